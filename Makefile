@@ -9,7 +9,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test test-fast test-long test-prometheus test-slurm replay-slurm test-mig-parted test-crds lint format sample bench notebook dashboard docs docs-site lock clean
 
-demo: $(VENV)/.all  ## walk from bundled data to one HTML page
+demo: $(VENV)/.all  ## run the full analysis on bundled sample data
 	$(BIN)/gpuplanner demo -o reports/demo
 
 # The loops of the simulator are compiled once, by all processors, before tests that run side by side would each do it.
@@ -41,7 +41,7 @@ build/prometheus/usr/bin/prometheus:  # Debian's package, unpacked and not insta
 test-slurm: $(VENV)/.dev  ## written files and scripts on real daemons of Slurm (Debian: slurm-wlm, munge)
 	$(BIN)/python -m pytest -q -m slurm tests/report/bundle/real
 
-replay-slurm: $(VENV)/.dev  ## a day of jobs through a real controller, beside what the engine says; about a quarter of an hour
+replay-slurm: $(VENV)/.dev  ## a day of jobs through a real controller, compared with the simulator; about a quarter of an hour
 	$(BIN)/python benchmarks/replay_slurm/replay_slurm.py $(REPLAY)
 
 test-crds: $(VENV)/.dev  ## custom resources against the published schemas and rules of their controllers

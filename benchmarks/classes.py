@@ -39,8 +39,7 @@ START = datetime(2026, 6, 1, tzinfo=UTC)
 def fleet(changes, seed, days=10):
     """Jobs that start at once, of classes changed as said, and samples of every fortieth longer one."""
     kinds = tuple(
-        replace(kind, **{name: value(kind) for name, value in changes.items()})
-        for kind in sample_generator.JOB_CLASSES
+        replace(kind, **{name: value(kind) for name, value in changes.items()}) for kind in sample_generator.JOB_CLASSES
     )
     with mock.patch.object(sample_generator, "JOB_CLASSES", kinds):
         requests = sample_generator.make_requests(start=START, days=days, seed=seed)
@@ -84,9 +83,7 @@ def made():
             f"{name:<26}{named.height:>7}{decided.height / named.height:>10.3f}{right / decided.height:>12.3f}"
             f"{right / named.height:>8.3f}{commonest / named.height:>11.3f}"
         )
-    print(
-        f"\nconfused, all settings\n{'given':<14}" + "".join(f"{name:>14}" for name in (*CLASSES, "unknown"))
-    )
+    print(f"\nconfused, all settings\n{'given':<14}" + "".join(f"{name:>14}" for name in (*CLASSES, "unknown")))
     counts = pl.concat(tables.values()).group_by("given", maintain_order=True).sum()
     for given, *row in counts.iter_rows():
         print(f"{given:<14}" + "".join(f"{count:>14}" for count in row))
@@ -99,30 +96,22 @@ def public(folder):
     decided = named_by_rules(served)["by_rule"].count()
     print(f"DLRM 2025, all inference: rules decide {decided} of {served.height}")
     fox = named_by_rules(read_slurm([folder / "slurm" / "sacct_fox_2025.txt"], tz="Europe/Oslo").jobs)
-    print(
-        f"Fox, by names: {dict(fox.drop_nulls('by_rule').group_by('by_rule').len().sort('by_rule').iter_rows())}"
-    )
+    print(f"Fox, by names: {dict(fox.drop_nulls('by_rule').group_by('by_rule').len().sort('by_rule').iter_rows())}")
     hpc = read_slurm([folder / "slurm" / "sacct_phillips_2016.log.gz"], tz="America/New_York").jobs
     chemistry = pl.read_csv(folder / "slurm" / "sacct_short_ood.txt", separator="|", infer_schema=False)
     columns = {"job_id": "JobID", "job_name": "JobName"}
-    others = chemistry.select(
-        **columns, attempt=1, tenant=pl.lit("t"), state=pl.lit("PENDING"), submit_time=START
-    )
+    others = chemistry.select(**columns, attempt=1, tenant=pl.lit("t"), state=pl.lit("PENDING"), submit_time=START)
     for name, jobs in (("HPC of 2016", hpc), ("chemistry", others)):
         # Names alone, as if nothing were known of GPUs: every class is a false one.
         found = named_by_rules(jobs.with_columns(gpus=pl.lit(None, pl.Float64)))
         wrong = found.drop_nulls("by_rule")["facts"].value_counts(sort=True).rows()
-        print(
-            f"{name}, none of the classes: {sum(count for _, count in wrong)} of {jobs.height} named: {wrong[:5]}"
-        )
+        print(f"{name}, none of the classes: {sum(count for _, count in wrong)} of {jobs.height} named: {wrong[:5]}")
 
 
 def main():
     """Run every part."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "--data", default=os.environ.get("GPUPLANNER_DATA"), help="folder of the public traces"
-    )
+    parser.add_argument("--data", default=os.environ.get("GPUPLANNER_DATA"), help="folder of the public traces")
     given = parser.parse_args()
     made()
     if given.data is not None and Path(given.data).is_dir():

@@ -136,9 +136,7 @@ def write_year(folder: Path, jobs: int, seed: int, *, inventory: bool, cut_share
     """Write the year as ``ingest`` does, but the whole table need not be in memory for it."""
     cut = [node < cut_share * NODES for node in range(NODES)]
     layout = ";".join(["3g.40gb:1,2g.20gb:1,1g.10gb:2"] * GPUS_PER_NODE)
-    nodes = pl.DataFrame(
-        {"node": [f"g{node:04d}" for node in range(NODES)], "mig_enabled": cut}
-    ).with_columns(
+    nodes = pl.DataFrame({"node": [f"g{node:04d}" for node in range(NODES)], "mig_enabled": cut}).with_columns(
         gpus=GPUS_PER_NODE,
         gpu_model=pl.lit(BOARD),
         layouts=pl.when(pl.col("mig_enabled")).then(pl.lit(layout)),
@@ -179,9 +177,7 @@ def plain_ledger(path: Path) -> None:
         .with_columns(hour=pl.datetime_ranges(first, "end_time", "1h", closed="left"))
         .explode("hour")
         .with_columns(
-            part=(
-                pl.min_horizontal("end_time", pl.col("hour") + hour) - pl.max_horizontal("start_time", "hour")
-            )
+            part=(pl.min_horizontal("end_time", pl.col("hour") + hour) - pl.max_horizontal("start_time", "hour"))
         )
         .group_by("tenant", "hour")
         .agg(gpu_hours=(pl.col("gpus") * pl.col("part").dt.total_microseconds()).sum() / 3.6e9)
@@ -237,15 +233,13 @@ def main() -> None:
                 continue
             peer = child(__file__, "--plain", str(folder / "jobs.parquet"))
             print(f"{'  plain polars: held by hour':34} {peer[0]:8.1f} {peer[2]:8.1f} {peer[1]:6.2f}")
-            print(
-                f"{'  ratio':34} {peer[0] / cpu:8.2f} {peer[2] / wall:8.2f} {peer[1] / peak:6.2f}", flush=True
-            )
+            print(f"{'  ratio':34} {peer[0] / cpu:8.2f} {peer[2] / wall:8.2f} {peer[1] / peak:6.2f}", flush=True)
             held = sum(row["gpu_hours"] for row in told["ledger"] if row["bucket"] in HELD)
             if not math.isclose(held, peer[3]["held"], rel_tol=1e-9):
                 raise SystemExit(f"held GPU-hours: {held} and {peer[3]['held']}")
 
 
-HELD = ("used", "held_idle", "unobserved")
+HELD = ("used", "allocated_idle", "no_telemetry")
 
 if __name__ == "__main__":
     main()

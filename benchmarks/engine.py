@@ -88,9 +88,7 @@ def least(work, repeats=3):
 def loop_seconds(jobs, nodes, gpus_per_node, **rules):
     """Least CPU seconds of the compiled loop with its tables, from arrays to start times."""
     columns = [jobs[name].to_numpy() for name in ("submit_s", "run_s", "gpus")]
-    seconds, _ = least(
-        lambda: start_jobs_on_equal_nodes(*columns, nodes=nodes, gpus_per_node=gpus_per_node, **rules)
-    )
+    seconds, _ = least(lambda: start_jobs_on_equal_nodes(*columns, nodes=nodes, gpus_per_node=gpus_per_node, **rules))
     return seconds
 
 
@@ -108,9 +106,7 @@ def python(code, *arguments, **environment):
 
 def against_peers(lists):
     """First come, first served on one pool: the loop and the whole call against both peers, equal results required."""
-    print(
-        f"{'FIFO, one pool':<16}{'loop':>9}{'whole':>9}{'SimPy':>9}{'AccaSim':>9}{'SimPy':>8}{'AccaSim':>9}"
-    )
+    print(f"{'FIFO, one pool':<16}{'loop':>9}{'whole':>9}{'SimPy':>9}{'AccaSim':>9}{'SimPy':>8}{'AccaSim':>9}")
     for name, (jobs, gpus) in lists.items():
         loop = loop_seconds(jobs, 1, gpus)
         whole, outcomes = least(lambda: simulate_job_list(jobs, gpus=gpus, gpus_per_node=gpus))  # noqa: B023

@@ -20,16 +20,16 @@ from gpuplanner.hardware.mig_layouts import Layout, Placement, layout_faults
 REPEATS = 3
 
 
-def plain_search(board):
+def plain_search(gpu_model):
     """Every legal set of placements, depth first."""
-    places = [Placement.of(profile, start) for profile in board.profiles for start in profile.starts]
+    places = [Placement.of(profile, start) for profile in gpu_model.profiles for start in profile.starts]
     found = []
     waiting = [((), 0)]
     while waiting:
         chosen, first = waiting.pop()
         for at in range(first, len(places)):
             layout = Layout((*chosen, places[at]))
-            if not layout_faults(board, layout):
+            if not layout_faults(gpu_model, layout):
                 found.append(layout)
                 waiting.append((layout.placements, at + 1))
     return found
@@ -50,12 +50,12 @@ def timed(work, repeats):
 def main() -> None:
     """Print one line for each board, and the sums."""
     print(f"Python {platform.python_version()}, {platform.processor() or platform.machine()}\n")
-    print(f"{'board':<24} {'layouts':>8} {'seconds':>8} {'search':>8} {'ratio':>6}")
+    print(f"{'gpu_model':<24} {'layouts':>8} {'seconds':>8} {'search':>8} {'ratio':>6}")
     total = [0.0, 0.0]
     for name in board_names():
-        board = load_gpu_model(name)
-        layouts, seconds = timed(lambda board=board: placed_layouts(board), REPEATS)
-        theirs, search_seconds = timed(lambda board=board: plain_search(board), 1)
+        gpu_model = load_gpu_model(name)
+        layouts, seconds = timed(lambda gpu_model=gpu_model: placed_layouts(gpu_model), REPEATS)
+        theirs, search_seconds = timed(lambda gpu_model=gpu_model: plain_search(gpu_model), 1)
         assert {frozenset(layout.placements) for layout in theirs} == {
             frozenset(layout.placements) for layout in layouts
         }

@@ -54,7 +54,7 @@ def many_looks(count: int, place: Path) -> list[float]:
     weeks = 5 + int(count * STEP_DAYS / 7)
     fleet = SmallFleet(2, weeks=weeks, nodes=1, load=0.3, sizes={1: 1.0})
     data, out = place / "trace", place / "watch"
-    asked = Scenario(data=str(data), horizon_slots=12, work_limit=8)
+    asked = Scenario(data=str(data), horizon_intervals=12, work_limit=8)
     say(f"{'looks':>6} {'packs':>6} {'judged':>6} {'regret':>8} {'MiB':>7} {'CPU s':>7}")
     held = []
     for number in range(1, count + 1):
@@ -67,9 +67,7 @@ def many_looks(count: int, place: Path) -> list[float]:
         keep(out, state, found)
         held.append(resident())
         if number in (1, 10) or number % 100 == 0:
-            say(
-                f"{state.looks:6} {state.packs:6} {state.judged:6} {state.regret:8.0f} {resident():7.0f} {used():7.0f}"
-            )
+            say(f"{state.looks:6} {state.packs:6} {state.judged:6} {state.regret:8.0f} {resident():7.0f} {used():7.0f}")
     return held
 
 

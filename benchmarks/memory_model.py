@@ -1,4 +1,4 @@
-"""Fit the shipped model of peaks on public measurements, and write what it reaches into docs/memory.md.
+"""Fit the shipped model of peaks on public measurements, and write what it reaches into docs/results/memory.md.
 
 ``python benchmarks/memory_model.py --write``, with GPUPLANNER_DATA set.
 """
@@ -46,13 +46,14 @@ READ_HERE = [
     "n_gpus",
 ]
 ROWS = "memory/memory_measurements.csv"
-HEAD = """# Memory of training jobs: how well it is predicted
+HEAD = """# Memory of training jobs
 
 Made by `python benchmarks/memory_model.py --write` from `data/{rows}` ({count} runs, {measured} of them measured).
-Accuracy is 1 - |error| / measured, not below 0. Knobs are learned from the other sources; what a tool does unasked
-is documentation and stays (`gpuplanner/hardware/facts/training_tools.csv`, each fact with its source). The facts were
-looked up with these tables at hand, so a source that nobody has seen may do worse than the sources that are left out
-here; the line with generic facts says what is left when nothing is known of a tool.
+Accuracy is 1 - |error| / measured, at least 0; `cover` is the share of runs below the upper bound, `width` the bound
+over the prediction. Parameters are fitted on the other sources. The defaults of each tool come from its documentation
+(`gpuplanner/hardware/facts/training_tools.csv`, each with its source). These defaults were collected with the tables
+at hand, so an unseen source may do worse than the holdout sources here; the row with generic facts shows the accuracy
+without knowledge of the tool.
 """
 
 
@@ -72,7 +73,7 @@ def main() -> None:
     page = HEAD.format(rows=ROWS, count=len(table), measured=len(held)) + _page(table, evaluate(table))
     if "--write" in sys.argv:
         (ROOT / "gpuplanner/sizing/memory_model.json").write_text(peak_model_text(model), "utf-8")
-        (ROOT / "docs/memory.md").write_text(page, "utf-8")
+        (ROOT / "docs/results/memory.md").write_text(page, "utf-8")
     else:
         print(page)
 
@@ -86,9 +87,9 @@ def bounds(table: pl.DataFrame) -> list[dict[str, Any]]:
         fold=table.select(READ_HERE).hash_rows(seed=1) % FOLDS,
     )
     levels = {
-        "tool seen": ["tool", "fold"],
-        "architecture unseen": ["tool", "built"],
-        "tool unseen": ["tool"],
+        "known tool": ["tool", "fold"],
+        "new architecture": ["tool", "built"],
+        "new tool": ["tool"],
     }
     return [
         *(_bound(name, keyed, by) for name, by in levels.items()),
@@ -120,22 +121,18 @@ def _bound(name: str, table: pl.DataFrame, by: list[str], tool: str | None = Non
             continue  # of its tool nothing else was measured
         generic = measured_runs(rest, tool=ANY)[0] if tool else None
         answers.append(predict_table(part, fit_model(measured_runs(rest)[0], generic=generic), tool=tool))
-    told = pl.concat(answers).with_columns(
-        pl.col("measured_peak_gib", "gpu_mem_gib").cast(pl.Float64, strict=False)
-    )
+    told = pl.concat(answers).with_columns(pl.col("measured_peak_gib", "gpu_mem_gib").cast(pl.Float64, strict=False))
     held = told.filter(pl.col("measured_peak_gib") > 0)
     lost = told.filter(status="oom")
     free = held.filter(pl.col("measured_peak_gib") <= 0.8 * pl.col("gpu_mem_gib"))
     return {
-        "left out": name,
+        "holdout": name,
         "rows": len(held),
-        "accuracy": float(
-            accuracy_of(held["predicted_gib"].to_numpy(), held["measured_peak_gib"].to_numpy()).mean()
-        ),
+        "accuracy": float(accuracy_of(held["predicted_gib"].to_numpy(), held["measured_peak_gib"].to_numpy()).mean()),
         "cover": held.select((pl.col("measured_peak_gib") <= pl.col("upper_gib")).mean()).item(),
         "width": held.select((pl.col("upper_gib") / pl.col("predicted_gib")).mean()).item(),
-        "out of memory above 5 %": f"{(lost['p_oom'] > RISK).sum()} of {len(lost)}",
-        "a fifth free below 5 %": free.select((pl.col("p_oom") < RISK).mean()).item(),
+        "runs out of memory, risk above 5 %": f"{(lost['p_oom'] > RISK).sum()} of {len(lost)}",
+        "20 % of the memory unused, risk below 5 %": free.select((pl.col("p_oom") < RISK).mean()).item(),
     }
 
 
@@ -146,7 +143,7 @@ def few(table: pl.DataFrame) -> list[dict[str, Any]]:
     for known, read in ((True, runs), (False, generic)):
         for source in source_names(runs):
             own, knobs = read.take(runs.of(source)), fit_knobs(runs.take(~runs.of(source)))
-            row: dict[str, Any] = {"tool": source, "its facts": "known" if known else "taken away"}
+            row: dict[str, Any] = {"tool": source, "its facts": "known" if known else "unknown"}
             for count in (1, 5):
                 drawn = few_rows(own, knobs, draws=100, seed=1, few=count, known=known)
                 row[f"without {count}"] = _mean([(knobs, rest) for _, rest, _ in drawn])
@@ -157,9 +154,7 @@ def few(table: pl.DataFrame) -> list[dict[str, Any]]:
 
 def _mean(answers: list[tuple[Floats, Runs]]) -> float:
     return float(
-        np.mean(
-            [accuracy_of(predicted_gib(runs.parts, knobs), runs.measured).mean() for knobs, runs in answers]
-        )
+        np.mean([accuracy_of(predicted_gib(runs.parts, knobs), runs.measured).mean() for knobs, runs in answers])
     )
 
 
@@ -170,10 +165,8 @@ def ablation(table: pl.DataFrame) -> list[dict[str, Any]]:
         "fp32 gradients of DeepSpeed's step (16 bytes, not 18 to 20)": lambda job: _with_regime(job),
         "recompute: as if none": lambda job: replace(job, recompute="none"),
         "flash attention: as if the score matrix were kept": lambda job: replace(job, flash=False),
-        "sharding: as if plain data parallel": lambda job: replace(
-            job, sharding="ddp", gradients_whole=False
-        ),
-        "bytes a logit: 4 for all": lambda job: replace(job, logits_bytes=4.0),
+        "sharding: as if plain data parallel": lambda job: replace(job, sharding="ddp", gradients_whole=False),
+        "bytes per logit: 4 for all": lambda job: replace(job, logits_bytes=4.0),
     }
     rows = [_left_out(name, measured_runs(table, change=change)[0]) for name, change in changes.items()]
     whole = measured_runs(table)[0]
@@ -181,14 +174,9 @@ def ablation(table: pl.DataFrame) -> list[dict[str, Any]]:
         parts = whole.parts.copy()
         parts[:, place] = 0.0
         rows.append(_left_out(name, replace(whole, parts=np.maximum(parts, 1e-9))))
-    rows.append(_left_out("knobs: all at 1", whole, fitted=False))
-    rows.append(
-        _left_out("what each tool does: generic facts, knobs fitted", measured_runs(table, tool=ANY)[0])
-    )
-    return [
-        {"without": row["without"], "points": 100 * (row["accuracy"] - rows[0]["accuracy"]), **row}
-        for row in rows
-    ]
+    rows.append(_left_out("parameters: all at 1", whole, fitted=False))
+    rows.append(_left_out("facts of each tool: generic ones, parameters fitted", measured_runs(table, tool=ANY)[0]))
+    return [{"without": row["without"], "points": 100 * (row["accuracy"] - rows[0]["accuracy"]), **row} for row in rows]
 
 
 def _left_out(name: str, runs: Runs, *, fitted: bool = True) -> dict[str, Any]:
@@ -221,33 +209,33 @@ def _page(table: pl.DataFrame, found: Evaluation) -> str:
     named = [{"group": next(iter(group.values())), **group} for group in groups]
     oom = found.out_of_memory
     return "\n".join([
-        "\n## Each source left out\n",
-        "`cover` and `width` are of the bound for a tool that was not seen; `after five` after learning from five",
-        "random rows of the source (20 draws), where the bound is that of a tool seen. Decided rows state, or their",
-        "tool fixes, what decides them.\n",
+        "\n## Each source as holdout\n",
+        "`cover` and `width` use the bound for an unseen tool; `after five` learns from five random rows of",
+        "the source first (20 draws), with the bound for a known tool. Decided rows state every setting that",
+        "matters, or their tool fixes it.\n",
         _table(named, ("group", *columns)),
-        "\n## The facts about its tool taken away as well\n",
-        "As somebody would be answered who runs a tool that is not in the table of tools.\n",
+        "\n## Tool unknown\n",
+        "The same for a tool that is not in the table of training tools.\n",
         _table(found.strangers.to_dicts(), tuple(found.strangers.columns)),
         f"\nOver all rows: accuracy {found.generic.accuracy:.3f}, cover {found.generic.cover:.3f},",
         f"width {found.generic.width:.2f}.",
-        f"Out of memory: {oom.said} of {oom.rows} runs were said so; {oom.above_board_said_to_fit} runs above",
-        f"their board were said to fit. Not predicted: {found.not_predicted.rows} rows.",
-        "\n## Bounds and risk, by what was left out\n",
-        "Rows are answered by a model that was learned without the rows like them: a fifth of the rows of a tool, one",
-        "architecture of a tool, a tool, a tool with its facts; in the last line the rows also state rank and matrices",
-        "of their adapters. Where a board is stated it limits a bound. Risk is that of running out of memory, where",
-        "the measured peak leaves a fifth of the board free and where the run ended so; `size` accepts 5 % unless",
-        "told.\n",
+        f"Out of memory: {oom.said} of {oom.rows} runs were predicted so; {oom.above_board_said_to_fit} runs above the",
+        f"memory of their GPU were predicted to fit. Not predicted: {found.not_predicted.rows} rows.",
+        "\n## Bounds and risk by holdout\n",
+        "Predictions come from a model fitted without similar rows: a fifth of the rows of a tool, one",
+        "architecture of a tool, a tool, a tool with its facts; in the last row the runs also state rank and",
+        "matrices of their adapters. A stated GPU limits the bound. The last two columns are the risk of",
+        "running out of memory for runs that did, and for runs whose measured peak leaves 20 % of the memory.",
+        "`size` accepts a risk of 5 % by default.\n",
         _table(reach, tuple(reach[0])),
-        "\n## After a few rows of one's own\n",
-        "Mean over 100 draws, on the rows that were not drawn, with what the same rows have without them. `all` is",
-        "learned from every row and judged on the same: no knobs do much better, what is left the rows do not say.",
-        "How much a tool's first rows weigh was set on these draws.\n",
+        "\n## After a few runs of your own\n",
+        "Mean accuracy over 100 draws on the rows that were not drawn, without and with the drawn rows. `all`",
+        "is fitted and evaluated on all rows: an upper limit for any parameters. The weight of a tool's first",
+        "rows was set on these draws.\n",
         _table(after, tuple(after[0])),
-        "\n## Without one thing at a time\n",
+        "\n## Ablation: one part removed at a time\n",
         _table(without, tuple(without[0])),
-        "\n## Rows that cannot be told from their columns\n",
+        "\n## Rows with missing settings\n",
         _table(found.undecided.to_dicts(), UNDECIDED),
         "",
     ])  # fmt: skip

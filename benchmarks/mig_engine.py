@@ -100,9 +100,7 @@ def planned_layouts():
 
     def changes(ahead_s, *, before_change):
         cordon_s, takes_s = np.maximum(planned_s - ahead_s, 0.0), np.full(len(node), 60.0)
-        return LayoutChanges(
-            node, planned_s, cordon_s, planned_s + 3_600.0, takes_s, pool, before_change=before_change
-        )
+        return LayoutChanges(node, planned_s, cordon_s, planned_s + 3_600.0, takes_s, pool, before_change=before_change)
 
     cases = {
         "static": None,
@@ -135,11 +133,11 @@ def on_demand():
     """Instances that are made for each job, beside jobs on whole GPUs, in one queue with backfill."""
     few = {"1g.10gb": 0.6, "2g.20gb": 0.2, "3g.40gb": 0.2}
     many = {"1g.10gb": 0.4, "2g.20gb": 0.2, "3g.40gb": 0.2, "7g.80gb": 0.1, "gpu": 0.1}
-    board = load_gpu_model(BOARD)
+    gpu_model = load_gpu_model(BOARD)
     profiles = ("gpu", *list(many)[:-1])
-    how = Flexible.of(board, profiles, ChangeCost.of(board, "nvml"))
+    how = Flexible.of(gpu_model, profiles, ChangeCost.of(gpu_model, "nvidia-smi"))
     offer = np.array([[how.capacity(PER_NODE, whole=True)]] * NODES)
-    shares = np.array([1.0, *(board.share(name) for name in profiles[1:])])
+    shares = np.array([1.0, *(gpu_model.share(name) for name in profiles[1:])])
     gpus, first = np.full(NODES, PER_NODE), np.zeros(NODES, np.int64)
     fleet = NodeFleet(profiles, gpus, offer, first, shares, how)
     print(f"\n{'100 000 jobs, cut on demand':<36}{'CPU s':>8}{'mean wait':>12}{'p95 wait':>12}")
@@ -148,9 +146,7 @@ def on_demand():
         asked = requests_of(jobs, profiles)
         seconds, found = least(lambda: play(asked, fleet))  # noqa: B023
         wait = found.start_s - asked.ready_s
-        print(
-            f"{f'{name} load {load}':<36}{seconds:>8.3f}{wait.mean():>12,.0f}{np.quantile(wait, 0.95):>12,.0f}"
-        )
+        print(f"{f'{name} load {load}':<36}{seconds:>8.3f}{wait.mean():>12,.0f}{np.quantile(wait, 0.95):>12,.0f}")
 
 
 def main():

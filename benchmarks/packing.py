@@ -40,20 +40,14 @@ def instance_of(folder: str, n_items: int, horizon: int, kind: str, number: int 
 
 # Every size and kind of the a sets; of the others, sizes from the smallest to the largest with the variants in turn.
 INSTANCES = (
-    *(
-        instance_of("a1", n, t, kind)
-        for n, t in ((50, 50), (100, 120), (150, 150), (200, 240))
-        for kind in KINDS
-    ),
+    *(instance_of("a1", n, t, kind) for n, t in ((50, 50), (100, 120), (150, 150), (200, 240)) for kind in KINDS),
     *(instance_of("a2", n, t, kind) for n, t in ((500, 500), (1000, 1200)) for kind in KINDS),
     *(f"b1/{n}/I_{k}.txt" for n, k in zip(range(20, 201, 20), itertools.cycle((1, 50, 100)), strict=False)),
     *("b2/250/I_1.txt", "b2/500/I_50.txt", "b2/750/I_100.txt"),
     *("d1/100_2_1.txt", "d1/200_4_1.txt", "d1/500_8_1.txt", "d1/1000_24_1.txt"),
     *("d2/2000_2_1.txt", "d2/5000_8_1.txt", "d2/10000_inf_1.txt"),
 )
-SMALL = tuple(
-    instance_of("a1", 50, t, kind, number) for t in (50, 60) for kind in KINDS for number in (1, 2, 3)
-)
+SMALL = tuple(instance_of("a1", 50, t, kind, number) for t in (50, 60) for kind in KINDS for number in (1, 2, 3))
 DRAWN_WORK = 2000
 LARGE = tuple(f"d2/10000_{k}_1.txt" for k in ("2", "4", "8", "24", "inf"))
 
@@ -69,9 +63,7 @@ def plain_program(problem: PackingProblem, most: int, seconds: float) -> str:
     grid = as_grid(problem)
     model = pulp.LpProblem("assignment", pulp.LpMinimize)
     used = [pulp.LpVariable(f"z{b}", cat="Binary") for b in range(most)]
-    seated = [
-        [pulp.LpVariable(f"x{j}_{b}", cat="Binary") for b in range(most)] for j in range(problem.n_items)
-    ]
+    seated = [[pulp.LpVariable(f"x{j}_{b}", cat="Binary") for b in range(most)] for j in range(problem.n_items)]
     model += pulp.lpSum(used)
     for row in seated:
         model += pulp.lpSum(row) == 1
@@ -123,9 +115,7 @@ def table(title: str, names: tuple[str, ...], **settings) -> None:
         f"{'instance':39} {'n':>6} {'L2':>4} {'bound':>5} {'bins':>4} {'gap %':>6} proven seconds  first  best   plain"
     )
     rows = [measure(name=name, **settings) for name in names]
-    gap, own, first, best = (
-        100 * np.mean([row[key] for row in rows]) for key in ("gap", "own", "first", "best")
-    )
+    gap, own, first, best = (100 * np.mean([row[key] for row in rows]) for key in ("gap", "own", "first", "best"))
     print(
         f"mean gap to L2 {gap:.2f} % (first fit by start {first:.1f}, best fit by start {best:.1f}), to the bound "
         f"{own:.2f} %, worst {100 * max(row['own'] for row in rows):.2f} %; proven "
@@ -201,9 +191,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--time-limit", type=float, default=5.0)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument(
-        "--plain", type=float, default=5.0, help="seconds for the plain program; 0 leaves it out"
-    )
+    parser.add_argument("--plain", type=float, default=5.0, help="seconds for the plain program; 0 leaves it out")
     parser.add_argument("--closed", type=Path, help="write what becomes of the small instances, and end")
     parser.add_argument("--drawn", type=int, help="draw so many instances like the small ones, and end")
     given = parser.parse_args()
@@ -216,9 +204,7 @@ def main() -> None:
         return
     with (folder / "best_known.csv").open(encoding="utf-8") as stream:
         known = {row["instance"]: int(row["lower_bound"]) for row in csv.DictReader(stream)}
-    used = ", ".join(
-        f"{name} {version(name)}" for name in ("gpuplanner", "numpy", "numba", "highspy", "pulp")
-    )
+    used = ", ".join(f"{name} {version(name)}" for name in ("gpuplanner", "numpy", "numba", "highspy", "pulp"))
     print(f"Python {platform.python_version()}, {used}; seed {given.seed}; one thread")
     settings = {"folder": folder, "known": known, "seed": given.seed}
     table("44 instances", INSTANCES, seconds=given.time_limit, plain=given.plain, **settings)

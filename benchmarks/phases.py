@@ -100,8 +100,7 @@ def verdicts():
     """Verdicts on the claim when the true median ratio is known."""
     rng = np.random.default_rng(3)
     print(
-        f"\nclaim: 2000 sets of jobs each\n{'true ratio':>10}{'jobs':>6}"
-        + "".join(f"{name:>15}" for name in VERDICTS)
+        f"\nclaim: 2000 sets of jobs each\n{'true ratio':>10}{'jobs':>6}" + "".join(f"{name:>15}" for name in VERDICTS)
     )
     for ratio in (1.0, 0.9, 0.7):
         for n in (8, 20, 60):
@@ -136,9 +135,7 @@ def speed():
 def main():
     """Run every part."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(
-        "--jobs", type=int, default=200, help="seeded jobs of the set that the detector was tuned on"
-    )
+    parser.add_argument("--jobs", type=int, default=200, help="seeded jobs of the set that the detector was tuned on")
     parser.add_argument("--held-out", type=int, default=40, help="jobs of each group that it was not")
     given = parser.parse_args()
     jobs = [make_job(seed) for seed in range(given.jobs)]

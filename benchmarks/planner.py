@@ -56,9 +56,7 @@ def week(gpus: float, change: float, seed: int, *, slots: int = 168, whole: floa
     bare = PlanProblem(BOARD, 1, 8, MONDAY, 1, ["all"], profiles, np.zeros((1, len(profiles), 1)))
     demand = weekly_demand(gpus, parts, bare.shares, slots, seed)
     fleet = limits.pop("fleet", int(np.ceil(3 * gpus)) + 8)
-    return PlanProblem(
-        BOARD, fleet, 8, MONDAY, 1, ["all"], profiles, demand, change_gpu_hours=change, **limits
-    )
+    return PlanProblem(BOARD, fleet, 8, MONDAY, 1, ["all"], profiles, demand, change_gpu_hours=change, **limits)
 
 
 POOLS = {
@@ -74,8 +72,8 @@ def three_pools(gpus: float, seed: int) -> dict[str, PlanProblem]:
     """Three pools of made-up demand: tenants that peak on other days, quotas in two cohorts, maintenance."""
     pools = {}
     tenants = [f"tenant {place}" for place in range(len(TIERS))]
-    for place, (board, profiles) in enumerate(POOLS.items()):
-        bare = PlanProblem(board, 1, 8, MONDAY, 1, ["all"], profiles, np.zeros((1, len(profiles), 1)))
+    for place, (gpu_model, profiles) in enumerate(POOLS.items()):
+        bare = PlanProblem(gpu_model, 1, 8, MONDAY, 1, ["all"], profiles, np.zeros((1, len(profiles), 1)))
         total = weekly_demand(gpus, PARTS, bare.shares, 168, 10 * seed + place)[0]
         rng = np.random.default_rng(seed + 100 * place)
         weight = rng.dirichlet(np.full(len(TIERS), 3.0))
@@ -88,8 +86,8 @@ def three_pools(gpus: float, seed: int) -> dict[str, PlanProblem]:
             tenant: Quota(1.4 * gpus * part, cohort="ab"[number % 2], borrow=0.1 * gpus)
             for number, (tenant, part) in enumerate(zip(tenants, weight.tolist(), strict=True))
         }
-        pools[board] = PlanProblem(
-            board, fleet, 8, MONDAY, 1, tenants, profiles, total * weight[:, None, None] * by_day,
+        pools[gpu_model] = PlanProblem(
+            gpu_model, fleet, 8, MONDAY, 1, tenants, profiles, total * weight[:, None, None] * by_day,
             tiers=TIERS, unmet_price=PRICES, change_gpu_hours=0.25, available=in_service.clip(0).tolist(),
             limits=Limits(switches_per_day=2, quotas=quotas),
         )  # fmt: skip
@@ -148,9 +146,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="one seed, no plain program")
     parser.add_argument("--gap", type=float, default=0.005)
     parser.add_argument("--time-limit", type=float, default=10.0)
-    parser.add_argument(
-        "--parked", type=float, help="price of an hour parked; GPUs are released if not given"
-    )
+    parser.add_argument("--parked", type=float, help="price of an hour parked; GPUs are released if not given")
     given = parser.parse_args()
     seeds = range(1 if given.quick else 5)
     print(

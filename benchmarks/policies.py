@@ -26,7 +26,7 @@ from planted_clusters.clusters import write_cluster  # noqa: E402
 from gpuplanner.core.scenario import Scenario  # noqa: E402
 from gpuplanner.core.units import SECONDS_PER_DAY, SECONDS_PER_MINUTE  # noqa: E402
 from gpuplanner.decision.comparison_record import comparison_of, power_ups, priced  # noqa: E402
-from gpuplanner.decision.decision_types import ON_OFF, STATIC_MIG, STATIC_WHOLE, TODAY  # noqa: E402
+from gpuplanner.decision.decision_types import FEWER_NODES, MIG_STATIC, ON_OFF, TODAY  # noqa: E402
 from gpuplanner.decision.policy_comparison import (  # noqa: E402  # noqa: E402
     SHORT,
     WAYS,
@@ -46,25 +46,26 @@ from tests.clusters import planted, traces  # noqa: E402
 PAGE = ROOT / "docs" / "results" / "policies.md"
 PLAIN_IDLE_MINUTES = (10, 15, 30)
 MAX_OVER_HINDSIGHT = 1.10
-HEAD = """# Policies in days that they were not fitted on
+HEAD = """# Policies on days that they were not fitted on
 
-Made by `python benchmarks/policies.py --write`. Every policy is fitted on the first part of a record, the training
-window, and replayed on its last days, the evaluation window. Nodes are powered by Slurm: they take 5 minutes to come.
+Made by `python benchmarks/policies.py --write`. Every [policy](../glossary.md#policy) is fitted in the training
+window, the first part of a record, and simulated in the evaluation window, its last days. Slurm powers the nodes; a
+boot takes 5 minutes.
 
-- **policy**: each that has settings: fewer nodes, power down, pools. `*` marks the one that costs fewest GPU-hours in
-  the training window and meets the limit in both; `r` the one that is recommended.
-- **limit**: whether 95 % of the jobs of each size start at most 10 minutes later than on today's fleet in the
-  evaluation window; in brackets the share of its days on which they do, beside the share on which today's fleet does
-  if each job is ready up to 30 seconds later.
-- **GPU-hours, kWh, power-ups**: a week of the evaluation window, GPU-hours beside today's; kWh at the building's meter
-  where the power of the GPU model is known.
-- **hindsight**: GPU-hours over those of the same policy fitted on the evaluation window itself.
-- **plain rule**: GPU-hours over those of the plainest rule: all nodes of today, powered down after 10, 15 or 30 idle
-  minutes, the shortest with which the training window meets the limit, and no other setting. In brackets whether it
-  meets the limit in the evaluation window.
+- **policy**: policies with settings. `*` marks the one with the fewest GPU-hours in the training window that meets
+  the limit in both windows; `r` the recommended one.
+- **limit**: whether 95 % of the jobs of each size start at most 10 minutes later than in the simulation of today's
+  fleet, in the evaluation window. In brackets: the share of its days on which they do, and the share on which today's
+  fleet does if each job arrives up to 30 seconds later.
+- **GPU-hours, kWh, power-ups**: per week of the evaluation window; GPU-hours beside today's; kWh is facility energy
+  ([PUE](../glossary.md#pue)), if the power of the GPU model is known.
+- **hindsight**: GPU-hours over those of the same policy fitted in the evaluation window itself.
+- **plain rule**: GPU-hours over those of the simplest rule: all nodes of today, powered down after 10, 15 or 30 idle
+  minutes, the shortest timeout with which the training window meets the limit. In brackets: whether it meets the
+  limit in the evaluation window.
 
-The traces of Philly and ITP do not state when jobs started, so that nothing is recommended for them; their jobs arrive
-when they were submitted. OpenB states a small part of its jobs.
+The Philly and ITP traces have no start times, so they get no recommendation; their jobs arrive at submission. OpenB
+has only a small part of its jobs.
 """
 COLUMNS = ("record", "policy", "limit", "GPU-hours", "kWh", "power-ups", "hindsight", "plain rule", "setting")
 
@@ -94,7 +95,7 @@ class Row:
         """The row as the page has it."""
         marks = f"{'*' if self.chosen else ''}{' r' if self.recommended else ''}"
         plain = "none" if self.plain is None else f"{self.plain:.2f}"
-        meets = "not met before" if self.plain is None else yes(self.plain_meets)
+        meets = "limit not met in training" if self.plain is None else yes(self.plain_meets)
         return (
             self.record, f"{SHORT[self.policy]} {marks}".strip(),
             f"{yes(self.meets)} ({self.days:.0%}, today {self.days_today:.0%})",
@@ -119,11 +120,11 @@ def planted_records(folder: Path, seeds: int, every: bool) -> Iterator[tuple[str
         for more in ("assoc.txt", "events.txt"):
             if (files / more).exists():
                 add("auto", [files / more], data, tz="UTC")
-        return Scenario(data=str(data), path="slurm")
+        return Scenario(data=str(data), actuator="slurm")
 
     def small(name: str) -> Scenario:
         write_dataset(traces.read_cluster(planted.planted(name).cluster), folder / name)
-        return Scenario(data=str(folder / name), path="slurm")
+        return Scenario(data=str(folder / name), actuator="slurm")
 
     for seed in range(1, seeds + 1):
         for name in "abcdefgh":
@@ -137,12 +138,12 @@ def public_records(folder: Path, data: Path) -> Iterator[tuple[str, Callable[[],
 
     def whole(name: str) -> Scenario:
         write_dataset(traces.PUBLIC[name](data), folder / name)
-        return Scenario(data=str(folder / name), path="slurm")
+        return Scenario(data=str(folder / name), actuator="slurm")
 
     def virtual(number: int) -> Scenario:
         found, month = list(traces.virtual_clusters(data))[number]
         write_dataset(found, folder / f"philly{number}")
-        return Scenario(data=str(folder / f"philly{number}"), path="slurm", month=month, tz=traces.PACIFIC)
+        return Scenario(data=str(folder / f"philly{number}"), actuator="slurm", month=month, tz=traces.PACIFIC)
 
     for name in ("ITP, cluster 3", "OpenB"):
         yield name, lambda name=name: whole(name)
@@ -153,7 +154,7 @@ def public_records(folder: Path, data: Path) -> Iterator[tuple[str, Callable[[],
 def fitted(tuning: Tuning, policy: str) -> Trial | None:
     """A policy by the rules of a tuning; fewer nodes, which the wait model finds, by those of the tuning as well."""
     asked = tuning.arena.asked
-    if policy != STATIC_WHOLE:
+    if policy != FEWER_NODES:
         return WAYS[policy].tuned(tuning, policy)
     order = kept_longest(asked)
     tried = tuning.try_counts(lambda count: [as_they_are(asked, policy, order[:count])], 1, len(order))
@@ -189,7 +190,7 @@ def contest_of(answer: Answer) -> Contest | None:
     )  # fmt: skip
     judged, train = [], tuning_of(contest, training=True)
     for policy, way in WAYS.items():
-        if policy not in (TODAY, STATIC_MIG) and way.why_not(contest.able, contest.known.fleet) is None:
+        if policy not in (TODAY, MIG_STATIC) and way.why_not(contest.able, contest.known.fleet) is None:
             trial = fitted(train, policy)
             if trial is not None:
                 judged.append(judge(policy, trial, holds=arena.holds(trial, contest.later), days=windows))
@@ -211,7 +212,7 @@ def evaluate(record: str, scenario: Scenario) -> tuple[list[Row], str]:
     if contest is None:
         return [], f"{sentence} The record is too short to fit policies on a part of it."
     plain = plain_rule(tuning_of(contest, training=True))
-    fitted_ones = [one for one in contest.judged if one.trial is not None and one.policy != STATIC_MIG]
+    fitted_ones = [one for one in contest.judged if one.trial is not None and one.policy != MIG_STATIC]
     met = [one for one in fitted_ones if one.holds]
     chosen = min(met, key=lambda one: one.promised_per_week, default=None)
     rows = [row_of(record, answer, contest, one, plain, chosen=one is chosen) for one in fitted_ones]
@@ -289,7 +290,7 @@ def main() -> None:
     options = parser.parse_args()
     rows, sentences = [], []
     with tempfile.TemporaryDirectory() as name:
-        records = [("sample", lambda: Scenario(path="slurm"))]
+        records = [("sample", lambda: Scenario(actuator="slurm"))]
         records += planted_records(Path(name), options.seeds, options.all)
         if data := os.environ.get("GPUPLANNER_DATA"):
             records += public_records(Path(name), Path(data))

@@ -70,9 +70,7 @@ def measure(rounds: int, *works: Callable[[], Any]) -> list[tuple[float, Any]]:
 def typed(data: bytes) -> tuple[pd.DataFrame, pd.DataFrame]:
     """The table with numbers, and as text where some are none."""
     try:
-        table = pd.read_csv(
-            io.BytesIO(data), dtype=dict.fromkeys(COLUMNS, str) | dict.fromkeys(NUMBERS, float)
-        )
+        table = pd.read_csv(io.BytesIO(data), dtype=dict.fromkeys(COLUMNS, str) | dict.fromkeys(NUMBERS, float))
     except ValueError:
         text = pd.read_csv(io.BytesIO(data), dtype=str)
         return text.assign(**{name: pd.to_numeric(text[name], errors="coerce") for name in NUMBERS}), text
@@ -89,8 +87,7 @@ def pandas_jobs(path: Path) -> dict[str, Any]:
     line = np.arange(2, len(table) + 2)
     naive = pd.to_datetime(table["timestamp"], format="%Y-%m-%d %H:%M:%S", errors="coerce")
     earliest, latest = (
-        naive.dt.tz_localize(ZONE, ambiguous=np.full(len(table), summer), nonexistent="NaT")
-        for summer in (True, False)
+        naive.dt.tz_localize(ZONE, ambiguous=np.full(len(table), summer), nonexistent="NaT") for summer in (True, False)
     )
     submit = earliest.dt.tz_convert("UTC")
     faults = {
@@ -142,9 +139,7 @@ def pandas_jobs(path: Path) -> dict[str, Any]:
         "ended without an end time": jobs["end_time"].isna().sum(),
     }
     jobs = jobs.sort_values("submit_time", kind="stable", ignore_index=True)
-    counts["no submission for more than 24 hours"] = (
-        jobs["submit_time"].diff() > pd.Timedelta(hours=24)
-    ).sum()
+    counts["no submission for more than 24 hours"] = (jobs["submit_time"].diff() > pd.Timedelta(hours=24)).sum()
     hours = jobs["gpus"] * (jobs["end_time"] - jobs["start_time"]).dt.total_seconds() / 3600
     by_tenant = hours.groupby(jobs["tenant"]).sum()
     return {"jobs": jobs, "rejects": rejects, "counts": counts, "hours": by_tenant, "sha256": digest}
@@ -154,9 +149,7 @@ def job_ids(submit: pd.Series, table: pd.DataFrame) -> pd.Series:
     """Names that follow from what a row says, with a number behind those of equal rows."""
     numbers = {name: table[name].astype(str).str.removesuffix(".0").replace("nan", "") for name in NUMBERS}
     seconds = ((submit - pd.Timestamp(0, tz="UTC")) // pd.Timedelta(seconds=1)).astype(str)
-    name = (
-        "philly-" + seconds + "-" + table["cluster"] + "-" + numbers["num_gpus"] + "-" + numbers["duration"]
-    )
+    name = "philly-" + seconds + "-" + table["cluster"] + "-" + numbers["num_gpus"] + "-" + numbers["duration"]
     twin = name.groupby(name).cumcount()
     return name.where(twin == 0, name + "#" + (twin + 1).astype(str))
 
@@ -239,9 +232,7 @@ def reading(path: Path, title: str, rounds: int, target: float) -> None:
     """One line: both sides, their ratio, and what was compared."""
     (ours, mine), (theirs, other) = measure(rounds, lambda: our_jobs(path), lambda: pandas_jobs(path))
     said = require_equal(mine, other)
-    (bare, sums), (bare_pandas, pandas_sums) = measure(
-        rounds, lambda: polars_scan(path), lambda: pandas_scan(path)
-    )
+    (bare, sums), (bare_pandas, pandas_sums) = measure(rounds, lambda: polars_scan(path), lambda: pandas_scan(path))
     for tenant, total in sums.iter_rows():
         if not math.isclose(total, pandas_sums[tenant], rel_tol=1e-9):
             raise SystemExit(f"sums of {tenant} differ")

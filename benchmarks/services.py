@@ -71,9 +71,7 @@ def mix(profiles, services, scale, seed):
 def main():
     """Run both tables."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "--data", default=os.environ.get("GPUPLANNER_DATA"), help="folder of the public traces"
-    )
+    parser.add_argument("--data", default=os.environ.get("GPUPLANNER_DATA"), help="folder of the public traces")
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
     if given.data is None:

@@ -31,9 +31,7 @@ from gpuplanner.sizing.serving_speed import (
     serving_work,
 )
 
-FITTED = tuple(
-    field.name for field in fields(ServingSpeed) if field.type == "float" and "factor" not in field.name
-)
+FITTED = tuple(field.name for field in fields(ServingSpeed) if field.type == "float" and "factor" not in field.name)
 """Parameters that are fitted together."""
 ROWS = "serving/serving_measurements.csv.gz"
 SOURCE = "NVIDIA AIConfigurator, aiconfigurator-core 0.12.0, systems/silicon_sample.csv, Apache-2.0"
@@ -81,8 +79,8 @@ def measured(folder):
             "tp": row["tp_size"], "pp": row["pp_size"], "dp": row["dp"],
         }  # fmt: skip
         itl, first = row["silicon_tpot_ms"] / 1e3, row["silicon_ttft_ms"] / 1e3
-        model, board, layout, load = serving_setting(asked)
-        capacity = sequence_capacity(model, board, layout, load)
+        model, gpu_model, layout, load = serving_setting(asked)
+        capacity = sequence_capacity(model, gpu_model, layout, load)
         decoding = load.answer * itl / (first + load.answer * itl)
         if stated and int(stated[1]) != gpus:
             left_out.append("GPUs of the columns are not those of the row's name")
@@ -91,7 +89,7 @@ def measured(folder):
         elif not capacity:
             left_out.append("does not fit memory")
         else:
-            works.append(serving_work(model, board, layout, load, capacity))
+            works.append(serving_work(model, gpu_model, layout, load, capacity))
             kept.append(row | {
                 "kind": "moe" if model.experts else "dense", "itl": itl, "first": first, "gpus": gpus,
                 "stated": "stated" if row["precision"] else "precision not stated", "asked": asked,
@@ -143,9 +141,7 @@ def errors(rows, work, speed):
     itl, first = rows["itl"].to_numpy(), rows["first"].to_numpy()
     step, wait = serving_seconds(work, speed)
     rate = np.log((wait + work.answer * step) / (first + work.answer * itl))
-    return pl.DataFrame(
-        {"itl_error": np.log(itl / step), "ttft_error": np.log(first / wait), "rate_error": rate}
-    )
+    return pl.DataFrame({"itl_error": np.log(itl / step), "ttft_error": np.log(first / wait), "rate_error": rate})
 
 
 def left_out(rows, work, group, ridge):
@@ -156,9 +152,7 @@ def left_out(rows, work, group, ridge):
         test = labels == label
         speed = fit(rows.filter(~test), part(work, ~test), ridge)
         parts.append(
-            pl.concat(
-                [rows.filter(test), errors(rows.filter(test), part(work, test), speed)], how="horizontal"
-            )
+            pl.concat([rows.filter(test), errors(rows.filter(test), part(work, test), speed)], how="horizontal")
         )
     return pl.concat(parts)
 
@@ -229,15 +223,11 @@ def peers(rows):
             bytes_each = 1 if row["precision"] == "fp8" else 2
             context = asked["prompt_tokens"] + asked["answer_tokens"] // 2
             if name == "vllm-sr-sim":
-                config = profiles.ServingConfig(
-                    tp=row["gpus"], dtype_bytes=bytes_each, mean_ctx_tokens=context
-                )
+                config = profiles.ServingConfig(tp=row["gpus"], dtype_bytes=bytes_each, mean_ctx_tokens=context)
                 profile = profiles.ProfileBuilder().build(boards[row["system"]], model, config)
                 step = profile.iter_latency(asked["concurrency"], float(context))
             else:
-                load = servcalc.Workload(
-                    asked["prompt_tokens"], asked["answer_tokens"], (asked["concurrency"],)
-                )
+                load = servcalc.Workload(asked["prompt_tokens"], asked["answer_tokens"], (asked["concurrency"],))
                 profile = servcalc.profiles.vllm()
                 if bytes_each == 1:
                     profile = servcalc.profiles.with_quant(profile, "fp8")

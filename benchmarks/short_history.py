@@ -30,9 +30,7 @@ OPEN = DATA / "alibaba_gpu_v2023"
 SOURCES: dict[str, Callable[[], Dataset]] = {
     "Philly": lambda: PHILLY([DATA / "philly" / "philly.csv.gz"]),
     "ITP": lambda: ITP(sorted((DATA / "itp").glob("*.csv.gz"))),
-    "OpenB": lambda: OPENB(
-        [OPEN / "openb_pod_list_default.csv.gz"], nodes=OPEN / "openb_node_list_gpu_node.csv"
-    ),
+    "OpenB": lambda: OPENB([OPEN / "openb_pod_list_default.csv.gz"], nodes=OPEN / "openb_node_list_gpu_node.csv"),
     "sample": lambda: load_trace("sample"),
 }
 DAYS, GAP, HORIZON, BUSY = (5, 10, 20), 6, 24, 0.1
@@ -106,9 +104,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("sources", nargs="*", metavar="SOURCE", help=f"of {', '.join(SOURCES)}; default: all")
     parser.add_argument("--windows", type=int, default=12)
-    parser.add_argument(
-        "--offset", type=float, default=0.5, help="from 0 to 1: other windows of the same traces"
-    )
+    parser.add_argument("--offset", type=float, default=0.5, help="from 0 to 1: other windows of the same traces")
     asked = parser.parse_args()
     rows = []
     for name in asked.sources or SOURCES:

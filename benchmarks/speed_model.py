@@ -53,9 +53,7 @@ def floor(speeds):
     for half in (0, 1):
         law = fit_law(parted.filter(pl.col("half") != half)).law
         for _, job in parted.filter(half=half).group_by(JOB, maintain_order=True):
-            grid = law.speed(
-                np.linspace(-MAX_LOG, MAX_LOG, 2001)[:, None], law.limit(job["fraction"].to_numpy())
-            )
+            grid = law.speed(np.linspace(-MAX_LOG, MAX_LOG, 2001)[:, None], law.limit(job["fraction"].to_numpy()))
             best = grid[np.abs(np.log(grid / job["speed"].to_numpy())).sum(axis=1).argmin()]
             tables.append(job.with_columns(error=(pl.Series(best) / pl.col("speed") - 1).abs()))
     groups = (
@@ -88,20 +86,14 @@ def oddities(table):
     twice = rates.filter(pl.col("rate") == pl.col("rate").shift(1).over(sweep))
     print("\nthe same throughput to the last digit for different numbers of processes:")
     for row in twice.iter_rows(named=True):
-        print(
-            f"  {row['model']} batch {row['batch']} on {row['profile']}, {row['processes']} processes: {row['rate']}"
-        )
+        print(f"  {row['model']} batch {row['batch']} on {row['profile']}, {row['processes']} processes: {row['rate']}")
 
 
 def main():
     """Print all tables, or write the model."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "--data", default=os.environ.get("GPUPLANNER_DATA"), help="folder of the public traces"
-    )
-    parser.add_argument(
-        "--write", metavar="DATE", help="fit on all models and write the model that is shipped"
-    )
+    parser.add_argument("--data", default=os.environ.get("GPUPLANNER_DATA"), help="folder of the public traces")
+    parser.add_argument("--write", metavar="DATE", help="fit on all models and write the model that is shipped")
     given = parser.parse_args()
     if given.data is None:
         parser.error("give --data or set GPUPLANNER_DATA")
@@ -124,13 +116,7 @@ def main():
         f"{noise_radii(speeds)[1]:.1%}"
     )
     for half in (0, 1):
-        models = (
-            halves(speeds)
-            .filter(half=half)
-            .select(pl.format("{}/{}", "source", "model"))
-            .to_series()
-            .unique()
-        )
+        models = halves(speeds).filter(half=half).select(pl.format("{}/{}", "source", "model")).to_series().unique()
         print(f"half {half}: {', '.join(models.sort())}")
     alone = rows.filter(pl.col("evidence") != "second profile")
     second = rows.filter(evidence="second profile")

@@ -134,9 +134,7 @@ def dcgm_rows(random: np.random.Generator, first: int, rows: int, columns: int) 
         }
     )
     names = dict(enumerate(name for name, _ in METRICS))
-    value = pl.coalesce(
-        *(pl.when(pl.col("metric") == place).then(pl.col(f"value_{place}")) for place in names)
-    )
+    value = pl.coalesce(*(pl.when(pl.col("metric") == place).then(pl.col(f"value_{place}")) for place in names))
     gpu, node = pl.col("gpu_id").cast(pl.String), pl.format("node{}", pl.col("node").cast(pl.String))
     pod = (pl.col("node") * GPUS + pl.col("gpu_id")).cast(pl.String)
     uuid = pl.format("GPU-975edf99-5c0a-9db9-3732-{}", pod.str.zfill(12))
@@ -174,8 +172,7 @@ FORMS: dict[str, tuple[Rows, int, str, int]] = {
 def lines_of(frame: pl.DataFrame, separator: str, *, quoted: bool) -> pl.Series:
     """Rows as lines."""
     cells = [
-        pl.format('"{}"', pl.col(name).str.replace_all('"', '""')) if quoted else pl.col(name)
-        for name in frame.columns
+        pl.format('"{}"', pl.col(name).str.replace_all('"', '""')) if quoted else pl.col(name) for name in frame.columns
     ]
     return frame.select(pl.concat_str(cells, separator=separator)).to_series()
 
@@ -212,9 +209,7 @@ def ingest(form: str, paths: list[Path], out: Path) -> tuple[float, float, str]:
         form,
         *map(str, paths),
     ]
-    with subprocess.Popen(
-        [*words, "-o", str(out), "--json", "--tz", "UTC"], stdout=subprocess.PIPE
-    ) as process:
+    with subprocess.Popen([*words, "-o", str(out), "--json", "--tz", "UTC"], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         printed = process.stdout.read().decode()
         _, status, usage = os.wait4(process.pid, 0)
@@ -245,9 +240,7 @@ def measure(form: str, given: argparse.Namespace) -> None:
 
 def main() -> None:
     """Measure the forms that were asked for, or all."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("forms", nargs="*", metavar="FORM", help=f"of {', '.join(FORMS)}; all if none")
     parser.add_argument("--rows", type=float, default=1e6)
     parser.add_argument("--columns", type=int)

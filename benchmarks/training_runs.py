@@ -1,7 +1,8 @@
-"""Training runs on one GPU: measured, and held against what is predicted for them.
+"""Training runs on one GPU: measured and predicted memory and speed.
 
 ``python benchmarks/training_runs.py`` predicts memory and speed of the rows of ``training_runs.csv``, for which nothing
-was fitted but the five parameters ``eager_…`` of the speed, and with ``--write`` makes ``docs/training_runs.md``.
+was fitted but the five parameters ``eager_…`` of the speed, and with ``--write`` makes
+``docs/results/training_runs.md``.
 ``python benchmarks/on_gpu/measure_training.py SHAPES.csv OUT.csv`` measures such rows on the GPU at hand, and
 ``--runs OUT.csv`` compares them.
 """
@@ -15,7 +16,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 RUNS = HERE / "training_runs.csv"
-PAGE = HERE.parent / "docs" / "training_runs.md"
+PAGE = HERE.parent / "docs" / "results" / "training_runs.md"
 
 
 def compare(runs=RUNS):
@@ -28,8 +29,8 @@ def compare(runs=RUNS):
     table = predict_table(pl.read_csv(runs, infer_schema=False))
     rows = []
     for row in table.iter_rows(named=True):
-        job, board = question(row).job, board_facts(row["gpu"])
-        low, rate, high = tokens_per_s(job, board)
+        job, gpu_model = question(row).job, board_facts(row["gpu"])
+        low, rate, high = tokens_per_s(job, gpu_model)
         rows.append(
             row
             | {
@@ -57,8 +58,8 @@ def figures(ran):
         "below the bound": statistics.mean(was <= most for _, most, was in peaks),
         "bound / measured": statistics.mean(most / was for _, most, was in peaks),
         "seconds / measured, median": math.exp(statistics.median(logs)),
-        "factor of error, mean": math.exp(statistics.mean(map(abs, logs))),
-        "seconds in their range": statistics.mean(
+        "mean factor of error": math.exp(statistics.mean(map(abs, logs))),
+        "seconds in the interval": statistics.mean(
             row["fastest_s"] <= row["step_s"] <= row["slowest_s"] for row in ran
         ),
     }
@@ -75,7 +76,10 @@ def page(ran, lost):
     for line in table:
         cells = (f"{value:.3f}" if isinstance(value, float) else f"{value}" for value in line.values())
         lines.append("| " + " | ".join(cells) + " |")
-    each = ["| model | how | sequences | memory, GiB | said | at most | ms a step | said |", "|" + "---|" * 8]
+    each = [
+        "| model | method | sequences | memory, GiB | predicted | bound | ms per step | predicted |",
+        "|" + "---|" * 8,
+    ]
     for row in sorted(ran, key=lambda row: row["predicted_gib"] / row["measured_peak_gib"]):
         how = f"{row['method']}, {row['precision']}, {row['optimizer']}" + (
             ", recomputed" if row["activation_checkpointing"] == "full" else ""
@@ -94,31 +98,28 @@ def page(ran, lost):
         for row in lost
     ]
     return "\n".join(
-        [*WORDS, *lines, "", f"Out of memory: {'; '.join(out) or 'none'}.", "", "## Each run", "", *each, ""]
+        [WORDS, *lines, "", f"Out of memory: {'; '.join(out) or 'none'}.", "", "## Each run", "", *each, ""]
     )
 
 
-WORDS = (
-    "# Training runs on one GPU, held against what is said of them",
-    "",
-    "Made by `python benchmarks/training_runs.py --write` from `benchmarks/training_runs.csv`: runs of transformers",
-    "5.17 and peft 0.21 with PyTorch 2.11 on an H200 (sets 1 and 2) and an H100 (set 3), random weights, ten steps",
-    "each, memory as the device had it.",
-    "",
-    "**Memory.** Nothing was fitted to these runs. Set 1 was predicted at 0.913 when it was measured, 0.974 of it",
-    "below the bound at 1.26 times what was measured. Its largest errors then led to the source code of the tools:",
-    "adapters that each cast their input, copies of autocast, which optimiser is fused, how Adafactor steps, what a",
-    "loss keeps, which attention has groups in fp32. Set 2 was measured before that, was at 0.896, and was looked at",
-    "afterwards; set 3 was measured last.",
-    "",
-    "**Speed.** Seconds a step come from five parameters `eager_…` "
-    "(`gpuplanner/hardware/facts/parameters.csv`), fitted",
-    "to these runs: fitted on set 1 they meet set 2 within a factor of 1.12 on the mean, fitted on set 2 they meet",
-    "set 1 within 1.17. Before them the error was a factor of 2.4, of fp32 more than 10. Set 1 ran six steps and made",
-    "its samples anew, which makes small runs slower. Set 3 was faster than said by 1.27 while kernels were taken to",
-    "be as fast as the memory; a limit by multiprocessors came from it, with which sets 1 and 2 meet it within 1.21.",
-    "",
-)
+WORDS = """# Training runs on one GPU
+
+Made by `python benchmarks/training_runs.py --write` from `benchmarks/training_runs.csv`: runs of transformers 5.17
+and peft 0.21 with PyTorch 2.11 on an H200 (sets 1 and 2) and an H100 (set 3), random weights, ten steps each. Memory
+is the peak of the device.
+
+**Memory.** Nothing was fitted to these runs. When set 1 was measured, its accuracy was 0.913, and 97.4 % of the runs
+were below the bound, which was 1.26 times the measured memory. Its largest errors then led to rules from the source
+code of the tools: adapters that cast their input, copies by autocast, fused optimizers, steps of Adafactor, tensors
+kept by the loss, attention groups in fp32. Set 2 was measured before these rules (accuracy 0.896) and analyzed
+afterwards; set 3 was measured last.
+
+**Speed.** Seconds per step use five parameters `eager_…` (`gpuplanner/hardware/facts/parameters.csv`), fitted to
+these runs. Fitted on set 1, the mean factor of error on set 2 is 1.12; fitted on set 2, it is 1.17 on set 1. Before,
+it was 2.4, and over 10 for fp32. Set 1 ran six steps and generated its samples in each step, which slows small runs.
+Set 3 was 1.27 times faster than predicted while kernels were limited by memory bandwidth only; a limit by
+multiprocessors came from it, with which sets 1 and 2 predict it within 1.21.
+"""
 
 
 def main():

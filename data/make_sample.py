@@ -122,9 +122,7 @@ def _watched(jobs: pl.DataFrame, placed: pl.DataFrame) -> pl.DataFrame:
         & (pl.col("end_time") - pl.col("start_time")).is_between(pl.duration(minutes=40), pl.duration(days=2))
     )
     chosen = [
-        ended.filter(job_class=name)
-        .gather_every(max(1, ended.filter(job_class=name).height // count))
-        .head(count)
+        ended.filter(job_class=name).gather_every(max(1, ended.filter(job_class=name).height // count)).head(count)
         for name, count in JOBS_WITH_TELEMETRY.items()
     ]
     return pl.concat(chosen).join(placed.select("job_id", "node", "gpu"), on="job_id", maintain_order="left")

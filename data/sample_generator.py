@@ -96,10 +96,7 @@ def make_requests(*, start: datetime, days: int, seed: int, scale: float = 1.0) 
     6
     """
     streams = np.random.default_rng(seed).spawn(len(JOB_CLASSES))
-    drawn = [
-        _draw_class(kind, start, days, scale, stream)
-        for kind, stream in zip(JOB_CLASSES, streams, strict=True)
-    ]
+    drawn = [_draw_class(kind, start, days, scale, stream) for kind, stream in zip(JOB_CLASSES, streams, strict=True)]
     jobs = pl.concat(drawn).sort("submit_time", "job_class", "tenant", "run_s")
     return jobs.with_columns(
         job_id=pl.format("job-{}", pl.int_range(1, pl.len() + 1).cast(pl.String).str.zfill(6)),
@@ -125,16 +122,12 @@ def as_jobs(requests: pl.DataFrame, placed: pl.DataFrame, *, start: datetime, en
             nodes=pl.when(begun).then("nodes"),
             node_list=pl.when(begun).then("node_list"),
         )
-        .with_columns(
-            start_time=pl.when(begun).then("start_time"), gpu_model=pl.lit(BOARD), gpus_by_memory="gpus"
-        )
+        .with_columns(start_time=pl.when(begun).then("start_time"), gpu_model=pl.lit(BOARD), gpus_by_memory="gpus")
     )
     return check(jobs.sort("submit_time", "job_id"), Jobs, where="synthetic jobs")
 
 
-def _draw_class(
-    kind: JobClass, start: datetime, days: int, scale: float, rng: np.random.Generator
-) -> pl.DataFrame:
+def _draw_class(kind: JobClass, start: datetime, days: int, scale: float, rng: np.random.Generator) -> pl.DataFrame:
     submit_s = _arrivals(kind, start, days, scale, rng)
     n = len(submit_s)
     tenant = rng.choice(list(kind.tenants), n, p=list(kind.tenants.values()))
@@ -170,14 +163,10 @@ def _draw_class(
             "memory_peak_gib": np.round(np.array([memory_gib[size] for size in need]) * memory_fill, 2),
         },
         schema_overrides={"submit_time": pl.Datetime("us", "UTC"), "profile_requested": pl.String},
-    ).with_columns(
-        pl.when(pl.lit(measured)).then(name).alias(name) for name in ("sm_activity", "memory_peak_gib")
-    )
+    ).with_columns(pl.when(pl.lit(measured)).then(name).alias(name) for name in ("sm_activity", "memory_peak_gib"))
 
 
-def _arrivals(
-    kind: JobClass, start: datetime, days: int, scale: float, rng: np.random.Generator
-) -> np.ndarray:
+def _arrivals(kind: JobClass, start: datetime, days: int, scale: float, rng: np.random.Generator) -> np.ndarray:
     """Poisson arrivals by thinning: a cosine over the day, a factor at the weekend, whole seconds."""
     highest = kind.jobs_per_day * scale * (1 + kind.day_swing) / DAY_S
     n = rng.poisson(highest * days * DAY_S)

@@ -1,7 +1,7 @@
-"""Measure the forecast on the public traces and write ``docs/forecast.md``: ``python docs/make_forecast.py``.
+"""Backtest the forecast on public traces and write ``docs/results/forecast.md``: ``python docs/make_forecast.py``.
 
 Needs ``GPUPLANNER_DATA``. Takes about six CPU minutes on one core; the same data give the same figures. ``--quick``
-leaves out the weeks ahead, and the readings at all but the first set of origins.
+leaves out the weeks ahead, and the readings at all but the first set of cutoffs.
 """
 
 from __future__ import annotations
@@ -41,40 +41,43 @@ READINGS = "Helios Earth"
 MIDDLE = LEVELS.index(0.5)
 LEAST, MOST, BUSY = 0.80, 0.97, 0.1
 """Share of slots that the 90 % interval of one series is to hold, where it has demand in so many of its slots."""
-INTRO = """# The forecast, measured
+INTRO = """# Forecast backtest
 
-Made by `python docs/make_forecast.py{options}` from the public traces. Hourly GPUs wanted by virtual cluster or tenant
-with at least {jobs} jobs; {folds} origins over the last half of each trace, at hours that walk through the day, of
-which the first {calibrate} only calibrate; the first {gap} hours behind an origin are not judged, the {horizon} after
-them are. Quantiles and weights at an origin come from earlier origins alone. MASE of the median and twice the pinball
-loss, both in units of the seasonal naive error before the origin; cost of planning at the quantile of the price (a
-GPU-hour short costs {price:g}, one planned 1), per GPU-hour needed; share of slots in the 90 % interval. Means over the
-series; `chosen` is what somebody would have got, the candidates weighed by what each lost before; ± is the standard
-error over the origins, each a mean over the series.
+Made by `python docs/make_forecast.py{options}` from public traces and the sample.
 
-*Ties shared out*: where what came is a value that an end of the interval states as well (a constant, nothing at all,
-the quota), that value holds a range of levels, and counted is the part of it between 5 and 95 %: a constant that is
-forecast as a constant counts 0.90 there, and 1 elsewhere.
+**Setup.** Hourly GPU demand by virtual cluster or team with at least {jobs} jobs. {folds}
+[cutoffs](../glossary.md#cutoff) over the last half of each trace, at varying hours of the day; the first {calibrate}
+only calibrate. The first {gap} hours after a cutoff are not scored, the {horizon} hours after them are. Quantiles and
+model weights at a cutoff use earlier cutoffs only.
 
-*By chance*: slots of one origin err together. From the correlation of the misses (beta-binomial) follows how often an
-interval that holds exactly 90 % would show 80 to 97 % of the slots on a series with so few origins, how often three
-quarters of the series would, and how often their mean would lie between 87 and 93 %, were series independent.
+| column | meaning |
+|---|---|
+| MASE | [MASE](../glossary.md#mase) of the median, scaled by the seasonal naive error before the cutoff |
+| pinball | twice the [pinball loss](../glossary.md#pinball-loss), same scale |
+| cost | cost per GPU-hour needed; a missing GPU-hour costs {price:g}, a planned one 1 |
+| in 90 % | share of intervals with the actual value inside the 90 % interval |
+| ties split | the same; a value equal to an end of the interval counts in part, a forecast constant 0.90 |
+| by series | lowest and highest share in the 90 % interval |
 
-What can be tuned (weights of past blocks, pseudo-events of hazards, what is believed of a candidate before it was
-tried, how fast errors are forgotten) was set on these traces. What sample paths are drawn by (groups of run times, age
-and kind of day of blocks) was chosen among seventeen settings with each source left out in turn: MASE fell on each
-source left out, here and at origins 3, 9, 15 and 21 hours earlier, by which nothing was chosen. The kind of day weighs
-less than the four would have it, as 16 days of MIT Supercloud lost by more (mean MASE of RunOff there 1.122 before,
-1.116 now, 1.153 at most); services of the DLRM trace lose 3 %, and Naive is far better there than RunOff; chosen
-has 1.006 of its mean MASE there and 0.985 of its pinball loss. Reverting was chosen alike, with the readings of Helios
-among the sources. Where jobs are known AutoETS and Median are yardsticks and weigh nothing in `chosen`: with them
-nothing here was better.
+Values are means over the series; ± is the standard error over the cutoffs. `chosen` is the forecast that a user gets:
+the candidates weighted by their earlier losses.
 
-How far choosing can go: the candidate that is best on a source at the other four sets of origins (those 3, 9, 15 and 21
-hours earlier for the ones here, and the other way round) has at most 1.01 of the best candidate's MASE in 28 of 32
-cases, chosen in 25. Of AutoETS' MASE, weights that are fixed in hindsight reach 0.838 here and 0.828 there, one set for
-all sources, and 0.832 here, a set for each; chosen has 0.838 and 0.827. Weights by the gradient of the loss of what was
-said, and by sharper, blunter or quicker judging, are no better; 800 paths, or stratified ones, change RunOff by 0.1 to
+*By chance*: hours after one cutoff err together. From the correlation of the misses (beta-binomial) follows how often
+an exact 90 % interval would show 80 to 97 % on one series with so few cutoffs, how often on three quarters of the
+series, and how often the mean would lie between 87 and 93 %, if series were independent.
+
+**Limits.** Hyperparameters (weights of past blocks, pseudo-events of hazards, model priors, forgetting rate) were set
+on these traces. The settings of the sample paths (groups of run times, age and kind of day of blocks) were chosen
+among seventeen, each source left out in turn; MASE fell on each source left out, here and at cutoffs 3, 9, 15 and 21
+hours earlier, which were not used for any choice. On 16 days of MIT Supercloud the mean MASE of RunOff is 1.116
+(1.122 before, 1.153 at most); services of the DLRM trace lose 3 %, and Naive is far better there than RunOff; chosen
+has 1.006 of its mean MASE there and 0.985 of its pinball loss. AutoETS and Median are baseline models only if jobs
+are known: they add nothing to `chosen` there.
+
+**Model selection.** The candidate that is best on a source at four other sets of cutoffs has at most 1.01 of the best
+candidate's MASE in 28 of 32 cases, `chosen` in 25. Relative to AutoETS, weights fixed in hindsight reach a MASE of
+0.838 here and 0.828 there (one set for all sources), or 0.832 here (one set for each); chosen has 0.838 and 0.827.
+Gradient-based weights and sharper or faster weighting are no better; 800 or stratified paths change RunOff by 0.1 to
 0.3 %, as much as another seed does.
 """
 
@@ -218,13 +221,13 @@ def _section(name: str, source: Wanted, judged: Judged, found: dict[str, dict[st
     remarks = " ".join(f"{one[0].upper()}{one[1:]}." for one in source.remarks)
     return [
         f"## {name}\n",
-        f"{len(tenants(judged))} series, {source.slots} hours, origins {test.step} hours apart from "
-        f"{test.grid.time(test.origins[0]):%Y-%m-%d %H:%M} on. {remarks}".rstrip() + "\n",
-        _table(["candidate", "MASE", "pinball", "cost", "in 90 %", "ties shared out", "by series"], rows),
-        f"Beside the candidate that was best throughout, chosen has {_fixed(found)}. Of the {busy.sum()} series with "
-        f"demand in a tenth of the slots {_good(mine['coverage'])[busy].sum()} have 80 to 97 % in the interval, "
-        f"{_good(shared)[busy].sum()} with ties shared out. On the first lead day {days[0]:.3f} are in the interval, "
-        f"on the second {days[1]:.3f}. By chance: correlation {correlation:.2f}, {independent:.0f} independent slots a "
+        f"{len(tenants(judged))} series, {source.slots} hours, cutoffs every {test.step} hours from "
+        f"{test.grid.time(test.origins[0]):%Y-%m-%d %H:%M}. {remarks}".rstrip() + "\n",
+        _table(["candidate", "MASE", "pinball", "cost", "in 90 %", "ties split", "by series"], rows),
+        f"Relative to the best single candidate, chosen has {_fixed(found)}. Of the {busy.sum()} series with demand in "
+        f"10 % of the hours, {_good(mine['coverage'])[busy].sum()} have 80 to 97 % in the interval, "
+        f"{_good(shared)[busy].sum()} with ties split. Coverage is {days[0]:.3f} on the first lead day and "
+        f"{days[1]:.3f} on the second. By chance: correlation {correlation:.2f}, {independent:.0f} independent hours a "
         f"series, {alone:.0%} on a series, {most:.0%} for three quarters, {mean:.0%} for the mean.\n",
     ]  # fmt: skip
 
@@ -257,9 +260,7 @@ def main(*, quick: bool) -> None:
     """Measure and write."""
     options = " --quick" if quick else ""
     text = [
-        INTRO.format(
-            jobs=FEWEST_JOBS, folds=FOLDS, calibrate=8, gap=GAP, horizon=HORIZON, price=PRICE, options=options
-        )
+        INTRO.format(jobs=FEWEST_JOBS, folds=FOLDS, calibrate=8, gap=GAP, horizon=HORIZON, price=PRICE, options=options)
     ]
     leads, days, together, elsewhere, alone = [], [], [], [], []
     for shift_h in SHIFTS_H:
@@ -284,24 +285,20 @@ def main(*, quick: bool) -> None:
                  f"{mine['cost'].mean() / found['Naive']['cost'].mean():.3f}", f"{_beside(found, 'cost')[0]:.3f}",
                  f"{mine['coverage'].mean():.3f}", f"{shared.mean():.3f}"]
             )  # fmt: skip
-            cheap = rolling(
-                source, horizon=HORIZON, gap=GAP, folds=FOLDS, models=CHEAP, price=PRICE, with_known=False
-            )
+            cheap = rolling(source, horizon=HORIZON, gap=GAP, folds=FOLDS, models=CHEAP, price=PRICE, with_known=False)
             alone.append([f"{shift_h}", name, *_cheaply(figures(cheap))])
             if shift_h:
                 continue
             text += _section(name, source, judged, found)
             if quick or name not in ("Philly", "ITP"):
                 continue
-            long = rolling(
-                source, horizon=LEADS[-1][1], gap=0, folds=LEAD_FOLDS, models=CANDIDATES, price=PRICE
-            )
+            long = rolling(source, horizon=LEADS[-1][1], gap=0, folds=LEAD_FOLDS, models=CANDIDATES, price=PRICE)
             for begin, end in LEADS:
                 part = figures(long, slice(begin, end))
                 errors = [_with_error(part[one]["mase"]) for one in ("Naive", "Reverting", "RunOff", CHOSEN)]
                 leads.append([name, f"{begin} to {end}", *errors, f"{part[CHOSEN]['coverage'].mean():.3f}"])
             week = figures(long)[CHOSEN]
-            for measure, label in (("inside", "in 90 %"), ("shared", "ties shared out")):
+            for measure, label in (("inside", "in 90 %"), ("shared", "ties split")):
                 share = week[measure].reshape(*week[measure].shape[:2], -1, DAY_H).mean(axis=(0, 1, 3))
                 chance = f"{by_chance(week['inside'][..., -DAY_H:])[-1]:.0%} on day 7"
                 days.append([name, label, *(f"{one:.3f}" for one in share), chance])
@@ -312,11 +309,10 @@ def main(*, quick: bool) -> None:
         )  # fmt: skip
     text += [
         "## All sources together\n",
-        "Geometric means over the series with jobs, by how many hours earlier the origins are; and how many of the "
-        "series of all sources with demand in a tenth of the slots have 80 to 97 % in the interval. Cost beside Naive "
-        "is that of all series of a source together; of the mean over its series, each by the GPU-hour that it needs, "
-        "a series of next to nothing may be most.\n",
-        _table(["earlier [h]", *logs, "80 to 97 %", "ties shared out"], together),
+        "Geometric means over the series with jobs, by the number of hours by which the cutoffs are earlier; and the "
+        "number of series with demand in 10 % of the hours that have 80 to 97 % in the interval. *cost / Naive* sums "
+        "the cost of all series of a source; in the mean over its series, a very small series may dominate.\n",
+        _table(["earlier [h]", *logs, "80 to 97 %", "ties split"], together),
         _table(
             [
                 "earlier [h]",
@@ -329,15 +325,15 @@ def main(*, quick: bool) -> None:
                 "its mean over series",
                 "cost / best",
                 "in 90 %",
-                "ties shared out",
+                "ties split",
             ],
             elsewhere,
         ),
     ]
     text += [
         "## Without jobs\n",
-        f"What is chosen among {', '.join(CHEAP[:-1])} and {CHEAP[-1]}, which see the demand alone and together take a "
-        "hundredth of a CPU second a forecast.\n",
+        f"The combination of {', '.join(CHEAP[:-1])} and {CHEAP[-1]}, which use the demand only and together take "
+        "0.01 CPU seconds per forecast.\n",
         _table(
             [
                 "earlier [h]",
@@ -356,14 +352,14 @@ def main(*, quick: bool) -> None:
         []
         if quick
         else [
-            "## By lead\n",
-            f"MASE by hours behind the origin, {LEAD_FOLDS} origins of a week ahead.\n",
+            "## By lead time\n",
+            f"MASE by hours after the cutoff, {LEAD_FOLDS} cutoffs, one week ahead.\n",
             _table(["source", "hours", "Naive", "Reverting", "RunOff", "chosen", "in 90 %"], leads),
-            "What was chosen, by days behind the origin.\n",
+            "The chosen forecast, by days after the cutoff.\n",
             _table(["source", "", *(f"day {day}" for day in range(1, 8)), "87 to 93 % by chance"], days),
         ]
     )
-    (Path(__file__).parent / "forecast.md").write_text("\n".join(text), encoding="utf-8")
+    (Path(__file__).parent / "results" / "forecast.md").write_text("\n".join(text), encoding="utf-8")
 
 
 if __name__ == "__main__":

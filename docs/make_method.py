@@ -34,16 +34,15 @@ DRAWS = 10
 def causes_chart(model: WaitModel) -> alt.Chart:
     """Hours waited by job size and cause."""
     hours = cause_table(sum_waits(model.asked, model.waits).causes.job_size)
-    long = hours.unpivot(CAUSES, index="name", variable_name="cause", value_name="hours").filter(
-        pl.col("hours") > 0
-    )
+    long = hours.unpivot(CAUSES, index="name", variable_name="cause", value_name="hours").filter(pl.col("hours") > 0)
+    long = long.with_columns(pl.col("cause").str.replace_all("_", " "))
     return (
         alt.Chart(long)
         .mark_bar()
         .encode(
             x=alt.X("hours:Q", title="hours waited"),
             y=alt.Y("name:N", title=None, sort=hours["name"].to_list()),
-            color=alt.Color("cause:N", title=None, sort=list(CAUSES)),
+            color=alt.Color("cause:N", title=None, sort=[cause.replace("_", " ") for cause in CAUSES]),
         )
     )
 
@@ -73,8 +72,7 @@ def interval_chart(model: WaitModel) -> alt.LayerChart:
     """The curve of each drawn record, thin, under that of the record itself, for the size that waits longest."""
     pools, today = pools_of(model.asked.fleet), keep(model, None).units
     fleets = [
-        fleet_of_pools(pools, [max(round(factor * count), 1) for count in today])
-        for factor in np.linspace(0.5, 2, 13)
+        fleet_of_pools(pools, [max(round(factor * count), 1) for count in today]) for factor in np.linspace(0.5, 2, 13)
     ]
     number = int(np.argmax(model.percentiles(model.asked.fleet, 0)))
     rows = []
@@ -101,9 +99,7 @@ def main() -> None:
     found = compared(Scenario())
     one = found.decision
     limits = service_table(found).select("limit_minutes", job_size="size")
-    curve = plots.plot_wait_curve(
-        curve_table(found), today=one.fleet_gpus, recommended=one.gpus, limits=limits
-    )
+    curve = plots.plot_wait_curve(curve_table(found), today=one.fleet_gpus, recommended=one.gpus, limits=limits)
     charts = {
         "causes": causes_chart(model),
         "arrivals": arrivals_chart(model),

@@ -1,7 +1,9 @@
-"""Write the reference pages: tables, commands and words from the code, published claims from their stored results."""
+"""Write the reference pages: tables, commands and glossary from the code, published claims from their results."""
 
 from __future__ import annotations
 
+import csv
+import re
 from pathlib import Path
 from typing import Any
 
@@ -14,51 +16,61 @@ from gpuplanner.core.scenario_fields import knobs_of
 from gpuplanner.core.schema_checks import to_markdown
 from gpuplanner.core.schemas import TABLES
 from gpuplanner.core.stage_cache import claims_folder
-from gpuplanner.report.figure_formats import glossary
 
 HERE = Path(__file__).parent
-FIELDS = """What is planned, on what data, by which rules and at which price. A file of them is YAML, a line a field;
-what it does not name has its default. Commands change a field with `--set KEY=VALUE`, and some by options of their own.
+FIELDS = """A scenario states the data, the cluster, the rules and the prices of an analysis. It is a YAML file with one
+line for each field; a field that is not named has its default. `--set KEY=VALUE` changes a field for one run, and many
+fields have an option of their own (see [commands](commands.md)). The [glossary](glossary.md) defines the terms.
 """
 CLAIMS = {
     "twenty_jobs": (
         "Twenty jobs on eight H100",
         "Right-sized requests on planned MIG layouts raise the utilization of eight H100 from 36 % to 90 % and finish\n"
         "twenty jobs in 59 instead of 114 minutes (a vendor; no data were published).",
-        "The design is calibrated to the reported figures, so that agreement of the first four is no evidence.",
+        "The setup is calibrated to the reported figures: agreement of the first four rows is no evidence.",
     ),
     "late_phases": (
-        "Late phases of training",
-        "Jobs need most GPUs early; their demand shrinks by a tenth or more in late phases (a vendor's premise).",
-        "Fewer than six jobs give no interval. `gpuplanner phases FOLDER` makes the same test on your own jobs.",
+        "Final phases of training",
+        "Jobs need most GPUs early, and their demand falls by 10 % or more in the final phases (a vendor).",
+        "Fewer than six jobs give no interval. `gpuplanner phases FOLDER` runs the same test on your own jobs.",
     ),
     "heterogeneous_gpus": (
         "Heterogeneity-aware scheduling",
-        "Scheduling that knows the GPU models and predicts the memory of a job with an accuracy above 92 % lowers the\n"
-        "mean time to completion by 12 to 18 % (Frenzy, arXiv 2412.14479).",
-        "The scheduler is a reconstruction, and what it was compared with is unknown.",
+        "A scheduler that knows the GPU models and predicts the memory of each job with an accuracy above 92 % lowers\n"
+        "the mean job completion time by 12 to 18 % (Frenzy, arXiv 2412.14479).",
+        "The scheduler is our reconstruction; the paper does not name its baseline.",
     ),
 }
 """Title, claim and limit of each program in ``benchmarks/claims``."""
+VERDICTS = {"holds": "confirmed", "does not hold": "not confirmed", "inconclusive": "inconclusive"}
+"""Words of the page for the stored verdicts."""
 PEERS = "## Speed and size against named peers"
 """Heading of the part of ``results.md`` that is written by hand."""
 
 
 COMMANDS = """# Commands
 
-Data goes to stdout, talk to stderr. `--json` prints what scripts may rely on. `SCENARIO` is a scenario file, a
-folder written by `ingest`, or the word `sample`; `--set KEY=VALUE` changes a field of it.
+Every command and every option. Results go to stdout, progress messages to stderr. `--json` prints one JSON object
+with stable keys. `SCENARIO` is a [scenario](scenario.md) file, a folder that `ingest` wrote, or the word `sample`;
+`--set KEY=VALUE` changes a field of it. The [glossary](glossary.md) defines the terms.
 """
-WORDS = "# Words\n\nOne meaning each, in code, tables and reports alike.\n\n| word | meaning |\n|---|---|\n"
+GLOSSARY = """# Glossary
+
+Terms of pages, tables, commands and this documentation. *Source* names the tool or standard that the term comes from.
+
+| term | meaning | unit | source |
+|---|---|---|---|
+"""
 
 
 def results_page() -> str:
     """Page of measured results: the published claims, then what stands under :data:`PEERS` already."""
     parts = [
-        "# Measured results",
+        "# Benchmarks and published claims",
         "## Published claims",
-        "A figure holds if its 95 % interval lies within the claimed range. `python benchmarks/claims/NAME.py` makes\n"
-        "each table again; more tables stand in `benchmarks/claims/results`.",
+        "We re-tested three published claims. A figure is confirmed if its 95 % interval lies within the claimed\n"
+        "range. `python benchmarks/claims/NAME.py` reproduces each table; the detailed tables are in\n"
+        "`benchmarks/claims/results`.",
     ]
     for name, (title, claim, limit) in CLAIMS.items():
         table = pl.read_csv(claims_folder() / f"{name}.csv")
@@ -80,7 +92,14 @@ def markdown_table(table: pl.DataFrame) -> str:
         else:
             claimed = f"{low:.3g} to {high:.3g}"
         interval = "none" if row["low"] is None else f"{row['low']:.3g} to {row['high']:.3g}"
-        cells = (row["figure"], row["unit"], claimed, f"{row['measured']:.3g}", interval, row["verdict"])
+        cells = (
+            row["figure"],
+            row["unit"],
+            claimed,
+            f"{row['measured']:.3g}",
+            interval,
+            VERDICTS[row["verdict"]],
+        )
         rows.append(f"| {' | '.join(cells)} |")
     return "\n".join(rows)
 
@@ -115,14 +134,14 @@ def _exit_codes() -> str:
     meanings = {
         Exit.DONE: "done",
         Exit.CHECK_FAILED: "a check failed",
-        Exit.USAGE: "wrong use of the command line",
-        Exit.BAD_INPUT: "bad input, or an output that cannot be written",
-        Exit.INFEASIBLE: "no plan keeps the limits",
-        Exit.TIME_LIMIT: "a plan was found, but the time limit was reached before the gap asked for",
-        Exit.NOTHING_IN_TIME: "nothing was found in time",
-        Exit.MISSING_PART: "an optional library is missing",
+        Exit.USAGE: "invalid command line",
+        Exit.BAD_INPUT: "invalid input, or the output cannot be written",
+        Exit.INFEASIBLE: "infeasible: no plan meets the limits",
+        Exit.TIME_LIMIT: "a plan was found, but the time limit came before the requested optimality gap",
+        Exit.NOTHING_IN_TIME: "no plan was found within the time limit",
+        Exit.MISSING_PART: "an optional library is not installed",
         Exit.INTERRUPTED: "interrupted",
-        Exit.TERMINATED: "ended by SIGTERM; cleared up as after an interrupt",
+        Exit.TERMINATED: "ended by SIGTERM; temporary files were removed",
     }
     rows = [f"| {code.value} | {text} |" for code, text in meanings.items()]
     return "## Exit codes\n\n| code | meaning |\n|---|---|\n" + "\n".join(rows) + "\n"
@@ -147,20 +166,33 @@ def knobs_markdown(kind: type) -> str:
 
 
 def glossary_markdown() -> str:
-    """The table of words for the documentation."""
-    return WORDS + "".join(f"| {one.word} | {one.meaning} |\n" for one in glossary())
+    """The glossary as a table; each term has an anchor, such as ``glossary.md#queue-wait``."""
+    path = HERE.parent / "gpuplanner" / "report" / "glossary.csv"
+    rows = list(csv.DictReader(path.read_text(encoding="utf-8").splitlines()))
+    return GLOSSARY + "".join(
+        f'| <a id="{anchor(row["word"])}"></a>{row["word"]} | {row["meaning"]} | {row["unit"]} | {row["source"]} |\n'
+        for row in sorted(rows, key=lambda row: row["word"].lower())
+    )
+
+
+def anchor(term: str) -> str:
+    """Anchor of a term in the glossary."""
+    return re.sub(r"[^a-z0-9]+", "-", term.lower()).strip("-")
 
 
 def pages() -> dict[str, str]:
     """Text of each page by file name."""
     tables = "\n".join(to_markdown(name, schema) for name, schema in TABLES.items())
-    intro = "All times are UTC instants. Units stand in the names. Missing is never zero.\n"
+    intro = (
+        "Columns of the tables that `ingest` writes and `report` exports. All times are UTC. Units are part of the\n"
+        "column names. A missing value is null, never 0. The [glossary](glossary.md) defines the terms.\n"
+    )
     return {
         "tables.md": f"# Tables\n\n{intro}\n{tables}",
         "commands.md": commands_markdown(),
         "glossary.md": glossary_markdown(),
         "results.md": results_page(),
-        "scenario.md": f"# A scenario\n\n{FIELDS}\n{knobs_markdown(Scenario)}",
+        "scenario.md": f"# Scenario\n\n{FIELDS}\n{knobs_markdown(Scenario)}",
     }
 
 

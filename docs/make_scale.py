@@ -1,9 +1,10 @@
-"""Measure what large inputs cost and write ``docs/scale.md``: ``python docs/make_scale.py --jobs 1e6 5e6 10e6``.
+"""Measure time and memory of large inputs: ``python docs/make_scale.py --jobs 1e6 5e6 10e6``.
 
-For each number of jobs a year of accounting text of 8,000 GPUs is made (``benchmarks/describe_scale.py``), ingested,
-described and, up to ``--forecast``, forecast; each run is a process of its own, its memory the largest that the system
-saw, its time that of all its CPUs.
-The plan on paper follows from these figures and the size of rows on disk.
+Writes the tables of ``docs/results/scale.md``.
+
+For each number of jobs, a year of accounting text of 8,000 GPUs is generated (``benchmarks/describe_scale.py``),
+ingested, described and, up to ``--forecast``, forecast. Each run is a process; memory is its peak, time its CPU time.
+The estimate for 100,000 GPUs follows from these figures and the size of rows on disk.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ NODE_GIB, CORE_HOURS_A_NIGHT = 64, 8 * 6
 
 
 def accounting_text(jobs: int, place: Path) -> None:
-    """The made-up year as ``sacct --parsable2`` prints it."""
+    """The synthetic year as ``sacct --parsable2`` prints it."""
     from describe_scale import made_up_jobs
 
     def clock(name: str) -> pl.Expr:
@@ -117,7 +118,7 @@ def plan_rows(per_job: float, slopes: dict[str, tuple[float, float, float]]) -> 
          f"{base + month / 1e6 * gib:,.1f} GiB of memory"),
         ("ingest of all jobs at once", f"{jobs / 1e6 * cpu_s / 3600:,.1f} CPU hours",
          f"{base + jobs / 1e6 * gib:,.1f} GiB of memory"),
-        (f"jobs that describe looks at on {NODE_GIB} GiB", f"{fits / 1e6:,.0f} million",
+        (f"jobs that describe reads on {NODE_GIB} GiB", f"{fits / 1e6:,.0f} million",
          f"{fits / jobs_a_year * 12:,.0f} months of this fleet"),
         ("readings of a day, at 4 µs a row", f"{GPUS * 1440 / 1e6:,.0f} million",
          f"{GPUS * 1440 * 4e-6 / 3600:,.2f} CPU hours of the {CORE_HOURS_A_NIGHT} of a night"),
@@ -130,12 +131,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--jobs", nargs="+", type=float, default=[1e6, 5e6, 10e6])
     parser.add_argument("--forecast", type=float, default=1e6, help="Most jobs that are forecast.")
-    parser.add_argument(
-        "--studied", nargs="*", type=float, default=[10e6, 20e6, 50e6], help="With list of nodes."
-    )
-    parser.add_argument(
-        "--report", type=float, default=20e6, help="Most of these that are forecast and reported."
-    )
+    parser.add_argument("--studied", nargs="*", type=float, default=[10e6, 20e6, 50e6], help="With list of nodes.")
+    parser.add_argument("--report", type=float, default=20e6, help="Most of these that are forecast and reported.")
     given = parser.parse_args()
     table, sizes, per_job = [], [], 0.0
     for jobs in map(int, given.jobs):
@@ -154,14 +151,14 @@ def main() -> None:
         step = (high - low) / 1e6
         gib = (gib_high - gib_low) / step
         slopes[name] = (gib_low - gib * low / 1e6, (cpu_high - cpu_low) / step, gib)
-    text = (ROOT / "docs" / "scale.md").read_text("utf-8")
+    text = (ROOT / "docs" / "results" / "scale.md").read_text("utf-8")
     studies = [studied(int(jobs), given.report) for jobs in given.studied]
     made = {"MEASURED": table, "STUDIED": studies, "PAPER": plan_rows(per_job, slopes)}
     for mark, rows in made.items():
         before, _, rest = text.partition(f"<!-- {mark} -->\n")
         after = rest.lstrip("\n") if rest.startswith("\n") else rest.partition("\n\n")[2]
         text = f"{before}<!-- {mark} -->\n{HEADS[mark]}\n" + "\n".join(rows) + f"\n\n{after}"
-    (ROOT / "docs" / "scale.md").write_text(text, "utf-8")
+    (ROOT / "docs" / "results" / "scale.md").write_text(text, "utf-8")
 
 
 HEADS = {
@@ -169,7 +166,7 @@ HEADS = {
     "|---|---|---|---|---|---|---|",
     "STUDIED": "| million jobs | describe, CPU s | GiB | forecast, CPU s | GiB | report of a month, CPU s | GiB |\n"
     "|---|---|---|---|---|---|---|",
-    "PAPER": "| of 100,000 GPUs over three years | | |\n|---|---|---|",
+    "PAPER": "| 100,000 GPUs, three years | | |\n|---|---|---|",
 }
 
 if __name__ == "__main__":

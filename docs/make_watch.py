@@ -1,8 +1,10 @@
-"""What looking gains: fortnights of Philly and of generated fleets replayed in every way, into ``docs/recurring.md``.
+"""Gain of ``gpuplanner watch`` on two weeks of Philly clusters and of generated fleets.
+
+Writes the table of ``docs/results/recurring.md``:
 
     python docs/make_watch.py FOLDER [FLEET]...
 
-Fleets are written into the folder and taken away again; needs ``GPUPLANNER_DATA``. With names of fleets, only those are
+Fleets are written into the folder and removed again; needs ``GPUPLANNER_DATA``. With names of fleets, only those are
 replayed and printed. A quarter of an hour of CPU time in all. Other seeds chose the default of ``watch_chance``.
 """
 
@@ -58,15 +60,15 @@ class Sliced(SmallFleet):
 FAULT_H = 24.0 * 38 + 9
 FLEETS = {
     "16 GPUs, jobs of three hours": (SmallFleet(0, weeks=6, load=0.35), {}),
-    "the same, down for an hour": (SmallFleet(0, weeks=6, load=0.35, fault_h=FAULT_H), {}),
-    "the same, weeks that wander by 20 %": (SmallFleet(0, weeks=6, load=0.35, weekly_spread=0.2), {}),
-    "the same, half as many jobs again": (SmallFleet(0, weeks=6, load=0.35, factor=1.5, from_day=35), {}),
+    "the same, a fault takes the fleet down for an hour": (SmallFleet(0, weeks=6, load=0.35, fault_h=FAULT_H), {}),
+    "the same, weekly load varies by 20 %": (SmallFleet(0, weeks=6, load=0.35, weekly_spread=0.2), {}),
+    "the same, 50 % more jobs": (SmallFleet(0, weeks=6, load=0.35, factor=1.5, from_day=35), {}),
     "16 GPUs, long and wide jobs": (
         SmallFleet(0, weeks=6, load=0.3, run_h=8.0, sizes={1: 0.5, 2: 0.2, 4: 0.2, 8: 0.1}), {},
     ),
-    "32 GPUs, well used": (SmallFleet(0, weeks=6, load=0.6, nodes=4), {}),
-    "8 GPUs in slices": (Sliced(0, weeks=6, load=0.9, nodes=1, sizes={1: 1.0}), {}),
-    "8 GPUs in slices, a GPU-hour a change": (
+    "32 GPUs, high utilization": (SmallFleet(0, weeks=6, load=0.6, nodes=4), {}),
+    "8 GPUs in MIG instances": (Sliced(0, weeks=6, load=0.9, nodes=1, sizes={1: 1.0}), {}),
+    "8 GPUs in MIG instances, 1 GPU-hour per change": (
         Sliced(0, weeks=6, load=0.9, nodes=1, sizes={1: 1.0}), {"change_gpu_hours": 1.0},
     ),
 }  # fmt: skip
@@ -100,9 +102,7 @@ def row(name: str, places: list[Path], more: dict[str, float]) -> tuple[str, dic
     """One line, and costs by way: sums over the fortnights of a fleet."""
     cost, packs, looks = dict.fromkeys(WAYS, 0.0), 0, 0
     for place in places:
-        found = replay(
-            Scenario(data=str(place), horizon_slots=12, work_limit=8, **more), days=DAYS, every=EVERY
-        )
+        found = replay(Scenario(data=str(place), horizon_intervals=12, work_limit=8, **more), days=DAYS, every=EVERY)
         for one in found.rows:
             cost[one.way] += one.cost
         packs, looks = packs + found.looks - found.refused, looks + found.looks
@@ -120,7 +120,7 @@ def line(name: str, cost: dict[str, float], packs: str) -> str:
 def main(folder: Path, wanted: list[str]) -> None:
     """Replay, and write the table."""
     lines = [
-        f"| fleet | {' | '.join(WAYS)} | watch by the best of the first three | packs |",
+        f"| fleet | {' | '.join(WAYS)} | watch / best of never, reactive, always | bundles |",
         "|---" * 8 + "|",
     ]
     sums: dict[str, dict[str, float]] = {}
@@ -134,7 +134,7 @@ def main(folder: Path, wanted: list[str]) -> None:
     if wanted:
         sys.stdout.write("\n".join(lines) + "\n")
         return
-    page = HERE / "recurring.md"
+    page = HERE / "results" / "recurring.md"
     before, _, rest = page.read_text(encoding="utf-8").partition(BEGIN)
     after = rest.partition(END)[2]
     page.write_text(before + BEGIN + "\n".join(lines) + "\n" + END + after, encoding="utf-8")

@@ -23,4 +23,4 @@ def _find_currency(code: str) -> str:
 
 
 # What a scenario names is looked up in the catalogue, of which the scenario itself knows nothing.
-CATALOGUES.update(board=_find_board, currency=_find_currency)
+CATALOGUES.update(gpu_model=_find_board, currency=_find_currency)

@@ -111,10 +111,10 @@ def quick() -> Scenario:
     return Scenario(
         month="2026-02",
         replications=3,
-        horizon_slots=48,
+        horizon_intervals=48,
         gap_target=0.01,
-        path="slurm",
-        policies="static_mig,whole_on_off",
+        actuator="slurm",
+        policies="mig_static,power_down_idle",
     )
 
 

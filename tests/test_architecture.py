@@ -56,18 +56,14 @@ def named(node: ast.stmt) -> list[str]:
 
 def code_of(notebook: Path) -> ast.Module:
     cells = json.loads(notebook.read_text("utf-8"))["cells"]
-    lines = [
-        line for cell in cells if cell["cell_type"] == "code" for line in "".join(cell["source"]).split("\n")
-    ]
+    lines = [line for cell in cells if cell["cell_type"] == "code" for line in "".join(cell["source"]).split("\n")]
     return ast.parse("\n".join(line for line in lines if not line.lstrip().startswith(("%", "!"))))
 
 
 def recipes(root: Path) -> set[str]:
-    """Names that the recipes for newcomers use; the tests run them."""
-    text = (root / "CONTRIBUTING.md").read_text("utf-8")
-    return set().union(
-        *(words(ast.parse(code)) for code in re.findall(r"```python\n(.*?)```", text, re.DOTALL))
-    )
+    """Names that the examples for contributors use; the tests run them."""
+    text = (root / "docs" / "where_to_change.md").read_text("utf-8")
+    return set().union(*(words(ast.parse(code)) for code in re.findall(r"```python\n(.*?)```", text, re.DOTALL)))
 
 
 def said_at_doors(root: Path, trees: dict[Path, ast.Module]) -> set[str]:
@@ -123,11 +119,9 @@ def test_a_class_name_has_one_meaning(trees):
     assert {name: paths for name, paths in homes.items() if len(paths) > 1} == {}
 
 
-@pytest.mark.parametrize("page", ["docs/architecture.md", "CONTRIBUTING.md", "README.md"])
+@pytest.mark.parametrize("page", ["docs/architecture.md", "docs/where_to_change.md", "CONTRIBUTING.md", "README.md"])
 def test_files_that_the_map_names_are_there(root, page):
     text = (root / page).read_text("utf-8")
-    named_files = re.findall(
-        r"`((?:[a-z_]+/)+[a-z_]+\.(?:py|csv|md)|[a-z_]+\.csv|[a-z_]+/scenario\.py)`", text
-    )
+    named_files = re.findall(r"`((?:[a-z_]+/)+[a-z_]+\.(?:py|csv|md)|[a-z_]+\.csv|[a-z_]+/scenario\.py)`", text)
     homes = (root, PACKAGE, PACKAGE / "hardware" / "facts")
     assert [name for name in named_files if not any((home / name).is_file() for home in homes)] == []

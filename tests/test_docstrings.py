@@ -36,14 +36,10 @@ def offered() -> Iterator[tuple[str, object]]:
 @pytest.fixture(scope="module")
 def public() -> set[tuple[str, str]]:
     """Module and qualified name of what a room offers."""
-    return {
-        (thing.__module__, thing.__qualname__) for _, thing in offered() if hasattr(thing, "__qualname__")
-    }
+    return {(thing.__module__, thing.__qualname__) for _, thing in offered() if hasattr(thing, "__qualname__")}
 
 
-def functions(
-    node: ast.AST, module: str, outer: str, public: set[tuple[str, str]]
-) -> Iterator[tuple[str, bool, str]]:
+def functions(node: ast.AST, module: str, outer: str, public: set[tuple[str, str]]) -> Iterator[tuple[str, bool, str]]:
     """Every function of a module: where it is, whether it is public, and its docstring."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.If | ast.Try):
@@ -69,9 +65,5 @@ def documented(public, trees) -> list[tuple[str, bool, str]]:
 
 
 def test_what_a_room_offers_has_a_docstring(documented):
-    named = (
-        (where, where.rpartition(" ")[2].rpartition(".")[2], text)
-        for where, offer, text in documented
-        if offer
-    )
+    named = ((where, where.rpartition(" ")[2].rpartition(".")[2], text) for where, offer, text in documented if offer)
     assert [where for where, name, text in named if not text and not name.startswith("_")] == []

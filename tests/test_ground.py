@@ -40,9 +40,7 @@ class Outer:
     on: bool = False
 
 
-RECORD = Outer(
-    Inner(3, 0.5), (Inner(1, float("nan"), "x"),), {"a": 1, "b": "text", "c": None, "d": 0.25}, on=True
-)
+RECORD = Outer(Inner(3, 0.5), (Inner(1, float("nan"), "x"),), {"a": 1, "b": "text", "c": None, "d": 0.25}, on=True)
 
 
 def test_a_record_is_read_again_and_what_is_no_number_is_null():

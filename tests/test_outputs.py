@@ -24,7 +24,7 @@ OPTIONS = {
 }  # fmt: skip
 """Command and option that write one file from a dataset, and the ending of its name."""
 BESIDE = {
-    "size --table jobs.csv -o": "csv", "pack items.csv -o": "csv", "notebook --export 04 -o": "html",
+    "size --table jobs.csv -o": "csv", "binpack items.csv -o": "csv", "notebook --export 04 -o": "html",
     "plan problem.json -o": "json", "plan --services s.csv --rates r.csv --latencies l.csv -o": "json",
 }  # fmt: skip
 """The same for commands that read files of another kind."""

@@ -16,7 +16,7 @@ import polars as pl
 
 from gpuplanner.simulator.replications import mean_interval
 
-HOLDS, FAILS, OPEN = "holds", "does not hold", "cannot tell"
+HOLDS, FAILS, OPEN = "holds", "does not hold", "inconclusive"
 COLUMNS = {
     "figure": pl.String,
     "unit": pl.String,
@@ -129,9 +129,7 @@ def argument_parser(description: str, *, seeds: int | None = None) -> argparse.A
     seeds : int, optional
         Default number of seeds; None: nothing in the program is random.
     """
-    parser = argparse.ArgumentParser(
-        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     if seeds is not None:
         parser.add_argument("--seeds", type=int, default=seeds, help=f"number of seeds (default {seeds})")
         parser.add_argument("--first-seed", type=int, default=0, help="first seed (default 0)")

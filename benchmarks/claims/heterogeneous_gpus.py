@@ -46,8 +46,8 @@ LOADS = (0.9, 1.5)
 """Work that arrives over the work that the fleet can do."""
 GPU_COUNTS = (1, 2, 4, 8)
 """GPUs that a job can run on."""
-AWARE, PICKED, ASSIGNED = "heterogeneity-aware", "users' picks", "integer program"
-ANY_SIZE, PICKED_SIZE = "any size", "sizes as users pick"
+AWARE, PICKED, ASSIGNED = "heterogeneity-aware", "users' choice", "integer program"
+ANY_SIZE, PICKED_SIZE = "any size", "sizes as users choose"
 ROUND_S, RESTART_S = 60.0, 30.0
 """Time between two assignments, and what a job loses when its GPUs change: Sia, SOSP 2023."""
 SOLVER_GAP = 0.005
@@ -117,8 +117,7 @@ def draw_jobs(seed: int, load: float, *, jobs: int = JOBS) -> list[Job]:
     rate = load * FLEET_SPEED / work.mean()
     submit_s = np.cumsum(rng.exponential(1 / rate, jobs))
     model_picked = [
-        rng.choice([place for place, model in enumerate(FLEET) if model.memory_gib >= memory])
-        for memory in memory_gib
+        rng.choice([place for place, model in enumerate(FLEET) if model.memory_gib >= memory]) for memory in memory_gib
     ]
     gpus_picked = rng.choice([1, 2, 4], jobs, p=[0.5, 0.25, 0.25])
 
@@ -290,11 +289,7 @@ class MovingJob:
     @property
     def end_s(self) -> float:
         """When it ends if it keeps its GPUs [s]."""
-        return (
-            math.inf
-            if self.option < 0
-            else self.working_from_s + self.remaining_work / self.speeds[self.option]
-        )
+        return math.inf if self.option < 0 else self.working_from_s + self.remaining_work / self.speeds[self.option]
 
     def values(self, now: float) -> np.ndarray:
         """What each option is worth: its speed over the best, less a restart where the GPUs change.
@@ -470,7 +465,7 @@ def figures(rows: pl.DataFrame, memory: pl.DataFrame | None) -> pl.DataFrame:
         for (sizes, load), mine in rows.group_by("sizes", "load", maintain_order=True):
             change = 100 * (mine[AWARE] / mine[against] - 1).to_numpy()
             mean, interval = mean_with_interval(change)
-            label = f"mean time against {against}: {sizes}, load {load:g}"
+            label = f"mean completion time compared with {against}: {sizes}, load {load:g}"
             claimed_change = (None, -CLAIMED_REDUCTION)
             found.append(figure_row(label, "% change", mean, claimed=claimed_change, interval=interval))
     return figure_table(found)

@@ -126,7 +126,7 @@ def tables(public_data: Path) -> dict[str, pl.DataFrame]:
     steps = judge_claim(logs["ratio"].to_numpy(), effect=REDUCTION)
     demand = by_definition.row(0, named=True)
     claimed = (None, 1 - REDUCTION)
-    unit = "late / early"
+    unit = "final / early"
     rows = [
         figure_row(
             f"demand of {demand['jobs']} measured runs",
@@ -161,7 +161,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.data is None:
         parser.error("give --data FOLDER or set GPUPLANNER_DATA to the folder of the public traces")
     remarks = (
-        f"A reduction counts from {REDUCTION:.0%} on; fewer than six jobs give no interval, so the test cannot tell.",
+        f"A reduction counts from {REDUCTION:.0%} on; fewer than six jobs give no interval: inconclusive.",
         "The measured runs last five minutes each, the logs minutes to hours.",
         "The jobs of late_phases_synthetic are synthetic: they show that the test works, nothing about clusters.",
     )

@@ -193,7 +193,7 @@ def planned_layouts(requests: tuple[tuple[str, int], ...]) -> list[Counter[str]]
         ["batch"],
         names,
         demand,
-        change=ChangeCost(GPU_MODEL, "operator", change_s, nothing, None, nothing, nothing),
+        change=ChangeCost(GPU_MODEL, "mig-manager", change_s, nothing, None, nothing, nothing),
         initial={STATIC_LAYOUT: GPUS},
     )
     best = plan(problem, gap_target=0).require()
@@ -253,9 +253,7 @@ def arrange(requests: Sequence[str], layouts: str) -> tuple[list[Counter[str]], 
     return without_spares(gpus, spares), profiles_of_jobs
 
 
-def start_times_min(
-    gpus: Sequence[Counter[str]], profiles_of_jobs: Sequence[str], run_min: np.ndarray
-) -> np.ndarray:
+def start_times_min(gpus: Sequence[Counter[str]], profiles_of_jobs: Sequence[str], run_min: np.ndarray) -> np.ndarray:
     """When each job starts: first come, first served by profile; a repartitioned GPU comes after a minute [min].
 
     Parameters

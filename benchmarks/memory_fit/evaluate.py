@@ -111,9 +111,7 @@ class Evaluation:
         """All of it for JSON; what does not apply to a row is left out."""
         plain = {field.name: to_plain(getattr(self, field.name)) for field in fields(self)}
         for name in ("sources", "levels"):
-            plain[name] = [
-                {key: value for key, value in row.items() if value is not None} for row in plain[name]
-            ]
+            plain[name] = [{key: value for key, value in row.items() if value is not None} for row in plain[name]]
         return plain
 
 
@@ -335,19 +333,17 @@ def _out_of_memory(table: pl.DataFrame, leave: str | None) -> OutOfMemory:
         asked = question(row)
         out = status and str(row["status"] or "").lower() == "oom"
         measured = None if row.get("measured_peak_gib") in (None, "") else float(row["measured_peak_gib"])
-        above = bool(measured and asked.board_gib and measured > asked.board_gib)
+        above = bool(measured and asked.gpu_gib and measured > asked.gpu_gib)
         if asked.job is None or not (out or above) or chosen not in (None, asked.label):
             continue
         if asked.label not in models:
             mine = runs.of(asked.label)
-            models[asked.label] = (
-                fit_model(runs.take(~mine)) if 0 < mine.sum() < len(runs) else shipped_model()
-            )
+            models[asked.label] = fit_model(runs.take(~mine)) if 0 < mine.sum() < len(runs) else shipped_model()
         answer = predict(asked, models[asked.label])
-        if answer.p_oom is None or asked.board_gib is None or answer.upper_gib is None:
+        if answer.p_oom is None or asked.gpu_gib is None or answer.upper_gib is None:
             continue
         ended += out
-        said += out and (answer.p_oom >= 0.5 or answer.upper_gib > asked.board_gib)
+        said += out and (answer.p_oom >= 0.5 or answer.upper_gib > asked.gpu_gib)
         wrong += above and answer.p_oom < 0.05
     return OutOfMemory(ended, said, wrong)
 

@@ -62,9 +62,7 @@ def fit_model(runs: Runs, *, generic: Runs | None = None, provenance: str = "", 
             others = runs.take(~runs.of(name))
             few[True].append(_few_radius(own, fit_knobs(others), seed, known=True))
             if generic is not None:
-                few[False].append(
-                    _few_radius(generic.take(runs.of(name)), fit_knobs(others), seed, known=False)
-                )
+                few[False].append(_few_radius(generic.take(runs.of(name)), fit_knobs(others), seed, known=False))
     architecture, beyond = _far(runs, everybody)
     return PeakModel(
         provenance=provenance,

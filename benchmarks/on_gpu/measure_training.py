@@ -49,9 +49,7 @@ def architecture(row):
     sized = shape(row)
     given = {name: int(sized[column]) for name, column in SIZES.items() if sized.get(column)}
     if family in ("GPT2", "OPT", "Bert", "Roberta", "ViT", "GPTNeoX"):
-        given = {
-            name: size for name, size in given.items() if name not in ("num_key_value_heads", "head_dim")
-        }
+        given = {name: size for name, size in given.items() if name not in ("num_key_value_heads", "head_dim")}
     if family == "Roberta":
         given |= {"max_position_embeddings": 514, "type_vocab_size": 1}
     if family == "ViT":
@@ -87,13 +85,7 @@ def run(row):
     lora, again = row["method"] == "lora", row["activation_checkpointing"] == "full"
     narrow = precision == "bf16-true" or (lora and precision == "bf16-mixed")
     picture = config.model_type == "vit"
-    kind = (
-        "ImageClassification"
-        if picture
-        else "MaskedLM"
-        if config.model_type in ("bert", "roberta")
-        else "CausalLM"
-    )
+    kind = "ImageClassification" if picture else "MaskedLM" if config.model_type in ("bert", "roberta") else "CausalLM"
     with torch.device("cuda"):
         net = getattr(transformers, f"AutoModelFor{kind}").from_config(
             config, dtype=torch.bfloat16 if narrow else torch.float32

@@ -181,9 +181,7 @@ def _dips(
     return [span for span in spans if span[1] > in_setup], pace_s
 
 
-def _read(
-    setting: Setting, activity: np.ndarray, memory: np.ndarray, rng: np.random.Generator
-) -> pl.DataFrame:
+def _read(setting: Setting, activity: np.ndarray, memory: np.ndarray, rng: np.random.Generator) -> pl.DataFrame:
     """What the meters say."""
     every = int(setting.every_s / FINE_S)
     n = len(activity) // every

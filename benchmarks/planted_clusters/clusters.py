@@ -92,9 +92,7 @@ def main() -> None:
     """Write the clusters that the command line names."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("out", type=Path)
-    parser.add_argument(
-        "names", nargs="*", default=list(WORLDS), metavar="NAME", help="worlds: " + " ".join(WORLDS)
-    )
+    parser.add_argument("names", nargs="*", default=list(WORLDS), metavar="NAME", help="worlds: " + " ".join(WORLDS))
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--gap", type=int, default=2, help="seconds between an end and the next start")
     options = parser.parse_args()

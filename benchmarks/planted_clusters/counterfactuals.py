@@ -123,9 +123,7 @@ class Truth:
                 gpus = (*self.gpus[:layout], count, *self.gpus[layout + 1 :])
                 waits = {size: self.waits(policy, gpus)[size] for size in sizes}
                 met = meets_limits(waits, limits)
-                rows.append(
-                    {"layout": self.world.layouts[layout].gres, "gpus": count, "meets": met, "waits": waits}
-                )
+                rows.append({"layout": self.world.layouts[layout].gres, "gpus": count, "meets": met, "waits": waits})
                 return met
 
             count = today

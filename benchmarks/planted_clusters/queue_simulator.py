@@ -437,9 +437,7 @@ def _run(jobs, fleet, rule, power, tenant_limits, tenant_shares, outages, window
                 past_shadow = begin_s + jobs.time_limit_s[job] + rule.gap_s > shadow[layout]
                 if fits and past_shadow:
                     allowed = np.minimum(free, spare)
-                    fits = _choose_units(
-                        allowed, power_state, fleet.layout, layout, gpus, nodes, rule, chosen
-                    )
+                    fits = _choose_units(allowed, power_state, fleet.layout, layout, gpus, nodes, rule, chosen)
                 if not fits and not reserved[layout] and rule.reserve_for_head:
                     reserved[layout] = True
                     shadow[layout] = _reserve(

@@ -79,7 +79,7 @@ def replay(truth: Truth, comparison: dict, *, refill: bool) -> SimulationResult:
     return truth.simulate(replace(truth.policy, rule=queue), (gpus,), power)[1]
 
 
-def added_minutes(truth: Truth, result: SimulationResult, window: tuple[int, int]) -> float:
+def added_wait_p95_minutes(truth: Truth, result: SimulationResult, window: tuple[int, int]) -> float:
     """Return by how much the p95 wait rises, of the size where it rises most. In minutes."""
     today, then = (wait_table(truth.policy.jobs, one, *window) for one in (truth.today, result))
     return max(row["p95_minutes"] - today[size]["p95_minutes"] for size, row in then.items())
@@ -88,9 +88,7 @@ def added_minutes(truth: Truth, result: SimulationResult, window: tuple[int, int
 def print_replay(title: str, truth: Truth, comparison: dict) -> bool:
     """Print the figures of a recommendation beside those of its replay, and return whether they meet the limits."""
     decision, rules = comparison["decision"], comparison["rules"]
-    row = next(
-        one for one in [comparison["today"], *comparison["policies"]] if one["policy"] == decision["policy"]
-    )
+    row = next(one for one in [comparison["today"], *comparison["policies"]] if one["policy"] == decision["policy"])
     dates = [datetime.fromisoformat(comparison[name]) for name in ("judged_from", "judged_to")]
     window = tuple(int(date.timestamp()) - RECORD_START_S for date in dates)
     weeks = (window[1] - window[0]) / WEEK_S
@@ -99,9 +97,7 @@ def print_replay(title: str, truth: Truth, comparison: dict) -> bool:
     if powers_down:
         replays["simulator without reserve.sh"] = replay(truth, comparison, refill=False)
 
-    print(
-        f"\n## {title}: {', then '.join(one['text'] for one in decision['measures']) or decision['action']}\n"
-    )
+    print(f"\n## {title}: {', then '.join(one['text'] for one in decision['measures']) or decision['action']}\n")
     if powers_down:
         kept = sum(pool["kept"] for pool in rules["pools"])
         print(
@@ -115,8 +111,8 @@ def print_replay(title: str, truth: Truth, comparison: dict) -> bool:
     if powers_down:
         ups = [result.power_ups(*window) / weeks for result in replays.values()]
         print_row("power-ups a week, the same days", row["switches"], *ups)
-        added = [added_minutes(truth, result, window) for result in replays.values()]
-        print_row("added p95 wait, largest of the sizes, the same days, min", row["added_minutes"], *added)
+        added = [added_wait_p95_minutes(truth, result, window) for result in replays.values()]
+        print_row("added p95 wait, largest of the sizes, the same days, min", row["added_wait_p95_minutes"], *added)
     tables = [wait_table(truth.policy.jobs, result, 0, RECORD_S) for result in replays.values()]
     errors = []
     for size in decision["service"]:
@@ -146,9 +142,7 @@ def print_row(name: str, *values: float) -> None:
 
 def main(words: Sequence[str] | None = None) -> int:
     """Replay the recommendations for the worlds that the command line names."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("name", metavar="NAME", help="world: " + " ".join(WORLDS))
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--gpus", type=int, help="GPUs of the world, in place of its own")

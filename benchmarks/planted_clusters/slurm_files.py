@@ -35,9 +35,7 @@ def write_sacct(path: Path, truth: Truth) -> dict:
     low_use = any(demand.low_use_fraction for demand in world.demands)
     lines = [SACCT_COLUMNS]
     sums = {"jobs": 0, "gpu_hours": 0.0, "instance_hours": 0.0, "gpu_hours_of_record": 0.0}
-    outcomes = zip(
-        today.start_s.tolist(), today.end_s.tolist(), today.withdrawn_s.tolist(), today.killed, strict=True
-    )
+    outcomes = zip(today.start_s.tolist(), today.end_s.tolist(), today.withdrawn_s.tolist(), today.killed, strict=True)
     for index, (job, (start_s, end_s, withdrawn_s, killed)) in enumerate(
         zip(jobs.iter_rows(named=True), outcomes, strict=True)
     ):
@@ -64,9 +62,7 @@ def write_sacct(path: Path, truth: Truth) -> dict:
             continue
         state = "RUNNING" if end_s >= RECORD_S else "NODE_FAIL" if killed else job["state"]
         by = f" by {2000 + job['user']}" if state == "CANCELLED" else ""
-        on_nodes = _hostlist(
-            sorted({names[truth.fleet.node[unit]] for unit in today.units[index] if unit >= 0})
-        )
+        on_nodes = _hostlist(sorted({names[truth.fleet.node[unit]] for unit in today.units[index] if unit >= 0}))
         elapsed_s = min(end_s, RECORD_S) - start_s
         times = f"{_time(start_s)}|{_time(end_s)}"
         lines.append(

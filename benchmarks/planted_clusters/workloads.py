@@ -91,13 +91,9 @@ def generate_jobs(demand: Demand, seed: int, *, node_gpus: int, until_s: int = R
 
     def outcome(scale):
         full_s = np.clip(base_s * scale, 20, MAX_RUN_S)
-        limit_s = MENU_LIMITS_S[
-            np.searchsorted(MENU_LIMITS_S, full_s * overstated).clip(max=len(MENU_LIMITS_S) - 1)
-        ]
+        limit_s = MENU_LIMITS_S[np.searchsorted(MENU_LIMITS_S, full_s * overstated).clip(max=len(MENU_LIMITS_S) - 1)]
         limit_s = np.where(careless, MENU_LIMITS_S[-1], limit_s)
-        run_s = np.where(
-            fate < 0.14, full_s * cut_short**2, np.where(fate < 0.25, full_s * cut_short, full_s)
-        )
+        run_s = np.where(fate < 0.14, full_s * cut_short**2, np.where(fate < 0.25, full_s * cut_short, full_s))
         timeout = (fate >= 0.25) & (fate < 0.28)
         limit_s = np.where(timeout, full_s // 60 * 60 + 60, limit_s)
         run_s = np.where(timeout, limit_s, run_s)

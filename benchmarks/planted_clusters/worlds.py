@@ -52,9 +52,7 @@ class World:
     spread: bool = False  # jobs go to the emptiest node
     passing: bool = False  # whoever fits starts: no job has a reservation
     fair_share_weight_s: float = 0.0  # waiting that full fair share is worth in the order of the queue
-    urgent_is_first: bool = (
-        False  # the partition "urgent" is a day ahead, and a large job an hour for each GPU
-    )
+    urgent_is_first: bool = False  # the partition "urgent" is a day ahead, and a large job an hour for each GPU
     tenant_limits: dict[str, int] = field(default_factory=dict)  # GPUs at once
     services: tuple[tuple[int, int], ...] = ()  # replicas by day and by night
     outages: bool = False
@@ -106,9 +104,7 @@ WORLDS = {
 def jobs_of_world(world: World, seed: int) -> pl.DataFrame:
     """Return all jobs of a world in order of eligibility, with their job size."""
     until_s = RECORD_S + RUN_ON_S + world.weeks_ahead * 7 * DAY_S
-    frames = [
-        generate_jobs(demand, seed, node_gpus=world.node_gpus, until_s=until_s) for demand in world.demands
-    ]
+    frames = [generate_jobs(demand, seed, node_gpus=world.node_gpus, until_s=until_s) for demand in world.demands]
     if world.services:
         frames.append(generate_services(world.services, seed, until_s))
     jobs = pl.concat(frames, how="diagonal_relaxed")

@@ -227,15 +227,15 @@ def as_played(jobs: list[Job], machines: int, idle_s: float, *, queue: str, look
     from gpuplanner.simulator.simulated_fleet import NodeFleet, NodeRequests, Switching
     from gpuplanner.simulator.simulation_run import play
 
-    board = load_gpu_model(BOARD)
-    able = abilities("slurm", board)
+    gpu_model = load_gpu_model(BOARD)
+    able = abilities("slurm", gpu_model)
     cut = [0] * len(PROFILES)
     for layout in CUT:
         for part in layout.split(","):
             profile, count = part.split(":")
             cut[PROFILES.index(profile)] += int(count)
     whole = [GPUS] + [0] * (len(PROFILES) - 1)
-    weights = [1.0, *(board.share(name) for name in PROFILES[1:])]
+    weights = [1.0, *(gpu_model.share(name) for name in PROFILES[1:])]
     fleet = NodeFleet(PROFILES, [GPUS] * machines, [[whole, cut]] * machines, [-1] * machines, weights)
     columns = [[getattr(job, name) for job in jobs] for name in ("submit_s", "submit_s", "run_s", "limit_s")]
     requests = NodeRequests(
@@ -282,19 +282,13 @@ def _line(name, hours, real_hours, wakes, late, size, real_late) -> str:
 
 def main() -> int:
     """Make a day and its pack, play it, and say how far the engine is off."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, default=1, help="of the day")
     parser.add_argument("--idle", type=float, default=600.0, help="s without a job until a machine goes")
     parser.add_argument("--machines", type=int, default=8, help="8 have room, 4 do not")
     parser.add_argument("--speed", type=float, default=120.0, help="times as fast as the clock")
-    parser.add_argument(
-        "--folder", type=Path, help="where all is kept; a new one that is removed, unless it is named"
-    )
-    parser.add_argument(
-        "--again", action="store_true", help="compare what a folder holds, without playing it again"
-    )
+    parser.add_argument("--folder", type=Path, help="where all is kept; a new one that is removed, unless it is named")
+    parser.add_argument("--again", action="store_true", help="compare what a folder holds, without playing it again")
     given = parser.parse_args()
     if (why := missing()) or not shutil.which("faketime"):
         sys.stderr.write(f"{why or 'not installed: faketime'}\n")
@@ -312,9 +306,7 @@ def main() -> int:
             __file__,
         ]
         with (folder / "play.log").open("wb") as log:
-            done = subprocess.run(
-                [*words, "--play", folder], env=environment, stdout=log, stderr=log, check=False
-            )
+            done = subprocess.run([*words, "--play", folder], env=environment, stdout=log, stderr=log, check=False)
         if done.returncode:
             sys.stderr.write((folder / "play.log").read_text())
             return 1
@@ -335,16 +327,13 @@ def _prepare(folder: Path, jobs: list[Job], machines: int, idle_s: float) -> Non
 
     nodes = tuple(f"n{number + 1}" for number in range(machines))
     whole = ("gpu",) * GPUS
-    pools = tuple(
-        PoolRule(name, how, machines, nodes, machines) for name, how in (("whole", whole), ("cut", CUT))
-    )
+    pools = tuple(PoolRule(name, how, machines, nodes, machines) for name, how in (("whole", whole), ("cut", CUT)))
     rules = FleetRules(
-        "node_pools", "slurm", BOARD, pools, machines, (PoolRule("today-1", whole, machines, nodes),), idle_s=idle_s,
+        "autoscaled_pools", "slurm", BOARD, pools, machines, (PoolRule("today-1", whole, machines, nodes),),
+        idle_s=idle_s,
         lead_s=LEAD_S, lead_slow_s=3 * LEAD_S, placement="lowest", begins="2026-03-02T00:00:00+00:00",
     )  # fmt: skip
-    pack = to_pack(
-        rules, PageWords("Power nodes down.", "node pools"), ChangeCost.of(BOARD, "slurm"), Drain()
-    )
+    pack = to_pack(rules, PageWords("Power nodes down.", "node pools"), ChangeCost.of(BOARD, "slurm"), Drain())
     for name, text in pack.files.items():
         (folder / "export" / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / "export" / name).write_text(text)

@@ -56,7 +56,7 @@ def fit(table: pl.DataFrame, *, date: str | None = None) -> SpeedModel:
     >>> rows = [(m, b, p, 0.01 * k + b * s / 1000) for k, m in enumerate("abcd", 1) for b in (1, 100)
     ...     for p, s in (("1g.10gb", 6), ("7g.80gb", 1))]
     >>> frame = pl.DataFrame(rows, schema=["model", "batch", "profile", "step_s"], orient="row")
-    >>> frame = frame.with_columns(kind=pl.lit("inference"), board=pl.lit("A100-80GB"))
+    >>> frame = frame.with_columns(kind=pl.lit("inference"), gpu_model=pl.lit("A100-80GB"))
     >>> fit(own_measurements(frame)).fitted.law.limits
     (0.1902, 1.0)
     """
@@ -72,9 +72,7 @@ def fit(table: pl.DataFrame, *, date: str | None = None) -> SpeedModel:
         radii=conformal_radii(left_out(speeds)),
         noise=noise_radii(speeds),
         slices=tuple(sizes),
-        measured=tuple(
-            speeds.select("board", "compute_slices", "memory_slices").unique().sort(pl.all()).rows()
-        ),
+        measured=tuple(speeds.select("gpu_model", "compute_slices", "memory_slices").unique().sort(pl.all()).rows()),
         widening=widening(speeds),
         provenance=_provenance(speeds, held_out(speeds), date),
     )
@@ -93,7 +91,7 @@ def widening(speeds: pl.DataFrame) -> float:
     >>> from speed_fit.measurements import own_measurements, relative_speeds
     >>> rows = [(m, p, s) for m in "ab" for p, s in (("1g.10gb", 0.4), ("7g.80gb", 0.1))]
     >>> frame = pl.DataFrame(rows, schema=["model", "profile", "step_s"], orient="row")
-    >>> frame = frame.with_columns(kind=pl.lit("inference"), board=pl.lit("A100-80GB"), batch=8)
+    >>> frame = frame.with_columns(kind=pl.lit("inference"), gpu_model=pl.lit("A100-80GB"), batch=8)
     >>> speeds = relative_speeds(own_measurements(frame))
     >>> widening(speeds)  # one source alone says nothing of others
     2.0
@@ -123,7 +121,7 @@ def _provenance(speeds: pl.DataFrame, rows: pl.DataFrame, date: str | None) -> d
                 "source": source,
                 "citation": CITATIONS.get(source, ""),
                 "kind": part["kind"][0],
-                "board": ", ".join(part["board"].unique().sort()),
+                "gpu_model": ", ".join(part["gpu_model"].unique().sort()),
                 "models": part["model"].unique().sort().to_list(),
                 "jobs": part.height,
             }

@@ -25,7 +25,7 @@ def left_out(speeds: pl.DataFrame) -> pl.DataFrame:
     >>> from speed_fit.measurements import own_measurements, relative_speeds
     >>> rows = [(m, p, s) for m in "ab" for p, s in (("1g.10gb", 0.4), ("7g.80gb", 0.1))]
     >>> frame = pl.DataFrame(rows, schema=["model", "profile", "step_s"], orient="row")
-    >>> frame = frame.with_columns(kind=pl.lit("inference"), board=pl.lit("A100-80GB"), batch=8)
+    >>> frame = frame.with_columns(kind=pl.lit("inference"), gpu_model=pl.lit("A100-80GB"), batch=8)
     >>> speeds = relative_speeds(own_measurements(frame))
     >>> left_out(speeds).select("model", "evidence", "predicted").rows()[0]
     ('a', 'batch size', 0.25)

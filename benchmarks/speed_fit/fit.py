@@ -31,7 +31,7 @@ def fit_law(speeds: pl.DataFrame) -> Fitted:
     Examples
     --------
     >>> from speed_fit.measurements import own_measurements, relative_speeds
-    >>> frame = pl.DataFrame({"kind": "inference", "board": "A100-80GB", "model": "m", "batch": 8,
+    >>> frame = pl.DataFrame({"kind": "inference", "gpu_model": "A100-80GB", "model": "m", "batch": 8,
     ...     "profile": ["1g.10gb", "7g.80gb"], "step_s": [0.4, 0.1]})
     >>> fitted = fit_law(relative_speeds(own_measurements(frame)))
     >>> fitted.law.limits, sorted(fitted.links)
@@ -50,9 +50,7 @@ def fit_law(speeds: pl.DataFrame) -> Fitted:
 
 def _limits(speeds: pl.DataFrame) -> tuple[tuple[float, ...], tuple[float, ...]]:
     slowest = speeds.group_by("fraction", "source", "model").agg(pl.col("speed").min())
-    table = (
-        slowest.group_by("fraction").agg(pl.col("speed").quantile(LIMIT_QUANTILE, "linear")).sort("fraction")
-    )
+    table = slowest.group_by("fraction").agg(pl.col("speed").quantile(LIMIT_QUANTILE, "linear")).sort("fraction")
     return (*table["fraction"].to_list(), 1.0), (*table["speed"].round(_ROUNDED).to_list(), 1.0)
 
 
@@ -97,9 +95,7 @@ def _weights(speeds: pl.DataFrame) -> Floats:
     return speeds.select(1 / (models * pl.len().over("source", "model"))).to_series().to_numpy()
 
 
-def minimise(
-    loss: Callable[[Floats], float], start: Floats, step: Floats, *, precision: float = 1e-4
-) -> Floats:
+def minimise(loss: Callable[[Floats], float], start: Floats, step: Floats, *, precision: float = 1e-4) -> Floats:
     """Minimum of a function of few variables by pattern search along axes and diagonals: no derivative, no chance.
 
     References

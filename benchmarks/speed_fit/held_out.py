@@ -47,7 +47,7 @@ def held_out(speeds: pl.DataFrame) -> pl.DataFrame:
     >>> from speed_fit.measurements import own_measurements, relative_speeds
     >>> rows = [(m, p, s) for m in "abcd" for p, s in (("1g.10gb", 0.4), ("7g.80gb", 0.1))]
     >>> frame = pl.DataFrame(rows, schema=["model", "profile", "step_s"], orient="row")
-    >>> frame = frame.with_columns(kind=pl.lit("inference"), board=pl.lit("A100-80GB"), batch=8)
+    >>> frame = frame.with_columns(kind=pl.lit("inference"), gpu_model=pl.lit("A100-80GB"), batch=8)
     >>> speeds = relative_speeds(own_measurements(frame))
     >>> held_out(speeds).group_by("half", maintain_order=True).agg(pl.col("model").unique().sort()).rows()
     [(0, ['a', 'c']), (1, ['b', 'd'])]
@@ -55,9 +55,7 @@ def held_out(speeds: pl.DataFrame) -> pl.DataFrame:
     parted = halves(speeds)
     tables = []
     for half in (0, 1):
-        seen, unseen = (
-            parted.filter((pl.col("half") == half) == same).drop("half") for same in (False, True)
-        )
+        seen, unseen = (parted.filter((pl.col("half") == half) == same).drop("half") for same in (False, True))
         tables.append(transferred(seen, unseen).with_columns(half=pl.lit(half)))
     return pl.concat(tables)
 
@@ -70,7 +68,7 @@ def transferred(seen: pl.DataFrame, unseen: pl.DataFrame) -> pl.DataFrame:
     >>> from speed_fit.measurements import own_measurements, relative_speeds
     >>> rows = [(m, p, s) for m in "abc" for p, s in (("1g.10gb", 0.4), ("7g.80gb", 0.1))]
     >>> frame = pl.DataFrame(rows, schema=["model", "profile", "step_s"], orient="row")
-    >>> frame = frame.with_columns(kind=pl.lit("inference"), board=pl.lit("A100-80GB"), batch=8)
+    >>> frame = frame.with_columns(kind=pl.lit("inference"), gpu_model=pl.lit("A100-80GB"), batch=8)
     >>> speeds = relative_speeds(own_measurements(frame))
     >>> unseen = pl.col("model") == "c"
     >>> transferred(speeds.filter(~unseen), speeds.filter(unseen))["predicted"].to_list()
@@ -111,9 +109,7 @@ def accuracy(rows: pl.DataFrame, *by: str) -> pl.DataFrame:
         error.median().alias("median_error"),
         error.quantile(0.9, "linear").alias("p90_error"),
         *(
-            (pl.col("score") <= pl.col(radius_name(coverage)))
-            .mean()
-            .alias(f"covered_{round(100 * coverage)}")
+            (pl.col("score") <= pl.col(radius_name(coverage))).mean().alias(f"covered_{round(100 * coverage)}")
             for coverage in COVERAGES
         ),
     ]

@@ -19,7 +19,7 @@ from speed_fit.parvagpu import read_parvagpu
 OUTCOMES = ("measured", "does not fit", "not measured")
 """What became of a setting. A job that does not fit a slice is not slow on it: it has no speed there."""
 
-JOB = ("source", "kind", "board", "model", "batch", "processes")
+JOB = ("source", "kind", "gpu_model", "model", "batch", "processes")
 """Columns of :class:`Measurements` that name a job: what was run, without where."""
 
 
@@ -28,7 +28,7 @@ class Measurements(dy.Schema):
 
     source = dy.String(nullable=False, primary_key=True, metadata=meaning("data set"))
     kind = dy.Enum(KINDS, nullable=False, primary_key=True)
-    board = dy.String(nullable=False, primary_key=True, metadata=meaning("board of the catalogue"))
+    gpu_model = dy.String(nullable=False, primary_key=True, metadata=meaning("board of the catalogue"))
     model = dy.String(nullable=False, primary_key=True, metadata=meaning("network that was run"))
     batch = dy.Int64(nullable=False, min=1, primary_key=True, metadata=meaning("items a step"))
     processes = dy.Int64(nullable=False, min=1, primary_key=True, metadata=meaning("sharing the instance"))
@@ -37,9 +37,7 @@ class Measurements(dy.Schema):
     step_s = dy.Float64(nullable=True, min_exclusive=0, metadata=meaning("median time of a step", "s"))
     step_spread = number("median deviation of the epochs' medians, over the median", nullable=True)
     gpu_utilisation = number("share of time with a kernel running", "0-1", nullable=True, high=1.0)
-    memory_utilisation = number(
-        "share of time with memory being read or written", "0-1", nullable=True, high=1.0
-    )
+    memory_utilisation = number("share of time with memory being read or written", "0-1", nullable=True, high=1.0)
     power_share = number("mean power over the power limit", "0-1", nullable=True, high=1.0)
 
     @dy.rule()
@@ -82,9 +80,7 @@ def measurements(path: str | Path) -> pl.DataFrame:
     folders = {Path(path) / name: read for name, read in READERS.items() if (Path(path) / name).is_dir()}
     if not folders:
         expected = f"a folder with {' or '.join(READERS)}"
-        raise TraceFormatError(
-            message(str(path), expected, "none of them", "Name the folder of the public data.")
-        )
+        raise TraceFormatError(message(str(path), expected, "none of them", "Name the folder of the public data."))
     tables = [
         check(conform(read(folder), Measurements, where=str(folder)), Measurements, where=str(folder))
         for folder, read in folders.items()
@@ -98,7 +94,7 @@ def own_measurements(frame: pl.DataFrame, *, source: str = "own") -> pl.DataFram
     Parameters
     ----------
     frame : polars.DataFrame
-        ``kind``, ``board``, ``model``, ``batch``, ``profile`` and ``step_s`` [s] (null: it did not fit), and any
+        ``kind``, ``gpu_model``, ``model``, ``batch``, ``profile`` and ``step_s`` [s] (null: it did not fit), and any
         other column of :class:`~speed_fit.measurements.Measurements`.
     source : str
         Name of the data set.
@@ -115,7 +111,7 @@ def own_measurements(frame: pl.DataFrame, *, source: str = "own") -> pl.DataFram
 
     Examples
     --------
-    >>> frame = pl.DataFrame({"kind": "inference", "board": "A100-80GB", "model": "m", "batch": 8,
+    >>> frame = pl.DataFrame({"kind": "inference", "gpu_model": "A100-80GB", "model": "m", "batch": 8,
     ...     "profile": ["1g.10gb", "7g.80gb"], "step_s": [0.4, 0.1]})
     >>> own_measurements(frame).select("source", "profile", "outcome").rows()
     [('own', '1g.10gb', 'measured'), ('own', '7g.80gb', 'measured')]
@@ -152,13 +148,13 @@ def relative_speeds(table: pl.DataFrame) -> pl.DataFrame:
 
     Examples
     --------
-    >>> frame = pl.DataFrame({"kind": "inference", "board": "A100-80GB", "model": "m", "batch": 8,
+    >>> frame = pl.DataFrame({"kind": "inference", "gpu_model": "A100-80GB", "model": "m", "batch": 8,
     ...     "profile": ["1g.10gb", "7g.80gb"], "step_s": [0.4, 0.1]})
     >>> relative_speeds(own_measurements(frame)).select("model", "compute_slices", "speed").rows()
     [('m', 1, 0.25)]
     """
     geometry = _geometry(table)
-    measured = table.filter(pl.col("outcome") == "measured").join(geometry, on=["board", "profile"])
+    measured = table.filter(pl.col("outcome") == "measured").join(geometry, on=["gpu_model", "profile"])
     whole = measured.filter(pl.col("fraction") == 1).select(*JOB, "step_s", *FACTS)
     slices = ("compute_slices", "memory_slices", "fraction")
     parts = measured.filter(pl.col("fraction") < 1).select(*JOB, *slices, part_s="step_s")
@@ -177,13 +173,19 @@ def relative_speeds(table: pl.DataFrame) -> pl.DataFrame:
 def _geometry(table: pl.DataFrame) -> pl.DataFrame:
     """Slices of each profile that occurs, and its SMs over those of the full-size profile."""
     rows = []
-    for name, profile_name in table.select("board", "profile").unique(maintain_order=True).iter_rows():
-        board = as_board(name)
-        profile = board.profile(profile_name)
+    for name, profile_name in table.select("gpu_model", "profile").unique(maintain_order=True).iter_rows():
+        gpu_model = as_board(name)
+        profile = gpu_model.profile(profile_name)
         rows.append(
-            (name, profile_name, profile.compute_slices, profile.memory_slices, sm_fraction(board, profile))
+            (
+                name,
+                profile_name,
+                profile.compute_slices,
+                profile.memory_slices,
+                sm_fraction(gpu_model, profile),
+            )
         )
-    names = ["board", "profile", "compute_slices", "memory_slices", "fraction"]
+    names = ["gpu_model", "profile", "compute_slices", "memory_slices", "fraction"]
     return pl.DataFrame(rows, schema=names, orient="row")
 
 
@@ -202,9 +204,7 @@ def read_own(folder: Path) -> pl.DataFrame:
     """One's own measurements: CSV files as :func:`own_measurements` takes them, each a data set of its name."""
     files = sorted(folder.glob("*.csv"))
     if not files:
-        raise TraceFormatError(
-            message(str(folder), "CSV files", "none", "Put measurements there, or drop the folder.")
-        )
+        raise TraceFormatError(message(str(folder), "CSV files", "none", "Put measurements there, or drop the folder."))
     return pl.concat(own_measurements(pl.read_csv(file), source=file.stem) for file in files)
 
 

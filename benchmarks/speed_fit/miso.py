@@ -46,12 +46,10 @@ def read_miso(folder: str | Path, *, power_limit_w: float = POWER_LIMIT_W) -> pl
     gpuplanner.core.errors.TraceFormatError: nowhere/logs: expected logs <profile>_<model>_train<batch>.json; got ...
     """
     root = Path(folder)
-    board = as_board(BOARD)
-    logs = {_named(path, board): path for path in sorted((root / "logs").glob("*.json"))}
+    gpu_model = as_board(BOARD)
+    logs = {_named(path, gpu_model): path for path in sorted((root / "logs").glob("*.json"))}
     if not logs:
-        text = message(
-            f"{root / 'logs'}", "logs <profile>_<model>_train<batch>.json", "none", "Check the folder."
-        )
+        text = message(f"{root / 'logs'}", "logs <profile>_<model>_train<batch>.json", "none", "Check the folder.")
         raise TraceFormatError(text)
     feasible = {name: _load(root / "feasible" / f"{name.replace('.', '_')}.json") for name in PROFILES}
     facts = {model: _facts(root, model, power_limit_w) for model in sorted({model for _, model, _ in logs})}
@@ -64,29 +62,25 @@ def read_miso(folder: str | Path, *, power_limit_w: float = POWER_LIMIT_W) -> pl
             row = {"model": model, "batch": batch, "profile": profile, "outcome": outcome}
             rows.append(row | (_steps(log) if log else {}) | facts[model].get(batch, {}))
     return pl.DataFrame(rows, infer_schema_length=None).with_columns(
-        source=pl.lit(SOURCE), kind=pl.lit("training"), board=pl.lit(BOARD), processes=1
+        source=pl.lit(SOURCE), kind=pl.lit("training"), gpu_model=pl.lit(BOARD), processes=1
     )
 
 
-def _named(path: Path, board: GpuModel) -> tuple[str, str, int]:
+def _named(path: Path, gpu_model: GpuModel) -> tuple[str, str, int]:
     found = _LOG.fullmatch(path.name)
     if found is None or found["profile"] not in PROFILES:
         expected = f"<profile>_<model>_train<batch>.json with a profile of {', '.join(PROFILES)}"
         raise TraceFormatError(message(str(path), expected, path.name, "Rename it or move it away."))
-    return board.profile(found["profile"]).name, found["model"], int(found["batch"])
+    return gpu_model.profile(found["profile"]).name, found["model"], int(found["batch"])
 
 
 def _load(path: Path) -> dict[str, Any]:
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise TraceFormatError(
-            message(str(path), "a JSON object", str(error), "Fetch the file again.")
-        ) from error
+        raise TraceFormatError(message(str(path), "a JSON object", str(error), "Fetch the file again.")) from error
     if not isinstance(document, dict):
-        raise TraceFormatError(
-            message(str(path), "a JSON object", type(document).__name__, "Fetch the file again.")
-        )
+        raise TraceFormatError(message(str(path), "a JSON object", type(document).__name__, "Fetch the file again."))
     return document
 
 

@@ -42,9 +42,7 @@ def read_parvagpu(folder: str | Path) -> pl.DataFrame:
     """
     files = sorted((Path(folder) / "prof_data").glob("*.csv"))
     if not files:
-        text = message(
-            f"{Path(folder) / 'prof_data'}", "a file <model>.csv a model", "none", "Check the folder."
-        )
+        text = message(f"{Path(folder) / 'prof_data'}", "a file <model>.csv a model", "none", "Check the folder.")
         raise TraceFormatError(text)
     rate = pl.col("items_per_s")
     return (
@@ -53,7 +51,7 @@ def read_parvagpu(folder: str | Path) -> pl.DataFrame:
             pl.col("batch", "processes").cast(pl.Int64),
             source=pl.lit(SOURCE),
             kind=pl.lit("inference"),
-            board=pl.lit(BOARD),
+            gpu_model=pl.lit(BOARD),
             profile=pl.col("slices").cast(pl.Int64).replace_strict(PROFILES, return_dtype=pl.String),
             outcome=pl.when(rate > 0).then(pl.lit("measured")).otherwise(pl.lit("not measured")),
             step_s=pl.when(rate > 0).then(pl.col("batch") / rate),

@@ -24,25 +24,20 @@ def trials(fitted: Fitted, speeds: pl.DataFrame) -> pl.DataFrame:
     --------
     >>> from speed_fit.measurements import own_measurements, relative_speeds
     >>> from speed_fit.fit import fit_law
-    >>> frame = pl.DataFrame({"kind": "inference", "board": "A100-80GB", "model": "m", "batch": 8,
+    >>> frame = pl.DataFrame({"kind": "inference", "gpu_model": "A100-80GB", "model": "m", "batch": 8,
     ...     "profile": ["1g.10gb", "7g.80gb"], "step_s": [0.4, 0.1]})
     >>> speeds = relative_speeds(own_measurements(frame))
     >>> trials(fit_law(speeds), speeds)["evidence"].to_list()
     ['batch size', 'nothing']
     """
-    second = speeds.select(
-        *JOB, measured_slices="compute_slices", measured_fraction="fraction", measured_speed="speed"
-    )
+    second = speeds.select(*JOB, measured_slices="compute_slices", measured_fraction="fraction", measured_speed="speed")
     pairs = speeds.join(second, on=JOB).filter(pl.col("measured_slices") != pl.col("compute_slices"))
     alone = speeds.with_columns(
         measured_slices=pl.lit(None, pairs.schema["measured_slices"]),
         measured_fraction=pl.lit(None, pl.Float64),
         measured_speed=pl.lit(None, pl.Float64),
     )
-    tables = [
-        _predicted(fitted, pairs if evidence == "second profile" else alone, evidence)
-        for evidence in EVIDENCE
-    ]
+    tables = [_predicted(fitted, pairs if evidence == "second profile" else alone, evidence) for evidence in EVIDENCE]
     return pl.concat(tables)
 
 
@@ -52,6 +47,4 @@ def _predicted(fitted: Fitted, rows: pl.DataFrame, evidence: str) -> pl.DataFram
     found = log_boundness(fitted, rows.select("kind", **shown))
     speed = fitted.law.speed(found["log_boundness"].to_numpy(), fitted.law.limit(rows["fraction"].to_numpy()))
     table = rows.with_columns(found["evidence"], pl.Series("predicted", speed)).filter(evidence=evidence)
-    return table.select(
-        *JOB, "evidence", "measured_slices", "compute_slices", "fraction", "speed", "predicted"
-    )
+    return table.select(*JOB, "evidence", "measured_slices", "compute_slices", "fraction", "speed", "predicted")

@@ -34,9 +34,7 @@ MODELS = ("gpu_type", "gpu_model", "accelerator_model")
 def utc(seconds: str | None) -> str:
     """Unix seconds as ISO 8601; empty where there are none."""
     known = seconds and int(seconds) > 0
-    return (
-        datetime.fromtimestamp(int(seconds), UTC).strftime("%Y-%m-%dT%H:%M:%SZ") if seconds and known else ""
-    )
+    return datetime.fromtimestamp(int(seconds), UTC).strftime("%Y-%m-%dT%H:%M:%SZ") if seconds and known else ""
 
 
 def sum_of_chunks(text: str, name: str) -> int:

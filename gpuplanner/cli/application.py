@@ -26,6 +26,7 @@ from typer import Argument, Option
 from typer.core import TyperGroup
 
 from gpuplanner._version import __version__
+from gpuplanner.core.column_headings import heading
 from gpuplanner.core.errors import (
     CheckError,
     GpuPlannerError,
@@ -49,13 +50,13 @@ PATIENCE_S = 0.5
 """Compiled code that has not given way by then is interrupted."""
 
 COMMANDS = {
-    "start_commands": ("start", "notebook", "compile"),
-    "ingest_commands": ("ingest", "describe", "new-key", "scrape", "bill"),
-    "usage_commands": ("phases", "hints", "waits"),
+    "start_commands": ("start", "notebook"),
+    "ingest_commands": ("ingest", "describe", "keygen", "scrape", "bill"),
+    "usage_commands": ("phases", "rightsize", "waits"),
     "size_command": ("size",),
     "forecast_and_cost_commands": ("forecast", "cost"),
     "plan_commands": ("plan", "report", "demo"),
-    "compare_commands": ("simulate", "compare", "fairness", "pack"),
+    "compare_commands": ("simulate", "compare", "fairness", "binpack"),
     "export_commands": ("catalog", "verify", "export", "diff"),
     "recurring_commands": ("check", "schedule", "watch"),
 }
@@ -63,46 +64,54 @@ COMMANDS = {
 
 HEADINGS = {
     "Get started": ("start", "demo", "notebook"),
-    "Import data": ("ingest", "describe"),
-    "Understand usage": ("waits", "fairness", "phases", "hints"),
-    "Plan": ("size", "forecast", "simulate", "compare", "plan", "pack", "cost"),
+    "Import data": ("ingest", "scrape", "describe"),
+    "Understand usage": ("waits", "fairness", "phases", "rightsize"),
+    "Plan": ("size", "forecast", "simulate", "compare", "plan", "binpack", "cost"),
     "Deliver": ("report", "export", "diff", "schedule"),
     "Verify and monitor": ("verify", "check", "watch", "catalog"),
 }
 """Commands by heading, in the order in which help lists them; a hidden command is named where it is used."""
+OPTIONS = (
+    "-V, --version   Show the version and exit.",
+    "-h, --help      Show this message and exit.",
+    "--install-completion, --show-completion",
+)
+"""Options of the program as its help lists them."""
 
 ENDED_BY = {
     130: "gpuplanner: interrupted; results written before are intact",
     143: "gpuplanner: ended by SIGTERM; results written before are intact",
 }
-"""What is said when a signal ends a run, by exit code."""
+"""Message on stderr when a signal ends a run, by exit code."""
 
 
 class _Headed(TyperGroup):
     """Commands under headings."""
 
-    def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401 - typer names neither
-        """Write a section for each heading; of a help text its first clause."""
-        shown = {name: command for name, command in self.commands.items() if not command.hidden}
+    def format_options(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401 - typer names neither
+        """Write the options, then a section for each heading with the first line of each command's help."""
+        with formatter.section("Options"):
+            formatter.write("".join(f"  {text}\n" for text in OPTIONS))
         for title, names in HEADINGS.items():
-            listed = [name for name in names if name in shown]
             with formatter.section(title):
-                rows = [(name, re.split(r"[:;.]\s", f"{shown[name].help} ")[0]) for name in listed]
-                formatter.write_dl(rows)
+                for name in names:
+                    formatter.write(f"  {name:<11}{str(self.commands[name].help).splitlines()[0].rstrip('.')}\n")
 
 
 app = typer.Typer(
     name="gpuplanner",
     cls=_Headed,
-    help="How many GPUs, cut how, for whom, by when, how sure, and what does it save?",
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="\b\nCapacity planning for GPU clusters: how many GPUs, how to partition them with\n"
+    "MIG, who uses them, when they run out, and what changing it saves.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
 
 
-def _version(asked: bool) -> None:
-    if asked:
+def _version(requested: bool) -> None:
+    if requested:
         put(f"gpuplanner {__version__}")
         raise typer.Exit
 
@@ -110,7 +119,8 @@ def _version(asked: bool) -> None:
 @app.callback()
 def _common(
     version: Annotated[
-        bool, Option("--version", callback=_version, is_eager=True, help="Say the version, and end.")
+        bool,
+        Option("-V", "--version", callback=_version, is_eager=True, help="Show the version and exit."),
     ] = False,
 ) -> None: ...
 
@@ -195,7 +205,7 @@ os.register_at_fork(after_in_child=_let_go)
 
 def _run() -> None:
     try:
-        app()
+        app(prog_name="gpuplanner")
     except GpuPlannerError as error:
         if os.environ.get("GPUPLANNER_DEBUG"):
             raise
@@ -280,14 +290,15 @@ def put(*lines: str) -> None:
     except OSError as error:
         with Path(os.devnull).open("w") as nowhere:  # or the interpreter tries once more when it ends
             os.dup2(nowhere.fileno(), sys.stdout.fileno())
-        expected, got = "a place with free space", str(error.strerror)
-        raise OutputError("cannot write to stdout", expected, got, "Send it elsewhere.") from error
+        expected, got = "space to write the output", str(error.strerror)
+        todo = "Redirect the output to another disk."
+        raise OutputError("cannot write to stdout", expected, got, todo) from error
 
 
 def drawable(path: Path | None) -> Path | None:
     """A name that says what to draw; the rest is no name of a chart."""
     if path is not None and path.suffix not in (".html", ".svg"):
-        raise typer.BadParameter("the name must end in .html or .svg")
+        raise typer.BadParameter("expected a file name that ends in .html or .svg")
     return path
 
 
@@ -313,43 +324,44 @@ def of_row(name: str, **how: Any) -> Any:  # noqa: ANN401 - what typer takes
     return Option(row.flag, **({"help": row.help} | how))
 
 
-Json = Annotated[bool, Option("--json", help="Print JSON on stdout.")]
-Out = Annotated[Path, Option("-o", "--out", help="Folder or file to write.")]
-Tz = Annotated[str | None, Option(help="Zone of naive times in the source.")]
+Json = Annotated[bool, Option("--json", help="Print only JSON on stdout.")]
+Out = Annotated[Path, Option("-o", "--out", help="Output folder or file.")]
+Tz = Annotated[str | None, Option(help="Time zone of times without an offset, such as Europe/Oslo.")]
 SmallestGroup = Annotated[int, of_row("smallest_group", metavar="N", min=0)]
 Overwrite = Annotated[
     bool,
     Option(
-        "--overwrite", help="Replace files that gpuplanner did not write.", callback=allow_overwriting,
+        "--overwrite", help="Replace output files that gpuplanner did not write.", callback=allow_overwriting,
         expose_value=False
     )
 ]  # fmt: skip
-Quiet = Annotated[bool, Option("--quiet", help="No talk on stderr.")]
+Quiet = Annotated[bool, Option("--quiet", help="Print no progress messages on stderr.")]
 WorkersAsked = Annotated[
     str | None,
     Option(
         "--workers",
         metavar="N|ADDRESS",
-        help="Processes, or a Dask scheduler such as tcp://host:8786; the figures are the same.",
+        help="Number of processes, or the address of a Dask scheduler (tcp://host:8786); results are the same.",
     ),
 ]
 Set = Annotated[
     list[str] | None,
-    Option("--set", metavar="KEY=VALUE", help="Change a field of the scenario; may be repeated."),
+    Option("--set", metavar="KEY=VALUE", help="Set a field of the scenario, such as nodes=12; repeatable."),
 ]
 ScenarioPath = Annotated[
     str,
     Argument(
-        metavar="SCENARIO", help="A scenario YAML file, a folder written by 'gpuplanner ingest', or 'sample'."
+        metavar="SCENARIO",
+        help="Scenario YAML file, dataset folder written by 'gpuplanner ingest', or 'sample'.",
     ),
 ]
-Board = Annotated[str | None, Option(help="Board of the catalogue; a unique prefix will do.")]
+GpuModelName = Annotated[str | None, Option(help="GPU model; a unique prefix is enough, such as A100-80.")]
 GpuModels = Annotated[
     list[str] | None,
     Option(
-        "--gpu-model",
-        metavar="WORD=MODEL[:PROFILE]",
-        help="GPU model, or MIG profile of one, that a word of the source means.",
+        "--map-gpu",
+        metavar="NAME=MODEL[:PROFILE]",
+        help="GPU model or MIG profile behind a name in the files, such as a100=A100-40GB-SXM4; repeatable.",
     ),
 ]
 
@@ -367,9 +379,9 @@ class Given:
         if text == "sample":
             found = Scenario()
         elif path.is_dir():
-            from gpuplanner.decision.study_pipeline import usual_path
+            from gpuplanner.decision.study_pipeline import usual_actuator
 
-            found = Scenario(name=path.name, data=str(path), path=usual_path(path))
+            found = Scenario(name=path.name, data=str(path), actuator=usual_actuator(path))
         else:
             found = Scenario.from_yaml(path)
         return self.changed(found)
@@ -385,7 +397,7 @@ def stated_models(texts: list[str] | None) -> dict[str, str] | None:
     for text in texts or []:
         word, equals, name = text.partition("=")
         if not (equals and word and name):
-            raise typer.BadParameter(f"--gpu-model takes WORD=MODEL or WORD=MODEL:PROFILE, not {text!r}")
+            raise typer.BadParameter(f"--map-gpu: expected NAME=MODEL or NAME=MODEL:PROFILE; got {text!r}")
         found[word] = name
     return found or None
 
@@ -398,7 +410,7 @@ def workers_of(text: str | None, otherwise: int = 1) -> int | str:
         return text
     if text.isdecimal() and int(text) > 0:
         return int(text)
-    expected = "a number from 1 on, or an address such as tcp://host:8786"
+    expected = "a number from 1, or an address such as tcp://host:8786"
     raise typer.BadParameter(f"--workers: expected {expected}; got {text!r}")
 
 
@@ -438,7 +450,7 @@ _EXACT = re.compile(r"-?\d{1,60}(\.\d{1,30})?")
 
 
 def show(values: Mapping[str, object], *, as_json: bool = False) -> None:
-    """Print a mapping: JSON, or one ``key  value`` line each; what is within another stands below it."""
+    """Print a mapping: JSON, or a line for each label and value; nested mappings stand below."""
     if as_json:
         from gpuplanner.core.serialization import to_json, to_plain
 
@@ -458,13 +470,13 @@ def show_tables(tables: Mapping[str, pl.DataFrame], *, as_json: bool = False) ->
 
 def _show_lines(values: Mapping[str, object], indent: str) -> None:
     within = {key: nested for key, value in values.items() if (nested := _mappings(value))}
-    width = max((len(key) for key in values if key not in within), default=0)
+    width = max((len(heading(key)) for key in values if key not in within), default=0)
     for key, value in values.items():
         if key not in within:
-            put(f"{indent}{key:<{width}}  {_amount(key, value) or _text(value)}")
+            put(f"{indent}{heading(key):<{width}}  {_amount(key, value) or _text(value)}")
     for key, nested in within.items():
         for each in nested:
-            put(f"{indent}{key}:")
+            put(f"{indent}{heading(key)}:")
             _show_lines(each, indent + "  ")
 
 
@@ -483,22 +495,24 @@ def show_frame(frame: pl.DataFrame, *, as_json: bool = False, title: str = "") -
         put(to_json(to_plain(frame.to_dicts())))
         return
     if title:
+        title = heading(title)
         put(f"{title}\n{'-' * len(title)}")
     rows = [
         [_amount(name, cell, row.get(CURRENCY)) or _text(cell) for name, cell in row.items()]
         for row in frame.head(MAX_ROWS).iter_rows(named=True)
     ]
-    columns = list(zip(frame.columns, *rows, strict=True)) if rows else [(name,) for name in frame.columns]
+    names = [heading(name) for name in frame.columns]
+    columns = list(zip(names, *rows, strict=True)) if rows else [(name,) for name in names]
     widths = [max(map(len, column)) for column in columns]
     right = [dtype.is_numeric() for dtype in frame.dtypes]
-    for line in [frame.columns, *rows]:
+    for line in [names, *rows]:
         cells = [
             cell.rjust(width) if to_right else cell.ljust(width)
             for cell, width, to_right in zip(line, widths, right, strict=True)
         ]
         put("  ".join(cells).rstrip())
     if frame.height > MAX_ROWS:
-        put(f"... {frame.height - MAX_ROWS} more rows; --json gives all")
+        put(f"... {frame.height - MAX_ROWS} more rows (--json prints all)")
     put("")
 
 
@@ -517,7 +531,7 @@ def _amount(name: str, value: object, currency: str | None = None) -> str | None
 
 def _text(value: object) -> str:
     if value is None:
-        return "-"
+        return "–"
     if isinstance(value, datetime):
         return value.strftime("%Y-%m-%d %H:%M")
     if isinstance(value, float):

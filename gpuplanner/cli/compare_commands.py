@@ -1,4 +1,4 @@
-"""Commands that compare: ``compare``, ``fairness``, ``simulate``, ``pack`` and inference services of ``plan``."""
+"""Commands that compare: ``compare``, ``fairness``, ``simulate``, ``binpack`` and inference services of ``plan``."""
 
 from __future__ import annotations
 
@@ -42,28 +42,28 @@ if TYPE_CHECKING:
 
 @app.command()
 @takes(
-    "wait_minutes", "wait_quantile", "policies", "path", "projects", "quotas", "quotas_to_try", "gpu_mtbf_hours",
-    "gang_slowdowns",
-    "board", "seed",
+    "target_wait_minutes", "max_added_wait_minutes", "wait_percentile", "policies", "actuator", "projects", "quotas",
+    "quotas_to_try", "gpu_mtbf_hours", "gang_slowdowns", "gpu_model", "seed"
 )  # fmt: skip
 def compare(
     scenario: ScenarioPath,
     given: Given,
     chart: Annotated[
         Path | None,
-        chart_option(
-            "Draw GPU-hours against minutes: .html, a page of its own with all tables, or .svg, a picture."
-        ),
+        chart_option("Write a chart of GPU-hours and added queue wait: .html (with all tables) or .svg (chart alone)."),
     ] = None,
     overwrite: Overwrite = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Compare ways to run the fleet: each is tuned to today's service on earlier days, and judged on later ones.
+    """Compare operating policies by GPU-hours and queue wait.
 
-    With quotas, quotas to try or failures, also say which team waits more or less under them on the same weeks; with
-    slow-downs of jobs on several nodes, the GPU-hours that these lose by placement.
-    Of several GPU models, each by itself, quotas as well.
+    Each policy is fitted on earlier days and evaluated on later ones. --quotas,
+    --quotas-to-try and --gpu-mtbf-hours add the queue wait of each team under
+    them; --gang-slowdowns adds the GPU-hours lost by placement. GPU models are
+    compared separately. 'gpuplanner cost' prices GPU-hours.
+
+    Example: gpuplanner compare build/mine --max-added-wait-minutes 10
     """
     from gpuplanner.decision.pool_decisions import FleetCompared
     from gpuplanner.usage.job_history import pools_of
@@ -106,16 +106,16 @@ def _show_also_asked(found: Mapping[str, Any]) -> None:
         _show_tried(found["sharing"])
     if "placements" in found:
         put("")
-        show_frame(found["placements"], title="Jobs on several nodes by placement; losses a week")
+        show_frame(found["placements"], title="Jobs on several nodes by placement, losses a week")
 
 
 def compare_pools(fleet: FleetPools, *, quiet: bool) -> dict[str, Comparison]:
-    """Compare the ways to run each pool, and say which is at hand."""
+    """Compare the policies of each pool, with a progress message for each."""
     from gpuplanner.decision.comparison_record import compared
 
     found = {}
     for name, own in fleet.pools.items():
-        say(f"comparing ways to run {name} at the same service ...", quiet=quiet)
+        say(f"comparing policies for {name} ...", quiet=quiet)
         found[name] = compared(own)
     return found
 
@@ -143,7 +143,7 @@ def _put_heading(pool: str) -> None:
 
 
 def show_comparison(found: Comparison, *, quiet: bool) -> None:
-    """Print a comparison: the ways as a table, the decision in its sentence, what to do and how sure it is."""
+    """Print a comparison: the table of policies, the recommendation, next steps and confidence."""
     import polars as pl
 
     from gpuplanner.decision.comparison_record import limit_in_words, target_in_words
@@ -156,7 +156,7 @@ def show_comparison(found: Comparison, *, quiet: bool) -> None:
     put(one.sentence)
     for number, step in enumerate(one.next_steps, start=1):
         put(f"  {number}  {step.text}")
-    put(*one.how_sure)
+    put(*one.confidence)
     if quiet:
         return
     say(*(f"missing: {missing.what}: {missing.command}" for missing in one.missing))
@@ -167,9 +167,7 @@ def show_comparison(found: Comparison, *, quiet: bool) -> None:
 
 def _show_tried(found: SharingTried) -> None:
     put("")
-    title = (
-        f"{found.after} instead of {found.before}: GPU-hours a week waited and lost; intervals {found.blocks}"
-    )
+    title = f"{found.after} instead of {found.before}: GPU-hours a week waited and lost ({found.blocks})"
     show_frame(found.teams.select(SHOWN_TRIED), title=title)
     put(found.sentence, *found.notes)
 
@@ -186,44 +184,47 @@ def _row(one: PolicyRow, found: Comparison) -> dict[str, object]:
 
     why = one.reason or ""
     if one.gpu_hours is not None and not one.meets_target and not why:
-        why = "later than the limit"
+        why = "above the maximum added wait"
     return {
         "policy": ("* " if one.policy == found.winner else "  ") + one.policy,
-        "gpu_hours": one.gpu_hours_promised,
-        "most_gpus": one.most_gpus,
-        "added_minutes": one.added_minutes,
-        "jobs_later": one.later_share,
-        "power_ups": one.power_ups_per_week,
-        "meets_limit": "baseline" if one.policy == TODAY else "yes" if one.meets_target else f"no: {why}",
+        "GPU-hours a week": one.gpu_hours_promised,
+        "peak GPUs": one.peak_gpus,
+        "added wait p95 (min)": one.added_wait_p95_minutes,
+        "jobs delayed (share)": one.delayed_share,
+        "power-ups a week": one.power_ups_per_week,
+        "meets limit": "baseline" if one.policy == TODAY else "yes" if one.meets_target else f"no: {why}",
     }
 
 
 @app.command()
-@takes("quotas", "board", "seed")
+@takes("quotas", "gpu_model", "seed")
 def fairness(
     scenario: ScenarioPath,
     given: Given,
     chart: Annotated[
         Path | None,
         chart_option(
-            "Draw what teams held, lent and are owed: .html, a page with all tables, or .svg, a picture."
+            "Write a chart of allocated, lent and missing GPU-hours by team: .html (with all tables) or .svg."
         ),
     ] = None,
     ahead: Annotated[
         bool,
         Option(
             "--ahead",
-            help="Also look ahead: quotas for each team's stated risk and what each step costs the others, budgets and "
-            "when they are used up, intervals between checkpoints.",
+            help="Also recommend quotas for the risk that each team accepts and checkpoint intervals, and show when "
+            "budgets are used up.",
         ),
     ] = False,
     overwrite: Overwrite = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Say what each team was due and got: lent, borrowed, owed, starved; why its jobs waited, and its next step.
+    """Report each team's quota, fair share, usage and queue waits.
 
-    Of a fleet of several boards, board by board: quotas count on each.
+    Shows what each team lent and borrowed, its shortfall, the causes of its waits
+    and its next step. GPU models are reported separately.
+
+    Example: gpuplanner fairness build/mine/data --quotas quotas.yaml
     """
     from gpuplanner.decision.team_fairness import fairness as account
     from gpuplanner.usage.job_history import pools_of
@@ -252,24 +253,27 @@ def fairness(
         if pools.several:
             _put_heading(name)
         _show_teams(one)
-        say(f"entitlements: {one.rules.source}; {one.basis}", *one.notes, quiet=quiet)
+        say(f"quotas: {one.rules.source}; {one.basis}", *one.notes, quiet=quiet)
         for title, table in advice[name].told if ahead else ():
             show_frame(table, title=title)
 
 
 def _show_teams(found: Fairness) -> None:
+    import polars as pl
+
     from gpuplanner.usage.fair_share import NOBODY
 
     put(found.sentence)
     table = found.teams.select(
-        "tenant", "entitled_gpus", got="held_gpu_hours", lent="lent_gpu_hours", borrowed="borrowed_gpu_hours",
-        owed="owed_gpu_hours", got_of_due="satisfaction", starved_h="starvation_h", rho="mean_rho",
-        later_than_alone="late_share",
+        "tenant", "entitled_gpus", "allocated_gpu_hours", "lent_gpu_hours", "borrowed_gpu_hours", "shortfall_gpu_hours",
+        (100 * pl.col("fair_share_received")).alias("fair share received (%)"), "starved_hours",
+        pl.col("mean_slowdown").alias("mean slowdown against a dedicated share"),
+        (100 * pl.col("slower_share")).alias("jobs slower than on a dedicated share (%)"),
     )  # fmt: skip
-    show_frame(table, title="Teams, in GPU-hours")
+    show_frame(table, title="Quota and usage by team")
     pairs = found.borrowed.filter(borrower=NOBODY, lender=NOBODY)
     between = found.borrowed.join(pairs, on=["borrower", "lender"], how="anti", maintain_order="left")
-    title = "Who borrowed from whom; '-' lends what nobody asked for, and borrows what stood idle"
+    title = f"GPU-hours borrowed between teams ('{NOBODY}': unallocated quota)"
     show_frame(between.sort("gpu_hours", descending=True, maintain_order=True), title=title)
     put(*(f"{row['tenant']}: {row['why']} {row['next_step']}" for row in found.teams.iter_rows(named=True)))
 
@@ -279,49 +283,50 @@ _COSTS = {"bin_cost": 1.0, "fire_up_cost": 0.0, "busy_cost": 0.0}
 
 
 @app.command()
-def pack(
+def binpack(
     file: Annotated[
         Path,
         Argument(
             metavar="FILE",
-            help="First line 'n capacity 0 0', then 'index start end size' of each item; "
-            "with --board, CSV with start, end, profile.",
+            help="Text file: first line 'n capacity 0 0', then 'index start end size' of each item. With --gpu-model "
+            "a CSV file with start, end, profile.",
         ),
     ],
-    board: Annotated[
-        str | None, Option(help="Pack MIG instances onto GPUs of this board; a unique prefix will do.")
+    gpu_model: Annotated[
+        str | None, Option(help="Pack MIG instances onto GPUs of this model; a unique prefix is enough.")
     ] = None,
     bin_cost: Annotated[
-        float | None, Option(help="Pack for cost: that of a GPU in use at all; 1 if only others are given.")
+        float | None,
+        Option(help="Minimize cost: cost of each GPU that is used. [default: 1 with another cost]"),
     ] = None,
     fire_up_cost: Annotated[
-        float | None, Option(help="Pack for cost: that of each change of a GPU from empty to used.")
+        float | None, Option(help="Minimize cost: cost of each change of a GPU from empty to used.")
     ] = None,
     busy_cost: Annotated[
-        float | None, Option(help="Pack for cost: that of a unit of time that a GPU is used.")
+        float | None, Option(help="Minimize cost: cost of a unit of time in which a GPU is used.")
     ] = None,
-    time_limit: Annotated[float, Option(min=0.1, help="Most seconds.")] = 5.0,
+    time_limit: Annotated[float, Option(min=0.1, help="Time limit in seconds.")] = 5.0,
     work_limit: Annotated[
         int | None,
-        Option(
-            min=1,
-            help="Most million steps; if it ends the search, the answer does not depend on the machine's speed.",
-        ),
+        Option(min=1, help="Limit in million steps, for the same result on every machine."),
     ] = None,
-    seed: Annotated[int, Option(min=0, help="Seed of everything random.")] = 0,
-    out: Annotated[
-        Path | None, Option("-o", "--out", help="Write the bin of each item here, as CSV.")
-    ] = None,
+    seed: Annotated[int, Option(min=0, help="Seed of the random numbers.")] = 0,
+    out: Annotated[Path | None, Option("-o", "--out", help="CSV file that receives the bin of each item.")] = None,
     overwrite: Overwrite = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Pack jobs that start, end and take a part of a GPU into few GPUs, or cheap ones, with a proven bound."""
+    """Pack jobs with known times onto the fewest GPUs.
+
+    Also prints a proven lower bound on the number of GPUs.
+
+    Example: gpuplanner binpack jobs.csv --gpu-model A100-80GB
+    """
     from gpuplanner.core.output_writing import write_csv_safe
     from gpuplanner.planner.packing_verification import read_instances, read_packing
 
     require_outputs(out, inputs=[file])
-    problem = read_packing(file) if board is None else read_instances(file, board)
+    problem = read_packing(file) if gpu_model is None else read_instances(file, gpu_model)
     asked = {"bin_cost": bin_cost, "fire_up_cost": fire_up_cost, "busy_cost": busy_cost}
     costs = {name: cost for name, cost in asked.items() if cost is not None}
     limits: dict[str, Any] = {"time_limit_s": time_limit, "work_limit": work_limit, "seed": seed}
@@ -352,15 +357,18 @@ def _packed(
 
 
 Services = Annotated[
-    Path | None, Option(metavar="DIR", help="Size services: folder of measured profiles, a CSV each.")
+    Path | None,
+    Option(metavar="DIR", help="Size inference services: folder of measured profiles, one CSV file each."),
 ]
 Rates = Annotated[
-    Path | None, Option(metavar="CSV", help="Requests per second: a row a scenario, a column a service.")
+    Path | None,
+    Option(metavar="CSV", help="With --services: requests per second, one column for each service."),
 ]
-Latencies = Annotated[Path | None, Option(metavar="CSV", help="Latency limits in ms, laid out as --rates.")]
-Row = Annotated[int | None, Option(min=1, help="Row of --rates and --latencies, counted from 1.")]
+Latencies = Annotated[Path | None, Option(metavar="CSV", help="With --services: latency limits in ms, as --rates.")]
+Row = Annotated[int | None, Option(min=1, help="With --services: row of --rates and --latencies.")]
 LatencyShare = Annotated[
-    float | None, Option(help="Share of a latency limit that a batch may take; 0.45 if not given.")
+    float | None,
+    Option(help="With --services: share of the latency limit that a batch may take. [default: 0.45]"),
 ]
 
 
@@ -368,7 +376,7 @@ MaybeScenario = Annotated[
     str | None,
     Argument(
         metavar="SCENARIO",
-        help="A scenario YAML file, a folder written by 'gpuplanner ingest', or 'sample'; none with --services.",
+        help="Scenario YAML file, dataset folder written by 'gpuplanner ingest', or 'sample'; none with --services.",
     ),
 ]
 
@@ -406,9 +414,9 @@ def service_files(
     if services is None:
         text = "give a SCENARIO, or --services with --rates and --latencies"
         if scenario is not None:
-            text = "--rates, --latencies, --row and --latency-share belong to --services"
+            text = "--rates, --latencies, --row and --latency-share need --services"
     elif scenario is not None or assignments:
-        text = "--services stands alone: no SCENARIO and no --set beside it"
+        text = "use --services without SCENARIO and without --set"
     elif rates is None or latencies is None:
         text = "--services needs --rates and --latencies"
     else:
@@ -427,7 +435,7 @@ def write_plan(out: Path | None, text: Callable[[], str]) -> None:
 
 def checkable(out: Path | None) -> list[str]:
     """Name the file of a plan, if one was asked for, and the command that checks it."""
-    return [] if out is None else [f"written: {out}; check it with 'gpuplanner verify {out}'"]
+    return [] if out is None else [f"written: {out} (check it: gpuplanner verify {out})"]
 
 
 def size_services(files: ServiceFiles, given: Given, *, out: Path | None, as_json: bool, quiet: bool) -> Exit:
@@ -443,13 +451,13 @@ def size_services(files: ServiceFiles, given: Given, *, out: Path | None, as_jso
     from gpuplanner.planner.service_profiles import BOARD, read_service_demands, read_service_profiles
 
     require_outputs(out, inputs=[files.services, files.rates, files.latencies])
-    board = given.fields.get("board", BOARD)
-    profiles = read_service_profiles(files.services, board)
+    gpu_model = given.fields.get("gpu_model", BOARD)
+    profiles = read_service_profiles(files.services, gpu_model)
     names = profiles["service"].unique(maintain_order=True).to_list()
     rates, latencies = read_service_demands(files.rates, files.latencies, names, row=files.row)
-    limits = {name: value for name, value in given.fields.items() if name != "board"}
+    limits = {name: value for name, value in given.fields.items() if name != "gpu_model"}
     share = LATENCY_SHARE if files.latency_share is None else files.latency_share
-    plan = plan_services(profiles, rates, latencies, board, latency_share=share, **limits)
+    plan = plan_services(profiles, rates, latencies, gpu_model, latency_share=share, **limits)
     faults = verify_services(plan, profiles, rates, latencies)
     values = plan.to_dict()
     write_plan(out, lambda: services_to_json(plan, profiles, rates, latencies))
@@ -458,7 +466,7 @@ def size_services(files: ServiceFiles, given: Given, *, out: Path | None, as_jso
     else:
         show({name: values[name] for name in values if name not in ("segments", "layouts")})
         segments = pl.DataFrame([{k: v for k, v in row.items() if k != "gpus"} for row in values["segments"]])
-        show_frame(segments, title="segments")
+        show_frame(segments, title="Segments")
         layouts = pl.DataFrame({"layout": values["layouts"]}, schema={"layout": pl.String})
         show_frame(layouts.group_by("layout", maintain_order=True).len("gpus"), title="GPUs by layout")
     say(*(f"problem: {fault}" for fault in faults))
@@ -486,29 +494,34 @@ def simulate(
         Path,
         Argument(
             metavar="JOBS.csv",
-            help="List of jobs, CSV, plain or gzip: job_id, submit_time and duration in seconds, num_gpus; "
-            "optional tenant and limit_s.",
+            help="CSV file of jobs, plain or gzip: job_id, submit_time and duration in seconds, num_gpus; optional "
+            "tenant (the team) and limit_s.",
         ),
     ],
     *,
     gpus: Annotated[int, Option(min=1, help="GPUs of the fleet.")],
     gpus_per_node: Annotated[
-        int | None, Option(min=1, help="GPUs of each node; one pool without nodes if not given.")
+        int | None, Option(min=1, help="GPUs of each node. [default: one pool without nodes]")
     ] = None,
     queue: Annotated[
         str,
         Option(
-            help="Which job starts next: fifo (nobody passes), pass (whoever fits), backfill (EASY, by time limits), "
-            "sjf (shortest first) or fair (recent use of the team first, with backfill)."
+            help="Queue order: fifo (in order of arrival), pass (first fit: any job that fits), backfill (EASY), "
+            "sjf (shortest job first) or fair (backfill, teams with the least recent use first)."
         ),
     ] = "fifo",
     curve: Annotated[
-        bool, Option("--curve", help="Also show the waits on 50 to 200 % of the GPUs, in whole nodes.")
+        bool, Option("--curve", help="Also show the wait curve: queue wait at 50 to 200 % of the GPUs.")
     ] = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Simulate queue waits of a list of jobs on a number of GPUs."""
+    """Show queue wait against number of GPUs for a list of jobs.
+
+    Counts full GPUs, without MIG; 'gpuplanner compare' simulates MIG layouts.
+
+    Example: gpuplanner simulate JOBS.csv --gpus 64 --queue backfill --curve
+    """
     from gpuplanner.simulator.simple_queue import (
         draw_curve,
         read_job_list,
@@ -530,6 +543,6 @@ def simulate(
     show({LABELS[name]: value for name, value in summary.items()})
     put("")
     labelled = waits.with_columns(waits["measure"].replace_strict(LABELS))
-    show_frame(labelled, title="Seconds over the jobs")
+    show_frame(labelled, title="Queue wait and completion time of the jobs (s)")
     if points is not None:
-        show_frame(points, title="Queue wait against number of GPUs, seconds")
+        show_frame(points, title="Queue wait by number of GPUs (s)")

@@ -34,20 +34,25 @@ def diff(
         list[Path],
         Argument(
             metavar="CURRENT... PLAN",
-            help="The cluster as it is ('kubectl get nodes,pods -A -o json', 'scontrol show node' and sacct beside "
-            "it, a node list, or another plan.json), and last the plan.json.",
+            help="Dumps of the cluster ('kubectl get nodes,pods -A -o json'; 'scontrol show node' and sacct, two "
+            "files; a node list; or another plan.json), and the plan.json last.",
         ),
     ],
     at: Annotated[
-        str | None, Option(help="Instant of the plan (ISO 8601, UTC if no zone); default: its beginning.")
+        str | None, Option(help="Time of the plan, ISO 8601, UTC without an offset. [default: its start]")
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Say what a plan would do to a cluster as it is: by GPU what goes and comes, by name which jobs have to end."""
+    """Show what a plan would change on a cluster as dumped.
+
+    Lists the MIG instances to delete and create on each GPU, and the running jobs
+    that would have to end. A plan.json is a layout schedule, not the recommended
+    layout: the nodes of that stand in export/README.md.
+    """
     from gpuplanner.report.handover_verification import difference
 
     if len(files) < 2:
-        raise typer.BadParameter("diff needs the cluster as it is and the plan: gpuplanner diff CURRENT PLAN")
+        raise typer.BadParameter("expected a dump of the cluster and a plan: gpuplanner diff CURRENT PLAN")
     found = difference(files[:-1], files[-1], instant(at))
     if as_json:
         tables = {"words": found.words(), "gpus": found.changes, "victims": found.victims}
@@ -56,49 +61,49 @@ def diff(
         if found.changes.height:
             show_frame(found.changes, title="GPUs of the nodes that change")
         if found.victims.height:
-            show_frame(found.victims, title="Jobs at work that have to end")
+            show_frame(found.victims, title="Running jobs that would have to end")
         put(*(f"note: {line}" for line in found.notes), *(f"problem: {line}" for line in found.problems))
         put(found.words())
     if found.problems:
         raise typer.Exit(Exit.CHECK_FAILED)
 
 
-catalog = typer.Typer(help="Facts about boards, prices and carbon, with their sources.", no_args_is_help=True)
+catalog = typer.Typer(help="Browse GPU models, MIG profiles, prices and carbon factors.", no_args_is_help=True)
 app.add_typer(catalog, name="catalog")
 
-BoardName = Annotated[str, Argument(metavar="BOARD", help="Board; a unique prefix will do.")]
+BoardName = Annotated[str, Argument(metavar="MODEL", help="GPU model; a unique prefix is enough.")]
 
 
-@catalog.command("boards")
+@catalog.command("gpu-models")
 def catalog_boards(as_json: Json = False) -> None:
-    """List the boards whose MIG geometry is known."""
+    """List the GPU models whose MIG profiles are known."""
     import polars as pl
 
     from gpuplanner.hardware.catalog import board_names
     from gpuplanner.hardware.gpu_models import load_gpu_model
 
     boards = [load_gpu_model(name) for name in board_names()]
-    facts = {"board": [board.name for board in boards]}
+    facts = {"gpu_model": [gpu_model.name for gpu_model in boards]}
     for column in ("compute_slices", "memory_slices", "memory_gib", "sms"):
-        facts[column] = [getattr(board, column) for board in boards]
-    show_frame(pl.DataFrame(facts | {"profiles": [len(board.profiles) for board in boards]}), as_json=as_json)
+        facts[column] = [getattr(gpu_model, column) for gpu_model in boards]
+    show_frame(pl.DataFrame(facts | {"profiles": [len(gpu_model.profiles) for gpu_model in boards]}), as_json=as_json)
 
 
 @catalog.command("profiles")
-def catalog_profiles(board: BoardName, as_json: Json = False) -> None:
-    """List the MIG profiles of a board, with the source of each row; of one of AMD its partition modes.
+def catalog_profiles(gpu_model: BoardName, as_json: Json = False) -> None:
+    """List the MIG profiles of a GPU model, or the partition modes of an AMD model.
 
-    Plans cut no board into partition modes: all partitions of a mode are alike, and jobs see a board in one mode.
+    Each row names its source. Plans use no partition modes of AMD.
     """
     import polars as pl
 
     from gpuplanner.hardware.catalog import facts, find_board
 
-    modes = facts("partition_modes").filter(pl.col("gpu_model").str.to_lowercase() == board.lower())
+    modes = facts("partition_modes").filter(pl.col("gpu_model").str.to_lowercase() == gpu_model.lower())
     if modes.height:
         show_frame(modes if as_json else modes.drop("gpu_model", "source"), as_json=as_json)
         return
-    rows = facts("mig_profiles").filter(pl.col("gpu_model") == find_board(board))
+    rows = facts("mig_profiles").filter(pl.col("gpu_model") == find_board(gpu_model))
     columns = [
         "profile", "compute_slices", "memory_slices", "memory_gib", "sms", "max_instances", "placement_starts",
         "source",
@@ -110,41 +115,41 @@ def catalog_profiles(board: BoardName, as_json: Json = False) -> None:
 
 @catalog.command("layouts")
 def catalog_layouts(
-    board: BoardName,
-    profiles: Annotated[str | None, Option(help="Only these profiles, joined by commas.")] = None,
+    gpu_model: BoardName,
+    profiles: Annotated[str | None, Option(help="Only these profiles, separated by commas.")] = None,
     listed: Annotated[
-        bool, Option("--list", help="List the maximal layouts: by profile counts, and with their places.")
+        bool, Option("--list", help="List the maximal layouts, by profile counts and by placement.")
     ] = False,
     beside: Annotated[
         str | None,
-        Option(metavar="PLACES", help="List only layouts that hold these instances: '3g.40gb@4 1g.10gb@0'."),
+        Option(metavar="PLACEMENTS", help="Only layouts with these instances: '3g.40gb@4 1g.10gb@0'."),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Count the layouts of a board, placed and by profile counts, all and maximal; or list the maximal ones."""
+    """Count the MIG layouts of a GPU model, or list the maximal ones (--list)."""
     from gpuplanner.hardware.layout_enumeration import layout_counts, list_layouts
     from gpuplanner.hardware.mig_layouts import parse_placements
 
     chosen = None if profiles is None else [name.strip() for name in profiles.split(",") if name.strip()]
     if not listed and beside is None:
-        show(layout_counts(board, chosen), as_json=as_json)
+        show(layout_counts(gpu_model, chosen), as_json=as_json)
         return
-    found = list_layouts(board, chosen, beside=parse_placements(board, beside or ""))
+    found = list_layouts(gpu_model, chosen, beside=parse_placements(gpu_model, beside or ""))
     if as_json:
         show({"by_counts": found.by_counts, "placed": found.placed}, as_json=True)
         return
-    show_frame(found.by_counts, title="Maximal layouts, and where the driver puts them")
-    show_frame(found.placed, title="With their places")
+    show_frame(found.by_counts, title="Maximal layouts, as the driver places them")
+    show_frame(found.placed, title="Maximal layouts by placement")
 
 
 @catalog.command("prices")
-def catalog_prices(board: BoardName, as_json: Json = False) -> None:
-    """List the shipped prices of a board, with source and date."""
+def catalog_prices(gpu_model: BoardName, as_json: Json = False) -> None:
+    """List the catalog prices of a GPU model, with source and date."""
     import polars as pl
 
     from gpuplanner.hardware.catalog import facts, find_board
 
-    rows = facts("gpu_prices").filter(pl.col("gpu_model") == find_board(board))
+    rows = facts("gpu_prices").filter(pl.col("gpu_model") == find_board(gpu_model))
     show_frame(rows if as_json else rows.drop("source", "licence"), as_json=as_json)
 
 
@@ -154,36 +159,37 @@ def verify(
     file: Annotated[
         Path,
         Argument(
-            help="plan.json, of services too, a report, a pack or file of it, or with --against a dump of the cluster."
+            help="plan.json, a report folder, a change bundle or a file of it; with --against a dump of the cluster."
         ),
     ],
-    board: Annotated[
+    gpu_model: Annotated[
         str | None,
-        Option("--gpu-model", help="GPU model as the catalogue, NVML, a node label or Slurm calls it."),
+        Option("--gpu-model", help="GPU model, as in the catalog, NVML, a node label or Slurm."),
     ] = None,
-    gpus_per_node: Annotated[int, Option(min=1, help="GPUs on each node.")] = 8,
+    gpus_per_node: Annotated[int, Option(min=1, help="GPUs of each node.")] = 8,
     against: Annotated[
         Path | None,
-        Option(metavar="PLAN", help="plan.json that the cluster, of which FILE is a dump, shall be as."),
+        Option(metavar="PLAN", help="plan.json that the cluster dump FILE has to match."),
     ] = None,
     at: Annotated[
-        str | None, Option(help="Instant of that plan (ISO 8601, UTC if no zone); default: its beginning.")
+        str | None, Option(help="Time of that plan, ISO 8601, UTC without an offset. [default: its start]")
     ] = None,
     *,
     given: Given,
     scenario: Annotated[
         str | None,
         Option(
-            help="What a plan must be of: a scenario, trace folder or 'sample' as 'plan' takes them, or a problem "
-            "file. Without, a plan is held against the problem in its own file."
+            help="Scenario, dataset folder, 'sample' or problem file that the plan has to belong to. [default: the "
+            "problem in the plan file]"
         ),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Check a plan, an exported file or a pack again, without a solver: counts, limits, numbered GPUs, geometry.
+    """Re-check a plan or an exported file independently.
 
-    Files of a pack that state no layouts are compared with the hash in its manifest. A plan's bound is the planner's
-    word: it may not exceed the cost. Exits with 1 if something is wrong.
+    Checks counts, limits, numbered GPUs and MIG geometry without a solver. Files
+    of a change bundle without layouts are compared with the hash in its manifest.
+    The lower bound of a plan is not proven again. Exits with 1 if a check fails.
     """
     from gpuplanner.decision.layout_planning import plan_problem
     from gpuplanner.planner.plan_variants import read_problems
@@ -196,9 +202,9 @@ def verify(
         due = read_problems(scenario)
     elif scenario is not None:
         asked = given.scenario(scenario)
-        due = {"": plan_problem(asked if board is None else replace(asked, board=board), "rightsized")}
+        due = {"": plan_problem(asked if gpu_model is None else replace(asked, gpu_model=gpu_model), "rightsized")}
     if against is None:
-        report = verify_any(file, board, gpus_per_node=gpus_per_node, against=due)
+        report = verify_any(file, gpu_model, gpus_per_node=gpus_per_node, against=due)
     else:
         report = carried_out(file, against, instant(at))
     if as_json:
@@ -206,7 +212,7 @@ def verify(
         show(parts, as_json=True)
     else:
         put(*(f"ok: {line}" for line in report.findings), *(f"problem: {line}" for line in report.problems))
-        put(f"{file}: {'holds' if report.ok else 'does not hold'}")
+        put(f"{file}: {'all checks passed' if report.ok else 'checks failed'}")
     if not report.ok:
         raise typer.Exit(Exit.CHECK_FAILED)
 
@@ -221,40 +227,47 @@ def _scenario_beside(given_file: str, given: Given) -> Scenario:
 
 
 @app.command()
-@takes("path")
+@takes("actuator")
 def export(
     given_file: Annotated[
         str,
         Argument(
             metavar="SCENARIO|FOLDER|PLAN",
-            help="Scenario, trace folder, 'sample', or the folder of a start or report: files of its decision; "
-            "plan.json: those of a calendar.",
+            help="Scenario, dataset folder, 'sample', or the output folder of start or report: exports the "
+            "recommendation. A plan.json: exports its layout schedule.",
         ),
     ],
     to: Annotated[
         str,
-        Option(help="Of a calendar: mig-parted, configmap, runbook, slurm, an exporter plugged in, or all."),
+        Option(
+            help="With plan.json: files to write: mig-parted, configmap, runbook (Kubernetes scripts), slurm, the name "
+            "of a plugin, or all. Without plan.json: see --actuator."
+        ),
     ] = "all",
     out: Out = Path("build/export"),
     at: Annotated[
-        str | None, Option(help="Only the layouts in force at this instant (ISO 8601, UTC if no zone).")
+        str | None, Option(help="Only the layouts in force at this time, ISO 8601, UTC without an offset.")
     ] = None,
     gres_type: Annotated[
         str | None,
-        Option(metavar="TYPE", help="Slurm's type of a whole GPU, where it is not what slurmd finds."),
+        Option(metavar="TYPE", help="GRES type of a full GPU in slurm.conf, if slurmd detects another one."),
     ] = None,
     *,
     given: Given,
     scenario: Annotated[
         str | None,
         Option(
-            help="What the plan was made of (scenario, trace folder or 'sample'): the index then says how long each "
-            "change will take to drain."
+            help="With plan.json: scenario, dataset folder or 'sample' of the plan; changes.md then shows the "
+            "simulated drain time of each change."
         ),
     ] = None,
     quiet: Quiet = False,
 ) -> None:
-    """Write what is decided, or a calendar, as files that operators apply, with a README that says how."""
+    """Write MIG, Kubernetes or Slurm configuration from a plan.
+
+    README.md in the output folder has the steps: agree, preflight, apply, verify,
+    switch requests, roll back. Example: gpuplanner export sample -o build/export
+    """
     from gpuplanner.report.layout_schedule_files import export_plan
 
     if not given_file.endswith(".json"):

@@ -42,68 +42,72 @@ if TYPE_CHECKING:
 
 
 LEDGER = {
-    "Savings": "what each month promised a week, and what the next month's data show of it",
-    "Baseline": "each month beside the first, whose hours are frozen",
-    "Forecasts": "GPU-hours planned too many and too few, and what they cost beyond perfect sight",
+    "Savings": "forecast and realized capacity freed, by month",
+    "Baseline": "GPU-hours of each month against the first month",
+    "Forecasts": "GPU-hours planned too many and too few, and their cost above a perfect forecast",
 }
-"""What the tables of a savings ledger are."""
-TABLES = ("tenant", "ownership", "bucket", "board", "end", "job")
+"""Titles of the tables of a savings ledger."""
+TABLES = ("tenant", "ownership", "bucket", "gpu_model", "end", "job")
 
 
 @app.command()
-@takes("month", "board", "price_usd_per_gpu_hour", "price_book", "currency", "carbon_region", "carbon_file")
+@takes("month", "gpu_model", "price_usd_per_gpu_hour", "price_book", "currency", "carbon_region", "carbon_file")
 def cost(
     scenario: ScenarioPath,
     given: Given,
     by: Annotated[
-        str, Option(metavar="|".join(TABLES), help="What the cost is parted by, as text.")
+        str, Option(metavar="|".join(TABLES), help="Column to break the cost down by; tenant is the team.")
     ] = "tenant",
     focus: Annotated[
         Path | None,
-        Option(metavar="FILE.csv", help="Write the charge lines as FOCUS 1.2; they sum to the total."),
+        Option(metavar="FILE.csv", help="Write the charge lines with FOCUS 1.2 column names (CSV)."),
     ] = None,
     bill: Annotated[
         Path | None,
-        Option(metavar="DIR", help="Share the total of a bill that 'ingest' wrote; it must reconcile."),
+        Option(metavar="DIR", help="Allocate an imported cloud bill; its GPU-hours must match within 1 %."),
     ] = None,
-    workbook: Annotated[
-        Path | None, Option(metavar="FILE.xlsx", help="Write the tables as a workbook.")
-    ] = None,
+    workbook: Annotated[Path | None, Option(metavar="FILE.xlsx", help="Write the tables as an Excel workbook.")] = None,
     months: Annotated[
-        int, Option(min=0, max=120, help="Also say what to buy, reserve or rent over so many months.")
+        int, Option(min=0, max=120, help="Also recommend GPUs to buy, reserve or rent for this many months.")
     ] = 0,
     risk: Annotated[
-        float, Option(min=0, max=1, help="With --months: weight of the dearest tenth of the paths.")
+        float,
+        Option(min=0, max=1, help="With --months: 0 for the lowest mean cost, 1 for the lowest CVaR (10 %)."),
     ] = 0.0,
     refresh: Annotated[
         str | None,
         Option(
-            metavar="BOARD=SPEED",
-            help="With --months: when a newer board pays that does the work of so many of today's GPUs.",
+            metavar="MODEL=SPEED",
+            help="With --months: month in which a newer GPU model pays off; SPEED is its speed relative to today's.",
         ),
     ] = None,
     burst: Annotated[
         Path | None,
         Option(
             metavar="RULES.yaml",
-            help="Also say which jobs to send to rented GPUs where more is wanted than there is; who may leave, and "
-            "with what data, stands in the file.",
+            help="Also list the jobs to send to rented GPUs above the installed capacity; the file states which teams "
+            "and data may leave.",
         ),
     ] = None,
     ledger: Annotated[
         Path | None,
         Option(
             exists=True,
-            help="Ledger that 'report --ledger' keeps: also say what was promised, what came, and why they differ.",
+            help="Savings record written by 'report --ledger': also compare forecast and realized savings.",
         ),
     ] = None,
     overwrite: Overwrite = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Say what the month cost, for whom and why: every sum is the total to the cent, energy and carbon with ranges.
+    """Report cost, energy and carbon by team (showback).
 
-    'gpuplanner bill' sums the bill of a cloud, and checks it against its lines.
+    The tables by team, ownership, bucket and GPU model sum to the cost of all
+    installed GPU-hours, those by end state and by job to the allocated part.
+    Without a price of yours, GPUs are at the on-demand list price, owned ones as
+    well: no invoice. State prices in a price book (prices.yaml).
+
+    Example: gpuplanner cost build/mine/data --month 2026-10 --workbook cost.xlsx
     """
     import polars as pl
 
@@ -123,7 +127,7 @@ def cost(
     from gpuplanner.usage.job_history import history
 
     if by not in TABLES:
-        raise typer.BadParameter(f"one of {', '.join(TABLES)}", param_hint="--by")
+        raise typer.BadParameter(f"expected one of {', '.join(TABLES)}; got {by!r}", param_hint="--by")
     require_outputs(focus, workbook, inputs=[scenario])
     asked = given.scenario(scenario)
     found = cost_review(asked, None if bill is None else open_dataset(bill).tables["charges"])
@@ -131,13 +135,14 @@ def cost(
     if ledger is not None and found.price is not None:
         kept = read_ledger(forecasts_file(ledger))
         if kept.height:
-            saved["Forecasts"] = errors_in_money(kept, asked, history(asked).fleet.board, found.price.value)
+            saved["Forecasts"] = errors_in_money(kept, asked, history(asked).fleet.gpu_model, found.price.value)
     sent = None if burst is None else burst_plan(asked, read_burst(burst))
     bought = purchase(asked, months, risk=risk) if months else None
     renewed = None if refresh is None else _renewed(asked, months, refresh)
     if focus is not None:
         if found.total is None:
-            raise ScenarioError("--focus", "a price of the GPUs", found.missing[0], "Give a price.")
+            todo = "Give a price: --set price_usd_per_gpu_hour=2.50."
+            raise ScenarioError("--focus", "a price of the GPUs", found.missing[0], todo)
         write_focus(focus, found.costs)
         say(f"written: {focus}")
     if workbook is not None:
@@ -155,8 +160,8 @@ def cost(
         show_frame(table.select(pl.exclude(*hidden)), title=f"{name}: {LEDGER[name]}")
     notes = list(found.missing)
     for part, tables in (
-        (bought, {"begin": "What is begun when", "costs": "Cost by way to pay"}), (renewed, {}),
-        (sent, {"jobs": "Jobs that go out", "stays": "Jobs of these hours that stay"}),
+        (bought, {"begin": "Contracts by start month", "costs": "Cost by contract type"}), (renewed, {}),
+        (sent, {"jobs": "Jobs to send to rented GPUs", "stays": "Jobs of these hours that stay"}),
     ):  # fmt: skip
         if part is not None:
             put(f"\n{part.sentence}")
@@ -179,106 +184,115 @@ def _told(found: CostReview, by: str) -> None:
         for name, one in ({"energy, kWh": found.energy} | carbon).items():
             if one is not None:
                 put(f"{name:<20} {one.value:>14,.1f}  ({one.low:,.1f} to {one.high:,.1f})")
-        put(f"{'at the yearly mean':<20} {found.carbon_at_yearly_mean_kg or 0.0:>14,.1f}")
+        put(f"{'at yearly mean, kg':<20} {found.carbon_at_yearly_mean_kg or 0.0:>14,.1f}")
 
 
 def _renewed(asked: Scenario, months: int, given: str) -> Refresh:
-    """When a newer board pays, of the text of ``--refresh``."""
+    """When a newer GPU model pays off, from the text of ``--refresh``."""
     from gpuplanner.decision.purchase_plan import refresh
 
-    board, _, number = given.partition("=")
+    gpu_model, _, number = given.partition("=")
     try:
         speed = float(number)
     except ValueError:
         speed = 0.0
     if not 0 < speed < float("inf"):
-        text = f"expected BOARD=SPEED, as H200=1.4; got {given!r}"
+        text = f"expected MODEL=SPEED, such as H200=1.4; got {given!r}"
         raise typer.BadParameter(text, param_hint="--refresh")
     if not months:
-        raise typer.BadParameter("expected --months as well", param_hint="--refresh")
-    return refresh(asked, months, board, speed)
+        raise typer.BadParameter("needs --months, such as --months 36", param_hint="--refresh")
+    return refresh(asked, months, gpu_model, speed)
 
 
 HORIZON, GAP, FOLDS, BUDGET_S = 24, 6, 20, 1.0
-"""Of ``--backtest``: slots forecast, slots before them, origins, CPU seconds a series."""
-SERIES = ("tenant", "board", "profile")
+"""Of ``--backtest``: forecast horizon, gap, cutoffs, CPU seconds a series."""
+SERIES = ("tenant", "gpu_model", "profile")
 LONG_S = 60.0
 """CPU seconds from which on all processors take part, if nothing else is asked for."""
 
 
 @app.command()
-@takes("board", "seed")
+@takes("gpu_model", "seed")
 def forecast(
     scenario: ScenarioPath,
     given: Given,
     back: Annotated[
-        bool, Option("--backtest", help="GPUs by tenant and in all from many origins; needs no board.")
+        bool,
+        Option("--backtest", help="Show the errors of each model over many cutoffs; needs no GPU model."),
     ] = False,
-    horizon: Annotated[int | None, Option(min=1, help="Slots to forecast.")] = None,
-    gap: Annotated[
-        int | None, Option(min=0, help="Slots between an origin and the first one that is forecast.")
+    horizon: Annotated[
+        int | None, Option(min=1, help="Forecast horizon, in intervals of interval_hours (1 h).")
     ] = None,
-    folds: Annotated[int, Option(min=1, help="Origins; the first two fifths only calibrate.")] = FOLDS,
+    gap: Annotated[int | None, Option(min=0, help="Intervals between the cutoff and the first forecast.")] = None,
+    cutoffs: Annotated[int, Option(min=1, help="Number of backtest cutoffs; the first 40 % only calibrate.")] = FOLDS,
     budget: Annotated[
-        float, Option(min=0, help="CPU seconds a series; the dearest candidates go first.")
+        float,
+        Option(min=0, help="Backtest CPU seconds for each series; the slowest models drop out first."),
     ] = BUDGET_S,
-    models: Annotated[str | None, Option(help="Candidates, joined by commas.")] = None,
+    models: Annotated[str | None, Option(help="Models to backtest, separated by commas.")] = None,
     workers: WorkersAsked = None,
-    known: Annotated[
-        bool, Option("--known/--no-known", help="Use what is known of the jobs that run and wait.")
-    ] = True,
+    known: Annotated[bool, Option("--known/--no-known", help="Use the jobs that run or wait at the cutoff.")] = True,
     by: Annotated[
-        str,
-        Option(
-            help="Series of GPUs by tenant (and board, where every job says it) or board, or of instances by profile."
-        ),
-    ] = "tenant",
+        str | None,
+        Option(help="Series to forecast: tenant (GPUs of each team), gpu_model, or profile (MIG instances)."),
+    ] = None,
     at: Annotated[
-        str | None, Option(metavar="TIME", help="Origin: nothing later is looked at; ISO 8601.")
+        str | None,
+        Option(metavar="TIME", help="Cutoff: later data are ignored; ISO 8601. [default: end of the data]"),
     ] = None,
     paths: Annotated[
-        Path | None, Option(help="Write sample paths as Parquet: unique_id, path, ds, y.")
+        Path | None, Option(help="Write sample paths of demand as Parquet: unique_id, path, ds, y.")
     ] = None,
     most: Annotated[
-        int | None, Option("--representatives", min=1, help="Write so many paths for all, with weights.")
+        int | None,
+        Option("--representatives", min=1, help="With --paths: reduce the paths to this many weighted ones."),
     ] = None,
     announced: Annotated[
-        Path | None, Option(help="Jobs known to come: tenant, start_time, end_time, gpus (CSV, Parquet).")
+        Path | None, Option(help="Announced jobs: tenant, start_time, end_time, gpus (CSV or Parquet).")
     ] = None,
     calendar: Annotated[
         Path | None,
-        Option(help="Releases, holidays, maintenance: kind, start_time, end_time (CSV, Parquet)."),
+        Option(help="Releases, holidays, maintenance: kind, start_time, end_time (CSV or Parquet)."),
     ] = None,
     sums: Annotated[
         str | None,
         Option(
-            help="How series add up to the fleet: mint moves all by their errors (the default), top shares its "
-            "forecast out, none leaves each as forecast."
+            help="Make series and their sum agree: mint (by past errors, the default), top (split the sum) or none."
         ),
     ] = None,
-    out: Annotated[Path | None, Option("-o", "--out", help="Write every judged fold as Parquet.")] = None,
+    out: Annotated[
+        Path | None,
+        Option("-o", "--out", help="Write the backtest forecasts as Parquet."),
+    ] = None,
     overwrite: Overwrite = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Forecast the demand for each profile, with the past error of every model; --backtest: from many origins."""
+    """Forecast GPU demand, with backtest errors of every model.
+
+    Without options: demand by MIG profile, as 'plan' uses it. With --by, --horizon,
+    --at or other options: GPUs by team (default), GPU model or profile.
+    --backtest: no forecast, but the errors of each model over many cutoffs.
+
+    Example: gpuplanner forecast build/mine/data --by gpu_model --horizon 168
+    """
     from gpuplanner.core.stage_cache import data_folder
 
     require_outputs(out, paths, inputs=[scenario])
     asked = given.scenario(scenario)
     instant = _instant(at, asked.tz)
     if back:
-        _backtest(asked, instant, by, horizon or HORIZON, GAP if gap is None else gap, folds, budget,
+        _backtest(asked, instant, by or SERIES[0], horizon or HORIZON, GAP if gap is None else gap, cutoffs, budget,
                   models, workers, known, calendar, paths, most, out, as_json, quiet)  # fmt: skip
         return
     if out is not None or models is not None:
-        raise typer.BadParameter("-o and --models belong to --backtest")
-    told = (instant, paths, horizon, gap, announced, calendar, sums)
+        raise typer.BadParameter("-o and --models need --backtest")
+    told = (by, instant, paths, horizon, gap, announced, calendar, sums)
     if all(one is None for one in told) and (data_folder(asked.data) / "jobs.parquet").is_file():
         _by_profile(asked, as_json, quiet)
         return
-    _ahead(asked, instant, by, horizon or asked.horizon_slots, gap or 0, known, (announced, calendar, sums),
-           paths, most, as_json, quiet)  # fmt: skip
+    _ahead(asked, instant, by or SERIES[0], horizon or asked.horizon_intervals, gap or 0, known,
+           (announced, calendar, sums), paths, most, as_json, quiet)  # fmt: skip
 
 
 def _by_profile(asked: Scenario, as_json: bool, quiet: bool) -> None:
@@ -292,16 +306,16 @@ def _by_profile(asked: Scenario, as_json: bool, quiet: bool) -> None:
         rows = {name: getattr(result, name) for name in ("choice", "scores", "forecast")}
         show(rows | {"jobs_left_out": left_out}, as_json=True)
         return
-    show_frame(result.choice, title="model used for each series")
-    show_frame(pooled_scores, title="score of every model on past origins, pool")
+    show_frame(result.choice, title="Model of each series")
+    show_frame(pooled_scores, title="Backtest errors of every model, all series")
     reasons = ((reason, jobs) for reason, jobs in left_out.items() if jobs)
-    lines = (f"left out of the demand: {jobs:,} job(s), {reason}" for reason, jobs in reasons)
-    said = "MASE below 1 beats the seasonal naive in sample; --json gives every slot and quantile"
+    lines = (f"left out of the demand: {jobs:,} job{'s' * (jobs != 1)}, {reason}" for reason, jobs in reasons)
+    said = "MASE below 1 beats the seasonal naive model; --json prints every interval and quantile"
     say(*lines, said, quiet=quiet)
 
 
 def _backtest(
-    asked: Scenario, at: datetime | None, by: str, horizon: int, gap: int, folds: int, budget: float,
+    asked: Scenario, at: datetime | None, by: str, horizon: int, gap: int, cutoffs: int, budget: float,
     models: str | None, workers: str | None, known: bool, calendar: Path | None, paths: Path | None,
     most: int | None, out: Path | None, as_json: bool, quiet: bool,
 ) -> None:  # fmt: skip
@@ -319,17 +333,17 @@ def _backtest(
 
     days = None if calendar is None else read_calendar(calendar)
     source = wanted(asked, at=at, by=resolve(by, SERIES, what="--by"), calendar=days)
-    kept, left = affordable(budget, folds)
+    kept, left = affordable(budget, cutoffs)
     if models is not None:
         kept = tuple(resolve(name, CANDIDATES, what="model") for name in models.split(","))
         left = ()
     say(*source.remarks, quiet=quiet)
     if left:
-        say(f"beyond the budget of {budget:g} CPU s a series: {', '.join(left)}", quiet=quiet)
-    say(f"forecasting {len(source.ids)} series from {folds} origins ...", quiet=quiet)
-    long = expected_cpu_s(kept, folds * len(source.ids)) > LONG_S
+        say(f"left out, over {budget:g} CPU seconds a series (--budget): {', '.join(left)}", quiet=quiet)
+    say(f"forecasting {len(source.ids)} series at {cutoffs} cutoffs ...", quiet=quiet)
+    long = expected_cpu_s(kept, cutoffs * len(source.ids)) > LONG_S
     judged = rolling(
-        source, horizon=horizon, gap=gap, folds=folds, models=kept, price=UNMET_PRICE,
+        source, horizon=horizon, gap=gap, cutoffs=cutoffs, models=kept, price=UNMET_PRICE,
         with_known=known, seed=asked.seed, workers=workers_of(workers, os.cpu_count() or 1 if long else 1),
         progress=_tenths if long and not quiet else None,
     )  # fmt: skip
@@ -357,13 +371,13 @@ def _backtest(
             as_json=True,
         )
         return
-    show_frame(mean, title="mean over the series; chosen: the weighted forecast that somebody would have got")
-    show_frame(fixed, title="chosen, beside the candidate that would have been best throughout")
+    show_frame(mean, title="Mean errors over the series (chosen: the weighted forecast)")
+    show_frame(fixed, title="Weighted forecast and best single model")
     mine = scores.filter(scores["model"] == "chosen").drop("chosen", "weight")
-    show_frame(mine, title="chosen, by series")
+    show_frame(mine, title="Weighted forecast by series")
     ids, words = judged.test.grid.ids, weights_in_words(judged)
     future = pl.DataFrame({"unique_id": ids, "weights": words, "rule": judged.test.rules})
-    show_frame(future, title="weights for the future")
+    show_frame(future, title="Weights of the models")
 
 
 def _tenths(done: int, total: int) -> None:
@@ -401,9 +415,9 @@ def _ahead(
         return
     say(*source.remarks, quiet=quiet)
     if source.known is not None:
-        show_frame(source.running(), title="what runs, and how much of it is left")
-    show_frame(choice, title="model used for each series")
-    show_frame(table, title="forecast")
+        show_frame(source.running(), title="Running jobs and their remaining GPU-hours")
+    show_frame(choice, title="Model of each series")
+    show_frame(table, title="Forecast")
 
 
 def _instant(text: str | None, zone: str) -> datetime | None:

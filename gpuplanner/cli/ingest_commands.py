@@ -39,54 +39,44 @@ if TYPE_CHECKING:
 
 @app.command()
 def ingest(
-    source: Annotated[
-        str | None, Argument(help="Name of the source, or 'auto' to find it from the content.")
-    ] = None,
-    paths: Annotated[list[Path] | None, Argument(help="Files to read.")] = None,
+    source: Annotated[str | None, Argument(help="Source of the files (see --list), or 'auto' to detect it.")] = None,
+    paths: Annotated[list[Path] | None, Argument(help="Files to import.")] = None,
     out: Out = Path("build/trace"),
-    nodes: Annotated[Path | None, Option(help="Node list that belongs to the jobs.")] = None,
+    nodes: Annotated[Path | None, Option(help="Node list of the cluster that ran the jobs.")] = None,
     tz: Tz = None,
-    origin: Annotated[
-        str | None, Option(help="Instant that a source which counts seconds starts from.")
-    ] = None,
+    origin: Annotated[str | None, Option(help="Start time of a source that counts seconds, ISO 8601.")] = None,
     interval: Annotated[
-        float | None, Option(help="Seconds between samples, for telemetry without times.", min=0)
+        float | None, Option(help="Seconds between two samples, for telemetry without times.", min=0)
     ] = None,
-    node: Annotated[
-        str | None, Option(help="Node of telemetry that does not name it; else the file name.")
-    ] = None,
-    gpu: Annotated[
-        int | None, Option(help="GPU of telemetry that does not say which it is of.", min=0)
-    ] = None,
-    columns: Annotated[
-        str | None, Option(help="Fields of a file without a header, joined by commas.")
-    ] = None,
+    node: Annotated[str | None, Option(help="Node of telemetry that names none. [default: the file name]")] = None,
+    gpu: Annotated[int | None, Option(help="GPU index of telemetry that names none.", min=0)] = None,
+    columns: Annotated[str | None, Option(help="Column names of a file without a header, separated by commas.")] = None,
     query: Annotated[
-        str | None, Option(help="Query behind a Prometheus answer whose series lack metric names.")
+        str | None, Option(help="Query of a Prometheus response whose series have no metric name.")
     ] = None,
     pseudonyms: Annotated[
         str | None,
         Option(
             metavar="COLUMNS",
-            help="Replace names: user, tenant, job_id, job_name, partition, joined by commas.",
+            help="Pseudonymize these columns: user, tenant, job_id, job_name, partition, separated by commas.",
         ),
     ] = None,
-    key_file: Annotated[Path | None, Option(help="Key of the pseudonyms, from 'gpuplanner new-key'.")] = None,
+    key_file: Annotated[Path | None, Option(help="Key file of the pseudonyms (gpuplanner keygen).")] = None,
     gpu_models: GpuModels = None,
-    append: Annotated[
-        bool, Option("--append", help="Add only files that are new or changed: what is done anyway.")
-    ] = False,
+    append: Annotated[bool, Option("--append", help="Add only new or changed files (the default).")] = False,
     replace: Annotated[
-        bool, Option("--replace", help="Read the source anew: forget what it said before.")
+        bool, Option("--replace", help="Read the source again and replace the rows that it gave before.")
     ] = False,
     workers: WorkersAsked = None,
-    list_sources: Annotated[bool, Option("--list", help="Name the sources and stop.")] = False,
+    list_sources: Annotated[bool, Option("--list", help="List the sources and exit.")] = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Add a trace, telemetry, a bill or a node list to a dataset: rows, rejects with reasons, quality, provenance.
+    """Import job traces, telemetry, bills or node lists into a dataset.
 
-    'gpuplanner scrape' reads telemetry from a live Prometheus instead of files.
+    The folder keeps the rows, rejected rows with their reasons, a quality report
+    and the provenance. 'gpuplanner scrape' reads telemetry from a live Prometheus
+    server instead of files. Example: gpuplanner ingest auto jobs.txt -o build/mine
     """
     from gpuplanner import ingest
     from gpuplanner.core.execution import progress_bar
@@ -96,12 +86,12 @@ def ingest(
         return
     if source is None or not paths:
         raise typer.BadParameter(
-            "ingest needs a SOURCE and at least one PATH; 'gpuplanner ingest --list' names the sources"
+            "ingest needs a SOURCE and at least one PATH; 'gpuplanner ingest --list' lists the sources"
         )
     if (pseudonyms is None) != (key_file is None):
-        raise typer.BadParameter("--pseudonyms and --key-file go together")
+        raise typer.BadParameter("--pseudonyms and --key-file need each other (gpuplanner keygen)")
     if append and replace:
-        raise typer.BadParameter("--append and --replace ask for different things: give one of them")
+        raise typer.BadParameter("use either --append or --replace")
     terms, change = _without_names(pseudonyms, key_file)
     with progress_bar(quiet=quiet):
         done = ingest.add(
@@ -129,12 +119,15 @@ def ingest(
 def _quality_lines(read: Dataset) -> list[str]:
     """The checks of a dataset that found something, a line each."""
     rows = read.quality.select("check", "severity", "rows").iter_rows()
-    return [f"{severity}: {check}: {count} row(s)" for check, severity, count in rows]
+    return [f"{severity}: {check}: {count:,} row{'s' * (count != 1)}" for check, severity, count in rows]
 
 
-@app.command("new-key", hidden=True)
-def make_key(path: Annotated[Path, Argument(metavar="FILE", help="File to make.")]) -> None:
-    """Make a key for pseudonyms, readable by its owner alone; keep it apart from the data."""
+@app.command("keygen", hidden=True)
+def make_key(path: Annotated[Path, Argument(metavar="FILE", help="Key file to create.")]) -> None:
+    """Create a key file for pseudonyms, readable by its owner only.
+
+    Keep it apart from the data.
+    """
     from gpuplanner.core.privacy import new_key
 
     new_key(path)
@@ -143,47 +136,45 @@ def make_key(path: Annotated[Path, Argument(metavar="FILE", help="File to make."
 
 @app.command()
 def describe(
-    folder: Annotated[str, Argument(metavar="DIR", help="Folder written by 'ingest', or 'sample'.")],
+    folder: Annotated[str, Argument(metavar="DIR", help="Dataset folder from 'ingest', or 'sample'.")],
     chart: Annotated[
         Path | None,
-        chart_option("Draw what is wrong with the data: .html, a page of its own, or .svg, a picture."),
+        chart_option("Write a chart of the data quality: .html (page) or .svg (chart alone)."),
     ] = None,
     hours: Annotated[
         Path | None,
         Option(
             metavar="FILE",
-            help="Write telemetry by hour, device and job here: activity, memory, energy, coverage; .csv or .parquet.",
+            help="Write hourly telemetry by GPU and job: activity, memory, energy, coverage; .csv or .parquet.",
         ),
     ] = None,
-    nodes: Annotated[
-        bool, Option("--by-node", help="Also say how many GPU-hours were held on each node.")
-    ] = False,
+    nodes: Annotated[bool, Option("--by-node", help="Also show the allocated GPU-hours of each node.")] = False,
     job_class: Annotated[
         str | None,
         Option(
             "--class",
             metavar="CLASS",
-            help="List the jobs of a class, which the source or a rule names: pretraining, fine-tuning, evaluation, "
-            "inference, interactive, another of the source, or all.",
+            help="List the jobs of a class: pretraining, fine-tuning, evaluation, inference, interactive, another "
+            "one of the source, or all.",
         ),
     ] = None,
     smallest_group: SmallestGroup = 0,
     overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
-    """Say what a folder holds: jobs and where their time went, telemetry, bills, nodes, series; and what is wrong."""
+    """Summarize a dataset: jobs, utilization, waits, data quality."""
     from gpuplanner import usage
     from gpuplanner.usage.dataset_description import data_quality
 
     if smallest_group and job_class is not None:
-        raise typer.BadParameter("--class goes without --smallest-group: a job is one person's")
+        raise typer.BadParameter("use either --class or --smallest-group: one job shows one person")
     require_outputs(chart)
     if hours is not None:
         _write_hours(folder, hours)
     told = usage.describe(folder, smallest_group=smallest_group, nodes=nodes, job_class=job_class)
     for option, value in (("--smallest-group", smallest_group or None), ("--class", job_class)):
         if value is not None and told.jobs is None:
-            say(f"warning: {option} means nothing without jobs: it was left out")
+            say(f"warning: {option} ignored: the folder holds no jobs")
     if chart is not None:
         from gpuplanner.report.dataset_sections import quality_page, quality_svg
         from gpuplanner.report.html_page import write_drawn
@@ -215,7 +206,7 @@ def _write_hours(folder: str, file: Path) -> None:
     from gpuplanner.usage.dataset_description import hours_of_telemetry
 
     if file.suffix not in (".csv", ".parquet"):
-        raise typer.BadParameter("the name must end in .csv or .parquet", param_hint="--hours")
+        raise typer.BadParameter("expected a file name that ends in .csv or .parquet", param_hint="--hours")
     require_outputs(file)
     table = hours_of_telemetry(folder)
     if file.suffix == ".csv":
@@ -240,24 +231,32 @@ def _without_names(
     return terms, lambda read: without_names(read, key, names)
 
 
-@app.command(hidden=True)
+@app.command()
 def scrape(
-    url: Annotated[str, Argument(metavar="URL", help="Address of Prometheus, without /api/v1.")],
-    start: Annotated[str, Option(help="First instant, ISO 8601 with an offset from UTC.")],
-    end: Annotated[str, Option(help="Last instant, ISO 8601 with an offset from UTC.")],
+    url: Annotated[str, Argument(metavar="URL", help="Address of the Prometheus server, without /api/v1.")],
+    start: Annotated[str, Option(help="First time, ISO 8601 with an offset from UTC.")],
+    end: Annotated[str, Option(help="Last time, ISO 8601 with an offset from UTC.")],
     out: Out = Path("build/telemetry"),
-    interval: Annotated[float, Option(help="Scrape interval in seconds.", min=0.001)] = 15.0,
+    interval: Annotated[
+        float,
+        Option(help="Scrape interval of the server in seconds; must match (see /api/v1/targets).", min=0.001),
+    ] = 15.0,
     step: Annotated[
-        float | None, Option(help="Ask for a grid of this many seconds, not for the scrapes.", min=0.001)
+        float | None, Option(help="Request one value every so many seconds, not the raw scrapes.", min=0.001)
     ] = None,
     match: Annotated[
         list[str] | None, Option(metavar="LABEL=VALUE", help="Only series with this label; repeatable.")
     ] = None,
-    ca_file: Annotated[Path | None, Option(help="Certificates to trust beside the system's.")] = None,
+    ca_file: Annotated[Path | None, Option(help="Additional CA certificates to trust.")] = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Read GPU telemetry of a span from a live Prometheus; a token goes in GPUPLANNER_PROMETHEUS_TOKEN."""
+    """Import GPU telemetry from a live Prometheus server.
+
+    Set GPUPLANNER_PROMETHEUS_TOKEN to a bearer token. Reads DCGM and AMD metrics,
+    not those of pods and nodes. Pass the output folder to 'gpuplanner start' with
+    the files of jobs and nodes.
+    """
     from gpuplanner.core.output_writing import held_directory
     from gpuplanner.ingest.dataset_folder import MARK
     from gpuplanner.ingest.dataset_import import add_read
@@ -267,24 +266,28 @@ def scrape(
     for text in match or []:
         label, equals, value = text.partition("=")
         if not equals:
-            raise typer.BadParameter(f"--match takes LABEL=VALUE, not {text!r}")
+            raise typer.BadParameter(f"--match: expected LABEL=VALUE; got {text!r}")
         matchers[label] = value
     server = Server(url, ca_file=ca_file)
     with held_directory(out, mark=MARK):
         read = read_live(server, start, end, interval_s=interval, step_s=step, matchers=matchers)
         add_read(read, out)
     show(read.summary(), as_json=as_json)
-    say(*_quality_lines(read), f"written to {out}", quiet=quiet)
+    say(*_quality_lines(read), f"written: {out}", quiet=quiet)
 
 
 @app.command(hidden=True)
 def bill(
-    folder: Annotated[Path, Argument(metavar="DIR", help="Folder of a bill written by 'ingest'.")],
-    tag: Annotated[str | None, Option(help="Key of the tag that names tenants.")] = None,
-    charge_period: Annotated[bool, Option("--charge-period", help="Months of use, not of billing.")] = False,
+    folder: Annotated[Path, Argument(metavar="DIR", help="Dataset folder of an imported bill.")],
+    tag: Annotated[str | None, Option(help="Tag key that names the team.")] = None,
+    charge_period: Annotated[bool, Option("--charge-period", help="Group by month of use.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Sum a cloud bill by month, tenant and GPU instance type, and check the sums against its lines."""
+    """Sum a cloud bill by month, team and GPU instance type.
+
+    Exits with 1 if the sums differ from the lines of the bill. The total of the
+    invoice is not compared.
+    """
     from gpuplanner.core.errors import TraceFormatError
     from gpuplanner.ingest.bills.bill_summary import difference, summarise, totals, unknown_types
     from gpuplanner.ingest.dataset_folder import open_dataset
@@ -292,13 +295,13 @@ def bill(
     found = open_dataset(folder)
     charges = found.tables.get("charges")
     if charges is None:
-        todo = "Ingest a FOCUS or CUR export first."
+        todo = "Import a FOCUS or CUR export: gpuplanner ingest focus FILE -o DIR."
         raise TraceFormatError(str(folder), "the charges of a bill", f"{found.kind}", todo)
     summary = summarise(charges, tag=tag, period="charge" if charge_period else "billing")
     tables = {"summary": summary, "totals": totals(charges), "unknown instance types": unknown_types(charges)}
     show_tables(tables, as_json=as_json)
     off = [row for row in difference(summary, charges).iter_rows() if any(row[1:])]
     for currency, *costs in off:
-        say(f"problem: the summary misses the bill by {', '.join(map(str, costs))} {currency}")
+        say(f"problem: the summary differs from the bill by {', '.join(map(str, costs))} {currency}")
     if off:
         raise typer.Exit(Exit.CHECK_FAILED)

@@ -55,9 +55,7 @@ FREE = "auto"
 """Method of the plan that stands beside one with few sets of layouts."""
 
 
-def plan_file(
-    path: str, how: dict[str, Any], out: Path | None, given: Given, *, as_json: bool, quiet: bool
-) -> Exit:
+def plan_file(path: str, how: dict[str, Any], out: Path | None, given: Given, *, as_json: bool, quiet: bool) -> Exit:
     """Plan the pools of a problem file, check the plans, print and write them."""
     from gpuplanner.decision.layout_planning import Planned, choices
     from gpuplanner.planner.layout_plan import plan_to_json
@@ -106,9 +104,9 @@ def plan_pools(
     write_plan(out, lambda: fleet_to_json(planned.plan, planned.problems))
     figures = fleet_figures(found)
     if not as_json:
-        show_frame(planned.table, title="plans by pool, and their sum")
+        show_frame(planned.table, title="Plans by pool")
         if planned.transfers:
-            show_frame(planned.moved, title="demand served by another GPU model, mean instances")
+            show_frame(planned.moved, title="Demand served by another GPU model (mean instances)")
         if planned.sentence is not None:
             put(planned.sentence)
     took = f"{found.explanation}\nFound in {found.seconds:.1f} s."
@@ -128,17 +126,16 @@ def plan_pools(
 def fleet_figures(fleet: FleetPlan) -> dict[str, object]:
     """What ``plan`` prints of the plans of several pools: their sums."""
     return {name: getattr(fleet, name) for name in ("status", "objective", "bound", "gap")} | {
-        name: sum(getattr(found, name) for found in fleet.plans.values())
-        for name in ("unmet_gpu_hours", "changes")
+        name: sum(getattr(found, name) for found in fleet.plans.values()) for name in ("unmet_gpu_hours", "changes")
     }
 
 
 def idle_remarks(fleet: FleetPools) -> list[str]:
-    """A sentence on boards that no job held."""
+    """A sentence on GPU models that no job was allocated."""
     if not fleet.idle:
         return []
     listed = ", ".join(f"{gpus:,} × {name}" for name, gpus in fleet.idle.items())
-    return [f"No job held them, so nothing is planned for {listed}: they are in the ledger as free."]
+    return [f"No plan for {listed}: no job was allocated them, and the ledger lists them as unallocated."]
 
 
 def _checked(path: str, pools: Mapping[str, PlanProblem], asked: Mapping[str, Any]) -> FleetPlan:
@@ -162,8 +159,8 @@ def plan_figures(found: Plan, problem: PlanProblem, *, as_json: bool) -> dict[st
     from gpuplanner.planner.numbered_gpus import layout_changes
 
     figures: dict[str, object] = {key: getattr(found, key) for key in _PLAN_KEYS}
-    if problem.board.profiles:
-        # A parked GPU has no work to lose when it is cut; what emptying it costs stands in gpus_not_needed.
+    if problem.gpu_model.profiles:
+        # An idle GPU loses no work when it is partitioned; gpus_not_needed has the cost of draining it.
         cut = problem.change_gpu_hours if problem.prices is None else problem.prices.dress
         figures |= {"change_gpu_hours": cut, "change_takes": problem.change.words()}
         figures |= {"departures": found.departures, "reboots": found.reboots}
@@ -174,18 +171,18 @@ def plan_figures(found: Plan, problem: PlanProblem, *, as_json: bool) -> dict[st
 
 
 def show_choices(choices: Sequence[PlanChoice], of: str = "") -> None:
-    """Print the calm plan and the free one beside it, and what both are in a sentence."""
+    """Print the few-changes plan beside the unrestricted plan, and a sentence on both."""
     import polars as pl
 
     from gpuplanner.decision.layout_planning import choice_sentence, choice_table
 
     if choices:
         rows = choice_table(choices).drop("plan", "method")
-        columns: dict[str, list[Any]] = {"plans": rows.columns}
+        columns: dict[str, list[Any]] = {"figure": rows.columns}
         for one, row in zip(choices, rows.rows(), strict=True):
             columns[one.name] = [float(value) for value in row]
         put("")
-        show_frame(pl.DataFrame(columns), title=f"few sets of layouts, or any number{of}")
+        show_frame(pl.DataFrame(columns), title=f"Few-changes plan and unrestricted plan{of}")
         put(choice_sentence(choices))
 
 
@@ -205,33 +202,33 @@ def plan_exit(status: str, *, timed_out: bool) -> Exit:
 
 
 @app.command()
-@takes("board", "seed", "work_limit", "time_limit_s")
+@takes("gpu_model", "seed", "work_limit", "time_limit_s")
 def plan(
     scenario: MaybeScenario = None,
     *,
     given: Given,
-    out: Annotated[Path | None, Option("-o", "--out", help="Write plan.json here.")] = None,
+    out: Annotated[Path | None, Option("-o", "--out", help="File to write, such as plan.json.")] = None,
     method: Annotated[
         str | None,
         Option(
-            help="auto, milp, dp (small fleets), greedy, calendar or static; without, few sets of layouts where "
-            "the path empties whole nodes, else milp."
+            help="Solver: auto, milp, dp (small fleets), greedy, calendar (few layout mixes) or static. [default: "
+            "calendar if the actuator drains whole nodes, else milp]"
         ),
     ] = None,
-    calendars: Annotated[int | None, Option(min=1, help="Most different layouts, for the calendar.")] = None,
+    calendars: Annotated[int | None, Option(min=1, help="Maximum number of layout mixes.")] = None,
     robust: Annotated[
         bool,
         Option(
             "--robust",
-            help="Plan for the mean and two quantiles of demand, weigh each plan over sample paths, and take the one "
-            "of least mean cost.",
+            help="Plan for the mean and two quantiles of demand, and choose the plan with the lowest mean "
+            "cost over sample paths.",
         ),
     ] = False,
     compared: Annotated[
         bool,
         Option(
             "--compare/--no-compare",
-            help="Also hold today's fleet against policies at equal service: half a minute the first time.",
+            help="Also compare operating policies, which takes half a minute the first time.",
         ),
     ] = True,
     overwrite: Overwrite = False,
@@ -243,12 +240,19 @@ def plan(
     row: Row = None,
     latency_share: LatencyShare = None,
 ) -> None:
-    """Plan MIG layouts over time, with a lower bound; with --services, size services for the fewest GPUs."""
+    """Compute a MIG layout schedule with a proven optimality gap.
+
+    The schedule changes layouts hour by hour. It is not the recommendation of
+    'start', which is one layout: that is in its change bundle (export/README.md).
+    With --services, size inference services for the fewest GPUs instead.
+
+    Example: gpuplanner plan build/mine/data -o plan.json
+    """
     from gpuplanner.cli.compare_commands import show_comparison
     from gpuplanner.core.errors import resolve
     from gpuplanner.decision.comparison_record import compared as compared_ways
     from gpuplanner.decision.layout_planning import (
-        calm_and_free,
+        few_changes_and_unrestricted,
         over_fixed,
         plan_view,
         weigh_plans_over_paths,
@@ -260,13 +264,13 @@ def plan(
     files = service_files(scenario, given.assignments, services, rates, latencies, row, latency_share)
     if files is not None:
         if method is not None or calendars is not None:
-            raise typer.BadParameter("--method and --calendars mean nothing with --services")
+            raise typer.BadParameter("use --services without --method and --calendars")
         raise typer.Exit(size_services(files, given, out=out, as_json=as_json, quiet=quiet))
     assert scenario is not None
     method = None if method is None else resolve(method, METHODS, what="method")
     if scenario.endswith(".json"):
-        if given.assignments or "board" in given.fields:
-            raise typer.BadParameter("a problem file takes no --set or --board")
+        if given.assignments or "gpu_model" in given.fields:
+            raise typer.BadParameter("use a problem file (.json) without --set and --gpu-model")
         how: dict[str, Any] = {"method": method or "auto", "calendars": calendars or 2}
         raise typer.Exit(plan_file(scenario, how, out, given, as_json=as_json, quiet=quiet))
     require_outputs(out, inputs=[scenario])
@@ -275,7 +279,7 @@ def plan(
     pools = pools_of(asked)
     if pools.several or fleet.untold:
         if robust:
-            raise typer.BadParameter("--robust plans one pool: name its board with --board")
+            raise typer.BadParameter("--robust plans one pool: name its GPU model with --gpu-model")
         how = {"method": method, "calendars": calendars}
         raise typer.Exit(plan_pools(pools, how, out, compare=compared, as_json=as_json, quiet=quiet))
     fleet.require_board("plan")
@@ -285,12 +289,12 @@ def plan(
     else:
         planned = weighed.plans[weighed.preferred]
         if not as_json:
-            show_frame(weighed.table, title=f"plans over {weighed.n_paths} sample paths of demand")
+            show_frame(weighed.table, title=f"Cost over {weighed.n_paths} sample paths of demand")
             put(weighed.sentence)
     found = planned.plan
     write_plan(out, lambda: plan_to_json(found, planned.problem))
     figures = plan_figures(found, planned.problem, as_json=as_json)
-    choices = () if weighed is not None else calm_and_free(asked, planned)
+    choices = () if weighed is not None else few_changes_and_unrestricted(asked, planned)
     over = over_fixed(asked, planned)
     if as_json:
         figures |= {"plan_choices": choices, "over_fixed": over and vars(over)}
@@ -302,7 +306,7 @@ def plan(
     took = f"{found.explanation} Found in {found.seconds:.1f} s."
     say(*fleet.remarks(), took, *checkable(out), quiet=quiet)
     if compared:
-        say("comparing ways to run the fleet at the same service ...", quiet=quiet)
+        say("comparing policies ...", quiet=quiet)
     kept = compared_ways(asked) if compared else None
     if as_json:
         beside = {} if weighed is None else {"robust": weighed.to_dict()}
@@ -313,37 +317,39 @@ def plan(
 
 
 @app.command()
-@takes("board", "seed", "work_limit", "time_limit_s", "tz", "currency")
+@takes("gpu_model", "seed", "work_limit", "time_limit_s", "tz", "currency")
 def report(
     month: Annotated[
         str,
         Argument(
             metavar="MONTH[..MONTH]|DATA",
-            help="YYYY-MM or 'all'; or what to report on, as a scenario: the month it names, else all. A range is a "
-            "chain in one folder: what was done stands, what is missing is made up; '..' is all months of the data up "
-            "to the last whole one.",
+            help="Month YYYY-MM, 'all', or a scenario or dataset folder. A range such as 2026-01..2026-03 writes the "
+            "missing months into one folder; '..' means every complete month of the data.",
         ),
     ],
     scenario: Annotated[
-        str, Option("--scenario", "--data", help="Scenario YAML, trace folder, or 'sample'.")
+        str, Option("--scenario", "--data", help="Scenario YAML file, dataset folder, or 'sample'.")
     ] = "sample",
     *,
     given: Given,
-    out: Annotated[Path | None, Option("-o", "--out", help="Folder of the report.")] = None,
+    out: Annotated[Path | None, Option("-o", "--out", help="Output folder of the report.")] = None,
     ledger: Annotated[
         Path | None,
         Option(
-            help="Parquet of past forecasts, with promised savings beside it: the page says how they did, and this "
-            "month is added."
+            help="Parquet file that records forecasts and savings: the report shows the errors of past months and adds "
+            "this one."
         ),
     ] = None,
     again: Annotated[
-        list[str] | None, Option(metavar="MONTH", help="With a range: make this month anew; may be repeated.")
+        list[str] | None, Option(metavar="MONTH", help="With a range: write this month again; repeatable.")
     ] = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Write the monthly report: one page, a workbook, study.json, the plan and its exports."""
+    """Write the monthly report (HTML, Excel, PDF, JSON, manifests).
+
+    Example: gpuplanner report 2026-10 --data build/mine/data -o reports/october
+    """
     from gpuplanner.core.errors import ScenarioError
 
     several = re.fullmatch(r"[\d-]*\.\.[\d-]*", month) is not None
@@ -351,13 +357,13 @@ def report(
         month, scenario = given.scenario(month).month or "all", month
     elif month != "all" and not several and not month[:1].isdigit():
         expected = "a month such as 2026-02, 'all', or the folder or scenario to report on"
-        raise ScenarioError("report", expected, repr(month), "Check the path.")
+        raise ScenarioError("report", expected, repr(month), "Give for example: gpuplanner report 2026-02.")
     asked = given.scenario(scenario)
     if several:
         from gpuplanner.cli.recurring_commands import report_chain
 
         if ledger is not None:
-            raise typer.BadParameter("--ledger goes without a range: a chain keeps its own")
+            raise typer.BadParameter("use --ledger with one month: a range keeps its own ledger")
         place = out or Path("reports") / asked.name.replace(" ", "-")
         report_chain(asked, month, place, again or [], as_json=as_json, quiet=quiet)
         return
@@ -368,13 +374,15 @@ def report(
 
 @app.command()
 def demo(out: Out = Path("reports/demo"), as_json: Json = False, quiet: Quiet = False) -> None:
-    """Walk the whole way on the bundled sample and write its report, with a few of the policies."""
+    """Run the full analysis on bundled sample data.
+
+    Writes the report of one month in about two minutes. It compares two of the
+    policies; 'gpuplanner compare sample' compares all.
+    """
     from gpuplanner.core.scenario import Scenario
 
     # With these policies: a small frontier, within two minutes.
-    _report(
-        Scenario(month="2026-02", replications=10, policies="static_whole,static_mig"), out, as_json, quiet
-    )
+    _report(Scenario(month="2026-02", replications=10, policies="fewer_nodes,mig_static"), out, as_json, quiet)
 
 
 def _report(
@@ -392,9 +400,7 @@ def _report(
     pools = pools_of(asked)
     if pools.several:
         if ledger is not None:
-            raise typer.BadParameter(
-                "--ledger remembers the forecasts of one pool: name its board with --board"
-            )
+            raise typer.BadParameter("--ledger keeps the forecasts of one pool: name its GPU model with --gpu-model")
         found = write_fleet_report(
             pools,
             asked.name,
@@ -416,4 +422,4 @@ def _report(
         findings = (f"{number}. {finding}" for number, finding in enumerate(study.findings, start=1))
         put(*findings, str(out / "index.html"))
     if study.plan is not None and study.plan.hit_time_limit and not quiet:
-        say(f"the plan is as far as it came within the time limit: {study.plan.explanation}")
+        say(f"the planner stopped at the time limit: {study.plan.explanation}")

@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 
 @app.command()
 @takes(
-    "gate_days", "gate_wait_minutes", "gate_late_share", "gate_short_chance", "gate_miss_chance",
-    "gate_run_out_chance", "purchase_lead_days", "tz", "seed",
+    "check_days", "check_wait_minutes", "check_wait_share", "check_short_chance", "check_miss_chance",
+    "check_exhaustion_chance", "purchase_lead_days", "tz", "seed",
 )  # fmt: skip
 def check(
     scenario: ScenarioPath,
@@ -52,25 +52,29 @@ def check(
             "-o",
             "--alerts",
             metavar="DIR",
-            help="Write what failed for alertmanager.json, chat.json, webhook.json and mail.eml, and check.prom.",
+            help="Folder for check.prom and, on failure, alertmanager.json, chat.json, webhook.json and mail.eml.",
         ),
     ] = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Say whether a fleet serves its jobs, and will; for pipelines: exit 0 where all is well, 1 where not."""
+    """Test service levels and capacity; exit 1 on failure (for CI).
+
+    Four checks: queue waits of the last week, capacity for the next week, forecast
+    accuracy, and growth within the purchase lead time.
+    """
     from gpuplanner.decision.capacity_check import Alerts, gate, subject
 
     found = gate(given.scenario(scenario))
     if out is not None:
         _write(found, out)
-        say(f"written to {out}", quiet=quiet)
+        say(f"written: {out}", quiet=quiet)
     if as_json:
         show(found.to_dict() | {"alerts": Alerts(found).to_dict()}, as_json=True)
     else:
         width = max(len(one.name) for one in found.checks)
         for one in found.checks:
-            word = "FAILED" if not one.passed else "passed" if one.value is not None else "-"
+            word = "FAILED" if not one.passed else "passed" if one.value is not None else "–"
             put(f"{word:<6}  {one.name:<{width}}  {one.sentence}")
         put(f"all checks passed (data to {found.at:%Y-%m-%d %H:%M} UTC)" if found.passed else subject(found))
     if not found.passed:
@@ -97,15 +101,13 @@ def _write(found: Gate, out: Path) -> None:
 KINDS = {"cron": ["crontab"], "systemd": ["service", "timer"], "ci": ["yaml"], "kubernetes": ["yaml"]}
 
 
-def report_chain(
-    asked: Scenario, text: str, out: Path, again: Sequence[str], *, as_json: bool, quiet: bool
-) -> None:
+def report_chain(asked: Scenario, text: str, out: Path, again: Sequence[str], *, as_json: bool, quiet: bool) -> None:
     """Report months one after the other, and say where each stands."""
     from gpuplanner.report.monthly_reports import LEFT_OUT, Chain, months_between, report_months
 
     months = months_between(text, asked)
-    if not months:  # a schedule looks again
-        say(f"report {text}: no month of the data is whole yet")
+    if not months:  # a schedule tries again
+        say(f"report {text}: no month of the data is complete yet")
         if as_json:
             put(Chain().to_json())
         return
@@ -125,16 +127,25 @@ def report_chain(
 def schedule(
     kind: Annotated[str, Argument(metavar="KIND", help=f"One of {', '.join(KINDS)}.")],
     data: Annotated[
-        str, Option("--data", "--scenario", help="Folder or scenario as the machine that runs it knows it.")
+        str,
+        Option("--data", "--scenario", help="Dataset folder or scenario on the machine that runs the job."),
     ] = "/srv/gpuplanner/cluster",
     out: Annotated[
-        str, Option("-o", "--out", help="Folder of the reports there.")
+        str, Option("-o", "--out", help="Folder of the reports on that machine.")
     ] = "/srv/gpuplanner/reports",
-    at: Annotated[str, Option(metavar="HH:MM", help="Time of the day, UTC.")] = "05:30",
-    image: Annotated[str, Option(help="Image with gpuplanner, for kubernetes and ci.")] = "gpuplanner:latest",
-    program: Annotated[str, Option(help="How gpuplanner is called there.")] = "gpuplanner",
+    at: Annotated[str, Option(metavar="HH:MM", help="Time of day, UTC.")] = "05:30",
+    read: Annotated[
+        str,
+        Option(metavar="FILES", help="Files to import before each run: a path, or a pattern with *."),
+    ] = "/srv/gpuplanner/new/*",
+    image: Annotated[str, Option(help="Container image, for kubernetes and ci.")] = "gpuplanner:latest",
+    program: Annotated[str, Option(help="Command that starts gpuplanner on that machine.")] = "gpuplanner",
 ) -> None:
-    """Print a file that runs the gate every day and reports every whole month: cron, systemd, CI, Kubernetes."""
+    """Print a cron, systemd, CI or Kubernetes job for recurring runs.
+
+    Every day the job imports the files that --read names, runs 'gpuplanner check'
+    and reports every complete month. Exporting the files is up to you.
+    """
     from gpuplanner.core.errors import resolve
     from gpuplanner.report.bundle_files import filled_template
 
@@ -142,14 +153,19 @@ def schedule(
     clock = re.fullmatch(r"([01]\d|2[0-3]):([0-5]\d)", at)
     if clock is None:
         raise typer.BadParameter(f"--at: expected HH:MM; got {at!r}")
-    if any(sign in one for one in (data, out, image, program) for sign in ("\n", "@", "$(", "${{")):
-        raise typer.BadParameter("a line break, '@', '$(' or '${{' in a path or a name")
+    if any(sign in one for one in (data, out, read, image, program) for sign in ("\n", "@", "$(", "${{")):
+        raise typer.BadParameter("no line break, '@', '$(' or '${{' is allowed in an option")
+    if not re.fullmatch(r"[\w./*?-]+", read):
+        raise typer.BadParameter(f"--read: expected a path or a pattern with *, without spaces; got {read!r}")
+    # A file that cannot be imported, or none, fails the job: old data would pass every check.
+    each = f'{program} ingest auto "$file" -o {shlex.quote(data)} --quiet'
+    load = f"for file in {read}; do {each} || exit 1; done"
     check = f"{program} check {shlex.quote(data)}"
     report = f"{program} report .. --data {shlex.quote(data)} -o {shlex.quote(out)}"
-    both = f"{report}; made=$?; {check} && exit $made"  # neither keeps the other from running, and both are heard
+    both = f"{load}; {report}; made=$?; {check} && exit $made"  # check runs whatever became of the report
     words = {"HOUR": f"{int(clock[1])}", "MINUTE": f"{int(clock[2])}", "AT": at, "IMAGE": json.dumps(image)}
     for number, ending in enumerate(KINDS[chosen]):
-        lines = {"CHECK": check, "REPORT": report, "BOTH": both}
+        lines = {"IMPORT": load, "CHECK": check, "REPORT": report, "BOTH": both}
         if chosen == "cron":  # of which a bare per cent sign ends the command
             lines = {name: line.replace("%", r"\%") for name, line in lines.items()}
         elif chosen == "systemd":
@@ -168,42 +184,41 @@ def _systemd(line: str) -> str:
 
 
 @app.command()
-@takes("watch_chance", "watch_frozen_hours", "horizon_slots", "quantile", "work_limit", "seed")
+@takes("watch_chance", "notice_hours", "horizon_intervals", "quantile", "work_limit", "seed")
 def watch(
     scenario: ScenarioPath,
     given: Given,
-    out: Annotated[Path, Option("-o", "--out", help="Folder of state, metrics and the pack.")] = Path(
+    out: Annotated[Path, Option("-o", "--out", help="Output folder of state, metrics and change bundle.")] = Path(
         "watch"
     ),
     read: Annotated[
         list[Path] | None,
         Option(
             metavar="FILE",
-            help="Read this dump (sacct, scontrol, kubectl -o json) into the data before each look; may be repeated.",
+            help="Import this dump (sacct, scontrol, kubectl -o json) before each evaluation; repeatable.",
         ),
     ] = None,
     prometheus: Annotated[
         str | None,
-        Option(
-            metavar="URL",
-            help="Before each look, read telemetry since the last reading from this Prometheus.",
-        ),
+        Option(metavar="URL", help="Import new telemetry from this Prometheus server before each evaluation."),
     ] = None,
     every: Annotated[
-        str, Option(metavar="TIME", help="Between two looks, with --once as well: 15m, 6h, 1d.")
+        str,
+        Option(metavar="TIME", help="Time between two evaluations, with --once as well: 15m, 6h, 1d."),
     ] = "6h",
-    once: Annotated[bool, Option("--once", help="One look, for cron.")] = False,
+    once: Annotated[bool, Option("--once", help="Evaluate once and exit, for cron.")] = False,
     back: Annotated[
         int | None,
-        Option(
-            "--replay", metavar="DAYS", min=1, help="Replay the last days instead: what looking had gained."
-        ),
+        Option("--replay", metavar="DAYS", min=1, help="Show the gain of a watch over the last days, and exit."),
     ] = None,
     overwrite: Overwrite = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Look at a running fleet again and again, and write a change pack where a plan is worth its changes; dry-run."""
+    """Re-plan on an interval; write a change bundle when it pays off.
+
+    Changes nothing on the cluster: people apply the bundle.
+    """
     asked, seconds = given.scenario(scenario), _seconds(every)
     if back is not None:
         _replayed(asked, back, seconds, as_json=as_json, quiet=quiet)
@@ -227,7 +242,7 @@ def watch(
                 _keep(after, found, out, seconds, asked.number_locale)
             if failed and once:
                 raise failed[0]
-            say(*(f"gpuplanner: {each}; looking again in {every}" for each in failed))
+            say(*(f"gpuplanner: {each} Next evaluation in {every}." for each in failed))
             if as_json:
                 show(to_plain(after), as_json=True)
             elif after.looks > before.looks or not quiet:
@@ -237,9 +252,7 @@ def watch(
         threading.Event().wait(seconds)
 
 
-def _read(
-    asked: Scenario, files: list[Path], prometheus: str | None, seconds: float
-) -> list[GpuPlannerError]:
+def _read(asked: Scenario, files: list[Path], prometheus: str | None, seconds: float) -> list[GpuPlannerError]:
     """Read dumps and telemetry into the data; what cannot be read is told, and the look goes on with what is there."""
     from gpuplanner.core.errors import GpuPlannerError
     from gpuplanner.ingest.dataset_import import add_live, add_together, parts_of
@@ -269,7 +282,7 @@ def _looked(asked: Scenario, out: Path, before: Watched, every: int) -> tuple[Wa
         return before, None
     found = look(asked, every, advice_of(out, before))
     after = before.after(found, data)
-    if found.worth:
+    if found.justified:
         _write_pack(found, out / PACK)
     return after, found
 
@@ -297,7 +310,7 @@ def _write_pack(found: FleetLook, folder: Path) -> None:
         (place / "look.txt").write_text(text)
         (place / "plan.json").write_text(plan_to_json(planned.plan, planned.problem), encoding="utf-8")
         found.steps.write_csv(place / "steps.csv")
-    if planned.problem.board.profiles and planned.problem.nodes is not None:
+    if planned.problem.gpu_model.profiles and planned.problem.nodes is not None:
         export_plan(folder / "plan.json", folder.with_name(f"{folder.name}-files"))
 
 
@@ -309,7 +322,7 @@ def _seconds(text: str) -> float:
 
 
 def _slots(asked: Scenario, seconds: float) -> int:
-    return max(round(seconds / SECONDS_PER_HOUR / asked.slot_hours), 1)
+    return max(round(seconds / SECONDS_PER_HOUR / asked.interval_hours), 1)
 
 
 def _replayed(asked: Scenario, days: int, seconds: float, *, as_json: bool, quiet: bool) -> None:
@@ -320,8 +333,9 @@ def _replayed(asked: Scenario, days: int, seconds: float, *, as_json: bool, quie
     slots = _slots(asked, seconds)
     found = replay(
         asked, days=days, every=slots,
-        told=None if quiet else lambda at, one, worth: say(
-            f"slot {at}: gain {one.gain:,.0f} GPU-hours, {one.chance:.0%} sure: {'taken' if worth else 'left'}"
+        told=None if quiet else lambda at, one, taken: say(
+            f"interval {at}: gain {one.gain:,.0f} GPU-hours, {100 * one.chance:.0f} % likely: "
+            f"{'plan taken' if taken else 'no change'}"
         ),
     )  # fmt: skip
     rows = [vars(one) for one in found.rows]
@@ -329,6 +343,6 @@ def _replayed(asked: Scenario, days: int, seconds: float, *, as_json: bool, quie
         facts = {"begin": found.begin, "days": days, "looks": found.looks, "refused": found.refused}
         show(facts | {"ways": rows}, as_json=True)
         return
-    period = f"{days} days from {found.begin:%Y-%m-%d %H:%M} UTC, a look every {slots} slots"
-    show_frame(pl.DataFrame(rows), title=f"{period}: cost in GPU-hours")
-    put(f"{found.refused} of {found.looks} looks wrote no pack.")
+    period = f"{days} days from {found.begin:%Y-%m-%d %H:%M} UTC, an evaluation every {slots} intervals"
+    show_frame(pl.DataFrame(rows), title=f"Cost in GPU-hours, {period}")
+    put(f"{found.refused} of {found.looks} evaluations wrote no change bundle.")

@@ -28,12 +28,13 @@ if TYPE_CHECKING:
 
 
 PLAN = (
-    "rank", "board", "profile", "gpus", "tp", "pp", "dp", "ep", "sharding", "recompute", "micro_batch", "concurrency",
-    "predicted_gib", "upper_gib", "board_gib", "p_oom", "tokens_per_s", "hours", "price", "energy_kwh",
+    "rank", "gpu_model", "profile", "gpus", "tp", "pp", "dp", "ep", "sharding", "recompute", "micro_batch",
+    "concurrency",
+    "predicted_gib", "upper_gib", "gpu_gib", "p_oom", "tokens_per_s", "hours", "price", "energy_kwh",
 )  # fmt: skip
 
 SERVICE_PLAN = (
-    "rank", "board", "profile", "replicas", "gpus_per_replica", "gpus", "ttft_p99_ms", "ttft_high_ms", "itl_p95_ms",
+    "rank", "gpu_model", "profile", "replicas", "gpus_per_replica", "gpus", "ttft_p99_ms", "ttft_high_ms", "itl_p95_ms",
     "itl_high_ms", "headroom", "usd_per_hour", "usd_per_million_tokens", "usd_per_million_prompt_tokens",
     "usd_per_million_answer_tokens",
 )  # fmt: skip
@@ -48,8 +49,8 @@ Rows = Annotated[
     Path | None,
     Option(
         metavar="ROWS.csv",
-        help="Predict the peak of each row: framework, model, method, seq_len, micro_batch, precision, optimizer, "
-        "quantization, zero_stage, fsdp, tp, pp, dp, ep, device_map, gpu and others; what is not said is assumed. "
+        help="Predict the peak memory of each row: framework, model, method, seq_len, micro_batch, precision, "
+        "optimizer, quantization, zero_stage, fsdp, tp, pp, dp, ep, device_map, gpu; missing values are assumed. "
         "With --task serve the speed: model, gpu_model, gpus, precision, prompt_tokens, answer_tokens, concurrency.",
     ),
 ]
@@ -59,75 +60,82 @@ Rows = Annotated[
 def size(
     model: Annotated[
         str | None,
-        Option(metavar="MODEL", help="Plans for a preset, config.json, Megatron arguments or 'layers=32 …'."),
+        Option(metavar="MODEL", help="Model: a preset name, a config.json, Megatron arguments, or 'layers=32 …'."),
     ] = None,
-    task: Annotated[
-        str, Option(help="With --model: train, dpo, lora, qlora or serve; with --table: serve.")
-    ] = "train",
-    seq: Annotated[int, Option(min=1, help="Tokens of a sequence; serving: of prompt and answer.")] = 4096,
+    task: Annotated[str, Option(help="With --model: train, dpo, lora, qlora or serve; with --table: serve.")] = "train",
+    seq: Annotated[int, Option(min=1, help="Sequence length in tokens; serving: prompt plus answer.")] = 4096,
     tool: Annotated[str | None, Option(help="Training tool, such as torchtitan.")] = None,
-    tokens: Annotated[float | None, Option(help="Tokens to train on or to generate.")] = None,
-    deadline: Annotated[str | None, Option(help="Until it is done: 36h, 7d.")] = None,
+    tokens: Annotated[float | None, Option(help="Number of tokens to train on or to generate.")] = None,
+    deadline: Annotated[str | None, Option(help="Maximum run time: 36h, 7d.")] = None,
     gpus: Annotated[
         list[str] | None,
-        Option(metavar="BOARD[=COUNT]", help="Boards at hand, and how many; may be repeated."),
+        Option(metavar="MODEL[=COUNT]", help="GPU model to use, and the number of GPUs; repeatable."),
     ] = None,
     scenario: Annotated[
         str | None,
-        Option(
-            "--scenario", "--data", help="Scenario YAML, trace folder or 'sample' whose boards are at hand."
-        ),
+        Option("--scenario", "--data", help="Scenario, dataset folder or 'sample' with the GPU models."),
     ] = None,
     quantization: Annotated[
         str | None,
-        Option(
-            help="Of frozen or served weights: nf4, int8, fp8 and others; served by default as published."
-        ),
+        Option(help="Quantization of frozen or served weights: nf4, int8, fp8. [default: as published]"),
     ] = None,
-    cache_dtype: Annotated[str, Option(help="Serving: fp8 for keys and values of 8 bits.")] = "",
-    adapters: Annotated[int, Option(min=0, help="Serving: LoRA adapters beside the model.")] = 0,
+    cache_dtype: Annotated[str, Option(help="Serving: data type of the KV cache; fp8 for 8 bits.")] = "",
+    adapters: Annotated[int, Option(min=0, help="Serving: number of LoRA adapters.")] = 0,
     prompt: Annotated[int | None, Option(min=1, help="Serving: tokens of a prompt.")] = None,
     answer: Annotated[int | None, Option(min=1, help="Serving: tokens of an answer.")] = None,
-    rate: Annotated[float | None, Option(min=1e-6, help="Serving: requests a second.")] = None,
-    ttft_ms: Annotated[float | None, Option(min=1e-3, help="At --rate: p99 to the first token.")] = None,
-    itl_ms: Annotated[float | None, Option(min=1e-3, help="Serving: between two tokens, at most.")] = None,
-    risk: Annotated[float, Option(help="Largest probability to run out of memory.")] = 0.05,
+    rate: Annotated[float | None, Option(min=1e-6, help="Serving: requests per second.")] = None,
+    ttft_ms: Annotated[
+        float | None, Option(min=1e-3, help="With --rate: limit of p99 time to first token (ms).")
+    ] = None,
+    itl_ms: Annotated[float | None, Option(min=1e-3, help="Serving: limit of inter-token latency (ms).")] = None,
+    risk: Annotated[float, Option(help="Accepted probability of running out of memory, 0 to 1.")] = 0.05,
     table: Rows = None,
-    seen: Annotated[
+    measured: Annotated[
         str | None,
         Option(
             metavar="PEAKS.csv|DIR",
-            help="Slices by peaks that were seen (job, peak_gib, program, ran_profile, ran), beside what is predicted.",
+            help="Compare measured peaks (job, peak_gib, program, ran_profile, ran) with the predicted ones.",
         ),
     ] = None,
     speed_table: Annotated[
         Path | None,
         Option(
             metavar="OWN.csv",
-            help="What is known of jobs (job_class, memory_gib, power_share, step_s, measured_profile, measured_speed, "
-            "others): their speed on each slice of --gpus; with --model its one row narrows the slices of plans.",
+            help="Measurements of jobs (job_class, memory_gib, power_share, step_s, measured_profile, measured_speed): "
+            "shows their speed on each MIG profile of --gpus. With --model one row, which narrows the plans.",
         ),
     ] = None,
     learn: Annotated[
         Path | None,
-        Option(metavar="RUNS.csv", help="Learn from one's own runs: one row of a tool moves its knobs."),
+        Option(metavar="RUNS.csv", help="Fit the memory model to your own runs, one row each."),
     ] = None,
     model_file: Annotated[
-        Path | None, Option(metavar="MODEL.json", help="What --learn wrote; by default what is shipped.")
+        Path | None,
+        Option(metavar="MODEL.json", help="Memory model written by --learn. [default: the bundled one]"),
     ] = None,
-    out: Annotated[Path | None, Option("-o", "--out", help="File to write, with --table or --learn.")] = None,
+    out: Annotated[Path | None, Option("-o", "--out", help="With --table or --learn: file to write.")] = None,
     overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
-    """Size a job before it runs: memory from model and tool, with a bound that says how sure it is, and plans."""
-    doors = (
-        ("--model", model), ("--table", table), ("--seen", seen), ("--learn", learn),
+    """Estimate GPU memory, speed and cost of a job before it runs.
+
+    Five uses: one job or service (--model), a table of jobs (--table), measured
+    peaks (--measured), fitting to your own runs (--learn), MIG speeds of measured
+    jobs (--speed-table). Prices are those of the catalog.
+
+    Example: gpuplanner size --model llama-3.1-8b --task lora --gpus H100-80GB=8
+
+    Example: gpuplanner size --model llama-3.1-8b --task serve --prompt 1000
+    --answer 300 --rate 5 --ttft-ms 500 --itl-ms 50 --gpus H100-80GB
+    """
+    modes = (
+        ("--model", model), ("--table", table), ("--measured", measured), ("--learn", learn),
         ("--speed-table", None if model else speed_table),
     )  # fmt: skip
-    asked = [name for name, value in doors if value]
+    asked = [name for name, value in modes if value]
     if len(asked) != 1:
-        names = ", ".join(name for name, _ in doors)
-        raise typer.BadParameter(f"one of {names}; got {' and '.join(asked) or 'none'}")
+        names = ", ".join(name for name, _ in modes)
+        raise typer.BadParameter(f"expected one of {names}; got {' and '.join(asked) or 'none'}")
     if model is not None:
         from gpuplanner.sizing.job_plans import Wish
 
@@ -145,10 +153,10 @@ def size(
         _plans(wish, _model(model_file), speeds, as_json=as_json)
     elif table is not None:
         if task not in ("train", "serve"):
-            raise typer.BadParameter(f"--table goes with --task train or serve, not {task}")
+            raise typer.BadParameter(f"--table: expected --task train or serve; got {task}")
         _predict(table, out, None if task == "serve" else _model(model_file), as_json=as_json)
-    elif seen is not None:
-        _seen(seen, _counts(gpus), as_json=as_json)
+    elif measured is not None:
+        _seen(measured, _counts(gpus), as_json=as_json)
     elif learn is not None:
         _learn(learn, out, _model(model_file), as_json=as_json)
     elif speed_table is not None:
@@ -162,7 +170,7 @@ def _hours(text: str) -> float:
         return float(text[:-1]) * units[text[-1:]]
     except (KeyError, ValueError):
         expected = "a number with m, h, d or w, such as 7d"
-        raise typer.BadParameter(f"--deadline: {expected}, not {text!r}") from None
+        raise typer.BadParameter(f"--deadline: expected {expected}; got {text!r}") from None
 
 
 def _counts(given: list[str] | None) -> dict[str, int | None] | None:
@@ -176,14 +184,14 @@ def _counts(given: list[str] | None) -> dict[str, int | None] | None:
         raise typer.BadParameter(str(error), param_hint="--gpus") from None
 
 
-def _one_board(boards: dict[str, int | None] | None, door: str) -> str:
+def _one_board(boards: dict[str, int | None] | None, option: str) -> str:
     from gpuplanner.sizing.job_plans import settled
 
     if boards is None or len(boards) != 1:
-        raise typer.BadParameter(f"{door} goes with one --gpus BOARD, whose slices are meant")
-    (board,), taken = settled(boards)
+        raise typer.BadParameter(f"{option} needs one GPU model, for example --gpus A100-40GB")
+    (gpu_model,), taken = settled(boards)
     say(*taken)
-    return board
+    return gpu_model
 
 
 def _at_hand(scenario: str | None) -> dict[str, int | None] | None:
@@ -203,7 +211,7 @@ def _own_speeds(path: Path) -> pl.DataFrame:
     rows, names = _read(path), list(SpeedJobs.columns())
     if other := [name for name in rows.columns if name not in names]:
         expected = f"columns of {', '.join(names)}"
-        raise TraceFormatError(f"table {path.name}", expected, examples(other), "Rename or drop them.")
+        raise TraceFormatError(f"table {path.name}", expected, examples(other), "Rename or drop these columns.")
     return rows
 
 
@@ -212,12 +220,12 @@ def _speeds(path: Path, boards: dict[str, int | None] | None, *, as_json: bool) 
     from gpuplanner.sizing.mig_slices import wide_speeds
     from gpuplanner.sizing.mig_speed_model import default_model
 
-    board = _one_board(boards, "--speed-table")
-    found = default_model().predict(_own_speeds(path), board, where=f"table {path.name}")
+    gpu_model = _one_board(boards, "--speed-table")
+    found = default_model().predict(_own_speeds(path), gpu_model, where=f"table {path.name}")
     if as_json:
-        show({"board": board, "speeds": found}, as_json=True)
+        show({"gpu_model": gpu_model, "speeds": found}, as_json=True)
     else:
-        show_frame(found, title=f"speed relative to a whole {board}")
+        show_frame(found, title=f"Speed relative to a full {gpu_model}")
     if wide := wide_speeds(found.select("profile", "speed_low", "speed_high").iter_rows()):
         say(wide)
 
@@ -238,9 +246,9 @@ def _plans(wish: Wish, peaks: PeakModel, speeds: pl.DataFrame | None, *, as_json
         start = f"   {plan.launch}\n{plan.request}"
         put(f"{plan.rank}: {plan.why}\n   next smaller: {plan.next_smaller}\n{start}")
     if found.slices and min(one.p_oom for one in found.slices) > HOPELESS:
-        put(f"no slice holds it: it takes {min(one.predicted_gib for one in found.slices):,.0f} GiB on one")
+        put(f"it fits no MIG profile: it needs {min(one.predicted_gib for one in found.slices):,.0f} GiB")
     elif found.slices:
-        show_frame(found.slice_table(), title="slices, also those that it does not fit")
+        show_frame(found.slice_table(), title="MIG profiles, with those that are too small")
     put(*(f"assumed: {line}" for line in found.assumed))
 
 
@@ -258,9 +266,9 @@ def _show_replicas(wish: Wish, *, as_json: bool) -> None:
     title = f"serve {wish.model}: {wish.rate:g} requests/s of {wish.prompt:,} + {wish.answer:,} tokens"
     show_frame(pl.DataFrame(found.plans).select(SERVICE_PLAN), title=title)
     put(*(f"{plan.rank}: {plan.launch}" for plan in found.plans[:3]))
-    headroom = "headroom: times the rate that the targets allow, 4 at most"
+    headroom = "headroom: factor on the rate within the targets, at most 4"
     put(f"*_high_ms: upper end of the 90 % interval; {headroom}")
-    put(*(f"not: {line}" for line in found.limits), *(f"assumed: {line}" for line in found.assumed))
+    put(*(f"left out: {line}" for line in found.limits), *(f"assumed: {line}" for line in found.assumed))
 
 
 def _task(wish: Wish) -> str:
@@ -281,7 +289,7 @@ def _predict(path: Path, out: Path | None, model: PeakModel | None, *, as_json: 
     rows = _read(path)
     for name in rows.columns:
         if name not in known and (near := [one for one in nearest(name, known) if one not in rows.columns]):
-            say(f"column {name} is not read: is {near[0]} meant?")
+            say(f"column {name} is ignored: did you mean {near[0]}?")
     found = predict_serving_table(rows) if model is None else predict_table(rows, model)
     if out is not None:
         write_csv_safe(out, found)
@@ -296,13 +304,13 @@ def _predict(path: Path, out: Path | None, model: PeakModel | None, *, as_json: 
 def _seen(place: str, boards: dict[str, int | None] | None, *, as_json: bool) -> None:
     from gpuplanner.sizing.memory_trend import peaks_of_folder, seen_and_predicted
 
-    board = _one_board(boards, "--seen")
-    rows = _read(Path(place)) if place.endswith(".csv") else peaks_of_folder(place, board)
-    found = seen_and_predicted(rows, board)
+    gpu_model = _one_board(boards, "--measured")
+    rows = _read(Path(place)) if place.endswith(".csv") else peaks_of_folder(place, gpu_model)
+    found = seen_and_predicted(rows, gpu_model)
     if as_json:
-        show({"board": board, "jobs": found}, as_json=True)
+        show({"gpu_model": gpu_model, "jobs": found}, as_json=True)
     else:
-        show_frame(found, title=f"slices of {board}")
+        show_frame(found, title=f"MIG profiles of {gpu_model}")
 
 
 def _learn(path: Path, out: Path | None, model: PeakModel, *, as_json: bool) -> None:
@@ -311,10 +319,10 @@ def _learn(path: Path, out: Path | None, model: PeakModel, *, as_json: bool) -> 
     from gpuplanner.sizing.run_tables import measured_runs, unread_rows
 
     if out is None:
-        raise typer.BadParameter("--learn goes with -o MODEL.json")
+        raise typer.BadParameter("--learn needs -o MODEL.json")
     require_outputs(out, inputs=[path])
     rows = _read(path)
-    say(*(f"not learned from: {line}" for line in unread_rows(rows)))
+    say(*(f"ignored: {line}" for line in unread_rows(rows)))
     runs, _ = measured_runs(rows)
     after = learned(model, runs)
     write_atomically(out, lambda place: place.write_text(peak_model_text(after), "utf-8"), inputs=[path])
@@ -346,4 +354,5 @@ def _read(path: Path) -> pl.DataFrame:
         return pl.read_csv(path, infer_schema=False)
     except (OSError, pl.exceptions.PolarsError, UnicodeDecodeError) as error:
         expected = "a readable CSV file with a header"
-        raise TraceFormatError(f"table {path.name}", expected, first_line(error), "Check it.") from error
+        todo = f"Check the file {path.name}."
+        raise TraceFormatError(f"table {path.name}", expected, first_line(error), todo) from error

@@ -59,12 +59,12 @@ def start_pools(
     from gpuplanner.decision.policy_simulation import warnings_about
     from gpuplanner.decision.pool_decisions import FleetCompared, decision_table
 
-    ways = start_dialog.PlayedWays(talks=talks)
+    progress = start_dialog.Progress(talks=talks)
     found: dict[str, Comparison] = {}
     for name, own in pools.pools.items():
-        ways.doing(f"tuning {name}")
+        progress.doing(f"comparing policies for {name}")
         found[name] = compared(own)
-    ways.done()
+    progress.done()
     fleet = FleetCompared(found)
     data = dict.fromkeys(one.data for one in scenarios)
     warnings = [warning for each in data for warning in warnings_about(each)]
@@ -72,7 +72,7 @@ def start_pools(
         put(fleet.sentence)
     if talks:
         start_dialog.warning_lines(warnings)
-        show_frame(decision_table(fleet.decisions), title="pool by pool")
+        show_frame(decision_table(fleet.decisions), title="Decision by GPU pool")
         for name, one in fleet.decisions.items():
             put(f"\n{name}: {one.sentence}")
             for number, step in enumerate(one.next_steps, start=1):
@@ -81,13 +81,13 @@ def start_pools(
         place,
         lambda: start_dialog.pools_into(pools, scenarios, place),
         lambda: start_dialog.pools_into(pools, scenarios, place, found=found),
-        reason=None if page else "not asked for",
+        reason=None if page else "--no-page",
         talks=talks,
     )
     if as_json:
         show(fleet.to_dict() | {"warnings": warnings, "folder": str(place)} | written, as_json=True)
     elif talks:
-        put(f"\n{'Page':<9} {written['page'] or 'none: ' + str(written['page_reason'])}")
+        put(f"\n{'Report':<11}{written['page'] or 'none: ' + str(written['page_reason'])}")
 
 
 def _write_results(
@@ -117,16 +117,16 @@ def _write_results(
         ``page``, and ``page_reason`` where there is none.
     """
     if reason is None:
-        ways = start_dialog.PlayedWays(talks=talks)
-        ways.doing("writing the page")
+        progress = start_dialog.Progress(talks=talks)
+        progress.doing("writing the report")
         try:
             write_page()
         except (GpuPlannerError, ImportError) as error:
             reason = str(error)
-        ways.done()
+        progress.done()
         if reason is None:
             return {"page": str(place / "index.html"), "page_reason": None}
-        say(f"gpuplanner: warning: no page: {reason}", quiet=not talks)
+        say(f"gpuplanner: warning: no report: {reason}", quiet=not talks)
     write_files()
     return {"page": None, "page_reason": reason}
 
@@ -134,36 +134,39 @@ def _write_results(
 SAMPLE = "sample"
 IN_JSON = ("decision", "waits", "wait_curve", "headroom", "growth_per_week", "exhaustion", "projects")
 """Parts of a comparison that the command prints as JSON."""
-ONE_GPU_LESS = re.compile(r"got (\d+) rows and none of them: asks for no GPU in \1 row")
+ONE_GPU_LESS = re.compile(r"got (\d+) rows and none of them: requests no GPU in \1 row")
 
 
 @app.command()
-@takes("tz", "path", "board", "month", "projects")
+@takes("tz", "actuator", "gpu_model", "month", "projects", "target_wait_minutes")
 def start(
     files: Annotated[
         list[str],
         Argument(
             metavar="FILE...",
-            help="What sacct, scontrol, kubectl or telemetry wrote, in any order; or a dataset, several of them, one a "
-            "cluster, a scenario, 'sample'.",
+            help="Output of sacct, scontrol, kubectl, DCGM or nvidia-smi, in any order; or a scenario, dataset folders "
+            "(one for each cluster), or 'sample'.",
         ),
     ],
     *,
     given: Given,
     out: Annotated[
-        Path | None, Option("-o", "--out", help="Folder of data, scenario and page; build/start-NAME.")
+        Path | None,
+        Option("-o", "--out", help="Output folder of data, scenario and report. [default: build/start-NAME]"),
     ] = None,
     gpu_models: GpuModels = None,
-    yes: Annotated[bool, Option("--yes", help="Ask nothing: take the defaults, and say them.")] = False,
-    page: Annotated[bool, Option("--page/--no-page", help="Also write the page.")] = True,
+    yes: Annotated[bool, Option("--yes", help="Ask no questions; print the defaults that are used.")] = False,
+    page: Annotated[bool, Option("--page/--no-page", help="Write the report page.")] = True,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Recommend from the files of a cluster: keep, release, partition, pack, raise a limit or buy, and how many GPUs.
+    """Analyze a cluster's files end to end and recommend what to change.
 
-    What nobody says is asked, three questions at most. Data, scenario.yaml, index.html and
-    export/README.md, which says how to carry it out, end in one folder. Where
-    the page cannot be made, the decision stands, and the reason is said.
+    Where the files lack time zone, GPU model or ownership, it asks: at most three
+    questions, each with a default. The output folder receives the data, scenario.yaml, the
+    report (index.html) and the change bundle with its steps (export/README.md).
+
+    Example: gpuplanner start jobs.txt nodes.txt -o build/mine
     """
     from gpuplanner.core.stage_cache import data_folder
     from gpuplanner.decision.comparison_record import compared
@@ -193,9 +196,9 @@ def start(
         start_pools(pools, playable, place, as_json=as_json, talks=talks, page=page)
         return
     if nothing is None:
-        ways = start_dialog.PlayedWays(talks=talks)
-        found = compared(asked, ways)
-        ways.done()
+        progress = start_dialog.Progress(talks=talks)
+        found = compared(asked, progress)
+        progress.done()
     else:
         found = nothing_known(asked, nothing, source)
     # Where nothing was read, there is no quality report.
@@ -205,7 +208,7 @@ def start(
         start_dialog.warning_lines(warnings)
         if nothing is None:
             start_dialog.today_line(found)
-            start_dialog.ways_line(found)
+            start_dialog.policies_line(found)
         start_dialog.decision_lines(found, asked.data)
         start_dialog.project_lines(found.projects)
     elif quiet and not as_json:
@@ -214,7 +217,7 @@ def start(
         place,
         lambda: start_dialog.page_into(asked, place),
         lambda: start_dialog.scenario_into(asked, place, found),
-        reason=None if page and nothing is None else "not asked for, or nothing to show",
+        reason=(None if nothing is None else "no policy could be compared") if page else "--no-page",
         talks=talks,
     )
     if as_json:
@@ -223,14 +226,17 @@ def start(
         show(answer | {"warnings": warnings, "folder": str(place)} | written, as_json=True)
     elif talks:
         shown = written["page"] or f"none: {written['page_reason']}"
-        put(f"\n{'Page':<9} {shown}")
+        put(
+            f"\n{'Report':<11}{shown}"
+            + "    workbook, change bundle and notebook are linked there" * bool(written["page"])
+        )
         if found.rules is not None:
             from gpuplanner.report.change_bundle import decision_pack
 
             pack = decision_pack(asked, found)
             by_hand = ", ".join(pack.by_hand).replace("_", " ") if pack else ""
-            note = f" (no file performs: {by_hand}; it says how)" if by_hand else ""
-            put(f"{'Files':<9} {place / 'export' / 'README.md'}{note}")
+            note = f" (steps by hand: {by_hand})" if by_hand else ""
+            put(f"{'Bundle':<11}{place / 'export' / 'README.md'}{note}")
 
 
 def _asked(
@@ -254,11 +260,11 @@ def _asked(
     from gpuplanner.core.scenario import Scenario
     from gpuplanner.core.stage_cache import data_folder
     from gpuplanner.decision.decision_types import NO_GPU
-    from gpuplanner.decision.study_pipeline import beginning, path_of
+    from gpuplanner.decision.study_pipeline import actuator_for, beginning
     from gpuplanner.ingest.dataset_folder import read_sources
 
     assignments, stated = given.assignments, dict(given.fields)
-    tz, path = stated.pop("tz", None), stated.pop("path", None)
+    tz, actuator = stated.pop("tz", None), stated.pop("actuator", None)
     known = {text.partition("=")[0].strip() for text in assignments} | set(stated)
     parts: tuple[SourcePart, ...] = ()
     months, basis = tz, "as stated"
@@ -273,12 +279,12 @@ def _asked(
         base = Scenario(name=name, data=str((place / "data").resolve()))
         if not _read(parts, place / "data", {"tz": naive, "boards": models}):
             source = parts[0].source
-            asked = replace(base, path=path_of(source, path), tz=months or base.tz, **stated)
+            asked = replace(base, actuator=actuator_for(source, actuator), tz=months or base.tz, **stated)
             return asked.with_text(assignments), place, source, NO_GPU
     else:
         place = out or _folder_of(base, files[0])
         if base != Scenario(name=base.name, data=base.data):
-            known |= {"path", "ownership", "board", "tz"}
+            known |= {"actuator", "ownership", "gpu_model", "tz"}
     began = beginning(base.data)
     asked = replace(base, **stated).with_text(assignments)
     if asker.talks:
@@ -287,14 +293,18 @@ def _asked(
         start_dialog.read_lines(parts, began, rows, folder)
     if "tz" not in known or tz is not None:
         if months is None:
-            months, basis = began.zone or asked.tz, "in which the times were read; --tz to change"
+            months, basis = began.zone or asked.tz, "as the times were read (--tz)"
         asked = replace(asked, tz=months)
-        asker.said("Zone", asked.tz, basis)
-    if path is not None or "path" not in known:
-        asked = replace(asked, path=path_of(began.source, path))
+        asker.said("Time zone", asked.tz, basis)
+    if actuator is not None or "actuator" not in known:
+        asked = replace(asked, actuator=actuator_for(began.source, actuator))
     else:
-        path_of(began.source, asked.path)
-    asker.said("Path", asked.path, "as stated" if path else f"usual for {began.source}; --path to change")
+        actuator_for(began.source, asked.actuator)
+    asker.said(
+        "Actuator",
+        asked.actuator,
+        "as stated" if actuator else f"usual for {began.source} (--actuator)",
+    )
     if began.nothing is not None:
         return asked, place, began.source, began.nothing
     return _completed(asked, began, asker, known), place, began.source, None
@@ -302,22 +312,21 @@ def _asked(
 
 def _completed(asked: Scenario, began: Beginning, asker: start_dialog.Asker, known: set[str]) -> Scenario:
     """The scenario with its board and ownership, as the data say or somebody answers."""
-    if asked.board is None and not began.boards and "board" not in known:
-        asked = replace(asked, board=start_dialog.board(asker))
+    if asked.gpu_model is None and not began.boards and "gpu_model" not in known:
+        asked = replace(asked, gpu_model=start_dialog.gpu_model(asker))
     if len(began.boards) > 1:
         from gpuplanner.usage.job_history import history, pools_of
 
         fleet = history(asked).fleet
         if pools_of(asked).several:
-            basis = "each a pool of its own; --board for one of them alone"
-            asker.said("Boards", fleet.installed.listed, basis)
+            asker.said("GPU models", fleet.installed.listed, "each is its own pool (--gpu-model for one alone)")
         else:
-            asker.said("Board", fleet.name or "none", next(iter(fleet.remarks()), ""))
+            asker.said("GPU model", fleet.name or "none", next(iter(fleet.remarks()), ""))
     if asked.ownership is None and "ownership" not in known:
         if began.ownership is not None:
-            asker.said("Owned?", began.ownership, "from the inventory; --set ownership=… to change")
+            asker.said("Ownership", began.ownership, "from the inventory (--set ownership=…)")
         else:
-            asked = replace(asked, ownership=start_dialog.ownership(asker, asked.path))
+            asked = replace(asked, ownership=start_dialog.ownership(asker, asked.actuator))
     return asked
 
 
@@ -326,7 +335,8 @@ def scenario_of(files: list[str]) -> Scenario | None:
     from gpuplanner.ingest.dataset_folder import MARK
 
     if SAMPLE in files and len(files) > 1:
-        raise ScenarioError("start", "files, or 'sample' alone", f"{len(files)} words", "Give one of them.")
+        got = f"'sample' and {len(files) - 1} more"
+        raise ScenarioError("start", "files, or 'sample' alone", got, "Run: gpuplanner start sample.")
     if len(files) > 1:
         return None
     given = Path(files[0])
@@ -387,20 +397,23 @@ def _read(parts: tuple[SourcePart, ...], folder: Path, options: dict[str, Any]) 
     return True
 
 
-LOOPS = ("jobs on nodes", "causes of waiting")
+LOOPS = ("simulation", "causes of waiting")
 """What is compiled, each by a process of its own; alone or with teams, jobs on nodes share most of what they need."""
 
 
 @app.command(hidden=True)
 def compile() -> None:
-    """Compile what plays jobs through fleets, once for this installation, so that no first answer waits for it."""
+    """Compile the simulation code once, so that the first run is faster.
+
+    Without it the first simulation compiles, which takes about half a minute.
+    """
     workers = min(os.cpu_count() or 1, len(LOOPS))
     say(f"compiling: {', '.join(LOOPS)} ...")
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as processes:
         for done in as_completed([processes.submit(compiled, name) for name in LOOPS]):
             name, seconds = done.result()
             say(f"  {name}: {seconds:.1f} s")
-    put("compiled; it is kept for as long as this version is installed")
+    put("compiled for this installation")
 
 
 def compiled(name: str) -> tuple[str, float]:
@@ -429,32 +442,31 @@ def compiled(name: str) -> tuple[str, float]:
 
 @app.command()
 def notebook(
-    folder: Annotated[Path, Argument(help="Where the notebooks are copied to.")] = Path("notebooks"),
-    port: Annotated[int, Option(help="Port of the server, which listens on this machine alone.")] = 8888,
-    browser: Annotated[bool, Option("--browser/--no-browser", help="Open a browser.")] = True,
-    token: Annotated[str | None, Option(help="Token that the server asks for; default: a new one.")] = None,
-    allow_root: Annotated[bool, Option("--allow-root", help="Also as root, as in containers.")] = False,
+    folder: Annotated[Path, Argument(help="Folder for a copy of the notebooks.")] = Path("notebooks"),
+    port: Annotated[int, Option(help="Port of the server on localhost.")] = 8888,
+    browser: Annotated[bool, Option("--browser/--no-browser", help="Open a browser window.")] = True,
+    token: Annotated[str | None, Option(help="Access token of the server. [default: a new one]")] = None,
+    allow_root: Annotated[bool, Option("--allow-root", help="Run as root as well, for containers.")] = False,
     dashboard: Annotated[
-        bool, Option("--dashboard", help="Serve them without code, controls live (voila).")
+        bool, Option("--dashboard", help="Serve the notebooks without code, with live controls (voila).")
     ] = False,
     export: Annotated[
         str | None,
         Option(
-            metavar="NAME", help="Run one, such as 04 or a path, and write it as a page that needs nothing."
+            metavar="NAME",
+            help="Run one notebook (04, or a file) and write it as a self-contained HTML page.",
         ),
     ] = None,
     out: Annotated[
-        Path | None, Option("-o", "--out", help="With --export: its name. [default: NAME.html]")
+        Path | None, Option("-o", "--out", help="With --export: file to write. [default: NAME.html]")
     ] = None,
     parameter: Annotated[
         list[str] | None,
-        Option(
-            "-p", "--parameter", metavar="NAME=VALUE", help="With --export: a parameter; may be repeated."
-        ),
+        Option("-p", "--parameter", metavar="NAME=VALUE", help="With --export: a parameter; repeatable."),
     ] = None,
     overwrite: Overwrite = False,
 ) -> None:
-    """Open the notebooks in JupyterLab, serve them without code, or write one as a page."""
+    """Open the notebooks in JupyterLab, or export one to HTML."""
     if export is not None:
         from gpuplanner.notebook.views import write_notebook_page
 
@@ -462,7 +474,7 @@ def notebook(
         put(str(write_notebook_page(export, place, _parameters(parameter or []))))
         return
     if out is not None or parameter:
-        raise typer.BadParameter("-o and -p go with --export NAME")
+        raise typer.BadParameter("-o and -p need --export NAME")
     _serve(folder, port, browser=browser, token=token, allow_root=allow_root, dashboard=dashboard)
 
 
@@ -472,7 +484,7 @@ def _parameters(given: list[str]) -> dict[str, str | float | bool | None]:
     for text in given:
         name, equals, value = text.partition("=")
         if not (name and equals):
-            raise typer.BadParameter(f"-p: NAME=VALUE, not {text!r}")
+            raise typer.BadParameter(f"-p: expected NAME=VALUE; got {text!r}")
         try:
             found[name] = json.loads(value)
         except ValueError:
@@ -480,9 +492,7 @@ def _parameters(given: list[str]) -> dict[str, str | float | bool | None]:
     return found
 
 
-def _serve(
-    folder: Path, port: int, *, browser: bool, token: str | None, allow_root: bool, dashboard: bool
-) -> None:
+def _serve(folder: Path, port: int, *, browser: bool, token: str | None, allow_root: bool, dashboard: bool) -> None:
     """Copy the notebooks that are not there yet, and become the server."""
     import gpuplanner
     from gpuplanner.core.execution import import_optional

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +15,7 @@ from gpuplanner.cli.application import put, say
 from gpuplanner.core.errors import file_name, printable
 from gpuplanner.core.output_places import MANIFEST, Mark, Written, read_manifest, state_manifest
 from gpuplanner.core.output_writing import replaced_directory
+from gpuplanner.core.scenario_fields import OWNED, OWNERSHIPS, RENTED
 from gpuplanner.core.serialization import sha256
 from gpuplanner.core.units import counted, day_text, wait_text
 
@@ -30,34 +32,35 @@ if TYPE_CHECKING:
     from gpuplanner.usage.job_history import FleetPools
 
 
-INDENT = 8
+INDENT = 11
 NAMED = 4
+LONG_S = 2.0
+"""Seconds after which a step that is still going shows its progress."""
 
 
 def line(label: str, text: str) -> None:
-    """Say one fact."""
+    """Print one fact on stderr."""
     say(f"{label:<{INDENT}}{text}".rstrip())
 
 
-class PlayedWays:
-    """Says which way is being tuned while that takes time; on a terminal it goes when it is done."""
+class Progress:
+    """Shows on a terminal the step that takes long, and removes the line when the step is done."""
 
     def __init__(self, *, talks: bool) -> None:
         self.talks = talks and sys.stderr.isatty()
-        self.policy = ""
+        self.began = time.monotonic()
 
     def __call__(self, policy: str, _: object) -> None:
-        """Say it where it is another one than before."""
-        if policy != self.policy:
-            self.policy = policy
-            self._show(f"{'Ways':<{INDENT}}tuning {policy} ...")
+        """Show the policy that is being simulated."""
+        self.doing(f"simulating {policy}", label="Policies")
 
-    def doing(self, text: str) -> None:
-        """Say what else takes time."""
-        self._show(f"{'':<{INDENT}}{text} ...")
+    def doing(self, text: str, label: str = "") -> None:
+        """Show the step, if the wait is longer than two seconds."""
+        if time.monotonic() - self.began > LONG_S or not label:
+            self._show(f"{label:<{INDENT}}{text} ...")
 
     def done(self) -> None:
-        """Take it away."""
+        """Remove the line."""
         self._show("")
 
     def _show(self, text: str) -> None:
@@ -66,7 +69,7 @@ class PlayedWays:
 
 
 def read_lines(parts: Sequence[SourcePart], began: Beginning, rows: Mapping[str, int], folder: Path) -> None:
-    """Say what was read: the jobs, and each further source."""
+    """Print the files that were read: the jobs, and each further source."""
     from gpuplanner.ingest.source_registry import SOURCES
 
     label = "Read"
@@ -75,7 +78,7 @@ def read_lines(parts: Sequence[SourcePart], began: Beginning, rows: Mapping[str,
     left_out = ""
     if began.left_out_rows:
         rejects = f"{counted(began.left_out_rows, 'row')}: {folder / 'rejects.parquet'}"
-        left_out = f"      {began.left_out_share:.1%} left out ({rejects})"
+        left_out = f"    {100 * began.left_out_share:.1f} % rejected ({rejects})"
     for part in parts:
         text = SOURCES[part.source].description.partition(":")[0]
         if part.source == began.source:
@@ -88,21 +91,19 @@ def read_lines(parts: Sequence[SourcePart], began: Beginning, rows: Mapping[str,
         line(label, f"{names:<14} {text}{left_out if part.source == began.source else ''}")
         label = ""
     if began.telemetry is not None:
-        line("Match" if parts else "", began.telemetry)
+        line("Telemetry" if parts else "", began.telemetry)
     if not parts:
         line(label, f"{folder!s:<14} {counts}{left_out}")
 
 
 def today_line(found: Comparison) -> None:
-    """Say what today's fleet is, and how it serves."""
+    """Print today's fleet and the causes of its queue waits."""
     one = found.decision
-    board = one.board or "GPUs"
-    inferred = ", inferred from its jobs" if one.fleet_inferred else ""
-    text = f"{one.fleet_gpus:,} {board}{inferred}"
+    inferred = ", inferred from the jobs" if one.fleet_inferred else ""
+    text = f"{one.fleet_gpus:,} {one.gpu_model or 'GPUs'}{inferred}"
     longest = max(one.service, key=lambda row: row.observed_p95_minutes, default=None)
     if longest is not None:
-        wait = wait_text(longest.observed_p95_minutes)
-        text += f"; observed p95 queue wait at most {wait} (jobs on {longest.size})"
+        text += f"; p95 queue wait {wait_text(longest.observed_p95_minutes)} (jobs on {longest.size})"
     line("Today", text)
     if found.waits is not None:
         line("Waits", found.waits.sentence)
@@ -116,40 +117,44 @@ def warning_lines(warnings: Sequence[QualityWarning]) -> None:
         put("\nWarnings", *(f"  {warning_text(warning)}" for warning in warnings))
 
 
-def ways_line(found: Comparison) -> None:
-    """Say how many policies meet the limit, as in the table of policies, and on which days."""
+def policies_line(found: Comparison) -> None:
+    """Print how many policies meet the limit, as in the table of policies, and the days behind that."""
     from gpuplanner.decision.comparison_record import policies_met
 
     if not found.policies:
-        line("Policy", "none could be evaluated: the record is too short")
+        line("Policies", "not compared: the record is too short")
         return
     text = policies_met(found)
     if found.tuned_from is not None and found.judged_from is not None and found.judged_to is not None:
         first, split = day_text(found.tuned_from), day_text(found.judged_from)
         text += f", fitted from {first}" if first != split else ""
         text += f", evaluated from {split} to {day_text(found.judged_to)}"
-    line("Policy", text)
+    line("Policies", text)
 
 
 def decision_lines(found: Comparison, data: str) -> None:
-    """The decision: its sentences, figures, next steps, and what is missing."""
+    """Print the recommendation: its sentences, figures, next steps and missing data."""
     one = found.decision
     here = min(data, os.path.relpath(data), key=len)  # as a person types it
     put("", *sentences(one))
-    rows = figures(found)
-    if rows:
-        put("")
-    width = max((len(label) for label, _ in rows), default=0)
-    for label, text in rows:
-        put(f"  {label:<{width}}   {text}")
+    if rows := figures(found):
+        put("", *(f"  {label:<18} {text}" for label, text in rows))
     if one.next_steps:
         put("\nNext steps")
-        for number, step in enumerate(one.next_steps, start=1):
-            put(f"  {number}  {step.text.replace(data, here)}")
+        texts = [": ".join(filter(None, (step.who, step.what))) for step in one.next_steps]
+        width = max((len(text) for text in texts if len(text) <= STEP), default=0)
+        for number, (step, text) in enumerate(zip(one.next_steps, texts, strict=True), start=1):
+            command = "" if step.command is None else step.command.replace(data, here)
+            apart = f"\n{'':<5}" if command and len(text) > STEP else "  "
+            put(f"  {number}  {text:<{width}}{apart}{command}".rstrip())
     if one.missing:
         put("")
     for number, missing in enumerate(one.missing):
-        put(f"{'Missing' if number == 0 else '':<9} {missing.what}: {missing.command.replace(data, here)}")
+        put(f"{'Missing' if number == 0 else '':<{INDENT}}{missing.what}: {missing.command.replace(data, here)}")
+
+
+STEP = 72
+"""Longest text of a step whose command stands beside it."""
 
 
 def sentences(one: Decision) -> list[str]:
@@ -159,31 +164,45 @@ def sentences(one: Decision) -> list[str]:
 
 
 def figures(found: Comparison) -> list[tuple[str, str]]:
-    """Figures under the decision: what is not known is left out."""
-    one, ends, saving = found.decision, found.exhaustion, found.decision.saving
+    """Four lines under the recommendation: GPUs, utilization, energy and the next purchase."""
+    one, ends, impact = found.decision, found.exhaustion, found.decision.financial_impact
     if one.action == "none":
         return []
-    rows = [("GPUs needed", f"{one.gpus:,} of {one.fleet_gpus:,}")]
-    if one.latest is not None:
-        now, then = wait_text(one.latest.today_p95_minutes), wait_text(one.latest.recommended_p95_minutes)
-        observed = wait_text(one.latest.observed_p95_minutes)
-        how = "" if observed == now else f" simulated, observed {observed}"
-        limit = f"limit {one.latest.limit_minutes:,.0f} min"
-        rows.append(("p95 wait", f"{now} -> {then}{how} for jobs on {one.latest.size}, {limit}"))
-    if saving.value is not None:
-        span = "" if not saving.varies else f"     {saving.low:,.0f} to {saving.high:,.0f} in 9 of 10 weeks"
-        rows.append(("Freed a week", f"{saving.value:,.0f} GPU-hours{span}"))
-    if saving.value is not None or one.worth.usd_per_week is not None:
-        rows.append(("Worth", one.worth.basis.replace("\n", " ")))
-    if ends.date is not None and ends.order_by is not None:
-        rows.append(("Exhausted", f"by {day_text(ends.date)}; order by {day_text(ends.order_by)}"))
+    saving = one.saving
+    freed = "" if saving.value is None else f"    {saving.value:,.0f} GPU-hours freed a week"
+    if freed and saving.varies:
+        freed += f" (90 % interval {saving.low:,.0f} to {saving.high:,.0f})"
+    rows = [("GPUs needed", f"{one.gpus:,} of {one.fleet_gpus:,}{freed}")]
+    now, then = found.today, found.row(one.policy) or found.today
+    if now is not None and then is not None:
+        used = [f"{row.busy_gpu_hours / row.gpu_hours:.0%}".replace("%", " %") for row in (now, then)
+                if row.gpu_hours and row.busy_gpu_hours is not None]  # fmt: skip
+        ended = [wait_text(row.completion_mean_min) for row in (now, then) if row.completion_mean_min is not None]
+        completion = f"    mean completion time {_change(ended)}" if ended else ""
+        rows.append(("Utilization", f"{_change(used) or '–'} of GPU-hours allocated{completion}"))
+    if impact.kwh_per_week is not None:
+        dollars = "" if not impact.usd_per_week else f", {impact.usd_per_week:,.2f} USD"
+        rows.append(("Energy", f"{impact.kwh_per_week:,.0f} kWh less a week{dollars}"))
+    elif impact.ownership == OWNED:
+        rows.append(("Energy", f"– ({saving.reason or 'the power of the GPU model is not known'})"))
+    else:
+        rows.append(("Financial impact", impact.basis.replace("\n", " ")))
+    if ends.date is None or ends.order_by is None:
+        rows.append(("Next purchase", f"– ({ends.reason or 'no date'})"))
+    else:
+        rows.append(("Next purchase", f"{day_text(ends.date)}, order by {day_text(ends.order_by)}"))
     if one.left_out_share >= 0.01:
-        rows.append(("Left out", f"{one.left_out_share:.0%} of the GPU-hours, whose jobs cannot be true"))
+        rows.append(("Left out", f"{100 * one.left_out_share:.0f} % of the GPU-hours, of implausible jobs"))
     return rows
 
 
+def _change(texts: Sequence[str]) -> str:
+    """Text of today's value, and of the recommended one where it differs."""
+    return " → ".join(dict.fromkeys(texts))
+
+
 def project_lines(answers: Sequence[ProjectAnswer]) -> None:
-    """What was announced, a line each."""
+    """Print the announced projects, a line each."""
     if answers:
         put("\nProjects", *(f"  {one.sentence}" for one in answers))
 
@@ -196,8 +215,8 @@ OFFSET_HOURS = 14
 class Asker:
     """Asks on a terminal, and takes defaults elsewhere.
 
-    - ``asks``: Whether somebody is there who may be asked.
-    - ``talks``: Whether anything is said.
+    - ``asks``: Whether questions can be asked.
+    - ``talks``: Whether facts are printed.
     """
 
     asks: bool
@@ -205,22 +224,20 @@ class Asker:
 
     @classmethod
     def of(cls, *, yes: bool, talks: bool) -> Asker:
-        """One who asks if there is a terminal and nobody forbade it."""
+        """Ask only on a terminal, and not with ``--yes``."""
         return cls(asks=talks and not yes and sys.stdin.isatty() and sys.stderr.isatty(), talks=talks)
 
     def said(self, label: str, value: str, basis: str) -> None:
-        """Say what is taken, and why."""
+        """Print an assumption and its basis."""
         if self.talks:
             line(label, f"{value:<14} {basis}")
 
-    def answer(
-        self, label: str, question: str, default: str, check: Callable[[str], str]
-    ) -> tuple[str, bool]:
+    def answer(self, label: str, question: str, default: str, check: Callable[[str], str]) -> tuple[str, bool]:
         """The answer to a question, as checked, and whether somebody gave it."""
         if not self.asks:
             return default, False
         while True:
-            asked = f"{label:<8}{question} [Enter = {default}]"
+            asked = f"{label:<{INDENT}}{question}, Enter = {default}]"
             text = typer.prompt(asked, default=default, show_default=False, err=True)
             try:
                 return check(text.strip()), True
@@ -228,9 +245,7 @@ class Asker:
                 line("", str(fault))
 
 
-def zone(
-    asker: Asker, parts: tuple[SourcePart, ...], stated: str | None
-) -> tuple[str | None, str | None, str]:
+def zone(asker: Asker, parts: tuple[SourcePart, ...], stated: str | None) -> tuple[str | None, str | None, str]:
     """Zone to read naive times in, if there are any; the zone of calendar months, if files say; what both rest on."""
     from gpuplanner.ingest.dataset_import import offsets_of
 
@@ -238,10 +253,10 @@ def zone(
         return stated, stated, "as stated"
     offsets, naive = offsets_of(parts)
     if naive is None:
-        return None, zone_of(offsets) if offsets else None, "from the offsets in the file; --tz to change"
-    question = f"times such as {naive!r} state no zone; which is it?"
-    found, given = asker.answer("Zone", question, UTC, known_zone)
-    basis = "as answered" if given else f"taken: times such as {naive} state none; --tz to change"
+        return None, zone_of(offsets) if offsets else None, "from the offsets in the file (--tz)"
+    question = f"times such as {naive!r} have no offset [name of the zone, such as Europe/Oslo"
+    found, given = asker.answer("Time zone", question, UTC, known_zone)
+    basis = "as answered" if given else f"assumed: times such as {naive} have no offset (--tz)"
     return found, found, basis
 
 
@@ -270,32 +285,31 @@ def known_zone(text: str) -> str:
     return text
 
 
-def board(asker: Asker) -> str | None:
-    """Board of GPUs that nobody names; None: nothing is said of cutting them."""
+def gpu_model(asker: Asker) -> str | None:
+    """GPU model that the data do not name; None: planned without MIG."""
     from gpuplanner.hardware.catalog import find_any_board
 
     none = "none"
     found, given = asker.answer(
-        "Board", "nothing in the data names it; which is it?", none,
+        "GPU model", "not in the data [name of the model, such as A100-40GB", none,
         lambda text: none if text == none else find_any_board(text),
     )  # fmt: skip
-    basis = "as answered" if given else "the data name none: whole GPUs, not cut; --board to change"
-    asker.said("Board", found, basis)
+    basis = "as answered" if given else "not in the data: planned without MIG and energy (--gpu-model)"
+    asker.said("GPU model", found, basis)
     return None if found == none else found
 
 
-def ownership(asker: Asker, path: str) -> str:
-    """Who pays for the GPUs."""
+def ownership(asker: Asker, actuator: str) -> str:
+    """Whether the GPUs are owned, rented or reserved."""
     from gpuplanner.core.errors import resolve
-    from gpuplanner.core.scenario_fields import OWNED, OWNERSHIPS, RENTED
 
-    usual = RENTED if path == "autoscaler" else OWNED
+    usual = RENTED if actuator == "autoscaler" else OWNED
     found, given = asker.answer(
-        "Owned?", f"nothing in the data says so; {' / '.join(OWNERSHIPS)}?", usual,
+        "Ownership", f"not in the data [{' / '.join(OWNERSHIPS)}", usual,
         lambda text: resolve(text, OWNERSHIPS, what="ownership"),
     )  # fmt: skip
-    basis = "as answered" if given else "taken: the data do not say; --set ownership=… to change"
-    asker.said("Owned?", found, basis)
+    basis = "as answered" if given else "assumed, not in the data (--set ownership=…)"
+    asker.said("Ownership", found, basis)
     return found
 
 

@@ -1,4 +1,4 @@
-"""Commands about past jobs: ``hints``, ``phases`` and ``waits``."""
+"""Commands about past jobs: ``rightsize``, ``phases`` and ``waits``."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import typer
 from typer import Argument, Option
 
 from gpuplanner.cli.application import (
-    Board,
     Given,
+    GpuModelName,
     Json,
     Quiet,
     ScenarioPath,
@@ -29,15 +29,15 @@ if TYPE_CHECKING:
     from gpuplanner.hardware.gpu_models import GpuModel
 
 
-Folder = Annotated[str, Argument(metavar="DIR", help="Folder written by 'ingest', or 'sample'.")]
+Folder = Annotated[str, Argument(metavar="DIR", help="Dataset folder from 'ingest', or 'sample'.")]
 
 JOB = (
     "job_id", "attempt", "state", "gpu_model", "profile", "instances", "memory_asked_gib", "memory_peak_gib",
     "sm_activity", "gpus_active", "run_s", "time_limit_s", "wait_s", "profile_needed", "size_from",
 )  # fmt: skip
 GROUP = (
-    "user", "job_class", "profile", "instances", "jobs", "memory_asked_gib", "memory_peak_gib", "profile_hint",
-    "instances_hint", "size_risk", "size_risk_at_most", "time_limit_s", "limit_hint_s", "risk_time_out",
+    "user", "job_class", "profile", "instances", "jobs", "memory_asked_gib", "memory_peak_gib", "recommended_profile",
+    "instances_hint", "size_risk", "size_risk_at_most", "time_limit_s", "recommended_time_limit_s", "risk_time_out",
     "saved_gpu_hours", "freed_limit_gpu_hours", "size_reason", "limit_reason",
 )  # fmt: skip
 
@@ -46,45 +46,51 @@ PLUGIN = "device-plugin"
 
 
 @app.command()
-def hints(
+def rightsize(
     folder: Folder,
-    tenant: Annotated[str | None, Option(help="Only this tenant.")] = None,
+    tenant: Annotated[str | None, Option(help="Only the jobs of this team.")] = None,
     job: Annotated[str | None, Option(metavar="ID", help="Only this job and its group.")] = None,
-    board: Annotated[
+    gpu_model: Annotated[
         list[str] | None,
         Option(
-            metavar="[WORD=]BOARD",
-            help="Board behind a word of the source, or of jobs that name none; may be repeated.",
+            metavar="[NAME=]MODEL",
+            help="GPU model behind a name in the source, or of jobs that name none; repeatable.",
         ),
     ] = None,
     form: Annotated[
         str | None,
-        Option("--format", help="Print lines to paste: sbatch, pod or dra; device-plugin with --sharing."),
+        Option("--format", help="Print request lines: sbatch, pod or dra; device-plugin with --sharing."),
     ] = None,
     gres_type: Annotated[
         list[str] | None,
         Option(
-            metavar="[BOARD=]TYPE",
-            help="Slurm's type of a whole GPU in slurm.conf, where it is not what slurmd finds; may be repeated.",
+            metavar="[MODEL=]TYPE",
+            help="GRES type of a full GPU in slurm.conf, if slurmd detects another one; repeatable.",
         ),
     ] = None,
     trend: Annotated[
-        bool, Option("--trend", help="Where the memory of sampled jobs is heading, and what moving costs.")
+        bool,
+        Option("--trend", help="Show the memory trend of jobs with telemetry, and the cost of moving them."),
     ] = False,
     checkpoint: Annotated[
-        float | None, Option(metavar="HOURS", min=0, help="With --trend: hours between checkpoints of a job.")
+        float | None,
+        Option(metavar="HOURS", min=0, help="With --trend: hours between two checkpoints of a job."),
     ] = None,
     share: Annotated[
         bool,
-        Option(
-            "--sharing",
-            help="How each class may share a GPU: whole, MIG, MPS or time-slicing, and what it means.",
-        ),
+        Option("--sharing", help="Show how each job class can share a GPU: full GPU, MIG, MPS or time-slicing."),
     ] = False,
     smallest_group: SmallestGroup = 0,
     as_json: Json = False,
 ) -> None:
-    """Compare what past jobs asked for with what they used, and say what to ask for next time."""
+    """Recommend smaller GPU requests from observed usage.
+
+    Jobs are grouped by user, class and request. Each group gets a recommended
+    profile and time limit, with the risk of running out of memory or time. With
+    --format, prints the request lines to paste.
+
+    Example: gpuplanner rightsize build/mine/data --tenant vision --format pod
+    """
     import polars as pl
 
     from gpuplanner.core.errors import ScenarioError, resolve
@@ -97,9 +103,9 @@ def hints(
 
     forms = (PLUGIN,) if share else FORMS
     if form is not None and form not in forms:
-        raise typer.BadParameter(f"--format: one of {', '.join(forms)}")
+        raise typer.BadParameter(f"--format: expected one of {', '.join(forms)}; got {form!r}")
     if smallest_group and job is not None:
-        raise typer.BadParameter("--job goes without --smallest-group: a job is one person's")
+        raise typer.BadParameter("use either --job or --smallest-group: one job shows one person")
     types = _gres_types(gres_type)
     trace = grouped(load_trace(folder), smallest_group)
     # By how jobs ran, groups would foretell themselves: only rules that can be given before they run.
@@ -107,34 +113,34 @@ def hints(
     jobs = trace.jobs.with_columns(classify(trace.jobs, rules)["job_class"])
     if smallest_group:
         jobs = jobs.with_columns(user=pl.lit(None, pl.String))
-    history = asked_and_used(jobs, _boards(board), samples=trace.samples)
+    history = asked_and_used(jobs, _boards(gpu_model), samples=trace.samples)
     if share:
         table = sharing(history if tenant is None else history.filter(tenant=tenant))
         if form is not None:
             put(plugin_configs(table))
         else:
-            show_frame(table, as_json=as_json, title="sharing a GPU, by class")
+            show_frame(table, as_json=as_json, title="How each job class can share a GPU")
         return
     if trend:
         if trace.samples is None:
-            raise ScenarioError(folder, "telemetry of its jobs", "none", "Add it with 'ingest'.")
+            todo = "Import it: gpuplanner ingest auto FILE -o DIR."
+            raise ScenarioError(folder, "GPU telemetry of its jobs", "none", todo)
         found = peak_trends(history, trace.samples, end_of(trace), checkpoint_h=checkpoint)
         of_all = found.height
         found = found.filter("running" if job is None else pl.col("job_id") == job)
         if found.is_empty():
-            hint = "those that ended are followed by --job ID alone"
-            say(f"{of_all} sampled jobs, none that is asked for: {hint}")
-        show_frame(found, as_json=as_json, title="memory of sampled jobs")
+            say(f"{of_all} jobs have telemetry, and none of them is running; --job ID shows a job that ended")
+        show_frame(found, as_json=as_json, title="Memory trend of jobs with telemetry")
         return
     groups = hints_of(history)
     if tenant is not None:
         names = history["tenant"].unique().sort().to_list()
-        groups = groups.filter(tenant=resolve(tenant, names, what="tenant", error=ScenarioError))
+        groups = groups.filter(tenant=resolve(tenant, names, what="team", error=ScenarioError))
     if job is not None:
         history = history.filter(job_id=job)
         if history.is_empty():
-            expected = "a job of the trace that has GPUs"
-            raise ScenarioError(f"job {job!r}", expected, "none", "Check the id and DIR.")
+            expected = "a job of the dataset that was allocated GPUs"
+            raise ScenarioError(f"job {job!r}", expected, "no such job", "Check the job id and the folder.")
         groups = groups.join(history.select(REQUEST), on=REQUEST, how="semi", nulls_equal=True)
     lines: list[str | None] = []
     if form is not None:  # under names that differ, so that they are one stream of objects
@@ -144,14 +150,14 @@ def hints(
         rows = groups.to_dicts()
         for row, printed in zip(rows, lines, strict=False):
             row["lines"] = printed
-        asked: dict[str, object] = {} if job is None else {"jobs": history.select(JOB)}
+        asked: dict[str, object] = {} if job is None else {"jobs": history.with_columns(gpu_model="board").select(JOB)}
         show(asked | {"groups": rows}, as_json=True)
     elif form is not None:
-        put(("\n" if form == "sbatch" else "---\n").join(filter(None, lines)) or "# no hint\n")
+        put(("\n" if form == "sbatch" else "---\n").join(filter(None, lines)) or "# no recommendation\n")
     else:
         if job is not None:
-            show_frame(history.select(JOB), title="asked for and used")
-        show_frame(groups.select(GROUP), title="next time")
+            show_frame(history.with_columns(gpu_model="board").select(JOB), title="Requested and used")
+        show_frame(groups.select(GROUP), title="Recommended requests")
 
 
 def _boards(given: list[str] | None) -> dict[str | None, str]:
@@ -169,10 +175,10 @@ def _gres_types(given: list[str] | None) -> dict[str | None, str]:
 
     types: dict[str | None, str] = {}
     for text in given or []:
-        board, equals, word = text.rpartition("=")
+        gpu_model, equals, word = text.rpartition("=")
         if not is_gres_type(word):
-            raise typer.BadParameter(f"--gres-type: letters, digits, '_', '.' and '-', not {word!r}")
-        types[find_board(board) if equals else None] = word
+            raise typer.BadParameter(f"--gres-type: expected letters, digits, '_', '.' and '-'; got {word!r}")
+        types[find_board(gpu_model) if equals else None] = word
     return types
 
 
@@ -182,18 +188,18 @@ def _lines(row: dict[str, Any], form: str, types: dict[str | None, str], name: s
     from gpuplanner.hardware.gpu_models import load_gpu_model
     from gpuplanner.sizing.request_lines import Request, request_lines
 
-    profile, count = row["profile_hint"] or row["profile"], row["instances_hint"] or row["instances"]
-    if (profile, count) == (row["profile"], row["instances"]) and row["limit_hint_s"] is None:
+    profile, count = row["recommended_profile"] or row["profile"], row["instances_hint"] or row["instances"]
+    if (profile, count) == (row["profile"], row["instances"]) and row["recommended_time_limit_s"] is None:
         return None
     of_node = -(-row["instances"] // (row["nodes"] or 1))
     known = row["board"] and load_gpu_model(row["board"])
     who = f"{row['user'] or row['tenant']}, {row['job_class'] or 'class unknown'}"
     note = f"{who}: {row['jobs']} jobs; {row['size_reason']}; {row['limit_reason']}"
     try:
-        request = Request(profile, count, row["limit_hint_s"], -(-count // of_node), known)
+        request = Request(profile, count, row["recommended_time_limit_s"], -(-count // of_node), known)
         return request_lines(request, form, gres_type=_gres_type(row, profile, types), name=name, note=note)
     except GpuPlannerError as error:
-        say(f"no lines for {note!a}: {error}")
+        say(f"no request lines for {note!a}: {error}")
         return None
 
 
@@ -203,43 +209,48 @@ def _gres_type(row: dict[str, Any], profile: str, given: dict[str | None, str]) 
     from gpuplanner.hardware.catalog import slurm_type_of
     from gpuplanner.sizing.request_lines import is_gres_type
 
-    word, board = row["gpu_model"], row["board"]
-    named = given.get(board) or given.get(None)
+    word, gpu_model = row["gpu_model"], row["board"]
+    named = given.get(gpu_model) or given.get(None)
     if named is not None and (word is not None or profile != WHOLE_GPU):
         return named
-    if board is not None and (word == board or (word is None and profile != WHOLE_GPU)):
-        return slurm_type_of(board)
+    if gpu_model is not None and (word == gpu_model or (word is None and profile != WHOLE_GPU)):
+        return slurm_type_of(gpu_model)
     return word if word is not None and is_gres_type(word) else None
 
 
 @app.command()
 def phases(
-    data: Annotated[
-        str, Argument(metavar="DIR", help="A folder written by 'gpuplanner ingest', or 'sample'.")
-    ],
-    job: Annotated[str | None, Option(help="Show the phases and dips of one job.")] = None,
-    board: Board = None,
+    data: Folder,
+    job: Annotated[str | None, Option(help="Show the phases and utilization dips of this job.")] = None,
+    gpu_model: GpuModelName = None,
     effect: Annotated[
-        float, Option(min=0.001, max=0.999, help="Smallest reduction of late demand that counts.")
+        float,
+        Option(min=0.001, max=0.999, help="Smallest drop of GPU demand in final phases that counts, 0 to 1."),
     ] = 0.10,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Show phases, dips, bottlenecks and slice fit of jobs with telemetry, by class or of one job."""
+    """Detect phases and bottlenecks in jobs with telemetry.
+
+    Shows phases, utilization dips, bottlenecks and the MIG profile that fits, by
+    job class or of one job (--job).
+
+    Example: gpuplanner phases build/mine/data --job 4711
+    """
     from gpuplanner.usage.dataset_explorer import Inbox
     from gpuplanner.usage.job_history import load_trace
     from gpuplanner.usage.phase_demand import phases_of_jobs
 
     trace = load_trace(data)
-    fleet = Inbox(trace, board).fleet
+    fleet = Inbox(trace, gpu_model).fleet
     samples = _of_jobs(trace.samples, job)
     found = phases_of_jobs(samples, trace.jobs)
     fleet.require_mig("phases")
     if job is not None:
-        _one_job(samples, found, trace.jobs, fleet.board, as_json=as_json)
+        _one_job(samples, found, trace.jobs, fleet.gpu_model, as_json=as_json)
     else:
-        _all_jobs(samples, found, trace.jobs, fleet.board, effect, as_json=as_json)
-        hint = "--job ID shows one job with its dips and the evidence; --json gives every column"
+        _all_jobs(samples, found, trace.jobs, fleet.gpu_model, effect, as_json=as_json)
+        hint = "--job ID shows one job with its dips and the evidence; --json prints every column"
         say(hint, quiet=quiet or as_json)
 
 
@@ -251,8 +262,8 @@ def _of_jobs(samples: pl.DataFrame | None, job: str | None) -> pl.DataFrame:
 
     mine = None if samples is None else samples.filter(pl.col("job_id").is_not_null())
     if mine is None or mine.is_empty():
-        todo = "Ingest jobs and telemetry into one folder."
-        raise ScenarioError("phases", "telemetry that is matched to jobs", "none", todo)
+        todo = "Import jobs and telemetry into one folder: gpuplanner ingest SOURCE FILE -o DIR."
+        raise ScenarioError("phases", "telemetry that matches jobs", "none", todo)
     if job is None:
         return mine
     sampled = mine["job_id"].unique().sort().to_list()
@@ -260,7 +271,7 @@ def _of_jobs(samples: pl.DataFrame | None, job: str | None) -> pl.DataFrame:
 
 
 def _one_job(
-    samples: pl.DataFrame, found: pl.DataFrame, jobs: pl.DataFrame, board: GpuModel, *, as_json: bool
+    samples: pl.DataFrame, found: pl.DataFrame, jobs: pl.DataFrame, gpu_model: GpuModel, *, as_json: bool
 ) -> None:
     import polars as pl
 
@@ -268,11 +279,11 @@ def _one_job(
     from gpuplanner.usage.phase_demand import fit_phases
     from gpuplanner.usage.utilization_dips import find_spikes
 
-    fitted = fit_phases(found, board)
+    fitted = fit_phases(found, gpu_model)
     spans = fitted.select("phase", phase_start="start").sort("phase_start")
     placed = samples.sort("time").join_asof(spans, left_on="time", right_on="phase_start")
-    by_phase = signatures_of(placed, board, jobs=jobs, by=("job_id", "phase"))
-    whole = signatures_of(samples, board, jobs=jobs)
+    by_phase = signatures_of(placed, gpu_model, jobs=jobs, by=("job_id", "phase"))
+    whole = signatures_of(samples, gpu_model, jobs=jobs)
     columns = ["phase", "label", "start", "end", "share", "gpus", "sm_activity", "memory_peak_gib", "power_w",
                "profile_phase", "profile_job", "saved_gpu_hours"]  # fmt: skip
     table = fitted.select(columns).join(by_phase.select("phase", "bound"), on="phase", how="left")
@@ -294,7 +305,7 @@ def _all_jobs(
     samples: pl.DataFrame,
     found: pl.DataFrame,
     jobs: pl.DataFrame,
-    board: GpuModel,
+    gpu_model: GpuModel,
     effect: float,
     *,
     as_json: bool,
@@ -306,8 +317,8 @@ def _all_jobs(
     from gpuplanner.usage.utilization_dips import spikes_of_jobs
 
     demand = demand_by_class(found)
-    bounds = signatures_by_class(signatures_of(samples, board, jobs=jobs), jobs)
-    claim = claim_by_class(samples, found, board, effect=effect)
+    bounds = signatures_by_class(signatures_of(samples, gpu_model, jobs=jobs), jobs)
+    claim = claim_by_class(samples, found, gpu_model, effect=effect)
     dips = (
         spikes_of_jobs(samples)
         .join(jobs.select("job_id", "job_class").unique("job_id"), on="job_id", how="left")
@@ -317,7 +328,7 @@ def _all_jobs(
         .sort("job_class", "label")
     )  # fmt: skip
     saved = (
-        fit_phases(found, board)
+        fit_phases(found, gpu_model)
         .filter(pl.col("gpus") <= 1)
         .group_by("job_class")
         .agg(jobs=pl.col("job_id").n_unique(), gpu_hours=pl.col("run_s").sum() / 3600.0,
@@ -327,27 +338,32 @@ def _all_jobs(
     tables = {
         "demand by class and phase": demand,
         "dips by class": dips,
-        "what the GPUs wait for": bounds,
-        "do late phases need fewer GPUs?": claim,
-        "slices cut by phase instead of by job, jobs on one GPU": saved,
+        "bottlenecks by class": bounds,
+        "demand, final against early": claim,
+        "GPU-hours freed by a profile for each phase instead of one for the job, jobs on one GPU": saved,
     }
     if not as_json:
         tables["demand by class and phase"] = demand.select(
             "job_class", "label", "jobs", "share", "share_q25", "share_q75", "sm_activity", "memory_peak_gib",
             "power_w", "gpus",
         )  # fmt: skip
-        tables["what the GPUs wait for"] = bounds.drop("board")
+        tables["bottlenecks by class"] = bounds.drop("board")
         first = (pl.col("part") == "thirds") & (pl.col("need") == "both")
         alike = (pl.col("verdict") == pl.col("verdict").first()).sum().over("job_class")
         verdicts = pl.format("{} of {}", alike, pl.len().over("job_class"))
-        tables["do late phases need fewer GPUs?"] = claim.with_columns(same_verdict=verdicts).filter(first)
+        tables["demand, final against early"] = claim.with_columns(same_verdict=verdicts).filter(first)
     show_tables(tables, as_json=as_json)
 
 
 @app.command()
-@takes("tz")
+@takes("tz", "month")
 def waits(scenario: ScenarioPath, given: Given, as_json: Json = False) -> None:
-    """Say why jobs waited: too few GPUs, not together, wrongly partitioned, behind others, limits."""
+    """Explain queue waits: capacity, fragmentation, layout or limits.
+
+    Shows the hours waited by cause, in total and by job size, team and profile.
+
+    Example: gpuplanner waits build/mine/data --month 2026-10
+    """
     from gpuplanner.core.serialization import to_plain
     from gpuplanner.decision.explained_waits import cause_table, explain_waits, sum_waits
     from gpuplanner.decision.requests import asked_of
@@ -360,5 +376,5 @@ def waits(scenario: ScenarioPath, given: Given, as_json: Json = False) -> None:
         return
     put(found.sentence)
     for by, rows in vars(found.causes).items():
-        show_frame(cause_table(rows), title=f"hours waited by {by.replace('_', ' ')}")
-    put(*(f"{one.tenant}: its jobs waited as if it were held to {one.gpus:g} GPUs" for one in found.limits))
+        show_frame(cause_table(rows), title=f"Queue wait by {by.replace('_', ' ')} (hours)")
+    put(*(f"{one.tenant}: jobs waited as at a limit of {one.gpus:g} GPUs" for one in found.limits))

@@ -17,7 +17,7 @@ from gpuplanner.core.output_writing import write_atomically as write_atomically
 from gpuplanner.core.output_writing import write_csv_safe as write_csv_safe
 from gpuplanner.core.scenario_fields import EMPTIED as EMPTIED
 from gpuplanner.core.scenario_fields import MADE_BY as MADE_BY
-from gpuplanner.core.scenario_fields import PATHS as PATHS
+from gpuplanner.core.scenario_fields import PARTITIONERS as PARTITIONERS
 from gpuplanner.core.schema_checks import check as check
 from gpuplanner.core.schema_checks import conform as conform
 from gpuplanner.core.schema_checks import empty as empty

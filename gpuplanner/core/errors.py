@@ -178,17 +178,15 @@ def nearest(text: str, choices: Iterable[str]) -> list[str]:
     ['quantile']
     """
     by_fold = {choice.casefold(): choice for choice in choices}
-    return [by_fold[key] for key in difflib.get_close_matches(text.casefold(), by_fold, n=3, cutoff=0.5)]
+    return [by_fold[key] for key in difflib.get_close_matches(text.casefold(), by_fold, n=3, cutoff=0.6)]
 
 
-def resolve(
-    text: str, choices: Iterable[str], *, what: str, error: type[GpuPlannerError] = GpuPlannerError
-) -> str:
+def resolve(text: str, choices: Iterable[str], *, what: str, error: type[GpuPlannerError] = GpuPlannerError) -> str:
     """Return the choice that equals the text, else the only one that begins with it (case ignored).
 
     Examples
     --------
-    >>> resolve("a30", ["A30-24GB", "A100-40GB"], what="board")
+    >>> resolve("a30", ["A30-24GB", "A100-40GB"], what="gpu_model")
     'A30-24GB'
     >>> resolve("eassy", ["strict", "easy"], what="queue")
     Traceback (most recent call last):
@@ -206,6 +204,7 @@ def resolve(
     if begins:
         todo = "Give more letters of one of them."
         raise error(f"{what} {text!r} is ambiguous", "one name", examples(begins), todo)
-    near = nearest(text, names) or names
+    near = nearest(text, names)
     expected = f"one of {', '.join(names)}" if len(names) <= FEW else f"one of {len(names)} known names"
-    raise error(f"{what} {text!r} is unknown", expected, repr(text), f"Did you mean {examples(near)}?")
+    todo = f"Did you mean {examples(near)}?" if near else f"Choose one of {examples(names)}."
+    raise error(f"{what} {text!r} is unknown", expected, repr(text), todo)

@@ -186,6 +186,12 @@ def _source_folder(source: Path) -> Path:
 
 
 @functools.cache
+def note_compilation(package: str) -> None:
+    """Log once for each package that its code is compiled."""
+    log.warning("compiling gpuplanner.%s, once for this installation (gpuplanner compile does it in advance)", package)
+
+
+@functools.cache
 def _cache_class(folder: Path) -> type[Any]:
     """Numba's cache, with the source of a folder in its key."""
     base = import_optional("numba.core.caching", extra="simulate").FunctionCache
@@ -202,8 +208,7 @@ def _cache_class(folder: Path) -> type[Any]:
             self.flush()
             kept = None
         if kept is None:
-            text = "compiling part of gpuplanner.%s; it is kept, so this takes some seconds once"
-            log.warning(text, folder.name)
+            note_compilation(folder.name)
         return kept
 
     def index_key(self: Any, *arguments: Any) -> tuple[Any, ...]:  # noqa: ANN401 - numba's own types
@@ -263,7 +268,7 @@ def plugged_in() -> str:
 
 def _left_out(point: EntryPoint, expected: str, got: str) -> None:
     where = f"entry point {point.name!r} of {point.group} ({point.value})"
-    mend = "It is left out; mend or remove the package that brings it."
+    mend = "The plugin is ignored; fix or remove its package."
     warnings.warn(message(where, expected, got, mend), GpuPlannerWarning, stacklevel=3)
 
 
@@ -321,9 +326,7 @@ def in_turn(
             progress(done, len(tasks))
 
 
-def _on_dask(
-    work: Callable[..., Any], tasks: Sequence[tuple[Any, ...]], address: str
-) -> Iterator[tuple[int, Any]]:
+def _on_dask(work: Callable[..., Any], tasks: Sequence[tuple[Any, ...]], address: str) -> Iterator[tuple[int, Any]]:
     dask = import_optional("distributed", extra="scale")
     try:
         with dask.Client(address) as client:
@@ -360,7 +363,7 @@ def _on_processes(
             lost += 1
             if lost == MOST_LOST:
                 got = f"{lost} times in a row a process that ended, with {len(left):,} of {len(tasks):,} left"
-                todo = "Is memory short? Ask for fewer processes."
+                todo = "If memory was short, use fewer processes (--workers)."
                 raise WorkerError("workers", "processes that stay", got, todo) from error
         finally:
             processes.shutdown(cancel_futures=True)

@@ -379,7 +379,7 @@ def _leads_out(folder: Path, name: str) -> bool:
     return any((folder / PurePosixPath(*parts[: count + 1])).is_symlink() for count in range(len(parts)))
 
 
-DATASET_FORMAT = "gpuplanner dataset 1"
+DATASET_FORMAT = "gpuplanner dataset 2"
 _DATASET = Mark("provenance.json", DATASET_FORMAT)
 _OVERWRITES: ContextVar[bool] = ContextVar("overwrites", default=False)
 

@@ -505,9 +505,7 @@ def _require_free(path: Path, place: Path, mark: Mark, ours: Mapping[str, Writte
         raise cannot_write(path, got, expected=expected, todo=REMEDY)
 
 
-def _require_apart(
-    path: Path, place: Path, ours: Mapping[str, Written], inputs: Iterable[str | Path]
-) -> None:
+def _require_apart(path: Path, place: Path, ours: Mapping[str, Written], inputs: Iterable[str | Path]) -> None:
     """Refuse an input that is, or holds, a file that would be replaced."""
     for each in inputs:
         given = Path(each).resolve()

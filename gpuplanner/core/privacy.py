@@ -54,7 +54,7 @@ def read_key(path: str | Path) -> bytes:
         mode = file.stat().st_mode
         text = file.read_text(encoding="ascii").strip()
     except (OSError, UnicodeDecodeError):
-        todo = "Make one with 'gpuplanner new-key'."
+        todo = "Make one with 'gpuplanner keygen'."
         raise PrivacyError(str(path), "a key file", "none that can be read", todo) from None
     if os.name == "posix" and mode & 0o077:
         raise PrivacyError(str(path), "a file only you can read", oct(mode & 0o777), "chmod 600 it.")
@@ -65,7 +65,7 @@ def read_key(path: str | Path) -> bytes:
     if len(key) != KEY_BYTES:
         got = f"{len(text)} characters that are not that"
         expected = f"{2 * KEY_BYTES} hexadecimal digits"
-        raise PrivacyError(str(path), expected, got, "Make one with 'gpuplanner new-key'.")
+        raise PrivacyError(str(path), expected, got, "Make one with 'gpuplanner keygen'.")
     return key
 
 
@@ -105,9 +105,7 @@ def pseudonymise(table: pl.DataFrame, key: bytes, columns: Sequence[str]) -> pl.
     return table
 
 
-def rows_that_name(
-    table: pl.DataFrame, names: Collection[str], *, but: Collection[str] = ()
-) -> dict[str, int]:
+def rows_that_name(table: pl.DataFrame, names: Collection[str], *, but: Collection[str] = ()) -> dict[str, int]:
     """Rows of each column of text in which one of some names stands as a word, upper case or lower.
 
     Examples
@@ -137,9 +135,7 @@ def _stands(word: str, text: str) -> bool:
     return re.search(alone, text.lower()) is not None
 
 
-def merge_small_groups(
-    table: pl.DataFrame, by: str, people: str, *, smallest: int = SMALLEST_GROUP
-) -> pl.DataFrame:
+def merge_small_groups(table: pl.DataFrame, by: str, people: str, *, smallest: int = SMALLEST_GROUP) -> pl.DataFrame:
     """Put the groups of too few people under one name, so that no figure speaks of one person.
 
     Where the small groups together are still too few, the next smallest joins them: what is left out of a

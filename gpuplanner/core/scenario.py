@@ -34,6 +34,15 @@ from gpuplanner.core.units import LOCALES, SECONDS_PER_DAY
 PRICES = "prices"
 FILES = ("projects", "price_book", "carbon_file", "quotas", "quotas_to_try")
 """Fields that name files beside the data."""
+RENAMED = {
+    "wait_minutes": "max_added_wait_minutes", "wait_quantile": "wait_percentile", "path": "actuator",
+    "board": "gpu_model", "other_boards": "substitute_models", "watch_frozen_hours": "notice_hours",
+    "gate_days": "check_days", "gate_wait_minutes": "check_wait_minutes", "gate_late_share": "check_wait_share",
+    "gate_short_chance": "check_short_chance", "gate_miss_chance": "check_miss_chance",
+    "gate_run_out_chance": "check_exhaustion_chance", "slot_hours": "interval_hours",
+    "horizon_slots": "horizon_intervals",
+}  # fmt: skip
+"""Fields of earlier versions, and their names of today."""
 NOT_EMPTY = KnobRule("not empty", lambda value, _: value.strip() != "")
 
 
@@ -89,303 +98,287 @@ class SearchLimits(TypedDict, total=False):
 @described
 @dataclass(frozen=True, kw_only=True)
 class Scenario:
-    """What is planned, on what data, by which rules and at which price.
+    """Data, fleet, rules and prices of a plan.
 
     Examples
     --------
-    >>> Scenario(board="h100-80gb-sxm").board
+    >>> Scenario(gpu_model="h100-80gb-sxm").gpu_model
     'H100-80GB-SXM5'
     >>> Scenario(quantile=2)
     Traceback (most recent call last):
         ...
-    gpuplanner.core.errors.ScenarioError: scenario: expected quantile between 0.05 and 0.95; got 2.0. Change it.
+    gpuplanner.core.errors.ScenarioError: scenario: expected quantile between 0.05 and 0.95; got 2.0. Fix
+    quantile.
     """
 
-    name: str = knob("data", "sample fleet", "Title of reports.", NOT_EMPTY)
-    data: str = knob(
-        "data", "sample", "Folder written by ``gpuplanner ingest``, or ``sample`` for the shipped sample."
-    )
+    name: str = knob("data", "sample fleet", "Name of the cluster, the title of reports.", NOT_EMPTY)
+    data: str = knob("data", "sample", "Dataset folder from ``gpuplanner ingest``, or ``sample``, the bundled one.")
     month: str | None = knob(
-        "data", None, "Calendar month in ``tz`` that ledger and cost cover.",
+        "data", None, "Month to report, YYYY-MM, in the time zone ``tz``.",
         KnobRule("as YYYY-MM", lambda value, _: re.fullmatch(r"\d{4}-(0[1-9]|1[0-2])", value) is not None),
         none="the whole observation",
     )  # fmt: skip
     tz: str = knob(
-        "data", "UTC", "Zone of calendar months, of naive times in files that are read, and of what is shown.",
-        KnobRule("a zone of the tz database, such as Europe/Berlin", lambda value, _: value in _zones()),
+        "data", "UTC",
+        "Time zone of calendar months, of times without an offset, and of the output, such as ``Europe/Berlin``.",
+        KnobRule("a time zone, such as Europe/Berlin", lambda value, _: value in _zones()),
     )  # fmt: skip
     number_locale: str = knob(
         "data", "en",
-        "How numbers and days are written on pages, cards, mails and in workbooks: en 1,234.5 and 2026-03-01, "
+        "Number and date format of pages, mails and workbooks: en 1,234.5 and 2026-03-01, "
         "de 1.234,5 and 01.03.2026, ch 1’234.5, fr 1 234,5. JSON, CSV and Parquet are the same in each.",
-        one_of(*LOCALES),
+        one_of(*LOCALES)
     )  # fmt: skip
     report_url: str | None = knob(
-        "data", None, "Address at which the folder of all months is served: mails link to it.",
+        "data", None, "Web address of the folder of reports, for links in mails.",
         KnobRule("an address that begins with https:// or http://",
                  lambda value, _: re.fullmatch(r"https?://[^\s<>\"']+", value) is not None),
         none="mails name the folder",
     )  # fmt: skip
     smallest_group: int = knob(
         "data", 0,
-        "Tenants of fewer people stand together, as ``(small groups)``, in every table, chart and export; 0: all by "
-        "name. Set it, for example to 5, before a report leaves the team, so that no figure speaks of one person. "
-        "Job ids and nodes stay as they are: replace those at ``ingest`` (``--pseudonyms``).",
-        at_least(0),
+        "Teams with fewer people appear as ``(small groups)`` in every table, chart and export; 0: all teams by name. "
+        "Set "
+        "it, for example to 5, before a report leaves the team, so that no figure is about one person. Job ids and "
+        "node names stay: replace them at import (``gpuplanner ingest --pseudonyms``).",
+        at_least(0)
     )  # fmt: skip
-    board: str | None = knob(
+    gpu_model: str | None = knob(
         "fleet", None,
-        "Board to plan for; a unique prefix will do. Another board than the data's is a what-if: every GPU installed "
-        "counts as one of it.",
-        none="the data's own, of several the largest pool",
+        "GPU model to plan for; a unique prefix is enough. A model other than the data's is a what-if: every installed "
+        "GPU counts as this model.",
+        none="the GPU model in the data; if several, that of the largest pool"
     )  # fmt: skip
     pool: str | None = knob(
         "fleet", None,
-        "Of a fleet of several boards the one, as the data name it, whose GPUs and jobs alone are planned.", NOT_EMPTY,
-        none="each pool by itself where a command shows several, else that of the scenario's board, or the largest",
+        "GPU pool to plan alone, by the name of its GPU model in the data.", NOT_EMPTY,
+        none="each pool separately where a command shows several, else that of gpu_model, or the largest"
     )  # fmt: skip
-    other_boards: str | None = knob(
+    substitute_models: str | None = knob(
         "fleet", None,
-        "GPU models that may serve jobs which named none, in order of preference, with commas between: demand goes to "
-        "the first that can hold it and has room. A model that is named comes in its turn for its own jobs too; else "
-        "it comes last for them.",
-        NOT_EMPTY, none="jobs stay with the model that they ran on",
+        "GPU models that may serve jobs without a requested model, in order of preference, separated by commas. Demand "
+        "goes to the first model that fits and has capacity. A listed model serves its own jobs in its turn as well; "
+        "a model that is not listed serves them last.",
+        NOT_EMPTY, none="jobs stay on the model that they ran on"
     )  # fmt: skip
     nodes: int = knob(
         "fleet", 0,
-        "Nodes of the fleet; 0: the GPUs that the inventory has installed, or the most that were held at once. Nodes "
-        "of the inventory keep their own size; of as many as are given here, those that the inventory has stay cut "
-        "as they are, and further ones are whole. See :mod:`gpuplanner.usage.planned_fleet`.",
-        between(0, 100_000),
+        "Nodes of the fleet; 0: the installed GPUs of the inventory, or the peak of allocated GPUs. Nodes of the "
+        "inventory keep their size and MIG layout; nodes beyond the inventory have MIG disabled. See "
+        ":mod:`gpuplanner.usage.planned_fleet`.",
+        between(0, 100_000)
     )  # fmt: skip
-    gpus_per_node: int = knob("fleet", 8, "GPUs of a node of which no inventory knows.", between(1, 128))
+    gpus_per_node: int = knob("fleet", 8, "GPUs of a node that is not in the inventory.", between(1, 128))
     history_days: int = knob(
-        "demand",
-        56,
-        "How much of the past simulations, forecasts and bootstraps use.",
-        at_least(2),
-        unit="days",
+        "demand", 56, "History that simulations, forecasts and bootstraps use.", at_least(2), unit="days"
     )
-    slot_hours: float = knob(
-        "demand", 1.0, "Length of a slot of the plan.",
-        KnobRule("between 1/60 and 168", lambda value, _: 1 / 60 <= value <= 168), unit="h",
+    interval_hours: float = knob(
+        "demand", 1.0, "Length of an interval of the plan.",
+        KnobRule("between 1/60 and 168", lambda value, _: 1 / 60 <= value <= 168), unit="h"
     )  # fmt: skip
-    horizon_slots: int = knob("demand", 168, "Slots of the plan.", between(1, 10_000))
-    quantile: float = knob("demand", 0.9, "Demand quantile that the plan must cover.", between(0.05, 0.95))
+    horizon_intervals: int = knob("demand", 168, "Intervals of the plan.", between(1, 10_000))
+    quantile: float = knob("demand", 0.9, "Demand quantile that the plan covers.", between(0.05, 0.95))
     arrival_scale: float = knob(
-        "demand", 1.0, "Factor on demand: what if there were so many times the jobs?", between(0.05, 20),
-        control=Slider("Demand, times", 0.5, 2.0, 0.05, decimals=2),
+        "demand", 1.0, "Factor on demand, for what-if questions: 1.2 plans for 20 % more jobs.", between(0.05, 20),
+        control=Slider("Demand factor", 0.5, 2.0, 0.05, decimals=2)
     )  # fmt: skip
-    path: str = knob(
-        "path", "operator",
-        "Who changes the fleet: what can be done depends on it. Layouts are changed by the MIG manager of the GPU "
-        "operator, by mig-parted, instance by instance through NVML or a DRA driver, or on nodes that an autoscaler "
-        "or Slurm's power saving starts. What each of them can do is in :mod:`gpuplanner.hardware.actuators`, which "
-        "also knows the usual one of a source of data.",
-        KnobRule(
-            f"one of {', '.join(MADE_BY)}: no other has a price of a change", lambda value, _: value in MADE_BY,
-            lambda: tuple(MADE_BY),
-        ),
-        control=DropDown("Who changes the fleet"),
+    actuator: str = knob(
+        "actuator", "mig-manager",
+        "Tool that applies changes to the cluster, which determines the changes that can be recommended; own data have "
+        "the default of their source. Layouts are changed by the MIG manager of the GPU Operator, by mig-parted, one "
+        "instance at a time by nvidia-smi or a DRA driver, or on nodes that an autoscaler or Slurm power saving "
+        "starts. :mod:`gpuplanner.hardware.actuators` has the abilities of each.",
+        KnobRule(f"one of {', '.join(MADE_BY)}", lambda value, _: value in MADE_BY, lambda: tuple(MADE_BY)),
+        control=DropDown("Actuator"),
     )  # fmt: skip
     node_lead_s: float | None = knob(
-        "path", None, "Time until a node that was away takes jobs again, in the middle: policies are compared at it.",
-        between(0, SECONDS_PER_DAY), unit="s", none="the catalogue's",
+        "actuator", None, "Median time from powering a node up until it accepts jobs.",
+        between(0, SECONDS_PER_DAY), unit="s", none="the catalog's value"
     )  # fmt: skip
     ownership: str | None = knob(
-        "path", None,
-        "Who pays for GPUs that are not needed: what a saving is worth depends on it. Their owner, who reserved them "
-        "for a term, or nobody, because they are given back.",
+        "actuator", None,
+        "Ownership of the GPUs, which sets the financial impact of released ones: owned GPUs save electricity, rented "
+        "ones their price, reserved ones nothing until the term ends.",
         KnobRule(f"one of {', '.join(OWNERSHIPS)}", lambda value, _: value in OWNERSHIPS, lambda: OWNERSHIPS),
-        none="as the inventory says, and where it says nothing every case is stated",
-        control=DropDown("Who pays for the GPUs"),
+        none="as in the inventory; without one, all three cases are reported",
+        control=DropDown("Ownership"),
     )  # fmt: skip
-    wait_minutes: float = knob(
+    max_added_wait_minutes: float = knob(
         "service", 10.0,
-        "How much later than today jobs of every size may start: the service that policies are compared at.",
+        "Maximum added queue wait of each job size, compared with today.",
         between(0, 10_080, ", which is a week"), unit="minutes",
-        control=Slider("Your limit", 0, 120, 1, decimals=1),
+        control=Slider("Maximum added wait", 0, 120, 1, decimals=1)
     )  # fmt: skip
-    wait_quantile: float = knob(
-        "service", 0.95, "Share of the jobs of each size that keeps the limit.", between(0.5, 0.999),
-        control=Slider("Share within the limit", 0.5, 0.99, 0.01),
+    wait_percentile: float = knob(
+        "service", 0.95, "Percentile of the added wait that must stay within the maximum, as a fraction.",
+        between(0.5, 0.999), control=Slider("Jobs within the limit", 0.5, 0.99, 0.01)
     )  # fmt: skip
     target_wait_minutes: float | None = knob(
         "service", None,
-        "95th percentile of the queue wait that each job size shall meet: sizes above it are late. Where it is stated, "
-        "GPUs are bought for it whatever they end of the waiting.",
+        "Target of the p95 queue wait of each job size. If it is set, a purchase that meets it is recommended however "
+        "little waiting it removes.",
         between(0, 10_080, ", which is a week"), unit="minutes",
-        none="30, and a purchase has to end a tenth of a GPU-hour of waiting for each GPU-hour",
+        none="30, and a purchased GPU-hour must remove at least 0.1 GPU-hours of waiting"
     )  # fmt: skip
     policies: str | None = knob(
-        "service", None, "Which policies are compared, names with commas between.",
-        none="all",
+        "service", None, "Policies to compare, separated by commas.",
+        none="all"
     )  # fmt: skip
     quotas: str | None = knob(
         "service", None,
-        "File of the teams' quotas, weights and tiers, of hours in which jobs may start, and of preemption, "
-        "``quotas.yaml``. A plan is of what quotas admit.",
+        "File of team quotas, weights, tiers, allowed start hours and preemption, ``quotas.yaml``. Plans cover the "
+        "demand that the quotas admit.",
         NOT_EMPTY,
-        none="the quotas that the data hold, and they bind nobody in what is played or planned",
+        none="the quotas in the data, for the report only: simulations and plans ignore them"
     )  # fmt: skip
     quotas_to_try: str | None = knob(
         "service", None,
-        "File of other quotas and rules, written as ``quotas``: ``compare`` plays both on the same weeks, and says who "
-        "waits more, who less, and what work is lost.",
-        NOT_EMPTY, none="quotas that are stated are played against none",
+        "File of quotas and rules to try, in the form of ``quotas``: ``compare`` simulates both on the same weeks, and "
+        "reports the change of each team's queue wait and the work lost to preemption.",
+        NOT_EMPTY, none="stated quotas are compared with no quotas"
     )  # fmt: skip
     gpu_mtbf_hours: float | str | None = knob(
         "service", None,
-        "Mean time between failures of one GPU with which ``compare`` plays the teams: a failed job waits again, and "
-        "does over what no checkpoint kept. ``seen``: as often as the failure of a node ended jobs of the data, or "
-        "telemetry saw errors of hardware (XID), whichever is more often.",
+        "Mean time between failures of one GPU in the simulation of ``compare``, or ``observed`` for the rate in the "
+        "data. A failed job queues again and repeats the work since its last checkpoint. The observed rate is that of "
+        "jobs ended by node failures or of hardware errors in telemetry (XID), whichever is higher.",
         KnobRule(
-            "between 1 and 1000000000, or 'seen'",
-            lambda value, _: value == "seen" or (isinstance(value, float) and 1 <= value <= 1e9),
+            "between 1 and 1000000000, or 'observed'",
+            lambda value, _: value == "observed" or (isinstance(value, float) and 1 <= value <= 1e9),
         ),
-        unit="h", none="nothing fails in what is played",
+        unit="h", none="no failures in the simulation",
     )  # fmt: skip
     gang_slowdowns: str | None = knob(
         "service", None,
-        "How many times as long jobs on several nodes take within one rack, and beyond, stated or measured: "
-        "``1.1,1.3``. ``compare`` simulates placements with it.",
+        "Slowdown of jobs on several nodes within one rack, and across racks: ``1.1,1.3`` for 10 % and 30 % longer. "
+        "``compare`` simulates placements with it.",
         KnobRule(
-            "two numbers from 1 up with a comma between, the second not below the first",
+            "two numbers from 1, separated by a comma, the second not below the first",
             lambda value, _: slowdowns_of(value) is not None,
         ),
         none="placements are not compared",
     )  # fmt: skip
     change_gpu_hours: float | None = knob(
-        "plan", None, "What a change of layout costs in the plan.", between(0, 1000),
-        unit="GPU h", none="what the catalogue has for board and path",
+        "plan", None, "Cost of a change of layout in the plan.", between(0, 1000),
+        unit="GPU h", none="the catalog's value for GPU model and actuator"
     )  # fmt: skip
-    whole_nodes_kept: int = knob("plan", 0, "Nodes, the first ones, on which no GPU is cut.", at_least(0))
+    whole_nodes_kept: int = knob("plan", 0, "Nodes, from the first, that stay without MIG.", at_least(0))
     switches_per_day: int | None = knob(
-        "plan", None, "Most cuts of one GPU within a day.", at_least(0), none="any number"
+        "plan", None, "Layout changes of one GPU a day, at most.", at_least(0), none="any number"
     )
     calendars: int | None = knob(
-        "plan", None, "Sets of layouts that a plan may take turns with; 0: any number.", at_least(0),
-        none="three where a path empties whole nodes (operator, Slurm, autoscaler), so that people can tell which one "
-        "is in force, else any number",
+        "plan", None, "Maximum number of layout mixes that a plan alternates between; 0: any number.", at_least(0),
+        none="3 where the actuator drains whole nodes (mig-manager, slurm, autoscaler), else any number"
     )  # fmt: skip
     change_windows: str | None = knob(
         "plan", None,
-        "Times of the day in ``tz`` at which layouts may change, such as ``06:00-08:00, 18:00-20:00``. A plan changes "
-        "at the first slot that begins in one.",
-        KnobRule("as HH:MM-HH:MM, several joined by commas", lambda value, _: windows_of(value) is not None),
+        "Times of day in ``tz`` at which layouts may change, such as ``06:00-08:00, 18:00-20:00``. A plan changes "
+        "layouts at the first interval that begins within such a window.",
+        KnobRule("as HH:MM-HH:MM, several separated by commas", lambda value, _: windows_of(value) is not None),
         none="at any time",
     )  # fmt: skip
     gap_target: float = knob(
-        "plan", 0.005, "Gap between plan and bound at which the planner may stop.",
-        KnobRule("between 0 and 1", lambda value, _: 0 <= value < 1),
+        "plan", 0.005, "Optimality gap at which the planner may stop.",
+        KnobRule("between 0 and 1", lambda value, _: 0 <= value < 1)
     )  # fmt: skip
     work_limit: int | None = knob(
         "plan", None,
-        "Units of work, some 15 ms each, after which the planner may stop: the same plan on any machine, however busy.",
-        at_least(1), none="2000, or as many as the time allows where time_limit_s is given", option="--work-limit",
+        "Work limit of the planner, in units of about 15 ms. Unlike a time limit, it gives the same plan everywhere.",
+        at_least(1), none="2000, or the time limit alone where time_limit_s is set", option="--work-limit"
     )  # fmt: skip
     time_limit_s: float | None = knob(
-        "plan", None, "Time after which the planner may stop: how far it has come then depends on the machine.",
+        "plan", None, "Time limit of the planner; the plan then depends on the speed of the machine.",
         KnobRule("between 0 and 86400", lambda value, _: 0 < value <= SECONDS_PER_DAY), unit="s", option="--time-limit",
-        none="no limit of time",
+        none="no time limit"
     )  # fmt: skip
     queue: str = knob("simulation", "easy", "Backfill rule of every policy.", one_of("easy", "strict"))
-    replications: int = knob("simulation", 20, "Bootstrapped weeks.", between(2, 1000))
-    seed: int = knob("simulation", 1, "Seed of everything random.", at_least(0))
+    replications: int = knob("simulation", 20, "Number of bootstrap samples of the recorded weeks.", between(2, 1000))
+    seed: int = knob("simulation", 1, "Seed of the random numbers.", at_least(0))
     price_usd_per_gpu_hour: float = knob(
         PRICES, 0.0,
-        "Price of a GPU-hour; 0: the median list price of the board in the catalogue, where it has one.",
-        KnobRule("at least 0", lambda value, _: 0 <= value <= 1e6), unit="USD per GPU h",
+        "Your price of a GPU-hour, in ``currency``; 0: the price book, else the median on-demand list price.",
+        KnobRule("at least 0", lambda value, _: 0 <= value <= 1e6), unit="per GPU-hour"
     )  # fmt: skip
-    carbon_region: str = knob(PRICES, "gcp:europe-west4", "Row of the carbon table, ``scope:region``.")
+    carbon_region: str = knob(PRICES, "gcp:europe-west4", "Region of carbon factors, ``scope:region``.")
     pue: float = knob(
-        PRICES, 0.0, "Energy of the building over that of its machines; 0: the survey average in the catalogue.",
-        KnobRule("0 (catalogue) or between 1 and 5", lambda value, _: value == 0 or 1 <= value <= 5),
+        PRICES, 0.0, "Power usage effectiveness (PUE): facility energy over IT energy; 0: the survey average in the "
+        "catalog.",
+        KnobRule("0 (catalog) or between 1 and 5", lambda value, _: value == 0 or 1 <= value <= 5),
     )  # fmt: skip
     currency: str = knob(
-        PRICES, "USD", "ISO 4217 code of the price.",
+        PRICES, "USD", "Currency of your prices and of the results (ISO 4217).",
         KnobRule("a currency of ISO 4217", lambda value, _: CATALOGUES["currency"](value) == value),
     )  # fmt: skip
     price_book: str | None = knob(
-        PRICES, None, "File of own dated prices, owned boards, exchange rates and electricity, ``prices.yaml``.",
-        NOT_EMPTY, none="the catalogue's list prices",
+        PRICES, None, "Price book, ``prices.yaml``: prices, owned GPUs, exchange rates and electricity.",
+        NOT_EMPTY, none="the on-demand list prices of the catalog"
     )  # fmt: skip
     carbon_file: str | None = knob(
-        PRICES, None, "CSV file of the grid's carbon hour by hour, which goes before ``carbon_region``.", NOT_EMPTY,
-        none="the mean of the region over a year",
+        PRICES, None, "CSV file of hourly carbon factors of the grid, used instead of ``carbon_region``.", NOT_EMPTY,
+        none="the mean of the region over a year"
     )  # fmt: skip
-    spot_share: float = knob(
-        PRICES, 0.0, "Share of the load that may run on spot GPUs, which are taken back.", between(0, 1)
-    )
+    spot_share: float = knob(PRICES, 0.0, "Share of the load that may run on spot GPUs.", between(0, 1))
     spot_interruptions_per_day: float = knob(
-        PRICES, 1.0, "How often a spot job is interrupted, as measured or as the provider says.", between(0, 1000),
-        unit="per day",
+        PRICES, 1.0, "Interruptions of a spot job, measured or stated by the provider.", between(0, 1000),
+        unit="per day"
     )  # fmt: skip
     price_usd_per_kwh: float | None = knob(
-        PRICES, None, "What a kWh costs the owner of the GPUs.", between(0, 1000), unit="USD per kWh",
-        none="the catalogue's", control=Slider("Electricity", 0.0, 1.0, 0.01, decimals=3),
+        PRICES, None, "Electricity tariff that the owner of the GPUs pays.", between(0, 1000), unit="USD per kWh",
+        none="the catalog's value", control=Slider("Electricity", 0.0, 1.0, 0.01, decimals=3)
     )  # fmt: skip
     purchase_lead_days: int = knob(
         "outlook", 90,
-        "How long it takes until ordered GPUs take jobs: what has to be bought is looked at so far ahead.",
-        between(0, 1095), unit="days", control=Slider("Order to delivery", 0, 365, 5),
+        "Time from order until GPUs accept jobs: purchases are recommended this far ahead.",
+        between(0, 1095), unit="days", control=Slider("Order to delivery", 0, 365, 5)
     )  # fmt: skip
     projects: str | None = knob(
-        "outlook", None, "File of announced projects and of a calendar, ``projects.yaml``.", NOT_EMPTY,
-        none="nothing is announced",
+        "outlook", None, "File of announced projects and a calendar, ``projects.yaml``.", NOT_EMPTY,
+        none="no announced projects"
     )  # fmt: skip
 
-    gate_days: int = knob(
-        "gate", 7, "Days back and ahead that ``gpuplanner check`` looks at.", between(1, 28), unit="days"
+    check_days: int = knob(
+        "check", 7, "Days to look back and ahead in ``gpuplanner check``.", between(1, 28), unit="days"
     )
-    gate_wait_minutes: float = knob(
-        "gate",
-        60.0,
-        "A job that waited longer for want of GPUs was not served.",
-        between(0, 10_080),
-        unit="minutes",
-    )
-    gate_late_share: float = knob(
-        "gate",
-        0.1,
-        "Share of the jobs of a size that may not be served before the check fails.",
-        between(0, 1),
-    )
-    gate_short_chance: float = knob(
-        "gate",
-        0.5,
-        "Chance that jobs miss the wait target in the days ahead, above which the check fails.",
-        between(0, 1),
-    )
-    gate_miss_chance: float = knob(
-        "gate", 0.05,
-        "The check fails where what came is so far from the forecast that a miss as large has a smaller chance: 0.02 "
-        "is a false alarm a year of weekly looks.",
-        between(0, 0.5),
+    check_wait_minutes: float = knob(
+        "check", 60.0,
+        "Queue wait that ``gpuplanner check`` tolerates; the report has its own target, ``target_wait_minutes``.",
+        between(0, 10_080), unit="minutes"
+    )  # fmt: skip
+    check_wait_share: float = knob(
+        "check", 0.1, "Share of the jobs of a size that wait over ``check_wait_minutes`` at which the check fails.",
+        between(0, 1)
+    )  # fmt: skip
+    check_short_chance: float = knob(
+        "check", 0.5, "Probability that jobs miss the wait target in the days ahead, above which the check fails.",
+        between(0, 1)
+    )  # fmt: skip
+    check_miss_chance: float = knob(
+        "check", 0.05,
+        "Sensitivity of the forecast check: it fails on errors less probable than this, so lower values fail less "
+        "often. 0.02 gives about one false alarm per year with weekly runs, 0.05 two to three.",
+        between(0, 0.5)
     )  # fmt: skip
     watch_chance: float = knob(
-        "gate",
-        0.85,
-        "How sure ``gpuplanner watch`` must be that a plan gains on average, its changes paid for.",
-        between(0.5, 1),
-    )
-    watch_frozen_hours: float = knob(
-        "gate", 2.0, "Between a look and the first change that follows from it: people need the time.",
-        between(0, 168), unit="h",
+        "check", 0.85, "Probability of a net gain from which ``gpuplanner watch`` writes a change bundle.",
+        between(0.5, 1)
     )  # fmt: skip
-    gate_run_out_chance: float = knob(
-        "gate", 0.95,
-        "Chance that capacity is exhausted within ``purchase_lead_days`` above which the check fails.",
-        between(0, 1),
+    notice_hours: float = knob(
+        "check", 2.0, "Notice between an evaluation and the first change, for the people who apply it.",
+        between(0, 168), unit="h"
+    )  # fmt: skip
+    check_exhaustion_chance: float = knob(
+        "check", 0.95,
+        "Probability of capacity exhaustion within ``purchase_lead_days`` above which the check fails.",
+        between(0, 1)
     )  # fmt: skip
 
     def __post_init__(self) -> None:
-        """Cast, resolve the board and check every value; all faults are reported at once."""
+        """Cast, resolve the GPU model and check every value; all faults are reported at once."""
         check_knobs(self, where="scenario", resolve=self._resolve)
 
     def _resolve(self) -> None:
-        if self.board is not None:
-            object.__setattr__(self, "board", CATALOGUES["board"](self.board))
+        if self.gpu_model is not None:
+            object.__setattr__(self, "gpu_model", CATALOGUES["gpu_model"](self.gpu_model))
 
     @classmethod
     def from_dict(cls, values: dict[str, Any], *, where: str = "scenario") -> Self:
@@ -397,8 +390,12 @@ class Scenario:
         Traceback (most recent call last):
             ...
         gpuplanner.core.errors.ScenarioError: scenario: expected known keys; got unknown 'quantil' (did you mean
-        'quantile'?). Remove or rename them; a file of a newer version needs that version, this is
-        0.1.0.
+        'quantile'?). Fix these keys (version 0.1.0).
+        >>> Scenario.from_dict({"wait_minutes": 5})
+        Traceback (most recent call last):
+            ...
+        gpuplanner.core.errors.ScenarioError: scenario: made by an earlier version: 'wait_minutes' is now
+        'max_added_wait_minutes'
         """
         return cls(**cls._known(values, where))
 
@@ -406,12 +403,15 @@ class Scenario:
     def _known(cls, values: dict[str, Any], where: str) -> dict[str, Any]:
         known = list(knobs_of(cls))
         unknown = [str(key) for key in values if key not in known]
+        if renamed := [f"{key!r} is now {RENAMED[key]!r}" for key in unknown if key in RENAMED]:
+            raise ScenarioError(f"{where}: made by an earlier version: {', '.join(renamed)}")
         if unknown:
-            near = [f"{key!r} (did you mean {nearest(key, known)[:1] or known!r}?)" for key in unknown]
-            listed = ", ".join(near).replace("[", "").replace("]", "")
-            newer = f"a file of a newer version needs that version, this is {__version__}"
-            mend = f"Remove or rename them; {newer}."
-            raise ScenarioError(where, "known keys", f"unknown {listed}", mend)
+            near = ((key, nearest(key, [*known, *RENAMED])[:1]) for key in unknown)
+            hints = (
+                repr(key) + "".join(f" (did you mean {RENAMED.get(one, one)!r}?)" for one in hit) for key, hit in near
+            )
+            todo = f"Fix these keys (version {__version__})."
+            raise ScenarioError(where, "known keys", f"unknown {', '.join(hints)}", todo)
         return values
 
     @classmethod
@@ -453,7 +453,7 @@ class Scenario:
 
         Examples
         --------
-        >>> Scenario().but(wait_minutes=5).wait_minutes
+        >>> Scenario().but(max_added_wait_minutes=5).max_added_wait_minutes
         5.0
         """
         return replace(self, **changes)
@@ -510,7 +510,7 @@ class Scenario:
     @property
     def slot_s(self) -> float:
         """Length of a slot in seconds."""
-        return self.slot_hours * 3600.0
+        return self.interval_hours * 3600.0
 
     def month_span(self) -> tuple[datetime, datetime] | None:
         """First instant of the month and of the next one, in UTC; None without a month.
@@ -527,3 +527,18 @@ class Scenario:
         first = datetime(year, month, 1, tzinfo=zone)
         after = datetime(year + month // 12, month % 12 + 1, 1, tzinfo=zone)
         return first.astimezone(UTC), after.astimezone(UTC)
+
+
+def require_scenario(value: object) -> None:
+    """Raise TypeError with an example unless a value is a scenario.
+
+    Examples
+    --------
+    >>> require_scenario("sample")
+    Traceback (most recent call last):
+        ...
+    TypeError: expected a Scenario; got 'sample': write for example gp.Scenario(data='sample')
+    """
+    if not isinstance(value, Scenario):
+        hint = f"Scenario(data={str(value)!r})" if isinstance(value, str | Path) else "Scenario()"
+        raise TypeError(f"expected a Scenario; got {value!r}: write for example gp.{hint}")

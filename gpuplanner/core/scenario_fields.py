@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import sys
 import textwrap
@@ -126,9 +127,10 @@ class Knob:
         Examples
         --------
         >>> Knob("plan", "Seconds for the planner. More is better.", unit="s", default=20.0).help
-        'Seconds for the planner ([s]; default: 20).'
+        'Seconds for the planner. [s; default: 20]'
         """
-        return f"{self.brief} ({'; '.join(filter(None, (self.allowed, f'default: {self.usual}')))})."
+        choices = ", ".join(self.rule.options()) if self.rule else ""
+        return f"{self.brief}. [{'; '.join(filter(None, (choices, self.unit, f'default: {self.usual}')))}]"
 
     @property
     def types(self) -> str:
@@ -210,8 +212,8 @@ def check_knobs(values: Any, *, where: str, resolve: Callable[[], None]) -> None
             if row.rule is not None and not row.keeps_rule(getattr(values, name), values)
         }
     if faults:
-        got = ", ".join(str(getattr(values, name)) for name in faults)
-        raise ScenarioError(where, "; ".join(faults.values()), got, "Change it.")
+        got = ", ".join(repr(getattr(values, name)) for name in faults)
+        raise ScenarioError(where, "; ".join(faults.values()), got, f"Fix {', '.join(faults)}.")
 
 
 def described(kind: Kind) -> Kind:
@@ -221,18 +223,33 @@ def described(kind: Kind) -> Kind:
         about = f"{row.meaning} Allowed: {row.allowed}." if row.allowed else row.meaning
         rows += f"{row.name} : {row.types}, default: {row.usual}\n"
         rows += textwrap.indent(textwrap.fill(about, 108), "    ") + "\n"
+    whole: Any = kind
+    made = whole.__init__
+
+    @functools.wraps(made)
+    def checked(self: Any, *given: Any, **values: Any) -> None:  # noqa: ANN401 - as the dataclass
+        if given:
+            example = f"{kind.__name__}({next(iter(knobs_of(kind)))}={given[0]!r})"
+            raise ScenarioError(kind.__name__, "named arguments", repr(given[0]), f"Write {example}.")
+        made(self, **whole._known(values, kind.__name__.lower()))
+
+    whole.__init__ = checked
     listed = textwrap.indent(f"Attributes\n----------\n{rows}\n", "    ")
     kind.__doc__ = (kind.__doc__ or "").replace("    Examples\n", f"{listed}    Examples\n", 1)
     return kind
 
 
-PATHS = ("nvml", "parted", "operator")
+PARTITIONERS = ("nvidia-smi", "mig-parted", "mig-manager")
 """Ways to change a layout: NVML instance by instance, mig-parted, the MIG manager of the GPU operator."""
-MADE_BY = {path: path for path in PATHS} | {"dra": "nvml", "autoscaler": "parted", "slurm": "parted"}
-"""Who changes a fleet, and by which of :data:`PATHS` it cuts: a DRA driver makes instances one by one; a node that an
+MADE_BY = {actuator: actuator for actuator in PARTITIONERS} | {
+    "dra": "nvidia-smi",
+    "autoscaler": "mig-parted",
+    "slurm": "mig-parted",
+}
+"""Who changes a fleet, and which of :data:`PARTITIONERS` it uses: a DRA driver makes instances singly; a node that an
 autoscaler or Slurm's power saving starts is cut by mig-parted before it takes jobs."""
-EMPTIED = {"operator": "node", "slurm": "node", "autoscaler": "node"}
-"""What a path empties for a change: a node. Others empty the GPU alone."""
+EMPTIED = {"mig-manager": "node", "slurm": "node", "autoscaler": "node"}
+"""What an actuator empties for a change: a node. Others empty the GPU alone."""
 OWNED, RESERVED, RENTED = "owned", "reserved", "rented"
 OWNERSHIPS = (OWNED, RESERVED, RENTED)
 """Who pays for a GPU that is not used: its owner, who reserved it for a term, or nobody once it is given back."""

@@ -52,7 +52,7 @@ def check(frame: pl.DataFrame, schema: type[dy.Schema], *, where: str) -> pl.Dat
         told = (f"{why} in {rows} row(s), first {examples(some)}" for why, rows, some in faults.iter_rows())
         listed = "; ".join(told)
         got = f"{bad.height} of {frame.height} rows that do not: {listed}"
-        todo = "Mend them, or read with a reader that puts bad rows into a reject table."
+        todo = "Fix these rows, or import the file, which puts them into a table of rejected rows."
         raise SchemaError(where, f"every row to satisfy the table '{schema.__name__}'", got, todo)
     return good
 
@@ -68,9 +68,7 @@ def conform(frame: pl.DataFrame, schema: type[dy.Schema], *, where: str) -> pl.D
     return _selected(frame, schema, tuple(schema.columns()), where=where)
 
 
-def some_columns(
-    frame: pl.DataFrame, schema: type[dy.Schema], names: Sequence[str], *, where: str
-) -> pl.DataFrame:
+def some_columns(frame: pl.DataFrame, schema: type[dy.Schema], names: Sequence[str], *, where: str) -> pl.DataFrame:
     """Select some columns of the schema and cast them; those that may be null are made where they are absent.
 
     Tables of many millions of rows are never copied whole, so they need not have the other columns, and text in
@@ -118,7 +116,7 @@ def _selected(
         return frame.select(present)
     except pl.exceptions.PolarsError as error:
         expected = f"types of the table '{schema.__name__}'"
-        raise SchemaError(where, expected, first_line(error), "Mend the column named.") from error
+        raise SchemaError(where, expected, first_line(error), "Fix the type of this column.") from error
 
 
 def filter_rows(frame: pl.DataFrame, schema: type[dy.Schema]) -> tuple[pl.DataFrame, pl.DataFrame]:
@@ -142,10 +140,7 @@ def filter_rows(frame: pl.DataFrame, schema: type[dy.Schema]) -> tuple[pl.DataFr
     good, failure = _numbered(schema).filter(frame.with_row_index(ROW))
     details = failure.details()
     rules = [name for name in details.columns if not name.startswith(ROW) and name not in frame.columns]
-    broken = [
-        pl.when(pl.col(rule).cast(pl.String) == "invalid").then(pl.lit(_reason(schema, rule)))
-        for rule in rules
-    ]
+    broken = [pl.when(pl.col(rule).cast(pl.String) == "invalid").then(pl.lit(_reason(schema, rule))) for rule in rules]
     reason = pl.concat_str(broken, separator="; ", ignore_nulls=True)
     return good.drop(ROW), details.select(*frame.columns, ROW, reason=reason)
 

@@ -38,9 +38,9 @@ USED_FROM = 0.05
 
 BUCKETS = (
     "used",
-    "unobserved",
-    "held_idle",
-    "free",
+    "no_telemetry",
+    "allocated_idle",
+    "unallocated",
     "fragmented",
     "idle_pending",
     "reserved",
@@ -51,11 +51,11 @@ BUCKETS = (
 
 used
     Allocated, and the device was seen to work.
-unobserved
+no_telemetry
     Allocated, and no activity was measured: neither used nor idle may be claimed.
-held_idle
+allocated_idle
     Allocated, and the device was seen not to work.
-free
+unallocated
     Not allocated, and no job waited for it: none waited at all, or those that did asked for more than was left.
 fragmented
     Not allocated although a job waited that asked for no more than was left, and in pieces: on no node, or on too
@@ -154,7 +154,7 @@ class Requests(dy.Schema):
 
 @declared
 class Occupancy(dy.Schema):
-    """One pool at one instant: how much of it was held. A series, not jobs."""
+    """One pool at one instant: its allocated GPUs. A series, not jobs."""
 
 
 @declared
@@ -189,7 +189,7 @@ class Charges(dy.Schema):
 
 @declared
 class Processes(dy.Schema):
-    """One process seen on a GPU at one time."""
+    """One process observed on a GPU at one time."""
 
 
 @declared
@@ -209,7 +209,7 @@ class JobNames(dy.Schema):
 
 @declared
 class OutOfService(dy.Schema):
-    """GPUs of a node that were there and kept from jobs: while they were cut, or closed, or reserved."""
+    """Installed GPUs of a node that jobs could not use: repartitioned, drained or reserved."""
 
 
 READING_TABLES: tuple[type[dy.Schema], ...] = (
@@ -253,12 +253,12 @@ class Inventory(dy.Schema):
 
 @declared
 class Demand(dy.Schema):
-    """One series at one slot, in the long form that forecasting libraries read."""
+    """One series at one interval, in the long form of forecasting libraries."""
 
 
 @declared
 class Forecast(dy.Schema):
-    """One series, slot and model."""
+    """One series, interval and model."""
 
     @dy.rule()
     def quantiles_ordered(cls) -> pl.Expr:
@@ -269,17 +269,17 @@ class Forecast(dy.Schema):
 
 @declared
 class LayoutPlan(dy.Schema):
-    """One GPU over one range of slots in which its layout stays the same."""
+    """One GPU over a range of intervals with the same layout."""
 
 
 @declared
 class Ledger(dy.Schema):
-    """Installed GPU-time of one tenant, board and hour in one bucket. Tenant '-' is nobody."""
+    """Installed GPU-time of one team, GPU model and hour in one bucket. Tenant '-' is unallocated time."""
 
 
 @declared
 class Costs(dy.Schema):
-    """One charge line, with the columns that FOCUS 1.2 asks for; own fields begin with ``x_``."""
+    """One charge line, with the columns of FOCUS 1.2; own fields begin with ``x_``."""
 
 
 OWN_TABLES: tuple[type[dy.Schema], ...] = (
@@ -292,6 +292,4 @@ OWN_TABLES: tuple[type[dy.Schema], ...] = (
     Ledger,
     Costs,
 )
-TABLES: dict[str, type[dy.Schema]] = {
-    table_name(table.__name__): table for table in (*OWN_TABLES, *READING_TABLES)
-}
+TABLES: dict[str, type[dy.Schema]] = {table_name(table.__name__): table for table in (*OWN_TABLES, *READING_TABLES)}

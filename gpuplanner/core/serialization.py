@@ -365,7 +365,7 @@ def load_json(text: str, *, where: str, error: type[GpuPlannerError]) -> Any:  #
     >>> load_json('{"gpus": [1, 1e308]}', where="plan.json", error=ScenarioError)
     Traceback (most recent call last):
         ...
-    gpuplanner.core.errors.ScenarioError: plan.json: expected finite numbers up to 1e+15; got 1e+308 at gpus.1. Mend the
+    gpuplanner.core.errors.ScenarioError: plan.json: expected finite numbers up to 1e+15; got 1e+308 at gpus.1. Fix the
     file there.
     """
     try:
@@ -375,7 +375,7 @@ def load_json(text: str, *, where: str, error: type[GpuPlannerError]) -> Any:  #
         expected, todo = "one whole JSON document, each key once", "Check that the file is whole."
         raise error(where, expected, got, todo) from cause
     for place, expected, got in _odd(values):
-        raise error(where, expected, f"{got} at {place or 'the top'}", "Mend the file there.")
+        raise error(where, expected, f"{got} at {place or 'the top'}", "Fix the file there.")
     return values
 
 

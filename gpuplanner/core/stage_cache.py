@@ -21,7 +21,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 from gpuplanner.core.errors import OutputError
 from gpuplanner.core.execution import plugged_in
 from gpuplanner.core.output_writing import write_atomically
-from gpuplanner.core.scenario import FILES, Scenario
+from gpuplanner.core.scenario import FILES, Scenario, require_scenario
 from gpuplanner.core.serialization import sha256, sha256_of_all, to_json
 
 PACKAGE = Path(__file__).resolve().parent.parent
@@ -268,6 +268,7 @@ def _watch_of(scenario: Scenario) -> tuple[Reads, Scenario, frozenset[str]]:
     if type(scenario) is WatchedScenario:
         watch: tuple[Reads, Scenario, frozenset[str]] = object.__getattribute__(scenario, "_watch")
         return watch
+    require_scenario(scenario)
     return Reads(scenario), scenario, frozenset()
 
 

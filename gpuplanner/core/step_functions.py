@@ -120,7 +120,7 @@ def require_zone(*instants: datetime | None, where: str) -> None:
         raise SchemaError(f"{where}: start and end", expected, examples(naive), "Add tzinfo=UTC.")
 
 
-def slot_count(start: datetime, end: datetime, slot_hours: float, *, where: str) -> int:
+def slot_count(start: datetime, end: datetime, interval_hours: float, *, where: str) -> int:
     """Number of slots from `start` to `end`, after checking that they form a grid.
 
     Examples
@@ -130,15 +130,15 @@ def slot_count(start: datetime, end: datetime, slot_hours: float, *, where: str)
     24
     """
     require_zone(start, end, where=where)
-    length, step = (end - start) // TICK, slot_ticks(slot_hours, where=where)
+    length, step = (end - start) // TICK, slot_ticks(interval_hours, where=where)
     if (start - EPOCH) // TICK % QUARTER_HOUR_TICKS or length <= 0 or length % step:
-        expected = f"start on a quarter of an hour and whole slots of {slot_hours:g} h up to a later end"
-        todo = "Move start or end to an edge of a slot."
+        expected = f"start on a quarter of an hour and whole intervals of {interval_hours:g} h to the end"
+        todo = "Move start or end to the boundary of an interval."
         raise SchemaError(f"{where}: start and end", expected, f"{start} and {end}", todo)
     return length // step
 
 
-def slot_ticks(slot_hours: float, *, where: str) -> int:
+def slot_ticks(interval_hours: float, *, where: str) -> int:
     """Length of a slot in microseconds; slots of a day or less must divide it, longer ones be whole days.
 
     Examples
@@ -146,10 +146,10 @@ def slot_ticks(slot_hours: float, *, where: str) -> int:
     >>> slot_ticks(0.25, where="demand")
     900000000
     """
-    step = round(slot_hours * HOUR_TICKS)
+    step = round(interval_hours * HOUR_TICKS)
     day = 24 * HOUR_TICKS
     if step <= 0 or step % MINUTE_TICKS or ((day % step) and (step % day)):
         expected = "whole minutes that divide a day, or whole days"
         todo = "Use for example 0.25, 1, 6, 24 or 168."
-        raise SchemaError(f"{where}: slot_hours", expected, f"{slot_hours!r}", todo)
+        raise SchemaError(f"{where}: interval_hours", expected, f"{interval_hours!r}", todo)
     return step

@@ -18,6 +18,8 @@ WATTS_PER_KILOWATT = 1000.0
 GRAMS_PER_KILOGRAM = 1000.0
 MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
+UNALLOCATED = "__unallocated__"
+"""Team of GPU-hours that no team was allocated, as OpenCost names it."""
 
 SHORT_WAIT_MIN = 120.0
 """Minutes from which a wait is said in hours."""
@@ -54,9 +56,7 @@ LOCALES = {
 _NUMBER = re.compile(
     r"(?<![\w.,/=@#])(?<!\w-)(?:\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+\.\d+)(?=e[−-]?\d|[^\w/.,]|[.,](?!\d)|$)"
 )
-_DAY = re.compile(
-    rf"(?<![\w-])(?:(\d{{4}})-(\d\d)-(\d\d)|(\d{{1,2}}) ({'|'.join(MONTHS)}) (\d{{4}}))(?![\w-])"
-)
+_DAY = re.compile(rf"(?<![\w-])(?:(\d{{4}})-(\d\d)-(\d\d)|(\d{{1,2}}) ({'|'.join(MONTHS)}) (\d{{4}}))(?![\w-])")
 
 
 def in_locale(text: str, name: str, *, numbers: bool = True) -> str:
@@ -108,6 +108,8 @@ def figure_text(value: float | Decimal | None, form: str = "") -> str:
     """
     if value is None or not math.isfinite(value):
         return NO_FIGURE
+    if form.endswith("%"):
+        return percent_text(float(value), f"{form[:-1]}f")
     return format(value, form) if form else three_figures(float(value))
 
 
@@ -117,12 +119,23 @@ def wait_text(minutes: float) -> str:
     Examples
     --------
     >>> wait_text(4.2), wait_text(119.6), wait_text(119.4), wait_text(933), wait_text(60000)
-    ('4 min', '1.99 h', '119 min', '15.6 h', '1,000 h')
+    ('4 min', '2.0 h', '119 min', '15.6 h', '1,000 h')
     """
     if round(minutes) < SHORT_WAIT_MIN:
         return f"{minutes:,.0f} min"
     hours = minutes / 60.0
-    return f"{hours:,.0f} h" if hours >= 100 else f"{hours:.3g} h"
+    return f"{hours:,.0f} h" if hours >= 100 else f"{hours:.1f} h"
+
+
+def percent_text(fraction: float, form: str = ".0f") -> str:
+    """A share in percent, as pages, terminal and workbook print it.
+
+    Examples
+    --------
+    >>> percent_text(0.82), percent_text(0.0123, "+.1f")
+    ('82 %', '+1.2 %')
+    """
+    return f"{100 * fraction:{form}} %"
 
 
 def counted(number: int, word: str) -> str:

@@ -42,7 +42,7 @@ class Offer:
     - ``lost_share``: Of what is still owed when the months looked at end, how much is lost: 1 for a reservation, less
       for boards that can be sold.
     - ``only_month``: The one month in which it may begin: a dated block of capacity.
-    - ``most_gpus``: At most so many.
+    - ``peak_gpus``: At most so many.
     """
 
     name: str
@@ -51,7 +51,7 @@ class Offer:
     lead_months: int = 0
     lost_share: float = 1.0
     only_month: int | None = None
-    most_gpus: float = math.inf
+    peak_gpus: float = math.inf
 
 
 @dataclass(frozen=True)
@@ -175,7 +175,7 @@ def choose_portfolio(
     ]
     model = LinearModel()
     price = [step * _paid(offer, active, months) for offer, _, active in columns]
-    most = [min(offer.most_gpus, levels * step) // step for offer, _, _ in columns]
+    most = [min(offer.peak_gpus, levels * step) // step for offer, _, _ in columns]
     counts = model.add_columns([f"n{number}" for number in range(len(columns))], cost=price, high=most)
     mean = tables.mean(axis=1)
     worth = (mean[:, :-1] - mean[:, 1:]) * (1 - risk)
@@ -184,10 +184,10 @@ def choose_portfolio(
     for month in range(months):
         mine = [column for column, (_, _, active) in zip(counts, columns, strict=True) if month in active]
         factors = [1.0] * len(mine) + [-1.0] * levels
-        model.add_row(f"held{month}", [*mine, *steps[month]], factors, ">=", 0.0)
+        model.add_row(f"allocated{month}", [*mine, *steps[month]], factors, ">=", 0.0)
     for name, group in itertools.groupby(range(len(columns)), key=lambda one: columns[one][0].name):
         places = list(group)
-        cap = columns[places[0]][0].most_gpus
+        cap = columns[places[0]][0].peak_gpus
         if math.isfinite(cap):
             for month in range(months):
                 mine = [counts[place] for place in places if month in columns[place][2]]
@@ -230,7 +230,7 @@ def _search(
         table = np.einsum("s,msj->mj", weights, tables)
         save = (table[:, :-1] - table[:, 1:]) / scale
         least = float(table[:, 0].sum()) / scale
-        model.add_row(f"cut{number}", [*top, *steps.ravel()], [1.0, *save.ravel()], ">=", least)
+        model.add_row(f"bound{number}", [*top, *steps.ravel()], [1.0, *save.ravel()], ">=", least)
         found = solve(model, effort, gap=gap / 4)
         if found.values is None:
             break
@@ -319,7 +319,7 @@ def _check(demand: Sequence[Paths], offers: Sequence[Offer], rent: Rent, risk: f
         for offer in offers
         for name, value, low in (
             ("per_gpu_month", offer.per_gpu_month, 0), ("term_months", offer.term_months, 1),
-            ("lead_months", offer.lead_months, 0), ("most_gpus", offer.most_gpus, 0),
+            ("lead_months", offer.lead_months, 0), ("peak_gpus", offer.peak_gpus, 0),
         )
         if value < low
     ]  # fmt: skip

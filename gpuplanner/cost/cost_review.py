@@ -11,25 +11,25 @@ import polars as pl
 
 from gpuplanner.core.errors import CheckError
 from gpuplanner.core.scenario import Scenario
-from gpuplanner.core.units import GRAMS_PER_KILOGRAM, money_text, split_exactly
+from gpuplanner.core.units import GRAMS_PER_KILOGRAM, UNALLOCATED, money_text, split_exactly
 from gpuplanner.core.units import money as to_cents
 from gpuplanner.cost.energy_and_carbon import RangedAmount, total_of
 from gpuplanner.cost.period_costs import AT_LIST_PRICE, Money, book_of, money
 from gpuplanner.cost.price_book import PriceBook
-from gpuplanner.cost.showback import CENTS, UNALLOCATED, allocated
+from gpuplanner.cost.showback import CENTS, allocated
 from gpuplanner.hardware.catalog import facts
 from gpuplanner.hardware.power_and_carbon import CarbonFactor, Price
 from gpuplanner.ingest.bills.bill_summary import gpu_lines
-from gpuplanner.usage.allocated_hours import LOST_STATES, held_by_state
+from gpuplanner.usage.allocated_hours import LOST_STATES, allocated_by_state
 from gpuplanner.usage.job_history import History, history
 from gpuplanner.usage.occupancy import Window
 
 BILL_CLOSES = 0.01
 """A bill for GPU-hours that differ from those installed by a larger share is refused."""
 UNITS = {
-    "run": "a run", "successful_run": "a successful run", "gpu_hour_delivered": "a GPU-hour delivered",
-    "million_tokens": "a million tokens", "work_that_failed": "work that failed",
-    "work_that_was_redone": "work that was redone",
+    "run": "per job attempt", "successful_run": "per completed job",
+    "gpu_hour_delivered": "per GPU-hour used or without telemetry", "million_tokens": "per million tokens",
+    "work_that_failed": "failed and cancelled jobs, sum", "work_that_was_redone": "repeated attempts, sum",
 }  # fmt: skip
 """What is priced as a unit, in words."""
 SERVING = ("service", "inference")
@@ -41,13 +41,13 @@ PRICE_COLUMNS = ("kind", "price", "unit", "date", "source")
 class CostReview:
     """A month of money, energy and carbon; ``total`` is None where no GPU has a price.
 
-    Every table sums to the total: ``by_tenant``, ``by_ownership``, ``by_bucket`` and ``by_board`` to the cent;
-    ``by_end`` and ``by_job`` are what tenants were charged, split by how their attempts ended, and by job. Carbon of
+    ``by_tenant``, ``by_ownership``, ``by_bucket`` and ``by_board`` sum to the total, to the cent; ``by_end`` and
+    ``by_job`` are what tenants were charged, split by how their attempts ended, and by job. Carbon of
     the grid at the yearly mean of the region stands beside that by hour.
     """
 
     name: str
-    board: str | None
+    gpu_model: str | None
     book: PriceBook
     period: tuple[str, str]
     total: Decimal | None
@@ -107,7 +107,7 @@ def cost_review(scenario: Scenario, charges: pl.DataFrame | None = None) -> Cost
     --------
     >>> found = cost_review(Scenario(month="2026-02", price_usd_per_gpu_hour=2.0))
     >>> str(found.total), found.by_tenant["tenant"][-1], found.by_tenant["cost"].sum() == found.total
-    ('86016.00', 'nobody', True)
+    ('86016.00', '__unallocated__', True)
     """
     known, priced = history(scenario), money(scenario)
     costs = priced.costs if charges is None else _billed(priced.costs, charges, scenario.currency)
@@ -115,12 +115,12 @@ def cost_review(scenario: Scenario, charges: pl.DataFrame | None = None) -> Cost
     by_tenant = _summed(costs, "tenant", "SubAccountName")
     held = by_tenant.filter(pl.col("tenant") != UNALLOCATED)
     to_tenants = Decimal(str(held["cost"].sum() or 0))
-    attempts = held_by_state(known.trace.jobs, start=known.begin, end=known.end)
+    attempts = allocated_by_state(known.trace.jobs, start=known.begin, end=known.end)
     attempts = attempts.filter(pl.col("gpu_hours") > 0, total is not None)
     by_end = allocated(to_tenants, attempts, by="state", weight="gpu_hours")
     return CostReview(
         name=scenario.name,
-        board=known.fleet.name,
+        gpu_model=known.fleet.name,
         book=book_of(scenario),
         period=(known.begin.isoformat(), known.end.isoformat()),
         total=total,
@@ -129,7 +129,7 @@ def cost_review(scenario: Scenario, charges: pl.DataFrame | None = None) -> Cost
         by_tenant=by_tenant,
         by_ownership=_summed(costs, "ownership", "x_Ownership"),
         by_bucket=_summed(costs, "bucket", "x_Bucket"),
-        by_board=_summed(costs, "board", "x_GpuModel"),
+        by_board=_summed(costs, "gpu_model", "x_GpuModel"),
         by_end=by_end.cast({"state": pl.String}),
         by_job=_by_job(known.trace.jobs, held, known.begin, known.end) if total is not None else pl.DataFrame(),
         unit_costs={} if total is None else _unit_costs(priced, total, by_end, known),
@@ -164,12 +164,24 @@ def _billed(costs: pl.DataFrame, charges: pl.DataFrame, currency: str) -> pl.Dat
     return costs.with_columns(ContractedCost=cost, EffectiveCost=cost, BilledCost=cost)
 
 
+def price_text(price: Price) -> str:
+    """A price of a GPU-hour, with its range where it has one.
+
+    Examples
+    --------
+    >>> price_text(Price(12.29, 6.88, 15.98, "USD", "list", "2026-08-03"))
+    '12.29 USD per GPU-hour (range 6.88 to 15.98)'
+    """
+    wide = f" (range {price.low:,.2f} to {price.high:,.2f})" if price.low != price.high else ""
+    return f"{price.value:,.2f} {price.currency} per GPU-hour{wide}"
+
+
 def price_rows(found: CostReview) -> pl.DataFrame:
     """``kind, price, unit, date, source`` of every price that there is of the board: own ones first, then the lists."""
-    book, board = found.book, found.board
-    mine = (row for row in book.prices if row.board == board)
+    book, gpu_model = found.book, found.gpu_model
+    mine = (row for row in book.prices if row.gpu_model == gpu_model)
     rows = [(row.kind, row.per_gpu_hour, f"{row.currency} per GPU h", row.begin, row.source) for row in mine]
-    lots = book.lots_of(board)
+    lots = book.lots_of(gpu_model)
     rows += [("owned", lot.capex, f"{lot.currency} per GPU", lot.bought, lot.source) for lot in lots]
     power = book.electricity
     rows += [("electricity", row.per_kwh, f"{row.currency} per kWh", row.begin, row.source) for row in power]
@@ -177,7 +189,7 @@ def price_rows(found: CostReview) -> pl.DataFrame:
     rows += [("exchange", row.rate, unit, row.date, row.source) for unit, row in rates]
     schema = dict.fromkeys(PRICE_COLUMNS, pl.String) | {"price": pl.Float64}
     own = pl.DataFrame(rows, schema=schema, orient="row")
-    listed = facts("gpu_prices").filter(pl.col("gpu_model") == pl.lit(board, pl.String))
+    listed = facts("gpu_prices").filter(pl.col("gpu_model") == pl.lit(gpu_model, pl.String))
     told = listed.sort("term", "cloud", "region", "instance_type").select(
         kind="term", price="price_per_gpu_hour", unit=pl.format("{} per GPU h", "currency"),
         date=pl.col("date").cast(pl.String),
@@ -217,7 +229,7 @@ def _unit_costs(priced: Money, total: Decimal, ends: pl.DataFrame, known: Histor
     jobs, window = known.trace.jobs, Window(known.begin, known.end)
     ran = jobs.filter(pl.col("start_time") < known.end, pl.col("end_time").fill_null(known.end) > known.begin)
     done = ran.filter(pl.col("state").cast(pl.String) == "COMPLETED").height
-    at_work = priced.costs.filter(pl.col("x_Bucket").is_in(["used", "unobserved"]))
+    at_work = priced.costs.filter(pl.col("x_Bucket").is_in(["used", "no_telemetry"]))
     delivered = float(at_work["PricingQuantity"].sum())
     said = ends.filter(pl.col("state").cast(pl.String) != "UNKNOWN")
     lost = said.filter(pl.col("state").cast(pl.String).is_in(LOST_STATES))["cost"].sum() or Decimal("0.00")

@@ -19,7 +19,7 @@ from gpuplanner.ingest.telemetry.sample_buffer import held_readings
 from gpuplanner.ingest.telemetry.telemetry_join import each_holder
 
 STATE_OF = {
-    "used": "busy", "unobserved": "busy", "held_idle": "idle", "free": "idle", "fragmented": "idle",
+    "used": "busy", "no_telemetry": "busy", "allocated_idle": "idle", "unallocated": "idle", "fragmented": "idle",
     "idle_pending": "idle", "reserved": "idle", "reconfiguring": "idle", "down": "off",
 }  # fmt: skip
 """State of a GPU by the bucket of its hours; of what nobody observed it is taken to be busy, and may have been idle."""
@@ -66,7 +66,7 @@ class Facility:
         return float(getattr(self.host, side) * getattr(self.pue, side))
 
 
-def state_watts(board: str, activity: float | None) -> dict[str, RangedAmount]:
+def state_watts(gpu_model: str, activity: float | None) -> dict[str, RangedAmount]:
     """Power [W] of a GPU in each state, by the two-state law and its ranges; a null activity is anything.
 
     Examples
@@ -75,7 +75,7 @@ def state_watts(board: str, activity: float | None) -> dict[str, RangedAmount]:
     >>> round(watts["idle"].value), round(watts["busy"].value), watts["off"].value
     (70, 536, 0.0)
     """
-    laws = [power_model(board, side=side) for side in ("value", "low", "high")]
+    laws = [power_model(gpu_model, side=side) for side in ("value", "low", "high")]
     use = (1.0, 0.0, 1.0) if activity is None else (activity,) * 3
     return {
         "off": RangedAmount(0.0, 0.0, 0.0),
@@ -196,13 +196,13 @@ def _watts(
     row: Mapping[str, object], boards: Mapping[str | None, str | None], activity: Mapping[str, float]
 ) -> tuple[float | None, ...]:
     """Power of one case: middle, low and high; nothing is known of a board that is not."""
-    board = boards.get(row["gpu_model"])  # type: ignore[call-overload]
-    if board is None:
+    gpu_model = boards.get(row["gpu_model"])  # type: ignore[call-overload]
+    if gpu_model is None:
         return (None, None, None)
     bucket = str(row["bucket"])
-    watts = state_watts(board, activity.get(str(row["tenant"]), activity.get("")))
+    watts = state_watts(gpu_model, activity.get(str(row["tenant"]), activity.get("")))
     power = watts[STATE_OF[bucket]]
-    low = watts["idle"].low if bucket == "unobserved" else power.low
+    low = watts["idle"].low if bucket == "no_telemetry" else power.low
     return power.value, low, power.high
 
 

@@ -56,7 +56,7 @@ _OF_NODES: dict[str, pl.DataType] = {
 """Columns of an inventory that need not be there."""
 Boards = Mapping[str | None, str | None]
 """Board of the catalogue by the word of the ledger; None where there is none."""
-AT_LIST_PRICE = "at the list price of renting them"
+AT_LIST_PRICE = "at list price"
 """Price of owned GPUs of which nobody states what they cost."""
 
 
@@ -91,7 +91,9 @@ def money(scenario: Scenario) -> Money:
         for word, kind in owners.select("gpu_model", "ownership").iter_rows()
         if (rate := rate_of(scenario, known, boards[word], kind)) is not None
     }
-    powered = {word: board if board is not None and _law(board) else None for word, board in boards.items()}
+    powered = {
+        word: gpu_model if gpu_model is not None and _law(gpu_model) else None for word, gpu_model in boards.items()
+    }
     measured = _measured(known, powered)
     rows = footprint(
         booked, powered, activity=activity(scenario), facility=Facility.of(scenario.pue),
@@ -150,25 +152,25 @@ def ownerships(scenario: Scenario, known: History, booked: pl.DataFrame) -> pl.D
     return pl.concat(parts)
 
 
-def rate_of(scenario: Scenario, known: History, board: str | None, kind: str) -> Rate | None:
+def rate_of(scenario: Scenario, known: History, gpu_model: str | None, kind: str) -> Rate | None:
     """What an installed GPU-hour of a board costs under an ownership; None where nothing says so.
 
     The scenario's own price counts for every GPU; else what the price book says; else what the catalogue lists, of spot
     GPUs the spot price. What an owner paid is in no list: the list price then is what renting would cost.
     """
     book, currency = book_of(scenario), scenario.currency
-    listed = _listed(book, board, ON_DEMAND, currency, known.end)
+    listed = _listed(book, gpu_model, ON_DEMAND, currency, known.end)
     own = scenario.price_usd_per_gpu_hour
     if own > 0:
-        found = Rate(gpu_hour_price(board or known.fleet.board.name, own=own, currency=currency))
-    elif board is not None and (said := book.rate(board, kind, currency, known.begin, known.end)) is not None:
+        found = Rate(gpu_hour_price(gpu_model or known.fleet.gpu_model.name, own=own, currency=currency))
+    elif gpu_model is not None and (said := book.rate(gpu_model, kind, currency, known.begin, known.end)) is not None:
         found = said
         if kind == "owned" and not book.electricity:
             found = replace(said, per_kwh=per_kwh_of(scenario, known))
     else:
-        price = _listed(book, board, "spot", currency, known.end) if kind == "spot" else listed
-        if price is None and board is not None and has_price(board):
-            gpu_hour_price(board, currency=currency)  # which says what is missing
+        price = _listed(book, gpu_model, "spot", currency, known.end) if kind == "spot" else listed
+        if price is None and gpu_model is not None and has_price(gpu_model):
+            gpu_hour_price(gpu_model, currency=currency)  # which says what is missing
         if price is None:
             return None
         found = Rate(price)
@@ -186,7 +188,7 @@ def on_demand_price(scenario: Scenario, fleet: PlannedFleet, what: str) -> Price
     price = price_of(scenario, fleet)
     if price is None:
         todo = "Give one with --set price_usd_per_gpu_hour=… or a price book."
-        raise ScenarioError(what, "a price of the board on demand", "none", todo)
+        raise ScenarioError(what, "an on-demand price of the GPU model", "none", todo)
     return price
 
 
@@ -206,11 +208,11 @@ def per_kwh_of(scenario: Scenario, known: History, currency: str | None = None) 
     return book.converted(usd, "USD", wanted, known.end)
 
 
-def _listed(book: PriceBook, board: str | None, term: str, currency: str, when: datetime) -> Price | None:
+def _listed(book: PriceBook, gpu_model: str | None, term: str, currency: str, when: datetime) -> Price | None:
     """The list price in a currency; None where the catalogue has none, or no rate leads from its currency."""
-    if board is None or not has_price(board, term=term):
+    if gpu_model is None or not has_price(gpu_model, term=term):
         return None
-    price = gpu_hour_price(board, term=term)
+    price = gpu_hour_price(gpu_model, term=term)
     try:
         prices = (price.value, price.low, price.high)
         value, low, high = (book.converted(one, price.currency, currency, when) for one in prices)
@@ -219,9 +221,7 @@ def _listed(book: PriceBook, board: str | None, term: str, currency: str, when: 
     return replace(price, value=value, low=low, high=high, currency=currency)
 
 
-def energy_of_week(
-    scenario: Scenario, *, busy_gpu_hours: float, idle_gpu_hours: float
-) -> RangedAmount | None:
+def energy_of_week(scenario: Scenario, *, busy_gpu_hours: float, idle_gpu_hours: float) -> RangedAmount | None:
     """Energy of GPU-hours of the planned board at the meter [kWh]; None where its power is not known."""
     known = history(scenario)
     if power_of(known.fleet) is None or known.fleet.name is None:
@@ -289,25 +289,23 @@ def _known(word: str) -> str | None:
     return name if name in board_names() or name in whole_board_names() else None
 
 
-def _law(board: str) -> PowerModel | None:
+def _law(gpu_model: str) -> PowerModel | None:
     try:
-        return power_model(board)
+        return power_model(gpu_model)
     except (GeometryError, ScenarioError):
         return None
 
 
-def _missing(
-    booked: pl.DataFrame, boards: Boards, priced: set[str | None], owned: Sequence[str]
-) -> tuple[str, ...]:
+def _missing(booked: pl.DataFrame, boards: Boards, priced: set[str | None], owned: Sequence[str]) -> tuple[str, ...]:
     """What is not stated, board by board: no money of those that have no price, no energy without a rating."""
     hours = dict(booked.group_by("gpu_model").agg(pl.col("gpu_hours").sum()).iter_rows())
     without = {"price": [], "power": []}  # type: dict[str, list[str]]
-    for word, board in boards.items():
-        name = board or (word if word and len(boards) > 1 else "a board that is not known")
+    for word, gpu_model in boards.items():
+        name = gpu_model or (word if word and len(boards) > 1 else "an unknown GPU model")
         text = f"{name} ({hours[word]:,.0f} GPU-hours)" if len(boards) > 1 else name
         if word not in priced:
             without["price"].append(text)
-        if board is None or _law(board) is None:
+        if gpu_model is None or _law(gpu_model) is None:
             without["power"].append(text)
     some = "" if priced else "No money is stated: "
     found = []
@@ -321,8 +319,8 @@ def _missing(
         found.append(f"No energy and no carbon is stated: {told}")
     if owned:
         found.append(
-            f"What the {' and '.join(owned)} GPUs cost is not stated: they stand {AT_LIST_PRICE}. "
-            "Say it in a price book or with --set price_usd_per_gpu_hour=…"
+            f"No internal rate is set for the {' and '.join(owned)} GPUs: costs are {AT_LIST_PRICE}, not invoiced "
+            "amounts. Set your rate in a price book or with --set price_usd_per_gpu_hour=…"
         )
     return tuple(found)
 
@@ -342,16 +340,16 @@ def idle_gpus(scenario: Scenario, fleet: PlannedFleet) -> tuple[float | None, st
     >>> parked_price, basis = idle_gpus(Scenario(), history(Scenario()).fleet)
     >>> print(round(parked_price, 5), basis)
     0.00108 owned, 70 W idle x PUE 1.56 x 0.122 USD/kWh, of 12.29 USD list price an hour
-    >>> idle_gpus(Scenario(path="autoscaler"), history(Scenario()).fleet)
+    >>> idle_gpus(Scenario(actuator="autoscaler"), history(Scenario()).fleet)
     (None, 'autoscaler stops nodes that are not needed')
     """
-    if scenario.path in GOES:
-        return None, f"{scenario.path} stops nodes that are not needed"
+    if scenario.actuator in GOES:
+        return None, f"{scenario.actuator} stops nodes that are not needed"
     if _rented(fleet):
-        return None, "rented by the hour: a parked GPU would cost as much as one that is on"
+        return None, "rented by the hour: an idle GPU costs as much as a busy one"
     power = power_of(fleet)
     if power is None or fleet.name is None or not has_price(fleet.name):
-        return 0.0, "owned; what its power costs beside a GPU-hour is not known"
+        return 0.0, "owned; the cost of its power against a GPU-hour is not known"
     pue, electricity = pue_of(scenario), parameter("electricity_usd_per_kwh").value
     list_price = gpu_hour_price(fleet.name).value
     watts = f"{power.idle_w:.0f} W idle x PUE {pue:g} x {electricity:g} USD/kWh"

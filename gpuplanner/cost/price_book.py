@@ -20,11 +20,11 @@ RENTED_KINDS = (ON_DEMAND, SPOT, "reserved", "reserved_1y", "reserved_3y", "bloc
 CONFIDENCES = ("contract", "quote", "list", "estimate")
 SECTIONS = ("prices", "owned", "rates", "electricity")
 PRICE = (
-    "board", "kind", "price", "unit", "gpus", "from", "to", "source", "region", "instance_type", "billing_step_s",
+    "gpu_model", "kind", "price", "unit", "gpus", "from", "to", "source", "region", "instance_type", "billing_step_s",
     "minimum_term_h", "confidence",
 )  # fmt: skip
 LOT = (
-    "board", "gpus", "capex", "unit", "bought", "life_years", "residual", "space", "support", "staff", "source",
+    "gpu_model", "gpus", "capex", "unit", "bought", "life_years", "residual", "space", "support", "staff", "source",
 )  # fmt: skip
 RATE = ("from", "to", "rate", "date", "source")
 POWER = ("price", "unit", "from", "to", "source", "market_g_per_kwh")
@@ -37,7 +37,7 @@ YEARLY = ("space", "support", "staff")
 class PriceRow:
     """What a GPU-hour of a board costs from a day to another, both included; ``end`` is None where none is stated."""
 
-    board: str
+    gpu_model: str
     kind: str
     per_gpu_hour: float
     currency: str
@@ -55,7 +55,7 @@ class PriceRow:
 class OwnedLot:
     """Boards that were bought together: what they cost [currency per GPU], and what keeping one costs a year."""
 
-    board: str
+    gpu_model: str
     gpus: int
     capex: float
     currency: str
@@ -72,7 +72,7 @@ class OwnedLot:
 
         Examples
         --------
-        >>> lot = OwnedLot(board="X", gpus=8, capex=43830.0, currency="USD", bought="2025-01-01", life_years=5.0,
+        >>> lot = OwnedLot(gpu_model="X", gpus=8, capex=43830.0, currency="USD", bought="2025-01-01", life_years=5.0,
         ...                residual=0.0, space=0.0, support=876.6, staff=0.0, source="invoice")
         >>> lot.parts(date(2026, 1, 1))["depreciation"], lot.parts(date(2031, 1, 1))["depreciation"]
         (1.0, 0.0)
@@ -115,22 +115,22 @@ class PriceBook:
     rates: tuple[ExchangeRate, ...] = ()
     electricity: tuple[PowerRow, ...] = ()
 
-    def rate(self, board: str, kind: str, currency: str, begin: datetime, end: datetime) -> Rate | None:
+    def rate(self, gpu_model: str, kind: str, currency: str, begin: datetime, end: datetime) -> Rate | None:
         """What a GPU-hour of a board costs under an ownership between two instants, or None where no row is of it.
 
         Where the price changes in between, it is the mean by time; where it ends too early, nothing is guessed.
         """
         if kind == OWNED:
-            return self._owned(board, currency, begin, end)
+            return self._owned(gpu_model, currency, begin, end)
         for known in (kind, *(one for one in RENTED_KINDS if one.startswith(f"{kind}_"))):
-            rows = [row for row in self.prices if row.board == board and row.kind == known]
+            rows = [row for row in self.prices if row.gpu_model == gpu_model and row.kind == known]
             if rows:
-                return Rate(self._price(rows, f"{board}, {known}", currency, begin, end))
+                return Rate(self._price(rows, f"{gpu_model}, {known}", currency, begin, end))
         return None
 
-    def lots_of(self, board: str | None) -> list[OwnedLot]:
+    def lots_of(self, gpu_model: str | None) -> list[OwnedLot]:
         """What was bought of a board, the newest last."""
-        return sorted((lot for lot in self.owned if lot.board == board), key=lambda lot: lot.bought)
+        return sorted((lot for lot in self.owned if lot.gpu_model == gpu_model), key=lambda lot: lot.bought)
 
     def per_kwh(self, currency: str, begin: datetime, end: datetime) -> float | None:
         """What a kWh costs between two instants; None where the book says nothing of it."""
@@ -183,8 +183,8 @@ class PriceBook:
         newest = max(row.begin for row, _ in parts)
         return Price(sum(means) / len(means), min(values), max(values), currency, told, newest)
 
-    def _owned(self, board: str, currency: str, begin: datetime, end: datetime) -> Rate | None:
-        lots = self.lots_of(board)
+    def _owned(self, gpu_model: str, currency: str, begin: datetime, end: datetime) -> Rate | None:
+        lots = self.lots_of(gpu_model)
         if not lots:
             return None
         gpus = sum(lot.gpus for lot in lots)
@@ -202,14 +202,14 @@ class PriceBook:
 def read_price_book(path: str | Path) -> PriceBook:
     r"""Read a price book: lists ``prices``, ``owned``, ``rates`` and ``electricity``; every row has unit, day, source.
 
-    A price has ``board``, ``kind``, ``price``, ``unit`` (``USD per GPU h``, or ``per instance h`` with ``gpus``),
-    ``from`` and ``source``; an owned lot ``board``, ``gpus``, ``capex``, ``unit`` (``USD per GPU``), ``bought``,
+    A price has ``gpu_model``, ``kind``, ``price``, ``unit`` (``USD per GPU h``, or ``per instance h`` with ``gpus``),
+    ``from`` and ``source``; an owned lot ``gpu_model``, ``gpus``, ``capex``, ``unit`` (``USD per GPU``), ``bought``,
     ``life_years`` and ``source``, and what a GPU costs a year as ``space``, ``support``, ``staff``.
 
     Examples
     --------
     >>> import tempfile
-    >>> row = "{board: T4, kind: spot, price: 0.2, unit: USD per GPU h, from: 2026-01, source: quote 7}"
+    >>> row = "{gpu_model: T4, kind: spot, price: 0.2, unit: USD per GPU h, from: 2026-01, source: quote 7}"
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     file = Path(folder) / "prices.yaml"
     ...     _ = file.write_text(f"prices:\n- {row}\n")
@@ -225,7 +225,7 @@ def read_price_book(path: str | Path) -> PriceBook:
     )  # fmt: skip
     of_a_kind: dict[Any, list[Any]] = {}
     for row in book.prices:
-        of_a_kind.setdefault((row.board, row.kind, row.region, row.instance_type), []).append(row)
+        of_a_kind.setdefault((row.gpu_model, row.kind, row.region, row.instance_type), []).append(row)
     for rows in [*of_a_kind.values(), list(book.electricity)]:
         ordered = sorted(rows, key=lambda row: row.begin)
         for one, after in itertools.pairwise(ordered):
@@ -245,7 +245,7 @@ def _price_row(given: Any, file: str, line: int) -> PriceRow:  # noqa: ANN401 - 
         gpus = number_of(values, "gpus", file, 1, 1e4, whole=True)
     begin, end = days_of(values, file)
     return PriceRow(
-        board=_board(values, file), kind=word_of(values, "kind", file, RENTED_KINDS), currency=currency,
+        gpu_model=_gpu_model(values, file), kind=word_of(values, "kind", file, RENTED_KINDS), currency=currency,
         per_gpu_hour=number_of(values, "price", file, 0, 1e6) / gpus, begin=begin, end=end,
         source=str(values["source"]), region=values.get("region"), instance_type=values.get("instance_type"),
         confidence=word_of(values, "confidence", file, CONFIDENCES) if "confidence" in values else "quote",
@@ -256,7 +256,7 @@ def _price_row(given: Any, file: str, line: int) -> PriceRow:  # noqa: ANN401 - 
 def _lot(given: Any, file: str, line: int) -> OwnedLot:  # noqa: ANN401 - of a file
     values = keys_of(given, LOT, f"{file}, owned", line, needed=(*LOT[:6], "source"))
     return OwnedLot(
-        board=_board(values, file), gpus=int(number_of(values, "gpus", file, 1, 1e6, whole=True)),
+        gpu_model=_gpu_model(values, file), gpus=int(number_of(values, "gpus", file, 1, 1e6, whole=True)),
         capex=number_of(values, "capex", file, 0, 1e8), currency=_unit(values, file, ("GPU",))[0],
         bought=_day(values, "bought", file), life_years=number_of(values, "life_years", file, 0.1, 30),
         residual=number_of(values, "residual", file, 0, 1) if "residual" in values else 0.0,
@@ -298,11 +298,11 @@ def _currency(code: str, file: str, line: int) -> str:
     return code
 
 
-def _board(values: Any, file: str) -> str:  # noqa: ANN401
+def _gpu_model(values: Any, file: str) -> str:  # noqa: ANN401
     try:
-        return find_any_board(str(values["board"]))
+        return find_any_board(str(values["gpu_model"]))
     except GpuPlannerError as error:
-        raise fault(file, values.lines["board"], "a board of the catalogue", str(error)) from None
+        raise fault(file, values.lines["gpu_model"], "a GPU model of the catalog", str(error)) from None
 
 
 def _day(values: Any, key: str, file: str) -> str:  # noqa: ANN401

@@ -12,12 +12,11 @@ import polars as pl
 
 from gpuplanner.core.schema_checks import check
 from gpuplanner.core.schemas import DECIMAL, Costs
-from gpuplanner.core.units import money, split_exactly
+from gpuplanner.core.units import UNALLOCATED, money, split_exactly
 from gpuplanner.cost.energy_and_carbon import FINE
 from gpuplanner.hardware.power_and_carbon import Price
 
 NOBODY = "-"
-UNALLOCATED = "nobody"
 FLEET = "own fleet"
 NAMES = ("BillingAccountId", "BillingAccountName", "ProviderName", "PublisherName", "InvoiceIssuerName")
 """Columns that name who bills: the fleet itself."""
@@ -74,12 +73,12 @@ def showback(
     --------
     >>> from datetime import UTC
     >>> day = datetime(2026, 2, 1, tzinfo=UTC)
-    >>> rows = {"tenant": ["a", "-"], "gpu_model": "X", "bucket": ["used", "free"], "gpu_hours": [2.0, 1.0]}
+    >>> rows = {"tenant": ["a", "-"], "gpu_model": "X", "bucket": ["used", "unallocated"], "gpu_hours": [2.0, 1.0]}
     >>> rate = Rate(Price(1.0, 1.0, 1.0, "USD", "own price", "as given"))
     >>> rows = pl.DataFrame(rows).with_columns(ownership=pl.lit("owned"))
     >>> lines = showback(rows, {("X", "owned"): rate}, start=day, end=day)
     >>> lines.select("SubAccountName", pl.col("EffectiveCost").cast(pl.String)).rows()
-    [('a', '2.00'), ('nobody', '1.00')]
+    [('a', '2.00'), ('__unallocated__', '1.00')]
     """
     absent = (name for name in FOOTPRINT if name not in hours.columns)
     hours = hours.with_columns(pl.lit(None, pl.Float64).alias(name) for name in absent)

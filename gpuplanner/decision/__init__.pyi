@@ -8,4 +8,4 @@ from gpuplanner.decision.study import open_study as open_study
 from gpuplanner.decision.study_pipeline import evaluate as evaluate
 from gpuplanner.decision.team_fairness import finish_time_fairness as finish_time_fairness
 from gpuplanner.decision.team_fairness import isolated_outcomes as isolated_outcomes
-from gpuplanner.decision.team_fairness import rho_by_tenant as rho_by_tenant
+from gpuplanner.decision.team_fairness import slowdown_by_tenant as slowdown_by_tenant

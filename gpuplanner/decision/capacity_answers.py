@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
+import polars as pl
 
 from gpuplanner.core.schemas import WHOLE_GPU
 from gpuplanner.core.units import SECONDS_PER_DAY, SECONDS_PER_MINUTE, counted
@@ -89,8 +90,8 @@ class Change:
         """What to do, with the GPUs that each profile gets; the others stay full."""
         profiles = [self.model.asked.fleet.profiles[pool.profiles[0]] for pool in self.pools]
         gpus_by_profile = zip(profiles, units, strict=True)
-        parts = ", ".join(f"{count} GPUs are {name}" for name, count in gpus_by_profile if name != WHOLE_GPU)
-        return f"{self.text}, so that {parts}" if self.pools[0].movable else self.text
+        parts = ", ".join(f"{count} GPUs into {name}" for name, count in gpus_by_profile if name != WHOLE_GPU)
+        return f"{self.text}: partition {parts}" if self.pools[0].movable else self.text
 
     def smallest_units(self, limit_s: Floats) -> tuple[list[int] | None, float]:
         """Find the fewest units that meet the limits, and their GPUs as multiples of a node; infinite: none do.
@@ -107,6 +108,10 @@ class Change:
         return units, float(gpus)
 
 
+TeamWaits = Mapping[str | None, tuple[float, float]]
+"""p95 queue wait by team, of all jobs under None: simulated today and as recommended [min]."""
+
+
 @dataclass(frozen=True, eq=False)
 class Recommendation:
     """What to do, in order, and what it does to the waits.
@@ -118,9 +123,10 @@ class Recommendation:
     - ``service``: Waits by job size; empty where the replay is too far from the record to state them by size.
     - ``late``: Names of the sizes that miss the target today.
     - ``limits``: Limits that are raised.
-    - ``worth``: GPU-hours of waiting ended for each GPU-hour bought; None where none is bought.
+    - ``waiting_hours_per_gpu_hour``: GPU-hours of waiting ended for each GPU-hour bought; None where none is bought.
     - ``enough_gpus``: GPUs that would bring late sizes to the target, where they are not worth it; 0: no such.
     - ``headroom``, ``exhaustion``: Of today's GPUs, or of fewer that are kept.
+    - ``team_waits``: p95 queue wait of each team, and of all jobs under None: today and as recommended [min].
     - ``order_gpus``: GPUs to order now at least, as growth exhausts these before others can be there; 0: none.
     """
 
@@ -136,12 +142,13 @@ class Recommendation:
     service: tuple[SizeService, ...] = ()
     late: tuple[str, ...] = ()
     limits: tuple[RaisedLimit, ...] = ()
-    worth: float | None = None
+    waiting_hours_per_gpu_hour: float | None = None
     enough_gpus: int = 0
     growth: FittedGrowth = field(default_factory=lambda: FittedGrowth(WeeklyGrowth()))
     headroom: MeasuredHeadroom | None = None
     exhaustion: Exhaustion = field(default_factory=Exhaustion)
     order_gpus: int = 0
+    team_waits: TeamWaits = field(default_factory=dict)
 
     @property
     def fleet(self) -> NodeFleet:
@@ -181,7 +188,7 @@ def recommend(
     if found is None:
         hours = cause_hours(model, late)
         most = max(hours, key=lambda name: hours[name])
-        reason = f"no measure ends the waits of {size_names(model, late)}; most of them are {most}"
+        reason = f"no measure ends the waits of {size_names(model, late)}; the main cause is {most}"
         found = decline(model, reason, growth)
 
     days, end = asked.seen_s / SECONDS_PER_DAY, asked.end.date()
@@ -191,10 +198,10 @@ def recommend(
     order_now = exhaustion.order_by is not None and exhaustion.order_by <= end.isoformat()
     more = order_now and found.gpus <= found.fleet_gpus
     stated = all(gap.withholds != "size" for gap in model.waits.share.gaps)
+    service, team_waits = compare_service(model, found, limit_s) if stated else ((), {})
     return replace(
-        found, growth=growth, headroom=measured, exhaustion=exhaustion,
+        found, growth=growth, headroom=measured, exhaustion=exhaustion, service=service, team_waits=team_waits,
         late=tuple(model.names[number] for number in late),
-        service=compare_service(model, found, limit_s) if stated else (),
         order_gpus=gpus_for_growth(found, limit_s, growth.load_after(ahead, at_least=True)) if more else 0,
     )  # fmt: skip
 
@@ -215,7 +222,7 @@ def why_none(model: WaitModel) -> str | None:
         return "the record is of one moment"
     if days < MIN_DAYS or jobs < MIN_JOBS:
         needed = f"{MIN_JOBS} jobs in {MIN_DAYS:.0f} days are needed"
-        return f"{counted(jobs, 'job')} came in {days:.1f} days of record, and {needed}"
+        return f"{counted(jobs, 'job')} were submitted in {days:.1f} days of record, {needed}"
     if not model.waits.share.capacity_is_clear:
         sentence = next(gap.sentence for gap in model.waits.share.gaps if gap.withholds == "capacity")
         return f"{sentence[:1].lower()}{sentence[1:].rstrip('.')}"
@@ -392,59 +399,62 @@ def repartition(model: WaitModel, action: str, text: str, view: str) -> Iterator
     layout[max(layout, key=lambda name: layout[name])] += total - sum(layout.values())
     for name in layout:
         profile = asked.fleet.profiles.index(name)
-        instances = asked.board.profile(name).max_instances if profile else 1
+        instances = asked.gpu_model.profile(name).max_instances if profile else 1
         resized = partial(uniform_fleet, asked.fleet, profile, instances=instances, per_node=asked.usual_node)
         pools.append(SizedPool((profile,), total, resized, movable=True))
     repartitioned = replace(model, asked=replace(asked, fleet=fleet_of_pools(pools, list(layout.values()))))
     yield Change(action, text, repartitioned, pools, asked.usual_node, view)
 
 
-def weigh_purchase(
-    model: WaitModel, target: WaitTarget, late: list[int], units: Sequence[int]
-) -> Recommendation:
+def weigh_purchase(model: WaitModel, target: WaitTarget, late: list[int], units: Sequence[int]) -> Recommendation:
     """Buy, unless nobody stated the target and the purchase ends little waiting for what it costs."""
     asked, found = model.asked, resize(model, model.pools, units)
     today_s = np.minimum(model.replay_waits(asked.fleet), asked.seen_s)
     bought_s = np.minimum(model.replay_waits(found.fleet), asked.seen_s)
     more = found.gpus - found.fleet_gpus
-    worth = float(((today_s - bought_s) * asked.gpus())[model.waits.judged].sum() / (more * asked.seen_s))
+    ended = float(((today_s - bought_s) * asked.gpus())[model.waits.judged].sum() / (more * asked.seen_s))
     # Where the planner stated no target, a bought GPU-hour ends a tenth of one of waiting at least.
-    if worth < 0.1 and not target.stated:
+    if ended < 0.1 and not target.stated:
         target_min = target.target_s / SECONDS_PER_MINUTE
         reason = (
-            f"the p95 queue wait of jobs on {size_names(model, late)} is over {target_min:g} minutes, and "
-            f"{counted(more, 'GPU')} more, which would end that, spare {worth * 100:.0f} GPU-hours of waiting for each "
-            "100 bought"
+            f"the p95 queue wait of jobs on {size_names(model, late)} is over {target_min:g} min, and "
+            f"{counted(more, 'GPU')} more would end only {ended:.2f} GPU-hours of waiting per GPU-hour bought"
         )
-        return replace(keep(model, reason), worth=worth, enough_gpus=found.gpus)
-    return replace(found, worth=worth)
+        return replace(keep(model, reason), waiting_hours_per_gpu_hour=ended, enough_gpus=found.gpus)
+    return replace(found, waiting_hours_per_gpu_hour=ended)
 
 
-def compare_service(model: WaitModel, found: Recommendation, limit_s: Floats) -> tuple[SizeService, ...]:
-    """Compare the waits of each size: observed, simulated today, and under a recommendation."""
+def compare_service(
+    model: WaitModel, found: Recommendation, limit_s: Floats
+) -> tuple[tuple[SizeService, ...], TeamWaits]:
+    """Compare the waits of each size and team: observed, simulated today, and under a recommendation."""
     waits, asked = model.waits, model.asked
     today = [model.replay_waits(asked.fleet, number) for number in range(REPLAYS)]
     fleet = found.fleet
     after = [found.model.replay_waits(fleet, number) for number in range(REPLAYS)]
     drawn = np.array([found.model.draw(fleet, number) for number in range(len(limit_s) - 1)])
     low, high = np.quantile(np.minimum(drawn, asked.seen_s), INTERVAL, axis=0) / SECONDS_PER_MINUTE
+
+    def minutes(jobs: Bools, waited: Sequence[Floats], read: Callable[[Floats], float] = percentile) -> float:
+        values = [read(np.minimum(one[jobs], asked.seen_s)) for one in waited]
+        return float(np.median(values)) / SECONDS_PER_MINUTE
+
+    team = asked.jobs["tenant"].cast(pl.String).fill_null("").to_numpy()
+    masks: dict[str | None, Bools] = {None: waits.judged}
+    masks |= {name: waits.judged & (team == name) for name in set(team[waits.judged])}
+    team_waits = {name: (minutes(jobs, today), minutes(jobs, after)) for name, jobs in masks.items() if jobs.any()}
     rows = []
     for place, number in enumerate(model.sizes):
         jobs = waits.judged & (model.size == number)
-
-        def minutes(waited: Sequence[Floats], read: Callable[[Floats], float], jobs: Bools = jobs) -> float:
-            values = [read(np.minimum(one[jobs], asked.seen_s)) for one in waited]
-            return float(np.median(values)) / SECONDS_PER_MINUTE
-
         rows.append(
             SizeService(
-                model.names[number], int(jobs.sum()), minutes([waits.waited_s], percentile), minutes(today, percentile),
-                minutes(after, percentile), float(low[place]), float(high[place]), minutes(today, np.mean),
-                minutes(after, np.mean), int((after[0] > today[0] + ROUNDING_S)[jobs].sum()),
+                model.names[number], int(jobs.sum()), minutes(jobs, [waits.waited_s]), minutes(jobs, today),
+                minutes(jobs, after), float(low[place]), float(high[place]), minutes(jobs, today, np.mean),
+                minutes(jobs, after, np.mean), int((after[0] > today[0] + ROUNDING_S)[jobs].sum()),
                 minutes_within(float(limit_s[0, place]), asked.seen_s),
             )
         )  # fmt: skip
-    return tuple(rows)
+    return tuple(rows), team_waits
 
 
 def wait_curve(model: WaitModel, found: Recommendation) -> list[CurvePoint]:

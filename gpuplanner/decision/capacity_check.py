@@ -27,7 +27,7 @@ from gpuplanner.decision.headroom_and_growth import (
     measure_headroom,
     weeks_to_exhaustion,
 )
-from gpuplanner.decision.policy_simulation import held_gpu_hours
+from gpuplanner.decision.policy_simulation import allocated_gpu_hours
 from gpuplanner.decision.recommendation import growth_of, wait_model, wait_target
 from gpuplanner.decision.requests import Asked, asked_of, size_classes
 from gpuplanner.decision.wait_causes import LIMITS
@@ -36,8 +36,8 @@ from gpuplanner.forecast.gpu_demand import Wanted, laid_out
 from gpuplanner.planner.layout_plan import stamp
 from gpuplanner.usage.job_history import History, history
 
-SERVED, WILL_BE_SERVED = "last week served", "next week served"
-FORECAST, LASTS = "forecast holds", "fleet lasts"
+SERVED, WILL_BE_SERVED = "waits last week", "capacity next week"
+FORECAST, LASTS = "forecast accuracy", "capacity runway"
 FEWEST_JUDGED = 20
 """Of fewer jobs a share is a matter of luck: such a size is judged with its neighbour."""
 MOST_ORIGINS = 8
@@ -47,8 +47,8 @@ PRIOR_WEEKS, PRIOR_MISS = 2, 0.15
 with the weight of so many weeks: little, since clusters differ (job counts of weeks in public records: 0.2 to 1.5)."""
 JOBS_SHARE = 0.8
 """Share of the false alarms that the count of jobs may raise; the rest is for GPU-hours."""
-INFERRED = "how many GPUs there are is inferred from the jobs on them; a list of nodes in the data says it"
-UNREACHABLE = "no size of job meets the wait target under any load"
+INFERRED = "the number of GPUs is inferred from the jobs on them; import a node list for the true number"
+UNREACHABLE = "no job size meets the wait target under any load"
 DRAWS = 20_000
 
 
@@ -97,7 +97,7 @@ def gate(scenario: Scenario) -> Gate:
     fails nobody.
     """
     seen = _Judged(scenario, history(scenario))
-    checks = (_served(seen), _will_be_served(seen), _forecast_holds(seen), _lasts(seen))
+    checks = (_served(seen), _will_be_served(seen), _forecast_accuracy(seen), _lasts(seen))
     return Gate(scenario.name, seen.until, checks)
 
 
@@ -109,18 +109,18 @@ class _Judged:
         jobs = known.jobs.drop("run_s", "run_known", "key")
         self.wanted: Wanted = laid_out(
             jobs, trace_end=known.plan_start, at=known.plan_start if scenario.month else None,
-            slot_hours=scenario.slot_hours,
+            interval_hours=scenario.interval_hours,
         )  # fmt: skip
 
     @property
     def slots(self) -> int:
         """Slots of a week, or of what stands for one."""
-        return max(round(24 * self.scenario.gate_days / self.scenario.slot_hours), 1)
+        return max(round(24 * self.scenario.check_days / self.scenario.interval_hours), 1)
 
     @property
     def until(self) -> datetime:
         """End of the record, as far as it is complete."""
-        return self.wanted.start + self.wanted.slots * timedelta(hours=self.wanted.slot_hours)
+        return self.wanted.start + self.wanted.slots * timedelta(hours=self.wanted.interval_hours)
 
     @cached_property
     def asked(self) -> Asked:
@@ -150,8 +150,8 @@ class _Judged:
     def load_ahead(self) -> NDArray[np.float64]:
         """Work of the days to come in each sample path, in times the mean of the record; services left out."""
         asked, wanted = self.asked, self.wanted
-        services = held_gpu_hours(asked, asked.standing) * SECONDS_PER_HOUR / asked.seen_s
-        first = max(round((asked.zero - wanted.start) / timedelta(hours=wanted.slot_hours)), 0)
+        services = allocated_gpu_hours(asked, asked.standing) * SECONDS_PER_HOUR / asked.seen_s
+        first = max(round((asked.zero - wanted.start) / timedelta(hours=wanted.interval_hours)), 0)
         mean = float(np.nanmean(wanted.values[wanted.ids.index(wanted.whole), first:])) - services
         ahead = np.maximum(self.paths(wanted.slots).mean(axis=1) - services, 0.0)
         return np.asarray(ahead / max(mean, 1e-9) * self.scenario.arrival_scale)
@@ -165,47 +165,45 @@ class _Judged:
     def actual(self, origin: int) -> float:
         """GPU-hours wanted in the slots from an origin on."""
         row = self.wanted.values[self.wanted.ids.index(self.wanted.whole), origin : origin + self.slots]
-        return float(row.sum()) * self.wanted.slot_hours
+        return float(row.sum()) * self.wanted.interval_hours
 
 
 def _unjudged(name: str, limit: float, why: str) -> GateCheck:
-    return GateCheck(name, True, None, limit, f"Not judged: {why}.")
+    return GateCheck(name, True, None, limit, f"Not evaluated: {why}.")
 
 
 def _served(seen: _Judged) -> GateCheck:
     """Whether the jobs of the last days started in time, by what they waited for want of GPUs."""
-    scenario, limit = seen.scenario, seen.scenario.gate_late_share
+    scenario, limit = seen.scenario, seen.scenario.check_wait_share
     asked = seen.asked
     if asked.starts_assumed:
-        return _unjudged(SERVED, limit, "the source does not say when jobs started")
+        return _unjudged(SERVED, limit, "the source has no start times of jobs")
     if asked.nodes.snapshot:
         return _unjudged(SERVED, limit, "the data are of one moment")
     model = seen.model
     if not model.waits.share.capacity_is_clear:
         return _unjudged(SERVED, limit, str(why_none(model)))
     until = (seen.until - asked.zero).total_seconds()
-    since = until - scenario.gate_days * 24 * 3600
+    since = until - scenario.check_days * 24 * 3600
     submit = asked.granted.submit_s
     judged = (submit >= max(since, 0.0)) & (submit < until) & ~asked.standing
     if judged.sum() < FEWEST_JUDGED:
-        return _unjudged(SERVED, limit, f"{judged.sum()} job(s) came in the last {scenario.gate_days} days")
+        return _unjudged(SERVED, limit, f"{judged.sum()} job(s) came in the last {scenario.check_days} days")
     kept_waiting_s = model.waits.seconds[:, :LIMITS].sum(axis=1)
-    waited = kept_waiting_s > scenario.gate_wait_minutes * SECONDS_PER_MINUTE
+    waited = kept_waiting_s > scenario.check_wait_minutes * SECONDS_PER_MINUTE
     late = judged & waited
     of, names = size_classes(asked, judged, FEWEST_JUDGED)
     late_jobs, jobs = (np.bincount(of[which], minlength=len(names)) for which in (late, judged))
     shares = {
-        name: late_jobs[number] / jobs[number]
-        for number, name in enumerate(names)
-        if jobs[number] >= FEWEST_JUDGED
+        name: late_jobs[number] / jobs[number] for number, name in enumerate(names) if jobs[number] >= FEWEST_JUDGED
     } or {"all sizes": late.sum() / judged.sum()}
     worst = max(shares, key=lambda name: (shares[name], name))
     value, sizes = float(shares[worst]), "any size" if len(shares) == 1 else worst.replace(", ", " or ")
     alike = (submit < since) & ~asked.standing & ((of == names.index(worst)) if worst in names else True)
     usual = f" Before that it was {waited[alike].mean():.1%}." if alike.sum() >= FEWEST_JUDGED else ""
     sentence = (
-        f"In the last {scenario.gate_days} days {value:.1%} of the jobs of {sizes} waited longer than "
-        f"{scenario.gate_wait_minutes:g} minutes for want of GPUs, of all jobs {late.sum() / judged.sum():.1%}; "
+        f"In the last {scenario.check_days} days {value:.1%} of the jobs of {sizes} waited longer than "
+        f"{scenario.check_wait_minutes:g} minutes for want of GPUs, of all jobs {late.sum() / judged.sum():.1%}; "
         f"{limit:.1%} are allowed.{usual}"
     )
     return GateCheck(SERVED, value <= limit, round(value, 6), limit, sentence)
@@ -213,38 +211,38 @@ def _served(seen: _Judged) -> GateCheck:
 
 def _will_be_served(seen: _Judged) -> GateCheck:
     """Whether the work of the days to come stays within what today's fleet carries, by sample paths."""
-    scenario, limit, measured = seen.scenario, seen.scenario.gate_short_chance, seen.headroom
+    scenario, limit, measured = seen.scenario, seen.scenario.check_short_chance, seen.headroom
     gpus = seen.asked.nodes.total
     if isinstance(measured, str):
         return _unjudged(WILL_BE_SERVED, limit, measured)
     load = seen.load_ahead
     value = float((load[:, None] > measured.factors).mean())
     sentence = (
-        f"With {value:.0%} chance the work of the next {scenario.gate_days} days is more than {gpus:,} GPUs "
+        f"With {value:.0%} chance the work of the next {scenario.check_days} days is more than {gpus:,} GPUs "
         f"as they run today carry within the wait target; {limit:.0%} is allowed. The forecast is "
         f"{np.median(load):.2f} times the mean of the record, the GPUs carry {measured.headroom.factor:.2f} times."
     )
     return GateCheck(WILL_BE_SERVED, value <= limit, round(value, 6), limit, sentence)
 
 
-def _forecast_holds(seen: _Judged) -> GateCheck:
+def _forecast_accuracy(seen: _Judged) -> GateCheck:
     """Whether jobs and GPU-hours of the last days lie where what was before them, and its past misses, say.
 
     Jobs that came tell of more demand soonest, since nothing of their run times is in them; GPU-hours tell of longer
     and wider jobs as well. False alarms are shared out between both (Bonferroni), most of them to jobs.
     """
-    limit, week, days = seen.scenario.gate_miss_chance, seen.slots, seen.scenario.gate_days
+    limit, week, days = seen.scenario.check_miss_chance, seen.slots, seen.scenario.check_days
     last = seen.wanted.slots - week
     origins = [last - back * week for back in range(MOST_ORIGINS + 1) if last - back * week >= 2 * week]
     if not origins:
-        return _unjudged(FORECAST, limit, f"a record of {3 * days} days is needed to look back at a forecast")
+        return _unjudged(FORECAST, limit, f"the evaluation of a forecast needs a record of {3 * days} days")
     jobs, hours = _jobs_missed(seen), _hours_missed(seen, origins)
     value = min(jobs.chance / JOBS_SHARE, hours.chance / (1 - JOBS_SHARE), 1.0)
     came, wanted = jobs.range(limit * JOBS_SHARE), hours.range(limit * (1 - JOBS_SHARE))
     sentence = (
-        f"The last {days} days brought {jobs.actual:,.0f} jobs, where those before lead to expect {came}; they wanted "
-        f"{hours.actual:,.0f} GPU-hours, where the forecast made before them said {hours.expected:,.0f} and with its "
-        f"past misses {wanted}. So large a miss has {value:.1%} chance; {limit:.1%} is the least that passes."
+        f"In the last {days} days {jobs.actual:,.0f} jobs came (expected {came}), with {hours.actual:,.0f} GPU-hours "
+        f"(forecast {hours.expected:,.0f}, with its past errors {wanted}). The probability of so large an error is "
+        f"{value:.1%} (limit {limit:.1%})."
     )
     return GateCheck(FORECAST, value >= limit, round(value, 6), limit, sentence)
 
@@ -273,7 +271,7 @@ def _jobs_missed(seen: _Judged) -> _Miss:
     """Jobs of the last days against the middle of up to eight spells before."""
     assert seen.wanted.known is not None, "laid out from jobs"
     spells = min(seen.wanted.slots // seen.slots, MOST_ORIGINS + 1)
-    edges = (seen.wanted.slots - np.arange(spells, -1, -1) * seen.slots) * seen.wanted.slot_hours
+    edges = (seen.wanted.slots - np.arange(spells, -1, -1) * seen.slots) * seen.wanted.interval_hours
     *past, last = np.log(np.histogram(seen.wanted.known.submit, edges)[0] + 1.0)
     middle, freedom = float(np.mean(past)), len(past) - 1
     expected = math.exp(middle)
@@ -285,7 +283,7 @@ def _jobs_missed(seen: _Judged) -> _Miss:
 def _hours_missed(seen: _Judged, origins: list[int]) -> _Miss:
     """GPU-hours of the last days against the forecast made before them, and the misses of those made before that."""
     (off, spread), *before = [_miss(seen, origin) for origin in origins]
-    expected = float(seen.paths(origins[0]).sum(axis=1).mean()) * seen.wanted.slot_hours
+    expected = float(seen.paths(origins[0]).sum(axis=1).mean()) * seen.wanted.interval_hours
     drawn = _drawn(sum(one**2 for one, _ in before), len(before), spread, seen.scenario.seed)
     return _Miss(seen.actual(origins[0]), expected, off, drawn)
 
@@ -299,16 +297,16 @@ def _drawn(squares: float, freedom: int, spread: float, seed: int) -> NDArray[np
 
 def _miss(seen: _Judged, origin: int) -> tuple[float, float]:
     """By how much a forecast was off, and how far apart its paths are, both in logarithms of GPU-hours."""
-    sums = seen.paths(origin).sum(axis=1) * seen.wanted.slot_hours
+    sums = seen.paths(origin).sum(axis=1) * seen.wanted.interval_hours
     # A hundredth of a GPU all the time: none at all is no miracle.
-    floor = seen.slots * seen.wanted.slot_hours * 0.01
+    floor = seen.slots * seen.wanted.interval_hours * 0.01
     off = math.log((seen.actual(origin) + floor) / (float(sums.mean()) + floor))
     return off, float(np.log(sums + floor).std())
 
 
 def _lasts(seen: _Judged) -> GateCheck:
     """Whether capacity is exhausted before more GPUs could be there."""
-    scenario, limit, measured = seen.scenario, seen.scenario.gate_run_out_chance, seen.headroom
+    scenario, limit, measured = seen.scenario, seen.scenario.check_exhaustion_chance, seen.headroom
     growth = seen.growth
     weekly = growth.weekly
     if isinstance(measured, str) or weekly.reason is not None:
@@ -346,7 +344,7 @@ class Alerts:
     Examples
     --------
     >>> from datetime import UTC, datetime
-    >>> late = GateCheck("last week served", False, 0.3, 0.1, "30% waited.")
+    >>> late = GateCheck("waits last week", False, 0.3, 0.1, "30% waited.")
     >>> found = Gate("lab <1>", datetime(2026, 3, 1, tzinfo=UTC), (late,))
     >>> print(Alerts(found).to_dict()["chat"]["text"])
     gpuplanner: 1 of 1 checks failed for lab &lt;1&gt; (data to 2026-03-01 00:00 UTC)

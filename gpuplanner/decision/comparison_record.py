@@ -15,9 +15,15 @@ import polars as pl
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.serialization import of_plain, rounded, to_json, to_plain
 from gpuplanner.core.stage_cache import shelved, stage
-from gpuplanner.core.units import GRAMS_PER_KILOGRAM, SECONDS_PER_DAY, SECONDS_PER_MINUTE
+from gpuplanner.core.units import (
+    GRAMS_PER_KILOGRAM,
+    SECONDS_PER_DAY,
+    SECONDS_PER_MINUTE,
+    UNALLOCATED,
+    percent_text,
+)
 from gpuplanner.cost.energy_and_carbon import RangedAmount
-from gpuplanner.cost.period_costs import energy_of_week, power_of, pue_of
+from gpuplanner.cost.period_costs import energy_of_week, power_of, price_of, pue_of
 from gpuplanner.decision.decision_types import (
     DECIMALS,
     TODAY,
@@ -28,11 +34,11 @@ from gpuplanner.decision.decision_types import (
     SizeService,
     WeeklyGrowth,
     electricity_kwh,
+    financial_impact_of,
     powered_down_hours,
-    worth_for,
 )
 from gpuplanner.decision.explained_waits import WaitSummary, sum_waits
-from gpuplanner.decision.policy_comparison import BY_WAITS, MEANINGS, Contest, JudgedWay
+from gpuplanner.decision.policy_comparison import BY_WAITS, MEANINGS, POLICY_NAMES, SHORT, Contest, JudgedWay
 from gpuplanner.decision.policy_fleets import FleetRules
 from gpuplanner.decision.policy_simulation import Mask, Trial, gpu_hours
 from gpuplanner.decision.projects import ProjectAnswer, answered
@@ -52,14 +58,14 @@ class PolicyRow:
     - ``saved_kwh``: Electricity a week that they save, as the decision counts it.
     - ``energy_kwh``, ``carbon_kg``: Energy of a week at the building's meter: that of today's fleet less what is saved.
     - ``busy_gpu_hours``: Of the GPU-hours on, held by jobs.
-    - ``most_gpus``: GPUs on at once, at most.
-    - ``late_mean_min``, ``added_minutes``, ``later_share``, ``longest_min``: How late jobs start on average; the
-      largest difference to today over classes and the mean; the share of jobs that start later than under today's own
-      fleet; the longest delay.
+    - ``peak_gpus``: GPUs on at once, at most.
+    - ``added_wait_mean_minutes``, ``added_wait_p95_minutes``, ``delayed_share``, ``longest_added_wait_minutes``: Mean
+      added queue wait; the largest change of a p95 wait over job sizes; the share of jobs that start later than on
+      today's fleet; the longest added wait.
     - ``completion_mean_min``: From arrival to the end, on average.
     - ``power_ups_per_week``: Nodes that were powered up, a week; None where the policy powers none.
     - ``never_started``: Jobs that never started.
-    - ``meets_target``: Whether ``added_minutes`` are within the limit and all jobs start; of what the wait model
+    - ``meets_target``: Whether ``added_wait_p95_minutes`` is within the limit and all jobs start; of what the model
       recommends, whether each job size is within its limit in ``decision.service``, from which its waits are as well.
     - ``performable``: Whether the actuator can perform it.
     - ``reason``: Why it is out.
@@ -77,11 +83,11 @@ class PolicyRow:
     energy_kwh_high: float | None = None
     carbon_kg: float | None = None
     busy_gpu_hours: float | None = None
-    most_gpus: int | None = None
-    late_mean_min: float | None = None
-    added_minutes: float | None = None
-    later_share: float | None = None
-    longest_min: float | None = None
+    peak_gpus: int | None = None
+    added_wait_mean_minutes: float | None = None
+    added_wait_p95_minutes: float | None = None
+    delayed_share: float | None = None
+    longest_added_wait_minutes: float | None = None
     completion_mean_min: float | None = None
     power_ups_per_week: float | None = None
     never_started: int = 0
@@ -97,12 +103,12 @@ class FrontierPoint:
 
     policy: str
     gpu_hours: float
-    added_minutes: float
+    added_wait_p95_minutes: float
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """All ways to run a fleet, and the decision that follows.
+    """All policies for a fleet, and the decision that follows.
 
     - ``decision``: What to do.
     - ``quantile``, ``minutes``: The target: such a share of each class starts at most so many minutes later than
@@ -138,7 +144,7 @@ class Comparison:
 
     @property
     def winner(self) -> str:
-        """The recommended way."""
+        """The recommended policy."""
         return self.decision.policy
 
     @property
@@ -147,7 +153,7 @@ class Comparison:
         return (() if self.today is None else (self.today,)) + self.policies
 
     def row(self, policy: str) -> PolicyRow | None:
-        """A way by its name."""
+        """A policy by its name."""
         return next((one for one in self.rows if one.policy == policy), None)
 
     def to_dict(self) -> dict[str, Any]:
@@ -171,7 +177,7 @@ def comparison_of(scenario: Scenario, answer: Answer) -> Comparison:
     """Put a contest and its decision into a record."""
     decision, found, advice = answer.decision, answer.contest, answer.advice
     if found is None or advice is None:
-        return Comparison(decision, scenario.wait_quantile, scenario.wait_minutes)
+        return Comparison(decision, scenario.wait_percentile, scenario.max_added_wait_minutes)
     days = int(found.earlier_days.sum())
     zero = found.asked.zero
     split = zero + timedelta(days=days) if found.holdout else zero
@@ -212,14 +218,27 @@ def priced(scenario: Scenario, found: Comparison) -> Comparison:
         energy = energy_of_week(scenario, busy_gpu_hours=busy, idle_gpu_hours=hours - busy)
         rows = (_with_energy(scenario, one, found, energy) for one in found.rows)
         found = replace(found, today=next(rows), policies=tuple(rows))
-    worth = worth_for(scenario, decision.saving, decision.gpus, decision.fleet_gpus, found.exhaustion)
-    worth = rounded(worth, DECIMALS)  # as all that is kept
-    return replace(found, decision=replace(decision, worth=worth))
+    impact = financial_impact_of(scenario, decision.saving, decision.gpus, decision.fleet_gpus, found.exhaustion)
+    impact = replace(impact, basis=f"{impact.basis}{_not_allocated(scenario, decision)}")
+    impact = rounded(impact, DECIMALS)  # as all that is kept
+    return replace(found, decision=replace(decision, financial_impact=impact))
 
 
-def _with_energy(
-    scenario: Scenario, row: PolicyRow, found: Comparison, today: RangedAmount | None
-) -> PolicyRow:
+def _not_allocated(scenario: Scenario, decision: Decision) -> str:
+    """Why GPU-hours that no team was allocated save nothing; empty where GPUs are released or nothing is known."""
+    hours = sum(row.allocated_gpu_hours for row in decision.teams if row.team == UNALLOCATED)
+    if not hours or decision.action == "none" or decision.saving.value is not None:
+        return ""
+    share = percent_text(hours / sum(row.allocated_gpu_hours for row in decision.teams))
+    price, value = price_of(scenario, history(scenario).fleet), ""
+    if price is not None:
+        basis = "list price" if price.low != price.high else "your price"
+        value = f", {hours * price.value:,.0f} {price.currency} at {basis}"
+    needed = f"the wait limits need all {decision.fleet_gpus:,} GPUs in the busiest hours"
+    return f" {hours:,.0f} GPU-hours ({share}{value}) were not allocated and stay so: {needed}."
+
+
+def _with_energy(scenario: Scenario, row: PolicyRow, found: Comparison, today: RangedAmount | None) -> PolicyRow:
     """The row with the energy and carbon of its week: today's, as the jobs are the same, less what is saved."""
     if row.gpu_hours_promised is None or found.today is None or found.today.gpu_hours_promised is None:
         return row
@@ -259,7 +278,7 @@ def _row(found: Contest, one: JudgedWay) -> PolicyRow:
         return PolicyRow(one.policy, MEANINGS[one.policy], reason=one.reason, performable=one.performable)
     which = found.later
     late = trial.late_s[0, which]
-    added_minutes = arena.late_minutes(trial, which) - arena.todays_minutes(which)
+    added_wait_p95_minutes = arena.late_minutes(trial, which) - arena.todays_minutes(which)
     done = trial.wait_s + found.asked.views[trial.setting.view].run_s
     weeks = max(float(found.later_days.sum()) / 7, 1e-9)
     busy = _busy_hours(found, trial) / weeks
@@ -270,12 +289,12 @@ def _row(found: Contest, one: JudgedWay) -> PolicyRow:
         gpu_hours=one.hours_per_week,
         gpu_hours_promised=one.promised_per_week,
         busy_gpu_hours=busy,
-        most_gpus=arena.most_gpus(trial),
-        late_mean_min=float(late[np.isfinite(late)].mean()) / SECONDS_PER_MINUTE if len(late) else 0.0,
-        added_minutes=max(float(added_minutes.max()), 0.0),
+        peak_gpus=arena.peak_gpus(trial),
+        added_wait_mean_minutes=float(late[np.isfinite(late)].mean()) / SECONDS_PER_MINUTE if len(late) else 0.0,
+        added_wait_p95_minutes=max(float(added_wait_p95_minutes.max()), 0.0),
         # Who starts more than a minute later than today is said to start later.
-        later_share=float(np.mean(late - arena.today.late_s[0, which] > SECONDS_PER_MINUTE)) if len(late) else 0.0,
-        longest_min=float(late.max(initial=0.0)) / SECONDS_PER_MINUTE,
+        delayed_share=float(np.mean(late - arena.today.late_s[0, which] > SECONDS_PER_MINUTE)) if len(late) else 0.0,
+        longest_added_wait_minutes=float(late.max(initial=0.0)) / SECONDS_PER_MINUTE,
         completion_mean_min=float(done[finite].mean()) / SECONDS_PER_MINUTE if finite.any() else None,
         power_ups_per_week=None if trial.setting.switching is None else power_ups(trial, found.later_days) / weeks,
         never_started=int(np.isinf(late).sum()),
@@ -298,10 +317,10 @@ def _as_recommended(row: PolicyRow, service: Sequence[SizeService]) -> PolicyRow
     added = max(one.recommended_p95_minutes - one.today_p95_minutes for one in service)
     return replace(
         row,
-        late_mean_min=sum(one.jobs * one.recommended_mean_minutes for one in service) / jobs,
-        added_minutes=max(added, 0.0),
-        later_share=sum(one.jobs_delayed for one in service) / jobs,
-        longest_min=None,
+        added_wait_mean_minutes=sum(one.jobs * one.recommended_mean_minutes for one in service) / jobs,
+        added_wait_p95_minutes=max(added, 0.0),
+        delayed_share=sum(one.jobs_delayed for one in service) / jobs,
+        longest_added_wait_minutes=None,
         completion_mean_min=None,
     )
 
@@ -318,7 +337,7 @@ def _busy_hours(found: Contest, trial: Trial) -> float:
 
 
 def _frontier(found: Contest) -> typing.Iterator[FrontierPoint]:
-    """Settings of each way that no other of it beats in both hours and minutes, at most five, evenly."""
+    """Settings of each policy that no other one beats in both hours and minutes, at most five, evenly."""
     arena = found.arena
     for policy in MEANINGS:
         if policy in BY_WAITS:  # the wait model finds their one setting
@@ -347,7 +366,7 @@ _OF_POLICIES = {
 
 
 def policy_table(found: Comparison) -> pl.DataFrame:
-    """A row for today's fleet and each way that was compared: what it means, costs and makes jobs late."""
+    """A row for today's fleet and each policy: its meaning, GPU-hours and added waits."""
     rows = [tuple(getattr(row, name) for name in _OF_POLICIES) for row in found.rows]
     return pl.DataFrame(rows, schema=_OF_POLICIES, orient="row")
 
@@ -355,7 +374,8 @@ def policy_table(found: Comparison) -> pl.DataFrame:
 def policies_met(found: Comparison) -> str:
     """How many of the policies that the actuator can perform meet the limit, today's aside."""
     rows = [row for row in found.policies if row.performable]
-    return f"{sum(row.meets_target for row in rows)} of {len(rows)} policies meet the limit"
+    met = sum(row.meets_target for row in rows)
+    return f"{met} of {len(rows)} policies {'meets' if met == 1 else 'meet'} the limit"
 
 
 def service_table(found: Comparison) -> pl.DataFrame:
@@ -369,29 +389,42 @@ def curve_table(found: Comparison) -> pl.DataFrame:
 
 
 def frontier_frame(found: Comparison, pinned: Comparison | None = None) -> pl.DataFrame:
-    """Points of a comparison: ``policy, gpu_hours, added_minutes, kind``, today's fleet first."""
+    """Points of a comparison: ``policy, gpu_hours, added_wait_p95_minutes, kind``, today's fleet first."""
     tuned = [(row, "today" if row.policy == TODAY else "tuned") for row in found.rows]
-    rows = [(row.policy, row.gpu_hours_promised, row.added_minutes, kind) for row, kind in tuned]
+    rows = [(row.policy, row.gpu_hours_promised, row.added_wait_p95_minutes, kind) for row, kind in tuned]
     settings = [point for point in found.frontier if point.policy != TODAY]
-    rows += [(point.policy, point.gpu_hours, point.added_minutes, "setting") for point in settings]
+    rows += [(point.policy, point.gpu_hours, point.added_wait_p95_minutes, "setting") for point in settings]
     pinned_rows = () if pinned is None else pinned.rows
-    rows += [(row.policy, row.gpu_hours_promised, row.added_minutes, "pinned") for row in pinned_rows]
-    schema = {"policy": pl.String, "gpu_hours": pl.Float64, "added_minutes": pl.Float64, "kind": pl.String}
+    rows += [(row.policy, row.gpu_hours_promised, row.added_wait_p95_minutes, "pinned") for row in pinned_rows]
+    schema = {
+        "policy": pl.String,
+        "gpu_hours": pl.Float64,
+        "added_wait_p95_minutes": pl.Float64,
+        "kind": pl.String,
+    }
     return pl.DataFrame(rows, schema=schema, orient="row").drop_nulls("gpu_hours")
 
 
 def target_in_words(found: Comparison) -> str:
-    """The service that ways are compared at.
+    """The wait limit at which policies are compared.
 
     Examples
     --------
     >>> from gpuplanner.core.scenario import Scenario
     >>> from gpuplanner.decision.decision_text import no_decision
     >>> target_in_words(Comparison(no_decision(Scenario(), "no job states when it ran"), 0.95, 10.0))
-    "95% of the jobs of each size start at most 10 min later than on today's fleet."
+    'A job size whose p95 queue wait is above the limit today must meet it; any other may rise by 10 min, up to it.'
     """
-    share, minutes = f"{found.quantile:.0%}", f"{found.minutes:g} min"
-    return f"{share} of the jobs of each size start at most {minutes} later than on today's fleet."
+    return (
+        f"A job size whose p{100 * found.quantile:g} queue wait is above the limit today must meet it; any other may "
+        f"rise by {found.minutes:g} min, up to it."
+    )
+
+
+def not_compared(found: Comparison) -> str:
+    """Policies that were not simulated, as the scenario names others; empty where all were."""
+    names = [SHORT[name] for name in POLICY_NAMES if found.row(name) is None]
+    return f"Not compared, as the setting policies leaves them out: {', '.join(names)}." if names else ""
 
 
 def limit_in_words(found: Comparison) -> str:
@@ -405,11 +438,7 @@ def limit_in_words(found: Comparison) -> str:
     'A policy meets the limit if it adds at most 10 min in the evaluation window and every job starts.'
     """
     most = f"{found.minutes:g} min"
-    fitted = (
-        f"A policy meets the limit if it adds at most {most} in the evaluation window and every job starts."
-    )
+    fitted = f"A policy meets the limit if it adds at most {most} in the evaluation window and every job starts."
     by_size = any(row.policy in BY_WAITS and row.gpu_hours is not None for row in found.policies)
-    sized = (
-        " Policies that are not fitted meet it if each job size is within its own limit (Why jobs waited)."
-    )
+    sized = " Policies without settings meet it if each job size is within its own limit."
     return f"{fitted}{sized}" if by_size else fitted

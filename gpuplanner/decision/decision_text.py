@@ -4,37 +4,51 @@ from __future__ import annotations
 
 import math
 import shlex
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from gpuplanner.core.scenario import Scenario
-from gpuplanner.core.units import counted, day_text, wait_text
+from gpuplanner.core.schemas import WHOLE_GPU
+from gpuplanner.core.units import (
+    SECONDS_PER_DAY,
+    SECONDS_PER_HOUR,
+    UNALLOCATED,
+    counted,
+    day_text,
+    percent_text,
+    wait_text,
+)
 from gpuplanner.decision.capacity_answers import MIN_DAYS, MIN_JOBS, Recommendation
 from gpuplanner.decision.decision_types import (
     CUT_BY_JOBS,
+    FULL,
+    MIG_STATIC,
     ROUNDING_MINUTES,
-    STATIC_MIG,
     TODAY,
     Decision,
+    FinancialImpact,
     Measure,
     Missing,
     NextStep,
     Saving,
-    Worth,
 )
+from gpuplanner.decision.headroom_and_growth import FittedGrowth
 from gpuplanner.decision.policy_comparison import Contest
 from gpuplanner.decision.policy_fleets import changed_layouts
 from gpuplanner.decision.policy_simulation import Correction, Trial
 from gpuplanner.decision.requests import RIGHTSIZED
-from gpuplanner.decision.wait_curve import WaitTarget
+from gpuplanner.decision.wait_curve import REPLAYS, WaitTarget
 from gpuplanner.hardware.catalog import board_names, measure_words
+from gpuplanner.hardware.mig_layouts import parse_layout
 from gpuplanner.ingest.telemetry.telemetry_quality import match_words
 
 WHOLE_LIST = 0.02
-"""Of a fleet that is held below this share nothing is recommended before the list of jobs is known to be whole."""
+"""Allocated share of a fleet below which nothing is recommended: the list of jobs may be incomplete."""
 MOST_NODES_NAMED = 6
+MINUTES_PER_HOUR = 60
 IDLE_ACTIONS = ("power_down", "autoscale")
-"""Measures under which jobs may wait for a node to come."""
+"""Measures under which jobs may wait for a node to power up."""
 PLATFORM, PLANNER = "platform team", "planner"
 
 
@@ -44,84 +58,91 @@ def in_words(decision: Decision, found: Contest, advice: Recommendation, trial: 
     if decision.latest is not None and any(one.action in IDLE_ACTIONS for one in decision.measures):
         later = found.arena.late_minutes(trial, found.later) - found.arena.todays_minutes(found.later)
         added = wait_text(math.ceil(max(later.max(), 0.0)))
-        text = f"{text.removesuffix('.')} while all are on, and by up to {added} as nodes power down."
+        text = f"{text.removesuffix('.')}; power-ups add up to {added}."
     return replace(
         decision,
         sentence=text,
         next_steps=tuple(_next_steps(decision, found, advice, trial)),
         missing=tuple(_missing(decision, found, advice)),
-        how_sure=tuple(_how_sure(decision, found, advice)),
-        assumptions=tuple(_assumptions(decision, found)),
+        confidence=tuple(_confidence(decision, found, advice)),
+        assumptions=tuple(_assumptions(decision, found, advice.growth)),
     )
 
 
-def sentence(one: Decision, order_gpus: int = 0, changes: tuple[int, str] | None = None) -> str:
-    """What to do, and what it does to queue waits; ``changes``: GPUs that are repartitioned, and which.
+def sentence(one: Decision, order_gpus: int = 0, changes: int = 0) -> str:
+    """What to do, and what it does to queue waits; ``changes``: GPUs that are repartitioned.
 
     Examples
     --------
     >>> no_decision(Scenario(), "no job states when it ran").sentence
     'No recommendation: no job states when it ran.'
     """
-    fleet = f"your {one.fleet_gpus:,} {one.board}" if one.board else f"your {counted(one.fleet_gpus, 'GPU')}"
+    fleet = gpus_text(one.fleet_gpus, one.gpu_model)
     ordered = counted(order_gpus, "GPU")
-    order = f"; order at least {ordered} now, as growth exhausts them" if order_gpus else ""
+    order = f"; order at least {ordered} now for growth" if order_gpus else ""
     if one.action == "none":
         return f"No recommendation: {one.reason}."
     if not one.measures:
-        return f"Keep {fleet} as they are: {one.reason}{order}."
+        return f"Keep all {fleet}: {one.reason}{order}."
     parts: list[str] = []
     gpus = one.fleet_gpus
-    cut_gpus, which = changes or (one.cut_gpus, "")
+    partitioned = changes or one.cut_gpus
     for measure in one.measures:
         more = measure.gpus - gpus
-        on = "of them" if parts else f"of {fleet}"
+        on = "" if parts else f" of {fleet}"
         parts.append(
             {
-                "release": f"release {-more:,} {on}", "buy": f"buy {counted(more, 'GPU')}",
-                "rightsize": f"rightsize small jobs and partition {cut_gpus:,} {on}{which}",
-                "repartition": f"partition {cut_gpus:,} {on} as jobs need{which}",
-                "pack": f"let jobs fill the nodes of {fleet} one by one",
+                "release": f"release {-more:,}{on}", "buy": f"buy {counted(more, 'GPU')}",
+                "rightsize": f"partition {partitioned:,}{on} with MIG and rightsize small jobs",
+                "repartition": f"partition {partitioned:,}{on}",
+                "pack": f"pack jobs on few nodes{on}",
                 "raise_limit": measure.text[:1].lower() + measure.text[1:],
-                "power_down": f"power idle nodes {on} down ({one.gpus_mean:,.0f} GPUs on average)",
-                "autoscale": f"let pools {on} scale ({one.gpus_mean:,.0f} GPUs on average)",
+                "power_down": f"power down idle nodes{on} ({one.gpus_mean:,.0f} GPUs on average)",
+                "autoscale": f"autoscale node pools{on} ({one.gpus_mean:,.0f} GPUs on average)",
             }[measure.action]
         )  # fmt: skip
         gpus = measure.gpus
     if one.action == "buy":
-        parts[0] += f" for {fleet}"
+        parts[0] += f" for the {fleet}"
     text = ", then ".join(parts)
     return f"{text[:1].upper()}{text[1:]}{order}. {_waits(one)}"
 
 
-def _changes(one: Decision, found: Contest, trial: Trial) -> tuple[int, str] | None:
-    """GPUs that are repartitioned, and the nodes that they are on with both layouts; None where jobs do it."""
-    if one.policy != STATIC_MIG or not (changed := changed_layouts(found.asked, trial.setting)):
-        return None
-    named = (f"{nodes_text(on)} from {old} to {new}" for (old, new), on in changed.items())
-    which = f" ({', '.join(named)})" if found.asked.nodes.named and len(changed) <= 3 else ""
-    return sum(map(len, changed.values())), which
+def gpus_text(gpus: int, gpu_model: str | None) -> str:
+    """GPUs with the short name of their model.
+
+    Examples
+    --------
+    >>> gpus_text(64, "H100-80GB-SXM5"), gpus_text(8, "L40S"), gpus_text(1, None)
+    ('64 H100s', '8 L40S GPUs', '1 GPU')
+    """
+    model = (gpu_model or "").split("-")[0]
+    if not model or gpus == 1 or model[-1:].lower() == "s":
+        return counted(gpus, f"{model} GPU".strip())
+    return f"{gpus:,} {model}s"
+
+
+def _changes(one: Decision, found: Contest, trial: Trial) -> int:
+    """GPUs that are repartitioned; 0 where jobs do it."""
+    changed = changed_layouts(found.asked, trial.setting) if one.policy == MIG_STATIC else {}
+    return sum(map(len, changed.values()))
 
 
 def _waits(one: Decision) -> str:
-    """What it does to the size that waits longest, and what others pay for it."""
-    if (latest := one.latest) is None:
-        return (
-            "How long each job size waits then is not stated: a replay of today is too far from the record."
-        )
+    """What it does to the wait of the size that gains most, and to the others."""
+    if (latest := one.most_improved) is None:
+        return "Waits by job size are not known: the replay of today is too far from the record."
     worst = max(one.service, key=lambda row: row.added_p95_minutes)
-    # A p95 wait that changes by less than a minute is not said to change.
+    # A p95 wait that changes by less than a minute is shown as unchanged.
     fell = latest.today_p95_minutes - latest.recommended_p95_minutes >= 1.0
     now, then = (wait_text(each) for each in (latest.today_p95_minutes, latest.recommended_p95_minutes))
-    text = f"p95 queue wait on {latest.size} falls from {now} to {then}" if fell else ""
-    if text and (observed := wait_text(latest.observed_p95_minutes)) != now:
-        text += f" in simulation (observed {observed})"
+    observed = f"{wait_text(latest.observed_p95_minutes)} observed; " if latest.replay_is_apart else ""
+    text = f"p95 queue wait on {latest.size}: {observed}simulated {now} → {then}. " if fell else ""
     if worst.added_p95_minutes <= ROUNDING_MINUTES:
-        return f"{text}, and rises for no job size." if text else "p95 queue waits rise for no job size."
-    added = wait_text(math.ceil(worst.added_p95_minutes))
-    place = "within" if worst.meets_limit else "above"
-    paid = f"at most {added} ({worst.size}, {place} the limit of {wait_text(worst.limit_minutes)})"
-    return f"{text}, and rises by {paid}." if text else f"p95 queue waits rise by {paid}."
+        return f"{text}No other size's p95 rises." if text else "No job size's p95 queue wait rises."
+    place = "" if worst.meets_limit else f", above the limit of {wait_text(worst.limit_minutes)}"
+    rise = f"by up to {wait_text(math.ceil(worst.added_p95_minutes))} on {worst.size}{place}"
+    return f"{text}The simulated p95{'' if text else ' queue wait'} rises {rise}."
 
 
 def nodes_text(nodes: Sequence[str]) -> str:
@@ -145,13 +166,13 @@ def _next_steps(one: Decision, found: Contest, advice: Recommendation, trial: Tr
             yield replace(step, action=measure.action)
     if advice.order_gpus and (due := advice.exhaustion.date):
         gpus = counted(advice.order_gpus, "GPU")
-        what = f"order at least {gpus} at once: the work grows, and exhausts capacity by {day_text(due)}"
+        what = f"order at least {gpus} now: growth exhausts capacity by {day_text(due)}"
         yield NextStep("finance", what)
     if advice.enough_gpus and not one.measures:
         more = counted(advice.enough_gpus - one.fleet_gpus, "GPU")
         target = f"target_wait_minutes={WaitTarget().target_s / 60:g}"
         command = f"gpuplanner start {found.scenario.data} --set {target}"
-        yield NextStep(PLANNER, f"if the target must be met, have {more} more recommended", command)
+        yield NextStep(PLANNER, f"if the wait limit is firm, set it for a recommendation with {more} more", command)
     yield _check_again(found)
 
 
@@ -162,18 +183,18 @@ def _steps_of(
     data, able = found.scenario.data, found.able
     before = (measure.condition or "").removeprefix("after ").replace("_", " ")
     when = f" when {before} is in force" if before else ""
-    files = f"gpuplanner export {data} --path {able.path}"
+    files = f"gpuplanner export {data} --actuator {able.actuator}"
     match measure.action:
         case "buy":
             gpus = counted(measure.gpus - one.fleet_gpus, "GPU")
             due, end = advice.exhaustion.order_by, found.asked.end.date().isoformat()
-            day = "at once" if due is None or due <= end else f"by {day_text(due)}"
+            day = "now" if due is None or due <= end else f"by {day_text(due)}"
             yield NextStep("finance", f"order {gpus} {day}{when}")
         case "pack":
-            words = measure_words("pack", able.path)
-            yield NextStep(PLATFORM, f"fill nodes first: {words['edit']}", words["command"] or None)
+            words = measure_words("pack", able.actuator)
+            yield NextStep(PLATFORM, f"pack jobs on few nodes: {words['edit']}", words["command"] or None)
         case "raise_limit":
-            words = measure_words("raise_limit", able.path)
+            words = measure_words("raise_limit", able.actuator)
             for limit in advice.limits:
                 values = {"tenant": shlex.quote(limit.tenant), "gpus": limit.gpus}
                 what = f"raise the limit of {limit.tenant} from {limit.today:g} to {limit.gpus} GPUs"
@@ -184,31 +205,54 @@ def _steps_of(
         case "power_down" | "autoscale":
             knobs = trial.setting.knobs
             kept = knobs.get("idle_nodes_kept", knobs.get("whole_nodes_kept", 0))
-            idle = f"after {knobs['idle_minutes']} minutes without work"
-            yield NextStep(PLATFORM, f"power nodes down {idle}, and keep {kept} idle ones on{when}", files)
-        case "rightsize":
-            yield NextStep("teams", "request the profile that jobs need", f"gpuplanner hints {data}")
+            idle = f"after {knobs['idle_minutes']} min idle"
+            yield NextStep(PLATFORM, f"power down nodes {idle}, keep {kept} idle nodes powered on{when}", files)
     if measure.action in ("rightsize", "repartition", "autoscale"):
-        changed = changed_layouts(found.asked, trial.setting) if one.policy == STATIC_MIG else {}
-        for (old, new), nodes in changed.items() if found.asked.nodes.named else ():
-            where = nodes_text(nodes)
-            what = f"partition {counted(len(nodes), 'GPU')} of {where} as {new} (today {old})"
+        changed = changed_layouts(found.asked, trial.setting) if one.policy == MIG_STATIC else {}
+        if changed and found.asked.nodes.named:
+            where = nodes_text(sorted({name for nodes in changed.values() for name in nodes}))
+            gpus = counted(sum(map(len, changed.values())), "GPU")
+            parts = Counter[str]()
+            for (_, new), nodes in changed.items():
+                parts[layout_text(new)] += len(nodes)
+            how = ", ".join(f"{number} as {layout}" for layout, number in parts.most_common())
+            what = f"partition {gpus} on {where}: {how}; apply and verify by its README"
             yield NextStep(PLATFORM, what, files)
         for part in () if changed else one.layouts:
-            if part.layout == "whole":
+            if part.layout == FULL:
                 continue
             where = nodes_text(part.nodes) or "nodes of one pool"
-            how = f"as {part.layout}" if part.layout != CUT_BY_JOBS else f"as jobs ask, by {able.who},"
+            how = f"as {part.layout}" if part.layout != CUT_BY_JOBS else f"on demand, by {able.who},"
             yield NextStep(PLATFORM, f"partition {counted(part.gpus, 'GPU')} {how} on {where}", files)
+    if measure.action == "rightsize":
+        # Jobs that request a profile before a node has it stay pending.
+        what = "after the layout is verified, request the recommended profile"
+        yield NextStep("team leads", what, f"gpuplanner rightsize {data}")
+
+
+def layout_text(layout: str) -> str:
+    """A layout in words.
+
+    Examples
+    --------
+    >>> layout_text("3g.40gb:2"), layout_text("gpu")
+    ('2 × 3g.40gb', 'full GPU (MIG disabled)')
+    """
+    if layout == WHOLE_GPU:
+        return "full GPU (MIG disabled)"
+    return " + ".join(f"{number} × {profile}" for profile, number in parse_layout(layout).items())
+
+
+_COMPARE = "compare the observed waits of both reports"
 
 
 def _check_again(found: Contest) -> NextStep:
-    """Check in a week, on files that are exported again: those read before hold no newer job."""
+    """Check in a week, on files that are exported again: the old files have no newer job."""
     trace = found.known.trace
     files = [file["name"] for facts in (trace.provenance, *trace.others) for file in facts.get("files", ())]
     if not 0 < len(files) <= MOST_NODES_NAMED:
-        return NextStep(PLANNER, "check again in a week, on newly exported data", "gpuplanner start FILES")
-    what = f"in a week, export {', '.join(files)} again (docs/export_from_your_cluster.md), and check again"
+        return NextStep(PLANNER, f"in a week, export the data again and {_COMPARE}", "gpuplanner start FILES")
+    what = f"in a week, export {', '.join(files)} again and {_COMPARE}"
     return NextStep(PLANNER, what, f"gpuplanner start {shlex.join(files)}")
 
 
@@ -220,33 +264,31 @@ def _drained(one: Decision, found: Contest, when: str) -> Iterator[NextStep]:
     if not gone:
         yield NextStep(PLATFORM, f"drain and release {counted(one.fleet_gpus - one.gpus, 'GPU')}{when}")
         return
-    separator = "," if able.path == "slurm" else " "
+    separator = "," if able.actuator == "slurm" else " "
     names = separator.join(shlex.quote(name) for name in gone)
-    command = measure_words("release", able.path)["command"].format(nodes=names)
+    command = measure_words("release", able.actuator)["command"].format(nodes=names)
     if len(gone) > MOST_NODES_NAMED:
-        command = f"gpuplanner export {found.scenario.data} --path {able.path}"
+        command = f"gpuplanner export {found.scenario.data} --actuator {able.actuator}"
     yield NextStep(PLATFORM, f"drain and release {nodes_text(gone)}{when}", command)
 
 
 def _missing(one: Decision, found: Contest, advice: Recommendation) -> Iterator[Missing]:
-    """What would make the decision surer, by what it would change."""
+    """What would raise the confidence, by its effect."""
     data, asked, model = found.scenario.data, found.asked, advice.model
     for gap in model.waits.share.gaps:
-        yield Missing(f"{gap.sentence} What would help: {gap.add}", f"gpuplanner ingest auto JOBS -o {data}")
+        yield Missing(f"{gap.sentence} Add {gap.add}", f"gpuplanner ingest auto JOBS -o {data}")
     thin = asked.seen_s < MIN_DAYS * 86_400 or model.waits.judged.sum() < MIN_JOBS
     rows = (
-        (one.action == "none" and "whole" in str(one.reason), "whether the list of jobs is whole", f"describe {data}"),
-        (asked.nodes.inferred,
-         "how many GPUs are installed: their number is the most that jobs were seen to hold",
-         f"ingest nodes NODES -o {data}"),
-        (thin, "more days of jobs than were seen", f"ingest auto JOBS -o {data}"),
-        (asked.starts_assumed, "when jobs started: they are taken to have started when they came",
-         f"ingest auto JOBS -o {data}"),
-        (not found.known.fleet.in_catalogue, "which GPU model it is: nothing is said of MIG, energy or money",
-         f"start {data} --board {likely_board(one.board or '')}"),
-        (found.known.trace.samples is None, "what the GPUs did while they were held",
+        (one.action == "none" and "incomplete" in str(one.reason), "check that the list of jobs is complete",
+         f"describe {data}"),
+        (asked.nodes.inferred, "installed GPUs: only the peak allocated is known", f"ingest nodes NODES -o {data}"),
+        (thin, "a longer record of jobs", f"ingest auto JOBS -o {data}"),
+        (asked.starts_assumed, "start times of jobs: assumed equal to submission", f"ingest auto JOBS -o {data}"),
+        (not found.known.fleet.in_catalogue, "the GPU model: without it no MIG, energy or money",
+         f"start {data} --gpu-model {likely_board(one.gpu_model or '')}"),
+        (found.known.trace.samples is None, "GPU telemetry: without it no utilization and no rightsizing",
          f"ingest nvidia-smi FILES -o {data}"),
-        (one.worth.ownership == "unknown", "who owns the GPUs: what a saving is worth depends on it",
+        (one.financial_impact.ownership == "unknown", "ownership of the GPUs: the financial impact depends on it",
          f"start {data} --set ownership=owned"),
     )  # fmt: skip
     for lacking, what, command in rows:
@@ -255,91 +297,112 @@ def _missing(one: Decision, found: Contest, advice: Recommendation) -> Iterator[
 
 
 def likely_board(word: str) -> str:
-    """The first board of the catalogue whose name begins with a word of the data; where none does, a placeholder.
+    """The first GPU model of the catalogue whose name begins with a word of the data; a placeholder where none does.
 
     Examples
     --------
     >>> likely_board("h100"), likely_board("quick")
-    ('H100-80GB-SXM5', 'BOARD')
+    ('H100-80GB-SXM5', 'GPU_MODEL')
     """
     alike = (name for name in board_names() if word and name.lower().startswith(word.lower()))
-    return next(alike, "BOARD")
+    return next(alike, "GPU_MODEL")
 
 
-def _how_sure(one: Decision, found: Contest, advice: Recommendation) -> Iterator[str]:
+def _confidence(one: Decision, found: Contest, advice: Recommendation) -> Iterator[str]:
     """What it rests on, in words that a director knows."""
     if one.left_out_share > 0.01:
-        yield f"{one.left_out_share:.0%} of the GPU-hours are left out, as their jobs cannot be true beside the others."
+        yield f"{percent_text(one.left_out_share)} of the GPU-hours are excluded: their jobs contradict others."
     if matched := match_words(found.known.trace):
         yield f"{matched}."
-    share, days = advice.model.waits.share, int(found.asked.seen_s // 86_400)
-    if share.fraction is not None:
+    if used := _use_known(one):
+        yield used
+    waits, days = advice.model.waits, int(found.asked.seen_s // 86_400)
+    if (share := waits.share).fraction is not None:
         # Job sizes of whose waiting the replay reproduces less are named.
-        less = [f"{part:.0%} on {name}" for name, part in share.by_size.items() if part < 0.9]
+        less = [f"{percent_text(part)} on {name}" for name, part in share.by_size.items() if part < 0.9]
         yield (
-            f"A replay of {counted(days, 'day')} reproduces {share.fraction:.0%} of the waiting"
-            f"{' (' + ', '.join(less) + ')' if less else ''}; by team and size it is wrong by {share.error:.0%}."
+            f"The queue order is that of the closest replay of {counted(days, 'day')}: it reproduces "
+            f"{percent_text(share.fraction)} of the hours waited{' (' + ', '.join(less) + ')' if less else ''} and is "
+            f"off by {percent_text(share.error)} of them by team and size."
         )
-    if (latest := one.latest) is not None and latest.replay_is_apart:
-        now, observed = (wait_text(each) for each in (latest.today_p95_minutes, latest.observed_p95_minutes))
+    if (latest := one.latest) is not None and share.fraction is not None:
+        hours = {row.size: row.jobs * row.today_mean_minutes / MINUTES_PER_HOUR for row in one.service}
+        mine = waits.judged & (advice.model.size == list(advice.model.names).index(latest.size))
+        observed, its = (waits.waited_s[jobs].sum() / SECONDS_PER_HOUR for jobs in (waits.judged, mine))
         yield (
-            f"The p95 wait on {latest.size} is {now} in the median replay of today and {observed} as observed: "
-            f"{counted(math.ceil(0.05 * latest.jobs), 'job')} of {latest.jobs:,} decide it. Fleets are compared "
-            "by replays."
+            f"The simulated waits are medians of {REPLAYS} replays with shifted submissions: today they have "
+            f"{sum(hours.values()):,.0f} of {observed:,.0f} observed hours waited, on {latest.size} "
+            f"{hours[latest.size]:,.0f} of {its:,.0f}."
         )
-    if advice.worth is not None and one.action == "buy":
-        yield f"Each GPU-hour bought ends {advice.worth:.2f} GPU-hours of waiting."
+    if advice.waiting_hours_per_gpu_hour is not None and one.action == "buy":
+        yield f"Each GPU-hour bought ends {advice.waiting_hours_per_gpu_hour:.2f} GPU-hours of waiting."
     weekly, measured = advice.growth.weekly, advice.headroom
     if any(measure.action == "release" for measure in one.measures) and measured is not None:
         load, in_most = measured.headroom.factor, measured.headroom.low
-        grows = "" if weekly.value is None else f"; the work changes by {weekly.value:+.1%} a week"
-        yield f"What is kept carries {load:.2f} times the load ({in_most:.2f} in 9 of 10 draws){grows}."
+        grows = (
+            "" if weekly.value is None else f"; submitted work changes by {percent_text(weekly.value, '+.1f')} per week"
+        )
+        yield f"The kept GPUs meet the limits at {load:.2f} times the load (80 % interval from {in_most:.2f}){grows}."
     if advice.limits:
-        yield "A raised limit is the most that a team held at once in a replay without limits."
+        yield "Each raised limit is the peak allocation of the team in a simulation without limits."
     if one.action == "rightsize":
-        yield f"How many later runs may need more than the recommended size: gpuplanner hints {found.scenario.data}."
+        yield f"gpuplanner rightsize {found.scenario.data} shows the risk that a later run needs a larger profile."
     if one.measures and one.measures[-1].action in IDLE_ACTIONS:
         yield (
-            f"The policy was fitted on {counted(int(found.earlier_days.sum()), 'day')}, and met the limit on the "
-            f"{counted(int(found.later_days.sum()), 'day')} after them."
+            f"The policy was fitted on {counted(int(found.earlier_days.sum()), 'day')} and met the limit on the "
+            f"{counted(int(found.later_days.sum()), 'day')} of evaluation."
         )
     if one.saving.value is not None and one.saving.varies:
         low, high = f"{one.saving.low:,.0f}", f"{one.saving.high:,.0f}"
         weeks = " and ".join(f"{week:,.0f}" for week in one.saving.realised)
-        realised = f"; the weeks of evaluation freed {weeks}" if weeks else ""
+        realised = f"; {weeks} in the evaluation window" if weeks else ""
         yield (
-            f"A week frees {one.saving.value:,.0f} GPU-hours by the training window, {low} to {high} in 9 of 10 "
-            f"weeks{realised}."
+            f"Capacity freed: {one.saving.value:,.0f} GPU-hours per week in the training window "
+            f"(90 % interval {low} to {high}){realised}."
         )
     if found.arena.unservable:
         jobs = counted(found.arena.unservable, "job")
-        yield f"Not compared: {jobs} with a request for GPUs or MIG instances that today's nodes do not have."
+        yield f"Excluded: {jobs} that requested GPUs or MIG instances that today's nodes do not have."
     yield from dict.fromkeys((*found.asked.nodes.remarks, *found.known.fleet.remarks()))
 
 
-def _assumptions(one: Decision, found: Contest) -> Iterator[str]:
-    """What was assumed, with the option that changes it."""
+def _use_known(one: Decision) -> str:
+    """Share of the allocated GPU-hours whose use is known; empty where it is not known of any team."""
+    teams = [row for row in one.teams if row.team != UNALLOCATED]
+    known = sum((row.busy_gpu_hours or 0.0) + (row.idle_gpu_hours or 0.0) for row in teams)
+    allocated = sum(row.allocated_gpu_hours for row in teams)
+    share = percent_text(known / max(allocated, 1e-9))
+    return f"Use is known for {known:,.0f} of {allocated:,.0f} allocated GPU-hours ({share})." if known else ""
+
+
+def _assumptions(one: Decision, found: Contest, growth: FittedGrowth) -> Iterator[str]:
+    """Each assumption with its option."""
     able = found.able
-    yield f"path {one.path}: {able.who}; --path to change"
+    yield f"actuator {one.actuator}, {able.who} (--actuator)"
     if able.switches_nodes:
         usual, slow = (round(seconds / 60) for seconds in (able.lead.value, able.lead.high))
-        more = f"{slow} where it is slow, and jobs then wait up to {slow - usual} more"
-        yield f"a node takes {usual} minutes to come, {more}; --set node_lead_s=… to change"
+        yield f"node power-up {usual} min, slow {slow} min (--set node_lead_s=…)"
     target = found.scenario.target_wait_minutes
-    stated = f"{30 if target is None else target:g} minutes"
-    yield f"a job size is late if its p95 queue wait is over {stated}; --set target_wait_minutes=… to change"
-    yield f"GPUs take {one.purchase_lead_days} days from order to work; --set purchase_lead_days=… to change"
+    most, added = 30 if target is None else target, found.scenario.max_added_wait_minutes
+    yield (
+        f"p95 wait limit {most:g} min, which a job size below it today may approach by {added:g} min at most "
+        "(--set target_wait_minutes=…, max_added_wait_minutes=…)"
+    )
+    yield f"purchase lead time {one.purchase_lead_days} days (--set purchase_lead_days=…)"
+    if (weekly := growth.weekly).value is not None:
+        days = found.asked.seen_s / SECONDS_PER_DAY
+        yield f"growth {percent_text(weekly.value, '+.1f')} per week, from the record ({days:.0f} days are simulated)"
     if found.asked.nodes.inferred:
-        yield "nodes are inferred from the jobs on them"
+        yield "nodes inferred from their jobs (gpuplanner ingest nodes)"
     known = found.known
     if RIGHTSIZED in found.asked.views and known.undecided:
-        yield f"{known.undecided:.0%} of the jobs are of no known class: unmeasured, they need what they ask for"
+        yield f"{percent_text(known.undecided)} of the jobs have no known class: unmeasured, they need their request"
     if RIGHTSIZED in found.asked.views and known.like_others is not None:
-        yield f"classes without a name follow from size, duration and hour: {known.like_others:.0%} of those alike"
+        yield f"unnamed classes inferred from size, duration and hour: {percent_text(known.like_others)} alike"
     if standing := found.asked.standing_gpus:
-        yield f"services and what ran all along have no end: they keep the {standing:,.1f} GPUs that they held at most"
+        yield f"services and jobs without an end keep their peak allocation of {standing:,.1f} GPUs"
     if found.asked.starts_assumed:
-        yield "jobs are taken to have started when they came"
+        yield "jobs started at submission"
 
 
 def uncorrected_decision(scenario: Scenario, correction: Correction) -> Decision:
@@ -350,16 +413,19 @@ def uncorrected_decision(scenario: Scenario, correction: Correction) -> Decision
     >>> uncorrected_decision(Scenario(), Correction(0.5, "shares of node n1", "label it")).missing[0].command
     'label it'
     """
-    decision = no_decision(scenario, correction.reason)
+    unresolved = f"{percent_text(correction.share)} of GPU-hours could not be resolved"
+    decision = no_decision(scenario, unresolved)
     missing = (Missing(correction.what, correction.how),)
-    return replace(decision, missing=missing, left_out_share=correction.share)
+    sentence = f"Correct the data first: {unresolved}. No recommendation until this is corrected: {correction.what}."
+    return replace(decision, sentence=sentence, missing=missing, left_out_share=correction.share)
 
 
 def no_decision(scenario: Scenario, reason: str) -> Decision:
     """The answer where nothing can be simulated, with the command that adds what is missing."""
     return Decision(
         sentence=f"No recommendation: {reason}.", action="none", fleet_gpus=0, gpus=0, gpus_mean=0.0, layouts=(),
-        policy=TODAY, path=scenario.path, saving=Saving(None, reason=reason),
-        worth=Worth("unknown", None, "nothing is released"), purchase_lead_days=scenario.purchase_lead_days,
+        policy=TODAY, actuator=scenario.actuator, saving=Saving(None, reason=reason),
+        financial_impact=FinancialImpact("unknown", None, "No GPU is released"),
+        purchase_lead_days=scenario.purchase_lead_days,
         reason=reason, missing=(Missing(reason, f"gpuplanner ingest auto JOBS -o {scenario.data}"),),
     )  # fmt: skip

@@ -18,30 +18,32 @@ from gpuplanner.hardware.power_and_carbon import PowerModel, Price, facility_kwh
 from gpuplanner.usage.job_history import history
 
 TODAY: str = "today"
-STATIC_WHOLE: str = "static_whole"
-STATIC_MIG: str = "static_mig"
-ON_OFF: str = "whole_on_off"
-NODE_POOLS: str = "node_pools"
-ON_DEMAND: str = "cut_on_demand"
-"""Ways to run a fleet; what each means stands in ``policies``."""
+FEWER_NODES: str = "fewer_nodes"
+MIG_STATIC: str = "mig_static"
+ON_OFF: str = "power_down_idle"
+AUTOSCALED_POOLS: str = "autoscaled_pools"
+ON_DEMAND: str = "mig_dynamic"
+"""Policies; their meanings are in ``policy_comparison``."""
 ACTIONS = (
     "keep", "release", "power_down", "autoscale", "repartition", "rightsize", "pack", "raise_limit", "buy", "none",
 )  # fmt: skip
 """First measures of a recommendation; ``none``: there is no recommendation."""
-NEVER_RAN, NO_GPU = "no job states when it ran", "no job asked for a GPU"
-"""Why nothing can be played."""
+NEVER_RAN, NO_GPU = "no job states when it ran", "no job requested a GPU"
+"""Why nothing can be simulated."""
 DECIMALS = 6
 ROUNDING_MINUTES = 1 / 60
 """Waits that differ by less are the same [min]."""
 CUT_BY_JOBS = "on demand"
-"""Layout of GPUs that hold what the jobs on them ask for."""
+"""Layout of GPUs that hold what the jobs on them request."""
+FULL = "full"
+"""Layout of a GPU with MIG disabled."""
 
 
 @dataclass(frozen=True)
 class LayoutOnNodes:
-    """So many GPUs of one layout, and the nodes that they are on, with how many on each; both are empty if unnamed.
+    """GPUs of one layout and their nodes, with the number on each node; both are empty where nodes have no names.
 
-    ``whole`` is not cut; of ``on demand`` every job gets an instance that is made for it.
+    ``full`` is a GPU with MIG disabled; of ``on demand`` every job gets an instance that is made for it.
     """
 
     layout: str
@@ -68,9 +70,9 @@ class Measure:
 
 @dataclass(frozen=True)
 class NextStep:
-    """What somebody does next.
+    """One next step, with who does it.
 
-    - ``command``: What to type; None where there is nothing.
+    - ``command``: The command; None where there is none.
     - ``action``: The measure that it is a part of; None: of none.
     """
 
@@ -188,7 +190,7 @@ class Exhaustion:
 
 @dataclass(frozen=True)
 class Saving:
-    """GPU-hours a week that are saved, with a 90 % interval for a week to come; None with a reason where none is."""
+    """GPU-hours per week that are saved, with a 90 % interval for a week to come; None with a reason where none is."""
 
     value: float | None
     low: float | None = None
@@ -219,10 +221,10 @@ class NextPurchase:
 
 
 @dataclass(frozen=True)
-class Worth:
-    """What a saving is worth to its owner: money only where somebody is paid less for it.
+class FinancialImpact:
+    """Financial impact of a saving: money only where spend falls.
 
-    It is electricity (``kwh_per_week``), rent that is not paid, or a purchase that is ahead.
+    It is electricity (``kwh_per_week``), rent that is no longer paid, or a purchase that is due.
     """
 
     ownership: str
@@ -242,12 +244,21 @@ class Missing:
 
 @dataclass(frozen=True)
 class TeamRow:
-    """GPU-hours of a team in the window; None: nobody measured it. ``nobody`` is the row of hours that no team held."""
+    """GPU-hours and queue waits of a team in the window; None: not measured.
+
+    - ``team``: Its name; ``__unallocated__`` for the GPU-hours that were allocated to no team.
+    - ``allocated_gpu_hours``, ``idle_gpu_hours``, ``busy_gpu_hours``: GPU-hours allocated, and of these observed idle
+      and observed busy.
+    - ``today_p95_minutes``, ``recommended_p95_minutes``: p95 queue wait, simulated today and as recommended [min].
+    """
 
     team: str
-    held_gpu_hours: float
+    allocated_gpu_hours: float
     idle_gpu_hours: float | None
     jobs: int
+    busy_gpu_hours: float | None = None
+    today_p95_minutes: float | None = None
+    recommended_p95_minutes: float | None = None
 
 
 @dataclass(frozen=True)
@@ -260,7 +271,7 @@ class Decision:
     - ``fleet_gpus``, ``gpus``, ``gpus_mean``: GPUs installed, GPUs that are provisioned at most under the
       recommendation, and their mean.
     - ``layouts``: How they are partitioned; their GPUs sum to ``gpus``.
-    - ``policy``, ``path``: How the fleet is run as recommended, and who performs it.
+    - ``policy``, ``actuator``: How the fleet is run as recommended, and who performs it.
     - ``service``: Queue waits by job size.
     - ``conditions``: What has to be in force for the later measures to hold.
     """
@@ -272,9 +283,9 @@ class Decision:
     gpus_mean: float
     layouts: tuple[LayoutOnNodes, ...]
     policy: str
-    path: str
+    actuator: str
     saving: Saving
-    worth: Worth
+    financial_impact: FinancialImpact
     purchase_lead_days: int
     reason: str | None = None
     measures: tuple[Measure, ...] = ()
@@ -283,23 +294,32 @@ class Decision:
     conditions: tuple[str, ...] = ()
     missing: tuple[Missing, ...] = ()
     teams: tuple[TeamRow, ...] = ()
-    how_sure: tuple[str, ...] = ()
+    confidence: tuple[str, ...] = ()
     assumptions: tuple[str, ...] = ()
     left_out_share: float = 0.0
     fleet_inferred: bool = False
-    board: str | None = None
+    gpu_model: str | None = None
     telemetry_matched_gpu_hours: float | None = None
     """Observed GPU-hours whose jobs are known [GPU h]; None without telemetry."""
+    today_p95_minutes: float | None = None
+    recommended_p95_minutes: float | None = None
+    """p95 queue wait of all jobs, simulated today and as recommended [min]; None: not known."""
 
     @property
     def cut_gpus(self) -> int:
-        """GPUs that are not whole."""
-        return sum(part.gpus for part in self.layouts if part.layout != "whole")
+        """GPUs that are MIG-partitioned."""
+        return sum(part.gpus for part in self.layouts if part.layout != FULL)
 
     @property
     def latest(self) -> SizeService | None:
         """The job size whose p95 wait is longest today; None without any."""
         return max(self.service, key=lambda one: one.today_p95_minutes, default=None)
+
+    @property
+    def most_improved(self) -> SizeService | None:
+        """The job size whose p95 wait falls most, by a minute at least; else the one that waits longest today."""
+        found = min(self.service, key=lambda one: one.added_p95_minutes, default=None)
+        return found if found is not None and found.added_p95_minutes <= -1.0 else self.latest
 
     def to_dict(self) -> dict[str, Any]:
         """The object of ``--json``: plain values, ``saving`` under its full name."""
@@ -313,7 +333,7 @@ Amount = tuple[float | None, str]
 """Dollars a week that are paid less, None where nobody knows, and the sentence on them."""
 
 
-def worth_of(
+def impact_of(
     saving: Saving,
     *,
     gpus_freed_at_peak: int,
@@ -325,8 +345,8 @@ def worth_of(
     next_purchase: NextPurchase | None,
     powered_down_gpu_hours: float,
     pue: float,
-) -> Worth:
-    """What a saving is worth, and a sentence for each part of it.
+) -> FinancialImpact:
+    """The financial impact of a saving, with a sentence for each part of it.
 
     An owner saves the electricity of the hours in which GPUs are off, and has GPUs for other work; no rental price
     is counted. Who rents by the hour saves the price of the hours. A reservation is paid until its term ends, whoever
@@ -336,7 +356,7 @@ def worth_of(
     --------
     >>> from gpuplanner.hardware.power_and_carbon import power_model
     >>> law = power_model("H100-80GB-SXM5")
-    >>> found = worth_of(
+    >>> found = impact_of(
     ...     Saving(1000.0), gpus_freed_at_peak=6, fleet_gpus=24, ownership="owned",
     ...     power=law, usd_per_kwh=0.10, price=None, powered_down_gpu_hours=1000.0, pue=1.5,
     ...     next_purchase=NextPurchase("2027-11-13", "2027-08-15", 8, 240000.0),
@@ -345,19 +365,19 @@ def worth_of(
     (10.5, 105.0)
     >>> for sentence in found.basis.split(". "):
     ...     print(sentence)
-    6 of 24 GPUs are released, counted here as powered down; other work may take them instead
-    Electricity: 105 kWh a week (1,000 GPU-hours off, 70 W idle, PUE 1.5), 10.50 USD at 0.1 USD per kWh
+    6 of 24 GPUs are released, counted here as powered down; other work may use them instead
+    Electricity: 105 kWh per week (1,000 GPU-hours powered down, 70 W idle, PUE 1.5), 10.50 USD at 0.1 USD per kWh
     The next purchase, of 8 GPUs or more, 240,000 USD, is due on 13 Nov 2027: order by 15 Aug 2027.
     """
     hours = max(saving.value or 0.0, 0.0)
     kwh = electricity_kwh(power, powered_down_gpu_hours, pue)
-    none = f"No saving is stated: {(saving.reason or 'there is none').rstrip('.')}"
+    none = f"Spend unchanged: {(saving.reason or 'no capacity is freed').rstrip('.')}"
     owned = _electricity(powered_down_gpu_hours, power, kwh, pue, usd_per_kwh)
     rented = _rent(hours, price)
-    reserved = "Nothing is paid less: no GPU is released"
+    reserved = "Spend unchanged: no GPU is released"
     if gpus_freed_at_peak:
         gpus = counted(gpus_freed_at_peak, "GPU")
-        reserved = f"0 USD until the term ends; then {gpus} need not be reserved again"
+        reserved = f"Spend unchanged until the term ends; then {gpus} need not be reserved again"
     if saving.value is None:
         owned = rented = None, none
     released, upcoming = _released(gpus_freed_at_peak, fleet_gpus), _upcoming(next_purchase)
@@ -367,14 +387,14 @@ def worth_of(
         RESERVED: (0.0, _text(released, reserved, upcoming)),
     }
     if (payer := ownership_of(ownership)) is None:
-        said = f"{hours:,.0f} GPU-hours a week; nobody says who pays for the GPUs."
+        said = f"{hours:,.0f} GPU-hours per week; the ownership of the GPUs is not known."
         lines = (f"If {case}: {text}" for case, (_, text) in cases.items())
-        return Worth(UNKNOWN, None, "\n".join([_text(none) if saving.value is None else said, *lines]))
+        return FinancialImpact(UNKNOWN, None, "\n".join([_text(none) if saving.value is None else said, *lines]))
     known = kwh if payer == OWNED and saving.value is not None else None
-    return Worth(payer, *cases[payer], known, None if payer == RENTED else next_purchase)
+    return FinancialImpact(payer, *cases[payer], known, None if payer == RENTED else next_purchase)
 
 
-def worth_for(
+def financial_impact_of(
     scenario: Scenario,
     saving: Saving,
     gpus: int,
@@ -382,11 +402,11 @@ def worth_for(
     exhaustion: Exhaustion | None = None,
     *,
     gone: bool = False,
-) -> Worth:
+) -> FinancialImpact:
     """What a saving that leaves so many GPUs of a fleet is worth by the scenario's prices and who owns the GPUs.
 
     A fleet that is exhausted is bought for; what a node of it costs is what the newest lot of the price book did. Hours
-    that are ``gone`` draw no power, whatever the path can switch.
+    that are ``gone`` draw no power, whatever the actuator can switch.
     """
     known = history(scenario)
     owned_as = scenario.ownership or stated_ownership(known.trace.inventory)
@@ -396,7 +416,7 @@ def worth_for(
         capital = (lots[-1].capex * node, lots[-1].currency) if lots else ()
         upcoming = NextPurchase(exhaustion.date, exhaustion.order_by, node, *capital)
     off = saving.value or 0.0 if gone else powered_down_hours(scenario, saving.value or 0.0)
-    return worth_of(
+    return impact_of(
         saving, gpus_freed_at_peak=max(fleet_gpus - gpus, 0), fleet_gpus=fleet_gpus, ownership=owned_as,
         power=power_of(known.fleet), usd_per_kwh=per_kwh_of(scenario, known, "USD"),
         price=price_of(scenario, known.fleet),
@@ -406,7 +426,7 @@ def worth_for(
 
 def powered_down_hours(scenario: Scenario, saved_gpu_hours: float) -> float:
     """GPU-hours of a saving in which GPUs draw no power: all where nodes are switched or returned and stay idle."""
-    able = scenario_abilities(scenario, history(scenario).fleet.board)
+    able = scenario_abilities(scenario, history(scenario).fleet.gpu_model)
     return saved_gpu_hours if able.switches_nodes or able.returns == RETURNED else 0.0
 
 
@@ -430,24 +450,25 @@ def stated_ownership(inventory: pl.DataFrame | None) -> str | None:
     return ownership_of(stated[0]) if len(stated) == 1 else None
 
 
-def _electricity(
-    off: float, power: PowerModel | None, kwh: float | None, pue: float, usd_per_kwh: float
-) -> Amount:
+def _electricity(off: float, power: PowerModel | None, kwh: float | None, pue: float, usd_per_kwh: float) -> Amount:
     if not off:
-        return 0.0, "No electricity is saved: no GPU is off"
+        return 0.0, "Spend unchanged: no GPU is powered down"
     if power is None or kwh is None:
-        return None, f"{off:,.0f} GPU-hours a week are off; their electricity is not known for this board"
-    how = f"{off:,.0f} GPU-hours off, {power.idle_w:.0f} W idle, PUE {pue:g}"
-    energy = f"Electricity: {kwh:,.0f} kWh a week ({how})"
+        return (
+            None,
+            f"{off:,.0f} GPU-hours per week are powered down; the power of this GPU model is not known",
+        )
+    how = f"{off:,.0f} GPU-hours powered down, {power.idle_w:.0f} W idle, PUE {pue:g}"
+    energy = f"Electricity: {kwh:,.0f} kWh per week ({how})"
     return kwh * usd_per_kwh, f"{energy}, {kwh * usd_per_kwh:,.2f} USD at {usd_per_kwh:g} USD per kWh"
 
 
 def _rent(hours: float, price: Price | None) -> Amount:
     if price is None:
-        return None, f"{hours:,.0f} GPU-hours a week less are rented; their price is not stated"
+        return None, f"{hours:,.0f} fewer GPU-hours per week are rented; their price is not known"
     amount = hours * price.value
     rate = f"{price.value:,.2f} {price.currency} ({price.source})"
-    text = f"{amount:,.0f} {price.currency} a week: {hours:,.0f} GPU-hours at {rate}, billed as used"
+    text = f"{amount:,.0f} {price.currency} per week: {hours:,.0f} GPU-hours at {rate}, billed as used"
     return amount if price.currency == "USD" else None, text
 
 
@@ -455,7 +476,7 @@ def _released(freed: int, fleet: int) -> str | None:
     if not freed:
         return None
     are = "is" if freed == 1 else "are"
-    return f"{freed:,} of {fleet:,} GPUs {are} released, counted here as powered down; other work may take them instead"
+    return f"{freed:,} of {fleet:,} GPUs {are} released, counted here as powered down; other work may use them instead"
 
 
 def _upcoming(purchase: NextPurchase | None) -> str | None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from decimal import Decimal
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from gpuplanner.core.units import SECONDS_PER_HOUR, counted
+from gpuplanner.core.units import SECONDS_PER_HOUR, counted, percent_text, split_exactly
 from gpuplanner.decision.decision_types import DECIMALS
 from gpuplanner.decision.occupancy_changes import close_gaps, observe_handover, observe_occupancy
 from gpuplanner.decision.queue_model import (
@@ -250,7 +251,7 @@ def explained_share(
     >>> share.fraction, share.error, share.capacity_is_clear
     (0.0, 0.0, False)
     >>> share.gaps[0].sentence
-    'Jobs waited 12 h, and while they did the nodes had what they requested: the record lacks jobs or limits.'
+    'Jobs waited 12 h while the nodes had what they requested: the record lacks jobs or limits.'
     """
     judged, parts = record.judged, int(record.group.max(initial=0)) + 1
     owner = np.zeros(parts, np.int64)
@@ -273,23 +274,21 @@ def explained_share(
         "all jobs of these nodes, of every user and partition (sacct --allusers), and the limits of accounts, "
         "partitions and QOS (sacctmgr show assoc, show qos)"
     )
-    hours, why = f"Jobs waited {waited.sum() / 3600:,.0f} h, and", ""
+    hours, why = f"Jobs waited {waited.sum() / 3600:,.0f} h", ""
     if seconds[:QUEUED_BEHIND].sum() + seconds[LIMITS] < NOTHING * seconds.sum():
-        why = "while they did the nodes had what they requested: the record lacks jobs or limits."
+        why = " while the nodes had what they requested: the record lacks jobs or limits."
     elif fraction < NOTHING:
-        why = "a replay of the record explains nothing of it: the record lacks jobs or limits are unknown."
+        why = "; a replay of the record reproduces none of it: the record lacks jobs or limits are unknown."
     if why:
-        gaps.append(RecordGap("capacity", f"{hours} {why}", add_jobs))
+        gaps.append(RecordGap("capacity", f"{hours}{why}", add_jobs))
     if error > MAX_ERROR:
-        text = f"A replay of the record is wrong by {error:.0%} of the waiting: waits are not stated by size."
-        add = "time limits, priorities (partition, QOS) and node events (sacctmgr show event), as far as they lack"
+        text = f"A replay of the record is off by {percent_text(error)} of the waiting: waits are not shown by size."
+        add = "time limits, priorities (partition, QOS) and node events (sacctmgr show event), where missing"
         gaps.append(RecordGap("size", text, add))
     return ExplainedShare(fraction, by_size, error, tuple(gaps))
 
 
-def take_jobs(
-    asked: Asked, waits: ExplainedWaits, rows: Ints, later_s: Floats
-) -> tuple[Asked, ExplainedWaits]:
+def take_jobs(asked: Asked, waits: ExplainedWaits, rows: Ints, later_s: Floats) -> tuple[Asked, ExplainedWaits]:
     """Jobs of a record by their rows, some of them more than once, each so much later than it came [s]."""
     views = {}
     for name, requests in asked.views.items():
@@ -303,13 +302,11 @@ def take_jobs(
 
 
 WORDS = {
-    "insufficient": "as too few GPUs were free",
-    "fragmented": "as enough GPUs were free, but not together",
-    "wrong_layout": "as free GPUs were partitioned into other instances",
-    "queued_behind": "behind other jobs",
-    "limits": "at limits of tenants",
-    "unexplained": "while the jobs fitted, which nothing in the record explains",
-}
+    "insufficient": "insufficient capacity", "fragmented": "fragmentation (enough idle GPUs, spread over nodes)",
+    "wrong_layout": "a wrong MIG layout (idle GPUs, partitioned into other profiles)",
+    "queued_behind": "queued behind other jobs", "limits": "limits of teams",
+    "unexplained": "unexplained (the jobs fitted on idle GPUs)",
+}  # fmt: skip
 NO_NAME = "-"
 
 
@@ -367,14 +364,22 @@ class WaitSummary:
         rows = self.causes.job_size
         total = sum(row.waited for row in rows)
         if total < 1.0:
-            return "Jobs waited less than an hour in all."
+            return "Jobs waited less than an hour in total."
         hours = {cause: sum(getattr(row, cause) for row in rows) for cause in CAUSES}
         cause = max(hours, key=lambda name: hours[name])
-        waited, share = counted(round(total), "hour"), f"{hours[cause] / total:.0%}"
         return (
-            f"Jobs waited {waited} in all, {share} of it {WORDS[cause]}; the simulation of today reproduces "
-            f"{self.explained_fraction or 0.0:.0%} of it."
+            f"Jobs waited {counted(round(total), 'hour')} in total; main cause {WORDS[cause]}, "
+            f"{percent_text(hours[cause] / total)}. The closest replay of today reproduces "
+            f"{percent_text(self.explained_fraction or 0.0)} of the hours waited."
         )
+
+    @property
+    def cause_percent(self) -> dict[str, int]:
+        """Percentage of the hours of waiting by cause, which sum to 100; empty where jobs waited less than an hour."""
+        rows = self.causes.job_size
+        hours = [sum(getattr(row, cause) for row in rows) for cause in CAUSES]
+        parts = split_exactly(Decimal(100), hours) if sum(hours) >= 1.0 else []
+        return {cause: int(part) for cause, part in zip(CAUSES, parts, strict=False)}
 
 
 def cause_table(rows: Sequence[CauseHours]) -> pl.DataFrame:

@@ -191,7 +191,7 @@ def date_exhaustion(
     if weekly.value is None:
         return Exhaustion(reason=weekly.reason)
     if measured is None:
-        return Exhaustion(reason="no size of job meets the wait target under any load")
+        return Exhaustion(reason="no job size meets the wait target under any load")
     if growth.slope <= 0 and measured.headroom.factor < 1:
         return Exhaustion(reason="at today's load a job size misses the wait target already")
     if growth.slope <= 0:

@@ -36,9 +36,7 @@ from gpuplanner.usage.period_accounts import WEEKLY_QUANTILE
 from gpuplanner.usage.requested_demand import demand_series, weekly
 from gpuplanner.usage.run_times import remaining_while_busy
 
-NAME_THEM = (
-    "Add the list of nodes ('gpuplanner ingest nodes'), of one size, or 'nodes' to the problem; plan again."
-)
+NAME_THEM = "Add the list of nodes ('gpuplanner ingest nodes'), of one size, or 'nodes' to the problem; plan again."
 """What to do where nodes have no names: a file for names that are made up would be applied to others."""
 
 
@@ -90,12 +88,12 @@ def problem_of(
     fleet = known.fleet
     begin = start or known.plan_start
     kept = min(scenario.whole_nodes_kept, fleet.gpus // fleet.node_size)
-    slots = change_slots(scenario, fleet.board, begin)
+    slots = change_slots(scenario, fleet.gpu_model, begin)
     limits = Limits(whole_nodes_kept=kept, switches_per_day=scenario.switches_per_day, change_slots=slots)
     # The fleet begins as it is cut today: what the plan cuts first is a change like any other.
     return PlanProblem(
-        fleet.board, fleet.gpus, fleet.node_size, begin, scenario.slot_hours, tenants, profiles, demand,
-        tiers=_tiers(known.jobs, list(tenants)), change=cost_of_change(scenario, fleet.board), prices=prices,
+        fleet.gpu_model, fleet.gpus, fleet.node_size, begin, scenario.interval_hours, tenants, profiles, demand,
+        tiers=_tiers(known.jobs, list(tenants)), change=cost_of_change(scenario, fleet.gpu_model), prices=prices,
         initial=fleet.layouts, nodes=fleet.node_names, limits=limits,
     )  # fmt: skip
 
@@ -106,7 +104,7 @@ def _state_prices(scenario: Scenario, view: str) -> StatePrices | None:
     Work is waited for as long as a drain takes at most, and then starts again from its last checkpoint.
     """
     known = history(scenario)
-    fleet, board = known.fleet, known.fleet.board
+    fleet, gpu_model = known.fleet, known.fleet.gpu_model
     price, basis = idle_gpus(scenario, fleet)
     if price is None:
         return None
@@ -117,11 +115,11 @@ def _state_prices(scenario: Scenario, view: str) -> StatePrices | None:
         if profile is not None and group.height >= 30:
             run_h = group["run_s"].to_numpy() / SECONDS_PER_HOUR
             remaining[str(profile)] = remaining_while_busy(run_h, group["instances"].to_numpy()).tolist()
-    change = cost_of_change(scenario, board)
+    change = cost_of_change(scenario, gpu_model)
     asked = set(jobs["profile"])
     # What nobody asks for by name would run work of the largest profile that it can stand in for.
-    for one in board.profiles if remaining else ():
-        served = [p for p in board.profiles if p.name in remaining and one.serves(p)]
+    for one in gpu_model.profiles if remaining else ():
+        served = [p for p in gpu_model.profiles if p.name in remaining and one.serves(p)]
         if one.name not in asked and served:
             remaining[one.name] = remaining[max(served, key=lambda p: p.size_order).name]
     evicted_h = (known_seconds("checkpoint_s").value / 2 + change.restart_s.value) / SECONDS_PER_HOUR
@@ -130,9 +128,7 @@ def _state_prices(scenario: Scenario, view: str) -> StatePrices | None:
     )
 
 
-def plan_view(
-    scenario: Scenario, view: str, method: str | None = None, *, calendars: int | None = None
-) -> Planned:
+def plan_view(scenario: Scenario, view: str, method: str | None = None, *, calendars: int | None = None) -> Planned:
     """Plan the demand of a view, and check the plan; see :func:`gpuplanner.planner.layout_plan`.
 
     Without a method the scenario says whether few sets of layouts take turns, or any number.
@@ -144,7 +140,7 @@ def planned_for(
     problem: PlanProblem, scenario: Scenario, method: str | None = None, *, calendars: int | None = None
 ) -> Planned:
     """Plan a problem within the limits that a scenario sets its plans, and check the plan; see :func:`plan_view`."""
-    most = sets_of_layouts(scenario, problem.board)
+    most = sets_of_layouts(scenario, problem.gpu_model)
     method = method or ("calendar" if most else "milp")
     found = plan(problem, method=method, calendars=calendars or most or 2, **scenario.effort)
     planned = Planned(problem, found)
@@ -153,31 +149,31 @@ def planned_for(
     return planned
 
 
-def sets_of_layouts(scenario: Scenario, board: GpuModel) -> int:
+def sets_of_layouts(scenario: Scenario, gpu_model: GpuModel) -> int:
     """Most sets of layouts that take turns; 0 for any number, as on boards that have no layouts."""
-    if not board.profiles:
+    if not gpu_model.profiles:
         return 0
     # Where whole nodes are emptied for a change, few sets take turns, so that people know which is in force.
-    few = 3 if EMPTIED.get(scenario.path) == "node" else 0
+    few = 3 if EMPTIED.get(scenario.actuator) == "node" else 0
     return few if scenario.calendars is None else scenario.calendars
 
 
-def change_slots(scenario: Scenario, board: GpuModel, start: datetime) -> tuple[int, ...] | None:
+def change_slots(scenario: Scenario, gpu_model: GpuModel, start: datetime) -> tuple[int, ...] | None:
     """The first slot that begins in each of the scenario's windows; None without windows."""
-    if (windows := open_windows(scenario, board)) is None:
+    if (windows := open_windows(scenario, gpu_model)) is None:
         return None
     zone, day = ZoneInfo(scenario.tz), 24 * 60
     found = []
-    for slot in range(scenario.horizon_slots):
-        now = (start + timedelta(hours=slot * scenario.slot_hours)).astimezone(zone)
+    for slot in range(scenario.horizon_intervals):
+        now = (start + timedelta(hours=slot * scenario.interval_hours)).astimezone(zone)
         minute = now.hour * 60 + now.minute
         # The slot before began ahead of the window, so that this one is the first in it.
-        if any((minute - begin) % day < min(minutes, scenario.slot_hours * 60) for begin, minutes in windows):
+        if any((minute - begin) % day < min(minutes, scenario.interval_hours * 60) for begin, minutes in windows):
             found.append(slot)
     if not found:
-        expected = f"windows in which one of the plan's slots of {scenario.slot_hours:g} h begins"
-        got = f"{scenario.change_windows} in {scenario.tz}, slots from {start:%H:%M} UTC on"
-        todo = "Move the windows, or choose shorter slots."
+        expected = f"windows in which an interval of the plan ({scenario.interval_hours:g} h) begins"
+        got = f"{scenario.change_windows} in {scenario.tz}, intervals from {start:%H:%M} UTC on"
+        todo = "Move the windows, or shorten interval_hours."
         raise ScenarioError("scenario: change_windows", expected, got, todo)
     return tuple(found)
 
@@ -218,13 +214,13 @@ def _tiers(jobs: pl.DataFrame, tenants: list[str]) -> list[str]:
     return [known.get(tenant, "standard") for tenant in tenants]
 
 
-CALM, FREE = "calm", "free"
+FEW_CHANGES, UNRESTRICTED = "few_changes", "unrestricted"
 """Few sets of layouts take turns; any number of them."""
 
 
 @dataclass(frozen=True)
 class Played:
-    """A plan on weeks that are drawn, its changes made as the path makes them; means of the weeks [GPU h].
+    """A plan on weeks that are drawn, its changes made as the actuator makes them; means of the weeks [GPU h].
 
     - ``cost``: GPUs on and parked, and what jobs waited for, each at its price in the plan.
     - ``gpu_hours``: Of GPUs that are on.
@@ -242,7 +238,7 @@ class Played:
 class PlanChoice:
     """One of the plans to choose from.
 
-    - ``name``, ``method``: :data:`CALM` or :data:`FREE`, and the method that finds it.
+    - ``name``, ``method``: :data:`FEW_CHANGES` or :data:`UNRESTRICTED`, and the method that finds it.
     - ``taken``: Whether it is the one that is handed over.
     - ``objective``, ``bound``, ``gap``, ``unmet_gpu_hours``: As of the plan [GPU h].
     - ``changes``, ``departures``, ``reboots``: As of the plan: GPUs that are cut, that leave a layout, and reboots.
@@ -273,12 +269,12 @@ class PlanChoice:
         assert plan.bound is not None
         assert plan.gap is not None
         times = files = None
-        if problem.nodes is not None and problem.board.profiles:
-            frame = checked_plan(planned.layout_plan, problem.board)
+        if problem.nodes is not None and problem.gpu_model.profiles:
+            frame = checked_plan(planned.layout_plan, problem.gpu_model)
             changes = layout_changes_of(frame, initial=held_by(layouts_before(plan, problem)))
             times, files = len({time for one in changes for time in one.times}), len(changes)
         found = cls(
-            name, method, name == CALM, plan.objective, plan.bound, plan.gap, plan.unmet_gpu_hours, plan.changes,
+            name, method, name == FEW_CHANGES, plan.objective, plan.bound, plan.gap, plan.unmet_gpu_hours, plan.changes,
             plan.departures, plan.reboots, times, files, played,
         )  # fmt: skip
         return rounded(found, DECIMALS)
@@ -288,16 +284,14 @@ class PlanChoice:
         """The plan in one sentence without its article and its end."""
         text = f"{self.name} plan costs {self.objective:,.5g}"
         if self.played is not None:
-            text += f", and {self.played.cost:,.5g} played"
-        cut = counted(self.changes, "cut")
+            text += f" GPU-hours, and {self.played.cost:,.5g} in simulation"
+        cut = counted(self.changes, "layout change")
         if self.files is not None and self.change_times is not None:
             cut += f" at {counted(self.change_times, 'time')} by {counted(self.files, 'file')}"
         return f"{text}, with {cut}"
 
 
-def choices(
-    planned: Planned, free: Planned, method: str, scenario: Scenario | None = None
-) -> tuple[PlanChoice, ...]:
+def choices(planned: Planned, free: Planned, method: str, scenario: Scenario | None = None) -> tuple[PlanChoice, ...]:
     """The calm plan and the free one beside it, played where there is a scenario.
 
     A calm plan that costs no more than the free one that was found is free enough: both are then the same.
@@ -314,24 +308,24 @@ def choices(
     >>> calm = Planned(problem, plan(problem, method="calendar", calendars=1))
     >>> for one in choices(calm, Planned(problem, plan(problem)), "auto"):
     ...     print(one.name, one.method, one.objective, one.unmet_gpu_hours, one.played)
-    calm calendar 6.0 0.0 None
-    free auto 3.1 0.0 None
+    few_changes calendar 6.0 0.0 None
+    unrestricted auto 3.1 0.0 None
     """
     calm_price, free_price = (one.plan.require().objective or 0.0 for one in (planned, free))
     if calm_price <= free_price:
         free = planned
     calm_played = None if scenario is None else play(scenario, planned)
     free_played = calm_played if free is planned or scenario is None else play(scenario, free)
-    calm = PlanChoice.of(CALM, "calendar", planned, calm_played)
-    return calm, PlanChoice.of(FREE, method, free, free_played)
+    calm = PlanChoice.of(FEW_CHANGES, "calendar", planned, calm_played)
+    return calm, PlanChoice.of(UNRESTRICTED, method, free, free_played)
 
 
 def play(scenario: Scenario, planned: Planned) -> Played:
     """What comes of a plan on drawn weeks: nodes are kept free for changes, and waiting has a price."""
     problem = planned.problem
-    until_s = problem.n_slots * problem.slot_hours * SECONDS_PER_HOUR
+    until_s = problem.n_slots * problem.interval_hours * SECONDS_PER_HOUR
     parked_price = 0.0 if problem.prices is None else problem.prices.parked_price
-    installed = problem.gpus * problem.n_slots * problem.slot_hours
+    installed = problem.gpus * problem.n_slots * problem.interval_hours
     weeks = []
     for week in played_weeks(scenario, planned.layout_plan, problem):
         on, requests = week.gpu_hours_on(until_s), week.requests
@@ -348,7 +342,7 @@ def _waits_s(week: RehearsedWeek, until_s: float) -> np.ndarray:
     return np.minimum(np.nan_to_num(week.outcome.start_s, nan=until_s), until_s) - week.requests.ready_s
 
 
-def calm_and_free(scenario: Scenario, planned: Planned) -> tuple[PlanChoice, ...]:
+def few_changes_and_unrestricted(scenario: Scenario, planned: Planned) -> tuple[PlanChoice, ...]:
     """The calm plan of a scenario and the free one; nothing beside a plan that is free already, or was not found."""
     if planned.plan.method != "calendar" or not planned.plan.found:
         return ()
@@ -358,8 +352,8 @@ def calm_and_free(scenario: Scenario, planned: Planned) -> tuple[PlanChoice, ...
 
 @stage
 def plan_choices(scenario: Scenario) -> tuple[PlanChoice, ...]:
-    """The plan of a study, with the free one beside it; see :func:`calm_and_free`."""
-    return calm_and_free(scenario, planned_calendar(scenario))
+    """The plan of a study, with the free one beside it; see :func:`few_changes_and_unrestricted`."""
+    return few_changes_and_unrestricted(scenario, planned_calendar(scenario))
 
 
 def choice_table(found: Sequence[PlanChoice]) -> pl.DataFrame:
@@ -378,13 +372,13 @@ def choice_sentence(found: Sequence[PlanChoice]) -> str:
     """What is taken, what the other plan would cost, and how to take that."""
     calm, free = found
     if free.objective >= calm.objective:
-        return f"The {calm.words}: no plan that changes more often was found to cost less."
+        return f"The {calm.words}: no plan with more changes costs less."
     text = f"The {calm.words}; the {free.words}: --method {free.method} takes it."
     if calm.played is None:
         return text
     return (
-        f"{text} Played: on {counted(calm.played.weeks, 'drawn week')}, with waiting at the price of unmet demand and "
-        "nodes kept free for changes as the path does it."
+        f"{text} The simulation covers {counted(calm.played.weeks, 'drawn week')}, with waiting at the price of unmet "
+        "demand and nodes drained for changes by the actuator."
     )
 
 
@@ -416,9 +410,7 @@ class OverFixed:
         return f"Over the best fixed layout the schedule {hours}, and {wait} queue wait."
 
 
-def compare_with_fixed(
-    schedule: Iterable[RehearsedWeek], fixed: Iterable[RehearsedWeek], until_s: float
-) -> OverFixed:
+def compare_with_fixed(schedule: Iterable[RehearsedWeek], fixed: Iterable[RehearsedWeek], until_s: float) -> OverFixed:
     """Compare replays of a schedule with replays of a fixed layout on the same weeks.
 
     Parameters
@@ -459,7 +451,7 @@ def over_fixed(scenario: Scenario, planned: Planned) -> OverFixed | None:
         return None
     problem = planned.problem
     schedule, static = (played_weeks(scenario, one.layout_plan, problem) for one in (planned, fixed))
-    return compare_with_fixed(schedule, static, problem.n_slots * problem.slot_hours * SECONDS_PER_HOUR)
+    return compare_with_fixed(schedule, static, problem.n_slots * problem.interval_hours * SECONDS_PER_HOUR)
 
 
 @stage
@@ -495,8 +487,8 @@ class RobustPlans:
         rest = self.table[1:].iter_rows(named=True)
         others = ", ".join(f"{row['plan']} {row['mean_cost']:,.0f} ({row['cvar_cost']:,.0f})" for row in rest)
         return (
-            f"Prefer the plan for {best['plan']}: over {self.n_paths} paths it costs {best['mean_cost']:,.0f} "
-            f"GPU-hours on average, {best['cvar_cost']:,.0f} in the dearest tenth (CVaR); the others: {others}."
+            f"Choose the plan for {best['plan']}: its mean cost over {self.n_paths} paths is {best['mean_cost']:,.0f} "
+            f"GPU-hours, its CVaR (10 %) {best['cvar_cost']:,.0f}; the others: {others}."
         )
 
     def to_dict(self) -> dict[str, object]:
@@ -561,7 +553,7 @@ def _fewest_gpus(scenario: Scenario, known: History, wanted: pl.DataFrame) -> tu
         return 0, "-"
     ceiling = int(wanted["quantile"].ceil().sum())
     problem = PlanProblem(
-        known.fleet.board, ceiling, known.fleet.node_size, wanted["week"][0], HOURS_PER_WEEK, ["all"],
+        known.fleet.gpu_model, ceiling, known.fleet.node_size, wanted["week"][0], HOURS_PER_WEEK, ["all"],
         wanted["profile"].to_list(), wanted["quantile"].to_numpy().reshape(1, -1, 1), unmet_price=1e4,
     )  # fmt: skip
     found = plan(problem, **scenario.but(gap_target=0.0).effort).require()

@@ -230,9 +230,7 @@ def close_gaps(seen: OccupancyChanges, latency_s: float) -> OccupancyChanges:
 
 
 @compiled_entry
-def move_releases(
-    by_slot: Ints, slot: Ints, time: Floats, change: Ints, latency: float
-) -> tuple[Ints, Floats, Ints]:
+def move_releases(by_slot: Ints, slot: Ints, time: Floats, change: Ints, latency: float) -> tuple[Ints, Floats, Ints]:
     """Put each release, piece by piece, at the next start on its node that takes it within the latency."""
     events = len(by_slot)
     row, at, amount = np.empty(2 * events, np.int64), np.empty(2 * events), np.empty(2 * events, np.int64)

@@ -32,17 +32,17 @@ RESERVE_HOURS = 168.0
 """How long before a planned change the scheduler keeps jobs away that would run past it. [h]"""
 
 
-def open_windows(scenario: Scenario, board: GpuModel) -> list[tuple[int, int]] | None:
+def open_windows(scenario: Scenario, gpu_model: GpuModel) -> list[tuple[int, int]] | None:
     """Windows for changes as minutes of the day and minutes that they last; None without any."""
     if scenario.change_windows is None:
         return None
-    windows, most = windows_of(scenario.change_windows) or [], cost_of_change(scenario, board).longest_s
+    windows, most = windows_of(scenario.change_windows) or [], cost_of_change(scenario, gpu_model).longest_s
     short = [minutes for _, minutes in windows if minutes * SECONDS_PER_MINUTE <= most]
     if short:
         longest = f"{most / SECONDS_PER_MINUTE:g} min"
         expected = f"windows of more than {longest}, which a change takes once a node is empty"
         got = f"windows too short for any drain: {scenario.change_windows}"
-        todo = "Choose longer windows, or a path that changes layouts faster."
+        todo = "Choose longer windows, or an actuator that changes layouts faster."
         raise ScenarioError("scenario: change_windows", expected, got, todo)
     return windows
 
@@ -54,17 +54,17 @@ def drain_of(scenario: Scenario, change: ChangeCost) -> Drain:
 
     Examples
     --------
-    >>> for scenario in (Scenario(), Scenario(path="nvml")):
+    >>> for scenario in (Scenario(), Scenario(actuator="nvidia-smi")):
     ...     drain = drain_of(scenario, cost_of_change(scenario, "H100-80GB-SXM5"))
     ...     print(drain.scope, drain.limit_s)
     node 3600.0
     gpu 3600.0
     """
     limit_s = change.drain_s.high
-    if change.board is not None:
-        for _, minutes in open_windows(scenario, change.board) or ():
+    if change.gpu_model is not None:
+        for _, minutes in open_windows(scenario, change.gpu_model) or ():
             limit_s = min(limit_s, minutes * SECONDS_PER_MINUTE - change.longest_s)
-    scope, ahead_s = EMPTIED.get(scenario.path, "gpu"), RESERVE_HOURS * SECONDS_PER_HOUR
+    scope, ahead_s = EMPTIED.get(scenario.actuator, "gpu"), RESERVE_HOURS * SECONDS_PER_HOUR
     return Drain(scope, ahead_s, limit_s, before_change=True)
 
 
@@ -150,7 +150,7 @@ class PlannedNodes:
         slot, node = np.nonzero(drains | (pool != np.concatenate([pool[:1], pool[:-1]])))
         drained = drains[slot, node]
 
-        planned_s = np.asarray(slot * problem.slot_hours * SECONDS_PER_HOUR, np.float64)
+        planned_s = np.asarray(slot * problem.interval_hours * SECONDS_PER_HOUR, np.float64)
         cordon_s = np.where(drained, np.maximum(planned_s - drain.ahead_s, 0.0), planned_s)
         deadline_s = planned_s + np.float64(np.inf if drain.limit_s is None else drain.limit_s)
         next_s: dict[int, float] = {}
@@ -174,7 +174,7 @@ class PlannedNodes:
         """The nodes, with what each offers of these profiles and those of its layouts in the pools that it is in."""
         layouts = self.calendar.layouts
         own = {name for text in layouts[1:] for name in parse_layout(text)}
-        names = ascending_profiles(problem.board, {*profiles, *own})
+        names = ascending_profiles(problem.gpu_model, {*profiles, *own})
         offered = np.array([
             counts_of([OFF if layout < 0 else layouts[layout] for layout in gpus], names)
             for gpus in self.pools.tolist()
@@ -186,7 +186,7 @@ class PlannedNodes:
         network = None
         if size < problem.gpus_per_node:
             network = NodeNetwork(np.arange(nodes)[None] // problem.gpus_per_node, np.ones(3))
-        weights = np.array([1.0, *(problem.board.share(name) for name in names[1:])])
+        weights = np.array([1.0, *(problem.gpu_model.share(name) for name in names[1:])])
         return NodeFleet(names, np.full(nodes, size), capacity, self.pool[0], weights, network=network)
 
 
@@ -235,22 +235,23 @@ class RehearsedWeek:
         return float(gpus_on[pool] @ powered_s + beyond @ lasting_s) / SECONDS_PER_HOUR
 
 
-def played_weeks(
-    scenario: Scenario, layout_plan: pl.DataFrame, problem: PlanProblem
-) -> Iterator[RehearsedWeek]:
-    """Play a plan on at most eight drawn weeks, the same for every plan, with the changes of the scenario's path."""
+def played_weeks(scenario: Scenario, layout_plan: pl.DataFrame, problem: PlanProblem) -> Iterator[RehearsedWeek]:
+    """Simulate a plan on at most eight drawn weeks, the same for each plan, with changes of the scenario's actuator."""
     known, drain = history(scenario), drain_of(scenario, problem.change)
-    if (known.fleet.board.name, known.fleet.gpus) != (problem.board.name, problem.gpus):
-        expected, got = f"{problem.gpus} x {problem.board.name}", f"{known.fleet.gpus} x {known.fleet.name}"
+    if (known.fleet.gpu_model.name, known.fleet.gpus) != (problem.gpu_model.name, problem.gpus):
+        expected, got = (
+            f"{problem.gpus} x {problem.gpu_model.name}",
+            f"{known.fleet.gpus} x {known.fleet.name}",
+        )
         todo = "Name the scenario that the plan was made of."
         raise ScenarioError("rehearsal of a plan", f"a scenario with {expected}", got, todo)
     past = past_jobs(known)
     planned = PlannedNodes.of(GpuCalendar.of(layout_plan, problem), problem, drain)
     fleet = planned.node_fleet(problem, past["profile_rightsized"].drop_nulls().unique())
-    larger = larger_profiles(problem.board, fleet.profiles)
+    larger = larger_profiles(problem.gpu_model, fleet.profiles)
     for number in range(min(scenario.replications, 8)):
         jobs = workload(replicate(scenario, known, past, number), "rightsized")
-        requests = week_requests(jobs, fleet, problem.board)
+        requests = week_requests(jobs, fleet, problem.gpu_model)
         outcome = play(
             requests, fleet, queue=scenario.queue, larger=larger, changes=planned.changes,
             placement="best" if fleet.network is None else "consolidate",
@@ -258,15 +259,15 @@ def played_weeks(
         yield RehearsedWeek(requests, fleet, planned, outcome)
 
 
-def week_requests(jobs: pl.DataFrame, fleet: NodeFleet, board: GpuModel) -> NodeRequests:
+def week_requests(jobs: pl.DataFrame, fleet: NodeFleet, gpu_model: GpuModel) -> NodeRequests:
     """Requests of the jobs of :func:`workload`; those from before the week are there as it begins."""
     submit_s, run_s, limit_s = (jobs[name].to_numpy() for name in ("submit_s", "run_s", "limit_s"))
     table = jobs.select("profile", "sms_needed", instances="gpus", nodes=pl.lit(1))
-    return requests_of(table, fleet, board, (submit_s, np.maximum(submit_s, 0.0)), run_s, limit_s)
+    return requests_of(table, fleet, gpu_model, (submit_s, np.maximum(submit_s, 0.0)), run_s, limit_s)
 
 
 def rehearse(scenario: Scenario, layout_plan: pl.DataFrame, problem: PlanProblem) -> pl.DataFrame:
-    """Play the changes of a plan on drawn weeks, as the scenario's path makes them."""
+    """Play the changes of a plan on drawn weeks, as the scenario's actuator makes them."""
     weeks = []
     for week in played_weeks(scenario, layout_plan, problem):
         changes, outcome = week.planned.changes, week.outcome

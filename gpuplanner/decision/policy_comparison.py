@@ -18,13 +18,13 @@ from gpuplanner.core.schemas import WHOLE_GPU
 from gpuplanner.core.stage_cache import data_folder
 from gpuplanner.core.units import SECONDS_PER_DAY, SECONDS_PER_MINUTE
 from gpuplanner.decision.decision_types import (
+    AUTOSCALED_POOLS,
+    FEWER_NODES,
+    MIG_STATIC,
     NEVER_RAN,
     NO_GPU,
-    NODE_POOLS,
     ON_DEMAND,
     ON_OFF,
-    STATIC_MIG,
-    STATIC_WHOLE,
     TODAY,
     SizeService,
 )
@@ -49,7 +49,7 @@ from gpuplanner.decision.policy_simulation import (
 from gpuplanner.decision.requests import REQUESTED, RIGHTSIZED, Asked, asked_of, larger_profiles, limits_of
 from gpuplanner.decision.sharing_rules import rules_in
 from gpuplanner.decision.wait_curve import DAYS_A_WEEK, scale_load, simulate_waits
-from gpuplanner.hardware.actuators import GPUS, PathAbilities, abilities
+from gpuplanner.hardware.actuators import GPUS, ActuatorAbilities, abilities
 from gpuplanner.ingest.dataset_folder import open_dataset
 from gpuplanner.simulator.replications import student_t
 from gpuplanner.simulator.simulated_fleet import Switching
@@ -74,14 +74,14 @@ class Tuning:
     - ``arena``: The weeks as they were.
     - ``earlier``: Jobs that count.
     - ``days``: Days that count.
-    - ``able``: What the path can do.
+    - ``able``: What the actuator can do.
     - ``tell``: Told of every setting that is tried.
     """
 
     arena: Arena
     earlier: Mask
     days: Mask
-    able: PathAbilities
+    able: ActuatorAbilities
     tell: Callable[[str, Trial], object] | None = None
     reasons: dict[str, str] = field(default_factory=dict)
     good: set[int] = field(default_factory=set)
@@ -96,12 +96,12 @@ class Tuning:
             if self.arena.holds(full, self.earlier):
                 return full
         if good:
-            self.reasons[policy] = "its settings hold in some replays only"
+            self.reasons[policy] = "its settings meet the limit in some simulations only"
         elif any(self.arena.holds(trial, self.earlier) for trial in searched):
-            why = "its settings hold on the weeks seen, but not where nodes take long to come"
+            why = "its settings meet the limit on past weeks, but not with slow node start-up"
             self.reasons[policy] = why
         else:
-            self.reasons[policy] = "no setting of it starts jobs as today's fleet does"
+            self.reasons[policy] = "none of its settings meets the limit"
         return None
 
     def is_good(self, trial: Trial) -> bool:
@@ -155,9 +155,7 @@ class Tuning:
             tried.append(trial)
         return tried
 
-    def try_counts(
-        self, settings_of: Callable[[int], Iterable[WaySetting]], fewest: int, most: int
-    ) -> list[Trial]:
+    def try_counts(self, settings_of: Callable[[int], Iterable[WaySetting]], fewest: int, most: int) -> list[Trial]:
         """Simulate the settings of as few nodes, GPUs or idle nodes as are enough for one of them to be good."""
         tried: list[Trial] = []
 
@@ -201,9 +199,7 @@ class Tuning:
 
         return self._descend(setting, self.able.placements)
 
-    def _descend(
-        self, setting_of: Callable[[int, str, int], WaySetting], placements: Sequence[str]
-    ) -> list[Trial]:
+    def _descend(self, setting_of: Callable[[int, str, int], WaySetting], placements: Sequence[str]) -> list[Trial]:
         """The fewest idle nodes kept at one idle time, then other idle times and placements from there on."""
         idles = [idle for idle in (1, 5, 10, 15, 30) if 60 * idle >= self.able.shortest_idle_s]
         usual = min(idles, key=lambda idle: abs(idle - USUAL_IDLE_MINUTES[0]))
@@ -260,13 +256,13 @@ class Tuning:
         gpus = [asked.nodes.gpus[number] for number in order]
         cuts: dict[tuple[str, tuple[tuple[str, ...], ...]], None] = {}
         for view, wanted in self._demands():
-            by_node = deal_layouts(asked.board, wanted, len(gpus))
+            by_node = deal_layouts(asked.gpu_model, wanted, len(gpus))
             cuts[view, tuple((one,) * count for one, count in zip(by_node, gpus, strict=True))] = None
-            mixed = (deal_layouts(asked.board, wanted, count) for count in gpus)
+            mixed = (deal_layouts(asked.gpu_model, wanted, count) for count in gpus)
             cuts[view, tuple(tuple(sorted(layouts)) for layouts in mixed)] = None
         for view, cut_nodes in cuts:
             layouts = [((WHOLE_GPU,) * len(cut), cut) for cut in cut_nodes]
-            fixed = WaySetting(NODE_POOLS, view, *cut_fleet(asked, order, layouts), tuple(order))
+            fixed = WaySetting(AUTOSCALED_POOLS, view, *cut_fleet(asked, order, layouts), tuple(order))
             for cut in (0, 1):
                 found += self._descend(partial(setting, fixed, cut), self.able.placements[-1:])
         return found
@@ -311,7 +307,7 @@ class FleetWay:
         """Its cheapest setting that holds; None where there is none."""
         return None if self.settings is None else tuning.tuned(name, self.settings(tuning))
 
-    def why_not(self, able: PathAbilities, fleet: PlannedFleet) -> str | None:
+    def why_not(self, able: ActuatorAbilities, fleet: PlannedFleet) -> str | None:
         """Why an actuator cannot perform it on a fleet; None where it can."""
         if self.needs and fleet.today.shared:
             return "jobs share GPUs without MIG"
@@ -320,23 +316,23 @@ class FleetWay:
         lacking = {POWER: not able.switches_nodes, INSTANCES: able.cuts_on_demand != GPUS}
         facts = {POWER: "switches_nodes", INSTANCES: "cuts_on_demand"}
         found = (able.facts[facts[need]].meaning for need in self.needs if lacking.get(need))
-        return next((f"not with {able.path}: {meaning}" for meaning in found), None)
+        return next((f"not with {able.actuator}: {meaning}" for meaning in found), None)
 
 
 WAYS: dict[str, FleetWay] = {
-    TODAY: FleetWay("the fleet as it is, all on", "as today"),
-    STATIC_WHOLE: FleetWay("fewer nodes, left as they are cut today and always on", "fewer nodes, always on"),
-    STATIC_MIG: FleetWay("some nodes cut once for what jobs need, all always on", "cut once, always on", (MIG,)),
+    TODAY: FleetWay("today's fleet, all nodes powered on", "today"),
+    FEWER_NODES: FleetWay("fewer nodes with today's layouts, always powered on", "fewer nodes"),
+    MIG_STATIC: FleetWay("some nodes partitioned once for the jobs, always powered on", "static MIG layout", (MIG,)),
     ON_OFF: FleetWay(
-        "nodes as they are cut today rest when idle and come back when jobs wait", "rest when idle",
+        "nodes with today's layouts power down when idle and up when jobs wait", "power down idle nodes",
         (POWER,), Tuning.on_off,
     ),
-    NODE_POOLS: FleetWay(
-        "nodes come whole or in one mixed layout, as jobs wait, and rest when idle", "mixed pools that rest when idle",
+    AUTOSCALED_POOLS: FleetWay(
+        "node pools, full or in one MIG layout, scale with pending jobs", "autoscaled node pools",
         (MIG, POWER), Tuning.pools,
     ),
     ON_DEMAND: FleetWay(
-        "some nodes, always on: an instance is made for each job, and removed with it", "cut as jobs come and go",
+        "some nodes, always powered on: a MIG instance is created for each job", "dynamic MIG",
         (MIG, INSTANCES), Tuning.on_demand,
     ),
 }  # fmt: skip
@@ -354,8 +350,8 @@ ALIKE = 0.01
 """Of ways whose GPU-hours differ by less than this share, the simplest is taken."""
 
 BY_WAITS = {
-    STATIC_WHOLE: "with fewer nodes a job size would wait longer than its limit, or than today where it is late",
-    STATIC_MIG: "on no other layout fewer GPUs keep each job size within its limit",
+    FEWER_NODES: "with fewer nodes at least one job size exceeds its limit, or today's wait if that is over the limit",
+    MIG_STATIC: "no other layout keeps each job size within its limit on fewer GPUs",
 }
 """Policies whose setting the wait model finds, and why they are out where it finds none."""
 
@@ -400,7 +396,7 @@ class Contest:
     known: History
     asked: Asked
     arena: Arena
-    able: PathAbilities
+    able: ActuatorAbilities
     earlier: Mask
     later: Mask
     earlier_days: Mask
@@ -420,16 +416,16 @@ def nothing_ran(scenario: Scenario) -> str | None:
     return None if any_ran(asked) else NEVER_RAN
 
 
-def opened(scenario: Scenario) -> tuple[History, Asked, Arena, PathAbilities]:
+def opened(scenario: Scenario) -> tuple[History, Asked, Arena, ActuatorAbilities]:
     """Read the past as jobs and nodes, with what kept each job waiting."""
     known = history(scenario)
     asked = asked_of(known)
     if scenario.quotas is not None:
         asked = replace(asked, limits=limits_of(rules_in(scenario.quotas, known)))
     able = abilities(
-        scenario.path, known.fleet.board, lead_s=scenario.node_lead_s, ownership=scenario.ownership
+        scenario.actuator, known.fleet.gpu_model, lead_s=scenario.node_lead_s, ownership=scenario.ownership
     )  # fmt: skip
-    larger = larger_profiles(asked.board, asked.fleet.profiles) if able.substitutes else None
+    larger = larger_profiles(asked.gpu_model, asked.fleet.profiles) if able.substitutes else None
     queue = able.queue if scenario.queue == "easy" else scenario.queue
     waits = explain_waits(asked)
     if scenario.arrival_scale != 1.0:
@@ -438,7 +434,7 @@ def opened(scenario: Scenario) -> tuple[History, Asked, Arena, PathAbilities]:
         # What these jobs would wait on today's fleet stands for what was observed.
         simulated = simulate_waits(asked, waits, asked.fleet, np.arange(len(rows)), waits.arrival_s)
         waits = replace(waits, waited_s=np.minimum(simulated, asked.seen_s))
-    arena = Arena(asked, waits, queue, scenario.wait_quantile, scenario.wait_minutes, larger, scenario.seed)
+    arena = Arena(asked, waits, queue, scenario.wait_percentile, scenario.max_added_wait_minutes, larger, scenario.seed)
     return known, asked, arena, able
 
 
@@ -485,7 +481,7 @@ def why_out(arena: Arena, trial: Trial, which: Mask) -> str:
         return "a job does not start in the evaluation window"
     if arena.excess(trial, which) > 0:
         return f"in the evaluation window it adds more than {arena.minutes:g} minutes"
-    return "services start too late in the evaluation window"
+    return "services start after their deadline in the evaluation window"
 
 
 def judge(policy: str, trial: Trial, *, holds: bool, days: tuple[Mask, Mask]) -> JudgedWay:

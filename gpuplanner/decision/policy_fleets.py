@@ -19,7 +19,7 @@ from gpuplanner.core.units import SECONDS_PER_HOUR
 from gpuplanner.decision.decision_types import CUT_BY_JOBS
 from gpuplanner.decision.policy_simulation import Knobs, Trial, WaySetting, cut_fleet
 from gpuplanner.decision.requests import AS_TODAY, Asked
-from gpuplanner.hardware.actuators import RETURNED, PathAbilities
+from gpuplanner.hardware.actuators import RETURNED, ActuatorAbilities
 from gpuplanner.hardware.gpu_models import GpuModel
 from gpuplanner.hardware.layout_enumeration import pareto_counts
 from gpuplanner.hardware.mig_layouts import OFF, format_layout, parse_layout
@@ -54,7 +54,7 @@ class PoolRule:
 
     Examples
     --------
-    >>> cut = PoolRule("cut", ("gpu", "1g.10gb:7"), 2, ("n1", "n2"))
+    >>> cut = PoolRule("mig", ("gpu", "1g.10gb:7"), 2, ("n1", "n2"))
     >>> cut.is_cut, cut.offers
     (True, {'gpu': 1, '1g.10gb': 7})
     """
@@ -114,7 +114,7 @@ class FleetRules:
 
     Attributes
     ----------
-    policy, path, board : str
+    policy, actuator, board : str
         The way, who performs it, and the board of all nodes.
     pools : tuple of PoolRule
         Nodes by how they are cut. A node may be in several, and is in one at a time.
@@ -144,15 +144,15 @@ class FleetRules:
     Examples
     --------
     >>> today = (PoolRule("today-1", ("gpu",), 2, ("n1", "n2")),)
-    >>> cut = PoolRule("cut", ("1g.10gb:7",), 1, ("n1",))
-    >>> rules = FleetRules("static_mig", "slurm", "H100-80GB-SXM5", (cut,), 1, today, released=("n2",))
+    >>> cut = PoolRule("mig", ("1g.10gb:7",), 1, ("n1",))
+    >>> rules = FleetRules("mig_static", "slurm", "H100-80GB-SXM5", (cut,), 1, today, released=("n2",))
     >>> rules.layout_plan().select("node", "layout", "changed").rows()[1::2]
     [('n1', '1g.10gb:7', True), ('n2', 'off', False)]
     """
 
     policy: str
-    path: str
-    board: str
+    actuator: str
+    gpu_model: str
     pools: tuple[PoolRule, ...]
     nodes: int
     today: tuple[PoolRule, ...]
@@ -163,7 +163,7 @@ class FleetRules:
     lead_slow_s: float = 0.0
     cool_s: float = 0.0
     placement: str = "best"
-    requests: str = "as today"
+    requests: str = "today"
     begins: str | None = None
     quotas: tuple[TenantQuota, ...] = ()
 
@@ -292,7 +292,7 @@ def as_they_are(asked: Asked, policy: str, numbers: Sequence[int]) -> WaySetting
     return WaySetting(policy, AS_TODAY, fleet, layouts, tuple(numbers), knobs=knobs)
 
 
-def deal_layouts(board: GpuModel, wanted: Mapping[str, float], gpus: int) -> list[str]:
+def deal_layouts(gpu_model: GpuModel, wanted: Mapping[str, float], gpus: int) -> list[str]:
     """Layouts of so many GPUs, or nodes, that offer profiles in proportion to what is wanted, as far as they can.
 
     One GPU after the other gets, of all layouts with the profile that is shortest of its share, the one that fills
@@ -305,9 +305,9 @@ def deal_layouts(board: GpuModel, wanted: Mapping[str, float], gpus: int) -> lis
     ['3g.40gb:1,1g.10gb:4', '3g.40gb:1,1g.10gb:4']
     """
     names = [name for name, count in wanted.items() if count > 0]
-    held = ({name: count for name, count in one.items() if count} for one in pareto_counts(board, names))
+    held = ({name: count for name, count in one.items() if count} for one in pareto_counts(gpu_model, names))
     choices = [(one, format_layout(one)) for one in held if one]
-    share = {name: board.share(name) for name in names}
+    share = {name: gpu_model.share(name) for name in names}
     total = sum(share[name] * wanted[name] for name in names)
     target = {name: wanted[name] * gpus / total for name in names}
     lack = dict(target)
@@ -347,14 +347,14 @@ def wanted_instances(
 
 
 def on_demand_fleet(
-    asked: Asked, numbers: Sequence[int], able: PathAbilities
+    asked: Asked, numbers: Sequence[int], able: ActuatorAbilities
 ) -> tuple[NodeFleet, tuple[tuple[tuple[str, ...], ...], ...], Switching | None]:
     """Some of today's nodes, their GPUs cut as jobs come and go, with the layouts of each pool and how nodes change.
 
     Where MIG mode needs a reboot, a node is whole or cut, and changes while it is empty; else every GPU is both.
     """
-    cost, profiles = ChangeCost.of(asked.board, MADE_BY[able.path]), asked.fleet.profiles
-    gpus, how = asked.fleet.gpus[list(numbers)], Flexible.of(asked.board, profiles, cost)
+    cost, profiles = ChangeCost.of(asked.gpu_model, MADE_BY[able.actuator]), asked.fleet.profiles
+    gpus, how = asked.fleet.gpus[list(numbers)], Flexible.of(asked.gpu_model, profiles, cost)
     if cost.reboot_s is None:
         capacity = [[how.capacity(count, whole=True)] for count in gpus.tolist()]
         fleet = NodeFleet(profiles, gpus, np.array(capacity), np.zeros_like(gpus), asked.fleet.weights, how)
@@ -368,15 +368,15 @@ def on_demand_fleet(
     return fleet, names, Switching(0.0, cost.reboot_s.value, (len(gpus), len(gpus)))
 
 
-def rules_of(asked: Asked, trial: Trial, able: PathAbilities, policy: str) -> FleetRules:
+def rules_of(asked: Asked, trial: Trial, able: ActuatorAbilities, policy: str) -> FleetRules:
     """The setting of a way as those who write its files need it, with what came of it when it was played."""
     setting, nodes = trial.setting, asked.nodes
     switching = setting.switching if able.switches_nodes else None
     left = [number for number in range(len(nodes.gpus)) if number not in set(setting.numbers)]
     return FleetRules(
         policy=policy,
-        path=able.path,
-        board=asked.board.name,
+        actuator=able.actuator,
+        gpu_model=asked.gpu_model.name,
         pools=tuple(_pools(asked, trial)),
         nodes=len(setting.numbers),
         today=tuple(
@@ -404,12 +404,12 @@ def _pools(asked: Asked, trial: Trial) -> Iterator[PoolRule]:
         places = [place for place, layouts in enumerate(setting.layouts) if layouts[pool]]
         kinds = _alike(places, [layouts[pool] for layouts in setting.layouts])
         for layouts, mine in sorted(kinds.items(), key=lambda item: -len(item[1])):
-            kind = "whole" if set(layouts) == {WHOLE_GPU} else "jobs" if CUT_BY_JOBS in layouts else "cut"
+            kind = "full" if set(layouts) == {WHOLE_GPU} else "jobs" if CUT_BY_JOBS in layouts else "mig"
             counts[kind] += 1
             name = kind if counts[kind] == 1 else f"{kind}-{counts[kind]}"
             on = trial.outcome.on.filter(pl.col("pool") == pool, pl.col("node").is_in(mine))
             ones = np.ones(len(setting.numbers), np.int64)
-            most = replace(trial.outcome, on=on).most_gpus(ones, 0.0, asked.seen_s)
+            most = replace(trial.outcome, on=on).peak_gpus(ones, 0.0, asked.seen_s)
             stay = min(left, len(mine))
             left -= stay
             numbers = [setting.numbers[place] for place in mine]

@@ -238,9 +238,9 @@ class Arena:
             kept.append(max(added) <= self.minutes * SECONDS_PER_MINUTE + 1e-6)
         return float(np.mean(kept)) if kept else 1.0
 
-    def most_gpus(self, trial: Trial) -> int:
+    def peak_gpus(self, trial: Trial) -> int:
         """GPUs that a way has on at once, at most, while it is observed."""
-        return trial.outcome.most_gpus(trial.setting.fleet.gpus, 0.0, self.asked.seen_s)
+        return trial.outcome.peak_gpus(trial.setting.fleet.gpus, 0.0, self.asked.seen_s)
 
 
 _memory: dict[bytes, tuple[Outcome, int]] = {}
@@ -272,9 +272,7 @@ def simulate_once(requests: NodeRequests, fleet: NodeFleet, **rules: Any) -> Out
     return outcome
 
 
-def servable_requests(
-    requests: NodeRequests, fleet: NodeFleet, *, larger: Sequence[Sequence[int]] | None
-) -> Mask:
+def servable_requests(requests: NodeRequests, fleet: NodeFleet, *, larger: Sequence[Sequence[int]] | None) -> Mask:
     """Whether each request can start on an empty fleet, as its GPUs are partitioned: an array of shape (n_requests,).
 
     `larger` lists for each profile the larger ones that may serve in its place.
@@ -315,7 +313,7 @@ def gpu_hours(begin_s: Floats, end_s: Floats, gpus: NDArray[Any], edges_s: Seque
     return np.array([gpus @ np.clip(seconds, 0.0, None) for seconds in shared]) / SECONDS_PER_HOUR
 
 
-def held_gpu_hours(asked: Asked, which: Mask) -> float:
+def allocated_gpu_hours(asked: Asked, which: Mask) -> float:
     """GPU-hours that some jobs held while they were observed."""
     begun = which & ~np.isnan(asked.start_s)
     end_s = np.where(np.isnan(asked.end_s), asked.seen_s, asked.end_s)[begun]

@@ -42,7 +42,9 @@ def fleet_decision(decisions: Mapping[str, Decision]) -> dict[str, Any]:
     0
     """
     saved = [one.saving for one in decisions.values() if one.saving.value is not None]
-    paid = [one.worth.usd_per_week for one in decisions.values() if one.worth.usd_per_week is not None]
+    paid = [
+        one.financial_impact.usd_per_week for one in decisions.values() if one.financial_impact.usd_per_week is not None
+    ]
     known = bool(saved) and all(one.low is not None and one.high is not None for one in saved)
     return {
         "fleet_gpus": sum(one.fleet_gpus for one in decisions.values()),
@@ -167,7 +169,7 @@ def route_demand(problems: Mapping[str, PlanProblem], demand: Sequence[FlexibleD
 
     >>> from datetime import UTC, datetime
     >>> from gpuplanner.hardware.gpu_models import whole_board
-    >>> hours = {"slot_start": datetime(2026, 11, 2, tzinfo=UTC), "slot_hours": 1, "profiles": ["gpu"]}
+    >>> hours = {"slot_start": datetime(2026, 11, 2, tzinfo=UTC), "interval_hours": 1, "profiles": ["gpu"]}
     >>> problems = {
     ...     "A100": PlanProblem("A100-40GB", 1, 1, tenants=["ads"], demand=[[[3.0]]], **hours),
     ...     "T4": PlanProblem(whole_board("T4"), 2, 2, tenants=["ads"], demand=[[[0.5]]], **hours),
@@ -183,7 +185,7 @@ def route_demand(problems: Mapping[str, PlanProblem], demand: Sequence[FlexibleD
     for flexible in demand:
         home = problems[flexible.pool]
         own = home.admitted[:, home.profiles.index(flexible.profile)]
-        own_share = home.board.share(flexible.profile)
+        own_share = home.gpu_model.share(flexible.profile)
         left = own * flexible.part[:, None]
         for substitute in flexible.substitutes:
             if substitute.pool == flexible.pool:
@@ -192,7 +194,7 @@ def route_demand(problems: Mapping[str, PlanProblem], demand: Sequence[FlexibleD
                 left = left * _served_part(left, beyond)
                 continue
 
-            there_share = problems[substitute.pool].board.share(substitute.profile)
+            there_share = problems[substitute.pool].gpu_model.share(substitute.profile)
             gpus_for_one = there_share * substitute.instances_for_one
             fits = np.minimum(left, own * substitute.part[:, None])
             amount = fits * _served_part(fits, room[substitute.pool].clip(0) / gpus_for_one)
@@ -215,9 +217,7 @@ def _served_part(wanted: Floats, instances: Floats) -> Floats:
     return part.clip(max=1.0)
 
 
-def apply_transfers(
-    problems: Mapping[str, PlanProblem], transfers: Sequence[Transfer]
-) -> dict[str, PlanProblem]:
+def apply_transfers(problems: Mapping[str, PlanProblem], transfers: Sequence[Transfer]) -> dict[str, PlanProblem]:
     """The problems of the pools with the demand that each is given; pools that nothing touches stay as they are.
 
     A tenant that comes to a pool brings its tier and its price of unmet demand. Quotas are those of the pool that was
@@ -240,9 +240,7 @@ def apply_transfers(
     return found
 
 
-def _add_demand(
-    here: PlanProblem, profile: str, coming: Mapping[str, Floats], home: PlanProblem
-) -> PlanProblem:
+def _add_demand(here: PlanProblem, profile: str, coming: Mapping[str, Floats], home: PlanProblem) -> PlanProblem:
     """A problem with more demand for a profile, by tenant of another pool."""
     profiles = (*here.profiles, *([] if profile in here.profiles else [profile]))
     new = [name for name in coming if name not in here.tenants and coming[name].any()]
@@ -259,10 +257,8 @@ def _add_demand(
     )  # fmt: skip
 
 
-def find_flexible_demand(
-    fleet: FleetPools, problems: Mapping[str, PlanProblem]
-) -> tuple[FlexibleDemand, ...]:
-    """Demand of jobs that named no GPU model, with the models of the scenario's ``other_boards`` that can hold it.
+def find_flexible_demand(fleet: FleetPools, problems: Mapping[str, PlanProblem]) -> tuple[FlexibleDemand, ...]:
+    """Demand of jobs that named no GPU model, with the models of the scenario's ``substitute_models`` that can hold it.
 
     A job may run on a model that jobs of its partition ran on and that a flavor of its queue has, if a node is wide
     enough and the memory that the job was seen to use, with headroom, is there. Full GPUs are served by full GPUs,
@@ -285,7 +281,7 @@ def find_flexible_demand(
                 there = problems[other]
                 if other == name:
                     substitutes.append(Substitute(name, profile, 1.0, part))
-                elif (place := find_substitute_profile(home.board, profile, there.board)) is not None:
+                elif (place := find_substitute_profile(home.gpu_model, profile, there.gpu_model)) is not None:
                     fits = _fits(own, other, there, reached)
                     substitutes.append(Substitute(other, *place, _part_of_work(work, fits, home)))
             found.append(FlexibleDemand(name, profile, part, tuple(substitutes)))
@@ -299,8 +295,8 @@ def list_preferred_pools(own: Scenario, pool: str, pools: Mapping[str, PlanProbl
     """
     cluster = pool.rpartition("/")[0]
     there = {name.rpartition("/")[2]: name for name in pools if name.rpartition("/")[0] == cluster}
-    words = filter(None, (word.strip() for word in (own.other_boards or "").split(",")))
-    named = (resolve(word, there, what="GPU model of other_boards", error=ScenarioError) for word in words)
+    words = filter(None, (word.strip() for word in (own.substitute_models or "").split(",")))
+    named = (resolve(word, there, what="GPU model of substitute_models", error=ScenarioError) for word in words)
     return [there[model] for model in dict.fromkeys(named)]
 
 
@@ -308,12 +304,13 @@ def _work_of_jobs(own: Scenario) -> pl.DataFrame:
     """Jobs of the recent past: their work, whether they named no GPU model, and the memory that they need [GiB]."""
     known = history(own)
     recent = known.views["rightsized"].filter(pl.col("submit_time") >= known.recent)
-    partition, unnamed = pl.col("partition").cast(pl.String), ~pl.col("board_named").fill_null(value=True)
+    partition, unnamed = (
+        pl.col("partition").cast(pl.String),
+        ~pl.col("gpu_model_requested").fill_null(value=True),
+    )
     needs_gib = (pl.col("memory_peak_gib") * (1 + HEADROOM)).fill_null(0.0)
     work = (pl.col("instances") * pl.col("run_s")).fill_null(0.0)
-    return recent.select(
-        "tenant", "profile", "gpus", partition, unnamed=unnamed, needs_gib=needs_gib, work=work
-    )
+    return recent.select("tenant", "profile", "gpus", partition, unnamed=unnamed, needs_gib=needs_gib, work=work)
 
 
 def _models_of_partitions(fleet: FleetPools) -> dict[tuple[str, str], set[str]]:
@@ -325,20 +322,18 @@ def _models_of_partitions(fleet: FleetPools) -> dict[tuple[str, str], set[str]]:
     return found
 
 
-def _fits(
-    own: Scenario, other: str, there: PlanProblem, reached: Mapping[tuple[str, str], set[str]]
-) -> pl.Expr:
+def _fits(own: Scenario, other: str, there: PlanProblem, reached: Mapping[tuple[str, str], set[str]]) -> pl.Expr:
     """Whether a job may run on another pool: partition and queue reach it, a node is wide enough, memory suffices."""
     cluster = other.rpartition("/")[0]
     barred = [place for (where, place), pools in reached.items() if where == cluster and other not in pools]
     in_reach = ~pl.col("partition").is_in(barred).fill_null(value=False)
-    barred = queues_without_flavor(history(own).trace.quotas, there.board.name)
+    barred = queues_without_flavor(history(own).trace.quotas, there.gpu_model.name)
     in_reach &= ~pl.col("tenant").cast(pl.String).is_in(barred).fill_null(value=False)
-    holds = (pl.col("gpus") <= there.gpus_per_node) & (pl.col("needs_gib") <= there.board.memory_gib)
+    holds = (pl.col("gpus") <= there.gpus_per_node) & (pl.col("needs_gib") <= there.gpu_model.memory_gib)
     return in_reach & holds
 
 
-def queues_without_flavor(quotas: pl.DataFrame | None, board: str) -> list[str]:
+def queues_without_flavor(quotas: pl.DataFrame | None, gpu_model: str) -> list[str]:
     """Queues all of whose flavors are of other GPU models.
 
     Examples
@@ -350,7 +345,7 @@ def queues_without_flavor(quotas: pl.DataFrame | None, board: str) -> list[str]:
     if quotas is None:
         return []
     rows = quotas.group_by("tenant").agg("gpu_model").sort("tenant").iter_rows()
-    return [name for name, words in rows if not any(word is None or is_board(word, board) for word in words)]
+    return [name for name, words in rows if not any(word is None or is_board(word, gpu_model) for word in words)]
 
 
 def _part_of_work(work: pl.DataFrame, fits: pl.Expr, problem: PlanProblem) -> Floats:
@@ -361,7 +356,7 @@ def _part_of_work(work: pl.DataFrame, fits: pl.Expr, problem: PlanProblem) -> Fl
     return np.array([min(1.0, shares.get(tenant, 0.0)) for tenant in problem.tenants])
 
 
-def find_substitute_profile(home: GpuModel, profile: str, board: GpuModel) -> tuple[str, float] | None:
+def find_substitute_profile(home: GpuModel, profile: str, gpu_model: GpuModel) -> tuple[str, float] | None:
     """Profile of another GPU model that serves one, and how many do the work of one; None where none does.
 
     A gain in speed that nobody measured is none; a loss is that of bandwidth or of arithmetic, whichever is worse.
@@ -373,21 +368,21 @@ def find_substitute_profile(home: GpuModel, profile: str, board: GpuModel) -> tu
     >>> find_substitute_profile(h100, "gpu", a100), find_substitute_profile(a100, "gpu", h100)
     (('gpu', 3.16...), ('gpu', 1.0))
     """
-    there = WHOLE_GPU if profile == WHOLE_GPU else _smallest_profile(home, profile, board)
+    there = WHOLE_GPU if profile == WHOLE_GPU else _smallest_profile(home, profile, gpu_model)
     if there is None:
         return None
-    own, other = _speeds(home, profile), _speeds(board, there)
+    own, other = _speeds(home, profile), _speeds(gpu_model, there)
     if own is None or other is None:
         return None
     return there, max(1.0, own[0] / other[0], own[1] / other[1])
 
 
-def _smallest_profile(home: GpuModel, profile: str, board: GpuModel) -> str | None:
+def _smallest_profile(home: GpuModel, profile: str, gpu_model: GpuModel) -> str | None:
     """Smallest plain profile with as much memory and as many SMs."""
     own = home.profile(profile)
     enough = [
         one
-        for one in board.profiles
+        for one in gpu_model.profiles
         if one.attribute == own.attribute
         and None not in (one.memory_gib, own.memory_gib, one.sms, own.sms)
         and (one.memory_gib or 0) >= (own.memory_gib or 0) * 0.95
@@ -396,20 +391,20 @@ def _smallest_profile(home: GpuModel, profile: str, board: GpuModel) -> str | No
     return min(enough, key=lambda one: one.size_order).name if enough else None
 
 
-def _speeds(board: GpuModel, profile: str) -> tuple[float, float] | None:
+def _speeds(gpu_model: GpuModel, profile: str) -> tuple[float, float] | None:
     """Bandwidth and arithmetic of an instance; None where no source states them for the GPU model."""
     try:
-        sheet = board_facts(board.name)
+        sheet = board_facts(gpu_model.name)
     except GeometryError:
         return None
     if sheet is None:
         return None
     if profile == WHOLE_GPU:
         return sheet.memory_bandwidth, sheet.flops
-    one = board.profile(profile)
+    one = gpu_model.profile(profile)
     return (
-        sheet.memory_bandwidth * one.memory_slices / board.memory_slices,
-        sheet.flops * one.compute_slices / board.compute_slices,
+        sheet.memory_bandwidth * one.memory_slices / gpu_model.memory_slices,
+        sheet.flops * one.compute_slices / gpu_model.compute_slices,
     )
 
 
@@ -439,8 +434,8 @@ def fleet_planned(
             prefix = name.removesuffix(name.rpartition("/")[2])
             filled = {f"{prefix}{model}": one for model, one in filled_in_turn(own).items()}
             remarks.append(
-                f"Jobs do not say on which GPU model they ran, so any may serve them: {', '.join(filled)} are filled "
-                "in this order, most GPUs first. What a job needs of memory or architecture is not known."
+                f"Jobs do not name their GPU model, so any model may serve them: {', '.join(filled)} are filled in "
+                "this order, most GPUs first. Their needs of memory or architecture are not known."
             )
         else:
             made = plans_at_hand.get(name)
@@ -469,9 +464,9 @@ def filled_in_turn(scenario: Scenario) -> dict[str, PlanProblem]:
     """
     whole = plan_problem(scenario, "rightsized")
     known = history(scenario)
-    board = pl.col("gpu_model").fill_null(UNNAMED)
-    nodes = in_service(known.fleet.installed.inventory, known.end).group_by(board=board).agg("gpus")
-    boards = nodes.sort(pl.col("gpus").list.sum(), "board", descending=[True, False])
+    gpu_model = pl.col("gpu_model").fill_null(UNNAMED)
+    nodes = in_service(known.fleet.installed.inventory, known.end).group_by(gpu_model=gpu_model).agg("gpus")
+    boards = nodes.sort(pl.col("gpus").list.sum(), "gpu_model", descending=[True, False])
     wanted = whole.demand.sum(axis=1, keepdims=True)
     total = wanted.sum(axis=(0, 1))
     share = np.divide(wanted, total, out=np.zeros_like(wanted), where=total > 0)
@@ -483,7 +478,7 @@ def filled_in_turn(scenario: Scenario) -> dict[str, PlanProblem]:
         kept = {"whole_gpus_kept": min(whole.whole_gpus_kept, gpus), "initial": {WHOLE_GPU: gpus}}
         model = any_board(name) if known_board(name) else whole_board(name)
         found[name] = replace(
-            whole, board=model, gpus=gpus, gpus_per_node=max(sizes), profiles=(WHOLE_GPU,), demand=share * part,
+            whole, gpu_model=model, gpus=gpus, gpus_per_node=max(sizes), profiles=(WHOLE_GPU,), demand=share * part,
             change=cost_of_change(scenario, model), nodes=None, **kept,
         )  # fmt: skip
         before += gpus
@@ -528,7 +523,7 @@ class FleetPlanned:
             pl.lit(fleet.bound, pl.Float64).alias("bound"),
             pl.lit(fleet.gap, pl.Float64).alias("gap"),
         )
-        order = ("pool", "status", *SUMMED[:3], "gap", *SUMMED[3:], "most_gpus")
+        order = ("pool", "status", *SUMMED[:3], "gap", *SUMMED[3:], "peak_gpus")
         return pl.concat([parts, total], how="diagonal_relaxed").select(order)
 
     @property
@@ -548,18 +543,18 @@ class FleetPlanned:
         if not self.flexible:
             return None
         if not self.transfers:
-            return "Demand that named no GPU model stays where it ran: no model that comes before has room for it."
+            return "Demand without a requested GPU model stays where it ran: no preferred model has capacity for it."
         gpus = 0.0
         for transfer in self.transfers:
             pool, profile = transfer.origin
-            gpus += float(transfer.amount.sum(axis=0).mean()) * self.problems[pool].board.share(profile)
+            gpus += float(transfer.amount.sum(axis=0).mean()) * self.problems[pool].gpu_model.share(profile)
         most_moved = self.moved.select("of", "to").head(3).iter_rows()
         listed = ", ".join(f"{one} to {other}" for one, other in most_moved)
         others = " and others" if len(self.transfers) > 3 else ""
         return (
             f"A mean of {gpus:,.1f} GPUs of demand goes to another GPU model than it ran on, in the order of "
-            f"other_boards ({listed}{others}). A model that is faster by its data sheet alone gets no credit, one that "
-            "is slower takes more instances."
+            f"substitute_models ({listed}{others}). A model that is faster by data sheet alone gets no credit; one "
+            "that is slower takes more instances."
         )
 
 
@@ -575,5 +570,5 @@ def _row(name: str, one: Planned) -> dict[str, float | int | str | None]:
     return {
         "pool": name, "status": plan.status, "gpus": problem.gpus, "objective": plan.objective, "bound": plan.bound,
         "gap": plan.gap, "mean_gpus": float(on.mean()), "unmet_gpu_hours": plan.unmet_gpu_hours,
-        "changes": plan.changes, "most_gpus": int(on.max()),
+        "changes": plan.changes, "peak_gpus": int(on.max()),
     }  # fmt: skip

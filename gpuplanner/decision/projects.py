@@ -38,7 +38,7 @@ from gpuplanner.hardware.catalog import find_any_board
 from gpuplanner.simulator.simulated_fleet import NodeRequests
 from gpuplanner.simulator.simulation_state import Floats
 
-PROJECT = ("name", "team", "gpus", "jobs", "board", "from", "to", "chance")
+PROJECT = ("name", "team", "gpus", "jobs", "gpu_model", "from", "to", "chance")
 JOBS = ("count", "gpus", "hours")
 CALENDAR = ("kind", "name", "from", "to", "factor")
 
@@ -60,7 +60,7 @@ class Project:
     team: str
     gpus: int | None
     jobs: JobsADay | None
-    board: str | None
+    gpu_model: str | None
     begin: str
     end: str | None
     chance: float
@@ -96,7 +96,7 @@ def read_projects(path: str | Path) -> Announced:
     r"""Read ``projects.yaml``: a list ``projects``, and a list ``calendar`` of releases and freezes.
 
     A project has ``name``, ``team``, ``from`` (a day, or a month as ``YYYY-MM``), and either ``gpus`` or ``jobs`` (a
-    day: ``count``, ``gpus``, ``hours`` of each); it may have ``to``, ``board`` and ``chance`` (1). An entry of the
+    day: ``count``, ``gpus``, ``hours`` of each); it may have ``to``, ``gpu_model`` and ``chance`` (1). An entry of the
     calendar has ``kind`` (release or freeze), ``from``, ``to``, and ``factor`` on demand; it may have ``name``.
 
     Examples
@@ -127,14 +127,14 @@ def _project(given: Any, file: str, line: int) -> Project:  # noqa: ANN401 - of 
         inner = keys_of(values["jobs"], JOBS, f"{file}, jobs", lines["jobs"], needed=JOBS)
         count, gpus, hours = (number_of(inner, key, file, 1e-9, 1e6, whole=key == "gpus") for key in JOBS)
         jobs = JobsADay(count, int(gpus), hours)
-    if (board := values.get("board")) is not None:
+    if (gpu_model := values.get("gpu_model")) is not None:
         try:
-            board = find_any_board(str(board))
+            gpu_model = find_any_board(str(gpu_model))
         except GpuPlannerError as error:
-            raise fault(file, lines["board"], "a board of the catalogue", f"{board!r}: {error}") from None
+            raise fault(file, lines["gpu_model"], "a GPU model of the catalog", f"{gpu_model!r}: {error}") from None
     begin, end = days_of(values, file)
     return Project(
-        name=str(values["name"]), team=str(values["team"]), jobs=jobs, board=board, begin=begin, end=end,
+        name=str(values["name"]), team=str(values["team"]), jobs=jobs, gpu_model=gpu_model, begin=begin, end=end,
         gpus=int(number_of(values, "gpus", file, 1, 1e6, whole=True)) if "gpus" in values else None,
         chance=number_of(values, "chance", file, 0, 1) if "chance" in values else 1.0,
     )  # fmt: skip
@@ -159,7 +159,7 @@ class Waiter:
     kind: str
     name: str
     jobs: int
-    added_minutes: float
+    added_wait_p95_minutes: float
 
 
 @dataclass(frozen=True)
@@ -294,7 +294,7 @@ class _Case:
         """Answer some projects as if all of them came at once."""
         model, asked, lead = self.model, self.model.asked, timedelta(days=self.scenario.purchase_lead_days)
         whole = asked.fleet.gpus[asked.fleet.capacity[:, 0, 0] > 0].sum()
-        own = [one for one in projects if one.board in (None, asked.board.name) and whole]
+        own = [one for one in projects if one.gpu_model in (None, asked.gpu_model.name) and whole]
         elsewhere = sum(one.at_once for one in projects if one not in own)
         load = self.load_during(plain)
 
@@ -312,7 +312,7 @@ class _Case:
             more, fits = gpus_more(wider, limits, loads), share_within(wider, limits, loads)
             if sum(one.at_once for one in own) <= whole:
                 waits = who_waits(model, wider)
-                served = all(row.added_minutes <= self.scenario.wait_minutes for row in waits)
+                served = all(row.added_wait_p95_minutes <= self.scenario.max_added_wait_minutes for row in waits)
 
         gpus = None if more is None else more + elsewhere
         order = date.fromisoformat(plain.begin) - lead
@@ -379,14 +379,13 @@ def who_waits(model: WaitModel, wider: WaitModel) -> tuple[Waiter, ...]:
     for kind, name, mine in groups:
         jobs = np.flatnonzero(mine & judged)
         was_s, is_s = (
-            np.median([min(percentile(one[jobs]), asked.seen_s) for one in waits])
-            for waits in (before, after)
+            np.median([min(percentile(one[jobs]), asked.seen_s) for one in waits]) for waits in (before, after)
         )
         added = float(is_s - was_s) / SECONDS_PER_MINUTE
         # A wait that rises by less than a minute is not listed.
         if added >= 1.0:
             rows.append(Waiter(kind, name, len(jobs), round(added, 1)))
-    return tuple(sorted(rows, key=lambda row: (-row.added_minutes, row.kind, row.name)))
+    return tuple(sorted(rows, key=lambda row: (-row.added_wait_p95_minutes, row.kind, row.name)))
 
 
 def _describe(projects: Sequence[Project], announced: int) -> ProjectAnswer:
@@ -413,7 +412,7 @@ def _sentence(one: ProjectAnswer, fleet: int) -> str:
     if one.gpus_more is None:
         text += " Many times today's nodes would not be enough."
     elif one.order_by is not None:
-        late = f"at once, they come {one.late_days:,} days late"
+        late = f"now, which is {one.late_days:,} days after the order date"
         when = late if one.late_days else f"by {day_text(one.order_by)}"
         even = f" ({one.gpus_more_without:,} of them even without it)" if one.gpus_more_without else ""
         text += f" Order {one.gpus_more:,} GPUs {when}{even}."
@@ -421,6 +420,6 @@ def _sentence(one: ProjectAnswer, fleet: int) -> str:
         return text
     if not one.waits:
         return f"{text} On today's fleet no other job would wait longer."
-    names = ", ".join(f"{row.name} {wait_text(row.added_minutes)}" for row in one.waits[:3])
+    names = ", ".join(f"{row.name} {wait_text(row.added_wait_p95_minutes)}" for row in one.waits[:3])
     within = ", within the maximum added wait" if one.served else ""
     return f"{text} On today's fleet p95 queue waits rise{within}: {names}."

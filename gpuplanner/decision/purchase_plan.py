@@ -44,7 +44,7 @@ from gpuplanner.forecast.demand_changes import FEWEST_WEEKS, fit_growth
 from gpuplanner.hardware.catalog import find_any_board, parameter
 from gpuplanner.planner.linear_model import Effort, LinearModel
 from gpuplanner.planner.milp_solver import solve
-from gpuplanner.usage.gpu_hour_ledger import HELD_BUCKETS
+from gpuplanner.usage.gpu_hour_ledger import ALLOCATED_BUCKETS
 from gpuplanner.usage.job_history import History, history
 from gpuplanner.usage.period_accounts import ledger
 from gpuplanner.usage.requested_demand import occupancy
@@ -93,7 +93,7 @@ class Purchase:
     def costs(self) -> pl.DataFrame:
         """``way_to_pay, cost``: the mix and the plain ways."""
         one = self.portfolio
-        ways = {"this mix": one.cost, "its dearest tenth": one.risk}
+        ways = {"this mix": one.cost, "CVaR (10 %) of this mix": one.risk}
         ways |= {"all on demand": one.all_rented, "all reserved at the mean": one.all_reserved}
         return pl.DataFrame({"way_to_pay": list(ways), "cost": list(ways.values())})
 
@@ -104,8 +104,8 @@ class Purchase:
         exhausted = "" if self.exhaustion is None else f" Capacity is exhausted on {self.exhaustion}."
         return (
             f"Over {self.months} months: {self.action}. Commitments cover {one.coverage:.0%} of demand and are used "
-            f"{one.utilisation:.0%}; no mix is cheaper by more than {one.gap:.2%}. The load-duration rule says "
-            f"{self.load_duration_gpus:,} GPUs for one term, those that are held among them.{exhausted}"
+            f"{one.utilisation:.0%}; optimality gap {one.gap:.2%}. The load-duration rule gives "
+            f"{self.load_duration_gpus:,} GPUs for one term, with those in use.{exhausted}"
         )
 
     @property
@@ -139,9 +139,7 @@ def purchase(scenario: Scenario, months: int, *, risk: float = 0.0) -> Purchase:
     offers, notes = _offers(scenario, known, price.value)
     rent = rented(scenario, known, price.value, scenario.spot_share)
     if growth is None:
-        notes.append(
-            f"Fewer than {FEWEST_WEEKS} weeks are known: no growth is counted, weeks come as they were."
-        )
+        notes.append(f"Fewer than {FEWEST_WEEKS} weeks are known: no growth is counted, weeks come as they were.")
     if held:
         notes.append(f"{held:,.0f} GPUs are owned and stay: their cost is not part of these sums.")
     found = choose_portfolio(
@@ -159,7 +157,7 @@ def purchase(scenario: Scenario, months: int, *, risk: float = 0.0) -> Purchase:
 def _hours(scenario: Scenario, known: History, margin: float) -> NDArray[np.float64]:
     """GPUs that the decision has on for those that jobs held in each hour behind."""
     booked = known.fleet.hours_of(ledger(scenario))
-    held = pl.when(pl.col("bucket").cast(pl.String).is_in(HELD_BUCKETS)).then("gpu_hours").otherwise(0.0)
+    held = pl.when(pl.col("bucket").cast(pl.String).is_in(ALLOCATED_BUCKETS)).then("gpu_hours").otherwise(0.0)
     return booked.group_by("hour").agg(gpus=held.sum()).sort("hour")["gpus"].to_numpy() * margin
 
 
@@ -209,7 +207,7 @@ class Refresh:
     - ``saves``: What it saves from that month to the last, for the GPUs that are installed.
     """
 
-    board: str
+    gpu_model: str
     speed: float
     currency: str
     months: tuple[RefreshMonth, ...]
@@ -222,14 +220,14 @@ class Refresh:
         first, last = self.months[0], self.months[-1]
         when = "does not pay" if self.pays_from is None else f"pays from month {self.pays_from} on"
         return (
-            f"{self.board}, {self.speed:g} of today's GPUs each, {when}: an hour of today's work costs "
+            f"{self.gpu_model}, {self.speed:g} of today's GPUs each, {when}: an hour of today's work costs "
             f"{first.today:.3f} {self.currency} and {first.newer:.3f} on it ({first.kind}), in month "
             f"{last.month} {last.today:.3f} and {last.newer:.3f} ({last.kind}); saved by then {self.saves:,.0f} "
             f"{self.currency}."
         )
 
 
-def refresh(scenario: Scenario, months: int, board: str, speed: float) -> Refresh:
+def refresh(scenario: Scenario, months: int, gpu_model: str, speed: float) -> Refresh:
     """Hold today's board against a newer one, month by month, at dated prices.
 
     Of owned boards the purchase is spent: what ends with them is space, support, staff and electricity. A newer board
@@ -237,7 +235,7 @@ def refresh(scenario: Scenario, months: int, board: str, speed: float) -> Refres
     """
     known, book = history(scenario), book_of(scenario)
     known.fleet.require_board("refresh")
-    newer, mine = find_any_board(board), str(known.fleet.name)
+    newer, mine = find_any_board(gpu_model), str(known.fleet.name)
     states, per_kwh = money(scenario).states, per_kwh_of(scenario, known)
     busy = float(states.filter(state="busy")["gpu_hours"].sum()) / max(float(states["gpu_hours"].sum()), 1e-9)
     owners = ownerships(scenario, known, ledger(scenario)).group_by("ownership").agg(pl.col("share").sum())
@@ -273,20 +271,20 @@ def refresh(scenario: Scenario, months: int, board: str, speed: float) -> Refres
     return Refresh(newer, speed, scenario.currency, tuple(rows), first if first <= months else None, worth)
 
 
-def _kwh_per_hour(scenario: Scenario, board: str, busy: float) -> float:
+def _kwh_per_hour(scenario: Scenario, gpu_model: str, busy: float) -> float:
     """Energy of a GPU-hour at the meter, busy for such a share of it."""
-    watts = state_watts(board, None)
+    watts = state_watts(gpu_model, None)
     mean = busy * watts["busy"].value + (1 - busy) * watts["idle"].value
     return kwh_from_watt_hours(mean) * Facility.of(scenario.pue).factor("value")
 
 
 def _offers(scenario: Scenario, known: History, on_demand: float) -> tuple[list[Offer], list[str]]:
     """What can be committed: as the price book says, else a one-year reservation at the catalogue's guidance."""
-    board, notes = known.fleet.name if known.fleet.in_catalogue else None, []
+    gpu_model, notes = known.fleet.name if known.fleet.in_catalogue else None, []
     book = book_of(scenario)
     offers = []
     for kind, term in TERMS.items():
-        rate = None if board is None else book.rate(board, kind, scenario.currency, known.begin, known.end)
+        rate = None if gpu_model is None else book.rate(gpu_model, kind, scenario.currency, known.begin, known.end)
         if rate is not None:
             offers.append(Offer(kind, rate.price.value * HOURS_PER_MONTH, term))
     if not offers:
@@ -297,8 +295,8 @@ def _offers(scenario: Scenario, known: History, on_demand: float) -> tuple[list[
             f"The one-year reservation is {guide.value:.0%} below on demand: {guide.source} ({guide.date}), "
             "not a list price. Name your own in a price book."
         )
-    lots = book.lots_of(board)
-    owned = None if board is None or not lots else rate_of(scenario, known, board, "owned")
+    lots = book.lots_of(gpu_model)
+    owned = None if gpu_model is None or not lots else rate_of(scenario, known, gpu_model, "owned")
     if owned is not None:
         states = money(scenario).states
         kwh = float(states["energy_kwh"].sum()) / max(float(states["gpu_hours"].sum()), 1e-9)
@@ -306,7 +304,7 @@ def _offers(scenario: Scenario, known: History, on_demand: float) -> tuple[list[
         lead = math.ceil(scenario.purchase_lead_days / DAYS_PER_MONTH)
         months = round(12 * lots[-1].life_years)
         offers.append(Offer("owned", hourly * HOURS_PER_MONTH, months, lead, lost_share=0.5))
-        notes.append("Of what an owned board still stands for at the end, half is taken to be lost.")
+        notes.append("Half of the residual value of owned GPUs at the end is assumed to be lost.")
     return offers, notes
 
 
@@ -375,9 +373,9 @@ class BurstPlan:
     def sentence(self) -> str:
         """How much was wanted beyond what there is, and what goes out for how much."""
         return (
-            f"{self.over_gpu_hours:,.1f} GPU-hours were wanted beyond what is installed; {self.jobs.height:,} jobs go "
-            f"out for {money_text(self.total, self.currency)} {self.currency} (gap {self.gap:.2%}), "
-            f"{self.left_gpu_hours:,.1f} GPU-hours stay over."
+            f"Demand above the installed capacity: {self.over_gpu_hours:,.1f} GPU-hours. Send {self.jobs.height:,} "
+            f"jobs to rented GPUs for {money_text(self.total, self.currency)} {self.currency} (optimality gap "
+            f"{self.gap:.2%}); {self.left_gpu_hours:,.1f} GPU-hours stay above."
         )
 
 

@@ -103,9 +103,7 @@ class SharingTried:
             if names or verdict in (MORE, LESS):
                 parts.append(f"{len(names)}{said} {words}")
         lost = f"{everybody['lost_after']:,.1f} GPU-hours a week are lost instead of {everybody['lost_before']:,.1f}"
-        return (
-            f"With {self.after} instead of {self.before}, of {teams.height} teams {', '.join(parts)}; {lost}."
-        )
+        return f"With {self.after} instead of {self.before}, of {teams.height} teams {', '.join(parts)}; {lost}."
 
     @property
     def _facts(self) -> dict[str, Any]:
@@ -200,13 +198,13 @@ def _played(name: str, rules: SharingRules, scenario: Scenario) -> PlayedRules:
 def _basis(arena: Arena) -> str:
     """How far the waits of the trace are explained by what is played."""
     if arena.asked.starts_assumed:
-        return "The data state no starts: waits are those of the queue that is played, and nothing confirms them."
+        return "The data have no start times: waits are simulated, without observed waits to compare."
     waited_s = arena.asked.start_s - arena.asked.granted.ready_s
     if not (waited_s[arena.judged] > NEAR_S).any():
-        return "Nobody waited for 10 minutes in the data: nothing confirms what is played, and nothing contradicts it."
+        return "No job waited for 10 minutes in the data to compare the simulation with."
     error = arena.waits.share.error
     if error <= MAX_ERROR:
-        return f"The replay of today differs from the observed waits by {error:.0%} of them."
+        return f"The simulation of today differs from the observed waits by {error:.0%}."
     return (
         f"NOT EXPLAINED: the replay of today differs from the observed waits by {error:.0%} of them: trust directions "
         "more than figures."
@@ -252,8 +250,7 @@ def sharing_of(played: PlayedRules, asked: Asked) -> Sharing:
     number: dict[str | None, int] = {None: -1}
     number |= {name: len(teams) + place for place, name in enumerate(cohorts)}
     groups = [
-        QuotaGroup(one.gpus, one.borrow, one.lend, number[one.cohort], one.weight)
-        for one in map(rules.of, teams)
+        QuotaGroup(one.gpus, one.borrow, one.lend, number[one.cohort], one.weight) for one in map(rules.of, teams)
     ]
     groups += [
         QuotaGroup(one.gpus or 0.0, one.borrow, one.lend, number[one.cohort])
@@ -267,14 +264,12 @@ def sharing_of(played: PlayedRules, asked: Asked) -> Sharing:
         np.array([place[name] for name in team], np.int64),
         tier,
         tuple(groups),
-        np.array([1.0, *(quota_share(asked.board, name) for name in asked.fleet.profiles[1:])]),
+        np.array([1.0, *(quota_share(asked.gpu_model, name) for name in asked.fleet.profiles[1:])]),
         rules.order,
         FairShare(rules.half_life_days * SECONDS_PER_DAY),
         stopping.by_tier,
         stopping.reclaim,
-        Preemption(
-            SECONDS_PER_MINUTE * stopping.restart_minutes, SECONDS_PER_MINUTE * stopping.min_run_minutes
-        ),
+        Preemption(SECONDS_PER_MINUTE * stopping.restart_minutes, SECONDS_PER_MINUTE * stopping.min_run_minutes),
         Checkpoints(interval_s, stopping.checkpoint_write_seconds),
         played.failures,
         _hours(rules, team, tier),
@@ -321,9 +316,7 @@ def _what_came(jobs: pl.DataFrame, found: SharedOutcome) -> tuple[pl.DataFrame, 
     return waits, ends
 
 
-def _row(
-    name: str, sides: Sequence[tuple[pl.DataFrame, pl.DataFrame]], length: float, count: int
-) -> dict[str, Any]:
+def _row(name: str, sides: Sequence[tuple[pl.DataFrame, pl.DataFrame]], length: float, count: int) -> dict[str, Any]:
     """The row of a team."""
     mine = pl.lit(value=True) if name == EVERYBODY else pl.col("team") == name
     waits, ends = zip(*((one.filter(mine), other.filter(mine)) for one, other in sides), strict=True)
@@ -369,7 +362,7 @@ def _verdict(row: Mapping[str, float | None]) -> str:
     return MORE if change > 0 else LESS
 
 
-PLACEMENTS = {"lowest": "first free nodes", "consolidate": "consolidated", "spread": "spread"}
+PLACEMENTS = {"lowest": "first idle nodes", "consolidate": "consolidated", "spread": "spread"}
 """Placement rules of the simulator, and what they are called in the table."""
 
 

@@ -64,11 +64,11 @@ class QuotaAdvice:
     def told(self) -> tuple[tuple[str, pl.DataFrame], ...]:
         """The tables that say something, each with what it says."""
         titles = {
-            "quotas": "Quota for the risk that a team states, and GPU-hours a week that it takes from others while "
-            "the fleet is full",
-            "steps": "What each step of a quota costs the others",
-            "budgets": "GPU-hours of the month against budgets, and when they are used up",
-            "checkpoints": "Minutes of work between checkpoints that cost least, by team",
+            "quotas": "Quota for the risk that a team accepts, and GPU-hours a week that it takes from others at "
+            "full capacity",
+            "steps": "Cost of each quota step to the other teams",
+            "budgets": "GPU-hours of the month against budgets, and the date when a budget is used up",
+            "checkpoints": "Checkpoint interval of lowest cost, by team (minutes of work)",
         }
         told = ((title, getattr(self, name)) for name, title in titles.items())
         return tuple((title, table) for title, table in told if table.height)
@@ -85,19 +85,19 @@ def quota_advice(scenario: Scenario) -> QuotaAdvice:
     known = history(scenario)
     rules = rules_of(scenario, known)
     teams = sorted({*demands(scenario)["rightsized"]["tenant"].unique(), *(one.name for one in rules.teams)})
-    paths = _gpus(scenario, teams, known.fleet.board)
+    paths = _gpus(scenario, teams, known.fleet.gpu_model)
     quotas, steps = quotas_for(rules, teams, paths, float(known.fleet.gpus))
     notes = (
-        f"Quotas cover {scenario.horizon_slots * scenario.slot_hours:,.0f} hours ahead on {len(paths)} sample paths of "
-        "right-sized demand; slices count the larger of their shares of compute and memory.",
+        f"Quotas cover {scenario.horizon_intervals * scenario.interval_hours:,.0f} hours ahead on {len(paths)} sample "
+        "paths of right-sized demand; slices count the larger of their shares of compute and memory.",
     )
     return QuotaAdvice(quotas, steps, _budgets(scenario, rules), _checkpoints(scenario, rules), notes)
 
 
-def _gpus(scenario: Scenario, teams: list[str], board: GpuModel) -> Floats:
+def _gpus(scenario: Scenario, teams: list[str], gpu_model: GpuModel) -> Floats:
     """Sample paths of the GPUs of each team, as quotas count them [path, team, slot]."""
     profiles = demands(scenario)["rightsized"]["profile"].unique().sort().to_list()
-    share = np.array([1.0 if name == WHOLE_GPU else quota_share(board, name) for name in profiles])
+    share = np.array([1.0 if name == WHOLE_GPU else quota_share(gpu_model, name) for name in profiles])
     return np.asarray(np.einsum("ktps,p->kts", paths_of(scenario, teams, profiles), share))
 
 
@@ -168,21 +168,21 @@ def _budgets(scenario: Scenario, rules: SharingRules) -> pl.DataFrame:
     here = known.plan_start.astimezone(ZoneInfo(scenario.tz))
     begin = here.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
     end = (begin + timedelta(days=32)).replace(day=1)
-    slots = max(math.ceil((end - here) / timedelta(hours=scenario.slot_hours)), 1)
+    slots = max(math.ceil((end - here) / timedelta(hours=scenario.interval_hours)), 1)
     teams = sorted(stated)
-    ahead = _gpus(scenario.but(horizon_slots=slots), teams, known.fleet.board) * scenario.slot_hours
+    ahead = _gpus(scenario.but(horizon_intervals=slots), teams, known.fleet.gpu_model) * scenario.interval_hours
     rows = []
     for number, name in enumerate(teams):
         used = _held_hours(known.jobs.filter(pl.col("tenant") == name), begin, known.plan_start)
         sums = used + np.cumsum(ahead[:, number], axis=1)
         row = {"team": name, "budget_gpu_hours": stated[name], "used_gpu_hours": used}
-        row |= burn_down(sums, stated[name], used, known.plan_start, scenario.slot_hours)
+        row |= burn_down(sums, stated[name], used, known.plan_start, scenario.interval_hours)
         rows.append(row | {"month_share": (here - begin) / (end - begin)})
     table = pl.DataFrame(rows, infer_schema_length=None)
     return table.select(pl.col(name).cast(kind) for name, kind in schema.items())
 
 
-def burn_down(sums: Floats, budget: float, used: float, now: datetime, slot_hours: float) -> dict[str, Any]:
+def burn_down(sums: Floats, budget: float, used: float, now: datetime, interval_hours: float) -> dict[str, Any]:
     """When sums of GPU-hours, by path and slot, pass a budget: the median, the 5 % and 95 % ends, and how likely.
 
     A date is None where the budget lasts in more than that share of the paths.
@@ -201,7 +201,7 @@ def burn_down(sums: Floats, budget: float, used: float, now: datetime, slot_hour
         at = float(np.sort(slot)[max(math.ceil(share * len(slot)) - 1, 0)])
         if used > budget:
             return now
-        return None if at == np.inf else now + timedelta(hours=at * slot_hours)
+        return None if at == np.inf else now + timedelta(hours=at * interval_hours)
 
     return {
         "used_share": used / budget if budget else None,

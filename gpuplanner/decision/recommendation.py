@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 import numpy as np
 import polars as pl
@@ -12,15 +13,29 @@ import polars as pl
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.schemas import SERVICE, WHOLE_GPU
 from gpuplanner.core.stage_cache import data_folder, stage
-from gpuplanner.core.units import HOURS_PER_WEEK, SECONDS_PER_HOUR, SECONDS_PER_MINUTE
-from gpuplanner.decision.capacity_answers import Recommendation, add_units, decline, recommend, wait_curve
+from gpuplanner.core.units import (
+    HOURS_PER_WEEK,
+    SECONDS_PER_HOUR,
+    SECONDS_PER_MINUTE,
+    UNALLOCATED,
+    percent_text,
+)
+from gpuplanner.decision.capacity_answers import (
+    Recommendation,
+    TeamWaits,
+    add_units,
+    decline,
+    recommend,
+    wait_curve,
+)
 from gpuplanner.decision.decision_text import WHOLE_LIST, in_words, no_decision, uncorrected_decision
 from gpuplanner.decision.decision_types import (
-    NODE_POOLS,
+    AUTOSCALED_POOLS,
+    FEWER_NODES,
+    FULL,
+    MIG_STATIC,
     ON_DEMAND,
     ON_OFF,
-    STATIC_MIG,
-    STATIC_WHOLE,
     TODAY,
     CurvePoint,
     Decision,
@@ -28,7 +43,7 @@ from gpuplanner.decision.decision_types import (
     Measure,
     Saving,
     TeamRow,
-    worth_for,
+    financial_impact_of,
 )
 from gpuplanner.decision.explained_waits import ExplainedWaits, take_jobs
 from gpuplanner.decision.headroom_and_growth import FittedGrowth, fit_growth_per_week, weekly_work
@@ -48,9 +63,9 @@ from gpuplanner.decision.policy_simulation import (
     Knobs,
     Trial,
     WaySetting,
+    allocated_gpu_hours,
     correction_of,
     cut_fleet,
-    held_gpu_hours,
     servable_requests,
 )
 from gpuplanner.decision.requests import Asked, size_classes
@@ -62,10 +77,9 @@ from gpuplanner.usage.gpu_hour_ledger import by_bucket, by_tenant
 from gpuplanner.usage.job_history import History, begin_of, history
 from gpuplanner.usage.period_accounts import ledger
 
-NOBODY = "nobody"
-NOBODYS = ("free", "fragmented", "idle_pending", "reserved", "reconfiguring", "down")
-"""Parts of the installed hours that no team held."""
-IDLE_MEASURES = {ON_OFF: "power_down", NODE_POOLS: "autoscale", ON_DEMAND: "repartition"}
+UNALLOCATED_BUCKETS = ("unallocated", "fragmented", "idle_pending", "reserved", "reconfiguring", "down")
+"""Buckets of installed GPU-hours that were allocated to no team."""
+IDLE_MEASURES = {ON_OFF: "power_down", AUTOSCALED_POOLS: "autoscale", ON_DEMAND: "repartition"}
 """Policies that may save more than to release nodes does, and the measure that each of them is."""
 ALIKE = 0.01
 """A policy that saves by less than this share of the fleet more than a release does is not worth its trouble."""
@@ -116,7 +130,7 @@ def decide(scenario: Scenario, tell: Callable[[str, Trial], object] | None = Non
         return Answer(no_decision(scenario, reason))
     found = contest(scenario, tell)
     # Neither policies nor who changes the fleet plays a part in what is recommended.
-    neutral = scenario.but(policies=None, path="operator", ownership=None, node_lead_s=None)
+    neutral = scenario.but(policies=None, actuator="mig-manager", ownership=None, node_lead_s=None)
     advice, curve = recommended(neutral)
     course = sized = _course(found, advice)
     # Nodes are not powered down where growth exhausts them soon.
@@ -163,7 +177,7 @@ def wait_target(scenario: Scenario) -> WaitTarget:
     """What waits are held to."""
     stated = scenario.target_wait_minutes
     target = {} if stated is None else {"target_s": stated * SECONDS_PER_MINUTE, "stated": True}
-    return WaitTarget(added_s=scenario.wait_minutes * SECONDS_PER_MINUTE, **target)  # type: ignore[arg-type]
+    return WaitTarget(added_s=scenario.max_added_wait_minutes * SECONDS_PER_MINUTE, **target)  # type: ignore[arg-type]
 
 
 def growth_of(known: History) -> FittedGrowth:
@@ -181,8 +195,8 @@ def recommended(scenario: Scenario) -> tuple[Recommendation, tuple[CurvePoint, .
     known, asked, arena, _ = opened(scenario)
     model, growth = wait_model(asked, arena.waits), growth_of(known)
     reason = None
-    if (held := held_share(asked)) < WHOLE_LIST:
-        reason = f"the jobs observed held {held:.1%} of the GPU-hours, so that the list may not be whole"
+    if (held := allocated_share(asked)) < WHOLE_LIST:
+        reason = f"jobs were allocated {percent_text(held, '.1f')} of the GPU-hours: the list of jobs may be incomplete"
     elif known.shared_share > MAX_LEFT_OUT_SHARE:
         reason = "jobs share their GPUs without MIG, which the simulation does not follow"
     if reason is not None:
@@ -194,15 +208,19 @@ def recommended(scenario: Scenario) -> tuple[Recommendation, tuple[CurvePoint, .
 def _decision(found: Contest, advice: Recommendation, course: Course) -> Decision:
     scenario, asked = found.scenario, found.asked
     fleet, measures = asked.nodes.total, course.measures
+    p95 = advice.team_waits.get(None, (None, None))
     decision = Decision(
         sentence="", action=measures[0].action if measures else advice.action, fleet_gpus=fleet,
-        gpus=course.gpus, gpus_mean=course.gpus_mean, layouts=course.layouts, policy=course.policy, path=scenario.path,
+        gpus=course.gpus, gpus_mean=course.gpus_mean, layouts=course.layouts, policy=course.policy,
+        actuator=scenario.actuator,
         saving=course.saving,
-        worth=worth_for(scenario, course.saving, course.gpus, fleet, advice.exhaustion),
+        financial_impact=financial_impact_of(scenario, course.saving, course.gpus, fleet, advice.exhaustion),
         purchase_lead_days=scenario.purchase_lead_days, reason=None if measures else advice.reason, measures=measures,
         service=advice.service, conditions=tuple(filter(None, (one.condition for one in measures))),
-        teams=team_rows(scenario), left_out_share=_left_out(found), fleet_inferred=asked.nodes.inferred,
-        board=found.known.fleet.name, telemetry_matched_gpu_hours=matched_gpu_hours(found.known.trace),
+        teams=team_rows(scenario, advice.team_waits), left_out_share=_left_out(found),
+        fleet_inferred=asked.nodes.inferred,
+        gpu_model=found.known.fleet.name, telemetry_matched_gpu_hours=matched_gpu_hours(found.known.trace),
+        today_p95_minutes=p95[0], recommended_p95_minutes=p95[1],
     )  # fmt: skip
     return in_words(decision, found, advice, course.trial)
 
@@ -212,11 +230,11 @@ def _course(found: Contest, advice: Recommendation) -> Course:
     asked, arena, action = found.asked, found.arena, advice.action
     fleet = asked.nodes.total
     if action in ("repartition", "rightsize"):
-        policy, trial = STATIC_MIG, arena.play(_partitioned(asked, advice))
+        policy, trial = MIG_STATIC, arena.play(_partitioned(asked, advice))
         layouts = _layouts(asked, trial)
     else:
         numbers = _kept_nodes(advice.pools, advice.units)
-        policy = TODAY if len(numbers) == len(asked.nodes.gpus) else STATIC_WHOLE
+        policy = TODAY if len(numbers) == len(asked.nodes.gpus) else FEWER_NODES
         trial = arena.today if policy == TODAY else arena.play(as_they_are(asked, policy, numbers))
         layouts = _grouped(asked, [(number, asked.nodes.layouts[number]) for number in numbers])
     gpus = sum(one.gpus for one in layouts)
@@ -248,10 +266,10 @@ def _idle_powered_down(found: Contest, advice: Recommendation) -> tuple[Recommen
         target, days = wait_target(found.scenario), found.scenario.purchase_lead_days
         advice = recommend(advice.model, target, advice.growth, lead_days=days, more_units=more)
         course = _course(found, advice)
-    gpus, mean = min(arena.most_gpus(trial), course.gpus), fleet - (saving.value or 0.0) / HOURS_PER_WEEK
+    gpus, mean = min(arena.peak_gpus(trial), course.gpus), fleet - (saving.value or 0.0) / HOURS_PER_WEEK
     text = {
-        ON_OFF: "Power idle nodes down", NODE_POOLS: "Let node pools scale with what jobs request",
-        ON_DEMAND: "Partition GPUs as jobs come and go",
+        ON_OFF: "Power idle nodes down", AUTOSCALED_POOLS: "Scale node pools with the requests of jobs",
+        ON_DEMAND: "Partition GPUs on demand",
     }[winner.policy]  # fmt: skip
     text = f"{text}: {mean:,.0f} GPUs are provisioned on average"
     condition = "after release" if course.measures else None
@@ -291,13 +309,13 @@ def _partitioned(asked: Asked, advice: Recommendation) -> WaySetting:
     parts: list[str] = []
     for pool, count in zip(advice.pools, advice.units, strict=True):
         if name := [profiles[number] for number in pool.profiles if number]:
-            parts += [format_layout({name[0]: asked.board.profile(name[0]).max_instances})] * count
+            parts += [format_layout({name[0]: asked.gpu_model.profile(name[0]).max_instances})] * count
     wanted = [WHOLE_GPU] * (gpus - len(parts)) + parts[:gpus]
     layouts = assign_layouts(nodes.layouts, kept_longest(asked), wanted)
     kept = list(layouts)
     fleet, named = cut_fleet(asked, kept, [[layouts[number]] for number in kept])
     knobs: Knobs = {"gpus": int(fleet.gpus.sum()), "requests": advice.view}
-    return WaySetting(STATIC_MIG, advice.view, fleet, named, tuple(kept), knobs=knobs)
+    return WaySetting(MIG_STATIC, advice.view, fleet, named, tuple(kept), knobs=knobs)
 
 
 def _saving(found: Contest, trial: Trial) -> Saving:
@@ -315,7 +333,7 @@ def _layouts(asked: Asked, trial: Trial, gpus: int | None = None) -> tuple[Layou
         numbers = setting.numbers
         return _grouped(asked, [(number, setting.layouts[place][0]) for place, number in enumerate(numbers)])
     cut = trial.outcome.on.filter(pl.col("pool") == 1)
-    most = replace(trial.outcome, on=cut).most_gpus(setting.fleet.gpus, 0.0, asked.seen_s)
+    most = replace(trial.outcome, on=cut).peak_gpus(setting.fleet.gpus, 0.0, asked.seen_s)
     total = setting.gpus if gpus is None else gpus
     left = min(most, total)
     rows: list[tuple[int, tuple[str, ...]]] = []
@@ -336,42 +354,43 @@ def _grouped(asked: Asked, rows: Sequence[tuple[int, Sequence[str]]]) -> tuple[L
     nodes: dict[str, Counter[str]] = {}
     for number, layouts in sorted(rows, key=lambda row: row[0]):
         for layout in layouts:
-            name = "whole" if layout == WHOLE_GPU else layout
+            name = FULL if layout == WHOLE_GPU else layout
             gpus[name] += 1
             if asked.nodes.named:
                 nodes.setdefault(name, Counter())[asked.nodes.names[number]] += 1
-    order = sorted(gpus, key=lambda name: (name != "whole", -gpus[name], name))
+    order = sorted(gpus, key=lambda name: (name != FULL, -gpus[name], name))
     on_nodes = ((name, nodes.get(name, Counter())) for name in order)
     return tuple(LayoutOnNodes(name, gpus[name], tuple(one), tuple(one.values())) for name, one in on_nodes)
 
 
 def _with_more(layouts: tuple[LayoutOnNodes, ...], more: int) -> tuple[LayoutOnNodes, ...]:
-    """The same with so many whole GPUs more, on nodes that are not there yet."""
-    whole = next((one for one in layouts if one.layout == "whole"), LayoutOnNodes("whole", 0))
-    return (replace(whole, gpus=whole.gpus + more), *(one for one in layouts if one.layout != "whole"))
+    """The same layouts with more full GPUs, on nodes that are bought."""
+    full = next((one for one in layouts if one.layout == FULL), LayoutOnNodes(FULL, 0))
+    return (replace(full, gpus=full.gpus + more), *(one for one in layouts if one.layout != FULL))
 
 
-def held_share(asked: Asked) -> float:
+def allocated_share(asked: Asked) -> float:
     """GPU-hours held over those installed."""
     installed = asked.seen_s * asked.nodes.total / SECONDS_PER_HOUR
-    return held_gpu_hours(asked, np.ones(len(asked.start_s), bool)) / max(installed, 1e-9)
+    return allocated_gpu_hours(asked, np.ones(len(asked.start_s), bool)) / max(installed, 1e-9)
 
 
-def team_rows(scenario: Scenario) -> tuple[TeamRow, ...]:
-    """Who held what, the largest first, and last what nobody held."""
+def team_rows(scenario: Scenario, waits: TeamWaits = MappingProxyType({})) -> tuple[TeamRow, ...]:
+    """GPU-hours and waits by team, the largest first, with the unallocated GPU-hours last."""
     known = history(scenario)
     booked = known.fleet.hours_of(ledger(scenario))
     ended_before = (pl.col("end_time") <= known.begin).fill_null(value=False)
     in_window = known.jobs.filter(pl.col("submit_time") < known.end, ~ended_before)
     jobs = dict(in_window.group_by("tenant").len().iter_rows())
     rows = []
-    for row in by_tenant(booked).sort("held_gpu_hours", descending=True).iter_rows(named=True):
-        idle = float(row["held_idle"]) if row["used"] + row["held_idle"] > 0 else None
-        hours, count = float(row["held_gpu_hours"]), int(jobs.get(row["tenant"], 0))
-        rows.append(TeamRow(str(row["tenant"]), hours, idle, count))
+    for row in by_tenant(booked).sort("allocated_gpu_hours", descending=True).iter_rows(named=True):
+        measured = row["used"] + row["allocated_idle"] > 0
+        idle, busy = (float(row[name]) if measured else None for name in ("allocated_idle", "used"))
+        hours, count = float(row["allocated_gpu_hours"]), int(jobs.get(row["tenant"], 0))
+        rows.append(TeamRow(str(row["tenant"]), hours, idle, count, busy, *waits.get(row["tenant"], ())))
     buckets = dict(by_bucket(booked).select("bucket", "gpu_hours").iter_rows())
-    free = sum(hours for name, hours in buckets.items() if name in NOBODYS)
-    return (*rows, TeamRow(NOBODY, float(free), float(free), 0))
+    free = sum(hours for name, hours in buckets.items() if name in UNALLOCATED_BUCKETS)
+    return (*rows, TeamRow(UNALLOCATED, float(free), float(free), 0, 0.0))
 
 
 def _left_out(found: Contest) -> float:

@@ -63,10 +63,10 @@ class PastOutcome:
 class FleetLook:
     """What was found at one instant.
 
-    - ``at``: End of the data; the plan begins ``watch_frozen_hours`` later, and until then all stays as it is.
+    - ``at``: End of the data; the plan begins ``notice_hours`` later, and until then all stays as it is.
     - ``planned``: The plan with its problem, whose fleet begins as it is cut and on today.
     - ``verdict``: What it gains over leaving the fleet as it is for so many ``slots``, to the look after.
-    - ``worth``: Whether that is enough for a change.
+    - ``justified``: Whether that is enough for a change.
     - ``came``: What became of earlier looks whose hours are over, by when they were made.
     - ``nodes``: GPUs of each node, where there is a list of them.
     - ``jobs``: Running jobs that outgrow what they hold, with the profile to move to and what a restart costs.
@@ -75,7 +75,7 @@ class FleetLook:
     at: datetime
     planned: Planned
     verdict: Verdict
-    worth: bool
+    justified: bool
     slots: int
     came: Mapping[str, PastOutcome] = field(default_factory=dict)
     nodes: Mapping[str, int] = field(default_factory=dict)
@@ -84,18 +84,18 @@ class FleetLook:
     @property
     def sentence(self) -> str:
         """What was found, in words."""
-        one, hours = self.verdict, self.slots * self.planned.problem.slot_hours
+        one, hours = self.verdict, self.slots * self.planned.problem.interval_hours
         return (
             f"In {hours:g} h, to the look after, the plan gains {one.gain:,.0f} GPU-hours over the fleet as it is "
             f"({one.low:,.0f} to {one.high:,.0f}), changes paid for; it pays with {one.chance:.0%} chance: "
-            f"{'worth its changes' if self.worth else 'the fleet stays as it is'}."
+            f"{'worth its changes' if self.justified else 'the fleet stays as it is'}."
         )
 
     @property
     def steps(self) -> pl.DataFrame:
         """The first change of the plan, GPU by GPU, in the order that keeps fewest requests waiting; may be empty."""
         table, problem = self.planned.layout_plan, self.planned.problem
-        start, slot = problem.slot_start, timedelta(hours=problem.slot_hours)
+        start, slot = problem.slot_start, timedelta(hours=problem.interval_hours)
         if (before := layouts_before(self.planned.plan, problem)) is not None:
             now = {"slot_start": start - slot, "slot_end": start, "changed": False, "parked": None}
             rows = before.with_columns(pl.lit(value).alias(name) for name, value in now.items())
@@ -104,7 +104,7 @@ class FleetLook:
         moved = table.sort("slot_start").filter(changed)
         if moved.is_empty():
             return pl.DataFrame(schema={"step": pl.Int64})
-        return transition(table, at=moved["slot_start"][0], board=problem.board, change=problem.change)
+        return transition(table, at=moved["slot_start"][0], gpu_model=problem.gpu_model, change=problem.change)
 
 
 def look(scenario: Scenario, every: int, earlier: Mapping[str, PastAdvice] | None = None) -> FleetLook:
@@ -115,10 +115,10 @@ def look(scenario: Scenario, every: int, earlier: Mapping[str, PastAdvice] | Non
     are over it says what came.
     """
     known = history(scenario)
-    jobs, slot = _jobs(known, scenario), timedelta(hours=scenario.slot_hours)
+    jobs, slot = _jobs(known, scenario), timedelta(hours=scenario.interval_hours)
     frozen = _frozen(scenario)
     origin = (known.plan_start - known.recent) // slot
-    steps = frozen + scenario.horizon_slots
+    steps = frozen + scenario.horizon_intervals
     paths = _paths(jobs, origin, steps, scenario.seed)[:, :, frozen:] * scenario.arrival_scale
     start = known.plan_start + frozen * slot
     problem = problem_of(
@@ -136,14 +136,14 @@ def look(scenario: Scenario, every: int, earlier: Mapping[str, PastAdvice] | Non
 
 def _is_over(advice: PastAdvice, known: History, scenario: Scenario) -> bool:
     problem = advice.problem
-    end = problem.slot_start + advice.slots * timedelta(hours=problem.slot_hours)
+    end = problem.slot_start + advice.slots * timedelta(hours=problem.interval_hours)
     seen = known.recent <= problem.slot_start and end <= known.plan_start
-    return seen and problem.slot_hours == scenario.slot_hours
+    return seen and problem.interval_hours == scenario.interval_hours
 
 
 def _outcome(advice: PastAdvice, jobs: RunOff, known: History, scenario: Scenario) -> PastOutcome:
     """Hold the plan of a look, the fleet as it was then and a plan that knows all against the demand that came."""
-    first = (advice.problem.slot_start - known.recent) // timedelta(hours=advice.problem.slot_hours)
+    first = (advice.problem.slot_start - known.recent) // timedelta(hours=advice.problem.interval_hours)
     last = first + advice.slots
     seen = dict(zip(jobs.names, jobs.seen(jobs.names, last)[:, first:], strict=True))
     nobody = np.zeros(advice.slots)
@@ -164,19 +164,22 @@ def _outgrown(known: History, scenario: Scenario) -> pl.DataFrame:
     if known.trace.samples is None or running.is_empty() or scenario.smallest_group:
         return pl.DataFrame(schema=JOB_COLUMNS)
     samples = known.trace.samples.filter(pl.col("job_id").is_in(running["job_id"].implode()))
-    asked = asked_and_used(running, {None: known.fleet.board.name}, samples=samples)
+    asked = asked_and_used(running, {None: known.fleet.gpu_model.name}, samples=samples)
     found = peak_trends(asked, samples, known.plan_start)
     return found.filter("running", pl.col("next_profile").is_not_null()).select(JOB_COLUMNS)
 
 
 def _frozen(scenario: Scenario) -> int:
-    return round(scenario.watch_frozen_hours / scenario.slot_hours)
+    return round(scenario.notice_hours / scenario.interval_hours)
 
 
 def _jobs(known: History, scenario: Scenario) -> RunOff:
     """Jobs of the fleet by the profile that they need, from the recent past on."""
-    view, slot_hours = known.views["rightsized" if known.fleet.can_be_cut else "whole"], scenario.slot_hours
-    return run_off(view, start=known.recent, slot_hours=slot_hours, series="profile", size="instances")
+    view, interval_hours = (
+        known.views["rightsized" if known.fleet.can_be_cut else "whole"],
+        scenario.interval_hours,
+    )
+    return run_off(view, start=known.recent, interval_hours=interval_hours, series="profile", size="instances")
 
 
 def _paths(jobs: RunOff, origin: int, steps: int, seed: int) -> Floats:
@@ -225,19 +228,19 @@ def replay(
     # The first look knows as many days as each one after it.
     scenario = scenario.but(history_days=scenario.history_days + days)
     known = history(scenario)
-    jobs, slot = _jobs(known, scenario), timedelta(hours=scenario.slot_hours)
+    jobs, slot = _jobs(known, scenario), timedelta(hours=scenario.interval_hours)
     end = (known.plan_start - known.recent) // slot
-    span = round(24 * days / scenario.slot_hours)
+    span = round(24 * days / scenario.interval_hours)
     first = end - span
     if first < span:
-        got = f"{end * scenario.slot_hours / 24:.0f}"
+        got = f"{end * scenario.interval_hours / 24:.0f}"
         todo = "Replay fewer days, or raise history_days."
         raise ScenarioError("watch: replay", f"{2 * days} days of recent past", got, todo)
     came = jobs.seen(jobs.names, end)
     problem = problem_of(
         scenario, (EVERYBODY,), jobs.names, came[None, :, first:], start=known.recent + first * slot, prices=None
     )  # fmt: skip
-    horizon, frozen = min(scenario.horizon_slots, span), _frozen(scenario)
+    horizon, frozen = min(scenario.horizon_intervals, span), _frozen(scenario)
     ahead: dict[int, Floats] = {}
     wanted: dict[int, Floats] = {}
 
@@ -254,7 +257,7 @@ def replay(
     verdicts: list[bool] = []
 
     def accept(at: int, part: PlanProblem, standing: Plan, new: Plan) -> bool:
-        known_days = max(round((first + at) * scenario.slot_hours / 24), 1)
+        known_days = max(round((first + at) * scenario.interval_hours / 24), 1)
         verdict = weigh(part, standing, new, ahead[at][:, :, : part.n_slots], until=every, days=known_days)
         verdicts.append(verdict.worth(scenario.watch_chance))
         if told is not None:
@@ -276,7 +279,7 @@ def replay(
     return Replay(problem.slot_start, days, len(verdicts), verdicts.count(False), rows)
 
 
-STATE, METRICS, PAGE, PACK, LOOKS = "watch.json", "watch.prom", "watch.html", "pack", "looks"
+STATE, METRICS, PAGE, PACK, LOOKS = "watch.json", "watch.prom", "watch.html", "bundle", "runs"
 FORMAT = "gpuplanner.watch/3"
 
 
@@ -339,15 +342,23 @@ class Watched:
     def metrics(self) -> str:
         """The state as Prometheus reads it from a file of the node exporter's text collector."""
         told = {
-            "looks_total": ("counter", self.looks, "Looks at the fleet."),
-            "packs_total": ("counter", self.packs, "Change packs written."),
-            "failures_total": ("counter", self.failures, "Looks and readings that failed."),
-            "gain_gpu_hours": ("gauge", self.gain, "Gain of the last plan over the fleet as it is."),
-            "chance_ratio": ("gauge", self.chance, "Chance that the last plan pays, changes paid for."),
-            "judged_total": ("counter", self.judged, "Looks whose hours are over."),
-            "realised_gpu_hours": ("gauge", self.realised, "Gain of the packs of judged looks by what came."),
-            "regret_gpu_hours_total": ("counter", self.regret, "Regret of judged looks against hindsight."),
-            "jobs_to_move": ("gauge", len(self.jobs), "Running jobs that outgrow what they hold."),
+            "looks_total": ("counter", self.looks, "Evaluations of the fleet."),
+            "packs_total": ("counter", self.packs, "Change bundles written."),
+            "failures_total": ("counter", self.failures, "Evaluations and imports that failed."),
+            "gain_gpu_hours": ("gauge", self.gain, "Gain of the last plan over today's fleet."),
+            "chance_ratio": (
+                "gauge",
+                self.chance,
+                "Probability that the last plan pays off.",
+            ),
+            "judged_total": ("counter", self.judged, "Evaluations whose period is over."),
+            "realised_gpu_hours": ("gauge", self.realised, "Realised gain of the change bundles."),
+            "regret_gpu_hours_total": (
+                "counter",
+                self.regret,
+                "Regret against the best plan in hindsight.",
+            ),
+            "jobs_to_move": ("gauge", len(self.jobs), "Running jobs that outgrow their instance."),
         }
         return "".join(
             f"# HELP gpuplanner_watch_{name} {words}\n# TYPE gpuplanner_watch_{name} {kind}\n"
@@ -359,15 +370,15 @@ class Watched:
         """What is remembered after a look at data of this hash."""
         at, gpus = stamp(found.at), found.planned.problem.gpus
         if at < self.at:
-            todo = "Look at the clock of the source; the state stays as it is."
-            raise ScenarioError("watch: end of the data", f"{self.at}, which was seen, or later", at, todo)
+            todo = "Check the clock of the source; the state is unchanged."
+            raise ScenarioError("watch: end of the data", f"{self.at} or later", at, todo)
         words = found.sentence
         if changed := nodes_changed(self.nodes, found.nodes):
             words += f" {changed}"
         elif self.gpus and gpus != self.gpus:
-            words += f" The fleet has {gpus:,} GPUs, at the look before {self.gpus:,}."
-        if self.pack_at and not found.worth:
-            words += f" The pack of {self.pack_at} is not confirmed by this look."
+            words += f" The fleet has {gpus:,} GPUs, {self.gpus:,} at the last evaluation."
+        if self.pack_at and not found.justified:
+            words += f" The change bundle of {self.pack_at} is not confirmed by this evaluation."
         gain, chance = round(found.verdict.gain, 6), round(found.verdict.chance, 6)
         came = found.came
         past = [
@@ -377,13 +388,13 @@ class Watched:
         ]
         newly = [one for one in past if one.at in came]
         return replace(
-            self, data=data, at=at, gpus=gpus, looks=self.looks + 1, packs=self.packs + found.worth,
-            gain=gain, chance=chance, sentence=words, pack_at=at if found.worth else self.pack_at,
+            self, data=data, at=at, gpus=gpus, looks=self.looks + 1, packs=self.packs + found.justified,
+            gain=gain, chance=chance, sentence=words, pack_at=at if found.justified else self.pack_at,
             judged=self.judged + len(newly),
             realised=round(self.realised + sum(one.realised or 0.0 for one in newly if one.pack), 6),
             regret=round(self.regret + sum(one.regret or 0.0 for one in newly), 6),
             # The last 400 looks are told one by one; all of them are in the sums.
-            past=(*past, PastLook(at, found.worth, gain, chance, slots=found.slots))[-400:],
+            past=(*past, PastLook(at, found.justified, gain, chance, slots=found.slots))[-400:],
             nodes=found.nodes,
             jobs=tuple(of_plain(JobAdvice, row) for row in found.jobs.to_dicts()),
         )  # fmt: skip
@@ -407,7 +418,7 @@ def state_of(out: Path) -> Watched:
             raise ValueError(place.name)
         return of_plain(Watched, values)
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-        todo = "Move it away; counts begin anew."
+        todo = f"Remove {place.name}; counters restart at 0."
         raise ScenarioError(str(place), f"a state of {FORMAT!r}", str(error), todo) from None
 
 

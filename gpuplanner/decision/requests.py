@@ -22,11 +22,11 @@ from gpuplanner.simulator.simulation_state import Floats, Ints
 from gpuplanner.usage.job_history import History, todays_nodes
 from gpuplanner.usage.observed_nodes import TodaysNodes
 
-AS_TODAY, REQUESTED, RIGHTSIZED = "as today", "requested", "rightsized"
+AS_TODAY, REQUESTED, RIGHTSIZED = "today", "requested", "rightsized"
 SUBMISSIONS_ALONE = frozenset({"philly", "itp", "simulator"})
 """Sources whose job tables state when jobs came and how long they ran, and not when they started."""
 LIMIT_FACTOR = 2.0
-"""Run-time limit over run time where the source has no limits: people ask for twice what they need."""
+"""Run-time limit over run time where the source has no limits: people request twice the run time they need."""
 LARGEST = (1, 4, 8)
 """Most GPUs of each class of whole GPUs but the last."""
 FEWEST_JOBS = 20
@@ -40,7 +40,7 @@ class Asked:
     - ``jobs``: The jobs, in the order of all arrays.
     - ``nodes``: Today's nodes.
     - ``fleet``: The same as the engine takes them.
-    - ``board``: Board of the nodes.
+    - ``gpu_model``: Board of the nodes.
     - ``views``: Requests as granted today, as asked for, and as needed, where they run as long as they may; of boards
       that cannot be cut the first alone.
     - ``start_s``, ``end_s``, shape (n_jobs,): When each was seen to start and to end, from ``zero`` on [s]; NaN where
@@ -58,7 +58,7 @@ class Asked:
     jobs: pl.DataFrame
     nodes: TodaysNodes
     fleet: NodeFleet
-    board: GpuModel
+    gpu_model: GpuModel
     views: dict[str, NodeRequests]
     start_s: Floats
     end_s: Floats
@@ -107,7 +107,7 @@ def asked_of(known: History) -> Asked:
     all are taken to have started when they came.
     """
     nodes = todays_nodes(known)
-    board = known.fleet.board
+    gpu_model = known.fleet.gpu_model
     zero, end = known.played_since, known.plan_start
     live = (pl.col("end_time").is_null() | (pl.col("end_time") > zero)) & (pl.col("gpus") > 0)
     timed = pl.col("run_s").is_not_null() & pl.col("submit_time").is_not_null()
@@ -130,16 +130,16 @@ def asked_of(known: History) -> Asked:
     run = np.where(np.isnan(stop), np.maximum(not_over, 1.0), stop - start)
     limit = np.fmax(jobs["time_limit_s"].cast(pl.Float64).fill_null(np.nan).to_numpy(), run)
     limit = np.where(jobs["time_limit_s"].is_null().to_numpy(), LIMIT_FACTOR * run, limit)
-    profiles = _profiles(board, nodes, known, mask)
-    fleet = fleet_of(nodes, board, profiles)
+    profiles = _profiles(gpu_model, nodes, known, mask)
+    fleet = fleet_of(nodes, gpu_model, profiles)
     eligible = np.where(np.isnan(eligible), submit, np.fmax(np.fmin(eligible, start), submit))
     came = (submit, eligible)
-    requested = partial(requests_of, fleet=fleet, board=board, came=came, run=run, limit=limit)
+    requested = partial(requests_of, fleet=fleet, gpu_model=gpu_model, came=came, run=run, limit=limit)
     views = _views(known, mask, fleet, requested)
     endless = jobs["time_limit_s"].is_null().to_numpy() & np.isnan(stop) & (start < 0)
     standing = endless | (jobs["job_class"] == SERVICE).fill_null(False).to_numpy()
     return Asked(
-        jobs, nodes, fleet, board, views, start, stop, _pins(jobs, nodes), starts_assumed, zero, end, standing,
+        jobs, nodes, fleet, gpu_model, views, start, stop, _pins(jobs, nodes), starts_assumed, zero, end, standing,
         closed_nodes(known, nodes, zero, end), limits_of(rules_of_queues(known)),
     )  # fmt: skip
 
@@ -171,10 +171,10 @@ def limits_of(rules: SharingRules) -> dict[str, float]:
     }
 
 
-def fleet_of(nodes: TodaysNodes, board: GpuModel, profiles: tuple[str, ...]) -> NodeFleet:
+def fleet_of(nodes: TodaysNodes, gpu_model: GpuModel, profiles: tuple[str, ...]) -> NodeFleet:
     """Today's nodes as the engine takes them: one pool, all on."""
     capacity = np.array([counts_of(layouts, profiles) for layouts in nodes.layouts], np.int64)
-    gpus, weights = np.array(nodes.gpus), np.array([1.0, *(board.share(name) for name in profiles[1:])])
+    gpus, weights = np.array(nodes.gpus), np.array([1.0, *(gpu_model.share(name) for name in profiles[1:])])
     return NodeFleet(profiles, gpus, capacity[:, None, :], np.zeros_like(gpus), weights)
 
 
@@ -196,17 +196,17 @@ def counts_of(layouts: Sequence[str], profiles: tuple[str, ...]) -> list[int]:
     return list(found.values())
 
 
-def _profiles(board: GpuModel, nodes: TodaysNodes, known: History, mask: pl.Series) -> tuple[str, ...]:
+def _profiles(gpu_model: GpuModel, nodes: TodaysNodes, known: History, mask: pl.Series) -> tuple[str, ...]:
     """The whole GPU and every profile that anybody has, asks for or needs, ascending."""
     texts = {one for layouts in nodes.layouts for one in layouts} - {WHOLE_GPU, OFF}
     names = {name for text in texts for name in parse_layout(text)}
-    if board.profiles:
+    if gpu_model.profiles:
         for view in ("requested", "rightsized"):
             names |= set(known.views[view].filter(mask)["profile"].drop_nulls().unique())
-    return ascending_profiles(board, names)
+    return ascending_profiles(gpu_model, names)
 
 
-def ascending_profiles(board: GpuModel, names: Iterable[str]) -> tuple[str, ...]:
+def ascending_profiles(gpu_model: GpuModel, names: Iterable[str]) -> tuple[str, ...]:
     """The whole GPU, and profiles of a board by their size.
 
     Examples
@@ -215,12 +215,12 @@ def ascending_profiles(board: GpuModel, names: Iterable[str]) -> tuple[str, ...]
     >>> ascending_profiles(load_gpu_model("A100-40GB"), ["3g.20gb", "gpu", "1g.5gb"])
     ('gpu', '1g.5gb', '3g.20gb')
     """
-    used = [board.profile(name) for name in names if name != WHOLE_GPU]
+    used = [gpu_model.profile(name) for name in names if name != WHOLE_GPU]
     used.sort(key=lambda one: (one.memory_slices, one.compute_slices, one.name))
     return (WHOLE_GPU, *dict.fromkeys(one.name for one in used))
 
 
-def larger_profiles(board: GpuModel, profiles: Sequence[str]) -> list[list[int]]:
+def larger_profiles(gpu_model: GpuModel, profiles: Sequence[str]) -> list[list[int]]:
     """For each profile the larger ones that may serve it, by memory and slices; whole GPUs serve nobody else.
 
     Examples
@@ -229,7 +229,7 @@ def larger_profiles(board: GpuModel, profiles: Sequence[str]) -> list[list[int]]
     >>> larger_profiles(load_gpu_model("A100-40GB"), ["gpu", "1g.5gb", "2g.10gb", "3g.20gb"])
     [[], [2, 3], [3], []]
     """
-    sliced = [(number, board.profile(name)) for number, name in enumerate(profiles) if number]
+    sliced = [(number, gpu_model.profile(name)) for number, name in enumerate(profiles) if number]
     larger: list[list[int]] = [[]]
     for own, profile in sliced:
         memory, compute = profile.memory_slices, profile.compute_slices
@@ -241,7 +241,7 @@ def larger_profiles(board: GpuModel, profiles: Sequence[str]) -> list[list[int]]
 def _views(
     known: History, mask: pl.Series, fleet: NodeFleet, requested: Callable[[pl.DataFrame], NodeRequests]
 ) -> dict[str, NodeRequests]:
-    board = known.fleet.board
+    gpu_model = known.fleet.gpu_model
     whole = known.views["whole"].filter(mask)
     offered = [name for n, name in enumerate(fleet.profiles) if n and fleet.capacity[:, 0, n].any()]
     asked = known.views["requested"].filter(mask)
@@ -253,23 +253,23 @@ def _views(
         nodes="nodes",
     )
     tables: dict[str, Any] = {AS_TODAY: granted}
-    if board.profiles:
+    if gpu_model.profiles:
         tables |= {REQUESTED: asked, RIGHTSIZED: known.views["rightsized"].filter(mask)}
     views = {name: requested(table) for name, table in tables.items()}
-    if board.profiles and board.sms:
+    if gpu_model.profiles and gpu_model.sms:
         by_class = pl.when(evidence="class").then("sms_needed")
         sizes = known.rightsizing.filter(mask).select(pl.coalesce(tables[RIGHTSIZED]["sms_needed"], by_class))
-        used = sizes.to_series().fill_null(0.0).to_numpy() / board.sms
-        views[RIGHTSIZED] = _moved(views[REQUESTED], views[RIGHTSIZED], used, fleet, board)
+        used = sizes.to_series().fill_null(0.0).to_numpy() / gpu_model.sms
+        views[RIGHTSIZED] = _moved(views[REQUESTED], views[RIGHTSIZED], used, fleet, gpu_model)
     return views
 
 
 def _moved(
-    asked: NodeRequests, needed: NodeRequests, used: Floats, fleet: NodeFleet, board: GpuModel
+    asked: NodeRequests, needed: NodeRequests, used: Floats, fleet: NodeFleet, gpu_model: GpuModel
 ) -> NodeRequests:
     """Jobs on another size than they asked for, that run as long as they may, by the share of SMs that they used."""
-    sizes = [board.profile(name) for name in fleet.profiles[1:]]
-    slices = [((one.sms or 0) / (board.sms or 1), one.memory_slices / board.memory_slices) for one in sizes]
+    sizes = [gpu_model.profile(name) for name in fleet.profiles[1:]]
+    slices = [((one.sms or 0) / (gpu_model.sms or 1), one.memory_slices / gpu_model.memory_slices) for one in sizes]
     parts = np.array([(1.0, 1.0), *slices])
     held, given = (parts[one.profile] * one.total[:, None] for one in (asked, needed))
     longest = asked.run_s * slow_end(used / held[:, 0], (held / given).max(axis=1))
@@ -294,7 +294,7 @@ def slow_end(busy: Floats, times: Floats) -> Floats:
 def requests_of(
     table: pl.DataFrame,
     fleet: NodeFleet,
-    board: GpuModel,
+    gpu_model: GpuModel,
     came: tuple[Floats, Floats],
     run: Floats,
     limit: Floats,
@@ -310,7 +310,7 @@ def requests_of(
         ``profile, instances, nodes`` of each job, and ``sms_needed`` where that is known.
     fleet : NodeFleet
         The nodes, with the names of the profiles.
-    board : GpuModel
+    gpu_model : GpuModel
         Board of the nodes.
     came : tuple of two arrays of float, shape (n_jobs,)
         When each job was submitted, and when it became eligible [s].
@@ -333,9 +333,9 @@ def requests_of(
     nodes = np.where((profile == 0) & (-(-total // nodes) > largest), -(-total // largest), nodes)
     nodes = np.where(total - (-(-total // nodes)) * (nodes - 1) < 1, -(-total // (-(-total // nodes))), nodes)
     slowdown = np.ones(len(run))
-    if "sms_needed" in table.columns and board.profiles:
-        sliced = (board.profile(name).sms or 0 for name in fleet.profiles[1:])
-        sms = np.array([board.sms or 0, *sliced], float)
+    if "sms_needed" in table.columns and gpu_model.profiles:
+        sliced = (gpu_model.profile(name).sms or 0 for name in fleet.profiles[1:])
+        sms = np.array([gpu_model.sms or 0, *sliced], float)
         needed = table["sms_needed"].cast(pl.Float64).fill_null(0.0).to_numpy()
         given = sms[profile] * total
         slower = np.maximum(needed / np.maximum(given, 1e-9), 1.0)
@@ -367,9 +367,7 @@ def _cut_by_successors(jobs: pl.DataFrame, start: Floats, stop: Floats) -> None:
     stop[before] = np.where(stop[before] > start[after], next_start, stop[before])
 
 
-def size_classes(
-    asked: Asked, judged: NDArray[np.bool_], fewest: int = FEWEST_JOBS
-) -> tuple[Ints, tuple[str, ...]]:
+def size_classes(asked: Asked, judged: NDArray[np.bool_], fewest: int = FEWEST_JOBS) -> tuple[Ints, tuple[str, ...]]:
     """Number of the class of each job by what it asked for, and the names: profiles by memory, then whole GPUs.
 
     One with few judged jobs joins its larger neighbour, the largest its smaller; profiles join only profiles.

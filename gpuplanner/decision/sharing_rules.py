@@ -82,8 +82,19 @@ def openings(text: str, tz: str, zero: datetime, seen_s: float) -> tuple[float, 
 
 
 TOP = ("teams", "cohorts", "tiers", "order", "half_life_days", "preemption", "start_hours")
-TEAM = ("name", "board", "gpus", "borrow", "lend", "cohort", "weight", "tier", "gpu_hours_per_month", "risk")
-COHORT = ("name", "board", "parent", "gpus", "borrow", "lend")
+TEAM = (
+    "name",
+    "gpu_model",
+    "gpus",
+    "borrow",
+    "lend",
+    "cohort",
+    "weight",
+    "tier",
+    "gpu_hours_per_month",
+    "risk",
+)
+COHORT = ("name", "gpu_model", "parent", "gpus", "borrow", "lend")
 HOURS = ("team", "tier", "hours")
 MOST_GPUS = 1e7
 
@@ -95,11 +106,11 @@ class TeamQuota:
     - ``gpus``: Its own, also called nominal.
     - ``borrow``, ``lend``: Of others at most, and to others at most.
     - ``cohort``: Within which it lends and borrows; of a cohort the one above it.
-    - ``weight``: Its share where teams take turns, and of what nobody has a quota for.
+    - ``weight``: Its weight of the fair share, and of GPUs without a quota.
     - ``tier``: Of all its jobs; None: as its jobs say.
     - ``gpu_hours_per_month``: Its budget.
     - ``risk``: Share of the hours in which its own GPUs may be too few, for what quota it should have.
-    - ``board``: Whose GPUs these are; None: of each board that no other row of the name is for.
+    - ``gpu_model``: Whose GPUs these are; None: of each board that no other row of the name is for.
     """
 
     name: str
@@ -111,7 +122,7 @@ class TeamQuota:
     tier: str | None = None
     gpu_hours_per_month: float | None = None
     risk: float | None = None
-    board: str | None = None
+    gpu_model: str | None = None
 
 
 @dataclass(frozen=True)
@@ -172,22 +183,22 @@ class SharingRules:
         """What a team has; nothing is limited where it is not named."""
         return next((one for one in self.teams if one.name == team), TeamQuota(team))
 
-    def on(self, board: str, boards: Iterable[str] = ()) -> SharingRules:
+    def on(self, gpu_model: str, boards: Iterable[str] = ()) -> SharingRules:
         """The rules for the GPUs of one board; a row for a board that is not among `boards` is a ``ScenarioError``.
 
         Examples
         --------
-        >>> rules = SharingRules((TeamQuota("a", 8.0), TeamQuota("a", 2.0, board="t4"), TeamQuota("b", board="L4")))
+        >>> rules = SharingRules((TeamQuota("a", 8.0), TeamQuota("a", 2.0, gpu_model="t4")))
         >>> [(one.name, one.gpus) for one in rules.on("T4", ["L4"]).teams]
         [('a', 2.0)]
         """
-        there = [board, *boards]
+        there = [gpu_model, *boards]
         for one in (*self.teams, *self.cohorts):
-            if one.board is not None and not any(is_board(one.board, name) for name in there):
-                got = f"{one.board!r} for {one.name!r}"
+            if one.gpu_model is not None and not any(is_board(one.gpu_model, name) for name in there):
+                got = f"{one.gpu_model!r} for {one.name!r}"
                 todo = "Name it as gpuplanner describe does, or leave it out."
-                raise ScenarioError(self.source, f"a board of the fleet ({examples(there)})", got, todo)
-        teams, cohorts = (_of_board(rows, board) for rows in (self.teams, self.cohorts))
+                raise ScenarioError(self.source, f"a GPU model of the fleet ({examples(there)})", got, todo)
+        teams, cohorts = (_of_board(rows, gpu_model) for rows in (self.teams, self.cohorts))
         return replace(self, teams=teams, cohorts=cohorts)
 
     @property
@@ -199,8 +210,8 @@ class SharingRules:
 def read_quotas(path: str | Path) -> SharingRules:
     r"""Read ``quotas.yaml`` strictly: what is wrong is named with its line.
 
-    ``teams`` is a list of ``name`` and, where they apply, ``board``, ``gpus``, ``borrow``, ``lend``, ``cohort``,
-    ``weight``, ``tier``, ``gpu_hours_per_month`` and ``risk``; ``cohorts`` one of ``name``, ``board``, ``parent``,
+    ``teams`` is a list of ``name`` and, where they apply, ``gpu_model``, ``gpus``, ``borrow``, ``lend``, ``cohort``,
+    ``weight``, ``tier``, ``gpu_hours_per_month`` and ``risk``; ``cohorts`` one of ``name``, ``gpu_model``, ``parent``,
     ``gpus``, ``borrow`` and ``lend``. A name may have a row for each board; one without counts on each board that no
     other is for. ``tiers`` a list of names, the most urgent first; ``order`` fifo or fair, with ``half_life_days``;
     ``preemption`` has ``by_tier``, ``reclaim``, ``min_run_minutes``, ``restart_minutes``, ``checkpoint_minutes`` and
@@ -224,7 +235,7 @@ def read_quotas(path: str | Path) -> SharingRules:
     teams = tuple(_quota(one, TEAM, file, at, tiers) for one, at in list_of(top, "teams", file))
     cohorts = tuple(_quota(one, COHORT, file, at, tiers) for one, at in list_of(top, "cohorts", file))
     for kind, rows in (("teams", teams), ("cohorts", cohorts)):
-        refuse_twice([f"{one.name} on {one.board}" if one.board else one.name for one in rows], file, kind)
+        refuse_twice([f"{one.name} on {one.gpu_model}" if one.gpu_model else one.name for one in rows], file, kind)
     refuse_twice(list(tiers), file, "tiers")
     known = {one.name for one in cohorts} | {one.cohort for one in teams if one.cohort is not None}
     above = {one.name: one.cohort for one in cohorts}
@@ -249,13 +260,13 @@ def rules_of(scenario: Scenario, known: History) -> SharingRules:
 def rules_of_queues(known: History) -> SharingRules:
     """The rules that the data hold for the board that is planned; no quotas where they hold none."""
     table = known.trace.quotas
-    return SharingRules() if table is None or table.is_empty() else quotas_of_queues(table, known.fleet.board)
+    return SharingRules() if table is None or table.is_empty() else quotas_of_queues(table, known.fleet.gpu_model)
 
 
 def rules_in(path: str, known: History) -> SharingRules:
     """The rules of a file for the board that is planned."""
-    boards = (str(one.board) for one in known.fleet.installed.pools)
-    return read_quotas(path).on(known.fleet.board.name, boards)
+    boards = (str(one.gpu_model) for one in known.fleet.installed.pools)
+    return read_quotas(path).on(known.fleet.gpu_model.name, boards)
 
 
 def planned_quotas(rules: SharingRules, teams: Iterable[str]) -> dict[str, Quota]:
@@ -290,7 +301,7 @@ def _quota(given: Any, keys: tuple[str, ...], file: str, line: int, tiers: tuple
     for key, (low, high) in limits.items():
         if values.get(key) is not None:
             found[key] = number_of(values, key, file, low, high)
-    for key, stated in (("cohort", "cohort" if keys == TEAM else "parent"), ("board", "board")):
+    for key, stated in (("cohort", "cohort" if keys == TEAM else "parent"), ("gpu_model", "gpu_model")):
         found[key] = None if values.get(stated) is None else str(values[stated])
     if values.get("tier") is not None:
         found["tier"] = _tier(values, file, tiers)
@@ -318,16 +329,16 @@ def _start_hours(given: Any, file: str, line: int, tiers: tuple[str, ...]) -> St
     return StartHours(str(values["hours"]), team, tier)
 
 
-def is_board(word: str, board: str) -> bool:
+def is_board(word: str, gpu_model: str) -> bool:
     """Whether a word is one for a board."""
-    return word.casefold() == board.casefold() or board in boards_called(word)
+    return word.casefold() == gpu_model.casefold() or gpu_model in boards_called(word)
 
 
-def _of_board(rows: tuple[TeamQuota, ...], board: str) -> tuple[TeamQuota, ...]:
+def _of_board(rows: tuple[TeamQuota, ...], gpu_model: str) -> tuple[TeamQuota, ...]:
     """Of each name the row for a board, else the one for any."""
-    own = [one for one in rows if one.board is not None and is_board(one.board, board)]
+    own = [one for one in rows if one.gpu_model is not None and is_board(one.gpu_model, gpu_model)]
     named = {one.name for one in own}
-    return tuple(one for one in rows if one in own or (one.board is None and one.name not in named))
+    return tuple(one for one in rows if one in own or (one.gpu_model is None and one.name not in named))
 
 
 def _stopping(top: Any, file: str, tiers: tuple[str, ...]) -> Stopping:  # noqa: ANN401 - of a file
@@ -367,7 +378,7 @@ def _refuse_cycle(name: str, above: Mapping[str, str | None], file: str) -> None
         upper = above.get(upper)
 
 
-def quotas_of_queues(table: pl.DataFrame, board: GpuModel) -> SharingRules:
+def quotas_of_queues(table: pl.DataFrame, gpu_model: GpuModel) -> SharingRules:
     """The quotas of queues and accounts for one board, slices as the larger of their shares of compute and memory.
 
     A flavor counts for the board of its nodes, or, where those name none, for each.
@@ -381,13 +392,13 @@ def quotas_of_queues(table: pl.DataFrame, board: GpuModel) -> SharingRules:
     4.0
     """
     rows: dict[str, TeamQuota] = {}
-    cuts = {one.name for one in board.profiles}
+    cuts = {one.name for one in gpu_model.profiles}
     for one in table.sort("tenant", maintain_order=True).iter_rows(named=True):
-        if one["gpu_model"] is not None and not is_board(one["gpu_model"], board.name):
+        if one["gpu_model"] is not None and not is_board(one["gpu_model"], gpu_model.name):
             continue
         if one["profile"] is not None and one["profile"] not in cuts:
             continue
-        part = 1.0 if one["profile"] is None else quota_share(board, one["profile"])
+        part = 1.0 if one["profile"] is None else quota_share(gpu_model, one["profile"])
         weight = one.get("weight") or 1.0
         before = rows.get(one["tenant"], TeamQuota(one["tenant"], 0.0, 0.0, 0.0, one["cohort"], weight))
         columns = {"gpus": "nominal", "borrow": "borrow", "lend": "lend"}
@@ -402,7 +413,7 @@ def _sum(before: float | None, more: float | None, part: float) -> float | None:
     return None if before is None or more is None else before + part * more
 
 
-def quota_share(board: GpuModel, profile: str) -> float:
+def quota_share(gpu_model: GpuModel, profile: str) -> float:
     """What an instance counts against a quota: the larger of its shares of compute and memory.
 
     Examples
@@ -411,8 +422,8 @@ def quota_share(board: GpuModel, profile: str) -> float:
     >>> quota_share(load_gpu_model("H100-80GB-SXM5"), "1g.20gb")
     0.25
     """
-    one = board.profile(profile)
-    return max(one.compute_slices / board.compute_slices, one.memory_slices / board.memory_slices)
+    one = gpu_model.profile(profile)
+    return max(one.compute_slices / gpu_model.compute_slices, one.memory_slices / gpu_model.memory_slices)
 
 
 def entitled_gpus(
@@ -433,7 +444,7 @@ def entitled_gpus(
     if not rules.stated:
         weights = {one.name: one.weight for one in rules.teams}
         by = "the weights" if rules.teams else "equal shares"
-        note = f"No team has a quota: each is due its part of the {fleet_gpus:,.0f} GPUs by {by}."
+        note = f"No team has a quota: {by} of the {fleet_gpus:,.0f} GPUs stand in, which is no entitlement."
         return entitlements(fleet_gpus, names, weights), (note,)
     given = {one.name: one.gpus or 0.0 for one in rules.teams}
     total = sum(given.values())
@@ -450,7 +461,7 @@ def entitled_gpus(
 def unmatched(rules: SharingRules, names: Sequence[str]) -> list[str]:
     """Which teams have no quota, and which quotas and hours no team, in words."""
     late = [one.team for one in rules.start_hours if one.team is not None and one.team not in names]
-    notes = [f"No job is of {examples(late)}: their start_hours hold for nobody."] if late else []
+    notes = [f"No job is of {examples(late)}: their start_hours have no effect."] if late else []
     if not rules.stated:
         return notes
     given = [one.name for one in rules.teams]

@@ -41,7 +41,7 @@ class Headline:
     - ``observed_from``, ``observed_to``, ``plan_from``: Instants: of what was observed in the window, and of the
       plan.
     - ``jobs``, ``tenants``: In the window.
-    - ``board``, ``boards``, ``board_has_mig``: The one to plan for, all in words, and whether it can be cut.
+    - ``gpu_model``, ``boards``, ``board_has_mig``: The one to plan for, all in words, and whether it can be cut.
     - ``cut_gpus``, ``installed_gpus``, ``fleet_gpus``, ``fleet_note``: GPUs that are cut today, that are installed,
       and that are planned for, with a note.
     - ``installed_gpu_hours``, ``allocated_gpu_hours``, ``bucket_gpu_hours``: Of the window, in all, held by jobs, and
@@ -66,7 +66,7 @@ class Headline:
     plan_from: str
     jobs: int
     tenants: int
-    board: str | None
+    gpu_model: str | None
     boards: str
     board_has_mig: bool
     cut_gpus: int
@@ -135,7 +135,7 @@ def headline_of(
         plan_from=known.plan_start.isoformat(),
         jobs=known.jobs.height,
         tenants=known.jobs["tenant"].n_unique(),
-        board=fleet.name,
+        gpu_model=fleet.name,
         boards=fleet.installed.listed,
         board_has_mig=fleet.can_be_cut,
         cut_gpus=fleet.cut_gpus,
@@ -143,7 +143,7 @@ def headline_of(
         fleet_gpus=fleet.gpus,
         fleet_note=fleet.note,
         installed_gpu_hours=sum(buckets.values()),
-        allocated_gpu_hours=float(tables["ledger_tenants"]["held_gpu_hours"].sum()),
+        allocated_gpu_hours=float(tables["ledger_tenants"]["allocated_gpu_hours"].sum()),
         bucket_gpu_hours=buckets,
         **_small_jobs(known),
         energy_kwh=priced.energy_kwh,
@@ -153,7 +153,7 @@ def headline_of(
         recommended_gpus=decision.gpus,
         saved_gpu_hours_per_week=saved,
         saved_fraction=saved / all_week if saved is not None and all_week else None,
-        saved_cost_per_week=decision.worth.usd_per_week,
+        saved_cost_per_week=decision.financial_impact.usd_per_week,
     )
     if priced.price is not None:
         cost, price = str(tables["costs"]["EffectiveCost"].sum()), priced.price
@@ -182,11 +182,11 @@ def _small_jobs(known: History) -> dict[str, Any]:
     smaller = sizes["profile_needed"] != sizes["profile_requested"]
     run_s = known.views["rightsized"].filter(small)["run_s"].fill_null(0.0)
     span_s = max((known.end - known.begin).total_seconds(), 1.0)
-    board = known.fleet.board
+    gpu_model = known.fleet.gpu_model
 
     def gpus(view: str) -> float:
         profile = known.views[view].filter(small)["profile"]
-        share = {name: board.share(name) for name in profile.drop_nulls().unique()}
+        share = {name: gpu_model.share(name) for name in profile.drop_nulls().unique()}
         return float((profile.replace_strict(share, default=0.0) * run_s).sum()) / span_s
 
     return {
@@ -218,7 +218,6 @@ class Provenance:
     - ``price``, ``power``, ``carbon``, ``pue``: What money, energy and carbon rest on; None where it is not known.
     - ``assumptions``: Assumed figures with range and source.
     - ``policies``: What each way to run a fleet means.
-    - ``search``: How the search for the plan ended, in words: files of plans hold only what can be checked.
     """
 
     cautions: tuple[str, ...]
@@ -233,7 +232,6 @@ class Provenance:
     pue: float
     assumptions: Mapping[str, Parameter]
     policies: Mapping[str, str]
-    search: str = ""
 
     @property
     def read(self) -> Stated:
@@ -247,7 +245,6 @@ def provenance_of(
     inputs: Mapping[str, str],
     cautions: Sequence[str],
     doubts: Sequence[str],
-    search: str,
 ) -> Provenance:
     """What a study of some history rests on."""
     return Provenance(
@@ -263,7 +260,6 @@ def provenance_of(
         pue=priced.pue,
         assumptions={name: parameter(name) for name in ASSUMED},
         policies=MEANINGS,
-        search=search,
     )
 
 

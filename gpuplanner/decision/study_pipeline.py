@@ -13,10 +13,10 @@ from typing import Any
 import polars as pl
 
 from gpuplanner.core.errors import GpuPlannerError, ScenarioError, TraceFormatError
-from gpuplanner.core.scenario import FILES, Scenario
+from gpuplanner.core.scenario import FILES, Scenario, require_scenario
 from gpuplanner.core.stage_cache import cache_folder, content_key, data_folder, input_hashes
 from gpuplanner.core.step_functions import slot_ticks, untimed
-from gpuplanner.core.units import HOURS_PER_WEEK, SECONDS_PER_DAY
+from gpuplanner.core.units import HOURS_PER_WEEK, SECONDS_PER_DAY, percent_text
 from gpuplanner.cost.period_costs import Money, money
 from gpuplanner.decision.comparison_record import (
     Comparison,
@@ -52,8 +52,8 @@ from gpuplanner.decision.study import Headline, Study, headline_of, open_study, 
 from gpuplanner.decision.team_fairness import fairness
 from gpuplanner.forecast.demand_changes import complete_until
 from gpuplanner.forecast.demand_outlook import OUTLOOKS, expected_gpu_hours, tomorrow
-from gpuplanner.hardware.actuators import default_path, scenario_abilities
-from gpuplanner.hardware.catalog import export_command, facts, has_price, paths_by_source
+from gpuplanner.hardware.actuators import default_actuator, scenario_abilities
+from gpuplanner.hardware.catalog import actuators_by_source, export_command, facts, has_price
 from gpuplanner.hardware.power_and_carbon import carbon_factor, gpu_hour_price
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.dataset_folder import MARK, open_dataset, told_by
@@ -62,7 +62,7 @@ from gpuplanner.ingest.telemetry.telemetry_quality import match_words
 from gpuplanner.planner.numbered_gpus import layout_changes
 from gpuplanner.simulator.replications import too_short
 from gpuplanner.sizing.request_lines import sharing
-from gpuplanner.usage.allocated_hours import held_by_state
+from gpuplanner.usage.allocated_hours import allocated_by_state
 from gpuplanner.usage.gpu_hour_ledger import by_bucket, by_tenant
 from gpuplanner.usage.job_history import History, end_of, history
 from gpuplanner.usage.period_accounts import ledger, rightsizing_table, use
@@ -73,29 +73,32 @@ from gpuplanner.usage.rightsizing import asked_and_used
 def coarse(found: Comparison, known: Scenario, asked: Scenario) -> Comparison:
     """The answer to another scenario from the comparison that is known of the first, without playing anything.
 
-    Limit, share and path choose anew among the settings that were tried on the days tuned on, which more jobs keep on
+    Limit, share and actuator choose among the settings that were tried on the days tuned on, which more jobs keep on
     for longer; prices are multiplied. The exact answer may find settings between those tried, and judges on other days:
     a coarse one has no range.
     """
     decision = found.decision
     if found.today is None or decision.action == "none":
         return found
-    service = [(one.wait_minutes, one.path, one.arrival_scale) for one in (known, asked)]
+    service = [(one.max_added_wait_minutes, one.actuator, one.arrival_scale) for one in (known, asked)]
     if service[0] != service[1]:
         found = _chosen(_at_demand(found, asked.arrival_scale / known.arrival_scale), asked)
     decision = replace(
         found.decision, purchase_lead_days=asked.purchase_lead_days,
-        path=asked.path, how_sure=("Coarse, from settings that were tried: the exact answer follows.",),
+        actuator=asked.actuator, confidence=("Coarse, from settings that were tried: the exact answer follows.",),
     )  # fmt: skip
     return priced(asked, replace(found, decision=decision))
 
 
 def _chosen(found: Comparison, asked: Scenario) -> Comparison:
-    """Of every way that the path can perform the cheapest setting within the limit, and of these the cheapest."""
+    """Of every way that the actuator can perform the cheapest setting within the limit, and of these the cheapest."""
     assert found.today is not None
-    minutes, before = asked.wait_minutes, found.today.gpu_hours_promised or found.today.gpu_hours or 0.0
+    minutes, before = (
+        asked.max_added_wait_minutes,
+        found.today.gpu_hours_promised or found.today.gpu_hours or 0.0,
+    )
     fleet = history(asked).fleet
-    able = scenario_abilities(asked, fleet.board)
+    able = scenario_abilities(asked, fleet.gpu_model)
     rows = tuple(
         _at(row if row.performable else replace(row, reason=None, performable=True), found, minutes)
         if row.policy not in WAYS or (why_not := WAYS[row.policy].why_not(able, fleet)) is None
@@ -110,7 +113,7 @@ def _chosen(found: Comparison, asked: Scenario) -> Comparison:
     else:
         policy, saving = best.policy, Saving(before - best.gpu_hours)
         said = (
-            f"At {minutes:g} minutes about {before - best.gpu_hours:,.0f} GPU-hours a week are saved: "
+            f"At {minutes:g} minutes about {before - best.gpu_hours:,.0f} GPU-hours per week are saved: "
             f"{SHORT.get(policy, policy)}."
         )
     decision = replace(found.decision, sentence=said, policy=policy, saving=saving, next_steps=())
@@ -120,17 +123,17 @@ def _chosen(found: Comparison, asked: Scenario) -> Comparison:
 
 def _at(row: PolicyRow, found: Comparison, minutes: float) -> PolicyRow:
     """A way by the cheapest of its settings within a limit."""
-    tried = [(one.gpu_hours, one.added_minutes) for one in found.frontier if one.policy == row.policy]
-    if row.gpu_hours_promised is not None and row.added_minutes is not None:
+    tried = [(one.gpu_hours, one.added_wait_p95_minutes) for one in found.frontier if one.policy == row.policy]
+    if row.gpu_hours_promised is not None and row.added_wait_p95_minutes is not None:
         # What was cheaper within the limit and was not taken does not hold on single days.
         taken = row.gpu_hours_promised
         tried = [(hours, added) for hours, added in tried if hours >= taken or added > found.minutes]
-        tried.append((taken, row.added_minutes))
+        tried.append((taken, row.added_wait_p95_minutes))
     within_it = [point for point in tried if point[1] <= minutes]
     if not within_it:
         return replace(row, meets_target=False, reason=row.reason or _none_within(minutes))
     hours, added = min(within_it)
-    return replace(row, gpu_hours=hours, added_minutes=added, meets_target=True, reason=None)
+    return replace(row, gpu_hours=hours, added_wait_p95_minutes=added, meets_target=True, reason=None)
 
 
 def _none_within(minutes: float) -> str:
@@ -149,10 +152,10 @@ def _at_demand(found: Comparison, times: float) -> Comparison:
 
 
 SLURM, KUBERNETES = "Slurm", "Kubernetes"
-NEEDS = {"slurm": SLURM, "operator": KUBERNETES, "dra": KUBERNETES, "autoscaler": KUBERNETES}
+NEEDS = {"slurm": SLURM, "mig-manager": KUBERNETES, "dra": KUBERNETES, "autoscaler": KUBERNETES}
 """Path → the scheduler that it is a part of; NVML and mig-parted work beside any."""
-SCHEDULERS = {"slurm": SLURM, "operator": KUBERNETES}
-"""Usual path of a source → the scheduler that it speaks of."""
+SCHEDULERS = {"slurm": SLURM, "mig-manager": KUBERNETES}
+"""Usual actuator of a source → the scheduler that it speaks of."""
 EXPORTS = {SLURM: "sacct", KUBERNETES: "kubectl"}
 """Scheduler → the export of its jobs in the catalogue."""
 
@@ -245,51 +248,51 @@ def _require_tracked(trace: Dataset) -> None:
     raise TraceFormatError("slurm: AllocTRES", "gres/gpu of jobs", got, todo)
 
 
-def usual_path(folder: Path) -> str:
+def usual_actuator(folder: Path) -> str:
     """Who changes the fleet that a dataset speaks of, unless somebody says otherwise."""
-    return default_path(told_by(folder).stated.source)
+    return default_actuator(told_by(folder).stated.source)
 
 
-def path_of(source: str, asked: str | None) -> str:
-    """The path that was asked for, if the source can have it; else the usual one.
+def actuator_for(source: str, asked: str | None) -> str:
+    """The actuator that was asked for, if the source can have it; else the usual one.
 
     Examples
     --------
-    >>> path_of("slurm", None), path_of("kubernetes", "nvml")
-    ('slurm', 'nvml')
-    >>> path_of("kubernetes", "slurm")
+    >>> actuator_for("slurm", None), actuator_for("kubernetes", "nvidia-smi")
+    ('slurm', 'nvidia-smi')
+    >>> actuator_for("kubernetes", "slurm")
     Traceback (most recent call last):
         ...
-    gpuplanner.core.errors.ScenarioError: path slurm: expected a path that Kubernetes has: operator, parted, ...
+    gpuplanner.core.errors.ScenarioError: actuator slurm: expected an actuator that Kubernetes has: mig-manager, ...
     """
     if asked is None:
-        return default_path(source)
-    there = SCHEDULERS.get(paths_by_source().get(source, ""))
+        return default_actuator(source)
+    there = SCHEDULERS.get(actuators_by_source().get(source, ""))
     needs = NEEDS.get(asked)
     if there is not None and needs is not None and needs != there:
-        known = ("operator", "parted", "nvml", "dra", "autoscaler", "slurm")
+        known = ("mig-manager", "mig-parted", "nvidia-smi", "dra", "autoscaler", "slurm")
         fitting = [name for name in known if NEEDS.get(name) in (None, there)]
-        expected = f"a path that {there} has: {', '.join(fitting)}"
+        expected = f"an actuator that {there} has: {', '.join(fitting)}"
         got = f"jobs of {there} ({source}), and {asked} is a part of {needs}"
-        todo = f"Leave --path out: it is {default_path(source)} then."
-        raise ScenarioError(f"path {asked}", expected, got, todo)
+        todo = f"Leave --actuator out: it is {default_actuator(source)} then."
+        raise ScenarioError(f"actuator {asked}", expected, got, todo)
     return asked
 
 
 def nothing_known(scenario: Scenario, reason: str, source: str) -> Comparison:
     """The answer where nothing can be played, with the command that writes what is missing."""
-    export = export_command(EXPORTS[SCHEDULERS.get(default_path(source), SLURM)])
+    export = export_command(EXPORTS[SCHEDULERS.get(default_actuator(source), SLURM)])
     command = f"{export} && gpuplanner start {export.rpartition(' ')[2]}"
     has_data = (data_folder(scenario.data) / MARK.file).is_file()
     correction = correction_of(scenario.data) if has_data else None
     decision = replace(no_decision(scenario, reason), missing=(Missing(reason, command),))
     if correction is not None:
         decision = uncorrected_decision(scenario, correction)
-    return Comparison(decision, scenario.wait_quantile, scenario.wait_minutes)
+    return Comparison(decision, scenario.wait_percentile, scenario.max_added_wait_minutes)
 
 
 TOLD = 0.0005
-"""Shares that would be printed as 0.0 % are not worth a sentence."""
+"""Share below which a part is left out, as it would be printed as 0.0 %."""
 
 
 def findings(headline: Headline, tables: Mapping[str, pl.DataFrame], decision: Decision) -> list[str]:
@@ -301,48 +304,46 @@ def _where_time_went(headline: Headline, tables: Mapping[str, pl.DataFrame]) -> 
     buckets = {row["bucket"]: row for row in tables["ledger_buckets"].iter_rows(named=True)}
     total = sum(row["gpu_hours"] for row in buckets.values())
     share = {name: row["share"] for name, row in buckets.items()}
-    allocated = share.get("used", 0.0) + share.get("unobserved", 0.0) + share.get("held_idle", 0.0)
+    allocated = share.get("used", 0.0) + share.get("no_telemetry", 0.0) + share.get("allocated_idle", 0.0)
     gpus = headline.installed_gpus
-    text = f"Of {total:,.0f} installed GPU-hours ({gpus:,} GPUs), {allocated:.1%} were allocated"
-    if share.get("unobserved", 0.0) > 0.5 * allocated:
-        text += f"; no activity was measured for {share['unobserved'] / allocated:.0%} of these, so use is unknown"
-    elif "held_idle" in share:
-        top = tables["ledger_tenants"].sort("held_idle", descending=True).row(0, named=True)
-        text += (
-            f" and {share['held_idle']:.1%} were held idle; {top['tenant']} holds the most of the idle time "
-            f"({top['held_idle']:,.0f} GPU-hours)"
-        )
-    if share.get("fragmented", 0.0) >= TOLD:
-        text += f". {share['fragmented']:.1%} stood free in pieces too small for a job that waited"
-    if share.get("idle_pending", 0.0) >= TOLD:
-        text += (
-            f". {share['idle_pending']:.1%} was idle with eligible jobs pending that requested no more; why "
-            "they waited stands under Why jobs waited"
-        )
-    return text + "."
+    part = percent_text(allocated, ".1f")
+    text = f"Of {total:,.0f} installed GPU-hours ({gpus:,} GPUs), {allocated * total:,.0f} ({part}) were allocated"
+    if share.get("no_telemetry", 0.0) > 0.5 * allocated:
+        unknown = percent_text(share["no_telemetry"] / allocated)
+        text += f"; no activity was measured for {unknown} of these, so use is unknown"
+    elif "allocated_idle" in share:
+        top = tables["ledger_tenants"].sort("allocated_idle", descending=True).row(0, named=True)
+        idle = percent_text(share["allocated_idle"], ".1f")
+        text += f"; {idle} were allocated but idle, {top['tenant']} most: {top['allocated_idle']:,.0f} GPU-hours"
+    causes = {"unallocated": "without a waiting job", "fragmented": "fragmented, too few per node for a waiting job",
+              "idle_pending": "idle although a waiting job would have fitted", "reserved": "reserved",
+              "reconfiguring": "reconfiguring", "down": "down"}  # fmt: skip
+    shares = ((share.get(name, 0.0), words) for name, words in causes.items())
+    parts = [f"{percent_text(part, '.1f')} {words}" for part, words in shares if part >= TOLD]
+    return f"{text}. Not allocated: {', '.join(parts)}." if parts else f"{text}."
 
 
 def _who_asks_too_much(headline: Headline) -> str:
     small, more = headline.small_jobs, headline.small_jobs_asking_too_much
     if small == 0:
-        return "No job asks for one GPU or less, so right-sizing and MIG have nothing to cut here."
+        return "No job requests one GPU or less, so rightsizing and MIG save nothing here."
     if not headline.board_has_mig:
-        why = f"{headline.board} cannot be cut" if headline.board else "the data do not name one board"
+        why = f"{headline.gpu_model} has no MIG" if headline.gpu_model else "the data do not name one GPU model"
         return (
-            f"{small:,} jobs ask for one GPU or less. Whole GPUs are planned, since {why}, "
-            "and requests were taken as they are: no saving from right-sizing is claimed."
+            f"{small:,} jobs request one GPU or less. Full GPUs are planned, since {why}, and "
+            "requests are unchanged: rightsizing saves nothing here."
         )
     evidence = headline.small_jobs_with_evidence
     if evidence == 0:
         return (
-            f"None of the {small:,} jobs that ask for one GPU or less has a measurement of memory or activity: "
-            "requests were taken as they are, and no saving from right-sizing is claimed."
+            f"None of the {small:,} jobs that request one GPU or less has a measurement of memory or activity: "
+            "requests are unchanged, and the saving of rightsizing is not known."
         )
     return (
-        f"{more:,} of {small:,} jobs that ask for one GPU or less ({more / small:.0%}) ask for more than they "
-        f"need, judged by measurements of {evidence:,} of them or of their class. Right-sized, they need "
-        f"{headline.small_gpus_rightsized:.0f} GPUs on average instead of {headline.small_gpus_whole:.0f} "
-        "whole ones."
+        f"{more:,} of {small:,} jobs that request one GPU or less ({percent_text(more / small)}) request more than "
+        f"they need; {evidence:,} have a measurement of their own or of their class. On average they occupy "
+        f"{headline.small_gpus_whole:.0f} full GPUs with MIG disabled, or the slices of "
+        f"{headline.small_gpus_rightsized:.0f} GPUs on recommended profiles."
     )
 
 
@@ -366,13 +367,13 @@ def _more_than_there_is(known: History, booked: pl.DataFrame) -> Iterator[str]:
     held = float(began.select((inside * pl.col("gpus")).sum()).item() or 0.0)
     if held > FULL * installed:
         yield (
-            f"Jobs held {held:,.0f} GPU-hours of {installed:,.0f} installed: {gpus:,} GPUs cannot have done that. The "
-            "fleet is larger, or jobs share GPUs; give the nodes (--nodes, or nodes and gpus_per_node in the scenario)."
+            f"Jobs were allocated {held:,.0f} GPU-hours, but {gpus:,} GPUs give {installed:,.0f}. The fleet is larger, "
+            "or jobs share GPUs: import the nodes, or set nodes and gpus_per_node in the scenario."
         )
     largest = max(known.jobs["gpus"].to_list(), default=0)
     if largest > known.fleet.gpus:
         yield (
-            f"A job asks for {largest:,.0f} GPUs of a fleet of {known.fleet.gpus:,}: it can never start, under no "
+            f"A job requests {largest:,.0f} GPUs of a fleet of {known.fleet.gpus:,}: it can never start, under any "
             "policy."
         )
 
@@ -384,12 +385,12 @@ def _thin_record(known: History) -> Iterator[str]:
     if whole < known.plan_start - timedelta(days=1):
         yield (
             f"The record holds only jobs that ended: after {whole:%Y-%m-%d %H:%M} UTC more than a tenth of the "
-            "demand is missing from it, so what is planned from it is too little. Choose a month that ends before."
+            "demand is missing from it, so plans from it are too small. Choose a month that ends before."
         )
     if known.jobs["sm_activity"].null_count() == known.jobs.height:
         yield (
-            "Nobody measured the activity of any job: none is stated, and energy, where it is, takes GPUs that are "
-            "held for fully busy, an upper bound."
+            "No job has measured activity: none is reported, and energy counts allocated GPUs as fully busy, an "
+            "upper bound."
         )
 
 
@@ -398,7 +399,7 @@ def _longer(found: Comparison) -> Iterator[str]:
     today, best = found.today, found.row(found.winner)
     if today is None or best is None or best.policy == TODAY:
         return
-    before, after = today.late_mean_min, best.late_mean_min
+    before, after = today.added_wait_mean_minutes, best.added_wait_mean_minutes
     if before is not None and after is not None and after > max(10.0 * before, 1.0):
         yield (
             f"Within the target jobs start later than today: {after:,.1f} minutes on average instead of {before:,.1f}, "
@@ -417,7 +418,7 @@ def check_options(scenario: Scenario) -> None:
     gpuplanner.core.errors.ScenarioError: currency: expected USD, the currency of the list prices; got EUR. Set ...
     """
     faults = []
-    grid = partial(slot_ticks, scenario.slot_hours, where="scenario")
+    grid = partial(slot_ticks, scenario.interval_hours, where="scenario")
     for check in (partial(carbon_factor, scenario.carbon_region), partial(_currency, scenario), grid):
         try:
             check()
@@ -431,8 +432,8 @@ def _currency(scenario: Scenario) -> None:
     """Without a price of one's own nothing is converted; whose board it is may not be known yet."""
     if scenario.price_usd_per_gpu_hour > 0:
         return
-    if scenario.board and has_price(scenario.board):
-        gpu_hour_price(scenario.board, currency=scenario.currency)
+    if scenario.gpu_model and has_price(scenario.gpu_model):
+        gpu_hour_price(scenario.gpu_model, currency=scenario.currency)
     listed = facts("gpu_prices")["currency"].unique().sort().to_list()
     if scenario.currency not in listed:
         expected = f"{' or '.join(listed)}, the currency of the list prices"
@@ -466,6 +467,7 @@ def evaluate(scenario: Scenario, *, cache: bool = True) -> Study:
     GpuPlannerError
         If the data or the scenario cannot be used; the message says what to do.
     """
+    require_scenario(scenario)
     check_options(scenario)
     inputs = input_hashes(scenario.data, *(getattr(scenario, name) for name in FILES))
     place = cache_folder() / content_key(scenario, inputs)
@@ -493,13 +495,10 @@ def _walk(scenario: Scenario, inputs: Mapping[str, str]) -> Study:
         tables |= _planned_tables(scenario, planned)
         ahead, cautions = tomorrow(scenario), _mismatch(scenario, found)
         if planned.problem.nodes is None and known.fleet.can_be_cut:
-            cautions.append(
-                f"No files for operators are written: the nodes of the plan have no names. {NAME_THEM}"
-            )
+            cautions.append(f"No files for operators are written: the nodes of the plan have no names. {NAME_THEM}")
     else:
         cautions = [f"No forecast and no plan was made: {reason}. What happened stands by itself."]
     doubted = doubts(known, tables["ledger_buckets"], found)
-    search = "" if plan is None else f"{plan.stopped_by}. {plan.explanation}"
     headline = headline_of(known, priced, found.decision, tables, plan, ahead)
     return Study(
         scenario=scenario,
@@ -511,7 +510,7 @@ def _walk(scenario: Scenario, inputs: Mapping[str, str]) -> Study:
         plan_choices=() if reason else plan_choices(scenario),
         over_fixed=None if reason else plan_over_fixed(scenario),
         comparison=found,
-        provenance=provenance_of(known, priced, inputs, cautions, doubted, search),
+        provenance=provenance_of(known, priced, inputs, cautions, doubted),
     )
 
 
@@ -528,7 +527,7 @@ def _past_tables(scenario: Scenario, known: History, priced: Money) -> dict[str,
         "energy": priced.states,
         "weeks": weeks(scenario),
         "use": use(scenario),
-        "ended": held_by_state(known.trace.jobs, start=known.begin, end=known.end),
+        "ended": allocated_by_state(known.trace.jobs, start=known.begin, end=known.end),
     }
 
 
@@ -566,12 +565,12 @@ def _mismatch(scenario: Scenario, compared: Comparison) -> list[str]:
     """Whether what the forecast expects and what policies were judged on are far apart."""
     if compared.today is None or compared.today.busy_gpu_hours is None:
         return []
-    span = scenario.horizon_slots * scenario.slot_hours / HOURS_PER_WEEK
+    span = scenario.horizon_intervals * scenario.interval_hours / HOURS_PER_WEEK
     expected, judged = expected_gpu_hours(scenario) / span, compared.today.busy_gpu_hours
     if 1 / MISMATCH <= (judged + 1) / (expected + 1) <= MISMATCH:
         return []
     return [
-        f"The forecast expects {expected:,.0f} GPU-hours of work a week, the days that policies were judged on hold "
-        f"{judged:,.0f}: demand is not steady, and what was found on the past need not hold for what comes. Plan "
-        "from a month whose demand resembles what comes."
+        f"The forecast expects {expected:,.0f} GPU-hours of work a week, the evaluation window has "
+        f"{judged:,.0f}: demand is not steady, and past results may not apply to the weeks ahead. "
+        "Plan from a month with similar demand."
     ]

@@ -16,7 +16,7 @@ from gpuplanner.core.errors import SchemaError
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.serialization import of_plain, to_plain
 from gpuplanner.core.stage_cache import stage
-from gpuplanner.core.units import SECONDS_PER_HOUR, counted
+from gpuplanner.core.units import SECONDS_PER_HOUR, counted, percent_text
 from gpuplanner.decision.explained_waits import WORDS
 from gpuplanner.decision.policy_comparison import opened
 from gpuplanner.decision.requests import Asked
@@ -78,8 +78,8 @@ def isolated_outcomes(jobs: pl.DataFrame, entitled: Mapping[str, float], run: Sc
     tenants = jobs["tenant"].unique().sort()
     without = [tenant for tenant in tenants if not entitled.get(tenant, 0.0) > 0]
     if without:
-        expected = "an entitlement above 0 for every tenant"
-        todo = "Give all tenants a share, or drop their jobs."
+        expected = "a quota above 0 for every team"
+        todo = "Give every team a quota in quotas.yaml, or leave out its jobs."
         raise SchemaError("finish-time fairness", expected, f"none for {without}", todo)
     parts = []
     for tenant in tenants:
@@ -130,7 +130,7 @@ def finish_time_fairness(shared: pl.DataFrame, isolated: pl.DataFrame) -> pl.Dat
     return both.with_columns(rho=pl.when(pl.col("isolated_jct_s") > 0).then(rho))
 
 
-def rho_by_tenant(fairness: pl.DataFrame) -> pl.DataFrame:
+def slowdown_by_tenant(fairness: pl.DataFrame) -> pl.DataFrame:
     """Mean, worst and late jobs of every tenant.
 
     Parameters
@@ -141,18 +141,20 @@ def rho_by_tenant(fairness: pl.DataFrame) -> pl.DataFrame:
     Returns
     -------
     polars.DataFrame
-        ``tenant``, ``jobs`` that have a rho, ``mean_rho``, ``p95_rho``, ``max_rho`` and ``late_share``, the
+        ``tenant``, ``jobs`` with one, ``mean_slowdown``, ``p95_slowdown``, ``max_slowdown`` and ``slower_share``, the
         share of them with rho above 1, sorted by tenant.
 
     Examples
     --------
-    >>> rho_by_tenant(pl.DataFrame({"tenant": "x", "rho": [1.0, 3.0]})).row(0)
+    >>> slowdown_by_tenant(pl.DataFrame({"tenant": "x", "rho": [1.0, 3.0]})).row(0)
     ('x', 2, 2.0, 2.9, 3.0, 0.5)
     """
     rho = pl.col("rho")
     p95, late = rho.quantile(0.95, "linear"), (rho > 1).mean()
     tenants = fairness.drop_nulls("rho").group_by("tenant")
-    found = tenants.agg(jobs=pl.len(), mean_rho=rho.mean(), p95_rho=p95, max_rho=rho.max(), late_share=late)
+    found = tenants.agg(
+        jobs=pl.len(), mean_slowdown=rho.mean(), p95_slowdown=p95, max_slowdown=rho.max(), slower_share=late
+    )
     return found.sort("tenant")
 
 
@@ -160,7 +162,7 @@ UNITS = 5040
 """Parts of a GPU in which quotas are counted: divisible by every share of a board that the catalogue has."""
 NO_TEAM = "(no team)"
 NEXT_STEPS = {
-    "fragmented": "Fill nodes one after the other, or request fewer GPUs on one node.",
+    "fragmented": "Platform team: fill nodes one by one (CR_Pack_Nodes, MostAllocated); team: fewer GPUs per node.",
     "wrong_layout": "Partition GPUs into the instances that jobs request.",
     "queued_behind": "State time limits near the run times, so that backfill starts jobs, or raise the priority.",
     "limits": "Raise the limit of the team, or of its account, partition or QOS.",
@@ -168,7 +170,17 @@ NEXT_STEPS = {
 }
 """What a team can do by the largest cause of its waits; too few GPUs depend on quotas as well."""
 TINY_GPU_HOURS = 0.05
-_FACTS = ("basis", "rules", "notes", "mean_rho", "max_rho", "jain_satisfaction", "jain_rho")
+TINY_SHARE = 0.01
+"""Share of a team's allocated GPU-hours below which a shortfall or a wait calls for nothing."""
+_FACTS = (
+    "basis",
+    "rules",
+    "notes",
+    "mean_slowdown",
+    "max_slowdown",
+    "jain_fair_share_received",
+    "jain_slowdown",
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -183,8 +195,8 @@ class Fairness:
       cause, as of the wait model, and in GPU-hours; ``why`` its jobs waited and its ``next_step``.
     - ``borrowed``: :func:`gpuplanner.usage.fair_share`.
     - ``shares``: :func:`gpuplanner.usage.fair_share.shares_over_time`.
-    - ``mean_rho``, ``max_rho``: Over all jobs.
-    - ``jain_satisfaction``, ``jain_rho``: Jain's index of the teams' satisfaction, and of 1 / mean rho.
+    - ``mean_slowdown``, ``max_slowdown``: Over all jobs.
+    - ``jain_fair_share_received``, ``jain_slowdown``: Jain's index of the teams' satisfaction, and of 1 / mean rho.
     """
 
     basis: str
@@ -193,26 +205,28 @@ class Fairness:
     teams: pl.DataFrame
     borrowed: pl.DataFrame
     shares: pl.DataFrame
-    mean_rho: float | None
-    max_rho: float | None
-    jain_satisfaction: float | None
-    jain_rho: float | None
+    mean_slowdown: float | None
+    max_slowdown: float | None
+    jain_fair_share_received: float | None
+    jain_slowdown: float | None
 
     @property
     def sentence(self) -> str:
         """The finding in one sentence."""
-        owed = self.teams.filter(pl.col("owed_gpu_hours") > TINY_GPU_HOURS)
+        least = pl.max_horizontal(pl.lit(TINY_GPU_HOURS), TINY_SHARE * pl.col("allocated_gpu_hours"))
+        owed = self.teams.filter(pl.col("shortfall_gpu_hours") > least)
         lent = float(self.teams["lent_gpu_hours"].sum())
         if owed.is_empty():
             return (
-                f"All {self.teams.height} teams got what they were due; {lent:,.0f} GPU-hours that teams did not ask "
-                "for served others."
+                f"All {self.teams.height} teams received their fair share; they lent {lent:,.0f} unused GPU-hours to "
+                "others."
             )
-        worst = owed.sort("owed_gpu_hours", "tenant", descending=[True, False]).row(0, named=True)
+        worst = owed.sort("shortfall_gpu_hours", "tenant", descending=[True, False]).row(0, named=True)
+        short, allocated = (float(self.teams[f"{name}_gpu_hours"].sum()) for name in ("shortfall", "allocated"))
         return (
-            f"{owed.height} of {self.teams.height} teams were kept from GPU-hours that they were due: "
-            f"{owed['owed_gpu_hours'].sum():,.0f} in all, most of them {worst['tenant']} with "
-            f"{worst['owed_gpu_hours']:,.0f}."
+            f"At times {owed.height} of {self.teams.height} teams received less than their fair share: "
+            f"{short:,.0f} GPU-hours short ({percent_text(short / allocated)} of allocated), {worst['tenant']} most, "
+            f"with {worst['shortfall_gpu_hours']:,.0f}."
         )
 
     @property
@@ -254,7 +268,7 @@ def fairness(scenario: Scenario) -> Fairness:
     if asked.starts_assumed:
         requests = asked.granted
         start = play(requests, asked.fleet, queue=scenario.queue).start_s
-        end, basis = start + requests.run_s, "starts as played on today's fleet: the source states none"
+        end, basis = start + requests.run_s, "starts simulated on today's fleet: the source has none"
         seconds = seconds_until(asked, start)
     return shared(asked, rules, start, end, waits_by_team(asked, seconds), basis, scenario.queue)
 
@@ -276,7 +290,7 @@ def shared(
     """Account for jobs that held their GPUs from a start to an end; NaN: not while it was observed."""
     team, requests = teams_of(asked), asked.granted
     # A slice counts against a quota as the larger of its shares of compute and memory.
-    parts = [1.0, *(quota_share(asked.board, name) for name in asked.fleet.profiles[1:])]
+    parts = [1.0, *(quota_share(asked.gpu_model, name) for name in asked.fleet.profiles[1:])]
     units = np.round(UNITS * np.array(parts)).astype(np.int64)[requests.profile] * requests.total
     entitled, notes = entitled_gpus(rules, team, float(asked.nodes.total))
     job_id = pl.int_range(len(team), eager=True).cast(pl.String)
@@ -290,10 +304,10 @@ def shared(
     jobs = frame.select("tenant", submit_s="ready_s", start_s=begun, end_s=end, wanted="gpus", held="gpus")
     claimed = Claims(jobs, UNITS, (0.0, seen))
     rho = _rho(frame, {name: gpus * UNITS for name, gpus in entitled.items()}, queue)
-    late, pairs = rho_by_tenant(rho), borrowing(claimed, entitled)
+    late, pairs = slowdown_by_tenant(rho), borrowing(claimed, entitled)
     lent = pl.DataFrame(lent_hours(claimed, entitled), schema=["tenant", "lent_gpu_hours"], orient="row")
     counts = frame.group_by("tenant").agg(jobs=pl.len())
-    names = {"deficit_gpu_hours": "owed_gpu_hours", "above_gpu_hours": "borrowed_gpu_hours"}
+    names = {"deficit_gpu_hours": "shortfall_gpu_hours", "above_gpu_hours": "borrowed_gpu_hours"}
     teams = tenant_accounts(claimed, entitled).rename(names)
     for table in (lent, counts, late.drop("jobs"), waits):
         teams = teams.join(table, on="tenant", how="left", maintain_order="left")
@@ -301,20 +315,20 @@ def shared(
     said = [why_it_waited(row, pairs) for row in teams.iter_rows(named=True)]
     reasons = pl.DataFrame(said, schema={"why": pl.String, "next_step": pl.String}, orient="row")
     teams = teams.hstack(reasons).select(*_FIRST, pl.exclude(_FIRST))
-    mean_rho, max_rho = rho.select(mean=pl.col("rho").mean(), max=pl.col("rho").max()).row(0)
+    mean_slowdown, max_slowdown = rho.select(mean=pl.col("rho").mean(), max=pl.col("rho").max()).row(0)
     return Fairness(
         basis=basis, rules=rules, notes=notes, teams=teams, borrowed=pairs,
         # Shares of teams are shown in at most 120 slots.
         shares=shares_over_time(claimed, slot_s=max(seen / 120, SECONDS_PER_HOUR)),
-        mean_rho=mean_rho, max_rho=max_rho,
-        jain_satisfaction=jain_index(teams["satisfaction"].drop_nulls().to_numpy()),
-        jain_rho=jain_index(1 / late["mean_rho"].to_numpy()),
+        mean_slowdown=mean_slowdown, max_slowdown=max_slowdown,
+        jain_fair_share_received=jain_index(teams["fair_share_received"].drop_nulls().to_numpy()),
+        jain_slowdown=jain_index(1 / late["mean_slowdown"].to_numpy()),
     )  # fmt: skip
 
 
 _FIRST = (
-    "tenant", "jobs", "entitled_gpus", "held_gpu_hours", "due_gpu_hours", "lent_gpu_hours", "borrowed_gpu_hours",
-    "owed_gpu_hours", "satisfaction", "starvation_h",
+    "tenant", "jobs", "entitled_gpus", "allocated_gpu_hours", "due_gpu_hours", "lent_gpu_hours", "borrowed_gpu_hours",
+    "shortfall_gpu_hours", "fair_share_received", "starved_hours",
 )  # fmt: skip
 
 
@@ -376,27 +390,37 @@ def why_it_waited(row: dict[str, Any], pairs: pl.DataFrame) -> tuple[str, str]:
     --------
     >>> row = {f"waited_{cause}_hours": 0.0 for cause in CAUSES} | {"waited_limits_hours": 8.0}
     >>> why_it_waited(row, pl.DataFrame())[0]
-    'Its jobs waited 8 hours, 100% of it at limits of tenants.'
+    'Its jobs waited 8 hours, 100 % of it limits of teams.'
     """
     waited = {name: row[f"waited_{name}_hours"] for name in CAUSES}
     total, cause = sum(waited.values()), max(CAUSES, key=lambda name: waited[name])
     if total <= 0.05:  # hours that are shown as none
         return "Its jobs did not wait.", "Nothing to do."
     hours = counted(round(total), "hour") if total >= 1 else "less than an hour"
-    why = f"Its jobs waited {hours}, {waited[cause] / total:.0%} of it {WORDS[cause]}."
+    why = f"Its jobs waited {hours}, {percent_text(waited[cause] / total)} of it {WORDS[cause]}."
     if cause in NEXT_STEPS:
         return why, NEXT_STEPS[cause]
 
-    owed = row["owed_gpu_hours"]
+    owed, allocated = row["shortfall_gpu_hours"], row["allocated_gpu_hours"]
     if not row["entitled_gpus"] > 0:
-        return f"{why} It has no quota.", "A quota of its own, or patience."
+        return f"{why} It has no quota.", "Give it a quota."
+    if max(owed, row["waited_gpu_hours"]) < TINY_SHARE * allocated:
+        return f"{why} That is less than 1 % of its GPU-hours.", "Nothing to do."
     # A team that waited for more, and was owed less than a tenth of it, is not helped by what others borrow.
     if owed > max(TINY_GPU_HOURS, 0.1 * row["waited_gpu_hours"]):
-        mine = pairs.filter(pl.col("lender") == row["tenant"], pl.col("borrower") != NOBODY)
+        mine = pairs.filter(pl.col("lender") == row["tenant"])
         mine = mine.sort("gpu_hours", "borrower", descending=[True, False])
-        to = f", most of them held by {mine['borrower'][0]}" if mine.height else ""
-        step = "Let it take back what others borrow (preemption with reclaim), or limit what they may borrow."
-        return f"{why} It was owed {owed:,.1f} GPU-hours{to}.", step
-    alone = f"It was owed {owed:,.1f} GPU-hours alone."
-    held = "It held what it was due." if owed <= TINY_GPU_HOURS else alone
-    return f"{why} {held}", "A larger quota, at the cost of others, or more GPUs."
+        others = mine.filter(pl.col("borrower") != NOBODY)
+        idle = float(mine.filter(borrower=NOBODY)["gpu_hours"].sum())
+        above = float(others["gpu_hours"].sum())
+        parts = [f"{idle:,.1f} while GPUs were idle"] if idle else []
+        if others.height:
+            most = f"{others['borrower'][0]}, {others['gpu_hours'][0]:,.1f}"
+            parts.append(f"{above:,.1f} while other teams were above their fair share (most: {most})")
+        step = "Allow reclaim from borrowers (preemption), or limit borrowing."
+        if above < 2 * idle:
+            step = "GPUs were idle in much of this time: reduce fragmentation first."
+        return f"{why} Its shortfall was {owed:,.1f} GPU-hours: {', '.join(parts)}.", step
+    short = f"Its shortfall was only {owed:,.1f} GPU-hours."
+    received = "It received its fair share." if owed <= TINY_GPU_HOURS else short
+    return f"{why} {received}", "Raise its quota, at the cost of others, or buy GPUs."

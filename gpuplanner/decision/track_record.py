@@ -19,13 +19,13 @@ from gpuplanner.core.step_functions import waiting_since
 from gpuplanner.core.units import HOURS_PER_WEEK, SECONDS_PER_HOUR, money
 from gpuplanner.cost.showback import CENTS
 from gpuplanner.decision.comparison_record import Comparison, comparison
-from gpuplanner.decision.decision_types import DECIMALS, LayoutOnNodes, Saving, worth_for
+from gpuplanner.decision.decision_types import DECIMALS, LayoutOnNodes, Saving, financial_impact_of
 from gpuplanner.decision.policy_comparison import POWER, WAYS
 from gpuplanner.decision.study import Study
 from gpuplanner.forecast.demand_outlook import at_quantile
 from gpuplanner.hardware.gpu_models import GpuModel
 from gpuplanner.planner.plan_problem import UNMET_PRICE
-from gpuplanner.usage.gpu_hour_ledger import HELD_BUCKETS
+from gpuplanner.usage.gpu_hour_ledger import ALLOCATED_BUCKETS
 from gpuplanner.usage.job_history import history
 from gpuplanner.usage.period_accounts import ledger as gpu_time
 from gpuplanner.usage.requested_demand import POOL, demand_series, pool
@@ -78,8 +78,8 @@ def _before(past: pl.DataFrame, ledger: pl.DataFrame, study: Study) -> pl.DataFr
     missing = ledger.filter(pl.col("y").is_null())["ds"].sort()
     if missing.is_empty() or past.is_empty() or missing[0] >= (begin := past["ds"].sort()[0]):
         return past.select("unique_id", "ds", came="y").clear()
-    jobs, slot_hours = history(study.scenario).views["rightsized"], study.scenario.slot_hours
-    earlier = demand_series(jobs, slot_hours=slot_hours, start=missing[0], end=begin, clock="wanted")
+    jobs, interval_hours = history(study.scenario).views["rightsized"], study.scenario.interval_hours
+    earlier = demand_series(jobs, interval_hours=interval_hours, start=missing[0], end=begin, clock="wanted")
     return pool(earlier).select("unique_id", "ds", came="y")
 
 
@@ -108,16 +108,14 @@ def record_of(ledger: pl.DataFrame) -> pl.DataFrame:
     return found.sort("cutoff")
 
 
-def errors_in_money(
-    ledger: pl.DataFrame, scenario: Scenario, board: GpuModel, per_gpu_hour: float
-) -> pl.DataFrame:
+def errors_in_money(ledger: pl.DataFrame, scenario: Scenario, gpu_model: GpuModel, per_gpu_hour: float) -> pl.DataFrame:
     """GPU-hours that were planned too many and too few, by cutoff, and what they cost beyond perfect sight.
 
     An hour too few costs ``price`` planned ones, of which sight would have paid one as well.
     """
-    share = {profile.name: board.share(profile.name) for profile in board.profiles}
+    share = {profile.name: gpu_model.share(profile.name) for profile in gpu_model.profiles}
     name = pl.col("unique_id").str.split("/").list.last()
-    hours = name.replace_strict(share, default=1.0, return_dtype=pl.Float64) * scenario.slot_hours
+    hours = name.replace_strict(share, default=1.0, return_dtype=pl.Float64) * scenario.interval_hours
     missed = (pl.col("planned") - pl.col("y")) * hours
     over, short = missed.clip(lower_bound=0.0), (-missed).clip(lower_bound=0.0)
     cost = (over + (pl.col("price") - 1) * short) * per_gpu_hour
@@ -129,7 +127,7 @@ FORMAT = "gpuplanner savings 2"
 ENDING = ".savings.json"
 SIZES = {1: "1 GPU or less", 4: "2-4 GPUs", 8: "5-8 GPUs"}
 LARGER = "more GPUs"
-HELD, RESTED = "fewer GPUs held", "GPUs at rest"
+HELD, RESTED = "fewer GPUs allocated", "GPUs powered down"
 """Levers that a month's data can tell apart: GPUs that are no longer there, and hours in which GPUs were off."""
 REASONS = ("demand", "service", "not_carried_out")
 
@@ -407,7 +405,7 @@ def _promise(found: Comparison) -> SavingPromise:
         decision=decision.sentence, action=decision.action, policy=decision.policy, gpus=decision.gpus,
         layouts=decision.layouts, gpu_hours=-float(more * HOURS_PER_WEEK) if more > 0 else saving.value or 0.0,
         low=saving.low, high=saving.high, quantile=found.quantile, minutes=found.minutes,
-        usd_per_week=decision.worth.usd_per_week, exhaustion=found.exhaustion.date,
+        usd_per_week=decision.financial_impact.usd_per_week, exhaustion=found.exhaustion.date,
     )  # fmt: skip
 
 
@@ -424,12 +422,12 @@ def _seen(scenario: Scenario, months: tuple[SavingsMonth, ...], promise: SavingP
     last = months[-1] if months else None
     late_before = None if last is None else _late(waits, last.seen.waits, last.promise.minutes) / weeks
     fleet = known.fleet.gpus
-    worth = worth_for(scenario, Saving(fleet * HOURS_PER_WEEK), 0, fleet, gone=True)
+    worth = financial_impact_of(scenario, Saving(fleet * HOURS_PER_WEEK), 0, fleet, gone=True)
     per_hour = max(fleet * HOURS_PER_WEEK, 1.0)
     return MonthSeen(
         begin=known.begin.isoformat(), end=known.end.isoformat(), gpus=installed / HOURS_PER_WEEK,
         installed_gpu_hours=installed, down_gpu_hours=down, rest_gpu_hours=rest,
-        busy_gpu_hours=sum(by_bucket.get(bucket, 0.0) for bucket in HELD_BUCKETS) / weeks, waits=own,
+        busy_gpu_hours=sum(by_bucket.get(bucket, 0.0) for bucket in ALLOCATED_BUCKETS) / weeks, waits=own,
         late_gpu_hours=_late(waits, own, promise.minutes) / weeks, later_gpu_hours=late_before,
         value_per_gpu_hour=None if worth.usd_per_week is None else worth.usd_per_week / per_hour,
         kwh_per_gpu_hour=None if worth.kwh_per_week is None else worth.kwh_per_week / per_hour,

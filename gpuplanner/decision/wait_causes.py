@@ -221,9 +221,7 @@ def find_fits(requests: NodeRequests, seen: OccupancyChanges, weights: Floats) -
 
 
 @compiled_entry
-def fill_fits(
-    seen: OccupancyChanges, free: Ints, kinds: Ints, weights: Floats, state: NDArray[np.int8]
-) -> None:
+def fill_fits(seen: OccupancyChanges, free: Ints, kinds: Ints, weights: Floats, state: NDArray[np.int8]) -> None:
     """Go through the changes and write how each kind of request stands after each instant."""
     count, wide = len(kinds), free.shape[1]
     able, rest_able = np.zeros(count, np.int64), np.zeros(count, np.int64)

@@ -77,9 +77,7 @@ def draw_record(
     return np.concatenate(rows), np.concatenate(arrivals)
 
 
-def scale_load(
-    arrival_s: Floats, fixed: NDArray[np.bool_], load: float | Floats, seen_s: float
-) -> tuple[Ints, Floats]:
+def scale_load(arrival_s: Floats, fixed: NDArray[np.bool_], load: float | Floats, seen_s: float) -> tuple[Ints, Floats]:
     """Let jobs come more or less often; what comes once more does so in another week, at about the same hour.
 
     Parameters
@@ -119,9 +117,7 @@ def scale_load(
     return rows, np.where(nth > 0, moved, arrival_s[rows])
 
 
-def simulate_waits(
-    asked: Asked, waits: ExplainedWaits, fleet: NodeFleet, rows: Ints, arrival_s: Floats
-) -> Floats:
+def simulate_waits(asked: Asked, waits: ExplainedWaits, fleet: NodeFleet, rows: Ints, arrival_s: Floats) -> Floats:
     """Simulate jobs of the record on a fleet, and return what each waits from its eligibility on [s]."""
     requests: NodeRequests = asked.granted.take(rows).at(arrival_s)
     start = waits.queue.start(requests, fleet, rows)
@@ -187,9 +183,7 @@ class WaitModel:
         free = replace(self.waits, queue=queue, arrival_s=known, delay_s=np.zeros_like(known))
         return replace(self, waits=free)
 
-    def draw(
-        self, fleet: NodeFleet, number: int, *, load: float | Floats = 1.0, jobs: Bools | None = None
-    ) -> Floats:
+    def draw(self, fleet: NodeFleet, number: int, *, load: float | Floats = 1.0, jobs: Bools | None = None) -> Floats:
         """95th percentile of the wait of each size in one drawn record [s]; the same records for every fleet.
 
         Parameters
@@ -464,14 +458,14 @@ def best_layout(model: WaitModel) -> dict[str, int] | None:
     number of GPUs, and the shares are found by dynamic programming.
     """
     asked, waits = model.asked, model.waits
-    board, fleet, per_node = asked.board, asked.fleet, asked.usual_node
+    gpu_model, fleet, per_node = asked.gpu_model, asked.fleet, asked.usual_node
     total = int(asked.nodes.total)
     used = np.unique(asked.granted.profile[waits.judged]).tolist()
     if len(set(used) | set(np.flatnonzero(fleet.capacity.any(axis=(0, 1))).tolist())) < 2:
         return None
     costs: list[Floats] = []
     for profile in used:
-        instances = 1 if profile == 0 else board.profile(fleet.profiles[profile]).max_instances
+        instances = 1 if profile == 0 else gpu_model.profile(fleet.profiles[profile]).max_instances
         costs.append(hours_by_gpus(model, profile, total, instances, per_node))
     shares, _ = share_out(costs, total)
     names = (fleet.profiles[profile] for profile in used)

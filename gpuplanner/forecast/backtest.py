@@ -310,14 +310,12 @@ def _as_seen(grid: SeriesGrid, known: Known, end: int) -> np.ndarray:
     return np.where(np.isnan(grid.values[:, :end]), np.nan, known.seen(grid.ids, end))
 
 
-def _origins(
-    grid: SeriesGrid, ahead: int, windows: int, step: int | None, walk: bool
-) -> tuple[tuple[int, ...], int]:
+def _origins(grid: SeriesGrid, ahead: int, windows: int, step: int | None, walk: bool) -> tuple[tuple[int, ...], int]:
     """Ends of history to forecast from, ascending, and the distance between them."""
     last = grid.values.shape[1] - ahead
     if ahead < 1 or windows < 1 or last < 2 or (step is not None and step < 1):
-        expected = "horizon, windows and step of at least 1, and two slots more than the horizon"
-        got = f"horizon {ahead}, windows {windows}, step {step}, {grid.values.shape[1]} slots"
+        expected = "horizon, windows and step of at least 1, and two intervals more than the horizon"
+        got = f"horizon {ahead}, windows {windows}, step {step}, {grid.values.shape[1]} intervals"
         todo = "Shorten the horizon or give a longer history."
         raise SchemaError("forecast: history", expected, got, todo)
     earliest = min(2 * grid.week, max(2 * grid.season, last // 2), last)

@@ -364,7 +364,7 @@ def hours_of(calendar: pl.DataFrame, start: datetime) -> tuple[np.ndarray, ...]:
 
 
 def gpus_announced(
-    jobs: pl.DataFrame, ids: Sequence[str], whole: str, start: datetime, slot_hours: float, slots: int
+    jobs: pl.DataFrame, ids: Sequence[str], whole: str, start: datetime, interval_hours: float, slots: int
 ) -> np.ndarray:
     """Mean GPUs of announced jobs in every slot from `start` on.
 
@@ -379,7 +379,7 @@ def gpus_announced(
     [[0.0, 4.0, 4.0, 0.0], [0.0, 4.0, 4.0, 0.0]]
     """
     begin, end = (
-        ((jobs[name] - start).dt.total_microseconds() / (1e6 * SECONDS_PER_HOUR * slot_hours)).to_numpy()
+        ((jobs[name] - start).dt.total_microseconds() / (1e6 * SECONDS_PER_HOUR * interval_hours)).to_numpy()
         for name in ("start_time", "end_time")
     )
     named = [uid.rpartition("/")[0] for uid in ids]
@@ -397,14 +397,14 @@ def _read(path: Path, columns: Mapping[str, Any]) -> pl.DataFrame:
         parquet = path.suffix == ".parquet"
         table = pl.read_parquet(path) if parquet else pl.read_csv(path, try_parse_dates=True)
     except (OSError, pl.exceptions.PolarsError) as error:
-        raise ScenarioError(str(path), f"a table with {names}", first_line(error), "Mend it.") from None
+        raise ScenarioError(str(path), f"a table with {names}", first_line(error), f"Fix {path.name}.") from None
     faults = [name for name in columns if name not in table.columns]
     zones = {name: getattr(kind, "time_zone", None) for name, kind in table.schema.items()}
     faults += [name for name in ("start_time", "end_time") if name in zones and zones[name] is None]
     if faults or not table.height:
         expected = f"columns {names}, times with a zone such as 2026-02-14T09:00Z, one row or more"
         got = f"{table.height} rows; missing or without a zone: {examples(faults)}"
-        raise ScenarioError(str(path), expected, got, "Mend the file.")
+        raise ScenarioError(str(path), expected, got, f"Fix {path.name}.")
     times = pl.col("start_time", "end_time").dt.convert_time_zone("UTC").dt.cast_time_unit("us")
     rest = [pl.col(name).cast(kind) for name, kind in columns.items() if kind is not pl.Datetime]
     return table.select(*rest, times).select(list(columns))
@@ -415,5 +415,5 @@ def _sound(table: pl.DataFrame, odd: pl.DataFrame, path: Path, rule: str) -> pl.
     if bad.height:
         expected = " and ".join(filter(None, (rule, "an end after its start")))
         got = f"{bad.height} other rows, first {bad.row(0)}"
-        raise ScenarioError(str(path), expected, got, "Mend the file.")
+        raise ScenarioError(str(path), expected, got, f"Fix {path.name}.")
     return table

@@ -55,7 +55,7 @@ def demands(scenario: Scenario) -> dict[str, pl.DataFrame]:
     known = history(scenario)
     span = {"start": known.recent, "end": known.plan_start}
     return {
-        view: demand_series(jobs, slot_hours=scenario.slot_hours, clock="wanted", **span)
+        view: demand_series(jobs, interval_hours=scenario.interval_hours, clock="wanted", **span)
         for view, jobs in known.views.items()
     }
 
@@ -111,14 +111,14 @@ def pooled(scenario: Scenario) -> ForecastResult:
         view.select(*NEEDED, "profile", "instances", series=pl.format("{}/{}", pl.lit(name), "profile"))
         for name, view in past.views.items()
     )
-    known = _known(jobs, past, scenario.slot_hours)
-    return forecast_demand(pl.concat(series), horizon=scenario.horizon_slots, known=known)
+    known = _known(jobs, past, scenario.interval_hours)
+    return forecast_demand(pl.concat(series), horizon=scenario.horizon_intervals, known=known)
 
 
-def _known(jobs: pl.DataFrame, past: History, slot_hours: float) -> RunOff:
+def _known(jobs: pl.DataFrame, past: History, interval_hours: float) -> RunOff:
     """What runs, waits and has come, for series of instances that column ``series`` names."""
     counted = jobs.filter(pl.col("profile").is_not_null())
-    return run_off(counted, start=past.recent, slot_hours=slot_hours, series="series", size="instances")
+    return run_off(counted, start=past.recent, interval_hours=interval_hours, series="series", size="instances")
 
 
 @shelved_forecast
@@ -126,8 +126,8 @@ def tenants(scenario: Scenario) -> ForecastResult:
     """Forecast of every tenant and profile in the right-sized view."""
     past = history(scenario)
     jobs = past.views["rightsized"].with_columns(series=pl.format("{}/{}", "tenant", "profile"))
-    known = _known(jobs, past, scenario.slot_hours)
-    return forecast_demand(demands(scenario)["rightsized"], horizon=scenario.horizon_slots, known=known)
+    known = _known(jobs, past, scenario.interval_hours)
+    return forecast_demand(demands(scenario)["rightsized"], horizon=scenario.horizon_intervals, known=known)
 
 
 def _outlook(scenario: Scenario, view: str) -> Outlook:
@@ -205,10 +205,10 @@ def tomorrow(scenario: Scenario) -> Tomorrow:
     ('12:00', True)
     """
     past = history(scenario)
-    known = run_off(past.views["whole"], start=past.recent, slot_hours=scenario.slot_hours, total=POOL)
+    known = run_off(past.views["whole"], start=past.recent, interval_hours=scenario.interval_hours, total=POOL)
     day = past.plan_start.astimezone(ZoneInfo(scenario.tz)) + timedelta(days=1)
     noon = day.replace(hour=12, minute=0)
-    slot = timedelta(hours=scenario.slot_hours)
+    slot = timedelta(hours=scenario.interval_hours)
     origin = (past.plan_start - past.recent) // slot
     steps = (noon - past.recent) // slot - origin + 1
     running, coming = known.parts([POOL], origin, steps, scenario.seed)
@@ -220,11 +220,11 @@ def paths_of(scenario: Scenario, tenants: Sequence[str], profiles: Sequence[str]
     """Sample paths of right-sized demand over the horizon, from what runs and what will come."""
     past = history(scenario)
     jobs = past.views["rightsized"].with_columns(series=pl.format("{}/{}", "tenant", "profile"))
-    known = _known(jobs, past, scenario.slot_hours)
-    origin = (past.plan_start - past.recent) // timedelta(hours=scenario.slot_hours)
+    known = _known(jobs, past, scenario.interval_hours)
+    origin = (past.plan_start - past.recent) // timedelta(hours=scenario.interval_hours)
     ids = [f"{tenant}/{profile}" for tenant in tenants for profile in profiles]
     asked = [uid for uid in ids if uid in known.names]
-    steps = scenario.horizon_slots
+    steps = scenario.horizon_intervals
     drawn = dict(zip(asked, known.draws(asked, origin, steps, scenario.seed), strict=True))
     none = np.zeros((PATHS, steps))
     every = np.stack([drawn.get(uid, none) for uid in ids])
@@ -245,9 +245,9 @@ def expected_gpu_hours(scenario: Scenario) -> float:
     forecast = OUTLOOKS["requested" if fleet.cut_gpus else "whole"](scenario).result.forecast
     profile = pl.col("unique_id").str.split("/").list.last()
     names = forecast.select(profile).to_series().unique()
-    share = profile.replace_strict({name: fleet.board.share(name) for name in names}, return_dtype=pl.Float64)
+    share = profile.replace_strict({name: fleet.gpu_model.share(name) for name in names}, return_dtype=pl.Float64)
     gpus = forecast.select((pl.col("mean") * share).sum()).item()
-    return float(gpus) * scenario.slot_hours * scenario.arrival_scale
+    return float(gpus) * scenario.interval_hours * scenario.arrival_scale
 
 
 def at_quantile(forecast: pl.DataFrame, quantile: float) -> pl.DataFrame:
@@ -269,7 +269,7 @@ def at_quantile(forecast: pl.DataFrame, quantile: float) -> pl.DataFrame:
 __all__ = ["Wanted", "ahead_of", "rolling", "wanted"]
 
 MOSTLY = 0.4
-"""Share of the folds that only calibrate: 8 of 20."""
+"""Share of the cutoffs that only calibrate: 8 of 20."""
 
 
 def rolling(
@@ -277,7 +277,7 @@ def rolling(
     *,
     horizon: int,
     gap: int,
-    folds: int,
+    cutoffs: int,
     models: tuple[str, ...],
     price: float | None,
     with_known: bool = True,
@@ -290,7 +290,7 @@ def rolling(
         source.demand,
         horizon=horizon,
         gap=gap,
-        windows=folds,
+        windows=cutoffs,
         known=source.known if with_known else None,
         models=models,
         caps=source.caps,
@@ -324,7 +324,7 @@ def ahead_of(
         source,
         horizon=horizon,
         gap=gap,
-        folds=8,
+        cutoffs=8,
         models=weighed(models, with_jobs=with_known and source.known is not None),
         price=price,
         with_known=with_known,
@@ -338,7 +338,7 @@ def ahead_of(
     more = source.on_top(horizon, gap)[[source.ids.index(uid) for uid in ids]].ravel()
     values = ("mean", *(name for name in table.columns if name.startswith("q")))
     table = table.with_columns(pl.col(values) + pl.Series("more", more))
-    record = scores.filter(pl.col("model") == CHOSEN).select("unique_id", "folds", "mase", "coverage_90")
+    record = scores.filter(pl.col("model") == CHOSEN).select("unique_id", "cutoffs", "mase", "coverage_90")
     naive = scores.filter(pl.col("model") == "Naive").select("unique_id", naive_mase="mase")
     words = pl.DataFrame({"unique_id": judged.test.grid.ids, "weights": weights_in_words(judged)})
     choice = (

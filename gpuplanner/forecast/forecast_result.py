@@ -44,7 +44,7 @@ def cost_curve(paths: np.ndarray, price: float) -> pl.DataFrame:
     0.8
     """
     if not price > 1:
-        expected = "above 1: else nothing is worth planning"
+        expected = "above 1, else no plan pays off"
         raise SchemaError("cost curve: price", expected, f"{price}", "Raise it.")
     best = 1 - 1 / price
     levels = sorted({*QUANTILES, round(best, 6)})
@@ -174,9 +174,7 @@ def forecast_demand(
     ['constant']
     """
     models = weighed(CANDIDATES, with_jobs=known is not None)
-    test = backtest(
-        demand, horizon=horizon, windows=windows, step=step, known=known, models=models, seed=seed
-    )
+    test = backtest(demand, horizon=horizon, windows=windows, step=step, known=known, models=models, seed=seed)
     judged = judge(test, price=price)
     scores = score(test, judged=judged)
     forecast = ahead_table(judged, known=known, seed=seed)

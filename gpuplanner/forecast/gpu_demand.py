@@ -38,7 +38,7 @@ class Wanted:
     """Series of GPUs, what is known of their jobs, and up to when.
 
     - ``start``: First slot.
-    - ``slots``, ``slot_hours``: Number of slots up to the origin, and their length [h].
+    - ``slots``, ``interval_hours``: Number of slots up to the origin, and their length [h].
     - ``ids``: Series, the fleet as ``all/...``.
     - ``sums``: Series that are sums of others, with those.
     - ``known``: None where the source has no jobs.
@@ -51,7 +51,7 @@ class Wanted:
 
     start: datetime
     slots: int
-    slot_hours: float
+    interval_hours: float
     ids: tuple[str, ...]
     known: RunOff | None
     values: np.ndarray
@@ -63,7 +63,7 @@ class Wanted:
     @cached_property
     def demand(self) -> pl.DataFrame:
         """Table ``schemas.Demand``."""
-        ds = [self.start + number * timedelta(hours=self.slot_hours) for number in range(self.slots)]
+        ds = [self.start + number * timedelta(hours=self.interval_hours) for number in range(self.slots)]
         parts = []
         for uid, row in zip(self.ids, self.values, strict=True):
             tenant, _, profile = uid.rpartition("/")
@@ -84,7 +84,7 @@ class Wanted:
             return np.zeros((len(self.ids), horizon))
         origin = self._ahead(1, 0)[0]
         slots = gap + horizon
-        more = gpus_announced(self.announced, self.ids, self.whole, origin, self.slot_hours, slots)[:, gap:]
+        more = gpus_announced(self.announced, self.ids, self.whole, origin, self.interval_hours, slots)[:, gap:]
         for name, parts in self.sums.items():
             if name != self.whole:
                 more[self.ids.index(name)] += more[[self.ids.index(part) for part in parts]].sum(axis=0)
@@ -132,14 +132,14 @@ class Wanted:
         return self.known
 
     def _ahead(self, horizon: int, gap: int) -> list[datetime]:
-        slot = timedelta(hours=self.slot_hours)
+        slot = timedelta(hours=self.interval_hours)
         return [self.start + (self.slots + gap + number) * slot for number in range(horizon)]
 
     def running(self) -> pl.DataFrame:
         """What runs at the origin and how much of it is left, by series."""
         if self.known is None:
             return pl.DataFrame(schema={"unique_id": pl.String, "jobs": pl.UInt32})
-        at = self.slots * self.slot_hours
+        at = self.slots * self.interval_hours
         jobs = self.known.known(self.slots)
         begun = np.isfinite(jobs.begin)
         table = pl.DataFrame(
@@ -188,7 +188,7 @@ LAID_OUT = (*NEEDED, "gpu_model")
 """Columns of jobs that a forecast looks at."""
 SILENCE = timedelta(days=56)
 """Nothing that came before so long a silence says what comes next."""
-UNSAID = "(board unknown)"
+UNSAID = "(GPU model unknown)"
 OWN = "(own)"
 """Jobs of a tenant whose name is the beginning of others'."""
 HOUR = timedelta(hours=1)
@@ -210,24 +210,24 @@ def wanted(
         past = history(scenario)
         jobs = past.views["rightsized"].with_columns(profile=pl.format(POOL + "/{}", "profile"))
         return laid_out(
-            jobs, trace_end=past.plan_start, at=at or past.plan_start, slot_hours=scenario.slot_hours,
+            jobs, trace_end=past.plan_start, at=at or past.plan_start, interval_hours=scenario.interval_hours,
             series="profile", size="instances", suffix="", total=False, calendar=calendar,
         )  # fmt: skip
     trace = study_trace(scenario, columns=LAID_OUT, at=at, days=SILENCE.days)
     if "jobs" in trace.tables:
-        jobs, remarks = by_board(trace.jobs, forced=by == "board")
+        jobs, remarks = by_board(trace.jobs, forced=by == "gpu_model")
         return laid_out(
-            jobs, trace_end=end_of(trace), at=at, slot_hours=scenario.slot_hours, series="series",
+            jobs, trace_end=end_of(trace), at=at, interval_hours=scenario.interval_hours, series="series",
             calendar=calendar, remarks=remarks,
         )  # fmt: skip
     if "occupancy" in trace.tables:
-        return occupied(trace.tables["occupancy"], scenario.slot_hours, at)
+        return occupied(trace.tables["occupancy"], scenario.interval_hours, at)
     if trace.samples is None:
         tables = ", ".join(sorted(trace.tables)) or "nothing"
         expected = "jobs, readings of pools, or telemetry of devices"
         todo = "Ingest a list of jobs or samples into the folder."
         raise ScenarioError(f"forecast of {scenario.data!r}", expected, tables, todo)
-    return sampled(scan_samples(data_folder(scenario.data)), scenario.slot_hours, at)
+    return sampled(scan_samples(data_folder(scenario.data)), scenario.interval_hours, at)
 
 
 def laid_out(
@@ -235,7 +235,7 @@ def laid_out(
     *,
     trace_end: datetime,
     at: datetime | None = None,
-    slot_hours: float = 1.0,
+    interval_hours: float = 1.0,
     series: str = "tenant",
     size: str = "gpus",
     suffix: str = f"/{WHOLE_GPU}",
@@ -250,10 +250,10 @@ def laid_out(
         if end < trace_end:
             remarks += (
                 f"the record holds only jobs that ended: after {end:%Y-%m-%d %H:%M} more than a tenth of the "
-                "demand is missing from it, and is cut off",
+                "demand is missing from it, and is left out",
             )
     jobs = jobs.filter(pl.col("submit_time") < end, pl.col(size) > 0)
-    slot = timedelta(hours=slot_hours)
+    slot = timedelta(hours=interval_hours)
     start, before = _begin(jobs, end)
     start = _floor(start, slot)
     if before:
@@ -263,22 +263,28 @@ def laid_out(
         )
     slots = (end - start) // slot
     if slots < 2:
-        expected = f"two slots with jobs before {end:%Y-%m-%d %H:%M}"
-        raise ScenarioError("forecast", expected, f"{slots}", "Choose a later origin.")
+        expected = f"two intervals with jobs before {end:%Y-%m-%d %H:%M}"
+        raise ScenarioError("forecast", expected, f"{slots}", "Choose a later cutoff (--at).")
     events = () if calendar is None else hours_of(calendar, start)
     sums: dict[str, tuple[str, ...]] = {}
     if total:
         jobs, parts = _levels(jobs, series)
         sums = {name + suffix: tuple(one + suffix for one in leaves) for name, leaves in parts.items()}
     known = run_off(
-        jobs, start=start, slot_hours=slot_hours, series=series, size=size, suffix=suffix, events=events
+        jobs,
+        start=start,
+        interval_hours=interval_hours,
+        series=series,
+        size=size,
+        suffix=suffix,
+        events=events,
     )
     number = {name: at for at, name in enumerate(known.names)}
     totals = {name: tuple(number[one] for one in leaves) for name, leaves in sums.items()}
     known = replace(known, totals=totals)
     ids = (*known.names, *totals)
     remarks += _short(slots * slot)
-    return Wanted(start, slots, slot_hours, ids, known, known.seen(ids, slots), {}, remarks, sums=sums)
+    return Wanted(start, slots, interval_hours, ids, known, known.seen(ids, slots), {}, remarks, sums=sums)
 
 
 def by_board(jobs: pl.DataFrame, *, forced: bool) -> tuple[pl.DataFrame, tuple[str, ...]]:
@@ -286,11 +292,11 @@ def by_board(jobs: pl.DataFrame, *, forced: bool) -> tuple[pl.DataFrame, tuple[s
     asked = jobs.select(pl.col("gpu_model").filter(pl.col("gpus") > 0).unique()).to_series()
     boards = asked.drop_nulls().len()
     apart = boards > 1 and (forced or not asked.null_count())
-    board = pl.col("gpu_model").cast(pl.String).fill_null(UNSAID)
-    named = pl.format("{}/{}", "tenant", board) if apart else pl.col("tenant")
+    gpu_model = pl.col("gpu_model").cast(pl.String).fill_null(UNSAID)
+    named = pl.format("{}/{}", "tenant", gpu_model) if apart else pl.col("tenant")
     together = boards > 1 and not apart
-    remark = f"GPUs of {boards} boards stand in one series, as not every job says its own"
-    return jobs.with_columns(series=named), (f"{remark}: --by board parts them",) if together else ()
+    remark = f"GPUs of {boards} models are one series, as not every job names its model"
+    return jobs.with_columns(series=named), (f"{remark}: --by gpu_model separates them",) if together else ()
 
 
 def _levels(jobs: pl.DataFrame, series: str) -> tuple[pl.DataFrame, dict[str, tuple[str, ...]]]:
@@ -299,17 +305,15 @@ def _levels(jobs: pl.DataFrame, series: str) -> tuple[pl.DataFrame, dict[str, tu
     The last part of a name is a board where there are boards: sums are then of one board each, but for ``all``.
     """
     names = jobs[series].unique().cast(pl.String).sort().to_list()
-    boards = (
-        set(jobs["gpu_model"].unique().cast(pl.String).fill_null(UNSAID)) if series == "series" else set()
-    )
+    boards = set(jobs["gpu_model"].unique().cast(pl.String).fill_null(UNSAID)) if series == "series" else set()
     ends = {name.rpartition("/")[2] for name in names}
     with_board = bool(boards) and ends <= boards and all("/" in name for name in names)
 
     def above(name: str) -> list[str]:
-        path, _, board = name.rpartition("/") if with_board else (name, "", "")
+        path, _, gpu_model = name.rpartition("/") if with_board else (name, "", "")
         steps = path.split("/")
         ups = ["/".join(steps[:depth]) for depth in range(1, len(steps))] + [POOL]
-        return [f"{up}/{board}" for up in ups] + [POOL] if with_board else ups
+        return [f"{up}/{gpu_model}" for up in ups] + [POOL] if with_board else ups
 
     every = {up for name in names for up in above(name)}
     own = {name: f"{name}/{OWN}" for name in names if name in every}
@@ -340,9 +344,9 @@ def _begin(jobs: pl.DataFrame, end: datetime) -> tuple[datetime, int]:
     return times[before], before
 
 
-def occupied(table: pl.DataFrame, slot_hours: float, at: datetime | None) -> Wanted:
+def occupied(table: pl.DataFrame, interval_hours: float, at: datetime | None) -> Wanted:
     """GPUs held by pool: the mean of the readings of each slot, and the quota as cap."""
-    slot = timedelta(hours=slot_hours)
+    slot = timedelta(hours=interval_hours)
     readings = table if at is None else table.filter(pl.col("time") < at)
     if readings.is_empty():
         raise _nothing_before(at)
@@ -352,11 +356,11 @@ def occupied(table: pl.DataFrame, slot_hours: float, at: datetime | None) -> Wan
     slots = (times[-1] + (times.diff().median() or slot) - start) // slot
     named = pl.format("{}/{}", "pool", pl.col("resource").cast(pl.String))
     rows = readings.with_columns(unique_id=named, y=pl.col("allocated"))
-    remark = "readings of what was held: no jobs are known, and the quota is the most that can be held"
-    return _of_readings(rows, start, slots, slot_hours, remark)
+    remark = "readings of allocated GPUs: no jobs are known, and the quota is the upper limit"
+    return _of_readings(rows, start, slots, interval_hours, remark)
 
 
-def sampled(samples: pl.LazyFrame, slot_hours: float, at: datetime | None) -> Wanted:
+def sampled(samples: pl.LazyFrame, interval_hours: float, at: datetime | None) -> Wanted:
     """Devices held, by profile, from telemetry alone: one that a job is known on, that works or has a process on it."""
     before = samples if at is None else samples.filter(pl.col("time") < at)
     seen = hourly(before).filter(pl.col("samples") > 0)
@@ -378,20 +382,20 @@ def sampled(samples: pl.LazyFrame, slot_hours: float, at: datetime | None) -> Wa
         .agg(y=pl.col("share").sum(), total=pl.len())
     )
     first, last = (rows.select(one).item() for one in (pl.col("time").min(), pl.col("time").max()))
-    slot = timedelta(hours=slot_hours)
+    slot = timedelta(hours=interval_hours)
     start = _floor(first, slot)
     remark = (
-        "telemetry alone: forecast are devices held (with a job, at work, or with a process on them), not what people "
-        "wait for; at most those that were seen"
+        "telemetry alone: the forecast is of GPUs in use (with a job, busy, or with a process), without pending jobs, "
+        "and at most the GPUs observed"
     )
-    return _of_readings(rows, start, (last + HOUR - start) // slot, slot_hours, remark)
+    return _of_readings(rows, start, (last + HOUR - start) // slot, interval_hours, remark)
 
 
-def _of_readings(rows: pl.DataFrame, start: datetime, slots: int, slot_hours: float, remark: str) -> Wanted:
+def _of_readings(rows: pl.DataFrame, start: datetime, slots: int, interval_hours: float, remark: str) -> Wanted:
     """Lay out readings ``time, unique_id, y, total``: means by slot, and the largest total as cap."""
     if slots < 2:
-        raise ScenarioError("forecast: readings", "two whole slots", f"{max(slots, 0)}", "Read for longer.")
-    place = (pl.col("time") - start).dt.total_microseconds() // round(slot_hours * 3.6e9)
+        raise ScenarioError("forecast: readings", "two intervals", f"{max(slots, 0)}", "Read for longer.")
+    place = (pl.col("time") - start).dt.total_microseconds() // round(interval_hours * 3.6e9)
     placed = rows.with_columns(place=place).filter(pl.col("place") < slots)
     by_slot = placed.group_by("unique_id", "place").agg(pl.col("y").mean(), pl.col("total").max())
     ids = tuple(by_slot["unique_id"].unique().sort())
@@ -408,13 +412,13 @@ def _of_readings(rows: pl.DataFrame, start: datetime, slots: int, slot_hours: fl
         sums[whole] = ids
         ids = (*ids, whole)
     gaps = int(np.isnan(values).sum())
-    gap_remarks = (f"{gaps:,} slots without a reading carry the last value on",) if gaps else ()
-    remarks = (remark, *gap_remarks, *_short(timedelta(hours=slots * slot_hours)))
-    return Wanted(start, slots, slot_hours, ids, None, values, caps, remarks, sums=sums)
+    gap_remarks = (f"{gaps:,} intervals without a reading repeat the last value",) if gaps else ()
+    remarks = (remark, *gap_remarks, *_short(timedelta(hours=slots * interval_hours)))
+    return Wanted(start, slots, interval_hours, ids, None, values, caps, remarks, sums=sums)
 
 
 def _nothing_before(at: datetime | None) -> ScenarioError:
-    return ScenarioError("forecast: readings", f"some before {at}", "none", "Choose a later origin.")
+    return ScenarioError("forecast: readings", f"some before {at}", "none", "Choose a later cutoff (--at).")
 
 
 def _floor(instant: datetime, slot: timedelta) -> datetime:

@@ -45,7 +45,7 @@ PRIOR = {
     RUN_OFF_REVERTING: 0.8,
 }
 """Pinball loss relative to the naive forecast that a candidate is believed to reach before it was tried here. Public
-traces stand behind it, see ``docs/forecast.md``."""
+traces stand behind it, see ``docs/results/forecast.md``."""
 PRIOR_SEASONS, OWN_SHARE, OWN_SEASONS = 10.0, 0.25, 96.0
 """How many seasons the prior counts for, as what share of a season one of a single series counts beside it, and after
 how many seasons a series' own record counts as much as that of all: an origin from which a week was forecast says more
@@ -334,7 +334,7 @@ def fold_scores(judged: Judged) -> pl.DataFrame:
     Returns
     -------
     polars.DataFrame
-        ``unique_id, model, rule, folds``; ``mase`` of the median and ``pinball`` (twice the mean loss over the
+        ``unique_id, model, rule, cutoffs``; ``mase`` of the median and ``pinball`` (twice the mean loss over the
         seven quantiles), both in units of the seasonal naive error before each origin; ``coverage_90``;
         ``realised_cost`` (of planning at the quantile of the price, per unit needed; null without a price or
         need); ``cpu_s`` of one forecast; ``weight`` in the forecast of the future; ``chosen`` (whether it weighs most
@@ -357,7 +357,7 @@ def fold_scores(judged: Judged) -> pl.DataFrame:
                     "unique_id": uid,
                     "model": model,
                     "rule": test.rules[row],
-                    "folds": int(seen.sum()),
+                    "cutoffs": int(seen.sum()),
                     "mase": _mean(np.abs(actual - levels[..., MIDDLE]).mean(axis=1) / scale),
                     "pinball": _mean(2 * realised(actual, levels, None).mean(axis=1) / scale),
                     "coverage_90": _mean((actual >= levels[..., 0]) & (actual <= levels[..., -1])),
@@ -428,7 +428,7 @@ def series_record(judged: Judged, row: int, levels: np.ndarray) -> dict[str, flo
 
 def mean_scores(scores: pl.DataFrame) -> pl.DataFrame:
     """The same by candidate, mean over the series that have it."""
-    values = ("folds", "mase", "pinball", "coverage_90", "realised_cost", "cpu_s", "weight", "chosen")
+    values = ("cutoffs", "mase", "pinball", "coverage_90", "realised_cost", "cpu_s", "weight", "chosen")
     means = pl.col(values).mean()
     return scores.group_by("model", maintain_order=True).agg(pl.len().alias("series"), means)
 

@@ -78,9 +78,7 @@ def quantiles_at(
     return np.asarray(np.maximum.accumulate(found, axis=-1))
 
 
-def mean_at(
-    mean: np.ndarray, said: np.ndarray, calibrated: np.ndarray, cap: np.ndarray | float = np.inf
-) -> np.ndarray:
+def mean_at(mean: np.ndarray, said: np.ndarray, calibrated: np.ndarray, cap: np.ndarray | float = np.inf) -> np.ndarray:
     """Mean of a forecast whose quantiles were corrected: it moves as far as the mean of the quantiles does.
 
     Between levels a correction is taken to run straight, and beyond 10 and 90 % to stay: that of the outermost is made
@@ -205,9 +203,7 @@ FEWEST = 3
 VALUES = ("mean", *(f"q{round(100 * level):02d}" for level in LEVELS))
 
 
-def reconcile_to_pool(
-    tenants: pl.DataFrame, pool: pl.DataFrame, *, own_quantiles: bool = False
-) -> pl.DataFrame:
+def reconcile_to_pool(tenants: pl.DataFrame, pool: pl.DataFrame, *, own_quantiles: bool = False) -> pl.DataFrame:
     """Share the pool's forecast out to its tenants, top down.
 
     The quantiles of tenants do not add up: their peaks do not meet, so the 95 % quantile of the pool lies
@@ -251,7 +247,7 @@ def reconcile_to_pool(
     [2.0, 6.0]
     """
     profile = pl.col("unique_id").str.split("/").list.last()
-    below = check(tenants, Forecast, where="forecast of tenants").with_columns(profile=profile)
+    below = check(tenants, Forecast, where="forecast of the teams").with_columns(profile=profile)
     above = check(pool, Forecast, where="forecast of the pool").select("ds", *VALUES, profile=profile)
     keys = ["profile", "ds"]
     only_below = below.join(above, on=keys, how="anti").select("unique_id", "ds")
@@ -259,7 +255,7 @@ def reconcile_to_pool(
     alone = pl.concat([only_below, only_above.select("unique_id", "ds")])
     if alone.height:
         series = alone["unique_id"].unique().sort().to_list()
-        expected = "tenants and pool with the same profiles and slots"
+        expected = "teams and pool with the same profiles and intervals"
         got = f"{alone.height} rows of one side only, in {examples(series)}"
         todo = "Forecast both from the same demand with the same horizon."
         raise SchemaError("reconcile_to_pool", expected, got, todo)

@@ -123,9 +123,7 @@ class RunOff:
         running, coming = self.parts(series, origin, steps, seed)
         return np.asarray(running + coming)
 
-    def parts(
-        self, series: Sequence[str], origin: int, steps: int, seed: int
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def parts(self, series: Sequence[str], origin: int, steps: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
         """The two parts of the paths: what is known to run or wait at the origin, and what is to come."""
         jobs, now = self.known(origin), origin * self.slot_h
         weight = decay(now - np.minimum(jobs.end, now))
@@ -238,9 +236,7 @@ class RunOff:
         until = self.submit + self._wanted(now)
         summed = np.concatenate([[0.0], np.cumsum(self.size)])
         at = np.searchsorted(self.submit, like)
-        features = [
-            (summed[at] - summed[np.searchsorted(self.submit, like - hours)]) / hours for hours in RECENT_H
-        ]
+        features = [(summed[at] - summed[np.searchsorted(self.submit, like - hours)]) / hours for hours in RECENT_H]
         ended = np.argsort(until)
         gone = np.concatenate([[0.0], np.cumsum(self.size[ended])])
         load = summed[at] - gone[np.searchsorted(until[ended], like, side="left")]
@@ -279,7 +275,7 @@ def run_off(
     jobs: pl.DataFrame,
     *,
     start: datetime,
-    slot_hours: float = 1.0,
+    interval_hours: float = 1.0,
     series: str = "tenant",
     size: str = "gpus",
     suffix: str = "",
@@ -294,7 +290,7 @@ def run_off(
         Table ``schemas.Jobs``.
     start : datetime
         Start of the grid, with a time zone.
-    slot_hours : float
+    interval_hours : float
         Length of a slot [h].
     series, size : str
         Columns that name the series of a job, and what it wants of it.
@@ -344,7 +340,7 @@ def run_off(
         names=tuple(names),
         totals={} if total is None else {total: tuple(range(len(names)))},
         start=start,
-        slot_h=slot_hours,
+        slot_h=interval_hours,
         submit=hours[0].to_numpy(),
         begin=hours[1].to_numpy(),
         end=hours[2].to_numpy(),

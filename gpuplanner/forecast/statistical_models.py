@@ -77,12 +77,12 @@ def as_grid(demand: pl.DataFrame) -> SeriesGrid:
     if odd.height:
         first = odd.sort("unique_id", "ds").row(0, named=True)
         got = f"{odd.height} others, first {first['y']} in {first['unique_id']!r} at {first['ds']}"
-        todo = "Mend or leave out these slots; a slot without a row carries the last value on."
+        todo = "Fix or remove these rows; an interval without a row repeats the last value."
         raise SchemaError("forecast: demand", "finite values of at least 0", got, todo)
     times = table["ds"].unique().sort()
     if len(times) < 2:
         todo = "Give a longer history of demand."
-        raise SchemaError("forecast: demand", "at least two slots", f"{len(times)}", todo)
+        raise SchemaError("forecast: demand", "at least two intervals", f"{len(times)}", todo)
     microseconds = (times - times[0]).dt.total_microseconds().to_numpy()
     step = int(np.diff(microseconds).min())
     slot = timedelta(microseconds=step)
@@ -92,7 +92,7 @@ def as_grid(demand: pl.DataFrame) -> SeriesGrid:
     twice = table.filter(table.select("unique_id", "ds").is_duplicated())
     if off.height or twice.height:
         fault, rows = ("off the grid", off) if off.height else ("that stand twice", twice)
-        expected = f"one row per series and slot of {slot}"
+        expected = f"one row per series and interval of {slot}"
         got = f"{rows.height} rows {fault}, first {examples(rows['ds'].cast(pl.String).to_list())}"
         raise SchemaError("forecast: demand", expected, got, "Make the series with demand_series.")
     ids = table["unique_id"].unique().sort()
@@ -148,8 +148,8 @@ RUNAWAY = 2.0
 RULES = {
     "short": "less than two seasons: Naive only",
     "constant": "one value over the last four weeks: Naive only",
-    "intermittent": "zero in more than 90 % of the slots: Croston's way (TSB) in place of smoothing",
-    "fine": "season of more than 24 slots: TSB in place of smoothing",
+    "intermittent": "zero in more than 90 % of the intervals: Croston (TSB) instead of smoothing",
+    "fine": "season of more than 24 intervals: TSB instead of smoothing",
     "full": "every model",
 }
 """How a series is treated, and why."""
@@ -373,7 +373,7 @@ def weighed(models: Sequence[str], *, with_jobs: bool) -> tuple[str, ...]:
     >>> weighed(["Naive", "AutoETS"], with_jobs=True)
     ('Naive',)
     """
-    # Where jobs are known the dearest are yardsticks alone: what is said is no worse without (``docs/forecast.md``).
+    # With known jobs the slowest are baseline models only: the forecast is no worse (``docs/results/forecast.md``).
     return tuple(model for model in models if not (with_jobs and model in SMOOTHED))
 
 
@@ -411,9 +411,7 @@ def expected_cpu_s(models: Sequence[str], forecasts: int) -> float:
     return round(sum(COST_S[model] for model in models) * forecasts, 6)
 
 
-def hour_quantiles(
-    history: np.ndarray, steps: int, *, season: int, week: int
-) -> tuple[np.ndarray, np.ndarray]:
+def hour_quantiles(history: np.ndarray, steps: int, *, season: int, week: int) -> tuple[np.ndarray, np.ndarray]:
     """Mean and quantiles of the same slot of the day over the last four weeks.
 
     Examples

@@ -2,9 +2,11 @@
 
 from gpuplanner.hardware.catalog import FACT_TABLES as FACT_TABLES
 from gpuplanner.hardware.catalog import MAX_GPUS_PER_NODE as MAX_GPUS_PER_NODE
+from gpuplanner.hardware.catalog import ActuatorFact as ActuatorFact
 from gpuplanner.hardware.catalog import InstanceType as InstanceType
 from gpuplanner.hardware.catalog import Parameter as Parameter
-from gpuplanner.hardware.catalog import PathFact as PathFact
+from gpuplanner.hardware.catalog import actuator_facts as actuator_facts
+from gpuplanner.hardware.catalog import actuators_by_source as actuators_by_source
 from gpuplanner.hardware.catalog import all_boards as all_boards
 from gpuplanner.hardware.catalog import board_names as board_names
 from gpuplanner.hardware.catalog import board_spec as board_spec
@@ -22,8 +24,6 @@ from gpuplanner.hardware.catalog import node_labels as node_labels
 from gpuplanner.hardware.catalog import parameter as parameter
 from gpuplanner.hardware.catalog import partitions_of as partitions_of
 from gpuplanner.hardware.catalog import partitions_of_units as partitions_of_units
-from gpuplanner.hardware.catalog import path_facts as path_facts
-from gpuplanner.hardware.catalog import paths_by_source as paths_by_source
 from gpuplanner.hardware.catalog import resource_words as resource_words
 from gpuplanner.hardware.catalog import sharing_systems as sharing_systems
 from gpuplanner.hardware.catalog import slurm_type as slurm_type

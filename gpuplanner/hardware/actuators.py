@@ -9,12 +9,12 @@ from types import MappingProxyType
 from gpuplanner.core.errors import ScenarioError, resolve
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.scenario_fields import MADE_BY, OWNERSHIPS, RENTED
-from gpuplanner.hardware.catalog import PathFact, path_facts, paths_by_source
+from gpuplanner.hardware.catalog import ActuatorFact, actuator_facts, actuators_by_source
 from gpuplanner.hardware.gpu_models import GpuModel, any_board
 from gpuplanner.hardware.repartitioning_cost import ChangeCost, Seconds, known_by, known_seconds
 
 NEVER, EMPTY_NODES, GPUS = "never", "empty nodes", "gpus"
-"""What a path cuts when a job asks for it."""
+"""What an actuator partitions when a job requests it."""
 RETURNED, IDLED = "returned", "idled"
 """What becomes of nodes that are not needed: somebody else has them, or they stay and rest."""
 OWNERSHIP_OF: Mapping[str, str] = MappingProxyType(
@@ -22,14 +22,14 @@ OWNERSHIP_OF: Mapping[str, str] = MappingProxyType(
 )
 """Kinds of ownership as inventories write them, and which of :data:`~gpuplanner.core.scenario_fields.OWNERSHIPS`
 each is."""
-DEFAULT_PATH = "operator"
+DEFAULT_ACTUATOR = "mig-manager"
 
 
 @dataclass(frozen=True)
-class PathAbilities:
-    """What one path can do on one board.
+class ActuatorAbilities:
+    """What one actuator can do on one board.
 
-    - ``path``: One of the paths of a scenario.
+    - ``actuator``: One of the actuators of a scenario.
     - ``unit`` {"gpu", "node"}: The smallest that can be emptied and cut by itself.
     - ``cuts_on_demand`` {"never", "empty nodes", "gpus"}: What is cut when a job asks for it; "never" for boards that
       cannot be cut.
@@ -54,10 +54,10 @@ class PathAbilities:
     --------
     >>> on_slurm = abilities("slurm")
     >>> on_slurm.cuts_on_demand, on_slurm.substitutes, on_slurm.returns, on_slurm.lead.words()
-    ('empty nodes', False, 'idled', '5 min, at the slow end 15 min')
+    ('empty nodes', False, 'idled', 'about 5 min (1 to 15)')
     """
 
-    path: str
+    actuator: str
     unit: str
     cuts_on_demand: str
     who: str
@@ -73,17 +73,17 @@ class PathAbilities:
     queue: str
     placements: tuple[str, ...]
     look_s: float
-    facts: Mapping[str, PathFact]
+    facts: Mapping[str, ActuatorFact]
 
 
 def abilities(
-    path: str,
-    board: GpuModel | None = None,
+    actuator: str,
+    gpu_model: GpuModel | None = None,
     *,
     lead_s: float | None = None,
     ownership: str | None = None,
-) -> PathAbilities:
-    """Say what a path can do.
+) -> ActuatorAbilities:
+    """Say what an actuator can do.
 
     Notes
     -----
@@ -92,31 +92,31 @@ def abilities(
     Examples
     --------
     >>> from gpuplanner.hardware.gpu_models import load_gpu_model
-    >>> for board in ("A100-80GB", "H100-80GB-SXM5"):
-    ...     on = abilities("dra", load_gpu_model(board))
+    >>> for gpu_model in ("A100-80GB", "H100-80GB-SXM5"):
+    ...     on = abilities("dra", load_gpu_model(gpu_model))
     ...     print(on.unit, on.cuts_on_demand, on.substitutes)
     gpu never True
     gpu gpus True
-    >>> rented = abilities("operator", ownership="rented")
+    >>> rented = abilities("mig-manager", ownership="rented")
     >>> rented.returns, rented.switches_nodes, rented.cool_s
     ('returned', True, 600.0)
     >>> abilities("autoscaler", lead_s=120).lead.words()
-    '2 min, at the slow end 6 min'
+    'about 2 min (0.4 to 6)'
     """
-    path = resolve(path, MADE_BY, what="path", error=ScenarioError)
-    own = path_facts(path, *known_by(board), any_board=board is None)
+    actuator = resolve(actuator, MADE_BY, what="actuator", error=ScenarioError)
+    own = actuator_facts(actuator, *known_by(gpu_model), any_board=gpu_model is None)
     returns = _returns(own["returns"], ownership)
     by = own["switches_nodes"].value or "no"
     switches = by == "yes" or (by != "no" and returns == RETURNED)
-    # What switches the nodes of a path that cannot do so itself brings its own delays.
-    timed = path_facts(by) if switches and by != "yes" else own
+    # What switches the nodes of an actuator that cannot do so itself brings its own delays.
+    timed = actuator_facts(by) if switches and by != "yes" else own
     found = {**own, **{name: timed[name] for name in ("scan_s", "cool_s", "shortest_idle_s", "look_s")}}
     boot = known_seconds("node_lead_s").stated(lead_s)
-    cut = _cut_on_arrival(path, board, found["cut_on_arrival"], returns)
-    return PathAbilities(
-        path=path,
+    cut = _cut_on_arrival(actuator, gpu_model, found["cut_on_arrival"], returns)
+    return ActuatorAbilities(
+        actuator=actuator,
         unit=_text(found["unit"]),
-        cuts_on_demand=NEVER if board is not None and not board.profiles else _text(found["cuts_on_demand"]),
+        cuts_on_demand=NEVER if gpu_model is not None and not gpu_model.profiles else _text(found["cuts_on_demand"]),
         who=_text(found["who"]),
         substitutes=_yes(found["substitutes"]),
         switches_nodes=switches,
@@ -135,43 +135,43 @@ def abilities(
 
 
 def scenario_abilities(
-    scenario: Scenario, board: GpuModel | str | None = None, *, ownership: str | None = None
-) -> PathAbilities:
-    """What the scenario's path can do, with what the scenario states itself.
+    scenario: Scenario, gpu_model: GpuModel | str | None = None, *, ownership: str | None = None
+) -> ActuatorAbilities:
+    """What the scenario's actuator can do, with what the scenario states itself.
 
     Parameters
     ----------
     scenario : Scenario
-        Names the path, and may state the time until a node takes jobs and who owns the GPUs.
-    board : GpuModel or str, optional
+        Names the actuator, and may state the time until a node takes jobs and who owns the GPUs.
+    gpu_model : GpuModel or str, optional
         On what; None: on boards that allow it.
     ownership : str, optional
         What the inventory says, which counts where the scenario says nothing.
 
     Examples
     --------
-    >>> scenario_abilities(Scenario(path="slurm"), "A100-80GB").cuts_on_demand
+    >>> scenario_abilities(Scenario(actuator="slurm"), "A100-80GB").cuts_on_demand
     'empty nodes'
     >>> scenario_abilities(Scenario(node_lead_s=120)).lead.words()
-    '2 min, at the slow end 6 min'
+    'about 2 min (0.4 to 6)'
     """
     return abilities(
-        scenario.path,
-        any_board(board) if isinstance(board, str) else board,
+        scenario.actuator,
+        any_board(gpu_model) if isinstance(gpu_model, str) else gpu_model,
         lead_s=scenario.node_lead_s,
         ownership=scenario.ownership or ownership,
     )
 
 
-def default_path(source: str) -> str:
-    """The path of a cluster that a source of data speaks of, unless somebody says otherwise.
+def default_actuator(source: str) -> str:
+    """The actuator of a cluster that a source of data speaks of, unless somebody says otherwise.
 
     Examples
     --------
-    >>> default_path("slurm"), default_path("kubernetes"), default_path("philly")
-    ('slurm', 'operator', 'operator')
+    >>> default_actuator("slurm"), default_actuator("kubernetes"), default_actuator("philly")
+    ('slurm', 'mig-manager', 'mig-manager')
     """
-    return paths_by_source().get(source.strip().casefold(), DEFAULT_PATH)
+    return actuators_by_source().get(source.strip().casefold(), DEFAULT_ACTUATOR)
 
 
 def ownership_of(kind: str | None) -> str | None:
@@ -187,7 +187,7 @@ def ownership_of(kind: str | None) -> str | None:
     return OWNERSHIP_OF[resolve(kind, OWNERSHIP_OF, what="ownership", error=ScenarioError)]
 
 
-def _returns(fact: PathFact, ownership: str | None) -> str:
+def _returns(fact: ActuatorFact, ownership: str | None) -> str:
     """What is paid for anyway stays; what is rented goes."""
     owned_as = ownership_of(ownership)
     if owned_as is None:
@@ -195,28 +195,28 @@ def _returns(fact: PathFact, ownership: str | None) -> str:
     return RETURNED if owned_as == RENTED else IDLED
 
 
-def _cut_on_arrival(path: str, board: GpuModel | None, fact: PathFact, returns: str) -> Seconds:
+def _cut_on_arrival(actuator: str, gpu_model: GpuModel | None, fact: ActuatorFact, returns: str) -> Seconds:
     """Time to cut a node that comes back, all its GPUs together and as finely as they can be.
 
     A board of Ampere keeps its MIG mode while it rests, so that only one that was with somebody else has to switch it.
     """
-    if board is None or not board.profiles or not _yes(fact):
+    if gpu_model is None or not gpu_model.profiles or not _yes(fact):
         return Seconds(0.0, 0.0, 0.0, fact.meaning)
-    cost = ChangeCost.of(board, MADE_BY[path])
+    cost = ChangeCost.of(gpu_model, MADE_BY[actuator])
     if cost.reboot_s is not None and returns == RETURNED:
         return cost.reboot_s
     if not cost.one_by_one:
         return cost.change_s
-    most, each = max(profile.max_instances for profile in board.profiles), cost.instance_s
+    most, each = max(profile.max_instances for profile in gpu_model.profiles), cost.instance_s
     return Seconds(most * each.value, most * each.low, most * each.high, each.basis)
 
 
-def _text(fact: PathFact) -> str:
+def _text(fact: ActuatorFact) -> str:
     if fact.value is None:
-        todo = "Add it to path_abilities.csv."
-        raise ScenarioError("path_abilities", f"a value of {fact.ability}", "none", todo)
+        todo = "Add it to actuator_abilities.csv."
+        raise ScenarioError("actuator_abilities", f"a value of {fact.ability}", "none", todo)
     return fact.value
 
 
-def _yes(fact: PathFact) -> bool:
+def _yes(fact: ActuatorFact) -> bool:
     return _text(fact) == "yes"

@@ -15,7 +15,7 @@ from gpuplanner.core.errors import GeometryError, ScenarioError, resolve
 
 FACT_TABLES = (
     "mig_profiles", "gpu_specs", "gpu_prices", "board_names", "carbon_intensity", "parameters", "model_presets",
-    "training_tools", "training_methods", "training_words", "path_abilities", "controllers", "sharing_modes",
+    "training_tools", "training_methods", "training_words", "actuator_abilities", "controllers", "sharing_modes",
     "partition_modes", "telemetry_metrics", "foreign_forms", "export_commands", "measures", "slurm_states",
     "currencies", "instance_types", "node_labels", "gpu_resources",
 )  # fmt: skip
@@ -38,7 +38,7 @@ _NUMBERS: dict[str, type[pl.DataType]] = {
 """Columns of numbers, whatever the table; every other column is text, but for the values of ``parameters``."""
 
 DEFAULT_FOR = "default_for"
-"""Rows of ``path_abilities`` that name sources of data, and no ability."""
+"""Rows of ``actuator_abilities`` that name sources of data, and no ability."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Parameter:
 
 
 @dataclass(frozen=True)
-class PathFact:
+class ActuatorFact:
     """One thing that a path can or cannot do, in the words of the table, with its range and source."""
 
     ability: str
@@ -78,7 +78,7 @@ def facts(name: str) -> pl.DataFrame:
     name : str
         ``"mig_profiles"``, ``"gpu_specs"``, ``"board_names"``, ``"gpu_prices"``, ``"carbon_intensity"``,
         ``"parameters"``, ``"model_presets"``, ``"training_tools"``, ``"training_methods"``,
-        ``"training_words"``, ``"path_abilities"``, ``"partition_modes"``, ``"telemetry_metrics"``,
+        ``"training_words"``, ``"actuator_abilities"``, ``"partition_modes"``, ``"telemetry_metrics"``,
         ``"foreign_forms"``, ``"export_commands"``, ``"measures"``, ``"slurm_states"``, ``"currencies"``,
         ``"instance_types"``, ``"node_labels"`` or ``"gpu_resources"``.
 
@@ -136,7 +136,7 @@ def measure_words(action: str, actuator: str) -> dict[str, str]:
     >>> measure_words("pack", "slurm")["command"]
     'scontrol reconfigure'
     """
-    rows = facts("measures").filter(pl.col("paths").str.split(";").list.contains(actuator), action=action)
+    rows = facts("measures").filter(pl.col("actuators").str.split(";").list.contains(actuator), action=action)
     return {name: text or "" for name, text in rows.row(0, named=True).items()}
 
 
@@ -168,8 +168,8 @@ def find_board(text: str) -> str:
 
 
 def _resolved(text: str, names: Sequence[str]) -> str:
-    called = [board for board in boards_called(text) if board in names]
-    return called[0] if len(called) == 1 else resolve(text, names, what="board", error=GeometryError)
+    called = [gpu_model for gpu_model in boards_called(text) if gpu_model in names]
+    return called[0] if len(called) == 1 else resolve(text, names, what="gpu_model", error=GeometryError)
 
 
 def whole_board_names() -> list[str]:
@@ -187,7 +187,7 @@ def whole_board_names() -> list[str]:
 def _names() -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Boards with a MIG geometry and without."""
     cut = tuple(facts("mig_profiles")["gpu_model"].unique(maintain_order=True))
-    return cut, tuple(name for name in facts("board_names")["board"].unique().sort() if name not in cut)
+    return cut, tuple(name for name in facts("board_names")["gpu_model"].unique().sort() if name not in cut)
 
 
 @functools.cache
@@ -231,7 +231,7 @@ class DataSheet:
 
 
 @functools.cache
-def board_spec(board: str) -> DataSheet:
+def board_spec(gpu_model: str) -> DataSheet:
     """Data-sheet facts of a board, of its first variant where there are several.
 
     Raises
@@ -244,12 +244,12 @@ def board_spec(board: str) -> DataSheet:
     >>> board_spec("H100-80GB-SXM5").tdp_w, board_spec("T4").tdp_w
     (700.0, 70.0)
     """
-    name = find_any_board(board)
+    name = find_any_board(gpu_model)
     sheets = facts("gpu_specs")
     rows = sheets.filter((pl.col("mig_model") == name) | (pl.col("gpu_model") == name))
     if rows.is_empty():
-        todo = "Add the board's data sheet to gpu_specs.csv."
-        raise GeometryError(f"board {name!r}", "a row in gpu_specs", "none", todo)
+        todo = "Add the data sheet of the GPU model to gpu_specs.csv."
+        raise GeometryError(f"GPU model {name!r}", "a row in gpu_specs", "none", todo)
     sheet = rows.row(0, named=True)
     return DataSheet(*(sheet[field.name] for field in fields(DataSheet)))
 
@@ -269,57 +269,57 @@ def parameter(name: str) -> Parameter:
 
 
 @functools.cache
-def path_facts(path: str, *board: str | None, any_board: bool = False) -> Mapping[str, PathFact]:
-    """What a path can do, by ability; on one board where that matters.
+def actuator_facts(actuator: str, *gpu_model: str | None, any_board: bool = False) -> Mapping[str, ActuatorFact]:
+    """What an actuator can do, by ability; on one GPU model where that matters.
 
     Parameters
     ----------
-    path : str
-        One of the paths that ``path_abilities`` has rows of.
+    actuator : str
+        One of the actuators that ``actuator_abilities`` has rows of.
     *board : str, optional
         Its architecture, for example ``"Hopper"``, and its name; what holds for some boards alone is left out without
         them.
     any_board : bool
-        Take what holds on some boards: what the path can do where the boards allow it.
+        Take what holds on some boards: what the actuator can do where the boards allow it.
 
     Raises
     ------
     ScenarioError
-        If the table has no such path.
+        If the table has no such actuator.
 
     Examples
     --------
-    >>> path_facts("autoscaler")["cool_s"].value
+    >>> actuator_facts("autoscaler")["cool_s"].value
     '600'
-    >>> [path_facts("dra", board)["cuts_on_demand"].value for board in ("Hopper", "Ampere")]
+    >>> [actuator_facts("dra", gpu_model)["cuts_on_demand"].value for gpu_model in ("Hopper", "Ampere")]
     ['gpus', 'never']
     """
-    table = facts("path_abilities")
-    paths = table["paths"].str.split(";")
-    known = resolve(path, sorted(set(paths.explode())), what="path", error=ScenarioError)
-    mine = table.filter(paths.list.contains(known), pl.col("ability") != DEFAULT_FOR)
-    found: dict[str, PathFact] = {}
+    table = facts("actuator_abilities")
+    actuators = table["actuators"].str.split(";")
+    known = resolve(actuator, sorted(set(actuators.explode())), what="actuator", error=ScenarioError)
+    mine = table.filter(actuators.list.contains(known), pl.col("ability") != DEFAULT_FOR)
+    found: dict[str, ActuatorFact] = {}
     for row in mine.iter_rows(named=True):
-        wanted = row.pop("boards")
-        del row["paths"]
+        wanted = row.pop("gpu_models")
+        del row["actuators"]
         if wanted is None:
-            found.setdefault(row["ability"], PathFact(**row))
-        elif any_board or not {*board}.isdisjoint(wanted.split(";")):
-            found[row["ability"]] = PathFact(**row)
+            found.setdefault(row["ability"], ActuatorFact(**row))
+        elif any_board or not {*gpu_model}.isdisjoint(wanted.split(";")):
+            found[row["ability"]] = ActuatorFact(**row)
     return MappingProxyType(found)
 
 
 @functools.cache
-def paths_by_source() -> Mapping[str, str]:
-    """Sources of data whose clusters have a path of their own, and that path.
+def actuators_by_source() -> Mapping[str, str]:
+    """Sources of data whose clusters have an actuator of their own, and that actuator.
 
     Examples
     --------
-    >>> paths_by_source()["kubernetes"]
-    'operator'
+    >>> actuators_by_source()["kubernetes"]
+    'mig-manager'
     """
-    rows = facts("path_abilities").filter(ability=DEFAULT_FOR).select("value", "paths").iter_rows()
-    return MappingProxyType({source: path for listed, path in rows for source in listed.split(";")})
+    rows = facts("actuator_abilities").filter(ability=DEFAULT_FOR).select("value", "actuators").iter_rows()
+    return MappingProxyType({source: actuator for listed, actuator in rows for source in listed.split(";")})
 
 
 @dataclass(frozen=True)
@@ -336,14 +336,14 @@ class ListPrice:
 
 
 @functools.cache
-def gpu_price(board: str, *, term: str = "on_demand") -> ListPrice:
+def gpu_price(gpu_model: str, *, term: str = "on_demand") -> ListPrice:
     """Median list price of one GPU-hour.
 
     The price of an instance is divided by its GPUs, so host CPU and disk are included.
 
     Parameters
     ----------
-    board : str
+    gpu_model : str
         Board of the catalogue, with a MIG geometry or without.
     term : {"on_demand", "spot"}
         Kind of purchase.
@@ -362,7 +362,7 @@ def gpu_price(board: str, *, term: str = "on_demand") -> ListPrice:
     >>> gpu_price("H100-80GB-SXM5").currency
     'USD'
     """
-    name = find_any_board(board)
+    name = find_any_board(gpu_model)
     rows = _prices(name, term)
     if rows.is_empty():
         expected = "at least one row in gpu_prices"
@@ -375,7 +375,7 @@ def gpu_price(board: str, *, term: str = "on_demand") -> ListPrice:
 
 
 @functools.cache
-def has_price(board: str, *, term: str = "on_demand") -> bool:
+def has_price(gpu_model: str, *, term: str = "on_demand") -> bool:
     """Whether a price of a board is shipped.
 
     Examples
@@ -383,13 +383,13 @@ def has_price(board: str, *, term: str = "on_demand") -> bool:
     >>> has_price("H100-80GB-SXM5"), has_price("A30-24GB")
     (True, False)
     """
-    return not _prices(find_any_board(board), term).is_empty()
+    return not _prices(find_any_board(gpu_model), term).is_empty()
 
 
-def _prices(board: str, term: str) -> pl.DataFrame:
+def _prices(gpu_model: str, term: str) -> pl.DataFrame:
     """Prices of a board; some lists name it without its form: V100-16GB for V100-16GB-SXM2."""
-    listed = pl.lit(board).str.starts_with(pl.format("{}-", "gpu_model"))
-    return facts("gpu_prices").filter((pl.col("gpu_model") == board) | listed, term=term)
+    listed = pl.lit(gpu_model).str.starts_with(pl.format("{}-", "gpu_model"))
+    return facts("gpu_prices").filter((pl.col("gpu_model") == gpu_model) | listed, term=term)
 
 
 _VENDOR = re.compile(r"^(nvidia|amd|tesla|geforce|instinct)+")
@@ -431,7 +431,7 @@ def boards_called(word: str) -> tuple[str, ...]:
     return table.get(fold) or table.get(_VENDOR.sub("", fold)) or table.get(_parts(word)) or ()
 
 
-def names_of(board: str, kind: str) -> tuple[str, ...]:
+def names_of(gpu_model: str, kind: str) -> tuple[str, ...]:
     """Names of one kind that a board goes by, the usual one first.
 
     Examples
@@ -439,7 +439,7 @@ def names_of(board: str, kind: str) -> tuple[str, ...]:
     >>> names_of("A100-40GB", "nvml")[:2]
     ('NVIDIA A100-SXM4-40GB', 'NVIDIA A100-PCIE-40GB')
     """
-    return tuple(facts("board_names").filter(board=board, kind=kind)["name"])
+    return tuple(facts("board_names").filter(gpu_model=gpu_model, kind=kind)["name"])
 
 
 @functools.cache
@@ -451,7 +451,7 @@ def all_boards() -> tuple[str, ...]:
     >>> "T4" in all_boards()
     True
     """
-    return tuple(facts("board_names")["board"].unique(maintain_order=True))
+    return tuple(facts("board_names")["gpu_model"].unique(maintain_order=True))
 
 
 def slurm_type(nvml_name: str) -> str:
@@ -472,7 +472,7 @@ def slurm_type(nvml_name: str) -> str:
     return nvml_name.partition("-")[0].strip().lower().replace(" ", "_")
 
 
-def slurm_type_of(board: str) -> str:
+def slurm_type_of(gpu_model: str) -> str:
     """Type that slurmd finds for the usual variant of a board.
 
     Raises
@@ -485,11 +485,11 @@ def slurm_type_of(board: str) -> str:
     >>> slurm_type_of("H100-80GB-PCIe"), slurm_type_of("H200-141GB")
     ('nvidia_h100_pcie', 'nvidia_h200')
     """
-    found = names_of(board, "nvml")
+    found = names_of(gpu_model, "nvml")
     if not found:
-        expected = "a board whose NVML name is in board_names.csv"
-        todo = "Name the type that slurmd finds ('slurmd -G') with --gres-type."
-        raise GeometryError(f"Slurm type of {board}", expected, "none", todo)
+        expected = "a GPU model with an NVML name in board_names.csv"
+        todo = "Give the type that slurmd detects ('slurmd -G') with --gres-type."
+        raise GeometryError(f"Slurm type of {gpu_model}", expected, "none", todo)
     return slurm_type(found[0])
 
 
@@ -498,21 +498,21 @@ def _index() -> dict[str, tuple[str, ...]]:
     """Boards by folded name, each list in the order of the table."""
     found: dict[str, dict[str, None]] = {}
 
-    def add(name: str, board: str) -> None:
+    def add(name: str, gpu_model: str) -> None:
         fold = _fold(name)
         for key in {fold, _VENDOR.sub("", fold), _parts(name)} - {""}:
-            found.setdefault(key, {})[board] = None
+            found.setdefault(key, {})[gpu_model] = None
 
     rows = facts("board_names")
-    for board in rows["board"].unique(maintain_order=True):
-        add(board, board)
-    for variant, board in facts("gpu_specs").select("gpu_model", "mig_model").iter_rows():
-        add(variant, board or variant)
-    for board, kind, name in rows.select("board", "kind", "name").iter_rows():
+    for gpu_model in rows["gpu_model"].unique(maintain_order=True):
+        add(gpu_model, gpu_model)
+    for variant, gpu_model in facts("gpu_specs").select("gpu_model", "mig_model").iter_rows():
+        add(variant, gpu_model or variant)
+    for gpu_model, kind, name in rows.select("gpu_model", "kind", "name").iter_rows():
         if kind == "nvml":
-            add(slurm_type(name), board)
-        add(name, board)
-    order = {board: place for place, board in enumerate(rows["board"].unique(maintain_order=True))}
+            add(slurm_type(name), gpu_model)
+        add(name, gpu_model)
+    order = {gpu_model: place for place, gpu_model in enumerate(rows["gpu_model"].unique(maintain_order=True))}
     return {key: tuple(sorted(boards, key=order.__getitem__)) for key, boards in found.items()}
 
 

@@ -15,10 +15,10 @@ from gpuplanner.hardware.gpu_models import ProfileName, load_gpu_model
 
 _SHARED = re.compile(r"[-.]shared$", re.IGNORECASE)
 _CUT = re.compile(
-    r"(?:(?P<board>.*?)[-_/.])?(?:mig[-_.])?(?P<profile>(?:\d+c\.)?\d+g[._]\d+gb(?:[.+-](?:me\.all|me|gfx))?)",
+    r"(?:(?P<gpu_model>.*?)[-_/.])?(?:mig[-_.])?(?P<profile>(?:\d+c\.)?\d+g[._]\d+gb(?:[.+-](?:me\.all|me|gfx))?)",
     re.IGNORECASE | re.ASCII,
 )
-_SLICES = re.compile(r"(?P<board>.+)\.(?P<slices>[1-7])", re.ASCII)
+_SLICES = re.compile(r"(?P<gpu_model>.+)\.(?P<slices>[1-7])", re.ASCII)
 """Types of sites that name compute slices alone: ``a100l.3`` for ``a100l.3g.40gb`` (docs.mila.quebec, list of GPUs)."""
 _RESOURCES = ("nvidia.com", "gpu", "mig", "")
 """What stands before a profile, or alone, and names no board."""
@@ -30,13 +30,13 @@ class DeviceWord:
 
     Attributes
     ----------
-    board : str or None
+    gpu_model : str or None
         Word for the board; None if none is named.
     profile : str or None
         MIG profile as drivers print it; None for a whole GPU.
     """
 
-    board: str | None
+    gpu_model: str | None
     profile: str | None
 
 
@@ -73,36 +73,36 @@ def parse_device(word: str) -> DeviceWord:
     Examples
     --------
     >>> parse_device("nvidia_h100_80gb_hbm3_3g.40gb")
-    DeviceWord(board='nvidia_h100_80gb_hbm3', profile='3g.40gb')
+    DeviceWord(gpu_model='nvidia_h100_80gb_hbm3', profile='3g.40gb')
     >>> parse_device("NVIDIA-A30-MIG-1g.6gb.me-SHARED"), parse_device("gpu")
-    (DeviceWord(board='NVIDIA-A30', profile='1g.6gb+me'), DeviceWord(board=None, profile=None))
+    (DeviceWord(gpu_model='NVIDIA-A30', profile='1g.6gb+me'), DeviceWord(gpu_model=None, profile=None))
     >>> parse_device("h100_1g_10gb"), parse_device("a100l.3")
-    (DeviceWord(board='h100', profile='1g.10gb'), DeviceWord(board='a100l', profile='3g.40gb'))
+    (DeviceWord(gpu_model='h100', profile='1g.10gb'), DeviceWord(gpu_model='a100l', profile='3g.40gb'))
     """
     plain = _SHARED.sub("", word.strip())
     match = _CUT.fullmatch(plain)
     if match is None:
         return _sliced(plain) or DeviceWord(None if plain.casefold() in _RESOURCES else plain, None)
-    board = re.sub(r"[-_.]mig$", "", match["board"] or "", flags=re.IGNORECASE)
+    gpu_model = re.sub(r"[-_.]mig$", "", match["gpu_model"] or "", flags=re.IGNORECASE)
     profile = match["profile"].replace("_", ".")
     with contextlib.suppress(GeometryError):  # no compute slices: a name that no board has
         profile = str(ProfileName.parse(profile))
-    return DeviceWord(None if board.casefold() in _RESOURCES else board, profile)
+    return DeviceWord(None if gpu_model.casefold() in _RESOURCES else gpu_model, profile)
 
 
 def _sliced(word: str) -> DeviceWord | None:
     """A GPU model and a number of compute slices: the smallest profile with so many; None where it is no such word."""
     match = _SLICES.fullmatch(word)
-    called = boards_called(match["board"]) if match else ()
+    called = boards_called(match["gpu_model"]) if match else ()
     if match is None or len(called) != 1 or called[0] not in board_names():
         return None
     sizes = [one for one in load_gpu_model(called[0]).profiles if one.compute_slices == int(match["slices"])]
     sizes.sort(key=lambda one: (one.memory_slices, len(one.name)))
-    return DeviceWord(match["board"], sizes[0].name) if sizes else None
+    return DeviceWord(match["gpu_model"], sizes[0].name) if sizes else None
 
 
 @functools.lru_cache(maxsize=4096)
-def boards_meant(board: str | None, profile: str | None) -> tuple[str, ...]:
+def boards_meant(gpu_model: str | None, profile: str | None) -> tuple[str, ...]:
     """Boards that a device of these words may be, or be a part of.
 
     Boards with a profile of exactly this name come before those where it is another driver's name of one of
@@ -110,7 +110,7 @@ def boards_meant(board: str | None, profile: str | None) -> tuple[str, ...]:
 
     Parameters
     ----------
-    board : str or None
+    gpu_model : str or None
         Word for the board.
     profile : str or None
         MIG profile; None for a whole GPU.
@@ -127,7 +127,7 @@ def boards_meant(board: str | None, profile: str | None) -> tuple[str, ...]:
     >>> "A30-24GB" in boards_meant(None, "1g.6gb"), boards_meant("site_special", None)
     (True, ())
     """
-    called = boards_called(board) if board else ()
+    called = boards_called(gpu_model) if gpu_model else ()
     if profile is None:
         return called
     cut = [name for name in called or board_names() if name in board_names()]
@@ -135,7 +135,7 @@ def boards_meant(board: str | None, profile: str | None) -> tuple[str, ...]:
     return exact or tuple(name for name in cut if profile_on(name, profile) is not None)
 
 
-def profile_on(board: str, profile: str) -> str | None:
+def profile_on(gpu_model: str, profile: str) -> str | None:
     """Name under which a board of the catalogue lists a profile; None if it has none such.
 
     Examples
@@ -143,10 +143,10 @@ def profile_on(board: str, profile: str) -> str | None:
     >>> profile_on("A100-80GB", "3g.39gb"), profile_on("T4", "1g.5gb")
     ('3g.40gb', None)
     """
-    if board not in board_names():
+    if gpu_model not in board_names():
         return None
     try:
-        return load_gpu_model(board).profile(profile).name
+        return load_gpu_model(gpu_model).profile(profile).name
     except GeometryError:
         return None
 
@@ -177,11 +177,11 @@ def common_share(boards: Iterable[str], profile: str | None) -> Share | None:
     """
     if profile is None or profile == WHOLE_GPU:
         return WHOLE_BOARD
-    found = [(board, profile_on(board, profile)) for board in boards]
-    parts = [(load_gpu_model(board), name) for board, name in found if name is not None]
-    sizes = [(board.profile(name), board) for board, name in parts]
-    compute = {size.compute_slices / board.compute_slices for size, board in sizes}
-    memory = {size.memory_slices / board.memory_slices for size, board in sizes}
+    found = [(gpu_model, profile_on(gpu_model, profile)) for gpu_model in boards]
+    parts = [(load_gpu_model(gpu_model), name) for gpu_model, name in found if name is not None]
+    sizes = [(gpu_model.profile(name), gpu_model) for gpu_model, name in parts]
+    compute = {size.compute_slices / gpu_model.compute_slices for size, gpu_model in sizes}
+    memory = {size.memory_slices / gpu_model.memory_slices for size, gpu_model in sizes}
     if len(parts) < len(found) or len(compute) != 1:
         return None
     return Share(compute.pop(), memory.pop() if len(memory) == 1 else None)

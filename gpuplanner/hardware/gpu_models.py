@@ -152,8 +152,8 @@ class MigProfile:
 
         Examples
         --------
-        >>> board = load_gpu_model("H100-80GB-SXM5")
-        >>> board.profile("2g.20gb").serves(board.profile("1g.20gb"))
+        >>> gpu_model = load_gpu_model("H100-80GB-SXM5")
+        >>> gpu_model.profile("2g.20gb").serves(gpu_model.profile("1g.20gb"))
         True
         """
         if other.attribute == "+gfx" and self.attribute != "+gfx":
@@ -272,7 +272,7 @@ class GpuModel:
             return near[0]
         where = f"{self.name}: MIG profile {name!r} is {'ambiguous' if near else 'unknown'}"
         expected = f"one of {', '.join(profile.name for profile in reversed(self.profiles))}"
-        todo = "Use a name of this list, or check that the board is the right one."
+        todo = "Use a name of this list, or check the GPU model."
         raise GeometryError(where, expected, repr(name), todo)
 
     def share(self, name: str) -> float:
@@ -280,8 +280,8 @@ class GpuModel:
 
         Examples
         --------
-        >>> board = load_gpu_model("H100-80GB-SXM5")
-        >>> board.share("gpu"), round(board.share("3g.40gb"), 4)
+        >>> gpu_model = load_gpu_model("H100-80GB-SXM5")
+        >>> gpu_model.share("gpu"), round(gpu_model.share("3g.40gb"), 4)
         (1.0, 0.4286)
         """
         return 1.0 if name == WHOLE_GPU else self.profile(name).compute_slices / self.compute_slices
@@ -296,8 +296,8 @@ class GpuModel:
 
         Examples
         --------
-        >>> board = load_gpu_model("A100-40GB")
-        >>> board.sms_of("gpu"), board.sms_of("7g.40gb")
+        >>> gpu_model = load_gpu_model("A100-40GB")
+        >>> gpu_model.sms_of("gpu"), gpu_model.sms_of("7g.40gb")
         (108, 98)
         """
         sms = self.sms if name == WHOLE_GPU else self.profile(name).sms
@@ -341,23 +341,23 @@ def load_gpu_model(name: str, rows: Rows | None = None) -> GpuModel:
 
     Examples
     --------
-    >>> board = load_gpu_model("B200")
-    >>> board.name, board.memory_slices, board.compute_slices, board.sms
+    >>> gpu_model = load_gpu_model("B200")
+    >>> gpu_model.name, gpu_model.memory_slices, gpu_model.compute_slices, gpu_model.sms
     ('B200-180GB', 8, 7, 148)
     """
     if rows is None:
-        return _from_catalogue(resolve(name, board_names(), what="board", error=GeometryError))
+        return _from_catalogue(resolve(name, board_names(), what="gpu_model", error=GeometryError))
     table = rows.to_dicts() if isinstance(rows, pl.DataFrame) else [dict(row) for row in rows]
     own = list(dict.fromkeys(str(row.get("gpu_model")) for row in table))
-    known = resolve(name, dict.fromkeys([*own, *board_names()]), what="board", error=GeometryError)
+    known = resolve(name, dict.fromkeys([*own, *board_names()]), what="gpu_model", error=GeometryError)
     if known not in own:
         return _from_catalogue(known)
     return _build(known, [row for row in table if str(row.get("gpu_model")) == known])
 
 
-def as_board(board: GpuModel | str) -> GpuModel:
+def as_board(gpu_model: GpuModel | str) -> GpuModel:
     """Return the board itself, or load it by its name."""
-    return board if isinstance(board, GpuModel) else load_gpu_model(board)
+    return gpu_model if isinstance(gpu_model, GpuModel) else load_gpu_model(gpu_model)
 
 
 @functools.cache
@@ -404,7 +404,7 @@ def board_rows(name: str, table: list[dict[str, Any]]) -> list[dict[str, Any]]:
     if faults:
         expected = "rows like those of mig_profiles.csv, as 'nvidia-smi mig -lgip' and '-lgipp' print them"
         got = f"{len(faults)} fault(s): {'; '.join(faults)}"
-        raise GeometryError(f"profile rows of board {name!r}", expected, got, "Mend the rows.")
+        raise GeometryError(f"profile rows of {name!r}", expected, got, "Fix these rows.")
     return rows
 
 
@@ -462,7 +462,7 @@ def _row_faults(row: dict[str, Any]) -> Iterator[str]:
         if str(stated) != row["profile"]:
             yield f"profile must be written {str(stated)!r}"
         if row["compute_slices"] and stated.compute_slices != row["compute_slices"]:
-            yield f"compute_slices is {row['compute_slices']}, the name says {stated.compute_slices}"
+            yield f"compute_slices is {row['compute_slices']}, the name states {stated.compute_slices}"
     if row["placement_starts"] is None:
         yield "placement_starts must be slices such as '0;2;4'"
     if missing or row["placement_starts"] is None:
@@ -508,8 +508,8 @@ def whole_board(name: str) -> GpuModel:
 
     Examples
     --------
-    >>> board = whole_board("T4")
-    >>> board.memory_gib, board.sms, board.share("gpu"), board.profiles
+    >>> gpu_model = whole_board("T4")
+    >>> gpu_model.memory_gib, gpu_model.sms, gpu_model.share("gpu"), gpu_model.profiles
     (16.0, 40, 1.0, ())
     >>> whole_board("a word of the source").memory_gib
     0.0

@@ -42,13 +42,13 @@ PLACED = {"layout": pl.String, "places": pl.String}
 
 
 def placed_layouts(
-    board: GpuModel | str, profiles: Iterable[str] | None = None, *, maximal: bool = False
+    gpu_model: GpuModel | str, profiles: Iterable[str] | None = None, *, maximal: bool = False
 ) -> tuple[Layout, ...]:
     """Every way to place instances on one GPU; the empty GPU is not among them.
 
     Parameters
     ----------
-    board : GpuModel or str
+    gpu_model : GpuModel or str
         The board.
     profiles : iterable of str, optional
         Only these profiles; all of the board if None.
@@ -70,12 +70,12 @@ def placed_layouts(
     >>> [str(layout) for layout in placed_layouts("A30", ["2g.12gb", "4g.24gb"], maximal=True)]
     ['2g.12gb@0 2g.12gb@2', '4g.24gb@0']
     """
-    every, largest = _all_layouts(*_chosen(board, profiles))
+    every, largest = _all_layouts(*_chosen(gpu_model, profiles))
     return largest if maximal else every
 
 
 def multisets(
-    board: GpuModel | str, profiles: Iterable[str] | None = None, *, maximal: bool = False
+    gpu_model: GpuModel | str, profiles: Iterable[str] | None = None, *, maximal: bool = False
 ) -> list[dict[str, int]]:
     """Profile counts that one GPU can hold, without regard to places.
 
@@ -97,12 +97,12 @@ def multisets(
     >>> multisets("A30", ["2g.12gb", "4g.24gb"])
     [{'4g.24gb': 1}, {'2g.12gb': 2}, {'2g.12gb': 1}]
     """
-    board, chosen = _chosen(board, profiles)
-    vectors = _vectors(board, chosen)[1 if maximal else 0]
+    gpu_model, chosen = _chosen(gpu_model, profiles)
+    vectors = _vectors(gpu_model, chosen)[1 if maximal else 0]
     return [_as_counts(chosen, vector) for vector in vectors]
 
 
-def layout_counts(board: GpuModel | str, profiles: Iterable[str] | None = None) -> dict[str, int]:
+def layout_counts(gpu_model: GpuModel | str, profiles: Iterable[str] | None = None) -> dict[str, int]:
     """How many layouts there are, placed and as counts, all and maximal.
 
     Examples
@@ -110,9 +110,9 @@ def layout_counts(board: GpuModel | str, profiles: Iterable[str] | None = None) 
     >>> layout_counts("A100-40GB", ["1g.5gb", "2g.10gb", "3g.20gb", "4g.20gb", "7g.40gb"])
     {'placed': 297, 'placed_maximal': 19, 'multisets': 37, 'multisets_maximal': 14}
     """
-    board, chosen = _chosen(board, profiles)
-    every, largest = _all_layouts(board, chosen)
-    vectors, largest_vectors = _vectors(board, chosen)
+    gpu_model, chosen = _chosen(gpu_model, profiles)
+    every, largest = _all_layouts(gpu_model, chosen)
+    vectors, largest_vectors = _vectors(gpu_model, chosen)
     return {
         "placed": len(every),
         "placed_maximal": len(largest),
@@ -121,7 +121,7 @@ def layout_counts(board: GpuModel | str, profiles: Iterable[str] | None = None) 
     }
 
 
-def pareto_counts(board: GpuModel | str, profiles: Iterable[str] | None = None) -> list[dict[str, int]]:
+def pareto_counts(gpu_model: GpuModel | str, profiles: Iterable[str] | None = None) -> list[dict[str, int]]:
     """Profile counts of one GPU to which none other adds an instance and takes none away.
 
     Every feasible count is part of one of these, so a planner needs no others.
@@ -136,8 +136,8 @@ def pareto_counts(board: GpuModel | str, profiles: Iterable[str] | None = None) 
     >>> pareto_counts("A30", ["1g.6gb", "2g.12gb"])
     [{'2g.12gb': 2}, {'2g.12gb': 1, '1g.6gb': 2}, {'1g.6gb': 4}]
     """
-    board, chosen = _chosen(board, profiles)
-    vectors = _vectors(board, chosen)[1]
+    gpu_model, chosen = _chosen(gpu_model, profiles)
+    vectors = _vectors(gpu_model, chosen)[1]
 
     def is_dominated(vector: tuple[int, ...]) -> bool:
         return any(other != vector and all(map(le, vector, other)) for other in vectors)
@@ -145,9 +145,9 @@ def pareto_counts(board: GpuModel | str, profiles: Iterable[str] | None = None) 
     return [_as_counts(chosen, vector) for vector in vectors if not is_dominated(vector)]
 
 
-def _chosen(board: GpuModel | str, profiles: Iterable[str] | None) -> tuple[GpuModel, tuple[MigProfile, ...]]:
+def _chosen(gpu_model: GpuModel | str, profiles: Iterable[str] | None) -> tuple[GpuModel, tuple[MigProfile, ...]]:
     """The profiles asked for, largest first, each once."""
-    known = as_board(board)
+    known = as_board(gpu_model)
     wanted = set(known.profiles) if profiles is None else {known.profile(name) for name in profiles}
     return known, tuple(profile for profile in known.profiles if profile in wanted)
 
@@ -158,13 +158,13 @@ def _as_counts(profiles: tuple[MigProfile, ...], vector: tuple[int, ...]) -> dic
 
 @functools.lru_cache(maxsize=256)
 def _vectors(
-    board: GpuModel, profiles: tuple[MigProfile, ...]
+    gpu_model: GpuModel, profiles: tuple[MigProfile, ...]
 ) -> tuple[tuple[tuple[int, ...], ...], tuple[tuple[int, ...], ...]]:
     """Distinct count vectors of all and of the maximal layouts, in descending order."""
     names = [profile.name for profile in profiles]
     every, largest = (
         tuple(sorted({tuple(map(_names(layout).count, names)) for layout in layouts}, reverse=True))
-        for layouts in _all_layouts(board, profiles)
+        for layouts in _all_layouts(gpu_model, profiles)
     )
     return every, largest
 
@@ -175,15 +175,15 @@ def _names(layout: Layout) -> list[str]:
 
 @functools.lru_cache(maxsize=256)
 def _all_layouts(
-    board: GpuModel, profiles: tuple[MigProfile, ...]
+    gpu_model: GpuModel, profiles: tuple[MigProfile, ...]
 ) -> tuple[tuple[Layout, ...], tuple[Layout, ...]]:
     """All layouts and the maximal ones."""
-    search = _Search(board, profiles)
+    search = _Search(gpu_model, profiles)
     every: list[Layout] = []
     largest: list[Layout] = []
     for layout, is_maximal in search.walk(0, ()):
         if len(every) >= MAX_LAYOUTS:
-            where = f"layouts of {board.name} with {len(profiles)} profiles"
+            where = f"layouts of {gpu_model.name} with {len(profiles)} profiles"
             raise GeometryError(where, f"at most {MAX_LAYOUTS}", "more", "Name fewer profiles.")
         every.append(layout)
         if is_maximal:
@@ -195,8 +195,8 @@ def _all_layouts(
 class _Search:
     """Depth-first walk over the board from slice 0 upwards: each set of disjoint intervals comes up once."""
 
-    def __init__(self, board: GpuModel, profiles: tuple[MigProfile, ...]) -> None:
-        resources = tuple(board.budget)
+    def __init__(self, gpu_model: GpuModel, profiles: tuple[MigProfile, ...]) -> None:
+        resources = tuple(gpu_model.budget)
         self.choices = [
             (placement, placement.mask, index)
             for index, profile in enumerate(profiles)
@@ -204,7 +204,7 @@ class _Search:
         ]
         self.takes = [tuple(profile.amount(name) or 0 for name in resources) for profile in profiles]
         self.left = [profile.max_instances for profile in profiles]
-        self.spare = [board.budget[name] for name in resources]
+        self.spare = [gpu_model.budget[name] for name in resources]
         self.mask = 0
 
     def walk(self, lowest: int, chosen: tuple[Placement, ...]) -> Iterator[tuple[Layout, bool]]:
@@ -246,13 +246,13 @@ class LayoutList:
 
 
 def list_layouts(
-    board: GpuModel | str, profiles: Iterable[str] | None = None, *, beside: Layout | None = None
+    gpu_model: GpuModel | str, profiles: Iterable[str] | None = None, *, beside: Layout | None = None
 ) -> LayoutList:
     """List the maximal layouts of a board, largest profiles first.
 
     Parameters
     ----------
-    board : GpuModel or str
+    gpu_model : GpuModel or str
         The board.
     profiles : iterable of str, optional
         Only these profiles; all of the board if None.
@@ -279,32 +279,32 @@ def list_layouts(
     >>> list_layouts("A30", classic, beside=parse_placements("A30", "1g.6gb@1")).placed["places"].to_list()
     ['1g.6gb@0 1g.6gb@1 2g.12gb@2', '1g.6gb@0 1g.6gb@1 1g.6gb@2 1g.6gb@3']
     """
-    board = as_board(board)
+    gpu_model = as_board(gpu_model)
     standing = beside or Layout()
-    faults = layout_faults(board, standing)
+    faults = layout_faults(gpu_model, standing)
     if faults:
-        expected = f"one that {board.name} can hold"
-        raise GeometryError(f"layout {str(standing)!r}", expected, examples(faults), "Mend it.")
+        expected = f"one that {gpu_model.name} can hold"
+        raise GeometryError(f"layout {str(standing)!r}", expected, examples(faults), "Fix the layout.")
     chosen = None if profiles is None else tuple(profiles)
     held = set(standing.placements)
     places: dict[str, list[Layout]] = {}
-    for layout in placed_layouts(board, chosen, maximal=True):
+    for layout in placed_layouts(gpu_model, chosen, maximal=True):
         if held <= set(layout.placements):
             places.setdefault(layout.text, []).append(layout)
-    counts = {format_layout(each): each for each in multisets(board, chosen, maximal=True)}
+    counts = {format_layout(each): each for each in multisets(gpu_model, chosen, maximal=True)}
     rows = []
     for text, each in counts.items():
         if text in places:
-            order = creation_order(board, each)
-            driver = None if order is None else str(place_in_order(board, order))
-            free = len(free_slices(board, places[text][0]))
+            order = creation_order(gpu_model, each)
+            driver = None if order is None else str(place_in_order(gpu_model, order))
+            free = len(free_slices(gpu_model, places[text][0]))
             rows.append((text, sum(each.values()), free, len(places[text]), driver))
     placed = [(text, str(layout)) for text, *_ in rows for layout in places[text]]
     by_counts = pl.DataFrame(rows, schema=BY_COUNTS, orient="row")
     return LayoutList(by_counts, pl.DataFrame(placed, schema=PLACED, orient="row"))
 
 
-def placement_table(board: GpuModel | str, layouts: Iterable[str]) -> pl.DataFrame:
+def placement_table(gpu_model: GpuModel | str, layouts: Iterable[str]) -> pl.DataFrame:
     """Where the instances of layouts lie on their board; GPUs that are not cut have none.
 
     Examples
@@ -312,12 +312,12 @@ def placement_table(board: GpuModel | str, layouts: Iterable[str]) -> pl.DataFra
     >>> placement_table("A100-40GB", ["3g.20gb:1,2g.10gb:1", "gpu"]).rows()
     [('3g.20gb:1,2g.10gb:1', '2g.10gb', 0, 2), ('3g.20gb:1,2g.10gb:1', '3g.20gb', 4, 4)]
     """
-    model = as_board(board)
+    model = as_board(gpu_model)
     rows = []
     for text in layouts:
         proof = prove(model, parse_layout(text))
         if proof.layout is None:
-            raise GeometryError(f"layout {text!r}", f"a layout of {model.name}", proof.reason, "Mend it.")
+            raise GeometryError(f"layout {text!r}", f"one of {model.name}", proof.reason, "Fix it.")
         rows += [(text, place.profile, place.start, place.size) for place in proof.layout.placements]
     names = {"layout": pl.String, "profile": pl.String, "start": pl.Int64, "size": pl.Int64}
     return pl.DataFrame(rows, schema=names, orient="row")
@@ -327,12 +327,12 @@ MOST_GPUS = 64
 """GPUs of one node, at most: more is a fault of what was written down, and the search would be long."""
 
 
-def spread(board: GpuModel | str, counts: Mapping[str, int], gpus: int) -> list[dict[str, int]] | None:
+def spread(gpu_model: GpuModel | str, counts: Mapping[str, int], gpus: int) -> list[dict[str, int]] | None:
     """Find counts for each of several GPUs that sum to the instances asked for.
 
     Parameters
     ----------
-    board : GpuModel or str
+    gpu_model : GpuModel or str
         The board.
     counts : mapping of str to int
         Instances of each profile; ``"gpu"`` counts GPUs that are not cut.
@@ -357,19 +357,19 @@ def spread(board: GpuModel | str, counts: Mapping[str, int], gpus: int) -> list[
     >>> spread("A100-40GB", {"7g.40gb": 2, "gpu": 1}, 2) is None
     True
     """
-    board = as_board(board)
-    wanted = resolve_counts(board, counts)
+    gpu_model = as_board(gpu_model)
+    wanted = resolve_counts(gpu_model, counts)
     whole = wanted.pop(WHOLE_GPU, 0)
     names = list(wanted)
-    largest_layouts = pareto_counts(board, names) if names else []
+    largest_layouts = pareto_counts(gpu_model, names) if names else []
     vectors = [tuple(layout.get(name, 0) for name in names) for layout in largest_layouts]
-    sizes = [board.profile(name).memory_slices for name in names]
+    sizes = [gpu_model.profile(name).memory_slices for name in names]
 
     @functools.cache
     def fill(left: tuple[int, ...], free: int) -> tuple[tuple[int, ...], ...] | None:
         if not any(left):
             return ()
-        if sum(map(int.__mul__, left, sizes)) > free * board.memory_slices:
+        if sum(map(int.__mul__, left, sizes)) > free * gpu_model.memory_slices:
             return None
         largest = next(index for index, count in enumerate(left) if count)
         # Each GPU takes what it can of what is left; dict.fromkeys drops repeats and keeps the order.
@@ -387,12 +387,12 @@ def spread(board: GpuModel | str, counts: Mapping[str, int], gpus: int) -> list[
     return [*cut, *({WHOLE_GPU: 1} for _ in range(whole))]
 
 
-def fewest_gpus(board: GpuModel | str, counts: Mapping[str, int]) -> list[dict[str, int]] | None:
+def fewest_gpus(gpu_model: GpuModel | str, counts: Mapping[str, int]) -> list[dict[str, int]] | None:
     """Find the fewest GPUs that hold some instances, and what each of them holds.
 
     Parameters
     ----------
-    board : GpuModel or str
+    gpu_model : GpuModel or str
         The board.
     counts : mapping of str to int
         Instances of each profile.
@@ -414,16 +414,16 @@ def fewest_gpus(board: GpuModel | str, counts: Mapping[str, int]) -> list[dict[s
     >>> fewest_gpus("A100-80GB", {"1g.20gb": 5})
     [{'1g.20gb': 4}, {'1g.20gb': 1}]
     """
-    board = as_board(board)
-    wanted = resolve_counts(board, counts)
-    for gpus in range(at_least(board, wanted), MOST_GPUS + 1):
-        found = spread(board, wanted, gpus)
+    gpu_model = as_board(gpu_model)
+    wanted = resolve_counts(gpu_model, counts)
+    for gpus in range(at_least(gpu_model, wanted), MOST_GPUS + 1):
+        found = spread(gpu_model, wanted, gpus)
         if found is not None:
             return found
     return None
 
 
-def at_least(board: GpuModel, counts: Mapping[str, int]) -> int:
+def at_least(gpu_model: GpuModel, counts: Mapping[str, int]) -> int:
     """GPUs that some instances need at least: by compute slices, memory slices and the most of each profile.
 
     Examples
@@ -432,9 +432,9 @@ def at_least(board: GpuModel, counts: Mapping[str, int]) -> int:
     >>> at_least(load_gpu_model("A100-40GB"), {"4g.20gb": 3})
     3
     """
-    profiles = {name: board.profile(name) for name in counts if name != WHOLE_GPU}
+    profiles = {name: gpu_model.profile(name) for name in counts if name != WHOLE_GPU}
     compute = sum(counts[name] * profile.compute_slices for name, profile in profiles.items())
     memory = sum(counts[name] * profile.memory_slices for name, profile in profiles.items())
     each = [-(-counts[name] // profile.max_instances) for name, profile in profiles.items()]
-    cut = max(-(-compute // board.compute_slices), -(-memory // board.memory_slices), *each, 0)
+    cut = max(-(-compute // gpu_model.compute_slices), -(-memory // gpu_model.memory_slices), *each, 0)
     return cut + counts.get(WHOLE_GPU, 0)

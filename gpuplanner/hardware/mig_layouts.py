@@ -81,7 +81,7 @@ class Layout:
         return sum(placement.mask for placement in self.placements)
 
 
-def parse_placements(board: GpuModel | str, text: str) -> Layout:
+def parse_placements(gpu_model: GpuModel | str, text: str) -> Layout:
     """Read ``"3g.20gb@4 4g.20gb@0"``, the text form of a layout with places.
 
     Raises
@@ -95,18 +95,18 @@ def parse_placements(board: GpuModel | str, text: str) -> Layout:
     >>> parse_placements("A30", "2g.12gb@2").placements
     (Placement(start=2, size=2, profile='2g.12gb'),)
     """
-    board = as_board(board)
+    gpu_model = as_board(gpu_model)
     placements = []
     for word in text.split():
         name, _, start = word.rpartition("@")
         if not (name and start.isascii() and start.isdecimal()):
             expected = "profile@start, such as '3g.20gb@4'"
-            raise GeometryError(f"placement {word!r}", expected, repr(word), "Mend it.")
-        placements.append(Placement.of(board.profile(name), int(start)))
+            raise GeometryError(f"placement {word!r}", expected, repr(word), "Fix the placement.")
+        placements.append(Placement.of(gpu_model.profile(name), int(start)))
     return Layout(tuple(placements))
 
 
-def layout_faults(board: GpuModel | str, layout: Layout) -> list[str]:
+def layout_faults(gpu_model: GpuModel | str, layout: Layout) -> list[str]:
     """Say what is impossible about a layout: starts, overlaps, maxima, engines. Empty means valid.
 
     Examples
@@ -114,39 +114,39 @@ def layout_faults(board: GpuModel | str, layout: Layout) -> list[str]:
     >>> layout_faults("A100-40GB", parse_placements("A100-40GB", "4g.20gb@0 3g.20gb@0"))
     ['4g.20gb@0 and 3g.20gb@0 overlap in memory slices 0-3']
     """
-    board = as_board(board)
+    gpu_model = as_board(gpu_model)
     faults = [
         f"{placement} is no legal start: {placement.profile} may start at {slices(profile.starts)}"
         for placement in layout.placements
-        if placement.start not in (profile := board.profile(placement.profile)).starts
+        if placement.start not in (profile := gpu_model.profile(placement.profile)).starts
     ]
     for one, other in itertools.combinations(layout.placements, 2):
         shared = one.mask & other.mask
         if shared:
             pair = sorted((one, other), key=lambda p: (p.start, p.profile), reverse=True)
             faults.append(f"{pair[0]} and {pair[1]} overlap in memory slices {slices(bits(shared))}")
-    return [*faults, *maximum_faults(board, layout.counts), *engine_faults(board, layout.counts)]
+    return [*faults, *maximum_faults(gpu_model, layout.counts), *engine_faults(gpu_model, layout.counts)]
 
 
-def maximum_faults(board: GpuModel, counts: Mapping[str, int]) -> Iterator[str]:
+def maximum_faults(gpu_model: GpuModel, counts: Mapping[str, int]) -> Iterator[str]:
     """Profiles, by the board's own names, of which there are more than one board can hold."""
     for name, count in counts.items():
-        most = board.profile(name).max_instances
+        most = gpu_model.profile(name).max_instances
         if count > most:
-            yield f"{name} x{count}: {board.name} holds at most {most}"
+            yield f"{name} x{count}: {gpu_model.name} holds at most {most}"
 
 
-def engine_faults(board: GpuModel, counts: Mapping[str, int]) -> Iterator[str]:
+def engine_faults(gpu_model: GpuModel, counts: Mapping[str, int]) -> Iterator[str]:
     """Engines (and SMs) of which the instances take more than one board has."""
-    for resource, limit in board.budget.items():
-        takers = {name: board.profile(name).amount(resource) or 0 for name in counts}
+    for resource, limit in gpu_model.budget.items():
+        takers = {name: gpu_model.profile(name).amount(resource) or 0 for name in counts}
         taken = sum(counts[name] * amount for name, amount in takers.items())
         if taken > limit:
             who = " and ".join(f"{name} x{counts[name]}" for name, amount in takers.items() if amount)
-            yield f"{who} need {taken} {RESOURCES[resource]}; {board.name} has {limit}"
+            yield f"{who} need {taken} {RESOURCES[resource]}; {gpu_model.name} has {limit}"
 
 
-def free_slices(board: GpuModel | str, layout: Layout) -> tuple[int, ...]:
+def free_slices(gpu_model: GpuModel | str, layout: Layout) -> tuple[int, ...]:
     """Memory slices that no instance occupies, ascending.
 
     Examples
@@ -154,7 +154,7 @@ def free_slices(board: GpuModel | str, layout: Layout) -> tuple[int, ...]:
     >>> free_slices("A100-40GB", parse_placements("A100-40GB", "4g.20gb@0 2g.10gb@4"))
     (6, 7)
     """
-    return bits(((1 << as_board(board).memory_slices) - 1) & ~layout.mask)
+    return bits(((1 << as_board(gpu_model).memory_slices) - 1) & ~layout.mask)
 
 
 def format_layout(counts: Mapping[str, int]) -> str:
@@ -254,7 +254,7 @@ def _text_order(name: str) -> tuple[int, int, str]:
 
 def _not_a_layout(value: object) -> GeometryError:
     expected = f"profiles with counts above 0, each once: '3g.40gb:1,1g.10gb:3', or {WHOLE_GPU!r}, or {OFF!r}"
-    return GeometryError("layout", expected, repr(value), "Mend the layout.")
+    return GeometryError("layout", expected, repr(value), "Fix the layout.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,7 +279,7 @@ class Proof:
         return self.ok
 
 
-def prove(board: GpuModel | str, counts: Mapping[str, int]) -> Proof:
+def prove(gpu_model: GpuModel | str, counts: Mapping[str, int]) -> Proof:
     """Find places for instances on one GPU, or the reason why there are none.
 
     The search is exact. Where several arrangements exist, the one that the driver would most likely make is
@@ -287,7 +287,7 @@ def prove(board: GpuModel | str, counts: Mapping[str, int]) -> Proof:
 
     Parameters
     ----------
-    board : GpuModel or str
+    gpu_model : GpuModel or str
         The board.
     counts : mapping of str to int
         Instances of each profile; names of other driver versions are understood. ``{"gpu": 1}`` is a GPU that
@@ -310,30 +310,30 @@ def prove(board: GpuModel | str, counts: Mapping[str, int]) -> Proof:
     >>> prove("A100-40GB", {"1g.10gb": 4, "1g.5gb": 3}).reason
     '1g.10gb x4 (2 memory slices each) and 1g.5gb x3 (1 each) need 11 memory slices; A100-40GB has 8'
     """
-    board = as_board(board)
-    wanted = resolve_counts(board, counts)
+    gpu_model = as_board(gpu_model)
+    wanted = resolve_counts(gpu_model, counts)
     if WHOLE_GPU in wanted:
         alone = wanted == {WHOLE_GPU: 1}
         return Proof(alone, Layout() if alone else None, "" if alone else _not_cut(wanted))
     for rule in (maximum_faults, _memory_fault, engine_faults):
-        faults = "; ".join(rule(board, wanted))
+        faults = "; ".join(rule(gpu_model, wanted))
         if faults:
             return Proof(False, None, faults)
-    layout = next(arrangements(board, wanted), None)
+    layout = next(arrangements(gpu_model, wanted), None)
     if layout is None:
-        return Proof(False, None, _dead_end(board, wanted))
+        return Proof(False, None, _dead_end(gpu_model, wanted))
     return Proof(True, layout, "")
 
 
-def arrangements(board: GpuModel, counts: Mapping[str, int]) -> Iterator[Layout]:
+def arrangements(gpu_model: GpuModel, counts: Mapping[str, int]) -> Iterator[Layout]:
     """Every way to place the instances, likeliest first; maxima and engines are not looked at."""
-    wanted = [p for p in board.profiles for _ in range(counts.get(p.name, 0))]
+    wanted = [p for p in gpu_model.profiles for _ in range(counts.get(p.name, 0))]
 
     def place(index: int, mask: int, last: int) -> Iterator[tuple[Placement, ...]]:
         if index == len(wanted):
             yield ()
             return
-        starts = driver_starts(board, wanted[index])
+        starts = driver_starts(gpu_model, wanted[index])
         # Instances of one profile are alike: the next of them only tries starts behind the last one's.
         first = last + 1 if index and wanted[index - 1] is wanted[index] else 0
         for position in range(first, len(starts)):
@@ -346,48 +346,48 @@ def arrangements(board: GpuModel, counts: Mapping[str, int]) -> Iterator[Layout]
         yield Layout(placements)
 
 
-def resolve_counts(board: GpuModel, counts: Mapping[str, int]) -> dict[str, int]:
+def resolve_counts(gpu_model: GpuModel, counts: Mapping[str, int]) -> dict[str, int]:
     """Counts by the board's own names, largest profile first, zeros left out; a whole GPU comes last."""
     found: dict[MigProfile | str, int] = {}
     for name, count in counts.items():
         if isinstance(count, bool) or not isinstance(count, int) or count < 0:
             expected = "a whole number of at least 0"
-            raise GeometryError(f"count of {name}", expected, repr(count), "Mend the count.")
-        key = name if name == WHOLE_GPU else board.profile(name)
+            raise GeometryError(f"count of {name}", expected, repr(count), f"Fix it: {name}:1.")
+        key = name if name == WHOLE_GPU else gpu_model.profile(name)
         found[key] = found.get(key, 0) + count
-    named = {profile.name: found[profile] for profile in board.profiles if found.get(profile)}
+    named = {profile.name: found[profile] for profile in gpu_model.profiles if found.get(profile)}
     return named | ({WHOLE_GPU: found[WHOLE_GPU]} if found.get(WHOLE_GPU) else {})
 
 
 def _not_cut(wanted: Mapping[str, int]) -> str:
     if len(wanted) == 1:
-        return f"{wanted[WHOLE_GPU]} whole GPUs are not one GPU"
-    return "a GPU that is not cut holds no instances beside it"
+        return f"{wanted[WHOLE_GPU]} full GPUs are not one GPU"
+    return "a full GPU (MIG disabled) has no MIG instances"
 
 
-def _memory_fault(board: GpuModel, wanted: Mapping[str, int]) -> Iterator[str]:
-    sizes = {name: board.profile(name).memory_slices for name in wanted}
+def _memory_fault(gpu_model: GpuModel, wanted: Mapping[str, int]) -> Iterator[str]:
+    sizes = {name: gpu_model.profile(name).memory_slices for name in wanted}
     needed = sum(wanted[name] * size for name, size in sizes.items())
-    if needed > board.memory_slices:
+    if needed > gpu_model.memory_slices:
         first, *others = [f"{name} x{wanted[name]} ({size}" for name, size in sizes.items()]
         parts = [f"{first} {'memory slice' if sizes[next(iter(sizes))] == 1 else 'memory slices'} each)"]
         parts += [f"{other} each)" for other in others]
-        yield f"{_and(parts)} need {needed} memory slices; {board.name} has {board.memory_slices}"
+        yield f"{_and(parts)} need {needed} memory slices; {gpu_model.name} has {gpu_model.memory_slices}"
 
 
-def _dead_end(board: GpuModel, wanted: Mapping[str, int]) -> str:
+def _dead_end(gpu_model: GpuModel, wanted: Mapping[str, int]) -> str:
     """Name the largest part that can be placed, and the instance that then finds no start in any way."""
     names = [name for name, count in wanted.items() for _ in range(count)]
     placed = Layout()
     length = 1
-    while (grown := next(arrangements(board, Counter(names[:length])), None)) is not None:
+    while (grown := next(arrangements(gpu_model, Counter(names[:length])), None)) is not None:
         placed, length = grown, length + 1
-    profile = board.profile(names[length - 1])
+    profile = gpu_model.profile(names[length - 1])
     size = profile.memory_slices
     return (
         f"with {placed} nothing is left for one more {profile.name}: it needs "
         f"{counted(size, 'memory slice')} from {slices(profile.starts)}, free: "
-        f"{slices(free_slices(board, placed))}; no other arrangement leaves room either"
+        f"{slices(free_slices(gpu_model, placed))}; no other arrangement leaves capacity either"
     )
 
 
@@ -396,16 +396,16 @@ def _and(parts: list[str]) -> str:
 
 
 @functools.lru_cache(maxsize=1024)
-def driver_starts(board: GpuModel, profile: MigProfile) -> tuple[int, ...]:
+def driver_starts(gpu_model: GpuModel, profile: MigProfile) -> tuple[int, ...]:
     """Start slices of a profile in the order in which the driver tries them.
 
     Examples
     --------
-    >>> board = as_board("A100-40GB")
-    >>> driver_starts(board, board.profile("1g.5gb"))
+    >>> gpu_model = as_board("A100-40GB")
+    >>> driver_starts(gpu_model, gpu_model.profile("1g.5gb"))
     (6, 4, 5, 0, 1, 2, 3)
     """
-    plain = [other for other in board.profiles if not other.attribute] or board.profiles
+    plain = [other for other in gpu_model.profiles if not other.attribute] or gpu_model.profiles
     masks = [Placement.of(other, start).mask for other in plain for start in other.starts]
 
     def in_the_way(start: int) -> tuple[int, int]:
@@ -415,7 +415,7 @@ def driver_starts(board: GpuModel, profile: MigProfile) -> tuple[int, ...]:
     return tuple(sorted(profile.starts, key=in_the_way))
 
 
-def place_in_order(board: GpuModel | str, names: Iterable[str]) -> Layout | None:
+def place_in_order(gpu_model: GpuModel | str, names: Iterable[str]) -> Layout | None:
     """Predict where instances end up that are created one after another on an empty GPU.
 
     Returns
@@ -430,11 +430,11 @@ def place_in_order(board: GpuModel | str, names: Iterable[str]) -> Layout | None
     >>> place_in_order("A100-40GB", ["1g.5gb", "1g.5gb", "2g.10gb", "3g.20gb"]) is None
     True
     """
-    board = as_board(board)
+    gpu_model = as_board(gpu_model)
     layout = Layout()
     for name in names:
-        profile = board.profile(name)
-        places = (Placement.of(profile, start) for start in driver_starts(board, profile))
+        profile = gpu_model.profile(name)
+        places = (Placement.of(profile, start) for start in driver_starts(gpu_model, profile))
         place = next((place for place in places if not place.mask & layout.mask), None)
         if place is None:
             return None
@@ -442,12 +442,12 @@ def place_in_order(board: GpuModel | str, names: Iterable[str]) -> Layout | None
     return layout
 
 
-def creation_order(board: GpuModel | str, counts: Mapping[str, int]) -> tuple[str, ...] | None:
+def creation_order(gpu_model: GpuModel | str, counts: Mapping[str, int]) -> tuple[str, ...] | None:
     """Order of creation in which the driver, choosing the places, finds one for every instance.
 
     Parameters
     ----------
-    board : GpuModel or str
+    gpu_model : GpuModel or str
         The board.
     counts : mapping of str to int
         Instances of each profile.
@@ -463,7 +463,7 @@ def creation_order(board: GpuModel | str, counts: Mapping[str, int]) -> tuple[st
     >>> creation_order("A100-40GB", {"1g.5gb": 2, "2g.10gb": 1, "3g.20gb": 1})
     ('3g.20gb', '2g.10gb', '1g.5gb', '1g.5gb')
     """
-    board = as_board(board)
-    by_size = sorted(counts, key=lambda name: board.profile(name).size_order, reverse=True)
-    names = tuple(board.profile(name).name for name in by_size for _ in range(counts[name]))
-    return names if place_in_order(board, names) is not None else None
+    gpu_model = as_board(gpu_model)
+    by_size = sorted(counts, key=lambda name: gpu_model.profile(name).size_order, reverse=True)
+    names = tuple(gpu_model.profile(name).name for name in by_size for _ in range(counts[name]))
+    return names if place_in_order(gpu_model, names) is not None else None

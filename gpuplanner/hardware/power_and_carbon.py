@@ -26,7 +26,7 @@ class PowerModel:
 
     Attributes
     ----------
-    board : str
+    gpu_model : str
         Name in the catalogue.
     idle_w, base_w, slope_w, tdp_w : float
         Power [W] without work, with work at vanishing load, added at full load, and the rating.
@@ -34,7 +34,7 @@ class PowerModel:
         Where the figures come from.
     """
 
-    board: str
+    gpu_model: str
     idle_w: float
     base_w: float
     slope_w: float
@@ -47,7 +47,7 @@ class PowerModel:
 
 
 @functools.cache
-def power_model(board: str, *, side: str = "value") -> PowerModel:
+def power_model(gpu_model: str, *, side: str = "value") -> PowerModel:
     """Power law of a board from its rating and the catalogue's coefficients.
 
     The idle power is a fraction of the rating: single idle readings in data sheets differ by a factor of two
@@ -55,7 +55,7 @@ def power_model(board: str, *, side: str = "value") -> PowerModel:
 
     Parameters
     ----------
-    board : str
+    gpu_model : str
         Board of the catalogue.
     side : {"value", "low", "high"}
         Which end of the ranges of the coefficients.
@@ -77,7 +77,7 @@ def power_model(board: str, *, side: str = "value") -> PowerModel:
     >>> round(law.idle_w), round(law.busy_w(0.5))
     (70, 536)
     """
-    name = find_any_board(board)
+    name = find_any_board(gpu_model)
     spec = board_spec(name)
     tdp_w = spec.tdp_w
     if tdp_w is None:
@@ -90,9 +90,7 @@ def power_model(board: str, *, side: str = "value") -> PowerModel:
     return PowerModel(name, idle_w, base_w, slope_w, tdp_w, source)
 
 
-def gpu_kwh(
-    law: PowerModel, *, powered_gpu_hours: float, resident_gpu_hours: float, active_gpu_hours: float
-) -> float:
+def gpu_kwh(law: PowerModel, *, powered_gpu_hours: float, resident_gpu_hours: float, active_gpu_hours: float) -> float:
     """Energy of the GPUs alone.
 
     Parameters
@@ -213,12 +211,12 @@ class Price:
     date: str
 
 
-def gpu_hour_price(board: str, *, own: float = 0.0, currency: str = "USD", term: str = "on_demand") -> Price:
+def gpu_hour_price(gpu_model: str, *, own: float = 0.0, currency: str = "USD", term: str = "on_demand") -> Price:
     """Price of one GPU-hour of a board.
 
     Parameters
     ----------
-    board : str
+    gpu_model : str
         Board of the catalogue.
     own : float
         The user's own price; 0 takes the catalogue's list prices.
@@ -243,7 +241,7 @@ def gpu_hour_price(board: str, *, own: float = 0.0, currency: str = "USD", term:
     """
     if own > 0:
         return Price(own, own, own, currency, "own price", "as given")
-    listed = gpu_price(board, term=term)
+    listed = gpu_price(gpu_model, term=term)
     if listed.currency != currency:
         expected = f"{listed.currency}, the currency of the list prices"
         todo = "Set price_usd_per_gpu_hour to your own price in that currency."

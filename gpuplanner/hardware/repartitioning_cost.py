@@ -13,7 +13,7 @@ from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.scenario_fields import MADE_BY
 from gpuplanner.core.schemas import WHOLE_GPU
 from gpuplanner.core.units import SECONDS_PER_HOUR, SECONDS_PER_MINUTE
-from gpuplanner.hardware.catalog import parameter, path_facts
+from gpuplanner.hardware.catalog import actuator_facts, parameter
 from gpuplanner.hardware.gpu_models import GpuModel, as_board
 from gpuplanner.hardware.mig_layouts import Layout, Placement, arrangements, parse_layout, prove
 
@@ -27,8 +27,8 @@ class Reconfiguration:
 
     Parameters
     ----------
-    path : str
-        How it is made, one of :data:`gpuplanner.core.scenario_fields.PATHS`.
+    actuator : str
+        How it is made, one of :data:`gpuplanner.core.scenario_fields.PARTITIONERS`.
     destroyed, created, kept : tuple of Placement
         Instances that go, come and stay. Work on those that stay is not disturbed.
     mode_change : bool
@@ -37,11 +37,9 @@ class Reconfiguration:
         Whether the mode change needs a reboot of the node; then all its GPUs are out of service.
     seconds, low_s, high_s : float
         How long the GPU, or with a reboot the node, is out of service [s]: typical, and the range.
-    note : str
-        What the figures rest on.
     """
 
-    path: str
+    actuator: str
     destroyed: tuple[Placement, ...]
     created: tuple[Placement, ...]
     kept: tuple[Placement, ...]
@@ -50,7 +48,6 @@ class Reconfiguration:
     seconds: float
     low_s: float
     high_s: float
-    note: str
 
     @property
     def emptied(self) -> int:
@@ -71,20 +68,20 @@ class Reconfiguration:
 
 
 def instances_changed(
-    board: GpuModel, before: AnyLayout, after: AnyLayout, *, one_by_one: bool
+    gpu_model: GpuModel, before: AnyLayout, after: AnyLayout, *, one_by_one: bool
 ) -> tuple[tuple[Placement, ...], tuple[Placement, ...], tuple[Placement, ...]]:
     """Say which instances go, come and stay.
 
     Examples
     --------
     >>> from gpuplanner.hardware.gpu_models import as_board
-    >>> board = as_board("H100-80GB-SXM5")
-    >>> parts = instances_changed(board, "4g.40gb:1,3g.40gb:1", "4g.40gb:1,1g.10gb:3", one_by_one=True)
+    >>> gpu_model = as_board("H100-80GB-SXM5")
+    >>> parts = instances_changed(gpu_model, "4g.40gb:1,3g.40gb:1", "4g.40gb:1,1g.10gb:3", one_by_one=True)
     >>> [" ".join(map(str, part)) for part in parts]
     ['3g.40gb@4', '1g.10gb@4 1g.10gb@5 1g.10gb@6', '4g.40gb@0']
     """
-    old = next(_layouts(board, before))
-    new = max(_layouts(board, after), key=lambda layout: len(_common(old, layout)))
+    old = next(_layouts(gpu_model, before))
+    new = max(_layouts(gpu_model, after), key=lambda layout: len(_common(old, layout)))
     if not one_by_one and old.counts == new.counts:
         new = old
     stays = _common(old, new) if one_by_one or old == new else set()
@@ -92,17 +89,17 @@ def instances_changed(
     return destroyed, created, tuple(p for p in old.placements if p in stays)
 
 
-def _layouts(board: GpuModel, given: AnyLayout) -> Iterator[Layout]:
+def _layouts(gpu_model: GpuModel, given: AnyLayout) -> Iterator[Layout]:
     """The layout given, or all arrangements of the counts given; a GPU that is not cut has no instances."""
     if isinstance(given, Layout):
         yield given
         return
     counts = parse_layout(given) if isinstance(given, str) else given
-    proof = prove(board, counts)
+    proof = prove(gpu_model, counts)
     if proof.layout is None:
-        where = f"layout of {board.name}"
-        raise GeometryError(where, "one that can be placed", proof.reason, "Mend the layout.")
-    yield from arrangements(board, proof.layout.counts)
+        where = f"layout of {gpu_model.name}"
+        raise GeometryError(where, "one that can be placed", proof.reason, "Fix the layout.")
+    yield from arrangements(gpu_model, proof.layout.counts)
 
 
 def _common(one: Layout, other: Layout) -> set[Placement]:
@@ -123,7 +120,7 @@ class Seconds:
         if not 0 <= self.low <= self.value <= self.high < math.inf:
             text = f"{self.low} to {self.value} to {self.high} ({self.basis})"
             expected = "seconds not below 0, the low, usual and high end in order"
-            raise ScenarioError("cost of change or lead time", expected, text, "Change it.")
+            raise ScenarioError("cost of change or lead time", expected, text, "Fix these times.")
 
     @classmethod
     def given(cls, value: float) -> Self:
@@ -152,14 +149,16 @@ class Seconds:
         return replace(self, value=value, low=low, high=high, basis=f"{self.basis}; {further.basis}")
 
     def words(self) -> str:
-        """Say it in minutes.
+        """Say it with its range, in minutes; in seconds below one minute.
 
         Examples
         --------
-        >>> Seconds(300.0, 60.0, 900.0, "assumed").words()
-        '5 min, at the slow end 15 min'
+        >>> Seconds(300.0, 60.0, 900.0, "assumed").words(), Seconds.given(30.0).words()
+        ('about 5 min (1 to 15)', '30 s')
         """
-        return f"{minutes(self.value)}, at the slow end {minutes(self.high)}"
+        unit, name = (SECONDS_PER_MINUTE, "min") if self.value >= SECONDS_PER_MINUTE else (1, "s")
+        value, low, high = (f"{each / unit:.4g}" for each in (self.value, self.low, self.high))
+        return f"{value} {name}" if low == high else f"about {value} {name} ({low} to {high})"
 
 
 @functools.cache
@@ -187,7 +186,7 @@ def minutes(seconds: float) -> str:
 
 
 _RESET_ARCHITECTURES = ("Ampere",)
-_ONE_BY_ONE = "nvml"
+_ONE_BY_ONE = "nvidia-smi"
 
 
 _NOTHING = Seconds(0.0, 0.0, 0.0, "nothing")
@@ -195,17 +194,17 @@ _NOTHING = Seconds(0.0, 0.0, 0.0, "nothing")
 
 @dataclass(frozen=True, slots=True)
 class ChangeCost:
-    """What one change of one GPU costs on a board, by one path.
+    """What one change of one GPU costs on a board, by one actuator.
 
     Made by :meth:`of` from the catalogue. Plan, bound, simulation,
     transition, check, scripts and report all take it, so that they mean the same by a change.
 
     Parameters
     ----------
-    board : GpuModel
+    gpu_model : GpuModel
         The board.
-    path : str
-        One of :data:`~gpuplanner.core.scenario_fields.PATHS`. Through NVML instances are made and removed one by one,
+    actuator : str
+        One of :data:`~gpuplanner.core.scenario_fields.PARTITIONERS`. Through nvidia-smi instances are made one by one,
         and those
         that both layouts have stay. mig-parted and the operator make all instances of a GPU anew.
     change_s : Seconds
@@ -226,15 +225,15 @@ class ChangeCost:
 
     Examples
     --------
-    >>> for board in ("A100-80GB", "H100-80GB-SXM5"):
-    ...     change = ChangeCost.of(board).change("gpu", "3g.40gb:2")
+    >>> for gpu_model in ("A100-80GB", "H100-80GB-SXM5"):
+    ...     change = ChangeCost.of(gpu_model).change("gpu", "3g.40gb:2")
     ...     print(change.seconds / 60, change.mode_change, change.reboot)
     10.0 True True
     1.0 True False
     """
 
-    board: GpuModel
-    path: str
+    gpu_model: GpuModel
+    actuator: str
     change_s: Seconds
     instance_s: Seconds
     reboot_s: Seconds | None
@@ -245,24 +244,24 @@ class ChangeCost:
     def __post_init__(self) -> None:
         """Check the stated price."""
         if self.gpu_hours is not None and not 0 <= self.gpu_hours < math.inf:
-            raise ScenarioError("cost of change", "gpu_hours not below 0", repr(self.gpu_hours), "Change it.")
+            raise ScenarioError("cost of change", "gpu_hours from 0", repr(self.gpu_hours), "Fix gpu_hours.")
 
     @classmethod
     def of(
         cls,
-        board: GpuModel | str,
-        path: str = "operator",
+        gpu_model: GpuModel | str,
+        actuator: str = "mig-manager",
         *,
         gpu_hours: float | None = None,
         **stated: float,
     ) -> Self:
-        """Take the costs of a board and a path from the catalogue, and what is stated instead of them.
+        """Take the costs of a board and a actuator from the catalogue, and what is stated instead of them.
 
         Parameters
         ----------
-        board : GpuModel or str
+        gpu_model : GpuModel or str
             The board.
-        path : {"operator", "parted", "nvml", "dra", "autoscaler", "slurm"}
+        actuator : {"mig-manager", "mig-parted", "nvidia-smi", "dra", "autoscaler", "slurm"}
             Who makes the changes; see :data:`~gpuplanner.core.scenario_fields.MADE_BY`.
         gpu_hours : float, optional
             What a plan pays for a change [GPU h].
@@ -272,7 +271,7 @@ class ChangeCost:
         Raises
         ------
         GeometryError
-            If the board or the path is unknown.
+            If the board or the actuator is unknown.
         ScenarioError
             If a time or a price is below 0, or a name is none of these.
 
@@ -281,15 +280,15 @@ class ChangeCost:
         >>> ChangeCost.of("A100-80GB", reboot_s=450).change("gpu", "3g.40gb:2").seconds
         450.0
         """
-        model = as_board(board)
-        maker = resolve(path, MADE_BY, what="reconfiguration path", error=GeometryError)
+        model = as_board(gpu_model)
+        maker = resolve(actuator, MADE_BY, what="reconfiguration actuator", error=GeometryError)
         way = MADE_BY[maker]
-        figure = known_seconds(f"reconfigure_{way}_s")
+        figure = known_seconds(f"reconfigure_{way.replace('-', '_')}_s")
         one_by_one = way == _ONE_BY_ONE
         reboots = model.architecture in (None, *_RESET_ARCHITECTURES)
         cost = cls(
-            board=model,
-            path=way,
+            gpu_model=model,
+            actuator=way,
             change_s=_NOTHING if one_by_one else figure,
             instance_s=figure if one_by_one else _NOTHING,
             reboot_s=known_seconds("reconfigure_reboot_s") if reboots else None,
@@ -299,7 +298,7 @@ class ChangeCost:
         )
         return cost._with(stated)
 
-    def on(self, board: GpuModel | str) -> Self:
+    def on(self, gpu_model: GpuModel | str) -> Self:
         """The same, if it was made for this board.
 
         Raises
@@ -307,16 +306,16 @@ class ChangeCost:
         ScenarioError
             If it was made for another board.
         """
-        model = as_board(board)
-        if self.board != model:
-            todo = "Make it for this board."
-            raise ScenarioError("cost of change", f"one for {model.name}", self.board.name, todo)
+        model = as_board(gpu_model)
+        if self.gpu_model != model:
+            todo = "Compute it for this GPU model."
+            raise ScenarioError("cost of change", f"one for {model.name}", self.gpu_model.name, todo)
         return self
 
     @property
     def one_by_one(self) -> bool:
         """Whether instances are made and removed one by one, so that those beside them stay in use."""
-        return self.path == _ONE_BY_ONE
+        return self.actuator == _ONE_BY_ONE
 
     def change(self, before: AnyLayout, after: AnyLayout) -> Reconfiguration:
         """Say what becomes of a GPU when its layout changes, and how long that takes.
@@ -336,20 +335,19 @@ class ChangeCost:
 
         Examples
         --------
-        >>> cost = ChangeCost.of("H100-80GB-SXM5", "nvml")
+        >>> cost = ChangeCost.of("H100-80GB-SXM5", "nvidia-smi")
         >>> change = cost.change("4g.40gb:1,3g.40gb:1", "4g.40gb:1,1g.10gb:3")
         >>> [str(placement) for placement in change.kept], round(change.seconds, 1), change.reboot
         (['4g.40gb@0'], 1.2, False)
         """
-        destroyed, created, kept = instances_changed(self.board, before, after, one_by_one=self.one_by_one)
+        destroyed, created, kept = instances_changed(self.gpu_model, before, after, one_by_one=self.one_by_one)
         # One of the two layouts has no instances: then all of the other's go, or come.
         mode_change = bool(destroyed) != bool(created) and not kept
         changed = len(destroyed) + len(created)
         reboot = mode_change and self.reboot_s is not None
         takes = self._times(changed, mode_change=mode_change)
-        unknown = f"the architecture of {self.board.name} is not known, so the dearer case is counted: "
         return Reconfiguration(
-            path=self.path,
+            actuator=self.actuator,
             destroyed=destroyed,
             created=created,
             kept=kept,
@@ -358,7 +356,6 @@ class ChangeCost:
             seconds=takes.value,
             low_s=takes.low,
             high_s=takes.high,
-            note=(unknown if reboot and self.board.architecture is None else "") + takes.basis,
         )
 
     def seconds(self, before: Mapping[str, int], after: Mapping[str, int]) -> float:
@@ -400,8 +397,8 @@ class ChangeCost:
         """
         if self.gpu_hours is not None:
             return self.gpu_hours
-        most = max((profile.max_instances for profile in self.board.profiles), default=0)
-        reboots = self.reboot_s is not None and bool(self.board.profiles)
+        most = max((profile.max_instances for profile in self.gpu_model.profiles), default=0)
+        reboots = self.reboot_s is not None and bool(self.gpu_model.profiles)
         out_s = self._times(max(most, 1), mode_change=reboots).value * (gpus_per_node if reboots else 1)
         return (out_s + self.drain_s.value) / SECONDS_PER_HOUR
 
@@ -411,22 +408,22 @@ class ChangeCost:
         return max(self.change_s.value, 0.0 if self.reboot_s is None else self.reboot_s.value)
 
     def words(self) -> str:
-        """Say how long a change takes, in minutes.
+        """Say how long a change takes, with its range.
 
         Examples
         --------
         >>> ChangeCost.of("H100-80GB-SXM5").words()
-        '1 min for a layout change'
-        >>> ChangeCost.of("A100-80GB").words()
-        '1 min for a layout change, or 10 min and a reboot of the node where MIG mode changes'
-        >>> ChangeCost.of("H100-80GB-SXM5", "nvml").words()
-        '0.005 min for each instance that is made or removed'
+        'about 1 min (0.5 to 5) per layout change'
+        >>> ChangeCost.of("A100-80GB", reboot_s=600).words()
+        'about 1 min (0.5 to 5) per layout change, or 10 min and a reboot of the node where MIG mode changes'
+        >>> ChangeCost.of("H100-80GB-SXM5", "nvidia-smi").words()
+        'about 0.3 s (0.1 to 1) per MIG instance deleted or created'
         """
-        times = {"a layout change": self.change_s, "each instance that is made or removed": self.instance_s}
-        parts = [f"{minutes(one.value)} for {what}" for what, one in times.items() if one.value]
-        text = " and ".join(parts) or "no time for a layout change"
+        times = {"layout change": self.change_s, "MIG instance deleted or created": self.instance_s}
+        parts = [f"{one.words()} per {what}" for what, one in times.items() if one.value]
+        text = " and ".join(parts) or "no time per layout change"
         if self.reboot_s is not None:
-            text += f", or {minutes(self.reboot_s.value)} and a reboot of the node where MIG mode changes"
+            text += f", or {self.reboot_s.words()} and a reboot of the node where MIG mode changes"
         return text
 
     def _with(self, stated: Mapping[str, float]) -> Self:
@@ -450,15 +447,13 @@ class ChangeCost:
         return Seconds(one.value + changed * each.value, low, high, basis)
 
 
-_TIMES = tuple(
-    field.name for field in fields(ChangeCost) if field.name.endswith("_s") and field.name != "drain_s"
-)
+_TIMES = tuple(field.name for field in fields(ChangeCost) if field.name.endswith("_s") and field.name != "drain_s")
 
 
-def drain_time(path: str = "operator", board: GpuModel | None = None) -> Seconds:
+def drain_time(actuator: str = "mig-manager", gpu_model: GpuModel | None = None) -> Seconds:
     """How long a GPU empties before a change: what that loses, and at the high end the longest that is waited [s].
 
-    From the row of the path in the catalogue, of the board where it has one of its own; a board whose own rows state
+    From the row of the actuator in the catalogue, of the GPU model where it has its own; a model whose own rows state
     a time has that.
 
     Examples
@@ -466,15 +461,15 @@ def drain_time(path: str = "operator", board: GpuModel | None = None) -> Seconds
     >>> drain_time().value, drain_time("slurm", as_board("H100-80GB-SXM5")).high
     (840.0, 3600.0)
     """
-    fact = path_facts(path, *known_by(board))["drain_s"]
+    fact = actuator_facts(actuator, *known_by(gpu_model))["drain_s"]
     basis = f"{fact.meaning} ({fact.source})"
     known = Seconds(float(fact.value or 0), fact.low or 0.0, fact.high or 0.0, basis)
-    return known if board is None else known.stated(board.drain_s)
+    return known if gpu_model is None else known.stated(gpu_model.drain_s)
 
 
-def known_by(board: GpuModel | None) -> tuple[str | None, ...]:
+def known_by(gpu_model: GpuModel | None) -> tuple[str | None, ...]:
     """What the catalogue may call a board by: its architecture, and its name."""
-    return () if board is None else (board.architecture, board.name)
+    return () if gpu_model is None else (gpu_model.architecture, gpu_model.name)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -484,12 +479,12 @@ def _changed_one_by_one(
     return cost.change(dict(before), dict(after)).operations
 
 
-def cost_of_change(scenario: Scenario, board: GpuModel | str) -> ChangeCost:
-    """What a change of layout costs on a board, by the scenario's path and with what it states itself.
+def cost_of_change(scenario: Scenario, gpu_model: GpuModel | str) -> ChangeCost:
+    """What a change of layout costs on a board, by the scenario's actuator and with what it states itself.
 
     Examples
     --------
-    >>> cost_of_change(Scenario(), "A100-80GB").words()
-    '1 min for a layout change, or 10 min and a reboot of the node where MIG mode changes'
+    >>> cost_of_change(Scenario(change_gpu_hours=2.0), "A100-80GB").plan_gpu_hours(8)
+    2.0
     """
-    return ChangeCost.of(board, scenario.path, gpu_hours=scenario.change_gpu_hours)
+    return ChangeCost.of(gpu_model, scenario.actuator, gpu_hours=scenario.change_gpu_hours)

@@ -140,9 +140,7 @@ class Stored:
         return held if end is None else held.filter(pl.col("time") < end)
 
 
-def open_dataset(
-    directory: str | Path, *, columns: Sequence[str] | None = None, long: bool = False
-) -> Dataset:
+def open_dataset(directory: str | Path, *, columns: Sequence[str] | None = None, long: bool = False) -> Dataset:
     """Open a folder written by ``gpuplanner ingest`` or :func:`~gpuplanner.ingest.dataset_writer.write_dataset`.
 
     Samples are read when they are asked for.
@@ -212,9 +210,7 @@ def told_by(folder: Path) -> Dataset:
     return Dataset({}, none, quality, first, others=tuple(others), join=provenance.get("join"))
 
 
-def scan_samples(
-    directory: str | Path, *, start: datetime | None = None, end: datetime | None = None
-) -> pl.LazyFrame:
+def scan_samples(directory: str | Path, *, start: datetime | None = None, end: datetime | None = None) -> pl.LazyFrame:
     """Samples of a dataset, read only when they are collected.
 
     Months outside the span are not opened, and within a month the parts of the file that cannot hold such
@@ -301,6 +297,8 @@ def read_provenance(folder: Path) -> dict[str, Any]:
         raise TraceFormatError(str(folder), "a folder that holds a dataset", got, REMEDY)
     told = read_json(path)
     if not isinstance(told, dict) or told.get("format") != DATASET_FORMAT:
+        if isinstance(told, dict) and str(told.get("format")).startswith("gpuplanner dataset"):
+            raise TraceFormatError(f"{folder}: made by an earlier version: ingest again")
         got = f"a {MARK.file} of another format"
         raise TraceFormatError(str(folder), f"a {DATASET_FORMAT!r}", got, REMEDY)
     if not _is_whole(told.get("sources")):

@@ -104,7 +104,7 @@ class Added:
         if not self.added and not self.replaced:
             return f"nothing to do: {len(self.unchanged)} file(s) read before, none new or changed"
         again = self.told.quality.filter(check=f"rejected: {SUPERSEDED}")["rows"].sum()
-        told = f"; {again} row(s) told again by a later export" if again else ""
+        told = f"; {again} row(s) repeated by a later export" if again else ""
         told += f"; months written: {', '.join(self.months)}" if self.months else ""
         counts = f"{len(self.added)} file(s) added, {len(self.replaced)} replaced, {len(self.unchanged)} read before"
         return counts + told
@@ -256,9 +256,7 @@ def add_read(read: Dataset, directory: str | Path) -> Added:
     return Added(directory, name, files, months=_months(grown, directory))
 
 
-def add_live(
-    server: Server | str, directory: str | Path, *, until: datetime, at_first_s: float = 3600.0
-) -> Added:
+def add_live(server: Server | str, directory: str | Path, *, until: datetime, at_first_s: float = 3600.0) -> Added:
     """Add what a live Prometheus saw since the last reading that a dataset has of it; gaps stay gaps.
 
     The first reading begins ``at_first_s`` before ``until``. What it does not answer raises, as in :func:`add`.
@@ -281,9 +279,7 @@ def _months(grown: Draft, directory: Path) -> tuple[str, ...]:
     return tuple(sorted(written))
 
 
-def _name(
-    source: str, paths: Sequence[str | Path], facts: Mapping[str, Any], given: Mapping[str, Any]
-) -> str:
+def _name(source: str, paths: Sequence[str | Path], facts: Mapping[str, Any], given: Mapping[str, Any]) -> str:
     """Full name of the source; files that were read before need no look into them."""
     if source == AUTO:
         known = {file["sha256"]: name for name, each in facts.items() for file in each["files"]}
@@ -348,7 +344,7 @@ def _require_terms(directory: Path, known: Mapping[str, Any] | None, wanted: Map
     """Refuse to add to a source on other terms than it was read on."""
     if known is None or known.get(TERMS) == wanted:
         return
-    todo = "Use them again, or read the source anew from all its files, with --replace."
+    todo = "Give the same options, or import all files of the source again with --replace."
     told = known.get(TERMS)
     expected = "a source that can grow" if told is None else f"the options that it was read with, {told}"
     got = "one that an earlier version read at once" if told is None else str(dict(wanted))
@@ -358,7 +354,7 @@ def _require_terms(directory: Path, known: Mapping[str, Any] | None, wanted: Map
 def _refuse_numbered(name: str, known: Mapping[str, Any] | None, given: Mapping[str, Any]) -> None:
     """Pages without times are numbered from the first to the last, so they must come at once."""
     if known is not None and name == "dcgm-exporter" and given.keys() & {"origin", "interval_s"}:
-        expected, got = "pages that carry their times", "an origin to count from"
+        expected, got = "pages that carry their times", "a start time (--origin)"
         todo = "Scrape Prometheus instead, or give all pages at once, with --replace."
         raise TraceFormatError(f"source {name!r}", expected, got, todo)
 
@@ -535,9 +531,9 @@ def require_jobs(found: Iterable[str], files: Sequence[str | Path], folder: str 
     to_add = JOBS_TO_ADD.format(export_command("sacct"), export_command("kubectl"))
     if TELEMETRY & set(told):
         got = f"readings of GPUs alone in {named}"
-        todo = f"{to_add}: readings say how busy GPUs are, not who asked for them."
+        todo = f"{to_add}: readings show how busy GPUs are, not which jobs requested them."
         if folder is not None:
-            todo += f" For that alone: gpuplanner describe {folder}, gpuplanner forecast {folder}."
+            todo += f" To use the readings alone: gpuplanner describe {folder}, gpuplanner forecast {folder}."
     else:
         got, todo = f"{', '.join(told) or 'nothing'} in {named}", f"{to_add}."
     raise TraceFormatError("start", "a list of jobs", got, todo)

@@ -317,14 +317,8 @@ def as_it_is(directory: Path) -> tuple[Mapping[str, Mapping[str, Any]], Draft]:
     }
     if "jobs" in tables:
         tables["jobs"] = directory / "jobs.parquet"
-    files = {
-        (month, source): path
-        for source in stored.telemetry
-        for month, path in months(directory, source).items()
-    }
-    parts = {
-        (path.parent.parent.name, path.name): path for path in sorted((directory / SOURCES).glob("*/parts/*"))
-    }
+    files = {(month, source): path for source in stored.telemetry for month, path in months(directory, source).items()}
+    parts = {(path.parent.parent.name, path.name): path for path in sorted((directory / SOURCES).glob("*/parts/*"))}
     return stored.facts, Draft({name: stored.layer(name) for name in stored.facts}, tables, files, parts)
 
 

@@ -400,9 +400,7 @@ class Heading:
     ends_in_separator: bool
 
 
-def heading_of(
-    lines: pl.DataFrame, columns: Mapping[str, Field], path: Path, source: str, dialect: Dialect
-) -> Heading:
+def heading_of(lines: pl.DataFrame, columns: Mapping[str, Field], path: Path, source: str, dialect: Dialect) -> Heading:
     """What the first lines of a file say of the others."""
     names = dialect.names(lines["raw"].head(SAMPLE_LINES).to_list())
     header, open_end = None, False

@@ -45,7 +45,7 @@ class Device:
     - ``maybe``: Boards that may be meant.
     """
 
-    board: str | None
+    gpu_model: str | None
     profile: str | None
     share: Share | None
     maybe: tuple[str, ...]
@@ -72,9 +72,9 @@ class Boards:
 
         Examples
         --------
-        >>> Boards().device("a100_3g.20gb").board, round(Boards().device("1g.10gb").share.compute, 4)
+        >>> Boards().device("a100_3g.20gb").gpu_model, round(Boards().device("1g.10gb").share.compute, 4)
         ('A100-40GB', 0.1429)
-        >>> Boards(stated={"a100": "A100-80GB"}).device("a100").board
+        >>> Boards(stated={"a100": "A100-80GB"}).device("a100").gpu_model
         'A100-80GB'
         >>> Boards(stated={"small": "A100-80GB:1g.10gb"}).device("small").profile
         '1g.10gb'
@@ -85,30 +85,30 @@ class Boards:
             return Device(None, None, None, tuple(near))
         if (part := SHARED.fullmatch(word or "")) is not None:
             size = None if part["parts"] is None else 1.0 / float(part["parts"])
-            board = near[0] if len(near := tuple(near)) == 1 else None
+            gpu_model = near[0] if len(near := tuple(near)) == 1 else None
             if part["type"]:
-                board = self.device(part["type"], near).board or part["type"]
+                gpu_model = self.device(part["type"], near).gpu_model or part["type"]
             profile, share = (part["name"], None) if size is None else (None, Share(size, size))
-            return Device(board, profile, share, near)
+            return Device(gpu_model, profile, share, near)
         if (part := PARTITION.fullmatch(word or "")) is not None:
             whole, size = self.device(part["word"], near), 1.0 / int(part["parts"])
-            return Device(whole.board, None, Share(size, size), whole.maybe)
+            return Device(whole.gpu_model, None, Share(size, size), whole.maybe)
         parts, stated = self.parts(word), (self._stated(word) or "").partition(":")[0]
-        maybe = (stated,) if stated else boards_meant(parts.board, parts.profile)
-        nameless = parts.board is None and parts.profile is None
-        for known in (near, self.installed, self.told.get(parts.board or "", ())):
-            there = {board for name in known for board in possible_boards(name)}
-            here = tuple(board for board in maybe if board in there)
+        maybe = (stated,) if stated else boards_meant(parts.gpu_model, parts.profile)
+        nameless = parts.gpu_model is None and parts.profile is None
+        for known in (near, self.installed, self.told.get(parts.gpu_model or "", ())):
+            there = {gpu_model for name in known for gpu_model in possible_boards(name)}
+            here = tuple(gpu_model for gpu_model in maybe if gpu_model in there)
             maybe = (tuple(known) if nameless and not maybe else here) or maybe
-        board = maybe[0] if len(maybe) == 1 else None
-        profile = parts.profile and ((board and profile_on(board, parts.profile)) or parts.profile)
-        return Device(board, profile, common_share(maybe, parts.profile), maybe)
+        gpu_model = maybe[0] if len(maybe) == 1 else None
+        profile = parts.profile and ((gpu_model and profile_on(gpu_model, parts.profile)) or parts.profile)
+        return Device(gpu_model, profile, common_share(maybe, parts.profile), maybe)
 
     def parts(self, word: str | None) -> DeviceWord:
         """Part a word into board and MIG profile, the profile as the user said it if he did."""
         parts = parse_device(word or WHOLE_GPU)
         _, _, profile = (self._stated(word) or "").partition(":")
-        return DeviceWord(parts.board, profile or parts.profile)
+        return DeviceWord(parts.gpu_model, profile or parts.profile)
 
     def _stated(self, word: str | None) -> str | None:
         return next((self.stated[key] for key in keys_of(word) if key in self.stated), None)
@@ -124,7 +124,7 @@ def possible_boards(model: str) -> tuple[str, ...]:
     """
     boards: dict[str, None] = {}
     for word in model.split("|"):
-        meant = (word,) if word in all_boards() else boards_meant(parse_device(word).board, None)
+        meant = (word,) if word in all_boards() else boards_meant(parse_device(word).gpu_model, None)
         boards |= dict.fromkeys(meant or (word.lower(),))
     return tuple(boards)
 
@@ -137,8 +137,8 @@ def keys_of(word: str | None) -> tuple[str, ...]:
     >>> keys_of("A100_1g.5gb"), keys_of(None)
     (('a100_1g.5gb', 'a100'), ('gpu',))
     """
-    board = parse_device(word or WHOLE_GPU).board or WHOLE_GPU
-    return tuple(dict.fromkeys(key.casefold() for key in (word or WHOLE_GPU, board)))
+    gpu_model = parse_device(word or WHOLE_GPU).gpu_model or WHOLE_GPU
+    return tuple(dict.fromkeys(key.casefold() for key in (word or WHOLE_GPU, gpu_model)))
 
 
 def stated_boards(boards: Mapping[str, str] | None) -> dict[str, str]:
@@ -156,15 +156,15 @@ def stated_boards(boards: Mapping[str, str] | None) -> dict[str, str]:
         if len(called) > 1:
             got = f"{name!r}: {examples(called)}"
             raise TraceFormatError(where, "one GPU model", got, "Name one of them.")
-        board = called[0] if called else resolve(name, all_boards(), what="board", error=TraceFormatError)
-        profile = profile_on(board, stated) if stated else None
+        gpu_model = called[0] if called else resolve(name, all_boards(), what="board", error=TraceFormatError)
+        profile = profile_on(gpu_model, stated) if stated else None
         if stated and profile is None:
-            known = [one.name for one in any_board(board).profiles]
-            expected, todo = f"no profile: {board} has none", f"Say {word}={name} alone."
+            known = [one.name for one in any_board(gpu_model).profiles]
+            expected, todo = f"no profile: {gpu_model} has none", f"Give --map-gpu {word}={name} alone."
             if known:
-                expected, todo = f"a MIG profile of {board}: {', '.join(known)}", "Name one of them."
+                expected, todo = f"a MIG profile of {gpu_model}: {', '.join(known)}", "Name one of them."
             raise TraceFormatError(where, expected, repr(stated), todo)
-        found[word.casefold()] = f"{board}:{profile}" if profile else board
+        found[word.casefold()] = f"{gpu_model}:{profile}" if profile else gpu_model
     return found
 
 
@@ -176,7 +176,7 @@ def layouts_on(boards: Collection[str], counts: Mapping[str, int]) -> list[str] 
     >>> layouts_on(["A100-40GB"], {"1g.5gb": 9}), layouts_on([], {"1g.5gb": 9})
     (['1g.5gb:7', '1g.5gb:2'], None)
     """
-    found = [fewest_gpus(board, counts) for board in boards]
+    found = [fewest_gpus(gpu_model, counts) for gpu_model in boards]
     if not found or any(cut is None or len(cut) != len(found[0] or ()) for cut in found):
         return None
     return [format_layout(cut) for cut in found[0] or ()]
@@ -191,12 +191,10 @@ def told_by_profiles(words: Iterable[DeviceWord]) -> dict[str, tuple[str, ...]]:
     {'a100': ('A100-40GB',)}
     """
     fits: dict[str, list[tuple[str, ...]]] = {}
-    for board, profile in sorted({(word.board or "", word.profile or "") for word in words}):
-        if board and profile:
-            fits.setdefault(board, []).append(boards_meant(board, profile))
-    common = {
-        word: tuple(b for b in each[0] if all(b in other for other in each)) for word, each in fits.items()
-    }
+    for gpu_model, profile in sorted({(word.gpu_model or "", word.profile or "") for word in words}):
+        if gpu_model and profile:
+            fits.setdefault(gpu_model, []).append(boards_meant(gpu_model, profile))
+    common = {word: tuple(b for b in each[0] if all(b in other for other in each)) for word, each in fits.items()}
     return {word: boards for word, boards in common.items() if boards and boards_called(word)}
 
 

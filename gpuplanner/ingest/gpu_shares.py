@@ -45,13 +45,11 @@ FACTS = {
 }
 """Of one key: number of devices in its words, their share of a GPU by compute and by memory, instances among them."""
 
-SHARED_OUT = "their GPU-hours are the share of the board's compute slices that they hold"
-STATE_IT = "--gpu-model WORD=MODEL, or WORD=MODEL:PROFILE for a MIG instance"
-NOT_COUNTED = f"GPU-hours leave them out and are too low: say what the word means, {STATE_IT}"
+SHARED_OUT = "their GPU-hours are their share of the GPU's compute slices"
+STATE_IT = "--map-gpu NAME=MODEL, or NAME=MODEL:PROFILE for a MIG instance"
+NOT_COUNTED = f"GPU-hours leave them out and are too low: name the GPU model of the word, {STATE_IT}"
 NOT_DECIDED = f"GPU-hours are right; money, energy and layouts need the GPU model: {STATE_IT}"
-NOT_KNOWN = (
-    f"each counts as a full GPU: if it is a part of one, GPU-hours are too high; say what it is, {STATE_IT}"
-)
+NOT_KNOWN = f"each counts as a full GPU: if it is a part of one, GPU-hours are too high; name it, {STATE_IT}"
 UNKNOWN_SHARES = "shares of GPUs on nodes that are not known"
 LIST_NODES = (
     "GPU-hours leave them out and are too low: add the node list with its Gres (scontrol show node), which states how "
@@ -64,17 +62,17 @@ TRACK_SHARES = (
 )
 UNTYPED = "untyped GPUs on nodes of several kinds"
 TRACK_TYPES = (
-    "GPU-hours leave them out and are too low: what they held cannot be told apart; set "
-    "AccountingStorageTRES=gres/gpu:TYPE for each type in slurm.conf; past jobs stay without"
+    "GPU-hours leave them out and are too low: their GPU types are not distinguishable; set "
+    "AccountingStorageTRES=gres/gpu:TYPE for each type in slurm.conf; past jobs stay left out"
 )
 TOO_MANY = f"nodes that list more than {MAX_GPUS_PER_NODE} GPUs"
 PARTITIONS = "GPUs of nodes that are partitions of a GPU"
 OF_PARTITIONS = "no server has as many GPUs: a job is counted with the share of a GPU that its partitions are"
 UNDECIDED = frozenset(
     {
-        "MIG instances of a board that is not known",
-        "board not decided by its name",
-        "GPU type that is not known",
+        "MIG instances of an unknown GPU model",
+        "GPU model ambiguous by its name",
+        "unknown GPU type",
         UNKNOWN_SHARES,
         UNTRACKED,
     }
@@ -82,11 +80,10 @@ UNDECIDED = frozenset(
 """Findings that a node list may settle: found again over all jobs whenever one is added."""
 GCD, GCDS_OF_BOARD = "-GCD", 2
 """How models are called of which a board has two dies, each a GPU to Slurm, ROCm and Kubernetes."""
-DIES = "GPU-hours, power and prices are of one die; two are a board"
-NOT_TOLD_APART = "which of its GPUs are of which board is not said: list each board as a node"
+DIES = "GPU-hours, power and prices are per die; a card has two"
+NOT_TOLD_APART = "the model of each GPU is not known: list each GPU model as its own node"
 TOLD = (
-    "of the GPU models that the word may mean only one has all the MIG profiles named with it; --gpu-model says "
-    "otherwise"
+    "only one of the GPU models that the name may mean has all the MIG profiles named with it; change it with --map-gpu"
 )
 
 
@@ -129,7 +126,7 @@ def resolve_jobs(
     >>> told.select(pl.col("gpus").round(3), "instances", "gpu_model").rows()
     [(0.143, 1, 'A100-40GB'), (2.0, None, 'A100-40GB')]
     >>> [finding.check for finding in findings]
-    ['MIG instances counted as shares of GPUs', 'board told by the MIG profiles named with it']
+    ['MIG instances counted as shares of GPUs', 'GPU model inferred from its MIG profiles']
     """
     counting = Counting.of(LongTable(kept=[jobs]), inventory, stated, any_device=any_device)
     return counting.count(jobs), counting.inventory, counting.findings
@@ -167,9 +164,7 @@ class Counting:
             said |= dict.fromkeys(_words_of_jobs(_with_words(part)))
         words = [*said, *_words_of_nodes(inventory)]
         boards = Boards(stated_boards(stated), told_by_profiles(map(parse_device, words)))
-        nodes, findings = (
-            (None, []) if inventory is None else _nodes(_following_jobs(inventory, jobs, boards), boards)
-        )
+        nodes, findings = (None, []) if inventory is None else _nodes(_following_jobs(inventory, jobs, boards), boards)
         keys = pl.concat(_keys(_placed(part, nodes, any_device)) for part in jobs.tables(LOOKED_AT))
         summed = keys.group_by(*KEY).agg(pl.col("rows", "asking").sum())
         facts, found = _facts(summed, replace(boards, installed=_installed(nodes)))
@@ -183,9 +178,9 @@ class Counting:
         """Jobs, or a piece of them, in GPUs."""
         if self.facts is None:
             plain = _with_words(jobs).drop(DEVICES)
-            if "board_named" in jobs.columns:
+            if "gpu_model_requested" in jobs.columns:
                 return plain
-            return plain.with_columns(board_named=pl.when(pl.col("gpus") > 0).then(pl.lit(value=False)))
+            return plain.with_columns(gpu_model_requested=pl.when(pl.col("gpus") > 0).then(pl.lit(value=False)))
         return _counted(_placed(jobs, self.inventory, self.any_device), self.facts)
 
 
@@ -210,8 +205,8 @@ def _unused(boards: Boards, words: Sequence[str]) -> list[Finding]:
     """What the user said of boards that nothing is called by."""
     met = {key for word in (*words, None) for key in keys_of(word)}
     unused = sorted(word for word in boards.stated if word not in met)
-    effect = "--gpu-model changed nothing there: no job and no node has this word"
-    return [Finding("stated board of no device", "warning", 0, effect, examples(unused))] if unused else []
+    effect = "--map-gpu changed nothing there: no job and no node has this word"
+    return [Finding("--map-gpu of no device", "warning", 0, effect, examples(unused))] if unused else []
 
 
 def _with_words(jobs: pl.DataFrame) -> pl.DataFrame:
@@ -223,9 +218,7 @@ def _with_words(jobs: pl.DataFrame) -> pl.DataFrame:
         *([] if "gpus_by_memory" in jobs.columns else [pl.col("gpus").alias("gpus_by_memory")]),
     )
     one_board = ~pl.col("gpu_model").str.contains("|", literal=True).fill_null(value=False)
-    word = pl.concat_str(
-        [pl.when(one_board).then("gpu_model"), "profile_requested"], separator="_", ignore_nulls=True
-    )
+    word = pl.concat_str([pl.when(one_board).then("gpu_model"), "profile_requested"], separator="_", ignore_nulls=True)
     profile = pl.col("profile_requested")
     sliced = profile.is_not_null() & (profile != WHOLE_GPU)
     plain = (
@@ -293,7 +286,7 @@ def _nodes(inventory: pl.DataFrame, boards: Boards) -> tuple[pl.DataFrame, list[
     for text in inventory.filter(pl.col("gpus") > 0)["gpu_model"].drop_nulls():
         for word in text.split("|"):
             device = boards.device(word)
-            if device.board is None:
+            if device.gpu_model is None:
                 (undecided if device.maybe else strange).update([word])
     mixed = Counter(nodes.filter(pl.col("gpu_model").str.contains("|", literal=True))["gpu_model"].to_list())
     half = nodes.filter(pl.col("gpu_model").str.ends_with(GCD))
@@ -301,10 +294,10 @@ def _nodes(inventory: pl.DataFrame, boards: Boards) -> tuple[pl.DataFrame, list[
     pairs = f"{dies} GCDs = {dies / GCDS_OF_BOARD:g} {half['gpu_model'][0].removesuffix(GCD)}" if dies else ""
     findings = [
         *found,
-        *([Finding("GPUs that are one die of a board", "info", half.height, DIES, pairs)] if dies else []),
-        *_finding("board of nodes not decided by its name", "info", undecided, NOT_DECIDED),
-        *_finding("GPU type of nodes that is not known", "warning", strange, NOT_KNOWN),
-        *_finding("several boards on one node", "warning", mixed, NOT_TOLD_APART),
+        *([Finding("GPUs that are one die of a card", "info", half.height, DIES, pairs)] if dies else []),
+        *_finding("GPU model of nodes ambiguous by its name", "info", undecided, NOT_DECIDED),
+        *_finding("unknown GPU type of nodes", "warning", strange, NOT_KNOWN),
+        *_finding("several GPU models on one node", "warning", mixed, NOT_TOLD_APART),
     ]
     return nodes, findings
 
@@ -319,14 +312,10 @@ def _following_jobs(inventory: pl.DataFrame, jobs: LongTable, boards: Boards) ->
         texts = _with_words(part).select("node_list", text=pl.coalesce(DEVICES, "gpu_model"))
         for node_list, text in texts.drop_nulls().unique().iter_rows():
             words = [word.partition("=")[0] for word in text.split(",")]
-            decided = {boards.device(word).board for word in words} - {None}
+            decided = {boards.device(word).gpu_model for word in words} - {None}
             for node in (known_nodes(node_list) or ()) if decided else ():
                 named.setdefault(node, set()).update(decided)  # type: ignore[arg-type]
-    told = {
-        node: found.pop()
-        for node, found in named.items()
-        if len(found) == 1 and found <= {*maybe.get(node, ())}
-    }
+    told = {node: found.pop() for node, found in named.items() if len(found) == 1 and found <= {*maybe.get(node, ())}}
     model = pl.col("node").replace_strict(told, default=None, return_dtype=pl.String)
     return inventory.with_columns(gpu_model=pl.coalesce(model, "gpu_model")) if told else inventory
 
@@ -356,7 +345,7 @@ def _with_partitions(nodes: pl.DataFrame) -> tuple[pl.DataFrame, list[Finding]]:
 
 def _joined(text: str, boards: Boards, near: Collection[str] = ()) -> str:
     """Words for boards, joined by ``|``, as the catalogue has them if it knows them all."""
-    names = [boards.device(word, near).board for word in text.split("|")]
+    names = [boards.device(word, near).gpu_model for word in text.split("|")]
     return text if None in names else "|".join(dict.fromkeys(filter(None, names)))
 
 
@@ -445,8 +434,8 @@ def _placed(jobs: pl.DataFrame, nodes: pl.DataFrame | None, any_device: bool) ->
         told = both.with_columns(in_parts=pl.Series(texts, dtype=pl.String))
         rows = rows.join(told, on=[DEVICES, "device_parts"], how="left", maintain_order="left")
         rows = rows.with_columns(pl.coalesce("in_parts", DEVICES).alias(DEVICES)).drop("in_parts")
-    if "board_named" not in rows.columns:
-        rows = rows.with_columns(board_named=pl.when(held).then(_names_board(rows)))
+    if "gpu_model_requested" not in rows.columns:
+        rows = rows.with_columns(gpu_model_requested=pl.when(held).then(_names_board(rows)))
     return rows.with_columns(pl.coalesce(DEVICES, of_node))
 
 
@@ -487,7 +476,7 @@ def _counted(rows: pl.DataFrame, facts: pl.DataFrame) -> pl.DataFrame:
     cut = (pl.col("device_cut") > 0).fill_null(value=False) & ~known
     of_share = ~known & pl.col("gpus").is_null() & pl.col("device_compute").is_not_null()
     either = pl.col(DEVICES).str.starts_with(f"{AMBIGUOUS}=").fill_null(value=False)
-    board = pl.when(held | pl.col(DEVICES).is_not_null()).then("device_board")
+    gpu_model = pl.when(held | pl.col(DEVICES).is_not_null()).then("device_board")
 
     def held_gpus(stated: str, share: str) -> pl.Expr:
         return pl.when(cut | of_share).then(pl.col(share) * fewer + beyond).when(~either).then(stated)
@@ -496,7 +485,7 @@ def _counted(rows: pl.DataFrame, facts: pl.DataFrame) -> pl.DataFrame:
         gpus=held_gpus("gpus", "device_compute"),
         gpus_by_memory=held_gpus("gpus_by_memory", "device_memory"),
         instances=pl.when(cut).then("device_cut").when(~of_share).then("instances"),
-        gpu_model=pl.coalesce(board, "gpu_model"),
+        gpu_model=pl.coalesce(gpu_model, "gpu_model"),
         profile_requested=pl.when(cut).then("device_profile").when(~of_share).then("profile_requested"),
     )
     return table.drop("device_near", "device_only", "device_parts", DEVICES, *FACTS)
@@ -506,7 +495,7 @@ def _names_board(rows: pl.DataFrame) -> pl.Expr:
     """Whether the words of a row say a board; where it ran says nothing of that."""
 
     def named(text: str) -> bool:
-        return any(parse_device(word.partition("@")[0]).board is not None for word, _ in _items(text))
+        return any(parse_device(word.partition("@")[0]).gpu_model is not None for word, _ in _items(text))
 
     said = map_texts(rows[DEVICES], named, pl.Boolean).fill_null(value=False)
     return pl.col("gpu_model").is_not_null() | said
@@ -532,19 +521,19 @@ def _facts(keys: pl.DataFrame, boards: Boards) -> tuple[pl.DataFrame, list[Findi
                 of_unknown_shares[word] += rows if device.share is None else 0
             elif device.share is None:
                 unknown[word] += rows
-            elif device.board is None and word.casefold() != WHOLE_GPU:
+            elif device.gpu_model is None and word.casefold() != WHOLE_GPU:
                 (undecided if device.maybe else strange)[word] += rows if items else asking
-            elif device.board is not None and without.device(word, near).board is None:
+            elif device.gpu_model is not None and without.device(word, near).gpu_model is None:
                 told[word] += rows
     table = pl.DataFrame(lines, schema={**dict.fromkeys(KEY, pl.String), **FACTS}, orient="row")
     findings = [
         *_finding("MIG instances counted as shares of GPUs", "info", Counter({"": cut_rows}), SHARED_OUT),
-        *_finding("MIG instances of a board that is not known", "warning", unknown, NOT_COUNTED),
+        *_finding("MIG instances of an unknown GPU model", "warning", unknown, NOT_COUNTED),
         *_finding(UNKNOWN_SHARES, "warning", of_unknown_shares, LIST_NODES),
         *_finding(UNTYPED, "warning", of_several, TRACK_TYPES),
-        *_finding("board not decided by its name", "info", undecided, NOT_DECIDED),
-        *_finding("GPU type that is not known", "warning", strange, NOT_KNOWN),
-        *_finding("board told by the MIG profiles named with it", "info", told, TOLD),
+        *_finding("GPU model ambiguous by its name", "info", undecided, NOT_DECIDED),
+        *_finding("unknown GPU type", "warning", strange, NOT_KNOWN),
+        *_finding("GPU model inferred from its MIG profiles", "info", told, TOLD),
     ]
     return table, findings
 
@@ -554,7 +543,7 @@ def _line(
 ) -> tuple[float | None, float | None, float | None, int | None, str | None, str | None]:
     """The columns :data:`FACTS` of one key."""
     if not items:
-        only = boards.device(None, near).board
+        only = boards.device(None, near).gpu_model
         return None, None, None, None, only if model is None else _joined(model, boards, near), None
     shares = [(count, device.share) for _, count, device in items if device.share is not None]
     compute = [count * share.compute for count, share in shares]
@@ -562,8 +551,8 @@ def _line(
     names: dict[str | None, None] = {}
     for word, _, device in items:
         is_share = word == AMBIGUOUS or SHARED.fullmatch(word)
-        stated = None if is_share else parse_device(word.partition("@")[0]).board
-        names[device.board or stated] = None
+        stated = None if is_share else parse_device(word.partition("@")[0]).gpu_model
+        names[device.gpu_model or stated] = None
     profiles = {device.profile for _, _, device in items}
     return (
         sum(count for _, count, _ in items),

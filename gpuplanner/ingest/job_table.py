@@ -48,7 +48,7 @@ from gpuplanner.ingest.quarantine import (
 from gpuplanner.ingest.source_fields import iso
 from gpuplanner.ingest.text_files import TextFile
 
-SUPERSEDED = "told again by a later export"
+SUPERSEDED = "repeated by a later export"
 """Reason of a row that gives way; its place in the file is not kept, its job is in ``raw``."""
 
 KEY = ("job_id", "attempt")
@@ -62,9 +62,7 @@ def merge(traces: Sequence[Dataset]) -> Dataset:
     rejected with the reason :data:`SUPERSEDED`, so that still every row is kept or accounted for. Inventory,
     quotas and closed nodes are those of the latest export that has any.
     """
-    parts = sorted(
-        traces, key=lambda part: (datetime.fromisoformat(part.provenance["span_end"]), _names(part))
-    )
+    parts = sorted(traces, key=lambda part: (datetime.fromisoformat(part.provenance["span_end"]), _names(part)))
     _require_alike(parts)
     # In one piece: pl.format of polars 2.1 ends in a panic where a filter empties the first of several pieces.
     rows = pl.concat([part.jobs.with_columns(part=pl.lit(n)) for n, part in enumerate(parts)], rechunk=True)
@@ -400,7 +398,7 @@ def merge_tables(old: Dataset, new: Dataset, table: pl.DataFrame) -> Dataset:
     if again.height:
         words = ", ".join(f"{name} {value}" for name, value in again.row(0, named=True).items())
         where, got = f"{kind} of {new.provenance['source']}", f"{again.height} row(s) more, such as {words}"
-        todo = "Read the source anew from all its files, with --replace."
+        todo = "Import all files of the source again with --replace."
         raise TraceFormatError(where, "rows of which nothing is there yet", got, todo)
     rows = pl.concat([table, new.table]).sort(key, maintain_order=True)
     before, now = old.provenance, new.provenance

@@ -112,8 +112,7 @@ def slim_types(columns: Sequence[str]) -> dict[str, pl.DataType]:
     """Types of columns of jobs in little memory: text as categories."""
     types = {name: Jobs.columns()[name].dtype for name in columns}
     return {
-        name: pl.Categorical() if dtype == pl.String and name not in NAMES else dtype
-        for name, dtype in types.items()
+        name: pl.Categorical() if dtype == pl.String and name not in NAMES else dtype for name, dtype in types.items()
     }
 
 
@@ -406,9 +405,7 @@ def as_read(samples: pl.DataFrame) -> pl.DataFrame:
     >>> as_read(pl.DataFrame({"power_w": [None], "sm_occupancy": [None]})).columns
     ['power_w']
     """
-    absent = [
-        name for name in LATER_COUNTERS if name in samples and samples[name].null_count() == samples.height
-    ]
+    absent = [name for name in LATER_COUNTERS if name in samples and samples[name].null_count() == samples.height]
     return samples.drop(*absent, *DERIVED, strict=False)
 
 

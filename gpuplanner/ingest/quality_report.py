@@ -107,7 +107,7 @@ JOB_CHECKS = (
     Check(
         "state not known",
         "info",
-        "failures, time-outs and cancellations cannot be told apart",
+        "failures, time-outs and cancellations are not distinguishable",
         pl.col("state") == "UNKNOWN",
     ),
     Check(
@@ -239,7 +239,7 @@ def of_files(names: Sequence[str], ends_open: Sequence[bool], blank: int) -> lis
     found = []
     cut = [name for name, ends in zip(names, ends_open, strict=True) if ends]
     if cut:
-        effect = "the last row may be cut short: compare with the source"
+        effect = "the last row may be incomplete: compare with the source"
         found.append(Finding("last line without a line end", "info", len(cut), effect, examples(cut)))
     if blank:
         found.append(Finding("blank lines", "info", blank, "none: not counted as rows", ""))

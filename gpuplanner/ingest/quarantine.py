@@ -36,10 +36,10 @@ CLOCKS_US = 60_000_000
 """Jobs on one node that overlap by up to a minute were timed by clocks that differ."""
 
 FAR_AWAY = "more than a year away from all other jobs"
-UNBELIEVABLE = f"more than {HUGE_FACTOR:g} times the GPUs that all other jobs ever held at once"
-BEYOND_INVENTORY = "asks for more GPUs than the inventory has"
-FULL_NODE = "started on a node whose GPUs other jobs held"
-FULL_POOL = "started when the GPUs of the inventory were held by other jobs"
+UNBELIEVABLE = f"more than {HUGE_FACTOR:g} times the peak of GPUs allocated to all other jobs"
+BEYOND_INVENTORY = "requests more GPUs than the inventory has"
+FULL_NODE = "started on a node whose GPUs were allocated to other jobs"
+FULL_POOL = "started when other jobs were allocated all GPUs of the inventory"
 RULES = (FAR_AWAY, UNBELIEVABLE, BEYOND_INVENTORY, FULL_NODE, FULL_POOL)
 """Why a job is in quarantine; the first rule that it breaks is named. Of several jobs that hold the same GPUs,
 those that started last break the rule."""
@@ -61,7 +61,7 @@ def with_quarantine(jobs: pl.DataFrame, inventory: pl.DataFrame | None = None) -
     ...     "end_time": day + timedelta(hours=2), "state": "COMPLETED", "gpu_model": None, "node_list": "n1"})
     >>> nodes = {"node": ["n1"], "gpus": [8], "gpu_model": None, "installed": None, "retired": None}
     >>> with_quarantine(jobs, pl.DataFrame(nodes))["quarantined"].to_list()
-    [None, 'started on a node whose GPUs other jobs held']
+    [None, 'started on a node whose GPUs were allocated to other jobs']
     """
     rule = pl.Series("quarantined", [None], pl.String).new_from_index(0, jobs.height)
     for name, broken in _broken(jobs.drop("row", strict=False).with_row_index("row"), inventory):
@@ -92,8 +92,8 @@ HELD_ON_NODES = (
     "gpus", "node_list", "gpu_model", "profile_requested", "instances", "start_time", "end_time", "state",
     "quarantined",
 )  # fmt: skip
-OTHER_LAYOUT = "; no GPU (?:is whole|has such an instance) today$"
-OUTGROWN = "node that lists fewer GPUs than jobs held on it"
+OTHER_LAYOUT = "; no GPU (?:has MIG disabled|has such an instance) today$"
+OUTGROWN = "node that lists fewer GPUs than jobs were allocated on it"
 UNLISTED = "nodes of jobs that today's list does not have"
 OTHER_CLUSTER = "nodes of jobs of which the node list has none"
 
@@ -223,10 +223,10 @@ def outgrown_nodes(jobs: pl.DataFrame, inventory: pl.DataFrame) -> list[Finding]
     if sizes:
         listed = dict(inventory.select("node", "gpus").iter_rows())
         named = examples([f"{node}: {listed[node]} of {size}" for node, size in sizes.items()])
-        effect = "the node counts with the GPUs that its jobs held, as accounting states them: check it"
+        effect = "the node counts with the GPUs allocated to its jobs in accounting: check it"
         found.append(Finding(OUTGROWN, "warning", len(sizes), effect, named))
     spread = _on_each_node(jobs, inventory)
-    check, effect = OTHER_CLUSTER, "jobs are held against all its GPUs: give the list of the same cluster"
+    check, effect = OTHER_CLUSTER, "jobs are compared with all its GPUs: give the list of the same cluster"
     if spread["room"].null_count() < spread.height:
         check, spread = UNLISTED, believed(spread)
         effect = "counted as they ran, on nodes that are part of the past and not of today's fleet"
@@ -265,7 +265,7 @@ def _other_layouts(jobs: pl.DataFrame, inventory: pl.DataFrame) -> list[Finding]
             text = f"{jobs_ask} {profile} of {model}; no GPU has such an instance today"
         else:
             continue
-        effect = "counted in the past as it ran; today's nodes are not judged by it"
+        effect = "counted in the past as it ran, and not used for today's nodes"
         found.append(Finding(text, "warning", rows, effect, "", gpu_hours))
     return found
 
@@ -447,7 +447,7 @@ def _pools_of_models(models: Iterable[str]) -> dict[str, int]:
     for boards in meant.values():
         joined = boards.union(*(pool for pool in pools if pool & boards))
         pools = [*(pool for pool in pools if not pool & boards), joined]
-    number = {board: i for i, pool in enumerate(pools) for board in pool}
+    number = {gpu_model: i for i, pool in enumerate(pools) for gpu_model in pool}
     return {model: number[min(boards)] for model, boards in meant.items()}
 
 

@@ -193,7 +193,7 @@ def _documents(text: str, decoder: _Decoder, path: Path) -> Iterator[Item]:
         raise TraceFormatError(str(path), "JSON of a source", got, OTHER_FILE) from error
     except json.JSONDecodeError as error:
         where = f"{path}, line {error.lineno}, column {error.colno}"
-        todo = "Was the file cut short? Write it again."
+        todo = "Fix the file, which may be incomplete: write it again."
         raise TraceFormatError(where, "JSON", error.msg, todo) from error
     except ValueError as error:  # a constant such as NaN, or a number of thousands of digits
         raise TraceFormatError(str(path), "JSON", str(error), "Write it again.") from error
@@ -327,7 +327,7 @@ def in_blocks(
     No file may be empty, and none may come twice unless `twins` are fine.
     """
     if not blocks.paths:
-        raise TraceFormatError(source, "at least one file", "none", "Give the path of a file.")
+        raise TraceFormatError(source, "at least one file", "none", "Give at least one file.")
     files = tuple(blocks.files)
     begun: set[int] = set()
     for number, block in blocks:
@@ -370,8 +370,7 @@ def _picked(
     require_types(table.schema, {places[name]: columns[name] for name in places}, path)
     texts = table.select(as_text(name, dtype) for name, dtype in table.schema.items())
     found = [
-        (pl.col(places[name]) if name in places else pl.lit(None, pl.String)).alias(RAW + name)
-        for name in columns
+        (pl.col(places[name]) if name in places else pl.lit(None, pl.String)).alias(RAW + name) for name in columns
     ]
     good = texts.select(
         file=pl.lit(number, pl.UInt32),
@@ -413,5 +412,5 @@ def faultless(rows: Rows, where: str, expected: str) -> Rows:
     if faults or rows.good.is_empty():
         some = f"{len(faults)} faulty row{'s' * (len(faults) > 1)}: {examples(faults)}"
         got = some if faults else "no rows below the header"
-        raise TraceFormatError(where, expected, got, "Mend the list.")
+        raise TraceFormatError(where, expected, got, f"Fix these rows of {where}.")
     return rows

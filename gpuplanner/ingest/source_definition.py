@@ -88,9 +88,7 @@ class Form:
         return header_has(self.header)(lines) if self.header else bool(load(self.entry).sniff(lines))
 
 
-def published(
-    name: str, description: str, *forms: Form, by_metric: bool = False, in_blocks: bool = False
-) -> Source:
+def published(name: str, description: str, *forms: Form, by_metric: bool = False, in_blocks: bool = False) -> Source:
     """A source of one or several kinds of files, which are told apart by their first lines.
 
     `by_metric` as in :class:`Source`; `in_blocks`: the reader of its one kind can read files of any length.

@@ -153,9 +153,7 @@ def seconds(expression: pl.Expr) -> pl.Expr:
     return (expression * 1e6).round().cast(pl.Int64).cast(pl.Duration("us"))
 
 
-def map_texts(
-    texts: pl.Series, read: Callable[[str], object], dtype: pl.DataType | type[pl.DataType]
-) -> pl.Expr:
+def map_texts(texts: pl.Series, read: Callable[[str], object], dtype: pl.DataType | type[pl.DataType]) -> pl.Expr:
     """What each text of a column says; each different one is read once.
 
     Examples
@@ -306,9 +304,7 @@ def _declared_columns() -> list[dict[str, str]]:
 def _field(row: dict[str, str]) -> Field:
     how = COLUMN_KINDS.get(row["kind"], {"kind": row["kind"]})
     bounds = {"high": json.loads(row["high"])} if row["high"] else {}
-    return Field(
-        row["name"], nullable=row["nullable"] == "yes", optional=row["optional"] == "yes", **how, **bounds
-    )
+    return Field(row["name"], nullable=row["nullable"] == "yes", optional=row["optional"] == "yes", **how, **bounds)
 
 
 EXACT = (pl.String, pl.Decimal, pl.Null)
@@ -387,9 +383,7 @@ def require_types(schema: pl.Schema, columns: Mapping[str, Field], path: Path) -
     gpuplanner.core.errors.TraceFormatError: a.parquet: expected columns of fitting types; got 'cost (decimal) is ...
     """
     strange = [
-        f"{name} ({field.kind}) is {schema[name]}"
-        for name, field in columns.items()
-        if not _fits(schema[name], field)
+        f"{name} ({field.kind}) is {schema[name]}" for name, field in columns.items() if not _fits(schema[name], field)
     ]
     if strange:
         todo = "Export numbers as decimals, times as timestamps and everything else as text."
@@ -430,4 +424,4 @@ def _fits(dtype: pl.DataType, field: Field) -> bool:
 def _refuse_bomb(found: bool, path: Path, got: str) -> None:
     if found:
         expected = "no more rows than bytes, and no more text than memory"
-        raise TraceFormatError(str(path), expected, got, "Split it by month; is it what it says?")
+        raise TraceFormatError(str(path), expected, got, "Check the file, or split it by month.")

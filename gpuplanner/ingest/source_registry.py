@@ -47,35 +47,32 @@ DESCRIPTIONS = {
     "focus": "bill in FOCUS 1.0, 1.1 or 1.2 (CSV or Parquet, or a folder of parts)",
     "cur": "AWS Cost and Usage Report, legacy or 2.0 (CSV or Parquet, or a folder of parts)",
     "azure": (
-        "Azure cost details, actual or amortised, of an Enterprise or Customer Agreement (CSV or "
-        "Parquet, or a folder)"
+        "Azure cost details, actual or amortised, of an Enterprise or Customer Agreement (CSV or Parquet, or a folder)"
     ),
     "gcp": "Google Cloud billing export, standard or detailed (lines of JSON or Parquet)",
     "slurm-states": "Slurm accounting without times: what jobs there were and how they ended",
     "slurm": "Slurm accounting: sacct --parsable2, with or without header, or sacct --json (alias: sacct)",
     OBJECTS: "Kubernetes dump: kubectl get pods,jobs,nodes -A -o json (or yaml), with Kueue and DRA (alias: kubectl)",
     "kube-state-metrics": (
-        "pods and nodes as kube-state-metrics tells them: its page, or saved answers of the "
-        "Prometheus HTTP API (JSON)"
+        "pods and nodes of kube-state-metrics: its page, or saved responses of the Prometheus HTTP API (JSON)"
     ),
     NODES: (
-        "node list: node, gpus, gpu_model (CSV), or scontrol show node, sinfo, slurm.conf, "
-        "kubectl get nodes -o json"
+        "node list: node, gpus, gpu_model (CSV), or scontrol show node, sinfo, slurm.conf, kubectl get nodes -o json"
     ),
-    "changes": "log of layout changes, as the scripts of a pack write it (CSV)",
+    "changes": "log of layout changes, as written by the scripts of a change bundle (CSV)",
     "slurm-events": "Slurm's events of nodes: sacctmgr show event --parsable2, with start and end (needs tz)",
     "slurm-reservations": "Slurm's reservations: scontrol show reservation (needs tz)",
     "slurm-associations": "limits and shares of Slurm's accounts: sacctmgr show assoc --parsable2",
     "dcgm-exporter": (
-        "text pages of exporters of GPUs (DCGM, AMD, Slurm jobs), or OpenMetrics (origin if without times)"
+        "text pages of exporters of GPUs (DCGM, AMD, Slurm jobs), or OpenMetrics (--origin if without times)"
     ),
     "dcgm-csv": "DCGM exporter readings in long form (CSV)",
     "node-csv": "one row per GPU and time with profiling fields, one file per node (CSV)",
     "prometheus": "saved answers of the Prometheus HTTP API (JSON)",
-    "dcgmi-dmon": "dcgmi dmon (needs origin)",
+    "dcgmi-dmon": "dcgmi dmon (needs --origin)",
     "smi-transcript": "transcript of nvidia-smi commands with a heading each (its --query-gpu parts)",
-    "smi-pmon": "nvidia-smi pmon: processes (needs origin if without times)",
-    "smi-dmon": "nvidia-smi dmon (needs origin if without times)",
+    "smi-pmon": "nvidia-smi pmon: processes (needs --origin if without times)",
+    "smi-dmon": "nvidia-smi dmon (needs --origin if without times)",
     "smi-apps": "nvidia-smi --query-compute-apps: processes (CSV; needs gpu)",
     "nvidia-smi": "nvidia-smi --query-gpu (CSV; needs tz, and columns if without header)",
 }
@@ -194,9 +191,7 @@ CHANGES = (
 )
 
 TELEMETRY = (
-    _source(
-        "dcgm-exporter", _together("pages", "telemetry.monitor_logs:read_exporter", COUNTED), by_metric=True
-    ),
+    _source("dcgm-exporter", _together("pages", "telemetry.monitor_logs:read_exporter", COUNTED), by_metric=True),
     _source(
         "dcgm-csv",
         _together("readings", "telemetry.monitor_logs:read_dcgm_csv", NODE | TZ),
@@ -231,9 +226,7 @@ JOB_SOURCES = frozenset(source.name for source in (*PUBLIC, *SLURM, *KUBERNETES,
 
 
 AUTO = "auto"
-READABLE = (
-    "what sacct, scontrol, kubectl, Prometheus or nvidia-smi writes, a bill, a public trace or a job table"
-)
+READABLE = "what sacct, scontrol, kubectl, Prometheus or nvidia-smi writes, a bill, a public trace or a job table"
 ALIASES = {"sacct": "slurm", "kubectl": "kubernetes"}
 
 

@@ -155,7 +155,7 @@ def size_limit(usual: int) -> int:
             return int(gib * (1 << 30))
     except ValueError:
         pass
-    raise TraceFormatError(LIMIT_VARIABLE, "a number of GiB, such as 8", repr(stated), "Mend it.")
+    raise TraceFormatError(LIMIT_VARIABLE, "a number of GiB, such as 8", repr(stated), "Set it to 8.")
 
 
 def head(path: str | Path) -> list[str]:
@@ -324,9 +324,7 @@ class FileBlocks:
         numbers = range(line, line + POST_LINES * len(sure), POST_LINES)
         self.posts.setdefault(number, {}).update(zip(numbers, sure.to_list(), strict=True))
 
-    def blocks_of(
-        self, path: Path, raw: BinaryIO, seen: Callable[[bytes], object] = lambda _: None
-    ) -> Iterator[bytes]:
+    def blocks_of(self, path: Path, raw: BinaryIO, seen: Callable[[bytes], object] = lambda _: None) -> Iterator[bytes]:
         """Unpacked text, cut behind line ends; at least one block, which may be empty."""
         head = raw.read(_LOOK_AT)
         raw.seek(0)
@@ -489,9 +487,7 @@ def texts_of_lines(blocks: FileBlocks, wanted: Mapping[int, Collection[int]]) ->
     return found
 
 
-def _pieces(
-    blocks: FileBlocks, number: int, raw: BinaryIO, lines: Sequence[int]
-) -> Iterator[tuple[int, bytes]]:
+def _pieces(blocks: FileBlocks, number: int, raw: BinaryIO, lines: Sequence[int]) -> Iterator[tuple[int, bytes]]:
     """Pieces of a file that hold lines, in order, and how many lines stand before each; of a packed file, all."""
     posts = blocks.posts.get(number)
     packed = raw.read(len(GZIP)) == GZIP

@@ -87,12 +87,12 @@ class Ahead:
         horizon: int = 48,
         *,
         gap: int = 6,
-        folds: int = 20,
+        cutoffs: int = 20,
         price: float = 5.0,
         models: tuple[str, ...] = CANDIDATES,
     ) -> View:
         """How wrong every candidate was from many origins of the past."""
-        judged = rolling(self.source, horizon=horizon, gap=gap, folds=folds, models=models, price=price)
+        judged = rolling(self.source, horizon=horizon, gap=gap, cutoffs=cutoffs, models=models, price=price)
         return View(cost_and_forecast_sections.past_errors(judged), mean_scores(fold_scores(judged)))
 
     def decision(self, asked: AheadQuestion = USUAL) -> View:
@@ -102,9 +102,7 @@ class Ahead:
 
     def calendar(self, asked: AheadQuestion = USUAL) -> View:
         """GPUs to plan on each day ahead, with their table."""
-        shown = cost_and_forecast_sections.calendar(
-            self.source, asked.horizon, asked.gap, asked.price, asked.capacity
-        )
+        shown = cost_and_forecast_sections.calendar(self.source, asked.horizon, asked.gap, asked.price, asked.capacity)
         return View(shown, self.source.calendar(asked.horizon, asked.gap, asked.price))
 
     def controls(self, asked: AheadQuestion = USUAL) -> AheadPanel:
@@ -165,9 +163,7 @@ class MonthCosts:
         """Every dated price that could hold for the board."""
         return View(cost_and_forecast_sections.prices(self.found), price_rows(self.found))
 
-    def commitments(
-        self, months: int = 12, *, risk: float = 0.0, refresh: tuple[str, float] | None = None
-    ) -> View:
+    def commitments(self, months: int = 12, *, risk: float = 0.0, refresh: tuple[str, float] | None = None) -> View:
         """What to buy, reserve or rent over the months to come, and when a newer board pays, of a stated speed."""
         found = purchase(self.scenario, months, risk=risk)
         newer = None if refresh is None else renew(self.scenario, months, *refresh)
@@ -176,9 +172,7 @@ class MonthCosts:
     def burst(self, rules: str = "") -> View:
         """Jobs to send to rented GPUs, by a file of rules."""
         plan = burst_plan(self.scenario, read_burst(rules)) if rules else None
-        return View(
-            cost_and_forecast_sections.burst_jobs(plan), pl.DataFrame() if plan is None else plan.jobs
-        )
+        return View(cost_and_forecast_sections.burst_jobs(plan), pl.DataFrame() if plan is None else plan.jobs)
 
     def savings(self) -> View:
         """What the recommendation frees, and what that is worth."""
@@ -224,7 +218,7 @@ def costs(scenario: Scenario) -> MonthCosts:
 
 
 def explore(
-    data: str | Dataset = "sample", *, board: str | None = None, tz: str = "UTC", smallest_group: int = 0
+    data: str | Dataset = "sample", *, gpu_model: str | None = None, tz: str = "UTC", smallest_group: int = 0
 ) -> SeenTrace:
     """Look into a trace: quality, hours, demand, phases, claims.
 
@@ -232,7 +226,7 @@ def explore(
     ----------
     data : str or Dataset
         Folder written by ``ingest``, ``"sample"``, the name of a public trace, or what :func:`gpuplanner.read` gave.
-    board : str, optional
+    gpu_model : str, optional
         Board that requests are read for; default: the data's own.
     tz : str
         Zone of days and months.
@@ -254,7 +248,7 @@ def explore(
     >>> explore("sample").ledger().frame().columns[:2]
     ['bucket', 'gpu_hours']
     """
-    box = open_inbox(data, board=board, tz=tz, smallest_group=smallest_group)
+    box = open_inbox(data, gpu_model=gpu_model, tz=tz, smallest_group=smallest_group)
     return SeenTrace(box, data if isinstance(data, str) else "the trace")
 
 
@@ -293,9 +287,7 @@ class SeenTrace:
 
     def claim(self) -> View:
         """Whether late phases need fewer GPUs."""
-        return View(
-            dataset_sections.claim(self.box), pl.DataFrame() if self.box.claim is None else self.box.claim
-        )
+        return View(dataset_sections.claim(self.box), pl.DataFrame() if self.box.claim is None else self.box.claim)
 
     def provenance(self) -> View:
         """Where the numbers come from."""

@@ -16,9 +16,8 @@ import polars as pl
 from gpuplanner.core.execution import import_optional
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.scenario_fields import OWNERSHIPS
-from gpuplanner.core.units import money_text
+from gpuplanner.core.units import UNALLOCATED, money_text
 from gpuplanner.cost.cost_review import CostReview, cost_review
-from gpuplanner.cost.showback import UNALLOCATED
 from gpuplanner.decision.comparison_record import Comparison, compared
 from gpuplanner.decision.purchase_plan import Purchase, purchase
 from gpuplanner.notebook.views import (
@@ -85,21 +84,15 @@ class AheadPanel(BackgroundPanel[AheadQuestion, str]):
     at_once = True
 
     def __init__(self, start: AheadQuestion, draw: Callable[[AheadQuestion], str]) -> None:
-        super().__init__(draw, "<div class='gpuplanner-answer'>{}</div>".format, working="Looking ahead ...")
+        super().__init__(draw, "<div class='gpuplanner-answer'>{}</div>".format, working="Forecasting ...")
         widgets = import_optional("ipywidgets", extra="notebook")
         look = control_look("18em", "44em")
 
         rows: dict[str, tuple[Any, ...]] = {
-            "horizon": (6, 336, 6, "Slots looked at", "How far ahead is planned"),
-            "gap": (0, 72, 1, "Slots that it takes to act", "From a decision to its effect"),
-            "price": (
-                1.0,
-                30.0,
-                0.5,
-                "A GPU-hour short costs",
-                "In GPU-hours that are planned and not needed",
-            ),
-            "capacity": (1.0, 2 * start.capacity, 1.0, "GPUs that there are", "The fleet"),
+            "horizon": (6, 336, 6, "Forecast horizon (h)", "Hours to forecast"),
+            "gap": (0, 72, 1, "Lead time (h)", "Hours from a decision until it takes effect"),
+            "price": (1.0, 30.0, 0.5, "Cost of a missing GPU-hour (GPU h)", "In planned, unused GPU-hours"),
+            "capacity": (1.0, 2 * start.capacity, 1.0, "Installed GPUs", "Capacity to compare with"),
         }
         self.controls = {name: slider(getattr(start, name), *row, **look) for name, row in rows.items()}
         watch(self.controls.values(), self.ask_soon)
@@ -169,33 +162,32 @@ class CostPanel(BackgroundPanel[CostQuestion, CostAnswer]):
     at_once = True
 
     def __init__(self, scenario: Scenario, workbook: str | Path = "costs.xlsx") -> None:
-        super().__init__(_answered, answer_html, working="Adding up the month ...")
+        super().__init__(_answered, answer_html, working="Computing the costs ...")
         widgets = import_optional("ipywidgets", extra="notebook")
         self.scenario = scenario
         begun = cost_review(scenario)
         look = control_look("16em", "44em")
         months = months_seen(scenario)
-        options = [("all that was observed", UNSAID), *((month, month) for month in months)]
-        self.month = dropdown(options, scenario.month or UNSAID, "Month", **look)
+        options = [("all data", UNSAID), *((month, month) for month in months)]
+        self.month = dropdown(options, scenario.month or UNSAID, "Month", tooltip="Calendar month", **look)
         teams = [name for name in begun.by_tenant["tenant"] if name != UNALLOCATED]
-        options = [("everybody", EVERYBODY), *((name, name) for name in teams), ("nobody", UNALLOCATED)]
-        self.tenant = dropdown(options, EVERYBODY, "Lines of", **look)
+        options = [("all teams", EVERYBODY), *((name, name) for name in teams), ("unallocated", UNALLOCATED)]
+        self.tenant = dropdown(options, EVERYBODY, "Team", tooltip="Whose cost is shown", **look)
         self._start = scenario.price_usd_per_gpu_hour or (begun.price.value if begun.price else 0.0)
-        most, label = max(4 * self._start, 10.0), f"A GPU-hour ({scenario.currency})"
-        self.price = slider(float(self._start), 0.0, most, 0.01, label, readout_format=".2f", **look)
+        most, label = max(4 * self._start, 10.0), f"Price ({scenario.currency} per GPU h)"
+        told = "Price of a GPU-hour; unchanged: price book or list price"
+        self.price = slider(float(self._start), 0.0, most, 0.01, label, told, readout_format=".2f", **look)
         self.price_book = widgets.Text(
             value=scenario.price_book or "", description="Price book (file)", continuous_update=False, **look
         )
-        options = [
-            ("as the inventory says", UNSAID),
-            *((name.replace("_", " "), name) for name in OWNERSHIPS),
-        ]
-        self.owner = dropdown(options, scenario.ownership or UNSAID, "Who pays for the GPUs", **look)
-        self.months = slider(12, 1, 36, 1, "Commitments over (months)", **look)
-        self.risk = slider(0.0, 0.0, 1.0, 0.1, "Weight of the dearest tenth", **look)
+        owners = ((name.replace("_", " "), name) for name in OWNERSHIPS)
+        options = [("as in the inventory", UNSAID), *owners]
+        self.owner = dropdown(options, scenario.ownership or UNSAID, "Ownership", tooltip="Of the GPUs", **look)
+        self.months = slider(12, 1, 36, 1, "Commitment horizon (months)", "Months of demand to cover", **look)
+        self.risk = slider(0.0, 0.0, 1.0, 0.1, "CVaR (10 %) weight (0 to 1)", "0: mean cost", **look)
         controls = [self.month, self.tenant, self.price, self.price_book, self.owner, self.months, self.risk]
         watch(controls, self.ask_soon)
-        told = f"Write the tables of the answer that is shown to {workbook}"
+        told = f"Write the tables of the shown answer to {workbook}"
         locale = scenario.number_locale
         files = files_button(
             lambda: write_cost_workbook(workbook, self._shown(), locale=locale), "Write the workbook", told
@@ -243,26 +235,27 @@ def answer_html(answer: CostAnswer) -> str:
     if review.total is None:
         notes = "".join(f"<p>{escape(text)}</p>" for text in review.missing)
         return f"<p><b>No GPU has a price.</b></p>{notes}"
-    whose = asked.tenant or "everybody"
+    whose = asked.tenant.replace("__", "") or "all teams"
     lines = review.costs if asked.tenant == EVERYBODY else review.costs.filter(SubAccountName=asked.tenant)
     by = "SubAccountName" if asked.tenant == EVERYBODY else "x_Bucket"
     shown = lines.group_by(by, maintain_order=True).agg(pl.col("EffectiveCost", "PricingQuantity").sum())
     part = Decimal(str(lines["EffectiveCost"].sum()))
     rows = [
         (name.replace("_", " "), money_text(cost, review.currency), f"{hours:,.1f}")
-        for name, cost, hours in [*shown.iter_rows(), ("all", part, lines["PricingQuantity"].sum())]
+        for name, cost, hours in [*shown.iter_rows(), ("Total", part, lines["PricingQuantity"].sum())]
     ]
-    heads = ["tenant" if asked.tenant == EVERYBODY else "time", review.currency, "GPU h"]
-    title = f"Lines of {whose}, {review.period[0][:10]} to {review.period[1][:10]}"
+    heads = ["team" if asked.tenant == EVERYBODY else "GPU time", f"cost [{review.currency}]", "GPU-hours"]
+    title = f"Cost of {whose}, {review.period[0][:10]} to {review.period[1][:10]}"
     sentence = escape(answer.found.decision.sentence)
-    worth = escape(answer.found.decision.worth.basis).replace("\n", "<br>")
+    worth = escape(answer.found.decision.financial_impact.basis).replace("\n", "<br>")
     mix = answer.purchase
     ways = ((way, f"{cost:,.0f}") for way, cost in mix.costs.iter_rows())
+    bought = ["purchase option", f"cost [{mix.currency}]"]
     of = "" if asked.tenant == EVERYBODY else f" of {money_text(review.total, review.currency)}"
     return (
         f"<div class='gpuplanner-answer'><p><b>{escape(whose)}: {money_text(part, review.currency)}{of} "
         f"{review.currency}</b></p>{table_html(heads, rows, caption=title)}"
-        f"<p>{escape(mix.sentence)}</p>{table_html(['way to pay', mix.currency], ways, caption='Over paths of demand')}"
+        f"<p>{escape(mix.sentence)}</p>{table_html(bought, ways, caption='Cost over simulated demand')}"
         f"<p><b>{sentence}</b></p><p>{worth}</p>"
         "</div>"
     )

@@ -60,28 +60,28 @@ class LimitControl:
 
 
 def _switches(problem: PlanProblem) -> tuple[int, int, int]:
-    most = math.ceil(24 / problem.slot_hours)  # once in every slot is as good as no limit
+    most = math.ceil(24 / problem.interval_hours)  # once in every slot is as good as no limit
     allowed = problem.limits.switches_per_day
     return 0, most, most if allowed is None else min(allowed, most)
 
 
 LIMITS = (
     LimitControl(
-        "gpus", "GPUs in the fleet", "What would fewer GPUs cost, or more of them save?",
+        "gpus", "GPUs in the fleet", "Price of fewer or more GPUs",
         lambda problem: (1, problem.gpus + 2 * problem.gpus_per_node, problem.gpus),
     ),
     LimitControl(
-        "whole_nodes_kept", "Nodes kept whole", "Nodes, the first ones, on which no GPU is ever cut",
+        "whole_nodes_kept", "Nodes with MIG disabled", "First nodes, whose GPUs are never partitioned",
         lambda problem: (0, problem.gpus // problem.gpus_per_node, problem.limits.whole_nodes_kept),
     ),
     LimitControl(
-        "switches_per_day", "Cuts of one GPU a day, at most", "How often one GPU may be cut anew within a day",
+        "switches_per_day", "Layout changes per GPU and day", "Maximum number of layout changes of a GPU per day",
         _switches,
     ),
 )  # fmt: skip
 LOOK: dict[str, Any] = {"style": {"description_width": "18em"}, "layout": {"width": "38em"}}
 """How wide the controls are, and their labels."""
-_HEADINGS = ("", "cost", "no plan costs less", "price", "at least", "at most")
+_HEADINGS = ("", "cost", "lower bound", "price of the limit", "at least", "at most")
 
 
 class LimitsPanel(BackgroundPanel[tuple[LimitControl, int], pl.DataFrame]):
@@ -119,16 +119,16 @@ class LimitsPanel(BackgroundPanel[tuple[LimitControl, int], pl.DataFrame]):
     """
 
     def __init__(self, problem: PlanProblem, *, base: Plan | None = None, **how: Any) -> None:  # noqa: ANN401
-        super().__init__(self._priced, price_html, working="Computing: the plan within this limit ...")
+        super().__init__(self._priced, price_html, working="Planning with this limit ...")
         widgets = import_optional("ipywidgets", extra="notebook")
         self.problem = problem
         self._base = base
         self._how = how
         options = [(limit.label, limit) for limit in LIMITS]
-        self.choice = dropdown(options, LIMITS[0], "Limit", **LOOK)
+        self.choice = dropdown(options, LIMITS[0], "Limit", tooltip="Limit to price", **LOOK)
         self.sliders = {limit.argument: _slider(limit, problem) for limit in LIMITS}
         self.code = widgets.HTML()
-        self.button = button("Plan", "Plan within the limit as it is set", self.ask)
+        self.button = button("Plan", "Plan with the chosen limit", self.ask)
         watch([self.choice, *self.sliders.values()], self._changed)
         controls = [self.choice, *self.sliders.values(), self.button]
         self.panel = widgets.VBox([*controls, self.code, self.status, self.answer])
@@ -182,7 +182,7 @@ def price_html(prices: pl.DataFrame) -> str:
     )
     texts = ((escape(row["variant"]), escape(row["explanation"])) for row in rows[1:] or rows)
     said = "".join(f"<p><b>{name}.</b> {text}</p>" for name, text in texts)
-    caption = "What limits cost [GPU h]: the true price lies between its proven ends"
+    caption = "Prices of limits [GPU h]; the true price is between 'at least' and 'at most' (proven)"
     return table_html(_HEADINGS, cells, caption=caption) + said
 
 
@@ -200,8 +200,8 @@ VIEW = "rightsized"
 SHARED = ("job_class", "gpus", "jobs", "mode", "profile", "together", "slow_at_most", "why", "with_whom")
 _KINDS = {
     "objective": "cost [GPU h]",
-    "bound": "no plan costs less [GPU h]",
-    "distinct": "vectors of counts in use",
+    "bound": "lower bound [GPU h]",
+    "distinct": "layout mixes in use",
 }
 
 
@@ -229,8 +229,8 @@ class PlannedLayouts:
         facts = {
             "plan": f"{self.plan.status}: {self.plan.explanation}",
             "cost": _hours(self.plan.objective),
-            "no plan costs less than": _hours(self.plan.bound),
-            "fleet": f"{self.problem.gpus:,} x {self.problem.board.name}",
+            "lower bound": _hours(self.plan.bound),
+            "fleet": f"{self.problem.gpus:,} x {self.problem.gpu_model.name}",
         }
         return still(page.section("The plan", page.answers(facts, caption="The plan")))._repr_html_()
 
@@ -238,29 +238,29 @@ class PlannedLayouts:
         """The fleet, and what is asked of it: instances wanted by profile, with their forecast."""
         one, wanted = self.problem, OUTLOOKS[VIEW](self.scenario)
         facts = {
-            "fleet": f"{one.gpus:,} x {one.board.name}, {one.gpus_per_node} a node",
-            "horizon": f"{one.n_slots:,} slots of {one.slot_hours:g} h from {one.slot_start:%Y-%m-%d %H:%M} UTC",
-            "tenants": f"{len(one.tenants):,}",
-            "profiles asked for": ", ".join(one.profiles),
-            "demand covered": f"with a probability of {self.scenario.quantile:.0%}",
+            "fleet": f"{one.gpus:,} x {one.gpu_model.name}, {one.gpus_per_node} a node",
+            "horizon": f"{one.n_slots:,} × {one.interval_hours:g} h from {one.slot_start:%Y-%m-%d %H:%M} UTC",
+            "teams": f"{len(one.tenants):,}",
+            "requested profiles": ", ".join(one.profiles),
+            "demand covered": f"p{100 * self.scenario.quantile:g} of the forecast",
         }
         chart = page.figure(
             plots.plot_demand(wanted.demand, wanted.to_cover),
-            title="Instances wanted, with the forecast",
-            alt=f"Requests right-sized, profile by profile; the plan covers the quantile {self.scenario.quantile:g}.",
+            title="Demand for MIG instances, with the forecast",
+            alt=f"Rightsized requests by profile; the plan covers the quantile {self.scenario.quantile:g}.",
         )
-        shown = page.section("What is asked", page.answers(facts, caption="Fleet and demand"), chart)
+        shown = page.section("Demand", page.answers(facts, caption="Fleet and demand"), chart)
         return View(shown, wanted.demand)
 
     def in_use(self) -> View:
         """What the free plan cuts GPUs into, on the memory slices of the board."""
-        board = self.problem.board
-        table = placement_table(board, self.plan.layouts)
+        gpu_model = self.problem.gpu_model
+        table = placement_table(gpu_model, self.plan.layouts)
         cut = table["layout"].n_unique()
         chart = page.figure(
-            plots.plot_board(table, memory_slices=board.memory_slices),
+            plots.plot_board(table, memory_slices=gpu_model.memory_slices),
             title="Layouts in use",
-            alt=f"{cut} layouts on the {board.memory_slices} memory slices of {board.name}; whole GPUs are not drawn.",
+            alt=f"{cut} layouts on the {gpu_model.memory_slices} memory slices of {gpu_model.name}; no full GPUs.",
             numbers=table,
         )
         return View(page.section("The layouts in use", chart), table)
@@ -269,8 +269,8 @@ class PlannedLayouts:
         """Who may share a GPU, and how."""
         known = history(self.scenario)
         table = sharing(asked_and_used(known.jobs, samples=known.trace.samples)).select(SHARED)
-        caption = "How jobs of each class may share a GPU"
-        return View(page.section("Who may share", page.table(table, caption=caption)), table)
+        caption = "GPU sharing by job class"
+        return View(page.section("GPU sharing", page.table(table, caption=caption)), table)
 
     @cached_property
     def _kinds(self) -> pl.DataFrame:
@@ -284,11 +284,11 @@ class PlannedLayouts:
         said = "No plan was found."
         if not best.is_empty():
             cost, bound = _hours(best["objective"][0]), _hours(best["bound"][0])
-            said = f"{best['method'][0]} costs least, {cost}; no plan of any kind costs less than {bound}."
-        title = "Cost of each plan, and what no plan undercuts"
+            said = f"{best['method'][0]} costs least, {cost}; the lower bound of all plans is {bound}."
+        title = "Cost of each plan, and the lower bound"
         chart = page.figure(plots.plot_bounds(table), title=title, alt=said)
-        rows = page.table(table, caption="Plans of the same problem", headings=_KINDS, formats={"gap": ".2%"})
-        return View(page.section("Static, calendar or free", chart, rows), table)
+        rows = page.table(table, caption="Plans for the same demand", headings=_KINDS, formats={"gap": ".2%"})
+        return View(page.section("Static, calendar or unrestricted", chart, rows), table)
 
     def calendar(self) -> View:
         """Each GPU over time, where it is cut anew, and what one instance more would be worth."""
@@ -296,14 +296,14 @@ class PlannedLayouts:
         gpus = cuts.select("node", "gpu").unique().sort("node", "gpu")
         names = [f"{node} · {gpu}" for node, gpu in gpus.rows()]
         few = cuts.filter(pl.format("{} · {}", "node", "gpu").is_in(names[:MAX_GPUS]))
-        left = f" The first {MAX_GPUS} of {len(names):,} GPUs are drawn." if len(names) > MAX_GPUS else ""
+        left = f" The first {MAX_GPUS} of {len(names):,} GPUs are shown." if len(names) > MAX_GPUS else ""
         chart = page.figure(
             plots.plot_layout_calendar(few),
             title="Layout of each GPU over time",
-            alt=f"{self.plan.changes:,} changes; a mark shows where a GPU is cut anew.{left}",
+            alt=f"{self.plan.changes:,} layout changes; a mark shows where a GPU is repartitioned.{left}",
         )
         worth = dearest_instances(self.plan, self.problem, count=8)
-        rows = page.table(worth, caption="Worth of one more instance, dearest first")
+        rows = page.table(worth, caption="Value of one more instance, highest first")
         return View(page.section("The calendar", page.paragraph(self.plan.explanation), chart, rows), cuts)
 
     def limits(self, **limit: Any) -> View:  # noqa: ANN401 - of with_limit
@@ -312,8 +312,8 @@ class PlannedLayouts:
         asked = {
             "one node fewer": {"gpus": self.problem.gpus - size},
             "one node more": {"gpus": self.problem.gpus + size},
-            "all nodes but one kept whole": {"whole_nodes_kept": nodes - 1},
-            "one cut of each GPU a day": {"switches_per_day": 1},
+            "MIG disabled on all nodes but one": {"whole_nodes_kept": nodes - 1},
+            "one layout change per GPU and day": {"switches_per_day": 1},
         }
         if nodes < 2:
             del asked["one node fewer"]
@@ -321,7 +321,7 @@ class PlannedLayouts:
             asked = {", ".join(f"{name}={value}" for name, value in limit.items()): limit}
         variants = {name: with_limit(self.problem, **one) for name, one in asked.items()}
         found = price_of_limits(self.problem, variants, base=self.plan, work_limit=self.scenario.work_limit)
-        return View(page.section("What limits cost", price_html(found)), found)
+        return View(page.section("Prices of limits", price_html(found)), found)
 
     def controls(self) -> LimitsPanel:
         """The same for any value, planned in the background."""
@@ -346,7 +346,7 @@ def layouts(scenario: Scenario) -> PlannedLayouts:
     Parameters
     ----------
     scenario : Scenario
-        The fleet, its data, and how far the search may go (``horizon_slots``, ``work_limit``).
+        The fleet, its data, and how far the search may go (``horizon_intervals``, ``work_limit``).
 
     Returns
     -------

@@ -30,7 +30,7 @@ from gpuplanner.notebook.what_if import WhatIf, whatif
 from gpuplanner.report import html_page as page
 from gpuplanner.report import monthly_sections
 from gpuplanner.report.change_bundle import hand_over
-from gpuplanner.report.figure_formats import headline, safe
+from gpuplanner.report.figure_formats import safe
 from gpuplanner.report.finance_exports import write_study_workbook
 from gpuplanner.report.first_screen import curve_figure, first_screen, fleet_picture, fleet_words, teams_table
 from gpuplanner.report.formulas import value_text
@@ -43,14 +43,14 @@ from gpuplanner.sizing.learned_memory import shipped_model
 from gpuplanner.usage.job_history import boards_at_hand, boards_of_trace, pools_of
 
 PLAN = (
-    "rank", "board", "profile", "gpus", "predicted_gib", "upper_gib", "board_gib", "p_oom", "tokens_per_s", "hours",
+    "rank", "gpu_model", "profile", "gpus", "predicted_gib", "upper_gib", "gpu_gib", "p_oom", "tokens_per_s", "hours",
     "price", "energy_kwh",
 )  # fmt: skip
 REASONS = {
-    "why": "why",
-    "next_smaller": "the next smaller one",
-    "launch": "to start it",
-    "request": "to ask for it",
+    "why": "reason",
+    "next_smaller": "next smaller plan",
+    "launch": "launch command",
+    "request": "request line",
 }
 _FORMATS = {
     "p_oom": ".1%",
@@ -61,13 +61,13 @@ _FORMATS = {
     "factor": ".2f",
 }
 _HEADINGS = {
-    "predicted_gib": "expected [GiB]",
-    "upper_gib": "at most, in 95 of 100 [GiB]",
-    "board_gib": "there is [GiB]",
-    "p_oom": "runs out of memory",
+    "predicted_gib": "memory expected [GiB]",
+    "upper_gib": "memory p95 [GiB]",
+    "gpu_gib": "GPU memory [GiB]",
+    "p_oom": "out-of-memory risk [%]",
     "tokens_per_s": "tokens/s",
-    "tokens_per_s_low": "at least",
-    "tokens_per_s_high": "at most",
+    "tokens_per_s_low": "tokens/s low",
+    "tokens_per_s_high": "tokens/s high",
 }
 
 
@@ -88,7 +88,7 @@ class SizedJob:
         """The plans, why the first ones are so, and what was assumed."""
         table = self.found.table()
         best = self.found.plans[0]
-        place = f"{best.gpus} x {best.board} {best.profile.replace('gpu', '')}".rstrip()
+        place = f"{best.gpus} x {best.gpu_model} {best.profile.replace('gpu', '')}".rstrip()
         said = page.note(f"{self.found.note or 'Best'}: {place}, {best.why}.")
         rows = page.table(
             table.select(name for name in PLAN if name in table.columns and table[name].count()),
@@ -99,7 +99,7 @@ class SizedJob:
         reasons = []
         for one in self.found.plans[:3]:
             facts = {words: getattr(one, name) for name, words in REASONS.items() if getattr(one, name)}
-            reasons.append(page.answers(facts, caption=f"Plan {one.rank}: {one.gpus} x {one.board}"))
+            reasons.append(page.answers(facts, caption=f"Plan {one.rank}: {one.gpus} x {one.gpu_model}"))
         assumed = page.paragraph(f"Assumed: {'; '.join(self.found.assumed) or 'nothing'}.")
         return View(page.section("Plans", said, rows, *reasons, assumed), table)
 
@@ -108,7 +108,7 @@ class SizedJob:
         table = self.found.slice_table()
         shown = page.table(table, caption="Slices", formats=_FORMATS, headings=_HEADINGS)
         if table.is_empty():
-            shown = page.paragraph("Name the boards at hand (on=) to see their slices.")
+            shown = page.paragraph("Name the available GPU models with on= to list their slices.")
         return View(page.section("Slices", shown), table)
 
     def memory(self) -> View:
@@ -117,33 +117,33 @@ class SizedJob:
         best = self.found.plans[0]
         chart = page.figure(
             plots.plot_memory_stack(table),
-            title="Memory of each plan, part by part",
-            alt=f"Plan 1 is expected to take {best.predicted_gib:.1f} GiB of {best.board_gib:.1f}, and in 95 of 100 "
-            f"runs at most {best.upper_gib:.1f}. The thin mark is that bound, the grey one the board.",
+            title="Memory components of each plan",
+            alt=f"Plan 1 needs {best.predicted_gib:.1f} GiB of {best.gpu_gib:.1f} (p95 {best.upper_gib:.1f}). The thin "
+            "mark is the p95, the grey mark the GPU memory.",
             numbers=table,
         )
-        return View(page.section("What fills the memory", chart), table)
+        return View(page.section("Memory components", chart), table)
 
     def bounds(self) -> View:
         """How wide the bound of the best plan is, by what is known of the tool."""
         known, best = shipped_model(), self.found.plans[0]
         logs = {
-            "tool seen, after five runs": known.few,
-            "tool unseen": known.unseen,
-            "no tool known": known.generic,
+            "tool with five measured runs": known.few,
+            "tool without measured runs": known.unseen,
+            "unknown tool": known.generic,
         }
         rows = [(name, math.exp(log), best.predicted_gib * math.exp(log)) for name, log in logs.items()]
-        table = pl.DataFrame(rows, schema=["what is known", "factor", "upper_gib"], orient="row")
-        caption = f"{best.predicted_gib:.1f} GiB expected"
+        table = pl.DataFrame(rows, schema=["evidence", "factor", "upper_gib"], orient="row")
+        caption = f"p95 of the memory, {best.predicted_gib:.1f} GiB expected"
         shown = page.table(table, caption=caption, formats=_FORMATS, headings=_HEADINGS)
-        return View(page.section("How wide the bound is", shown), table)
+        return View(page.section("Upper bound of the memory", shown), table)
 
     def tool(self) -> View:
         """What the tool does unasked, with sources."""
         facts = [asdict(one) for one in self.found.tool_does]
         table = pl.DataFrame(facts, schema=["fact", "value", "source"])
-        shown = page.table(table, caption="What the tool does unasked")
-        return View(page.section("What the tool does", shown), table)
+        shown = page.table(table, caption="Defaults of the tool")
+        return View(page.section("Defaults of the tool", shown), table)
 
 
 def size(
@@ -189,11 +189,11 @@ def size(
     Examples
     --------
     >>> found = size("gpt2", seq=1024, tokens=1e9, deadline_h=24, on="A100-80GB=8")
-    >>> found.plans().frame().select("board", "gpus").row(0)
+    >>> found.plans().frame().select("gpu_model", "gpus").row(0)
     ('A100-80GB', 1)
     """
     if isinstance(on, SeenTrace):
-        boards: Mapping[str, int | None] | None = boards_of_trace(on.box.trace, on.box.board, where=on.name)
+        boards: Mapping[str, int | None] | None = boards_of_trace(on.box.trace, on.box.gpu_model, where=on.name)
     elif isinstance(on, Scenario):
         boards = boards_at_hand(on)
     else:
@@ -211,7 +211,7 @@ class DecisionCard(Decision):
     >>> from gpuplanner.decision.decision_text import no_decision
     >>> found = Comparison(no_decision(Scenario(), "no job states when it ran"), 0.95, 10.0)
     >>> card = DecisionCard.of(found)
-    >>> card.action, "not known" in card._repr_html_()
+    >>> card.action, "Missing data" in card._repr_html_()
     ('none', True)
     """
 
@@ -224,8 +224,8 @@ class DecisionCard(Decision):
         return cls(**{field.name: getattr(one, field.name) for field in fields(Decision)}, found=found)
 
     def _repr_html_(self) -> str:
-        body = f"<h3>{safe(headline(self))}</h3>{first_screen(self.found)}"
-        return still(page.section("The decision", body))._repr_html_()
+        body = f"<h3>{safe(self.sentence)}</h3>{first_screen(self.found)}"
+        return still(page.section("Recommendation", body))._repr_html_()
 
 
 @dataclass(frozen=True, eq=False)
@@ -256,7 +256,7 @@ class Decided:
 
         def found(name: str) -> Comparison | FleetCompared:
             if name == ALL_BOARDS:
-                return FleetCompared({board: compared(own) for board, own in fleet.pools.items()})
+                return FleetCompared({gpu_model: compared(own) for gpu_model, own in fleet.pools.items()})
             return compared(fleet.pools[name])
 
         def shown(one: Comparison | FleetCompared) -> str:
@@ -299,7 +299,7 @@ class ShownStudy(Study):
 
     Examples
     --------
-    >>> answer = evaluate(Scenario(month="2026-02", policies="static_whole"))  # doctest: +SKIP
+    >>> answer = evaluate(Scenario(month="2026-02", policies="fewer_nodes"))  # doctest: +SKIP
     >>> answer.ways().frame().height  # doctest: +SKIP
     2
     """
@@ -341,7 +341,7 @@ class ShownStudy(Study):
         schema = {"layout": pl.String(), "gpus": pl.Int64(), "nodes": pl.List(pl.String)}
         table = pl.DataFrame(rows, schema=schema, orient="row")
         words = page.note(fleet_words(self.decision))
-        return View(page.section("The fleet", fleet_picture(self.decision), words), table)
+        return View(page.section("Target layout", fleet_picture(self.decision), words), table)
 
     def teams(self) -> View:
         """Who held what, and where the hours went."""
@@ -477,12 +477,12 @@ def compare(*studies: Study | Decided | Comparison | Scenario) -> View:
     >>> compare(Scenario())
     Traceback (most recent call last):
         ...
-    gpuplanner.core.errors.ScenarioError: compare: expected two or more decisions; got 1. Give another.
+    gpuplanner.core.errors.ScenarioError: compare: expected two or more decisions; got 1. Pass another one.
     """
     if len(studies) < 2:
-        raise ScenarioError("compare", "two or more decisions", str(len(studies)), "Give another.")
+        raise ScenarioError("compare", "two or more decisions", str(len(studies)), "Pass another one.")
     found = [_comparison_of(one) for one in studies]
-    names = [f"{number}: {headline(one.decision).split('.')[0]}" for number, one in enumerate(found, start=1)]
+    names = [f"{number}: {one.decision.sentence.split('.')[0]}" for number, one in enumerate(found, start=1)]
     columns = {name: _figures(one) for name, one in zip(names, found, strict=True)}
     figures = list(next(iter(columns.values())))
     frame = pl.DataFrame({"figure": figures} | {name: list(one.values()) for name, one in columns.items()})
@@ -504,10 +504,10 @@ def _figures(found: Comparison) -> Mapping[str, str]:
     span = "" if saving.low is None else f" ({value_text(saving.low)} to {value_text(saving.high)})"
     wait = None if one.latest is None else one.latest.recommended_p95_minutes
     return {
-        "what to do": one.action.replace("_", " "),
-        "GPUs on at once, at most": f"{one.gpus:,} of {one.fleet_gpus:,}",
-        "saved, GPU-hours a week": value_text(saving.value) + span,
-        "worth, USD a week": value_text(one.worth.usd_per_week),
+        "action": one.action.replace("_", " "),
+        "peak GPUs": f"{one.gpus:,} of {one.fleet_gpus:,}",
+        "capacity freed, GPU-hours a week": value_text(saving.value) + span,
+        "financial impact, USD a week": value_text(one.financial_impact.usd_per_week),
         "p95 queue wait of the size that waits longest, min": value_text(wait),
         "capacity exhausted": value_text(found.exhaustion.date),
     }

@@ -24,7 +24,7 @@ from gpuplanner.notebook.views import (
 )
 from gpuplanner.usage.dataset_explorer import EVERYBODY, Inbox, open_inbox, public_traces
 
-ALL_BOARDS = "all boards"
+ALL_BOARDS = "all GPU models"
 
 Found = TypeVar("Found")
 
@@ -43,41 +43,39 @@ class BoardsPanel(BackgroundPanel[str, Found]):
 
     Attributes
     ----------
-    board : ipywidgets.Dropdown
+    gpu_model : ipywidgets.Dropdown
         The boards, and all of them where there are several.
     scenario : Scenario
         That of the chosen board; of the first where all are.
 
     Examples
     --------
-    >>> panel = BoardsPanel({"H100": Scenario(), "T4": Scenario(board="T4")}, str, str)
-    >>> panel.board.value = "T4"
-    >>> panel.question, panel.scenario.board
+    >>> panel = BoardsPanel({"H100": Scenario(), "T4": Scenario(gpu_model="T4")}, str, str)
+    >>> panel.gpu_model.value = "T4"
+    >>> panel.question, panel.scenario.gpu_model
     ('T4', 'T4')
     """
 
     def __init__(
         self, pools: Mapping[str, Scenario], compute: Callable[[str], Found], show: Callable[[Found], str]
     ) -> None:
-        super().__init__(compute, show, working="Looking at this board ...")
+        super().__init__(compute, show, working="Computing the decision for this GPU model ...")
         widgets = import_optional("ipywidgets", extra="notebook")
         self.pools = dict(pools)
         several = len(self.pools) > 1
         options = [*self.pools, *([ALL_BOARDS] if several else [])]
         layout = {"width": "100%", "max_width": "40em"}
-        self.board = dropdown(
-            options, next(iter(options), None), "Board", disabled=not several, layout=layout
-        )
-        self.button = button("Show", "Show what is decided on this board", self.ask)
-        watch([self.board], self.ask_soon)
-        said = f"{len(self.pools)} boards, each with jobs of its own" if several else "One board"
+        self.gpu_model = dropdown(options, next(iter(options), None), "GPU model", disabled=not several, layout=layout)
+        self.button = button("Show", "Show the decision for this GPU model", self.ask)
+        watch([self.gpu_model], self.ask_soon)
+        said = f"{len(self.pools)} GPU models, each with its own jobs" if several else "One GPU model"
         title = widgets.HTML(f"<b>{escape(said)}</b>")
-        self.panel = widgets.VBox([title, self.board, self.button, self.status, self.answer])
+        self.panel = widgets.VBox([title, self.gpu_model, self.button, self.status, self.answer])
 
     @property
     def question(self) -> str:
         """The chosen board, or the word for all."""
-        chosen: str = self.board.value
+        chosen: str = self.gpu_model.value
         return chosen
 
     @property
@@ -93,11 +91,11 @@ MOST = 200
 
 
 HELP = {
-    "quality": "What is wrong with the data, and which time was seen",
-    "ledger": "Where the GPU-time went",
-    "demand": "What was wanted, by profile",
-    "phases": "Phases, dips, signature and slices of the job",
-    "claim": "Do late phases need fewer GPUs?",
+    "quality": "Data quality and telemetry coverage",
+    "ledger": "Use of the installed GPU-hours",
+    "demand": "Unconstrained demand by MIG profile",
+    "phases": "Phases, dips, bottleneck and slices of a job",
+    "claim": "Do jobs need fewer GPUs towards their end?",
 }
 """What the views show, for those whose pointer rests on their buttons."""
 
@@ -182,9 +180,9 @@ class ExplorePanel(BackgroundPanel[Look, SeenSection]):
             )  # fmt: skip
 
         names = list(dict.fromkeys([data, *traces]))
-        self.trace = choice("Trace", names, "Trace to look into: a folder, the sample, or a public trace")
-        self.tenant = choice("Tenant", [], "Whose GPU-hours, demand and jobs are shown")
-        self.job = choice("Job", [], "Job with telemetry, most readings first; for the view of phases")
+        self.trace = choice("Dataset", names, "Dataset to show: a folder, the sample, or a public trace")
+        self.tenant = choice("Team", [], "Team whose GPU-hours, demand and jobs are shown")
+        self.job = choice("Job", [], "Job with telemetry, most samples first; for the view of phases")
         self.view = widgets.ToggleButtons(
             options=list(views), description="View", style={"description_width": "6em", "button_width": "7em"},
             tooltips=[HELP.get(name, f"Show {name}") for name in views],
@@ -207,7 +205,7 @@ class ExplorePanel(BackgroundPanel[Look, SeenSection]):
         if look.data not in self._opened:
             smallest = first.smallest_group
             self._opened[look.data] = open_inbox(
-                look.data, board=first.board, tz=first.tz, smallest_group=smallest
+                look.data, gpu_model=first.gpu_model, tz=first.tz, smallest_group=smallest
             )
         inbox = self._opened[look.data]
         tenant = look.tenant if look.tenant in inbox.tenants else EVERYBODY
@@ -225,9 +223,7 @@ class ExplorePanel(BackgroundPanel[Look, SeenSection]):
         """Offer the tenants of the trace and the jobs of the tenant, and keep what was chosen where it is there."""
         self._filling = True
         try:
-            jobs = [(f"{job}", job) for job in inbox.jobs_of(tenant)[:MOST]] or [
-                ("no job with telemetry", "")
-            ]
+            jobs = [(f"{job}", job) for job in inbox.jobs_of(tenant)[:MOST]] or [("no job with telemetry", "")]
             for control, options, wanted in (
                 (self.tenant, [EVERYBODY, *inbox.tenants], tenant),
                 (self.job, jobs, self.job.value),
@@ -249,16 +245,13 @@ class ExplorePanel(BackgroundPanel[Look, SeenSection]):
     def _say(self) -> None:
         """The question in code."""
         look = self.question
-        extra = {"ledger": f", tenant={look.tenant!r}", "demand": f", tenant={look.tenant!r}"}
-        extra["phases"] = f", job={look.job!r}"
+        team = f"tenant={look.tenant!r}"
+        extra = {"ledger": team, "demand": team, "phases": f"job={look.job!r}"}
         first = next(iter(self._opened.values()))
         smallest = f", smallest_group={first.smallest_group}" if first.smallest_group else ""
-        board = f", board={first.board!r}" if first.board else ""
-        box = f"open_inbox({look.data!r}{board}, tz={first.tz!r}{smallest})"
-        box += ".quality" if look.view == "quality" else ""
-        self.code.value = (
-            f"<code>dataset_sections.{escape(look.view)}({escape(box + extra.get(look.view, ''))})</code>"
-        )
+        gpu_model = f", gpu_model={first.gpu_model!r}" if first.gpu_model else ""
+        opened = f"gp.explore({look.data!r}{gpu_model}, tz={first.tz!r}{smallest})"
+        self.code.value = f"<code>{escape(f'{opened}.{look.view}({extra.get(look.view, str())})')}</code>"
 
 
 def explore_inbox(
@@ -288,19 +281,19 @@ def explore_inbox(
     >>> panel = explore_inbox(open_inbox("sample"), inbox.VIEWS)
     >>> panel.tenant.value = "search"
     >>> panel.view.value = "ledger"
-    >>> "Where the GPU-time of search went" in panel.ask().result().html
+    >>> "GPU-hours of search" in panel.ask().result().html
     True
     """
     others = ["sample", *public_traces()] if traces is None else traces
     return ExplorePanel(inbox, views, data=data, traces=others)
 
 
-AS_SET = "the rules as set"
+AS_SET = "the chosen rules"
 COLUMNS = {
-    "jobs": ("jobs", ",.0f"), "never_before": ("never start before", ",.0f"), "never_after": ("after", ",.0f"),
-    "wait_before_min": ("wait before, min", ",.1f"), "wait_after_min": ("after", ",.1f"),
-    "change": ("GPU h a week waited more", "+,.1f"), "lost_after": ("GPU h a week lost", ",.1f"),
-    "stops_after": ("stops a week", ",.1f"),
+    "jobs": ("jobs", ",.0f"), "never_before": ("never start: now", ",.0f"), "never_after": ("never start: new", ",.0f"),
+    "wait_before_min": ("mean wait now [min]", ",.1f"), "wait_after_min": ("new [min]", ",.1f"),
+    "change": ("added wait [GPU h a week]", "+,.1f"), "lost_after": ("lost [GPU h a week]", ",.1f"),
+    "stops_after": ("preemptions a week", ",.1f"),
 }  # fmt: skip
 
 
@@ -334,40 +327,37 @@ class SharingPanel(BackgroundPanel[SharingRules, SharingTried]):
     """
 
     def __init__(self, scenario: Scenario) -> None:
-        super().__init__(self._tried, tried_html, working="Playing the same weeks ...")
+        super().__init__(self._tried, tried_html, working="Simulating the same weeks ...")
         widgets = import_optional("ipywidgets", extra="notebook")
         self.scenario = scenario
         self.base = rules_at_hand(scenario)
         stops = self.base.stopping
         look = control_look("14em", "40em")
 
-        self.quotas = slider(1.0, 0.1, 3.0, 0.1, "All quotas, times", **look)
-        orders = [("came first", "fifo"), ("used least for its weight", "fair")]
-        self.order = dropdown(orders, self.base.order, "First is who", **look)
+        self.quotas = slider(1.0, 0.1, 3.0, 0.1, "Quotas (factor)", "Factor on all quotas", **look)
+        orders = [("first come, first served", "fifo"), ("fair share", "fair")]
+        self.order = dropdown(orders, self.base.order, "Queue order", tooltip="First job to start", **look)
         half_life, restart = float(self.base.half_life_days), float(stops.restart_minutes)
-        self.half_life = slider(half_life, 0.5, 60.0, 0.5, "Use half forgotten (days)", **look)
-        words = "Owners take back what they lent"
+        self.half_life = slider(half_life, 0.5, 60.0, 0.5, "Fair-share half-life (days)", "Of usage", **look)
+        words = "Teams reclaim lent quota"
         self.reclaim = widgets.Checkbox(value=stops.reclaim, description=words, **look)
-        self.by_tier = widgets.Checkbox(value=stops.by_tier, description="Urgent tiers stop others", **look)
-        self.restart = slider(restart, 0.0, 120.0, 1.0, "Restart takes (min)", **look)
+        self.by_tier = widgets.Checkbox(value=stops.by_tier, description="Preempt lower tiers", **look)
+        self.restart = slider(restart, 0.0, 120.0, 1.0, "Restart time (min)", "Of a preempted job", **look)
         checkpoint = float(stops.checkpoint_minutes or 0.0)
-        self.checkpoint = slider(checkpoint, 0.0, 480.0, 10.0, "Checkpoints every (min)", **look)
+        words = "Preemption loses work since the checkpoint"
+        self.checkpoint = slider(checkpoint, 0.0, 480.0, 10.0, "Checkpoint interval (min)", words, **look)
         kinds = {"tier": self.base.tiers, "team": sorted(one.name for one in self.base.teams)}
         late = [(f"{kind} {name}", (kind, name)) for kind, names in kinds.items() for name in names]
-        self.late = widgets.Dropdown(options=late, description="Starts in hours alone", **look)
-        self.hours = widgets.Text(
-            placeholder="mon-fri 20:00-06:00, sat-sun",
-            description="Those hours",
-            continuous_update=False,
-            **look,
-        )
-        self.button = button("Play", "Play the same weeks under these rules", self.ask)
+        self.late = widgets.Dropdown(options=late, description="Restricted start hours for", **look)
+        hours = {"placeholder": "mon-fri 20:00-06:00, sat-sun", "description": "Start hours"}
+        self.hours = widgets.Text(**hours, continuous_update=False, **look)
+        self.button = button("Simulate", "Simulate the same weeks with these rules", self.ask)
         controls = (
             self.quotas, self.order, self.half_life, self.reclaim, self.by_tier, self.restart, self.checkpoint,
             self.late, self.hours,
         )  # fmt: skip
         watch(controls, self.ask_soon)
-        title = widgets.HTML(f"<b>Against: {escape(self.base.source)}</b>")
+        title = widgets.HTML(f"<b>Baseline: {escape(self.base.source)}</b>")
         self.panel = widgets.VBox([title, *controls, self.button, self.status, self.answer])
 
     @property
@@ -412,7 +402,7 @@ def tried_html(found: SharingTried) -> str:
     >>> "&lt;a&gt;" in text, "<a>" in text
     (True, False)
     """
-    headings = ["team", *(heading for heading, _ in COLUMNS.values()), "so it"]
+    headings = ["team", *(heading for heading, _ in COLUMNS.values()), "result"]
     rows = (
         [row["team"], *(figure_text(row[name], form) for name, (_, form) in COLUMNS.items()), row["verdict"]]
         for row in found.teams.to_dicts()

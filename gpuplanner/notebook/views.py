@@ -31,14 +31,12 @@ from gpuplanner.report.report_rendering import cell_text, run_notebook
 KINDS = ("text/html", "text/markdown", "image/svg+xml", "text/plain")
 """Of an output, the first of them that it has is shown; charts carry their picture as Markdown."""
 WIDGET = "application/vnd.jupyter.widget-view+json"
-CONTROLS = "Controls stand here where a kernel runs: gpuplanner notebook opens them."
+CONTROLS = "Controls need a kernel: run gpuplanner notebook to open this notebook with them."
 _STYLE = re.compile(r"<style>.*?</style>", re.DOTALL)
 _HEADING = re.compile(r"^(#{1,2}) (.+)\n*")
 
 
-def write_notebook_page(
-    name: str, out: str | Path, parameters: Mapping[str, str | float | bool | None]
-) -> Path:
+def write_notebook_page(name: str, out: str | Path, parameters: Mapping[str, str | float | bool | None]) -> Path:
     """Run a notebook, a shipped one by the beginning of its name or one by its path, and write it as a page."""
     source = _found(name)
     require_file(out, inputs=[source])
@@ -49,9 +47,7 @@ def write_notebook_page(
     return write_atomically(out, lambda new: new.write_text(html, encoding="utf-8"), inputs=[source])
 
 
-def notebook_page(
-    text: str, name: str, parameters: Mapping[str, str | float | bool | None] | None = None
-) -> str:
+def notebook_page(text: str, name: str, parameters: Mapping[str, str | float | bool | None] | None = None) -> str:
     """The cells of a notebook, given as its JSON, as a page: a section for each heading, code folded, outputs in full.
 
     Examples
@@ -72,9 +68,7 @@ def notebook_page(
             elif heading:
                 sections.append((heading[2], []))
             sections[-1][1].append(_markdown(_HEADING.sub("", text)))
-    body = "\n".join(
-        page.section(heading, *parts) if heading else "\n".join(parts) for heading, parts in sections
-    )
+    body = "\n".join(page.section(heading, *parts) if heading else "\n".join(parts) for heading, parts in sections)
     facts = {"notebook": name, "gpuplanner": __version__}
     facts |= {key: str(value) for key, value in (parameters or {}).items()}
     return page.render_page(body, title=title, subtitle="", provenance=facts)
@@ -84,7 +78,7 @@ def _found(name: str) -> Path:
     """A notebook by its path, or a shipped one by the beginning of its name."""
     if Path(name).suffix == ".ipynb":
         if not Path(name).is_file():
-            raise ScenarioError(name, "a notebook", "nothing there", "Check the path.")
+            raise ScenarioError(name, "a notebook", "no such file", "Fix the path.")
         return Path(name)
     shipped = [path.stem for path in sorted(notebook_folder().glob("[0-9]*.ipynb"))]
     return notebook_folder() / f"{resolve(name, shipped, what='notebook', error=ScenarioError)}.ipynb"
@@ -153,7 +147,7 @@ class View:
         specs = charts_of(self.section)
         if not -len(specs) <= number < len(specs):
             expected = f"a number below {len(specs)}"
-            raise ScenarioError("chart of a view", expected, str(number), "Take frame().")
+            raise ScenarioError("chart of a view", expected, str(number), "Use frame().")
         found: ChartType = altair.Chart.from_dict(specs[number])
         return found
 
@@ -229,9 +223,7 @@ class BackgroundPanel(ABC, Generic[Question, Answer]):
     at_once: ClassVar[bool] = False
     """Whether the question is put when the panel is first shown."""
 
-    def __init__(
-        self, compute: Callable[[Question], Answer], show: Callable[[Answer], str], *, working: str
-    ) -> None:
+    def __init__(self, compute: Callable[[Question], Answer], show: Callable[[Answer], str], *, working: str) -> None:
         widgets = import_optional("ipywidgets", extra="notebook")
         self.newest: Answer | None = None
         self.status = widgets.HTML("Move a control, or press the button.")

@@ -17,7 +17,7 @@ from gpuplanner.core.errors import GpuPlannerError
 from gpuplanner.core.execution import import_optional
 from gpuplanner.core.output_places import overwriting
 from gpuplanner.core.output_writing import write_atomically
-from gpuplanner.core.scenario import Scenario
+from gpuplanner.core.scenario import Scenario, require_scenario
 from gpuplanner.core.scenario_fields import Knob, Slider, knobs_of
 from gpuplanner.core.units import NO_FIGURE, day_text, figure_text
 from gpuplanner.decision.comparison_record import (
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 
 LOOK = """<style>
-.gpuplanner-answer picture img { max-width: 100%; height: auto; }
+.gpuplanner-answer img { max-width: 100%; height: auto; }
 .gpuplanner-answer .stale { opacity: .45; }
 .gpuplanner-answer table { border-collapse: collapse; margin: .6em 0; }
 .gpuplanner-answer :is(th, td) { padding: .2em .5em; text-align: right; vertical-align: top; }
@@ -103,15 +103,15 @@ def answer_html(answer: PanelAnswer, pinned: PanelAnswer, *, stale: bool = False
 
     A picture that is ``stale`` is pale: it is still that of the answer before.
     """
-    columns = {"as it stands": _figures(answer)}
-    if (old := _figures(pinned)) != columns["as it stands"]:
+    columns = {"answer": _figures(answer)}
+    if (old := _figures(pinned)) != columns["answer"]:
         columns = {"pinned": old, "what if": _figures(answer)}
     names = list(dict.fromkeys(name for figures in columns.values() for name in figures))
     rows = ([name, *(figures.get(name, NO_FIGURE) for figures in columns.values())] for name in names)
     one, kind = answer.found.decision, "stale" * stale
     steps = "".join(f"<li>{escape(step.text)}</li>" for step in one.next_steps)
     to_do = f"<details><summary>Next steps</summary><ol>{steps}</ol></details>" if steps else ""
-    sure, worth = " ".join(one.how_sure), escape(one.worth.basis).replace("\n", "<br>")
+    sure, worth = " ".join(one.confidence), escape(one.financial_impact.basis).replace("\n", "<br>")
     return (
         f"{LOOK}<div class='gpuplanner-answer'><p><b>{escape(one.sentence)}</b></p>"
         f"<p>{escape(target_in_words(answer.found))}</p><div class='{kind}'>{answer.picture}</div>"
@@ -128,26 +128,26 @@ def _figures(answer: PanelAnswer) -> dict[str, str]:
     if one.latest is not None:
         wait = _between(one.latest.recommended_p95_minutes, one.latest.low, one.latest.high)
     cells = {
-        "what to do": one.action.replace("_", " "),
-        "GPUs on at once, at most": f"{one.gpus:,} of {one.fleet_gpus:,}",
-        "saved [GPU h a week]": _between(one.saving.value, one.saving.low, one.saving.high),
-        "worth [USD a week]": figure_text(one.worth.usd_per_week, ",.0f"),
-        "p95 queue wait, longest size [min]": wait,
+        "action": one.action.replace("_", " "),
+        "peak GPUs": f"{one.gpus:,} of {one.fleet_gpus:,}",
+        "capacity freed [GPU h a week]": _between(one.saving.value, one.saving.low, one.saving.high),
+        "financial impact [USD a week]": figure_text(one.financial_impact.usd_per_week, ",.0f"),
+        "p95 queue wait, job size with the longest [min]": wait,
         "capacity exhausted": NO_FIGURE if ends is None else day_text(ends),
     }
     if row is None:
-        return cells | {"way": f"{SHORT.get(answer.policy or found.winner, answer.policy)} (not compared)"}
+        return cells | {"policy": f"{SHORT.get(answer.policy or found.winner, answer.policy)} (not compared)"}
     cells |= {
-        "way": SHORT.get(row.policy, row.policy),
-        "holds the limit": "yes" if row.meets_target else row.reason or "no",
-        "GPUs on [GPU h a week]": figure_text(row.gpu_hours, ",.0f"),
-        "added, the class that pays most [min]": figure_text(row.added_minutes, ",.1f"),
-        "jobs that pay [%]": figure_text(None if row.later_share is None else 100 * row.later_share, ",.0f"),
-        "longest [min]": figure_text(row.longest_min, ",.0f"),
+        "policy": SHORT.get(row.policy, row.policy),
+        "meets the wait limit": "yes" if row.meets_target else row.reason or "no",
+        "provisioned [GPU h a week]": figure_text(row.gpu_hours, ",.0f"),
+        "added wait p95, worst job size [min]": figure_text(row.added_wait_p95_minutes, ",.1f"),
+        "jobs delayed [%]": figure_text(None if row.delayed_share is None else 100 * row.delayed_share, ",.0f"),
+        "longest wait [min]": figure_text(row.longest_added_wait_minutes, ",.0f"),
     }
     for part in one.service:
-        wait = f"{part.recommended_p95_minutes:,.1f} of {part.limit_minutes:,.1f}"
-        cells[f"p95 wait on {part.size}, of its limit [min]"] = wait
+        wait = f"{part.recommended_p95_minutes:,.1f} (limit {part.limit_minutes:,.1f})"
+        cells[f"p95 wait on {part.size} [min]"] = wait
     return cells
 
 
@@ -167,7 +167,7 @@ AHEAD_MOST_JOBS = 50_000
 """With more jobs nothing is played before somebody asks for it."""
 CONTROLS = tuple(row for row in knobs_of(Scenario).values() if row.control is not None)
 """Fields of the scenario that people move in a notebook."""
-RECOMMENDED = "the recommended one"
+RECOMMENDED = "recommended policy"
 UNSAID = ""
 """What a drop-down holds in place of None, for which it would show nothing at all."""
 
@@ -196,7 +196,7 @@ def control_of(row: Knob, value: Any) -> Any:  # noqa: ANN401 - an ipywidgets co
     """
     asked = row.control
     if not isinstance(asked, Slider):
-        usual = [("as the data say", UNSAID)] if row.none else []
+        usual = [("as in the data", UNSAID)] if row.none else []
         options = [] if row.rule is None else [(name, name) for name in row.rule.options()]
         return dropdown(usual + options, value, row.label, tooltip=row.brief, **CONTROL_LOOK)
     whole = float not in row.kinds
@@ -237,15 +237,15 @@ class WhatIf(BackgroundPanel[Scenario, PanelAnswer]):
         self.controls = {row.name: control_of(row, self._starts[row.name]) for row in CONTROLS}
         self._stands, self._before, self._going_back = self._values(), list[dict[str, Any]](), False
         ways = [(RECOMMENDED, UNSAID), *((f"{SHORT[name]}: {MEANINGS[name]}", name) for name in MEANINGS)]
-        tooltip = "Whose figures stand in the table"
-        self.policy = dropdown(ways, UNSAID, "Way shown", tooltip=tooltip, **CONTROL_LOOK)
+        tooltip = "Policy whose figures the table shows"
+        self.policy = dropdown(ways, UNSAID, "Policy shown", tooltip=tooltip, **CONTROL_LOOK)
         self.code = widgets.HTML()
-        self.button = button("Evaluate", "Answer the question as it stands", self.ask)
-        self.pin = button("Pin this answer", "Keep it beside the answers to come", self._pin)
-        self.reset = button("Back to the start", "Set every control back", self._reset)
-        self.undo = button("Undo", "Set the controls back to before the last change", self._undo)
-        self.keep = button("Save", "Write the scenario as YAML, to go on with it elsewhere", self._keep)
-        self.files = button("Write the files", "Pack and workbook of this answer", self.write)
+        self.button = button("Evaluate", "Compute the answer for the controls", self.ask)
+        self.pin = button("Pin this answer", "Keep this answer beside new ones", self._pin)
+        self.reset = button("Reset", "Reset every control to its start", self._reset)
+        self.undo = button("Undo", "Undo the last change of a control", self._undo)
+        self.keep = button("Save", "Write the scenario as a YAML file", self._keep)
+        self.files = button("Write the files", "Write the change bundle and workbook of this answer", self.write)
         self.written = widgets.HTML()
         watch(self.controls.values(), self._changed)
         watch([self.policy], self._redraw)
@@ -283,7 +283,7 @@ class WhatIf(BackgroundPanel[Scenario, PanelAnswer]):
             nonlocal tried
             tried += 1
             names.extend([policy] if policy not in names else [])
-            self.tell(f"Tuning {SHORT.get(policy, policy)}, way {len(names)}: {tried} settings played ...")
+            self.tell(f"Simulating policy {len(names)}, {SHORT.get(policy, policy)}: {tried} settings ...")
 
         if self.pinned is None:
             self.pinned = PanelAnswer(self.base, compared(self.base, told))
@@ -322,7 +322,7 @@ class WhatIf(BackgroundPanel[Scenario, PanelAnswer]):
             for place, (row, name) in enumerate(others, 1):
                 if number != self._asked:
                     return
-                said = f"Done. Looking ahead, {place} of {len(others)}: {row.label}, {name} ..."
+                said = f"Done. Preparing {place} of {len(others)}: {row.label}, {name} ..."
                 self._in_kernel(self._told, number, said)
                 compared(stands.but(**{row.name: name}), told)
             self._in_kernel(self._told, number, "Done.")
@@ -384,7 +384,7 @@ class WhatIf(BackgroundPanel[Scenario, PanelAnswer]):
         """Write pack and workbook of the answer that is shown, and say where they lie."""
         answer = self.newest or self.pinned
         if answer is None:
-            self.written.value = "Nothing is answered yet."
+            self.written.value = "There is no answer yet."
             return
         place = out or Path("build") / f"export-{self.base.name}"
         self.written.value = written(lambda: hand_over(answer.scenario, answer.found, place))
@@ -422,8 +422,10 @@ def whatif(scenario: Scenario | Study | None = None) -> WhatIf:
     Examples
     --------
     >>> panel = whatif(Scenario())
-    >>> panel.controls["wait_minutes"].value = 30
-    >>> panel.scenario.wait_minutes, round(panel.controls["price_usd_per_kwh"].value, 3)
+    >>> panel.controls["max_added_wait_minutes"].value = 30
+    >>> panel.scenario.max_added_wait_minutes, round(panel.controls["price_usd_per_kwh"].value, 3)
     (30.0, 0.122)
     """
-    return WhatIf(scenario.scenario if isinstance(scenario, Study) else scenario or Scenario())
+    begin = scenario.scenario if isinstance(scenario, Study) else scenario or Scenario()
+    require_scenario(begin)
+    return WhatIf(begin)

@@ -54,8 +54,8 @@ class Move:
                 return "release"
             return "wait" if self.in_use else "return"
         if WHOLE_GPU in (self.held, self.left):
-            return "cut" if self.held == WHOLE_GPU else "uncut"
-        return "recut"
+            return "partition" if self.held == WHOLE_GPU else "disable_mig"
+        return "repartition"
 
 
 @dataclass(frozen=True)
@@ -93,14 +93,14 @@ class DrainUnit:
 class Supply:
     """Instances at work, against those wanted on both sides of a boundary.
 
-    - ``board``: The board.
+    - ``gpu_model``: The board.
     - ``moves``: Every GPU, also those that stay as they are.
     """
 
-    def __init__(self, board: GpuModel, moves: Sequence[Move]) -> None:
+    def __init__(self, gpu_model: GpuModel, moves: Sequence[Move]) -> None:
         texts = {text for move in moves for text in (move.before, move.after)} - {OFF}
         self.profiles = tuple(sorted({name for text in texts for name in parse_layout(text)}))
-        sets = up_sets(board, self.profiles, self.profiles)
+        sets = up_sets(gpu_model, self.profiles, self.profiles)
         self.asked = membership([asked for asked, _ in sets], len(self.profiles))
         self.able = membership([able for _, able in sets], len(self.profiles))
         self.now = self._of([move.before for move in moves])
@@ -143,9 +143,7 @@ class Supply:
         return np.array(list(total.values()), dtype=np.int64)
 
 
-def ordered(
-    units: Sequence[DrainUnit], supply: Supply, at_once: int
-) -> Iterator[tuple[list[DrainUnit], int]]:
+def ordered(units: Sequence[DrainUnit], supply: Supply, at_once: int) -> Iterator[tuple[list[DrainUnit], int]]:
     """Yield the units of each step, with the requests that are short during it."""
     there = supply.now
     idle = [unit for unit in units if not unit.out]
@@ -168,9 +166,7 @@ def ordered(
         yield released, supply.short(supply.needed, there)
 
 
-def _next_step(
-    waiting: Sequence[list[DrainUnit]], there: Counts, supply: Supply, at_once: int
-) -> list[DrainUnit]:
+def _next_step(waiting: Sequence[list[DrainUnit]], there: Counts, supply: Supply, at_once: int) -> list[DrainUnit]:
     """Take out the gentlest units, alike ones by kind, to change next."""
     step: list[DrainUnit] = []
     left = at_once
@@ -190,11 +186,11 @@ def _next_step(
         left -= step[-1].out
 
 
-ACTIONS = ("return", "cut", "recut", "uncut", "wait", "release")
-"""``return``: comes back as it is: with the layout that it was parked with, or whole if it was released. ``cut``: was
-whole. ``recut``: was cut otherwise. ``uncut``: is whole from now on. ``wait``: keeps its layout while its node reboots.
-``release``: is not needed any more; nothing is done to it. ``"off"`` after another action means that the GPU is cut so
-while nobody needs it."""
+ACTIONS = ("return", "partition", "repartition", "disable_mig", "wait", "release")
+"""``return``: comes back as it is: with the layout that it was parked with, or full if it was released.
+``partition``: was full. ``repartition``: changes its layout. ``disable_mig``: is a full GPU from now on. ``wait``:
+keeps its layout while its node reboots. ``release``: is not needed any more; nothing is done to it. ``"off"`` after
+another action means that its layout changes while it is idle."""
 
 _SCHEMA = {
     "step": pl.Int64,
@@ -213,7 +209,7 @@ def transition(
     layout_plan: pl.DataFrame,
     *,
     at: datetime,
-    board: GpuModel | str,
+    gpu_model: GpuModel | str,
     change: ChangeCost | None = None,
     at_once: int = 8,
     drain_s: float = 0.0,
@@ -234,7 +230,7 @@ def transition(
         that are off and not parked are taken to be whole.
     at : datetime
         The boundary, with its zone.
-    board : GpuModel or str
+    gpu_model : GpuModel or str
         The board of all GPUs in the table.
     change : ChangeCost, optional
         How the changes are made and how long they take; None: by the operator, as the catalogue has it for the
@@ -276,19 +272,19 @@ def transition(
     ...     for gpu, texts in layouts.items() for (start, end), text in zip(hours, texts)
     ... ]
     >>> table = pl.DataFrame(rows, schema_overrides={"gpu": pl.Int32})
-    >>> steps = transition(table, at=noon, board="H100-80GB-SXM5", drain_s=600)
+    >>> steps = transition(table, at=noon, gpu_model="H100-80GB-SXM5", drain_s=600)
     >>> for row in steps.select("step", "gpu", "action", "drain", "start_min", "minutes", "short").rows():
     ...     print(*row)
-    1 2 cut False 0.0 1.0 0
-    2 0 recut True 1.0 11.0 0
+    1 2 partition False 0.0 1.0 0
+    2 0 repartition True 1.0 11.0 0
     3 1 release True 12.0 10.0 0
     """
-    board = as_board(board)
+    gpu_model = as_board(gpu_model)
     _check_arguments(at, at_once, drain_s)
-    cost = ChangeCost.of(board) if change is None else change.on(board)
+    cost = ChangeCost.of(gpu_model) if change is None else change.on(gpu_model)
     moves = list(_moves(layout_plan, at, cost))
     units = _units(moves, at_once)
-    supply = Supply(board, moves)
+    supply = Supply(gpu_model, moves)
     rows: list[dict[str, Any]] = []
     start_s = 0.0
     for number, (step, short) in enumerate(ordered(units, supply, at_once), 1):
@@ -309,7 +305,7 @@ def _moves(layout_plan: pl.DataFrame, at: datetime, cost: ChangeCost) -> Iterato
     after = frame.filter(pl.col("slot_start") <= at, pl.col("slot_end") > at)
     if before.is_empty() or after.is_empty():
         times = "a time with rows of the plan just before and after it"
-        raise SchemaError("transition", times, at.isoformat(), "Choose a slot boundary inside the plan.")
+        raise SchemaError("transition", times, at.isoformat(), "Choose the start of an interval.")
     held = _by_gpu(before.filter(pl.col("parked").is_not_null()), "parked")
     left = _by_gpu(after.filter(pl.col("parked").is_not_null()), "parked")
     was = _by_gpu(before)
@@ -370,4 +366,4 @@ def _check_arguments(at: datetime, at_once: int, drain_s: float) -> None:
     if not 0 <= drain_s < float("inf"):
         faults.append(f"drain_s {drain_s!r}, not a number of at least 0")
     if faults:
-        raise ScenarioError("transition", "arguments that make sense", "; ".join(faults), "Mend them.")
+        raise ScenarioError("transition", "valid arguments", "; ".join(faults), "Fix these arguments.")

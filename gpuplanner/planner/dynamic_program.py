@@ -176,9 +176,7 @@ _TRIED = 4
 _TIE = 1e-12
 
 
-def dynamic_counts(
-    fluid: Fluid, effort: Effort, *, max_states: int = MAX_STATES
-) -> tuple[Counts, float] | None:
+def dynamic_counts(fluid: Fluid, effort: Effort, *, max_states: int = MAX_STATES) -> tuple[Counts, float] | None:
     r"""Find an optimal plan, or say that there are too many states.
 
     .. math:: V_t(x) = f_t(x) + \min_{x'} \bigl( V_{t-1}(x') + r(x', x) \bigr)
@@ -200,8 +198,8 @@ def dynamic_counts(
     >>> from datetime import UTC, datetime
     >>> from gpuplanner.planner.plan_problem import PlanProblem
     >>> problem = PlanProblem(
-    ...     board="A100-40GB", gpus=3, gpus_per_node=2, slot_start=datetime(2026, 11, 2, tzinfo=UTC),
-    ...     slot_hours=1, tenants=["ads"], profiles=["7g.40gb"], demand=[[[2, 0, 0, 2]]],
+    ...     gpu_model="A100-40GB", gpus=3, gpus_per_node=2, slot_start=datetime(2026, 11, 2, tzinfo=UTC),
+    ...     interval_hours=1, tenants=["ads"], profiles=["7g.40gb"], demand=[[[2, 0, 0, 2]]],
     ...     change_gpu_hours=2.5,
     ... )
     >>> fluid = Fluid.of(problem)

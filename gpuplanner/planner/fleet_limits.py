@@ -60,7 +60,7 @@ def to_plain(value: object) -> Any:  # noqa: ANN401 - whatever JSON can hold
         case GpuModel():
             return _board_to_plain(value)
         case ChangeCost():
-            return {"path": value.path} | {name: to_plain(getattr(value, name)) for name in _TIMES}
+            return {"actuator": value.actuator} | {name: to_plain(getattr(value, name)) for name in _TIMES}
         case Seconds():
             return [value.value, value.low, value.high, value.basis]
         case datetime():
@@ -88,16 +88,17 @@ def from_plain(kind: type[T], values: Mapping[str, Any], what: str, **read: Call
     >>> from_plain(Seconds, {"value": 1, "low": 0, "high": "2", "basis": ""}, "times")
     Traceback (most recent call last):
         ...
-    gpuplanner.core.errors.ScenarioError: times: expected values of the right kind; got another for 'high'. Mend it.
+    gpuplanner.core.errors.ScenarioError: times: expected values of the right kind; got another for 'high'. Fix
+    these values.
     """
     if not isinstance(values, Mapping):
-        raise ScenarioError(what, "values by name", type(values).__name__, "Mend it.")
+        raise ScenarioError(what, "values by name", type(values).__name__, "Write 'key: value' pairs.")
     known = inspect.signature(kind).parameters
     needed = {name for name, one in known.items() if one.default is inspect.Parameter.empty}
     if odd := sorted((set(values) - set(known)) | (needed - set(values))):
         others = ", ".join(sorted(set(known) - needed))
         expected = f"the keys {', '.join(sorted(needed)) or 'none'}, and of {others}"
-        raise ScenarioError(what, expected, f"missing or unknown {examples(odd)}", "Mend it.")
+        raise ScenarioError(what, expected, f"missing or unknown {examples(odd)}", "Fix these keys.")
     hints = typing.get_type_hints(kind.__init__)
     try:
         if wrong := [name for name, value in values.items() if not _fits(value, hints[name])]:
@@ -107,7 +108,7 @@ def from_plain(kind: type[T], values: Mapping[str, Any], what: str, **read: Call
     except (ScenarioError, GeometryError):
         raise
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
-        raise ScenarioError(what, "values of the right kind", str(error), "Mend it.") from error
+        raise ScenarioError(what, "values of the right kind", str(error), "Fix these values.") from error
 
 
 def _fits(value: object, hint: Any) -> bool:  # noqa: ANN401 - an annotation
@@ -160,30 +161,30 @@ def texts(names: object) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _board_to_plain(board: GpuModel) -> dict[str, Any]:
+def _board_to_plain(gpu_model: GpuModel) -> dict[str, Any]:
     """Name of a board of the catalogue; name and profile rows of any other; name and data of one without profiles."""
-    if not board.profiles:
-        of_data_sheet = {name: getattr(board, name) for name in ("memory_gib", "sms", "architecture")}
-        return {"name": board.name, "whole": of_data_sheet}
+    if not gpu_model.profiles:
+        of_data_sheet = {name: getattr(gpu_model, name) for name in ("memory_gib", "sms", "architecture")}
+        return {"name": gpu_model.name, "whole": of_data_sheet}
     try:
-        if load_gpu_model(board.name) == board:
-            return {"name": board.name}
+        if load_gpu_model(gpu_model.name) == gpu_model:
+            return {"name": gpu_model.name}
     except GeometryError:
         pass
     totals = {
-        "gpu_model": board.name,
-        "memory_gib_total": board.memory_gib,
-        "memory_slices_total": board.memory_slices,
-        "compute_slices_total": board.compute_slices,
-        "architecture": board.architecture,
-        "board_sms": board.sms,
-    } | ({} if board.drain_s is None else {"drain_s": board.drain_s})
+        "gpu_model": gpu_model.name,
+        "memory_gib_total": gpu_model.memory_gib,
+        "memory_slices_total": gpu_model.memory_slices,
+        "compute_slices_total": gpu_model.compute_slices,
+        "architecture": gpu_model.architecture,
+        "board_sms": gpu_model.sms,
+    } | ({} if gpu_model.drain_s is None else {"drain_s": gpu_model.drain_s})
     same = ("compute_slices", "memory_slices", "memory_gib", "max_instances", *RESOURCES)
     rows = []
-    for profile in board.profiles:
+    for profile in gpu_model.profiles:
         starts = {"profile": profile.name, "placement_starts": ";".join(map(str, profile.starts))}
         rows.append(totals | {name: getattr(profile, name) for name in same} | starts)
-    return {"name": board.name, "rows": rows}
+    return {"name": gpu_model.name, "rows": rows}
 
 
 def board_from_plain(values: str | Mapping[str, Any]) -> GpuModel:
@@ -195,32 +196,32 @@ def board_from_plain(values: str | Mapping[str, Any]) -> GpuModel:
     return load_gpu_model(values["name"], rows=values.get("rows"))
 
 
-def change_from_plain(board: GpuModel, values: str | Mapping[str, Any]) -> ChangeCost:
-    """Read what :func:`to_plain` wrote of a change, or its path; what is missing is taken from the catalogue.
+def change_from_plain(gpu_model: GpuModel, values: str | Mapping[str, Any]) -> ChangeCost:
+    """Read what :func:`to_plain` wrote of a change, or its actuator; what is missing is taken from the catalogue.
 
     Examples
     --------
     >>> from gpuplanner.hardware.gpu_models import as_board
-    >>> cost = ChangeCost.of("A100-80GB", "nvml")
+    >>> cost = ChangeCost.of("A100-80GB", "nvidia-smi")
     >>> change_from_plain(as_board("A100-80GB"), to_plain(cost)) == cost
     True
     """
-    given = {"path": values} if isinstance(values, str) else values
-    odd = sorted(set(given) - {"path", *_TIMES}) if isinstance(given, Mapping) else [repr(given)]
-    path = "" if odd else given.get("path", "operator")
-    if odd or not isinstance(path, str):
-        got = ", ".join(odd) or repr(path)
-        raise ScenarioError("cost of change", f"path, {', '.join(_TIMES)}", got, "Mend it.")
+    given = {"actuator": values} if isinstance(values, str) else values
+    odd = sorted(set(given) - {"actuator", *_TIMES}) if isinstance(given, Mapping) else [repr(given)]
+    actuator = "" if odd else given.get("actuator", "mig-manager")
+    if odd or not isinstance(actuator, str):
+        got = ", ".join(odd) or repr(actuator)
+        raise ScenarioError("cost of change", f"actuator, {', '.join(_TIMES)}", got, "Fix these keys.")
     try:
         times = {name: Seconds(*given[name]) for name in _TIMES if given.get(name) is not None}
     except TypeError as error:
         expected = "times as [value, low, high, basis]"
-        raise ScenarioError("cost of change", expected, str(error), "Mend it.") from error
+        raise ScenarioError("cost of change", expected, str(error), "Fix the times.") from error
     never = {name for name in _TIMES if name in given and given[name] is None}
     if never - {"reboot_s"}:
         expected = "times, and null for reboot_s alone"
-        raise ScenarioError("cost of change", expected, str(dict(given)), "Mend it.")
-    return replace(ChangeCost.of(board, path), **times, **dict.fromkeys(never))  # type: ignore[arg-type]
+        raise ScenarioError("cost of change", expected, str(dict(given)), "Fix the times.")
+    return replace(ChangeCost.of(gpu_model, actuator), **times, **dict.fromkeys(never))  # type: ignore[arg-type]
 
 
 Floats = NDArray[np.float64]
@@ -317,13 +318,13 @@ def limit_faults(limits: Limits, tenants: tuple[str, ...]) -> Iterator[str]:
     slots = limits.change_slots
     sound = slots is None or (isinstance(slots, tuple) and all(map(is_count, slots)))
     if not sound or len(set(slots or ())) < len(slots or ()):
-        yield f"change_slots must be numbers of slots, each once, not {slots!r}"
+        yield f"change_slots must be numbers of intervals, each once, not {slots!r}"
     bad = [gpus for gpus in limits.pinned.values() if not is_count(gpus)]
     if bad or "off" in limits.pinned:
         yield f"pinned must count GPUs that are on, not {dict(limits.pinned)}"
     strangers = sorted(set(limits.quotas) - set(tenants))
     if strangers:
-        yield f"quotas must be of tenants; unknown: {examples(strangers)}"
+        yield f"quotas must name known teams; unknown: {examples(strangers)}"
     for tenant, quota in limits.quotas.items():
         amounts = [quota.gpus, *(one for one in (quota.borrow, quota.lend) if one is not None)]
         if not all(is_amount(amount) for amount in amounts):
@@ -428,9 +429,9 @@ class StatePrices:
     Half of the work ends at once, the other half after two hours:
 
     >>> from gpuplanner.hardware.gpu_models import as_board
-    >>> board = as_board("A100-40GB")
+    >>> gpu_model = as_board("A100-40GB")
     >>> prices = StatePrices(drain=0.2, dress=0.1, remaining_h={"1g.5gb": [0.0, 2.0], "gpu": [0.0, 2.0]})
-    >>> [round(prices.drain_of(board, layout), 3) for layout in ("gpu", "1g.5gb:1", "1g.5gb:7", "3g.20gb:2")]
+    >>> [round(prices.drain_of(gpu_model, layout), 3) for layout in ("gpu", "1g.5gb:1", "1g.5gb:7", "3g.20gb:2")]
     [0.0, 0.857, 0.984, 0.2]
     """
 
@@ -495,7 +496,7 @@ class StatePrices:
             known |= {"dress": change.gpu_hours, "instance": 0.0, "reboot": 0.0}
         return cls(**{**known, **stated})
 
-    def drain_of(self, board: GpuModel, layout: str) -> float:
+    def drain_of(self, gpu_model: GpuModel, layout: str) -> float:
         """GPU time that is lost while a GPU with a layout, all of it busy, empties [GPU h].
 
         The expected longest of the remaining times, each no longer than the limit, less the share of the GPU that
@@ -510,7 +511,7 @@ class StatePrices:
         done = np.ones(len(ends))
         used = evicted = 0.0
         for name, count in held.items():
-            share = count * board.share(name)
+            share = count * gpu_model.share(name)
             done *= (np.searchsorted(times[name], ends, side="right") / len(times[name])) ** count
             used += share * float(times[name].mean())
             evicted += share * float((np.array(self.remaining_h[name]) > most).mean())
@@ -531,4 +532,4 @@ _NUMBERS = tuple(f.name for f in fields(StatePrices) if f.name not in ("remainin
 
 
 def _refuse(got: str) -> NoReturn:
-    raise ScenarioError("prices of states", "amounts of at least 0, and times by profile", got, "Mend them.")
+    raise ScenarioError("prices of states", "amounts from 0, and times by profile", got, "Fix these amounts.")

@@ -40,8 +40,8 @@ def calendar_counts(fluid: Fluid, distinct: int, effort: Effort) -> Counts | Non
     >>> from datetime import UTC, datetime
     >>> from gpuplanner.planner.plan_problem import PlanProblem
     >>> problem = PlanProblem(
-    ...     board="A100-40GB", gpus=3, gpus_per_node=2, slot_start=datetime(2026, 11, 2, tzinfo=UTC),
-    ...     slot_hours=1, tenants=["ads"], profiles=["7g.40gb"], demand=[[[1, 1, 3, 2, 1, 1]]],
+    ...     gpu_model="A100-40GB", gpus=3, gpus_per_node=2, slot_start=datetime(2026, 11, 2, tzinfo=UTC),
+    ...     interval_hours=1, tenants=["ads"], profiles=["7g.40gb"], demand=[[[1, 1, 3, 2, 1, 1]]],
     ...     change_gpu_hours=0.1,
     ... )
     >>> fluid = Fluid.of(problem)
@@ -62,9 +62,7 @@ def calendar_counts(fluid: Fluid, distinct: int, effort: Effort) -> Counts | Non
     return best
 
 
-def _improved(
-    model: SlotModel, pool: VectorPool, counts: Counts, effort: Effort
-) -> tuple[Counts, VectorPool]:
+def _improved(model: SlotModel, pool: VectorPool, counts: Counts, effort: Effort) -> tuple[Counts, VectorPool]:
     """Settle, exchange vectors, and so on until nothing is cheaper; and the pool with all vectors seen."""
     fluid = model.fluid
     while True:
@@ -114,7 +112,7 @@ def _groupings(fluid: Fluid, size: int) -> Iterator[Counts]:
     slots = np.arange(fluid.problem.n_slots)
     load = np.array([fluid.slot_costs(slot, fluid.pinned[None])[0] for slot in slots.tolist()])
     for period_h in (_DAY_H, _WEEK_H):
-        hours = fluid.problem.slot_hours
+        hours = fluid.problem.interval_hours
         place = np.floor(slots * hours % period_h / hours + TOLERANCE).astype(np.int64)
         if place.max() < len(load) - 1:
             usual = np.bincount(place, weights=load) / np.bincount(place).clip(1)

@@ -90,7 +90,7 @@ class NodeState:
         return name + digest[:_DIGEST]
 
 
-def checked_plan(plan: pl.DataFrame, board: GpuModel | str) -> pl.DataFrame:
+def checked_plan(plan: pl.DataFrame, gpu_model: GpuModel | str) -> pl.DataFrame:
     """Return the plan sorted, with canonical layouts, once everything in it is known to be possible.
 
     A GPU that is off has the layout that it is parked with. Else it is released, as the column ``released`` says: it
@@ -98,9 +98,9 @@ def checked_plan(plan: pl.DataFrame, board: GpuModel | str) -> pl.DataFrame:
     """
     frame = check(plan, LayoutPlan, where="layout plan").sort("node", "gpu", "slot_start")
     _check_ranges(frame)
-    board = as_board(board)
+    gpu_model = as_board(gpu_model)
     texts = pl.concat([frame["layout"], frame["parked"].drop_nulls()])
-    canonical = {text: _proved(board, text) for text in texts.unique().sort()}
+    canonical = {text: _proved(gpu_model, text) for text in texts.unique().sort()}
     _check_nodes(frame["node"].unique().sort().to_list())
     columns = pl.col("parked", "layout").replace_strict(canonical, default=None, return_dtype=pl.String)
     held = pl.coalesce(columns)
@@ -176,12 +176,12 @@ def _state(rows: Iterable[Mapping[str, Any]]) -> NodeState:
     return NodeState(tuple((gpu, layout) for gpu, layout, _ in there), released)
 
 
-def _proved(board: GpuModel, text: str) -> str:
+def _proved(gpu_model: GpuModel, text: str) -> str:
     counts = parse_layout(text)
-    proof = prove(board, counts)
+    proof = prove(gpu_model, counts)
     if proof.layout is None:
-        expected = f"one that a {board.name} can hold"
-        todo = "Nothing is exported; make the plan for this board."
+        expected = f"one that a {gpu_model.name} can hold"
+        todo = "Nothing is exported; plan for this GPU model: gpuplanner plan --gpu-model."
         raise GeometryError(f"layout plan: layout {text!r}", expected, proof.reason, todo)
     return proof.layout.text if proof.layout.placements else text.strip()
 
@@ -191,7 +191,7 @@ def _check_nodes(names: list[str]) -> None:
     if bad:
         expected = "letters, digits, '-', '_' and '.' only, as names go into configuration lines"
         got = f"{len(bad)} of {len(names)} others: {examples(bad)}"
-        raise GeometryError("layout plan: node names", expected, got, "Mend the names in the inventory.")
+        raise GeometryError("layout plan: node names", expected, got, "Fix the names in the inventory.")
 
 
 def _check_ranges(frame: pl.DataFrame) -> None:
@@ -201,7 +201,7 @@ def _check_ranges(frame: pl.DataFrame) -> None:
         rows = [f"{row['node']} gpu {row['gpu']} {stamp(row['slot_start'])}" for row in wrong.to_dicts()]
         expected = "at least one row, and for each GPU ranges that end after they start and do not overlap"
         got = f"{wrong.height} of {frame.height} rows that do not: {examples(rows)}" if rows else "no row"
-        raise SchemaError("layout plan", expected, got, "Make the plan anew.")
+        raise SchemaError("layout plan", expected, got, "Write the plan again.")
 
 
 REHEARSED = dict.fromkeys(("drain_median_minutes", "drain_p95_minutes", "in_the_way", "in_time"), pl.Float64)
@@ -263,8 +263,7 @@ def layout_changes_of(
         for node in nodes:
             times_of.setdefault(node, []).append(time)
     return [
-        LayoutChange(tuple(times), nodes, _limit(times, nodes, times_of, limit_s))
-        for times, nodes in alike.values()
+        LayoutChange(tuple(times), nodes, _limit(times, nodes, times_of, limit_s)) for times, nodes in alike.values()
     ]
 
 
@@ -418,7 +417,7 @@ class Plan:
         """
         held = {name: value for name, value in values.items() if name != "bound_of"}
         if unproven := sorted(held.keys() & {"method", *_TOLD}):
-            _refuse(f"{', '.join(unproven)}, which nobody can check")
+            _refuse(f"{', '.join(unproven)}, which cannot be checked")
         if values.get("bound_of") not in tuple(_BOUND_OF):
             _refuse(f"a bound_of that is none of {', '.join(_BOUND_OF)}")
         return from_plain(

@@ -21,7 +21,7 @@ def within_quotas(problem: PlanProblem) -> Floats:
     """Demand that quotas admit, worked out tenant by tenant and slot by slot."""
     demand = np.array(problem.demand)
     quotas = problem.limits.quotas
-    shares = [problem.board.share(name) for name in problem.profiles]
+    shares = [problem.gpu_model.share(name) for name in problem.profiles]
     for slot in range(problem.n_slots if quotas else 0):
         wanted = {
             tenant: sum(float(of_one) * share for of_one, share in zip(own, shares, strict=True))
@@ -85,20 +85,20 @@ def count_faults(plan: Plan, problem: PlanProblem) -> Iterator[str]:
     for slot in range(1, problem.n_slots):
         still = limits.change_slots is not None and slot not in limits.change_slots
         if still and (plan.counts[slot] != plan.counts[slot - 1]).any():
-            yield f"slot {slot}: counts change, though nothing may change then"
+            yield f"interval {slot}: counts change, though no change is allowed then"
             break
     for text, gpus in limits.pinned.items():
         held = plan.counts[:, position[text]] if text in position else np.zeros(problem.n_slots, dtype=int)
         for slot in np.flatnonzero(held < gpus)[:1].tolist():
-            yield f"slot {slot}: {held[slot]} GPUs have {text}, {gpus} must keep it"
+            yield f"interval {slot}: {held[slot]} GPUs have {text}, {gpus} must keep it"
     kept = limits.whole_nodes_kept * problem.gpus_per_node
     cut = plan.counts[:, [text != WHOLE_GPU for text in plan.layouts]].sum(axis=1)
     for slot in np.flatnonzero(cut > problem.gpus_in_service - kept)[:1].tolist():
-        yield f"slot {slot}: {cut[slot]} GPUs are cut, too many to leave {limits.whole_nodes_kept} nodes whole"
-    for what, gpus in (("on", plan.counts.sum(axis=1)), ("cut", cut)):
-        most = power_for(problem, cut=what == "cut")
+        yield f"interval {slot}: {cut[slot]} GPUs are partitioned, {limits.whole_nodes_kept} nodes must stay full"
+    for what, gpus in (("powered on", plan.counts.sum(axis=1)), ("partitioned", cut)):
+        most = power_for(problem, cut=what == "partitioned")
         for slot in np.flatnonzero((gpus > most) & (gpus <= problem.gpus_in_service))[:1].tolist():
-            yield f"slot {slot}: {gpus[slot]} GPUs are {what}, the racks have power for {most}"
+            yield f"interval {slot}: {gpus[slot]} GPUs are {what}, the racks have power for {most}"
 
 
 def gpu_faults(rows: pl.DataFrame, problem: PlanProblem) -> Iterator[str]:
@@ -108,7 +108,7 @@ def gpu_faults(rows: pl.DataFrame, problem: PlanProblem) -> Iterator[str]:
     kept = [node for node, number in place.items() if number < limits.whole_nodes_kept]
     wrong = rows.filter(pl.col("node").is_in(kept), ~pl.col("layout").is_in([WHOLE_GPU, OFF]))
     if wrong.height:
-        yield f"layout plan: GPU {wrong['gpu'][0]} on {wrong['node'][0]} is cut, on a node to be kept whole"
+        yield f"layout plan: GPU {wrong['gpu'][0]} on {wrong['node'][0]} is partitioned, on a node to be kept full"
     if limits.switches_per_day is not None:
         per_day: Counter[tuple[str, int, int]] = Counter()
         for node, gpu, start in rows.filter("changed").select("node", "gpu", "slot_start").iter_rows():
@@ -116,7 +116,7 @@ def gpu_faults(rows: pl.DataFrame, problem: PlanProblem) -> Iterator[str]:
         for (node, gpu, day), cuts in per_day.items():
             if cuts > limits.switches_per_day:
                 most = limits.switches_per_day
-                yield f"layout plan: GPU {gpu} on {node} is cut {cuts} times on day {day}, at most {most} allowed"
+                yield f"layout plan: GPU {gpu} on {node} changes layout {cuts} times on day {day}, at most {most}"
                 break
     yield from _node_change_faults(rows, problem)
     if limits.gpus_on_per_rack is not None:
@@ -151,12 +151,12 @@ def _node_change_faults(rows: pl.DataFrame, problem: PlanProblem) -> Iterator[st
         if layout is not None:
             is_cut[place] = layout
     if limits.most_changes is not None and len(times) > limits.most_changes:
-        yield f"layout plan: nodes are cut anew {len(times)} times, at most {limits.most_changes} allowed"
+        yield f"layout plan: nodes are repartitioned {len(times)} times, at most {limits.most_changes} allowed"
     per_day = Counter((node, (time - begin).days) for node, time in times)
     for (node, day), changes in sorted(per_day.items()):
         if limits.node_changes_per_day is not None and changes > limits.node_changes_per_day:
             most = limits.node_changes_per_day
-            yield f"layout plan: {node} is cut anew {changes} times on day {day}, at most {most} allowed"
+            yield f"layout plan: {node} is repartitioned {changes} times on day {day}, at most {most} allowed"
             break
 
 
@@ -202,8 +202,8 @@ def _name_faults(rows: pl.DataFrame, plan: Plan, problem: PlanProblem) -> Iterat
     keeps = (pl.col("layout") == OFF) & (problem.prices is not None)
     odd = rows.filter(pl.col("parked").is_not_null() != keeps)
     if odd.height:
-        due = "parked says what an off GPU keeps" if problem.prices is not None else "nothing is parked"
-        yield f"layout plan: {_place(odd)} is {odd['layout'][0]}, parked {odd['parked'][0]}; expected that {due}"
+        due = "off GPUs keep a layout" if problem.prices is not None else "none is kept"
+        yield f"layout plan: {_place(odd)} is {odd['layout'][0]} and keeps {odd['parked'][0]}; expected that {due}"
 
 
 def _time_faults(rows: pl.DataFrame, problem: PlanProblem) -> Iterator[str]:
@@ -212,7 +212,7 @@ def _time_faults(rows: pl.DataFrame, problem: PlanProblem) -> Iterator[str]:
     known = pl.Series(times, dtype=pl.Datetime("us", "UTC")).implode()
     odd = rows.filter(~pl.col("slot_start").is_in(known) | ~pl.col("slot_end").is_in(known))
     if odd.height:
-        yield f"layout plan: {_place(odd)} begins or ends within a slot or beyond the horizon"
+        yield f"layout plan: {_place(odd)} begins or ends within an interval or beyond the horizon"
         return
     empty = rows.filter(pl.col("slot_start") >= pl.col("slot_end"))
     if empty.height:
@@ -243,8 +243,8 @@ def _count_faults(rows: pl.DataFrame, plan: Plan, problem: PlanProblem) -> Itera
         np.add.at(steps, ends[held], -1)
         found = np.cumsum(steps)[:-1]
         for slot in np.flatnonzero(found != expected)[:1].tolist():
-            have = "have" if what == "layout" else "are parked with"
-            yield f"layout plan: {found[slot]} GPUs {have} {layout} in slot {slot}, the plan says {expected[slot]}"
+            have = "have" if what == "layout" else "are idle with"
+            yield f"layout plan: {found[slot]} GPUs {have} {layout} in interval {slot}, the plan has {expected[slot]}"
 
 
 def _change_faults(rows: pl.DataFrame, plan: Plan, problem: PlanProblem) -> Iterator[str]:
@@ -255,12 +255,12 @@ def _change_faults(rows: pl.DataFrame, plan: Plan, problem: PlanProblem) -> Iter
     following = pl.col("layout").shift(-1).over("node", "gpu")
     emptied = rows.filter(pl.col("layout") != OFF, pl.col("layout") != following).height
     if problem.initial is None and plan.departures != emptied:
-        yield f"layout plan: {emptied} GPUs are emptied, the plan says {plan.departures}"
+        yield f"layout plan: {emptied} GPUs are drained, the plan has {plan.departures}"
     switched = later.filter("changed", (held == WHOLE_GPU) != (pl.col("earlier") == WHOLE_GPU))
     reboots = 0 if problem.change.reboot_s is None else switched.select("node", "slot_start").n_unique()
     first = rows.filter(pl.col("slot_start") == problem.slot_times[0], pl.col("changed"))
     if not reboots <= plan.reboots <= reboots + first["node"].n_unique():
-        yield f"layout plan: nodes reboot {reboots} times after the first slot, the plan says {plan.reboots}"
+        yield f"layout plan: nodes reboot {reboots} times after the first interval, the plan has {plan.reboots}"
     wrong = later.filter(pl.col("changed") != pl.col("expected"))
     if wrong.height:
         verb = "is" if wrong["changed"][0] else "is not"
@@ -269,7 +269,7 @@ def _change_faults(rows: pl.DataFrame, plan: Plan, problem: PlanProblem) -> Iter
     arrived = Counter(_first_cuts(plan, problem))
     if marked != arrived:
         yield (
-            f"layout plan: {marked.total()} GPUs are marked as changed in the first slot, expected "
+            f"layout plan: {marked.total()} GPUs are marked as changed in the first interval, expected "
             f"{arrived.total()} by the initial layouts"
         )
 

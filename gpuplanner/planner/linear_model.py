@@ -249,7 +249,7 @@ class Effort:
         if solver not in SOLVERS:
             faults.append(f"solver must be one of {', '.join(SOLVERS)}, not {solver!r}")
         if faults:
-            raise ScenarioError(what, "limits that can be kept", "; ".join(faults), "Mend them.")
+            raise ScenarioError(what, "valid limits", "; ".join(faults), "Fix these limits.")
         if work_limit is None and time_limit_s is None:
             work_limit = WORK_LIMIT
         most = math.inf if work_limit is None else work_limit * float(UNIT)

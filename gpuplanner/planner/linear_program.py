@@ -140,9 +140,7 @@ def add_whole_kept(model: SlotModel) -> None:
             model.linear.add_row(f"whole_parked_{slot}", on, fluid.cut.astype(float), "<=", most)
 
 
-def add_changes(
-    model: SlotModel, before: Counts | None, after: Counts | None, *, constant: bool = False
-) -> None:
+def add_changes(model: SlotModel, before: Counts | None, after: Counts | None, *, constant: bool = False) -> None:
     """What goes over an edge of the tree of states is paid for, into, within and out of the range."""
     fluid, ways = model.fluid, model.fluid.ways
     prices = [price for way in zip(ways.come.tolist(), ways.go.tolist(), strict=True) for price in way]
@@ -330,9 +328,7 @@ def window_floors(fluid: Fluid, width: int, known: Sequence[Floor], effort: Effo
     return Floors(floors, np.concatenate(states), complete=len(floors) > last)
 
 
-def best_in_window(
-    model: SlotModel, effort: Effort, *, gap: float, nodes: int
-) -> tuple[Floats, float] | None:
+def best_in_window(model: SlotModel, effort: Effort, *, gap: float, nodes: int) -> tuple[Floats, float] | None:
     """Column values of a model of few slots, and what no values undercut; None without an answer in time.
 
     With HiGHS by branch and bound on its linear programs; where that finds no answer, and with CBC, by the solver.

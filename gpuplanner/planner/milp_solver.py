@@ -326,9 +326,7 @@ def branch_and_bound(
 class _OpenTree:
     """The linear program of a model with its sums as rows, and the nodes made of it."""
 
-    def __init__(
-        self, model: LinearModel, sums: Mapping[str, Columns], columns: Columns, effort: Effort
-    ) -> None:
+    def __init__(self, model: LinearModel, sums: Mapping[str, Columns], columns: Columns, effort: Effort) -> None:
         self.model, self.columns, self.effort = model, columns, effort
         self.n, self.m = len(model.names), len(model.rows)
         self.limits = [*zip(model.low, model.high, strict=True), *[(-math.inf, math.inf)] * len(sums)]

@@ -43,7 +43,7 @@ class Placer:
         self.cuts_today = np.zeros(problem.gpus, dtype=np.int64)
         self.whole = texts.index(WHOLE_GPU) if WHOLE_GPU in texts else None
         self.cut = [layout for layout in range(len(texts)) if layout != self.whole]
-        self.harm = functools.partial(_harm, problem.board, (*texts, OFF))
+        self.harm = functools.partial(_harm, problem.gpu_model, (*texts, OFF))
 
     def begin_day(self) -> None:
         """Forget the cuts of the day before."""
@@ -148,9 +148,9 @@ class Placer:
 
 
 @functools.lru_cache(maxsize=4096)
-def _harm(board: GpuModel, texts: tuple[str, ...], before: int, after: int) -> int:
+def _harm(gpu_model: GpuModel, texts: tuple[str, ...], before: int, after: int) -> int:
     """How rough a change is: a reboot counts most, then instances destroyed, then instances made."""
-    change = ChangeCost.of(board, "nvml").change(texts[before], texts[after])
+    change = ChangeCost.of(gpu_model, "nvidia-smi").change(texts[before], texts[after])
     return 10_000 * change.reboot + 100 * len(change.destroyed) + len(change.created)
 
 
@@ -533,9 +533,7 @@ def _ranges(placed: _Placed, problem: PlanProblem) -> pl.DataFrame:
             "slot_end": times[end],
             "layout": labels[np.where(state < n, state, OFF_PLACE) % len(labels)],
             "changed": changed,
-            "parked": pl.Series([*texts, None], dtype=pl.String)[
-                np.where(state < n, OFF_PLACE, layout) % (n + 1)
-            ],
+            "parked": pl.Series([*texts, None], dtype=pl.String)[np.where(state < n, OFF_PLACE, layout) % (n + 1)],
         }
     )
     return check(frame.sort("node", "gpu", "slot_start"), LayoutPlan, where="assign")

@@ -164,11 +164,11 @@ def resource_weighings(problem: MigPackingProblem) -> Iterator[Weighing]:
     >>> [(weights.tolist(), limit) for weights, limit in resource_weighings(problem)][0]
     ([4, 8], 8)
     """
-    board = problem.board
-    amounts = {"memory": (board.memory_slices, {p.name: p.memory_slices for p in board.profiles})}
-    for resource, limit in board.budget.items():
+    gpu_model = problem.gpu_model
+    amounts = {"memory": (gpu_model.memory_slices, {p.name: p.memory_slices for p in gpu_model.profiles})}
+    for resource, limit in gpu_model.budget.items():
         if limit:
-            amounts[resource] = (limit, {p.name: p.amount(resource) or 0 for p in board.profiles})
+            amounts[resource] = (limit, {p.name: p.amount(resource) or 0 for p in gpu_model.profiles})
     for limit, taken in amounts.values():
         taken[WHOLE_GPU] = limit
         yield np.array([taken[name] for name in problem.profiles], dtype=np.int64), limit
@@ -181,7 +181,7 @@ def layout_weighings(problem: MigPackingProblem) -> Iterator[Weighing]:
     over all layouts of the board, so a rounding can only weaken the bound.
     """
     names = sorted(set(problem.profiles) - {WHOLE_GPU})
-    layouts = [{WHOLE_GPU: 1}, *(pareto_counts(as_board(problem.board), names) if names else [])]
+    layouts = [{WHOLE_GPU: 1}, *(pareto_counts(as_board(problem.gpu_model), names) if names else [])]
     columns = [*names, WHOLE_GPU]
     holds = np.array([[layout.get(name, 0) for name in columns] for layout in layouts], dtype=np.int64)
     for weights in _prices(problem, holds, columns):
@@ -383,9 +383,7 @@ def windows(load: Integers) -> Iterator[tuple[int, int]]:
     yield 0, len(load)
 
 
-def stronger_bounds(
-    problem: PackingProblem, grid: Grid, goal: Goal, packing: Callable[[], Integers]
-) -> Iterator[int]:
+def stronger_bounds(problem: PackingProblem, grid: Grid, goal: Goal, packing: Callable[[], Integers]) -> Iterator[int]:
     """Raise ``goal.lower`` by the pattern bounds of windows, as far as they go."""
     for window in windows(total(grid, problem.sizes)):
         program = program_of(problem, grid, window, packing())
@@ -395,9 +393,7 @@ def stronger_bounds(
             return
 
 
-def program_of(
-    problem: PackingProblem, grid: Grid, window: tuple[int, int], bin_of: Integers
-) -> PatternBound | None:
+def program_of(problem: PackingProblem, grid: Grid, window: tuple[int, int], bin_of: Integers) -> PatternBound | None:
     """The pattern program of the items in a window; None if too many of them are active together."""
     first, last = window
     inside = np.flatnonzero((grid.low < last) & (grid.high > first))

@@ -95,7 +95,7 @@ def pack_for_cost(
     costs = {"bin_cost": bin_cost, "fire_up_cost": fire_up_cost, "busy_cost": busy_cost}
     wrong = {name: cost for name, cost in costs.items() if not 0 <= cost < math.inf}
     if wrong:
-        raise ScenarioError("packing: costs", "at least 0 and finite", repr(wrong), "Mend them.")
+        raise ScenarioError("packing: costs", "at least 0 and finite", repr(wrong), "Fix these costs.")
     _compile()
     began = time.monotonic()
     effort = Effort.begin(time_limit_s=time_limit_s, seed=seed, work_limit=work_limit, what="packing")
@@ -209,9 +209,7 @@ class Recreation:
     (True, 3.0)
     """
 
-    def __init__(
-        self, grid: Grid, bin_of: Integers, way_of: Integers, terms: CostTerms, *, seed: int
-    ) -> None:
+    def __init__(self, grid: Grid, bin_of: Integers, way_of: Integers, terms: CostTerms, *, seed: int) -> None:
         self._items, self._terms = items_of(grid), terms
         # One spare bin, in case that opening one is cheaper than what it avoids.
         self.bins = empty_bins(grid, int(bin_of.max()) + 2)

@@ -307,9 +307,7 @@ def _cheapest(
 
 
 @part
-def _spare(
-    items: Items, bins: Bins, memory: _Memory, low: int, high: int, size: int, cost: float
-) -> tuple[float, int]:
+def _spare(items: Items, bins: Bins, memory: _Memory, low: int, high: int, size: int, cost: float) -> tuple[float, int]:
     """Leave out of the ejection who turns out to be in nobody's way."""
     room, out = memory.room, memory.out[0]
     for index in range(size - 2, -1, -1):
@@ -374,8 +372,8 @@ def orders(problem: AnyProblem) -> Iterator[Integers]:
     """Orders of the items; none wins everywhere: on some sets size rules, on others time."""
     life = problem.ends - problem.starts
     if isinstance(problem, MigPackingProblem):
-        slices = {profile.name: profile.memory_slices for profile in problem.board.profiles}
-        size = np.array([slices.get(name, problem.board.memory_slices) for name in problem.profiles])
+        slices = {profile.name: profile.memory_slices for profile in problem.gpu_model.profiles}
+        size = np.array([slices.get(name, problem.gpu_model.memory_slices) for name in problem.profiles])
     else:
         size = problem.sizes
     yield np.argsort(problem.starts, kind="stable")

@@ -100,7 +100,7 @@ class MigPackingProblem:
         Instants; an item is active in [start, end).
     profiles : sequence of str, shape (n_items,)
         MIG profile of each item, or ``"gpu"`` for a GPU that is not cut.
-    board : GpuModel or str
+    gpu_model : GpuModel or str
         The board; a unique prefix of its name will do.
 
     Raises
@@ -119,15 +119,15 @@ class MigPackingProblem:
     starts: Integers
     ends: Integers
     profiles: tuple[str, ...]
-    board: GpuModel
+    gpu_model: GpuModel
 
     def __post_init__(self) -> None:
         _set_times(self, self.starts, self.ends)
-        board = as_board(self.board)
+        gpu_model = as_board(self.gpu_model)
         if len(self.profiles) != len(self.starts):
             _refuse("profiles", f"one for each of {len(self.starts)} starts", str(len(self.profiles)))
-        own = {name: name if name == WHOLE_GPU else board.profile(name).name for name in set(self.profiles)}
-        object.__setattr__(self, "board", board)
+        own = {name: name if name == WHOLE_GPU else gpu_model.profile(name).name for name in set(self.profiles)}
+        object.__setattr__(self, "gpu_model", gpu_model)
         object.__setattr__(self, "profiles", tuple(own[name] for name in self.profiles))
 
     @property
@@ -165,7 +165,7 @@ def _whole(name: str, values: ArrayLike | Sequence[int], length: int | None) -> 
 
 
 def _refuse(what: str, expected: str, got: str) -> NoReturn:
-    raise ScenarioError(f"packing: {what}", expected, got, "Mend the problem.")
+    raise ScenarioError(f"packing: {what}", expected, got, f"Fix {what}.")
 
 
 @dataclass(frozen=True, eq=False)
@@ -262,8 +262,8 @@ class _Fields:
 
 def _instances(problem: MigPackingProblem, fields: _Fields) -> tuple[Integers, Integers, Integers]:
     """Ways of every item: one for each start slice of its profile."""
-    board = problem.board
-    ways = _ways(board, sorted(set(problem.profiles)), fields)
+    gpu_model = problem.gpu_model
+    ways = _ways(gpu_model, sorted(set(problem.profiles)), fields)
     counts = np.array([len(ways[name]) for name in problem.profiles])
     first = np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
     pairs = [pair for name in problem.profiles for pair in ways[name]]
@@ -271,31 +271,31 @@ def _instances(problem: MigPackingProblem, fields: _Fields) -> tuple[Integers, I
     return first, np.ascontiguousarray(words), np.ascontiguousarray(places)
 
 
-def _ways(board: GpuModel, names: list[str], fields: _Fields) -> Mapping[str, list[tuple[int, int]]]:
+def _ways(gpu_model: GpuModel, names: list[str], fields: _Fields) -> Mapping[str, list[tuple[int, int]]]:
     """Start slice and word of every way to place each profile, in the driver's order of trying."""
     from gpuplanner.hardware.mig_layouts import driver_starts
 
-    memory = fields.add("memory slices", board.memory_slices)
-    slices = [fields.add(f"memory slice {place}", 1) for place in range(board.memory_slices)]
+    memory = fields.add("memory slices", gpu_model.memory_slices)
+    slices = [fields.add(f"memory slice {place}", 1) for place in range(gpu_model.memory_slices)]
     engines = {
         resource: fields.add(resource, limit)
-        for resource, limit in board.budget.items()
-        if any(name != WHOLE_GPU and board.profile(name).amount(resource) for name in names)
+        for resource, limit in gpu_model.budget.items()
+        if any(name != WHOLE_GPU and gpu_model.profile(name).amount(resource) for name in names)
     }
     ways: dict[str, list[tuple[int, int]]] = {}
     for name in names:
         if name == WHOLE_GPU:
-            ways[name] = [(0, (board.memory_slices << memory) | sum(1 << bit for bit in slices))]
+            ways[name] = [(0, (gpu_model.memory_slices << memory) | sum(1 << bit for bit in slices))]
             continue
-        profile = board.profile(name)
+        profile = gpu_model.profile(name)
         word = profile.memory_slices << memory
         for resource, bit in engines.items():
             word += (profile.amount(resource) or 0) << bit
-        if profile.max_instances < board.memory_slices // profile.memory_slices:
+        if profile.max_instances < gpu_model.memory_slices // profile.memory_slices:
             word += 1 << fields.add(f"instances of {name}", profile.max_instances)
         ways[name] = [
             (start, word + sum(1 << bit for bit in slices[start : start + profile.memory_slices]))
-            for start in driver_starts(board, profile)
+            for start in driver_starts(gpu_model, profile)
         ]
     return ways
 

@@ -110,9 +110,7 @@ class _Incumbent:
         goal.upper = self.bins
 
 
-def pack(
-    problem: AnyProblem, *, time_limit_s: float = 5.0, work_limit: int | None = None, seed: int = 0
-) -> Packing:
+def pack(problem: AnyProblem, *, time_limit_s: float = 5.0, work_limit: int | None = None, seed: int = 0) -> Packing:
     """Pack items into few bins, with a bound on how few there could be.
 
     Parameters
@@ -220,9 +218,7 @@ def _fewer_bins(grid: Grid, goal: Goal, best: _Incumbent, seed: int) -> Iterator
         best.take(attempt.bins.bin_of, attempt.bins.way_of, goal)
 
 
-def _higher_bound(
-    problem: PackingProblem, grid: Grid, goal: Goal, best: _Incumbent, effort: Effort
-) -> Iterator[int]:
+def _higher_bound(problem: PackingProblem, grid: Grid, goal: Goal, best: _Incumbent, effort: Effort) -> Iterator[int]:
     """Pattern bounds of windows; then, if the problem is small, an exact answer for one number after another."""
     yield from stronger_bounds(problem, grid, goal, lambda: best.bin_of)
     if grid.n_items > _SMALL or goal.reached:

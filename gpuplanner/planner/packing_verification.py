@@ -79,7 +79,7 @@ def read_packing(path: str | Path) -> PackingProblem:
     if not 1 <= capacity <= LARGEST:
         _refuse_line(path, 1, f"a capacity from 1 to {LARGEST}", f"capacity = {capacity}")
     if len(lines) != n + 1:
-        _refuse_line(path, len(lines), f"{n} lines of items, as line 1 says", f"{len(lines) - 1}")
+        _refuse_line(path, len(lines), f"{n} lines of items, as line 1 states", f"{len(lines) - 1}")
     items = np.empty((n, 3), dtype=np.int64)
     seen: dict[int, int] = {}
     for number, line in enumerate(lines[1:], start=2):
@@ -99,14 +99,14 @@ def read_packing(path: str | Path) -> PackingProblem:
     return PackingProblem(items[:, 0], items[:, 1], items[:, 2], capacity)
 
 
-def read_instances(path: str | Path, board: GpuModel | str) -> MigPackingProblem:
+def read_instances(path: str | Path, gpu_model: GpuModel | str) -> MigPackingProblem:
     r"""Read jobs that each ask for one MIG instance: ``start,end,profile``.
 
     Parameters
     ----------
     path : str or Path
         CSV file, plain or gzip; further columns are passed over. ``gpu`` asks for a GPU that is not cut.
-    board : GpuModel or str
+    gpu_model : GpuModel or str
         The board; a unique prefix of its name will do.
 
     Returns
@@ -134,7 +134,7 @@ def read_instances(path: str | Path, board: GpuModel | str) -> MigPackingProblem
     """
     good = read_faultless(path, INSTANCE_COLUMNS, "list of instances")
     times = good["starts"].to_numpy(), good["ends"].to_numpy()
-    return MigPackingProblem(*times, tuple(good["profiles"]), as_board(board))
+    return MigPackingProblem(*times, tuple(good["profiles"]), as_board(gpu_model))
 
 
 def _numbers(path: Path, number: int, line: str, form: str) -> tuple[int, int, int, int]:
@@ -149,7 +149,7 @@ def _numbers(path: Path, number: int, line: str, form: str) -> tuple[int, int, i
 
 
 def _refuse_line(path: Path, number: int, expected: str, got: str) -> NoReturn:
-    raise TraceFormatError(f"{path}, line {number}", expected, got, "Mend the file.")
+    raise TraceFormatError(f"{path}, line {number}", expected, got, f"Fix line {number}.")
 
 
 def verify_packing(packing: Packing, problem: AnyProblem) -> list[str]:
@@ -259,13 +259,13 @@ def _gpu_faults(packing: Packing, problem: MigPackingProblem, number: int, items
     for moment, active in _meetings(problem, items):
         names = [problem.profiles[item] for item in active]
         if WHOLE_GPU in names:
-            wrong = [f"{len(active) - 1} instances beside a GPU that is not cut"] if len(active) > 1 else []
+            wrong = [f"{len(active) - 1} instances beside a full GPU"] if len(active) > 1 else []
         else:
             placed = [
-                Placement.of(problem.board.profile(name), int(packing.places[item]))
+                Placement.of(problem.gpu_model.profile(name), int(packing.places[item]))
                 for name, item in zip(names, active, strict=True)
             ]
-            wrong = layout_faults(problem.board, Layout(tuple(placed)))
+            wrong = layout_faults(problem.gpu_model, Layout(tuple(placed)))
         faults += [f"GPU {number} at moment {moment}: {fault}" for fault in wrong]
     return faults
 
@@ -279,7 +279,7 @@ def _claim_faults(packing: Packing, problem: AnyProblem) -> list[str]:
     if packing.stopped_by not in STOPS:
         faults.append(f"stopped by {packing.stopped_by!r}, which is none of {', '.join(STOPS)}")
     if not math.isclose(packing.gap, 1 - packing.lower_bound / packing.bins, abs_tol=1e-12):
-        faults.append(f"gap is {packing.gap}, bins and bound say otherwise")
+        faults.append(f"gap is {packing.gap}, which bins and bound contradict")
     if isinstance(problem, PackingProblem):
         peak = _peak(problem)
         if packing.bins * problem.capacity < peak:

@@ -97,7 +97,7 @@ class Ways:
 
 def ways_of(problem: PlanProblem, layouts: Sequence[str], owner: Counts) -> Ways:
     """Edges of the tree of states of a problem."""
-    prices, board = problem.prices, problem.board
+    prices, gpu_model = problem.prices, problem.gpu_model
     columns = np.arange(len(owner))
     cut = np.array([layouts[i] != WHOLE_GPU for i in owner], dtype=bool)
     takes_up, gives_up, neither = (True, False), (False, True), (False, False)
@@ -107,7 +107,7 @@ def ways_of(problem: PlanProblem, layouts: Sequence[str], owner: Counts) -> Ways
         rows = [(columns == i, price, 0.0, 1, takes_up, ("cut", "")) for i in columns[cut].tolist()]
     else:
         for i, text in enumerate(layouts):
-            emptied = prices.drain_of(board, text)
+            emptied = prices.drain_of(gpu_model, text)
             rows.append((columns == i, prices.wake, emptied, 1, neither, ("wake", "drain")))
         for i in columns[: len(layouts)][cut[: len(layouts)]].tolist():
             come, go = prices.dress_of(layouts[i]), prices.strip_of(layouts[i])
@@ -167,7 +167,7 @@ def shortage_steps(problem: PlanProblem) -> list[ShortageSteps]:
     prices = np.array([problem.unmet_price[group[0]] for group in groups])
     demand = np.array([problem.admitted[group].sum(axis=0) for group in groups])
     demand = demand.reshape(len(groups), *problem.demand.shape[1:])
-    weights = problem.shares * problem.slot_hours
+    weights = problem.shares * problem.interval_hours
     required = problem.required
     return [_slot_steps(demand[:, :, t], required[:, t], prices, weights) for t in range(problem.n_slots)]
 
@@ -285,7 +285,7 @@ class Fluid:
         held = [parse_layout(layout) for layout in layouts]
         supply = tuple(dict.fromkeys(name for counts in held for name in counts))
         wanted = np.flatnonzero(problem.required.any(axis=1)).tolist()
-        sets = up_sets(problem.board, tuple(problem.profiles[p] for p in wanted), supply)
+        sets = up_sets(problem.gpu_model, tuple(problem.profiles[p] for p in wanted), supply)
         provides = np.zeros((len(supply), len(held)), dtype=np.int64)
         for layout, counts in enumerate(held):
             provides[[supply.index(name) for name in counts], layout] = list(counts.values())
@@ -311,8 +311,8 @@ class Fluid:
             demanded=membership([[wanted[p] for p in asked] for asked, _ in sets], len(problem.profiles)),
             cover=np.pad(cover[:, keep], ((0, 0), (0, len(idle)))),
             steps=shortage_steps(problem),
-            on_cost=(problem.on_price - parked_price) * problem.slot_hours,
-            idle_cost=parked_price * problem.slot_hours * problem.gpus,
+            on_cost=(problem.on_price - parked_price) * problem.interval_hours,
+            idle_cost=parked_price * problem.interval_hours * problem.gpus,
             ways=ways_of(problem, texts, owner),
             gpus=problem.gpus_allowed_on,
             cuttable=problem.gpus_cuttable,
@@ -367,7 +367,7 @@ class Fluid:
     def with_instance(self, profile: int) -> Fluid:
         """The same arrays with one more column of counts, last: single instances of a profile, free of cost."""
         names = self.problem.profiles
-        serving = [serves(self.problem.board, names[profile], name) for name in names]
+        serving = [serves(self.problem.gpu_model, names[profile], name) for name in names]
         column = (self.demanded @ np.array(serving, dtype=np.int64) > 0).astype(np.int64)
         return replace(self, cover=np.column_stack([self.cover, column]), owner=np.append(self.owner, 0))
 
@@ -440,8 +440,8 @@ def _useful_layouts(problem: PlanProblem) -> list[str]:
     """
     wanted = [p for p, needed in zip(problem.profiles, problem.required.max(axis=1), strict=True) if needed]
     slices = [profile for profile in wanted if profile != WHOLE_GPU]
-    counts = pareto_counts(problem.board, slices) if slices else []
-    every = multisets(problem.board) if slices and problem.prices is not None else []
+    counts = pareto_counts(problem.gpu_model, slices) if slices else []
+    every = multisets(problem.gpu_model) if slices and problem.prices is not None else []
     whole = [WHOLE_GPU] if WHOLE_GPU in wanted else []
     return [*map(format_layout, counts), *whole, *map(format_layout, every)]
 
@@ -460,8 +460,8 @@ def _merits(problem: PlanProblem, layouts: Sequence[str], cover: Counts) -> Floa
     """
     if problem.prices is None:
         return cover.astype(np.float64)
-    prices, board = problem.prices, problem.board
-    emptied = [-prices.drain_of(board, text) for text in layouts]
+    prices, gpu_model = problem.prices, problem.gpu_model
+    emptied = [-prices.drain_of(gpu_model, text) for text in layouts]
     given_up = [-prices.strip_of(text) for text in layouts]
     return np.vstack([cover, emptied, given_up])
 

@@ -19,9 +19,7 @@ from gpuplanner.planner.plan_arrays import Fluid
 from gpuplanner.planner.plan_problem import ROUNDING, Counts, Floats, PlanProblem
 
 
-def realised_cost(
-    problem: PlanProblem, layouts: Sequence[str], counts: Counts, parked: Counts | None = None
-) -> float:
+def realised_cost(problem: PlanProblem, layouts: Sequence[str], counts: Counts, parked: Counts | None = None) -> float:
     """Cost of counts under the demand of a problem, whatever demand they were planned for.
 
     Examples
@@ -29,8 +27,8 @@ def realised_cost(
     >>> from datetime import UTC, datetime
     >>> from gpuplanner.planner.plan_search import plan
     >>> problem = PlanProblem(
-    ...     board="A100-40GB", gpus=3, gpus_per_node=2, slot_start=datetime(2026, 11, 2, tzinfo=UTC),
-    ...     slot_hours=1, tenants=["ads"], profiles=["3g.20gb"], demand=[[[2, 2, 4]]],
+    ...     gpu_model="A100-40GB", gpus=3, gpus_per_node=2, slot_start=datetime(2026, 11, 2, tzinfo=UTC),
+    ...     interval_hours=1, tenants=["ads"], profiles=["3g.20gb"], demand=[[[2, 2, 4]]],
     ...     change_gpu_hours=0.05,
     ... )
     >>> best = plan(problem)
@@ -70,8 +68,8 @@ def realised_costs(
     --------
     >>> from datetime import UTC, datetime
     >>> problem = PlanProblem(
-    ...     board="A100-40GB", gpus=3, gpus_per_node=2, slot_start=datetime(2026, 11, 2, tzinfo=UTC),
-    ...     slot_hours=1, tenants=["ads"], profiles=["gpu"], demand=[[[1, 1]]],
+    ...     gpu_model="A100-40GB", gpus=3, gpus_per_node=2, slot_start=datetime(2026, 11, 2, tzinfo=UTC),
+    ...     interval_hours=1, tenants=["ads"], profiles=["gpu"], demand=[[[1, 1]]],
     ... )
     >>> from gpuplanner.planner.plan_search import plan
     >>> one_gpu = plan(problem)
@@ -81,8 +79,8 @@ def realised_costs(
     """
     prices = set(problem.unmet_price)
     if len(prices) > 1:
-        expected = "one price of unmet demand for all tenants"
-        raise ScenarioError("realised cost", expected, f"{sorted(prices)}", "Cost tenants one by one.")
+        expected = "one price of unmet demand for all teams"
+        raise ScenarioError("realised cost", expected, f"{sorted(prices)}", "Cost each team by itself.")
     known = {layout: 0 for one in plans for layout in one.layouts} | dict(problem.initial or {})
     highest = demands.max(axis=0)[None]
     everyone = {"tenants": ("all",), "tiers": ("standard",), "unmet_price": prices.pop(), "demand": highest}
@@ -93,7 +91,7 @@ def realised_costs(
     steps = [zip([before, *rows[:-1]], rows, strict=True) for rows in counts]
     changes = np.array([sum(fluid.ways.cost(*step) for step in pairs) for pairs in steps])
     on = fluid.idle_cost * demands.shape[2] + fluid.on_cost * counts[:, :, fluid.used].sum(axis=(1, 2))
-    worth = problem.shares * problem.slot_hours * fluid.problem.unmet_price[0]
+    worth = problem.shares * problem.interval_hours * fluid.problem.unmet_price[0]
     short = np.zeros((len(plans), *demands.shape[:2]))
     unmet = np.zeros(short.shape[:2])
     for slot in range(demands.shape[2]):
@@ -222,12 +220,12 @@ def explain_limits(problem: PlanProblem) -> str | None:
     pinned, service, allowed = problem.limits.pinned, problem.gpus_in_service, problem.gpus_allowed_on
     stay = sum(pinned.values())
     cut = stay - pinned.get(WHOLE_GPU, 0)
-    kept = f"{problem.kept_whole} to be kept whole"
+    kept = f"{problem.kept_whole} to be kept full"
     conflicts = (
-        (problem.kept_whole - service, service, kept, "keep at most {have} whole"),
-        (cut - problem.gpus_cuttable, service, f"{cut} that must stay cut and {kept}",
-         "keep {short} fewer whole, or let {short} of those that must stay go"),
-        (stay - allowed, allowed, f"{stay} that must stay on", "let {short} of those that must stay go"),
+        (problem.kept_whole - service, service, kept, "keep at most {have} full"),
+        (cut - problem.gpus_cuttable, service, f"{cut} that must stay partitioned and {kept}",
+         "keep {short} fewer full, or release {short} of those that must stay"),
+        (stay - allowed, allowed, f"{stay} that must stay on", "release {short} of those that must stay"),
     )  # fmt: skip
     for short, have, what, way_out in conflicts:
         slots = np.flatnonzero(short > 0)
@@ -237,9 +235,9 @@ def explain_limits(problem: PlanProblem) -> str | None:
         place = "in service" if have is service else "in service and within the power of the racks"
         figures = {"have": int(have[worst]), "short": int(short[worst])}
         return (
-            f"In {len(slots)} of {problem.n_slots} slots, first at {_at(problem, int(slots[0]))}, the limits "
-            f"contradict each other: at worst, at {_at(problem, worst)}, {figures['have']} GPUs are {place} "
-            f"against {what}. Cheapest way out: "
+            f"In {len(slots)} of {problem.n_slots} intervals, first at {_at(problem, int(slots[0]))}, the limits "
+            f"contradict each other: in the worst interval, at {_at(problem, worst)}, {figures['have']} GPUs are "
+            f"{place} against {what}. Cheapest fix: "
             f"{way_out.format(**figures)}, or have {figures['short']} more {place}."
         )
     return _frozen(problem)
@@ -253,8 +251,8 @@ def _frozen(problem: PlanProblem) -> str | None:
         missing = gpus - problem.initial.get(text, 0)
         if text != WHOLE_GPU and missing > 0:
             return (
-                f"{gpus} GPUs must keep {text}, {missing} of them do not have it yet, and no GPU may be cut. "
-                f"Cheapest way out: allow one switch a day, or let {missing} of those that must stay go."
+                f"{gpus} GPUs must keep {text}, {missing} of them do not have it yet, and no GPU may be partitioned. "
+                f"Cheapest fix: allow one layout change a day, or release {missing} of those that must stay."
             )
     return None
 
@@ -267,44 +265,44 @@ def explain(plan: Plan, problem: PlanProblem, effort: Effort) -> str:
 
 def _refused(problem: PlanProblem) -> Iterator[str]:
     """Demand beyond quotas, which no plan may serve."""
-    hours = (problem.demand - problem.admitted) * problem.shares[None, :, None] * problem.slot_hours
+    hours = (problem.demand - problem.admitted) * problem.shares[None, :, None] * problem.interval_hours
     total = float(hours.sum())
     if total > ROUNDING:
         most = int(hours.sum(axis=(1, 2)).argmax())
         yield (
-            f"Quotas refuse {total:.1f} GPU-hours, most of them to {problem.tenants[most]} "
+            f"Quotas reject {total:.1f} GPU-hours, most of them of {problem.tenants[most]} "
             f"({float(hours[most].sum()):.1f}); they are not counted as unmet."
         )
 
 
 def _proof(plan: Plan) -> str:
     if plan.status == "optimal":
-        return "No plan costs less (proven)."
+        return "The plan is optimal (proven)."
     stops = {
-        "proof": "as asked",
-        "passes": "all passes made",
-        "time_limit": "the time was up",
-        "work_limit": "the work allowed was done",
+        "proof": "the requested gap is reached",
+        "passes": "the search is complete",
+        "time_limit": "stopped at the time limit",
+        "work_limit": "stopped at the work limit",
         "user": "stopped by the user",
     }
     gap = f"{100 * (plan.gap or 0.0):.2f} %"
-    return f"No plan can be cheaper by more than {gap} (proven); {stops[plan.stopped_by]}."
+    return f"Optimality gap at most {gap} (proven); {stops[plan.stopped_by]}."
 
 
 def _use(plan: Plan, problem: PlanProblem) -> Iterator[str]:
     on = plan.counts.sum(axis=1)
     if not on.any():
-        yield "No GPU is needed." if not problem.required.any() else "No GPU is worth being on."
+        yield "No GPU is needed." if not problem.required.any() else "No GPU pays for being powered on."
         return
     peak = int(on.argmax())
     load = problem.required[:, peak] * problem.shares
     driver = int(load.argmax())
     cuts = "once" if plan.changes == 1 else f"{plan.changes} times"
     yield (
-        f"In this plan of the time ahead {on.mean():.1f} of {problem.gpus} GPUs are on, on average, most at "
-        f"{_at(problem, peak)}: {on[peak]}, driven by {_named(problem.profiles[driver])} "
-        f"({problem.required[driver, peak]} instances, {load[driver]:.1f} GPUs' worth). GPUs are cut {cuts}"
-        + (f", and {plan.departures} times one is emptied." if problem.prices is not None else ".")
+        f"The plan powers on {on.mean():.1f} of {problem.gpus} GPUs on average, and {on[peak]} at the peak, "
+        f"{_at(problem, peak)}, driven by {_named(problem.profiles[driver])} "
+        f"({problem.required[driver, peak]} instances, equal to {load[driver]:.1f} GPUs). GPUs are repartitioned {cuts}"
+        + (f", and drained {plan.departures} times." if problem.prices is not None else ".")
     )
 
 
@@ -320,13 +318,13 @@ def _reboots(plan: Plan, problem: PlanProblem) -> Iterator[str]:
     if paid < plan.reboots:
         more = (plan.reboots - paid) * problem.prices.reboot
         yield (
-            f"With GPUs numbered, nodes reboot {plan.reboots} times; the cost holds {paid}, the fewest that these "
-            f"counts ask for, and the others {more:.3g} GPU-hours more."
+            f"With numbered GPUs nodes reboot {plan.reboots} times; the cost includes {paid}, the lower bound of these "
+            f"counts, and the others cost {more:.3g} GPU-hours more."
         )
 
 
 def _explain_shortage(plan: Plan, problem: PlanProblem, effort: Effort) -> Iterator[str]:
-    hours = plan.unmet * problem.shares[None, :, None] * problem.slot_hours  # by tenant, profile and slot
+    hours = plan.unmet * problem.shares[None, :, None] * problem.interval_hours  # by tenant, profile and slot
     total = float(hours.sum())
     if total == 0:
         yield "All demand is met."
@@ -339,8 +337,8 @@ def _explain_shortage(plan: Plan, problem: PlanProblem, effort: Effort) -> Itera
     dropped = float(by_slot[~full].sum())
     if dropped > 0:
         yield (
-            f"{dropped:.1f} of them fall in slots with GPUs to spare: instances wanted for so short a part "
-            "of a slot that their price does not cover a GPU."
+            f"{dropped:.1f} of them fall in intervals with unallocated GPUs: instances needed for so short a part "
+            "of an interval that their price does not cover a GPU."
         )
     if full.any() and by_slot[full].any():
         worst = int(np.where(full, by_slot, -1.0).argmax())
@@ -353,10 +351,9 @@ def _price(plan: Plan, problem: PlanProblem, slot: int) -> str:
     prices = instance_prices(plan, problem)[:, slot]
     dearest = int(prices.argmax())
     profile = problem.profiles[dearest]
-    more = "whole GPU" if profile == WHOLE_GPU else f"instance of {profile}"
+    more = "full GPU" if profile == WHOLE_GPU else f"instance of {profile}"
     return (
-        f"At {_at(problem, slot)} one more {more} would be worth "
-        f"{prices[dearest]:.2f} GPU-hours, the most of any profile."
+        f"At {_at(problem, slot)} one more {more} would save {prices[dearest]:.2f} GPU-hours, the most of any profile."
     )
 
 
@@ -392,19 +389,19 @@ def _way_out(problem: PlanProblem, slot: int, effort: Effort) -> Iterator[str]:
     parts = []
     if problem.kept_whole and lacking > 0:
         freed = min(lacking, problem.kept_whole)
-        parts.append(f"let {freed} of the GPUs kept whole be cut")
+        parts.append(f"partition {freed} of the GPUs kept full")
         lacking -= freed
     if powered < service and wanted > powered:
-        parts.append(f"give the racks power for {_gpus(min(wanted, service) - powered)} more")
+        parts.append(f"provide rack power for {_gpus(min(wanted, service) - powered)} more")
     if problem.gpus > service and lacking > 0:
         back = min(lacking, problem.gpus - service)
-        parts.append(f"put off the maintenance of {_gpus(back)}")
+        parts.append(f"postpone the maintenance of {_gpus(back)}")
         lacking -= back
     if lacking > 0:
-        parts.append(f"add {_gpus(lacking)}, or move the demand to slots with GPUs to spare")
+        parts.append(f"add {_gpus(lacking)}, or move the demand to intervals with unallocated GPUs")
     yield (
-        f"The worst slot is {_at(problem, slot)}: {_gpus(wanted)} would serve all that is worth its price. "
-        f"Cheapest way out: {'; '.join(parts) or 'wait for the neighbouring slots, where changes cost less'}."
+        f"The worst interval is {_at(problem, slot)}: {_gpus(wanted)} would serve all demand that pays off. "
+        f"Cheapest fix: {'; '.join(parts) or 'wait for the neighbouring intervals, where changes cost less'}."
     )
 
 
@@ -413,7 +410,7 @@ def _gpus(count: int) -> str:
 
 
 def _named(profile: str) -> str:
-    return "whole GPUs" if profile == WHOLE_GPU else profile
+    return "full GPUs" if profile == WHOLE_GPU else profile
 
 
 def _at(problem: PlanProblem, slot: int) -> str:

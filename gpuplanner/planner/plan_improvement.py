@@ -36,9 +36,7 @@ _PATH_NODES = 50
 _SHARE_TAKEN_UP = 0.3
 
 
-def shortest_path(
-    costs: Sequence[Floats] | Floats, entering: Floats, between: Callable[[int], Floats]
-) -> list[int]:
+def shortest_path(costs: Sequence[Floats] | Floats, entering: Floats, between: Callable[[int], Floats]) -> list[int]:
     """Position of the state of each slot that together cost least: dynamic programming over slots.
 
     States cost `costs` by slot, and coming to those of the first one costs `entering`; `between` says for another slot
@@ -293,8 +291,8 @@ def greedy_counts(fluid: Fluid, effort: Effort) -> Counts:
     >>> from datetime import UTC, datetime
     >>> from gpuplanner.planner.plan_problem import PlanProblem
     >>> problem = PlanProblem(
-    ...     board="A100-40GB", gpus=3, gpus_per_node=2, slot_start=datetime(2026, 11, 2, tzinfo=UTC),
-    ...     slot_hours=1, tenants=["ads"], profiles=["7g.40gb"], demand=[[[2, 0, 0, 2]]],
+    ...     gpu_model="A100-40GB", gpus=3, gpus_per_node=2, slot_start=datetime(2026, 11, 2, tzinfo=UTC),
+    ...     interval_hours=1, tenants=["ads"], profiles=["7g.40gb"], demand=[[[2, 0, 0, 2]]],
     ...     change_gpu_hours=2.5,
     ... )
     >>> fluid = Fluid.of(problem)
@@ -334,9 +332,7 @@ def static_counts(fluid: Fluid, effort: Effort) -> tuple[Counts | None, float | 
     return counts, answer.bound
 
 
-def improved(
-    fluid: Fluid, counts: Counts, floors: Sequence[Floor], bound: float, effort: Effort
-) -> Iterator[Counts]:
+def improved(fluid: Fluid, counts: Counts, floors: Sequence[Floor], bound: float, effort: Effort) -> Iterator[Counts]:
     """Yield better and better plans until the gap is reached, no window helps, or the time is up.
 
     Windows cover the horizon twice, the second time shifted by half a window, again and again while that

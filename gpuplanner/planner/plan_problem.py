@@ -83,16 +83,16 @@ def problem_faults(p: PlanProblem) -> Iterator[str]:
 
 
 def _time_faults(p: PlanProblem) -> Iterator[str]:
-    sound = is_amount(p.slot_hours) and _SHORTEST_H <= p.slot_hours <= _LONGEST_H
+    sound = is_amount(p.interval_hours) and _SHORTEST_H <= p.interval_hours <= _LONGEST_H
     if not sound:
-        yield f"slot_hours must be from a second to a year, not {p.slot_hours!r}"
+        yield f"interval_hours must be from a second to a year, not {p.interval_hours!r}"
     if not isinstance(p.slot_start, datetime) or p.slot_start.utcoffset() is None:
         yield f"slot_start must be a datetime with time zone, not {p.slot_start!r}"
     elif sound and p.demand.ndim == 3:
         try:
-            p.slot_start.astimezone(UTC) + p.n_slots * timedelta(hours=p.slot_hours)
+            p.slot_start.astimezone(UTC) + p.n_slots * timedelta(hours=p.interval_hours)
         except OverflowError:
-            yield f"slots must lie within the calendar, not {p.n_slots} from {p.slot_start} on"
+            yield f"intervals must lie within the calendar, not {p.n_slots} from {p.slot_start} on"
 
 
 def _node_faults(p: PlanProblem) -> Iterator[str]:
@@ -107,7 +107,7 @@ def _tenant_faults(p: PlanProblem) -> Iterator[str]:
     for name in ("tiers", "unmet_price"):
         if len(getattr(p, name)) != len(p.tenants):
             got = len(getattr(p, name))
-            yield f"{name} must have one entry for each of {len(p.tenants)} tenants, not {got}"
+            yield f"{name} must have one entry for each of the {len(p.tenants)} teams, not {got}"
             return
     unknown = sorted(set(p.tiers) - set(TIERS))
     if unknown:
@@ -130,7 +130,7 @@ def _demand_faults(p: PlanProblem) -> Iterator[str]:
     expected = (len(p.tenants), len(p.profiles))
     if p.demand.ndim != 3 or p.demand.shape[:2] != expected or p.demand.shape[2] == 0:
         yield (
-            "demand must have the shape (tenants, profiles, slots), that is "
+            "demand must have the shape (teams, profiles, intervals), that is "
             f"({expected[0]}, {expected[1]}, at least 1), not {p.demand.shape}"
         )
         return
@@ -138,13 +138,13 @@ def _demand_faults(p: PlanProblem) -> Iterator[str]:
         places = np.argwhere(wrong)
         if len(places):
             i, j, t = places[0]
-            yield f"demand is {what} {len(places)} times, first for {p.tenants[i]}, {p.profiles[j]}, slot {t}"
+            yield f"demand is {what} {len(places)} times, first for {p.tenants[i]}, {p.profiles[j]}, interval {t}"
 
 
 def _limit_faults(p: PlanProblem) -> Iterator[str]:
     if p.available is not None:
         if p.demand.ndim == 3 and len(p.available) != p.n_slots:
-            yield f"available must have one entry for each of {p.n_slots} slots, not {len(p.available)}"
+            yield f"available must have one entry for each of {p.n_slots} intervals, not {len(p.available)}"
         bad = [gpus for gpus in p.available if not (is_count(gpus) and gpus <= p.gpus)]
         if bad:
             yield f"available must be whole numbers from 0 to {p.gpus}, not {examples(bad)}"
@@ -157,15 +157,15 @@ def _limit_faults(p: PlanProblem) -> Iterator[str]:
     if p.parked is not None:
         held = sum((p.initial or {}).values()) + sum(p.parked.values())
         if p.prices is None or p.initial is None:
-            yield "parked needs prices of states, and GPUs that are on before the first slot (initial)"
+            yield "parked needs prices of states, and GPUs that are on before the first interval (initial)"
         elif "off" in p.parked or any(not is_count(n) for n in p.parked.values()) or held > p.gpus:
             yield f"parked and initial must name at most {p.gpus} GPUs together, not {dict(p.parked)}"
     if p.prices is not None:
         if p.prices.parked_price > p.on_price:
-            yield f"a parked GPU must cost no more than one that is on, {p.on_price}, not {p.prices.parked_price}"
-        strangers = sorted(set(p.prices.remaining_h) - {"gpu", *(one.name for one in p.board.profiles)})
+            yield f"an idle GPU must cost no more than one that is on, {p.on_price}, not {p.prices.parked_price}"
+        strangers = sorted(set(p.prices.remaining_h) - {"gpu", *(one.name for one in p.gpu_model.profiles)})
         if strangers:
-            yield f"remaining_h must be of profiles of {p.board.name}; unknown: {examples(strangers)}"
+            yield f"remaining_h must be of profiles of {p.gpu_model.name}; unknown: {examples(strangers)}"
 
 
 def _power_faults(p: PlanProblem) -> Iterator[str]:
@@ -174,8 +174,9 @@ def _power_faults(p: PlanProblem) -> Iterator[str]:
     held, cut = sum(n for _, n in first), sum(n for text, n in first if text != WHOLE_GPU)
     if held > p.gpus_held or cut > p.gpus_held_cut:
         yield (
-            f"initial and parked must name at most {p.gpus_held} GPUs together, {p.gpus_held_cut} of them cut, as many "
-            "as racks have power for (gpus_on_per_rack): leave out what is parked, it is then not cut"
+            f"initial and parked must name at most {p.gpus_held} GPUs together, {p.gpus_held_cut} of them "
+            "partitioned, as many as racks have power for (gpus_on_per_rack): leave out parked, these GPUs are then "
+            "full"
         )
 
 
@@ -201,13 +202,13 @@ class PlanProblem:
 
     Parameters
     ----------
-    board : GpuModel or str
+    gpu_model : GpuModel or str
         The board of every GPU.
     gpus, gpus_per_node : int
         Size of the fleet and of a node; the last node may be smaller.
     slot_start : datetime
         Start of the first slot, with time zone.
-    slot_hours : float
+    interval_hours : float
         Length of a slot [h].
     tenants, profiles : sequence of str
         First and second axis of the demand. Profiles are those of the board, or ``"gpu"``.
@@ -254,17 +255,17 @@ class PlanProblem:
     --------
     >>> problem = PlanProblem(
     ...     "A100-40GB", gpus=4, gpus_per_node=4, slot_start=datetime(2026, 11, 2, tzinfo=UTC),
-    ...     slot_hours=1, tenants=["ads"], profiles=["3g.20gb", "gpu"], demand=np.full((1, 2, 24), 0.5),
+    ...     interval_hours=1, tenants=["ads"], profiles=["3g.20gb", "gpu"], demand=np.full((1, 2, 24), 0.5),
     ... )
     >>> problem.n_slots, problem.required[:, 0].tolist(), problem.unmet_price
     (24, [1, 1], (10.0,))
     """
 
-    board: GpuModel
+    gpu_model: GpuModel
     gpus: int
     gpus_per_node: int
     slot_start: datetime
-    slot_hours: float
+    interval_hours: float
     tenants: tuple[str, ...]
     profiles: tuple[str, ...]
     demand: Floats
@@ -283,11 +284,11 @@ class PlanProblem:
 
     def __init__(
         self,
-        board: GpuModel | str,
+        gpu_model: GpuModel | str,
         gpus: int,
         gpus_per_node: int,
         slot_start: datetime,
-        slot_hours: float,
+        interval_hours: float,
         tenants: Sequence[str],
         profiles: Sequence[str],
         demand: ArrayLike,
@@ -306,14 +307,14 @@ class PlanProblem:
         parked: Mapping[str, int] | None = None,
     ) -> None:
         given = {name: value for name, value in locals().items() if name != "self"}
-        model = as_board(board)
+        model = as_board(gpu_model)
         each = [unmet_price] * len(tenants) if np.ndim(unmet_price) == 0 else unmet_price
         cost = ChangeCost.of(model) if change is None else change.on(model)
         per_change = cost.plan_gpu_hours(gpus_per_node if isinstance(gpus_per_node, int) else 1)
         stated_limits = limits or Limits()
         stated = per_change if change_gpu_hours is None else _plain(change_gpu_hours)
         given |= {
-            "board": model,
+            "gpu_model": model,
             "tenants": tuple(tenants),
             "profiles": tuple(p if p == WHOLE_GPU else model.profile(p).name for p in profiles),
             "demand": _demand(demand),
@@ -331,13 +332,13 @@ class PlanProblem:
             object.__setattr__(self, name, _plain(value))
         faults = list(problem_faults(self))
         if faults:
-            expected = "demand, fleet, prices and limits that make sense"
-            raise ScenarioError("plan problem", expected, "; ".join(faults), "Mend it.")
+            expected = "valid demand, fleet, prices and limits"
+            raise ScenarioError("plan problem", expected, "; ".join(faults), "Fix these values.")
 
     def __repr__(self) -> str:
         return (
-            f"<PlanProblem: {self.gpus} x {self.board.name}, {self.n_slots} slots of {self.slot_hours:g} h from "
-            f"{self.slot_start:%Y-%m-%d %H:%M}, {len(self.tenants)} tenants, {len(self.profiles)} profiles>"
+            f"<PlanProblem: {self.gpus} x {self.gpu_model.name}, {self.n_slots} intervals of {self.interval_hours:g} h "
+            f"from {self.slot_start:%Y-%m-%d %H:%M}, {len(self.tenants)} teams, {len(self.profiles)} profiles>"
         )
 
     @property
@@ -349,7 +350,7 @@ class PlanProblem:
     def slot_times(self) -> list[datetime]:
         """Start of every slot and, last, the end of the horizon, in UTC."""
         start = self.slot_start.astimezone(UTC)
-        return [start + t * timedelta(hours=self.slot_hours) for t in range(self.n_slots + 1)]
+        return [start + t * timedelta(hours=self.interval_hours) for t in range(self.n_slots + 1)]
 
     @property
     def node_names(self) -> tuple[str, ...]:
@@ -362,7 +363,7 @@ class PlanProblem:
 
     def day_of(self, slot: int) -> int:
         """Whole periods of 24 hours between the first slot and the beginning of one."""
-        return int(slot * self.slot_hours / 24 + ROUNDING)
+        return int(slot * self.interval_hours / 24 + ROUNDING)
 
     @property
     def gpus_in_service(self) -> Counts:
@@ -430,18 +431,18 @@ class PlanProblem:
     @functools.cached_property
     def shares(self) -> Floats:
         """Share of a GPU that one instance of each profile counts for, shape (n_profiles,)."""
-        return _read_only([self.board.share(profile) for profile in self.profiles])
+        return _read_only([self.gpu_model.share(profile) for profile in self.profiles])
 
     @property
     def idle_words(self) -> str:
         """What becomes of GPUs that are not needed, and at which prices."""
         if self.prices is None:
-            return f"released; one that comes back is cut anew for {self.change_gpu_hours:.4g} GPU-hours"
+            return f"released; partitioning one again costs {self.change_gpu_hours:.4g} GPU-hours"
         known = ", ".join(self.prices.remaining_h) or "none"
         why = f" ({self.prices.basis})" if self.prices.basis else ""
         return (
-            f"parked at {self.prices.parked_price:.3g} of an hour{why}; emptied by run times of {known}, else for "
-            f"{self.prices.drain:.3g} GPU-hours; a layout is taken up for {self.prices.dress:.3g}"
+            f"idle and powered on at {self.prices.parked_price:.3g} of a GPU-hour{why}; draining costs the run times "
+            f"of {known}, else {self.prices.drain:.3g} GPU-hours; partitioning costs {self.prices.dress:.3g}"
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -467,8 +468,8 @@ class PlanProblem:
             tiers=texts,
             nodes=texts,
             demand=lambda demand: grid(demand, int, float),
-            board=board_from_plain,
-            change=lambda change: change_from_plain(board_from_plain(values["board"]), change),
+            gpu_model=board_from_plain,
+            change=lambda change: change_from_plain(board_from_plain(values["gpu_model"]), change),
             slot_start=datetime.fromisoformat,
             limits=lambda limits: from_plain(Limits, limits, "limits", quotas=_quotas),
             prices=_state_prices,
@@ -497,7 +498,7 @@ def _demand(given: ArrayLike) -> Floats:
         return _read_only(given)
     except (TypeError, ValueError) as error:
         expected = "numbers in three dimensions"
-        raise ScenarioError("plan problem: demand", expected, str(error), "Mend the demand.") from error
+        raise ScenarioError("plan problem: demand", expected, str(error), "Fix the demand.") from error
 
 
 def _plain(value: Any) -> Any:  # noqa: ANN401 - anything goes in, checks come later
@@ -505,21 +506,21 @@ def _plain(value: Any) -> Any:  # noqa: ANN401 - anything goes in, checks come l
     return value.item() if isinstance(value, np.generic) else value
 
 
-def _canonical(board: GpuModel, given: Mapping[str, int], what: str = "initial") -> dict[str, int]:
+def _canonical(gpu_model: GpuModel, given: Mapping[str, int], what: str = "initial") -> dict[str, int]:
     """Layout texts in canonical form and fixed order; each is proven to exist on the board."""
     counts: dict[str, int] = {}
     for text, gpus in given.items():
-        held = {p if p == WHOLE_GPU else board.profile(p).name: n for p, n in parse_layout(text).items()}
-        proof = prove(board, held)
+        held = {p if p == WHOLE_GPU else gpu_model.profile(p).name: n for p, n in parse_layout(text).items()}
+        proof = prove(gpu_model, held)
         if not proof:
-            expected = f"a layout of {board.name}"
-            raise GeometryError(f"{what} layout {text!r}", expected, proof.reason, "Mend it.")
+            expected = f"a layout of {gpu_model.name}"
+            raise GeometryError(f"{what} layout {text!r}", expected, proof.reason, "Fix the layout.")
         layout = format_layout(held)
         counts[layout] = counts.get(layout, 0) + _plain(gpus)
     return dict(sorted(counts.items()))
 
 
-def serves(board: GpuModel, instance: str, request: str) -> bool:
+def serves(gpu_model: GpuModel, instance: str, request: str) -> bool:
     """Whether an instance of one profile can do the work asked of another.
 
     What it needs for that is in :meth:`gpuplanner.hardware.gpu_models.MigProfile.serves`. A GPU that is not cut and an
@@ -528,20 +529,20 @@ def serves(board: GpuModel, instance: str, request: str) -> bool:
     Examples
     --------
     >>> from gpuplanner.hardware.gpu_models import load_gpu_model
-    >>> board = load_gpu_model("H100-80GB-SXM5")
-    >>> serves(board, "2g.20gb", "1g.20gb"), serves(board, "1g.20gb", "2g.20gb")
+    >>> gpu_model = load_gpu_model("H100-80GB-SXM5")
+    >>> serves(gpu_model, "2g.20gb", "1g.20gb"), serves(gpu_model, "1g.20gb", "2g.20gb")
     (True, False)
-    >>> serves(board, "2g.20gb", "1g.10gb+me"), serves(board, "gpu", "1g.10gb")
+    >>> serves(gpu_model, "2g.20gb", "1g.10gb+me"), serves(gpu_model, "gpu", "1g.10gb")
     (False, False)
     """
     if instance == request or WHOLE_GPU in (instance, request):
         return instance == request
-    return board.profile(instance).serves(board.profile(request))
+    return gpu_model.profile(instance).serves(gpu_model.profile(request))
 
 
 @functools.lru_cache(maxsize=256)
 def up_sets(
-    board: GpuModel, requests: Sequence[str], instances: Sequence[str]
+    gpu_model: GpuModel, requests: Sequence[str], instances: Sequence[str]
 ) -> tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]:
     """Sets of requests with the instances that can serve them, enough to decide every matching.
 
@@ -553,7 +554,7 @@ def up_sets(
     (((0,), (0,)), ((0, 1), (0, 1)), ((2,), (2,)))
     """
     able = [
-        frozenset(i for i, instance in enumerate(instances) if serves(board, instance, request))
+        frozenset(i for i, instance in enumerate(instances) if serves(gpu_model, instance, request))
         for request in requests
     ]
     unions: set[frozenset[int]] = set()

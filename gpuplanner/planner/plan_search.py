@@ -305,9 +305,7 @@ def calmed(
     return best
 
 
-def _calm_path(
-    fluid: Fluid, price: float, plans: Sequence[Counts], states: Sequence[Counts]
-) -> Counts | None:
+def _calm_path(fluid: Fluid, price: float, plans: Sequence[Counts], states: Sequence[Counts]) -> Counts | None:
     """The cheapest path if changes had another price; None if it still breaks the limit."""
     dear = replace(fluid, ways=fluid.ways.dearer(price))
     path = cheapest_path(dear, plans, [*states, *map(np.asarray, plans)])
@@ -410,9 +408,9 @@ def plan(
 def planned_within(problem: PlanProblem, method: str, calendars: int, effort: Effort) -> Plan:
     """A plan within limits that a search may share with others; see :func:`plan`."""
     if method not in METHODS:
-        raise ScenarioError("plan: method", f"one of {', '.join(METHODS)}", repr(method), "Choose one.")
+        raise ScenarioError("plan: method", f"one of {', '.join(METHODS)}", repr(method), "Choose another.")
     if not is_count(calendars, 1):
-        raise ScenarioError("plan: calendars", "a whole number of at least 1", repr(calendars), "Mend it.")
+        raise ScenarioError("plan: calendars", "a whole number from 1", repr(calendars), "Give --calendars 2.")
     began = time.perf_counter()
     fault = explain_limits(problem)
     if fault is not None:
@@ -480,8 +478,8 @@ def _plan_of(fluid: Fluid, state: State, method: str, stopped_by: str) -> Plan:
         changes=sum(fluid.changes(before, now) for before, now in pairs),
         departures=sum(fluid.departures(before, now) for before, now in pairs),
         reboots=node_reboots(problem, layouts, on, parked),
-        gpu_hours_on=float(on.sum()) * problem.slot_hours,
-        unmet_gpu_hours=float((unmet.sum(axis=(0, 2)) * problem.shares).sum() * problem.slot_hours),
+        gpu_hours_on=float(on.sum()) * problem.interval_hours,
+        unmet_gpu_hours=float((unmet.sum(axis=(0, 2)) * problem.shares).sum() * problem.interval_hours),
     )
 
 

@@ -104,7 +104,7 @@ def plan_fleet(pools: Mapping[str, PlanProblem], **how: Unpack[SearchArguments])
     Examples
     --------
     >>> from datetime import UTC, datetime
-    >>> hours = {"slot_start": datetime(2026, 11, 2, tzinfo=UTC), "slot_hours": 1, "tenants": ["ads"]}
+    >>> hours = {"slot_start": datetime(2026, 11, 2, tzinfo=UTC), "interval_hours": 1, "tenants": ["ads"]}
     >>> hours["change_gpu_hours"] = 0.05
     >>> pools = {
     ...     "old": PlanProblem("A100-40GB", 4, 4, profiles=["3g.20gb"], demand=[[[1, 2, 4]]], **hours),
@@ -170,7 +170,7 @@ def fleet_from_json(text: str) -> dict[str, tuple[Plan, PlanProblem]]:
     values = load_json(text, where="plan file", error=ScenarioError)
     if not isinstance(values, dict) or values.get("format") != FORMAT:
         found, problem = plan_from_plain(values)
-        return {problem.board.name: (found, problem)}
+        return {problem.gpu_model.name: (found, problem)}
     pools = values.get("pools")
     if set(values) != {"format", "pools"} or not isinstance(pools, dict):
         got = examples(sorted(values))
@@ -183,10 +183,10 @@ def fleet_from_json(text: str) -> dict[str, tuple[Plan, PlanProblem]]:
 
 
 def _check(pools: Mapping[str, PlanProblem]) -> None:
-    slots = {(p.slot_start, p.slot_hours, p.n_slots) for p in pools.values()}
+    slots = {(p.slot_start, p.interval_hours, p.n_slots) for p in pools.values()}
     if len(slots) != 1:
         got = "no pool" if not pools else f"{len(slots)} different ones"
-        raise ScenarioError("fleet", "pools over the same slots", got, "Give all pools the same slots.")
+        raise ScenarioError("fleet", "pools over the same intervals", got, "Give all the same.")
 
 
 def read_problems(path: str | Path) -> dict[str, PlanProblem]:
@@ -218,9 +218,9 @@ def read_problems(path: str | Path) -> dict[str, PlanProblem]:
     pools = values.get("pools")
     if pools is None:
         found = PlanProblem.from_dict(_problem(values))
-        return {found.board.name: found}
+        return {found.gpu_model.name: found}
     if not isinstance(pools, dict) or not all(isinstance(pool, dict) for pool in pools.values()):
-        raise ScenarioError(str(path), _EXPECTED, "'pools' of another kind", "Mend it.")
+        raise ScenarioError(str(path), _EXPECTED, "'pools' of another kind", "Fix 'pools'.")
     return {str(name): PlanProblem.from_dict(_problem(pool)) for name, pool in pools.items()}
 
 
@@ -247,7 +247,7 @@ _PRICED = {
 # Costs can be set side by side where these are the same.
 _ALIKE = (
     "slot_start",
-    "slot_hours",
+    "interval_hours",
     "tenants",
     "profiles",
     "on_price",
@@ -402,6 +402,6 @@ def _check_alike(name: str, variant: PlanProblem, problem: PlanProblem) -> None:
     if not other and not np.array_equal(variant.admitted, problem.admitted):
         other = ["demand within quotas"]
     if other:
-        expected = "the slots, prices and demand within quotas of the problem as it stands"
-        todo = "Change other limits only: costs could not be compared."
+        expected = "the intervals, prices and demand within quotas of the problem"
+        todo = "Change other limits only: else costs are not comparable."
         raise ScenarioError(f"price of limits, {name!r}", expected, f"another {', '.join(other)}", todo)

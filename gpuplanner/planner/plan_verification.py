@@ -62,11 +62,11 @@ def state_changes(plan: Plan, problem: PlanProblem) -> StateChanges:
             never_cut = problem.gpus - sum(gpus for layout, gpus in on.items() if layout != WHOLE_GPU)
             found.changes += max(0, on_later[WHOLE_GPU] - never_cut)
             continue
-        prices, board = problem.prices, problem.board
+        prices, gpu_model = problem.prices, problem.gpu_model
         held, held_later = _with_uncut(problem, on + kept), _with_uncut(problem, on_later + kept_later)
         taken, given = held_later - held, held - held_later
         found.changes += taken.total()
-        found.cost += sum(gpus * prices.drain_of(board, layout) for layout, gpus in emptied.items())
+        found.cost += sum(gpus * prices.drain_of(gpu_model, layout) for layout, gpus in emptied.items())
         found.cost += woken.total() * prices.wake
         found.cost += sum(gpus * prices.dress_of(layout) for layout, gpus in taken.items())
         found.cost += sum(gpus * prices.strip_of(layout) for layout, gpus in given.items())
@@ -82,19 +82,19 @@ def parked_faults(plan: Plan, problem: PlanProblem) -> Iterator[str]:
         return
     if problem.prices is None:
         if plan.parked.any():
-            yield "parked: GPUs that are not needed are released, yet some are said to keep a layout"
+            yield "parked: GPUs that are not needed are released, yet some keep a layout"
         return
     if WHOLE_GPU in plan.layouts and plan.parked[:, plan.layouts.index(WHOLE_GPU)].any():
-        yield "parked: GPUs that are not cut are not counted, they are what is left"
+        yield "parked: full GPUs are not counted, they are the rest"
     held = plan.counts + plan.parked
     cut = held[:, [text != WHOLE_GPU for text in plan.layouts]].sum(axis=1)
     kept = max(problem.whole_gpus_kept, problem.limits.whole_nodes_kept * problem.gpus_per_node)
     for what, gpus, most in (
-        ("on or parked", held.sum(axis=1), power_for(problem)),
-        ("cut", cut, min(problem.gpus - kept, power_for(problem, cut=True))),
+        ("powered on", held.sum(axis=1), power_for(problem)),
+        ("partitioned", cut, min(problem.gpus - kept, power_for(problem, cut=True))),
     ):
         for slot in np.flatnonzero(gpus > most)[:1].tolist():
-            yield f"slot {slot}: {gpus[slot]} GPUs are {what}, there may be {most}"
+            yield f"interval {slot}: {gpus[slot]} GPUs are {what}, at most {most} allowed"
 
 
 def _by_layout(plan: Plan, counts: list[int]) -> Counter[str]:
@@ -138,7 +138,7 @@ def verify(plan: Plan, problem: PlanProblem, layout_plan: pl.DataFrame | None = 
     >>> verify(best, problem)
     []
     >>> verify(replace(best, changes=7), problem)
-    ['changes: the plan says 7, its counts say 1']
+    ['changes: the plan states 7, its counts give 1']
     """
     if not plan.found:
         faults = list(_claim_faults(plan, problem))
@@ -177,7 +177,7 @@ def _shape_faults(plan: Plan, problem: PlanProblem) -> Iterator[str]:
     elif not np.issubdtype(plan.counts.dtype, np.integer):
         yield f"counts: not whole numbers but {plan.counts.dtype}"
     elif (plan.counts < 0).any():
-        yield f"counts: below 0 in slot {int(np.argwhere(plan.counts < 0)[0][0])}"
+        yield f"counts: below 0 in interval {int(np.argwhere(plan.counts < 0)[0][0])}"
     if plan.unmet.shape != problem.demand.shape:
         yield f"unmet: the shape is {plan.unmet.shape}, expected {problem.demand.shape}"
     elif not np.isfinite(plan.unmet).all():
@@ -196,7 +196,7 @@ def _layout_faults(plan: Plan, problem: PlanProblem) -> Iterator[str]:
     for text in plan.layouts:
         try:
             held = parse_layout(text)
-            proof = prove(problem.board, held)
+            proof = prove(problem.gpu_model, held)
         except GpuPlannerError as error:
             yield f"layouts: {error}"
             continue
@@ -211,9 +211,9 @@ def _limit_faults(plan: Plan, problem: PlanProblem) -> Iterator[str]:
     is_cut = [text != WHOLE_GPU for text in plan.layouts]
     whole = problem.gpus_in_service - plan.counts[:, is_cut].sum(axis=1)
     for slot in np.flatnonzero(on > problem.gpus_in_service).tolist():
-        yield f"slot {slot}: {on[slot]} GPUs are on, {problem.gpus_in_service[slot]} are in service"
+        yield f"interval {slot}: {on[slot]} GPUs are on, {problem.gpus_in_service[slot]} are in service"
     for slot in np.flatnonzero(whole < problem.whole_gpus_kept).tolist():
-        yield f"slot {slot}: {whole[slot]} GPUs are whole, {problem.whole_gpus_kept} are to be kept so"
+        yield f"interval {slot}: {whole[slot]} GPUs are full, {problem.whole_gpus_kept} must stay full"
     if plan.method == "static" and len(plan.counts) and (plan.counts != plan.counts[0]).any():
         yield "counts: they change, yet the method is static"
 
@@ -225,12 +225,12 @@ def _shortage_faults(plan: Plan, problem: PlanProblem, demand: Floats) -> Iterat
         tenant, profile, slot = np.argwhere(below | above)[0]
         yield (
             f"unmet: {plan.unmet[tenant, profile, slot]:.6g} of {demand[tenant, profile, slot]:.6g} "
-            f"for {problem.tenants[tenant]}, {problem.profiles[profile]}, slot {slot}"
+            f"for {problem.tenants[tenant]}, {problem.profiles[profile]}, interval {slot}"
         )
         return
     held = [parse_layout(text) for text in plan.layouts]
     supply = sorted({name for counts in held for name in counts})
-    able = [[i for i in supply if serves(problem.board, i, request)] for request in problem.profiles]
+    able = [[i for i in supply if serves(problem.gpu_model, i, request)] for request in problem.profiles]
     pooled, left = demand.sum(axis=0), plan.unmet.sum(axis=0)
     prices = np.array(problem.unmet_price)
     for slot, steps in enumerate(_missing_steps(problem)):
@@ -242,12 +242,12 @@ def _shortage_faults(plan: Plan, problem: PlanProblem, demand: Floats) -> Iterat
         matching = Matching(able, instances)
         for request in range(len(problem.profiles)):
             if matching.serve(request, int(served[request])) < served[request]:
-                yield f"slot {slot}: more is said to be served than the instances can serve"
+                yield f"interval {slot}: the plan serves more than the instances can"
                 break
         hourly = float((plan.unmet[:, :, slot] * prices[:, None] * problem.shares).sum())
-        stated, least = hourly * problem.slot_hours, _least_shortage(steps, Matching(able, instances))
+        stated, least = hourly * problem.interval_hours, _least_shortage(steps, Matching(able, instances))
         if not _near(stated, least):
-            yield f"slot {slot}: unmet demand is priced {stated:.6g}, but these counts leave {least:.6g} at the least"
+            yield f"interval {slot}: unmet demand is priced {stated:.6g}, these counts leave {least:.6g} at the least"
     yield from _order_faults(plan, problem, demand)
 
 
@@ -265,7 +265,7 @@ def _missing_steps(problem: PlanProblem) -> list[list[list[tuple[int, float]]]]:
         for profile, share in enumerate(problem.shares.tolist()):
             wanted = demand[dearest, profile, slot]
             ends = np.append(0.0, np.cumsum(wanted))
-            price = [problem.unmet_price[i] * share * problem.slot_hours for i in dearest]
+            price = [problem.unmet_price[i] * share * problem.interval_hours for i in dearest]
             worth = np.append(0.0, np.cumsum(np.array(price) * wanted))
             needed = math.ceil(float(ends[-1]) - 1e-9)
             near = np.concatenate([np.floor(ends), np.ceil(ends), [0, needed]]).clip(0, needed)
@@ -301,7 +301,7 @@ def _order_faults(plan: Plan, problem: PlanProblem, demand: Floats) -> Iterator[
         tenant, profile, slot = wrong[0]
         yield (
             f"unmet: {problem.tenants[tenant]} lacks {plan.unmet[tenant, profile, slot]:.6g} of "
-            f"{problem.profiles[profile]} in slot {slot}; by tier it is {expected[tenant, profile, slot]:.6g}"
+            f"{problem.profiles[profile]} in interval {slot}; by tier it is {expected[tenant, profile, slot]:.6g}"
         )
 
 
@@ -309,12 +309,12 @@ def _total_faults(plan: Plan, problem: PlanProblem) -> Iterator[str]:
     found = state_changes(plan, problem)
     for name in ("changes", "departures"):
         if getattr(plan, name) != getattr(found, name):
-            yield f"{name}: the plan says {getattr(plan, name)}, its counts say {getattr(found, name)}"
-    on_hours = float(plan.counts.sum()) * problem.slot_hours
-    unmet_hours: Floats = (plan.unmet * problem.shares[:, None]).sum(axis=(1, 2)) * problem.slot_hours
+            yield f"{name}: the plan states {getattr(plan, name)}, its counts give {getattr(found, name)}"
+    on_hours = float(plan.counts.sum()) * problem.interval_hours
+    unmet_hours: Floats = (plan.unmet * problem.shares[:, None]).sum(axis=(1, 2)) * problem.interval_hours
     objective = problem.on_price * on_hours + float(unmet_hours @ np.array(problem.unmet_price)) + found.cost
     if problem.prices is not None:
-        idle_hours = problem.gpus * problem.n_slots * problem.slot_hours - on_hours
+        idle_hours = problem.gpus * problem.n_slots * problem.interval_hours - on_hours
         objective += problem.prices.parked_price * idle_hours
     for name, said, counted in (
         ("gpu_hours_on", plan.gpu_hours_on, on_hours),
@@ -322,7 +322,7 @@ def _total_faults(plan: Plan, problem: PlanProblem) -> Iterator[str]:
         ("objective", plan.objective, objective),
     ):
         if not _near(said, counted):
-            yield f"{name}: the plan says {said}, its counts say {counted:.9g}"
+            yield f"{name}: the plan states {said}, its counts give {counted:.9g}"
 
 
 def _gap_faults(plan: Plan) -> Iterator[str]:
@@ -335,7 +335,7 @@ def _gap_faults(plan: Plan) -> Iterator[str]:
     proven = distance <= _TOLERANCE * max(1.0, plan.objective)
     gap = 0.0 if proven else distance / max(1e-12, plan.objective)
     if not math.isclose(plan.gap, gap, abs_tol=_TOLERANCE):
-        yield f"gap: the plan says {plan.gap}, objective and bound say {gap}"
+        yield f"gap: the plan states {plan.gap}, objective and bound give {gap}"
     if proven != (plan.status == "optimal"):
         yield f"status: {plan.status}, while the bound {'is' if proven else 'is not'} reached"
 

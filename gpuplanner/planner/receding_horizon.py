@@ -77,8 +77,9 @@ def weigh(
     >>> from datetime import UTC, datetime
     >>> from gpuplanner.planner.plan_search import plan
     >>> problem = PlanProblem(
-    ...     board="A100-40GB", gpus=3, gpus_per_node=2, slot_start=datetime(2026, 11, 2, tzinfo=UTC), slot_hours=1,
-    ...     tenants=["ads"], profiles=["gpu"], demand=[[[1, 1, 1]]], initial={"gpu": 3}, change_gpu_hours=0.0,
+    ...     gpu_model="A100-40GB", gpus=3, gpus_per_node=2, slot_start=datetime(2026, 11, 2, tzinfo=UTC),
+    ...     interval_hours=1, tenants=["ads"], profiles=["gpu"], demand=[[[1, 1, 1]]],
+    ...     initial={"gpu": 3}, change_gpu_hours=0.0,
     ... )
     >>> fewer = plan(problem)
     >>> paths = np.array([[[1.0, 1.0, 1.0]], [[3.0, 3.0, 3.0]]])
@@ -105,9 +106,7 @@ def rows_of(layouts: Sequence[str], counts: Counts) -> list[Mapping[str, int]]:
     return [dict(zip(layouts, row, strict=True)) for row in counts.tolist()]
 
 
-def standing_plan(
-    plan: Plan, problem: PlanProblem, course: Sequence[Mapping[str, int]] | None = None
-) -> Plan:
+def standing_plan(plan: Plan, problem: PlanProblem, course: Sequence[Mapping[str, int]] | None = None) -> Plan:
     """A plan that keeps the layouts before the first slot, or goes on with a course of them and stays at its last."""
     rows: list[Mapping[str, int]] = list(course) if course else [problem.initial or {}]
     rows = (rows + rows[-1:] * problem.n_slots)[: problem.n_slots]
@@ -201,8 +200,8 @@ def roll(
     --------
     >>> from datetime import UTC, datetime
     >>> problem = PlanProblem(
-    ...     board="A100-40GB", gpus=3, gpus_per_node=2, slot_start=datetime(2026, 11, 2, tzinfo=UTC),
-    ...     slot_hours=0.1, tenants=["ads"], profiles=["7g.40gb"], demand=[[[1, 0, 1, 2]]],
+    ...     gpu_model="A100-40GB", gpus=3, gpus_per_node=2, slot_start=datetime(2026, 11, 2, tzinfo=UTC),
+    ...     interval_hours=0.1, tenants=["ads"], profiles=["7g.40gb"], demand=[[[1, 0, 1, 2]]],
     ...     change_gpu_hours=0.3,
     ... )
     >>> naive = roll(problem, lambda slot: problem.demand[:, :, [slot] * 4], horizon=4)
@@ -214,7 +213,7 @@ def roll(
     """
     if not (is_count(commit, 1) and is_count(horizon, commit)):
         expected = "whole numbers, commit at least 1 and horizon no less than commit"
-        raise ScenarioError("roll", expected, f"commit {commit!r} and horizon {horizon!r}", "Mend them.")
+        raise ScenarioError("roll", expected, f"commit {commit!r} and horizon {horizon!r}", "Fix these.")
     now, kept = problem.initial, problem.parked
     done: list[Mapping[str, int]] = []
     idle: list[Mapping[str, int]] = []
@@ -226,7 +225,7 @@ def roll(
         part = stretch(problem, slots, believed, now, kept)
         ahead = plan(part, **how)
         if not ahead.found:
-            where = f"plan at slot {slots.start}"
+            where = f"plan at interval {slots.start}"
             raise InfeasiblePlanError(where, "a plan", ahead.status, ahead.explanation)
         standing = None if accept is None or now is None else standing_plan(ahead, part, course)
         if accept is None or standing is None or accept(slots.start, part, standing, ahead):
@@ -254,9 +253,7 @@ def stretch(
     available = None if problem.available is None else problem.available[slots.start : slots.stop]
     start = problem.slot_times[slots.start]
     kept = None if problem.prices is None else parked
-    return replace(
-        problem, slot_start=start, demand=demand, available=available, initial=initial, parked=kept
-    )
+    return replace(problem, slot_start=start, demand=demand, available=available, initial=initial, parked=kept)
 
 
 def _counts_of(
@@ -265,8 +262,7 @@ def _counts_of(
     """Layouts in use, and counts of GPUs on and parked, shape (n, n_layouts) each, from rows by layout text."""
     layouts = tuple(dict.fromkeys(text for row in (*on, *parked) for text, gpus in row.items() if gpus))
     counts, kept = (
-        np.array([[row.get(text, 0) for text in layouts] for row in rows], dtype=np.int64)
-        for rows in (on, parked)
+        np.array([[row.get(text, 0) for text in layouts] for row in rows], dtype=np.int64) for rows in (on, parked)
     )
     return layouts, counts.reshape(len(on), len(layouts)), kept.reshape(len(parked), len(layouts))
 
@@ -275,8 +271,8 @@ def _believed(problem: PlanProblem, given: ArrayLike, slots: range) -> Floats:
     demand = np.asarray(given, dtype=np.float64)
     expected = problem.demand.shape[:2]
     if demand.ndim != 3 or demand.shape[:2] != expected or demand.shape[2] < len(slots):
-        where = f"forecast at slot {slots.start}"
+        where = f"forecast at interval {slots.start}"
         shape = f"the shape ({expected[0]}, {expected[1]}, at least {len(slots)})"
-        todo = "Give the demand of all tenants and profiles for the slots from this one on."
+        todo = "Give the demand of all teams and profiles from this interval on."
         raise ScenarioError(where, shape, str(demand.shape), todo)
     return demand[:, :, : len(slots)]

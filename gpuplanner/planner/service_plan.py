@@ -72,7 +72,7 @@ class ServicePlan:
 
     Parameters
     ----------
-    board : GpuModel
+    gpu_model : GpuModel
         Board of every GPU.
     latency_share : float
         Share of the latency limit that a batch may take.
@@ -88,7 +88,7 @@ class ServicePlan:
         Time that the search took [s].
     """
 
-    board: GpuModel
+    gpu_model: GpuModel
     latency_share: float
     gpus: int
     bound: int
@@ -100,7 +100,7 @@ class ServicePlan:
 
     def __repr__(self) -> str:
         state = "proven fewest" if self.proven else f"at least {self.bound} and {self.slices_bound}"
-        return f"<ServicePlan: {self.gpus} {self.board.name}, {self.slices} compute slices ({state})>"
+        return f"<ServicePlan: {self.gpus} {self.gpu_model.name}, {self.slices} compute slices ({state})>"
 
     @property
     def proven(self) -> bool:
@@ -112,7 +112,7 @@ class ServicePlan:
         rows = [asdict(segment) | {"instances": segment.instances} for segment in self.segments]
         names = ("gpus", "bound", "slices", "slices_bound", "proven", "seconds", "latency_share")
         known = {name: getattr(self, name) for name in names}
-        return known | {"board": self.board.name, "segments": rows, "layouts": list(self.layouts)}
+        return known | {"gpu_model": self.gpu_model.name, "segments": rows, "layouts": list(self.layouts)}
 
 
 def numbered(choices: Choices, sizing: Sizing) -> tuple[tuple[Segment, ...], tuple[str, ...]]:
@@ -164,14 +164,13 @@ def services_to_json(
     >>> verify_services(*services_from_json(text))
     []
     >>> verify_services(*services_from_json(text.replace("340.0", "440.0")))
-    ['bert: 440 requests/s asked for, its instances serve 400']
+    ['bert: 440 requests/s requested, its instances serve 400']
     """
     values = plan.to_dict()
     del values["seconds"]
-    values |= {"format": FORMAT, "board": to_plain(plan.board)}
+    values |= {"format": FORMAT, "gpu_model": to_plain(plan.gpu_model)}
     values["asked"] = [
-        {"service": name, "rate_per_s": rate, "latency_ms": latencies.get(name)}
-        for name, rate in rates.items()
+        {"service": name, "rate_per_s": rate, "latency_ms": latencies.get(name)} for name, rate in rates.items()
     ]
     values["measured"] = profiles.select(ServiceProfiles.column_names()).to_dicts()
     return to_json(values)
@@ -202,7 +201,7 @@ def services_from_json(
         if isinstance(error, ScenarioError):
             raise
         expected = "JSON written by 'gpuplanner plan --services -o'"
-        raise ScenarioError(_WHERE, expected, repr(error), "Make it anew.") from error
+        raise ScenarioError(_WHERE, expected, repr(error), "Write the plan again.") from error
     return plan, check(profiles, ServiceProfiles, where=_WHERE), rates, latencies
 
 
@@ -211,10 +210,10 @@ def _plan_of(values: dict[str, Any]) -> ServicePlan:
     for row in values["segments"]:
         parts = {name: row[name] for name in Segment.__dataclass_fields__}
         segments.append(Segment(**{**parts, "gpus": tuple(row["gpus"])}))
-    board, layouts = board_from_plain(values["board"]), tuple(values["layouts"])
+    gpu_model, layouts = board_from_plain(values["gpu_model"]), tuple(values["layouts"])
     names = ("latency_share", "gpus", "bound", "slices", "slices_bound")
     told = {name: values[name] for name in names}
-    return ServicePlan(board=board, segments=tuple(segments), layouts=layouts, seconds=0.0, **told)
+    return ServicePlan(gpu_model=gpu_model, segments=tuple(segments), layouts=layouts, seconds=0.0, **told)
 
 
 LATENCY_SHARE = 0.45
@@ -229,7 +228,7 @@ def plan_services(
     profiles: pl.DataFrame,
     rates: Mapping[str, float],
     latencies: Mapping[str, float],
-    board: GpuModel | str = BOARD,
+    gpu_model: GpuModel | str = BOARD,
     *,
     latency_share: float = LATENCY_SHARE,
     method: str = "joint",
@@ -250,7 +249,7 @@ def plan_services(
         Requests of each service [1/s].
     latencies : mapping of str to float
         Longest time from a request to its answer, by service [ms].
-    board : GpuModel or str
+    gpu_model : GpuModel or str
         Board of every GPU, on which the profiles were measured.
     latency_share : float
         Share of the limit that a batch may take, above 0 and at most 1; see :data:`LATENCY_SHARE`. At 1 the
@@ -303,10 +302,10 @@ def plan_services(
     began = time.perf_counter()
     effort = Effort.begin(time_limit_s=time_limit_s, seed=seed, solver=solver, work_limit=work_limit)
     _require_arguments(latency_share, method)
-    board = as_board(board)
+    gpu_model = as_board(gpu_model)
     profiles = check(profiles, ServiceProfiles, where="service profiles")
     demands = service_demands(rates, latencies, profiles["service"].unique().to_list())
-    choices = choices_for(profiles, demands, board, latency_share)
+    choices = choices_for(profiles, demands, gpu_model, latency_share)
     floor = least(choices)
     start = sized_alone(choices)
     sized = BoundedSizing(start, floor.gpus, floor.slices)
@@ -314,7 +313,7 @@ def plan_services(
         sized = sized_jointly(choices, floor, start, effort)
     segments, layouts = numbered(choices, sized.sizing)
     return ServicePlan(
-        board=board,
+        gpu_model=gpu_model,
         latency_share=latency_share,
         gpus=len(layouts),
         bound=sized.gpus,
@@ -332,7 +331,7 @@ def _require_arguments(latency_share: float, method: str) -> None:
         raise ScenarioError("latency_share", expected, repr(latency_share), "Choose one.")
     if method not in METHODS:
         expected = f"one of {', '.join(METHODS)}"
-        raise ScenarioError("plan_services: method", expected, repr(method), "Choose one.")
+        raise ScenarioError("plan_services: method", expected, repr(method), "Choose one of these.")
 
 
 _TOLERANCE = 2e-6
@@ -367,9 +366,9 @@ def verify_services(
     >>> verify_services(plan, profiles, {"bert": 340.0}, {"bert": 200.0})
     []
     >>> verify_services(plan, profiles, {"bert": 500.0}, {"bert": 200.0})
-    ['bert: 500 requests/s asked for, its instances serve 400']
+    ['bert: 500 requests/s requested, its instances serve 400']
     >>> verify_services(replace(plan, slices=3), profiles, {"bert": 340.0}, {"bert": 200.0})[0]
-    'slices: the plan says 3, its segments have 4'
+    'slices: the plan states 3, its segments have 4'
     """
     faults = list(_demand_faults(plan, rates))
     for segment in plan.segments:
@@ -384,9 +383,9 @@ def _demand_faults(plan: ServicePlan, rates: Mapping[str, float]) -> Iterator[st
         served[segment.service] += len(segment.gpus) * segment.throughput_per_s
     for name, rate in rates.items():
         if served.get(name, 0.0) < rate * (1 - _TOLERANCE):
-            yield f"{name}: {rate:g} requests/s asked for, its instances serve {served.get(name, 0.0):g}"
+            yield f"{name}: {rate:g} requests/s requested, its instances serve {served.get(name, 0.0):g}"
     for name in sorted(set(served) - {name for name, rate in rates.items() if rate > 0}):
-        yield f"{name}: it has instances, yet nobody asked for it"
+        yield f"{name}: it has instances, but no requests"
 
 
 def _segment_faults(
@@ -415,7 +414,7 @@ def _segment_faults(
         allowed = f"{plan.latency_share:g} of {limit:g} ms"
         yield f"{where}: a batch takes {1000 * measured['latency_s'][0]:g} ms, allowed are {allowed}"
     try:
-        slices = plan.board.profile(segment.profile).compute_slices
+        slices = plan.gpu_model.profile(segment.profile).compute_slices
     except GpuPlannerError as error:
         yield f"{where}: {error}"
         return
@@ -441,12 +440,12 @@ def _gpu_faults(plan: ServicePlan) -> Iterator[str]:
         held = dict(on_gpu[gpu])
         try:
             said = parse_layout(text)
-            proof = prove(plan.board, held)
+            proof = prove(plan.gpu_model, held)
         except GpuPlannerError as error:
             yield f"GPU {gpu}: {error}"
             continue
         if said != held:
-            yield f"GPU {gpu}: the layout says {said}, the segments put {held} there"
+            yield f"GPU {gpu}: the layout has {said}, the segments {held}"
         if not proof:
             yield f"GPU {gpu}: impossible: {proof.reason}"
         if not held:
@@ -456,9 +455,9 @@ def _gpu_faults(plan: ServicePlan) -> Iterator[str]:
 def _total_faults(plan: ServicePlan) -> Iterator[str]:
     slices = sum(len(segment.gpus) * segment.compute_slices for segment in plan.segments)
     if plan.slices != slices:
-        yield f"slices: the plan says {plan.slices}, its segments have {slices}"
+        yield f"slices: the plan states {plan.slices}, its segments have {slices}"
     if plan.gpus != len(plan.layouts):
-        yield f"gpus: the plan says {plan.gpus}, there are {len(plan.layouts)} layouts"
+        yield f"gpus: the plan states {plan.gpus}, there are {len(plan.layouts)} layouts"
     for name, low, high in (
         ("bound", plan.bound, plan.gpus),
         ("slices_bound", plan.slices_bound, plan.slices),

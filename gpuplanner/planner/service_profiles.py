@@ -102,7 +102,7 @@ def read_service_demands(
     if unpaired:
         what = f"{rates} and {latencies}, row {row}"
         expected = f"the same services marked {NOT_SERVED}"
-        raise TraceFormatError(what, expected, examples(unpaired), "Mend one file.")
+        raise TraceFormatError(what, expected, examples(unpaired), "Fix one of the files.")
     return asked, limits
 
 
@@ -127,7 +127,7 @@ def _number(cell: str, where: str) -> float:
         value = math.nan
     if not (math.isfinite(value) and value >= 0):
         expected = f"a number of at least 0, or {NOT_SERVED}"
-        raise TraceFormatError(where, expected, repr(cell[:40]), "Mend the cell.")
+        raise TraceFormatError(where, expected, repr(cell[:40]), f"Fix this cell: a number or {NOT_SERVED}.")
     return value
 
 
@@ -171,7 +171,7 @@ class ServiceProfiles(dy.Schema):
 
 
 def read_service_profiles(
-    folder: str | Path, board: GpuModel | str = BOARD, *, throughput_of: ThroughputOf = "process"
+    folder: str | Path, gpu_model: GpuModel | str = BOARD, *, throughput_of: ThroughputOf = "process"
 ) -> pl.DataFrame:
     r"""Read a folder with one profile file a service, as ParvaGPU publishes them.
 
@@ -183,7 +183,7 @@ def read_service_profiles(
     ----------
     folder : str or Path
         Folder of the files; ``bert.csv`` is the service ``bert``.
-    board : GpuModel or str
+    gpu_model : GpuModel or str
         Board on which they were measured; it says which sizes there are.
     throughput_of : {"process", "instance"}
         Whose throughput the files state. In ParvaGPU's it is that of one process: throughput times latency is
@@ -218,7 +218,7 @@ def read_service_profiles(
     ...     read_service_profiles(folder).rows()
     [('bert', 1, 8, 2, 200.0, 0.08), ('bert', 7, 8, 2, 0.0, 0.0)]
     """
-    board = as_board(board)
+    gpu_model = as_board(gpu_model)
     if throughput_of not in ("process", "instance"):
         raise TraceFormatError("throughput_of", "'process' or 'instance'", repr(throughput_of), "Choose one.")
     files = sorted(path for path in Path(folder).glob("*.csv") if not path.name.startswith("."))
@@ -226,19 +226,19 @@ def read_service_profiles(
         got = "none" if Path(folder).is_dir() else "no such folder"
         expected = "a folder with a profile file (*.csv) for each service"
         raise TraceFormatError(str(folder), expected, got, "Check it.")
-    table = pl.concat([_read_file(path, board) for path in files])
+    table = pl.concat([_read_file(path, gpu_model) for path in files])
     if throughput_of == "instance":
         return table
     _refuse_whole_instances(table, str(folder))
     return table.with_columns(pl.col("throughput_per_s") * pl.col("processes"))
 
 
-def _read_file(path: Path, board: GpuModel) -> pl.DataFrame:
+def _read_file(path: Path, gpu_model: GpuModel) -> pl.DataFrame:
     """Rows of one file; any row that cannot be used is an error, since a plan would rest on what is missing."""
     rows = read_rows([path], COLUMNS, source="service profiles")
-    sizes = sorted(smallest_of_compute(board))
+    sizes = sorted(smallest_of_compute(gpu_model))
     throughput, latency = pl.col("throughput_per_s"), pl.col("latency_s")
-    known = f"{board.name} has instances of {', '.join(map(str, sizes))} compute slices"
+    known = f"{gpu_model.name} has instances of {', '.join(map(str, sizes))} compute slices"
     faults: dict[str, pl.Expr] = {
         f"{header}: not a whole number above 0": (pl.col(name) < 1) | (pl.col(name) % 1 != 0)
         for name, header in _COUNT_HEADERS.items()
@@ -259,7 +259,7 @@ def _refuse_rows(path: Path, rejects: list[dict[str, Any]]) -> None:
     listed = [f"line {reject['row']}: {reject['reason']} ({reject['raw'][:60]})" for reject in rejects]
     got = f"{len(rejects)} unusable row(s): {examples(listed)}"
     expected = "five figures a row that a measurement can give"
-    raise TraceFormatError(str(path), expected, got, "Mend or remove them.")
+    raise TraceFormatError(str(path), expected, got, "Fix or remove these lines.")
 
 
 def _refuse_whole_instances(table: pl.DataFrame, folder: str) -> None:

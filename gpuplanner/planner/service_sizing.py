@@ -59,13 +59,13 @@ class InstanceOption:
 class Choices:
     """All that can be chosen from, as arrays.
 
-    - ``board``: Board of every GPU.
+    - ``gpu_model``: Board of every GPU.
     - ``options``: By service, smallest instance first.
     - ``layouts``: Instances of one GPU; every way to cut it is part of one of them.
     - ``rate_per_s``: Requests of each service [1/s].
     """
 
-    board: GpuModel
+    gpu_model: GpuModel
     options: tuple[InstanceOption, ...]
     layouts: tuple[dict[str, int], ...]
     rate_per_s: dict[str, float]
@@ -108,18 +108,18 @@ class LeastSlices:
 
 
 def choices_for(
-    profiles: pl.DataFrame, demands: Mapping[str, ServiceDemand], board: GpuModel, latency_share: float
+    profiles: pl.DataFrame, demands: Mapping[str, ServiceDemand], gpu_model: GpuModel, latency_share: float
 ) -> Choices:
     """Keep the best setting of each service and size that answers in time.
 
     Only throughput and the size of the instance matter to a plan, so the setting with the most throughput
     replaces all others that answer in time; of equals the quickest, then that with fewest processes.
     """
-    of_size = smallest_of_compute(board)
+    of_size = smallest_of_compute(gpu_model)
     if strange := sorted(set(profiles["compute_slices"].to_list()) - set(of_size)):
         expected = f"instances of {', '.join(map(str, of_size))} compute slices"
-        todo = "Give the board on which they were measured."
-        raise GeometryError(f"service profiles on {board.name}", expected, examples(strange), todo)
+        todo = "Give the GPU model on which they were measured: --gpu-model."
+        raise GeometryError(f"service profiles on {gpu_model.name}", expected, examples(strange), todo)
     allowed_s = [demand.latency_ms / 1000 * latency_share for demand in demands.values()]
     asked = pl.DataFrame({"service": list(demands), "allowed_s": allowed_s}, schema=_ASKED)
     ran = profiles.filter(pl.col("throughput_per_s") > 0).join(asked, on="service")
@@ -133,8 +133,8 @@ def choices_for(
     options = tuple(InstanceOption(r.pop("service"), of_size[r.pop("compute_slices")], **r) for r in rows)
     names = sorted({option.profile.name for option in options})
     rates = {name: demand.rate_per_s for name, demand in demands.items()}
-    layouts = tuple(pareto_counts(board, names)) if names else ()
-    return Choices(board, options, layouts, rates)
+    layouts = tuple(pareto_counts(gpu_model, names)) if names else ()
+    return Choices(gpu_model, options, layouts, rates)
 
 
 def least(choices: Choices) -> LeastSlices:
@@ -147,8 +147,8 @@ def least(choices: Choices) -> LeastSlices:
         compute[service] = least_weight(throughput, [o.profile.compute_slices for o in options], rate)
         memory[service] = least_weight(throughput, [o.profile.memory_slices for o in options], rate)
     slices = sum(compute.values())
-    board = choices.board
-    gpus = max(-(-slices // board.compute_slices), -(-sum(memory.values()) // board.memory_slices))
+    gpu_model = choices.gpu_model
+    gpus = max(-(-slices // gpu_model.compute_slices), -(-sum(memory.values()) // gpu_model.memory_slices))
     if gpus > MAX_GPUS:
         expected = f"a demand for at most {MAX_GPUS} GPUs"
         todo = "Are the rates in requests per second?"
@@ -258,9 +258,7 @@ def first_fit(choices: Choices, instances: Counts) -> Counts:
     return on
 
 
-def _add(
-    groups: list[tuple[Content, int]], position: int, left: int, room: Counts
-) -> list[tuple[Content, int]]:
+def _add(groups: list[tuple[Content, int]], position: int, left: int, room: Counts) -> list[tuple[Content, int]]:
     """First fit of so many instances of one profile onto groups of like GPUs, then onto new ones."""
     packed: list[tuple[Content, int]] = []
     for content, gpus in [*groups, ((0,) * room.shape[1], left)]:
@@ -313,7 +311,7 @@ def sized_jointly(choices: Choices, floor: LeastSlices, start: Sizing, effort: E
     return found
 
 
-def program(choices: Choices, floor: LeastSlices, aim: Aim, most_gpus: int) -> LinearModel:
+def program(choices: Choices, floor: LeastSlices, aim: Aim, peak_gpus: int) -> LinearModel:
     """The model."""
     model = LinearModel()
     options, layouts = choices.options, choices.layouts
@@ -327,7 +325,7 @@ def program(choices: Choices, floor: LeastSlices, aim: Aim, most_gpus: int) -> L
     )
     n_layouts = len(layouts)
     names = [f"on_{layout}" for layout in range(n_layouts)]
-    on = model.add_columns(names, cost=[aim == "gpus"] * n_layouts, high=[most_gpus] * n_layouts)
+    on = model.add_columns(names, cost=[aim == "gpus"] * n_layouts, high=[peak_gpus] * n_layouts)
     for number, service in enumerate(choices.rate_per_s):
         own = choices.of(service)
         model.add_row(f"rate_{number}", instances[own], [served[option] for option in own], ">=", 1.0)
@@ -340,13 +338,11 @@ def program(choices: Choices, floor: LeastSlices, aim: Aim, most_gpus: int) -> L
         wanted = [-1 if profile.name == name else 0 for profile in profiles]
         model.add_row(f"supply_{name}", [*on, *instances], [*held, *wanted], ">=", 0.0)
     model.add_row("fewest_gpus", on, np.ones(len(on)), ">=", floor.gpus)
-    model.add_row("most_gpus", on, np.ones(len(on)), "<=", most_gpus)
+    model.add_row("peak_gpus", on, np.ones(len(on)), "<=", peak_gpus)
     return model
 
 
-def _best(
-    choices: Choices, floor: LeastSlices, start: Sizing, aim: Aim, effort: Effort
-) -> tuple[Sizing, int]:
+def _best(choices: Choices, floor: LeastSlices, start: Sizing, aim: Aim, effort: Effort) -> tuple[Sizing, int]:
     """The better of the start and what the solver finds, with the solver's bound (0 if it proved nothing)."""
     model = program(choices, floor, aim, start.gpus)
     answer = solve(model, effort, start=np.concatenate([start.instances, start.on]).astype(float))

@@ -167,9 +167,7 @@ def _search(
             if n_nodes + count > len(tree_item):
                 grown = 2 * (n_nodes + count)
                 tree_item, tree_back = _grown(tree_item, grown), _grown(tree_back, grown)
-            count, n_nodes = _enter(
-                knapsack, labels, count, item, reduced[item], floor, tree_item, tree_back, n_nodes
-            )
+            count, n_nodes = _enter(knapsack, labels, count, item, reduced[item], floor, tree_item, tree_back, n_nodes)
             work += count
             if count > most_labels:
                 ceiling = max(ceiling, _keep_best(labels, count, most_labels))

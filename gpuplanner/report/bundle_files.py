@@ -6,13 +6,14 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from hashlib import sha256
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
-from gpuplanner.core.units import SECONDS_PER_MINUTE
+from gpuplanner.core.units import SECONDS_PER_MINUTE, counted
 from gpuplanner.decision.policy_fleets import FleetRules
 from gpuplanner.hardware.catalog import facts
 from gpuplanner.hardware.gpu_models import GpuModel, as_board
@@ -28,13 +29,13 @@ from gpuplanner.planner.layout_plan import (
 )
 from gpuplanner.simulator.scheduling_rules import Drain
 
-SHARED_PARTS = {"COMMON": "common.sh", "KUBERNETES": "kubernetes.sh"}
+SHARED_PARTS = {"COMMON": "common.sh", "FAIL": "fail.sh", "KUBERNETES": "kubernetes.sh"}
 """Files that several scripts hold, by their word between at-signs."""
 
 
 def change_note(cost: ChangeCost, node: str, before: NodeState | None, after: NodeState) -> str:
     """Comment lines on one node: what changes and what it costs."""
-    lines = [f"# {node}: {before.config_name if before else 'as it is'} -> {after.config_name}"]
+    lines = [f"# {node}: {before.config_name if before else 'present layout'} -> {after.config_name}"]
     was: Mapping[int, str] = dict(before.gpus) if before else {}
     changes: list[Reconfiguration] = []
     for gpu, layout in after.gpus:
@@ -44,20 +45,22 @@ def change_note(cost: ChangeCost, node: str, before: NodeState | None, after: No
             lines.append(f"#   GPU {gpu}: {was[gpu]} -> {layout}")
             changes.append(cost.change(was[gpu], layout))
     if changes:
+        switched = sum(change.mode_change for change in changes)
+        mode = f", MIG mode changed on {counted(switched, 'GPU')}" if switched else ""
         longest = max(changes, key=lambda change: change.seconds)
         reboots = "; MIG mode changes, which needs a reboot (WITH_REBOOT of the MIG manager)"
         reboot = reboots if longest.reboot else ""
         lines.append(
-            f"#   {sum(len(change.destroyed) for change in changes)} instances go, "
-            f"{sum(len(change.created) for change in changes)} come; about {minutes(longest.seconds)} "
+            f"#   {sum(len(change.destroyed) for change in changes)} instances deleted, "
+            f"{sum(len(change.created) for change in changes)} created{mode}; about {minutes(longest.seconds)} "
             f"({longest.low_s / SECONDS_PER_MINUTE:.4g} to {longest.high_s / SECONDS_PER_MINUTE:.4g}) by "
-            f"{longest.path}, without the drain{reboot}"
+            f"{longest.actuator}, without the drain{reboot}"
         )
     return "\n".join(lines)
 
 
 def change_script(
-    template: str, one: LayoutChange, cost: ChangeCost, board: GpuModel, parts: Mapping[str, str]
+    template: str, one: LayoutChange, cost: ChangeCost, gpu_model: GpuModel, parts: Mapping[str, str]
 ) -> str:
     """A shipped script with what it needs to know of a change: times, board, nodes, notes, how long it waits."""
     notes = "\n".join(change_note(cost, node, *states) for node, states in one.nodes.items())
@@ -65,20 +68,24 @@ def change_script(
         "TIME": one.stamps,
         "TIMES": " ".join(map(stamp, one.times)),
         "NAME": one.name,
-        "BOARD": board.name,
+        "GPU_MODEL": gpu_model.name,
         "NODES": " ".join(one.nodes),
         "NOTES": notes,
         "TIMEOUT_S": timeout_s(one.limit_s),
-        "CUT_S": f"{_slowest_s(cost):.0f}",
+        "REPARTITION_S": f"{_slowest_s(cost):.0f}",
     }
     return filled_template(template, known | dict(parts))
 
 
 def filled_template(name: str, values: Mapping[str, str]) -> str:
     """A shipped file with the parts that several scripts share, and its words between at-signs replaced."""
-    text = template_text(name)
     shared = {word: template_text(part) for word, part in SHARED_PARTS.items()}
-    for key, value in {**shared, **values}.items():
+    return replaced(template_text(name), {**shared, **values})
+
+
+def replaced(text: str, values: Mapping[str, str]) -> str:
+    """A text with its words between at-signs replaced."""
+    for key, value in values.items():
         text = text.replace(f"@{key}@", value)
     return text
 
@@ -89,11 +96,11 @@ def template_text(name: str) -> str:
 
 
 def _slowest_s(cost: ChangeCost) -> float:
-    """How long cutting an empty node takes where all is slow [s]."""
-    profiles = () if cost.board is None else cost.board.profiles
+    """How long to wait for an empty node to be repartitioned [s]: twice the time where all is slow."""
+    profiles = () if cost.gpu_model is None else cost.gpu_model.profiles
     most = 2 * max((profile.max_instances for profile in profiles), default=0)
     reboot_s = 0.0 if cost.reboot_s is None else cost.reboot_s.high
-    return math.ceil(max(cost.change_s.high + most * cost.instance_s.high, reboot_s, SECONDS_PER_MINUTE))
+    return math.ceil(2 * max(cost.change_s.high + most * cost.instance_s.high, reboot_s, SECONDS_PER_MINUTE))
 
 
 def timeout_s(limit_s: float | None) -> str:
@@ -101,10 +108,8 @@ def timeout_s(limit_s: float | None) -> str:
     return f"{2**31 if limit_s is None else limit_s:.0f}"
 
 
-CONFIG_MAP = "gpuplanner-mig-config"
-
-
-NAMESPACE = "gpu-operator"
+CONFIG_MAP, NAMESPACE, CHECKSUMS = "gpuplanner-mig-config", "gpu-operator", "SHA256SUMS"
+POLICY_STEP = "points the ClusterPolicy at the ConfigMap, for all nodes; saves the previous settings"
 
 
 @dataclass(frozen=True)
@@ -151,17 +156,16 @@ class PageWords:
 
     - ``sentence``, ``policy``: The decision, and the way that was chosen.
     - ``measures``: What is to be done, in order.
-    - ``command``: What writes these files.
-    - ``touched``: Who is touched and how long it takes.
-    - ``means``: What jobs have to do, and what else belongs to it.
+    - ``command``, ``data``: What writes these files, and the data that it reads.
+    - ``reasons``: Why, what happens to waits, and what it costs.
     """
 
     sentence: str
     policy: str
-    touched: Sequence[str] = ()
-    means: str = ""
+    reasons: Sequence[str] = ()
     measures: Sequence[MeasureWords] = ()
     command: str = "gpuplanner export"
+    data: str = "DATA"
 
 
 @dataclass
@@ -189,6 +193,8 @@ class Pack:
         for name, text in self.files.items():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).write_text(text, encoding="utf-8")
+        hashes = (f"{sha256(text.encode()).hexdigest()}  {name}\n" for name, text in self.files.items())
+        (folder / CHECKSUMS).write_text("".join(hashes), encoding="utf-8")
 
 
 @dataclass(kw_only=True)
@@ -196,14 +202,14 @@ class FleetPack(Pack):
     """The pack of a fleet with what its files are made from.
 
     - ``rules``: The fleet as it shall be run.
-    - ``board``: Its board.
+    - ``gpu_model``: Its board.
     - ``change``: What a change of layout costs.
     - ``drain``: How nodes are emptied.
     - ``gres_type``: Slurm's type of a whole GPU, where it is not what slurmd finds.
     """
 
     rules: FleetRules
-    board: GpuModel
+    gpu_model: GpuModel
     change: ChangeCost
     drain: Drain
     gres_type: str | None = None
@@ -211,19 +217,19 @@ class FleetPack(Pack):
     @property
     def release_words(self) -> str:
         """What is done with nodes that are not needed."""
-        return "give them back to whom they belong to" if self.rules.returned else "power them down"
+        return "return them to their provider" if self.rules.returned else "power them down"
 
     def place(self, name: str) -> str:
         """Where a file of the path stands in the pack."""
-        return f"{self.rules.path}/{name}"
+        return f"{self.rules.actuator}/{name}"
 
     def script(self, template: str, **values: str) -> str:
         """A shipped script with what it needs to know."""
         known = {
             "NAME": self.rules.policy,
-            "CONFIG_MAP": CONFIG_MAP, "NAMESPACE": NAMESPACE, "BOARD": self.board.name,
+            "CONFIG_MAP": CONFIG_MAP, "NAMESPACE": NAMESPACE, "GPU_MODEL": self.gpu_model.name,
             "TIMEOUT_S": timeout_s(self.drain.limit_s),
-            "AFTERWARDS": f"Once they are empty {self.release_words} by your own means; the plan counts on it.",
+            "AFTERWARDS": f"Once they are empty, {self.release_words}: the saving depends on it; no script does it.",
             **values,
         }  # fmt: skip
         return filled(template, known)
@@ -238,7 +244,7 @@ def filled(template: str, values: Mapping[str, str]) -> str:
 
     Examples
     --------
-    >>> filled("buffer.yaml", {"POOL": "cut", "LIMITS": "", "KEPT": "1"}).splitlines()[22]
+    >>> filled("buffer.yaml", {"POOL": "mig", "LIMITS": "", "KEPT": "1"}).splitlines()[22]
     'apiVersion: autoscaling.x-k8s.io/v1beta1'
     """
     rows = facts("controllers").select("controller", "fact", "value").iter_rows()
@@ -246,12 +252,10 @@ def filled(template: str, values: Mapping[str, str]) -> str:
     return filled_template(f"templates/{template}", {**known, **values})
 
 
-def add_release(
-    pack: FleetPack, nodes: Sequence[str], what: str, guarded: Callable[[str], str] = str
-) -> None:
+def add_release(pack: FleetPack, nodes: Sequence[str], what: str, guarded: Callable[[str], str] = str) -> None:
     """The nodes that are not needed, and the script that empties them; ``guarded`` says under which condition."""
     if nodes:
-        script = "release_slurm.sh" if pack.rules.path == "slurm" else "release.sh"
+        script = "release_slurm.sh" if pack.rules.actuator == "slurm" else "release.sh"
         pack.files[pack.place("released.txt")] = lines_of(nodes)
         step = Step.script(pack.place("release.sh"), what)
         action = "release" if nodes is pack.rules.released else ""
@@ -275,19 +279,14 @@ INDEX: dict[str, Any] = {
     "reserve_from": pl.Datetime("us", "UTC"),
     "give_up_at": pl.Datetime("us", "UTC"),
     "instances_removed": pl.Int32,
-    "if_not_empty": pl.String,
 }
 """Columns of the index, before what was rehearsed. ``untouched``: GPUs of the node that its configuration names too and
 leaves as they are; where nodes are emptied, their jobs have to end as well."""
-GIVEN_UP = (
-    "it is given up: nothing is cut; cordon, drain and reservation come off, "
-    "and the layout stays until the next change"
-)
 
 
 def change_index(
     plan: pl.DataFrame,
-    board: GpuModel | str,
+    gpu_model: GpuModel | str,
     *,
     change: ChangeCost | None = None,
     drain: Drain | None = None,
@@ -300,7 +299,7 @@ def change_index(
     ----------
     plan : polars.DataFrame
         Table ``schemas.LayoutPlan``.
-    board : GpuModel or str
+    gpu_model : GpuModel or str
         The board of all nodes.
     change : ChangeCost, optional
         How changes are made; None: by the operator, as the catalogue has it.
@@ -323,9 +322,9 @@ def change_index(
     SchemaError, GeometryError
         If the table is not a layout plan, or a layout cannot be placed on the board.
     """
-    board = as_board(board)
-    frame = checked_plan(plan, board)
-    cost = ChangeCost.of(board) if change is None else change.on(board)
+    gpu_model = as_board(gpu_model)
+    frame = checked_plan(plan, gpu_model)
+    cost = ChangeCost.of(gpu_model) if change is None else change.on(gpu_model)
     drain = Drain(limit_s=cost.drain_s.high) if drain is None else drain
     flagged = set(frame.filter("changed").select("node", "slot_start", "gpu").iter_rows())
     rows: list[dict[str, Any]] = []
@@ -343,7 +342,7 @@ def change_index(
                 for unit in [None] if whole_node else [gpu for gpu, _, _ in recut]:
                     gpus = recut if unit is None else [row for row in recut if row[0] == unit]
                     row = {"change": one.name, "planned": time, "node": node, "gpu": unit}
-                    row |= {"untouched": _words(left) if whole_node else "", "if_not_empty": GIVEN_UP}
+                    row["untouched"] = _words(left) if whole_node else ""
                     if one.limit_s is not None:
                         row["give_up_at"] = time + timedelta(seconds=one.limit_s)
                     rows.append(row | _content(gpus, cost))
@@ -355,42 +354,49 @@ def change_index(
     if expected is None:
         return index.with_columns(pl.lit(None, kind).alias(name) for name, kind in REHEARSED.items())
     known = expected.select("planned", "node", "gpu", *REHEARSED)
-    return index.join(
-        known, on=["planned", "node", "gpu"], how="left", nulls_equal=True, maintain_order="left"
-    )
+    return index.join(known, on=["planned", "node", "gpu"], how="left", nulls_equal=True, maintain_order="left")
 
 
-def to_index_text(index: pl.DataFrame, board: GpuModel | str, change: ChangeCost) -> str:
-    """Print an index for people: a line for each change of a node or GPU, in Markdown."""
-    first = index.row(0, named=True) if index.height else {"if_not_empty": "nothing changes"}
+def to_index_text(index: pl.DataFrame, gpu_model: GpuModel | str, change: ChangeCost, *, dated: bool = True) -> str:
+    """Print an index for people: a line for each change of a node or GPU, in Markdown.
+
+    Without times where a change has none of its own; drain times only where they were simulated.
+    """
+    rows = [_index_cells(row, change, dated=dated) for row in index.iter_rows(named=True)]
+    heads = [name for name in (rows or [{}])[0] if any(row[name] for row in rows)]
+    lines = [heads, ["---"] * len(heads), *([row[name] for name in heads] for row in rows)]
     values = {
-        "BOARD": as_board(board).name, "COUNT": str(index.height), "FILES": str(index["change"].n_unique()),
-        "DURATION": change.words(), "ROWS": "\n".join(map(index_line, index.iter_rows(named=True))),
-        "IF_NOT_EMPTY": first["if_not_empty"],
+        "GPU_MODEL": as_board(gpu_model).name, "COUNT": counted(index.height, "change"),
+        "FILES": counted(index["change"].n_unique(), "script"), "DURATION": change.words(),
+        "ROWS": "\n".join(f"| {' | '.join(line)} |" for line in lines),
     }  # fmt: skip
     return filled_template("templates/changes.md", values)
 
 
-def index_line(row: dict[str, Any]) -> str:
-    """Print a row of the index as a line of its table."""
-    unknown = row["drain_median_minutes"] is None
-    drain = "not rehearsed"
-    if not unknown:
-        drain = f"{row['drain_median_minutes']:.0f} ({row['drain_p95_minutes']:.0f}) min"
-    cells = [
-        stamp(row["planned"]),
-        row["node"] if row["gpu"] is None else f"{row['node']} GPU {row['gpu']}",
-        f"{_grouped(row['before']) or 'as it is'} → {_grouped(row['after'])}",
-        _grouped(row["untouched"]),
-        "not known" if row["instances_removed"] is None else str(row["instances_removed"]),
-        stamp(row["reserve_from"]),
-        "never" if row["give_up_at"] is None else stamp(row["give_up_at"]),
-        drain,
-        "" if unknown else f"{row['in_the_way']:.1f}",
-        "" if unknown else f"{row['in_time']:.0%}",
-        row["change"],
-    ]
-    return f"| {' | '.join(cells)} |"
+def _index_cells(row: dict[str, Any], change: ChangeCost, *, dated: bool) -> dict[str, str]:
+    """A row of the index by the heads of its columns; empty: none."""
+    before, after = (dict(word.split("=") for word in row[name].split()) for name in ("before", "after"))
+    known = [change.change(before[gpu], layout) for gpu, layout in after.items() if gpu in before]
+    counts = [sum(len(one.destroyed) for one in known), sum(len(one.created) for one in known)]
+    deleted, created = map(str, counts) if len(known) == len(after) else ("not known", "not known")
+    median, late = row["drain_median_minutes"], row["drain_p95_minutes"]
+    cells = {
+        "node": row["node"] if row["gpu"] is None else f"{row['node']} GPU {row['gpu']}",
+        "layouts, by GPU": f"{_grouped(row['before']) or 'present layout'} → {_grouped(row['after'])}",
+        "unchanged": _grouped(row["untouched"]),
+        "MIG instances deleted": deleted,
+        "MIG instances created": created,
+        "drain, median (p95)": "" if median is None else f"{median:.0f} ({late:.0f}) min",
+    }
+    if dated:
+        ends = "never" if row["give_up_at"] is None else stamp(row["give_up_at"])
+        cells = {
+            "planned (UTC)": stamp(row["planned"]),
+            **cells,
+            "timeout (UTC)": ends,
+            "file": row["change"],
+        }
+    return cells
 
 
 def _grouped(layouts: str) -> str:

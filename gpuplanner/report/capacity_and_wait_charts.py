@@ -8,7 +8,7 @@ import altair as alt
 import polars as pl
 from altair.typing import ChartType
 
-from gpuplanner.core.units import wait_text
+from gpuplanner.core.units import percent_text, wait_text
 from gpuplanner.report import chart_theme as theme
 from gpuplanner.report.chart_theme import (
     MAX_ROWS,
@@ -23,17 +23,17 @@ from gpuplanner.report.chart_theme import (
     tips,
 )
 
-WITHIN, ABOVE, MISSING = "held, within entitlement", "held, above entitlement", "due, but not given"
-NOBODY = "-"
-_PARTS = {WITHIN: "held_gpu_hours", ABOVE: "above_gpu_hours", MISSING: "deficit_gpu_hours"}
+WITHIN, ABOVE, MISSING = "allocated, within quota", "allocated, borrowed", "shortfall"
+NO_TEAM = "-"
+_PARTS = {WITHIN: "allocated_gpu_hours", ABOVE: "above_gpu_hours", MISSING: "deficit_gpu_hours"}
 _COLOURS = {WITHIN: theme.BLUE, ABOVE: theme.SKY, MISSING: theme.VERMILION}
 _SHARES = ("tenant", "slot_s", "gpus")
 _PAIRS = ("borrower", "lender", "gpu_hours")
 
 
-@drawn("GPUs held over time, by tenant", *_SHARES, empty="No tenant held a GPU.")
+@drawn("GPUs allocated over time, by team", *_SHARES, empty="No GPU was allocated.")
 def plot_tenant_shares(shares: pl.DataFrame, *, top: int = 8) -> ChartType:
-    """GPUs that tenants held over time, stacked.
+    """GPUs allocated to teams over time, stacked.
 
     Parameters
     ----------
@@ -41,7 +41,7 @@ def plot_tenant_shares(shares: pl.DataFrame, *, top: int = 8) -> ChartType:
         ``tenant, slot_s, gpus``, as :func:`gpuplanner.usage.fair_share.shares_over_time` makes it. Slots are averaged
         until the chart is small enough.
     top : int
-        Tenants with an area of their own: those that held most.
+        Teams with an area of their own: those with most GPUs.
 
     Raises
     ------
@@ -52,7 +52,7 @@ def plot_tenant_shares(shares: pl.DataFrame, *, top: int = 8) -> ChartType:
     --------
     >>> frame = pl.DataFrame({"tenant": ["a", "a"], "slot_s": [0.0, 3600.0], "gpus": [4.0, 2.0]})
     >>> plot_tenant_shares(frame).to_dict()["title"]
-    'GPUs held over time, by tenant'
+    'GPUs allocated over time, by team'
     """
     names = folded(ranked(shares, "tenant", "gpus"), top)
     order = each(names)
@@ -73,27 +73,27 @@ def plot_tenant_shares(shares: pl.DataFrame, *, top: int = 8) -> ChartType:
         chart_of(rows)
         .mark_area(interpolate="step-after", opacity=0.9)
         .encode(
-            x=alt.X("hour:Q", title="hours from the start", scale=alt.Scale(nice=False)),
-            y=alt.Y("gpus:Q", title="GPUs held", stack="zero"),
+            x=alt.X("hour:Q", title="hours from the start of the record", scale=alt.Scale(nice=False)),
+            y=alt.Y("gpus:Q", title="GPUs allocated", stack="zero"),
             color=alt.Color("tenant:N", title=None, scale=theme.scale(theme.numbered(order), order)),
             order=alt.Order("rank:Q"),
-            tooltip=tips(tenant="tenant", hour=("from hour", ",.1f"), gpus=("GPUs held", ",.1f")),
+            tooltip=tips(tenant="team", hour=("from hour", ",.1f"), gpus=("GPUs allocated", ",.1f")),
         )
     )
     return theme.finish(chart, height=260)
 
 
-@drawn("GPU-hours held and missing, by tenant", "tenant", *_PARTS.values(), empty="There is no tenant.")
+@drawn("GPU-hours allocated and short, by team", "tenant", *_PARTS.values(), empty="There is no team.")
 def plot_entitlements(accounts: pl.DataFrame, *, top: int = 15) -> ChartType:
-    """GPU-hours of each tenant: held within its entitlement, above it, and due but not given.
+    """GPU-hours of each team: allocated within its quota or fair share, borrowed above it, and shortfall.
 
     Parameters
     ----------
     accounts : polars.DataFrame
-        ``tenant, held_gpu_hours, above_gpu_hours, deficit_gpu_hours``, as
+        ``tenant, allocated_gpu_hours, above_gpu_hours, deficit_gpu_hours``, as
         :func:`gpuplanner.usage.fair_share.tenant_accounts` makes it.
     top : int
-        Tenants shown: those that lack most, then those that hold most above.
+        Teams shown: those with most shortfall, then those that borrow most.
 
     Raises
     ------
@@ -102,55 +102,55 @@ def plot_entitlements(accounts: pl.DataFrame, *, top: int = 15) -> ChartType:
 
     Examples
     --------
-    >>> frame = pl.DataFrame({"tenant": ["a"], "held_gpu_hours": [9.0], "above_gpu_hours": [3.0],
+    >>> frame = pl.DataFrame({"tenant": ["a"], "allocated_gpu_hours": [9.0], "above_gpu_hours": [3.0],
     ...     "deficit_gpu_hours": [0.0]})
     >>> plot_entitlements(frame).to_dict()["title"]
-    'GPU-hours held and missing, by tenant'
+    'GPU-hours allocated and short, by team'
     """
     most = ["deficit_gpu_hours", "above_gpu_hours", "tenant"]
     shown = accounts.sort(most, descending=[True, True, False]).head(top)
     order = shown["tenant"].to_list()
-    within = (pl.col("held_gpu_hours") - pl.col("above_gpu_hours")).clip(lower_bound=0.0)
+    within = (pl.col("allocated_gpu_hours") - pl.col("above_gpu_hours")).clip(lower_bound=0.0)
     parts = shown.select(
         "tenant", within.alias(WITHIN), *(pl.col(_PARTS[part]).alias(part) for part in (ABOVE, MISSING))
     ).unpivot(list(_PARTS), index="tenant", variable_name="part", value_name="gpu_hours")
     x = alt.X("gpu_hours:Q", title="GPU-hours")
-    hover = tips(tenant="tenant", part="part", gpu_hours=("GPU-hours", ",.1f"))
+    hover = tips(tenant="team", part="part", gpu_hours=("GPU-hours", ",.1f"))
     chart = stacked(parts, x, y="tenant", order=order, part="part", colours=_COLOURS, hover=hover)
     return theme.finish(chart, bands=order, legend=200)
 
 
 def entitlements_text(accounts: pl.DataFrame) -> str:
-    """Text alternative of :func:`plot_entitlements`: who lacks most.
+    """Text alternative of :func:`plot_entitlements`: the team with most shortfall.
 
     Examples
     --------
     >>> entitlements_text(pl.DataFrame({"tenant": ["a", "b"], "deficit_gpu_hours": [0.0, 4.0]}))
-    '1 of 2 tenants lack GPU-hours that are due to them; b lacks most, 4.0.'
+    '1 of 2 teams have a shortfall; the largest is that of b, 4.0 GPU-hours.'
     """
     lacking = accounts.filter(pl.col("deficit_gpu_hours") > 0)
     if lacking.is_empty():
-        return "No tenant lacks GPU-hours that are due to it."
+        return "No team has a shortfall."
     row = lacking.sort("deficit_gpu_hours", "tenant", descending=[True, False]).row(0, named=True)
     return (
-        f"{lacking.height} of {accounts.height} tenants lack GPU-hours that are due to them; "
-        f"{row['tenant']} lacks most, {row['deficit_gpu_hours']:,.1f}."
+        f"{lacking.height} of {accounts.height} teams have a shortfall; the largest is that of {row['tenant']}, "
+        f"{row['deficit_gpu_hours']:,.1f} GPU-hours."
     )
 
 
 @drawn(
     "GPU-hours borrowed, by borrower and lender",
     *_PAIRS,
-    empty="No tenant held more than its entitlement, and none lacked any.",
+    empty="No team borrowed GPU-hours, and none has a shortfall.",
 )
 def plot_borrowing(borrowed: pl.DataFrame, *, top: int = 12) -> ChartType:
-    """GPU-hours that each tenant (row) held above its entitlement at the cost of each other one (column).
+    """GPU-hours that each team (row) borrowed from each other one (column).
 
     Parameters
     ----------
     borrowed : polars.DataFrame
-        ``borrower, lender, gpu_hours``, as :func:`gpuplanner.usage.fair_share` makes it, where ``-`` is nobody:
-        as borrower GPUs that stood idle, as lender entitlement that nobody claimed.
+        ``borrower, lender, gpu_hours``, as :func:`gpuplanner.usage.fair_share` makes it, where ``-`` is no team:
+        as borrower idle GPUs, as lender unclaimed quota.
     top : int
         Borrowers and lenders with a row or column of their own; the others are added up.
 
@@ -166,27 +166,25 @@ def plot_borrowing(borrowed: pl.DataFrame, *, top: int = 12) -> ChartType:
     'GPU-hours borrowed, by borrower and lender'
     """
     sides = {}
-    for side, nobody in {"borrower": "idle GPUs", "lender": "unclaimed"}.items():
-        known = ranked(borrowed.filter(pl.col(side) != NOBODY), side, "gpu_hours")
-        sides[side] = folded(known, top) | {NOBODY: nobody}
+    for side, word in {"borrower": "idle GPUs", "lender": "unclaimed"}.items():
+        known = ranked(borrowed.filter(pl.col(side) != NO_TEAM), side, "gpu_hours")
+        sides[side] = folded(known, top) | {NO_TEAM: word}
     rows = (
         borrowed.with_columns(pl.col(side).replace_strict(names) for side, names in sides.items())
         .group_by("borrower", "lender")
         .agg(pl.col("gpu_hours").sum())
         .sort("borrower", "lender")
     )
-    lenders, borrowers = (
-        [name for name in each(sides[side]) if name in rows[side]] for side in ("lender", "borrower")
-    )
+    lenders, borrowers = ([name for name in each(sides[side]) if name in rows[side]] for side in ("lender", "borrower"))
     half = float(rows["gpu_hours"].max()) / 2  # type: ignore[arg-type]
     base = chart_of(rows).encode(
-        x=alt.X("lender:N", title="from", sort=lenders, axis=alt.Axis(labelAngle=-35, labelLimit=120)),
+        x=alt.X("lender:N", title="lender", sort=lenders, axis=alt.Axis(labelAngle=-35, labelLimit=120)),
         y=alt.Y("borrower:N", title="borrower", sort=borrowers),
     )
     shades = alt.Scale(range=[theme.EMPTY, theme.BLUE], zero=True)
     cells = base.mark_rect().encode(
         color=alt.Color("gpu_hours:Q", legend=None, scale=shades),
-        tooltip=tips(borrower="borrower", lender="from", gpu_hours=("GPU-hours", ",.1f")),
+        tooltip=tips(borrower="borrower", lender="lender", gpu_hours=("GPU-hours", ",.1f")),
     )
     numbers = base.mark_text(fontSize=11).encode(
         text=alt.Text("gpu_hours:Q", format=",.1f"),
@@ -202,32 +200,32 @@ def borrowing_text(borrowed: pl.DataFrame) -> str:
     Examples
     --------
     >>> borrowing_text(pl.DataFrame({"borrower": ["a", "-"], "lender": ["b", "b"], "gpu_hours": [4.0, 1.0]}))
-    'Tenants borrowed 4.0 GPU-hours that were due to others; most a from b, 4.0. 1.0 more ... GPUs were idle.'
+    'Of the shortfall, 4.0 GPU-hours were allocated to teams above their share, most to a (b short, 4.0). 1.0 were ...
     """
-    between = borrowed.filter(pl.col("borrower") != NOBODY, pl.col("lender") != NOBODY)
-    idle = float(borrowed.filter(pl.col("borrower") == NOBODY)["gpu_hours"].sum())
-    rest = f" {idle:,.1f} more were due while GPUs were idle." if idle else ""
+    between = borrowed.filter(pl.col("borrower") != NO_TEAM, pl.col("lender") != NO_TEAM)
+    idle = float(borrowed.filter(pl.col("borrower") == NO_TEAM)["gpu_hours"].sum())
+    rest = f" {idle:,.1f} were short while GPUs were idle." if idle else ""
     if between.is_empty():
-        return f"No tenant held GPUs that were due to another.{rest}"
+        return f"No team was short while another was above its share.{rest}"
     row = between.sort("gpu_hours", descending=True, maintain_order=True).row(0, named=True)
     return (
-        f"Tenants borrowed {between['gpu_hours'].sum():,.1f} GPU-hours that were due to others; most "
-        f"{row['borrower']} from {row['lender']}, {row['gpu_hours']:,.1f}.{rest}"
+        f"Of the shortfall, {between['gpu_hours'].sum():,.1f} GPU-hours were allocated to teams above their share, "
+        f"most to {row['borrower']} ({row['lender']} short, {row['gpu_hours']:,.1f}).{rest}"
     )
 
 
 _HEIGHT = 172
 _LABEL, _ROOM = 15, 112
 """Pixels between words at the ends of lines, and beside them."""
-_USE = {"requested_gpus": "asked for", "allocated_gpus": "held", "active_gpus": "at work"}
+_USE = {"requested_gpus": "requested", "allocated_gpus": "allocated", "active_gpus": "active"}
 _FAR = 2.5
 """A line so many times above all else is not drawn to scale, and broken."""
 _CURVE = ("quantile", "planned", "short", "cost")
 
 
-@drawn("GPUs asked for, held and at work", *("day", *_USE), empty="There is no day in the record.")
+@drawn("GPUs requested, allocated and active", *("day", *_USE), empty="There is no day in the record.")
 def plot_use(frame: pl.DataFrame, *, gpus: int, known: bool = True) -> ChartType:
-    """GPUs on average by day: requested, allocated and active, each line with its word, beside those that there are.
+    """Mean GPUs by day: requested, allocated and active, beside installed GPUs.
 
     Parameters
     ----------
@@ -249,7 +247,7 @@ def plot_use(frame: pl.DataFrame, *, gpus: int, known: bool = True) -> ChartType
     >>> rows = pl.DataFrame({"day": [date(2026, 9, 23)], "requested_gpus": [30.0], "allocated_gpus": [24.0],
     ...     "active_gpus": [None]}, schema_overrides={"active_gpus": pl.Float64})
     >>> use_text(rows)
-    'On average 30 GPUs were asked for and 24 held; how many worked was not measured.'
+    'On average 30 GPUs were requested and 24 allocated; active GPUs: no telemetry.'
     """
     long = (
         frame.unpivot(list(_USE), index="day", variable_name="what", value_name="gpus")
@@ -274,9 +272,7 @@ def plot_use(frame: pl.DataFrame, *, gpus: int, known: bool = True) -> ChartType
     labels = ends.with_columns(gpus=pl.Series([place + short for place in places], dtype=pl.Float64))
     line = chart_of(long).mark_line(size=1.8, interpolate="step-after")
     parts: list[ChartType] = [
-        line.encode(
-            x=x, y=y, color=colour, tooltip=tips(word="GPUs", day="day", gpus=("on average", ",.1f"))
-        ),
+        line.encode(x=x, y=y, color=colour, tooltip=tips(word="GPUs", day="day", gpus=("on average", ",.1f"))),
         chart_of(labels).mark_text(align="left", dx=5).encode(x=x, y=y, text="word:N", color=colour),
     ]
     if known:
@@ -301,19 +297,19 @@ def _level(gpus: int, word: str, most: float) -> tuple[float, str]:
 
 
 def use_text(frame: pl.DataFrame) -> str:
-    """Say how many GPUs were asked for, held and at work."""
+    """Mean GPUs requested, allocated and active."""
     if frame.is_empty():
         return "There is no day in the record."
     asked, held, active = frame.select(pl.col(list(_USE)).cast(pl.Float64).mean()).row(0)
-    text = f"On average {asked or 0:,.0f} GPUs were asked for and {held or 0:,.0f} held; "
+    text = f"On average {asked or 0:,.0f} GPUs were requested and {held or 0:,.0f} allocated; "
     if active is None:
-        return text + "how many worked was not measured."
-    return f"{text}of the days that were measured, {active:,.0f} were at work."
+        return text + "active GPUs: no telemetry."
+    return f"{text}{active:,.0f} active: allocated GPUs times the SM activity of their jobs, so fewer than used."
 
 
-@drawn("GPUs held in the busiest hour of each day", "day", "gpus", empty="There is no day in the record.")
+@drawn("GPUs allocated in the busiest hour of each day", "day", "gpus", empty="There is no day in the record.")
 def plot_peaks(frame: pl.DataFrame, *, gpus: int, known: bool = True) -> ChartType:
-    """Most GPUs held on each day, beside those that there are.
+    """Peak of allocated GPUs on each day, beside installed GPUs.
 
     Parameters
     ----------
@@ -334,20 +330,18 @@ def plot_peaks(frame: pl.DataFrame, *, gpus: int, known: bool = True) -> ChartTy
     >>> from datetime import date
     >>> rows = pl.DataFrame({"day": [date(2026, 9, 23), date(2026, 9, 24)], "gpus": [9.0, 14.0]})
     >>> peaks_text(rows)
-    'The most in one hour was 14 GPUs, on 24 Sep 2026.'
+    'Peak: 14 GPUs allocated, on 24 Sep 2026.'
     """
     rows = frame.with_columns(
         day_start=pl.col("day").cast(pl.Datetime("us", "UTC")),
         day_end=(pl.col("day") + timedelta(days=1)).cast(pl.Datetime("us", "UTC")),
     )
     most = float(rows["gpus"].max())  # type: ignore[arg-type]
-    level, word = _level(gpus, f"{gpus:,} installed" if known else f"{gpus:,}, inferred from the jobs", most)
+    level, word = _level(gpus, f"{gpus:,} installed" if known else f"{gpus:,}, peak observed", most)
     top = max(most, level) * 1.12
-    x = alt.X(
-        "day_start:T", title=None, axis=alt.Axis(format="%-d %b", labelAngle=0, tickCount=6, grid=False)
-    )
+    x = alt.X("day_start:T", title=None, axis=alt.Axis(format="%-d %b", labelAngle=0, tickCount=6, grid=False))
     y = alt.Y("gpus:Q", title="GPUs", scale=alt.Scale(domain=[0, top], nice=False))
-    hover = tips(day="day", gpus=("GPUs, busiest hour", ",.0f"))
+    hover = tips(day="day", gpus=("GPUs allocated, busiest hour", ",.0f"))
     chart = alt.layer(
         chart_of(rows)
         .mark_bar(color=theme.BLUE, stroke="white", strokeWidth=1)
@@ -358,16 +352,16 @@ def plot_peaks(frame: pl.DataFrame, *, gpus: int, known: bool = True) -> ChartTy
 
 
 def peaks_text(frame: pl.DataFrame) -> str:
-    """Say when most GPUs were held."""
+    """The peak of allocated GPUs and its day."""
     if frame.is_empty():
         return "There is no day in the record."
     most = frame.sort("gpus", descending=True, maintain_order=True).row(0, named=True)
-    return f"The most in one hour was {most['gpus']:,.0f} GPUs, on {_day(most['day'])}."
+    return f"Peak: {most['gpus']:,.0f} GPUs allocated, on {_day(most['day'])}."
 
 
-@drawn("Cost of planning at a quantile", *_CURVE, empty="There is no quantile to plan at.")
+@drawn("Cost of planning at a quantile", *_CURVE, empty="There is no quantile.")
 def plot_cost_curve(frame: pl.DataFrame) -> ChartType:
-    """What planning at each quantile costs; the mark is the cheapest.
+    """Cost of planning at each quantile; the mark is the cheapest.
 
     Parameters
     ----------
@@ -379,23 +373,19 @@ def plot_cost_curve(frame: pl.DataFrame) -> ChartType:
     SchemaError
         If a column is missing.
     """
-    hover = tips(
-        quantile=("quantile", ".1%"), **{name: (name, ",.1f") for name in ("planned", "short", "cost")}
-    )
+    hover = tips(quantile=("quantile", ".1%"), **{name: (name, ",.1f") for name in ("planned", "short", "cost")})
     base = chart_of(frame.select(_CURVE).sort("quantile")).encode(
-        x=alt.X("quantile:Q", title="quantile planned at", axis=alt.Axis(format="%")),
-        y=alt.Y("cost:Q", title="cost, in GPU-hours an hour", scale=alt.Scale(zero=False)),
+        x=alt.X("quantile:Q", title="planned quantile [%]", axis=alt.Axis(format="%")),
+        y=alt.Y("cost:Q", title="cost [GPU h an hour]", scale=alt.Scale(zero=False)),
         tooltip=hover,
     )
-    least = base.transform_window(place="rank()", sort=[alt.SortField("cost")]).transform_filter(
-        "datum.place == 1"
-    )
+    least = base.transform_window(place="rank()", sort=[alt.SortField("cost")]).transform_filter("datum.place == 1")
     chart = alt.layer(
         base.mark_line(color=theme.BLUE, strokeWidth=1.8),
         least.mark_point(color=theme.VERMILION, size=110, filled=True),
     )
     cheapest = frame.sort("cost").row(0, named=True)
-    return theme.finish(chart, height=200, finding=f"Cheapest at {cheapest['quantile']:.0%}.")
+    return theme.finish(chart, height=200, finding=f"Cheapest quantile: {percent_text(cheapest['quantile'])}.")
 
 
 def _day(when: object) -> str:
@@ -403,17 +393,20 @@ def _day(when: object) -> str:
 
 
 _COLUMNS = ("layout", "gpus", "job_size", "p95_minutes", "low", "high")
-_TICKS = [0, 1, 10, 60, 600, 6000]
-_WAIT_CHART_HEIGHT = 130
-MOST_PANELS = 4
-"""Job sizes that are drawn, those that wait longest."""
+_TICKS = [0, 10, 60, 360, 1440, 10080]
+_TICK_LABEL = """datum.value >= 1440 ? datum.value / 1440 + ' d'
+    : datum.value >= 60 ? datum.value / 60 + ' h' : datum.value + ' min'"""
+_WAIT_CHART_HEIGHT = 125
+MOST_PANELS = 3
+"""Job sizes that are drawn: those with the longest p95 wait."""
 
 
 @drawn("Queue wait against number of GPUs", *_COLUMNS, empty="The record carries no wait curve.")
 def plot_wait_curve(frame: pl.DataFrame, *, today: int, recommended: int, limits: pl.DataFrame) -> ChartType:
-    """One panel per job size: p95 queue wait of today's layout, and bold with its interval that of the recommendation.
+    """One panel per job size: p95 queue wait of today's layout (thin) and of the recommended one (bold, with interval).
 
-    A ring marks today's number of GPUs, a dot the recommended one, a dashed line the limit.
+    A ring marks today's number of GPUs, a dot the recommended one, a dashed line the wait limit. Job sizes whose p95
+    wait is under a minute are left out, if others wait longer.
 
     Parameters
     ----------
@@ -440,16 +433,14 @@ def plot_wait_curve(frame: pl.DataFrame, *, today: int, recommended: int, limits
     bold = "recommended" if "recommended" in frame["layout"] else "today"
     y_scale = alt.Scale(type="symlog", constant=1, nice=False)
     x = alt.X("gpus:Q", title="GPUs", scale=alt.Scale(zero=False, nice=False), axis=alt.Axis(tickCount=5))
-    axis = alt.Axis(
-        values=_TICKS, labelExpr="datum.value >= 120 ? datum.value / 60 + ' h' : datum.value + ' min'"
-    )
-    y = alt.Y("p95_minutes:Q", title="p95 queue wait", scale=y_scale, axis=axis)
+    axis = alt.Axis(values=_TICKS, labelExpr=_TICK_LABEL)
+    y = alt.Y("p95_minutes:Q", title=None, scale=y_scale, axis=axis)
     hover = tips(
         layout="layout",
         gpus="GPUs",
-        p95_minutes=("p95 [min]", ",.1f"),
-        low=("from", ",.1f"),
-        high=("to", ",.1f"),
+        p95_minutes=("p95 queue wait [min]", ",.1f"),
+        low=("80 % interval, low [min]", ",.1f"),
+        high=("80 % interval, high [min]", ",.1f"),
     )
 
     def panel(size: str) -> ChartType:
@@ -458,7 +449,7 @@ def plot_wait_curve(frame: pl.DataFrame, *, today: int, recommended: int, limits
         layers: list[ChartType] = [
             chart_of(drawn_bold)
             .mark_area(opacity=0.16, color=theme.BLUE)
-            .encode(x=x, y=alt.Y("low:Q", scale=y_scale, axis=axis, title="p95 queue wait"), y2="high:Q"),
+            .encode(x=x, y=alt.Y("low:Q", scale=y_scale, axis=axis, title=None), y2="high:Q"),
             chart_of(limits.filter(job_size=size))
             .mark_rule(color=theme.INK, strokeDash=[4, 3])
             .encode(y=alt.Y("limit_minutes:Q", scale=y_scale)),
@@ -466,42 +457,47 @@ def plot_wait_curve(frame: pl.DataFrame, *, today: int, recommended: int, limits
         if bold != "today":
             thin = chart_of(mine.filter(layout="today")).mark_line(color=theme.QUIET, size=1.5)
             layers.append(thin.encode(x=x, y=y, tooltip=hover))
-        layers.append(
-            chart_of(drawn_bold).mark_line(color=theme.BLUE, size=2.5).encode(x=x, y=y, tooltip=hover)
-        )
-        ring = chart_of(mine.filter(layout="today", gpus=today)).mark_point(
-            color=theme.INK, size=80, strokeWidth=2
-        )
-        dot = chart_of(drawn_bold.filter(gpus=recommended)).mark_point(
-            color=theme.BLUE, size=90, filled=True, opacity=1
-        )
+        layers.append(chart_of(drawn_bold).mark_line(color=theme.BLUE, size=2.5).encode(x=x, y=y, tooltip=hover))
+        now, then = mine.filter(layout="today", gpus=today), drawn_bold.filter(gpus=recommended)
+        ring = chart_of(now).mark_point(color=theme.INK, size=80, strokeWidth=2)
+        dot = chart_of(then).mark_point(color=theme.BLUE, size=90, filled=True, opacity=1)
         layers += [one.encode(x=x, y=y, tooltip=hover) for one in (ring, dot)]
+        ends = [(now, theme.MUTED), (then, theme.BLUE)][: 1 if bold == "today" and today == recommended else 2]
+        for rows, colour in ends:
+            words = [wait_text(value) for value in rows["p95_minutes"]]
+            label = chart_of(rows.with_columns(word=pl.Series(words, dtype=pl.String)))
+            layers.append(label.mark_text(align="left", dx=9, dy=-9, color=colour).encode(x=x, y=y, text="word:N"))
         return alt.layer(*layers).properties(height=_WAIT_CHART_HEIGHT, title=heading(size))
 
     sizes = in_order(frame, "job_size")
-    waits = {size: float(frame.filter(job_size=size)["p95_minutes"].max() or 0.0) for size in sizes}  # type: ignore[arg-type]
-    longest = sorted(sizes, key=lambda size: -waits[size])[:MOST_PANELS]
-    chart = alt.concat(*[panel(size) for size in sizes if size in longest], columns=2)
+    at_ends = frame.filter(
+        ((pl.col("layout") == "today") & (pl.col("gpus") == today))
+        | ((pl.col("layout") == bold) & (pl.col("gpus") == recommended))
+    )
+    waits = dict(at_ends.group_by("job_size").agg(pl.col("p95_minutes").max()).iter_rows())
+    longest = sorted(sizes, key=lambda size: -waits.get(size, 0.0))[:MOST_PANELS]
+    shown = [size for size in sizes if size in longest and (waits.get(size, 0.0) > 1 or size == longest[0])]
+    chart = alt.concat(*[panel(size) for size in shown], columns=len(shown))
     finding = wait_curve_text(frame, today=today, recommended=recommended)
-    return theme.finish(chart, finding=finding, panels={"columns": 2, "minimum": 250, "margin": 24})
+    return theme.finish(chart, finding=finding, panels={"columns": len(shown), "minimum": 170, "margin": 24})
 
 
 def wait_curve_text(frame: pl.DataFrame, *, today: int, recommended: int) -> str:
-    """What the curve says of the size that waits longest.
+    """The p95 wait of the size that waits longest, today and as recommended.
 
     Examples
     --------
     >>> rows = pl.DataFrame({"layout": "today", "gpus": [8, 16], "job_size": "1 GPU", "p95_minutes": [90.0, 2.0]})
     >>> wait_curve_text(rows, today=8, recommended=16)
-    'Jobs on 1 GPU wait 90 min (p95) on 8 GPUs today, and 2 min on 16 as recommended.'
+    'Jobs on 1 GPU: p95 90 min on 8 GPUs today, 2 min on 16 recommended.'
     """
     now = frame.filter(layout="today", gpus=today).sort("p95_minutes", descending=True)
     bold = "recommended" if "recommended" in frame["layout"] else "today"
     if now.is_empty():
         return ""
     size = now["job_size"][0]
-    text = f"Jobs on {size} wait {wait_text(now['p95_minutes'][0])} (p95) on {today:,} GPUs today"
+    text = f"Jobs on {size}: p95 {wait_text(now['p95_minutes'][0])} on {today:,} GPUs today"
     then = frame.filter(layout=bold, gpus=recommended, job_size=size)
     if then.is_empty() or (bold == "today" and today == recommended):
         return f"{text}."
-    return f"{text}, and {wait_text(then['p95_minutes'][0])} on {recommended:,} as recommended."
+    return f"{text}, {wait_text(then['p95_minutes'][0])} on {recommended:,} recommended."

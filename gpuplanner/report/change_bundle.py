@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,9 +18,9 @@ from gpuplanner.core.output_writing import replaced_directory
 from gpuplanner.core.scenario import FILES, Scenario
 from gpuplanner.core.schemas import WHOLE_GPU, QueueQuotas
 from gpuplanner.core.stage_cache import data_folder, input_hashes
-from gpuplanner.core.units import counted, wait_text
+from gpuplanner.core.units import wait_text
 from gpuplanner.decision.comparison_record import Comparison, curve_table, played, policy_table, service_table
-from gpuplanner.decision.decision_text import IDLE_ACTIONS
+from gpuplanner.decision.decision_text import IDLE_ACTIONS, nodes_text
 from gpuplanner.decision.decision_types import ROUNDING_MINUTES, Decision
 from gpuplanner.decision.plan_rehearsal import drain_of
 from gpuplanner.decision.policy_comparison import WAYS
@@ -31,7 +33,9 @@ from gpuplanner.hardware.repartitioning_cost import ChangeCost, cost_of_change, 
 from gpuplanner.ingest.large_tables import read_table
 from gpuplanner.planner.layout_plan import checked_plan, states_at
 from gpuplanner.report.bundle_files import (
+    CONFIG_MAP,
     NAMESPACE,
+    POLICY_STEP,
     FleetPack,
     MeasureWords,
     Pack,
@@ -41,19 +45,19 @@ from gpuplanner.report.bundle_files import (
     change_index,
     filled,
     lines_of,
-    timeout_s,
+    replaced,
+    template_text,
     to_index_text,
 )
-from gpuplanner.report.mig_manager_files import to_change_scripts, to_config_map, to_mig_parted
+from gpuplanner.report.mig_manager_files import allocatable, to_change_scripts, to_config_map, to_mig_parted
 from gpuplanner.report.slurm_files import to_slurm_files
 from gpuplanner.simulator.scheduling_rules import Drain
 from gpuplanner.usage.planned_fleet import known_board
 
 PAGE = "README.md"
-NOTHING = "Nothing has to be done."
+NOTHING = "Nothing to do."
 CHANGES_FLEET = ("repartition", "rightsize", "power_down", "autoscale")
 """Measures that files perform: those that belong to no other measure."""
-NOT_TODAY = "The dates follow the end of the record, not today; a change may begin on any later day."
 
 
 def to_pack(
@@ -63,29 +67,27 @@ def to_pack(
     from gpuplanner.report.kubernetes_pools import add_queues, on_demand, pools
     from gpuplanner.report.slurm_files import power_saving
 
-    board = change.board or as_board(rules.board)
-    pack = FleetPack(rules=rules, board=board, change=change, drain=drain, gres_type=gres_type)
-    if not rules.named and rules.path != "autoscaler":
-        pack.warnings.append("the nodes have no names: nothing is written that would have to name them")
-    recipe = {"slurm": _on_slurm, "parted": _by_parted}.get(rules.path, _by_operator)
+    gpu_model = change.gpu_model or as_board(rules.gpu_model)
+    pack = FleetPack(rules=rules, gpu_model=gpu_model, change=change, drain=drain, gres_type=gres_type)
+    if not rules.named and rules.actuator != "autoscaler":
+        pack.warnings.append("the data do not name the nodes; files that name nodes are left out")
+    recipe = {"slurm": _on_slurm, "mig-parted": _by_parted}.get(rules.actuator, _by_operator)
     by_jobs = any(BY_JOBS in pool.layouts for pool in rules.pools)
     if by_jobs:
         recipe = on_demand
-    elif rules.path == "autoscaler" or (rules.comes_and_goes and rules.path != "slurm"):
+    elif rules.actuator == "autoscaler" or (rules.comes_and_goes and rules.actuator != "slurm"):
         recipe = pools
     elif rules.comes_and_goes:
         recipe = power_saving
     try:
-        if by_jobs and rules.path != "dra":
-            pack.warnings.append(
-                f"nothing that is shipped cuts GPUs when a job asks on path {rules.path}; take path dra"
-            )
+        if by_jobs and rules.actuator != "dra":
+            pack.warnings.append(f"actuator {rules.actuator} cannot partition GPUs on request; use --actuator dra")
         elif rules.named or recipe is pools:
             recipe(pack)
         if recipe in (_by_operator, pools):
             add_queues(pack)
     except GeometryError as error:
-        pack.warnings.append(f"left out of {rules.path}: {error}")
+        pack.warnings.append(f"files for {rules.actuator} are incomplete: {error}")
     pack.files[PAGE] = to_page(pack, told)
     return pack
 
@@ -93,42 +95,41 @@ def to_pack(
 def _by_operator(pack: FleetPack) -> None:
     """The MIG manager cuts what a label names, or a script makes the instances of one GPU; it keeps the order."""
     rules, plan = pack.rules, pack.rules.layout_plan()
-    by_gpu = rules.path == "nvml"
-    if pack.board.profiles and not by_gpu:
-        says = "one configuration for each way that a node is cut; mig-parted reads it"
-        pack.add(to_config_map(plan, pack.board), Step.manifest(pack.place("configmap.yaml"), says))
-        pack.add_script("policy.sh", "lets the MIG manager read it; keeps what was set before")
-    if pack.board.profiles:
+    by_gpu = rules.actuator == "nvidia-smi"
+    if pack.gpu_model.profiles and not by_gpu:
+        says = "MIG configurations, one per node layout, for the MIG manager"
+        pack.add(to_config_map(plan, pack.gpu_model), Step.manifest(pack.place("configmap.yaml"), says))
+        pack.add_script("policy.sh", POLICY_STEP)
+    if pack.gpu_model.profiles:
         drain = replace(pack.drain, scope="gpu") if by_gpu else pack.drain
-        scripts = to_change_scripts(plan, pack.board, change=pack.change, drain=drain)
+        scripts = to_change_scripts(plan, pack.gpu_model, change=pack.change, drain=drain)
         _add_index(pack)
-        emptied = "empties GPUs one by one beside those at work" if by_gpu else "empties nodes"
-        for name, text in scripts.items():
-            pack.add(
-                text, Step.script(pack.place(name), f"{emptied}, cuts them, compares, lets them work again")
-            )
-    add_release(pack, rules.released, "empties the nodes of `released.txt`, which are not needed")
+        does = "drains nodes, repartitions them, verifies, uncordons"
+        for text in scripts.values():  # one: the fleet changes once
+            what = "repartitions GPUs one by one, verifies" if by_gpu else does
+            pack.add(text, Step.script(pack.place("change.sh"), what))
+    add_release(pack, rules.released, "cordons and empties the nodes of `released.txt`, which are not needed")
 
 
 def _by_parted(pack: FleetPack) -> None:
     """mig-parted on each node, by ssh."""
     rules, plan = pack.rules, pack.rules.layout_plan()
-    if pack.board.profiles:
+    if pack.gpu_model.profiles:
         pack.add(
-            to_mig_parted(plan, pack.board),
-            Step(pack.place("mig-parted.yaml"), "one configuration for each way that a node is cut"),
+            to_mig_parted(plan, pack.gpu_model),
+            Step(pack.place("mig-parted.yaml"), "MIG configurations, one per node layout"),
         )
         last = plan["slot_start"].max()
-        held = states_at(checked_plan(plan, pack.board), last)  # type: ignore[arg-type]
+        held = states_at(checked_plan(plan, pack.gpu_model), last)  # type: ignore[arg-type]
         changed = sorted(set(plan.filter("changed")["node"]))
         if changed:
             steps = "\n".join(f"config[{node}]={held[node].config_name}" for node in changed)
             text = pack.script("change_parted.sh", STEPS=steps, NODES=" ".join(changed))
-            what = "waits for the GPU work of a node to end, cuts it, compares; keeps what was there"
+            what = "waits for a node's GPU processes to end, repartitions it, verifies; saves its earlier layout"
             _add_index(pack)
             pack.add(text, Step.script(pack.place("change.sh"), what))
     if rules.released:
-        what = "nodes that are not needed: keep work away from them, then give them back or power them down"
+        what = f"nodes that are not needed: drain them, then {pack.release_words}"
         pack.add(lines_of(rules.released), Step(pack.place("released.txt"), what))
 
 
@@ -140,9 +141,9 @@ def _on_slurm(pack: FleetPack) -> None:
         # To drain nodes, neither the type of their GPUs nor the lines of the others are needed.
         add_release(pack, rules.released, what)
         return
-    files = to_slurm_files(plan, pack.board, gres_type=pack.gres_type, change=pack.change, drain=pack.drain)
+    files = to_slurm_files(plan, pack.gpu_model, gres_type=pack.gres_type, change=pack.change, drain=pack.drain)
     scripts = [name for name in files if name.startswith("change-")]
-    if pack.board.profiles:
+    if pack.gpu_model.profiles:
         yaml = pack.place("mig-parted.yaml")
         changed = pack.place("changed.txt")
         pack.files[changed] = lines_of(sorted(set(plan.filter("changed")["node"])))
@@ -150,82 +151,126 @@ def _on_slurm(pack: FleetPack) -> None:
             "export PARTED=/etc/gpuplanner-mig-parted.yaml\n"
             f'for node in $(cat {changed}); do scp {yaml} "$node:$PARTED"; done'
         )
-        pack.add(to_mig_parted(plan, pack.board),
-                 Step(yaml, "one configuration for each way that a node is cut; goes to the nodes of `changed.txt`",
+        pack.add(to_mig_parted(plan, pack.gpu_model),
+                 Step(yaml, "MIG configurations, one per node layout; copied to the nodes of `changed.txt`",
                       copy))  # fmt: skip
     # Of the lines of before and after a change those of after.
-    unused = {name for name in files if name.startswith("slurm-")} - {
-        f"slurm-{one[7:-3]}.conf" for one in scripts
-    }
+    unused = {name for name in files if name.startswith("slurm-")} - {f"slurm-{one[7:-3]}.conf" for one in scripts}
     left_out = {*scripts, *unused}
-    pack.files |= {pack.place(name): text for name, text in files.items() if name not in left_out}
-    says = "for every node with NVML in its Slurm; the others get what `static-gres.sh` prints there"
+    pack.files |= {
+        pack.place(name): text.replace(scripts[0], "change.sh") for name, text in files.items() if name not in left_out
+    }
+    says = "for nodes whose Slurm has NVML; the others need the output of `static-gres.sh`"
     pack.steps.append(Step(pack.place("gres.conf"), says))
     _add_index(pack)
-    does = "drains nodes, waits, cuts them, puts their Gres into slurm.conf, compares, resumes"
-    for name in scripts:
-        step = Step.script(pack.place(name), does)
-        undo = f"export PARTED=/etc/gpuplanner-mig-parted.yaml\n{step.undo}"
-        pack.add(files[name], replace(step, undo=undo))
+    does = "drains nodes, waits, repartitions them, updates slurm.conf, verifies, resumes"
+    step = Step.script(pack.place("change.sh"), does)
+    undo = f"export PARTED=/etc/gpuplanner-mig-parted.yaml\n{step.undo}"
+    pack.add(files[scripts[0]], replace(step, undo=undo))
     add_release(pack, rules.released, what)
 
 
 def _add_index(pack: FleetPack) -> None:
-    index = change_index(pack.rules.layout_plan(), pack.board, change=pack.change, drain=pack.drain)
+    index = change_index(pack.rules.layout_plan(), pack.gpu_model, change=pack.change, drain=pack.drain)
     if index.height:
-        place = pack.place("changes.md")
-        text = to_index_text(index, pack.board, pack.change)
-        pack.add(f"{text}\n{NOT_TODAY}\n", Step(place, "what changes on which GPU, to read"))
+        text = to_index_text(index, pack.gpu_model, pack.change, dated=False)
+        pack.add(text, Step(pack.place("changes.md"), "layout changes by node and GPU"))
 
 
 def to_page(pack: FleetPack, told: PageWords) -> str:
     """The page that is read first."""
     rules, warnings = pack.rules, "; ".join(pack.warnings)
-    where = (
-        "where kubectl speaks to the cluster, as one who may label, annotate, cordon and drain nodes and patch the "
-        f"ClusterPolicy; the GPU operator is expected in namespace `{NAMESPACE}`"
-    )
-    where = {
-        "slurm": "on the controller of Slurm, as one who may change it",
-        "parted": "where ssh reaches the nodes as root",
-        "nvml": "where kubectl reaches the cluster, and ssh the nodes as root",
-    }.get(rules.path, where)
-    values = {
-        "TITLE": f"These are not the files of the decision: {warnings}" if warnings else told.sentence,
-        "PATH": rules.path,
+    text, changes = _page_texts(pack, told), bool(_changed(pack))
+    rightsized = rules.requests == RIGHTSIZED
+    there = {name: name * (pack.place(name) in pack.files) for name in ("policy.sh", "power.sh", "released.txt")}
+    known = {
+        "TITLE": f"Incomplete change bundle: {warnings}" if warnings else told.sentence,
+        "ACTUATOR": rules.actuator,
         "POLICY": told.policy,
-        "BOARD": rules.board,
+        "GPU_MODEL": rules.gpu_model,
         "BEGINS": (rules.begins or "")[:16].replace("T", " ") + " UTC",
-        "WHERE": where,
-        "SENTENCE": told.sentence if warnings else "As the title says; the page of the report shows why.",
-        "POOLS": "\n".join(_pool_line(rules, number) for number in range(len(rules.pools))),
-        "MEANS": told.means,
-        "TOUCHED": "\n".join([*(f"- {line}" for line in told.touched), *_durations(pack)]),
+        "WHERE": text("where"),
+        "REASON": [f"- {line}" for line in (*([told.sentence] if warnings else []), *told.reasons)],
+        "POOLS": _pool_table(rules),
+        "AGREE": [
+            text("rightsized" if rightsized else "as_today"),
+            text("capacity") * changes,
+            _quota_text(pack, text),
+        ],
+        "PREFLIGHT": text("preflight" if changes else "preflight_files"),
+        "NOTES": map(text, [there["policy.sh"], "emptying" * changes, there["power.sh"], there["released.txt"]]),
+        "SWITCH": text("switch") * rightsized,
+        "BACK": [text("back_requests") * rightsized, text("back_nodes") * changes],
         **page_tables(pack),
         **(_by_measure(pack, told) if told.measures else {}),
     }
-    return filled("readme.md", values)
+    values = {name: text if isinstance(text, str) else "\n".join(filter(None, text)) for name, text in known.items()}
+    return re.sub(r"\n{3,}", "\n\n", filled("readme.md", values))
+
+
+def _changed(pack: FleetPack) -> list[str]:
+    """Nodes that a script of the pack repartitions."""
+    if not any(step.file.endswith("/change.sh") for step in pack.steps):
+        return []
+    return sorted(set(pack.rules.layout_plan().filter("changed")["node"]))
+
+
+def _page_texts(pack: FleetPack, told: PageWords) -> Callable[[str], str]:
+    """Texts of the page by name, those of the actuator first."""
+    rules, nodes, limit = pack.rules, _changed(pack), pack.drain.limit_s
+    blocks = dict(block.split("\n", 1) for block in template_text("templates/texts.md").split("\n# ")[1:])
+    values = {
+        "NAMESPACE": NAMESPACE, "CONFIG_MAP": CONFIG_MAP, "ACTUATOR": rules.actuator, "DATA": told.data,
+        "NODES": nodes_text(nodes), "NODE": nodes[0] if nodes else "", "SCRIPT": pack.place("change.sh"),
+        "GPUS": str(sum(len(rules.before[node]) for node in nodes)),
+        "TOTAL": str(sum(map(len, rules.before.values()))),
+        "LIMIT": "without a limit" if limit is None else f"up to {minutes(limit)}",
+        "DURATION": pack.change.words(), "RELEASE": pack.release_words,
+    }  # fmt: skip
+
+    def text(name: str) -> str:
+        found = blocks.get(f"{name} {rules.actuator}", blocks.get(name, ""))
+        return replaced(found.strip(), values)
+
+    return text
+
+
+def _quota_text(pack: FleetPack, text: Callable[[str], str]) -> str:
+    """What queue managers have to be told of the resources of the planned fleet."""
+    rules = pack.rules
+    if rules.actuator not in ("mig-manager", "nvidia-smi") or rules.comes_and_goes:
+        return ""
+    if pack.place("queues.sh") in pack.files:
+        return text("quotas_set")
+    today, then = Counter[str](), Counter[str]()
+    for pools, total in ((rules.today, today), (rules.pools, then)):
+        for pool in pools:
+            total.update({name: count * pool.count for name, count in allocatable(pool.state).items()})
+    changes = [f"`{one}` {today[one]:,} → {then[one]:,}" for one in sorted(today | then) if today[one] != then[one]]
+    return f"{text('quotas_by_hand')} {', '.join(changes)}." if changes else ""
 
 
 def _by_measure(pack: FleetPack, told: PageWords) -> dict[str, str]:
     """What to do, check and undo for each measure, in order."""
     other = next((one.action for one in told.measures if one.action in CHANGES_FLEET), "")
     do, check, undo = list[str](), list[str](), list[str]()
+    several = len(told.measures) > 1
     for number, one in enumerate(told.measures, start=1):
         steps = [step for step in pack.steps if (step.action or other) == one.action]
         by, commands, checked, undone = "", [step.do for step in steps], "", ""
         if not any(commands):
             by, commands, checked, undone = _by_hand(pack, told, one)
-        head = " ".join(filter(None, (f"{number}. **{one.text}.**", one.condition, by)))
-        do.append(
-            "\n".join([head, *(f"   - {what}" for what, _ in one.steps), "", _fence(commands)]).rstrip()
-        )
+        name = f"{number}. **{one.text}.**" if several or not one.steps else ""
+        head = " ".join(filter(None, (name, one.condition, by)))
+        listed = [f"{'   ' * several}- {what[:1].upper()}{what[1:]}" for what, _ in one.steps]
+        do.append("\n".join([*filter(None, [head, *listed]), "", _fence(commands)]).strip())
         checked += _fence([step.check for step in steps])
         undone += _fence([step.undo for step in reversed(steps)])
-        check += [f"Of {number}:\n\n{checked}"] if checked else []
-        undo += [f"Of {number}:\n\n{undone}"] if undone else []
+        mark = f"Measure {number}:\n\n" if several else ""
+        check += [mark + checked] if checked else []
+        undo += [mark + undone] if undone else []
     rest = [] if other else [step.do for step in pack.steps if not step.action and step.do]
-    do += [f"The other files set what stays as it is:\n\n{_fence(rest)}"] if rest else []
+    do += [f"The other files keep settings as they are today:\n\n{_fence(rest)}"] if rest else []
     parts = {"DO": do, "CHECK": check, "UNDO": undo[::-1]}
     return {key: "\n\n".join(texts) or NOTHING for key, texts in parts.items()}
 
@@ -235,68 +280,42 @@ def _by_hand(pack: FleetPack, told: PageWords, one: MeasureWords) -> tuple[str, 
     pack.by_hand.append(one.action)
     if one.action in CHANGES_FLEET:
         why = "; ".join(pack.warnings)
-        return f"No file here performs it ({why}); `{told.command}` writes it once that is fixed.", [], "", ""
+        return f"No file here carries it out ({why}); fix this, then run `{told.command}`.", [], "", ""
     commands = [command for _, command in one.steps if command]
     if one.action == "buy":
-        return "No file performs it.", commands, "", ""
-    words = measure_words(one.action, pack.rules.path)
+        return "No file carries it out.", commands, "", ""
+    words = measure_words(one.action, pack.rules.actuator)
     checked, undone = (words[name].replace("{nodes}", "NODES") for name in ("check", "undo"))
-    return "No file performs it; by hand:", commands, checked, undone
+    return "No file carries it out; by hand:", commands, checked, undone
 
 
 def page_tables(pack: Pack) -> dict[str, str]:
     """What a page says of the files: the list of them, and the commands."""
     return {
-        "FILES": "\n".join(f"| `{step.file}` | {step.what} |" for step in pack.steps)
-        or "| none | no file is needed |",
+        "FILES": "\n".join(f"| `{step.file}` | {step.what} |" for step in pack.steps) or "| none | no file needed |",
         "DO": _fence([step.do for step in pack.steps]) or NOTHING,
         "CHECK": _fence([step.check for step in pack.steps]) or NOTHING,
         "UNDO": _fence([step.undo for step in reversed(pack.steps)]) or NOTHING,
     }
 
 
-def _pool_line(rules: FleetRules, number: int) -> str:
-    pool = rules.pools[number]
-    offers = "what jobs ask for" if BY_JOBS in pool.layouts else ", ".join(
-        f"{count} × {'whole GPU' if name == WHOLE_GPU else name}" for name, count in pool.offers.items()
-    )  # fmt: skip
-    names = ", ".join(pool.nodes)
-    if len(pool.nodes) > 8:
-        names = f"{pool.nodes[0]} to {pool.nodes[-1]} ({pool.count})"
-    most, kept = (f"at most {pool.most}", str(pool.kept)) if rules.comes_and_goes else ("all", "all")
-    return f"| {pool.name} | {names or pool.count} | {most} | {kept} | {offers} |"
-
-
-def _durations(pack: FleetPack) -> list[str]:
-    """How long changes take, and what is left to do by hand."""
-    rules, found = pack.rules, list[str]()
-    changed = rules.layout_plan().filter("changed")["node"].n_unique() if rules.named else 0
-    if changed and any("change" in step.file for step in pack.steps):
-        emptied = "emptied and cut: each"
-        if rules.path == "nvml":
-            emptied = "cut GPU by GPU while the rest of each stays at work: a GPU that goes"
-        found.append(
-            f"- {counted(changed, 'node')} {'is' if changed == 1 else 'are'} {emptied} takes no new work "
-            "from the beginning, is waited for at most "
-            f"{minutes(float(timeout_s(pack.drain.limit_s)))}, and then takes {pack.change.words()}. Jobs that run "
-            "there end by themselves; none is ended. A script that gave a node up ends with 75: run the same words "
-            "again. It waits in the foreground: begin where it outlives your session (tmux, screen)."
-        )
-        if rules.path != "parted":
-            found.append(
-                "- `check` instead of `apply` says what would stop a change of layout, and changes nothing."
-            )
-    if pack.place("power.sh") in pack.files:
-        found.append(
-            f"- Before anything else put what switches your machines into `{pack.place('power.sh')}`: as it is, it "
-            "only logs, nodes stay on, and nothing is saved."
-        )
-    if pack.place("released.txt") in pack.files:
-        found.append(
-            f"- Once the nodes of `{pack.place('released.txt')}` are empty, {pack.release_words} by your own "
-            "means: the saving counts on it, and no file here can do it."
-        )
-    return found
+def _pool_table(rules: FleetRules) -> str:
+    """Nodes and resources of each pool; where nodes are powered down, also how many are up."""
+    moving = rules.comes_and_goes
+    heads = [
+        "pool",
+        "nodes",
+        *(["powered on at most", "idle nodes kept"] if moving else []),
+        "resources of a node",
+    ]
+    lines = [heads, ["---"] * len(heads)]
+    for pool in rules.pools:
+        resources = "MIG instances as requested" if BY_JOBS in pool.layouts else ", ".join(
+            f"{count} × {'full GPU' if name == WHOLE_GPU else name}" for name, count in pool.offers.items()
+        )  # fmt: skip
+        counts = [str(pool.most), str(pool.kept)] if moving else []
+        lines.append([pool.name, nodes_text(pool.nodes) or str(pool.count), *counts, resources])
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def _fence(commands: Sequence[str]) -> str:
@@ -318,16 +337,16 @@ def decision_pack(scenario: Scenario, found: Comparison, *, gres_type: str | Non
     rules, decision = found.rules, found.decision
     if rules is None:
         return None
-    board = any_board(rules.board) if known_board(rules.board) else whole_board(rules.board)
-    change = cost_of_change(scenario, board)
-    rules = replace(rules, quotas=tuple(_quotas(scenario, board)))
+    gpu_model = any_board(rules.gpu_model) if known_board(rules.gpu_model) else whole_board(rules.gpu_model)
+    change = cost_of_change(scenario, gpu_model)
+    rules = replace(rules, quotas=tuple(_quotas(scenario, gpu_model)))
     told = PageWords(
         decision.sentence,
         WAYS[decision.policy].meaning,
-        touched=tuple(_touched(decision)),
-        means=_means(rules),
+        reasons=tuple(_reasons(decision)),
         measures=tuple(_measures(decision)),
-        command=f"gpuplanner export {scenario.data} --path {rules.path}",
+        command=f"gpuplanner export {scenario.data} --actuator {rules.actuator}",
+        data=str(scenario.data),
     )
     return to_pack(rules, told, change, drain_of(scenario, change), gres_type=gres_type)
 
@@ -362,9 +381,7 @@ def export_decision(
     found = kept.comparison if kept is not None and kept.scenario == scenario else played(scenario)
     pack = decision_pack(scenario, found, gres_type=gres_type)
     if pack is None:
-        raise ScenarioError(
-            f"export of {scenario.name}", "a decision", found.decision.sentence, "Read more jobs."
-        )
+        raise ScenarioError(f"export of {scenario.name}", "a decision", found.decision.sentence, "Ingest more jobs.")
     with replaced_directory(out, mark=MARK) as folder:
         pack.write(folder)
     return [Path(out) / name for name in sorted(pack.files)], tuple(pack.warnings)
@@ -383,7 +400,7 @@ def hand_over(scenario: Scenario, found: Comparison, out: str | Path) -> Path:
         "Waits": service_table(found),
         "Wait curve": curve_table(found),
     }
-    notes = {"Decision": found.decision.sentence, "How sure": " ".join(found.decision.how_sure)}
+    notes = {"Decision": found.decision.sentence, "Confidence": " ".join(found.decision.confidence)}
     with replaced_directory(out, mark=MARK) as folder:
         if pack is not None:
             pack.write(folder)
@@ -393,15 +410,15 @@ def hand_over(scenario: Scenario, found: Comparison, out: str | Path) -> Path:
     return Path(out) / (PAGE if pack is not None else "workbook.xlsx")
 
 
-def _quotas(scenario: Scenario, board: GpuModel) -> Iterator[TenantQuota]:
+def _quotas(scenario: Scenario, gpu_model: GpuModel) -> Iterator[TenantQuota]:
     """What tenants may hold of the board, where its queues were read; flavors of other boards are left out."""
     file = data_folder(scenario.data) / "queue_quotas.parquet"
     if not file.exists():
         return
     table = read_table(file, QueueQuotas)
-    share = pl.col("profile").map_elements(board.share, return_dtype=pl.Float64).fill_null(1.0)
+    share = pl.col("profile").map_elements(gpu_model.share, return_dtype=pl.Float64).fill_null(1.0)
     gpus = {name: (pl.col(name) * share).sum() for name in ("nominal", "borrow", "lend")}
-    mine = table.filter(pl.col("gpu_model").fill_null(board.name) == board.name)
+    mine = table.filter(pl.col("gpu_model").fill_null(gpu_model.name) == gpu_model.name)
     limits = (
         pl.when(pl.col(name).is_null().any()).then(None).otherwise(gpus[name]).alias(name)
         for name in ("borrow", "lend")
@@ -413,20 +430,30 @@ def _quotas(scenario: Scenario, board: GpuModel) -> Iterator[TenantQuota]:
         yield TenantQuota(tenant, own, cohort, borrow, lend, names)
 
 
-def _touched(decision: Decision) -> Iterator[str]:
-    """Who starts later than today, and who is asked to ask otherwise."""
+def _reasons(decision: Decision) -> Iterator[str]:
+    """Why, what happens to waits, and what it costs: the lines of a change ticket."""
+    if (size := decision.most_improved) is not None:
+        observed, today, then = (
+            wait_text(each)
+            for each in (size.observed_p95_minutes, size.today_p95_minutes, size.recommended_p95_minutes)
+        )
+        yield (
+            f"Reason: p95 queue wait on {size.size} {observed} observed; in simulation {today} today and {then} after "
+            "the change."
+        )
     later = [one for one in decision.service if one.added_p95_minutes > ROUNDING_MINUTES]
     for one in later:
         yield (
-            f"Jobs on {one.size}: p95 queue wait {wait_text(one.recommended_p95_minutes)}, today "
+            f"Jobs on {one.size} wait longer: p95 queue wait {wait_text(one.recommended_p95_minutes)}, today "
             f"{wait_text(one.today_p95_minutes)}."
         )
     if decision.measures and decision.measures[-1].action in IDLE_ACTIONS:
-        yield "Jobs that find no node powered on: they wait until one has come."
-    elif not later and len(decision.measures) > 1:
-        yield "None if the measures are in force in this order: then the p95 queue wait rises for no job size."
-    elif not later:
-        yield "None: the p95 queue wait rises for no job size."
+        yield "Jobs that find no node powered on wait until one is up."
+    elif not later and decision.service:
+        order = ", if the measures take effect in this order" if len(decision.measures) > 1 else ""
+        yield f"After the change no job size waits longer at p95{order}."
+    yield f"Cost: {decision.financial_impact.basis.splitlines()[0]}"
+    yield "Approved by: ____"
 
 
 def _measures(decision: Decision) -> Iterator[MeasureWords]:
@@ -434,24 +461,17 @@ def _measures(decision: Decision) -> Iterator[MeasureWords]:
     latest = decision.latest
     again = decision.next_steps[-1].command if decision.next_steps else None
     for number, one in enumerate(decision.measures):
-        condition = f"Only once {number} is in force." if one.condition else ""
+        condition = f"Only once step {number} is in effect." if one.condition else ""
         if one.condition and latest and decision.measures[number - 1].action in ENDS_WAITS:
             condition = (
-                f"Only once {number} is in force and has shortened waits: p95 queue wait on {latest.size} "
+                f"Only once step {number} is in effect and has shortened waits: p95 queue wait on {latest.size} "
                 f"{wait_text(latest.today_p95_minutes)} today, {wait_text(latest.recommended_p95_minutes)} simulated "
-                f"with all measures. Let a week pass, export the jobs again, and see it with `{again}`: "
-                f"without {number} jobs wait longer."
+                f"with all measures. After a week, export the jobs again and check with `{again}`: "
+                f"without step {number}, jobs wait longer."
             )
-        steps = [(step.what, step.command) for step in decision.next_steps if step.action == one.action]
+        steps = [
+            (step.what, step.command)
+            for step in decision.next_steps
+            if step.action == one.action and not (step.command or "").startswith("gpuplanner rightsize")
+        ]  # requests are switched after the nodes are verified
         yield MeasureWords(one.action, one.text, condition, steps)
-
-
-def _means(rules: FleetRules) -> str:
-    """What has to hold for the figures to hold."""
-    if rules.requests == RIGHTSIZED:
-        return (
-            "It holds if jobs ask for the slice that they need and not for more: `gpuplanner hints DATA` lists what to "
-            "write into which job, from the data that this was decided on; agree on it with owners before anything "
-            "below, and have jobs changed once the check below passes."
-        )
-    return "Jobs ask for what they ask for today."

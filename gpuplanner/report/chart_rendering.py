@@ -140,7 +140,7 @@ def enable_offline_renderer(*, width: int = NOTEBOOK_WIDTH) -> None:
         narrow = chart_to_svg(spec, width=NARROW_WIDTH) if ours else picture
         return {
             _NOTEBOOK_TYPE: fit | {"$schema": _NOTEBOOK_SCHEMA},
-            "text/markdown": _picture(told, picture, narrow),
+            "text/markdown": _responsive_image(told, picture, narrow),
             "image/svg+xml": picture,
             "text/plain": f"<chart: {told}>",
         }
@@ -162,10 +162,10 @@ def picture_html(chart: ChartType, *, width: int = NOTEBOOK_WIDTH) -> str:
     """
     spec = chart_spec(chart)
     wide, narrow = (chart_to_svg(spec, width=pixels) for pixels in (width, NARROW_WIDTH))
-    return _picture(str(chart.description), wide, narrow)
+    return _responsive_image(str(chart.description), wide, narrow)
 
 
-def _picture(told: str, wide: str, narrow: str) -> str:
+def _responsive_image(told: str, wide: str, narrow: str) -> str:
     image = f'<img alt="{escape(told)}" src="{svg_address(wide)}">'
     return f'<picture><source media="(max-width: 640px)" srcset="{svg_address(narrow)}">{image}</picture>'
 

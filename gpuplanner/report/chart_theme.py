@@ -124,9 +124,7 @@ def stacked(
         .encode(
             x=x.stack("zero"),
             y=alt.Y(f"{y}:N", title=None, sort=order),
-            color=alt.Color(
-                f"{part}:N", legend=legend or alt.Legend(title=None), scale=scale(colours, shown)
-            ),
+            color=alt.Color(f"{part}:N", legend=legend or alt.Legend(title=None), scale=scale(colours, shown)),
             order=alt.Order("order:Q"),
             tooltip=hover,
         )
@@ -197,9 +195,7 @@ def wrapped(names: Iterable[str], width: int = 18, *, grid: bool = False) -> Lab
     >>> labels.pixels, labels.lines
     (133, 2)
     """
-    parts = {
-        name: textwrap.wrap(name, width, break_on_hyphens=False, break_long_words=False) for name in names
-    }
+    parts = {name: textwrap.wrap(name, width, break_on_hyphens=False, break_long_words=False) for name in names}
     broken = {name: lines for name, lines in parts.items() if len(lines) > 1}
     lookup = f"({json.dumps(broken)})[datum.label] || datum.label"
     return Labels(
@@ -262,9 +258,9 @@ PALETTE = (
 
 BUCKET_COLOURS = {
     "used": BLUE,
-    "unobserved": "#8ecbf0",
-    "held_idle": ORANGE,
-    "free": "#d5dbe1",
+    "no_telemetry": "#8ecbf0",
+    "allocated_idle": ORANGE,
+    "unallocated": "#d5dbe1",
     "fragmented": VERMILION,
     "idle_pending": "#663311",
     "reserved": PINK,
@@ -274,20 +270,23 @@ BUCKET_COLOURS = {
 """Of each bucket of the ledger."""
 POLICY_COLOURS = {
     "today": MUTED,
-    "static_whole": BROWN,
-    "static_mig": PURPLE,
-    "whole_on_off": "#7a6000",
-    "node_pools": BLUE,
-    "cut_on_demand": "#440066",
+    "fewer_nodes": BROWN,
+    "mig_static": PURPLE,
+    "power_down_idle": "#7a6000",
+    "autoscaled_pools": BLUE,
+    "mig_dynamic": "#440066",
 }
 """Of each way to run the fleet, on every page; words in these colours can be read on white."""
 
 BAND_HEIGHT = 26
 """Pixels of one row of a horizontal bar chart."""
 
+NUMBERS = {"decimal": ".", "thousands": ",", "grouping": [3], "currency": ["", ""], "percent": " %"}
+"""Marks in the numbers of charts, as Vega has them."""
 CONFIG: dict[str, Any] = {
     "font": "system-ui, sans-serif",
     "background": "white",
+    "locale": {"number": NUMBERS},
     # The page gives each chart one text alternative and a table; a label on every mark would repeat it.
     "aria": False,
     "view": {"stroke": None, "continuousWidth": 640, "continuousHeight": 260, "discreteWidth": 640},
@@ -337,7 +336,7 @@ def tenant_colours(names: Iterable[str]) -> dict[str, str]:
     >>> tenant_colours(["b", "a", "-"])
     {'-': '#c4cbd2', 'a': '#0072b2', 'b': '#e69f00'}
     """
-    return numbered(sorted(set(names)), fixed={"-": GREY, "nobody": GREY})
+    return numbered(sorted(set(names)), fixed={"-": GREY, "__unallocated__": GREY})
 
 
 def layout_colours(layouts: Iterable[str]) -> dict[str, str]:
@@ -358,8 +357,8 @@ def policy_colours(policies: Iterable[str]) -> dict[str, str]:
 
     Examples
     --------
-    >>> policy_colours(["today", "node_pools", "mine"])
-    {'today': '#52606d', 'node_pools': '#0072b2', 'mine': '#e69f00'}
+    >>> policy_colours(["today", "autoscaled_pools", "mine"])
+    {'today': '#52606d', 'autoscaled_pools': '#0072b2', 'mine': '#e69f00'}
     """
     return numbered(policies, fixed=POLICY_COLOURS)
 

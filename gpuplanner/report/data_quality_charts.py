@@ -8,7 +8,7 @@ import altair as alt
 import polars as pl
 from altair.typing import ChartType
 
-from gpuplanner.core.units import counted
+from gpuplanner.core.units import counted, percent_text
 from gpuplanner.ingest.telemetry.telemetry_quality import LOW_COVERAGE
 from gpuplanner.report import chart_theme as theme
 from gpuplanner.report.chart_theme import (
@@ -73,9 +73,7 @@ def plot_quality(findings: pl.DataFrame, *, top: int = FINDINGS) -> ChartType:
     above = alt.Axis(orient="top", labelAngle=-35, labelAlign="left", labelOverlap=False, grid=True)
     scale = alt.Scale(domain=figures)
     x = alt.X("figure:N", title="moves these figures", sort=figures, scale=scale, axis=above)
-    hover = tips(
-        check="rows that", rows=("rows", ",d"), severity="severity", effect="effect", example="example"
-    )
+    hover = tips(check="rows that", rows=("rows", ",d"), severity="severity", effect="effect", example="example")
     chart: alt.Chart = (
         chart_of(shown)
         .mark_point(filled=True, size=150, opacity=1)
@@ -91,9 +89,7 @@ def plot_quality(findings: pl.DataFrame, *, top: int = FINDINGS) -> ChartType:
     if len(names) > top:
         title += f": the {top} gravest of {len(names)}"
     finding, height = quality_text(findings), _row_height(labels) * len(names[:top])
-    return theme.finish(
-        chart, title=title, finding=finding, height=height, legend=90, names=labels.pixels, room=40
-    )
+    return theme.finish(chart, title=title, finding=finding, height=height, legend=90, names=labels.pixels, room=40)
 
 
 def quality_text(findings: pl.DataFrame) -> str:
@@ -245,30 +241,30 @@ def least_observed(coverage: pl.DataFrame) -> pl.DataFrame:
 
 
 def coverage_text(coverage: pl.DataFrame | None) -> str:
-    """Say how much of the time was observed, and where least."""
+    """Coverage of telemetry, and the node with the lowest."""
     ranked = None if coverage is None else least_observed(coverage)
     if coverage is None or ranked is None or ranked.is_empty():
-        return "There is no telemetry: what GPUs did while they were held is not known."
+        return "No telemetry: activity of allocated GPUs is not known."
     expected = coverage.filter(pl.col("expected_gpu_h") > 0)
     share = float(expected["observed_gpu_h"].sum()) / float(expected["expected_gpu_h"].sum())
     empty = expected.filter(pl.col("observed_gpu_h") == 0).height
     node, least = ranked.row(0)
     return (
-        f"{share:.0%} of the GPU-time between the first and the last reading of each node was observed; "
-        f"{empty:,} of {expected.height:,} node-days have no reading. Least observed: {node}, {least:.0%}."
+        f"Telemetry covers {percent_text(share)} of the GPU-hours between first and last sample of each node; "
+        f"{empty:,} of {expected.height:,} node-days have no sample. Lowest: {node}, {percent_text(least)}."
     )
 
 
 def intake_text(rows: pl.DataFrame) -> str:
-    """Say how many jobs came a day, on how many days none, and how many rows were rejected."""
+    """Jobs submitted a day, days without jobs, and rejected rows."""
     refused = pl.col("what").str.starts_with("rejected: ")
     jobs, rejected = rows.filter(~refused), int(rows.filter(refused)["rows"].sum())
     end = f"{rejected:,} rows were rejected." if rejected else "No row was rejected."
     if jobs.is_empty():
-        return f"No job was read. {end}"
+        return f"No jobs. {end}"
     blank = jobs.filter(rows=0).height
-    none = f"none on {blank:,} of {jobs.height:,} days" if blank else "some on every day"
-    return f"{jobs['rows'].sum() / jobs.height:,.1f} jobs a day, {none}. {end}"
+    none = f"none on {blank:,} of {jobs.height:,} days" if blank else "jobs on every day"
+    return f"{jobs['rows'].sum() / jobs.height:,.1f} jobs submitted a day, {none}. {end}"
 
 
 def _strips(
@@ -283,7 +279,7 @@ def _strips(
     """One line of cells for each name; the height of the bar in a cell is ``share``, a cross is nothing."""
     word = dict(_BINS)[every]
     rank = pl.col("name").replace_strict({name: len(order) - place - 1 for place, name in enumerate(order)})
-    # The least that was seen shows as a line.
+    # The smallest share shows as a line.
     high = pl.when(pl.col("share") > 0).then(pl.col("share").clip(0.09, 1)).otherwise(0)
     placed = (
         rows.with_columns(pl.col("start").cast(pl.Datetime("us")).dt.replace_time_zone("UTC"))
@@ -297,9 +293,7 @@ def _strips(
         .sort("name", "start")
     )
     labels = wrapped(order, NAME)
-    names = alt.Y(
-        "name:N", title=None, sort=order, scale=alt.Scale(domain=order, padding=0), axis=labels.axis
-    )
+    names = alt.Y("name:N", title=None, sort=order, scale=alt.Scale(domain=order, padding=0), axis=labels.axis)
     scale = alt.Scale(domain=[0, len(order)], nice=False)
     data = chart_of(placed)
     base = data.transform_calculate(from_="utcFormat(datum['start'], '%Y-%m-%d')").encode(
@@ -317,9 +311,7 @@ def _strips(
     # Without a row to draw, a browser warns that the axis has no extent.
     layers = [cells, bars, crosses] if NOTHING in placed["state"] else [cells, bars]
     chart: alt.LayerChart = alt.layer(*layers).resolve_scale(y="independent")
-    return theme.finish(
-        chart, title=title, height=_row_height(labels) * len(order), legend=130, names=labels.pixels
-    )
+    return theme.finish(chart, title=title, height=_row_height(labels) * len(order), legend=130, names=labels.pixels)
 
 
 def _bin(days: pl.Series) -> tuple[str, str]:

@@ -10,6 +10,7 @@ import polars as pl
 from gpuplanner import report as plots
 from gpuplanner._version import __version__
 from gpuplanner.core.schemas import WHOLE_GPU
+from gpuplanner.core.units import percent_text
 from gpuplanner.hardware.power_and_carbon import Price
 from gpuplanner.report import html_page as page
 from gpuplanner.report.html_page import Section, Text, still
@@ -19,17 +20,17 @@ from gpuplanner.usage.requested_demand import pool
 
 HISTORY_DAYS = 14
 """Days of demand that are drawn; the tables cover all."""
-_TELEMETRY = "There is no telemetry of jobs: ingest it, or choose another trace."
-_BOARD = "The data do not name a board of the catalogue that can be cut: open them with one (board=)."
+_TELEMETRY = "No telemetry of jobs: ingest it, or choose another dataset."
+_GPU_MODEL = "The data do not name a GPU model with MIG: open them with one (gpu_model=)."
 
 
 def quality(found: DataQuality) -> Section:
-    """What is wrong with the data, and which time was seen."""
+    """Findings on the data, and coverage of telemetry."""
     stated = found.read
     refused = f"{stated.rows_rejected:,} rejected with a reason" if stated.rows_rejected else "none rejected"
     read = (
         f"Source {stated.source}: {stated.rows_in:,} rows read, {stated.rows_kept:,} kept, {refused}. "
-        "Look here first: a figure is as good as its rows."
+        "Check this first: all figures rest on these rows."
     )
     seen = plots.coverage_text(found.coverage)
     return page.section(
@@ -37,23 +38,22 @@ def quality(found: DataQuality) -> Section:
         page.paragraph(read),
         page.figure(
             page.roomy(plots.plot_quality(by_figure(found.findings))),
-            title="What is wrong, and which figures it moves",
+            title="Findings, by the figures that they affect",
             alt=plots.quality_text(found.findings),
             numbers=found.findings,
         ),
         page.figure(
             page.roomy(plots.plot_intake(found.intake)),
             title="Jobs submitted and rows rejected, by day",
-            alt=f"{plots.intake_text(found.intake)} Look for days without jobs: an outage, or rows that are missing.",
+            alt=f"{plots.intake_text(found.intake)} Days without jobs: an outage or missing rows.",
             numbers=found.intake,
         ),
         page.note(seen)
         if found.coverage is None
         else page.figure(
             page.roomy(plots.plot_coverage(found.coverage)),
-            title="Telemetry: observed share of each node's time",
-            alt=f"{seen} A full bar is time seen whole, a cross time without a reading; "
-            "blank is before the first or after the last reading.",
+            title="Telemetry coverage by node",
+            alt=f"{seen} Full bar: full coverage; cross: no sample; blank: before the first or after the last sample.",
             numbers=found.coverage,
         ),
     )
@@ -75,7 +75,7 @@ def _minute(instant: str) -> str:
 
 
 def quality_svg(found: DataQuality) -> str:
-    """One picture of all that is drawn of the quality of the data.
+    """The charts of data quality as one SVG.
 
     Examples
     --------
@@ -91,7 +91,7 @@ def quality_svg(found: DataQuality) -> str:
 
 
 def ledger(box: Inbox, tenant: str = EVERYBODY) -> Section:
-    """Where the GPU-time went: by bucket, by tenant, by local month, and what became of held time."""
+    """GPU-hours by bucket, team and month, and activity and end state of allocated GPU-hours."""
     mine, activity, ended = (box.of(table, tenant) for table in (box.ledger, box.activity, box.ended))
     by_month = box.months(tenant).with_columns(pl.col("period").dt.to_string("%Y-%m"))
     months = page.table(
@@ -105,34 +105,34 @@ def ledger(box: Inbox, tenant: str = EVERYBODY) -> Section:
     held = [
         page.figure(
             page.roomy(plots.plot_held_activity(activity)),
-            title="Held GPU-hours, and what was seen of them",
-            alt=f"{idle} Seen by telemetry, else in the mean activity that the source states for a job. A GPU that is "
-            "held without a process could be given to others at once.",
+            title="Allocated GPU-hours by observed activity",
+            alt=f"{idle} Activity is from telemetry, else the mean activity of the job in the source. An allocated GPU "
+            "without a process can be released at once.",
             numbers=activity,
         ),
         page.figure(
             page.roomy(plots.plot_held_states(ended)),
-            title="Held GPU-hours by how attempts ended",
-            alt=f"{lost} How much of it checkpoints had saved is not known.",
+            title="Allocated GPU-hours by end state",
+            alt=f"{lost} Work saved by checkpoints is not known.",
             numbers=states.sort("gpu_hours", "state", descending=[True, False]),
         ),
     ]
     if tenant != EVERYBODY:
-        return page.section(f"Where the GPU-time of {tenant} went", *held, months)
+        return page.section(f"GPU-hours of {tenant}", *held, months)
     buckets = box.buckets()
     largest = buckets.sort("gpu_hours", descending=True).row(0, named=True)
     whole = page.figure(
         plots.plot_ledger(mine, tz=box.tz),
         title="Installed GPU-hours by bucket",
         alt=f"Every installed GPU-hour is in one bucket; the largest is {largest['bucket'].replace('_', ' ')} with "
-        f"{largest['share']:.0%}. Look for what is neither used nor free.",
+        f"{percent_text(largest['share'])}.",
         numbers=buckets,
     )
-    return page.section("Where the GPU-time went", whole, *held, months)
+    return page.section("GPU-hours by bucket", whole, *held, months)
 
 
 def demand(box: Inbox, tenant: str = EVERYBODY) -> Section:
-    """What was wanted, by profile and by tenant."""
+    """Demand by profile and by team."""
     wanted = box.of(box.demand, tenant)
     sums = wanted.group_by("tenant", "profile").agg(
         mean_instances=pl.col("y").mean(),
@@ -141,16 +141,16 @@ def demand(box: Inbox, tenant: str = EVERYBODY) -> Section:
     )
     table = sums.sort("mean_instances", "tenant", "profile", descending=[True, False, False])
     first = table.row(0, named=True) if table.height else None
-    most = "Nothing was wanted." if first is None else (
-        f"Most wanted: {_instances(first['profile'])} by {first['tenant']}, {first['mean_instances']:.1f} on average "
-        f"and {first['most_instances']:.0f} at most, over the whole time. "
+    most = "No demand." if first is None else (
+        f"Largest: {_instances(first['profile'])} of {first['tenant']}, mean {first['mean_instances']:.1f}, "
+        f"peak {first['most_instances']:.0f} over the whole record. "
     )  # fmt: skip
     shown = f"The last {HISTORY_DAYS} days, each panel on its own scale"
     parts = [
         page.figure(
             plots.plot_demand(pool(wanted) if wanted.height else wanted, history_days=HISTORY_DAYS),
-            title=f"Instances wanted by profile{_on(box)}, {tenant}",
-            alt=f"{most}{shown}, as if nobody had queued. Look for the rhythm of the day and the week.",
+            title=f"Demand by profile{_on(box)}, {tenant} [instances]",
+            alt=f"{most}{shown}; unconstrained demand, without queue waits.",
             numbers=table,
         )
     ]
@@ -158,12 +158,11 @@ def demand(box: Inbox, tenant: str = EVERYBODY) -> Section:
         parts.append(
             page.figure(
                 plots.plot_demand(box.demand_gpus, by="tenant", history_days=HISTORY_DAYS, unit="GPUs"),
-                title="GPUs wanted by tenant",
-                alt=f"{shown}; a slice counts as its share of a GPU. Look for tenants that peak at different times: "
-                "they can share.",
+                title="Demand by team [GPUs]",
+                alt=f"{shown}; a slice counts as its share of a GPU. Teams with different peak hours can share GPUs.",
             )
         )
-    return page.section("What was wanted", *parts)
+    return page.section("Demand", *parts)
 
 
 def phases(box: Inbox, job: str = "") -> Section:
@@ -173,17 +172,17 @@ def phases(box: Inbox, job: str = "") -> Section:
     if not known:
         return page.section(title, page.note(_TELEMETRY))
     if not box.fleet.can_be_cut:
-        return page.section(title, page.note(_BOARD))
+        return page.section(title, page.note(_GPU_MODEL))
     name = job or known[0]
     view = box.job(name)
     facts = box.sampled.filter(job_id=name).row(0, named=True)
     table, spikes = view.phases, view.spikes.table
-    steps = " → ".join(label or "no activity read" for label in table["label"])
+    steps = " → ".join(label or "no sample" for label in table["label"])
     gaps = {label: gap.total_seconds() / 60 for label, gap in view.spikes.periods.items()}
     pace = "; ".join(f"{label} every {minutes:.3g} min" for label, minutes in gaps.items())
     dips = f"{spikes.height or 'No'} short dip{'' if spikes.height == 1 else 's'}{pace and ': ' + pace}"
     saved = float(table["saved_gpu_hours"].sum())
-    fit = "It runs on several GPUs, which keep whole GPUs."
+    fit = "It runs on several GPUs, which stay full GPUs."
     if facts["gpus"] is not None and facts["gpus"] <= 1:
         fit = f"One slice for the whole job is {table['profile_job'][0]}; a slice for each phase would save at most "
         fit += f"{saved:,.1f} GPU-hours."
@@ -191,12 +190,10 @@ def phases(box: Inbox, job: str = "") -> Section:
     shown = table.select(*columns, "gpu_hours", "cost", "profile_phase", "evidence").with_columns(
         run_h=pl.col("run_s") / 3600
     )
-    costly = shown.select(
-        "phase", "label", "run_h", "gpu_hours", "cost", "bound", "profile_phase", "evidence"
-    )
+    costly = shown.select("phase", "label", "run_h", "gpu_hours", "cost", "bound", "profile_phase", "evidence")
     money = "" if view.price is None else f", {view.price.currency}"
     heads = {
-        "bound": "waits for", "profile_phase": "smallest slice", "evidence": "why", "gpu_hours": "GPU-hours",
+        "bound": "bound by", "profile_phase": "smallest slice", "evidence": "evidence", "gpu_hours": "GPU-hours",
         "cost": f"cost{money}",
     }  # fmt: skip
     formats = {"run_h": ".2f", "gpu_hours": ".2f", "cost": ",.2f"}
@@ -204,62 +201,59 @@ def phases(box: Inbox, job: str = "") -> Section:
     dip_table = f"<details><summary>Dips as a table</summary>\n{listed}\n</details>"
     return page.section(
         title,
-        page.paragraph(
-            f"{name}: {facts['job_class'] or 'no class'}, {_gpus(facts['gpus'])}, {facts['tenant']}."
-        ),
+        page.paragraph(f"{name}: {facts['job_class'] or 'no class'}, {_gpus(facts['gpus'])}, {facts['tenant']}."),
         page.figure(
             plots.plot_phases(view.samples, table.drop_nulls("label"), spikes.rename({"start": "time"})),
-            title=f"What the GPUs of {name} did",
-            alt=f"Phases: {steps}. {dips}. Look for levels that last, and for what comes after.",
+            title=f"Activity of the GPUs of {name}",
+            alt=f"Phases: {steps}. {dips}.",
             numbers=shown.drop("evidence", "run_s"),
         ),
-        page.paragraph(
-            f"It waits for: {view.bound} ({view.evidence}). {fit} {_phase_money(table, view.price)}"
-        ),
-        page.table(
-            costly, caption="Cost, signature and slice of each phase", headings=heads, formats=formats
-        ),
+        page.paragraph(f"Bound by: {view.bound} ({view.evidence}). {fit} {_phase_money(table, view.price)}"),
+        page.table(costly, caption="Cost, signature and slice of each phase", headings=heads, formats=formats),
         dip_table if spikes.height else "",
     )
 
 
 def _phase_money(table: pl.DataFrame, price: Price | None) -> str:
-    """What the job cost, and of that the phases in which its GPUs did nothing."""
+    """Cost of the job, and of its phases without activity."""
     if price is None or table["cost"].null_count():
         return ""
     quiet = table.filter(pl.col("label").is_in(["setup", "input-stall", "cool-down", "idle"]))["cost"].sum()
     unit = f"{price.currency} at {price.value:g} a GPU-hour ({price.source.partition(':')[0]})"
-    return f"It cost {table['cost'].sum():,.2f} {unit}, {quiet:,.2f} of it in phases without activity."
+    return f"Cost: {table['cost'].sum():,.2f} {unit}, {quiet:,.2f} of it in phases without activity."
 
 
 def claim(box: Inbox) -> Section:
-    """Do late phases need fewer GPUs? The verdict, and what classes of jobs wait for."""
-    title = "Do late phases need fewer GPUs?"
+    """Whether later phases of jobs need fewer GPUs, and the bottleneck of each job class."""
+    title = "Do later phases of jobs need fewer GPUs?"
     if box.claim is None or box.signatures is None:
-        return page.section(title, page.note(_TELEMETRY if box.phases is None else _BOARD))
+        return page.section(title, page.note(_TELEMETRY if box.phases is None else _GPU_MODEL))
     first = box.claim.row(0, named=True)
     verdict = f"Verdict: {first['verdict']}, from {first['jobs']} jobs; {first['reason']}."
     others = box.claim["verdict"].n_unique()
-    depends = (
-        " By other definitions of late or of need the verdict differs: see the table." if others > 1 else ""
-    )
+    depends = " Other definitions of phase or need give another verdict: see the table." if others > 1 else ""
     worst = box.signatures.sort("gpu_hours", descending=True).row(0, named=True)
     return page.section(
         title,
         page.note(verdict + depends),
-        page.table(box.claim, caption=f"Late over early demand. {_LATE}", formats=_RATIOS, headings=_CLAIM),
+        page.table(
+            box.claim,
+            caption=f"Demand of later phases over earlier ones. {_LATER}",
+            formats=_RATIOS,
+            headings=_CLAIM,
+        ),
         page.figure(
             page.roomy(plots.plot_signatures(box.signatures)),
-            title="What the GPUs of each class of jobs wait for",
-            alt=f"Most sampled time: {worst['job_class']}, which waits for {worst['bound']}. Look for classes that "
-            "wait for something else than compute: the table says which slice that means.",
+            title="Bottleneck of each job class",
+            alt=f"Most sampled GPU-hours: {worst['job_class']}, bound by {worst['bound']}. Classes not bound by "
+            "compute may fit a smaller slice: see the table.",
             numbers=box.signatures,
         ),
     )
 
 
 def provenance(box: Inbox) -> Section:
-    """Where the numbers come from."""
+    """Source, files and versions."""
     kept = box.trace.stated
     facts = {
         "source": kept.source,
@@ -267,12 +261,12 @@ def provenance(box: Inbox) -> Section:
         "rows": f"{kept.rows_kept:,} of {kept.rows_in:,} kept, {kept.rows_rejected:,} rejected",
         "files": ", ".join(f"{each.name} (sha256 {each.sha256})" for each in kept.files) or "none",
         "notes": "; ".join(kept.notes) or "none",
-        "board": box.fleet.name or "not named",
+        "GPU model": box.fleet.name or "not named",
         "zone": box.tz,
         "read with": f"gpuplanner {kept.gpuplanner}",
         "shown with": f"gpuplanner {__version__}",
     }
-    return page.section("Provenance", page.answers(facts, caption="Where these numbers come from"))
+    return page.section("Provenance", page.answers(facts, caption="Source of these figures"))
 
 
 View = Callable[[Inbox, str, str], Text]
@@ -285,8 +279,8 @@ VIEWS: Mapping[str, View] = {
 }
 """Sections by name, as the explore panel shows them: from an inbox, a tenant and a job."""
 _RATIOS = {"ratio": ".2f", "low": ".2f", "high": ".2f"}
-_CLAIM = {"part": "late by", "need": "need judged by", "ratio": "late / early"}
-_LATE = "By thirds: the last of the run against the first. By phases: after the longest phase of the highest level."
+_CLAIM = {"part": "phases by", "need": "need by", "ratio": "later / earlier"}
+_LATER = "By thirds: the last of the run against the first. By phases: after the longest phase of the highest level."
 
 
 def _on(box: Inbox) -> str:
@@ -297,30 +291,32 @@ def _idle_text(activity: pl.DataFrame) -> str:
     sums = activity.sum()
     held = sum(float(sums[part].item() or 0) for part in sums.columns if part != "tenant")
     if not held:
-        return "Nothing was held."
+        return "No GPU was allocated."
     share = {part: float(sums[part].item()) / held for part in sums.columns if part != "tenant"}
-    if share["unobserved"] == 1:
-        return "Nothing of the held time was observed: whether it was used is not known."
+    if share["no_telemetry"] == 1:
+        return "No telemetry: activity of allocated GPUs is not known."
     return (
-        f"Of the held GPU-hours {share['used']:.0%} were used, {share['idle_with_process']:.0%} idle with a process, "
-        f"{share['idle_without_process']:.0%} idle without one, {share['unobserved']:.0%} not observed."
+        f"Of the allocated GPU-hours {percent_text(share['used'])} were used, "
+        f"{percent_text(share['idle_with_process'])} idle with a process, "
+        f"{percent_text(share['idle_without_process'])} idle without one, "
+        f"{percent_text(share['no_telemetry'])} without telemetry."
     )
 
 
 def _lost_text(ended: pl.DataFrame) -> str:
     held = float(ended["gpu_hours"].sum())
     if not held:
-        return "Nothing was held."
+        return "No GPU was allocated."
     lost = ended.filter("lost")
     share = float(lost["gpu_hours"].sum()) / held
     if lost.is_empty():
-        return "No attempt that ended badly is known."
+        return "No failed job is known."
     worst = lost.group_by("state").agg(pl.col("gpu_hours").sum()).sort("gpu_hours", "state").row(-1)
-    return f"{share:.1%} went to attempts that did not complete, most of it {worst[0]}."
+    return f"Failed jobs: {percent_text(share, '.1f')} of the allocated GPU-hours, mostly {worst[0]}."
 
 
 def _instances(profile: str) -> str:
-    return "whole GPUs" if profile == WHOLE_GPU else f"instances of {profile}"
+    return "full GPUs" if profile == WHOLE_GPU else f"instances of {profile}"
 
 
 def _gpus(count: float | None) -> str:

@@ -28,7 +28,7 @@ _LABEL = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
 _PCI_ID = re.compile(r"0x([0-9A-Fa-f]{4})10[Dd][Ee]")
 
 
-def check_parted(document: LinedMapping, board: GpuModel, gpus_per_node: int) -> tuple[list[str], list[str]]:
+def check_parted(document: LinedMapping, gpu_model: GpuModel, gpus_per_node: int) -> tuple[list[str], list[str]]:
     """Problems and findings of a mig-parted file that was read as a mapping with lines."""
     problems = list(_unknown_keys(document, TOP_KEYS, "the file"))
     if document.get("version") != "v1":
@@ -38,7 +38,7 @@ def check_parted(document: LinedMapping, board: GpuModel, gpus_per_node: int) ->
         return [*problems, f"mig-configs must name at least one config, not {_show(configs)}"], []
     findings: list[str] = []
     for name, entries in configs.items():
-        config = _Config(name, configs.lines[name], board, gpus_per_node)
+        config = _Config(name, configs.lines[name], gpu_model, gpus_per_node)
         config.check(entries)
         problems += config.problems
         findings += config.findings
@@ -48,17 +48,17 @@ def check_parted(document: LinedMapping, board: GpuModel, gpus_per_node: int) ->
 class _Config:
     """One named config while it is looked at."""
 
-    def __init__(self, name: object, line: int, board: GpuModel, gpus_per_node: int) -> None:
+    def __init__(self, name: object, line: int, gpu_model: GpuModel, gpus_per_node: int) -> None:
         plain = isinstance(name, str) and len(name) <= MAX_LABEL and _LABEL.fullmatch(name)
         self.title = f"config {name if plain else _show(name)}"
         self.line = line
-        self.board = board
+        self.gpu_model = gpu_model
         self.gpus_per_node = gpus_per_node
         self.taken: dict[int, int] = {}  # device -> line of the entry that has it
         self.problems: list[str] = []
         self.findings: list[str] = []
         if not plain:
-            self._problem(line, "the name cannot be a label value, so no node can select it")
+            self._problem(line, "the name is no valid label value, so no node can select it")
 
     def _of(self, devices: tuple[int, ...]) -> str:
         return f"{self.title}, devices {slices(devices)}" if devices else self.title
@@ -79,13 +79,11 @@ class _Config:
             if isinstance(entry, LinedMapping) and entry:
                 sound &= self._entry(entry)
             else:
-                self._problem(
-                    self.line, f"entry {number} must have keys such as 'devices', not {_show(entry)}"
-                )
+                self._problem(self.line, f"entry {number} must have keys such as 'devices', not {_show(entry)}")
                 sound = False
         rest = tuple(device for device in range(self.gpus_per_node) if device not in self.taken)
         if rest and sound and self.taken:
-            self._finding("not named, left as they are", rest)
+            self._finding("not named, left unchanged", rest)
 
     def _entry(self, entry: LinedMapping) -> bool:
         """Look at one entry; True if its devices are known."""
@@ -101,9 +99,9 @@ class _Config:
             self._problem(line, f"mig-enabled must be true or false, not {_show(enabled)}", devices)
         elif not enabled:
             if wanted:
-                self._problem(line, "mig-devices stands beside mig-enabled: false", devices)
+                self._problem(line, "mig-devices is set although mig-enabled is false", devices)
             elif devices:
-                self._finding("not cut", devices)
+                self._finding("MIG disabled", devices)
         elif not isinstance(wanted, LinedMapping):
             self._problem(line, f"mig-devices must map profiles to counts, not {_show(wanted)}", devices)
         else:
@@ -121,24 +119,24 @@ class _Config:
                 self._problem(at, fault, devices)
                 continue
             try:
-                known = self.board.profile(str(name)).name
+                known = self.gpu_model.profile(str(name)).name
             except GeometryError as error:
                 self._problem(at, str(error), devices)
                 continue
             counts[known] = counts.get(known, 0) + count
             if known != name:
                 self._finding(
-                    f"{_show(name)} is taken for {known}; mig-parted compares names with those of the "
-                    "driver, so check 'nvidia-smi mig -lgip'",
+                    f"{_show(name)} is read as {known}; mig-parted compares names with those of the driver, so "
+                    "check 'nvidia-smi mig -lgip'",
                     devices,
                 )
         if len(self.problems) > before:
             return
-        proof = prove(self.board, counts)
+        proof = prove(self.gpu_model, counts)
         if proof.layout is None:
             self._problem(line, proof.reason, devices)
         else:
-            self._finding(str(proof.layout) or "cut, without instances", devices)
+            self._finding(str(proof.layout) or "MIG enabled, no instances", devices)
 
     def _devices(self, entry: LinedMapping, line: int) -> tuple[int, ...]:
         """Devices of an entry that are sound; everything else is a problem."""
@@ -179,18 +177,16 @@ class _Config:
             at = entry.lines["device-filter"]
             self._problem(at, f"device-filter must be PCI ids such as '0x233010DE', not {_show(given)}")
             return True
-        if any(names is None or self.board.name in names for names in boards):
+        if any(names is None or self.gpu_model.name in names for names in boards):
             return True
         others = dict.fromkeys(name for names in boards for name in names or ())
-        self._finding(f"the entry in line {line} is for {', '.join(others)}; not proved")
+        self._finding(f"the entry in line {line} is for {', '.join(others)}; not checked")
         return False
 
 
 @functools.cache
 def _boards_by_device_id() -> dict[str, list[str]]:
-    table = pl.read_csv(
-        (resources.files(__package__) / "bundle" / "pci_ids.csv").read_bytes(), infer_schema=False
-    )
+    table = pl.read_csv((resources.files(__package__) / "bundle" / "pci_ids.csv").read_bytes(), infer_schema=False)
     return dict(table.group_by("device_id").agg("gpu_model").iter_rows())
 
 
@@ -221,7 +217,7 @@ _GRES_KEYS = ("name", "type", "file", "multiplefiles", "count", "cores", "links"
 _SOCKETS = re.compile(r"\((?:[Ss]|IDX):[\d,:-]*\)")
 
 
-def check_slurm(text: str, board: GpuModel, gpus_per_node: int) -> tuple[list[str], list[str]]:
+def check_slurm(text: str, gpu_model: GpuModel, gpus_per_node: int) -> tuple[list[str], list[str]]:
     """Problems and findings of lines of slurm.conf, with the layouts that their comments state."""
     problems: list[str] = []
     findings: list[str] = []
@@ -239,20 +235,20 @@ def check_slurm(text: str, board: GpuModel, gpus_per_node: int) -> tuple[list[st
             continue
         title = f"node {_plain(node)}"
         if node in seen:
-            problems.append(f"line {number}: {title}: stands there twice, first in line {seen[node]}")
+            problems.append(f"line {number}: {title}: listed twice, first in line {seen[node]}")
             continue
         seen[node] = number
-        counts, faults = gres_counts(gres, board)
+        counts, faults = gres_counts(gres, gpu_model)
         if not faults:
-            faults, found = _node(board, counts, gpus_per_node, stated.get(node, {}))
+            faults, found = _node(gpu_model, counts, gpus_per_node, stated.get(node, {}))
             findings += [f"{title}: {one}" for one in found]
         problems += [f"line {number}: {title}: {fault}" for fault in faults]
     orphans = [node for node in stated if node not in seen]
-    problems += [f"node {_plain(node)}: layouts are stated, but there is no line for it" for node in orphans]
+    problems += [f"node {_plain(node)}: layouts in comments, but no NodeName line" for node in orphans]
     return problems, findings
 
 
-def check_gres_conf(text: str, board: GpuModel, gpus_per_node: int) -> tuple[list[str], list[str]]:
+def check_gres_conf(text: str, gpu_model: GpuModel, gpus_per_node: int) -> tuple[list[str], list[str]]:
     """Problems and findings of gres.conf: slurmd looks for itself, or the devices listed are those of the GPUs."""
     problems: list[str] = []
     findings: list[str] = []
@@ -260,27 +256,24 @@ def check_gres_conf(text: str, board: GpuModel, gpus_per_node: int) -> tuple[lis
     for number, line in _logical_lines(text):
         words = {key.casefold(): value for key, value in _WORD.findall(line)}
         known = (*_GRES_KEYS, *(["autodetect", "nodename"] if words else []))
-        problems += [
-            f"line {number}: {_plain(key)} is none of {', '.join(known)}" for key in words if key not in known
-        ]
+        problems += [f"line {number}: {_plain(key)} is none of {', '.join(known)}" for key in words if key not in known]
         how = words.get("autodetect", "off").casefold()
         if how not in ("nvml", "off"):
-            problems.append(f"line {number}: AutoDetect={_plain(how)} does not find these GPUs; nvml does")
+            problems.append(f"line {number}: AutoDetect={_plain(how)} does not detect these GPUs; use nvml")
         elif "autodetect" in words:
-            findings.append(
-                f"line {number}: slurmd asks the driver" if how == "nvml" else f"line {number}: lists follow"
-            )
+            source = "slurmd detects GPUs by the driver" if how == "nvml" else "devices are listed"
+            findings.append(f"line {number}: {source}")
         if words.get("name", "").casefold() != WHOLE_GPU:
             continue
         if "multiplefiles" in words:
             number_of = 1
         else:
             number_of = _files(words["file"]) if "file" in words else int(words.get("count", 1))
-        counts, faults = gres_counts(f"gpu:{words.get('type', '')}:{number_of}".replace("::", ":"), board)
+        counts, faults = gres_counts(f"gpu:{words.get('type', '')}:{number_of}".replace("::", ":"), gpu_model)
         problems += [f"line {number}: {fault}" for fault in faults]
         devices.setdefault(words.get("nodename", "this node"), Counter()).update(counts)
     for node, counts in devices.items():
-        faults, found = fit_on(board, counts, gpus_per_node)
+        faults, found = fit_on(gpu_model, counts, gpus_per_node)
         problems += [f"{_plain(node)}: {fault}" for fault in faults]
         findings += [f"{_plain(node)}: {one}" for one in found]
     return problems, findings
@@ -295,12 +288,12 @@ def _files(text: str) -> int:
     return sum(int(last or first) - int(first) + 1 for first, _, last in spans if first)
 
 
-def fit_on(board: GpuModel, counts: Mapping[str, int], gpus: int) -> tuple[list[str], list[str]]:
+def fit_on(gpu_model: GpuModel, counts: Mapping[str, int], gpus: int) -> tuple[list[str], list[str]]:
     """Say how instances and whole GPUs fit on some GPUs, or that they do not."""
-    filled = spread(board, dict(counts), gpus)
+    filled = spread(gpu_model, dict(counts), gpus)
     wanted = ", ".join(f"{name} x{count}" for name, count in counts.items())
     if filled is None:
-        return [f"{wanted} do not fit on {gpus} GPUs of {board.name} in any way"], []
+        return [f"{wanted} do not fit on {gpus} GPUs of {gpu_model.name}"], []
     if not filled:
         return [], ["no GPU declared"]
     groups = Counter(map(format_layout, filled))
@@ -309,22 +302,22 @@ def fit_on(board: GpuModel, counts: Mapping[str, int], gpus: int) -> tuple[list[
 
 
 def _node(
-    board: GpuModel, counts: dict[str, int], gpus_per_node: int, stated: dict[int, list[str]]
+    gpu_model: GpuModel, counts: dict[str, int], gpus_per_node: int, stated: dict[int, list[str]]
 ) -> tuple[list[str], list[str]]:
     """Faults and findings of one node: by the layouts stated for it, else by searching for some."""
     if not stated:
-        return fit_on(board, counts, gpus_per_node)
+        return fit_on(gpu_model, counts, gpus_per_node)
     faults: list[str] = []
     found: list[str] = []
     total: Counter[str] = Counter()
     for gpu, layouts in sorted(stated.items()):
         if gpu >= gpus_per_node:
-            faults.append(f"gpu {gpu} is stated, but the node has {gpus_per_node} GPUs")
+            faults.append(f"gpu {gpu} has a layout, but the node has {gpus_per_node} GPUs")
         if len(layouts) > 1:
-            faults.append(f"gpu {gpu} is stated {len(layouts)} times")
+            faults.append(f"gpu {gpu} has {len(layouts)} layouts")
         for layout in layouts:
             try:
-                proof = prove(board, parse_layout(layout))
+                proof = prove(gpu_model, parse_layout(layout))
             except GeometryError as error:
                 faults.append(f"gpu {gpu}: {error}")
                 continue
@@ -334,11 +327,11 @@ def _node(
                 found.append(f"gpu {gpu}: {proof.layout if proof.layout.placements else layout}")
             total.update(parse_layout(layout))
     if not faults and total != Counter(counts):
-        faults.append(f"Gres says {_list(counts)}, the layouts stated make {_list(total)}")
+        faults.append(f"Gres has {_list(counts)}, the layouts in the comments have {_list(total)}")
     return faults, found
 
 
-def gres_counts(gres: str, board: GpuModel) -> tuple[dict[str, int], list[str]]:
+def gres_counts(gres: str, gpu_model: GpuModel) -> tuple[dict[str, int], list[str]]:
     """GPUs and slices that a Gres value declares, by profile; other resources are left out."""
     counts: dict[str, int] = {}
     faults: list[str] = []
@@ -352,7 +345,7 @@ def gres_counts(gres: str, board: GpuModel) -> tuple[dict[str, int], list[str]]:
             continue
         slice_type = _SLICE.fullmatch(parts["type"] or "")
         try:
-            name = board.profile(slice_type[1]).name if slice_type else WHOLE_GPU
+            name = gpu_model.profile(slice_type[1]).name if slice_type else WHOLE_GPU
         except GeometryError as error:
             faults.append(f"{_plain(item)}: {error}")
             continue
@@ -400,9 +393,7 @@ FILE_KINDS = (
     "(NodeName=... Gres=...) or gres.conf"
 )
 
-_GRES_LINE = re.compile(
-    r"^[ \t]*(?:NodeName[ \t]*=\S+[ \t]+)?(?:AutoDetect|Name)[ \t]*=", re.IGNORECASE | re.MULTILINE
-)
+_GRES_LINE = re.compile(r"^[ \t]*(?:NodeName[ \t]*=\S+[ \t]+)?(?:AutoDetect|Name)[ \t]*=", re.IGNORECASE | re.MULTILINE)
 _NODE_LINE = re.compile(r"^[ \t]*NodeName[ \t]*=", re.IGNORECASE | re.MULTILINE)
 _MAX_GPUS_PER_NODE = 64
 
@@ -426,14 +417,14 @@ class FileReport:
     findings: list[str] = field(default_factory=list)
 
 
-def verify_file(path: str | Path, board: GpuModel | str, *, gpus_per_node: int = 8) -> FileReport:
+def verify_file(path: str | Path, gpu_model: GpuModel | str, *, gpus_per_node: int = 8) -> FileReport:
     """Recognise a file by its content, read it strictly, and prove every layout in it.
 
     Parameters
     ----------
     path : str or Path
         A mig-parted file, a ConfigMap with one inside, or lines of slurm.conf or gres.conf.
-    board : GpuModel or str
+    gpu_model : GpuModel or str
         Board of the nodes.
     gpus_per_node : int
         GPUs on one node.
@@ -450,24 +441,22 @@ def verify_file(path: str | Path, board: GpuModel | str, *, gpus_per_node: int =
     GeometryError
         If the board is unknown.
     """
-    board = as_board(board)
+    gpu_model = as_board(gpu_model)
     if not 1 <= gpus_per_node <= _MAX_GPUS_PER_NODE:
-        raise TraceFormatError(
-            "gpus_per_node", f"1 to {_MAX_GPUS_PER_NODE}", repr(gpus_per_node), "Fix the number."
-        )
+        raise TraceFormatError("gpus_per_node", f"1 to {_MAX_GPUS_PER_NODE}", repr(gpus_per_node), "Fix the number.")
     text, where = read_text(path, limit_bytes=MAX_BYTES, error=TraceFormatError), str(path)
     if _GRES_LINE.search(text):
-        problems, findings = check_gres_conf(text, board, gpus_per_node)
+        problems, findings = check_gres_conf(text, gpu_model, gpus_per_node)
     elif _NODE_LINE.search(text):
-        problems, findings = check_slurm(text, board, gpus_per_node)
+        problems, findings = check_slurm(text, gpu_model, gpus_per_node)
     else:
         document = load_strict(text, where=where)
         if isinstance(document, LinedMapping) and document.get("kind") == "ConfigMap":
-            problems, findings = _check_config_map(document, board, gpus_per_node, where=where)
+            problems, findings = _check_config_map(document, gpu_model, gpus_per_node, where=where)
         elif isinstance(document, LinedMapping) and "mig-configs" in document:
-            problems, findings = check_parted(document, board, gpus_per_node)
+            problems, findings = check_parted(document, gpu_model, gpus_per_node)
         else:
-            hint = "Check the path; plans and traces have commands of their own."
+            hint = "Fix the path; plans and traces have other commands."
             raise TraceFormatError(where, FILE_KINDS, "something else", hint)
     return FileReport(ok=not problems, problems=problems, findings=findings)
 
@@ -484,7 +473,7 @@ def states_layouts(text: str) -> bool:
 
 
 def _check_config_map(
-    document: LinedMapping, board: GpuModel, gpus_per_node: int, *, where: str
+    document: LinedMapping, gpu_model: GpuModel, gpus_per_node: int, *, where: str
 ) -> tuple[list[str], list[str]]:
     """Look at what the MIG manager needs; everything else in the object is the cluster's business."""
     problems = []
@@ -501,12 +490,11 @@ def _check_config_map(
         return [*problems, f"ConfigMap: data must hold the text {DATA_KEY!r}"], []
     inner = load_strict(body, where=f"{where}, data {DATA_KEY}")
     if not isinstance(inner, LinedMapping):
-        return [*problems, f"ConfigMap: data {DATA_KEY!r} is no mig-parted file"], []
-    found, findings = check_parted(inner, board, gpus_per_node)
+        return [*problems, f"ConfigMap: data {DATA_KEY!r} is not a mig-parted file"], []
+    found, findings = check_parted(inner, gpu_model, gpus_per_node)
     configs = inner.get("mig-configs")
     if isinstance(configs, LinedMapping) and ALL_DISABLED not in configs:
         problems.append(
-            f"ConfigMap: config {ALL_DISABLED!r} is missing; the operator labels nodes so, and a change cannot be "
-            "taken back to a config that is not there"
+            f"ConfigMap: config {ALL_DISABLED!r} is missing; the GPU operator uses this label, and rollback needs it"
         )
     return [*problems, *(f"{DATA_KEY} {problem}" for problem in found)], findings

@@ -9,120 +9,25 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date
+from functools import partial
 from html import escape, unescape
 from pathlib import Path
 from typing import Any
 
 from gpuplanner.core.errors import printable
-from gpuplanner.core.units import LOCALES, NO_FIGURE, day_text, in_locale, wait_text
+from gpuplanner.core.units import (
+    LOCALES,
+    NO_FIGURE,
+    UNALLOCATED,
+    day_text,
+    in_locale,
+    percent_text,
+    wait_text,
+)
 from gpuplanner.decision.comparison_record import Comparison
-from gpuplanner.decision.decision_types import Decision, TeamRow
-
-
-@dataclass(frozen=True)
-class Unit:
-    """Unit of a column.
-
-    - ``symbol``: As printed; ``"%"`` for a ratio that is held as 0 to 1. Empty if the name does not say.
-    - ``decimals``: Decimals to show.
-    """
-
-    symbol: str
-    decimals: int
-
-    @property
-    def excel(self) -> str:
-        """Number format for spreadsheets."""
-        digits = "#,##0" + ("." + "0" * self.decimals if self.decimals else "")
-        return "0." + "0" * self.decimals + "%" if self.symbol == "%" else digits
-
-    @property
-    def is_money(self) -> bool:
-        """Whether it counts money, which is shown to the cent."""
-        return self.symbol in _CURRENCIES or "USD" in self.symbol
-
-    @property
-    def python(self) -> str:
-        """Format specification for :func:`format`."""
-        return f".{self.decimals}%" if self.symbol == "%" else f",.{self.decimals}f"
-
-
-_CURRENCIES = ("USD", "EUR", "GBP", "CHF", "JPY")
-_UNITS = {
-    "gpu_hours": Unit("GPU h", 1),
-    "gpu_h": Unit("GPU h", 1),
-    "gpu_s": Unit("GPU s", 0),
-    "gb_s": Unit("GB/s", 1),
-    "usd_per_gpu_hour": Unit("USD/GPU h", 4),
-    "g_per_kwh": Unit("g/kWh", 0),
-    "fraction": Unit("%", 1),
-    "share": Unit("%", 1),
-    "usd": Unit("USD", 2),
-    "eur": Unit("EUR", 2),
-    "gbp": Unit("GBP", 2),
-    "chf": Unit("CHF", 2),
-    "jpy": Unit("JPY", 0),
-    "cost": Unit("", 2),
-    "kwh": Unit("kWh", 1),
-    "gib": Unit("GiB", 2),
-    "kg": Unit("kg", 1),
-    "kw": Unit("kW", 2),
-    "w": Unit("W", 0),
-    "s": Unit("s", 1),
-    "h": Unit("h", 2),
-    "hours": Unit("h", 2),
-    "minutes": Unit("min", 1),
-    "days": Unit("d", 1),
-}
-_BOUND = re.compile(r"_(low|high|mean|median|min|max|[pq]\d\d)$")
-_FOCUS = {"x_EnergyKwh": _UNITS["kwh"], "x_CarbonKg": _UNITS["kg"], "PricingQuantity": _UNITS["gpu_hours"]}
-
-
-def unit_of(name: str) -> Unit | None:
-    """Unit that a column name ends in, also before ``_low``, ``_high`` and the like.
-
-    Examples
-    --------
-    >>> unit_of("saved_gpu_hours_low")
-    Unit(symbol='GPU h', decimals=1)
-    >>> unit_of("tenant") is None
-    True
-    """
-    return _FOCUS.get(name) or _parts(name)[1]
-
-
-def heading(name: str) -> str:
-    """Column name for people, with its unit in brackets; names of FOCUS stay as they are.
-
-    Examples
-    --------
-    >>> [heading(name) for name in ("queueing_delay_s", "saved_gpu_hours_low", "minutes_low", "tenant")]
-    ['queueing delay [s]', 'saved GPU-hours low', 'minutes low [min]', 'tenant']
-    """
-    if name in _FOCUS:
-        return name
-    stem, unit, bound = _parts(name)
-    if unit and unit.symbol == "GPU h":
-        words = [*stem, "GPU-hours", bound]
-    elif unit and unit.symbol:
-        words = [*(stem or [_BOUND.sub("", name)]), bound, f"[{unit.symbol}]"]
-    else:
-        words = [*stem, bound] if unit is None else [*stem, "cost", bound]
-    return " ".join("GPU" if word == "gpu" else word for word in words if word)
-
-
-def _parts(name: str) -> tuple[list[str], Unit | None, str]:
-    """Words before the unit, the unit, and the bound behind it."""
-    found = _BOUND.search(name)
-    bound = found[1] if found else ""
-    words = name[: found.start() if found else None].split("_")
-    for length in range(min(4, len(words)), 0, -1):
-        unit = _UNITS.get("_".join(words[-length:]))
-        # One letter alone is a variable, not a unit: "s" is no seconds, "wait_s" is.
-        if unit and (len(words) > 1 or len(words[0]) > 1):
-            return words[:-length], unit, bound
-    return words, None, bound
-
+from gpuplanner.decision.decision_types import FULL, Decision, TeamRow
+from gpuplanner.decision.wait_causes import CAUSES
 
 _TABLE = Path(__file__).parent / "glossary.csv"
 _TAGS = re.compile(r"<(script|style)\b.*?</\1>|<[^>]*>", re.DOTALL)
@@ -172,8 +77,8 @@ def told(text: str) -> str:
 
     Examples
     --------
-    >>> told("nodes"), told("held idle [%]")
-    ('nodes', '<abbr title="allocated, and the device was seen not to work">held idle</abbr> [%]')
+    >>> told("nodes"), told("PUE [%]")[:12]
+    ('nodes', '<abbr title=')
     """
     stem, _, unit = text.partition(" [")
     meaning = _by_form().get(stem.lower())
@@ -187,8 +92,8 @@ def words_on(html: str) -> dict[str, str]:
 
     Examples
     --------
-    >>> list(words_on("<p>Held idle by nobody.</p>"))
-    ['allocated, held', 'held idle']
+    >>> list(words_on("<p>Allocated but idle.</p>"))
+    ['allocated', 'allocated but idle']
     """
     text = unescape(_TAGS.sub(" ", html)).lower()
     return {
@@ -253,7 +158,13 @@ def _chart(script: str, name: str) -> str:
     opening, _, rest = script.partition(">")
     spec = _worded(json.loads(rest.removesuffix("</script>")), name)
     to = LOCALES[name]
-    marks = {"decimal": to.decimal, "thousands": to.thousands, "grouping": [3], "currency": ["", ""]}
+    marks = {
+        "decimal": to.decimal,
+        "thousands": to.thousands,
+        "grouping": [3],
+        "currency": ["", ""],
+        "percent": " %",
+    }
     spec["config"] = spec.get("config", {}) | {"locale": {"number": marks}}
     return f"{opening}>{as_json(spec)}</script>"
 
@@ -267,11 +178,11 @@ def _worded(value: Any, name: str, key: str = "") -> Any:  # noqa: ANN401 - JSON
 
 
 Value = str | int | float | None
-"""What a figure may be; None: nobody measured it."""
+"""A figure; None: not measured."""
 Form = Callable[[str | int | float], str]
 
-LAYOUTS_IN_A_SENTENCE = 2
 MOST_NODES_NAMED = 3
+DAYS_PER_MONTH = 365.25 / 12
 _NUMBERED = re.compile(r"(.*?)(\d+)")
 
 
@@ -297,18 +208,51 @@ def minutes(value: str | int | float) -> str:
     return wait_text(float(value))
 
 
+def mean_minutes(value: str | int | float) -> str:
+    """A mean wait, in tenths of a minute.
+
+    Examples
+    --------
+    >>> mean_minutes(0.537)
+    '0.5 min'
+    """
+    return f"{float(value):,.1f} min"
+
+
+def tenths(value: str | int | float) -> str:
+    """A share in percent to a tenth, without its sign.
+
+    Examples
+    --------
+    >>> tenths(0.0941)
+    '9.4'
+    """
+    return f"{100 * float(value):.1f}"
+
+
 def per_cent(value: str | int | float) -> str:
-    """A share: whole per cents, tenths below one.
+    """A share: whole percent, tenths below one.
 
     Examples
     --------
     >>> per_cent(0.304), per_cent(0.0042), per_cent(0.0001), per_cent(0), per_cent(1)
-    ('30%', '0.4%', '<0.1%', '0%', '100%')
+    ('30 %', '0.4 %', '<0.1 %', '0 %', '100 %')
     """
     found = float(value)
     if 0 < found < 0.0005:
-        return "<0.1%"
-    return f"{found:.1%}" if 0 < found < 0.00995 else f"{found:.0%}"
+        return "<0.1 %"
+    return percent_text(found, ".1f" if 0 < found < 0.00995 else ".0f")
+
+
+def whole_percent(value: str | int | float) -> str:
+    """A percentage that is a whole number already.
+
+    Examples
+    --------
+    >>> whole_percent(82), whole_percent(0)
+    ('82 %', '0')
+    """
+    return f"{value} %" if value else "0"
 
 
 def times(value: str | int | float) -> str:
@@ -333,37 +277,43 @@ def day(value: str | int | float) -> str:
     return day_text(str(value))
 
 
-def money(value: str | int | float) -> str:
-    r"""Dollars, to the cent below a hundred.
-
-    Examples
-    --------
-    >>> money(29.03), money(529.0)
-    ('29.03\xa0USD', '529\xa0USD')
-    """
-    amount = f"{float(value):,.2f}" if 0 < abs(float(value)) < 100 else count(value)
-    return f"{amount}\N{NO-BREAK SPACE}USD"
+def _cause_percent(found: Comparison, cause: str) -> int | None:
+    """Percentage of the hours of waiting that one cause accounts for."""
+    return None if found.waits is None else found.waits.cause_percent.get(cause)
 
 
 DERIVED: Mapping[str, Callable[[Decision], Value]] = {
-    "resting_gpus": lambda one: max(one.fleet_gpus - one.gpus, 0),
+    "released_gpus": lambda one: max(one.fleet_gpus - one.gpus, 0),
     "more_gpus": lambda one: max(one.gpus - one.fleet_gpus, 0),
-    "jobs_delayed": lambda one: sum(row.jobs_delayed for row in one.service) if one.service else None,
-    "jobs": lambda one: sum(row.jobs for row in one.service) if one.service else None,
-    "other_teams": lambda one: max(len(_teams(one)) - TEAMS, 0),
     "all_jobs": lambda one: sum(row.jobs for row in one.teams),
-    "all_held": lambda one: sum(row.held_gpu_hours for row in one.teams),
-    "all_idle": lambda one: _sum([row.idle_gpu_hours for row in one.teams]),
+    "all_allocated": lambda one: sum(row.allocated_gpu_hours for row in one.teams),
+    "all_idle": lambda one: _sum([row.idle_gpu_hours for row in _teams(one)]),
+    "all_busy": lambda one: _sum([row.busy_gpu_hours for row in one.teams]),
+    "teams_allocated": lambda one: sum(row.allocated_gpu_hours for row in _teams(one)),
+    "telemetry_share": lambda one: _ratio(
+        one.telemetry_matched_gpu_hours, sum(row.allocated_gpu_hours for row in _teams(one))),
+    "busy_as_recommended": lambda one: _ratio(_sum([row.busy_gpu_hours for row in one.teams]),
+        sum(row.allocated_gpu_hours for row in one.teams) * one.gpus_mean / max(one.fleet_gpus, 1)),
+    "mean_wait_today_minutes": lambda one: _weighted(one, "today_mean_minutes"),
+    "mean_wait_recommended_minutes": lambda one: _weighted(one, "recommended_mean_minutes"),
+    "delayed_share": lambda one: _ratio(
+        sum(row.jobs_delayed for row in one.service), sum(row.jobs for row in one.service)),
     "other_jobs": lambda one: sum(row.jobs for row in _teams(one)[TEAMS:]),
-    "other_held": lambda one: sum(row.held_gpu_hours for row in _teams(one)[TEAMS:]),
+    "other_allocated": lambda one: sum(row.allocated_gpu_hours for row in _teams(one)[TEAMS:]),
     "other_idle": lambda one: _sum([row.idle_gpu_hours for row in _teams(one)[TEAMS:]]),
 }  # fmt: skip
 """Sums and differences of a decision that the first screen shows, by name."""
 TEAMS = 6
 """Teams that stand on the first screen by name."""
-NOBODY = "nobody"
 OF_ALL = "share of "
-"""What a name begins with that stands for the share of all GPU-hours."""
+"""Prefix of names of shares of all installed GPU-hours."""
+OF_COMPARISON: Mapping[str, Callable[[Comparison], Value]] = {
+    "months_left": lambda found: _months_left(found),
+    "months_left_today": lambda found: 0 if late_sizes(found.decision) else None,
+    "waiting": lambda found: sum(row.waited for row in found.waits.causes.job_size) if found.waits else None,
+    **{f"waiting.{cause}": partial(_cause_percent, cause=cause) for cause in CAUSES},
+}
+"""Figures of a comparison that the first screen shows, by name."""
 
 
 def value_of(one: Decision | Comparison, name: str) -> Value:
@@ -378,8 +328,10 @@ def value_of(one: Decision | Comparison, name: str) -> Value:
     """
     if name in DERIVED and isinstance(one, Decision):
         return DERIVED[name](one)
+    if name in OF_COMPARISON and isinstance(one, Comparison):
+        return OF_COMPARISON[name](one)
     if name.startswith(OF_ALL):
-        part, whole = value_of(one, name.removeprefix(OF_ALL)), value_of(one, "all_held")
+        part, whole = value_of(one, name.removeprefix(OF_ALL)), value_of(one, "all_allocated")
         return None if part is None or not whole else float(part) / float(whole)
     found: object = one
     for part in name.split("."):
@@ -408,13 +360,15 @@ def shown(one: Decision | Comparison, name: str, form: Form = count) -> str:
 
 
 def layout_words(layout: str) -> str:
-    """A layout in words: how many of which slice.
+    """A layout in words: the number of instances of each profile.
 
     Examples
     --------
-    >>> layout_words("4g.40gb:1,1g.10gb:3"), layout_words("whole")
-    ('4g.40gb + 3 × 1g.10gb', 'whole')
+    >>> layout_words("4g.40gb:1,1g.10gb:3"), layout_words("full")
+    ('4g.40gb + 3 × 1g.10gb', 'full GPU (MIG disabled)')
     """
+    if layout == FULL:
+        return "full GPU (MIG disabled)"
     parts = []
     for part in layout.split(","):
         name, _, number = part.partition(":")
@@ -441,23 +395,32 @@ def nodes_words(names: Sequence[str]) -> str:
     return ", ".join(run[0] if len(run) == 1 else f"{run[0]}–{run[-1]}" for run in runs)
 
 
-def headline(one: Decision) -> str:
-    """The decision's sentence; a long list of layouts in it gives way to how many are whole and how many are cut.
+def _months_left(found: Comparison) -> str | None:
+    """Months from the end of the record until capacity is exhausted; ``12+`` where a year passes without it."""
+    ends = found.exhaustion
+    if ends.date is None or found.judged_to is None:
+        return None if ends.probability is None else "12+"
+    days = (date.fromisoformat(ends.date) - date.fromisoformat(found.judged_to[:10])).days
+    return f"{max(days, 0) / DAYS_PER_MONTH:.0f}"
 
-    Which ones they are stands in the picture of the fleet.
-    """
-    listed = ", ".join(
-        f"{part.gpus:,} {'whole' if part.layout == 'whole' else 'as ' + part.layout}" for part in one.layouts
-    )
-    if len(one.layouts) <= LAYOUTS_IN_A_SENTENCE or listed not in one.sentence:
-        return one.sentence
-    whole, cut = sum(part.gpus for part in one.layouts) - one.cut_gpus, one.cut_gpus
-    told = [f"{whole:,} whole"] if whole else []
-    return one.sentence.replace(listed, ", ".join([*told, f"{cut:,} cut into slices"]))
+
+def late_sizes(one: Decision) -> list[str]:
+    """Job sizes that miss their wait limit today."""
+    return [size.size for size in one.service if size.today_p95_minutes > size.limit_minutes]
+
+
+def _ratio(part: float | None, whole: float) -> float | None:
+    return None if part is None or not whole else part / whole
+
+
+def _weighted(one: Decision, field: str) -> float | None:
+    """Mean over all jobs of a wait that is known by job size."""
+    total = sum(row.jobs * float(getattr(row, field)) for row in one.service)
+    return _ratio(total, sum(row.jobs for row in one.service))
 
 
 def _teams(one: Decision) -> list[TeamRow]:
-    return [row for row in one.teams if row.team != NOBODY]
+    return [row for row in one.teams if row.team != UNALLOCATED]
 
 
 def _sum(values: Sequence[float | None]) -> float | None:

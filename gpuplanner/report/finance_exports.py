@@ -9,22 +9,24 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
 from decimal import Decimal, InvalidOperation
+from importlib import resources
 from io import BytesIO
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import polars as pl
 
+from gpuplanner.core.column_headings import heading, unit_of
 from gpuplanner.core.errors import CheckError, GpuPlannerWarning, OutputError, SchemaError, examples
 from gpuplanner.core.execution import import_optional
 from gpuplanner.core.output_writing import write_atomically, write_csv_safe
 from gpuplanner.core.scenario import Scenario
-from gpuplanner.core.units import LOCALES, counted, in_locale, three_figures
-from gpuplanner.cost.cost_review import CostReview, price_rows
+from gpuplanner.core.units import LOCALES, in_locale
+from gpuplanner.cost.cost_review import CostReview, price_rows, price_text
 from gpuplanner.cost.energy_and_carbon import AMOUNTS
 from gpuplanner.decision.comparison_record import target_in_words
 from gpuplanner.decision.study import Study
-from gpuplanner.report.figure_formats import unit_of
+from gpuplanner.report.first_screen import confidence_rows
 
 MANDATORY = (
     "BilledCost", "BillingAccountId", "BillingAccountName", "BillingCurrency", "BillingPeriodEnd", "BillingPeriodStart",
@@ -70,8 +72,8 @@ def write_focus(path: str | Path, costs: pl.DataFrame) -> Path:
     """
     plain = focus_text(costs)
     if problems := check_focus(plain):
-        got, todo = "; ".join(problems[:3]), "Tell the authors of gpuplanner."
-        raise CheckError(str(path), "lines that keep FOCUS 1.2", got, todo)
+        got, todo = "; ".join(problems[:3]), "Report this as a bug of gpuplanner."
+        raise CheckError(str(path), "charge lines that conform to FOCUS 1.2", got, todo)
     return write_csv_safe(path, plain)
 
 
@@ -91,12 +93,12 @@ def check_focus(lines: pl.DataFrame) -> list[str]:
     Examples
     --------
     >>> check_focus(pl.DataFrame({"BilledCost": ["1"]}))[0]
-    'BillingAccountId: mandatory column is absent'
+    'BillingAccountId: mandatory column is missing'
     """
     text = lines.select(pl.all().cast(pl.String))
-    absent = [f"{name}: mandatory column is absent" for name in MANDATORY if name not in text.columns]
+    absent = [f"{name}: mandatory column is missing" for name in MANDATORY if name not in text.columns]
     strange = [
-        f"{name}: neither a column of FOCUS nor one with x_ in front"
+        f"{name}: neither a FOCUS column nor a custom one (x_...)"
         for name in text.columns
         if not re.fullmatch(r"x_\w+|[A-Z][A-Za-z]+", name)
     ]
@@ -113,7 +115,7 @@ def _faults(text: pl.DataFrame) -> Iterator[str]:
         if name in filled
     ]
     rules += [
-        (name, (filled[name] != "") & ~filled[name].str.contains(form), "not in the form of FOCUS")
+        (name, (filled[name] != "") & ~filled[name].str.contains(form), "not in the format of FOCUS")
         for name, form in FORMS.items()
         if name in filled
     ]
@@ -140,7 +142,7 @@ def _products(text: pl.DataFrame) -> str:
         except InvalidOperation:
             continue
         if not fits:
-            return f"ListCost: not ListUnitPrice times PricingQuantity in line {line}"
+            return f"ListCost: differs from ListUnitPrice times PricingQuantity in line {line}"
     return ""
 
 
@@ -158,8 +160,8 @@ _CREATED = datetime(2000, 1, 1)  # fixed, so that the same tables give the same 
 _EXACT = 2**53  # greatest whole number that a cell holds exactly
 _RISKY = tuple("=+-@＝＋－＠\t\r\n'")
 _RULES = (
-    "Times are UTC. An empty cell is unknown, not zero. There are no macros and no links; the only formulas "
-    "are sums: in rows named Total and on the sheet Totals."
+    "Times are UTC. An empty cell means not known, not zero. The workbook has no macros and no links; its only "
+    "formulas are sums, in rows named Total and on the sheet Totals."
 )
 
 
@@ -213,7 +215,7 @@ def write_workbook(
     for name, frame in sheets.items():
         _check(name, frame, sums.get(name, ()))
         if any((text.str.len_chars() > MAX_TEXT).any() for text in frame.select(pl.selectors.string())):
-            warning = f"sheet {name!r}: a cell holds {MAX_TEXT:,} characters; longer texts were cut"
+            warning = f"sheet {name!r}: texts are truncated to {MAX_TEXT:,} characters a cell"
             warnings.warn(warning, GpuPlannerWarning, stacklevel=2)
     writer = import_optional("xlsxwriter", extra="report")
     buffer = BytesIO()
@@ -268,7 +270,7 @@ def _write_readme(
         row += 1
     row += 1
     sheet.write_string(row, 0, "Sheet", bold)
-    sheet.write_string(row, 1, "Columns, with units", bold)
+    sheet.write_string(row, 1, "Columns and units", bold)
     for name, frame in sheets.items():
         row += 1
         _write_text(sheet, row, 0, names[name], formats, valign="top")
@@ -281,11 +283,11 @@ def _write_table(sheet: Library, formats: _Formats, frame: pl.DataFrame, sums: C
     for column, series in enumerate(frame.get_columns()):
         number = _number_format(series)
         style = formats(num_format=number)
-        _write_text(sheet, 0, column, series.name, formats, **header)
+        _write_text(sheet, 0, column, sheet_heading(series.name), formats, **header)
         values = _plain(series)
         for row, value in enumerate(values, start=1):
             _write_cell(sheet, row, column, value, formats, style)
-        sheet.set_column(column, column, _width(series.name, values))
+        sheet.set_column(column, column, _width(sheet_heading(series.name), values))
         if series.name in sums:
             _write_sum(sheet, frame.height, column, series, formats(num_format=number, bold=True, top=1))
     if frame.width:
@@ -294,9 +296,7 @@ def _write_table(sheet: Library, formats: _Formats, frame: pl.DataFrame, sums: C
         sheet.write_string(frame.height + 1, 0, "Total", formats(bold=True, top=1))
 
 
-def _write_cell(
-    sheet: Library, row: int, column: int, value: object, formats: _Formats, style: Library
-) -> None:
+def _write_cell(sheet: Library, row: int, column: int, value: object, formats: _Formats, style: Library) -> None:
     match value:
         case None:
             return
@@ -312,9 +312,7 @@ def _write_cell(
             _write_text(sheet, row, column, str(value), formats)
 
 
-def _write_text(
-    sheet: Library, row: int, column: int, text: str, formats: _Formats, **properties: Library
-) -> None:
+def _write_text(sheet: Library, row: int, column: int, text: str, formats: _Formats, **properties: Library) -> None:
     """Write text as text, quoted if a spreadsheet program could take it for a formula."""
     text = text if len(text) <= MAX_TEXT else text[: MAX_TEXT - 1] + "…"
     if text.startswith(_RISKY):
@@ -335,6 +333,7 @@ def _write_summary(book: Library, formats: _Formats, summary: Summary, frame: pl
     """Named totals and bars, recomputed from the rows of another sheet, which stays as a reader of bills takes it."""
     letter = import_optional("xlsxwriter.utility", extra="report").xl_col_to_name
     sheet, bold = book.add_worksheet(SUMMARY), formats(bold=True)
+    cost = f"cost_{frame['BillingCurrency'][0].lower()}"
     sheet.set_column(0, 1, 28)
 
     def column(name: str) -> str:
@@ -343,13 +342,13 @@ def _write_summary(book: Library, formats: _Formats, summary: Summary, frame: pl
 
     for row, (name, source) in enumerate(summary.totals.items()):
         style = formats(num_format=_number_format(frame[source]))
-        sheet.write_string(row, 0, name, bold)
+        sheet.write_string(row, 0, heading(name.replace("cost", cost)).replace("total", "Total"), bold)
         sheet.write_formula(row, 1, f"=SUM({column(source)})", style, float(frame[source].sum() or 0))
         book.define_name(name, f"={SUMMARY}!$B${row + 1}")
     first = len(summary.totals) + 2
     style = formats(num_format=_number_format(frame[summary.parted]))
-    sheet.write_string(first - 1, 0, summary.by, bold)
-    sheet.write_string(first - 1, 1, summary.parted, bold)
+    sheet.write_string(first - 1, 0, heading("tenant"), bold)
+    sheet.write_string(first - 1, 1, heading(cost), bold)
     parts = frame.group_by(summary.by, maintain_order=True).agg(pl.col(summary.parted).sum())
     for row, (name, amount) in enumerate(parts.iter_rows(), first):
         _write_text(sheet, row, 0, name, formats)
@@ -385,7 +384,7 @@ def _number_format(series: pl.Series) -> str:
     if isinstance(dtype, pl.Date):
         return "yyyy-mm-dd"
     if isinstance(dtype, pl.Decimal):
-        return "#,##0" + ("." + "0" * dtype.scale if dtype.scale else "")
+        return "#,##0" + ("." + "0" * min(dtype.scale, 2) if dtype.scale else "")
     if dtype.is_integer():
         return "0" if series.name.endswith(("id", "gpu", "node")) else "#,##0"
     unit = unit_of(series.name)
@@ -393,14 +392,29 @@ def _number_format(series: pl.Series) -> str:
 
 
 def _columns_text(frame: pl.DataFrame) -> str:
-    units = [(name, unit_of(name)) for name in frame.columns]
-    return ", ".join(f"{name} [{unit.symbol}]" if unit and unit.symbol else name for name, unit in units)
+    return ", ".join(map(sheet_heading, frame.columns))
+
+
+_NAMES = (resources.files(__package__) / "sheet_columns.csv").read_text("utf-8").splitlines()[1:]
+COLUMNS: dict[str, str] = dict(line.split(",", 1) for line in _NAMES)
+"""Names of columns before they are put into words, where the key alone would not be understood."""
+_LIMIT = re.compile(r"(.+?)(_low|_high)")
+
+
+def sheet_heading(name: str) -> str:
+    """Column name for a sheet, with its unit; custom columns of FOCUS stay as they are.
+
+    Examples
+    --------
+    >>> [sheet_heading(name) for name in ("x_Bucket", "EffectiveCost", "location_kg_low", "idle_share")]
+    ['x_Bucket', 'EffectiveCost', 'location-based carbon low [kg]', 'idle of used and idle [%]']
+    """
+    stem, limit = found.groups() if (found := _LIMIT.fullmatch(name)) else (name, "")
+    return name if name.startswith("x_") else heading(COLUMNS.get(stem, stem) + limit)
 
 
 def _width(name: str, values: Sequence[object]) -> float:
-    longest = max(
-        (19 if isinstance(value, datetime) else len(str(value)) for value in values[:200]), default=0
-    )
+    longest = max((19 if isinstance(value, datetime) else len(str(value)) for value in values[:200]), default=0)
     return min(48, max(10, len(name) + 4, longest + 2))
 
 
@@ -428,29 +442,26 @@ def _legal_names(names: Collection[str]) -> dict[str, str]:
 
 def _check(name: str, frame: pl.DataFrame, sums: Collection[str]) -> None:
     if frame.height + 2 > MAX_ROWS:
-        todo = "Write it as CSV or Parquet."
+        todo = "Write the table as CSV or Parquet."
         raise OutputError(f"sheet {name!r}", f"at most {MAX_ROWS - 2:,} rows", f"{frame.height:,}", todo)
     wrong = [column for column in sums if column not in frame.columns or not frame[column].dtype.is_numeric()]
     if wrong:
-        todo = "Name columns that can be added up."
+        todo = "Name numeric columns."
         raise SchemaError(f"totals of sheet {name!r}", "numeric columns of the table", examples(wrong), todo)
 
 
 SHEETS = {
-    "ledger_buckets": ("Ledger", ["gpu_hours"]),
-    "ledger_tenants": ("Tenants", ["held_gpu_hours"]),
+    "ledger_buckets": ("GPU-hour ledger", ["gpu_hours"]),
+    "ledger_tenants": ("Teams", ["allocated_gpu_hours", "used", "no_telemetry", "allocated_idle"]),
     "costs": ("Costs", []),
-    "energy": ("Energy", ["gpu_hours", "energy_kwh", "location_kg", "market_kg", "embodied_kg"]),
-    "policies": ("Policies", []),
-    "waits": ("Waits", []),
+    "energy": ("Energy and carbon", ["gpu_hours", "energy_kwh", "location_kg", "market_kg", "embodied_kg"]),
+    "policies": ("Policy comparison", []),
+    "waits": ("Queue waits", []),
     "wait_curve": ("Wait curve", []),
-    "rightsizing": ("Right-sizing", ["jobs", "gpu_hours"]),
-    "weeks": ("Weeks", []),
-    "layout_plan": ("Layout plan", []),
-    "layout_counts": ("Layout counts", []),
-    "layout_changes": ("Layout changes", ["changes"]),
+    "rightsizing": ("Rightsizing", ["jobs", "gpu_hours"]),
+    "weeks": ("GPUs needed by week", []),
     "choice": ("Forecast models", []),
-    "scores": ("Forecast scores", []),
+    "scores": ("Forecast accuracy", []),
     "quality": ("Data quality", []),
 }
 """Tables of the workbook: name of the sheet, and the columns added up at its foot. What ``ingest`` reads as a bill has
@@ -461,29 +472,28 @@ NAMED = {
 }  # fmt: skip
 
 
-def write_study_workbook(
-    path: str | Path, study: Study, more: Mapping[str, pl.DataFrame] | None = None
-) -> Path:
+def write_study_workbook(path: str | Path, study: Study, more: Mapping[str, pl.DataFrame] | None = None) -> Path:
     """Write the tables of a study, and more sheets by name, as a workbook whose totals are those of the report."""
     there = {name: study.tables[name] for name in SHEETS if name in study.tables}
+    # Energy of the simulated weeks is not that of the period, which has a sheet of its own.
+    there["policies"] = there.get("policies", pl.DataFrame()).drop("^energy_kwh.*$", "carbon_kg", strict=False)
     sheets = {SHEETS[name][0]: table for name, table in there.items() if table.width} | dict(more or {})
     totals = {sheet: columns for sheet, columns in SHEETS.values() if columns and sheet in sheets}
     asked = study.scenario
-    return _with_totals(
-        path, sheets, title=asked.name, notes=notes(study), totals=totals, locale=asked.number_locale
-    )
+    return _with_totals(path, sheets, title=asked.name, notes=notes(study), totals=totals, locale=asked.number_locale)
 
 
 def write_cost_workbook(
     path: str | Path, found: CostReview, more: Mapping[str, pl.DataFrame] | None = None, *, locale: str = "en"
 ) -> Path:
     """Write a review of a month as a workbook for finance: charge lines as a bill is read, and what they sum to."""
-    sheets = {
-        "Costs": found.costs, "Tenants": found.by_tenant, "Reasons": found.by_bucket, "Ownership": found.by_ownership,
-        "Ends": found.by_end, "Jobs": found.by_job, "Energy": found.states, "Prices": price_rows(found), **(more or {}),
-    }  # fmt: skip
-    told = {"Period": " to ".join(found.period), "Not stated": " ".join(found.missing) or "nothing"}
-    totals = {"Energy": list(AMOUNTS)}
+    parts = {"team": found.by_tenant, "GPU time": found.by_bucket, "ownership": found.by_ownership,
+             "end of job": found.by_end, "job": found.by_job}  # fmt: skip
+    cost = {"cost": f"cost_{found.currency.lower()}"}
+    sheets = {"Costs": found.costs, **{f"Cost by {name}": table.rename(cost) for name, table in parts.items()},
+              "Energy and carbon": found.states, "Prices": price_rows(found), **(more or {})}  # fmt: skip
+    told = {"Period": _period(*found.period), "Missing": " ".join(found.missing) or "nothing"}
+    totals = {"Energy and carbon": list(AMOUNTS)}
     there = {name: table for name, table in sheets.items() if table.width}
     return _with_totals(path, there, title=found.name, notes=told, totals=totals, locale=locale)
 
@@ -505,9 +515,11 @@ def _with_totals(
         # What no line knows has no total: it is not zero.
         told = {total: column for total, column in NAMED.items() if lines[column].count()}
         summary = Summary(name, told, "EffectiveCost", "SubAccountName")
-    return write_workbook(
-        path, sheets, title=title, notes=notes, totals=totals, summary=summary, locale=locale
-    )
+    return write_workbook(path, sheets, title=title, notes=notes, totals=totals, summary=summary, locale=locale)
+
+
+def _period(begin: object, end: object) -> str:
+    return f"{str(begin)[:16].replace('T', ' ')} to {str(end)[:16].replace('T', ' ')} UTC"
 
 
 def notes(study: Study) -> Mapping[str, str]:
@@ -515,34 +527,17 @@ def notes(study: Study) -> Mapping[str, str]:
     price, trace = study.provenance.price, study.provenance.read
     stated = [f"{name} = {own}" for name, (_, own) in Scenario().diff(study.scenario).items()]
     return {
-        "Period": f"{study.headline.observed_from} to {study.headline.observed_to}",
-        "Source": f"{trace.source}, {trace.rows_kept} of {trace.rows_in} rows kept",
-        "Files read": "; ".join(
-            f"{name}: sha256 {sha}" for name, sha in sorted(study.provenance.inputs.items())
-        ),
-        "Baseline": study.provenance.policies["today"],
-        "Service": target_in_words(study.comparison),
-        "Fleet": f"{study.headline.fleet_gpus} GPUs of {study.headline.board or study.headline.boards}, "
-        f"{study.headline.fleet_note}; {study.headline.installed_gpus} installed",
         "Decision": study.decision.sentence,
-        "How sure": " ".join(study.decision.how_sure),
-        "Price": "none"
-        if price is None
-        else f"{price.value:.4f} {price.currency} a GPU-hour; {price.source}; {price.date}",
+        **dict(confidence_rows(study.decision)),
+        "Period": _period(study.headline.observed_from, study.headline.observed_to),
+        "Source": f"{trace.source}, {trace.rows_kept:,} of {trace.rows_in:,} rows kept",
+        "Fleet": f"{study.headline.fleet_gpus} GPUs of {study.headline.gpu_model or study.headline.boards}, "
+        f"{study.headline.fleet_note}; {study.headline.installed_gpus} installed",
+        "Baseline": study.provenance.policies["today"],
+        "Wait limit": target_in_words(study.comparison),
+        "Price": "none" if price is None else f"{price_text(price)}; {price.source}; prices of {price.date}",
         "Carbon": f"{study.provenance.carbon.source}; {study.provenance.carbon.year}",
-        "Scenario": "; ".join(stated) or "all as it is by default",
-        **_plan_notes(study),
+        "Scenario": "; ".join(stated) or "all defaults",
+        "Input files": "; ".join(f"{name}: sha256 {sha}" for name, sha in sorted(study.provenance.inputs.items())),
         "gpuplanner": str(study.provenance.gpuplanner),
     }
-
-
-def _plan_notes(study: Study) -> Mapping[str, str]:
-    """Status, cost and gap of the plan, and the solver's work."""
-    plan = study.plan
-    if plan is None:
-        return {}
-    result = (
-        f"{plan.status}; {counted(len(plan.layouts), 'layout')}; it costs {three_figures(plan.objective or 0.0)} "
-        f"GPU-hours, no plan less than {three_figures(plan.bound or 0.0)} ({plan.gap or 0.0:.2%})"
-    )
-    return {"Plan": result, "Search": study.provenance.search}

@@ -1,41 +1,47 @@
-"""The first screen of the page and its drawing of the fleet."""
+"""The first screen of the page with the target MIG layout."""
 
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from itertools import takewhile
+from itertools import groupby, takewhile
 
 import polars as pl
 
 from gpuplanner import report as plots
 from gpuplanner.core.errors import GpuPlannerError
-from gpuplanner.core.units import NO_FIGURE
+from gpuplanner.core.schemas import WHOLE_GPU
+from gpuplanner.core.units import NO_FIGURE, UNALLOCATED, wait_text
 from gpuplanner.decision.comparison_record import Comparison, curve_table, service_table
-from gpuplanner.decision.decision_types import Decision, LayoutOnNodes, NextStep
+from gpuplanner.decision.decision_types import FULL, Decision, LayoutOnNodes, NextStep
+from gpuplanner.decision.policy_fleets import FleetRules
 from gpuplanner.hardware.gpu_models import GpuModel, load_gpu_model
 from gpuplanner.hardware.layout_enumeration import placement_table
 from gpuplanner.ingest.quality_report import QualityWarning, warning_text
 from gpuplanner.report import html_page as page
 from gpuplanner.report.figure_formats import (
-    NOBODY,
     OF_ALL,
     TEAMS,
     count,
     day,
+    late_sizes,
     layout_words,
+    mean_minutes,
     minutes,
-    money,
     nodes_words,
     per_cent,
     safe,
     shown,
+    tenths,
     times,
+    value_of,
+    whole_percent,
 )
 
 MOST_ROWS, MOST_KINDS = 10, 8
-"""Nodes that are drawn one by one, and kinds of nodes that are drawn as one row each where there are more."""
-MIXED = "cut into slices"
+"""Nodes that are drawn one by one; kinds of nodes that are drawn as one row each where there are more nodes."""
+MIXED = "with mixed layouts"
 LONGEST_NAME = 8
 """Characters of a name that fit beside a row of boxes."""
 MOST_BOXES = 64
@@ -43,78 +49,86 @@ BOXES = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
 """GPUs that one box may stand for."""
 MAX_NODE_COLUMNS, FLEET_COLUMNS = 8, 16
 """GPUs in a row of a node, and in a row of a fleet whose nodes are not drawn."""
-WHOLE = "whole"
 
 
-def fleet_picture(one: Decision) -> str:
-    """Draw the fleet of a decision, with its layouts as a table folded under it.
+def fleet_picture(one: Decision, rules: FleetRules | None = None) -> str:
+    """Draw the target MIG layout of a decision, with a folded table; with `rules`, GPUs are in the order of the nodes.
 
-    One row is a node; of a fleet with more nodes than fit it is all nodes that hold the same, and where nobody names
-    nodes, or few are alike, all GPUs of a layout. GPUs that rest are outlines.
+    One row is a node; in a large fleet, all nodes of one layout; without names of nodes, all GPUs of a layout.
+    Released GPUs are dashed outlines.
     """
     if not one.layouts:
         return ""
-    board = _board(one.board)
-    kinds = _kinds(one.layouts) if all(part.nodes for part in one.layouts) else {}
+    gpu_model = _gpu_model(one.gpu_model)
+    kinds = _kinds(one.layouts, _in_order(rules)) if all(part.nodes for part in one.layouts) else {}
     nodes = sum(map(len, kinds.values()))
     by_node = 0 < nodes <= MOST_ROWS or 0 < len(kinds) <= MOST_KINDS < nodes
-    groups = _by_node(kinds, board, single=nodes <= MOST_ROWS) if by_node else _by_layout(one, board)
-    about = "One box is one GPU" if by_node or _box(one) == 1 else f"One box is {_box(one):,} GPUs"
-    about += ", its slices as wide as their memory" if one.cut_gpus else ""
-    said = "; ".join(_said(part) for part in one.layouts)
-    rest = _resting(one)
-    titles = {"buy": "The fleet with what is bought", "keep": "The fleet, as it is"}
+    groups = _by_node(kinds, gpu_model, single=nodes <= MOST_ROWS) if by_node else _by_layout(one, gpu_model)
+    about = "One box is a GPU" if by_node or _box(one) == 1 else f"One box is {_box(one):,} GPUs"
+    about += ", widths are memory slices" if one.cut_gpus else ""
+    full = sum(part.gpus for part in one.layouts if part.layout == FULL)
+    parts = {"full": full, "partitioned": one.cut_gpus, released_word(one): max(one.fleet_gpus - one.gpus, 0)}
+    sums = " + ".join(f"{gpus:,} {word}" for word, gpus in parts.items() if gpus)
+    label = "; ".join(f"{part.gpus:,} × {layout_words(part.layout)}" for part in one.layouts)
+    title = "Target MIG layout" if one.cut_gpus else "Target fleet"
     return (
-        '<div class="fleet">'
-        f'<h3>{titles.get(one.action, "The fleet as recommended")}</h3><p class="about">{about}.</p>'
-        f'<div role="img" aria-label="{safe(said)}">{"".join(groups)}{rest}</div>'
+        f'<div class="fleet"><h3>{title}</h3>'
+        f'<p class="about">{about}. {sums} = {max(one.fleet_gpus, one.gpus):,} GPUs.</p>'
+        f'<div role="img" aria-label="{safe(label)}">{"".join(groups)}{_released(one)}</div>'
         f"{_twin(one)}</div>"
     )
 
 
+def released_word(one: Decision) -> str:
+    """Whether GPUs that are not kept are released or powered down."""
+    return "released" if any(step.action == "release" for step in one.measures) else "powered down"
+
+
 Kind = tuple[tuple[str, int], ...]
-"""What a node holds: its layouts, with the GPUs of each."""
+"""Layouts of a node, with the GPUs of each."""
 
 
-def _kinds(layouts: Sequence[LayoutOnNodes]) -> dict[Kind, list[str]]:
-    """Nodes by what they hold, in the order in which layouts name them."""
-    held: dict[str, list[tuple[str, int]]] = {}
+def _in_order(rules: FleetRules | None) -> dict[str, list[str]]:
+    """Layout of each GPU of a node, by its index, as files for operators have it."""
+    pools = () if rules is None else rules.pools
+    words = {WHOLE_GPU: FULL}
+    return {name: [words.get(one, one) for one in pool.layouts] for pool in pools for name in pool.nodes}
+
+
+def _kinds(layouts: Sequence[LayoutOnNodes], in_order: dict[str, list[str]]) -> dict[Kind, list[str]]:
+    """Nodes by their layouts, in the order of the GPUs where that is known, else of the decision."""
+    on_node: dict[str, list[tuple[str, int]]] = {}
     for part in layouts:
         each, more = divmod(part.gpus, max(len(part.nodes), 1))
         counts = part.by_node or [each + (place < more) for place in range(len(part.nodes))]
         for name, gpus in zip(part.nodes, counts, strict=True):
-            held.setdefault(name, []).append((part.layout, gpus))
+            on_node.setdefault(name, []).append((part.layout, gpus))
     found: dict[Kind, list[str]] = {}
-    for name, parts in held.items():
+    for name, parts in on_node.items():
+        if Counter(in_order.get(name)) == dict(parts):
+            parts = [(layout, len(list(same))) for layout, same in groupby(in_order[name])]
         found.setdefault(tuple(parts), []).append(name)
-    return found
+    return dict(sorted(found.items(), key=lambda kind: (len(kind[1][0]), kind[1][0])))
 
 
-def _by_node(kinds: dict[Kind, list[str]], board: GpuModel | None, *, single: bool) -> Iterator[str]:
-    """Nodes under a caption for whole ones, one for each layout that fills nodes, and one for all that are mixed.
-
-    A row is a node, or, of many, all nodes that hold the same.
-    """
-    short = _told_apart([name for names in kinds.values() for name in names])
+def _by_node(kinds: dict[Kind, list[str]], gpu_model: GpuModel | None, *, single: bool) -> Iterator[str]:
+    """Nodes under a caption for each layout that fills nodes, and one for all nodes of several layouts."""
+    short = _short_names([name for names in kinds.values() for name in names])
     columns = min(max(sum(count for _, count in kind) for kind in kinds), MAX_NODE_COLUMNS)
     captions: dict[str, list[Kind]] = {}
     for kind in kinds:
         alone = kind[0][0] if len(kind) == 1 else ""
-        captions.setdefault(WHOLE if alone == WHOLE else layout_words(alone) or MIXED, []).append(kind)
+        captions.setdefault(layout_words(alone) or MIXED, []).append(kind)
     for caption, mine in captions.items():
         names = [name for kind in mine for name in kinds[kind]]
         gpus = sum(count * len(kinds[kind]) for kind in mine for _, count in kind)
-        cut = sum(count * len(kinds[kind]) for kind in mine for layout, count in kind if layout != WHOLE)
-        many = f"{cut:,} of {gpus:,}" if caption == MIXED and cut < gpus else f"{gpus:,} ×"
-        yield f"<p><b>{many} {safe(caption)}</b> on {safe(nodes_words(names))}</p>"
+        yield f"<p>{_caption(f'{gpus:,}', caption)} on {safe(nodes_words(names))}</p>"
         for kind in mine:
-            boxes = "".join(_gpu(layout, board) * count for layout, count in kind)
+            boxes = "".join(_gpu(layout, gpu_model) * count for layout, count in kind)
             for name in kinds[kind] if single else kinds[kind][:1]:
                 label = short[name] if single else f"× {len(kinds[kind]):,}"
                 full = f' title="{safe(name)}"' if label != name else ""
-                yield (
-                    f'<div class="row"><span class="label"{full}>{safe(label)}</span>{_grid(boxes, columns)}</div>'
-                )
+                yield (f'<div class="row"><span class="label"{full}>{safe(label)}</span>{_grid(boxes, columns)}</div>')
 
 
 def _grid(boxes: str, columns: int) -> str:
@@ -122,12 +136,19 @@ def _grid(boxes: str, columns: int) -> str:
     return f'<div class="gpus" style="--columns:{columns}">{boxes}</div>'
 
 
-def _told_apart(names: Sequence[str]) -> dict[str, str]:
-    """What fits beside a row: of long names the part that they do not share, with its number whole.
+def _caption(gpus: str, layout: str) -> str:
+    """GPUs and their layout in words, as markup."""
+    if layout == layout_words(FULL):
+        return f"<b>{gpus} full GPUs</b> (MIG disabled)"
+    return f"<b>{gpus} partitioned</b> as {safe(layout)}" if layout != MIXED else f"<b>{gpus} GPUs</b> {MIXED}"
+
+
+def _short_names(names: Sequence[str]) -> dict[str, str]:
+    """Labels of rows: of long names the part that they do not share, with its number.
 
     Examples
     --------
-    >>> _told_apart(["gpu-worker-09.cluster", "gpu-worker-10.cluster"]), _told_apart(["n01", "n02"])
+    >>> _short_names(["gpu-worker-09.cluster", "gpu-worker-10.cluster"]), _short_names(["n01", "n02"])
     ({'gpu-worker-09.cluster': '…09', 'gpu-worker-10.cluster': '…10'}, {'n01': 'n01', 'n02': 'n02'})
     """
     if max(map(len, names)) <= LONGEST_NAME or len(set(names)) == 1:
@@ -143,40 +164,38 @@ def _shared(texts: Sequence[str]) -> str:
     return "".join(letters[0] for letters in same)
 
 
-def _by_layout(one: Decision, board: GpuModel | None) -> Iterator[str]:
+def _by_layout(one: Decision, gpu_model: GpuModel | None) -> Iterator[str]:
     """One row of boxes a layout."""
     unit = _box(one)
     for place, part in enumerate(one.layouts):
         where = f" on {safe(nodes_words(part.nodes))}" if part.nodes else ""
-        total = shown(one, f"layouts.{place}.gpus")
-        yield f"<p><b>{total} × {safe(layout_words(part.layout))}</b>{where}</p>"
-        boxes = _grid(_gpu(part.layout, board) * max(round(part.gpus / unit), 1), FLEET_COLUMNS)
+        yield f"<p>{_caption(shown(one, f'layouts.{place}.gpus'), layout_words(part.layout))}{where}</p>"
+        boxes = _grid(_gpu(part.layout, gpu_model) * max(round(part.gpus / unit), 1), FLEET_COLUMNS)
         yield f'<div class="row loose">{boxes}</div>'
 
 
-def _resting(one: Decision) -> str:
-    """GPUs that are not on: outlines, as many as there are."""
-    rest = max(one.fleet_gpus - one.gpus, 0)
-    if not rest:
+def _released(one: Decision) -> str:
+    """GPUs that are released or powered down, as dashed outlines."""
+    gpus = max(one.fleet_gpus - one.gpus, 0)
+    if not gpus:
         return ""
-    boxes = _grid('<div class="gpu rests"></div>' * max(round(rest / _box(one)), 1), FLEET_COLUMNS)
-    word = "GPUs rest" if rest > 1 else "GPU rests"
-    return f'<p><b>{shown(one, "resting_gpus")} {word}</b></p><div class="row loose">{boxes}</div>'
+    boxes = _grid('<div class="gpu released"></div>' * max(round(gpus / _box(one)), 1), FLEET_COLUMNS)
+    return f'<p><b>{shown(one, "released_gpus")} {released_word(one)}</b></p><div class="row loose">{boxes}</div>'
 
 
 def _box(one: Decision) -> int:
     return next((unit for unit in BOXES if max(one.fleet_gpus, one.gpus) <= MOST_BOXES * unit), BOXES[-1])
 
 
-def _gpu(layout: str, board: GpuModel | None) -> str:
-    if layout == WHOLE or board is None or not board.memory_slices:
-        return '<div class="gpu whole"></div>'
+def _gpu(layout: str, gpu_model: GpuModel | None) -> str:
+    if layout == FULL or gpu_model is None or not gpu_model.memory_slices:
+        return '<div class="gpu full"></div>'
     parts, end = [], 0
-    for _, profile, start, size in placement_table(board, [layout]).sort("start").rows():
+    for _, profile, start, size in placement_table(gpu_model, [layout]).sort("start").rows():
         parts += [("", start - end)] if start > end else []
         parts.append((profile, size))
         end = start + size
-    parts += [("", board.memory_slices - end)] if end < board.memory_slices else []
+    parts += [("", gpu_model.memory_slices - end)] if end < gpu_model.memory_slices else []
     cells = "".join(_slice(name, size) for name, size in parts)
     return f'<div class="gpu" title="{safe(layout_words(layout))}">{cells}</div>'
 
@@ -188,20 +207,15 @@ def _slice(name: str, size: int) -> str:
     return f'<div class="slice g{kind[0]}" style="flex:{size}"><span>{safe(kind)}</span></div>'
 
 
-def _board(name: str | None) -> GpuModel | None:
-    """The board, if the catalogue has it."""
+def _gpu_model(name: str | None) -> GpuModel | None:
+    """The GPU model, if the catalogue has it."""
     with contextlib.suppress(GpuPlannerError):
         return None if name is None else load_gpu_model(name)
     return None
 
 
-def _said(part: LayoutOnNodes) -> str:
-    where = f" on {nodes_words(part.nodes)}" if part.nodes else ""
-    return f"{part.gpus:,} × {layout_words(part.layout)}{where}"
-
-
 def _twin(one: Decision) -> str:
-    """Layout, GPUs and nodes as a table: what the picture shows, and what is to be typed."""
+    """Layout, GPUs and nodes as a table."""
     rows = "".join(
         f'<tr><th scope="row">{safe(part.layout)}</th><td class="number">{shown(one, f"layouts.{place}.gpus")}</td>'
         f'<td class="long">{safe(", ".join(part.nodes)) or "–"}</td></tr>'
@@ -217,11 +231,10 @@ def _twin(one: Decision) -> str:
 
 
 LEFT_OUT = 0.01
-"""Share of the GPU-hours that may be left out before the badge warns."""
-ASSUMED = "Assumed"
+"""Share of the GPU-hours that may be excluded before the badge warns."""
 
 Links = Sequence[tuple[str, str]]
-"""Files beside the page: how each is called, and its path."""
+"""Files beside the page: name and path."""
 
 
 def first_screen(
@@ -234,54 +247,102 @@ def first_screen(
     doubts: Sequence[str] = (),
     warnings: Sequence[QualityWarning] = (),
 ) -> str:
-    """Everything of a decision that stands above the fold, but its sentence, which is the heading of the page.
+    """The first screen of a decision, without its headline, which is the heading of the page.
 
-    `warnings` are those of the quality report. `how` are places on the page that say how the numbers of the cards come
-    about.
+    `warnings` are those of the quality report. `how` are the anchors of the formulas of the cards.
     """
     one = found.decision
-    left, right = _left(found, peaks), fleet_picture(one)
+    left, right = _left(found, peaks), fleet_picture(one, found.rules)
     missing = _missing(one)
     if one.action == "none" and missing:
         right, missing = missing, ""
     sides = {"left": left, "right": right}
-    pictures = "".join(f'<div class="{name}">{part}</div>' for name, part in sides.items() if part)
-    lower = (
-        f'<div class="by-team">{_teams(one, period)}</div><div class="monday">{_next_steps(one, links)}</div>'
-    )
+    charts = "".join(f'<div class="{name}">{part}</div>' for name, part in sides.items() if part)
+    lower = f'<div class="by-team">{_teams(one, period)}</div><div class="next-steps">{_next_steps(one)}</div>'
     projects = "".join(f"<li>{safe(answer.sentence)}</li>" for answer in found.projects)
     announced = f'<h3>Announced projects</h3><ul class="projects">{projects}</ul>' if projects else ""
-    reasons = "" if found.waits is None else f'<p class="short">{safe(found.waits.sentence)}</p>'
     return (
-        f'<div class="decision">{warning_list(warnings)}{_shown_cards(found, how)}{reasons}'
-        f'<div class="pair pictures">{pictures}</div>'
-        f'<div class="pair lower">{lower}</div>{announced}{missing}{_sure(one, doubts)}</div>'
+        f'<div class="decision">{warning_list(warnings)}{_today(found)}{_shown_cards(found, how)}'
+        f'<div class="pair charts">{charts}</div>'
+        f'<div class="pair lower">{lower}</div>{announced}{missing}{_facts(one, doubts, links)}</div>'
     )
 
 
 def warning_list(warnings: Sequence[QualityWarning]) -> str:
-    """What was observed and not understood, above all figures."""
+    """Warnings of the quality report, above all figures."""
     rows = [f"<li>{safe(warning_text(warning))}</li>" for warning in warnings]
     return f'<ul class="warnings">{"".join(rows)}</ul>' if rows else ""
 
 
-def badge(one: Decision) -> tuple[str, bool]:
-    """What the corner of the page says of the data, and whether it is a warning."""
+def badges(one: Decision) -> list[tuple[str, bool]]:
+    """Markup of the badges of the page, each with whether it is a warning."""
+    excluded = shown(one, "left_out_share", per_cent)
+    measured = f", telemetry {shown(one, 'telemetry_share', per_cent)}"
+    quality = (
+        f"Data quality: good ({excluded} excluded{measured if one.telemetry_matched_gpu_hours else ''})",
+        False,
+    )
     if one.left_out_share > LEFT_OUT:
-        return f"{shown(one, 'left_out_share', per_cent)} of the GPU-hours left out", True
-    if one.action == "none":
-        return "No recommendation", True
-    if one.telemetry_matched_gpu_hours == 0:
-        return "No telemetry matched to jobs", True
-    return f"Data good: {shown(one, 'left_out_share', per_cent)} of hours left out", False
+        quality = f"Data quality: {excluded} of GPU-hours excluded", True
+    elif one.action == "none":
+        quality = "Data quality: no recommendation", True
+    elif one.telemetry_matched_gpu_hours == 0:
+        quality = "Data quality: no telemetry matched to jobs", True
+    late = max(one.service, key=lambda size: size.observed_p95_minutes - size.limit_minutes, default=None)
+    if late is None or late.observed_p95_minutes <= late.limit_minutes:
+        return [quality]
+    path = f"service.{one.service.index(late)}"
+    wait, limit = (shown(one, f"{path}.{name}_minutes", minutes) for name in ("observed_p95", "limit"))
+    return [(f"Waits: p95 {wait} on {safe(late.size)} (limit {limit})", True), quality]
 
 
 def fleet_words(one: Decision) -> str:
-    """The fleet of a decision, for the line above its sentence."""
+    """The fleet of a decision, for the line above the headline."""
     if not one.fleet_gpus:
         return "fleet not known"
-    words = f"{one.fleet_gpus:,} {one.board or 'GPUs, board not known'}"
-    return f"{words}, inferred from the jobs" if one.fleet_inferred else words
+    words = f"{one.fleet_gpus:,} × {one.gpu_model}" if one.gpu_model else f"{one.fleet_gpus:,} GPUs, model not known"
+    return f"{words}, inferred from jobs" if one.fleet_inferred else words
+
+
+def _today(found: Comparison) -> str:
+    """One line on today, with a bar of the causes of waiting; of excluded GPU-hours where these prevent an answer."""
+    one = found.decision
+    if one.action == "none" and one.left_out_share > LEFT_OUT:
+        resolved = round(100 * (1 - one.left_out_share))
+        bar = _bar({"resolved": resolved, "not resolved": 100 - resolved}, {})
+        return f'<div class="today"><p><b>Today</b> GPU-hours by whether they could be resolved:</p>{bar}</div>'
+    figures = [
+        (name, shown(one, f"{OF_ALL}{path}", per_cent))
+        for name, path in (("allocated", "teams_allocated"), ("used", "all_busy"))
+        if one.teams
+    ]
+    if one.latest is not None:
+        place = f"service.{one.service.index(one.latest)}.observed_p95_minutes"
+        figures.append((f"p95 queue wait on {safe(one.latest.size)}", shown(one, place, minutes)))
+    line = " · ".join(f"{name} {figure}" for name, figure in figures)
+    parts = {} if found.waits is None else found.waits.cause_percent
+    if found.waits is not None and not parts:
+        line += f" · {safe(found.waits.sentence.rstrip('.').lower())}"
+    if parts:
+        line += f" · {shown(found, 'waiting')} hours of waiting by cause:"
+    bar = _bar(parts, {cause: shown(found, f"waiting.{cause}", whole_percent) for cause in parts}) if parts else ""
+    return f'<div class="today"><p><b>Observed</b> {line}</p>{bar}</div>' if line else ""
+
+
+CAUSE_WORDS = {"wrong_layout": "wrong layout", "queued_behind": "queued behind"}
+
+
+def _bar(parts: dict[str, int], figures: dict[str, str]) -> str:
+    """A bar of percentages that sum to 100, with their names as a list below; the largest part is the darkest."""
+    most = max(parts, key=lambda name: parts[name])
+    cells, names = [], []
+    for name, percent in parts.items():
+        word, figure = CAUSE_WORDS.get(name, name), figures.get(name, whole_percent(percent))
+        kind = f"{'most ' if name == most else ''}{'open' if name in ('unexplained', 'not resolved') else ''}".strip()
+        cells += [f'<span class="{kind}" style="flex:{percent}"></span>'] if percent else []
+        names.append(f"<b>{word} {figure}</b>" if name == most else f"<span>{word} {figure}</span>")
+    words = " · ".join(names)
+    return f'<div class="causes" aria-hidden="true">{"".join(cells)}</div><p class="causes-list">{words}</p>'
 
 
 Card = tuple[str, ...]
@@ -291,93 +352,123 @@ Card = tuple[str, ...]
 def cards(found: Comparison) -> list[Card]:
     """The four numbers of the first screen."""
     one = found.decision
-    rows = (_gpus(one), _wait(one), _freed(one), _lasts(found))
-    return [(label, value, *filter(None, details)) for label, value, *details in rows]
+    rows = (_gpus(one), _wait(one), _busy(one), _months(found))
+    return [(label, value, *(each.removesuffix(".") for each in details if each)) for label, value, *details in rows]
 
 
 def _shown_cards(found: Comparison, how: Sequence[str]) -> str:
     rows = []
     for number, (label, value, *details) in enumerate(cards(found)):
         if how:
-            label = f'<a href="#{how[number]}" title="How this number comes about">{label}</a>'
-        told = f'<dd class="detail">{" · ".join(details)}</dd>' if details else ""
-        kind = "" if number else " class='first'"
-        rows.append(f'<div{kind}><dt>{label}</dt><dd class="value">{value}</dd>{told}</div>')
+            label = f'<a href="#{how[number]}" title="How this number is computed">{label}</a>'
+        small = f'<dd class="detail">{" · ".join(details)}</dd>' if details else ""
+        kind = "" if number or found.decision.action == "none" else " class='first'"
+        rows.append(f'<div{kind}><dt>{label}</dt><dd class="value">{value}</dd>{small}</div>')
     return f'<dl class="cards">{"".join(rows)}</dl>'
 
 
+def _then(before: str, after: str) -> str:
+    """A value before and after; once where both read alike."""
+    same = before.split(">", 1)[-1] == after.split(">", 1)[-1]
+    return after if same else f'<span class="before">{before} →</span> {after}'
+
+
 def _gpus(one: Decision) -> Card:
-    label = "GPUs needed at peak"
+    label = "GPUs needed to meet the wait limit"
     if one.action == "none":
-        return (label, "not known", safe(_reason(one)))
-    fleet, gpus = shown(one, "fleet_gpus"), shown(one, "gpus")
-    value = gpus if one.gpus == one.fleet_gpus else f"{fleet} → {gpus}"
-    mean = f"{shown(one, 'gpus_mean')} on average" if round(one.gpus_mean) != one.gpus else ""
+        return (label, NO_FIGURE, safe(_reason(one)))
+    value = _then(shown(one, "fleet_gpus"), shown(one, "gpus"))
     more = f"{shown(one, 'more_gpus')} to buy" if one.gpus > one.fleet_gpus else ""
-    return (label, value, f"{fleet} installed", more, mean)
+    mean = f"{shown(one, 'gpus_mean')} on average" if round(one.gpus_mean) != one.gpus else ""
+    freed = ""
+    if one.saving.value is not None:
+        freed = f"capacity freed: {shown(one, 'saving.value')} GPU-hours per week"
+        if one.saving.varies:
+            freed += f" (90 % interval {shown(one, 'saving.low')} to {shown(one, 'saving.high')})"
+    met = "wait limit met for every job size" if one.service and all(size.meets_limit for size in one.service) else ""
+    installed = f"{shown(one, 'fleet_gpus')} installed"
+    return (label, value, installed, met, more, mean, freed)
 
 
 def _wait(one: Decision) -> Card:
-    if one.latest is None:
-        why = "" if one.action == "none" else "a replay of today is too far from the record"
-        return ("p95 queue wait", "not known", safe(_sentence(why or _reason(one))))
-    name = f"service.{one.service.index(one.latest)}"
+    gains = one.most_improved
+    if gains is None:
+        why = "" if one.action == "none" else "the replay of today is too far from the record"
+        return ("p95 queue wait", NO_FIGURE, safe(_sentence(why or _reason(one))))
+    name = f"service.{one.service.index(gains)}"
     now, then, observed = (
         shown(one, f"{name}.{field}_p95_minutes", minutes) for field in ("today", "recommended", "observed")
     )
-    same = round(one.latest.today_p95_minutes, 1) == round(one.latest.recommended_p95_minutes, 1)
-    limit = f"limit {shown(one, f'{name}.limit_minutes', minutes)}"
-    delayed = f"{shown(one, 'jobs_delayed')} of {shown(one, 'jobs')} jobs start later"
+    others = [
+        f"{safe(size.size)} {_then(*(shown(one, f'service.{place}.{when}_p95_minutes', minutes) for when in _WHEN))}"
+        for place, size in enumerate(one.service)
+        if size is not gains and max(size.observed_p95_minutes, size.recommended_p95_minutes) >= 1.0
+    ]
     return (
-        f"p95 queue wait, jobs on {safe(one.latest.size)}", now if same else f"{now} → {then}",
-        "simulated" if one.latest.replay_is_apart else "", f"observed {observed}", limit, delayed,
+        f"p95 queue wait, {safe(gains.size)}, simulated", _then(now, then),
+        f"observed {observed}" if gains.replay_is_apart else "",
+        f"limit {shown(one, f'{name}.limit_minutes', minutes)}", *others[:MOST_OTHERS],
+        f"{shown(one, 'delayed_share', per_cent)} of jobs start later",
     )  # fmt: skip
 
 
-def _freed(one: Decision) -> Card:
-    label, saving, worth = "Capacity freed a week", one.saving, one.worth
-    if saving.value is None:
-        return (label, "none", safe(_sentence(saving.reason or "")))
-    weeks = f"{shown(one, 'saving.low')} to {shown(one, 'saving.high')} in 9 of 10 weeks"
-    energy = f"{shown(one, 'worth.kwh_per_week')}&nbsp;kWh" if worth.kwh_per_week else ""
-    dollars = "" if worth.usd_per_week is None else shown(one, "worth.usd_per_week", money)
-    week = weeks if saving.varies else "the same every week"
-    return (label, f"{shown(one, 'saving.value')} GPU-hours", week, energy, dollars)
+_WHEN, MOST_OTHERS = ("today", "recommended"), 2
 
 
-def _lasts(found: Comparison) -> Card:
-    label, ends = "Capacity exhausted", found.exhaustion
+def _busy(one: Decision) -> Card:
+    """Utilization of provisioned GPUs; where it was not measured or changes by rightsizing, the mean wait."""
+    resized = any(step.action in ("rightsize", "repartition") for step in one.measures)
+    if one.action == "none" or value_of(one, "busy_as_recommended") is None or resized:
+        if not one.service:
+            reason = "no telemetry" if one.teams and value_of(one, "all_busy") is None else _reason(one)
+            return ("Utilization of provisioned GPUs", NO_FIGURE, safe(_sentence(reason)))
+        now, then = (shown(one, f"mean_wait_{when}_minutes", mean_minutes) for when in _WHEN)
+        return ("Mean queue wait, all jobs, simulated", _then(now, then), "mean over jobs of all sizes")
+    now, then = (shown(one, name, per_cent) for name in (f"{OF_ALL}all_busy", "busy_as_recommended"))
+    return ("Utilization of provisioned GPUs", _then(now, then), "share of their GPU-hours that were used")
+
+
+def _months(found: Comparison) -> Card:
+    """Months until capacity is exhausted: 0 today where a job size misses its limit already."""
+    label, ends, one = "Months until capacity is exhausted", found.exhaustion, found.decision
+    late = late_sizes(one)
     load = ""
     if found.headroom is not None:
-        then = "as recommended" if found.decision.measures else "as they run today"
-        load = f"{then}, waits stay within the target up to {shown(found, 'headroom.factor', times)} the load"
-    if ends.date is None:
-        return (label, "no date", safe(_sentence(ends.reason or _reason(found.decision))), load)
-    return (
-        label, shown(found, "exhaustion.date", day), f"order by {shown(found, 'exhaustion.order_by', day)}", load,
-        f"{shown(found, 'exhaustion.probability', per_cent)} likely within a year",
-    )  # fmt: skip
+        load = f"limits met up to {shown(found, 'headroom.factor', times)} today's load"
+        load += " with this change" if one.measures else ""
+    missed = f"{safe(late[0])} misses the limit today" if late else ""
+    if value_of(found, "months_left") is None:
+        return (label, NO_FIGURE, safe(_sentence(ends.reason or _reason(one))), missed, load)
+    value = shown(found, "months_left", str)
+    if late and one.measures:
+        value = _then(shown(found, "months_left_today"), value)
+    chance = f"{shown(found, 'exhaustion.probability', per_cent)} risk within a year" if ends.probability else ""
+    due = ""
+    if ends.date is not None:
+        due = f"{shown(found, 'exhaustion.date', day)}, order by {shown(found, 'exhaustion.order_by', day)}"
+    return (label, value, due, missed, chance, load)
+
+
+_MARKS = "p95. Gray: today (ring). Blue: recommended (dot), 80 % interval. Dashed: wait limit."
 
 
 def curve_figure(found: Comparison) -> str:
-    """The wait curve, with what the p95 wait of each job size is held to."""
+    """The wait curve, with the wait limit of each job size."""
     one, frame = found.decision, curve_table(found)
     limits = service_table(found).select("limit_minutes", job_size="size")
     ends = {"today": one.fleet_gpus, "recommended": one.gpus}
-    numbers = frame.pivot(
-        "job_size", index=("layout", "gpus"), values="p95_minutes", aggregate_function="first"
-    )
+    numbers = frame.pivot("job_size", index=("layout", "gpus"), values="p95_minutes", aggregate_function="first")
     return page.figure(
         plots.plot_wait_curve(frame, **ends, limits=limits),
-        title="Queue wait against number of GPUs",
-        alt=plots.wait_curve_text(frame, **ends),
+        title="Queue wait by number of GPUs",
+        alt=_MARKS,
         numbers=numbers,
         formats=dict.fromkeys(limits["job_size"], ",.1f"),
     )
 
 
 def _left(found: Comparison, peaks: pl.DataFrame | None) -> str:
-    """The wait curve, or else the most that was held, day by day."""
+    """The wait curve, or else the peak allocation of each day."""
     one = found.decision
     if found.wait_curve:
         return curve_figure(found)
@@ -387,121 +478,133 @@ def _left(found: Comparison, peaks: pl.DataFrame | None) -> str:
 
 
 def peaks_figure(peaks: pl.DataFrame, *, gpus: int, known: bool) -> str:
-    """The most that was held, day by day, beside what there is."""
+    """GPUs allocated in the busiest hour of each day, beside installed GPUs."""
     return page.figure(
         plots.plot_peaks(peaks, gpus=gpus, known=known),
-        title="GPUs held in the busiest hour of each day",
+        title="GPUs allocated in the busiest hour of each day",
         alt=plots.peaks_text(peaks),
         numbers=peaks,
     )
 
 
+_TEAM_HEAD = (
+    '<tr><th scope="col" rowspan="2">team</th><th scope="col" class="number" rowspan="2">jobs</th>'
+    '<th scope="col" class="number" rowspan="2">allocated,<br>GPU-hours</th>'
+    '<th scope="col" class="number" rowspan="2">% of<br>installed</th>'
+    '<th scope="col" class="number" rowspan="2">allocated but<br>idle, GPU-hours</th>'
+    '<th scope="colgroup" class="number" colspan="2">p95 queue wait,<br>all sizes, simulated</th></tr>'
+    '<tr><th scope="col" class="number">today</th><th scope="col" class="number">recommended</th></tr>'
+)
+
+
 def _teams(one: Decision, period: str) -> str:
-    """Who held what, with what nobody held and the sum; a dash where nobody measured."""
+    """GPU-hours and waits by team, with what was not allocated and their sum; a dash where nothing was measured."""
     if not one.teams:
         return ""
-    places = [number for number, row in enumerate(one.teams) if row.team != NOBODY]
-    rows = [_team(one, one.teams[number].team, f"teams.{number}") for number in places[:TEAMS]]
+    places = [number for number, row in enumerate(one.teams) if row.team != UNALLOCATED]
+    rows = [(one.teams[number].team, f"teams.{number}", "") for number in places[:TEAMS]]
     if len(places) > TEAMS:
-        rows.append(_team(one, f"{len(places) - TEAMS:,} more teams", "other"))
-    nobody = [number for number, row in enumerate(one.teams) if row.team == NOBODY]
-    rows += [_team(one, NOBODY, f"teams.{number}", kind="nobody") for number in nobody]
-    rows.append(_team(one, "all", "all", kind="all"))
-    columns = ("jobs", "held,<br>GPU-hours", "share<br>of all", "idle while held,<br>GPU-hours")
-    head = '<th scope="col">team</th>' + "".join(
-        f'<th scope="col" class="number">{name}</th>' for name in columns
-    )
+        rows.append((f"{len(places) - TEAMS:,} other teams", "other", ""))
+    unallocated = [number for number, row in enumerate(one.teams) if row.team == UNALLOCATED]
+    rows += [(NOT_ALLOCATED, f"teams.{number}", "unallocated") for number in unallocated]
+    body = "".join(_team(one, *row) for row in [*rows, ("Total", "all", "all")])
     unknown = any(row.idle_gpu_hours is None for row in one.teams)
     about = "; ".join(filter(None, (period, f"{NO_FIGURE} is not measured" if unknown else "")))
     when = f' <span class="about">{safe(about)}</span>' if about else ""
     return (
         f"<h3>By team{when}</h3>"
         '<div class="scroll" tabindex="0" role="region" aria-label="By team"><table class="teams">'
-        f"<thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table></div>"
+        f"<thead>{_TEAM_HEAD}</thead><tbody>{body}</tbody></table></div>"
     )
+
+
+NOT_ALLOCATED = "Unallocated"
+"""Name of the GPU-hours that no team was allocated, of all causes; `unallocated` is one of them."""
+TEAM_COLUMNS = (
+    "team", "jobs", "allocated, GPU-hours", "allocated but idle, GPU-hours", "simulated p95 queue wait today",
+    "simulated p95 queue wait recommended",
+)  # fmt: skip
 
 
 def teams_table(one: Decision) -> pl.DataFrame:
-    """The table by team as it is shown, in plain words; no row where no team is known."""
-    found = [
-        (row.team, "" if row.team == NOBODY else count(row.jobs), count(row.held_gpu_hours),
-         "" if row.team == NOBODY else NO_FIGURE if row.idle_gpu_hours is None else count(row.idle_gpu_hours))
-        for row in one.teams
-    ]  # fmt: skip
-    return pl.DataFrame(
-        found,
-        schema=dict.fromkeys(("team", "jobs", "held, GPU-hours", "idle, GPU-hours"), pl.String),
-        orient="row",
-    )
+    """The table by team as text; no row where no team is known."""
+
+    def wait(value: float | None) -> str:
+        return NO_FIGURE if value is None else wait_text(value)
+
+    rows = []
+    for row in one.teams:
+        rest = row.team == UNALLOCATED
+        idle = NO_FIGURE if row.idle_gpu_hours is None else count(row.idle_gpu_hours)
+        figures = (count(row.jobs), count(row.allocated_gpu_hours), idle)
+        waits = (wait(row.today_p95_minutes), wait(row.recommended_p95_minutes))
+        rows.append((NOT_ALLOCATED, "", figures[1], "", "", "") if rest else (row.team, *figures, *waits))
+    return pl.DataFrame(rows, schema=dict.fromkeys(TEAM_COLUMNS, pl.String), orient="row")
 
 
-def _team(one: Decision, name: str, path: str, kind: str = "") -> str:
-    part = path.startswith("teams.")
-    jobs, held, idle = (
-        (f"{path}.{field}" if part else f"{path}_{short}")
-        for field, short in (("jobs", "jobs"), ("held_gpu_hours", "held"), ("idle_gpu_hours", "idle"))
-    )
-    nobody = kind == "nobody"
+def _team(one: Decision, name: str, path: str, kind: str) -> str:
+    names = {field: f"{path}_{field}" for field in ("jobs", "allocated", "idle")}
+    if path.startswith("teams."):
+        columns = ("jobs", "allocated_gpu_hours", "idle_gpu_hours")
+        names = {field: f"{path}.{column}" for field, column in zip(names, columns, strict=True)}
+    waits = [f"{path}.{when}_p95_minutes" if "." in path else f"{when}_p95_minutes" for when in _WHEN]
+    rest = kind == "unallocated"
     cells = (
-        "" if nobody else shown(one, jobs),
-        shown(one, held),
-        shown(one, OF_ALL + held, per_cent),
-        "" if nobody or kind == "all" else shown(one, idle),
+        "" if rest else shown(one, names["jobs"]),
+        shown(one, names["allocated"]),
+        shown(one, OF_ALL + names["allocated"], tenths),
+        "" if rest else shown(one, names["idle"]),
+        *("" if rest or path == "other" else shown(one, wait, minutes) for wait in waits),
     )
     row = "".join(f'<td class="number">{cell}</td>' for cell in cells)
     return f'<tr{kind and f" class={kind!r}"}><th scope="row">{safe(name)}</th>{row}</tr>'
 
 
 def next_steps(one: Decision) -> list[str]:
-    """What to do, as plain sentences."""
-    return [_sentence(step.text) for step in one.next_steps]
+    """The next steps as plain text; a command ends its line, so that it can be copied."""
+    return [f"{step.text[:1].upper()}{step.text[1:]}{'' if step.command else '.'}" for step in one.next_steps]
 
 
-def _next_steps(one: Decision, links: Links) -> str:
+def _next_steps(one: Decision) -> str:
     steps = "".join(f"<li>{_with_command(step)}</li>" for step in one.next_steps)
-    body = (
-        f'<ol class="steps">{steps}</ol>' if steps else '<p class="about">Nothing before what is missing.</p>'
-    )
-    opened = "".join(f'<a href="{safe(path)}">{safe(name)}</a> ' for name, path in links)
-    more = f'<p class="open"><b>Open</b> {opened}</p>' if opened else ""
-    return f"<h3>Next steps</h3>{body}{more}"
+    body = f'<ol class="steps">{steps}</ol>' if steps else '<p class="about">First add the missing data.</p>'
+    return f"<h3>Next steps</h3>{body}"
 
 
 def _missing(one: Decision) -> str:
-    """What is not known, and the command that adds it, in the order of what it would change."""
+    """Missing data and the command that adds each, in the order of their effect."""
     if not one.missing:
         return ""
     rows = "".join(
-        f"<li><span>{safe(_sentence(each.what))}</span><code>{safe(each.command)}</code></li>"
-        for each in one.missing
+        f"<li><span>{safe(_sentence(each.what))}</span><code>{safe(each.command)}</code></li>" for each in one.missing
     )
-    head = "<h3>What is missing, and the command that adds it</h3>"
-    return f'<div id="missing">{head}<ol class="missing">{rows}</ol></div>'
+    return f'<div id="missing"><h3>Missing data</h3><ol class="missing">{rows}</ol></div>'
 
 
-def _sure(one: Decision, doubts: Sequence[str]) -> str:
-    rows = [*sure(one), *([("Careful", "<br>".join(map(safe, doubts)))] if doubts else [])]
-    told = (
-        f"<dt>{name}</dt><dd>{f'<details><summary>{text}</summary></details>' if name == ASSUMED else text}</dd>"
-        for name, text in rows
-    )
-    return f'<dl class="sure">{"".join(told)}</dl>' if rows else ""
+def _facts(one: Decision, doubts: Sequence[str], links: Links) -> str:
+    rows = [(name, safe(text)) for name, text in confidence_rows(one)]
+    rows += [("Caution", "<br>".join(map(safe, doubts)))] if doubts else []
+    opened = "".join(f'<a href="{safe(path)}">{safe(name)}</a> ' for name, path in links)
+    rows += [("Download", opened)] if opened else []
+    body = "".join(f"<dt>{name}</dt><dd>{text}</dd>" for name, text in rows)
+    return f'<dl class="facts">{body}</dl>' if rows else ""
 
 
-def sure(one: Decision) -> Iterator[tuple[str, str]]:
-    """How sure it is, what it is worth and what was assumed: name and markup of each."""
-    if one.how_sure:
-        yield "How sure", safe(" ".join(one.how_sure))
-    if one.saving.value is not None and one.worth.basis:
-        yield "Worth", safe(one.worth.basis.replace("\n", " "))
+def confidence_rows(one: Decision) -> Iterator[tuple[str, str]]:
+    """Confidence, financial impact and assumptions: name and text of each."""
+    if one.confidence:
+        yield "Confidence", " ".join(one.confidence)
+    if one.action != "none" and one.financial_impact.basis:
+        yield "Financial impact", one.financial_impact.basis.replace("\n", " ")
+    owner = f"ownership of the GPUs: {one.financial_impact.ownership} (--set ownership=…)"
     if one.assumptions:
-        yield ASSUMED, safe("; ".join(one.assumptions)) + "."
+        yield "Assumptions", " · ".join((owner, *one.assumptions))
 
 
 def _with_command(step: NextStep) -> str:
-    """A step with who does it, and its command set as one."""
+    """A step with who does it and its command."""
     command = f" <code>{safe(step.command)}</code>" if step.command else ""
-    return f"<b>{safe(_sentence(step.who).rstrip('.'))}</b>: {safe(step.what)}{command}"
+    return f"<b>{safe(_sentence(step.who).rstrip('.'))}:</b> {safe(step.what)}{command}"
 
 
 def _sentence(text: str) -> str:

@@ -11,6 +11,7 @@ from gpuplanner.core.units import HOURS_PER_WEEK, WATTS_PER_KILOWATT, day_text, 
 from gpuplanner.cost.cost_review import cost_review
 from gpuplanner.decision.explained_waits import cause_table
 from gpuplanner.decision.study import Study
+from gpuplanner.report.figure_formats import OF_ALL, per_cent, value_of
 
 Inputs = Mapping[str, float | str | None]
 
@@ -42,8 +43,8 @@ class Formula:
 
         Examples
         --------
-        >>> Formula("gpus", "GPUs on", 12.0, "GPUs", "sum", {}, pl.DataFrame(), "decision").sentence
-        'GPUs on: 12 GPUs'
+        >>> Formula("gpus", "GPUs provisioned", 12.0, "GPUs", "sum", {}, pl.DataFrame(), "decision").sentence
+        'GPUs provisioned: 12 GPUs'
         """
         return f"{self.label}: {value_text(self.value)} {self.unit}".rstrip()
 
@@ -77,56 +78,68 @@ def _decision_formulas(study: Study) -> list[Formula]:
     )
     measures = pl.DataFrame(decision.measures, infer_schema_length=None)
     service = pl.DataFrame(decision.service)
-    latest = decision.latest
+    latest = decision.most_improved
     comparison = study.comparison
     ends, growth, headroom = comparison.exhaustion, comparison.growth_per_week, comparison.headroom
     causes = pl.DataFrame() if comparison.waits is None else cause_table(comparison.waits.causes.job_size)
     return [
         Formula(
-            "gpus", "GPUs needed at peak", _total(layouts, "gpus"), "GPUs",
-            "the GPUs of all layouts, summed: the fewest with which each job size stays within its limit in 80 % of "
-            "drawn records",
+            "gpus", "GPUs needed to meet the wait limit", _total(layouts, "gpus"), "GPUs",
+            "sum of the GPUs of all layouts: the fewest with which each job size meets its limit in 80 % of resampled "
+            "records",
             {"installed": decision.fleet_gpus}, layouts, "study.json: decision.layouts",
         ),
         Formula(
-            "wait", "p95 queue wait as recommended, of the job size that waits longest today",
+            "wait", "p95 queue wait as recommended, of the job size that gains most",
             None if latest is None else latest.recommended_p95_minutes, "min",
-            "the wait that 95 % of the jobs of the size do not pass, median of replays",
+            "95th percentile of the queue wait of the jobs of this size, median of replays",
             {} if latest is None else {
                 "job size": latest.size, "today [min]": latest.today_p95_minutes, "limit [min]": latest.limit_minutes
             },
             service, "study.json: decision.service",
         ),
         Formula(
-            "saving", "Capacity freed a week", decision.saving.value, "GPU-hours",
-            "hours today - hours as recommended, both powered on, a week, in the training window",
+            "saving", "Capacity freed per week", decision.saving.value, "GPU-hours",
+            "provisioned GPU-hours per week today - as recommended, in the training window",
             _saving_inputs(study), measures, "study.json: comparison",
         ),
         Formula(
-            "exhaustion", "Capacity exhausted", ends.date, "",
-            "the day on which the work of the middle of the record has grown by the factor of load that waits bear",
+            "utilization", "Utilization, observed", _busy_share(study), "",
+            "used GPU-hours / installed GPU-hours", {},
+            pl.DataFrame([(one.team, one.busy_gpu_hours, one.allocated_gpu_hours) for one in decision.teams],
+                         schema={"team": pl.String, "used": pl.Float64, "allocated": pl.Float64}, orient="row"),
+            "study.json: decision.teams",
+        ),
+        Formula(
+            "exhaustion", "Exhaustion date", ends.date, "",
+            "day on which the load reaches the factor at which a job size misses its wait limit",
             {
-                "growth a week": growth.value, "load": None if headroom is None else headroom.factor,
-                "probability within a year": ends.probability, "why there is no date": ends.reason,
+                "growth per week": growth.value, "load": None if headroom is None else headroom.factor,
+                "probability within a year": ends.probability, "reason without a date": ends.reason,
             },
             pl.DataFrame(), "study.json: comparison.exhaustion",
         ),
         Formula(
-            "waiting", "Hours that jobs waited", _total(causes, "waited"), "hours",
-            "waited, summed over the sizes of jobs: the sum of all causes", {}, causes,
+            "waiting", "Hours of waiting", _total(causes, "waited"), "hours",
+            "sum of waited over job sizes: the sum of all causes", {}, causes,
             "study.json: comparison.waits",
         ),
         _electricity_formula(study),
     ]  # fmt: skip
 
 
+def _busy_share(study: Study) -> str | None:
+    value = value_of(study.decision, f"{OF_ALL}all_busy")
+    return None if value is None else per_cent(value)
+
+
 def _saving_inputs(study: Study) -> Inputs:
-    """GPU-hours a week today and as recommended; unknown with the reason why."""
+    """GPU-hours per week today and as recommended; unknown with the reason why."""
     saving, today = study.decision.saving, float(study.decision.fleet_gpus * HOURS_PER_WEEK)
     if saving.value is None:
-        return {"hours today": today, "hours as recommended": None, "why": saving.reason}
-    known = {"hours today": today, "hours as recommended": today - saving.value}
-    return known | {"range, low": saving.low, "range, high": saving.high}
+        return {"today": today, "as recommended": None, "reason": saving.reason}
+    known = {"today": today, "as recommended": today - saving.value}
+    return known | {"90 % interval, low": saving.low, "90 % interval, high": saving.high}
 
 
 def _electricity_formula(study: Study) -> Formula:
@@ -137,13 +150,13 @@ def _electricity_formula(study: Study) -> Formula:
         hours_off = row.off_gpu_hours
     idle_w = None if power is None else power.idle_w
     value = None
-    if decision.worth.kwh_per_week is not None and hours_off is not None and idle_w is not None:
+    if decision.financial_impact.kwh_per_week is not None and hours_off is not None and idle_w is not None:
         value = hours_off * idle_w * pue / WATTS_PER_KILOWATT
     return Formula(
-        "electricity", "Electricity saved a week", value, "kWh",
-        "GPU-hours off x W of an idle GPU x PUE / 1000",
-        {"GPU-hours off": hours_off, "W of an idle GPU": idle_w, "PUE": pue},
-        pl.DataFrame(), "study.json: decision.worth",
+        "electricity", "Energy saved per week", value, "kWh",
+        "GPU-hours powered down x idle power of a GPU [W] x PUE / 1000, without the hosts",
+        {"GPU-hours powered down": hours_off, "idle power of a GPU [W]": idle_w, "PUE": pue},
+        pl.DataFrame(), "study.json: decision.financial_impact",
     )  # fmt: skip
 
 
@@ -153,43 +166,45 @@ def _period_formulas(study: Study) -> list[Formula]:
     ended, costs, energy = tables["ended"], tables["costs"], tables["energy"]
     carbon_factor = study.provenance.carbon.gco2e_per_kwh
     price, basis = (
-        {"price of a GPU-hour": headline.price_per_gpu_hour},
+        {"price per GPU-hour": headline.price_per_gpu_hour},
         cost_review(study.scenario).price_basis,
     )
     return [
         Formula(
             "installed", "Installed GPU-hours", _total(buckets, "gpu_hours"), "GPU-hours",
-            "the hours of all buckets of the ledger, summed",
+            "sum of the GPU-hours of all buckets",
             {"GPUs": headline.installed_gpus}, buckets, "tables/ledger.parquet",
         ),
         Formula(
-            "held", "GPU-hours that jobs held", _total(tenants, "held_gpu_hours"), "GPU-hours",
-            "what each team held, summed", {}, tenants, "tables/ledger.parquet",
+            "allocated", "Allocated GPU-hours", _total(tenants, "allocated_gpu_hours"), "GPU-hours",
+            "sum of the allocated GPU-hours of all teams", {}, tenants, "tables/ledger.parquet",
         ),
         Formula(
-            "idle", "GPU-hours idle while held", _total(tenants, "held_idle"), "GPU-hours",
-            "held_idle of each team, summed: the device was seen not to work",
+            "idle", "GPU-hours allocated but idle", _total(tenants, "allocated_idle"), "GPU-hours",
+            "sum of allocated idle of all teams: telemetry or the job's record shows no activity",
             {}, tenants, "tables/ledger.parquet",
         ),
         Formula(
-            "lost", "GPU-hours of attempts that did not complete",
+            "lost", "GPU-hours of failed or cancelled jobs",
             _total(ended.filter("lost"), "gpu_hours"), "GPU-hours",
-            "gpu_hours of all rows whose state is lost, summed", price, ended, "tables/ended.parquet",
+            "sum of gpu_hours of all rows whose state is lost", price, ended, "tables/ended.parquet",
         ),
         Formula(
             "cost", "Cost of the period", _total_if_any(costs, "EffectiveCost"), f"{headline.currency or ''}{basis}",
-            "EffectiveCost of all charge lines, summed",
-            price | {"currency": headline.currency, "priced": basis.strip() or None}, costs, "tables/costs.parquet",
+            "sum of EffectiveCost of all charge lines",
+            price | {"currency": headline.currency, "priced": basis.strip() or None},
+            costs.select("SubAccountName", "x_Bucket", "PricingQuantity", pl.col("EffectiveCost").cast(pl.Float64)),
+            "tables/costs.parquet",
         ),
         Formula(
-            "energy", "Energy at the building's meter", _total_if_any(energy, "energy_kwh"), "kWh",
-            "energy of all states of the GPUs, summed",
+            "energy", "Facility energy (PUE)", _total_if_any(energy, "energy_kwh"), "kWh",
+            "sum of the energy of all states of the GPUs",
             {"PUE": study.provenance.pue}, energy, "tables/energy.parquet",
         ),
         Formula(
-            "carbon", "Carbon of operation", _total_if_any(energy, "location_kg"), "kg CO2e",
-            "location_kg of all states of the GPUs, summed",
-            {"g CO2e a kWh": carbon_factor}, energy, "tables/energy.parquet",
+            "carbon", "Operational carbon", _total_if_any(energy, "location_kg"), "kg CO2e",
+            "sum of location_kg of all states of the GPUs",
+            {"g CO2e per kWh": carbon_factor}, energy, "tables/energy.parquet",
         ),
     ]  # fmt: skip
 
@@ -199,22 +214,22 @@ def shown_buckets(buckets: pl.DataFrame) -> pl.DataFrame:
 
     Examples
     --------
-    >>> hours = {"used": 0.0, "unobserved": 8.0, "held_idle": 0.0, "free": 2.0}
+    >>> hours = {"used": 0.0, "no_telemetry": 8.0, "allocated_idle": 0.0, "unallocated": 2.0}
     >>> table = pl.DataFrame({"bucket": list(hours), "gpu_hours": list(hours.values()), "share": 0.1})
     >>> shown_buckets(table)["gpu_hours"].to_list()
     [None, 8.0, None, 2.0]
     """
     hours = dict(buckets.select(pl.col("bucket").cast(pl.String), "gpu_hours").iter_rows())
-    if hours.get("used") or hours.get("held_idle") or not hours.get("unobserved"):
+    if hours.get("used") or hours.get("allocated_idle") or not hours.get("no_telemetry"):
         return buckets
-    unknown = pl.col("bucket").cast(pl.String).is_in(["used", "held_idle"])
+    unknown = pl.col("bucket").cast(pl.String).is_in(["used", "allocated_idle"])
     return buckets.with_columns(pl.when(~unknown).then(pl.col("gpu_hours", "share")))
 
 
 def shown_tenants(tenants: pl.DataFrame) -> pl.DataFrame:
-    """Tenants of a ledger; used and idle hours are unknown of those of whom nothing was measured."""
-    unknown = (pl.col("used") == 0) & (pl.col("held_idle") == 0) & (pl.col("unobserved") > 0)
-    return tenants.with_columns(pl.when(~unknown).then(pl.col("used", "held_idle")))
+    """Teams of a ledger; used and idle hours are unknown for teams without telemetry."""
+    unknown = (pl.col("used") == 0) & (pl.col("allocated_idle") == 0) & (pl.col("no_telemetry") > 0)
+    return tenants.with_columns(pl.when(~unknown).then(pl.col("used", "allocated_idle")))
 
 
 def _total_if_any(rows: pl.DataFrame, column: str) -> float | None:

@@ -36,9 +36,9 @@ from gpuplanner.report.export_verification import FileReport, states_layouts, ve
 
 MADE_ELSEWHERE = "other"
 """Folder of a pack with what exporters of other packages make: only its hash is checked."""
-UNCHANGED = "unchanged since written"
-EDITED = "edited by hand: no check available for this file"
-EDITED_CHECKED = "edited by hand since written; verify this file by itself"
+UNCHANGED = "unchanged since export"
+EDITED = "edited since export; this file has no other check"
+EDITED_CHECKED = "edited since export; run gpuplanner verify on this file alone"
 _PLAN_FORMAT = re.compile(r'"format":\s*"gpuplanner\.(?:plan|fleet-plan|services)/')
 
 
@@ -46,9 +46,7 @@ def read_plan(path: str | Path) -> tuple[Plan, PlanProblem]:
     """Read a plan.json with the problem in it."""
     pools = read_plans(path)
     if len(pools) > 1:
-        raise ScenarioError(
-            str(path), "a plan of one pool", f"{len(pools)} pools", "Plan and export each by itself."
-        )
+        raise ScenarioError(str(path), "a plan of one pool", f"{len(pools)} pools", "Export each alone.")
     return next(iter(pools.values()))
 
 
@@ -58,12 +56,12 @@ def read_plans(path: str | Path) -> dict[str, tuple[Plan, PlanProblem]]:
     try:
         return fleet_from_json(text)
     except ScenarioError as error:
-        raise ScenarioError(str(path), "a plan.json", str(error), "Plan again.") from error
+        raise ScenarioError(str(path), "a plan.json", str(error), "Run gpuplanner plan again.") from error
 
 
 def verify_any(
     path: str | Path,
-    board: str | None,
+    gpu_model: str | None,
     *,
     gpus_per_node: int = 8,
     against: Mapping[str, PlanProblem] | None = None,
@@ -77,7 +75,7 @@ def verify_any(
     ----------
     path : str or Path
         plan.json, a plan of services, a mig-parted file, a ConfigMap, or Slurm lines; a pack or any file of one.
-    board : str or None
+    gpu_model : str or None
         Board of the nodes; a plan names its own, which must then be the same. None: the one that the file names, else
         the page of its pack.
     gpus_per_node : int
@@ -97,23 +95,23 @@ def verify_any(
         If the file cannot be read, or the board is not known.
     """
     if Path(path).is_dir():
-        return _pack_report(Path(path), board, gpus_per_node)
+        return _pack_report(Path(path), gpu_model, gpus_per_node)
     listed = _listed_report(Path(path))
     if listed is not None:
         return listed
     if not _is_plan(path):
-        board = board or _board_named(Path(path))
-        if board is None:
-            raise ScenarioError(str(path), "--gpu-model with the GPU model of the nodes", "none", "Name it.")
-        return verify_file(path, any_board(board), gpus_per_node=gpus_per_node)
+        gpu_model = gpu_model or _board_named(Path(path))
+        if gpu_model is None:
+            raise ScenarioError(str(path), "--gpu-model of the nodes", "none", "Add --gpu-model.")
+        return verify_file(path, any_board(gpu_model), gpus_per_node=gpus_per_node)
     text = read_text(path, error=ScenarioError, what="plan", limit_bytes=LARGEST_FILE)
     if is_service_plan(text):
-        return _service_report(text, board)
+        return _service_report(text, gpu_model)
     report = FileReport(ok=True)
     pools = read_plans(path)
     for name, (plan, problem) in pools.items():
         where = f"{name}: " if len(pools) > 1 else ""
-        faults = _plan_faults(plan, problem, board)
+        faults = _plan_faults(plan, problem, gpu_model)
         report.problems.extend(where + fault for fault in faults)
         report.findings.extend(where + line for line in _held_against(plan, problem))
     if against is not None:
@@ -123,13 +121,13 @@ def verify_any(
     return report
 
 
-def _pack_report(folder: Path, board: str | None, gpus_per_node: int) -> FileReport:
+def _pack_report(folder: Path, gpu_model: str | None, gpus_per_node: int) -> FileReport:
     """Check all files of a pack: whether they are as they were written, and the layouts of those that people edit."""
     folder = _absolute(folder)
     listed = _listed_files(folder)
     if not listed:
-        todo = "Name the folder of an export."
-        raise ScenarioError(str(folder), "a pack, which has a manifest.json", "none in this folder", todo)
+        todo = "Give the folder of an export."
+        raise ScenarioError(str(folder), "a change bundle with manifest.json", "no manifest", todo)
     files = {path: written for path, written in sorted(listed.items()) if path.is_relative_to(folder)}
     report = FileReport(ok=True)
     for path, written in files.items():
@@ -141,14 +139,14 @@ def _pack_report(folder: Path, board: str | None, gpus_per_node: int) -> FileRep
         if not written.still_in(path):
             report.problems.append(f"{name}: {EDITED_CHECKED if checked else EDITED}")
         elif checked:
-            found = verify_any(path, board, gpus_per_node=gpus_per_node)
+            found = verify_any(path, gpu_model, gpus_per_node=gpus_per_node)
             report.problems.extend(f"{name}: {fault}" for fault in found.problems)
             report.findings.extend(f"{name}: {line}" for line in found.findings)
         else:
             report.findings.append(f"{name}: {UNCHANGED}")
     if not report.problems:
-        board = board or _board_named(folder / PAGE)
-        report.findings.insert(0, f"{len(files)} files as they were written, for {board}")
+        gpu_model = gpu_model or _board_named(folder / PAGE)
+        report.findings.insert(0, f"{len(files)} files unchanged since export, for {gpu_model}")
     return replace(report, ok=not report.problems)
 
 
@@ -198,35 +196,35 @@ def _board_named(path: Path) -> str | None:
     return None
 
 
-def _plan_faults(plan: Plan, problem: PlanProblem, board: str | None) -> list[str]:
+def _plan_faults(plan: Plan, problem: PlanProblem, gpu_model: str | None) -> list[str]:
     """What is wrong with a plan."""
-    own, faults = problem.board.name, list(verify(plan, problem))
-    if board is not None and any_board(board).name != own:
-        faults.append(f"the plan is for {own}, not for {any_board(board).name}")
-    if own in board_names() and as_board(own) != problem.board:
-        faults.append(f"the file describes {own} otherwise than the catalogue")
+    own, faults = problem.gpu_model.name, list(verify(plan, problem))
+    if gpu_model is not None and any_board(gpu_model).name != own:
+        faults.append(f"the plan is for {own}, not for {any_board(gpu_model).name}")
+    if own in board_names() and as_board(own) != problem.gpu_model:
+        faults.append(f"the file describes {own} differently from the catalogue")
     if plan.status == "unknown":
-        faults.append("status: unknown, there is no plan; plan again")
+        faults.append("status: unknown, the file has no plan; run gpuplanner plan again")
     if faults or not plan.found:
         return faults
     reboots = node_reboots(problem, plan.layouts, plan.counts, plan.parked)
     if plan.reboots != reboots:
-        return [f"reboots: the plan says {plan.reboots}, its GPUs when numbered {reboots}"]
+        return [f"reboots: the plan has {plan.reboots}, recomputed from its numbered GPUs {reboots}"]
     return layout_plan_faults(assign(plan, problem), plan, problem)
 
 
 def _held_against(plan: Plan, problem: PlanProblem) -> Iterator[str]:
     """What a plan was held against: figures of its problem, no words of it."""
-    asked = float((problem.demand.sum(axis=(0, 2)) * problem.shares).sum()) * problem.slot_hours
+    asked = float((problem.demand.sum(axis=(0, 2)) * problem.shares).sum()) * problem.interval_hours
     yield (
-        f"held against the problem in the file: {asked:.6g} GPU-hours asked for in {problem.n_slots} slots from "
-        f"{problem.slot_times[0]:%Y-%m-%d %H:%M} UTC on, {problem.gpus} x {problem.board.name}; "
+        f"checked against the problem in the file: {asked:.6g} GPU-hours requested in {problem.n_slots} intervals from "
+        f"{problem.slot_times[0]:%Y-%m-%d %H:%M} UTC, {problem.gpus} x {problem.gpu_model.name}; "
         f"{problem.change.words()}"
     )
     if plan.found:
-        yield "every layout is placed, and cost, changes, reboots and unmet demand are as recomputed"
+        yield "every layout can be placed; cost, changes, reboots and unmet demand equal the recomputed values"
     else:
-        yield "no plan keeps the limits: what must stay alone does not"
+        yield "no plan meets the limits: the GPUs that must stay unchanged already break them"
     silent = None if problem.prices is None else replace(problem.prices, basis="")
     yield f"GPUs that are not needed are {replace(problem, prices=silent).idle_words}"
 
@@ -241,17 +239,17 @@ def _differences(found: Mapping[str, PlanProblem], due: Mapping[str, PlanProblem
     for name, problem in found.items():
         own, other = problem.to_dict(), due[name].to_dict()
         if odd := [key for key in own if own[key] != other[key]]:
-            yield f"the plan is of another problem than the one to hold it against: {', '.join(odd)} differ"
+            yield f"the plan is for another problem than the given one: {', '.join(odd)} differ"
 
 
-def _service_report(text: str, board: str | None) -> FileReport:
+def _service_report(text: str, gpu_model: str | None) -> FileReport:
     plan, profiles, rates, latencies = services_from_json(text)
     problems = verify_services(plan, profiles, rates, latencies)
-    if board is not None and as_board(board).name != plan.board.name:
-        problems.append(f"the plan is for {plan.board.name}, not for {as_board(board).name}")
+    if gpu_model is not None and as_board(gpu_model).name != plan.gpu_model.name:
+        problems.append(f"the plan is for {plan.gpu_model.name}, not for {as_board(gpu_model).name}")
     finding = (
-        f"{plan.gpus} x {plan.board.name} for {len(rates)} services: every setting was measured, every rate is "
-        "served, every GPU can be cut so"
+        f"{plan.gpus} x {plan.gpu_model.name} for {len(rates)} services: every setting was measured, every rate is "
+        "served, every layout can be placed"
     )
     return FileReport(ok=not problems, problems=problems, findings=[] if problems else [finding])
 
@@ -302,12 +300,12 @@ class Difference:
         """Say what would be destroyed."""
         changed = self.gpus.filter(pl.col("before") != pl.col("after"))
         if changed.is_empty():
-            return f"nothing changes on {self.gpus['node'].n_unique()} nodes"
+            return f"no GPU changes on {self.gpus['node'].n_unique()} nodes"
         beside = self.changes.height - changed.height
         return (
             f"{changed.height} GPUs on {changed['node'].n_unique()} nodes change: {changed['instances_removed'].sum()} "
-            f"instances and whole GPUs go, {changed['instances_made'].sum()} come; the files name {beside} GPUs more "
-            f"and leave them alone; {self.victims['job'].n_unique()} jobs at work have to end"
+            f"instances and full GPUs are removed, {changed['instances_made'].sum()} are created; {beside} other GPUs "
+            f"in the files stay unchanged; {self.victims['job'].n_unique()} running jobs have to end"
         )
 
 
@@ -318,22 +316,22 @@ def difference(current: Sequence[str | Path], plan: str | Path, at: datetime | N
     ``scontrol show node`` with ``sacct`` beside it, a node list, or another plan.
     """
     found, problem = read_plan(plan)
-    table = checked_plan(assign(found, problem), problem.board)
+    table = checked_plan(assign(found, problem), problem.gpu_model)
     at = at or problem.slot_times[0]
     planned = states_at(table, at)
-    there, jobs, problems = _as_it_is(current, problem.board, at)
+    there, jobs, problems = _as_it_is(current, problem.gpu_model, at)
     common = [node for node in planned if node in there]
     if not common:
         expected = f"nodes of one cluster, such as {examples(sorted(planned))}"
         got = "; ".join(problems[:5]) or (examples(sorted(there)) if there else "no node with GPUs")
-        todo = "Give a dump of the cluster that the plan is for."
+        todo = "Give a dump of the cluster of the plan."
         raise ScenarioError(f"{', '.join(map(str, current))} beside {plan}", expected, got, todo)
-    problems += [f"{node}: is in the plan, and not in the cluster" for node in planned if node not in there]
+    problems += [f"{node}: in the plan, but not in the cluster" for node in planned if node not in there]
     rows = []
     for node in common:
         held = there[node]
         if len(held) != len(planned[node].gpus):
-            problems.append(f"{node}: has {len(held)} GPUs, and {len(planned[node].gpus)} in the plan")
+            problems.append(f"{node}: {len(held)} GPUs in the cluster, {len(planned[node].gpus)} in the plan")
             continue
         rows += [_row(node, gpu, *pair, problem) for gpu, pair in enumerate(_lined_up(held, planned[node]))]
     gpus = pl.DataFrame(rows, schema=GPUS, orient="row")
@@ -341,12 +339,12 @@ def difference(current: Sequence[str | Path], plan: str | Path, at: datetime | N
     given_up = at + timedelta(seconds=problem.change.drain_s.high)
     late = victims.filter(pl.col("ends_by") > given_up)
     problems += [
-        f"{row['node']}: job {row['job']} may run until {stamp(row['ends_by'])}, and the change is given up at "
+        f"{row['node']}: job {row['job']} may run until {stamp(row['ends_by'])}, after the timeout of the change at "
         f"{stamp(given_up)}"
         for row in late.iter_rows(named=True)
     ]
     others = sorted(set(there) - set(planned))
-    notes = [f"not in the plan, and left alone: {examples(others)}"] if others else []
+    notes = [f"not in the plan, unchanged: {examples(others)}"] if others else []
     return Difference(gpus, victims, tuple(problems), tuple(notes))
 
 
@@ -354,7 +352,7 @@ def carried_out(current: str | Path, plan: str | Path, at: datetime | None = Non
     """Check that a cluster is as a plan says of one instant."""
     found = difference([current], plan, at)
     wrong = [
-        f"{node} GPU {gpu}: {before}, and {after} in the plan"
+        f"{node} GPU {gpu}: {before} in the cluster, {after} in the plan"
         for node, gpu, before, after, *_ in found.gpus.iter_rows()
         if before != after
     ]
@@ -364,7 +362,7 @@ def carried_out(current: str | Path, plan: str | Path, at: datetime | None = Non
 
 
 def _as_it_is(
-    paths: Sequence[str | Path], board: GpuModel, at: datetime
+    paths: Sequence[str | Path], gpu_model: GpuModel, at: datetime
 ) -> tuple[dict[str, list[str]], list[pl.DataFrame], list[str]]:
     """Layouts of the GPUs of each node, jobs, and what keeps these from being known."""
     there: dict[str, list[str]] = {}
@@ -373,26 +371,26 @@ def _as_it_is(
     for path in paths:
         if Path(path).suffix == ".json" and _PLAN.search("".join(head(path))):
             earlier, problem = read_plan(path)
-            states = states_at(checked_plan(assign(earlier, problem), problem.board), at)
+            states = states_at(checked_plan(assign(earlier, problem), problem.gpu_model), at)
             there |= {node: [layout for _, layout in state.gpus] for node, state in states.items()}
             continue
         tables = ingest.read("auto", path).tables
         jobs += [tables["jobs"]] if "jobs" in tables else []
         for row in tables["inventory"].iter_rows(named=True) if "inventory" in tables else ():
             node, model = row["node"], row["gpu_model"]
-            if model is not None and model != board.name:
-                problems.append(f"{node}: has {model}, and the plan is for {board.name}")
+            if model is not None and model != gpu_model.name:
+                problems.append(f"{node}: {model}, but the plan is for {gpu_model.name}")
             elif row["layouts"] is not None:
-                there[node] = [_canonical(board, layout) for layout in row["layouts"].split(";")]
+                there[node] = [_canonical(gpu_model, layout) for layout in row["layouts"].split(";")]
             elif row["mig_enabled"]:
-                problems.append(f"{node}: is cut, and how does not follow from the file")
+                problems.append(f"{node}: MIG-partitioned, but the file does not show the layout")
             else:
                 there[node] = [WHOLE_GPU] * row["gpus"]
     return there, jobs, problems
 
 
-def _canonical(board: GpuModel, layout: str) -> str:
-    proof = prove(board, parse_layout(layout))
+def _canonical(gpu_model: GpuModel, layout: str) -> str:
+    proof = prove(gpu_model, parse_layout(layout))
     return layout if proof.layout is None or not proof.layout.placements else proof.layout.text
 
 
@@ -407,9 +405,7 @@ def _lined_up(held: Sequence[str], planned: NodeState) -> Iterator[tuple[str, st
         yield (layout, layout) if same else (left.pop(0), layout)
 
 
-def _row(
-    node: str, gpu: int, before: str, after: str, problem: PlanProblem
-) -> tuple[str, int, str, str, int, int]:
+def _row(node: str, gpu: int, before: str, after: str, problem: PlanProblem) -> tuple[str, int, str, str, int, int]:
     if before == after:
         return node, gpu, before, after, 0, 0
     change = problem.change.change(before, after)
@@ -419,7 +415,7 @@ def _row(
 def _victims(gpus: pl.DataFrame, jobs: Sequence[pl.DataFrame], problem: PlanProblem) -> pl.DataFrame:
     """Jobs at work on nodes that are emptied; where GPUs are, on instances of the kinds that go."""
     changed = gpus.filter(pl.col("before") != pl.col("after"))
-    by_gpu = EMPTIED.get(problem.change.path, "gpu") == "gpu"
+    by_gpu = EMPTIED.get(problem.change.actuator, "gpu") == "gpu"
     gone: dict[str, set[str]] = {}
     for node, layout in changed.select("node", "before").iter_rows():
         gone.setdefault(node, set()).update(parse_layout(layout) or [WHOLE_GPU])

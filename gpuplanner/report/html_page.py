@@ -19,10 +19,11 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from gpuplanner import report as plots
+from gpuplanner.core.column_headings import heading, unit_of
 from gpuplanner.core.execution import import_optional
 from gpuplanner.core.output_writing import write_atomically
 from gpuplanner.core.units import NO_FIGURE, figure_text
-from gpuplanner.report.figure_formats import as_json, heading, localised, safe, told, unit_of, words_on
+from gpuplanner.report.figure_formats import as_json, localised, safe, told, words_on
 
 if TYPE_CHECKING:
     from altair.typing import ChartType
@@ -90,7 +91,7 @@ def parts(section: Section) -> list[Text | dict[str, object]]:
     [Text(html='<section><p>None.</p></section>')]
 
     >>> parts(Section(fold("Jobs", "<p>None.</p>", about="nothing")))
-    [Text(html='<section id="jobs" class="fold">\n<p>None.</p>\n</section>')]
+    [Text(html='<section id="jobs" class="folded">\n<p>None.</p>\n</section>')]
     """
     found: list[Text | dict[str, object]] = []
     # A fold cannot hold what stands in several outputs.
@@ -131,6 +132,10 @@ def section_css() -> str:
 
 MAX_ROWS = 200
 """Rows of a table that reach the page; longer ones stall it. The workbook has them all."""
+_IN_WORDS = {"tenant": "team", "gpus": "GPUs", "active_gpus": "active GPUs", "gpu_model": "GPU model"} | {
+    name: f"{name.split('_')[0]} GPUs" for name in ("requested_gpus", "allocated_gpus", "mean_gpus", "peak_gpus")
+}
+"""Headings of columns on a page, where the words of the column's name are not enough."""
 LONG = 40
 """Characters from which a column of text is wrapped."""
 FEWEST_WORDS = 4
@@ -138,9 +143,9 @@ FEWEST_WORDS = 4
 """Of files that a chart option writes: a page of its own; a picture."""
 _HERE = Path(__file__).parent
 _SECTION = re.compile(
-    r'<section id="([^"]*)"(?: class="fold(?: appendix)?"><details(?: open)?><summary>|>)<h2>(.*?)</h2>'
+    r'<section id="([^"]*)"(?: class="folded(?: appendix)?"><details(?: open)?><summary>|>)<h2>(.*?)</h2>'
 )
-_APPENDIX = re.compile(r'<section id="[^"]*" class="fold appendix">.*?</section>\n?', re.DOTALL)
+_APPENDIX = re.compile(r'<section id="[^"]*" class="folded appendix">.*?</section>\n?', re.DOTALL)
 _CHART_MARKUP = '<script type="application/json">'
 
 
@@ -166,13 +171,13 @@ def fold(title: str, *fragments: str, about: str = "", appendix: bool = False) -
     Examples
     --------
     >>> print(fold("Time", note("All hours."), about="hour by hour"))
-    <section id="time" class="fold"><details><summary><h2>Time</h2> <span>hour by hour</span></summary>
+    <section id="time" class="folded"><details><summary><h2>Time</h2> <span>hour by hour</span></summary>
     <p class="note">All hours.</p>
     </details></section>
     """
     said = f" <span>{safe(about)}</span>" if about else ""
     body = "\n".join(fragments)
-    kind = "fold appendix" if appendix else "fold"
+    kind = "folded appendix" if appendix else "folded"
     opening = f'<section id="{_anchor(title)}" class="{kind}"><details><summary><h2>{safe(title)}</h2>{said}</summary>'
     return Section(f"{opening}\n{body}\n</details></section>")
 
@@ -242,7 +247,7 @@ def figure(
     twin = ""
     if numbers is not None:
         rows = table(numbers, caption=title, formats=formats)
-        twin = f"<details><summary>The numbers as a table</summary>\n{rows}\n</details>\n"
+        twin = f"<details><summary>Data as a table</summary>\n{rows}\n</details>\n"
     message = safe(alt)
     return (
         f'<figure>\n<figcaption><h3>{safe(title)}</h3><p aria-hidden="true">{message}</p></figcaption>\n'
@@ -274,7 +279,7 @@ def table(
     specs, names = formats or {}, headings or {}
     side = [_side(series) for series in frame.get_columns()]
     head = "".join(
-        f'<th scope="col"{css}>{told(names.get(name) or heading(name))}</th>'
+        f'<th scope="col"{css}>{told(names.get(name) or _IN_WORDS.get(name) or heading(name))}</th>'
         for name, css in zip(frame.columns, side, strict=True)
     )
     columns = [_texts(series.head(max_rows), specs.get(series.name)) for series in frame.get_columns()]
@@ -287,7 +292,7 @@ def table(
             cells[0] = f'<th scope="row"{side[0]}>{row[0]}</th>'
         body.append(f"<tr{grey}>{''.join(cells)}</tr>")
     rest = frame.height - max_rows
-    more = f'<p class="more">{max_rows:,} of {frame.height:,} rows are shown.</p>\n' if rest > 0 else ""
+    more = f'<p class="more">First {max_rows:,} of {frame.height:,} rows.</p>\n' if rest > 0 else ""
     return (
         f'<div class="scroll" tabindex="0" role="region" aria-label="{safe(caption)}">\n'
         f"<table><caption>{safe(caption)}</caption>\n<thead><tr>{head}</tr></thead>\n"
@@ -296,14 +301,14 @@ def table(
 
 
 def answers(rows: Mapping[str, str], *, caption: str, answer: str = "value") -> str:
-    """A table of two columns: what is asked, and the answer.
+    """A table of two columns: name and value.
 
     Examples
     --------
-    >>> '<th scope="row">board</th><td>H100</td>' in answers({"board": "H100"}, caption="Facts")
+    >>> '<th scope="row">GPU model</th><td>H100</td>' in answers({"GPU model": "H100"}, caption="Facts")
     True
     """
-    return table(pl.DataFrame({"what": list(rows), answer: list(rows.values())}), caption=caption)
+    return table(pl.DataFrame({"name": list(rows), answer: list(rows.values())}), caption=caption)
 
 
 def render_page(
@@ -313,7 +318,7 @@ def render_page(
     subtitle: str,
     provenance: Mapping[str, str],
     decision: str | None = None,
-    badge: tuple[str, bool] | None = None,
+    badges: Sequence[tuple[str, bool]] = (),
     refresh_s: float | None = None,
     locale: str = "en",
 ) -> str:
@@ -333,9 +338,7 @@ def render_page(
     if _CHART_MARKUP in body_html:
         drawing = f"const NAMES_SHARE = {plots.NAMES_SHARE};\n" + (_HERE / "page.js").read_text("utf-8")
         scripts = [_bundle(), drawing]
-    links = "".join(
-        f'<li><a href="#{anchor}">{text}</a></li>' for anchor, text in _SECTION.findall(body_html)
-    )
+    links = "".join(f'<li><a href="#{anchor}">{text}</a></li>' for anchor, text in _SECTION.findall(body_html))
     nav = f'<nav aria-label="Sections"><ul>{links}</ul></nav>' if links.count("<li>") > 1 else ""
     facts = (f"<dt>{safe(key)}</dt><dd>{safe(value)}</dd>" for key, value in provenance.items())
     body_html += _words(body_html)
@@ -343,7 +346,7 @@ def render_page(
         policy=_policy(scripts),
         refresh="" if refresh_s is None else f'<meta http-equiv="refresh" content="{refresh_s:.0f}">\n',
         title=safe(title),
-        header=_header(title, subtitle, decision, badge, body_html),
+        header=_header(title, subtitle, decision, badges, body_html),
         style=section_css() + (_HERE / "page.css").read_text("utf-8"),
         nav=nav,
         body=body_html,
@@ -365,21 +368,17 @@ def _words(body: str) -> str:
     used = words_on(body)
     if len(used) < FEWEST_WORDS:
         return ""
-    table = answers(used, caption="Words", answer="meaning")
-    return fold("Words", table, about=f"what {len(used)} of the words above mean")
+    table = answers(used, caption="Terms of this page", answer="meaning")
+    return fold("Glossary", table, about=f"{len(used)} terms of this page")
 
 
-def _header(
-    title: str, subtitle: str, decision: str | None, badge: tuple[str, bool] | None, body: str
-) -> str:
+def _header(title: str, subtitle: str, decision: str | None, badges: Sequence[tuple[str, bool]], body: str) -> str:
     if decision is None:
         return f"<h1>{safe(title)}</h1>\n<p>{safe(subtitle)}</p>"
-    corner = ""
-    if badge is not None:
-        kind, target = "badge warns" if badge[1] else "badge", ' href="#data"' if 'id="data"' in body else ""
-        corner = f'<a class="{kind}"{target}>{badge[0]}</a>'
-    kicker = f'<p class="kicker"><span>{safe(title)} · {safe(subtitle)}</span>{corner}</p>'
-    return f"{kicker}\n<h1>{safe(decision)}</h1>"
+    target = ' href="#data-quality"' if 'id="data-quality"' in body else ""
+    corner = "".join(f'<a class="badge{" warns" * warns}"{target}>{text}</a>' for text, warns in badges)
+    kicker = f'<p class="kicker"><span>{safe(title)} · {safe(subtitle)}</span><span>{corner}</span></p>'
+    return f"{kicker}\n<h1>{safe(decision).replace('. ', '.<br>', 1)}</h1>"
 
 
 @functools.cache
@@ -418,9 +417,7 @@ def told_svg(charts: Sequence[ChartType], words: Sequence[str]) -> str:
     return f'{opening} role="img"><title>{escape(" ".join(words))}</title>{rest}'
 
 
-def write_drawn(
-    path: str | Path, *, page: Callable[[], str], picture: Callable[[], str], locale: str = "en"
-) -> Path:
+def write_drawn(path: str | Path, *, page: Callable[[], str], picture: Callable[[], str], locale: str = "en") -> Path:
     """Write a page of its own (``.html``) or a picture (``.svg``), as the ending of the name says, for a locale."""
     text = localised(picture() if Path(path).suffix == ".svg" else page(), locale)
     return write_atomically(path, lambda new: new.write_text(text, encoding="utf-8"))

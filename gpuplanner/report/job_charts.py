@@ -29,15 +29,9 @@ _SPIKE_COLOURS = (theme.VERMILION, theme.PURPLE, theme.BROWN, theme.INK)
 _APART = alt.Legend(symbolOffset=28)  # from the legend of the phases, which may end close before it
 _WIDE = 0.12  # share of the time that a phase needs to carry its name
 _BOUNDS = {
-    "compute": theme.BLUE,
-    "memory-bandwidth": theme.GREEN,
-    "interconnect": theme.PINK,
-    "input": theme.ORANGE,
-    "launch": theme.SKY,
-    "mixed": theme.YELLOW,
-    "idle": theme.MUTED,
-    "cannot tell": theme.GREY,
-}
+    "compute": theme.BLUE, "memory-bandwidth": theme.GREEN, "interconnect": theme.PINK, "input": theme.ORANGE,
+    "launch": theme.SKY, "mixed": theme.YELLOW, "idle": theme.MUTED, "unclear": theme.GREY,
+}  # fmt: skip
 _CLASSES = ("job_class", "bound", "jobs", "gpu_hours", "share", "slice")
 
 
@@ -65,14 +59,10 @@ def plot_phases(
     SchemaError
         If a column is missing.
     """
-    measures = [
-        (name, label) for name, label in _MEASURES if name in samples.columns and samples[name].count()
-    ]
+    measures = [(name, label) for name, label in _MEASURES if name in samples.columns and samples[name].count()]
     if not measures:
         return theme.saying("The job has no samples.")
-    rows = chart_of(_binned(samples, [name for name, _ in measures])).transform_calculate(
-        **utc_text(at="time")
-    )
+    rows = chart_of(_binned(samples, [name for name, _ in measures])).transform_calculate(**utc_text(at="time"))
     bands, names = _bands(phases)
     x = utc_axis(samples, "time")
 
@@ -126,9 +116,7 @@ def plot_signatures(frame: pl.DataFrame) -> ChartType:
         slice="slice",
     )
     rows, legend = frame.select(_CLASSES), alt.Legend(title="bound by")
-    chart = stacked(
-        rows, share, y="job_class", order=order, part="bound", colours=_BOUNDS, hover=hover, legend=legend
-    )
+    chart = stacked(rows, share, y="job_class", order=order, part="bound", colours=_BOUNDS, hover=hover, legend=legend)
     return theme.finish(chart, bands=order, legend=150, room=24)
 
 
@@ -164,9 +152,7 @@ def _bands(phases: pl.DataFrame | None) -> tuple[list[alt.Chart], list[alt.Chart
     )
     length = pl.col("end") - pl.col("start")
     whole = (pl.col("end").max() - pl.col("start").min()).dt.total_seconds()
-    wide = phases.filter(length.dt.total_seconds() >= _WIDE * whole).select(
-        "label", mid=pl.col("start") + length / 2
-    )
+    wide = phases.filter(length.dt.total_seconds() >= _WIDE * whole).select("label", mid=pl.col("start") + length / 2)
     name = (
         chart_of(wide.sort("mid"))
         .mark_text(baseline="bottom", fontSize=11, color=theme.MUTED)
@@ -200,21 +186,21 @@ def _spikes(spikes: pl.DataFrame | None) -> list[alt.Chart]:
     return [marks]
 
 
-_STACK = ("plan", "component", "gib", "predicted_gib", "upper_gib", "board_gib")
+_STACK = ("plan", "component", "gib", "predicted_gib", "upper_gib", "gpu_gib")
 
 
 @drawn(
-    "Peak memory of a GPU: components, bound of 95 in 100 (tick), limit of the board (bar)",
+    "Peak memory of a GPU: components, p95 upper bound (tick), memory of the GPU (bar)",
     *_STACK,
     empty="No plan was explained.",
 )
 def plot_memory_stack(frame: pl.DataFrame) -> ChartType:
-    """Components of the peak of each plan, with what is expected, the bound, and the board's limit.
+    """Components of the peak of each plan, with the expected peak, its upper bound, and the memory of the GPU.
 
     Parameters
     ----------
     frame : polars.DataFrame
-        ``plan``, ``component``, ``gib``, ``predicted_gib``, ``upper_gib``, ``board_gib``; plans and components stand in
+        ``plan``, ``component``, ``gib``, ``predicted_gib``, ``upper_gib``, ``gpu_gib``; plans and components stand in
         the order of their first rows.
 
     Raises
@@ -225,7 +211,7 @@ def plot_memory_stack(frame: pl.DataFrame) -> ChartType:
     Examples
     --------
     >>> frame = pl.DataFrame({"plan": ["1"], "component": ["states"], "gib": [10.0], "predicted_gib": [10.0],
-    ...     "upper_gib": [12.0], "board_gib": [16.0]})
+    ...     "upper_gib": [12.0], "gpu_gib": [16.0]})
     >>> len(plot_memory_stack(frame).to_dict()["layer"])
     3
     """
@@ -240,6 +226,6 @@ def plot_memory_stack(frame: pl.DataFrame) -> ChartType:
     chart = alt.layer(
         bars,
         ends.mark_tick(thickness=2, size=26, color=theme.INK).encode(x="upper_gib:Q"),
-        ends.mark_tick(thickness=5, size=34, color=theme.GREY).encode(x="board_gib:Q"),
+        ends.mark_tick(thickness=5, size=34, color=theme.GREY).encode(x="gpu_gib:Q"),
     )
     return theme.finish(chart, height=48 * len(plans), bands=plans, legend=120)

@@ -12,7 +12,7 @@ from gpuplanner.core.schemas import WHOLE_GPU
 from gpuplanner.decision.policy_fleets import BY_JOBS, PoolRule, TenantQuota
 from gpuplanner.hardware.catalog import facts
 from gpuplanner.hardware.mig_layouts import format_layout
-from gpuplanner.report.bundle_files import FleetPack, Step, add_release, filled, lines_of
+from gpuplanner.report.bundle_files import POLICY_STEP, FleetPack, Step, add_release, filled, lines_of
 from gpuplanner.report.mig_manager_files import allocatable, to_config_map
 
 NODE_CLASSES = {"aws": ("karpenter.k8s.aws", "EC2NodeClass"), "azure": ("karpenter.azure.com", "AKSNodeClass"),
@@ -30,28 +30,28 @@ CLUSTER_AUTOSCALER = "kubectl get deployment --namespace kube-system cluster-aut
 def pools(pack: FleetPack) -> None:
     """A pool for each way that nodes are cut, for Karpenter or Cluster Autoscaler, with the reserve that stays on."""
     rules, place = pack.rules, pack.place
-    if pack.board.profiles:
-        says = "one configuration for each pool; a node is labelled with its own when it comes"
-        pack.add(to_config_map(rules.pool_plan(), pack.board), Step.manifest(place("configmap.yaml"), says))
-        pack.add_script("policy.sh", "lets the MIG manager read it; keeps what was set before")
+    if pack.gpu_model.profiles:
+        says = "MIG configurations, one per pool; a new node is labelled with that of its pool"
+        pack.add(to_config_map(rules.pool_plan(), pack.gpu_model), Step.manifest(place("configmap.yaml"), says))
+        pack.add_script("policy.sh", POLICY_STEP)
     if rules.placement == "fullest":
         names = sorted({name for pool in rules.pools for name in allocatable(pool.state)})
         text = "\n".join(f'{" " * 14}- {{name: "{name}", weight: 1}}' for name in names)
-        says = "lets the scheduler fill the fullest nodes first, so that others become empty; merge it into yours"
+        says = "scheduler profile that fills the most allocated nodes first; merge it into yours"
         pack.add(filled("scheduler.yaml", {"RESOURCES": text}), Step(place("scheduler.yaml"), says))
     _karpenter(pack)
     _cluster_autoscaler(pack)
     _reserve(pack)
     today = tuple(node for pool in rules.today for node in pool.nodes)
-    what = "empties the nodes of today, whose place the pools take; run it last"
+    what = "cordons and empties the nodes of today, which the pools replace; run it last"
     add_release(pack, today, what, _where_nodes_come)
 
 
 def _where_nodes_come(words: str) -> str:
     """Words of a shell that are obeyed only where something makes nodes come in the place of those that go."""
     found = f"{{ {KARPENTER} || {CLUSTER_AUTOSCALER}; }} >/dev/null 2>&1"
-    said = "neither Karpenter nor Cluster Autoscaler is found: no node would come, so none is emptied"
-    return f"if {found}; then {words}; else echo '{said}' >&2; false; fi"
+    error = "Fix the cluster: it has neither Karpenter nor Cluster Autoscaler, so no node is emptied"
+    return f"if {found}; then {words}; else echo '{error}' >&2; false; fi"
 
 
 def _values(pack: FleetPack, pool: PoolRule) -> dict[str, str]:
@@ -63,7 +63,7 @@ def _values(pack: FleetPack, pool: PoolRule) -> dict[str, str]:
     cloud, types = _instance_types(pack, len(pool.layouts))
     group, kind = NODE_CLASSES[cloud]
     return {
-        "POOL": pool.name, "CONFIG": pool.state.config_name if pack.board.profiles else "all-disabled",
+        "POOL": pool.name, "CONFIG": pool.state.config_name if pack.gpu_model.profiles else "all-disabled",
         "LEAD_S": f"{rules.lead_s:.0f}", "SLOW_S": f"{rules.lead_slow_s:.0f}", "NODES": str(rules.nodes),
         "KEPT": str(pool.kept if rules.comes_and_goes else pool.count), "MOST": str(_most(pack, pool)),
         "NODE_CLASS_GROUP": group, "NODE_CLASS_KIND": kind, "INSTANCE_TYPES": ", ".join(types),
@@ -80,7 +80,7 @@ def _most(pack: FleetPack, pool: PoolRule) -> int:
 
 def _instance_types(pack: FleetPack, gpus: int) -> tuple[str, list[str]]:
     """Instances of one cloud with so many GPUs of the board, by the price lists; else a word that must be replaced."""
-    rows = facts("gpu_prices").filter(gpu_model=pack.board.name, gpu_count=gpus).sort("cloud")
+    rows = facts("gpu_prices").filter(gpu_model=pack.gpu_model.name, gpu_count=gpus).sort("cloud")
     for cloud in NODE_CLASSES:
         mine = rows.filter(cloud=cloud)["instance_type"].unique().sort().to_list()
         if mine:
@@ -92,8 +92,8 @@ def _karpenter(pack: FleetPack) -> None:
     file = pack.place("karpenter.yaml")
     text = "".join(filled("node_pool.yaml", _values(pack, pool)) for pool in pack.rules.pools)
     says = (
-        "Karpenter: a pool and what its nodes offer before there is one (gate NodeOverlay); node class `default` and "
-        "instance type are yours to look at"
+        "Karpenter: node pools, with the resources of nodes that are not up yet (feature gate NodeOverlay); check node "
+        "class `default` and instance type"
     )
     verbs = f"apply -f {file}", f"get -f {file} -o name", f"delete -f {file}"
     commands = [f"if {KARPENTER} >/dev/null 2>&1; then kubectl {verb}; fi" for verb in verbs]
@@ -110,11 +110,11 @@ def _cluster_autoscaler(pack: FleetPack) -> None:
     release = "cluster-autoscaler autoscaler/cluster-autoscaler --namespace kube-system --reuse-values"
     do = f"if {CLUSTER_AUTOSCALER} >/dev/null 2>&1; then helm upgrade {release} --values {values}; fi"
     undo = f"if {CLUSTER_AUTOSCALER} >/dev/null 2>&1; then helm rollback cluster-autoscaler --namespace kube-system; fi"
-    says = "Cluster Autoscaler instead of Karpenter: its flags, if it was installed by its chart under its usual name"
+    says = "Cluster Autoscaler instead of Karpenter: its flags, for the Helm release `cluster-autoscaler`"
     pack.add(filled("autoscaler_values.yaml", known), Step(values, says, do, "", undo))
     says = (
-        "for Cluster Autoscaler: size, labels, taints and tags of the node groups, as AWS, Azure and GCE spell them; "
-        "make them with what you make node groups with"
+        "for Cluster Autoscaler: size, labels, taints and tags of the node groups on AWS, Azure and GCE; create the "
+        "groups with your own tool"
     )
     found = {f"gpuplanner-{pool.name}": _node_group(pack, pool) for pool in rules.pools}
     pack.add(json.dumps(found, indent=2) + "\n", Step(groups, says))
@@ -126,9 +126,7 @@ def _node_group(pack: FleetPack, pool: PoolRule) -> dict[str, object]:
     labels = {"gpuplanner.io/pool": pool.name, "nvidia.com/mig.config": values["CONFIG"]}
     offers = {name: str(count) for name, count in {GROW_FROM_NOTHING: 0, **allocatable(pool.state)}.items()}
     taints = {"gpuplanner.io/pool": f"{pool.name}:NoSchedule"}
-    told = dict(
-        facts("controllers").filter(controller="cluster-autoscaler").select("fact", "value").iter_rows()
-    )
+    told = dict(facts("controllers").filter(controller="cluster-autoscaler").select("fact", "value").iter_rows())
     parts = {"resources": offers, "label": labels, "taint": taints}
     listed = {name: ",".join(f"{key}={value}" for key, value in one.items()) for name, one in parts.items()}
     gce = f"extended_resources={listed['resources']};node_labels={listed['label']};"
@@ -158,14 +156,14 @@ def _reserve(pack: FleetPack) -> None:
     buffers, pods = pack.place("reserve.yaml"), pack.place("reserve-pause-pods.yaml")
     with_buffers = "kubectl get crd capacitybuffers.autoscaling.x-k8s.io -o name"
     text = head + "".join(filled("buffer.yaml", _values(pack, pool)) for pool in kept)
-    says = "the idle nodes that stay on, as CapacityBuffer"
+    says = "reserve of idle nodes, as CapacityBuffer"
     do, undo = (
         f"if {with_buffers} >/dev/null 2>&1; then kubectl {verb} -f {buffers}; else kubectl {verb} -f {pods}; fi"
         for verb in ("apply", "delete")
     )
     pack.add(text, Step(buffers, says, do, "", undo))
     text = head + "".join(filled("pause_pods.yaml", _values(pack, pool)) for pool in kept)
-    pack.add(text, Step(pods, "the same as pods of low priority, where no controller knows buffers"))
+    pack.add(text, Step(pods, "the same as low-priority pods, for controllers without CapacityBuffer"))
 
 
 def on_demand(pack: FleetPack) -> None:
@@ -176,22 +174,19 @@ def on_demand(pack: FleetPack) -> None:
     values = place("driver-values.yaml")
     chart = f"{_fact('dra', 'chart')} --version {_fact('dra', 'version')}"
     release = "dra-driver-nvidia-gpu"
-    do = (
-        f"helm upgrade --install {release} {chart} --namespace {release} --create-namespace --values {values}"
-    )
+    do = f"helm upgrade --install {release} {chart} --namespace {release} --create-namespace --values {values}"
     pack.add(filled("dra_values.yaml", {"GATE_KEY": gate, "GATE_NAME": name}),
-             Step(values, "values of the driver's chart, with the gate that cuts on demand", do, "",
+             Step(values, "Helm values of the DRA driver, with dynamic MIG enabled", do, "",
                   f"helm uninstall {release} --namespace {release}"))  # fmt: skip
     pack.files[place("nodes.txt")] = lines_of(nodes)
-    pack.add_script("label_nodes.sh", "gives the nodes of `nodes.txt` to the driver", "nodes.sh")
+    pack.add_script("label_nodes.sh", "labels the nodes of `nodes.txt` for the DRA driver", "nodes.sh")
     # Profiles that differ in media engines alone are left out; the largest stands first.
-    names = [one.name for one in pack.board.profiles if "+" not in one.name and "-" not in one.name]
+    names = [one.name for one in pack.gpu_model.profiles if "+" not in one.name and "-" not in one.name]
     names.sort(key=lambda name: format_layout({name: 1}), reverse=True)
     text = "".join(_device_class(name) for name in [WHOLE_GPU, *names])
-    pack.add(
-        text, Step.manifest(place("device-classes.yaml"), "a class for each profile, and claims for pods")
-    )
-    add_release(pack, rules.released, "empties the nodes of `released.txt`, which are not needed")
+    says = "a DeviceClass and a ResourceClaimTemplate for each profile"
+    pack.add(text, Step.manifest(place("device-classes.yaml"), says))
+    add_release(pack, rules.released, "cordons and empties the nodes of `released.txt`, which are not needed")
 
 
 def _fact(controller: str, fact: str) -> str:
@@ -218,12 +213,11 @@ def add_queues(pack: FleetPack) -> None:
     quotas, left_out = _nameable(pack.rules.quotas)
     if not quotas:
         return
-    head = {
-        "LEFT_OUT": f"# Left out, by names that Kubernetes does not take: {left_out}." if left_out else "#"
-    }
+    said = f"# Left out, because Kubernetes does not allow these names: {left_out}."
+    head = {"LEFT_OUT": said if left_out else "#"}
     place, rules = pack.place, pack.rules
     managers = {
-        "kueue": (_kueue, "quotas of tenants, for Kueue"),
+        "kueue": (_kueue, "quotas of teams for Kueue"),
         "kai": (_kai, "the same for KAI"),
         "volcano": (_volcano, "the same for Volcano"),
     }
@@ -233,7 +227,7 @@ def add_queues(pack: FleetPack) -> None:
     if not rules.comes_and_goes:  # pools that come and go bring the label along
         nodes = [f"{node} {pool.name}" for pool in rules.pools for node in pool.nodes]
         pack.files[place("queue-nodes.txt")] = lines_of(nodes)
-    pack.add_script("queues.sh", "puts the quotas in place for the queue managers that are there")
+    pack.add_script("queues.sh", "applies the quotas to the queue managers of the cluster")
 
 
 def _nameable(quotas: Sequence[TenantQuota]) -> tuple[list[TenantQuota], str]:
@@ -287,9 +281,7 @@ def _kueue(pack: FleetPack, quotas: Sequence[TenantQuota]) -> Iterator[str]:
     if not rules.comes_and_goes:  # of nodes that are not there Kueue knows no place
         yield filled("queues/topology.yaml", {})
     for pool in rules.pools:
-        taint = (
-            "  tolerations:\n    - {key: gpuplanner.io/pool, value: " + pool.name + ", effect: NoSchedule}\n"
-        )
+        taint = "  tolerations:\n    - {key: gpuplanner.io/pool, value: " + pool.name + ", effect: NoSchedule}\n"
         yield filled("queues/flavor.yaml", {
             "POOL": pool.name, "TOPOLOGY": "" if rules.comes_and_goes else "  topologyName: gpuplanner\n",
             "TOLERATIONS": taint if rules.comes_and_goes else "",
@@ -345,9 +337,7 @@ def _volcano(pack: FleetPack, quotas: Sequence[TenantQuota]) -> Iterator[str]:
     shares, covered = shared_out(pack, quotas), _resources(pack)
 
     def lines(amounts: dict[str, int]) -> str:
-        return "\n".join(
-            f"    {json.dumps(name)}: {json.dumps(str(count))}" for name, count in amounts.items()
-        )
+        return "\n".join(f"    {json.dumps(name)}: {json.dumps(str(count))}" for name, count in amounts.items())
 
     def deserved(one: TenantQuota, *, most: bool = False) -> dict[str, int]:
         found = dict.fromkeys(covered, 0)

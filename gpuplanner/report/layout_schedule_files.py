@@ -20,6 +20,7 @@ from gpuplanner.planner.plan_problem import PlanProblem
 from gpuplanner.report.bundle_files import (
     CONFIG_MAP,
     NAMESPACE,
+    POLICY_STEP,
     Pack,
     Step,
     change_index,
@@ -102,60 +103,58 @@ def calendar_pack(
     """
     others = plugged(EXPORTERS, FunctionType, frozenset(FORMATS))
     formats = resolve(formats, (*FORMATS, *others), what="format", error=ScenarioError)
-    board = problem.board
-    if not board.profiles:
-        expected = "a plan for a board with MIG"
-        got = "whole GPUs, switched on and off"
-        todo = "Plan for a board with MIG: name it with --board."
-        raise ScenarioError(f"export of a plan for {board.name}", expected, got, todo)
+    gpu_model = problem.gpu_model
+    if not gpu_model.profiles:
+        expected = "a plan for a GPU model with MIG"
+        got = "full GPUs, powered up and down"
+        todo = "Plan for a GPU model with MIG: add --gpu-model."
+        raise ScenarioError(f"export of a plan for {gpu_model.name}", expected, got, todo)
     if problem.nodes is None:
         got = "a plan of nodes without names"
         raise ScenarioError("export", "a plan that names its nodes", got, NAME_THEM)
     layouts, initial = assign(plan.require(), problem), layouts_before(plan, problem)
-    drain = drain_of(scenario or Scenario(path=problem.change.path), problem.change)
+    drain = drain_of(scenario or Scenario(actuator=problem.change.actuator), problem.change)
     known: dict[str, Any] = {"change": problem.change, "drain": drain, "initial": initial}
     wanted = FORMATS[:-1] if formats == "all" else (formats,)
     pack = Pack()
     if "mig-parted" in wanted:
-        pack.add(
-            to_mig_parted(layouts, board, at=at), Step("parted/mig-parted.yaml", "what mig-parted reads")
-        )
+        step = Step("mig-parted/mig-parted.yaml", "MIG configurations for mig-parted")
+        pack.add(to_mig_parted(layouts, gpu_model, at=at), step)
     if "configmap" in wanted:
-        step = Step.manifest("operator/configmap.yaml", "the same for the operator")
-        pack.add(to_config_map(layouts, board, at=at), step)
+        step = Step.manifest("mig-manager/configmap.yaml", "the same as a ConfigMap for the MIG manager")
+        pack.add(to_config_map(layouts, gpu_model, at=at), step)
     if "runbook" in wanted:
         try:
-            scripts = to_change_scripts(layouts, board, **known)
+            scripts = to_change_scripts(layouts, gpu_model, **known)
         except GeometryError as error:
             if formats == "runbook":
                 raise
             scripts = {}
-            pack.warnings.append(f"scripts for Kubernetes are left out: {error}")
+            pack.warnings.append(f"the scripts for Kubernetes are left out: {error}")
         if scripts and drain.scope == "node":
-            known_to_it = {"CONFIG_MAP": CONFIG_MAP, "NAMESPACE": NAMESPACE, "NAME": "calendar"}
-            what = "lets the MIG manager read it; keeps what was set before"
-            pack.add(filled("policy.sh", known_to_it), Step.script("operator/policy.sh", what))
-        _add_scripts(pack, "nvml" if drain.scope == "gpu" else "operator", scripts, drain)
+            known_to_it = {"CONFIG_MAP": CONFIG_MAP, "NAMESPACE": NAMESPACE}
+            pack.add(filled("policy.sh", known_to_it), Step.script("mig-manager/policy.sh", POLICY_STEP))
+        _add_scripts(pack, "nvidia-smi" if drain.scope == "gpu" else "mig-manager", scripts, drain)
     if "slurm" in wanted:
         if at is None:
-            lines = to_slurm_files(layouts, board, gres_type=gres_type, **known)
+            lines = to_slurm_files(layouts, gpu_model, gres_type=gres_type, **known)
         else:
-            lines = {"slurm.conf": to_slurm(layouts, board, at, gres_type=gres_type)}
+            lines = {"slurm.conf": to_slurm(layouts, gpu_model, at, gres_type=gres_type)}
         pack.files |= {f"slurm/{name}": text for name, text in lines.items()}
         scripts = {name: text for name, text in lines.items() if name.startswith("change-")}
         _add_scripts(pack, "slurm", scripts, drain)
     if at is None and {"runbook", "slurm"} & set(wanted):
         rehearsed = None if scenario is None else rehearse(scenario, layouts, problem)
-        index = change_index(layouts, board, **known, expected=rehearsed)
+        index = change_index(layouts, gpu_model, **known, expected=rehearsed)
         pack.files["changes.csv"] = guarded(index, FOCUS_TIME).write_csv()
-        pack.add(to_index_text(index, board, problem.change), Step("changes.md", "every change, by time"))
+        pack.add(to_index_text(index, gpu_model, problem.change), Step("changes.md", "all changes by time"))
     for name in others if formats == "all" else others.keys() & {formats}:
-        for file, text in others[name](layouts, board).items():
+        for file, text in others[name](layouts, gpu_model).items():
             pack.add(
                 text,
-                Step(f"{MADE_ELSEWHERE}/{name}/{Path(file).name}", "made by another package, not proved"),
+                Step(f"{MADE_ELSEWHERE}/{name}/{Path(file).name}", "written by another package, not checked"),
             )
-    pack.files[PAGE] = filled("calendar/page.md", {"BOARD": board.name, **page_tables(pack)})
+    pack.files[PAGE] = filled("calendar/page.md", {"GPU_MODEL": gpu_model.name, **page_tables(pack)})
     return pack
 
 
@@ -168,17 +167,13 @@ def hand_over_plan(planned: Planned, out: str | Path, *, scenario: Scenario | No
     pack = calendar_pack(planned.plan, problem, scenario=scenario)
     tables = {
         "Layout plan": cuts,
-        "Layout changes": change_index(cuts, problem.board, initial=layouts_before(planned.plan, problem)),
+        "Layout changes": change_index(cuts, problem.gpu_model, initial=layouts_before(planned.plan, problem)),
     }
-    notes = {
-        "Cost": f"{planned.plan.objective:.6g} GPU-hours; no plan costs less than {planned.plan.bound:.6g}"
-    }
+    notes = {"Cost": f"{planned.plan.objective:.6g} GPU-hours; lower bound {planned.plan.bound:.6g}"}
     with replaced_directory(out, mark=MARK) as folder:
         pack.write(folder)
         _check_layouts(folder, problem)
-        write_workbook(
-            folder / "workbook.xlsx", tables, title=f"Layouts of {problem.board.name}", notes=notes
-        )
+        write_workbook(folder / "workbook.xlsx", tables, title=f"Layouts of {problem.gpu_model.name}", notes=notes)
     return Path(out) / PAGE
 
 
@@ -187,17 +182,13 @@ def _add_scripts(pack: Pack, path: str, scripts: Mapping[str, str], drain: Drain
     if not scripts:
         return
     pack.files |= {f"{path}/{name}": text for name, text in scripts.items()}
-    pack.steps.append(Step(f"{path}/change-*.sh", "a change each; does nothing unless it is due"))
-    known = {"PATH": path, "NAMESPACE": NAMESPACE, "AHEAD_S": f"{drain.ahead_s:.0f}"}
+    pack.steps.append(Step(f"{path}/change-*.sh", "one layout change each"))
+    known = {"ACTUATOR": path, "NAMESPACE": NAMESPACE, "AHEAD_S": f"{drain.ahead_s:.0f}"}
     known |= {"FOLDER": FOLDER, "IMAGE": IMAGE}
-    kept = {
-        name: filled(f"calendar/{name}", known)
-        for name in TIMER
-        if path == "operator" or name != "timer.yaml"
-    }
+    kept = {name: filled(f"calendar/{name}", known) for name in TIMER if path == "mig-manager" or name != "timer.yaml"}
     pack.files |= {f"{path}/{name}": text for name, text in kept.items()}
     what = ", ".join(f"`{name}`" for name in list(kept)[1:])
-    pack.steps.append(Step.script(f"{path}/timer.sh", f"starts them at their times; reads {what}"))
+    pack.steps.append(Step.script(f"{path}/timer.sh", f"runs them at their planned times; uses {what}"))
 
 
 def _check_layouts(folder: Path, problem: PlanProblem) -> None:
@@ -208,9 +199,9 @@ def _check_layouts(folder: Path, problem: PlanProblem) -> None:
         if not states_layouts(path.read_text(encoding="utf-8")):
             continue
         try:
-            report = verify_file(path, problem.board, gpus_per_node=problem.gpus_per_node)
+            report = verify_file(path, problem.gpu_model, gpus_per_node=problem.gpus_per_node)
         except GpuPlannerError as error:
-            raise OutputError(f"{path.name} cannot be read back: {error}") from error
+            raise OutputError(f"Fix {path.name}: it cannot be read back: {error}") from error
         if not report.ok:
             expected = "an export that holds when it is read back"
             todo = "Report it."

@@ -30,14 +30,14 @@ ALL_DISABLED = "all-disabled"
 """Config with which the GPU operator labels its MIG nodes; no state of a plan has this name."""
 
 
-def to_mig_parted(plan: pl.DataFrame, board: GpuModel | str, *, at: datetime | None = None) -> str:
+def to_mig_parted(plan: pl.DataFrame, gpu_model: GpuModel | str, *, at: datetime | None = None) -> str:
     """Print the node states of a plan as a mig-parted file.
 
     Parameters
     ----------
     plan : polars.DataFrame
         Table ``schemas.LayoutPlan``.
-    board : GpuModel or str
+    gpu_model : GpuModel or str
         The board of all nodes.
     at : datetime, optional
         Only the states in force at this time (with its zone); the nodes are then named in comments. All
@@ -83,17 +83,17 @@ def to_mig_parted(plan: pl.DataFrame, board: GpuModel | str, *, at: datetime | N
         - devices: [1]
           mig-enabled: false
     """
-    board = as_board(board)
+    gpu_model = as_board(gpu_model)
     configs: dict[str, tuple[NodeState, list[str]]] = {}
-    for node, states in node_states(checked_plan(plan, board), at).items():
+    for node, states in node_states(checked_plan(plan, gpu_model), at).items():
         for state in dict.fromkeys(states.values()):
             same, nodes = configs.setdefault(state.config_name, (state, []))
             assert same.gpus == state.gpus, "two states share a digest"
             if node not in nodes:
                 nodes.append(node)
     lines = [
-        f"# MIG configs for {board.name}, one per distinct state of a node.",
-        f"# Check with: gpuplanner verify FILE --gpu-model {board.name}",
+        f"# MIG configs for {gpu_model.name}, one per distinct state of a node.",
+        f"# Check with: gpuplanner verify FILE --gpu-model {gpu_model.name}",
         "version: v1",
         "mig-configs:",
         f"  {json.dumps(ALL_DISABLED)}:",
@@ -127,7 +127,7 @@ _MAX_NAME = 253
 
 def to_config_map(
     plan: pl.DataFrame,
-    board: GpuModel | str,
+    gpu_model: GpuModel | str,
     *,
     at: datetime | None = None,
     name: str = CONFIG_MAP,
@@ -158,10 +158,10 @@ def to_config_map(
     """
     _check_names("name of the ConfigMap", [name])
     _check_names("namespace", [namespace])
-    text = to_mig_parted(plan, board, at=at)
+    text = to_mig_parted(plan, gpu_model, at=at)
     if len(text.encode()) > MAX_BYTES:
         expected = f"at most {MAX_BYTES} bytes, which is what Kubernetes stores"
-        todo = "Export one time of the plan after another."
+        todo = "Export one time of the plan at a time: add --at."
         raise OutputError("ConfigMap", expected, f"{len(text.encode())} bytes", todo)
     body = "".join(f"    {line}\n" for line in text.splitlines())
     return (
@@ -172,7 +172,7 @@ def to_config_map(
 
 def to_change_scripts(
     plan: pl.DataFrame,
-    board: GpuModel | str,
+    gpu_model: GpuModel | str,
     *,
     change: ChangeCost | None = None,
     drain: Drain | None = None,
@@ -190,7 +190,7 @@ def to_change_scripts(
     ----------
     plan : polars.DataFrame
         Table ``schemas.LayoutPlan``.
-    board : GpuModel or str
+    gpu_model : GpuModel or str
         The board of all nodes.
     change : ChangeCost, optional
         How long a change takes: that of the plan; None: by the operator, as the catalogue has it.
@@ -212,11 +212,11 @@ def to_change_scripts(
     GeometryError
         If a layout cannot be placed on the board, or a name cannot be one of a Kubernetes object.
     """
-    board = as_board(board)
+    gpu_model = as_board(gpu_model)
     _check_names("name of the ConfigMap", [name])
     _check_names("namespace", [namespace])
-    cost = ChangeCost.of(board) if change is None else change.on(board)
-    frame = checked_plan(plan, board)
+    cost = ChangeCost.of(gpu_model) if change is None else change.on(gpu_model)
+    frame = checked_plan(plan, gpu_model)
     _check_names("layout plan: node names", frame["node"].unique().sort().to_list())
     scripts: dict[str, str] = {}
     limit_s = cost.drain_s.high if drain is None else drain.limit_s
@@ -226,7 +226,7 @@ def to_change_scripts(
         steps = "\n".join(step(node, *states) for node, states in one.nodes.items())
         parts = {"CONFIG_MAP": name, "NAMESPACE": namespace, "STEPS": steps}
         scripts[f"{one.name}.sh"] = change_script(
-            "change_gpu.sh" if by_gpu else "change.sh", one, cost, board, parts
+            "change_gpu.sh" if by_gpu else "change.sh", one, cost, gpu_model, parts
         )
     return scripts
 
@@ -258,7 +258,7 @@ def _gpu_steps(node: str, before: NodeState | None, after: NodeState, *, cost: C
         if was.get(gpu) != layout:
             change = cost.change(was.get(gpu, WHOLE_GPU), layout)
             places = sorted(change.kept + change.created)
-            lines.append(f"target[{node}/{gpu}]={shlex.quote(' '.join(map(str, places)) or 'whole')}")
+            lines.append(f"target[{node}/{gpu}]={shlex.quote(' '.join(map(str, places)) or 'full')}")
     return "\n".join([*lines, _offers(node, after)])
 
 

@@ -165,13 +165,13 @@ MONTH_FILES = {
 }  # fmt: skip
 """Of each month, how it is called and where it lies; what is not there has no link."""
 SAVINGS = {
-    "month": "promised in", "seen": "seen in", "promised": "promised [GPU h a week]",
-    "realised": "realised [GPU h a week]", "demand": "of the difference: demand", "service": "service",
-    "rest": "not carried out",
+    "month": "promised in", "seen": "measured in", "promised": "promised [GPU h per week]",
+    "realised": "realised [GPU h per week]", "demand": "variance: demand", "service": "variance: queue waits",
+    "rest": "variance: not carried out",
 }  # fmt: skip
 FORECASTS = {
-    "month": "forecast made on", "slots": "slots that came", "coverage": "came within the 90 % range",
-    "error": "mean error, as a share of that of staying as it was",
+    "month": "forecast of", "slots": "intervals observed", "coverage": "within the 90 % interval",
+    "error": "mean error against the naive forecast",
 }  # fmt: skip
 
 
@@ -186,7 +186,7 @@ def chain_page(chain: Chain, out: Path, locale: str = "en") -> str:
     if told:
         ledger = ledger_of(out, told[-1].month)
         parts += [page.section("Savings: promised and realised", *_savings(ledger)),
-                  page.section("Forecasts: how they did", *_forecasts(ledger))]  # fmt: skip
+                  page.section("Forecast accuracy", *_forecasts(ledger))]  # fmt: skip
     months = f"{chain.months[0].month} to {chain.months[-1].month}" if chain.months else "no month yet"
     provenance = {"gpuplanner": __version__}
     return page.render_page(
@@ -206,11 +206,11 @@ def _months(chain: Chain) -> str:
         }
         for one in reversed(chain.months)
     ]
-    names = {"GPUs": "GPUs there", "advised": "GPUs advised", "saves": "would save [GPU h a week]"}
+    names = {"GPUs": "installed GPUs", "advised": "recommended", "saves": "capacity freed [GPU h per week]"}
     schema = {"month": pl.String, "jobs": pl.Int64, "GPUs": pl.Int64, "advised": pl.Int64, "saves": pl.Float64,
               "decision": pl.String}  # fmt: skip
     table = page.table(
-        pl.DataFrame(rows, schema=schema), caption="Months, the last one first", headings=names,
+        pl.DataFrame(rows, schema=schema), caption="Months, newest first", headings=names,
         formats={"saves": ",.0f"},
     )  # fmt: skip
     for one in chain.months:  # a name of digits, and a page that was written
@@ -225,7 +225,7 @@ def _missing(month: MonthRecord) -> str:
     last = next((step for step in month.steps if step.state != DONE), None)
     if last is not None:
         return f"{last.state.capitalize()} ({last.name}): {last.error or ''}"
-    return "" if month.complete else "Begun, and not yet done."
+    return "" if month.complete else "Started, not complete."
 
 
 def _links(chain: Chain, out: Path) -> str:
@@ -242,10 +242,10 @@ def _savings(ledger: Path) -> list[str]:
     months = read_savings(savings_file(ledger))
     came = list(outcomes(months))
     if not came:
-        text = "A promise is due when the month after it has been reported, on a fleet with a list of nodes."
+        text = "Savings are measured once the next month is reported, for a fleet with a node list."
         return [page.note(text)]
     if not any(one.promised or one.realised for one in came):
-        return [page.note("Nothing was promised in the months that came due, and nothing saved.")]
+        return [page.note("The measured months had no promised and no realised savings.")]
     rows = [
         (one.month, one.next_month, one.promised, one.realised, one.demand, one.service, one.not_carried_out)
         for one in came
@@ -253,11 +253,11 @@ def _savings(ledger: Path) -> list[str]:
     schema = {name: pl.String if name in ("month", "seen") else pl.Float64 for name in SAVINGS}
     standing = standing_table(months)
     hours, worth = standing["saved_gpu_hours"].sum(), standing["total_usd"][-1]
-    money = f", worth {worth:,.2f} USD" if worth else ""
-    less = f"All months together had {hours:,.0f} GPU-hours less than the first one would have{money}."
+    money = f" ({worth:,.2f} USD)" if worth else ""
+    less = f"All months used {hours:,.0f} GPU-hours less than at the level of the first month{money}."
     return [
         page.paragraph(less),
-        page.table(pl.DataFrame(rows, schema=schema, orient="row"), caption="Promises that came due",
+        page.table(pl.DataFrame(rows, schema=schema, orient="row"), caption="Promised and realised savings",
                    headings=SAVINGS, formats=dict.fromkeys(list(SAVINGS)[2:], "+,.0f")),
     ]  # fmt: skip
 
@@ -265,15 +265,15 @@ def _savings(ledger: Path) -> list[str]:
 def _forecasts(ledger: Path) -> list[str]:
     record = record_of(read_ledger(ledger))
     if record.is_empty():
-        return [page.note("What a forecast was worth is known when its hours are over: in the month after.")]
+        return [page.note("Forecast accuracy is known in the next month, once the forecast hours are over.")]
     frame = record.select(
         month=pl.col("cutoff").dt.strftime("%Y-%m-%d"), slots="slots", coverage="coverage_90",
         error=pl.col("mae") / pl.col("naive_mae"),
     )  # fmt: skip
-    about = page.note("Below 1, the forecast was nearer to what came than the last value seen before it.")
+    about = page.note("Below 1, the forecast beats the naive forecast, which repeats the last value.")
     formats = {"coverage": ".0%", "error": ".2f"}
     return [
-        page.table(frame, caption="Forecasts whose hours came", headings=FORECASTS, formats=formats),
+        page.table(frame, caption="Evaluated forecasts", headings=FORECASTS, formats=formats),
         about,
     ]
 
@@ -303,8 +303,8 @@ def months_between(text: str, scenario: Scenario) -> list[str]:
         scenario.but(month=one)
     found = months_from(first, last)
     if not found and text == f"{first}..{last}":
-        what, todo = f"report {text}", "Turn them round."
-        raise ScenarioError(what, "a first month that is not behind the last", f"{first}..{last}", todo)
+        what, todo = f"report {text}", "Swap the months."
+        raise ScenarioError(what, "a first month before the last", f"{first}..{last}", todo)
     return found
 
 
@@ -324,12 +324,12 @@ def report_months(
     """
     out = Path(out)
     if strange := sorted(set(again) - set(months)):
-        what, todo = "report: months to make anew", "Name months of the range, as 2026-02."
+        what, todo = "report --again", "Name months of the range, such as 2026-02."
         raise ScenarioError(what, f"some of {months[0]}..{months[-1]}", ", ".join(strange), todo)
     with sole_writer(out):
         if (out / PAGE).exists() and not (out / RECORD).exists():
             what, todo = f"report to {out}", "Choose another folder with -o; nothing was changed."
-            raise ScenarioError(what, "a folder of months, or a new one", f"one with a {PAGE}", todo)
+            raise ScenarioError(what, "a folder of monthly reports, or a new one", f"one with a {PAGE}", todo)
         chain, write = read_chain(out), scenario.number_locale
         for month in sorted(set(months) | {one.month for one in chain.months if one.month > min(months)}):
             if month not in months and not _stale(chain, month, out):
@@ -415,8 +415,8 @@ class _Month:
                 return
         if replace(self.rests_on(), steps=record.steps) != record:
             yield now
-            what, todo = f"report {self.month}", "Run it again when nobody writes them."
-            raise ScenarioError(what, "data that stay as they are during the run", "data that changed", todo)
+            what, todo = f"report {self.month}", "Run it again when no other process writes the data."
+            raise ScenarioError(what, "data that do not change during the run", "changed data", todo)
 
     def _kept(self, known: MonthRecord, now: MonthRecord) -> list[StepRecord]:
         """Steps that stand: up to the first that failed, or whose files are not as they were written."""
@@ -444,12 +444,12 @@ class _Month:
     def _tell_standing(self, known: MonthRecord, now: MonthRecord) -> None:
         differences = {
             f"by version {known.gpuplanner}": known.gpuplanner != now.gpuplanner,
-            "of other jobs than there are now": known.data != now.data and self._jobs_changed(known),
+            "from other jobs than the present data": known.data != now.data and self._jobs_changed(known),
             "for another scenario": known.scenario != now.scenario,
         }
         since = [words for words, differs in differences.items() if differs]
-        made = f", made {', '.join(since)}; --again {self.month} makes it anew" if since else ""
-        self.told(f"{self.month}: stands{made}")
+        made = f", made {', '.join(since)}; add --again {self.month} to make it again" if since else ""
+        self.told(f"{self.month}: up to date{made}")
 
     def _jobs_changed(self, known: MonthRecord) -> bool:
         """Whether what the month was made of changed: months that were added behind it are no news to it."""
@@ -462,7 +462,7 @@ class _Month:
         except _NothingThereError as nothing:
             return StepRecord(name, NO_DATA, {}, {}, str(nothing)), None
         except MissingDependencyError as error:
-            self.told(f"{self.month}: {name} is left out: {error}")
+            self.told(f"{self.month}: {name} is skipped: {error}")
             return StepRecord(name, LEFT_OUT, {}, {}, str(error)), None
         except GpuPlannerError as error:
             return StepRecord(name, FAILED, {}, {}, str(error)), error
@@ -486,7 +486,7 @@ class _Month:
         by_then = (pl.when(pl.col(name) <= end).then(name) for name in ("start_time", "end_time"))
         jobs = trace.long.there(begin, end, SEEN).with_columns(*by_then)
         if begin >= end or not jobs.select(came.any()).item():
-            raise _NothingThereError("no job came in this month: it is left out")
+            raise _NothingThereError("no job was submitted in this month: skipped")
         stated = trace.stated
         return [], {
             "nodes": json.dumps(nodes_seen(trace.inventory, end), ensure_ascii=False),
@@ -549,9 +549,7 @@ class _NothingThereError(GpuPlannerError):
 
 
 Steps = Mapping[str, Callable[[_Month], tuple[list[Path], dict[str, Any]]]]
-STEPS: Steps = dict(
-    zip(NAMES, (_Month.data, _Month.walk, _Month.report, _Month.teams, _Month.mail), strict=True)
-)
+STEPS: Steps = dict(zip(NAMES, (_Month.data, _Month.walk, _Month.report, _Month.teams, _Month.mail), strict=True))
 PLAN_FACTS = ("status", "objective", "bound", "gap")
 """What is told alike of a plan that was just made and of one that was kept."""
 SEEN = ("submit_time", "start_time", "end_time", "tenant", "user", "gpus")
@@ -562,7 +560,7 @@ AFTER_OTHERS = ("report", "teams", "mail")
 
 
 GPU_HOURS = {
-    "at": "look", "gain": "gain expected [GPU h]", "chance": "chance", "realised": "gain that came [GPU h]",
+    "at": "run", "gain": "expected gain [GPU h]", "chance": "probability", "realised": "realised gain [GPU h]",
     "regret": "regret against hindsight [GPU h]",
 }  # fmt: skip
 
@@ -577,35 +575,27 @@ def watch_page(state: Watched, *, refresh_s: float | None = None, locale: str = 
     (True, True)
     """
     counts = {
-        "looks": f"{state.looks:,}",
-        "change packs written": f"{state.packs:,}",
-        "looks and readings that failed": f"{state.failures:,}",
-        "looks whose hours are over": f"{state.judged:,}",
-        "gain of their packs, by what came": f"{state.realised:,.0f} GPU-hours",
-        "regret of their advice against hindsight": f"{state.regret:,.0f} GPU-hours",
+        "runs": f"{state.looks:,}",
+        "change bundles written": f"{state.packs:,}",
+        "failed runs": f"{state.failures:,}",
+        "evaluated runs": f"{state.judged:,}",
+        "realised gain of their change bundles": f"{state.realised:,.0f} GPU-hours",
+        "regret of their recommendations against hindsight": f"{state.regret:,.0f} GPU-hours",
     }
-    pack = [
-        f'<p><a href="pack/steps.csv">The last pack</a>, of {safe(state.pack_at)}: its changes in order.</p>'
-    ]
-    found = [page.paragraph(state.sentence or "Nothing was looked at yet."), *(pack if state.pack_at else [])]
-    parts = [page.section("Found", *found, page.answers(counts, caption="Looks so far"))]
+    pack = [f'<p><a href="pack/steps.csv">Latest change bundle</a>, {safe(state.pack_at)}: its changes in order.</p>']
+    found = [page.paragraph(state.sentence or "No run yet."), *(pack if state.pack_at else [])]
+    parts = [page.section("Status", *found, page.answers(counts, caption="Runs so far"))]
     if state.jobs:
         jobs = pl.DataFrame([vars(one) for one in state.jobs])
-        parts.append(
-            page.section("Jobs to move", page.table(jobs, caption="Running jobs that outgrow what they hold"))
-        )
+        parts.append(page.section("Jobs to move", page.table(jobs, caption="Jobs that outgrow their allocation")))
     if state.past:
-        about = page.note(
-            "Gains are of the hours to the look after: what a plan does behind that can still be done then."
-        )
-        looks = page.table(
-            state.table(), caption="Looks, the last one first", headings=GPU_HOURS, formats={"chance": ".0%"}
-        )
-        parts.append(page.section("Looks", about, looks))
+        about = page.note("A gain covers the hours until the next run, which can change the rest of the plan.")
+        looks = page.table(state.table(), caption="Runs, newest first", headings=GPU_HOURS, formats={"chance": ".0%"})
+        parts.append(page.section("Runs", about, looks))
     return page.render_page(
         "\n".join(parts),
         title="Watch",
-        subtitle=f"data to {state.at}" if state.at else "no look yet",
+        subtitle=f"data to {state.at}" if state.at else "no run yet",
         provenance={"gpuplanner": __version__, "data": state.data or "none"},
         refresh_s=refresh_s,
         locale=locale,

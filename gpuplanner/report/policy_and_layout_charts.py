@@ -37,11 +37,11 @@ _GAP = 31
 _WORDS = 205
 """Most pixels of a label: right of the limit there is so much on a telephone as well."""
 _PLANS = ("method", "objective", "bound", "gap")
-_POINTS = ("policy", "gpu_hours", "added_minutes", "kind")
+_POINTS = ("policy", "gpu_hours", "added_wait_p95_minutes", "kind")
 _MEASURES = ("policy", "metric", "unit", "mean", "low", "high")
 
 
-@drawn("Policies compared: mean and interval", *_MEASURES, empty="No policy was simulated.")
+@drawn("Policy comparison: mean and interval", *_MEASURES, empty="No policy was simulated.")
 def plot_policies(frame: pl.DataFrame, *, names: Mapping[str, str] | None = None) -> ChartType:
     """One panel per metric: the mean of each policy as a mark, its interval as a line.
 
@@ -60,7 +60,7 @@ def plot_policies(frame: pl.DataFrame, *, names: Mapping[str, str] | None = None
 
     Examples
     --------
-    >>> frame = pl.DataFrame({"policy": ["static", "dynamic"], "metric": "GPUs switched on", "unit": "GPU h",
+    >>> frame = pl.DataFrame({"policy": ["static", "dynamic"], "metric": "GPUs provisioned", "unit": "GPU h",
     ...     "mean": [10.0, 8.0], "low": [9.0, 7.0], "high": [11.0, 9.0]})
     >>> len(plot_policies(frame).to_dict()["concat"])
     1
@@ -94,7 +94,7 @@ def plot_policies(frame: pl.DataFrame, *, names: Mapping[str, str] | None = None
     return theme.finish(chart, finding=policies_text(frame, names=names), names=labels.pixels, panels=panels)
 
 
-@drawn("GPU-hours a week against added minutes", *_POINTS, empty="No way to run the fleet was played.")
+@drawn("Provisioned GPU-hours per week against added queue wait", *_POINTS, empty="No policy was simulated.")
 def plot_frontier(
     frame: pl.DataFrame,
     *,
@@ -102,21 +102,21 @@ def plot_frontier(
     best: str | None = None,
     names: Mapping[str, str] | None = None,
 ) -> ChartType:
-    """GPU-hours a week against the minutes that a way adds: every way by its name beside its mark.
+    """Provisioned GPU-hours per week against the added queue wait, each policy with its name.
 
     Left of the dashed line every class of jobs starts within the limit. GPU-hours do not begin at zero.
 
     Parameters
     ----------
     frame : polars.DataFrame
-        ``policy, gpu_hours, added_minutes, kind``, the kind one of ``"setting"``, ``"tuned"``, ``"today"``, and
+        ``policy, gpu_hours, added_wait_p95_minutes, kind``, kind one of ``"setting"``, ``"tuned"``, ``"today"``, and
         ``"pinned"`` for those of another comparison, drawn as outlines. Today's fleet stands first.
     limit : float
         Minutes that may be added.
     best : str, optional
-        The recommended way: the only one in the colour that it has everywhere.
+        The recommended policy: the only one in the colour that it has everywhere.
     names : mapping, optional
-        Names of ways in words, by policy.
+        Names of policies in words, by policy.
 
     Raises
     ------
@@ -126,11 +126,11 @@ def plot_frontier(
     Examples
     --------
     >>> points = pl.DataFrame({"policy": ["today", "pools"], "gpu_hours": [10752.0, 4000.0],
-    ...     "added_minutes": [0.0, 4.0], "kind": ["today", "tuned"]})
+    ...     "added_wait_p95_minutes": [0.0, 4.0], "kind": ["today", "tuned"]})
     >>> plot_frontier(points, best="pools").to_dict()["title"]
-    'GPU-hours a week against added minutes'
+    'Provisioned GPU-hours per week against added queue wait'
     """
-    near = pl.col("added_minutes").is_between(0.0, LONGEST_MIN) & pl.col("gpu_hours").is_not_null()
+    near = pl.col("added_wait_p95_minutes").is_between(0.0, LONGEST_MIN) & pl.col("gpu_hours").is_not_null()
     rows = frame.filter(near).select(
         *_POINTS,
         name=pl.col("policy").replace(names or {}),
@@ -138,7 +138,7 @@ def plot_frontier(
         .when(pl.col("kind") == "today").then(pl.lit("today")).otherwise(pl.lit("other")),
     )  # fmt: skip
     if rows.is_empty():
-        return theme.saying("No way to run the fleet was played.")
+        return theme.saying("No policy was simulated.")
     low, high = _ends(rows["gpu_hours"])
     # What matters most is drawn last, on top of the others.
     order = {"other": 0, "today": 1, "best": 2}
@@ -152,39 +152,41 @@ def plot_frontier(
     texts = looks | {"today": theme.INK, "other": theme.MUTED}
     scale = alt.Scale(domain=[0, LONGEST_MIN], nice=False, clamp=True)
     axis = alt.Axis(values=[0, 10, 20, 30, 40, 50, 60])
-    x = alt.X("added_minutes:Q", title="minutes of added delay", scale=scale, axis=axis)
+    x = alt.X("added_wait_p95_minutes:Q", title="added queue wait, p95 [min]", scale=scale, axis=axis)
     y = alt.Y(
         "gpu_hours:Q",
-        title="GPUs on [GPU h a week]",
+        title="provisioned [GPU h per week]",
         scale=alt.Scale(domain=[low, high], nice=False, zero=False),
     )
     colour = alt.Color("look:N", scale=theme.scale(looks, list(looks)), legend=None)
     hover = tips(
-        name="way",
+        name="policy",
         kind="setting",
-        gpu_hours=("GPU h a week", ",.0f"),
-        added_minutes=("minutes added", ",.1f"),
+        gpu_hours=("provisioned [GPU h per week]", ",.0f"),
+        added_wait_p95_minutes=("added queue wait, p95 [min]", ",.1f"),
     )
     zone = chart_of(pl.DataFrame({"from": [0.0], "to": [limit]}))
     lines, filled, outlined = (
         chart_of(some).encode(x=x, y=y, color=colour)
-        for some in (rows.filter(~pinned).sort("added_minutes"), marks.filter(~pinned), marks.filter(pinned))
+        for some in (
+            rows.filter(~pinned).sort("added_wait_p95_minutes"),
+            marks.filter(~pinned),
+            marks.filter(pinned),
+        )
     )
     said = chart_of(labels).encode(x=alt.X("label_x:Q"), y=alt.Y("label_y:Q"))
     parts: list[ChartType] = [
         zone.mark_rect(color=theme.ZONE).encode(x="from:Q", x2="to:Q"),
         zone.mark_rule(strokeDash=[5, 3], color=theme.INK).encode(x="to:Q"),
-        zone.transform_calculate(word=f"'your limit: {limit:g} min'")
+        zone.transform_calculate(word=f"'maximum added wait: {limit:g} min'")
         .mark_text(align="left", dx=6, dy=10, fontWeight=600, baseline="top")
         .encode(x="to:Q", y=alt.value(-6), text="word:N"),
-        lines.mark_line(size=1.2, opacity=0.7).encode(detail="policy:N", order="added_minutes:Q"),
+        lines.mark_line(size=1.2, opacity=0.7).encode(detail="policy:N", order="added_wait_p95_minutes:Q"),
         lines.mark_point(filled=True, size=14, opacity=0.8).encode(tooltip=hover),
-        said.mark_rule(color=theme.GREY, size=1).encode(x2="added_minutes:Q", y2="gpu_hours:Q"),
+        said.mark_rule(color=theme.GREY, size=1).encode(x2="added_wait_p95_minutes:Q", y2="gpu_hours:Q"),
     ]
     if "pinned" in marks["kind"]:
-        parts.append(
-            outlined.mark_point(filled=False, size=110).encode(shape=alt.value("triangle-up"), tooltip=hover)
-        )
+        parts.append(outlined.mark_point(filled=False, size=110).encode(shape=alt.value("triangle-up"), tooltip=hover))
     parts += [
         filled.mark_point(filled=True, size=130, opacity=1).encode(tooltip=hover),
         said.mark_text(align="left", dx=5, dy=-6, lineBreak="\n", limit=_WORDS).encode(
@@ -196,34 +198,34 @@ def plot_frontier(
 
 
 def frontier_text(frame: pl.DataFrame, *, names: Mapping[str, str] | None = None) -> str:
-    """Say what today's fleet and the tuned ways cost, dearest first.
+    """GPU-hours and added waits of today's fleet and the policies, the most expensive first.
 
     Examples
     --------
     >>> points = pl.DataFrame({"policy": ["today", "pools"], "gpu_hours": [10752.0, 4000.0],
-    ...     "added_minutes": [0.0, 4.2], "kind": ["today", "tuned"]})
-    >>> frontier_text(points, names={"today": "as today"})
-    'as today: 10,752 GPU-hours a week; pools: 4,000, 4 minutes later.'
+    ...     "added_wait_p95_minutes": [0.0, 4.2], "kind": ["today", "tuned"]})
+    >>> frontier_text(points, names={"today": "today"})
+    'today: 10,752 GPU-hours per week; pools: 4,000, +4 min.'
     """
     ends = frame.filter(pl.col("kind").is_in(["today", "tuned"]), pl.col("gpu_hours").is_not_null()).sort(
         "gpu_hours", descending=True, maintain_order=True
     )
     said: list[str] = []
-    for policy, hours, added in ends.select("policy", "gpu_hours", "added_minutes").iter_rows():
-        later = f", {added:,.0f} minutes later" if added is not None and added >= 0.5 else ""
-        unit = "" if said else " GPU-hours a week"
+    for policy, hours, added in ends.select("policy", "gpu_hours", "added_wait_p95_minutes").iter_rows():
+        later = f", +{added:,.0f} min" if added is not None and added >= 0.5 else ""
+        unit = "" if said else " GPU-hours per week"
         said.append(f"{(names or {}).get(policy, policy)}: {hours:,.0f}{unit}{later}")
-    return "; ".join(said) + "." if said else "Nothing was tuned."
+    return "; ".join(said) + "." if said else "No policy was simulated."
 
 
 def policies_text(frame: pl.DataFrame, *, names: Mapping[str, str] | None = None) -> str:
-    """Say each measure of the first policy and of the last.
+    """Each metric of the first policy and of the last.
 
     Examples
     --------
-    >>> rows = {"policy": ["static", "dynamic"], "metric": "GPUs on", "unit": "GPU h", "mean": [1200.0, 8.0]}
+    >>> rows = {"policy": ["static", "dynamic"], "metric": "provisioned", "unit": "GPU h", "mean": [1200.0, 8.0]}
     >>> policies_text(pl.DataFrame(rows))
-    'From "static" to "dynamic": GPUs on 1,200 to 8 GPU h.'
+    'From "static" to "dynamic": provisioned 1,200 to 8 GPU h.'
     """
     policies = frame["policy"].unique(maintain_order=True)
     ends = frame.filter(pl.col("policy").is_in([policies[0], policies[-1]]), pl.col("mean").is_not_null())
@@ -246,9 +248,7 @@ def _ends(hours: pl.Series) -> tuple[float, float]:
     room = max(most - least, 0.1 * most, 1.0)
     step = 10.0 ** math.floor(math.log10(room))
     step = step / 2 if room / step < 3 else step
-    return max(math.floor((least - 0.08 * room) / step) * step, 0.0), math.ceil(
-        (most + 0.12 * room) / step
-    ) * step
+    return max(math.floor((least - 0.08 * room) / step) * step, 0.0), math.ceil((most + 0.12 * room) / step) * step
 
 
 def _labels(marks: pl.DataFrame, limit: float, low: float, high: float) -> pl.DataFrame:
@@ -263,10 +263,10 @@ def _labels(marks: pl.DataFrame, limit: float, low: float, high: float) -> pl.Da
     for at in range(len(places) - 1, -1, -1):
         most = _HEIGHT - 8 if at == len(places) - 1 else places[at + 1] - _GAP
         places[at] = min(places[at], most)
-    added = rows["added_minutes"].to_list()
+    added = rows["added_wait_p95_minutes"].to_list()
     right = [min(max(minutes, limit) + 1.2, 0.6 * LONGEST_MIN) for minutes in added]
     text = [
-        f"{name}\n{hours:,.0f}" + (f", {minutes:,.0f} min later" if minutes >= 0.5 else "")
+        f"{name}\n{hours:,.0f}" + (f", +{minutes:,.0f} min" if minutes >= 0.5 else "")
         for name, hours, minutes in zip(rows["name"], rows["gpu_hours"], added, strict=True)
     ]
     return rows.with_columns(
@@ -276,7 +276,7 @@ def _labels(marks: pl.DataFrame, limit: float, low: float, high: float) -> pl.Da
     )
 
 
-@drawn("Cost of each plan, and what no plan undercuts", *_PLANS, empty="No plan was found.")
+@drawn("Cost of each plan and its lower bound", *_PLANS, empty="No plan was found.")
 def plot_bounds(frame: pl.DataFrame) -> ChartType:
     """Cost of each plan as a bar, with the proven bound of all plans as a rule, and the gap between them.
 
@@ -298,7 +298,7 @@ def plot_bounds(frame: pl.DataFrame) -> ChartType:
     ...     {"method": ["static", "auto"], "objective": [120.0, 100.0], "bound": 99.0, "gap": [0.175, 0.01]}
     ... )
     >>> plot_bounds(frame).to_dict()["title"]
-    'Cost of each plan, and what no plan undercuts'
+    'Cost of each plan and its lower bound'
     """
     rows = frame.select(_PLANS).drop_nulls("objective")
     if rows.is_empty():
@@ -311,8 +311,8 @@ def plot_bounds(frame: pl.DataFrame) -> ChartType:
     hover = tips(
         method="plan",
         objective=("cost [GPU h]", ",.1f"),
-        bound=("no plan costs less than [GPU h]", ",.1f"),
-        gap=("gap", ".2%"),
+        bound=("lower bound [GPU h]", ",.1f"),
+        gap=("optimality gap", ".2%"),
     )
     layers: list[ChartType] = [
         base.mark_bar().encode(
@@ -337,7 +337,7 @@ def plot_bounds(frame: pl.DataFrame) -> ChartType:
 def _proven(frame: pl.DataFrame) -> str:
     """Name of what every plan costs at least."""
     bounds = frame["bound"].drop_nulls().to_list()
-    return f"no plan costs less: {max(bounds):,.0f}" if bounds else "cost"
+    return f"lower bound: {max(bounds):,.0f}" if bounds else "cost"
 
 
 def _parts(rows: pl.DataFrame, proven: str) -> pl.DataFrame:
@@ -347,9 +347,7 @@ def _parts(rows: pl.DataFrame, proven: str) -> pl.DataFrame:
     turn = pl.min_horizontal("bound", "objective")
     named = rows.with_columns(label=cost + share.fill_null(""), rank=pl.int_range(pl.len()))
     low = named.with_columns(part=pl.lit(proven), start=pl.lit(0.0), end=turn)
-    high = named.filter(turn < pl.col("objective")).with_columns(
-        part=pl.lit(ABOVE), start=turn, end="objective"
-    )
+    high = named.filter(turn < pl.col("objective")).with_columns(part=pl.lit(ABOVE), start=turn, end="objective")
     return pl.concat([low, high], how="diagonal_relaxed").sort("rank", "start").drop("rank")
 
 
@@ -363,7 +361,7 @@ _PLACES = ("layout", "profile", "start", "size")
 _PLAN = ("node", "gpu", "slot_start", "slot_end", "layout", "changed")
 
 
-@drawn("MIG instances on the memory slices of the board", *_PLACES, empty="The board is not cut.")
+@drawn("MIG instances on the memory slices of a GPU", *_PLACES, empty="No GPU is MIG-partitioned.")
 def plot_board(placements: pl.DataFrame, *, memory_slices: int) -> ChartType:
     """Draw layouts on the memory slices of their board, one row per layout.
 
@@ -383,7 +381,7 @@ def plot_board(placements: pl.DataFrame, *, memory_slices: int) -> ChartType:
     --------
     >>> one = pl.DataFrame({"layout": ["3g.40gb:1"], "profile": ["3g.40gb"], "start": [0], "size": [4]})
     >>> plot_board(one, memory_slices=8).to_dict()["title"]
-    'MIG instances on the memory slices of the board'
+    'MIG instances on the memory slices of a GPU'
     """
     layouts = in_order(placements, "layout")
     end = pl.col("start") + pl.col("size")
@@ -447,7 +445,7 @@ def plot_layout_calendar(layout_plan: pl.DataFrame) -> ChartType:
     axis = alt.Axis(labelFontSize=10, labelOverlap=False)
     base = (
         chart_of(plan.with_columns(shown=pl.col("layout").replace_strict(names)))
-        .transform_calculate(**utc_text(from_="slot_start", to="slot_end"), mark="'GPU cut anew'")
+        .transform_calculate(**utc_text(from_="slot_start", to="slot_end"), mark="'GPU repartitioned'")
         .encode(
             x=utc_axis(plan, "slot_start", "slot_end"),
             y=alt.Y("name:N", title="node · GPU", sort=gpus, axis=axis),
@@ -466,11 +464,9 @@ def plot_layout_calendar(layout_plan: pl.DataFrame) -> ChartType:
     )
     # Vega lays out the legend of an empty layer without end.
     layers = [bars, cuts] if plan["changed"].any() else [bars]
-    finding = f"{len(gpus)} GPUs, cut anew {plan['changed'].sum()} times. Most time: {order[0]}."
+    finding = f"{len(gpus)} GPUs, {plan['changed'].sum()} repartitions. Most GPU-hours: {order[0]}."
     height = (14 if len(gpus) <= 64 else 12) * len(gpus)
-    return theme.finish(
-        alt.layer(*layers), finding=finding, height=height, legend=270, names=theme.label_width(gpus)
-    )
+    return theme.finish(alt.layer(*layers), finding=finding, height=height, legend=270, names=theme.label_width(gpus))
 
 
 @drawn("GPUs with each MIG layout over time", "slot_start", "layout", "gpus", empty="No GPU has a layout.")

@@ -14,11 +14,12 @@ from gpuplanner._version import __version__
 from gpuplanner.core.errors import ScenarioError, first_line, printable
 from gpuplanner.core.output_places import Mark
 from gpuplanner.core.output_writing import replaced_directory
-from gpuplanner.core.units import counted, in_locale
+from gpuplanner.core.units import UNALLOCATED, counted, in_locale, percent_text
 from gpuplanner.decision.comparison_record import (
     Comparison,
     frontier_frame,
     limit_in_words,
+    not_compared,
     policies_met,
     policy_table,
     service_table,
@@ -33,18 +34,18 @@ from gpuplanner.decision.quota_recommendation import QuotaAdvice
 from gpuplanner.decision.team_fairness import Fairness
 from gpuplanner.decision.wait_causes import CAUSES
 from gpuplanner.report import html_page as page
-from gpuplanner.report.figure_formats import NOBODY, headline, safe
-from gpuplanner.report.first_screen import badge, first_screen, fleet_words
+from gpuplanner.report.figure_formats import safe
+from gpuplanner.report.first_screen import badges, first_screen, fleet_words
 from gpuplanner.report.html_page import Section
 
 if TYPE_CHECKING:
     from altair.typing import ChartType
 
 
-MARK = Mark("scorecard.csv", "team,jobs,held_gpu_hours", ("cards/*.txt",))
+MARK = Mark("scorecard.csv", "team,jobs,allocated_gpu_hours", ("cards/*.txt",))
 SCHEMA = pl.Schema(
     {
-        "team": pl.String(), "jobs": pl.Int64(), "held_gpu_hours": pl.Float64(), "idle_gpu_hours": pl.Float64(),
+        "team": pl.String(), "jobs": pl.Int64(), "allocated_gpu_hours": pl.Float64(), "idle_gpu_hours": pl.Float64(),
         "idle_share": pl.Float64(), "rank": pl.Int64(), "held_change": pl.Float64(), "idle_share_change": pl.Float64(),
     }
 )  # fmt: skip
@@ -72,23 +73,23 @@ def scorecard(teams: Sequence[TeamRow], before: pl.DataFrame | None = None) -> p
 
     Examples
     --------
-    >>> teams = [TeamRow("a", 100.0, 20.0, 4), TeamRow("b", 50.0, 5.0, 2), TeamRow("nobody", 9.0, None, 0)]
+    >>> teams = [TeamRow("a", 100.0, 20.0, 4), TeamRow("b", 50.0, 5.0, 2), TeamRow("__unallocated__", 9.0, None, 0)]
     >>> scorecard(teams).select("team", "rank", "idle_share").rows()
     [('b', 1, 0.1), ('a', 2, 0.2)]
     """
     own = list(SCHEMA)[:4]
-    rows = [tuple(getattr(one, name) for name in own) for one in teams if one.team != NOBODY]
+    rows = [tuple(getattr(one, name) for name in own) for one in teams if one.team != UNALLOCATED]
     known = pl.DataFrame(rows, schema={name: SCHEMA[name] for name in own}, orient="row")
-    share = pl.when(pl.col("held_gpu_hours") > 0).then(pl.col("idle_gpu_hours") / pl.col("held_gpu_hours"))
+    share = pl.when(pl.col("allocated_gpu_hours") > 0).then(pl.col("idle_gpu_hours") / pl.col("allocated_gpu_hours"))
     known = known.with_columns(idle_share=share)
     last = pl.DataFrame(schema=SCHEMA) if before is None else before
-    then = last.select("team", held_then="held_gpu_hours", idle_then="idle_share")
+    then = last.select("team", held_then="allocated_gpu_hours", idle_then="idle_share")
     return (
-        known.sort("idle_share", "held_gpu_hours", "team", descending=[False, True, False], nulls_last=True)
+        known.sort("idle_share", "allocated_gpu_hours", "team", descending=[False, True, False], nulls_last=True)
         .with_columns(rank=pl.when(pl.col("idle_share").is_not_null()).then(pl.int_range(1, pl.len() + 1)))
         .join(then, on="team", how="left", maintain_order="left")
         .with_columns(
-            held_change=pl.col("held_gpu_hours") / pl.col("held_then") - 1,
+            held_change=pl.col("allocated_gpu_hours") / pl.col("held_then") - 1,
             idle_share_change=pl.col("idle_share") - pl.col("idle_then"),
         )
         .select(list(SCHEMA))
@@ -106,51 +107,44 @@ def _read(path: Path) -> pl.DataFrame:
 
 
 def _card(
-    month: str, teams: int, locale: str, *, team: str, jobs: int, held_gpu_hours: float, idle_gpu_hours: float | None,
+    month: str, teams: int, locale: str, *, team: str, jobs: int, allocated_gpu_hours: float,
+    idle_gpu_hours: float | None,
     idle_share: float | None, rank: int | None, held_change: float | None, idle_share_change: float | None,
 ) -> str:  # fmt: skip
     """What one team is told: its own figures, its place among all, and no other team's name or figure."""
-    grown = "" if held_change is None else f", {held_change:+.0%} on the month before"
+    grown = "" if held_change is None else f", {percent_text(held_change, '+.0f')} on the month before"
     lines = [
         f"{printable(team)}, {month}".replace("\n", " "),
-        f"{jobs:,} jobs held {held_gpu_hours:,.0f} GPU-hours{grown}.",
+        f"{jobs:,} jobs, {allocated_gpu_hours:,.0f} GPU-hours allocated{grown}.",
     ]
     if idle_share is None or idle_gpu_hours is None:
-        lines.append("Nobody measured how much of it was idle.")
+        lines.append("Allocated but idle: no telemetry.")
     else:
         points = 100 * (idle_share_change or 0.0)
         change = "" if idle_share_change is None else f", {points:+.1f} points on the month before"
-        lines.append(f"{idle_gpu_hours:,.0f} of them were held idle: {idle_share:.1%}{change}.")
-        lines.append(f"Place {rank} of {teams} teams, the least idle first.")
+        lines.append(f"Allocated but idle: {idle_gpu_hours:,.0f} GPU-hours, {percent_text(idle_share, '.1f')}{change}.")
+        lines.append(f"Rank {rank} of {teams} teams (lowest idle share first).")
     return "\n".join([lines[0], *(in_locale(line, locale) for line in lines[1:])]) + "\n"
 
 
-_TITLE = "What teams were due"
+_TITLE = "Fair share by team"
 _HOURS = ",.0f"
 _COLUMNS = {
-    "tenant": "team",
-    "jobs": "jobs",
-    "entitled_gpus": "due, GPUs",
-    "held_gpu_hours": "got, GPU-hours",
-    "lent_gpu_hours": "lent",
-    "borrowed_gpu_hours": "borrowed",
-    "owed_gpu_hours": "owed",
-    "satisfaction": "got of what it was due",
-    "starvation_h": "starved, hours",
-    "mean_rho": "time against alone",
-    "late_share": "jobs later than alone",
-}
+    "tenant": "team", "jobs": "jobs", "entitled_gpus": "quota or fair share [GPUs]",
+    "allocated_gpu_hours": "allocated [GPU h]", "lent_gpu_hours": "lent [GPU h]",
+    "borrowed_gpu_hours": "borrowed [GPU h]", "shortfall_gpu_hours": "shortfall [GPU h]",
+    "fair_share_received": "fair share received", "starved_hours": "starved [h]",
+    "mean_slowdown": "slowdown against a dedicated share", "slower_share": "jobs slower than on a dedicated share",
+}  # fmt: skip
 _HOURS_TRIED = ("waited_before", "waited_after", "change", "change_low", "change_high")
 _LOST_TRIED = ("lost_before", "lost_after", "stops_after", "failures_after")
-_NEVER_TRIED = {"never_before": "never start before", "never_after": "never start after"}
+_NEVER_TRIED = {"never_before": "never started, before", "never_after": "never started, after"}
 _TRIED = {"change_low": "change, low", "change_high": "change, high", **_NEVER_TRIED}
 """Headings of the rules that were tried, where they are not those of the columns."""
 _PLACEMENTS = {
-    "multi_node_jobs": "on several nodes",
-    "slowdown": "slow-down of these",
-    "mean_wait_minutes": "mean wait, min",
-}
-_SAID = {"tenant": "team", "why": "why its jobs waited", "next_step": "next step"}
+    "multi_node_jobs": "multi-node jobs", "slowdown": "slowdown of these", "mean_wait_minutes": "mean wait [min]",
+}  # fmt: skip
+_SAID = {"tenant": "team", "why": "cause of waiting", "next_step": "next step"}
 
 
 def teams(
@@ -160,14 +154,13 @@ def teams(
     *,
     title: str = _TITLE,
 ) -> Section:
-    """What every team was due and got, why its jobs waited, what other rules change, and what is ahead."""
+    """Fair share by team, causes of waiting, effects of other rules, and the forecast."""
     table = found.teams
     accounts = _accounts(found)
     alone = ""
-    if found.mean_rho is not None:
+    if found.mean_slowdown is not None:
         alone = page.paragraph(
-            f"Jobs took {found.mean_rho:.2f} times as long as on their team's share alone (a pool without fragments), "
-            f"at most {found.max_rho:,.1f} times; 1 is what sharing promises."
+            f"Slowdown against a dedicated share (finish-time fairness): mean {found.mean_slowdown:.2f}; 1 is fair."
         )
     return page.fold(
         title,
@@ -175,45 +168,54 @@ def teams(
         *(page.note(note) for note in found.notes),
         page.figure(
             plots.plot_entitlements(accounts),
-            title="GPU-hours held and missing, by team",
+            title="GPU-hours allocated and short, by team",
             alt=plots.entitlements_text(accounts),
-            numbers=table.select("tenant", "held_gpu_hours", "borrowed_gpu_hours", "owed_gpu_hours"),
+            numbers=table.select("tenant", "allocated_gpu_hours", "borrowed_gpu_hours", "shortfall_gpu_hours"),
         ),
         page.table(
             table.select(list(_COLUMNS)),
             caption=f"Teams in figures ({found.rules.source}; {found.basis})",
             headings=_COLUMNS,
             formats=dict.fromkeys([name for name in _COLUMNS if name.endswith("_gpu_hours")], _HOURS)
-            | {"satisfaction": ".0%", "late_share": ".0%", "mean_rho": ".2f", "starvation_h": ",.1f"},
+            | {
+                "fair_share_received": ".0%",
+                "slower_share": ".0%",
+                "mean_slowdown": ".2f",
+                "starved_hours": ",.1f",
+            },
         ),
-        page.table(table.select(list(_SAID)), caption="Why jobs waited", headings=_SAID),
+        page.table(table.select(list(_SAID)), caption="Causes of waiting and next steps", headings=_SAID),
         alone,
         "" if tried is None else _tried(tried),
         *(() if ahead is None else (page.table(table, caption=title) for title, table in ahead.told)),
         *(() if ahead is None else map(page.note, ahead.notes)),
         page.figure(
             plots.plot_borrowing(found.borrowed),
-            title="GPU-hours borrowed, by borrower and lender",
+            title="GPU-hours above the fair share, by team and team short",
             alt=plots.borrowing_text(found.borrowed),
-            numbers=found.borrowed,
+            numbers=found.borrowed.select(
+                pl.col("borrower").replace("-", "(idle GPUs)").alias("team above its share"),
+                pl.col("lender").replace("-", "(no team)").alias("team short"),
+                "gpu_hours",
+            ),
         )
         if found.borrowed.height
         else "",
         page.figure(
             plots.plot_tenant_shares(found.shares),
-            title="GPUs held over time, by team",
-            alt="How many GPUs each team held, slot by slot.",
+            title="GPUs allocated over time, by team",
+            alt="Mean GPUs allocated to each team in each interval.",
         )
         if found.shares["gpus"].max()
         else "",
-        about="what each was due, got, lent, borrowed and is owed",
+        about="quota or fair share, allocated, lent, borrowed and shortfall",
     )
 
 
 def _tried(found: SharingTried) -> str:
     """The same weeks under two sets of rules."""
     shown = found.teams.select("team", "jobs", *_HOURS_TRIED, "verdict", *_LOST_TRIED, *_NEVER_TRIED)
-    caption = f"{found.after} instead of {found.before}, GPU-hours a week (intervals {found.blocks})"
+    caption = f"{found.after} instead of {found.before}, GPU-hours per week (intervals {found.blocks})"
     formats = dict.fromkeys((*_HOURS_TRIED, *_LOST_TRIED), ",.1f")
     table = page.table(shown, caption=caption, headings=_TRIED, formats=formats)
     return "".join([page.paragraph(found.sentence), table, *map(page.note, found.notes)])
@@ -224,26 +226,25 @@ def placements(table: pl.DataFrame | None) -> Section:
     if table is None:
         return Section("")
     return page.fold(
-        "Distance of nodes",
+        "Multi-node placement",
         page.table(
             table,
-            caption="Jobs on several nodes by placement (GPU-hours a week)",
+            caption="Multi-node jobs by placement (GPU-hours per week)",
             headings=_PLACEMENTS,
             formats={"slowdown": ",.2f", "lost_gpu_hours": ",.1f", "mean_wait_minutes": ",.1f"},
         ),
         page.note(
-            "Racks and NVLink domains are those of the inventory; a node without one is a rack of its own. Run times "
-            "in the data count as those of nodes next to each other."
+            "Racks and NVLink domains are from the inventory; a node without one is a rack of its own. Run times "
+            "in the data count as run times on adjacent nodes."
         ),
-        about="GPU-hours lost to slow-down by tier: one node, one rack, and beyond",
+        about="GPU-hours lost to slowdown on one node, in one rack, and beyond",
+        appendix=True,
     )
 
 
 def _accounts(found: Fairness) -> pl.DataFrame:
     """Entitlements in the words of the chart."""
-    return found.teams.rename(
-        {"borrowed_gpu_hours": "above_gpu_hours", "owed_gpu_hours": "deficit_gpu_hours"}
-    )
+    return found.teams.rename({"borrowed_gpu_hours": "above_gpu_hours", "shortfall_gpu_hours": "deficit_gpu_hours"})
 
 
 def write_teams(
@@ -258,8 +259,7 @@ def write_teams(
     several = len(found) > 1
     said = {name: f"{name}: {one.sentence}" if several else one.sentence for name, one in found.items()}
     sections = [
-        teams(one, ahead.get(name), title=f"{_TITLE}: {name}" if several else _TITLE)
-        for name, one in found.items()
+        teams(one, ahead.get(name), title=f"{_TITLE}: {name}" if several else _TITLE) for name, one in found.items()
     ]
     sources = "; ".join(dict.fromkeys(one.rules.source for one in found.values()))
     starts = "; ".join(dict.fromkeys(one.basis for one in found.values()))
@@ -279,141 +279,119 @@ def write_teams(
 
 
 _WAYS = {
-    "policy": "policy",
-    "meaning": "what it means",
-    "gpu_hours_promised": "GPU-hours powered on, a week",
-    "of_today": "of today",
-    "most_gpus": "powered on at peak",
-    "added_minutes": "added wait, min",
-    "later_share": "jobs delayed",
-    "longest_min": "longest wait, min",
-    "power_ups_per_week": "power-ups a week",
-    "meets_target": "meets the limit",
-    "reason": "why not",
-}
+    "policy": "policy", "meaning": "description", "gpu_hours_promised": "provisioned, GPU-hours per week",
+    "of_today": "% of today", "peak_gpus": "GPUs provisioned at peak",
+    "added_wait_p95_minutes": "added queue wait, p95 [min]", "delayed_share": "jobs delayed [%]",
+    "longest_added_wait_minutes": "longest wait [min]", "power_ups_per_week": "power-ups per week",
+    "meets_target": "meets the limit", "reason": "reason",
+}  # fmt: skip
 _SERVICE = {
-    "observed_p95_minutes": "observed p95",
-    "today_p95_minutes": "today p95",
-    "recommended_p95_minutes": "recommended p95",
-    "low": "from",
-    "high": "to",
-    "today_mean_minutes": "today mean",
-    "recommended_mean_minutes": "recommended mean",
-    "limit_minutes": "limit",
-}
+    "size": "job size", "observed_p95_minutes": "p95, observed", "today_p95_minutes": "p95, simulated today",
+    "recommended_p95_minutes": "p95, recommended", "low": "80 % interval, low", "high": "80 % interval, high",
+    "today_mean_minutes": "mean, simulated today", "recommended_mean_minutes": "mean, recommended",
+    "jobs_delayed": "jobs delayed (number)", "limit_minutes": "limit of the p95",
+}  # fmt: skip
 _CAUSES = {
-    "waited": "hours waited",
-    "insufficient": "too few free",
-    "fragmented": "not together",
-    "wrong_layout": "other layout",
-    "queued_behind": "behind others",
-    "unexplained": "not explained",
-}
+    "waited": "hours of waiting", "wrong_layout": "wrong layout", "queued_behind": "queued behind",
+}  # fmt: skip
 
 
 def frontier_chart(found: Comparison, pinned: Comparison | None = None) -> ChartType:
-    """The frontier of a comparison, every way by its name in words."""
-    return plots.plot_frontier(
-        frontier_frame(found, pinned), limit=found.minutes, best=found.winner, names=SHORT
-    )
+    """The frontier of a comparison, each policy by its name."""
+    return plots.plot_frontier(frontier_frame(found, pinned), limit=found.minutes, best=found.winner, names=SHORT)
 
 
 def ways(found: Comparison, pool: str = "") -> Section:
-    """Every way to run the fleet: its hours against the minutes that it adds, who waits, and why ways are out."""
-    title, about = f"Ways compared{pool and f' on {pool}'}", _about(found)
+    """All policies: GPU-hours against added queue waits, and the causes of waiting today."""
+    title, about = f"Policy comparison{pool and f' on {pool}'}", _about(found)
     if not found.rows:
-        return page.fold(title, page.paragraph("No way could be played."), about=about)
+        return page.fold(title, page.paragraph("No policy could be simulated."), about=about)
     frame, table = frontier_frame(found), _ways_table(found)
     note = (
-        f"Added wait is the largest rise of the p95 wait over job sizes, or of the mean wait. {limit_in_words(found)} "
-        "Points joined by a line are other settings of the same policy."
+        f"Added queue wait: the largest rise of the p95 over job sizes, or of the mean. {limit_in_words(found)} "
+        f"{not_compared(found)}"
     )
+    chart = ""
+    if frame.select("gpu_hours", "added_wait_p95_minutes").n_unique() > 1:
+        chart = page.figure(
+            page.roomy(frontier_chart(found)),
+            title="Provisioned GPU-hours per week and added queue wait",
+            alt=f"{plots.frontier_text(frame, names=SHORT)} Lower: fewer GPU-hours; left: shorter waits.",
+            numbers=_named(frame),
+        )
     return page.fold(
         title,
-        page.figure(
-            page.roomy(frontier_chart(found)),
-            title="GPU-hours a week that each way keeps on, against the minutes it adds",
-            alt=f"{plots.frontier_text(frame, names=SHORT)} Lower is cheaper, left is faster.",
-            numbers=_named(frame),
-        ),
+        chart,
         page.table(
             table.select(name for name in _WAYS if table[name].count()),
-            caption=f"The same in figures, {_judged(found)}",
-            formats=dict.fromkeys(("of_today", "later_share"), ".0%"),
+            caption=f"Policies: {_judged(found)}",
+            formats=dict.fromkeys(("of_today", "delayed_share"), ".0%"),
             headings=_WAYS,
             muted=(~table["performable"]).to_list(),
         ),
         page.note(note),
-        _energy(found),
+        *_waits(found),
         about=about,
     )
 
 
 def waits_section(found: Comparison) -> Section:
-    """What kept jobs waiting, by job size and team."""
+    """The causes of waiting, by job size and team."""
+    parts = _waits(found)
+    return page.fold("Causes of waiting", *parts, about=found.waits.sentence) if found.waits else Section()
+
+
+def _waits(found: Comparison) -> list[str]:
+    """Queue waits by job size, and hours of waiting by cause."""
     waits = found.waits
     if waits is None:
-        return Section()
+        return []
     formats = dict.fromkeys(("waited", *CAUSES), ",.0f")
     service = page.table(
         service_table(found),
-        caption="p95 and mean queue wait [min] by job size: observed, simulated today, and as recommended",
+        caption="Queue wait by job size [min]: p95 and mean; observed, simulated today, and recommended",
         headings=_SERVICE,
-        formats=dict.fromkeys(_SERVICE, ",.1f"),
+        formats=dict.fromkeys(_SERVICE, ",.1f") | {"jobs_delayed": ",.0f"},
     )
     tables = (
         page.table(
             cause_table(rows),
-            caption=f"Hours waited, by {by}",
+            caption=f"Hours of waiting by cause and {by}",
             formats=formats,
             headings=_CAUSES | {"name": by},
         )
         for by, rows in (("job size", waits.causes.job_size), ("team", waits.causes.team))
     )
-    limits = "; ".join(f"{one.tenant} as if held to {one.gpus:g} GPUs" for one in waits.limits)
-    return page.fold(
-        "Why jobs waited",
-        page.paragraph(f"Tenants at a limit: {limits}.") if limits else "",
+    limits = "; ".join(f"{one.tenant} at {one.gpus:g} GPUs" for one in waits.limits)
+    return [
+        page.paragraph(waits.sentence),
+        page.paragraph(target_in_words(found)) if found.decision.service else "",
+        page.paragraph(f"Teams at a limit in the record: {limits}.") if limits else "",
         service if found.decision.service else "",
         *tables,
-        about=waits.sentence,
-    )
+    ]
 
 
 def _about(found: Comparison) -> str:
-    """The ways in one line: how many there are, and what the best of them needs."""
+    """One line: policies that meet the limit, and the GPU-hours of the best."""
     if found.today is None or found.today.gpu_hours is None:
-        return "none could be played"
-    there = policies_met(found)
-    hours, best = f"{found.today.gpu_hours:,.0f}", found.row(found.winner)
-    if best is None or best.gpu_hours_promised is None:
-        return (
-            f"{there}, as today {hours} GPU-hours a week; what is decided serves better, not with fewer hours"
-        )
-    if best.policy == TODAY:
-        met = [row for row in found.policies if row.meets_target and row.gpu_hours_promised is not None]
-        least = min(met, key=lambda row: row.gpu_hours_promised or 0.0, default=None)
-        if least is None or not (least.gpu_hours_promised or 0.0) < found.today.gpu_hours:
-            return f"{there}; none serves as today with less than its {hours} GPU-hours a week"
-        name = SHORT.get(least.policy, least.policy)
-        return (
-            f"{there}, as today {hours} GPU-hours a week; {name} serves as today with "
-            f"{least.gpu_hours_promised:,.0f}, and ends "
-            "no waiting"
-        )
-    name = SHORT.get(best.policy, best.policy)
-    return f"{there}; {name}: {best.gpu_hours_promised:,.0f} GPU-hours a week, today {hours}"
+        return "no policy could be simulated"
+    text = f"{policies_met(found)}; today {found.today.gpu_hours:,.0f} GPU-hours per week"
+    best = found.row(found.winner)
+    if best is None or best.gpu_hours_promised is None or best.policy == TODAY:
+        return text
+    return f"{text}, {SHORT.get(best.policy, best.policy)} {best.gpu_hours_promised:,.0f}"
 
 
 def decided(found: Comparison) -> Section:
-    """The sentence and the first screen of a comparison, without a study around them: for notebooks."""
-    sentence = f"<h3>{safe(headline(found.decision))}</h3>"
-    return page.section("The decision", sentence, first_screen(found))
+    """Headline and first screen of a comparison, for notebooks."""
+    sentence = f"<h3>{safe(found.decision.sentence)}</h3>"
+    return page.section("Recommendation", sentence, first_screen(found))
 
 
 def write_ways(found: Mapping[str, Comparison], path: str | Path, *, title: str, locale: str = "en") -> Path:
     """Write the comparison of each pool as a page of its own (``.html``) or as a picture (``.svg``)."""
-    said = [headline(one.decision) for one in found.values()]
+    said = [one.decision.sentence for one in found.values()]
     if len(found) > 1:
         said = [f"{name}: {text}" for name, text in zip(found, said, strict=True)]
     return page.write_drawn(
@@ -428,19 +406,19 @@ def _page(found: Mapping[str, Comparison], title: str) -> str:
     first = next(iter(found.values()))
     one = first.decision
     if len(found) == 1:
-        origin = {"path": one.path, "target": target_in_words(first), "days": _judged(first)}
+        origin = {"actuator": one.actuator, "target": target_in_words(first), "days": _judged(first)}
         return page.render_page(
-            page.section("The decision", first_screen(first)) + waits_section(first) + ways(first),
+            page.section("Recommendation", first_screen(first)) + ways(first),
             title=title,
             subtitle=fleet_words(one),
             provenance=origin | {"gpuplanner": __version__},
-            decision=headline(one),
-            badge=badge(one),
+            decision=one.sentence,
+            badges=badges(one),
         )
     body = [
         part
         for name, each in found.items()
-        for part in (page.section(f"{name}: {headline(each.decision)}", first_screen(each)), ways(each, name))
+        for part in (page.section(f"{name}: {each.decision.sentence}", first_screen(each)), ways(each, name))
     ]
     decisions = {name: each.decision for name, each in found.items()}
     return page.render_page(
@@ -453,30 +431,17 @@ def _page(found: Mapping[str, Comparison], title: str) -> str:
 
 
 def _named(frame: pl.DataFrame) -> pl.DataFrame:
-    """Ways by what they are called on a page."""
+    """Policies by their names on a page."""
     return frame.with_columns(pl.col("policy").replace(SHORT))
-
-
-def _energy(found: Comparison) -> str:
-    """Energy and carbon of a week under each way, with the range of the power, by the state of the GPUs."""
-    names = ("policy", "off_gpu_hours", "saved_kwh", "^energy_kwh.*$", "carbon_kg")
-    table = _named(policy_table(found)).select(names).drop_nulls("energy_kwh")
-    if table.is_empty():
-        return ""
-    return page.table(
-        table,
-        caption="Energy of a week at the building's meter, and its carbon: today's, less what GPUs that are off save",
-        headings={"policy": "policy", "off_gpu_hours": "GPU-hours off", "saved_kwh": "saved [kWh]"},
-    )
 
 
 def _judged(found: Comparison) -> str:
     if found.tuned_from is None or found.judged_from is None or found.judged_to is None:
-        return "nothing was played"
+        return "nothing was simulated"
     tuned, judged, end = (text[:10] for text in (found.tuned_from, found.judged_from, found.judged_to))
     if tuned == judged:
         return f"all of {judged} to {end}"
-    return f"GPU-hours of the training window, {tuned} to {judged}; waits of the evaluation window, {judged} to {end}"
+    return f"GPU-hours in the training window, {tuned} to {judged}; waits in the evaluation window, {judged} to {end}"
 
 
 def _ways_table(found: Comparison) -> pl.DataFrame:

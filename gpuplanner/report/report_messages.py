@@ -19,8 +19,7 @@ from gpuplanner.core.errors import OutputError, printable
 from gpuplanner.core.units import in_locale
 from gpuplanner.decision.comparison_record import Comparison
 from gpuplanner.decision.study import Study
-from gpuplanner.report.figure_formats import heading, headline
-from gpuplanner.report.first_screen import cards, fleet_words, next_steps, sure, teams_table
+from gpuplanner.report.first_screen import cards, confidence_rows, fleet_words, next_steps, teams_table
 
 STYLE = "font-family:sans-serif;font-size:15px;line-height:1.45;color:#1a1a1a;max-width:40em"
 
@@ -37,13 +36,13 @@ def report_mail(study: Study, page: str, *, at: str | None = None, fleet: str = 
     findings = [in_locale(printable(one), locale) for one in (*study.findings, *filter(None, [fleet]))]
     steps = [in_locale(printable(one.text), locale) for one in study.decision.next_steps]
     address = None if at is None else f"{at.rstrip('/')}/{page}"
-    where = f"{page} in the folder of the reports" if address is None else address
+    where = f"{page} in the report folder" if address is None else address
     message = EmailMessage(policy=SMTP.clone(linesep="\n"))
     message["Subject"] = f"GPU report {month}: {name}"
     message["Auto-Submitted"] = "auto-generated"
     text = [*(f"{number}. {one}" for number, one in enumerate(findings, start=1)), ""]
-    text += ["What to do:", *(f"- {one}" for one in steps), ""] if steps else []
-    message.set_content("\n".join([*text, f"The page: {where}", ""]))
+    text += ["Next steps:", *(f"- {one}" for one in steps), ""] if steps else []
+    message.set_content("\n".join([*text, f"Report: {where}", ""]))
     link = escape(where) if address is None else f'<a href="{escape(address)}">{escape(address)}</a>'
     message.add_alternative(_html(f"{name}, {month}", findings, steps, link), subtype="html")
     for number, part in enumerate(message.walk()):
@@ -56,10 +55,10 @@ def _html(title: str, findings: list[str], steps: list[str], link: str) -> str:
     def listed(tag: str, lines: list[str]) -> str:
         return f"<{tag}>{''.join(f'<li>{escape(one)}</li>' for one in lines)}</{tag}>"
 
-    todo = f"<p>What to do:</p>{listed('ul', steps)}" if steps else ""
+    todo = f"<p>Next steps:</p>{listed('ul', steps)}" if steps else ""
     return (
         f'<html lang="en"><body style="{STYLE}"><h1 style="font-size:20px">{escape(title)}</h1>'
-        f"{listed('ol', findings)}{todo}<p>The page: {link}</p></body></html>\n"
+        f"{listed('ol', findings)}{todo}<p>Report: {link}</p></body></html>\n"
     )
 
 
@@ -89,16 +88,16 @@ def message_text(found: Comparison, *, title: str, period: str) -> str:
     """The decision as a message of at most :data:`LONGEST_MESSAGE` characters; what matters least is left out first."""
     one = found.decision
     parts = [
-        [f"{title}, {period}, {fleet_words(one)}", "", headline(one), ""],
+        [f"{title}, {period}, {fleet_words(one)}", "", one.sentence, ""],
         [f"{label}: {value}" + (f" ({detail})" if detail else "") for label, value, detail in _cards(found)],
         ["", "Next steps:", *(f"{number}. {step}" for number, step in enumerate(next_steps(one), start=1))],
-        ["", *(f"{name}: {plain(text)}" for name, text in sure(one))],
-        ["", "Held, GPU-hours:", *(f"{row[0]}: {row[2]}" for row in teams_table(one).rows())],
+        ["", *(f"{name}: {text}" for name, text in confidence_rows(one))],
+        ["", "GPU-hours allocated by team:", *(f"{row[0]}: {row[2]}" for row in teams_table(one).rows())],
     ]
     lines: list[str] = []
     for part in parts:
         if len("\n".join([*lines, *part])) > LONGEST_MESSAGE:
-            lines += ["", "The page has the rest."]
+            lines += ["", "The report has more."]
             break
         lines += part
     return "\n".join(lines)[:LONGEST_MESSAGE].rstrip() + "\n"
@@ -107,11 +106,9 @@ def message_text(found: Comparison, *, title: str, period: str) -> str:
 def markdown_text(found: Comparison, *, title: str, period: str, links: Mapping[str, str]) -> str:
     """The decision as Markdown: for a wiki, an issue or a commit."""
     one = found.decision
-    lines = [f"# {_cell(headline(one))}", "", _cell(f"{title}, {period}, {fleet_words(one)}"), ""]
-    lines += ["| | | |", "|---|---|---|"]
-    lines += [
-        f"| {_cell(label)} | **{_cell(value)}** | {_cell(detail)} |" for label, value, detail in _cards(found)
-    ]
+    lines = [f"# {_cell(title)}", "", f"**{_cell(one.sentence)}**", ""]
+    lines += [_cell(f"{period}, {fleet_words(one)}"), "", "| | | |", "|---|---|---|"]
+    lines += [f"| {_cell(label)} | **{_cell(value)}** | {_cell(detail)} |" for label, value, detail in _cards(found)]
     lines += ["", "## Next steps", ""]
     lines += [f"{number}. {_cell(step)}" for number, step in enumerate(next_steps(one), start=1)]
     table = teams_table(one)
@@ -119,13 +116,13 @@ def markdown_text(found: Comparison, *, title: str, period: str, links: Mapping[
         head = table.columns
         lines += ["", "## By team", "", f"| {' | '.join(head)} |", f"|---|{'---:|' * (len(head) - 1)}"]
         lines += [f"| {' | '.join(_cell(cell) for cell in row)} |" for row in table.rows()]
-    lines += ["", *(f"**{name}.** {_cell(plain(text))}\n" for name, text in sure(one))]
+    lines += ["", *(f"**{name}.** {_cell(text)}\n" for name, text in confidence_rows(one))]
     lines.append(" · ".join(f"[{name}]({path})" for name, path in links.items()))
     return "\n".join(lines) + "\n"
 
 
 def tables_into(folder: Path, tables: Mapping[str, pl.DataFrame]) -> None:
-    """Write every table as Parquet, and a page that says what each of their columns is."""
+    """Write every table as Parquet, and a page that lists their columns."""
     folder.mkdir(parents=True)
     lines = ["# Tables of this report", ""]
     for name, table in sorted(tables.items()):
@@ -133,8 +130,8 @@ def tables_into(folder: Path, tables: Mapping[str, pl.DataFrame]) -> None:
             continue
         table.write_parquet(folder / f"{name}.parquet")
         lines += [f"## {name}.parquet", "", f"{table.height:,} rows.", ""]
-        lines += ["| column | is | type |", "|---|---|---|"]
-        lines += [f"| `{one}` | {heading(one)} | {dtype} |" for one, dtype in table.schema.items()]
+        lines += ["| column | type |", "|---|---|"]
+        lines += [f"| `{one}` | {dtype} |" for one, dtype in table.schema.items()]
         lines.append("")
     (folder / "README.md").write_text("\n".join(lines), encoding="utf-8")
 
@@ -155,9 +152,7 @@ def pdf_into(page: Path, out: Path, program: str) -> None:
     without having written it is an ``OutputError``.
     """
     with tempfile.TemporaryDirectory() as profile:
-        alone = (
-            Path(profile).resolve() / page.name
-        )  # a place whose name is always as long: links are made of it
+        alone = Path(profile).resolve() / page.name  # a place whose name is always as long: links are made of it
         shutil.copyfile(page, alone)
         words = [
             program, "--headless", "--disable-gpu", "--no-first-run", "--disable-background-networking",
@@ -169,12 +164,12 @@ def pdf_into(page: Path, out: Path, program: str) -> None:
         try:
             ended = subprocess.run(words, capture_output=True, timeout=PATIENCE_S, check=False)
         except (OSError, subprocess.TimeoutExpired) as error:
-            raise OutputError(str(out), "a browser that prints", str(error), f"Set {BROWSER}=.") from error
+            raise OutputError(
+                str(out), "a browser that prints to PDF", str(error), f"Set {BROWSER}= to skip the PDF."
+            ) from error
     if ended.returncode or not out.is_file():
-        said = ended.stderr.decode("utf-8", "replace").strip().splitlines()[-1:] or [
-            f"exit {ended.returncode}"
-        ]
-        raise OutputError(str(out), "a browser that prints", said[0], f"Set {BROWSER}= to do without.")
+        said = ended.stderr.decode("utf-8", "replace").strip().splitlines()[-1:] or [f"exit {ended.returncode}"]
+        raise OutputError(str(out), "a browser that prints to PDF", said[0], f"Set {BROWSER}= to skip the PDF.")
     printed = _WHEN.sub(lambda found: b"/%b (D:%b)" % (found[1], b"20000101000000+00'00'"), out.read_bytes())
     number = {name: place for place, name in enumerate(sorted(set(_PART.findall(printed))))}
     printed = _PART.sub(lambda found: b"(node%08d)" % number[found[0]], printed)

@@ -62,9 +62,8 @@ from gpuplanner.planner.plan_variants import fleet_to_json
 from gpuplanner.report import html_page as page
 from gpuplanner.report.change_bundle import pack_into
 from gpuplanner.report.cost_and_forecast_sections import forecast_record, savings_record
-from gpuplanner.report.figure_formats import headline
 from gpuplanner.report.finance_exports import notes, write_study_workbook
-from gpuplanner.report.first_screen import badge, fleet_words, warning_list
+from gpuplanner.report.first_screen import badges, fleet_words, warning_list
 from gpuplanner.report.html_page import FRAGMENT, Section, paragraph, parted, render_page
 from gpuplanner.report.monthly_sections import PDF, links, period
 from gpuplanner.report.report_messages import browser, markdown_text, message_text, pdf_into, tables_into
@@ -74,7 +73,7 @@ from gpuplanner.usage.period_accounts import ledger
 CELL_TIMEOUT_S = 1800
 NOTEBOOK = "monthly_report.ipynb"
 NEEDED = {"papermill": "report", "xlsxwriter": "report", "vl_convert": "plot", "altair": "plot"}
-"""Optional packages that a report takes, and the extras that bring them: missed before the walk, not behind it."""
+"""Optional packages of a report and their extras, checked before the pipeline starts."""
 PAGES = ("index.html", "appendix.html", "message.txt", "summary.md", "report.pdf")
 FIGURES = (f"{TABLES}/*.parquet", "study.json", "workbook.xlsx", "plan.json", "scenario.yaml", "report.ipynb")
 MARK = Mark(MANIFEST, "gpuplanner report 1", names=(*PAGES, *FIGURES))
@@ -129,27 +128,29 @@ def write_report(
         write_atomically(ledger, told.write_parquet, guarded=False)
     if ledger is not None and saved is not None:
         text = savings_json(saved)
-        write_atomically(
-            savings_file(ledger), lambda place: place.write_text(text, encoding="utf-8"), guarded=False
-        )
+        write_atomically(savings_file(ledger), lambda place: place.write_text(text, encoding="utf-8"), guarded=False)
     return study
 
 
 def _written(folder: Path, study: Study, body: str, aside: str) -> None:
     """Write the page, its appendix, and what is sent: all from the one decision."""
-    title, one, write = f"GPU report: {study.scenario.name}", study.decision, study.scenario.number_locale
-    more = '<p class="more"><a href="appendix.html">Appendix: forecast and its errors, the planned layouts</a></p>'
+    title, one, write = (
+        f"GPU capacity report · {study.scenario.name}",
+        study.decision,
+        study.scenario.number_locale,
+    )
+    more = '<p class="more"><a href="appendix.html">Appendix: demand forecast and planned layouts</a></p>'
     index = render_page(
         body + (more if aside else ""),
         title=title,
         subtitle=_subtitle(study),
-        decision=headline(one),
-        badge=badge(one),
+        decision=one.sentence,
+        badges=badges(one),
         provenance=notes(study),
         locale=write,
     )
     back = paragraph(
-        "Behind the page index.html: how the forecast and the plan were made, and how far they can be trusted."
+        "Appendix to index.html: the demand forecast with its errors and the planned layouts with their bounds."
     )
     told = {"title": title, "period": period(study)}
     texts = {
@@ -179,9 +180,7 @@ def _printed(folder: Path) -> None:
         warnings.warn(f"no PDF: {error}", GpuPlannerWarning, stacklevel=2)
         for name in ("index.html", "summary.md"):
             text = (folder / name).read_text(encoding="utf-8")
-            text = text.replace(f'<a href="{PDF[1]}">{PDF[0]}</a> ', "").replace(
-                f" · [{PDF[0]}]({PDF[1]})", ""
-            )
+            text = text.replace(f'<a href="{PDF[1]}">{PDF[0]}</a> ', "").replace(f" · [{PDF[0]}]({PDF[1]})", "")
             (folder / name).write_text(text, encoding="utf-8")
 
 
@@ -196,7 +195,7 @@ def run_notebook(
     papermill = import_optional("papermill", extra="report")
     exceptions = import_optional("nbclient.exceptions", extra="report")
     if not source.is_file():
-        raise ScenarioError(str(source), "a notebook", "nothing there", "Check the path.")
+        raise ScenarioError(str(source), "a notebook", "no such file", "Check the path.")
     with _quiet():
         known = _parameters(source)
         unknown = [name for name in parameters if name not in known]
@@ -204,7 +203,7 @@ def run_notebook(
             near = [nearest(name, known)[:1] for name in unknown]
             expected = f"names of its parameters cell: {', '.join(known) or 'none'}"
             got = f"unknown {examples(unknown)} (nearest: {near})"
-            todo = "Rename or remove them."
+            todo = "Rename or remove them in the parameters cell."
             raise ScenarioError(f"{source.name}, parameters", expected, got, todo)
         try:
             papermill.execute_notebook(
@@ -225,8 +224,8 @@ def run_notebook(
         except (exceptions.DeadKernelError, exceptions.CellTimeoutError) as error:
             # The kernel was killed, or a cell took longer than any should: what it had done so far is kept.
             why = first_line(error)
-            expected = f"a kernel that lives, and answers within {CELL_TIMEOUT_S / 60:g} minutes a cell"
-            todo = "Look for what ended it (most often too little memory), and run it again."
+            expected = f"a kernel that answers within {CELL_TIMEOUT_S / 60:g} minutes a cell"
+            todo = "Check memory (the usual cause), then run it again."
             raise GpuPlannerError(source.name, expected, f"{why}{_keep(target, keep)}", todo) from None
 
 
@@ -247,7 +246,7 @@ def page_body(executed: Path) -> str:
     fragments = [cell_text(data[FRAGMENT]) for data in _outputs(notebook) if FRAGMENT in data]
     if not fragments:
         expected = "cells that show sections of gpuplanner.report.monthly_sections"
-        todo = "Add them."
+        todo = "Add a cell, for example monthly_sections.summary(study)."
         raise OutputError(executed.name, expected, "none", todo)
     return "\n".join(fragments)
 
@@ -317,20 +316,14 @@ def _quiet() -> Iterator[None]:
         log.setLevel(before)
 
 
-_MOVED = {"instances_for_one": ".2g", "instances": ",.2f", "instances_there": ",.2f"}
 FOLDER = "pools"
 """Where the pools have their own pages, each in a folder of its name."""
 MOST_POOLS = 20
-_FORMATS = dict.fromkeys(("objective", "bound"), ",.0f") | {"gap": ".2%"}
-_FORMATS |= dict.fromkeys(("mean_gpus", "unmet_gpu_hours"), ",.1f")
 _HEADINGS = {
-    "pool": "pool", "gpus": "GPUs", "needed": "needed at once", "cut_gpus": "of them cut", "action": "what to do",
-    "saved_gpu_hours": "saved a week, GPU h", "objective": "cost, GPU h",
-    "bound": "no plan costs less than", "mean_gpus": "on, mean", "most_gpus": "on, most",
-    "unmet_gpu_hours": "not met, GPU h", "changes": "GPUs cut anew", "of": "asked of", "to": "served by",
-    "tenant": "team", "held_gpu_hours": "got, GPU h", "owed_gpu_hours": "owed, GPU h", "why": "why its jobs waited",
-    "next_step": "next step", "instances_for_one": "there for one", "instances": "instances, mean",
-    "instances_there": "there, mean",
+    "pool": "pool", "gpus": "GPUs", "needed": "GPUs needed", "cut_gpus": "GPUs partitioned", "action": "action",
+    "saved_gpu_hours": "capacity freed [GPU h per week]", "tenant": "team",
+    "allocated_gpu_hours": "allocated [GPU h]", "shortfall_gpu_hours": "shortfall [GPU h]",
+    "why": "cause of waiting", "next_step": "next step",
 }  # fmt: skip
 
 
@@ -356,7 +349,7 @@ def write_fleet_report(
                 tell(name)
             studies[name] = write_report(own, folder / FOLDER / folder_of(name))
         planned = planned_of(fleet, studies)
-        (folder / "index.html").write_text(fleet_page(fleet, studies, planned, title=title), encoding="utf-8")
+        (folder / "index.html").write_text(fleet_page(fleet, studies, title=title), encoding="utf-8")
         found = FleetCompared({name: study.comparison for name, study in studies.items()})
         plans = None if planned is None else planned.table.to_dicts()
         (folder / "fleet.json").write_text(to_json(found.to_dict() | {"plans": plans}), encoding="utf-8")
@@ -388,31 +381,27 @@ def planned_of(fleet: FleetPools, studies: Mapping[str, Study]) -> FleetPlanned 
     return fleet_planned(fleet, known_plans=found) if len(found) == len(studies) and len(same) == 1 else None
 
 
-def fleet_page(
-    fleet: FleetPools, studies: Mapping[str, Study], planned: FleetPlanned | None, *, title: str
-) -> str:
+def fleet_page(fleet: FleetPools, studies: Mapping[str, Study], *, title: str) -> str:
     """The page of a fleet."""
     decisions = {name: study.decision for name, study in studies.items()}
     idle = ", ".join(f"{gpus:,} × {name}" for name, gpus in fleet.idle.items())
-    unused = f"No job held {idle}: nothing is planned for them, and all of their time is free."
+    unused = f"No job was allocated {idle}: these GPUs are not planned, and all their GPU-hours are unallocated."
     notes = [page.note(unused)] if idle else []
     sources = dict.fromkeys(study.scenario.data for study in studies.values())
     warned = warning_list([warning for data in sources for warning in warnings_about(data)])
     parts = [
-        page.section("The decision", warned, _by_pool(decisions), _decisions(decisions), *notes),
+        page.section("Recommendation", warned, _by_pool(decisions), _decisions(decisions), *notes),
         _next_steps(decisions),
         _where_time_went(fleet),
     ]
-    if planned is not None:
-        parts.append(_plans(planned))
     parts += _teams(studies)
     pools = page.table(pool_table(fleet), caption="Nodes, GPUs and jobs by pool", headings=_HEADINGS)
-    parts.append(page.section("The fleet", pools))
+    parts.append(page.section("Fleet", pools))
     first = next(iter(studies.values()))
     gpus = sum(one.fleet_gpus for one in decisions.values())
     return page.render_page(
         "\n".join(parts),
-        title=f"GPU report: {title}",
+        title=f"GPU capacity report · {title}",
         subtitle=f"{gpus:,} GPUs in {counted(len(studies), 'pool')}",
         decision=fleet_sentence(decisions),
         provenance={"pools": ", ".join(studies), "made by": first.provenance.gpuplanner},
@@ -423,12 +412,12 @@ def fleet_page(
 def decided_fleet(found: FleetCompared) -> Section:
     """The decision on the whole fleet without pages around it: for notebooks."""
     parts = [page.paragraph(found.sentence), _decisions(found.decisions)]
-    return Section(page.section("The decision, pool by pool", *parts))
+    return Section(page.section("Recommendation by pool", *parts))
 
 
 def _decisions(decisions: Mapping[str, Decision]) -> str:
     return page.table(
-        decision_table(decisions), caption="Decisions, pool by pool", headings=_HEADINGS,
+        decision_table(decisions), caption="Recommendation by pool", headings=_HEADINGS,
         formats={"saved_gpu_hours": ",.0f"},
     )  # fmt: skip
 
@@ -447,7 +436,7 @@ def _next_steps(decisions: Mapping[str, Decision]) -> Section:
     """What to do, pool by pool; the files of each lie in its folder."""
     parts = []
     for name, one in decisions.items():
-        steps = "".join(f"<li>{escape(step.text)}</li>" for step in one.next_steps) or "<li>nothing</li>"
+        steps = "".join(f"<li>{escape(step.text)}</li>" for step in one.next_steps) or "<li>none</li>"
         parts.append(f"<h3>{_link(name)}</h3><ol>{steps}</ol>")
     return page.section("Next steps", *parts)
 
@@ -458,17 +447,13 @@ def _where_time_went(fleet: FleetPools) -> Section:
     shown = hours.group_by("tenant", "bucket").agg(pl.col("gpu_hours").sum())
     wide = shown.pivot("bucket", index="tenant", values="gpu_hours", sort_columns=False)
     order = [name for name in BUCKETS if name in wide.columns]
-    wide = wide.select(pl.col("tenant").alias("pool"), *order, installed=pl.sum_horizontal(*order)).fill_null(
-        0.0
-    )
+    wide = wide.select(pl.col("tenant").alias("pool"), *order, installed=pl.sum_horizontal(*order)).fill_null(0.0)
     wide = wide.sort("installed", "pool", descending=[True, False])
-    free = hours.filter(bucket="free").group_by("tenant").agg(pl.col("gpu_hours").sum()).sort("gpu_hours")
+    free = hours.filter(bucket="unallocated").group_by("tenant").agg(pl.col("gpu_hours").sum()).sort("gpu_hours")
     most = free.tail(1).rows()
-    said = (
-        f"{most[0][0]} has most free time: {most[0][1]:,.0f} GPU-hours." if most else "No GPU-hour was free."
-    )
+    said = f"{most[0][0]} has most: {most[0][1]:,.0f} unallocated GPU-hours." if most else "No GPU-hour is unallocated."
     return page.section(
-        "Where time went, board by board",
+        "Utilization by GPU model",
         page.figure(
             plots.plot_ledger_tenants(hours, top=MOST_POOLS), title="Installed GPU-hours by pool", alt=said,
         ),
@@ -477,47 +462,31 @@ def _where_time_went(fleet: FleetPools) -> Section:
 
 
 def fleet_hours(fleet: FleetPools) -> pl.DataFrame:
-    """Ledger rows of all boards, ``tenant`` being the pool, or the board that no job held."""
+    """Ledger rows of all GPU models, ``tenant`` being the pool or an unused GPU model."""
     parts, read = [], set()
     for name, own in fleet.pools.items():
         if own.data in read:
             continue
         read.add(own.data)
         prefix = name.rpartition("/")[0]
-        alone = name.rpartition("/")[2] if len(fleet.pools) == 1 else "all boards"
-        board = pl.col("gpu_model").cast(pl.String).fill_null(alone)
-        tenant = pl.concat_str(pl.lit(f"{prefix}/" if prefix else ""), board)
+        alone = name.rpartition("/")[2] if len(fleet.pools) == 1 else "all GPU models"
+        gpu_model = pl.col("gpu_model").cast(pl.String).fill_null(alone)
+        tenant = pl.concat_str(pl.lit(f"{prefix}/" if prefix else ""), gpu_model)
         parts.append(ledger(own).select("bucket", "gpu_hours", tenant=tenant))
     return pl.concat(parts)
 
 
-def _plans(planned: FleetPlanned) -> Section:
-    fleet = planned.plan
-    text = "No pool has a plan."
-    if fleet.objective is not None and fleet.bound is not None and fleet.gap is not None:
-        text = (
-            f"In all the plans cost {fleet.objective:,.0f} GPU-hours, and no plans of these pools cost less than "
-            f"{fleet.bound:,.0f}: {fleet.gap:.2%} at most lie between. "
-            + (planned.sentence or "Demand stays with the GPU model that it ran on.")
-        )
-    table = page.table(
-        planned.table, caption="Plans by pool, and their sum", headings=_HEADINGS, formats=_FORMATS
-    )
-    moved = [
-        page.table(planned.moved, caption="Demand served by another GPU model", headings=_HEADINGS, formats=_MOVED),
-        page.note("plan.json has these plans; the page of each pool has the plan of all that ran on it."),
-    ]  # fmt: skip
-    return page.section(
-        "Plans, board by board", page.paragraph(text), table, *(moved if planned.transfers else ())
-    )
-
-
 def _teams(studies: Mapping[str, Study]) -> list[Section]:
-    """What each team was due and got on each board, why its jobs waited there, and its next step."""
+    """Allocated GPU-hours and shortfall of each team by GPU model, with causes of waiting and next steps."""
     found = {name: Fairness.of_tables(study.tables) for name, study in studies.items()}
     rows = [
         one.teams.filter(pl.col("jobs") > 0).select(
-            "tenant", pl.lit(name).alias("pool"), "held_gpu_hours", "owed_gpu_hours", "why", "next_step"
+            "tenant",
+            pl.lit(name).alias("pool"),
+            "allocated_gpu_hours",
+            "shortfall_gpu_hours",
+            "why",
+            "next_step",
         )
         for name, one in found.items()
         if one is not None
@@ -525,10 +494,10 @@ def _teams(studies: Mapping[str, Study]) -> list[Section]:
     if not rows:
         return []
     said = page.note(
-        "A quota that names no board counts on each; what each team was due and lent stands on the page of the board."
+        "A quota without a GPU model holds for each; the page of each GPU model has fair share and lending by team."
     )
     table = page.table(
-        pl.concat(rows).sort("tenant", "pool"), caption="Teams, board by board", headings=_HEADINGS,
-        formats={"held_gpu_hours": ",.0f", "owed_gpu_hours": ",.0f"},
+        pl.concat(rows).sort("tenant", "pool"), caption="Teams by GPU model", headings=_HEADINGS,
+        formats={"allocated_gpu_hours": ",.0f", "shortfall_gpu_hours": ",.0f"},
     )  # fmt: skip
-    return [page.section("Why jobs waited, team by team", table, said)]
+    return [page.section("Fair share by team", table, said)]

@@ -43,8 +43,8 @@ from gpuplanner.report.mig_manager_files import to_mig_parted
 from gpuplanner.simulator.scheduling_rules import Drain
 
 GRES_CONF = """\
-# On every node; slurmd asks the driver what slices there are. It needs Slurm's NVML plugin (gpu_nvml.so), which some
-# packages leave out, Debian's among them: use what static-gres.sh prints on the node then.
+# For every node; slurmd detects GPUs and MIG instances by the driver. This needs Slurm's NVML plugin (gpu_nvml.so),
+# which some packages (Debian's among them) lack: use the output of static-gres.sh on the node instead.
 AutoDetect=nvml
 """
 """Contents of gres.conf on every node."""
@@ -58,7 +58,7 @@ _TYPE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
 def to_slurm_files(
     plan: pl.DataFrame,
-    board: GpuModel | str,
+    gpu_model: GpuModel | str,
     *,
     gres_type: str | None = None,
     change: ChangeCost | None = None,
@@ -88,31 +88,31 @@ def to_slurm_files(
     SchemaError, GeometryError
         As :func:`to_slurm`.
     """
-    board = as_board(board)
-    whole = _checked_type(board, gres_type)
-    cost = ChangeCost.of(board) if change is None else change.on(board)
-    frame = checked_plan(plan, board)
+    gpu_model = as_board(gpu_model)
+    whole = _checked_type(gpu_model, gres_type)
+    cost = ChangeCost.of(gpu_model) if change is None else change.on(gpu_model)
+    frame = checked_plan(plan, gpu_model)
     limit_s = cost.drain_s.high if drain is None else drain.limit_s
     changes = layout_changes_of(frame, limit_s, held_by(initial))
     first = min(frame["slot_start"])
     times = dict.fromkeys([first, *(one.times[0] for one in changes)])
-    lines = {f"slurm-{file_stamp(time)}.conf": _lines(frame, board, time, whole) for time in times}
+    lines = {f"slurm-{file_stamp(time)}.conf": _lines(frame, gpu_model, time, whole) for time in times}
     static = filled_template(STATIC_GRES, {"TYPE": whole})
     return (
         {"gres.conf": GRES_CONF, STATIC_GRES: static, INSTALL: template_text(INSTALL)}
         | lines
-        | {f"{one.name}.sh": _change_script(one, cost, board, whole) for one in changes}
+        | {f"{one.name}.sh": _change_script(one, cost, gpu_model, whole) for one in changes}
     )
 
 
-def to_slurm(plan: pl.DataFrame, board: GpuModel | str, at: datetime, *, gres_type: str | None = None) -> str:
+def to_slurm(plan: pl.DataFrame, gpu_model: GpuModel | str, at: datetime, *, gres_type: str | None = None) -> str:
     """Print the lines of slurm.conf that hold at one time.
 
     Parameters
     ----------
     plan : polars.DataFrame
         Table ``schemas.LayoutPlan``.
-    board : GpuModel or str
+    gpu_model : GpuModel or str
         The board of all nodes.
     at : datetime
         With its zone.
@@ -147,11 +147,11 @@ def to_slurm(plan: pl.DataFrame, board: GpuModel | str, at: datetime, *, gres_ty
     >>> print(to_slurm(plan, "H100-80GB-SXM5", start).splitlines()[-1])
     NodeName=n1 Gres=gpu:nvidia_h100_80gb_hbm3:1,gpu:nvidia_h100_80gb_hbm3_1g.10gb:7
     """
-    board = as_board(board)
-    return _lines(checked_plan(plan, board), board, at, _checked_type(board, gres_type))
+    gpu_model = as_board(gpu_model)
+    return _lines(checked_plan(plan, gpu_model), gpu_model, at, _checked_type(gpu_model, gres_type))
 
 
-def _change_script(one: LayoutChange, cost: ChangeCost, board: GpuModel, whole: str) -> str:
+def _change_script(one: LayoutChange, cost: ChangeCost, gpu_model: GpuModel, whole: str) -> str:
     """The script of a change."""
     steps = [
         f"config[{node}]={shlex.quote(after.config_name)}\n"
@@ -161,7 +161,7 @@ def _change_script(one: LayoutChange, cost: ChangeCost, board: GpuModel, whole: 
     ]
     lines = f"slurm-{file_stamp(one.times[0])}.conf"
     parts = {"LINES": lines, "STEPS": "\n".join(steps)}
-    return change_script("change_slurm.sh", one, cost, board, parts)
+    return change_script("change_slurm.sh", one, cost, gpu_model, parts)
 
 
 def _counts(state: NodeState, whole: str) -> list[str]:
@@ -170,56 +170,52 @@ def _counts(state: NodeState, whole: str) -> list[str]:
     return [f"gpu:{_gres_type(whole, profile)}:{count}" for profile, count in there.totals.items()]
 
 
-def gres_of(state: NodeState, board: GpuModel, gres_type: str | None) -> str:
+def gres_of(state: NodeState, gpu_model: GpuModel, gres_type: str | None) -> str:
     """What a node line says of a node's GPUs."""
-    return ",".join(_counts(state, _checked_type(board, gres_type)))
+    return ",".join(_counts(state, _checked_type(gpu_model, gres_type)))
 
 
-def _lines(frame: pl.DataFrame, board: GpuModel, at: datetime, whole: str) -> str:
+def _lines(frame: pl.DataFrame, gpu_model: GpuModel, at: datetime, whole: str) -> str:
     """Lines of one time of a checked plan."""
     states = states_at(frame, at)
     everything = NodeState(tuple(enumerate(frame["layout"].unique().sort().to_list())))
     types = [f"gres/gpu:{_gres_type(whole, profile)}" for profile in everything.totals]
     lines = [
-        f"# slurm.conf from {stamp(at)}, board {board.name}.",
-        "# In this order: drain the changed nodes, wait until they are empty, cut their GPUs, put the Gres of these",
+        f"# Lines of slurm.conf from {stamp(at)}, GPU model {gpu_model.name}.",
+        "# Order: drain the changed nodes, wait until they are empty, repartition their GPUs, copy the Gres of these",
         "# lines into yours ('bash install-gres.sh --dry-run FILE' shows it; a second line for a node is fatal),",
-        "# 'scontrol reconfigure' (before Slurm 23.11: restart slurmctld, then slurmd of the nodes), resume;",
-        f"# change-{file_stamp(at)}.sh does so where a node is cut anew. Slurm drains nodes with fewer devices.",
-        *_type_notes(board, whole),
-        "# gres.conf: AutoDetect=nvml, or where Slurm was built without NVML what static-gres.sh prints on the node.",
+        "# 'scontrol reconfigure' (before Slurm 23.11: restart slurmctld, then slurmd of the nodes), resume.",
+        f"# change-{file_stamp(at)}.sh does this for repartitioned nodes. Slurm drains nodes with too few devices.",
+        *_type_notes(gpu_model, whole),
+        "# gres.conf: AutoDetect=nvml; if Slurm has no NVML plugin, the output of static-gres.sh on the node.",
         "GresTypes=gpu",
-        "# With slurmdbd only; without, slurmctld does not start:",
+        "# Only with slurmdbd; without it, slurmctld does not start with this line:",
         f"# AccountingStorageTRES={','.join(['gres/gpu', *types])}",
     ]
     for node, state in states.items():
-        lines += [
-            f"# {node} gpu {gpu}: {OFF if gpu in state.released else layout}" for gpu, layout in state.gpus
-        ]
+        lines += [f"# {node} gpu {gpu}: {OFF if gpu in state.released else layout}" for gpu, layout in state.gpus]
         counts = _counts(state, whole)
         lines.append(f"NodeName={node}" + (f" Gres={','.join(counts)}" if counts else ""))
     return "\n".join(lines) + "\n"
 
 
-def _type_notes(board: GpuModel, whole: str) -> list[str]:
+def _type_notes(gpu_model: GpuModel, whole: str) -> list[str]:
     """Comments: for which product the types are those that slurmd finds, and the types of the others."""
-    types = {name: slurm_type(name) for name in names_of(board.name, "nvml")}
+    types = {name: slurm_type(name) for name in names_of(gpu_model.name, "nvml")}
     # Before the profile, the type must be the end of the one found.
     fit = [name for name, found in types.items() if found.endswith(whole.lower())]
     others = [f"{name}: {found}" for name, found in types.items() if name not in fit]
     return [
-        f"# Types as slurmd finds them for {' and '.join(fit)}."
-        if fit
-        else "# Types as given by --gres-type.",
-        *([f"# Other boards of this kind need --gres-type: {'; '.join(others)}."] if others else []),
+        f"# Types as slurmd detects them on {' and '.join(fit)}." if fit else "# Types as given by --gres-type.",
+        *([f"# Other variants of this GPU model need --gres-type: {'; '.join(others)}."] if others else []),
     ]
 
 
-def _checked_type(board: GpuModel, gres_type: str | None) -> str:
-    whole = gres_type if gres_type is not None else slurm_type_of(board.name)
+def _checked_type(gpu_model: GpuModel, gres_type: str | None) -> str:
+    whole = gres_type if gres_type is not None else slurm_type_of(gpu_model.name)
     if not _TYPE.fullmatch(whole):
         allowed = "letters, digits, '_', '.' and '-'"
-        raise GeometryError("Slurm GRES type", allowed, repr(whole), "Take it from what 'slurmd -G' prints.")
+        raise GeometryError("Slurm GRES type", allowed, repr(whole), "Use the type of 'slurmd -G'.")
     return whole
 
 
@@ -237,14 +233,14 @@ def power_saving(pack: FleetPack) -> None:
     # Where the type of the GPUs is not known, these fail: before any file is written.
     node_lines = [
         f"NodeName={name} NodeHostname={machine} NodeAddr={machine} Feature={pool.name} State=CLOUD "
-        f"Gres={gres_of(pool.state, pack.board, pack.gres_type)}"
+        f"Gres={gres_of(pool.state, pack.gpu_model, pack.gres_type)}"
         for pool, name, machine in _cloud(pack, names)
     ]
     gres_lines = _gres_lines(pack, names)
-    if pack.board.profiles:
-        says = "one configuration for each pool; `power.sh` applies it on the machine"
-        pack.add(to_mig_parted(rules.pool_plan(), pack.board), Step(place("mig-parted.yaml"), says))
-    pack.add(GRES_CONF, Step(place("gres.conf"), "for every node with NVML in its Slurm"))
+    if pack.gpu_model.profiles:
+        says = "MIG configurations, one per pool; `power.sh` applies them on the machine"
+        pack.add(to_mig_parted(rules.pool_plan(), pack.gpu_model), Step(place("mig-parted.yaml"), says))
+    pack.add(GRES_CONF, Step(place("gres.conf"), "for nodes whose Slurm has NVML"))
     layouts = [
         f"{name} {machine} {pool.state.config_name}"
         for pool in rules.pools
@@ -270,25 +266,23 @@ def power_saving(pack: FleetPack) -> None:
     text = pack.script("pools.conf", **known)
     if not kept:
         text = "".join(line for line in text.splitlines(True) if not line.startswith("SuspendExcNodes="))
-    says = (
-        "power saving, a partition for each pool, and the nodes that machines are when they are cut otherwise"
-    )
+    says = "power saving: a Slurm partition per pool, and a node name per MIG layout of a machine"
     pack.add(text, Step(place("pools.conf"), says))
     if gres_lines:
-        says = "GPUs of those nodes, for the controller, which counts none while they are away"
+        says = "GPUs of those node names for the controller, which counts none while they are powered down"
         pack.add(
             pack.script("controller_gres.conf", LINES="\n".join(gres_lines)),
             Step(place("controller-gres.conf"), says),
         )
     programs = {
-        "resume.sh": "ResumeProgram: one machine is up as one node at a time",
-        "suspend.sh": "SuspendProgram",
-        "power.sh": "what really switches a machine: **yours to write**, it only logs",
-        "reserve.sh": "lets idle nodes come until as many are on as shall be kept",
+        "resume.sh": "ResumeProgram: powers a machine up under one node name at a time",
+        "suspend.sh": "SuspendProgram: powers machines down",
+        "power.sh": "powers one machine up or down: **write it for your site**, the shipped script only logs",
+        "reserve.sh": "powers up idle nodes until the reserve is full",
     }
     for name, what in programs.items():
         pack.add(pack.script(name, **known), Step(place(name), what))
-    pack.add(pack.script("pools.sh", **known), Step.script(place("pools.sh"), "puts all of this in place"))
+    pack.add(pack.script("pools.sh", **known), Step.script(place("pools.sh"), "installs all of this"))
     add_release(pack, rules.released, "drains the nodes of `released.txt`, which are not needed")
 
 
@@ -307,8 +301,8 @@ def _kept(names: Sequence[str], count: int) -> str:
 
     Examples
     --------
-    >>> _kept(["n01-cut", "n02-cut"], 1), _kept(["n1"], 1), _kept(["n1", "n3"], 1)
-    ('n[01-02]-cut:1', 'n1:1', 'n1')
+    >>> _kept(["n01-mig", "n02-mig"], 1), _kept(["n1"], 1), _kept(["n1", "n3"], 1)
+    ('n[01-02]-mig:1', 'n1:1', 'n1')
     """
     if len(names) == 1:
         return f"{names[0]}:{count}"
@@ -345,7 +339,7 @@ def _gres_lines(pack: FleetPack, names: dict[str, list[str]]) -> list[str]:
         first = 0
         if pool.name not in members:
             continue  # the GPUs of a machine under its own name are in the site's slurm.conf
-        for gres in gres_of(pool.state, pack.board, pack.gres_type).split(","):
+        for gres in gres_of(pool.state, pack.gpu_model, pack.gres_type).split(","):
             kind, name, count = gres.split(":")
             files = f"/dev/nvidia[{first}-{first + int(count) - 1}]"
             first += int(count)

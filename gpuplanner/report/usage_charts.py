@@ -29,7 +29,7 @@ from gpuplanner.report.chart_theme import (
 )
 
 OBSERVED, FORECAST = "observed", "forecast"
-RUNNING, COMING = "still running", "to come"
+RUNNING, COMING = "still running", "new jobs"
 SIDES = ("before", "after")
 INTERVAL = "5 % to 95 % quantile"
 
@@ -37,7 +37,7 @@ INTERVAL = "5 % to 95 % quantile"
 _ROWS = 2400
 _BIN_HOURS = (1, 2, 3, 4, 6, 12, 24, 168)
 _PANELS = {"columns": 2, "minimum": 320, "margin": 40}
-_KEYS = {"unique_id": "series", "tenant": "tenant", "profile": "profile"}
+_KEYS = {"unique_id": "series", "tenant": "team", "profile": "profile"}
 _SCORES = ("unique_id", "model", "mase", "coverage_90")
 _FAN = ("ds", "still_running", "to_come", "q05", "q50", "q95")
 
@@ -86,12 +86,12 @@ def plot_demand(
     ...     {"unique_id": ["a/gpu"], "tenant": ["a"], "profile": ["gpu"], "ds": [slot], "y": [3.0]}
     ... )
     >>> plot_demand(rows).to_dict()["title"]
-    'Instances demanded, by profile'
+    'Demand by profile'
     """
     require(demand, ["unique_id", "ds", "y", by], where="plot_demand")
-    title = f"Instances demanded, by {_KEYS.get(by, by)}"
+    title = f"Demand by {_KEYS.get(by, by)}"
     if demand.is_empty():
-        return theme.saying("The demand table has no rows.", title=title)
+        return theme.saying("There is no demand.", title=title)
     panels = ranked(demand, by, "y")[:top]
     begin = demand["ds"].max() - timedelta(days=history_days)  # type: ignore[operator]
     past = demand.filter(pl.col(by).is_in(panels), pl.col("ds") > begin).group_by(panel=by, ds="ds")
@@ -157,7 +157,7 @@ def plot_backtest_scores(scores: pl.DataFrame) -> ChartType:
     return theme.finish(chart, names=theme.label_width(models), panels=panels)
 
 
-@drawn("GPUs expected: still running and to come", *_FAN, empty="There is no slot to forecast.")
+@drawn("GPUs expected: still running and new jobs", *_FAN, empty="There is no interval to forecast.")
 def plot_fan(frame: pl.DataFrame) -> ChartType:
     """GPUs expected, what runs already below what is to come, with the band of their sum.
 
@@ -243,7 +243,7 @@ def _future(demand: pl.DataFrame, forecast: pl.DataFrame | None, by: str, panels
         raise SchemaError(
             "plot_demand: forecast",
             "one model per series",
-            f"{twice.height} rows of a series and slot that come again, series "
+            f"{twice.height} rows with a series and interval that are already there, series "
             f"{examples(twice['unique_id'].unique().sort().to_list())}",
             "Filter the forecast to the model to be shown.",
         )
@@ -274,26 +274,20 @@ def _slot_hours(history: pl.DataFrame) -> float:
     return step.total_seconds() / 3600 if isinstance(step, timedelta) else 1.0
 
 
-NOBODY = "-"
+NO_TEAM = "-"
 _MAX_BARS = 100
 _BINS = (("1h", "hour"), ("1d", "day"), ("1w", "week"), ("1mo", "month"))
 _WORDS = alt.Legend(title=None, labelExpr="replace(datum.label, '_', ' ')")
 _SEEN = {
-    "used": ("used", theme.BLUE),
-    "idle_with_process": ("idle, with a process", theme.ORANGE),
+    "used": ("used", theme.BLUE), "idle_with_process": ("idle, with a process", theme.ORANGE),
     "idle_without_process": ("idle, no process", theme.VERMILION),
-    "idle_unclear": ("idle, process not known", theme.PINK),
-    "unobserved": ("not observed", theme.GREY),
-}
+    "idle_unclear": ("idle, process unknown", theme.PINK), "no_telemetry": ("no telemetry", theme.GREY),
+}  # fmt: skip
 """Name and colour of each part of held time, in the order in which they stand."""
-_FATES = {"not lost": theme.BLUE, "may have to be spent again": theme.VERMILION}
+_FATES = {"completed": theme.BLUE, "failed, may run again": theme.VERMILION}
 
 
-@drawn(
-    "Installed GPU-hours per day, by where they went",
-    *("hour", "bucket", "gpu_hours"),
-    empty="The ledger has no rows.",
-)
+@drawn("Installed GPU-hours per day by bucket", *("hour", "bucket", "gpu_hours"), empty="The ledger has no rows.")
 def plot_ledger(ledger: pl.DataFrame, *, tz: str = "UTC") -> ChartType:
     """GPU-hours per day by bucket, as stacked bars whose tops are the installed GPU-hours.
 
@@ -316,9 +310,9 @@ def plot_ledger(ledger: pl.DataFrame, *, tz: str = "UTC") -> ChartType:
     --------
     >>> from datetime import UTC, datetime
     >>> hour = datetime(2026, 10, 1, tzinfo=UTC)
-    >>> rows = pl.DataFrame({"hour": [hour, hour], "bucket": ["used", "free"], "gpu_hours": [5.0, 3.0]})
+    >>> rows = pl.DataFrame({"hour": [hour, hour], "bucket": ["used", "unallocated"], "gpu_hours": [5.0, 3.0]})
     >>> plot_ledger(rows).to_dict()["title"]
-    'Installed GPU-hours per hour, by where they went'
+    'Installed GPU-hours per hour by bucket'
     """
     clock = pl.col("hour").dt.convert_time_zone(tz).dt.replace_time_zone(None)
     local = ledger.select(clock, "gpu_hours", bucket=pl.col("bucket").cast(pl.String))
@@ -357,19 +351,19 @@ def plot_ledger(ledger: pl.DataFrame, *, tz: str = "UTC") -> ChartType:
     line = base.mark_rule(color=theme.INK, size=2).encode(
         y="installed:Q", strokeDash=alt.StrokeDash("line:N", scale=alt.Scale(range=[[1, 0]]), legend=apart)
     )
-    title = f"Installed GPU-hours per {word}, by where they went"
+    title = f"Installed GPU-hours per {word} by bucket"
     return theme.finish(alt.layer(bars, line), title=title, height=300, legend=115)
 
 
 @drawn(
-    "GPU-hours held by each tenant, and what became of them",
+    "Allocated GPU-hours by team and bucket",
     *("tenant", "bucket", "gpu_hours"),
-    empty="No tenant held a GPU.",
+    empty="No GPU was allocated.",
 )
 def plot_ledger_tenants(ledger: pl.DataFrame, *, top: int = 12) -> ChartType:
-    """GPU-hours held by each tenant, by bucket, largest first; tenants beyond ``top`` are added up.
+    """Allocated GPU-hours of each team by bucket, largest first; teams beyond ``top`` are added up.
 
-    Time that nobody held is no tenant's and is left out.
+    Unallocated GPU-hours are left out.
 
     Parameters
     ----------
@@ -383,14 +377,14 @@ def plot_ledger_tenants(ledger: pl.DataFrame, *, top: int = 12) -> ChartType:
     SchemaError
         If a column is missing.
     """
-    held = ledger.filter(pl.col("tenant") != NOBODY, pl.col("gpu_hours") > 0)
+    held = ledger.filter(pl.col("tenant") != NO_TEAM, pl.col("gpu_hours") > 0)
     rows = held.select("tenant", "gpu_hours", part=pl.col("bucket").cast(pl.String))
     return _held_by_tenant(rows, theme.BUCKET_COLOURS, top, part="bucket", legend=115)
 
 
-@drawn("Held GPU-hours by tenant, and what was seen of them", "tenant", *_SEEN, empty="No tenant held a GPU.")
+@drawn("Allocated GPU-hours by team and observed activity", "tenant", *_SEEN, empty="No GPU was allocated.")
 def plot_held_activity(held: pl.DataFrame, *, top: int = 12) -> ChartType:
-    """GPU-hours that each tenant held, by what was seen of them; tenants beyond `top` are added up.
+    """Allocated GPU-hours of each team by observed activity; teams beyond `top` are added up.
 
     Parameters
     ----------
@@ -408,17 +402,17 @@ def plot_held_activity(held: pl.DataFrame, *, top: int = 12) -> ChartType:
     words = {part: word for part, (word, _) in _SEEN.items()}
     seen = held.unpivot(list(_SEEN), index="tenant", variable_name="part", value_name="gpu_hours")
     rows = seen.filter(pl.col("gpu_hours") > 0).with_columns(pl.col("part").replace_strict(words))
-    return _held_by_tenant(rows, dict(_SEEN.values()), top, part="seen as", legend=165)
+    return _held_by_tenant(rows, dict(_SEEN.values()), top, part="activity", legend=165)
 
 
-@drawn("Held GPU-hours by how attempts ended", "state", "lost", "gpu_hours", empty="No attempt held a GPU.")
+@drawn("Allocated GPU-hours by end state", "state", "lost", "gpu_hours", empty="No GPU was allocated.")
 def plot_held_states(ended: pl.DataFrame) -> ChartType:
-    """GPU-hours held by attempts, by how they ended; those that may have to be spent again stand out.
+    """Allocated GPU-hours by end state; those of failed jobs stand out.
 
     Parameters
     ----------
     ended : polars.DataFrame
-        ``state, lost, gpu_hours``, from :func:`gpuplanner.usage.allocated_hours.held_by_state`; rows of one state are
+        ``state, lost, gpu_hours``, from :func:`gpuplanner.usage.allocated_hours.allocated_by_state`; rows of one are
         added up.
 
     Raises
@@ -431,7 +425,7 @@ def plot_held_states(ended: pl.DataFrame) -> ChartType:
         pl.col("gpu_hours").sum()
     )
     order = in_order(rows.sort("gpu_hours", "name", descending=[True, False]), "name")
-    return _held(rows, order, _FATES, row="ended", part="time", legend=190)
+    return _held(rows, order, _FATES, row="end state", part="GPU-hours of", legend=190)
 
 
 def plot_costs(
@@ -439,7 +433,7 @@ def plot_costs(
     *,
     unit: str,
     value: str = "cost",
-    title: str = "Cost by tenant",
+    title: str = "Cost by team",
     colours: Mapping[str, str] | None = None,
     top: int = 15,
 ) -> ChartType:
@@ -473,7 +467,7 @@ def plot_costs(
     """
     require(frame, ["tenant", value], where="plot_costs")
     if frame.is_empty():
-        return theme.saying("There is nothing to charge.", title=title)
+        return theme.saying("There are no charges.", title=title)
     tenants = ranked(frame, "tenant", value)
     names = folded(tenants, top)
     order = each(names)
@@ -488,13 +482,13 @@ def plot_costs(
     base = chart_of(rows).encode(x=alt.X("amount:Q", title=unit), y=alt.Y("tenant:N", title=None, sort=order))
     bars = base.mark_bar().encode(
         color=alt.Color("tenant:N", scale=theme.scale(palette, order), legend=None),
-        tooltip=tips(tenant="tenant", amount=(unit, ",.2f"), share=("share", ".1%")),
+        tooltip=tips(tenant="team", amount=(unit, ",.2f"), share=("share", ".1%")),
     )
     labels = base.mark_text(align="left", dx=5).encode(text=alt.Text("amount:Q", format=digits))
     return theme.finish(alt.layer(bars, labels), title=title, bands=order, room=48)
 
 
-@drawn("What is saved, by lever", "step", "amount", "low", "high", empty="Nothing is saved.")
+@drawn("Savings by source", "step", "amount", "low", "high", empty="There are no savings.")
 def plot_waterfall(frame: pl.DataFrame, *, unit: str) -> ChartType:
     """Steps that add up to a sum, each from where the last one ended; a range of the sum as a line across its bar.
 
@@ -503,7 +497,7 @@ def plot_waterfall(frame: pl.DataFrame, *, unit: str) -> ChartType:
     frame : polars.DataFrame
         ``step, amount, low, high`` in order; the last row is the sum, the only one that needs a range.
     unit : str
-        Unit of the amounts: a currency code, ``"GPU-hours a week"``.
+        Unit of the amounts: a currency code, ``"GPU-hours per week"``.
 
     Raises
     ------
@@ -530,7 +524,7 @@ def plot_waterfall(frame: pl.DataFrame, *, unit: str) -> ChartType:
         x=alt.X("begin:Q", title=unit),
         x2="end:Q",
         color=alt.Color("kind:N", scale=colours, legend=None),
-        tooltip=tips(step="lever", amount=(unit, ",.1f"), low=("low", ",.1f"), high=("high", ",.1f")),
+        tooltip=tips(step="step", amount=(unit, ",.1f"), low=("low", ",.1f"), high=("high", ",.1f")),
     )
     layers = [bars]
     if rows["low"].is_not_null().any():
@@ -539,15 +533,13 @@ def plot_waterfall(frame: pl.DataFrame, *, unit: str) -> ChartType:
     return theme.finish(alt.layer(*layers), bands=order, room=48)
 
 
-def _held_by_tenant(
-    rows: pl.DataFrame, colours: Mapping[str, str], top: int, *, part: str, legend: int
-) -> ChartType:
+def _held_by_tenant(rows: pl.DataFrame, colours: Mapping[str, str], top: int, *, part: str, legend: int) -> ChartType:
     """Held GPU-hours of ``tenant, part, gpu_hours``, the tenants that held most by name."""
     if rows.is_empty():
-        return theme.saying("No tenant held a GPU.")
+        return theme.saying("No GPU was allocated.")
     names = folded(ranked(rows, "tenant", "gpu_hours"), top)
     sums = rows.group_by("part", name=pl.col("tenant").replace_strict(names)).agg(pl.col("gpu_hours").sum())
-    return _held(sums, each(names), colours, row="tenant", part=part, legend=legend)
+    return _held(sums, each(names), colours, row="team", part=part, legend=legend)
 
 
 def _held(

@@ -50,8 +50,7 @@ def pop(heap: Table, size: int) -> int:
         if child >= size:
             break
         if other < size and (
-            heap[other].at < heap[child].at
-            or (heap[other].at == heap[child].at and heap[other].who < heap[child].who)
+            heap[other].at < heap[child].at or (heap[other].at == heap[child].at and heap[other].who < heap[child].who)
         ):
             child = other
         if at < heap[child].at or (at == heap[child].at and who < heap[child].who):

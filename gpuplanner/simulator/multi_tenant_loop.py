@@ -156,9 +156,7 @@ def note_end(t: Tenancy, request: int, now: float, works: float, factor: float) 
 
 
 @called
-def note_stop(
-    t: Tenancy, request: int, now: float, works: float, factor: float, charge: float, failed: int
-) -> None:
+def note_stop(t: Tenancy, request: int, now: float, works: float, factor: float, charge: float, failed: int) -> None:
     """Write that a run was stopped: what its last checkpoint saved is kept, and the next start pays."""
     s, mine = t.status[0], t.jobs[request]
     wall, every = now - mine.begun, mine.every

@@ -71,9 +71,7 @@ def gather(w: NodeWorld, request: int, profile: int, late: bool, until: float, t
             state = w.state[node]
             if state < awake or w.taken[node] == s.stamp or (state != ON and not w.slurm):
                 continue
-            if (state != GONE and w.free[node, profile] < need) or (
-                tier != NONE and w.domain[tier, node] != place
-            ):
+            if (state != GONE and w.free[node, profile] < need) or (tier != NONE and w.domain[tier, node] != place):
                 continue
             if not usable(w, node, profile, need, late, until):
                 continue
@@ -196,11 +194,7 @@ def next_room(w: NodeWorld, mine: int, node: int, need: int, wants: int) -> floa
     What was still to come then comes as it did: whoever is over its limit by now had not given enough.
     """
     asked = need * w.free.shape[1] + wants
-    if (
-        w.asked[mine, node] != asked
-        or w.moved[mine, node] != w.moves[node]
-        or w.then[mine, node] <= w.status[0].now
-    ):
+    if w.asked[mine, node] != asked or w.moved[mine, node] != w.moves[node] or w.then[mine, node] <= w.status[0].now:
         w.then[mine, node] = room_at(w, node, need, wants)
         w.asked[mine, node] = NONE if is_flexible(w, node) else asked
         w.moved[mine, node] = w.moves[node]

@@ -123,8 +123,7 @@ class LayoutChanges:
         )
         if not sound:
             expected = (
-                "columns of one length, nodes, pools and change_s not below 0, and "
-                "cordon_s <= planned_s <= deadline_s"
+                "columns of one length, nodes, pools and change_s not below 0, and cordon_s <= planned_s <= deadline_s"
             )
             some = f"{len(self)} rows of which some differ"
             got = f"shapes {sorted(lengths)}" if len(lengths) > 1 else some
@@ -308,9 +307,7 @@ def next_step(w: NodeWorld, node: int) -> float:
 @compiled
 def takes_short(w: NodeWorld, node: int) -> bool:
     """Whether requests that end before the change of a node by their limits still start there."""
-    return bool(
-        w.before_change and w.stage[node] == CORDONED and w.plan[w.drain[node]].planned > w.status[0].now
-    )
+    return bool(w.before_change and w.stage[node] == CORDONED and w.plan[w.drain[node]].planned > w.status[0].now)
 
 
 @compiled

@@ -286,9 +286,7 @@ def _uniform(seed: int, replication: int, days: int, warmup_days: int) -> np.nda
     return np.concatenate([warm_up[::-1], measured])
 
 
-def _check(
-    jobs: pl.DataFrame, days: int, seed: int, replication: int, warmup_days: int, start_weekday: int
-) -> None:
+def _check(jobs: pl.DataFrame, days: int, seed: int, replication: int, warmup_days: int, start_weekday: int) -> None:
     """Refuse numbers out of range and a history without jobs."""
     numbers = f"days={days}, seed={seed}, replication={replication}, warmup_days={warmup_days}"
     sound = days >= 1 and min(seed, replication, warmup_days) >= 0 and 1 <= start_weekday <= 7
@@ -302,7 +300,7 @@ def _check(
 
 
 LIMIT_FACTOR = 2.0
-"""Run-time limit over run time where the source has no limits: people ask for twice what they need."""
+"""Run-time limit over run time where the source has no limits: people request twice the run time they need."""
 SPARE_SLOTS = 2
 """Slots that a forecast needs beside as many as it tells."""
 
@@ -326,7 +324,7 @@ def replicate(scenario: Scenario, known: History, past: pl.DataFrame, replicatio
     Jobs that run or wait when the plan begins come first, with the rest of their run time; the days of the
     horizon are drawn from past days of the same kind.
     """
-    days = int(np.ceil(scenario.horizon_slots * scenario.slot_hours / 24))
+    days = int(np.ceil(scenario.horizon_intervals * scenario.interval_hours / 24))
     open_jobs = past.filter(pl.col("end_time").is_null() & pl.col("state").is_in(["RUNNING", "PENDING"]))
     age_s = (pl.lit(known.plan_start) - pl.col("start_time")).dt.total_microseconds() / 1e6
     carried = open_jobs.with_columns(
@@ -342,7 +340,7 @@ def replicate(scenario: Scenario, known: History, past: pl.DataFrame, replicatio
         replication=replication,
         start_weekday=known.plan_start.isoweekday(),
     )
-    horizon_s = scenario.horizon_slots * scenario.slot_s
+    horizon_s = scenario.horizon_intervals * scenario.slot_s
     arrivals = scaled_arrivals(drawn.filter(pl.col("submit_s") < horizon_s), scenario, replication)
     columns = [name for name in arrivals.columns if name in carried.columns]
     return pl.concat([carried.select(columns), arrivals.select(columns)])
@@ -412,8 +410,8 @@ def too_short(scenario: Scenario) -> str | None:
     """
     known = history(scenario)
     seen = (known.plan_start - known.recent) / timedelta(hours=1)
-    ahead = scenario.horizon_slots * scenario.slot_hours
-    needed = ahead + SPARE_SLOTS * scenario.slot_hours
+    ahead = scenario.horizon_intervals * scenario.interval_hours
+    needed = ahead + SPARE_SLOTS * scenario.interval_hours
     if seen < needed:
         return f"the history has {seen:g} hours, and a forecast of {ahead:g} hours needs at least {needed:g}"
     return _missing_days(known, ahead)

@@ -33,7 +33,7 @@ class Preemption:
     def __post_init__(self) -> None:
         """Check the values."""
         if not all(0 <= time < math.inf for time in (self.overhead_s, self.min_run_s)):
-            raise ScenarioError("preemption", "seconds not below 0", str(self), "Change it.")
+            raise ScenarioError("preemption", "seconds not below 0", str(self), "Fix these seconds.")
 
 
 @dataclass(frozen=True)
@@ -65,10 +65,10 @@ class Checkpoints:
     def __post_init__(self) -> None:
         """Check the values."""
         if not 0 <= self.write_s < math.inf or not (self.interval_s is None or self.interval_s >= 0):
-            raise ScenarioError("checkpoints", "seconds not below 0", str(self), "Change it.")
+            raise ScenarioError("checkpoints", "seconds not below 0", str(self), "Fix these seconds.")
         if self.interval_s == 0 and self.write_s > 0:
             expected = "an interval above 0 where writing takes time"
-            raise ScenarioError("checkpoints", expected, str(self), "Change it.")
+            raise ScenarioError("checkpoints", expected, str(self), "Fix these values.")
 
     def interval_of(self, mtbf_s: float) -> float:
         """Work between two checkpoints of a job whose failures come on average so far apart [s]."""
@@ -106,7 +106,7 @@ class Failures:
         """Check the values."""
         if not self.mtbf_gpu_h > 0 or not 0 <= self.restart_s < math.inf or self.seed < 0:
             expected = "mtbf_gpu_h above 0, restart_s and seed not below 0"
-            raise ScenarioError("failures", expected, str(self), "Change it.")
+            raise ScenarioError("failures", expected, str(self), "Fix these values.")
 
     def mtbf_s(self, gpus: int) -> float:
         """Mean time between failures of a job that holds that many GPUs [s]."""
@@ -132,7 +132,7 @@ class FairShare:
     def __post_init__(self) -> None:
         """Check the values."""
         if not self.half_life_s > 0:
-            raise ScenarioError("fair share", "half_life_s above 0", str(self), "Change it.")
+            raise ScenarioError("fair share", "half_life_s above 0", str(self), "Fix these values.")
 
 
 SCOPES = ("node", "gpu")
@@ -178,7 +178,7 @@ class Drain:
         object.__setattr__(self, "scope", scope)
         limit = 0.0 if self.limit_s is None else self.limit_s
         if not all(0 <= time < math.inf for time in (self.ahead_s, limit)):
-            raise ScenarioError("drain", "ahead_s and limit_s not below 0", str(self), "Change it.")
+            raise ScenarioError("drain", "ahead_s and limit_s not below 0", str(self), "Fix these values.")
 
 
 SHARED_ORDERS = ("fifo", "fair")
@@ -283,7 +283,7 @@ class Sharing:
         known_hours = (hours >= NO_GROUP) & (hours < len(self.openings))
         if hours.shape != self.team.shape or not known_hours.all():
             expected = f"{len(self.team)} rows of {len(self.openings)} openings, or -1"
-            raise ScenarioError("sharing: hours", expected, "others", "Mend them.")
+            raise ScenarioError("sharing: hours", expected, "others", "Fix the start hours.")
         known = len(self.groups)
         sound = len(self.team) == len(self.tier) and bool(((self.team >= 0) & (self.team < known)).all())
         sound = sound and all(NO_GROUP <= one.parent < known and one.weight > 0 for one in self.groups)

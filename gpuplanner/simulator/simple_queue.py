@@ -285,9 +285,7 @@ def read_job_list(path: str | Path) -> tuple[pl.DataFrame, list[str]]:
     return jobs.sort("submit_s", maintain_order=True), _remarks(jobs, cells.columns)
 
 
-def simulate_job_list(
-    jobs: pl.DataFrame, *, gpus: int, gpus_per_node: int, queue: str = "fifo"
-) -> pl.DataFrame:
+def simulate_job_list(jobs: pl.DataFrame, *, gpus: int, gpus_per_node: int, queue: str = "fifo") -> pl.DataFrame:
     """Simulate jobs on nodes of equal size.
 
     A job larger than a node takes full nodes and a part of one more; smaller ones go to the node with the fewest free
@@ -420,9 +418,7 @@ def _find_starts(jobs: pl.DataFrame, nodes: int, gpus_per_node: int, queue: str)
     gpus = jobs["gpus"].to_numpy()
     if queue in ("fifo", "pass", "sjf"):
         rules = {"passing": queue == "pass", "shortest_first": queue == "sjf"}
-        return start_jobs_on_equal_nodes(
-            submit_s, run_s, gpus, nodes=nodes, gpus_per_node=gpus_per_node, **rules
-        )
+        return start_jobs_on_equal_nodes(submit_s, run_s, gpus, nodes=nodes, gpus_per_node=gpus_per_node, **rules)
 
     from gpuplanner.simulator.scheduling_rules import QuotaGroup, Sharing
     from gpuplanner.simulator.simulated_fleet import NodeFleet, NodeRequests
@@ -459,7 +455,7 @@ def _read_cells(path: str | Path) -> pl.DataFrame:
     except pl.exceptions.NoDataError:
         cells = pl.DataFrame()
     except (OSError, pl.exceptions.PolarsError) as error:
-        todo = "Give the path of a list of jobs."
+        todo = "Give a CSV file with a list of jobs."
         raise TraceFormatError(str(path), "a CSV file, plain or gzip", first_line(error), todo) from None
 
     missing = [name for name in COLUMNS if name not in cells.columns]
@@ -491,9 +487,7 @@ def _check_rows(rows: pl.DataFrame, cells: pl.DataFrame, path: str | Path) -> No
             _require(cells, valid, path, name, expected)
 
 
-def _require(
-    cells: pl.DataFrame, valid: pl.Expr | pl.Series, path: str | Path, name: str, expected: str
-) -> None:
+def _require(cells: pl.DataFrame, valid: pl.Expr | pl.Series, path: str | Path, name: str, expected: str) -> None:
     """Raise with the cells of the rows that are not valid, counted from 1 below the header."""
     wrong = cells.with_row_index("row", offset=1).filter(~valid).select("row", name).rows()
     if wrong:

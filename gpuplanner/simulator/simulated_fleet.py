@@ -37,15 +37,15 @@ class Flexible:
     whole_s: float
 
     @classmethod
-    def of(cls, board: GpuModel, profiles: tuple[str, ...], cost: ChangeCost) -> Self:
+    def of(cls, gpu_model: GpuModel, profiles: tuple[str, ...], cost: ChangeCost) -> Self:
         """The only pool, or, where MIG mode needs a reboot, the second beside one of whole GPUs.
 
         One instance is removed and one made for a job; on a GPU that becomes whole all may have to go.
         """
-        most = max(profile.max_instances for profile in board.profiles)
+        most = max(profile.max_instances for profile in gpu_model.profiles)
         each, change = cost.instance_s.value, cost.change_s.value
         pools = (True,) if cost.reboot_s is None else (False, True)
-        return cls(pools, instance_sets(board, profiles), change + 2 * each, change + most * each)
+        return cls(pools, instance_sets(gpu_model, profiles), change + 2 * each, change + most * each)
 
     def capacity(self, gpus: int, *, whole: bool) -> list[int]:
         """What a node of so many empty GPUs offers, of each profile by itself."""
@@ -55,7 +55,7 @@ class Flexible:
 
 
 @functools.lru_cache(maxsize=64)
-def instance_sets(board: GpuModel, profiles: tuple[str, ...]) -> InstanceSets:
+def instance_sets(gpu_model: GpuModel, profiles: tuple[str, ...]) -> InstanceSets:
     """Tables of a board for some profiles, the whole GPU first.
 
     A new instance goes where the most stays possible: the instances of each profile, and whole GPUs, that could be
@@ -71,16 +71,16 @@ def instance_sets(board: GpuModel, profiles: tuple[str, ...]) -> InstanceSets:
     >>> found.slot[EMPTY, 1].item(), found.room[one].tolist()
     (6, [0, 6, 1])
     """
-    used = [board.profile(name) for name in profiles if name != WHOLE_GPU]
+    used = [gpu_model.profile(name) for name in profiles if name != WHOLE_GPU]
     number = {profile.name: place for place, profile in enumerate(used, start=1)}
-    layouts = placed_layouts(board, list(number)) if used else ()
+    layouts = placed_layouts(gpu_model, list(number)) if used else ()
     sets = [frozenset((number[one.profile], one.start) for one in layout.placements) for layout in layouts]
     sets = [frozenset[tuple[int, int]](), *sorted(sets, key=lambda held: (len(held), sorted(held)))]
     place_of = {held: place for place, held in enumerate(sets)}
-    size = [board.compute_slices, *(profile.compute_slices for profile in used)]
-    starts = [(), *(driver_starts(board, profile) for profile in used)]
+    size = [gpu_model.compute_slices, *(profile.compute_slices for profile in used)]
+    starts = [(), *(driver_starts(gpu_model, profile) for profile in used)]
     add, slot, room, lose = (np.full((len(sets) + 1, len(size)), fill) for fill in (NONE, NONE, 0, 0))
-    take = np.full((len(sets) + 1, board.memory_slices), NONE)
+    take = np.full((len(sets) + 1, gpu_model.memory_slices), NONE)
     most = np.zeros_like(room)  # how many could be added if places were chosen for this profile alone
     worth = np.zeros(len(sets) + 1, np.int64)
     add[EMPTY, 0], slot[EMPTY, 0], take[-1, 0] = len(sets), 0, EMPTY
@@ -369,7 +369,7 @@ class Outcome:
     factor: Floats
     changes: pl.DataFrame
 
-    def most_gpus(self, gpus: Ints, begin_s: float, end_s: float) -> int:
+    def peak_gpus(self, gpus: Ints, begin_s: float, end_s: float) -> int:
         """GPUs of nodes that were on at once, at most, within a window."""
         node, since, until = (self.on[name].to_numpy() for name in ("node", "from_s", "until_s"))
         inside = (until > begin_s) & (since < end_s)

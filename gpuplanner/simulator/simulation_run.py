@@ -170,7 +170,7 @@ class Playing:
     ) -> Self:
         """Lay out the tables; arguments as of :func:`play`."""
         if changes is not None and not (switching is None and fleet.flexible is None):
-            expected = "nodes that stay, and requests that start where there is room"
+            expected = "nodes that stay, and requests that start on any node with capacity"
             got = "switching or flexible pools beside them"
             raise ScenarioError("planned changes of nodes", expected, got, "Leave one of them out.")
         plan = planned_table(changes, fleet)
@@ -369,7 +369,7 @@ def play_shared(
     """
     playing = Playing.of(requests, fleet, queue, placement, larger)
     if len(sharing.team) != len(requests) or fleet.flexible is not None:
-        expected = f"{len(requests)} teams, one a request, on nodes that are not cut on demand"
+        expected = f"{len(requests)} teams, one for each request, on nodes without MIG on demand"
         raise ScenarioError("sharing", expected, f"{len(sharing.team)}", "Give each its team.")
     tenancy = _tenancy(requests, fleet, sharing, playing.order)
     stopped: list[np.ndarray] = []

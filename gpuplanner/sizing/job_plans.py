@@ -126,8 +126,8 @@ def boards_named(words: Iterable[str]) -> dict[str, int | None]:
     for word in words:
         name, equals, count = word.partition("=")
         if equals and not (count.isdecimal() and int(count)):
-            expected = "BOARD or BOARD=COUNT with a whole number above 0"
-            raise ScenarioError("boards at hand", expected, repr(word), "Mend it.")
+            expected = "MODEL or MODEL=COUNT with a whole number above 0"
+            raise ScenarioError("--gpus", expected, repr(word), "Give for example --gpus A100-40GB=8.")
         called = boards_called(name)
         known = name if len(called) > 1 else called[0] if called else find_any_board(name)
         counts[known] = int(count) if equals else None
@@ -140,14 +140,14 @@ def settled(boards: Mapping[str, int | None]) -> tuple[dict[str, int | None], li
     Examples
     --------
     >>> settled({"a100": 8})
-    ({'A100-40GB': 8}, ['board a100: taken as A100-40GB, may be A100-80GB; name it'])
+    ({'A100-40GB': 8}, ['GPU model a100: assumed A100-40GB, could also be A100-80GB'])
     """
     names: dict[str, int | None] = {}
     taken = []
     for word, count in boards.items():
         first, *others = boards_called(word) or (find_any_board(word),)
         if others:
-            taken.append(f"board {word}: taken as {first}, may be {', '.join(others)}; name it")
+            taken.append(f"GPU model {word}: assumed {first}, could also be {', '.join(others)}")
         already = names.get(first, 0)
         names[first] = None if count is None or already is None else count + already
     return names, taken
@@ -159,16 +159,16 @@ def boards_of(asked: Mapping[str, int | None] | None) -> list[tuple[Board, int]]
     found = []
     for name, count in named.items():
         try:
-            board = board_facts(name)
+            gpu_model = board_facts(name)
         except GeometryError:
             if asked:
                 raise
             continue
-        if board is not None:
-            found.append((board, count or _LARGEST))
+        if gpu_model is not None:
+            found.append((gpu_model, count or _LARGEST))
         elif asked:
             expected = "a data sheet with peak and bandwidth"
-            raise ScenarioError(f"board {name}", expected, "none", "Name another.")
+            raise ScenarioError(f"GPU model {name}", expected, "none", "Choose another GPU model.")
     return found
 
 
@@ -200,9 +200,9 @@ def settle_wish(wish: Wish) -> tuple[Wish, Architecture, list[tuple[Board, int]]
         wish = replace(wish, boards=named)
         assumed += taken
     else:
-        assumed.append("boards: all with a list price; name those at hand with --gpus BOARD=COUNT or --data")
+        assumed.append("GPU models: all with a list price (--gpus MODEL=COUNT or --data for your own)")
     boards = boards_of(wish.boards)
-    unpriced = [board.name for board, _ in boards if not has_price(board.name)]
+    unpriced = [gpu_model.name for gpu_model, _ in boards if not has_price(gpu_model.name)]
     if unpriced:
         assumed.append(f"price: none is known of {', '.join(unpriced)}, plans of it have no cost")
     return wish, model, boards, assumed
@@ -239,9 +239,9 @@ class JobPlan:
     ``gpuplanner size`` adds to the plans that it shows.
     """
 
-    board: str
+    gpu_model: str
     gpus: int
-    board_gib: float
+    gpu_gib: float
     predicted_gib: float
     upper_gib: float
     p_oom: float
@@ -338,9 +338,9 @@ def training_plans(
     wish: Wish, model: Architecture, tool: str, boards: Sequence[tuple[Board, int]], peaks: PeakModel
 ) -> Iterator[JobPlan]:
     """Plans that fit, of each shape with ever more replicas until the deadline is met on each board."""
-    largest = max(board.memory_gib for board, _ in boards)
+    largest = max(gpu_model.memory_gib for gpu_model, _ in boards)
     most = max(count for _, count in boards)
-    level = "tool seen" if peaks.seen(tool) else "tool unseen"
+    level = "tool measured" if peaks.seen(tool) else "tool not measured"
     for shape in shapes(wish, model, tool):
         dp, before = shape.ep, math.inf
         waiting = list(boards)
@@ -351,23 +351,23 @@ def training_plans(
             if peak > largest and dp > 1 and peak > 0.98 * before:
                 break
             before = peak
-            for board, count in tuple(waiting):
-                out = peaks.p_oom(peak, board.memory_gib, radius)
+            for gpu_model, count in tuple(waiting):
+                out = peaks.p_oom(peak, gpu_model.memory_gib, radius)
                 if job.gpus > count:
-                    waiting.remove((board, count))
+                    waiting.remove((gpu_model, count))
                 elif out <= wish.risk:
-                    memory = JobMemory(board.memory_gib, peak, peak * math.exp(radius), out, level)
-                    plan = replace(priced(board, job.gpus, tokens_per_s(job, board), memory, wish), job=job)
+                    memory = JobMemory(gpu_model.memory_gib, peak, peak * math.exp(radius), out, level)
+                    plan = replace(priced(gpu_model, job.gpus, tokens_per_s(job, gpu_model), memory, wish), job=job)
                     yield plan
                     if plan.meets(wish):
-                        waiting.remove((board, count))
+                        waiting.remove((gpu_model, count))
             dp *= 2
 
 
 class JobMemory(NamedTuple):
     """Memory of a board or slice and of a job on it, in GiB, and how likely it runs out."""
 
-    board_gib: float
+    gpu_gib: float
     predicted_gib: float
     upper_gib: float
     p_oom: float
@@ -375,7 +375,7 @@ class JobMemory(NamedTuple):
 
 
 def priced(
-    board: Board,
+    gpu_model: Board,
     gpus: int,
     rates: tuple[float, float, float],
     memory: JobMemory,
@@ -386,9 +386,9 @@ def priced(
     low, rate, high = rates
     hours = [wish.tokens / each / 3600 if wish.tokens else None for each in rates]
     gpu_hours = gpus * share * (1.0 if hours[1] is None else hours[1])
-    price, energy = _hour(board.name)
+    price, energy = _hour(gpu_model.name)
     return JobPlan(
-        board.name, gpus, *memory, rate, low, high, "job" if wish.tokens else "hour", share_of_gpu=share,
+        gpu_model.name, gpus, *memory, rate, low, high, "job" if wish.tokens else "hour", share_of_gpu=share,
         hours=hours[1], hours_low=hours[2], hours_high=hours[0],
         cost=None if price is None else gpu_hours * price, currency=None if price is None else "USD",
         energy_kwh=None if energy is None else gpu_hours * energy,
@@ -396,11 +396,11 @@ def priced(
 
 
 @functools.cache
-def _hour(board: str) -> tuple[float | None, float | None]:
+def _hour(gpu_model: str) -> tuple[float | None, float | None]:
     """Price and energy at the building's meter of one busy GPU-hour, None where no source states them."""
-    price = gpu_hour_price(board).value if has_price(board) else None
+    price = gpu_hour_price(gpu_model).value if has_price(gpu_model) else None
     try:
-        law = power_model(board)
+        law = power_model(gpu_model)
     except ScenarioError:
         return price, None
     energy = gpu_kwh(law, powered_gpu_hours=1, resident_gpu_hours=1, active_gpu_hours=_ACTIVITY)
@@ -415,9 +415,9 @@ def pool_plans(plans: Sequence[JobPlan], wish: Wish) -> list[JobPlan]:
     for plan in plans:
         if (job := plan.job) is not None:
             key = (job.tp, job.pp, job.sharding, job.recompute, job.micro_batch)
-            kept = shapes.setdefault(key, {}).setdefault(plan.board, plan)
+            kept = shapes.setdefault(key, {}).setdefault(plan.gpu_model, plan)
             if plan.gpus > kept.gpus:
-                shapes[key][plan.board] = plan
+                shapes[key][plan.gpu_model] = plan
     pairs = (itertools.combinations(of_board.values(), 2) for of_board in shapes.values())
     return [_pooled(both, wish) for both in itertools.chain.from_iterable(pairs)]
 
@@ -436,8 +436,8 @@ def _pooled(both: tuple[JobPlan, JobPlan], wish: Wish) -> JobPlan:
 
     return replace(
         max(both, key=lambda plan: plan.p_oom),
-        board=" + ".join(f"{one.gpus} x {one.board}" for one in both), gpus=sum(one.gpus for one in both),
-        parts=tuple((one.board, one.gpus) for one in both),
+        gpu_model=" + ".join(f"{one.gpus} x {one.gpu_model}" for one in both), gpus=sum(one.gpus for one in both),
+        parts=tuple((one.gpu_model, one.gpus) for one in both),
         tokens_per_s=rate, tokens_per_s_low=low, tokens_per_s_high=high,
         hours=hours, hours_low=wish.tokens / high / 3600 if wish.tokens else None,
         hours_high=wish.tokens / low / 3600 if wish.tokens else None,

@@ -85,7 +85,7 @@ def sized(wish: Wish, peaks: PeakModel | None = None, speeds: pl.DataFrame | Non
     Examples
     --------
     >>> best = sized(Wish("gpt2", "train", 1024, tokens=1e9, deadline_h=24, boards={"A100-80GB": 8})).plans[0]
-    >>> best.board, best.p_oom < 0.05
+    >>> best.gpu_model, best.p_oom < 0.05
     ('A100-80GB', True)
     """
     peaks = peaks or shipped_model()
@@ -113,7 +113,7 @@ def sized(wish: Wish, peaks: PeakModel | None = None, speeds: pl.DataFrame | Non
     in_time = [plan for plan in plans if plan.meets(wish)]
     ranked = _best(in_time or plans, by_time=not in_time)[:SHOWN]
     if wish.task == "serve":
-        assumed += speed_evidence(model.name, ((plan.board, plan.profile) for plan in ranked))
+        assumed += speed_evidence(model.name, ((plan.gpu_model, plan.profile) for plan in ranked))
     knobs = np.exp(peaks.logs(tool)).tolist()
     ranked[:3] = [_reasoned(plan, plans, fits, wish, knobs) for plan in ranked[:3]]
     return Sized(
@@ -133,15 +133,15 @@ def stack(plans: Iterable[JobPlan]) -> pl.DataFrame:
     --------
     >>> found = sized(Wish("gpt2", "train", 1024, tokens=1e9, boards={"A100-80GB": 1}))
     >>> stack(found.plans).columns
-    ['plan', 'component', 'gib', 'predicted_gib', 'upper_gib', 'board_gib']
+    ['plan', 'component', 'gib', 'predicted_gib', 'upper_gib', 'gpu_gib']
     """
     rows = [
-        (f"{plan.rank}: {plan.gpus} x {plan.board} {plan.profile.replace('gpu', '')}".strip(), name, gib,
-         plan.predicted_gib, plan.upper_gib, plan.board_gib)
+        (f"{plan.rank}: {plan.gpus} x {plan.gpu_model} {plan.profile.replace('gpu', '')}".strip(), name, gib,
+         plan.predicted_gib, plan.upper_gib, plan.gpu_gib)
         for plan in plans
         for name, gib in (plan.components or {}).items()
     ]  # fmt: skip
-    names = ("plan", "component", "gib", "predicted_gib", "upper_gib", "board_gib")
+    names = ("plan", "component", "gib", "predicted_gib", "upper_gib", "gpu_gib")
     return pl.DataFrame(rows, schema=names, orient="row")
 
 
@@ -172,7 +172,7 @@ def _best(plans: Sequence[JobPlan], *, by_time: bool) -> list[JobPlan]:
 
 
 def _place(plan: JobPlan) -> tuple[str, str, int]:
-    return plan.board, plan.profile, plan.gpus
+    return plan.gpu_model, plan.profile, plan.gpus
 
 
 def _in_parts(plan: JobPlan) -> int:
@@ -182,7 +182,7 @@ def _in_parts(plan: JobPlan) -> int:
 
 def _ways_out(wish: Wish) -> str:
     """What somebody can do whom no plan fits."""
-    ways = ["Add boards", "shorten the sequence"]
+    ways = ["Add GPU models", "shorten the sequence"]
     if wish.task == "lora" and not wish.quantization:
         ways.append("take --task qlora")
     if wish.task == "serve":
@@ -205,8 +205,8 @@ def _reasoned(
 
 def _why(plan: JobPlan, wish: Wish) -> str:
     words = [
-        f"{plan.predicted_gib:.1f} GiB expected of {plan.board_gib:.1f}",
-        f"at most {plan.upper_gib:.1f} in 95 of 100",
+        f"{plan.predicted_gib:.1f} GiB expected of {plan.gpu_gib:.1f}",
+        f"at most {plan.upper_gib:.1f} (95 % bound)",
         f"{plan.tokens_per_s:,.0f} tokens/s",
     ]
     if plan.hours is not None:
@@ -229,7 +229,7 @@ def _split(plan: JobPlan, plans: Sequence[JobPlan]) -> str:
 def _next_smaller(plan: JobPlan, plans: Sequence[JobPlan], fits: Sequence[SliceFit], wish: Wish) -> str:
     """What the next smaller plan on the same board lacks."""
     if plan.gpus == 1:
-        smaller = [one for one in fits if one.board == plan.board and one.memory_gib < plan.board_gib - 1]
+        smaller = [one for one in fits if one.gpu_model == plan.gpu_model and one.memory_gib < plan.gpu_gib - 1]
         if not smaller:
             return "there is nothing smaller"
         if plan.job is None and not any(one.fits for one in smaller):
@@ -239,7 +239,7 @@ def _next_smaller(plan: JobPlan, plans: Sequence[JobPlan], fits: Sequence[SliceF
         if near.fits:
             return f"{near.profile} would do it too, at {near.tokens_per_s:,.0f} tokens/s"
         return f"{near.profile} runs out of memory with a probability of {near.p_oom:.2g}"
-    fewer = [one for one in plans if one.board == plan.board and one.gpus < plan.gpus]
+    fewer = [one for one in plans if one.gpu_model == plan.gpu_model and one.gpus < plan.gpus]
     if not fewer:
         return f"with fewer than {plan.gpus} GPUs no plan has a p_oom of at most {wish.risk:g}"
     other = max(fewer, key=lambda one: (one.gpus, one.tokens_per_s))
@@ -253,21 +253,21 @@ def _next_smaller(plan: JobPlan, plans: Sequence[JobPlan], fits: Sequence[SliceF
 def _offered(plan: JobPlan, rank: int, wish: Wish, model: Architecture, tool: str) -> JobPlan:
     """The plan with its place and the lines that ask the scheduler for it."""
     limit = None if plan.hours_high is None else min(plan.hours_high * 3600, _LONGEST_S)
-    parts = plan.parts or ((plan.board, plan.gpus),)
+    parts = plan.parts or ((plan.gpu_model, plan.gpus),)
     launch = _launch(plan.job, plan.gpus, wish, tool) if plan.job is not None else None
     if plan.engine is not None:
         engine, encoder = plan.engine, model.kind == "encoder"
         launch = serve_line(wish, engine.tp, engine.concurrency, plan.replicas, encoder=encoder)
-    lines = "".join(_request(board, gpus, plan.profile, limit) for board, gpus in parts)
+    lines = "".join(_request(gpu_model, gpus, plan.profile, limit) for gpu_model, gpus in parts)
     return replace(plan, rank=rank, request=lines, launch=launch)
 
 
-def _request(board: str, gpus: int, profile: str, limit_s: float | None) -> str:
+def _request(gpu_model: str, gpus: int, profile: str, limit_s: float | None) -> str:
     """Options of sbatch, or a comment that says why there are none."""
     try:
-        known = load_gpu_model(board) if board in board_names() else None
+        known = load_gpu_model(gpu_model) if gpu_model in board_names() else None
         request = Request(profile, gpus, limit_s, math.ceil(gpus / NODE), known)
-        return request_lines(request, "sbatch", gres_type=slurm_type_of(board))
+        return request_lines(request, "sbatch", gres_type=slurm_type_of(gpu_model))
     except GpuPlannerError as error:
         return f"# no lines: {error}\n"
 

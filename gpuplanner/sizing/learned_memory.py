@@ -219,9 +219,7 @@ class PeakModel:
         every = [(None, self.knobs), *self.tools.items()]
         return {tool: np.log([knobs[name] for name in COMPONENTS]) for tool, knobs in every}
 
-    def radius(
-        self, tool: str, *, known: bool, job: TrainingJob | None = None, decided: bool = False
-    ) -> float:
+    def radius(self, tool: str, *, known: bool, job: TrainingJob | None = None, decided: bool = False) -> float:
         """Logarithm of the factor of the bound: of the tool, of tools unseen, or of no tool known; and of distance.
 
         A job of an architecture that was not seen, or larger or smaller than all runs, has a wider one; a tool that is
@@ -289,10 +287,7 @@ def read_peak_model(text: str, *, where: str = "peak model") -> PeakModel:
         return PeakModel(
             provenance=str(told["provenance"]),
             knobs={name: float(told["knobs"][name]) for name in COMPONENTS},
-            tools={
-                tool: {name: float(knobs[name]) for name in COMPONENTS}
-                for tool, knobs in told["tools"].items()
-            },
+            tools={tool: {name: float(knobs[name]) for name in COMPONENTS} for tool, knobs in told["tools"].items()},
             radii={tool: float(value) for tool, value in told["radii"].items()},
             rows={tool: int(count) for tool, count in told["rows"].items()},
             models=tuple(told.get("models", ())),
@@ -305,8 +300,8 @@ def read_peak_model(text: str, *, where: str = "peak model") -> PeakModel:
             **{name: float(told[name]) for name in told_numbers},
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        expected = f"JSON that says {FORMAT!r}, as --learn writes it"
-        raise TraceFormatError(where, expected, repr(error), "Learn it again.") from error
+        expected = f"JSON of format {FORMAT!r}, as --learn writes it"
+        raise TraceFormatError(where, expected, repr(error), "Write it again with --learn.") from error
 
 
 @functools.cache
@@ -397,7 +392,7 @@ def with_kind(seen: pl.DataFrame) -> pl.DataFrame:
     return seen.with_columns(peak_is=known)
 
 
-def fits(seen: pl.DataFrame, board: GpuModel | str) -> pl.DataFrame:
+def fits(seen: pl.DataFrame, gpu_model: GpuModel | str) -> pl.DataFrame:
     """Whether each job fits each slice of a board: by its peak, overruled by a run on a smaller slice.
 
     Examples
@@ -409,8 +404,8 @@ def fits(seen: pl.DataFrame, board: GpuModel | str) -> pl.DataFrame:
     """
     lacking = [name for name in ("program", "job", "peak_gib") if name not in seen.columns]
     if lacking:
-        raise SchemaError("peaks seen", "program, job, peak_gib", f"no {', '.join(lacking)}", "Add them.")
-    known = as_board(board)
+        raise SchemaError("measured peaks", "program, job, peak_gib", f"no {', '.join(lacking)}", "Add them.")
+    known = as_board(gpu_model)
     plain = [one for one in known.profiles if one.memory_gib is not None and "+" not in one.name]
     sizes = {one.name: one.memory_gib for one in plain}
     profiles = pl.DataFrame({"profile": list(sizes), "memory_gib": list(sizes.values())})
@@ -429,7 +424,7 @@ def fits(seen: pl.DataFrame, board: GpuModel | str) -> pl.DataFrame:
     ).select("program", "job", "peak_gib", "peak_is", "profile", "memory_gib", "fits", "because")  # fmt: skip
 
 
-def smallest_that_fits(seen: pl.DataFrame, board: GpuModel | str) -> pl.DataFrame:
+def smallest_that_fits(seen: pl.DataFrame, gpu_model: GpuModel | str) -> pl.DataFrame:
     """The smallest slice for each job with room to spare, and the next smaller one that a run would settle.
 
     A peak gets `HEADROOM`; an upper bound and a run need none. Where a peak is an upper bound, ``try_next`` names the
@@ -443,7 +438,7 @@ def smallest_that_fits(seen: pl.DataFrame, board: GpuModel | str) -> pl.DataFram
     """
     slack = pl.when(pl.col("peak_is") == "peak").then(1 + HEADROOM).otherwise(1.0)
     need = with_kind(seen).with_columns(peak_gib=pl.col("peak_gib") * slack).drop("peak_is")
-    table = fits(need, board).sort("memory_gib", "profile", maintain_order=True)
+    table = fits(need, gpu_model).sort("memory_gib", "profile", maintain_order=True)
     good = table.filter("fits").group_by("program", "job", maintain_order=True).first()
     open_ones = table.filter(~pl.col("fits") & (pl.col("because") == "upper bound"))
     tries = open_ones.group_by("program", "job", maintain_order=True).agg(try_next=pl.col("profile").last())

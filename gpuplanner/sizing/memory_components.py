@@ -537,7 +537,7 @@ def explained(job: TrainingJob, knobs: Sequence[float] = (1.0,) * len(COMPONENTS
         "step": f"temporary of the optimiser for {trained}",
         "buckets": "to reduce and to gather in",
         "context": "CUDA and communicators",
-        "slack": "held by the allocator",
+        "slack": "cached by the allocator",
     }
     parts = zip(COMPONENTS, peak_gib(job), knobs, strict=True)
     return [Part(name, gib * knob, words[name].strip()) for name, gib, knob in parts if gib > 0]

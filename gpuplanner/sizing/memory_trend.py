@@ -234,22 +234,22 @@ def _next(job: dict[str, object], need_gib: float) -> str | None:
     """The smallest slice that holds the need and computes no slower, else the whole GPU if it holds it."""
     if job["board"] is None:
         return None
-    board = as_board(str(job["board"]))
-    computes = 0 if job["profile"] == WHOLE_GPU else board.profile(str(job["profile"])).compute_slices
-    for one in slices(board) if computes else ():
+    gpu_model = as_board(str(job["board"]))
+    computes = 0 if job["profile"] == WHOLE_GPU else gpu_model.profile(str(job["profile"])).compute_slices
+    for one in slices(gpu_model) if computes else ():
         if one.memory_gib is not None and one.memory_gib >= need_gib and one.compute_slices >= computes:
             return one.name
-    return WHOLE_GPU if computes and board.memory_gib >= min(need_gib, board.memory_gib) else None
+    return WHOLE_GPU if computes and gpu_model.memory_gib >= min(need_gib, gpu_model.memory_gib) else None
 
 
 def _advice(trend: Trend, ahead: _Ahead, told: dict[str, object], *, full: bool) -> str:
     peak, room = told["peak_gib"], told["room_gib"]
     if trend.kind == "too short":
-        return f"sampled for less than {LEAST_H:g} h, or too seldom, to say"
+        return f"sampled for less than {LEAST_H:g} h, or too rarely, for a trend"
     if trend.kind == "plateau":
         return f"stays at {peak:.1f} of {room:.1f} GiB"
     if trend.kind == "step":
-        return f"rose in one step to {peak:.1f} of {room:.1f} GiB: what comes cannot be told from it"
+        return f"rose in one step to {peak:.1f} of {room:.1f} GiB: no trend can be derived from one step"
     rise = f"{trend.kind} by {trend.gib_per_h:.2g} GiB an hour"
     if not full:
         why = "its time limit ends it first" if ahead.full_in_h_low is not None else "it will not be full"
@@ -258,27 +258,27 @@ def _advice(trend: Trend, ahead: _Ahead, told: dict[str, object], *, full: bool)
     left = "" if told["hours_left"] is None else f" of {told['hours_left']:.1f} left"
     when = f"{rise}; {soon}({ahead.full_in_h_low:.1f} at the earliest){left}"
     if told["next_profile"] is None:
-        return f"{when}: nothing larger on this board; make it smaller, or take more GPUs"
+        return f"{when}: no larger profile on this GPU model; make the job smaller, or use more GPUs"
     again, lost = told["restart_gpu_hours"], told["lost_gpu_hours"]
     against = "" if lost is None else f", against {lost:.1f} when it is full"
     return f"{when}: move to {told['next_profile']} now; a restart repeats {again:.1f} GPU-h{against}"
 
 
-def peaks_of_folder(folder: str, board: str) -> pl.DataFrame:
+def peaks_of_folder(folder: str, gpu_model: str) -> pl.DataFrame:
     """Peaks of the jobs of a dataset, with the profile that its telemetry says is enough."""
     trace = load_trace(folder)
-    jobs = asked_and_used(trace.jobs, {None: board}, samples=trace.samples).drop_nulls("memory_peak_gib")
+    jobs = asked_and_used(trace.jobs, {None: gpu_model}, samples=trace.samples).drop_nulls("memory_peak_gib")
     program = pl.col("job_class").fill_null("-")
     found = jobs.select("profile_needed", job="job_id", program=program, peak_gib="memory_peak_gib")
     return found.unique("job", maintain_order=True)
 
 
-def seen_and_predicted(table: pl.DataFrame, board: str) -> pl.DataFrame:
+def seen_and_predicted(table: pl.DataFrame, gpu_model: str) -> pl.DataFrame:
     """Slices by what was seen, with what is predicted of the same rows where they describe a model."""
     lacking = [name for name in ("job", "peak_gib") if name not in table.columns]
     if lacking:
         expected = "columns job and peak_gib"
-        raise TraceFormatError("peaks seen", expected, f"no {', '.join(lacking)}", "Add them.")
+        raise TraceFormatError("measured peaks", expected, f"no {', '.join(lacking)}", "Add them.")
     if "program" not in table.columns:
         table = table.with_columns(program=pl.lit("-"))
     seen = table.with_columns(pl.col("peak_gib").cast(pl.Float64, strict=False))
@@ -286,7 +286,7 @@ def seen_and_predicted(table: pl.DataFrame, board: str) -> pl.DataFrame:
         ran = pl.col("ran").cast(pl.String).str.to_lowercase().is_in(["true", "yes", "1"])
         seen = seen.with_columns(ran)
     read = ("program", "job", "peak_gib", "ran_profile", "ran", "profile_needed")
-    found = smallest_that_fits(seen.select([name for name in read if name in seen.columns]), board)
+    found = smallest_that_fits(seen.select([name for name in read if name in seen.columns]), gpu_model)
     if "model" not in table.columns:
         return found
     predicted = predict_table(table).select("job", "predicted_gib", "upper_gib", "level", "missing")

@@ -40,7 +40,7 @@ class SliceFit:
     An engine that serves has no ``recompute``, and as ``micro_batch`` the sequences that it serves at once.
     """
 
-    board: str
+    gpu_model: str
     profile: str
     memory_gib: float
     predicted_gib: float
@@ -77,27 +77,27 @@ def one_job(known: pl.DataFrame | None) -> pl.DataFrame:
     if known is None:
         return pl.DataFrame({"job_class": ["job"]})
     if known.height != 1:
-        expected = "one row, the job's, where --model says which job"
-        raise SchemaError("--speed-table", expected, f"{known.height}", "Keep it.")
+        expected = "one row, for the job of --model"
+        raise SchemaError("--speed-table", expected, f"{known.height} rows", "Keep the row of this job.")
     return known.with_columns(memory_gib=None)
 
 
-def share_of(board: GpuModel, profile: str) -> float:
+def share_of(gpu_model: GpuModel, profile: str) -> float:
     """What an instance takes of its board: its compute slices or its memory slices, whichever is the larger share.
 
     Examples
     --------
-    >>> board = load_gpu_model("H100-80GB-SXM5")
-    >>> share_of(board, "1g.20gb"), share_of(board, "3g.40gb")
+    >>> gpu_model = load_gpu_model("H100-80GB-SXM5")
+    >>> share_of(gpu_model, "1g.20gb"), share_of(gpu_model, "3g.40gb")
     (0.25, 0.5)
     """
-    one = board.profile(profile)
-    return max(one.compute_slices / board.compute_slices, one.memory_slices / board.memory_slices)
+    one = gpu_model.profile(profile)
+    return max(one.compute_slices / gpu_model.compute_slices, one.memory_slices / gpu_model.memory_slices)
 
 
-def _slices(board: GpuModel) -> list[tuple[str, float]]:
+def _slices(gpu_model: GpuModel) -> list[tuple[str, float]]:
     """Slices of a board that are less than all of it, with their memory; media extensions change nothing here."""
-    smaller = [one for one in board.profiles if one.compute_slices < board.compute_slices]
+    smaller = [one for one in gpu_model.profiles if one.compute_slices < gpu_model.compute_slices]
     return [(one.name, one.memory_gib) for one in smaller if one.memory_gib and "+" not in one.name]
 
 
@@ -105,7 +105,7 @@ def _slices(board: GpuModel) -> list[tuple[str, float]]:
 class ServingPlace:
     """A GPU or a slice of one, its share of that GPU, how many one engine takes, and how many one GPU has."""
 
-    board: Board
+    gpu_model: Board
     profile: str
     share: float
     gpus: int
@@ -114,19 +114,19 @@ class ServingPlace:
     @property
     def words(self) -> str:
         """The place as people call it."""
-        return f"{self.gpus} x " * (self.gpus > 1) + f"{self.board.name} {self.profile}".removesuffix(" gpu")
+        return f"{self.gpus} x " * (self.gpus > 1) + f"{self.gpu_model.name} {self.profile}".removesuffix(" gpu")
 
 
-def serving_places(model: Architecture, board: Board, count: int) -> Iterator[ServingPlace]:
+def serving_places(model: Architecture, gpu_model: Board, count: int) -> Iterator[ServingPlace]:
     """Places for one engine on a number of GPUs: 1, 2, 4 or 8 that share its heads, or one slice."""
     for gpus in (1, 2, 4, 8):
         if gpus <= count and model.heads % gpus == 0:
-            yield ServingPlace(board, "gpu", 1.0, gpus)
-    if board.name in board_names():
-        geometry = load_gpu_model(board.name)
+            yield ServingPlace(gpu_model, "gpu", 1.0, gpus)
+    if gpu_model.name in board_names():
+        geometry = load_gpu_model(gpu_model.name)
         for profile, _ in _slices(geometry):
             share, most = share_of(geometry, profile), geometry.profile(profile).max_instances
-            yield ServingPlace(slice_board(board, profile), profile, share, 1, most)
+            yield ServingPlace(slice_board(gpu_model, profile), profile, share, 1, most)
 
 
 def slice_plans(
@@ -146,21 +146,21 @@ def slice_plans(
         job = replace(shape, accumulation=max(1, round(STEP_TOKENS / (shape.micro_batch * shape.seq))))
         peak, radius = expected_peak(job, tool, peaks)
         ways.append((job, peak, radius))
-    level = "tool seen" if peaks.seen(tool) else "tool unseen"
+    level = "tool measured" if peaks.seen(tool) else "tool not measured"
     plans, fits = [], []
     for facts, _ in boards:
         if facts.name not in board_names():
             continue
-        board = load_gpu_model(facts.name)
-        rooms = dict(_slices(board))
+        gpu_model = load_gpu_model(facts.name)
+        rooms = dict(_slices(gpu_model))
         of_slice = {profile: (room, *_way(ways, room, facts, wish, peaks)) for profile, room in rooms.items()}
         asked = wish.boards or any(one[-1] for one in of_slice.values())
-        told = _speeds(known, board) if asked else dict.fromkeys(of_slice, _UNASKED)
+        told = _speeds(known, gpu_model) if asked else dict.fromkeys(of_slice, _UNASKED)
         for profile, (room, out, rates, job, peak, radius, fitting) in of_slice.items():
             if profile not in told:
                 continue
             low, rate, high = (whole * share for whole, share in zip(rates, told[profile], strict=True))
-            share, upper = share_of(board, profile), peak * math.exp(radius)
+            share, upper = share_of(gpu_model, profile), peak * math.exp(radius)
             fits.append(
                 SliceFit(facts.name, profile, room, peak, upper, out, fitting, share, job.recompute,
                          job.micro_batch, rate, low, high)
@@ -172,12 +172,12 @@ def slice_plans(
     return plans, fits
 
 
-def _speeds(known: pl.DataFrame, board: GpuModel) -> dict[str, tuple[float, float, float]]:
+def _speeds(known: pl.DataFrame, gpu_model: GpuModel) -> dict[str, tuple[float, float, float]]:
     """Least, likely and largest speed by slice; none where no source states SMs, or another board's was measured."""
     from gpuplanner.sizing.mig_speed_model import default_model
 
     try:
-        speeds = default_model().predict(known, board, where="--speed-table")
+        speeds = default_model().predict(known, gpu_model, where="--speed-table")
     except GeometryError:
         return {}
     rows = speeds.select("profile", "speed_low", "speed", "speed_high").iter_rows()
@@ -211,18 +211,18 @@ def serving_plans(
         return serve(model, place, layout, wish.seq, prompt=prompt, itl_s=itl_s, adapters=adapters)
 
     kept = parameter("serving_memory_share").value
-    for board, count in boards:
+    for gpu_model, count in boards:
         # An encoder answers as fast on each of several GPUs: it is split only where one does not hold it.
         single = layout_of(model, weights, cache_bytes=cache_bytes)
-        alone = model.kind == "encoder" and engine_of(board, single) is not None
-        for place in serving_places(model, board, count):
+        alone = model.kind == "encoder" and engine_of(gpu_model, single) is not None
+        for place in serving_places(model, gpu_model, count):
             t, replicas = (1, place.gpus) if alone else (place.gpus, 1)
             layout = layout_of(model, weights, t, cache_bytes=cache_bytes)
-            engine = engine_of(place.board, layout, wish.itl_s)
+            engine = engine_of(place.gpu_model, layout, wish.itl_s)
             # weights are known, the workspace is not
             taken = footprint(model, layout, wish.seq, wish.adapters)
             least, radius = taken.least_gib, peaks.unseen / 4
-            room = place.board.memory_gib if engine is None else place.board.memory_gib - engine.cache_gib
+            room = place.gpu_model.memory_gib if engine is None else place.gpu_model.memory_gib - engine.cache_gib
             need = least / kept if engine is None else engine.weights_gib + engine.workspace_gib
             out = peaks.p_oom(need, room, radius)
             rate = 0.0 if engine is None else engine.tokens_per_s
@@ -230,7 +230,7 @@ def serving_plans(
             if place.profile != "gpu":
                 fits.append(
                     SliceFit(
-                        board.name, place.profile, place.board.memory_gib, least, least * math.exp(radius), out,
+                        gpu_model.name, place.profile, place.gpu_model.memory_gib, least, least * math.exp(radius), out,
                         engine is not None, place.share, "", engine.concurrency if engine else 0, rate, low, high,
                     )
                 )  # fmt: skip
@@ -242,10 +242,10 @@ def serving_plans(
             if replicas * t * place.share > count:
                 continue
             rates = (low * replicas, rate * replicas, high * replicas)
-            whole = place.board.memory_gib
-            memory = JobMemory(whole, need + engine.cache_gib, whole, out, "tool unseen")
+            whole = place.gpu_model.memory_gib
+            memory = JobMemory(whole, need + engine.cache_gib, whole, out, "tool not measured")
             parts = {name: getattr(engine, f"{name}_gib") for name in ("weights", "cache", "workspace")}
-            plan = priced(board, replicas * t, rates, memory, wish, place.share)
+            plan = priced(gpu_model, replicas * t, rates, memory, wish, place.share)
             plan = replace(plan, profile=place.profile, engine=engine, replicas=replicas, components=parts)
             plans.append(plan)
     return plans, fits

@@ -161,25 +161,19 @@ class SpeedJobs(dy.Schema):
     job_class = dy.String(nullable=False, primary_key=True, metadata=meaning("name of the class"))
     kind = dy.Enum(KINDS, nullable=True, metadata=meaning("what its jobs do"))
     memory_gib = number("memory that an instance must have", "GiB", nullable=True)
-    gpu_utilisation = number(
-        "share of time with a kernel running, on the whole GPU", "0-1", nullable=True, high=1.0
-    )
-    memory_utilisation = number(
-        "share of time with memory busy, on the whole GPU", "0-1", nullable=True, high=1.0
-    )
-    power_share = number("mean power over the power limit, on the whole GPU", "0-1", nullable=True, high=1.0)
+    gpu_utilisation = number("share of time with a kernel running, on the full GPU", "0-1", nullable=True, high=1.0)
+    memory_utilisation = number("share of time with memory busy, on the full GPU", "0-1", nullable=True, high=1.0)
+    power_share = number("mean power over the power limit, on the full GPU", "0-1", nullable=True, high=1.0)
     batch = count("items a step", nullable=True, low=1)
-    step_s = dy.Float64(nullable=True, min_exclusive=0, metadata=meaning("a step on the whole GPU", "s"))
+    step_s = dy.Float64(nullable=True, min_exclusive=0, metadata=meaning("a step on the full GPU", "s"))
     other_batch = count("another batch size, best the largest that fits", nullable=True, low=1)
-    other_step_s = dy.Float64(
-        nullable=True, min_exclusive=0, metadata=meaning("its step on the whole GPU", "s")
-    )
+    other_step_s = dy.Float64(nullable=True, min_exclusive=0, metadata=meaning("its step on the full GPU", "s"))
     measured_profile = text("profile on which the speed was measured", nullable=True)
     measured_speed = dy.Float64(
         nullable=True,
         min_exclusive=0,
         max=MAX_SPEED,
-        metadata=meaning("speed there over that on the whole GPU"),
+        metadata=meaning("speed there over that on the full GPU"),
     )
 
     @dy.rule()
@@ -288,7 +282,7 @@ def _mean(one: Floats, two: Floats) -> Floats:
     return np.where(np.isnan(one), two, np.where(np.isnan(two), one, (one + two) / 2))
 
 
-def full_profile(board: GpuModel) -> MigProfile:
+def full_profile(gpu_model: GpuModel) -> MigProfile:
     """The profile that takes the whole board, against which speeds are measured.
 
     Examples
@@ -297,42 +291,45 @@ def full_profile(board: GpuModel) -> MigProfile:
     >>> full_profile(as_board("H100-80GB-SXM5")).name
     '7g.80gb'
     """
-    for profile in board.profiles:
-        whole = (profile.compute_slices, profile.memory_slices) == (board.compute_slices, board.memory_slices)
+    for profile in gpu_model.profiles:
+        whole = (profile.compute_slices, profile.memory_slices) == (
+            gpu_model.compute_slices,
+            gpu_model.memory_slices,
+        )
         if whole and not profile.attribute:
             return profile
     todo = "Add its row, as the driver lists it."
-    raise GeometryError(f"{board.name}: full-size profile", "one", "none", todo)
+    raise GeometryError(f"{gpu_model.name}: full-size profile", "one", "none", todo)
 
 
-def sm_fraction(board: GpuModel, profile: MigProfile) -> float:
+def sm_fraction(gpu_model: GpuModel, profile: MigProfile) -> float:
     """SMs of a profile over those of the full-size profile.
 
     Examples
     --------
     >>> from gpuplanner.hardware.gpu_models import as_board
-    >>> board = as_board("H100-80GB-SXM5")
-    >>> round(sm_fraction(board, board.profile("3g.40gb")), 3)  # not 3/7
+    >>> gpu_model = as_board("H100-80GB-SXM5")
+    >>> round(sm_fraction(gpu_model, gpu_model.profile("3g.40gb")), 3)  # not 3/7
     0.455
     """
-    return board.sms_of(profile.name) / board.sms_of(full_profile(board).name)
+    return gpu_model.sms_of(profile.name) / gpu_model.sms_of(full_profile(gpu_model).name)
 
 
-def profile_table(board: GpuModel) -> pl.DataFrame:
+def profile_table(gpu_model: GpuModel) -> pl.DataFrame:
     """Profiles of a board from small to large, then the whole GPU, with what a speed depends on.
 
     Examples
     --------
     >>> from gpuplanner.hardware.gpu_models import as_board
-    >>> table = profile_table(as_board("A100-40GB")).select("profile", "fraction", "uncut")
-    >>> table.with_columns(pl.col("fraction", "uncut").round(2)).rows()[-3:]
+    >>> table = profile_table(as_board("A100-40GB")).select("profile", "fraction", "full")
+    >>> table.with_columns(pl.col("fraction", "full").round(2)).rows()[-3:]
     [('4g.20gb', 0.57, 0.52), ('7g.40gb', 1.0, 0.91), ('gpu', 1.0, 1.0)]
     """
-    full, sms = full_profile(board), board.sms_of(WHOLE_GPU)
+    full, sms = full_profile(gpu_model), gpu_model.sms_of(WHOLE_GPU)
     rows = []
-    for one in plain_profiles(board):
-        fractions = (sm_fraction(board, one), board.sms_of(one.name) / sms)
+    for one in plain_profiles(gpu_model):
+        fractions = (sm_fraction(gpu_model, one), gpu_model.sms_of(one.name) / sms)
         rows.append((one.name, one.compute_slices, one.memory_slices, one.memory_gib, *fractions))
     rows.append((WHOLE_GPU, full.compute_slices, full.memory_slices, full.memory_gib, 1.0, 1.0))
-    names = ["profile", "compute_slices", "memory_slices", "memory_gib", "fraction", "uncut"]
+    names = ["profile", "compute_slices", "memory_slices", "memory_gib", "fraction", "full"]
     return pl.DataFrame(rows, schema=names, orient="row").with_row_index("rank")

@@ -89,7 +89,7 @@ class SpeedModel:
     def predict(
         self,
         jobs: pl.DataFrame,
-        board: GpuModel | str,
+        gpu_model: GpuModel | str,
         *,
         coverage: float = 0.9,
         where: str = "predict: jobs",
@@ -101,7 +101,7 @@ class SpeedModel:
         jobs : polars.DataFrame
             A table :class:`~gpuplanner.sizing.mig_speed_law.SpeedJobs`; the more is known, the narrower the interval.
             A ``measured_profile`` is one of this board.
-        board : GpuModel or str
+        gpu_model : GpuModel or str
             The board.
         coverage : {0.8, 0.9}
             Nominal coverage of the intervals.
@@ -140,29 +140,29 @@ class SpeedModel:
         --------
         >>> jobs = pl.DataFrame({"job_class": ["tuning"], "memory_gib": 12.0, "power_share": 0.5})
         >>> default_model().predict(jobs, "A100-40GB").select("profile", "evidence").rows()
-        [('3g.20gb', 'telemetry'), ('4g.20gb', 'telemetry'), ('7g.40gb', 'whole GPU'), ('gpu', 'whole GPU')]
+        [('3g.20gb', 'telemetry'), ('4g.20gb', 'telemetry'), ('7g.40gb', 'full GPU'), ('gpu', 'full GPU')]
         """
         if coverage not in COVERAGES:
             expected = f"one of {', '.join(map(str, COVERAGES))}"
             raise SchemaError("predict: coverage", expected, repr(coverage), "Choose one.")
-        known = as_board(board)
+        known = as_board(gpu_model)
         table = check(conform(jobs, SpeedJobs, where=where), SpeedJobs, where=where).with_row_index("job")
         facts = _with_measured(table, known)
         facts = facts.with_columns(log_boundness(self.fitted, facts))
         rows = _fitting(facts, profile_table(known))
         parts = self._bounded(self._predicted(rows.filter(pl.col("fraction") < 1), known), coverage)
         whole = rows.filter(pl.col("fraction") == 1).with_columns(
-            speed=1.0, speed_low="uncut", speed_high=1.0, evidence=pl.lit("whole GPU")
+            speed=1.0, speed_low="full", speed_high=1.0, evidence=pl.lit("full GPU")
         )
         both = pl.concat([parts, whole], how="diagonal")
         return both.sort("job", "rank").select(COLUMNS)
 
-    def _predicted(self, rows: pl.DataFrame, board: GpuModel) -> pl.DataFrame:
+    def _predicted(self, rows: pl.DataFrame, gpu_model: GpuModel) -> pl.DataFrame:
         """Add the limit and the speed, and what of the calibration holds for the profile."""
         limit = self.fitted.law.limit(rows["fraction"].to_numpy())
         speed = self.fitted.law.speed(rows["log_boundness"].to_numpy(), limit)
         own = (pl.col("profile") == pl.col("measured_profile")).fill_null(False)
-        places = [(board.name, *size) for size in rows.select("compute_slices", "memory_slices").iter_rows()]
+        places = [(gpu_model.name, *size) for size in rows.select("compute_slices", "memory_slices").iter_rows()]
         known = pl.Series([place in self.measured for place in places], dtype=pl.Boolean)
         return rows.with_columns(room=-pl.Series(limit).log(), speed=pl.Series(speed)).with_columns(
             speed=pl.when(own).then(pl.col("measured_speed").clip(upper_bound=1.0)).otherwise("speed"),
@@ -182,8 +182,7 @@ class SpeedModel:
         return with_radii(rows, self.radii).with_columns(
             speed_low=pl.col("speed") * (-half).exp(),
             speed_high=(pl.col("speed") * half.exp()).clip(upper_bound=1.0),
-            evidence=pl.col("evidence")
-            + pl.when("carried").then(pl.lit(", carried by SMs")).otherwise(pl.lit("")),
+            evidence=pl.col("evidence") + pl.when("carried").then(pl.lit(", carried by SMs")).otherwise(pl.lit("")),
         )
 
     def _nearest(self, fractions: pl.Series) -> pl.Series:
@@ -198,14 +197,14 @@ class SpeedModel:
         return fractions.replace_strict(found, default=None, return_dtype=pl.Int64)
 
 
-def _with_measured(table: pl.DataFrame, board: GpuModel) -> pl.DataFrame:
+def _with_measured(table: pl.DataFrame, gpu_model: GpuModel) -> pl.DataFrame:
     """Add the share of the SMs of the profile on which a speed was measured, under its name on this board."""
     names = table["measured_profile"].drop_nulls().unique(maintain_order=True)
-    profiles = {name: board.profile(name) for name in names}
-    fractions = {name: sm_fraction(board, profile) for name, profile in profiles.items()}
+    profiles = {name: gpu_model.profile(name) for name in names}
+    fractions = {name: sm_fraction(gpu_model, profile) for name, profile in profiles.items()}
     whole = [name for name, fraction in fractions.items() if fraction >= 1]
     if whole:
-        expected = f"a profile smaller than {full_profile(board).name}"
+        expected = f"a profile smaller than {full_profile(gpu_model).name}"
         todo = "Its speed is 1; leave both columns empty."
         raise SchemaError("predict: measured_profile", expected, examples(whole), todo)
     column = pl.col("measured_profile")
@@ -227,8 +226,8 @@ def _fitting(facts: pl.DataFrame, profiles: pl.DataFrame) -> pl.DataFrame:
     nowhere = facts.filter(~pl.col("job").is_in(rows["job"].unique().to_list()))["job_class"].to_list()
     if nowhere:
         got = f"more in {len(nowhere)} class(es): {examples(nowhere)}"
-        todo = "They have no row; name a larger board, or more than one GPU."
-        text = message("predict: memory_gib", "what at least the whole board has", got, todo)
+        todo = "They are left out: choose a larger GPU model, or more than one GPU."
+        text = message("predict: memory_gib", "at most the memory of the full GPU", got, todo)
         warnings.warn(text, GpuPlannerWarning, stacklevel=3)
     return rows
 
@@ -341,7 +340,7 @@ def _model(document: dict[str, Any]) -> SpeedModel:
     )
     slices = tuple(map(int, document["slices"]))
     if not len(law.fractions) == len(law.limits) == len(slices) + 1 > 1:
-        raise ValueError("law: one fraction and limit more than slices, for the whole GPU")
+        raise ValueError("law: one fraction and limit more than slices, for the full GPU")
     links = {str(name): Link(float(low), float(slope)) for name, (low, slope) in document["links"].items()}
     return SpeedModel(
         fitted=Fitted(law, links),
@@ -349,7 +348,7 @@ def _model(document: dict[str, Any]) -> SpeedModel:
         noise=tuple(math.inf if radius is None else float(radius) for radius in document["noise"]),
         slices=slices,
         measured=tuple(
-            (str(board), int(compute), int(memory)) for board, compute, memory in document["measured"]
+            (str(gpu_model), int(compute), int(memory)) for gpu_model, compute, memory in document["measured"]
         ),
         widening=float(document["widening"]),
         provenance=dict(document["provenance"]),

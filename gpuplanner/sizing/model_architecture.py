@@ -219,7 +219,7 @@ def agree(architecture: Architecture, params: float, *, label: bool) -> str:
         return ""
     if not label:
         _refuse(architecture.name, "params", f"{counted:.6g}, which its layers have", f"{params:.6g}")
-    return f"label says {params / 1e9:.3g}B, the layers have {counted / 1e9:.4g}B, which is what counts"
+    return f"label states {params / 1e9:.3g}B, the layers have {counted / 1e9:.4g}B, which is used"
 
 
 def fields_of() -> tuple[str, ...]:
@@ -228,7 +228,7 @@ def fields_of() -> tuple[str, ...]:
 
 
 def _refuse(name: str, field: str, expected: str, came: object) -> NoReturn:
-    raise ScenarioError(f"architecture {name!r}, {field}", expected, repr(came), "Mend it.")
+    raise ScenarioError(f"architecture {name!r}, {field}", expected, repr(came), f"Fix {field}.")
 
 
 _HUB = {
@@ -511,7 +511,7 @@ def _value(field: str, text: str | float) -> Any:  # noqa: ANN401 - what the fie
     try:
         number = float(text)
     except ValueError:
-        raise ScenarioError(f"model, {field}", "a number", repr(text), "Mend it.") from None
+        raise ScenarioError(f"model, {field}", "a number", repr(text), f"Fix {field}.") from None
     if field in ("gated", "tied", "bias", "qkv_bias", "qk_norm", "gelu_new"):
         return bool(number)
     return number if field.startswith("given") else int(number)
@@ -520,7 +520,7 @@ def _value(field: str, text: str | float) -> Any:  # noqa: ANN401 - what the fie
 def _pair(word: str) -> tuple[str, str]:
     key, equals, value = word.partition("=")
     if not equals:
-        raise ScenarioError("spec", "words such as layers=32", repr(word), "Mend it.")
+        raise ScenarioError("spec", "words such as layers=32", repr(word), "Write 'layers=32'.")
     return key, value
 
 

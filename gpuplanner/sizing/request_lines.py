@@ -36,7 +36,7 @@ class Request:
         Run-time limit [s].
     nodes : int
         Nodes that they are spread over evenly.
-    board : GpuModel, optional
+    gpu_model : GpuModel, optional
         Board on which the profile must exist, and whose name for it is printed.
 
     Raises
@@ -49,7 +49,7 @@ class Request:
     Examples
     --------
     >>> from gpuplanner.hardware.gpu_models import as_board
-    >>> Request("3g.39gb", 1, board=as_board("A100-80GB")).profile
+    >>> Request("3g.39gb", 1, gpu_model=as_board("A100-80GB")).profile
     '3g.40gb'
     """
 
@@ -57,11 +57,11 @@ class Request:
     count: int = 1
     time_limit_s: float | None = None
     nodes: int = 1
-    board: GpuModel | None = None
+    gpu_model: GpuModel | None = None
 
     def __post_init__(self) -> None:
         if self.profile != WHOLE_GPU:
-            name = self.board.profile(self.profile).name if self.board else ProfileName.parse(self.profile)
+            name = self.gpu_model.profile(self.profile).name if self.gpu_model else ProfileName.parse(self.profile)
             object.__setattr__(self, "profile", str(name))
         limit = self.time_limit_s
         if self.count < 1 or self.nodes < 1 or (limit is not None and not 0 < limit < math.inf):
@@ -177,7 +177,7 @@ def _object_name(request: Request, name: str | None) -> str:
         return f"{kind}-{request.count}"
     if not _OBJECT_NAME.fullmatch(name):
         expected = "up to 63 lower-case letters, digits and '-'"
-        raise SchemaError("name of Kubernetes objects", expected, repr(name), "Mend it.")
+        raise SchemaError("name of Kubernetes objects", expected, repr(name), "Fix the name.")
     return name
 
 
@@ -292,8 +292,8 @@ def sharing(history: pl.DataFrame) -> pl.DataFrame:
     >>> sharing(asked_and_used(twice)).select("board", "mode", "profile", "together").rows()
     [('H100-80GB-SXM5', 'mig', '2g.20gb', 3), ('T4', 'mps', None, 5)]
     """
-    words = {word: _board(word) for word in history["gpu_model"].cast(pl.String).unique().to_list()}
-    names = {word: board and board.name for word, board in words.items()}
+    words = {word: _gpu_model(word) for word in history["gpu_model"].cast(pl.String).unique().to_list()}
+    names = {word: gpu_model and gpu_model.name for word, gpu_model in words.items()}
     of_word = pl.col("gpu_model").cast(pl.String).replace_strict(names, return_dtype=pl.String)
     known = history.with_columns(
         job_class=pl.col("job_class").cast(pl.String).fill_null("not known"),
@@ -322,8 +322,8 @@ def _advice(part: pl.DataFrame) -> tuple[object, ...]:
     measured = part.drop_nulls(["memory_peak_gib", "sm_activity"])
     memory, busy = (_covering(measured[column]) for column in ("memory_peak_gib", "sm_activity"))
     users = part["user"].fill_null(part["tenant"]).n_unique()
-    board = None if name is None else _board(name)
-    mode, profile, together, why = _mode(part, measured, board, users, memory, busy)
+    gpu_model = None if name is None else _gpu_model(name)
+    mode, profile, together, why = _mode(part, measured, gpu_model, users, memory, busy)
     slow = {WHOLE: 1.0, MIG: None, MPS: max(together * (busy or 0.0), 1.0)}.get(mode, float(together))
     return (
         job_class, name, "several" if several else "one", part.height, measured.height, users, part["gpu_hours"].sum(),
@@ -334,24 +334,24 @@ def _advice(part: pl.DataFrame) -> tuple[object, ...]:
 def _mode(
     part: pl.DataFrame,
     measured: pl.DataFrame,
-    board: GpuModel | None,
+    gpu_model: GpuModel | None,
     users: int,
     memory: float | None,
     busy: float | None,
 ) -> tuple[str, str | None, int, str]:
     """Mode, profile of a slice, jobs on one GPU, and why."""
-    if board is None:
-        return WHOLE, None, 1, "the board is not known"
+    if gpu_model is None:
+        return WHOLE, None, 1, "the GPU model is not known"
     if part["several"][0]:
-        return WHOLE, None, 1, "jobs on several GPUs talk to each other, which slices and shared GPUs do not"
+        return WHOLE, None, 1, "jobs on several GPUs communicate, which MIG instances and shared GPUs cannot"
     if measured.height < FEWEST or memory is None or busy is None:
-        return WHOLE, None, 1, f"{measured.height} of its jobs were measured, {FEWEST} are wanted"
+        return WHOLE, None, 1, f"{measured.height} of its jobs were measured, {FEWEST} are needed"
     slices = measured.drop_nulls("rank_needed").sort("rank_needed")
-    if board.profiles and slices.height:
+    if gpu_model.profiles and slices.height:
         needed = slices["profile_needed"][math.ceil(COVERED * slices.height) - 1]
-        if needed != WHOLE_GPU and (count := board.profile(needed).max_instances) > 1:
+        if needed != WHOLE_GPU and (count := gpu_model.profile(needed).max_instances) > 1:
             return MIG, needed, count, f"{needed} is enough for {COVERED:.0%} of its jobs"
-    usable = board.memory_gib
+    usable = gpu_model.memory_gib
     fit = min(int(usable / max(memory, 1e-3)), MOST_TOGETHER)
     if fit < 2:
         return WHOLE, None, 1, f"{COVERED:.0%} of its jobs need up to {memory:.0f} of {usable:.0f} GiB"
@@ -365,7 +365,7 @@ def _mode(
     return WHOLE, None, 1, f"no slice is enough, and {who} jobs would meet: {busy:.0%} of the SMs each"
 
 
-def _board(word: str | None) -> GpuModel | None:
+def _gpu_model(word: str | None) -> GpuModel | None:
     """The board of a word, with MIG or without."""
     try:
         return None if word is None else any_board(word)

@@ -33,7 +33,7 @@ def size_risks(jobs: pl.DataFrame) -> pl.DataFrame:
     Parameters
     ----------
     jobs : polars.DataFrame
-        Runs with ``group``, ``board``, ``state``, ``run_s`` [s], ``instances``, ``rank_needed``,
+        Runs with ``group``, ``gpu_model``, ``state``, ``run_s`` [s], ``instances``, ``rank_needed``,
         ``memory_peak_gib`` [GiB] and ``gpus_active``.
 
     Returns
@@ -223,12 +223,13 @@ def hints(history: pl.DataFrame, *, minimum_evidence: int = 5, highest_risk: flo
     Returns
     -------
     polars.DataFrame
-        One row per group, most GPU-hours saved first: the columns ``REQUEST``, ``board``, ``profile``,
+        One row per group, most GPU-hours saved first: the columns ``REQUEST``, ``gpu_model``, ``profile``,
         ``instances``, ``nodes`` (most), ``jobs``; ``memory_asked_gib``, ``memory_peak_gib`` (highest),
         ``sm_activity`` (median), ``run_s`` (median), ``run_p95_s`` (covers 95 %), ``time_limit_s`` (median asked),
-        ``wait_s`` (median); ``profile_hint``, ``instances_hint``, ``size_runs`` (full runs counted), ``size_risk``
+        ``wait_s`` (median); ``recommended_profile``, ``instances_hint``, ``size_runs`` (full runs), ``size_risk``
         (share of these that the others' need would not have held), ``size_risk_at_most`` (share of later runs that
-        may need more, with 95 % confidence; null without such runs), ``size_reason``; ``limit_hint_s``, ``limit_runs``,
+        may need more, with 95 % confidence; null without such runs), ``size_reason``;
+        ``recommended_time_limit_s``, ``limit_runs``,
         ``later_runs``, ``risk_time_out`` (null without later runs), ``limit_reason``;
         ``gpu_hours`` (asked for, over the time held), ``saved_gpu_hours`` (of these), ``at_risk_gpu_hours`` (of
         the runs that would not have fitted, at the size of the hint), ``freed_limit_gpu_hours`` (that limits asked
@@ -249,7 +250,7 @@ def hints(history: pl.DataFrame, *, minimum_evidence: int = 5, highest_risk: flo
     ...     "end_time": nine + timedelta(hours=1), "time_limit_s": 86400.0, "sm_activity": 0.1,
     ...     "memory_peak_gib": 8.0})
     >>> row = hints(asked_and_used(jobs)).row(0, named=True)
-    >>> row["profile_hint"], row["limit_hint_s"], round(row["saved_gpu_hours"], 2)
+    >>> row["recommended_profile"], row["recommended_time_limit_s"], round(row["saved_gpu_hours"], 2)
     ('1g.10gb', 6300.0, 17.14)
     >>> row["size_runs"], row["size_risk"], round(row["size_risk_at_most"], 2)
     (20, 0.0, 0.14)
@@ -285,13 +286,13 @@ COLUMNS = (
     "run_p95_s",
     "time_limit_s",
     "wait_s",
-    "profile_hint",
+    "recommended_profile",
     "instances_hint",
     "size_runs",
     "size_risk",
     "size_risk_at_most",
     "size_reason",
-    "limit_hint_s",
+    "recommended_time_limit_s",
     "limit_runs",
     "later_runs",
     "risk_time_out",
@@ -328,15 +329,15 @@ def _decided(table: pl.DataFrame, minimum: int, highest_risk: float) -> pl.DataF
         (~one & few_sizes, pl.format("{} with samples of all GPUs, {} needed", *sized)),
         (
             ~one & risky_size,
-            pl.format("held back: in {} of {} runs more GPUs worked than in the others", *size_failures),
+            pl.format("not smaller: in {} of {} runs more GPUs worked than in the others", *size_failures),
         ),
-        (one & no_board & pl.col("gpu_model").is_null(), "board not named"),
-        (one & no_board, pl.format("board {} is not known as one of the catalogue", "gpu_model")),
+        (one & no_board & pl.col("gpu_model").is_null(), "GPU model not named"),
+        (one & no_board, pl.format("GPU model {} is not in the catalog", "gpu_model")),
         (one & pl.col("rank_asked").is_null(), "variant of a profile: kept"),
         (one & few_sizes, pl.format("{} with measured memory, {} needed", *sized)),
         (
             one & risky_size,
-            pl.format("held back: {} of {} runs would not have fitted where the others did", *size_failures),
+            pl.format("not smaller: {} of {} runs would not have fitted where the others did", *size_failures),
         ),
     )
     limit_failures = (pl.col("risk_time_out") * pl.col("later_runs")).round().cast(pl.Int64), "later_runs"
@@ -349,30 +350,28 @@ def _decided(table: pl.DataFrame, minimum: int, highest_risk: float) -> pl.DataF
         ),
         (
             pl.col("limit").is_infinite(),
-            pl.format(
-                f"more than {100 - COVERED_PERCENT} % of {{}} runs were stopped by their limit", "limit_runs"
-            ),
+            pl.format(f"more than {100 - COVERED_PERCENT} % of {{}} runs were stopped by their limit", "limit_runs"),
         ),
-        (pl.col("freed") <= 0, "the limits asked for are tighter already"),
-        (pl.col("risk_time_out") > highest_risk, pl.format("held back: {}", outlasted)),
+        (pl.col("freed") <= 0, "the requested limits are tighter already"),
+        (pl.col("risk_time_out") > highest_risk, pl.format("not recommended: {}", outlasted)),
     )
     tested = first_text((pl.col("later_runs") > 0, outlasted), (pl.lit(True), "no later run to test it on"))
     covered = f"covers {COVERED_PERCENT} % of runs like these {{}}, plus {100 * MARGIN:.0f} %; {{}}"
     covers = pl.format(covered, "limit_runs", tested)
-    held = pl.format("held {} full runs with headroom", "size_runs")
+    held = pl.format("fits {} full runs with headroom", "size_runs")
     worked = pl.format("at most {} worked in {} full runs", _some("active", "GPU"), "size_runs")
     risk_percent = (100 * pl.col("size_risk_at_most")).ceil().cast(pl.Int64)
     need_more = f"{{}}; at most {{}} % of later runs need more ({CONFIDENCE_PERCENT} % confidence)"
     proven = pl.format(need_more, pl.when(one).then(held).otherwise(worked), risk_percent)
     unchanged = pl.col("rank") == pl.col("rank_asked")
     return table.with_columns(
-        profile_hint=pl.when(size_refused.is_null()).then(
+        recommended_profile=pl.when(size_refused.is_null()).then(
             pl.when(one & ~unchanged).then("needed").otherwise("profile")
         ),
         instances_hint=pl.when(size_refused.is_null()).then(
             pl.when(one).then(pl.lit(1)).otherwise(pl.max_horizontal("active", 1)).cast(pl.Int32)
         ),
-        limit_hint_s=pl.when(limit_refused.is_null()).then("limit"),
+        recommended_time_limit_s=pl.when(limit_refused.is_null()).then("limit"),
         run_p95_s=pl.when(pl.col("run_p95_s").is_finite()).then("run_p95_s"),
         size_reason=pl.coalesce(size_refused, proven),
         limit_reason=pl.coalesce(limit_refused, covers),
@@ -390,10 +389,10 @@ def _gains(table: pl.DataFrame) -> pl.DataFrame:
     one = pl.col("instances") == 1
     share = pl.col("share_hint") / pl.col("share_asked")
     size = pl.when(one).then(share).otherwise(pl.col("instances_hint") / pl.col("instances"))
-    hinted = pl.col("profile_hint").is_not_null()
+    hinted = pl.col("recommended_profile").is_not_null()
     held = pl.when(one).then(pl.col("share_hint")).otherwise(pl.col("share_asked") * pl.col("instances_hint"))
-    stopped = pl.col("risk_time_out") * pl.col("limit_runs") * pl.col("limit_hint_s") / 3600
-    limited = pl.col("limit_hint_s").is_not_null()
+    stopped = pl.col("risk_time_out") * pl.col("limit_runs") * pl.col("recommended_time_limit_s") / 3600
+    limited = pl.col("recommended_time_limit_s").is_not_null()
     return table.with_columns(
         saved_gpu_hours=pl.when(hinted).then(pl.col("gpu_hours") * (1 - size)),
         at_risk_gpu_hours=pl.when(hinted).then(pl.col("size_risk_hours") * held),

@@ -52,7 +52,7 @@ def _number(text: str, name: str) -> float:
     within = 0 <= value <= most  # which is false of NaN
     if not within or (not value and name != "zero_stage") or (value % 1 and name not in _BROKEN):
         want = f"a number{'' if name in _BROKEN else ', whole,'} from 0 (above 0 for a size) up to {most:g}"
-        raise ScenarioError(f"row, {name}", want, repr(text), "Mend it.")
+        raise ScenarioError(f"row, {name}", want, repr(text), f"Fix column {name}.")
     return value
 
 
@@ -70,19 +70,19 @@ def replicas(row: Mapping[str, str]) -> int:
     return told or max(1, int((number(row, "n_gpus") or 1) // inner))
 
 
-def board_gib(row: Mapping[str, str]) -> tuple[float | None, float | None, tuple[str, ...], tuple[str, ...]]:
+def gpu_gib(row: Mapping[str, str]) -> tuple[float | None, float | None, tuple[str, ...], tuple[str, ...]]:
     """Memory of the board as stated or named; the most that the name allows; what contradicts; what is not known."""
     stated = number(row, "gpu_mem_gib")
     if "gpu" not in row:
         return stated, stated, (), ()
-    sizes = [board.memory_gib for board in _called(row["gpu"])]
+    sizes = [gpu_model.memory_gib for gpu_model in _called(row["gpu"])]
     if not sizes:
         return stated, stated, (), () if stated is not None else (_unknown(row["gpu"]),)
     if stated is None:
         return (sizes[0] if len(set(sizes)) == 1 else None), max(sizes), (), ()
     if min(abs(stated / size - 1) for size in sizes) > _OTHER_SIZE:
-        board = f"gpu {row['gpu']}, which has {max(sizes):.0f} GiB"
-        return stated, stated, (f"gpu_mem_gib {stated:g} and {board}: read as {stated:g}",), ()
+        gpu_model = f"gpu {row['gpu']}, which has {max(sizes):.0f} GiB"
+        return stated, stated, (f"gpu_mem_gib {stated:g} and {gpu_model}: read as {stated:g}",), ()
     return stated, stated, (), ()
 
 
@@ -91,12 +91,12 @@ def _unknown(word: str) -> str:
     """What is said of a board that nobody knows; in a table one name stands in many rows."""
     near = nearest(word, all_boards())
     hint = f", such as {near[0]}" if near else ""
-    return f"gpu: {word} is not known; add gpu_mem_gib, or name a board{hint}"
+    return f"gpu: {word} is not known; add gpu_mem_gib, or name a GPU model{hint}"
 
 
 def no_bf16(word: str) -> bool:
     """Whether a board that is named, and every other that the name may mean, does not compute in bf16."""
-    return bool(_called(word)) and not any(board.bf16 for board in _called(word))
+    return bool(_called(word)) and not any(gpu_model.bf16 for gpu_model in _called(word))
 
 
 @functools.lru_cache(1024)
@@ -142,7 +142,7 @@ def meaning(kind: str, text: str, *, column: str = "") -> str:
     >>> meaning("optimizer", "adamv")
     Traceback (most recent call last):
         ...
-    gpuplanner.core.errors.ScenarioError: row, optimizer: expected one of adamw, adamw8bit, ... Did you mean adamw? ...
+    gpuplanner.core.errors.ScenarioError: row, optimizer: expected one of adamw, adamw8bit, ... Did you mean adamw?
     """
     said, filler = _known(kind)
     words = frozenset(_BETWEEN.sub(" ", text.lower()).split())
@@ -156,8 +156,8 @@ def meaning(kind: str, text: str, *, column: str = "") -> str:
         return max(fitting, key=lambda name: fitting[name])
     spelled = {" ".join(sorted(way)): name for name, ways in said.items() for way in ways}
     near = nearest(" ".join(sorted(bare)), spelled) or nearest(text, said)
-    hint = f"Did you mean {spelled.get(near[0], near[0])}?" if near else "Choose one."
-    raise ScenarioError(f"row, {column or kind}", f"one of {', '.join(said)}", repr(text), f"{hint} Mend it.")
+    hint = f"Did you mean {spelled.get(near[0], near[0])}?" if near else "Choose one of these."
+    raise ScenarioError(f"row, {column or kind}", f"one of {', '.join(said)}", repr(text), hint)
 
 
 @functools.lru_cache(1024)
@@ -191,7 +191,7 @@ def method_called(text: str) -> tuple[str, frozenset[str]]:
         near = sorted({known[one] for one in nearest(first, known)}, key=list(known.values()).index)
         hint = f"Did you mean {' or '.join(near)}?" if near else "Choose one."
         listed = ", ".join(sorted(set(known.values())))
-        raise ScenarioError("row, method", f"one of {listed}", repr(text), f"{hint} Mend it.")
+        raise ScenarioError("row, method", f"one of {listed}", repr(text), hint)
     if name in ("pretrain",) or first.startswith(("pretrain", "continued")):
         said.add("pretrain")
     if name in _NARROW:
@@ -261,17 +261,15 @@ def worded(text: dict[str, str], tool: str) -> WordedRow:
         "packing": switched("switch", text, "packing"),
         "fsdp": switched("fsdp", text, "fsdp"),
         "device_map": switched("device_map", text, "device_map"),
-        "master": "yes"
-        if "master" in rest.lower() and not {"no", "without"} & {*rest.lower().split()}
-        else "",
+        "master": "yes" if "master" in rest.lower() and not {"no", "without"} & {*rest.lower().split()} else "",
     }
     row = WordedRow(text, tool, methods()[name], said, narrow, words)
     if rest.strip() and not words["master"]:
         expected = "a name, or a name and fp32 master"
-        raise ScenarioError("row, optimizer", expected, text["optimizer"], "Mend it.")
+        raise ScenarioError("row, optimizer", expected, text["optimizer"], "Fix optimizer.")
     if row.full and narrow and narrow != "fp8":
         what = "16 bit weights, or a method that trains beside them, such as lora"
-        raise ScenarioError("row, quantization with full training", what, text["quantization"], "Mend it.")
+        raise ScenarioError("row, quantization with full training", what, text["quantization"], "Fix one of them.")
     if row.full and narrow:
         row.narrow = ""
         row.note.append("quantization fp8 with full training: products are of 8 bit, weights are not")
@@ -296,11 +294,11 @@ def contradictions(row: WordedRow, model: Architecture, seq: int) -> None:
     text, words, say = row.text, row.words, row.clashes.append
     zero = number(text, "zero_stage")
     if zero not in (None, 0, 1, 2, 3):
-        raise ScenarioError("row, zero_stage", "0, 1, 2 or 3", f"{zero:g}", "Mend it.")
+        raise ScenarioError("row, zero_stage", "0, 1, 2 or 3", f"{zero:g}", "Fix zero_stage, for example 2.")
     if "lora_rank" in text:
         rank = count(text, "lora_rank")
         if rank > (model.hidden or rank):
-            raise ScenarioError("row, lora_rank", f"at most {model.hidden}", f"{rank}", "Mend it.")
+            raise ScenarioError("row, lora_rank", f"at most {model.hidden}", f"{rank}", "Fix lora_rank.")
         if not row.method.of_rank:
             say(f"lora_rank is given with {row.method.name}, which has none: not read")
     if "lora_targets" in text and (row.method.targets or not row.method.adapts):
@@ -325,7 +323,7 @@ def contradictions(row: WordedRow, model: Architecture, seq: int) -> None:
     if model.positions and seq > model.positions:
         say(f"seq_len: {seq} is beyond the {model.positions} positions of {model.name}: read as {seq}")
     if "lora_targets" in text and not matrices(model, targets_called(text["lora_targets"])):
-        say(f"lora_targets: {model.name} has no gate: nothing of it is adapted")
+        say(f"lora_targets: {model.name} has no such layer: it adapts nothing")
     if row.method.name == "bitfit" and not model.bias:
         say(f"method bitfit trains biases, and {model.name} has few or none: read as if it had")
     if model.kind == "diffusion":
@@ -353,7 +351,7 @@ def assumed(row: WordedRow, job: TrainingJob) -> None:
     if not row.words["precision"]:
         row.missing.append(f"precision: assumed {job.regime}")
     elif row.tool in OWN_LOOPS and _bare(row) and row.full and job.regime in ("unsaid", "pure", "amp"):
-        row.missing.append(f"precision: whether parameters are fp32 is not said; assumed {_SAID[job.regime]}")
+        row.missing.append(f"precision: not stated whether parameters are fp32; assumed {_SAID[job.regime]}")
     if row.words["packing"] == "no":
         row.missing.append("packing: sequences that are not full were taken as full")
 
@@ -366,9 +364,7 @@ def _bare(row: WordedRow) -> bool:
     return row.words["precision"] in ("", "bf16", "fp16", "fp8")
 
 
-def placed(
-    row: WordedRow, job: TrainingJob, most: float | None
-) -> tuple[TrainingJob, tuple[TrainingJob, ...]]:
+def placed(row: WordedRow, job: TrainingJob, most: float | None) -> tuple[TrainingJob, tuple[TrainingJob, ...]]:
     """The job under the likeliest answer to what is open, and under the others, one changed at a time.
 
     A recipe of its tool leaves open what it saves with, and who has room does not save: of its answers the largest that
@@ -405,7 +401,7 @@ def placed(
     return ways[place], tuple(way for at, way in enumerate(ways) if at != place)
 
 
-_AS_IN_RECIPE = "assumed as in the tool's recipe, or as the board allows"
+_AS_IN_RECIPE = "assumed as in the tool's recipe, or as the GPU allows"
 _LARGE_RANK = 64
 """The largest rank that recipes of the tools take unasked."""
 _SAVING = {"optimizer": "pagedadamw8bit", "step_in_backward": True, "recompute": "full"}

@@ -26,9 +26,9 @@ from gpuplanner.sizing.model_architecture import (
 from gpuplanner.sizing.run_table_words import (
     WordedRow,
     assumed,
-    board_gib,
     contradictions,
     count,
+    gpu_gib,
     meaning,
     number,
     placed,
@@ -129,7 +129,7 @@ def _shaped(found: RowModel, row: dict[str, str], tool: str, shape: dict[str, An
             found.clashes.append(f"{what} make an MLP of {ratio:.2g} times the hidden size: read so")
     if made.hidden < made.heads or made.vocab < 2:
         got = f"{made.hidden}, {made.vocab}"
-        raise ScenarioError("row, hidden and vocab", "sizes of a model", got, "Mend them.")
+        raise ScenarioError("row, hidden and vocab", "sizes of a model", got, "Fix hidden and vocab.")
     found.model = made
 
 
@@ -158,7 +158,7 @@ class Question:
     others: tuple[TrainingJob, ...] = ()
     note: tuple[str, ...] = ()
     unit: float = 1.0
-    board_gib: float | None = None
+    gpu_gib: float | None = None
     clashes: tuple[str, ...] = ()
     most_gib: float | None = None
     name: str = ""
@@ -195,11 +195,11 @@ def job_of(model: Architecture, text: dict[str, str], seq: int, tool: str) -> Tr
 def _question(items: tuple[tuple[str, str], ...], forced: str | None) -> Question:
     text = dict(items)
     tool = forced or tool_called(text.get("framework"), text.get("source"))
-    family, board, most = "?", None, None
+    family, gpu_model, most = "?", None, None
     try:
         row = worded(text, tool)
         family = ("q" if row.narrow else "") + row.method.name + ("-sharded" if replicas(text) > 1 else "")
-        board, most, clashes, unknown = board_gib(text)
+        gpu_model, most, clashes, unknown = gpu_gib(text)
         row.clashes += clashes
         row.missing += unknown
         found = model_of(text, tool)
@@ -210,12 +210,12 @@ def _question(items: tuple[tuple[str, str], ...], forced: str | None) -> Questio
         if not seq:
             row.missing.append("seq_len: not given; add it")
         if found.model is None or not seq:
-            return Question(tool, family, None, tuple(row.missing), note=tuple(row.note), board_gib=board)
+            return Question(tool, family, None, tuple(row.missing), note=tuple(row.note), gpu_gib=gpu_model)
         contradictions(row, found.model, int(seq))
         called = "" if forced else (text.get("framework") or text.get("source") or "").lower()
-        return _answered(row, found.model, int(seq), most, family, board, called)
+        return _answered(row, found.model, int(seq), most, family, gpu_model, called)
     except ScenarioError as error:
-        return Question(tool, family, None, (str(error),), board_gib=board)
+        return Question(tool, family, None, (str(error),), gpu_gib=gpu_model)
 
 
 def _tags(row: WordedRow, model: Architecture, ranks: int) -> set[str]:
@@ -292,7 +292,7 @@ def _keeps_scores(model: Architecture, words: Mapping[str, str], regime: str) ->
 
 def _answered(
     row: WordedRow, model: Architecture, seq: int, most: float | None = None,
-    family: str = "", board: float | None = None, called: str = "",
+    family: str = "", gpu_model: float | None = None, called: str = "",
 ) -> Question:  # fmt: skip
     text, words, tool = row.text, row.words, row.tool
     parallel: dict[str, Any] = {name: count(text, name) for name in ("tp", "pp", "dp", "cp", "ep")}
@@ -367,12 +367,12 @@ def _answered(
         row.note.append("in GB of 1e9 bytes, as this tool's meter prints")
     missing = (*row.missing, *row.clashes)
     clashes, note = tuple(row.clashes), tuple(row.note)
-    return Question(tool, family, job, missing, others, note, unit, board, clashes, most, called)
+    return Question(tool, family, job, missing, others, note, unit, gpu_model, clashes, most, called)
 
 
 NEW = ("predicted_gib", "upper_gib", "p_oom", "family", "tool", "level", "missing", "note")
 """Columns that a prediction adds."""
-SEEN, UNSEEN, NOT_PREDICTED = "tool seen", "tool unseen", "not predicted"
+SEEN, UNSEEN, NOT_PREDICTED = "tool measured", "tool not measured", "not predicted"
 CLASH = 0.25
 """Logarithm by which a bound is wider where a row says a thing twice and differently."""
 _OTHER = 0.05
@@ -393,7 +393,7 @@ class Predicted:
     note: str
 
 
-def predict(asked: Question, model: PeakModel, *, board_gib: float | None = None) -> Predicted:
+def predict(asked: Question, model: PeakModel, *, gpu_gib: float | None = None) -> Predicted:
     """Peak, bound and probability of running out of memory of one question.
 
     The bound is the 95 % quantile of measured over predicted at the level that the answer names; where something was
@@ -405,7 +405,7 @@ def predict(asked: Question, model: PeakModel, *, board_gib: float | None = None
     --------
     >>> row = {"model": "llama-2-7b", "method": "lora", "framework": "litgpt", "seq_len": 1304, "gpu_mem_gib": 40}
     >>> predict(question(row), shipped_model()).level
-    'tool seen'
+    'tool measured'
     """
     if asked.job is None:
         words, note = "; ".join(asked.missing), "; ".join(asked.note)
@@ -416,11 +416,11 @@ def predict(asked: Question, model: PeakModel, *, board_gib: float | None = None
     radius = model.radius(asked.label, known=known, job=asked.job, decided=decided)
     radius += CLASH * bool(asked.clashes)
     others = max((peak * math.exp(_OTHER) for peak in peaks[1:]), default=0.0)
-    most = board_gib or asked.most_gib
+    most = gpu_gib or asked.most_gib
     upper = max(peaks[0] * math.exp(radius), min(others, most * asked.unit) if most else others)
-    board, out = board_gib or asked.board_gib, None
-    if board:
-        room = asked.unit * max(board - hidden_bytes(asked.job) / GIB, 0.01)
+    gpu_model, out = gpu_gib or asked.gpu_gib, None
+    if gpu_model:
+        room = asked.unit * max(gpu_model - hidden_bytes(asked.job) / GIB, 0.01)
         outs = [model.p_oom(peak, room, radius) for peak in peaks]
         out = outs[0] if len(outs) == 1 else (outs[0] + sum(outs[1:]) / len(outs[1:])) / 2
     told = list(asked.note)
@@ -431,9 +431,7 @@ def predict(asked: Question, model: PeakModel, *, board_gib: float | None = None
     return Predicted(peaks[0], upper, out, asked.family, asked.tool, level, missing, "; ".join(told))
 
 
-def predict_table(
-    table: pl.DataFrame, model: PeakModel | None = None, *, tool: str | None = None
-) -> pl.DataFrame:
+def predict_table(table: pl.DataFrame, model: PeakModel | None = None, *, tool: str | None = None) -> pl.DataFrame:
     """A table with the columns of `NEW` behind its own.
 
     Examples
@@ -450,8 +448,7 @@ def predict_table(
             remembered[row] = predict(question(dict(zip(read, row, strict=True)), tool=tool), model)
     answers = [remembered[row] for row in rows]
     numbers = {
-        name: pl.Series([getattr(each, name) for each in answers], dtype=pl.Float64).round(4)
-        for name in NEW[:3]
+        name: pl.Series([getattr(each, name) for each in answers], dtype=pl.Float64).round(4) for name in NEW[:3]
     }
     words = {name: pl.Series([getattr(each, name) for each in answers], dtype=pl.String) for name in NEW[3:]}
     return table.drop(NEW, strict=False).with_columns(**numbers, **words)

@@ -256,8 +256,7 @@ def predict_serving_table(table: pl.DataFrame, speed: ServingSpeed | None = None
     rows = table.select(names).rows()
     answers = {row: _predict(dict(zip(names, row, strict=True)), speed) for row in set(rows)}
     columns = {
-        name: pl.Series([answers[row].get(name) for row in rows], dtype=pl.Float64).round(4)
-        for name in PREDICTED
+        name: pl.Series([answers[row].get(name) for row in rows], dtype=pl.Float64).round(4) for name in PREDICTED
     }
     reasons = pl.Series([answers[row].get(REASON) for row in rows], dtype=pl.String)
     return table.drop(*PREDICTED, REASON, strict=False).with_columns(**columns, reason=reasons)
@@ -266,13 +265,13 @@ def predict_serving_table(table: pl.DataFrame, speed: ServingSpeed | None = None
 def _predict(row: Mapping[str, Any], speed: ServingSpeed | None) -> dict[str, Any]:
     """Columns of one row."""
     try:
-        model, board, layout, load = serving_setting(row)
-        capacity = sequence_capacity(model, board, layout, load)
+        model, gpu_model, layout, load = serving_setting(row)
+        capacity = sequence_capacity(model, gpu_model, layout, load)
         if not capacity:
-            where = f"memory of {layout.tp * layout.pp * layout.dp} x {board.name}"
-            room = f"room for {model.name} and a request of {load.prompt + load.answer:,} tokens"
+            where = f"memory of {layout.tp * layout.pp * layout.dp} x {gpu_model.name}"
+            room = f"memory for {model.name} and a request of {load.prompt + load.answer:,} tokens"
             _refuse(where, room, "too little", "Add GPUs.")
-        work = serving_work(model, board, layout, load, capacity)
+        work = serving_work(model, gpu_model, layout, load, capacity)
         return asdict(predict_serving(work, speed))
     except GpuPlannerError as error:
         return {REASON: first_line(error)}
@@ -326,7 +325,7 @@ def _refuse(where: str, expected: str, got: str, hint: str) -> NoReturn:
 def _unknown(name: str) -> NoReturn:
     """Refuse a name that is no preset's, with the nearest ones."""
     near = nearest(name.rpartition("/")[2], presets())
-    hint = f"Did you mean {examples(near)}?" if near else "Give the path of its config.json."
+    hint = f"Did you mean {examples(near)}?" if near else "Give the config.json of the model."
     _refuse("model", "a known model or a config.json", repr(name), hint)
 
 
@@ -335,10 +334,10 @@ def _gpu(row: Mapping[str, Any]) -> Board:
     word, profile = str(row.get("gpu_model") or ""), row.get("profile")
     word = _ONE_GPU_MODEL.get(word.lower(), word)
     name = (boards_called(word) or (find_any_board(word),))[0]
-    board = board_facts(name)
-    if board is None:
+    gpu_model = board_facts(name)
+    if gpu_model is None:
         _refuse("gpu_model", "a GPU whose data sheet states peak and bandwidth", name, "Name another.")
-    return slice_board(board, str(profile)) if profile and profile != FULL else board
+    return slice_board(gpu_model, str(profile)) if profile and profile != FULL else gpu_model
 
 
 def _count(row: Mapping[str, Any], name: str, default: int | None) -> int:
@@ -384,7 +383,7 @@ class ReplicaPlan:
     """
 
     rank: int
-    board: str
+    gpu_model: str
     profile: str
     replicas: int
     gpus_per_replica: int
@@ -444,8 +443,8 @@ def size_service(wish: Wish) -> SizedService:
     wish = replace(wish, ttft_s=wish.ttft_s or TTFT_S, itl_s=wish.itl_s or ITL_S)
     plans: list[ReplicaPlan] = []
     short: dict[str, list[str]] = {}
-    for board, count in boards:
-        for place in serving_places(model, board, count):
+    for gpu_model, count in boards:
+        for place in serving_places(model, gpu_model, count):
             found = _find_fewest(wish, model, place)
             if isinstance(found, ReplicaPlan) and found.gpus > count:
                 found = f"{found.gpus:,} GPUs are needed, {count:,} are at hand"
@@ -465,8 +464,8 @@ def size_service(wish: Wish) -> SizedService:
     most = MOST_COST * (plans[0].usd_per_hour or math.inf)
     shown = [one for one in plans[:SHOWN] if (one.usd_per_hour or 0.0) <= most]
     ranked = tuple(replace(one, rank=rank) for rank, one in enumerate(shown, start=1))
-    assumed += taken + speed_evidence(model.name, ((one.board, one.profile) for one in ranked))
-    for name in dict.fromkeys(one.board for one in ranked if one.usd_per_hour is not None):
+    assumed += taken + speed_evidence(model.name, ((one.gpu_model, one.profile) for one in ranked))
+    for name in dict.fromkeys(one.gpu_model for one in ranked if one.usd_per_hour is not None):
         price = gpu_hour_price(name)
         assumed.append(f"price: {name} {price.value:g} USD an hour, {price.source.partition(':')[0]}")
     assumed.append("requests: at random instants, of one length, each to the replica with the fewest")
@@ -493,15 +492,15 @@ def speed_evidence(model: str, places: Iterable[tuple[str, str]]) -> list[str]:
 def _find_fewest(wish: Wish, model: Architecture, place: ServingPlace) -> ReplicaPlan | str:
     """The fewest replicas of a place that meet the targets, or what keeps any number of them from it."""
     prompt, answer, rate, ttft_s, itl_s = _targets_of(wish)
-    board, speed = place.board, shipped_serving_speed()
+    gpu_model, speed = place.gpu_model, shipped_serving_speed()
     layout = layout_of(model, wish.quantization or "none", place.gpus, cache_bytes=CACHES[wish.cache_dtype])
-    most = sequence_capacity(model, board, layout, Load(prompt, answer, 1))
+    most = sequence_capacity(model, gpu_model, layout, Load(prompt, answer, 1))
     if most < 1:
         return f"weights and one request of {prompt + answer:,} tokens do not fit in memory"
-    batched, seqs = SMALL if board.memory_gib < LARGE_GIB or board.name.startswith("A100") else LARGE
+    batched, seqs = SMALL if gpu_model.memory_gib < LARGE_GIB or gpu_model.name.startswith("A100") else LARGE
     running = np.arange(min(most, seqs) + 1.0)
 
-    work = serving_work(model, board, layout, Load(prompt, answer, running))
+    work = serving_work(model, gpu_model, layout, Load(prompt, answer, running))
     steps, prefill_s = step_and_prefill_seconds(work, speed)
     per_token = float(np.max(prefill_s)) / prompt
     engine = ReplicaSpeed(steps, per_token, speed.first_token_s, batched)
@@ -569,7 +568,7 @@ def _price_replicas(
         low, high = (middle, high) if queue(middle).meets(ttft_s, itl_s) else (low, middle)
     found = queue(1.0)
     gpus = math.ceil(replicas * place.gpus / place.instances)
-    per_hour = gpus * gpu_hour_price(place.board.name).value if has_price(place.board.name) else None
+    per_hour = gpus * gpu_hour_price(place.gpu_model.name).value if has_price(place.gpu_model.name) else None
     # Money goes where the time of the replicas goes: prompts are computed once, answers token by token.
     decoding = max(found.running, 1.0)
     prompt_s = prompt * engine.prompt_token_s
@@ -581,7 +580,7 @@ def _price_replicas(
 
     ttft, itl = 1e3 * found.ttft_p99_s, 1e3 * found.itl_p95_s
     return ReplicaPlan(
-        0, place.board.name, place.profile, replicas, place.gpus, gpus, engine.most, engine.batched_tokens,
+        0, place.gpu_model.name, place.profile, replicas, place.gpus, gpus, engine.most, engine.batched_tokens,
         ttft, ttft / speed.ttft_factor, ttft * speed.ttft_factor, itl, itl / speed.itl_factor, itl * speed.itl_factor,
         low, per_hour, per_million(1.0, prompt + answer), per_million(share, prompt), per_million(1 - share, answer),
         serve_line(wish, place.gpus, engine.most, replicas, batched_tokens=engine.batched_tokens),

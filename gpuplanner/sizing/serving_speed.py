@@ -188,7 +188,7 @@ def weight_counts(model: Architecture) -> tuple[float, float, int]:
 
 
 def serving_work(
-    model: Architecture, board: Board, layout: EngineLayout, load: Load, capacity: float = np.inf
+    model: Architecture, gpu_model: Board, layout: EngineLayout, load: Load, capacity: float = np.inf
 ) -> ServingWork:
     """Work of an engine in the steady state of a closed loop.
 
@@ -217,7 +217,7 @@ def serving_work(
     dense, routed, head = weight_counts(model)
     visited = model.experts_active / max(model.experts, 1)
     active, touched = routed * visited, routed * (1 - (1 - visited) ** at_once)
-    peak, narrow = compute_peak(board, layout.weights)
+    peak, narrow = compute_peak(gpu_model, layout.weights)
     context = attended_tokens(model, load.prompt + load.answer / 2) * model.layers
     past = attended_tokens(model, load.prompt / 2) * model.layers
     if model.kv_rank:  # decoding works on the latent, prefill on what it expands to
@@ -229,14 +229,14 @@ def serving_work(
         width, prefill_width = model.q_width / layout.tp, model.q_width
     read = (dense * layout.dense_bytes + 2.0 * head) / layout.tp + each * context * cache
     compute = 2 * each * (dense + head) / layout.tp + 2 * at_once * active / spread
-    prefill = 2 * load.prompt * (dense + active) / peak + 4 * load.prompt * past * prefill_width / board.flops
-    link = board.fabric if spread <= NODE else 1e9 * parameter("network_gb_s").value
+    prefill = 2 * load.prompt * (dense + active) / peak + 4 * load.prompt * past * prefill_width / gpu_model.flops
+    link = gpu_model.fabric if spread <= NODE else 1e9 * parameter("network_gb_s").value
     # two all-reduces of 2 bytes, both ways
     moved = 8.0 * model.layers * model.hidden * (spread - 1) / spread / link
     return ServingWork(
-        read_s=read / board.memory_bandwidth,
-        experts_s=touched * layout.weight_bytes / spread / board.memory_bandwidth,
-        compute_s=compute / peak + 4 * each * context * width / board.flops,
+        read_s=read / gpu_model.memory_bandwidth,
+        experts_s=touched * layout.weight_bytes / spread / gpu_model.memory_bandwidth,
+        compute_s=compute / peak + 4 * each * context * width / gpu_model.flops,
         link_s=moved * each,
         prefill_s=prefill / (spread * layout.pp),
         prefill_link_s=moved * load.prompt / (layout.dp * layout.pp),
@@ -250,7 +250,7 @@ def serving_work(
     )
 
 
-def compute_peak(board: Board, weights: str) -> tuple[float, bool]:
+def compute_peak(gpu_model: Board, weights: str) -> tuple[float, bool]:
     """Dense peak at which a GPU multiplies weights of a format [FLOP/s], and whether it is one of 8 or 4 bits.
 
     Examples
@@ -259,11 +259,11 @@ def compute_peak(board: Board, weights: str) -> tuple[float, bool]:
     >>> compute_peak(board_facts("H100-80GB-SXM5"), "nvfp4") == compute_peak(board_facts("H100-80GB-SXM5"), "none")
     True
     """
-    if weights in FOUR_BIT and board.fp4_flops:
-        return board.fp4_flops, True
-    if weights in ("fp8", "int8") and board.fp8_flops:
-        return board.fp8_flops, True
-    return board.flops, False
+    if weights in FOUR_BIT and gpu_model.fp4_flops:
+        return gpu_model.fp4_flops, True
+    if weights in ("fp8", "int8") and gpu_model.fp8_flops:
+        return gpu_model.fp8_flops, True
+    return gpu_model.flops, False
 
 
 def serving_seconds(work: ServingWork, speed: ServingSpeed) -> tuple[Any, Any]:
@@ -409,27 +409,27 @@ def footprint(model: Architecture, layout: EngineLayout, seq: float, adapters: i
     return Footprint(weights, workspace, one)
 
 
-def sequence_capacity(model: Architecture, board: Board, layout: EngineLayout, load: Load) -> int:
+def sequence_capacity(model: Architecture, gpu_model: Board, layout: EngineLayout, load: Load) -> int:
     """Sequences of mean length for which an engine has memory in its share of each GPU, beside its weights.
 
     Examples
     --------
     >>> from gpuplanner.sizing.model_architecture import preset
     >>> from gpuplanner.sizing.throughput import board_facts
-    >>> model, board = preset("llama-3.1-70b"), board_facts("H100-80GB-SXM5")
-    >>> [sequence_capacity(model, board, EngineLayout(tp), Load(1024, 512, 1)) for tp in (1, 2, 4)]
+    >>> model, gpu_model = preset("llama-3.1-70b"), board_facts("H100-80GB-SXM5")
+    >>> [sequence_capacity(model, gpu_model, EngineLayout(tp), Load(1024, 512, 1)) for tp in (1, 2, 4)]
     [0, 16, 371]
     """
     length = load.prompt + load.answer / 2
     taken = footprint(model, layout, length)
     one = taken.sequence * attended_tokens(model, length) / length / layout.pp
-    room = board.memory_gib * GIB * parameter("serving_memory_share").value - taken.weights - taken.workspace
+    room = gpu_model.memory_gib * GIB * parameter("serving_memory_share").value - taken.weights - taken.workspace
     return max(int(room / one), 0) * layout.dp
 
 
 def serve(
     model: Architecture,
-    board: Board,
+    gpu_model: Board,
     layout: EngineLayout,
     seq: int,
     *,
@@ -444,18 +444,18 @@ def serve(
     """
     taken = footprint(model, layout, seq, adapters)
     weights, workspace, one = taken.weights, taken.workspace, taken.sequence
-    room = board.memory_gib * GIB * parameter("serving_memory_share").value - weights - workspace
+    room = gpu_model.memory_gib * GIB * parameter("serving_memory_share").value - weights - workspace
     most = int(min(room, 1e4 * one) // one)
     speed = shipped_serving_speed()
     asked = PROMPT_SHARE * seq if prompt is None else prompt
 
     def work(count: int) -> ServingWork:
-        return serving_work(model, board, layout, Load(asked, seq - asked, count))
+        return serving_work(model, gpu_model, layout, Load(asked, seq - asked, count))
 
     def step(count: int) -> float:
         if model.kind == "encoder":  # all tokens of a sequence at once, told by the token
-            read = weights / (board.memory_bandwidth * speed.bandwidth_share)
-            compute = 2.0 * model.params() / layout.tp / (board.flops * speed.compute_share)
+            read = weights / (gpu_model.memory_bandwidth * speed.bandwidth_share)
+            compute = 2.0 * model.params() / layout.tp / (gpu_model.flops * speed.compute_share)
             return max(read, count * seq * compute) / seq
         return float(serving_seconds(work(count), speed)[0])
 

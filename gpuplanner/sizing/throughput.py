@@ -76,7 +76,7 @@ def board_facts(name: str) -> Board | None:
     )
 
 
-def slice_board(board: Board, profile: str) -> Board:
+def slice_board(gpu_model: Board, profile: str) -> Board:
     """A MIG slice as a GPU of its own: its memory, and its shares of bandwidth, peaks and multiprocessors.
 
     Examples
@@ -84,12 +84,12 @@ def slice_board(board: Board, profile: str) -> Board:
     >>> slice_board(board_facts("H100-80GB-SXM5"), "1g.20gb").memory_bandwidth / 3.35e12
     0.25
     """
-    whole = load_gpu_model(board.name)
+    whole = load_gpu_model(gpu_model.name)
     one = whole.profile(profile)
     share = one.compute_slices / whole.compute_slices
-    peaks = {name: getattr(board, name) * share for name in ("flops", "fp8_flops", "fp4_flops")}
-    bandwidth = board.memory_bandwidth * one.memory_slices / whole.memory_slices
-    return replace(board, memory_gib=one.memory_gib or 0.0, memory_bandwidth=bandwidth, **peaks)
+    peaks = {name: getattr(gpu_model, name) * share for name in ("flops", "fp8_flops", "fp4_flops")}
+    bandwidth = gpu_model.memory_bandwidth * one.memory_slices / whole.memory_slices
+    return replace(gpu_model, memory_gib=one.memory_gib or 0.0, memory_bandwidth=bandwidth, **peaks)
 
 
 def flops_per_token(job: TrainingJob) -> float:
@@ -115,7 +115,7 @@ def _visits(job: TrainingJob) -> float:
     return (4.0 if job.frozen else 6.0) + 2.0 * job.reference
 
 
-def tokens_per_s(job: TrainingJob, board: Board) -> tuple[float, float, float]:
+def tokens_per_s(job: TrainingJob, gpu_model: Board) -> tuple[float, float, float]:
     """Tokens a second of the whole job: low, expected and high.
 
     Of a tuned tool, computing takes what the model FLOP/s utilisation of published runs says. One that launches kernel
@@ -132,9 +132,9 @@ def tokens_per_s(job: TrainingJob, board: Board) -> tuple[float, float, float]:
     >>> [round(rate / 8) for rate in tokens_per_s(job, board_facts("H100-80GB-SXM5"))]  # published: 10643
     [6974, 9764, 10926]
     """
-    link = board.fabric if job.tp * job.shards <= NODE else parameter("network_gb_s").value * 1e9
+    link = gpu_model.fabric if job.tp * job.shards <= NODE else parameter("network_gb_s").value * 1e9
     per_step = job.tokens * job.shards * job.accumulation
-    low, value, high = (per_step / _step_s(job, board, end, link) for end in ("low", "value", "high"))
+    low, value, high = (per_step / _step_s(job, gpu_model, end, link) for end in ("low", "value", "high"))
     return low, value, high
 
 
@@ -146,15 +146,15 @@ def _figure(name: str, end: str) -> float:
     return float(getattr(known, {"low": "high", "high": "low"}.get(end, end) if slows else end))
 
 
-def _micro_s(job: TrainingJob, board: Board, end: str) -> tuple[float, float]:
+def _micro_s(job: TrainingJob, gpu_model: Board, end: str) -> tuple[float, float]:
     """Seconds that a GPU computes for a micro-batch, and for the optimiser's step where that is not among them."""
     split = job.tp * job.pp
     visits = _visits(job)
     again = _AGAIN[job.recompute]
     work = job.tokens * flops_per_token(job) * (visits + 2.0 * again) / visits / split
-    peak = board.flops
+    peak = gpu_model.flops
     if job.regime == "fp32":
-        peak = board.fp32_flops or peak
+        peak = gpu_model.fp32_flops or peak
     if not job.eager or job.model.kind == "diffusion":
         return work / (peak * _figure("mfu", end) * job.tokens / (job.tokens + _RAMP_TOKENS)), 0.0
     share, passes, logit_bytes, step_passes, layer_s = (_figure(name, end) for name in _EAGER)
@@ -170,20 +170,20 @@ def _micro_s(job: TrainingJob, board: Board, end: str) -> tuple[float, float]:
     launched = layer_s * model.layers / job.pp * (1 + 0.6 * again) * (_ADAPTED if adapts else 1)
     share_of = job.shards if job.sharding in (*FULLY, "zero1", "zero2") else 1
     moved = regime_bytes(job.regime)[0] * stage_params(model, job.tp, job.pp) / share_of
-    rate = min(board.memory_bandwidth, board.multiprocessors * _EAGER_RATE or board.memory_bandwidth)
+    rate = min(gpu_model.memory_bandwidth, gpu_model.multiprocessors * _EAGER_RATE or gpu_model.memory_bandwidth)
     micro = max(work / (peak * share) + kept / rate, launched)
     return micro, 0.0 if job.frozen else step_passes * moved / rate
 
 
-def _step_s(job: TrainingJob, board: Board, end: str, link: float) -> float:
+def _step_s(job: TrainingJob, gpu_model: Board, end: str, link: float) -> float:
     """Seconds of a step of the whole job, its gradients and parameters going over a link of so many bytes/s."""
     model, t, p, d = job.model, job.tp, job.pp, job.shards
     micro = job.tokens
-    compute, optimiser = _micro_s(job, board, end)
+    compute, optimiser = _micro_s(job, gpu_model, end)
     reduce_s = 0.0
     if t > 1:
         once = 2.0 * (t - 1) / t * micro * model.hidden * 2.0
-        reduce_s = 4.0 * once * model.layers / p / board.fabric
+        reduce_s = 4.0 * once * model.layers / p / gpu_model.fabric
     share = 2.0 * model.params() / (t * p)
     if job.frozen:
         share *= 0.02 if job.sharding != "fsdp" else 1.0

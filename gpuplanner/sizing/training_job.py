@@ -328,7 +328,7 @@ class TrainingJob:
 
 
 def _refuse(name: str, expected: str, came: object) -> NoReturn:
-    raise ScenarioError(f"job, {name}", expected, repr(came), "Mend it.")
+    raise ScenarioError(f"job, {name}", expected, repr(came), f"Fix {name}.")
 
 
 def kind_of(job: TrainingJob) -> str:

@@ -1,11 +1,11 @@
 """Public names of the package and the modules that hold them: for type checkers, and loaded when used."""
 
 from gpuplanner.usage.allocated_hours import ACTIVE as ACTIVE
+from gpuplanner.usage.allocated_hours import allocated_by_state as allocated_by_state
 from gpuplanner.usage.allocated_hours import by_node as by_node
 from gpuplanner.usage.allocated_hours import gpu_hours_by_node as gpu_hours_by_node
 from gpuplanner.usage.allocated_hours import held_and_active as held_and_active
 from gpuplanner.usage.allocated_hours import held_by_activity as held_by_activity
-from gpuplanner.usage.allocated_hours import held_by_state as held_by_state
 from gpuplanner.usage.allocated_hours import requested_allocated_active as requested_allocated_active
 from gpuplanner.usage.bottlenecks import BOUNDS as BOUNDS
 from gpuplanner.usage.bottlenecks import Counters as Counters
@@ -26,15 +26,15 @@ from gpuplanner.usage.fair_share import shares_over_time as shares_over_time
 from gpuplanner.usage.fair_share import tenant_accounts as tenant_accounts
 from gpuplanner.usage.fair_share import tenant_pieces as tenant_pieces
 from gpuplanner.usage.fragmentation import slice_hours as slice_hours
-from gpuplanner.usage.gpu_hour_ledger import DARK_BUCKETS as DARK_BUCKETS
 from gpuplanner.usage.gpu_hour_ledger import ONE_POOL as ONE_POOL
+from gpuplanner.usage.gpu_hour_ledger import UNUSED_BUCKETS as UNUSED_BUCKETS
 from gpuplanner.usage.gpu_hour_ledger import assumptions as assumptions
 from gpuplanner.usage.gpu_hour_ledger import by_bucket as by_bucket
 from gpuplanner.usage.gpu_hour_ledger import by_period as by_period
 from gpuplanner.usage.gpu_hour_ledger import by_tenant as by_tenant
-from gpuplanner.usage.gpu_hour_ledger import dark_share as dark_share
 from gpuplanner.usage.gpu_hour_ledger import gpu_time_ledger as gpu_time_ledger
 from gpuplanner.usage.gpu_hour_ledger import reconcile as reconcile
+from gpuplanner.usage.gpu_hour_ledger import unused_share as unused_share
 from gpuplanner.usage.job_classes import CLASSES as CLASSES
 from gpuplanner.usage.job_classes import NUMBERS as NUMBERS
 from gpuplanner.usage.job_classes import TEXTS as TEXTS

@@ -24,8 +24,8 @@ References
 .. [1] pytorch/pytorch, issues 107667 and 20532; MLSysOps/MIGProfiler, figures of memory by profile.
 """
 IDLE = ("idle_with_process", "idle_without_process", "idle_unclear")
-"""Parts of ``held_idle``; unclear where memory was not measured."""
-STATES = ("used", *IDLE, "unobserved")
+"""Parts of ``allocated_idle``; unclear where memory was not measured."""
+STATES = ("used", *IDLE, "no_telemetry")
 ACTIVE = "active"
 """GPU-hours times mean activity, of the time of which it is known; no state of its own."""
 ROUNDING = 1e-9
@@ -38,9 +38,7 @@ COLUMNS = (
 """Columns of ``schemas.Jobs`` that are looked at, beside ``job_id`` and ``instances`` where there are samples."""
 
 
-def held_hours(
-    jobs: pl.DataFrame | pl.LazyFrame, samples: pl.DataFrame | None, window: Window
-) -> pl.DataFrame:
+def held_hours(jobs: pl.DataFrame | pl.LazyFrame, samples: pl.DataFrame | None, window: Window) -> pl.DataFrame:
     """Part the GPU-time that jobs held by what was seen of it.
 
     While samples of a job hold, its time is used or held idle as its devices were; the part of its GPUs without a
@@ -141,7 +139,7 @@ def _state(activity: str, memory_gib: str) -> pl.Expr:
     named = {name: pl.lit(name, pl.Enum(STATES)) for name in STATES}
     return (
         pl.when(pl.col(activity).is_null())
-        .then(named["unobserved"])
+        .then(named["no_telemetry"])
         .when(pl.col(activity) >= USED_FROM)
         .then(named["used"])
         .when(pl.col(memory_gib) >= PROCESS_FROM_GIB)
@@ -324,7 +322,7 @@ _OF_NODES = ("submit_time", "start_time", "end_time", "state", "gpus", "node_lis
 """Columns of ``schemas.Jobs`` that are looked at."""
 
 
-def held_by_state(jobs: pl.DataFrame | LongJobs, *, start: datetime, end: datetime) -> pl.DataFrame:
+def allocated_by_state(jobs: pl.DataFrame | LongJobs, *, start: datetime, end: datetime) -> pl.DataFrame:
     """GPU-hours held by attempts, by how the attempt ended, and what they cost.
 
     Parameters
@@ -353,7 +351,7 @@ def held_by_state(jobs: pl.DataFrame | LongJobs, *, start: datetime, end: dateti
     ...     "state": ["FAILED", "COMPLETED"], "submit_time": nine, "start_time": nine,
     ...     "end_time": [nine + timedelta(minutes=30), nine + timedelta(hours=2)]})
     >>> day = {"start": nine, "end": nine + timedelta(hours=24)}
-    >>> held_by_state(jobs, **day).select("state", "gpu_hours", "lost").rows()
+    >>> allocated_by_state(jobs, **day).select("state", "gpu_hours", "lost").rows()
     [('COMPLETED', 16.0, False), ('FAILED', 4.0, True)]
     """
     window = Window(start, end)
@@ -370,9 +368,7 @@ def held_by_state(jobs: pl.DataFrame | LongJobs, *, start: datetime, end: dateti
     )
 
 
-def requested_allocated_active(
-    jobs: pl.DataFrame | LongJobs, *, start: datetime, end: datetime
-) -> pl.DataFrame:
+def requested_allocated_active(jobs: pl.DataFrame | LongJobs, *, start: datetime, end: datetime) -> pl.DataFrame:
     """GPU-hours that tenants asked for, were given, and kept active: three measures that are not the same.
 
     Requested is GPUs times the run-time limit of the attempts that started in the window, allocated is GPUs
@@ -448,9 +444,7 @@ def _held(jobs: pl.DataFrame | LongJobs, window: Window, *more: str) -> Iterator
         yield held.filter(pl.col("hours") > 0).collect()
 
 
-def gpu_hours_by_node(
-    jobs: pl.DataFrame, inventory: pl.DataFrame, *, start: datetime, end: datetime
-) -> pl.DataFrame:
+def gpu_hours_by_node(jobs: pl.DataFrame, inventory: pl.DataFrame, *, start: datetime, end: datetime) -> pl.DataFrame:
     """GPU-hours held and left on every node, hour by hour.
 
     Jobs over several nodes are taken to hold as many GPUs on each. Jobs whose node is not known, or not in the
@@ -466,8 +460,8 @@ def gpu_hours_by_node(
     Returns
     -------
     polars.DataFrame
-        ``node``, ``hour`` (UTC), ``installed_gpu_hours``, ``held_gpu_hours``, sorted by node and hour; nodes
-        and hours without either are left out. ``held_gpu_hours`` sums to what all jobs held.
+        ``node``, ``hour`` (UTC), ``installed_gpu_hours``, ``allocated_gpu_hours``, sorted by node and hour; nodes
+        and hours without either are left out. ``allocated_gpu_hours`` sums to what all jobs held.
 
     Raises
     ------
@@ -499,7 +493,7 @@ def gpu_hours_by_node(
 
     installed, used = by_hour(there, "installed", "retired"), by_hour(held, "start_time", "end_time")
     row, hour = np.nonzero((installed > 0) | (used > 0))
-    hours = {"installed_gpu_hours": installed[row, hour], "held_gpu_hours": used[row, hour]}
+    hours = {"installed_gpu_hours": installed[row, hour], "allocated_gpu_hours": used[row, hour]}
     table = pl.DataFrame({"node": names[row], "hour": hour, **hours})
     return table.with_columns(hour=pl.lit(window.origin) + pl.duration(hours="hour"))
 
@@ -515,9 +509,9 @@ def by_node(hours: pl.DataFrame) -> pl.DataFrame:
     Returns
     -------
     polars.DataFrame
-        ``node`` (null last: what is held where nobody knows), ``installed_gpu_hours``, ``held_gpu_hours``,
-        ``held_share`` [0-1] and ``fullest_hour``, the largest such share of an hour; null where nothing is
-        installed. ``held_gpu_hours`` sums to what all jobs held.
+        ``node`` (null last: what is held where nobody knows), ``installed_gpu_hours``, ``allocated_gpu_hours``,
+        ``allocated_share`` [0-1] and ``fullest_hour``, the largest such share of an hour; null where nothing is
+        installed. ``allocated_gpu_hours`` sums to what all jobs held.
 
     Examples
     --------
@@ -529,12 +523,12 @@ def by_node(hours: pl.DataFrame) -> pl.DataFrame:
     >>> by_node(gpu_hours_by_node(jobs, nodes, start=nine, end=nine + timedelta(hours=2))).rows()
     [('n2', 8.0, 0.0, 0.0, 0.0), ('n1', 8.0, 4.0, 0.5, 1.0)]
     """
-    held, there = pl.col("held_gpu_hours"), pl.col("installed_gpu_hours")
+    held, there = pl.col("allocated_gpu_hours"), pl.col("installed_gpu_hours")
     return (
         hours.with_columns(fullest_hour=pl.when(there > 0).then(held / there))
         .group_by("node")
         .agg(there.sum(), held.sum(), pl.col("fullest_hour").max())
-        .with_columns(held_share=pl.when(there > 0).then(held / there))
-        .select("node", "installed_gpu_hours", "held_gpu_hours", "held_share", "fullest_hour")
-        .sort("held_share", "node", nulls_last=True)
+        .with_columns(allocated_share=pl.when(there > 0).then(held / there))
+        .select("node", "installed_gpu_hours", "allocated_gpu_hours", "allocated_share", "fullest_hour")
+        .sort("allocated_share", "node", nulls_last=True)
     )

@@ -78,7 +78,7 @@ def _read(file: str) -> pl.DataFrame:
     return pl.read_csv((resources.files(__package__) / file).read_bytes(), infer_schema=False)
 
 
-BOUNDS = ("compute", "memory-bandwidth", "interconnect", "input", "launch", "mixed", "idle", "cannot tell")
+BOUNDS = ("compute", "memory-bandwidth", "interconnect", "input", "launch", "mixed", "idle", "unclear")
 """What a job can be bound by."""
 FIELDS = ("sm_activity", "tensor_activity", "dram_activity", "pcie_gb_s", "nvlink_gb_s")
 """Counters of the rules; a null is not read, never zero."""
@@ -167,7 +167,7 @@ def signature(means: Counters, *, gpus: int = 1, nvlink_peak_gb_s: float | None 
     >>> signature(Counters(0.9, tensor_activity=0.6, dram_activity=0.3, activity_source="profiling")).bound
     'compute'
     >>> signature(Counters(0.99, activity_source="legacy"))
-    Signature(bound='cannot tell', evidence='only the legacy counter was read: 0.99 of the time some kernel ran,
+    Signature(bound='unclear', evidence='only the legacy counter was read: 0.99 of the time some kernel ran,
     on however few multiprocessors')
     """
     limit = {name: row.value for name, row in load_thresholds().items()}
@@ -175,13 +175,13 @@ def signature(means: Counters, *, gpus: int = 1, nvlink_peak_gb_s: float | None 
     tensor, dram = means.tensor_activity, means.dram_activity
     pcie = means.pcie_gb_s
     if rung != "profiling" or sm is None:
-        return Signature("cannot tell", _no_profiling(rung, sm))
+        return Signature("unclear", _no_profiling(rung, sm))
     told = f"SM activity {sm:.2g}"
     if sm < limit["idle_sm"] and (pcie is None or pcie < limit["heavy_pcie_gb_s"]):
         return Signature("idle", f"{told} < {limit['idle_sm']:g}")
     if tensor is None or dram is None:
         absent = [name for name, value in (("tensor", tensor), ("DRAM", dram)) if value is None]
-        return Signature("cannot tell", f"{told}; {' and '.join(absent)} activity not read")
+        return Signature("unclear", f"{told}; {' and '.join(absent)} activity not read")
     told += f", tensor {tensor:.2g}, DRAM {dram:.2g}" + _extras(means, limit)
     near_tensor, near_dram = tensor / limit["tensor_peak"], dram / limit["dram_peak"]
     if dram >= limit["bound_dram"] and near_dram >= near_tensor:
@@ -212,14 +212,14 @@ def _waiting(
         heavy = limit["heavy_pcie_gb_s"]
         return Signature("input", f"{told}; PCIe {pcie:.2g} GB/s >= {heavy:g} while the GPU is quiet")
     if quiet and pcie is None:
-        return Signature("cannot tell", f"{told}; PCIe traffic not read")
+        return Signature("unclear", f"{told}; PCIe traffic not read")
     if sm >= limit["ineffective_sm"]:
         return Signature("mixed", f"{told}; no resource is near its limit")
     low = f"{told}; SM activity < {limit['ineffective_sm']:g} is likely ineffective"
     if gpus > 1:
         if nvlink is None or nvlink_peak_gb_s is None:
-            which = "NVLink traffic not read" if nvlink is None else "NVLink bandwidth of the board not known"
-            return Signature("cannot tell", f"{low}; {which}")
+            which = "NVLink traffic not read" if nvlink is None else "NVLink bandwidth of the GPU not known"
+            return Signature("unclear", f"{low}; {which}")
         share = nvlink / nvlink_peak_gb_s
         low += f"; NVLink {nvlink:.3g} GB/s = {_percent(share)} of {nvlink_peak_gb_s:g}"
         if share >= limit["heavy_nvlink_share"]:
@@ -257,7 +257,7 @@ DEVICE = ("node", "gpu", "instance")
 
 def signatures_of(
     samples: pl.DataFrame,
-    board: GpuModel | str,
+    gpu_model: GpuModel | str,
     *,
     jobs: pl.DataFrame | None = None,
     by: Sequence[str] = ("job_id",),
@@ -268,7 +268,7 @@ def signatures_of(
     ----------
     samples : polars.DataFrame
         Table ``schemas.Samples``, and beside it the columns of `by`.
-    board : GpuModel or str
+    gpu_model : GpuModel or str
         The board that was sampled: its power limit and NVLink bandwidth.
     jobs : polars.DataFrame, optional
         ``job_id`` and ``gpus``: GPUs of jobs of which only some were sampled; the share of those with ``instances``.
@@ -297,7 +297,7 @@ def signatures_of(
     >>> signatures_of(pl.DataFrame([row]), "H100-80GB-SXM5").select("job_id", "bound").row(0)
     ('7', 'compute')
     """
-    spec = board_spec(as_board(board).name)
+    spec = board_spec(as_board(gpu_model).name)
     means = _means(samples, by, load_thresholds()["idle_sm"].value, spec.tdp_w)
     gpus, share = means["devices"], means["devices"].cast(pl.Float64)
     if jobs is not None and "job_id" in by:

@@ -52,9 +52,9 @@ class Description:
     def figures(self) -> dict[str, object]:
         """The figures that scripts read by fixed names: GPUs, GPU-hours, how telemetry matched, and all warnings."""
         join = self.read.get("telemetry by job")
-        ledger, nodes = self.tables.get("ledger"), self.tables.get("nodes by board")
+        ledger, nodes = self.tables.get("ledger"), self.tables.get("nodes by GPU model")
         used = None
-        observed = None if ledger is None else ledger.filter(pl.col("bucket").is_in(["used", "held_idle"]))
+        observed = None if ledger is None else ledger.filter(pl.col("bucket").is_in(["used", "allocated_idle"]))
         if observed is not None and (observed["gpu_hours"].sum() > 0 or isinstance(join, Mapping)):
             used = float(observed.filter(bucket="used")["gpu_hours"].sum())
         if used is not None and isinstance(join, Mapping):
@@ -81,9 +81,7 @@ class Description:
         return {**self.figures, "facts": self.facts, **self.tables}
 
 
-def describe(
-    folder: str, *, smallest_group: int = 0, nodes: bool = False, job_class: str | None = None
-) -> Description:
+def describe(folder: str, *, smallest_group: int = 0, nodes: bool = False, job_class: str | None = None) -> Description:
     """Say what a folder holds, without planning anything.
 
     Parameters
@@ -167,7 +165,7 @@ def _nodes(table: pl.DataFrame) -> Tables:
         nodes_retired=pl.col("retired").is_not_null().sum(),
     )
     ordered = by_board.sort("gpus", "gpu_model", "gpus_a_node", descending=[True, False, False])
-    return {"nodes by board": ordered}
+    return {"nodes by GPU model": ordered}
 
 
 def _coverage(table: pl.DataFrame) -> Tables:
@@ -232,9 +230,9 @@ def _quotas(table: pl.DataFrame) -> Tables:
         first=pl.col("day").min(),
         last=pl.col("day").max(),
         least_gpus=pl.col("gpus").min(),
-        most_gpus=pl.col("gpus").max(),
+        peak_gpus=pl.col("gpus").max(),
     )
-    return {"quotas by pool": by_pool.sort("most_gpus", "pool", descending=[True, False])}
+    return {"quotas by pool": by_pool.sort("peak_gpus", "pool", descending=[True, False])}
 
 
 def _gauges(table: pl.DataFrame) -> Tables:
@@ -291,7 +289,7 @@ ABOUT: Mapping[str, Callable[[pl.DataFrame], Tables]] = {
 
 FIGURES = {
     "GPU-hours": ("gpu-hour", "every figure", "capacity", "hold no gpu", "same job twice", "number of gpus"),
-    "demand": ("demand", "every figure", "ask for no gpu", "tenant", "same job twice", "number of gpus"),
+    "demand": ("demand", "every figure", "request no gpu", "tenant", "same job twice", "number of gpus"),
     "queueing delays": ("queue", "every figure"),
     "run times": ("run time", "every figure"),
     "failures": ("failure", "how they ended", "state is", "every figure"),

@@ -19,7 +19,7 @@ from gpuplanner.hardware.power_and_carbon import Price, gpu_hour_price
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.quarantine import believed
 from gpuplanner.ingest.source_registry import read
-from gpuplanner.usage.allocated_hours import held_by_activity, held_by_state
+from gpuplanner.usage.allocated_hours import allocated_by_state, held_by_activity
 from gpuplanner.usage.bottlenecks import signatures_by_class, signatures_of
 from gpuplanner.usage.dataset_description import DataQuality, data_quality
 from gpuplanner.usage.gpu_hour_ledger import by_bucket, by_period, by_tenant
@@ -111,7 +111,7 @@ class Inbox:
     """
 
     trace: Dataset
-    board: str | None = None
+    gpu_model: str | None = None
     tz: str = "UTC"
     smallest_group: int = 0
 
@@ -121,13 +121,13 @@ class Inbox:
     @cached_property
     def fleet(self) -> PlannedFleet:
         """The GPUs of the data, and which board requests are read for."""
-        asked = Scenario(board=self.board)
+        asked = Scenario(gpu_model=self.gpu_model)
         return planned_fleet(asked, self.trace, begin_of(self.trace), end_of(self.trace))
 
     @property
     def model(self) -> GpuModel:
         """Board that requests are read for; one without profiles where the data do not name it."""
-        return self.fleet.board
+        return self.fleet.gpu_model
 
     @cached_property
     def quality(self) -> DataQuality:
@@ -161,7 +161,7 @@ class Inbox:
     @cached_property
     def ended(self) -> pl.DataFrame:
         """Held GPU-hours by tenant and by how attempts ended."""
-        return held_by_state(self.trace.jobs, start=begin_of(self.trace), end=end_of(self.trace))
+        return allocated_by_state(self.trace.jobs, start=begin_of(self.trace), end=end_of(self.trace))
 
     @cached_property
     def sampled(self) -> pl.DataFrame:
@@ -262,9 +262,7 @@ class Inbox:
         return JobView(mine, priced.sort("phase"), spikes, whole["bound"], whole["evidence"], price)
 
 
-def open_inbox(
-    data: str | Dataset, *, board: str | None = None, tz: str = "UTC", smallest_group: int = 0
-) -> Inbox:
+def open_inbox(data: str | Dataset, *, gpu_model: str | None = None, tz: str = "UTC", smallest_group: int = 0) -> Inbox:
     """Open a trace to look into it.
 
     Examples
@@ -274,4 +272,4 @@ def open_inbox(
     """
     if not isinstance(data, Dataset):
         data = read_public(data) if data in public_traces() else load_trace(data)
-    return Inbox(data, board, tz, smallest_group)
+    return Inbox(data, gpu_model, tz, smallest_group)

@@ -52,9 +52,7 @@ class Claims:
         held, wanted = pl.col("held"), pl.col("wanted")
         everyone = sorted(tenants.union(self.table["tenant"]))
         none = {"tenant": everyone, "at_s": begin, "held": 0, "waiting": 0}
-        events = [
-            pl.DataFrame(none, schema={"tenant": pl.String, "at_s": float, "held": int, "waiting": int})
-        ]
+        events = [pl.DataFrame(none, schema={"tenant": pl.String, "at_s": float, "held": int, "waiting": int})]
         changes = (("submit_s", pl.lit(0), wanted), ("start_s", held, -wanted), ("end_s", -held, pl.lit(0)))
         for instant, more, longer in changes:
             at = pl.col(instant).clip(begin, end)
@@ -88,9 +86,7 @@ def steps(events: pl.DataFrame, by: str, changes: Sequence[str], *, until_s: flo
 TICKS_PER_SECOND = 1_000_000
 
 
-def entitlements(
-    gpus: float, tenants: Iterable[str], shares: Mapping[str, float] | None = None
-) -> dict[str, float]:
+def entitlements(gpus: float, tenants: Iterable[str], shares: Mapping[str, float] | None = None) -> dict[str, float]:
     """GPUs that each tenant is entitled to, by shares.
 
     Parameters
@@ -187,9 +183,9 @@ def tenant_accounts(claimed: Claims, entitled: Mapping[str, float]) -> pl.DataFr
     Returns
     -------
     polars.DataFrame
-        One row per tenant, sorted: ``tenant``, ``entitled_gpus``, ``held_gpu_hours``, ``held_share`` of all GPU
-        time held, ``due_gpu_hours``, ``deficit_gpu_hours``, ``satisfaction`` (1 - deficit / due; null where
-        nothing was due), ``above_gpu_hours``, ``unclaimed_gpu_hours``, ``starvation_h`` and
+        A row per tenant, sorted: ``tenant``, ``entitled_gpus``, ``allocated_gpu_hours``, ``allocated_share`` of all GPU
+        time held, ``due_gpu_hours``, ``deficit_gpu_hours``, ``fair_share_received`` (1 - deficit / due; null where
+        nothing was due), ``above_gpu_hours``, ``unclaimed_gpu_hours``, ``starved_hours`` and
         ``longest_starvation_h``, its longest stretch.
 
     Examples
@@ -197,31 +193,32 @@ def tenant_accounts(claimed: Claims, entitled: Mapping[str, float]) -> pl.DataFr
     >>> table = pl.DataFrame({"tenant": ["x", "y"], "submit_s": 0.0, "start_s": [0.0, 3600.0],
     ...     "end_s": [3600.0, 7200.0], "wanted": [4, 2], "held": [4, 2]})
     >>> accounts = tenant_accounts(Claims(table, 1, (0.0, 7200.0)), {"x": 2.0, "y": 2.0})
-    >>> accounts.select("tenant", "deficit_gpu_hours", "satisfaction", "starvation_h").rows()
+    >>> accounts.select("tenant", "deficit_gpu_hours", "fair_share_received", "starved_hours").rows()
     [('x', 0.0, 1.0, 0.0), ('y', 2.0, 0.5, 1.0)]
     """
     hours = (pl.col("end_s") - pl.col("start_s")) / SECONDS_PER_HOUR
     stretch = pl.col("starving").rle_id().over("tenant")
-    pieces = tenant_pieces(claimed, entitled).with_columns(hours=hours, stretch=stretch)
+    pieces = tenant_pieces(claimed, entitled).rename({"held": "allocated"})
+    pieces = pieces.with_columns(hours=hours, stretch=stretch)
     starved = pieces.filter("starving").group_by("tenant", "stretch").agg(pl.col("hours").sum())
     longest = starved.group_by("tenant").agg(longest_starvation_h=pl.col("hours").max())
-    sums = ("held", "due", "deficit", "above", "unclaimed")
-    satisfaction = 1 - _quotient(pl.col("deficit_gpu_hours"), pl.col("due_gpu_hours"))
+    sums = ("allocated", "due", "deficit", "above", "unclaimed")
+    received = 1 - _quotient(pl.col("deficit_gpu_hours"), pl.col("due_gpu_hours"))
     return (
         pieces.group_by("tenant")
         .agg(
             pl.col("entitled").first().alias("entitled_gpus"),
             *[(pl.col(name) * pl.col("hours")).sum().alias(f"{name}_gpu_hours") for name in sums],
-            starvation_h=pl.col("hours").filter("starving").sum(),
+            starved_hours=pl.col("hours").filter("starving").sum(),
         )
         .join(longest, on="tenant", how="left")
         .sort("tenant")
         .select(
-            pl.col("tenant", "entitled_gpus", "held_gpu_hours"),
-            _quotient(pl.col("held_gpu_hours"), pl.col("held_gpu_hours").sum()).alias("held_share"),
+            pl.col("tenant", "entitled_gpus", "allocated_gpu_hours"),
+            _quotient(pl.col("allocated_gpu_hours"), pl.col("allocated_gpu_hours").sum()).alias("allocated_share"),
             pl.col("due_gpu_hours", "deficit_gpu_hours"),
-            satisfaction.alias("satisfaction"),
-            pl.col("above_gpu_hours", "unclaimed_gpu_hours", "starvation_h"),
+            received.alias("fair_share_received"),
+            pl.col("above_gpu_hours", "unclaimed_gpu_hours", "starved_hours"),
             pl.col("longest_starvation_h").fill_null(0.0),
         )
     )
@@ -257,7 +254,7 @@ def shares_over_time(claimed: Claims, *, slot_s: float) -> pl.DataFrame:
     """
     ticks = round(slot_s * TICKS_PER_SECOND)
     if ticks < 1:
-        raise SchemaError("shares over time", "slots of a microsecond at least", f"{slot_s!r} s", "Use 3600.")
+        raise SchemaError("shares over time", "intervals from a microsecond", f"{slot_s!r} s", "Use 3600.")
     begin, end = claimed.window
     slots = max(1, math.ceil((end - begin) / slot_s))
     names = claimed.table["tenant"].unique().sort()

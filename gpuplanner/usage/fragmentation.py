@@ -304,14 +304,14 @@ def slice_hours(
     for name in names:
         # Jobs that name no board can only be on the one board there is.
         here = pl.col("gpu_model") == name if len(names) > 1 else pl.lit(value=True)
-        rows += _board(any_board(name), nodes.filter(gpu_model=name), held.filter(here), name)
+        rows += _gpu_model(any_board(name), nodes.filter(gpu_model=name), held.filter(here), name)
     hours_of = dict.fromkeys(("compute_slice_hours", "memory_slice_hours"), pl.Float64)
     schema = {"gpu_model": pl.String, "part": pl.String, **hours_of}
     return pl.DataFrame(rows, schema=schema, orient="row")
 
 
-def _board(
-    board: GpuModel, nodes: pl.DataFrame, held: pl.DataFrame, name: str
+def _gpu_model(
+    gpu_model: GpuModel, nodes: pl.DataFrame, held: pl.DataFrame, name: str
 ) -> list[tuple[str, str, float, float]]:
     """Name of the board, part, and hours of its compute and of its memory slices."""
     cut: dict[str, float] = defaultdict(float)
@@ -323,23 +323,23 @@ def _board(
         whole_gpu_hours += hours * (gpus - len(stated))
         for text in stated:
             for profile, count in parse_layout(text.strip()).items():
-                cut[board.profile(profile).name] += count * hours
+                cut[gpu_model.profile(profile).name] += count * hours
     used: dict[str, float] = defaultdict(float)
     for profile, hours in held.select("profile_requested", "instance_hours").iter_rows():
-        used[board.profile(profile).name] += hours
+        used[gpu_model.profile(profile).name] += hours
     for profile, hours in used.items():
         if hours > cut[profile] * (1 + TOLERANCE):
             expected = f"at most the {cut[profile]:g} instance-hours that the layouts of the inventory have"
-            got, todo = f"{hours:g} held by jobs", "State the layouts in force during this time."
+            got, todo = f"{hours:g} allocated to jobs", "State the layouts in force during this time."
             raise SchemaError(f"slices of {name}, profile {profile}", expected, got, todo)
 
     def slices(instances: dict[str, float]) -> tuple[float, float]:
-        sizes = [(board.profile(profile), hours) for profile, hours in instances.items()]
+        sizes = [(gpu_model.profile(profile), hours) for profile, hours in instances.items()]
         compute = sum(size.compute_slices * hours for size, hours in sizes)
         return compute, sum(size.memory_slices * hours for size, hours in sizes)
 
     all_cut, all_held = slices(cut), slices(used)
-    of_board = (board.compute_slices, board.memory_slices)
+    of_board = (gpu_model.compute_slices, gpu_model.memory_slices)
     kinds = [
         [all_held[kind], all_cut[kind] - all_held[kind], cut_gpu_hours * each - all_cut[kind],
          whole_gpu_hours * each]

@@ -31,7 +31,7 @@ COLUMNS = (
     "sm_activity", "memory_peak_gib", "gpus_by_memory", "instances",
 )  # fmt: skip
 """Columns of ``schemas.Jobs`` that a ledger looks at, beside ``job_id`` where there are samples."""
-ONE_POOL = "The boards that jobs name cannot be matched with the inventory: all boards are one pool."
+ONE_POOL = "The GPU models of the jobs do not match the inventory: all GPUs are one pool."
 """What :func:`assumptions` says where boards are not told apart."""
 ROUNDING_GPU_HOURS = 1e-12
 """Smaller amounts are rounding of sums and get no row."""
@@ -57,7 +57,7 @@ def gpu_time_ledger(
     """Put every installed GPU-hour into one bucket.
 
     Held time is ``used`` where the device was seen to work (SM activity of at least 0.05 in the minute),
-    ``held_idle`` where it was seen not to, and ``unobserved`` where nothing was measured. A sample holds until the
+    ``allocated_idle`` where it was seen not to, and ``unobserved`` where nothing was measured. A sample holds until the
     next one of its device, before a gap for one usual step; time for which none holds is as the mean activity of the
     job's record says. Time that no job holds is ``fragmented`` while a job waits that asks for no more than is left,
     and nodes have it only in pieces too small; ``idle_pending`` as far as eligible jobs wait that ask for no more, on
@@ -112,7 +112,7 @@ def gpu_time_ledger(
     >>> nodes = pl.DataFrame({"node": ["n1"], "gpus": [4]})
     >>> ledger = gpu_time_ledger(jobs, nodes, start=nine, end=nine + timedelta(hours=1))
     >>> ledger.select("tenant", "bucket", "gpu_hours").rows()
-    [('-', 'free', 2.5), ('-', 'idle_pending', 0.5), ('vision', 'unobserved', 1.0)]
+    [('-', 'unallocated', 2.5), ('-', 'idle_pending', 0.5), ('vision', 'no_telemetry', 1.0)]
     """
     window = Window(start, end)
     ids = [] if samples is None else [name for name in BY_ID if name not in COLUMNS]
@@ -121,25 +121,25 @@ def gpu_time_ledger(
     left = pl.coalesce("start_time", "end_time")
     queued = asking.lazy().with_columns(waiting_since=waiting_since(), left_queue=left)
     out = withheld(out_of_service, nodes["board"])
-    bucket = pl.col("state").replace(dict.fromkeys(IDLE, "held_idle")).alias("bucket")
+    bucket = pl.col("state").replace(dict.fromkeys(IDLE, "allocated_idle")).alias("bucket")
     keys = ["tenant", "board", "hour", bucket]
     held = held_hours(started, samples, window).filter(pl.col("state") != ACTIVE)
     parts = [held.group_by(keys, maintain_order=True).agg(pl.col("gpu_hours").sum())]
     boards = started.select("board").unique().collect()["board"]
-    for board in pl.concat([nodes["board"], boards]).unique().sort():
-        here = pl.col("board").eq_missing(board)
+    for gpu_model in pl.concat([nodes["board"], boards]).unique().sort():
+        here = pl.col("board").eq_missing(gpu_model)
         waits = queued.filter(here | pl.col("board").is_null())
         pool = _pool(started.filter(here), waits, nodes.filter(here), out.filter(here), window)
         if pool.excess_gpus > 0:
-            raise SchemaError(_excess(pool, board, window))
-        nobody = {"free": pool.free, "fragmented": pool.fragmented, "idle_pending": pool.idle_pending}
-        parts += [_row(NOBODY, board, kind, hours) for kind, hours in nobody.items()]
-        parts += [_row(tenant, board, "reserved", hours) for tenant, hours in pool.reserved.items()]
+            raise SchemaError(_excess(pool, gpu_model, window))
+        nobody = {"unallocated": pool.free, "fragmented": pool.fragmented, "idle_pending": pool.idle_pending}
+        parts += [_row(NOBODY, gpu_model, kind, hours) for kind, hours in nobody.items()]
+        parts += [_row(tenant, gpu_model, "reserved", hours) for tenant, hours in pool.reserved.items()]
         shut = out.filter(here, ~_KEPT_ANYWHERE).group_by("bucket", "tenant", maintain_order=True)
         for (kind, tenant), rows in shut:
             spans = window.spans(rows, "start_time", "end_time", "gpus")
             hours = spans.by_hour(window.hours, np.zeros(len(spans.gpus)), 1)[0]
-            parts.append(_row(str(tenant), board, str(kind), hours))
+            parts.append(_row(str(tenant), gpu_model, str(kind), hours))
     ledger = (
         pl.concat(parts)
         .filter(pl.col("gpu_hours") > ROUNDING_GPU_HOURS)
@@ -177,25 +177,25 @@ def assumptions(
     _, nodes = with_boards(*_tables(jobs, inventory, window, COLUMNS))
     found = []
     if inventory is None:
-        told = "GPUs are taken to be installed, the most ever held at once; free time is a lower bound."
+        told = "GPUs are assumed, the peak of allocated GPUs; unallocated time is a lower bound."
         found.append(f"No inventory was given: {nodes['gpus'].sum()} {told}")
     elif nodes.filter(pl.col("board").is_null() & pl.col("gpu_model").is_not_null()).height:
         found.append(ONE_POOL)
     table = some_columns(jobs, Jobs, [*TIMES, "eligible_time", "state", "gpus", "node_list"], where="jobs")
     unknown = table.filter(pl.col("gpus").is_null() & pl.col("start_time").is_not_null()).height
     if unknown:
-        told = "jobs ran on a number of GPUs that is not known: their time shows as free."
+        told = "jobs ran on an unknown number of GPUs: their time counts as unallocated."
         found.append(f"{unknown} of {table.height} {told}")
     endless = table.filter((pl.col("gpus") > 0) & untimed()).height
     if endless:
-        told = "jobs held GPUs is not known: their time shows as free."
-        found.append(f"When {endless} of {table.height} {told}")
+        told = "jobs with GPUs have no start or end: their time counts as unallocated."
+        found.append(f"{endless} of {table.height} {told}")
     waited = table.filter(pl.col("start_time") > waiting_since()).height
     unplaced = table.filter(pl.col("start_time").is_not_null() & pl.col("node_list").is_null()).height
     if waited and unplaced:
         found.append(
-            f"{unplaced} jobs do not name their nodes: while they run, nothing is said to be fragmented, and what "
-            "waiting jobs ask for and is free by count is idle with eligible jobs pending."
+            f"{unplaced} jobs do not name their nodes: while they run, no GPU counts as fragmented, and "
+            "unallocated GPUs that pending jobs request count as idle with eligible jobs pending."
         )
     return found
 
@@ -233,16 +233,16 @@ def _pool(
     )
 
 
-def _row(tenant: str, board: str | None, bucket: str, gpu_hours: np.ndarray) -> pl.DataFrame:
+def _row(tenant: str, gpu_model: str | None, bucket: str, gpu_hours: np.ndarray) -> pl.DataFrame:
     hours = pl.DataFrame({"hour": np.arange(len(gpu_hours)), "gpu_hours": gpu_hours})
-    names = {"tenant": pl.lit(tenant), "board": pl.lit(board, pl.String), "bucket": pl.lit(bucket)}
+    names = {"tenant": pl.lit(tenant), "board": pl.lit(gpu_model, pl.String), "bucket": pl.lit(bucket)}
     return hours.with_columns(**names).select("tenant", "board", "hour", "bucket", "gpu_hours")
 
 
-def _excess(pool: PoolHours, board: str | None, window: Window) -> str:
+def _excess(pool: PoolHours, gpu_model: str | None, window: Window) -> str:
     when = window.origin + pool.excess_tick * TICK
     return message(
-        f"ledger: GPUs of {board if board is not None else 'all boards'} held or out of service",
+        f"ledger: GPUs of {gpu_model if gpu_model is not None else 'all models'} allocated or out of service",
         "never more than the inventory has installed",
         f"up to {pool.excess_gpus:g} GPUs more, first at {when:%Y-%m-%d %H:%M:%S} UTC",
         "Complete the inventory (installed, retired, gpus), look for attempts of one job that overlap, or "
@@ -265,7 +265,7 @@ def withheld(table: pl.DataFrame | None, boards: pl.Series) -> pl.DataFrame:
     missing = [name for name in needed if name not in table.columns]
     if missing:
         _refuse("", f"columns {', '.join(map(repr, needed))}", f"none of {examples(missing)}", "Add them.")
-    _only(table, "bucket", list(_KINDS), "Say what it was.")
+    _only(table, "bucket", list(_KINDS), "Fix the column bucket.")
     absent = [pl.lit(None, _OUT[name]).alias(name) for name in _OPTIONAL if name not in table.columns]
     rows = table.with_columns(absent).select(*_OUT).cast(_OUT)  # type: ignore[arg-type]
     if rows.filter(pl.col("start_time").is_null() | ~(pl.col("gpus") >= 0)).height:
@@ -273,7 +273,7 @@ def withheld(table: pl.DataFrame | None, boards: pl.Series) -> pl.DataFrame:
     rows = rows.with_columns(tenant=pl.col("tenant").fill_null(NOBODY))
     if len(known) == 1:
         return rows.with_columns(board=pl.lit(known[0], pl.String))
-    _only(rows, "gpu_model", known.to_list(), "Name the board as the inventory does.")
+    _only(rows, "gpu_model", known.to_list(), "Use the GPU model as written in the inventory.")
     return rows.with_columns(board="gpu_model")
 
 
@@ -289,9 +289,17 @@ def _refuse(place: str, expected: str, got: str, todo: str) -> None:
     raise SchemaError(f"ledger: out_of_service{place}", expected, got, todo)
 
 
-DARK_BUCKETS = ("held_idle", "free", "fragmented", "idle_pending", "reserved", "reconfiguring", "down")
+UNUSED_BUCKETS = (
+    "allocated_idle",
+    "unallocated",
+    "fragmented",
+    "idle_pending",
+    "reserved",
+    "reconfiguring",
+    "down",
+)
 """Paid for, no work done. Unobserved time is not among them: nothing may be claimed of it."""
-HELD_BUCKETS = ("used", "unobserved", "held_idle")
+ALLOCATED_BUCKETS = ("used", "no_telemetry", "allocated_idle")
 
 
 def reconcile(ledger: pl.DataFrame, installed: float, *, tolerance: float = 1e-9) -> dict[str, float | bool]:
@@ -343,7 +351,7 @@ def by_bucket(ledger: pl.DataFrame) -> pl.DataFrame:
     --------
     >>> from gpuplanner.core.schema_checks import empty
     >>> by_bucket(empty(Ledger))["bucket"].to_list()[:3]
-    ['used', 'unobserved', 'held_idle']
+    ['used', 'no_telemetry', 'allocated_idle']
     """
     table = conform(ledger, Ledger, where="ledger")
     buckets = table.group_by(pl.col("bucket").cast(pl.String), maintain_order=True)
@@ -361,7 +369,7 @@ def by_tenant(ledger: pl.DataFrame) -> pl.DataFrame:
     Returns
     -------
     polars.DataFrame
-        ``tenant``, ``held_gpu_hours`` and its parts ``used``, ``unobserved``, ``held_idle`` [GPU h], and
+        ``tenant``, ``allocated_gpu_hours`` and its parts ``used``, ``unobserved``, ``allocated_idle`` [GPU h], and
         ``idle_share`` [0-1] (held idle, of what was observed; null if nothing was); most held first. Time
         that nobody held is not in it.
 
@@ -369,39 +377,39 @@ def by_tenant(ledger: pl.DataFrame) -> pl.DataFrame:
     --------
     >>> from gpuplanner.core.schema_checks import empty
     >>> by_tenant(empty(Ledger)).columns
-    ['tenant', 'held_gpu_hours', 'used', 'unobserved', 'held_idle', 'idle_share']
+    ['tenant', 'allocated_gpu_hours', 'used', 'no_telemetry', 'allocated_idle', 'idle_share']
     """
     hours = pl.col("gpu_hours")
-    observed = pl.col("used") + pl.col("held_idle")
-    parts = {bucket: hours.filter(pl.col("bucket") == bucket).sum() for bucket in HELD_BUCKETS}
+    observed = pl.col("used") + pl.col("allocated_idle")
+    parts = {bucket: hours.filter(pl.col("bucket") == bucket).sum() for bucket in ALLOCATED_BUCKETS}
     return (
         conform(ledger, Ledger, where="ledger")
-        .filter(pl.col("bucket").cast(pl.String).is_in(HELD_BUCKETS))
+        .filter(pl.col("bucket").cast(pl.String).is_in(ALLOCATED_BUCKETS))
         .group_by("tenant", maintain_order=True)
-        .agg(held_gpu_hours=hours.sum(), **parts)
-        .with_columns(idle_share=pl.when(observed > 0).then(pl.col("held_idle") / observed))
-        .sort("held_gpu_hours", "tenant", descending=[True, False])
+        .agg(allocated_gpu_hours=hours.sum(), **parts)
+        .with_columns(idle_share=pl.when(observed > 0).then(pl.col("allocated_idle") / observed))
+        .sort("allocated_gpu_hours", "tenant", descending=[True, False])
     )
 
 
-def dark_share(ledger: pl.DataFrame) -> dict[str, float]:
+def unused_share(ledger: pl.DataFrame) -> dict[str, float]:
     """Share of the installed GPU-time that was paid for and did no work, by part.
 
     Returns
     -------
     dict
-        One share [0-1] for each of :data:`DARK_BUCKETS`, and ``dark``, their sum. Where time is unobserved,
+        One share [0-1] for each of :data:`UNUSED_BUCKETS`, and ``dark``, their sum. Where time is unobserved,
         this is a lower bound.
 
     Examples
     --------
     >>> from gpuplanner.core.schema_checks import empty
-    >>> dark_share(empty(Ledger))["dark"]
+    >>> unused_share(empty(Ledger))["unused"]
     0.0
     """
     shares = dict(by_bucket(ledger).select(pl.col("bucket").cast(pl.String), "share").iter_rows())
-    parts = {bucket: shares[bucket] for bucket in DARK_BUCKETS}
-    return parts | {"dark": sum(parts.values())}
+    parts = {bucket: shares[bucket] for bucket in UNUSED_BUCKETS}
+    return parts | {"unused": sum(parts.values())}
 
 
 PERIODS = {"day": "1d", "week": "1w", "month": "1mo"}
@@ -469,9 +477,7 @@ def by_period(
     )
 
 
-def _parts(
-    hours: pl.Series, length: str, tz: str, start: datetime | None, end: datetime | None
-) -> pl.DataFrame:
+def _parts(hours: pl.Series, length: str, tz: str, start: datetime | None, end: datetime | None) -> pl.DataFrame:
     """Periods that each hour falls into, with the part of its covered time in each."""
     begin = pl.col("hour") + pl.duration(minutes=pl.col("quarter") * (60 // QUARTERS))
     first = pl.max_horizontal(begin, pl.lit(start))

@@ -57,8 +57,8 @@ def out_of_service(
     groups = silent.sort(~(pl.col("bucket") == "down"), "tenant", nulls_last=True, maintain_order=True)
     for (bucket, tenant), rows in groups.group_by("bucket", "tenant", maintain_order=True):
         left = _left_of_nodes(rows, found, held, nodes, begin, end)
-        for board in boards:
-            left = _on_board(left, board, running, nodes, found, begin, end)
+        for gpu_model in boards:
+            left = _on_board(left, gpu_model, running, nodes, found, begin, end)
         why = pl.lit(bucket, out.schema["bucket"]), pl.lit(tenant, pl.String)
         found = pl.concat([found, left.with_columns(bucket=why[0], tenant=why[1])])
     nowhere = pl.lit(None, pl.String)
@@ -92,7 +92,7 @@ def _left_of_nodes(
 
 def _on_board(
     rows: pl.DataFrame,
-    board: str | None,
+    gpu_model: str | None,
     running: pl.DataFrame,
     nodes: pl.DataFrame,
     other: pl.DataFrame,
@@ -100,12 +100,12 @@ def _on_board(
     end: datetime,
 ) -> pl.DataFrame:
     """The same, the rows of one board less where jobs are said to hold what would then be missing; None: of all."""
-    here = pl.lit(value=True) if board is None else pl.col("gpu_model").str.to_lowercase() == board.lower()
+    here = pl.lit(value=True) if gpu_model is None else pl.col("gpu_model").str.to_lowercase() == gpu_model.lower()
     mine = nodes.filter(here)
     on_mine = pl.col("node").is_in(mine["node"].to_list())
     ours, others = rows.filter(on_mine), rows.filter(~on_mine)
     # Jobs that name no board may be on any.
-    some = running.filter(pl.lit(board is None) | pl.col("gpu_model").is_null() | here)
+    some = running.filter(pl.lit(gpu_model is None) | pl.col("gpu_model").is_null() | here)
     gone = other.filter(on_mine)
     unknown = pl.lit(None, pl.Datetime("us", "UTC"))
     absent = {"installed", "retired"}.difference(mine.columns)
@@ -188,7 +188,7 @@ def _level(at: Times, start: Times, stop: Times, gpus: NDArray[np.float64]) -> N
 class Pool:
     """GPUs of one board that are in service; ``board`` is None where all boards are one pool."""
 
-    board: str | None
+    gpu_model: str | None
     gpus: int
 
 
@@ -230,11 +230,11 @@ class Installed:
         >>> Installed(pl.DataFrame(), False, (Pool("T4", 8), Pool("L4", 2)), ()).listed
         '8 × T4, 2 × L4'
         """
-        if self.pools[0].board is not None:
-            return ", ".join(f"{pool.gpus} × {pool.board}" for pool in self.pools)
+        if self.pools[0].gpu_model is not None:
+            return ", ".join(f"{pool.gpus} × {pool.gpu_model}" for pool in self.pools)
         if not self.words:
             return "not named"
-        rest = "" if len(self.words) == 1 else "; not all jobs say on which they ran"
+        rest = "" if len(self.words) == 1 else "; not all jobs name theirs"
         return ", ".join(self.words) + rest
 
     @property
@@ -244,12 +244,12 @@ class Installed:
         Examples
         --------
         >>> Installed(pl.DataFrame(), True, (Pool(None, 3),), (), by_node=False).origin
-        'inferred: the most that were held at once; there may be more'
+        'inferred from the peak of allocated GPUs; there may be more'
         """
         if not self.inferred:
             return "from the inventory"
-        held = "held of each node" if self.by_node else "held"
-        return f"inferred: the most that were {held} at once; there may be more"
+        of_each = " of each node" if self.by_node else ""
+        return f"inferred from the peak of allocated GPUs{of_each}; there may be more"
 
 
 def installed(trace: Dataset, begin: datetime, end: datetime) -> Installed:
@@ -260,7 +260,7 @@ def installed(trace: Dataset, begin: datetime, end: datetime) -> Installed:
     >>> from gpuplanner.usage.job_history import begin_of, end_of, load_trace
     >>> sample = load_trace("sample")
     >>> installed(sample, begin_of(sample), end_of(sample)).pools
-    (Pool(board='H100-80GB-SXM5', gpus=64),)
+    (Pool(gpu_model='H100-80GB-SXM5', gpus=64),)
     """
     seen: pl.DataFrame | None = None
     remarks: tuple[str, ...] = ()
@@ -273,8 +273,8 @@ def installed(trace: Dataset, begin: datetime, end: datetime) -> Installed:
         inventory, cut = with_seen_layouts(trace.inventory, trace.long, begin, end)
         if cut:
             remarks = (
-                f"The inventory does not say how {examples(cut)} are cut: their layouts are the fewest GPUs that hold "
-                "the instances that jobs held there at once.",
+                f"The inventory has no MIG layouts of {examples(cut)}: assumed are the fewest GPUs that hold the "
+                "instances allocated there at once.",
             )
     held = (
         gpu_jobs(trace.long.believed(), Window(begin, end))
@@ -288,7 +288,7 @@ def installed(trace: Dataset, begin: datetime, end: datetime) -> Installed:
     by_board = nodes.group_by("board").agg(pl.col("gpus").sum())
     was_held = pl.col("board").is_in(list(busy))
     by_board = by_board.sort(was_held, "gpus", "board", descending=[True, True, False])
-    pools = tuple(Pool(board, int(gpus)) for board, gpus in by_board.iter_rows())
+    pools = tuple(Pool(gpu_model, int(gpus)) for gpu_model, gpus in by_board.iter_rows())
     return Installed(
         inventory=inventory,
         inferred=inferred,

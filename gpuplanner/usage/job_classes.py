@@ -59,8 +59,7 @@ def job_facts(jobs: pl.DataFrame, samples: pl.DataFrame | None = None, *, tz: st
     """
     local = pl.col("submit_time").dt.convert_time_zone(known_zone(tz))
     named = conform(jobs, Jobs, where="job classes: jobs").with_columns(
-        jobs[name].cast(pl.String) if name in jobs.columns else pl.lit(None, pl.String).alias(name)
-        for name in TEXTS
+        jobs[name].cast(pl.String) if name in jobs.columns else pl.lit(None, pl.String).alias(name) for name in TEXTS
     )
     table = named.with_row_index("row").with_columns(
         run_s=(pl.col("end_time") - pl.col("start_time")).dt.total_microseconds() / 1e6,
@@ -257,7 +256,7 @@ def _rule(item: object, where: str) -> Rule:
     if job_class not in CLASSES:
         raise _not_of(CLASSES, job_class, _at(where, known, "class") + ", class")
     if "when" not in known:
-        raise _fault(where, "'when' with at least one condition", "none", "Say when the rule holds.")
+        raise _fault(where, "'when' with at least one condition", "none", "Add when.")
     when = _mapping(known["when"], (*TEXTS, *NUMBERS), f"{_at(where, known, 'when')}, when")
     if not when:
         raise _fault(_at(where, known, "when"), "at least one condition in 'when'", "none", "Add one.")

@@ -93,7 +93,7 @@ class History:
         if self.played_since == self.recent:
             return []
         days, came = (self.plan_start - self.played_since).days, self.jobs["submit_time"] >= self.played_since
-        played = f"ways to run the fleet were played on its last {days} days, of {came.sum():,} jobs."
+        played = f"policies were simulated on its last {days} days, of {came.sum():,} jobs."
         return [f"The recent past has more than {MOST_PLAYED:,} jobs: {played}"]
 
 
@@ -177,11 +177,11 @@ def history(scenario: Scenario) -> History:
     classes = classify(jobs, samples=trace.samples, tz=scenario.tz)["job_class"]
     named = class_by_shape(jobs, classes, tz=scenario.tz)
     # Without profiles there is nothing to choose from, and without the SMs of the board nothing to choose by.
-    if fleet.can_be_cut and fleet.board.sms is not None:
-        sizes = rightsize(jobs.with_columns(named["job_class"]), fleet.board, samples=trace.samples)
+    if fleet.can_be_cut and fleet.gpu_model.sms is not None:
+        sizes = rightsize(jobs.with_columns(named["job_class"]), fleet.gpu_model, samples=trace.samples)
     else:
-        sizes = keep_requests(jobs, fleet.board)
-    views = _views(jobs, sizes, scenario, fleet.board)
+        sizes = keep_requests(jobs, fleet.gpu_model)
+    views = _views(jobs, sizes, scenario, fleet.gpu_model)
     recent = max(_floor_hour(begin_of(trace)), plan_start - timedelta(days=scenario.history_days))
     like = named["confidence"].drop_nulls()
     return History(
@@ -254,9 +254,7 @@ def _as_known(jobs: pl.DataFrame, now: datetime) -> pl.DataFrame:
     )
 
 
-def _views(
-    jobs: pl.DataFrame, sizes: pl.DataFrame, scenario: Scenario, board: GpuModel
-) -> dict[str, pl.DataFrame]:
+def _views(jobs: pl.DataFrame, sizes: pl.DataFrame, scenario: Scenario, gpu_model: GpuModel) -> dict[str, pl.DataFrame]:
     # How fast a job runs on a slice depends on what it was seen to use, so the headroom is taken off again;
     # a need that was judged by other jobs says which slice to give, not how fast this job would run there.
     used = (
@@ -266,7 +264,7 @@ def _views(
         .then(pl.col("sms_needed") / (1 + HEADROOM))
     )
     needed = sizes.select("profile_needed", needed_instances="instances", sms=used)
-    asked = pl.concat([resolve_requests(jobs, board), needed], how="horizontal")
+    asked = pl.concat([resolve_requests(jobs, gpu_model), needed], how="horizontal")
     gpus, whole = pl.col("gpus").ceil().cast(pl.Int32), pl.lit(WHOLE_GPU)
     sized = asked.with_columns(sms_needed="sms")
     return {
@@ -293,22 +291,20 @@ def boards_at_hand(scenario: Scenario) -> dict[str, int | None]:
     >>> boards_at_hand(Scenario())
     {'H100-80GB-SXM5': 64}
     """
-    return boards_of_trace(study_trace(scenario), scenario.board, where=scenario.data)
+    return boards_of_trace(study_trace(scenario), scenario.gpu_model, where=scenario.data)
 
 
-def boards_of_trace(
-    trace: Dataset, board: str | None = None, *, where: str = "the trace"
-) -> dict[str, int | None]:
+def boards_of_trace(trace: Dataset, gpu_model: str | None = None, *, where: str = "the trace") -> dict[str, int | None]:
     """Boards and GPUs that are installed in a trace, all of them as ``board`` where one is named."""
     there = installed(trace, begin_of(trace), end_of(trace))
     found: dict[str, int | None] = {}
     for part in there.pools:
-        name = board or part.board
+        name = gpu_model or part.gpu_model
         if name is not None and part.gpus and name in (*board_names(), *whole_board_names()):
             found[name] = (found.get(name) or 0) + part.gpus
     if not found:
-        expected, todo = "data that name boards of the catalogue", "Name them with --gpus."
-        raise ScenarioError(f"boards of {where}", expected, there.listed, todo)
+        expected, todo = "data with GPU models of the catalog", "Give them with --gpus MODEL=COUNT."
+        raise ScenarioError(f"GPU models of {where}", expected, there.listed, todo)
     return found
 
 
@@ -343,13 +339,13 @@ def pools_of(scenario: Scenario) -> FleetPools:
     """
     fleet = history(scenario).fleet
     there = fleet.installed
-    whole = scenario.board is not None or scenario.pool is not None or scenario.nodes > 0
-    busy = [str(pool.board) for pool in there.pools if pool.board in there.busy]
+    whole = scenario.gpu_model is not None or scenario.pool is not None or scenario.nodes > 0
+    busy = [str(pool.gpu_model) for pool in there.pools if pool.gpu_model in there.busy]
     if whole or len(there.pools) < 2 or not busy:
         return FleetPools({fleet.name or scenario.name: scenario}, {})
-    idle = {str(pool.board): pool.gpus for pool in there.pools if pool.board not in there.busy}
+    idle = {str(pool.gpu_model): pool.gpus for pool in there.pools if pool.gpu_model not in there.busy}
     # The largest pool is the one that the scenario has by itself: nothing is read or computed twice for it.
-    pools = {board: scenario if board == fleet.pool else scenario.but(pool=board) for board in busy}
+    pools = {gpu_model: scenario if gpu_model == fleet.pool else scenario.but(pool=gpu_model) for gpu_model in busy}
     return FleetPools(pools, idle)
 
 
@@ -367,8 +363,8 @@ def clusters_of(scenarios: Sequence[Scenario]) -> FleetPools:
             raise ScenarioError("fleet", f"clusters that differ in their {what}", examples(twice), todo)
     found = [(one.name, pools_of(one)) for one in scenarios]
     return FleetPools(
-        {f"{name}/{board}": own for name, fleet in found for board, own in fleet.pools.items()},
-        {f"{name}/{board}": gpus for name, fleet in found for board, gpus in fleet.idle.items()},
+        {f"{name}/{gpu_model}": own for name, fleet in found for gpu_model, own in fleet.pools.items()},
+        {f"{name}/{gpu_model}": gpus for name, fleet in found for gpu_model, gpus in fleet.idle.items()},
     )
 
 

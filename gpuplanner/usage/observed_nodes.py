@@ -73,7 +73,7 @@ def seen_nodes(jobs: pl.DataFrame | LongJobs, begin: datetime, end: datetime) ->
     table = [
         {
             "node": name,
-            "gpu_model": models.get(name, node.board),
+            "gpu_model": models.get(name, node.gpu_model),
             "gpus": node.gpus,
             "mig_enabled": True if node.cut else None,
             "layouts": ";".join([WHOLE_GPU] * (node.gpus - len(node.cut)) + node.cut) if node.cut else None,
@@ -101,7 +101,7 @@ def _models_of_mixed_nodes(
         return {}
     listed = Counter[str | None]()
     for node in found.values():
-        listed[node.board] += node.gpus
+        listed[node.gpu_model] += node.gpus
     held = inferred_inventory(jobs, start=begin, end=end).select("gpu_model", "gpus").iter_rows()
     enough = all(gpus <= listed[model] for model, gpus in held)
     return {} if enough else dict(mixed.with_columns(pl.col("gpu_model").list.join("|")).iter_rows())
@@ -171,7 +171,7 @@ def _most_held(rows: pl.DataFrame, amount: str, *by: str) -> pl.DataFrame:
 class _Seen:
     """What was held of a node: its board, its GPUs, and the layouts of those that are cut."""
 
-    board: str | None
+    gpu_model: str | None
     gpus: int
     cut: list[str]
 
@@ -216,7 +216,9 @@ def _on_named_nodes(
     boards = boards.cast(pl.Categorical)
     rows = spread.join(boards, on="node", how="left", maintain_order="left", nulls_equal=True)
     pairs = rows.select("board", "profile_requested").unique().drop_nulls().rows()
-    known = [(board, name, on_it) for board, name in pairs if (on_it := profile_on(board, name)) is not None]
+    known = [
+        (gpu_model, name, on_it) for gpu_model, name in pairs if (on_it := profile_on(gpu_model, name)) is not None
+    ]
     schema = dict.fromkeys(("board", "profile_requested", "profile"), pl.Categorical)
     profiles = pl.DataFrame(known, schema=schema, orient="row")
     rows = rows.join(profiles, on=["board", "profile_requested"], how="left", maintain_order="left")
@@ -262,16 +264,16 @@ def _seen(parts: Callable[[], Iterable[pl.DataFrame]]) -> dict[str, _Seen]:
     held, with_cut, later = (dict(_largest(each, "node").iter_rows()) for each in (most, beside, after))
     fewest: dict[tuple[str, tuple[tuple[str, int], ...]], list[str]] = {}
     found: dict[str, _Seen] = {}
-    for node, board in boards.items():
+    for node, gpu_model in boards.items():
         counts = counts_of.get(node, {})
-        key = (str(board), tuple(counts.items()))
+        key = (str(gpu_model), tuple(counts.items()))
         if key not in fewest:
-            layouts = fewest_gpus(str(board), counts) if counts else []
+            layouts = fewest_gpus(str(gpu_model), counts) if counts else []
             fewest[key] = [format_layout(each) for each in layouts or ()]
         texts = fewest[key]
         gpus = max(_gpus(with_cut.get(node)) + len(texts), _gpus(held.get(node)))
         uncut = _gpus(later.get(node)) > gpus - len(texts)
-        found[node] = _Seen(board, gpus, [] if uncut else list(texts))
+        found[node] = _Seen(gpu_model, gpus, [] if uncut else list(texts))
     return found
 
 
@@ -313,7 +315,7 @@ def _with_rests(rows: pl.DataFrame) -> pl.DataFrame:
     return pl.concat([held.filter(~pl.col("node").is_in(names)), *on_node.values()])
 
 
-def todays_layouts(nodes: pl.DataFrame, board: GpuModel) -> dict[str, int]:
+def todays_layouts(nodes: pl.DataFrame, gpu_model: GpuModel) -> dict[str, int]:
     """GPUs by layout, by the board's own names of profiles.
 
     Examples
@@ -327,11 +329,11 @@ def todays_layouts(nodes: pl.DataFrame, board: GpuModel) -> dict[str, int]:
     if "layouts" not in nodes.columns:
         nodes = nodes.with_columns(layouts=pl.lit(None, pl.String))
     for gpus, stated in nodes.select("gpus", "layouts").iter_rows():
-        counts.update(layouts_of_node(gpus, stated, board))
+        counts.update(layouts_of_node(gpus, stated, gpu_model))
     return {layout: count for layout, count in sorted(counts.items()) if count and layout != OFF}
 
 
-def layouts_of_node(gpus: int, stated: str | None, board: GpuModel) -> tuple[str, ...]:
+def layouts_of_node(gpus: int, stated: str | None, gpu_model: GpuModel) -> tuple[str, ...]:
     """Layout of each GPU of a node, whole ones first; GPUs beyond those that are stated are whole.
 
     Examples
@@ -341,17 +343,17 @@ def layouts_of_node(gpus: int, stated: str | None, board: GpuModel) -> tuple[str
     ('gpu', 'gpu', '1g.5gb:7')
     """
     texts = [text.strip() for text in (stated or "").split(";") if text.strip()][:gpus]
-    each = [_canonical(text, board) for text in texts] + [WHOLE_GPU] * (gpus - len(texts))
+    each = [_canonical(text, gpu_model) for text in texts] + [WHOLE_GPU] * (gpus - len(texts))
     return tuple(sorted(each, key=lambda text: (text != WHOLE_GPU, text == OFF, text)))
 
 
-def _canonical(text: str, board: GpuModel) -> str:
+def _canonical(text: str, gpu_model: GpuModel) -> str:
     try:
         counts = parse_layout(text)
         if WHOLE_GPU in counts:
             return WHOLE_GPU
-        held = {board.profile(name).name: count for name, count in counts.items()}
-        return format_layout(held) if not held or prove(board, held) else WHOLE_GPU
+        held = {gpu_model.profile(name).name: count for name, count in counts.items()}
+        return format_layout(held) if not held or prove(gpu_model, held) else WHOLE_GPU
     except GeometryError:
         return WHOLE_GPU
 
@@ -417,7 +419,7 @@ def numbered_nodes(gpus: int, size: int, layouts: Mapping[str, int]) -> TodaysNo
     return TodaysNodes(names, tuple(sizes), _dealt(texts, sizes), inferred=False, named=False)
 
 
-def nodes_of(inventory: pl.DataFrame, board: GpuModel, *, inferred: bool) -> TodaysNodes:
+def nodes_of(inventory: pl.DataFrame, gpu_model: GpuModel, *, inferred: bool) -> TodaysNodes:
     """Nodes of an inventory, in the order in which plans count them: the larger and the less cut first.
 
     Examples
@@ -430,7 +432,7 @@ def nodes_of(inventory: pl.DataFrame, board: GpuModel, *, inferred: bool) -> Tod
     """
     stated = inventory["layouts"] if "layouts" in inventory.columns else [None] * inventory.height
     each = [
-        (str(name), int(gpus), layouts_of_node(int(gpus), text, board))
+        (str(name), int(gpus), layouts_of_node(int(gpus), text, gpu_model))
         for name, gpus, text in zip(inventory["node"], inventory["gpus"], stated, strict=True)
     ]
     each.sort(key=lambda node: (-node[1], -node[2].count(WHOLE_GPU), node[0]))
@@ -449,7 +451,7 @@ def smaller_than_their_like(nodes: TodaysNodes) -> tuple[str, ...]:
     >>> sizes = (8, 8, 8, 5)
     >>> nodes = TodaysNodes(("g1", "g2", "g3", "g4"), sizes, tuple(("gpu",) * n for n in sizes), True, True)
     >>> smaller_than_their_like(nodes)
-    ("Of 'g4', jobs held at most 5 GPUs at once, and 8 of most nodes that are called like it: there may be more.",)
+    ("Jobs were allocated at most 5 GPUs of 'g4', and 8 of most nodes with names like it: there may be more.",)
     """
     alike: dict[str, list[int]] = {}
     for place, name in enumerate(nodes.names):
@@ -462,20 +464,20 @@ def smaller_than_their_like(nodes: TodaysNodes) -> tuple[str, ...]:
             named = examples(sorted(nodes.names[place] for place in small))
             seen, it = max(nodes.gpus[place] for place in small), "it" if len(small) == 1 else "them"
             remarks.append(
-                f"Of {named}, jobs held at most {seen} GPU{'s' * (seen > 1)} at once, and {size} of most nodes that "
-                f"are called like {it}: there may be more."
+                f"Jobs were allocated at most {seen} GPU{'s' * (seen > 1)} of {named}, and {size} of most nodes with "
+                f"names like {it}: there may be more."
             )
     return tuple(remarks)
 
 
 def cut_as_held(
-    nodes: TodaysNodes, jobs: pl.DataFrame, board: GpuModel, begin: datetime, end: datetime
+    nodes: TodaysNodes, jobs: pl.DataFrame, gpu_model: GpuModel, begin: datetime, end: datetime
 ) -> TodaysNodes:
     """Nodes of which nobody says how they are cut, with the fewest GPUs cut that hold what was held at once.
 
     The last GPUs are cut, as plans do it. Where it would take more GPUs than there are, all stay whole.
     """
-    everywhere = jobs.with_columns(node_list=pl.lit("all"), gpu_model=pl.lit(board.name))
+    everywhere = jobs.with_columns(node_list=pl.lit("all"), gpu_model=pl.lit(gpu_model.name))
     rows = _on_named_nodes(everywhere, begin, end)
     cut = [] if rows is None else _seen(lambda: [rows])["all"].cut
     if not cut or len(cut) > nodes.total:
@@ -510,8 +512,8 @@ def snapshot_remark(jobs: pl.DataFrame, begin: datetime, end: datetime) -> str |
         return None
     return (
         f"The jobs look like a list made at one moment, not a record of what ran: {running.height:,} of "
-        f"{held.height:,} ran in the last hour, and {most:,.0f} GPUs were held in it, {usual:,.0f} in the median hour "
-        "before."
+        f"{held.height:,} ran in the last hour, with {most:,.0f} GPUs allocated, against {usual:,.0f} in the median "
+        "hour before."
     )
 
 

@@ -119,9 +119,7 @@ class Kinds(Changes):
     - ``slabs``: Slabs of the time.
     """
 
-    def __init__(
-        self, begin: np.ndarray, end: np.ndarray, kind: np.ndarray, kinds: int, slabs: Slabs
-    ) -> None:
+    def __init__(self, begin: np.ndarray, end: np.ndarray, kind: np.ndarray, kinds: int, slabs: Slabs) -> None:
         super().__init__(begin, end, slabs)
         self._kind, self._count = kind, np.zeros(kinds)
 
@@ -179,9 +177,7 @@ class Spans:
 
     def by_hour(self, hours: int, group: np.ndarray, groups: int) -> np.ndarray:
         """GPU-hours of each group in each hour, shape (groups, hours)."""
-        sums = slot_sums(
-            self.begin, self.end, self.gpus, group, groups=groups, slots=hours, slot_ticks=HOUR_TICKS
-        )
+        sums = slot_sums(self.begin, self.end, self.gpus, group, groups=groups, slots=hours, slot_ticks=HOUR_TICKS)
         return np.asarray(sums / HOUR_TICKS)
 
 
@@ -401,11 +397,13 @@ def inferred_inventory(jobs: pl.DataFrame | LongJobs, *, start: datetime, end: d
         there = some_columns(known.there(first, last, columns), Jobs, columns, where="jobs")
         asking = gpu_jobs(there, window)
         held = asking.lazy().filter(pl.col("start_time").is_not_null())
-        for board in asking["gpu_model"].unique() if named_by_all else [None]:
-            here = held if board is None else held.filter(pl.col("gpu_model") == board)
-            most[board] = max(most.get(board, 0), boards_at_once(here, board, window))
-    names = {board: "inferred" if board is None else f"inferred-{board}" for board in sorted(most, key=str)}
-    rows = [{"node": name, "gpu_model": board, "gpus": most[board]} for board, name in names.items()]
+        for gpu_model in asking["gpu_model"].unique() if named_by_all else [None]:
+            here = held if gpu_model is None else held.filter(pl.col("gpu_model") == gpu_model)
+            most[gpu_model] = max(most.get(gpu_model, 0), boards_at_once(here, gpu_model, window))
+    names = {
+        gpu_model: "inferred" if gpu_model is None else f"inferred-{gpu_model}" for gpu_model in sorted(most, key=str)
+    }
+    rows = [{"node": name, "gpu_model": gpu_model, "gpus": most[gpu_model]} for gpu_model, name in names.items()]
     schema = {name: column.dtype for name, column in Inventory.columns().items()}
     return pl.DataFrame(rows, schema=schema)
 
@@ -441,7 +439,7 @@ def with_boards(jobs: pl.DataFrame, inventory: pl.DataFrame) -> tuple[pl.DataFra
     return jobs.with_columns(pooled), nodes.with_columns(pooled)
 
 
-def boards_at_once(held: pl.DataFrame | pl.LazyFrame, board: str | None, window: Window) -> int:
+def boards_at_once(held: pl.DataFrame | pl.LazyFrame, gpu_model: str | None, window: Window) -> int:
     """Most boards that jobs needed at one time, at least.
 
     A board is cut or it is not. Instances need as many boards as their compute slices, their memory slices and the
@@ -465,9 +463,9 @@ def boards_at_once(held: pl.DataFrame | pl.LazyFrame, board: str | None, window:
     if not parts["gpus_by_memory"].has_nulls():
         needs.append((window.spans(parts, "start_time", "end_time", "gpus_by_memory"), 1))
     for profile in parts["profile_requested"].drop_nulls().unique().sort():
-        if board is not None and profile_on(board, profile) is not None:
+        if gpu_model is not None and profile_on(gpu_model, profile) is not None:
             mine = parts.filter(profile_requested=profile)
-            most = load_gpu_model(board).profile(profile).max_instances
+            most = load_gpu_model(gpu_model).profile(profile).max_instances
             needs.append((window.spans(mine, "start_time", "end_time", "instances"), most))
     whole = window.spans(plain, "start_time", "end_time", "gpus")
     return _most(whole, needs, window)

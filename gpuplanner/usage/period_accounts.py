@@ -18,14 +18,14 @@ from gpuplanner.ingest.large_tables import LongJobs
 from gpuplanner.usage.allocated_hours import (
     ACTIVE,
     LOST_STATES,
+    allocated_by_state,
     by_node,
     gpu_hours_by_node,
     held_and_active,
-    held_by_state,
     requested_allocated_active,
 )
 from gpuplanner.usage.fragmentation import slice_hours
-from gpuplanner.usage.gpu_hour_ledger import by_bucket, by_tenant, dark_share, gpu_time_ledger, reconcile
+from gpuplanner.usage.gpu_hour_ledger import by_bucket, by_tenant, gpu_time_ledger, reconcile, unused_share
 from gpuplanner.usage.installed_capacity import out_of_service
 from gpuplanner.usage.job_history import begin_of, end_of, history
 from gpuplanner.usage.occupancy import Window, gpu_jobs, installed_gpu_hours, with_boards
@@ -52,9 +52,7 @@ def ledger(scenario: Scenario) -> pl.DataFrame:
     return trace_ledger(known.trace, known.begin, known.end)
 
 
-def trace_ledger(
-    trace: Dataset, begin: datetime, end: datetime, nodes: pl.DataFrame | None = None
-) -> pl.DataFrame:
+def trace_ledger(trace: Dataset, begin: datetime, end: datetime, nodes: pl.DataFrame | None = None) -> pl.DataFrame:
     """Ledger of a trace between two instants, over :func:`~gpuplanner.usage.planned_fleet.installed` GPUs."""
     nodes = installed(trace, begin, end).inventory if nodes is None else nodes
     return pl.concat(one.ledger for one in _spans(trace, nodes, begin, end))
@@ -168,7 +166,7 @@ class JobFacts:
     quarantined: Quarantined | None
     tenants: int
     installed_gpu_hours: float | None = None
-    dark_share: float | None = None
+    unused_share: float | None = None
     installed_gpus: float | None = None
     fleet: str | None = None
     boards: str | None = None
@@ -205,12 +203,12 @@ def describe_jobs(trace: Dataset, *, nodes: bool = False) -> JobsDescribed:
     hours = pl.concat(booked)
     by_state = pl.concat(seen).group_by("tenant").agg(pl.all().sum()).sort("tenant")
     asked = requested_allocated_active(jobs, start=begin, end=end)
-    ended = held_by_state(jobs, start=begin, end=end)
+    ended = allocated_by_state(jobs, start=begin, end=end)
     groups = by_each_group(jobs, Window(begin, end))
     known = replace(
         facts,
         installed_gpu_hours=float(hours["gpu_hours"].sum()),
-        dark_share=dark_share(hours)["dark"],
+        unused_share=unused_share(hours)["unused"],
         installed_gpus=there.gpus,
         fleet=there.origin,
         boards=there.listed,
@@ -220,21 +218,21 @@ def describe_jobs(trace: Dataset, *, nodes: bool = False) -> JobsDescribed:
         "ledger": by_bucket(hours),
         **_slices(jobs, there.inventory, begin, end),
         **classes,
-        **{f"held and waited by {word}": table for word, table in groups.items()},
+        **{f"allocated GPU-hours and queue waits by {word}": table for word, table in groups.items()},
         "tenants": by_tenant(hours),
         **({"GPU-hours by node": by_node(pl.concat(on_nodes))} if nodes else {}),
-        "GPU-hours asked for, given and active": _as_observed(asked, by_state),
+        "GPU-hours requested, allocated and active": _as_observed(asked, by_state),
         "GPU-hours by how attempts ended": ended.group_by("state", "lost")
         .agg(pl.col("attempts", "gpu_hours").sum())
         .sort("gpu_hours", "state", descending=[True, False]),
-        "held GPU-hours by what was seen": by_state.drop(ACTIVE),
+        "allocated GPU-hours by observed activity": by_state.drop(ACTIVE),
     }
     return JobsDescribed(known, tables, hours)
 
 
 def _as_observed(asked: pl.DataFrame, by_state: pl.DataFrame) -> pl.DataFrame:
     """Active hours of records and of telemetry joined to jobs, in place of those of the records alone."""
-    observed = pl.sum_horizontal(pl.exclude("tenant", ACTIVE, "unobserved"))
+    observed = pl.sum_horizontal(pl.exclude("tenant", ACTIVE, "no_telemetry"))
     known = by_state.select("tenant", ACTIVE, observed=observed)
     active = pl.when(pl.col("observed") > 0).then(ACTIVE)
     share = (pl.col("observed") / pl.col("allocated_gpu_hours")).clip(upper_bound=1.0)
@@ -264,7 +262,7 @@ def by_each_group(jobs: LongJobs, window: Window) -> dict[str, pl.DataFrame]:
     held = pl.when(began).then(held * pl.col("gpus")).otherwise(0.0)
     sums = {"jobs": pl.len(), "gpu_hours": held.sum(), "lost_gpu_hours": held.filter(lost).sum()}
     words = {
-        word: pl.col(column).cast(pl.String).fill_null("whole GPU" if word == "profile" else UNNAMED)
+        word: pl.col(column).cast(pl.String).fill_null("full GPU" if word == "profile" else UNNAMED)
         for word, column in GROUPS.items()
         if column in jobs.table.collect_schema()
     }
@@ -272,12 +270,10 @@ def by_each_group(jobs: LongJobs, window: Window) -> dict[str, pl.DataFrame]:
     told = _gathered(parts, words, sums, {"wait_s": _WAIT_S})
     found = {}
     for word, (table, values) in told.items():
-        if table[word].to_list() == ["whole GPU" if word == "profile" else UNNAMED]:
+        if table[word].to_list() == ["full GPU" if word == "profile" else UNNAMED]:
             continue
         groups = _if_any_above_0(values["wait_s"]).group_by(word)
-        waits = groups.agg(
-            (_at(one, "ceil") / 60.0).alias(f"wait_minutes_p{100 * one:.0f}") for one in _WAITS
-        )
+        waits = groups.agg((_at(one, "ceil") / 60.0).alias(f"wait_minutes_p{100 * one:.0f}") for one in _WAITS)
         found[word] = table.join(waits, on=word, how="left").sort("gpu_hours", word, descending=[True, False])
     return found
 
@@ -329,7 +325,7 @@ def _slices(jobs: LongJobs, nodes: pl.DataFrame, begin: datetime, end: datetime)
     if "layouts" not in nodes.columns or nodes["layouts"].null_count() == nodes.height:
         return {}
     try:
-        return {"slices by what held them": slice_hours(jobs, nodes, start=begin, end=end)}
+        return {"slices by state": slice_hours(jobs, nodes, start=begin, end=end)}
     except GpuPlannerError as error:  # the layouts, as they are stated, do not hold what jobs held
         return {"slices, not reconciled": pl.DataFrame({"why": [str(error)]})}
 

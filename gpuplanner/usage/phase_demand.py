@@ -21,7 +21,7 @@ from gpuplanner.ingest.telemetry.telemetry_join import SHARED
 from gpuplanner.usage.job_phases import find_phases
 from gpuplanner.usage.requested_demand import smallest_profile
 
-SUPPORTED, NOT_SUPPORTED, CANNOT_TELL = "supported", "not supported", "cannot tell"
+SUPPORTED, NOT_SUPPORTED, CANNOT_TELL = "supported", "not supported", "inconclusive"
 VERDICTS = (SUPPORTED, NOT_SUPPORTED, CANNOT_TELL)
 PARTS = ("thirds", "phases")
 """What is late: the last third of the run after set-up, against the first; or what comes after the longest phase of
@@ -105,7 +105,7 @@ def judge_claim(ratios: np.ndarray, *, effect: float = 0.10) -> Claim:
     ordered = np.sort(ratios)
     low, high = float(ordered[rank - 1]), float(ordered[n - rank])
     border = 1 - effect
-    span = f"the {level} interval {low:.2f} to {high:.2f} of late over early demand"
+    span = f"the {level} interval of final over early demand, {low:.2f} to {high:.2f},"
     if high <= border:
         return Claim(SUPPORTED, median, low, high, n, f"{span} lies at or below {border:g}")
     if low > border:
@@ -116,7 +116,7 @@ def judge_claim(ratios: np.ndarray, *, effect: float = 0.10) -> Claim:
 def late_over_early(
     samples: pl.DataFrame,
     phases: pl.DataFrame,
-    board: GpuModel | str,
+    gpu_model: GpuModel | str,
     *,
     part: str = "thirds",
     need: str = "both",
@@ -132,7 +132,7 @@ def late_over_early(
         Table ``schemas.Samples``.
     phases : polars.DataFrame
         From :func:`gpuplanner.usage.phase_demand.phases_of_jobs`: set-up, GPUs held, and where late begins.
-    board : GpuModel or str
+    gpu_model : GpuModel or str
         The board that was sampled, for its memory.
     part, need : str
         One of :data:`PARTS`, one of :data:`NEEDS`.
@@ -160,7 +160,7 @@ def late_over_early(
     >>> found.select(pl.col("ratio").round(1)).item()
     0.6
     """
-    memory = pl.col("memory_used_gib") / as_board(board).memory_gib
+    memory = pl.col("memory_used_gib") / as_board(gpu_model).memory_gib
     fractions = {
         "both": pl.max_horizontal("sm_activity", memory) + 0 * (pl.col("sm_activity") + memory),
         "sm": pl.col("sm_activity"),
@@ -201,7 +201,7 @@ def late_over_early(
 
 
 def claim_table(
-    samples: pl.DataFrame, phases: pl.DataFrame, board: GpuModel | str, *, effect: float = 0.10
+    samples: pl.DataFrame, phases: pl.DataFrame, gpu_model: GpuModel | str, *, effect: float = 0.10
 ) -> pl.DataFrame:
     """Judge the claim by every definition of late and of need, so that a verdict that hangs on one is seen.
 
@@ -228,12 +228,12 @@ def claim_table(
     >>> jobs = pl.DataFrame({"job_id": ["1"], "job_class": ["pretraining"], "gpus": [8.0]})
     >>> table = claim_table(samples, phases_of_jobs(samples, jobs), "H100-80GB-SXM5")
     >>> table.height, table["verdict"].unique().to_list()
-    (6, ['cannot tell'])
+    (6, ['inconclusive'])
     """
     rows = []
     for part in PARTS:
         for need in NEEDS:
-            ratios = late_over_early(samples, phases, board, part=part, need=need)["ratio"].to_numpy()
+            ratios = late_over_early(samples, phases, gpu_model, part=part, need=need)["ratio"].to_numpy()
             rows.append({"part": part, "need": need} | asdict(judge_claim(ratios, effect=effect)))
     figures = dict.fromkeys(("ratio", "low", "high"), pl.Float64)
     order = ("part", "need", "jobs", "ratio", "low", "high", "verdict", "reason")
@@ -241,7 +241,7 @@ def claim_table(
 
 
 def claim_by_class(
-    samples: pl.DataFrame, phases: pl.DataFrame, board: GpuModel | str, *, effect: float = 0.10
+    samples: pl.DataFrame, phases: pl.DataFrame, gpu_model: GpuModel | str, *, effect: float = 0.10
 ) -> pl.DataFrame:
     """Judge the claim for each class of jobs on its own: :func:`claim_table` with ``job_class`` in front.
 
@@ -258,7 +258,7 @@ def claim_by_class(
     """
     parts = []
     for (name,), mine in phases.sort("job_class").group_by("job_class", maintain_order=True):
-        table = claim_table(samples, mine, board, effect=effect)
+        table = claim_table(samples, mine, gpu_model, effect=effect)
         parts.append(table.select(pl.lit(name, pl.String).alias("job_class"), pl.all()))
     return pl.concat(parts)
 
@@ -422,7 +422,7 @@ MARGIN = 0.10
 """Share added to the peak of memory; SM activity is a 95 % quantile and gets none, as in right-sizing."""
 
 
-def fit_phases(phases: pl.DataFrame, board: GpuModel | str) -> pl.DataFrame:
+def fit_phases(phases: pl.DataFrame, gpu_model: GpuModel | str) -> pl.DataFrame:
     """Fit each phase, and each job as a whole, to a slice of a board.
 
     Only jobs on one GPU or slice are fitted; others keep whole GPUs. A phase without readings of activity or memory
@@ -432,7 +432,7 @@ def fit_phases(phases: pl.DataFrame, board: GpuModel | str) -> pl.DataFrame:
     ----------
     phases : polars.DataFrame
         From :func:`gpuplanner.usage.phase_demand.phases_of_jobs`.
-    board : GpuModel or str
+    gpu_model : GpuModel or str
         The board to fit to, taken to be the one that was sampled.
 
     Returns
@@ -454,7 +454,7 @@ def fit_phases(phases: pl.DataFrame, board: GpuModel | str) -> pl.DataFrame:
     >>> fit_phases(phases, "H100-80GB-SXM5").select("profile_phase", "profile_job", "saved_gpu_hours").rows()
     [('1g.10gb', '3g.40gb', 0.2857142857142857), ('3g.40gb', '3g.40gb', 0.0)]
     """
-    known = as_board(board)
+    known = as_board(gpu_model)
     single = pl.col("gpus") <= 1
     held = pl.col("profile").map_elements(lambda name: float(known.sms_of(name)), return_dtype=pl.Float64)
     of_whole = pl.lit(float(known.sms_of(WHOLE_GPU)))

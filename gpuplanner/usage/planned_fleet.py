@@ -52,7 +52,7 @@ class PlannedFleet:
     """
 
     installed: Installed
-    board: GpuModel
+    gpu_model: GpuModel
     name: str | None
     chosen: bool
     pool: str | None
@@ -76,7 +76,7 @@ class PlannedFleet:
     @property
     def can_be_cut(self) -> bool:
         """Whether the board has MIG profiles."""
-        return bool(self.board.profiles)
+        return bool(self.gpu_model.profiles)
 
     @property
     def untold(self) -> bool:
@@ -86,16 +86,16 @@ class PlannedFleet:
     def require_board(self, what: str) -> None:
         """Raise if the catalogue does not know the board."""
         if not self.in_catalogue:
-            got = "no board named in the data" if self.name is None else repr(self.name)
+            got = "no GPU model in the data" if self.name is None else repr(self.name)
             if self.name is None and len(self.installed.words) > 1:
-                got = f"several that jobs cannot be told apart by: {examples(self.installed.words)}"
-            raise ScenarioError(what, "a board of the catalogue", got, "Name one with --board.")
+                got = f"several, and jobs do not name theirs: {examples(self.installed.words)}"
+            raise ScenarioError(what, "a GPU model of the catalog", got, "Name one with --gpu-model.")
 
     def require_mig(self, what: str) -> None:
         """Raise if there is nothing to cut."""
         self.require_board(what)
         if not self.can_be_cut:
-            raise ScenarioError(what, "a board with MIG", repr(self.name), "Name one with --board.")
+            raise ScenarioError(what, "a GPU model with MIG", repr(self.name), "Name one with --gpu-model.")
 
     def jobs_of(self, jobs: pl.DataFrame) -> pl.DataFrame:
         """Jobs that are planned: of several pools those of one, with those that have not started and name none.
@@ -107,7 +107,7 @@ class PlannedFleet:
             return jobs
         word = pl.col("gpu_model").cast(pl.String).str.to_lowercase()
         own = (word == self.pool.lower()) | (word.is_null() & self._home(jobs).eq_missing(self.pool.lower()))
-        others = [str(pool.board).lower() for pool in self.installed.pools]
+        others = [str(pool.gpu_model).lower() for pool in self.installed.pools]
         if "node_list" in jobs.columns:
             inventory = self.installed.inventory
             mine = set(inventory.filter(pl.col("gpu_model").str.to_lowercase() == self.pool.lower())["node"])
@@ -119,7 +119,7 @@ class PlannedFleet:
 
     def _home(self, jobs: pl.DataFrame) -> pl.Expr:
         """Board that most GPUs of a job's partition are of, in small letters; the largest pool's where nobody knows."""
-        largest = pl.lit(str(self.installed.pools[0].board).lower())
+        largest = pl.lit(str(self.installed.pools[0].gpu_model).lower())
         if "partition" not in jobs.columns:
             return largest
         word = pl.col("gpu_model").cast(pl.String).str.to_lowercase()
@@ -138,42 +138,42 @@ class PlannedFleet:
 
     def remarks(self) -> list[str]:
         """What a reader must know of the board and the size of the fleet, in sentences."""
-        others = [pool for pool in self.installed.pools if pool.board != self.pool]
+        others = [pool for pool in self.installed.pools if pool.gpu_model != self.pool]
         found = []
         if self.pool is not None and others:
-            listed = ", ".join(f"{pool.gpus} × {pool.board}" for pool in others)
+            listed = ", ".join(f"{pool.gpus} × {pool.gpu_model}" for pool in others)
             found.append(
                 f"Of {self.installed.gpus:,} GPUs, the plan is for the {self._gpus_of_pool():,} × {self.pool} and the "
-                f"jobs on them. Not planned, but in the ledger: {listed}. Plan for these with --board."
+                f"jobs on them. Not planned, but in the ledger: {listed}. Plan for these with --gpu-model."
             )
         elif self.chosen:
             own = ", ".join(self.installed.words) or "not named in the data"
             found.append(
-                f"What if: the boards of the source ({own}) are not {self.name}; layouts, cost and energy count each "
-                f"of its GPUs as one of {self.name}."
+                f"What-if: the GPU models of the data ({own}) are not {self.name}; layouts, cost and energy count "
+                f"each of its GPUs as one {self.name}."
             )
         elif self.name is None and len(self.installed.words) > 1:
             found.append(
-                f"The {self.installed.gpus:,} GPUs are of {len(self.installed.words)} kinds "
-                f"({', '.join(self.installed.words)}), and not all jobs say on which they ran: all GPUs "
-                f"are planned as one pool of whole GPUs. {ASK}"
+                f"The {self.installed.gpus:,} GPUs are of {len(self.installed.words)} models "
+                f"({', '.join(self.installed.words)}), and not all jobs name theirs: all GPUs are "
+                f"planned as one pool without MIG. {ASK}"
             )
         elif self.name is None and self.can_be_cut:
             found.append(
-                f"The data name no board. Its slices are those of {self.board.name}: it is cut like one, and nothing "
-                "is said of its cost or energy. Name it with --board."
+                f"The data name no GPU model. Its MIG profiles are those of {self.gpu_model.name}: layouts are "
+                "planned for it, without cost and energy. Name it with --gpu-model."
             )
         elif self.name is None:
-            found.append(f"The data name no board: whole GPUs are planned. {ASK}")
+            found.append(f"The data name no GPU model: full GPUs are planned. {ASK}")
         elif not self.in_catalogue:
-            found.append(f"The board {self.name!r} is not in the catalogue: whole GPUs are planned. {ASK}")
+            found.append(f"The GPU model {self.name!r} is not in the catalog: full GPUs are planned. {ASK}")
         if self.in_catalogue and not self.can_be_cut:
-            told = "whole GPUs are planned, and there are no layouts to export."
+            told = "full GPUs are planned, and there are no layouts to export."
             found.append(f"{self.name} has no MIG: {told}")
         if self.installed.instances and self.can_be_cut and not self.cut_gpus and not self.chosen:
             found.append(
-                "Jobs hold MIG instances, and the data do not say how the GPUs are cut: plans begin with whole GPUs, "
-                "and today's waits are played with the fewest GPUs cut that hold what was held at once. Give the nodes "
+                "Jobs ran on MIG instances, and the data have no MIG layouts: plans start with full GPUs, and today's "
+                "waits are simulated with the fewest partitioned GPUs that hold these instances. Import the nodes "
                 "with their layouts."
             )
         if self.gpus != self._gpus_of_pool():
@@ -182,10 +182,10 @@ class PlannedFleet:
         return [*found, *self.today.remarks]
 
     def _gpus_of_pool(self) -> int:
-        return sum(pool.gpus for pool in self.installed.pools if self.pool in (None, pool.board))
+        return sum(pool.gpus for pool in self.installed.pools if self.pool in (None, pool.gpu_model))
 
 
-ASK = "Layouts, cost and energy need a board: name one with --board."
+ASK = "Layouts, cost and energy need a GPU model: name it with --gpu-model."
 
 
 def planned_fleet(scenario: Scenario, trace: Dataset, begin: datetime, end: datetime) -> PlannedFleet:
@@ -200,14 +200,14 @@ def planned_fleet(scenario: Scenario, trace: Dataset, begin: datetime, end: date
     ('H100-80GB-SXM5', 64, 8, 'from the inventory')
     """
     there = installed(trace, begin, end)
-    name, pool = _board(scenario, there)
+    name, pool = _gpu_model(scenario, there)
     if name is None:
         profiles = trace.jobs["profile_requested"].drop_nulls().unique().to_list()
-        board = board_like(profiles) or whole_board(UNNAMED)
+        gpu_model = board_like(profiles) or whole_board(UNNAMED)
     else:
-        board = any_board(name) if known_board(name) else whole_board(name)
-    own = there.words == (scenario.board,) if pool is None else scenario.board == pool
-    chosen = scenario.board is not None and not own
+        gpu_model = any_board(name) if known_board(name) else whole_board(name)
+    own = there.words == (scenario.gpu_model,) if pool is None else scenario.gpu_model == pool
+    chosen = scenario.gpu_model is not None and not own
     nodes = in_service(there.inventory, end).sort("node")
     if pool is not None:
         nodes = nodes.filter(pl.col("gpu_model").str.to_lowercase() == pool.lower())
@@ -217,11 +217,11 @@ def planned_fleet(scenario: Scenario, trace: Dataset, begin: datetime, end: date
     if scenario.nodes > 0:
         gpus, size = scenario.nodes * scenario.gpus_per_node, scenario.gpus_per_node
         kept = nodes.filter(gpus=size).head(0 if chosen else scenario.nodes)
-        layouts = _with_whole(todays_layouts(kept, board), gpus - int(kept["gpus"].sum()))
+        layouts = _with_whole(todays_layouts(kept, gpu_model), gpus - int(kept["gpus"].sum()))
         today, note = numbered_nodes(gpus, size, layouts), "as given in the scenario"
     elif there.by_node and nodes.height:
-        today = nodes_of(as_cut, board, inferred=there.inferred)
-        gpus, layouts = today.total, todays_layouts(as_cut, board) or {WHOLE_GPU: today.total}
+        today = nodes_of(as_cut, gpu_model, inferred=there.inferred)
+        gpus, layouts = today.total, todays_layouts(as_cut, gpu_model) or {WHOLE_GPU: today.total}
         size = max(today.gpus)
     else:
         gpus = max(int(nodes["gpus"].sum()), 1)
@@ -232,15 +232,15 @@ def planned_fleet(scenario: Scenario, trace: Dataset, begin: datetime, end: date
     if there.by_node and len(set(today.gpus)) != 1:
         note = f"{there.origin}, nodes of unlike sizes as one pool"
     whole = all(text == WHOLE_GPU for texts in today.layouts for text in texts)
-    if whole and there.instances and board.profiles and not chosen:
-        today = cut_as_held(today, trace.jobs, board, begin, end)
+    if whole and there.instances and gpu_model.profiles and not chosen:
+        today = cut_as_held(today, trace.jobs, gpu_model, begin, end)
     snapshot = snapshot_remark(trace.jobs, begin, end)
     remarks = [*there.remarks, *today.remarks, *([snapshot] if snapshot else [])]
     if today.inferred and today.named:
         remarks += smaller_than_their_like(today)
     return PlannedFleet(
         installed=there,
-        board=board,
+        gpu_model=gpu_model,
         name=name,
         chosen=chosen,
         pool=pool,
@@ -265,11 +265,11 @@ def board_like(profiles: Sequence[str]) -> GpuModel | None:
     ('A100-80GB', None, None)
     """
     for name in board_names() if profiles else ():
-        board = any_board(name)
+        gpu_model = any_board(name)
         with suppress(GeometryError):
             for profile in profiles:
-                board.profile(profile)
-            return board
+                gpu_model.profile(profile)
+            return gpu_model
     return None
 
 
@@ -279,25 +279,25 @@ def _with_whole(layouts: Mapping[str, int], more: int) -> dict[str, int]:
     return {**layouts, WHOLE_GPU: whole} if whole or not layouts else dict(layouts)
 
 
-def _board(scenario: Scenario, there: Installed) -> tuple[str | None, str | None]:
+def _gpu_model(scenario: Scenario, there: Installed) -> tuple[str | None, str | None]:
     """Name of the board to plan for, and of the pool whose jobs alone are planned, if there are several."""
-    asked = scenario.board
-    apart = {pool.board: pool.board for pool in there.pools if pool.board is not None}
+    asked = scenario.gpu_model
+    apart = {pool.gpu_model: pool.gpu_model for pool in there.pools if pool.gpu_model is not None}
     several = len(apart) > 1
     if scenario.pool is not None:
-        found = {board.lower(): board for board in apart}.get(scenario.pool.lower())
+        found = {gpu_model.lower(): gpu_model for gpu_model in apart}.get(scenario.pool.lower())
         if found is None:
-            known = examples(list(apart)) if apart else "none: jobs cannot be told apart by board"
-            raise ScenarioError(f"pool {scenario.pool!r}", "a board of the data", known, "Name one, or none.")
+            known = examples(list(apart)) if apart else "none: jobs do not name their GPU model"
+            raise ScenarioError(f"pool {scenario.pool!r}", "a GPU model of the data", known, "Fix pool.")
         return asked or found, found if several else None
     if asked is not None:
         if several and asked in apart and there.busy and asked not in there.busy:
-            held = ", ".join(board for board in apart if board in there.busy)
-            got, todo = f"jobs on {held} alone", "Name one of these with --board."
-            raise ScenarioError(f"board {asked}", "a board that jobs held", got, todo)
+            held = ", ".join(gpu_model for gpu_model in apart if gpu_model in there.busy)
+            got, todo = f"jobs on {held} alone", "Name one of these with --gpu-model."
+            raise ScenarioError(f"GPU model {asked}", "a GPU model with jobs", got, todo)
         return asked, asked if several and asked in apart else None
     if apart:
-        largest = there.pools[0].board
+        largest = there.pools[0].gpu_model
         return largest, largest if several else None
     return (there.words[0] if len(there.words) == 1 else None), None
 

@@ -39,7 +39,7 @@ DAY_H = 24.0
 def demand_series(
     jobs: pl.DataFrame,
     *,
-    slot_hours: float = 1.0,
+    interval_hours: float = 1.0,
     start: datetime | None = None,
     end: datetime | None = None,
     clock: str = "held",
@@ -47,7 +47,7 @@ def demand_series(
     """Mean number of concurrent instances per slot, one series per tenant and profile.
 
     The value of a slot is the integral of the number of instances over the slot, divided by its length. The
-    integral is summed in whole microseconds, so ``sum(y) * slot_hours`` equals instances x hours within the
+    integral is summed in whole microseconds, so ``sum(y) * interval_hours`` equals instances x hours within the
     grid but for the rounding of that one division. Jobs whose request is not known are left out;
     :func:`excluded` counts them. So are those that are over and have no end: until when they counted is not
     known, and the quality report says how many there are.
@@ -56,7 +56,7 @@ def demand_series(
     ----------
     jobs : polars.DataFrame, shape (n_jobs, ...)
         Table ``schemas.Jobs`` with ``profile`` and ``instances`` (see ``sizing.resolve_requests``).
-    slot_hours : float
+    interval_hours : float
         Length of a slot [h]: whole minutes that divide a day, or whole days.
     start, end : datetime, optional
         First instant of the grid, and first instant behind it. Default: the first event rounded down to a
@@ -76,7 +76,7 @@ def demand_series(
     Raises
     ------
     SchemaError
-        If columns are missing, or `start`, `end` and `slot_hours` do not form a grid.
+        If columns are missing, or `start`, `end` and `interval_hours` do not form a grid.
 
     Examples
     --------
@@ -105,10 +105,10 @@ def demand_series(
     begun = asked.filter(pl.col(begin).is_not_null())
     if begun.is_empty():
         return empty(Demand)
-    step = slot_ticks(slot_hours, where="demand")
+    step = slot_ticks(interval_hours, where="demand")
     slot = timedelta(microseconds=step)
     first, last = _grid(asked, begin, slot, start, end)
-    slots = slot_count(first, last, slot_hours, where="demand")
+    slots = slot_count(first, last, interval_hours, where="demand")
     spans = begun.with_columns(unique_id=pl.format("{}/{}", "tenant", "profile"), until=_until(known, last))
     series = spans.select("unique_id", "tenant", "profile").unique().sort("unique_id")
     row = spans["unique_id"].cast(pl.Enum(series["unique_id"])).to_physical().to_numpy().astype(np.int64)
@@ -144,7 +144,7 @@ def _requests(jobs: pl.DataFrame) -> pl.DataFrame:
     missing = [name for name in REQUEST_COLUMNS if name not in jobs.columns]
     if missing:
         expected = f"columns {', '.join(map(repr, REQUEST_COLUMNS))}"
-        todo = "Add them with sizing.resolve_requests(jobs, board)."
+        todo = "Add them with sizing.resolve_requests(jobs, gpu_model)."
         raise SchemaError("demand: jobs", expected, f"none of {examples(missing)}", todo)
     requests = jobs["profile"].cast(pl.String), jobs["instances"].cast(pl.Int64)
     return conform(jobs, Jobs, where="demand: jobs").with_columns(*requests)
@@ -296,7 +296,7 @@ def day_shares(spans: np.ndarray, days: np.ndarray) -> np.ndarray:
     return np.minimum(np.asarray(held) / DAY_H, 1.0)
 
 
-def plain_profiles(board: GpuModel) -> tuple[MigProfile, ...]:
+def plain_profiles(gpu_model: GpuModel) -> tuple[MigProfile, ...]:
     """Profiles from small to large; variants with media or graphics engines compute like the one they vary.
 
     Examples
@@ -304,11 +304,11 @@ def plain_profiles(board: GpuModel) -> tuple[MigProfile, ...]:
     >>> [profile.name for profile in plain_profiles(as_board("A30-24GB"))]
     ['1g.6gb', '2g.12gb', '4g.24gb']
     """
-    plain = (profile for profile in board.profiles if not profile.attribute)
+    plain = (profile for profile in gpu_model.profiles if not profile.attribute)
     return tuple(sorted(plain, key=lambda profile: profile.compute_order))
 
 
-def slices(board: GpuModel | str) -> tuple[MigProfile, ...]:
+def slices(gpu_model: GpuModel | str) -> tuple[MigProfile, ...]:
     """Profiles that a request can be mapped to, small to large: by compute slices, then memory.
 
     Full-size profiles are left out, since the whole GPU serves as well without being cut; so are variants
@@ -320,24 +320,22 @@ def slices(board: GpuModel | str) -> tuple[MigProfile, ...]:
     >>> [profile.name for profile in slices("H100-80GB-SXM5")]
     ['1g.10gb', '1g.20gb', '2g.20gb', '3g.40gb', '4g.40gb']
     """
-    known = as_board(board)
+    known = as_board(gpu_model)
     return tuple(
         profile
         for profile in plain_profiles(known)
-        if profile.memory_slices < known.memory_slices
-        and profile.sms is not None
-        and profile.memory_gib is not None
+        if profile.memory_slices < known.memory_slices and profile.sms is not None and profile.memory_gib is not None
     )
 
 
-def smallest_profile(board: GpuModel | str, sms: pl.Expr, memory_gib: pl.Expr) -> pl.Expr:
+def smallest_profile(gpu_model: GpuModel | str, sms: pl.Expr, memory_gib: pl.Expr) -> pl.Expr:
     """Smallest of the :func:`slices` of a board that holds a need, else the whole GPU.
 
     A need that was not observed (null) is as large as the board, never zero. Room to spare is added by who asks.
 
     Parameters
     ----------
-    board : GpuModel or str
+    gpu_model : GpuModel or str
         The board.
     sms : polars.Expr
         Streaming multiprocessors needed.
@@ -356,10 +354,10 @@ def smallest_profile(board: GpuModel | str, sms: pl.Expr, memory_gib: pl.Expr) -
     >>> needs.select(found.alias("profile"))["profile"].to_list()
     ['1g.10gb', '1g.20gb', 'gpu']
     """
-    return _first(board, lambda part: (sms <= part.sms) & (memory_gib <= part.memory_gib))
+    return _first(gpu_model, lambda part: (sms <= part.sms) & (memory_gib <= part.memory_gib))
 
 
-def smallest_of_share(board: GpuModel | str, share: pl.Expr) -> pl.Expr:
+def smallest_of_share(gpu_model: GpuModel | str, share: pl.Expr) -> pl.Expr:
     """Smallest slice whose share of the board's SMs and of its memory slices both reach a share of a GPU.
 
     The whole GPU where none does; null where the share is.
@@ -370,7 +368,7 @@ def smallest_of_share(board: GpuModel | str, share: pl.Expr) -> pl.Expr:
     >>> shares.select(smallest_of_share("H100-80GB-SXM5", pl.col("gpus"))).to_series().to_list()
     ['1g.10gb', '2g.20gb', 'gpu', None]
     """
-    known = as_board(board)
+    known = as_board(gpu_model)
 
     def reaches(part: MigProfile) -> pl.Expr:
         of_sms = (part.sms or 0) / known.sms if known.sms is not None else 0.0
@@ -379,7 +377,7 @@ def smallest_of_share(board: GpuModel | str, share: pl.Expr) -> pl.Expr:
     return pl.when(share.is_not_null()).then(_first(known, reaches))
 
 
-def smallest_of_compute(board: GpuModel) -> dict[int, MigProfile]:
+def smallest_of_compute(gpu_model: GpuModel) -> dict[int, MigProfile]:
     """For each number of compute slices the profile with the least memory.
 
     Examples
@@ -388,13 +386,13 @@ def smallest_of_compute(board: GpuModel) -> dict[int, MigProfile]:
     {1: '1g.10gb', 2: '2g.20gb', 3: '3g.40gb', 4: '4g.40gb', 7: '7g.80gb'}
     """
     found: dict[int, MigProfile] = {}
-    for profile in plain_profiles(board):
+    for profile in plain_profiles(gpu_model):
         found.setdefault(profile.compute_slices, profile)
     return found
 
 
-def _first(board: GpuModel | str, fits: Callable[[MigProfile], pl.Expr]) -> pl.Expr:
-    found = [pl.when(fits(part)).then(pl.lit(part.name)) for part in slices(board)]
+def _first(gpu_model: GpuModel | str, fits: Callable[[MigProfile], pl.Expr]) -> pl.Expr:
+    found = [pl.when(fits(part)).then(pl.lit(part.name)) for part in slices(gpu_model)]
     return pl.coalesce(*found, pl.lit(WHOLE_GPU))
 
 
@@ -403,23 +401,21 @@ SIZES = {"profile": pl.String, "rank": pl.Int32, **_FIGURES}
 """Columns of :func:`sizes`."""
 
 
-def sizes(board: GpuModel) -> pl.DataFrame:
+def sizes(gpu_model: GpuModel) -> pl.DataFrame:
     """All profiles of a board as a table, with the rank by which requests are compared."""
-    names = [part.name for part in slices(board)]
-    full = [
-        part for part in board.profiles if part.memory_slices == board.memory_slices and not part.attribute
-    ]
+    names = [part.name for part in slices(gpu_model)]
+    full = [part for part in gpu_model.profiles if part.memory_slices == gpu_model.memory_slices and not part.attribute]
     ranks = {name: rank for rank, name in enumerate(names)} | {part.name: len(names) for part in full}
     rows = [
-        (part.name, ranks.get(part.name), part.sms, part.memory_gib, board.share(part.name))
-        for part in board.profiles
+        (part.name, ranks.get(part.name), part.sms, part.memory_gib, gpu_model.share(part.name))
+        for part in gpu_model.profiles
     ]
-    memory_gib = next((part.memory_gib for part in full if part.memory_gib is not None), board.memory_gib)
-    whole = (WHOLE_GPU, len(names) + 1, board.sms_of(WHOLE_GPU), memory_gib, 1.0)
+    memory_gib = next((part.memory_gib for part in full if part.memory_gib is not None), gpu_model.memory_gib)
+    whole = (WHOLE_GPU, len(names) + 1, gpu_model.sms_of(WHOLE_GPU), memory_gib, 1.0)
     return pl.DataFrame([*rows, whole], schema=SIZES, orient="row")
 
 
-def resolve_requests(jobs: pl.DataFrame, board: GpuModel | str) -> pl.DataFrame:
+def resolve_requests(jobs: pl.DataFrame, gpu_model: GpuModel | str) -> pl.DataFrame:
     """Add what each job asks for in terms of one board.
 
     - A profile that is named and on the board is taken, under the name of this board; as many instances as
@@ -435,7 +431,7 @@ def resolve_requests(jobs: pl.DataFrame, board: GpuModel | str) -> pl.DataFrame:
     ----------
     jobs : polars.DataFrame
         Table ``schemas.Jobs``; other columns are kept.
-    board : GpuModel or str
+    gpu_model : GpuModel or str
         The board to size for.
 
     Returns
@@ -463,7 +459,7 @@ def resolve_requests(jobs: pl.DataFrame, board: GpuModel | str) -> pl.DataFrame:
     >>> resolve_requests(jobs, "H100-80GB-SXM5").select("profile", "instances").rows()
     [('2g.20gb', 1), ('gpu', 1), ('3g.40gb', 1), ('gpu', 8), (None, 0)]
     """
-    known = as_board(board)
+    known = as_board(gpu_model)
     unknown = unknown_profiles(jobs, known)
     if unknown.height:
         text = (
@@ -488,7 +484,7 @@ def resolve_requests(jobs: pl.DataFrame, board: GpuModel | str) -> pl.DataFrame:
     return jobs.with_columns(requests["profile"].cast(pl.String), requests["instances"].cast(pl.Int32))
 
 
-def unknown_profiles(jobs: pl.DataFrame, board: GpuModel | str) -> pl.DataFrame:
+def unknown_profiles(jobs: pl.DataFrame, gpu_model: GpuModel | str) -> pl.DataFrame:
     """Profiles that jobs name but the board does not have.
 
     Returns
@@ -497,15 +493,15 @@ def unknown_profiles(jobs: pl.DataFrame, board: GpuModel | str) -> pl.DataFrame:
         ``profile_requested`` and ``jobs`` (how many name it), sorted by name.
     """
     table = conform(jobs, Jobs, where="jobs")
-    known = canonical_names(table["profile_requested"], as_board(board))
+    known = canonical_names(table["profile_requested"], as_board(gpu_model))
     unknown = table.filter(~pl.col("profile_requested").is_in(list(known)))
     return unknown.group_by("profile_requested").agg(jobs=pl.len()).sort("profile_requested")
 
 
-def canonical_names(names: pl.Series, board: GpuModel) -> dict[str, str]:
+def canonical_names(names: pl.Series, gpu_model: GpuModel) -> dict[str, str]:
     """Names that are profiles of the board, with the name under which the board lists them."""
     found = {}
     for name in names.drop_nulls().unique().sort():
         with suppress(GeometryError):
-            found[name] = WHOLE_GPU if name == WHOLE_GPU else board.profile(name).name
+            found[name] = WHOLE_GPU if name == WHOLE_GPU else gpu_model.profile(name).name
     return found

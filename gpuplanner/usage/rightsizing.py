@@ -52,14 +52,14 @@ def samples_of_runs(jobs: pl.DataFrame, samples: pl.DataFrame | None, *, where: 
 def add_own_needs(
     jobs: pl.DataFrame,
     samples: pl.DataFrame | None,
-    board: GpuModel,
+    gpu_model: GpuModel,
     *,
     headroom: float,
     minimum_minutes: int,
 ) -> pl.DataFrame:
     """Add what the jobs were observed to use, and that with headroom."""
     seen = pl.col("minutes") >= minimum_minutes
-    whole = float(board.sms_of(WHOLE_GPU))
+    whole = float(gpu_model.sms_of(WHOLE_GPU))
     # A job that names a slice may yet hold a whole GPU, if it is not known to have held instances.
     held = (
         pl.when("cut")
@@ -82,7 +82,7 @@ def add_own_needs(
         "own_memory_gib": peak * (1 + headroom),
     }
     return (
-        jobs.join(_telemetry(jobs, samples, board), on="row", how="left", maintain_order="left")
+        jobs.join(_telemetry(jobs, samples, gpu_model), on="row", how="left", maintain_order="left")
         .with_columns(pl.when("sizable").then(value).alias(name) for name, value in needs.items())
         .drop("sampled_sms", "activity", "sampled_memory_gib")
     )
@@ -108,11 +108,11 @@ def add_class_needs(jobs: pl.DataFrame, *, minimum_jobs: int) -> pl.DataFrame:
     ).drop(found)
 
 
-def _telemetry(jobs: pl.DataFrame, samples: pl.DataFrame | None, board: GpuModel) -> pl.DataFrame:
+def _telemetry(jobs: pl.DataFrame, samples: pl.DataFrame | None, gpu_model: GpuModel) -> pl.DataFrame:
     """By job: minutes with activity, their 95 % quantile, peak memory, SMs of the sampled instance."""
     held = samples_of_runs(jobs, samples, where="samples")
-    names = canonical_names(held["profile"], board)
-    sms = {name: float(board.sms_of(known)) for name, known in names.items()}
+    names = canonical_names(held["profile"], gpu_model)
+    sms = {name: float(gpu_model.sms_of(known)) for name, known in names.items()}
     minutes = held.group_by("row", "node", "gpu", "instance", pl.col("time").dt.truncate("1m")).agg(
         pl.col("sm_activity").mean(),
         pl.col("memory_used_gib").max(),
@@ -152,7 +152,7 @@ HEADROOM = 0.10
 
 def rightsize(
     jobs: pl.DataFrame,
-    board: GpuModel | str,
+    gpu_model: GpuModel | str,
     *,
     samples: pl.DataFrame | None = None,
     headroom: float = HEADROOM,
@@ -179,7 +179,7 @@ def rightsize(
     ----------
     jobs : polars.DataFrame
         Table ``schemas.Jobs``.
-    board : GpuModel or str
+    gpu_model : GpuModel or str
         The board to size for; the activity of whole GPUs is taken to be that of this board.
     samples : polars.DataFrame, optional
         Table ``schemas.Samples``.
@@ -225,7 +225,7 @@ def rightsize(
         expected = "headroom from 0 to below 1 and minimum_evidence of at least 1"
         got = f"{headroom!r} and {minimum_evidence!r}"
         raise SchemaError("rightsize", expected, got, "Use for example 0.1 and 5.")
-    known = as_board(board)
+    known = as_board(gpu_model)
     table = conform(jobs, Jobs, where="rightsize: jobs").with_columns(cut=pl.col("instances").is_not_null())
     asked = _asked(resolve_requests(table, known), known)
     observed = add_own_needs(asked, samples, known, headroom=headroom, minimum_minutes=minimum_evidence)
@@ -242,7 +242,7 @@ def rightsize(
     return _explained(_decided(needs, known), known).select(COLUMNS)
 
 
-def keep_requests(jobs: pl.DataFrame, board: GpuModel | str) -> pl.DataFrame:
+def keep_requests(jobs: pl.DataFrame, gpu_model: GpuModel | str) -> pl.DataFrame:
     """What :func:`rightsize` returns where nothing can be judged: every request stands.
 
     For boards that cannot be cut, and for those of which no source states the SMs.
@@ -251,7 +251,7 @@ def keep_requests(jobs: pl.DataFrame, board: GpuModel | str) -> pl.DataFrame:
     ----------
     jobs : polars.DataFrame
         Table ``schemas.Jobs``.
-    board : GpuModel or str
+    gpu_model : GpuModel or str
         The board that requests are read for.
 
     Examples
@@ -263,7 +263,7 @@ def keep_requests(jobs: pl.DataFrame, board: GpuModel | str) -> pl.DataFrame:
     >>> keep_requests(jobs, whole_board("T4")).select("profile_needed", "change", "reason").row(0)
     ('gpu', 'same', 'nothing to choose from')
     """
-    known = as_board(board)
+    known = as_board(gpu_model)
     asked = resolve_requests(conform(jobs, Jobs, where="keep_requests: jobs"), known)
     names = asked["profile"].drop_nulls().unique().to_list()
     shares = {name: known.share(name) for name in names}
@@ -280,9 +280,9 @@ def keep_requests(jobs: pl.DataFrame, board: GpuModel | str) -> pl.DataFrame:
     ).select(COLUMNS)
 
 
-def _asked(jobs: pl.DataFrame, board: GpuModel) -> pl.DataFrame:
+def _asked(jobs: pl.DataFrame, gpu_model: GpuModel) -> pl.DataFrame:
     """What each job asked for, in SMs and memory of one instance, and whether it can be sized at all."""
-    table = sizes(board)
+    table = sizes(gpu_model)
     whole = table.row(by_predicate=pl.col("profile") == WHOLE_GPU, named=True)
     fraction = (pl.col("gpus") < 1) & pl.col("profile_requested").is_null()
     return (
@@ -290,19 +290,17 @@ def _asked(jobs: pl.DataFrame, board: GpuModel) -> pl.DataFrame:
         .join(table, on="profile", how="left", maintain_order="left")
         .with_columns(
             asked_sms=pl.when(fraction).then(pl.col("gpus") * whole["sms"]).otherwise("sms"),
-            asked_memory_gib=pl.when(fraction)
-            .then(pl.col("gpus") * whole["memory_gib"])
-            .otherwise("memory_gib"),
+            asked_memory_gib=pl.when(fraction).then(pl.col("gpus") * whole["memory_gib"]).otherwise("memory_gib"),
             sizable=pl.col("rank").is_not_null() & (pl.col("instances") == 1),
         )
     )
 
 
-def _decided(needs: pl.DataFrame, board: GpuModel) -> pl.DataFrame:
+def _decided(needs: pl.DataFrame, gpu_model: GpuModel) -> pl.DataFrame:
     """Exchange the profile for the smallest that fits; for a larger one only where the use is larger."""
-    ranks = {part.name: rank for rank, part in enumerate(slices(board))}
+    ranks = {part.name: rank for rank, part in enumerate(slices(gpu_model))}
     full, whole = len(ranks), len(ranks) + 1  # ranks of the sizes that take the whole board
-    enough = smallest_profile(board, pl.col("sms_needed"), pl.col("memory_needed_gib"))
+    enough = smallest_profile(gpu_model, pl.col("sms_needed"), pl.col("memory_needed_gib"))
     not_cut = pl.when(pl.col("rank") == full).then(full).otherwise(whole)
     fitting = enough.replace_strict(ranks, default=not_cut, return_dtype=pl.Int32)
     sms_fit, memory_fits = (pl.col(f"used_{name}") <= pl.col(name) for name in ("sms", "memory_gib"))
@@ -316,7 +314,7 @@ def _decided(needs: pl.DataFrame, board: GpuModel) -> pl.DataFrame:
     )
 
 
-def _explained(decided: pl.DataFrame, board: GpuModel) -> pl.DataFrame:
+def _explained(decided: pl.DataFrame, gpu_model: GpuModel) -> pl.DataFrame:
     """Add the reason in words, and GPU-hours before and after."""
     by_telemetry = pl.format("95 % quantile of {} minutes, peak memory + headroom", "minutes")
     by_record = pl.concat_str(
@@ -326,7 +324,7 @@ def _explained(decided: pl.DataFrame, board: GpuModel) -> pl.DataFrame:
         ignore_nulls=True,
     )
     reason = first_text(
-        (pl.col("instances") == 0, "asks for no GPU"),
+        (pl.col("instances") == 0, "requests no GPU"),
         (pl.col("profile").is_null(), "request not known"),
         (pl.col("instances") > 1, "more than one GPU or instance: kept"),
         (pl.col("rank").is_null(), "variant of a profile: kept"),
@@ -336,7 +334,7 @@ def _explained(decided: pl.DataFrame, board: GpuModel) -> pl.DataFrame:
         (pl.lit(True), "nothing observed"),
     )
     hours = (pl.col("end_time") - pl.col("start_time")).dt.total_microseconds() / 3.6e9
-    shares = dict(sizes(board).select("profile", "share").iter_rows())
+    shares = dict(sizes(gpu_model).select("profile", "share").iter_rows())
     share_needed = pl.col("profile_needed").replace_strict(shares, default=None)
     return decided.with_columns(
         profile_requested="profile",
@@ -350,9 +348,7 @@ REQUEST = ("tenant", "user", "job_class", "gpu_model", "profile_requested", "gpu
 """Jobs that are equal in these asked for the same thing."""
 
 
-def boards_of(
-    jobs: pl.DataFrame, boards: Mapping[str | None, str] | None = None
-) -> dict[str | None, GpuModel | None]:
+def boards_of(jobs: pl.DataFrame, boards: Mapping[str | None, str] | None = None) -> dict[str | None, GpuModel | None]:
     """Boards of the catalogue behind the words of the source.
 
     Parameters
@@ -376,7 +372,7 @@ def boards_of(
     Examples
     --------
     >>> words = pl.DataFrame({"gpu_model": ["a100", "B200", None]})
-    >>> {word: board and board.name for word, board in boards_of(words, {"a100": "A100-80GB"}).items()}
+    >>> {word: gpu_model and gpu_model.name for word, gpu_model in boards_of(words, {"a100": "A100-80GB"}).items()}
     {None: None, 'B200': 'B200-180GB', 'a100': 'A100-80GB'}
     """
     stated = dict(boards or {})
@@ -439,8 +435,8 @@ def asked_and_used(
     table = conform(jobs, Jobs, where="hints: jobs").filter(pl.col("gpus") > 0).with_row_index("row")
     table = table.with_columns(devices=pl.coalesce("instances", "gpus"))
     sized = [
-        _sized(table.filter(pl.col("gpu_model").eq_missing(pl.lit(word))), board, samples, headroom)
-        for word, board in boards_of(table, boards).items()
+        _sized(table.filter(pl.col("gpu_model").eq_missing(pl.lit(word))), gpu_model, samples, headroom)
+        for word, gpu_model in boards_of(table, boards).items()
     ]
     hours = (pl.col("end_time") - pl.col("start_time")).dt.total_microseconds() / 3.6e9
     wait_s = (pl.col("start_time") - pl.col("submit_time")).dt.total_microseconds() / 1e6
@@ -465,10 +461,10 @@ def asked_and_used(
 
 
 def _sized(
-    jobs: pl.DataFrame, board: GpuModel | None, samples: pl.DataFrame | None, headroom: float
+    jobs: pl.DataFrame, gpu_model: GpuModel | None, samples: pl.DataFrame | None, headroom: float
 ) -> pl.DataFrame:
     """Jobs of one board with the request on it and the profile that they needed."""
-    if board is None:
+    if gpu_model is None:
         named = pl.col("profile_requested").is_not_null()
         # Without a board a slice has no known memory; a whole GPU is one GPU anywhere.
         share = pl.when(~named).then(pl.lit(1.0))
@@ -484,17 +480,19 @@ def _sized(
             size_from=pl.lit(None, pl.String),
             rank_needed=pl.lit(None, pl.Int32),
         )
-    table = sizes(board)
+    table = sizes(gpu_model)
     asked = table.select("profile", memory_asked_gib="memory_gib", share_asked="share", rank_asked="rank")
-    needed = rightsize(jobs, board, samples=samples, headroom=headroom)
+    needed = rightsize(jobs, gpu_model, samples=samples, headroom=headroom)
     ranks = dict(table.select("profile", "rank").iter_rows())
     own = pl.col("size_from").is_in(EVIDENCE[:2])
     rank = pl.col("profile_needed").replace_strict(ranks, default=None, return_dtype=pl.Int32)
     return (
-        resolve_requests(jobs, board)
+        resolve_requests(jobs, gpu_model)
         .join(asked, on="profile", how="left", maintain_order="left")
         .with_columns(
-            board=pl.lit(board.name), profile_needed=needed["profile_needed"], size_from=needed["evidence"]
+            board=pl.lit(gpu_model.name),
+            profile_needed=needed["profile_needed"],
+            size_from=needed["evidence"],
         )
         .with_columns(rank_needed=pl.when(own & (pl.col("instances") == 1)).then(rank))
         .select(_sized(jobs.clear(), None, None, headroom).columns)

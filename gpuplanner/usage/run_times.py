@@ -213,9 +213,7 @@ def remaining_run_time(
     return jobs.with_columns(**found)
 
 
-def remaining_while_busy(
-    run_h: np.ndarray, weight: np.ndarray | None = None, *, values: int = 20
-) -> np.ndarray:
+def remaining_while_busy(run_h: np.ndarray, weight: np.ndarray | None = None, *, values: int = 20) -> np.ndarray:
     """How long work runs on at an instant that does not look at it: equally likely values [h], ascending.
 
     At such an instant one finds long jobs more often than short ones, somewhere within their time. With the

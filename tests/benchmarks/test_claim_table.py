@@ -21,9 +21,9 @@ NAMES = ("twenty_jobs", "late_phases", "heterogeneous_gpus")
     [
         ((None, 4.0), (2.5, 3.5), "holds"),
         ((3.5, None), (2.5, 3.0), "does not hold"),
-        ((None, 3.0), (2.5, 3.5), "cannot tell"),
+        ((None, 3.0), (2.5, 3.5), "inconclusive"),
         ((2.0, 4.0), (2.0, 4.0), "holds"),
-        ((None, 3.0), (None, None), "cannot tell"),
+        ((None, 3.0), (None, None), "inconclusive"),
     ],
 )
 def test_verdict_of_a_figure(claimed, interval, verdict):
@@ -34,15 +34,13 @@ def test_verdict_of_a_figure(claimed, interval, verdict):
     ("verdicts", "overall"),
     [
         (["holds", "holds"], "holds"),
-        (["holds", "cannot tell"], "holds in part"),
-        (["does not hold", "cannot tell"], "does not hold"),
-        ([], "cannot tell"),
+        (["holds", "inconclusive"], "holds in part"),
+        (["does not hold", "inconclusive"], "does not hold"),
+        ([], "inconclusive"),
     ],
 )
 def test_verdict_of_a_claim(verdicts, overall):
-    assert (
-        table.overall_verdict(pl.DataFrame({"verdict": verdicts}, schema={"verdict": pl.String})) == overall
-    )
+    assert table.overall_verdict(pl.DataFrame({"verdict": verdicts}, schema={"verdict": pl.String})) == overall
 
 
 @given(st.integers(1, 200).flatmap(lambda count: st.tuples(st.integers(0, count), st.just(count))))
@@ -71,7 +69,5 @@ def test_stored_verdicts_follow_from_stored_figures(name):
         numbers = {key: float(row[key]) if row[key] else None for key in ("measured", "low", "high")}
         claimed = tuple(float(row[key]) if row[key] else None for key in ("claimed_low", "claimed_high"))
         interval = (numbers["low"], numbers["high"])
-        again = table.figure_row(
-            row["figure"], row["unit"], numbers["measured"], claimed=claimed, interval=interval
-        )
+        again = table.figure_row(row["figure"], row["unit"], numbers["measured"], claimed=claimed, interval=interval)
         assert again["verdict"] == row["verdict"]

@@ -89,9 +89,7 @@ def test_the_integer_program_finds_the_best_of_all_assignments(monkeypatch):
             fits = used[0] <= 4 and used[1] <= 2
             return total if fits else -1.0
 
-        best = max(
-            value(chosen) for chosen in itertools.product(*(range(-1, len(job.job.options)) for job in jobs))
-        )
+        best = max(value(chosen) for chosen in itertools.product(*(range(-1, len(job.job.options)) for job in jobs)))
         assert value(case.assigned_options(jobs, 0.0)) == pytest.approx(best)
 
 
@@ -109,9 +107,7 @@ def test_each_source_is_predicted_without_its_own_runs(public_data, tmp_path):
     plain = case.memory_accuracy(public_data / case.MEASUREMENTS)
     shifted = case.memory_accuracy(path)
     assert plain["accuracy"].mean() == pytest.approx(94.2, abs=0.5)
-    (label,) = (plain.with_columns(source_named=measured_rows(measured)).filter(source_named=source))[
-        "source"
-    ].unique()
+    (label,) = (plain.with_columns(source_named=measured_rows(measured)).filter(source_named=source))["source"].unique()
     mine, again = (table.filter(source=label)["accuracy"].to_numpy() for table in (plain, shifted))
     # Its predictions are as before, and twice the measured peak halves them: 100 p / 2 m.
     below = mine[again > 0]

@@ -83,9 +83,7 @@ def test_held_out_jobs_of_every_group():
 def test_dips_at_random_have_no_pace():
     """False alarms: of 100 jobs whose dips come at random, at most 5 seem to have a pace of their dips."""
     rng = np.random.default_rng(11)
-    alarms = sum(
-        find_pace(np.sort(rng.uniform(0, 86_400, rng.integers(3, 16)))) is not None for _ in range(100)
-    )
+    alarms = sum(find_pace(np.sort(rng.uniform(0, 86_400, rng.integers(3, 16)))) is not None for _ in range(100))
     assert alarms <= 5
 
 
@@ -115,9 +113,7 @@ def test_uneven_readings_do_not_hide_a_pace():
             "time": [start + timedelta(seconds=float(second)) for second in times_s],
             "sm_activity": np.where(dips, 0.05, 0.8) + rng.normal(0, 0.02, 700),
         }
-    ).with_columns(
-        pl.col("sm_activity").clip(0, 1), node=pl.lit("n"), gpu=0, activity_source=pl.lit("profiling")
-    )
+    ).with_columns(pl.col("sm_activity").clip(0, 1), node=pl.lit("n"), gpu=0, activity_source=pl.lit("profiling"))
     found = find_spikes(samples)
     assert found.period is not None
     assert abs(found.period / timedelta(seconds=2700) - 1) <= 0.05
@@ -126,9 +122,7 @@ def test_uneven_readings_do_not_hide_a_pace():
 def read_run(folder, run):
     path = folder / "h100_runs" / f"{run}_telemetry.csv.gz"
     log = pl.read_csv(path, infer_schema_length=None).with_columns(
-        time=pl.from_epoch((pl.col("timestamp") * 1e6).cast(pl.Int64), time_unit="us").dt.replace_time_zone(
-            "UTC"
-        )
+        time=pl.from_epoch((pl.col("timestamp") * 1e6).cast(pl.Int64), time_unit="us").dt.replace_time_zone("UTC")
     )
     return read("node-csv", path).samples, log
 

@@ -68,9 +68,7 @@ def test_mean_wait_is_that_of_erlang(servers, load):
     assert result.wait_s(jobs).mean() == pytest.approx(expected_s, rel=0.1)
 
 
-@pytest.mark.parametrize(
-    "rule", [QueueRule(), QueueRule(spread=True), QueueRule(reserve_for_head=False, gap_s=30)]
-)
+@pytest.mark.parametrize("rule", [QueueRule(), QueueRule(spread=True), QueueRule(reserve_for_head=False, gap_s=30)])
 def test_no_gpu_is_used_twice_and_no_limit_exceeded(rule):
     jobs, fleet, limits = random_jobs(1), make_fleet((24,), (1,), 8), (16, 16, 20)
     result = simulate(jobs, fleet, rule, tenant_limits=limits)
@@ -117,12 +115,8 @@ def test_each_cause_is_that_of_its_case():
         hour_s, zeros = ones * HOUR_S, ones * 0
         hour_s[-1] *= hours
         layout = zeros if layouts is None else np.array(layouts)
-        jobs = QueueJobs(
-            zeros, gpus, ones, hour_s, hour_s, ones * NEVER_S, zeros, layout, zeros, np.arange(count)
-        )
-        return (
-            simulate(jobs, fleet, QueueRule(spread=True, gap_s=0), tenant_limits=limits).cause_s[-1].tolist()
-        )
+        jobs = QueueJobs(zeros, gpus, ones, hour_s, hour_s, ones * NEVER_S, zeros, layout, zeros, np.arange(count))
+        return simulate(jobs, fleet, QueueRule(spread=True, gap_s=0), tenant_limits=limits).cause_s[-1].tolist()
 
     nodes = make_fleet((8,), (1,), 4)
     assert waiting([1, 4, 4], nodes) == [0, 0, 0, 0, HOUR_S, 0]
@@ -141,8 +135,7 @@ def test_more_gpus_do_not_lengthen_the_waits():
     for seed in range(8):
         jobs = random_jobs(seed)._replace(patience_s=np.full(400, NEVER_S))
         waits_s = [
-            simulate(jobs, make_fleet((gpus,), (1,), 8), QueueRule()).wait_s(jobs).sum()
-            for gpus in (16, 24, 32, 48)
+            simulate(jobs, make_fleet((gpus,), (1,), 8), QueueRule()).wait_s(jobs).sum() for gpus in (16, 24, 32, 48)
         ]
         assert all(more <= 1.02 * fewer for fewer, more in pairwise(waits_s))
 
@@ -161,9 +154,7 @@ def test_gpus_are_free_the_gap_after_an_end(gap_s):
 
 def test_submitted_work_grows_as_planted():
     jobs = truth_of("e").all_jobs.with_columns(week=pl.col("submit_s") // (7 * 24 * HOUR_S))
-    weekly = (
-        jobs.group_by("week").len().filter(pl.col("week").is_between(0, 22)).sort("week")["len"].to_numpy()
-    )
+    weekly = jobs.group_by("week").len().filter(pl.col("week").is_between(0, 22)).sort("week")["len"].to_numpy()
     assert np.exp(np.polyfit(np.arange(len(weekly)), np.log(weekly), 1)[0]) == pytest.approx(1.05, abs=0.015)
 
 
@@ -172,9 +163,7 @@ def test_load_is_as_planted():
         jobs = truth_of(name).policy.jobs.filter(pl.col("submit_s").is_between(0, RECORD_S, closed="left"))
         for demand in WORLDS[name].demands:
             of_layout = jobs.filter(pl.col("layout") == demand.layout)
-            assert (of_layout["gpus"] * of_layout["run_s"]).sum() / RECORD_S == pytest.approx(
-                demand.load, rel=0.01
-            )
+            assert (of_layout["gpus"] * of_layout["run_s"]).sum() / RECORD_S == pytest.approx(demand.load, rel=0.01)
 
 
 def test_fewest_gpus_meets_the_limit_and_one_node_less_does_not():
@@ -200,9 +189,7 @@ def test_files_are_read_with_all_jobs_and_gpu_hours(tmp_path, monkeypatch):
     monkeypatch.setitem(WORLDS, "small", replace(world, demands=demands))
     record = clusters.write_cluster(tmp_path, "small", 4, 2)["record"]
     command = [sys.executable, "-m", "gpuplanner", "ingest", "auto", str(tmp_path / "sacct.txt"), "--nodes"]
-    subprocess.run(
-        [*command, str(tmp_path / "nodes.txt"), "-o", str(tmp_path / "trace"), "--quiet"], check=True
-    )
+    subprocess.run([*command, str(tmp_path / "nodes.txt"), "-o", str(tmp_path / "trace"), "--quiet"], check=True)
     read = pl.read_parquet(tmp_path / "trace" / "jobs.parquet").filter(pl.col("gpus") > 0)
     end = pl.col("end_time").fill_null(
         pl.from_epoch(pl.lit(record["start_unix_s"] + RECORD_S)).dt.replace_time_zone("UTC")

@@ -18,7 +18,7 @@ from gpuplanner.decision.wait_causes import CAUSES
 
 pytestmark = pytest.mark.long
 WORLDS = tuple("abcdefgh")
-STATED = {"target_wait_minutes": 30.0, "policies": "static_whole", "path": "slurm"}
+STATED = {"target_wait_minutes": 30.0, "policies": "fewer_nodes", "path": "slurm"}
 
 
 @pytest.fixture(scope="session")
@@ -39,9 +39,7 @@ def answered(tmp_path_factory):
         return out, truth
 
     @cache
-    def answer(
-        name: str, seed: int = 1, gap: int = 2, days: int = 56, *, assoc: bool = True
-    ) -> tuple[Answer, dict]:
+    def answer(name: str, seed: int = 1, gap: int = 2, days: int = 56, *, assoc: bool = True) -> tuple[Answer, dict]:
         folder, truth = data(name, seed, gap, assoc)
         return decide(Scenario(data=str(folder), history_days=days, **STATED)), truth
 

@@ -97,9 +97,7 @@ def test_jobs_run_on_nodes_that_have_booted_and_only_idle_nodes_go(seed, power):
     for node, up_s, down_s in result.powered.tolist():
         there_s = up_s + power.boot_s * (up_s > -NEVER_S)
         mine = [
-            job
-            for job in started
-            if node in result.units[job] and up_s <= result.start_s[job] - power.boot_s < down_s
+            job for job in started if node in result.units[job] and up_s <= result.start_s[job] - power.boot_s < down_s
         ]
         assert all(result.start_s[job] >= there_s for job in mine)
         if down_s < NEVER_S and mine:

@@ -96,7 +96,5 @@ def show_alone(page: Any, browser: Any) -> Any:
 
 def same_picture(page: Any, other: Any, share: float = 0.01) -> bool:
     """Whether at most such a share of the pixels of two decisions differ."""
-    pictures = [
-        base64.b64encode(one.locator(".decision").first.screenshot()).decode() for one in (page, other)
-    ]
+    pictures = [base64.b64encode(one.locator(".decision").first.screenshot()).decode() for one in (page, other)]
     return bool(other.evaluate(_DIFFERENCE, pictures) <= share)

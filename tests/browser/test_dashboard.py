@@ -73,9 +73,7 @@ def test_a_notebook_is_served_without_code_and_its_controls_answer_to_keys(serve
     strangers: list[str] = []
     local = ("data:", "blob:", f"http://127.0.0.1:{served}/", f"ws://127.0.0.1:{served}/")
     page.on("request", lambda one: None if one.url.startswith(local) else strangers.append(one.url))
-    page.goto(
-        f"http://127.0.0.1:{served}/voila/render/01_demand_and_phases.ipynb?token=local", wait_until="commit"
-    )
+    page.goto(f"http://127.0.0.1:{served}/voila/render/01_demand_and_phases.ipynb?token=local", wait_until="commit")
     page.wait_for_selector(".widget-dropdown select", timeout=400_000)
     panel = page.locator(".widget-html-content").last
     page.wait_for_function("e => e.innerText.length > 100", arg=panel.element_handle(), timeout=60_000)

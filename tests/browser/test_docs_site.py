@@ -15,9 +15,7 @@ TOLD = "axe.run().then((told) => told.violations.map((one) => [one.impact, one.i
 def test_no_page_has_a_serious_finding_or_asks_anybody(root, chromium, tmp_path):
     pytest.importorskip("material", reason="mkdocs-material is not installed")
     axe = pytest.importorskip("axe_playwright_python", reason="axe is not installed")
-    subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--strict", "-q", "-d", tmp_path], cwd=root, check=True
-    )
+    subprocess.run([sys.executable, "-m", "mkdocs", "build", "--strict", "-q", "-d", tmp_path], cwd=root, check=True)
     script = resources.files(axe).joinpath("axe.min.js").read_text("utf-8")
     page = chromium.new_page(viewport={"width": 1280, "height": 900})
     strangers: list[str] = []

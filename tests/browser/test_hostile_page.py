@@ -7,30 +7,27 @@ from dataclasses import replace
 import pytest
 
 from gpuplanner.decision.decision_types import LayoutOnNodes, TeamRow
-from gpuplanner.report import figure_formats as figures
-from gpuplanner.report.first_screen import badge, first_screen
+from gpuplanner.report.first_screen import badges, first_screen
 from gpuplanner.report.html_page import render_page, section
 from tests.report.test_first_screen import planted
 
 pytestmark = [pytest.mark.browser, pytest.mark.long]
 LONG, UNBROKEN, TURNED = "team " * 60, "x" * 300, "abc\u202egnp.exe"
-ONE = (TeamRow("all of us", 900.0, 12.0, 44), TeamRow("nobody", 45.0, 45.0, 0))
+ONE = (TeamRow("all of us", 900.0, 12.0, 44), TeamRow("__unallocated__", 45.0, 45.0, 0))
 MANY = (
     TeamRow(UNBROKEN, 9000.0, None, 7), TeamRow(LONG, 8000.0, 3.0, 5), TeamRow(TURNED, 7000.0, None, 3),
     *(TeamRow(f"team-{number:04d}", 2000.0 - number, None, 1) for number in range(2000)),
-    TeamRow("nobody", 45.0, 45.0, 0),
+    TeamRow("__unallocated__", 45.0, 45.0, 0),
 )  # fmt: skip
 
 
 def page_of(teams) -> str:
     nodes = tuple(f"{UNBROKEN}-{number}" for number in range(3))
-    one = replace(
-        planted().decision, teams=teams, layouts=(LayoutOnNodes("whole", 12, nodes),), board=UNBROKEN
-    )
-    screen = section("The decision", first_screen(one, period=LONG, doubts=[UNBROKEN]))
+    one = replace(planted().decision, teams=teams, layouts=(LayoutOnNodes("full", 12, nodes),), gpu_model=UNBROKEN)
+    screen = section("Recommendation", first_screen(one, period=LONG, doubts=[UNBROKEN]))
     return render_page(
-        screen, title=LONG, subtitle=UNBROKEN, provenance={"data": TURNED}, decision=figures.headline(one),
-        badge=badge(one),
+        screen, title=LONG, subtitle=UNBROKEN, provenance={"data": TURNED}, decision=one.sentence,
+        badges=badges(one),
     )  # fmt: skip
 
 
@@ -48,7 +45,7 @@ def test_the_page_holds_its_shape(chromium, tmp_path, teams, width, scripts):
     page.goto(path.as_uri())
     table = page.locator("table.teams")
     assert table.locator("tbody tr").count() == (3 if teams is ONE else 9)  # with nobody and the sum
-    screen = page.locator("#the-decision").bounding_box()
+    screen = page.locator("#recommendation").bounding_box()
     assert screen["x"] >= 0
     assert screen["x"] + screen["width"] <= width
     assert screen["y"] + screen["height"] < 4000

@@ -72,7 +72,7 @@ def test_the_way_in_is_by_keyboard(chromium, page_path):
     assert page.evaluate("document.activeElement.className") == "skip"
     page.keyboard.press("Enter")
     assert page.evaluate("location.hash") == "#main"
-    folded = page.locator("section.fold > details").first
+    folded = page.locator("section.folded > details").first
     folded.locator("summary").first.focus()
     assert page.evaluate("getComputedStyle(document.activeElement).outlineWidth") == "3px"
     page.keyboard.press("Enter")

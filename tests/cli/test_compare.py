@@ -11,7 +11,7 @@ from gpuplanner.core.scenario import Scenario
 from gpuplanner.decision.comparison_record import comparison
 from gpuplanner.ingest.dataset_import import add
 
-FEW = ["--policies", "static_whole", "--path", "slurm"]
+FEW = ["--policies", "fewer_nodes", "--actuator", "slurm"]
 
 
 @pytest.fixture(scope="module")
@@ -23,13 +23,9 @@ def small(tmp_path_factory) -> str:
         begin = datetime(2026, 1, 5, tzinfo=UTC) + timedelta(hours=2 * number)
         told = [f"{one:%Y-%m-%dT%H:%M:%S}" for one in (begin, begin, begin + timedelta(hours=1))]
         tres = "cpu=1,gres/gpu:a100=4,node=1"
-        lines.append(
-            "|".join([str(number), "ann", "vision", "gpu", "COMPLETED", *told, "1", "n1", tres, tres])
-        )
+        lines.append("|".join([str(number), "ann", "vision", "gpu", "COMPLETED", *told, "1", "n1", tres, tres]))
     (folder / "sacct.txt").write_text("\n".join(lines) + "\n")
-    (folder / "nodes.csv").write_text(
-        "node,gpus,gpu_model\n" + "".join(f"n{n},4,A100-80GB\n" for n in range(1, 5))
-    )
+    (folder / "nodes.csv").write_text("node,gpus,gpu_model\n" + "".join(f"n{n},4,A100-80GB\n" for n in range(1, 5)))
     add("slurm", [folder / "sacct.txt"], folder / "data", tz="UTC")
     add("nodes", [folder / "nodes.csv"], folder / "data")
     return str(folder / "data")
@@ -40,9 +36,9 @@ def test_text_json_and_study_show_one_object(command, small):
     assert code == 0
     found = json.loads(out)
     assert found["projects"] == []
-    same = comparison(Scenario(data=small, policies="static_whole", path="slurm"))
+    same = comparison(Scenario(data=small, policies="fewer_nodes", actuator="slurm"))
     assert found == json.loads(json.dumps(same.to_dict()))
-    assert {row["policy"] for row in found["policies"]} == {"static_whole", found["winner"]}
+    assert {row["policy"] for row in found["policies"]} == {"fewer_nodes", found["winner"]}
     assert found["target"] == {"quantile": 0.95, "minutes": 10.0}
     decision = found["decision"]
     assert found["winner"] == decision["policy"]
@@ -51,16 +47,14 @@ def test_text_json_and_study_show_one_object(command, small):
     assert code == 0
     assert decision["sentence"] in out
     assert f"* {found['winner']}" in out
-    shown = next(
-        line for line in out.splitlines() if ("static_whole" in line and "yes" in line) or "no:" in line
-    )
+    shown = next(line for line in out.splitlines() if ("fewer_nodes" in line and "yes" in line) or "no:" in line)
     assert shown
-    for text in decision["how_sure"]:
+    for text in decision["confidence"]:
         assert text in out
 
 
 def test_a_policy_that_is_out_says_why_and_the_recommended_one_is_among_them(command, small):
-    found = json.loads(command("compare", small, "--path", "slurm", "--json")[1])
+    found = json.loads(command("compare", small, "--actuator", "slurm", "--json")[1])
     for row in found["policies"]:
         assert (row["gpu_hours"] is not None and row["meets_target"]) or row["reason"]
     # At least half of the hours of one node of four are needed, and less than all of it.
@@ -94,9 +88,7 @@ def test_projects_are_answered_beside(command, small, tmp_path):
 def test_a_longer_wait_never_costs_more(command):
     hours = []
     for minutes in ("2", "240"):
-        code, out, _ = command(
-            "compare", "sample", *FEW, "--set", "month=2026-02", "--wait-minutes", minutes, "--json"
-        )
+        code, out, _ = command("compare", "sample", *FEW, "--set", "month=2026-02", "--wait-minutes", minutes, "--json")
         assert code == 0
         row = json.loads(out)["policies"][0]
         hours.append(float("inf") if row["gpu_hours"] is None else row["gpu_hours"])

@@ -32,16 +32,15 @@ def test_chart_is_written_and_talk_goes_to_stderr(command, telemetry, tmp_path, 
 
 def test_a_description_that_is_shared_shows_small_tenants_together(command, telemetry):
     alone, together = (
-        json.loads(command("describe", "sample", "--smallest-group", few, "--json")[1])
-        for few in ("0", "1000")
+        json.loads(command("describe", "sample", "--smallest-group", few, "--json")[1]) for few in ("0", "1000")
     )
     assert {row["tenant"] for row in together["tenants"]} == {"(small groups)"}
     assert "llm-core" not in json.dumps(together)
-    held = [sum(row["held_gpu_hours"] for row in told["tenants"]) for told in (alone, together)]
+    held = [sum(row["allocated_gpu_hours"] for row in told["tenants"]) for told in (alone, together)]
     assert held[0] == pytest.approx(held[1], rel=1e-12)
     code, _, err = command("describe", telemetry, "--smallest-group", "5")
     assert code == 0
-    assert "means nothing without jobs" in err
+    assert "ignored: the folder holds no jobs" in err
 
 
 def test_nodes_and_the_dark_share_are_a_count_of_the_jobs(command):
@@ -63,11 +62,11 @@ def test_nodes_and_the_dark_share_are_a_count_of_the_jobs(command):
             held[node] += lasted * gpus / len(nodes)
     rows = {row["node"]: row for row in told["GPU-hours by node"]}
     assert len(rows) >= 8
-    assert held == {node: pytest.approx(row["held_gpu_hours"], rel=1e-6) for node, row in rows.items()}
+    assert held == {node: pytest.approx(row["allocated_gpu_hours"], rel=1e-6) for node, row in rows.items()}
     total = told["facts"]["installed_gpu_hours"]
     assert sum(row["installed_gpu_hours"] for row in rows.values()) == pytest.approx(total)
-    worked = sum(row["gpu_hours"] for row in told["ledger"] if row["bucket"] in ("used", "unobserved"))
-    assert told["facts"]["dark_share"] == pytest.approx(1 - worked / total)
+    worked = sum(row["gpu_hours"] for row in told["ledger"] if row["bucket"] in ("used", "no_telemetry"))
+    assert told["facts"]["unused_share"] == pytest.approx(1 - worked / total)
     assert "GPU-hours by node" not in json.loads(command("describe", "sample", "--json")[1])
 
 
@@ -101,7 +100,7 @@ def test_telemetry_by_hour_is_written(command, telemetry, tmp_path, suffix):
 def test_jobs_of_a_class_are_listed_with_what_named_it(command):
     code, text, _ = command("describe", "sample", "--class", "inference")
     assert code == 0
-    assert "job_class" in text
+    assert "job class" in text
     told = json.loads(command("describe", "sample", "--class", "inference", "--json")[1])
     by_source = {row["job_class"]: row["jobs"] for row in told["classes"]}
     assert by_source == {row["job_class"]: row["jobs"] for row in told["jobs by job_class"]}
@@ -130,4 +129,4 @@ def test_a_class_that_is_not_there_is_refused(command, telemetry):
     assert (code, "Did you mean 'inference'" in err) == (3, True)
     assert command("describe", "sample", "--class", "all", "--smallest-group", "5")[0] == 2
     code, _, err = command("describe", telemetry, "--class", "all")
-    assert (code, "--class means nothing without jobs" in err) == (0, True)
+    assert (code, "--class ignored: the folder holds no jobs" in err) == (0, True)

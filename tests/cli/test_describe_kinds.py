@@ -121,7 +121,7 @@ def test_bills(described):
 
 
 def test_lists_of_nodes(described):
-    rows = {row["gpu_model"]: row for row in described("nodes")["nodes by board"]}
+    rows = {row["gpu_model"]: row for row in described("nodes")["nodes by GPU model"]}
     assert {name: (row["nodes"], row["gpus"]) for name, row in rows.items()} == {
         "A100-80GB": (2, 16),
         "T4": (1, 4),
@@ -145,7 +145,7 @@ PUBLIC = {
     "genai": ("genai", "alibaba_genai_v2026/qps.csv.gz", "readings by metric"),
     "steps": ("pai", "alibaba_pai_v2020/mini_batch_time/job_1_norm.csv", "steps by job"),
     "quotas": ("helios", "helios/Earth_vcs/Earth_gpu_number.csv", "quotas by pool"),
-    "nodes": ("spot", "alibaba_spot_gpu_v2026/node_info_df.csv", "nodes by board"),
+    "nodes": ("spot", "alibaba_spot_gpu_v2026/node_info_df.csv", "nodes by GPU model"),
     "states": ("slurm-states", "slurm/sacct_short_ood.txt", "jobs by state"),
 }  # fmt: skip
 COUNTS = ("points", "readings", "steps", "days", "nodes", "jobs")

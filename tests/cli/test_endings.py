@@ -70,9 +70,7 @@ def test_a_run_that_is_ended_leaves_the_old_and_the_next_one_no_trace_of_it(
         assert run.stdout.readline() == "writing\n"
         refused, _, err = command("ingest", "itp", one, "-o", str(store))
         assert refused == 3
-        assert (
-            f"cannot write {store}: expected to be the only run that writes it; got another run at it" in err
-        )
+        assert f"cannot write {store}: expected to be the only run that writes it; got another run at it" in err
         run.send_signal(number)
         assert run.wait() == code
         assert run.stderr.read().strip() == said
@@ -152,7 +150,7 @@ def test_places_that_cannot_be_written_are_refused_in_a_line(
     [
         ("describe", "sample", "--chart", "{place}.html"),
         ("plan", "sample", "-o", "{place}"),
-        ("pack", "{one}", "-o", "{place}"),
+        ("binpack", "{one}", "-o", "{place}"),
     ],
     ids=lambda words: words[0],
 )
@@ -165,7 +163,7 @@ def test_a_folder_where_a_file_should_be_is_refused_in_a_line(command, lists, tm
     assert len(err.splitlines()) == 1
 
 
-@pytest.mark.parametrize("words", [("pack", "{one}", "-o", "{one}"), ("plan", "{one}", "-o", "{one}")])
+@pytest.mark.parametrize("words", [("binpack", "{one}", "-o", "{one}"), ("plan", "{one}", "-o", "{one}")])
 def test_a_result_never_takes_the_place_of_its_input(command, tmp_path: Path, words):
     one = tmp_path / "one.json"
     one.write_text("{}")
@@ -199,7 +197,7 @@ def test_names_of_files_never_reach_the_terminal_as_commands(command, tmp_path: 
         ("catalog", "layouts", HOSTILE),
         ("verify", str(bad), "--gpu-model", HOSTILE),
         ("export", str(bad), "-o", str(tmp_path / HOSTILE)),
-        ("pack", str(bad)),
+        ("binpack", str(bad)),
         (HOSTILE,),
     ):
         _, out, err = command(*words)

@@ -18,25 +18,25 @@ from gpuplanner.ingest.dataset_writer import write_dataset
 
 
 def test_hints_of_a_tenant_and_a_job(command):
-    assert command("hints", "sample", "--tenant", "search")[0] == 0
-    told = json.loads(command("hints", "sample", "--job", "job-002703", "--json")[1])
+    assert command("rightsize", "sample", "--tenant", "search")[0] == 0
+    told = json.loads(command("rightsize", "sample", "--job", "job-002703", "--json")[1])
     assert [job["job_id"] for job in told["jobs"]] == ["job-002703"]
     assert [(row["user"], row["job_class"]) for row in told["groups"]] == [("search-u3", "inference")]
 
 
 def test_hints_that_are_shared_name_nobody(command):
-    told = json.loads(command("hints", "sample", "--smallest-group", "5", "--json")[1])
+    told = json.loads(command("rightsize", "sample", "--smallest-group", "5", "--json")[1])
     assert told["groups"]
     assert all(row["user"] is None for row in told["groups"])
-    together = command("hints", "sample", "--smallest-group", "1000", "--format", "sbatch")[1]
+    together = command("rightsize", "sample", "--smallest-group", "1000", "--format", "sbatch")[1]
     assert "(small groups)" in together
     assert "search" not in together
-    code, _, talk = command("hints", "sample", "--smallest-group", "5", "--job", "job-002703")
-    assert (code, "--job goes without" in talk) == (2, True)
+    code, _, talk = command("rightsize", "sample", "--smallest-group", "5", "--job", "job-002703")
+    assert (code, "use either --job or --smallest-group" in talk) == (2, True)
 
 
 def test_lines_to_paste(command):
-    arguments = ("hints", "sample", "--tenant", "search", "--format", "sbatch")
+    arguments = ("rightsize", "sample", "--tenant", "search", "--format", "sbatch")
     lines = command(*arguments)[1].splitlines()
     # What slurmd finds for NVIDIA H100 80GB HBM3: lower case, blanks become underscores.
     assert any(line.startswith("#SBATCH --gres=gpu:nvidia_h100_80gb_hbm3_") for line in lines)
@@ -51,7 +51,7 @@ def test_lines_to_paste(command):
 @pytest.mark.parametrize(("form", "kinds"), [("pod", ["Pod"]), ("dra", ["ResourceClaimTemplate", "Pod"])])
 def test_objects_to_paste_are_one_stream(command, form, kinds):
     """One by one and as a stream for kubectl apply: each object once under its name, claims with their pods."""
-    arguments = ("hints", "sample", "--tenant", "search", "--format", form)
+    arguments = ("rightsize", "sample", "--tenant", "search", "--format", form)
     rows = json.loads(command(*arguments, "--json")[1])["groups"]
     given = [row["lines"] for row in rows if row["lines"]]
     assert len(given) > 1
@@ -66,15 +66,15 @@ def test_objects_to_paste_are_one_stream(command, form, kinds):
 @pytest.mark.parametrize(
     ("arguments", "code", "told"),
     [
-        (["--tenant", "nobody"], 3, "tenant 'nobody' is unknown"),
+        (["--tenant", "nobody"], 3, "team 'nobody' is unknown"),
         (["--format", "csv"], 2, "sbatch, pod, dra"),
-        (["--board", "l40s"], 0, ""),
-        (["--gres-type", "a b"], 2, "--gres-type: letters"),
-        (["--board", "H100-80GB-SXM5=X9"], 3, "board 'X9' is unknown"),
+        (["--gpu-model", "l40s"], 0, ""),
+        (["--gres-type", "a b"], 2, "--gres-type: expected letters"),
+        (["--gpu-model", "H100-80GB-SXM5=X9"], 3, "gpu_model 'X9' is unknown"),
     ],
 )
 def test_wrong_use(command, arguments, code, told):
-    found, _, talk = command("hints", "sample", *arguments)
+    found, _, talk = command("rightsize", "sample", *arguments)
     assert found == code
     assert told in talk
 
@@ -84,7 +84,7 @@ def test_names_of_users_do_not_act(command, tmp_path):
     evil = "x'\n#SBATCH --wrap='rm -rf ~'\x1b[2J"
     jobs = check(trace.jobs.with_columns(user=pl.lit(evil), gpu_model=pl.lit("h100; rm")), Jobs, where="test")
     write_dataset(Dataset({"jobs": jobs}, trace.rejects, trace.quality, trace.provenance), tmp_path / "t")
-    arguments = ("hints", str(tmp_path / "t"), "--board", "h100; rm=H100-80GB-SXM5", "--format")
+    arguments = ("rightsize", str(tmp_path / "t"), "--gpu-model", "h100; rm=H100-80GB-SXM5", "--format")
     for form in ("sbatch", "pod", "dra"):
         code, text, talk = command(*arguments, form)
         assert code == 0

@@ -19,8 +19,8 @@ def row(job, gpus, start, hours, tenant="bio"):
 
 GOOD = [row(100 + n, 8 if n % 3 else 4, FIRST + timedelta(hours=4 * n), 3, f"t{n % 2}") for n in range(30)]
 BAD = {
-    "overlap": (row(999, 8, FIRST + timedelta(hours=5), 2), "on a node whose GPUs other jobs held", 16.0),
-    "size": (row(999, 100_000, FIRST + timedelta(hours=9), 1), "more than 10 times the GPUs", 100_000.0),
+    "overlap": (row(999, 8, FIRST + timedelta(hours=5), 2), "on a node whose GPUs were allocated to other jobs", 16.0),
+    "size": (row(999, 100_000, FIRST + timedelta(hours=9), 1), "more than 10 times the peak of GPUs", 100_000.0),
     "long ago": (row(999, 1, datetime(2003, 1, 1), 2), "more than a year away", 2.0),
     "to come": (row(999, 1, datetime(2061, 1, 1), 2), "more than a year away", 2.0),
 }  # fmt: skip
@@ -56,9 +56,7 @@ def described(command, tmp_path):
 
 
 # Without a list of nodes nobody knows that there are eight GPUs.
-WITH_AND_WITHOUT_NODES = [
-    (kind, nodes) for kind in BAD for nodes in (True, False) if nodes or kind != "overlap"
-]
+WITH_AND_WITHOUT_NODES = [(kind, nodes) for kind in BAD for nodes in (True, False) if nodes or kind != "overlap"]
 
 
 @pytest.mark.parametrize(("kind", "nodes"), WITH_AND_WITHOUT_NODES)
@@ -88,9 +86,7 @@ def test_all_of_them_at_once_and_a_list_of_nodes_that_is_too_short(described, tm
     assert told["ledger"] == clean["ledger"]
     assert sum(each["rows"] for each in told["quality"] if each["severity"] == "error") == 4
     assert told["facts"]["quarantined"] == {"jobs": 4, "gpu_hours": pytest.approx(16 + 100_000 + 2 + 2)}
-    half = [
-        line.replace("|n1|", "|n2|") for line in GOOD[1::3]
-    ]  # on a node that the list lacks, at other hours
+    half = [line.replace("|n1|", "|n2|") for line in GOOD[1::3]]  # on a node that the list lacks, at other hours
     assert described("unlisted", [*GOOD[::3], *half])[1]["facts"]["quarantined"] is None
 
 

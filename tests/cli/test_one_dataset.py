@@ -52,9 +52,7 @@ def whole_minutes(readings: pl.DataFrame) -> tuple[datetime, datetime]:
     first, last = readings["time"].min(), readings["time"].max()
     assert isinstance(first, datetime)
     assert isinstance(last, datetime)
-    return first.replace(second=0, microsecond=0), last.replace(second=0, microsecond=0) + timedelta(
-        minutes=1
-    )
+    return first.replace(second=0, microsecond=0), last.replace(second=0, microsecond=0) + timedelta(minutes=1)
 
 
 def expected_hours(readings: pl.DataFrame, start: datetime, end: datetime) -> tuple[float, float, float]:
@@ -87,9 +85,7 @@ def expected_hours(readings: pl.DataFrame, start: datetime, end: datetime) -> tu
 def h100_run(folder: Path, name: str) -> tuple[Path, pl.DataFrame]:
     path = folder / "h100_runs" / f"{name}_telemetry.csv.gz"
     raw = pl.read_csv(gzip.decompress(path.read_bytes()))
-    time = (
-        (pl.col("timestamp") * 1e6).round().cast(pl.Int64).cast(pl.Datetime("us")).dt.replace_time_zone("UTC")
-    )
+    time = (pl.col("timestamp") * 1e6).round().cast(pl.Int64).cast(pl.Datetime("us")).dt.replace_time_zone("UTC")
     return path, raw.select(time=time, gpu="gpu", sm="sm_active", gib=pl.col("mem_used_mib") / 1024)
 
 
@@ -99,28 +95,26 @@ def test_accounting_and_a_node_log_become_one_dataset(public_data: Path, tmp_pat
     log, readings = h100_run(public_data, name)
     start, end = whole_minutes(readings)
     mine = tmp_path / "mine"
-    jobs = sacct(
-        tmp_path / "sacct.txt", ("7", "vision", start, end, 8, "n1"), ("8", "speech", start, end, 4, "n2")
-    )
-    run("ingest", "slurm", jobs, "--tz", "UTC", "--gpu-model", "h100=H100-80GB-SXM5", "-o", mine)
+    jobs = sacct(tmp_path / "sacct.txt", ("7", "vision", start, end, 8, "n1"), ("8", "speech", start, end, 4, "n2"))
+    run("ingest", "slurm", jobs, "--tz", "UTC", "--map-gpu", "h100=H100-80GB-SXM5", "-o", mine)
     told = run("ingest", "auto", log, "--node", "n1", "-o", mine)
     by_job = told["telemetry by job"]
     assert by_job["matched_gpu_hours"] > 0
     assert by_job["unmatched_gpu_hours"] == 0
     facts = run("describe", mine)
-    (vision,) = [row for row in facts["held GPU-hours by what was seen"] if row["tenant"] == "vision"]
+    (vision,) = [row for row in facts["allocated GPU-hours by observed activity"] if row["tenant"] == "vision"]
     used, busy, idle = expected_hours(readings, start, end)
     assert vision["used"] == pytest.approx(used, abs=1e-9)
     assert vision["idle_with_process"] == pytest.approx(busy, abs=1e-9)
     assert vision["idle_without_process"] == pytest.approx(idle, abs=1e-9)
     held = 8 * (end - start).total_seconds() / 3600
-    assert used + busy + idle + vision["unobserved"] == pytest.approx(held, abs=1e-9)
-    (speech,) = [row for row in facts["held GPU-hours by what was seen"] if row["tenant"] == "speech"]
-    assert speech["unobserved"] == pytest.approx(held / 2)
+    assert used + busy + idle + vision["no_telemetry"] == pytest.approx(held, abs=1e-9)
+    (speech,) = [row for row in facts["allocated GPU-hours by observed activity"] if row["tenant"] == "speech"]
+    assert speech["no_telemetry"] == pytest.approx(held / 2)
     found = run("phases", mine, "--job", "7")
     assert len(found["phases"]) >= 2
     assert found["bottleneck"][0]["job_id"] == "7"
-    hinted = run("hints", mine)
+    hinted = run("rightsize", mine)
     assert hinted
 
 
@@ -144,14 +138,12 @@ def test_jobs_that_share_a_node_are_judged_together(tmp_path: Path, run: Run):
     """Three of four GPUs are held by two jobs and two work: the third held one has a process, the free one nothing."""
     mine = tmp_path / "mine"
     end = NOON + timedelta(hours=2)
-    jobs = sacct(
-        tmp_path / "sacct.txt", ("1", "vision", NOON, end, 2, "n1"), ("2", "speech", NOON, end, 1, "n1")
-    )
+    jobs = sacct(tmp_path / "sacct.txt", ("1", "vision", NOON, end, 2, "n1"), ("2", "speech", NOON, end, 1, "n1"))
     log = smi_log(tmp_path / "n1.csv", [0, 1], 120)
     run("ingest", "nvidia-smi", log, "--tz", "UTC", "-o", mine)
-    told = run("ingest", "slurm", jobs, "--tz", "UTC", "--gpu-model", "h100=H100-80GB-SXM5", "-o", mine)
+    told = run("ingest", "slurm", jobs, "--tz", "UTC", "--map-gpu", "h100=H100-80GB-SXM5", "-o", mine)
     assert told["telemetry by job"]["together_gpu_hours"] == pytest.approx(4 * 2)
-    seen = {row["tenant"]: row for row in run("describe", mine)["held GPU-hours by what was seen"]}
+    seen = {row["tenant"]: row for row in run("describe", mine)["allocated GPU-hours by observed activity"]}
     for tenant, share in (("vision", 2 / 3), ("speech", 1 / 3)):
         assert seen[tenant]["used"] == pytest.approx(2 * 2 * share)
         assert seen[tenant]["idle_with_process"] == pytest.approx(1 * 2 * share)
@@ -225,10 +217,10 @@ def test_a_dump_of_kubernetes_and_pages_of_the_exporter_become_one_dataset(tmp_p
         told = run("ingest", "dcgm-exporter", *pages, "-o", mine)
     assert told["telemetry by job"]["unmatched_gpu_hours"] == 0
     assert told["telemetry by job"]["matched_gpu_hours"] == pytest.approx(2)
-    (ads,) = run("describe", mine)["held GPU-hours by what was seen"]
+    (ads,) = run("describe", mine)["allocated GPU-hours by observed activity"]
     assert (ads["used"], ads["idle_with_process"]) == pytest.approx((1.0, 1.0))
     assert run("phases", mine, "--job", "ads/train")["phases"]
-    assert run("hints", mine)
+    assert run("rightsize", mine)
 
 
 def test_a_node_list_that_comes_later_decides_the_board(tmp_path: Path, run: Run):
@@ -243,6 +235,6 @@ def test_a_node_list_that_comes_later_decides_the_board(tmp_path: Path, run: Run
     run("ingest", "nodes", tmp_path / "nodes.csv", "-o", mine)
     after = open_dataset(mine)
     assert after.inventory is not None
-    board = after.inventory["gpu_model"][0]
-    assert after.jobs["gpu_model"].to_list() == [board] != ["a100"]
+    gpu_model = after.inventory["gpu_model"][0]
+    assert after.jobs["gpu_model"].to_list() == [gpu_model] != ["a100"]
     assert after.provenance["gpu_hours"] == before.provenance["gpu_hours"] == 20.0

@@ -7,14 +7,14 @@ import json
 import pytest
 
 POOL = {
-    "board": "A100-40GB", "gpus": 4, "gpus_per_node": 2, "slot_start": "2026-11-02T00:00:00+00:00",
-    "slot_hours": 1, "tenants": ["ads"], "profiles": ["3g.20gb", "gpu"], "demand": [[[1, 3, 5], [1, 1, 0]]],
+    "gpu_model": "A100-40GB", "gpus": 4, "gpus_per_node": 2, "slot_start": "2026-11-02T00:00:00+00:00",
+    "interval_hours": 1, "tenants": ["ads"], "profiles": ["3g.20gb", "gpu"], "demand": [[[1, 3, 5], [1, 1, 0]]],
 }  # fmt: skip
 
 
 @pytest.fixture
 def fleet(tmp_path):
-    newer = POOL | {"board": "H100-80GB-SXM5", "profiles": ["3g.40gb", "gpu"]}
+    newer = POOL | {"gpu_model": "H100-80GB-SXM5", "profiles": ["3g.40gb", "gpu"]}
     path = tmp_path / "fleet.json"
     path.write_text(json.dumps({"pools": {"old": POOL, "new": newer | {"limits": {"switches_per_day": 1}}}}))
     return path

@@ -76,9 +76,9 @@ def test_the_file_is_verified_alone(command, files, tmp_path) -> None:
     assert command("verify", str(path), "--gpu-model", "H100-80GB-SXM5")[0] == Exit.CHECK_FAILED
     text = path.read_text()
     for right, wrong, words in (
-        ('"rate_per_s": 730.0', '"rate_per_s": 930.0', "930 requests/s asked for"),
-        ('"slices": 10', '"slices": 9', "slices: the plan says 9, its segments have 10"),
-        ("4g.40gb:1,3g.40gb:1", "4g.40gb:1,2g.20gb:1", "GPU 0: the layout says"),
+        ('"rate_per_s": 730.0', '"rate_per_s": 930.0', "930 requests/s requested"),
+        ('"slices": 10', '"slices": 9', "slices: the plan states 9, its segments have 10"),
+        ("4g.40gb:1,3g.40gb:1", "4g.40gb:1,2g.20gb:1", "GPU 0: the layout has"),
         ('"latency_ms": 100.0', '"latency_ms": 20.0', "allowed are"),
     ):
         assert right in text
@@ -96,9 +96,9 @@ def test_the_file_is_verified_alone(command, files, tmp_path) -> None:
     ("arguments", "words"),
     [
         (["plan"], "give a SCENARIO, or --services"),
-        (["plan", "sample", "--row", "2"], "belong to --services"),
-        (["plan", "sample", "--services", "x"], "stands alone"),
-        (["plan", "--services", "x", "--set", "month=all"], "stands alone"),
+        (["plan", "sample", "--row", "2"], "need --services"),
+        (["plan", "sample", "--services", "x"], "use --services without SCENARIO"),
+        (["plan", "--services", "x", "--set", "month=all"], "use --services without SCENARIO"),
         (["plan", "--services", "x", "--rates", "y"], "--services needs --rates and --latencies"),
     ],
 )

@@ -32,9 +32,7 @@ def accounting(place: Path, *, days: int = 21, offset: str = "", gres: str = "gr
         begin = FIRST + timedelta(hours=2 * number)
         told = [f"{one:%Y-%m-%dT%H:%M:%S}{offset}" for one in (begin, begin, begin + timedelta(hours=1))]
         tres = f"cpu=1,{gres},node=1"
-        lines.append(
-            "|".join([str(number), "ann", "vision", "gpu", "COMPLETED", *told, "1", "n1", tres, tres])
-        )
+        lines.append("|".join([str(number), "ann", "vision", "gpu", "COMPLETED", *told, "1", "n1", tres, tres]))
     file = place / "sacct.txt"
     file.write_text("\n".join(lines) + "\n")
     return file
@@ -42,9 +40,7 @@ def accounting(place: Path, *, days: int = 21, offset: str = "", gres: str = "gr
 
 def node_list(place: Path, boards: tuple[str, ...] = ("a100",) * 4) -> Path:
     file = place / "scontrol.txt"
-    rows = [
-        f"NodeName=n{number} Gres=gpu:{board}:4 State=IDLE" for number, board in enumerate(boards, start=1)
-    ]
+    rows = [f"NodeName=n{number} Gres=gpu:{gpu_model}:4 State=IDLE" for number, gpu_model in enumerate(boards, start=1)]
     file.write_text("\n\n".join(rows) + "\n")
     return file
 
@@ -91,18 +87,22 @@ def test_jobs_and_nodes_of_slurm_in_any_order_end_in_one_decision(command, tmp_p
     found = decided(command, *files, "-o", tmp_path / "out", "--yes")
     one = found["decision"]
     # One node of four is ever used: three of sixteen GPUs' nodes can rest.
-    assert (one["action"], one["fleet_gpus"], one["gpus"], one["path"]) == ("release", 16, 4, "slurm")
+    assert (one["action"], one["fleet_gpus"], one["gpus"], one["actuator"]) == ("release", 16, 4, "slurm")
     assert sum(part["gpus"] for part in one["layouts"]) == one["gpus"]
-    assert one["worth"]["ownership"] == "owned"
+    assert one["financial_impact"]["ownership"] == "owned"
     assert {measure["action"] for measure in one["measures"]} <= set(ACTIONS)
     assert found["page"] is None
 
 
 def test_the_folder_begins_again_where_it_ended(command, tmp_path):
     out = tmp_path / "out"
-    first = decided(command, accounting(tmp_path), node_list(tmp_path), "-o", out, "--set", "wait_minutes=14")
+    first = decided(command, accounting(tmp_path), node_list(tmp_path), "-o", out, "--set", "max_added_wait_minutes=14")
     own = Scenario.from_yaml(out / "scenario.yaml")
-    assert (Path(own.data).resolve(), own.path, own.wait_minutes) == ((out / "data").resolve(), "slurm", 14)
+    assert (Path(own.data).resolve(), own.actuator, own.max_added_wait_minutes) == (
+        (out / "data").resolve(),
+        "slurm",
+        14,
+    )
     for again in (out / "data", out / "scenario.yaml"):
         assert decided(command, again, "-o", out)["decision"] == first["decision"]
 
@@ -130,8 +130,11 @@ def contents(folder: Path) -> dict[str, str]:
 def test_pods_and_nodes_of_kubernetes_are_parts_of_one_dump(command, tmp_path):
     files = [kube_nodes(tmp_path), pods(tmp_path)]
     one = decided(command, *files, "-o", tmp_path / "out")["decision"]
-    assert (one["fleet_gpus"], one["board"], one["path"]) == (8, "H100-80GB-SXM5", "operator")
+    assert (one["fleet_gpus"], one["gpu_model"], one["actuator"]) == (8, "H100-80GB-SXM5", "mig-manager")
     assert {name for part in one["layouts"] for name in part["nodes"]} <= {"n1", "n2"}
+
+
+LABELS = ("Read", "Time zone", "Actuator", "Ownership", "Today", "Policies")
 
 
 def test_what_was_taken_is_said_with_the_option_that_changes_it(command, tmp_path):
@@ -139,17 +142,12 @@ def test_what_was_taken_is_said_with_the_option_that_changes_it(command, tmp_pat
         "start", str(accounting(tmp_path)), str(node_list(tmp_path)), "-o", str(tmp_path / "out"), "--no-page"
     )
     assert code == 0
-    labels = [line.split()[0] for line in err.splitlines() if line[:1].strip()]
-    order = [label for label in labels if label in ("Read", "Zone", "Path", "Owned?", "Today", "Policy")]
-    assert order == ["Read", "Zone", "Path", "Owned?", "Today", "Policy"]
-    for option in ("--tz to change", "--path to change", "--set ownership=… to change"):
+    order = [label for line in err.splitlines() if (label := line[:11].strip()) and line[10:11] == " "]
+    order = [label for label in order if label in LABELS]
+    assert order == list(LABELS)
+    for option in ("(--tz)", "(--actuator)", "(--set ownership=…)"):
         assert option in err
-    assert (
-        out.index("Release 12 of your 16")
-        < out.index("GPUs needed")
-        < out.index("Next steps")
-        < out.index("Page")
-    )
+    assert out.index("Release 12 of 16") < out.index("GPUs needed") < out.index("Next steps") < out.index("Report")
     assert "252 jobs" in err
 
 
@@ -183,8 +181,8 @@ def test_three_questions_at_most_and_a_wrong_answer_is_asked_again(command, tmp_
     code, _, _ = command("start", str(file), "-o", str(tmp_path / "out"), "--no-page")
     assert code == 0
     own = Scenario.from_yaml(tmp_path / "out" / "scenario.yaml")
-    assert (own.tz, own.board, own.ownership) == ("Europe/Oslo", "A100-40GB", "rented")
-    assert [text.split()[0] for text in asked] == ["Zone", "Zone", "Board", "Owned?"]
+    assert (own.tz, own.gpu_model, own.ownership) == ("Europe/Oslo", "A100-40GB", "rented")
+    assert [text.split()[0] for text in asked] == ["Time", "Time", "GPU", "Ownership"]
 
 
 def test_the_largest_of_two_boards_is_planned_and_said(command, tmp_path):
@@ -192,14 +190,14 @@ def test_the_largest_of_two_boards_is_planned_and_said(command, tmp_path):
     files = [str(accounting(tmp_path)), str(node_list(tmp_path, boards))]
     code, out, err = command("start", *files, "-o", str(tmp_path / "out"), "--no-page")
     assert code == 0
-    assert "of your 12" in out
+    assert "of 12" in out
     assert "Of 16 GPUs, the plan is for the 12" in err
 
 
 @pytest.mark.parametrize(
     ("header", "row", "reason"),
     [
-        (HEADER, "1|a|x|cpu|COMPLETED|{0}|{0}|{1}|1|n1|cpu=2,node=1|cpu=2,node=1", "no job asked for a GPU"),
+        (HEADER, "1|a|x|cpu|COMPLETED|{0}|{0}|{1}|1|n1|cpu=2,node=1|cpu=2,node=1", "no job requested a GPU"),
         (HEADER, "1|a|x|gpu|PENDING|{0}|Unknown|Unknown|1|None assigned|cpu=2,gres/gpu=1|",
          "no job states when it ran"),
         (HEADER.replace("|Start", ""), "1|a|x|gpu|COMPLETED|{0}|{1}|1|n1|cpu=2,gres/gpu=1|cpu=2,gres/gpu=1",
@@ -227,10 +225,10 @@ DUMPS = Path(__file__).parents[1] / "ingest" / "cluster_dumps" / "kubernetes"
 @pytest.mark.parametrize(
     ("case", "reason", "what", "count"),
     [
-        ("12-gaudi-mixed/only.json", "no job asked for a GPU", "habana.ai/gaudi is not read", 20),
+        ("12-gaudi-mixed/only.json", "no job requested a GPU", "habana.ai/gaudi is not read", 20),
         (
             "08-bottlerocket-shared/dump.json",
-            "100% of the GPU-hours are left out",
+            "100 % of GPU-hours could not be resolved",
             "br-1: nvidia.com/gpu.shared",
             40,
         ),
@@ -252,14 +250,12 @@ def test_warnings_stand_on_the_terminal_and_in_json(command, tmp_path, case, rea
 
 
 def test_a_path_that_the_source_cannot_have_is_refused_with_the_cause(command, tmp_path):
-    code, out, err = command("start", str(pods(tmp_path)), "--path", "slurm", "-o", str(tmp_path / "out"))
+    code, out, err = command("start", str(pods(tmp_path)), "--actuator", "slurm", "-o", str(tmp_path / "out"))
     assert (code, out) == (3, "")
     assert "jobs of Kubernetes (kubernetes), and slurm is a part of Slurm" in err
-    code, _, err = command(
-        "start", str(accounting(tmp_path)), "--path", "dra", "-o", str(tmp_path / "b"), "--yes"
-    )
+    code, _, err = command("start", str(accounting(tmp_path)), "--actuator", "dra", "-o", str(tmp_path / "b"), "--yes")
     assert code == 3
-    assert "expected a path that Slurm has: parted, nvml, slurm" in err
+    assert "expected an actuator that Slurm has: mig-parted, nvidia-smi, slurm" in err
 
 
 def readings(folder):
@@ -267,8 +263,7 @@ def readings(folder):
     path = folder / "query.csv"
     names = "timestamp, index, uuid, name, utilization.gpu [%], memory.used [MiB], memory.total [MiB]"
     rows = (
-        f"2026/10/01 10:0{minute}:00.000, 0, GPU-1, NVIDIA H100 80GB HBM3, 55 %, 9 MiB, 81559 MiB"
-        for minute in "012"
+        f"2026/10/01 10:0{minute}:00.000, 0, GPU-1, NVIDIA H100 80GB HBM3, 55 %, 9 MiB, 81559 MiB" for minute in "012"
     )
     path.write_text("\n".join((names, *rows)) + "\n")
     return path
@@ -315,4 +310,4 @@ def test_an_old_request_that_today_s_nodes_cannot_hold_is_not_compared(command, 
         assert (code, "nan" in out, "None" in out) == (0, False, False), err
     decision = decided(command, folder)["decision"]
     assert decision["action"] == "none", "three days are too few"
-    assert any(text.startswith("Not compared: 1 job ") for text in decision["how_sure"])
+    assert any(text.startswith("Excluded: 1 job ") for text in decision["confidence"])

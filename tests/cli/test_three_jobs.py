@@ -19,14 +19,12 @@ JobID|Account|State|Submit|Start|End|NodeList|AllocTRES
 def test_three_jobs_on_slices_and_whole_gpus(tmp_path, answer):
     source, folder, page = tmp_path / "sacct.txt", tmp_path / "trace", tmp_path / "report"
     source.write_text(SACCT)
-    assert answer("ingest", "auto", source, "--tz", "UTC", "-o", folder, "--json")[
-        "gpu_hours"
-    ] == pytest.approx(TRUTH)
+    assert answer("ingest", "auto", source, "--tz", "UTC", "-o", folder, "--json")["gpu_hours"] == pytest.approx(TRUTH)
     told = answer("describe", folder, "--json")
     assert told["facts"]["gpu_hours"] == pytest.approx(TRUTH)
     assert told["facts"]["boards"] == "3 × A100-40GB"
     booked = {row["bucket"]: row["gpu_hours"] for row in told["ledger"]}
-    assert booked["unobserved"] == pytest.approx(TRUTH)
+    assert booked["no_telemetry"] == pytest.approx(TRUTH)
     assert sum(booked.values()) == pytest.approx(30)  # the two instances fit on one board
     assert sum(row["gpu_hours"] for row in told["GPU-hours by how attempts ended"]) == pytest.approx(TRUTH)
     answer("report", "all", "--data", folder, "-o", page, "--json")

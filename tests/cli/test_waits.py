@@ -57,11 +57,7 @@ def test_a_tenant_at_a_limit_is_named_with_its_number(command, tmp_path):
 def test_a_job_waits_from_when_it_was_eligible(command, tmp_path):
     """Held back until two hours after submission, it starts an hour later, and has waited that hour."""
     eligible, start = NOON_S + 2 * HOUR_S, NOON_S + 3 * HOUR_S
-    text = (
-        accounting(8)
-        .replace("Submit|", "Submit|Eligible|")
-        .replace(f"|{NOON_S}|", f"|{NOON_S}|{NOON_S}|", 40)
-    )
+    text = accounting(8).replace("Submit|", "Submit|Eligible|").replace(f"|{NOON_S}|", f"|{NOON_S}|{NOON_S}|", 40)
     rows = text.splitlines()[:9]
     rows.append(
         f"99|ann|held|COMPLETED|{NOON_S}|{eligible}|{start}|{start + HOUR_S}|n1|cpu=1,gres/gpu:h100=1,gres/gpu=1,node=1"

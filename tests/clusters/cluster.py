@@ -28,7 +28,7 @@ class Cluster:
         Also of its folder.
     source : str
         ``slurm`` or ``kubernetes``.
-    board : str
+    gpu_model : str
         As in the catalogue, without the form factor.
     nodes : tuple of Node
         Today's fleet.
@@ -48,7 +48,7 @@ class Cluster:
 
     name: str
     source: str
-    board: str
+    gpu_model: str
     nodes: tuple[Node, ...]
     jobs: tuple[Job, ...]
     dump: int
@@ -78,13 +78,13 @@ class Cluster:
 
     def files(self) -> dict[str, str]:
         """Name → text of each file."""
-        board = BOARDS[self.board]
+        gpu_model = BOARDS[self.gpu_model]
         if self.source == "slurm":
-            text = sacct(self.jobs, self.played, self.nodes, board, self.dump, array_of=self.arrays)
-            listed = {"nodes.txt": scontrol(self.nodes, board, self.dump)}
+            text = sacct(self.jobs, self.played, self.nodes, gpu_model, self.dump, array_of=self.arrays)
+            listed = {"nodes.txt": scontrol(self.nodes, gpu_model, self.dump)}
             return {"sacct.txt": text, **(listed if self.with_nodes else {})}
         text = pods(self.jobs, self.played, self.nodes, self.dump)
-        listed = {"nodes.json": nodes_json(self.nodes, board, self.dump)}
+        listed = {"nodes.json": nodes_json(self.nodes, gpu_model, self.dump)}
         return {"pods.json": text, **(listed if self.with_nodes else {})}
 
     def planted(self) -> dict[str, Any]:
@@ -100,8 +100,7 @@ class Cluster:
             "started": len(ran),
             "running": sum(at + job.run > self.dump for job, at in ran),
             "pending": sum(
-                at is None and over is None
-                for at, over in zip(self.played.start, self.played.cancelled, strict=True)
+                at is None and over is None for at, over in zip(self.played.start, self.played.cancelled, strict=True)
             ),
             "device_hours": round(
                 sum(min(at + job.run, self.dump) - at for job, at in ran for _ in range(job.devices)) / HOUR,

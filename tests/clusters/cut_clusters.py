@@ -46,9 +46,7 @@ def slurm_cut(seed: int) -> Cluster:
     jobs, arrays = _with_arrays(jobs, dump, random)
     quotas = {"course": 22}
     name = f"slurm_cut-{seed}"
-    return Cluster(
-        name, "slurm", "A100-40GB", nodes_of("slurm", layouts), tuple(jobs), dump, quotas, arrays=arrays
-    )
+    return Cluster(name, "slurm", "A100-40GB", nodes_of("slurm", layouts), tuple(jobs), dump, quotas, arrays=arrays)
 
 
 def kubernetes_cut(seed: int, *, with_nodes: bool = True) -> Cluster:

@@ -44,7 +44,7 @@ def sacct(
     jobs: Sequence[Job],
     played: Played,
     nodes: Sequence[Node],
-    board: Board,
+    gpu_model: Board,
     dump: int,
     *,
     begin: datetime = MONDAY,
@@ -63,7 +63,7 @@ def sacct(
         if (start is None and over is not None) or state == "CANCELLED":
             state = f"CANCELLED by {1000 + int(job.user[-2:])}"
         begun = over if start is None else start  # what Slurm prints as the start of a job that never ran
-        tres = _tres(job, board)
+        tres = _tres(job, gpu_model)
         lines.append(
             "|".join(
                 (
@@ -79,9 +79,7 @@ def sacct(
                     _elapsed(0 if start is None else (dump if over is None else over) - start),
                     str(job.limit // 60),
                     str(job.nodes),
-                    "None assigned"
-                    if start is None
-                    else hostlist([nodes[n].name for n in played.nodes[place]]),
+                    "None assigned" if start is None else hostlist([nodes[n].name for n in played.nodes[place]]),
                     tres,
                     "" if start is None else tres,
                     job.name,
@@ -91,14 +89,14 @@ def sacct(
     return "\n".join(lines) + "\n"
 
 
-def scontrol(nodes: Sequence[Node], board: Board, dump: int, *, begin: datetime = MONDAY) -> str:
+def scontrol(nodes: Sequence[Node], gpu_model: Board, dump: int, *, begin: datetime = MONDAY) -> str:
     """Text of ``scontrol show node``."""
     booted = (begin - timedelta(days=40, hours=3)).strftime("%Y-%m-%dT%H:%M:%S")
     last = _local(dump - 60, begin)
     texts = []
     for node in nodes:
         cores, memory = 16 * node.gpus, 128000 * node.gpus
-        gres = [(_type(kind, board), count) for kind, count in node.devices().items()]
+        gres = [(_type(kind, gpu_model), count) for kind, count in node.devices().items()]
         total = sum(count for _, count in gres)
         typed = ",".join(f"gres/gpu:{word}={count}" for word, count in gres)
         words = ",".join(f"gpu:{word}:{count}(S:0-1)" for word, count in gres)
@@ -141,7 +139,7 @@ def pods(
     return _list(items)
 
 
-def nodes_json(nodes: Sequence[Node], board: Board, dump: int, *, begin: datetime = MONDAY) -> str:
+def nodes_json(nodes: Sequence[Node], gpu_model: Board, dump: int, *, begin: datetime = MONDAY) -> str:
     """Text of ``kubectl get nodes -o json``, with the labels of GPU feature discovery under the strategy mixed."""
     items = []
     for node in nodes:
@@ -155,9 +153,9 @@ def nodes_json(nodes: Sequence[Node], board: Board, dump: int, *, begin: datetim
             "beta.kubernetes.io/arch": "amd64",
             "kubernetes.io/hostname": node.name,
             "nvidia.com/gpu.count": str(node.gpus),
-            "nvidia.com/gpu.memory": str(board.memory_mib),
+            "nvidia.com/gpu.memory": str(gpu_model.memory_mib),
             "nvidia.com/gpu.present": "true",
-            "nvidia.com/gpu.product": board.product,
+            "nvidia.com/gpu.product": gpu_model.product,
             "nvidia.com/mig.capable": "true",
             "nvidia.com/mig.config": config,
             "nvidia.com/mig.config.state": "success",
@@ -208,14 +206,14 @@ def hostlist(names: Sequence[str]) -> str:
     return f"{prefix}[{','.join(parts)}]"
 
 
-def _type(kind: str, board: Board) -> str:
-    return board.whole if kind == WHOLE else f"{board.cut}_{kind}"
+def _type(kind: str, gpu_model: Board) -> str:
+    return gpu_model.whole if kind == WHOLE else f"{gpu_model.cut}_{kind}"
 
 
-def _tres(job: Job, board: Board) -> str:
+def _tres(job: Job, gpu_model: Board) -> str:
     """Typed and untyped counts both appear, in the order of Slurm; some jobs named no type."""
     cores = (8 if job.kind == WHOLE else 2) * job.devices
-    typed = f"gres/gpu:{_type(job.kind, board)}={job.devices}," if job.kind != WHOLE or job.number % 7 else ""
+    typed = f"gres/gpu:{_type(job.kind, gpu_model)}={job.devices}," if job.kind != WHOLE or job.number % 7 else ""
     return f"billing={cores},cpu={cores},{typed}gres/gpu={job.devices},mem={cores * 7}G,node={job.nodes}"
 
 

@@ -60,9 +60,7 @@ def months(seed: int, weeks: int) -> Cluster:
             user = f"user{place + 1:02d}"
             if place < by_day:
                 run_h = 2.0 if size == 1 else 3.5
-                listed.append(
-                    Lane("vision", "session", each=size, hours=WORK, run_h=run_h, weeks=span, user=user)
-                )
+                listed.append(Lane("vision", "session", each=size, hours=WORK, run_h=run_h, weeks=span, user=user))
             else:
                 listed.append(Lane("chem", "batch", each=size, run_h=6.0, weeks=span, user=user))
     dump = weeks * WEEK

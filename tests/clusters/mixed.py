@@ -27,7 +27,7 @@ class BoardPool:
     """Nodes of one board with the jobs that ran on them; `catalogued` is what the catalogue calls the board."""
 
     catalogued: str
-    board: Board
+    gpu_model: Board
     nodes: tuple[Node, ...]
     jobs: tuple[Job, ...]
 
@@ -48,13 +48,13 @@ class MixedFleet:
     def files(self) -> dict[str, str]:
         """One list of jobs and one of nodes, as Slurm prints them."""
         rows = [row for pool in self.pools for row in self._rows(pool)]
-        nodes = [scontrol(pool.nodes, pool.board, self.dump) for pool in self.pools]
+        nodes = [scontrol(pool.nodes, pool.gpu_model, self.dump) for pool in self.pools]
         return {"sacct.txt": "\n".join(dict.fromkeys(rows)) + "\n", "nodes.txt": "\n".join(nodes)}
 
     def _rows(self, pool: BoardPool) -> Iterator[str]:
         """Of a job that takes any GPU, what was asked for names no type; what it got does."""
         played = play(pool.jobs, pool.nodes, until=self.dump)
-        for row in sacct(pool.jobs, played, pool.nodes, pool.board, self.dump).splitlines():
+        for row in sacct(pool.jobs, played, pool.nodes, pool.gpu_model, self.dump).splitlines():
             fields = row.split("|")
             if fields[-1] in ANY:
                 fields[-3] = TYPE.sub("", fields[-3])

@@ -233,9 +233,7 @@ class _Play:
         time = when[job.nodes - 1][0]
         spare = {}
         for _, node in when[: job.nodes]:
-            back = sum(
-                self.jobs[place].each for place, ends in self.running[job.kind, node].items() if ends <= time
-            )
+            back = sum(self.jobs[place].each for place, ends in self.running[job.kind, node].items() if ends <= time)
             spare[node] = self.free[job.kind][node] + back - job.each
         return _Reservation(time, spare)
 

@@ -78,7 +78,7 @@ def always(number: int, account: str, name: str, **words: object) -> list[Lane]:
 def _cluster(
     name: str,
     source: str,
-    board: str,
+    gpu_model: str,
     nodes: tuple[Node, ...],
     listed: Sequence[Lane],
     weeks: int,
@@ -88,7 +88,7 @@ def _cluster(
     dump = weeks * WEEK - FRIDAY
     jobs = jobs_of(listed, dump + later_weeks * WEEK, Random(name))
     now = tuple(job for job in jobs if job.submit <= dump)
-    return Cluster(name, source, board, nodes, now, dump, quotas or {}, later=tuple(jobs[len(now) :]))
+    return Cluster(name, source, gpu_model, nodes, now, dump, quotas or {}, later=tuple(jobs[len(now) :]))
 
 
 def _too_large(name: str, number: int) -> Cluster:
@@ -250,8 +250,8 @@ def _growing(name: str, number: int) -> Cluster:
             listed += [day, replace(day, account=other, name="sweep", outside=True, run_h=7.0)]
         else:
             listed.append(Lane(team, "train", run_h=8.0, weeks=(since, 1e9), user=user))
-    board = "H100-80GB" if source == "kubernetes" else "A100-80GB"
-    return _cluster(name, source, board, whole_nodes(source, nodes, 8), listed, weeks, later_weeks=13)
+    gpu_model = "H100-80GB" if source == "kubernetes" else "A100-80GB"
+    return _cluster(name, source, gpu_model, whole_nodes(source, nodes, 8), listed, weeks, later_weeks=13)
 
 
 _MADE: Mapping[str, Callable[[str, int], Cluster]] = {

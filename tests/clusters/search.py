@@ -143,9 +143,7 @@ def kept(nodes: Sequence[Node]) -> list[tuple[Node, ...]]:
         tuple(node for alike, number in zip(kinds.values(), numbers, strict=True) for node in alike[:number])
         for numbers in product(*(range(len(alike) + 1) for alike in kinds.values()))
     ]
-    return sorted(
-        (fleet for fleet in fleets if fleet), key=lambda fleet: (sum(n.gpus for n in fleet), len(fleet))
-    )
+    return sorted((fleet for fleet in fleets if fleet), key=lambda fleet: (sum(n.gpus for n in fleet), len(fleet)))
 
 
 def more_of(nodes: Sequence[Node], number: int) -> list[Node]:
@@ -167,13 +165,13 @@ def instances_needed(
     return found
 
 
-def fewest_gpus(board: str, needs: Mapping[str, int]) -> tuple[int, dict[str, int]]:
+def fewest_gpus(gpu_model: str, needs: Mapping[str, int]) -> tuple[int, dict[str, int]]:
     """The fewest GPUs on which some instances and whole GPUs can be, and how many of each layout.
 
     >>> fewest_gpus("A100-40GB", {"gpu": 3, "1g.5gb": 4, "3g.20gb": 3})
     (5, {'whole': 3, '1g.5gb:4,3g.20gb:1': 1, '3g.20gb:2': 1})
     """
-    names = MAXIMAL[board]
+    names = MAXIMAL[gpu_model]
     wanted = tuple(needs.get(name, 0) for name in names)
 
     @lru_cache(None)

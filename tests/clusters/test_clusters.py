@@ -159,9 +159,7 @@ def test_backfill_does_not_hold_up_the_first_that_waits():
 def test_more_nodes_are_never_worse(name):
     cluster = planted.planted(name).cluster
     than = cluster.to_the_end.start
-    trials = [
-        tried(cluster.jobs, fleet, than, cluster.judged, cluster.quotas) for fleet in kept(cluster.nodes)
-    ]
+    trials = [tried(cluster.jobs, fleet, than, cluster.judged, cluster.quotas) for fleet in kept(cluster.nodes)]
     assert [trial.gpus for trial in trials] == sorted({trial.gpus for trial in trials})
     late = [trial.late_s for trial in trials]
     assert late == sorted(late, reverse=True)

@@ -92,7 +92,7 @@ def recut(cluster: Cluster, *, ready: bool) -> tuple[int, dict[str, int], dict[s
         else:
             trials = instances_needed(cluster.jobs, kind, cluster.judged, than)
             needs[kind] = next(place + 1 for place, trial in enumerate(trials) if trial.holds)
-    gpus, layouts = fewest_gpus(cluster.board, needs)
+    gpus, layouts = fewest_gpus(cluster.gpu_model, needs)
     return gpus, layouts, needs
 
 
@@ -117,9 +117,7 @@ def _enough(cluster: Cluster, jobs: Sequence[Job], than: Sequence[int | None]) -
 def _buy(cluster: Cluster) -> Truth:
     """From submission; and from the instants at which a reader of the dump can see that a request fitted nowhere."""
     holds, fails = _enough(cluster, cluster.jobs, cluster.to_the_end.eligible)
-    seen = [
-        (job, at) for job, at in zip(cluster.jobs, cluster.ready_as_seen(), strict=True) if at is not None
-    ]
+    seen = [(job, at) for job, at in zip(cluster.jobs, cluster.ready_as_seen(), strict=True) if at is not None]
     as_seen, _ = _enough(cluster, [replace(job, submit=at) for job, at in seen], [at for _, at in seen])
     figures = {"more_as_seen": as_seen.gpus - cluster.gpus}
     return Truth(("buy",), holds.gpus, holds.gpus - cluster.gpus, holds=holds, fails=fails, figures=figures)
@@ -136,9 +134,7 @@ def _cut(cluster: Cluster) -> Truth:
     fleet = nodes_of(cluster.source, [cut[at : at + each] for at in range(0, len(cut), each)])
     holds = tried(cluster.jobs, fleet, than, cluster.judged)
     figures = {"gpus_recut": gpus, "gpus_as_late_as_today": relative, **needs}
-    return Truth(
-        ("cut",), -(-gpus // each) * each, layouts=layouts, holds=holds, fails=today, figures=figures
-    )
+    return Truth(("cut",), -(-gpus // each) * each, layouts=layouts, holds=holds, fails=today, figures=figures)
 
 
 def _keep(cluster: Cluster) -> Truth:

@@ -67,10 +67,7 @@ def jobs(place: Path, rows: int) -> Path:
     """A list of jobs that no compression makes small."""
     path = place / "cluster.csv"
     path.write_text(
-        HEADER
-        + "".join(
-            f"{row * 11400714819323198485 % 2**64:x},{row * row % 9973},{row},8\n" for row in range(rows)
-        )
+        HEADER + "".join(f"{row * 11400714819323198485 % 2**64:x},{row * row % 9973},{row},8\n" for row in range(rows))
     )
     return path
 
@@ -94,8 +91,7 @@ def telemetry(out: Path, place: Path, rows: int, study: Study) -> None:
 
     head, log = "timestamp, index, power.draw [W]\n", place / "n1.csv"
     lines = (
-        f"2026/01/31 {row // 3600:02}:{row // 60 % 60:02}:{row % 60:02}, 0, {row % 397} W\n"
-        for row in range(rows)
+        f"2026/01/31 {row // 3600:02}:{row // 60 % 60:02}:{row % 60:02}, 0, {row % 397} W\n" for row in range(rows)
     )
     log.write_text(head + "".join(lines))
     write_dataset(read("nvidia-smi", [log], tz="UTC"), out)
@@ -158,9 +154,7 @@ def test_a_full_disk_is_said_and_changes_nothing(small_disk: Path, tmp_path: Pat
     write, rows = WRITERS[name], 40_000
     left = 0 if name in ("a picture", "exports") else LEFT
     filler = filled(small_disk, left)
-    with pytest.raises(
-        OutputError, match="expected a writable place with free space; got No space left on device"
-    ):
+    with pytest.raises(OutputError, match="expected a writable place with free space; got No space left on device"):
         write(small_disk / "out", tmp_path, rows, study)
     assert set(contents(small_disk)) == {"filler"}
     filler.unlink()
@@ -186,13 +180,20 @@ def test_a_key_that_finds_no_room_is_no_key(small_disk: Path):
 
 @pytest.mark.parametrize("options", [(), ("--json",)])
 def test_stdout_on_a_full_disk_is_said(options: tuple[str, ...]):
-    command = [sys.executable, "-c", "from gpuplanner.cli import main; main()", "catalog", "boards", *options]
+    command = [
+        sys.executable,
+        "-c",
+        "from gpuplanner.cli import main; main()",
+        "catalog",
+        "gpu-models",
+        *options,
+    ]
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
     assert done.returncode == 3
     assert done.stderr.splitlines() == [
-        "gpuplanner: cannot write to stdout: expected a place with free space; got No space left on device. "
-        "Send it elsewhere."
+        "gpuplanner: cannot write to stdout: expected space to write the output; got No space left on device. "
+        "Redirect the output to another disk."
     ]
 
 
@@ -211,9 +212,7 @@ def test_what_each_library_says_of_a_full_disk(tmp_path: Path, fault: Exception)
         path.write_text("half")
         raise fault
 
-    with pytest.raises(
-        OutputError, match=r"a\.txt: expected a writable place .* got No space left on device"
-    ):
+    with pytest.raises(OutputError, match=r"a\.txt: expected a writable place .* got No space left on device"):
         write_atomically(tmp_path / "a.txt", full)
     assert not list(tmp_path.iterdir())
 

@@ -148,9 +148,7 @@ def test_an_input_that_would_be_replaced_is_refused(tmp_path: Path):
     replace(out, "new", inputs=[out / "mine.csv"])
     assert (out / "mine.csv").read_text() == "a,b\n"
     with pytest.raises(OutputError, match="an input of this run"):
-        write_atomically(
-            out / "mine.csv", lambda path: path.write_text(""), inputs=[tmp_path / "out/mine.csv"]
-        )
+        write_atomically(out / "mine.csv", lambda path: path.write_text(""), inputs=[tmp_path / "out/mine.csv"])
 
 
 @pytest.mark.parametrize("listed", ["../keep.txt", "/etc/hostname", "link/keep.txt", "deep/../../keep.txt"])
@@ -179,9 +177,7 @@ def test_an_older_kind_is_replaced_and_another_one_is_not(tmp_path: Path):
     assert set(tree(tmp_path / "out")) == {"b.txt"}
 
 
-@pytest.mark.parametrize(
-    "given", ["", ".", "..", "/", "./sub/..", "{home}", "{file}", "{loop}", "\udcff", "{file}/t"]
-)
+@pytest.mark.parametrize("given", ["", ".", "..", "/", "./sub/..", "{home}", "{file}", "{loop}", "\udcff", "{file}/t"])
 def test_places_that_no_folder_can_take(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str):
     for name in ("work", "house", "work/sub"):
         (tmp_path / name).mkdir()
@@ -369,9 +365,7 @@ print(json.dumps(told))
 
 @pytest.mark.parametrize("steps", ["in one step", "in two steps"])
 @pytest.mark.parametrize("known", ["a manifest", "no manifest"])
-def test_a_run_killed_at_any_call_loses_nothing_and_the_next_one_clears_up(
-    tmp_path: Path, steps: str, known: str
-):
+def test_a_run_killed_at_any_call_loses_nothing_and_the_next_one_clears_up(tmp_path: Path, steps: str, known: str):
     """Killed before each call to the system in turn: ours is old or new, never a mixture; theirs is there after."""
     command = [sys.executable, "-c", KILLED, str(tmp_path), steps, known]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)

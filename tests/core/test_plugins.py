@@ -1,4 +1,4 @@
-"""A package of somebody else, as ``docs/extend.md`` has it, adds a reader, a way to run a fleet and an exporter."""
+"""The package of ``docs/extend.md`` adds a reader, a policy and an exporter."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import sys
 import pytest
 
 JOBS = """\
-nr,group,asked_at,began_at,ended_at,ending,cards
+nr,group,submitted_at,began_at,ended_at,ending,cards
 1,vision,2026-01-05T10:00:00Z,2026-01-05T10:05:00Z,2026-01-05T12:05:00Z,COMPLETED,2
 2,speech,2026-01-05T11:00:00Z,2026-01-05T11:00:00Z,2026-01-05T12:00:00Z,FAILED,1
 """
@@ -33,7 +33,7 @@ hours = (jobs["gpus"] * (jobs["end_time"] - jobs["start_time"]).dt.total_hours()
 
 from gpuplanner import Scenario
 from gpuplanner.decision.comparison_record import compared
-found = compared(Scenario(policies="last_nodes_first,static_whole")) if "compare" in sys.argv else None
+found = compared(Scenario(policies="last_nodes_first,fewer_nodes")) if "compare" in sys.argv else None
 print(json.dumps({
     "hours": hours, "policies": POLICY_NAMES, "said": [str(one.message) for one in said],
     "files": {name: text for name, text in pack.files.items() if name.startswith("other/")},
@@ -50,9 +50,7 @@ def used(root, tmp_path):
     (tmp_path / "planner_extras").mkdir()
     for name, code in re.findall(r"\(`(planner_extras/\w+\.py)`\):\n\n```python\n(.*?)```", page, re.S):
         (tmp_path / name).write_text(code)
-    groups = re.sub(r'\[project.entry-points."(.*?)"\]', r"[\1]", project.partition("\n\n")[2]).replace(
-        '"', ""
-    )
+    groups = re.sub(r'\[project.entry-points."(.*?)"\]', r"[\1]", project.partition("\n\n")[2]).replace('"', "")
     bad = {"lantern =": "slurm =", "slices:slice_list": "missing:NONE"}
     broken = groups
     for right, wrong in bad.items():
@@ -98,4 +96,4 @@ def test_a_way_of_another_package_is_compared_beside_ours(used):
     """On equal nodes it does not matter which are kept: as many GPU-hours as our own way."""
     rows = {policy: (hours, holds) for policy, hours, holds in used("compare")["compared"]}
     assert rows["last_nodes_first"][1]
-    assert rows["last_nodes_first"][0] <= 1.2 * rows["static_whole"][0]
+    assert rows["last_nodes_first"][0] <= 1.2 * rows["fewer_nodes"][0]

@@ -104,14 +104,10 @@ def test_a_name_that_can_still_be_read_elsewhere_is_warned_of(monkeypatch, tmp_p
     trace = open_dataset(tmp_path / "out")
     assert trace.jobs["partition"].str.starts_with("partition-").all()
     left = trace.quality.filter(pl.col("check").str.contains("replaced elsewhere"))["check"].to_list()
-    assert sorted(left) == [
-        f"node_list: holds a {who} that was replaced elsewhere" for who in ("partition", "tenant")
-    ]
+    assert sorted(left) == [f"node_list: holds a {who} that was replaced elsewhere" for who in ("partition", "tenant")]
 
 
-@given(
-    st.lists(st.text("abA_-1 ", max_size=8), max_size=8), st.lists(st.text("abA1", max_size=3), max_size=3)
-)
+@given(st.lists(st.text("abA_-1 ", max_size=8), max_size=8), st.lists(st.text("abA1", max_size=3), max_size=3))
 def test_names_are_found_where_they_stand_as_words(texts: list[str], names: list[str]):
     telling = [name.lower() for name in names if len(name) > 1 and not name.isdigit()]
     expected = sum(any(name in re.split(r"[^a-z0-9]+", text.lower()) for name in telling) for text in texts)
@@ -121,10 +117,10 @@ def test_names_are_found_where_they_stand_as_words(texts: list[str], names: list
 
 def test_a_key_is_never_overwritten(monkeypatch, capsys, tmp_path):
     path = tmp_path / "names.key"
-    assert run(monkeypatch, "new-key", path) == 0
+    assert run(monkeypatch, "keygen", path) == 0
     before = path.read_bytes()
     assert path.stat().st_mode & 0o777 == 0o600
-    assert run(monkeypatch, "new-key", path) == 3
+    assert run(monkeypatch, "keygen", path) == 3
     assert path.read_bytes() == before
     assert "new file" in capsys.readouterr().err
 
@@ -134,7 +130,7 @@ def test_what_is_no_key_is_refused(tmp_path, text):
     path = tmp_path / "names.key"
     path.write_text(text)
     path.chmod(0o600)
-    with pytest.raises(PrivacyError, match=r"new-key"):
+    with pytest.raises(PrivacyError, match=r"keygen"):
         read_key(path)
 
 
@@ -150,9 +146,7 @@ def test_pseudonyms_tell_names_apart_and_say_nothing_of_them(one, other, key):
     assert len(pseudonym(one, key, "user")) == len("user-") + 10
 
 
-PEOPLE = st.lists(
-    st.tuples(st.none() | st.sampled_from("abcdef"), st.none() | st.integers(0, 12)), max_size=60
-)
+PEOPLE = st.lists(st.tuples(st.none() | st.sampled_from("abcdef"), st.none() | st.integers(0, 12)), max_size=60)
 
 
 @given(PEOPLE, st.integers(1, 6))

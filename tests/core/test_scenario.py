@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpuplanner import decide
 from gpuplanner.core.errors import ScenarioError
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.hardware.actuators import scenario_abilities
@@ -36,7 +37,7 @@ def test_every_fault_is_named_at_once():
     "values",
     [
         {"nodes": True}, {"nodes": 1.5}, {"quantile": "0.9"}, {"quantile": float("nan")}, {"seed": -1},
-        {"month": "2026-00"}, {"currency": "usd"}, {"pue": 0.5}, {"name": " "}, {"slot_hours": 0.0},
+        {"month": "2026-00"}, {"currency": "usd"}, {"pue": 0.5}, {"name": " "}, {"interval_hours": 0.0},
     ],
 )  # fmt: skip
 def test_wrong_values_are_refused(values):
@@ -64,8 +65,26 @@ def test_months_are_local_calendar_months():
 
 
 def test_what_a_scenario_says_of_its_nodes_reaches_the_path():
-    said = scenario_abilities(Scenario(path="autoscaler", node_lead_s=90, ownership="owned"), "T4")
-    assert (said.path, said.boot.value, said.returns) == ("autoscaler", 90.0, "idled")
+    said = scenario_abilities(Scenario(actuator="autoscaler", node_lead_s=90, ownership="owned"), "T4")
+    assert (said.actuator, said.boot.value, said.returns) == ("autoscaler", 90.0, "idled")
     # The inventory's word counts only where the scenario has none.
     assert scenario_abilities(Scenario(), ownership="on_demand").returns == "returned"
     assert scenario_abilities(Scenario(ownership="owned"), ownership="on_demand").returns == "idled"
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "text"),
+    [
+        (lambda: Scenario(wait_minute=5), ScenarioError, "did you mean 'max_added_wait_minutes'"),
+        (lambda: Scenario("sample"), ScenarioError, "Write Scenario(name='sample')."),
+        (lambda: Scenario(nodes="4"), ScenarioError, "nodes of type int; got '4'"),
+        (lambda: Scenario.from_dict({"path": "slurm"}), ScenarioError,
+         "made by an earlier version: 'path' is now 'actuator'"),
+        (lambda: decide("sample"), TypeError, "expected a Scenario; got 'sample': write for example gp.Scenario("),
+    ],
+)  # fmt: skip
+def test_mistakes_of_users_are_answered_with_one_sentence_and_a_suggestion(make, error, text):
+    with pytest.raises(error) as raised:
+        make()
+    assert text in str(raised.value)
+    assert "\n" not in str(raised.value)

@@ -25,7 +25,8 @@ def test_a_row_is_whole(row):
     assert f"{row.name} : {row.types}, default: {row.usual}" in Scenario.__doc__
     option = of_row(row.name)
     assert row.usual in option.help.replace("`", "") or "`" in row.usual
-    assert row.allowed in option.help
+    assert row.unit in option.help
+    assert all(choice in option.help for choice in (row.rule.options() if row.rule else ()))
 
 
 @pytest.mark.parametrize("row", [row for row in ROWS.values() if row.control], ids=lambda row: row.name)
@@ -39,15 +40,13 @@ def test_a_control_asks_for_what_the_rule_allows(row):
         assert all(row.keeps_rule(option, whole) for option in row.rule.options())
 
 
-@given(
-    st.sampled_from(sorted(ROWS)), st.one_of(st.none(), st.integers(-9, 9), st.floats(), st.text(max_size=9))
-)
+@given(st.sampled_from(sorted(ROWS)), st.one_of(st.none(), st.integers(-9, 9), st.floats(), st.text(max_size=9)))
 def test_a_refusal_names_the_field_and_its_rule(name, value):
     row = ROWS[name]
     try:
         made = Scenario(**{name: value})
     except GpuPlannerError as fault:
-        words = (f"{name} of type {row.types}", row.rule.words if row.rule else "board")
+        words = (f"{name} of type {row.types}", row.rule.words if row.rule else "gpu_model")
         said = str(fault)
     else:
         words, said = (name,), name
@@ -58,15 +57,15 @@ def test_a_refusal_names_the_field_and_its_rule(name, value):
 def test_text_is_read_by_the_type_of_its_row():
     read = Scenario().with_text(
         [
-            "gpu_mtbf_hours=seen",
-            "wait_minutes=5",
+            "gpu_mtbf_hours=observed",
+            "max_added_wait_minutes=5",
             "month=null",
             "name=007",
             "policies=on",
         ]
     )
-    assert (read.gpu_mtbf_hours, read.wait_minutes) == ("seen", 5.0)
+    assert (read.gpu_mtbf_hours, read.max_added_wait_minutes) == ("observed", 5.0)
     assert (read.month, read.name, read.policies) == (None, "007", "on")
-    assert Scenario().with_text(['tz="Europe/Oslo"', "path='nvml'"]) == Scenario(
-        tz="Europe/Oslo", path="nvml"
+    assert Scenario().with_text(['tz="Europe/Oslo"', "actuator='nvidia-smi'"]) == Scenario(
+        tz="Europe/Oslo", actuator="nvidia-smi"
     )

@@ -76,8 +76,6 @@ def test_files_that_two_processes_read_are_those_that_one_reads(tmp_path):
     one, two = tmp_path / "one", tmp_path / "two"
     add("itp", files, one)
     add("itp", files, two, workers=2)
-    told = [
-        {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*.*")} for folder in (one, two)
-    ]
+    told = [{path.relative_to(folder): path.read_bytes() for path in folder.rglob("*.*")} for folder in (one, two)]
     assert told[0] == told[1]
     assert len(told[0]) > 5

@@ -39,9 +39,7 @@ def test_straight_line_law_would_be_far_off():
 def test_energy_lies_between_idle_and_rating(powered, resident_share, activity):
     law = power_model(H100)
     resident = powered * resident_share
-    kwh = gpu_kwh(
-        law, powered_gpu_hours=powered, resident_gpu_hours=resident, active_gpu_hours=resident * activity
-    )
+    kwh = gpu_kwh(law, powered_gpu_hours=powered, resident_gpu_hours=resident, active_gpu_hours=resident * activity)
     assert law.idle_w * powered / 1000 - 1e-6 <= kwh <= law.tdp_w * powered / 1000 + 1e-6
 
 

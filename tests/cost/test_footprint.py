@@ -52,21 +52,24 @@ def told(booked: pl.DataFrame, **given: object) -> pl.DataFrame:
 def test_idle_is_not_charged_like_busy():
     law = power_model(H100)
     rows = told(
-        ledger([("a", "used", 10.0), ("a", "held_idle", 10.0), ("-", "free", 10.0), ("-", "down", 10.0)])
+        ledger(
+            [
+                ("a", "used", 10.0),
+                ("a", "allocated_idle", 10.0),
+                ("-", "unallocated", 10.0),
+                ("-", "down", 10.0),
+            ]
+        )
     )
     kwh = dict(rows.select("bucket", "energy_kwh").iter_rows())
     assert kwh["used"] == pytest.approx(law.busy_w(0.5) / 100)
-    assert kwh["held_idle"] == kwh["free"] == pytest.approx(law.idle_w / 100)
+    assert kwh["allocated_idle"] == kwh["unallocated"] == pytest.approx(law.idle_w / 100)
     assert kwh["down"] == 0.0
     states = dict(by_state(rows).select("state", "gpu_hours").iter_rows())
     assert states == {"off": 10.0, "idle": 20.0, "busy": 10.0}
 
 
-@given(
-    st.lists(
-        st.tuples(st.sampled_from("ab-"), st.sampled_from(BUCKETS), st.floats(0, 1e4)), min_size=1, max_size=9
-    )
-)
+@given(st.lists(st.tuples(st.sampled_from("ab-"), st.sampled_from(BUCKETS), st.floats(0, 1e4)), min_size=1, max_size=9))
 def test_ranges_hold_the_value_and_states_sum_to_the_rows(rows):
     found = told(ledger(rows), facility=Facility.of())
     for name in ("energy_kwh", "location_kg", "market_kg", "embodied_kg"):
@@ -103,9 +106,9 @@ def test_hours_that_were_measured_are_those_of_the_counter(seen_h: float, kwh: f
     """Ten hours of work are booked; the board drew 321 W while it was looked at, less than the law says."""
     row = {"tenant": ["a"], "gpu_model": ["X"], "state": ["busy"], "watts": [321.0], "gpu_hours": [seen_h]}
     measured = pl.DataFrame(row).with_columns(energy_kwh=pl.col("watts") * pl.col("gpu_hours") / 1000)
-    rows = told(ledger([("a", "used", 10.0), ("-", "free", 10.0)]), measured=measured)
+    rows = told(ledger([("a", "used", 10.0), ("-", "unallocated", 10.0)]), measured=measured)
     found = dict(rows.select("bucket", "energy_kwh").iter_rows())
-    assert found == {"used": pytest.approx(kwh), "free": pytest.approx(0.7)}
+    assert found == {"used": pytest.approx(kwh), "unallocated": pytest.approx(0.7)}
     assert rows["energy_kwh_high"][0] == pytest.approx(high)
     states = by_state(rows, measured)
     assert states["counted_kwh"].drop_nulls().to_list() == [pytest.approx(0.321 * seen_h)]
@@ -113,6 +116,4 @@ def test_hours_that_were_measured_are_those_of_the_counter(seen_h: float, kwh: f
 
 def test_making_a_board_is_spread_over_its_life():
     """One H100 over five years of 8,766 hours: all of its 164 kg, used or not."""
-    assert total_of(by_state(told(ledger([("-", "free", 43_830.0)]))), "embodied_kg").value == pytest.approx(
-        164
-    )
+    assert total_of(by_state(told(ledger([("-", "unallocated", 43_830.0)]))), "embodied_kg").value == pytest.approx(164)

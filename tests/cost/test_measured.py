@@ -30,9 +30,7 @@ def told(rows: list[tuple[int, str | None, str | None, float | None, float]]) ->
 
 
 STEPS = st.lists(st.floats(0, 30_000), min_size=1, max_size=8)
-HELD = st.lists(
-    st.tuples(st.sampled_from(["1", "2", None]), st.floats(0, 1) | st.none()), min_size=3, max_size=3
-)
+HELD = st.lists(st.tuples(st.sampled_from(["1", "2", None]), st.floats(0, 1) | st.none()), min_size=3, max_size=3)
 
 
 @given(STEPS, HELD, st.floats(0, 200))
@@ -68,7 +66,7 @@ def test_states_sum_to_the_counters_of_real_boards(public_data: Path, run: str):
     path = public_data / "h100_runs" / f"{run}_telemetry.csv.gz"
     boards = pl.read_csv(gzip.decompress(path.read_bytes())).sort("timestamp").partition_by("gpu")
     counted_j = (
-        sum(board["energy_mj"].drop_nulls()[-1] - board["energy_mj"].drop_nulls()[0] for board in boards)
+        sum(gpu_model["energy_mj"].drop_nulls()[-1] - gpu_model["energy_mj"].drop_nulls()[0] for gpu_model in boards)
         / 1000
     )
     samples = read("node-csv", path).tables["samples"].with_columns(job_id=pl.lit("1"))

@@ -18,14 +18,12 @@ DAY, AFTER = datetime(2026, 2, 1, tzinfo=UTC), datetime(2026, 2, 2, tzinfo=UTC)
 PRICE = Price(2.5, 2.0, 3.0, "USD", "own price", "as given")
 
 
-def charge(
-    hours: dict[str, float], rate: Rate | None = None, kwh: list[float | None] | None = None
-) -> pl.DataFrame:
+def charge(hours: dict[str, float], rate: Rate | None = None, kwh: list[float | None] | None = None) -> pl.DataFrame:
     rows = pl.DataFrame(
         {
             "tenant": list(hours),
             "gpu_model": "X",
-            "bucket": ["free" if name == "-" else "used" for name in hours],
+            "bucket": ["unallocated" if name == "-" else "used" for name in hours],
             "ownership": "owned",
             "gpu_hours": list(hours.values()),
             "energy_kwh": kwh or [1.0] * len(hours),
@@ -61,8 +59,8 @@ def test_lines_sum_to_the_bill(hours, price, per_kwh, data):
 
 def test_a_tenant_called_nobody_is_not_nobody():
     """The account of that name is on every Unix machine."""
-    lines = charge({"-": 6.0, "nobody": 1.0})
-    assert lines["SubAccountName"].to_list() == ["nobody (tenant)", "nobody"]
+    lines = charge({"-": 6.0, "__unallocated__": 1.0})
+    assert lines["SubAccountName"].to_list() == ["__unallocated__ (tenant)", "__unallocated__"]
 
 
 def test_list_cost_is_list_price_times_quantity_to_the_last_digit():

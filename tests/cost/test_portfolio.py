@@ -30,9 +30,7 @@ def cost_of(demand, offers, rent, mix) -> np.ndarray:
     for (offer, month), count in mix.items():
         active = [m for m in range(months) if 0 <= m - month - offer.lead_months < offer.term_months]
         held[active] += count
-        paths += (
-            count * offer.per_gpu_month * (len(active) + offer.lost_share * (offer.term_months - len(active)))
-        )
+        paths += count * offer.per_gpu_month * (len(active) + offer.lost_share * (offer.term_months - len(active)))
     for month, hours in enumerate(demand):
         weight = HOURS_PER_MONTH / hours.shape[1]
         for path, row in enumerate(hours):
@@ -46,12 +44,7 @@ def cost_of(demand, offers, rent, mix) -> np.ndarray:
 def brute(demand, offers, rent, risk, most) -> float:
     """The least objective over all mixes of at most `most` of each offer in each month."""
     months = len(demand)
-    places = [
-        (o, m)
-        for o in offers
-        for m in range(months)
-        if o.only_month in (None, m) and m + o.lead_months < months
-    ]
+    places = [(o, m) for o in offers for m in range(months) if o.only_month in (None, m) and m + o.lead_months < months]
     found = np.inf
     for counts in itertools.product(range(most + 1), repeat=len(places)):
         paths = cost_of(demand, offers, rent, dict(zip(places, counts, strict=True)))
@@ -76,10 +69,7 @@ def test_no_mix_of_a_small_case_is_cheaper(wanted, short, long, on_demand, lost,
     found = choose_portfolio(demand, offers, rent, risk=risk, gap=1e-4)
     assert found.objective == pytest.approx(brute(demand, offers, rent, risk, 2), rel=2e-4, abs=0.5)
     assert found.bound <= found.objective + 1e-6
-    mix = {
-        (next(o for o in offers if o.name == name), month): count
-        for (name, month), count in found.begun.items()
-    }
+    mix = {(next(o for o in offers if o.name == name), month): count for (name, month), count in found.begun.items()}
     assert cost_of(demand, offers, rent, mix).mean() == pytest.approx(found.cost, rel=1e-9, abs=1e-6)
 
 
@@ -118,9 +108,9 @@ def test_boards_that_come_late_are_rented_until_then():
 
 def test_spot_with_interruptions_is_never_dearer_than_on_demand():
     assert Rent(2.0, spot=1.9, spot_share=1, spot_overhead=0.2).spot_price == 2.0
-    assert Rent(
-        2.0, spot=1.0, spot_overhead=spot_overhead(0.2, checkpoint_s=3600, restart_s=0)
-    ).spot_price == (pytest.approx(1 / 0.9))
+    assert Rent(2.0, spot=1.0, spot_overhead=spot_overhead(0.2, checkpoint_s=3600, restart_s=0)).spot_price == (
+        pytest.approx(1 / 0.9)
+    )
 
 
 def test_risk_buys_more_where_paths_differ():

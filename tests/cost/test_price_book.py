@@ -13,8 +13,8 @@ from gpuplanner.cost.price_book import PriceBook, read_price_book
 from gpuplanner.hardware.catalog import facts
 
 BEGIN, END = datetime(2026, 2, 1, tzinfo=UTC), datetime(2026, 3, 1, tzinfo=UTC)
-PRICE = "board: T4, kind: on_demand, price: 2.0, unit: USD per GPU h, from: 2026-01, source: quote"
-LOT = "board: T4, gpus: 8, capex: 8766, unit: EUR per GPU, bought: 2025-01-01, life_years: 4, source: invoice"
+PRICE = "gpu_model: T4, kind: on_demand, price: 2.0, unit: USD per GPU h, from: 2026-01, source: quote"
+LOT = "gpu_model: T4, gpus: 8, capex: 8766, unit: EUR per GPU, bought: 2025-01-01, life_years: 4, source: invoice"
 
 
 @pytest.fixture

@@ -31,9 +31,7 @@ def clusters(folder: Path) -> Iterator[np.ndarray]:
     jobs = jobs.with_columns(pl.col("timestamp").str.to_datetime(strict=False)).drop_nulls("timestamp")
     since = (pl.col("timestamp") - pl.col("timestamp").min()).dt.total_seconds() / 3600
     jobs = jobs.with_columns(start=since).filter(pl.col("duration") > 600)
-    tables = [
-        part.select("start", pl.col("duration") / 3600, "num_gpus") for part in jobs.partition_by("cluster")
-    ]
+    tables = [part.select("start", pl.col("duration") / 3600, "num_gpus") for part in jobs.partition_by("cluster")]
     for path in sorted((folder / "itp").glob("*.csv.gz")):
         start = (pl.col("submission_time") - pl.col("submission_time").min()) / 3600
         tables.append(pl.read_csv(path).select(start, pl.col("duration") / 3600, "num_gpu"))

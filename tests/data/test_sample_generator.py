@@ -66,13 +66,11 @@ def test_days_and_weeks_have_a_rhythm(requests):
 
 def test_half_ask_for_more_memory_than_they_fill(requests):
     """Three in five name a larger size; some of those differ in compute only (1g.20gb and 2g.20gb)."""
-    board = load_gpu_model(BOARD)
+    gpu_model = load_gpu_model(BOARD)
     single = requests.filter((pl.col("gpus") == 1) & pl.col("memory_peak_gib").is_not_null())
-    sizes = [board.profile(name).memory_gib for name in SLICES] + [board.profile("7g.80gb").memory_gib]
+    sizes = [gpu_model.profile(name).memory_gib for name in SLICES] + [gpu_model.profile("7g.80gb").memory_gib]
     # Memory fills 55 to 95 % of the needed slice, so at least that slice is asked for.
-    held = [
-        sizes[SLICES.index(name) if name else len(SLICES)] for name in single["profile_requested"].to_list()
-    ]
+    held = [sizes[SLICES.index(name) if name else len(SLICES)] for name in single["profile_requested"].to_list()]
     assert (np.array(held) >= single["memory_peak_gib"].to_numpy()).all()
     smallest = [min(size for size in sizes if size >= used) for used in single["memory_peak_gib"]]
     assert 0.4 < (np.array(held) > np.array(smallest)).mean() < 0.6
@@ -86,9 +84,9 @@ def test_scale_multiplies_arrivals():
 
 def test_arrivals_are_a_poisson_process(requests):
     """Within an hour of the day, the counts of many working days have a variance near their mean."""
-    hour = requests.filter(
-        (pl.col("job_class") == "evaluation") & (pl.col("submit_time").dt.weekday() <= 5)
-    ).filter(pl.col("submit_time").dt.hour() == 15)
+    hour = requests.filter((pl.col("job_class") == "evaluation") & (pl.col("submit_time").dt.weekday() <= 5)).filter(
+        pl.col("submit_time").dt.hour() == 15
+    )
     counts = hour.group_by(pl.col("submit_time").dt.date()).len()["len"]
     assert len(counts) == 40
     assert 0.5 < counts.var() / counts.mean() < 1.7
@@ -107,9 +105,9 @@ def test_what_has_not_happened_yet_is_not_told(requests):
     jobs = as_jobs(requests.drop("gpu_s"), placed, start=MONDAY, end=end)
     running = jobs.filter(pl.col("state") == "RUNNING")
     assert running.height > 0
-    assert running.select(
-        "end_time", "sm_activity", "memory_peak_gib"
-    ).null_count().sum_horizontal().item() == (3 * running.height)
+    assert running.select("end_time", "sm_activity", "memory_peak_gib").null_count().sum_horizontal().item() == (
+        3 * running.height
+    )
     assert (jobs["end_time"].drop_nulls() <= end).all()
     assert (jobs["submit_time"] < end).all()
 

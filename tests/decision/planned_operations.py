@@ -17,7 +17,7 @@ def operations_on_an_idle_fleet(calendar: GpuCalendar, problem: PlanProblem, dra
     nobody = NodeRequests(*([[]] * 7))
     made = play(nobody, planned.node_fleet(problem, ()), changes=planned.changes).changes
     per_node, size = problem.gpus_per_node, planned.pools.shape[1]
-    slots = (planned.changes.planned_s / (3600.0 * problem.slot_hours)).round().astype(int)
+    slots = (planned.changes.planned_s / (3600.0 * problem.interval_hours)).round().astype(int)
     rows = []
     for (row, began, _, ended, outcome), slot in zip(made.iter_rows(), slots, strict=True):
         first = planned.changes.node[row] * size
@@ -30,10 +30,7 @@ def operations_on_an_idle_fleet(calendar: GpuCalendar, problem: PlanProblem, dra
         times = {"wanted_s": planned.changes.planned_s[row], "began_s": began, "ended_s": ended}
         if changed:
             rows.append(
-                place
-                | {"gpus": len(changed), "before": texts[0], "after": texts[1]}
-                | times
-                | {"outcome": outcome}
+                place | {"gpus": len(changed), "before": texts[0], "after": texts[1]} | times | {"outcome": outcome}
             )
     kinds = {"node": pl.Int64, "gpu": pl.Int64, "gpus": pl.Int64, "before": pl.String, "after": pl.String}
     return pl.DataFrame(

@@ -28,7 +28,7 @@ def large(handed_over):
 
 @pytest.mark.long
 def test_half_as_many_jobs_again_are_never_answered_with_keep(tight):
-    found = decide(Scenario(data=tight, path="slurm", arrival_scale=1.5, policies="static_whole")).decision
+    found = decide(Scenario(data=tight, actuator="slurm", arrival_scale=1.5, policies="fewer_nodes")).decision
     assert found.action == "buy"
     assert found.gpus > found.fleet_gpus
 
@@ -36,7 +36,7 @@ def test_half_as_many_jobs_again_are_never_answered_with_keep(tight):
 def test_more_jobs_wait_more(tight):
     waits = []
     for times in (0.7, 1.0, 1.3, 1.6):
-        arena = opened(Scenario(data=tight, path="slurm", arrival_scale=times))[2]
+        arena = opened(Scenario(data=tight, actuator="slurm", arrival_scale=times))[2]
         waits.append(float(np.minimum(arena.today.wait_s[arena.judged], arena.asked.seen_s).mean()))
     assert waits == sorted(waits)
     assert waits[0] < 600 < waits[-1]
@@ -45,32 +45,30 @@ def test_more_jobs_wait_more(tight):
 @pytest.mark.long
 def test_a_starved_profile_is_not_hidden_by_others_of_its_size(handed_over):
     cluster = planted.planted("wrongly_cut-1").cluster
-    found = decide(Scenario(data=handed_over(cluster), path="slurm")).decision
+    found = decide(Scenario(data=handed_over(cluster), actuator="slurm")).decision
     assert found.latest.size == "1g.5gb"
     assert found.action == "repartition"
 
 
 def test_a_boot_for_everybody_is_late_for_everybody(large):
     """Nodes that go at once and take 40 minutes to come: no share of the jobs is served as today."""
-    arena = opened(Scenario(data=large, path="slurm"))[2]
+    arena = opened(Scenario(data=large, actuator="slurm"))[2]
     today = arena.today.setting
     slow = replace(today, policy="boots", switching=Switching(0.0, 2400.0))
     assert not arena.holds(arena.play(slow), arena.judged)
-    assert arena.holds(
-        arena.play(WaySetting("on", AS_TODAY, today.fleet, today.layouts, today.numbers)), arena.judged
-    )
+    assert arena.holds(arena.play(WaySetting("on", AS_TODAY, today.fleet, today.layouts, today.numbers)), arena.judged)
 
 
 def test_where_nodes_may_take_longer_than_jobs_may_wait_the_largest_gang_has_a_reserve(large):
-    found = contest(Scenario(data=large, path="slurm", wait_minutes=5.0))
-    row = next(one for one in found.judged if one.policy == "whole_on_off")
+    found = contest(Scenario(data=large, actuator="slurm", max_added_wait_minutes=5.0))
+    row = next(one for one in found.judged if one.policy == "power_down_idle")
     assert found.able.lead.high > 300
     assert row.trial is None or row.trial.setting.knobs["idle_nodes_kept"] >= 1
 
 
 def test_five_jobs_in_a_hundred_late_by_days_are_seen(large):
     """A way that lets 4 % of the jobs wait for days holds the quantile, and is out by the mean of all."""
-    arena = opened(Scenario(data=large, path="slurm"))[2]
+    arena = opened(Scenario(data=large, actuator="slurm"))[2]
     judged = np.flatnonzero(arena.judged)
     late = arena.today.late_s.copy()
     late[:, judged[:: len(judged) // (len(judged) // 25)]] = 2 * 86400.0
@@ -82,14 +80,14 @@ def test_five_jobs_in_a_hundred_late_by_days_are_seen(large):
 
 def test_a_hold_of_six_hours_is_no_shortage(handed_over):
     cluster = planted.planted("quota_bound-1").cluster
-    arena = opened(Scenario(data=handed_over(cluster), path="slurm"))[2]
+    arena = opened(Scenario(data=handed_over(cluster), actuator="slurm"))[2]
     held = np.nansum(arena.asked.start_s - arena.asked.granted.submit_s)
     assert arena.waits.seconds[:, :3].sum() < 0.05 * held
 
 
 def test_jobs_that_never_start_are_never_served(large):
     """One node of four GPUs holds all single jobs, and no gang of eight: a way with it alone is out."""
-    arena = opened(Scenario(data=large, path="slurm"))[2]
+    arena = opened(Scenario(data=large, actuator="slurm"))[2]
     fleet = arena.asked.fleet.only([0])
     one = WaySetting("one node", AS_TODAY, fleet, (), (0,))
     assert not arena.holds(arena.play(one), arena.judged)

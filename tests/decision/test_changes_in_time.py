@@ -1,4 +1,4 @@
-"""On the path of the GPU operator planned changes are made in time, and the pack of a week is small."""
+"""On the actuator of the GPU operator planned changes are made in time, and the pack of a week is small."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ def planned():
     return plan_view(Scenario(), "rightsized")
 
 
-@pytest.mark.parametrize(("path", "sets"), [("operator", 3), ("slurm", 3), ("nvml", 0), ("dra", 0)])
-def test_few_sets_of_layouts_take_turns_where_nodes_are_emptied(quick, path, sets):
-    scenario = quick.but(path=path)
-    board = plan_problem(scenario, "rightsized").board
-    assert sets_of_layouts(scenario, board) == sets
-    assert sets_of_layouts(scenario.but(calendars=4), board) == 4
+@pytest.mark.parametrize(("actuator", "sets"), [("mig-manager", 3), ("slurm", 3), ("nvidia-smi", 0), ("dra", 0)])
+def test_few_sets_of_layouts_take_turns_where_nodes_are_emptied(quick, actuator, sets):
+    scenario = quick.but(actuator=actuator)
+    gpu_model = plan_problem(scenario, "rightsized").gpu_model
+    assert sets_of_layouts(scenario, gpu_model) == sets
+    assert sets_of_layouts(scenario.but(calendars=4), gpu_model) == 4
 
 
 @pytest.mark.long
@@ -41,9 +41,9 @@ def test_changes_of_the_default_are_made_in_time(planned, monkeypatch):
 
 @pytest.mark.long
 def test_windows_are_slots_in_their_zone(quick):
-    scenario = quick.but(path=Scenario().path, tz="America/New_York", change_windows="06:00-08:00")
+    scenario = quick.but(actuator=Scenario().actuator, tz="America/New_York", change_windows="06:00-08:00")
     problem = plan_problem(scenario, "rightsized")
-    slots = change_slots(scenario, problem.board, problem.slot_start)
+    slots = change_slots(scenario, problem.gpu_model, problem.slot_start)
     # New York is five hours behind until 8 March at seven; the plan ends before.
     assert [problem.slot_times[slot].hour for slot in slots] == [11] * 2
     assert drain_of(scenario, problem.change).limit_s == 3600.0

@@ -11,28 +11,32 @@ from gpuplanner.decision.comparison_record import Comparison, FrontierPoint, Pol
 from gpuplanner.decision.decision_text import no_decision
 from gpuplanner.decision.study_pipeline import coarse
 
-KNOWN = Scenario(path="slurm")
+KNOWN = Scenario(actuator="slurm")
 
 
 @pytest.fixture(scope="module")
 def tried() -> Comparison:
     """Two settings of pools, and two of nodes that are cut as jobs come."""
     one = replace(no_decision(KNOWN, "none"), action="keep", fleet_gpus=64, gpus=64)
-    today = PolicyRow("today", "all on", gpu_hours=1000.0, gpu_hours_promised=1000.0, added_minutes=0.0)
+    today = PolicyRow("today", "all on", gpu_hours=1000.0, gpu_hours_promised=1000.0, added_wait_p95_minutes=0.0)
     pools = PolicyRow(
-        "node_pools", "come and go", gpu_hours=600.0, gpu_hours_promised=600.0, added_minutes=9.0
+        "autoscaled_pools",
+        "come and go",
+        gpu_hours=600.0,
+        gpu_hours_promised=600.0,
+        added_wait_p95_minutes=9.0,
     )
-    fixed = PolicyRow("static_whole", "fewer", gpu_hours=900.0, gpu_hours_promised=900.0, added_minutes=1.0)
-    points = (("node_pools", 600.0, 9.0), ("node_pools", 800.0, 2.0), ("static_whole", 900.0, 1.0))
+    fixed = PolicyRow("fewer_nodes", "fewer", gpu_hours=900.0, gpu_hours_promised=900.0, added_wait_p95_minutes=1.0)
+    points = (("autoscaled_pools", 600.0, 9.0), ("autoscaled_pools", 800.0, 2.0), ("fewer_nodes", 900.0, 1.0))
     frontier = tuple(FrontierPoint(*point) for point in points)
     return Comparison(one, 0.95, 10.0, today, (pools, fixed), frontier)
 
 
 @pytest.mark.parametrize(("minutes", "saved"), [(10.0, 400.0), (5.0, 200.0), (1.0, 100.0), (0.5, None)])
 def test_a_limit_takes_the_cheapest_setting_within_it(tried, minutes, saved):
-    found = coarse(tried, KNOWN.but(wait_minutes=20.0), KNOWN.but(wait_minutes=minutes))
+    found = coarse(tried, KNOWN.but(max_added_wait_minutes=20.0), KNOWN.but(max_added_wait_minutes=minutes))
     assert found.decision.saving.value == saved
-    assert "Coarse" in found.decision.how_sure[0]
+    assert "Coarse" in found.decision.confidence[0]
 
 
 @pytest.mark.parametrize(("times", "saved"), [(0.5, 700.0), (1.5, 100.0), (2.0, None)])

@@ -21,9 +21,7 @@ RUN_H = 1.5
 @pytest.fixture(scope="module")
 def crowded(tmp_path_factory):
     """One A100 node that six jobs a day queue for, in order, beside a T4 node that is idle but for an hour a day."""
-    trace = made(
-        [("A100-40GB", 2, 0, 1)] * 6 + [("T4", 1, 0, 1)], nodes(("a1", "A100-40GB", 2), ("t1", "T4", 2))
-    )
+    trace = made([("A100-40GB", 2, 0, 1)] * 6 + [("T4", 1, 0, 1)], nodes(("a1", "A100-40GB", 2), ("t1", "T4", 2)))
     day, number = (pl.col("job_id").str.split("-").list.get(place).cast(pl.Int64) for place in (0, 1))
     hours = number.cast(pl.Float64)
 
@@ -50,7 +48,7 @@ def test_fairness_of_several_boards_is_of_all_of_them(crowded, tmp_path, monkeyp
     told = json.loads(capsys.readouterr().out)
     assert left.value.code == 0
     assert set(told["pools"]) == {"A100-40GB", "T4"}
-    held = {name: sum(row["held_gpu_hours"] for row in one["teams"]) for name, one in told["pools"].items()}
+    held = {name: sum(row["allocated_gpu_hours"] for row in one["teams"]) for name, one in told["pools"].items()}
     assert held["A100-40GB"] == pytest.approx(held["T4"] * 6 * 2 * RUN_H, rel=0.1)
 
 
@@ -65,15 +63,13 @@ def said_by(capsys, monkeypatch, *words):
 
 @pytest.mark.long
 def test_quotas_and_failures_are_played_on_every_board(crowded, tmp_path, monkeypatch, capsys):
-    asked = crowded.but(policies="whole_on_off", gpu_mtbf_hours=50.0)
+    asked = crowded.but(policies="power_down_idle", gpu_mtbf_hours=50.0)
     (tmp_path / "s.yaml").write_text(asked.to_yaml())
     page = str(tmp_path / "ways.html")
     told = json.loads(
-        said_by(
-            capsys, monkeypatch, "compare", str(tmp_path / "s.yaml"), "--json", "--quiet", "--chart", page
-        )
+        said_by(capsys, monkeypatch, "compare", str(tmp_path / "s.yaml"), "--json", "--quiet", "--chart", page)
     )
     html = (tmp_path / "ways.html").read_text()
     for name, own in pools_of(asked).pools.items():
         assert told["pools"][name]["sharing"] == json.loads(json.dumps(rules_tried(own).to_dict()))
-        assert f"Ways compared on {name}" in html
+        assert f"Policy comparison on {name}" in html

@@ -36,7 +36,7 @@ def ingested(tmp_path_factory: pytest.TempPathFactory, public_data: Path) -> Cal
 @pytest.mark.data
 @pytest.mark.parametrize("name", ["Fox", "Supercloud", "OpenB"])
 def test_todays_fleet_is_late_for_nobody_where_a_trace_names_nodes(name, ingested):
-    asked = opened(Scenario(data=ingested(name), path="slurm"))[1]
+    asked = opened(Scenario(data=ingested(name), actuator="slurm"))[1]
     assert asked.nodes.named
     assert jobs_without_room(asked) == []
 
@@ -48,9 +48,7 @@ def causes_add_up(scenario: Scenario) -> None:
     found = sum_waits(asked, waits)
     waited_h = waits.waited_s[judged].sum() / SECONDS_PER_HOUR
     assert (waits.seconds >= 0.0).all()
-    assert waits.seconds[judged].sum(axis=1) == pytest.approx(
-        np.maximum(waits.waited_s[judged], 0.0), abs=1e-3
-    )
+    assert waits.seconds[judged].sum(axis=1) == pytest.approx(np.maximum(waits.waited_s[judged], 0.0), abs=1e-3)
     for rows in (found.causes.job_size, found.causes.team, found.causes.partition):
         assert sum(row.jobs for row in rows) == judged.sum()
         assert sum(row.waited for row in rows) == pytest.approx(waited_h, abs=1e-3)
@@ -64,21 +62,21 @@ def test_causes_add_up_on_the_sample():
 @pytest.mark.long
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_causes_add_up_on_cut_clusters(seed, handed_over):
-    causes_add_up(Scenario(data=handed_over(cut_clusters.slurm_cut(seed)), path="operator"))
-    causes_add_up(Scenario(data=handed_over(cut_clusters.kubernetes_cut(seed)), path="operator"))
+    causes_add_up(Scenario(data=handed_over(cut_clusters.slurm_cut(seed)), actuator="mig-manager"))
+    causes_add_up(Scenario(data=handed_over(cut_clusters.kubernetes_cut(seed)), actuator="mig-manager"))
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_causes_add_up_where_nodes_are_not_known(seed, handed_over):
     bare = handed_over(cut_clusters.kubernetes_cut(seed, with_nodes=False))
-    causes_add_up(Scenario(data=bare, path="operator"))
+    causes_add_up(Scenario(data=bare, actuator="mig-manager"))
 
 
 @pytest.mark.data
 @pytest.mark.parametrize("name", list(traces.PUBLIC))
 def test_causes_add_up_on_public_traces(name, ingested):
-    causes_add_up(Scenario(data=ingested(name), path="operator"))
+    causes_add_up(Scenario(data=ingested(name), actuator="mig-manager"))
 
 
 @pytest.mark.data
@@ -87,4 +85,4 @@ def test_causes_add_up_on_philly_and_its_virtual_clusters(ingested, public_data)
     every = [(traces.philly(public_data), "2017-10"), *traces.virtual_clusters(public_data)]
     for number, (found, month) in enumerate(every):
         data = ingested(f"Philly {number}", lambda found=found: found)
-        causes_add_up(Scenario(data=data, path="operator", month=month, tz=traces.PACIFIC))
+        causes_add_up(Scenario(data=data, actuator="mig-manager", month=month, tz=traces.PACIFIC))

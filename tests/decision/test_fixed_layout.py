@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from gpuplanner.decision.layout_planning import OverFixed, compare_with_fixed
-from gpuplanner.report.monthly_sections import layouts
 from gpuplanner.simulator.simulated_fleet import NodeRequests
 
 DAY_S, SUBMIT_S = 86_400.0, 3600.0
@@ -43,4 +42,3 @@ def test_a_job_that_never_starts_waits_to_the_end_of_the_week():
 def test_page_and_json_have_the_line_of_the_study(study):
     told = json.loads(study.to_json())["plan"]["over_fixed"]
     assert told == vars(study.over_fixed)
-    assert study.over_fixed.sentence in str(layouts(study))

@@ -36,15 +36,13 @@ def test_a_later_report_fills_in_what_came_and_what_was_said_stands(study, tmp_p
     assert first.height > 0
     assert first["y"].null_count() == first.height
     assert record_of(first).is_empty()
-    assert "a later report says" in forecast_record(first)
+    assert "a later report shows" in forecast_record(first)
     assert remember(first, study).equals(first)  # the same month again
 
     path = tmp_path / "forecasts.parquet"
     first.write_parquet(path)
     both = remember(read_ledger(path), a_week_later(study))
-    assert (
-        both.select(*SCHEMA).filter(pl.col("cutoff") == first["cutoff"][0]).drop("y").equals(first.drop("y"))
-    )
+    assert both.select(*SCHEMA).filter(pl.col("cutoff") == first["cutoff"][0]).drop("y").equals(first.drop("y"))
     row = record_of(both).row(0, named=True)
     assert record_of(both).height == 1  # of the second forecast nothing has come
     y, median = 2 * first["q50"].to_numpy(), first["q50"].to_numpy()
@@ -69,9 +67,7 @@ def test_what_came_before_the_recent_past_is_counted_from_the_jobs(study):
     demand = study.tables["demand"].sort("ds")
     early = demand["ds"].unique().sort()[:24]
     told = remember(EMPTY, study).sort("ds").group_by("unique_id", maintain_order=True).head(24)
-    told = told.with_columns(
-        ds=pl.Series(early.to_list() * told["unique_id"].n_unique(), dtype=told["ds"].dtype)
-    )
+    told = told.with_columns(ds=pl.Series(early.to_list() * told["unique_id"].n_unique(), dtype=told["ds"].dtype))
     later = replace(study, tables={**study.tables, "demand": demand.filter(pl.col("ds") > early[-1])})
     found = remember(told, later).filter(pl.col("ds").is_in(early.to_list()))
     came = demand.select("unique_id", "ds", came="y")
@@ -99,8 +95,8 @@ def test_what_a_wrong_forecast_costs_is_counted_by_hand():
          for name, planned, came in (("all/gpu", 10.0, 7.0), ("all/1g.10gb", 0.0, 2.0), ("all/2g.20gb", 9.0, None))],
         schema=SCHEMA,
     )  # fmt: skip
-    board = load_gpu_model("H100-80GB-SXM5")
-    [found] = errors_in_money(ledger, Scenario(slot_hours=4), board, 2.0).rows(named=True)
+    gpu_model = load_gpu_model("H100-80GB-SXM5")
+    [found] = errors_in_money(ledger, Scenario(interval_hours=4), gpu_model, 2.0).rows(named=True)
     assert found["over_gpu_hours"] == pytest.approx(3 * 4)
     assert found["short_gpu_hours"] == pytest.approx(2 / 7 * 4)
     assert found["cost"] == pytest.approx(2.0 * (3 * 4 + (5 - 1) * 2 / 7 * 4))

@@ -46,7 +46,7 @@ def test_a_fifth_is_the_limit(tmp_path: Path, hours: int, stopped: bool):
     data = dataset(tmp_path, pod("a", GPU, 8), pod("b", "nvidia.com/NVIDIA_A10-12Q", hours))
     correction = correction_of(data)
     assert (correction is not None) == stopped
-    found = decide(Scenario(data=data, path="operator")).decision
+    found = decide(Scenario(data=data, actuator="mig-manager")).decision
     assert (found.fleet_gpus == 0) == stopped
     if correction is not None:
         assert correction.share == pytest.approx(3 / 11)
@@ -58,7 +58,7 @@ def test_a_fifth_is_the_limit(tmp_path: Path, hours: int, stopped: bool):
 
 def test_the_badge_counts_unresolved_hours_too(tmp_path: Path):
     data = dataset(tmp_path, pod("a", GPU, 9), pod("b", "nvidia.com/NVIDIA_A10-12Q", 1))
-    assert decide(Scenario(data=data, path="operator")).decision.left_out_share == pytest.approx(0.1)
+    assert decide(Scenario(data=data, actuator="mig-manager")).decision.left_out_share == pytest.approx(0.1)
 
 
 def test_a_rejected_row_counts_as_a_job_like_the_others(tmp_path: Path):

@@ -13,20 +13,20 @@ from gpuplanner.decision.recommendation import decide
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("board", "able"), [("H100-80GB-SXM5", {"dra"}), ("A100-80GB", set())])
-def test_who_makes_an_instance_for_each_job(board, able):
+@pytest.mark.parametrize(("gpu_model", "able"), [("H100-80GB-SXM5", {"dra"}), ("A100-80GB", set())])
+def test_who_makes_an_instance_for_each_job(gpu_model, able):
     found = set()
-    for path in MADE_BY:
-        scenario = Scenario(path=path, board=board)
+    for actuator in MADE_BY:
+        scenario = Scenario(actuator=actuator, gpu_model=gpu_model)
         known, _, _, can = opened(scenario)
         if WAYS[ON_DEMAND].why_not(can, known.fleet) is None:
-            found.add(path)
+            found.add(actuator)
     assert found == able
 
 
-@pytest.mark.parametrize(("board", "reboots"), [("H100-80GB-SXM5", False), ("A100-80GB", True)])
-def test_a_gpu_is_whole_or_cut_as_its_board_can_change(board, reboots):
-    _, asked, _, can = opened(Scenario(path="nvml", board=board))
+@pytest.mark.parametrize(("gpu_model", "reboots"), [("H100-80GB-SXM5", False), ("A100-80GB", True)])
+def test_a_gpu_is_whole_or_cut_as_its_board_can_change(gpu_model, reboots):
+    _, asked, _, can = opened(Scenario(actuator="nvidia-smi", gpu_model=gpu_model))
     fleet, layouts, switching = on_demand_fleet(asked, [0, 1], can)
     cut = fleet.flexible.pools.index(True)
     whole = fleet.gpus if not reboots else [0, 0]
@@ -40,7 +40,7 @@ def test_a_gpu_is_whole_or_cut_as_its_board_can_change(board, reboots):
 
 @pytest.mark.long
 def test_the_decision_says_how_many_gpus_are_cut_by_whom():
-    answer = decide(Scenario(path="dra", board="H100-80GB-SXM5", policies=ON_DEMAND))
+    answer = decide(Scenario(actuator="dra", gpu_model="H100-80GB-SXM5", policies=ON_DEMAND))
     one = answer.decision
     [way] = answer.contest.judged
     assert way.holds

@@ -21,7 +21,7 @@ from gpuplanner.usage.job_history import history
 def test_every_door_says_the_same(study: Study):
     one, told = study.decision, json.loads(study.to_json())
     assert study.headline.saved_gpu_hours_per_week == one.saving.value
-    assert study.headline.saved_cost_per_week == one.worth.usd_per_week
+    assert study.headline.saved_cost_per_week == one.financial_impact.usd_per_week
     assert (study.headline.action, study.headline.winner) == (one.action, one.policy)
     assert study.headline.recommended_gpus == one.gpus
     assert study.findings[2] == notes(study)["Decision"] == told["decision"]["sentence"] == one.sentence
@@ -41,16 +41,14 @@ def test_hours_are_what_the_tables_tell_apart(study: Study):
 
 @pytest.mark.long
 def test_next_steps_are_all_there_and_the_condition_comes_before_the_change(quick: Scenario):
-    one = compared(quick.but(path="operator", policies="static_mig")).decision
+    one = compared(quick.but(actuator="mig-manager", policies="mig_static")).decision
     partitioned = [part for part in one.layouts if part.layout != "whole"]
     assert len(partitioned) > 2
     condition, *changes, again = one.next_steps
-    assert condition.command == f"gpuplanner hints {quick.data}"
+    assert condition.command == f"gpuplanner rightsize {quick.data}"
     changed: Counter[str] = Counter()
     for step in changes:
-        gpus, layout, today = re.fullmatch(
-            r"partition (\d+) GPUs? of .+ as (\S+) \(today (\S+)\)", step.what
-        ).groups()
+        gpus, layout, today = re.fullmatch(r"partition (\d+) GPUs? of .+ as (\S+) \(today (\S+)\)", step.what).groups()
         assert layout != today
         changed[layout] += int(gpus)
     assert changed == {part.layout: part.gpus for part in partitioned}
@@ -59,8 +57,8 @@ def test_next_steps_are_all_there_and_the_condition_comes_before_the_change(quic
 
 def test_where_nothing_is_saved_no_figure_says_otherwise(study: Study):
     none = replace(study.decision.saving, value=None, low=None, high=None, reason="nothing is set free")
-    worth = replace(study.decision.worth, usd_per_week=None)
-    kept = replace(study.decision, action="keep", policy="today", saving=none, worth=worth)
+    worth = replace(study.decision.financial_impact, usd_per_week=None)
+    kept = replace(study.decision, action="keep", policy="today", saving=none, financial_impact=worth)
     asked = study.scenario
     found = headline_of(history(asked), money(asked), kept, study.tables, study.plan, None).to_dict()
     assert [found[name] for name in found if name.startswith("saved_")] == [None] * 3

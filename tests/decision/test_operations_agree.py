@@ -31,8 +31,8 @@ LAYOUTS = {
 }
 
 
-def problem_of(board: str, gpus: int, per_node: int, slots: int) -> PlanProblem:
-    return PlanProblem(board, gpus, per_node, START, 1.0, ["t"], ["gpu"], np.ones((1, 1, slots)))
+def problem_of(gpu_model: str, gpus: int, per_node: int, slots: int) -> PlanProblem:
+    return PlanProblem(gpu_model, gpus, per_node, START, 1.0, ["t"], ["gpu"], np.ones((1, 1, slots)))
 
 
 def layout_plan_of(problem: PlanProblem, states: list[list[str]]) -> pl.DataFrame:
@@ -53,14 +53,12 @@ def layout_plan_of(problem: PlanProblem, states: list[list[str]]) -> pl.DataFram
 def agree(plan: pl.DataFrame, problem: PlanProblem, change: ChangeCost, drain: Drain) -> int:
     """Hold the operations of the engine, on an idle fleet, against the index and the scripts; say how many."""
     begin = problem.slot_times[0]
-    index = change_index(plan, problem.board, change=change, drain=drain).filter(pl.col("planned") > begin)
+    index = change_index(plan, problem.gpu_model, change=change, drain=drain).filter(pl.col("planned") > begin)
     problem = replace(problem, change=change)
-    made = operations_on_an_idle_fleet(GpuCalendar.of(plan, problem), problem, drain).sort(
-        "wanted_s", "node", "gpu"
-    )
+    made = operations_on_an_idle_fleet(GpuCalendar.of(plan, problem), problem, drain).sort("wanted_s", "node", "gpu")
     assert (made["outcome"] == "done").all()
     assert made.height == index.height
-    scripts = to_change_scripts(plan, problem.board, change=change)
+    scripts = to_change_scripts(plan, problem.gpu_model, change=change)
     texts = [text for text in plan["layout"].unique() if text != "off"]
     seconds_of_any = [change.change(old, new).seconds for old in ("gpu", *texts) for new in texts]
     for engine, pack in zip(made.iter_rows(named=True), index.iter_rows(named=True), strict=True):
@@ -77,18 +75,16 @@ def agree(plan: pl.DataFrame, problem: PlanProblem, change: ChangeCost, drain: D
         cordon = max((pack["reserve_from"] - begin).total_seconds(), 0.0)
         assert cordon <= engine["began_s"] <= cordon + max(seconds_of_any)
         assert f"{pack['node']}" in scripts[f"{pack['change']}.sh"]
-        assert (
-            pack["planned"].strftime("%Y-%m-%dT%H:%M:%SZ") in scripts[f"{pack['change']}.sh"].splitlines()[1]
-        )
+        assert pack["planned"].strftime("%Y-%m-%dT%H:%M:%SZ") in scripts[f"{pack['change']}.sh"].splitlines()[1]
     return made.height
 
 
 @st.composite
 def cases(draw: st.DrawFn) -> tuple[PlanProblem, pl.DataFrame, ChangeCost, Drain]:
-    board = draw(st.sampled_from(sorted(LAYOUTS)))
+    gpu_model = draw(st.sampled_from(sorted(LAYOUTS)))
     per_node, gpus, slots = draw(st.integers(1, 3)), draw(st.integers(1, 6)), draw(st.integers(2, 6))
-    problem = problem_of(board, gpus, per_node, slots)
-    row = st.lists(st.sampled_from(LAYOUTS[board]), min_size=gpus, max_size=gpus)
+    problem = problem_of(gpu_model, gpus, per_node, slots)
+    row = st.lists(st.sampled_from(LAYOUTS[gpu_model]), min_size=gpus, max_size=gpus)
     plan = layout_plan_of(problem, draw(st.lists(row, min_size=slots, max_size=slots)))
     drain = Drain(
         draw(st.sampled_from(["node", "gpu"])),
@@ -96,7 +92,12 @@ def cases(draw: st.DrawFn) -> tuple[PlanProblem, pl.DataFrame, ChangeCost, Drain
         1800.0,
         before_change=True,
     )
-    return problem, plan, ChangeCost.of(board, draw(st.sampled_from(["operator", "nvml"]))), drain
+    return (
+        problem,
+        plan,
+        ChangeCost.of(gpu_model, draw(st.sampled_from(["mig-manager", "nvidia-smi"]))),
+        drain,
+    )
 
 
 @pytest.mark.long
@@ -109,14 +110,14 @@ def test_operations_of_random_plans(case: Any) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("board", "path"),
-    [pytest.param("A100-80GB", "operator", marks=pytest.mark.long), ("H100-80GB-SXM5", "nvml")],
+    ("gpu_model", "actuator"),
+    [pytest.param("A100-80GB", "mig-manager", marks=pytest.mark.long), ("H100-80GB-SXM5", "nvidia-smi")],
 )
-def test_operations_of_the_sample(quick: Scenario, board: str, path: str) -> None:
-    asked = {"path": path, "board": board, "horizon_slots": 48}
+def test_operations_of_the_sample(quick: Scenario, gpu_model: str, actuator: str) -> None:
+    asked = {"actuator": actuator, "gpu_model": gpu_model, "horizon_intervals": 48}
     scenario = quick.but(**asked, change_gpu_hours=0.1)
     planned = plan_view(scenario, "rightsized", "greedy")
     drain = drain_of(scenario, planned.problem.change)
-    assert drain.scope == ("node" if path == "operator" else "gpu")
+    assert drain.scope == ("node" if actuator == "mig-manager" else "gpu")
     plan = assign(planned.plan, planned.problem)
     assert agree(plan, planned.problem, planned.problem.change, drain) > 5

@@ -22,14 +22,14 @@ from tests.examples import examples
 
 BOARD = load_gpu_model("H100-80GB-SXM5")
 LAYOUTS = ("gpu", "1g.10gb:7", "3g.40gb:2")
-COST = ChangeCost.of(BOARD, "operator", change_s=60.0)
+COST = ChangeCost.of(BOARD, "mig-manager", change_s=60.0)
 OFF = -1
 
 
-def problem_of(gpus, per_node, slots, slot_hours=1.0):
+def problem_of(gpus, per_node, slots, interval_hours=1.0):
     begin = datetime(2026, 11, 2, tzinfo=UTC)
     demand = np.ones((1, 1, slots))
-    return PlanProblem(BOARD, gpus, per_node, begin, slot_hours, ["t"], ["gpu"], demand, change=COST)
+    return PlanProblem(BOARD, gpus, per_node, begin, interval_hours, ["t"], ["gpu"], demand, change=COST)
 
 
 def calendar_of(on, held=None):
@@ -88,9 +88,7 @@ def test_nodes_have_the_pools_that_the_plan_puts_them_in_and_no_others():
 
 
 def test_a_change_is_given_up_at_the_latest_when_the_next_one_of_its_node_is_planned():
-    planned = PlannedNodes.of(
-        calendar_of([[0], [1], [2]]), problem_of(1, 1, 3), Drain(limit_s=None, ahead_s=5000.0)
-    )
+    planned = PlannedNodes.of(calendar_of([[0], [1], [2]]), problem_of(1, 1, 3), Drain(limit_s=None, ahead_s=5000.0))
     assert planned.changes.deadline_s.tolist() == [7200.0, np.inf]
     assert planned.changes.cordon_s.tolist() == [0.0, 2200.0]
 
@@ -98,9 +96,7 @@ def test_a_change_is_given_up_at_the_latest_when_the_next_one_of_its_node_is_pla
 @pytest.mark.parametrize(("scope", "nodes"), [("node", 2), ("gpu", 4)])
 def test_jobs_on_many_gpus_ask_for_as_many_nodes_as_they_need(scope, nodes):
     jobs = jobs_of((0, 5000, 4, "gpu"), (-2, 9, 1, "1g.10gb"), (0, 9, 1, "1g.10gb"))
-    week = rehearsed(
-        jobs, calendar_of([[0, 0, 0, 0], [0, 0, 0, 1]]), problem_of(4, 2, 2), Drain(scope, limit_s=None)
-    )
+    week = rehearsed(jobs, calendar_of([[0, 0, 0, 0], [0, 0, 0, 1]]), problem_of(4, 2, 2), Drain(scope, limit_s=None))
     assert week.requests.nodes.tolist() == [nodes, 1, 1]
     assert week.outcome.start_s.tolist() == [0.0, 5060.0, 5060.0]
     assert week.outcome.changes.select("began_s", "drained_s", "ended_s").rows() == [(3600, 5000, 5060)]
@@ -119,12 +115,8 @@ def test_where_gpus_are_drained_one_by_one_the_others_of_the_node_stay_in_use():
 
 
 def test_a_job_that_can_use_more_sms_than_it_asked_for_runs_as_much_longer():
-    jobs = jobs_of(
-        (0, 100, 1, "1g.10gb"), (0, 100, 1, "1g.10gb"), (0, 100, 1, "gpu"), sms_needed=[8.0, 40.0, None]
-    )
-    fleet = PlannedNodes.of(calendar_of([[1, 0]]), problem_of(2, 2, 1), Drain()).node_fleet(
-        problem_of(2, 2, 1), ()
-    )
+    jobs = jobs_of((0, 100, 1, "1g.10gb"), (0, 100, 1, "1g.10gb"), (0, 100, 1, "gpu"), sms_needed=[8.0, 40.0, None])
+    fleet = PlannedNodes.of(calendar_of([[1, 0]]), problem_of(2, 2, 1), Drain()).node_fleet(problem_of(2, 2, 1), ())
     requests = week_requests(jobs, fleet, BOARD)
     assert requests.run_s.tolist() == [100.0, 250.0, 100.0]
     assert requests.limit_s.tolist() == [200.0, 500.0, 200.0]
@@ -191,9 +183,7 @@ def test_changes_are_those_of_the_plan_and_touch_no_running_job(case):
     spells = week.outcome.held.with_columns(
         start_s=week.outcome.start_s[week.outcome.held["request"]], end_s=week.ends_s[week.outcome.held["request"]]
     )  # fmt: skip
-    done = made.with_columns(node=pl.Series(changes.node)).filter(
-        pl.col("drained_s").is_not_null(), outcome="done"
-    )
+    done = made.with_columns(node=pl.Series(changes.node)).filter(pl.col("drained_s").is_not_null(), outcome="done")
     both = done.join(spells, on="node").filter(
         pl.col("start_s") < pl.col("ended_s"),
         pl.col("end_s") > pl.max_horizontal("drained_s", "ended_s") - 1e-9,

@@ -20,8 +20,8 @@ OTHERS = tuple(name for name in planted.names() if name not in QUICK)
 def answered(name: str, handed_over: Callable[[Cluster], str]):
     cluster = planted.planted(name).cluster
     # How many are short was counted with plain backfill: Slurm's reserves whole nodes and wants more of them.
-    path = "slurm" if cluster.source == "slurm" and not name.startswith("short") else "operator"
-    return decide(Scenario(data=handed_over(cluster), path=path))
+    path = "slurm" if cluster.source == "slurm" and not name.startswith("short") else "mig-manager"
+    return decide(Scenario(data=handed_over(cluster), actuator=path))
 
 
 MEASURES = {

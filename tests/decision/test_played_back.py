@@ -41,7 +41,7 @@ def fixed(folder: Path, today: dict[str, list[int]], profiles: tuple[str, ...]) 
     """The operator: what the scripts label, and the nodes that are left out."""
     gone = (folder / "released.txt").read_text().split()
     configs = instances(yaml.safe_load((folder / "configmap.yaml").read_text())["data"]["config.yaml"], 8)
-    [script] = folder.glob("change-*.sh")
+    [script] = folder.glob("change.sh")
     labels = dict(re.findall(r"config\[(\S+)\]=(\S+)", script.read_text()))
     kept = [name for name in today if name not in gone]
     table = [[totals(configs[labels[name]], profiles) if name in labels else today[name]] for name in kept]
@@ -53,9 +53,7 @@ def on_slurm(folder: Path, today: dict[str, list[int]], profiles: tuple[str, ...
     configs = instances((folder / "mig-parted.yaml").read_text(), 8)
     lines = [line.split() for line in (folder / "layouts.txt").read_text().splitlines()]
     conf = (folder / "pools.conf").read_text()
-    partitions = [
-        (nodes.split(","), float(idle)) for nodes, idle in re.findall(r"Nodes=(\S+) SuspendTime=(\d+)", conf)
-    ]
+    partitions = [(nodes.split(","), float(idle)) for nodes, idle in re.findall(r"Nodes=(\S+) SuspendTime=(\d+)", conf)]
     [(excluded,)] = [(value,) for value in re.findall(r"SuspendExcNodes=(\S+)", conf)]
     kept = [int(one.rpartition(":")[2]) for one in excluded.split(",")]
     machines = list(dict.fromkeys(machine for _, machine, _ in lines))
@@ -64,7 +62,7 @@ def on_slurm(folder: Path, today: dict[str, list[int]], profiles: tuple[str, ...
         [pool] = [number for number, (nodes, _) in enumerate(partitions) if name in nodes]
         table[machines.index(machine)][pool] = totals(configs[config], profiles)
     lead = float(re.search(r"Assumed: (\d+) s", conf)[1])  # type: ignore[index]
-    rows = facts("path_abilities").filter(paths="slurm").select("ability", "value")
+    rows = facts("actuator_abilities").filter(actuators="slurm").select("ability", "value")
     able = {name: float(value) for name, value in rows.iter_rows() if name in ("scan_s", "look_s")}
     switching = Switching(partitions[0][1], lead + able["scan_s"], tuple(kept), 0.0, able["look_s"])
     return table, machines, switching
@@ -78,34 +76,28 @@ def autoscaled(folder: Path, today: dict[str, list[int]], profiles: tuple[str, .
     one = []
     for group in groups.values():
         tags = {
-            key.rpartition("nvidia.com/")[2]: value
-            for key, value in group["aws_tags"].items()
-            if "resources" in key
+            key.rpartition("nvidia.com/")[2]: value for key, value in group["aws_tags"].items() if "resources" in key
         }
         one.append([int(tags.get("gpu" if name == "gpu" else f"mig-{name}", 0)) for name in profiles])
     [nodes] = {group["nodes_of_all_groups"] for group in groups.values()}
     lead = float(re.search(r"takes jobs (\d+) s", values)[1])  # type: ignore[index]
-    rows = facts("path_abilities").filter(paths="autoscaler", ability="scan_s")["value"]
-    idle, cool = (
-        float(flags[f"scale-down-{key}"].rstrip("s")) for key in ("unneeded-time", "delay-after-add")
-    )
+    rows = facts("actuator_abilities").filter(actuators="autoscaler", ability="scan_s")["value"]
+    idle, cool = (float(flags[f"scale-down-{key}"].rstrip("s")) for key in ("unneeded-time", "delay-after-add"))
     kept = tuple(group["idle_nodes_kept"] for group in groups.values())
     return [one] * nodes, list(today)[:nodes], Switching(idle, lead + float(rows.item()), kept, cool)
 
 
-READERS = {"operator": fixed, "slurm": on_slurm, "autoscaler": autoscaled}
+READERS = {"mig-manager": fixed, "slurm": on_slurm, "autoscaler": autoscaled}
 
 
 @pytest.fixture(scope="module", params=READERS)
 def answer(request: pytest.FixtureRequest) -> tuple[str, Answer, Scenario]:
-    asked = Scenario(path=request.param)
+    asked = Scenario(actuator=request.param)
     return request.param, decide(asked), asked
 
 
-def test_hours_and_waits_are_those_of_the_comparison(
-    answer: tuple[str, Answer, Scenario], tmp_path: Path
-) -> None:
-    path, found, scenario = answer
+def test_hours_and_waits_are_those_of_the_comparison(answer: tuple[str, Answer, Scenario], tmp_path: Path) -> None:
+    actuator, found, scenario = answer
     pack = decision_pack(scenario, comparison_of(found))
     assert pack is not None
     pack.write(tmp_path)
@@ -115,17 +107,13 @@ def test_hours_and_waits_are_those_of_the_comparison(
     assert trial is not None
     nodes = contest.asked.nodes
     profiles = contest.asked.fleet.profiles
-    today = {
-        name: contest.asked.fleet.capacity[number, 0].tolist() for number, name in enumerate(nodes.names)
-    }
-    table, names, switching = READERS[path](tmp_path / path, today, profiles)
+    today = {name: contest.asked.fleet.capacity[number, 0].tolist() for number, name in enumerate(nodes.names)}
+    table, names, switching = READERS[actuator](tmp_path / actuator, today, profiles)
     numbers = [nodes.names.index(name) for name in names]
     gpus = np.array([nodes.gpus[number] for number in numbers])
     fleet = NodeFleet(profiles, gpus, np.array(table), np.zeros(len(gpus)), contest.asked.fleet.weights)
     told = trial.setting
-    again = arena.play(
-        WaySetting(told.policy, told.view, fleet, (), tuple(numbers), switching, told.placement)
-    )
+    again = arena.play(WaySetting(told.policy, told.view, fleet, (), tuple(numbers), switching, told.placement))
     assert again.day_hours.sum() == pytest.approx(trial.day_hours.sum(), rel=0.01)
     mine, theirs = (arena.late_minutes(one, contest.later) for one in (again, trial))
     assert mine == pytest.approx(theirs, rel=0.01, abs=0.05)

@@ -33,9 +33,7 @@ from tests.usage.test_fleet import MIXED, TWO_BOARDS, made, nodes
 
 def told(tmp_path, trace, name="t", **fields):
     write_dataset(trace, tmp_path / name)
-    return Scenario(
-        name=name, data=str(tmp_path / name), **{"horizon_slots": 24, "replications": 2, **fields}
-    )
+    return Scenario(name=name, data=str(tmp_path / name), **{"horizon_intervals": 24, "replications": 2, **fields})
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +41,7 @@ def mixed(tmp_path_factory):
     """A generated Slurm fleet of A100, H100 and L40S, as its dumps are read."""
     folder = tmp_path_factory.mktemp("mixed") / "west"
     write_dataset(read_cluster(mixed_fleet(1)), folder)
-    return Scenario(name="west", data=str(folder), path="slurm")
+    return Scenario(name="west", data=str(folder), actuator="slurm")
 
 
 def test_each_board_that_jobs_held_is_a_pool_with_its_jobs_and_gpus(mixed):
@@ -67,15 +65,15 @@ def test_series_are_named_by_board_and_profile_and_are_those_of_the_pool(two):
     found = fleet_forecast(pools_of(two))[0].forecast
     series = {"A100-40GB/gpu", "A100-40GB/t0/gpu", "T4/gpu", "T4/t0/gpu", "T4/t1/gpu"}
     assert set(found["unique_id"].unique()) == series
-    own = OUTLOOKS["rightsized"](two.but(board="T4")).result.forecast.filter(unique_id="all/gpu")
+    own = OUTLOOKS["rightsized"](two.but(gpu_model="T4")).result.forecast.filter(unique_id="all/gpu")
     assert found.filter(unique_id="T4/gpu").drop("unique_id").equals(own.drop("unique_id"))
 
 
 def test_a_fleet_costs_what_its_pools_cost_and_the_bounds_add_up(two):
     found = fleet_planned(pools_of(two), "greedy")
     assert verify_fleet(found.plan, found.problems) == []
-    for board, one in found.pools.items():
-        alone = plan_view(two.but(board=board), "rightsized", "greedy")
+    for gpu_model, one in found.pools.items():
+        alone = plan_view(two.but(gpu_model=gpu_model), "rightsized", "greedy")
         assert (one.plan.objective, one.plan.bound) == (alone.plan.objective, alone.plan.bound)
         assert (one.plan.counts == alone.plan.counts).all()
     total = found.table.filter(pool="all").row(0, named=True)
@@ -120,25 +118,25 @@ def test_a_pool_of_a_board_without_geometry_is_planned_whole(tmp_path):
     found = pools_of(told(tmp_path, made([*MIXED, (word, 1, 8, 6)], listed)))
     planned = plan_view(found.pools[word], "rightsized", "greedy")
     assert (planned.problem.gpus, set(planned.plan.layouts)) == (4, {"gpu"})
-    with pytest.raises(ScenarioError, match=r"pool 'H100': expected a board of the data; got .*T4"):
+    with pytest.raises(ScenarioError, match=r"pool 'H100': expected a GPU model of the data; got .*T4"):
         history(found.pools["T4"].but(pool="H100"))
 
 
 def test_a_plan_is_of_what_quotas_admit(two, tmp_path):
     file = tmp_path / "quotas.yaml"
     file.write_text(
-        "teams:\n- {name: t0, board: T4, gpus: 1, cohort: x}\n- {name: t1, gpus: 0.5, cohort: y}\n"
+        "teams:\n- {name: t0, gpu_model: T4, gpus: 1, cohort: x}\n- {name: t1, gpus: 0.5, cohort: y}\n"
         "- {name: none, gpus: 1}\n"
         "cohorts:\n- {name: x, parent: all}\n- {name: y, parent: all}\n- {name: all}\n"
     )
-    free, held = (plan_problem(two.but(board="T4", quotas=one), "rightsized") for one in (None, str(file)))
+    free, held = (plan_problem(two.but(gpu_model="T4", quotas=one), "rightsized") for one in (None, str(file)))
     assert set(held.limits.quotas) == {"t0", "t1"} & set(held.tenants)
     assert {one.cohort for one in held.limits.quotas.values()} == {"all"}
     assert (held.demand == free.demand).all()
     asked = held.demand.sum(axis=(0, 1))
     assert held.admitted.sum(axis=(0, 1)) == pytest.approx(np.minimum(asked, 1.5))
     assert asked.max() > 1.5
-    assert "Quotas refuse" in plan(held).explanation
+    assert "Quotas reject" in plan(held).explanation
 
 
 UNTOLD = [(None, gpus, first, hours) for gpus, first, hours in ((5, 8, 6), (3, 9, 3), (4, 10, 8), (1, 2, 20))]
@@ -164,13 +162,13 @@ def test_the_sum_is_the_cheapest_of_all_ways_on_two_boards_of_two_gpus(tmp_path)
     asked = told(
         tmp_path,
         made([(None, 3, 8, 6), (None, 1, 9, 9)], nodes(("a", "T4", 2), ("b", "L40S", 2))),
-        horizon_slots=8,
+        horizon_intervals=8,
     )
     problems = filled_in_turn(asked)
     found = fleet_planned(pools_of(asked), "dp").plan
     total = sum(one.demand.sum(axis=(0, 1)) for one in problems.values())
     one = next(iter(problems.values()))
-    drain = one.prices.drain_of(one.board, "gpu")
+    drain = one.prices.drain_of(one.gpu_model, "gpu")
     parked = one.prices.parked_price
 
     def step_cost(slot, before, now):
@@ -206,9 +204,7 @@ def test_plan_of_several_boards_needs_no_board_and_its_file_holds(two, tmp_path,
             main()
         return left.value.code, capsys.readouterr().out
 
-    code, out = run(
-        "plan", tmp_path / "s.yaml", "--no-compare", "--quiet", "--json", "-o", tmp_path / "plan.json"
-    )
+    code, out = run("plan", tmp_path / "s.yaml", "--no-compare", "--quiet", "--json", "-o", tmp_path / "plan.json")
     found = json.loads(out)
     assert code == 0
     assert set(found["pools"]) == {"A100-40GB", "T4"}
@@ -252,16 +248,14 @@ def test_the_page_of_a_fleet_shows_every_pool_and_believes_no_name(two, monkeypa
     row = {
         "tenant": ["t0"],
         "jobs": 1,
-        "held_gpu_hours": 3.0,
-        "owed_gpu_hours": 1.0,
+        "allocated_gpu_hours": 3.0,
+        "shortfall_gpu_hours": 1.0,
         "why": "<i>full</i>",
         "next_step": "wait",
     }
-    bare = dict.fromkeys(("mean_rho", "max_rho", "jain_satisfaction", "jain_rho"))
+    bare = dict.fromkeys(("mean_slowdown", "max_slowdown", "jain_fair_share_received", "jain_slowdown"))
     facts = pl.DataFrame({"facts": [json.dumps({"rules": {}, "notes": [], "basis": "seen", **bare})]})
-    tables = dict.fromkeys(("teams", "team_borrowing", "team_shares"), pl.DataFrame(row)) | {
-        "team_facts": facts
-    }
+    tables = dict.fromkeys(("teams", "team_borrowing", "team_shares"), pl.DataFrame(row)) | {"team_facts": facts}
     study = SimpleNamespace(
         decision=one,
         plan=None,
@@ -274,7 +268,7 @@ def test_the_page_of_a_fleet_shows_every_pool_and_believes_no_name(two, monkeypa
     assert planned_of(pools_of(two), studies) is None
     warned = {"what": "habana.ai/gaudi is not read", "count": 20, "gpu_hours": None}
     monkeypatch.setattr("gpuplanner.report.report_rendering.warnings_about", lambda _: [warned])
-    text = fleet_page(fleet, studies, None, title="two")
+    text = fleet_page(fleet, studies, title="two")
     # Both pools are of one dataset, whose warning stands once.
     assert text.count("<li>20: habana.ai/gaudi is not read</li>") == 1
     assert "&lt;b&gt;T4&lt;/b&gt;" in text
@@ -283,7 +277,7 @@ def test_the_page_of_a_fleet_shows_every_pool_and_believes_no_name(two, monkeypa
     assert text.count("&lt;i&gt;full&lt;/i&gt;</td><td>wait") == 2
     assert "<i>full" not in text
     assert f'href="pools/{quote(folder_of("<b>T4</b>"))}/index.html"' in text
-    assert all(f'<section id="{one}">' in text for one in ("the-decision", "next-steps", "the-fleet"))
+    assert all(f'<section id="{one}">' in text for one in ("recommendation", "next-steps", "fleet"))
 
 
 def bare_problems(pools):
@@ -295,7 +289,7 @@ def bare_problems(pools):
         tenants, profiles = (jobs[column].unique().sort().to_list() for column in ("tenant", "profile"))
         demand = np.ones((len(tenants), len(profiles), 2))
         found[name] = PlanProblem(
-            known.fleet.board,
+            known.fleet.gpu_model,
             known.fleet.gpus,
             known.fleet.node_size,
             known.plan_start,
@@ -308,7 +302,7 @@ def bare_problems(pools):
 
 
 def test_demand_that_named_no_model_is_tried_on_the_models_in_their_order(mixed):
-    fleet = pools_of(mixed.but(other_boards="L40S, h100"))
+    fleet = pools_of(mixed.but(substitute_models="L40S, h100"))
     problems = bare_problems(fleet.pools)
     found = {(one.pool, one.profile): one for one in find_flexible_demand(fleet, problems)}
     assert {profile for _, profile in found} == {"gpu"}
@@ -324,13 +318,13 @@ def test_demand_that_named_no_model_is_tried_on_the_models_in_their_order(mixed)
     # On its own model it is the turn of the model's own jobs; a model that the order does not name is not tried.
     assert [one.pool for one in found["H100-80GB-SXM5", "gpu"].substitutes] == ["L40S", "H100-80GB-SXM5"]
     assert find_flexible_demand(pools_of(mixed), problems) == ()
-    with pytest.raises(ScenarioError, match=r"model of other_boards 'T4' is unknown: expected one of A100"):
-        find_flexible_demand(pools_of(mixed.but(other_boards="T4")), problems)
+    with pytest.raises(ScenarioError, match=r"model of substitute_models 'T4' is unknown: expected one of A100"):
+        find_flexible_demand(pools_of(mixed.but(substitute_models="T4")), problems)
 
 
 @pytest.mark.long
 def test_a_fleet_is_planned_with_the_demand_where_it_was_sent(mixed):
-    fleet = pools_of(mixed.but(other_boards="L40S"))
+    fleet = pools_of(mixed.but(substitute_models="L40S"))
     found = fleet_planned(fleet, "greedy")
     alone = {name: plan_problem(own, "rightsized") for name, own in fleet.pools.items()}
     assert verify_fleet(found.plan, found.problems) == []

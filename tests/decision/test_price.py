@@ -12,25 +12,23 @@ from tests.clusters import planted
 
 
 def test_a_dearer_kilowatt_hour_plays_nothing_again(handed_over):
-    asked = Scenario(
-        data=handed_over(planted.planted("too_large-1").cluster), path="slurm", ownership="owned"
-    )
+    asked = Scenario(data=handed_over(planted.planted("too_large-1").cluster), actuator="slurm", ownership="owned")
     first = comparison(asked)
     before = played.computed
     dearer = comparison(replace(asked, price_usd_per_kwh=0.5))
     assert played.computed == before
     assert dearer.decision.saving == first.decision.saving
-    assert dearer.decision.worth.usd_per_week > first.decision.worth.usd_per_week > 0
+    assert dearer.decision.financial_impact.usd_per_week > first.decision.financial_impact.usd_per_week > 0
 
 
-@pytest.mark.parametrize("path", ["slurm", "operator"])  # one powers nodes down, the other cannot
-def test_electricity_is_one_figure(handed_over, path):
+@pytest.mark.parametrize("actuator", ["slurm", "mig-manager"])  # one powers nodes down, the other cannot
+def test_electricity_is_one_figure(handed_over, actuator):
     found = comparison(
-        Scenario(data=handed_over(planted.planted("too_large-1").cluster), path=path, ownership="owned")
+        Scenario(data=handed_over(planted.planted("too_large-1").cluster), actuator=actuator, ownership="owned")
     )
     rows = {row["policy"]: row for row in policy_table(found).to_dicts()}
-    today, best, kwh = rows["today"], rows[found.winner], found.decision.worth.kwh_per_week
-    assert (kwh > 0) == (path == "slurm")
+    today, best, kwh = rows["today"], rows[found.winner], found.decision.financial_impact.kwh_per_week
+    assert (kwh > 0) == (actuator == "slurm")
     assert found.decision.saving.value > 0
     assert (today["saved_kwh"], best["saved_kwh"]) == (0.0, pytest.approx(kwh, abs=1e-5))
     assert today["energy_kwh"] - best["energy_kwh"] == pytest.approx(kwh, abs=1e-5)

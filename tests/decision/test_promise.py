@@ -71,7 +71,7 @@ def unseen(handed_over) -> Weeks:
     seed = FIRST_SEED
     while len(inside) < WEEKS:
         data = handed_over(growth.months(seed, MONTHS_OF_WEEKS))
-        found = contest(Scenario(data=data, path="slurm", policies=ON_OFF))
+        found = contest(Scenario(data=data, actuator="slurm", policies=ON_OFF))
         seed += 1
         # As tuned: whether it is dropped for the weeks kept back is not known before them.
         trial = found.judged[0].trial

@@ -32,9 +32,7 @@ def held_back(seed: int) -> list[tuple[float, np.ndarray, np.ndarray]]:
                 expected, realised = found[team, risk]
                 expected.append((paths[number] > quota + 1e-9).mean())
                 realised.append((seen[number, begin : begin + WEEK] > quota + 1e-9).mean())
-    return [
-        (risk, np.array(expected), np.array(realised)) for (_, risk), (expected, realised) in found.items()
-    ]
+    return [(risk, np.array(expected), np.array(realised)) for (_, risk), (expected, realised) in found.items()]
 
 
 @pytest.mark.long

@@ -13,11 +13,12 @@ from gpuplanner.decision.purchase_plan import refresh
 
 BOOK = """\
 owned:
-- {board: H100-80GB-SXM5, gpus: 64, capex: 30000, unit: USD per GPU, bought: 2023-01-01, life_years: 5, space: 876.6,
-   support: 876.6, staff: 876.6, source: invoice 7}
+- {gpu_model: H100-80GB-SXM5, gpus: 64, capex: 30000, unit: USD per GPU, bought: 2023-01-01, life_years: 5,
+   space: 876.6, support: 876.6, staff: 876.6, source: invoice 7}
 prices:
-- {board: H200-141GB, kind: on_demand, price: 3.8, unit: USD per GPU h, from: 2026-01, to: 2026-06-30, source: quote 1}
-- {board: H200-141GB, kind: on_demand, price: 0.42, unit: USD per GPU h, from: 2026-07, source: quote 2}
+- {gpu_model: H200-141GB, kind: on_demand, price: 3.8, unit: USD per GPU h, from: 2026-01, to: 2026-06-30,
+   source: quote 1}
+- {gpu_model: H200-141GB, kind: on_demand, price: 0.42, unit: USD per GPU h, from: 2026-07, source: quote 2}
 """
 
 
@@ -37,9 +38,7 @@ def test_what_an_owner_spent_is_spent_and_a_newer_board_pays_once_it_is_cheap(bo
     assert refresh(asked, 12, "H200", 1.39).pays_from is None
     faster = refresh(asked, 12, "H200", 1.45)
     # Month 5 begins on 30 June at 18:00, so that six of its hours are at the old price.
-    assert faster.months[4].newer == pytest.approx(
-        (6 * 3.8 + (HOURS_PER_MONTH - 6) * 0.42) / HOURS_PER_MONTH / 1.45
-    )
+    assert faster.months[4].newer == pytest.approx((6 * 3.8 + (HOURS_PER_MONTH - 6) * 0.42) / HOURS_PER_MONTH / 1.45)
     assert faster.pays_from == 6
     assert faster.saves == pytest.approx(7 * (0.3 - 0.42 / 1.45) * 64 * HOURS_PER_MONTH)
     dearer = refresh(asked.but(price_usd_per_kwh=0.5), 12, "H200", 1.4)

@@ -43,7 +43,7 @@ def jobs_without_room(asked: Asked) -> list[int]:
 
 
 def test_todays_fleet_has_room_for_everybody_on_the_sample():
-    assert jobs_without_room(opened(Scenario(path="slurm"))[1]) == []
+    assert jobs_without_room(opened(Scenario(actuator="slurm"))[1]) == []
 
 
 @pytest.mark.long
@@ -51,7 +51,7 @@ def test_todays_fleet_has_room_for_everybody_on_the_sample():
 def test_todays_fleet_has_room_for_everybody_on_cut_clusters(seed, handed_over):
     for cluster, path in (
         (cut_clusters.slurm_cut(seed), "slurm"),
-        (cut_clusters.kubernetes_cut(seed), "operator"),
+        (cut_clusters.kubernetes_cut(seed), "mig-manager"),
     ):
         asked = opened(Scenario(data=handed_over(cluster), path=path))[1]
         assert asked.nodes.named
@@ -60,10 +60,8 @@ def test_todays_fleet_has_room_for_everybody_on_cut_clusters(seed, handed_over):
 
 @pytest.mark.parametrize("seed", [3, 11])
 def test_every_job_of_a_small_fleet_is_judged_against_its_own_start(seed, handed_over):
-    asked, arena = opened(Scenario(data=handed_over(growth.months(seed, 4)), path="slurm"))[1:3]
+    asked, arena = opened(Scenario(data=handed_over(growth.months(seed, 4)), actuator="slurm"))[1:3]
     judged = arena.judged
-    assert (
-        arena.ready_s[judged] <= np.where(np.isnan(asked.start_s), asked.seen_s, asked.start_s)[judged]
-    ).all()
+    assert (arena.ready_s[judged] <= np.where(np.isnan(asked.start_s), asked.seen_s, asked.start_s)[judged]).all()
     assert (arena.ready_s[judged] >= asked.granted.submit_s[judged]).all()
     assert np.isfinite(arena.today.late_s[:, arena.judged]).all()

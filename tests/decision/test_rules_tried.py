@@ -63,7 +63,7 @@ def flooded(days: int = 6, largest: int = 1) -> Arena:
     types = dict.fromkeys(("tier", "partition"), pl.String)
     frame = pl.DataFrame({"tenant": team, "tier": none, "partition": none}, schema_overrides=types)
     asked = Asked(
-        frame, nodes, fleet, load_gpu_model("H100-80GB-SXM5"), {"as today": requests},
+        frame, nodes, fleet, load_gpu_model("H100-80GB-SXM5"), {"today": requests},
         start, start + run[order], [None] * len(team), False, ZERO, ZERO + timedelta(days=days),
         np.zeros(len(team), bool),
     )  # fmt: skip
@@ -71,9 +71,7 @@ def flooded(days: int = 6, largest: int = 1) -> Arena:
 
 
 def rows(before: SharingRules, after: SharingRules, failures: Failures | None = None, days: int = 6):
-    found = tried_on(
-        flooded(days), PlayedRules(before.source, before), PlayedRules(after.source, after, failures)
-    )
+    found = tried_on(flooded(days), PlayedRules(before.source, before), PlayedRules(after.source, after, failures))
     json.dumps(found.to_dict())
     return found, {row["team"]: row for row in found.teams.iter_rows(named=True)}
 
@@ -84,10 +82,7 @@ def test_quotas_that_are_lent_out_make_the_meek_wait_less_and_stop_nobody():
     assert by["meek"]["change_high"] < 0 < by["flood"]["change_low"]
     assert by[EVERYBODY]["lost_after"] == by[EVERYBODY]["stops_after"] == 0
     assert by[EVERYBODY]["change"] == pytest.approx(by["meek"]["change"] + by["flood"]["change"])
-    assert (
-        "1 (flood) wait more, 1 (meek) wait less; 0.0 GPU-hours a week are lost instead of 0.0"
-        in found.sentence
-    )
+    assert "1 (flood) wait more, 1 (meek) wait less; 0.0 GPU-hours a week are lost instead of 0.0" in found.sentence
     assert "6 days" in found.blocks
     assert SharingTried.of_tables(found.to_tables()).to_dict() == found.to_dict()
 
@@ -108,7 +103,7 @@ def test_who_may_start_at_night_alone_leaves_the_day_to_others():
     _, by = rows(free, nights)
     assert (by["meek"]["verdict"], by["flood"]["verdict"]) == ("waits less", "waits more")
     arena = flooded()
-    requests = arena.requests("as today")
+    requests = arena.requests("today")
     rules = sharing_of(PlayedRules("nights", nights, tz="Asia/Kolkata"), arena.asked)
     start = play_shared(requests, arena.asked.fleet, rules).start_s
     hour = (start + 5.5 * 3600.0) % DAY / 3600.0
@@ -120,7 +115,7 @@ def test_who_may_start_at_night_alone_leaves_the_day_to_others():
     wait = rows(free, as_tier)[1]["flood"]["wait_after_min"]
     assert wait == pytest.approx(by["flood"]["wait_after_min"], rel=0.01)
     nobody = replace(nights, start_hours=(StartHours("sat", team="fluod"),))
-    assert rows(free, nobody)[0].notes == ("No job is of 'fluod': their start_hours hold for nobody.",)
+    assert rows(free, nobody)[0].notes == ("No job is of 'fluod': their start_hours have no effect.",)
 
 
 def test_a_wall_between_teams_costs_the_one_that_borrowed():
@@ -141,9 +136,7 @@ def test_the_same_rules_change_nothing_and_failures_alone_lose_work_as_often_as_
 
 
 def test_a_quota_below_what_a_job_wants_keeps_it_for_ever_and_says_so():
-    none = SharingRules(
-        (TeamQuota("flood", 0.0), TeamQuota("meek", 8.0), TeamQuota("meeek", 1.0)), source="none"
-    )
+    none = SharingRules((TeamQuota("flood", 0.0), TeamQuota("meek", 8.0), TeamQuota("meeek", 1.0)), source="none")
     found, by = rows(LENT, none)
     assert by["flood"]["never_after"] == by["flood"]["jobs"] == 360
     assert by["flood"]["verdict"] == "more jobs never start"
@@ -166,18 +159,14 @@ def test_one_job_that_never_starts_decides():
 
 def test_failures_are_as_often_as_the_data_show(tmp_path):
     trace = made(MIXED, TWO_BOARDS)
-    asked = Scenario(data=str(write_dataset(trace, tmp_path / "sound")), gpu_mtbf_hours="seen")
-    with pytest.raises(
-        ScenarioError, match="jobs that ended as NODE_FAIL, or XID errors of hardware; got none"
-    ):
+    asked = Scenario(data=str(write_dataset(trace, tmp_path / "sound")), gpu_mtbf_hours="observed")
+    with pytest.raises(ScenarioError, match="jobs that ended as NODE_FAIL, or XID errors of hardware; got none"):
         mtbf_hours(asked)
     first = pl.int_range(pl.len()) < 2
     state = pl.when(first).then(pl.lit("NODE_FAIL")).otherwise(pl.col("state").cast(pl.String))
     jobs = trace.jobs.with_columns(state=state.cast(trace.jobs.schema["state"]))
     failed = trace.with_tables(jobs=jobs)
-    held = jobs.select(
-        ((pl.col("end_time") - pl.col("start_time")).dt.total_seconds() * pl.col("gpus")).sum()
-    ).item()
+    held = jobs.select(((pl.col("end_time") - pl.col("start_time")).dt.total_seconds() * pl.col("gpus")).sum()).item()
     known = asked.but(data=str(write_dataset(failed, tmp_path / "failed")))
     assert mtbf_hours(known) == pytest.approx(held / 3600 / 2)
     assert mtbf_hours(known.but(gpu_mtbf_hours=50.0)) == 50.0
@@ -186,5 +175,5 @@ def test_failures_are_as_often_as_the_data_show(tmp_path):
     coverage = pl.DataFrame({"observed_gpu_h": [8.0, 2.0]})
     assert mtbf_seen_s(failed.with_tables(samples=samples, coverage=coverage)) == 10.0 * 3600
     assert mtbf_seen_s(trace.with_tables(samples=samples)) is None
-    with pytest.raises(ScenarioError, match="between 1 and 1000000000, or 'seen'"):
+    with pytest.raises(ScenarioError, match="between 1 and 1000000000, or 'observed'"):
         known.but(gpu_mtbf_hours="often")

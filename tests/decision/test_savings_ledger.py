@@ -15,7 +15,7 @@ from gpuplanner.core.errors import ScenarioError
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.decision.comparison_record import Comparison, PolicyRow
 from gpuplanner.decision.decision_text import no_decision
-from gpuplanner.decision.decision_types import STATIC_MIG, TODAY, Saving
+from gpuplanner.decision.decision_types import MIG_STATIC, TODAY, Saving
 from gpuplanner.decision.track_record import (
     HELD,
     RESTED,
@@ -35,7 +35,7 @@ from gpuplanner.usage.job_history import load_trace
 
 BEGIN = datetime(2026, 2, 1, tzinfo=UTC)
 HOURS = st.floats(0, 1e5).map(lambda hours: round(hours, 3))
-PROMISE = SavingPromise("cut", "repartition", "whole_on_off", 1, (), 0.0, None, None, 0.95, 10.0, None, None)
+PROMISE = SavingPromise("cut", "repartition", "power_down_idle", 1, (), 0.0, None, None, 0.95, 10.0, None, None)
 
 
 def a_month(number: int, *, installed: float, rest: float = 0.0, busy: float = 100.0, later: float | None = None,
@@ -79,9 +79,7 @@ def test_steps_sum_to_what_is_realised_and_months_to_the_frozen_baseline(rows, v
     for one in found:
         steps = one.promised + one.demand + one.service + one.not_carried_out
         assert steps == pytest.approx(one.realised, abs=1e-6)
-        assert sum(part.gpu_hours for part in one.levers) == pytest.approx(
-            one.realised - one.service, abs=1e-6
-        )
+        assert sum(part.gpu_hours for part in one.levers) == pytest.approx(one.realised - one.service, abs=1e-6)
         assert one.service <= 0
     # No hour counts for two promises.
     fewer = sum(one.realised - one.service for one in found)
@@ -105,9 +103,7 @@ def test_hours_out_of_service_are_rest_only_where_the_plan_lets_gpus_rest():
 @pytest.fixture(scope="module")
 def decided():
     """A comparison that saves 3,000 GPU-hours a week by fewer nodes that are cut."""
-    decision = replace(
-        no_decision(Scenario(), "synthetic"), policy=STATIC_MIG, saving=Saving(3000.0, 2500.0, 3500.0)
-    )
+    decision = replace(no_decision(Scenario(), "synthetic"), policy=MIG_STATIC, saving=Saving(3000.0, 2500.0, 3500.0))
     return Comparison(decision, 0.95, 10.0, today=PolicyRow(TODAY, "as it is", gpu_hours_promised=64 * 168.0))
 
 

@@ -14,7 +14,7 @@ from gpuplanner.decision.requests import AS_TODAY, REQUESTED, RIGHTSIZED, slow_e
 
 @pytest.fixture(scope="module")
 def found() -> Contest:
-    return contest(Scenario(policies="static_mig"))
+    return contest(Scenario(policies="mig_static"))
 
 
 @given(st.lists(st.floats(0.0, 1.0), min_size=1, max_size=20), st.integers(1, 7))

@@ -59,7 +59,7 @@ def _cluster(place, owner: str | None) -> Scenario:
     )
     add("kubernetes", [place / "pods.json"], place / "data")
     add("nodes", [place / "nodes.csv"], place / "data")
-    return Scenario(data=str(place / "data"), policies="static_whole", path="nvml")
+    return Scenario(data=str(place / "data"), policies="fewer_nodes", actuator="nvidia-smi")
 
 
 @pytest.fixture
@@ -86,9 +86,7 @@ def test_no_size_of_job_is_judged_by_them(serving, tmp_path_factory):
 
 @pytest.mark.long
 def test_the_decision_keeps_gpus_for_them(serving, tmp_path_factory):
-    with_them, without = (
-        decide(one).decision for one in (serving, _cluster(tmp_path_factory.mktemp("bare"), None))
-    )
+    with_them, without = (decide(one).decision for one in (serving, _cluster(tmp_path_factory.mktemp("bare"), None)))
     assert (with_them.action, without.action) == ("release", "release")
     assert without.gpus == 4, "two jobs at once fit on one node"
     assert with_them.gpus == 8, "two jobs at once and six pods"

@@ -44,9 +44,7 @@ def test_allocated_hours_equal_a_query_of_their_own(study: Study):
 def test_bill_is_the_price_of_every_installed_hour(study: Study):
     cost = study.tables["costs"]["EffectiveCost"].sum()
     assert str(cost) == study.headline.cost
-    assert abs(cost - Decimal(64 * 28 * 24) * Decimal(str(study.headline.price_per_gpu_hour))) < Decimal(
-        "0.01"
-    )
+    assert abs(cost - Decimal(64 * 28 * 24) * Decimal(str(study.headline.price_per_gpu_hour))) < Decimal("0.01")
 
 
 def test_plan_is_proven_and_verified(study: Study):
@@ -74,7 +72,7 @@ def test_study_survives_its_folder(study: Study, tmp_path):
 
 @pytest.mark.parametrize(
     ("part", "name", "other"),
-    [("headline", "jobs", "many"), ("headline", "board", 7), ("provenance", "assumptions", "none"),
+    [("headline", "jobs", "many"), ("headline", "gpu_model", 7), ("provenance", "assumptions", "none"),
      ("provenance", "inputs", {"jobs.parquet": None}), ("comparison", "decision", 1), ("plan_choices", 0, True),
      ("scenario", "arrival_scale", 10**400), ("scenario", "seed", "1")],
 )  # fmt: skip

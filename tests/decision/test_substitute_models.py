@@ -32,9 +32,7 @@ def pool(gpus, demand, *, model="T4", tenants=("ads",), **more):
 
 def flexible(name, *order, part=ALL):
     """All demand of a pool's full GPUs, free to go to other pools in an order."""
-    return FlexibleDemand(
-        name, "gpu", part, tuple(Substitute(other, "gpu", each, part) for other, each in order)
-    )
+    return FlexibleDemand(name, "gpu", part, tuple(Substitute(other, "gpu", each, part) for other, each in order))
 
 
 def amounts(transfers):
@@ -70,9 +68,7 @@ def test_room_that_demand_leaves_behind_serves_the_next_pool():
 
 
 def test_tenants_share_room_by_what_they_ask_for_and_bring_tier_and_price():
-    both = pool(
-        4, [[3], [1]], tenants=("ads", "bio"), tiers=("guaranteed", "standard"), unmet_price=(9.0, 5.0)
-    )
+    both = pool(4, [[3], [1]], tenants=("ads", "bio"), tiers=("guaranteed", "standard"), unmet_price=(9.0, 5.0))
     pools = {"a": both, "b": pool(2, [[0]], tenants=("ads",), unmet_price=7.0), "c": pool(2, [[2]])}
     sent = route_demand(pools, [flexible("a", ("b", 1.0), part=np.ones(2))])
     assert sent[0].amount.tolist() == [[1.5], [0.5]]

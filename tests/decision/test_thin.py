@@ -18,7 +18,7 @@ def line(number, day, hour, hours, gpus=1, node="n1", state="COMPLETED", waited_
 
 
 def decided(accounted, name, lines, **more):
-    return decide(Scenario(data=accounted(name, lines), path="slurm", **more)).decision
+    return decide(Scenario(data=accounted(name, lines), actuator="slurm", **more)).decision
 
 
 def test_one_job(accounted):
@@ -36,17 +36,13 @@ def test_one_day(accounted):
 
 
 def test_no_job_started(accounted):
-    found = decided(
-        accounted, "pending", [line(n, 2, n % 20, 1.0, state="PENDING", start=False) for n in range(1, 9)]
-    )
+    found = decided(accounted, "pending", [line(n, 2, n % 20, 1.0, state="PENDING", start=False) for n in range(1, 9)])
     assert (found.action, found.sentence) == ("none", "No recommendation: no job states when it ran.")
     assert found.missing
 
 
 def test_jobs_longer_than_the_trace(accounted):
-    lines = [
-        line(n, 2, 0.1 * n, 1.0, state="RUNNING").replace("|2026-03-02T", "|2026-03-02T") for n in range(1, 6)
-    ]
+    lines = [line(n, 2, 0.1 * n, 1.0, state="RUNNING").replace("|2026-03-02T", "|2026-03-02T") for n in range(1, 6)]
     lines = ["|".join([*row.split("|")[:7], "Unknown", *row.split("|")[8:]]) for row in lines]
     found = decided(accounted, "running", lines)
     assert found.action == "none"
@@ -64,6 +60,4 @@ def test_half_idle_nodes_are_released(accounted):
     found = decided(accounted, "idle", lines)
     assert (found.action, found.fleet_gpus, found.gpus) == ("release", 32, 8)
     assert found.saving.value == 24 * 168
-    assert any(
-        step.command and step.command.startswith("scontrol update NodeName=") for step in found.next_steps
-    )
+    assert any(step.command and step.command.startswith("scontrol update NodeName=") for step in found.next_steps)

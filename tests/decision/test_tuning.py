@@ -19,7 +19,7 @@ from gpuplanner.decision.comparison_record import (
     policy_table,
     power_ups,
 )
-from gpuplanner.decision.decision_types import NODE_POOLS, ON_DEMAND, ON_OFF
+from gpuplanner.decision.decision_types import AUTOSCALED_POOLS, ON_DEMAND, ON_OFF
 from gpuplanner.decision.policy_comparison import Tuning, opened
 from gpuplanner.decision.policy_fleets import assign_layouts
 from gpuplanner.decision.policy_simulation import Trial, WaySetting
@@ -75,7 +75,7 @@ def sizes_tried(trials: Sequence[Trial], policy: str) -> dict[int, set[tuple]]:
 
 def test_power_down_is_tried_with_several_settings_on_every_number_of_nodes(large):
     """And more nodes are kept than are needed without it, if that saves more."""
-    answer = decide(Scenario(data=large, path="slurm", policies=ON_OFF))
+    answer = decide(Scenario(data=large, actuator="slurm", policies=ON_OFF))
     sizes = sizes_tried(answer.contest.arena.trials, ON_OFF)
     assert len(sizes) > 2
     assert all(len(settings) >= 2 for settings in sizes.values()), sizes
@@ -84,11 +84,11 @@ def test_power_down_is_tried_with_several_settings_on_every_number_of_nodes(larg
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("policy", "path"), [(ON_DEMAND, "dra"), (NODE_POOLS, "autoscaler")])
+@pytest.mark.parametrize(("policy", "path"), [(ON_DEMAND, "dra"), (AUTOSCALED_POOLS, "autoscaler")])
 def test_other_policies_are_tried_with_several_settings(policy, path):
     _, asked, arena, able = opened(Scenario(path=path))
     tuning = Tuning(arena, arena.judged, np.arange(len(arena.today.day_hours)) < 28, able)
-    found = sizes_tried({ON_DEMAND: tuning.on_demand, NODE_POOLS: tuning.pools}[policy](), policy)
+    found = sizes_tried({ON_DEMAND: tuning.on_demand, AUTOSCALED_POOLS: tuning.pools}[policy](), policy)
     assert all(len(settings) >= 2 for settings in found.values()), found
     assert max(found) <= asked.nodes.total
 
@@ -109,15 +109,15 @@ def large(handed_over) -> str:
 @pytest.fixture(scope="module")
 def operated(large) -> Comparison:
     """A cluster whose operator powers no node and makes no instance for a job."""
-    return comparison(Scenario(data=large, path="operator"))
+    return comparison(Scenario(data=large, actuator="mig-manager"))
 
 
 def test_policies_that_the_actuator_cannot_perform_stay_with_the_reason(operated):
     rows = {row["policy"]: row for row in operated.to_dict()["policies"]}
     out = {name for name, row in rows.items() if not row["performable"]}
-    assert out == {ON_OFF, NODE_POOLS, ON_DEMAND}
+    assert out == {ON_OFF, AUTOSCALED_POOLS, ON_DEMAND}
     for name in out:
-        assert rows[name]["reason"].startswith("not with operator: ")
+        assert rows[name]["reason"].startswith("not with mig-manager: ")
         assert rows[name]["gpu_hours"] is None
         assert not rows[name]["meets_target"]
     assert policies_met(operated).startswith("1 of 2 ")
@@ -127,23 +127,25 @@ def test_they_are_grey_on_the_page_and_in_the_workbook_s_table(operated):
     page = str(ways(operated))
     muted = [row for row in page.split("<tr") if row.startswith(' class="muted"')]
     assert len(muted) == 3
-    assert all("not with operator" in row for row in muted)
+    assert all("not with mig-manager" in row for row in muted)
     assert {"power_ups_per_week", "performable"} <= set(policy_table(operated).columns)
     assert "power-ups a week" not in page  # no policy that can be performed has any
 
 
 def test_power_ups_stand_where_a_policy_powers_nodes(large):
-    found = comparison(Scenario(data=large, path="slurm"))
+    found = comparison(Scenario(data=large, actuator="slurm"))
     assert found.row(ON_OFF).power_ups_per_week > 0
-    assert {found.row(name).power_ups_per_week for name in ("today", "static_mig")} == {None}
+    assert {found.row(name).power_ups_per_week for name in ("today", "mig_static")} == {None}
 
 
 def test_prices_of_a_coarse_answer_are_the_exact_ones(large):
     """Nothing that is played reads a price, so that the coarse worth is the exact one."""
-    known = Scenario(data=large, path="slurm", ownership="owned")
+    known = Scenario(data=large, actuator="slurm", ownership="owned")
     asked = known.but(price_usd_per_kwh=0.5)
     found, exact = coarse(compared(known), known, asked), compared(asked)
-    assert found.decision.worth == exact.decision.worth != compared(known).decision.worth
+    assert (
+        found.decision.financial_impact == exact.decision.financial_impact != compared(known).decision.financial_impact
+    )
     assert found.policies == exact.policies
 
 

@@ -5,7 +5,13 @@ from __future__ import annotations
 import pytest
 
 from gpuplanner.core.scenario import Scenario
-from gpuplanner.decision.decision_types import NextPurchase, Saving, Worth, usd_per_kwh_of, worth_of
+from gpuplanner.decision.decision_types import (
+    FinancialImpact,
+    NextPurchase,
+    Saving,
+    impact_of,
+    usd_per_kwh_of,
+)
 from gpuplanner.hardware.catalog import parameter
 from gpuplanner.hardware.power_and_carbon import PowerModel, Price
 
@@ -14,7 +20,7 @@ LISTED = Price(2.5, 2.0, 3.0, "USD", "own price", "as given")
 SAVED = Saving(1000.0, 800.0, 1200.0)
 
 
-def worth(ownership, saving=SAVED, **more) -> Worth:
+def worth(ownership, saving=SAVED, **more) -> FinancialImpact:
     given = {
         "gpus_freed_at_peak": 6,
         "fleet_gpus": 24,
@@ -25,7 +31,7 @@ def worth(ownership, saving=SAVED, **more) -> Worth:
         "next_purchase": None,
         "powered_down_gpu_hours": saving.value or 0.0,
     }
-    return worth_of(saving, ownership=ownership, **(given | more))
+    return impact_of(saving, ownership=ownership, **(given | more))
 
 
 def test_an_owner_saves_the_electricity_of_idle_gpus_and_no_rental_price():
@@ -37,8 +43,9 @@ def test_an_owner_saves_the_electricity_of_idle_gpus_and_no_rental_price():
         pytest.approx(12),
     )
     assert found.basis == (
-        "6 of 24 GPUs are released, counted here as powered down; other work may take them instead. "
-        "Electricity: 60 kWh a week (1,000 GPU-hours off, 50 W idle, PUE 1.2), 12.00 USD at 0.2 USD per kWh. "
+        "6 of 24 GPUs are released, counted here as powered down; other work may use them instead. "
+        "Electricity: 60 kWh per week (1,000 GPU-hours powered down, 50 W idle, PUE 1.2), 12.00 USD "
+        "at 0.2 USD per kWh. "
         "The next purchase, of 8 GPUs or more, is due on 13 Nov 2027: order by 15 Aug 2027."
     )
     assert found == worth("owned", next_purchase=NextPurchase("2027-11-13", "2027-08-15", 8), price=None)
@@ -48,7 +55,7 @@ def test_gpus_that_rest_with_their_power_on_save_no_electricity():
     for law in (LAW, None):
         found = worth("owned", powered_down_gpu_hours=0.0, power=law)
         assert (found.usd_per_week, found.kwh_per_week) == (0.0, 0.0)
-        assert "No electricity is saved: no GPU is off." in found.basis
+        assert "Spend unchanged: no GPU is powered down." in found.basis
     # A quarter of the hours really off, a quarter of the energy.
     assert worth("owned", powered_down_gpu_hours=250.0).kwh_per_week == pytest.approx(15)
 
@@ -56,21 +63,21 @@ def test_gpus_that_rest_with_their_power_on_save_no_electricity():
 def test_what_is_not_known_is_not_counted():
     unrated = worth("owned", power=None)
     assert (unrated.usd_per_week, unrated.kwh_per_week) == (None, None)
-    assert "electricity is not known for this board" in unrated.basis
+    assert "the power of this GPU model is not known" in unrated.basis
 
 
 def test_who_rents_saves_the_price_of_the_hours():
     found = worth("on_demand")
     assert (found.ownership, found.usd_per_week) == ("rented", 2500.0)
     assert found.kwh_per_week is None, "the provider pays for it"
-    assert "2,500 USD a week: 1,000 GPU-hours at 2.50 USD (own price), billed as used" in found.basis
+    assert "2,500 USD per week: 1,000 GPU-hours at 2.50 USD (own price), billed as used" in found.basis
     assert worth("rented", price=None).usd_per_week is None
 
 
 def test_a_reservation_is_paid_until_its_term_ends():
     found = worth("reserved")
     assert found.usd_per_week == 0.0
-    assert "0 USD until the term ends; then 6 GPUs need not be reserved again." in found.basis
+    assert "Spend unchanged until the term ends; then 6 GPUs need not be reserved again." in found.basis
     busy = worth("reserved", gpus_freed_at_peak=0)
     assert busy.usd_per_week == 0.0
     assert "no GPU is released" in busy.basis

@@ -63,9 +63,7 @@ def test_a_dask_scheduler_changes_nothing(make_demand, daily_wave):
     told = []
     options = {"horizon": 24, "windows": 3, "models": ("Naive", "WeeklyMean", "HourOfDay")}
     one = backtest(demand, **options)
-    with dask.LocalCluster(
-        n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None
-    ) as local:
+    with dask.LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None) as local:
         two = backtest(
             demand, **options, workers=local.scheduler_address,
             progress=lambda done, total: told.append((done, total)),

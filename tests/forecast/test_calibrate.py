@@ -69,9 +69,7 @@ def test_the_mean_of_a_forecast_follows_its_quantiles(make_demand):
     assert (test.predicted["Naive"] == 0).all()
     said = judged.means["Naive"][:, judged.first :].mean()
     assert said == pytest.approx(test.actual[:, judged.first :].mean(), rel=0.4)
-    assert (
-        judged.means["Naive"][:, judged.first :] <= judged.quantiles["Naive"][:, judged.first :, :, -1]
-    ).all()
+    assert (judged.means["Naive"][:, judged.first :] <= judged.quantiles["Naive"][:, judged.first :, :, -1]).all()
     folds = fold_table(judged).filter(model=CHOSEN)
     assert folds["mean"].mean() == pytest.approx(folds["y"].mean(), rel=0.1)
 
@@ -82,8 +80,7 @@ def test_means_of_skewed_demand_are_nearer_than_medians(make_demand):
     judged = judged_of(make_demand, values)
     came = judged.test.actual[:, judged.first :].mean()
     mean, middle = (
-        part[:, judged.first :].mean()
-        for part in (judged.means["HourOfDay"], judged.quantiles["HourOfDay"][..., 3])
+        part[:, judged.first :].mean() for part in (judged.means["HourOfDay"], judged.quantiles["HourOfDay"][..., 3])
     )
     assert abs(mean - came) < 0.15 * came
     assert middle < 0.7 * came
@@ -104,8 +101,6 @@ def test_a_quota_holds_quantiles_and_mean(make_demand):
 
 def test_few_errors_on_one_side_say_nothing_of_the_other_side():
     errors, sure = np.ones((1, 8, 24, 7)), np.ones(8)
-    ends = {
-        apart: _shifts(errors, sure, np.ones(1, dtype=bool), apart)[0, 0, [0, -1]] for apart in (0.01, 1.0)
-    }
+    ends = {apart: _shifts(errors, sure, np.ones(1, dtype=bool), apart)[0, 0, [0, -1]] for apart in (0.01, 1.0)}
     assert ends[1.0] == pytest.approx([1.0, 1.0], abs=0.02)  # eight days: what comes lies above what is said
     assert ends[0.01] == pytest.approx([-1.0, 1.0], abs=0.2)  # one day, seen from hour to hour

@@ -21,9 +21,7 @@ def days_of(values):
 def partition_cost(values, cuts, noise):
     edges = [0, *cuts, len(values)]
     parts = [values[low:high] / noise for low, high in pairwise(edges)]
-    return sum(((part - part.mean()) ** 2).sum() for part in parts) + PENALTY * np.log(len(values)) * len(
-        cuts
-    )
+    return sum(((part - part.mean()) ** 2).sum() for part in parts) + PENALTY * np.log(len(values)) * len(cuts)
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -54,9 +54,7 @@ def test_what_no_origin_has_tried_weighs_nothing(make_demand, daily_wave):
 
 @pytest.fixture(scope="module")
 def waves(make_demand, daily_wave):
-    demand = make_demand(
-        {"wave/gpu": daily_wave(1, 500), "flat/gpu": np.full(500, 3.0), "zero/gpu": np.zeros(500)}
-    )
+    demand = make_demand({"wave/gpu": daily_wave(1, 500), "flat/gpu": np.full(500, 3.0), "zero/gpu": np.zeros(500)})
     return backtest(demand, horizon=24, windows=5)
 
 

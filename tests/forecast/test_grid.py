@@ -49,9 +49,7 @@ def test_a_coarser_series_beside_a_finer_one_is_filled_and_counted(make_demand):
 
 
 def test_a_change_to_summer_time_is_no_gap_and_no_double_hour(make_demand):
-    night = make_demand({"a/gpu": np.arange(48.0)}).with_columns(
-        pl.col("ds").dt.offset_by("243d")
-    )  # to 2026-10-03
+    night = make_demand({"a/gpu": np.arange(48.0)}).with_columns(pl.col("ds").dt.offset_by("243d"))  # to 2026-10-03
     for days in (-190, 22):  # around the last Sundays of March and October
         utc = night.with_columns(pl.col("ds").dt.offset_by(f"{days}d"))
         local = utc.with_columns(pl.col("ds").dt.convert_time_zone("Europe/Berlin"))

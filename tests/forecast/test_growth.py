@@ -54,10 +54,7 @@ def foretold(kind, weeks, runs, *, seed, noise="normal"):
 def by_probability(said, came, edges):
     """Mean of what was said less what came, and number, of each group of probabilities."""
     group = np.digitize(said, edges[1:-1])
-    return [
-        (float((said - came)[group == each].mean()), int((group == each).sum()))
-        for each in range(len(edges) - 1)
-    ]
+    return [(float((said - came)[group == each].mean()), int((group == each).sum())) for each in range(len(edges) - 1)]
 
 
 @pytest.mark.long
@@ -76,11 +73,7 @@ def test_what_is_said_comes_true_as_often():
 @pytest.mark.parametrize("noise", ["normal", "largest"])
 def test_calibration_of_sixty_runs_of_each_kind(noise):
     """Grouped by probability within 10 points; by kind and week within what 60 runs and a short record allow."""
-    found = {
-        (kind, weeks): foretold(kind, weeks, 60, seed=2027, noise=noise)
-        for kind in KINDS
-        for weeks in (26, 52)
-    }
+    found = {(kind, weeks): foretold(kind, weeks, 60, seed=2027, noise=noise) for kind in KINDS for weeks in (26, 52)}
     for (kind, weeks), (said, came) in found.items():
         pairs = zip(said.mean(axis=0), came.mean(axis=0), strict=True)
         print(noise, kind, weeks, *(f"{one:.2f}/{other:.2f}" for one, other in pairs))  # noqa: T201 - shown by -s
@@ -107,9 +100,7 @@ def test_every_law_is_weighed_as_its_normal_density_says():
         trending = (spread[k] / growth.WEEKS_IN_YEAR) ** 2
         levels = noise[k] ** 2 + trending * np.outer(weeks, weeks) + walk[k] ** 2 * gone
         levels += growth.JUMP**2 * ((at[k] > 0) & (gone >= at[k]))
-        joint = np.block(
-            [[levels, trending * weeks[:, None]], [trending * weeks[None, :], np.full((1, 1), trending)]]
-        )
+        joint = np.block([[levels, trending * weeks[:, None]], [trending * weeks[None, :], np.full((1, 1), trending)]])
         read = np.append(seen, False)
         own = joint[np.ix_(read, read)] + noise[k] ** 2 * np.eye(seen.sum())
         missed = values[1:][seen] - values[0]

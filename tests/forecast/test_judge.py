@@ -29,9 +29,7 @@ def judged_of(demand, *, price=5.0, first=4, **options):
 
 @pytest.fixture(scope="module")
 def waves(make_demand, daily_wave):
-    return judged_of(
-        make_demand({f"t{number}/gpu": daily_wave(number, 900) for number in range(6)}), windows=20
-    )
+    return judged_of(make_demand({f"t{number}/gpu": daily_wave(number, 900) for number in range(6)}), windows=20)
 
 
 def test_nothing_that_came_later_changes_what_was_said(make_demand, daily_wave):
@@ -39,9 +37,7 @@ def test_nothing_that_came_later_changes_what_was_said(make_demand, daily_wave):
     one = judged_of(make_demand(values))
     for place in (3, 6, 9):
         origin = one.test.origins[place]
-        noise = {
-            uid: np.concatenate([row[:origin], 50 * row[origin:][::-1] + 3]) for uid, row in values.items()
-        }
+        noise = {uid: np.concatenate([row[:origin], 50 * row[origin:][::-1] + 3]) for uid, row in values.items()}
         other = judged_of(make_demand(noise))
         upto = slice(None, place + 1)
         assert (one.weights[..., upto] == other.weights[..., upto]).all()
@@ -79,7 +75,7 @@ def test_all_scores_can_be_computed_again_from_the_folds(waves):
         assert row["pinball"] == pytest.approx((2 * realised(y, levels, None) / scale).mean())
         assert row["coverage_90"] == pytest.approx(((y >= levels[:, 0]) & (y <= levels[:, 6])).mean())
         assert row["realised_cost"] == pytest.approx(realised(y, levels, 5.0).sum() / y.sum())
-    assert mean_scores(scores).filter(model="chosen")["folds"].item() == 16
+    assert mean_scores(scores).filter(model="chosen")["cutoffs"].item() == 16
 
 
 def test_a_quiet_beginning_does_not_blow_up_the_quantiles(make_demand):

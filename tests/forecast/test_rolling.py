@@ -92,14 +92,12 @@ def test_a_record_of_ended_jobs_is_cut_where_it_thins_out():
     lost = (end - complete_until(jobs, end)) / timedelta(hours=1)
     # Of exponential runs the share exp(-x / 24) lies behind x hours: a tenth at 55 h.
     assert lost == pytest.approx(24 * np.log(10), abs=8)
-    still = jobs.with_columns(
-        end_time=pl.when(pl.col("start_time") < jobs["start_time"].max()).then("end_time")
-    )
+    still = jobs.with_columns(end_time=pl.when(pl.col("start_time") < jobs["start_time"].max()).then("end_time"))
     assert complete_until(still, end) == end
 
 
 def test_an_origin_before_all_jobs_is_refused():
-    with pytest.raises(ScenarioError, match="two slots with jobs"):
+    with pytest.raises(ScenarioError, match="two intervals with jobs"):
         wanted(Scenario(), at=datetime(2025, 1, 1, tzinfo=UTC))
 
 
@@ -216,9 +214,7 @@ def test_a_clock_that_jumped_does_not_stretch_the_series():
         pl.col("submit_time", "start_time", "end_time").dt.offset_by("-40y"),
         job_id=pl.format("old{}", "job_id"),
     )
-    late = jobs.head(1).with_columns(
-        submit_time=pl.lit(datetime(2088, 1, 1, tzinfo=UTC)), job_id=pl.lit("new")
-    )
+    late = jobs.head(1).with_columns(submit_time=pl.lit(datetime(2088, 1, 1, tzinfo=UTC)), job_id=pl.lit("new"))
     right, wrong = (laid_out(part, trace_end=END) for part in (jobs, pl.concat([early, jobs, late])))
     assert wrong.start == right.start
     np.testing.assert_array_equal(wrong.values, right.values)

@@ -55,20 +55,13 @@ def test_mean_and_variance_of_the_infinite_server_queue(law):
     for seed in range(12):
         rng = np.random.default_rng(seed)
         submit = poisson(rate, 24 * 60 + ahead, rng)
-        run = (
-            rng.exponential(mean, len(submit))
-            if law == "exponential"
-            else rng.uniform(0, 2 * mean, len(submit))
-        )
+        run = rng.exponential(mean, len(submit)) if law == "exponential" else rng.uniform(0, 2 * mean, len(submit))
         known = run_off(jobs_of(submit, 0.0, run), start=MONDAY)
         now = 24 * 60
         running, coming = known.parts(["a"], now, ahead, seed=1)
         age = (now - submit)[(submit < now) & (submit + run > now)]
         chance = np.array(
-            [
-                np.interp(age + hour, fine, alive, right=0) / np.interp(age, fine, alive)
-                for hour in range(ahead)
-            ]
+            [np.interp(age + hour, fine, alive, right=0) / np.interp(age, fine, alive) for hour in range(ahead)]
         )
         thinned = rate * np.array(
             [np.trapezoid(alive[: 60 * hour + 1], fine[: 60 * hour + 1]) for hour in range(ahead)]
@@ -86,9 +79,7 @@ def test_mean_and_variance_of_the_infinite_server_queue(law):
 def test_demand_that_is_known_is_what_the_series_of_the_clock_wanted_counts():
     rng = np.random.default_rng(1)
     submit = poisson(2.0, 240, rng)
-    table = jobs_of(
-        submit, rng.exponential(2.0, len(submit)), rng.exponential(9.0, len(submit)), gpus=2.0, now_h=240
-    )
+    table = jobs_of(submit, rng.exponential(2.0, len(submit)), rng.exponential(9.0, len(submit)), gpus=2.0, now_h=240)
     series = demand_series(
         table.with_columns(profile=pl.lit("gpu"), instances=pl.col("gpus").cast(pl.Int64)),
         start=MONDAY,
@@ -101,9 +92,7 @@ def test_demand_that_is_known_is_what_the_series_of_the_clock_wanted_counts():
     gaps = seen - series["y"].to_numpy()
     assert gaps[:180] == pytest.approx(0.0, abs=1e-9)
     assert gaps.min() > -1e-9
-    counted = over.select(
-        (pl.col("gpus") * (pl.col("end_time") - pl.col("start_time")).dt.total_microseconds()).sum()
-    )
+    counted = over.select((pl.col("gpus") * (pl.col("end_time") - pl.col("start_time")).dt.total_microseconds()).sum())
     assert run_off(over, start=MONDAY).seen(["a"], 240).sum() == pytest.approx(counted.item() / 3.6e9)
 
 
@@ -151,9 +140,7 @@ def test_paths_of_a_fleet_are_the_sums_of_its_tenants_and_draws_do_not_depend_on
     rng = np.random.default_rng(4)
     submit = poisson(3.0, 600, rng)
     tenant = rng.choice(["a", "b", "c"], len(submit)).tolist()
-    known = run_off(
-        jobs_of(submit, 0.0, rng.exponential(5, len(submit)), tenant=tenant), start=MONDAY, total="all"
-    )
+    known = run_off(jobs_of(submit, 0.0, rng.exponential(5, len(submit)), tenant=tenant), start=MONDAY, total="all")
     paths = known.draws(["a", "b", "c", "all"], 500, 24, seed=1)
     assert (paths[:3].sum(axis=0) == paths[3]).all()
     assert (known.draws(["b"], 500, 24, seed=1)[0] == paths[1]).all()

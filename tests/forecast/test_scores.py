@@ -26,9 +26,7 @@ def test_mase_of_the_seasonal_naive_forecast_on_its_own_history_is_one():
     assert mae(history[2:], history[:-2]) / seasonal_scale(history, season=2) == pytest.approx(1.0)
 
 
-@pytest.mark.parametrize(
-    "history", [np.array([3.0, 3.0, 3.0]), np.array([1.0, 2.0, 1.0, 2.0]), np.array([1.0])]
-)
+@pytest.mark.parametrize("history", [np.array([3.0, 3.0, 3.0]), np.array([1.0, 2.0, 1.0, 2.0]), np.array([1.0])])
 def test_mase_is_not_defined_where_the_history_repeats_itself_or_is_too_short(history):
     assert math.isnan(seasonal_scale(history, 2))
 

@@ -1,4 +1,4 @@
-"""What a path can do is read from one table: nothing is promised that the path does not do."""
+"""What a actuator can do is read from one table: nothing is promised that the actuator does not do."""
 
 from __future__ import annotations
 
@@ -12,64 +12,64 @@ from gpuplanner.hardware.gpu_models import any_board, load_gpu_model
 AMPERE, HOPPER = load_gpu_model("A100-80GB"), load_gpu_model("H100-80GB-SXM5")
 
 
-@pytest.mark.parametrize("path", MADE_BY)
-def test_every_path_states_every_ability_with_a_source(path):
-    found = abilities(path)
-    assert set(found.facts) == set(facts("path_abilities")["ability"]) - {"default_for"}
+@pytest.mark.parametrize("actuator", MADE_BY)
+def test_every_path_states_every_ability_with_a_source(actuator):
+    found = abilities(actuator)
+    assert set(found.facts) == set(facts("actuator_abilities")["ability"]) - {"default_for"}
     assert found.cuts_on_demand in (NEVER, EMPTY_NODES, GPUS)
     assert all(fact.meaning and fact.source and fact.date for fact in found.facts.values())
 
 
 def test_a_larger_instance_serves_a_smaller_request_only_where_claims_select():
-    assert [path for path in MADE_BY if abilities(path).substitutes] == ["dra"]
+    assert [actuator for actuator in MADE_BY if abilities(actuator).substitutes] == ["dra"]
 
 
-@pytest.mark.parametrize("board", board_names())
-def test_cutting_for_a_job_by_dra_needs_hopper_or_newer_and_is_not_guessed(board):
-    model = load_gpu_model(board)
+@pytest.mark.parametrize("gpu_model", board_names())
+def test_cutting_for_a_job_by_dra_needs_hopper_or_newer_and_is_not_guessed(gpu_model):
+    model = load_gpu_model(gpu_model)
     newer = model.architecture in ("Hopper", "Blackwell", "Blackwell Ultra")
     found = abilities("dra", model)
     assert found.cuts_on_demand == ("gpus" if newer else "never")
     assert newer or "before Hopper" in found.facts["cuts_on_demand"].meaning
 
 
-@pytest.mark.parametrize("path", MADE_BY)
-def test_a_board_that_cannot_be_cut_is_not_cut_by_anyone(path):
-    found = abilities(path, any_board("T4"))
+@pytest.mark.parametrize("actuator", MADE_BY)
+def test_a_board_that_cannot_be_cut_is_not_cut_by_anyone(actuator):
+    found = abilities(actuator, any_board("T4"))
     assert found.cuts_on_demand == "never"
     assert found.lead == found.boot
 
 
 @pytest.mark.parametrize(
-    ("path", "cuts"),
+    ("actuator", "cuts"),
     [
-        ("operator", "never"),
-        ("parted", "never"),
+        ("mig-manager", "never"),
+        ("mig-parted", "never"),
         ("autoscaler", "never"),
         ("slurm", "empty nodes"),
-        ("nvml", "never"),
+        ("nvidia-smi", "never"),
     ],
 )
-def test_who_cuts_for_a_job(path, cuts):
-    assert abilities(path, AMPERE).cuts_on_demand == cuts
+def test_who_cuts_for_a_job(actuator, cuts):
+    assert abilities(actuator, AMPERE).cuts_on_demand == cuts
 
 
 def test_an_operators_nodes_come_and_go_only_with_an_autoscaler_and_its_delays():
-    alone, beside = abilities("operator"), abilities("operator", ownership="rented")
+    alone, beside = abilities("mig-manager"), abilities("mig-manager", ownership="rented")
     assert (alone.switches_nodes, alone.cool_s, alone.returns) == (False, 0.0, "idled")
     assert (beside.switches_nodes, beside.returns) == (True, "returned")
     assert (beside.scan_s, beside.cool_s) == (abilities("autoscaler").scan_s, abilities("autoscaler").cool_s)
     assert "scale-down-delay-after-add" in beside.facts["cool_s"].meaning
-    assert not abilities("parted", ownership="rented").switches_nodes
+    assert not abilities("mig-parted", ownership="rented").switches_nodes
 
 
 @pytest.mark.parametrize(
     ("ownership", "returns"),
     [("owned", "idled"), ("reserved", "idled"), ("rented", "returned"), ("spot", "returned")],
 )
-@pytest.mark.parametrize("path", MADE_BY)
-def test_owned_nodes_rest_and_rented_ones_go(path, ownership, returns):
-    assert abilities(path, ownership=ownership).returns == returns
+@pytest.mark.parametrize("actuator", MADE_BY)
+def test_owned_nodes_rest_and_rented_ones_go(actuator, ownership, returns):
+    assert abilities(actuator, ownership=ownership).returns == returns
 
 
 @pytest.mark.parametrize(
@@ -83,17 +83,17 @@ def test_a_stated_lead_keeps_the_range_of_the_catalogue(stated, middle, slow):
 
 
 @pytest.mark.parametrize(
-    ("path", "board", "ownership", "cut"),
+    ("actuator", "gpu_model", "ownership", "cut"),
     [
         ("slurm", HOPPER, "owned", 1.0),  # mig-parted, one second
-        ("operator", HOPPER, "owned", 60.0),  # the manager on a node
-        ("nvml", HOPPER, "owned", 7 * 0.3),  # seven instances one after another
+        ("mig-manager", HOPPER, "owned", 60.0),  # the manager on a node
+        ("nvidia-smi", HOPPER, "owned", 7 * 0.3),  # seven instances one after another
         ("slurm", AMPERE, "owned", 1.0),  # MIG mode is kept on the board while the node rests
         ("slurm", AMPERE, "rented", 600.0),  # another board: MIG mode is off and takes a reset
     ],
 )
-def test_a_node_that_comes_back_is_cut_before_it_takes_jobs(path, board, ownership, cut):
-    found = abilities(path, board, ownership=ownership)
+def test_a_node_that_comes_back_is_cut_before_it_takes_jobs(actuator, gpu_model, ownership, cut):
+    found = abilities(actuator, gpu_model, ownership=ownership)
     assert found.cut.value == pytest.approx(cut)
     assert found.lead.value == pytest.approx(found.boot.value + cut)
     assert found.lead.high == pytest.approx(found.boot.high + found.cut.high)

@@ -24,21 +24,21 @@ def test_every_board_of_the_catalogue_has_its_names():
     with_sheet = facts("gpu_specs").select(pl.coalesce("mig_model", "gpu_model")).to_series()
     amd = set(facts("gpu_specs").filter(vendor="AMD")["gpu_model"])
     assert {*board_names(), *with_sheet} <= set(all_boards())
-    assert {board for board in all_boards() if not names_of(board, "nvml")} == amd | NO_NVML_NAME
-    assert all(names_of(board, "gres_type") for board in all_boards())
+    assert {gpu_model for gpu_model in all_boards() if not names_of(gpu_model, "nvml")} == amd | NO_NVML_NAME
+    assert all(names_of(gpu_model, "gres_type") for gpu_model in all_boards())
 
 
 def test_only_declared_names_are_shared():
-    owners = facts("board_names").group_by("kind", "name").agg(pl.col("board").n_unique())
-    assert set(owners.filter(pl.col("board") > 1)["name"]) == AMBIGUOUS
+    owners = facts("board_names").group_by("kind", "name").agg(pl.col("gpu_model").n_unique())
+    assert set(owners.filter(pl.col("gpu_model") > 1)["name"]) == AMBIGUOUS
 
 
 def test_every_name_leads_to_its_board_in_any_writing():
-    for board, name in facts("board_names").select("board", "name").iter_rows():
+    for gpu_model, name in facts("board_names").select("gpu_model", "name").iter_rows():
         for text in (name, name.upper(), name.replace(" ", "_"), name.replace("-", " ").lower()):
-            assert board in boards_called(text), (board, text)
-    for variant, board in facts("gpu_specs").select("gpu_model", "mig_model").iter_rows():
-        assert boards_called(variant) == (board or variant,)
+            assert gpu_model in boards_called(text), (gpu_model, text)
+    for variant, gpu_model in facts("gpu_specs").select("gpu_model", "mig_model").iter_rows():
+        assert boards_called(variant) == (gpu_model or variant,)
 
 
 @pytest.mark.parametrize(
@@ -70,6 +70,6 @@ def test_slurm_types_are_those_of_the_usual_variant():
         "H200-141GB": "nvidia_h200",
         "V100-16GB-SXM2": "tesla_v100",
     }
-    assert {board: slurm_type_of(board) for board in seen} == seen
-    with pytest.raises(GeometryError, match="slurmd finds"):
+    assert {gpu_model: slurm_type_of(gpu_model) for gpu_model in seen} == seen
+    with pytest.raises(GeometryError, match="slurmd detects"):
         slurm_type_of("MI300X")

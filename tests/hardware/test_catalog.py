@@ -46,9 +46,7 @@ def test_region_of_several_scopes_must_name_one():
 
 def test_partitions_of_a_mode_have_all_of_a_board_between_them():
     modes, sheets = facts("partition_modes"), facts("gpu_specs").filter(vendor="AMD")
-    both = modes.join(
-        sheets.select("gpu_model", "memory_gb", "sm_or_cu_count"), on="gpu_model", suffix="_all"
-    )
+    both = modes.join(sheets.select("gpu_model", "memory_gb", "sm_or_cu_count"), on="gpu_model", suffix="_all")
     assert both.height == modes.height > 0
     compute, memory = both.filter(kind="compute"), both.filter(kind="memory")
     assert (compute["partitions"] * compute["compute_units"] == compute["sm_or_cu_count"]).all()

@@ -31,8 +31,8 @@ def test_instance_types_and_price_lists_say_the_same():
     both = prices.join(facts("instance_types"), on="instance_type")
     assert both.height >= 50, "priced instance types were lost"
     assert both.filter(pl.col("gpu_count") != pl.col("gpus")).is_empty()
-    for priced, board in both.select("gpu_model", "gpu_model_right").iter_rows():
-        assert board in boards_called(priced) or board.startswith(priced), (priced, board)
+    for priced, gpu_model in both.select("gpu_model", "gpu_model_right").iter_rows():
+        assert gpu_model in boards_called(priced) or gpu_model.startswith(priced), (priced, gpu_model)
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_labels_and_resources_stand_once_for_a_meaning():
 
 
 @pytest.mark.parametrize(
-    ("word", "board"),
+    ("word", "gpu_model"),
     [
         ("rtx-pro-server-6000", "RTX-PRO-6000-Blackwell-96GB"),
         ("H100_NVLINK_80GB", "H100-80GB-SXM5"),
@@ -83,8 +83,8 @@ def test_labels_and_resources_stand_once_for_a_meaning():
         ("NVIDIA-L20", "L20"),
     ],
 )
-def test_words_of_clouds_and_sites_lead_to_their_board(word: str, board: str):
-    assert boards_called(word) == (board,)
+def test_words_of_clouds_and_sites_lead_to_their_board(word: str, gpu_model: str):
+    assert boards_called(word) == (gpu_model,)
 
 
 def test_a_word_of_two_boards_is_not_decided():

@@ -32,9 +32,9 @@ MAXIMAL_A100 = """
 """
 
 
-def base(board: str) -> list[str]:
+def base(gpu_model: str) -> list[str]:
     """Profiles without media or graphics attribute."""
-    return [profile.name for profile in load_gpu_model(board).profiles if not profile.attribute]
+    return [profile.name for profile in load_gpu_model(gpu_model).profiles if not profile.attribute]
 
 
 def as_tuple(counts: dict[str, int]) -> tuple[int, int, int, int]:
@@ -45,10 +45,10 @@ def test_a100_classic_profiles() -> None:
     assert as_tuple(layout_counts("A100-40GB", CLASSIC)) == (297, 19, 37, 14)
 
 
-@pytest.mark.parametrize("board", EIGHT_SLICES)
-def test_eight_slice_boards(board: str) -> None:
-    assert as_tuple(layout_counts(board, base(board))) == (722, 78, 77, 38)
-    assert as_tuple(layout_counts(board)) == (2318, 239, 127, 64)
+@pytest.mark.parametrize("gpu_model", EIGHT_SLICES)
+def test_eight_slice_boards(gpu_model: str) -> None:
+    assert as_tuple(layout_counts(gpu_model, base(gpu_model))) == (722, 78, 77, 38)
+    assert as_tuple(layout_counts(gpu_model)) == (2318, 239, 127, 64)
 
 
 def test_a30() -> None:
@@ -75,10 +75,7 @@ def test_maximal_layouts_are_left_halves_times_right_halves() -> None:
     """Six left halves (4; 3; 2+2; 2+1+1; 1+1+2; 1+1+1+1) times three right halves (3; 2+1; 1+1+1), and 7g."""
     layouts = placed_layouts("A100-40GB", CLASSIC, maximal=True)
     halves = [
-        tuple(
-            " ".join(p.profile[0] for p in layout.placements if (p.start < 4) is left)
-            for left in (True, False)
-        )
+        tuple(" ".join(p.profile[0] for p in layout.placements if (p.start < 4) is left) for left in (True, False))
         for layout in layouts
         if "7g.40gb" not in layout.counts
     ]
@@ -87,39 +84,37 @@ def test_maximal_layouts_are_left_halves_times_right_halves() -> None:
     assert {right for _, right in halves} == {"3", "2 1", "1 1 1"}
 
 
-@pytest.mark.parametrize("board", board_names())
-def test_stand_alone_fill_of_a_profile_is_its_maximum(board: str) -> None:
-    for profile in load_gpu_model(board).profiles:
-        most = max(counts[profile.name] for counts in multisets(board, [profile.name]))
+@pytest.mark.parametrize("gpu_model", board_names())
+def test_stand_alone_fill_of_a_profile_is_its_maximum(gpu_model: str) -> None:
+    for profile in load_gpu_model(gpu_model).profiles:
+        most = max(counts[profile.name] for counts in multisets(gpu_model, [profile.name]))
         assert most == profile.max_instances
 
 
-@pytest.mark.parametrize("board", ["A100-40GB", "H100-80GB-SXM5", "B200"])
-def test_twenty_five_placements(board: str) -> None:
+@pytest.mark.parametrize("gpu_model", ["A100-40GB", "H100-80GB-SXM5", "B200"])
+def test_twenty_five_placements(gpu_model: str) -> None:
     """The number of devices that the Kubernetes DRA driver publishes for one such GPU."""
-    assert sum(len(profile.starts) for profile in load_gpu_model(board).profiles) == 25
-    assert sum(len(layout.placements) == 1 for layout in placed_layouts(board)) == 25
+    assert sum(len(profile.starts) for profile in load_gpu_model(gpu_model).profiles) == 25
+    assert sum(len(layout.placements) == 1 for layout in placed_layouts(gpu_model)) == 25
 
 
-@pytest.mark.parametrize("board", board_names())
-def test_maximal_means_that_nothing_can_be_added(board: str) -> None:
+@pytest.mark.parametrize("gpu_model", board_names())
+def test_maximal_means_that_nothing_can_be_added(gpu_model: str) -> None:
     """Removing an instance from a layout leaves a layout; only maximal ones come from no larger one."""
-    every = placed_layouts(board)
+    every = placed_layouts(gpu_model)
     places = {layout.placements for layout in every}
     assert len(places) == len(every)
-    smaller = {
-        tuple(p for p in layout.placements if p is not gone) for layout in every for gone in layout.placements
-    }
+    smaller = {tuple(p for p in layout.placements if p is not gone) for layout in every for gone in layout.placements}
     assert smaller - {()} <= places
-    assert {layout.placements for layout in placed_layouts(board, maximal=True)} == places - smaller
+    assert {layout.placements for layout in placed_layouts(gpu_model, maximal=True)} == places - smaller
 
 
-@pytest.mark.parametrize("board", ["A30", "A100-40GB", "RTX-PRO-6000", "RTX-PRO-5000", "RTX-PRO-4500"])
-def test_pareto_counts_are_undominated_and_cover_everything(board: str) -> None:
+@pytest.mark.parametrize("gpu_model", ["A30", "A100-40GB", "RTX-PRO-6000", "RTX-PRO-5000", "RTX-PRO-4500"])
+def test_pareto_counts_are_undominated_and_cover_everything(gpu_model: str) -> None:
     def within(small: dict[str, int], large: dict[str, int]) -> bool:
         return all(count <= large.get(name, 0) for name, count in small.items())
 
-    front, every = pareto_counts(board), multisets(board)
+    front, every = pareto_counts(gpu_model), multisets(gpu_model)
     assert all(any(within(counts, top) for top in front) for counts in every)
     assert all(counts in every for counts in front)
     assert not any(within(one, other) for one in front for other in front if one is not other)

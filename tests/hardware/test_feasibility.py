@@ -21,13 +21,13 @@ ENGINES = ("copy_engines", "decoders", "encoders", "jpeg_engines", "ofa_engines"
 Vector = tuple[int, ...]
 
 
-def table(board: str) -> list[dict[str, Any]]:
-    return facts("mig_profiles").filter(gpu_model=board).to_dicts()
+def table(gpu_model: str) -> list[dict[str, Any]]:
+    return facts("mig_profiles").filter(gpu_model=gpu_model).to_dicts()
 
 
-def brute_force(board: str) -> set[Vector]:
+def brute_force(gpu_model: str) -> set[Vector]:
     """Feasible count vectors, by walking the slices from left to right and keeping all sums."""
-    rows = table(board)
+    rows = table(gpu_model)
     slices = rows[0]["memory_slices_total"]
     reached: list[set[Vector]] = [set() for _ in range(slices + 1)]
     reached[0].add((0,) * len(rows))
@@ -52,27 +52,25 @@ def brute_force(board: str) -> set[Vector]:
     }
 
 
-@pytest.mark.parametrize("board", board_names())
-def test_proof_agrees_with_brute_force(board: str) -> None:
+@pytest.mark.parametrize("gpu_model", board_names())
+def test_proof_agrees_with_brute_force(gpu_model: str) -> None:
     """Every feasible count is proved; every count one instance larger that is not feasible is refused."""
-    names = [row["profile"] for row in table(board)]
-    feasible = brute_force(board)
-    assert {tuple(counts.get(name, 0) for name in names) for counts in multisets(board)} == feasible - {
+    names = [row["profile"] for row in table(gpu_model)]
+    feasible = brute_force(gpu_model)
+    assert {tuple(counts.get(name, 0) for name in names) for counts in multisets(gpu_model)} == feasible - {
         (0,) * len(names)
     }
     beyond = {
-        (*vector[:index], vector[index] + 1, *vector[index + 1 :])
-        for vector in feasible
-        for index in range(len(names))
+        (*vector[:index], vector[index] + 1, *vector[index + 1 :]) for vector in feasible for index in range(len(names))
     } - feasible
     for vector in feasible:
-        proof = prove(board, dict(zip(names, vector, strict=True)))
+        proof = prove(gpu_model, dict(zip(names, vector, strict=True)))
         assert proof
         assert proof.reason == ""
         assert proof.layout.counts == {n: c for n, c in zip(names, vector, strict=True) if c}
-        assert not layout_faults(board, proof.layout)
+        assert not layout_faults(gpu_model, proof.layout)
     for vector in beyond:
-        proof = prove(board, dict(zip(names, vector, strict=True)))
+        proof = prove(gpu_model, dict(zip(names, vector, strict=True)))
         assert not proof
         assert proof.layout is None
         assert proof.reason
@@ -80,11 +78,11 @@ def test_proof_agrees_with_brute_force(board: str) -> None:
 
 @settings(max_examples=examples(300))
 @given(st.sampled_from(board_names()), st.data())
-def test_proof_agrees_with_brute_force_on_any_counts(board: str, data: st.DataObject) -> None:
-    rows = table(board)
+def test_proof_agrees_with_brute_force_on_any_counts(gpu_model: str, data: st.DataObject) -> None:
+    rows = table(gpu_model)
     vector = tuple(data.draw(st.integers(0, row["max_instances"] + 1)) for row in rows)
     counts = {row["profile"]: count for row, count in zip(rows, vector, strict=True)}
-    assert prove(board, counts).ok == (vector in brute_force(board))
+    assert prove(gpu_model, counts).ok == (vector in brute_force(gpu_model))
 
 
 def test_cases_that_counting_compute_slices_gets_wrong() -> None:
@@ -99,32 +97,26 @@ def test_cases_that_counting_compute_slices_gets_wrong() -> None:
 
 
 @pytest.mark.parametrize(
-    ("board", "counts"),
+    ("gpu_model", "counts"),
     [
-        *(
-            (name, {"1g": 2, "2g": 1, "3g": 1})
-            for name in board_names()
-            if load_gpu_model(name).compute_slices == 7
-        ),
+        *((name, {"1g": 2, "2g": 1, "3g": 1}) for name in board_names() if load_gpu_model(name).compute_slices == 7),
         ("A30-24GB", {"1g": 2, "2g": 1}),
         ("RTX-PRO-6000-Blackwell-96GB", {"1g": 2, "2g": 1}),
     ],
 )
-def test_all_balanced_of_mig_parted_is_possible(board: str, counts: dict[str, int]) -> None:
+def test_all_balanced_of_mig_parted_is_possible(gpu_model: str, counts: dict[str, int]) -> None:
     """2x1g + 1x2g + 1x3g on boards of seven compute slices, 2x1g + 1x2g on boards of four."""
     smallest = {
-        f"{p.compute_slices}g": p.name for p in load_gpu_model(board).profiles if not p.attribute
+        f"{p.compute_slices}g": p.name for p in load_gpu_model(gpu_model).profiles if not p.attribute
     }  # profiles come largest first, so the last one of a compute size stays
-    assert prove(board, {smallest[size]: count for size, count in counts.items()}).ok
+    assert prove(gpu_model, {smallest[size]: count for size, count in counts.items()}).ok
 
 
 def test_whole_gpu_and_nothing() -> None:
     assert prove("A30", {"gpu": 1}).layout.placements == ()
     assert prove("A30", {}).layout.placements == ()
-    assert prove("A30", {"gpu": 2}).reason == "2 whole GPUs are not one GPU"
-    assert (
-        prove("A30", {"gpu": 1, "1g.6gb": 1}).reason == "a GPU that is not cut holds no instances beside it"
-    )
+    assert prove("A30", {"gpu": 2}).reason == "2 full GPUs are not one GPU"
+    assert prove("A30", {"gpu": 1, "1g.6gb": 1}).reason == "a full GPU (MIG disabled) has no MIG instances"
 
 
 @pytest.mark.parametrize("count", [-1, 1.0, True, "2"])
@@ -137,10 +129,10 @@ def test_counts_that_are_no_counts(count: Any) -> None:
 def test_arrangements_are_all_valid_layouts_with_these_counts(counts: dict[str, int]) -> None:
     from gpuplanner.hardware.layout_enumeration import placed_layouts
 
-    board = load_gpu_model("A100-40GB")
-    found = list(arrangements(board, counts))
+    gpu_model = load_gpu_model("A100-40GB")
+    found = list(arrangements(gpu_model, counts))
     assert len(set(found)) == len(found)
-    assert set(found) == {layout for layout in placed_layouts(board) if layout.counts == counts}
+    assert set(found) == {layout for layout in placed_layouts(gpu_model) if layout.counts == counts}
 
 
 # What drivers did, as told in the MIG User Guide and in transcripts of "nvidia-smi mig -cgi".
@@ -161,34 +153,32 @@ def test_predicted_places_are_those_of_the_driver(names: list[str], starts: list
     if starts is None:
         assert layout is None
     else:
-        assert sorted((p.start, p.profile) for p in layout.placements) == sorted(
-            zip(starts, names, strict=True)
-        )
+        assert sorted((p.start, p.profile) for p in layout.placements) == sorted(zip(starts, names, strict=True))
 
 
-@pytest.mark.parametrize("board", board_names())
-def test_largest_first_always_works_on_known_boards(board: str) -> None:
-    for counts in multisets(board):
-        order = creation_order(board, counts)
+@pytest.mark.parametrize("gpu_model", board_names())
+def test_largest_first_always_works_on_known_boards(gpu_model: str) -> None:
+    for counts in multisets(gpu_model):
+        order = creation_order(gpu_model, counts)
         assert Counter(order) == counts
-        assert place_in_order(board, order) == prove(board, counts).layout
+        assert place_in_order(gpu_model, order) == prove(gpu_model, counts).layout
 
 
 @settings(max_examples=examples(60), deadline=None)
 @given(st.sampled_from(["A30", "A100-40GB", "RTX-PRO-4500"]), st.integers(1, 3), st.data())
-def test_spread_agrees_with_trying_all_combinations(board: str, gpus: int, data: st.DataObject) -> None:
-    names = data.draw(st.lists(st.sampled_from([p.name for p in load_gpu_model(board).profiles]), max_size=3))
+def test_spread_agrees_with_trying_all_combinations(gpu_model: str, gpus: int, data: st.DataObject) -> None:
+    names = data.draw(st.lists(st.sampled_from([p.name for p in load_gpu_model(gpu_model).profiles]), max_size=3))
     counts = {name: data.draw(st.integers(0, 4)) for name in names}
     whole = data.draw(st.integers(0, 1))
-    single = [{}, *multisets(board, names)] if names else [{}]
+    single = [{}, *multisets(gpu_model, names)] if names else [{}]
     sums = {
         tuple(sum(c.get(name, 0) for c in chosen) for name in counts)
         for chosen in itertools.combinations_with_replacement(single, gpus - whole)
     }
-    found = spread(board, counts | {"gpu": whole}, gpus)
+    found = spread(gpu_model, counts | {"gpu": whole}, gpus)
     assert (found is not None) == (tuple(counts.values()) in sums)
     if found is not None:
         assert len(found) <= gpus
-        assert all(prove(board, each).ok for each in found)
+        assert all(prove(gpu_model, each).ok for each in found)
         total = Counter({name: count for name, count in (counts | {"gpu": whole}).items() if count})
         assert sum(map(Counter, found), Counter()) == total

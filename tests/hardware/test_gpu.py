@@ -47,20 +47,20 @@ LISTED_SMS = {
 }
 
 
-@pytest.mark.parametrize("board", LISTED_SMS)
-def test_sms_are_those_that_the_driver_lists(board: str) -> None:
-    model = load_gpu_model(board)
-    assert {name: model.sms_of(name) for name in LISTED_SMS[board]} == LISTED_SMS[board]
+@pytest.mark.parametrize("gpu_model", LISTED_SMS)
+def test_sms_are_those_that_the_driver_lists(gpu_model: str) -> None:
+    model = load_gpu_model(gpu_model)
+    assert {name: model.sms_of(name) for name in LISTED_SMS[gpu_model]} == LISTED_SMS[gpu_model]
 
 
 def test_whole_board_has_the_sms_of_its_data_sheet() -> None:
     """An A100 that is not cut has 108 SMs, of which MIG reaches 98."""
-    board = load_gpu_model("A100-80GB")
-    assert (board.sms_of("gpu"), board.sms_of("7g.80gb")) == (108, 98)
+    gpu_model = load_gpu_model("A100-80GB")
+    assert (gpu_model.sms_of("gpu"), gpu_model.sms_of("7g.80gb")) == (108, 98)
 
 
 @pytest.mark.parametrize(
-    ("board", "name"),
+    ("gpu_model", "name"),
     [
         ("GB200", "3g.93gb"),
         ("B300", "gpu"),
@@ -69,15 +69,15 @@ def test_whole_board_has_the_sms_of_its_data_sheet() -> None:
         ("H20-141", "gpu"),
     ],
 )
-def test_sms_that_no_source_states_are_not_made_up(board: str, name: str) -> None:
-    model = load_gpu_model(board)
+def test_sms_that_no_source_states_are_not_made_up(gpu_model: str, name: str) -> None:
+    model = load_gpu_model(gpu_model)
     assert model.sms is None or name != "gpu"
     with pytest.raises(GeometryError, match="Nothing that counts SMs can be computed"):
         model.sms_of(name)
 
 
 @pytest.mark.parametrize(
-    ("board", "alias", "name"),
+    ("gpu_model", "alias", "name"),
     [
         ("A100-80GB", "3g.39gb", "3g.40gb"),
         ("GB200", "1g.24gb", "1g.23gb"),  # pre-production boards
@@ -85,25 +85,29 @@ def test_sms_that_no_source_states_are_not_made_up(board: str, name: str) -> Non
         ("B200", "1g23gb", "1g.23gb"),
     ],
 )
-def test_names_of_other_drivers(board: str, alias: str, name: str) -> None:
-    assert load_gpu_model(board).profile(alias).name == name
+def test_names_of_other_drivers(gpu_model: str, alias: str, name: str) -> None:
+    assert load_gpu_model(gpu_model).profile(alias).name == name
 
 
 @pytest.mark.parametrize("name", ["H100-80GB", "V100", "", "A100-40GB-SXM4"])
 def test_unknown_or_ambiguous_boards_are_refused(name: str) -> None:
-    with pytest.raises(GeometryError, match="board"):
+    with pytest.raises(GeometryError, match="gpu_model"):
         load_gpu_model(name)
 
 
 def test_own_board(toy_rows: Rows) -> None:
-    board = load_gpu_model("TOY", pl.DataFrame(toy_rows(architecture="Hopper", board_sms=90)))
-    assert isinstance(board, GpuModel)
-    assert [profile.name for profile in board.profiles] == ["4g.32gb", "2g.16gb", "1g.8gb"]
-    assert (board.sms_of("gpu"), board.sms_of("2g.16gb"), board.architecture) == (90, 40, "Hopper")
-    assert board.budget == {"sms": 80, "copy_engines": 4}
-    assert board.untested == ("decoders", "encoders", "jpeg_engines", "ofa_engines")
-    assert prove(board, {"2g.16gb": 1, "1g.8gb": 2}).ok
-    assert as_board(board) is board
+    gpu_model = load_gpu_model("TOY", pl.DataFrame(toy_rows(architecture="Hopper", board_sms=90)))
+    assert isinstance(gpu_model, GpuModel)
+    assert [profile.name for profile in gpu_model.profiles] == ["4g.32gb", "2g.16gb", "1g.8gb"]
+    assert (gpu_model.sms_of("gpu"), gpu_model.sms_of("2g.16gb"), gpu_model.architecture) == (
+        90,
+        40,
+        "Hopper",
+    )
+    assert gpu_model.budget == {"sms": 80, "copy_engines": 4}
+    assert gpu_model.untested == ("decoders", "encoders", "jpeg_engines", "ofa_engines")
+    assert prove(gpu_model, {"2g.16gb": 1, "1g.8gb": 2}).ok
+    assert as_board(gpu_model) is gpu_model
 
 
 def test_own_boards_stand_beside_the_catalogue(toy_rows: Rows) -> None:
@@ -116,7 +120,7 @@ def test_own_boards_stand_beside_the_catalogue(toy_rows: Rows) -> None:
     ("changes", "fault"),
     [
         ({"profile": "small"}, "profile is not a name"),
-        ({"profile": "2g.8gb"}, "compute_slices is 1, the name says 2"),
+        ({"profile": "2g.8gb"}, "compute_slices is 1, the name states 2"),
         ({"max_instances": 0}, "max_instances must be above 0"),
         ({"max_instances": 5}, "max_instances is 5 with 4 start"),
         ({"placement_starts": "0;x"}, "placement_starts must be slices"),
@@ -126,9 +130,7 @@ def test_own_boards_stand_beside_the_catalogue(toy_rows: Rows) -> None:
           "max_instances": 2}, "same slices and attribute"),
     ],
 )  # fmt: skip
-def test_rows_that_contradict_themselves_are_refused(
-    toy_rows: Rows, changes: dict[str, Any], fault: str
-) -> None:
+def test_rows_that_contradict_themselves_are_refused(toy_rows: Rows, changes: dict[str, Any], fault: str) -> None:
     with pytest.raises(GeometryError, match=fault):
         load_gpu_model("TOY", toy_rows(**changes))
 

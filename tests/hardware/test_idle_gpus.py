@@ -25,8 +25,8 @@ def owned_as(kinds: list[str | None]):
 
 def test_an_owned_gpu_costs_its_power():
     pue, electricity = parameter("pue").value, parameter("electricity_usd_per_kwh").value
-    board = "H100-80GB-SXM5"
-    expected = power_model(board).idle_w / 1000 * pue * electricity / gpu_hour_price(board).value
+    gpu_model = "H100-80GB-SXM5"
+    expected = power_model(gpu_model).idle_w / 1000 * pue * electricity / gpu_hour_price(gpu_model).value
     assert idle_gpus(Scenario(), owned_as(["owned"]))[0] == pytest.approx(expected)
     assert idle_gpus(Scenario(pue=1.0), owned_as(["owned"]))[0] == pytest.approx(expected / pue)
 
@@ -41,5 +41,5 @@ def test_what_is_rented_by_the_hour_is_given_back(kinds, released):
 
 
 def test_a_path_that_stops_nodes_gives_idle_gpus_back():
-    scenario = Scenario(path="slurm")
+    scenario = Scenario(actuator="slurm")
     assert idle_gpus(scenario, history(scenario).fleet)[0] is None

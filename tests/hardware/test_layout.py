@@ -48,23 +48,21 @@ def test_text_that_is_no_layout(text: str) -> None:
         parse_layout(text)
 
 
-@pytest.mark.parametrize(
-    "counts", [{"gpu": 2}, {"gpu": 1, "1g.5gb": 1}, {"1g.5gb": -1}, {"1g.5gb": 1, "1G.5GB": 1}]
-)
+@pytest.mark.parametrize("counts", [{"gpu": 2}, {"gpu": 1, "1g.5gb": 1}, {"1g.5gb": -1}, {"1g.5gb": 1, "1G.5GB": 1}])
 def test_counts_that_are_no_layout(counts: dict[str, int]) -> None:
     with pytest.raises(GeometryError, match="layout: expected profiles with counts above 0"):
         format_layout(counts)
 
 
-@pytest.mark.parametrize("board", ["A30", BOARD, "RTX-PRO-6000"])
-def test_every_enumerated_layout_is_valid_and_round_trips(board: str) -> None:
-    slices = set(range(load_gpu_model(board).memory_slices))
-    for layout in placed_layouts(board):
-        assert parse_placements(board, str(layout)) == layout
+@pytest.mark.parametrize("gpu_model", ["A30", BOARD, "RTX-PRO-6000"])
+def test_every_enumerated_layout_is_valid_and_round_trips(gpu_model: str) -> None:
+    slices = set(range(load_gpu_model(gpu_model).memory_slices))
+    for layout in placed_layouts(gpu_model):
+        assert parse_placements(gpu_model, str(layout)) == layout
         taken = [s for p in layout.placements for s in range(p.start, p.start + p.size)]
-        assert set(free_slices(board, layout)) == slices - set(taken)
+        assert set(free_slices(gpu_model, layout)) == slices - set(taken)
         assert len(taken) == len(set(taken))
-        assert not layout_faults(board, layout)
+        assert not layout_faults(gpu_model, layout)
 
 
 @pytest.mark.parametrize("text", ["3g.20gb", "3g.20gb@", "3g.20gb@-4", "4"])

@@ -16,7 +16,7 @@ from gpuplanner.hardware.mig_layouts import prove
 
 
 @pytest.mark.parametrize(
-    ("word", "board", "profile"),
+    ("word", "gpu_model", "profile"),
     [
         ("a100_1g.5gb", "a100", "1g.5gb"),
         ("nvidia_a100_mig_1g.5gb", "nvidia_a100", "1g.5gb"),
@@ -29,19 +29,19 @@ from gpuplanner.hardware.mig_layouts import prove
         ("rtx_pro_6000_1g.24gb-me", "rtx_pro_6000", "1g.24gb-me"),
     ],
 )
-def test_a_word_has_two_parts(word, board, profile):
-    assert parse_device(word) == DeviceWord(board, profile)
+def test_a_word_has_two_parts(word, gpu_model, profile):
+    assert parse_device(word) == DeviceWord(gpu_model, profile)
 
 
-@pytest.mark.parametrize("board", board_names())
-def test_what_labels_and_slurm_print_is_understood(board):
+@pytest.mark.parametrize("gpu_model", board_names())
+def test_what_labels_and_slurm_print_is_understood(gpu_model):
     """Labels and types as the tools derive them from NVML's names, with every profile of the board."""
-    for name, profile in itertools.product(names_of(board, "nvml"), load_gpu_model(board).profiles):
+    for name, profile in itertools.product(names_of(gpu_model, "nvml"), load_gpu_model(gpu_model).profiles):
         label = f"{name.replace(' ', '-')}-MIG-{profile.name.replace('+', '.')}"
         for word in (label, f"{slurm_type(name)}_{profile.name}"):
             parts = parse_device(word)
             assert parts.profile == profile.name
-            assert board in boards_meant(parts.board, parts.profile)
+            assert gpu_model in boards_meant(parts.gpu_model, parts.profile)
 
 
 def test_a_compute_instance_is_no_share():
@@ -54,14 +54,14 @@ def test_a_compute_instance_is_no_share():
 
 @given(st.sampled_from(["A100-40GB", "A30-24GB", "H100-80GB-SXM5"]), st.data())
 def test_fewest_gpus_hold_all_and_no_fewer_do(name, data):
-    board = load_gpu_model(name)
-    profiles = [profile.name for profile in board.profiles if not profile.attribute]
+    gpu_model = load_gpu_model(name)
+    profiles = [profile.name for profile in gpu_model.profiles if not profile.attribute]
     counts = data.draw(st.dictionaries(st.sampled_from(profiles), st.integers(1, 5), min_size=1, max_size=3))
-    found = fewest_gpus(board, counts)
+    found = fewest_gpus(gpu_model, counts)
     assert found is not None
-    assert all(prove(board, cut).ok for cut in found)
+    assert all(prove(gpu_model, cut).ok for cut in found)
     assert {name: sum(cut.get(name, 0) for cut in found) for name in counts} == counts
-    assert at_least(board, counts) <= len(found)
+    assert at_least(gpu_model, counts) <= len(found)
 
 
 def test_more_gpus_than_a_node_has_are_not_searched():
@@ -80,5 +80,5 @@ def test_more_gpus_than_a_node_has_are_not_searched():
     ],
 )
 def test_each_sort_of_slice_alone_may_ask_for_a_second_board(counts, binding):
-    board = load_gpu_model("A100-80GB")
-    assert at_least(board, counts) == 2 == len(fewest_gpus(board, counts)), binding
+    gpu_model = load_gpu_model("A100-80GB")
+    assert at_least(gpu_model, counts) == 2 == len(fewest_gpus(gpu_model, counts)), binding

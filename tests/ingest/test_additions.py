@@ -259,9 +259,7 @@ def test_what_cannot_be_added_leaves_the_folder_as_it_was(dump: Callable[..., Pa
             add(source, paths, store, tz=zone)
         assert contents(store) == before
     plain = write_dataset(read("slurm", january, tz="UTC"), tmp_path / "plain")  # type: ignore[arg-type]
-    with pytest.raises(
-        TraceFormatError, match="a source that can grow; got one that an earlier version read at once"
-    ):
+    with pytest.raises(TraceFormatError, match="a source that can grow; got one that an earlier version read at once"):
         add("slurm", [january], plain, tz="UTC")
     facts = json.loads((store / "provenance.json").read_text())
     facts["sources"][0]["files"] = [{"name": "jan.txt"}]
@@ -286,9 +284,7 @@ add("slurm", [sys.argv[1]], sys.argv[2], tz="UTC")
 """
 
 
-def test_two_runs_cannot_collide_and_one_that_is_killed_leaves_the_old_state(
-    dump: Callable[..., Path], tmp_path: Path
-):
+def test_two_runs_cannot_collide_and_one_that_is_killed_leaves_the_old_state(dump: Callable[..., Path], tmp_path: Path):
     january, february, store = dump("jan.txt", *JANUARY), dump("feb.txt", *FEBRUARY), tmp_path / "store"
     add("slurm", [january], store, tz="UTC")
     before = contents(store)

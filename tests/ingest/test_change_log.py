@@ -18,10 +18,7 @@ HEAD = "time,change,node,gpus,event\n"
 def log(folder: Path, *events: tuple[int, str, str]) -> Path:
     """A log of events: minutes after eight, node, and what."""
     path = folder / "changes.csv"
-    lines = [
-        f"{START + timedelta(minutes=at):%Y-%m-%dT%H:%M:%SZ},c,{node},8,{event}\n"
-        for at, node, event in events
-    ]
+    lines = [f"{START + timedelta(minutes=at):%Y-%m-%dT%H:%M:%SZ},c,{node},8,{event}\n" for at, node, event in events]
     path.write_text(HEAD + "".join(lines))
     return path
 

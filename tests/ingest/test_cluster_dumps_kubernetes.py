@@ -128,16 +128,14 @@ def test_shared_units_that_no_label_explains_stop_every_recommendation(tmp_path:
 
 
 @pytest.mark.parametrize(("case", "gpu_hours"), [("dump.json", 240.0), ("only.json", 0.0)])
-def test_accelerators_that_are_no_gpus_are_named_with_pods_and_devices(
-    case: str, gpu_hours: float, tmp_path: Path
-):
+def test_accelerators_that_are_no_gpus_are_named_with_pods_and_devices(case: str, gpu_hours: float, tmp_path: Path):
     found = read_case(f"12-gaudi-mixed/{case}", tmp_path)
     assert found.provenance["gpu_hours"] == gpu_hours
     [(check, rows, effect, hours)] = found.quality.filter(severity="warning")[
         "check", "rows", "effect", "gpu_hours"
     ].rows()
     assert (check, rows, hours) == ("habana.ai/gaudi is not read", 20, None)
-    assert "20 pods asked for it, and 1 node had 8 devices" in effect
+    assert "20 pods requested it, and 1 node had 8 devices" in effect
 
 
 # Further forms, each of a public source named beside it.
@@ -212,9 +210,7 @@ GKE = "cloud.google.com/gke-"
         ),
     ],
 )  # fmt: skip
-def test_labels_of_providers_name_model_and_number(
-    labels: Json, capacity: Json, model: str, gpus: int, tmp_path: Path
-):
+def test_labels_of_providers_name_model_and_number(labels: Json, capacity: Json, model: str, gpus: int, tmp_path: Path):
     found = dump(tmp_path, node("n1", labels, capacity), pod("a", "n1", {GPU: "1"}))
     assert installed(found) == {model: gpus}
     assert by_model(found) == {model: 10.0}
@@ -297,9 +293,7 @@ def test_pods_that_reserve_gpus_for_fractions_are_no_jobs(tmp_path: Path):
 
 def test_seven_gpus_on_an_instance_of_one_are_its_instances(tmp_path: Path):
     # AKS, multi-instance GPU: NC24ads_A100_v4 with MIG1g has seven nvidia.com/gpu.
-    found = dump(
-        tmp_path, node("n1", {TYPE: "Standard_NC24ads_A100_v4"}, {GPU: "7"}), pod("a", "n1", {GPU: "1"})
-    )
+    found = dump(tmp_path, node("n1", {TYPE: "Standard_NC24ads_A100_v4"}, {GPU: "7"}), pod("a", "n1", {GPU: "1"}))
     assert installed(found) == {"A100-80GB": 1}
     assert found.provenance["gpu_hours"] == pytest.approx(10 / 7, rel=1e-9)
     assert found.quality.filter(check=SHARED_UNITS)["severity", "rows"].rows() == [("info", 1)]
@@ -341,7 +335,7 @@ def test_seven_gpus_on_an_instance_of_one_are_its_instances(tmp_path: Path):
             {f"{GPU}.product": "NVIDIA-A10-4Q", "nvidia.com/vgpu.present": "true"},
             "1",
             10.0,
-            {PARTS_OF_BOARDS: 1, "GPU type that is not known": 1, "GPU type of nodes that is not known": 1},
+            {PARTS_OF_BOARDS: 1, "unknown GPU type": 1, "unknown GPU type of nodes": 1},
         ),
         ({TYPE: "p5.48xlarge"}, "7", 10.0, {FEWER_UNITS: 1}),
     ],
@@ -384,9 +378,7 @@ KUEUE = {"apiVersion": "kueue.x-k8s.io/v1beta1"}
 
 def test_the_queue_label_of_kueue_says_whose_a_pod_is(tmp_path: Path):
     label = {"labels": {"kueue.x-k8s.io/queue-name": "main"}}
-    other = pod(
-        "b", "n1", {GPU: "1"}, metadata={"namespace": "art", "labels": {"kueue.x-k8s.io/queue-name": "solo"}}
-    )
+    other = pod("b", "n1", {GPU: "1"}, metadata={"namespace": "art", "labels": {"kueue.x-k8s.io/queue-name": "solo"}})
     leads = {
         "kind": "LocalQueue",
         "metadata": {"name": "main", "namespace": "team"},
@@ -470,9 +462,7 @@ def test_partitions_of_amd_and_channels_of_a_compute_domain(tmp_path: Path):
     }
     slices = devices("gpu.amd.com", *[part | {"parentPciAddr": "0000:01:00.0"}] * 4)
     one = claim("one", "gpu.amd.com", ("gpu.amd.com", "d0"))
-    channel = claim(
-        "imex", "compute-domain-default-channel.nvidia.com", ("compute-domain.nvidia.com", "channel-0")
-    )
+    channel = claim("imex", "compute-domain-default-channel.nvidia.com", ("compute-domain.nvidia.com", "channel-0"))
     found = dump(tmp_path, slices, one, channel, claiming("a", "one", "imex"), claiming("b", "imex"))
     assert installed(found) == {"MI300X": 1}
     assert found.jobs["job_id"].to_list() == ["team/a"]
@@ -486,9 +476,7 @@ def test_an_extended_resource_stands_for_its_device_class(tmp_path: Path):
     site = {"kind": "DeviceClass", "metadata": {"name": "big"},
             "spec": {"extendedResourceName": "site.example/big", "selectors": [{"cel": cel}]}}  # fmt: skip
     by_name = pod("b", "n1", {"deviceclass.resource.kubernetes.io/gpu.nvidia.com": "1"})
-    found = dump(
-        tmp_path, RESOURCE | site, pod("a", "n1", {"site.example/big": "2", "rdma/hca": "1"}), by_name
-    )
+    found = dump(tmp_path, RESOURCE | site, pod("a", "n1", {"site.example/big": "2", "rdma/hca": "1"}), by_name)
     assert found.provenance["gpu_hours"] == 30.0
 
 
@@ -501,13 +489,9 @@ def test_an_extended_resource_stands_for_its_device_class(tmp_path: Path):
         ([claim("c", "h100.site.example"), claiming("a", "c")], "h100.site.example is not read"),
     ],
 )
-def test_what_may_be_a_gpu_is_a_warning_and_its_hours_stay_open(
-    things: list[Json], named: str, tmp_path: Path
-):
+def test_what_may_be_a_gpu_is_a_warning_and_its_hours_stay_open(things: list[Json], named: str, tmp_path: Path):
     labels = {f"{GPU}.product": "NVIDIA-L40S", f"{GPU}.count": "8"}
-    found = dump(
-        tmp_path, node("n1", labels, {GPU: "8"}), *things, *(pod(name, "n1", {GPU: "4"}) for name in "xy")
-    )
+    found = dump(tmp_path, node("n1", labels, {GPU: "8"}), *things, *(pod(name, "n1", {GPU: "4"}) for name in "xy"))
     assert grave(found)[named] == 1
     assert found.provenance["gpu_hours"] == 80.0
     # Ten hours of one device beside eighty known: below a fifth, and beside one known pod of one GPU above it.
@@ -532,14 +516,14 @@ T4S = node("n1", {f"{GPU}.product": "Tesla-T4", f"{GPU}.count": "4"}, {GPU: "4"}
 @pytest.mark.parametrize(
     ("things", "gpu_hours", "check", "named"),
     [
-        ([T4S, pod("a", "gone", {GPU: "2"})], 20.0, GONE_NODES, f"1 pod asked for {GPU};"),
+        ([T4S, pod("a", "gone", {GPU: "2"})], 20.0, GONE_NODES, f"1 pod requested {GPU};"),
         # 8192 MiB are half of the 16 GiB of the catalogue; a T4 shows 15,360 MiB of them.
-        ([T4S, pod("a", "n1", HALF_T4)], 5.0, BY_CATALOGUE, "1 pod asked for nvidia.com/gpumem;"),
-        ([pod("a", "n1", HALF_T4)], 0.0, UNRESOLVED_SHARES, "1 pod asked for nvidia.com/gpumem on a GPU model"),
+        ([T4S, pod("a", "n1", HALF_T4)], 5.0, BY_CATALOGUE, "1 pod requested nvidia.com/gpumem;"),
+        ([pod("a", "n1", HALF_T4)], 0.0, UNRESOLVED_SHARES, "1 pod requested nvidia.com/gpumem on a GPU model"),
         # A claim keeps its device, and the ResourceSlice went with the node.
         (
             [claim("c", "mig.nvidia.com", ("gpu.nvidia.com", "gpu-0-mig-19-0-1")), claiming("a", "c")],
-            0.0, UNRESOLVED_SHARES, "1 pod asked for devices of mig.nvidia.com;",
+            0.0, UNRESOLVED_SHARES, "1 pod requested devices of mig.nvidia.com;",
         ),
     ],
 )  # fmt: skip

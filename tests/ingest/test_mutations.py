@@ -240,9 +240,7 @@ def damage_text(data: bytes, rng: random.Random) -> bytes:
         draw = rng.random()
         damage = damage_json if draw < 0.85 else damage_names
     else:
-        damage = rng.choice(
-            [damage_columns, damage_columns, damage_cells, damage_cells, damage_lines, damage_names]
-        )
+        damage = rng.choice([damage_columns, damage_columns, damage_cells, damage_cells, damage_lines, damage_names])
     return damage(text, rng).encode("utf-8", "surrogatepass")
 
 

@@ -79,9 +79,7 @@ def ingest(capsys, monkeypatch, tmp_path) -> Callable[..., dict[str, object]]:
 
 
 @pytest.mark.data
-@pytest.mark.parametrize(
-    ("path", "options", "rows", "figure", "value"), FILES, ids=[each[0] for each in FILES]
-)
+@pytest.mark.parametrize(("path", "options", "rows", "figure", "value"), FILES, ids=[each[0] for each in FILES])
 def test_one_command_reads_the_whole_file(
     public_data: Path, ingest, tmp_path: Path, path: str, options, rows: int, figure: str, value: float
 ):

@@ -45,9 +45,9 @@ def jobs_of(*rows):
                     "job_id": str(place), "attempt": 1, "tenant": "a", "gpus": float(gpus),
                     "submit_time": hour(submit), "start_time": hour(start), "end_time": hour(end),
                     "state": "COMPLETED" if end is not None else "PENDING" if start is None else "RUNNING",
-                    "node_list": node, "gpu_model": board,
+                    "node_list": node, "gpu_model": gpu_model,
                 }
-                for place, (gpus, submit, start, end, node, board) in enumerate(rows)
+                for place, (gpus, submit, start, end, node, gpu_model) in enumerate(rows)
             ],
             infer_schema_length=None,
         ),
@@ -56,9 +56,9 @@ def jobs_of(*rows):
     )  # fmt: skip
 
 
-def nodes_of(*gpus, board=None):
+def nodes_of(*gpus, gpu_model=None):
     names = [f"n{place}" for place in range(len(gpus))]
-    boards = pl.Series(board if isinstance(board, list) else [board] * len(gpus), dtype=pl.String)
+    boards = pl.Series(gpu_model if isinstance(gpu_model, list) else [gpu_model] * len(gpus), dtype=pl.String)
     return conform(pl.DataFrame({"node": names, "gpus": gpus, "gpu_model": boards}), Inventory, where="test")
 
 
@@ -105,9 +105,7 @@ def test_jobs_on_nodes_that_the_list_lacks_count_as_they_ran():
     three = jobs_of((8, 0, 0, 1, "n0", None), *[(8, 0, 0, 1, "n7", None)] * 3)
     assert marks(three, nodes_of(8)) == [None, None, None, FULL_NODE], "no server has 24 GPUs"
     other = jobs_of((8, 0, 0, 4, "x1", None), (8, 0, 0, 4, "x2", None))
-    assert marks(other, nodes_of(8)) == [None, FULL_POOL], (
-        "no name is of the list: they may be the same nodes"
-    )
+    assert marks(other, nodes_of(8)) == [None, FULL_POOL], "no name is of the list: they may be the same nodes"
     assert [each.check for each in outgrown_nodes(other, nodes_of(8))] == [OTHER_CLUSTER]
 
 
@@ -123,9 +121,7 @@ def test_a_node_that_lost_gpus_had_the_size_of_a_server(listed, held, kept):
 def test_an_absurd_number_of_gpus():
     assert marks(jobs_of(*USUAL, (100_000, 3, 3, 4, None, None))) == [None] * 20 + [UNBELIEVABLE]
     two = [(100_000, 3, 3, 4, None, None)] * 2
-    assert marks(jobs_of(*USUAL, *two)) == [None] * 20 + [UNBELIEVABLE] * 2, (
-        "they do not vouch for each other"
-    )
+    assert marks(jobs_of(*USUAL, *two)) == [None] * 20 + [UNBELIEVABLE] * 2, "they do not vouch for each other"
     never_ran = (100_000, 3, None, None, None, None)
     assert marks(jobs_of(*USUAL, never_ran))[-1] == UNBELIEVABLE
     assert marks(jobs_of(*USUAL, (1000, 3, 3, 4, None, None)))[-1] is None
@@ -156,20 +152,20 @@ def test_held_beyond_the_inventory_the_last_to_start_go():
         (4, 0, 0, 6, None, "A"), (4, 0, 1, 3, None, "A"), (4, 0, 2, 4, None, "A"), (4, 0, 3, 5, None, "A"),
     )  # fmt: skip
     assert marks(jobs, nodes_of(8)) == [None, None, FULL_POOL, None]
-    assert marks(jobs, nodes_of(4, 4, board=["A", "B"])) == [None, FULL_POOL, FULL_POOL, FULL_POOL]
+    assert marks(jobs, nodes_of(4, 4, gpu_model=["A", "B"])) == [None, FULL_POOL, FULL_POOL, FULL_POOL]
     retired = nodes_of(8, 4).with_columns(retired=pl.Series([None, hour(2)], dtype=pl.Datetime("us", "UTC")))
     assert marks(jobs, retired) == [None, None, FULL_POOL, None]
 
 
 def test_models_that_may_be_the_same_are_one_pool():
-    words = nodes_of(8, 2, board=["a100", "A100-40GB"])
+    words = nodes_of(8, 2, gpu_model=["a100", "A100-40GB"])
     assert marks(jobs_of((8, 0, 0, 1, None, "A100-40GB"), (2, 0, 0, 1, None, "a100")), words) == [None, None]
-    two = nodes_of(4, 1, board=["v100|h100", "h100"])
+    two = nodes_of(4, 1, gpu_model=["v100|h100", "h100"])
     jobs = jobs_of((2, 0, 0, 1, "n0", "v100"), (2, 0, 0, 1, "n0", "h100"), (1, 0, 0, 1, "n1", "h100"))
     assert marks(jobs, two) == [None] * 3
     assert gpu_time_ledger(jobs, two, start=DAY, end=hour(1))["gpu_hours"].sum() == 5
     assert gpu_time_ledger(jobs[1:], two, start=DAY, end=hour(1))["gpu_hours"].sum() == 5
-    apart = nodes_of(8, 2, board=["V100-32GB", "A100-40GB"])
+    apart = nodes_of(8, 2, gpu_model=["V100-32GB", "A100-40GB"])
     assert marks(jobs_of((3, 0, 0, 1, None, "A100-40GB")), apart) == [FULL_POOL]
 
 
@@ -189,7 +185,7 @@ JOB = st.tuples(
 @given(st.lists(JOB, min_size=1, max_size=14), st.sampled_from([None, ["A", "B"], ["A", "A"], ["A", None]]))
 def test_what_is_believed_has_a_ledger_and_rows_add_up(rows, boards):
     """Whatever the rows: the ledger over the inventory comes, and every minute fits; what fitted stays."""
-    jobs, inventory = jobs_of(*rows), nodes_of(4, 4, board=boards)
+    jobs, inventory = jobs_of(*rows), nodes_of(4, 4, gpu_model=boards)
     marked = with_quarantine(jobs, inventory)
     kept = believed(marked)
     assert marked.drop("quarantined").equals(jobs.drop("quarantined"))
@@ -200,11 +196,7 @@ def test_what_is_believed_has_a_ledger_and_rows_add_up(rows, boards):
     assert past.filter(pl.col("node").is_in(["n0", "n1"])).equals(inventory)
     assert marks(kept, inventory) == [None] * kept.height, "judged again, nothing more goes"
     held = [
-        sum(
-            g
-            for g, _, start, end, *_ in rows
-            if start is not None and start <= at < (40 if end is None else end)
-        )
+        sum(g for g, _, start, end, *_ in rows if start is not None and start <= at < (40 if end is None else end))
         for at in range(40)
     ]
     if boards != ["A", "B"] and max(held) <= 8 and all(row[4] is None for row in rows):

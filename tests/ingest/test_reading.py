@@ -45,9 +45,7 @@ def test_a_header_alone_is_an_error(good: Good, file: File):
 
 def test_only_faulty_rows_are_an_error_that_gives_the_reasons(good: Good, file: File):
     text, read = good
-    with pytest.raises(
-        TraceFormatError, match=r"2 rows and none of them: fewer fields than columns in 2 row"
-    ):
+    with pytest.raises(TraceFormatError, match=r"2 rows and none of them: fewer fields than columns in 2 row"):
         read([file(text.splitlines()[0] + "\n?\n!\n")])
 
 

@@ -38,9 +38,7 @@ def test_a_sequence_is_a_series_of_its_pool(file: File, tmp_path: Path):
         (tmp_path / pool).mkdir()
     rows = "2020-05-01 00:00:00,64,59,0,5,0.922\n2020-05-01 00:01:00,64,64,8,0,1.0\n"
     late = "2020-05-01 00:00:00,16,4,,12,0.25\n2020-05-01 00:01:00,16,4,,12,0.25\n2020-05-01 00:04:00,16,8,,7,0.7\n"
-    paths = [
-        file(SEQUENCE + text, f"{vc}/cluster_sequence_vc.csv") for vc, text in (("vc1", rows), ("vc2", late))
-    ]
+    paths = [file(SEQUENCE + text, f"{vc}/cluster_sequence_vc.csv") for vc, text in (("vc1", rows), ("vc2", late))]
     reading = read_helios_sequence(paths)
     assert reading.table["pool", "allocated", "pending"].rows() == [
         ("vc1", 59, 0),
@@ -69,13 +67,11 @@ def test_rows_of_a_sequence_that_cannot_be_are_rejected(file: File):
         4: "not a whole number",
         5: "total_gpu_num: below 0",
     }
-    assert checks(reading)["more held than there is"] == 1
+    assert checks(reading)["more allocated than installed"] == 1
 
 
 def test_a_pool_of_no_gpus_did_not_exist(file: File):
-    text = (
-        "date,vc1,vc2,total\n2020-04-01,112,0,112\n2020-04-02,8,8,17\n2020-04-02,8,8,16\n2020-04-03,-8,8,16\n"
-    )
+    text = "date,vc1,vc2,total\n2020-04-01,112,0,112\n2020-04-02,8,8,17\n2020-04-02,8,8,16\n2020-04-03,-8,8,16\n"
     reading = read_helios_quotas([file(text)])
     assert reading.table.rows() == [
         (date(2020, 4, 1), "vc1", 112),
@@ -151,7 +147,7 @@ def test_an_inventory_has_no_rejects(file: File):
     with pytest.raises(TraceFormatError, match="line 3: the same node again"):
         read_nodes([file("node,gpus,gpu_model\nn1,8,H100\nn1,8,H100\n")])
     told = checks(read_nodes([file("sn,gpu,model\nn1,0,\nn2,8,G2\n")]))
-    assert told == {"node without GPUs": 1, "GPU type of nodes that is not known": 1}
+    assert told == {"node without GPUs": 1, "unknown GPU type of nodes": 1}
 
 
 def test_a_dataset_of_one_kind_takes_the_place_of_one_of_another(file: File, tmp_path: Path):

@@ -18,9 +18,7 @@ File = Callable[..., Path]
 PHILLY = "timestamp,duration,num_gpus,gpu_time,cluster\n2017-10-09 06:13:03,3600.0,4,14400.0,a\n"
 
 
-@pytest.mark.parametrize(
-    "content", ["", "\n\n", "{}", "a,b\n1,2\n", b"\xff\xff\xff\xff", gzip.compress(b"", mtime=0)]
-)
+@pytest.mark.parametrize("content", ["", "\n\n", "{}", "a,b\n1,2\n", b"\xff\xff\xff\xff", gzip.compress(b"", mtime=0)])
 def test_what_is_no_source_is_an_error_that_names_the_way_out(file: File, content: str | bytes):
     with pytest.raises(TraceFormatError, match=r"what sacct, scontrol, kubectl.*ingest --list") as found:
         detect(file(content))

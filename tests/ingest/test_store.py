@@ -35,9 +35,7 @@ def same(first: Dataset, second: Dataset) -> bool:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    return {
-        path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()
-    }
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def test_what_was_written_is_opened(trace: Dataset, tmp_path: Path):
@@ -94,7 +92,7 @@ def _write(name: str, content: bytes) -> Callable[[Path], object]:
         (_write("provenance.json", b"[" * 100_000), "provenance.json: expected a JSON file"),
         (_write("provenance.json", b'{"format": "gpuplanner trace 1"}'), "of another format"),
         (
-            _write("provenance.json", b'{"format": "gpuplanner dataset 1"}'),
+            _write("provenance.json", b'{"format": "gpuplanner dataset 2"}'),
             "expected the facts of each source",
         ),
         (_forget("jobs.parquet"), "jobs.parquet: expected a table"),

@@ -36,9 +36,7 @@ def test_a_decompression_bomb_is_stopped_early(file: File, monkeypatch: pytest.M
     bomb = file(gzip.compress(bytes(64 << 20)))
     unpacked = []
     members = text_blocks.members
-    monkeypatch.setattr(
-        text_blocks, "members", lambda packed: (unpacked.append(len(p)) or p for p in members(packed))
-    )
+    monkeypatch.setattr(text_blocks, "members", lambda packed: (unpacked.append(len(p)) or p for p in members(packed)))
     with pytest.raises(TraceFormatError, match="packed at most 200 times"):
         read_text_file(bomb)
     # At most one step of input beyond the limit was unpacked: DEFLATE makes no more than 1032 bytes of one.

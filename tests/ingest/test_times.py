@@ -54,9 +54,7 @@ def test_an_origin_needs_an_offset():
     ],
 )
 def test_every_half_hour_of_thirty_years_agrees_with_the_time_zone_database(tz: str):
-    local = pl.datetime_range(
-        datetime(1995, 1, 1), datetime(2025, 1, 1), "30m", time_unit="us", eager=True
-    ).alias("at")
+    local = pl.datetime_range(datetime(1995, 1, 1), datetime(2025, 1, 1), "30m", time_unit="us", eager=True).alias("at")
     expected = local.dt.replace_time_zone(tz, ambiguous="earliest", non_existent="null")
     latest = local.dt.replace_time_zone(tz, ambiguous="latest", non_existent="null")
     read = to_utc(local.to_frame(), ["at"], tz)

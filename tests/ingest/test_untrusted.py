@@ -154,9 +154,7 @@ def test_hostile_text_is_an_error_or_a_reject(door: Door, tmp_path: Path):
             said = str(error)
             assert len(said) < 2000, "a message quotes little of what it refuses"
             continue
-        assert facts["source"] == "itp", (
-            name
-        )  # whose table it is: the row that is whole is read, the others are not
+        assert facts["source"] == "itp", name  # whose table it is: the row that is whole is read, the others are not
         assert (facts["rows_kept"], facts["gpu_hours"]) == (1, 16.0)
         assert facts["rows_in"] == 1 + facts["rows_rejected"] > 1
 

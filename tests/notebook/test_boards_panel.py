@@ -19,7 +19,7 @@ def two(tmp_path_factory):
     """A small fleet of A100 and T4."""
     folder = tmp_path_factory.mktemp("two") / "two"
     write_dataset(made(MIXED, TWO_BOARDS), folder)
-    return Scenario(name="two", data=str(folder), policies="whole_on_off")
+    return Scenario(name="two", data=str(folder), policies="power_down_idle")
 
 
 @pytest.fixture(scope="module")
@@ -30,9 +30,9 @@ def found(two):
 @pytest.mark.long
 def test_each_board_shows_what_it_is_decided_by_itself(two, found):
     panel, fleet = found.boards(), pools_of(two)
-    assert panel.board.options == (*fleet.pools, ALL_BOARDS)
+    assert panel.gpu_model.options == (*fleet.pools, ALL_BOARDS)
     for name, own in fleet.pools.items():
-        panel.board.value = name
+        panel.gpu_model.value = name
         assert panel.scenario == own
         assert panel.ask().result(timeout=600).decision == compared(own).decision
         assert panel.status.value == "Done."
@@ -43,7 +43,7 @@ def test_each_board_shows_what_it_is_decided_by_itself(two, found):
 @pytest.mark.long
 def test_all_boards_are_told_with_their_sum(two, found):
     panel, fleet = found.boards(), pools_of(two)
-    panel.board.value = ALL_BOARDS
+    panel.gpu_model.value = ALL_BOARDS
     answer = panel.ask().result(timeout=600)
     by_hand = FleetCompared({name: compared(own) for name, own in fleet.pools.items()})
     assert answer.to_dict() == by_hand.to_dict()
@@ -54,6 +54,6 @@ def test_all_boards_are_told_with_their_sum(two, found):
 
 def test_a_fleet_of_one_board_has_nothing_to_choose(tmp_path):
     write_dataset(made(H200S), tmp_path / "one")
-    panel = decide(Scenario(data=str(tmp_path / "one"), policies="whole_on_off")).boards()
-    assert panel.board.disabled
-    assert panel.board.options == ("H200-141GB",)
+    panel = decide(Scenario(data=str(tmp_path / "one"), policies="power_down_idle")).boards()
+    assert panel.gpu_model.disabled
+    assert panel.gpu_model.options == ("H200-141GB",)

@@ -29,9 +29,7 @@ def test_twenty_jobs_show_claim_measurement_and_policies(root):
 @pytest.mark.long
 def test_an_installed_package_finds_them(root, tmp_path):
     wheel = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
-    shutil.copytree(
-        root / "gpuplanner", tmp_path / "gpuplanner", ignore=shutil.ignore_patterns("__pycache__")
-    )
+    shutil.copytree(root / "gpuplanner", tmp_path / "gpuplanner", ignore=shutil.ignore_patterns("__pycache__"))
     for source, target in wheel["force-include"].items():
         shutil.copytree(root / source, tmp_path / target)
     code = "import gpuplanner as gp; print(gp.__file__); print(gp.twenty_jobs().frame().height)"

@@ -13,7 +13,7 @@ from gpuplanner.core.units import money_text
 from gpuplanner.cost.cost_review import cost_review
 from gpuplanner.notebook.forecast_and_cost_panels import CostPanel, months_seen
 
-ASKED = Scenario(month="2026-02", path="slurm", policies="static_mig,whole_on_off")
+ASKED = Scenario(month="2026-02", actuator="slurm", policies="mig_static,power_down_idle")
 
 
 @pytest.fixture
@@ -46,12 +46,7 @@ def test_the_button_writes_the_month_of_the_controls_before_any_answer(panel, tm
     assert "Written" in panel.panel.children[-3].children[1].value
     book = fastexcel.read_excel(tmp_path / "costs.xlsx")
     sheets = [book.load_sheet(name).to_polars() for name in book.sheet_names]
-    amounts = [
-        Decimal(str(cost))
-        for one in sheets
-        if "EffectiveCost" in one.columns
-        for cost in one["EffectiveCost"]
-    ]
+    amounts = [Decimal(str(cost)) for one in sheets if "EffectiveCost" in one.columns for cost in one["EffectiveCost"]]
     assert (
         sum(amounts).quantize(Decimal("0.01"))
         == Decimal("86016.00")

@@ -64,10 +64,10 @@ def test_what_was_seen_once_is_shown_again_without_drawing(panel, drawn):
 def test_the_code_line_asks_for_the_same(panel):
     panel.tenant.value = "search"
     panel.view.value = "ledger"
-    opened = "open_inbox('sample', tz='UTC')"
-    assert unescape(panel.code.value) == f"<code>dataset_sections.ledger({opened}, tenant='search')</code>"
+    opened = "gp.explore('sample', tz='UTC')"
+    assert unescape(panel.code.value) == f"<code>{opened}.ledger(tenant='search')</code>"
     panel.view.value = "quality"
-    assert unescape(panel.code.value) == f"<code>dataset_sections.quality({opened}.quality)</code>"
+    assert unescape(panel.code.value) == f"<code>{opened}.quality()</code>"
 
 
 def test_a_trace_that_cannot_be_read_is_said_and_the_last_answer_stays(panel):

@@ -33,9 +33,7 @@ def chosen(panel, argument, value):
     panel.sliders[argument].value = value
 
 
-@pytest.mark.parametrize(
-    ("argument", "value"), [("gpus", 2), ("whole_nodes_kept", 1), ("switches_per_day", 1)]
-)
+@pytest.mark.parametrize(("argument", "value"), [("gpus", 2), ("whole_nodes_kept", 1), ("switches_per_day", 1)])
 def test_answer_is_that_of_price_of_limits(panel, problem, argument, value):
     chosen(panel, argument, value)
     found = panel.ask().result(timeout=1800)

@@ -37,17 +37,17 @@ def test_cells_stand_under_their_headings_and_controls_are_said():
         {"cell_type": "markdown", "source": "## Second"},
         cell("view", {"text/html": "<style>p { }</style><p>seen</p>", "text/plain": "View"}),
     ]
-    html = notebook_page(json.dumps({"cells": cells}), "way.ipynb", {"folds": 6})
+    html = notebook_page(json.dumps({"cells": cells}), "way.ipynb", {"cutoffs": 6})
     first, second = re.findall(r'<section id="\w+"><h2>.*?</section>', html, re.DOTALL)
     assert "<h1>Which way?</h1>" in html
     assert "<td>1</td>" in first
     assert "x = 1\nx" in first
     assert "<pre>1</pre>" in first
-    assert "Controls stand here" in first
+    assert "Controls need a kernel" in first
     assert "VBox" not in first
     assert "<p>seen</p>" in second
     assert "p { }" not in second
-    assert "<dt>folds</dt><dd>6</dd>" in html
+    assert "<dt>cutoffs</dt><dd>6</dd>" in html
 
 
 @pytest.mark.browser

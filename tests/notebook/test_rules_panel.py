@@ -40,8 +40,6 @@ def test_what_is_set_is_played(panel):
     found = panel.ask().result(timeout=600)
     by_hand = tried_with(Scenario(), panel.base, asked)
     assert found.teams.equals(by_hand.teams)
-    assert (
-        found.teams.row(-1, named=True)["wait_after_min"] > found.teams.row(-1, named=True)["wait_before_min"]
-    )
+    assert found.teams.row(-1, named=True)["wait_after_min"] > found.teams.row(-1, named=True)["wait_before_min"]
     assert panel.status.value == "Done."
     assert found.sentence.replace("'", "&#x27;") in panel.answer.value

@@ -43,7 +43,7 @@ def test_the_decision_is_a_card_with_the_fields_of_the_decision(answer, study):
 
 def test_a_trace_is_looked_into_view_by_view():
     cluster = explore("sample")
-    held = cluster.ledger().frame().filter(pl.col("bucket").is_in(["used", "held_idle", "unobserved"]))
+    held = cluster.ledger().frame().filter(pl.col("bucket").is_in(["used", "allocated_idle", "no_telemetry"]))
     assert held["gpu_hours"].sum() == pytest.approx(20974.7378, rel=1e-6)
     assert "search" in cluster.ledger("search")._repr_html_()
     assert cluster.phases("job-002875").frame()["label"].to_list() == ["setup", "ramp", "steady", "decay"]
@@ -51,7 +51,7 @@ def test_a_trace_is_looked_into_view_by_view():
 
 @pytest.mark.long
 def test_plans_of_layouts_show_themselves_and_are_handed_over(tmp_path):
-    found = gpuplanner.layouts(gpuplanner.Scenario(horizon_slots=24, work_limit=60))
+    found = gpuplanner.layouts(gpuplanner.Scenario(horizon_intervals=24, work_limit=60))
     assert found.kinds().frame()["method"].to_list() == ["static", "calendar (2)", "calendar (4)", "auto"]
     assert found.in_use().chart().to_dict()["description"]
     assert set(found.in_use().frame()["layout"]) <= set(found.plan.layouts)
@@ -63,13 +63,13 @@ def test_plans_of_layouts_show_themselves_and_are_handed_over(tmp_path):
 def test_a_sized_job_gives_plans_and_memory():
     found = gpuplanner.size("llama-3.2-1b", seq=2048, on="H100-80GB-SXM5=1")
     best = found.found.plans[0]
-    assert found.memory().frame().filter(plan=found.memory().frame()["plan"][0])[
-        "gib"
-    ].sum() == pytest.approx(best.predicted_gib, abs=0.01)
+    assert found.memory().frame().filter(plan=found.memory().frame()["plan"][0])["gib"].sum() == pytest.approx(
+        best.predicted_gib, abs=0.01
+    )
     assert f"{best.predicted_gib:.1f} GiB expected" in found.plans()._repr_html_()
     same = gpuplanner.size("llama-3.2-1b", seq=2048, on=gpuplanner.explore("sample"))
-    assert same.plans().frame()["board"].unique().to_list() == ["H100-80GB-SXM5"]
-    with pytest.raises(ScenarioError, match="BOARD=COUNT"):
+    assert same.plans().frame()["gpu_model"].unique().to_list() == ["H100-80GB-SXM5"]
+    with pytest.raises(ScenarioError, match="MODEL=COUNT"):
         gpuplanner.size("gpt2", on="H100-80GB-SXM5=none")
 
 

@@ -25,7 +25,7 @@ from gpuplanner.usage.job_history import history
 panels = importlib.import_module("gpuplanner.notebook.what_if")  # its function has the name of the module
 HOSTILE = "<script>alert(1)</script>"
 STALE = "<div class='stale'>"
-OTHER = "node_pools"
+OTHER = "autoscaled_pools"
 """A way that is not among those compared."""
 
 
@@ -52,8 +52,8 @@ def told(monkeypatch, few):
 
     def canned(scenario, tell):
         asked.append(scenario)
-        tell("static_mig", None)
-        return dataclasses.replace(found, decision=other) if scenario.wait_minutes == 1 else found
+        tell("mig_static", None)
+        return dataclasses.replace(found, decision=other) if scenario.max_added_wait_minutes == 1 else found
 
     monkeypatch.setattr(panels, "compared", canned)
     return asked
@@ -67,21 +67,24 @@ def cells(panel, name: str) -> list[str]:
 
 def test_controls_start_at_the_values_of_the_answer_shown(panel, few):
     starts = {name: control.value for name, control in panel.controls.items()}
-    assert (starts["wait_minutes"], starts["wait_quantile"]) == (few.wait_minutes, few.wait_quantile)
-    assert (starts["path"], starts["ownership"]) == (few.path, "")
+    assert (starts["max_added_wait_minutes"], starts["wait_percentile"]) == (
+        few.max_added_wait_minutes,
+        few.wait_percentile,
+    )
+    assert (starts["actuator"], starts["ownership"]) == (few.actuator, "")
     assert starts["price_usd_per_kwh"] == 0.122
     assert panel.scenario == few
     assert f"{history(few).fleet.gpus} H100-80GB-SXM5" in panel.panel.children[0].value
-    assert "<th scope='col'>as it stands</th>" in panel.answer.value
+    assert "<th scope='col'>answer</th>" in panel.answer.value
 
 
 @pytest.mark.parametrize(
     "moved",
     [
-        {"wait_minutes": 60.0},
+        {"max_added_wait_minutes": 60.0},
         {"price_usd_per_kwh": 0.5},
         {"ownership": "rented"},
-        {"wait_minutes": 0.0, "purchase_lead_days": 365},
+        {"max_added_wait_minutes": 0.0, "purchase_lead_days": 365},
     ],
 )
 def test_every_control_is_answered_at_once_and_coarsely_until_the_exact_answer_is_there(panel, few, moved):
@@ -94,9 +97,12 @@ def test_every_control_is_answered_at_once_and_coarsely_until_the_exact_answer_i
 
 def test_undo_goes_back_one_change_and_the_scenario_can_be_kept(panel, few, tmp_path):
     panel.controls["purchase_lead_days"].value = 55
-    panel.controls["wait_minutes"].value = 30.0
+    panel.controls["max_added_wait_minutes"].value = 30.0
     panel._undo()
-    assert (panel.scenario.purchase_lead_days, panel.scenario.wait_minutes) == (55, few.wait_minutes)
+    assert (panel.scenario.purchase_lead_days, panel.scenario.max_added_wait_minutes) == (
+        55,
+        few.max_added_wait_minutes,
+    )
     kept = panel.save(tmp_path / "kept.yaml")
     assert Scenario.from_yaml(kept) == panel.scenario
     panel._undo()
@@ -114,7 +120,7 @@ def test_every_control_moves_its_own_field(panel, few):
             panel.controls[row.name].value = next(value for value in reversed(options) if value != start)
     changed = set(few.diff(panel.scenario))
     assert changed == {row.name for row in CONTROLS}
-    assert "wait_quantile=0.5" in panel.code.value
+    assert "wait_percentile=0.5" in panel.code.value
     assert "ownership=&#x27;rented&#x27;" in panel.code.value
 
 
@@ -133,29 +139,29 @@ def test_answer_is_the_object_of_the_comparison(panel, few):
     row = panel.newest.row
     assert row == found.row(one.policy)
     assert one.sentence in unescape(panel.answer.value)
-    assert cells(panel, "GPUs on at once, at most") == [f"{one.gpus} of {one.fleet_gpus}"]
-    assert cells(panel, "GPUs on [GPU h a week]") == [f"{row.gpu_hours:,.0f}"]
+    assert cells(panel, "peak GPUs") == [f"{one.gpus} of {one.fleet_gpus}"]
+    assert cells(panel, "provisioned [GPU h a week]") == [f"{row.gpu_hours:,.0f}"]
     wanted = "–" if one.saving.value is None else f"{one.saving.value:,.0f}"
-    assert cells(panel, "saved [GPU h a week]")[0].startswith(wanted)
+    assert cells(panel, "capacity freed [GPU h a week]")[0].startswith(wanted)
     for part in one.service:
-        shown = cells(panel, f"p95 wait on {part.size}, of its limit [min]")
-        assert shown == [f"{part.recommended_p95_minutes:,.1f} of {part.limit_minutes:,.1f}"]
+        shown = cells(panel, f"p95 wait on {part.size} [min]")
+        assert shown == [f"{part.recommended_p95_minutes:,.1f} (limit {part.limit_minutes:,.1f})"]
     assert panel.status.value == "Done."
 
 
 def test_the_answer_of_the_start_stays_beside_until_another_is_pinned(told, few):
     panel = whatif(few)
-    panel.controls["wait_minutes"].value = 1
+    panel.controls["max_added_wait_minutes"].value = 1
     panel.ask().result(timeout=60)
-    assert [scenario.wait_minutes for scenario in told] == [10.0, 1]
-    assert cells(panel, "way")[1] == f"{SHORT[OTHER]} (not compared)"
+    assert [scenario.max_added_wait_minutes for scenario in told] == [10.0, 1]
+    assert cells(panel, "policy")[1] == f"{SHORT[OTHER]} (not compared)"
     assert "Something else." in panel.answer.value
     panel.pin.click()
     panel._pending.result(timeout=60)
-    assert cells(panel, "way") == [f"{SHORT[OTHER]} (not compared)"]
+    assert cells(panel, "policy") == [f"{SHORT[OTHER]} (not compared)"]
     panel.reset.click()
     panel._pending.result(timeout=60)
-    assert cells(panel, "way")[0] == f"{SHORT[OTHER]} (not compared)"
+    assert cells(panel, "policy")[0] == f"{SHORT[OTHER]} (not compared)"
     assert panel.scenario == panel.base
 
 
@@ -164,10 +170,10 @@ def test_tuning_is_told_and_ends_when_another_question_is_put(monkeypatch, few):
     found = comparison(few)
 
     def endless(scenario, tell):
-        if scenario.wait_minutes == 1:
+        if scenario.max_added_wait_minutes == 1:
             return found
         while True:
-            tell("static_mig", None)
+            tell("mig_static", None)
             begun.set()
             said.wait(0.01)
 
@@ -177,9 +183,9 @@ def test_tuning_is_told_and_ends_when_another_question_is_put(monkeypatch, few):
     panel = whatif(few)
     first = panel.ask()
     assert begun.wait(60)
-    assert f"Tuning {SHORT['static_mig']}" in panel.status.value
-    panel.base = replace(few, wait_minutes=1.0)
-    panel.controls["wait_minutes"].value = 1
+    assert f"Simulating policy 1, {SHORT['mig_static']}" in panel.status.value
+    panel.base = replace(few, max_added_wait_minutes=1.0)
+    panel.controls["max_added_wait_minutes"].value = 1
     panel.ask().result(timeout=60)
     with pytest.raises(CancelledError):
         first.result(timeout=60)
@@ -191,12 +197,12 @@ def test_controls_that_follow_each_other_are_answered_once_and_off_the_kernels_t
 
     async def drag():
         for minutes in (2, 3, 1):
-            panel.controls["wait_minutes"].value = minutes
+            panel.controls["max_added_wait_minutes"].value = minutes
         while panel.newest is None:
             await asyncio.sleep(0.01)
 
     asyncio.run(asyncio.wait_for(drag(), 60))
-    assert [scenario.wait_minutes for scenario in told] == [10.0, 1]
+    assert [scenario.max_added_wait_minutes for scenario in told] == [10.0, 1]
 
 
 def test_what_cannot_be_answered_is_said_in_words(few):
@@ -218,7 +224,7 @@ def test_hostile_names_stay_text(panel):
     evil = dataclasses.replace(
         found.decision,
         sentence=HOSTILE,
-        how_sure=(HOSTILE,),
+        confidence=(HOSTILE,),
         next_steps=(NextStep(HOSTILE, HOSTILE, HOSTILE),),
     )
     panel.newest = replace(panel.newest, found=dataclasses.replace(found, decision=evil))
@@ -230,12 +236,12 @@ def test_the_files_of_what_is_on_the_screen_are_a_button_away(told, few, tmp_pat
     """Two files are linked, and the page is that of the answer shown."""
     made = whatif(few)
     made.write(tmp_path / "none")
-    assert "Nothing is answered yet" in made.written.value
+    assert "There is no answer yet" in made.written.value
     made.ask().result(timeout=1800)
     made.write(tmp_path / "export")
     links = re.findall(r'href="([^"]*)"', made.written.value)
     assert links == [str(tmp_path / "export" / name) for name in ("README.md", "workbook.xlsx")]
     page = (tmp_path / "export" / "README.md").read_text()
     assert page.startswith(f"# {made.newest.found.decision.sentence}\n")
-    assert (tmp_path / "export" / made.newest.found.decision.path).is_dir()
+    assert (tmp_path / "export" / made.newest.found.decision.actuator).is_dir()
     assert (tmp_path / "export" / "workbook.xlsx").stat().st_size > 5000

@@ -21,11 +21,11 @@ MONDAY = datetime(2026, 11, 2, tzinfo=UTC)
 def make_problem(demand: Any, profiles: Sequence[str], **changes: Any) -> PlanProblem:
     """A problem on A100-40GB; demand has the axes tenant, profile, slot."""
     values: dict[str, Any] = {
-        "board": "A100-40GB",
+        "gpu_model": "A100-40GB",
         "gpus": 3,
         "gpus_per_node": 2,
         "slot_start": MONDAY,
-        "slot_hours": 1.0,
+        "interval_hours": 1.0,
         "tenants": [f"tenant{i}" for i in range(len(demand))],
         "profiles": profiles,
         "demand": demand,
@@ -36,23 +36,21 @@ def make_problem(demand: Any, profiles: Sequence[str], **changes: Any) -> PlanPr
 
 def shortage_cost(problem: PlanProblem, slot: int, served: Sequence[int]) -> float:
     """Price of what is left when so many instances serve each profile: lowest tier, then cheapest, first."""
-    order = sorted(
-        range(len(problem.tenants)), key=lambda i: (-TIERS.index(problem.tiers[i]), problem.unmet_price[i])
-    )
+    order = sorted(range(len(problem.tenants)), key=lambda i: (-TIERS.index(problem.tiers[i]), problem.unmet_price[i]))
     cost = 0.0
     for profile, instances in enumerate(served):
         left = max(0.0, float(problem.demand[:, profile, slot].sum()) - instances)
         for tenant in order:
             taken = min(left, float(problem.demand[tenant, profile, slot]))
-            cost += taken * problem.unmet_price[tenant] * problem.board.share(problem.profiles[profile])
+            cost += taken * problem.unmet_price[tenant] * problem.gpu_model.share(problem.profiles[profile])
             left -= taken
-    return cost * problem.slot_hours
+    return cost * problem.interval_hours
 
 
 def best_service(problem: PlanProblem, slot: int, instances: dict[str, int]) -> float:
     """Least shortage cost over every vector of served instances that passes Hall's test on every subset."""
     names = range(len(problem.profiles))
-    able = [{i for i in instances if serves(problem.board, i, p)} for p in problem.profiles]
+    able = [{i for i in instances if serves(problem.gpu_model, i, p)} for p in problem.profiles]
     subsets = [s for size in range(1, len(able) + 1) for s in itertools.combinations(names, size)]
     limits = [(s, sum(instances[i] for i in set().union(*(able[p] for p in s)))) for s in subsets]
     wanted = [math.ceil(problem.demand[:, p, slot].sum() - 1e-9) for p in names]
@@ -73,7 +71,7 @@ def states_of(problem: PlanProblem, layouts: Sequence[dict[str, int]]) -> Iterat
 def brute_force(problem: PlanProblem) -> float:
     """Least cost, by dynamic programming over all states, with every layout that is not part of another."""
     slices = [p for p in problem.profiles if p != "gpu"]
-    layouts = pareto_counts(problem.board, slices) if slices else []
+    layouts = pareto_counts(problem.gpu_model, slices) if slices else []
     layouts += [{"gpu": 1}] if "gpu" in problem.profiles else []
     cut = np.array(["gpu" not in layout for layout in layouts], dtype=bool)
     states = np.array(list(states_of(problem, layouts))).reshape(-1, len(layouts))
@@ -93,7 +91,7 @@ def brute_force(problem: PlanProblem) -> float:
             allowed = state.sum() <= problem.gpus_in_service[slot] and state[cut].sum() <= (
                 problem.gpus_in_service[slot] - problem.whole_gpus_kept
             )
-            on = problem.on_price * problem.slot_hours * state.sum()
+            on = problem.on_price * problem.interval_hours * state.sum()
             costs[index] = on + service[key] if allowed else math.inf
         if slot:
             value = (value[:, None] + problem.change_gpu_hours * arrivals).min(axis=0) + costs

@@ -21,9 +21,9 @@ MOST_STATES = 10_000
 
 
 @cache
-def every_layout(board: str) -> list[dict[str, int]]:
+def every_layout(gpu_model: str) -> list[dict[str, int]]:
     """Every multiset of instances that some placement holds, by trying every start of every profile."""
-    model = as_board(board)
+    model = as_board(gpu_model)
     found: set[tuple[tuple[str, int], ...]] = set()
 
     def place(first: int, free: frozenset[int], held: Counter[str]) -> None:
@@ -59,18 +59,18 @@ def able(problem: PlanProblem, layout: str) -> tuple[tuple[tuple[str, ...], int]
     wanted = [p for p, row in zip(problem.profiles, problem.demand.sum(axis=0), strict=True) if row.any()]
     kinds: Counter[tuple[str, ...]] = Counter()
     for name, count in parse_layout(layout).items():
-        kinds[tuple(p for p in wanted if does(problem.board, name, p))] += count
+        kinds[tuple(p for p in wanted if does(problem.gpu_model, name, p))] += count
     return tuple(sorted((kind, count) for kind, count in kinds.items() if kind))
 
 
 def layouts_of(problem: PlanProblem) -> list[str]:
     """All layouts; of those that no price and no request tells apart, one."""
     every = [*(problem.initial or {}), *(problem.parked or {}), "gpu"]
-    every += [format_layout(one) for one in every_layout(problem.board.name)]
+    every += [format_layout(one) for one in every_layout(problem.gpu_model.name)]
     kept: dict[object, str] = {}
     for text in dict.fromkeys(every):
         prices = problem.prices
-        price = (0, 0) if prices is None else (prices.drain_of(problem.board, text), prices.strip_of(text))
+        price = (0, 0) if prices is None else (prices.drain_of(problem.gpu_model, text), prices.strip_of(text))
         named = text if text in (*(problem.initial or {}), *(problem.parked or {}), "gpu") else ""
         kept.setdefault((able(problem, text), price, named), text)
     return list(kept.values())
@@ -85,7 +85,7 @@ def ways(problem: PlanProblem, layouts: list[str]) -> np.ndarray:
     if prices is None:  # parked stands for released: nothing is kept
         taken_up = (on & ~whole)[None] & ~itself
         return problem.change_gpu_hours * np.where(taken_up, 1.0, 0.0)
-    drain = np.array([prices.drain_of(problem.board, text) for text in layouts] * 2)
+    drain = np.array([prices.drain_of(problem.gpu_model, text) for text in layouts] * 2)
     made = np.array([0 if text == "gpu" else sum(parse_layout(text).values()) for text in layouts] * 2)
     leave, come = drain * on, prices.wake * on
     anew = prices.dress + prices.instance * (made[:, None] + made[None])
@@ -160,7 +160,7 @@ def exact_cost(problem: PlanProblem, most: int = MOST_STATES) -> float | None:
         there &= cut_on <= problem.gpus_in_service[slot] - problem.whole_gpus_kept
         there &= (held_cut <= gpus - problem.whole_gpus_kept) & powered
         idle = 0.0 if prices is None else prices.parked_price
-        on = (problem.on_price * used + idle * (gpus - used)) * problem.slot_hours
+        on = (problem.on_price * used + idle * (gpus - used)) * problem.interval_hours
         short = service(problem, layouts, slot)[tuple(np.minimum(places, n))]
         value = np.where(there, value + on + short, np.inf)
     return float(value.min())

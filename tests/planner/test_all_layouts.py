@@ -27,11 +27,11 @@ BOARDS = {
 def random_problem(problem_of: Any, seed: int) -> PlanProblem:
     """One to three GPUs, few slots, any prices and run times, first layouts that need not be full."""
     rng = np.random.default_rng([seed, 24])
-    board = str(rng.choice(list(BOARDS)))
+    gpu_model = str(rng.choice(list(BOARDS)))
     gpus, slots, tenants = int(rng.integers(1, 4)), int(rng.integers(1, 5)), int(rng.integers(1, 3))
-    profiles = rng.choice(BOARDS[board], size=rng.integers(1, 4), replace=False).tolist()
-    every = [format_layout(one) for one in every_layout(board)]
-    names = sorted({name for one in every_layout(board) for name in one} | {"gpu"})
+    profiles = rng.choice(BOARDS[gpu_model], size=rng.integers(1, 4), replace=False).tolist()
+    every = [format_layout(one) for one in every_layout(gpu_model)]
+    names = sorted({name for one in every_layout(gpu_model) for name in one} | {"gpu"})
     known = {name: rng.choice([0, 0.2, 1, 5], size=3).tolist() for name in names if rng.random() < 0.7}
     prices = StatePrices(
         parked_price=float(rng.choice([0, 0.1, 1])),
@@ -39,7 +39,7 @@ def random_problem(problem_of: Any, seed: int) -> PlanProblem:
         dress=float(rng.choice([0, 0.02, 0.3])),
         instance=float(rng.choice([0, 0.01, 0.1, 0.3])),
         mode=float(rng.choice([0, 0.2, 1])),
-        reboot=float(rng.choice([0, 0.5])) if board.startswith("A") else 0.0,
+        reboot=float(rng.choice([0, 0.5])) if gpu_model.startswith("A") else 0.0,
         drain=float(rng.choice([0, 0.1, 0.5, 2])),
         remaining_h=known,
         limit_h=None if rng.random() < 0.5 else 2.0,
@@ -56,12 +56,12 @@ def random_problem(problem_of: Any, seed: int) -> PlanProblem:
     return problem_of(
         rng.choice([0, 0, 0.5, 1, 1.3, 2, 3.7], size=(tenants, len(profiles), slots)),
         profiles,
-        board=board,
+        gpu_model=gpu_model,
         gpus=gpus,
         gpus_per_node=int(rng.choice([1, 4])),
         tiers=tiers,
         unmet_price=[float(rng.choice([3, 10])), 0.5][:tenants],
-        slot_hours=float(rng.choice([0.25, 1])),
+        interval_hours=float(rng.choice([0.25, 1])),
         change_gpu_hours=float(rng.choice([0, 0.05, 0.5])),
         available=rng.integers(kept, gpus + 1, slots).tolist() if rng.random() < 0.2 else None,
         whole_gpus_kept=kept,
@@ -78,9 +78,9 @@ def some_problems(problem_of: Any, first: int, count: int) -> Any:
     return itertools.islice(((problem, best) for problem, best in known if best is not None), count)
 
 
-@pytest.mark.parametrize("board", BOARDS)
-def test_every_layout_is_known(board: str) -> None:
-    own, theirs = (sorted(map(format_layout, some)) for some in (every_layout(board), multisets(board)))
+@pytest.mark.parametrize("gpu_model", BOARDS)
+def test_every_layout_is_known(gpu_model: str) -> None:
+    own, theirs = (sorted(map(format_layout, some)) for some in (every_layout(gpu_model), multisets(gpu_model)))
     assert own == theirs
 
 

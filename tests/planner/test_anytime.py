@@ -27,13 +27,9 @@ def some_problem(problem_of: Any, rng: np.random.Generator) -> PlanProblem:
     level = gpus * rng.dirichlet(np.ones(len(profiles))) * rng.uniform(0.5, 3)
     demand = level[:, None] * rng.uniform(0.3, 1.3, (len(profiles), slots))
     price = float(rng.choice([0.02, 0.25, 1.0]))
-    parked = StatePrices(
-        parked_price=0.1, dress=price / 2, instance=0.01, mode=0.1, reboot=price, drain=price
-    )
+    parked = StatePrices(parked_price=0.1, dress=price / 2, instance=0.01, mode=0.1, reboot=price, drain=price)
     prices = parked if rng.random() < 0.5 else None
-    return problem_of(
-        demand[None], profiles, gpus=gpus, gpus_per_node=8, change_gpu_hours=price, prices=prices
-    )
+    return problem_of(demand[None], profiles, gpus=gpus, gpus_per_node=8, change_gpu_hours=price, prices=prices)
 
 
 def test_auto_is_never_dearer_than_greedy_and_has_a_bound_at_any_work_limit(
@@ -90,7 +86,7 @@ def test_many_layouts_that_are_named_and_no_time_leave_a_plan(problem_of: Any, m
     problem = problem_of(
         demand,
         ["1g.10gb", "2g.20gb", "4g.40gb"],
-        board="H100-80GB-SXM5",
+        gpu_model="H100-80GB-SXM5",
         gpus=20,
         gpus_per_node=8,
         initial=named,

@@ -59,25 +59,18 @@ def test_cuts_are_as_few_as_the_counts_allow(problem_of: Any, data: st.DataObjec
     assert frame.equals(assign(found, problem))
 
 
-def numbered(
-    problem: PlanProblem, layouts: Sequence[str], counts: Sequence[Sequence[int]]
-) -> list[list[str]]:
+def numbered(problem: PlanProblem, layouts: Sequence[str], counts: Sequence[Sequence[int]]) -> list[list[str]]:
     """Layout of every GPU in every slot, if a plan has these counts."""
     found = replace(plan(problem), layouts=tuple(layouts), counts=np.array(counts))
     rows = assign(found, problem).to_dicts()
-    held = [
-        [row for row in rows if row["slot_start"] <= time < row["slot_end"]]
-        for time in problem.slot_times[:-1]
-    ]
-    return [
-        [row["layout"] for row in sorted(slot, key=lambda row: (row["node"], row["gpu"]))] for slot in held
-    ]
+    held = [[row for row in rows if row["slot_start"] <= time < row["slot_end"]] for time in problem.slot_times[:-1]]
+    return [[row["layout"] for row in sorted(slot, key=lambda row: (row["node"], row["gpu"]))] for slot in held]
 
 
-def rough(board: GpuModel, before: Sequence[str], after: Sequence[str]) -> tuple[int, int, int]:
+def rough(gpu_model: GpuModel, before: Sequence[str], after: Sequence[str]) -> tuple[int, int, int]:
     """Reboots, instances destroyed and instances made, if GPUs are cut so through NVML."""
     changes = [
-        ChangeCost.of(board, "nvml").change(was, now)
+        ChangeCost.of(gpu_model, "nvidia-smi").change(was, now)
         for was, now in zip(before, after, strict=True)
         if was != now
     ]
@@ -90,9 +83,7 @@ def rough(board: GpuModel, before: Sequence[str], after: Sequence[str]) -> tuple
 
 def other_ways(before: Sequence[str], after: Sequence[str]) -> Iterator[tuple[list[str], list[str]]]:
     """GPUs cut anew before and after, for every choice among all that neither stay as they are nor are whole."""
-    free = [
-        gpu for gpu, (was, now) in enumerate(zip(before, after, strict=True)) if now == "off" or was != now
-    ]
+    free = [gpu for gpu, (was, now) in enumerate(zip(before, after, strict=True)) if now == "off" or was != now]
     free = [gpu for gpu in free if after[gpu] != "gpu"]
     new = [after[gpu] for gpu in free if after[gpu] != "off"]
     for chosen in itertools.permutations(free, len(new)):
@@ -121,8 +112,8 @@ def test_new_cuts_harm_as_little_as_any_choice_would(problem_of: Any, data: st.D
         for text in set(layouts) - {"gpu"}:
             assert stays[text] == min(before.count(text), after.count(text))
         cut = [(was, now) for was, now in zip(before, after, strict=True) if now not in (was, "off", "gpu")]
-        best = min((rough(problem.board, *way) for way in other_ways(before, after)), default=(0, 0, 0))
-        assert rough(problem.board, [was for was, _ in cut], [now for _, now in cut]) == best
+        best = min((rough(problem.gpu_model, *way) for way in other_ways(before, after)), default=(0, 0, 0))
+        assert rough(problem.gpu_model, [was for was, _ in cut], [now for _, now in cut]) == best
     cuts = [
         sum(now not in (was, "off") and (was, now) != ("off", "gpu") for was, now in itertools.pairwise(gpu))
         for gpu in zip(*slots, strict=True)
@@ -138,18 +129,16 @@ def test_an_idle_cut_that_keeps_an_instance_is_taken_rather_than_a_gpu_that_need
     problem = problem_of(np.zeros((1, 1, 2)), ["1g.5gb"], gpus=5, gpus_per_node=2)
     before, after = numbered(problem, [old, new, other, "gpu"], [[1, 0, 2, 2], [0, 1, 1, 1]])
     assert before.index(old) == after.index(new)
-    change = ChangeCost.of(problem.board, "nvml").change(old, new)
+    change = ChangeCost.of(problem.gpu_model, "nvidia-smi").change(old, new)
     assert [str(each) for each in change.kept] == ["4g.20gb@0"]
     assert not change.reboot
-    assert ChangeCost.of(problem.board, "nvml").change("gpu", new).reboot
+    assert ChangeCost.of(problem.gpu_model, "nvidia-smi").change("gpu", new).reboot
 
 
 @pytest.mark.parametrize("first", [("7g.40gb:1", "3g.20gb:2"), ("3g.20gb:2", "7g.40gb:1")])
 def test_of_gpus_cut_alike_the_one_that_was_cut_today_stays(problem_of: Any, first: tuple[str, str]) -> None:
     """Two become alike, then one of them is cut anew: each is cut once, wherever the first of them stood."""
-    problem = problem_of(
-        np.zeros((1, 1, 3)), ["1g.5gb"], gpus=2, gpus_per_node=1, limits=Limits(switches_per_day=1)
-    )
+    problem = problem_of(np.zeros((1, 1, 3)), ["1g.5gb"], gpus=2, gpus_per_node=1, limits=Limits(switches_per_day=1))
     slots = numbered(problem, [*first, "1g.5gb:7"], [[1, 1, 0], [2, 0, 0], [1, 0, 1]])
     cuts = [sum(was != now for was, now in itertools.pairwise(gpu)) for gpu in zip(*slots, strict=True)]
     assert cuts == [1, 1]

@@ -32,7 +32,7 @@ def random_problem(problem_of: Any, seed: int) -> PlanProblem:
         gpus=gpus,
         tiers=tiers,
         unmet_price=[PRICES[tier] for tier in tiers],
-        slot_hours=float(rng.choice([0.5, 1, 6])),
+        interval_hours=float(rng.choice([0.5, 1, 6])),
         change_gpu_hours=float(rng.choice([0, 0.05, 0.25, 2])),
         available=rng.integers(0, gpus + 1, slots).tolist() if limited else None,
         whole_gpus_kept=0 if limited else int(rng.integers(2)),

@@ -80,9 +80,7 @@ def test_day_and_night_are_found(problem_of: Any) -> None:
 @pytest.mark.parametrize("seed", seeds(4, 8))
 def test_close_to_the_best_calendar_of_all(problem_of: Any, seed: int) -> None:
     rng = np.random.default_rng(seed)
-    problem = problem_of(
-        rng.uniform(0, 4, size=(1, 2, 6)), ["2g.10gb", "3g.20gb"], gpus=2, change_gpu_hours=0.3
-    )
+    problem = problem_of(rng.uniform(0, 4, size=(1, 2, 6)), ["2g.10gb", "3g.20gb"], gpus=2, change_gpu_hours=0.3)
     fluid = Fluid.of(problem)
     for distinct in (1, 2):
         counts = calendar_counts(fluid, distinct, effort())

@@ -29,9 +29,7 @@ def test_many_demands_cost_what_each_costs_alone(problem_of: Any, seed: int, par
     lost = realised_costs(problem, plans, np.array(paths))
     for row, one in zip(lost, plans, strict=True):
         alone = [
-            realised_cost(
-                replace(problem, demand=path[None]), one.layouts, one.counts, one.parked if parks else None
-            )
+            realised_cost(replace(problem, demand=path[None]), one.layouts, one.counts, one.parked if parks else None)
             for path in paths
         ]
         assert row == pytest.approx(alone)

@@ -31,16 +31,14 @@ def cuts(problem: PlanProblem, layouts: list[str], counts: list[list[int]]) -> i
 def test_cuts_are_counted_from_midnight_on(problem_of: Any, prices: StatePrices | None) -> None:
     """The first layout is there before the first slot. Two changes on one day are two, on two days one a day."""
     together = pool(problem_of, 3, prices=prices)
-    apart = pool(problem_of, 3, prices=prices, slot_hours=24.0)
+    apart = pool(problem_of, 3, prices=prices, interval_hours=24.0)
     assert cuts(together, [SMALL, LARGE], TURNS) == 2
     assert cuts(apart, [SMALL, LARGE], TURNS) == 1
     assert cuts(together, [SMALL, LARGE], [[1, 0]] * 3) == 0
 
 
 @pytest.mark.parametrize("prices", [None, StatePrices()])
-def test_what_a_gpu_was_cut_to_before_the_plan_is_no_cut_of_its_first_day(
-    problem_of: Any, prices: Any
-) -> None:
+def test_what_a_gpu_was_cut_to_before_the_plan_is_no_cut_of_its_first_day(problem_of: Any, prices: Any) -> None:
     problem = pool(problem_of, 3, prices=prices, initial={SMALL: 1})
     assert cuts(problem, [SMALL, LARGE], [[1, 0]] * 3) == 0
     assert cuts(problem, [SMALL, LARGE], [[0, 1], [0, 1], [1, 0]]) == 2

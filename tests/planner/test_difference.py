@@ -94,17 +94,17 @@ def test_what_goes_and_who_is_in_the_way(dump: Any, planned: Path) -> None:
     ]
     assert found.problems == ()
     assert found.words() == (
-        "2 GPUs on 1 nodes change: 14 instances and whole GPUs go, 8 come; the files name 1 GPUs more and leave them "
-        "alone; 2 jobs at work have to end"
+        "2 GPUs on 1 nodes change: 14 instances and full GPUs are removed, 8 are created; 1 other GPUs in the files "
+        "stay unchanged; 2 running jobs have to end"
     )
 
 
 def test_the_command_and_the_check_after_the_change(dump: Any, planned: Path, command: Run) -> None:
     before = dump(node("n1", SEVENTHS), pod("train", "n1", "nvidia.com/mig-1g.10gb"))
     code, out, _ = command("diff", str(before), str(planned))
-    assert (code, "14 instances and whole GPUs go, 8 come" in out) == (0, True)
+    assert (code, "14 instances and full GPUs are removed, 8 are created" in out) == (0, True)
     code, out, _ = command("verify", str(before), "--against", str(planned))
-    assert (code, "n1 GPU 1: 1g.10gb:7, and 1g.20gb:4 in the plan" in out) == (1, True)
+    assert (code, "n1 GPU 1: 1g.10gb:7 in the cluster, 1g.20gb:4 in the plan" in out) == (1, True)
     after = dump(node("n1", DONE), pod("train", "n1", "nvidia.com/mig-1g.20gb"))
     code, out, _ = command("verify", str(after), "--against", str(planned))
     assert (code, "n1: as planned" in out) == (0, True)
@@ -120,7 +120,7 @@ def test_lists_of_slurm(tmp_path: Path, planned: Path) -> None:
     )
     found = difference([nodes], planned)
     assert found.changes["instances_removed"].sum() == 14
-    assert found.notes == ("not in the plan, and left alone: 'n9'",)
+    assert found.notes == ("not in the plan, unchanged: 'n9'",)
     nodes.write_text(f"NodeName=n1 Arch=x86_64\n   Gres=gpu:{kind}:1,gpu:{kind}_1g.20gb:8\n   State=IDLE\n")
     assert carried_out(nodes, planned).ok
 
@@ -129,16 +129,16 @@ def test_a_job_that_runs_longer_than_the_change_waits_is_named(dump: Any, planne
     now = dump(node("n1", SEVENTHS), pod("long", "n1", "nvidia.com/mig-1g.10gb", deadline_s=86400))
     problems = difference([now], planned).problems
     assert problems == (
-        "n1: job ads/long may run until 2026-11-03T00:10:00Z, and the change is given up at 2026-11-02T01:00:00Z",
+        "n1: job ads/long may run until 2026-11-03T00:10:00Z, after the timeout of the change at 2026-11-02T01:00:00Z",
     )
 
 
 def test_nodes_that_are_not_as_the_plan_has_them(dump: Any, planned: Path) -> None:
     fewer = node("n1", {"nvidia.com/gpu": 2})
     fewer["metadata"]["labels"]["nvidia.com/gpu.count"] = "2"
-    assert difference([dump(fewer)], planned).problems == ("n1: has 2 GPUs, and 3 in the plan",)
+    assert difference([dump(fewer)], planned).problems == ("n1: 2 GPUs in the cluster, 3 in the plan",)
     other = node("n1", {"nvidia.com/gpu": 3}, "NVIDIA-A30")
-    with pytest.raises(ScenarioError, match="n1: has A30-24GB, and the plan is for H100-80GB-SXM5"):
+    with pytest.raises(ScenarioError, match="n1: A30-24GB, but the plan is for H100-80GB-SXM5"):
         difference([dump(other)], planned)
 
 
@@ -150,4 +150,4 @@ def test_a_dump_of_another_cluster_or_without_gpus_is_refused(
     assert code not in (0, 1)
     assert (out, "Traceback" in err) == ("", False)
     code, _, err = command("diff", str(planned))
-    assert (code, "needs the cluster as it is and the plan" in err) == (2, True)
+    assert (code, "expected a dump of the cluster and a plan" in err) == (2, True)

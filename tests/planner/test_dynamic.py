@@ -33,7 +33,7 @@ def random_problem(problem_of: Any, seed: int, **changes: Any) -> PlanProblem:
         "gpus": gpus,
         "tiers": tiers,
         "unmet_price": [PRICES[tier] for tier in tiers],
-        "slot_hours": float(rng.choice([0.1, 1, 6])),
+        "interval_hours": float(rng.choice([0.1, 1, 6])),
         "change_gpu_hours": float(rng.choice([0, 0.05, 0.25, 2])),
         "on_price": float(rng.choice([0, 1, 1, 1])),
         "available": rng.integers(0, gpus + 1, slots).tolist() if rng.random() < 0.3 else None,

@@ -24,7 +24,7 @@ def effort() -> Effort:
 def test_gives_back_what_it_needs_again(problem_of: Any) -> None:
     # Keeping the GPU through the empty slot costs 0.1, cutting it anew 0.3.
     demand = np.array([[[1, 0, 1]]])
-    problem = problem_of(demand, ["7g.40gb"], slot_hours=0.1, change_gpu_hours=0.3, initial={"7g.40gb:1": 1})
+    problem = problem_of(demand, ["7g.40gb"], interval_hours=0.1, change_gpu_hours=0.3, initial={"7g.40gb:1": 1})
     fluid = Fluid.of(problem)
     counts = greedy_counts(fluid, effort())
     assert counts.ravel().tolist() == [1, 0, 1]
@@ -44,9 +44,7 @@ def test_is_myopically_optimal(problem_of: Any) -> None:
     problem = problem_of(rng.uniform(0, 3, size=(1, 2, 6)), ["1g.5gb", "3g.20gb"], gpus=2)
     fluid = Fluid.of(problem)
     counts = greedy_counts(fluid, effort())
-    grid = np.stack(np.meshgrid(*[np.arange(3)] * len(fluid.layouts)), axis=-1).reshape(
-        -1, len(fluid.layouts)
-    )
+    grid = np.stack(np.meshgrid(*[np.arange(3)] * len(fluid.layouts)), axis=-1).reshape(-1, len(fluid.layouts))
     for slot, now in enumerate(counts):
         states = grid[fluid.allowed(slot, grid)]
         before = fluid.before(counts, slot)

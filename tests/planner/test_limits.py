@@ -39,9 +39,7 @@ def test_admission_agrees_with_the_check_and_with_common_sense(problem_of: Any, 
     n = data.draw(st.integers(1, 5))
     amounts = st.floats(0, 6).map(lambda x: round(x, 2))
     demand = np.array(data.draw(st.lists(amounts, min_size=n * 6, max_size=n * 6))).reshape(n, 3, 2)
-    tiers = data.draw(
-        st.lists(st.sampled_from(["guaranteed", "standard", "best_effort"]), min_size=n, max_size=n)
-    )
+    tiers = data.draw(st.lists(st.sampled_from(["guaranteed", "standard", "best_effort"]), min_size=n, max_size=n))
     quotas = {
         f"tenant{i}": Quota(gpus, cohort, *((borrow, lend) if cohort else ()))
         for i in range(n)
@@ -89,7 +87,7 @@ def test_quotas_bound_what_is_planned_and_are_told(problem_of: Any) -> None:
     assert found.status == "optimal"
     assert found.counts.sum(axis=1).tolist() == [5, 5]
     assert found.unmet.sum() == 0
-    assert "Quotas refuse 6.0 GPU-hours, most of them to tenant0 (4.0)" in found.explanation
+    assert "Quotas reject 6.0 GPU-hours, most of them of tenant0 (4.0)" in found.explanation
     assert verify(found, problem, assign(found, problem)) == []
     served_too_much = replace(problem, limits=Limits(quotas={"tenant0": Quota(1), "tenant1": Quota(1)}))
     assert verify(found, served_too_much) == []  # more GPUs than needed are no fault, only dear
@@ -129,9 +127,9 @@ def test_planted_faults_against_the_limits_are_found(problem_of: Any) -> None:
     assert verify(found, problem, frame) == []
     for limits, words in (
         (Limits(pinned={"3g.20gb:2": 9}), "must keep it"),
-        (Limits(whole_nodes_kept=5), "nodes whole"),
+        (Limits(whole_nodes_kept=5), "nodes must stay full"),
         (Limits(gpus_on_per_rack=1), "power for 6"),
-        (Limits(switches_per_day=0), "is cut"),
+        (Limits(switches_per_day=0), "changes layout"),
         (Limits(nodes_per_rack=3, gpus_on_per_rack=5), "in rack"),
     ):
         faults = verify(found, replace(problem, limits=limits), frame)
@@ -141,12 +139,10 @@ def test_planted_faults_against_the_limits_are_found(problem_of: Any) -> None:
         "node", "gpu", "slot_start"
     )
     faults = verify(found, replace(problem, limits=Limits(whole_nodes_kept=1)), on_first)
-    assert any("on a node to be kept whole" in fault for fault in faults)
+    assert any("on a node to be kept full" in fault for fault in faults)
 
 
-@pytest.mark.parametrize(
-    "most", [pytest.param(0, marks=pytest.mark.long), 1, pytest.param(2, marks=pytest.mark.long)]
-)
+@pytest.mark.parametrize("most", [pytest.param(0, marks=pytest.mark.long), 1, pytest.param(2, marks=pytest.mark.long)])
 def test_no_gpu_is_cut_more_often_than_a_day_allows(problem_of: Any, most: int) -> None:
     """Demand that swings every hour; free, GPUs would be cut again and again."""
     hours = np.arange(30)
@@ -158,7 +154,7 @@ def test_no_gpu_is_cut_more_often_than_a_day_allows(problem_of: Any, most: int) 
     assert found.found
     frame = assign(found, problem)
     assert verify(found, problem, frame) == []
-    assert any("is cut" in fault for fault in verify(loose, problem, assign(loose, problem)))
+    assert any("changes layout" in fault for fault in verify(loose, problem, assign(loose, problem)))
     per_day = frame.filter("changed").group_by("node", "gpu", pl.col("slot_start").dt.truncate("1d")).len()
     assert per_day["len"].max() in (None, *range(most + 1))
     # The bound is that of plans without the limit, so it holds for those with it.
@@ -168,7 +164,7 @@ def test_no_gpu_is_cut_more_often_than_a_day_allows(problem_of: Any, most: int) 
 def test_where_nothing_may_be_cut_things_stay_as_they_are(problem_of: Any) -> None:
     demand = [[[2.0, 2.0, 4.0, 5.0]]]
     problem = problem_of(
-        demand, ["3g.20gb"], gpus=3, gpus_per_node=1, slot_hours=6.0, initial={"gpu": 3},
+        demand, ["3g.20gb"], gpus=3, gpus_per_node=1, interval_hours=6.0, initial={"gpu": 3},
         limits=Limits(switches_per_day=0),
     )  # fmt: skip
     for method in ("auto", "milp", "static"):
@@ -184,7 +180,7 @@ def test_where_nothing_may_be_cut_things_stay_as_they_are(problem_of: Any) -> No
         ({"pinned": {"off": 1}}, "pinned must count GPUs that are on"),
         ({"whole_nodes_kept": 7}, "at most 6, the full nodes there are"),
         ({"nodes_per_rack": 2, "whole_nodes_kept": 1, "gpus_on_per_rack": 3}, "whole racks of 2 nodes"),
-        ({"quotas": {"nobody": Quota(1)}}, "quotas must be of tenants; unknown: 'nobody'"),
+        ({"quotas": {"nobody": Quota(1)}}, "quotas must name known teams; unknown: 'nobody'"),
         ({"quotas": {"tenant0": Quota(1, borrow=1)}}, "names no cohort to do so in"),
     ],
 )
@@ -196,10 +192,11 @@ def test_limits_that_make_no_sense_are_refused(problem_of: Any, limits: dict[str
 @pytest.mark.parametrize(
     ("changes", "limits", "words"),
     [
-        ({}, {"pinned": {"1g.5gb:7": 10}, "whole_nodes_kept": 2}, "10 that must stay cut and 4 to be kept whole"),
-        ({}, {"pinned": {"gpu": 7}, "gpus_on_per_rack": 1}, "let 1 of those that must stay go"),
-        ({"available": [12, 3]}, {"whole_nodes_kept": 2}, "keep at most 3 whole, or have 1 more in service"),
-        ({"initial": {"gpu": 2}}, {"pinned": {"1g.5gb:7": 1}, "switches_per_day": 0}, "allow one switch a day"),
+        ({}, {"pinned": {"1g.5gb:7": 10}, "whole_nodes_kept": 2},
+         "10 that must stay partitioned and 4 to be kept full"),
+        ({}, {"pinned": {"gpu": 7}, "gpus_on_per_rack": 1}, "release 1 of those that must stay"),
+        ({"available": [12, 3]}, {"whole_nodes_kept": 2}, "keep at most 3 full, or have 1 more in service"),
+        ({"initial": {"gpu": 2}}, {"pinned": {"1g.5gb:7": 1}, "switches_per_day": 0}, "allow one layout change a day"),
     ],
 )  # fmt: skip
 def test_contradictions_are_told_with_the_cheapest_way_out(
@@ -234,9 +231,9 @@ def test_limits_survive_json(problem_of: Any) -> None:
 @pytest.mark.parametrize(
     ("limits", "told"),
     [
-        (Limits(change_slots=(6, 18, 30, 42)), "counts change, though nothing may change then"),
-        (Limits(node_changes_per_day=1), "is cut anew 4 times on day"),
-        (Limits(most_changes=2), "nodes are cut anew"),
+        (Limits(change_slots=(6, 18, 30, 42)), "counts change, though no change is allowed then"),
+        (Limits(node_changes_per_day=1), "is repartitioned 4 times on day"),
+        (Limits(most_changes=2), "nodes are repartitioned"),
     ],
 )
 def test_limits_of_changes_are_kept_and_checked(problem_of, method, limits, told):

@@ -70,9 +70,7 @@ def test_a_calendar_has_no_more_vectors_than_asked(two_days: PlanProblem) -> Non
         ({"method": "best"}, "one of auto, milp"),
     ],
 )
-def test_options_that_make_no_sense_are_refused(
-    two_days: PlanProblem, options: dict[str, Any], words: str
-) -> None:
+def test_options_that_make_no_sense_are_refused(two_days: PlanProblem, options: dict[str, Any], words: str) -> None:
     with pytest.raises(ScenarioError, match=words):
         plan(two_days, **options)
 
@@ -90,7 +88,7 @@ def test_the_same_problem_seed_and_work_limit_give_the_same_bytes(two_days: Plan
     for _ in range(2):
         found = plan(two_days, method="milp", gap_target=0, work_limit=8, seed=3)
         assert found.stopped_by == "work_limit"
-        assert "the work allowed was done" in found.explanation
+        assert "stopped at the work limit" in found.explanation
         assert verify(found, two_days) == []
         texts.append(plan_to_json(found, two_days))
     assert texts[0] == texts[1]
@@ -104,7 +102,7 @@ def test_the_same_problem_seed_and_work_limit_give_the_same_bytes(two_days: Plan
 def pools(two_days: PlanProblem, problem_of: Any) -> dict[str, PlanProblem]:
     quotas = {"tenant0": Quota(4)}
     newer = problem_of(
-        two_days.demand, ["1g.10gb", "3g.40gb", "gpu"], board="H100-80GB-SXM5", gpus=9, change_gpu_hours=0.2,
+        two_days.demand, ["1g.10gb", "3g.40gb", "gpu"], gpu_model="H100-80GB-SXM5", gpus=9, change_gpu_hours=0.2,
         limits=Limits(quotas=quotas, switches_per_day=2),
     )  # fmt: skip
     return {"old": two_days, "new": newer}
@@ -130,14 +128,14 @@ def test_one_pool_without_a_plan_leaves_the_fleet_without_one(pools: dict[str, P
     fleet = plan_fleet({"new": pools["new"], "old": broken})
     assert fleet.status == "infeasible"
     assert (fleet.objective, fleet.bound, fleet.gap, fleet.found) == (None, None, None, False)
-    assert "Cheapest way out" in fleet.explanation
+    assert "Cheapest fix" in fleet.explanation
 
 
 def test_pools_must_share_their_slots(pools: dict[str, PlanProblem]) -> None:
-    with pytest.raises(ScenarioError, match="pools over the same slots"):
+    with pytest.raises(ScenarioError, match="pools over the same intervals"):
         plan_fleet({})
     with pytest.raises(ScenarioError, match="2 different ones"):
-        plan_fleet({"a": pools["old"], "b": replace(pools["old"], slot_hours=0.5)})
+        plan_fleet({"a": pools["old"], "b": replace(pools["old"], interval_hours=0.5)})
 
 
 def test_one_instance_more_is_worth_what_it_serves(problem_of: Any) -> None:
@@ -158,8 +156,8 @@ def test_one_instance_more_is_worth_what_it_serves(problem_of: Any) -> None:
 def test_problem_files(two_days: PlanProblem, pools: dict[str, PlanProblem], tmp_path: Any) -> None:
     path = tmp_path / "problem.json"
     small = {
-        "board": "A100-40GB", "gpus": 2, "gpus_per_node": 2, "slot_start": "2026-11-02T00:00:00+00:00",
-        "slot_hours": 1, "tenants": ["ads"], "profiles": ["gpu"], "demand": [[[1, 2]]],
+        "gpu_model": "A100-40GB", "gpus": 2, "gpus_per_node": 2, "slot_start": "2026-11-02T00:00:00+00:00",
+        "interval_hours": 1, "tenants": ["ads"], "profiles": ["gpu"], "demand": [[[1, 2]]],
         "limits": {"switches_per_day": 1},
     }  # fmt: skip
     path.write_text(json.dumps(small))

@@ -1,4 +1,4 @@
-"""One change of one GPU: every door states the minutes that the catalogue has for the board and the path."""
+"""One change of one GPU: every door states the minutes that the catalogue has for the board and the actuator."""
 
 from __future__ import annotations
 
@@ -35,28 +35,36 @@ AMPERE, HOPPER = "A100-80GB", "H100-80GB-SXM5"
 HALVES, SEVENTHS = "3g.40gb:2", "1g.10gb:7"
 ASKED = {"gpu": ("gpu", 1), HALVES: ("3g.40gb", 2), SEVENTHS: ("1g.10gb", 7)}
 WORKED_BY_HAND = [
-    # Whole to halves is a change of MIG mode: on Ampere a reboot of the node, by any path.
-    (AMPERE, "operator", "gpu", HALVES, 10.0, True),
-    (AMPERE, "nvml", "gpu", HALVES, 10.0, True),
-    (AMPERE, "parted", HALVES, "gpu", 10.0, True),
-    (AMPERE, "operator", HALVES, SEVENTHS, 1.0, False),
-    (AMPERE, "nvml", HALVES, SEVENTHS, 9 * 0.3 / 60, False),  # two instances go, seven come
-    (HOPPER, "operator", "gpu", HALVES, 1.0, False),
-    (HOPPER, "operator", HALVES, SEVENTHS, 1.0, False),
-    (HOPPER, "parted", "gpu", HALVES, 1 / 60, False),
-    (HOPPER, "nvml", "gpu", HALVES, 2 * 0.3 / 60, False),
+    # Whole to halves is a change of MIG mode: on Ampere a reboot of the node, by any actuator.
+    (AMPERE, "mig-manager", "gpu", HALVES, 10.0, True),
+    (AMPERE, "nvidia-smi", "gpu", HALVES, 10.0, True),
+    (AMPERE, "mig-parted", HALVES, "gpu", 10.0, True),
+    (AMPERE, "mig-manager", HALVES, SEVENTHS, 1.0, False),
+    (AMPERE, "nvidia-smi", HALVES, SEVENTHS, 9 * 0.3 / 60, False),  # two instances go, seven come
+    (HOPPER, "mig-manager", "gpu", HALVES, 1.0, False),
+    (HOPPER, "mig-manager", HALVES, SEVENTHS, 1.0, False),
+    (HOPPER, "mig-parted", "gpu", HALVES, 1 / 60, False),
+    (HOPPER, "nvidia-smi", "gpu", HALVES, 2 * 0.3 / 60, False),
 ]
 
 
-def problem_of(board, path, before, after, change=None):
+def problem_of(gpu_model, actuator, before, after, change=None):
     """One GPU that is asked for as it is for an hour, and then otherwise."""
     profiles = list(dict.fromkeys([ASKED[before][0], ASKED[after][0]]))
-    demand = [
-        [ASKED[text][1] * (profile == ASKED[text][0]) for text in (before, after)] for profile in profiles
-    ]
-    change = change or cost_of_change(Scenario(path=path), board)
+    demand = [[ASKED[text][1] * (profile == ASKED[text][0]) for text in (before, after)] for profile in profiles]
+    change = change or cost_of_change(Scenario(actuator=actuator), gpu_model)
     return PlanProblem(
-        board, 1, 1, MONDAY, 1, ["ads"], profiles, [demand], initial={before: 1}, change=change, nodes=["n1"]
+        gpu_model,
+        1,
+        1,
+        MONDAY,
+        1,
+        ["ads"],
+        profiles,
+        [demand],
+        initial={before: 1},
+        change=change,
+        nodes=["n1"],
     )
 
 
@@ -69,40 +77,38 @@ def simulated_minutes(problem, before, after):
     return (made["ended_s"] - made["wanted_s"]) / 60
 
 
-@pytest.mark.parametrize(("board", "path", "before", "after", "minutes", "reboot"), WORKED_BY_HAND)
-def test_every_door_states_the_same_minutes(tmp_path, study, board, path, before, after, minutes, reboot):
-    problem = problem_of(board, path, before, after)
+@pytest.mark.parametrize(("gpu_model", "actuator", "before", "after", "minutes", "reboot"), WORKED_BY_HAND)
+def test_every_door_states_the_same_minutes(tmp_path, study, gpu_model, actuator, before, after, minutes, reboot):
+    problem = problem_of(gpu_model, actuator, before, after)
     found = plan(problem, gap_target=0)
     layouts = assign(found, problem)
     assert verify(found, problem, layouts) == []
     assert simulated_minutes(problem, before, after) == pytest.approx(minutes)
     if after == "gpu":  # a plan does not count that as a change, and nothing is to be applied
         return
-    assert layout_changes(found, problem).select(
-        "before", "after", "changes", "reboot", "minutes"
-    ).rows() == [(before, after, 1, reboot, pytest.approx(minutes))]
+    assert layout_changes(found, problem).select("before", "after", "changes", "reboot", "minutes").rows() == [
+        (before, after, 1, reboot, pytest.approx(minutes))
+    ]
     kept = tmp_path / "plan.json"
     kept.write_text(plan_to_json(found, problem), encoding="utf-8")
     for formats, folder in (("runbook", "runbook"), ("slurm", "slurm")):
         export_plan(kept, tmp_path / folder, formats=formats)
         (script,) = (tmp_path / folder).rglob("change-*.sh")
-        stated = re.search(rf"about ([\d.]+) min \(.*\) by {path}, without the drain(.*)", script.read_text())
+        stated = re.search(rf"about ([\d.]+) min \(.*\) by {actuator}, without the drain(.*)", script.read_text())
         assert float(stated[1]) == pytest.approx(minutes, rel=1e-3)  # four digits are printed
         assert ("reboot" in stated[2]) == reboot
-    shown = replace(
-        study, problem=problem, tables={**study.tables, "layout_changes": layout_changes(found, problem)}
-    )
+    shown = replace(study, problem=problem, tables={**study.tables, "layout_changes": layout_changes(found, problem)})
     assert f">{minutes:.4g}<" in appendix.layouts(shown)
     words = problem.change.words()
     assert words in appendix.layouts(shown)
     assert words in verify_any(kept, None).findings[0]
-    if reboot or path != "nvml":
-        assert f"{minutes:.4g} min" in words
+    if reboot or actuator != "nvidia-smi":
+        assert (f"{minutes:.4g} min" if minutes >= 1 else f"{60 * minutes:.4g} s") in words
 
 
-@pytest.mark.parametrize("board", [AMPERE, HOPPER])
-def test_what_a_scenario_states_holds_instead_of_the_catalogue(board):
-    assert cost_of_change(Scenario(change_gpu_hours=0.7), board).plan_gpu_hours(8) == 0.7
+@pytest.mark.parametrize("gpu_model", [AMPERE, HOPPER])
+def test_what_a_scenario_states_holds_instead_of_the_catalogue(gpu_model):
+    assert cost_of_change(Scenario(change_gpu_hours=0.7), gpu_model).plan_gpu_hours(8) == 0.7
 
 
 def test_what_a_plan_pays_by_hand():
@@ -110,13 +116,13 @@ def test_what_a_plan_pays_by_hand():
     drain_s = drain_time().value
     assert ChangeCost.of(HOPPER).plan_gpu_hours(8) == (60 + drain_s) / 3600 == 0.25
     assert ChangeCost.of(AMPERE).plan_gpu_hours(8) == (8 * 600 + drain_s) / 3600
-    assert ChangeCost.of(HOPPER, "nvml").plan_gpu_hours(8) == pytest.approx((7 * 0.3 + drain_s) / 3600)
+    assert ChangeCost.of(HOPPER, "nvidia-smi").plan_gpu_hours(8) == pytest.approx((7 * 0.3 + drain_s) / 3600)
     assert ChangeCost.of(whole_board("T4")).plan_gpu_hours(8) == 0.25  # never paid: there is nothing to cut
     demand = [[[2, 3]]]
     pool = {
         "gpus_per_node": 8,
         "slot_start": MONDAY,
-        "slot_hours": 1,
+        "interval_hours": 1,
         "tenants": ["t"],
         "profiles": ["3g.40gb"],
     }
@@ -127,14 +133,14 @@ def test_what_a_plan_pays_by_hand():
 def test_times_that_do_not_exist_are_refused():
     with pytest.raises(ScenarioError, match="got mode_s"):
         ChangeCost.of(HOPPER, mode_s=1.0)
-    problem = problem_of(HOPPER, "operator", "gpu", HALVES)
+    problem = problem_of(HOPPER, "mig-manager", "gpu", HALVES)
     for change, words in (
         ({"minutes": 1}, "got minutes"),
         ({"drain_s": 3}, "times as"),
         ({"drain_s": [1]}, "times as"),
         ({"change_s": None}, "null for reboot_s alone"),
         ([], "got \\[\\]"),
-        ({"path": 3}, "got 3"),
+        ({"actuator": 3}, "got 3"),
     ):
         with pytest.raises(ScenarioError, match=words):
             PlanProblem.from_dict(problem.to_dict() | {"change": change})
@@ -158,15 +164,15 @@ def test_a_drain_is_stated_once_by_the_gpu_model_and_holds_everywhere():
     assert slow.plan_gpu_hours(8) == (60 + 1680) / 3600
     assert ChangeCost.of(_of_own_rows()).drain_s == drain_time()
 
-    problem = problem_of(HOPPER, "operator", "gpu", HALVES, slow)
+    problem = problem_of(HOPPER, "mig-manager", "gpu", HALVES, slow)
     assert problem.change_gpu_hours == slow.plan_gpu_hours(8)
     assert PlanProblem.from_dict(json.loads(json.dumps(problem.to_dict()))).change == slow
-    own = problem_of(_of_own_rows(drain_s=1680), "operator", "gpu", HALVES, by_row)
-    assert PlanProblem.from_dict(own.to_dict()).board.drain_s == 1680
+    own = problem_of(_of_own_rows(drain_s=1680), "mig-manager", "gpu", HALVES, by_row)
+    assert PlanProblem.from_dict(own.to_dict()).gpu_model.drain_s == 1680
     prices = StatePrices.of(slow, 8)
     assert (prices.drain, prices.limit_h) == (1680 / 3600, 2.0)
     assert Drain().limit_s == drain_time().high
-    assert drain_of(Scenario(path="slurm"), slow).limit_s == 7200.0
+    assert drain_of(Scenario(actuator="slurm"), slow).limit_s == 7200.0
     table = assign(plan(problem), problem)
     index = change_index(table, HOPPER, change=slow, drain=drain_of(Scenario(), slow))
     assert (index["give_up_at"] - index["planned"]).to_list() == [timedelta(hours=2)] * index.height != []

@@ -51,16 +51,12 @@ def counted(found: Plan, problem: PlanProblem) -> dict[str, tuple[int, ...]]:
     assert verify(found, problem, frame) == []
     exported = [
         (before, after, len(one.times))
-        for one in layout_changes_of(checked_plan(frame, problem.board), initial=held_by(initial))
+        for one in layout_changes_of(checked_plan(frame, problem.gpu_model), initial=held_by(initial))
         for before, after in one.nodes.values()
         if before is not None
     ]
     pairs = [
-        [
-            problem.change.change(was, is_)
-            for (_, was), (_, is_) in zip(a.gpus, b.gpus, strict=True)
-            if was != is_
-        ]
+        [problem.change.change(was, is_) for (_, was), (_, is_) in zip(a.gpus, b.gpus, strict=True) if was != is_]
         for a, b, times in exported
         for _ in range(times)
     ]
@@ -70,16 +66,14 @@ def counted(found: Plan, problem: PlanProblem) -> dict[str, tuple[int, ...]]:
         for scope in ("node", "gpu")
     }
     index = {
-        scope: change_index(
-            frame, problem.board, change=problem.change, drain=Drain(scope=scope), initial=initial
-        )
+        scope: change_index(frame, problem.gpu_model, change=problem.change, drain=Drain(scope=scope), initial=initial)
         for scope in ("node", "gpu")
     }
     table = layout_changes(found, problem)
     options = {"change": problem.change, "initial": initial}
     scripts = [
-        to_change_scripts(frame, problem.board, **options),
-        {k: v for k, v in to_slurm_files(frame, problem.board, **options).items() if k.startswith("change")},
+        to_change_scripts(frame, problem.gpu_model, **options),
+        {k: v for k, v in to_slurm_files(frame, problem.gpu_model, **options).items() if k.startswith("change")},
     ]
     return {
         "departures": (found.departures,),
@@ -94,7 +88,7 @@ def counted(found: Plan, problem: PlanProblem) -> dict[str, tuple[int, ...]]:
             sum(problem.change.change(old, new).operations * times
                 for old, new, times in table.select("before", "after", "changes").iter_rows()),
             *(played(game, problem) for game in games.values()),
-            *(sum(in_script(text, r"^#   (\d+) instances go, (\d+) come") for text in made.values())
+            *(sum(in_script(text, r"^#   (\d+) instances deleted, (\d+) created") for text in made.values())
               for made in scripts),
         ),
         "emptied": (
@@ -110,9 +104,7 @@ def counted(found: Plan, problem: PlanProblem) -> dict[str, tuple[int, ...]]:
 
 def in_script(text: str, line: str) -> int:
     """How often a script is planned to do what such lines in it say."""
-    times = re.findall(
-        r"\d{4}-\d\d-\d\dT[\d:]+Z", next(one for one in text.splitlines() if "planned for" in one)
-    )
+    times = re.findall(r"\d{4}-\d\d-\d\dT[\d:]+Z", next(one for one in text.splitlines() if "layout change for" in one))
     told = re.findall(line, text, re.MULTILINE)
     return len(times) * sum(sum(map(int, one)) if isinstance(one, tuple) else 1 for one in told)
 
@@ -126,20 +118,20 @@ def played(game: pl.DataFrame, problem: PlanProblem) -> int:
 
 def random_plan(seed: int, *, released: bool, cut: bool = False) -> tuple[Plan, PlanProblem]:
     rng = np.random.default_rng(seed)
-    board = list(BOARDS)[seed % 2]
-    profiles = rng.choice(BOARDS[board], size=3, replace=False).tolist()
+    gpu_model = list(BOARDS)[seed % 2]
+    profiles = rng.choice(BOARDS[gpu_model], size=3, replace=False).tolist()
     prices = StatePrices(
         parked_price=float(rng.choice([0, 0.1])),
         dress=float(rng.choice([0.02, 0.2])),
         drain=float(rng.choice([0, 0.2])),
-        reboot=float(rng.choice([0, 0.4, 1.3])) if board.startswith("A") else 0.0,
+        reboot=float(rng.choice([0, 0.4, 1.3])) if gpu_model.startswith("A") else 0.0,
     )
     demand = rng.choice([0, 1, 3.5, 8], size=(1, 3, 5))
     texts = ["gpu", "1g.10gb:7", "3g.40gb:2", "2g.20gb:3,1g.10gb:1", "7g.80gb:1"]
     first = rng.multinomial(12, rng.dirichlet(np.ones(len(texts)))).tolist()
     initial = {text: gpus for text, gpus in zip(texts, first, strict=True) if gpus} if cut else None
     problem = PlanProblem(
-        board, 12, 4, datetime(2026, 11, 2, tzinfo=UTC), 1, ["t"], profiles, demand,
+        gpu_model, 12, 4, datetime(2026, 11, 2, tzinfo=UTC), 1, ["t"], profiles, demand,
         prices=None if released else prices, change_gpu_hours=prices.dress, initial=initial,
     )  # fmt: skip
     return plan(problem, gap_target=0.02), problem
@@ -162,7 +154,7 @@ def test_random_plans_are_counted_alike_everywhere(ten: int, released: bool, cut
 def test_reboots_beyond_those_paid_for_are_named(seed: int, paid: int | None, made: int | None) -> None:
     """Four GPUs become whole on two nodes at once, where there is room for them on one."""
     found, _ = random_plan(seed, released=False)
-    said = f"With GPUs numbered, nodes reboot {made} times; the cost holds {paid}, "
+    said = f"With numbered GPUs nodes reboot {made} times; the cost includes {paid}, "
     assert (said in found.explanation) == (paid is not None)
     assert ("nodes reboot" in found.explanation) == (paid is not None)
     assert paid is None or found.reboots == made
@@ -175,9 +167,9 @@ def planned_without_a_past(scenario: Scenario) -> tuple[Plan, PlanProblem]:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("path", ["operator", "slurm"])
-@pytest.mark.parametrize("board", BOARDS)
-def test_a_week_of_the_sample_is_counted_alike_everywhere(board: str, path: str) -> None:
-    numbers = counted(*planned_without_a_past(Scenario(board=board, path=path)))
+@pytest.mark.parametrize("actuator", ["mig-manager", "slurm"])
+@pytest.mark.parametrize("gpu_model", BOARDS)
+def test_a_week_of_the_sample_is_counted_alike_everywhere(gpu_model: str, actuator: str) -> None:
+    numbers = counted(*planned_without_a_past(Scenario(gpu_model=gpu_model, actuator=actuator)))
     assert all(len(set(values)) == 1 for values in numbers.values()), numbers
     assert numbers["departures"][0] > 100

@@ -36,9 +36,9 @@ PROFILES = {
 def random_problem(problem_of: Any, seed: int) -> PlanProblem:
     """Two or three GPUs of one of three boards, few slots; any prices of states."""
     rng = np.random.default_rng(seed)
-    board = str(rng.choice(list(PROFILES)))
+    gpu_model = str(rng.choice(list(PROFILES)))
     gpus, slots = int(rng.integers(2, 4)), int(rng.integers(2, 6))
-    profiles = rng.choice(PROFILES[board], size=rng.integers(1, 4), replace=False).tolist()
+    profiles = rng.choice(PROFILES[gpu_model], size=rng.integers(1, 4), replace=False).tolist()
     known = {name: rng.choice([0, 0.2, 1, 5], size=2).tolist() for name in profiles if rng.random() < 0.7}
     prices = StatePrices(
         parked_price=float(rng.choice([0, 0.1, 1])),
@@ -46,7 +46,7 @@ def random_problem(problem_of: Any, seed: int) -> PlanProblem:
         dress=float(rng.choice([0, 0.02, 0.3])),
         instance=float(rng.choice([0, 0.01, 0.1])),
         mode=float(rng.choice([0, 0.2, 1])),
-        reboot=float(rng.choice([0, 0.5])) if board.startswith("A") else 0.0,
+        reboot=float(rng.choice([0, 0.5])) if gpu_model.startswith("A") else 0.0,
         drain=float(rng.choice([0, 0.1, 0.5])),
         remaining_h=known,
         limit_h=None if rng.random() < 0.5 else 2.0,
@@ -54,13 +54,13 @@ def random_problem(problem_of: Any, seed: int) -> PlanProblem:
     )
     initial = parked = None
     if rng.random() < 0.5:
-        texts = [format_layout(one) for one in pareto_counts(as_board(board), _slices(profiles))] or ["gpu"]
+        texts = [format_layout(one) for one in pareto_counts(as_board(gpu_model), _slices(profiles))] or ["gpu"]
         initial = {str(rng.choice([*texts, "gpu"])): int(rng.integers(2))}
         parked = {texts[0]: int(rng.integers(gpus))} if texts[0] != "gpu" else {}
     return problem_of(
         rng.choice([0, 0.5, 1, 1.3, 2, 3.7], size=(1, len(profiles), slots)),
         profiles,
-        board=board,
+        gpu_model=gpu_model,
         gpus=gpus,
         gpus_per_node=4,
         unmet_price=float(rng.choice([0.5, 3, 10])),
@@ -81,14 +81,12 @@ def emptying(prices: StatePrices, problem: PlanProblem, layout: str) -> float:
     if not all(name in prices.remaining_h for name in names):
         return prices.drain
     most = math.inf if prices.limit_h is None else prices.limit_h
-    shares = [problem.board.share(name) for name in names]
+    shares = [problem.gpu_model.share(name) for name in names]
     lost = []
     for times in itertools.product(*(prices.remaining_h[name] for name in names)):
         ends = [min(time, most) for time in times]
         used = sum(share * end for share, end in zip(shares, ends, strict=True))
-        again = sum(
-            share * prices.evicted_h for share, time in zip(shares, times, strict=True) if time > most
-        )
+        again = sum(share * prices.evicted_h for share, time in zip(shares, times, strict=True) if time > most)
         lost.append((max(ends), used, again))
     longest, used, again = np.mean(lost, axis=0)
     return max(0.0, longest - used) + again
@@ -135,19 +133,11 @@ def test_numbered_gpus_stay_within_the_power_of_racks(problem_of: Any, seed: int
     rng = np.random.default_rng(seed)
     size, racks, of_rack = int(rng.integers(1, 4)), int(rng.integers(2, 4)), int(rng.integers(1, 3))
     power = int(rng.integers(1, size * of_rack + 1))
-    limits = Limits(
-        whole_nodes_kept=of_rack * int(rng.integers(2)), nodes_per_rack=of_rack, gpus_on_per_rack=power
-    )
+    limits = Limits(whole_nodes_kept=of_rack * int(rng.integers(2)), nodes_per_rack=of_rack, gpus_on_per_rack=power)
     gpus = size * of_rack * racks - int(rng.integers(size))
     demand = rng.uniform(0, power * racks, size=(1, 3, 6)) * rng.choice([0, 0.3, 1], size=(1, 3, 6))
-    prices = StatePrices(
-        parked_price=0.1, dress=0.2, instance=0.01, drain=0.1, mode=float(rng.choice([0, 0.3]))
-    )
-    first = (
-        {"initial": {"gpu": 1}, "parked": {"2g.10gb:3": 1}}
-        if power * racks > 2 and rng.random() < 0.5
-        else {}
-    )
+    prices = StatePrices(parked_price=0.1, dress=0.2, instance=0.01, drain=0.1, mode=float(rng.choice([0, 0.3])))
+    first = {"initial": {"gpu": 1}, "parked": {"2g.10gb:3": 1}} if power * racks > 2 and rng.random() < 0.5 else {}
     problem = problem_of(
         demand,
         ["2g.10gb", "3g.20gb", "gpu"],
@@ -160,7 +150,7 @@ def test_numbered_gpus_stay_within_the_power_of_racks(problem_of: Any, seed: int
     found = plan(problem, gap_target=0.02)
     assert verify(found, problem, assign(found, problem)) == []
     wrong = replace(found, parked=found.parked + 100)
-    assert any("on or parked, there may be" in fault for fault in verify(wrong, problem))
+    assert any("powered on, at most" in fault for fault in verify(wrong, problem))
 
 
 @pytest.mark.parametrize("seed", seeds(20, 40))
@@ -168,7 +158,12 @@ def test_a_transition_costs_what_the_best_assignment_of_gpus_costs(problem_of: A
     rng = np.random.default_rng(seed)
     problem = random_problem(problem_of, seed)
     problem = problem_of(
-        problem.demand, problem.profiles, board=problem.board, gpus=6, prices=problem.prices, gpus_per_node=6
+        problem.demand,
+        problem.profiles,
+        gpu_model=problem.gpu_model,
+        gpus=6,
+        prices=problem.prices,
+        gpus_per_node=6,
     )
     fluid = Fluid.of(problem)
     layouts = list(dict.fromkeys([*fluid.layouts, "gpu"]))
@@ -230,8 +225,10 @@ def test_prices_stand_in_the_plan_file_and_plans_without_them_are_read(problem_o
     for name in ("prices", "parked"):
         before.pop(name)
     assert PlanProblem.from_dict(before).prices is None
-    assert "released; one that comes back is cut anew for 0.05" in PlanProblem.from_dict(before).idle_words
-    assert "parked at 0 of an hour; emptied by run times of 7g.40gb, else for 0.1" in same.idle_words
+    assert "released; partitioning one again costs 0.05" in PlanProblem.from_dict(before).idle_words
+    assert (
+        "idle and powered on at 0 of a GPU-hour; draining costs the run times of 7g.40gb, else 0.1" in same.idle_words
+    )
 
 
 def test_what_a_plan_says_of_departures_and_parked_gpus_is_checked(problem_of: Any) -> None:
@@ -239,11 +236,11 @@ def test_what_a_plan_says_of_departures_and_parked_gpus_is_checked(problem_of: A
     problem = problem_of([[[1, 0, 1]]], ["7g.40gb"], prices=prices)
     found = plan(problem)
     frame = assign(found, problem)
-    assert verify(replace(found, departures=7), problem) == ["departures: the plan says 7, its counts say 1"]
+    assert verify(replace(found, departures=7), problem) == ["departures: the plan states 7, its counts give 1"]
     assert "changes" in verify(replace(found, parked=0 * found.parked), problem)[0]
     many = replace(found, parked=found.parked + 3)
-    assert "GPUs are on or parked, there may be 3" in verify(many, problem)[0]
+    assert "GPUs are powered on, at most 3 allowed" in verify(many, problem)[0]
     wrong = frame.with_columns(parked=pl.lit(None, pl.String))
-    assert "expected that parked says" in verify(found, problem, wrong)[0]
+    assert "expected that off GPUs keep" in verify(found, problem, wrong)[0]
     moved = frame.with_columns(pl.when(pl.col("layout") == "off").then(pl.lit("gpu")).alias("parked"))
-    assert "are parked with 7g.40gb:1" in verify(found, problem, moved)[0]
+    assert "are idle with 7g.40gb:1" in verify(found, problem, moved)[0]

@@ -30,24 +30,22 @@ ONE = [[[1.0, 2.0]]]
         ({"demand": [[["x"]]]}, "numbers in three dimensions"),
         (
             {"demand": [[[1.0, float("nan")]]]},
-            "demand is not finite 1 times, first for tenant0, 1g.5gb, slot 1",
+            "demand is not finite 1 times, first for tenant0, 1g.5gb, interval 1",
         ),
         ({"demand": [[[-1.0, -2.0]]]}, "demand is below 0 2 times"),
         ({"unmet_price": [1.0, 2.0]}, "unmet_price must have one entry"),
-        ({"available": [1]}, "available must have one entry for each of 2 slots, not 1"),
+        ({"available": [1]}, "available must have one entry for each of 2 intervals, not 1"),
     ],
 )
-def test_what_makes_no_sense_is_refused_in_words(
-    problem_of: Any, changes: dict[str, Any], words: str
-) -> None:
+def test_what_makes_no_sense_is_refused_in_words(problem_of: Any, changes: dict[str, Any], words: str) -> None:
     with pytest.raises(ScenarioError, match=words):
         problem_of(**{"demand": ONE, "profiles": ["1g.5gb"], **changes})
 
 
 def test_all_faults_are_named_at_once(problem_of: Any) -> None:
     with pytest.raises(ScenarioError) as caught:
-        problem_of(ONE, ["1g.5gb"], gpus=0, slot_hours=-1, on_price="dear")
-    assert all(name in str(caught.value) for name in ("gpus", "slot_hours", "on_price"))
+        problem_of(ONE, ["1g.5gb"], gpus=0, interval_hours=-1, on_price="dear")
+    assert all(name in str(caught.value) for name in ("gpus", "interval_hours", "on_price"))
 
 
 def test_a_lower_tier_may_not_be_dearer_than_a_higher_one(problem_of: Any) -> None:
@@ -76,10 +74,8 @@ def test_slot_times_are_utc_and_end_with_the_horizon(problem_of: Any) -> None:
     from zoneinfo import ZoneInfo
 
     start = datetime(2026, 3, 29, 1, tzinfo=ZoneInfo("Europe/Berlin"))
-    problem = problem_of(ONE, ["gpu"], slot_start=start, slot_hours=1.5)
-    assert problem.slot_times == [
-        datetime(2026, 3, 29, tzinfo=UTC) + n * timedelta(hours=1.5) for n in range(3)
-    ]
+    problem = problem_of(ONE, ["gpu"], slot_start=start, interval_hours=1.5)
+    assert problem.slot_times == [datetime(2026, 3, 29, tzinfo=UTC) + n * timedelta(hours=1.5) for n in range(3)]
 
 
 def test_problem_survives_json(problem_of: Any) -> None:
@@ -101,18 +97,12 @@ def test_problem_survives_json(problem_of: Any) -> None:
 
 def test_a_board_of_the_user_travels_with_the_problem(problem_of: Any) -> None:
     rows = facts("mig_profiles").filter(gpu_model="A100-40GB").to_dicts()
-    own = [
-        row | {"gpu_model": "House-board", "placement_starts": "0"}
-        for row in rows
-        if row["profile"] == "3g.20gb"
-    ]
+    own = [row | {"gpu_model": "House-board", "placement_starts": "0"} for row in rows if row["profile"] == "3g.20gb"]
     own += [row | {"gpu_model": "House-board"} for row in rows if row["profile"] == "7g.40gb"]
     own[0]["max_instances"] = 1
-    problem = problem_of(
-        [[[2.0]]], ["3g.20gb"], board=load_gpu_model("House-board", rows=own), unmet_price=100
-    )
+    problem = problem_of([[[2.0]]], ["3g.20gb"], gpu_model=load_gpu_model("House-board", rows=own), unmet_price=100)
     found = plan(problem)
     assert found.objective == pytest.approx(2.0)  # one 3g a GPU: the right half cannot be reached
     read, again = plan_from_json(plan_to_json(found, problem))
-    assert again.board == problem.board
+    assert again.gpu_model == problem.gpu_model
     assert plan_to_json(read, again) == plan_to_json(found, problem)

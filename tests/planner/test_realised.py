@@ -61,9 +61,7 @@ def shortage(problem: Any, made: Any) -> float:
     """Price of what the counts of a plan leave unserved, by trying everything."""
     total = 0.0
     for slot, row in enumerate(made.counts.tolist()):
-        held = dict.fromkeys(
-            [*problem.profiles, *(name for text in made.layouts for name in parse_layout(text))], 0
-        )
+        held = dict.fromkeys([*problem.profiles, *(name for text in made.layouts for name in parse_layout(text))], 0)
         for layout, gpus in zip(made.layouts, row, strict=True):
             for name, n in parse_layout(layout).items():
                 held[name] += n * gpus

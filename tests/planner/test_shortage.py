@@ -18,9 +18,7 @@ TIERS = ("guaranteed", "standard", "best_effort")
 @given(data=st.data())
 def test_steps_add_up_to_the_price_of_the_unmet_demand(problem_of: Any, data: st.DataObject) -> None:
     tenants = data.draw(st.integers(1, 4))
-    demand = data.draw(
-        st.lists(st.floats(0, 4).map(lambda x: round(x, 2)), min_size=tenants, max_size=tenants)
-    )
+    demand = data.draw(st.lists(st.floats(0, 4).map(lambda x: round(x, 2)), min_size=tenants, max_size=tenants))
     tiers = data.draw(st.lists(st.sampled_from(TIERS), min_size=tenants, max_size=tenants))
     price = {"guaranteed": 30.0, "standard": 10.0, "best_effort": 2.5}
     problem = problem_of(
@@ -28,7 +26,7 @@ def test_steps_add_up_to_the_price_of_the_unmet_demand(problem_of: Any, data: st
         ["2g.10gb"],
         tiers=tiers,
         unmet_price=[price[t] for t in tiers],
-        slot_hours=2.0,
+        interval_hours=2.0,
     )
     steps = shortage_steps(problem)[0]
     needed = int(problem.required[0, 0])

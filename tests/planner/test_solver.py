@@ -84,9 +84,7 @@ def test_time_that_is_up_gives_no_answer(week: LinearModel) -> None:
     assert solver.solve(week, late) == solver.Solution("unknown")
 
 
-def test_a_crash_of_the_solver_is_an_unknown_answer(
-    monkeypatch: pytest.MonkeyPatch, week: LinearModel
-) -> None:
+def test_a_crash_of_the_solver_is_an_unknown_answer(monkeypatch: pytest.MonkeyPatch, week: LinearModel) -> None:
     def crash(*_: object) -> None:
         raise pulp.PulpSolverError("Pulp: Error while executing cbc")
 

@@ -20,9 +20,9 @@ NAMES = ("1g.5gb", "1g.5gb+me", "1g.10gb", "2g.10gb", "3g.20gb", "7g.40gb", "gpu
 
 def test_base_profiles_of_a_data_centre_board_are_a_chain() -> None:
     chain = ("7g.80gb", "4g.40gb", "3g.40gb", "2g.20gb", "1g.20gb", "1g.10gb")
-    board = load_gpu_model("H100-80GB-SXM5")
+    gpu_model = load_gpu_model("H100-80GB-SXM5")
     for (i, larger), (j, smaller) in itertools.product(enumerate(chain), repeat=2):
-        assert serves(board, larger, smaller) == (i <= j)
+        assert serves(gpu_model, larger, smaller) == (i <= j)
 
 
 def test_media_and_graphics_need_their_engines() -> None:
@@ -37,13 +37,13 @@ def test_media_and_graphics_need_their_engines() -> None:
 
 @pytest.mark.parametrize("name", board_names())
 def test_serving_is_an_order_with_the_whole_board_above_all_its_own_kind(name: str) -> None:
-    board = load_gpu_model(name)
-    names = [profile.name for profile in board.profiles]
+    gpu_model = load_gpu_model(name)
+    names = [profile.name for profile in gpu_model.profiles]
     for a, b, c in itertools.product(names, repeat=3):
-        assert serves(board, a, a)
-        if serves(board, a, b) and serves(board, b, c):
-            assert serves(board, a, c)
-    assert not any(serves(board, "gpu", p) or serves(board, p, "gpu") for p in names)
+        assert serves(gpu_model, a, a)
+        if serves(gpu_model, a, b) and serves(gpu_model, b, c):
+            assert serves(gpu_model, a, c)
+    assert not any(serves(gpu_model, "gpu", p) or serves(gpu_model, p, "gpu") for p in names)
 
 
 def can_match(requests: list[str], instances: list[str]) -> bool:
@@ -61,9 +61,7 @@ def can_match(requests: list[str], instances: list[str]) -> bool:
     requests=st.lists(st.sampled_from(NAMES), max_size=5),
     instances=st.lists(st.sampled_from(NAMES), max_size=6),
 )
-def test_up_sets_and_augmenting_paths_decide_every_matching(
-    requests: list[str], instances: list[str]
-) -> None:
+def test_up_sets_and_augmenting_paths_decide_every_matching(requests: list[str], instances: list[str]) -> None:
     asked, there = tuple(dict.fromkeys(requests)), tuple(dict.fromkeys(instances))
     possible = can_match(requests, instances)
     by_sets = all(

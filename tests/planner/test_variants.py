@@ -47,9 +47,7 @@ def test_methods_are_measured_by_one_bound_worked_by_hand(steps: PlanProblem) ->
 
 
 def test_no_plan_is_a_row_without_numbers(problem_of: Any) -> None:
-    contradiction = problem_of(
-        [[[1.0]]], ["3g.20gb"], gpus=1, gpus_per_node=1, limits=Limits({"3g.20gb:2": 2})
-    )
+    contradiction = problem_of([[[1.0]]], ["3g.20gb"], gpus=1, gpus_per_node=1, limits=Limits({"3g.20gb:2": 2}))
     found = compare_plans(contradiction, ["static", "auto"])
     assert found.select("objective", "bound", "distinct").rows() == [(None, None, None)] * 2
     prices = price_of_limits(contradiction, {"more": with_limit(contradiction, gpus=2)})
@@ -68,12 +66,8 @@ def test_price_of_a_gpu_less_worked_by_hand(steps: PlanProblem) -> None:
 
 
 @settings(max_examples=10, deadline=None)
-@given(
-    demand=demands(), limit=st.sampled_from([{"gpus": 2}, {"whole_nodes_kept": 1}, {"switches_per_day": 1}])
-)
-def test_a_tighter_limit_is_never_said_to_save(
-    problem_of: Any, demand: np.ndarray, limit: dict[str, int]
-) -> None:
+@given(demand=demands(), limit=st.sampled_from([{"gpus": 2}, {"whole_nodes_kept": 1}, {"switches_per_day": 1}]))
+def test_a_tighter_limit_is_never_said_to_save(problem_of: Any, demand: np.ndarray, limit: dict[str, int]) -> None:
     problem = problem_of(demand, NAMES, gpus=4, change_gpu_hours=0.25, initial={"gpu": 4})
     variants = {"tighter": with_limit(problem, **limit)}
     rough = price_of_limits(problem, variants, gap_target=0.2).row(1, named=True)
@@ -88,9 +82,7 @@ def test_a_tighter_limit_is_never_said_to_save(
 
 @settings(max_examples=10, deadline=None)
 @given(demand=demands())
-def test_the_range_of_a_rough_search_holds_the_true_price(
-    problem_of: Any, least_cost: Any, demand: np.ndarray
-) -> None:
+def test_the_range_of_a_rough_search_holds_the_true_price(problem_of: Any, least_cost: Any, demand: np.ndarray) -> None:
     problem = problem_of(demand, NAMES, gpus=2, change_gpu_hours=0.25)
     smaller = with_limit(problem, gpus=1)
     price = least_cost(smaller) - least_cost(problem)

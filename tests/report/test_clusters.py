@@ -16,11 +16,11 @@ SHORT = (
     "--set",
     "replications=2",
     "--set",
-    "horizon_slots=24",
+    "horizon_intervals=24",
     "--set",
     "gap_target=0.05",
     "--set",
-    'policies="static_whole"',
+    'policies="fewer_nodes"',
 )
 
 
@@ -70,7 +70,7 @@ def test_slurm_cluster_without_its_nodes(run, tmp_path, slurm):
 
 
 def agrees(told, cluster, *, gpus):
-    assert told["board"] == "A100-40GB"
+    assert told["gpu_model"] == "A100-40GB"
     assert told["fleet_gpus"] == told["installed_gpus"] == gpus
     assert told["installed_gpu_hours"] == pytest.approx(gpus * hours_of(told), rel=1e-6)
     assert told["allocated_gpu_hours"] == pytest.approx(cluster.gpu_hours(), rel=1e-6)
@@ -82,7 +82,7 @@ def test_kubernetes_cluster(run, tmp_path):
     (tmp_path / "dump.json").write_text(cluster.dump())
     run("ingest", "kubernetes", tmp_path / "dump.json", "-o", tmp_path / "t", "--json")
     told = run("report", tmp_path / "t", *SHORT, "-o", tmp_path / "r", "--json")["headline"]
-    assert (told["board"], told["fleet_gpus"]) == ("H100-80GB-SXM5", 24)
+    assert (told["gpu_model"], told["fleet_gpus"]) == ("H100-80GB-SXM5", 24)
     assert told["cut_gpus"] == len(cluster.cut)
     assert told["installed_gpu_hours"] == pytest.approx(24 * hours_of(told), rel=1e-6)
     held = sum(entry.gpu_hours() for entry in cluster.diary)

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import pytest
 
+from gpuplanner.report.figure_formats import per_cent
 from gpuplanner.report.formulas import formulas
 from gpuplanner.report.monthly_sections import CARDS, HOW, numbers
 
 OF_STUDY = {
     "gpus": lambda study: study.decision.gpus,
-    "wait": lambda study: study.decision.latest.recommended_p95_minutes,
+    "wait": lambda study: study.decision.most_improved.recommended_p95_minutes,
     "saving": lambda study: study.decision.saving.value,
+    "utilization": lambda study: per_cent(
+        sum(row.busy_gpu_hours for row in study.decision.teams)
+        / sum(row.allocated_gpu_hours for row in study.decision.teams)
+    ),
     "exhaustion": lambda study: study.comparison.exhaustion.date,
     "waiting": lambda study: sum(row.waited for row in study.comparison.waits.causes.team),
-    "electricity": lambda study: study.decision.worth.kwh_per_week,
+    "electricity": lambda study: study.decision.financial_impact.kwh_per_week,
     "installed": lambda study: study.headline.installed_gpu_hours,
-    "held": lambda study: study.headline.allocated_gpu_hours,
-    "idle": lambda study: study.headline.bucket_gpu_hours["held_idle"],
+    "allocated": lambda study: study.headline.allocated_gpu_hours,
+    "idle": lambda study: study.headline.bucket_gpu_hours["allocated_idle"],
     "lost": lambda study: study.tables["ended"].filter("lost")["gpu_hours"].sum(),
     "cost": lambda study: float(study.headline.cost),
     "energy": lambda study: study.headline.energy_kwh,
@@ -41,4 +46,4 @@ def test_every_formula_gives_the_figure_of_the_study(study):
 def test_the_section_has_a_place_for_every_card(study):
     section = str(numbers(study))
     assert all(f'<details id="{HOW}{name}">' in section for name in CARDS)
-    assert "= hours today - hours as recommended" in section
+    assert "= provisioned GPU-hours per week today - as recommended" in section

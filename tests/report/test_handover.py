@@ -25,9 +25,7 @@ START = datetime(2026, 11, 2, tzinfo=UTC)
 def kept(tmp_path_factory):
     """A plan of two GPUs: whole on the first day, cut into fourteen on the second."""
     demand = np.array([[[2.0, 0.0], [0.0, 14.0]]])
-    problem = PlanProblem(
-        "H100-80GB-SXM5", 2, 2, START, 24.0, ["t"], ["gpu", "1g.10gb"], demand, nodes=["n1"]
-    )
+    problem = PlanProblem("H100-80GB-SXM5", 2, 2, START, 24.0, ["t"], ["gpu", "1g.10gb"], demand, nodes=["n1"])
     path = tmp_path_factory.mktemp("plan") / "plan.json"
     path.write_text(plan_to_json(plan(problem, gap_target=0), problem))
     return path
@@ -48,28 +46,28 @@ def test_a_pack_is_verified_as_a_folder_and_names_its_board(kept, tmp_path):
     export_plan(kept, tmp_path / "out")
     found = verify_any(tmp_path / "out", None)
     assert found.ok
-    assert found.findings[0].endswith("files as they were written, for H100-80GB-SXM5")
-    assert verify_any(tmp_path / "out" / "parted" / "mig-parted.yaml", None).ok
-    with pytest.raises(ScenarioError, match=r"a pack, which has a manifest\.json"):
+    assert found.findings[0].endswith("files unchanged since export, for H100-80GB-SXM5")
+    assert verify_any(tmp_path / "out" / "mig-parted" / "mig-parted.yaml", None).ok
+    with pytest.raises(ScenarioError, match=r"a change bundle with manifest\.json"):
         verify_any(kept.parent, None)
 
 
 def test_files_of_a_pack_that_were_edited_are_named(kept, tmp_path):
     export_plan(kept, tmp_path / "out")
     config, timer, script = (
-        tmp_path / "out" / "operator" / name for name in ("configmap.yaml", "timer.yaml", "timer.sh")
+        tmp_path / "out" / "mig-manager" / name for name in ("configmap.yaml", "timer.yaml", "timer.sh")
     )
-    assert verify_any(timer, None).findings == ["unchanged since written"]
+    assert verify_any(timer, None).findings == ["unchanged since export"]
     for path in (config, timer):
         path.write_text(path.read_text() + "# by hand")
     script.unlink()
     assert verify_any(tmp_path / "out", None).problems == [
-        "operator/configmap.yaml: edited by hand since written; verify this file by itself",
-        "operator/timer.sh: missing",
-        "operator/timer.yaml: edited by hand: no check available for this file",
+        "mig-manager/configmap.yaml: edited since export; run gpuplanner verify on this file alone",
+        "mig-manager/timer.sh: missing",
+        "mig-manager/timer.yaml: edited since export; this file has no other check",
     ]
     assert verify_any(config, None).ok
-    assert verify_any(timer, None).problems == ["edited by hand: no check available for this file"]
+    assert verify_any(timer, None).problems == ["edited since export; this file has no other check"]
     config.write_text(config.read_text().replace('"1g.10gb": 7', '"1g.10gb": 8'))
     assert "holds at most 7" in verify_any(config, None).problems[0]
 
@@ -108,7 +106,7 @@ def test_a_plan_at_hand_is_written_with_a_workbook_and_linked(kept, tmp_path):
     box.children[0].click()
     assert f'<a href="{out}/README.md" target="_blank">' in box.children[1].value
     assert f'<a href="{out}/workbook.xlsx" target="_blank">' in box.children[1].value
-    assert (out / "operator/timer.sh").is_file()
+    assert (out / "mig-manager/timer.sh").is_file()
     assert (out / "workbook.xlsx").stat().st_size > 5000
     found, problem = read_plan(kept)
     nameless = Planned(replace(problem, nodes=None), found)

@@ -21,7 +21,7 @@ from gpuplanner.report.monthly_reports import read_chain
 from tests.decision.recurring.small_fleets import SmallFleet
 from tests.report.test_months import SIX, Works, files
 
-SMALL = "replications: 2\npolicies: static_whole\nwork_limit: 1\nhorizon_slots: 24\nhistory_days: 14\n"
+SMALL = "replications: 2\npolicies: fewer_nodes\nwork_limit: 1\nhorizon_slots: 24\nhistory_days: 14\n"
 STUBBED = """
 import sys, time
 from tests.report.test_months import Works, room
@@ -108,9 +108,7 @@ def begin(words: list[str], out: Path) -> Run:
 @pytest.fixture
 def fleet(tmp_path: Path) -> Path:
     """Half a year of four GPUs."""
-    made = SmallFleet(
-        11, weeks=26, nodes=1, gpus_per_node=4, load=0.3, begin=datetime(2026, 1, 1, tzinfo=UTC)
-    )
+    made = SmallFleet(11, weeks=26, nodes=1, gpus_per_node=4, load=0.3, begin=datetime(2026, 1, 1, tzinfo=UTC))
     return made.write(tmp_path / "trace")
 
 

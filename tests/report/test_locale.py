@@ -16,16 +16,12 @@ from gpuplanner.report.figure_formats import localised
 from gpuplanner.report.finance_exports import write_workbook
 
 PEAKS = pl.DataFrame({"day": [date(2026, 3, day) for day in (1, 2)], "gpus": [1012.0, 1344.5]})
-TEAMS = pl.DataFrame({"team": ["llama 3.1", "v2,500"], "held_gpu_hours": [10752.25, 0.838]})
+TEAMS = pl.DataFrame({"team": ["llama 3.1", "v2,500"], "allocated_gpu_hours": [10752.25, 0.838]})
 
 
 def body() -> str:
-    chart = page.figure(
-        plots.plot_peaks(PEAKS, gpus=1500), title="Held", alt=plots.peaks_text(PEAKS), numbers=PEAKS
-    )
-    said = page.paragraph(
-        "1,344.5 GPU-hours from 2026-03-01 on, −0.5 h, 95.5 % of 1g.10gb; full by 29 Mar 2026"
-    )
+    chart = page.figure(plots.plot_peaks(PEAKS, gpus=1500), title="Held", alt=plots.peaks_text(PEAKS), numbers=PEAKS)
+    said = page.paragraph("1,344.5 GPU-hours from 2026-03-01 on, −0.5 h, 95.5 % of 1g.10gb; full by 29 Mar 2026")
     return page.section("All", said, page.table(TEAMS, caption="By team"), chart)
 
 
@@ -33,9 +29,7 @@ def numbers(html: str, name: str) -> list[float]:
     """Numbers of the cells, read as the locale writes them."""
     to = LOCALES[name]
     cells = re.findall(r'<td class="number">([^<]*)</td>', html)
-    return [
-        float(cell.replace(to.thousands, "").replace(to.decimal, ".").replace("−", "-")) for cell in cells
-    ]
+    return [float(cell.replace(to.thousands, "").replace(to.decimal, ".").replace("−", "-")) for cell in cells]
 
 
 @pytest.mark.parametrize("name", LOCALES)

@@ -99,9 +99,7 @@ class Works:
 
 @pytest.fixture(scope="module")
 def half_year(tmp_path_factory):
-    fleet = SmallFleet(
-        11, weeks=26, nodes=1, gpus_per_node=4, load=0.3, begin=datetime(2026, 1, 1, tzinfo=UTC)
-    )
+    fleet = SmallFleet(11, weeks=26, nodes=1, gpus_per_node=4, load=0.3, begin=datetime(2026, 1, 1, tzinfo=UTC))
     return fleet.write(tmp_path_factory.mktemp("half") / "trace")
 
 
@@ -185,7 +183,7 @@ def test_a_failed_step_goes_on_without_the_earlier_ones(half_year, works, tmp_pa
 def test_a_month_without_data_is_said_and_gone_on_with(half_year, works, tmp_path):
     chain, told = run(half_year, ["2025-12", "2026-01"], tmp_path)
     assert [one.steps[-1].state for one in chain.months] == ["no data", "done"]
-    assert any("2025-12: no job came" in one for one in told)
+    assert any("2025-12: no job was submitted" in one for one in told)
     assert chain.months[1].before is None
 
 
@@ -200,7 +198,7 @@ def test_data_that_change_during_the_run_are_noticed(half_year, works, tmp_path,
             write_dataset(whole.with_tables(jobs=whole.jobs.head(900)), tmp_path / "trace")
 
     monkeypatch.setattr(room, "write_report", meanwhile)
-    with pytest.raises(ScenarioError, match="data that changed"):
+    with pytest.raises(ScenarioError, match="changed data"):
         run(tmp_path / "trace", ["2026-01"], tmp_path / "out")
     assert read_chain(tmp_path / "out").months[0].steps == ()
     chain, _ = run(tmp_path / "trace", ["2026-01"], tmp_path / "out")
@@ -212,7 +210,7 @@ def test_what_stands_says_what_changed_since(half_year, works, tmp_path, monkeyp
     run(half_year, SIX[:2], tmp_path)
     monkeypatch.setattr(room, "__version__", "99.0")
     chain, told = run(half_year, SIX[:3], tmp_path)
-    assert "2026-01: stands, made by version" in told[0]
+    assert "2026-01: up to date, made by version" in told[0]
     assert "--again 2026-01" in told[0]
     assert [one.gpuplanner == "99.0" for one in chain.months] == [False, False, True]
     _, told = run(half_year, SIX[:3], tmp_path, again=["2026-02"])
@@ -229,10 +227,12 @@ def test_jobs_that_came_behind_a_month_are_no_news_to_it(half_year, works, tmp_p
     run(tmp_path / "trace", SIX[:2], tmp_path / "out")
     write_dataset(whole, tmp_path / "trace")
     _, told = run(tmp_path / "trace", SIX[:3], tmp_path / "out")
-    assert told[:2] == ["2026-01: stands", "2026-02: stands"]
+    assert told[:2] == ["2026-01: up to date", "2026-02: up to date"]
     write_dataset(whole.with_tables(jobs=whole.jobs.tail(-200)), tmp_path / "trace")
     _, told = run(tmp_path / "trace", SIX[:3], tmp_path / "out")
-    assert "2026-01: stands, made of other jobs than there are now; --again 2026-01 makes it anew" in told
+    assert (
+        "2026-01: up to date, made from other jobs than the present data; add --again 2026-01 to make it again" in told
+    )
     assert set(works.done.values()) == {1}
 
 
@@ -291,12 +291,10 @@ def test_a_month_of_no_jobs_in_the_middle_hands_on_what_was_before(half_year, wo
     write_dataset(whole.with_tables(jobs=whole.jobs.remove(february)), tmp_path / "trace")
     chain, told = run(tmp_path / "trace", SIX[:3], tmp_path / "out")
     assert [one.has_data for one in chain.months] == [True, False, True]
-    assert any("2026-02: no job came" in one for one in told)
+    assert any("2026-02: no job was submitted" in one for one in told)
     ledger = pl.read_parquet(tmp_path / "out/ledgers/2026-03.parquet")
     assert ledger["unique_id"].to_list() == ["2026-01", "2026-03"]
-    write_dataset(
-        whole, tmp_path / "trace"
-    )  # the month comes late: it is made up, and what came behind it anew
+    write_dataset(whole, tmp_path / "trace")  # the month comes late: it is made up, and what came behind it anew
     chain, _ = run(tmp_path / "trace", SIX[:3], tmp_path / "out")
     assert all(one.has_data for one in chain.months)
     ledger = pl.read_parquet(tmp_path / "out/ledgers/2026-03.parquet")
@@ -319,8 +317,8 @@ def test_a_month_whose_page_is_gone_is_made_again(half_year, works, tmp_path, go
     (tmp_path / gone).unlink()
     _, told = run(half_year, SIX[:2], tmp_path)
     assert files(tmp_path) == before
-    assert "2026-01: stands" not in told
-    assert "2026-02: stands" in told
+    assert "2026-01: up to date" not in told
+    assert "2026-02: up to date" in told
 
 
 def test_a_month_whose_page_somebody_changed_does_not_stand(half_year, works, tmp_path):
@@ -361,7 +359,7 @@ def test_a_missing_library_leaves_one_part_out(half_year, works, tmp_path):
     works.fails["2026-01"] = MissingDependencyError("papermill is missing")
     chain, told = run(half_year, SIX[:1], tmp_path)
     assert [one.state for one in chain.months[0].steps] == ["done", "done", "left out", "done", "done"]
-    assert any("report is left out" in one for one in told)
+    assert any("report is skipped" in one for one in told)
     chain, _ = run(half_year, SIX[:1], tmp_path)
     assert chain.months[0].complete
 
@@ -371,9 +369,9 @@ def test_names_of_teams_become_no_paths_and_cards_tell_of_one_team(half_year, wo
     cards = sorted((tmp_path / "teams/2026-02/cards").iterdir())
     assert [one.name for one in cards] == ["001-a-b.txt", "002-c.txt"]
     first, second = (one.read_text() for one in cards)
-    assert "12 of them were held idle: 12.0%, +1.0 points on the month before." in first
-    assert "Place 1 of 2 teams" in first
-    assert "Nobody measured" in second
+    assert "Allocated but idle: 12 GPU-hours, 12.0 %, +1.0 points on the month before." in first
+    assert "Rank 1 of 2 teams" in first
+    assert "no telemetry" in second
     assert "a/../b" not in second
 
 
@@ -386,7 +384,7 @@ def test_the_mail_is_whole_and_loads_nothing(half_year, works, tmp_path):
     assert "Half the time went to &lt;waiting&gt;." in html
     assert "<script" not in html
     assert "http" not in html
-    assert "2026-01/index.html in the folder of the reports" in text
+    assert "2026-01/index.html in the report folder" in text
     served = Scenario(data=str(half_year), report_url="https://gpu.example/reports/?a=1&b=2")
     report_months(served, SIX[:1], tmp_path / "served", told=lambda _: None)
     mail = email.message_from_bytes((tmp_path / "served/mail/2026-01.eml").read_bytes(), policy=default)
@@ -404,9 +402,7 @@ def test_the_overview_leads_to_what_is_there_and_says_which_nodes_came(half_year
     more = pl.DataFrame({"node": ["<b>n9"], "gpu_model": data.inventory["gpu_model"][:1], "gpus": [4],
                          "installed": [datetime(2026, 2, 10, tzinfo=UTC)]})  # fmt: skip
     schema = data.inventory.schema
-    grown = pl.concat(
-        [data.inventory, more.cast({name: schema[name] for name in more.columns})], how="diagonal"
-    )
+    grown = pl.concat([data.inventory, more.cast({name: schema[name] for name in more.columns})], how="diagonal")
     write_dataset(data.with_tables(inventory=grown), moved)
     works.fails["2026-03"] = OutputError("the disk is <full>")
     with pytest.raises(OutputError):
@@ -429,9 +425,7 @@ def test_the_overview_leads_to_what_is_there_and_says_which_nodes_came(half_year
 def test_jobs_of_a_team_are_those_of_the_month_that_its_hours_are_of(half_year):
     asked = Scenario(data=str(half_year), month="2026-03")
     (begin, end), jobs = asked.month_span(), open_dataset(half_year).jobs
-    there = jobs.filter(
-        pl.col("submit_time") < end, pl.col("end_time").is_null() | (pl.col("end_time") > begin)
-    )
+    there = jobs.filter(pl.col("submit_time") < end, pl.col("end_time").is_null() | (pl.col("end_time") > begin))
     counted = {row.team: row.jobs for row in decide.team_rows(asked) if row.jobs}
     assert counted == dict(there.group_by("tenant").len().iter_rows())
 
@@ -442,26 +436,33 @@ def test_a_schedule_asks_for_every_whole_month(half_year, works, command, tmp_pa
     code, out, _ = command("report", "..", "--data", str(half_year), "-o", str(tmp_path / "out"))
     assert code == 0
     assert [line.split()[0] for line in out.splitlines()[:-1]] == SIX
-    code, out, _ = command(
-        "report", "..2026-02", "--data", str(half_year), "-o", str(tmp_path / "out"), "--json"
-    )
+    code, out, _ = command("report", "..2026-02", "--data", str(half_year), "-o", str(tmp_path / "out"), "--json")
     assert [one["month"] for one in json.loads(out)["months"]] == SIX
     code, _, err = command("report", "2026-08..", "--data", str(half_year), "-o", str(tmp_path / "later"))
-    assert (code, "no month of the data is whole yet" in err) == (0, True)
+    assert (code, "no month of the data is complete yet" in err) == (0, True)
     assert not (tmp_path / "later").exists()
     code, _, err = command("report", "../nowhere")
     assert (code, "or the folder or scenario to report on" in err) == (3, True)
 
 
-@pytest.mark.parametrize(("report", "check", "code"), [(0, 0, 0), (0, 1, 1), (3, 0, 3), (7, 1, 1)])
+@pytest.mark.parametrize(("report", "check", "code"), [(0, 0, 0), (0, 1, 1), (3, 0, 3), (7, 1, 1), (0, 0, 4)])
 def test_a_schedule_runs_the_gate_whatever_became_of_the_report(command, tmp_path, report, check, code):
     program = tmp_path / "program"
-    program.write_text(f'#!/bin/sh\necho "$1"\n[ "$1" = report ] && exit {report}\nexit {check}\n')
+    fails = code == 4  # a file that cannot be imported stops the job: old data would pass
+    program.write_text(
+        f'#!/bin/sh\necho "$1"\n[ "$1" = ingest ] && exit {4 * fails}\n'
+        f'[ "$1" = report ] && exit {report}\nexit {check}\n'
+    )
     program.chmod(0o755)
-    job = yaml.safe_load(command("schedule", "kubernetes", "--program", str(program))[1])
+    (tmp_path / "new").mkdir()
+    for name in ("jobs.txt", "nodes.txt"):
+        (tmp_path / "new" / name).write_text("")
+    options = ("--program", str(program), "--read", f"{tmp_path}/new/*")
+    job = yaml.safe_load(command("schedule", "kubernetes", *options)[1])
     line = job["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"][0]["command"]
     done = subprocess.run(line, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (code, "report\ncheck\n")
+    ran = "ingest\n" if fails else "ingest\ningest\nreport\ncheck\n"
+    assert (done.returncode, done.stdout) == (1 if fails else code, ran)
 
 
 def test_schedules_are_what_their_programs_take(command, tmp_path):
@@ -470,12 +471,10 @@ def test_schedules_are_what_their_programs_take(command, tmp_path):
     for unit, text in zip(units, (service, "# /etc" + timer), strict=True):
         unit.write_text(text)
     if shutil.which("systemd-analyze"):
-        done = subprocess.run(
-            ["systemd-analyze", "verify", *units], capture_output=True, text=True, check=False
-        )
+        done = subprocess.run(["systemd-analyze", "verify", *units], capture_output=True, text=True, check=False)
         assert (done.returncode, done.stderr) == (0, "")
-    steps = yaml.safe_load(command("schedule", "ci")[1])["jobs"]["gate"]["steps"]
-    assert [one.get("if") for one in steps] == [None, "always()", "failure()"]
+    steps = yaml.safe_load(command("schedule", "ci")[1])["jobs"]["check"]["steps"]
+    assert [one.get("if") for one in steps] == [None, None, "always()", "failure()"]
     job = yaml.safe_load(command("schedule", "kubernetes")[1])
     assert (job["apiVersion"], job["kind"]) == ("batch/v1", "CronJob")
     validate = pytest.importorskip("kubernetes_validate")

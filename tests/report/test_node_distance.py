@@ -44,10 +44,10 @@ def by_placement(table):
 def test_consolidated_jobs_run_as_long_as_within_a_rack(fleet):
     rows = by_placement(placement_table(fleet))
     assert {name: row["slowdown"] for name, row in rows.items()} == pytest.approx(
-        {"first free nodes": 1.5, "consolidated": 1.2, "spread": 1.5}
+        {"first idle nodes": 1.5, "consolidated": 1.2, "spread": 1.5}
     )
     week = 7 * 2 * 16 * HOURS  # GPU-hours of two jobs of 16 GPUs a day
-    assert rows["first free nodes"]["lost_gpu_hours"] == pytest.approx(0.5 * week)
+    assert rows["first idle nodes"]["lost_gpu_hours"] == pytest.approx(0.5 * week)
     assert rows["consolidated"]["lost_gpu_hours"] == pytest.approx(0.2 * week)
     assert {row["never_started"] for row in rows.values()} == {0}
     assert {row["multi_node_jobs"] for row in rows.values()} == {rows["spread"]["jobs"]}

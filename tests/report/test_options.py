@@ -12,9 +12,9 @@ from gpuplanner.usage.job_history import history
 
 FAULTS = [
     ({"currency": "EUR"}, "USD, the currency of the list prices; got EUR"),
-    ({"currency": "EUR", "board": "A100-80GB"}, "got EUR"),
+    ({"currency": "EUR", "gpu_model": "A100-80GB"}, "got EUR"),
     ({"carbon_region": "gcp:atlantis"}, "atlantis"),
-    ({"slot_hours": 7.0}, "whole minutes that divide a day"),
+    ({"interval_hours": 7.0}, "whole minutes that divide a day"),
 ]
 
 

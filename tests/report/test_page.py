@@ -38,7 +38,7 @@ def ways() -> pl.DataFrame:
         (HOSTILE, 6500.0, 8.0, "tuned"),
         (HOSTILE, 6000.0, 33.0, "setting"),
     ]
-    return pl.DataFrame(rows, schema=["policy", "gpu_hours", "added_minutes", "kind"], orient="row")
+    return pl.DataFrame(rows, schema=["policy", "gpu_hours", "added_wait_p95_minutes", "kind"], orient="row")
 
 
 def demand() -> pl.DataFrame:
@@ -57,8 +57,7 @@ def sample_page() -> str:
         "Demand": plots.plot_demand(demand()),
     }
     figures = [
-        page.figure(chart, title=title, alt=f"{title}: {HOSTILE}", numbers=costs())
-        for title, chart in charts.items()
+        page.figure(chart, title=title, alt=f"{title}: {HOSTILE}", numbers=costs()) for title, chart in charts.items()
     ]
     summary = page.section(
         f"Summary {HOSTILE}",
@@ -127,9 +126,7 @@ def test_navigation_links_to_every_section(html):
 
 
 def test_a_chart_has_a_message_a_picture_and_its_numbers():
-    html = page.figure(
-        plots.plot_costs(costs(), unit="USD"), title="Cost", alt="Half is idle.", numbers=costs()
-    )
+    html = page.figure(plots.plot_costs(costs(), unit="USD"), title="Cost", alt="Half is idle.", numbers=costs())
     tags = Outline(html).tags
     assert ("div", {"class": "chart", "role": "img", "aria-label": "Half is idle."}) in tags
     assert [attributes["alt"] for tag, attributes in tags if tag == "img"] == ["Half is idle."]
@@ -177,9 +174,7 @@ def opened(request, browser, html, tmp_path):
     tab.on("pageerror", lambda error: complaints.append(f"error: {error}"))
     tab.on("dialog", lambda dialog: (complaints.append("dialog"), dialog.dismiss()))
     tab.on("request", lambda sent: sent.url == path.as_uri() or complaints.append(sent.url[:80]))
-    tab.route(
-        "**/*", lambda route: route.continue_() if route.request.url.startswith("file:") else route.abort()
-    )
+    tab.route("**/*", lambda route: route.continue_() if route.request.url.startswith("file:") else route.abort())
     tab.goto(path.as_uri())
     wait_until(tab, "document.querySelectorAll('.chart[data-width]').length === 3")
     yield tab, complaints
@@ -248,9 +243,7 @@ def test_page_and_python_lay_charts_out_alike(opened, width):
         plots.plot_demand(demand()),
     ):
         spec = plots.chart_spec(chart)
-        assert tab.evaluate("([spec, width]) => fitted(spec, width)", [spec, width]) == plots.fitted(
-            spec, width
-        )
+        assert tab.evaluate("([spec, width]) => fitted(spec, width)", [spec, width]) == plots.fitted(spec, width)
 
 
 def test_a_printed_page_links_to_what_lies_beside_it_and_is_the_same_anywhere(tmp_path):

@@ -72,10 +72,10 @@ def test_page_workbook_and_json_have_the_same_totals(report):
         assert float(row["EffectiveCost"]) in numbers(costs)
     hours = study["headline"]["installed_gpu_hours"]
     assert f"{hours:,.0f}" in page
-    assert any(abs(value - hours) < 1e-6 for value in numbers(sheet(report, "Ledger")))
+    assert any(abs(value - hours) < 1e-6 for value in numbers(sheet(report, "GPU-hour ledger")))
     allocated = study["headline"]["allocated_gpu_hours"]
     assert f"{allocated:,.0f}" in page
-    assert any(abs(value - allocated) < 1e-5 for value in numbers(sheet(report, "Tenants")))
+    assert any(abs(value - allocated) < 1e-5 for value in numbers(sheet(report, "Teams")))
 
 
 def shown(path, scenario):
@@ -84,7 +84,7 @@ def shown(path, scenario):
     found: list[str] = []
     names = {"display": lambda one: found.append(one._repr_html_())}
     exec(cells[0], names)  # the project's own notebook
-    names |= {"path": scenario.path, "policies": scenario.policies}
+    names |= {"actuator": scenario.actuator, "policies": scenario.policies}
     for cell in cells[1:]:
         exec(cell, names)
     return found
@@ -92,19 +92,17 @@ def shown(path, scenario):
 
 def test_what_is_sent_says_what_the_page_says_and_is_linked_from_it(report):
     one = Comparison.from_dict(json.loads((report / "study.json").read_text())["comparison"]).decision
-    page, message, markdown = (
-        (report / name).read_text() for name in ("index.html", "message.txt", "summary.md")
-    )
+    page, message, markdown = ((report / name).read_text() for name in ("index.html", "message.txt", "summary.md"))
     assert len(message) <= 3000
     shown = {name: text for name, _, text in Figures(page).found}
     for text in (message, markdown.replace("\\", "")):
-        assert shown["exhaustion.date"] in text if "exhaustion.date" in shown else "no date" in text
-        name = f"service.{one.service.index(one.latest)}"
+        assert shown["exhaustion.date"] in text if "exhaustion.date" in shown else "until capacity is exhausted" in text
+        name = f"service.{one.service.index(one.most_improved)}"
         assert f"{shown[f'{name}.today_p95_minutes']} → {shown[f'{name}.recommended_p95_minutes']}" in text
         assert all(" ".join(step.text.split())[1:] in " ".join(text.split()) for step in one.next_steps)
-    held = pl.read_parquet(report / "tables" / "ledger_tenants.parquet")["held_gpu_hours"].sum()
-    assert shown["all_held"] == f"{sum(row.held_gpu_hours for row in one.teams):,.0f}"
-    assert held == pytest.approx(sum(row.held_gpu_hours for row in one.teams if row.team != "nobody"))
+    held = pl.read_parquet(report / "tables" / "ledger_tenants.parquet")["allocated_gpu_hours"].sum()
+    assert shown["all_allocated"] == f"{sum(row.allocated_gpu_hours for row in one.teams):,.0f}"
+    assert held == pytest.approx(sum(row.allocated_gpu_hours for row in one.teams if row.team != "__unallocated__"))
     beside = re.findall(r'<a href="([^"#]*)">', page)
     assert {
         "workbook.xlsx",
@@ -118,7 +116,7 @@ def test_what_is_sent_says_what_the_page_says_and_is_linked_from_it(report):
 
 
 class Places(HTMLParser):
-    """Text of each element with an id, and how many folds are closed around it."""
+    """Text of each element with an id, and how many cutoffs are closed around it."""
 
     def __init__(self, html: str) -> None:
         super().__init__()
@@ -148,7 +146,7 @@ class Places(HTMLParser):
 
 
 def questions(root):
-    lines = (root / "docs" / "questions.md").read_text().splitlines()
+    lines = (root / "tests" / "report" / "page_answers.md").read_text().splitlines()
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("| ")]
     return [row for row in rows if row[0] != "who"]
 
@@ -170,7 +168,7 @@ def test_every_question_has_its_answer_where_the_docs_say_within_two_clicks(repo
             expected = [f"{study.headline.plan_objective_gpu_hours:,.0f}"]
         else:
             value = next(one.value for one in formulas(study) if one.name == figure)
-            expected = [value_text(value) if value is not None and figure != "wait" else "no"]
+            expected = [value_text(value) if value is not None and figure != "wait" else "–"]
         assert all(" ".join(each.split()) in text for each in expected), (question, expected)
 
 
@@ -181,13 +179,11 @@ def test_page_notebook_and_json_show_the_same_decision(report):
     page = (report / "index.html").read_text()
     notebook = nbformat.read(report / "report.ipynb", as_version=4)
     shown = [
-        output.get("data", {}).get("text/html", "")
-        for cell in notebook.cells
-        for output in cell.get("outputs", [])
+        output.get("data", {}).get("text/html", "") for cell in notebook.cells for output in cell.get("outputs", [])
     ]
     figure = re.compile(r'<data data-of="([^"]+)" value="([^"]*)">([^<]*)</data>')
     first = figure.findall(page)
-    assert {name for name, _, _ in first} >= {"gpus", "fleet_gpus", "jobs_delayed"}
+    assert {name for name, _, _ in first} >= {"gpus", "fleet_gpus", "delayed_share"}
     assert set(figure.findall("".join(shown))) <= set(first)
     for name, value, _ in first:
         if name.split(".")[0] in told:
@@ -200,14 +196,14 @@ def test_page_notebook_and_json_show_the_same_decision(report):
 def test_the_files_of_the_decision_hold_and_have_every_layout_of_it(report):
     decision = json.loads((report / "study.json").read_text())["decision"]
     assert (report / "export" / "README.md").read_text().startswith(f"# {decision['sentence']}\n")
-    folder = report / "export" / decision["path"]
+    folder = report / "export" / decision["actuator"]
     [parted] = [path for path in folder.iterdir() if path.name in ("mig-parted.yaml", "configmap.yaml")]
     found = verify_file(parted, "H100-80GB-SXM5")
     assert found.ok, found.problems
     text = re.sub(r"\s", "", parted.read_text())
     for part in decision["layouts"]:
         devices = "".join(f'"{profile}":{count}' for profile, count in parse_layout(part["layout"]).items()
-                          ) if part["layout"] != "whole" else "mig-enabled:false"  # fmt: skip
+                          ) if part["layout"] != "full" else "mig-enabled:false"  # fmt: skip
         assert devices in text, part["layout"]
     assert sum(path.is_file() for path in (report / "export").rglob("*")) <= 40
 
@@ -224,9 +220,7 @@ def hostile_trace(folder) -> str:
     trace = load_trace("sample")
     evil = {"search": '=HYPERLINK("http://x")', "vision": "<script>alert(1)</script>", "speech": "@SUM(1)"}
     lately = pl.col("submit_time") >= trace.jobs["submit_time"].max() - timedelta(weeks=3)
-    jobs = trace.jobs.filter(lately & pl.col("tenant").is_in(list(evil))).with_columns(
-        pl.col("tenant").replace(evil)
-    )
+    jobs = trace.jobs.filter(lately & pl.col("tenant").is_in(list(evil))).with_columns(pl.col("tenant").replace(evil))
     write_dataset(
         Dataset({"jobs": jobs, "inventory": trace.inventory}, trace.rejects, trace.quality, trace.provenance),
         folder / "trace",
@@ -236,12 +230,12 @@ def hostile_trace(folder) -> str:
 
 @pytest.mark.long
 def test_hostile_tenant_names_stay_text(tmp_path, quick):
-    scenario = replace(quick, data=hostile_trace(tmp_path), replications=2, policies="static_whole")
+    scenario = replace(quick, data=hostile_trace(tmp_path), replications=2, policies="fewer_nodes")
     write_report(scenario, tmp_path / "out")
     page = (tmp_path / "out" / "index.html").read_text()
     assert "<script>alert(1)" not in page
     assert "&lt;script&gt;alert(1)" in page
-    tenants = sheet(tmp_path / "out", "Tenants")
+    tenants = sheet(tmp_path / "out", "Teams")
     assert '=HYPERLINK("http://x")' in tenants.to_series(0).to_list()
 
 
@@ -267,7 +261,7 @@ def test_failing_notebook_leaves_the_old_report_and_is_kept(tmp_path, quick):
 
 def test_a_kernel_that_is_killed_is_said_and_nothing_is_lost(tmp_path, quick):
     killed = failing(tmp_path, "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)")
-    with pytest.raises(GpuPlannerError, match=r"bad.ipynb: expected a kernel that lives.*Kernel died"):
+    with pytest.raises(GpuPlannerError, match=r"bad.ipynb: expected a kernel that answers.*Kernel died"):
         write_report(quick, tmp_path / "out", notebook=killed)
     assert not (tmp_path / "out").exists()
 
@@ -284,18 +278,18 @@ def test_notebook_that_shows_nothing_is_refused(tmp_path, quick):
         pytest.param("01_demand_and_phases", {}, marks=pytest.mark.long),
         pytest.param(
             "02_forecast",
-            {"folds": 6, "models": "Naive,SeasonalNaive,HourOfDay,RunOff"},
+            {"cutoffs": 6, "models": "Naive,SeasonalNaive,HourOfDay,RunOff"},
             marks=pytest.mark.long,
         ),
         (
             "03_static_vs_dynamic",
-            {"policies": "static_mig,whole_on_off", "path": "slurm", "month": "2026-02"},
+            {"policies": "mig_static,power_down_idle", "actuator": "slurm", "month": "2026-02"},
         ),
-        pytest.param("04_mig_layouts", {"horizon_slots": 48, "work_limit": 30}, marks=pytest.mark.long),
+        pytest.param("04_mig_layouts", {"horizon_intervals": 48, "work_limit": 30}, marks=pytest.mark.long),
         pytest.param("05_size_a_job", {}, marks=pytest.mark.long),
         pytest.param(
             "06_cost_review",
-            {"policies": "static_mig,whole_on_off", "path": "slurm", "months": 6},
+            {"policies": "mig_static,power_down_idle", "actuator": "slurm", "months": 6},
             marks=pytest.mark.long,
         ),
         pytest.param("07_twenty_jobs", {"jobs_2g": 9}, marks=pytest.mark.long),
@@ -320,7 +314,7 @@ def test_openb_numbers_equal_a_short_query(public_data, tmp_path):
     nodes = public_data / "alibaba_gpu_v2023" / "openb_node_list_gpu_node.csv"
     write_dataset(read("openb", pods, nodes=nodes), tmp_path / "openb")
     found = evaluate(
-        Scenario(data=str(tmp_path / "openb"), replications=2, policies="static_whole"),
+        Scenario(data=str(tmp_path / "openb"), replications=2, policies="fewer_nodes"),
         cache=False,
     )
     raw = pl.read_csv(pods).with_columns(gpus=pl.col("num_gpu") * pl.col("gpu_milli") / 1000)
@@ -350,8 +344,8 @@ def test_philly_numbers_equal_a_short_query(public_data, tmp_path):
             month="2017-10",
             tz=zone,
             replications=2,
-            horizon_slots=24,
-            policies="static_whole",
+            horizon_intervals=24,
+            policies="fewer_nodes",
         ),
         cache=False,
     )
@@ -363,7 +357,7 @@ def test_philly_numbers_equal_a_short_query(public_data, tmp_path):
     held = raw.group_by("cluster").agg((overlap * pl.col("num_gpus")).sum() / 3600)
     assert found.headline.allocated_gpu_hours == pytest.approx(held["timestamp"].sum(), rel=1e-9)
     tenants = found.tables["ledger_tenants"]
-    assert dict(tenants.select("tenant", "held_gpu_hours").iter_rows()) == pytest.approx(
+    assert dict(tenants.select("tenant", "allocated_gpu_hours").iter_rows()) == pytest.approx(
         {name: hours for name, hours in held.iter_rows() if hours}, rel=1e-9
     )
-    assert tenants["held_gpu_hours"].is_sorted(descending=True)
+    assert tenants["allocated_gpu_hours"].is_sorted(descending=True)

@@ -33,9 +33,7 @@ def three_days(tmp_path_factory):
         seconds, gpus = int(rng.integers(600, 20_000)), int(rng.choice([1, 2, 4]))
         end = start + timedelta(seconds=seconds)
         times = "|".join(time.strftime("%Y-%m-%dT%H:%M:%S") for time in (submit, start, end))
-        lines.append(
-            f"{number}|u|acc{number % 3}|COMPLETED|{times}|{seconds}|1-00:00:00|n1||gres/gpu={gpus}|train"
-        )
+        lines.append(f"{number}|u|acc{number % 3}|COMPLETED|{times}|{seconds}|1-00:00:00|n1||gres/gpu={gpus}|train")
         held += gpus * seconds / 3600
     (folder / "sacct.txt").write_text("\n".join(lines) + "\n")
     write_dataset(read("slurm", folder / "sacct.txt", tz="UTC"), folder / "trace")
@@ -57,17 +55,17 @@ def test_what_happened_is_told_and_nothing_is_planned(three_days, tmp_path):
         name: getattr(tearsheet, name)(study)
         for name in ("summary", "ledger", "rightsizing", "costs", "quality", "method")
     }
-    assert "Where the hours went" in sections["ledger"]
+    assert "Utilization" in sections["ledger"]
     assert "29 rows read" in sections["quality"]
     for name in ("demand", "layouts"):
         assert getattr(appendix, name)(study) == ""
     book = write_study_workbook(tmp_path / "book.xlsx", study)
-    assert "Ledger" in pl.read_excel(book, sheet_id=0)
+    assert "GPU-hour ledger" in pl.read_excel(book, sheet_id=0)
     study.save(tmp_path / "study")
     assert open_study(tmp_path / "study").to_json() == study.to_json()
 
 
 def test_a_day_of_a_weekend_cannot_be_drawn_from_a_week_without_one(three_days):
     folder, _ = three_days  # Monday to Thursday; two days ahead begin on a Thursday
-    assert too_short(Scenario(data=folder, horizon_slots=24)) is None
-    assert "no day of a weekend" in str(too_short(Scenario(data=folder, horizon_slots=60)))
+    assert too_short(Scenario(data=folder, horizon_intervals=24)) is None
+    assert "no day of a weekend" in str(too_short(Scenario(data=folder, horizon_intervals=60)))

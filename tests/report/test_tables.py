@@ -23,7 +23,7 @@ def cell(value: object, name: str = "x", **options: object) -> str:
     [
         (1234567, "jobs", "1,234,567"),
         (1234.567, "cost_usd", "1,234.57"),
-        (0.2512, "idle_fraction", "25.1%"),
+        (0.2512, "idle_fraction", "25.1 %"),
         (float("nan"), "x", NO_FIGURE),
         (True, "x", "yes"),
         (Decimal("10.10"), "BilledCost", "10.10"),
@@ -51,7 +51,7 @@ def test_rows_and_columns_have_headers_and_numbers_stand_right():
 def test_a_long_table_says_how_much_of_it_is_shown():
     html = table(pl.DataFrame({"x": range(1000)}), caption="c", max_rows=10)
     assert html.count("<tr>") == 11
-    assert "10 of 1,000 rows are shown." in html
+    assert "First 10 of 1,000 rows." in html
 
 
 def test_an_empty_table_keeps_its_head():

@@ -14,7 +14,7 @@ from gpuplanner.decision.layout_planning import plan_view
 from gpuplanner.planner.layout_plan import plan_to_json
 from gpuplanner.report.report_rendering import write_report
 
-SMALL = {"horizon_slots": 24, "replications": 2, "policies": "static_whole", "month": "2026-02"}
+SMALL = {"horizon_intervals": 24, "replications": 2, "policies": "fewer_nodes", "month": "2026-02"}
 BUSY = "while True: pass"
 
 
@@ -32,11 +32,9 @@ def test_nothing_of_a_report_looks_at_a_clock_to_stop(monkeypatch, tmp_path):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    "method", ["milp", pytest.param("calendar", marks=pytest.mark.long), "static", "greedy"]
-)
+@pytest.mark.parametrize("method", ["milp", pytest.param("calendar", marks=pytest.mark.long), "static", "greedy"])
 def test_every_method_ends_by_work_with_the_same_bytes(quick, method):
-    hurried = quick.but(path=Scenario().path, gap_target=0.0, work_limit=40)
+    hurried = quick.but(path=Scenario().actuator, gap_target=0.0, work_limit=40)
     texts = set()
     for _ in range(2):
         found = plan_view(hurried, "rightsized", method)

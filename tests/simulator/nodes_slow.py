@@ -26,11 +26,7 @@ def ways_to_add(held, profile):
     """Every GPU that one more instance makes of one that holds (profile, start), in the driver's order."""
     if profile == 0:
         return [] if held else [WHOLE_GPU]
-    taken = (
-        {start + more for other, start in held for more in range(SLICES[other])}
-        if held != WHOLE_GPU
-        else range(8)
-    )
+    taken = {start + more for other, start in held for more in range(SLICES[other])} if held != WHOLE_GPU else range(8)
     return [
         held | {(profile, start)}
         for start in STARTS[profile]
@@ -93,9 +89,7 @@ class Game:
         self.fleet, self.strict, self.placement = fleet, queue == "strict", placement
         self.passing = queue == "pass"
         self.larger, self.weights, self.switching = larger, weights, switching
-        rows = sorted(
-            range(len(requests)), key=lambda row: (requests[row]["ready"], requests[row]["submit"], row)
-        )
+        rows = sorted(range(len(requests)), key=lambda row: (requests[row]["ready"], requests[row]["submit"], row))
         self.requests = []  # by number
         for row in rows:
             asked = requests[row]
@@ -200,19 +194,14 @@ class Game:
     def free(self, node, profile):
         if self.is_flexible(node):
             return self.room_on(node, self.on_gpus(node), profile)
-        held = [
-            run["amounts"].get(node["number"], 0) for run in self.running if run["profile_served"] == profile
-        ]
+        held = [run["amounts"].get(node["number"], 0) for run in self.running if run["profile_served"] == profile]
         return self.capacity(node, profile) - sum(held)
 
     def is_idle(self, node):
         return node["state"] == ON and not any(node["number"] in run["amounts"] for run in self.running)
 
     def used(self, node):
-        return sum(
-            self.weights[run["profile_served"]] * run["amounts"].get(node["number"], 0)
-            for run in self.running
-        )
+        return sum(self.weights[run["profile_served"]] * run["amounts"].get(node["number"], 0) for run in self.running)
 
     def has_hope(self, request):
         """Whether it could be served with every node on, empty, in the pool that suits it best."""
@@ -437,10 +426,7 @@ class Game:
         return request["per"] * self.flexible["make_s"] if profile else self.flexible["whole_s"]
 
     def is_late(self, request, profile, shadow):
-        return (
-            shadow is not None
-            and self.now + self.made_s(request, profile) + request["limit"] > shadow["time"]
-        )
+        return shadow is not None and self.now + self.made_s(request, profile) + request["limit"] > shadow["time"]
 
     def try_freely(self, request, shadow):
         for profile in self.profiles_for(request):
@@ -532,9 +518,7 @@ class Game:
             return self.free(node, wants) + sum(run["amounts"].get(node["number"], 0) for run in over)
 
         def is_to_be_cut_anew(node, need):
-            return (
-                self.flexible and self.switching and node["state"] == ON and self.capacity(node, wants) < need
-            )
+            return self.flexible and self.switching and node["state"] == ON and self.capacity(node, wants) < need
 
         moments = {self.now}
         moments |= {max(self.now, run["over_at_the_latest"]) for run in self.running}
@@ -597,9 +581,7 @@ class Game:
             return
         gpus = self.paper.get(number, self.on_gpus(node))
         _, self.paper[number], _ = self.arrange(node, profile, need, None, gpus)
-        virtual[number] = [
-            self.room_on(node, self.paper[number], other) for other in range(len(self.weights))
-        ]
+        virtual[number] = [self.room_on(node, self.paper[number], other) for other in range(len(self.weights))]
 
     def virtual_free(self, node):
         if node["state"] == COMING:
@@ -629,9 +611,7 @@ class Game:
                 self.boot(node, pools[0], virtual)
                 return node["number"]
         for node in self.nodes:
-            convertible = (
-                self.is_idle(node) and self.unclaimed(node, virtual) and self.capacity(node, profile) < need
-            )
+            convertible = self.is_idle(node) and self.unclaimed(node, virtual) and self.capacity(node, profile) < need
             if convertible and (pools := self.pools_with(node, profile, need)):
                 self.leave(node)
                 self.boot(node, pools[0], virtual)
@@ -718,9 +698,7 @@ class SlurmGame(Game):
         comes = [self.nodes[n]["come_s"] for n in amounts if self.nodes[n]["state"] == COMING]
         begins = max([self.now, *comes])
         self.start_s[request["row"]] = begins
-        self.running[-1].update(
-            start=begins, end=begins + request["run"], over_at_the_latest=begins + request["limit"]
-        )
+        self.running[-1].update(start=begins, end=begins + request["run"], over_at_the_latest=begins + request["limit"])
 
     def places_for(self, request):
         """The profile and the nodes that it gets."""
@@ -771,12 +749,8 @@ class SlurmGame(Game):
                     elif node["state"] == OFF:
                         times = [self.now] if self.can_give(node, profile, need) else []
                     else:
-                        moments = {self.now} | {
-                            max(self.now, run["over_at_the_latest"]) for run in self.running
-                        }
-                        times = [
-                            time for time in sorted(moments) if self.free_then(node, profile, time) >= need
-                        ]
+                        moments = {self.now} | {max(self.now, run["over_at_the_latest"]) for run in self.running}
+                        times = [time for time in sorted(moments) if self.free_then(node, profile, time) >= need]
                     if node["number"] not in taken:
                         firsts += [(time, node["number"]) for time in times[:1]]
                 if not firsts:
@@ -802,13 +776,9 @@ class SlurmGame(Game):
         self.virtual = {}
         for pool, kept in enumerate(self.switching["kept"]):
             idle = [
-                node
-                for node in self.nodes
-                if node["state"] != OFF and node["pool"] == pool and self.is_empty(node)
+                node for node in self.nodes if node["state"] != OFF and node["pool"] == pool and self.is_empty(node)
             ]
-            for node in [
-                node for node in self.nodes if node["state"] == OFF and any(self.counts(node, pool))
-            ]:
+            for node in [node for node in self.nodes if node["state"] == OFF and any(self.counts(node, pool))]:
                 if len(idle) >= kept:
                     break
                 self.boot(node, pool, {})
@@ -858,8 +828,7 @@ def random_case(seed: int, *, flexible: bool = False, queue: str | None = None) 
         "queue": rng.choice(["easy", "easy", "strict"]),
         "placement": rng.choice(["best", "fullest", "lowest"]),
         "larger": tuple(
-            tuple(range(profile + 1, profiles)) if substitution and profile else ()
-            for profile in range(profiles)
+            tuple(range(profile + 1, profiles)) if substitution and profile else () for profile in range(profiles)
         ),
         "weights": (8.0, 1.0, 3.0)[:profiles],
         "switching": _switching(rng, len(kinds)) if switched else None,
@@ -910,9 +879,7 @@ def _starts_alone(request, case):
 def _pools(rng, profiles):
     """Ways to cut a node: what each GPU of the cut part offers, and whether another part stays whole."""
     whole = {"share_whole": 1.0, "per_gpu": [0] * profiles}
-    cuts = {1: [[0]], 2: [[0, 2], [0, 7]], 3: [[0, 7, 0], [0, 1, 2], [0, 3, 1], [0, 0, 2], [0, 0, 2]]}[
-        profiles
-    ]
+    cuts = {1: [[0]], 2: [[0, 2], [0, 7]], 3: [[0, 7, 0], [0, 1, 2], [0, 3, 1], [0, 0, 2], [0, 0, 2]]}[profiles]
     kinds = [whole]
     kinds += [
         {"share_whole": rng.choice([0.0, 0.0, 0.5]), "per_gpu": cut}
@@ -944,9 +911,7 @@ def _flexible(rng, gpus, capacity, profiles):
 def _request(rng, fleet, span):
     ready, run = rng.randint(0, span), rng.choice([0, 1, rng.randint(1, 6), rng.randint(1, 25)])
     nodes = rng.choices([1, 2, 3], [5, 3, 2])[0]
-    most_of = [
-        max(counts) for counts in zip(*(pool for node in fleet["capacity"] for pool in node), strict=True)
-    ]
+    most_of = [max(counts) for counts in zip(*(pool for node in fleet["capacity"] for pool in node), strict=True)]
     offered = [profile for profile, most in enumerate(most_of) if most or rng.random() < 0.05]
     profile = rng.choice(offered or [0])
     most = most_of[profile]

@@ -214,9 +214,7 @@ class Shared:
         marks = self.rules["every"]
         if marks is None:
             mtbf = self.rules["mtbf"]
-            return (
-                math.inf if mtbf is None else math.sqrt(2.0 * self.rules["write"] * mtbf / request["total"])
-            )
+            return math.inf if mtbf is None else math.sqrt(2.0 * self.rules["write"] * mtbf / request["total"])
         return marks
 
     def written(self, request):
@@ -225,11 +223,7 @@ class Shared:
         return max(math.ceil(takes / every) - 1.0, 0.0) if 0 < every < math.inf else 0.0
 
     def plan(self, request):
-        run = (
-            request["charge"]
-            + request["left"] * request["factor"]
-            + self.rules["write"] * self.written(request)
-        )
+        run = request["charge"] + request["left"] * request["factor"] + self.rules["write"] * self.written(request)
         request["fails"] = False
         if self.rules["mtbf"] is not None:
             fails = -math.log(self.draw(request)) * (self.rules["mtbf"] / request["total"])
@@ -277,9 +271,7 @@ class Shared:
                 able = [run for run in self.running if self.may_stop(request, run, within)]
                 if not able:
                     break
-                able.sort(
-                    key=lambda run: (run["request"]["tier"], run["begun"], self.numbers[id(run["request"])])
-                )
+                able.sort(key=lambda run: (run["request"]["tier"], run["begun"], self.numbers[id(run["request"])]))
                 taken.append(able[-1])
                 self.running = [run for run in self.running if run is not able[-1]]
             if self.fits(request, profile):

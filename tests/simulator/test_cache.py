@@ -28,24 +28,22 @@ SCENARIOS = st.builds(
     seed=st.integers(0, 2),
     nodes=st.integers(0, 2),
     quantile=st.sampled_from([0.5, 0.9]),
-    path=st.sampled_from(["operator", "nvml"]),
+    actuator=st.sampled_from(["mig-manager", "nvidia-smi"]),
     month=st.sampled_from([None, "2026-02"]),
 )
 
 
 def branching(scenario: Scenario) -> tuple[object, ...]:
-    """Reads the path only of small fleets, and the month only for even seeds."""
+    """Reads the actuator only of small fleets, and the month only for even seeds."""
     if scenario.nodes < 2:
-        return scenario.path, scenario.nodes
+        return scenario.actuator, scenario.nodes
     return (scenario.seed, scenario.month) if scenario.seed % 2 == 0 else (scenario.seed,)
 
 
 @given(st.lists(SCENARIOS, min_size=1, max_size=30))
 def test_what_is_remembered_is_what_would_be_computed(asked):
     inner = stage(branching)
-    outer = stage(
-        lambda scenario: (inner(scenario.but(quantile=0.5)), scenario.quantile > 0.6 and inner(scenario))
-    )
+    outer = stage(lambda scenario: (inner(scenario.but(quantile=0.5)), scenario.quantile > 0.6 and inner(scenario)))
     for one in asked:
         assert inner(one) == branching(one)
         assert outer(one) == (branching(one), one.quantile > 0.6 and branching(one))
@@ -110,7 +108,8 @@ def test_a_folder_on_disk_knows_what_was_read_too(monkeypatch, tmp_path):
         return trial
 
     asked = [
-        Scenario(nodes=1), Scenario(nodes=1, path="nvml"), Scenario(nodes=2, seed=1), Scenario(nodes=2, seed=2),
+        Scenario(nodes=1), Scenario(nodes=1, actuator="nvidia-smi"), Scenario(nodes=2, seed=1),
+        Scenario(nodes=2, seed=2),
         Scenario(nodes=2, seed=2, month="2026-02"),
     ]  # fmt: skip
     assert [fresh()(one) for one in asked] == [list(branching(one)) for one in asked]
@@ -145,9 +144,9 @@ def test_the_oldest_results_on_disk_go_first(tmp_path, monkeypatch):
     sized = shelved("trial", str.encode, bytes.decode)(lambda scenario: f"{scenario.seed:0100d}")
     for seed in range(4):
         sized(Scenario(seed=seed))
-        for age, path in enumerate(sorted(tmp_path.rglob("*.result"), key=lambda path: path.read_text())):
-            os.utime(path, (age, age))
-    kept = sorted(int(path.read_text()) for path in tmp_path.rglob("*.result"))
+        for age, actuator in enumerate(sorted(tmp_path.rglob("*.result"), key=lambda actuator: actuator.read_text())):
+            os.utime(actuator, (age, age))
+    kept = sorted(int(actuator.read_text()) for actuator in tmp_path.rglob("*.result"))
     assert kept == [2, 3]
 
 

@@ -22,9 +22,7 @@ SHARES = np.array([1.0, 1 / 7, 3 / 7])
 def flexible(*nodes, whole=True):
     """Nodes of so many GPUs that are all cut as jobs come and go."""
     how = Flexible((True,), instance_sets(BOARD, NAMES), MAKE_S, WHOLE_S)
-    return NodeFleet(
-        NAMES, nodes, [[how.capacity(gpus, whole=whole)] for gpus in nodes], [0] * len(nodes), SHARES, how
-    )
+    return NodeFleet(NAMES, nodes, [[how.capacity(gpus, whole=whole)] for gpus in nodes], [0] * len(nodes), SHARES, how)
 
 
 def asked(*rows):
@@ -129,12 +127,10 @@ def test_no_gpu_is_ever_oversubscribed():
 
 
 def test_a_set_of_instances_is_one_that_the_board_can_hold_and_goes_back_the_way_it_came():
-    board = load_gpu_model("A30-24GB")
-    names = ("gpu", *(profile.name for profile in board.profiles))
-    found = instance_sets(board, names)
-    assert (
-        len(found.add) == len(placed_layouts(board)) + 2
-    )  # and the empty GPU, and the one that is held whole
+    gpu_model = load_gpu_model("A30-24GB")
+    names = ("gpu", *(profile.name for profile in gpu_model.profiles))
+    found = instance_sets(gpu_model, names)
+    assert len(found.add) == len(placed_layouts(gpu_model)) + 2  # and the empty GPU, and the one that is held whole
     for held, profile in zip(*np.nonzero(found.add >= 0), strict=True):
         after, slot = found.add[held, profile], found.slot[held, profile]
         assert found.take[after, slot] == held
@@ -169,9 +165,7 @@ def test_jobs_on_whole_gpus_wait_no_longer_than_under_the_static_layout_that_wai
     for seed in range(10):
         requests = heavy(seed)
         fleets = [flexible(4, 4, 4, 4), *(static(cut) for cut in range(1, 10))]
-        on_demand, *others = (
-            np.maximum(play(requests, fleet).start_s - requests.ready_s, 0.0) for fleet in fleets
-        )
+        on_demand, *others = (np.maximum(play(requests, fleet).start_s - requests.ready_s, 0.0) for fleet in fleets)
         best = min(others, key=np.mean)
         on_whole = requests.profile == WHOLE
         longer.append((on_demand[on_whole].mean() - best[on_whole].mean(), on_demand.mean() - best.mean()))

@@ -28,10 +28,7 @@ def python(code, **environment):
 
 def test_importing_the_rooms_does_not_load_numba():
     heavy = "{'numba', 'pandas', 'scipy', 'pulp'}"
-    assert (
-        python(f"import sys, gpuplanner.simulator, gpuplanner.usage; print({heavy} & sys.modules.keys())")
-        == "set()"
-    )
+    assert python(f"import sys, gpuplanner.simulator, gpuplanner.usage; print({heavy} & sys.modules.keys())") == "set()"
 
 
 def test_without_numba_the_extra_is_named(monkeypatch):

@@ -110,9 +110,7 @@ def test_mean_wait_is_that_of_erlang_c(servers, load):
         rng = np.random.default_rng([2026, servers, replication])
         submit_s = np.cumsum(rng.exponential(mean_s / servers / load, jobs))
         run_s = rng.exponential(mean_s, jobs)
-        start_s = start_jobs_on_equal_nodes(
-            submit_s, run_s, np.ones(jobs, np.int64), nodes=servers, gpus_per_node=1
-        )
+        start_s = start_jobs_on_equal_nodes(submit_s, run_s, np.ones(jobs, np.int64), nodes=servers, gpus_per_node=1)
         waits.append(float((start_s - submit_s)[warm_up:].mean()))
     offered = servers * load
     waiting = offered**servers / math.factorial(servers) / (1 - load)

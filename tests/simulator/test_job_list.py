@@ -143,9 +143,7 @@ def test_the_loop_over_nodes_has_the_published_figures_too(public_data):
 @pytest.mark.data
 def test_the_command_prints_the_published_figures(command, public_data):
     path = str(public_data / "sim" / "philly_2869ce.csv")
-    rows = [
-        (row, nodes, size) for row, _, nodes, size in published_rows(public_data) if "philly" in row["input"]
-    ]
+    rows = [(row, nodes, size) for row, _, nodes, size in published_rows(public_data) if "philly" in row["input"]]
     assert len(rows) == 3
     for row, nodes, per_node in rows:
         fleet = ("--gpus", str(nodes * per_node), "--gpus-per-node", str(per_node))
@@ -200,7 +198,7 @@ def test_the_command_prints_figures_and_a_table_of_waits(command, write_list):
     assert waits["p95"] == pytest.approx(99 + 0.85 * (197 - 99))
     text = command("simulate", path, "--gpus", "8", "--queue", "backfill")[1]
     assert re.search(r"mean queue wait \(s\) +74\b", text)
-    assert re.search(r"queue wait \(s\) +74 +49\.5 ", text.split("Seconds over the jobs")[1])
+    assert re.search(r"queue wait \(s\) +74 +49\.5 ", text.split("Queue wait and completion time of the jobs")[1])
 
 
 @pytest.mark.parametrize(

@@ -96,9 +96,7 @@ class TestDrain:
         """Two real nodes of two GPUs; a pair does not start on the GPU beside the one that is drained."""
         fleet = fleet_of([WHOLE], [SEVENTHS], nodes=4)
         network = NodeNetwork([[0, 0, 1, 1]], np.ones(3))
-        fleet = NodeFleet(
-            fleet.profiles, fleet.gpus, fleet.capacity, fleet.first, fleet.weights, network=network
-        )
+        fleet = NodeFleet(fleet.profiles, fleet.gpus, fleet.capacity, fleet.first, fleet.weights, network=network)
         rows = [("pair", 60, 10, 2, "gpu"), ("one", 61, 10, 1, "gpu"), ("slice", 61, 10, 1, "1g.10gb")]
         starts, outcome = serve(rows, fleet, drains((1, 50, 1)), placement="consolidate")
         assert starts == {"pair": 60, "one": 61, "slice": 110}
@@ -122,9 +120,7 @@ class TestDrain:
             assert fates(serve(rows, fleet, changes)[1]) == expected
 
     def test_one_whose_deadline_passed_while_another_was_under_way_is_given_up_without_a_cordon(self):
-        changes = LayoutChanges(
-            [0, 0, 0], [10, 20, 30], [10, 20, 30], [INFINITE, 40, INFINITE], [60.0] * 3, [1, 0, 1]
-        )
+        changes = LayoutChanges([0, 0, 0], [10, 20, 30], [10, 20, 30], [INFINITE, 40, INFINITE], [60.0] * 3, [1, 0, 1])
         assert fates(serve([("a", 0, 5, 1, "gpu")], fleet_of([WHOLE], [SEVENTHS]), changes)[1]) == [
             (10, 10, 70, "done"),
             (None, None, 70, "given up"),
@@ -241,9 +237,7 @@ class TestPower:
         ]
 
     def test_one_that_follows_a_late_change_waits_for_it(self):
-        changes = LayoutChanges(
-            [0, 0], [50, 70], [50, 70], [INFINITE, 70], [60.0, 0.0], [1, 2], [True, False]
-        )
+        changes = LayoutChanges([0, 0], [50, 70], [50, 70], [INFINITE, 70], [60.0, 0.0], [1, 2], [True, False])
         fleet = fleet_of([WHOLE] * 2, [SEVENTHS] * 2, [SEVENTHS, OFF])
         starts, outcome = serve([("a", 0, 100, 1, "gpu"), ("s", 20, 9, 14, "1g.10gb")], fleet, changes)
         assert fates(outcome) == [(50, 100, 160, "done"), (160, None, 160, "done")]
@@ -270,9 +264,7 @@ class TestRefused:
     @pytest.mark.parametrize(("node", "pool"), [(2, 1), (0, 2), (1, 1)])
     def test_nodes_and_pools_are_those_of_the_fleet(self, node, pool):
         fleet = NodeFleet(("gpu",), [1, 1], [[[1], [0]]] * 2, [0, -1], [1.0])
-        with pytest.raises(
-            ScenarioError, match="layout change 1: expected one of 2 nodes that is on at first"
-        ):
+        with pytest.raises(ScenarioError, match="layout change 1: expected one of 2 nodes that is on at first"):
             play(requests_of(("a", 0, 1, 1, "gpu")), fleet, changes=drains((0, 5, 1), (node, 9, pool)))
 
     def test_nodes_that_come_and_go_have_no_planned_changes(self):

@@ -72,9 +72,7 @@ def differences(seed, flexible=False, queue=None):
         for row, (mine, theirs) in enumerate(zip(start_s, outcome.start_s.tolist(), strict=True))
         if mine != theirs and not (math.isnan(mine) and math.isnan(theirs))
     ]
-    for node, (mine, theirs) in enumerate(
-        zip(on, intervals(outcome, len(case["fleet"]["gpus"])), strict=True)
-    ):
+    for node, (mine, theirs) in enumerate(zip(on, intervals(outcome, len(case["fleet"]["gpus"])), strict=True)):
         if sorted(mine) != theirs:
             said.append(f"case {seed}, node {node}: on {mine} here, {theirs} by the engine")
     return said

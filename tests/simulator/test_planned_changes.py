@@ -117,9 +117,7 @@ def test_nodes_hold_no_more_than_they_offer_when_a_request_starts_and_none_start
         for node, mine in enumerate(held):
             for start, _, profile, _, request in mine:
                 at_once = sum(
-                    amount
-                    for begun, end, other, amount, _ in mine
-                    if other == profile and begun <= start < end
+                    amount for begun, end, other, amount, _ in mine if other == profile and begun <= start < end
                 )
                 offered = [
                     case["fleet"]["capacity"][node][pool][profile]

@@ -84,9 +84,7 @@ def test_the_draw_depends_on_seed_and_replication_alone(history):
 
 def test_every_day_of_a_kind_is_drawn_equally_often(history):
     drawn = bootstrap_days(history, days=7 * 600, seed=3, replication=0)
-    chosen = pl.DataFrame(parts(drawn), schema=["day", "then", "a", "b"], orient="row").unique(
-        ["day", "then"]
-    )
+    chosen = pl.DataFrame(parts(drawn), schema=["day", "then", "a", "b"], orient="row").unique(["day", "then"])
     counts = dict(chosen.group_by("then").len().iter_rows())
     # 3000 working days over 10 choices and 1200 weekend days over 4; five standard deviations around it.
     for day in range(14):
@@ -98,9 +96,7 @@ def test_every_day_of_a_kind_is_drawn_equally_often(history):
 def test_a_history_without_a_weekend_cannot_make_one(history):
     week = history.filter(pl.col("submit_time") < MONDAY + timedelta(days=5))
     assert bootstrap_days(week, days=5, seed=1, replication=0).height > 0
-    with pytest.raises(
-        ScenarioError, match="weekend day in the history; got none between 2026-02-03 and 2026-02-05"
-    ):
+    with pytest.raises(ScenarioError, match="weekend day in the history; got none between 2026-02-03 and 2026-02-05"):
         bootstrap_days(week, days=7, seed=1, replication=0)
     with pytest.raises(ScenarioError, match="a history with jobs"):
         bootstrap_days(week.clear(), days=7, seed=1, replication=0)

@@ -31,9 +31,7 @@ def requests_of(*rows):
 class TestTiers:
     def run(self, rows, tier, fleet=NODE, **rules):
         rules = {"tiers_preempt": True, "preemption": PREEMPTION} | rules
-        return play_shared(
-            requests_of(*rows), fleet, Sharing(np.zeros(len(tier)), tier, **rules), queue="strict"
-        )
+        return play_shared(requests_of(*rows), fleet, Sharing(np.zeros(len(tier)), tier, **rules), queue="strict")
 
     def test_a_stopped_job_loses_the_work_since_its_checkpoint_and_pays_the_overhead(self):
         found = self.run([(0, 100, 4), (50, 20, 2)], [1, 0], checkpoints=Checkpoints(interval_s=15.0))

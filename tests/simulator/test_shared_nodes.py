@@ -81,9 +81,7 @@ def differences(seed, kind, queue=None):
         for row, (here, there) in enumerate(zip(mine[name], getattr(outcome, theirs).tolist(), strict=True)):
             if here != pytest.approx(there, abs=1e-9, nan_ok=True):
                 said.append(f"case {seed}, request {row}, {name}: {here} here, {there} by the engine")
-    for node, (here, there) in enumerate(
-        zip(mine["on"], intervals(outcome, len(case["fleet"]["gpus"])), strict=True)
-    ):
+    for node, (here, there) in enumerate(zip(mine["on"], intervals(outcome, len(case["fleet"]["gpus"])), strict=True)):
         if len(here) != len(there) or not all(
             a == pytest.approx(b, abs=1e-9) for a, b in zip(sorted(here), there, strict=True)
         ):
@@ -96,11 +94,7 @@ WAYS = {"plain": {}, "slurm": {"queue": "slurm"}}
 
 def said_of(seeds, kinds=tuple(KINDS)):
     return [
-        line
-        for seed in seeds
-        for kind in kinds
-        for way in WAYS.values()
-        for line in differences(seed, kind, **way)
+        line for seed in seeds for kind in kinds for way in WAYS.values() for line in differences(seed, kind, **way)
     ]
 
 
@@ -201,7 +195,5 @@ def test_who_shares_nothing_is_played_as_by_the_plain_loop(way):
 def test_cohorts_that_are_no_tree_and_requests_without_a_team_are_refused():
     circle = (QuotaGroup(1.0, parent=1), QuotaGroup(1.0, parent=0))
     for team, groups in (([0], circle), ([1], (QuotaGroup(),))):
-        with pytest.raises(
-            ScenarioError, match="a team and a tier for every request, and cohorts that form a tree"
-        ):
+        with pytest.raises(ScenarioError, match="a team and a tier for every request, and cohorts that form a tree"):
             Sharing(team, [0], groups)

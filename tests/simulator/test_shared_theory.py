@@ -36,9 +36,7 @@ def replicate(servers, load, measure, **rules):
         tier = rng.choice(2, JOBS, p=[URGENT, 1 - URGENT])
         none, one = np.zeros(JOBS, np.int64), np.ones(JOBS, np.int64)
         requests = NodeRequests(submit_s, submit_s, run_s, run_s, none, one, one)
-        run = play_shared(
-            requests, NodeFleet.whole([1] * servers), Sharing(none, tier, **rules), queue="strict"
-        )
+        run = play_shared(requests, NodeFleet.whole([1] * servers), Sharing(none, tier, **rules), queue="strict")
         values = measure(run, submit_s)[WARM_UP:]
         means.append([values[tier[WARM_UP:] == number].mean() for number in range(2)])
     return np.array(means)
@@ -91,9 +89,7 @@ def test_time_to_finish_with_failures_and_checkpoints(interval_s):
 
     expected = (stretches - 1) * seconds(every + write) + seconds(work - (stretches - 1) * every)
     none = np.zeros(jobs, np.int64)
-    requests = NodeRequests(
-        none, none, np.full(jobs, work), np.full(jobs, work), none, np.full(jobs, gpus), none + 1
-    )
+    requests = NodeRequests(none, none, np.full(jobs, work), np.full(jobs, work), none, np.full(jobs, gpus), none + 1)
     sharing = Sharing(none, none, failures=failures, checkpoints=saved)
     run = play_shared(requests, NodeFleet.whole([gpus] * jobs), sharing, queue="strict")
     assert run.failures.sum() > jobs

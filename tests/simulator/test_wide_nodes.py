@@ -121,9 +121,7 @@ def test_every_request_is_served_by_what_may_serve_it_and_takes_as_long_as_that_
         for (number, profile), mine in nodes.items():
             asked = case["requests"][number]
             assert profile in (asked["profile"], *case["larger"][asked["profile"]])
-            same = [
-                tier for tier, of in enumerate(net["domains"], 1) if len({of[node] for node in mine}) == 1
-            ]
+            same = [tier for tier, of in enumerate(net["domains"], 1) if len({of[node] for node in mine}) == 1]
             tier = 0 if len(mine) == 1 else min(same, default=len(net["domains"]) + 1)
             assert outcome.factor[number] == pytest.approx(net["slowdowns"][tier])
             moved += net["slowdowns"][tier] != 1.0
@@ -159,7 +157,5 @@ def test_a_network_whose_parts_do_not_fit_is_refused():
         {"domains": [[0, 0]], "slowdowns": [1.0, 1.2]},
         {"domains": [[0, 0]], "slowdowns": [1.0, 1.5, 1.2]},
     ):
-        with pytest.raises(
-            ScenarioError, match="network of nodes: expected a domain of each tier for every node"
-        ):
+        with pytest.raises(ScenarioError, match="network of nodes: expected a domain of each tier for every node"):
             NodeNetwork(**parts)

@@ -144,9 +144,7 @@ class WideGame(Wide, Game):
         if sliced:
             self.blocked.add(request["profile"])
         elif self.strict:
-            self.heads |= {
-                self.line(one): SHUT for one in self.profiles_for(request) if not self.is_sliced(one)
-            }
+            self.heads |= {self.line(one): SHUT for one in self.profiles_for(request) if not self.is_sliced(one)}
         else:
             self.leads(request)
         return False
@@ -239,14 +237,11 @@ def wide_case(seed: int, *, queue: str | None = None, rules: bool = False) -> tu
     gpus = [rng.choice([1, 2, 4, 4, 8]) for _ in range(nodes)]
     pools = rng.choice([1, 1, 2])
     capacity = [
-        [[_holds(wide, count, pool, pools, one) for one in range(wide)] for pool in range(pools)]
-        for count in gpus
+        [[_holds(wide, count, pool, pools, one) for one in range(wide)] for pool in range(pools)] for count in gpus
     ]
     able = [[pool for pool, counts in enumerate(node) if any(counts)] for node in capacity]
     switching = not rules and rng.random() < 0.4
-    first = [
-        rng.choice(ways) if ways and rng.random() > (0.4 if switching else 0.05) else -1 for ways in able
-    ]
+    first = [rng.choice(ways) if ways and rng.random() > (0.4 if switching else 0.05) else -1 for ways in able]
     fleet = {
         "gpus": gpus, "capacity": capacity, "first": first, "flexible": None, "network": _network(rng, nodes),
     }  # fmt: skip
@@ -269,9 +264,7 @@ def wide_case(seed: int, *, queue: str | None = None, rules: bool = False) -> tu
         return case, None
     if named == "slurm":  # who is stopped is weighed node by node
         fleet["network"] = _network(random.Random(0), nodes, plain=True)
-    stated = random_rules(
-        seed, case | {"weights": (1.0,)}, stops=True, failures=rng.random() < 0.5, quotas=True
-    )
+    stated = random_rules(seed, case | {"weights": (1.0,)}, stops=True, failures=rng.random() < 0.5, quotas=True)
     stated["units"] = [5040 if one else 5040 * 8 for one in range(wide)]
     return case, stated
 

@@ -50,16 +50,13 @@ def runs(make_jobs, peaks, **columns):
 def lasting(make_jobs, *minutes, **columns):
     start = make_jobs({})["start_time"][0]
     return make_jobs(
-        *(
-            {"time_limit_s": 86400.0, "end_time": start + timedelta(minutes=each)} | columns
-            for each in minutes
-        )
+        *({"time_limit_s": 86400.0, "end_time": start + timedelta(minutes=each)} | columns for each in minutes)
     )
 
 
 def test_profile_holds_every_measured_peak(make_jobs):
     row = group(runs(make_jobs, [5.0] * 9 + [8.0]))
-    assert (row["profile"], row["profile_hint"], row["size_runs"]) == ("gpu", "1g.10gb", 10)
+    assert (row["profile"], row["recommended_profile"], row["size_runs"]) == ("gpu", "1g.10gb", 10)
     assert (row["memory_asked_gib"], row["memory_peak_gib"]) == (79.25, 8.0)
     assert row["saved_gpu_hours"] == pytest.approx(10 * 6 / 7)
     assert (row["size_risk"], row["at_risk_gpu_hours"]) == (0.0, 0.0)
@@ -67,13 +64,13 @@ def test_profile_holds_every_measured_peak(make_jobs):
 
 def test_one_run_that_would_not_have_fitted_is_a_risk(make_jobs):
     row = group(runs(make_jobs, [5.0] * 9 + [15.0]))
-    assert (row["profile_hint"], row["size_risk"]) == ("1g.20gb", 0.1)
+    assert (row["recommended_profile"], row["size_risk"]) == ("1g.20gb", 0.1)
     assert row["at_risk_gpu_hours"] == pytest.approx(1 / 7)
     held = group(runs(make_jobs, [5.0] * 8 + [15.0]))
-    assert held["profile_hint"] is None
+    assert held["recommended_profile"] is None
     assert held["saved_gpu_hours"] is None
-    assert held["size_reason"] == "held back: 1 of 9 runs would not have fitted where the others did"
-    assert group(runs(make_jobs, [5.0] * 8 + [15.0]), highest_risk=0.2)["profile_hint"] == "1g.20gb"
+    assert held["size_reason"] == "not smaller: 1 of 9 runs would not have fitted where the others did"
+    assert group(runs(make_jobs, [5.0] * 8 + [15.0]), highest_risk=0.2)["recommended_profile"] == "1g.20gb"
 
 
 def test_no_failure_in_few_runs_is_no_proof(make_jobs):
@@ -82,7 +79,7 @@ def test_no_failure_in_few_runs_is_no_proof(make_jobs):
     assert five["size_risk"] == many["size_risk"] == 0
     assert (five["size_risk_at_most"], many["size_risk_at_most"]) == pytest.approx((0.4507, 0.01), abs=1e-4)
     assert five["size_reason"] == (
-        "held 5 full runs with headroom; at most 46 % of later runs need more (95 % confidence)"
+        "fits 5 full runs with headroom; at most 46 % of later runs need more (95 % confidence)"
     )
     assert group(runs(make_jobs, [None] * 20))["size_risk_at_most"] is None
 
@@ -98,31 +95,29 @@ def test_the_largest_share_of_later_runs_is_exceeded_in_one_case_of_twenty(make_
 def test_slower_is_not_out_of_memory(make_jobs):
     quiet, busy = {"sm_activity": 0.05, "memory_peak_gib": 5.0}, {"sm_activity": 0.20, "memory_peak_gib": 5.0}
     row = group(make_jobs(*[quiet] * 9, busy))
-    assert (row["profile_hint"], row["size_risk"]) == ("2g.20gb", 0.0)
+    assert (row["recommended_profile"], row["size_risk"]) == ("2g.20gb", 0.0)
 
 
 def test_no_hint_without_evidence(make_jobs):
     few = group(runs(make_jobs, [5.0] * 4))
-    assert (few["profile_hint"], few["limit_hint_s"]) == (None, None)
+    assert (few["recommended_profile"], few["recommended_time_limit_s"]) == (None, None)
     assert few["size_reason"] == "4 full runs with measured memory, 5 needed"
     assert few["limit_reason"] == "4 full runs, 19 needed"
     assert group(runs(make_jobs, [5.0]))["limit_reason"] == "1 full run, 19 needed"
     assert group(runs(make_jobs, [5.0] * 2))["size_reason"] == "2 full runs with measured memory, 5 needed"
     # Of 19 runs the longest covers 19/20 of what follows; of 18 none covers 95 %.
     assert group(runs(make_jobs, [5.0] * 18))["limit_reason"] == "18 full runs, 19 needed"
-    assert group(runs(make_jobs, [5.0] * 19))["limit_hint_s"] is not None
-    assert (
-        group(runs(make_jobs, [5.0] * 19), minimum_evidence=30)["limit_reason"] == "19 full runs, 30 needed"
-    )
+    assert group(runs(make_jobs, [5.0] * 19))["recommended_time_limit_s"] is not None
+    assert group(runs(make_jobs, [5.0] * 19), minimum_evidence=30)["limit_reason"] == "19 full runs, 30 needed"
     blind = group(runs(make_jobs, [None] * 20))
-    assert (blind["profile_hint"], blind["size_reason"]) == (
+    assert (blind["recommended_profile"], blind["size_reason"]) == (
         None,
         "0 full runs with measured memory, 5 needed",
     )
     unknown = group(runs(make_jobs, [5.0] * 20, gpu_model="l40s"))
-    assert (unknown["profile_hint"], unknown["memory_asked_gib"]) == (None, None)
-    assert unknown["size_reason"] == "board l40s is not known as one of the catalogue"
-    assert group(runs(make_jobs, [5.0] * 20), boards=None)["size_reason"] == "board not named"
+    assert (unknown["recommended_profile"], unknown["memory_asked_gib"]) == (None, None)
+    assert unknown["size_reason"] == "GPU model l40s is not in the catalog"
+    assert group(runs(make_jobs, [5.0] * 20), boards=None)["size_reason"] == "GPU model not named"
     gang = group(runs(make_jobs, [5.0] * 20, gpus=8.0))
     assert (gang["instances_hint"], gang["size_reason"]) == (
         None,
@@ -135,7 +130,7 @@ def test_failed_runs_raise_the_need_but_prove_nothing(make_jobs):
     assert group(low_failures)["size_reason"] == "0 full runs with measured memory, 5 needed"
     mixed = pl.concat([runs(make_jobs, [5.0] * 10), runs(make_jobs, [30.0], state="FAILED")])
     row = group(mixed)
-    assert (row["profile_hint"], row["size_runs"], row["size_risk"]) == ("3g.40gb", 10, 0.0)
+    assert (row["recommended_profile"], row["size_runs"], row["size_risk"]) == ("3g.40gb", 10, 0.0)
 
 
 def one_after_the_other(make_jobs, minutes, **columns):
@@ -154,7 +149,7 @@ def one_after_the_other(make_jobs, minutes, **columns):
 def test_limit_covers_95_percent_of_later_runs(make_jobs):
     row = group(one_after_the_other(make_jobs, range(1, 41)))
     # Of 41 runs that are alike the 39th has 2 of 41 above it, and the 38th has 3, which is more than 5 %.
-    assert (row["run_p95_s"], row["limit_hint_s"]) == (38 * 60, 69 * 60)
+    assert (row["run_p95_s"], row["recommended_time_limit_s"]) == (38 * 60, 69 * 60)
     assert (row["limit_runs"], row["later_runs"]) == (40, 21)
     # They grow by a minute each: three quarters above the longest but one is more than the next.
     assert row["risk_time_out"] == 0
@@ -167,11 +162,15 @@ def test_limit_covers_95_percent_of_later_runs(make_jobs):
 def test_later_runs_are_held_against_what_had_ended_before_them(make_jobs):
     row = group(one_after_the_other(make_jobs, [10] * 30 + [19] + [10] * 9))
     assert (row["later_runs"], row["risk_time_out"]) == (21, 1 / 21)
-    assert row["time_out_gpu_hours"] == pytest.approx(40 / 21 * row["limit_hint_s"] / 3600)
+    assert row["time_out_gpu_hours"] == pytest.approx(40 / 21 * row["recommended_time_limit_s"] / 3600)
     drifting = group(one_after_the_other(make_jobs, [10] * 20 + [30] * 3))
     # The third of the long ones is judged by a limit that knows the first two.
-    assert (drifting["later_runs"], drifting["risk_time_out"], drifting["limit_hint_s"]) == (4, 1 / 4, None)
-    assert drifting["limit_reason"] == "held back: 1 of 4 later runs outlast the limit of those before"
+    assert (drifting["later_runs"], drifting["risk_time_out"], drifting["recommended_time_limit_s"]) == (
+        4,
+        1 / 4,
+        None,
+    )
+    assert drifting["limit_reason"] == "not recommended: 1 of 4 later runs outlast the limit of those before"
     # All at once: none had ended when another began.
     together = group(lasting(make_jobs, *[10] * 30, 50))
     assert (together["later_runs"], together["risk_time_out"]) == (0, None)
@@ -182,25 +181,23 @@ def test_a_run_that_was_stopped_needs_more_than_it_had(make_jobs):
     stopped = lasting(make_jobs, 60, state="TIMEOUT", time_limit_s=3600.0)
     ended = lasting(make_jobs, *[20] * 38, time_limit_s=3600.0)
     one = group(pl.concat([ended, stopped]))
-    assert (one["limit_hint_s"], one["run_p95_s"]) == (2100.0, 1200.0)
+    assert (one["recommended_time_limit_s"], one["run_p95_s"]) == (2100.0, 1200.0)
     three = group(pl.concat([ended, stopped, stopped, stopped]))
-    assert (three["limit_hint_s"], three["run_p95_s"]) == (None, None)
+    assert (three["recommended_time_limit_s"], three["run_p95_s"]) == (None, None)
     assert three["limit_reason"] == "more than 5 % of 41 runs were stopped by their limit"
 
 
 def test_no_limit_is_asked_for_above_those_of_today(make_jobs):
-    assert group(lasting(make_jobs, *[61] * 20, time_limit_s=6000.0))["limit_hint_s"] is None
+    assert group(lasting(make_jobs, *[61] * 20, time_limit_s=6000.0))["recommended_time_limit_s"] is None
     none_known = group(lasting(make_jobs, *[61] * 20, time_limit_s=None))
-    assert (none_known["limit_hint_s"], none_known["freed_limit_gpu_hours"]) == (6420.0, None)
+    assert (none_known["recommended_time_limit_s"], none_known["freed_limit_gpu_hours"]) == (6420.0, None)
 
 
 def test_number_of_gpus_that_worked(make_jobs, make_samples):
     jobs = make_jobs(*({"job_id": str(number), "gpus": 4.0} for number in range(10)))
     working = {0: 0.9, 1: 0.06, 2: 0.04, 3: 0.0}
     devices = [
-        make_samples(str(job), [activity] * 6, gpu=gpu)
-        for job in range(10)
-        for gpu, activity in working.items()
+        make_samples(str(job), [activity] * 6, gpu=gpu) for job in range(10) for gpu, activity in working.items()
     ]
     row = group(jobs, pl.concat(devices))
     assert (row["instances_hint"], row["size_runs"], row["size_risk"]) == (2, 10, 0.0)
@@ -208,9 +205,7 @@ def test_number_of_gpus_that_worked(make_jobs, make_samples):
     assert row["size_reason"] == (
         "at most 2 GPUs worked in 10 full runs; at most 26 % of later runs need more (95 % confidence)"
     )
-    alone = group(
-        jobs, pl.concat(each.with_columns(sm_activity=0.9 * (each["gpu"] == 0)) for each in devices)
-    )
+    alone = group(jobs, pl.concat(each.with_columns(sm_activity=0.9 * (each["gpu"] == 0)) for each in devices))
     assert alone["size_reason"].startswith("at most 1 GPU worked in 10 full runs; ")
     # One GPU of a job is not all of them: nothing may be said of the others.
     assert group(jobs, pl.concat(devices[::4]))["instances_hint"] is None
@@ -235,17 +230,17 @@ def test_groups_are_equal_requests(make_jobs):
 
 def test_boards_are_looked_up_and_never_guessed(make_jobs):
     words = make_jobs({"gpu_model": "a100"}, {"gpu_model": "a30"}, {}, {"gpu_model": "l40s"})
-    names = {word: board and board.name for word, board in boards_of(words).items()}
+    names = {word: gpu_model and gpu_model.name for word, gpu_model in boards_of(words).items()}
     assert names == {"a100": None, "a30": "A30-24GB", None: None, "l40s": None}
     assert boards_of(words, {"a100": "A100-40GB"})["a100"].name == "A100-40GB"
     with pytest.raises(GeometryError, match="l40s"):
         boards_of(words, {"l40s": "l40s"})
 
 
-@pytest.mark.parametrize("board", board_names())
-def test_sizes_in_order_hold_more_and_more(board):
+@pytest.mark.parametrize("gpu_model", board_names())
+def test_sizes_in_order_hold_more_and_more(gpu_model):
     # A hint is the largest size by rank: that is right only while no later one has less of anything.
-    parts = slices(board)
+    parts = slices(gpu_model)
     for small, large in pairwise(parts):
         assert small.sms <= large.sms
         assert small.memory_gib <= large.memory_gib
@@ -287,13 +282,11 @@ def test_the_risk_is_that_of_each_run_against_all_others(make_jobs, drawn):
     if judged:
         assert row["size_risk"] == pytest.approx(out_of_memory / len(judged))
     lengths = [
-        math.inf if state == "TIMEOUT" else run
-        for state, run, _, _ in drawn
-        if state in ("COMPLETED", "TIMEOUT")
+        math.inf if state == "TIMEOUT" else run for state, run, _, _ in drawn if state in ("COMPLETED", "TIMEOUT")
     ]
     assert row["limit_runs"] == len(lengths)
     limit = covering(lengths)
-    assert row["limit_hint_s"] == (limit if limit is not None and math.isfinite(limit) else None)
+    assert row["recommended_time_limit_s"] == (limit if limit is not None and math.isfinite(limit) else None)
 
 
 def covering(lengths):
@@ -344,11 +337,11 @@ def test_sample_saves_less_than_job_by_job_and_fails_seldom():
     bound = own.select((pl.col("gpu_hours_requested") - pl.col("gpu_hours_needed")).sum()).item()
     saved = table["saved_gpu_hours"].sum()
     assert 0.2 * bound < saved < bound
-    given = table.filter(pl.col("profile_hint").is_not_null())
+    given = table.filter(pl.col("recommended_profile").is_not_null())
     assert given["size_risk"].max() <= 0.10
     failed = given.select((pl.col("size_risk") * pl.col("size_runs")).sum()).item()
     assert failed / given["size_runs"].sum() < 0.02
-    assert table.filter(pl.col("profile_hint").is_null() & pl.col("size_reason").is_null()).is_empty()
+    assert table.filter(pl.col("recommended_profile").is_null() & pl.col("size_reason").is_null()).is_empty()
 
 
 def test_order_of_jobs_does_not_matter():
@@ -364,7 +357,7 @@ def test_fox_has_one_group_with_enough_runs_for_a_limit(public_data: Path):
     jobs = read_slurm([public_data / "slurm" / "sacct_fox_2025.txt"], tz="Europe/Oslo").jobs
     history = asked_and_used(jobs)
     table = hints(history)
-    assert table["profile_hint"].is_null().all()
+    assert table["recommended_profile"].is_null().all()
     (row,) = table.filter(pl.col("limit_runs") >= 19).to_dicts()
     ended = jobs.filter((pl.col("user") == "ec313-autotekst") & (pl.col("state") == "COMPLETED"))
     seconds = (ended["end_time"] - ended["start_time"]).dt.total_seconds().sort()
@@ -374,5 +367,5 @@ def test_fox_has_one_group_with_enough_runs_for_a_limit(public_data: Path):
     assert told["limit"] == math.ceil(1.75 * seconds[41] / 60) * 60  # and the 42nd 95 % of what follows
     assert (row["later_runs"], row["risk_time_out"]) == (23, 0.0)
     # Eleven minutes were asked for, and one run in twenty takes more than nine of them: nothing to be had.
-    assert (row["limit_hint_s"], row["time_limit_s"]) == (None, 660.0)
-    assert row["limit_reason"] == "the limits asked for are tighter already"
+    assert (row["recommended_time_limit_s"], row["time_limit_s"]) == (None, 660.0)
+    assert row["limit_reason"] == "the requested limits are tighter already"

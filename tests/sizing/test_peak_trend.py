@@ -41,9 +41,7 @@ def planted(kind: str, seed: int) -> tuple[np.ndarray, float, float]:
     return gib, base * 1.1 + rate * HOURS, rate
 
 
-def sampled(
-    gib: np.ndarray, *, job: str = "1", gpu: int = 0, evidence: str = "stated by the source"
-) -> pl.DataFrame:
+def sampled(gib: np.ndarray, *, job: str = "1", gpu: int = 0, evidence: str = "stated by the source") -> pl.DataFrame:
     times = [BEGIN + timedelta(hours=float(at)) for at in TIMES[: len(gib)]]
     return pl.DataFrame(
         {

@@ -31,28 +31,28 @@ BOARD = "H100-80GB-SXM5"
 @pytest.mark.parametrize("profile", ["1g.10gb", "1g.10gb+me", "3g.40gb", "gpu"])
 @pytest.mark.parametrize("count", [1, 7])
 def test_sbatch_lines_are_read_back_as_asked(profile, count):
-    board = as_board(BOARD)
+    gpu_model = as_board(BOARD)
     text = request_lines(
-        Request(profile, count, 93_600.0, board=board), "sbatch", gres_type=slurm_type_of(BOARD)
+        Request(profile, count, 93_600.0, gpu_model=gpu_model), "sbatch", gres_type=slurm_type_of(BOARD)
     )
     gres, time = (line.partition("=")[2] for line in text.splitlines())
     kind, _, number = gres.rpartition(":")
     tres = parse_tres(f"gres/{kind}={number}")
     word, _, number = tres.devices.partition("=")
     named = parse_device(word)
-    assert (named.board, named.profile or "gpu", tres.gpus, number) == (
+    assert (named.gpu_model, named.profile or "gpu", tres.gpus, number) == (
         "nvidia_h100_80gb_hbm3",
         profile,
         count,
         str(count),
     )
     assert pl.select(duration_s(pl.lit(time))).item() == 93_600.0
-    faults, _ = check_slurm(f"NodeName=n1 Gres={gres}\n", board, 8)
+    faults, _ = check_slurm(f"NodeName=n1 Gres={gres}\n", gpu_model, 8)
     assert faults == []
 
 
 @pytest.mark.parametrize(
-    ("board", "product", "profile"),
+    ("gpu_model", "product", "profile"),
     [
         ("H100-80GB-SXM5", "NVIDIA H100 80GB HBM3", "3g.40gb"),
         ("H100-80GB-PCIe", "NVIDIA H100 PCIe", "1g.10gb"),
@@ -62,12 +62,14 @@ def test_sbatch_lines_are_read_back_as_asked(profile, count):
         ("H200-141GB", "NVIDIA H200", "1g.18gb+me"),
     ],
 )
-def test_types_are_those_that_slurmd_finds(board, product, profile):
+def test_types_are_those_that_slurmd_finds(gpu_model, product, profile):
     """Slurmd: lower case, blanks to underscores, cut at the first dash, then the profile."""
-    sliced = request_lines(Request(profile, board=as_board(board)), "sbatch", gres_type=slurm_type_of(board))
+    sliced = request_lines(
+        Request(profile, gpu_model=as_board(gpu_model)), "sbatch", gres_type=slurm_type_of(gpu_model)
+    )
     found = f"{product.lower().replace(' ', '_').split('-')[0]}_{profile}"
     assert sliced == f"#SBATCH --gres=gpu:{found}:1\n"
-    whole = request_lines(Request("gpu"), "sbatch", gres_type=slurm_type_of(board))
+    whole = request_lines(Request("gpu"), "sbatch", gres_type=slurm_type_of(gpu_model))
     assert whole.split(":")[1] in product.lower().replace(" ", "_")
 
 
@@ -78,8 +80,7 @@ def test_sbatch_nodes_and_time():
         "#SBATCH --time=0-00:01:00",
     ]
     assert (
-        request_lines(Request("gpu", 3, nodes=2), "sbatch", gres_type="h100").splitlines()[0]
-        == "#SBATCH --gpus=h100:3"
+        request_lines(Request("gpu", 3, nodes=2), "sbatch", gres_type="h100").splitlines()[0] == "#SBATCH --gpus=h100:3"
     )
     assert request_lines(Request("gpu", 2), "sbatch") == "#SBATCH --gres=gpu:2\n"
 
@@ -88,9 +89,7 @@ def test_pod_limits_are_read_back_as_asked(tmp_path: Path):
     for profile in ("1g.10gb", "1g.10gb+me", "3g.40gb", "gpu"):
         spec = yaml.safe_load(request_lines(Request(profile, 2, 600.0), "pod", note="x"))["spec"]
         (resource,) = spec["containers"][0]["resources"]["limits"]
-        assert [resource] == list(
-            allocatable(NodeState(((0, "gpu" if profile == "gpu" else f"{profile}:1"),)))
-        )
+        assert [resource] == list(allocatable(NodeState(((0, "gpu" if profile == "gpu" else f"{profile}:1"),))))
         assert spec["activeDeadlineSeconds"] == 600
         meta = {"name": "p", "namespace": "t", "uid": "1", "creationTimestamp": "2026-02-02T09:00:00Z"}
         pod = {
@@ -129,16 +128,14 @@ def test_any_note_stays_one_comment(note, form):
     plain, noted = request_lines(request, form), request_lines(request, form, note=note)
     head, _, rest = noted.partition("\n") if note else ("", "", noted)
     assert rest == plain
-    assert not note or (
-        head.startswith("# ") and head.isascii() and head.isprintable() and not head.startswith("#SB")
-    )
+    assert not note or (head.startswith("# ") and head.isascii() and head.isprintable() and not head.startswith("#SB"))
 
 
 def test_names_that_could_act_are_refused():
     with pytest.raises(GeometryError):
         Request("3g.40gb\n#SBATCH --wrap=x")
     with pytest.raises(GeometryError, match="unknown"):
-        Request("2g.10gb", board=as_board(BOARD))
+        Request("2g.10gb", gpu_model=as_board(BOARD))
     for word in ("h100\n", "a b", "h100:8", "", "$(x)"):
         with pytest.raises(SchemaError, match="GRES"):
             request_lines(Request("3g.40gb"), "sbatch", gres_type=word)

@@ -9,8 +9,8 @@ from gpuplanner.hardware.gpu_models import load_gpu_model
 from gpuplanner.usage.requested_demand import resolve_requests, sizes, slices, unknown_profiles
 
 
-def resolved(jobs, board="H100-80GB-SXM5"):
-    return resolve_requests(jobs, board).select("profile", "instances").rows()
+def resolved(jobs, gpu_model="H100-80GB-SXM5"):
+    return resolve_requests(jobs, gpu_model).select("profile", "instances").rows()
 
 
 @pytest.mark.parametrize(
@@ -29,7 +29,7 @@ def test_requests_of_an_h100(make_jobs, gpus, named, expected):
 
 
 @pytest.mark.parametrize(
-    ("board", "fraction", "expected"),
+    ("gpu_model", "fraction", "expected"),
     [
         # H100: 16, 26, 32, 60, 64 of 132 SMs; 1, 2, 2, 4, 4 of 8 memory slices
         ("H100-80GB-SXM5", 0.12, "1g.10gb"),
@@ -39,8 +39,8 @@ def test_requests_of_an_h100(make_jobs, gpus, named, expected):
         ("A30-24GB", 0.50, "2g.12gb"),
     ],
 )
-def test_fractions_are_covered_in_sms_and_memory(make_jobs, board, fraction, expected):
-    assert resolved(make_jobs({"gpus": fraction}), board) == [(expected, 1)]
+def test_fractions_are_covered_in_sms_and_memory(make_jobs, gpu_model, fraction, expected):
+    assert resolved(make_jobs({"gpus": fraction}), gpu_model) == [(expected, 1)]
 
 
 def test_unknown_profiles_fall_back_to_gpus_and_are_counted(make_jobs):

@@ -90,9 +90,7 @@ def test_samples_within_a_minute_are_averaged_first(make_jobs, make_samples):
 
 def test_samples_of_an_instance_are_measured_against_the_instance(make_jobs, make_samples):
     samples = make_samples("0", [0.5] * 10, memory_gib=5.0, instance=1, profile="3g.39gb")
-    assert size(make_jobs({"profile_requested": "3g.40gb"}), samples=samples)["sms_needed"] == pytest.approx(
-        30
-    )
+    assert size(make_jobs({"profile_requested": "3g.40gb"}), samples=samples)["sms_needed"] == pytest.approx(30)
 
 
 def test_too_few_minutes_are_no_evidence(make_jobs, make_samples):
@@ -182,8 +180,7 @@ def test_needs_drawn_at_random_are_found_from_noisy_minutes(make_jobs, make_samp
     names = rng.choice(list(SLICES), 200)
     fills = rng.uniform(0.6, 0.9, (200, 2))
     needs = [
-        (SLICES[name][0] * sm / 132, SLICES[name][1] * memory)
-        for name, (sm, memory) in zip(names, fills, strict=True)
+        (SLICES[name][0] * sm / 132, SLICES[name][1] * memory) for name, (sm, memory) in zip(names, fills, strict=True)
     ]
     samples = pl.concat(
         make_samples(str(number), np.clip(sm * rng.normal(1, 0.03, 30), 0, 1), memory_gib=memory)
@@ -192,11 +189,7 @@ def test_needs_drawn_at_random_are_found_from_noisy_minutes(make_jobs, make_samp
     found = rightsize(make_jobs(*[{}] * 200), BOARD, samples=samples)
     fits = [
         min(
-            (
-                name
-                for name, (sms, memory) in SLICES.items()
-                if sms >= 132 * sm * 1.05 and memory >= peak * 1.1
-            ),
+            (name for name, (sms, memory) in SLICES.items() if sms >= 132 * sm * 1.05 and memory >= peak * 1.1),
             key=list(SLICES).index,
         )
         for sm, peak in needs

@@ -159,13 +159,11 @@ def test_a_request_beyond_the_context_is_refused():
 
 
 def test_the_command_prints_plans_limits_and_assumptions(command):
-    options = (
-        "size --model llama-3.1-8b --task serve --prompt 1024 --answer 512 --rate 5 --gpus H100-80GB-SXM5=4"
-    )
+    options = "size --model llama-3.1-8b --task serve --prompt 1024 --answer 512 --rate 5 --gpus H100-80GB-SXM5=4"
     code, out, _ = command(*options.split())
     assert code == 0
     assert "serve llama-3.1-8b: 5 requests/s of 1,024 + 512 tokens" in out
-    assert "not: H100-80GB-SXM5 1g.10gb: weights and one request of 1,536 tokens do not fit in memory" in out
+    assert "left out: H100-80GB-SXM5 1g.10gb: weights and one request of 1,536 tokens do not fit in memory" in out
     assert "assumed: ttft: 1,000 ms for 99 % of the requests; --ttft-ms to change" in out
     code, out, _ = command(*options.split(), "--json")
     plan = json.loads(out)["plans"][0]

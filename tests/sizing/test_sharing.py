@@ -16,7 +16,7 @@ NINE = datetime(2026, 2, 2, 9, tzinfo=UTC)
 
 
 def jobs(
-    board: str,
+    gpu_model: str,
     memory: float,
     busy: float,
     *,
@@ -26,8 +26,9 @@ def jobs(
     **more: object,
 ):
     known = {
-        "job_id": [f"{board}-{number}" for number in range(count)], "attempt": 1, "tenant": "t", "state": "COMPLETED",
-        "gpus": gpus, "gpu_model": board, "submit_time": NINE, "start_time": NINE,
+        "job_id": [f"{gpu_model}-{number}" for number in range(count)], "attempt": 1, "tenant": "t",
+        "state": "COMPLETED",
+        "gpus": gpus, "gpu_model": gpu_model, "submit_time": NINE, "start_time": NINE,
         "end_time": NINE + timedelta(hours=1), "sm_activity": busy, "memory_peak_gib": memory,
         "job_class": "evaluation", "user": [f"u{number % users}" for number in range(count)],
     }  # fmt: skip
@@ -90,7 +91,7 @@ def test_the_device_plugin_is_told_what_shares_and_nothing_else():
 
 
 def test_the_sample_through_the_command(command):
-    code, out, _ = command("hints", "sample", "--sharing", "--json")
+    code, out, _ = command("rightsize", "sample", "--sharing", "--json")
     assert code == 0
     import json
 

@@ -29,10 +29,10 @@ def test_plans_fit_meet_the_deadline_and_take_the_fewest_gpus_first(found):
     plans = found.plans
     assert len(plans) == 8
     assert all(plan.p_oom <= 0.05 and plan.hours <= 168 for plan in plans)
-    assert all(plan.upper_gib <= plan.board_gib * 1.001 for plan in plans)
+    assert all(plan.upper_gib <= plan.gpu_gib * 1.001 for plan in plans)
     taken = [plan.gpus * plan.share_of_gpu for plan in plans]
     assert taken == sorted(taken)
-    assert all(plan.energy_kwh > 0 and plan.level == "tool unseen" for plan in plans)
+    assert all(plan.energy_kwh > 0 and plan.level == "tool not measured" for plan in plans)
 
 
 def test_gpus_tokens_and_hours_hang_together(found):
@@ -52,7 +52,7 @@ def test_a_tighter_deadline_never_takes_fewer_gpus_and_a_tool_that_was_seen_has_
     assert taken[0] < taken[-1]
     plain = sized(Wish("llama-2-7b", "lora", 2048, boards={"A100-80GB": 1})).plans[0]
     seen = sized(Wish("llama-2-7b", "lora", 2048, "litgpt", boards={"A100-80GB": 1})).plans[0]
-    assert seen.level == "tool seen"
+    assert seen.level == "tool measured"
     assert seen.upper_gib / seen.predicted_gib < plain.upper_gib / plain.predicted_gib
 
 
@@ -69,7 +69,7 @@ def test_small_jobs_find_slices_and_pools_join_unlike_boards():
             boards={"A100-80GB": 8, "H100-80GB-SXM5": 4},
         )
     )
-    both = [plan for plan in pool.plans if "+" in plan.board]
+    both = [plan for plan in pool.plans if "+" in plan.gpu_model]
     assert both
     assert both[0].request.count("#SBATCH --gres") == 2
 
@@ -91,10 +91,10 @@ def test_serving_meets_its_latency_and_asks_for_replicas():
 
 
 def test_a_slice_costs_the_larger_of_its_shares_and_is_tuned_by_itself():
-    board = load_gpu_model("H100-80GB-SXM5")
-    assert share_of(board, "1g.20gb") == 1 / 4  # four fit a board
-    assert share_of(board, "3g.40gb") == 1 / 2
-    assert share_of(board, "1g.10gb") == pytest.approx(1 / 7)
+    gpu_model = load_gpu_model("H100-80GB-SXM5")
+    assert share_of(gpu_model, "1g.20gb") == 1 / 4  # four fit a board
+    assert share_of(gpu_model, "3g.40gb") == 1 / 2
+    assert share_of(gpu_model, "1g.10gb") == pytest.approx(1 / 7)
     found = sized(Wish("llama-3.2-1b", "lora", 2048, tokens=1e8, boards={"H100-80GB-SXM5": 1}))
     hourly = {plan.profile: plan.cost / plan.hours for plan in found.plans}
     assert hourly["1g.20gb"] == pytest.approx(hourly["gpu"] / 4)
@@ -127,9 +127,7 @@ def test_services_run_on_slices_and_the_cache_is_narrow_only_where_it_is_asked_f
 
 def test_experts_are_spread_where_the_tool_can_and_no_tool_is_told_to_do_what_it_cannot():
     wish = Wish("mixtral-8x7b", "train", 4096, "megatron-lm", 1e9, boards={"H100-80GB-SXM5": 64})
-    assert any(
-        plan.job.ep > 1 and "--expert-model-parallel-size" in plan.launch for plan in sized(wish).plans
-    )
+    assert any(plan.job.ep > 1 and "--expert-model-parallel-size" in plan.launch for plan in sized(wish).plans)
     for tool, words in (
         ("axolotl", "axolotl train"),
         ("torchtune", "tune run"),
@@ -150,11 +148,11 @@ def test_boards_come_from_the_data_and_their_number_is_kept():
     register_commands()
     told = CliRunner().invoke(app, ["size", "--model", "gpt2", "--seq", "512", "--data", "sample", "--json"])
     found = json.loads(told.stdout)
-    assert {plan["board"] for plan in found["plans"]} == {"H100-80GB-SXM5"}
+    assert {plan["gpu_model"] for plan in found["plans"]} == {"H100-80GB-SXM5"}
     assert found["slices"]
-    assert not [line for line in found["assumed"] if "boards" in line]
+    assert not [line for line in found["assumed"] if "GPU models" in line]
     free = CliRunner().invoke(app, ["size", "--model", "gpt2", "--seq", "512"])
-    assert "name those at hand" in free.stdout
+    assert "--gpus MODEL=COUNT" in free.stdout
 
 
 @pytest.mark.parametrize(
@@ -167,7 +165,7 @@ def test_boards_come_from_the_data_and_their_number_is_kept():
 )
 def test_of_boards_that_a_word_may_mean_the_most_common_is_taken_and_said(word, taken, other):
     sizes = sized(Wish("gpt2", "train", 1024, tokens=1e9, boards=boards_named([f"{word}=2"])))
-    assert {plan.board for plan in sizes.plans} == {taken}
+    assert {plan.gpu_model for plan in sizes.plans} == {taken}
     assert max(plan.gpus for plan in sizes.plans) <= 2
     assert any(word in line and taken in line and other in line for line in sizes.assumed)
     assert settled({word: 2, taken: 3})[0] == {taken: 5}
@@ -226,9 +224,7 @@ def test_what_is_known_of_a_job_narrows_its_speed_on_slices(tmp_path):
     free, said = slices_of(None)
     known, nothing = slices_of("job_class,power_share\ntune,0.5\n")
     run, _ = slices_of("job_class,measured_profile,measured_speed\ntune,3g.40gb,0.6\n")
-    width = [
-        one["2g.20gb"]["tokens_per_s_high"] / one["2g.20gb"]["tokens_per_s_low"] for one in (free, known, run)
-    ]
+    width = [one["2g.20gb"]["tokens_per_s_high"] / one["2g.20gb"]["tokens_per_s_low"] for one in (free, known, run)]
     assert width[0] > 10 > width[1]
     assert width[2] < width[0]
     assert [line for line in said if "1g.20gb is known within a factor of" in line]
@@ -255,9 +251,7 @@ def test_an_encoder_on_several_gpus_is_replicas():
 
 
 def test_a_model_is_split_only_where_replicas_are_far_slower():
-    eight = sized(
-        Wish("llama-3.1-8b", "train", 4096, tokens=1e9, deadline_h=168, boards={"H100-80GB-SXM5": 8})
-    )
+    eight = sized(Wish("llama-3.1-8b", "train", 4096, tokens=1e9, deadline_h=168, boards={"H100-80GB-SXM5": 8}))
     assert all(plan.job.tp == plan.job.pp == 1 for plan in eight.plans)
     assert "times as fast in parts: tensor 2, pipeline 1" in eight.plans[0].why
     far = sized(Wish("llama-3.1-70b", "train", 4096, boards={"H100-80GB-SXM5": 64}))
@@ -271,9 +265,7 @@ def test_preference_training_has_a_copy_beside_and_takes_pairs():
     assert both.job.reference
     assert both.job.micro_batch % 2 == 0
     copy = replace(both.job, reference=False)
-    assert peak_gib(both.job)[0] - peak_gib(copy)[0] == pytest.approx(
-        2 * 3.2e9 / both.job.shards / 2**30, rel=0.05
-    )
+    assert peak_gib(both.job)[0] - peak_gib(copy)[0] == pytest.approx(2 * 3.2e9 / both.job.shards / 2**30, rel=0.05)
     assert alone[0].gpus <= pairs[0].gpus
     line = sized(Wish("llama-3.2-3b", "dpo", 1024, "torchtune", boards=boards)).plans[0].launch
     assert "full_dpo_distributed" in line
@@ -281,9 +273,7 @@ def test_preference_training_has_a_copy_beside_and_takes_pairs():
     assert flops_per_token(both.job) > 1.25 * flops_per_token(copy)
 
 
-@pytest.mark.parametrize(
-    ("model", "positions"), [("vit-large", 197), ("bge-base-en-v1.5", 512), ("bge-m3", 8194)]
-)
+@pytest.mark.parametrize(("model", "positions"), [("vit-large", 197), ("bge-base-en-v1.5", 512), ("bge-m3", 8194)])
 def test_a_sequence_beyond_the_positions_of_a_model_is_cut_and_said(model, positions):
     found = sized(Wish(model, "train", 10_000, boards={"A100-80GB": 1}))
     assert found.plans[0].job.seq == positions

@@ -38,13 +38,12 @@ def test_the_columns_that_are_read_are_all_that_is_looked_at(monkeypatch, tmp_pa
     some = as_told(describe(folder, smallest_group=smallest_group, nodes=True))
     monkeypatch.setattr(description, "long_trace", load_trace)
     whole = as_told(describe(folder, smallest_group=smallest_group, nodes=True))
-    sums = ("installed_gpu_hours", "dark_share")
+    sums = ("installed_gpu_hours", "unused_share")
     assert some["facts"] == whole["facts"] | {name: pytest.approx(whole["facts"][name]) for name in sums}
     assert some.keys() == whole.keys()
     for name in some.keys() - {"facts", "quality"}:
         assert len(some[name]) == len(whole[name]) > 0
         for one, other in zip(some[name], whole[name], strict=True):
             assert one == {
-                key: pytest.approx(value) if isinstance(value, float) else value
-                for key, value in other.items()
+                key: pytest.approx(value) if isinstance(value, float) else value for key, value in other.items()
             }

@@ -38,10 +38,10 @@ def test_the_sample_is_not_doubted(known, booked, study):
 
 def test_more_held_than_installed_and_gangs_larger_than_the_fleet(known, booked, study):
     small = booked.with_columns(pl.col("gpu_hours") / 3)
-    assert f"of {small['gpu_hours'].sum():,.0f} installed" in told(known, small, study)
+    assert f"GPUs give {small['gpu_hours'].sum():,.0f}" in told(known, small, study)
     few = replace(known, fleet=replace(known.fleet, gpus=4))
     largest = known.jobs["gpus"].max()
-    assert f"asks for {largest:,.0f} GPUs of a fleet of 4" in told(few, booked, study)
+    assert f"requests {largest:,.0f} GPUs of a fleet of 4" in told(few, booked, study)
 
 
 def test_jobs_that_never_began_held_nothing(known, booked, study):
@@ -62,8 +62,6 @@ def test_a_record_of_ended_jobs_alone_thins_out(known, booked, study):
     )
     ended = jobs.filter(pl.col("end_time") <= end)
     shape = known.trace.jobs.clear()
-    ended = pl.concat(
-        [shape, ended.cast({name: shape.schema[name] for name in ended.columns})], how="diagonal"
-    )
+    ended = pl.concat([shape, ended.cast({name: shape.schema[name] for name in ended.columns})], how="diagonal")
     thin = replace(known, trace=known.trace.with_tables(jobs=ended))
     assert "more than a tenth of the demand is missing" in told(thin, booked, study)

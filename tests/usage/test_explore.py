@@ -30,9 +30,7 @@ def test_months_are_local_and_sum_to_the_ledger(box):
 def test_tenants_partition_what_is_held(box):
     held = [box.months(tenant)["gpu_hours"].sum() for tenant in box.tenants]
     buckets = dict(box.buckets().select(pl.col("bucket").cast(pl.String), "gpu_hours").iter_rows())
-    assert sum(held) == pytest.approx(
-        buckets["used"] + buckets["unobserved"] + buckets["held_idle"], rel=1e-9
-    )
+    assert sum(held) == pytest.approx(buckets["used"] + buckets["no_telemetry"] + buckets["allocated_idle"], rel=1e-9)
     assert held == sorted(held, reverse=True)
 
 

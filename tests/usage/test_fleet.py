@@ -43,13 +43,13 @@ def made(jobs, inventory=None):
             "gpus": int(gpus[0]) / 7 if isinstance(gpus, str) else float(gpus),
             "instances": 1 if isinstance(gpus, str) else None,
             "profile_requested": gpus if isinstance(gpus, str) else None,
-            "gpu_model": board,
+            "gpu_model": gpu_model,
             "submit_time": DAY + timedelta(days=day, hours=first) - timedelta(minutes=10),
             "start_time": DAY + timedelta(days=day, hours=first),
             "end_time": DAY + timedelta(days=day, hours=first + hours),
         }
         for day in range(DAYS)
-        for number, (board, gpus, first, hours) in enumerate(jobs)
+        for number, (gpu_model, gpus, first, hours) in enumerate(jobs)
     ]
     table = conform(pl.DataFrame(rows, infer_schema_length=None), Jobs, where="test")
     span = {"span_start": DAY.isoformat(), "span_end": (DAY + timedelta(days=DAYS)).isoformat()}
@@ -63,7 +63,7 @@ def made(jobs, inventory=None):
 
 def nodes(*rows):
     return pl.DataFrame(
-        [{"node": name, "gpu_model": board, "gpus": gpus} for name, board, gpus in rows],
+        [{"node": name, "gpu_model": gpu_model, "gpus": gpus} for name, gpu_model, gpus in rows],
         schema={"node": pl.String, "gpu_model": pl.String, "gpus": pl.Int32},
     )
 
@@ -79,7 +79,7 @@ TWO_BOARDS = nodes(("a1", "A100-40GB", 8), ("a2", "A100-40GB", 8), ("t1", "T4", 
 
 def test_the_board_is_the_data_s_own():
     found = chosen(made(H200S))
-    assert (found.name, found.board.name, found.chosen) == ("H200-141GB", "H200-141GB", False)
+    assert (found.name, found.gpu_model.name, found.chosen) == ("H200-141GB", "H200-141GB", False)
     assert (found.gpus, found.installed.gpus, found.today.total) == (5, 5, 5)
     assert found.remarks() == []
 
@@ -91,21 +91,21 @@ def test_of_several_boards_the_largest_pool_is_planned_and_the_rest_is_named():
     assert "Of 20 GPUs, the plan is for the 16 × A100-40GB" in found.remarks()[0]
     assert "4 × T4" in found.remarks()[0]
     assert found.jobs_of(made(MIXED).jobs)["gpu_model"].unique().to_list() == ["A100-40GB"]
-    small = chosen(made(MIXED, TWO_BOARDS), board="T4")
+    small = chosen(made(MIXED, TWO_BOARDS), gpu_model="T4")
     assert (small.name, small.gpus, small.chosen, small.can_be_cut) == ("T4", 4, False, False)
 
 
 def test_another_board_is_a_what_if_for_the_whole_fleet():
-    found = chosen(made(MIXED, TWO_BOARDS), board="H100-80GB-SXM5")
+    found = chosen(made(MIXED, TWO_BOARDS), gpu_model="H100-80GB-SXM5")
     assert (found.name, found.gpus, found.pool, found.chosen) == ("H100-80GB-SXM5", 20, None, True)
-    assert "What if" in found.remarks()[0]
+    assert "What-if" in found.remarks()[0]
 
 
 def test_boards_that_jobs_do_not_name_are_one_pool_of_whole_gpus():
     found = chosen(made([(None, 2, 8, 6)], TWO_BOARDS))
-    assert (found.name, found.board.name, found.gpus, found.can_be_cut) == (None, UNNAMED, 20, False)
+    assert (found.name, found.gpu_model.name, found.gpus, found.can_be_cut) == (None, UNNAMED, 20, False)
     assert "A100-40GB, T4" in found.remarks()[0]
-    with pytest.raises(ScenarioError, match=r"A100-40GB.*Name one with --board"):
+    with pytest.raises(ScenarioError, match=r"A100-40GB.*Name one with --gpu-model"):
         found.require_board("plan")
 
 
@@ -118,8 +118,8 @@ def test_one_board_of_an_inventory_serves_jobs_that_name_none():
 def test_a_board_that_nobody_knows_asks_for_one_only_where_it_is_needed(word):
     found = chosen(made([(word, 2, 8, 6)]))
     assert (found.name, found.in_catalogue, found.can_be_cut, found.gpus) == (word, False, False, 2)
-    assert "--board" in found.remarks()[0]
-    with pytest.raises(ScenarioError, match="Name one with --board"):
+    assert "--gpu-model" in found.remarks()[0]
+    with pytest.raises(ScenarioError, match="Name one with --gpu-model"):
         found.require_mig("layouts")
 
 
@@ -138,7 +138,7 @@ def test_nodes_in_service_at_the_end_are_the_fleet():
 def test_ledger_plan_and_simulation_have_the_same_gpus(tmp_path, inventory):
     trace = made(H200S, inventory)
     write_dataset(trace, tmp_path / "t")
-    scenario = Scenario(data=str(tmp_path / "t"), horizon_slots=24, replications=2)
+    scenario = Scenario(data=str(tmp_path / "t"), horizon_intervals=24, replications=2)
     known = history(scenario)
     hours = float(ledger(scenario)["gpu_hours"].sum())
     gpus = hours / (24 * DAYS)
@@ -155,15 +155,15 @@ def test_ledger_plan_and_simulation_have_the_same_gpus(tmp_path, inventory):
 
 def test_without_a_board_the_study_has_hours_and_waits_and_no_money(tmp_path):
     write_dataset(made([(None, 2, 8, 6), (None, 1, 9, 3)]), tmp_path / "t")
-    scenario = Scenario(data=str(tmp_path / "t"), horizon_slots=24, replications=2)
+    scenario = Scenario(data=str(tmp_path / "t"), horizon_intervals=24, replications=2)
     study = evaluate(scenario, cache=False)
     assert study.headline.allocated_gpu_hours == DAYS * (2 * 6 + 1 * 3)
-    assert [
-        getattr(study.headline, name) for name in ("board", "cost", "energy_kwh", "saved_cost_per_week")
-    ] == [None] * 4
+    assert [getattr(study.headline, name) for name in ("gpu_model", "cost", "energy_kwh", "saved_cost_per_week")] == [
+        None
+    ] * 4
     assert study.tables["costs"].is_empty()
     assert study.decision.action == "none", "a handful of jobs says little"
-    assert any("--board" in text for text in study.provenance.cautions)
+    assert any("--gpu-model" in text for text in study.provenance.cautions)
     own = evaluate(Scenario(**{**scenario.__dict__, "price_usd_per_gpu_hour": 2.0}), cache=False)
     assert float(own.headline.cost) == 2 * 3 * 24 * DAYS
     assert own.headline.energy_kwh is None
@@ -176,7 +176,7 @@ def test_a_fleet_that_is_cut_is_compared_with_itself_as_it_is_cut(tmp_path):
     )
     jobs = [("A100-40GB", "1g.5gb", 8, 6)] * 20 + [("A100-40GB", 2, 9, 3)]
     write_dataset(made(jobs, cut), tmp_path / "t")
-    study = evaluate(Scenario(data=str(tmp_path / "t"), horizon_slots=24, replications=2), cache=False)
+    study = evaluate(Scenario(data=str(tmp_path / "t"), horizon_intervals=24, replications=2), cache=False)
     assert study.headline.allocated_gpu_hours == pytest.approx(DAYS * (20 * 6 / 7 + 6))
     assert (study.headline.fleet_gpus, study.headline.cut_gpus) == (8, 4)
     assert dict(study.problem.initial) == {"1g.5gb:7": 4, "gpu": 4}
@@ -187,7 +187,7 @@ def test_a_fleet_that_is_cut_is_compared_with_itself_as_it_is_cut(tmp_path):
     profiles = ("gpu", "1g.5gb")
     offered = [counts_of(layouts[first : first + 4], profiles) for first in (0, 4)]
     fleet = NodeFleet(profiles, [4, 4], np.array(offered)[:, None], [0, 0], [1.0, 1 / 7])
-    requests = week_requests(jobs, fleet, known.fleet.board)
+    requests = week_requests(jobs, fleet, known.fleet.gpu_model)
     assert (play(requests, fleet).start_s == requests.ready_s).all()
     held = study.tables["layout_plan"].filter(pl.col("layout").str.starts_with("1g."))
     assert held["node"].unique().to_list() == ["a1"]
@@ -213,7 +213,7 @@ def test_of_so_many_nodes_those_that_are_there_stay_cut_and_further_ones_are_who
 
 def test_a_plan_is_for_one_board_and_the_bill_is_for_all_that_is_installed(tmp_path):
     write_dataset(made(MIXED, TWO_BOARDS), tmp_path / "t")
-    study = evaluate(Scenario(data=str(tmp_path / "t"), horizon_slots=24, replications=2), cache=False)
+    study = evaluate(Scenario(data=str(tmp_path / "t"), horizon_intervals=24, replications=2), cache=False)
     assert study.headline.installed_gpu_hours == 20 * 24 * DAYS
     assert study.tables["costs"]["PricingQuantity"].sum() == pytest.approx(20 * 24 * DAYS)
     assert study.headline.fleet_gpus == 16

@@ -38,7 +38,7 @@ def folder(tmp_path):
 
 
 def test_report_description_and_inbox_hold_the_same_gpu_hours(folder):
-    scenario = Scenario(data=folder, board="A100-80GB")
+    scenario = Scenario(data=folder, gpu_model="A100-80GB")
     for rows in (ledger(scenario), describe(folder).hours, open_inbox(folder).ledger):
         held = rows.filter(rows["tenant"] != "-")["gpu_hours"].sum()
         assert (held, rows["gpu_hours"].sum()) == (pytest.approx(HELD), pytest.approx(INSTALLED))
@@ -46,7 +46,7 @@ def test_report_description_and_inbox_hold_the_same_gpu_hours(folder):
 
 
 def test_a_month_ends_where_the_observation_does_and_the_plan_begins_at_the_full_hour(folder):
-    known = history(Scenario(data=folder, board="A100-80GB", month="2025-09"))
+    known = history(Scenario(data=folder, gpu_model="A100-80GB", month="2025-09"))
     assert known.begin == datetime(2025, 9, 1, 8, 10, tzinfo=UTC)
     assert known.end == datetime(2025, 9, 1, 10, 15, tzinfo=UTC)
     assert known.plan_start == datetime(2025, 9, 1, 11, tzinfo=UTC)

@@ -22,7 +22,7 @@ DAY = datetime(2026, 2, 2, tzinfo=UTC)
 DAYS = 3
 
 
-def made(*jobs, inventory=None, board="A100-40GB", days=DAYS):
+def made(*jobs, inventory=None, gpu_model="A100-40GB", days=DAYS):
     """A trace of jobs ``(nodes, GPUs or instances of a profile, first hour, hours)``, and further columns by name."""
     rows = []
     for number, (place, held, first, hours, *more) in enumerate(jobs):
@@ -36,7 +36,7 @@ def made(*jobs, inventory=None, board="A100-40GB", days=DAYS):
                 "gpus": count * int(profile[0]) / 7 if profile else float(count),
                 "instances": count if profile else None,
                 "profile_requested": profile,
-                "gpu_model": board,
+                "gpu_model": gpu_model,
                 "node_list": place,
                 "submit_time": DAY + timedelta(hours=first),
                 "start_time": DAY + timedelta(hours=first),
@@ -50,9 +50,7 @@ def made(*jobs, inventory=None, board="A100-40GB", days=DAYS):
     sample = load_trace("sample")
     empty = sample.rejects.clear(), sample.quality.clear()
     given = None if inventory is None else conform(inventory, Inventory, where="test")
-    return Dataset({"jobs": table}, *empty, kept | {"gpu_hours": 0.0, "files": []}).with_tables(
-        inventory=given
-    )
+    return Dataset({"jobs": table}, *empty, kept | {"gpu_hours": 0.0, "files": []}).with_tables(inventory=given)
 
 
 def listed(*rows):
@@ -77,10 +75,7 @@ def sizes(trace, **fields):
 
 def cuts(trace, **fields):
     today = fleet(trace, **fields).today
-    return {
-        name: tuple(t for t in texts if t != "gpu")
-        for name, texts in zip(today.names, today.layouts, strict=True)
-    }
+    return {name: tuple(t for t in texts if t != "gpu") for name, texts in zip(today.names, today.layouts, strict=True)}
 
 
 def test_a_node_has_as_many_gpus_as_were_held_of_it_at_once_and_ends_come_first():
@@ -162,9 +157,7 @@ def test_a_node_that_was_cut_anew_has_no_more_gpus_for_that():
 
 
 def test_nodes_of_the_inventory_are_played_as_they_are_listed():
-    trace = made(
-        ("a", 3, 0, 5), inventory=listed(("a", 3, None), ("b", 8, "1g.5gb:7;1g.5gb:7"), ("c", 8, None))
-    )
+    trace = made(("a", 3, 0, 5), inventory=listed(("a", 3, None), ("b", 8, "1g.5gb:7;1g.5gb:7"), ("c", 8, None)))
     found = fleet(trace)
     assert sizes(trace) == {"c": 8, "b": 8, "a": 3}
     assert cuts(trace) == {"a": (), "b": ("1g.5gb:7",) * 2, "c": ()}
@@ -179,11 +172,9 @@ def test_layouts_that_an_inventory_leaves_out_follow_from_the_jobs_on_its_nodes(
     found = fleet(trace)
     assert cuts(trace) == {"n2": (), "n1": ("1g.5gb:3", "1g.5gb:7")}
     assert found.gpus == 16
-    assert "does not say how 'n1' are cut" in found.remarks()[0]
+    assert "has no MIG layouts of 'n1'" in found.remarks()[0]
     stated = made(*jobs, inventory=listed(("n1", 8, None), ("n2", 8, "2g.10gb:3")))
-    assert cuts(stated) == {"n1": (), "n2": ("2g.10gb:3",)}, (
-        "stated for one node, none of the other means whole"
-    )
+    assert cuts(stated) == {"n1": (), "n2": ("2g.10gb:3",)}, "stated for one node, none of the other means whole"
 
 
 def test_more_instances_than_a_listed_node_can_have_held_at_one_cut_are_those_of_late():
@@ -198,7 +189,7 @@ def test_instances_of_nobody_knows_where_are_played_on_the_fewest_gpus():
     assert found.today.total == found.gpus
     held = [parse_layout(text).get("3g.20gb", 0) for texts in found.today.layouts for text in texts]
     assert sum(held) == 5
-    assert "do not say how the GPUs are cut" in found.remarks()[0]
+    assert "the data have no MIG layouts" in found.remarks()[0]
 
 
 def test_nodes_smaller_than_their_like_are_named_and_stay_what_was_seen():
@@ -226,7 +217,7 @@ def test_a_list_made_at_one_moment_is_told_from_a_history():
     early = [("n0", 1, hour, 1) for hour in range(0, 60, 6)]
     found = fleet(made(*late, *early)).today
     assert found.snapshot
-    assert "6 of 16 ran in the last hour, and 24 GPUs" in found.remarks[0]
+    assert "6 of 16 ran in the last hour, with 24 GPUs" in found.remarks[0]
     steady = [(f"n{n}", 4, 2, None) for n in range(6)]
     assert not fleet(made(*steady, *early)).today.snapshot, "as many GPUs before"
     assert not fleet(made(*late, *early, *early)).today.snapshot, "most jobs are over"
@@ -277,7 +268,7 @@ TWO = [("A100-40GB", "a1", 8), ("A100-40GB", "a2", 8), ("T4", "t1", 4)]
 def two_boards(*boards):
     """Jobs ``(board, node)`` on a cluster of sixteen A100 and four T4."""
     table = pl.DataFrame([{"node": n, "gpu_model": b, "gpus": g} for b, n, g in TWO])
-    jobs = [(node, 2, hour, 3, {"gpu_model": board}) for hour, (board, node) in enumerate(boards)]
+    jobs = [(node, 2, hour, 3, {"gpu_model": gpu_model}) for hour, (gpu_model, node) in enumerate(boards)]
     return made(*jobs, inventory=table)
 
 

@@ -49,9 +49,7 @@ def telemetry(tmp_path) -> str:
     """Two hours of one GPU with an hour missing, as nvidia-smi logs it."""
     minutes = [*range(0, 30), *range(90, 120)]
     lines = ["timestamp, index, utilization.gpu [%], memory.used [MiB], power.draw [W]"]
-    lines += [
-        f"2026/03/01 {8 + m // 60:02d}:{m % 60:02d}:00.000, 0, 50 %, 1000 MiB, 200.0 W" for m in minutes
-    ]
+    lines += [f"2026/03/01 {8 + m // 60:02d}:{m % 60:02d}:00.000, 0, 50 %, 1000 MiB, 200.0 W" for m in minutes]
     path = tmp_path / "node1.csv"
     path.write_text("\n".join(lines) + "\n")
     write_dataset(read("auto", [path], tz="UTC"), tmp_path / "telemetry")

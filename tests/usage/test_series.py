@@ -102,7 +102,7 @@ def test_grid_cuts_and_default_grid_holds_all():
     jobs = make_jobs([("a", "gpu", 1, 0, 61, 300)])
     cut = demand_series(jobs, start=minute(120), end=minute(240))
     assert values(cut) == {"a/gpu": [1, 1]}
-    days = demand_series(jobs, slot_hours=24)
+    days = demand_series(jobs, interval_hours=24)
     assert days["ds"].to_list() == [MONDAY]
     assert days["y"].to_list() == [239 / 1440]
 
@@ -113,9 +113,7 @@ def test_job_that_still_runs_counts_to_the_last_event():
 
 
 def test_of_jobs_that_ended_nobody_knows_when_nothing_is_counted():
-    jobs = make_jobs(
-        [("a", "gpu", 1, 0, 60, None), ("a", "gpu", 8, 0, 60, None), ("a", "gpu", 8, 0, None, None)]
-    )
+    jobs = make_jobs([("a", "gpu", 1, 0, 60, None), ("a", "gpu", 8, 0, 60, None), ("a", "gpu", 8, 0, None, None)])
     jobs = jobs.with_columns(state=pl.Series(["RUNNING", "FAILED", "CANCELLED"]))
     for clock in ("held", "wanted"):
         assert demand_series(jobs, end=MONDAY + timedelta(hours=3), clock=clock)["y"].max() == 1.0
@@ -130,9 +128,7 @@ def test_unknown_requests_are_left_out_and_counted():
 @pytest.mark.parametrize("count", [0, 1, 2])
 def test_every_job_is_in_the_series_or_excluded(count):
     """A lone instance without a profile is a request that is not known; none at all is no request."""
-    jobs = make_jobs(
-        [("a", "gpu", count, 0, 0, 60), ("a", None, count, 0, 0, 60), ("a", None, None, 0, 0, 60)]
-    )
+    jobs = make_jobs([("a", "gpu", count, 0, 0, 60), ("a", None, count, 0, 0, 60), ("a", None, None, 0, 0, 60)])
     left_out = excluded(jobs)
     assert left_out == {"request unknown": 2 if count else 1, "no GPU": 0 if count else 2}
     counted = sum(demand_series(jobs)["y"]) if count else 0
@@ -154,11 +150,11 @@ JOBS = st.lists(
 
 
 @settings(deadline=None)
-@given(rows=JOBS, clock=st.sampled_from(["held", "wanted"]), slot_hours=st.sampled_from([0.5, 1, 3, 24]))
-def test_instance_hours_are_conserved(rows, clock, slot_hours):
-    demand = demand_series(make_jobs(rows), slot_hours=slot_hours, clock=clock)
+@given(rows=JOBS, clock=st.sampled_from(["held", "wanted"]), interval_hours=st.sampled_from([0.5, 1, 3, 24]))
+def test_instance_hours_are_conserved(rows, clock, interval_hours):
+    demand = demand_series(make_jobs(rows), interval_hours=interval_hours, clock=clock)
     hours = sum(count * (end - start) / 60 for _, _, count, _, start, end in rows)
-    assert demand["y"].sum() * slot_hours == pytest.approx(hours, rel=1e-9, abs=1e-12)
+    assert demand["y"].sum() * interval_hours == pytest.approx(hours, rel=1e-9, abs=1e-12)
     slots = demand.group_by("unique_id").agg(pl.col("ds").sort())
     assert slots["ds"].n_unique() <= 1
     assert demand.equals(demand.sort("unique_id", "ds"))

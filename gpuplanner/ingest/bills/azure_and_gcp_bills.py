@@ -73,8 +73,7 @@ def read_azure(paths: Sequence[str | Path]) -> Dataset:
     # An export without the period is of the months of its days.
     month = (pl.col("Date").dt.month_start(), pl.col("Date").dt.month_end())
     rows = rows.with_columns(
-        pl.when("no_period").then(edge).otherwise(name).alias(name)
-        for name, edge in zip(PERIOD, month, strict=True)
+        pl.when("no_period").then(edge).otherwise(name).alias(name) for name, edge in zip(PERIOD, month, strict=True)
     )
     kind, model = pl.col("charge_type"), pl.col("model")
     rows = rows.reject(

@@ -168,7 +168,7 @@ def _newest(folder: Path, manifests: Sequence[Manifest]) -> list[Manifest]:
     """The manifest of each period that counts: made last or, where no time is told, standing above the others."""
     exports = sorted({manifest.export for manifest in manifests})
     if len(exports) > 1:
-        todo = "Read each on its own: two exports may tell of the same charges."
+        todo = "Import each one separately: two exports may hold the same charges."
         _refuse(folder, "parts of one export", examples(exports), todo)
     newest = []
     for period in sorted({manifest.period for manifest in manifests}):
@@ -225,7 +225,7 @@ def _require_one_kind(folder: Path, parts: Sequence[PurePosixPath]) -> None:
 
 
 def _refuse_refreshes(folder: Path, period: str, got: Sequence[str]) -> None:
-    expected = f"one refresh of {period}, or a manifest that says which is the newest"
+    expected = f"one refresh of {period}, or a manifest that names the newest"
     _refuse(folder, expected, examples(got), "Give the folder of the newest one.")
 
 
@@ -249,7 +249,7 @@ NOBODY = re.compile(r"(?!)")
 """Matches no name: every tag is called as its users called it."""
 
 
-UNKNOWN_GPUS = "lines that speak of GPUs, of an instance type that is not known"
+UNKNOWN_GPUS = "lines about GPUs of an unknown instance type"
 UNKNOWN_EFFECT = "their GPU-hours are not counted: gpuplanner describe lists their types"
 OPTIONAL = ("x_InstanceType", "PricingUnit", "ChargeDescription", "CommitmentDiscountStatus")
 BILLED_FROM, BILLED_UNTIL = pl.col("BillingPeriodStart"), pl.col("BillingPeriodEnd")

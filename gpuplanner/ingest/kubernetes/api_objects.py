@@ -280,7 +280,7 @@ def _items(text: str, path: Path) -> Iterator[Item]:
         mark = getattr(error, "problem_mark", None)
         where = f"{path}, line {mark.line + 1}, column {mark.column + 1}" if mark else str(path)
         fault = str(getattr(error, "problem", None) or "a character that YAML does not allow")
-        todo = "Was the file cut short? Write it again with kubectl get -o yaml."
+        todo = "Fix the file, which may be incomplete: write it again with kubectl get -o yaml."
         raise TraceFormatError(where, "YAML of plain data", fault, todo) from error
     finally:
         walk.parser.dispose()

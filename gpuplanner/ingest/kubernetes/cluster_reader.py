@@ -85,7 +85,7 @@ EFFECTS = {
     UNKNOWN_SHARES: f"GPU-hours leave their pods out, as the number of GPUs is not known: {LABEL_SHARES}",
     FEWER_UNITS: "the rest counts as installed and, from the dump on, as out of service: check them",
     TOO_MANY: f"units may be shares of GPUs, and GPU-hours leave their pods out: {LABEL_SHARES}",
-    PARTS_OF_BOARDS: "each counts as one GPU of its model: GPU-hours are of vGPUs, not of boards",
+    PARTS_OF_BOARDS: "each counts as one GPU of its model: GPU-hours are of vGPUs, not of physical GPUs",
 }
 """Doubt about a node → which figures it moves; all but :data:`SHARED_UNITS` are warnings."""
 
@@ -111,7 +111,7 @@ def dump_findings(dump: Dump, asked: UncertainRequests, unknown: Sequence[str]) 
     ):
         for name, noted in sorted(things.items()):
             example = f"{noted.example}: {name}"
-            text = f"{counted(noted.pods, 'pod')} asked for {name}; {effect}"
+            text = f"{counted(noted.pods, 'pod')} requested {name}; {effect}"
             found.append(Finding(check, "warning", noted.pods, text, example, noted.device_hours or None))
     found += _missing_objects(dump)
     units = [pod for pod in dump.pods.values() if any(map(gpu_resource, pod.asks))]
@@ -145,8 +145,7 @@ def _missing_objects(dump: Dump) -> Iterator[Finding]:
         pod
         for pod in dump.pods.values()
         if any(
-            (pod.namespace, name or "") not in dump.claims
-            and (pod.namespace, template or "") not in dump.templates
+            (pod.namespace, name or "") not in dump.claims and (pod.namespace, template or "") not in dump.templates
             for name, template in pod.claims
         )
     ]
@@ -172,7 +171,7 @@ def _on_nodes(dump: Dump) -> Iterator[Finding]:
         named = examples([f"{name}: {doubt.words}" for name, doubt in rows])
         pods, hours, resources = _pods_on(dump, rows)
         if pods:
-            effect = f"{counted(pods, 'pod')} on {counted(len(rows), 'node')} asked for {resources}; {effect}"
+            effect = f"{counted(pods, 'pod')} on {counted(len(rows), 'node')} requested {resources}; {effect}"
         known = hours if severity == "warning" and pods else None
         number = pods if pods and check != FEWER_UNITS else len(rows)
         yield Finding(check, severity, number, effect, named, known)
@@ -187,7 +186,7 @@ def _unread(dump: Dump, unread: Mapping[str, PodsAsking]) -> Iterator[Finding]:
                 nodes.setdefault(name, []).append(number)
     for name in sorted({*unread, *nodes}):
         noted, devices = unread.get(name, PodsAsking()), nodes.get(name, [])
-        effect = f"{counted(noted.pods, 'pod')} asked for it, and {counted(len(devices), 'node')} had "
+        effect = f"{counted(noted.pods, 'pod')} requested it, and {counted(len(devices), 'node')} had "
         effect += f"{counted(sum(devices), 'device')} of it; "
         if unread_kind(name) == "accelerator":
             effect += "it is no GPU of the catalogue, and no figure counts it"
@@ -206,7 +205,7 @@ def _closed(dump: Dump) -> Iterator[Finding]:
     if closed:
         named = examples([f"{name} ({node.closed})" for name, node in closed.items()])
         effect = "its GPUs count as installed, and as down since it was closed, or from the dump on"
-        effect += f"; since when is not said of {examples(undated)}" if undated else ""
+        effect += f"; the start is not known of {examples(undated)}" if undated else ""
         yield Finding(CLOSED, "info", len(closed), effect, named)
 
 
@@ -234,9 +233,7 @@ def _pods_on(dump: Dump, rows: Sequence[tuple[str, Doubt]]) -> tuple[int, float,
 
 HARMLESS = (NO_GPU, COUNTED, OTHER_KIND, SEEN_AGAIN, RESERVES)
 
-LEFT_OUT = (
-    "kubectl shows what still exists: jobs that were deleted, or cleaned up after their time, are missing"
-)
+LEFT_OUT = "kubectl shows what still exists: jobs that were deleted, or cleaned up after their time, are missing"
 
 CHANGING = "nodes whose MIG configuration is not done: "
 
@@ -302,7 +299,7 @@ def read_kubernetes(paths: Sequence[str | Path], *, boards: Mapping[str, str] | 
     6.0
     """
     if not paths:
-        raise TraceFormatError("kubernetes", "at least one file", "none", "Give the path of a file.")
+        raise TraceFormatError("kubernetes", "at least one file", "none", "Give at least one file.")
     dump = read_dump(paths)
     _require_objects(dump, paths)
     return dataset_of(dump, paths, boards)
@@ -395,7 +392,7 @@ def _node_list(dump: Dump, paths: Sequence[str | Path], boards: Mapping[str, str
         got = f"no number for {examples(unknown)}" if unknown else "no node with GPUs"
         names = ", ".join(str(path) for path in paths)
         todo = "Dump the nodes with their labels and capacity: kubectl get nodes -o json."
-        raise TraceFormatError(names, "nodes that tell how many GPUs they have", got, todo)
+        raise TraceFormatError(names, "nodes with their number of GPUs", got, todo)
     table, findings = resolve_nodes(inventory, boards)
     records = Records({})
     for where, reason in dump.rejects:

@@ -54,7 +54,7 @@ COLUMN_MAP = {
     "deadline": Field("time_limit_s", "number", nullable=True, high=MAX_SECONDS),
     "evictions": Field("evictions", "number", nullable=True),
     "pods": Field("pods", "number", nullable=True),
-    "told by": Field("told_by"),
+    "reported by": Field("told_by"),
     "devices": Field(DEVICES, nullable=True),
 }
 """What is made of pods, Jobs and Workloads."""
@@ -63,7 +63,7 @@ DEVICE_CLASS = "deviceclass.resource.kubernetes.io/"
 """Beginning of the extended resources that stand for a device class by its name (Kubernetes, DRA)."""
 NAMES = {MEMORY_MIB: "memory of a GPU (nvidia.com/gpu-Ngb or the annotation gpu-memory)"}
 """Key of what a pod asks for → what it is called, where that is not the name of a resource."""
-NO_GPU = "asks for no GPU"
+NO_GPU = "requests no GPU"
 COUNTED = "counted on the row of its job"
 
 
@@ -252,7 +252,7 @@ class _Jobs:
             "job": job,
             "priority class": thing.tier,
             "deadline": None if thing.limit_s is None else str(thing.limit_s),
-            "told by": thing.kind,
+            "reported by": thing.kind,
             "nodes": str(len(nodes)) if nodes else None,
             "node names": ",".join(nodes) or None,
         }
@@ -480,9 +480,7 @@ def _note(noted: dict[str, PodsAsking], thing: Asking, name: str, devices: Fract
     of_name.device_hours += float(devices) * thing.hours
 
 
-def _times_of_pods(
-    workload: KueueWorkload, pods: Sequence[Holding]
-) -> tuple[datetime | None, datetime | None] | None:
+def _times_of_pods(workload: KueueWorkload, pods: Sequence[Holding]) -> tuple[datetime | None, datetime | None] | None:
     """When the pods of a Workload held their GPUs, where all are in the dump: it was admitted before they had any."""
     asked: dict[str, Fraction] = defaultdict(Fraction)
     for pod in pods:

@@ -67,10 +67,10 @@ OTHER_COUNT = "labels of a node state different numbers of GPUs"
 SHARED_UNITS = "more units on a node than GPUs: each is a share of a GPU"
 ASSUMED_SHARES = "more units on a node than GPUs, taken for equal shares of them"
 UNCONFIRMED = "GPUs of a node that only its capacity counts"
-UNKNOWN_SHARES = "more units on a node than GPUs, and no label says how they share them"
+UNKNOWN_SHARES = "more units on a node than GPUs, and no label states how they are shared"
 FEWER_UNITS = "nodes that offer fewer GPUs than they have"
 TOO_MANY = f"more than {MAX_GPUS_PER_NODE} GPUs on a node"
-PARTS_OF_BOARDS = "GPUs of nodes that are parts of a board (vGPU)"
+PARTS_OF_BOARDS = "GPUs of nodes that are parts of a physical GPU (vGPU)"
 
 
 @dataclass(frozen=True)
@@ -165,7 +165,7 @@ def gpus_of_node(labels: Object, notes: Object, capacity: Object, allocatable: O
     if len(set(counts.values())) > 1 and not register:
         doubts.append(Doubt(OTHER_COUNT, ", ".join(f"{name} {number}" for name, number in counts.items())))
     if kind is not None and kind.board_share < 1:
-        doubts.append(Doubt(PARTS_OF_BOARDS, f"{kind.name}: {kind.board_share:.3g} of a board"))
+        doubts.append(Doubt(PARTS_OF_BOARDS, f"{kind.name}: {kind.board_share:.3g} of a GPU"))
     elif labels.get(VGPU) == "true":
         doubts.append(Doubt(PARTS_OF_BOARDS, f"{VGPU}: true"))
     noted_by_plugin = any(name.startswith(_plugin_notes()) for name in notes)
@@ -199,9 +199,7 @@ def gpus_of_node(labels: Object, notes: Object, capacity: Object, allocatable: O
         },
         replicas=replicas,
         units=found.full_gpu_units(),
-        mig=profile is not None
-        or layout_stated
-        or any(_is_mig(name) for name in resources if resources[name]),
+        mig=profile is not None or layout_stated or any(_is_mig(name) for name in resources if resources[name]),
         layouts=None if handled else layouts,
         withheld=withheld if gpus else Fraction(0),
         unread={name: int(quantity(value, name)) for name, value in capacity.items() if unread_kind(name)},
@@ -226,9 +224,7 @@ class _Units:
         cut = any(number and _is_parted(name) for name, number in self.resources.items())
         for plain, number in self.full_gpu_units().items():
             known = found.get(plain)
-            offered = [
-                name for name in self.resources if name.removesuffix(SHARED) == plain and self.resources[name]
-            ]
+            offered = [name for name in self.resources if name.removesuffix(SHARED) == plain and self.resources[name]]
             words = f"{' and '.join(offered) or plain} {number}"
             if there is None:
                 if number > MAX_GPUS_PER_NODE and known is None:
@@ -288,8 +284,10 @@ class _Units:
         labelled : bool
             A label says that they are shared, and not by how many.
         """
-        modes = [partitions_of(board) for board in self.gpu_models]
-        sizes = {load_gpu_model(board).compute_slices for board in self.gpu_models if board in board_names()}
+        modes = [partitions_of(gpu_model) for gpu_model in self.gpu_models]
+        sizes = {
+            load_gpu_model(gpu_model).compute_slices for gpu_model in self.gpu_models if gpu_model in board_names()
+        }
         if not times or not (self.gpu_models or labelled):
             return 0, UNKNOWN_SHARES
         if labelled or (all(times in mode.values() for mode in modes) if any(modes) else sizes == {times}):
@@ -360,7 +358,7 @@ def model_of_labels(
     first, word, gpu_models = known[0]
     doubts = []
     for label, other, others in known[1:]:
-        both = tuple(board for board in gpu_models if board in others)
+        both = tuple(gpu_model for gpu_model in gpu_models if gpu_model in others)
         if not both:
             doubts.append(Doubt(OTHER_MODEL, f"{first} {word}, {label} {other}"))
         gpu_models = both or gpu_models
@@ -464,7 +462,7 @@ def instances_of_labels(labels: Object, gpus: int, model: str | None) -> dict[st
     if found or not name.startswith(EVERY):
         return found
     profile = name.removeprefix(EVERY).replace(".me", "+me")
-    most = {load_gpu_model(board).profile(profile).max_instances for board in _boards(model, [profile])}
+    most = {load_gpu_model(gpu_model).profile(profile).max_instances for gpu_model in _boards(model, [profile])}
     return {profile: gpus * most.pop()} if len(most) == 1 else {}
 
 
@@ -527,7 +525,7 @@ def registered_boards(annotations: Object) -> tuple[int, int | None, str | None]
             boards = {each[0]: (int(each[2]), each[4]) for each in fields}
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return None
-    memory, types = ({board[place] for board in boards.values()} for place in (0, 1))
+    memory, types = ({gpu_model[place] for gpu_model in boards.values()} for place in (0, 1))
     if not 0 < len(boards) <= MAX_BOARDS or not all(0 < each <= MAX_MEMORY_MIB for each in memory):
         return None
     gpu_type = text(types.pop()) if len(types) == 1 else None
@@ -572,9 +570,7 @@ def _is_parted(name: str) -> bool:
     return resource is not None and (resource.profile or resource.mode) is not None
 
 
-def _stated_counts(
-    labels: Object, capacity: Object, kind: InstanceType | None, *, single: bool
-) -> dict[str, int]:
+def _stated_counts(labels: Object, capacity: Object, kind: InstanceType | None, *, single: bool) -> dict[str, int]:
     """Label, resource or instance type → GPUs that it states, the most trusted first.
 
     A label that counts fewer than the instance type has counts those that are left of them.
@@ -647,8 +643,8 @@ def _most_instances(gpu_models: Iterable[str], profile: str) -> int | None:
     """Instances of a profile that one GPU holds, where the models that may be meant agree."""
     if not PROFILE.fullmatch(profile):
         return None
-    cut = [board for board in gpu_models if profile_on(board, profile)]
-    numbers = {load_gpu_model(board).profile(profile).max_instances for board in cut}
+    cut = [gpu_model for gpu_model in gpu_models if profile_on(gpu_model, profile)]
+    numbers = {load_gpu_model(gpu_model).profile(profile).max_instances for gpu_model in cut}
     return numbers.pop() if len(numbers) == 1 else None
 
 
@@ -662,11 +658,11 @@ def _memory_label(labels: Object, *, exact: bool = False) -> float | None:
 
 
 @functools.cache
-def _sizes(board: str) -> list[float]:
+def _sizes(gpu_model: str) -> list[float]:
     """Memory of a GPU model in the catalogue [GiB, or GB of its data sheet]."""
     known = facts("mig_profiles").select(board="gpu_model", gib="memory_gib_total")
     known = known.vstack(facts("gpu_specs").select(board="gpu_model", gib="memory_gb"))
-    return known.filter(board=board)["gib"].unique().to_list()
+    return known.filter(board=gpu_model)["gib"].unique().to_list()
 
 
 def _of_size(gpu_models: tuple[str, ...], memory_gib: float | None) -> tuple[str, ...]:
@@ -674,7 +670,7 @@ def _of_size(gpu_models: tuple[str, ...], memory_gib: float | None) -> tuple[str
     if memory_gib is None or len(gpu_models) < 2:
         return gpu_models
     least, most = (memory_gib * math.exp(sign * MEMORY_TOLERANCE) for sign in (-1, 1))
-    near = (board for board in gpu_models if any(least < size < most for size in _sizes(board)))
+    near = (gpu_model for gpu_model in gpu_models if any(least < size < most for size in _sizes(gpu_model)))
     return tuple(near) or gpu_models
 
 
@@ -683,7 +679,7 @@ def _memory_mib(labels: Object, gpu_models: tuple[str, ...], profile: str | None
     if profile is not None:
         return None
     stated = _memory_label(labels)
-    sizes = {size for board in gpu_models for size in _sizes(board)}
+    sizes = {size for gpu_model in gpu_models for size in _sizes(gpu_model)}
     if stated is not None:
         return round(stated * MIB_PER_GIB)
     return int(sizes.pop() * MIB_PER_GIB) if len(sizes) == 1 else None

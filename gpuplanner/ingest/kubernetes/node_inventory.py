@@ -49,7 +49,7 @@ class ClaimedDevice:
 
     key: tuple[str, str, str]
     node: str | None
-    board: str | None
+    gpu_model: str | None
     model: str | None
     profile: str | None
     parts: int = 1
@@ -113,7 +113,7 @@ def read_slice(resource_slice: Object) -> Iterator[ClaimedDevice]:
     --------
     >>> gpu = {"attributes": {"type": {"string": "gpu"}, "uuid": {"string": "GPU-1"}}}
     >>> spec = {"driver": "gpu.nvidia.com", "nodeName": "n1", "pool": {"name": "n1"}}
-    >>> [device.board for device in read_slice({"spec": spec | {"devices": [{"name": "gpu-0"} | gpu]}})]
+    >>> [device.gpu_model for device in read_slice({"spec": spec | {"devices": [{"name": "gpu-0"} | gpu]}})]
     ['GPU-1']
     """
     spec = part(resource_slice, "spec")
@@ -132,17 +132,17 @@ def read_slice(resource_slice: Object) -> Iterator[ClaimedDevice]:
         kind, model = words.get("type"), words.get("productName")
         if kind not in (None, "gpu", "mig", "amdgpu", "amdgpu-partition"):
             continue
-        board: str | None = words.get("uuid") or f"{pool}/{name}"
+        gpu_model: str | None = words.get("uuid") or f"{pool}/{name}"
         pieces = 1
         if kind == "mig":
-            board = words.get("parentUUID")
+            gpu_model = words.get("parentUUID")
         elif kind == "amdgpu-partition":
             pieces = partitions_in_mode(boards_called(model or ""), words.get("partitionProfile") or "")
-            board = f"{pool}/{words['parentPciAddr']}" if words.get("parentPciAddr") else None
+            gpu_model = f"{pool}/{words['parentPciAddr']}" if words.get("parentPciAddr") else None
         yield ClaimedDevice(
             key=(driver, pool, name),
             node=node,
-            board=board,
+            gpu_model=gpu_model,
             model=model,
             profile=words.get("profile") if kind == "mig" else None,
             parts=pieces,
@@ -377,15 +377,13 @@ def _closed(node: Object) -> tuple[str | None, datetime | None]:
     return ", ".join(words) or None, known if words else None
 
 
-def inventory_of(
-    nodes: Mapping[str, Node], devices: Iterable[ClaimedDevice]
-) -> tuple[pl.DataFrame | None, list[str]]:
+def inventory_of(nodes: Mapping[str, Node], devices: Iterable[ClaimedDevice]) -> tuple[pl.DataFrame | None, list[str]]:
     """Inventory of the nodes that have GPUs."""
     boards: dict[str, dict[str, str | None]] = {}
     partitioned: set[str] = set()  # nodes of which a driver offers instances, cut already or on demand
     for device in devices:
-        if device.node is not None and device.board is not None:
-            boards.setdefault(device.node, {})[device.board] = device.model
+        if device.node is not None and device.gpu_model is not None:
+            boards.setdefault(device.node, {})[device.gpu_model] = device.model
             if device.profile is not None:
                 partitioned.add(device.node)
     rows, unknown = [], []

@@ -36,10 +36,10 @@ from gpuplanner.ingest.kubernetes.api_objects import (
 BOARDS = "boards"
 """Key of the sum of shares of boards that a pod asks for, beside the names of resources."""
 
-MEMORY_MIB = "MiB of boards"
+MEMORY_MIB = "MiB of GPUs"
 """Key of the memory [MiB] of boards by which alone an annotation or a slice of nos says the share of a pod."""
 
-BOARDS_BY_MEMORY = "boards by memory"
+BOARDS_BY_MEMORY = "GPUs by memory"
 BOARDS_MIB = "MiB beside cores"
 """Keys of the memory that goes with :data:`BOARDS`: its share of boards, and MiB where it is named so."""
 
@@ -151,7 +151,7 @@ def pod_gpus(spec: Object, annotations: Object = NOTHING) -> dict[str, Fraction]
     >>> pod_gpus({"containers": [ask(gpu=2, gpumem=10240, gpucores=30)]})
     {'boards': Fraction(3, 5), 'MiB beside cores': Fraction(20480, 1)}
     >>> pod_gpus({"containers": [{}]}, {"gpu-fraction": "0.5"})
-    {'boards': Fraction(1, 2), 'boards by memory': Fraction(1, 2)}
+    {'boards': Fraction(1, 2), 'GPUs by memory': Fraction(1, 2)}
     >>> pod_gpus({"containers": [{"resources": {"limits": {"aliyun.com/gpu-mem": 10}}}]})
     {'aliyun.com/gpu-mem': Fraction(10, 1)}
     """

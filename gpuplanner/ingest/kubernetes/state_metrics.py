@@ -75,7 +75,7 @@ REQUESTS = (
 )
 """Of GPUs, requests equal limits."""
 GAP_FACTOR = 2.5
-NO_TIMES = "metrics without times, and no origin was given"
+NO_TIMES = "metrics without times, and no --origin was given"
 NO_PHASE = "pods without their phase"
 NO_VALUES = "no finite value at a time that a cluster can have"
 VANISHED = "pods that were deleted while they ran"
@@ -171,7 +171,7 @@ def read_state_metrics(
         _take(objects[key], metric, labels, [(at, value)], timed=objects[key].last > -inf)
     if not objects:
         needed = "kube_pod_container_resource_requests, kube_pod_status_phase, kube_node_status_capacity"
-        raise TraceFormatError(SOURCE, "metrics of pods and nodes", "none", f"Ask for {needed}.")
+        raise TraceFormatError(SOURCE, "metrics of pods and nodes", "none", f"Query {needed}.")
     step = median(steps) if steps else 0.0
     end = max(gathered.last for gathered in objects.values()) + step
     for key, gathered in objects.items():
@@ -336,19 +336,19 @@ def _with_findings(
     plain = [name for name, gathered in nodes.items() if _has_devices(gathered) and not _labels(gathered)]
     if timeless:
         effect = (
-            "they show one instant: say when the page was fetched, --origin 2026-01-31T12:00:00Z, or "
-            "ask Prometheus for a month of it: of GPU-hours nothing is known"
+            "they show one instant: state when the page was fetched (--origin 2026-01-31T12:00:00Z), or "
+            "query a month from Prometheus; GPU-hours are not known"
         )
         findings.append(Finding(NO_TIMES, "warning", len(pods), effect, ""))
     if blind:
-        effect = "GPU-hours are too high where finished pods were kept: ask for kube_pod_status_phase too"
+        effect = "GPU-hours are too high where finished pods were kept: query kube_pod_status_phase as well"
         findings.append(Finding(NO_PHASE, "warning", blind, effect, ""))
     if gone:
         effect = "they are taken to have completed then: whether they failed is not known"
         findings.append(Finding(VANISHED, "info", gone, effect, ""))
     if plain:
         allow = "--metric-labels-allowlist=nodes=[*]"
-        effect = f"the GPU model is not known: start kube-state-metrics with {allow}, or give --board"
+        effect = f"the GPU model is not known: start kube-state-metrics with {allow}, or give --map-gpu"
         findings.append(Finding(NO_MODEL, "warning", len(plain), effect, plain[0]))
     inventory = found.inventory
     if inventory is not None:

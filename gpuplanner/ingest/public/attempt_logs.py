@@ -89,7 +89,7 @@ def read_philly_log(paths: Sequence[str | Path], *, tz: str | None = None) -> Da
     (2.0, 'COMPLETED', 'm47')
     """
     if not paths:
-        raise TraceFormatError("philly", "at least one file", "none", "Give the path of a file.")
+        raise TraceFormatError("philly", "at least one file", "none", "Give at least one file.")
     records, files = Records(PHILLY_LOG.columns), []
     for number, path in enumerate(paths):
         file, items = read_items(path, ())
@@ -158,8 +158,7 @@ def read_miso(paths: Sequence[str | Path], *, origin: datetime | str | None = No
     346.0
     """
     parts = {
-        role: [Path(path) for path in paths if Path(path).name.startswith(f"{role}_")]
-        for role in (ARRIVALS, RUNS)
+        role: [Path(path) for path in paths if Path(path).name.startswith(f"{role}_")] for role in (ARRIVALS, RUNS)
     }
     if [len(each) for each in parts.values()] != [1, 1] or len(paths) != 2:
         got = examples([str(path) for path in paths]) or "no files"

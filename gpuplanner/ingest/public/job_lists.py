@@ -123,9 +123,7 @@ class JobTrace:
         jobs = told_apart(jobs) if self.ids_shared else jobs
         if zero is not None:
             jobs = jobs.with_columns(
-                at(zero, f"{name}_s").alias(f"{name}_time")
-                for name in INSTANTS
-                if f"{name}_s" in jobs.columns
+                at(zero, f"{name}_s").alias(f"{name}_time") for name in INSTANTS if f"{name}_s" in jobs.columns
             )
         queued = "start_time" in jobs.columns
         if not queued:
@@ -312,7 +310,7 @@ OPENB = JobTrace(
         },
     ],
     checks=[source_check("openb: deleted", pl.col("deleted")), IN_PARTS],
-    notes=["the trace names no tenants: all jobs are of 'openb'"],
+    notes=["the trace names no teams: all jobs are of 'openb'"],
     seen="seen_s",
 )
 """Alibaba OpenB: pods with whole and fractional GPUs, 2023 (Weng et al., USENIX ATC 2023). A running pod deleted at the
@@ -349,8 +347,7 @@ HELIOS = JobTrace(
 ``cluster_log.csv``). `vc`: virtual cluster; `duration`: end - start [s]; `queue`: start - submission [s]."""
 
 ACME_STATES = {
-    name: name
-    for name in ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "RUNNING", "PENDING", "UNKNOWN")
+    name: name for name in ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "RUNNING", "PENDING", "UNKNOWN")
 }
 CLASSES = {"Pretrain": "pretraining", "SFT": "fine-tuning", "Evaluation": "evaluation"}
 """Kinds of work of the source → ours; others stay, in lower case."""
@@ -388,9 +385,7 @@ ACME = JobTrace(
     ],
     checks=[
         *ACME_CHECKS,
-        source_check(
-            "acme: other GPU time", ~pl.col("seren") & (pl.col("gpu_s") > pl.col("gpus") * RUN_S + 1.0)
-        ),
+        source_check("acme: other GPU time", ~pl.col("seren") & (pl.col("gpu_s") > pl.col("gpus") * RUN_S + 1.0)),
     ],
     reduced=(("start_time",), REDUCED_ACME),
 )
@@ -405,17 +400,11 @@ PHILLY = JobTrace(
     source_columns("philly"),
     zone=PHILLY_ZONE,
     steps=[
-        {
-            "job_id": pl.concat_str(
-                pl.lit("philly"), SUBMITTED, "tenant", plain("gpus"), plain("run_s"), separator="-"
-            )
-        }
+        {"job_id": pl.concat_str(pl.lit("philly"), SUBMITTED, "tenant", plain("gpus"), plain("run_s"), separator="-")}
     ],
     ids_shared=True,
     checks=[
-        source_check(
-            "philly: other GPU time", (pl.col("gpu_s") - pl.col("run_s") * pl.col("gpus")).abs() > 1.0
-        ),
+        source_check("philly: other GPU time", (pl.col("gpu_s") - pl.col("run_s") * pl.col("gpus")).abs() > 1.0),
         source_check("philly: equal rows", ~pl.col("raw").is_first_distinct()),
     ],
 )

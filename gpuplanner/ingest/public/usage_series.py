@@ -42,7 +42,7 @@ HALF_DIGIT = 0.0005 + 1e-9
 ALLOCATED_SHARE = pl.col("allocated") / pl.col("total")
 OCCUPANCY_CHECKS = (
     AMBIGUOUS_TIME,
-    source_check("pools: more held than there is", pl.col("allocated") > pl.col("total")),
+    source_check("pools: more allocated than installed", pl.col("allocated") > pl.col("total")),
 )
 HELIOS_CHECKS = (
     *OCCUPANCY_CHECKS,
@@ -132,7 +132,7 @@ def _occupancy(
             "total_hours": pl.col("total").sum() * hours,
         },
         time_zone=zone,
-        notes=[f"a series of held {resource}s, not jobs: one reading each {step_s} s", *notes],
+        notes=[f"a series of allocated {resource}s, not jobs: one reading each {step_s} s", *notes],
     )
 
 
@@ -235,10 +235,7 @@ def read_distributions(paths: Sequence[str | Path]) -> Dataset:
     def points(wide: pl.DataFrame) -> pl.DataFrame:
         """One row per point of each distribution."""
         series = {name: stem + pl.lit(f": {name}") for name in names}
-        each = [
-            wide.select(series=series[name], value=f"value:{name}", percent=f"percent:{name}")
-            for name in names
-        ]
+        each = [wide.select(series=series[name], value=f"value:{name}", percent=f"percent:{name}") for name in names]
         return pl.concat(each).drop_nulls("value")
 
     return assemble_reading(
@@ -328,9 +325,7 @@ METRICS = {
 }
 """File name → metric: nothing in a file says which it is."""
 
-CLOCK = (
-    "the source shifted and scaled its clock: dates and durations are not real (steps of 57 s stand for more)"
-)
+CLOCK = "the source shifted and scaled its clock: dates and durations are not real (steps of 57 s stand for more)"
 OF_SERVICE = source_check("genai: whole service", pl.col("subject").is_null())
 
 
@@ -352,7 +347,7 @@ def read_azure_llm(paths: Sequence[str | Path], *, tz: str | None = None) -> Dat
     374
     """
     if tz is None:
-        expected, todo = "a stated time zone", "Say in which zone the times are, with --tz; UTC is likely."
+        expected, todo = "a stated time zone", "Give the time zone of the times with --tz; UTC is likely."
         raise TraceFormatError("azure-llm: TIMESTAMP", expected, "times without one", todo)
     zone = known_zone(tz)
     rows = localized(read_rows(paths, REQUEST_COLUMNS, source="azure-llm"), {"time": "time"}, zone)
@@ -367,7 +362,7 @@ def read_azure_llm(paths: Sequence[str | Path], *, tz: str | None = None) -> Dat
         checks=REQUEST_CHECKS,
         totals={name: pl.col(name).cast(pl.Int64).sum() for name in TOKENS},
         time_zone=zone,
-        notes=["times are cut to the microsecond"],
+        notes=["times are truncated to the microsecond"],
     )
 
 
@@ -417,6 +412,6 @@ def _metric(path: Path) -> GaugeMetric:
     name = file_name(path).split(".")[0].removesuffix("_anon")
     if name not in METRICS:
         expected = f"a file named {', '.join(METRICS)}, with or without _anon"
-        todo = "Give it its name back: nothing inside says which metric it holds."
+        todo = "Restore its name: the content does not name the metric."
         raise TraceFormatError(str(path), expected, repr(path.name), todo)
     return METRICS[name]

@@ -108,7 +108,11 @@ def _rows(one: dict[str, Any]) -> list[dict[str, Any]]:
     devices = {word: parse_device(word) for word in some}
     return [
         known
-        | {"resource": f"gres/gpu:{word}", "gpu_model": devices[word].board, "profile": devices[word].profile}
+        | {
+            "resource": f"gres/gpu:{word}",
+            "gpu_model": devices[word].gpu_model,
+            "profile": devices[word].profile,
+        }
         | {"nominal": number, "borrow": 0.0}
         for word, number in some.items()
     ]
@@ -405,9 +409,9 @@ CHECKS = (
         (pl.col("types") > 0) & (pl.col("typed") != pl.col("untyped")),
     ),
     Check(
-        "several boards in one job",
+        "several GPU models in one job",
         "warning",
-        "they are joined by '|'; figures per board leave such jobs out",
+        "they are joined by '|'; figures by GPU model leave such jobs out",
         pl.col("gpu_model").str.contains("|", literal=True),
     ),
     Check(

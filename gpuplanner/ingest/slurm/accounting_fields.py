@@ -241,7 +241,7 @@ def with_times(
         shown = zoneless.select(pl.coalesce(*labels)).item(0, 0)
         where = f"{source}: times of {zoneless.height} rows"
         got = f"times without an offset, such as {shown!r}"
-        stated = "Say in which zone they are: --tz Europe/Oslo or --tz UTC."
+        stated = "Give the time zone: --tz Europe/Oslo or --tz UTC."
         raise TraceFormatError(where, "a stated time zone", got, stated)
     read = to_utc(naive, names, zone or "UTC").with_columns(
         pl.coalesce(f"{text}_time", _absolute(pl.col(text))).alias(f"{text}_time") for text in labels
@@ -290,7 +290,7 @@ def derived_times(absent: Collection[str]) -> tuple[list[pl.Expr], list[Check]]:
         checks.append(Check("end not in the source", "warning", effect, end.is_not_null()))
     if "Start" in absent:
         columns.append(pl.when(pl.col("elapsed_s") > 0).then(end - elapsed).alias("start_time"))
-        effect = "it was taken from the end and the elapsed time: too late for jobs that were suspended"
+        effect = "computed from end and elapsed time: after the true start of suspended jobs"
         checks.append(Check("start not in the source", "warning", effect, start.is_not_null()))
     if "Submit" in absent:
         columns.append(pl.coalesce("eligible_time", start, end).alias("submit_time"))
@@ -319,7 +319,7 @@ def with_resources(rows: Rows) -> Rows:
         .with_columns(
             untyped="gpus",
             # What was given has its type wherever Slurm counts by type; what was asked for has one if it was named.
-            board_named=pl.col("req_tres").str.contains(r"(?:^|,)gres/gpu:"),
+            gpu_model_requested=pl.col("req_tres").str.contains(r"(?:^|,)gres/gpu:"),
             tenant=pl.col("account").fill_null("unknown"),
             time_limit_s=pl.coalesce(minutes, duration_s(pl.col("limit"))),
         )

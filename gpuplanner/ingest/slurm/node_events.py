@@ -108,9 +108,7 @@ def read_slurm_events(paths: Sequence[str | Path], *, tz: str | None = None) -> 
 
     def spells(good: pl.DataFrame) -> pl.DataFrame:
         shown = _in_utc(good, zone).unique(["node", "start_time"], keep="last")
-        return shown.select(
-            "node", "start_time", "end_time", gpus=pl.lit(None, pl.Float64), bucket=pl.lit("down")
-        )
+        return shown.select("node", "start_time", "end_time", gpus=pl.lit(None, pl.Float64), bucket=pl.lit("down"))
 
     return assemble_reading(
         rows, "out_of_service", source="slurm-events", order=("start_time", "node"), shape=spells, what="event",
@@ -186,7 +184,7 @@ def read_slurm_reservations(paths: Sequence[str | Path], *, tz: str | None = Non
 
 def _stated_zone(tz: str | None, source: str, program: str) -> str:
     if tz is None:
-        todo = f"Say in which zone {program} ran: --tz Europe/Oslo or --tz UTC."
+        todo = f"Give the time zone of {program}: --tz Europe/Oslo or --tz UTC."
         raise TraceFormatError(f"{source}: times", "a stated time zone", "times without an offset", todo)
     return known_zone(tz)
 

@@ -158,9 +158,7 @@ def _sinfo(lines: Sequence[tuple[int, str]]) -> list[Found]:
     """A line for each node, or for some that are alike; one that has not a word for each column tells nothing."""
     separator = "|" if "|" in lines[0][1] else None
     (_, _, header), *table = [
-        (number, line, [word.strip() for word in line.split(separator)])
-        for number, line in lines
-        if line.strip()
+        (number, line, [word.strip() for word in line.split(separator)]) for number, line in lines if line.strip()
     ]
     names = [name.upper() for name in header]
     return [
@@ -234,16 +232,16 @@ def _record(node: str, gres: str, boards: Boards) -> Record:
                 refuse(f"Gres: {item!r} is no number of GPUs")
             continue
         count, device = int(match["count"] or 1), boards.parts(match["type"] or WHOLE_GPU)
-        models += [device.board] if device.board else []
+        models += [device.gpu_model] if device.gpu_model else []
         if device.profile is None:
             whole += count
-            gpus[device.board or ""] += count
+            gpus[device.gpu_model or ""] += count
         elif count:
-            cut[device.board or ""][device.profile] += count
+            cut[device.gpu_model or ""][device.profile] += count
     layouts = []
-    for board, counts in cut.items():
-        layouts += (of_board := _cut_gpus(board, counts, boards))
-        gpus[board] += len(of_board)
+    for gpu_model, counts in cut.items():
+        layouts += (of_board := _cut_gpus(gpu_model, counts, boards))
+        gpus[gpu_model] += len(of_board)
     return {
         "node": node,
         "gpus": str(whole + len(layouts)),
@@ -254,27 +252,25 @@ def _record(node: str, gres: str, boards: Boards) -> Record:
     }
 
 
-def _shares(
-    counts: Mapping[tuple[str, str | None], int], gpus: Mapping[str, int], boards: Boards
-) -> str | None:
+def _shares(counts: Mapping[tuple[str, str | None], int], gpus: Mapping[str, int], boards: Boards) -> str | None:
     """Parts of each GPU, by name and type of the shares; the type is left out where all GPUs are of one type."""
     parts: dict[str, float] = {}
     for (name, type_), count in counts.items():
-        of_type = gpus.get(boards.parts(type_).board or "", 0) if type_ else 0
+        of_type = gpus.get(boards.parts(type_).gpu_model or "", 0) if type_ else 0
         word = f"{name}:{type_}" if of_type and len(gpus) > 1 else name
         if count and any(gpus.values()):
             parts[word] = parts.get(word, 0.0) + count / (of_type or sum(gpus.values()))
     return ",".join(f"{word}:{size!r}".removesuffix(".0") for word, size in parts.items()) or None
 
 
-def _cut_gpus(board: str, counts: Mapping[str, int], boards: Boards) -> list[str]:
+def _cut_gpus(gpu_model: str, counts: Mapping[str, int], boards: Boards) -> list[str]:
     """Layouts of the fewest GPUs that hold some instances; all boards that may be meant must agree on them."""
-    devices = [boards.device(f"{board}_{profile}" if board else profile) for profile in counts]
+    devices = [boards.device(f"{gpu_model}_{profile}" if gpu_model else profile) for profile in counts]
     maybe = [name for name in devices[0].maybe if all(name in device.maybe for device in devices)]
     layouts = layouts_on(maybe, counts)
     if layouts is None:
-        named = f"{board or WHOLE_GPU}=MODEL"
-        refuse(f"MIG instances on a number of GPUs that does not follow: say --gpu-model {named}")
+        named = f"{gpu_model or WHOLE_GPU}=MODEL"
+        refuse(f"MIG instances on an unknown number of GPUs: give --map-gpu {named}")
     return layouts
 
 
@@ -288,8 +284,7 @@ ABSENT = ("installed", "retired", "mig_enabled", "layouts", "shares")
 """Columns that are looked at, and that some forms of lists do not have."""
 
 COLUMN_MAP = _columns("node", "gpus", "gpu_model") | {
-    name: Field(name, nullable=True, optional=True)
-    for name in ("rack", "nvlink_domain", "ownership", *ABSENT)
+    name: Field(name, nullable=True, optional=True) for name in ("rack", "nvlink_domain", "ownership", *ABSENT)
 }
 """Columns of ``schemas.Inventory`` that a node list may give; times are dates (midnight in UTC) or have an offset."""
 
@@ -321,14 +316,12 @@ CLOSED = Check(
 UNDATED = Check(
     "node that takes no new jobs since a time that is not known",
     "warning",
-    "its GPUs count as installed and free: its reason has no date, or a local one, for which say --tz",
+    "its GPUs count as installed and idle: its reason has no date, or a local one, which needs --tz",
     IS_CLOSED & pl.col("closed_from").is_null(),
 )
 
 
-def read_inventory(
-    path: str | Path, boards: Mapping[str, str] | None = None
-) -> tuple[pl.DataFrame, TextFile]:
+def read_inventory(path: str | Path, boards: Mapping[str, str] | None = None) -> tuple[pl.DataFrame, TextFile]:
     r"""Read a node list: table ``schemas.Inventory`` sorted by node, and the file, for the provenance.
 
     The list is CSV with `node`, `gpus`, `gpu_model` and what else :data:`COLUMN_MAP` has, or with the columns of OpenB
@@ -378,7 +371,7 @@ def _with_layouts(rows: Rows) -> Rows:
         "mig_enabled: neither true nor false": word.is_not_null() & mode.is_null(),
         "layouts: not such as '3g.20gb:2;1g.5gb:7;gpu'": layouts.is_not_null() & number.is_null(),
         "layouts: of more GPUs than the node has": number > pl.col("gpus"),
-        "layouts: of cut GPUs, and mig_enabled is false": has_cut & ~mode,
+        "layouts: of MIG instances, and mig_enabled is false": has_cut & ~mode,
         "shares: not such as 'shard:4' or 'mps:100'": ~pl.col("shares").str.contains(shares),
     }
     mig = pl.coalesce(mode, pl.when(has_cut).then(pl.lit(value=True)))

@@ -208,9 +208,7 @@ class Seen:
         if over.any():
             self._observed.append(_cut_at_midnights(node[over], begin[over], held_us[over]))
 
-    def _add_gaps(
-        self, gpu: np.ndarray, begin: np.ndarray, step_us: np.ndarray, usual_us: np.ndarray
-    ) -> None:
+    def _add_gaps(self, gpu: np.ndarray, begin: np.ndarray, step_us: np.ndarray, usual_us: np.ndarray) -> None:
         at = int(step_us.argmax())
         longest, step_s = self.gaps.longest, int(step_us[at]) / 1e6
         if longest is None or step_s > longest[3]:
@@ -229,7 +227,7 @@ class Seen:
             instance = pl.Series(rows["instance"]).cast(pl.Int32)
             samples = samples.with_columns(instance=pl.when(instance >= 0).then(instance))
         found = board_energy(samples, ["board"])
-        names = [self.gpus[board] for board in found["board"]]
+        names = [self.gpus[gpu_model] for gpu_model in found["board"]]
         boards = pl.DataFrame(names, schema={"node": pl.String, "gpu": pl.Int32}, orient="row")
         found = boards.hstack(found.drop("board"))
         self.energies = found if self.energies is None else pl.concat([self.energies, found])
@@ -286,9 +284,7 @@ class Seen:
                 pl.col("samples").fill_null(0).cast(pl.Int64),
                 "observed_gpu_h",
                 "expected_gpu_h",
-                covered=pl.when(pl.col("expected_gpu_h") > 0).then(
-                    pl.col("observed_gpu_h") / pl.col("expected_gpu_h")
-                ),
+                covered=pl.when(pl.col("expected_gpu_h") > 0).then(pl.col("observed_gpu_h") / pl.col("expected_gpu_h")),
             )
             .sort("node", "day")
         )

@@ -343,11 +343,7 @@ def _between(held: pl.DataFrame, *, to_the_end: bool) -> pl.DataFrame:
     by_power = pl.col("counted_j").is_null() & pl.col("integrated_j").is_not_null()
     rise = (pl.col("power_end") - pl.col("power_w")) / pl.col("step_s")
     middle_s = (seconds_between("time", "begin") + seconds_between("time", "until")) / 2
-    watts = (
-        pl.when(by_power)
-        .then(pl.col("power_w") + rise * middle_s)
-        .otherwise(pl.col("energy_j") / pl.col("step_s"))
-    )
+    watts = pl.when(by_power).then(pl.col("power_w") + rise * middle_s).otherwise(pl.col("energy_j") / pl.col("step_s"))
     same_job = pl.col("job_id").eq_missing(pl.col("job_end"))
     held_s = seconds_between("begin", "until")
     return (
@@ -383,10 +379,7 @@ def _cut(steps: pl.DataFrame) -> pl.DataFrame:
 def _hours(sums: pl.DataFrame) -> pl.DataFrame:
     """Add what was summed apart, and divide."""
     keys = ("hour", *DEVICE_KEY, "job_id")
-    means = [
-        pl.when(pl.col(f"{n}_count") > 0).then(pl.col(f"{n}_sum") / pl.col(f"{n}_count")).alias(n)
-        for n in MEANS
-    ]
+    means = [pl.when(pl.col(f"{n}_count") > 0).then(pl.col(f"{n}_sum") / pl.col(f"{n}_count")).alias(n) for n in MEANS]
     return (
         sums.group_by(keys)
         .agg(pl.exclude("memory_peak_gib").sum(), pl.col("memory_peak_gib").max())

@@ -370,8 +370,8 @@ def device(labels: Mapping[str, str] | None, default_node: str | None = None) ->
         fault = "no node in the labels"
     elif instance is None and (profile or instance_text):
         fault = "a MIG instance without its number"
-    board = next((labels[name] for name in BOARD_LABELS if labels.get(name)), None)
-    return node, gpu, instance, profile, board, _holder(labels), fault
+    gpu_model = next((labels[name] for name in BOARD_LABELS if labels.get(name)), None)
+    return node, gpu, instance, profile, gpu_model, _holder(labels), fault
 
 
 def devices(labels: Sequence[Mapping[str, str] | None], default_node: str | None = None) -> pl.DataFrame:
@@ -549,9 +549,7 @@ def _family(name: str) -> set[str]:
     return set(words[: last + 1])
 
 
-def reject_impossible(
-    rows: Rows, values: Mapping[str, pl.Expr], extremes: Mapping[str, tuple[float, float]]
-) -> Rows:
+def reject_impossible(rows: Rows, values: Mapping[str, pl.Expr], extremes: Mapping[str, tuple[float, float]]) -> Rows:
     """Reject rows with a value below 0, a share above 1, or more power or memory than the board has."""
     if rows.good.is_empty():
         return rows
@@ -573,9 +571,9 @@ def reject_impossible(
                 faults["xid: not the number of an error"] = (value % 1 != 0) | (value > MAX_XID)
         elif quantity == "power":
             if most > min(power.values()):
-                faults[f"power: above {POWER_MARGIN} x the power limit of the board"] = value > watts
+                faults[f"power: above {POWER_MARGIN} x the power limit of the GPU"] = value > watts
         elif quantity.startswith("memory") and most > min(memory.values()):
-            faults[f"{quantity}: more than the board has"] = value > gib
+            faults[f"{quantity}: more than the GPU has"] = value > gib
     if "memory_used" in values and "memory_total" in rows.good.columns:
         faults["memory_used: more than memory_total"] = values["memory_used"] > values["memory_total"]
     return rows.reject(faults) if faults else rows

@@ -61,10 +61,7 @@ NODE_COLUMNS = {
     "timestamp": Field("timestamp"),
     "gpu": Field("gpu", "number", high=1023),
     "gpu_model": Field("board", nullable=True),
-    **{
-        column: Field(column, nullable=True, optional=column in NODE_CSV_OPTIONAL, at_once=True)
-        for column in NODE_CSV
-    },
+    **{column: Field(column, nullable=True, optional=column in NODE_CSV_OPTIONAL, at_once=True) for column in NODE_CSV},
 }
 READING_COLUMNS = source_columns("dcgm_csv")
 
@@ -165,9 +162,7 @@ def node_finding(files: Sequence[TextFile], rows: int, hints: Hints) -> list[Fin
     return [source_finding("rows: node of the file", rows, example)]
 
 
-def found_on_trust(
-    named: bool, counted: int, files: Sequence[TextFile], rows: int, hints: Hints
-) -> list[Finding]:
+def found_on_trust(named: bool, counted: int, files: Sequence[TextFile], rows: int, hints: Hints) -> list[Finding]:
     """What is not in the files: nodes, unless every row was `named`, and the times of `counted` rows."""
     more = [] if named else node_finding(files, rows, hints)
     if counted:
@@ -178,9 +173,7 @@ def found_on_trust(
 PREFIX = "amd_"
 """What AMD's exporter may be told to put before each of its names."""
 CANONICAL = {name.lower(): name for name in EXPORTED}
-NOT_READ = re.compile(
-    "(amd_|gpu_|nvidia_|slurm_|pcie_|xgmi_|go_|process_|promhttp_|python_|scrape_)", re.IGNORECASE
-)
+NOT_READ = re.compile("(amd_|gpu_|nvidia_|slurm_|pcie_|xgmi_|go_|process_|promhttp_|python_|scrape_)", re.IGNORECASE)
 """Metrics of such exporters that are not of how busy GPUs are, beside those of DCGM, which are all of GPUs."""
 OVER_TIME = re.compile(
     r"\b((?:avg|max|min|last)_over_time|increase|i?rate)\s*\(\s*([A-Za-z_:][\w:]*)\s*(?:\{[^}]*\}\s*)?\[(\d+)([smhd])"
@@ -395,9 +388,7 @@ DEFAULT_INTERVAL_S = 1.0
 """Sampling interval of all three programs unless told otherwise (option ``-d``)."""
 
 ENTITY = r"^\s*(GPU|GPU-I|GPU-CI)\s+([0-9]{1,4})\s+(.*)$"
-OTHER_INSTANCE = (
-    "an instance whose GPU the table does not name: fetch 'dcgmi discovery -c', or monitor one GPU"
-)
+OTHER_INSTANCE = "an instance whose GPU the table does not name: fetch 'dcgmi discovery -c', or monitor one GPU"
 
 
 @reads(matches(r"\A#.*\bgpu\s"))
@@ -526,9 +517,7 @@ def read_dcgmi_dmon(paths: Sequence[str | Path], hints: Hints) -> Dataset:
     return telemetry_of(rows, Story(source, hints.tz, more=_assumed(rows, hints)))
 
 
-def _header(
-    page: Rows, path: Path, source: str, needed: tuple[str, ...] = ("gpu",)
-) -> tuple[list[str], list[str]]:
+def _header(page: Rows, path: Path, source: str, needed: tuple[str, ...] = ("gpu",)) -> tuple[list[str], list[str]]:
     """Names and units of the two header lines, which repeat every few rows."""
     heads = page.good["raw"].filter(page.good["raw"].str.starts_with("#")).to_list()
     names, units = (head.removeprefix("#").split() for head in [*heads[:2], "", ""][:2])

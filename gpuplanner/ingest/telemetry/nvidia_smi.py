@@ -125,9 +125,9 @@ def parse_query(page: Rows, hints: Hints, first: str | None = None, turns: Turns
     mig = (pl.col("mig") == "Enabled").fill_null(False) if "mig" in wanted else pl.lit(False)
     if "board" not in wanted:
         page = page.with_columns(board=pl.lit(None, pl.String))
-    board = pl.when(~is_blank(pl.col("board"))).then("board")
+    gpu_model = pl.when(~is_blank(pl.col("board"))).then("board")
     columns = (*PLACE, "time", "node", "gpu", "named", "counted", *QUANTITIES)
-    kept = page.good.select(columns, mig_enabled=mig, board=board)
+    kept = page.good.select(columns, mig_enabled=mig, board=gpu_model)
     unused = tuple(title for title in titles if title not in metrics and _base(title) not in FACTS)
     return replace(page, good=kept, unused=unused)
 
@@ -161,9 +161,7 @@ def _metrics(titles: Sequence[str], where: str) -> dict[str, Metric]:
     return metrics
 
 
-def _located(
-    page: Rows, wanted: Collection[str], hints: Hints, path: Path, turns: Turns | None = None
-) -> Rows:
+def _located(page: Rows, wanted: Collection[str], hints: Hints, path: Path, turns: Turns | None = None) -> Rows:
     """Time, node and GPU number of each row."""
     node = pl.lit(hints.node_of(path))
     named = pl.lit(False)
@@ -234,7 +232,7 @@ def _cut_apps(page: Rows) -> Rows:
     missing = [name for name in APP_FIELDS if name not in names]
     if missing or names.index("pid") + 2 != names.index("process_name") + 1 or names[-1] != APP_FIELDS[-1]:
         expected = f"columns {', '.join(APP_FIELDS)}, in this order"
-        todo = "Ask for timestamp,gpu_uuid,pid,process_name,used_gpu_memory with --format=csv."
+        todo = "Query timestamp,gpu_uuid,pid,process_name,used_gpu_memory with --format=csv."
         raise TraceFormatError(str(path), expected, f"columns {', '.join(names)[:200]}", todo)
     parts = [r"(.*)" if name == "process_name" else r"([^,]*)" for name in names]
     cut = pl.col("raw").str.extract_groups(r"^" + r",\s*".join(parts) + r"$").struct

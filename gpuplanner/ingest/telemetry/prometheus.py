@@ -39,7 +39,7 @@ from gpuplanner.ingest.text_files import TextFile
 SOURCE = "prometheus"
 HELD = (
     "range answers hold the last value of a series for up to five minutes after its last scrape; "
-    "a live read asks for the scrapes themselves"
+    "gpuplanner scrape reads the raw scrapes"
 )
 
 NAMELESS = "a series without the name of its metric"
@@ -107,7 +107,7 @@ def _nameless(each: Any, where: str) -> str:  # noqa: ANN401
         "Functions and 'by' take the name away: keep the labels, and give the query, for example --query "
         "'avg_over_time(DCGM_FI_PROF_SM_ACTIVE[5m])'."
     )
-    got = f"series that are told apart by {', '.join(labels) or 'nothing'} alone"
+    got = f"series that differ by {', '.join(labels) or 'nothing'} only"
     return message(where, "the name of the metric, the GPU and its node in each series", got, todo)
 
 
@@ -271,14 +271,14 @@ class Server:
             pieces.append(piece)
             size += len(piece)
             if size > MAX_ANSWER_BYTES:
-                todo = "Ask for fewer series (matchers), or state a shorter chunk."
+                todo = "Request fewer series (--match), or a shorter span."
                 self.refuse(f"at most {MAX_ANSWER_BYTES} bytes", "more", todo)
             if time.monotonic() > give_up:
                 got = f"a part of it after {PATIENCE * self.timeout_s:g} s"
-                self.refuse("a whole answer", got, "Ask for less at a time, or raise timeout_s.")
+                self.refuse("a whole answer", got, "Request a shorter span, or raise timeout_s.")
         stated = response.headers.get("Content-Length")
         if stated is not None and stated.isdigit() and int(stated) != size:
-            self.refuse(f"{stated} bytes", f"{size}: the answer was cut short", "Ask again.")
+            self.refuse(f"{stated} bytes", f"{size}: the response is incomplete", "Try again.")
         return b"".join(pieces)
 
     def _refused(self, error: urllib.error.HTTPError) -> NoReturn:
@@ -288,7 +288,7 @@ class Server:
             words = f"{answer['errorType']}: {str(answer['error'])[:300]}"
         except (OSError, HTTPException, ValueError, KeyError, TypeError, RecursionError):
             words = error.reason
-        todo = "Mend the query and ask again."
+        todo = "Fix the query and try again."
         if error.code in (401, 403):
             todo = f"Put a valid token into {TOKEN_VARIABLE}."
         elif error.code == 404:
@@ -413,7 +413,7 @@ def read_live(
     interval_ms = round(1e3 * (interval_s if step_s is None else step_s))
     if interval_ms < 1 or last < first:
         got = f"{iso(known_origin(start))} to {iso(known_origin(end))}, interval {interval_ms} ms"
-        raise TraceFormatError("live telemetry", "a span and an interval", got, "Mend them.")
+        raise TraceFormatError("live telemetry", "an end after the start", got, "Fix --start or --end.")
     if (last - first) / interval_ms > MAX_CHUNKS * MAX_POINTS:
         got = f"{math.ceil((last - first) / interval_ms)} points a series"
         raise TraceFormatError("live telemetry", "a shorter span", got, "Read month by month.")
@@ -467,7 +467,7 @@ def _selector(matchers: Mapping[str, str]) -> str:
     """Selector of all metrics that are read, with the matchers quoted."""
     strange = [name for name in matchers if not LABEL_NAME.fullmatch(name)]
     if strange:
-        raise TraceFormatError("matchers", "names of labels", repr(strange[0]), "Mend the name.")
+        raise TraceFormatError("matchers", "names of labels", repr(strange[0]), "Fix --match LABEL=VALUE.")
     parts = [f'__name__=~"{"|".join(name for name in EXPORTED if " " not in name)}"']
     parts += [f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in sorted(matchers.items())]
     return "{" + ",".join(parts) + "}"

@@ -507,9 +507,7 @@ def hold_times(
     return HoldTimes(until_us.astype(np.int64), usual_us, gap)
 
 
-def _usual_steps(
-    series: np.ndarray, day: np.ndarray, step_us: np.ndarray, known_us: np.ndarray | None
-) -> np.ndarray:
+def _usual_steps(series: np.ndarray, day: np.ndarray, step_us: np.ndarray, known_us: np.ndarray | None) -> np.ndarray:
     """Usual step of each series on each of its days, which follow each other."""
     valid = (step_us > 0) & (step_us <= MAX_STEP_S * 1e6)
     steps = pl.DataFrame({"day": day[valid], "step": step_us[valid]})
@@ -526,9 +524,7 @@ def _usual_steps(
     return usual_us
 
 
-def held_readings(
-    readings: pl.DataFrame, by: Sequence[str], *, max_step_s: float | None = None
-) -> pl.DataFrame:
+def held_readings(readings: pl.DataFrame, by: Sequence[str], *, max_step_s: float | None = None) -> pl.DataFrame:
     """Add until when each reading holds, sorted by series and time.
 
     Parameters

@@ -55,9 +55,7 @@ from gpuplanner.ingest.text_files import FileBlocks, TextFile, texts_of_lines
 
 FACTS = ("profile", "job_id")
 ACTIVITY = ("sm_activity", "activity_source")
-OVERLAID_QUANTITIES = tuple(
-    name for name in Samples.columns() if name not in (*ORDER, *FACTS, *ACTIVITY, *DERIVED)
-)
+OVERLAID_QUANTITIES = tuple(name for name in Samples.columns() if name not in (*ORDER, *FACTS, *ACTIVITY, *DERIVED))
 NEW = " of the new"
 """Ending of the columns of new samples beside those of old ones."""
 
@@ -179,9 +177,7 @@ def _processes(old: Dataset, new: Dataset) -> pl.DataFrame | None:
     return pl.concat(tables).unique(maintain_order=True) if tables else None
 
 
-def _provenance(
-    old: Mapping[str, Any], new: Mapping[str, Any], seen: Seen, rejected_rows: int
-) -> dict[str, Any]:
+def _provenance(old: Mapping[str, Any], new: Mapping[str, Any], seen: Seen, rejected_rows: int) -> dict[str, Any]:
     first, last = seen.span()
     rows_in = old["rows_in"] + new["rows_in"]
     return {
@@ -272,9 +268,7 @@ class SampleSpans:
             place = self.way.into / f"month={month // 12:04d}-{month % 12 + 1:02d}"
             absent = [name for name, quantity in COUNTERS.items() if quantity not in self._counted[month]]
             types = {
-                name: column.dtype
-                for name, column in Samples.columns().items()
-                if name not in (*absent, *DERIVED)
+                name: column.dtype for name, column in Samples.columns().items() if name not in (*absent, *DERIVED)
             }
             place.mkdir(parents=True, exist_ok=True)
             self._write(month, pl.Schema(types), place / self.way.name)
@@ -426,8 +420,7 @@ def finish(
     provenance = {
         "source": story.source,
         "files": [
-            {"name": name, "sha256": file.sha256, "bytes": file.bytes}
-            for name, file in zip(names, files, strict=True)
+            {"name": name, "sha256": file.sha256, "bytes": file.bytes} for name, file in zip(names, files, strict=True)
         ],
         "rows_in": gathered.count,
         "rows_kept": gathered.good - came_twice.height,

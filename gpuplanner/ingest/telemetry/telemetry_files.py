@@ -274,7 +274,7 @@ def read_long(rows: Rows, metrics: Mapping[str, Metric]) -> Rows:
 Parse = Callable[[Rows], Rows]
 """Turns the lines of one file (``file``, ``line``, ``raw``) into rows with more columns."""
 
-NO_TIME = "Give the instant of the first row as origin, for example 2026-01-31T12:00:00Z."
+NO_TIME = "Give the time of the first row: --origin 2026-01-31T12:00:00Z."
 
 
 @dataclass(frozen=True)
@@ -333,10 +333,10 @@ class Hints:
             If the origin is not stated, or the interval is neither stated nor known.
         """
         if self.origin is None:
-            raise TraceFormatError(where, "times in the file, or an origin", "neither", NO_TIME)
+            raise TraceFormatError(where, "times in the file, or --origin", "neither", NO_TIME)
         step = default_s if self.interval_s is None else self.interval_s
         if step is None:
-            todo = "Give interval_s, as it was set when the file was made."
+            todo = "Give the sampling interval in seconds, for example --interval 30."
             raise TraceFormatError(where, "times in the file, or an interval", "neither", todo)
         return pl.lit(known_origin(self.origin), INSTANT) + seconds(number * step)
 

@@ -198,10 +198,7 @@ def shared_names(samples: pl.LazyFrame, names: pl.DataFrame | None) -> pl.DataFr
     several = pl.col("job_id").str.contains(BETWEEN_JOBS, literal=True)
     together = samples.select("job_id").filter(several).unique().collect(engine="streaming")["job_id"].sort()
     known = {} if names is None else dict(names.unique("name").select("name", "job_id").iter_rows())
-    jobs = [
-        BETWEEN_JOBS.join(sorted({known.get(one, one) for one in text.split(BETWEEN_JOBS)}))
-        for text in together
-    ]
+    jobs = [BETWEEN_JOBS.join(sorted({known.get(one, one) for one in text.split(BETWEEN_JOBS)})) for text in together]
     return pl.DataFrame({"name": together, "job_id": pl.Series(jobs, dtype=pl.String)})
 
 

@@ -35,8 +35,8 @@ UNMATCHED = (NO_JOB, UNLISTED, NO_NODE, LATER)
 OUTCOMES = {
     STATED: "job named by the source",
     SHARED: "jobs named by the source that share a GPU",
-    WHOLE_NODE: "one job held all devices of the node",
-    TOGETHER: "several jobs of the node, or a part of it: given to them together",
+    WHOLE_NODE: "one job was allocated all devices of the node",
+    TOGETHER: "several jobs of the node, or a part of it: allocated to them together",
     NO_JOB: "no job on the node then",
     UNLISTED: "job named by the source, and not in the list of jobs",
     NO_NODE: "no job names this node",
@@ -126,9 +126,7 @@ def match_words(data: Dataset) -> str | None:
     return "; ".join([*parts, *(f"{reason}: {hours:,.0f}" for reason, hours in rest.items() if hours)])
 
 
-def _outcomes(
-    samples: pl.LazyFrame, jobs: pl.DataFrame, holders: Holders, until: datetime | None
-) -> pl.LazyFrame:
+def _outcomes(samples: pl.LazyFrame, jobs: pl.DataFrame, holders: Holders, until: datetime | None) -> pl.LazyFrame:
     """Samples with the outcome of the match; a GPU beside its instances is seen through these alone."""
     beside = holders.devices.filter(pl.col("kind").is_null()).select("node", "gpu", "instance")
     on_jobs = on_nodes(jobs.select("node_list", "gpus").unique("node_list"))["node"].drop_nulls().unique()
@@ -139,9 +137,7 @@ def _outcomes(
     any_listed = together.str.split(BETWEEN_JOBS).list.eval(is_listed).list.any()
     listed = pl.col("job_id").is_in(pl.concat([jobs_listed, together.filter(any_listed)]).implode())
     stated, none = pl.col("job_evidence").is_in([STATED, SHARED]), pl.col("job_evidence") == NO_JOB
-    return samples.join(
-        beside.lazy(), on=["node", "gpu", "instance"], how="anti", nulls_equal=True
-    ).with_columns(
+    return samples.join(beside.lazy(), on=["node", "gpu", "instance"], how="anti", nulls_equal=True).with_columns(
         day=pl.col("time").dt.date(),
         outcome=pl.when(stated & ~listed)
         .then(pl.lit(UNLISTED))
@@ -175,10 +171,7 @@ def _out_of_time(samples: pl.LazyFrame, jobs: pl.DataFrame) -> list[Finding]:
     usual = (pl.col("last") - pl.col("first")) / (pl.col("instants") - 1).clip(lower_bound=1)
     ran = jobs.group_by("job_id").agg(
         pl.col("start_time").min(),
-        pl.when(pl.col("end_time").is_null().any())
-        .then(None)
-        .otherwise(pl.col("end_time").max())
-        .alias("end_time"),
+        pl.when(pl.col("end_time").is_null().any()).then(None).otherwise(pl.col("end_time").max()).alias("end_time"),
     )
     early, late = pl.col("start_time") - pl.col("first"), pl.col("last") - pl.col("end_time")
     off = (
@@ -318,9 +311,7 @@ def _energies(boards: pl.DataFrame | None) -> list[Finding]:
     apart = pl.col("counted_kwh") / pl.col("integrated_kwh") - 1
     if both.height:
         total = both.select(pl.col("counted_kwh", "integrated_kwh").sum()).select(apart).item()
-        worst = both.with_columns(apart=apart).sort(
-            pl.col("apart").abs(), *BOARD, descending=[True, False, False]
-        )
+        worst = both.with_columns(apart=apart).sort(pl.col("apart").abs(), *BOARD, descending=[True, False, False])
         node, gpu, off = worst["node", "gpu", "apart"].row(0)
         severity = "warning" if abs(off) > POWER_ERROR else "info"
         effect = f"energy is that of the counter: {total:+.2%} against the power between the samples"

@@ -1,32 +1,42 @@
 #!/usr/bin/env bash
-# MIG layout change planned for @TIME@, board @BOARD@.
+# MIG layout change for @TIME@, or later; GPU model @GPU_MODEL@.
 #
-#   bash FILE check [NODE...]         say what would stop it; changes nothing
-#   bash FILE cordon-ahead [NODE...]  keep new pods away from now on
-#   bash FILE cancel [NODE...]        let them come again, where nothing is cut yet
-#   bash FILE apply [NODE...]         check, cordon, wait for GPU work to end, drain, label, wait, verify, uncordon
+#   bash FILE check [NODE...]         list what would stop the change (preflight); changes nothing
+#   bash FILE cordon-ahead [NODE...]  cordon the nodes now, ahead of the change
+#   bash FILE cancel [NODE...]        uncordon the nodes that are not repartitioned yet
+#   bash FILE apply [NODE...]         check, cordon, wait for GPU pods to end, drain, label, wait, verify, uncordon
 #   bash FILE verify [NODE...]        compare each node with the plan; changes nothing
-#   bash FILE rollback [NODE...]      give each node back what it had before, with the same steps; also half-way
+#   bash FILE rollback [NODE...]      restore the MIG configuration that each node had before, also after a failure
 #
-# All nodes are checked before the first is cordoned, and change side by side. A node that has not emptied within
-# TIMEOUT_S is given up: uncordoned, as it was; the script then ends with 75. Where cutting fails it ends with 1 and
-# leaves that node cordoned. After any stop, run the same words again: what is done is not done twice.
-# Before: 'kubectl apply' ConfigMap @CONFIG_MAP@ in namespace @NAMESPACE@, and name it in the ClusterPolicy;
-# 'check' prints the command. A node without a label counts as all-disabled, and has that label after a rollback.
+# All nodes are checked before the first is cordoned, and they change in parallel: name nodes to change fewer at a time.
+# Only GPU pods are waited for. A node that still runs some after TIMEOUT_S keeps its layout and is uncordoned; the
+# other nodes change, and the script exits with 75. Pods that never end (Deployments, notebooks) need EVICT=yes, or must
+# be scaled down. 'kubectl drain' then evicts all other pods of the node; a pod without a controller stops it, and
+# PodDisruptionBudgets are honored. If repartitioning fails, the script exits with 1 and leaves that node cordoned.
+# After any stop, run the same command again: finished steps are skipped.
+# Before 'apply': 'kubectl apply' configmap.yaml and 'bash policy.sh apply', both in the folder of this script. A node
+# without a MIG label counts as all-disabled, and has that label after a rollback.
 #
-# Environment: TIMEOUT_S (@TIMEOUT_S@) for nodes to empty, CUT_S (@CUT_S@) for the MIG manager; EVICT=yes evicts GPU work
-# that has not ended by then; IF_DUE=yes does nothing unless it is the planned time and not later than TIMEOUT_S after it;
-# CHANGE_LOG, where it is written down how long nodes are out of service (gpuplanner/changes.csv in XDG_STATE_HOME);
-# CLUSTER_POLICY=none skips the look at the ClusterPolicy; DRAIN_FLAGS (--ignore-daemonsets --delete-emptydir-data)
-# for kubectl drain: without the second, it stops at every pod that has scratch space, which goes with the pod.
+# Environment:
+#   TIMEOUT_S       (@TIMEOUT_S@) seconds to wait for nodes to empty
+#   REPARTITION_S   (@REPARTITION_S@) seconds to wait for the MIG manager
+#   EVICT=yes       evict GPU pods that still run after TIMEOUT_S
+#   IF_DUE=yes      do nothing unless the planned time has come and is at most TIMEOUT_S ago; report: only print that
+#   CHANGE_LOG      CSV file with the time that nodes are out of service (gpuplanner/changes.csv in XDG_STATE_HOME)
+#   CHECK_POLICY=no skip the check of the ClusterPolicy
+#   DRAIN_FLAGS     (--ignore-daemonsets --delete-emptydir-data) for kubectl drain. Without the second flag, the drain
+#                   stops at every pod with an emptyDir volume; with it, the data in that volume is deleted.
 #
 @NOTES@
 
 set -euo pipefail
 
-readonly timeout_s="${TIMEOUT_S:-@TIMEOUT_S@}" cut_s="${CUT_S:-@CUT_S@}" poll_s="${POLL_S:-5}" evict="${EVICT:-no}"
-readonly config_map='@CONFIG_MAP@' namespace='@NAMESPACE@' uncut='all-disabled' times='@TIMES@'
+readonly timeout_s="${TIMEOUT_S:-@TIMEOUT_S@}" repartition_s="${REPARTITION_S:-@REPARTITION_S@}"
+readonly poll_s="${POLL_S:-5}" evict="${EVICT:-no}"
+readonly config_map='@CONFIG_MAP@' namespace='@NAMESPACE@' mig_disabled='all-disabled' times='@TIMES@'
 readonly previous='gpuplanner-previous-mig-config' offered='gpuplanner-previous-offers' ours='gpuplanner-cordoned'
+here=$(dirname "${BASH_SOURCE[0]}")
+readonly here
 read -r -a drain_flags <<<"${DRAIN_FLAGS:---ignore-daemonsets --delete-emptydir-data}"
 
 declare -A config=() offers=() size=() stage=() since=()
@@ -34,146 +44,152 @@ declare -A config=() offers=() size=() stage=() since=()
 
 @COMMON@
 @KUBERNETES@
-check() { # all nodes, before anything is done: what was there must be there to go back to
-  local node label policies held faults=''
-  held=$(kubectl get configmap "$config_map" --namespace "$namespace" --ignore-not-found \
+check() { # all nodes, before any change; a rollback needs each node's present configuration in the ConfigMap
+  local node label policies configs problems=''
+  configs=$(kubectl get configmap "$config_map" --namespace "$namespace" --ignore-not-found \
     -o 'go-template={{index .data "config.yaml"}}' | sed -n "s/^  [\"']\{0,1\}\([A-Za-z0-9._-]*\)[\"']\{0,1\}:.*/\1/p")
-  [[ -n "$held" ]] || faults+="ConfigMap $namespace/$config_map is not there, or holds no configuration."$'\n'
-  if [[ "${CLUSTER_POLICY:-}" != none ]]; then
+  if [[ -z "$configs" ]]; then
+    problems+="ConfigMap $namespace/$config_map does not exist yet: run 'kubectl apply -f $here/configmap.yaml'"$'\n'
+    configs=$(sed -n "s/^      [\"']\([A-Za-z0-9._-]*\)[\"']:$/\1/p" "$here/configmap.yaml" 2>/dev/null || true)
+  fi
+  if [[ "${CHECK_POLICY:-yes}" != no ]]; then
     policies=$(kubectl get clusterpolicies.nvidia.com -o \
       'jsonpath={range .items[*]}{.metadata.name} {.spec.migManager.config.name} {.spec.mig.strategy}{end}')
-    [[ "$policies" == *" $config_map mixed" ]] || faults+="The ClusterPolicy ('$policies') does not name it: kubectl\
- patch clusterpolicies.nvidia.com ${policies%% *} --type merge --patch '{\"spec\": {\"mig\": {\"strategy\": \"mixed\"},\
- \"migManager\": {\"config\": {\"name\": \"$config_map\"}}}}'"$'\n'
+    [[ "$policies" == *" $config_map mixed" ]] || problems+="ClusterPolicy ('$policies') does not point at\
+ $config_map with strategy mixed yet: run 'bash $here/policy.sh apply'"$'\n'
   fi
   for node in "${nodes[@]}"; do
     if [[ -z "$(kubectl get node "$node" --ignore-not-found -o name)" ]]; then
-      faults+="$node: is not in this cluster."$'\n'
+      problems+="Node $node not found: check the context of kubectl."$'\n'
       continue
     fi
     label=$(label_of "$node" 'mig\.config')
     if [[ -z "$label" && "$(offers_of "$node")" == *nvidia.com/mig-* ]]; then
-      faults+="$node: is cut without a label, so nothing could give that back; label it first."$'\n'
+      problems+="Fix $node: it is MIG-partitioned without the label nvidia.com/mig.config, so a rollback could not\
+ restore it; label it first."$'\n'
     fi
-    for label in "${config[$node]}" "${label:-$uncut}"; do
-      grep -qxF -- "$label" <<<"$held" ||
-        faults+="$node: '$label' is not in $config_map; put that configuration of yours into it, too."$'\n'
+    for label in "${config[$node]}" "${label:-$mig_disabled}"; do
+      grep -qxF -- "$label" <<<"$configs" ||
+        problems+="Fix $node: '$label' is not in $config_map; copy your configuration into configmap.yaml."$'\n'
     done
   done
-  if [[ -n "$faults" ]]; then fail "${faults}Nothing was changed."; fi
+  if [[ -n "$problems" ]]; then fail "${problems}Nothing was changed."; fi
 }
 
-begin() { # NODE: say where it stands; the same words again go on from there
+begin() { # NODE: find its stage; a second run continues from there
   local label state
   label=$(label_of "$1" 'mig\.config')
   state=$(label_of "$1" 'mig\.config\.state')
   if [[ "$label" != "${config[$1]}" ]]; then
     cordon "$1"
-    stage[$1]=waits
+    stage[$1]=draining
   elif [[ "$state" == success && "$(offers_of "$1")" == "${offers[$1]}" ]]; then
-    if [[ -n "$(note_of "$1" "$ours")" ]]; then stage[$1]=cut; fi
+    if [[ -n "$(note_of "$1" "$ours")" ]]; then stage[$1]=partitioning; fi
     finish "$1"
   else
     cordon "$1"
-    stage[$1]=cut since[$1]=$SECONDS
+    stage[$1]=partitioning since[$1]=$SECONDS
   fi
 }
 
-give_up() { # NODE PODS
+time_out() { # NODE PODS
   uncordon "$1"
-  stage[$1]='given up'
-  echo "$1: given up after $timeout_s s, still at work: $2. It is as it was; EVICT=yes would have evicted them." >&2
+  stage[$1]='timed out'
+  echo "$1: timed out after $timeout_s s: GPU pods still running: $2. The node keeps its layout and is uncordoned;" \
+    "EVICT=yes evicts them." >&2
 }
 
-cut_node() { # NODE
+repartition_node() { # NODE
   kubectl drain "$1" "${drain_flags[@]}" --timeout="${timeout_s}s"
   if [[ "$verb" == apply ]]; then
     note "$1" "$offered=$(offers_of "$1")"
     before=$(label_of "$1" 'mig\.config')
-    note "$1" "$previous=${before:-$uncut}"
+    note "$1" "$previous=${before:-$mig_disabled}"
   fi
   log_change "$1" "${size[$1]}" begin
-  # The state of the last change must not be taken for that of this one.
+  # Clear the state of the previous change, so that it is not read as the result of this one.
   kubectl label node "$1" --overwrite nvidia.com/mig.config.state- "nvidia.com/mig.config=${config[$1]}"
-  stage[$1]=cut since[$1]=$SECONDS
+  stage[$1]=partitioning since[$1]=$SECONDS
 }
 
-look() { # NODE: one step on, if it is time for it
+advance() { # NODE: take the next step when it is ready
   local pods state found
-  if [[ "${stage[$1]}" == waits ]]; then
+  if [[ "${stage[$1]}" == draining ]]; then
     pods=$(gpu_pods "$1")
     if [[ -z "$pods" || ("$evict" == yes && SECONDS -ge timeout_s) ]]; then
-      cut_node "$1"
+      repartition_node "$1"
     elif ((SECONDS >= timeout_s)); then
-      give_up "$1" "$pods"
+      time_out "$1" "$pods"
     fi
-  elif [[ "${stage[$1]}" == cut ]]; then
+  elif [[ "${stage[$1]}" == partitioning ]]; then
     state=$(label_of "$1" 'mig\.config\.state')
     found=$(offers_of "$1")
-    # After a change the device plugin takes a moment to start again.
+    # After a change the device plugin needs a moment to restart.
     if [[ "$state" == success && "$found" == "${offers[$1]}" ]]; then
       finish "$1"
     elif [[ "$state" == failed ]]; then
       stage[$1]=failed
-      echo "$1: the MIG manager reports failed; see its log, then roll back. It stays cordoned." >&2
-    elif ((SECONDS - since[$1] >= cut_s)); then
+      echo "Fix $1: the MIG manager reports failed; read its log, then run 'bash $0 rollback $1'. The node stays" \
+        "cordoned." >&2
+    elif ((SECONDS - since[$1] >= repartition_s)); then
       stage[$1]=failed
-      echo "$1: after $cut_s s the MIG manager reports '$state', and it offers '$found', not '${offers[$1]}'. It stays" \
-        "cordoned; roll back, or run this again." >&2
+      echo "Fix $1: after $repartition_s s the MIG manager reports '$state', and it advertises '$found'; expected" \
+        "'${offers[$1]}'. The node stays cordoned; run 'bash $0 rollback $1', or the same command again." >&2
     fi
   fi
 }
 
 finish() { # NODE
   uncordon "$1"
-  if [[ "${stage[$1]:-}" == cut ]]; then log_change "$1" "${size[$1]}" end; fi
+  if [[ "${stage[$1]:-}" == partitioning ]]; then log_change "$1" "${size[$1]}" end; fi
   if [[ "$verb" == rollback ]]; then
     note "$1" "$previous-"
     note "$1" "$offered-"
   fi
   stage[$1]='is done'
-  echo "$1: ${config[$1]}, offers ${offers[$1]:-nothing}"
+  echo "$1: ${config[$1]}, advertises ${offers[$1]:-nothing}"
 }
 
-recut() { # all nodes, side by side
+change_nodes() { # all nodes, in parallel
   local node
-  trap 'echo "Stopped: a command failed. Nothing is undone by itself; run the same words again, or rollback." >&2' EXIT
+  trap 'echo "Stopped: a command failed; nothing was rolled back. Run the same command again, or rollback." >&2' EXIT
   for node in "${nodes[@]}"; do begin "$node"; done
-  while [[ " ${stage[*]} " =~ \ (waits|cut)\  ]]; do
-    for node in "${nodes[@]}"; do look "$node"; done
-    if [[ " ${stage[*]} " =~ \ (waits|cut)\  ]]; then sleep "$poll_s"; fi
+  while [[ " ${stage[*]} " =~ \ (draining|partitioning)\  ]]; do
+    for node in "${nodes[@]}"; do advance "$node"; done
+    if [[ " ${stage[*]} " =~ \ (draining|partitioning)\  ]]; then sleep "$poll_s"; fi
   done
   trap - EXIT
   if [[ " ${stage[*]} " == *failed* ]]; then exit 1; fi
-  if [[ " ${stage[*]} " == *'given up'* ]]; then exit 75; fi
+  if [[ " ${stage[*]} " == *'timed out'* ]]; then exit 75; fi
 }
 
 compare() { # NODE
   local found state
   found=$(offers_of "$1")
   state=$(label_of "$1" 'mig\.config\.state')
-  [[ "$(label_of "$1" 'mig\.config')" == "${config[$1]}" ]] || fail "$1: is not labelled ${config[$1]}."
-  [[ "$state" == success ]] || fail "$1: the MIG manager reports '$state'."
-  [[ "$found" == "${offers[$1]}" ]] || fail "$1: expected '${offers[$1]}', offers '$found'."
-  echo "$1: ${config[$1]}, offers $found"
+  [[ "$(label_of "$1" 'mig\.config')" == "${config[$1]}" ]] || \
+    fail "Fix $1: it is not labelled ${config[$1]}; run 'bash $0 apply $1'."
+  [[ "$state" == success ]] || fail "Fix $1: the MIG manager reports '$state'; read its log."
+  [[ "$found" == "${offers[$1]}" ]] || fail "Fix $1: the node advertises '$found'; expected '${offers[$1]}'."
+  echo "$1: ${config[$1]}, advertises $found"
 }
 
-back() { # what each node had before; those that nothing was done to are left out
-  local node earlier label kept=()
+plan_rollback() { # the earlier configuration of each node becomes its target; unchanged nodes are left out
+  local node earlier label changed=()
   for node in "${nodes[@]}"; do
     earlier=$(note_of "$node" "$previous")
     if [[ -z "$earlier" ]]; then
       uncordon "$node"
-      echo "$node: nothing was cut, nothing to take back"
+      echo "$node: not repartitioned, nothing to roll back"
     else
       label=$(label_of "$node" 'mig\.config')
       [[ "$label" == "${config[$node]}" || "$label" == "$earlier" ]] ||
-        fail "$node: is labelled $label: a later change was made; roll that one back first."
+        fail "Fix $node: it is labelled $label by a later change; roll that one back first."
       config[$node]=$earlier offers[$node]=$(note_of "$node" "$offered")
-      kept+=("$node")
+      changed+=("$node")
     fi
   done
-  nodes=("${kept[@]}")
+  nodes=("${changed[@]}")
 }
 
 verb="${1:-}"
@@ -186,15 +202,15 @@ case "$verb" in
 esac
 readonly verb all=' @NODES@ '
 for node in "$@"; do
-  [[ "$all" == *" $node "* ]] || fail "$node: is not part of this change."
+  [[ "$all" == *" $node "* ]] || fail "Fix $node: it is not part of this change. Nodes: $all"
 done
 nodes=("$@")
 if ((!$#)); then read -r -a nodes <<<"$all"; fi
-leave_unless_due
+exit_unless_due
 case "$verb" in
   check)
     check
-    echo "nothing stands in the way of: ${nodes[*]}"
+    echo "ready to change: ${nodes[*]}"
     ;;
   cordon-ahead)
     check
@@ -203,14 +219,14 @@ case "$verb" in
   cancel) for node in "${nodes[@]}"; do uncordon "$node"; done ;;
   apply)
     check
-    recut
+    change_nodes
     ;;
   verify) for node in "${nodes[@]}"; do compare "$node"; done ;;
   rollback)
-    back
+    plan_rollback
     if ((${#nodes[@]})); then
       check
-      recut
+      change_nodes
     fi
     ;;
 esac

@@ -1,27 +1,32 @@
 #!/usr/bin/env bash
-# MIG layout change planned for @TIME@, board @BOARD@: one GPU at a time, while the rest of its node stays at work.
+# MIG layout change for @TIME@, or later; GPU model @GPU_MODEL@; one GPU at a time.
+# The other GPUs of the node keep running.
 #
-#   bash FILE check     say what would stop it; changes nothing
-#   bash FILE apply     take away what goes as soon as it is free, make what comes, let the device plugin look again
+#   bash FILE check     list what would stop the change (preflight); changes nothing
+#   bash FILE apply     delete old MIG instances as they become idle, create the new ones, restart the device plugin
 #   bash FILE verify    compare each GPU with the plan; changes nothing
-#   bash FILE rollback  make the instances again that each GPU had; also half-way
+#   bash FILE rollback  create the MIG instances again that each GPU had before, also after a failure
 #
-# Only pods on instances that go are waited for; those on instances that stay, and on other GPUs, are not touched. What
-# is free and goes is removed at once, so that nobody takes it again: the node is cordoned for that moment, and for as
-# long as a whole GPU that is to be cut is still at work. A GPU that has not emptied within TIMEOUT_S is given up: it
-# gets back what was taken away, and the script ends with 75. After any stop, run the same words again.
+# The script waits only for pods on instances that it deletes; pods on other instances and other GPUs keep running. An
+# idle instance is deleted at once, so that no new pod takes it: the node is cordoned for that moment, and as long as
+# a full GPU that is to be partitioned still has pods. A GPU that still has them after TIMEOUT_S gets its deleted
+# instances back, and the script exits with 75. After any stop, run the same command again.
 #
-# Environment: ON_NODE (ssh), run as ON_NODE NODE COMMAND..., where nvidia-smi may change GPUs; CHECKPOINT
-# (/var/lib/kubelet/device-plugins/kubelet_internal_checkpoint), where kubelet notes which pod holds which device; PLUGIN
-# (app=nvidia-device-plugin-daemonset) and PLUGIN_NAMESPACE (@NAMESPACE@) of the device plugin; TIMEOUT_S (@TIMEOUT_S@)
-# for GPUs to empty, CUT_S (@CUT_S@) for the plugin; IF_DUE=yes does nothing unless it is the planned time and not later
-# than TIMEOUT_S after it.
+# Environment:
+#   ON_NODE           (ssh) run as ON_NODE NODE COMMAND..., with the right to change GPUs by nvidia-smi
+#   CHECKPOINT        (/var/lib/kubelet/device-plugins/kubelet_internal_checkpoint) where kubelet lists devices by pod
+#   PLUGIN            (app=nvidia-device-plugin-daemonset) label of the device plugin's pods
+#   PLUGIN_NAMESPACE  (@NAMESPACE@) their namespace
+#   TIMEOUT_S         (@TIMEOUT_S@) seconds to wait for GPUs to empty
+#   REPARTITION_S     (@REPARTITION_S@) seconds to wait for the device plugin
+#   IF_DUE=yes        do nothing unless the planned time has come and is at most TIMEOUT_S ago; report: only print that
 #
 @NOTES@
 
 set -euo pipefail
 
-readonly timeout_s="${TIMEOUT_S:-@TIMEOUT_S@}" cut_s="${CUT_S:-@CUT_S@}" poll_s="${POLL_S:-5}" times='@TIMES@'
+readonly timeout_s="${TIMEOUT_S:-@TIMEOUT_S@}" repartition_s="${REPARTITION_S:-@REPARTITION_S@}"
+readonly poll_s="${POLL_S:-5}" times='@TIMES@'
 readonly checkpoint="${CHECKPOINT:-/var/lib/kubelet/device-plugins/kubelet_internal_checkpoint}"
 readonly plugin="${PLUGIN:-app=nvidia-device-plugin-daemonset}" plugin_namespace="${PLUGIN_NAMESPACE:-@NAMESPACE@}"
 readonly ours='gpuplanner-cordoned' record='gpuplanner-@NAME@-gpu' nodes=(@NODES@)
@@ -37,54 +42,55 @@ on_node() { # NODE COMMAND...
   ${ON_NODE:-ssh} "$@"
 }
 
-instances() { # NODE GPU: number and profile@start of each instance, in the order of their places
-  local said
-  said=$(on_node "$1" nvidia-smi mig -lgi -i "$2" 2>&1) ||
-    [[ "$said" == *'No GPU instances found'* || "$said" == *'No MIG-enabled devices found'* ]] || fail "$1: $said"
-  awk '$3 == "MIG" && $7 ~ /^[0-9]+:[0-9]+$/ { split($7, at, ":"); print at[1], $6, $4 "@" at[1] }' <<<"$said" |
-    sort -n | cut -d ' ' -f 2-
+instances() { # NODE GPU: id and profile@start of each instance, by start
+  local output
+  output=$(on_node "$1" nvidia-smi mig -lgi -i "$2" 2>&1) ||
+    [[ "$output" == *'No GPU instances found'* || "$output" == *'No MIG-enabled devices found'* ]] ||
+    fail "Fix $1: nvidia-smi reports: $output"
+  awk '$3 == "MIG" && $7 ~ /^[0-9]+:[0-9]+$/ { split($7, at, ":"); print at[1], $6, $4 "@" at[1] }' <<<"$output" |
+    sort -n | awk '{ print $2, $3 }'
 }
 
 mode() { # NODE GPU
   on_node "$1" nvidia-smi -i "$2" --query-gpu=mig.mode.current --format=csv,noheader
 }
 
-state_of() { # UNIT: places of its instances, or "none", or "whole" where MIG mode is off
+state_of() { # UNIT: its instances as profile@start; "none": MIG enabled, no instance; "full": MIG disabled
   local node=${1%/*} gpu=${1##*/} found
   found=$(mode "$node" "$gpu")
   if [[ "$found" != Enabled ]]; then
-    echo whole
+    echo full
   else
-    found=$(instances "$node" "$gpu" | cut -s -d ' ' -f 2 | paste -s -d ' ' -)
+    found=$(instances "$node" "$gpu" | awk '{ print $2 }' | paste -s -d ' ' -)
     echo "${found:-none}"
   fi
 }
 
-holders() { # NODE GPU: what running pods hold of it: number of the instance, or "gpu" if it is not cut, and the pod
-  local pods devices table held
+pods_by_instance() { # NODE GPU: instance id, or "gpu" if MIG is disabled, and the pod that it is allocated to
+  local pods devices table allocated
   pods=$(kubectl get pods --all-namespaces -o \
     'jsonpath={range .items[*]}{.metadata.uid} {.metadata.namespace}/{.metadata.name}{"\n"}{end}' \
     --field-selector "spec.nodeName=$1,status.phase!=Succeeded,status.phase!=Failed")
   devices=$(on_node "$1" nvidia-smi -L)
   table=$(on_node "$1" nvidia-smi -i "$2")
-  held=$(on_node "$1" cat "$checkpoint" | sed 's/{"PodUID":"/\n/g' | sed '1d; s/"AllocResp".*//; s/[":,\[\]/ /g')
+  allocated=$(on_node "$1" cat "$checkpoint" | sed 's/{"PodUID":"/\n/g' | sed '1d; s/"AllocResp".*//; s/[":,\[\]/ /g')
   {
     sed 's/^/pod /' <<<"$pods"
     sed 's/^/device /' <<<"$devices"
     sed 's/^/table /' <<<"$table"
-    sed 's/^/held /' <<<"$held"
-  } | awk -v wanted="$2" '
+    sed 's/^/allocated /' <<<"$allocated"
+  } | awk -v chosen="$2" '
     $1 == "pod" { pod[$2] = $3 }
     $1 == "device" && $2 == "GPU" { gpu = $3 + 0 }
-    $1 == "device" && gpu == wanted && match($0, /UUID: [^)]*/) {
+    $1 == "device" && gpu == chosen && match($0, /UUID: [^)]*/) {
       uuid = substr($0, RSTART + 6, RLENGTH - 6)
       if ($2 == "GPU") number[uuid] = "gpu"
       else { match($0, /Device +[0-9]+/); device[uuid] = substr($0, RSTART + 6, RLENGTH - 6) + 0 }
     }
     # |  GPU  GI   CI  MIG  |
     # |       ID   ID  Dev  |
-    $1 == "table" && $2 == "|" && ($3 $4 $5 $6) ~ /^[0-9]+$/ && $3 == wanted { instance[$6 + 0] = $4 }
-    $1 == "held" && ($2 in pod) {
+    $1 == "table" && $2 == "|" && ($3 $4 $5 $6) ~ /^[0-9]+$/ && $3 == chosen { instance[$6 + 0] = $4 }
+    $1 == "allocated" && ($2 in pod) {
       for (i = 3; i <= NF; i++) {
         if ($i in number) print number[$i], pod[$2]
         if (($i in device) && (device[$i] in instance)) print instance[device[$i]], pod[$2]
@@ -92,70 +98,70 @@ holders() { # NODE GPU: what running pods hold of it: number of the instance, or
     }' | sort -u
 }
 
-check() { # before anything is done
-  local node faults=''
+check() { # before any change
+  local node problems=''
   for node in "${nodes[@]}"; do
     if [[ -z "$(kubectl get node "$node" --ignore-not-found -o name)" ]]; then
-      faults+="$node: is not in this cluster."$'\n'
+      problems+="Node $node not found: check the context of kubectl."$'\n'
     elif ! on_node "$node" nvidia-smi -L >/dev/null; then
-      faults+="$node: nvidia-smi does not answer there; see ON_NODE."$'\n'
+      problems+="Fix $node: nvidia-smi does not answer there; set ON_NODE."$'\n'
     elif ! on_node "$node" cat "$checkpoint" >/dev/null; then
-      faults+="$node: who holds which device cannot be read there; see CHECKPOINT."$'\n'
+      problems+="Fix $node: cannot read the kubelet's list of devices by pod; set CHECKPOINT."$'\n'
     elif [[ -n "$(label_of "$node" 'mig\.config')" && "$(label_of "$node" 'gpu\.deploy\.mig-manager')" != false ]]; then
-      faults+="$node: the MIG manager would undo this when it starts; first: kubectl label node $node --overwrite\
+      problems+="Fix $node: the MIG manager would undo the change when it starts; run kubectl label node $node --overwrite\
  nvidia.com/gpu.deploy.mig-manager=false"$'\n'
     fi
   done
-  if [[ -n "$faults" ]]; then fail "${faults}Nothing was changed."; fi
+  if [[ -n "$problems" ]]; then fail "${problems}Nothing was changed."; fi
 }
 
-remove_free() { # UNIT: sets busy to the pods on what else has to go
-  local node=${1%/*} gpu=${1##*/} held found number place pods
-  held=$(holders "$node" "$gpu")
+delete_idle() { # UNIT: delete idle instances that are not in the target; busy: pods on the others
+  local node=${1%/*} gpu=${1##*/} allocated found number place pods
+  allocated=$(pods_by_instance "$node" "$gpu")
   found=$(instances "$node" "$gpu")
   while read -r number place; do
     if [[ -z "$number" || " ${target[$1]} " == *" $place "* ]]; then continue; fi
-    pods=$(awk -v number="$number" '$1 == number { print $2 }' <<<"$held" | paste -s -d ' ' -)
+    pods=$(awk -v number="$number" '$1 == number { print $2 }' <<<"$allocated" | paste -s -d ' ' -)
     if [[ -n "$pods" ]]; then
       busy+=" $pods"
     else
-      # A GPU instance goes after the compute instances on it.
+      # The compute instances go first, then the GPU instance.
       on_node "$node" nvidia-smi mig -i "$gpu" -gi "$number" -dci >&2
       on_node "$node" nvidia-smi mig -i "$gpu" -gi "$number" -dgi >&2
       touched=yes
     fi
   done <<<"$found"
-  if [[ "$was" == whole ]]; then busy+=$(awk '$1 == "gpu" { printf " %s", $2 }' <<<"$held"); fi
+  if [[ "$was" == full ]]; then busy+=$(awk '$1 == "gpu" { printf " %s", $2 }' <<<"$allocated"); fi
 }
 
-make_missing() { # UNIT: all that goes has gone
-  local node=${1%/*} gpu=${1##*/} there place missing=''
-  if [[ "$was" == whole ]]; then
+create_missing() { # UNIT: once the old instances are deleted
+  local node=${1%/*} gpu=${1##*/} present place missing=''
+  if [[ "$was" == full ]]; then
     on_node "$node" nvidia-smi -i "$gpu" -mig 1 >&2
-  elif [[ "${target[$1]}" == whole ]]; then
+  elif [[ "${target[$1]}" == full ]]; then
     on_node "$node" nvidia-smi -i "$gpu" -mig 0 >&2
   fi
-  there=$(state_of "$1")
-  if [[ "${target[$1]}" == whole ]]; then
-    [[ "$there" == whole ]] || fail "$1: MIG mode is still on: the node needs a reboot; run the same words again then."
+  present=$(state_of "$1")
+  if [[ "${target[$1]}" == full ]]; then
+    [[ "$present" == full ]] || fail "Fix $1: MIG mode is still on; reboot the node, then run the same command again."
     return
   fi
-  [[ "$there" != whole ]] || fail "$1: MIG mode is still off: the node needs a reboot; run the same words again then."
+  [[ "$present" != full ]] || fail "Fix $1: MIG mode is still off; reboot the node, then run the same command again."
   for place in ${target[$1]}; do
-    if [[ "$place" != none && " $there " != *" $place "* ]]; then missing+="${missing:+,}${place%@*}:${place##*@}"; fi
+    if [[ "$place" != none && " $present " != *" $place "* ]]; then missing+="${missing:+,}${place%@*}:${place##*@}"; fi
   done
   if [[ -n "$missing" ]]; then on_node "$node" nvidia-smi mig -i "$gpu" -cgi "$missing" -C >&2; fi
 }
 
-step() { # UNIT: one step on towards its target
+step() { # UNIT: take the next step towards its target
   local node=${1%/*} was touched=no
   busy=''
   was=$(state_of "$1")
   if [[ "$was" != "${target[$1]}" ]]; then
     cordon "$node" >&2
-    remove_free "$1"
+    delete_idle "$1"
     if [[ -z "$busy" ]]; then
-      make_missing "$1"
+      create_missing "$1"
       touched=yes
     fi
     if [[ "$touched" == yes ]]; then
@@ -163,33 +169,33 @@ step() { # UNIT: one step on towards its target
     fi
   fi
   if [[ -z "$busy" ]]; then stage[$1]=done; fi
-  # What is whole would be taken again as soon as it is free.
-  if [[ -z "$busy" || "$was" != whole ]]; then uncordon "$node" >&2; fi
+  # A full GPU would get a new pod as soon as it is idle: keep the cordon.
+  if [[ -z "$busy" || "$was" != full ]]; then uncordon "$node" >&2; fi
 }
 
-recut() {
+change_gpus() {
   local unit node code=0 wait_until
-  trap 'echo "Stopped: a command failed. Nothing is undone by itself; run the same words again, or rollback." >&2' EXIT
-  for unit in "${units[@]}"; do stage[$unit]=waits; done
-  while [[ " ${stage[*]} " == *' waits '* ]]; do
+  trap 'echo "Stopped: a command failed; nothing was rolled back. Run the same command again, or rollback." >&2' EXIT
+  for unit in "${units[@]}"; do stage[$unit]=draining; done
+  while [[ " ${stage[*]} " == *' draining '* ]]; do
     for unit in "${units[@]}"; do
-      if [[ "${stage[$unit]}" != waits ]]; then continue; fi
+      if [[ "${stage[$unit]}" != draining ]]; then continue; fi
       step "$unit"
       if [[ -n "$busy" && $SECONDS -ge $timeout_s ]]; then
-        echo "$unit: given up after $timeout_s s, still at work:$busy. It gets back what it had." >&2
+        echo "$unit: timed out after $timeout_s s: pods still running:$busy. The GPU gets its instances back." >&2
         target[$unit]=$(note_of "${unit%/*}" "$record-${unit##*/}")
         step "$unit"
         uncordon "${unit%/*}"
-        stage[$unit]='given up' offers[${unit%/*}]='' code=75
+        stage[$unit]='timed out' offers[${unit%/*}]='' code=75
       fi
     done
-    if [[ " ${stage[*]} " == *' waits '* ]]; then sleep "$poll_s"; fi
+    if [[ " ${stage[*]} " == *' draining '* ]]; then sleep "$poll_s"; fi
   done
-  wait_until=$((SECONDS + cut_s))
+  wait_until=$((SECONDS + repartition_s))
   for node in "${nodes[@]}"; do
     until [[ -z "${offers[$node]}" || "$(offers_of "$node")" == "${offers[$node]}" ]]; do
       if ((SECONDS >= wait_until)); then
-        echo "$node: expected '${offers[$node]}', offers '$(offers_of "$node")': see its device plugin." >&2
+        echo "Fix $node: it advertises '$(offers_of "$node")'; expected '${offers[$node]}'. Check its device plugin." >&2
         exit 1
       fi
       sleep "$poll_s"
@@ -208,7 +214,7 @@ verb="${1:-}"
   exit 2
 }
 readonly verb
-leave_unless_due
+exit_unless_due
 case "$verb" in
   check)
     check
@@ -222,12 +228,12 @@ case "$verb" in
         note "${unit%/*}" "$record-${unit##*/}=$had"
       fi
     done
-    recut
+    change_gpus
     ;;
   verify)
     for unit in "${units[@]}"; do
       found=$(state_of "$unit")
-      [[ "$found" == "${target[$unit]}" ]] || fail "$unit: expected '${target[$unit]}', has '$found'."
+      [[ "$found" == "${target[$unit]}" ]] || fail "Fix $unit: it has '$found'; expected '${target[$unit]}'."
       echo "$unit: $found"
     done
     ;;
@@ -238,7 +244,7 @@ case "$verb" in
       offers[${unit%/*}]=''
       if [[ -z "${target[$unit]}" ]]; then target[$unit]=$(state_of "$unit"); fi
     done
-    (recut)
+    (change_gpus)
     for unit in "${units[@]}"; do
       if [[ -n "$(note_of "${unit%/*}" "$record-${unit##*/}")" ]]; then
         note "${unit%/*}" "$record-${unit##*/}-"

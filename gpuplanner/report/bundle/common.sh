@@ -1,33 +1,29 @@
-fail() {
-  echo "$1" >&2
-  exit 1
-}
-
-log_change() { # NODE GPUS begin|end: for 'gpuplanner ingest changes', which books the time
+@FAIL@
+log_change() { # NODE GPUS begin|end: 'gpuplanner ingest changes' reads this log
   local file="${CHANGE_LOG:-${XDG_STATE_HOME:-${HOME:-/root}/.local/state}/gpuplanner/changes.csv}"
   {
     mkdir -p "$(dirname "$file")"
     [[ -s "$file" ]] || echo 'time,change,node,gpus,event' >>"$file"
     echo "$(date -u +%Y-%m-%dT%H:%M:%SZ),@NAME@,$1,$2,$3" >>"$file"
-  } || echo "note: the time that $1 is out of service is not written down: $file" >&2
+  } || echo "note: cannot write $file; the time that $1 is out of service is not recorded" >&2
 }
 
-leave_unless_due() { # IF_DUE=yes: go on only within TIMEOUT_S of a planned time; IF_DUE=say: never
-  local time now at said=''
+exit_unless_due() { # IF_DUE=yes: continue only within TIMEOUT_S after a planned time; IF_DUE=report: print and exit
+  local time now at status=''
   if [[ "${IF_DUE:-no}" == no ]]; then return; fi
   now=$(date -u +%s)
   for time in $times; do
     at=$(date -u -d "$time" +%s)
     if ((now < at)); then
-      said+="; $time is ahead"
+      status+="; $time is ahead"
     elif ((now >= at + timeout_s)); then
-      said+="; $time is past by more than $timeout_s s, and is skipped if it was not made"
+      status+="; $time is over by more than $timeout_s s: skipped if the change was not made"
     elif [[ "$IF_DUE" == yes ]]; then
       return
     else
-      said+="; $time is due"
+      status+="; $time is due"
     fi
   done
-  if [[ "$IF_DUE" == say ]]; then echo "${said#; }"; else echo "not due: ${said#; }"; fi
+  if [[ "$IF_DUE" == report ]]; then echo "${status#; }"; else echo "not due: ${status#; }"; fi
   exit 0
 }

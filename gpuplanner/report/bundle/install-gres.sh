@@ -1,15 +1,16 @@
 #!/usr/bin/env bash
-# Put the GPUs of some nodes into slurm.conf: rewrites Gres in the NodeName lines that are there, and nothing else.
-# (Adding our lines to yours would be fatal: slurmctld does not start where a NodeName stands twice.)
+# Update the GPU Gres of nodes in slurm.conf. Only Gres in existing NodeName lines changes.
+# (Do not append these lines to slurm.conf: slurmctld does not start if a NodeName appears twice.)
 #
-#   bash install-gres.sh [--dry-run] LINES [NODE...]    print the difference, and unless --dry-run put it in place
+#   bash install-gres.sh [--dry-run] LINES [NODE...]    print the difference and write it; --dry-run only prints
 #
-# LINES is slurm-<time>.conf of this folder; without NODE all its nodes are taken. Lines of several nodes (n[1-4]) are
-# parted where they come to differ; shards, MPS and whatever else is no gpu stays. The old file is kept beside the new
-# one, as slurm.conf.before-gpuplanner. Where slurm.conf is neither shared nor served to the nodes (configless), copy it
-# to them afterwards: COPY, run as COPY FILE.
+# LINES is slurm-<time>.conf of this folder; without NODE, all its nodes are updated. A line for several nodes (n[1-4])
+# is split where their Gres differ. Shards, MPS and other Gres stay. The earlier file is saved beside the new one as
+# slurm.conf.before-gpuplanner.
 #
-# Environment: FILE, where the lines of nodes stand in a file that slurm.conf includes.
+# Environment:
+#   FILE  the file with the NodeName lines, if slurm.conf includes them from another file
+#   COPY  run as COPY FILE afterwards, to copy slurm.conf to nodes that neither share it nor are configless
 
 set -euo pipefail
 
@@ -28,23 +29,23 @@ trap 'rm -f -- "$new"' EXIT
 cp -p -- "$conf" "$new"
 
 awk -v chosen=" $* " '
-function value(line, key,    at, rest) { # of KEY=VALUE on a line, whatever its case
+function value(line, key,    at, rest) { # of KEY=VALUE on a line, in any case
   at = match(tolower(line), "(^|[ \t])" key "[ \t]*=[ \t]*")
   if (!at) return ""
   rest = substr(line, at + RLENGTH)
   sub(/[ \t].*/, "", rest)
   return rest
 }
-function merged(old, gpus,    n, items, i, found) { # our GPUs, and what else the node has
+function merged(old, gpus,    n, items, i, found) { # the planned GPUs and the other Gres of the node
   n = split(old, items, ",")
   found = gpus
   for (i = 1; i <= n; i++) if (tolower(items[i]) !~ /^gpu(:|$)/) found = found (found == "" ? "" : ",") items[i]
   return found
 }
-function listed(command,    line, found) { # what a command prints, joined by blanks
+function listed(command,    line, found) { # output lines of a command, joined by blanks
   found = ""
   while ((command | getline line) > 0) found = found (found == "" ? "" : " ") line
-  if (close(command)) { print command ": failed" >"/dev/stderr"; failed = 1 }
+  if (close(command)) { print "Fix " command ": it failed" >"/dev/stderr"; failed = 1 }
   return found
 }
 function node_line(line, names, gres,    at, old) {
@@ -62,12 +63,16 @@ function rewrite(line, raw,    expression, hosts, n, i, old, gres, groups, order
     print raw
     return
   }
-  if (expression !~ /^[][A-Za-z0-9_.,-]+$/) { print "NodeName=" expression ": not understood" >"/dev/stderr"; failed = 1; return }
+  if (expression !~ /^[][A-Za-z0-9_.,-]+$/) {
+    print "Fix NodeName=" expression ": cannot read this expression" >"/dev/stderr"
+    failed = 1
+    return
+  }
   n = expression ~ /[[,]/ ? split(listed("scontrol show hostnames " "\"" expression "\""), hosts, " ") : split(expression, hosts, " ")
   old = value(line, "gres") == "" ? usual : value(line, "gres")
   count = differs = 0
   for (i = 1; i <= n; i++) {
-    seen[hosts[i]] = 1
+    listed_node[hosts[i]] = 1
     gres = (hosts[i] in want) ? merged(old, want[hosts[i]]) : old
     if (gres != old) differs = 1
     if (!(gres in groups)) order[++count] = gres
@@ -75,13 +80,13 @@ function rewrite(line, raw,    expression, hosts, n, i, old, gres, groups, order
   }
   if (!differs) { print raw; return }
   if (count > 1 && line ~ /[Nn]ode([Aa]ddr|[Hh]ost[Nn]ame)|[Pp]ort[ \t]*=[^ \t]*\[/) {
-    print "NodeName=" expression ": has addresses of its own and would have to be parted; part it first" >"/dev/stderr"
+    print "Fix NodeName=" expression ": the line has addresses and must be split; split it by hand first" >"/dev/stderr"
     failed = 1
     return
   }
   for (i = 1; i <= count; i++) {
     if (order[i] == "" && usual != "") {
-      print groups[order[i]] ": would get the Gres of NodeName=DEFAULT; take it from there first" >"/dev/stderr"
+      print "Fix " groups[order[i]] ": it would inherit Gres from NodeName=DEFAULT; remove Gres there first" >"/dev/stderr"
       failed = 1
     }
     gres = groups[order[i]]
@@ -97,21 +102,21 @@ FNR == NR { # LINES
   next
 }
 {
-  raw = held_raw (held_raw == "" ? "" : "\n") $0
+  raw = pending_raw (pending_raw == "" ? "" : "\n") $0
   bare = $0
   comment = ""
   if (match(bare, /[ \t]*#.*/)) { comment = substr(bare, RSTART); bare = substr(bare, 1, RSTART - 1) }
-  if (bare ~ /\\$/) { held = held substr(bare, 1, length(bare) - 1) " "; held_raw = raw; next }
+  if (bare ~ /\\$/) { pending = pending substr(bare, 1, length(bare) - 1) " "; pending_raw = raw; next }
   if (tolower(bare) ~ /^[ \t]*grestypes[ \t]*=.*gpu/) typed = 1
-  rewrite(held bare, raw)
-  held = held_raw = ""
+  rewrite(pending bare, raw)
+  pending = pending_raw = ""
 }
 END {
-  for (node in want) if (!(node in seen)) {
-    print node ": has no NodeName line here; if an included file has it, name that as FILE" >"/dev/stderr"
+  for (node in want) if (!(node in listed_node)) {
+    print "Fix " node ": it has no NodeName line here; if an included file has it, set FILE=PATH" >"/dev/stderr"
     failed = 1
   }
-  if (!typed && !failed) print "note: GresTypes=gpu is not set here; without it Slurm counts no GPUs" >"/dev/stderr"
+  if (!typed && !failed) print "note: GresTypes=gpu is not set here; Slurm counts no GPUs without it" >"/dev/stderr"
   exit failed
 }
 ' "$lines" "$conf" >"$new"

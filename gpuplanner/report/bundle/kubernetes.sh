@@ -6,17 +6,17 @@ note_of() { # NODE KEY
   kubectl get node "$1" -o "jsonpath={.metadata.annotations.$2}"
 }
 
-note() { # NODE KEY=VALUE, or KEY- to take it away
+note() { # NODE KEY=VALUE, or KEY- to remove it
   kubectl annotate node "$1" --overwrite "$2" >/dev/null
 }
 
-offers_of() { # NODE: GPU resources that can be allocated, in a fixed order
+offers_of() { # NODE: its allocatable GPU resources, sorted
   local template='{{range $key, $value := .status.allocatable}}{{$key}}={{$value}}{{"\n"}}{{end}}'
   kubectl get node "$1" -o "go-template=$template" |
     { grep -E '^nvidia\.com/(gpu|mig-[^=]*)=[1-9]' || true; } | LC_ALL=C sort | paste -s -d ' ' -
 }
 
-gpu_pods() { # NODE: pods there that hold a GPU or an instance, or a claim that may be for one
+gpu_pods() { # NODE: its pods with a GPU, a MIG instance or a resource claim
   local template='{{range .items}}{{$name := printf "%s/%s" .metadata.namespace .metadata.name}}'
   template+='{{range .spec.resourceClaims}}{{$name}} claim{{"\n"}}{{end}}'
   local containers
@@ -28,10 +28,10 @@ gpu_pods() { # NODE: pods there that hold a GPU or an instance, or a claim that 
   template+='{{end}}'
   kubectl get pods --all-namespaces -o "go-template=$template" \
     --field-selector "spec.nodeName=$1,status.phase!=Succeeded,status.phase!=Failed" |
-    { grep -E ' (nvidia\.com/(gpu|mig-)|claim$)' || true; } | cut -d ' ' -f 1 | LC_ALL=C sort -u | paste -s -d ' ' -
+    { grep -E ' (nvidia\.com/(gpu|mig-)|claim$)' || true; } | awk '{ print $1 }' | LC_ALL=C sort -u | paste -s -d ' ' -
 }
 
-cordon() { # NODE: only what we close do we open again
+cordon() { # NODE: mark our cordon, so that we never remove somebody else's
   if [[ -z "$(kubectl get node "$1" -o 'jsonpath={.spec.unschedulable}')" ]]; then
     note "$1" "$ours=@NAME@"
     kubectl cordon "$1"

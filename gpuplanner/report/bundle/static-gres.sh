@@ -1,24 +1,24 @@
 #!/usr/bin/env bash
-# gres.conf of this node, for Slurm builds without NVML (AutoDetect=nvml is then of no use).
+# Print gres.conf of this node, for Slurm builds without NVML (AutoDetect=nvml does not work there).
 #
-#   bash static-gres.sh [TYPE] >gres.conf     after every cut, on the node itself
+#   bash static-gres.sh [TYPE] >gres.conf     on the node itself, after every change of its MIG layout
 #
-# TYPE is the type of a whole GPU in slurm.conf (@TYPE@); an instance has its profile behind it. GPUs with MIG mode on are
-# listed by instance (MultipleFiles: the board and its two capability files), the others whole (File).
-# Instances get new numbers with every cut, so this file cannot be written before it.
+# TYPE is the type of a full GPU in slurm.conf (@TYPE@); a MIG instance has its profile appended. MIG-enabled GPUs are
+# listed by instance (MultipleFiles: the device file of the GPU and two capability files), the others as full GPUs (File).
+# Instances get new numbers with every layout change, so this file cannot be written in advance.
 
 set -euo pipefail
 
 readonly type="${1:-@TYPE@}" device="${DEVICE_ROOT:-/dev}"
 readonly minors="${MIG_MINORS:-/proc/driver/nvidia-caps/mig-minors}"
 [[ "$type" =~ ^[A-Za-z0-9][A-Za-z0-9_.-]*$ ]] || {
-  echo "$type: no type of Slurm" >&2
+  echo "Fix $type: a Slurm type has letters, digits, _, . and -" >&2
   exit 2
 }
 
-capability() { # PATH: number of the capability file, as the driver lists it
+capability() { # PATH: number of the capability file in the driver's list
   awk -v path="$1" '$1 == path { print $2; found = 1 } END { exit !found }' "$minors" || {
-    echo "$1: not in $minors" >&2
+    echo "Fix $1: it is not in $minors" >&2
     return 1
   }
 }

@@ -38,9 +38,7 @@ def made() -> pl.DataFrame:
                 rows.append((f"s{number % 2}", f"m{number:02}", batch, profile, step_s, power))
     frame = pl.DataFrame(
         rows, schema=["source", "model", "batch", "profile", "step_s", "power_share"], orient="row"
-    ).with_columns(
-        kind=pl.lit("inference"), board=pl.lit("A100-80GB"), processes=1, outcome=pl.lit("measured")
-    )
+    ).with_columns(kind=pl.lit("inference"), gpu_model=pl.lit("A100-80GB"), processes=1, outcome=pl.lit("measured"))
     return conform(frame, Measurements, where="made")
 
 

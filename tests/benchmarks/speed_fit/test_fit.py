@@ -27,9 +27,7 @@ def test_the_law_that_made_the_measurements_is_found(made, law):
 
 def test_every_kind_of_evidence_predicts_what_the_law_made(made):
     speeds = relative_speeds(made)
-    rows = trials(fit_law(speeds), speeds).with_columns(
-        error=(pl.col("predicted") / pl.col("speed") - 1).abs()
-    )
+    rows = trials(fit_law(speeds), speeds).with_columns(error=(pl.col("predicted") / pl.col("speed") - 1).abs())
     good = rows.filter(pl.col("evidence").is_in(["second profile", "two batch sizes", "telemetry"]))
     assert good.group_by("evidence").agg(pl.col("error").median())["error"].max() < 0.01
     assert set(rows["evidence"]) == {
@@ -90,9 +88,7 @@ def test_radii_cover_the_next_score_as_often_as_they_say():
     for _ in range(200):
         *known, new = rng.exponential(size=31)
         covered.append(new <= conformal_radii(scores_of(known))["radius_80"].min())
-    assert np.mean(covered) == pytest.approx(
-        25 / 31, abs=0.06
-    )  # ceil(31 x 0.8) / 32... of 31 exchangeable ones
+    assert np.mean(covered) == pytest.approx(25 / 31, abs=0.06)  # ceil(31 x 0.8) / 32... of 31 exchangeable ones
 
 
 @pytest.mark.data
@@ -126,9 +122,7 @@ def test_held_out_errors_and_coverages_that_the_shipped_model_states(evidence):
     assert {row["compute_slices"] for row in rows} == {1, 2, 3, 4}
     # Above 10 %: 1g from 4g, which a job may leave unslowed; and 1g from two batch sizes.
     missed = {(row["measured_slices"], row["compute_slices"]) for row in rows if row["median_error"] > 0.10}
-    assert (
-        missed == {"telemetry": set(), "second profile": {(4, 1)}, "two batch sizes": {(None, 1)}}[evidence]
-    )
+    assert missed == {"telemetry": set(), "second profile": {(4, 1)}, "two batch sizes": {(None, 1)}}[evidence]
     n = sum(row["n"] for row in rows)
     for name, nominal in (("covered_80", 0.8), ("covered_90", 0.9)):
         assert sum(row[name] * row["n"] for row in rows) / n > nominal - 0.05

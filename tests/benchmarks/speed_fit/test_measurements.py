@@ -51,9 +51,7 @@ def test_speeds_are_relative_to_the_full_profile_with_neighbours_in_batch_size(t
 def test_step_times_are_those_of_the_published_summary(published, public_data):
     summary = pl.read_csv(public_data / "miso_mig" / "step_time_summary.csv")
     ours = published.filter(source="miso", outcome="measured")
-    both = ours.join(
-        summary, left_on=["profile", "model", "batch"], right_on=["slice", "model", "batch_size"]
-    )
+    both = ours.join(summary, left_on=["profile", "model", "batch"], right_on=["slice", "model", "batch_size"])
     assert both.height == ours.height == summary.height
     assert both.select((pl.col("step_s") / pl.col("median_step_s") - 1).abs().max()).item() < 0.005
 
@@ -72,10 +70,8 @@ def test_measurements_of_ones_own_stand_beside_the_public_ones(tmp_path):
     (tmp_path / "own").mkdir()
     with pytest.raises(TraceFormatError, match=r"own: expected CSV files"):
         measurements(tmp_path)
-    rows = ["kind,board,model,batch,profile,step_s", "inference,A100-80GB,mine,8,1g.10gb,0.4"]
-    (tmp_path / "own" / "ours.csv").write_text(
-        "\n".join([*rows, "inference,A100-80GB,mine,8,7g.80gb,0.1"]) + "\n"
-    )
+    rows = ["kind,gpu_model,model,batch,profile,step_s", "inference,A100-80GB,mine,8,1g.10gb,0.4"]
+    (tmp_path / "own" / "ours.csv").write_text("\n".join([*rows, "inference,A100-80GB,mine,8,7g.80gb,0.1"]) + "\n")
     found = measurements(tmp_path)
     assert found.group_by("source").len().sort("source").rows() == [("ours", 2), ("parvagpu", 2)]
     speeds = relative_speeds(found).filter(model="mine")

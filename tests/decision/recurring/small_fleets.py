@@ -150,16 +150,12 @@ class SmallFleet:
             "source": "synthetic", "files": [], "rows_in": jobs.height, "rows_kept": jobs.height, "rows_rejected": 0,
             "span_start": self.begin.isoformat(), "span_end": self.end.isoformat(),
         }  # fmt: skip
-        rejects = pl.DataFrame(
-            schema={"file": pl.String, "row": pl.Int64, "reason": pl.String, "raw": pl.String}
-        )
+        rejects = pl.DataFrame(schema={"file": pl.String, "row": pl.Int64, "reason": pl.String, "raw": pl.String})
         quality = pl.DataFrame(
             schema=dict.fromkeys(("check", "severity", "effect", "example"), pl.String) | {"rows": pl.Int64}
         ).select("check", "severity", "rows", "effect", "example")
         write_dataset(
-            Dataset(
-                {"jobs": jobs, "inventory": inventory}, rejects=rejects, quality=quality, provenance=facts
-            ),
+            Dataset({"jobs": jobs, "inventory": inventory}, rejects=rejects, quality=quality, provenance=facts),
             folder,
         )
         return folder

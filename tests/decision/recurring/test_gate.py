@@ -106,9 +106,7 @@ def test_command_fails_on_a_shift_and_json_keeps_its_form(shifted, command, tmp_
         "manifest.json",
         "webhook.json",
     ]
-    assert (
-        'gpuplanner_check_passed{check="last_week_served"} 0' in (tmp_path / "alerts/check.prom").read_text()
-    )
+    assert 'gpuplanner_check_passed{check="waits_last_week"} 0' in (tmp_path / "alerts/check.prom").read_text()
 
 
 def test_the_share_of_late_jobs_is_that_of_the_jobs(shifted):
@@ -127,10 +125,10 @@ def test_the_share_of_late_jobs_is_that_of_the_jobs(shifted):
 def test_limits_are_fields_of_the_scenario(shifted):
     lenient = Scenario(
         data=shifted,
-        gate_late_share=1.0,
-        gate_short_chance=1.0,
-        gate_miss_chance=0.0,
-        gate_run_out_chance=1.0,
+        check_wait_share=1.0,
+        check_short_chance=1.0,
+        check_miss_chance=0.0,
+        check_exhaustion_chance=1.0,
     )
     assert gate(lenient).passed
     assert Alerts(gate(lenient)).to_dict() == {}
@@ -167,9 +165,7 @@ def test_a_record_that_is_too_short_for_growth_is_said_to_be(tmp_path):
 def test_no_starts_and_no_list_of_nodes_are_said(tmp_path, shifted):
     whole = open_dataset(shifted)
     unlisted = {name: table for name, table in whole.tables.items() if name != "inventory"}
-    write_dataset(
-        whole.__class__(unlisted, whole.rejects, whole.quality, whole.provenance), tmp_path / "trace"
-    )
+    write_dataset(whole.__class__(unlisted, whole.rejects, whole.quality, whole.provenance), tmp_path / "trace")
     found = by_name(gate(Scenario(data=str(tmp_path / "trace"))))
     assert found[WILL_BE_SERVED].value is None
     assert found[WILL_BE_SERVED].passed
@@ -178,16 +174,14 @@ def test_no_starts_and_no_list_of_nodes_are_said(tmp_path, shifted):
 
 
 def test_payloads_keep_the_schemas_of_their_channels():
-    late = GateCheck("last week served", False, 0.3, 0.1, "30% <of> the jobs & more waited.")
-    found = Gate(
-        "<!channel> & @all\r\nBcc: me", MONDAY, (late, GateCheck("fleet lasts", True, None, 0.9, "-"))
-    )
+    late = GateCheck("waits last week", False, 0.3, 0.1, "30% <of> the jobs & more waited.")
+    found = Gate("<!channel> & @all\r\nBcc: me", MONDAY, (late, GateCheck("capacity runway", True, None, 0.9, "-")))
     sent = Alerts(found).to_dict()
     forms = {"alertmanager": ALERTMANAGER, "webhook": CLOUD_EVENT, "chat": CHAT, "mail": MAIL}
     assert sent.keys() == forms.keys()
     for channel, form in forms.items():
         jsonschema.validate(sent[channel], form, format_checker=jsonschema.FormatChecker())
-    assert [one["labels"]["check"] for one in sent["alertmanager"]] == ["last_week_served"]
+    assert [one["labels"]["check"] for one in sent["alertmanager"]] == ["waits_last_week"]
     assert not set("<>") & set(sent["chat"]["text"])
     assert "@all" not in sent["chat"]["text"]
     mail = email.message_from_string(mail_text(found))

@@ -21,7 +21,7 @@ from gpuplanner.planner.receding_horizon import roll, standing_plan, weigh
 from tests.decision.recurring.small_fleets import SmallFleet
 from tests.planner.conftest import make_problem
 
-QUICK = ("--set", "horizon_slots=24", "--set", "work_limit=40")
+QUICK = ("--set", "horizon_intervals=24", "--set", "work_limit=40")
 
 
 @pytest.fixture(scope="module")
@@ -39,10 +39,10 @@ def test_a_look_writes_a_pack_and_a_second_one_finds_nothing_new(idle, command, 
     state = json.loads((out / "watch.json").read_text())
     assert (state["looks"], state["packs"], state["gpus"]) == (1, 1, 8)
     assert state["gain"] > 0
-    found, problem = plan_from_json((out / "pack/plan.json").read_text())
+    found, problem = plan_from_json((out / "bundle/plan.json").read_text())
     assert problem.slot_start.isoformat() == "2026-02-02T02:00:00+00:00"  # two hours are frozen
     assert found.counts.sum() < 8 * problem.n_slots
-    assert (out / "pack/steps.csv").read_text().startswith("step,node,gpu,action")
+    assert (out / "bundle/steps.csv").read_text().startswith("step,node,gpu,action")
     assert "gpuplanner_watch_packs_total 1\n" in (out / "watch.prom").read_text()
     before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
     assert command("watch", idle, "--once", "-o", str(out), *QUICK)[0] == 0
@@ -70,25 +70,23 @@ def test_time_that_goes_back_is_refused_and_the_state_stays(command, tmp_path):
 
 
 def test_a_replay_knows_nothing_later_and_orders_its_ways(idle):
-    asked = Scenario(data=idle, horizon_slots=24, work_limit=40)
+    asked = Scenario(data=idle, horizon_intervals=24, work_limit=40)
     found = replay(asked, days=4, every=6)
     cost = {one.way: one.cost for one in found.rows}
     assert found.looks == 16
     assert cost["hindsight"] <= min(cost.values()) + 1e-6
     assert cost["watch"] < cost["never"]
-    assert {one.way: round(one.gain + one.cost - cost["never"], 6) for one in found.rows} == dict.fromkeys(
-        cost, 0.0
-    )
+    assert {one.way: round(one.gain + one.cost - cost["never"], 6) for one in found.rows} == dict.fromkeys(cost, 0.0)
     with pytest.raises(ScenarioError, match="30 days of recent past"):
         replay(asked, days=15, every=6)
 
 
 def test_a_sure_look_is_as_sure_as_it_says(idle):
-    asked = Scenario(data=idle, horizon_slots=24, work_limit=40)
-    assert look(asked.but(watch_chance=0.5), 6).worth
+    asked = Scenario(data=idle, horizon_intervals=24, work_limit=40)
+    assert look(asked.but(watch_chance=0.5), 6).justified
     found = look(asked, 6)
     assert found.verdict.low <= found.verdict.high
-    assert found.worth == (found.verdict.gain > 0 and found.verdict.chance >= 0.85)
+    assert found.justified == (found.verdict.gain > 0 and found.verdict.chance >= 0.85)
 
 
 def test_who_accepts_nothing_stays_and_who_accepts_all_rolls():
@@ -154,7 +152,7 @@ def faulty(tmp_path_factory):
 
 @pytest.mark.parametrize("days", [3, pytest.param(14, marks=pytest.mark.long)])
 def test_days_with_an_hour_of_faults(faulty, days):
-    asked, looks = Scenario(data=faulty, horizon_slots=24, work_limit=20), []
+    asked, looks = Scenario(data=faulty, horizon_intervals=24, work_limit=20), []
     found = replay(asked, days=days, every=6, told=lambda at, one, worth: looks.append((one, worth)))
     assert len(looks) == found.looks == 4 * days
     assert all(worth == (one.gain > 0 and one.chance >= 0.85) for one, worth in looks)
@@ -166,7 +164,7 @@ def test_days_with_an_hour_of_faults(faulty, days):
 
 def test_what_came_of_a_look_is_told_when_its_hours_are_over(command, tmp_path):
     out, folder = tmp_path / "watch", tmp_path / "trace"
-    quick = ("--set", "horizon_slots=6", "--set", "work_limit=20", "--once", "-o", str(out))
+    quick = ("--set", "horizon_intervals=6", "--set", "work_limit=20", "--once", "-o", str(out))
     for day in (20, 20.25, 20.5, 20.75):
         SmallFleet(2, weeks=4, nodes=1, load=0.3, sizes={1: 1.0}, days=day).write(folder)
         assert command("watch", str(folder), *quick)[0] == 0
@@ -177,16 +175,13 @@ def test_what_came_of_a_look_is_told_when_its_hours_are_over(command, tmp_path):
     assert state["regret"] == pytest.approx(sum(one["regret"] for one in known))
     assert state["realised"] == pytest.approx(sum(one["realised"] for one in known if one["pack"]))
     assert all(one["regret"] >= 0 for one in known)
-    assert {path.name for path in (out / "looks").iterdir()} == {
+    assert {path.name for path in (out / "runs").iterdir()} == {
         f"{one['at'].replace(':', '')}.json" for one in state["past"] if one["regret"] is None
     }
     page = (out / "watch.html").read_text()
     assert '<meta http-equiv="refresh" content="60">' in page
     assert "regret against hindsight" in page
-    assert (
-        f"gpuplanner_watch_regret_gpu_hours_total {state['regret']:.10g}\n"
-        in (out / "watch.prom").read_text()
-    )
+    assert f"gpuplanner_watch_regret_gpu_hours_total {state['regret']:.10g}\n" in (out / "watch.prom").read_text()
 
 
 def test_a_look_killed_before_its_state_is_kept_is_looked_at_again(idle, command, tmp_path, monkeypatch):
@@ -215,9 +210,7 @@ def test_a_look_killed_before_its_state_is_kept_is_looked_at_again(idle, command
 
 def test_a_prometheus_that_is_away_is_counted_and_the_look_goes_on(idle, command, tmp_path):
     out = tmp_path / "watch"
-    code, _, said = command(
-        "watch", idle, "--once", "-o", str(out), "--prometheus", "http://127.0.0.1:9", *QUICK
-    )
+    code, _, said = command("watch", idle, "--once", "-o", str(out), "--prometheus", "http://127.0.0.1:9", *QUICK)
     assert code == 3
     assert "Prometheus at '127.0.0.1:9'" in said
     state = json.loads((out / "watch.json").read_text())

@@ -24,7 +24,7 @@ from gpuplanner.ingest.dataset_folder import open_dataset
 from tests.decision.recurring.small_fleets import SmallFleet
 
 pytestmark = [pytest.mark.prometheus, pytest.mark.long]
-QUICK = ("--once", "--set", "horizon_slots=12", "--set", "work_limit=20")
+QUICK = ("--once", "--set", "horizon_intervals=12", "--set", "work_limit=20")
 MINUTE_MS = 60_000
 MINUTES, STOP, STOPPED = 55, 25, 10
 

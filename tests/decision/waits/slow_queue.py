@@ -67,11 +67,11 @@ class Cluster:
 
 @dataclass(frozen=True)
 class Rules:
-    """How the queue is served: ``queue`` is "easy" or "pass", ``most_gpus`` the limits by tenant."""
+    """How the queue is served: ``queue`` is "easy" or "pass", ``peak_gpus`` the limits by tenant."""
 
     queue: str
     spread: bool
-    most_gpus: dict[int, float] = field(default_factory=dict)
+    peak_gpus: dict[int, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -131,9 +131,7 @@ def replay_queue(jobs: Sequence[Job], cluster: Cluster, rules: Rules) -> dict[in
             return runs
 
         running = [run for run in running if run.end_s > now]
-        waiting = sorted(
-            waiting + [job for job in coming if job.ready_s <= now], key=lambda job: job.queue_key
-        )
+        waiting = sorted(waiting + [job for job in coming if job.ready_s <= now], key=lambda job: job.queue_key)
         coming = [job for job in coming if job.ready_s > now]
 
         for run in start_jobs(now, waiting, running, cluster, rules):
@@ -141,9 +139,7 @@ def replay_queue(jobs: Sequence[Job], cluster: Cluster, rules: Rules) -> dict[in
         waiting = [job for job in waiting if job.row not in runs]
 
 
-def start_jobs(
-    now: float, waiting: list[Job], running: list[Run], cluster: Cluster, rules: Rules
-) -> list[Run]:
+def start_jobs(now: float, waiting: list[Job], running: list[Run], cluster: Cluster, rules: Rules) -> list[Run]:
     """Start all that can start at an instant, and add it to what runs.
 
     Parameters
@@ -195,12 +191,10 @@ def start_jobs(
 
 def passes_limit(job: Job, running: list[Run], cluster: Cluster, rules: Rules) -> bool:
     """Whether the tenant of a job would hold more than its limit with it."""
-    if job.tenant is None or job.tenant not in rules.most_gpus:
+    if job.tenant is None or job.tenant not in rules.peak_gpus:
         return False
-    gpus = sum(
-        run.job.total * cluster.weights[run.job.profile] for run in running if run.job.tenant == job.tenant
-    )
-    return gpus + job.total * cluster.weights[job.profile] > rules.most_gpus[job.tenant] + 1e-9
+    gpus = sum(run.job.total * cluster.weights[run.job.profile] for run in running if run.job.tenant == job.tenant)
+    return gpus + job.total * cluster.weights[job.profile] > rules.peak_gpus[job.tenant] + 1e-9
 
 
 def free_instances(running: list[Run], cluster: Cluster) -> list[list[int]]:
@@ -338,9 +332,7 @@ def closure_jobs(
 
 def is_drained(closures: Sequence[Closure], instant: float) -> bool:
     """Whether all of a node is closed at an instant."""
-    return any(
-        math.isinf(closure.gpus) and closure.begin_s <= instant < closure.end_s for closure in closures
-    )
+    return any(math.isinf(closure.gpus) and closure.begin_s <= instant < closure.end_s for closure in closures)
 
 
 def closure_job(row: int, begin_s: float, lasts_s: float, profile: int, total: int) -> Job:
@@ -370,7 +362,7 @@ def find_causes(
     cluster: Cluster,
     latency_s: float,
     simulated_s: Sequence[float],
-    most_gpus: dict[int, float],
+    peak_gpus: dict[int, float],
 ) -> list[dict[str, float]]:
     """Seconds that each job waited, by cause.
 
@@ -384,7 +376,7 @@ def find_causes(
         What the scheduler takes from an end to the next start [s].
     simulated_s : sequence of float
         When each job starts in the simulation of today [s].
-    most_gpus : dict of int to float
+    peak_gpus : dict of int to float
         Limits by tenant.
     """
     holds = list_holds(record, cluster)
@@ -405,7 +397,7 @@ def find_causes(
                 if key not in memory:
                     memory[key] = shortage(job, free[number], cluster)
                 steps.append((time, times[number + 1], memory[key]))
-        seconds.append(causes_of_job(job, steps, record, cluster, latency_s, simulated_s[job.row], most_gpus))
+        seconds.append(causes_of_job(job, steps, record, cluster, latency_s, simulated_s[job.row], peak_gpus))
     return seconds
 
 
@@ -446,9 +438,7 @@ def place_unnamed(record: Record, cluster: Cluster) -> dict[int, tuple[float, fl
                     if record.jobs[other].profile == job.profile and other_end_s > start_s:
                         for node, gpus in other_amounts:
                             free[node] -= gpus
-                able = [
-                    node for node in range(len(free)) if free[node] >= share and node not in dict(amounts)
-                ]
+                able = [node for node in range(len(free)) if free[node] >= share and node not in dict(amounts)]
                 if able:
                     amounts.append((min(able, key=lambda node: (free[node], node)), share))
         placed[job.row] = (start_s, end_s, amounts)
@@ -474,9 +464,7 @@ def free_by_interval(
     return free
 
 
-def retaken(
-    holds: list[tuple[float, float, int, int, int]], latency_s: float
-) -> list[tuple[float, float, int]]:
+def retaken(holds: list[tuple[float, float, int, int, int]], latency_s: float) -> list[tuple[float, float, int]]:
     """When GPUs of a node were released and taken again within the latency, the last that were released first."""
     events = [(end, 0, -gpus) for _, end, _, _, gpus in holds if end < NEVER]
     events += [(begin, 1, gpus) for begin, _, _, _, gpus in holds]
@@ -506,10 +494,7 @@ def shortage(job: Job, free: list[list[int]], cluster: Cluster) -> str | None:
     if sum(rows) >= job.total:
         return "fragmented"
     others = sum(
-        row[profile] * cluster.weights[profile]
-        for row in free
-        for profile in range(len(row))
-        if profile != job.profile
+        row[profile] * cluster.weights[profile] for row in free for profile in range(len(row)) if profile != job.profile
     )
     if others >= job.total * cluster.weights[job.profile] - 1e-9:
         return "wrong_layout"
@@ -523,7 +508,7 @@ def causes_of_job(
     cluster: Cluster,
     latency_s: float,
     simulated_s: float,
-    most_gpus: dict[int, float],
+    peak_gpus: dict[int, float],
 ) -> dict[str, float]:
     """Seconds of one job by cause.
 
@@ -533,7 +518,7 @@ def causes_of_job(
         The job.
     steps : list of (float, float, str or None)
         Begin, end and shortage of each step of its wait.
-    record, cluster, latency_s, simulated_s, most_gpus
+    record, cluster, latency_s, simulated_s, peak_gpus
         As of :func:`find_causes`.
     """
     seconds = dict.fromkeys(CAUSES, 0.0)
@@ -553,9 +538,7 @@ def causes_of_job(
         if end - begin <= latency_s:
             seconds[cause_before] += end - begin
         else:
-            for cause_of_part, length in parts_of_spell(
-                job, begin, end, record, cluster, simulated_s, most_gpus
-            ):
+            for cause_of_part, length in parts_of_spell(job, begin, end, record, cluster, simulated_s, peak_gpus):
                 seconds[cause_of_part] += length
     return seconds
 
@@ -567,7 +550,7 @@ def parts_of_spell(
     record: Record,
     cluster: Cluster,
     simulated_s: float,
-    most_gpus: dict[int, float],
+    peak_gpus: dict[int, float],
 ) -> list[tuple[str, float]]:
     """Causes and lengths [s] of the parts of a spell in which a job fits, by its limit and by the simulation."""
     runs = [
@@ -580,7 +563,7 @@ def parts_of_spell(
     parts = []
     for time, until in itertools.pairwise(times):
         gpus = sum(amount for start, stop, amount in runs if start <= time < stop)
-        limit = most_gpus.get(job.tenant, NEVER) if job.tenant is not None else NEVER
+        limit = peak_gpus.get(job.tenant, NEVER) if job.tenant is not None else NEVER
         if gpus + job.total * cluster.weights[job.profile] > limit + 1e-9:
             cause = "limits"
         elif time < simulated_s:

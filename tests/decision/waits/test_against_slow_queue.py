@@ -72,9 +72,7 @@ def random_job(rng: np.random.Generator, row: int, cluster: Cluster, tenants: in
     run_s = float(rng.choice([0, 30, 60, 90, 200, 450, 901]))
     limit_s = run_s * float(rng.choice([0.5, 1, 1, 2, 4]))
     submit_s = ready_s - float(rng.choice([0, 0, 10, 500]))
-    return Job(
-        row, ready_s, submit_s, run_s, limit_s, profile, total, nodes, int(rng.integers(tenants)), ready_s
-    )
+    return Job(row, ready_s, submit_s, run_s, limit_s, profile, total, nodes, int(rng.integers(tenants)), ready_s)
 
 
 def random_closures(rng: np.random.Generator, cluster: Cluster) -> list[Closure]:
@@ -102,8 +100,8 @@ def random_case(seed: int) -> Case:
         head_start_s = [of_tenant[job.tenant or 0] for job in jobs]
         jobs = [replace(job, rank=job.ready_s - head_start_s[job.row]) for job in jobs]
     gpus = sum(row[0] for row in cluster.capacity)
-    most_gpus = {tenant: float(rng.integers(1, gpus + 1)) for tenant in range(tenants) if rng.random() < 0.8}
-    rules = Rules("pass" if passing else "easy", spread, most_gpus if limited else {})
+    peak_gpus = {tenant: float(rng.integers(1, gpus + 1)) for tenant in range(tenants) if rng.random() < 0.8}
+    rules = Rules("pass" if passing else "easy", spread, peak_gpus if limited else {})
     closures = random_closures(rng, cluster) if closed else []
     return Case(jobs, cluster, rules, closures, float(rng.choice([0, 2, 5.5])), head_start_s)
 
@@ -137,10 +135,7 @@ def slow_record(seed: int) -> Record:
 
 def with_handover(jobs: list[Job], median_s: float) -> list[Job]:
     """The same jobs, each longer by the handover."""
-    return [
-        replace(job, run_s=job.run_s + median_s, limit_s=max(job.limit_s, job.run_s) + median_s)
-        for job in jobs
-    ]
+    return [replace(job, run_s=job.run_s + median_s, limit_s=max(job.limit_s, job.run_s) + median_s) for job in jobs]
 
 
 def requests_of(jobs: list[Job]) -> NodeRequests:
@@ -151,10 +146,7 @@ def requests_of(jobs: list[Job]) -> NodeRequests:
 
 def fleet_of(cluster: Cluster) -> NodeFleet:
     """Nodes as the package takes them."""
-    gpus = [
-        sum(count // per for count, per in zip(row, INSTANCES_PER_GPU, strict=True))
-        for row in cluster.capacity
-    ]
+    gpus = [sum(count // per for count, per in zip(row, INSTANCES_PER_GPU, strict=True)) for row in cluster.capacity]
     capacity = np.array(cluster.capacity)[:, None, :]
     return NodeFleet(
         ("gpu", "1g.10gb", "3g.40gb"), np.array(gpus), capacity, np.zeros(len(gpus), int), np.array(WEIGHTS)
@@ -177,7 +169,7 @@ def package_starts(case: Case, record: Record, jobs: list[Job]) -> np.ndarray:
     closed = [(closure.begin_s, closure.end_s, closure.node, closure.gpus) for closure in case.closures]
     start_s, end_s, nodes = observed_times(record)
     closings = closing_requests(closed, nodes, start_s, end_s, np.array(case.cluster.capacity))
-    limits = tuple(NamedLimit(tenant, gpus) for tenant, gpus in case.rules.most_gpus.items())
+    limits = tuple(NamedLimit(tenant, gpus) for tenant, gpus in case.rules.peak_gpus.items())
     head_start_s = None if case.head_start_s is None else np.array(case.head_start_s)
     model = QueueModel(
         Handover(60.0, case.median_s),
@@ -192,9 +184,7 @@ def package_starts(case: Case, record: Record, jobs: list[Job]) -> np.ndarray:
 
 def slow_starts(case: Case, record: Record, jobs: list[Job]) -> np.ndarray:
     """Starts of jobs by the slow program, with the closures of the record."""
-    observed = [
-        (start, end, [node for node, _ in amounts or ()]) for start, end, amounts in record.runs.values()
-    ]
+    observed = [(start, end, [node for node, _ in amounts or ()]) for start, end, amounts in record.runs.values()]
     closed = closure_jobs(case.closures, observed, case.cluster, len(jobs))
     runs = replay_queue(with_handover(jobs, case.median_s) + closed, case.cluster, case.rules)
     return np.array([runs[job.row].start_s if job.row in runs else math.inf for job in jobs])
@@ -211,10 +201,10 @@ def test_every_second_of_waiting_has_the_cause_of_the_slow_program(seed):
     case, record = random_case(seed), slow_record(seed)
     latency_s = [5.0, 60.0, 120.0][seed % 3]
     # Any other rule will do for the simulation: its starts are data here.
-    other = replace(case.rules, queue="pass" if case.rules.queue == "easy" else "easy", most_gpus={})
+    other = replace(case.rules, queue="pass" if case.rules.queue == "easy" else "easy", peak_gpus={})
     runs = replay_queue(record.jobs, case.cluster, other)
     simulated_s = [runs[job.row].start_s if job.row in runs else math.inf for job in record.jobs]
-    slow = find_causes(record, case.cluster, latency_s, simulated_s, case.rules.most_gpus)
+    slow = find_causes(record, case.cluster, latency_s, simulated_s, case.rules.peak_gpus)
 
     requests, fleet = requests_of(record.jobs), fleet_of(case.cluster)
     start_s, end_s, nodes = observed_times(record)
@@ -226,7 +216,7 @@ def test_every_second_of_waiting_has_the_cause_of_the_slow_program(seed):
         fleet.weights[requests.profile] * requests.total,
         start_s,
         end_s,
-        [NamedLimit(tenant, gpus) for tenant, gpus in case.rules.most_gpus.items()],
+        [NamedLimit(tenant, gpus) for tenant, gpus in case.rules.peak_gpus.items()],
     )
     until_s = np.where(np.isnan(start_s), record.end_s, start_s)
     seconds = attribute_waits(fits, requests.ready_s, until_s, np.array(simulated_s), latency_s, use)

@@ -27,9 +27,7 @@ LIMIT = 2.0
 @st.composite
 def records(draw):
     """Nodes of unequal size with whole GPUs and quarters, and jobs that held and waited for them, in whole seconds."""
-    capacity = np.array(
-        draw(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 6)), min_size=1, max_size=3))
-    )
+    capacity = np.array(draw(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 6)), min_size=1, max_size=3)))
     capacity[0, 0] = max(capacity[0, 0], 1)
     free = np.repeat(capacity[None], 80, axis=0)
     jobs, nodes = [], []
@@ -76,16 +74,8 @@ def free_by_second(capacity, jobs, nodes, latency):
         for profile in range(2):
             released = []  # of this node, last one last
             marks = sorted(
-                [
-                    (end, 0, amount)
-                    for start, end, where, what, amount in held
-                    if (where, what) == (node, profile)
-                ]
-                + [
-                    (start, 1, amount)
-                    for start, end, where, what, amount in held
-                    if (where, what) == (node, profile)
-                ],
+                [(end, 0, amount) for start, end, where, what, amount in held if (where, what) == (node, profile)]
+                + [(start, 1, amount) for start, end, where, what, amount in held if (where, what) == (node, profile)],
                 key=lambda mark: (mark[0], mark[1], mark[2] if mark[1] else -mark[2]),
             )
             for time, taken, amount in marks:
@@ -149,9 +139,7 @@ def by_second(capacity, jobs, nodes, simulated, until, tenant):
                 weight = WEIGHTS[profile] * amount
                 at_limit = [used(jobs, tenant, row, second) + weight > LIMIT + 1e-9 for second in spell]
                 limited = sum(at_limit)
-                behind = sum(
-                    second < simulated[row] and not over for second, over in zip(spell, at_limit, strict=True)
-                )
+                behind = sum(second < simulated[row] and not over for second, over in zip(spell, at_limit, strict=True))
                 seconds[row, CAUSES.index("limits")] += limited
                 seconds[row, CAUSES.index("queued_behind")] += behind
                 seconds[row, CAUSES.index("unexplained")] += stop - place - limited - behind
@@ -219,9 +207,7 @@ def test_a_second_at_the_limit_is_no_second_behind_others():
     start, end = np.array([0.0, 100]), np.array([50.0, 200])
     seen = observe_occupancy(requests, start, end, [[0], [0]], np.array([[2, 0]]))
     use = observe_use(np.zeros(2, int), np.ones(2), start, end, [NamedLimit(0, 1.0)])
-    seconds = attribute_waits(
-        find_fits(requests, seen, WEIGHTS), np.zeros(2), start, np.array([0.0, 60]), 5.0, use
-    )
+    seconds = attribute_waits(find_fits(requests, seen, WEIGHTS), np.zeros(2), start, np.array([0.0, 60]), 5.0, use)
     assert dict(zip(CAUSES, seconds[1].tolist(), strict=True)) == {
         "insufficient": 0.0, "fragmented": 0.0, "wrong_layout": 0.0,
         "queued_behind": 10.0, "limits": 50.0, "unexplained": 40.0,
@@ -230,8 +216,6 @@ def test_a_second_at_the_limit_is_no_second_behind_others():
 
 def test_a_job_that_ends_as_it_starts_keeps_no_unnamed_node_from_others():
     requests = NodeRequests([0.0, 0], [0.0, 0], [0.0, 50], [0.0, 50], [0, 0], [4, 4], [1, 1])
-    seen = observe_occupancy(
-        requests, np.array([0.0, 10]), np.array([0.0, 60]), [None, None], np.array([[4]])
-    )
+    seen = observe_occupancy(requests, np.array([0.0, 10]), np.array([0.0, 60]), [None, None], np.array([[4]]))
     assert seen.time_s.tolist() == [0.0, 0.0, 10.0, 60.0]
     assert seen.change.tolist() == [4, -4, -4, 4]

@@ -54,7 +54,7 @@ def asked_of_jobs(requests: NodeRequests, tenant: np.ndarray, queue: QueueModel,
     return Asked(
         pl.DataFrame({"tenant": named, "partition": ["gpu"] * len(named), "tier": ["normal"] * len(named)}),
         TodaysNodes(tuple("abcd"), (8,) * 4, (("gpu",) * 8,) * 4, False, True), FLEET,
-        load_gpu_model("H100-80GB-SXM5"), {"as today": requests}, start, ends,
+        load_gpu_model("H100-80GB-SXM5"), {"today": requests}, start, ends,
         pins or [None] * len(start), "observed starts", ZERO, ZERO + timedelta(seconds=float(ends.max())),
         np.zeros(len(start), bool), **options,
     )  # fmt: skip
@@ -126,10 +126,7 @@ def test_ranks_order_the_queue_as_tiers_of_shared_nodes_do(queue):
     requests, tenant = busy_jobs(7, load=1.2)
     rank = np.random.default_rng(7).permutation(len(tenant))
     shared = play_shared(requests, FLEET, Sharing(0 * tenant, rank), queue=queue)
-    assert (
-        play(requests, FLEET, queue=queue, order=rank.astype(float)).start_s.tolist()
-        == shared.start_s.tolist()
-    )
+    assert play(requests, FLEET, queue=queue, order=rank.astype(float)).start_s.tolist() == shared.start_s.tolist()
 
 
 def test_who_waits_first_for_nodes_takes_no_quota():
@@ -150,9 +147,7 @@ def test_a_tenant_below_its_limit_does_not_come_before_others():
 
 def test_a_closed_node_takes_nothing_in_the_replay():
     requests = NodeRequests([10.0, 10], [10.0, 10], [5.0, 5], [5.0, 5], [0, 0], [8, 8], [1, 1])
-    closings = closing_requests(
-        [(0.0, 90.0, 1, np.inf)], [[0], [0]], np.zeros(0), np.zeros(0), np.array([[8], [8]])
-    )
+    closings = closing_requests([(0.0, 90.0, 1, np.inf)], [[0], [0]], np.zeros(0), np.zeros(0), np.array([[8], [8]]))
     model = QueueModel(HANDOVER, False, np.zeros(2, int), closings=closings)
     assert model.start(requests, NodeFleet.whole([8, 8])).tolist() == [10.0, 15.0]
     assert model.start(requests, NodeFleet.whole([8])).tolist() == [
@@ -183,9 +178,7 @@ def test_spells_of_a_node_that_overlap_close_it_once():
 def test_a_closed_node_offers_neither_slices_nor_whole_gpus():
     """The node has two whole GPUs and fourteen slices; only when it is open again do jobs start on either."""
     capacity = np.array([[2, 14]])
-    fleet = NodeFleet(
-        ("gpu", "1g.10gb"), np.array([4]), capacity[:, None, :], np.zeros(1, int), np.array([1.0, 1 / 7])
-    )
+    fleet = NodeFleet(("gpu", "1g.10gb"), np.array([4]), capacity[:, None, :], np.zeros(1, int), np.array([1.0, 1 / 7]))
     requests = NodeRequests([10.0, 10], [10.0, 10], [5.0, 5], [5.0, 5], [0, 1], [1, 1], [1, 1])
     nodes, times = [[0], [0]], np.zeros(0)
     for gpus, start in ((np.inf, [90.0, 90.0]), (2.0, [90.0, 10.0])):
@@ -200,9 +193,7 @@ def test_stated_limits_come_before_those_that_are_observed():
     queue = QueueModel(HANDOVER, False, tenant, limits)
     observed = explain_waits(asked_of_jobs(requests, tenant, queue))
     assert {(limit.tenant, limit.gpus) for limit in observed.queue.limits} == {(0, 10.0), (1, 10.0)}
-    stated = explain_waits(
-        asked_of_jobs(requests, tenant, queue, limits={"t0": 10.0, "t1": 10.0, "t2": 99.0})
-    )
+    stated = explain_waits(asked_of_jobs(requests, tenant, queue, limits={"t0": 10.0, "t1": 10.0, "t2": 99.0}))
     assert {(limit.tenant, limit.gpus) for limit in stated.queue.limits} == {(0, 10.0), (1, 10.0), (2, 99.0)}
     for waits in (observed, stated):
         hours = dict(zip(CAUSES, waits.seconds.sum(axis=0), strict=True))
@@ -215,7 +206,7 @@ def test_a_record_without_the_jobs_that_hold_the_nodes_carries_no_recommendation
     asked = asked_of_jobs(requests, tenant, QueueModel(HANDOVER, False, tenant))
     rows = np.flatnonzero(np.arange(len(tenant)) % 12 == 0)
     few = Asked(**vars(asked) | {
-        "jobs": asked.jobs[rows.tolist()], "views": {"as today": requests.take(rows)},
+        "jobs": asked.jobs[rows.tolist()], "views": {"today": requests.take(rows)},
         "start_s": asked.start_s[rows], "end_s": asked.end_s[rows], "pins": [asked.pins[row] for row in rows],
         "standing": asked.standing[rows],
     })  # fmt: skip

@@ -49,7 +49,7 @@ def planted_model(
     *,
     nodes: int = 4,
     spread: bool = False,
-    most_gpus: int | None = None,
+    peak_gpus: int | None = None,
     mig: tuple[int, int] | None = None,
     days: int = 28,
     weekly: float = 0.0,
@@ -57,7 +57,7 @@ def planted_model(
 ) -> WaitModel:
     """The model of jobs of some hours that ran on nodes of 8 GPUs at so many GPUs in the mean.
 
-    Jobs have 1 GPU, and one of ten 8. With ``most_gpus`` the one team may use no more at once. With ``mig`` the jobs
+    Jobs have 1 GPU, and one of ten 8. With ``peak_gpus`` the one team may use no more at once. With ``mig`` the jobs
     request 1g.10gb, and so many nodes of full GPUs and of seven instances on each GPU are there.
     """
     rng = np.random.default_rng(5)
@@ -82,10 +82,10 @@ def planted_model(
         np.array([1.0, 1 / 7])[: len(profiles)],
     )
     placement = "spread" if spread else "best"
-    sharing = Sharing(np.zeros(count, np.int64), np.zeros(count, np.int64), (QuotaGroup(most_gpus),))
+    sharing = Sharing(np.zeros(count, np.int64), np.zeros(count, np.int64), (QuotaGroup(peak_gpus),))
     outcome = (
         play_shared(requests, fleet, sharing, placement=placement)
-        if most_gpus
+        if peak_gpus
         else play(requests, fleet, placement=placement)
     )
     pins = outcome.held.unique("request").sort("request")["node"].to_list()
@@ -157,7 +157,7 @@ def test_services_keep_their_gpus():
 def test_a_full_fleet_grows_until_each_size_meets_the_target(grown):
     assert grown.action == "buy"
     assert grown.gpus > grown.fleet_gpus
-    assert grown.worth > 0
+    assert grown.waiting_hours_per_gpu_hour > 0
     large = grown.service[-1]
     assert large.observed_p95_minutes > 30 >= large.recommended_p95_minutes
     assert grown.headroom.headroom.factor < 1
@@ -168,7 +168,7 @@ def test_a_purchase_that_ends_little_waiting_needs_a_stated_target():
     model = planted_model(10.0, nodes=3)
     stated, default = recommend(model, STATED), recommend(model, WaitTarget())
     assert stated.action == "buy"
-    assert stated.worth < 0.1
+    assert stated.waiting_hours_per_gpu_hour < 0.1
     assert default.action == "keep"
     assert "8" in default.reason
     assert default.gpus == default.fleet_gpus
@@ -183,13 +183,13 @@ def test_spread_jobs_are_packed_before_anything_is_bought():
 
 @pytest.mark.long
 def test_a_limit_is_raised_by_its_number():
-    found = recommend(planted_model(9.0, most_gpus=12), STATED)
+    found = recommend(planted_model(9.0, peak_gpus=12), STATED)
     assert found.action == "raise_limit"
     assert found.measures[0].text == "Raise the limit of vision from 12 to 32 GPUs"
 
 
 def test_a_raised_limit_is_the_most_that_a_tenant_holds_without_one():
-    model = planted_model(9.0, most_gpus=12)
+    model = planted_model(9.0, peak_gpus=12)
     free = model.without_limits()
     [raised] = raised_limits(model, free)
     start_s = free.waits.arrival_s + free.shift_s(0) + free.replay_waits(free.asked.fleet)

@@ -38,17 +38,11 @@ AMORTISED = [
 def details(lines: list[dict[str, str]], *, mca: bool = False) -> str:
     """A file as it is exported: Enterprise Agreements with American dates, Customer Agreements in camel case."""
     absent = "BillingCurrencyCode" if mca else "BillingCurrency"
-    names = [
-        name
-        for name in AZURE_COLUMNS
-        if name not in (absent, *(() if mca else ("PaygCostInBillingCurrency",)))
-    ]
+    names = [name for name in AZURE_COLUMNS if name not in (absent, *(() if mca else ("PaygCostInBillingCurrency",)))]
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow([name[0].lower() + name[1:] if mca else name for name in names])
-    first, last, day = (
-        ("2025-09-01", "2025-09-30", "2025-09-02") if mca else ("09/01/2025", "09/30/2025", "09/02/2025")
-    )
+    first, last, day = ("2025-09-01", "2025-09-30", "2025-09-02") if mca else ("09/01/2025", "09/30/2025", "09/02/2025")
     for line in lines:
         values = {
             "BillingPeriodStartDate": first, "BillingPeriodEndDate": last, "Date": day, "BillingAccountId": "1234",

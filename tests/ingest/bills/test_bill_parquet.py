@@ -74,9 +74,7 @@ MADE: dict[str, Callable[[pl.DataFrame], pl.DataFrame]] = {
     "timestamps without a zone": lambda rows: rows.with_columns(zoneless(name).alias(name) for name in TIMES),
     "timestamps of another zone": lambda rows: rows.with_columns(oslo(name).alias(name) for name in TIMES),
     "numbers of accounts": lambda rows: rows.with_columns(pl.col("BillingAccountId").cast(pl.Int64)),
-    "categories": lambda rows: rows.with_columns(
-        pl.col("ChargeCategory", "PricingUnit").cast(pl.Categorical)
-    ),
+    "categories": lambda rows: rows.with_columns(pl.col("ChargeCategory", "PricingUnit").cast(pl.Categorical)),
     "nulls for nothing": lambda rows: rows.with_columns(pl.col(pl.String).replace("", None)),
     "names in small letters": lambda rows: rows.rename(str.lower),
 }
@@ -139,9 +137,7 @@ def test_a_report_of_aws_is_the_same_as_parquet(file: File):
     """Timestamps without a zone, doubles and a map of tags, as Data Exports writes them."""
     csv = report(LINES, legacy=False)
     rows = texts(csv)
-    money = [
-        name for name in rows.columns if name.endswith(("_cost", "_amount", "_commitment", "_fee", "_date"))
-    ]
+    money = [name for name in rows.columns if name.endswith(("_cost", "_amount", "_commitment", "_fee", "_date"))]
     dates = [name for name in money if name.endswith("_date") and not name.endswith("to_date")]
     typed = rows.with_columns(
         *(zoneless(name).alias(name) for name in dates),
@@ -226,9 +222,7 @@ def test_bombs_are_refused(file: File, monkeypatch: pytest.MonkeyPatch):
     many = packed(rows.select(pl.all().repeat_by(60_000).explode()), compression="zstd", statistics=False)
     with pytest.raises(TraceFormatError, match="no more rows than bytes"):
         read("focus", file(many, "many.parquet"))
-    long = rows.select(pl.all().repeat_by(500).explode()).with_columns(
-        ChargeDescription=pl.lit("x" * 100_000)
-    )
+    long = rows.select(pl.all().repeat_by(500).explode()).with_columns(ChargeDescription=pl.lit("x" * 100_000))
     small = packed(long)
     monkeypatch.setenv("GPUPLANNER_MAX_GIB", "0.02")
     assert len(small) < 1e6

@@ -233,9 +233,7 @@ def test_links_are_refused(put: Put, tmp_path: Path):
     assert billed(tmp_path / "delivery") == "1"
 
 
-def test_a_folder_that_cannot_be_listed_is_an_error(
-    put: Put, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_folder_that_cannot_be_listed_is_an_error(put: Put, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     put("a/part.csv", focus("1"))
     put("b/part.csv", focus("2"))
     scan = os.scandir

@@ -64,9 +64,7 @@ def test_lines_of_json(file: File):
 
 def test_the_same_as_parquet(tmp_path: Path):
     path = tmp_path / "export.parquet"
-    instant = pl.col("usage_start_time", "usage_end_time").str.to_datetime(
-        "%Y-%m-%d %H:%M:%S UTC", time_zone="UTC"
-    )
+    instant = pl.col("usage_start_time", "usage_end_time").str.to_datetime("%Y-%m-%d %H:%M:%S UTC", time_zone="UTC")
     pl.DataFrame(LINES, infer_schema_length=None).with_columns(instant).write_parquet(path)
     assert detect(path) == "gcp"
     check(read_gcp([path]))

@@ -61,7 +61,7 @@ def test_the_costs_of_a_month_are_read_back_from_csv(tmp_path: Path):
         {
             "tenant": ["=ads", "vision", "-"],
             "gpu_model": "H100-80GB-SXM5",
-            "bucket": ["used", "used", "free"],
+            "bucket": ["used", "used", "unallocated"],
             "ownership": "owned",
             "gpu_hours": [100.0, 70.25, 29.75],
         }
@@ -76,7 +76,7 @@ def test_the_costs_of_a_month_are_read_back_from_csv(tmp_path: Path):
         assert reading.rejects.is_empty()
         assert reading.summary()["EffectiveCost_USD"] == "500"  # 200 GPU-hours at 2.50
         hours = gpu_lines(reading.table).select("SubAccountName", "gpu_hours").rows()
-        assert hours == [("'=ads", 100.0), ("vision", 70.25), ("nobody", 29.75)]
+        assert hours == [("'=ads", 100.0), ("vision", 70.25), ("__unallocated__", 29.75)]
 
 
 @pytest.mark.parametrize(

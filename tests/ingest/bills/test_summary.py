@@ -161,9 +161,7 @@ amounts = st.decimals(-(10**7), 10**7, places=18).map(lambda value: value.normal
     st.sampled_from([None, "team"]),
     st.sampled_from(["billing", "charge"]),
 )
-def test_every_summary_reconciles_to_the_last_digit(
-    lines: list[dict[str, Any]], tag: str | None, period: Any
-):
+def test_every_summary_reconciles_to_the_last_digit(lines: list[dict[str, Any]], tag: str | None, period: Any):
     bill = charges(*lines)
     parts = summarise(bill, tag=tag, period=period)
     assert parts["lines"].sum() == len(lines)

@@ -21,27 +21,21 @@ def sacct_row(job: int, node: str, tres: str, begin_s: int = 0, end_s: int = 360
     return f"{job}|u1|optics|gpu|COMPLETED|{times}|{node}|cpu=8,{tres},node=1"
 
 
-def slurm(
-    rows: list[str], nodes: dict[str, str], gpu_hours: int, gpus: int, fault: Fault | None = None
-) -> Fleet:
+def slurm(rows: list[str], nodes: dict[str, str], gpu_hours: int, gpus: int, fault: Fault | None = None) -> Fleet:
     """A cluster of Slurm by hand."""
     listed = "\n\n".join(f"NodeName={name} Arch=x86_64\n   Gres={gres}" for name, gres in nodes.items())
     files = {"sacct.txt": "\n".join([SACCT, *rows]) + "\n", "nodes.txt": listed + "\n"}
     return Fleet(files, Fraction(gpu_hours), gpus, fault)
 
 
-def node(
-    name: str, labels: dict[str, str], capacity: dict[str, str], seen_s: int = 172_800
-) -> dict[str, Any]:
+def node(name: str, labels: dict[str, str], capacity: dict[str, str], seen_s: int = 172_800) -> dict[str, Any]:
     """A node by hand, with the second of its last heartbeat."""
     body = node_object(Node(name, "", "", 0, labels, capacity, []))
     body["status"]["conditions"][0]["lastHeartbeatTime"] = instant(seen_s)
     return body
 
 
-def pod(
-    name: str, limits: dict[str, str], start_s: int, end_s: int | None, owner: str = ""
-) -> dict[str, Any]:
+def pod(name: str, limits: dict[str, str], start_s: int, end_s: int | None, owner: str = "") -> dict[str, Any]:
     """A pod on node n1 that ended, or runs."""
     running = {"name": "main", "state": {"running": {"startedAt": instant(start_s)}}}
     ends = [terminated("main", start_s, end_s) if end_s is not None else running]
@@ -247,11 +241,7 @@ KNOWN_KUBERNETES = {
     ),
     # The claims of ended pods are deleted; the class is of MIG devices, and the node has 1g.10gb alone.
     "template of a MIG device": Fleet(
-        {
-            "dump.json": dump(
-                BARE, INSTANCES, template("mig.nvidia.com"), claiming_pod("p1", FROM_TEMPLATE, 0, 25_200)
-            )
-        },
+        {"dump.json": dump(BARE, INSTANCES, template("mig.nvidia.com"), claiming_pod("p1", FROM_TEMPLATE, 0, 25_200))},
         Fraction(1),
         1,
         Fault("MIG class", ("mig.nvidia.com", "p1"), frozenset({1})),

@@ -126,9 +126,7 @@ def discovery_labels(product: str, boards: int, memory_mib: int) -> dict[str, st
     }
 
 
-def provider_labels(
-    provider: str, instance: str, boards: int, labels: dict[str, str], product: str
-) -> dict[str, str]:
+def provider_labels(provider: str, instance: str, boards: int, labels: dict[str, str], product: str) -> dict[str, str]:
     """Labels that the provider sets without GPU feature discovery."""
     out = {"node.kubernetes.io/instance-type": instance, "kubernetes.io/os": "linux", **labels}
     if provider == "gke":
@@ -255,9 +253,7 @@ def gpu_node(draw: st.DrawFn, name: str, provider: str, sharing: str) -> Node:
             )
         }
         mode, parts = draw(
-            st.sampled_from(
-                (("spx_nps1", 1), ("cpx_nps1", 8), ("cpx_nps4", 8), ("dpx_nps1", 2), ("qpx_nps1", 4))
-            )
+            st.sampled_from((("spx_nps1", 1), ("cpx_nps1", 8), ("cpx_nps4", 8), ("dpx_nps1", 2), ("qpx_nps1", 4)))
         )
         labels |= {
             "amd.com/gpu.product-name": "AMD_Instinct_MI300X_OAM",
@@ -272,9 +268,7 @@ def gpu_node(draw: st.DrawFn, name: str, provider: str, sharing: str) -> Node:
         boards, gfd = 8, False
         capacity = {resource: str(8 * parts)}
         pools = [pool(resource, 8 * parts, Fraction(1, parts))]
-    return Node(
-        name, provider, sharing, boards, labels | (found if gfd else {}), capacity, pools, annotations
-    )
+    return Node(name, provider, sharing, boards, labels | (found if gfd else {}), capacity, pools, annotations)
 
 
 KARPENTER = {

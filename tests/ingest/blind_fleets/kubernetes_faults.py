@@ -51,9 +51,7 @@ def sharing_labels_missing(draw: st.DrawFn) -> Fleet:
     assume(concerned)
     lost = ("sharing-strategy", "max-shared-clients", "partition-size", "nvidia.com/gpu.", "nvidia.com/mig")
     node.labels = {
-        k: v
-        for k, v in node.labels.items()
-        if not any(word in k for word in lost) or k.startswith("gpu.nvidia.com")
+        k: v for k, v in node.labels.items() if not any(word in k for word in lost) or k.startswith("gpu.nvidia.com")
     }
     fleet = fleet_of(nodes, pods)
     words = (node.name, "nvidia.com/gpu", "label", "model")
@@ -152,9 +150,7 @@ def nodes_gone(draw: st.DrawFn) -> Fleet:
         fleet.installed_gpus = None
     words = ("node", *(n.name for n in lost), *(p.resource for n in lost for p in n.pools))
     kinds = sorted({n.sharing for n in lost})
-    resources = [
-        next(iter(c["resources"]["limits"])) for p in concerned for c in p.body["spec"]["containers"][:1]
-    ]
+    resources = [next(iter(c["resources"]["limits"])) for p in concerned for c in p.body["spec"]["containers"][:1]]
     groups = {len(on(concerned, n)) for n in lost} | {resources.count(r) for r in resources}
     groups |= {sum(1 for p in concerned if p.share == s) for s in {p.share for p in concerned}}
     shared = [p for p in concerned if p.share < 1 or (p.node and p.node.sharing != "whole")]

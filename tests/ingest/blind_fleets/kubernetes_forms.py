@@ -94,9 +94,7 @@ FORMS: dict[str, Form] = {
         {"koordinator.sh/gpu-core": "50", "koordinator.sh/gpu-memory-ratio": "50"},
         {"node.koordinator.sh/gpu-model": "NVIDIA-H20"},
     ),
-    "kai_fraction": Form(
-        Fraction(1, 2), 8, GPU8, {}, H100_NODE, {}, {"gpu-fraction": "0.5"}, objects=reservation
-    ),
+    "kai_fraction": Form(Fraction(1, 2), 8, GPU8, {}, H100_NODE, {}, {"gpu-fraction": "0.5"}, objects=reservation),
     "kai_fractions": Form(
         Fraction(1),
         8,

@@ -88,9 +88,7 @@ def gpu_pod(draw: st.DrawFn, number: int, nodes: list[Node]) -> Pod | None:
     run_s = draw(st.integers(1, 40_000))
     memory = pool.resource == "aliyun.com/gpu-mem"  # a pod asks for memory of one GPU
     shared = memory or (
-        pool.share < 1
-        and not pool.resource.startswith("nvidia.com/mig")
-        and node.sharing not in ("mig_single", "amd")
+        pool.share < 1 and not pool.resource.startswith("nvidia.com/mig") and node.sharing not in ("mig_single", "amd")
     )
     amount = 1 if shared else draw(st.integers(1, len(pool.units.shares)))
     indices = sorted(range(len(pool.units.shares)), key=lambda i: pool.units.free_s[i])[:amount]

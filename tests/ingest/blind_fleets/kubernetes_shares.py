@@ -57,9 +57,7 @@ def reservation(node: str, name: str) -> list[dict[str, Any]]:
         "startTime": instant(0),
         "containerStatuses": [{"name": "main", "state": {"running": {"startedAt": instant(0)}}}],
     }
-    body = pod_object(
-        f"gpu-reservation-{name}", node, 0, [container("main", {"nvidia.com/gpu": "1"})], status
-    )
+    body = pod_object(f"gpu-reservation-{name}", node, 0, [container("main", {"nvidia.com/gpu": "1"})], status)
     body["metadata"]["namespace"] = "kai-resource-reservation"
     return [body]
 
@@ -156,9 +154,7 @@ def whole_claim(count: int, admin: bool = False) -> Callable[[str, str], list[di
 
 def sidecar(body: dict[str, Any]) -> None:
     """Add an init container that runs as long as the pod, with a GPU of its own."""
-    body["spec"]["initContainers"] = [
-        {**container("side", {"nvidia.com/gpu": "1"}), "restartPolicy": "Always"}
-    ]
+    body["spec"]["initContainers"] = [{**container("side", {"nvidia.com/gpu": "1"}), "restartPolicy": "Always"}]
 
 
 def second_container(body: dict[str, Any]) -> None:

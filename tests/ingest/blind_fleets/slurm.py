@@ -105,9 +105,7 @@ def simple_pool(gres: str, tres: str, count: int, share: Fraction = Fraction(1))
 
 
 @st.composite
-def slurm_nodes(
-    draw: st.DrawFn, cluster: str, first: int, kinds: tuple[str, ...], spelling: str
-) -> list[Node]:
+def slurm_nodes(draw: st.DrawFn, cluster: str, first: int, kinds: tuple[str, ...], spelling: str) -> list[Node]:
     """One to three nodes of one kind."""
     kind = draw(st.sampled_from(kinds))
     sockets = draw(st.sampled_from(("", "(S:0-1)")))
@@ -162,15 +160,13 @@ def allocation(
     run_s = draw(st.integers(1, 40_000))
     shared = pool.gres in ("shard", "mps")
     alike = [n for n in nodes if n.gres == node.gres and n.cluster == node.cluster]
-    hosts = (
-        alike[: draw(st.integers(1, len(alike)))] if not shared and draw(st.integers(0, 3)) == 0 else [node]
-    )
+    hosts = alike[: draw(st.integers(1, len(alike)))] if not shared and draw(st.integers(0, 3)) == 0 else [node]
     if shared:
-        board = draw(st.sampled_from(pool.members))
-        most = len(board)
+        gpu_model = draw(st.sampled_from(pool.members))
+        most = len(gpu_model)
         amount = draw(st.integers(1, most))
         # The units of a board that are free first.
-        order = sorted(board, key=lambda i: pool.units.free_s[i])[:amount]
+        order = sorted(gpu_model, key=lambda i: pool.units.free_s[i])[:amount]
         start_s = pool.units.take(order, earliest_s, run_s)
         gpus = pool.share * amount
     else:
@@ -199,9 +195,7 @@ def slurm_rows(draw: st.DrawFn, nodes: list[Node], most: int = 12) -> list[Row]:
     for _ in range(draw(st.integers(1, most))):
         cluster = draw(st.sampled_from(sorted({n.cluster for n in nodes})))
         own = [n for n in nodes if n.cluster == cluster]
-        form = draw(
-            st.sampled_from(("plain", "plain", "plain", "array", "het", "requeue", "pending", "cancelled"))
-        )
+        form = draw(st.sampled_from(("plain", "plain", "plain", "array", "het", "requeue", "pending", "cancelled")))
         numbers[cluster] += 1
         base = 4000 + 10 * numbers[cluster]
         submit_s = draw(st.integers(0, 100_000))
@@ -210,9 +204,7 @@ def slurm_rows(draw: st.DrawFn, nodes: list[Node], most: int = 12) -> list[Row]:
             name = f"{base}_[3-9%2]" if form == "pending" and draw(st.booleans()) else str(base)
             state = "PENDING" if form == "pending" else "CANCELLED by 1001"
             end_s = submit_s + 60 if form == "cancelled" else None
-            rows.append(
-                Row(name, str(base), cluster, state, submit_s, None, end_s, [], {}, Fraction(0), form, tres)
-            )
+            rows.append(Row(name, str(base), cluster, state, submit_s, None, end_s, [], {}, Fraction(0), form, tres))
             continue
         parts = draw(st.integers(2, 3)) if form != "plain" else 1
         if form == "het":  # its components start together
@@ -225,18 +217,14 @@ def slurm_rows(draw: st.DrawFn, nodes: list[Node], most: int = 12) -> list[Row]:
             if form == "requeue" and part < parts - 1:
                 state = draw(st.sampled_from(("PREEMPTED", "NODE_FAIL", "REQUEUED")))
             if start_s >= SNAPSHOT_S:
-                rows.append(
-                    Row(name, raw, cluster, "PENDING", submit_s, None, None, [], {}, Fraction(0), form, tres)
-                )
+                rows.append(Row(name, raw, cluster, "PENDING", submit_s, None, None, [], {}, Fraction(0), form, tres))
                 break
             end_s: int | None = start_s + run_s
             held_s = run_s
             if start_s + run_s > SNAPSHOT_S:
                 state, end_s, held_s = "RUNNING", None, SNAPSHOT_S - start_s
             hours = gpus * Fraction(held_s, 3600)
-            rows.append(
-                Row(name, raw, cluster, state, submit_s, start_s, end_s, hosts, tres, hours, kind, tres)
-            )
+            rows.append(Row(name, raw, cluster, state, submit_s, start_s, end_s, hosts, tres, hours, kind, tres))
             if form == "requeue":
                 if end_s is None:
                     break
@@ -310,9 +298,7 @@ def sacct_text(rows: list[Row], style: Style) -> str:
         lines.append("|".join(values[c] for c in names))
         if style.steps and row.start_s is not None and row.end_s is not None:
             for step in ("batch", "extern", "0"):
-                inner = dict(
-                    values, JobID=f"{row.job}.{step}", JobIDRaw=f"{row.raw}.{step}", User="", Partition=""
-                )
+                inner = dict(values, JobID=f"{row.job}.{step}", JobIDRaw=f"{row.raw}.{step}", User="", Partition="")
                 inner |= {"QOS": "", "ReqTRES": "", "State": row.state.split()[0]}
                 lines.append("|".join(inner[c] for c in names))
     return "\n".join(lines) + "\n"
@@ -346,9 +332,7 @@ def slurm_parts(
     for cluster in clusters:
         for block in range(draw(st.integers(1, 2))):
             # Nodes of two types stand alone: see what is known to fail.
-            chosen = (
-                kinds if not nodes or kinds == ("two_types",) else tuple(k for k in kinds if k != "two_types")
-            )
+            chosen = kinds if not nodes or kinds == ("two_types",) else tuple(k for k in kinds if k != "two_types")
             if nodes and nodes[0].kind == "two_types":
                 break
             nodes += draw(slurm_nodes(cluster, 1 + 10 * block, chosen, spelling))

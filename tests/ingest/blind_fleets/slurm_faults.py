@@ -66,9 +66,7 @@ def shares_not_tracked(draw: st.DrawFn) -> Fleet:
 def unknown_words(draw: st.DrawFn) -> Fleet:
     """The site calls its boards or instances by words of its own."""
     nodes, rows, style = draw(slurm_parts(("typed",)))
-    word = draw(
-        st.sampled_from(("small", "slice", "gpu20", "half", "1g", "mig", "qx7", "a100_tiny", "h100_2x"))
-    )
+    word = draw(st.sampled_from(("small", "slice", "gpu20", "half", "1g", "mig", "qx7", "a100_tiny", "h100_2x")))
     tres = nodes[0].pools[0].tres
     old = tres.removeprefix("gres/gpu:")
     parts = draw(st.sampled_from((1, 2, 7)))  # parts of a board that the word means
@@ -120,9 +118,7 @@ def nodes_gone(draw: st.DrawFn) -> Fleet:
     fleet.fault = Fault(
         "node gone",
         words,
-        counts(
-            concerned, 1, len([r for r in concerned if not any(k.startswith("gres/gpu") for k in r.tres)])
-        ),
+        counts(concerned, 1, len([r for r in concerned if not any(k.startswith("gres/gpu") for k in r.tres)])),
     )
     return fleet
 
@@ -132,9 +128,7 @@ def impossible_profiles(draw: st.DrawFn) -> Fleet:
     """A type names a MIG profile that the board cannot have."""
     nodes, rows, style = draw(slurm_parts(("typed",)))
     word = draw(
-        st.sampled_from(
-            ("v100_3g.20gb", "h100_1g.5gb", "a100_5g.30gb", "l40s_1g.6gb", "a30_3g.20gb", "a100_3g.10gb")
-        )
+        st.sampled_from(("v100_3g.20gb", "h100_1g.5gb", "a100_5g.30gb", "l40s_1g.6gb", "a30_3g.20gb", "a100_3g.10gb"))
     )
     tres = nodes[0].pools[0].tres
     old = tres.removeprefix("gres/gpu:")
@@ -148,9 +142,7 @@ def impossible_profiles(draw: st.DrawFn) -> Fleet:
         node.gres = node.gres.replace(f"gpu:{old}:", f"gpu:{word}:")
     fleet = fleet_of(nodes, rows, style)
     fleet.gpu_hours, fleet.installed_gpus = Fraction(-1), -1  # nobody can know them
-    fleet.fault = Fault(
-        "impossible", (word,), counts(concerned, len(here), sum(len(n.pools[0].members) for n in here))
-    )
+    fleet.fault = Fault("impossible", (word,), counts(concerned, len(here), sum(len(n.pools[0].members) for n in here)))
     return fleet
 
 
@@ -165,9 +157,7 @@ def exported_twice(draw: st.DrawFn) -> Fleet:
     header = draw(st.booleans())
     whole = again if header else again.split("\n", 1)[1]
     fleet.files["sacct.txt"] += whole
-    fleet.fault = Fault(
-        "twice", ("twice", "duplicate", "again", "same", "header"), counts(rows, 1, len(rows))
-    )
+    fleet.fault = Fault("twice", ("twice", "duplicate", "again", "same", "header"), counts(rows, 1, len(rows)))
     return fleet
 
 
@@ -176,9 +166,7 @@ def ran_then_ended(draw: st.DrawFn) -> Fleet:
     """An earlier export shows a job as running, a later one, in the same file, as ended."""
     nodes, rows, style = draw(slurm_parts(style=Style(unix=True)))
     ended = [
-        r
-        for r in held(rows)
-        if r.end_s is not None and r.end_s - (r.start_s or 0) > 10 and r.state == "COMPLETED"
+        r for r in held(rows) if r.end_s is not None and r.end_s - (r.start_s or 0) > 10 and r.state == "COMPLETED"
     ]
     assume(ended)
     row = draw(st.sampled_from(ended))

@@ -176,9 +176,7 @@ def fraction(rng: random.Random, machine: Machine) -> Offer:
     """KAI: an annotation of the pod, and no resource."""
     tenths = rng.randint(1, 9)
     notes = {"gpu-fraction": f"0.{tenths}"}
-    return Offer(
-        machine, gfd(machine), {GPU: machine.gpus}, "gpu-fraction", Fraction(tenths, 10), {}, {}, notes
-    )
+    return Offer(machine, gfd(machine), {GPU: machine.gpus}, "gpu-fraction", Fraction(tenths, 10), {}, {}, notes)
 
 
 def partitioned(rng: random.Random, machine: Machine) -> Offer:
@@ -186,9 +184,7 @@ def partitioned(rng: random.Random, machine: Machine) -> Offer:
     mode, parts = rng.choice(list(machine.modes.items()))
     units = machine.gpus * parts
     if rng.random() < 0.5 and parts > 1:
-        return Offer(
-            machine, gfd(machine), {f"amd.com/{mode}": units}, f"amd.com/{mode}", Fraction(1, parts), most=3
-        )
+        return Offer(machine, gfd(machine), {f"amd.com/{mode}": units}, f"amd.com/{mode}", Fraction(1, parts), most=3)
     labels = gfd(machine) | {"amd.com/gpu.compute-memory-partition": mode}
     return Offer(machine, labels, {AMD: units}, AMD, Fraction(1, parts), most=3)
 
@@ -206,12 +202,8 @@ def claimed(rng: random.Random, machine: Machine) -> Offer:
         kind = {"type": "amdgpu", "productName": machine.product}
         if parts > 1:
             kind |= {"type": "amdgpu-partition", "partitionProfile": mode}
-        cards = [
-            kind | {"parentPciAddr": f"0000:{n:02x}:00.0"} for n in range(machine.gpus) for _ in range(parts)
-        ]
-        return Offer(
-            machine, {}, {}, "gpu.amd.com", Fraction(1, parts), devices=("gpu.amd.com", "gpu.amd.com", cards)
-        )
+        cards = [kind | {"parentPciAddr": f"0000:{n:02x}:00.0"} for n in range(machine.gpus) for _ in range(parts)]
+        return Offer(machine, {}, {}, "gpu.amd.com", Fraction(1, parts), devices=("gpu.amd.com", "gpu.amd.com", cards))
     full_gpu = {"type": "gpu", "productName": machine.product.replace("-", " ")}
     if not machine.instances or rng.random() < 0.5:
         boards = [full_gpu | {"uuid": f"GPU-{n}"} for n in range(machine.gpus)]
@@ -226,13 +218,9 @@ def claimed(rng: random.Random, machine: Machine) -> Offer:
     profile, (number, share) = rng.choice(list(machine.instances.items()))
     cut = full_gpu | {"type": "mig", "profile": profile}
     boards = [
-        cut | {"parentUUID": f"GPU-{n}", "uuid": f"MIG-{n}-{k}"}
-        for n in range(machine.gpus)
-        for k in range(number)
+        cut | {"parentUUID": f"GPU-{n}", "uuid": f"MIG-{n}-{k}"} for n in range(machine.gpus) for k in range(number)
     ]
-    return Offer(
-        machine, {}, {}, "mig.nvidia.com", share, devices=("gpu.nvidia.com", "mig.nvidia.com", boards)
-    )
+    return Offer(machine, {}, {}, "mig.nvidia.com", share, devices=("gpu.nvidia.com", "mig.nvidia.com", boards))
 
 
 SHARINGS = {
@@ -346,16 +334,12 @@ def claim(name: str, namespace: str, node: str, devices: tuple[str, str, list[Js
     }
 
 
-def pods_on(
-    rng: random.Random, node: str, namespace: str, offer: Offer
-) -> Iterator[tuple[list[Json], Fraction]]:
+def pods_on(rng: random.Random, node: str, namespace: str, offer: Offer) -> Iterator[tuple[list[Json], Fraction]]:
     """Pods and gangs that ran on a node one after another, each with its GPU-hours."""
     for number in range(rng.randint(1, 6)):
         units = 1 if offer.limits is not None or offer.devices else rng.randint(1, offer.most)
         limits = offer.limits if offer.limits is not None else {offer.resource: units}
-        fits = (
-            offer.limits is None and not offer.devices and 2 * units <= offer.capacity.get(offer.resource, 0)
-        )
+        fits = offer.limits is None and not offer.devices and 2 * units <= offer.capacity.get(offer.resource, 0)
         together = 2 if fits and rng.random() < 0.3 else 1
         seconds = rng.randint(60, 80_000)
         start = MONDAY + timedelta(days=number, seconds=rng.randint(0, 3600))

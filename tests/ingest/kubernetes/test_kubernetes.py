@@ -41,9 +41,7 @@ def utc(time: str) -> datetime:
     return datetime.fromisoformat(at(time)).astimezone(UTC)
 
 
-def meta(
-    name: str, created: str | None = "08:00:00", owner: tuple[str, str] | None = None, **more: Any
-) -> Json:
+def meta(name: str, created: str | None = "08:00:00", owner: tuple[str, str] | None = None, **more: Any) -> Json:
     about: Json = {"name": name, "namespace": "ads", "uid": f"uid-{name}", **more}
     if created:
         about["creationTimestamp"] = at(created)
@@ -81,9 +79,7 @@ def pod(
             **({} if bound else {"reason": "Unschedulable"}),
         }
     ]
-    terminated = (
-        {"terminated": {"exitCode": 0, "finishedAt": at(ended), "reason": exit_reason}} if ended else {}
-    )
+    terminated = {"terminated": {"exitCode": 0, "finishedAt": at(ended), "reason": exit_reason}} if ended else {}
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -102,9 +98,7 @@ def pod(
     }
 
 
-def node(
-    name: str = "n1", labels: Json | None = None, capacity: Json | None = None, beat: str = "12:00:00"
-) -> Json:
+def node(name: str = "n1", labels: Json | None = None, capacity: Json | None = None, beat: str = "12:00:00") -> Json:
     return {
         "apiVersion": "v1",
         "kind": "Node",
@@ -131,9 +125,9 @@ def dump(file: File, *things: Json, name: str = "dump.json") -> Dataset:
 
 def test_a_pod_holds_its_gpus_from_its_binding_to_the_end_of_its_last_container(file: File):
     trace = dump(file, pod("a", ended="11:30:00", boxes=[box("4")]), node(labels=H100))
-    assert trace.jobs.select(
-        "job_id", "tenant", "gpus", "gpu_model", "state", "nodes", "node_list"
-    ).rows() == [("ads/a", "ads", 4.0, "H100-80GB-SXM5", "COMPLETED", 1, "n1")]
+    assert trace.jobs.select("job_id", "tenant", "gpus", "gpu_model", "state", "nodes", "node_list").rows() == [
+        ("ads/a", "ads", 4.0, "H100-80GB-SXM5", "COMPLETED", 1, "n1")
+    ]
     times = trace.jobs.select("submit_time", "start_time", "end_time").row(0)
     assert times == (utc("08:00:00"), utc("09:00:00"), utc("11:30:00"))
     assert trace.provenance["gpu_hours"] == 4 * 2.5
@@ -201,23 +195,17 @@ def test_names_of_gpu_resources(name: str, profile: str | None, shared: bool):
     assert (resource.profile, resource.shared) == (profile, shared)
 
 
-@pytest.mark.parametrize(
-    "name", ["cpu", "memory", "nvidia.com/gpumem", "example.com/gpu", "nvidia.com/mig-", ""]
-)
+@pytest.mark.parametrize("name", ["cpu", "memory", "nvidia.com/gpumem", "example.com/gpu", "nvidia.com/mig-", ""])
 def test_other_resources_are_no_gpus(name: str):
     assert gpu_resource(name) is None
 
 
-@pytest.mark.parametrize(
-    ("text", "number"), [("8", 8), (8, 8), ("2k", 2000), ("1e2", 100), ("2000m", 2), ("0", 0)]
-)
+@pytest.mark.parametrize(("text", "number"), [("8", 8), (8, 8), ("2k", 2000), ("1e2", 100), ("2000m", 2), ("0", 0)])
 def test_counts(text: object, number: int):
     assert count(text, "x") == number
 
 
-@pytest.mark.parametrize(
-    "text", ["", "x", "1.5", "-1", "100001", "1 ", "NaN", "1e99", None, True, [], "1Qi", 0.5]
-)
+@pytest.mark.parametrize("text", ["", "x", "1.5", "-1", "100001", "1 ", "NaN", "1e99", None, True, [], "1Qi", 0.5])
 def test_what_is_no_count_is_refused(text: object):
     with pytest.raises(ValueError, match=r"no quantity|no number of GPUs"):
         count(text, "x")
@@ -406,9 +394,7 @@ def test_nodes_become_the_inventory(file: File):
 
 
 def test_a_node_that_does_not_tell_its_gpus_leaves_no_inventory(file: File):
-    trace = dump(
-        file, pod("a"), node("n1", H100, {GPU: "8"}), node("n2", {}, {"nvidia.com/mig-1g.10gb": "7"})
-    )
+    trace = dump(file, pod("a"), node("n1", H100, {GPU: "8"}), node("n2", {}, {"nvidia.com/mig-1g.10gb": "7"}))
     assert trace.inventory is None
     [(severity, rows, named)] = trace.quality.filter(check=NO_NUMBER)["severity", "rows", "example"].rows()
     assert (severity, rows, named) == ("warning", 1, "'n2'")
@@ -435,9 +421,7 @@ def test_under_the_strategy_single_a_gpu_is_an_instance(file: File):
         f"{GPU}.count": "56",
         "nvidia.com/mig.config": "all-1g.5gb",
     }
-    trace = dump(
-        file, pod("a"), pod("b", boxes=[box(2, "nvidia.com/mig-2g.10gb")], node="n9"), node("n1", labels)
-    )
+    trace = dump(file, pod("a"), pod("b", boxes=[box(2, "nvidia.com/mig-2g.10gb")], node="n9"), node("n1", labels))
     assert trace.jobs.sort("job_id")["profile_requested"].to_list() == ["1g.5gb", "2g.10gb"]
     assert trace.jobs.sort("job_id")["gpus"].to_list() == pytest.approx([1 / 7, 4 / 7])
     assert trace.jobs.sort("job_id")["instances"].to_list() == [1, 2]
@@ -449,9 +433,7 @@ def test_under_the_strategy_single_a_gpu_is_an_instance(file: File):
 # Kueue
 
 
-def workload(
-    name: str, *, job: str, conditions: list[Json], admission: Json | None = None, **more: Any
-) -> Json:
+def workload(name: str, *, job: str, conditions: list[Json], admission: Json | None = None, **more: Any) -> Json:
     return {
         "apiVersion": "kueue.x-k8s.io/v1beta1",
         "kind": "Workload",
@@ -526,10 +508,7 @@ def test_a_workload_tells_queueing_admission_and_end(file: File):
         conditions=[holds("QuotaReserved", "08:30:00"), holds("Admitted", "08:31:00"),
                     holds("Finished", "10:31:00", reason="Succeeded")],
     )  # fmt: skip
-    pods = [
-        pod(f"a-{rank}", bound="08:31:20", ended="10:30:00", boxes=[box(4)], owner=("Job", "a"))
-        for rank in (0, 1)
-    ]
+    pods = [pod(f"a-{rank}", bound="08:31:20", ended="10:30:00", boxes=[box(4)], owner=("Job", "a")) for rank in (0, 1)]
     trace = dump(file, done, *pods, *QUEUES)
     row = trace.jobs.row(0, named=True)
     assert trace.jobs.height == 1
@@ -545,15 +524,9 @@ def test_waiting_evicted_and_deactivated_workloads(file: File):
     evicted = [holds("QuotaReserved", "09:00:00", "False"), holds("Admitted", "09:00:00", "False"),
                holds("Evicted", "09:00:00", reason="Preempted")]  # fmt: skip
     back = workload("b", job="b", conditions=evicted)
-    back["status"]["schedulingStats"] = {
-        "evictions": [{"reason": "Preempted", "underlyingCause": "", "count": 2}]
-    }
-    gone = workload(
-        "c", job="c", conditions=[holds("Evicted", "09:30:00", reason="Deactivated")], active=False
-    )
-    late = workload(
-        "d", job="d", conditions=[holds("Evicted", "09:40:00", reason="MaximumExecutionTimeExceeded")]
-    )
+    back["status"]["schedulingStats"] = {"evictions": [{"reason": "Preempted", "underlyingCause": "", "count": 2}]}
+    gone = workload("c", job="c", conditions=[holds("Evicted", "09:30:00", reason="Deactivated")], active=False)
+    late = workload("d", job="d", conditions=[holds("Evicted", "09:40:00", reason="MaximumExecutionTimeExceeded")])
     trace = dump(file, workload("a", job="a", conditions=[]), back, gone, late, *QUEUES)
     assert trace.jobs.sort("job_id").select("job_id", "attempt", "state", "tenant", "gpus").rows() == [
         ("ads/a", 1, "PENDING", "team-ads", 8.0),
@@ -567,9 +540,7 @@ def test_waiting_evicted_and_deactivated_workloads(file: File):
 def test_quotas_become_limits_of_the_planner_and_survive_the_folder(file: File, tmp_path: Path):
     trace = open_dataset(write_dataset(dump(file, pod("a"), *QUEUES), tmp_path / "trace"))
     assert trace.quotas is not None
-    assert trace.quotas.select(
-        "tenant", "cohort", "gpu_model", "profile", "nominal", "borrow", "lend"
-    ).rows() == [
+    assert trace.quotas.select("tenant", "cohort", "gpu_model", "profile", "nominal", "borrow", "lend").rows() == [
         ("team-ads", "web", "NVIDIA-H100-80GB-HBM3", None, 16.0, 8.0, None),
         ("team-ads", "web", "NVIDIA-H100-80GB-HBM3", "1g.10gb", 14.0, None, 7.0),
     ]
@@ -680,9 +651,7 @@ def test_a_template_without_claims_tells_what_is_asked_for(file: File):
         "metadata": meta("two"),
         "spec": {
             "spec": {
-                "devices": {
-                    "requests": [{"name": "r", "exactly": {"deviceClassName": "gpu.nvidia.com", "count": 2}}]
-                }
+                "devices": {"requests": [{"name": "r", "exactly": {"deviceClassName": "gpu.nvidia.com", "count": 2}}]}
             }
         },
     }
@@ -735,9 +704,7 @@ def test_yaml_gives_the_same_rows_as_json(file: File):
     commented = f"# kubectl get\n%YAML 1.1\n---\n{documents}...\n"
     parted = "".join(f"{in_yaml({'kind': 'List', 'items': each})}---\n" for each in (things[:3], things[3:]))
     packed = gzip.compress(whole.encode())
-    for number, text in enumerate(
-        (whole, documents, f"apiVersion: v1\nitems: {flow}", commented, parted, packed)
-    ):
+    for number, text in enumerate((whole, documents, f"apiVersion: v1\nitems: {flow}", commented, parted, packed)):
         other = read_kubernetes([file(text, f"{number}.yaml")])
         assert other.jobs.equals(listed.jobs)
         assert other.rejects["reason"].value_counts().equals(listed.rejects["reason"].value_counts())

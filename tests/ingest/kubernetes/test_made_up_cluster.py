@@ -41,8 +41,7 @@ class Device:
         meets = [(since, until, more) for since, until, more in self.held if since < end and start < until]
         instants = [start, *(since for since, _, _ in meets if since > start)]
         return all(
-            sum(more for since, until, more in meets if since <= at < until) + part <= 1 + EXACT
-            for at in instants
+            sum(more for since, until, more in meets if since <= at < until) + part <= 1 + EXACT for at in instants
         )
 
 
@@ -77,9 +76,7 @@ class Cluster:
         self.objects: list[Json] = []
         self.nodes = self._nodes()
         for number in range(pods):
-            self._submit(
-                f"pod-{number}", self.luck.choice(["whole", "whole", "mig", "mig", "hami", "hami", "kai"])
-            )
+            self._submit(f"pod-{number}", self.luck.choice(["whole", "whole", "mig", "mig", "hami", "hami", "kai"]))
         self._reserve()
 
     def _submit(self, name: str, kind: str) -> None:
@@ -104,9 +101,7 @@ class Cluster:
         else:
             wanted, part = "whole", luck.choice([0.25, 0.5])
             annotations, boxes = {"gpu-fraction": str(part)}, {"containers": [{}]}
-        start, devices = self._place(
-            wanted, number, part, submit, minutes, node="n1" if kind == "kai" else None
-        )
+        start, devices = self._place(wanted, number, part, submit, minutes, node="n1" if kind == "kai" else None)
         waits = start >= HORIZON
         end = start + minutes
         if not waits:
@@ -144,9 +139,7 @@ class Cluster:
                 free = [
                     device
                     for device in self.devices
-                    if device.node == each
-                    and device.kind == kind
-                    and device.has_room(start, start + minutes, part)
+                    if device.node == each and device.kind == kind and device.has_room(start, start + minutes, part)
                 ]
                 if len(free) >= number:
                     return start, free[:number]
@@ -169,9 +162,7 @@ class Cluster:
             for profile in layout:
                 name = f"nvidia.com/mig-{profile}"
                 mixed[name] = str(int(mixed.get(name, "0")) + 1)
-        boards = [
-            f"GPU-{n},10,{BOARD_MIB},100,NVIDIA-NVIDIA H100 80GB HBM3,0,true,{n},hami-core:" for n in range(8)
-        ]
+        boards = [f"GPU-{n},10,{BOARD_MIB},100,NVIDIA-NVIDIA H100 80GB HBM3,0,true,{n},hami-core:" for n in range(8)]
         return [
             node("n1", {**label, "nvidia.com/gpu.count": "8"}, {"nvidia.com/gpu": "8"}),
             node("n2", {**label, "nvidia.com/gpu.count": "8", "nvidia.com/mig.strategy": "mixed"}, mixed),
@@ -277,10 +268,7 @@ def test_by_commands_alone(file: File, tmp_path: Path, run: Run, nodes: bool):
     begin, end = (datetime.fromisoformat(facts[name]) for name in ("span_start", "span_end"))
     boards = facts["installed_gpu_hours"] / ((end - begin).total_seconds() / 3600)
     minutes = [e.start for e in known if e.start is not None]
-    most = max(
-        sum(e.gpus for e in known if e.start is not None and e.start <= at < (e.end or until))
-        for at in minutes
-    )
+    most = max(sum(e.gpus for e in known if e.start is not None and e.start <= at < (e.end or until)) for at in minutes)
     if nodes:
         assert boards == pytest.approx(24)
     else:

@@ -53,9 +53,7 @@ def pod(name: str, on: str, gpus: int) -> dict[str, Any]:
 NODES = [
     node("cpu", {}, {"cpu": "64"}),
     node("h1", H100, {GPU: "8"}),
-    node(
-        "h2", H100 | {"nvidia.com/mig.config": "mine"}, {GPU: "0", f"{MIG}3g.40gb": "8", f"{MIG}1g.10gb": "8"}
-    ),
+    node("h2", H100 | {"nvidia.com/mig.config": "mine"}, {GPU: "0", f"{MIG}3g.40gb": "8", f"{MIG}1g.10gb": "8"}),
     node("h3", H100 | {"nvidia.com/mig.config": "all-2g.20gb"}, {GPU: "0"}, unschedulable=True),
     node("h4", H100 | {f"{MIG}1g.10gb.count": "14"}, {GPU: "0"}, ready="Unknown"),
 ]
@@ -137,7 +135,5 @@ def test_nodes_join_the_jobs_that_came_before_them_or_come_after(tmp_path: Path,
         ({f"{MIG}3g.40gb.count": "4", f"{GPU}.count": "8"}, {"3g.40gb": 4}),
     ],
 )
-def test_labels_of_a_node_that_offers_nothing_tell_its_instances(
-    labels: dict[str, str], instances: dict[str, int]
-):
+def test_labels_of_a_node_that_offers_nothing_tell_its_instances(labels: dict[str, str], instances: dict[str, int]):
     assert instances_of_labels(labels, 8, "NVIDIA-H100-80GB-HBM3") == instances

@@ -159,9 +159,7 @@ JSON_READERS = {"slurm": (SLURM, read_slurm), "kubernetes": (KUBERNETES, read_ku
 @pytest.mark.parametrize("source", sorted(JSON_READERS))
 @settings(max_examples=examples(25), deadline=None)
 @given(data=st.data())
-def test_a_document_with_other_things_in_it_gives_an_error_or_a_full_account(
-    source: str, data: st.DataObject
-):
+def test_a_document_with_other_things_in_it_gives_an_error_or_a_full_account(source: str, data: st.DataObject):
     document, reader = JSON_READERS[source]
     places = list(spots(document))
     for _ in range(data.draw(st.integers(1, 3))):
@@ -178,9 +176,7 @@ def test_a_document_with_other_things_in_it_gives_an_error_or_a_full_account(
 @pytest.mark.parametrize("source", sorted(JSON_READERS))
 @settings(max_examples=examples(25), deadline=None)
 @given(cut=st.floats(0, 1), length=st.integers(0, 9), new=st.binary(max_size=6), lines=st.booleans())
-def test_damaged_bytes_give_an_error_or_a_full_account(
-    source: str, cut: float, length: int, new: bytes, lines: bool
-):
+def test_damaged_bytes_give_an_error_or_a_full_account(source: str, cut: float, length: int, new: bytes, lines: bool):
     document, reader = JSON_READERS[source]
     items = next(value for value in document.values() if isinstance(value, list))
     text = "\n".join(map(json.dumps, items)) if lines else json.dumps(document)

@@ -27,7 +27,7 @@ H100_MIB = 81559  # nvidia-smi of an H100 80GB HBM3
 REGISTER = "hami.io/node-nvidia-register"
 
 
-def board(number: int, memory: int = H100_MIB) -> str:
+def gpu_model(number: int, memory: int = H100_MIB) -> str:
     return f"GPU-{number},10,{memory},100,NVIDIA-NVIDIA H100 80GB HBM3,0,true,{number},hami-core:"
 
 
@@ -42,9 +42,7 @@ def node(name: str, labels: Json | None = None, annotations: Json | None = None,
     }
 
 
-def pod(
-    name: str, limits: Json | None = None, annotations: Json | None = None, on: str = "n1", **about: Any
-) -> Json:
+def pod(name: str, limits: Json | None = None, annotations: Json | None = None, on: str = "n1", **about: Any) -> Json:
     """A pod that held its GPUs for two hours."""
     return {
         "apiVersion": "v1",
@@ -122,8 +120,7 @@ def test_parts_of_containers_add_up_and_start_up_counts_only_where_it_needs_more
     spec = {
         "containers": [box(*each) for each in main],
         "initContainers": [
-            {**box(gpus, cores), **({"restartPolicy": "Always"} if stays else {})}
-            for gpus, cores, stays in init
+            {**box(gpus, cores), **({"restartPolicy": "Always"} if stays else {})} for gpus, cores, stays in init
         ],
     }
     beside, most = 0, 0
@@ -153,9 +150,7 @@ def test_what_is_no_part_is_a_reject_with_its_reason(file: File, limits: Json, a
 
 
 def test_memory_of_a_board_that_is_not_known_leaves_the_share_unknown_and_names_the_board(file: File):
-    trace = dump(
-        file, pod("a", hami(gpu=1, gpumem=4096)), node("n1", {"nvidia.com/gpu.product": "Odd-Board-7"})
-    )
+    trace = dump(file, pod("a", hami(gpu=1, gpumem=4096)), node("n1", {"nvidia.com/gpu.product": "Odd-Board-7"}))
     assert trace.jobs["gpus"].to_list() == [None]
     told = trace.quality.filter(check=UNRESOLVED_SHARES).row(0, named=True)
     assert told["rows"] == 1
@@ -190,7 +185,7 @@ def test_a_waiting_pod_counts_by_the_boards_of_the_cluster_if_they_are_alike(fil
 
 def test_a_node_of_hami_has_the_boards_that_its_plugin_lists_not_what_it_offers(file: File):
     """Eight boards offered ten times each are eight, and one with more memory than it has counts by that."""
-    eight = {REGISTER: "".join(board(number) for number in range(8))}
+    eight = {REGISTER: "".join(gpu_model(number) for number in range(8))}
     scaled = {
         REGISTER: json.dumps(
             [{"id": f"GPU-{n}", "count": 10, "devmem": 2 * H100_MIB, "devcore": 100} for n in range(2)]
@@ -223,9 +218,7 @@ def test_a_node_of_hami_has_the_boards_that_its_plugin_lists_not_what_it_offers(
         ({"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-80GB-SHARED"}, {}, None),  # by how many is not told
     ],
 )
-def test_installed_gpus_are_never_the_units_that_are_offered(
-    labels: Json, annotations: Json, gpus: int | None
-):
+def test_installed_gpus_are_never_the_units_that_are_offered(labels: Json, annotations: Json, gpus: int | None):
     assert read_node(node("n1", labels, annotations, gpus="80")).gpus == gpus
 
 

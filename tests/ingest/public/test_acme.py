@@ -57,9 +57,7 @@ def test_a_reduced_table_gives_the_same_run_times_as_the_whole_one(file: File):
     rows = [line.split(",") for line in KALOS.splitlines()[1:]]
     lines = [",".join((row[0], row[3], row[6], row[9], row[10])) for row in rows]
     whole, reduced = ACME([file(KALOS)]), ACME([file(REDUCED + "\n".join(lines) + "\n", "r.csv")])
-    assert reduced.jobs["job_id", "start_time", "end_time"].equals(
-        whole.jobs["job_id", "start_time", "end_time"]
-    )
+    assert reduced.jobs["job_id", "start_time", "end_time"].equals(whole.jobs["job_id", "start_time", "end_time"])
     assert reduced.provenance["gpu_hours"] == whole.provenance["gpu_hours"]
     assert reduced.jobs["state"].unique().to_list() == ["UNKNOWN"]
     numbered = ACME([file(REDUCED + "5778432,8,2023-03-01 00:18:22+08:00,117,32\n", "s.csv")])

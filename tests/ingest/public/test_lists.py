@@ -72,18 +72,14 @@ def test_the_public_instances_are_censored_as_its_readme_says(public_data: Path)
         rows = list(csv.DictReader(stream))
     found = dict(trace.quality["check", "rows"].iter_rows())
     assert found["existed before the trace began"] == sum(not row["creation_time"] for row in rows) == 4526
-    assert (
-        found["running when the observation ended"] == sum(not row["deletion_time"] for row in rows) == 5319
-    )
+    assert found["running when the observation ended"] == sum(not row["deletion_time"] for row in rows) == 5319
     assert found["no GPU"] == sum(row["role"] == "CN" for row in rows) == 9164
-    assert "dates relative to an origin that was not given" not in found
+    assert "dates relative to a start that was not given (--origin)" not in found
     assert trace.summary()["span_start"] == "2025-01-01T00:00:00Z"
 
 
 def test_spot_jobs_hold_the_gpus_of_all_their_workers(file: File):
-    header = (
-        "job_name,organization,gpu_model,cpu_request,gpu_request,worker_num,submit_time,duration,job_type\n"
-    )
+    header = "job_name,organization,gpu_model,cpu_request,gpu_request,worker_num,submit_time,duration,job_type\n"
     rows = "1,13,A10,20,1,1,0,3600,HP\n2,57,A100-SXM4-80GB,15,0.5,16,7200,3600,Spot\n3,5,A10,1,1,1,0,x,HP\n"
     trace = job_tables.SPOT([file(header + rows)])
     assert trace.jobs["gpus", "tenant", "tier"].rows() == [
@@ -95,9 +91,7 @@ def test_spot_jobs_hold_the_gpus_of_all_their_workers(file: File):
 
 
 def test_a_simulators_list_keeps_its_seconds(file: File):
-    trace = job_tables.SIMULATOR(
-        [file("job_id,submit_time,duration,num_gpus\n0,25,12,1\n1,31,8828,2\n", "syn.csv")]
-    )
+    trace = job_tables.SIMULATOR([file("job_id,submit_time,duration,num_gpus\n0,25,12,1\n1,31,8828,2\n", "syn.csv")])
     assert trace.jobs["submit_time"].to_list() == [ZERO + timedelta(seconds=25), ZERO + timedelta(seconds=31)]
     assert trace.provenance["gpu_hours"] == pytest.approx((12 + 2 * 8828) / 3600)
     assert trace.jobs["tenant"].unique().to_list() == ["syn"]

@@ -12,10 +12,7 @@ from gpuplanner.ingest.public.job_lists import OPENB
 
 File = Callable[..., Path]
 
-HEADER = (
-    "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,qos,pod_phase,"
-    "creation_time,deletion_time,scheduled_time"
-)
+HEADER = "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,qos,pod_phase,creation_time,deletion_time,scheduled_time"
 FAULTY = f"""\
 {HEADER}
 a,12000,16384,1,1000,,LS,Running,0,36000,0
@@ -78,7 +75,7 @@ def test_phases_shares_and_times(file: File):
 
 def test_relative_dates_are_marked_unless_an_origin_is_given(file: File):
     path = file(FAULTY)
-    check = "dates relative to an origin that was not given"
+    check = "dates relative to a start that was not given (--origin)"
     assert check in OPENB([path]).quality["check"].to_list()
     moved = OPENB([path], origin="2023-01-01T00:00:00+08:00")
     assert check not in moved.quality["check"].to_list()
@@ -87,9 +84,7 @@ def test_relative_dates_are_marked_unless_an_origin_is_given(file: File):
 
 
 def test_lists_without_times_are_pods_that_wait(file: File):
-    path = file(
-        "name,cpu_milli,memory_mib,num_gpu,gpu_milli\na,12000,16384,4,1000\nb,6000,12288,1,460\nc,1,1,x,1\n"
-    )
+    path = file("name,cpu_milli,memory_mib,num_gpu,gpu_milli\na,12000,16384,4,1000\nb,6000,12288,1,460\nc,1,1,x,1\n")
     trace = OPENB([path])
     assert trace.jobs["job_id", "gpus", "state"].rows() == [("a", 4.0, "PENDING"), ("b", 0.46, "PENDING")]
     assert trace.jobs["start_time"].null_count() == 2

@@ -42,10 +42,7 @@ j1,ps,d,w4,i1,Terminated,7200.0,10800.0,m9
 
 
 def three(file: File) -> list[Path]:
-    return [
-        file(text, f"pai_{name}_table.csv")
-        for name, text in zip(TABLES, (JOBS, TASKS, INSTANCES), strict=True)
-    ]
+    return [file(text, f"pai_{name}_table.csv") for name, text in zip(TABLES, (JOBS, TASKS, INSTANCES), strict=True)]
 
 
 def test_tasks_take_submissions_and_machines_from_the_other_tables(file: File):

@@ -103,7 +103,7 @@ def test_equal_rows_of_a_file_are_different_jobs_and_of_two_files_the_same(file:
     trace = PHILLY([first, second])
     name = "philly-1507554000-a-1-3600.5"
     assert sorted(trace.jobs["job_id"]) == [name, f"{name}#2", f"{name}#3", "philly-1507557600-a-1-3600.5"]
-    assert trace.rejects["file", "reason"].rows() == [("one.csv", "told again by a later export")]
+    assert trace.rejects["file", "reason"].rows() == [("one.csv", "repeated by a later export")]
     assert trace.provenance["gpu_hours"] == pytest.approx(4 * 3600.5 / 3600)
 
 

@@ -49,9 +49,7 @@ LOG = [
 
 def test_each_attempt_is_a_row(file: File):
     trace = read_philly_log([file(json.dumps(LOG, indent=1), "cluster_job_log")])
-    rows = trace.jobs.sort("job_id", "attempt").select(
-        "job_id", "attempt", "state", "gpus", "nodes", "node_list"
-    )
+    rows = trace.jobs.sort("job_id", "attempt").select("job_id", "attempt", "state", "gpus", "nodes", "node_list")
     assert [(name[-1], *rest) for name, *rest in rows.iter_rows()] == [
         ("1", 1, "FAILED", 8.0, 1, "m47"),
         ("1", 2, "COMPLETED", 8.0, 1, "m412"),
@@ -80,9 +78,7 @@ def test_hours_and_queues_by_hand(file: File):
     again = trace.jobs.filter(attempt=2)
     assert (again["start_time"] - again["submit_time"])[0].total_seconds() == 7  # since the first one ended
     found = trace.quality["check"].to_list()
-    assert {"attempt followed by another", "never scheduled", "running when the observation ended"} <= set(
-        found
-    )
+    assert {"attempt followed by another", "never scheduled", "running when the observation ended"} <= set(found)
 
 
 def test_a_list_and_lines_of_jobs_are_the_same(file: File):

@@ -267,13 +267,9 @@ PLACES = Decimal(1).scaleb(-18)
 @pytest.mark.parametrize("name", SUMS)
 def test_numbers_of_kept_rows_are_those_of_the_file(name: str):
     case, (column, total, number) = CASES[name], SUMS[name]
-    digits = (
-        st.decimals(-1000, 1000, places=6).map(str) if number is Decimal else st.integers(0, 1000).map(str)
-    )
+    digits = st.decimals(-1000, 1000, places=6).map(str) if number is Decimal else st.integers(0, 1000).map(str)
     values = st.lists(
-        st.one_of(
-            digits, st.sampled_from(["1E-7", "1e2", "x", "", "NaN", "-0", "1_0", "0.1234567890123456789"])
-        ),
+        st.one_of(digits, st.sampled_from(["1E-7", "1e2", "x", "", "NaN", "-0", "1_0", "0.1234567890123456789"])),
         min_size=1,
         max_size=4,
     )

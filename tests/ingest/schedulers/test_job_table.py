@@ -31,9 +31,7 @@ def table(folder: Path, text: str, name: str = "jobs.csv", **options: str) -> Da
 
 def test_columns_stand_in_any_order_and_the_optional_ones_may_lack(tmp_path: Path):
     found = table(tmp_path, f"{HEADER}\n7,ada,vision,{TIMES},4\n")
-    assert found.jobs["job_id", "user", "tenant", "gpus", "state"].rows() == [
-        ("7", "ada", "vision", 4.0, "UNKNOWN")
-    ]
+    assert found.jobs["job_id", "user", "tenant", "gpus", "state"].rows() == [("7", "ada", "vision", 4.0, "UNKNOWN")]
     assert found.provenance["gpu_hours"] == 8.0
     other = "gpus,profile,gpu_model,end,start,submit,team,user,job_id,nodes,state,eligible\n"
     row = "2,3g.20gb,a100,2026-03-02T11:00:00Z,2026-03-02T09:00:00Z,2026-03-02T08:00:00Z,vision,ada,7,n1+n2,failed,\n"
@@ -66,9 +64,7 @@ def test_naive_times_need_a_zone_and_other_texts_are_shown(tmp_path: Path):
     found = table(tmp_path, naive, tz="Europe/Oslo")
     assert found.jobs["submit_time"].to_list() == [datetime(2026, 3, 2, 8, tzinfo=UTC)]
     other = "".join(f"{job},ada,vision,2/3/2026 9:00,,,4\n" for job in range(3))
-    with pytest.raises(
-        TraceFormatError, match=r"submit: expected times; got '2/3/2026 9:00'.*2026-03-02T08:00:00Z"
-    ):
+    with pytest.raises(TraceFormatError, match=r"submit: expected times; got '2/3/2026 9:00'.*2026-03-02T08:00:00Z"):
         table(tmp_path, f"{HEADER}\n{other}")
 
 
@@ -115,9 +111,7 @@ def test_the_node_list_beside_it_says_what_is_installed(tmp_path: Path):
 
 def run_recipe(root: Path, folder: Path, name: str, *arguments: str) -> Path:
     recipe = root / "docs" / "recipes" / name
-    done = subprocess.run(
-        [sys.executable, str(recipe), *arguments], capture_output=True, text=True, check=True
-    )
+    done = subprocess.run([sys.executable, str(recipe), *arguments], capture_output=True, text=True, check=True)
     path = folder / "jobs.csv"
     path.write_text(done.stdout)
     return path
@@ -169,9 +163,7 @@ JOBCOMP = (
 def test_the_completion_log_of_slurm_names_its_tasks(root: Path, tmp_path: Path):
     dump = tmp_path / "slurm_jobcomp.log"
     dump.write_text(JOBCOMP + JOBCOMP.replace(",gres/gpu=4,gres/gpu:a100=4", ""))
-    [job] = read(
-        "auto", run_recipe(root, tmp_path, "jobcomp_to_jobs.py", str(dump)), tz="UTC"
-    ).jobs.to_dicts()
+    [job] = read("auto", run_recipe(root, tmp_path, "jobcomp_to_jobs.py", str(dump)), tz="UTC").jobs.to_dicts()
     assert (job["job_id"], job["gpus"], job["nodes"], job["tenant"], job["job_name"]) == (
         "7_3",
         4.0,

@@ -1,4 +1,4 @@
-"""The reader in CONTRIBUTING.md, put where the text says: one file, and every door knows it."""
+"""The reader of ``docs/where_to_change.md`` is one file, and every command finds it."""
 
 from __future__ import annotations
 
@@ -24,12 +24,10 @@ e,speech,2026-01-05T09:00:00Z,2026-01-05T09:00:00Z,2026-01-05T10:00:00Z,lost,8,n
 
 @pytest.fixture
 def gpuplanner(root: Path, tmp_path: Path):
-    """The command line of a copy of the house with the reader of the page in it."""
-    page = (root / "CONTRIBUTING.md").read_text()
+    """The command line of a copy of the package with the reader of the page in it."""
+    page = (root / "docs" / "where_to_change.md").read_text()
     code = next(code for code in re.findall(r"```python\n(.*?)```", page, re.S) if "Beacon" in code)
-    house = shutil.copytree(
-        root / "gpuplanner", tmp_path / "gpuplanner", ignore=shutil.ignore_patterns("__pycache__")
-    )
+    house = shutil.copytree(root / "gpuplanner", tmp_path / "gpuplanner", ignore=shutil.ignore_patterns("__pycache__"))
     (house / "ingest" / "schedulers" / "beacon.py").write_text(code)
     outside = {**os.environ, "PYTHONPATH": str(tmp_path)}
 
@@ -63,5 +61,5 @@ def test_the_reader_of_the_page_reaches_every_door(gpuplanner, tmp_path: Path):
     again = gpuplanner("ingest", "beacon", path, "-o", tmp_path / "mine")
     assert again == facts
     told = gpuplanner("describe", tmp_path / "mine")
-    held = {row["tenant"]: row["unobserved"] for row in told["held GPU-hours by what was seen"]}
+    held = {row["tenant"]: row["no_telemetry"] for row in told["allocated GPU-hours by observed activity"]}
     assert held == {"vision": pytest.approx(10.0)}

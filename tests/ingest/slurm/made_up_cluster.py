@@ -175,7 +175,5 @@ def _sacct(jobs: list[Job], end: datetime) -> str:
         lines.append("|".join([*row, str(elapsed), job.node, "", ",".join(tres)]))
         lines.append(lines[-1].replace(f"{whole_id}|{number}", f"{whole_id}.batch|{number}.batch"))
     waits = local(end - timedelta(hours=2))
-    lines.append(
-        f"9000000_[1-4]|9000000|group0|PENDING|{waits}|Unknown|Unknown|0|None assigned|gres/gpu:a100=1|"
-    )
+    lines.append(f"9000000_[1-4]|9000000|group0|PENDING|{waits}|Unknown|Unknown|0|None assigned|gres/gpu:a100=1|")
     return "\n".join(lines) + "\n"

@@ -25,9 +25,7 @@ def text_of(jobs: int, seed: int) -> str:
         clock = np.datetime64("2025-09-20T00:00") + np.timedelta64(minute, "m")
         submit, start, end = (str(clock + np.timedelta64(m, "m")) + ":00" for m in (0, 7, 7 + number % 90))
         name = f"{number // 3}_{number % 3}" if number % 5 == 0 else str(number)
-        gpus = ("gres/gpu=1", "gres/gpu:a100=2,gres/gpu=2", "gres/gpu:a100_1g.5gb=3", "cpu=4", "cpu")[
-            number % 5
-        ]
+        gpus = ("gres/gpu=1", "gres/gpu:a100=2,gres/gpu=2", "gres/gpu:a100_1g.5gb=3", "cpu=4", "cpu")[number % 5]
         state = ("COMPLETED", "FAILED", "RUNNING", "CANCELLED by 7")[number % 4]
         end = "Unknown" if state == "RUNNING" else end
         start, end = (end, start) if number % 41 == 40 and end != "Unknown" else (start, end)
@@ -58,9 +56,7 @@ def test_blocks_and_parts_change_nothing(monkeypatch, tmp_path: Path):
     assert found.quality.equals(whole.quality)
     assert found.tables["job_names"].equals(whole.tables["job_names"])
     told = {**whole.provenance, "read_with": {"tz": "Europe/Oslo"}}
-    assert {name: found.provenance[name] for name in told} == told | {
-        "gpu_hours": found.provenance["gpu_hours"]
-    }
+    assert {name: found.provenance[name] for name in told} == told | {"gpu_hours": found.provenance["gpu_hours"]}
     assert found.provenance["gpu_hours"] == pytest.approx(told["gpu_hours"], rel=1e-12)
 
 

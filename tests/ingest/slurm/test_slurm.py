@@ -45,9 +45,7 @@ FAULTY = f"""\
 """
 
 
-def table(
-    file: File, *rows: str, header: str = HEADER, tz: str | None = "UTC", name: str = "a.txt"
-) -> Dataset:
+def table(file: File, *rows: str, header: str = HEADER, tz: str | None = "UTC", name: str = "a.txt") -> Dataset:
     return read_slurm([file("\n".join([header, *rows]) + "\n", name)], tz=tz)
 
 
@@ -114,9 +112,7 @@ FULL = {"JobID": "7", "State": "COMPLETED", "Submit": T0, "Eligible": T0 + 60, "
         (["Submit", "Eligible"], "submission not in the source"),
     ],
 )
-def test_times_that_a_field_list_leaves_out_follow_from_the_others(
-    file: File, left_out: list[str], check: str | None
-):
+def test_times_that_a_field_list_leaves_out_follow_from_the_others(file: File, left_out: list[str], check: str | None):
     fields = {name: str(value) for name, value in FULL.items() if name not in left_out}
     trace = table(file, "|".join(fields.values()), header="|".join(fields), tz=None)
     row = trace.jobs.row(0, named=True)
@@ -124,9 +120,7 @@ def test_times_that_a_field_list_leaves_out_follow_from_the_others(
     submit = T0 if "Submit" not in left_out else T0 + 60 if "Eligible" not in left_out else T0 + 600
     assert row["submit_time"].timestamp() == submit
     assert trace.provenance["gpu_hours"] == 4.0
-    assert [name for name in trace.quality["check"] if "not in the source" in name] == (
-        [check] if check else []
-    )
+    assert [name for name in trace.quality["check"] if "not in the source" in name] == ([check] if check else [])
 
 
 def test_a_derived_end_is_left_open_for_jobs_that_run_or_wait(file: File):
@@ -171,9 +165,7 @@ def test_a_bar_inside_the_only_free_text_is_part_of_it_and_elsewhere_rejected_no
     trace = table(file, good, good.replace("1|x", "2|x|y"), header=header)
     assert trace.jobs["job_id", "job_name"].rows() == [("1", "x"), ("2", "x|y")]
     two = table(file, good + "|a", good.replace("1|x", "2|x|y") + "|a|b|c", header=f"{header}|Comment")
-    assert two.jobs["job_id"].to_list() == [
-        "1"
-    ]  # of two free texts nobody knows which has it, and the last takes all
+    assert two.jobs["job_id"].to_list() == ["1"]  # of two free texts nobody knows which has it, and the last takes all
     assert two.rejects["reason"].str.starts_with("Submit: not a time").to_list() == [True]
 
 
@@ -198,9 +190,7 @@ def test_of_two_dumps_of_a_job_the_one_that_knows_its_end_counts(file: File):
     running = f"1|bio|RUNNING|{DAY}08:00:00|{DAY}09:00:00|Unknown|n1|gres/gpu=1|x"
     waiting = f"1|bio|PENDING|{DAY}08:00:00|Unknown|Unknown|None assigned||x"
     ended = f"1|bio|FAILED|{DAY}08:00:00|{DAY}09:00:00|{DAY}10:00:00|n1|gres/gpu=1|x"
-    months = [
-        file(f"{HEADER}\n{row}\n", name) for name, row in (("a", waiting), ("b", running), ("c", ended))
-    ]
+    months = [file(f"{HEADER}\n{row}\n", name) for name, row in (("a", waiting), ("b", running), ("c", ended))]
     trace = read_slurm(months, tz="UTC")
     assert trace.jobs["state"].to_list() == ["FAILED"]
     assert trace.rejects["file", "reason"].rows() == [("a", SEEN_AGAIN), ("b", SEEN_AGAIN)]
@@ -221,9 +211,7 @@ def test_a_running_job_counts_up_to_the_moment_sacct_ran(file: File):
 
 def test_a_job_that_never_had_a_node_has_no_start(file: File):
     # Older versions print the time of the cancellation as the start.
-    trace = table(
-        file, f"1|bio|CANCELLED by 5|{DAY}08:00:00|{DAY}09:00:00|{DAY}09:00:00|None assigned|gres/gpu=1|x"
-    )
+    trace = table(file, f"1|bio|CANCELLED by 5|{DAY}08:00:00|{DAY}09:00:00|{DAY}09:00:00|None assigned|gres/gpu=1|x")
     assert trace.jobs["start_time", "node_list"].row(0) == (None, None)
     assert trace.quality.filter(check="ended without ever starting").height == 1
 
@@ -237,9 +225,7 @@ def test_elapsed_time_that_contradicts_the_clock_is_reported(file: File):
 
 
 def test_a_mig_instance_counts_its_share_and_tells_the_board(file: File):
-    trace = table(
-        file, f"1|bio|COMPLETED|{DAY}08:00:00|{DAY}09:00:00|{DAY}11:00:00|n1|gres/gpu:a100_3g.20gb=1|x"
-    )
+    trace = table(file, f"1|bio|COMPLETED|{DAY}08:00:00|{DAY}09:00:00|{DAY}11:00:00|n1|gres/gpu:a100_3g.20gb=1|x")
     told = trace.jobs["gpus", "gpus_by_memory", "instances", "gpu_model", "profile_requested"].row(0)
     assert told == (3 / 7, 4 / 8, 1, "A100-40GB", "3g.20gb")
     assert "MIG instances counted as shares of GPUs" in trace.quality["check"].to_list()
@@ -262,9 +248,7 @@ def test_gpus_of_a_tres_text(text: str, gpus: int, devices: str | None, nodes: i
     assert (tres.gpus, tres.devices, tres.nodes) == (gpus, devices, nodes)
 
 
-@pytest.mark.parametrize(
-    "text", ["", "cpu", "cpu=", "=8", "gres/gpu=-1", "gres/gpu=1.5", "node=9999999999", "a,b=1"]
-)
+@pytest.mark.parametrize("text", ["", "cpu", "cpu=", "=8", "gres/gpu=-1", "gres/gpu=1.5", "node=9999999999", "a,b=1"])
 def test_what_is_no_tres_text_is_refused(text: str):
     with pytest.raises(ValueError):
         parse_tres(text)
@@ -313,9 +297,7 @@ def test_the_fox_dump_equals_what_was_checked_by_hand_upstream(public_data: Path
     assert trace.rejects["reason"].to_list() == [STEP] * 179
     text = (public_data / "slurm" / "sonar_fox_2025.json").read_text()
     expected = {
-        str(job["job_id"]): job
-        for job in json.loads(text)["data"]["attributes"]["slurm_jobs"]
-        if "job_step" not in job
+        str(job["job_id"]): job for job in json.loads(text)["data"]["attributes"]["slurm_jobs"] if "job_step" not in job
     }
     assert set(trace.jobs["job_id"]) == expected.keys()
     snapshot = datetime.fromisoformat(trace.summary()["span_end"])

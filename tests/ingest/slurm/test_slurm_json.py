@@ -109,9 +109,7 @@ def test_a_start_that_is_the_time_of_eligibility_is_taken_from_the_elapsed_time(
         each["time"]["start"] = each["time"]["eligible"]
     ended["time"] |= {"suspended": 100, "elapsed": 7100}
     step_start = T0 + 905
-    running["steps"] = [
-        {"time": {"start": step_start, "elapsed": 895, "end": 0, "suspended": 0}, "state": "RUNNING"}
-    ]
+    running["steps"] = [{"time": {"start": step_start, "elapsed": 895, "end": 0, "suspended": 0}, "state": "RUNNING"}]
     trace = read(file, [ended, running])
     assert [start.timestamp() for start in trace.jobs["start_time"]] == [T0 + 600, T0 + 900]
     finding = trace.quality.filter(check="the stated start is the time at which the job became eligible")

@@ -64,7 +64,7 @@ def test_sinfo_lists_a_node_once_per_partition(file: File):
         ("NODELIST GRES\ngpu-1\n", "not a name and a Gres"),
         (
             "NodeName=n1\n   Gres=gpu:a100_1g.10gb:14\n",
-            "MIG instances on a number of GPUs that does not follow: say --gpu-model a100=MODEL",
+            "MIG instances on an unknown number of GPUs: give --map-gpu a100=MODEL",
         ),
         ("NodeName=n1\n   Gres=gpu:a100:many\n", "'gpu:a100:many' is no number of GPUs"),
         ("NodeName= Arch=x86_64\n", "not a name and a Gres"),
@@ -115,7 +115,7 @@ def test_a_node_list_keeps_mig_mode_layouts_and_times(file: File):
     [
         ("n1,2,a100,,,,maybe,", "mig_enabled: neither true nor false"),
         ("n1,2,a100,,,,,gpu;gpu;gpu", "layouts: of more GPUs than the node has"),
-        ("n1,2,a100,,,,false,1g.5gb:7", "layouts: of cut GPUs, and mig_enabled is false"),
+        ("n1,2,a100,,,,false,1g.5gb:7", "layouts: of MIG instances, and mig_enabled is false"),
         ("n1,2,a100,,2026-01-15T06:30:00,,,", "installed: neither a date nor a time with its offset"),
     ],
 )

@@ -83,9 +83,7 @@ def test_a_log_that_has_grown_counts_each_reading_once(file: File, tmp_path: Pat
     assert found[f"duplicates: {AGAIN}"] == "info"
 
 
-READING = st.tuples(
-    st.integers(0, 5), st.integers(0, 1), st.sampled_from([100, 200]), st.sampled_from([None, 50, 60])
-)
+READING = st.tuples(st.integers(0, 5), st.integers(0, 1), st.sampled_from([100, 200]), st.sampled_from([None, 50, 60]))
 
 
 @pytest.mark.long
@@ -120,9 +118,7 @@ METRICS = {
     "DCGM_FI_DEV_POWER_USAGE": ["300", "301"],
     "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION": ["5000", "6000"],
 }
-POINT = st.tuples(
-    st.sampled_from(sorted(METRICS)), st.sampled_from(["", "3"]), st.integers(0, 3), st.integers(0, 1)
-)
+POINT = st.tuples(st.sampled_from(sorted(METRICS)), st.sampled_from(["", "3"]), st.integers(0, 3), st.integers(0, 1))
 
 
 @settings(max_examples=12)
@@ -157,9 +153,7 @@ def test_metrics_that_come_in_different_files_make_one_sample(
 def test_processes_are_added_once(file: File, tmp_path: Path):
     head = "timestamp, gpu_uuid, pid, process_name, used_gpu_memory [MiB]"
     rows = [f"2026/06/24 10:26:4{second}.0, GPU-0, {second}, a.py, 1024 MiB" for second in range(4)]
-    one, two = (
-        file("\n".join([head, *part, ""]), name) for name, part in (("n1.a", rows[:3]), ("n1.b", rows[2:]))
-    )
+    one, two = (file("\n".join([head, *part, ""]), name) for name, part in (("n1.a", rows[:3]), ("n1.b", rows[2:])))
     for path in (one, two):
         add("smi-apps", [path], tmp_path / "store", tz="UTC", gpu=0)
     whole, once = open_dataset(tmp_path / "store"), read("smi-apps", [one, two], tz="UTC", gpu=0)

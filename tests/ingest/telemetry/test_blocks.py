@@ -52,9 +52,7 @@ def smi(random: random.Random, rows: int) -> list[str]:
 
 def node(random: random.Random, rows: int) -> list[str]:
     """A log with energy counters and devices that stand on two rungs."""
-    names = (
-        "power_w,mem_used_mib,mem_total_mib,gpu_util_pct,sm_active,tensor_active,dram_active,pcie_tx_bytes_s"
-    )
+    names = "power_w,mem_used_mib,mem_total_mib,gpu_util_pct,sm_active,tensor_active,dram_active,pcie_tx_bytes_s"
     lines = [f"timestamp,gpu,gpu_model,{names},pcie_rx_bytes_s,nvlink_tx_bytes_s,nvlink_rx_bytes_s,energy_mj"]
     at, energy = START.timestamp(), 1000
     for number in range(rows):

@@ -45,6 +45,6 @@ def test_columns_interval_and_node(source: str, file: File, tmp_path: Path, run:
     ]
     code, _, err = run("ingest", *words, "--origin=2026-01-01T00:00:00Z", "-o", str(tmp_path / "out"))
     assert code == 0
-    assert "warning: times made from a count: 2 row(s)" in err
+    assert "warning: times made from a count: 2 rows" in err
     samples = open_dataset(tmp_path / "out").samples
     assert samples.select("node", "gpu", "power_w").rows() == [("n5", 1, 40.0), ("n5", 1, 41.0)]

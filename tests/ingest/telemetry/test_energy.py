@@ -72,9 +72,7 @@ def test_the_same_as_a_plain_loop(steps: list[tuple[float, int, str]], start: in
     for day in by_day.values():  # the counter counts on through readings that lack it
         with_counter = [n for n, row in enumerate(day) if row["energy_counter_j"] is not None]
         first, last = (with_counter[0], with_counter[-1]) if with_counter else (len(day), -1)
-        kept += [
-            row for n, row in enumerate(day) if not first < n < last or row["energy_counter_j"] is not None
-        ]
+        kept += [row for n, row in enumerate(day) if not first < n < last or row["energy_counter_j"] is not None]
     energy = gap = 0.0
     usual = usual_steps([row["time"] for row in kept])
     for (one, two), hold_s in zip(pairwise(kept), usual, strict=False):
@@ -126,9 +124,7 @@ def test_a_gap_belongs_to_a_job_only_if_it_still_runs_after_it():
         for s, job in ((0, "a"), (30, "a"), (1800, "a"), (1830, "a"), (3500, "b"), (3530, "b"))
     ]
     hours = hourly(table(rows), gap_s=60.0)
-    joules = {
-        job: round(kwh * J_PER_KWH, 6) for job, kwh in hours["job_id", "gap_kwh"].drop_nulls("gap_kwh").rows()
-    }
+    joules = {job: round(kwh * J_PER_KWH, 6) for job, kwh in hours["job_id", "gap_kwh"].drop_nulls("gap_kwh").rows()}
     assert joules == {"a": 174_000.0, None: 164_000.0}
     assert hours.filter(job_id="a")["energy_kwh"].item() * J_PER_KWH == pytest.approx(12_000)
 
@@ -200,8 +196,7 @@ def test_errors_of_the_driver_are_told_by_board(file: File):
     """79, fallen off the bus, on one board in two samples; 0 is no error, and a blank is not known."""
     told = [(0, 0, 79), (0, 60, 79), (1, 0, 0), (1, 60, 0x7FFFFFF0), (2, 0, 13.5)]
     lines = [
-        f'DCGM_FI_DEV_XID_ERRORS{{gpu="{gpu}",hostname="n1"}} {xid} {1769860800000 + 1000 * s}'
-        for gpu, s, xid in told
+        f'DCGM_FI_DEV_XID_ERRORS{{gpu="{gpu}",hostname="n1"}} {xid} {1769860800000 + 1000 * s}' for gpu, s, xid in told
     ]
     telemetry = read("dcgm-exporter", file("\n".join([*lines, ""])))
     assert telemetry.samples["gpu", "xid"].rows() == [(0, 79), (1, 0), (0, 79), (1, None)]
@@ -245,9 +240,7 @@ def test_public_runs(public_data: Path, run: str):
         [(ends[str(gpu)][-1] - ends[str(gpu)][0]) / J_PER_KWH for gpu in range(8)], rel=1e-9
     )
     hours = hourly(telemetry.samples)
-    assert (hours["energy_kwh"].sum() + hours["gap_kwh"].sum()) * J_PER_KWH == pytest.approx(
-        COUNTED_J[run], rel=1e-9
-    )
+    assert (hours["energy_kwh"].sum() + hours["gap_kwh"].sum()) * J_PER_KWH == pytest.approx(COUNTED_J[run], rel=1e-9)
     assert hours["energy_source"].drop_nulls().unique().to_list() == [COUNTER]
     off = abs(boards["counted_kwh"].sum() / boards["integrated_kwh"].sum() - 1)
     assert off < {"b1": 0.01, "t2": 2e-4, "t6": 0.005, "t13_node0": 5e-4}[run]

@@ -19,9 +19,7 @@ from gpuplanner.core.schemas import Samples
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.source_registry import TELEMETRY, read
 
-EXAMPLES = settings(
-    max_examples=8, deadline=30_000, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+EXAMPLES = settings(max_examples=8, deadline=30_000, suppress_health_check=[HealthCheck.function_scoped_fixture])
 Good = tuple[str, str, dict[str, Any], int]
 
 EDGES = st.sampled_from(

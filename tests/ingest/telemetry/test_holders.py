@@ -32,9 +32,7 @@ def hour(number: float) -> datetime:
 def samples(*rows: dict[str, Any]) -> pl.DataFrame:
     """Samples of GPU 0 on n1 unless they say otherwise."""
     common = {"time": START, "node": "n1", "gpu": 0, "instance": None, "profile": None, "job_id": None}
-    table = pl.DataFrame(
-        [common | {"activity_source": "none"} | row for row in rows], infer_schema_length=None
-    )
+    table = pl.DataFrame([common | {"activity_source": "none"} | row for row in rows], infer_schema_length=None)
     return conform(table, Samples, where="test")
 
 
@@ -146,10 +144,7 @@ def test_jobs_seen_outside_their_time_show_that_clocks_differ():
 
 def test_only_free_devices_at_work_have_activity_without_a_job():
     table = samples(
-        *(
-            {"time": hour(at), "sm_activity": busy}
-            for at, busy in ((0, 0.9), (2, 0.049), (3, None), (4, 0.05))
-        )
+        *({"time": hour(at), "sm_activity": busy} for at, busy in ((0, 0.9), (2, 0.049), (3, None), (4, 0.05)))
     )
     *_, findings = matched(table, jobs(("a", 0, 1, "n1", 1, None)))
     told = [(found.check, found.severity, found.rows, found.example) for found in findings]
@@ -161,9 +156,7 @@ def test_only_free_devices_at_work_have_activity_without_a_job():
 
 def test_another_name_of_a_job_is_told_by_the_list():
     names = pl.DataFrame({"name": ["ads/train-0", "ads/train-1"], "job_id": "ads/train"})
-    table = samples(
-        {"job_id": "ads/train-0"}, {"gpu": 1, "job_id": "ads/train-1"}, {"gpu": 2, "job_id": "x/y"}
-    )
+    table = samples({"job_id": "ads/train-0"}, {"gpu": 1, "job_id": "ads/train-1"}, {"gpu": 2, "job_id": "x/y"})
     found, facts, findings = matched(table, jobs(("ads/train", 0, 1, "n1", 2, None)), names)
     assert found["job_id"].to_list() == ["ads/train", "ads/train", "x/y"]
     assert [each.check for each in findings] == ["job not in the list of jobs"]
@@ -190,10 +183,11 @@ def test_what_runs_at_the_end_of_the_list_is_not_known_to_hold_anything_later():
     found = holders.give_jobs(table.lazy())
     assert found.collect()["job_id"].to_list() == ["a", None, None]
     facts, findings = join_report(found, known, holders, coverage(table), hour(2))
-    assert set(facts["by_reason"]) == {"one job held all devices of the node", "the list of jobs ends before"}
-    assert [(each.check, each.rows) for each in findings] == [
-        ("samples after the end of the list of jobs", 2)
-    ]
+    assert set(facts["by_reason"]) == {
+        "one job was allocated all devices of the node",
+        "the list of jobs ends before",
+    }
+    assert [(each.check, each.rows) for each in findings] == [("samples after the end of the list of jobs", 2)]
 
 
 def test_a_node_is_known_by_its_first_name():
@@ -203,9 +197,7 @@ def test_a_node_is_known_by_its_first_name():
 
 
 SPANS = st.lists(
-    st.tuples(
-        st.integers(0, 20), st.integers(1, 8), st.sampled_from(["n1", "n2", "n[1-2]"]), st.integers(1, 4)
-    ),
+    st.tuples(st.integers(0, 20), st.integers(1, 8), st.sampled_from(["n1", "n2", "n[1-2]"]), st.integers(1, 4)),
     max_size=8,
 )
 

@@ -30,9 +30,7 @@ START = datetime(2026, 1, 31, 22, tzinfo=UTC)
 
 def table(rows: list[dict[str, Any]]) -> pl.DataFrame:
     columns = {"time": START, "node": "n1", "gpu": 0, "instance": None, "activity_source": "none"}
-    return conform(
-        pl.DataFrame([columns | row for row in rows], infer_schema_length=None), Samples, where="test"
-    )
+    return conform(pl.DataFrame([columns | row for row in rows], infer_schema_length=None), Samples, where="test")
 
 
 def at(seconds: float) -> datetime:
@@ -76,9 +74,7 @@ def test_missing_is_neither_zero_nor_covered():
 
 
 STEPS = st.lists(st.sampled_from([15.0, 15.5, 30.0, 45.0, 900.0, 4000.0, 90_000.0]), min_size=0, max_size=25)
-DEVICES = st.lists(
-    st.tuples(st.sampled_from([None, 1, 2]), st.floats(0, 9000), STEPS), min_size=1, max_size=3
-)
+DEVICES = st.lists(st.tuples(st.sampled_from([None, 1, 2]), st.floats(0, 9000), STEPS), min_size=1, max_size=3)
 
 
 @settings(max_examples=examples(40), deadline=None)
@@ -138,9 +134,7 @@ def test_covered_time_is_that_of_the_coverage_report(
     assert hours["energy_kwh"].sum() == pytest.approx(0.3 * observed_gpu_hours(samples), rel=1e-12)
 
 
-@pytest.mark.parametrize(
-    "absent", [["energy_counter_j"], sorted(set(READ) - {"time", "node", "gpu", "power_w"})]
-)
+@pytest.mark.parametrize("absent", [["energy_counter_j"], sorted(set(READ) - {"time", "node", "gpu", "power_w"})])
 def test_what_was_not_measured_may_be_absent(absent: list[str], tmp_path: Path):
     """An older file without the later counters, and a table of nothing but power: as with columns of nulls."""
     rows = [{"time": at(60.0 * minute), "power_w": 300.0 + minute} for minute in range(90)]

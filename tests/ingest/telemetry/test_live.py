@@ -65,9 +65,7 @@ class Fake:
 
 def encoded(*series: dict[str, Any]) -> bytes:
     """Body of an answer with these series."""
-    return json.dumps(
-        {"status": "success", "data": {"resultType": "matrix", "result": list(series)}}
-    ).encode()
+    return json.dumps({"status": "success", "data": {"resultType": "matrix", "result": list(series)}}).encode()
 
 
 def serving(fake: Fake) -> Iterator[Fake]:
@@ -119,9 +117,7 @@ def test_chunks_join_without_double_borders_and_the_gap_stays(fake: Fake):
     assert live.rejects.is_empty()
     assert live.samples["power_w"].to_list() == [float(value) for value in fake.points.values()]
     assert "gaps between samples" in live.quality["check"].to_list()
-    assert live.provenance["gpu_hours"] == pytest.approx(
-        (4 * 3600 - 600 + 2) / 3600
-    )  # each reading holds a second
+    assert live.provenance["gpu_hours"] == pytest.approx((4 * 3600 - 600 + 2) / 3600)  # each reading holds a second
 
 
 @settings(deadline=None)
@@ -217,7 +213,7 @@ def test_certificates_are_verified_by_default(monkeypatch: pytest.MonkeyPatch):
         ),
         ((200, {}, b"<html>sign in</html>"), "an answer in JSON; got b'<html>"),
         ((200, {}, b'{"status":"error","errorType":"timeout","error":"slow"}'), "timeout: slow"),
-        ((200, {"Content-Length": "1000"}, b'{"status"'), "cut short|IncompleteRead"),
+        ((200, {"Content-Length": "1000"}, b'{"status"'), "is incomplete|IncompleteRead"),
         ((200, {}, encoded()), "got no rows"),
     ],
 )
@@ -259,7 +255,7 @@ def test_addresses_that_are_none(url: str):
 
 
 def test_spans_that_are_none():
-    with pytest.raises(TraceFormatError, match="a span and an interval"):
+    with pytest.raises(TraceFormatError, match="an end after the start"):
         read_live("http://127.0.0.1:1", *reversed(SPAN))
     with pytest.raises(TraceFormatError, match="a shorter span"):
         read_live("http://127.0.0.1:1", "1971-01-01T00:00:00Z", SPAN[0], interval_s=0.001)

@@ -70,9 +70,7 @@ def test_busy_by_the_legacy_counter_and_not_by_the_others(public_data: Path):
     steady = [row for row in table(path) if row["phase"] == "steady"]
     assert fmean(float(row["gpu_util_pct"]) for row in steady) == pytest.approx(99, abs=1)
     begin, end = (float(steady[place]["timestamp"]) for place in (0, -1))
-    samples = read("node-csv", path).samples.filter(
-        (pl.col("time").dt.epoch("us") / 1e6).is_between(begin, end)
-    )
+    samples = read("node-csv", path).samples.filter((pl.col("time").dt.epoch("us") / 1e6).is_between(begin, end))
     assert samples["sm_activity"].mean() == pytest.approx(0.45, abs=0.005)
     assert samples["tensor_activity"].mean() == pytest.approx(0.11, abs=0.005)
     assert "legacy" not in samples["activity_source"]

@@ -48,15 +48,11 @@ def instants_of(texts: list[str]) -> dict[int, datetime]:
         schema_overrides={"line": pl.UInt32, "raw": pl.String, "at": pl.String},
     )
     file = TextFile(Path("n1.csv"), "", 0, pl.DataFrame(), False, False, False)
-    rows = with_instants(
-        Rows((file,), len(texts), good, pl.DataFrame(schema=REJECTS)), "at", "Europe/Oslo", "test"
-    )
+    rows = with_instants(Rows((file,), len(texts), good, pl.DataFrame(schema=REJECTS)), "at", "Europe/Oslo", "test")
     return dict(rows.good.select("line", "time").iter_rows())
 
 
-DAY = st.sampled_from(
-    ["2026/10/25", "2026-10-25", "2026/3/29", "2026/03/29", "2026-13-01", "1775016266", "x", ""]
-)
+DAY = st.sampled_from(["2026/10/25", "2026-10-25", "2026/3/29", "2026/03/29", "2026-13-01", "1775016266", "x", ""])
 CLOCK = st.sampled_from(
     [" 02:30:00", "T02:30:00.5", " 12:00:00.123456789", " 12:00:00.", " 24:00:00", " 23:59:60", "", "\u0663"]
 )
@@ -72,9 +68,7 @@ def test_times_are_read_as_if_alone(texts: list[str]):
 
 @EXAMPLES
 @given(
-    lines=st.lists(
-        st.lists(st.sampled_from(['"', '""', ",", "a", '","', "é"]), max_size=8).map("".join), max_size=6
-    )
+    lines=st.lists(st.lists(st.sampled_from(['"', '""', ",", "a", '","', "é"]), max_size=8).map("".join), max_size=6)
 )
 def test_quoted_lines_are_cut_as_the_csv_module_cuts_them(lines: list[str]):
     def one(line: str) -> str | None:
@@ -97,9 +91,7 @@ def test_quoted_lines_are_cut_as_the_csv_module_cuts_them(lines: list[str]):
     ),
     count=st.integers(2, 4),
 )
-def test_lines_all_of_whose_fields_are_quoted_are_cut_as_the_csv_module_cuts_them(
-    lines: list[str], count: int
-):
+def test_lines_all_of_whose_fields_are_quoted_are_cut_as_the_csv_module_cuts_them(lines: list[str], count: int):
     cells, sound = all_quoted(pl.Series(lines), ",", count)
     cut = cells.filter(sound).rows()
     assert cut == [tuple(next(csv.reader([line], strict=True))) for line in pl.Series(lines).filter(sound)]
@@ -134,8 +126,6 @@ def test_numbers_that_are_read_with_their_lines_are_those_of_each_cell_by_itself
         assert is_short == (len(fields) < 3)
         for text, cell in zip(fields, row, strict=False):
             value, fault = read_cells(pl.Series([text]), Metric("power", "W"))
-            mine = pl.Series(
-                [cell], dtype=pl.Float64 if isinstance(cell, float) or cell is None else pl.String
-            )
+            mine = pl.Series([cell], dtype=pl.Float64 if isinstance(cell, float) or cell is None else pl.String)
             again, wrong = read_cells(mine, Metric("power", "W"))
             assert (again[0], wrong[0]) == (value[0], fault[0])

@@ -42,9 +42,7 @@ def test_pages_follow_each_other_by_the_interval(file: File, good_text: Text):
 
 
 @pytest.mark.parametrize(("stamp", "end"), [("1775006190174", ""), ("1775006190.174", "# EOF\n")])
-def test_times_are_milliseconds_in_prometheus_text_and_seconds_in_openmetrics(
-    file: File, stamp: str, end: str
-):
+def test_times_are_milliseconds_in_prometheus_text_and_seconds_in_openmetrics(file: File, stamp: str, end: str):
     text = f'DCGM_FI_DEV_POWER_USAGE{{gpu="0",hostname="n1"}} 400.5 {stamp}\n{end}'
     telemetry = read("dcgm-exporter", file(text))
     assert telemetry.samples["time"][0] == datetime(2026, 4, 1, 1, 16, 30, 174000, tzinfo=UTC)
@@ -80,8 +78,8 @@ DCGM_FI_DEV_POWER_USAGE{gpu="5"} +Inf
         3: "another value for the same device and time as an earlier row",
         4: "the value is not a number",
         5: "power: below 0",
-        6: "power: above 1.2 x the power limit of the board",
-        7: "memory_used: more than the board has",
+        6: "power: above 1.2 x the power limit of the GPU",
+        7: "memory_used: more than the GPU has",
         8: "a MIG instance without its number",
         9: "no GPU number in the labels",
         10: "no GPU number in the labels",
@@ -190,9 +188,7 @@ def test_the_hour_shown_twice_and_the_hour_skipped_are_rejected(file: File):
 
 def test_dmon_calls_the_legacy_counter_sm(file: File, good_text: Text):
     samples = read("smi-dmon", file(good_text("smi-dmon")), **ORIGIN).samples
-    assert samples.select(
-        pl.col("time").dt.second(), "gpu", "sm_activity", "power_w", "memory_used_gib"
-    ).rows() == [
+    assert samples.select(pl.col("time").dt.second(), "gpu", "sm_activity", "power_w", "memory_used_gib").rows() == [
         (0, 0, 1.0, 631.0, 2.0),
         (0, 1, None, 70.0, None),
         (1, 0, 0.99, 634.0, 2.0),
@@ -284,9 +280,7 @@ def headed(text: str, *lines: str) -> str:
         ("2026-07-14T09:00:25+02:00", "+02:00"),
     ],
 )
-def test_a_transcript_that_states_an_instant_tells_its_zone(
-    file: File, good_text: Text, stated: str, zone: str
-):
+def test_a_transcript_that_states_an_instant_tells_its_zone(file: File, good_text: Text, stated: str, zone: str):
     path = file(headed(good_text("smi-transcript"), f"collected_at:   {stated}"))
     telemetry = read("smi-transcript", path)
     first = telemetry.samples["time"].min()

@@ -71,10 +71,10 @@ def test_files_without_times_need_an_origin(file: File, good: Good):
     name, text, hints, _ = good
     if name == "dcgm-exporter":  # a page shows one instant: it is read, with a warning
         told = read(name, file(text))
-        assert told.quality.row(0, named=True)["check"] == "readings without times, and no origin was given"
+        assert told.quality.row(0, named=True)["check"] == "readings without times, and no --origin was given"
         assert told.samples["time"].dt.year().unique().to_list() == [1970]
     elif "origin" in hints:
-        with pytest.raises(TraceFormatError, match="times in the file, or an origin"):
+        with pytest.raises(TraceFormatError, match="times in the file, or --origin"):
             read(name, file(text))
 
 

@@ -66,13 +66,10 @@ def mig_holds(problem: MigPackingProblem) -> Callable[[list[int]], bool]:
                 return True
             item = members[index]
             options = (
-                (0,)
-                if problem.profiles[item] == "gpu"
-                else problem.board.profile(problem.profiles[item]).starts
+                (0,) if problem.profiles[item] == "gpu" else problem.gpu_model.profile(problem.profiles[item]).starts
             )
             return any(
-                fine({**starts, item: option}) and place(index + 1, {**starts, item: option})
-                for option in options
+                fine({**starts, item: option}) and place(index + 1, {**starts, item: option}) for option in options
             )
 
         def fine(starts: dict[int, int]) -> bool:
@@ -82,8 +79,8 @@ def mig_holds(problem: MigPackingProblem) -> Callable[[list[int]], bool]:
                     if len(active) > 1:
                         return False
                     continue
-                placed = [Placement.of(problem.board.profile(problem.profiles[i]), starts[i]) for i in active]
-                if layout_faults(problem.board, Layout(tuple(placed))):
+                placed = [Placement.of(problem.gpu_model.profile(problem.profiles[i]), starts[i]) for i in active]
+                if layout_faults(problem.gpu_model, Layout(tuple(placed))):
                     return False
             return True
 

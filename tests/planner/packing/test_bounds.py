@@ -108,9 +108,7 @@ def test_pricing_finds_the_best_set(draw, seed):
         cut = price(knapsack, values, prices, floor=0, most_labels=2)
         assert cut.best <= best <= cut.ceiling
         listed = price(knapsack, values, prices, floor=0, most_labels=1000, merge=False, most_patterns=1000)
-        wanted = {
-            chosen for chosen, value in worth.items() if value > 0 and not np.any(~(values > 0) & chosen)
-        }
+        wanted = {chosen for chosen, value in worth.items() if value > 0 and not np.any(~(values > 0) & chosen)}
         assert {tuple(row) for row in listed.patterns.tolist()} == wanted
 
 
@@ -119,9 +117,7 @@ def test_pricing_finds_the_best_set(draw, seed):
 def test_every_set_active_at_once_is_active_at_a_moment_that_matters(lives):
     starts = np.array([start for start, _ in lives])
     ends = starts + [life for _, life in lives]
-    active = [
-        frozenset(np.flatnonzero((starts <= t) & (t < ends))) for t in moments_that_matter(starts, ends)
-    ]
+    active = [frozenset(np.flatnonzero((starts <= t) & (t < ends))) for t in moments_that_matter(starts, ends)]
     for t in range(30):
         now = frozenset(np.flatnonzero((starts <= t) & (t < ends)))
         assert any(now <= kept for kept in active)

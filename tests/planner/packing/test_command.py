@@ -1,4 +1,4 @@
-"""``gpuplanner pack`` as scripts use it."""
+"""``gpuplanner binpack`` as scripts use it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ITEMS = "4\t100\t0\t0\n0\t0\t4\t60\n1\t0\t2\t40\n2\t2\t4\t40\n3\t2\t6\t60\n"
 
 
 def run(capsys, monkeypatch, *arguments: str) -> tuple[int, str, str]:
-    monkeypatch.setattr("sys.argv", ["gpuplanner", "pack", *arguments])
+    monkeypatch.setattr("sys.argv", ["gpuplanner", "binpack", *arguments])
     with pytest.raises(SystemExit) as ended:
         main()
     out = capsys.readouterr()
@@ -71,7 +71,7 @@ def instances(tmp_path):
 
 def test_instances_of_a_board(capsys, monkeypatch, tmp_path, instances):
     out = tmp_path / "places.csv"
-    arguments = (str(instances), "--board", "A100-80GB", "--json", "-o", str(out))
+    arguments = (str(instances), "--gpu-model", "A100-80GB", "--json", "-o", str(out))
     code, text, _ = run(capsys, monkeypatch, *arguments)
     assert code == 0
     assert json.loads(text)["bins"] == 2
@@ -90,7 +90,7 @@ def test_instances_of_a_board(capsys, monkeypatch, tmp_path, instances):
 )
 def test_faulty_lists_of_instances(capsys, monkeypatch, instances, text, said):
     instances.write_text(text)
-    code, out, err = run(capsys, monkeypatch, str(instances), "--board", "A100-80GB")
+    code, out, err = run(capsys, monkeypatch, str(instances), "--gpu-model", "A100-80GB")
     assert (code, out) == (3, "")
     assert said in err
 
@@ -118,7 +118,7 @@ def test_nothing_is_written_that_does_not_hold(capsys, monkeypatch, tmp_path, fi
         (("/dev/null",), 3, "line 1"),
         (("items.txt", "--time-limit", "0"), 2, "time-limit"),
         (("items.txt", "--busy-cost", "-1"), 3, "busy_cost"),
-        (("items.txt", "--board", "A100-80GB"), 3, "columns 'start'"),
+        (("items.txt", "--gpu-model", "A100-80GB"), 3, "columns 'start'"),
     ],
 )
 def test_bad_input(capsys, monkeypatch, tmp_path, file, arguments, code, said):

@@ -56,9 +56,7 @@ def test_fire_ups_within_what_is_known(public_data, known):
 
 def test_command_on_a_public_instance(public_data, capsys, monkeypatch, tmp_path):
     file = public_data / "tbpp" / INSTANCES[0]
-    monkeypatch.setattr(
-        "sys.argv", ["gpuplanner", "pack", str(file), "--json", "-o", str(tmp_path / "a.csv")]
-    )
+    monkeypatch.setattr("sys.argv", ["gpuplanner", "binpack", str(file), "--json", "-o", str(tmp_path / "a.csv")])
     with pytest.raises(SystemExit) as ended:
         main()
     assert ended.value.code == 0

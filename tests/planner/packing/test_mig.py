@@ -15,8 +15,8 @@ from tests.seeds import seeds
 H100 = "H100-80GB-SXM5"
 
 
-def at_once(*profiles: str, board: str = H100) -> MigPackingProblem:
-    return MigPackingProblem([0] * len(profiles), [1] * len(profiles), profiles, board)
+def at_once(*profiles: str, gpu_model: str = H100) -> MigPackingProblem:
+    return MigPackingProblem([0] * len(profiles), [1] * len(profiles), profiles, gpu_model)
 
 
 @pytest.mark.parametrize(
@@ -61,31 +61,31 @@ def test_an_instance_cannot_move():
     assert verify_packing(found, problem) == []
 
 
-def random_problem(seed: int, n_items: int, board: str) -> MigPackingProblem:
+def random_problem(seed: int, n_items: int, gpu_model: str) -> MigPackingProblem:
     rng = np.random.default_rng(seed)
-    names = [*(profile.name for profile in load_gpu_model(board).profiles), "gpu"]
+    names = [*(profile.name for profile in load_gpu_model(gpu_model).profiles), "gpu"]
     starts = rng.integers(0, 4 + n_items // 4, n_items)
     return MigPackingProblem(
         starts,
         starts + rng.integers(1, 5, n_items),
         [str(name) for name in rng.choice(names, n_items)],
-        board,
+        gpu_model,
     )
 
 
 @pytest.mark.parametrize("seed", seeds(12, 25))
-@pytest.mark.parametrize("board", [H100, "A30"])
-def test_small_problems_against_every_choice_of_gpus_and_places(fewest, board, seed):
-    problem = random_problem(seed, 5, board)
+@pytest.mark.parametrize("gpu_model", [H100, "A30"])
+def test_small_problems_against_every_choice_of_gpus_and_places(fewest, gpu_model, seed):
+    problem = random_problem(seed, 5, gpu_model)
     found = pack(problem, work_limit=5)
     best = fewest(problem)
     assert verify_packing(found, problem) == []
     assert found.lower_bound <= best == found.bins
 
 
-@pytest.mark.parametrize("board", ["A100-40GB", "H200-141GB", "B200", "A30"])
-def test_large_problems_hold(board):
-    problem = random_problem(1, 150, board)
+@pytest.mark.parametrize("gpu_model", ["A100-40GB", "H200-141GB", "B200", "A30"])
+def test_large_problems_hold(gpu_model):
+    problem = random_problem(1, 150, gpu_model)
     found = pack(problem, work_limit=10)
     assert verify_packing(found, problem) == []
     assert len(found.places) == 150

@@ -43,9 +43,7 @@ problems = st.builds(
 def test_order_of_items_and_origin_of_time_change_nothing(problem, random):
     order = list(range(problem.n_items))
     random.shuffle(order)
-    moved = PackingProblem(
-        problem.starts[order] + 7, problem.ends[order] + 7, problem.sizes[order], problem.capacity
-    )
+    moved = PackingProblem(problem.starts[order] + 7, problem.ends[order] + 7, problem.sizes[order], problem.capacity)
     one, two = pack(problem, work_limit=30), pack(moved, work_limit=30)
     assert verify_packing(one, problem) == verify_packing(two, moved) == []
     assert max(one.lower_bound, two.lower_bound) <= min(one.bins, two.bins)
@@ -133,10 +131,7 @@ def test_greedy_is_what_its_name_says(draw):
                 bins: list[list[int]] = []
                 for item in order:
                     fills = [
-                        sum(
-                            problem.sizes[j] * len(set(range(grid.low[j], grid.high[j])) & life)
-                            for j in members
-                        )
+                        sum(problem.sizes[j] * len(set(range(grid.low[j], grid.high[j])) & life) for j in members)
                         if all(
                             problem.sizes[item]
                             + sum(problem.sizes[j] for j in members if grid.low[j] <= t < grid.high[j])
@@ -155,8 +150,6 @@ def test_greedy_is_what_its_name_says(draw):
                     else:
                         bins[max(fitting, key=lambda number: (fills[number], -number))].append(item)
                 found = fit(grid, order, rule=rule, most=problem.n_items).bin_of
-                assert [sorted(np.flatnonzero(found == b)) for b in range(len(bins))] == [
-                    sorted(b) for b in bins
-                ]
+                assert [sorted(np.flatnonzero(found == b)) for b in range(len(bins))] == [sorted(b) for b in bins]
                 if len(bins) > 1:
                     assert fit(grid, order, rule=rule, most=len(bins) - 1) is None

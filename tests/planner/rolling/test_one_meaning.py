@@ -19,7 +19,7 @@ def test_random_plans_are_counted_alike(seed):
     found, problem = random_plan(seed, released=seed % 2 == 0)
     frame = assign(found, problem)
     steps = [
-        transition(frame, at=at, board=problem.board, change=problem.change, at_once=problem.gpus)
+        transition(frame, at=at, gpu_model=problem.gpu_model, change=problem.change, at_once=problem.gpus)
         for at in problem.slot_times[1:-1]
     ]
     rows = [row for step in steps for row in step.iter_rows(named=True)]
@@ -29,9 +29,9 @@ def test_random_plans_are_counted_alike(seed):
     assert reboots == found.reboots
 
 
-@pytest.mark.parametrize(("board", "path", "before", "after", "minutes", "reboot"), WORKED_BY_HAND)
-def test_a_step_takes_the_minutes_of_the_catalogue(board, path, before, after, minutes, reboot):
-    problem = problem_of(board, path, before, after)
+@pytest.mark.parametrize(("gpu_model", "path", "before", "after", "minutes", "reboot"), WORKED_BY_HAND)
+def test_a_step_takes_the_minutes_of_the_catalogue(gpu_model, path, before, after, minutes, reboot):
+    problem = problem_of(gpu_model, path, before, after)
     layouts = assign(plan(problem, gap_target=0), problem)
-    step = transition(layouts, at=MONDAY + timedelta(hours=1), board=board, change=problem.change)
+    step = transition(layouts, at=MONDAY + timedelta(hours=1), gpu_model=gpu_model, change=problem.change)
     assert step.select("minutes", "reboot").row(0) == (pytest.approx(minutes, abs=5e-4), reboot)

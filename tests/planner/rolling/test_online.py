@@ -23,7 +23,7 @@ PARKED = StatePrices(parked_price=0.1, dress=0.3, instance=0.02, drain=0.4, mode
 def wavy(problem_of: Any, seed: int, slots: int = 12, **changes: Any) -> PlanProblem:
     rng = np.random.default_rng(seed)
     demand = (1.5 + np.sin(np.arange(slots) / 6 * np.pi)) * rng.uniform(0.5, 1.2, size=(1, 2, slots))
-    values = {"gpus": 3, "change_gpu_hours": 0.8, "slot_hours": 0.5}
+    values = {"gpus": 3, "change_gpu_hours": 0.8, "interval_hours": 0.5}
     problem: PlanProblem = problem_of(demand, ["2g.10gb", "3g.20gb"], **(values | changes))
     return problem
 
@@ -97,7 +97,7 @@ def test_a_forecast_of_things_that_never_come_is_paid_for(problem_of: Any) -> No
     ("changes", "words"),
     [
         ({"commit": 0}, "commit 0"),
-        ({"forecast": lambda slot: np.ones((1, 1, 9))}, "forecast at slot 0"),
+        ({"forecast": lambda slot: np.ones((1, 1, 9))}, "forecast at interval 0"),
         ({"forecast": lambda slot: np.full((1, 2, 9), np.nan)}, "not finite"),
     ],
 )

@@ -52,12 +52,12 @@ def test_every_action_in_its_place() -> None:
         ("n", 5): ("3g.40gb:2", "3g.40gb:2", "off"),
         ("n", 6): ("off", "off", "off"),
     }
-    found = actions(transition(table(gpus), at=NOON, board=HOPPER, at_once=2))
+    found = actions(transition(table(gpus), at=NOON, gpu_model=HOPPER, at_once=2))
     assert found == {
         ("n", 1): (1, "return"),
-        ("n", 2): (1, "cut"),
-        ("n", 3): (2, "recut"),
-        ("n", 4): (2, "uncut"),
+        ("n", 2): (1, "partition"),
+        ("n", 3): (2, "repartition"),
+        ("n", 4): (2, "disable_mig"),
         ("n", 5): (3, "release"),
     }
     assert {action for _, action in found.values()} < set(ACTIONS)
@@ -66,7 +66,7 @@ def test_every_action_in_its_place() -> None:
 def test_times_add_up_and_a_gpu_that_was_parked_is_not_cut() -> None:
     gpus = {("n", 0): ("3g.40gb:2", "off", "3g.40gb:2"), ("n", 1): ("7g.80gb:1", "7g.80gb:1", "3g.40gb:2")}
     parked = pl.when(pl.col("layout") == "off").then(pl.lit("3g.40gb:2"))
-    found = transition(table(gpus).with_columns(parked=parked), at=NOON, board=HOPPER, drain_s=300).to_dicts()
+    found = transition(table(gpus).with_columns(parked=parked), at=NOON, gpu_model=HOPPER, drain_s=300).to_dicts()
     cost = ChangeCost.of(HOPPER).change("7g.80gb:1", "3g.40gb:2")
     assert [row["minutes"] for row in found] == [0, pytest.approx((300 + cost.seconds) / 60)]
     assert [row["start_min"] for row in found] == [0, 0]
@@ -76,7 +76,7 @@ def test_times_add_up_and_a_gpu_that_was_parked_is_not_cut() -> None:
 
 def test_at_most_so_many_are_out_at_once() -> None:
     gpus = {("n", gpu): ("7g.80gb:1", "1g.10gb:7") for gpu in range(5)}
-    steps = transition(table(gpus), at=NOON, board=HOPPER, at_once=2)
+    steps = transition(table(gpus), at=NOON, gpu_model=HOPPER, at_once=2)
     assert steps["step"].to_list() == [1, 1, 2, 2, 3]
     assert steps["start_min"].to_list() == [0, 0, 1, 1, 2]
 
@@ -89,14 +89,14 @@ def test_what_others_wait_for_comes_first() -> None:
         ("n", 2): ("off", "7g.80gb:1"),
         ("n", 3): ("7g.80gb:1", "7g.80gb:1"),
     }
-    steps = transition(table(gpus), at=NOON, board=HOPPER, at_once=4)
+    steps = transition(table(gpus), at=NOON, gpu_model=HOPPER, at_once=4)
     assert {(r["gpu"], r["step"]) for r in steps.to_dicts()} == {(2, 1), (0, 2), (1, 3)}
     assert steps["short"].to_list() == [0, 0, 0]
 
 
 def test_what_cannot_be_avoided_is_counted() -> None:
     gpus = {("n", 0): ("7g.80gb:1", "1g.10gb:7"), ("n", 1): ("1g.10gb:7", "7g.80gb:1")}
-    steps = transition(table(gpus), at=NOON, board=HOPPER)
+    steps = transition(table(gpus), at=NOON, gpu_model=HOPPER)
     # Seven small and a large one are wanted throughout. The large one goes first, 1 short; once it is cut, its
     # seven small ones stand in for those of the other GPU, and only the large one is short again.
     assert {(r["gpu"], r["step"], r["short"]) for r in steps.to_dicts()} == {(0, 1, 1), (1, 2, 1)}
@@ -105,13 +105,13 @@ def test_what_cannot_be_avoided_is_counted() -> None:
 def test_nvml_keeps_instances_that_both_want() -> None:
     gpus = {("n", 0): ("4g.40gb:1,3g.40gb:1", "4g.40gb:1,1g.10gb:3")}
     through = {
-        path: transition(table(gpus), at=NOON, board=HOPPER, change=ChangeCost.of(HOPPER, path))
-        for path in ("nvml", "operator")
+        actuator: transition(table(gpus), at=NOON, gpu_model=HOPPER, change=ChangeCost.of(HOPPER, actuator))
+        for actuator in ("nvidia-smi", "mig-manager")
     }
-    assert through["nvml"]["kept"].to_list() == ["4g.40gb@0"]
-    assert through["nvml"]["short"].to_list() == [0]
-    assert through["operator"]["kept"].to_list() == [""]
-    assert through["operator"]["short"].to_list() == [1]
+    assert through["nvidia-smi"]["kept"].to_list() == ["4g.40gb@0"]
+    assert through["nvidia-smi"]["short"].to_list() == [0]
+    assert through["mig-manager"]["kept"].to_list() == [""]
+    assert through["mig-manager"]["short"].to_list() == [1]
 
 
 def test_mode_changes_on_ampere_take_the_node_along() -> None:
@@ -121,7 +121,7 @@ def test_mode_changes_on_ampere_take_the_node_along() -> None:
         ("a", 2): ("off", "off"),
         ("b", 0): ("3g.40gb:2", "7g.80gb:1"),
     }
-    ampere = transition(table(gpus), at=NOON, board=AMPERE, at_once=2, drain_s=60)
+    ampere = transition(table(gpus), at=NOON, gpu_model=AMPERE, at_once=2, drain_s=60)
     rows = {(r["node"], r["gpu"]): r for r in ampere.to_dicts()}
     assert set(rows) == {("a", 0), ("a", 1), ("b", 0)}
     assert rows["a", 1]["action"] == "wait"
@@ -130,7 +130,7 @@ def test_mode_changes_on_ampere_take_the_node_along() -> None:
     assert reboot.reboot
     assert rows["a", 0]["minutes"] == rows["a", 1]["minutes"] == pytest.approx((60 + reboot.seconds) / 60)
     assert ampere.filter("reboot").select("step", "node").unique().height == 1
-    hopper = transition(table(gpus), at=NOON, board=HOPPER, at_once=2)
+    hopper = transition(table(gpus), at=NOON, gpu_model=HOPPER, at_once=2)
     assert not hopper["reboot"].any()
     assert hopper.height == 2
 
@@ -138,7 +138,7 @@ def test_mode_changes_on_ampere_take_the_node_along() -> None:
 def test_a_reboot_that_takes_too_many_is_refused() -> None:
     gpus = {("a", gpu): ("gpu", "3g.40gb:2" if gpu == 0 else "gpu") for gpu in range(4)}
     with pytest.raises(ScenarioError, match="at_once=4"):
-        transition(table(gpus), at=NOON, board=AMPERE, at_once=2)
+        transition(table(gpus), at=NOON, gpu_model=AMPERE, at_once=2)
 
 
 @pytest.mark.parametrize("seed", seeds(6, 12))
@@ -146,11 +146,11 @@ def test_steps_of_a_plan_lead_where_it_says(problem_of: Any, seed: int) -> None:
     rng = np.random.default_rng(seed)
     demand = rng.uniform(0, 6, size=(1, 4, 4))
     profiles = ["1g.10gb", "2g.20gb", "3g.40gb", "gpu"]
-    problem = problem_of(demand, profiles, board=[HOPPER, AMPERE][seed % 2], gpus=14, gpus_per_node=4)
+    problem = problem_of(demand, profiles, gpu_model=[HOPPER, AMPERE][seed % 2], gpus=14, gpus_per_node=4)
     made = assign(plan(problem, gap_target=0.05), problem)
     at_once = 4 + seed % 3
     for boundary in problem.slot_times[1:-1]:
-        steps = transition(made, at=boundary, board=problem.board, at_once=at_once)
+        steps = transition(made, at=boundary, gpu_model=problem.gpu_model, at_once=at_once)
         before = made.filter(pl.col("slot_start") < boundary, pl.col("slot_end") >= boundary)
         after = made.filter(pl.col("slot_start") <= boundary, pl.col("slot_end") > boundary)
         state = {(n, g): layout for n, g, layout in before.select("node", "gpu", "layout").rows()}
@@ -162,7 +162,7 @@ def test_steps_of_a_plan_lead_where_it_says(problem_of: Any, seed: int) -> None:
             keys = {(row["node"], row["gpu"]) for row in rows}
             assert all(state[row["node"], row["gpu"]] == row["before"] for row in rows)
             meanwhile = instances(layout for key, layout in state.items() if key not in keys)
-            assert {row["short"] for row in rows} == {unmatched(problem.board, needed, meanwhile)}
+            assert {row["short"] for row in rows} == {unmatched(problem.gpu_model, needed, meanwhile)}
             if {row["action"] for row in rows} != {"release"}:
                 assert len(keys & in_use) <= at_once
             state |= {(row["node"], row["gpu"]): row["after"] for row in rows}
@@ -178,9 +178,9 @@ def instances(layouts: Iterable[str]) -> Counter[str]:
     return held
 
 
-def unmatched(board: GpuModel, requests: Counter[str], there: Counter[str]) -> int:
-    """Requests without an instance, by augmenting paths."""
-    able = [[name for name in there if serves(board, name, request)] for request in requests]
+def unmatched(gpu_model: GpuModel, requests: Counter[str], there: Counter[str]) -> int:
+    """Requests without an instance, by augmenting actuators."""
+    able = [[name for name in there if serves(gpu_model, name, request)] for request in requests]
     matching = Matching(able, there)
     return sum(n - matching.serve(index, n) for index, n in enumerate(requests.values()))
 
@@ -188,13 +188,13 @@ def unmatched(board: GpuModel, requests: Counter[str], there: Counter[str]) -> i
 @pytest.mark.parametrize(
     ("changes", "error", "words"),
     [
-        ({"at": NOON - timedelta(days=1)}, SchemaError, "slot boundary"),
+        ({"at": NOON - timedelta(days=1)}, SchemaError, "just before and after it"),
         ({"at": NOON.replace(tzinfo=None)}, ScenarioError, "without zone"),
         ({"change": ChangeCost.of(AMPERE)}, ScenarioError, "one for H100-80GB-SXM5; got A100-80GB"),
-        ({"board": "A30"}, GeometryError, "7g.80gb"),
+        ({"gpu_model": "A30"}, GeometryError, "7g.80gb"),
     ],
 )
 def test_nonsense_is_refused(changes: dict[str, Any], error: type[Exception], words: str) -> None:
-    values: dict[str, Any] = {"at": NOON, "board": HOPPER} | changes
+    values: dict[str, Any] = {"at": NOON, "gpu_model": HOPPER} | changes
     with pytest.raises(error, match=words):
         transition(table({("n", 0): ("7g.80gb:1", "1g.10gb:7")}), **values)

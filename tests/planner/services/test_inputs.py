@@ -88,10 +88,10 @@ def test_the_board_says_which_sizes_there_are(tmp_path: Path) -> None:
         read_service_profiles(tmp_path, "Voodoo2")
 
 
-@pytest.mark.parametrize("board", ["A100-40GB", "A100-80GB", "H100-80GB-SXM5", "H200-141GB", "A30", "B200"])
-def test_a_size_is_planned_on_its_least_memory(board: str) -> None:
-    found = smallest_of_compute(as_board(board))
-    for profile in as_board(board).profiles:
+@pytest.mark.parametrize("gpu_model", ["A100-40GB", "A100-80GB", "H100-80GB-SXM5", "H200-141GB", "A30", "B200"])
+def test_a_size_is_planned_on_its_least_memory(gpu_model: str) -> None:
+    found = smallest_of_compute(as_board(gpu_model))
+    for profile in as_board(gpu_model).profiles:
         assert found[profile.compute_slices].memory_slices <= profile.memory_slices
     assert all(profile.attribute == "" for profile in found.values())
 

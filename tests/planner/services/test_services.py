@@ -42,17 +42,17 @@ PUBLISHED = ((2, 10), (3, 20), (5, 33), (7, 48))
 def random_case(seed: int) -> tuple[str, pl.DataFrame, dict[str, float], dict[str, float]]:
     """Up to three services with up to six settings each, on one or two GPUs."""
     rng = np.random.default_rng(seed)
-    board = str(rng.choice(list(SIZES)))
+    gpu_model = str(rng.choice(list(SIZES)))
     rows = []
     rates, latencies = {}, {}
     for service in ("a", "b", "c")[: int(rng.integers(1, 4))]:
-        for size in rng.choice(SIZES[board], size=3, replace=False).tolist():
+        for size in rng.choice(SIZES[gpu_model], size=3, replace=False).tolist():
             for batch in (4, 8):
                 throughput = round(float(100 * size ** rng.uniform(0.7, 1.3)), 3)
                 rows.append((service, size, batch, 1, throughput, batch / 100))
         rates[service] = float(rng.integers(50, 500))
         latencies[service] = float(rng.choice([100, 1000]))
-    return board, pl.DataFrame(rows, schema=COLUMNS, orient="row"), rates, latencies
+    return gpu_model, pl.DataFrame(rows, schema=COLUMNS, orient="row"), rates, latencies
 
 
 def covers(kinds: list[tuple[int, float]], rate: float) -> set[tuple[int, ...]]:
@@ -66,11 +66,11 @@ def covers(kinds: list[tuple[int, float]], rate: float) -> set[tuple[int, ...]]:
 
 
 def least_by_trying(
-    board: str, profiles: pl.DataFrame, rates: dict[str, float], limits: dict[str, float]
+    gpu_model: str, profiles: pl.DataFrame, rates: dict[str, float], limits: dict[str, float]
 ) -> tuple[int, int]:
     """Fewest GPUs, then slices: every cover of every service against every multiset of every GPU."""
-    sizes = {profile.name: size for size, profile in smallest_of_compute(as_board(board)).items()}
-    cut = [Counter({sizes[name]: n for name, n in held.items()}) for held in multisets(board, sizes)]
+    sizes = {profile.name: size for size, profile in smallest_of_compute(as_board(gpu_model)).items()}
+    cut = [Counter({sizes[name]: n for name, n in held.items()}) for held in multisets(gpu_model, sizes)]
     each = [
         covers(
             [
@@ -97,9 +97,9 @@ def least_by_trying(
 
 @pytest.mark.parametrize("seed", seeds(30, 60))
 def test_plan_is_the_best_of_all(seed: int) -> None:
-    board, profiles, rates, latencies = random_case(seed)
-    plan = plan_services(profiles, rates, latencies, board)
-    assert (plan.gpus, plan.slices) == least_by_trying(board, profiles, rates, latencies)
+    gpu_model, profiles, rates, latencies = random_case(seed)
+    plan = plan_services(profiles, rates, latencies, gpu_model)
+    assert (plan.gpus, plan.slices) == least_by_trying(gpu_model, profiles, rates, latencies)
     assert plan.proven
     assert verify_services(plan, profiles, rates, latencies) == []
 
@@ -172,9 +172,7 @@ def test_sizing_one_by_one_can_waste_a_gpu() -> None:
     """A 3g is best per slice, but two of them strand a slice of each GPU that the 4g beside a 3g would use."""
     rows = [("a", 3, 1, 1, 330.0, 0.01), ("a", 4, 1, 1, 400.0, 0.01)]
     profiles = pl.DataFrame(rows, schema=COLUMNS, orient="row")
-    plan, alone = (
-        plan_services(profiles, {"a": 730.0}, {"a": 100.0}, method=method) for method in ("joint", "alone")
-    )
+    plan, alone = (plan_services(profiles, {"a": 730.0}, {"a": 100.0}, method=method) for method in ("joint", "alone"))
     assert (alone.gpus, plan.gpus, plan.layouts) == (2, 1, ("4g.40gb:1,3g.40gb:1",))
 
 
@@ -230,8 +228,8 @@ def test_a_solver_that_fails_leaves_the_plan_to_begin_with(monkeypatch: Any, fai
 
 
 def test_both_solvers_agree() -> None:
-    board, profiles, rates, latencies = random_case(3)
-    answers = [plan_services(profiles, rates, latencies, board, solver=name) for name in ("highs", "cbc")]
+    gpu_model, profiles, rates, latencies = random_case(3)
+    answers = [plan_services(profiles, rates, latencies, gpu_model, solver=name) for name in ("highs", "cbc")]
     assert [(plan.gpus, plan.slices, plan.proven) for plan in answers] == [
         (answers[0].gpus, answers[0].slices, True)
     ] * 2
@@ -301,10 +299,6 @@ def test_the_shipped_plan_holds_under_the_same_reading(published: Any) -> None:
     plan = ServicePlan(as_board("A100-80GB"), 0.45, 2, 2, 10, 10, tuple(segments), layouts, 0.0)
     assert verify_services(plan, published[1], rates, latencies) == []
     each = published[1].with_columns(pl.col("throughput_per_s") / pl.col("processes"))
-    per_process = [
-        Segment(**{**vars(s), "throughput_per_s": s.throughput_per_s / s.processes}) for s in segments
-    ]
-    short = verify_services(
-        ServicePlan(**{**vars(plan), "segments": tuple(per_process)}), each, rates, latencies
-    )
+    per_process = [Segment(**{**vars(s), "throughput_per_s": s.throughput_per_s / s.processes}) for s in segments]
+    short = verify_services(ServicePlan(**{**vars(plan), "segments": tuple(per_process)}), each, rates, latencies)
     assert [fault.split(":")[0] for fault in short] == ["densenet121", "mobilenetv2", "resnet50", "vgg19"]

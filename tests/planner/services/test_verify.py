@@ -44,16 +44,16 @@ Spoil = Callable[[ServicePlan], ServicePlan]
 FAULTS: list[tuple[Spoil, str]] = [
     (
         lambda p: replace(p, segments=p.segments[1:]),
-        "bert: 700 requests/s asked for, its instances serve 400",
+        "bert: 700 requests/s requested, its instances serve 400",
     ),
-    (lambda p: replace(p, segments=p.segments[:2]), "vgg16: 250 requests/s asked for, its instances serve 0"),
-    (lambda p: changed(p, 2, gpus=(1, 1)), "vgg16: 250 requests/s asked for, its instances serve 200"),
+    (lambda p: replace(p, segments=p.segments[:2]), "vgg16: 250 requests/s requested, its instances serve 0"),
+    (lambda p: changed(p, 2, gpus=(1, 1)), "vgg16: 250 requests/s requested, its instances serve 200"),
     (
         lambda p: changed(p, 2, gpus=(1, 1)),
-        "GPU 1: the layout says {'1g.10gb': 3}, the segments put {'1g.10gb': 2}",
+        "GPU 1: the layout has {'1g.10gb': 3}, the segments {'1g.10gb': 2}",
     ),
     (lambda p: changed(p, 2, gpus=()), "no instances"),
-    (lambda p: changed(p, 2, service="resnet"), "resnet: it has instances, yet nobody asked for it"),
+    (lambda p: changed(p, 2, service="resnet"), "resnet: it has instances, but no requests"),
     (lambda p: changed(p, 2, service="resnet"), "resnet on 1g.10gb, batch 8, 2 processes: no such setting"),
     (
         lambda p: changed(p, 2, batch=16),
@@ -73,8 +73,8 @@ FAULTS: list[tuple[Spoil, str]] = [
     (lambda p: changed(p, 2, gpus=(1, 1, 7)), "layouts: instances on GPUs [7], yet there are 2 layouts"),
     (lambda p: replace(p, layouts=(*p.layouts, "off")), "GPU 2: it holds nothing"),
     (lambda p: replace(p, layouts=(p.layouts[0], "nonsense")), "GPU 1: layout: expected"),
-    (lambda p: replace(p, slices=p.slices - 1), "slices: the plan says 9, its segments have 10"),
-    (lambda p: replace(p, gpus=1), "gpus: the plan says 1, there are 2 layouts"),
+    (lambda p: replace(p, slices=p.slices - 1), "slices: the plan states 9, its segments have 10"),
+    (lambda p: replace(p, gpus=1), "gpus: the plan states 1, there are 2 layouts"),
     (lambda p: replace(p, bound=3), "bound: 3 is not from 0 to 2"),
     (lambda p: replace(p, slices_bound=11), "slices_bound: 11 is not from 0 to 10"),
     (lambda p: replace(p, slices_bound=-1), "slices_bound: -1 is not from 0 to 10"),

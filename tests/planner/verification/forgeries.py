@@ -81,7 +81,7 @@ def one_gpu_less(pool: Pool) -> bool:
         for layout, gpus in enumerate(row):
             if gpus:
                 row[layout] -= 1
-                hours = problem["slot_hours"]
+                hours = problem["interval_hours"]
                 found["gpu_hours_on"] -= hours
                 idle = (problem["prices"] or {"parked_price": 0.0})["parked_price"]
                 recosted(pool, (problem["on_price"] - idle) * hours)
@@ -122,11 +122,7 @@ def moved_between_tenants(pool: Pool) -> bool:
     wanted = pool["problem"]["demand"]
     for profile in range(len(unmet[0])):
         for slot, lacking in enumerate(unmet[-1][profile]):
-            if (
-                lacking > 0.01
-                and len(unmet) > 1
-                and wanted[0][profile][slot] - unmet[0][profile][slot] > 0.01
-            ):
+            if lacking > 0.01 and len(unmet) > 1 and wanted[0][profile][slot] - unmet[0][profile][slot] > 0.01:
                 part = min(lacking, wanted[0][profile][slot] - unmet[0][profile][slot])
                 unmet[-1][profile][slot] -= part
                 unmet[0][profile][slot] += part
@@ -168,7 +164,7 @@ def turned(names: list[str]) -> list[str]:
 
 def own_board(pool: Pool) -> bool:
     """A board of the catalogue's name that holds sixty instances."""
-    name = pool["problem"]["board"]["name"]
+    name = pool["problem"]["gpu_model"]["name"]
     row = {"gpu_model": name, "memory_gib_total": 80.0, "memory_slices_total": 8, "compute_slices_total": 7}
     row |= {
         "architecture": None,
@@ -177,7 +173,7 @@ def own_board(pool: Pool) -> bool:
         "compute_slices": 1,
     }
     row |= {"memory_slices": 1, "memory_gib": 10.0, "max_instances": 60, "profile": "1g.10gb"}
-    pool["problem"]["board"] = {"name": name, "rows": [row]}
+    pool["problem"]["gpu_model"] = {"name": name, "rows": [row]}
     return True
 
 
@@ -258,13 +254,13 @@ PROBLEM: dict[str, Forge] = {
     "problem: other tenants": in_problem("tenants", to=lambda names: [f"{name}'" for name in names]),
     "problem: another week": in_problem("slot_start", to="2026-11-09T00:00:00+00:00"),
     "problem: another century": in_problem("slot_start", to="9999-12-31T23:00:00+00:00"),
-    "problem: shorter slots": in_problem("slot_hours", to=0.5),
-    "problem: slots of no length": in_problem("slot_hours", to=1e-9),
+    "problem: shorter slots": in_problem("interval_hours", to=0.5),
+    "problem: slots of no length": in_problem("interval_hours", to=1e-9),
     "problem: slots that change twice": in_problem("limits", "change_slots", to=[1, 1]),
-    "problem: another board": in_problem("board", to={"name": "H20-96GB"}),
+    "problem: another board": in_problem("gpu_model", to={"name": "H20-96GB"}),
     "problem: a board of its own": own_board,
     "problem: a board without cuts": in_problem(
-        "board", to={"name": "H100-80GB-SXM5", "whole": {"memory_gib": 80.0, "sms": 1, "architecture": "x"}}
+        "gpu_model", to={"name": "H100-80GB-SXM5", "whole": {"memory_gib": 80.0, "sms": 1, "architecture": "x"}}
     ),
     "problem: a fleet of 10^14 GPUs": in_problem("gpus", to=10**14),
     "problem: demand of 10^14": in_problem("demand", to=lambda demand: [[[1e14] * len(r) for r in t] for t in demand]),
@@ -293,8 +289,6 @@ TEXT: dict[str, Callable[[str], str]] = {
     "file: a later version": lambda text: text.replace("plan/3", "plan/4"),
     "file: a field of its own": lambda text: text.replace("{", '{"note": "saves 90 %", ', 1),
     "file: brackets without end": lambda text: '{"format": ' + "[" * 100_000,
-    "file: no object": lambda text: json.dumps(
-        {"format": "gpuplanner.plan/3", "plan": [], "problem": text[:9]}
-    ),
+    "file: no object": lambda text: json.dumps({"format": "gpuplanner.plan/3", "plan": [], "problem": text[:9]}),
 }
 """Kinds that change the text of a file."""

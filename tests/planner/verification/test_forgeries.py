@@ -34,7 +34,7 @@ def problem(seed: int, *, slots: int = 6, gpus: int = 16, **more: Any) -> PlanPr
     """Two tenants of two tiers on a board with seven profiles."""
     rng = np.random.default_rng(seed)
     values: dict[str, Any] = {
-        "board": "H100-80GB-SXM5", "gpus": gpus, "gpus_per_node": 4, "slot_start": MONDAY, "slot_hours": 1.0,
+        "gpu_model": "H100-80GB-SXM5", "gpus": gpus, "gpus_per_node": 4, "slot_start": MONDAY, "interval_hours": 1.0,
         "tenants": ["ads", "web"], "profiles": HOPPER, "demand": rng.uniform(0, gpus / 4, (2, 4, slots)),
         "tiers": ["guaranteed", "best_effort"], "unmet_price": [10.0, 3.0], "change_gpu_hours": 0.4,
     }  # fmt: skip
@@ -76,7 +76,7 @@ def written(asked: PlanProblem, **how: Any) -> str:
 
 def fleet() -> str:
     """Two pools, one that parks and one that releases."""
-    pools = {"old": problem(10, prices=PRICES), "new": problem(11, board="H100-96GB-GH200", profiles=["gpu"] * 1,
+    pools = {"old": problem(10, prices=PRICES), "new": problem(11, gpu_model="H100-96GB-GH200", profiles=["gpu"] * 1,
              demand=np.random.default_rng(3).uniform(0, 3, (2, 1, 6)))}  # fmt: skip
     made = plan_fleet(pools, method="milp", gap_target=0.03)
     return fleet_to_json(made, pools)
@@ -191,7 +191,7 @@ def test_pools_are_not_exchanged_left_out_or_emptied(texts: dict[str, str], tmp_
     assert said({"old": {**old, "plan": new["plan"]}, "new": new}) == "wrong"
     assert said({}) == "refused"
     later = copy.deepcopy(new)
-    later["problem"]["slot_hours"] = 2.0
+    later["problem"]["interval_hours"] = 2.0
     assert said({"old": old, "new": later}) == "refused"
 
 
@@ -218,9 +218,7 @@ JUNK = (
 def places(values: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
     """Paths of all values."""
     yield path
-    pairs = (
-        values.items() if isinstance(values, dict) else enumerate(values) if isinstance(values, list) else ()
-    )
+    pairs = values.items() if isinstance(values, dict) else enumerate(values) if isinstance(values, list) else ()
     for key, one in pairs:
         yield from places(one, (*path, key))
 
@@ -237,9 +235,7 @@ def with_junk(values: dict[str, Any], path: tuple[Any, ...], junk: Any) -> tuple
 
 @pytest.mark.parametrize("many", [150, pytest.param(5_000, marks=pytest.mark.long)])
 @pytest.mark.parametrize("name", ["parked", "limits"])
-def test_junk_anywhere_is_refused_in_words(
-    name: str, many: int, texts: dict[str, str], tmp_path: Path
-) -> None:
+def test_junk_anywhere_is_refused_in_words(name: str, many: int, texts: dict[str, str], tmp_path: Path) -> None:
     values, due = json.loads(texts[name]), problems_of(texts[name])
     found = [path for path in places(values) if path]
     rng = random.Random(many)
@@ -250,9 +246,7 @@ def test_junk_anywhere_is_refused_in_words(
         # A zero may be one already.
         if verdict == "holds" and differs:
             again = problems_of(json.dumps(changed))
-            assert {n: p.to_dict() for n, p in again.items()} == {n: p.to_dict() for n, p in due.items()}, (
-                path
-            )
+            assert {n: p.to_dict() for n, p in again.items()} == {n: p.to_dict() for n, p in due.items()}, path
             assert path[0] == "problem" or junk in (0, -0.0), (path, junk, words)
 
 
@@ -265,12 +259,10 @@ BOARDS = {
 
 def any_problem(rng: np.random.Generator) -> PlanProblem:
     """Some board, state, tenants and prices; profiles that nobody asks for, slots without demand."""
-    board = str(rng.choice(list(BOARDS)))
-    names = rng.choice(BOARDS[board], int(rng.integers(1, 5)), replace=False).tolist()
+    gpu_model = str(rng.choice(list(BOARDS)))
+    names = rng.choice(BOARDS[gpu_model], int(rng.integers(1, 5)), replace=False).tolist()
     tenants, slots, gpus = int(rng.integers(1, 3)), int(rng.integers(1, 5)), int(rng.integers(1, 9))
-    demand = rng.uniform(0, gpus, (tenants, len(names), slots)) * rng.choice(
-        [0.0, 0.3, 1.0], (1, len(names), 1)
-    )
+    demand = rng.uniform(0, gpus, (tenants, len(names), slots)) * rng.choice([0.0, 0.3, 1.0], (1, len(names), 1))
     demand *= rng.random((1, 1, slots)) < 0.9
     state = rng.choice(["released", "parked", "run times"])
     whole = {"whole_gpus_kept": int(rng.integers(0, 2))}
@@ -283,7 +275,7 @@ def any_problem(rng: np.random.Generator) -> PlanProblem:
     if rng.random() < 0.5:
         whole["initial"] = {"gpu": int(rng.integers(0, gpus + 1))}
     return PlanProblem(
-        board, gpus, int(rng.integers(1, 5)), MONDAY, float(rng.choice([0.5, 1.0])),
+        gpu_model, gpus, int(rng.integers(1, 5)), MONDAY, float(rng.choice([0.5, 1.0])),
         [f"t{i}" for i in range(tenants)], names, demand, change_gpu_hours=0.3,
         unmet_price=float(rng.choice([2.0, 10.0])), **whole,
     )  # fmt: skip

@@ -75,15 +75,15 @@ PLANTED: dict[str, tuple[Change, str]] = {
         ),
         "no layout",
     ),
-    "within a slot": (edited(0, slot_end=pl.col("slot_end") - HOUR / 2), "within a slot"),
+    "within a slot": (edited(0, slot_end=pl.col("slot_end") - HOUR / 2), "within an interval"),
     "beyond the horizon": (edited(-1, slot_end=pl.col("slot_end") + HOUR), "beyond the horizon"),
     "backwards": (
         lambda f: f.with_columns(slot_start=pl.col("slot_end"), slot_end=pl.col("slot_start")),
         "ends before it begins",
     ),
     "unknown layout": (edited(0, layout=pl.lit("1g.5gb:7")), "that the plan does not have"),
-    "another layout": (lambda f: f.with_columns(pl.col("layout").replace({"gpu": "3g.20gb:2"})), "the plan says"),
-    "off instead of on": (lambda f: f.with_columns(layout=pl.lit("off")), "the plan says"),
+    "another layout": (lambda f: f.with_columns(pl.col("layout").replace({"gpu": "3g.20gb:2"})), "the plan has"),
+    "off instead of on": (lambda f: f.with_columns(layout=pl.lit("off")), "the plan has"),
     "changes not marked": (lambda f: f.with_columns(changed=pl.lit(False)), "not marked as changed"),
     "all marked": (lambda f: f.with_columns(changed=pl.lit(True)), "marked as changed"),
     "column missing": (lambda f: f.drop("layout"), "'layout'"),
@@ -96,9 +96,7 @@ def test_a_right_table_has_no_faults(right: Plan, problem: PlanProblem, frame: p
 
 
 @pytest.mark.parametrize("kind", PLANTED)
-def test_every_planted_fault_is_found(
-    right: Plan, problem: PlanProblem, frame: pl.DataFrame, kind: str
-) -> None:
+def test_every_planted_fault_is_found(right: Plan, problem: PlanProblem, frame: pl.DataFrame, kind: str) -> None:
     change, words = PLANTED[kind]
     faults = verify(right, problem, change(frame))
     assert faults
@@ -109,4 +107,4 @@ def test_marks_in_the_first_slot_are_counted(right: Plan, problem: PlanProblem, 
     first = (pl.col("slot_start") == frame["slot_start"].min()) & (pl.col("layout") == "3g.20gb:2")
     wrong = frame.with_columns(changed=pl.when(first).then(~pl.col("changed").first()).otherwise("changed"))
     faults = verify(right, problem, wrong)
-    assert any("in the first slot" in fault for fault in faults)
+    assert any("in the first interval" in fault for fault in faults)

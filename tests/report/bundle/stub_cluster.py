@@ -1,6 +1,6 @@
 """A cluster as one file: what kubectl, Slurm, ssh and mig-parted say and do, as far as our scripts ask them.
 
-The commands are this program under other names, so that they run in any shell. What a node offers follows from what
+The commands are this program under other names, so that they run in any shell. What a node advertises follows from what
 mig-parted is told by the files that were handed over, and from nothing else.
 """
 
@@ -43,9 +43,7 @@ class Stub:
             },
         }
         self.write(state)
-        lines = [
-            f"NodeName={name} CPUs=8 Gres={_gres(layouts, gres_type)}" for name, layouts in nodes.items()
-        ]
+        lines = [f"NodeName={name} CPUs=8 Gres={_gres(layouts, gres_type)}" for name, layouts in nodes.items()]
         (folder / "slurm.conf").write_text("\n".join(["GresTypes=gpu", *lines, ""]))
 
     def write(self, state: dict[str, Any]) -> None:
@@ -73,7 +71,7 @@ class Stub:
             **os.environ, "PATH": f"{self.bin}{os.pathsep}{os.environ['PATH']}", "STUB": str(self.folder),
             "XDG_STATE_HOME": str(self.folder.with_name("state-home")),
             "STUB_YAML": str(Path(_yaml().__file__).parents[1]),
-            "SLURM_CONF": str(self.folder / "slurm.conf"), "TIMEOUT_S": "0", "CUT_S": "0",
+            "SLURM_CONF": str(self.folder / "slurm.conf"), "TIMEOUT_S": "0", "REPARTITION_S": "0",
             "PROGRAMS": str(self.folder / "programs"), "POLL_S": "0.01", **more,
         }  # fmt: skip
         return subprocess.run(
@@ -84,7 +82,7 @@ class Stub:
 
 def fenced(page: str, section: str) -> str:
     """The commands of one section of a page."""
-    text = page.partition(f"\n## {section}\n")[2].partition("\n## ")[0]
+    [text] = re.findall(rf"^## (?:\d\. )?{section}\n(.*?)(?=^## |\Z)", page, re.S | re.M)
     return "\n".join(re.findall(r"```bash\n(.*?)\n```", text, re.S))
 
 
@@ -128,9 +126,7 @@ def _counts(layouts: list[str]) -> Counter[str]:
 
 def _gres(layouts: list[str], whole: str) -> str:
     counts = _counts(layouts)
-    return ",".join(
-        f"gpu:{whole if name == 'gpu' else f'{whole}_{name}'}:{count}" for name, count in counts.items()
-    )
+    return ",".join(f"gpu:{whole if name == 'gpu' else f'{whole}_{name}'}:{count}" for name, count in counts.items())
 
 
 def _cut(gpus: int, config: str, text: str) -> list[str]:
@@ -140,9 +136,7 @@ def _cut(gpus: int, config: str, text: str) -> list[str]:
         for gpu in range(gpus) if entry["devices"] == "all" else entry["devices"]:
             devices = entry.get("mig-devices") or {}
             layouts[gpu] = (
-                ",".join(f"{name}:{count}" for name, count in devices.items())
-                if entry["mig-enabled"]
-                else "gpu"
+                ",".join(f"{name}:{count}" for name, count in devices.items()) if entry["mig-enabled"] else "gpu"
             )
     return layouts
 
@@ -203,22 +197,14 @@ class Commands:
             _merge(self.objects[key], patch)
             return ""
         if verb in ("annotate", "label"):
-            held = (
-                self.nodes[plain[2]]
-                if plain[1] == "node"
-                else self.objects[f"{plain[1]}/{plain[2]}"]["metadata"]
-            )
+            held = self.nodes[plain[2]] if plain[1] == "node" else self.objects[f"{plain[1]}/{plain[2]}"]["metadata"]
             kept = held.setdefault("annotations" if verb == "annotate" else "labels", {})
             for word in plain[3:]:
                 if "=" in word:
                     kept[word.partition("=")[0]] = word.partition("=")[2]
                 else:
                     kept.pop(word.removesuffix("-"), None)
-            if (
-                "nvidia.com/mig.config" in kept
-                and verb == "label"
-                and "nvidia.com/mig.config.state" not in kept
-            ):
+            if "nvidia.com/mig.config" in kept and verb == "label" and "nvidia.com/mig.config.state" not in kept:
                 self.cut_by_label(held)
             return ""
         if verb in ("cordon", "uncordon"):
@@ -296,9 +282,7 @@ class Commands:
         then = _cut(len(layouts), config, text)
         if verb == "apply":
             node["layouts"] = then
-        elif "--valid-config" not in words and [_counts([one]) for one in then] != [
-            _counts([one]) for one in layouts
-        ]:
+        elif "--valid-config" not in words and [_counts([one]) for one in then] != [_counts([one]) for one in layouts]:
             raise SystemExit(1)
         return ""
 
@@ -319,9 +303,7 @@ class Commands:
     def conf(self) -> str:
         """slurm.conf with what it includes."""
         text = (self.folder / "slurm.conf").read_text()
-        return text + "".join(
-            (self.folder / name).read_text() for name in re.findall(r"^Include (\S+)", text, re.M)
-        )
+        return text + "".join((self.folder / name).read_text() for name in re.findall(r"^Include (\S+)", text, re.M))
 
     def scontrol(self, *words: str) -> str:
         match words[:2]:

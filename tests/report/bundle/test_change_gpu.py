@@ -181,7 +181,7 @@ class Node:
 
     def run(self, verb: str, **environment: str) -> subprocess.CompletedProcess[str]:
         known = {"PATH": f"{self.folder}/bin{os.pathsep}{os.environ['PATH']}", "CLUSTER": str(self.folder)}
-        limits = {"TIMEOUT_S": "0", "CUT_S": "0", "POLL_S": "0.01"}
+        limits = {"TIMEOUT_S": "0", "REPARTITION_S": "0", "POLL_S": "0.01"}
         return subprocess.run(
             ["bash", str(self.folder / MORNING), verb],
             env=known | limits | environment,
@@ -199,7 +199,7 @@ def make_node(make_plan: Callable[..., pl.DataFrame], tmp_path: Path) -> Callabl
     def made(first: str, second: str) -> Node:
         rows = [("n1", 0, 0, 8, OLD, True), ("n1", 0, 8, 9, first, first != OLD)]
         rows += [("n1", 1, 0, 8, "gpu", True), ("n1", 1, 8, 9, second, second != "gpu")]
-        cost, drain = ChangeCost.of(BOARD, "nvml"), Drain(scope="gpu")
+        cost, drain = ChangeCost.of(BOARD, "nvidia-smi"), Drain(scope="gpu")
         return Node(tmp_path, to_change_scripts(make_plan(rows), BOARD, change=cost, drain=drain))
 
     return made
@@ -243,7 +243,10 @@ def test_a_gpu_that_does_not_empty_is_given_up_and_gets_back_what_it_had(make_no
     before = node.places(0)
     node.write("pods.json", {"busy": ["MIG-0-2"]})
     done = node.run("apply")
-    assert (done.returncode, "n1/0: given up after 0 s, still at work: a/busy." in done.stderr) == (75, True)
+    assert (done.returncode, "n1/0: timed out after 0 s: pods still running: a/busy." in done.stderr) == (
+        75,
+        True,
+    )
     assert node.places(0) == before
     assert not (node.folder / "unschedulable").exists()
     assert not any(line.startswith("killed") for line in node.log())
@@ -254,7 +257,10 @@ def test_a_whole_gpu_is_cut_and_made_whole_again(make_node: Make) -> None:
     node = make_node(OLD, "1g.10gb:7")
     node.write("pods.json", {"whole": ["GPU-1"], "half": ["MIG-0-5"]})
     done = node.run("apply")
-    assert (done.returncode, "n1/1: given up after 0 s, still at work: a/whole." in done.stderr) == (75, True)
+    assert (done.returncode, "n1/1: timed out after 0 s: pods still running: a/whole." in done.stderr) == (
+        75,
+        True,
+    )
     assert not (node.folder / "unschedulable").exists()
     node.write("pods.json", {"half": ["MIG-0-5"]})
     assert node.run("apply").returncode == 0
@@ -267,7 +273,7 @@ def test_what_needs_a_reboot_says_so(make_node: Make) -> None:
     node = make_node(OLD, "1g.10gb:7")
     (node.folder / "needs-reboot").touch()
     done = node.run("apply")
-    assert (done.returncode, "n1/1: MIG mode is still off: the node needs a reboot" in done.stderr) == (
+    assert (done.returncode, "Fix n1/1: MIG mode is still off; reboot the node" in done.stderr) == (
         1,
         True,
     )
@@ -286,10 +292,7 @@ def test_a_manager_that_would_undo_it_is_named_before_anything_is_done(make_node
     (node.folder / "note.nvidia.com_gpu.deploy.mig-manager").write_text("false")
     done = node.run("check")
     assert done.returncode == 0
-    assert (
-        "n1/0: 1g.10gb@0 1g.10gb@1 1g.10gb@2 1g.10gb@3 3g.40gb@4 -> 2g.20gb@0 2g.20gb@2 3g.40gb@4\n"
-        in done.stdout
-    )
+    assert "n1/0: 1g.10gb@0 1g.10gb@1 1g.10gb@2 1g.10gb@3 3g.40gb@4 -> 2g.20gb@0 2g.20gb@2 3g.40gb@4\n" in done.stdout
     assert node.log() == []
 
 
@@ -297,29 +300,27 @@ def test_the_commands_of_the_page_change_one_gpu_and_give_it_back(tmp_path: Path
     """Path nvml: no ConfigMap, no node that has to be empty."""
     pools = (PoolRule("cut", (NEW, "gpu"), 1, ("n1",), 1),)
     rules = FleetRules(
-        "static_mig", "nvml", BOARD, pools, 1, (PoolRule("today-1", (OLD, "gpu"), 1, ("n1",)),),
+        "mig_static", "nvidia-smi", BOARD, pools, 1, (PoolRule("today-1", (OLD, "gpu"), 1, ("n1",)),),
         begins="2026-11-02T08:00:00+00:00",
     )  # fmt: skip
-    pack = to_pack(
-        rules, PageWords("Cut one GPU.", "cut once"), ChangeCost.of(BOARD, "nvml"), Drain(scope="gpu")
-    )
+    pack = to_pack(rules, PageWords("Cut one GPU.", "cut once"), ChangeCost.of(BOARD, "nvidia-smi"), Drain(scope="gpu"))
     assert not any("configmap" in name for name in pack.files)
-    node = Node(tmp_path, {MORNING: pack.files[f"nvml/{MORNING}"]})
-    (tmp_path / "nvml").mkdir()
-    (tmp_path / MORNING).rename(tmp_path / "nvml" / MORNING)
+    node = Node(tmp_path, {MORNING: pack.files["nvidia-smi/change.sh"]})
+    (tmp_path / "nvidia-smi").mkdir()
+    (tmp_path / MORNING).rename(tmp_path / "nvidia-smi" / "change.sh")
     node.write("pods.json", {"half": ["MIG-0-5"], "whole": ["GPU-1"]})
 
     def run(section: str) -> None:
         known = {"PATH": f"{tmp_path}/bin{os.pathsep}{os.environ['PATH']}", "CLUSTER": str(tmp_path)}
-        limits = {"TIMEOUT_S": "0", "CUT_S": "0", "POLL_S": "0.01"}
+        limits = {"TIMEOUT_S": "0", "REPARTITION_S": "0", "POLL_S": "0.01"}
         subprocess.run(
             ["bash", "-euc", fenced(pack.files[PAGE], section)], env=known | limits, cwd=tmp_path, check=True
         )
 
     before = node.places(0)
-    run("Do")
+    run("Apply")
     assert (node.places(0), node.places(1)) == (["2g.20gb@0", "2g.20gb@2", "3g.40gb@4"], None)
-    run("Check")
-    run("Undo")
+    run("Verify")
+    run("Roll back")
     assert (node.places(0), node.places(1)) == (before, None)
     assert not any(line.startswith("killed") for line in node.log())

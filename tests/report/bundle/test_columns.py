@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpuplanner.report.figure_formats import heading, unit_of
+from gpuplanner.core.column_headings import heading, unit_of
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,7 @@ def test_other_names_have_none(name):
 @pytest.mark.parametrize(
     ("name", "shown"),
     [
-        ("gpus_per_node", "gpus per node"),
+        ("gpus_per_node", "GPUs per node"),
         ("cost_usd", "cost [USD]"),
         ("wait_s_low", "wait low [s]"),
         ("x_EnergyKwh", "x_EnergyKwh"),
@@ -43,5 +43,5 @@ def test_headings_are_words_with_the_unit_in_brackets(name, shown):
 
 def test_number_formats_agree_between_page_and_workbook():
     assert (unit_of("a_usd").excel, format(1234.5, unit_of("a_usd").python)) == ("#,##0.00", "1,234.50")
-    assert (unit_of("a_fraction").excel, format(0.5, unit_of("a_fraction").python)) == ("0.0%", "50.0%")
+    assert (unit_of("a_fraction").excel, format(0.5, unit_of("a_fraction").python)) == ("0.0 %", "50.0%")
     assert unit_of("power_w").excel == "#,##0"

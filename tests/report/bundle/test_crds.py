@@ -42,7 +42,7 @@ RULES: dict[str, Rule] = {
         "topologyName" not in one or len(one.get("nodeLabels", {})) >= 1
     ),
     "self.all(x, !has(x.key) ? x.operator == 'Exists' : true)": lambda one: all(
-        "key" in each or each.get("operator") == "Exists" for each in one
+        "key" in each or each.get("mig-manager") == "Exists" for each in one
     ),
     "size(self.filter(i, size(self.filter(j, j == i)) > 1)) == 0": lambda one: all(
         one.count(each) == 1 for each in one
@@ -96,7 +96,7 @@ RULES: dict[str, Rule] = {
         each.get("operator", "Equal") in ("Equal", "Exists") for each in one
     ),
     "self.all(x, has(x.operator) && x.operator == 'Exists' ? !has(x.value) : true)": lambda one: all(
-        each.get("operator") != "Exists" or "value" not in each for each in one
+        each.get("mig-manager") != "Exists" or "value" not in each for each in one
     ),
     "self.all(x, !has(x.effect) || x.effect in ['NoSchedule', 'PreferNoSchedule', 'NoExecute'])": lambda one: all(
         each.get("effect", "NoSchedule") in ("NoSchedule", "PreferNoSchedule", "NoExecute") for each in one
@@ -163,7 +163,7 @@ def held(schemas, one: dict[str, Any]) -> list[str]:
     return [*faults(whole, one, one["kind"]), *strangers(whole, one, one["kind"])]
 
 
-@pytest.mark.parametrize("rules", [fixed("operator"), pools("autoscaler"), pools("operator")])
+@pytest.mark.parametrize("rules", [fixed("mig-manager"), pools("autoscaler"), pools("mig-manager")])
 def test_custom_resources_are_what_their_controllers_take(rules, schemas):
     checked = set()
     for one in resources(packed(replace(rules, quotas=QUOTAS))):
@@ -185,10 +185,8 @@ def test_custom_resources_are_what_their_controllers_take(rules, schemas):
 
 def test_an_object_that_breaks_a_rule_is_found(schemas):
     """The negative control: a limit on borrowing without a cohort, a flavor that lacks a resource, a key of our own."""
-    pack = packed(replace(fixed("operator"), quotas=QUOTAS))
-    [queue] = [
-        one for one in resources(pack) if one["kind"] == "ClusterQueue" and one["metadata"]["name"] == "ads"
-    ]
+    pack = packed(replace(fixed("mig-manager"), quotas=QUOTAS))
+    [queue] = [one for one in resources(pack) if one["kind"] == "ClusterQueue" and one["metadata"]["name"] == "ads"]
     without = {**queue, "spec": {key: value for key, value in queue["spec"].items() if key != "cohortName"}}
     assert any("borrowingLimit" in fault for fault in held(schemas, without))
     [group] = queue["spec"]["resourceGroups"]

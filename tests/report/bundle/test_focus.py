@@ -23,7 +23,7 @@ def costs() -> pl.DataFrame:
         {
             "tenant": ["=cmd", "b", "-"],
             "gpu_model": "H100-80GB-SXM5",
-            "bucket": ["used", "held_idle", "free"],
+            "bucket": ["used", "allocated_idle", "unallocated"],
             "ownership": ["owned", "reserved_1y", "spot"],
             "gpu_hours": [1 / 3, 2.5, 7.0],
         }
@@ -56,7 +56,7 @@ def test_a_written_file_keeps_the_rules_and_is_read_back(costs: pl.DataFrame, tm
         ("ChargePeriodStart", "2026-02-01 00:00:00", "not in the form"),
         ("BillingPeriodEnd", "2026-01-01T00:00:00Z", "not after BillingPeriodStart"),
         ("BillingCurrency", "Euro", "not in the form"),
-        ("ListCost", "1.00", "not ListUnitPrice times PricingQuantity"),
+        ("ListCost", "1.00", "differs from ListUnitPrice times PricingQuantity"),
     ],
 )
 def test_what_breaks_a_rule_is_named(costs: pl.DataFrame, column: str, value: str | None, rule: str):

@@ -34,10 +34,10 @@ def test_instances_that_were_there_before_the_plan_are_counted_and_nothing_is_hi
     (row,) = pl.read_csv(files["changes.csv"].encode()).iter_rows(named=True)
     assert (row["before"], row["after"]) == ("1=1g.10gb:7 2=1g.10gb:7", "1=1g.20gb:4 2=1g.20gb:4")
     assert (row["instances_removed"], row["untouched"]) == (14, "0=gpu")
-    assert "| 1,2: 1g.10gb:7 → 1,2: 1g.20gb:4 | 0: gpu | 14 |" in files["changes.md"]
-    for folder in ("operator", "slurm"):
+    assert "| 1,2: 1g.10gb:7 → 1,2: 1g.20gb:4 | 0: gpu | 14 | 8 |" in files["changes.md"]
+    for folder in ("mig-manager", "slurm"):
         script = files[f"{folder}/change-20261102T000000Z.sh"]
-        assert "#   14 instances go, 8 come;" in script
+        assert "#   14 instances deleted, 8 created;" in script
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def test_index_and_scripts_wait_equally_long(turns: pl.DataFrame, limit_s: float
     shortest = index.filter(pl.col("planned") == START + timedelta(hours=8))["give_up_at"][0]
     expected = 1800 if limit_s is None else min(limit_s, 1800.0)
     assert shortest == START + timedelta(hours=8, seconds=expected)
-    assert "cordon, drain and reservation come off" in to_index_text(index, BOARD, ChangeCost.of(BOARD))
+    assert "the cordon, drain and reservation are removed" in to_index_text(index, BOARD, ChangeCost.of(BOARD))
 
 
 def test_what_is_not_known_is_not_counted_as_none(turns: pl.DataFrame) -> None:

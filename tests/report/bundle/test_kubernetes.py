@@ -58,11 +58,7 @@ case "$1" in
 esac
 """
 CUT = "1xgpu_7x1g.10gb_2660f7c36d"
-PATCH = (
-    "kubectl patch clusterpolicies.nvidia.com cluster-policy --type merge --patch "
-    '\'{"spec": {"mig": {"strategy": "mixed"}, '
-    '"migManager": {"config": {"name": "gpuplanner-mig-config"}}}}\''
-)
+PATCH = "does not point at gpuplanner-mig-config with strategy mixed yet: run 'bash "
 
 
 @dataclass
@@ -98,7 +94,7 @@ class Cluster:
                 "CLUSTER": str(self.folder),
                 "XDG_STATE_HOME": str(self.folder.with_suffix(".state")),
                 "TIMEOUT_S": "0",
-                "CUT_S": "0",
+                "REPARTITION_S": "0",
                 "POLL_S": "0.01",
                 **environment,
             },
@@ -168,18 +164,19 @@ def test_only_nodes_that_are_cut_anew_are_in_a_script(plan: pl.DataFrame) -> Non
     assert "\nconfig[n2]=" in first[1]
     assert second[0] == MORNING
     assert second[1].count("\nconfig[") == 1
-    assert (
-        f"config[n2]={CUT} offers[n2]='nvidia.com/gpu=1 nvidia.com/mig-1g.10gb=7' size[n2]=2\n" in second[1]
-    )
+    assert f"config[n2]={CUT} offers[n2]='nvidia.com/gpu=1 nvidia.com/mig-1g.10gb=7' size[n2]=2\n" in second[1]
     assert "# n2: 2xgpu_6c7ce06274 -> 1xgpu_7x1g.10gb_2660f7c36d\n#   GPU 0: gpu -> 1g.10gb:7\n" in second[1]
-    assert "#   0 instances go, 7 come; about 1 min (0.5 to 5) by operator, without the drain\n" in second[1]
+    assert (
+        "#   0 instances deleted, 7 created, MIG mode changed on 1 GPU; "
+        "about 1 min (0.5 to 5) by mig-manager, without the drain\n" in second[1]
+    )
 
 
 @needs_bash
 def test_apply(cluster: Cluster) -> None:
     done = cluster.run("apply")
     assert done.returncode == 0, done.stderr
-    assert done.stdout.endswith(f"n2: {CUT}, offers nvidia.com/gpu=1 nvidia.com/mig-1g.10gb=7\n")
+    assert done.stdout.endswith(f"n2: {CUT}, advertises nvidia.com/gpu=1 nvidia.com/mig-1g.10gb=7\n")
     assert cluster.changes() == [
         "annotate node n2 --overwrite gpuplanner-cordoned=change-20261102T080000Z",
         "cordon n2",
@@ -203,14 +200,12 @@ def test_applying_again_changes_nothing(cluster: Cluster) -> None:
 @needs_bash
 def test_running_work_is_not_evicted_unless_allowed(cluster: Cluster) -> None:
     """What the index says of a node that has not emptied: given up, the cordon comes off."""
-    pods = (
-        "a/train nvidia.com/gpu\na/train cpu\nb/web cpu\nc/notebook nvidia.com/mig-1g.10gb\nd/claimed claim\n"
-    )
+    pods = "a/train nvidia.com/gpu\na/train cpu\nb/web cpu\nc/notebook nvidia.com/mig-1g.10gb\nd/claimed claim\n"
     cluster.write(pods=pods)
     before = cluster.snapshot()
     done = cluster.run("apply")
     assert done.returncode == 75
-    assert "n2: given up after 0 s, still at work: a/train c/notebook d/claimed." in done.stderr
+    assert "n2: timed out after 0 s: GPU pods still running: a/train c/notebook d/claimed." in done.stderr
     assert cluster.snapshot() == before
     assert cluster.run("apply", EVICT="yes").returncode == 0
     assert any(line.startswith("drain") for line in cluster.log())
@@ -227,7 +222,7 @@ def test_rollback_makes_it_as_it_was(cluster: Cluster, label: str) -> None:
     assert cluster.run("rollback").returncode == 0
     assert cluster.snapshot() == before
     none = cluster.run("rollback")
-    assert (none.returncode, none.stdout) == (0, "n2: nothing was cut, nothing to take back\n")
+    assert (none.returncode, none.stdout) == (0, "n2: not repartitioned, nothing to roll back\n")
 
 
 @needs_bash
@@ -240,7 +235,7 @@ def test_an_api_that_dies_half_way_can_be_gone_on_with_and_taken_back(cluster: C
         (cluster.folder / "broken").write_text(step)
         died = cluster.run("apply")
         assert died.returncode == 1
-        assert "run the same words again, or rollback" in died.stderr
+        assert "Run the same command again, or rollback" in died.stderr
         (cluster.folder / "broken").unlink()
         assert cluster.run(verb).returncode == 0
         assert (cluster.read("config"), (cluster.folder / "n2" / "cordoned").exists()) == (end, False)
@@ -267,7 +262,7 @@ def test_success_without_the_resources_is_no_success(cluster: Cluster) -> None:
     (cluster.folder / "n2" / f"offers.{CUT}").write_text("nvidia.com/gpu=1\nnvidia.com/mig-1g.10gb=6\n")
     done = cluster.run("apply")
     assert done.returncode == 1
-    assert "it offers 'nvidia.com/gpu=1 nvidia.com/mig-1g.10gb=6'" in done.stderr
+    assert "it advertises 'nvidia.com/gpu=1 nvidia.com/mig-1g.10gb=6'" in done.stderr
 
 
 @needs_bash
@@ -295,11 +290,11 @@ def test_a_node_is_kept_free_ahead_and_let_go_again(cluster: Cluster) -> None:
     [
         (
             {"n2/config": "all-2g.20gb"},
-            "n2: 'all-2g.20gb' is not in gpuplanner-mig-config; put that configuration",
+            "Fix n2: 'all-2g.20gb' is not in gpuplanner-mig-config; copy your configuration",
         ),
-        ({"configmap": ""}, "ConfigMap gpu-operator/gpuplanner-mig-config is not there"),
+        ({"configmap": ""}, "ConfigMap gpu-operator/gpuplanner-mig-config does not exist yet"),
         ({"policy": "cluster-policy default-mig-parted-config mixed"}, PATCH),
-        (None, "n2: is not in this cluster."),
+        (None, "Node n2 not found"),
     ],
 )
 def test_what_stands_in_the_way_is_said_before_anything_is_done(
@@ -324,7 +319,7 @@ def test_a_later_change_is_taken_back_first(cluster: Cluster) -> None:
     assert cluster.run("apply").returncode == 0
     cluster.write(config="other")
     done = cluster.run("rollback")
-    assert (done.returncode, "a later change was made" in done.stderr) == (1, True)
+    assert (done.returncode, "by a later change; roll that one back first" in done.stderr) == (1, True)
 
 
 @needs_bash
@@ -353,7 +348,7 @@ def test_nodes_change_side_by_side(
     shutil.copytree(cluster.folder / "n2", cluster.folder / "n1")
     (cluster.folder / "n1" / "pods").write_text("a/train nvidia.com/gpu\n")
     done = cluster.run("apply")
-    assert (done.returncode, "n1: given up" in done.stderr) == (75, True)
+    assert (done.returncode, "n1: timed out" in done.stderr) == (75, True)
     assert cluster.read("config") == CUT
     assert not (cluster.folder / "n1" / "cordoned").exists()
     (cluster.folder / "n1" / "pods").write_text("")

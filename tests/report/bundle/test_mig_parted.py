@@ -128,8 +128,8 @@ def test_names_are_legal_labels(layouts: list[str]) -> None:
 def test_every_exported_plan_reads_back_and_holds(
     make_plan: Callable[..., pl.DataFrame], tmp_path_factory: pytest.TempPathFactory, data: Any
 ) -> None:
-    board = data.draw(st.sampled_from(["A30", "A100-40GB", BOARD, "RTX-PRO-6000", "B300"]))
-    texts = ["gpu", "off", *map(format_layout, multisets(board))]
+    gpu_model = data.draw(st.sampled_from(["A30", "A100-40GB", BOARD, "RTX-PRO-6000", "B300"]))
+    texts = ["gpu", "off", *map(format_layout, multisets(gpu_model))]
     gpus = data.draw(st.integers(1, 4))
     nodes = data.draw(st.integers(1, 3))
     rows = [
@@ -141,14 +141,14 @@ def test_every_exported_plan_reads_back_and_holds(
     plan = make_plan(rows)
     folder = tmp_path_factory.mktemp("plan")
     for name, text in {
-        "parted.yaml": to_mig_parted(plan, board),
-        "map.yaml": to_config_map(plan, board),
-        "now.yaml": to_mig_parted(plan, board, at=NIGHT),
-        "slurm.conf": to_slurm(plan, board, NIGHT),
+        "parted.yaml": to_mig_parted(plan, gpu_model),
+        "map.yaml": to_config_map(plan, gpu_model),
+        "now.yaml": to_mig_parted(plan, gpu_model, at=NIGHT),
+        "slurm.conf": to_slurm(plan, gpu_model, NIGHT),
     }.items():
         path = folder / name
         path.write_text(text)
-        report = verify_file(path, board, gpus_per_node=gpus)
+        report = verify_file(path, gpu_model, gpus_per_node=gpus)
         assert report.ok, (text, report.problems)
         assert len(report.findings) >= min(nodes, 1)
 
@@ -159,20 +159,20 @@ def test_any_planted_impossible_count_is_found(
     make_plan: Callable[..., pl.DataFrame], tmp_path_factory: pytest.TempPathFactory, data: Any
 ) -> None:
     """Raise one count of an exported file until the layout is one that the board cannot hold."""
-    board = data.draw(st.sampled_from(["A30", "A100-40GB", BOARD, "RTX-PRO-6000"]))
-    possible = multisets(board)
+    gpu_model = data.draw(st.sampled_from(["A30", "A100-40GB", BOARD, "RTX-PRO-6000"]))
+    possible = multisets(gpu_model)
     counts = data.draw(st.sampled_from(possible))
-    name = data.draw(st.sampled_from([profile.name for profile in load_gpu_model(board).profiles]))
+    name = data.draw(st.sampled_from([profile.name for profile in load_gpu_model(gpu_model).profiles]))
     worse = dict(counts)
     while worse in possible:
         worse[name] = worse.get(name, 0) + 1
-    document = yaml.safe_load(to_mig_parted(make_plan([("n1", 0, 0, 1, format_layout(counts), True)]), board))
+    document = yaml.safe_load(to_mig_parted(make_plan([("n1", 0, 0, 1, format_layout(counts), True)]), gpu_model))
     (config,) = document["mig-configs"].keys() - {"all-disabled"}
     entries = document["mig-configs"][config]
     entries[0]["mig-devices"] = worse
     path = tmp_path_factory.mktemp("plan") / "parted.yaml"
     path.write_text(yaml.safe_dump(document))
-    report = verify_file(path, board, gpus_per_node=1)
+    report = verify_file(path, gpu_model, gpus_per_node=1)
     assert not report.ok
     assert len(report.problems) == 1
     assert f"config {config}, devices 0: " in report.problems[0]

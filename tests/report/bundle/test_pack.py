@@ -28,22 +28,22 @@ BOARD = "H100-80GB-SXM5"
 TYPE = "nvidia_h100_80gb_hbm3"
 TODAY = ("gpu", "gpu")
 CUT = ("gpu", "3g.40gb:1,1g.10gb:4")
-TOLD = PageWords("Keep 6 of your 8 and give 2 back.", "some nodes cut once")
+TOLD = PageWords("Keep 6 of 8 GPUs and release 2.", "some nodes MIG-partitioned once")
 
 needs_bash = pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed")
 
 
-def fixed(path: str, nodes: tuple[str, ...] = ("n1", "n2", "n3", "n4")) -> FleetRules:
+def fixed(actuator: str, nodes: tuple[str, ...] = ("n1", "n2", "n3", "n4")) -> FleetRules:
     """Four nodes of two GPUs: one is cut, one is not needed."""
     pools = (PoolRule("whole", TODAY, 2, nodes[:2], 2), PoolRule("cut", CUT, 1, nodes[2:3], 1))
     return FleetRules(
-        "static_mig", path, BOARD, pools, 3, (PoolRule("today-1", TODAY, 4, nodes),), released=nodes[3:],
+        "mig_static", actuator, BOARD, pools, 3, (PoolRule("today-1", TODAY, 4, nodes),), released=nodes[3:],
         begins="2026-11-02T00:00:00+00:00",
     )  # fmt: skip
 
 
 def packed(rules: FleetRules, **how: str) -> Pack:
-    return to_pack(rules, TOLD, ChangeCost.of(rules.board, rules.path), Drain(), **how)
+    return to_pack(rules, TOLD, ChangeCost.of(rules.gpu_model, rules.actuator), Drain(), **how)
 
 
 def written(pack: Pack, folder: Path) -> Path:
@@ -53,37 +53,39 @@ def written(pack: Pack, folder: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("path", ["operator", "nvml", "slurm", "parted"])
-def test_what_changes_is_listed_beside_the_files(path: str) -> None:
-    rules = fixed(path)
+@pytest.mark.parametrize("actuator", ["mig-manager", "nvidia-smi", "slurm", "mig-parted"])
+def test_what_changes_is_listed_beside_the_files(actuator: str) -> None:
+    rules = fixed(actuator)
     names = {node for pool in rules.pools for node in pool.nodes}
-    text = packed(rules).files[f"{path}/changes.md"]
+    text = packed(rules).files[f"{actuator}/changes.md"]
     assert any(name in text for name in names)
 
 
 @needs_bash
-@pytest.mark.parametrize("path", ["operator", pytest.param("dra", marks=pytest.mark.long), "slurm", "parted"])
-def test_the_commands_of_the_page_lead_to_what_was_decided_and_back(path: str, tmp_path: Path) -> None:
-    rules = fixed(path)
+@pytest.mark.parametrize(
+    "actuator", ["mig-manager", pytest.param("dra", marks=pytest.mark.long), "slurm", "mig-parted"]
+)
+def test_the_commands_of_the_page_lead_to_what_was_decided_and_back(actuator: str, tmp_path: Path) -> None:
+    rules = fixed(actuator)
     pack = packed(rules)
     folder = written(pack, tmp_path / "export")
     cluster = Stub(tmp_path / "cluster", rules.before, gres_type=TYPE)
     before = cluster.snapshot()
     page = pack.files[PAGE]
-    done = cluster.run(fenced(page, "Do"), folder)
+    done = cluster.run(fenced(page, "Apply"), folder)
     assert done.returncode == 0, done.stderr
     for pool in rules.pools:
         for node in pool.nodes:
             assert cluster.offers(node) == pool.offers, node
-    if path != "parted":  # no scheduler is asked there
+    if actuator != "mig-parted":  # no scheduler is asked there
         gone = cluster.state["nodes"]["n4"]
         assert gone["unschedulable"] or "DRAIN" in gone["state"]
-    checked = cluster.run(fenced(page, "Check"), folder)
+    checked = cluster.run(fenced(page, "Verify"), folder)
     assert checked.returncode == 0, checked.stderr
     again = cluster.snapshot()
-    assert cluster.run(fenced(page, "Do"), folder).returncode == 0
+    assert cluster.run(fenced(page, "Apply"), folder).returncode == 0
     assert cluster.snapshot() == again
-    undone = cluster.run(fenced(page, "Undo"), folder)
+    undone = cluster.run(fenced(page, "Roll back"), folder)
     assert undone.returncode == 0, undone.stderr
     nodes, objects, lines = cluster.snapshot()
     for name, node in nodes.items():
@@ -95,19 +97,48 @@ def test_the_commands_of_the_page_lead_to_what_was_decided_and_back(path: str, t
     assert re.findall(r"Gres=(\S+)", lines) == re.findall(r"Gres=(\S+)", before[2])
 
 
+def test_the_page_leads_from_agreement_to_requests_and_back_in_order() -> None:
+    """Nodes are verified before a job requests a profile; what is evicted and out of service is stated."""
+    page = packed(replace(fixed("mig-manager"), requests="rightsized")).files[PAGE]
+    heads = re.findall(r"^## (.*)", page, re.M)
+    steps = ["1. Agree", "2. Preflight", "3. Apply", "4. Verify", "5. Switch requests", "Roll back"]
+    assert heads == ["Files", *steps]
+    agree, apply = (page.partition(f"## {name}\n")[2].partition("\n## ")[0] for name in (steps[0], steps[2]))
+    assert "n3 (2 of 8 GPUs) take no new jobs" in agree
+    assert "`nvidia.com/gpu` 8 → 5, `nvidia.com/mig-1g.10gb` 0 → 4, `nvidia.com/mig-3g.40gb` 0 → 1." in agree
+    for part in ("Cluster-wide", "evicts all its other pods", "emptyDir", "EVICT=yes", "change.sh apply n3"):
+        assert part in apply
+    assert "powered on" not in page
+
+
 @needs_bash
-@pytest.mark.parametrize("path", ["operator", "slurm"])
-def test_a_node_at_work_is_waited_for_and_nothing_is_ended(path: str, tmp_path: Path) -> None:
-    rules = fixed(path)
+def test_the_preflight_changes_nothing_and_names_what_the_next_step_makes(tmp_path: Path) -> None:
+    rules = fixed("mig-manager")
+    pack = packed(rules)
+    pack.write(tmp_path / "export")
+    cluster = Stub(tmp_path / "cluster", rules.before)
+    before = cluster.snapshot()
+    done = cluster.run(fenced(pack.files[PAGE], "Preflight"), tmp_path / "export")
+    assert (done.returncode, cluster.snapshot()) == (1, before)
+    commands = [command for command in fenced(pack.files[PAGE], "Apply").splitlines() if "change.sh" not in command]
+    assert re.findall(r"run '(.*)'", done.stderr) == commands[:2]
+    assert cluster.run("\n".join(commands[:2]), tmp_path / "export").returncode == 0
+    assert cluster.run(fenced(pack.files[PAGE], "Preflight"), tmp_path / "export").returncode == 0
+
+
+@needs_bash
+@pytest.mark.parametrize("actuator", ["mig-manager", "slurm"])
+def test_a_node_at_work_is_waited_for_and_nothing_is_ended(actuator: str, tmp_path: Path) -> None:
+    rules = fixed(actuator)
     pack = packed(rules)
     folder = written(pack, tmp_path / "export")
     cluster = Stub(tmp_path / "cluster", rules.before, gres_type=TYPE)
     state = cluster.state
     state["nodes"]["n3"] |= {"pods": ["a/job"], "jobs": ["17"]}
     cluster.write(state)
-    done = cluster.run(fenced(pack.files[PAGE], "Do"), folder)
+    done = cluster.run(fenced(pack.files[PAGE], "Apply"), folder)
     assert done.returncode == 75
-    assert "still at work" in done.stderr
+    assert "still running:" in done.stderr
     assert cluster.offers("n3") == {"gpu": 2}
     assert cluster.state["nodes"]["n3"]["pods"] == ["a/job"]
 
@@ -118,11 +149,11 @@ def test_a_name_that_kubernetes_cannot_have_is_left_out_there_and_works_on_slurm
     there = packed(fixed("slurm", nodes))
     assert not there.warnings
     assert any(f"config[{name}]=" in text for text in there.files.values())
-    left = packed(fixed("operator", nodes))
-    assert "operator/configmap.yaml" in left.files
-    assert not any("change-" in place for place in left.files)
+    left = packed(fixed("mig-manager", nodes))
+    assert "mig-manager/configmap.yaml" in left.files
+    assert not any("change.sh" in place for place in left.files)
     first, *_ = left.files[PAGE].splitlines()
-    assert first.startswith("# These are not the files of the decision: left out of operator")
+    assert first.startswith("# Incomplete change bundle: files for mig-manager are incomplete")
     assert name in first
 
 
@@ -133,20 +164,21 @@ def test_files_grow_with_changes_and_never_with_nodes() -> None:
     assert packed(fixed("slurm")).files == packed(fixed("slurm")).files
 
 
-def pools(path: str, nodes: tuple[str, ...] = ("n1", "n2", "n3")) -> FleetRules:
+def pools(actuator: str, nodes: tuple[str, ...] = ("n1", "n2", "n3")) -> FleetRules:
     """Three nodes of two GPUs that come whole or cut, and go after five minutes."""
     cut = ("3g.40gb:1,1g.10gb:4", "1g.10gb:7")
     listed = (PoolRule("whole", TODAY, 3, nodes, 2, 1), PoolRule("cut", cut, 3, nodes, 2, 1))
     return FleetRules(
-        "node_pools", path, BOARD, listed, 3, (PoolRule("today-1", TODAY, 3, nodes),), idle_s=300.0, lead_s=360.0,
-        lead_slow_s=900.0, cool_s=600.0, returned=path != "slurm", begins="2026-11-02T00:00:00+00:00",
+        "autoscaled_pools", actuator, BOARD, listed, 3, (PoolRule("today-1", TODAY, 3, nodes),),
+        idle_s=300.0, lead_s=360.0,
+        lead_slow_s=900.0, cool_s=600.0, returned=actuator != "slurm", begins="2026-11-02T00:00:00+00:00",
     )  # fmt: skip
 
 
 def jobs_cut(nodes: tuple[str, ...] = ("n1", "n2")) -> FleetRules:
     """Two nodes that the DRA driver cuts."""
     return FleetRules(
-        "cut_on_demand", "dra", BOARD, (PoolRule("jobs", (BY_JOBS,) * 2, 2, nodes, 2),), 2,
+        "mig_dynamic", "dra", BOARD, (PoolRule("jobs", (BY_JOBS,) * 2, 2, nodes, 2),), 2,
         (PoolRule("today-1", TODAY, 2, nodes),), begins="2026-11-02T00:00:00+00:00",
     )  # fmt: skip
 
@@ -222,10 +254,7 @@ def test_pools_come_from_nothing_for_pods_that_wait(controller: str) -> None:
         pool = next(pool for pool in rules.pools if name.endswith(pool.name))
         assert most == pool.most
         cut = layouts_cut(len(pool.layouts), config, config_map["data"]["config.yaml"])
-        there = {
-            "nvidia.com/gpu" if key == "gpu" else f"nvidia.com/mig-{key}": n
-            for key, n in _counts(cut).items()
-        }
+        there = {"nvidia.com/gpu" if key == "gpu" else f"nvidia.com/mig-{key}": n for key, n in _counts(cut).items()}
         assert {key: count for key, count in offers.items() if count} == there
 
 
@@ -234,46 +263,42 @@ def test_nothing_is_emptied_where_nothing_makes_nodes_come(tmp_path: Path) -> No
     rules = pools("autoscaler")
     pack = packed(rules)
     cluster = Stub(tmp_path / "cluster", rules.before)
-    without = fenced(pack.files[PAGE], "Do").replace(
-        "kubectl get crd nodepools.karpenter.sh -o name", "false"
-    )
+    without = fenced(pack.files[PAGE], "Apply").replace("kubectl get crd nodepools.karpenter.sh -o name", "false")
     done = cluster.run(without, written(pack, tmp_path / "export"))
     assert done.returncode != 0
-    assert "no node would come, so none is emptied" in done.stderr
+    assert "so no node is emptied" in done.stderr
     assert not any(node["unschedulable"] for node in cluster.state["nodes"].values())
 
 
 @pytest.mark.long
 @needs_bash
 @pytest.mark.parametrize(
-    "rules", [pools("autoscaler"), pools("operator"), pools("slurm"), jobs_cut()], ids=lambda one: one.path
+    "rules",
+    [pools("autoscaler"), pools("mig-manager"), pools("slurm"), jobs_cut()],
+    ids=lambda one: one.actuator,
 )
-def test_the_commands_for_pools_put_everything_there_and_take_it_away(
-    rules: FleetRules, tmp_path: Path
-) -> None:
+def test_the_commands_for_pools_put_everything_there_and_take_it_away(rules: FleetRules, tmp_path: Path) -> None:
     pack = packed(rules)
     folder = written(pack, tmp_path / "export")
     cluster = Stub(tmp_path / "cluster", rules.before)
     before = cluster.snapshot()
-    done = cluster.run(fenced(pack.files[PAGE], "Do"), folder)
+    done = cluster.run(fenced(pack.files[PAGE], "Apply"), folder)
     assert done.returncode == 0, done.stderr
     objects = cluster.state["objects"]
-    if rules.path == "dra":
+    if rules.actuator == "dra":
         assert {"helm/dra-driver-nvidia-gpu", "deviceclass/gpuplanner-3g-40gb"} <= objects.keys()
         assert all(node["labels"]["gpuplanner.io/pool"] == "jobs" for node in cluster.state["nodes"].values())
-    elif rules.path == "slurm":
+    elif rules.actuator == "slurm":
         lines = (cluster.folder / "gpuplanner.conf").read_text()
-        assert re.findall(r"NodeName=(n1-cut) .* (CoresPerSocket=1)", lines) == [
-            ("n1-cut", "CoresPerSocket=1")
-        ]
+        assert re.findall(r"NodeName=(n1-cut) .* (CoresPerSocket=1)", lines) == [("n1-cut", "CoresPerSocket=1")]
         assert "@" not in lines
     else:
         kinds = ("nodepool", "nodeoverlay", "capacitybuffer")
         assert {f"{kind}/gpuplanner-cut" for kind in kinds} <= objects.keys()
         assert all(node["unschedulable"] for node in cluster.state["nodes"].values())
-    checked = cluster.run(fenced(pack.files[PAGE], "Check"), folder)
+    checked = cluster.run(fenced(pack.files[PAGE], "Verify"), folder)
     assert checked.returncode == 0, checked.stderr
-    undone = cluster.run(fenced(pack.files[PAGE], "Undo"), folder)
+    undone = cluster.run(fenced(pack.files[PAGE], "Roll back"), folder)
     assert undone.returncode == 0, undone.stderr
     nodes, objects, lines = cluster.snapshot()
     assert (objects.keys(), lines) == (before[1].keys(), before[2])
@@ -308,8 +333,8 @@ def test_a_machine_is_up_as_one_node_at_a_time(tmp_path: Path) -> None:
 
     def run(program: str, nodes: str) -> list[str]:
         log.write_text("")
-        path = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
-        subprocess.run(["bash", str(folder / f"{program}.sh"), nodes], env=path, check=True)
+        actuator = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+        subprocess.run(["bash", str(folder / f"{program}.sh"), nodes], env=actuator, check=True)
         return log.read_text().splitlines()
 
     drain = "state=drain reason=gpuplanner: n1 is up as n1-cut"
@@ -319,12 +344,9 @@ def test_a_machine_is_up_as_one_node_at_a_time(tmp_path: Path) -> None:
     assert run("suspend", "n1") == [f"update nodename=n1 {drain}"]
     assert run("suspend", "n1-cut") == ["update nodename=n1 state=resume"]
     assert run("resume", "n1,n2") == [
-        f"update nodename={name}-cut state=drain reason=gpuplanner: {name} is up as {name}"
-        for name in ("n1", "n2")
+        f"update nodename={name}-cut state=drain reason=gpuplanner: {name} is up as {name}" for name in ("n1", "n2")
     ]
-    switched = [
-        line.split()[2:5] for line in (folder / "power.log").read_text().splitlines() if " power " in line
-    ]
+    switched = [line.split()[2:5] for line in (folder / "power.log").read_text().splitlines() if " power " in line]
     assert switched == [
         ["on", "n1", "n1-cut"],
         ["off", "n1", "n1-cut"],
@@ -334,23 +356,23 @@ def test_a_machine_is_up_as_one_node_at_a_time(tmp_path: Path) -> None:
 
 
 def test_a_path_on_which_nobody_cuts_for_jobs_gets_no_files_that_say_so() -> None:
-    pack = packed(replace(jobs_cut(), path="nvml"))
+    pack = packed(replace(jobs_cut(), actuator="nvidia-smi"))
     assert list(pack.files) == [PAGE]
     assert pack.files[PAGE].startswith(
-        "# These are not the files of the decision: nothing that is shipped cuts GPUs when"
+        "# Incomplete change bundle: actuator nvidia-smi cannot partition GPUs on request"
     )
 
 
 @pytest.mark.parametrize(
-    ("path", "expected"),
+    ("actuator", "expected"),
     [
-        ("operator", {"operator/configmap.yaml"}),
-        ("parted", {"parted/mig-parted.yaml"}),
+        ("mig-manager", {"mig-manager/configmap.yaml"}),
+        ("mig-parted", {"mig-parted/mig-parted.yaml"}),
         ("slurm", {"slurm/gres.conf", "slurm/mig-parted.yaml", "slurm/slurm-20261102T000000Z.conf"}),
     ],
 )
-def test_layouts_of_written_files_are_checked(path: str, expected: set[str], tmp_path: Path) -> None:
-    pack = packed(fixed(path))
+def test_layouts_of_written_files_are_checked(actuator: str, expected: set[str], tmp_path: Path) -> None:
+    pack = packed(fixed(actuator))
     folder = written(pack, tmp_path)
     checked = {name for name, text in pack.files.items() if name != PAGE and states_layouts(text)}
     assert checked == expected
@@ -366,9 +388,7 @@ def test_layouts_of_written_files_are_checked(path: str, expected: set[str], tmp
         ("slurm/pools.conf", "_1g.10gb:11", "_1g.10gb:15"),
     ],
 )
-def test_edited_lines_for_slurm_that_do_not_fit_are_found(
-    file: str, old: str, new: str, tmp_path: Path
-) -> None:
+def test_edited_lines_for_slurm_that_do_not_fit_are_found(file: str, old: str, new: str, tmp_path: Path) -> None:
     text = packed(pools("slurm")).files[file]
     place = tmp_path / "edited.conf"
     for lines, fits in ((text, True), (text.replace(old, new, 1), False)):
@@ -380,31 +400,31 @@ def test_edited_lines_for_slurm_that_do_not_fit_are_found(
 
 PACKED_FIRST = (
     MeasureWords("pack", "Let jobs fill nodes one by one", "", [("edit slurm.conf", "scontrol reconfigure")]),
-    MeasureWords("release", "Release 2 GPUs", "Only once 1 is in force.", [("drain n4", "scontrol update")]),
+    MeasureWords("release", "Release 2 GPUs", "Only once step 1 is in effect.", [("drain n4", "scontrol update")]),
 )
 
 
-def released_alone(board: str = BOARD) -> FleetRules:
+def released_alone(gpu_model: str = BOARD) -> FleetRules:
     """Four nodes that stay as they are; one is not needed."""
     pools = (PoolRule("whole", TODAY, 3, ("n1", "n2", "n3"), 3),)
-    return replace(fixed("slurm"), board=board, pools=pools)
+    return replace(fixed("slurm"), gpu_model=gpu_model, pools=pools)
 
 
 def page_of(rules: FleetRules, *measures: MeasureWords, **how: str) -> str:
     told = replace(TOLD, measures=measures)
-    return to_pack(rules, told, ChangeCost.of(BOARD, rules.path), Drain(), **how).files[PAGE]
+    return to_pack(rules, told, ChangeCost.of(BOARD, rules.actuator), Drain(), **how).files[PAGE]
 
 
-def test_every_measure_stands_under_do_in_its_order():
+def test_every_measure_stands_under_apply_in_its_order():
     page = page_of(released_alone(), *PACKED_FIRST)
-    do = page.partition("\n## Do\n")[2].partition("\n## ")[0]
+    do = page.partition("\n## 3. Apply\n")[2].partition("\n## ")[0]
     first, condition, second = (
-        do.index(text) for text in ("scontrol reconfigure", "Only once 1", "bash slurm/release.sh apply")
+        do.index(text) for text in ("scontrol reconfigure", "Only once step 1", "bash slurm/release.sh apply")
     )
     assert first < condition < second
-    undo = page.partition("\n## Undo\n")[2]
+    undo = page.partition("\n## Roll back\n")[2]
     assert undo.index("release.sh rollback") < undo.index("Restore the lines of slurm.conf")
-    assert "LLN=YES" in page.partition("\n## Check\n")[2]
+    assert "LLN=YES" in page.partition("\n## 4. Verify\n")[2]
 
 
 def test_nodes_are_released_without_the_type_of_their_gpus():
@@ -416,9 +436,9 @@ def test_nodes_are_released_without_the_type_of_their_gpus():
 def test_a_measure_without_its_files_names_the_reason_and_the_command():
     cut = MeasureWords("repartition", "Repartition GPUs")
     page = page_of(fixed("slurm"), cut, PACKED_FIRST[1], gres_type="not a type")
-    do = page.partition("\n## Do\n")[2].partition("\n## ")[0]
-    assert "1. **Repartition GPUs.** No file here performs it (left out of slurm: Slurm GRES type" in do
-    assert "`gpuplanner export` writes it" in do
+    do = page.partition("\n## 3. Apply\n")[2].partition("\n## ")[0]
+    assert "1. **Repartition GPUs.** No file here carries it out (files for slurm are incomplete: Slurm GRES type" in do
+    assert "fix this, then run `gpuplanner export`" in do
 
 
 def test_idle_nodes_of_their_own_name_are_powered_down_without_the_type_of_their_gpus():

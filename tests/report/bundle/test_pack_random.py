@@ -23,8 +23,8 @@ DECISIONS = 500
 
 def drawn(rng: np.random.Generator) -> FleetRules:
     """A fleet of a few nodes in a few pools, fixed or coming and going, on any path."""
-    board = str(rng.choice(BOARDS))
-    layouts = ["gpu", *list_layouts(board).by_counts["layout"].to_list()]
+    gpu_model = str(rng.choice(BOARDS))
+    layouts = ["gpu", *list_layouts(gpu_model).by_counts["layout"].to_list()]
     size, count = int(rng.choice([1, 2, 4, 8])), int(rng.integers(1, 7))
     names = tuple(f"{rng.choice(['n', 'gpu-', 'a.b'])}{number:02d}" for number in range(count))
 
@@ -35,14 +35,13 @@ def drawn(rng: np.random.Generator) -> FleetRules:
     kept = names[: int(rng.integers(1, count + 1))]
     if comes:
         pools = tuple(
-            PoolRule(f"cut-{one}", cut(), len(kept), kept, len(kept), int(rng.integers(2)))
-            for one in range(2)
+            PoolRule(f"cut-{one}", cut(), len(kept), kept, len(kept), int(rng.integers(2))) for one in range(2)
         )
     else:
         pools = tuple(PoolRule(f"cut-{name}", cut(), 1, (name,), 1) for name in kept)
     today = tuple(PoolRule(f"today-{name}", cut(), 1, (name,)) for name in names)
     return FleetRules(
-        "any", path, board, pools, len(kept), today, released=names[len(kept) :],
+        "any", path, gpu_model, pools, len(kept), today, released=names[len(kept) :],
         idle_s=float(rng.integers(1, 60)) * 60 if comes else None, lead_s=300.0, lead_slow_s=900.0,
         cool_s=float(rng.integers(2)) * 600, placement=str(rng.choice(["best", "fullest"])),
         begins="2026-11-02T00:00:00+00:00",
@@ -50,7 +49,7 @@ def drawn(rng: np.random.Generator) -> FleetRules:
 
 
 def packed(rules: FleetRules) -> Pack:
-    return to_pack(rules, PageWords("Do it.", "some way"), ChangeCost.of(rules.board, rules.path), Drain())
+    return to_pack(rules, PageWords("Do it.", "some way"), ChangeCost.of(rules.gpu_model, rules.actuator), Drain())
 
 
 @pytest.mark.parametrize("part", [0, *(pytest.param(part, marks=pytest.mark.long) for part in range(1, 20))])
@@ -67,6 +66,6 @@ def test_random_decisions_in_every_format(part: int, tmp_path: Path) -> None:
         for name, text in pack.files.items():
             if name.endswith(("configmap.yaml", "mig-parted.yaml")):
                 place.write_text(text)
-                report = verify_file(place, rules.board, gpus_per_node=len(rules.pools[0].layouts))
+                report = verify_file(place, rules.gpu_model, gpus_per_node=len(rules.pools[0].layouts))
                 assert report.ok, (rules, report.problems)
         assert all(f"`{step.file}`" in pack.files[PAGE] for step in pack.steps)

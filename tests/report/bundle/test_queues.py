@@ -30,9 +30,7 @@ from tests.report.bundle.test_pack import BOARD, fixed, needs_bash, packed, pool
 
 
 def fleet_pack(rules) -> FleetPack:
-    return FleetPack(
-        rules=rules, board=as_board(BOARD), change=ChangeCost.of(BOARD, rules.path), drain=Drain()
-    )
+    return FleetPack(rules=rules, gpu_model=as_board(BOARD), change=ChangeCost.of(BOARD, rules.actuator), drain=Drain())
 
 
 tenants = st.lists(st.floats(0.0, 8.0), min_size=1, max_size=5)
@@ -40,7 +38,7 @@ tenants = st.lists(st.floats(0.0, 8.0), min_size=1, max_size=5)
 
 @given(tenants, st.booleans())
 def test_what_tenants_have_of_each_resource_sums_to_their_part_of_it(amounts, come_and_go):
-    rules = pools("autoscaler") if come_and_go else fixed("operator")
+    rules = pools("autoscaler") if come_and_go else fixed("mig-manager")
     quotas = [TenantQuota(f"t{number}", gpus, "all") for number, gpus in enumerate(amounts)]
     today = sum(pool.count * len(pool.layouts) for pool in rules.today)
     sums: dict[tuple[str, str], int] = defaultdict(int)
@@ -63,9 +61,9 @@ def _offered(rules, pool, resource):
 
 
 @needs_bash
-@pytest.mark.parametrize("path", ["operator", pytest.param("autoscaler", marks=pytest.mark.long)])
-def test_quotas_are_put_in_place_and_what_was_there_comes_back(path: str, tmp_path: Path) -> None:
-    rules = replace(fixed(path) if path == "operator" else pools(path), quotas=QUOTAS)
+@pytest.mark.parametrize("actuator", ["mig-manager", pytest.param("autoscaler", marks=pytest.mark.long)])
+def test_quotas_are_put_in_place_and_what_was_there_comes_back(actuator: str, tmp_path: Path) -> None:
+    rules = replace(fixed(actuator) if actuator == "mig-manager" else pools(actuator), quotas=QUOTAS)
     pack = packed(rules)
     folder = written(pack, tmp_path / "export")
     cluster = Stub(tmp_path / "cluster", rules.before)
@@ -79,7 +77,7 @@ def test_quotas_are_put_in_place_and_what_was_there_comes_back(path: str, tmp_pa
     before = cluster.snapshot()
     page = pack.files[PAGE]
     for _ in range(2):
-        done = cluster.run(fenced(page, "Do"), folder)
+        done = cluster.run(fenced(page, "Apply"), folder)
         assert done.returncode == 0, done.stderr
     objects = cluster.state["objects"]
     queues = {
@@ -90,8 +88,8 @@ def test_quotas_are_put_in_place_and_what_was_there_comes_back(path: str, tmp_pa
     }
     assert queues <= objects.keys()
     assert objects["clusterqueue/ads"] != theirs
-    assert cluster.run(fenced(page, "Check"), folder).returncode == 0
-    undone = cluster.run(fenced(page, "Undo"), folder)
+    assert cluster.run(fenced(page, "Verify"), folder).returncode == 0
+    undone = cluster.run(fenced(page, "Roll back"), folder)
     assert undone.returncode == 0, undone.stderr
     objects = cluster.state["objects"]
     assert objects.keys() == before[1].keys()
@@ -101,11 +99,11 @@ def test_quotas_are_put_in_place_and_what_was_there_comes_back(path: str, tmp_pa
 
 def test_a_name_that_is_no_label_is_left_out_and_said() -> None:
     odd = TenantQuota("Team A\n  evil: true", 1.0)
-    pack = packed(replace(fixed("operator"), quotas=(*QUOTAS, odd)))
-    kueue = pack.files["operator/kueue.yaml"]
-    assert "Left out, by names that Kubernetes does not take: Team A\\n  evil: true." in kueue
+    pack = packed(replace(fixed("mig-manager"), quotas=(*QUOTAS, odd)))
+    kueue = pack.files["mig-manager/kueue.yaml"]
+    assert "Left out, because Kubernetes does not allow these names: Team A\\n  evil: true." in kueue
     assert not any("evil" in json.dumps(one) for one in resources(pack))
-    assert "operator/kueue.yaml" not in packed(fixed("operator")).files, "none is invented"
+    assert "mig-manager/kueue.yaml" not in packed(fixed("mig-manager")).files, "none is invented"
 
 
 def test_children_of_a_queue_deserve_no_more_than_it() -> None:
@@ -124,9 +122,9 @@ def test_children_of_a_queue_deserve_no_more_than_it() -> None:
 def test_quotas_are_those_of_the_cluster_that_was_read(tmp_path: Path) -> None:
     """A dump with Kueue beside its jobs: each queue's own, in GPUs, an instance by its share of one."""
     cluster = cut_clusters.kubernetes_cut(1)
-    paths = [tmp_path / name for name in cluster.files()]
-    for path, text in zip(paths, cluster.files().values(), strict=True):
-        path.write_text(text)
+    actuators = [tmp_path / name for name in cluster.files()]
+    for actuator, text in zip(actuators, cluster.files().values(), strict=True):
+        actuator.write_text(text)
     resource = [
         {"name": "nvidia.com/gpu", "nominalQuota": 6, "borrowingLimit": 2},
         {"name": "nvidia.com/mig-1g.10gb", "nominalQuota": 7, "borrowingLimit": 7},
@@ -140,11 +138,11 @@ def test_quotas_are_those_of_the_cluster_that_was_read(tmp_path: Path) -> None:
         "spec": {"cohort": "web", "resourceGroups": [group]},
     }  # fmt: skip
     (tmp_path / "queues.json").write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": [queue]}))
-    write_dataset(read_kubernetes([*paths, tmp_path / "queues.json"]), tmp_path / "data")
-    scenario = Scenario(data=str(tmp_path / "data"), path="operator")
-    board = history(scenario).fleet.board
-    [quota] = _quotas(scenario, board)
-    share = board.share("1g.10gb")
+    write_dataset(read_kubernetes([*actuators, tmp_path / "queues.json"]), tmp_path / "data")
+    scenario = Scenario(data=str(tmp_path / "data"), actuator="mig-manager")
+    gpu_model = history(scenario).fleet.gpu_model
+    [quota] = _quotas(scenario, gpu_model)
+    share = gpu_model.share("1g.10gb")
     assert (quota.tenant, quota.cohort, quota.lend) == ("ads", "web", None)
     assert quota.gpus == pytest.approx(6 + 7 * share)
     assert quota.borrow == pytest.approx(2 + 7 * share)

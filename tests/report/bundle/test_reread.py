@@ -12,10 +12,10 @@ from gpuplanner.report.export_verification import FileReport, verify_file
 BOARD = "A100-40GB"
 
 
-def check(folder: Path, text: str, board: str = BOARD, gpus_per_node: int = 8) -> FileReport:
+def check(folder: Path, text: str, gpu_model: str = BOARD, gpus_per_node: int = 8) -> FileReport:
     path = folder / "file"
     path.write_text(text, encoding="utf-8")
-    return verify_file(path, board, gpus_per_node=gpus_per_node)
+    return verify_file(path, gpu_model, gpus_per_node=gpus_per_node)
 
 
 def config(entries: str) -> str:
@@ -41,7 +41,7 @@ def test_good_and_bad_entries_side_by_side(tmp_path: Path) -> None:
     assert not report.ok
     assert report.findings == [
         "config plan-a, devices 0-1: 4g.20gb@0 3g.20gb@4",
-        "config plan-a, devices 4-7: not cut",
+        "config plan-a, devices 4-7: MIG disabled",
     ]
     assert report.problems == [
         "line 7: config plan-a, devices 2: 1g.10gb x4 (2 memory slices each) and 1g.5gb x3 (1 each) need 11 "
@@ -54,13 +54,13 @@ def test_good_and_bad_entries_side_by_side(tmp_path: Path) -> None:
 def test_devices_that_no_entry_names_are_mentioned(tmp_path: Path) -> None:
     report = check(tmp_path, config(entry("[1, 2]", "{7g.40gb: 1}")), gpus_per_node=4)
     assert report.ok
-    assert report.findings[-1] == "config plan-a, devices 0, 3: not named, left as they are"
+    assert report.findings[-1] == "config plan-a, devices 0, 3: not named, left unchanged"
 
 
 def test_driver_names_are_understood_and_mentioned(tmp_path: Path) -> None:
-    report = check(tmp_path, config(entry("all", "{3g.39gb: 2}")), board="A100-80GB")
+    report = check(tmp_path, config(entry("all", "{3g.39gb: 2}")), gpu_model="A100-80GB")
     assert report.ok
-    assert "'3g.39gb' is taken for 3g.40gb; mig-parted compares names" in report.findings[0]
+    assert "'3g.39gb' is read as 3g.40gb; mig-parted compares names" in report.findings[0]
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_driver_names_are_understood_and_mentioned(tmp_path: Path) -> None:
         ),
         (
             config(entry(enabled="false", counts="{1g.5gb: 1}")),
-            "mig-devices stands beside mig-enabled: false",
+            "mig-devices is set although mig-enabled is false",
         ),
         (config("    - mig-enabled: false\n"), "devices is missing"),
         (
@@ -90,7 +90,7 @@ def test_driver_names_are_understood_and_mentioned(tmp_path: Path) -> None:
         ("version: v2\nmig-configs: {a: " + NOT_CUT + "}\n", "version must be v1, not 'v2'"),
         (
             "version: v1\nmig-configs: {a+b: " + NOT_CUT + "}\n",
-            "line 2: config 'a+b': the name cannot be a label value",
+            "line 2: config 'a+b': the name is no valid label value",
         ),
         ('version: v1\nmig-configs: {"\\e[31m": ' + NOT_CUT + "}\n", "config '\\x1b[31m'"),
         (
@@ -122,12 +122,12 @@ def test_device_filters_choose_the_entries_that_are_proved(tmp_path: Path) -> No
     small = check(tmp_path, text)
     assert small.ok
     assert small.findings == [
-        "config plan-a: the entry in line 4 is for H100-80GB-SXM5, H100-80GB-PCIe, A100-80GB; not proved",
+        "config plan-a: the entry in line 4 is for H100-80GB-SXM5, H100-80GB-PCIe, A100-80GB; not checked",
         "config plan-a, devices 0-7: 1g.10gb@0 1g.10gb@2 1g.10gb@4 1g.10gb@6",
     ]
-    large = check(tmp_path, text, board="A100-80GB")
+    large = check(tmp_path, text, gpu_model="A100-80GB")
     assert large.ok
-    assert large.findings[1] == "config plan-a: the entry in line 8 is for A100-40GB; not proved"
+    assert large.findings[1] == "config plan-a: the entry in line 8 is for A100-40GB; not checked"
     wrong = check(tmp_path, text.replace("1g.10gb: 4", "1g.10gb: 5"))
     assert wrong.problems == ["line 8: config plan-a, devices 0-7: 1g.10gb x5: A100-40GB holds at most 4"]
 
@@ -159,9 +159,7 @@ data:
 def test_config_map(tmp_path: Path) -> None:
     assert check(tmp_path, CONFIG_MAP).ok
     wrong = check(tmp_path, CONFIG_MAP.replace("1g.5gb: 7", "1g.5gb: 8"))
-    assert wrong.problems == [
-        "config.yaml line 4: config plan-a, devices 0-7: 1g.5gb x8: A100-40GB holds at most 7"
-    ]
+    assert wrong.problems == ["config.yaml line 4: config plan-a, devices 0-7: 1g.5gb x8: A100-40GB holds at most 7"]
 
 
 @pytest.mark.parametrize(

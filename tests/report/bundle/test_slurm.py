@@ -21,16 +21,16 @@ BOARD = "H100-80GB-SXM5"
 NIGHT, DAY = datetime(2026, 11, 2, tzinfo=UTC), datetime(2026, 11, 2, 8, tzinfo=UTC)
 
 BY_DAY = """\
-# slurm.conf from 2026-11-02T08:00:00Z, board H100-80GB-SXM5.
-# In this order: drain the changed nodes, wait until they are empty, cut their GPUs, put the Gres of these
+# Lines of slurm.conf from 2026-11-02T08:00:00Z, GPU model H100-80GB-SXM5.
+# Order: drain the changed nodes, wait until they are empty, repartition their GPUs, copy the Gres of these
 # lines into yours ('bash install-gres.sh --dry-run FILE' shows it; a second line for a node is fatal),
-# 'scontrol reconfigure' (before Slurm 23.11: restart slurmctld, then slurmd of the nodes), resume;
-# change-20261102T080000Z.sh does so where a node is cut anew. Slurm drains nodes with fewer devices.
-# Types as slurmd finds them for NVIDIA H100 80GB HBM3.
-# Other boards of this kind need --gres-type: NVIDIA H800: nvidia_h800.
-# gres.conf: AutoDetect=nvml, or where Slurm was built without NVML what static-gres.sh prints on the node.
+# 'scontrol reconfigure' (before Slurm 23.11: restart slurmctld, then slurmd of the nodes), resume.
+# change-20261102T080000Z.sh does this for repartitioned nodes. Slurm drains nodes with too few devices.
+# Types as slurmd detects them on NVIDIA H100 80GB HBM3.
+# Other variants of this GPU model need --gres-type: NVIDIA H800: nvidia_h800.
+# gres.conf: AutoDetect=nvml; if Slurm has no NVML plugin, the output of static-gres.sh on the node.
 GresTypes=gpu
-# With slurmdbd only; without, slurmctld does not start:
+# Only with slurmdbd; without it, slurmctld does not start with this line:
 # AccountingStorageTRES=gres/gpu,gres/gpu:TYPE,gres/gpu:TYPE_3g.40gb,gres/gpu:TYPE_2g.20gb,gres/gpu:TYPE_1g.10gb
 # n1 gpu 0: gpu
 # n1 gpu 1: 3g.40gb:1,2g.20gb:1,1g.10gb:2
@@ -68,7 +68,7 @@ def found_by_slurmd(product: str, profile: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("board", "product", "layout"),
+    ("gpu_model", "product", "layout"),
     [
         ("H100-80GB-SXM5", "NVIDIA H100 80GB HBM3", "3g.40gb:1,1g.10gb+me:1,1g.10gb:3"),
         ("H100-80GB-PCIe", "NVIDIA H100 PCIe", "3g.40gb:2"),
@@ -79,10 +79,10 @@ def found_by_slurmd(product: str, profile: str) -> str:
     ],
 )
 def test_types_are_part_of_what_slurmd_finds(
-    make_plan: Callable[..., pl.DataFrame], board: str, product: str, layout: str
+    make_plan: Callable[..., pl.DataFrame], gpu_model: str, product: str, layout: str
 ) -> None:
     plan = make_plan([("n1", 0, 0, 1, layout, True), ("n1", 1, 0, 1, "gpu", False)])
-    (line,) = (line for line in to_slurm(plan, board, NIGHT).splitlines() if line.startswith("NodeName"))
+    (line,) = (line for line in to_slurm(plan, gpu_model, NIGHT).splitlines() if line.startswith("NodeName"))
     profiles = ["gpu", *(part.split(":")[0] for part in layout.split(","))]
     types = [part.split(":")[1] for part in line.partition("Gres=")[2].split(",")]
     # Slurm pairs the longest names first, so each type may be part of only one of what is left.
@@ -110,9 +110,7 @@ def test_what_is_parked_counts_as_it_is_cut_and_what_is_released_does_not(
         assert to_slurm(plan, BOARD, time, gres_type="t").endswith(
             f"# n1 gpu 0: gpu\n# n1 gpu 1: {layout}\nNodeName=n1 Gres=gpu:t:1{sevenths[time]}\n"
         )
-    assert [name for name in to_slurm_files(plan, BOARD) if "change" in name] == [
-        "change-20261102T000000Z.sh"
-    ]
+    assert [name for name in to_slurm_files(plan, BOARD) if "change" in name] == ["change-20261102T000000Z.sh"]
 
 
 NVIDIA_SMI = r"""#!/usr/bin/env bash
@@ -133,9 +131,7 @@ END
   -q*) echo "    Minor Number                          : $((3 - $3))" ;;
 esac
 """
-MINORS = (
-    "config 1\ngpu3/gi1/access 12\ngpu3/gi1/ci0/access 13\ngpu3/gi13/access 120\ngpu3/gi13/ci0/access 121\n"
-)
+MINORS = "config 1\ngpu3/gi1/access 12\ngpu3/gi1/ci0/access 13\ngpu3/gi13/access 120\ngpu3/gi13/ci0/access 121\n"
 
 
 @needs_bash
@@ -153,9 +149,7 @@ def test_gres_conf_without_nvml_lists_the_files_of_each_instance(plan: pl.DataFr
             "MIG_MINORS": str(tmp_path / "minors"),
         }
         command = ["bash", str(script), word]
-        return subprocess.run(
-            command, env=environment, capture_output=True, text=True, check=False, timeout=600
-        )
+        return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=600)
 
     assert run("t").stdout.splitlines() == [
         "Name=gpu Type=t_1g.10gb+me "
@@ -169,4 +163,4 @@ def test_gres_conf_without_nvml_lists_the_files_of_each_instance(plan: pl.DataFr
     (tmp_path / "minors").write_text(MINORS.replace("gi13", "gi14"))
     failed = run("t")
     assert failed.returncode == 1
-    assert "gpu3/gi13/access: not in" in failed.stderr
+    assert "Fix gpu3/gi13/access: it is not in" in failed.stderr

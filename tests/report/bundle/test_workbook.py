@@ -77,16 +77,16 @@ def test_totals_equal_the_table_to_the_cent(workbook, tables):
     costs = tables["Costs: a/b [1]"]
     sheet = fastexcel.read_excel(workbook).load_sheet(1).to_polars()
     total = sheet.row(-1, named=True)
-    assert total["tenant"] == "Total"
+    assert total["team"] == "Total"
     assert Decimal(repr(total["EffectiveCost"])) == costs["EffectiveCost"].sum()
-    assert total["used_gpu_hours"] == pytest.approx(costs["used_gpu_hours"].sum())
+    assert total["used GPU-hours"] == pytest.approx(costs["used_gpu_hours"].sum())
     amounts = [Decimal(repr(amount)) for amount in sheet["EffectiveCost"].to_list()[:-1]]
     assert amounts == costs["EffectiveCost"].to_list()
 
 
 def test_hostile_cells_stay_text(workbook):
     sheet = fastexcel.read_excel(workbook).load_sheet(1).to_polars()
-    assert sheet["tenant"].to_list()[:-1] == HOSTILE
+    assert sheet["team"].to_list()[:-1] == HOSTILE
 
 
 def test_the_only_formulas_are_our_sums_and_there_are_no_links_or_macros(workbook, tables):
@@ -105,24 +105,20 @@ def test_the_only_formulas_are_our_sums_and_there_are_no_links_or_macros(workboo
 def test_sheets_have_legal_names_and_say_what_they_are(workbook):
     book = fastexcel.read_excel(workbook)
     assert book.sheet_names == ["Read me", "Costs- a-b -1-", "odd"]
-    text = " ".join(
-        str(cell) for row in book.load_sheet(0, header_row=None).to_polars().rows() for cell in row if cell
-    )
+    text = " ".join(str(cell) for row in book.load_sheet(0, header_row=None).to_polars().rows() for cell in row if cell)
     assert text.startswith("=October")
-    assert "used_gpu_hours [GPU h]" in text
+    assert "used GPU-hours" in text
     assert "=1+1" in text
     assert "Times are UTC" in text
     beside = dict(row[:2] for row in book.load_sheet(0, header_row=None).to_polars().rows())
-    assert beside["Sheet"] == "Columns, with units"
+    assert beside["Sheet"] == "Columns and units"
     assert beside["Costs- a-b -1-"].startswith(f"{len(HOSTILE)} rows: ")
     assert beside["odd"].startswith("2 rows: ")
 
 
 def test_names_are_cut_to_31_characters_and_kept_apart(tmp_path):
     names = ["n" * 40, "N" * 40, "", "History", "'q'"]
-    path = write_workbook(
-        tmp_path / "x.xlsx", dict.fromkeys(names, pl.DataFrame({"x": [1]})), title="t", notes={}
-    )
+    path = write_workbook(tmp_path / "x.xlsx", dict.fromkeys(names, pl.DataFrame({"x": [1]})), title="t", notes={})
     got = fastexcel.read_excel(path).sheet_names[1:]
     assert got == ["n" * 31, "N" * 27 + " (2)", "Sheet", "History (2)", "q"]
 
@@ -143,9 +139,7 @@ def test_odd_values_are_kept_or_left_empty(workbook):
 
 
 def test_same_tables_give_the_same_bytes(tables, tmp_path):
-    paths = [
-        write_workbook(tmp_path / f"{n}.xlsx", tables, title="t", notes={"a": "b"}, totals={}) for n in (1, 2)
-    ]
+    paths = [write_workbook(tmp_path / f"{n}.xlsx", tables, title="t", notes={"a": "b"}, totals={}) for n in (1, 2)]
     assert paths[0].read_bytes() == paths[1].read_bytes()
 
 
@@ -159,7 +153,4 @@ def test_too_many_rows_are_refused_before_anything_is_written(tmp_path):
 def test_control_characters_do_not_break_the_file(tmp_path):
     frame = pl.DataFrame({"x": ["a\x00b\x1b[31m", "c"]})
     path = write_workbook(tmp_path / "x.xlsx", {"s": frame}, title="t", notes={})
-    assert (
-        fastexcel.read_excel(io.BytesIO(path.read_bytes()).getvalue()).load_sheet(1).to_polars()["x"][1]
-        == "c"
-    )
+    assert fastexcel.read_excel(io.BytesIO(path.read_bytes()).getvalue()).load_sheet(1).to_polars()["x"][1] == "c"

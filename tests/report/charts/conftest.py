@@ -26,8 +26,8 @@ def ledger() -> pl.DataFrame:
         {"tenant": tenant, "hour": at(hour), "bucket": bucket, "gpu_hours": hours}
         for hour in range(72)
         for tenant, bucket, hours in [
-            *itertools.product(HOSTILE, ("used", "held_idle"), (1.5,)),
-            ("-", "free", 3.0),
+            *itertools.product(HOSTILE, ("used", "allocated_idle"), (1.5,)),
+            ("-", "unallocated", 3.0),
             ("-", "fragmented", 1.0),
         ]
     ]
@@ -81,9 +81,7 @@ def layout_plan() -> pl.DataFrame:
         for gpu in (0, 1)
     ]
     rows[1] |= {"slot_end": at(12)}
-    rows.insert(
-        2, rows[1] | {"slot_start": at(12), "slot_end": at(24), "layout": "1g.10gb:7", "changed": True}
-    )
+    rows.insert(2, rows[1] | {"slot_start": at(12), "slot_end": at(24), "layout": "1g.10gb:7", "changed": True})
     return conform(pl.DataFrame(rows), LayoutPlan, where="layout_plan")
 
 
@@ -132,7 +130,7 @@ def frontier() -> pl.DataFrame:
         ("pools", 3000.0, 400.0, "setting"),
         ("pools", 8000.0, 2.0, "pinned"),
     ]
-    return pl.DataFrame(rows, schema=["policy", "gpu_hours", "added_minutes", "kind"], orient="row")
+    return pl.DataFrame(rows, schema=["policy", "gpu_hours", "added_wait_p95_minutes", "kind"], orient="row")
 
 
 @pytest.fixture
@@ -243,7 +241,7 @@ def intake() -> pl.DataFrame:
 def held() -> pl.DataFrame:
     """GPU-hours of two tenants by what was seen of them."""
     parts = {"used": [6.0, 1.0], "idle_with_process": [2.0, 0.0], "idle_without_process": [1.0, 0.0]}
-    return pl.DataFrame({"tenant": HOSTILE[:2]} | parts | {"idle_unclear": 0.0, "unobserved": [1.0, 9.0]})
+    return pl.DataFrame({"tenant": HOSTILE[:2]} | parts | {"idle_unclear": 0.0, "no_telemetry": [1.0, 9.0]})
 
 
 @pytest.fixture
@@ -257,7 +255,7 @@ def memory_stack() -> pl.DataFrame:
     """Two plans of three components."""
     parts = (("states", 12.0), ("activations", 20.0), ("logits", 4.0))
     rows = [(plan, part, gib, 36.0, 44.0, 79.0) for plan in ("1: 8 x A", "2: 4 x B") for part, gib in parts]
-    names = ["plan", "component", "gib", "predicted_gib", "upper_gib", "board_gib"]
+    names = ["plan", "component", "gib", "predicted_gib", "upper_gib", "gpu_gib"]
     return pl.DataFrame(rows, schema=names, orient="row")
 
 

@@ -31,9 +31,7 @@ def test_axis_of_minutes_is_linear_and_the_zone_ends_at_the_limit(frontier):
 
 
 def test_every_way_has_its_name_at_its_mark_and_no_two_touch(frontier):
-    spec = plots.chart_spec(
-        plots.plot_frontier(frontier, names={"pools": "mixed pools", "today": "as today"})
-    )
+    spec = plots.chart_spec(plots.plot_frontier(frontier, names={"pools": "mixed pools", "today": "as today"}))
     said = next(part for part in layers(spec, "text") if part["encoding"]["text"]["field"] == "label")
     rows = rows_of(spec, said)
     assert {row["name"] for row in rows} == {"as today", "mixed pools", HOSTILE[0]}
@@ -61,7 +59,7 @@ def test_a_wait_curve_has_its_ring_today_and_its_dot_where_it_is_recommended(wai
         )  # fmt: skip
         assert (ring, dot) == ([("today", 16)], [("recommended", 32)])
     text = plots.wait_curve_text(wait_curve, today=16, recommended=32)
-    assert text == "Jobs on 1 GPU wait 60 min (p95) on 16 GPUs today, and 0 min on 32 as recommended."
+    assert text == "Jobs on 1 GPU: p95 60 min on 16 GPUs today, 0 min on 32 recommended."
 
 
 def test_costs_add_up_and_stand_by_size(costs):

@@ -9,13 +9,11 @@ import pytest
 from gpuplanner import report as plots
 from gpuplanner.report import chart_theme as prepare
 
-SHARES = pl.DataFrame(
-    {"tenant": ["a", "a", "b", "b"], "slot_s": [0.0, 3600.0] * 2, "gpus": [4.0, 2.0, 1.0, 0.0]}
-)
+SHARES = pl.DataFrame({"tenant": ["a", "a", "b", "b"], "slot_s": [0.0, 3600.0] * 2, "gpus": [4.0, 2.0, 1.0, 0.0]})
 ACCOUNTS = pl.DataFrame(
     {
         "tenant": ["a", "<i>b</i>"],
-        "held_gpu_hours": [9.0, 3.0],
+        "allocated_gpu_hours": [9.0, 3.0],
         "above_gpu_hours": [4.0, 0.0],
         "deficit_gpu_hours": [0.0, 5.0],
     }
@@ -59,18 +57,16 @@ def test_small_tenants_are_added_up():
     assert rows == {"a": 4.0, "b": 3.0, "2 others": 3.0}
 
 
-def test_parts_of_a_bar_are_what_was_held_and_what_is_missing():
-    rows = {
-        (row["tenant"], row["part"]): row["gpu_hours"] for row in values(plots.plot_entitlements(ACCOUNTS))
-    }
-    assert rows["a", "held, within entitlement"] == 5.0
-    assert rows["a", "held, above entitlement"] == 4.0
-    assert rows["<i>b</i>", "due, but not given"] == 5.0
+def test_parts_of_a_bar_are_allocated_hours_and_shortfall():
+    rows = {(row["tenant"], row["part"]): row["gpu_hours"] for row in values(plots.plot_entitlements(ACCOUNTS))}
+    assert rows["a", "allocated, within quota"] == 5.0
+    assert rows["a", "allocated, borrowed"] == 4.0
+    assert rows["<i>b</i>", "shortfall"] == 5.0
     order = plots.chart_spec(plots.plot_entitlements(ACCOUNTS))["encoding"]["y"]["sort"]
-    assert order == ["<i>b</i>", "a"]  # who lacks most stands first
+    assert order == ["<i>b</i>", "a"]  # the largest shortfall stands first
 
 
-def test_the_matrix_keeps_the_total_and_names_nobody():
+def test_the_matrix_keeps_the_total_and_names_no_team():
     rows = values(plots.plot_borrowing(BORROWED))
     assert sum(row["gpu_hours"] for row in rows) == BORROWED["gpu_hours"].sum()
     assert {row["borrower"] for row in rows} == {"idle GPUs", "a", "c"}

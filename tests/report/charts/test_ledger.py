@@ -32,6 +32,6 @@ def test_days_begin_at_local_midnight_and_summer_time_has_its_25_hours():
 
 def test_nobody_is_no_tenant_and_small_tenants_are_added_up(ledger):
     drawn = rows(plots.chart_spec(plots.plot_ledger_tenants(ledger, top=2)))
-    assert set(drawn["part"]) == {"used", "held_idle"}
+    assert set(drawn["part"]) == {"used", "allocated_idle"}
     assert drawn.filter(name="2 others")["gpu_hours"].sum() == pytest.approx(2 * 72 * 3.0)
     assert drawn["gpu_hours"].sum() == pytest.approx(4 * 72 * 3.0)

@@ -55,7 +55,7 @@ def test_a_thousand_nodes_fit_with_the_worst_by_name():
     assert drawn.height == 17 * 31
     assert drawn["observed_gpu_h"].sum() == pytest.approx(grid(1000, 31)["observed_gpu_h"].sum())
     assert set(drawn.filter(name="984 others")["state"]) == {FULL}
-    assert "Least observed: node-0007, 0%." in plots.coverage_text(grid(1000, 31))
+    assert "Lowest: node-0007, 0 %." in plots.coverage_text(grid(1000, 31))
 
 
 def test_intake_marks_days_without_jobs_and_counts_rows_without_a_date(intake):
@@ -66,7 +66,7 @@ def test_intake_marks_days_without_jobs_and_counts_rows_without_a_date(intake):
     names = plots.chart_spec(plots.plot_intake(intake))["layer"][0]["encoding"]["y"]["sort"]
     assert names[0] == "jobs submitted (50)"
     assert names[2].endswith("(2; 2 not in time)")
-    assert plots.intake_text(intake) == "16.7 jobs a day, none on 1 of 3 days. 6 rows were rejected."
+    assert plots.intake_text(intake) == "16.7 jobs submitted a day, none on 1 of 3 days. 6 rows were rejected."
 
 
 def test_a_date_far_from_the_jobs_does_not_stretch_the_axis(intake):

@@ -45,7 +45,7 @@ def test_notebooks_get_a_specification_for_jupyterlab_and_a_picture(renderer, po
     }  # fmt: skip
     assert bundle["application/vnd.vegalite.v5+json"]["columns"] == 1
     assert bundle["image/svg+xml"].startswith("<svg")
-    assert "Policies compared" in bundle["text/plain"]
+    assert "Policy comparison" in bundle["text/plain"]
 
 
 def test_exported_notebooks_say_what_every_chart_shows(renderer, policies, caplog):
@@ -56,7 +56,7 @@ def test_exported_notebooks_say_what_every_chart_shows(renderer, policies, caplo
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("0", outputs=shown)])
     page, _ = nbconvert.HTMLExporter(exclude_input=True).from_notebook_node(notebook)
     told = [picture["alt"] for picture in bs4.BeautifulSoup(page, "html.parser").select("img")]
-    assert told == ['Policies compared: mean and interval. Dynamic waits 4 h, "static" 9 h.', "A <b> of mine"]
+    assert told == ['Policy comparison: mean and interval. Dynamic waits 4 h, "static" 9 h.', "A <b> of mine"]
     assert "Alternative text is missing" not in caplog.text
 
 

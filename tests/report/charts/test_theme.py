@@ -99,7 +99,7 @@ def page(policies: list[str], best: str) -> list[dict[str, str]]:
     """Colours of the ways that a page compares and recommends, chart by chart."""
     ways = pl.DataFrame({"policy": policies}).with_columns(
         metric=pl.lit("on"), unit=pl.lit("h"), mean=1.0, low=0.5, high=2.0,
-        gpu_hours=9.0, added_minutes=1.0, kind=pl.lit("tuned"),
+        gpu_hours=9.0, added_wait_p95_minutes=1.0, kind=pl.lit("tuned"),
     )  # fmt: skip
     frontier = scale_of(plots.plot_frontier(ways, best=best))
     return [
@@ -111,9 +111,9 @@ def page(policies: list[str], best: str) -> list[dict[str, str]]:
 def test_one_colour_is_one_way_to_run_a_fleet_on_every_page():
     every = list(MEANINGS)
     pages = [
-        page(["node_pools", "today"], "node_pools"),
-        page(every, "whole_on_off"),
-        page(every[::-1], "node_pools"),
+        page(["autoscaled_pools", "today"], "autoscaled_pools"),
+        page(every, "power_down_idle"),
+        page(every[::-1], "autoscaled_pools"),
     ]
     seen = {(way, colour) for charts in pages for chart in charts for way, colour in chart.items()}
     assert seen == {(way, theme.POLICY_COLOURS[way]) for way in MEANINGS}

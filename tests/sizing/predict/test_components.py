@@ -40,9 +40,7 @@ def test_eight_bit_states_and_one_moment():
     assert sum(regime_bytes("mixed", "sgdm")) == 12
 
 
-@pytest.mark.parametrize(
-    ("sharding", "gigabytes"), [("ddp", 120), ("zero1", 31.4), ("zero2", 16.6), ("zero3", 1.9)]
-)
+@pytest.mark.parametrize(("sharding", "gigabytes"), [("ddp", 120), ("zero1", 31.4), ("zero2", 16.6), ("zero3", 1.9)])
 def test_zero_on_64_ranks(sharding, gigabytes):
     job = TrainingJob(presets()["gpt2"], 1, regime="mixed", dp=64, sharding=sharding)
     assert trained_bytes(job, 7.5e9) / 1e9 == pytest.approx(gigabytes, abs=0.05)
@@ -127,9 +125,7 @@ def test_gradients_that_are_made_anew_come_as_activations_go():
     states, *_ = peak_gib(small)
     assert states * 2**30 == pytest.approx(8 * job.model.params(), rel=0.01)  # gradients are more
     replicas = replace(job, dp=4, gradients_freed=True)
-    assert peak_gib(replicas) == peak_gib(
-        replace(replicas, gradients_freed=False)
-    )  # which reduce in buckets that stay
+    assert peak_gib(replicas) == peak_gib(replace(replicas, gradients_freed=False))  # which reduce in buckets that stay
 
 
 def test_a_composed_gelu_keeps_a_tensor_an_operation():
@@ -144,9 +140,7 @@ def test_a_composed_gelu_keeps_a_tensor_an_operation():
         job = question(row | more).job
         return sum(layer_bytes(job)) / job.tokens / job.model.ffn
 
-    assert mlp("transformers") - mlp("pytorch") == pytest.approx(
-        6
-    )  # power, tanh, 1 + tanh and a half, not one
+    assert mlp("transformers") - mlp("pytorch") == pytest.approx(6)  # power, tanh, 1 + tanh and a half, not one
     assert mlp("transformers", precision="bf16") - mlp("pytorch") == pytest.approx(
         12 + 4 / 4
     )  # fp32 from the power on, and a residual in fp32 (4 bytes of hidden elements, a quarter of the MLP's)

@@ -38,7 +38,7 @@ def test_measured_columns_are_not_read(rows):
 def test_all_measured_rows_are_predicted(rows, found):
     assert found.overall.rows == 199
     assert found.not_predicted.rows == 0
-    assert predict_table(rows)["level"].unique().to_list() == ["tool seen"]
+    assert predict_table(rows)["level"].unique().to_list() == ["tool measured"]
 
 
 def test_accuracy_with_each_source_left_out(found):
@@ -103,7 +103,7 @@ def test_rows_that_cannot_be_read_are_named_and_the_others_are_learned_from(rows
     after = learned(shipped_model(), measured_runs(mine)[0])
     assert after.rows["my trainer"] == 4
     seen = predict_table(mine.head(1), after).row(0, named=True)
-    assert seen["level"] == "tool seen"
+    assert seen["level"] == "tool measured"
     assert abs(seen["predicted_gib"] - float(mine["measured_peak_gib"][0])) < abs(
         predict_table(mine.head(1))["predicted_gib"][0] - float(mine["measured_peak_gib"][0])
     )
@@ -134,16 +134,14 @@ def test_a_bound_is_wider_for_what_was_not_seen_and_the_probability_never_below_
     assert model.p_oom(2.0, 1.0, near) > 0.99
 
 
-@pytest.mark.parametrize("column", ["tool seen", "facts taken away"])
+@pytest.mark.parametrize("column", ["tool measured", "facts taken away"])
 def test_out_of_memory_runs_are_above_the_default_risk_and_runs_with_room_below(rows, column):
     answers = predict_table(rows, tool="any" if column == "facts taken away" else None)
     out = answers.filter(pl.col("status") == "oom")
     assert (out["p_oom"] > 0.05).all()
-    free = answers.filter(
-        pl.col("measured_peak_gib").cast(pl.Float64) <= 0.8 * pl.col("gpu_mem_gib").cast(pl.Float64)
-    )
+    free = answers.filter(pl.col("measured_peak_gib").cast(pl.Float64) <= 0.8 * pl.col("gpu_mem_gib").cast(pl.Float64))
     below = (free["p_oom"] < 0.05).mean()
-    assert below >= (0.8 if column == "tool seen" else 0.7)
+    assert below >= (0.8 if column == "tool measured" else 0.7)
 
 
 def test_rows_that_say_too_little_say_what_to_add():
@@ -155,7 +153,7 @@ def test_rows_that_say_too_little_say_what_to_add():
     assert "seq_len" in answer["missing"][0]
     assert "layers" in answer["missing"][1]
     assert "hidden" in answer["missing"][1]
-    assert answer["level"][2] == "tool unseen"
+    assert answer["level"][2] == "tool not measured"
     assert "tool unknown" in answer["note"][2]
 
 
@@ -177,7 +175,7 @@ def test_public_runs_of_tools_that_were_never_learned_from_lie_below_the_bound()
         infer_schema_length=None,
     )  # fmt: skip
     found = predict_table(table)
-    assert found["level"].to_list() == ["tool unseen"] * 4
+    assert found["level"].to_list() == ["tool not measured"] * 4
     assert ((found["predicted_gib"] / found["published"] - 1).abs() <= 0.15).all()
     assert (found["upper_gib"] >= found["published"]).all()
 
@@ -201,7 +199,5 @@ def test_the_command_writes_what_it_says(rows, tmp_path):
     ]
     assert (written["upper_gib"] > written["predicted_gib"]).all()
     assert run(app, ["size", "--learn", str(source), "-o", str(model)]).exit_code == 0
-    assert (
-        run(app, ["size", "--table", str(source), "--model-file", str(model), "-o", str(out)]).exit_code == 0
-    )
+    assert run(app, ["size", "--table", str(source), "--model-file", str(model), "-o", str(out)]).exit_code == 0
     assert run(app, ["size"]).exit_code == 2

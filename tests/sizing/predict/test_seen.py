@@ -30,8 +30,7 @@ def miso(public_data):
         [(m, f"{m}-{b}", gib) for m, b, gib in rows], schema=["program", "job", "peak_gib"], orient="row"
     )
     feasible = {
-        name: json.loads((root / "feasible" / f"{name.replace('.', '_')}.json").read_text())
-        for name in PROFILES
+        name: json.loads((root / "feasible" / f"{name.replace('.', '_')}.json").read_text()) for name in PROFILES
     }
     truth = {(f"{m}-{b}", name): b in feasible[name][m] for m, b, _ in rows for name in PROFILES}
     return seen, truth
@@ -57,9 +56,7 @@ def test_peaks_of_a_framework_that_takes_memory_in_steps_never_say_that_what_doe
 def test_a_run_on_one_smaller_slice_overrules_the_bound(miso):
     seen, truth = miso
     tried = smallest_that_fits(seen, BOARD).select("program", "job", "peak_gib", ran_profile="try_next")
-    ran = [
-        None if name is None else truth[job, name] for job, name in tried.select("job", "ran_profile").rows()
-    ]
+    ran = [None if name is None else truth[job, name] for job, name in tried.select("job", "ran_profile").rows()]
     settings, share, false_fits = agreement(fits(tried.with_columns(ran=pl.Series(ran)), BOARD), truth)
     assert (settings, false_fits) == (80, 0)
     assert share >= 0.95
@@ -91,9 +88,7 @@ def test_cache_of_70b_at_32k_tokens_and_of_its_heads_without_groups():
     model = describe("llama-2-70b")[0]
     assert cache_bytes_per_token(model) * 32768 / 2**30 == pytest.approx(10)
     assert cache_bytes_per_token(model) * 8 * 32768 / 2**30 == pytest.approx(80)
-    assert cache_bytes_per_token(model, 16) == cache_bytes_per_token(
-        model, 8
-    )  # no more ranks than heads share it
+    assert cache_bytes_per_token(model, 16) == cache_bytes_per_token(model, 8)  # no more ranks than heads share it
 
 
 def test_latent_attention_keeps_its_latent_and_the_rotary_part():
@@ -101,15 +96,15 @@ def test_latent_attention_keeps_its_latent_and_the_rotary_part():
 
 
 def test_concurrency_is_what_the_cache_has_room_for():
-    model, board = describe("llama-3.1-8b")[0], board_facts("H100-80GB-SXM5")
-    engine = serve(model, board, EngineLayout(), 8192)
-    room = 0.9 * board.memory_gib - engine.weights_gib - engine.workspace_gib
+    model, gpu_model = describe("llama-3.1-8b")[0], board_facts("H100-80GB-SXM5")
+    engine = serve(model, gpu_model, EngineLayout(), 8192)
+    room = 0.9 * gpu_model.memory_gib - engine.weights_gib - engine.workspace_gib
     assert engine.concurrency == int(room // 1)  # 8192 tokens of 128 KiB are 1 GiB
-    assert serve(model, board, EngineLayout(), 8192, itl_s=0.008).concurrency < engine.concurrency
-    assert serve(model, board, EngineLayout(cache_bytes=1.0), 8192).concurrency == pytest.approx(
+    assert serve(model, gpu_model, EngineLayout(), 8192, itl_s=0.008).concurrency < engine.concurrency
+    assert serve(model, gpu_model, EngineLayout(cache_bytes=1.0), 8192).concurrency == pytest.approx(
         2 * engine.concurrency, abs=1
     )
-    assert serve(describe("llama-3.1-405b")[0], board, EngineLayout(), 8192) is None
+    assert serve(describe("llama-3.1-405b")[0], gpu_model, EngineLayout(), 8192) is None
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,7 @@ from gpuplanner.sizing import service_plans as serving_queue
 from gpuplanner.sizing.service_plans import ReplicaSpeed, simulate_queue
 
 
-def every_step(
-    speed: ReplicaSpeed, arrivals: list[float], prompt: int, answer: int
-) -> list[tuple[float, float]]:
+def every_step(speed: ReplicaSpeed, arrivals: list[float], prompt: int, answer: int) -> list[tuple[float, float]]:
     """First and last token of each request in one replica that plays each step of each sequence."""
     now, nxt, done = 0.0, 0, {}
     left = dict.fromkeys(range(len(arrivals)), prompt)

@@ -39,15 +39,13 @@ ROW = {
 }
 
 
-def speed(model, board=H100, layout=ONE_GPU, load=LOAD):
-    return predict_serving(serving_work(preset(model), board, layout, load))
+def speed(model, gpu_model=H100, layout=ONE_GPU, load=LOAD):
+    return predict_serving(serving_work(preset(model), gpu_model, layout, load))
 
 
 @pytest.mark.parametrize("model", ["llama-3.1-8b", "gpt-oss-120b", "deepseek-v3"])
 def test_more_concurrency_never_makes_a_token_faster(model):
-    times = [
-        speed(model, layout=EngineLayout(8), load=Load(1024, 512, count)).itl_ms for count in range(1, 600, 7)
-    ]
+    times = [speed(model, layout=EngineLayout(8), load=Load(1024, 512, count)).itl_ms for count in range(1, 600, 7)]
     assert times == sorted(times)
 
 
@@ -57,10 +55,7 @@ def test_a_faster_gpu_is_never_slower(model, field):
     faster = replace(H100, **{field: 2 * getattr(H100, field)})
     for count in (1, 16, 256):
         load = Load(4096, 256, count)
-        assert (
-            speed(model, faster, EngineLayout(2), load).itl_ms
-            <= speed(model, H100, EngineLayout(2), load).itl_ms
-        )
+        assert speed(model, faster, EngineLayout(2), load).itl_ms <= speed(model, H100, EngineLayout(2), load).itl_ms
 
 
 def test_longer_prompts_and_shorter_answers_cost_time_per_token():
@@ -77,7 +72,7 @@ def test_tensor_parallelism_does_not_scale_linearly():
 def test_a_mig_slice_is_slower_than_the_gpu_and_launches_as_fast():
     part = slice_board(H100, "3g.40gb")
     assert speed("llama-3.1-8b", part).itl_ms > speed("llama-3.1-8b").itl_ms
-    tiny = [speed("qwen3-0.6b", board, load=Load(16, 16, 1)).itl_ms for board in (part, H100)]
+    tiny = [speed("qwen3-0.6b", gpu_model, load=Load(16, 16, 1)).itl_ms for gpu_model in (part, H100)]
     assert tiny[0] / tiny[1] < 1.5  # half the bandwidth, the same launches
 
 
@@ -85,9 +80,7 @@ def test_blackwell_multiplies_four_bits_and_hopper_unpacks_them():
     four, sixteen = EngineLayout(8, weight_bytes=0.53, weights="nvfp4"), EngineLayout(8, weight_bytes=0.53)
     long = Load(16384, 64, 64)  # prefill is what peaks decide
     b200 = board_facts("B200-180GB")
-    assert (
-        speed("llama-3.1-70b", b200, four, long).itl_ms < speed("llama-3.1-70b", b200, sixteen, long).itl_ms
-    )
+    assert speed("llama-3.1-70b", b200, four, long).itl_ms < speed("llama-3.1-70b", b200, sixteen, long).itl_ms
     assert speed("llama-3.1-70b", H100, four, long) == speed("llama-3.1-70b", H100, sixteen, long)
 
 
@@ -135,7 +128,7 @@ def test_plans_for_serving_take_this_speed():
         ({"gpus": "2", "profile": "3g.40gb"}, "MIG slice"),
         ({"prompt_tokens": "2000000"}, "a request of 2,000,512 tokens"),
         ({"tp": "4"}, "1 GPUs"),
-        ({"model": "meta-llama/Llama-3.1-405B-Instruct"}, "room for llama-3.1-405b"),
+        ({"model": "meta-llama/Llama-3.1-405B-Instruct"}, "memory for llama-3.1-405b"),
     ],
 )
 def test_a_row_that_cannot_be_predicted_says_why(change, words):
@@ -209,7 +202,7 @@ def test_the_command_keeps_rows_columns_and_order(tmp_path):
     assert found["itl_ms"].is_null().to_list() == [False, True, False]
     asked = run(app, ["size", "--task", "serve", "--table", str(source), "--json"])
     assert [row["note"] for row in json.loads(asked.stdout)["rows"]] == ["a", "b", "c"]
-    assert "itl_ms" in run(app, ["size", "--task", "serve", "--table", str(source)]).stdout
+    assert "ITL [ms]" in run(app, ["size", "--task", "serve", "--table", str(source)]).stdout
 
 
 def test_shipped_parameters_are_shares_and_say_how_well_they_do_on_left_out_groups():

@@ -37,16 +37,12 @@ def test_runs_that_were_measured_lie_in_the_interval(run):
 
 def test_fp32_is_no_faster_than_its_peak():
     job = question({"model": "llama-3.2-1b", "method": "full", "precision": "32-true", "seq_len": 2048}).job
-    for board in map(board_facts, ("A100-80GB", "H100-80GB-SXM5", "H200", "MI300X", "V100-16GB-SXM2")):
-        assert tokens_per_s(job, board)[2] * flops_per_token(job) <= board.fp32_flops <= board.flops
+    for gpu_model in map(board_facts, ("A100-80GB", "H100-80GB-SXM5", "H200", "MI300X", "V100-16GB-SXM2")):
+        assert tokens_per_s(job, gpu_model)[2] * flops_per_token(job) <= gpu_model.fp32_flops <= gpu_model.flops
 
 
 def test_kernels_that_are_compiled_are_faster_and_larger_batches_too():
     row = {"framework": "torchtune", "model": "llama-3.2-3b", "method": "full", "seq_len": 2048}
-    one, compiled, four = (
-        question(row | more).job for more in ({}, {"torch_compile": "yes"}, {"micro_batch": 4})
-    )
+    one, compiled, four = (question(row | more).job for more in ({}, {"torch_compile": "yes"}, {"micro_batch": 4}))
     assert tokens_per_s(compiled, H200)[1] > tokens_per_s(one, H200)[1]
-    assert all(
-        more > few for more, few in zip(tokens_per_s(four, H200), tokens_per_s(one, H200), strict=True)
-    )
+    assert all(more > few for more, few in zip(tokens_per_s(four, H200), tokens_per_s(one, H200), strict=True))

@@ -23,8 +23,8 @@ def test_memory_and_speed_of_strangers_hold(runs):
         assert found["accuracy"] >= 0.9
         assert found["below the bound"] >= 0.95
         assert found["bound / measured"] <= 1.35
-        assert found["seconds in their range"] >= least
-        assert found["factor of error, mean"] <= 1.25
+        assert found["seconds in the interval"] >= least
+        assert found["mean factor of error"] <= 1.25
     assert lost
     assert all(row["p_oom"] > 0.05 for row in lost)
 

@@ -98,17 +98,11 @@ def test_a_loop_of_ones_own_holds_a_temporary_of_the_step_where_a_fused_one_does
 
 def test_adapters_of_more_rank_and_more_layers_take_more_and_dense_ones_make_a_matrix():
     def total(**row):
-        job = question(
-            {"model": "llama-2-7b", "seq_len": 512, "precision": "bf16", "framework": "peft", **row}
-        ).job
+        job = question({"model": "llama-2-7b", "seq_len": 512, "precision": "bf16", "framework": "peft", **row}).job
         return sum(peak_gib(job))
 
     assert total(method="lora", lora_rank=8) < total(method="lora", lora_rank=64)
-    assert (
-        total(method="freeze", trained_layers=2)
-        < total(method="freeze", trained_layers=8)
-        < total(method="full")
-    )
+    assert total(method="freeze", trained_layers=2) < total(method="freeze", trained_layers=8) < total(method="full")
     assert total(method="loha") > total(method="lora") > total(method="ia3") - 1
     assert total(method="prompt_tuning") < total(method="lora")
 

@@ -38,9 +38,7 @@ def test_with_sharpness_1_it_is_the_law_of_amdahl(limit, log_u):
 @given(sharpness, limits, boundness)
 def test_boundness_is_found_again_from_the_speed(q, limit, log_u):
     law = of(q)
-    assert law.speed(law.from_speed(law.speed(log_u, limit), limit), limit) == pytest.approx(
-        law.speed(log_u, limit)
-    )
+    assert law.speed(law.from_speed(law.speed(log_u, limit), limit), limit) == pytest.approx(law.speed(log_u, limit))
 
 
 @given(sharpness, st.floats(0.001, 0.1), st.floats(1e-4, 1e-2), st.integers(1, 64), st.integers(65, 512))
@@ -70,9 +68,7 @@ def test_a_larger_slice_is_never_slower_nor_a_more_bound_job_faster():
 
 
 def test_limits_pass_through_what_was_measured():
-    law = SpeedLaw(
-        fractions=(1 / 7, 2 / 7, 3 / 7, 4 / 7, 1.0), limits=(0.16, 0.31, 0.5, 0.6, 1.0), sharpness=3.0
-    )
+    law = SpeedLaw(fractions=(1 / 7, 2 / 7, 3 / 7, 4 / 7, 1.0), limits=(0.16, 0.31, 0.5, 0.6, 1.0), sharpness=3.0)
     assert law.limit(law.fractions) == pytest.approx(law.limits)
     assert law.limit(1 / 14) == pytest.approx(law.limits[0] / 2)
 

@@ -30,9 +30,9 @@ BERT = {
 BERT_LARGEST = (256, 4835)
 
 
-def predict(board="A100-80GB", coverage=0.9, **facts):
+def predict(gpu_model="A100-80GB", coverage=0.9, **facts):
     jobs = pl.DataFrame({"job_class": ["a"]} | {name: [value] for name, value in facts.items()})
-    return default_model().predict(jobs, board, coverage=coverage)
+    return default_model().predict(jobs, gpu_model, coverage=coverage)
 
 
 def at(table, profile):
@@ -44,8 +44,8 @@ shares = st.one_of(st.none(), st.floats(0, 1))
 
 @settings(max_examples=examples(30))
 @given(shares, shares, shares, st.sampled_from(["A100-40GB", "H100-80GB-SXM5", "A30-24GB", "B200-180GB"]))
-def test_speeds_lie_in_their_intervals_and_grow_with_the_slice(power, memory, gpu, board):
-    table = predict(board, power_share=power, memory_utilisation=memory, gpu_utilisation=gpu)
+def test_speeds_lie_in_their_intervals_and_grow_with_the_slice(power, memory, gpu, gpu_model):
+    table = predict(gpu_model, power_share=power, memory_utilisation=memory, gpu_utilisation=gpu)
     assert table.columns == list(COLUMNS)
     ordered = (table["speed_low"] >= 0) & (table["speed_low"] <= table["speed"])
     assert (ordered & (table["speed"] <= table["speed_high"]) & (table["speed_high"] <= 1)).all()

@@ -22,12 +22,7 @@ def jobs() -> pl.DataFrame:
 def test_hidden_classes_are_found_as_often_as_is_said(jobs, seed):
     hidden = pl.Series(np.random.default_rng(seed).random(jobs.height) < 0.3)
     known = jobs.select(pl.when(~hidden).then("job_class")).to_series()
-    found = (
-        class_by_shape(jobs, known)
-        .with_columns(truth=jobs["job_class"])
-        .filter(hidden)
-        .drop_nulls("job_class")
-    )
+    found = class_by_shape(jobs, known).with_columns(truth=jobs["job_class"]).filter(hidden).drop_nulls("job_class")
     right = (found["job_class"] == found["truth"]).mean()
     assert found.height > 1000
     assert right == pytest.approx(found["confidence"].mean(), abs=0.03)

@@ -157,8 +157,7 @@ def test_rules_before_the_run_do_not_look_at_its_outcome(trace):
 def test_rules_hold_on_fleets_that_they_were_not_made_on(change, monkeypatch):
     """Other seeds and settings than the sample's; benchmarks/classes.py prints these and more, with confusion."""
     kinds = tuple(
-        replace(kind, **{name: value(kind) for name, value in change.items()})
-        for kind in sample_generator.JOB_CLASSES
+        replace(kind, **{name: value(kind) for name, value in change.items()}) for kind in sample_generator.JOB_CLASSES
     )
     monkeypatch.setattr(sample_generator, "JOB_CLASSES", kinds)
     requests = sample_generator.make_requests(start=NINE, days=7, seed=910)
@@ -174,8 +173,6 @@ def test_rules_hold_on_fleets_that_they_were_not_made_on(change, monkeypatch):
 
 def test_the_ending_of_a_script_is_no_session():
     names = ["submit.bash", "run_matlab.sh", "bash", "OOD Shell", "notebook.py", "eval.sbatch"]
-    jobs = pl.DataFrame(
-        {"job_id": names, "attempt": 1, "tenant": "t", "state": "PENDING", "submit_time": NINE}
-    )
+    jobs = pl.DataFrame({"job_id": names, "attempt": 1, "tenant": "t", "state": "PENDING", "submit_time": NINE})
     found = classify(jobs.with_columns(job_name=pl.col("job_id")))["job_class"].to_list()
     assert found == [None, "interactive", "interactive", "interactive", "interactive", "evaluation"]

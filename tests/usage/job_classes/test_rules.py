@@ -89,9 +89,7 @@ def test_shipped_rules_name_every_class_and_only_what_is_known():
 def test_user_rules_take_the_place_of_the_shipped(rules_of):
     rules = rules_of(one_rule("job_name: Fine_Tune\n    gpus: {from: 2}", "fine-tuning"))
     assert rules[0].conditions == (Words("job_name", ("fine tune",)), Range("gpus", 2.0, float("inf")))
-    jobs = jobs_of(
-        {"job_name": "FINE-tune7b", "gpus": 2.0}, {"job_name": "finetuned", "gpus": 2.0}, {"gpus": 2.0}
-    )
+    jobs = jobs_of({"job_name": "FINE-tune7b", "gpus": 2.0}, {"job_name": "finetuned", "gpus": 2.0}, {"gpus": 2.0})
     assert classify(jobs, rules)["job_class"].to_list() == ["fine-tuning", None, None]
 
 
@@ -128,17 +126,11 @@ def test_words_stand_alone_and_case_does_not_count(rules_of, name, word, holds):
 )
 def test_range_is_half_open_and_missing_never_holds(fact, value, low, width):
     condition = Range(fact, low, low + width)
-    seen = (
-        pl.DataFrame({fact: [value]}, schema={fact: pl.Float64})
-        .select(condition.holds().fill_null(False))
-        .item()
-    )
+    seen = pl.DataFrame({fact: [value]}, schema={fact: pl.Float64}).select(condition.holds().fill_null(False)).item()
     assert seen == (value is not None and low <= value < low + width)
 
 
-@pytest.mark.parametrize(
-    ("hour", "holds"), [(21.9, False), (22.0, True), (3.0, True), (5.99, True), (6.0, False)]
-)
+@pytest.mark.parametrize(("hour", "holds"), [(21.9, False), (22.0, True), (3.0, True), (5.99, True), (6.0, False)])
 def test_hours_pass_midnight(rules_of, hour, holds):
     (rule,) = rules_of(one_rule("hour: {from: 22, below: 6}"))
     assert pl.DataFrame({"hour": [hour]}).select(rule.holds()).item() == holds

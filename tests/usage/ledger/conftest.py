@@ -66,11 +66,11 @@ def make_nodes():
                 {
                     "node": f"n{number}",
                     "gpus": gpus,
-                    "gpu_model": board,
+                    "gpu_model": gpu_model,
                     "installed": at(installed),
                     "retired": at(retired),
                 }
-                for number, (gpus, board, installed, retired) in enumerate(rows)
+                for number, (gpus, gpu_model, installed, retired) in enumerate(rows)
             ],
         )
 

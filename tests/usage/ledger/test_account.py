@@ -36,13 +36,13 @@ def test_three_hours_by_hand(make_jobs, make_nodes, window):
     assert ledger.equals(check(ledger, Ledger, where="ledger"))
     assert sums(ledger) == {
         ("a", "used"): 2.0,
-        ("b", "held_idle"): 2.0,
-        ("b", "unobserved"): 0.25,
+        ("b", "allocated_idle"): 2.0,
+        ("b", "no_telemetry"): 0.25,
         ("-", "idle_pending"): 1.0,  # four GPUs are free for the half hour in which a waits for two
-        ("-", "free"): 12 - 2 - 2 - 0.25 - 1,
+        ("-", "unallocated"): 12 - 2 - 2 - 0.25 - 1,
     }
     first_hour = ledger.filter(hour=window["start"]).select("tenant", "bucket", "gpu_hours").rows()
-    assert first_hour == [("-", "free", 2.0), ("-", "idle_pending", 1.0), ("a", "used", 1.0)]
+    assert first_hour == [("-", "unallocated", 2.0), ("-", "idle_pending", 1.0), ("a", "used", 1.0)]
 
 
 def test_no_job_waits_before_it_is_eligible(make_jobs, make_nodes, window):
@@ -50,10 +50,7 @@ def test_no_job_waits_before_it_is_eligible(make_jobs, make_nodes, window):
     submitted = make_jobs(("a", 2.0, 0, 90, 180))
     eligible_time = pl.lit(window["start"] + timedelta(minutes=90)).cast(submitted.schema["eligible_time"])
     eligible = submitted.with_columns(eligible_time=eligible_time)
-    found = [
-        sums(gpu_time_ledger(jobs, nodes, **window)).get(("-", "idle_pending"))
-        for jobs in (submitted, eligible)
-    ]
+    found = [sums(gpu_time_ledger(jobs, nodes, **window)).get(("-", "idle_pending")) for jobs in (submitted, eligible)]
     assert found == [3.0, None]
 
 
@@ -69,11 +66,11 @@ def test_minutes_with_samples_speak_before_the_record(make_jobs, make_nodes, mak
     ledger = gpu_time_ledger(jobs, make_nodes((2, "A100", None, None)), samples=samples, **window)
     assert sums(ledger) == {
         ("a", "used"): 0.5,
-        ("a", "held_idle"): 0.5,
-        ("b", "held_idle"): 0.25,
+        ("a", "allocated_idle"): 0.5,
+        ("b", "allocated_idle"): 0.25,
         ("b", "used"): 0.25,
-        ("b", "unobserved"): 0.5,
-        ("-", "free"): 4.0,
+        ("b", "no_telemetry"): 0.5,
+        ("-", "unallocated"): 4.0,
     }
 
 
@@ -83,8 +80,8 @@ def test_a_sample_holds_within_its_job_alone(make_jobs, make_nodes, make_samples
     samples = make_samples(("0", 0.25, 0, 0.9), ("0", 0.75, 0, 0.9), ("1", 2.0, 1, 0.9))
     ledger = gpu_time_ledger(jobs, make_nodes((2, "A100", None, None)), samples=samples, **window)
     assert sums(ledger)["a", "used"] == 0.75 / 60
-    assert ("a", "held_idle") not in sums(ledger)
-    assert sums(ledger)["b", "unobserved"] == 1 / 60  # a lone reading holds for no time
+    assert ("a", "allocated_idle") not in sums(ledger)
+    assert sums(ledger)["b", "no_telemetry"] == 1 / 60  # a lone reading holds for no time
 
 
 @pytest.mark.parametrize("step", [0.5, 1, 2, 5, 10, 60])
@@ -92,30 +89,24 @@ def test_used_hours_are_the_same_at_every_step(make_jobs, make_nodes, make_sampl
     """Two GPUs at work for two hours: four GPU-hours, however far the readings are apart."""
     jobs = make_jobs(("a", 2.0, 0, 0, 120))
     readings = [("0", number * step, gpu, 0.9) for number in range(round(120 / step)) for gpu in range(2)]
-    ledger = gpu_time_ledger(
-        jobs, make_nodes((2, "A100", None, None)), samples=make_samples(*readings), **window
-    )
-    assert sums(ledger) == {("a", "used"): 4.0, ("-", "free"): 2.0}
+    ledger = gpu_time_ledger(jobs, make_nodes((2, "A100", None, None)), samples=make_samples(*readings), **window)
+    assert sums(ledger) == {("a", "used"): 4.0, ("-", "unallocated"): 2.0}
 
 
 def test_a_gap_is_not_used(make_jobs, make_nodes, make_samples, window):
     """Readings every 10 minutes, none from 0:20 to 1:20: the one before the gap holds until 0:30."""
     jobs = make_jobs(("a", 1.0, 0, 0, 120))
     readings = [("0", minute, 0, 0.9) for minute in (0, 10, 20, 80, 90, 100, 110)]
-    ledger = gpu_time_ledger(
-        jobs, make_nodes((1, "A100", None, None)), samples=make_samples(*readings), **window
-    )
+    ledger = gpu_time_ledger(jobs, make_nodes((1, "A100", None, None)), samples=make_samples(*readings), **window)
     assert sums(ledger)["a", "used"] == 70 / 60
-    assert sums(ledger)["a", "unobserved"] == 50 / 60
+    assert sums(ledger)["a", "no_telemetry"] == 50 / 60
 
 
 def test_activity_read_less_often_than_memory_holds_as_long(make_jobs, make_nodes, make_samples, window):
     """Memory every minute, activity every five: a row without activity does not end the reading before."""
     jobs = make_jobs(("a", 1.0, 0, 0, 60))
     readings = [("0", minute, 0, None if minute % 5 else 0.9) for minute in range(60)]
-    ledger = gpu_time_ledger(
-        jobs, make_nodes((1, "A100", None, None)), samples=make_samples(*readings), **window
-    )
+    ledger = gpu_time_ledger(jobs, make_nodes((1, "A100", None, None)), samples=make_samples(*readings), **window)
     assert sums(ledger)["a", "used"] == 1.0
 
 
@@ -127,18 +118,22 @@ def test_the_time_of_a_shared_gpu_is_of_all_that_share_it(make_jobs, make_nodes,
     ledger = gpu_time_ledger(jobs, make_nodes((1, "A100", None, None)), samples=samples, **window)
     assert sums(ledger)["a", "used"] == 0.25
     assert sums(ledger)["b", "used"] == 0.25
-    assert sums(ledger)["c", "unobserved"] == 0.25
+    assert sums(ledger)["c", "no_telemetry"] == 0.25
 
 
 def test_jobs_without_gpus_or_out_of_the_window_do_not_count(make_jobs, make_nodes, window):
     jobs = make_jobs(("a", 0.0, 0, None, None), ("a", 4.0, -120, -90, 0), ("a", 4.0, 180, None, None))
-    assert sums(gpu_time_ledger(jobs, make_nodes((1, None, None, None)), **window)) == {("-", "free"): 3.0}
+    assert sums(gpu_time_ledger(jobs, make_nodes((1, None, None, None)), **window)) == {("-", "unallocated"): 3.0}
 
 
 def test_installed_time_follows_the_nodes(make_jobs, make_nodes, window):
     nodes = make_nodes((4, "A100", None, 60), (2, "A100", 90, None), (8, "A100", 300, None))
     ledger = gpu_time_ledger(make_jobs(), nodes, **window)
-    assert ledger.select("bucket", "gpu_hours").rows() == [("free", 4.0), ("free", 1.0), ("free", 2.0)]
+    assert ledger.select("bucket", "gpu_hours").rows() == [
+        ("unallocated", 4.0),
+        ("unallocated", 1.0),
+        ("unallocated", 2.0),
+    ]
     assert installed_gpu_hours(nodes, **window) == 7.0
 
 
@@ -151,7 +146,7 @@ def test_boards_are_kept_apart_when_all_jobs_name_them(make_jobs, make_nodes, wi
     ledger = gpu_time_ledger(jobs, nodes, **window)
     totals = ledger.group_by("gpu_model", pl.col("bucket").cast(pl.String)).agg(pl.col("gpu_hours").sum())
     assert sorted(totals.rows()) == [
-        ("A100", "free", 3.0),
+        ("A100", "unallocated", 3.0),
         ("A100", "used", 3.0),
         ("V100", "idle_pending", 3.0),
     ]
@@ -167,21 +162,21 @@ def test_a_job_that_waits_for_any_board_may_have_any_that_is_free(make_jobs, mak
     ledger = gpu_time_ledger(jobs, nodes, **window)
     totals = ledger.group_by("gpu_model", pl.col("bucket").cast(pl.String)).agg(pl.col("gpu_hours").sum())
     assert sorted(totals.rows()) == [
-        ("A100", "free", 3.0),
         ("A100", "idle_pending", 6.0),
-        ("V100", "free", 3.0),
+        ("A100", "unallocated", 3.0),
+        ("V100", "unallocated", 3.0),
         ("V100", "used", 3.0),
     ]
 
 
-@pytest.mark.parametrize("board", [None, "H200"])
-def test_boards_that_do_not_match_are_one_pool(make_jobs, make_nodes, window, board):
-    jobs = make_jobs(("a", 3.0, 0, 0, 180, BUSY | {"gpu_model": board}))
+@pytest.mark.parametrize("gpu_model", [None, "H200"])
+def test_boards_that_do_not_match_are_one_pool(make_jobs, make_nodes, window, gpu_model):
+    jobs = make_jobs(("a", 3.0, 0, 0, 180, BUSY | {"gpu_model": gpu_model}))
     nodes = make_nodes((2, "A100", None, None), (1, "V100", None, None))
     ledger = gpu_time_ledger(jobs, nodes, **window)
     assert ledger["gpu_model"].null_count() == ledger.height
     assert sums(ledger) == {("a", "used"): 9.0}
-    assert "cannot be matched" in assumptions(jobs, nodes, **window)[0]
+    assert "do not match the inventory" in assumptions(jobs, nodes, **window)[0]
 
 
 def test_inventory_can_be_inferred_and_that_is_said(make_jobs, window):
@@ -198,8 +193,8 @@ def test_inventory_can_be_inferred_and_that_is_said(make_jobs, window):
     ]
     assert gpu_time_ledger(jobs, **window).equals(gpu_time_ledger(jobs, nodes, **window))
     said = assumptions(jobs, **window)
-    assert "4 GPUs are taken to be installed" in said[0]
-    assert "1 of 4 jobs ran on a number of GPUs that is not known" in said[1]
+    assert "4 GPUs are assumed" in said[0]
+    assert "1 of 4 jobs ran on an unknown number of GPUs" in said[1]
 
 
 def test_more_held_than_installed_is_refused_with_time_and_amount(make_jobs, make_nodes, window):
@@ -207,23 +202,23 @@ def test_more_held_than_installed_is_refused_with_time_and_amount(make_jobs, mak
     with pytest.raises(SchemaError, match=r"up to 1\.5 GPUs more, first at 2026-02-02 09:30:00 UTC") as error:
         gpu_time_ledger(jobs, make_nodes((2, "A100", None, None)), **window)
     assert "GPUs of A100" in str(error.value)
-    with pytest.raises(SchemaError, match="all boards"):
+    with pytest.raises(SchemaError, match="all models"):
         gpu_time_ledger(jobs, make_nodes((2, None, None, None)), **window)
     with pytest.raises(SchemaError, match="installed"):
         gpu_time_ledger(jobs, make_nodes(), **window)
 
 
-def changes(make_jobs, board=None, **columns):
+def changes(make_jobs, gpu_model=None, **columns):
     times = make_jobs(("-", 2.0, 0, 60, 90)).select("start_time", "end_time", "gpus")
-    return times.with_columns(
-        gpu_model=pl.lit(board, pl.String), bucket=pl.lit("reconfiguring")
-    ).with_columns(**columns)
+    return times.with_columns(gpu_model=pl.lit(gpu_model, pl.String), bucket=pl.lit("reconfiguring")).with_columns(
+        **columns
+    )
 
 
 def test_reconfiguring_time_is_not_free(make_jobs, make_nodes, window):
     nodes = make_nodes((2, "A100", None, None))
     ledger = gpu_time_ledger(make_jobs(), nodes, out_of_service=changes(make_jobs), **window)
-    assert sums(ledger) == {("-", "reconfiguring"): 1.0, ("-", "free"): 5.0}
+    assert sums(ledger) == {("-", "reconfiguring"): 1.0, ("-", "unallocated"): 5.0}
     held = make_jobs(("a", 1.0, 0, 60, 90))
     with pytest.raises(SchemaError, match="out of service"):
         gpu_time_ledger(held, nodes, out_of_service=changes(make_jobs), **window)
@@ -245,7 +240,7 @@ def test_window_may_begin_and_end_within_an_hour(make_jobs, make_nodes, window):
     jobs = make_jobs(("a", 1.0, 0, 0, 30, BUSY), ("a", 1.0, 120, 120, None, BUSY))
     nodes = make_nodes((1, "A100", None, None))
     ledger = gpu_time_ledger(jobs, nodes, **cut)
-    assert sums(ledger) == {("a", "used"): (10 + 15) / 60, ("-", "free"): 1.5}
+    assert sums(ledger) == {("a", "used"): (10 + 15) / 60, ("-", "unallocated"): 1.5}
     assert ledger["hour"].min() == window["start"]
     assert installed_gpu_hours(nodes, **cut) == pytest.approx(115 / 60)
 
@@ -306,9 +301,7 @@ def held_by_hand(seen):
 
 @settings(deadline=None, max_examples=examples(60))
 @given(jobs=st.lists(JOB, max_size=4), seen=SEEN, spare=st.integers(0, 3))
-def test_ledger_equals_a_count_of_every_minute(
-    make_jobs, make_nodes, make_samples, window, jobs, seen, spare
-):
+def test_ledger_equals_a_count_of_every_minute(make_jobs, make_nodes, make_samples, window, jobs, seen, spare):
     table = make_jobs(*jobs)
     peak = inferred_inventory(table, **window)["gpus"].sum()
     nodes = make_nodes((peak, None, None, None), (spare, None, 60, 120))
@@ -334,21 +327,17 @@ def test_ledger_equals_a_count_of_every_minute(
                 continue
             left -= gpus
             devices = [
-                activity
-                for _, job, first, until, activity in held
-                if job == str(number) and first <= half < until
+                activity for _, job, first, until, activity in held if job == str(number) and first <= half < until
             ]
             covered = min(gpus, len(devices))
             for activity in devices:
-                add(tenant, "used" if activity >= 0.05 else "held_idle", covered / len(devices))
-            fallback = {None: "unobserved", 0.5: "used", 0.01: "held_idle"}[record.get("sm_activity")]
+                add(tenant, "used" if activity >= 0.05 else "allocated_idle", covered / len(devices))
+            fallback = {None: "no_telemetry", 0.5: "used", 0.01: "allocated_idle"}[record.get("sm_activity")]
             add(tenant, fallback, gpus - covered)
-        waits = [
-            g for _, g, submit, start, end, _ in jobs if submit <= minute < (end if start is None else start)
-        ]
+        waits = [g for _, g, submit, start, end, _ in jobs if submit <= minute < (end if start is None else start)]
         fitting = min(left, sum(gpus for gpus in waits if gpus <= left + 1e-9))
         add("-", "idle_pending", fitting)
-        add("-", "free", left - fitting)
+        add("-", "unallocated", left - fitting)
     expected = {key: hours for key, hours in expected.items() if hours > 1e-9}
     found = {key: hours for key, hours in sums(ledger).items() if hours.expected > 1e-9}
     assert found.keys() == expected.keys()

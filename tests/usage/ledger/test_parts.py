@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from gpuplanner.core.errors import SchemaError
 from gpuplanner.usage.allocated_hours import (
+    allocated_by_state,
     gpu_hours_by_node,
     held_by_activity,
-    held_by_state,
     requested_allocated_active,
 )
 from gpuplanner.usage.fragmentation import slice_hours
@@ -45,7 +45,7 @@ def test_what_is_down_is_not_free(make_jobs, make_nodes, window):
     assert sums(gpu_time_ledger(make_jobs(), nodes, out_of_service=table, **window)) == {
         ("-", "down"): 1.0,
         ("-", "reconfiguring"): 1.0,
-        ("-", "free"): 10.0,
+        ("-", "unallocated"): 10.0,
     }
 
 
@@ -57,11 +57,11 @@ def test_of_a_reservation_what_its_tenant_does_not_hold_is_reserved(make_jobs, m
     table = out(make_jobs, ("reserved", 2.0, "a", 0, 120))
     ledger = gpu_time_ledger(jobs, make_nodes((3, None, None, None)), out_of_service=table, **window)
     assert sums(ledger) == {
-        ("a", "unobserved"): 1.0,
-        ("b", "unobserved"): 1.0,
+        ("a", "no_telemetry"): 1.0,
+        ("b", "no_telemetry"): 1.0,
         ("a", "reserved"): 1.0 + 2.0,
         ("-", "idle_pending"): 1.0,  # one GPU is left while b waits for one
-        ("-", "free"): 3.0,
+        ("-", "unallocated"): 3.0,
     }
 
 
@@ -69,7 +69,7 @@ def test_reservations_share_what_is_left_where_others_took_it(make_jobs, make_no
     jobs = make_jobs(("c", 2.0, 0, 0, 180))
     table = out(make_jobs, ("reserved", 2.0, "a", 0, 180), ("reserved", 1.0, "b", 0, 180))
     ledger = gpu_time_ledger(jobs, make_nodes((3, None, None, None)), out_of_service=table, **window)
-    assert sums(ledger) == {("c", "unobserved"): 6.0, ("a", "reserved"): 2.0, ("b", "reserved"): 1.0}
+    assert sums(ledger) == {("c", "no_telemetry"): 6.0, ("a", "reserved"): 2.0, ("b", "reserved"): 1.0}
 
 
 def on(node, **further):
@@ -81,10 +81,10 @@ def test_free_gpus_are_fragmented_only_where_no_waiting_job_fits(make_jobs, make
     held = [("a", 3.0, 0, 0, 180, on("n0")), ("a", 3.0, 0, 0, 120, on("n1"))]
     wants_two = make_jobs(*held, ("b", 2.0, 0, 120, 180, on("n1")))
     assert sums(gpu_time_ledger(wants_two, nodes, **window)) == {
-        ("a", "unobserved"): 9.0 + 6.0,
-        ("b", "unobserved"): 2.0,
+        ("a", "no_telemetry"): 9.0 + 6.0,
+        ("b", "no_telemetry"): 2.0,
         ("-", "fragmented"): 2 * 2.0,  # one GPU on each node is of no use to it
-        ("-", "free"): 1.0 + 2.0,
+        ("-", "unallocated"): 1.0 + 2.0,
     }
     wants_one = make_jobs(*held, ("b", 1.0, 0, 120, 180, on("n1")))
     found = sums(gpu_time_ledger(wants_one, nodes, **window))
@@ -94,7 +94,7 @@ def test_free_gpus_are_fragmented_only_where_no_waiting_job_fits(make_jobs, make
     assert sums(gpu_time_ledger(over_both, nodes, **window))["-", "idle_pending"] == 2 * 2.0
     wants_three = sums(gpu_time_ledger(make_jobs(*held, ("b", 3.0, 0, 120, 180, on("n1"))), nodes, **window))
     assert ("-", "fragmented") not in wants_three, "two free GPUs are too few, however they lie"
-    assert wants_three["-", "free"] == 2 * 2.0 + 1.0 + 1.0
+    assert wants_three["-", "unallocated"] == 2 * 2.0 + 1.0 + 1.0
 
 
 def test_what_is_in_pieces_counts_only_while_somebody_needs_it_together(make_jobs, make_nodes, window):
@@ -102,7 +102,7 @@ def test_what_is_in_pieces_counts_only_while_somebody_needs_it_together(make_job
     held = [("a", 3.0, 0, 0, 180, on("n0"))]  # one GPU is left on n0, four on n1
     four = ("b", 4.0, 0, 180, 200, on("n1"))
     fits = sums(gpu_time_ledger(make_jobs(*held, four), nodes, **window))
-    assert (fits["-", "idle_pending"], fits["-", "free"]) == (3 * 4.0, 3 * 1.0)
+    assert (fits["-", "idle_pending"], fits["-", "unallocated"]) == (3 * 4.0, 3 * 1.0)
     five = ("c", 5.0, 0, 180, 200, on("n1", nodes=1))
     both = sums(gpu_time_ledger(make_jobs(*held, four, five), nodes, **window))
     assert (both["-", "idle_pending"], both["-", "fragmented"]) == (3 * 4.0, 3 * 1.0)
@@ -118,7 +118,7 @@ def test_while_a_node_is_not_known_nothing_is_said_to_be_in_pieces(make_jobs, ma
         ("c", 1.0, 0, 180, 200, on("n0")),
     ]
     found = sums(gpu_time_ledger(make_jobs(*jobs), nodes, **window))
-    assert (found["-", "idle_pending"], found["-", "free"]) == (3.0, 9.0 - 1.0 - 3.0)
+    assert (found["-", "idle_pending"], found["-", "unallocated"]) == (3.0, 9.0 - 1.0 - 3.0)
     three = [*jobs, ("e", 3.0, 0, 180, 200, on("n0"))]
     known = gpu_time_ledger(make_jobs(*three), nodes, **window)
     assert ("-", "fragmented") not in sums(known)
@@ -195,17 +195,13 @@ def held_at(jobs, node, minute):
 
 def test_nodes_sum_to_what_jobs_held(make_jobs, make_nodes, window):
     nodes = make_nodes((4, None, None, None), (4, None, 60, None))
-    jobs = make_jobs(
-        ("a", 4.0, 0, 0, 90, on("n[0-1]")), ("b", 1.0, 0, 30, None, on("n0")), ("b", 1.0, 0, 0, 60)
-    )
+    jobs = make_jobs(("a", 4.0, 0, 0, 90, on("n[0-1]")), ("b", 1.0, 0, 30, None, on("n0")), ("b", 1.0, 0, 0, 60))
     table = gpu_hours_by_node(jobs, nodes, **window)
-    assert table.group_by("node").agg(pl.col("installed_gpu_hours", "held_gpu_hours").sum()).sort(
+    assert table.group_by("node").agg(pl.col("installed_gpu_hours", "allocated_gpu_hours").sum()).sort(
         "node", nulls_last=True
     ).rows() == [("n0", 12.0, 3.0 + 2.5), ("n1", 8.0, 3.0), (None, 0.0, 1.0)]
-    first = table.filter(node="n0").select("hour", "held_gpu_hours").rows()
-    assert first == [
-        (window["start"] + timedelta(hours=hour), held) for hour, held in enumerate((2.5, 2.0, 1.0))
-    ]
+    first = table.filter(node="n0").select("hour", "allocated_gpu_hours").rows()
+    assert first == [(window["start"] + timedelta(hours=hour), held) for hour, held in enumerate((2.5, 2.0, 1.0))]
 
 
 def test_idle_time_with_and_without_a_process(make_jobs, make_samples, window):
@@ -222,7 +218,7 @@ def test_idle_time_with_and_without_a_process(make_jobs, make_samples, window):
     assert found.drop("tenant", "used").rows() == [(0.5, 1.0, 0.25, 0.0), pytest.approx((0.3, 0.2, 0.0, 0.5))]
     ledger = gpu_time_ledger(jobs, samples=seen, **window)
     idle_columns = found.select(pl.sum_horizontal(pl.selectors.starts_with("idle"))).sum().item()
-    assert ledger.filter(bucket="held_idle")["gpu_hours"].sum() == pytest.approx(idle_columns)
+    assert ledger.filter(bucket="allocated_idle")["gpu_hours"].sum() == pytest.approx(idle_columns)
 
 
 def test_lost_time_by_state(make_jobs, window):
@@ -232,7 +228,7 @@ def test_lost_time_by_state(make_jobs, window):
         ("b", 1.0, 0, 0, 60, {"state": "COMPLETED"}),
         ("b", 1.0, 0, None, None, {"state": "PENDING"}),
     )
-    found = held_by_state(jobs, **window)
+    found = allocated_by_state(jobs, **window)
     assert found.rows() == [
         ("a", "FAILED", 1, 4.0, True),
         ("a", "PREEMPTED", 1, pytest.approx(8 / 6), True),
@@ -250,11 +246,11 @@ def test_of_jobs_that_ended_nobody_knows_when_nothing_is_booked(make_jobs, make_
     )
     nodes = make_nodes((4, None, None, None))
     found = sums(gpu_time_ledger(jobs, nodes, **window))
-    assert found == {("a", "unobserved"): 4.0, ("-", "idle_pending"): 2.0, ("-", "free"): 6.0}
-    assert held_by_state(jobs, **window).select("state", "gpu_hours").rows() == [("RUNNING", 4.0)]
-    assert gpu_hours_by_node(jobs, nodes, **window)["held_gpu_hours"].sum() == 4.0
+    assert found == {("a", "no_telemetry"): 4.0, ("-", "idle_pending"): 2.0, ("-", "unallocated"): 6.0}
+    assert allocated_by_state(jobs, **window).select("state", "gpu_hours").rows() == [("RUNNING", 4.0)]
+    assert gpu_hours_by_node(jobs, nodes, **window)["allocated_gpu_hours"].sum() == 4.0
     assert inferred_inventory(jobs, **window)["gpus"].to_list() == [2]
-    assert "When 3 of 4 jobs held" in " ".join(assumptions(jobs, nodes, **window))
+    assert "3 of 4 jobs with GPUs have no start or end" in " ".join(assumptions(jobs, nodes, **window))
 
 
 def test_requested_allocated_and_used_are_kept_apart(make_jobs, window):
@@ -290,14 +286,14 @@ def test_slices_sum_to_the_board(make_jobs, make_nodes, window):
     ]
     assert sum(row[1] for row in rows) == 3 * 3 * 7
     many = make_jobs(("a", 9 / 7, 0, 0, 180, cut_into("3g.40gb", 3)))
-    with pytest.raises(SchemaError, match=r"3g\.40gb.*9 held"):
+    with pytest.raises(SchemaError, match=r"3g\.40gb.*9 allocated"):
         slice_hours(many, nodes, **window)
 
 
 def test_slices_of_two_cut_boards_are_told_apart_beside_one_that_is_never_cut(make_jobs, make_nodes, window):
-    nodes = make_nodes(
-        (1, H100, None, None), (1, "A30-24GB", None, None), (2, "T4", None, None)
-    ).with_columns(layouts=pl.Series(["3g.40gb:2", "2g.12gb:2", None]))
+    nodes = make_nodes((1, H100, None, None), (1, "A30-24GB", None, None), (2, "T4", None, None)).with_columns(
+        layouts=pl.Series(["3g.40gb:2", "2g.12gb:2", None])
+    )
     small = {"profile_requested": "2g.12gb", "instances": 1, "gpu_model": "A30-24GB"}
     jobs = make_jobs(("a", 3 / 7, 0, 0, 60, cut_into("3g.40gb")), ("a", 2 / 4, 0, 0, 120, small))
     held = slice_hours(jobs, nodes, **window).filter(part="held").drop("part").rows()
@@ -305,16 +301,14 @@ def test_slices_of_two_cut_boards_are_told_apart_beside_one_that_is_never_cut(ma
 
 
 @pytest.mark.parametrize("mig_enabled", [True, False, None])
-def test_instances_hold_their_share_whatever_the_inventory_says_of_mig(
-    make_jobs, make_nodes, window, mig_enabled
-):
+def test_instances_hold_their_share_whatever_the_inventory_says_of_mig(make_jobs, make_nodes, window, mig_enabled):
     nodes = make_nodes((1, H100, None, None), (1, H100, None, None)).with_columns(
         mig_enabled=pl.lit(mig_enabled, pl.Boolean)
     )
     seven = [("a", 1 / 7, 0, 0, 180, on("n0", **cut_into("1g.10gb")))] * 7
     jobs = make_jobs(*seven, ("b", 1.0, 0, 0, 180, on("n1")))
     assert sums(gpu_time_ledger(jobs, nodes, **window)) == pytest.approx(
-        {("a", "unobserved"): 3.0, ("b", "unobserved"): 3.0}
+        {("a", "no_telemetry"): 3.0, ("b", "no_telemetry"): 3.0}
     )
     eight = make_jobs(*seven, ("a", 1 / 7, 0, 0, 60, on("n0", **cut_into("1g.10gb"))), ("b", 1.0, 0, 0, 180))
     with pytest.raises(SchemaError, match=r"up to 0\.142"):
@@ -355,15 +349,11 @@ DAYS = {
 def test_local_days_have_the_hours_that_clocks_show(tz):
     begin = datetime(2026, 1, 1, tzinfo=UTC)
     hours = [begin + timedelta(hours=hour) for hour in range(365 * 24)]
-    ledger = pl.DataFrame(
-        {"tenant": "-", "gpu_model": None, "hour": hours, "bucket": "free", "gpu_hours": 2.0}
-    )
+    ledger = pl.DataFrame({"tenant": "-", "gpu_model": None, "hour": hours, "bucket": "unallocated", "gpu_hours": 2.0})
     days = by_period(ledger, every="day", tz=tz)
     assert days["gpu_hours"].sum() == pytest.approx(2 * 365 * 24)
     inner = days.slice(1, days.height - 2)
-    lengths = {
-        day: hours / 2 for day, hours in inner.select("period", "gpu_hours").iter_rows() if hours != 48
-    }
+    lengths = {day: hours / 2 for day, hours in inner.select("period", "gpu_hours").iter_rows() if hours != 48}
     assert lengths == DAYS[tz]
     months = by_period(ledger, every="month", tz=tz)
     assert months["gpu_hours"].sum() == pytest.approx(2 * 365 * 24)

@@ -54,17 +54,12 @@ def test_in_an_hour_nothing_may_happen_on_any_node(make_jobs, make_nodes, window
     held = [("a", 1.0, 0, 0, None, {"node_list": node}) for node in ("n0", "n1")]
     jobs = make_jobs(*held, ("b", 2.0, 70, None, 130, {"nodes": 1}))
     ledger = gpu_time_ledger(jobs, make_nodes((2, None, None, None), (2, None, None, None)), **window)
-    nobody = (
-        ledger.filter(tenant="-")
-        .group_by("hour", "bucket")
-        .agg(pl.col("gpu_hours").sum())
-        .sort("hour", "bucket")
-    )
+    nobody = ledger.filter(tenant="-").group_by("hour", "bucket").agg(pl.col("gpu_hours").sum()).sort("hour", "bucket")
     assert [(hour.hour, str(bucket), round(hours, 9)) for hour, bucket, hours in nobody.rows()] == [
-        (9, "free", 2.0),
-        (10, "free", round(1 / 3, 9)),
+        (9, "unallocated", 2.0),
+        (10, "unallocated", round(1 / 3, 9)),
         (10, "fragmented", round(5 / 3, 9)),
-        (11, "free", round(5 / 3, 9)),
+        (11, "unallocated", round(5 / 3, 9)),
         (11, "fragmented", round(1 / 3, 9)),
     ]
 
@@ -85,12 +80,10 @@ def test_the_ledger_is_the_same_in_any_slabs(make_jobs, make_nodes, window, monk
              start + int(rng.integers(0, 40)), {"node_list": node, "nodes": many})
         )  # fmt: skip
     jobs = make_jobs(*rows)
-    nodes = make_nodes(
-        (12, None, None, None), (12, None, None, None), (10, None, 30, 170), (9, None, None, 60)
-    )
+    nodes = make_nodes((12, None, None, None), (12, None, None, None), (10, None, 30, 170), (9, None, None, 60))
     whole = gpu_time_ledger(jobs, nodes, **window), gpu_time_ledger(jobs, **window)
     kinds = set(whole[0]["bucket"].cast(pl.String))
-    assert {"free", "unobserved"} < kinds
+    assert {"unallocated", "no_telemetry"} < kinds
     monkeypatch.setattr(slabs, "EVENTS", events)
     parts = gpu_time_ledger(jobs, nodes, **window), gpu_time_ledger(jobs, **window)
     for one, other in zip(whole, parts, strict=True):

@@ -23,9 +23,7 @@ def test_the_busiest_devices_are_those_held(held, states):
         | {"start_time": NOON, "end_time": NOON + timedelta(hours=1), "profile_requested": None},
         schema_overrides={"instances": pl.Int32, "profile_requested": pl.String},
     )
-    devices = pl.DataFrame(
-        {"node": "n1", "kind": "", "begin": NOON, "state": states, "devices": 1.0}
-    ).with_columns(
+    devices = pl.DataFrame({"node": "n1", "kind": "", "begin": NOON, "state": states, "devices": 1.0}).with_columns(
         *((pl.col("state") == state).cast(pl.Float64).alias(state) for state in BUSIEST_FIRST),
         end=pl.lit(NOON + timedelta(minutes=1)),
         active=pl.lit(0.5),

@@ -7,17 +7,17 @@ import pytest
 
 from gpuplanner.core.schema_checks import conform
 from gpuplanner.core.schemas import BUCKETS, Ledger
-from gpuplanner.usage.gpu_hour_ledger import DARK_BUCKETS, by_bucket, by_tenant, dark_share, reconcile
+from gpuplanner.usage.gpu_hour_ledger import UNUSED_BUCKETS, by_bucket, by_tenant, reconcile, unused_share
 
 
 @pytest.fixture
 def ledger(window):
     rows = [
         ("a", "used", 5.0),
-        ("a", "held_idle", 1.0),
-        ("a", "unobserved", 2.0),
-        ("b", "unobserved", 4.0),
-        ("-", "free", 6.0),
+        ("a", "allocated_idle", 1.0),
+        ("a", "no_telemetry", 2.0),
+        ("b", "no_telemetry", 4.0),
+        ("-", "unallocated", 6.0),
         ("-", "fragmented", 2.0),
     ]
     table = pl.DataFrame(rows, schema=["tenant", "bucket", "gpu_hours"], orient="row")
@@ -39,10 +39,10 @@ def test_tenants_show_idleness_of_what_was_observed(ledger):
 
 
 def test_dark_share_by_part(ledger):
-    shares = dark_share(ledger)
-    assert list(shares) == [*DARK_BUCKETS, "dark"]
-    assert shares["dark"] == pytest.approx(9 / 20)
-    assert shares["held_idle"] == pytest.approx(1 / 20)
+    shares = unused_share(ledger)
+    assert list(shares) == [*UNUSED_BUCKETS, "unused"]
+    assert shares["unused"] == pytest.approx(9 / 20)
+    assert shares["allocated_idle"] == pytest.approx(1 / 20)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from gpuplanner.decision.team_fairness import finish_time_fairness, isolated_outcomes, rho_by_tenant
+from gpuplanner.decision.team_fairness import finish_time_fairness, isolated_outcomes, slowdown_by_tenant
 from gpuplanner.simulator.simple_queue import start_jobs_on_equal_nodes
 from gpuplanner.usage.fair_share import entitlements, jain_index
 
@@ -20,9 +20,7 @@ def alone(jobs: pl.DataFrame, gpus: int) -> pl.DataFrame:
 
 def job_table(rows):
     names = ["job_id", "tenant", "submit_s", "run_s", "gpus"]
-    return pl.DataFrame(rows, schema=names, orient="row").with_columns(
-        pl.col("submit_s", "run_s").cast(pl.Float64)
-    )
+    return pl.DataFrame(rows, schema=names, orient="row").with_columns(pl.col("submit_s", "run_s").cast(pl.Float64))
 
 
 def test_by_hand():
@@ -31,7 +29,7 @@ def test_by_hand():
     # Alone on 2 GPUs, a takes twice as long, b 100 s, and c comes after b: 150 s. Shared, a runs first.
     assert found["isolated_jct_s"].to_list() == [200.0, 100.0, 150.0]
     assert found["rho"].to_list() == [0.5, 2.0, 1.0]
-    assert rho_by_tenant(found).select("tenant", "mean_rho", "max_rho", "late_share").rows() == [
+    assert slowdown_by_tenant(found).select("tenant", "mean_slowdown", "max_slowdown", "slower_share").rows() == [
         ("x", 0.5, 0.5, 0.0),
         ("y", 1.5, 2.0, 0.5),
     ]
@@ -43,7 +41,7 @@ def test_a_tenant_that_has_the_cluster_to_itself_has_rho_one():
     jobs = job_table(rows)
     found = finish_time_fairness(alone(jobs, 8), isolated_outcomes(jobs, {"x": 8.0}, alone))
     assert found["rho"].unique().to_list() == [1.0]
-    assert jain_index(rho_by_tenant(found)["mean_rho"].to_numpy()) == 1.0
+    assert jain_index(slowdown_by_tenant(found)["mean_slowdown"].to_numpy()) == 1.0
 
 
 def test_shares_are_whole_gpus_and_never_none():

@@ -117,9 +117,10 @@ def test_accounts_equal_the_definitions_second_by_second(case):
     assert accounts["tenant"].to_list() == sorted(entitled)
     for row in accounts.iter_rows(named=True):
         for name in ("held", "due", "deficit", "above", "unclaimed"):
-            assert row[f"{name}_gpu_hours"] * 3600 == pytest.approx(sums[row["tenant"], name], abs=1e-6)
-        assert row["starvation_h"] * 3600 == pytest.approx(sums[row["tenant"], "starving"])
-        assert row["longest_starvation_h"] <= row["starvation_h"] + 1e-12
+            column = "allocated" if name == "held" else name
+            assert row[f"{column}_gpu_hours"] * 3600 == pytest.approx(sums[row["tenant"], name], abs=1e-6)
+        assert row["starved_hours"] * 3600 == pytest.approx(sums[row["tenant"], "starving"])
+        assert row["longest_starvation_h"] <= row["starved_hours"] + 1e-12
     found = {(b, d): hours * 3600 for b, d, hours in borrowing(claimed, entitled).rows()}
     assert found == pytest.approx(pairs, abs=1e-6)
 
@@ -140,7 +141,7 @@ def test_all_that_is_borrowed_is_lent_and_shares_sum_to_what_was_held(case):
             assert attributed.get(tenant, 0.0) == pytest.approx(hours, abs=1e-9)
     assert not pairs.filter(pl.col("borrower") == pl.col("lender")).height
     held_h = ((spells["end_s"] - spells["start_s"]) * spells["held"]).sum() / 3600
-    assert accounts["held_gpu_hours"].sum() == pytest.approx(held_h)
+    assert accounts["allocated_gpu_hours"].sum() == pytest.approx(held_h)
     over_time = shares_over_time(claimed, slot_s=7.0)
     assert over_time["gpus"].sum() * 7 / 3600 == pytest.approx(held_h)
     assert over_time["gpus"].max() <= GPUS
@@ -162,7 +163,7 @@ def test_instances_count_their_slices():
     )
     rows = tenant_accounts(Claims(table, 7, (0.0, 140.0)), {"x": 3 / 7, "y": 4 / 7})
     hour = 70 / 3600
-    assert rows.select("tenant", "held_gpu_hours", "deficit_gpu_hours").rows() == [
+    assert rows.select("tenant", "allocated_gpu_hours", "deficit_gpu_hours").rows() == [
         ("x", pytest.approx(3 / 7 * hour), 0.0),
         ("y", pytest.approx(6 / 7 * hour), pytest.approx(1 / 7 * hour)),
     ]

@@ -58,8 +58,8 @@ def test_a_halved_demand_is_seen_and_few_jobs_are_not_enough():
     ratios = 0.5 * np.exp(rng.normal(0, 0.2, 12))
     assert judge_claim(ratios).verdict == "supported"
     few = judge_claim(ratios[:5])
-    assert (few.verdict, few.low) == ("cannot tell", None)
-    assert judge_claim(np.array([])).verdict == "cannot tell"
+    assert (few.verdict, few.low) == ("inconclusive", None)
+    assert judge_claim(np.array([])).verdict == "inconclusive"
     assert judge_claim(ratios, effect=0.6).verdict != "supported"
     with pytest.raises(SchemaError, match="effect"):
         judge_claim(ratios, effect=0.0)

@@ -9,9 +9,7 @@ from gpuplanner.usage.bottlenecks import signatures_of
 from gpuplanner.usage.phase_demand import phases_of_jobs
 
 
-@pytest.mark.parametrize(
-    ("instances", "gpus", "held"), [(1, 1 / 7, 1 / 7), (None, 1.0, 1.0), (None, 0.5, 1.0)]
-)
+@pytest.mark.parametrize(("instances", "gpus", "held"), [(1, 1 / 7, 1 / 7), (None, 1.0, 1.0), (None, 0.5, 1.0)])
 def test_the_share_of_the_accounting_counts_where_instances_are_known(training, instances, gpus, held):
     samples = training(0)
     first = samples.filter(pl.struct("node", "gpu") == pl.struct("node", "gpu").first())

@@ -90,9 +90,7 @@ def test_more_memory_at_full_activity_is_a_long_context_stage():
     assert phases["label"].to_list() == ["setup", "steady", "long-context"]
 
 
-@pytest.mark.parametrize(
-    ("every_s", "hours", "step_s"), [(1, 0.1, 1), (10, 3, 30), (60, 20, 60), (300, 40, 300)]
-)
+@pytest.mark.parametrize(("every_s", "hours", "step_s"), [(1, 0.1, 1), (10, 3, 30), (60, 20, 60), (300, 40, 300)])
 def test_the_step_follows_the_sampling(every_s, hours, step_s):
     n = int(hours * 3600 / every_s)
     samples = make_samples([0.1] * (n // 2) + [0.9] * (n - n // 2), step=timedelta(seconds=every_s))

@@ -56,11 +56,11 @@ def bound(base=QUIET, *, gpus=1, **changes):
         (QUIET, {"sm_activity": 0.4, "nvlink_gb_s": 9.0, "gpus": 8}, "launch"),
         (QUIET, {"sm_activity": 0.4, "nvlink_gb_s": 54.0, "gpus": 8}, "mixed"),  # 6 % is no limit
         (QUIET, {"sm_activity": 0.6}, "mixed"),
-        (QUIET, {"sm_activity": None}, "cannot tell"),
-        (BUSY, {"tensor_activity": None}, "cannot tell"),
-        (QUIET, {"sm_activity": 0.4, "nvlink_gb_s": None, "gpus": 8}, "cannot tell"),
+        (QUIET, {"sm_activity": None}, "unclear"),
+        (BUSY, {"tensor_activity": None}, "unclear"),
+        (QUIET, {"sm_activity": 0.4, "nvlink_gb_s": None, "gpus": 8}, "unclear"),
         (QUIET, {"sm_activity": 0.4, "nvlink_gb_s": None}, "launch"),  # one GPU has nobody to exchange with
-        (BUSY, {"activity_source": "engine"}, "cannot tell"),
+        (BUSY, {"activity_source": "engine"}, "unclear"),
     ],
 )
 def test_rules(base, changes, expected):
@@ -167,9 +167,7 @@ def test_a_utilisation_of_99_percent_is_not_busy_compute(public_data):
     log = pl.read_csv(path, infer_schema_length=None).filter(phase="steady")
     assert log["gpu_util_pct"].mean() > 99
     assert log["tensor_active"].mean() == pytest.approx(0.11, abs=0.01)
-    start, end = (
-        pl.from_epoch(pl.Series([log["timestamp"].min(), log["timestamp"].max()]), time_unit="s")
-    ).to_list()
+    start, end = (pl.from_epoch(pl.Series([log["timestamp"].min(), log["timestamp"].max()]), time_unit="s")).to_list()
     steady = read_run(public_data, "t13_node0").filter(
         pl.col("time").is_between(start.replace(tzinfo=UTC), end.replace(tzinfo=UTC))
     )
@@ -180,5 +178,5 @@ def test_a_utilisation_of_99_percent_is_not_busy_compute(public_data):
         **dict.fromkeys(("tensor_activity", "dram_activity"), pl.lit(None, pl.Float64)),
     )
     found = signatures_of(legacy, BOARD).row(0, named=True)
-    assert found["bound"] == "cannot tell"
+    assert found["bound"] == "unclear"
     assert "0.99 of the time some kernel ran" in found["evidence"]

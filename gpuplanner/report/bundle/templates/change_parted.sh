@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Cuts nodes by nvidia-mig-parted over ssh, board @BOARD@.
+# Repartitions nodes with nvidia-mig-parted over ssh, GPU model @GPU_MODEL@.
 #
-#   bash FILE check     say what would stop it; changes nothing
-#   bash FILE apply     wait until no process is on the GPUs of a node, write down what it has, cut, compare
+#   bash FILE check     list what would stop the change (preflight); changes nothing
+#   bash FILE apply     wait until the GPUs of a node have no processes, save its MIG layout, repartition it, verify
 #   bash FILE verify    compare each node with the plan; changes nothing
-#   bash FILE rollback  give each node back what it had
+#   bash FILE rollback  restore the MIG layout that each node had before
 #
-# No scheduler is asked: keep work away from the nodes yourself before, and let it come again afterwards. What has not
-# emptied within TIMEOUT_S is left as it was, and the script ends with 75.
-# Environment: TIMEOUT_S (@TIMEOUT_S@); SSH (ssh); STATE, where is written down what there was (change.before here).
+# The script does not contact a scheduler: drain the nodes yourself before, and resume them afterwards. A node that still
+# has GPU processes after TIMEOUT_S keeps its layout, and the script exits with 75.
+# Environment: TIMEOUT_S (@TIMEOUT_S@); SSH (ssh); STATE, the folder for earlier layouts (change.before beside this file).
 
 set -euo pipefail
 
@@ -19,31 +19,31 @@ readonly here state="${STATE:-$here/change.before}" remote="${SSH:-ssh}"
 declare -A config=()
 @STEPS@
 
-@COMMON@
-parted() { # NODE FILE VERB WORD...: mig-parted there, with a file from here
+@FAIL@
+parted() { # NODE FILE VERB OPTION...: run mig-parted on the node with a local file
   local node=$1 file=$2
   shift 2
   $remote "$node" nvidia-mig-parted "$1" -f - "${@:2}" <"$file"
 }
 
-at_work() { # NODE: processes on its GPUs
+gpu_processes() { # NODE: process ids on its GPUs
   $remote "$1" nvidia-smi --query-compute-apps=pid --format=csv,noheader </dev/null | paste -s -d ' ' -
 }
 
-is_so() { # NODE FILE CONFIG
+has_layout() { # NODE FILE CONFIG
   parted "$1" "$2" assert -c "$3" >/dev/null 2>&1
 }
 
-cut_node() { # NODE FILE CONFIG
+repartition_node() { # NODE FILE CONFIG
   local busy deadline=$((SECONDS + timeout_s))
-  if is_so "$1" "$2" "$3"; then
-    echo "$1: is so already"
+  if has_layout "$1" "$2" "$3"; then
+    echo "$1: already as planned"
     return
   fi
-  until busy=$(at_work "$1") && [[ -z "$busy" ]]; do
+  until busy=$(gpu_processes "$1") && [[ -z "$busy" ]]; do
     if ((SECONDS >= deadline)); then
-      echo "$1: given up, still at work: $busy" >&2
-      late=75
+      echo "$1: timed out after $timeout_s s: processes still running: $busy. The node keeps its layout." >&2
+      code=75
       return
     fi
     sleep "$poll_s"
@@ -54,35 +54,36 @@ cut_node() { # NODE FILE CONFIG
     mv "$state/$1.new" "$state/$1.yaml"
   fi
   parted "$1" "$2" apply -c "$3"
-  is_so "$1" "$2" "$3" || fail "$1: is not cut as $3."
+  has_layout "$1" "$2" "$3" || fail "Fix $1: its MIG layout is not $3."
   echo "$1: $3"
 }
 
 verb="${1:-}"
-late=0
+code=0
 nodes=(@NODES@)
 case "$verb" in
   check)
     for node in "${nodes[@]}"; do
       parted "$node" "$here/mig-parted.yaml" assert --valid-config -c "${config[$node]}" >/dev/null ||
-        fail "$node: mig-parted there does not take ${config[$node]}."
-      echo "$node: at work: $(at_work "$node")"
+        fail "Fix $node: mig-parted there rejects ${config[$node]}."
+      echo "$node: running processes: $(gpu_processes "$node")"
     done
     ;;
-  apply) for node in "${nodes[@]}"; do cut_node "$node" "$here/mig-parted.yaml" "${config[$node]}"; done ;;
+  apply) for node in "${nodes[@]}"; do repartition_node "$node" "$here/mig-parted.yaml" "${config[$node]}"; done ;;
   verify)
     for node in "${nodes[@]}"; do
-      is_so "$node" "$here/mig-parted.yaml" "${config[$node]}" || fail "$node: is not cut as ${config[$node]}."
+      has_layout "$node" "$here/mig-parted.yaml" "${config[$node]}" ||
+        fail "Fix $node: its MIG layout is not ${config[$node]}; run 'bash $0 apply'."
       echo "$node: ${config[$node]}"
     done
     ;;
   rollback)
     for node in "${nodes[@]}"; do
       if [[ -e "$state/$node.yaml" ]]; then
-        cut_node "$node" "$state/$node.yaml" before
-        if ((!late)); then rm "$state/$node.yaml"; fi
+        repartition_node "$node" "$state/$node.yaml" before
+        if ((!code)); then rm "$state/$node.yaml"; fi
       else
-        echo "$node: nothing to take back"
+        echo "$node: nothing to roll back"
       fi
     done
     ;;
@@ -91,4 +92,4 @@ case "$verb" in
     exit 2
     ;;
 esac
-exit "$late"
+exit "$code"

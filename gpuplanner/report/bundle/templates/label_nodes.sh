@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Lets the DRA driver cut the GPUs of the nodes in nodes.txt, and nobody else.
+# Labels the nodes of nodes.txt, so that the DRA driver alone partitions their GPUs.
 #
-#   bash FILE apply     label them; the operator's own cutting leaves them alone
-#   bash FILE verify    say whether the driver offers their GPUs; changes nothing
-#   bash FILE rollback  take the label off
+#   bash FILE apply     label the nodes; the MIG manager skips them
+#   bash FILE verify    check that the driver publishes their GPUs; changes nothing
+#   bash FILE rollback  remove the label
 #
-# The device plugin must not hand out the same GPUs: switch it off where this label is (ClusterPolicy devicePlugin, or
+# The device plugin must not advertise the same GPUs: disable it on nodes with this label (ClusterPolicy devicePlugin, or
 # its node selector).
 
 set -euo pipefail
@@ -14,7 +14,7 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 mapfile -t nodes <"$here/nodes.txt"
 readonly pool='gpuplanner.io/pool'
 
-@COMMON@
+@FAIL@
 case "${1:-}" in
   apply)
     for node in "${nodes[@]}"; do kubectl label node "$node" --overwrite "$pool=jobs"; done
@@ -22,11 +22,11 @@ case "${1:-}" in
   verify)
     for node in "${nodes[@]}"; do
       [[ "$(kubectl get node "$node" -o 'jsonpath={.metadata.labels.gpuplanner\.io/pool}')" == jobs ]] ||
-        fail "$node: is not labelled."
+        fail "Fix $node: it is not labelled; run 'bash $0 apply'."
       [[ -n "$(kubectl get resourceslices --field-selector "spec.nodeName=$node,spec.driver=gpu.nvidia.com" -o name)" ]] ||
-        fail "$node: the driver offers nothing there yet."
+        fail "Fix $node: the driver publishes no GPUs there yet."
     done
-    echo "the driver cuts: ${nodes[*]}"
+    echo "partitioned by the DRA driver: ${nodes[*]}"
     ;;
   rollback)
     for node in "${nodes[@]}"; do kubectl label node "$node" "$pool-"; done

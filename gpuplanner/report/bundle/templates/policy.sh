@@ -1,19 +1,22 @@
 #!/usr/bin/env bash
-# Lets the MIG manager cut by ConfigMap @CONFIG_MAP@, and the device plugin offer instances by profile (strategy mixed).
+# Points the ClusterPolicy at ConfigMap @CONFIG_MAP@ for the MIG manager, and sets MIG strategy mixed, with which the
+# device plugin advertises instances by profile.
 #
-#   bash FILE apply     what was set before is written down in an annotation of the ClusterPolicy
-#   bash FILE verify    say what is set; changes nothing
-#   bash FILE rollback  set what was set before
+#   bash FILE apply     save the present settings in an annotation of the ClusterPolicy, and change them
+#   bash FILE verify    compare the settings with the plan; changes nothing
+#   bash FILE rollback  restore the saved settings
 #
-# The ConfigMap takes the place of yours for all nodes. So 'apply' first looks whether it holds every configuration
-# that some node is labelled with; what it lacks, copy into configmap.yaml from your own, and begin again.
-# Environment: CLUSTER_POLICY (the one that there is).
+# Cluster-wide: the ConfigMap replaces yours for all nodes, the operator restarts its pods on all GPU nodes, and nodes
+# that ran strategy single advertise nvidia.com/mig-* instead of nvidia.com/gpu. 'apply' first checks that the ConfigMap
+# has every configuration that a node is labelled with; copy missing ones from yours into configmap.yaml, and run again.
+# Environment: CLUSTER_POLICY, its name (default: the only one in the cluster).
 
 set -euo pipefail
 
-readonly config_map='@CONFIG_MAP@' namespace='@NAMESPACE@' record='gpuplanner-previous'
+here=$(dirname "${BASH_SOURCE[0]}")
+readonly here config_map='@CONFIG_MAP@' namespace='@NAMESPACE@' record='gpuplanner-previous'
 
-@COMMON@
+@FAIL@
 value() { # JSONPATH of the ClusterPolicy
   kubectl get clusterpolicies.nvidia.com "$policy" -o "jsonpath={$1}"
 }
@@ -23,15 +26,17 @@ set_to() { # NAME STRATEGY
     "{\"spec\": {\"mig\": {\"strategy\": \"$2\"}, \"migManager\": {\"config\": {\"name\": \"$1\"}}}}"
 }
 
-require_labels() { # every configuration that nodes are labelled with must stay there
-  local held label faults=''
-  held=$(kubectl get configmap "$config_map" --namespace "$namespace" --ignore-not-found \
+require_labels() { # every configuration that nodes are labelled with must be in the ConfigMap
+  local configs label missing=''
+  configs=$(kubectl get configmap "$config_map" --namespace "$namespace" --ignore-not-found \
     -o 'go-template={{index .data "config.yaml"}}' | sed -n "s/^  [\"']\{0,1\}\([A-Za-z0-9._-]*\)[\"']\{0,1\}:.*/\1/p")
-  [[ -n "$held" ]] || fail "ConfigMap $namespace/$config_map is not there: kubectl apply it first."
+  [[ -n "$configs" ]] ||
+    fail "ConfigMap $namespace/$config_map does not exist yet: run 'kubectl apply -f $here/configmap.yaml' first."
   for label in $(kubectl get nodes -o 'jsonpath={range .items[*]}{.metadata.labels.nvidia\.com/mig\.config}{"\n"}{end}'); do
-    grep -qxF -- "$label" <<<"$held" || faults+=" $label"
+    grep -qxF -- "$label" <<<"$configs" || missing+=" $label"
   done
-  [[ -z "$faults" ]] || fail "Nodes are labelled with what $config_map lacks:$faults. Nothing was changed."
+  [[ -z "$missing" ]] || fail "Fix $config_map: nodes have labels of configurations that it lacks:$missing. Nothing was\
+ changed."
 }
 
 verb="${1:-}"
@@ -40,7 +45,8 @@ verb="${1:-}"
   exit 2
 }
 policy="${CLUSTER_POLICY:-$(kubectl get clusterpolicies.nvidia.com -o 'jsonpath={.items[*].metadata.name}')}"
-[[ -n "$policy" && "$policy" != *' '* ]] || fail "Expected one ClusterPolicy, found '$policy'; name it in CLUSTER_POLICY."
+[[ -n "$policy" && "$policy" != *' '* ]] || \
+  fail "Expected one ClusterPolicy, found '$policy': set CLUSTER_POLICY=NAME."
 readonly verb policy
 before=$(value ".metadata.annotations.$record")
 now="$(value .spec.migManager.config.name),$(value .spec.mig.strategy)"
@@ -48,7 +54,7 @@ case "$verb" in
   apply)
     require_labels
     if [[ "$now" == "$config_map,mixed" ]]; then
-      echo "$policy: is so already"
+      echo "$policy: already as planned"
     else
       if [[ -z "$before" ]]; then
         kubectl annotate clusterpolicies.nvidia.com "$policy" --overwrite "$record=$now" >/dev/null
@@ -57,12 +63,12 @@ case "$verb" in
     fi
     ;;
   verify)
-    [[ "$now" == "$config_map,mixed" ]] || fail "$policy: expected $config_map,mixed, it says $now."
+    [[ "$now" == "$config_map,mixed" ]] || fail "Fix $policy: it has $now; expected $config_map,mixed."
     echo "$policy: $now"
     ;;
   rollback)
     if [[ -z "$before" ]]; then
-      echo "$policy: nothing to take back"
+      echo "$policy: nothing to roll back"
     else
       set_to "${before%,*}" "${before##*,}"
       kubectl annotate clusterpolicies.nvidia.com "$policy" "$record-" >/dev/null

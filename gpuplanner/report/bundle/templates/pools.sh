@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
-# Puts pools.conf and the programs that switch nodes in place, on the controller of Slurm.
+# Installs pools.conf and the power-saving programs on the Slurm controller.
 #
-#   bash FILE apply     keep slurm.conf as it is, write gpuplanner.conf beside it, include that, start slurmctld anew
-#   bash FILE verify    compare what slurmctld says with pools.conf; changes nothing
-#   bash FILE rollback  put everything back; nodes of ours that are up are first left to end their jobs
+#   bash FILE apply     write gpuplanner.conf beside slurm.conf, include it, restart slurmctld
+#   bash FILE verify    compare the settings of slurmctld with pools.conf; changes nothing
+#   bash FILE rollback  restore slurm.conf and gres.conf, restart slurmctld
 #
-# Before: write power.sh for your machines. As it is, it only writes down what it was asked for, so that no node would
-# ever come. Every host needs the same slurm.conf: if it is not shared or served, copy both files to the nodes (COPY,
-# run as COPY FILE...).
-# Environment: PROGRAMS (@PROGRAMS@), RESTART (systemctl restart slurmctld).
+# Before you start: write power.sh for your machines. The shipped one only logs, so no node would power up.
+# Environment:
+#   PROGRAMS  (@PROGRAMS@) folder of the programs
+#   RESTART   (systemctl restart slurmctld)
+#   COPY      run as COPY FILE... to copy the files to nodes that neither share slurm.conf nor are configless
 
 set -euo pipefail
 
@@ -18,8 +19,8 @@ programs="${PROGRAMS:-@PROGRAMS@}"
 readonly here conf programs ours="${conf%/*}/gpuplanner.conf"
 readonly gres="${conf%/*}/gres.conf" our_gres="${conf%/*}/gpuplanner-gres.conf"
 
-@COMMON@
-hardware() { # MACHINE: what its own node line says of it
+@FAIL@
+hardware() { # MACHINE: hardware keys of its node line
   scontrol show node "$1" | tr ' ' '\n' |
     grep -E '^(Boards|Sockets|CoresPerSocket|ThreadsPerCore|RealMemory|CPUTot)=' |
     sed -e 's/^CPUTot=/CPUs=/' | paste -s -d ' ' -
@@ -37,7 +38,7 @@ written() { # pools.conf with the hardware of each machine
   done <"$here/pools.conf"
 }
 
-same_gres() { # whether slurmctld reads our GPUs as they are now
+same_gres() { # whether the GPU lines of the controller are already installed
   [[ ! -e "$here/controller-gres.conf" ]] || cmp -s "$here/controller-gres.conf" "$our_gres"
 }
 
@@ -50,7 +51,7 @@ case "${1:-}" in
     written >"$ours.new"
     if cmp -s "$ours.new" "$ours" && same_gres && grep -qx "Include ${ours##*/}" "$conf"; then
       rm "$ours.new"
-      echo "is so already"
+      echo "already as planned"
       exit
     fi
     mv "$ours.new" "$ours"
@@ -66,14 +67,14 @@ case "${1:-}" in
       fi
     fi
     ${COPY:-true} "$conf" "$ours"
-    # What is up now is up under its own name.
+    # Machines that are up now run under their own name.
     mkdir -p "$programs/up"
-    awake=()
+    powered_up=()
     while read -r name machine _; do
       if [[ -e "$programs/up/$machine" || "$(scontrol show node "$machine")" == *POWERED_DOWN* ]]; then continue; fi
-      awake+=("$machine")
-    done < <(awk '!seen[$2]++' "$here/layouts.txt")
-    for machine in ${awake[@]+"${awake[@]}"}; do echo "$machine" >"$programs/up/$machine"; done
+      powered_up+=("$machine")
+    done < <(awk '!listed[$2]++' "$here/layouts.txt")
+    for machine in ${powered_up[@]+"${powered_up[@]}"}; do echo "$machine" >"$programs/up/$machine"; done
     ${RESTART:-systemctl restart slurmctld}
     until scontrol ping >/dev/null 2>&1; do sleep 1; done
     while read -r name machine _; do
@@ -83,14 +84,14 @@ case "${1:-}" in
     done <"$here/layouts.txt"
     ;;
   verify)
-    # All of it first: a grep that has seen enough ends the pipe, and with it this.
+    # Read all of it first: with pipefail, a grep that stops early would fail the pipe.
     set_now=$(scontrol show config | tr -s ' ')
     for key in SuspendProgram ResumeProgram SuspendTimeout ResumeTimeout SuspendExcNodes; do
-      wanted=$(sed -n "s#^$key=##p" "$ours")
-      grep -qF "$key = $wanted" <<<"$set_now" || fail "$key: expected $wanted."
+      expected=$(sed -n "s#^$key=##p" "$ours")
+      grep -qF "$key = $expected" <<<"$set_now" || fail "Fix $key: expected $expected; run 'bash $0 apply'."
     done
     for partition in $(sed -n 's/^PartitionName=\([^ ]*\).*/\1/p' "$ours"); do
-      scontrol show partition "$partition" >/dev/null || fail "$partition: slurmctld does not know it."
+      scontrol show partition "$partition" >/dev/null || fail "Fix $partition: slurmctld has no such partition; run 'bash $0 apply'."
     done
     echo "power saving is set"
     ;;

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Puts the quotas of this folder in place for the queue managers that the cluster has: Kueue, KAI, Volcano.
+# Applies the quotas of this folder to the queue managers of the cluster: Kueue, KAI, Volcano.
 #
-#   bash FILE apply     queues of the same names are written down first; nodes of nodes.txt get the label of their pool
-#   bash FILE verify    say whether the cluster holds them; changes nothing
-#   bash FILE rollback  take away what was not there before, and put the rest back
+#   bash FILE apply     save queues with the same names, apply the quotas, label the nodes of queue-nodes.txt
+#   bash FILE verify    compare the quotas of the cluster with these files; changes nothing
+#   bash FILE rollback  delete the new queues and restore the saved ones
 #
-# Jobs that are admitted stay so. Environment: STATE (where what was there before is kept).
+# Admitted jobs keep running. Environment: STATE (folder for the saved queues).
 
 set -euo pipefail
 
@@ -13,20 +13,20 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 state="${STATE:-${XDG_STATE_HOME:-${HOME:-/root}/.local/state}/gpuplanner/queues}"
 readonly here state pool='gpuplanner.io/pool'
 
-@COMMON@
+@FAIL@
 declare -A kinds=(
   [kueue]=clusterqueues.kueue.x-k8s.io,localqueues.kueue.x-k8s.io,resourceflavors.kueue.x-k8s.io,topologies.kueue.x-k8s.io
   [kai]=queues.scheduling.run.ai [volcano]=queues.scheduling.volcano.sh
 )
 
-managers() { # files whose kinds the cluster knows
+managers() { # queue managers whose resource definitions the cluster has
   local name
   for name in kai kueue volcano; do
     if kubectl get crd "${kinds[$name]%%,*}" >/dev/null 2>&1; then echo "$name"; fi
   done
 }
 
-label_nodes() { # label or take it off
+label_nodes() { # on or off
   [[ -e "$here/queue-nodes.txt" ]] || return 0
   local node name
   while read -r node name; do
@@ -52,18 +52,18 @@ case "$verb" in
       fi
       kubectl apply -f "$here/$name.yaml"
     done
-    echo "quotas: ${found:-no queue manager of these is here}"
+    echo "quotas applied: ${found:-none; the cluster has no Kueue, KAI or Volcano}"
     ;;
   verify)
     for name in $found; do
-      kubectl diff -f "$here/$name.yaml" >/dev/null || fail "$name: the cluster holds other quotas."
+      kubectl diff -f "$here/$name.yaml" >/dev/null || fail "Fix $name: the cluster has other quotas; run 'bash $0 apply'."
     done
-    echo "quotas: ${found:-no queue manager of these is here}"
+    echo "quotas applied: ${found:-none; the cluster has no Kueue, KAI or Volcano}"
     ;;
   rollback)
     for name in $found; do
       if [[ ! -e "$state/$name.yaml" ]]; then continue; fi
-      # What was there has its own words again, without our label; what still has the label was not there.
+      # Saved queues are restored without our label; queues that still have the label are new and are deleted.
       if [[ -s "$state/$name.yaml" ]]; then kubectl replace -f "$state/$name.yaml"; fi
       kubectl delete "${kinds[$name]}" --all-namespaces --selector app.kubernetes.io/managed-by=gpuplanner
       rm "$state/$name.yaml"

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Empties the nodes of released.txt, which are not needed, and keeps work away from them.
+# Empties the nodes of released.txt, which are not needed any more.
 #
-#   bash FILE apply     cordon, wait until the GPU work there has ended; evicts nothing
-#   bash FILE verify    say whether they are empty and stay so; changes nothing
-#   bash FILE rollback  let work come again
+#   bash FILE apply     cordon the nodes, wait until their GPU pods have ended; evicts none
+#   bash FILE verify    check that they are cordoned and empty; changes nothing
+#   bash FILE rollback  uncordon them
 #
 # @AFTERWARDS@
-# Apply it as often as you like: what has not emptied within TIMEOUT_S stays cordoned, and the script ends with 75.
+# Run it as often as you like: nodes that are not empty after TIMEOUT_S stay cordoned, and the script exits with 75.
 # Environment: TIMEOUT_S (@TIMEOUT_S@).
 
 set -euo pipefail
@@ -15,16 +15,16 @@ readonly timeout_s="${TIMEOUT_S:-@TIMEOUT_S@}" poll_s="${POLL_S:-5}" ours='gpupl
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 mapfile -t nodes <"$here/released.txt"
 
-@COMMON@
+@FAIL@
 @KUBERNETES@
-empty() { # whether nothing works on any of them; says what does
+empty() { # whether no node has GPU pods; prints those that do
   local node pods busy=''
   for node in "${nodes[@]}"; do
     pods=$(gpu_pods "$node")
     if [[ -n "$pods" ]]; then busy+=" $node: $pods."; fi
   done
   if [[ -n "$busy" ]]; then
-    echo "Still at work:$busy" >&2
+    echo "GPU pods still running:$busy" >&2
     return 1
   fi
 }
@@ -42,10 +42,10 @@ case "$verb" in
   verify)
     for node in "${nodes[@]}"; do
       [[ "$(kubectl get node "$node" --ignore-not-found -o 'jsonpath={.spec.unschedulable}')" != '' ]] ||
-        [[ -z "$(kubectl get node "$node" --ignore-not-found -o name)" ]] || fail "$node: takes work."
+        [[ -z "$(kubectl get node "$node" --ignore-not-found -o name)" ]] || fail "Fix $node: it is not cordoned; run 'bash $0 apply'."
     done
     empty
-    echo "not needed, and empty: ${nodes[*]}"
+    echo "cordoned and empty: ${nodes[*]}"
     ;;
   rollback) for node in "${nodes[@]}"; do uncordon "$node"; done ;;
   *)

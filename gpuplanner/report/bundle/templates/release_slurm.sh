@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Empties the nodes of released.txt, which are not needed, and keeps jobs away from them.
+# Empties the nodes of released.txt, which are not needed any more.
 #
-#   bash FILE apply     drain, wait until the jobs there have ended; ends none
-#   bash FILE verify    say whether they are empty and stay so; changes nothing
-#   bash FILE rollback  let jobs come again
+#   bash FILE apply     drain the nodes, wait until their jobs have ended; cancels none
+#   bash FILE verify    check that they are drained and empty; changes nothing
+#   bash FILE rollback  resume them
 #
 # @AFTERWARDS@
-# Apply it as often as you like: what has not emptied within TIMEOUT_S stays drained, and the script ends with 75.
+# Run it as often as you like: nodes that are not empty after TIMEOUT_S stay drained, and the script exits with 75.
 # Environment: TIMEOUT_S (@TIMEOUT_S@).
 
 set -euo pipefail
@@ -16,7 +16,7 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 mapfile -t nodes <"$here/released.txt"
 list=$(IFS=,; echo "${nodes[*]}")
 
-@COMMON@
+@FAIL@
 state_of() { # NODE
   scontrol show node "$1" | awk '{ for (i = 1; i <= NF; i++) if (index($i, "State=") == 1) print substr($i, 7) }'
 }
@@ -25,11 +25,11 @@ ours() { # NODE: whether we drained it
   scontrol show node "$1" | grep -qF "Reason=$reason"
 }
 
-empty() { # whether no job is on any of them; says which is
+empty() { # whether no node has jobs; prints those that run
   local jobs
   jobs=$(squeue --noheader --nodelist="$list" --format=%A | paste -s -d ' ' -)
   if [[ -n "$jobs" ]]; then
-    echo "Still at work: $jobs" >&2
+    echo "Jobs still running: $jobs" >&2
     return 1
   fi
 }
@@ -48,10 +48,10 @@ case "$verb" in
     ;;
   verify)
     for node in "${nodes[@]}"; do
-      [[ "$(state_of "$node")" == *DRAIN* ]] || fail "$node: takes jobs."
+      [[ "$(state_of "$node")" == *DRAIN* ]] || fail "Fix $node: it is not drained; run 'bash $0 apply'."
     done
     empty
-    echo "not needed, and empty: ${nodes[*]}"
+    echo "drained and empty: ${nodes[*]}"
     ;;
   rollback)
     for node in "${nodes[@]}"; do

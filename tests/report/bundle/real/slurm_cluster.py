@@ -135,9 +135,7 @@ class SlurmCluster:
         for name in [*self.nodes, "slurmctld", "munged"]:
             stop(self.facts, name)
 
-    def run(
-        self, *words: str | Path, code: int | None = 0, **environment: str
-    ) -> subprocess.CompletedProcess[str]:
+    def run(self, *words: str | Path, code: int | None = 0, **environment: str) -> subprocess.CompletedProcess[str]:
         """Run a command as somebody who has the scripts would."""
         done = subprocess.run(
             [*map(str, words)], env=self.environment | environment, cwd=self.folder,
@@ -279,10 +277,7 @@ def main(folder: str, program: str, *words: str) -> int:
             ping = ["scontrol", "ping"]
             until(
                 "slurmctld",
-                lambda: (
-                    b"UP"
-                    in subprocess.run(ping, env=os.environ | conf, capture_output=True, check=False).stdout
-                ),
+                lambda: b"UP" in subprocess.run(ping, env=os.environ | conf, capture_output=True, check=False).stdout,
             )
         else:
             start_node(facts, name)
@@ -317,9 +312,7 @@ def parted(facts: dict[str, Any], verb: str, *words: str) -> int:
         for entry in configs[options["-c"]]:
             for gpu in range(facts["gpus"]) if entry["devices"] == "all" else entry["devices"]:
                 counts = entry.get("mig-devices", {})
-                layouts[gpu] = (
-                    ",".join(f"{k}:{v}" for k, v in counts.items()) if entry["mig-enabled"] else "gpu"
-                )
+                layouts[gpu] = ",".join(f"{k}:{v}" for k, v in counts.items()) if entry["mig-enabled"] else "gpu"
         write_devices(facts, node, layouts)
     return 0
 

@@ -24,7 +24,7 @@ from gpuplanner.report.mig_manager_files import to_mig_parted
 
 BINARY = os.environ.get("GPUPLANNER_MIG_PARTED")
 RECORD = Path(__file__).with_name("mig_parted.csv")
-COLUMNS = ("board", "configs", "accepted", "sha256", "binary")
+COLUMNS = ("gpu_model", "configs", "accepted", "sha256", "binary")
 
 pytestmark = [pytest.mark.mig_parted, pytest.mark.long]
 needs_binary = pytest.mark.skipif(BINARY is None, reason="GPUPLANNER_MIG_PARTED names no nvidia-mig-parted")
@@ -36,24 +36,24 @@ def valid(path: Path, name: str) -> bool:
     return subprocess.run(command, capture_output=True, timeout=60, check=False).returncode == 0
 
 
-def everything(board: str, make_plan: Callable[..., pl.DataFrame]) -> str:
+def everything(gpu_model: str, make_plan: Callable[..., pl.DataFrame]) -> str:
     """A file with every layout that leaves no room, two to a node."""
-    layouts = sorted({format_layout(counts) for counts in pareto_counts(board)} | {"gpu"})
+    layouts = sorted({format_layout(counts) for counts in pareto_counts(gpu_model)} | {"gpu"})
     rows = [(f"n{number:03}", 0, 0, 1, layout, True) for number, layout in enumerate(layouts)]
     rows += [(f"n{number:03}", 1, 0, 1, layout, True) for number, layout in enumerate(reversed(layouts))]
-    return to_mig_parted(make_plan(rows), board)
+    return to_mig_parted(make_plan(rows), gpu_model)
 
 
-@pytest.mark.parametrize("board", board_names())
+@pytest.mark.parametrize("gpu_model", board_names())
 def test_every_configuration_is_accepted(
-    board: str, tmp_path: Path, make_plan: Callable[..., pl.DataFrame]
+    gpu_model: str, tmp_path: Path, make_plan: Callable[..., pl.DataFrame]
 ) -> None:
-    text = everything(board, make_plan)
+    text = everything(gpu_model, make_plan)
     digest, names = hashlib.sha256(text.encode()).hexdigest(), list(yaml.safe_load(text)["mig-configs"])
     with RECORD.open() as stream:
-        records = {row["board"]: row for row in csv.DictReader(stream)}
+        records = {row["gpu_model"]: row for row in csv.DictReader(stream)}
     if BINARY is None:
-        found = records[board]
+        found = records[gpu_model]
         assert found["sha256"] == digest, "written otherwise than what was tried: try it with a binary"
         assert found["accepted"] == found["configs"] == str(len(names))
         return
@@ -61,8 +61,8 @@ def test_every_configuration_is_accepted(
     path.write_text(text)
     accepted = sum(valid(path, name) for name in names)
     if os.environ.get("GPUPLANNER_RECORD"):
-        values = (board, len(names), accepted, digest, os.environ["GPUPLANNER_RECORD"])
-        records[board] = dict(zip(COLUMNS, map(str, values), strict=True))
+        values = (gpu_model, len(names), accepted, digest, os.environ["GPUPLANNER_RECORD"])
+        records[gpu_model] = dict(zip(COLUMNS, map(str, values), strict=True))
         with RECORD.open("w", newline="") as stream:
             table = csv.DictWriter(stream, COLUMNS, lineterminator="\n")
             table.writeheader()

@@ -35,7 +35,8 @@ def rules(*, kept: int, nodes: tuple[str, ...] = NODES) -> FleetRules:
         PoolRule("cut", CUT, count, nodes, count, 0),
     )
     return FleetRules(
-        "node_pools", "slurm", BOARD, pools, count, (PoolRule("today-1", WHOLE, count, nodes),), idle_s=5.0, lead_s=2.0,
+        "autoscaled_pools", "slurm", BOARD, pools, count, (PoolRule("today-1", WHOLE, count, nodes),),
+        idle_s=5.0, lead_s=2.0,
         lead_slow_s=40.0, begins="2026-11-02T00:00:00+00:00",
     )  # fmt: skip
 
@@ -58,9 +59,7 @@ def test_nodes_go_and_come_by_the_written_block(tmp_path: Path) -> None:
     cluster = SlurmCluster(tmp_path / "cluster", list(NODES), PRODUCT, 2, f"Gres=gpu:{TYPE}:2")
     for node in NODES:
         (cluster.folder / node / "gres.conf").write_text("AutoDetect=nvml\n")
-        (cluster.folder / node / "gpuplanner.conf").symlink_to(
-            cluster.folder / "gpuplanner.conf"
-        )  # shared, as all is
+        (cluster.folder / node / "gpuplanner.conf").symlink_to(cluster.folder / "gpuplanner.conf")  # shared, as all is
     programs.mkdir()
     # The site's own program: here a machine is its slurmd.
     (programs / "power.sh").write_text(
@@ -69,10 +68,7 @@ def test_nodes_go_and_come_by_the_written_block(tmp_path: Path) -> None:
     with cluster:
         where = {"PROGRAMS": str(programs)}
         cluster.run("bash", folder / "slurm" / "pools.sh", "apply", **where)
-        assert (
-            "power saving is set"
-            in cluster.run("bash", folder / "slurm" / "pools.sh", "verify", **where).stdout
-        )
+        assert "power saving is set" in cluster.run("bash", folder / "slurm" / "pools.sh", "verify", **where).stdout
         # What a machine is when it is cut otherwise is known; slurmctld shows nobody nodes of the cloud that are away.
         partition = cluster.run("scontrol", "show", "partition", "gpuplanner-cut").stdout
         assert "Nodes=n1-cut,n2-cut,n3-cut" in partition.replace("n[1-3]-cut", "n1-cut,n2-cut,n3-cut")
@@ -102,9 +98,7 @@ def test_nodes_go_and_come_by_the_written_block(tmp_path: Path) -> None:
         assert "Include" not in cluster.conf.read_text()
 
 
-def machines(
-    tmp_path: Path, nodes: tuple[str, ...] = NODES
-) -> tuple[SlurmCluster, Path, Path, dict[str, str]]:
+def machines(tmp_path: Path, nodes: tuple[str, ...] = NODES) -> tuple[SlurmCluster, Path, Path, dict[str, str]]:
     """A cluster of machines that may be whole or cut, its pack, its programs, and what scripts have to know."""
     cost = ChangeCost.of(BOARD, "slurm")
     pack = to_pack(rules(kept=0, nodes=nodes), PageWords("Power nodes down.", "node pools"), cost, Drain())
@@ -209,9 +203,7 @@ def slice_type(profile: str) -> str:
 )
 def test_a_block_that_is_wrong_is_refused(tmp_path: Path, old: str, new: str) -> None:
     """The negative control, and why every key stands on a line of its own."""
-    pack = to_pack(
-        rules(kept=1), PageWords("Power nodes down.", "node pools"), ChangeCost.of(BOARD, "slurm"), Drain()
-    )
+    pack = to_pack(rules(kept=1), PageWords("Power nodes down.", "node pools"), ChangeCost.of(BOARD, "slurm"), Drain())
     block = pack.files["slurm/pools.conf"]
     lines = [line for line in block.splitlines() if not line.startswith(("NodeName", "PartitionName"))]
     cluster = SlurmCluster(tmp_path / "cluster", ["n1", "n2", "n3"], PRODUCT, 2, f"Gres=gpu:{TYPE}:2")

@@ -1,52 +1,54 @@
 #!/usr/bin/env bash
-# Starts the changes of this folder at their planned times.
+# Makes the layout changes of this folder at their planned times.
 #
-#   bash FILE apply     put the timer in place: every five minutes it runs 'bash FILE run'
-#   bash FILE run       make the changes that are due, side by side; on Slurm also reserve the nodes of the next one as
-#                       long before as the plan says (AHEAD_S, @AHEAD_S@ s)
-#   bash FILE verify    say whether the timer is in place, and what 'run' would do now; changes nothing
-#   bash FILE rollback  take the timer away, and Slurm's reservations for changes; what is cut stays as it is
+#   bash FILE apply     install a timer that runs 'bash FILE run' every five minutes
+#   bash FILE run       make the changes that are due, in parallel; on Slurm also reserve the nodes of the next change,
+#                       AHEAD_S (@AHEAD_S@) seconds before it
+#   bash FILE verify    check that the timer is installed, and print what 'run' would do now; changes nothing
+#   bash FILE rollback  remove the timer and Slurm's reservations for changes; MIG layouts stay as they are
 #
-# A run that is missed does no harm: a change is due from its planned time until it would be given up, so the next run
-# catches up; later than that it is skipped, which 'run' says, and the layout stays until the next change. What is done
-# is not done twice, and a change that is still being made is not started again. 'run' ends with the largest code of its
-# changes: 0, 75 where nodes did not empty, 1 where one failed. All is in the log of the timer.
+# A missed run does no harm: a change is due from its planned time until its timeout, and the next run makes it. Later it
+# is skipped with a message, and the layout stays until the next change. Finished changes are not repeated, and a running
+# one is not started again. 'run' exits with 0; with 75 if nodes did not empty; with 1 if a change failed. The timer's log
+# has all messages.
 #
-# Environment: TIMER says who keeps the time:
-#   systemd  units in UNITS (/etc/systemd/system), as root; journalctl --unit gpuplanner-calendar (the default)
-#   cron     a line in the crontab of whoever runs this; what is said goes by mail
+# Environment: TIMER names the timer:
+#   systemd  (default) units in UNITS (/etc/systemd/system), as root; journalctl --unit gpuplanner-calendar
+#   cron     a line in the crontab of the user that runs this; messages go by mail
 #   cluster  a CronJob in namespace @NAMESPACE@ with the scripts in a ConfigMap, on nodes without GPUs; IMAGE names an
 #            image with bash, GNU coreutils, awk, util-linux and kubectl, such as Debian with kubernetes-client
-# systemd and cron run the changes with the variables of KEPT as they are when the timer is put in place.
+# systemd and cron run the changes with the variables named in PASS_ENV, as set when the timer is installed.
 
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 readonly here name='gpuplanner-calendar' namespace='@NAMESPACE@' timer="${TIMER:-systemd}"
 readonly units="${UNITS:-/etc/systemd/system}" line="*/5 * * * * /bin/bash $here/timer.sh run # gpuplanner-calendar"
-readonly kept="${KEPT:-PATH HOME KUBECONFIG SLURM_CONF CUT PARTED INSTALL FILE COPY STATIC_GRES RECONFIGURE TIMEOUT_S\
- CUT_S AHEAD_S EVICT CHANGE_LOG CLUSTER_POLICY DRAIN_FLAGS ON_NODE CHECKPOINT PLUGIN PLUGIN_NAMESPACE}"
+readonly pass_env="${PASS_ENV:-PATH HOME KUBECONFIG SLURM_CONF REPARTITION PARTED INSTALL FILE COPY STATIC_GRES RECONFIGURE\
+ TIMEOUT_S REPARTITION_S NO_ROLLBACK AHEAD_S EVICT CHANGE_LOG CHECK_POLICY DRAIN_FLAGS ON_NODE CHECKPOINT PLUGIN PLUGIN_NAMESPACE}"
 
 fail() {
   echo "$1" >&2
   exit 1
 }
 
-crontab_without() { # what others have in the crontab
+crontab_without() { # the other lines of the crontab
   crontab -l 2>/dev/null | grep -v ' # gpuplanner-calendar$' || true
 }
 
 apply() {
   local word
-  [[ "$here" =~ ^[A-Za-z0-9/._-]+$ ]] || fail "$here: a timer needs a folder whose name has letters, digits, ._- alone."
+  [[ "$here" =~ ^[A-Za-z0-9/._-]+$ ]] || \
+    fail "Fix $here: the name of the folder may have only letters, digits, '.', '_' and '-'; move it."
   if [[ "$timer" == cluster ]]; then
-    [[ "${IMAGE:-}" =~ ^[A-Za-z0-9/._:@-]+$ ]] || fail "IMAGE: name an image with bash, coreutils and kubectl."
+    [[ "${IMAGE:-}" =~ ^[A-Za-z0-9/._:@-]+$ ]] || \
+      fail "Fix IMAGE: set IMAGE=NAME, an image with bash, coreutils and kubectl."
     kubectl create configmap "$name" --namespace "$namespace" --from-file="$here" --dry-run=client -o yaml |
       kubectl apply --server-side --force-conflicts -f -
     sed "s|image: IMAGE|image: $IMAGE|" "$here/timer.yaml" | kubectl apply -f -
     return
   fi
-  for word in $kept; do
+  for word in $pass_env; do
     if [[ -n "${!word:-}" ]]; then echo "export $word=${!word@Q}"; fi
   done >"$here/timer.env"
   if [[ "$timer" == cron ]]; then
@@ -70,7 +72,7 @@ run() {
     wait "$script" || code=$?
     if ((code == 1 || (code && worst != 1))); then worst=$code; fi
   done
-  if [[ '@PATH@' == slurm ]]; then
+  if [[ '@ACTUATOR@' == slurm ]]; then
     for script in "$here"/change-*.sh; do
       IF_DUE=yes AHEAD_S="${AHEAD_S:-@AHEAD_S@}" bash "$script" reserve || worst=1
     done
@@ -82,14 +84,16 @@ verify() {
   local script
   case "$timer" in
     cluster) kubectl get cronjob "$name" --namespace "$namespace" ;;
-    cron) crontab -l | grep -xF "$line" || fail "The crontab has no line for this folder." ;;
+    cron) crontab -l | grep -xF "$line" || \
+      fail "Fix the crontab: it has no line for this folder; run 'bash $0 apply'." ;;
     *)
-      grep -qF "$here/timer.sh" "$units/$name.service" || fail "$units/$name.service is not for this folder."
+      grep -qF "$here/timer.sh" "$units/$name.service" || \
+        fail "Fix $units/$name.service: it is not for this folder; run 'bash $0 apply'."
       systemctl list-timers "$name.timer"
       ;;
   esac
   for script in "$here"/change-*.sh; do
-    echo "${script##*/}: $(IF_DUE=say bash "$script" apply)"
+    echo "${script##*/}: $(IF_DUE=report bash "$script" apply)"
   done
 }
 
@@ -108,7 +112,7 @@ rollback() {
       ;;
   esac
   rm -f "$here/timer.env"
-  if [[ '@PATH@' == slurm ]]; then
+  if [[ '@ACTUATOR@' == slurm ]]; then
     scontrol --oneliner show reservations | sed -n 's/^ReservationName=\(gpuplanner-change-[^ ]*\) .*/\1/p' |
       while read -r word; do scontrol delete reservationname="$word"; done
   fi
@@ -118,5 +122,6 @@ rollback() {
   echo "usage: [TIMER=systemd|cron|cluster] bash $0 apply|run|verify|rollback" >&2
   exit 2
 }
-[[ "$timer" != cluster || '@PATH@' == operator ]] || fail "TIMER=cluster: changes on path @PATH@ need ssh to nodes."
+[[ "$timer" != cluster || '@ACTUATOR@' == mig-manager ]] || \
+  fail "Fix TIMER: changes by @ACTUATOR@ need ssh to the nodes; set TIMER=systemd or TIMER=cron."
 "$1"

@@ -1,8 +1,10 @@
-"""How often the gate is wrong: fleets whose shift of demand was planted, counted into ``docs/recurring.md``.
+"""False and missed alarms of ``gpuplanner check`` on generated fleets with a known shift of demand.
 
-    python docs/make_gate.py FOLDER
+Writes the table of ``docs/results/recurring.md``:
 
-Fleets are written into the folder and taken away again. Five CPU minutes.
+    python docs/make_check.py FOLDER
+
+Fleets are written into the folder and removed again. Five CPU minutes.
 """
 
 from __future__ import annotations
@@ -26,10 +28,10 @@ FLEETS = {
     "two nodes of eight, eight weeks": SmallFleet(0, load=0.35),
     "one node of eight, jobs of one and two GPUs": SmallFleet(0, nodes=1, load=0.3, sizes={1: 0.8, 2: 0.2}),
     "two nodes of eight, 20 weeks": SmallFleet(0, load=0.35, weeks=20),
-    "weeks that wander by 20 %": SmallFleet(0, load=0.35, weekly_spread=0.2),
+    "weekly load varies by 20 %": SmallFleet(0, load=0.35, weekly_spread=0.2),
     "long and wide jobs": SmallFleet(0, load=0.3, run_h=8.0, sizes={1: 0.5, 2: 0.2, 4: 0.2, 8: 0.1}),
 }
-BEGIN, END = "<!-- gate: made by make_gate.py -->\n", "<!-- gate ends -->"
+BEGIN, END = "<!-- check: made by make_check.py -->\n", "<!-- check ends -->"
 
 
 def row(name: str, fleet: SmallFleet, factor: float, folder: Path) -> str:
@@ -49,9 +51,7 @@ def row(name: str, fleet: SmallFleet, factor: float, folder: Path) -> str:
         for one in found.failed:
             failed[one.name] += 1
     any_, was_so, *parts = failed.values()
-    words = (
-        f"{any_ - was_so} false, {was_so} were late" if factor == 1.0 else f"{any_} ({SEEDS - any_} missed)"
-    )
+    words = f"{any_ - was_so} false, {was_so} justified" if factor == 1.0 else f"{any_} ({SEEDS - any_} missed)"
     asked = "as before" if factor == 1.0 else f"{factor:g} times"
     return f"| {name} | {asked} | {words} | " + " | ".join(map(str, parts)) + " |"
 
@@ -63,7 +63,7 @@ def main(folder: Path) -> None:
         for factor in FACTORS:
             lines.append(row(name, fleet, factor, folder))
             sys.stderr.write(lines[-1] + "\n")
-    page = HERE / "recurring.md"
+    page = HERE / "results" / "recurring.md"
     before, _, rest = page.read_text(encoding="utf-8").partition(BEGIN)
     after = rest.partition(END)[2]
     page.write_text(before + BEGIN + "\n".join(lines) + "\n" + END + after, encoding="utf-8")
