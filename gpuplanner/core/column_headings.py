@@ -47,7 +47,7 @@ _TERMS = {
     "gpu": "GPU", "gpus": "GPUs", "sm": "SM", "sms": "SMs", "mig": "MIG", "id": "ID", "tp": "TP", "pp": "PP",
     "dp": "DP", "ep": "EP", "mase": "MASE", "rmse": "RMSE", "ttft": "TTFT", "itl": "ITL", "oom": "OOM",
     "p": "probability of", "ds": "time", "q25": "25 %", "q75": "75 %", "tenant": "team", "tenants": "teams",
-    "board": "GPU model", "boards": "GPU models",
+    "board": "GPU model", "boards": "GPU models", "cut": "partitioned",
 }  # fmt: skip
 """Words of a column name that headings write otherwise."""
 _BOUND = re.compile(r"_(low|high|mean|median|min|max|[pq]\d\d)$")
