@@ -465,7 +465,7 @@ def show_tables(tables: Mapping[str, pl.DataFrame], *, as_json: bool = False) ->
         show(tables, as_json=True)
         return
     for name, table in tables.items():
-        show_frame(table, title=name)
+        show_frame(table, title=heading(name))
 
 
 def _show_lines(values: Mapping[str, object], indent: str) -> None:
@@ -495,7 +495,6 @@ def show_frame(frame: pl.DataFrame, *, as_json: bool = False, title: str = "") -
         put(to_json(to_plain(frame.to_dicts())))
         return
     if title:
-        title = heading(title)
         put(f"{title}\n{'-' * len(title)}")
     rows = [
         [_amount(name, cell, row.get(CURRENCY)) or _text(cell) for name, cell in row.items()]

@@ -268,8 +268,8 @@ def plugged_in() -> str:
 
 def _left_out(point: EntryPoint, expected: str, got: str) -> None:
     where = f"entry point {point.name!r} of {point.group} ({point.value})"
-    mend = "The plugin is ignored; fix or remove its package."
-    warnings.warn(message(where, expected, got, mend), GpuPlannerWarning, stacklevel=3)
+    todo = "The plugin is ignored; fix or remove its package."
+    warnings.warn(message(where, expected, got, todo), GpuPlannerWarning, stacklevel=3)
 
 
 def event_loop_entry(function: Function) -> Function:

@@ -217,26 +217,30 @@ def check_knobs(values: Any, *, where: str, resolve: Callable[[], None]) -> None
 
 
 def described(kind: Kind) -> Kind:
-    """Write the rows of a dataclass into its docstring, before its examples."""
+    """Write the rows of a dataclass into its docstring, before its examples, and check its arguments by them."""
     rows = ""
     for row in knobs_of(kind).values():
         about = f"{row.meaning} Allowed: {row.allowed}." if row.allowed else row.meaning
         rows += f"{row.name} : {row.types}, default: {row.usual}\n"
         rows += textwrap.indent(textwrap.fill(about, 108), "    ") + "\n"
-    whole: Any = kind
-    made = whole.__init__
+    _check_arguments(kind)
+    listed = textwrap.indent(f"Attributes\n----------\n{rows}\n", "    ")
+    kind.__doc__ = (kind.__doc__ or "").replace("    Examples\n", f"{listed}    Examples\n", 1)
+    return kind
 
-    @functools.wraps(made)
+
+def _check_arguments(kind: Any) -> None:  # noqa: ANN401 - a dataclass whose constructor is replaced
+    """Let the constructor of a dataclass reject positional and unknown arguments with one sentence."""
+    construct = kind.__init__
+
+    @functools.wraps(construct)
     def checked(self: Any, *given: Any, **values: Any) -> None:  # noqa: ANN401 - as the dataclass
         if given:
             example = f"{kind.__name__}({next(iter(knobs_of(kind)))}={given[0]!r})"
             raise ScenarioError(kind.__name__, "named arguments", repr(given[0]), f"Write {example}.")
-        made(self, **whole._known(values, kind.__name__.lower()))
+        construct(self, **kind._known(values, kind.__name__.lower()))
 
-    whole.__init__ = checked
-    listed = textwrap.indent(f"Attributes\n----------\n{rows}\n", "    ")
-    kind.__doc__ = (kind.__doc__ or "").replace("    Examples\n", f"{listed}    Examples\n", 1)
-    return kind
+    kind.__init__ = checked
 
 
 PARTITIONERS = ("nvidia-smi", "mig-parted", "mig-manager")

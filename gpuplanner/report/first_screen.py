@@ -329,15 +329,12 @@ def _today(found: Comparison) -> str:
     return f'<div class="today"><p><b>Observed</b> {line}</p>{bar}</div>' if line else ""
 
 
-CAUSE_WORDS = {"wrong_layout": "wrong layout", "queued_behind": "queued behind"}
-
-
 def _bar(parts: dict[str, int], figures: dict[str, str]) -> str:
     """A bar of percentages that sum to 100, with their names as a list below; the largest part is the darkest."""
     most = max(parts, key=lambda name: parts[name])
     cells, names = [], []
     for name, percent in parts.items():
-        word, figure = CAUSE_WORDS.get(name, name), figures.get(name, whole_percent(percent))
+        word, figure = name.replace("_", " "), figures.get(name, whole_percent(percent))
         kind = f"{'most ' if name == most else ''}{'open' if name in ('unexplained', 'not resolved') else ''}".strip()
         cells += [f'<span class="{kind}" style="flex:{percent}"></span>'] if percent else []
         names.append(f"<b>{word} {figure}</b>" if name == most else f"<span>{word} {figure}</span>")
