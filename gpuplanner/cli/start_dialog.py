@@ -172,7 +172,8 @@ def figures(found: Comparison) -> list[tuple[str, str]]:
     freed = "" if saving.value is None else f"    {saving.value:,.0f} GPU-hours freed a week"
     if freed and saving.varies:
         freed += f" (90 % interval {saving.low:,.0f} to {saving.high:,.0f})"
-    rows = [("GPUs needed", f"{one.gpus:,} of {one.fleet_gpus:,}{freed}")]
+    gpus = f"{one.fleet_gpus:,} → {one.gpus:,}" if one.gpus > one.fleet_gpus else f"{one.gpus:,} of {one.fleet_gpus:,}"
+    rows = [("GPUs needed", f"{gpus}{freed}")]
     now, then = found.today, found.row(one.policy) or found.today
     if now is not None and then is not None:
         used = [f"{row.busy_gpu_hours / row.gpu_hours:.0%}".replace("%", " %") for row in (now, then)
@@ -187,7 +188,10 @@ def figures(found: Comparison) -> list[tuple[str, str]]:
         rows.append(("Energy", f"– ({saving.reason or 'the power of the GPU model is not known'})"))
     else:
         rows.append(("Financial impact", impact.basis.replace("\n", " ")))
-    if ends.date is None or ends.order_by is None:
+    bought = any(measure.action == "buy" for measure in one.measures)
+    if bought:
+        rows.append(("Next purchase", f"now, {one.gpus - one.fleet_gpus:,} GPUs"))
+    elif ends.date is None or ends.order_by is None:
         rows.append(("Next purchase", f"– ({ends.reason or 'no date'})"))
     else:
         rows.append(("Next purchase", f"{day_text(ends.date)}, order by {day_text(ends.order_by)}"))

@@ -76,12 +76,14 @@ class Change:
     - ``node_gpus``: GPUs count in multiples of so many.
     - ``view``: What jobs request with it in force.
     - ``limits``: Limits that it raises.
+    - ``today_units``: Units of each pool that are as many GPUs as today.
     """
 
     action: str
     text: str
     model: WaitModel
     pools: Sequence[SizedPool]
+    today_units: Sequence[int]
     node_gpus: int = 1
     view: str = AS_TODAY
     limits: tuple[RaisedLimit, ...] = ()
@@ -106,6 +108,11 @@ class Change:
         if self.pools[0].movable and (1 - MIN_GAIN_BY_MIXING) * sum(uniform) <= gpus:
             units, gpus = uniform, sum(uniform)
         return units, float(gpus)
+
+    def meets_with_todays_gpus(self, limit_s: Floats) -> bool:
+        """Whether the recorded jobs meet the limit of each size with it in force on as many GPUs as today."""
+        fleet = fleet_of_pools(self.pools, self.today_units)
+        return bool((self.model.percentiles(fleet, 0) <= limit_s).all())
 
 
 TeamWaits = Mapping[str | None, tuple[float, float]]
@@ -219,7 +226,7 @@ def why_none(model: WaitModel) -> str | None:
     if asked.starts_assumed:
         return "the record does not state when jobs started"
     if asked.nodes.snapshot:
-        return "the record is of one moment"
+        return "the job list is a snapshot of one moment"
     if days < MIN_DAYS or jobs < MIN_JOBS:
         needed = f"{MIN_JOBS} jobs in {MIN_DAYS:.0f} days are needed"
         return f"{counted(jobs, 'job')} were submitted in {days:.1f} days of record, {needed}"
@@ -323,7 +330,7 @@ def end_waits(
     A measure other than a purchase is confirmed if with it fewer GPUs meet the limits than without. Where nothing
     brings all sizes to the target, those that no number of GPUs brings there wait no longer than today.
     """
-    pools = model.pools
+    pools, today = model.pools, int(model.asked.fleet.gpus.sum())
     hours = cause_hours(model, late)
     causes = sorted((name for name in hours if hours[name] > 0), key=lambda name: -hours[name])
     largest = fleet_of_pools(pools, [MOST_TIMES * pool.today for pool in pools])
@@ -336,11 +343,14 @@ def end_waits(
         for cause in [*causes, ""]:
             for change in changes_against(model, cause):
                 units, gpus = change.smallest_units(limits)
+                if gpus > today and change.meets_with_todays_gpus(limits[0]):
+                    # What the record does not need is not bought beside another measure.
+                    units, gpus = list(change.today_units), today
                 if units is not None and gpus < enough:
                     return change_fleet(model, change, units, int(gpus))
             # Further GPUs of today's layout end these; the last one stands for any that nothing else ends.
             buyable = cause in (CAUSES[INSUFFICIENT], CAUSES[FRAGMENTED], "")
-            if bought is not None and buyable and enough > model.asked.fleet.gpus.sum():
+            if bought is not None and buyable and enough > today:
                 return weigh_purchase(model, target, late, bought)
     return None
 
@@ -352,9 +362,10 @@ def changes_against(model: WaitModel, cause: str) -> Iterator[Change]:
     """
     asked, queue = model.asked, model.waits.queue
     pools = model.pools
+    today_units = [pool.today for pool in pools]
     if cause == CAUSES[FRAGMENTED] and queue.spread:
         packed = replace(model, waits=replace(model.waits, queue=replace(queue, spread=False)))
-        yield Change("pack", "Let jobs fill nodes one by one", packed, pools)
+        yield Change("pack", "Let jobs fill nodes one by one", packed, pools, today_units)
     if cause == CAUSES[WRONG_LAYOUT]:
         yield from repartition(model, "repartition", "Repartition GPUs for who waits", AS_TODAY)
     measured = RIGHTSIZED in asked.views and asked.jobs["sm_activity"].count()
@@ -369,7 +380,7 @@ def changes_against(model: WaitModel, cause: str) -> Iterator[Change]:
         named = [f"{one.tenant} from {one.today:g} to {one.gpus} GPUs" for one in limits]
         more = f" and {counted(len(named) - NAMED_LIMITS, 'more team')}" if len(named) > NAMED_LIMITS else ""
         text = f"Raise the limit of {', '.join(named[:NAMED_LIMITS])}{more}"
-        yield Change("raise_limit", text, free, pools, limits=limits)
+        yield Change("raise_limit", text, free, pools, today_units, limits=limits)
 
 
 def raised_limits(model: WaitModel, free: WaitModel) -> Iterator[RaisedLimit]:
@@ -402,8 +413,9 @@ def repartition(model: WaitModel, action: str, text: str, view: str) -> Iterator
         instances = asked.gpu_model.profile(name).max_instances if profile else 1
         resized = partial(uniform_fleet, asked.fleet, profile, instances=instances, per_node=asked.usual_node)
         pools.append(SizedPool((profile,), total, resized, movable=True))
-    repartitioned = replace(model, asked=replace(asked, fleet=fleet_of_pools(pools, list(layout.values()))))
-    yield Change(action, text, repartitioned, pools, asked.usual_node, view)
+    units = list(layout.values())
+    repartitioned = replace(model, asked=replace(asked, fleet=fleet_of_pools(pools, units)))
+    yield Change(action, text, repartitioned, pools, units, asked.usual_node, view)
 
 
 def weigh_purchase(model: WaitModel, target: WaitTarget, late: list[int], units: Sequence[int]) -> Recommendation:

@@ -17,9 +17,11 @@ from gpuplanner.core.serialization import of_plain, rounded, to_json, to_plain
 from gpuplanner.core.stage_cache import shelved, stage
 from gpuplanner.core.units import (
     GRAMS_PER_KILOGRAM,
+    HOURS_PER_WEEK,
     SECONDS_PER_DAY,
     SECONDS_PER_MINUTE,
     UNALLOCATED,
+    counted,
     percent_text,
 )
 from gpuplanner.cost.energy_and_carbon import RangedAmount
@@ -219,9 +221,23 @@ def priced(scenario: Scenario, found: Comparison) -> Comparison:
         rows = (_with_energy(scenario, one, found, energy) for one in found.rows)
         found = replace(found, today=next(rows), policies=tuple(rows))
     impact = financial_impact_of(scenario, decision.saving, decision.gpus, decision.fleet_gpus, found.exhaustion)
-    impact = replace(impact, basis=f"{impact.basis}{_not_allocated(scenario, decision)}")
+    basis = _purchase(scenario, decision) or f"{impact.basis}{_not_allocated(scenario, decision)}"
+    impact = replace(impact, basis=basis)
     impact = rounded(impact, DECIMALS)  # as all that is kept
     return replace(found, decision=replace(decision, financial_impact=impact))
+
+
+def _purchase(scenario: Scenario, decision: Decision) -> str:
+    """What the GPUs to buy cost a week at the price of a GPU-hour; empty where none is bought."""
+    more = decision.gpus - decision.fleet_gpus
+    if more <= 0:
+        return ""
+    hours, price = more * HOURS_PER_WEEK, price_of(scenario, history(scenario).fleet)
+    cost = "the price of the GPU model is not known (--set price_usd_per_gpu_hour=…)"
+    if price is not None:
+        basis = "list price" if price.low != price.high else "your price"
+        cost = f"{hours * price.value:,.0f} {price.currency} per week at {basis}"
+    return f"Purchase of {counted(more, 'GPU')}: {hours:,.0f} GPU-hours per week, {cost}."
 
 
 def _not_allocated(scenario: Scenario, decision: Decision) -> str:

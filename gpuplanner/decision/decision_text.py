@@ -19,13 +19,14 @@ from gpuplanner.core.units import (
     percent_text,
     wait_text,
 )
-from gpuplanner.decision.capacity_answers import MIN_DAYS, MIN_JOBS, Recommendation
+from gpuplanner.decision.capacity_answers import MIN_DAYS, MIN_JOBS, RECOMMENDED, Recommendation
 from gpuplanner.decision.decision_types import (
     CUT_BY_JOBS,
     FULL,
     MIG_STATIC,
     ROUNDING_MINUTES,
     TODAY,
+    CurvePoint,
     Decision,
     FinancialImpact,
     Measure,
@@ -41,7 +42,6 @@ from gpuplanner.decision.requests import RIGHTSIZED
 from gpuplanner.decision.wait_curve import REPLAYS, WaitTarget
 from gpuplanner.hardware.catalog import board_names, measure_words
 from gpuplanner.hardware.mig_layouts import parse_layout
-from gpuplanner.ingest.telemetry.telemetry_quality import match_words
 
 WHOLE_LIST = 0.02
 """Allocated share of a fleet below which nothing is recommended: the list of jobs may be incomplete."""
@@ -52,7 +52,9 @@ IDLE_ACTIONS = ("power_down", "autoscale")
 PLATFORM, PLANNER = "platform team", "planner"
 
 
-def in_words(decision: Decision, found: Contest, advice: Recommendation, trial: Trial) -> Decision:
+def in_words(
+    decision: Decision, found: Contest, advice: Recommendation, trial: Trial, curve: Sequence[CurvePoint]
+) -> Decision:
     """The decision with its sentences."""
     text = sentence(decision, advice.order_gpus, _changes(decision, found, trial))
     if decision.latest is not None and any(one.action in IDLE_ACTIONS for one in decision.measures):
@@ -64,7 +66,7 @@ def in_words(decision: Decision, found: Contest, advice: Recommendation, trial: 
         sentence=text,
         next_steps=tuple(_next_steps(decision, found, advice, trial)),
         missing=tuple(_missing(decision, found, advice)),
-        confidence=tuple(_confidence(decision, found, advice)),
+        confidence=tuple(_confidence(decision, found, advice, curve)),
         assumptions=tuple(_assumptions(decision, found, advice.growth)),
     )
 
@@ -135,14 +137,13 @@ def _waits(one: Decision) -> str:
     worst = max(one.service, key=lambda row: row.added_p95_minutes)
     # A p95 wait that changes by less than a minute is shown as unchanged.
     fell = latest.today_p95_minutes - latest.recommended_p95_minutes >= 1.0
-    now, then = (wait_text(each) for each in (latest.today_p95_minutes, latest.recommended_p95_minutes))
-    observed = f"{wait_text(latest.observed_p95_minutes)} observed; " if latest.replay_is_apart else ""
-    text = f"p95 queue wait on {latest.size}: {observed}simulated {now} → {then}. " if fell else ""
+    now, then = (wait_text(minutes) for minutes in (latest.today_p95_minutes, latest.recommended_p95_minutes))
+    text = f"Simulated p95 queue wait on {latest.size}: {now} → {then}; " if fell else ""
     if worst.added_p95_minutes <= ROUNDING_MINUTES:
-        return f"{text}No other size's p95 rises." if text else "No job size's p95 queue wait rises."
-    place = "" if worst.meets_limit else f", above the limit of {wait_text(worst.limit_minutes)}"
-    rise = f"by up to {wait_text(math.ceil(worst.added_p95_minutes))} on {worst.size}{place}"
-    return f"{text}The simulated p95{'' if text else ' queue wait'} rises {rise}."
+        return f"{text}no other size's rises." if text else "No job size's p95 queue wait rises."
+    limit = "" if worst.meets_limit else f", above the limit of {wait_text(worst.limit_minutes)}"
+    rise = f"{wait_text(math.ceil(worst.added_p95_minutes))} more on {worst.size}{limit}"
+    return f"{text or 'Simulated p95 queue wait: '}up to {rise}."
 
 
 def nodes_text(nodes: Sequence[str]) -> str:
@@ -173,7 +174,12 @@ def _next_steps(one: Decision, found: Contest, advice: Recommendation, trial: Tr
         target = f"target_wait_minutes={WaitTarget().target_s / 60:g}"
         command = f"gpuplanner start {found.scenario.data} --set {target}"
         yield NextStep(PLANNER, f"if the wait limit is firm, set it for a recommendation with {more} more", command)
-    yield _check_again(found)
+    if one.action == "none":
+        yield NextStep(
+            PLANNER, "add the missing data, most important first, then start again", "gpuplanner start FILES"
+        )
+    else:
+        yield _check_again(found)
 
 
 def _steps_of(
@@ -308,32 +314,26 @@ def likely_board(word: str) -> str:
     return next(alike, "GPU_MODEL")
 
 
-def _confidence(one: Decision, found: Contest, advice: Recommendation) -> Iterator[str]:
+def _confidence(one: Decision, found: Contest, advice: Recommendation, curve: Sequence[CurvePoint]) -> Iterator[str]:
     """What it rests on, in words that a director knows."""
     if one.left_out_share > 0.01:
         yield f"{percent_text(one.left_out_share)} of the GPU-hours are excluded: their jobs contradict others."
-    if matched := match_words(found.known.trace):
-        yield f"{matched}."
-    if used := _use_known(one):
-        yield used
+    if known := _use_known(one):
+        yield known
     waits, days = advice.model.waits, int(found.asked.seen_s // 86_400)
     if (share := waits.share).fraction is not None:
         # Job sizes of whose waiting the replay reproduces less are named.
         less = [f"{percent_text(part)} on {name}" for name, part in share.by_size.items() if part < 0.9]
         yield (
-            f"The queue order is that of the closest replay of {counted(days, 'day')}: it reproduces "
-            f"{percent_text(share.fraction)} of the hours waited{' (' + ', '.join(less) + ')' if less else ''} and is "
-            f"off by {percent_text(share.error)} of them by team and size."
+            f"A replay of {counted(days, 'day')} reproduces {percent_text(share.fraction)} of the hours waited"
+            f"{' (' + ', '.join(less) + ')' if less else ''}; by team and size it is off by "
+            f"{percent_text(share.error)} of them."
         )
-    if (latest := one.latest) is not None and share.fraction is not None:
-        hours = {row.size: row.jobs * row.today_mean_minutes / MINUTES_PER_HOUR for row in one.service}
-        mine = waits.judged & (advice.model.size == list(advice.model.names).index(latest.size))
-        observed, its = (waits.waited_s[jobs].sum() / SECONDS_PER_HOUR for jobs in (waits.judged, mine))
-        yield (
-            f"The simulated waits are medians of {REPLAYS} replays with shifted submissions: today they have "
-            f"{sum(hours.values()):,.0f} of {observed:,.0f} observed hours waited, on {latest.size} "
-            f"{hours[latest.size]:,.0f} of {its:,.0f}."
-        )
+        hours = sum(row.jobs * row.today_mean_minutes / MINUTES_PER_HOUR for row in one.service)
+        observed = waits.waited_s[waits.judged].sum() / SECONDS_PER_HOUR
+        yield f"Simulated waits are medians of {REPLAYS} replays: {hours:,.0f} of {observed:,.0f} hours today."
+    if smaller := _smaller_fleet(one, curve):
+        yield smaller
     if advice.waiting_hours_per_gpu_hour is not None and one.action == "buy":
         yield f"Each GPU-hour bought ends {advice.waiting_hours_per_gpu_hour:.2f} GPU-hours of waiting."
     weekly, measured = advice.growth.weekly, advice.headroom
@@ -345,8 +345,6 @@ def _confidence(one: Decision, found: Contest, advice: Recommendation) -> Iterat
         yield f"The kept GPUs meet the limits at {load:.2f} times the load (80 % interval from {in_most:.2f}){grows}."
     if advice.limits:
         yield "Each raised limit is the peak allocation of the team in a simulation without limits."
-    if one.action == "rightsize":
-        yield f"gpuplanner rightsize {found.scenario.data} shows the risk that a later run needs a larger profile."
     if one.measures and one.measures[-1].action in IDLE_ACTIONS:
         yield (
             f"The policy was fitted on {counted(int(found.earlier_days.sum()), 'day')} and met the limit on the "
@@ -366,13 +364,27 @@ def _confidence(one: Decision, found: Contest, advice: Recommendation) -> Iterat
     yield from dict.fromkeys((*found.asked.nodes.remarks, *found.known.fleet.remarks()))
 
 
+def _smaller_fleet(decision: Decision, curve: Sequence[CurvePoint]) -> str:
+    """Which job size misses its limit on the next smaller fleet of the wait curve; empty where none does."""
+    limits = {row.size: row.limit_minutes for row in decision.service}
+    layout = max((point.layout for point in curve), key=lambda name: name == RECOMMENDED, default="")
+    smaller = [point for point in curve if point.layout == layout and point.gpus < decision.gpus]
+    most = max((point.gpus for point in smaller), default=0)
+    missed = [
+        f"{wait_text(point.p95_minutes)} on {point.job_size} (limit {wait_text(limits[point.job_size])})"
+        for point in smaller
+        if point.gpus == most and point.p95_minutes > limits.get(point.job_size, math.inf)
+    ]
+    return f"With {most:,} GPUs the p95 queue wait would be {', '.join(missed)}." if missed else ""
+
+
 def _use_known(one: Decision) -> str:
     """Share of the allocated GPU-hours whose use is known; empty where it is not known of any team."""
     teams = [row for row in one.teams if row.team != UNALLOCATED]
     known = sum((row.busy_gpu_hours or 0.0) + (row.idle_gpu_hours or 0.0) for row in teams)
     allocated = sum(row.allocated_gpu_hours for row in teams)
     share = percent_text(known / max(allocated, 1e-9))
-    return f"Use is known for {known:,.0f} of {allocated:,.0f} allocated GPU-hours ({share})." if known else ""
+    return f"Use is known for {share} of {allocated:,.0f} allocated GPU-hours." if known else ""
 
 
 def _assumptions(one: Decision, found: Contest, growth: FittedGrowth) -> Iterator[str]:
@@ -385,7 +397,7 @@ def _assumptions(one: Decision, found: Contest, growth: FittedGrowth) -> Iterato
     target = found.scenario.target_wait_minutes
     most, added = 30 if target is None else target, found.scenario.max_added_wait_minutes
     yield (
-        f"p95 wait limit {most:g} min, which a job size below it today may approach by {added:g} min at most "
+        f"p95 wait limit {most:g} min, and at most {added:g} min more than today "
         "(--set target_wait_minutes=…, max_added_wait_minutes=…)"
     )
     yield f"purchase lead time {one.purchase_lead_days} days (--set purchase_lead_days=…)"

@@ -56,18 +56,22 @@ def fleet_decision(decisions: Mapping[str, Decision]) -> dict[str, Any]:
     }
 
 
+_ACTION_WORDS = {"none": "no recommendation", "power_down": "power down idle nodes", "raise_limit": "raise limits"}
+
+
 def fleet_sentence(decisions: Mapping[str, Decision]) -> str:
     """The decision on the whole fleet in words: how many GPUs of how many, what is saved, and which pools do what."""
     fleet = fleet_decision(decisions)
     pools, needed = counted(len(decisions), "pool"), fleet["gpus"]
-    text = f"Of {fleet['fleet_gpus']:,} GPUs in {pools}, {needed:,} are needed at once"
+    decided = all(decision.action != "none" for decision in decisions.values())
+    text = f"{fleet['fleet_gpus']:,} GPUs in {pools}{f': {needed:,} needed' if decided else ''}"
     if fleet["saving"] is not None:
         span = "" if fleet["low"] is None else f" (range {fleet['low']:,.0f} to {fleet['high']:,.0f})"
-        text += f": {fleet['saving']:,.0f} GPU-hours a week are saved{span}"
+        text += f"; capacity freed: {fleet['saving']:,.0f} GPU-hours per week{span}"
     by_action: dict[str, list[str]] = {}
     for name, own in decisions.items():
         by_action.setdefault(own.action, []).append(name)
-    parts = [f"{', '.join(names)}: {action.replace('_', ' ')}" for action, names in by_action.items()]
+    parts = [f"{', '.join(names)}: {_ACTION_WORDS.get(action, action)}" for action, names in by_action.items()]
     return f"{text}. {'; '.join(parts)}."
 
 
@@ -98,7 +102,7 @@ def decision_table(decisions: Mapping[str, Decision]) -> pl.DataFrame:
     rows = [
         {
             "pool": name, "gpus": one.fleet_gpus, "needed": one.gpus, "cut_gpus": one.cut_gpus,
-            "action": one.action.replace("_", " "), "saved_gpu_hours": one.saving.value,
+            "action": one.action.replace("_", " "), "freed_gpu_hours": one.saving.value,
         }
         for name, one in decisions.items()
     ]  # fmt: skip

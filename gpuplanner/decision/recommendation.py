@@ -138,7 +138,7 @@ def decide(scenario: Scenario, tell: Callable[[str, Trial], object] | None = Non
         larger, course = _idle_powered_down(found, advice)
         if larger is not advice:
             advice, curve, sized = larger, tuple(wait_curve(larger.model, larger)), _course(found, larger)
-    decision = _decision(found, advice, course)
+    decision = _decision(found, advice, course, curve)
     found = _with_recommended(found, advice, sized, course)
     rules = rules_of(found.asked, course.trial, found.able, course.policy)
     return Answer(decision, found, advice, curve, rules)
@@ -205,7 +205,7 @@ def recommended(scenario: Scenario) -> tuple[Recommendation, tuple[CurvePoint, .
     return advice, () if advice.action == "none" else tuple(wait_curve(model, advice))
 
 
-def _decision(found: Contest, advice: Recommendation, course: Course) -> Decision:
+def _decision(found: Contest, advice: Recommendation, course: Course, curve: Sequence[CurvePoint]) -> Decision:
     scenario, asked = found.scenario, found.asked
     fleet, measures = asked.nodes.total, course.measures
     p95 = advice.team_waits.get(None, (None, None))
@@ -222,7 +222,7 @@ def _decision(found: Contest, advice: Recommendation, course: Course) -> Decisio
         gpu_model=found.known.fleet.name, telemetry_matched_gpu_hours=matched_gpu_hours(found.known.trace),
         today_p95_minutes=p95[0], recommended_p95_minutes=p95[1],
     )  # fmt: skip
-    return in_words(decision, found, advice, course.trial)
+    return in_words(decision, found, advice, course.trial, curve)
 
 
 def _course(found: Contest, advice: Recommendation) -> Course:

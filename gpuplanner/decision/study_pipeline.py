@@ -109,11 +109,11 @@ def _chosen(found: Comparison, asked: Scenario) -> Comparison:
     best = min(held, key=lambda row: (row.gpu_hours or 0.0, row.policy), default=None)
     if best is None or best.gpu_hours is None:
         policy, saving = TODAY, Saving(None, reason=_none_within(minutes))
-        said = f"At {minutes:g} minutes nothing that was tried saves anything."
+        said = f"At {minutes:g} minutes nothing that was tried frees capacity."
     else:
         policy, saving = best.policy, Saving(before - best.gpu_hours)
         said = (
-            f"At {minutes:g} minutes about {before - best.gpu_hours:,.0f} GPU-hours per week are saved: "
+            f"At {minutes:g} minutes about {before - best.gpu_hours:,.0f} GPU-hours per week are freed: "
             f"{SHORT.get(policy, policy)}."
         )
     decision = replace(found.decision, sentence=said, policy=policy, saving=saving, next_steps=())

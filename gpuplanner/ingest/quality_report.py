@@ -12,7 +12,7 @@ from typing import TypedDict
 import polars as pl
 
 from gpuplanner.core.errors import examples
-from gpuplanner.core.units import SECONDS_PER_HOUR
+from gpuplanner.core.units import SECONDS_PER_HOUR, counted
 
 COLUMNS = {
     "check": pl.String,
@@ -180,15 +180,15 @@ class QualityWarning(TypedDict):
 
 
 def warning_text(warning: QualityWarning) -> str:
-    """Show a warning in one line, its count and GPU-hours first.
+    """Show a warning in one line, with the number of its rows and their GPU-hours.
 
     Examples
     --------
     >>> warning_text({"what": "habana.ai/gaudi is not read", "count": 20, "gpu_hours": None})
-    '20: habana.ai/gaudi is not read'
+    'habana.ai/gaudi is not read [20 rows]'
     """
-    hours = "" if warning["gpu_hours"] is None else f" ({warning['gpu_hours']:,.1f} GPU-hours)"
-    return f"{warning['count']:,}{hours}: {warning['what']}"
+    hours = "" if warning["gpu_hours"] is None else f", {warning['gpu_hours']:,.1f} GPU-hours"
+    return f"{warning['what']} [{counted(warning['count'], 'row')}{hours}]"
 
 
 def warnings_of(quality: pl.DataFrame) -> list[QualityWarning]:

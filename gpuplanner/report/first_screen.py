@@ -432,10 +432,9 @@ def _months(found: Comparison) -> Card:
     load = ""
     if found.headroom is not None:
         load = f"limits met up to {shown(found, 'headroom.factor', times)} today's load"
-        load += " with this change" if one.measures else ""
     missed = f"{safe(late[0])} misses the limit today" if late else ""
     if value_of(found, "months_left") is None:
-        return (label, NO_FIGURE, safe(_sentence(ends.reason or _reason(one))), missed, load)
+        return (label, NO_FIGURE, safe(_sentence(ends.reason or _reason(one))), load)
     value = shown(found, "months_left", str)
     if late and one.measures:
         value = _then(shown(found, "months_left_today"), value)
@@ -485,33 +484,39 @@ def peaks_figure(peaks: pl.DataFrame, *, gpus: int, known: bool) -> str:
 
 
 _TEAM_HEAD = (
-    '<tr><th scope="col" rowspan="2">team</th><th scope="col" class="number" rowspan="2">jobs</th>'
+    '<th scope="col" rowspan="2">team</th><th scope="col" class="number" rowspan="2">jobs</th>'
     '<th scope="col" class="number" rowspan="2">allocated,<br>GPU-hours</th>'
     '<th scope="col" class="number" rowspan="2">% of<br>installed</th>'
     '<th scope="col" class="number" rowspan="2">allocated but<br>idle, GPU-hours</th>'
+)
+_WAIT_HEADS = (
     '<th scope="colgroup" class="number" colspan="2">p95 queue wait,<br>all sizes, simulated</th></tr>'
     '<tr><th scope="col" class="number">today</th><th scope="col" class="number">recommended</th></tr>'
 )
 
 
 def _teams(one: Decision, period: str) -> str:
-    """GPU-hours and waits by team, with what was not allocated and their sum; a dash where nothing was measured."""
+    """GPU-hours and waits by team, with what was not allocated and their sum; a dash where nothing was measured.
+
+    Waits have no columns where none was simulated.
+    """
     if not one.teams:
         return ""
+    waits = one.today_p95_minutes is not None
     places = [number for number, row in enumerate(one.teams) if row.team != UNALLOCATED]
     rows = [(one.teams[number].team, f"teams.{number}", "") for number in places[:TEAMS]]
     if len(places) > TEAMS:
         rows.append((f"{len(places) - TEAMS:,} other teams", "other", ""))
     unallocated = [number for number, row in enumerate(one.teams) if row.team == UNALLOCATED]
     rows += [(NOT_ALLOCATED, f"teams.{number}", "unallocated") for number in unallocated]
-    body = "".join(_team(one, *row) for row in [*rows, ("Total", "all", "all")])
+    body = "".join(_team(one, *row, waits=waits) for row in [*rows, ("Total", "all", "all")])
     unknown = any(row.idle_gpu_hours is None for row in one.teams)
     about = "; ".join(filter(None, (period, f"{NO_FIGURE} is not measured" if unknown else "")))
     when = f' <span class="about">{safe(about)}</span>' if about else ""
     return (
         f"<h3>By team{when}</h3>"
         '<div class="scroll" tabindex="0" role="region" aria-label="By team"><table class="teams">'
-        f"<thead>{_TEAM_HEAD}</thead><tbody>{body}</tbody></table></div>"
+        f"<thead><tr>{_TEAM_HEAD}{_WAIT_HEADS if waits else '</tr>'}</thead><tbody>{body}</tbody></table></div>"
     )
 
 
@@ -539,19 +544,20 @@ def teams_table(one: Decision) -> pl.DataFrame:
     return pl.DataFrame(rows, schema=dict.fromkeys(TEAM_COLUMNS, pl.String), orient="row")
 
 
-def _team(one: Decision, name: str, path: str, kind: str) -> str:
+def _team(one: Decision, name: str, path: str, kind: str, *, waits: bool) -> str:
     names = {field: f"{path}_{field}" for field in ("jobs", "allocated", "idle")}
     if path.startswith("teams."):
         columns = ("jobs", "allocated_gpu_hours", "idle_gpu_hours")
         names = {field: f"{path}.{column}" for field, column in zip(names, columns, strict=True)}
-    waits = [f"{path}.{when}_p95_minutes" if "." in path else f"{when}_p95_minutes" for when in _WHEN]
+    when = _WHEN if waits else ()
+    p95 = [f"{path}.{time}_p95_minutes" if "." in path else f"{time}_p95_minutes" for time in when]
     rest = kind == "unallocated"
     cells = (
         "" if rest else shown(one, names["jobs"]),
         shown(one, names["allocated"]),
         shown(one, OF_ALL + names["allocated"], tenths),
         "" if rest else shown(one, names["idle"]),
-        *("" if rest or path == "other" else shown(one, wait, minutes) for wait in waits),
+        *("" if rest or path == "other" else shown(one, wait, minutes) for wait in p95),
     )
     row = "".join(f'<td class="number">{cell}</td>' for cell in cells)
     return f'<tr{kind and f" class={kind!r}"}><th scope="row">{safe(name)}</th>{row}</tr>'

@@ -511,7 +511,7 @@ def snapshot_remark(jobs: pl.DataFrame, begin: datetime, end: datetime) -> str |
     if most <= TIMES_BEFORE * usual:
         return None
     return (
-        f"The jobs look like a list made at one moment, not a record of what ran: {running.height:,} of "
+        f"The job list looks like a snapshot of one moment, not a record of what ran: {running.height:,} of "
         f"{held.height:,} ran in the last hour, with {most:,.0f} GPUs allocated, against {usual:,.0f} in the median "
         "hour before."
     )
