@@ -11,6 +11,7 @@ from typing import Any
 
 from gpuplanner.core.errors import GpuPlannerError, ScenarioError, nearest
 from gpuplanner.core.serialization import days_of, fault, keys_of, list_of, number_of, read_yaml, word_of
+from gpuplanner.core.units import percent_text
 from gpuplanner.cost.showback import Rate
 from gpuplanner.hardware.catalog import facts, find_any_board
 from gpuplanner.hardware.power_and_carbon import HOURS_PER_YEAR, Price
@@ -326,7 +327,7 @@ def _by_time(rows: Any, what: str, begin: datetime, end: datetime) -> list[tuple
             found.append((row, share))
             covered += share
     if covered < 1 - 1e-9:
-        got = f"rows for {covered:.0%} of {begin:%Y-%m-%d} to {end:%Y-%m-%d}"
+        got = f"rows for {percent_text(covered)} of {begin:%Y-%m-%d} to {end:%Y-%m-%d}"
         raise ScenarioError(f"price book, {what}", "a price for the whole period", got, "Add the others.")
     return found
 

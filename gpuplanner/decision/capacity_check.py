@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from gpuplanner.core.errors import printable
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.serialization import to_json
-from gpuplanner.core.units import SECONDS_PER_DAY, SECONDS_PER_HOUR, SECONDS_PER_MINUTE
+from gpuplanner.core.units import SECONDS_PER_DAY, SECONDS_PER_HOUR, SECONDS_PER_MINUTE, percent_text
 from gpuplanner.decision.capacity_answers import why_none
 from gpuplanner.decision.explained_waits import explain_waits
 from gpuplanner.decision.headroom_and_growth import (
@@ -200,11 +200,12 @@ def _served(seen: _Judged) -> GateCheck:
     worst = max(shares, key=lambda name: (shares[name], name))
     value, sizes = float(shares[worst]), "any size" if len(shares) == 1 else worst.replace(", ", " or ")
     alike = (submit < since) & ~asked.standing & ((of == names.index(worst)) if worst in names else True)
-    usual = f" Before that it was {waited[alike].mean():.1%}." if alike.sum() >= FEWEST_JUDGED else ""
+    usual = f" Before that it was {percent_text(waited[alike].mean(), '.1f')}." if alike.sum() >= FEWEST_JUDGED else ""
+    of_all = percent_text(late.sum() / judged.sum(), ".1f")
     sentence = (
-        f"In the last {scenario.check_days} days {value:.1%} of the jobs of {sizes} waited longer than "
-        f"{scenario.check_wait_minutes:g} minutes for want of GPUs, of all jobs {late.sum() / judged.sum():.1%}; "
-        f"{limit:.1%} are allowed.{usual}"
+        f"In the last {scenario.check_days} days {percent_text(value, '.1f')} of the jobs of {sizes} waited longer "
+        f"than {scenario.check_wait_minutes:g} minutes for want of GPUs, of all jobs {of_all}; "
+        f"{percent_text(limit, '.1f')} are allowed.{usual}"
     )
     return GateCheck(SERVED, value <= limit, round(value, 6), limit, sentence)
 
@@ -218,8 +219,8 @@ def _will_be_served(seen: _Judged) -> GateCheck:
     load = seen.load_ahead
     value = float((load[:, None] > measured.factors).mean())
     sentence = (
-        f"With {value:.0%} chance the work of the next {scenario.check_days} days is more than {gpus:,} GPUs "
-        f"as they run today carry within the wait target; {limit:.0%} is allowed. The forecast is "
+        f"With {percent_text(value)} chance the work of the next {scenario.check_days} days is more than {gpus:,} GPUs "
+        f"as they run today carry within the wait target; {percent_text(limit)} is allowed. The forecast is "
         f"{np.median(load):.2f} times the mean of the record, the GPUs carry {measured.headroom.factor:.2f} times."
     )
     return GateCheck(WILL_BE_SERVED, value <= limit, round(value, 6), limit, sentence)
@@ -242,7 +243,7 @@ def _forecast_accuracy(seen: _Judged) -> GateCheck:
     sentence = (
         f"In the last {days} days {jobs.actual:,.0f} jobs came (expected {came}), with {hours.actual:,.0f} GPU-hours "
         f"(forecast {hours.expected:,.0f}, with its past errors {wanted}). The probability of so large an error is "
-        f"{value:.1%} (limit {limit:.1%})."
+        f"{percent_text(value, '.1f')} (limit {percent_text(limit, '.1f')})."
     )
     return GateCheck(FORECAST, value >= limit, round(value, 6), limit, sentence)
 
@@ -314,10 +315,11 @@ def _lasts(seen: _Judged) -> GateCheck:
     factors, days = measured.factors / scenario.arrival_scale, seen.asked.seen_s / SECONDS_PER_DAY
     weeks = weeks_to_exhaustion(growth, replace(measured, factors=factors), days)
     value = float((weeks <= scenario.purchase_lead_days / DAYS_A_WEEK).mean())
+    change, low, high = (percent_text(share or 0.0, "+.1f") for share in (weekly.value, weekly.low, weekly.high))
     sentence = (
-        f"More GPUs take {scenario.purchase_lead_days} days from order to work; with {value:.0%} chance capacity is "
-        f"exhausted before then; {limit:.0%} is allowed. The submitted work changes by {weekly.value:+.1%} a week "
-        f"(80 % interval {weekly.low:+.1%} to {weekly.high:+.1%}), the GPUs as they run today carry "
+        f"More GPUs take {scenario.purchase_lead_days} days from order to work; with {percent_text(value)} chance "
+        f"capacity is exhausted before then; {percent_text(limit)} is allowed. The submitted work changes by {change} "
+        f"per week (80 % interval {low} to {high}), the GPUs as they run today carry "
         f"{np.median(factors):.2f} times it."
     )
     return GateCheck(LASTS, value <= limit, round(value, 6), limit, sentence)

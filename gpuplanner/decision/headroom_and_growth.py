@@ -10,7 +10,7 @@ from functools import cache
 import numpy as np
 import polars as pl
 
-from gpuplanner.core.units import SECONDS_PER_DAY, counted
+from gpuplanner.core.units import SECONDS_PER_DAY, counted, percent_text
 from gpuplanner.decision.decision_types import Exhaustion, Headroom, WeeklyGrowth
 from gpuplanner.decision.policy_simulation import gpu_hours
 from gpuplanner.decision.wait_curve import DAYS_A_WEEK, INTERVAL, SURE, WaitModel, WaitTarget
@@ -201,6 +201,6 @@ def date_exhaustion(
     weeks = weeks_to_exhaustion(growth, measured, seen_days)
     probability = float((weeks <= 52).mean())
     if probability < 0.5:
-        return Exhaustion(probability=probability, reason=f"{probability:.0%} likely within a year")
+        return Exhaustion(probability=probability, reason=f"{percent_text(probability)} likely within a year")
     day = end + timedelta(days=round(float(np.median(weeks)) * DAYS_A_WEEK))
     return Exhaustion(day.isoformat(), probability, (day - timedelta(days=lead_days)).isoformat())

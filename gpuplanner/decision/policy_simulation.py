@@ -16,7 +16,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from gpuplanner.core.stage_cache import data_folder
-from gpuplanner.core.units import SECONDS_PER_DAY, SECONDS_PER_HOUR, SECONDS_PER_MINUTE
+from gpuplanner.core.units import SECONDS_PER_DAY, SECONDS_PER_HOUR, SECONDS_PER_MINUTE, percent_text
 from gpuplanner.decision.decision_types import TODAY
 from gpuplanner.decision.explained_waits import ExplainedWaits
 from gpuplanner.decision.queue_model import JITTER_S
@@ -370,7 +370,8 @@ class Correction:
     @property
     def reason(self) -> str:
         """Why nothing is recommended, in words."""
-        return f"{self.share:.0%} of the GPU-hours are left out or unresolved; correct the data first: {self.what}"
+        excluded = percent_text(self.share)
+        return f"{excluded} of the GPU-hours are excluded or unresolved; correct the data first: {self.what}"
 
 
 def any_ran(jobs: pl.DataFrame) -> bool:

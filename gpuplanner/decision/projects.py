@@ -15,7 +15,14 @@ import polars as pl
 from gpuplanner.core.errors import GpuPlannerError
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.serialization import days_of, fault, keys_of, list_of, number_of, read_yaml, word_of
-from gpuplanner.core.units import SECONDS_PER_DAY, SECONDS_PER_HOUR, SECONDS_PER_MINUTE, day_text, wait_text
+from gpuplanner.core.units import (
+    SECONDS_PER_DAY,
+    SECONDS_PER_HOUR,
+    SECONDS_PER_MINUTE,
+    day_text,
+    percent_text,
+    wait_text,
+)
 from gpuplanner.decision.capacity_answers import why_none
 from gpuplanner.decision.explained_waits import take_jobs
 from gpuplanner.decision.headroom_and_growth import FittedGrowth
@@ -403,12 +410,13 @@ def _describe(projects: Sequence[Project], announced: int) -> ProjectAnswer:
 
 
 def _name(one: ProjectAnswer) -> str:
-    return f"{one.name} ({one.gpus:,} GPUs from {day_text(one.begin)}, {one.chance:.0%} likely)"
+    return f"{one.name} ({one.gpus:,} GPUs from {day_text(one.begin)}, {percent_text(one.chance)} likely)"
 
 
 def _sentence(one: ProjectAnswer, fleet: int) -> str:
     text = f"{_name(one)} {'fits' if one.fits else 'does not fit'}: on {fleet:,} GPUs all job sizes meet their wait"
-    text += f" limit in {one.fits_chance:.0%} of drawn records, without it in {one.fits_chance_without:.0%}."
+    without = percent_text(one.fits_chance_without or 0.0)
+    text += f" limit in {percent_text(one.fits_chance or 0.0)} of drawn records, without it in {without}."
     if one.gpus_more is None:
         text += " Many times today's nodes would not be enough."
     elif one.order_by is not None:

@@ -24,6 +24,7 @@ from gpuplanner.core.units import (
     SECONDS_PER_HOUR,
     kwh_from_watt_hours,
     money_text,
+    percent_text,
     split_exactly,
 )
 from gpuplanner.core.units import money as to_cents
@@ -103,8 +104,9 @@ class Purchase:
         one = self.portfolio
         exhausted = "" if self.exhaustion is None else f" Capacity is exhausted on {self.exhaustion}."
         return (
-            f"Over {self.months} months: {self.action}. Commitments cover {one.coverage:.0%} of demand and are used "
-            f"{one.utilisation:.0%}; optimality gap {one.gap:.2%}. The load-duration rule gives "
+            f"Over {self.months} months: {self.action}. Commitments cover {percent_text(one.coverage)} of demand "
+            f"and are used {percent_text(one.utilisation)}; optimality gap {percent_text(one.gap, '.2f')}. "
+            "The load-duration rule gives "
             f"{self.load_duration_gpus:,} GPUs for one term, with those in use.{exhausted}"
         )
 
@@ -292,7 +294,7 @@ def _offers(scenario: Scenario, known: History, on_demand: float) -> tuple[list[
         per_month = on_demand * (1 - guide.value) * HOURS_PER_MONTH
         offers.append(Offer("reserved_1y", per_month, TERMS["reserved_1y"]))
         notes.append(
-            f"The one-year reservation is {guide.value:.0%} below on demand: {guide.source} ({guide.date}), "
+            f"The one-year reservation is {percent_text(guide.value)} below on demand: {guide.source} ({guide.date}), "
             "not a list price. Name your own in a price book."
         )
     lots = book.lots_of(gpu_model)
@@ -375,7 +377,7 @@ class BurstPlan:
         return (
             f"Demand above the installed capacity: {self.over_gpu_hours:,.1f} GPU-hours. Send {self.jobs.height:,} "
             f"jobs to rented GPUs for {money_text(self.total, self.currency)} {self.currency} (optimality gap "
-            f"{self.gap:.2%}); {self.left_gpu_hours:,.1f} GPU-hours stay above."
+            f"{percent_text(self.gap, '.2f')}); {self.left_gpu_hours:,.1f} GPU-hours stay above."
         )
 
 

@@ -14,7 +14,7 @@ import polars as pl
 from gpuplanner.core.errors import ScenarioError
 from gpuplanner.core.scenario import Scenario, slowdowns_of
 from gpuplanner.core.stage_cache import stage
-from gpuplanner.core.units import SECONDS_PER_DAY, SECONDS_PER_HOUR, SECONDS_PER_MINUTE
+from gpuplanner.core.units import SECONDS_PER_DAY, SECONDS_PER_HOUR, SECONDS_PER_MINUTE, percent_text
 from gpuplanner.decision.explained_waits import MAX_ERROR
 from gpuplanner.decision.policy_comparison import opened
 from gpuplanner.decision.policy_simulation import Arena, simulate_once
@@ -204,10 +204,10 @@ def _basis(arena: Arena) -> str:
         return "No job waited for 10 minutes in the data to compare the simulation with."
     error = arena.waits.share.error
     if error <= MAX_ERROR:
-        return f"The simulation of today differs from the observed waits by {error:.0%}."
+        return f"The simulation of today differs from the observed waits by {percent_text(error)}."
     return (
-        f"NOT EXPLAINED: the replay of today differs from the observed waits by {error:.0%} of them: trust directions "
-        "more than figures."
+        f"NOT EXPLAINED: the replay of today differs from the observed waits by {percent_text(error)} of them: "
+        "trust directions more than figures."
     )
 
 

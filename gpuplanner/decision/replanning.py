@@ -18,6 +18,7 @@ from gpuplanner.core.output_places import overwriting, require_file
 from gpuplanner.core.output_writing import write_atomically
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.serialization import of_plain, to_json, to_plain
+from gpuplanner.core.units import percent_text
 from gpuplanner.decision.layout_planning import Planned, planned_for, problem_of, with_room_for_gangs
 from gpuplanner.forecast.demand_outlook import largest_gang
 from gpuplanner.forecast.run_off import RunOff, run_off
@@ -87,7 +88,7 @@ class FleetLook:
         one, hours = self.verdict, self.slots * self.planned.problem.interval_hours
         return (
             f"In {hours:g} h, to the look after, the plan gains {one.gain:,.0f} GPU-hours over the fleet as it is "
-            f"({one.low:,.0f} to {one.high:,.0f}), changes paid for; it pays with {one.chance:.0%} chance: "
+            f"({one.low:,.0f} to {one.high:,.0f}), changes paid for; it pays with {percent_text(one.chance)} chance: "
             f"{'worth its changes' if self.justified else 'the fleet stays as it is'}."
         )
 

@@ -175,13 +175,15 @@ def known_seconds(name: str) -> Seconds:
 
 
 def minutes(seconds: float) -> str:
-    """Print a time in minutes, as every door states it.
+    """Print a time in minutes, or in seconds where it is shorter than one.
 
     Examples
     --------
     >>> minutes(600.0), minutes(1.5)
-    ('10 min', '0.025 min')
+    ('10 min', '1.5 s')
     """
+    if seconds < SECONDS_PER_MINUTE:
+        return f"{seconds:.3g} s"
     return f"{seconds / SECONDS_PER_MINUTE:.4g} min"
 
 

@@ -12,6 +12,7 @@ import polars as pl
 
 from gpuplanner.core.errors import GeometryError, SchemaError
 from gpuplanner.core.schemas import WHOLE_GPU
+from gpuplanner.core.units import percent_text
 from gpuplanner.hardware.catalog import facts
 from gpuplanner.hardware.gpu_models import GpuModel, ProfileName, any_board
 
@@ -350,19 +351,19 @@ def _mode(
     if gpu_model.profiles and slices.height:
         needed = slices["profile_needed"][math.ceil(COVERED * slices.height) - 1]
         if needed != WHOLE_GPU and (count := gpu_model.profile(needed).max_instances) > 1:
-            return MIG, needed, count, f"{needed} is enough for {COVERED:.0%} of its jobs"
+            return MIG, needed, count, f"{needed} is enough for {percent_text(COVERED)} of its jobs"
     usable = gpu_model.memory_gib
     fit = min(int(usable / max(memory, 1e-3)), MOST_TOGETHER)
     if fit < 2:
-        return WHOLE, None, 1, f"{COVERED:.0%} of its jobs need up to {memory:.0f} of {usable:.0f} GiB"
+        return WHOLE, None, 1, f"{percent_text(COVERED)} of its jobs need up to {memory:.0f} of {usable:.0f} GiB"
     if users == 1 and (beside := min(fit, int(1 / max(busy, 1e-3)))) > 1:
-        why = f"{beside} of one user leave memory and SMs free: up to {memory:.0f} GiB and {busy:.0%} each"
+        why = f"{beside} of one user leave memory and SMs free: up to {memory:.0f} GiB and {percent_text(busy)} each"
         return MPS, None, beside, why
     if part["job_class"][0] == "interactive" and float(measured["sm_activity"].median()) < RESTING:  # type: ignore[arg-type]
         why = f"sessions rest most of the time; {fit} fit by memory, which nothing guards"
         return IN_TURN, None, fit, why
     who = "one user's" if users == 1 else f"{users} users'"
-    return WHOLE, None, 1, f"no slice is enough, and {who} jobs would meet: {busy:.0%} of the SMs each"
+    return WHOLE, None, 1, f"no slice is enough, and {who} jobs would meet: {percent_text(busy)} of the SMs each"
 
 
 def _gpu_model(word: str | None) -> GpuModel | None:

@@ -12,6 +12,7 @@ import numpy as np
 import polars as pl
 
 from gpuplanner.core.errors import ScenarioError, TraceFormatError, nearest
+from gpuplanner.core.units import percent_text
 from gpuplanner.hardware.catalog import facts
 from gpuplanner.sizing.learned_memory import PeakModel, Runs, shipped_model
 from gpuplanner.sizing.memory_components import COMPONENTS, GIB, hidden_bytes, peak_gib
@@ -425,7 +426,7 @@ def predict(asked: Question, model: PeakModel, *, gpu_gib: float | None = None) 
         out = outs[0] if len(outs) == 1 else (outs[0] + sum(outs[1:]) / len(outs[1:])) / 2
     told = list(asked.note)
     if model.seen(asked.label) and (score := model.accuracy.get(asked.family)):
-        told.append(f"accuracy of {asked.family}: {score[0]:.0%} over {score[1]} runs of left-out sources")
+        told.append(f"accuracy of {asked.family}: {percent_text(score[0])} over {score[1]} runs of left-out sources")
     level = SEEN if model.seen(asked.label) else UNSEEN
     missing = "; ".join(asked.missing)
     return Predicted(peaks[0], upper, out, asked.family, asked.tool, level, missing, "; ".join(told))

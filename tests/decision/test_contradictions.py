@@ -187,7 +187,7 @@ def test_all_planted_clusters(name, handed_over):
     cluster = planted.planted(name).cluster
     paths = ("slurm", "nvidia-smi") if cluster.source == "slurm" else ("mig-manager", "autoscaler", "dra")
     for path in paths:
-        check(compared(Scenario(data=handed_over(cluster), path=path, ownership="rented")))
+        check(compared(Scenario(data=handed_over(cluster), actuator=path, ownership="rented")))
 
 
 @pytest.mark.data

@@ -53,7 +53,7 @@ def test_todays_fleet_has_room_for_everybody_on_cut_clusters(seed, handed_over):
         (cut_clusters.slurm_cut(seed), "slurm"),
         (cut_clusters.kubernetes_cut(seed), "mig-manager"),
     ):
-        asked = opened(Scenario(data=handed_over(cluster), path=path))[1]
+        asked = opened(Scenario(data=handed_over(cluster), actuator=path))[1]
         assert asked.nodes.named
         assert jobs_without_room(asked) == []
 

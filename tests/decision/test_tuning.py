@@ -86,7 +86,7 @@ def test_power_down_is_tried_with_several_settings_on_every_number_of_nodes(larg
 @pytest.mark.long
 @pytest.mark.parametrize(("policy", "path"), [(ON_DEMAND, "dra"), (AUTOSCALED_POOLS, "autoscaler")])
 def test_other_policies_are_tried_with_several_settings(policy, path):
-    _, asked, arena, able = opened(Scenario(path=path))
+    _, asked, arena, able = opened(Scenario(actuator=path))
     tuning = Tuning(arena, arena.judged, np.arange(len(arena.today.day_hours)) < 28, able)
     found = sizes_tried({ON_DEMAND: tuning.on_demand, AUTOSCALED_POOLS: tuning.pools}[policy](), policy)
     assert all(len(settings) >= 2 for settings in found.values()), found

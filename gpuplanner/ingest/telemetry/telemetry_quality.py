@@ -9,6 +9,7 @@ from typing import Any
 import polars as pl
 
 from gpuplanner.core.schemas import USED_FROM
+from gpuplanner.core.units import percent_text
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.gpu_model_resolution import on_nodes
 from gpuplanner.ingest.quality_report import Finding, check_words, reasons_of, reject_findings, source_finding
@@ -224,7 +225,7 @@ def of_seen(seen: Seen, days: pl.DataFrame) -> list[Finding]:
     low = days.filter(pl.col("covered") < LOW_COVERAGE).sort("covered", "node", "day")
     if low.height:
         worst = low.row(0, named=True)
-        example = f"{worst['node']} on {worst['day']}: {worst['covered']:.0%}"
+        example = f"{worst['node']} on {worst['day']}: {percent_text(worst['covered'])}"
         found.append(source_finding("samples: sparse days", low.height, example))
     if both := seen.counted_twice():
         found.append(source_finding("samples: counted twice", both[0], str(both[1])))
@@ -314,8 +315,10 @@ def _energies(boards: pl.DataFrame | None) -> list[Finding]:
         worst = both.with_columns(apart=apart).sort(pl.col("apart").abs(), *BOARD, descending=[True, False, False])
         node, gpu, off = worst["node", "gpu", "apart"].row(0)
         severity = "warning" if abs(off) > POWER_ERROR else "info"
-        effect = f"energy is that of the counter: {total:+.2%} against the power between the samples"
-        found.append(Finding(TWO_ENERGIES, severity, both.height, effect, f"{node} GPU {gpu}: {off:+.2%}"))
+        effect = f"energy is that of the counter: {percent_text(total, '+.2f')} against the power between the samples"
+        found.append(
+            Finding(TWO_ENERGIES, severity, both.height, effect, f"{node} GPU {gpu}: {percent_text(off, '+.2f')}")
+        )
     anew = boards.filter(pl.col("restarts") > 0)
     if anew.height:
         example = f"{anew['node'][0]} GPU {anew['gpu'][0]}"
