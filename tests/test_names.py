@@ -20,110 +20,23 @@ pytestmark = pytest.mark.lint
 
 PACKAGE = Path(__file__).parents[1] / "gpuplanner"
 
-STOP_LIST = frozenset(
-    [
-        "again",
-        "alike",
-        "alone",
-        "apart",
-        "asked",
-        "back",
-        "beside",
-        "come",
-        "each",
-        "else",
-        "found",
-        "gone",
-        "held",
-        "here",
-        "it",
-        "its",
-        "known",
-        "mine",
-        "more",
-        "most",
-        "one",
-        "other",
-        "others",
-        "own",
-        "place",
-        "rest",
-        "said",
-        "same",
-        "seen",
-        "that",
-        "there",
-        "this",
-        "told",
-        "what",
-        "when",
-        "where",
-        "which",
-        "who",
-        "whose",
-        "way",
-    ]
-)
+STOP_LIST = frozenset({
+    "again", "alike", "alone", "apart", "asked", "back", "beside", "come", "each", "else", "found", "gone",
+    "held", "here", "it", "its", "known", "mine", "more", "most", "one", "other", "others", "own", "place",
+    "rest", "said", "same", "seen", "that", "there", "this", "told", "way", "what", "when", "where", "which",
+    "who", "whose",
+})  # fmt: skip
 """Pronouns, adverbs and participles that name nothing: no function, parameter, variable or field."""
 
-PARTICIPLES = frozenset(
-    [
-        "begun",
-        "born",
-        "bound",
-        "bought",
-        "broken",
-        "brought",
-        "built",
-        "cast",
-        "caught",
-        "chosen",
-        "done",
-        "drawn",
-        "driven",
-        "fallen",
-        "found",
-        "given",
-        "gone",
-        "grown",
-        "heard",
-        "held",
-        "hidden",
-        "kept",
-        "known",
-        "left",
-        "lent",
-        "lost",
-        "made",
-        "meant",
-        "met",
-        "moved",
-        "paid",
-        "read",
-        "said",
-        "seen",
-        "sent",
-        "shown",
-        "shut",
-        "sold",
-        "spent",
-        "split",
-        "spoken",
-        "stood",
-        "sworn",
-        "taken",
-        "taught",
-        "told",
-        "thought",
-        "thrown",
-        "torn",
-        "understood",
-        "won",
-        "worn",
-        "woven",
-        "written",
-    ]
-)
+PARTICIPLES = frozenset({
+    "begun", "born", "bought", "bound", "broken", "brought", "built", "cast", "caught", "chosen", "done",
+    "drawn", "driven", "fallen", "found", "given", "gone", "grown", "heard", "held", "hidden", "kept", "known",
+    "left", "lent", "lost", "made", "meant", "met", "moved", "paid", "read", "said", "seen", "sent", "shown",
+    "shut", "sold", "spent", "split", "spoken", "stood", "sworn", "taken", "taught", "thought", "thrown",
+    "told", "torn", "understood", "won", "worn", "woven", "written",
+})  # fmt: skip
+"""Irregular participles; the others end in ``ed``."""
+
 MAX_MODULES = 3
 """Modules that may define functions of one name."""
 
@@ -198,9 +111,8 @@ def constants(tree: ast.Module) -> Iterator[tuple[str, str, int]]:
 
 def is_bare_participle(name: str) -> bool:
     word = name.strip("_")
-    return "_" not in word and (
-        word in PARTICIPLES or bool(re.fullmatch(r"[a-z]{3,}ed", word) and not word.endswith("eed"))
-    )
+    is_regular = bool(re.fullmatch(r"[a-z]{3,}ed", word)) and not word.endswith("eed")
+    return "_" not in word and (word in PARTICIPLES or is_regular)
 
 
 def find_violations() -> Iterator[Violation]:
@@ -245,81 +157,26 @@ def count_violations(violations: Iterable[Violation]) -> dict[str, dict[str, int
 
 MAX_VIOLATIONS: dict[str, dict[str, int]] = {
     "bare participle": {
-        "cli": 19,
-        "core": 32,
-        "cost": 13,
-        "decision": 41,
-        "forecast": 19,
-        "hardware": 9,
-        "ingest": 72,
-        "notebook": 24,
-        "planner": 49,
-        "report": 48,
-        "simulator": 2,
-        "sizing": 32,
-        "usage": 28,
+        "cli": 19, "core": 32, "cost": 13, "decision": 41, "forecast": 19, "hardware": 9, "ingest": 72,
+        "notebook": 24, "planner": 49, "report": 48, "simulator": 2, "sizing": 30, "usage": 28,
     },
     "constant with two values": {
-        "cli": 18,
-        "core": 10,
-        "cost": 10,
-        "decision": 51,
-        "forecast": 21,
-        "hardware": 5,
-        "ingest": 173,
-        "notebook": 15,
-        "planner": 38,
-        "report": 77,
-        "simulator": 15,
-        "sizing": 45,
-        "usage": 50,
+        "cli": 18, "core": 10, "cost": 10, "decision": 51, "forecast": 21, "hardware": 5, "ingest": 173,
+        "notebook": 15, "planner": 38, "report": 77, "simulator": 15, "sizing": 45, "usage": 50,
     },
     "function in many modules": {
-        "cli": 19,
-        "core": 15,
-        "cost": 11,
-        "decision": 53,
-        "forecast": 10,
-        "hardware": 18,
-        "ingest": 97,
-        "notebook": 42,
-        "planner": 55,
-        "report": 54,
-        "simulator": 8,
-        "sizing": 26,
-        "usage": 28,
+        "cli": 19, "core": 15, "cost": 11, "decision": 53, "forecast": 10, "hardware": 18, "ingest": 97,
+        "notebook": 42, "planner": 55, "report": 54, "simulator": 8, "sizing": 26, "usage": 28,
     },
     "parameter without its class": {
-        "cli": 39,
-        "core": 3,
-        "cost": 9,
-        "decision": 156,
-        "forecast": 11,
-        "hardware": 7,
-        "ingest": 57,
-        "notebook": 20,
-        "planner": 33,
-        "report": 98,
-        "simulator": 98,
-        "sizing": 40,
-        "usage": 33,
+        "cli": 39, "core": 3, "cost": 9, "decision": 156, "forecast": 11, "hardware": 7, "ingest": 57,
+        "notebook": 20, "planner": 33, "report": 98, "simulator": 98, "sizing": 40, "usage": 33,
     },
     "stop list": {
-        "cli": 238,
-        "core": 145,
-        "cost": 109,
-        "decision": 818,
-        "forecast": 148,
-        "hardware": 74,
-        "ingest": 761,
-        "notebook": 92,
-        "planner": 391,
-        "report": 541,
-        "simulator": 154,
-        "sizing": 283,
-        "usage": 380,
+        "cli": 238, "core": 145, "cost": 109, "decision": 818, "forecast": 148, "hardware": 74, "ingest":
+        761, "notebook": 92, "planner": 391, "report": 541, "simulator": 154, "sizing": 283, "usage": 380,
     },
-}
+}  # fmt: skip
 """Violations by rule and package. Lower a number when it has fallen."""
 
 
@@ -335,12 +192,13 @@ def test_exceptions_are_few_and_in_use():
 
 def test_bare_participles_are_told_from_verbs():
     assert [is_bare_participle(name) for name in ("_compared", "compare_policies", "known", "read_rows", "feed")] == [
-        True, False, True, False, True,
+        True, False, True, False, False,
     ]  # fmt: skip
 
 
 if __name__ == "__main__":
     below = tuple(Path(argument).resolve().relative_to(PACKAGE).as_posix() for argument in sys.argv[1:])
-    for found in sorted(find_violations()):
-        if not below or found.module.startswith(below):
-            pass
+    for violation in sorted(find_violations()):
+        if not below or violation.module.startswith(below):
+            sys.stdout.write(f"{violation.rule}: gpuplanner/{violation.module}:{violation.line} {violation.name}\n")
+    sys.stdout.write(f"{count_violations(find_violations())}\n")
