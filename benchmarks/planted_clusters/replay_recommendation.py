@@ -110,7 +110,7 @@ def print_replay(title: str, truth: Truth, comparison: dict) -> bool:
     print_row(f"GPU-hours a week, {dates[0]:%-d %b} to {dates[1]:%-d %b}", row["gpu_hours"], *hours)
     if powers_down:
         ups = [result.power_ups(*window) / weeks for result in replays.values()]
-        print_row("power-ups a week, the same days", row["switches"], *ups)
+        print_row("power-ups a week, the same days", row["power_ups_per_week"], *ups)
         added = [added_wait_p95_minutes(truth, result, window) for result in replays.values()]
         print_row("added p95 wait, largest of the sizes, the same days, min", row["added_wait_p95_minutes"], *added)
     tables = [wait_table(truth.policy.jobs, result, 0, RECORD_S) for result in replays.values()]

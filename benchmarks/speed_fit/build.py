@@ -127,7 +127,7 @@ def _provenance(speeds: pl.DataFrame, rows: pl.DataFrame, date: str | None) -> d
             }
             for (source,), part in jobs.sort(JOB).group_by("source", maintain_order=True)
         ],
-        "whole GPU": "the full-size profile; it was not compared with a board that is not cut",
+        "full GPU": "the full-size profile; it was not compared with a GPU with MIG disabled",
         "split": SPLIT,
         "held out": accuracy(rows, "evidence", "measured_slices", "compute_slices")
         .with_columns(pl.selectors.float().round(_DIGITS))

@@ -19,6 +19,8 @@ _BOXES = """() => {
   const over = [];
   parts.forEach((one, at) => parts.slice(at + 1).forEach((other) => {
     if (one.contains(other) || other.contains(one)) return;
+    // A heading that spans two rows lies over the second one.
+    if ([one, other].some((each) => each.rowSpan > 1) && [one, other].some((each) => each.tagName === 'TR')) return;
     const [a, b] = [box(one), box(other)];
     const [across, down] = [0, 1].map((k) => Math.min(a[k] + a[k + 2], b[k] + b[k + 2]) - Math.max(a[k], b[k]));
     const [first, second] = [one, other].map((each) => `${each.className || each.tagName} ${each.innerText}`);

@@ -23,8 +23,9 @@ MANY = (
 
 def page_of(teams) -> str:
     nodes = tuple(f"{UNBROKEN}-{number}" for number in range(3))
-    one = replace(planted().decision, teams=teams, layouts=(LayoutOnNodes("full", 12, nodes),), gpu_model=UNBROKEN)
-    screen = section("Recommendation", first_screen(one, period=LONG, doubts=[UNBROKEN]))
+    comparison = planted()
+    one = replace(comparison.decision, teams=teams, layouts=(LayoutOnNodes("full", 12, nodes),), gpu_model=UNBROKEN)
+    screen = section("Recommendation", first_screen(replace(comparison, decision=one), period=LONG, doubts=[UNBROKEN]))
     return render_page(
         screen, title=LONG, subtitle=UNBROKEN, provenance={"data": TURNED}, decision=one.sentence,
         badges=badges(one),
@@ -51,7 +52,7 @@ def test_the_page_holds_its_shape(chromium, tmp_path, teams, width, scripts):
     assert screen["y"] + screen["height"] < 4000
     if scripts:
         assert page.evaluate("document.documentElement.scrollWidth") <= width
-        page.locator(".sure").wait_for()
+        page.locator(".facts").wait_for()
     assert page.locator(".cards dd.value").count() == 4
     assert messages == []
     context.close()

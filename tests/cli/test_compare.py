@@ -88,7 +88,7 @@ def test_projects_are_answered_beside(command, small, tmp_path):
 def test_a_longer_wait_never_costs_more(command):
     hours = []
     for minutes in ("2", "240"):
-        code, out, _ = command("compare", "sample", *FEW, "--set", "month=2026-02", "--wait-minutes", minutes, "--json")
+        code, out, _ = command("compare", "sample", *FEW, "--set", "month=2026-02", "--max-added-wait-minutes", minutes, "--json")
         assert code == 0
         row = json.loads(out)["policies"][0]
         hours.append(float("inf") if row["gpu_hours"] is None else row["gpu_hours"])

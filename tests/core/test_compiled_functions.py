@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpuplanner.core.execution import entry
+from gpuplanner.core.execution import compiled_entry
 
 
 class {name}(NamedTuple):
@@ -23,7 +23,7 @@ def total(state):
     return state.values.sum()
 
 
-total = entry(total)
+total = compiled_entry(total)
 print(total({name}(np.arange(4.0))))
 """
 
