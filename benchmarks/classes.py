@@ -19,7 +19,7 @@ import polars as pl
 
 from gpuplanner.ingest.public.job_lists import DLRM
 from gpuplanner.ingest.slurm.accounting import read_slurm
-from gpuplanner.usage.job_classes import CLASSES, classify
+from gpuplanner.usage.job_classes import JOB_CLASSES, classify_jobs
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
 import sample_generator
@@ -56,7 +56,7 @@ def fleet(changes, seed, days=10):
 def named_by_rules(jobs, samples=None):
     """Class of each job by rules alone: ``given`` by the source, ``by_rule`` and its ``facts``."""
     blind = jobs.with_columns(job_class=pl.lit(None, pl.String))
-    found = classify(blind, samples=samples).select("facts", by_rule="job_class")
+    found = classify_jobs(blind, samples=samples).select("facts", by_rule="job_class")
     given = jobs["job_class"] if "job_class" in jobs.columns else pl.lit(None, pl.String)
     return found.with_columns(given=given)
 
@@ -64,8 +64,8 @@ def named_by_rules(jobs, samples=None):
 def confusion(named):
     """Jobs by the class that the source gives and the one that rules give, ``unknown`` where none holds."""
     by_rule = pl.col("by_rule").fill_null("unknown")
-    columns = [(by_rule == name).sum().alias(name) for name in (*CLASSES, "unknown")]
-    return named.group_by("given").agg(columns).sort(pl.col("given").cast(pl.Enum(CLASSES)))
+    columns = [(by_rule == name).sum().alias(name) for name in (*JOB_CLASSES, "unknown")]
+    return named.group_by("given").agg(columns).sort(pl.col("given").cast(pl.Enum(JOB_CLASSES)))
 
 
 def made():
@@ -83,7 +83,7 @@ def made():
             f"{name:<26}{named.height:>7}{decided.height / named.height:>10.3f}{right / decided.height:>12.3f}"
             f"{right / named.height:>8.3f}{commonest / named.height:>11.3f}"
         )
-    print(f"\nconfused, all settings\n{'given':<14}" + "".join(f"{name:>14}" for name in (*CLASSES, "unknown")))
+    print(f"\nconfused, all settings\n{'given':<14}" + "".join(f"{name:>14}" for name in (*JOB_CLASSES, "unknown")))
     counts = pl.concat(tables.values()).group_by("given", maintain_order=True).sum()
     for given, *row in counts.iter_rows():
         print(f"{given:<14}" + "".join(f"{count:>14}" for count in row))

@@ -29,7 +29,7 @@ import numpy as np
 import polars as pl
 
 from gpuplanner.core.output_places import DATASET_FORMAT
-from gpuplanner.core.schema_checks import empty
+from gpuplanner.core.schema_checks import make_empty_table
 from gpuplanner.core.schemas import JOB_STATES, Inventory, Jobs
 from gpuplanner.ingest.dataset import gpu_hours
 from gpuplanner.ingest.delimited_rows import REJECTS
@@ -142,7 +142,7 @@ def write_year(folder: Path, jobs: int, seed: int, *, inventory: bool, cut_share
         layouts=pl.when(pl.col("mig_enabled")).then(pl.lit(layout)),
     )
     types = {name: column.dtype for name, column in Inventory.columns().items()}
-    table = pl.concat([empty(Inventory), nodes.cast({"gpus": types["gpus"]})], how="diagonal").select(*types)
+    table = pl.concat([make_empty_table(Inventory), nodes.cast({"gpus": types["gpus"]})], how="diagonal").select(*types)
     folder.mkdir()
     place = folder / "jobs.parquet"
     made_up_jobs(jobs, seed, cut_share).sink_parquet(place, row_group_size=1 << 18)

@@ -15,11 +15,11 @@ from datetime import UTC, datetime, timedelta
 import numpy as np
 import polars as pl
 
-from gpuplanner.forecast.demand_outlook import rolling
-from gpuplanner.forecast.gpu_demand import laid_out
+from gpuplanner.forecast.demand_outlook import rolling_backtest
+from gpuplanner.forecast.gpu_demand import lay_out_jobs
 from gpuplanner.forecast.model_selection import fold_scores, mean_scores
-from gpuplanner.forecast.run_off import PATHS, run_off
-from gpuplanner.forecast.statistical_models import affordable
+from gpuplanner.forecast.run_off import RUN_OFF_PATHS, lay_out_run_off
+from gpuplanner.forecast.statistical_models import affordable_candidates
 
 START = datetime(2026, 1, 5, tzinfo=UTC)
 DAYS, FOLDS, HORIZON, GAP = 90, 8, 24, 6
@@ -75,7 +75,7 @@ def paths_of(count: int, *, mean_h: float = 60.0, days: int = 60) -> None:
             "gpus": rng.choice([1.0, 2.0, 4.0, 8.0], len(submit)),
         }
     )
-    known = run_off(jobs, start=START)
+    known = lay_out_run_off(jobs, start=START)
     for steps in (GAP + HORIZON, 168):
         known.draws(["a"], hours, steps, 1)
         cpu = time.process_time()
@@ -83,7 +83,7 @@ def paths_of(count: int, *, mean_h: float = 60.0, days: int = 60) -> None:
             known.draws(["a"], hours, steps, seed)
         spent = (time.process_time() - cpu) / 10
         print(
-            f"{(end > hours).sum()} of {len(submit)} jobs open, {PATHS} paths of {steps} h: "
+            f"{(end > hours).sum()} of {len(submit)} jobs open, {RUN_OFF_PATHS} paths of {steps} h: "
             f"{spent:.3f} CPU s a forecast"
         )
 
@@ -99,10 +99,10 @@ def main() -> None:
     if asked.open:
         paths_of(asked.open)
         return
-    source = laid_out(made_up(asked.series), trace_end=START + timedelta(days=DAYS))
-    models = FAST if asked.fast else affordable(0.5, FOLDS)[0]
+    source = lay_out_jobs(made_up(asked.series), trace_end=START + timedelta(days=DAYS))
+    models = FAST if asked.fast else affordable_candidates(0.5, FOLDS)[0]
     began, cpu = time.perf_counter(), used()
-    judged = rolling(
+    judged = rolling_backtest(
         source, horizon=HORIZON, gap=GAP, folds=FOLDS, models=models, price=10.0, with_known=not asked.fast,
         workers=asked.workers,
     )  # fmt: skip

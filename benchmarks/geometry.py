@@ -2,7 +2,7 @@
 
 Run ``python benchmarks/geometry.py``. Both run in one process on one core; seconds are CPU seconds, the least of
 some repeats with empty caches. The search is the textbook one: add a placement behind the last, keep what
-:func:`gpuplanner.hardware.mig_layouts.layout_faults` allows. Its layouts have to be the same.
+:func:`gpuplanner.hardware.mig_layouts.find_layout_faults` allows. Its layouts have to be the same.
 """
 
 from __future__ import annotations
@@ -12,24 +12,24 @@ import platform
 import time
 
 from gpuplanner.hardware import layout_enumeration as enumeration
-from gpuplanner.hardware.catalog import board_names
+from gpuplanner.hardware.catalog import mig_model_names
 from gpuplanner.hardware.gpu_models import load_gpu_model
-from gpuplanner.hardware.layout_enumeration import placed_layouts
-from gpuplanner.hardware.mig_layouts import Layout, Placement, layout_faults
+from gpuplanner.hardware.layout_enumeration import list_placed_layouts
+from gpuplanner.hardware.mig_layouts import Layout, Placement, find_layout_faults
 
 REPEATS = 3
 
 
 def plain_search(gpu_model):
     """Every legal set of placements, depth first."""
-    places = [Placement.of(profile, start) for profile in gpu_model.profiles for start in profile.starts]
+    places = [Placement.at_start(profile, start) for profile in gpu_model.profiles for start in profile.starts]
     found = []
     waiting = [((), 0)]
     while waiting:
         chosen, first = waiting.pop()
         for at in range(first, len(places)):
             layout = Layout((*chosen, places[at]))
-            if not layout_faults(gpu_model, layout):
+            if not find_layout_faults(gpu_model, layout):
                 found.append(layout)
                 waiting.append((layout.placements, at + 1))
     return found
@@ -39,8 +39,8 @@ def timed(work, repeats):
     """What the work returns, and the least CPU seconds of some repeats."""
     best = math.inf
     for _ in range(repeats):
-        enumeration._all_layouts.cache_clear()
-        enumeration._vectors.cache_clear()
+        enumeration._enumerate_layouts.cache_clear()
+        enumeration._count_vectors.cache_clear()
         begin = time.process_time()
         found = work()
         best = min(best, time.process_time() - begin)
@@ -52,9 +52,9 @@ def main() -> None:
     print(f"Python {platform.python_version()}, {platform.processor() or platform.machine()}\n")
     print(f"{'gpu_model':<24} {'layouts':>8} {'seconds':>8} {'search':>8} {'ratio':>6}")
     total = [0.0, 0.0]
-    for name in board_names():
+    for name in mig_model_names():
         gpu_model = load_gpu_model(name)
-        layouts, seconds = timed(lambda gpu_model=gpu_model: placed_layouts(gpu_model), REPEATS)
+        layouts, seconds = timed(lambda gpu_model=gpu_model: list_placed_layouts(gpu_model), REPEATS)
         theirs, search_seconds = timed(lambda gpu_model=gpu_model: plain_search(gpu_model), 1)
         assert {frozenset(layout.placements) for layout in theirs} == {
             frozenset(layout.placements) for layout in layouts

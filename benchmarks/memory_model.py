@@ -21,13 +21,13 @@ from gpuplanner.sizing.learned_memory import (
     Floats,
     Runs,
     fit_knobs,
-    peak_model_text,
-    predicted_gib,
-    source_names,
+    format_peak_model,
+    list_sources,
+    predict_gib,
 )
 from gpuplanner.sizing.memory_components import COMPONENTS
-from gpuplanner.sizing.run_tables import measured_runs, predict_table, question
-from gpuplanner.sizing.training_job import ANY, TrainingJob, methods
+from gpuplanner.sizing.run_tables import collect_measured_runs, predict_table, read_row_job
+from gpuplanner.sizing.training_job import GENERIC_TOOL, TrainingJob, load_methods
 
 ROOT = Path(__file__).parents[1]
 UNDECIDED = ("source", "model", "family", "predicted_gib", "upper_gib", "measured", "accuracy", "missing")
@@ -61,10 +61,10 @@ def main() -> None:
     """Fit, evaluate, print or write."""
     path = Path(os.environ["GPUPLANNER_DATA"]) / ROWS
     table = pl.read_csv(path, infer_schema=False)
-    runs, held = measured_runs(table)
+    runs, held = collect_measured_runs(table)
     model = fit_model(
         runs,
-        generic=measured_runs(table, tool="any")[0],
+        generic=collect_measured_runs(table, tool="any")[0],
         provenance=f"{len(runs)} measured runs of four public tables, see data/memory in the public data",
     )
     frame, _ = scored(table)
@@ -72,7 +72,7 @@ def main() -> None:
     model = replace(model, accuracy={name: (accuracy, rows) for name, accuracy, rows in families.iter_rows()})
     page = HEAD.format(rows=ROWS, count=len(table), measured=len(held)) + _page(table, evaluate(table))
     if "--write" in sys.argv:
-        (ROOT / "gpuplanner/sizing/memory_model.json").write_text(peak_model_text(model), "utf-8")
+        (ROOT / "gpuplanner/sizing/memory_model.json").write_text(format_peak_model(model), "utf-8")
         (ROOT / "docs/results/memory.md").write_text(page, "utf-8")
     else:
         print(page)
@@ -80,7 +80,7 @@ def main() -> None:
 
 def bounds(table: pl.DataFrame) -> list[dict[str, Any]]:
     """Cover and width of bounds, and the risk of running out, by what was left out of the runs learned from."""
-    asked = [question(row) for row in table.iter_rows(named=True)]
+    asked = [read_row_job(row) for row in table.iter_rows(named=True)]
     keyed = table.with_columns(
         tool=pl.Series([each.label for each in asked]),
         built=pl.Series(["?" if each.job is None else each.job.model.name for each in asked]),
@@ -93,15 +93,15 @@ def bounds(table: pl.DataFrame) -> list[dict[str, Any]]:
     }
     return [
         *(_bound(name, keyed, by) for name, by in levels.items()),
-        _bound("tool not known", keyed, ["tool"], tool=ANY),
-        _bound("tool not known, its adapters stated", _adapters_stated(keyed), ["tool"], tool=ANY),
+        _bound("tool not known", keyed, ["tool"], tool=GENERIC_TOOL),
+        _bound("tool not known, its adapters stated", _adapters_stated(keyed), ["tool"], tool=GENERIC_TOOL),
     ]
 
 
 def _adapters_stated(table: pl.DataFrame) -> pl.DataFrame:
     """The same rows with rank and matrices of adapters, which these tables lack and the tools' recipes say."""
-    jobs = [question(row).job for row in table.iter_rows(named=True)]
-    lora = [job if job is not None and methods()[job.method].of_rank else None for job in jobs]
+    jobs = [read_row_job(row).job for row in table.iter_rows(named=True)]
+    lora = [job if job is not None and load_methods()[job.method].of_rank else None for job in jobs]
     return table.with_columns(
         lora_rank=pl.Series([None if job is None else str(job.lora_rank) for job in lora], dtype=pl.String),
         lora_targets=pl.Series(
@@ -119,8 +119,8 @@ def _bound(name: str, table: pl.DataFrame, by: list[str], tool: str | None = Non
         rest = table.filter(~out)
         if len(by) > 1 and not rest.filter(pl.col("tool") == key[0])["measured_peak_gib"].drop_nulls().len():
             continue  # of its tool nothing else was measured
-        generic = measured_runs(rest, tool=ANY)[0] if tool else None
-        answers.append(predict_table(part, fit_model(measured_runs(rest)[0], generic=generic), tool=tool))
+        generic = collect_measured_runs(rest, tool=GENERIC_TOOL)[0] if tool else None
+        answers.append(predict_table(part, fit_model(collect_measured_runs(rest)[0], generic=generic), tool=tool))
     told = pl.concat(answers).with_columns(pl.col("measured_peak_gib", "gpu_mem_gib").cast(pl.Float64, strict=False))
     held = told.filter(pl.col("measured_peak_gib") > 0)
     lost = told.filter(status="oom")
@@ -138,11 +138,11 @@ def _bound(name: str, table: pl.DataFrame, by: list[str], tool: str | None = Non
 
 def few(table: pl.DataFrame) -> list[dict[str, Any]]:
     """Accuracy on the other rows of a source after some random ones of it; all: after every row, on the same rows."""
-    runs, generic = measured_runs(table)[0], measured_runs(table, tool=ANY)[0]
+    runs, generic = collect_measured_runs(table)[0], collect_measured_runs(table, tool=GENERIC_TOOL)[0]
     rows = []
     for known, read in ((True, runs), (False, generic)):
-        for source in source_names(runs):
-            own, knobs = read.take(runs.of(source)), fit_knobs(runs.take(~runs.of(source)))
+        for source in list_sources(runs):
+            own, knobs = read.select(runs.is_from(source)), fit_knobs(runs.select(~runs.is_from(source)))
             row: dict[str, Any] = {"tool": source, "its facts": "known" if known else "unknown"}
             for count in (1, 5):
                 drawn = few_rows(own, knobs, draws=100, seed=1, few=count, known=known)
@@ -154,7 +154,7 @@ def few(table: pl.DataFrame) -> list[dict[str, Any]]:
 
 def _mean(answers: list[tuple[Floats, Runs]]) -> float:
     return float(
-        np.mean([accuracy_of(predicted_gib(runs.parts, knobs), runs.measured).mean() for knobs, runs in answers])
+        np.mean([accuracy_of(predict_gib(runs.parts, knobs), runs.measured).mean() for knobs, runs in answers])
     )
 
 
@@ -168,24 +168,28 @@ def ablation(table: pl.DataFrame) -> list[dict[str, Any]]:
         "sharding: as if plain data parallel": lambda job: replace(job, sharding="ddp", gradients_whole=False),
         "bytes per logit: 4 for all": lambda job: replace(job, logits_bytes=4.0),
     }
-    rows = [_left_out(name, measured_runs(table, change=change)[0]) for name, change in changes.items()]
-    whole = measured_runs(table)[0]
+    rows = [_left_out(name, collect_measured_runs(table, change=change)[0]) for name, change in changes.items()]
+    whole = collect_measured_runs(table)[0]
     for place, name in enumerate(COMPONENTS):
         parts = whole.parts.copy()
         parts[:, place] = 0.0
         rows.append(_left_out(name, replace(whole, parts=np.maximum(parts, 1e-9))))
     rows.append(_left_out("parameters: all at 1", whole, fitted=False))
-    rows.append(_left_out("facts of each tool: generic ones, parameters fitted", measured_runs(table, tool=ANY)[0]))
+    rows.append(
+        _left_out(
+            "facts of each tool: generic ones, parameters fitted", collect_measured_runs(table, tool=GENERIC_TOOL)[0]
+        )
+    )
     return [{"without": row["without"], "points": 100 * (row["accuracy"] - rows[0]["accuracy"]), **row} for row in rows]
 
 
 def _left_out(name: str, runs: Runs, *, fitted: bool = True) -> dict[str, Any]:
     by_source = {}
     scores = np.empty(len(runs))
-    for source in source_names(runs):
-        mine = runs.of(source)
-        knobs = fit_knobs(runs.take(~mine)) if fitted else np.zeros(len(COMPONENTS))
-        scores[mine] = accuracy_of(predicted_gib(runs.parts[mine], knobs), runs.measured[mine])
+    for source in list_sources(runs):
+        mine = runs.is_from(source)
+        knobs = fit_knobs(runs.select(~mine)) if fitted else np.zeros(len(COMPONENTS))
+        scores[mine] = accuracy_of(predict_gib(runs.parts[mine], knobs), runs.measured[mine])
         by_source[source] = float(scores[mine].mean())
     return {"without": name, "accuracy": float(scores.mean()), **by_source}
 

@@ -19,8 +19,8 @@ import polars as pl
 from gpuplanner.hardware.gpu_models import load_gpu_model
 from gpuplanner.hardware.repartitioning_cost import ChangeCost
 from gpuplanner.simulator.planned_changes import LayoutChanges
-from gpuplanner.simulator.simulated_fleet import Flexible, NodeFleet, NodeRequests
-from gpuplanner.simulator.simulation_run import play
+from gpuplanner.simulator.simulated_fleet import DynamicMig, NodeFleet, NodeRequests
+from gpuplanner.simulator.simulation_run import simulate_requests
 
 BOARD = "H100-80GB-SXM5"
 NODES, PER_NODE = 64, 8
@@ -32,7 +32,8 @@ BEFORE_S = {"static": 0.077, "drained when planned": 0.084, "reserved 6 h ahead"
 FIRST_CALL = """
 import time
 from gpuplanner.simulator.planned_changes import LayoutChanges
-from gpuplanner.simulator.simulated_fleet import NodeFleet, NodeRequests
+from gpuplanner.simulator.simulated_fleet import NodeFleet
+from gpuplanner.simulator.simulated_fleet import NodeRequests
 from gpuplanner.simulator.simulation_run import play
 import gpuplanner.simulator.event_loop
 asked = NodeRequests([0], [0], [1], [1], [1], [1], [1])
@@ -91,7 +92,7 @@ def planned_layouts():
     day = np.repeat([0, 1, 2], [25, 19, 20])
     night = day.copy()
     night[19:25], night[44:50] = 1, 0
-    weights = np.array([1.0, *(load_gpu_model(BOARD).share(name) for name in profiles[1:])])
+    weights = np.array([1.0, *(load_gpu_model(BOARD).gpu_fraction(name) for name in profiles[1:])])
     fleet = NodeFleet(profiles, np.full(NODES, PER_NODE), np.tile(pools, (NODES, 1, 1)), day, weights)
     jobs = sliced(100_000, {"1g.10gb": 0.6, "2g.20gb": 0.2, "3g.40gb": 0.2}, 0.6)
     moved = np.flatnonzero(day != night)
@@ -112,7 +113,7 @@ def planned_layouts():
     for name, planned in cases.items():
         asked = requests_of(jobs, profiles)
         larger = ((), (2, 3), (3,), ())
-        seconds, found = least(lambda: play(asked, fleet, larger=larger, changes=planned))  # noqa: B023
+        seconds, found = least(lambda: simulate_requests(asked, fleet, larger=larger, changes=planned))  # noqa: B023
         wait = found.start_s - asked.ready_s
         done = (found.changes["outcome"] == "done").sum()
         speed = f"{name:<36}{seconds:>8.3f}{seconds / BEFORE_S[name]:>10.2f}"
@@ -135,16 +136,16 @@ def on_demand():
     many = {"1g.10gb": 0.4, "2g.20gb": 0.2, "3g.40gb": 0.2, "7g.80gb": 0.1, "gpu": 0.1}
     gpu_model = load_gpu_model(BOARD)
     profiles = ("gpu", *list(many)[:-1])
-    how = Flexible.of(gpu_model, profiles, ChangeCost.of(gpu_model, "nvidia-smi"))
+    how = DynamicMig.from_change_cost(gpu_model, profiles, ChangeCost.from_catalogue(gpu_model, "nvidia-smi"))
     offer = np.array([[how.capacity(PER_NODE, whole=True)]] * NODES)
-    shares = np.array([1.0, *(gpu_model.share(name) for name in profiles[1:])])
+    shares = np.array([1.0, *(gpu_model.gpu_fraction(name) for name in profiles[1:])])
     gpus, first = np.full(NODES, PER_NODE), np.zeros(NODES, np.int64)
     fleet = NodeFleet(profiles, gpus, offer, first, shares, how)
     print(f"\n{'100 000 jobs, cut on demand':<36}{'CPU s':>8}{'mean wait':>12}{'p95 wait':>12}")
     for name, mix, load in (("instances alone", few, 0.7), ("with whole GPUs", many, 0.7), ("", many, 0.9)):
         jobs = sliced(100_000, mix, load)
         asked = requests_of(jobs, profiles)
-        seconds, found = least(lambda: play(asked, fleet))  # noqa: B023
+        seconds, found = least(lambda: simulate_requests(asked, fleet))  # noqa: B023
         wait = found.start_s - asked.ready_s
         print(f"{f'{name} load {load}':<36}{seconds:>8.3f}{wait.mean():>12,.0f}{np.quantile(wait, 0.95):>12,.0f}")
 

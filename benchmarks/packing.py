@@ -22,9 +22,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import numpy as np
 import pulp
 
-from gpuplanner.planner.packing_bounds import heaviest, thresholds
-from gpuplanner.planner.packing_heuristics import fit
-from gpuplanner.planner.packing_problem import PackingProblem, as_grid
+from gpuplanner.planner.packing_bounds import martello_toth_weighings, strongest_bound
+from gpuplanner.planner.packing_heuristics import pack_in_order
+from gpuplanner.planner.packing_problem import PackingProblem, build_packing_grid
 from gpuplanner.planner.packing_search import pack
 from gpuplanner.planner.packing_verification import read_packing, verify_packing
 
@@ -55,12 +55,12 @@ LARGE = tuple(f"d2/10000_{k}_1.txt" for k in ("2", "4", "8", "24", "inf"))
 def fit_by_start(problem: PackingProblem, rule: str) -> int:
     """Bins of first fit or best fit in the order of the starts."""
     order = np.argsort(problem.starts, kind="stable")
-    return int(fit(as_grid(problem), order, rule=rule, most=problem.n_items).bin_of.max()) + 1
+    return int(pack_in_order(build_packing_grid(problem), order, rule=rule, max_bins=problem.n_items).bin_of.max()) + 1
 
 
 def plain_program(problem: PackingProblem, most: int, seconds: float) -> str:
     """Bins and proven bound of the assignment program, given as many bins as best fit takes."""
-    grid = as_grid(problem)
+    grid = build_packing_grid(problem)
     model = pulp.LpProblem("assignment", pulp.LpMinimize)
     used = [pulp.LpVariable(f"z{b}", cat="Binary") for b in range(most)]
     seated = [[pulp.LpVariable(f"x{j}_{b}", cat="Binary") for b in range(most)] for j in range(problem.n_items)]
@@ -84,7 +84,7 @@ def measure(folder: Path, name: str, known: dict[str, int], seconds: float, seed
     """Pack one instance, print its line, and return the numbers."""
     problem = read_packing(folder / name)
     found = pack(problem, time_limit_s=seconds, seed=seed)
-    l2 = heaviest(as_grid(problem), thresholds(problem))
+    l2 = strongest_bound(build_packing_grid(problem), martello_toth_weighings(problem))
     first, best = (fit_by_start(problem, rule) for rule in ("first", "best"))
     faults = verify_packing(found, problem)
     if found.bins < known[name]:

@@ -22,10 +22,10 @@ import numpy as np
 from gpuplanner.hardware.repartitioning_cost import ChangeCost
 from gpuplanner.planner.fleet_limits import Limits, Quota, StatePrices
 from gpuplanner.planner.linear_model import Effort, relative_gap
-from gpuplanner.planner.linear_program import build
+from gpuplanner.planner.linear_program import build_slot_model
 from gpuplanner.planner.milp_solver import solve
 from gpuplanner.planner.numbered_gpus import assign
-from gpuplanner.planner.plan_arrays import Fluid
+from gpuplanner.planner.plan_arrays import PlanArrays
 from gpuplanner.planner.plan_problem import PlanProblem
 from gpuplanner.planner.plan_search import plan
 from gpuplanner.planner.plan_variants import plan_fleet, verify_fleet
@@ -112,7 +112,7 @@ def report_fleet(name: str, pools: dict[str, PlanProblem], *, time_limit_s: floa
 def plain_milp(problem: PlanProblem, seconds: float) -> tuple[float | None, float | None]:
     """Cost and bound of one integer program for the whole horizon, without any of our help."""
     effort = Effort.begin(gap_target=0.0, time_limit_s=seconds, seed=0, solver="highs")
-    answer = solve(build(Fluid.of(problem), range(problem.n_slots)).linear, effort)
+    answer = solve(build_slot_model(PlanArrays.from_problem(problem), range(problem.n_slots)).linear, effort)
     return answer.objective, answer.bound
 
 
@@ -137,7 +137,7 @@ def report(name: str, problem: PlanProblem, *, time_limit_s: float, gap_target: 
 def idle(change: float, parked: float | None) -> dict[str, StatePrices]:
     """What becomes of GPUs that are not needed: parked, where an hour of that has a price."""
     prices = {} if parked is None else {"parked_price": parked, "dress": change}
-    return {"prices": StatePrices.of(ChangeCost.of(BOARD), 8, **prices)} if prices else {}
+    return {"prices": StatePrices.from_change_cost(ChangeCost.from_catalogue(BOARD), 8, **prices)} if prices else {}
 
 
 def main() -> None:

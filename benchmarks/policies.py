@@ -39,7 +39,7 @@ from gpuplanner.decision.policy_comparison import (  # noqa: E402  # noqa: E402
 from gpuplanner.decision.policy_fleets import as_they_are, kept_longest  # noqa: E402
 from gpuplanner.decision.policy_simulation import Trial  # noqa: E402
 from gpuplanner.decision.recommendation import Answer, decide  # noqa: E402
-from gpuplanner.ingest.dataset_import import add  # noqa: E402
+from gpuplanner.ingest.dataset_import import add_files  # noqa: E402
 from gpuplanner.ingest.dataset_writer import write_dataset  # noqa: E402
 from tests.clusters import planted, traces  # noqa: E402
 
@@ -116,10 +116,10 @@ def planted_records(folder: Path, seeds: int, every: bool) -> Iterator[tuple[str
     def world(name: str, seed: int) -> Scenario:
         files, data = folder / f"{name}{seed}", folder / f"{name}{seed}-data"
         write_cluster(files, name, seed, 2)
-        add("slurm", [files / "sacct.txt"], data, nodes=files / "nodes.txt", tz="UTC")
+        add_files("slurm", [files / "sacct.txt"], data, nodes=files / "nodes.txt", tz="UTC")
         for more in ("assoc.txt", "events.txt"):
             if (files / more).exists():
-                add("auto", [files / more], data, tz="UTC")
+                add_files("auto", [files / more], data, tz="UTC")
         return Scenario(data=str(data), actuator="slurm")
 
     def small(name: str) -> Scenario:

@@ -4,8 +4,8 @@ Run ``python benchmarks/reading.py`` (minutes; ``--rows`` and ``--samples`` make
 Philly is read from the folder ``GPUPLANNER_DATA``. Times are CPU seconds, user and system, of this process and the
 children it waits for: the least of the rounds, in which the two sides take turns.
 
-The pandas peer (:func:`pandas_jobs`) makes the same table as ``gpuplanner.ingest.source_registry.read``: it hashes
-and unpacks the
+The pandas peer (:func:`pandas_jobs`) makes the same table as ``gpuplanner.ingest.source_registry.read_files``:
+it hashes and unpacks the
 file, checks that it is UTF-8, types the columns (by its C parser where every cell is a number; as text, cell by
 cell, where not), turns local times into UTC with hours shown twice and skipped found, makes ids, ends, states and
 the reject table with every reason and the line as it stood, counts what the quality report counts, sorts by
@@ -37,8 +37,8 @@ import numpy as np
 import pandas as pd
 import polars as pl
 
-from gpuplanner.ingest.source_registry import read
-from gpuplanner.ingest.telemetry.device_hours import hourly
+from gpuplanner.ingest.source_registry import read_files
+from gpuplanner.ingest.telemetry.device_hours import aggregate_hourly
 from gpuplanner.usage.requested_demand import demand_series
 
 ZONE = "America/Los_Angeles"
@@ -156,7 +156,7 @@ def job_ids(submit: pd.Series, table: pd.DataFrame) -> pd.Series:
 
 def our_jobs(path: Path) -> dict[str, Any]:
     """Read the same file with gpuplanner."""
-    trace = read("philly", path)
+    trace = read_files("philly", path)
     held = (pl.col("end_time") - pl.col("start_time")).dt.total_microseconds() / 3.6e9
     hours = trace.jobs.group_by("tenant").agg((pl.col("gpus") * held).sum())
     return {"trace": trace, "hours": hours}
@@ -324,7 +324,7 @@ def write_samples(folder: Path, rows: int, seed: int) -> tuple[int, float]:
 
 def aggregate(folder: Path) -> None:
     """What the child does: hours of all samples, and on one line what it took."""
-    hours = hourly(pl.scan_parquet(folder / "*" / "*.parquet", hive_partitioning=False))
+    hours = aggregate_hourly(pl.scan_parquet(folder / "*" / "*.parquet", hive_partitioning=False))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     print(hours.height, hours["samples"].sum(), repr(hours["energy_kwh"].sum()), peak, cpu_seconds())
 

@@ -21,14 +21,14 @@ import numpy as np
 import polars as pl
 from scipy.optimize import least_squares
 
-from gpuplanner.sizing.service_plans import serving_setting
+from gpuplanner.sizing.service_plans import read_serving_setting
 from gpuplanner.sizing.serving_speed import (
-    DEFAULT,
+    SERVING_SPEED_FILE,
     ServingSpeed,
     ServingWork,
-    sequence_capacity,
+    compute_serving_work,
+    count_sequences_in_memory,
     serving_seconds,
-    serving_work,
 )
 
 FITTED = tuple(field.name for field in fields(ServingSpeed) if field.type == "float" and "factor" not in field.name)
@@ -79,8 +79,8 @@ def measured(folder):
             "tp": row["tp_size"], "pp": row["pp_size"], "dp": row["dp"],
         }  # fmt: skip
         itl, first = row["silicon_tpot_ms"] / 1e3, row["silicon_ttft_ms"] / 1e3
-        model, gpu_model, layout, load = serving_setting(asked)
-        capacity = sequence_capacity(model, gpu_model, layout, load)
+        model, gpu_model, layout, load = read_serving_setting(asked)
+        capacity = count_sequences_in_memory(model, gpu_model, layout, load)
         decoding = load.answer * itl / (first + load.answer * itl)
         if stated and int(stated[1]) != gpus:
             left_out.append("GPUs of the columns are not those of the row's name")
@@ -89,7 +89,7 @@ def measured(folder):
         elif not capacity:
             left_out.append("does not fit memory")
         else:
-            works.append(serving_work(model, gpu_model, layout, load, capacity))
+            works.append(compute_serving_work(model, gpu_model, layout, load, capacity))
             kept.append(row | {
                 "kind": "moe" if model.experts else "dense", "itl": itl, "first": first, "gpus": gpus,
                 "stated": "stated" if row["precision"] else "precision not stated", "asked": asked,
@@ -250,7 +250,7 @@ def peers(rows):
 
 def config_of(asked):
     """A dense model as the config.json of a Llama, which servcalc reads."""
-    model = serving_setting(asked)[0]
+    model = read_serving_setting(asked)[0]
     return {
         "model_type": "llama", "hidden_size": model.hidden, "num_hidden_layers": model.layers,
         "num_attention_heads": model.heads, "num_key_value_heads": model.kv_heads, "head_dim": model.head_dim,
@@ -301,7 +301,7 @@ def main():
             "left_out": figures,
         }
         text = json.dumps(asdict(replace(speed, **factors, provenance=provenance)), indent=1)
-        (PACKAGE / DEFAULT).write_text(text + "\n", "utf-8")
+        (PACKAGE / SERVING_SPEED_FILE).write_text(text + "\n", "utf-8")
 
 
 if __name__ == "__main__":

@@ -17,13 +17,13 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from gpuplanner.forecast.demand_outlook import ahead_of
-from gpuplanner.forecast.gpu_demand import laid_out
-from gpuplanner.forecast.model_selection import realised
-from gpuplanner.forecast.statistical_models import LEVELS
+from gpuplanner.forecast.demand_outlook import forecast_ahead
+from gpuplanner.forecast.gpu_demand import lay_out_jobs
+from gpuplanner.forecast.model_selection import realised_cost
+from gpuplanner.forecast.statistical_models import QUANTILE_LEVELS
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.public.job_lists import ITP, OPENB, PHILLY
-from gpuplanner.usage.job_history import end_of, load_trace
+from gpuplanner.usage.job_history import end_of, load_dataset
 
 DATA = Path(os.environ.get("GPUPLANNER_DATA", "../shared/data"))
 OPEN = DATA / "alibaba_gpu_v2023"
@@ -31,10 +31,10 @@ SOURCES: dict[str, Callable[[], Dataset]] = {
     "Philly": lambda: PHILLY([DATA / "philly" / "philly.csv.gz"]),
     "ITP": lambda: ITP(sorted((DATA / "itp").glob("*.csv.gz"))),
     "OpenB": lambda: OPENB([OPEN / "openb_pod_list_default.csv.gz"], nodes=OPEN / "openb_node_list_gpu_node.csv"),
-    "sample": lambda: load_trace("sample"),
+    "sample": lambda: load_dataset("sample"),
 }
 DAYS, GAP, HORIZON, BUSY = (5, 10, 20), 6, 24, 0.1
-NAMES = [f"q{round(100 * level):02d}" for level in LEVELS]
+NAMES = [f"q{round(100 * level):02d}" for level in QUANTILE_LEVELS]
 HOUR = timedelta(hours=1)
 
 
@@ -51,21 +51,21 @@ def told(trace: Dataset, days: int, cut: datetime) -> tuple[np.ndarray, np.ndarr
     """What came after a window (n_series, horizon), and quantiles said of it (n_series, horizon, n_levels)."""
     jobs = trace.jobs.filter(pl.col("gpus") > 0, pl.col("submit_time") >= cut - timedelta(days=days))
     if jobs["submit_time"].min() > cut - timedelta(days=days - 1):  # nobody was there
-        return np.empty((0, HORIZON)), np.empty((0, HORIZON, len(LEVELS)))
-    source = laid_out(jobs, trace_end=end_of(trace), at=cut)
-    _, table = ahead_of(source, horizon=HORIZON, gap=GAP, price=None)
-    later = laid_out(jobs, trace_end=end_of(trace), at=end_of(trace))
+        return np.empty((0, HORIZON)), np.empty((0, HORIZON, len(QUANTILE_LEVELS)))
+    source = lay_out_jobs(jobs, trace_end=end_of(trace), at=cut)
+    _, table = forecast_ahead(source, horizon=HORIZON, gap=GAP, price=None)
+    later = lay_out_jobs(jobs, trace_end=end_of(trace), at=end_of(trace))
     busy = (source.values > 0).mean(axis=1) >= BUSY
     ids = [uid for uid, often in zip(source.ids, busy, strict=True) if often and not uid.startswith("all/")]
     begin = source.slots + GAP
     came = np.array([later.values[later.ids.index(uid), begin : begin + HORIZON] for uid in ids])
     said = [table.filter(unique_id=uid).sort("ds").select(NAMES).to_numpy() for uid in ids]
-    return came.reshape(-1, HORIZON), np.array(said).reshape(-1, HORIZON, len(LEVELS))
+    return came.reshape(-1, HORIZON), np.array(said).reshape(-1, HORIZON, len(QUANTILE_LEVELS))
 
 
 def ties_shared_out(actual: np.ndarray, said: np.ndarray, inside: np.ndarray) -> np.ndarray:
     """Coverage where a value that holds several levels counts by those of them that lie in the interval."""
-    levels, last = np.array(LEVELS), len(LEVELS) - 1
+    levels, last = np.array(QUANTILE_LEVELS), len(QUANTILE_LEVELS) - 1
     edges = np.array([0.0, *(levels[1:] + levels[:-1]) / 2, 1.0])
     tied = np.isclose(said, actual[..., None], atol=1e-9)
     low, high = edges[tied.argmax(axis=-1)], edges[last - tied[..., ::-1].argmax(axis=-1) + 1]
@@ -86,7 +86,7 @@ def measured(trace: Dataset, days: int, windows: int, offset: float) -> dict[str
         shared.append(ties_shared_out(came, said, within).mean())
         need = max(float(came.mean()), 1.0)
         width.append((said[..., -1] - said[..., 0]).mean() / need)
-        loss.append(2 * realised(came, said, None).mean() / need)
+        loss.append(2 * realised_cost(came, said, None).mean() / need)
     error = float(np.std(inside, ddof=1) / np.sqrt(len(inside)))
     return {
         "windows": len(inside),

@@ -21,8 +21,8 @@ from speed_fit.held_out import SPLIT, halves, transferred
 from speed_fit.measurements import JOB
 
 from gpuplanner.core.output_writing import write_atomically
-from gpuplanner.sizing.mig_speed_law import MAX_LOG
-from gpuplanner.sizing.mig_speed_model import DEFAULT
+from gpuplanner.sizing.mig_speed_law import MAX_LOG_BOUNDNESS
+from gpuplanner.sizing.mig_speed_model import SPEED_MODEL_FILE
 
 TARGET = 0.10
 PACKAGE = Path(__file__).resolve().parent.parent / "gpuplanner" / "sizing" / "speed"
@@ -53,7 +53,9 @@ def floor(speeds):
     for half in (0, 1):
         law = fit_law(parted.filter(pl.col("half") != half)).law
         for _, job in parted.filter(half=half).group_by(JOB, maintain_order=True):
-            grid = law.speed(np.linspace(-MAX_LOG, MAX_LOG, 2001)[:, None], law.limit(job["fraction"].to_numpy()))
+            grid = law.speed(
+                np.linspace(-MAX_LOG_BOUNDNESS, MAX_LOG_BOUNDNESS, 2001)[:, None], law.limit(job["fraction"].to_numpy())
+            )
             best = grid[np.abs(np.log(grid / job["speed"].to_numpy())).sum(axis=1).argmin()]
             tables.append(job.with_columns(error=(pl.Series(best) / pl.col("speed") - 1).abs()))
     groups = (
@@ -100,7 +102,7 @@ def main():
     table = measurements(given.data)
     if given.write:
         text = model_to_json(fit(table, date=given.write))
-        print(write_atomically(PACKAGE / DEFAULT, lambda path: path.write_text(text, encoding="utf-8")))
+        print(write_atomically(PACKAGE / SPEED_MODEL_FILE, lambda path: path.write_text(text, encoding="utf-8")))
         return
     speeds = relative_speeds(table.filter(processes=1))
     rows = held_out(speeds)

@@ -23,14 +23,14 @@ def compare(runs=RUNS):
     """Rows that ran, with what is predicted of each; and those that ran out of memory."""
     import polars as pl
 
-    from gpuplanner.sizing.run_tables import predict_table, question
-    from gpuplanner.sizing.throughput import board_facts, tokens_per_s
+    from gpuplanner.sizing.run_tables import predict_table, read_row_job
+    from gpuplanner.sizing.throughput import estimate_tokens_per_s, find_gpu_spec
 
     table = predict_table(pl.read_csv(runs, infer_schema=False))
     rows = []
     for row in table.iter_rows(named=True):
-        job, gpu_model = question(row).job, board_facts(row["gpu"])
-        low, rate, high = tokens_per_s(job, gpu_model)
+        job, gpu_model = read_row_job(row).job, find_gpu_spec(row["gpu"])
+        low, rate, high = estimate_tokens_per_s(job, gpu_model)
         rows.append(
             row
             | {

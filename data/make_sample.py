@@ -15,13 +15,13 @@ import polars as pl
 from sample_generator import BOARD, as_jobs, make_requests, make_samples
 
 from gpuplanner._version import __version__
-from gpuplanner.core.schema_checks import check
+from gpuplanner.core.schema_checks import check_table
 from gpuplanner.core.schemas import Inventory
 from gpuplanner.ingest.dataset import Dataset, gpu_hours
 from gpuplanner.ingest.dataset_writer import write_dataset
-from gpuplanner.ingest.quality_report import JOB_CHECKS, gap_findings, report, run_checks
+from gpuplanner.ingest.quality_report import JOB_CHECKS, build_quality_report, find_submission_gaps, run_checks
 from gpuplanner.simulator.simulated_fleet import NodeFleet, NodeRequests, Outcome
-from gpuplanner.simulator.simulation_run import play
+from gpuplanner.simulator.simulation_run import simulate_requests
 
 START = datetime(2026, 2, 1, tzinfo=UTC)
 END = datetime(2026, 3, 1, tzinfo=UTC)
@@ -61,7 +61,7 @@ def make_sample(seed: int) -> Dataset:
     return Dataset(
         {"jobs": jobs, "inventory": _inventory(), "samples": samples},
         rejects=rejects,
-        quality=report([*run_checks(jobs, JOB_CHECKS), *gap_findings(in_month["submit_time"])]),
+        quality=build_quality_report([*run_checks(jobs, JOB_CHECKS), *find_submission_gaps(in_month["submit_time"])]),
         provenance=provenance,
     )
 
@@ -81,7 +81,7 @@ def _schedule(requests: pl.DataFrame, zero: datetime) -> pl.DataFrame:
         -(-gpus // GPUS_PER_NODE),
         per_node,
     )
-    outcome = play(asked, NodeFleet.whole([GPUS_PER_NODE] * NODES), queue="easy")
+    outcome = simulate_requests(asked, NodeFleet.of_full_gpus([GPUS_PER_NODE] * NODES), queue="easy")
     placed = requests.select("job_id", "gpus").with_columns(
         start_s=pl.Series(outcome.start_s), end_s=outcome.start_s + run_s, **_first_gpus(outcome, run_s)
     )
@@ -142,7 +142,7 @@ def _inventory() -> pl.DataFrame:
         ownership=pl.lit("owned"),
         mig_enabled=pl.lit(False),
     )
-    return check(nodes, Inventory, where="sample inventory")
+    return check_table(nodes, Inventory, source="sample inventory")
 
 
 def _node_name(number: pl.Expr) -> pl.Expr:

@@ -29,9 +29,9 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from gpuplanner.core.schema_checks import check
+from gpuplanner.core.schema_checks import check_table
 from gpuplanner.core.schemas import Jobs, Samples
-from gpuplanner.hardware.catalog import board_spec, facts, parameter
+from gpuplanner.hardware.catalog import facts, find_data_sheet, find_parameter
 
 SLICES = ("1g.10gb", "1g.20gb", "2g.20gb", "3g.40gb", "4g.40gb")
 """Slice sizes of the H100-80GB in the order in which people step up; after the last comes a whole GPU."""
@@ -124,7 +124,7 @@ def as_jobs(requests: pl.DataFrame, placed: pl.DataFrame, *, start: datetime, en
         )
         .with_columns(start_time=pl.when(begun).then("start_time"), gpu_model=pl.lit(BOARD), gpus_by_memory="gpus")
     )
-    return check(jobs.sort("submit_time", "job_id"), Jobs, where="synthetic jobs")
+    return check_table(jobs.sort("submit_time", "job_id"), Jobs, source="synthetic jobs")
 
 
 def _draw_class(kind: JobClass, start: datetime, days: int, scale: float, rng: np.random.Generator) -> pl.DataFrame:
@@ -223,7 +223,7 @@ def make_samples(jobs: pl.DataFrame, *, seed: int) -> pl.DataFrame:
     if not drawn:
         return pl.DataFrame(schema={name: column.dtype for name, column in Samples.columns().items()})
     samples = pl.concat(drawn).sort("node", "gpu", "time")
-    return check(samples, Samples, where="synthetic telemetry")
+    return check_table(samples, Samples, source="synthetic telemetry")
 
 
 def _draw_job(row: dict[str, Any], rng: np.random.Generator) -> pl.DataFrame:
@@ -256,10 +256,10 @@ def _draw_job(row: dict[str, Any], rng: np.random.Generator) -> pl.DataFrame:
 
 def _power(activity: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """Two-state law: idle power without work, a base and a slope with it."""
-    tdp_w = board_spec(BOARD).tdp_w or 0.0
-    base, slope = parameter("active_base_fraction").value, parameter("active_slope_fraction").value
+    tdp_w = find_data_sheet(BOARD).tdp_w or 0.0
+    base, slope = find_parameter("active_base_fraction").value, find_parameter("active_slope_fraction").value
     busy_w = tdp_w * (base + slope * activity)
-    idle_w = tdp_w * parameter("idle_fraction").value
+    idle_w = tdp_w * find_parameter("idle_fraction").value
     return np.clip(np.where(activity < 0.02, idle_w, busy_w) + rng.normal(0, 6, len(activity)), 40, tdp_w)
 
 

@@ -15,14 +15,14 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from gpuplanner.forecast.demand_outlook import rolling
-from gpuplanner.forecast.gpu_demand import Wanted, laid_out, occupied
-from gpuplanner.forecast.model_selection import CHOSEN, Judged, realised
-from gpuplanner.forecast.statistical_models import CANDIDATES, LEVELS
+from gpuplanner.forecast.demand_outlook import rolling_backtest
+from gpuplanner.forecast.gpu_demand import Wanted, lay_out_jobs, lay_out_occupancy
+from gpuplanner.forecast.model_selection import CHOSEN_MODEL, Judged, realised_cost
+from gpuplanner.forecast.statistical_models import CANDIDATES, QUANTILE_LEVELS
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.public.job_lists import ITP, OPENB, PHILLY
 from gpuplanner.ingest.public.usage_series import read_helios_sequence
-from gpuplanner.usage.job_history import end_of, load_trace
+from gpuplanner.usage.job_history import end_of, load_dataset
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 DATA = Path(os.environ.get("GPUPLANNER_DATA", "../shared/data"))
@@ -38,7 +38,7 @@ DAY_H = 24
 SHIFTS_H = (0, 6, 12, 18)
 """Hours by which all origins are earlier."""
 READINGS = "Helios Earth"
-MIDDLE = LEVELS.index(0.5)
+MIDDLE = QUANTILE_LEVELS.index(0.5)
 LEAST, MOST, BUSY = 0.80, 0.97, 0.1
 """Share of slots that the 90 % interval of one series is to hold, where it has demand in so many of its slots."""
 INTRO = """# Forecast backtest
@@ -89,12 +89,12 @@ def sources(shift_h: int = 0) -> Iterator[tuple[str, Wanted]]:
     yield "ITP", _large(ITP(sorted((DATA / "itp").glob("*.csv.gz"))), shift_h)
     nodes = public / "openb_node_list_gpu_node.csv"
     yield "OpenB", _large(OPENB([public / "openb_pod_list_default.csv.gz"], nodes=nodes), shift_h)
-    yield "sample", _large(load_trace("sample"), shift_h)
+    yield "sample", _large(load_dataset("sample"), shift_h)
     earth = read_helios_sequence(sorted((DATA / "helios" / "Earth_vcs").glob("*/cluster_sequence_vc.csv.gz")))
     held = earth.tables["occupancy"]
     yield (
         READINGS,
-        occupied(held, 1.0, held["time"].max() - timedelta(hours=shift_h) if shift_h else None),
+        lay_out_occupancy(held, 1.0, held["time"].max() - timedelta(hours=shift_h) if shift_h else None),
     )
 
 
@@ -103,13 +103,13 @@ def _large(trace: Dataset, shift_h: int) -> Wanted:
     jobs = trace.jobs.filter(pl.col("gpus") > 0)
     counts = jobs.group_by("tenant").len()
     large = counts.filter(pl.col("len") >= FEWEST_JOBS)["tenant"].to_list()
-    few = load_trace("sample").jobs.height  # the sample is ours: all of its tenants count
+    few = load_dataset("sample").jobs.height  # the sample is ours: all of its tenants count
     chosen = large if trace.jobs.height != few else counts["tenant"].to_list()
     kept = jobs.filter(pl.col("tenant").is_in(chosen))
-    whole = laid_out(kept, trace_end=end_of(trace))
+    whole = lay_out_jobs(kept, trace_end=end_of(trace))
     if not shift_h:
         return whole
-    return laid_out(kept, trace_end=end_of(trace), at=whole.start + timedelta(hours=whole.slots - shift_h))
+    return lay_out_jobs(kept, trace_end=end_of(trace), at=whole.start + timedelta(hours=whole.slots - shift_h))
 
 
 def tenants(judged: Judged) -> np.ndarray:
@@ -124,15 +124,15 @@ def figures(judged: Judged, part: slice = slice(None)) -> dict[str, dict[str, np
     test, rows = judged.test, tenants(judged)
     origins = slice(judged.first, None)
     found = {}
-    every = judged.quantiles | {CHOSEN: judged.said}
+    every = judged.quantiles | {CHOSEN_MODEL: judged.mixture}
     actual, scale = test.actual[rows, origins, part], test.scale[rows, origins]
     for model, quantiles in every.items():
         said = quantiles[rows, origins, part]
-        cost = realised(actual, said, PRICE)
+        cost = realised_cost(actual, said, PRICE)
         inside = (actual >= said[..., 0]) & (actual <= said[..., -1])
         found[model] = {
             "mase": np.abs(actual - said[..., MIDDLE]).mean(axis=2) / scale,
-            "pinball": 2 * realised(actual, said, None).mean(axis=2) / scale,
+            "pinball": 2 * realised_cost(actual, said, None).mean(axis=2) / scale,
             "cost": cost.sum(axis=(1, 2)) / np.maximum(actual.sum(axis=(1, 2)), 1e-9),
             "paid": cost.sum(axis=(1, 2)),
             "inside": inside,
@@ -196,7 +196,7 @@ def _ratios(found: dict[str, dict[str, np.ndarray]]) -> dict[str, list[float]]:
     """Logarithms of what the chosen errs beside others, one a series."""
     return {
         f"{label} / {other}": list(
-            np.log(np.nanmean(found[CHOSEN][measure], axis=1) / np.nanmean(found[other][measure], axis=1))
+            np.log(np.nanmean(found[CHOSEN_MODEL][measure], axis=1) / np.nanmean(found[other][measure], axis=1))
         )
         for label, other, measure in (
             ("MASE", "AutoETS", "mase"), ("MASE", "Naive", "mase"), ("pinball", "AutoETS", "pinball"),
@@ -212,7 +212,7 @@ def _section(name: str, source: Wanted, judged: Judged, found: dict[str, dict[st
          f"{one['coverage'].min():.2f} to {one['coverage'].max():.2f}"]
         for model, one in found.items()
     ]  # fmt: skip
-    mine, test = found[CHOSEN], judged.test
+    mine, test = found[CHOSEN_MODEL], judged.test
     busy = mine["busy"] >= BUSY
     shared = mine["shared"].mean(axis=(1, 2))
     first = DAY_H - GAP
@@ -235,14 +235,14 @@ def _section(name: str, source: Wanted, judged: Judged, found: dict[str, dict[st
 def _beside(found: dict[str, dict[str, np.ndarray]], measure: str) -> tuple[float, str]:
     """What chosen has beside the candidate that was best throughout, and its name."""
     mean = {model: float(np.nanmean(one[measure])) for model, one in found.items()}
-    mine = mean.pop(CHOSEN)
+    mine = mean.pop(CHOSEN_MODEL)
     best = min(mean, key=mean.__getitem__)
     return mine / mean[best], best
 
 
 def _cheaply(found: dict[str, dict[str, np.ndarray]]) -> list[str]:
     """What was chosen where no jobs are known, beside the last value and the candidate that was best throughout."""
-    mine, naive = found[CHOSEN], found["Naive"]
+    mine, naive = found[CHOSEN_MODEL], found["Naive"]
     mase, pinball = (np.nanmean(mine[one]) / np.nanmean(naive[one]) for one in ("mase", "pinball"))
     return [
         f"{np.nanmean(mine['mase']):.3f}", f"{mase:.3f}", f"{_beside(found, 'mase')[0]:.3f}", f"{pinball:.3f}",
@@ -269,13 +269,13 @@ def main(*, quick: bool) -> None:
         for name, source in sources(shift_h):
             if quick and shift_h and name == READINGS:
                 continue
-            judged = rolling(source, horizon=HORIZON, gap=GAP, folds=FOLDS, models=CANDIDATES, price=PRICE)
+            judged = rolling_backtest(source, horizon=HORIZON, gap=GAP, folds=FOLDS, models=CANDIDATES, price=PRICE)
             found = figures(judged)
-            mine = found[CHOSEN]
+            mine = found[CHOSEN_MODEL]
             busy = mine["busy"] >= BUSY
             shared = mine["shared"].mean(axis=(1, 2))
             covered.append([mine["coverage"][busy], shared[busy]])
-            if source.known is not None:
+            if source.run_off is not None:
                 for label, values in _ratios(found).items():
                     logs.setdefault(label, []).extend(values)
             elsewhere.append(
@@ -285,19 +285,23 @@ def main(*, quick: bool) -> None:
                  f"{mine['cost'].mean() / found['Naive']['cost'].mean():.3f}", f"{_beside(found, 'cost')[0]:.3f}",
                  f"{mine['coverage'].mean():.3f}", f"{shared.mean():.3f}"]
             )  # fmt: skip
-            cheap = rolling(source, horizon=HORIZON, gap=GAP, folds=FOLDS, models=CHEAP, price=PRICE, with_known=False)
+            cheap = rolling_backtest(
+                source, horizon=HORIZON, gap=GAP, folds=FOLDS, models=CHEAP, price=PRICE, with_known=False
+            )
             alone.append([f"{shift_h}", name, *_cheaply(figures(cheap))])
             if shift_h:
                 continue
             text += _section(name, source, judged, found)
             if quick or name not in ("Philly", "ITP"):
                 continue
-            long = rolling(source, horizon=LEADS[-1][1], gap=0, folds=LEAD_FOLDS, models=CANDIDATES, price=PRICE)
+            long = rolling_backtest(
+                source, horizon=LEADS[-1][1], gap=0, folds=LEAD_FOLDS, models=CANDIDATES, price=PRICE
+            )
             for begin, end in LEADS:
                 part = figures(long, slice(begin, end))
-                errors = [_with_error(part[one]["mase"]) for one in ("Naive", "Reverting", "RunOff", CHOSEN)]
-                leads.append([name, f"{begin} to {end}", *errors, f"{part[CHOSEN]['coverage'].mean():.3f}"])
-            week = figures(long)[CHOSEN]
+                errors = [_with_error(part[one]["mase"]) for one in ("Naive", "Reverting", "RunOff", CHOSEN_MODEL)]
+                leads.append([name, f"{begin} to {end}", *errors, f"{part[CHOSEN_MODEL]['coverage'].mean():.3f}"])
+            week = figures(long)[CHOSEN_MODEL]
             for measure, label in (("inside", "in 90 %"), ("shared", "ties split")):
                 share = week[measure].reshape(*week[measure].shape[:2], -1, DAY_H).mean(axis=(0, 1, 3))
                 chance = f"{by_chance(week['inside'][..., -DAY_H:])[-1]:.0%} on day 7"

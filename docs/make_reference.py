@@ -12,8 +12,8 @@ import typer
 
 from gpuplanner.cli.application import Exit, app, register_commands
 from gpuplanner.core.scenario import Scenario
-from gpuplanner.core.scenario_fields import knobs_of
-from gpuplanner.core.schema_checks import to_markdown
+from gpuplanner.core.scenario_fields import settings_of
+from gpuplanner.core.schema_checks import schema_to_markdown
 from gpuplanner.core.schemas import TABLES
 from gpuplanner.core.stage_cache import claims_folder
 
@@ -149,7 +149,7 @@ def _exit_codes() -> str:
 
 def knobs_markdown(kind: type) -> str:
     """The rows of a dataclass as tables, one a group."""
-    rows, parts = knobs_of(kind).values(), []
+    rows, parts = settings_of(kind).values(), []
     for group in dict.fromkeys(row.group for row in rows):
         parts += [
             f"## {group.capitalize()}\n",
@@ -157,7 +157,7 @@ def knobs_markdown(kind: type) -> str:
             "|---|---|---|---|",
         ]
         parts += [
-            f"| `{row.name}` | {row.usual} | {row.allowed or row.types} | {row.meaning} |"
+            f"| `{row.name}` | {row.default_text} | {row.allowed_values or row.types} | {row.meaning} |"
             for row in rows
             if row.group == group
         ]
@@ -182,10 +182,11 @@ def anchor(term: str) -> str:
 
 def pages() -> dict[str, str]:
     """Text of each page by file name."""
-    tables = "\n".join(to_markdown(name, schema) for name, schema in TABLES.items())
+    tables = "\n".join(schema_to_markdown(name, schema) for name, schema in TABLES.items())
     intro = (
-        "Columns of the tables that `ingest` writes and `report` exports. All times are UTC. Units are part of the\n"
-        "column names. A missing value is null, never 0. The [glossary](glossary.md) defines the terms.\n"
+        "Columns of the tables that `ingest` writes and that pass between steps; `tables/README.md` in a report\n"
+        "explains all its tables. All times are UTC. A missing value is null, never 0. The [glossary](glossary.md)\n"
+        "defines the terms.\n"
     )
     return {
         "tables.md": f"# Tables\n\n{intro}\n{tables}",

@@ -1,6 +1,6 @@
-"""Say how many GPUs are needed, cut how, for whom, by when, how sure that is, and what it saves.
+"""Capacity planning for GPU clusters: GPUs needed, MIG layouts, forecasts, waits, costs and savings.
 
-The names below are loaded when they are first used, so that ``import gpuplanner`` costs next to nothing.
+Public names are imported when they are first used, so that ``import gpuplanner`` takes almost no time.
 """
 
 from gpuplanner._version import __version__ as __version__
@@ -11,12 +11,14 @@ __all__, __getattr__, __dir__ = public_names(__name__, __file__)
 
 
 def _find_board(text: str) -> str:
-    from gpuplanner.hardware.catalog import find_any_board
+    """Resolve the name of a GPU model in the catalogue."""
+    from gpuplanner.hardware.catalog import resolve_gpu_model
 
-    return find_any_board(text)
+    return resolve_gpu_model(text)
 
 
 def _find_currency(code: str) -> str:
+    """Return the code of a currency if it is known, else an empty text."""
     from gpuplanner.hardware.catalog import facts
 
     return code if code == "USD" or code in facts("currencies")["code"] else ""

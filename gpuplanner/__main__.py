@@ -1,4 +1,4 @@
-"""``python -m gpuplanner`` is the command line, where no script was installed."""
+"""Run the command line as ``python -m gpuplanner``."""
 
 from gpuplanner.cli.application import main
 

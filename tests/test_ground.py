@@ -13,12 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuplanner.core.errors import OutputError, ScenarioError
-from gpuplanner.core.output_places import Mark
-from gpuplanner.core.output_writing import replaced_directory, write_atomically
-from gpuplanner.core.serialization import of_plain, read_yaml, to_json, to_plain
-from gpuplanner.core.units import NO_FIGURE, figure_text, money, split_exactly
+from gpuplanner.core.output_places import FolderMark
+from gpuplanner.core.output_writing import replace_directory, write_atomically
+from gpuplanner.core.serialization import from_plain, read_yaml, to_json, to_plain
+from gpuplanner.core.units import MISSING_FIGURE, figure_text, round_money, split_amount
 
-MARK = Mark("mark.txt", "ours")
+MARK = FolderMark("mark.txt", "ours")
 
 
 @dataclass(frozen=True)
@@ -46,15 +46,15 @@ RECORD = Outer(Inner(3, 0.5), (Inner(1, float("nan"), "x"),), {"a": 1, "b": "tex
 def test_a_record_is_read_again_and_what_is_no_number_is_null():
     plain = to_plain(RECORD)
     assert plain["many"][0]["share"] is None
-    assert to_plain(of_plain(Outer, plain)) == plain
-    assert of_plain(Outer, plain | {"beside": 1}).facts == RECORD.facts
+    assert to_plain(from_plain(Outer, plain)) == plain
+    assert from_plain(Outer, plain | {"beside": 1}).facts == RECORD.facts
 
 
 @pytest.mark.parametrize("share", [float("nan"), float("inf")])
 def test_what_is_no_number_is_one_that_can_be_calculated_with_when_it_is_read_again(share):
-    read = of_plain(Inner, to_plain(Inner(3, share)))
+    read = from_plain(Inner, to_plain(Inner(3, share)))
     assert math.isnan(read.share - 1.0)
-    assert figure_text(read.share, ",.0f") == NO_FIGURE
+    assert figure_text(read.share, ",.0f") == MISSING_FIGURE
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_what_is_no_number_is_one_that_can_be_calculated_with_when_it_is_read_ag
 )  # fmt: skip
 def test_a_record_of_another_kind_is_no_record(change):
     with pytest.raises(TypeError):
-        of_plain(Outer, to_plain(RECORD) | change)
+        from_plain(Outer, to_plain(RECORD) | change)
 
 
 @given(
@@ -74,7 +74,7 @@ def test_a_record_of_another_kind_is_no_record(change):
     st.lists(st.floats(0, 1e6), min_size=1, max_size=30),
 )
 def test_split_loses_no_cent_and_stays_near_the_share(total, weights):
-    parts = split_exactly(total, weights)
+    parts = split_amount(total, weights)
     assert sum(parts) == total
     scale = sum(weights)
     if scale > 1e-3:
@@ -83,7 +83,7 @@ def test_split_loses_no_cent_and_stays_near_the_share(total, weights):
 
 
 def test_money_rounds_half_to_even():
-    assert [str(money(x)) for x in (0.125, 0.135, 2.675)] == ["0.12", "0.14", "2.68"]
+    assert [str(round_money(x)) for x in (0.125, 0.135, 2.675)] == ["0.12", "0.14", "2.68"]
 
 
 def test_failed_write_leaves_the_old_file(tmp_path):
@@ -100,7 +100,7 @@ def test_failed_write_leaves_the_old_file(tmp_path):
 
 
 def filled(path: Path, text: str = "ours") -> None:
-    with replaced_directory(path, mark=MARK) as folder:
+    with replace_directory(path, mark=MARK) as folder:
         (folder / "mark.txt").write_text(text)
 
 
@@ -110,7 +110,7 @@ def test_interrupted_directory_leaves_the_old_one(tmp_path, fault):
     filled(out)
 
     def interrupted() -> None:
-        with replaced_directory(out, mark=MARK) as folder:
+        with replace_directory(out, mark=MARK) as folder:
             (folder / "half.txt").write_text("")
             raise fault
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from gpuplanner.core.errors import OutputError
-from gpuplanner.core.output_places import is_ours, note_of, note_written, overwriting
-from gpuplanner.core.output_writing import replaced_directory, write_atomically
+from gpuplanner.core.output_places import allow_overwriting_within, is_own_file, note_path, record_written_file
+from gpuplanner.core.output_writing import replace_directory, write_atomically
 from gpuplanner.core.scenario import Scenario
-from gpuplanner.ingest.dataset_folder import MARK
+from gpuplanner.ingest.dataset_folder import DATASET_MARK
 from gpuplanner.ingest.dataset_writer import write_dataset
 from gpuplanner.notebook.views import View
 from gpuplanner.notebook.what_if import whatif
@@ -50,7 +50,7 @@ def test_a_file_of_somebody_else_stays_until_it_is_said(tmp_path):
     with pytest.raises(OutputError, match=r"plan\.json: .*did not write.*--overwrite"):
         write(place, "plan")
     assert place.read_text() == MINE
-    with overwriting():
+    with allow_overwriting_within():
         write(place, "plan")
     write(place, "another plan")
     assert place.read_text() == "another plan"
@@ -64,22 +64,22 @@ def test_a_file_of_somebody_else_stays_until_it_is_said(tmp_path):
 def test_a_run_that_is_killed_before_the_file_is_in_place_leaves_it_ours(tmp_path):
     place, new = write(tmp_path / "a.csv", "old"), tmp_path / "new"
     new.write_text("new")
-    note_written(place, new)
-    assert is_ours(place)
+    record_written_file(place, new)
+    assert is_own_file(place)
     new.replace(place)
-    assert is_ours(place)
-    note_of(place).write_text("no note of ours\n")
-    assert not is_ours(place)
+    assert is_own_file(place)
+    note_path(place).write_text("no note of ours\n")
+    assert not is_own_file(place)
 
 
 @pytest.mark.parametrize("name", ["jobs.parquet", "provenance.json", "beside.csv", "sources/below.csv"])
 def test_no_file_goes_into_a_dataset(dataset, name):
     before = contents(dataset)
-    with overwriting(), pytest.raises(OutputError, match="inside the dataset"):
+    with allow_overwriting_within(), pytest.raises(OutputError, match="inside the dataset"):
         write(dataset / name, "x")
     with (
         pytest.raises(OutputError, match="inside the dataset"),
-        replaced_directory(dataset / "out", mark=MARK),
+        replace_directory(dataset / "out", mark=DATASET_MARK),
     ):
         pass
     assert contents(dataset) == before

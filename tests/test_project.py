@@ -14,7 +14,7 @@ import yaml
 
 import gpuplanner
 from gpuplanner.report.layout_schedule_files import FORMATS
-from gpuplanner.simulator.simple_queue import QUEUES
+from gpuplanner.simulator.simple_queue import JOB_LIST_QUEUES
 
 pytestmark = pytest.mark.lint
 
@@ -139,7 +139,7 @@ def test_reference_pages_are_fresh(root):
 
 
 @pytest.mark.parametrize(
-    ("command", "option", "choices"), [("export", "--to", FORMATS), ("simulate", "--queue", QUEUES)]
+    ("command", "option", "choices"), [("export", "--to", FORMATS), ("simulate", "--queue", JOB_LIST_QUEUES)]
 )
 def test_the_help_of_an_option_names_every_choice(root, command, option, choices):
     page = (root / "docs" / "commands.md").read_text()

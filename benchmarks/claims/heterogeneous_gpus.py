@@ -34,8 +34,8 @@ from claim_table import (
 
 from gpuplanner.planner.linear_model import Effort, LinearModel
 from gpuplanner.planner.milp_solver import solve
-from gpuplanner.sizing.learned_memory import fit_knobs, predicted_gib
-from gpuplanner.sizing.run_tables import measured_runs
+from gpuplanner.sizing.learned_memory import fit_knobs, predict_gib
+from gpuplanner.sizing.run_tables import collect_measured_runs
 
 MEASUREMENTS = "memory/memory_measurements.csv"
 CLAIMED_ACCURACY = 92.0
@@ -434,11 +434,11 @@ def memory_accuracy(path: Path) -> pl.DataFrame:
     polars.DataFrame
         ``source, model, accuracy`` [%], one row a measured run.
     """
-    runs, _ = measured_runs(pl.read_csv(path, infer_schema=False))
+    runs, _ = collect_measured_runs(pl.read_csv(path, infer_schema=False))
     predicted = np.zeros(len(runs))
     for source in sorted(set(runs.sources)):
-        mine = runs.of(source)
-        predicted[mine] = predicted_gib(runs.parts[mine], fit_knobs(runs.take(~mine)))
+        mine = runs.is_from(source)
+        predicted[mine] = predict_gib(runs.parts[mine], fit_knobs(runs.select(~mine)))
     error = np.abs(predicted - runs.measured) / runs.measured
     accuracy = 100 * np.maximum(0.0, 1 - error)
     return pl.DataFrame({"source": runs.sources, "model": runs.models, "accuracy": accuracy})

@@ -20,14 +20,7 @@ from datetime import UTC, datetime
 
 import numpy as np
 import polars as pl
-from claim_table import (
-    argument_parser,
-    figure_row,
-    figure_table,
-    mean_with_interval,
-    report,
-    share_interval,
-)
+from claim_table import argument_parser, figure_row, figure_table, mean_with_interval, report, share_interval
 
 from gpuplanner.hardware.gpu_models import load_gpu_model
 from gpuplanner.hardware.mig_layouts import parse_layout
@@ -37,7 +30,7 @@ from gpuplanner.planner.plan_problem import PlanProblem
 from gpuplanner.planner.plan_search import plan
 from gpuplanner.planner.plan_verification import verify
 from gpuplanner.simulator.simulated_fleet import NodeFleet, NodeRequests, Switching
-from gpuplanner.simulator.simulation_run import play
+from gpuplanner.simulator.simulation_run import simulate_requests
 from gpuplanner.usage.requested_demand import plain_profiles
 
 GPU_MODEL = load_gpu_model("H100-80GB-SXM5")
@@ -181,7 +174,7 @@ def planned_layouts(requests: tuple[tuple[str, int], ...]) -> list[Counter[str]]
     requests : tuple of (str, int)
         Profiles and how many jobs request each.
     """
-    change_s, nothing = Seconds.given(60.0 * RECONFIGURE_MIN), Seconds.given(0.0)
+    change_s, nothing = Seconds.exact(60.0 * RECONFIGURE_MIN), Seconds.exact(0.0)
     names = [name for name, _ in requests]
     demand = np.array([[[jobs] for _, jobs in requests]])
     problem = PlanProblem(
@@ -288,7 +281,7 @@ def start_times_min(gpus: Sequence[Counter[str]], profiles_of_jobs: Sequence[str
         nodes=np.ones(count),
     )
     lead = Switching(idle_s=1e9, lead_s=60 * RECONFIGURE_MIN)
-    return play(requests, fleet, queue="strict", switching=lead).start_s / 60
+    return simulate_requests(requests, fleet, queue="strict", switching=lead).start_s / 60
 
 
 def serve(jobs: pl.DataFrame, requests: Sequence[str], layouts: str) -> dict[str, float]:

@@ -9,20 +9,27 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from gpuplanner.core.errors import ScenarioError, message
+from gpuplanner.core.errors import ScenarioError, format_message
 from gpuplanner.core.serialization import to_plain
 from gpuplanner.sizing.learned_memory import (
     Floats,
     PeakModel,
     Runs,
-    own_radius,
-    predicted_gib,
-    shipped_model,
-    source_names,
+    combine_radius,
+    list_sources,
+    predict_gib,
+    shipped_peak_model,
 )
-from gpuplanner.sizing.memory_components import COMPONENTS, GIB
-from gpuplanner.sizing.run_tables import SEEN, UNSEEN, measured_runs, predict, question, undecided
-from gpuplanner.sizing.training_job import ANY, TrainingJob, tool_called
+from gpuplanner.sizing.memory_components import BYTES_PER_GIB, COMPONENTS
+from gpuplanner.sizing.run_tables import (
+    TOOL_MEASURED,
+    TOOL_NOT_MEASURED,
+    collect_measured_runs,
+    has_open_questions,
+    predict_row,
+    read_row_job,
+)
+from gpuplanner.sizing.training_job import GENERIC_TOOL, TrainingJob, find_tool
 from memory_fit.fitting import few_rows, fit_model
 
 BYTES_RULE = 18.0
@@ -92,7 +99,7 @@ class Evaluation:
 
     Tables have the columns of :class:`PeakScore`, one row a group; that of sources also those of :class:`AfterFive`.
     ``strangers`` and ``generic`` are with the facts about the tool taken away as well; ``not_predicted`` counts rows
-    from which no job can be read, and ``undecided`` holds those that cannot be told from their columns.
+    from which no job can be read, and ``has_open_questions`` holds those that cannot be told from their columns.
     """
 
     overall: PeakScore
@@ -122,15 +129,15 @@ def marp_gib(job: TrainingJob) -> float:
 
     Examples
     --------
-    >>> from gpuplanner.sizing.model_architecture import preset
-    >>> round(marp_gib(TrainingJob(preset("gpt2"), 1024)), 1)
+    >>> from gpuplanner.sizing.model_architecture import load_preset
+    >>> round(marp_gib(TrainingJob(load_preset("gpt2"), 1024)), 1)
     3.3
     """
     model = job.model
     layers, h, s, b, t = model.layers, model.hidden, job.seq, job.micro_batch, job.tp
     parameters = model.vocab * h + layers * (12 * h**2 + 13 * h)
     activations = s * b * h * layers * (10 + 24 / t + 5 * model.heads * s / (h * t))
-    return (20 * parameters / t + activations) / GIB
+    return (20 * parameters / t + activations) / BYTES_PER_GIB
 
 
 def bytes_rule_gib(job: TrainingJob) -> float:
@@ -138,11 +145,11 @@ def bytes_rule_gib(job: TrainingJob) -> float:
 
     Examples
     --------
-    >>> from gpuplanner.sizing.model_architecture import preset
-    >>> round(bytes_rule_gib(TrainingJob(preset("llama-2-7b"), 1024)))
+    >>> from gpuplanner.sizing.model_architecture import load_preset
+    >>> round(bytes_rule_gib(TrainingJob(load_preset("llama-2-7b"), 1024)))
     113
     """
-    return BYTES_RULE * job.model.params() / job.gpus / GIB
+    return BYTES_RULE * job.model.params() / job.n_gpus / BYTES_PER_GIB
 
 
 def accuracy_of(predicted: Floats, measured: Floats) -> Floats:
@@ -170,7 +177,7 @@ def scored(table: pl.DataFrame, leave: str | None = None) -> tuple[pl.DataFrame,
     Returns
     -------
     tuple
-        One row a measured run, with ``predicted_gib``, ``upper_gib``, ``accuracy``, MARP's and the rule's; and, by
+        One row a measured run, with ``predict_gib``, ``upper_gib``, ``accuracy``, MARP's and the rule's; and, by
         tool, what was reached after five rows.
 
     Raises
@@ -178,26 +185,26 @@ def scored(table: pl.DataFrame, leave: str | None = None) -> tuple[pl.DataFrame,
     ScenarioError
         If there is no such source.
     """
-    runs, held = measured_runs(table)
-    names, chosen = source_names(runs), None
+    runs, held = collect_measured_runs(table)
+    names, chosen = list_sources(runs), None
     if leave is not None:
         chosen = _label(leave)
         if chosen not in names:
-            text = message("--leave", f"a source among {', '.join(names)}", repr(leave), "Name one of them.")
+            text = format_message("--leave", f"a source among {', '.join(names)}", repr(leave), "Name one of them.")
             raise ScenarioError(text)
     predicted, upper = np.full(len(runs), np.nan), np.full(len(runs), np.nan)
     after: dict[str, AfterFive] = {}
     for name in names:
-        mine = runs.of(name)
+        mine = runs.is_from(name)
         if chosen not in (None, name):
             continue
-        model = fit_model(runs.take(~mine)) if len(names) > 1 else shipped_model()
+        model = fit_model(runs.select(~mine)) if len(names) > 1 else shipped_peak_model()
         knobs = np.log(np.array([model.knobs[each] for each in COMPONENTS]))
-        predicted[mine] = predicted_gib(runs.parts[mine], knobs)
+        predicted[mine] = predict_gib(runs.parts[mine], knobs)
         upper[mine] = np.maximum(predicted[mine] * np.exp(model.unseen), runs.worst[mine])
-        if (learned := _after_five(runs.take(mine), knobs, model)) is not None:
+        if (learned := _after_five(runs.select(mine), knobs, model)) is not None:
             after[name] = learned
-    jobs = [question(row) for row in held.iter_rows(named=True)]
+    jobs = [read_row_job(row) for row in held.iter_rows(named=True)]
     frame = held.with_columns(
         tool=pl.Series(runs.sources),
         predicted_gib=predicted,
@@ -208,7 +215,7 @@ def scored(table: pl.DataFrame, leave: str | None = None) -> tuple[pl.DataFrame,
         bytes_rule=accuracy_of(np.array([bytes_rule_gib(q.job) for q in jobs if q.job]), runs.measured),
         family=pl.Series([q.family for q in jobs]),
         size=pl.Series([_size(q.job) for q in jobs if q.job]),
-        undecided=pl.Series([undecided(q) for q in jobs]),
+        undecided=pl.Series([has_open_questions(q) for q in jobs]),
         missing=pl.Series(["; ".join(q.missing) for q in jobs]),
     )
     return frame.filter(pl.col("predicted_gib").is_not_nan()), after
@@ -245,7 +252,7 @@ def evaluate(table: pl.DataFrame, leave: str | None = None) -> Evaluation:
         .join(learned, on="tool", how="left", maintain_order="left")
     )
     strangers = _strangers(table, frame["tool"].unique().sort().to_list())
-    asked = [question(row) for row in table.iter_rows(named=True)]
+    asked = [read_row_job(row) for row in table.iter_rows(named=True)]
     decided = frame.filter(~pl.col("undecided"))
     lost = sum(each.job is None for each in asked)
     return Evaluation(
@@ -260,14 +267,14 @@ def evaluate(table: pl.DataFrame, leave: str | None = None) -> Evaluation:
 
 def _strangers(table: pl.DataFrame, names: list[str]) -> pl.DataFrame:
     """Each source predicted without it and without the facts about its tool."""
-    runs, read = measured_runs(table)[0], measured_runs(table, tool=ANY)[0]
+    runs, read = collect_measured_runs(table)[0], collect_measured_runs(table, tool=GENERIC_TOOL)[0]
     found = []
     for name in names:
-        mine = runs.of(name)
-        rest, own = runs.take(~mine), read.take(mine)
-        model = fit_model(rest, generic=read.take(~mine)) if len(rest) else shipped_model()
-        predicted = predicted_gib(own.parts, model.logs(ANY))
-        radius = np.where(own.flagged, model.generic, model.radius(ANY, known=False, decided=True))
+        mine = runs.is_from(name)
+        rest, own = runs.select(~mine), read.select(mine)
+        model = fit_model(rest, generic=read.select(~mine)) if len(rest) else shipped_peak_model()
+        predicted = predict_gib(own.parts, model.logs(GENERIC_TOOL))
+        radius = np.where(own.flagged, model.generic, model.radius(GENERIC_TOOL, is_known_tool=False, decided=True))
         upper = np.maximum(predicted * np.exp(radius), own.worst)
         score = {"accuracy": accuracy_of(predicted, own.measured), "marp": 0.0, "bytes_rule": 0.0}
         columns = {"predicted_gib": predicted, "upper_gib": upper, "measured": own.measured, **score}
@@ -286,8 +293,8 @@ def _after_five(runs: Runs, knobs: Floats, model: PeakModel) -> AfterFive | None
         return None
     found = []
     for learned, rest, residuals in few_rows(runs, knobs, draws=_DRAWS, seed=1):
-        predicted = predicted_gib(rest.parts, learned)
-        upper = np.maximum(predicted * np.exp(own_radius(residuals, model.few)), rest.worst)
+        predicted = predict_gib(rest.parts, learned)
+        upper = np.maximum(predicted * np.exp(combine_radius(residuals, model.few)), rest.worst)
         score = accuracy_of(predicted, rest.measured).mean()
         found.append((score, (rest.measured <= upper).mean(), (upper / predicted).mean()))
     return AfterFive(*np.mean(found, axis=0).tolist())
@@ -313,33 +320,33 @@ def _grouped(frame: pl.DataFrame, by: str) -> pl.DataFrame:
 
 def _levels(frame: pl.DataFrame, after: Mapping[str, AfterFive]) -> pl.DataFrame:
     """What each level reaches: sources that were not seen, and the same after five of their rows."""
-    unseen = _grouped(frame.with_columns(level=pl.lit(UNSEEN)), "level")
+    unseen = _grouped(frame.with_columns(level=pl.lit(TOOL_NOT_MEASURED)), "level")
     if not after:
         return unseen
     means = np.mean([astuple(each) for each in after.values()], axis=0)
     seen = pl.DataFrame(
-        {"level": SEEN, "rows": len(frame), **dict(zip(("accuracy", "cover", "width"), means, strict=True))}
+        {"level": TOOL_MEASURED, "rows": len(frame), **dict(zip(("accuracy", "cover", "width"), means, strict=True))}
     )
     return pl.concat([unseen, seen.cast({"rows": unseen.schema["rows"]})], how="diagonal")
 
 
 def _out_of_memory(table: pl.DataFrame, leave: str | None) -> OutOfMemory:
-    runs = measured_runs(table)[0]
+    runs = collect_measured_runs(table)[0]
     said = ended = wrong = 0
     chosen = None if leave is None else _label(leave)
     models: dict[str, PeakModel] = {}
     status = "status" in table.columns
     for row in table.iter_rows(named=True):
-        asked = question(row)
+        asked = read_row_job(row)
         out = status and str(row["status"] or "").lower() == "oom"
         measured = None if row.get("measured_peak_gib") in (None, "") else float(row["measured_peak_gib"])
         above = bool(measured and asked.gpu_gib and measured > asked.gpu_gib)
         if asked.job is None or not (out or above) or chosen not in (None, asked.label):
             continue
         if asked.label not in models:
-            mine = runs.of(asked.label)
-            models[asked.label] = fit_model(runs.take(~mine)) if 0 < mine.sum() < len(runs) else shipped_model()
-        answer = predict(asked, models[asked.label])
+            mine = runs.is_from(asked.label)
+            models[asked.label] = fit_model(runs.select(~mine)) if 0 < mine.sum() < len(runs) else shipped_peak_model()
+        answer = predict_row(asked, models[asked.label])
         if answer.p_oom is None or asked.gpu_gib is None or answer.upper_gib is None:
             continue
         ended += out
@@ -350,8 +357,8 @@ def _out_of_memory(table: pl.DataFrame, leave: str | None) -> OutOfMemory:
 
 def _label(name: str) -> str:
     """Under what runs of a source are learned: its tool, or its own name."""
-    tool = tool_called(name)
-    return name.lower() if tool == ANY else tool
+    tool = find_tool(name)
+    return name.lower() if tool == GENERIC_TOOL else tool
 
 
 def _size(job: TrainingJob) -> str:

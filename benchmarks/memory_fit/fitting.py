@@ -8,19 +8,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuplanner.sizing.learned_memory import (
-    FEW,
-    NOISE,
-    NORMAL,
-    STUDENT,
+    FEW_ROWS,
+    MEASUREMENT_NOISE,
+    NORMAL_P95,
+    STUDENT_T_P95,
     Floats,
     PeakModel,
     Runs,
+    find_extent,
     fit_knobs,
     learn_tool,
-    learned_extent,
-    named_knobs,
-    predicted_gib,
-    source_names,
+    list_sources,
+    name_knobs,
+    predict_gib,
 )
 
 LEVEL = 0.95
@@ -45,48 +45,48 @@ def fit_model(runs: Runs, *, generic: Runs | None = None, provenance: str = "", 
 
     Examples
     --------
-    >>> from gpuplanner.sizing.learned_memory import shipped_model
-    >>> model = shipped_model()
+    >>> from gpuplanner.sizing.learned_memory import shipped_peak_model
+    >>> model = shipped_peak_model()
     >>> sorted(model.tools)
     ['litgpt', 'megatron-deepspeed', 'qwen-finetune', 'torchtune']
     """
-    everybody, names = fit_knobs(runs), source_names(runs)
+    everybody, names = fit_knobs(runs), list_sources(runs)
     tools, radii = {}, {}
     few: dict[bool, list[float]] = {True: [], False: []}
     for name in names:
-        own = runs.take(runs.of(name))
-        if len(own) >= FEW:
-            tools[name] = named_knobs(learn_tool(own, everybody))
-            radii[name] = max(NORMAL * NOISE, quantile(_crossed(own, everybody), LEVEL))
-        if len(own) > 3 * FEW:
-            others = runs.take(~runs.of(name))
+        own = runs.select(runs.is_from(name))
+        if len(own) >= FEW_ROWS:
+            tools[name] = name_knobs(learn_tool(own, everybody))
+            radii[name] = max(NORMAL_P95 * MEASUREMENT_NOISE, quantile(_crossed(own, everybody), LEVEL))
+        if len(own) > 3 * FEW_ROWS:
+            others = runs.select(~runs.is_from(name))
             few[True].append(_few_radius(own, fit_knobs(others), seed, known=True))
             if generic is not None:
-                few[False].append(_few_radius(generic.take(runs.of(name)), fit_knobs(others), seed, known=False))
+                few[False].append(_few_radius(generic.select(runs.is_from(name)), fit_knobs(others), seed, known=False))
     architecture, beyond = _far(runs, everybody)
     return PeakModel(
         provenance=provenance,
-        knobs=named_knobs(everybody),
+        knobs=name_knobs(everybody),
         tools=tools,
         radii=radii,
         unseen=_unseen(runs, runs),
         generic=0.8 if generic is None else _unseen(runs, generic),
         few=max(few[True], default=0.15),
-        rows={name: int(runs.of(name).sum()) for name in names},
+        rows={name: int(runs.is_from(name).sum()) for name in names},
         few_generic=max(few[False], default=0.4),
         architecture=architecture,
         beyond=beyond,
         models=tuple(sorted(set(runs.models))),
         extents={
-            "": learned_extent(runs),
-            **{name: learned_extent(runs.take(runs.of(name))) for name in tools},
+            "": find_extent(runs),
+            **{name: find_extent(runs.select(runs.is_from(name))) for name in tools},
         },
-        kinds={name: tuple(sorted(set(runs.take(runs.of(name)).kinds))) for name in tools},
+        kinds={name: tuple(sorted(set(runs.select(runs.is_from(name)).kinds))) for name in tools},
     )
 
 
 def few_rows(
-    runs: Runs, centre: Floats, *, draws: int, seed: int, few: int = FEW, known: bool = True
+    runs: Runs, centre: Floats, *, draws: int, seed: int, few: int = FEW_ROWS, known: bool = True
 ) -> list[tuple[Floats, Runs, Floats]]:
     """Knobs after some random rows of a source, with the rest of its rows and the residuals of those learned from."""
     random = np.random.default_rng(seed)
@@ -94,9 +94,9 @@ def few_rows(
     for _ in range(draws):
         chosen = np.zeros(len(runs), dtype=np.bool_)
         chosen[random.choice(len(runs), min(few, len(runs) - 1), replace=False)] = True
-        own = runs.take(chosen)
-        knobs = learn_tool(own, centre, known=known)
-        drawn.append((knobs, runs.take(~chosen), np.log(own.measured / predicted_gib(own.parts, knobs))))
+        own = runs.select(chosen)
+        knobs = learn_tool(own, centre, is_known_tool=known)
+        drawn.append((knobs, runs.select(~chosen), np.log(own.measured / predict_gib(own.parts, knobs))))
     return drawn
 
 
@@ -105,20 +105,20 @@ def _unseen(runs: Runs, read: Runs) -> float:
 
     `read` are the same runs as they are to be predicted, such as without the facts about their tool.
     """
-    names = source_names(runs)
+    names = list_sources(runs)
     if len(names) < 2:
         return 0.5
     above = []
     for name in names:
-        mine = runs.of(name)
-        above.append(_above(read.take(mine), fit_knobs(runs.take(~mine))))
+        mine = runs.is_from(name)
+        above.append(_above(read.select(mine), fit_knobs(runs.select(~mine))))
     spread = float(np.std(above, ddof=1)) * math.sqrt(1 + 1 / len(above))
-    return max(max(above), float(np.mean(above)) + STUDENT.get(len(above), 1.86) * spread)
+    return max(max(above), float(np.mean(above)) + STUDENT_T_P95.get(len(above), 1.86) * spread)
 
 
 def _above(runs: Runs, knobs: Floats) -> float:
     """How far 95 % of measured peaks lie above prediction, where what was not said has its largest answer."""
-    predicted = np.maximum(predicted_gib(runs.parts, knobs), runs.worst)
+    predicted = np.maximum(predict_gib(runs.parts, knobs), runs.worst)
     return max(_SMALLEST, quantile(np.log(runs.measured / predicted), LEVEL))
 
 
@@ -129,9 +129,9 @@ def _crossed(runs: Runs, centre: Floats, folds: int = 5) -> Floats:
     for fold in range(folds):
         out = order == fold
         if out.any():
-            knobs = learn_tool(runs.take(~out), centre)
-            part = runs.take(out)
-            predicted = np.maximum(predicted_gib(part.parts, knobs), part.worst)
+            knobs = learn_tool(runs.select(~out), centre)
+            part = runs.select(out)
+            predicted = np.maximum(predict_gib(part.parts, knobs), part.worst)
             residuals[out] = np.log(part.measured / predicted)
     return residuals
 
@@ -139,8 +139,8 @@ def _crossed(runs: Runs, centre: Floats, folds: int = 5) -> Floats:
 def _far(runs: Runs, centre: Floats) -> tuple[float, float]:
     """What a bound widens by for an unseen architecture and for a factor of e in size, each left out within a tool."""
     near, new, slopes = [], [], []
-    for name in source_names(runs):
-        own = runs.take(runs.of(name))
+    for name in list_sources(runs):
+        own = runs.select(runs.is_from(name))
         near.append(_crossed(own, centre))
         for model in sorted(set(own.models)):
             out = np.array([each == model for each in own.models], dtype=np.bool_)
@@ -163,14 +163,14 @@ def _far(runs: Runs, centre: Floats) -> tuple[float, float]:
 
 def _left_out(runs: Runs, out: NDArray[np.bool_], centre: Floats) -> Floats:
     """How far the logarithm of measured peaks lies above prediction for rows that were left out."""
-    part = runs.take(out)
-    predicted = np.maximum(predicted_gib(part.parts, learn_tool(runs.take(~out), centre)), part.worst)
+    part = runs.select(out)
+    predicted = np.maximum(predict_gib(part.parts, learn_tool(runs.select(~out), centre)), part.worst)
     return np.asarray(np.log(part.measured / predicted), dtype=np.float64)
 
 
 def _few_radius(runs: Runs, centre: Floats, seed: int, *, known: bool) -> float:
     rest = few_rows(runs, centre, draws=_DRAWS, seed=seed, known=known)
-    above = [np.log(r.measured / np.maximum(predicted_gib(r.parts, knobs), r.worst)) for knobs, r, _ in rest]
+    above = [np.log(r.measured / np.maximum(predict_gib(r.parts, knobs), r.worst)) for knobs, r, _ in rest]
     return max(_SMALLEST, quantile(np.concatenate(above), LEVEL))
 
 

@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 import numpy as np
 import polars as pl
 
-from gpuplanner.core.schema_checks import check
+from gpuplanner.core.schema_checks import check_table
 from gpuplanner.core.schemas import Samples
 from phase_jobs.synthetic_jobs import BEGIN, SyntheticJob
 
@@ -215,7 +215,7 @@ def _read(setting: Setting, activity: np.ndarray, memory: np.ndarray, rng: np.ra
         job_id=pl.lit("1"),
         activity_source=pl.lit("profiling"),
     )
-    return check(samples.filter(pl.Series(kept)), Samples, where="held-out job")
+    return check_table(samples.filter(pl.Series(kept)), Samples, source="held-out job")
 
 
 def _noise(correlation: float, n: int, rng: np.random.Generator) -> np.ndarray:

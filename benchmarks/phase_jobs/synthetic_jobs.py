@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 import numpy as np
 import polars as pl
 
-from gpuplanner.core.schema_checks import check
+from gpuplanner.core.schema_checks import check_table
 from gpuplanner.core.schemas import Samples
 
 BEGIN = datetime(2026, 2, 2, 9, tzinfo=UTC)
@@ -182,4 +182,4 @@ def _read_meters(course: _Course, rng: np.random.Generator) -> pl.DataFrame:
         },
         schema_overrides={"time": pl.Datetime("us", "UTC")},
     ).filter(pl.Series(kept))
-    return check(samples, Samples, where="synthetic job")
+    return check_table(samples, Samples, source="synthetic job")

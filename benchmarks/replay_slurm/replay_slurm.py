@@ -27,13 +27,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from tests.report.bundle.real import slurm_cluster
-from tests.report.bundle.real.slurm_cluster import (
-    SlurmCluster,
-    clock,
-    found_by_nvml,
-    missing,
-    until,
-)
+from tests.report.bundle.real.slurm_cluster import SlurmCluster, clock, found_by_nvml, missing, until
 
 BOARD, PRODUCT, TYPE = "H100-80GB-SXM5", "NVIDIA H100 80GB HBM3", "nvidia_h100_80gb_hbm3"
 GPUS = 8
@@ -222,20 +216,20 @@ def measured(folder: Path) -> tuple[dict[str, float], list[tuple[str, float, flo
 
 def as_played(jobs: list[Job], machines: int, idle_s: float, *, queue: str, look_s: float, placement: str):
     """The same day in the engine: start of each job, and what was on."""
-    from gpuplanner.hardware.actuators import abilities
+    from gpuplanner.hardware.actuators import find_abilities
     from gpuplanner.hardware.gpu_models import load_gpu_model
     from gpuplanner.simulator.simulated_fleet import NodeFleet, NodeRequests, Switching
-    from gpuplanner.simulator.simulation_run import play
+    from gpuplanner.simulator.simulation_run import simulate_requests
 
     gpu_model = load_gpu_model(BOARD)
-    able = abilities("slurm", gpu_model)
+    able = find_abilities("slurm", gpu_model)
     cut = [0] * len(PROFILES)
     for layout in CUT:
         for part in layout.split(","):
             profile, count = part.split(":")
             cut[PROFILES.index(profile)] += int(count)
     whole = [GPUS] + [0] * (len(PROFILES) - 1)
-    weights = [1.0, *(gpu_model.share(name) for name in PROFILES[1:])]
+    weights = [1.0, *(gpu_model.gpu_fraction(name) for name in PROFILES[1:])]
     fleet = NodeFleet(PROFILES, [GPUS] * machines, [[whole, cut]] * machines, [-1] * machines, weights)
     columns = [[getattr(job, name) for job in jobs] for name in ("submit_s", "submit_s", "run_s", "limit_s")]
     requests = NodeRequests(
@@ -245,7 +239,7 @@ def as_played(jobs: list[Job], machines: int, idle_s: float, *, queue: str, look
         [job.nodes for job in jobs],
     )
     switching = Switching(idle_s, LEAD_S + able.scan_s, (0, 0), 0.0, look_s)
-    return play(requests, fleet, queue=queue, placement=placement, switching=switching)
+    return simulate_requests(requests, fleet, queue=queue, placement=placement, switching=switching)
 
 
 def compare(folder: Path, jobs: list[Job], machines: int, idle_s: float) -> list[str]:
@@ -263,7 +257,7 @@ def compare(folder: Path, jobs: list[Job], machines: int, idle_s: float) -> list
     ):
         outcome = as_played(jobs, machines, idle_s, queue=queue, look_s=look_s, placement=placement)
         end = max(until_s for _, _, until_s in spells)
-        since, gone = (outcome.on[column].to_numpy() for column in ("from_s", "until_s"))
+        since, gone = (outcome.power_intervals[column].to_numpy() for column in ("from_s", "until_s"))
         mine = float((np.minimum(gone, end) - np.maximum(since, 0.0)).sum()) / HOUR_S
         wait = (outcome.start_s - ready) / 60.0
         lines.append(_line(name, mine, hours, len(since), wait, size, late))
@@ -333,7 +327,9 @@ def _prepare(folder: Path, jobs: list[Job], machines: int, idle_s: float) -> Non
         idle_s=idle_s,
         lead_s=LEAD_S, lead_slow_s=3 * LEAD_S, placement="lowest", begins="2026-03-02T00:00:00+00:00",
     )  # fmt: skip
-    pack = to_pack(rules, PageWords("Power nodes down.", "node pools"), ChangeCost.of(BOARD, "slurm"), Drain())
+    pack = to_pack(
+        rules, PageWords("Power nodes down.", "node pools"), ChangeCost.from_catalogue(BOARD, "slurm"), Drain()
+    )
     for name, text in pack.files.items():
         (folder / "export" / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / "export" / name).write_text(text)

@@ -7,7 +7,7 @@ from typing import Any
 
 import polars as pl
 
-from gpuplanner.core.errors import TraceFormatError, message
+from gpuplanner.core.errors import TraceFormatError, format_message
 from gpuplanner.sizing.mig_speed_model import SpeedModel
 from speed_fit import miso, parvagpu
 from speed_fit.calibrate import conformal_radii, left_out, noise_radii
@@ -63,7 +63,7 @@ def fit(table: pl.DataFrame, *, date: str | None = None) -> SpeedModel:
     speeds = relative_speeds(table.filter(pl.col("processes") == 1))
     models = speeds["model"].n_unique()
     if models < FEWEST_MODELS:
-        text = message("measurements", f"{FEWEST_MODELS} models or more", f"{models}", "Add the public ones.")
+        text = format_message("measurements", f"{FEWEST_MODELS} models or more", f"{models}", "Add the public ones.")
         raise TraceFormatError(text)
     fitted = fit_law(speeds)
     sizes = speeds.select("fraction", "compute_slices").unique().sort("fraction")["compute_slices"]

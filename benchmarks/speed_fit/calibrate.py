@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import polars as pl
 
-from gpuplanner.sizing.mig_speed_law import Fitted
-from gpuplanner.sizing.mig_speed_model import COVERAGES, LEVELS, NEAR_WHOLE, radius_name
+from gpuplanner.sizing.mig_speed_law import FittedSpeed
+from gpuplanner.sizing.mig_speed_model import CALIBRATION_GROUPS, COVERAGES, NEAR_FULL_SPEED, radius_name
 from speed_fit.fit import fit_law
 from speed_fit.measurements import JOB
 from speed_fit.trials import trials
@@ -38,7 +38,7 @@ def left_out(speeds: pl.DataFrame) -> pl.DataFrame:
     return pl.concat(tables)
 
 
-def scored(fitted: Fitted, rows: pl.DataFrame) -> pl.DataFrame:
+def scored(fitted: FittedSpeed, rows: pl.DataFrame) -> pl.DataFrame:
     """Add ``score``, the absolute error of the log speed over the log of the slice's limit, and ``near_whole``.
 
     The limit is what a job can lose at most, so that scores of small and large slices are alike. Measured
@@ -47,14 +47,14 @@ def scored(fitted: Fitted, rows: pl.DataFrame) -> pl.DataFrame:
     Examples
     --------
     >>> from gpuplanner.sizing.mig_speed_law import SpeedLaw
-    >>> fitted = Fitted(SpeedLaw((0.5, 1.0), (0.5, 1.0), 4.0), {})
+    >>> fitted = FittedSpeed(SpeedLaw((0.5, 1.0), (0.5, 1.0), 4.0), {})
     >>> rows = pl.DataFrame({"fraction": 0.5, "speed": [0.5, 1.02], "predicted": [1.0, 1.0]})
     >>> scored(fitted, rows).select("score", "near_whole").rows()
     [(1.0, True), (0.0, True)]
     """
     room = -pl.Series(fitted.law.limit(rows["fraction"].to_numpy())).log()
     error = (pl.col("speed").clip(upper_bound=1.0) / pl.col("predicted")).log().abs()
-    return rows.with_columns(score=error / room, near_whole=pl.col("predicted") >= NEAR_WHOLE)
+    return rows.with_columns(score=error / room, near_whole=pl.col("predicted") >= NEAR_FULL_SPEED)
 
 
 def conformal_radii(scores: pl.DataFrame) -> pl.DataFrame:
@@ -75,13 +75,13 @@ def conformal_radii(scores: pl.DataFrame) -> pl.DataFrame:
     [('telemetry', None, 9, 0.08, 0.09)]
     """
     tables = []
-    for level, keys in enumerate(LEVELS):
+    for level, keys in enumerate(CALIBRATION_GROUPS):
         groups = scores.group_by(keys, maintain_order=True).agg(
             pl.len().alias("n"), *(_ranked(coverage) for coverage in COVERAGES)
         )
-        widest = keys == LEVELS[-1]
+        widest = keys == CALIBRATION_GROUPS[-1]
         tables.append(groups.filter((pl.col("n") >= FEWEST) | widest).with_columns(level=pl.lit(level)))
-    order = ("level", *LEVELS[0], "n", *(radius_name(coverage) for coverage in COVERAGES))
+    order = ("level", *CALIBRATION_GROUPS[0], "n", *(radius_name(coverage) for coverage in COVERAGES))
     return pl.concat(tables, how="diagonal").select(order).sort(order[:5])
 
 

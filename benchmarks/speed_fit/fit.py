@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import polars as pl
 
-from gpuplanner.sizing.mig_speed_law import FACTS, Fitted, Floats, Link, SpeedLaw, regressor
+from gpuplanner.sizing.mig_speed_law import TELEMETRY_FACTS, FittedSpeed, Floats, Link, SpeedLaw, regressor
 from speed_fit.measurements import JOB
 
 LIMIT_QUANTILE = 0.25
@@ -22,7 +22,7 @@ _SLOPES = np.linspace(-1.0, 2.0, 13)
 _ROUNDED = 4  # decimals of what is fitted; more would be noise
 
 
-def fit_law(speeds: pl.DataFrame) -> Fitted:
+def fit_law(speeds: pl.DataFrame) -> FittedSpeed:
     """Fit the limits, then the sharpness, then each link, in least absolute deviations of the log speed.
 
     Training and inference count alike, and within each every model. The sharpness is the one at which the
@@ -42,10 +42,10 @@ def fit_law(speeds: pl.DataFrame) -> Fitted:
     fractions, limits = _limits(speeds)
     law = SpeedLaw(fractions, limits, _sharpness(speeds, fractions, limits))
     inference = speeds.filter(pl.col("kind") == "inference")
-    links = {fact: _link(law, speeds.drop_nulls(fact), fact) for fact in FACTS}
+    links = {fact: _link(law, speeds.drop_nulls(fact), fact) for fact in TELEMETRY_FACTS}
     links["batch"] = _link(law, inference, "batch")
     links["nothing"] = _link(law, speeds, None)
-    return Fitted(law, {name: link for name, link in links.items() if link is not None})
+    return FittedSpeed(law, {name: link for name, link in links.items() if link is not None})
 
 
 def _limits(speeds: pl.DataFrame) -> tuple[tuple[float, ...], tuple[float, ...]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from gpuplanner.sizing.mig_speed_model import COVERAGES, radius_name, with_radii
+from gpuplanner.sizing.mig_speed_model import COVERAGES, add_radii, radius_name
 from speed_fit.calibrate import conformal_radii, left_out, scored
 from speed_fit.fit import fit_law
 from speed_fit.trials import trials
@@ -75,7 +75,7 @@ def transferred(seen: pl.DataFrame, unseen: pl.DataFrame) -> pl.DataFrame:
     [0.25, 0.25]
     """
     fitted = fit_law(seen)
-    return with_radii(scored(fitted, trials(fitted, unseen)), conformal_radii(left_out(seen)))
+    return add_radii(scored(fitted, trials(fitted, unseen)), conformal_radii(left_out(seen)))
 
 
 def accuracy(rows: pl.DataFrame, *by: str) -> pl.DataFrame:

@@ -8,11 +8,11 @@ from pathlib import Path
 import dataframely as dy
 import polars as pl
 
-from gpuplanner.core.errors import TraceFormatError, message
-from gpuplanner.core.schema_checks import check, conform
-from gpuplanner.core.schemas import meaning, number
-from gpuplanner.hardware.gpu_models import as_board
-from gpuplanner.sizing.mig_speed_law import FACTS, KINDS, sm_fraction
+from gpuplanner.core.errors import TraceFormatError, format_message
+from gpuplanner.core.schema_checks import check_table, conform
+from gpuplanner.core.schemas import column_metadata, number_column
+from gpuplanner.hardware.gpu_models import as_gpu_model
+from gpuplanner.sizing.mig_speed_law import JOB_KINDS, TELEMETRY_FACTS, sm_fraction
 from speed_fit.miso import read_miso
 from speed_fit.parvagpu import read_parvagpu
 
@@ -26,19 +26,21 @@ JOB = ("source", "kind", "gpu_model", "model", "batch", "processes")
 class Measurements(dy.Schema):
     """One setting of one model on one profile a row."""
 
-    source = dy.String(nullable=False, primary_key=True, metadata=meaning("data set"))
-    kind = dy.Enum(KINDS, nullable=False, primary_key=True)
-    gpu_model = dy.String(nullable=False, primary_key=True, metadata=meaning("board of the catalogue"))
-    model = dy.String(nullable=False, primary_key=True, metadata=meaning("network that was run"))
-    batch = dy.Int64(nullable=False, min=1, primary_key=True, metadata=meaning("items a step"))
-    processes = dy.Int64(nullable=False, min=1, primary_key=True, metadata=meaning("sharing the instance"))
-    profile = dy.String(nullable=False, primary_key=True, metadata=meaning("MIG profile of the board"))
-    outcome = dy.Enum(OUTCOMES, nullable=False, metadata=meaning("what became of it"))
-    step_s = dy.Float64(nullable=True, min_exclusive=0, metadata=meaning("median time of a step", "s"))
-    step_spread = number("median deviation of the epochs' medians, over the median", nullable=True)
-    gpu_utilisation = number("share of time with a kernel running", "0-1", nullable=True, high=1.0)
-    memory_utilisation = number("share of time with memory being read or written", "0-1", nullable=True, high=1.0)
-    power_share = number("mean power over the power limit", "0-1", nullable=True, high=1.0)
+    source = dy.String(nullable=False, primary_key=True, metadata=column_metadata("data set"))
+    kind = dy.Enum(JOB_KINDS, nullable=False, primary_key=True)
+    gpu_model = dy.String(nullable=False, primary_key=True, metadata=column_metadata("board of the catalogue"))
+    model = dy.String(nullable=False, primary_key=True, metadata=column_metadata("network that was run"))
+    batch = dy.Int64(nullable=False, min=1, primary_key=True, metadata=column_metadata("items a step"))
+    processes = dy.Int64(nullable=False, min=1, primary_key=True, metadata=column_metadata("sharing the instance"))
+    profile = dy.String(nullable=False, primary_key=True, metadata=column_metadata("MIG profile of the board"))
+    outcome = dy.Enum(OUTCOMES, nullable=False, metadata=column_metadata("what became of it"))
+    step_s = dy.Float64(nullable=True, min_exclusive=0, metadata=column_metadata("median time of a step", "s"))
+    step_spread = number_column("median deviation of the epochs' medians, over the median", nullable=True)
+    gpu_utilisation = number_column("share of time with a kernel running", "0-1", nullable=True, high=1.0)
+    memory_utilisation = number_column(
+        "share of time with memory being read or written", "0-1", nullable=True, high=1.0
+    )
+    power_share = number_column("mean power over the power limit", "0-1", nullable=True, high=1.0)
 
     @dy.rule()
     def step_s_is_there_if_and_only_if_measured(cls) -> pl.Expr:
@@ -80,9 +82,11 @@ def measurements(path: str | Path) -> pl.DataFrame:
     folders = {Path(path) / name: read for name, read in READERS.items() if (Path(path) / name).is_dir()}
     if not folders:
         expected = f"a folder with {' or '.join(READERS)}"
-        raise TraceFormatError(message(str(path), expected, "none of them", "Name the folder of the public data."))
+        raise TraceFormatError(
+            format_message(str(path), expected, "none of them", "Name the folder of the public data.")
+        )
     tables = [
-        check(conform(read(folder), Measurements, where=str(folder)), Measurements, where=str(folder))
+        check_table(conform(read(folder), Measurements, source=str(folder)), Measurements, source=str(folder))
         for folder, read in folders.items()
     ]
     return pl.concat(tables)
@@ -120,7 +124,7 @@ def own_measurements(frame: pl.DataFrame, *, source: str = "own") -> pl.DataFram
     usual = {"source": pl.lit(source), "processes": pl.lit(1)}
     usual |= {"outcome": outcome} if "step_s" in frame.columns else {}
     filled = frame.with_columns(**{name: value for name, value in usual.items() if name not in frame.columns})
-    return check(filled, Measurements, where=f"measurements {source!r}")
+    return check_table(filled, Measurements, source=f"measurements {source!r}")
 
 
 def relative_speeds(table: pl.DataFrame) -> pl.DataFrame:
@@ -155,12 +159,12 @@ def relative_speeds(table: pl.DataFrame) -> pl.DataFrame:
     """
     geometry = _geometry(table)
     measured = table.filter(pl.col("outcome") == "measured").join(geometry, on=["gpu_model", "profile"])
-    whole = measured.filter(pl.col("fraction") == 1).select(*JOB, "step_s", *FACTS)
+    whole = measured.filter(pl.col("fraction") == 1).select(*JOB, "step_s", *TELEMETRY_FACTS)
     slices = ("compute_slices", "memory_slices", "fraction")
     parts = measured.filter(pl.col("fraction") < 1).select(*JOB, *slices, part_s="step_s")
     rows = _with_neighbours(whole).join(parts, on=JOB)
     if rows.is_empty():
-        text = message(
+        text = format_message(
             "measurements",
             "jobs measured both on the full-size profile and on a smaller one",
             f"{table.height} rows without such a job",
@@ -174,7 +178,7 @@ def _geometry(table: pl.DataFrame) -> pl.DataFrame:
     """Slices of each profile that occurs, and its SMs over those of the full-size profile."""
     rows = []
     for name, profile_name in table.select("gpu_model", "profile").unique(maintain_order=True).iter_rows():
-        gpu_model = as_board(name)
+        gpu_model = as_gpu_model(name)
         profile = gpu_model.profile(profile_name)
         rows.append(
             (
@@ -204,7 +208,9 @@ def read_own(folder: Path) -> pl.DataFrame:
     """One's own measurements: CSV files as :func:`own_measurements` takes them, each a data set of its name."""
     files = sorted(folder.glob("*.csv"))
     if not files:
-        raise TraceFormatError(message(str(folder), "CSV files", "none", "Put measurements there, or drop the folder."))
+        raise TraceFormatError(
+            format_message(str(folder), "CSV files", "none", "Put measurements there, or drop the folder.")
+        )
     return pl.concat(own_measurements(pl.read_csv(file), source=file.stem) for file in files)
 
 

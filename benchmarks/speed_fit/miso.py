@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from gpuplanner.core.errors import TraceFormatError, message
-from gpuplanner.hardware.gpu_models import GpuModel, as_board
+from gpuplanner.core.errors import TraceFormatError, format_message
+from gpuplanner.hardware.gpu_models import GpuModel, as_gpu_model
 
 SOURCE = "miso"
 CITATION = "Li et al., MISO, SoCC 2022; boringlee24/socc22-miso @ 39b1ee69d73c, MIT"
@@ -46,10 +46,12 @@ def read_miso(folder: str | Path, *, power_limit_w: float = POWER_LIMIT_W) -> pl
     gpuplanner.core.errors.TraceFormatError: nowhere/logs: expected logs <profile>_<model>_train<batch>.json; got ...
     """
     root = Path(folder)
-    gpu_model = as_board(BOARD)
+    gpu_model = as_gpu_model(BOARD)
     logs = {_named(path, gpu_model): path for path in sorted((root / "logs").glob("*.json"))}
     if not logs:
-        text = message(f"{root / 'logs'}", "logs <profile>_<model>_train<batch>.json", "none", "Check the folder.")
+        text = format_message(
+            f"{root / 'logs'}", "logs <profile>_<model>_train<batch>.json", "none", "Check the folder."
+        )
         raise TraceFormatError(text)
     feasible = {name: _load(root / "feasible" / f"{name.replace('.', '_')}.json") for name in PROFILES}
     facts = {model: _facts(root, model, power_limit_w) for model in sorted({model for _, model, _ in logs})}
@@ -70,7 +72,7 @@ def _named(path: Path, gpu_model: GpuModel) -> tuple[str, str, int]:
     found = _LOG.fullmatch(path.name)
     if found is None or found["profile"] not in PROFILES:
         expected = f"<profile>_<model>_train<batch>.json with a profile of {', '.join(PROFILES)}"
-        raise TraceFormatError(message(str(path), expected, path.name, "Rename it or move it away."))
+        raise TraceFormatError(format_message(str(path), expected, path.name, "Rename it or move it away."))
     return gpu_model.profile(found["profile"]).name, found["model"], int(found["batch"])
 
 
@@ -78,9 +80,13 @@ def _load(path: Path) -> dict[str, Any]:
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise TraceFormatError(message(str(path), "a JSON object", str(error), "Fetch the file again.")) from error
+        raise TraceFormatError(
+            format_message(str(path), "a JSON object", str(error), "Fetch the file again.")
+        ) from error
     if not isinstance(document, dict):
-        raise TraceFormatError(message(str(path), "a JSON object", type(document).__name__, "Fetch the file again."))
+        raise TraceFormatError(
+            format_message(str(path), "a JSON object", type(document).__name__, "Fetch the file again.")
+        )
     return document
 
 
@@ -95,7 +101,7 @@ def _steps(path: Path) -> dict[str, float]:
             raise ValueError(text)
     except (TypeError, ValueError) as error:
         got = str(error)
-        text = message(str(path), "epochs, each a list of seconds above 0", got, "Fetch the file again.")
+        text = format_message(str(path), "epochs, each a list of seconds above 0", got, "Fetch the file again.")
         raise TraceFormatError(text) from error
     median = float(np.median(every))
     medians = np.array([np.median(steps) for steps in warm])

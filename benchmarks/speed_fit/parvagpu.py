@@ -6,7 +6,7 @@ from pathlib import Path
 
 import polars as pl
 
-from gpuplanner.core.errors import TraceFormatError, examples, message
+from gpuplanner.core.errors import TraceFormatError, examples, format_message
 from gpuplanner.ingest.row_reader import read_rows
 from gpuplanner.ingest.source_fields import Field
 
@@ -42,7 +42,9 @@ def read_parvagpu(folder: str | Path) -> pl.DataFrame:
     """
     files = sorted((Path(folder) / "prof_data").glob("*.csv"))
     if not files:
-        text = message(f"{Path(folder) / 'prof_data'}", "a file <model>.csv a model", "none", "Check the folder.")
+        text = format_message(
+            f"{Path(folder) / 'prof_data'}", "a file <model>.csv a model", "none", "Check the folder."
+        )
         raise TraceFormatError(text)
     rate = pl.col("items_per_s")
     return (
@@ -70,5 +72,5 @@ def _read_file(path: Path) -> pl.DataFrame:
     if rows.rejects.height or rows.good.is_empty():
         listed = [f"line {row['row']}: {row['reason']}" for row in rows.rejects.to_dicts()]
         got = f"{len(listed)} unusable row(s): {examples(listed)}" if listed else "a header alone"
-        raise TraceFormatError(message(str(path), "rows of a profile", got, "Mend or remove them."))
+        raise TraceFormatError(format_message(str(path), "rows of a profile", got, "Mend or remove them."))
     return rows.good.with_columns(model=pl.lit(path.stem))

@@ -8,7 +8,7 @@ from typing import Any
 
 import polars as pl
 
-from gpuplanner.sizing.mig_speed_model import FORMAT, RADII, SpeedModel
+from gpuplanner.sizing.mig_speed_model import RADII_SCHEMA, SPEED_MODEL_FORMAT, SpeedModel
 
 _DIGITS = 5
 
@@ -18,13 +18,13 @@ def model_to_json(model: SpeedModel) -> str:
 
     Examples
     --------
-    >>> from gpuplanner.sizing.mig_speed_model import default_model, model_from_json
-    >>> model_from_json(model_to_json(default_model())).fitted == default_model().fitted
+    >>> from gpuplanner.sizing.mig_speed_model import default_speed_model, speed_model_from_json
+    >>> speed_model_from_json(model_to_json(default_speed_model())).fitted == default_speed_model().fitted
     True
     """
     law = model.fitted.law
     document = {
-        "format": FORMAT,
+        "format": SPEED_MODEL_FORMAT,
         "provenance": dict(model.provenance),
         "law": {"fractions": law.fractions, "limits": law.limits, "sharpness": law.sharpness},
         "links": {name: [link.intercept, link.slope] for name, link in model.fitted.links.items()},
@@ -38,7 +38,7 @@ def model_to_json(model: SpeedModel) -> str:
 
 
 def _rounded(radii: pl.DataFrame) -> pl.DataFrame:
-    return radii.select(RADII.keys()).with_columns(pl.selectors.float().round(_DIGITS))
+    return radii.select(RADII_SCHEMA.keys()).with_columns(pl.selectors.float().round(_DIGITS))
 
 
 def _finite(radius: float) -> float | None:

@@ -26,7 +26,7 @@ from typer import Argument, Option
 from typer.core import TyperGroup
 
 from gpuplanner._version import __version__
-from gpuplanner.core.column_headings import heading
+from gpuplanner.core.column_headings import column_heading
 from gpuplanner.core.errors import (
     CheckError,
     GpuPlannerError,
@@ -34,11 +34,11 @@ from gpuplanner.core.errors import (
     InfeasiblePlanError,
     MissingDependencyError,
     OutputError,
-    printable,
+    escape_controls,
 )
 from gpuplanner.core.output_places import allow_overwriting
 from gpuplanner.core.scenario import Scenario
-from gpuplanner.core.scenario_fields import knobs_of
+from gpuplanner.core.scenario_fields import settings_of
 from gpuplanner.core.units import money_text
 
 if TYPE_CHECKING:
@@ -142,11 +142,11 @@ class Exit(IntEnum):
 
 def main() -> None:
     """Run the command line and turn errors into one line and an exit code."""
-    from gpuplanner.core.output_places import overwriting
+    from gpuplanner.core.output_places import allow_overwriting_within
 
     register_commands(*sys.argv[1:2])
     warnings.formatwarning = _one_line
-    with ended_by_sigterm(), overwriting(False):
+    with ended_by_sigterm(), allow_overwriting_within(False):
         _run()
 
 
@@ -228,8 +228,8 @@ def _one_line(
 ) -> str:
     """What a warning looks like on stderr: ours are for the person at the terminal and say where by themselves."""
     if issubclass(category, GpuPlannerWarning):
-        return printable(f"gpuplanner: warning: {message}\n")
-    return printable(f"{filename}:{lineno}: {category.__name__}: {message}\n{line or ''}")
+        return escape_controls(f"gpuplanner: warning: {message}\n")
+    return escape_controls(f"{filename}:{lineno}: {category.__name__}: {message}\n{line or ''}")
 
 
 def register_commands(asked: str = "") -> None:
@@ -262,7 +262,7 @@ def exit_code(error: GpuPlannerError) -> Exit:
 def say(*lines: str, quiet: bool = False) -> None:
     """Talk to the person at the terminal: on stderr, so that data on stdout stays clean; not with `quiet`."""
     for line in () if quiet else lines:
-        typer.echo(printable(line), err=True)
+        typer.echo(escape_controls(line), err=True)
 
 
 def say_written(path: Path | None, *, quiet: bool = False) -> None:
@@ -284,7 +284,7 @@ def put(*lines: str) -> None:
     """Write data to stdout."""
     try:
         for line in lines:
-            typer.echo(printable(line), nl=not line.endswith("\n"))
+            typer.echo(escape_controls(line), nl=not line.endswith("\n"))
     except BrokenPipeError:  # whoever reads it has seen enough
         raise
     except OSError as error:
@@ -320,7 +320,7 @@ def instant(text: str | None) -> datetime | None:
 
 def of_row(name: str, **how: Any) -> Any:  # noqa: ANN401 - what typer takes
     """The option of a field of a scenario, as its row says; further arguments are typer's."""
-    row = knobs_of(Scenario)[name]
+    row = settings_of(Scenario)[name]
     return Option(row.flag, **({"help": row.help} | how))
 
 
@@ -416,7 +416,7 @@ def workers_of(text: str | None, otherwise: int = 1) -> int | str:
 
 def takes(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Give a command an option for each of some fields of a scenario, and ``--set``, where it has ``given``."""
-    rows = knobs_of(Scenario)
+    rows = settings_of(Scenario)
 
     def expanded(command: Callable[..., None]) -> Callable[..., None]:
         options = {name: Annotated[rows[name].kinds[0] | None, of_row(name)] for name in names}
@@ -465,18 +465,18 @@ def show_tables(tables: Mapping[str, pl.DataFrame], *, as_json: bool = False) ->
         show(tables, as_json=True)
         return
     for name, table in tables.items():
-        show_frame(table, title=heading(name))
+        show_frame(table, title=column_heading(name))
 
 
 def _show_lines(values: Mapping[str, object], indent: str) -> None:
     within = {key: nested for key, value in values.items() if (nested := _mappings(value))}
-    width = max((len(heading(key)) for key in values if key not in within), default=0)
+    width = max((len(column_heading(key)) for key in values if key not in within), default=0)
     for key, value in values.items():
         if key not in within:
-            put(f"{indent}{heading(key):<{width}}  {_amount(key, value) or _text(value)}")
+            put(f"{indent}{column_heading(key):<{width}}  {_amount(key, value) or _text(value)}")
     for key, nested in within.items():
         for each in nested:
-            put(f"{indent}{heading(key)}:")
+            put(f"{indent}{column_heading(key)}:")
             _show_lines(each, indent + "  ")
 
 
@@ -500,7 +500,7 @@ def show_frame(frame: pl.DataFrame, *, as_json: bool = False, title: str = "") -
         [_amount(name, cell, row.get(CURRENCY)) or _text(cell) for name, cell in row.items()]
         for row in frame.head(MAX_ROWS).iter_rows(named=True)
     ]
-    names = [heading(name) for name in frame.columns]
+    names = [column_heading(name) for name in frame.columns]
     columns = list(zip(names, *rows, strict=True)) if rows else [(name,) for name in names]
     widths = [max(map(len, column)) for column in columns]
     right = [dtype.is_numeric() for dtype in frame.dtypes]
@@ -535,4 +535,4 @@ def _text(value: object) -> str:
         return value.strftime("%Y-%m-%d %H:%M")
     if isinstance(value, float):
         return f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:.4g}"
-    return printable(str(value)).replace("\n", "\\n").replace("\t", "\\t")  # a cell is one line
+    return escape_controls(str(value)).replace("\n", "\\n").replace("\t", "\\t")  # a cell is one line

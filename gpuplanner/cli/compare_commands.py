@@ -61,16 +61,16 @@ def compare(
     Each policy is fitted on earlier days and evaluated on later ones. --quotas,
     --quotas-to-try and --gpu-mtbf-hours add the queue wait of each team under
     them; --gang-slowdowns adds the GPU-hours lost by placement. GPU models are
-    compared separately. 'gpuplanner cost' prices GPU-hours.
+    compared separately. The report prices a purchase.
 
     Example: gpuplanner compare build/mine --max-added-wait-minutes 10
     """
     from gpuplanner.decision.pool_decisions import FleetCompared
-    from gpuplanner.usage.job_history import pools_of
+    from gpuplanner.usage.job_history import split_into_pools
 
     require_outputs(chart, inputs=[scenario])
     asked = given.scenario(scenario)
-    pools = pools_of(asked)
+    pools = split_into_pools(asked)
     each = compare_pools(pools, quiet=quiet)
     if chart is not None:
         from gpuplanner.report.policy_and_team_sections import write_ways
@@ -227,11 +227,11 @@ def fairness(
     Example: gpuplanner fairness build/mine/data --quotas quotas.yaml
     """
     from gpuplanner.decision.team_fairness import fairness as account
-    from gpuplanner.usage.job_history import pools_of
+    from gpuplanner.usage.job_history import split_into_pools
 
     require_outputs(chart, inputs=[scenario])
     asked = given.scenario(scenario)
-    pools = pools_of(asked)
+    pools = split_into_pools(asked)
     each = {name: account(own) for name, own in pools.pools.items()}
     advice: dict[str, QuotaAdvice] = {}
     if ahead:
@@ -261,7 +261,7 @@ def fairness(
 def _show_teams(found: Fairness) -> None:
     import polars as pl
 
-    from gpuplanner.usage.fair_share import NOBODY
+    from gpuplanner.usage.fair_share import NO_TENANT
 
     put(found.sentence)
     table = found.teams.select(
@@ -271,9 +271,9 @@ def _show_teams(found: Fairness) -> None:
         (100 * pl.col("slower_share")).alias("jobs slower than on a dedicated share (%)"),
     )  # fmt: skip
     show_frame(table, title="Quota and usage by team")
-    pairs = found.borrowed.filter(borrower=NOBODY, lender=NOBODY)
+    pairs = found.borrowed.filter(borrower=NO_TENANT, lender=NO_TENANT)
     between = found.borrowed.join(pairs, on=["borrower", "lender"], how="anti", maintain_order="left")
-    title = f"GPU-hours borrowed between teams ('{NOBODY}': unallocated quota)"
+    title = f"GPU-hours borrowed between teams ('{NO_TENANT}': unallocated quota)"
     show_frame(between.sort("gpu_hours", descending=True, maintain_order=True), title=title)
     put(*(f"{row['tenant']}: {row['why']} {row['next_step']}" for row in found.teams.iter_rows(named=True)))
 
@@ -296,8 +296,7 @@ def binpack(
         str | None, Option(help="Pack MIG instances onto GPUs of this model; a unique prefix is enough.")
     ] = None,
     bin_cost: Annotated[
-        float | None,
-        Option(help="Minimize cost: cost of each GPU that is used. [default: 1 with another cost]"),
+        float | None, Option(help="Minimize cost: cost of each GPU that is used. [default: 1 with another cost]")
     ] = None,
     fire_up_cost: Annotated[
         float | None, Option(help="Minimize cost: cost of each change of a GPU from empty to used.")
@@ -307,8 +306,7 @@ def binpack(
     ] = None,
     time_limit: Annotated[float, Option(min=0.1, help="Time limit in seconds.")] = 5.0,
     work_limit: Annotated[
-        int | None,
-        Option(min=1, help="Limit in million steps, for the same result on every machine."),
+        int | None, Option(min=1, help="Limit in million steps, for the same result on every machine.")
     ] = None,
     seed: Annotated[int, Option(min=0, help="Seed of the random numbers.")] = 0,
     out: Annotated[Path | None, Option("-o", "--out", help="CSV file that receives the bin of each item.")] = None,
@@ -342,33 +340,30 @@ def _packed(
     file: Path, problem: AnyProblem, costs: dict[str, float], limits: dict[str, Any]
 ) -> tuple[Packing | CostedPacking, Packing]:
     """What there is to say, and the packing: for few bins, or for the costs; checked again."""
-    from gpuplanner.core.errors import require_sound
+    from gpuplanner.core.errors import require_no_faults
     from gpuplanner.planner.packing_costs import pack_for_cost
     from gpuplanner.planner.packing_search import pack
     from gpuplanner.planner.packing_verification import verify_cost, verify_packing
 
     if not costs:
         found = pack(problem, **limits)
-        require_sound(f"packing of {file}", verify_packing(found, problem))
+        require_no_faults(f"packing of {file}", verify_packing(found, problem))
         return found, found
     cheap = pack_for_cost(problem, **(limits | costs))
-    require_sound(f"packing of {file}", verify_cost(cheap, problem, **costs))
+    require_no_faults(f"packing of {file}", verify_cost(cheap, problem, **costs))
     return cheap, cheap.packing
 
 
 Services = Annotated[
-    Path | None,
-    Option(metavar="DIR", help="Size inference services: folder of measured profiles, one CSV file each."),
+    Path | None, Option(metavar="DIR", help="Size inference services: folder of measured profiles, one CSV file each.")
 ]
 Rates = Annotated[
-    Path | None,
-    Option(metavar="CSV", help="With --services: requests per second, one column for each service."),
+    Path | None, Option(metavar="CSV", help="With --services: requests per second, one column for each service.")
 ]
 Latencies = Annotated[Path | None, Option(metavar="CSV", help="With --services: latency limits in ms, as --rates.")]
 Row = Annotated[int | None, Option(min=1, help="With --services: row of --rates and --latencies.")]
 LatencyShare = Annotated[
-    float | None,
-    Option(help="With --services: share of the latency limit that a batch may take. [default: 0.45]"),
+    float | None, Option(help="With --services: share of the latency limit that a batch may take. [default: 0.45]")
 ]
 
 
@@ -442,16 +437,11 @@ def size_services(files: ServiceFiles, given: Given, *, out: Path | None, as_jso
     """Size the services of one scenario for the fewest GPUs, and print the plan."""
     import polars as pl
 
-    from gpuplanner.planner.service_plan import (
-        LATENCY_SHARE,
-        plan_services,
-        services_to_json,
-        verify_services,
-    )
-    from gpuplanner.planner.service_profiles import BOARD, read_service_demands, read_service_profiles
+    from gpuplanner.planner.service_plan import LATENCY_SHARE, plan_services, services_to_json, verify_services
+    from gpuplanner.planner.service_profiles import PROFILED_GPU_MODEL, read_service_demands, read_service_profiles
 
     require_outputs(out, inputs=[files.services, files.rates, files.latencies])
-    gpu_model = given.fields.get("gpu_model", BOARD)
+    gpu_model = given.fields.get("gpu_model", PROFILED_GPU_MODEL)
     profiles = read_service_profiles(files.services, gpu_model)
     names = profiles["service"].unique(maintain_order=True).to_list()
     rates, latencies = read_service_demands(files.rates, files.latencies, names, row=files.row)
@@ -523,10 +513,10 @@ def simulate(
     Example: gpuplanner simulate JOBS.csv --gpus 64 --queue backfill --curve
     """
     from gpuplanner.simulator.simple_queue import (
-        draw_curve,
         read_job_list,
         simulate_job_list,
         summarize_run,
+        tabulate_wait_curve,
         tabulate_waits,
     )
 
@@ -535,7 +525,7 @@ def simulate(
     size = gpus_per_node or gpus
     outcomes = simulate_job_list(table, gpus=gpus, gpus_per_node=size, queue=queue)
     summary, waits = summarize_run(outcomes, gpus=gpus), tabulate_waits(outcomes)
-    points = draw_curve(table, gpus=gpus, gpus_per_node=size, queue=queue) if curve else None
+    points = tabulate_wait_curve(table, gpus=gpus, gpus_per_node=size, queue=queue) if curve else None
     if as_json:
         curves = {} if points is None else {"curve": points}
         show({**summary, "waits": waits, **curves}, as_json=True)

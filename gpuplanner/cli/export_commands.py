@@ -9,20 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Argument, Option
 
-from gpuplanner.cli.application import (
-    Exit,
-    Given,
-    Json,
-    Out,
-    Quiet,
-    app,
-    instant,
-    put,
-    say,
-    show,
-    show_frame,
-    takes,
-)
+from gpuplanner.cli.application import Exit, Given, Json, Out, Quiet, app, instant, put, say, show, show_frame, takes
 
 if TYPE_CHECKING:
     from gpuplanner.core.scenario import Scenario
@@ -39,7 +26,7 @@ def diff(
         ),
     ],
     at: Annotated[
-        str | None, Option(help="Time of the plan, ISO 8601, UTC without an offset. [default: its start]")
+        str | None, Option(help="Time of the plan, ISO 8601; without an offset, UTC. [default: its start]")
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -79,10 +66,10 @@ def catalog_boards(as_json: Json = False) -> None:
     """List the GPU models whose MIG profiles are known."""
     import polars as pl
 
-    from gpuplanner.hardware.catalog import board_names
+    from gpuplanner.hardware.catalog import mig_model_names
     from gpuplanner.hardware.gpu_models import load_gpu_model
 
-    boards = [load_gpu_model(name) for name in board_names()]
+    boards = [load_gpu_model(name) for name in mig_model_names()]
     facts = {"gpu_model": [gpu_model.name for gpu_model in boards]}
     for column in ("compute_slices", "memory_slices", "memory_gib", "sms"):
         facts[column] = [getattr(gpu_model, column) for gpu_model in boards]
@@ -97,13 +84,13 @@ def catalog_profiles(gpu_model: BoardName, as_json: Json = False) -> None:
     """
     import polars as pl
 
-    from gpuplanner.hardware.catalog import facts, find_board
+    from gpuplanner.hardware.catalog import facts, resolve_mig_model
 
     modes = facts("partition_modes").filter(pl.col("gpu_model").str.to_lowercase() == gpu_model.lower())
     if modes.height:
         show_frame(modes if as_json else modes.drop("gpu_model", "source"), as_json=as_json)
         return
-    rows = facts("mig_profiles").filter(pl.col("gpu_model") == find_board(gpu_model))
+    rows = facts("mig_profiles").filter(pl.col("gpu_model") == resolve_mig_model(gpu_model))
     columns = [
         "profile", "compute_slices", "memory_slices", "memory_gib", "sms", "max_instances", "placement_starts",
         "source",
@@ -121,20 +108,19 @@ def catalog_layouts(
         bool, Option("--list", help="List the maximal layouts, by profile counts and by placement.")
     ] = False,
     beside: Annotated[
-        str | None,
-        Option(metavar="PLACEMENTS", help="Only layouts with these instances: '3g.40gb@4 1g.10gb@0'."),
+        str | None, Option(metavar="PLACEMENTS", help="Only layouts with these instances: '3g.40gb@4 1g.10gb@0'.")
     ] = None,
     as_json: Json = False,
 ) -> None:
     """Count the MIG layouts of a GPU model, or list the maximal ones (--list)."""
-    from gpuplanner.hardware.layout_enumeration import layout_counts, list_layouts
+    from gpuplanner.hardware.layout_enumeration import count_layouts, list_layouts
     from gpuplanner.hardware.mig_layouts import parse_placements
 
     chosen = None if profiles is None else [name.strip() for name in profiles.split(",") if name.strip()]
     if not listed and beside is None:
-        show(layout_counts(gpu_model, chosen), as_json=as_json)
+        show(count_layouts(gpu_model, chosen), as_json=as_json)
         return
-    found = list_layouts(gpu_model, chosen, beside=parse_placements(gpu_model, beside or ""))
+    found = list_layouts(gpu_model, chosen, fixed_layout=parse_placements(gpu_model, beside or ""))
     if as_json:
         show({"by_counts": found.by_counts, "placed": found.placed}, as_json=True)
         return
@@ -147,9 +133,9 @@ def catalog_prices(gpu_model: BoardName, as_json: Json = False) -> None:
     """List the catalog prices of a GPU model, with source and date."""
     import polars as pl
 
-    from gpuplanner.hardware.catalog import facts, find_board
+    from gpuplanner.hardware.catalog import facts, resolve_mig_model
 
-    rows = facts("gpu_prices").filter(pl.col("gpu_model") == find_board(gpu_model))
+    rows = facts("gpu_prices").filter(pl.col("gpu_model") == resolve_mig_model(gpu_model))
     show_frame(rows if as_json else rows.drop("source", "licence"), as_json=as_json)
 
 
@@ -163,16 +149,14 @@ def verify(
         ),
     ],
     gpu_model: Annotated[
-        str | None,
-        Option("--gpu-model", help="GPU model, as in the catalog, NVML, a node label or Slurm."),
+        str | None, Option("--gpu-model", help="GPU model, as in the catalog, NVML, a node label or Slurm.")
     ] = None,
-    gpus_per_node: Annotated[int, Option(min=1, help="GPUs of each node.")] = 8,
+    gpus_per_node: Annotated[int | None, Option(min=1, help="GPUs of each node. [default: as in the file]")] = None,
     against: Annotated[
-        Path | None,
-        Option(metavar="PLAN", help="plan.json that the cluster dump FILE has to match."),
+        Path | None, Option(metavar="PLAN", help="plan.json that the cluster dump FILE has to match.")
     ] = None,
     at: Annotated[
-        str | None, Option(help="Time of that plan, ISO 8601, UTC without an offset. [default: its start]")
+        str | None, Option(help="Time of that plan, ISO 8601; without an offset, UTC. [default: its start]")
     ] = None,
     *,
     given: Given,
@@ -188,7 +172,9 @@ def verify(
     """Re-check a plan or an exported file independently.
 
     Checks counts, limits, numbered GPUs and MIG geometry without a solver. Files
-    of a change bundle without layouts are compared with the hash in its manifest.
+    of a change bundle without layouts are compared with the hash in manifest.json.
+    Node names, labels and GRES types of the cluster are compared by the command
+    'check' of the bundle's script.
     The lower bound of a plan is not proven again. Exits with 1 if a check fails.
     """
     from gpuplanner.decision.layout_planning import plan_problem
@@ -246,11 +232,14 @@ def export(
     ] = "all",
     out: Out = Path("build/export"),
     at: Annotated[
-        str | None, Option(help="Only the layouts in force at this time, ISO 8601, UTC without an offset.")
+        str | None, Option(help="Only the layouts in force at this time, ISO 8601; without an offset, UTC.")
     ] = None,
     gres_type: Annotated[
         str | None,
-        Option(metavar="TYPE", help="GRES type of a full GPU in slurm.conf, if slurmd detects another one."),
+        Option(
+            metavar="TYPE",
+            help="GRES type of a full GPU in slurm.conf. [default: as the nodes have it, else as slurmd detects]",
+        ),
     ] = None,
     *,
     given: Given,

@@ -29,7 +29,7 @@ from gpuplanner.cli.application import (
     takes,
     workers_of,
 )
-from gpuplanner.core.units import money_text
+from gpuplanner.core.column_headings import column_heading
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -59,20 +59,18 @@ def cost(
         str, Option(metavar="|".join(TABLES), help="Column to break the cost down by; tenant is the team.")
     ] = "tenant",
     focus: Annotated[
-        Path | None,
-        Option(metavar="FILE.csv", help="Write the charge lines with FOCUS 1.2 column names (CSV)."),
+        Path | None, Option(metavar="FILE.csv", help="Write the charge lines with FOCUS 1.2 column names (CSV).")
     ] = None,
     bill: Annotated[
         Path | None,
-        Option(metavar="DIR", help="Allocate an imported cloud bill; its GPU-hours must match within 1 %."),
+        Option(metavar="DIR", help="Allocate an imported bill, if its GPU-hours are within 1 % of those installed."),
     ] = None,
     workbook: Annotated[Path | None, Option(metavar="FILE.xlsx", help="Write the tables as an Excel workbook.")] = None,
     months: Annotated[
-        int, Option(min=0, max=120, help="Also recommend GPUs to buy, reserve or rent for this many months.")
+        int, Option(min=0, max=120, help="Also compare buying, reserving and renting GPUs over so many months.")
     ] = 0,
     risk: Annotated[
-        float,
-        Option(min=0, max=1, help="With --months: 0 for the lowest mean cost, 1 for the lowest CVaR (10 %)."),
+        float, Option(min=0, max=1, help="With --months: 0 for the lowest mean cost, 1 for the lowest CVaR (10 %).")
     ] = 0.0,
     refresh: Annotated[
         str | None,
@@ -92,8 +90,7 @@ def cost(
     ledger: Annotated[
         Path | None,
         Option(
-            exists=True,
-            help="Savings record written by 'report --ledger': also compare forecast and realized savings.",
+            exists=True, help="Savings record written by 'report --ledger': also compare forecast and realized savings."
         ),
     ] = None,
     overwrite: Overwrite = False,
@@ -104,10 +101,11 @@ def cost(
 
     The tables by team, ownership, bucket and GPU model sum to the cost of all
     installed GPU-hours, those by end state and by job to the allocated part.
-    Without a price of yours, GPUs are at the on-demand list price, owned ones as
-    well: no invoice. State prices in a price book (prices.yaml).
+    Without your rate per GPU-hour, all GPUs, owned ones too, are valued at the
+    public on-demand list price: a list-price equivalent, not an invoice and not
+    your cost. State your rates in a price book first (prices.yaml).
 
-    Example: gpuplanner cost build/mine/data --month 2026-10 --workbook cost.xlsx
+    Example: gpuplanner cost data --month 2026-10 --price-book prices.yaml
     """
     import polars as pl
 
@@ -159,32 +157,37 @@ def cost(
         hidden = ("demand_ratio", "^(low|high)_gpu_hours$", "^(promised|demand|service|not|price).*_usd$")
         show_frame(table.select(pl.exclude(*hidden)), title=f"{name}: {LEDGER[name]}")
     notes = list(found.missing)
+    scope = bought.scope if bought is not None else ""
     for part, tables in (
-        (bought, {"begin": "Contracts by start month", "costs": "Cost by contract type"}), (renewed, {}),
+        (bought, {"begin": "GPUs to buy or reserve, by start month", "costs": scope}), (renewed, {}),
         (sent, {"jobs": "Jobs to send to rented GPUs", "stays": "Jobs of these hours that stay"}),
     ):  # fmt: skip
         if part is not None:
             put(f"\n{part.sentence}")
             notes += getattr(part, "notes", ())
             for name, title in tables.items():
-                show_frame(getattr(part, name), title=title)
+                if getattr(part, name).height:
+                    show_frame(getattr(part, name), title=title)
     say(*notes, quiet=quiet)
 
 
 def _told(found: CostReview, by: str) -> None:
+    import polars as pl
+
     if found.total is not None:
-        first, last = found.period
-        put(f"{money_text(found.total, found.currency)} {found.currency} from {first} to {last}")
-        show_frame(getattr(found, f"by_{by}"), title=f"Cost by {by}, {found.currency}")
-        show({f"cost of {name}": value for name, value in found.units_in_words.items()})
+        put(found.total_text)
+        table = found.breakdown(by).with_columns(pl.col("^share$") * 100)
+        show_frame(table, title=f"Cost by {column_heading(by)}, {found.currency}{found.price_basis}")
+        put(found.bridge)
+        show(found.units_in_words)
     if found.energy is not None:
-        states = found.states.select("state", "gpu_hours", "^(energy|counted)_.*$")
+        states = found.states.select("state", "gpu_hours", "^energy_.*$", "^counted_.*$")
         show_frame(states, title="Energy by state")
         carbon = {f"{name} carbon, kg": one for name, one in found.carbon_kg.items()}
         for name, one in ({"energy, kWh": found.energy} | carbon).items():
             if one is not None:
                 put(f"{name:<20} {one.value:>14,.1f}  ({one.low:,.1f} to {one.high:,.1f})")
-        put(f"{'at yearly mean, kg':<20} {found.carbon_at_yearly_mean_kg or 0.0:>14,.1f}")
+        put(f"location carbon at the yearly mean factor, kg {found.carbon_at_yearly_mean_kg or 0.0:,.1f}")
 
 
 def _renewed(asked: Scenario, months: int, given: str) -> Refresh:
@@ -217,8 +220,7 @@ def forecast(
     scenario: ScenarioPath,
     given: Given,
     back: Annotated[
-        bool,
-        Option("--backtest", help="Show the errors of each model over many cutoffs; needs no GPU model."),
+        bool, Option("--backtest", help="Show the errors of each model over many cutoffs; needs no GPU model.")
     ] = False,
     horizon: Annotated[
         int | None, Option(min=1, help="Forecast horizon, in intervals of interval_hours (1 h).")
@@ -226,8 +228,7 @@ def forecast(
     gap: Annotated[int | None, Option(min=0, help="Intervals between the cutoff and the first forecast.")] = None,
     cutoffs: Annotated[int, Option(min=1, help="Number of backtest cutoffs; the first 40 % only calibrate.")] = FOLDS,
     budget: Annotated[
-        float,
-        Option(min=0, help="Backtest CPU seconds for each series; the slowest models drop out first."),
+        float, Option(min=0, help="Backtest CPU seconds for each series; the slowest models drop out first.")
     ] = BUDGET_S,
     models: Annotated[str | None, Option(help="Models to backtest, separated by commas.")] = None,
     workers: WorkersAsked = None,
@@ -237,8 +238,7 @@ def forecast(
         Option(help="Series to forecast: tenant (GPUs of each team), gpu_model, or profile (MIG instances)."),
     ] = None,
     at: Annotated[
-        str | None,
-        Option(metavar="TIME", help="Cutoff: later data are ignored; ISO 8601. [default: end of the data]"),
+        str | None, Option(metavar="TIME", help="Cutoff: later data are ignored; ISO 8601. [default: end of the data]")
     ] = None,
     paths: Annotated[
         Path | None, Option(help="Write sample paths of demand as Parquet: unique_id, path, ds, y.")
@@ -251,8 +251,7 @@ def forecast(
         Path | None, Option(help="Announced jobs: tenant, start_time, end_time, gpus (CSV or Parquet).")
     ] = None,
     calendar: Annotated[
-        Path | None,
-        Option(help="Releases, holidays, maintenance: kind, start_time, end_time (CSV or Parquet)."),
+        Path | None, Option(help="Releases, holidays, maintenance: kind, start_time, end_time (CSV or Parquet).")
     ] = None,
     sums: Annotated[
         str | None,
@@ -260,18 +259,15 @@ def forecast(
             help="Make series and their sum agree: mint (by past errors, the default), top (split the sum) or none."
         ),
     ] = None,
-    out: Annotated[
-        Path | None,
-        Option("-o", "--out", help="Write the backtest forecasts as Parquet."),
-    ] = None,
+    out: Annotated[Path | None, Option("-o", "--out", help="Write the backtest forecasts as Parquet.")] = None,
     overwrite: Overwrite = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
     """Forecast GPU demand, with backtest errors of every model.
 
-    Without options: demand by MIG profile, as 'plan' uses it. With --by, --horizon,
-    --at or other options: GPUs by team (default), GPU model or profile.
+    Without options: demand by MIG profile, as 'plan' uses it. With options (--json
+    and --quiet aside): GPUs by team, or by GPU model or profile with --by.
     --backtest: no forecast, but the errors of each model over many cutoffs.
 
     Example: gpuplanner forecast build/mine/data --by gpu_model --horizon 168
@@ -298,9 +294,9 @@ def forecast(
 def _by_profile(asked: Scenario, as_json: bool, quiet: bool) -> None:
     """Instances of every profile of each board, as a plan takes them; of several boards as ``board/profile``."""
     from gpuplanner.forecast.demand_outlook import fleet_forecast
-    from gpuplanner.usage.job_history import pools_of
+    from gpuplanner.usage.job_history import split_into_pools
 
-    pools = pools_of(asked)
+    pools = split_into_pools(asked)
     result, pooled_scores, left_out = fleet_forecast(pools)
     if as_json:
         rows = {name: getattr(result, name) for name in ("choice", "scores", "forecast")}
@@ -322,34 +318,34 @@ def _backtest(
     """Scores of every candidate and of what was chosen, from many origins."""
     import polars as pl
 
-    from gpuplanner.core.errors import resolve
+    from gpuplanner.core.errors import resolve_name
     from gpuplanner.forecast.demand_changes import read_calendar
-    from gpuplanner.forecast.demand_outlook import rolling
-    from gpuplanner.forecast.forecast_result import weights_in_words
-    from gpuplanner.forecast.gpu_demand import wanted
-    from gpuplanner.forecast.model_selection import best_fixed, fold_scores, fold_table, mean_scores
-    from gpuplanner.forecast.statistical_models import CANDIDATES, affordable, expected_cpu_s
+    from gpuplanner.forecast.demand_outlook import rolling_backtest
+    from gpuplanner.forecast.forecast_result import describe_weights
+    from gpuplanner.forecast.gpu_demand import lay_out_demand
+    from gpuplanner.forecast.model_selection import compare_best_fixed, fold_scores, fold_table, mean_scores
+    from gpuplanner.forecast.statistical_models import CANDIDATES, affordable_candidates, expected_cpu_s
     from gpuplanner.planner.plan_problem import UNMET_PRICE
 
     days = None if calendar is None else read_calendar(calendar)
-    source = wanted(asked, at=at, by=resolve(by, SERIES, what="--by"), calendar=days)
-    kept, left = affordable(budget, cutoffs)
+    source = lay_out_demand(asked, at=at, by=resolve_name(by, SERIES, subject="--by"), calendar=days)
+    kept, left = affordable_candidates(budget, cutoffs)
     if models is not None:
-        kept = tuple(resolve(name, CANDIDATES, what="model") for name in models.split(","))
+        kept = tuple(resolve_name(name, CANDIDATES, subject="model") for name in models.split(","))
         left = ()
     say(*source.remarks, quiet=quiet)
     if left:
         say(f"left out, over {budget:g} CPU seconds a series (--budget): {', '.join(left)}", quiet=quiet)
     say(f"forecasting {len(source.ids)} series at {cutoffs} cutoffs ...", quiet=quiet)
     long = expected_cpu_s(kept, cutoffs * len(source.ids)) > LONG_S
-    judged = rolling(
+    judged = rolling_backtest(
         source, horizon=horizon, gap=gap, cutoffs=cutoffs, models=kept, price=UNMET_PRICE,
         with_known=known, seed=asked.seed, workers=workers_of(workers, os.cpu_count() or 1 if long else 1),
         progress=_tenths if long and not quiet else None,
     )  # fmt: skip
     scores = fold_scores(judged)
     mean = mean_scores(scores)
-    fixed = best_fixed(mean)
+    fixed = compare_best_fixed(mean)
     _write(out, lambda: fold_table(judged), quiet)
     _write(paths, lambda: source.paths(horizon, gap, asked.seed, most), quiet)
     if as_json:
@@ -375,7 +371,7 @@ def _backtest(
     show_frame(fixed, title="Weighted forecast and best single model")
     mine = scores.filter(scores["model"] == "chosen").drop("chosen", "weight")
     show_frame(mine, title="Weighted forecast by series")
-    ids, words = judged.test.grid.ids, weights_in_words(judged)
+    ids, words = judged.test.grid.ids, describe_weights(judged)
     future = pl.DataFrame({"unique_id": ids, "weights": words, "rule": judged.test.rules})
     show_frame(future, title="Weights of the models")
 
@@ -391,30 +387,30 @@ def _ahead(
     as_json: bool, quiet: bool,
 ) -> None:  # fmt: skip
     """Forecast GPUs from the end of the data, or from a given origin."""
-    from gpuplanner.core.errors import resolve
+    from gpuplanner.core.errors import resolve_name
     from gpuplanner.forecast.demand_changes import read_announced, read_calendar
-    from gpuplanner.forecast.demand_outlook import ahead_of
-    from gpuplanner.forecast.gpu_demand import wanted
+    from gpuplanner.forecast.demand_outlook import forecast_ahead
+    from gpuplanner.forecast.gpu_demand import lay_out_demand
     from gpuplanner.planner.plan_problem import UNMET_PRICE
 
     announced, calendar, sums = told
     days = None if calendar is None else read_calendar(calendar)
-    source = wanted(asked, at=at, by=resolve(by, SERIES, what="--by"), calendar=days)
+    source = lay_out_demand(asked, at=at, by=resolve_name(by, SERIES, subject="--by"), calendar=days)
     if announced is not None:
         source = replace(source, announced=read_announced(announced))
-    choice, table = ahead_of(
+    choice, table = forecast_ahead(
         source, horizon=horizon, gap=gap, price=UNMET_PRICE, with_known=known, seed=asked.seed,
-        sums="mint" if sums is None else resolve(sums, ("mint", "top", "none"), what="--sums"),
+        sums="mint" if sums is None else resolve_name(sums, ("mint", "top", "none"), subject="--sums"),
     )  # fmt: skip
     _write(paths, lambda: source.paths(horizon, gap, asked.seed, most), quiet)
     if as_json:
         rows = {"running": source.running(), "choice": choice, "forecast": table, "remarks": source.remarks}
-        if source.known is not None:
+        if source.run_off is not None:
             rows["cost_curve"] = source.cost_curve(horizon, gap, UNMET_PRICE, seed=asked.seed)
         show(rows, as_json=True)
         return
     say(*source.remarks, quiet=quiet)
-    if source.known is not None:
+    if source.run_off is not None:
         show_frame(source.running(), title="Running jobs and their remaining GPU-hours")
     show_frame(choice, title="Model of each series")
     show_frame(table, title="Forecast")

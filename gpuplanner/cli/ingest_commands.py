@@ -79,7 +79,7 @@ def ingest(
     server instead of files. Example: gpuplanner ingest auto jobs.txt -o build/mine
     """
     from gpuplanner import ingest
-    from gpuplanner.core.execution import progress_bar
+    from gpuplanner.core.execution import show_progress_bar
 
     if list_sources:
         show({name: each.description for name, each in ingest.SOURCES.items()}, as_json=as_json)
@@ -93,8 +93,8 @@ def ingest(
     if append and replace:
         raise typer.BadParameter("use either --append or --replace")
     terms, change = _without_names(pseudonyms, key_file)
-    with progress_bar(quiet=quiet):
-        done = ingest.add(
+    with show_progress_bar(quiet=quiet):
+        done = ingest.add_files(
             source,
             paths,
             out,
@@ -112,8 +112,8 @@ def ingest(
             gpu=gpu,
             query=query,
         )
-    show(done.told.summary(), as_json=as_json)
-    say(*_quality_lines(done.told), f"{out}: {done.news()}", quiet=quiet)
+    show(done.metadata.summary(), as_json=as_json)
+    say(*_quality_lines(done.metadata), f"{out}: {done.describe_import()}", quiet=quiet)
 
 
 def _quality_lines(read: Dataset) -> list[str]:
@@ -128,9 +128,9 @@ def make_key(path: Annotated[Path, Argument(metavar="FILE", help="Key file to cr
 
     Keep it apart from the data.
     """
-    from gpuplanner.core.privacy import new_key
+    from gpuplanner.core.privacy import write_new_key
 
-    new_key(path)
+    write_new_key(path)
     say(f"written: {path}")
 
 
@@ -185,7 +185,7 @@ def describe(
     if as_json:
         show(told.to_dict(), as_json=True)
         return
-    show(told.facts)
+    show(told.all_facts)
     put("")
     for title, table in told.tables.items():
         show_frame(_something(table), title=title)
@@ -222,13 +222,13 @@ def _without_names(
     """What is remembered of the pseudonyms asked for, and what replaces the names."""
     if columns is None or key_file is None:
         return {}, lambda read: read
-    from gpuplanner.core.privacy import pseudonym, read_key
-    from gpuplanner.ingest.dataset import without_names
+    from gpuplanner.core.privacy import make_pseudonym, read_key
+    from gpuplanner.ingest.dataset import pseudonymise_dataset
 
     key, names = read_key(key_file), [name.strip() for name in columns.split(",")]
     # A name of which everybody knows the word tells one key from another, and nothing else.
-    terms: dict[str, object] = {"pseudonyms": names, "key": pseudonym("gpuplanner", key, "key")}
-    return terms, lambda read: without_names(read, key, names)
+    terms: dict[str, object] = {"pseudonyms": names, "key": make_pseudonym("gpuplanner", key, "key")}
+    return terms, lambda read: pseudonymise_dataset(read, key, names)
 
 
 @app.command()
@@ -257,9 +257,9 @@ def scrape(
     not those of pods and nodes. Pass the output folder to 'gpuplanner start' with
     the files of jobs and nodes.
     """
-    from gpuplanner.core.output_writing import held_directory
-    from gpuplanner.ingest.dataset_folder import MARK
-    from gpuplanner.ingest.dataset_import import add_read
+    from gpuplanner.core.output_writing import reserve_directory
+    from gpuplanner.ingest.dataset_folder import DATASET_MARK
+    from gpuplanner.ingest.dataset_import import add_dataset
     from gpuplanner.ingest.telemetry.prometheus import Server, read_live
 
     matchers = {}
@@ -269,9 +269,9 @@ def scrape(
             raise typer.BadParameter(f"--match: expected LABEL=VALUE; got {text!r}")
         matchers[label] = value
     server = Server(url, ca_file=ca_file)
-    with held_directory(out, mark=MARK):
+    with reserve_directory(out, mark=DATASET_MARK):
         read = read_live(server, start, end, interval_s=interval, step_s=step, matchers=matchers)
-        add_read(read, out)
+        add_dataset(read, out)
     show(read.summary(), as_json=as_json)
     say(*_quality_lines(read), f"written: {out}", quiet=quiet)
 
@@ -289,7 +289,7 @@ def bill(
     invoice is not compared.
     """
     from gpuplanner.core.errors import TraceFormatError
-    from gpuplanner.ingest.bills.bill_summary import difference, summarise, totals, unknown_types
+    from gpuplanner.ingest.bills.bill_summary import compare_costs, find_unknown_types, sum_costs, summarise_bill
     from gpuplanner.ingest.dataset_folder import open_dataset
 
     found = open_dataset(folder)
@@ -297,10 +297,10 @@ def bill(
     if charges is None:
         todo = "Import a FOCUS or CUR export: gpuplanner ingest focus FILE -o DIR."
         raise TraceFormatError(str(folder), "the charges of a bill", f"{found.kind}", todo)
-    summary = summarise(charges, tag=tag, period="charge" if charge_period else "billing")
-    tables = {"summary": summary, "totals": totals(charges), "unknown instance types": unknown_types(charges)}
+    summary = summarise_bill(charges, tag=tag, period="charge" if charge_period else "billing")
+    tables = {"summary": summary, "totals": sum_costs(charges), "unknown instance types": find_unknown_types(charges)}
     show_tables(tables, as_json=as_json)
-    off = [row for row in difference(summary, charges).iter_rows() if any(row[1:])]
+    off = [row for row in compare_costs(summary, charges).iter_rows() if any(row[1:])]
     for currency, *costs in off:
         say(f"problem: the summary differs from the bill by {', '.join(map(str, costs))} {currency}")
     if off:

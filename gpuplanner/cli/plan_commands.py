@@ -75,7 +75,7 @@ def plan_file(path: str, how: dict[str, Any], out: Path | None, given: Given, *,
     beside = {
         name: choices(Planned(pools[name], found), Planned(pools[name], free.plans[name]), FREE)
         for name, found in fleet.plans.items()
-        if free is not fleet and found.found and free.plans[name].found
+        if free is not fleet and found.is_feasible and free.plans[name].is_feasible
     }
     if as_json:
         parts = {name: part | {"plan_choices": beside.get(name, ())} for name, part in parts.items()}
@@ -140,7 +140,7 @@ def idle_remarks(fleet: FleetPools) -> list[str]:
 
 def _checked(path: str, pools: Mapping[str, PlanProblem], asked: Mapping[str, Any]) -> FleetPlan:
     """The plans of a fleet, each checked again."""
-    from gpuplanner.core.errors import require_sound
+    from gpuplanner.core.errors import require_no_faults
     from gpuplanner.planner.numbered_gpus import assign
     from gpuplanner.planner.plan_variants import plan_fleet, verify_fleet
     from gpuplanner.planner.plan_verification import verify
@@ -148,9 +148,9 @@ def _checked(path: str, pools: Mapping[str, PlanProblem], asked: Mapping[str, An
     fleet = plan_fleet(pools, **asked)
     faults = verify_fleet(fleet, pools)
     for name, found in fleet.plans.items():
-        if found.found and not faults:
+        if found.is_feasible and not faults:
             faults = verify(found, pools[name], assign(found, pools[name]))
-    require_sound(path, faults)
+    require_no_faults(path, faults)
     return fleet
 
 
@@ -162,10 +162,10 @@ def plan_figures(found: Plan, problem: PlanProblem, *, as_json: bool) -> dict[st
     if problem.gpu_model.profiles:
         # An idle GPU loses no work when it is partitioned; gpus_not_needed has the cost of draining it.
         cut = problem.change_gpu_hours if problem.prices is None else problem.prices.dress
-        figures |= {"change_gpu_hours": cut, "change_takes": problem.change.words()}
+        figures |= {"change_gpu_hours": cut, "change_takes": problem.change.describe_time()}
         figures |= {"departures": found.departures, "reboots": found.reboots}
-        figures |= {"gpus_not_needed": problem.idle_words}
-    if as_json and found.found:
+        figures |= {"gpus_not_needed": problem.idle_gpus_text}
+    if as_json and found.is_feasible:
         figures["layout_changes"] = layout_changes(found, problem).to_dicts()
     return figures
 
@@ -227,8 +227,7 @@ def plan(
     compared: Annotated[
         bool,
         Option(
-            "--compare/--no-compare",
-            help="Also compare operating policies, which takes half a minute the first time.",
+            "--compare/--no-compare", help="Also compare operating policies, which takes half a minute the first time."
         ),
     ] = True,
     overwrite: Overwrite = False,
@@ -249,7 +248,7 @@ def plan(
     Example: gpuplanner plan build/mine/data -o plan.json
     """
     from gpuplanner.cli.compare_commands import show_comparison
-    from gpuplanner.core.errors import resolve
+    from gpuplanner.core.errors import resolve_name
     from gpuplanner.decision.comparison_record import compared as compared_ways
     from gpuplanner.decision.layout_planning import (
         few_changes_and_unrestricted,
@@ -258,8 +257,8 @@ def plan(
         weigh_plans_over_paths,
     )
     from gpuplanner.planner.layout_plan import plan_to_json
-    from gpuplanner.planner.plan_search import METHODS
-    from gpuplanner.usage.job_history import history, pools_of
+    from gpuplanner.planner.plan_search import PLAN_METHODS
+    from gpuplanner.usage.job_history import history, split_into_pools
 
     files = service_files(scenario, given.assignments, services, rates, latencies, row, latency_share)
     if files is not None:
@@ -267,7 +266,7 @@ def plan(
             raise typer.BadParameter("use --services without --method and --calendars")
         raise typer.Exit(size_services(files, given, out=out, as_json=as_json, quiet=quiet))
     assert scenario is not None
-    method = None if method is None else resolve(method, METHODS, what="method")
+    method = None if method is None else resolve_name(method, PLAN_METHODS, subject="method")
     if scenario.endswith(".json"):
         if given.assignments or "gpu_model" in given.fields:
             raise typer.BadParameter("use a problem file (.json) without --set and --gpu-model")
@@ -276,7 +275,7 @@ def plan(
     require_outputs(out, inputs=[scenario])
     asked = given.scenario(scenario)
     fleet = history(asked).fleet
-    pools = pools_of(asked)
+    pools = split_into_pools(asked)
     if pools.several or fleet.untold:
         if robust:
             raise typer.BadParameter("--robust plans one pool: name its GPU model with --gpu-model")
@@ -317,7 +316,7 @@ def plan(
 
 
 @app.command()
-@takes("gpu_model", "seed", "work_limit", "time_limit_s", "tz", "currency")
+@takes("gpu_model", "seed", "work_limit", "time_limit_s", "tz", "price_usd_per_gpu_hour", "price_book", "currency")
 def report(
     month: Annotated[
         str,
@@ -386,27 +385,18 @@ def demo(out: Out = Path("reports/demo"), as_json: Json = False, quiet: Quiet = 
 
 
 def _report(
-    asked: Scenario,
-    out: Path,
-    as_json: bool,
-    quiet: bool,
-    inputs: Sequence[str] = (),
-    ledger: Path | None = None,
+    asked: Scenario, out: Path, as_json: bool, quiet: bool, inputs: Sequence[str] = (), ledger: Path | None = None
 ) -> None:
     """Write the page of a fleet, of one board or of several, and print its findings in a few lines."""
     from gpuplanner.report.report_rendering import write_fleet_report, write_report
-    from gpuplanner.usage.job_history import pools_of
+    from gpuplanner.usage.job_history import split_into_pools
 
-    pools = pools_of(asked)
+    pools = split_into_pools(asked)
     if pools.several:
         if ledger is not None:
             raise typer.BadParameter("--ledger keeps the forecasts of one pool: name its GPU model with --gpu-model")
         found = write_fleet_report(
-            pools,
-            asked.name,
-            out,
-            inputs=inputs,
-            tell=lambda name: say(f"evaluating {name} ...", quiet=quiet),
+            pools, asked.name, out, inputs=inputs, tell=lambda name: say(f"evaluating {name} ...", quiet=quiet)
         )
         if as_json:
             show(found.to_dict(), as_json=True)

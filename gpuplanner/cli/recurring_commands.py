@@ -83,13 +83,13 @@ def check(
 
 def _write(found: Gate, out: Path) -> None:
     """Payloads of what failed; of an earlier run nothing is left where all passed."""
-    from gpuplanner.core.output_places import Mark
-    from gpuplanner.core.output_writing import replaced_directory
+    from gpuplanner.core.output_places import FolderMark
+    from gpuplanner.core.output_writing import replace_directory
     from gpuplanner.core.serialization import to_json
     from gpuplanner.decision.capacity_check import CHECK_FORMAT, Alerts, mail_text, metrics_text
 
     names = ("alertmanager.json", "chat.json", "webhook.json", "mail.eml")
-    with replaced_directory(out, mark=Mark("check.prom", CHECK_FORMAT, names)) as folder:
+    with replace_directory(out, mark=FolderMark("check.prom", CHECK_FORMAT, names)) as folder:
         (folder / "check.prom").write_text(metrics_text(found), encoding="utf-8")
         for channel, payload in Alerts(found).to_dict().items():
             if channel == "mail":
@@ -127,16 +127,14 @@ def report_chain(asked: Scenario, text: str, out: Path, again: Sequence[str], *,
 def schedule(
     kind: Annotated[str, Argument(metavar="KIND", help=f"One of {', '.join(KINDS)}.")],
     data: Annotated[
-        str,
-        Option("--data", "--scenario", help="Dataset folder or scenario on the machine that runs the job."),
+        str, Option("--data", "--scenario", help="Dataset folder or scenario on the machine that runs the job.")
     ] = "/srv/gpuplanner/cluster",
     out: Annotated[
         str, Option("-o", "--out", help="Folder of the reports on that machine.")
     ] = "/srv/gpuplanner/reports",
     at: Annotated[str, Option(metavar="HH:MM", help="Time of day, UTC.")] = "05:30",
     read: Annotated[
-        str,
-        Option(metavar="FILES", help="Files to import before each run: a path, or a pattern with *."),
+        str, Option(metavar="FILES", help="Files to import before each run: a path, or a pattern with *.")
     ] = "/srv/gpuplanner/new/*",
     image: Annotated[str, Option(help="Container image, for kubernetes and ci.")] = "gpuplanner:latest",
     program: Annotated[str, Option(help="Command that starts gpuplanner on that machine.")] = "gpuplanner",
@@ -146,10 +144,10 @@ def schedule(
     Every day the job imports the files that --read names, runs 'gpuplanner check'
     and reports every complete month. Exporting the files is up to you.
     """
-    from gpuplanner.core.errors import resolve
+    from gpuplanner.core.errors import resolve_name
     from gpuplanner.report.bundle_files import filled_template
 
-    chosen = resolve(kind, list(KINDS), what="KIND")
+    chosen = resolve_name(kind, list(KINDS), subject="KIND")
     clock = re.fullmatch(r"([01]\d|2[0-3]):([0-5]\d)", at)
     if clock is None:
         raise typer.BadParameter(f"--at: expected HH:MM; got {at!r}")
@@ -203,8 +201,7 @@ def watch(
         Option(metavar="URL", help="Import new telemetry from this Prometheus server before each evaluation."),
     ] = None,
     every: Annotated[
-        str,
-        Option(metavar="TIME", help="Time between two evaluations, with --once as well: 15m, 6h, 1d."),
+        str, Option(metavar="TIME", help="Time between two evaluations, with --once as well: 15m, 6h, 1d.")
     ] = "6h",
     once: Annotated[bool, Option("--once", help="Evaluate once and exit, for cron.")] = False,
     back: Annotated[
@@ -224,13 +221,13 @@ def watch(
         _replayed(asked, back, seconds, as_json=as_json, quiet=quiet)
         return
     from gpuplanner.core.errors import GpuPlannerError
-    from gpuplanner.core.output_writing import sole_writer
+    from gpuplanner.core.output_writing import lock_for_writing
     from gpuplanner.core.serialization import to_plain
     from gpuplanner.decision.replanning import require_free, state_of
 
     require_free(out)
     while True:
-        with sole_writer(out):
+        with lock_for_writing(out):
             before, after, found = state_of(out), None, None
             failed = _read(asked, read or [], prometheus, seconds)
             try:
@@ -255,13 +252,13 @@ def watch(
 def _read(asked: Scenario, files: list[Path], prometheus: str | None, seconds: float) -> list[GpuPlannerError]:
     """Read dumps and telemetry into the data; what cannot be read is told, and the look goes on with what is there."""
     from gpuplanner.core.errors import GpuPlannerError
-    from gpuplanner.ingest.dataset_import import add_live, add_together, parts_of
+    from gpuplanner.ingest.dataset_import import add_live, add_sources, group_files_by_source
 
     def read_telemetry() -> object:
         return add_live(str(prometheus), asked.data, until=datetime.now(UTC), at_first_s=seconds)
 
     failed = []
-    dumps = (files, lambda: add_together(parts_of(files), asked.data))
+    dumps = (files, lambda: add_sources(group_files_by_source(files), asked.data))
     for given, reading in (dumps, (prometheus, read_telemetry)):
         try:
             if given:
@@ -298,14 +295,14 @@ def _keep(state: Watched, found: FleetLook | None, out: Path, seconds: float, lo
 
 def _write_pack(found: FleetLook, folder: Path) -> None:
     """The plan, the order of its first change, and the files of its paths where nodes have names and can be cut."""
-    from gpuplanner.core.output_places import Mark
-    from gpuplanner.core.output_writing import replaced_directory
+    from gpuplanner.core.output_places import FolderMark
+    from gpuplanner.core.output_writing import replace_directory
     from gpuplanner.planner.layout_plan import plan_to_json
     from gpuplanner.report.layout_schedule_files import export_plan
 
     planned = found.planned
-    mark = Mark("look.txt", "gpuplanner watch 1", ("plan.json", "steps.csv"))
-    with replaced_directory(folder, mark=mark) as place:
+    mark = FolderMark("look.txt", "gpuplanner watch 1", ("plan.json", "steps.csv"))
+    with replace_directory(folder, mark=mark) as place:
         text = f"gpuplanner watch 1\n{found.at:%Y-%m-%d %H:%M} UTC\n{found.sentence}\n"
         (place / "look.txt").write_text(text)
         (place / "plan.json").write_text(plan_to_json(planned.plan, planned.problem), encoding="utf-8")

@@ -8,22 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Option
 
-from gpuplanner.cli.application import (
-    Given,
-    Json,
-    Overwrite,
-    app,
-    put,
-    require_outputs,
-    say,
-    show,
-    show_frame,
-)
+from gpuplanner.cli.application import Given, Json, Overwrite, app, put, require_outputs, say, show, show_frame
 
 if TYPE_CHECKING:
     import polars as pl
 
-    from gpuplanner.sizing.job_plans import Wish
+    from gpuplanner.sizing.job_plans import SizingRequest
     from gpuplanner.sizing.learned_memory import PeakModel
 
 
@@ -137,12 +127,12 @@ def size(
         names = ", ".join(name for name, _ in modes)
         raise typer.BadParameter(f"expected one of {names}; got {' and '.join(asked) or 'none'}")
     if model is not None:
-        from gpuplanner.sizing.job_plans import Wish
+        from gpuplanner.sizing.job_plans import SizingRequest
 
         hours = None if deadline is None else _hours(deadline)
         ttft_s, itl_s = (None if value is None else value / 1000 for value in (ttft_ms, itl_ms))
         boards = _counts(gpus) or _at_hand(scenario)
-        wish = Wish(
+        wish = SizingRequest(
             model, task, seq, tool, tokens, hours, boards, itl_s, quantization, risk, cache_dtype, adapters,
             prompt, answer, rate, ttft_s,
         )  # fmt: skip
@@ -176,20 +166,20 @@ def _hours(text: str) -> float:
 def _counts(given: list[str] | None) -> dict[str, int | None] | None:
     """GPUs at hand by board; None: as many as are needed."""
     from gpuplanner.core.errors import ScenarioError
-    from gpuplanner.sizing.job_plans import boards_named
+    from gpuplanner.sizing.job_plans import parse_gpu_counts
 
     try:
-        return boards_named(given or []) or None
+        return parse_gpu_counts(given or []) or None
     except ScenarioError as error:
         raise typer.BadParameter(str(error), param_hint="--gpus") from None
 
 
 def _one_board(boards: dict[str, int | None] | None, option: str) -> str:
-    from gpuplanner.sizing.job_plans import settled
+    from gpuplanner.sizing.job_plans import resolve_gpu_words
 
     if boards is None or len(boards) != 1:
         raise typer.BadParameter(f"{option} needs one GPU model, for example --gpus A100-40GB")
-    (gpu_model,), taken = settled(boards)
+    (gpu_model,), taken = resolve_gpu_words(boards)
     say(*taken)
     return gpu_model
 
@@ -198,9 +188,9 @@ def _at_hand(scenario: str | None) -> dict[str, int | None] | None:
     """Boards of a dataset or scenario; None where none was named."""
     if scenario is None:
         return None
-    from gpuplanner.usage.job_history import boards_at_hand
+    from gpuplanner.usage.job_history import gpus_by_model
 
-    return boards_at_hand(Given({}).scenario(scenario))
+    return gpus_by_model(Given({}).scenario(scenario))
 
 
 def _own_speeds(path: Path) -> pl.DataFrame:
@@ -217,29 +207,29 @@ def _own_speeds(path: Path) -> pl.DataFrame:
 
 def _speeds(path: Path, boards: dict[str, int | None] | None, *, as_json: bool) -> None:
     """Speeds of the jobs of a table on the slices of a board."""
-    from gpuplanner.sizing.mig_slices import wide_speeds
-    from gpuplanner.sizing.mig_speed_model import default_model
+    from gpuplanner.sizing.mig_slices import describe_wide_speeds
+    from gpuplanner.sizing.mig_speed_model import default_speed_model
 
     gpu_model = _one_board(boards, "--speed-table")
-    found = default_model().predict(_own_speeds(path), gpu_model, where=f"table {path.name}")
+    found = default_speed_model().predict(_own_speeds(path), gpu_model, source=f"table {path.name}")
     if as_json:
         show({"gpu_model": gpu_model, "speeds": found}, as_json=True)
     else:
         show_frame(found, title=f"Speed relative to a full {gpu_model}")
-    if wide := wide_speeds(found.select("profile", "speed_low", "speed_high").iter_rows()):
+    if wide := describe_wide_speeds(found.select("profile", "speed_low", "speed_high").iter_rows()):
         say(wide)
 
 
-def _plans(wish: Wish, peaks: PeakModel, speeds: pl.DataFrame | None, *, as_json: bool) -> None:
-    from gpuplanner.sizing.job_size import sized
+def _plans(wish: SizingRequest, peaks: PeakModel, speeds: pl.DataFrame | None, *, as_json: bool) -> None:
+    from gpuplanner.sizing.job_size import size_job
 
-    found = sized(wish, peaks, speeds)
+    found = size_job(wish, peaks, speeds)
     if as_json:
         show(found.to_dict(), as_json=True)
         return
     if found.note:
         say(found.note)
-    table = found.table()
+    table = found.plan_table()
     shown = [name for name in PLAN if name in table.columns and table[name].count()]
     show_frame(table.select(shown), title=f"{_task(wish)} {found.model.name}")
     for plan in found.plans[:3]:
@@ -252,7 +242,7 @@ def _plans(wish: Wish, peaks: PeakModel, speeds: pl.DataFrame | None, *, as_json
     put(*(f"assumed: {line}" for line in found.assumed))
 
 
-def _show_replicas(wish: Wish, *, as_json: bool) -> None:
+def _show_replicas(wish: SizingRequest, *, as_json: bool) -> None:
     """Replicas for a rate of requests."""
     import polars as pl
 
@@ -271,7 +261,7 @@ def _show_replicas(wish: Wish, *, as_json: bool) -> None:
     put(*(f"left out: {line}" for line in found.limits), *(f"assumed: {line}" for line in found.assumed))
 
 
-def _task(wish: Wish) -> str:
+def _task(wish: SizingRequest) -> str:
     """The task in the word that was asked for, where weights are narrow with what they are."""
     narrow = f" ({wish.quantization})" if wish.quantization else ""
     return ("q" if narrow and wish.task == "lora" else "") + wish.task + narrow
@@ -279,16 +269,16 @@ def _task(wish: Wish) -> str:
 
 def _predict(path: Path, out: Path | None, model: PeakModel | None, *, as_json: bool) -> None:
     """Predict each row of a table: the peak of training, or without a model of peaks the speed of serving."""
-    from gpuplanner.core.errors import nearest
+    from gpuplanner.core.errors import nearest_names
     from gpuplanner.core.output_writing import write_csv_safe
-    from gpuplanner.sizing.run_tables import READ, predict_table
+    from gpuplanner.sizing.run_tables import READ_COLUMNS, predict_table
     from gpuplanner.sizing.service_plans import SERVING_COLUMNS, predict_serving_table
 
-    known = SERVING_COLUMNS if model is None else READ
+    known = SERVING_COLUMNS if model is None else READ_COLUMNS
     require_outputs(out, inputs=[path])
     rows = _read(path)
     for name in rows.columns:
-        if name not in known and (near := [one for one in nearest(name, known) if one not in rows.columns]):
+        if name not in known and (near := [one for one in nearest_names(name, known) if one not in rows.columns]):
             say(f"column {name} is ignored: did you mean {near[0]}?")
     found = predict_serving_table(rows) if model is None else predict_table(rows, model)
     if out is not None:
@@ -302,11 +292,11 @@ def _predict(path: Path, out: Path | None, model: PeakModel | None, *, as_json: 
 
 
 def _seen(place: str, boards: dict[str, int | None] | None, *, as_json: bool) -> None:
-    from gpuplanner.sizing.memory_trend import peaks_of_folder, seen_and_predicted
+    from gpuplanner.sizing.memory_trend import compare_measured_and_predicted, read_dataset_peaks
 
     gpu_model = _one_board(boards, "--measured")
-    rows = _read(Path(place)) if place.endswith(".csv") else peaks_of_folder(place, gpu_model)
-    found = seen_and_predicted(rows, gpu_model)
+    rows = _read(Path(place)) if place.endswith(".csv") else read_dataset_peaks(place, gpu_model)
+    found = compare_measured_and_predicted(rows, gpu_model)
     if as_json:
         show({"gpu_model": gpu_model, "jobs": found}, as_json=True)
     else:
@@ -315,17 +305,17 @@ def _seen(place: str, boards: dict[str, int | None] | None, *, as_json: bool) ->
 
 def _learn(path: Path, out: Path | None, model: PeakModel, *, as_json: bool) -> None:
     from gpuplanner.core.output_writing import write_atomically
-    from gpuplanner.sizing.learned_memory import learned, peak_model_text
-    from gpuplanner.sizing.run_tables import measured_runs, unread_rows
+    from gpuplanner.sizing.learned_memory import format_peak_model, learn_own_runs
+    from gpuplanner.sizing.run_tables import collect_measured_runs, list_unread_rows
 
     if out is None:
         raise typer.BadParameter("--learn needs -o MODEL.json")
     require_outputs(out, inputs=[path])
     rows = _read(path)
-    say(*(f"ignored: {line}" for line in unread_rows(rows)))
-    runs, _ = measured_runs(rows)
-    after = learned(model, runs)
-    write_atomically(out, lambda place: place.write_text(peak_model_text(after), "utf-8"), inputs=[path])
+    say(*(f"ignored: {line}" for line in list_unread_rows(rows)))
+    runs, _ = collect_measured_runs(rows)
+    after = learn_own_runs(model, runs)
+    write_atomically(out, lambda place: place.write_text(format_peak_model(after), "utf-8"), inputs=[path])
     told = {}
     for tool in sorted(set(runs.sources)):
         moved = after.tools.get(tool) != model.tools.get(tool)
@@ -337,22 +327,22 @@ def _learn(path: Path, out: Path | None, model: PeakModel, *, as_json: bool) -> 
 def _model(path: Path | None) -> PeakModel:
     from gpuplanner.core.errors import TraceFormatError
     from gpuplanner.core.serialization import read_text
-    from gpuplanner.sizing.learned_memory import read_peak_model, shipped_model
+    from gpuplanner.sizing.learned_memory import read_peak_model, shipped_peak_model
 
     if path is None:
-        return shipped_model()
-    return read_peak_model(read_text(path, error=TraceFormatError, what="peak model"), where=path.name)
+        return shipped_peak_model()
+    return read_peak_model(read_text(path, error=TraceFormatError, kind="peak model"), source=path.name)
 
 
 def _read(path: Path) -> pl.DataFrame:
     """A CSV table, every column as text."""
     import polars as pl
 
-    from gpuplanner.core.errors import TraceFormatError, first_line
+    from gpuplanner.core.errors import TraceFormatError, first_error_line
 
     try:
         return pl.read_csv(path, infer_schema=False)
     except (OSError, pl.exceptions.PolarsError, UnicodeDecodeError) as error:
         expected = "a readable CSV file with a header"
         todo = f"Check the file {path.name}."
-        raise TraceFormatError(f"table {path.name}", expected, first_line(error), todo) from error
+        raise TraceFormatError(f"table {path.name}", expected, first_error_line(error), todo) from error

@@ -40,15 +40,15 @@ if TYPE_CHECKING:
     from gpuplanner.core.scenario import Scenario
     from gpuplanner.decision.comparison_record import Comparison
     from gpuplanner.decision.study_pipeline import Beginning
-    from gpuplanner.ingest.dataset_import import SourcePart
+    from gpuplanner.ingest.dataset_import import SourceFiles
     from gpuplanner.usage.job_history import FleetPools
 
 
 def clusters(files: Sequence[str]) -> bool:
     """Whether several datasets are given, each a cluster."""
-    from gpuplanner.ingest.dataset_folder import MARK
+    from gpuplanner.ingest.dataset_folder import DATASET_MARK
 
-    return len(files) > 1 and all((Path(one) / MARK.file).is_file() for one in files)
+    return len(files) > 1 and all((Path(one) / DATASET_MARK.file).is_file() for one in files)
 
 
 def start_pools(
@@ -172,8 +172,8 @@ def start(
     from gpuplanner.decision.comparison_record import compared
     from gpuplanner.decision.policy_simulation import warnings_about
     from gpuplanner.decision.study_pipeline import nothing_known
-    from gpuplanner.ingest.dataset_folder import MARK
-    from gpuplanner.usage.job_history import clusters_of, pools_of
+    from gpuplanner.ingest.dataset_folder import DATASET_MARK
+    from gpuplanner.usage.job_history import combine_clusters, split_into_pools
 
     talks = not (quiet or as_json)
     stated = dict(given.fields)
@@ -189,7 +189,7 @@ def start(
     each = [_asked(group, out, asker, own, models) for group in groups]
     asked, place, source, nothing = each[0]
     playable = [one for one, _, _, nothing in each if nothing is None]
-    pools = clusters_of(playable) if len(each) > 1 else pools_of(asked) if nothing is None else None
+    pools = combine_clusters(playable) if len(each) > 1 else split_into_pools(asked) if nothing is None else None
     if pools is not None and pools.several:
         if len(each) > 1:
             place = out or Path("build") / f"start-{'+'.join(one.name for one in playable)}"
@@ -202,7 +202,7 @@ def start(
     else:
         found = nothing_known(asked, nothing, source)
     # Where nothing was read, there is no quality report.
-    is_dataset = (data_folder(asked.data) / MARK.file).is_file()
+    is_dataset = (data_folder(asked.data) / DATASET_MARK.file).is_file()
     warnings = warnings_about(asked.data) if is_dataset else []
     if talks:
         start_dialog.warning_lines(warnings)
@@ -261,18 +261,18 @@ def _asked(
     from gpuplanner.core.stage_cache import data_folder
     from gpuplanner.decision.decision_types import NO_GPU
     from gpuplanner.decision.study_pipeline import actuator_for, beginning
-    from gpuplanner.ingest.dataset_folder import read_sources
+    from gpuplanner.ingest.dataset_folder import read_source_facts
 
     assignments, stated = given.assignments, dict(given.fields)
     tz, actuator = stated.pop("tz", None), stated.pop("actuator", None)
     known = {text.partition("=")[0].strip() for text in assignments} | set(stated)
-    parts: tuple[SourcePart, ...] = ()
+    parts: tuple[SourceFiles, ...] = ()
     months, basis = tz, "as stated"
     base = scenario_of(files)
     if base is None:
-        from gpuplanner.ingest.dataset_import import parts_of
+        from gpuplanner.ingest.dataset_import import group_files_by_source
 
-        parts = parts_of(files)
+        parts = group_files_by_source(files)
         name = parts[0].files[0].name.partition(".")[0]
         place = out or Path("build") / f"start-{name}"
         naive, months, basis = start_dialog.zone(asker, parts, tz)
@@ -289,7 +289,7 @@ def _asked(
     asked = replace(base, **stated).with_text(assignments)
     if asker.talks:
         folder = data_folder(base.data)
-        rows = {one.source: one.rows_kept for one in read_sources(folder)}
+        rows = {one.source: one.rows_kept for one in read_source_facts(folder)}
         start_dialog.read_lines(parts, began, rows, folder)
     if "tz" not in known or tz is not None:
         if months is None:
@@ -315,11 +315,11 @@ def _completed(asked: Scenario, began: Beginning, asker: start_dialog.Asker, kno
     if asked.gpu_model is None and not began.boards and "gpu_model" not in known:
         asked = replace(asked, gpu_model=start_dialog.gpu_model(asker))
     if len(began.boards) > 1:
-        from gpuplanner.usage.job_history import history, pools_of
+        from gpuplanner.usage.job_history import history, split_into_pools
 
         fleet = history(asked).fleet
-        if pools_of(asked).several:
-            asker.said("GPU models", fleet.installed.listed, "each is its own pool (--gpu-model for one alone)")
+        if split_into_pools(asked).several:
+            asker.said("GPU models", fleet.installed.models_text, "each is its own pool (--gpu-model for one alone)")
         else:
             asker.said("GPU model", fleet.name or "none", next(iter(fleet.remarks()), ""))
     if asked.ownership is None and "ownership" not in known:
@@ -332,7 +332,7 @@ def _completed(asked: Scenario, began: Beginning, asker: start_dialog.Asker, kno
 
 def scenario_of(files: list[str]) -> Scenario | None:
     """The one scenario that was given, be it as a dataset, as a file or as the sample; None for files to be read."""
-    from gpuplanner.ingest.dataset_folder import MARK
+    from gpuplanner.ingest.dataset_folder import DATASET_MARK
 
     if SAMPLE in files and len(files) > 1:
         got = f"'sample' and {len(files) - 1} more"
@@ -342,7 +342,7 @@ def scenario_of(files: list[str]) -> Scenario | None:
     given = Path(files[0])
     if files[0] == SAMPLE:
         return Given({}).scenario(SAMPLE)
-    if (given / MARK.file).is_file():
+    if (given / DATASET_MARK.file).is_file():
         beside = given.parent / "scenario.yaml"
         if beside.is_file():
             own = Given({}).scenario(str(beside))
@@ -361,10 +361,10 @@ def _resolved(own: Scenario) -> Scenario:
 
 def _is_source(given: Path) -> bool:
     """Whether a YAML file is what a cluster wrote; what cannot be read is left to the reader of scenarios."""
-    from gpuplanner.ingest.source_registry import detect
+    from gpuplanner.ingest.source_registry import detect_source
 
     try:
-        detect(given)
+        detect_source(given)
     except TraceFormatError:
         return False
     return True
@@ -379,15 +379,15 @@ def _folder_of(base: Scenario, given: str) -> Path:
     return Path("build") / f"start-{name}"
 
 
-def _read(parts: tuple[SourcePart, ...], folder: Path, options: dict[str, Any]) -> bool:
+def _read(parts: tuple[SourceFiles, ...], folder: Path, options: dict[str, Any]) -> bool:
     """Read files into a folder; False where the list of jobs holds none that asks for a GPU."""
-    from gpuplanner.core.execution import progress_bar
+    from gpuplanner.core.execution import show_progress_bar
     from gpuplanner.ingest.dataset_folder import open_dataset
-    from gpuplanner.ingest.dataset_import import add_together, require_jobs
+    from gpuplanner.ingest.dataset_import import add_sources, require_jobs
 
     try:
-        with progress_bar():
-            add_together(parts, folder, **options)
+        with show_progress_bar():
+            add_sources(parts, folder, **options)
     except TraceFormatError as error:
         if ONE_GPU_LESS.search(str(error)):
             return False
@@ -424,15 +424,15 @@ def compiled(name: str) -> tuple[str, float]:
     from gpuplanner.decision.wait_causes import attribute_waits, find_fits, observe_use
     from gpuplanner.simulator.scheduling_rules import QuotaGroup, Sharing
     from gpuplanner.simulator.simulated_fleet import NodeFleet, NodeRequests
-    from gpuplanner.simulator.simulation_run import play, play_shared
+    from gpuplanner.simulator.simulation_run import simulate_requests, simulate_shared_requests
 
     began = time.perf_counter()
     first, last, gpus, once = np.zeros(1), np.full(1, 9.0), np.full(1, 8), np.ones(1, np.int64)
     none = np.zeros(1, np.int64)
-    one, node = NodeRequests(first, first, last, last, none, gpus, once), NodeFleet.whole([8])
+    one, node = NodeRequests(first, first, last, last, none, gpus, once), NodeFleet.of_full_gpus([8])
     if name == LOOPS[0]:
-        play(one, node)
-        play_shared(one, node, Sharing(none, none, (QuotaGroup(8.0),)))
+        simulate_requests(one, node)
+        simulate_shared_requests(one, node, Sharing(none, none, (QuotaGroup(8.0),)))
     else:
         seen = observe_occupancy(one, first, last, [[0]], node.capacity[:, 0, :])
         fits = find_fits(one, close_gaps(seen, 60.0), node.weights)

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 import typer
 
 from gpuplanner.cli.application import put, say
-from gpuplanner.core.errors import file_name, printable
-from gpuplanner.core.output_places import MANIFEST, Mark, Written, read_manifest, state_manifest
-from gpuplanner.core.output_writing import replaced_directory
-from gpuplanner.core.scenario_fields import OWNED, OWNERSHIPS, RENTED
+from gpuplanner.core.errors import escape_controls, printable_file_name
+from gpuplanner.core.output_places import MANIFEST, FolderMark, WrittenFile, read_manifest, write_manifest_file
+from gpuplanner.core.output_writing import replace_directory
+from gpuplanner.core.scenario_fields import OWNERSHIP_OWNED, OWNERSHIP_RENTED, OWNERSHIPS
 from gpuplanner.core.serialization import sha256
-from gpuplanner.core.units import counted, day_text, wait_text
+from gpuplanner.core.units import count_text, day_text, wait_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from gpuplanner.decision.decision_types import Decision
     from gpuplanner.decision.projects import ProjectAnswer
     from gpuplanner.decision.study_pipeline import Beginning
-    from gpuplanner.ingest.dataset_import import SourcePart
+    from gpuplanner.ingest.dataset_import import SourceFiles
     from gpuplanner.ingest.quality_report import QualityWarning
     from gpuplanner.usage.job_history import FleetPools
 
@@ -65,27 +65,27 @@ class Progress:
 
     def _show(self, text: str) -> None:
         if self.talks:
-            typer.echo(f"\r\x1b[K{printable(text)}", err=True, nl=False)
+            typer.echo(f"\r\x1b[K{escape_controls(text)}", err=True, nl=False)
 
 
-def read_lines(parts: Sequence[SourcePart], began: Beginning, rows: Mapping[str, int], folder: Path) -> None:
+def read_lines(parts: Sequence[SourceFiles], began: Beginning, rows: Mapping[str, int], folder: Path) -> None:
     """Print the files that were read: the jobs, and each further source."""
     from gpuplanner.ingest.source_registry import SOURCES
 
     label = "Read"
     folder = min(folder, Path(os.path.relpath(folder)), key=lambda one: len(str(one)))
-    counts = f"{counted(began.days, 'day')}, {counted(began.jobs, 'job')}, {counted(began.teams, 'team')}"
+    counts = f"{count_text(began.days, 'day')}, {count_text(began.jobs, 'job')}, {count_text(began.teams, 'team')}"
     left_out = ""
     if began.left_out_rows:
-        rejects = f"{counted(began.left_out_rows, 'row')}: {folder / 'rejects.parquet'}"
+        rejects = f"{count_text(began.left_out_rows, 'row')}: {folder / 'rejects.parquet'}"
         left_out = f"    {100 * began.left_out_share:.1f} % rejected ({rejects})"
     for part in parts:
         text = SOURCES[part.source].description.partition(":")[0]
         if part.source == began.source:
             text += f", {counts}"
         elif part.source in rows:
-            text += f", {counted(rows[part.source], 'row')}"
-        names = ", ".join(file_name(path) for path in part.files[:NAMED])
+            text += f", {count_text(rows[part.source], 'row')}"
+        names = ", ".join(printable_file_name(path) for path in part.files[:NAMED])
         more = len(part.files) - NAMED
         names += f" and {more} more" if more > 0 else ""
         line(label, f"{names:<14} {text}{left_out if part.source == began.source else ''}")
@@ -111,10 +111,10 @@ def today_line(found: Comparison) -> None:
 
 def warning_lines(warnings: Sequence[QualityWarning]) -> None:
     """Show the warnings of the quality report, each with its count and its GPU-hours."""
-    from gpuplanner.ingest.quality_report import warning_text
+    from gpuplanner.ingest.quality_report import format_warning
 
     if warnings:
-        put("\nWarnings", *(f"  {warning_text(warning)}" for warning in warnings))
+        put("\nWarnings", *(f"  {format_warning(warning)}" for warning in warnings))
 
 
 def policies_line(found: Comparison) -> None:
@@ -184,7 +184,7 @@ def figures(found: Comparison) -> list[tuple[str, str]]:
     if impact.kwh_per_week is not None:
         dollars = "" if not impact.usd_per_week else f", {impact.usd_per_week:,.2f} USD"
         rows.append(("Energy", f"{impact.kwh_per_week:,.0f} kWh less a week{dollars}"))
-    elif impact.ownership == OWNED:
+    elif impact.ownership == OWNERSHIP_OWNED:
         rows.append(("Energy", f"– ({saving.reason or 'the power of the GPU model is not known'})"))
     else:
         rows.append(("Financial impact", impact.basis.replace("\n", " ")))
@@ -249,13 +249,13 @@ class Asker:
                 line("", str(fault))
 
 
-def zone(asker: Asker, parts: tuple[SourcePart, ...], stated: str | None) -> tuple[str | None, str | None, str]:
+def zone(asker: Asker, parts: tuple[SourceFiles, ...], stated: str | None) -> tuple[str | None, str | None, str]:
     """Zone to read naive times in, if there are any; the zone of calendar months, if files say; what both rest on."""
-    from gpuplanner.ingest.dataset_import import offsets_of
+    from gpuplanner.ingest.dataset_import import find_utc_offsets
 
     if stated is not None:
         return stated, stated, "as stated"
-    offsets, naive = offsets_of(parts)
+    offsets, naive = find_utc_offsets(parts)
     if naive is None:
         return None, zone_of(offsets) if offsets else None, "from the offsets in the file (--tz)"
     question = f"times such as {naive!r} have no offset [name of the zone, such as Europe/Oslo"
@@ -283,7 +283,7 @@ def zone_of(offsets: tuple[str, ...]) -> str:
 
 def known_zone(text: str) -> str:
     """A zone of the tz database."""
-    from gpuplanner.ingest.source_fields import known_zone as checked
+    from gpuplanner.ingest.source_fields import validate_time_zone as checked
 
     checked(text)
     return text
@@ -291,12 +291,12 @@ def known_zone(text: str) -> str:
 
 def gpu_model(asker: Asker) -> str | None:
     """GPU model that the data do not name; None: planned without MIG."""
-    from gpuplanner.hardware.catalog import find_any_board
+    from gpuplanner.hardware.catalog import resolve_gpu_model
 
     none = "none"
     found, given = asker.answer(
         "GPU model", "not in the data [name of the model, such as A100-40GB", none,
-        lambda text: none if text == none else find_any_board(text),
+        lambda text: none if text == none else resolve_gpu_model(text),
     )  # fmt: skip
     basis = "as answered" if given else "not in the data: planned without MIG and energy (--gpu-model)"
     asker.said("GPU model", found, basis)
@@ -305,12 +305,12 @@ def gpu_model(asker: Asker) -> str | None:
 
 def ownership(asker: Asker, actuator: str) -> str:
     """Whether the GPUs are owned, rented or reserved."""
-    from gpuplanner.core.errors import resolve
+    from gpuplanner.core.errors import resolve_name
 
-    usual = RENTED if actuator == "autoscaler" else OWNED
+    usual = OWNERSHIP_RENTED if actuator == "autoscaler" else OWNERSHIP_OWNED
     found, given = asker.answer(
         "Ownership", f"not in the data [{' / '.join(OWNERSHIPS)}", usual,
-        lambda text: resolve(text, OWNERSHIPS, what="ownership"),
+        lambda text: resolve_name(text, OWNERSHIPS, subject="ownership"),
     )  # fmt: skip
     basis = "as answered" if given else "assumed, not in the data (--set ownership=…)"
     asker.said("Ownership", found, basis)
@@ -318,7 +318,7 @@ def ownership(asker: Asker, actuator: str) -> str:
 
 
 NAME = "scenario.yaml"
-BEGUN = Mark(MANIFEST, "gpuplanner report 1", names=("index.html", NAME))
+BEGUN = FolderMark(MANIFEST, "gpuplanner report 1", names=("index.html", NAME))
 """The kind of folder that a report is, so that the one takes the place of the other; told without its libraries."""
 
 
@@ -326,7 +326,7 @@ def scenario_into(asked: Scenario, place: Path, found: Comparison) -> None:
     """Write scenario and pack alone: an older page would show another decision, and goes."""
     from gpuplanner.report.change_bundle import pack_into
 
-    with replaced_directory(place, mark=BEGUN) as folder:
+    with replace_directory(place, mark=BEGUN) as folder:
         pack_into(asked, found, folder)
         (folder / NAME).write_text(_from(asked, place).to_yaml(), encoding="utf-8")
 
@@ -346,8 +346,8 @@ def _write_scenario(asked: Scenario, place: Path) -> None:
     told = read_manifest(place)
     (place / NAME).write_text(_from(asked, place).to_yaml(), encoding="utf-8")
     if told is not None:
-        file = Written((place / NAME).stat().st_size, sha256(place / NAME))
-        state_manifest(place, BEGUN, {**told[1], NAME: file})
+        file = WrittenFile((place / NAME).stat().st_size, sha256(place / NAME))
+        write_manifest_file(place, BEGUN, {**told[1], NAME: file})
 
 
 def pools_into(
@@ -367,7 +367,7 @@ def pools_into(
     if found is None:
         write_fleet_report(pools, " + ".join(one.name for one in scenarios), place)
     else:
-        with replaced_directory(place, mark=BEGUN) as folder:
+        with replace_directory(place, mark=BEGUN) as folder:
             for name, own in pools.pools.items():
                 (folder / FOLDER / folder_of(name)).mkdir(parents=True)
                 pack_into(own, found[name], folder / FOLDER / folder_of(name))
@@ -378,7 +378,7 @@ def pools_into(
 def _from(asked: Scenario, place: Path) -> Scenario:
     """The scenario with its files as they are found from its folder."""
     own = asked if asked.data == "sample" else replace(asked, data=os.path.relpath(asked.data, place))
-    from gpuplanner.core.scenario import FILES
+    from gpuplanner.core.scenario import FILE_FIELDS
 
-    named = {name: file for name in FILES if (file := getattr(own, name)) is not None}
+    named = {name: file for name in FILE_FIELDS if (file := getattr(own, name)) is not None}
     return own.but(**{name: os.path.relpath(file, place) for name, file in named.items()})

@@ -93,31 +93,31 @@ def rightsize(
     """
     import polars as pl
 
-    from gpuplanner.core.errors import ScenarioError, resolve
+    from gpuplanner.core.errors import ScenarioError, resolve_name
     from gpuplanner.sizing.memory_trend import peak_trends
-    from gpuplanner.sizing.request_lines import FORMS, plugin_configs, sharing
-    from gpuplanner.sizing.request_recommendations import hints as hints_of
-    from gpuplanner.usage.job_classes import classify, shipped_rules
-    from gpuplanner.usage.job_history import end_of, grouped, load_trace
-    from gpuplanner.usage.rightsizing import REQUEST, asked_and_used
+    from gpuplanner.sizing.request_lines import REQUEST_FORMS, format_plugin_configs, recommend_sharing
+    from gpuplanner.sizing.request_recommendations import recommend_requests as hints_of
+    from gpuplanner.usage.job_classes import classify_jobs, shipped_rules
+    from gpuplanner.usage.job_history import end_of, load_dataset, merge_small_tenants
+    from gpuplanner.usage.rightsizing import REQUEST_KEYS, requested_and_used
 
-    forms = (PLUGIN,) if share else FORMS
+    forms = (PLUGIN,) if share else REQUEST_FORMS
     if form is not None and form not in forms:
         raise typer.BadParameter(f"--format: expected one of {', '.join(forms)}; got {form!r}")
     if smallest_group and job is not None:
         raise typer.BadParameter("use either --job or --smallest-group: one job shows one person")
     types = _gres_types(gres_type)
-    trace = grouped(load_trace(folder), smallest_group)
+    trace = merge_small_tenants(load_dataset(folder), smallest_group)
     # By how jobs ran, groups would foretell themselves: only rules that can be given before they run.
     rules = [rule for rule in shipped_rules() if rule.before_run]
-    jobs = trace.jobs.with_columns(classify(trace.jobs, rules)["job_class"])
+    jobs = trace.jobs.with_columns(classify_jobs(trace.jobs, rules)["job_class"])
     if smallest_group:
         jobs = jobs.with_columns(user=pl.lit(None, pl.String))
-    history = asked_and_used(jobs, _boards(gpu_model), samples=trace.samples)
+    history = requested_and_used(jobs, _boards(gpu_model), samples=trace.samples)
     if share:
-        table = sharing(history if tenant is None else history.filter(tenant=tenant))
+        table = recommend_sharing(history if tenant is None else history.filter(tenant=tenant))
         if form is not None:
-            put(plugin_configs(table))
+            put(format_plugin_configs(table))
         else:
             show_frame(table, as_json=as_json, title="How each job class can share a GPU")
         return
@@ -135,13 +135,13 @@ def rightsize(
     groups = hints_of(history)
     if tenant is not None:
         names = history["tenant"].unique().sort().to_list()
-        groups = groups.filter(tenant=resolve(tenant, names, what="team", error=ScenarioError))
+        groups = groups.filter(tenant=resolve_name(tenant, names, subject="team", error=ScenarioError))
     if job is not None:
         history = history.filter(job_id=job)
         if history.is_empty():
             expected = "a job of the dataset that was allocated GPUs"
             raise ScenarioError(f"job {job!r}", expected, "no such job", "Check the job id and the folder.")
-        groups = groups.join(history.select(REQUEST), on=REQUEST, how="semi", nulls_equal=True)
+        groups = groups.join(history.select(REQUEST_KEYS), on=REQUEST_KEYS, how="semi", nulls_equal=True)
     lines: list[str | None] = []
     if form is not None:  # under names that differ, so that they are one stream of objects
         numbered = enumerate(groups.iter_rows(named=True), start=1)
@@ -170,7 +170,7 @@ def _boards(given: list[str] | None) -> dict[str | None, str]:
 
 def _gres_types(given: list[str] | None) -> dict[str | None, str]:
     """Slurm types by board of the catalogue; None: of every other board."""
-    from gpuplanner.hardware.catalog import find_board
+    from gpuplanner.hardware.catalog import resolve_mig_model
     from gpuplanner.sizing.request_lines import is_gres_type
 
     types: dict[str | None, str] = {}
@@ -178,7 +178,7 @@ def _gres_types(given: list[str] | None) -> dict[str | None, str]:
         gpu_model, equals, word = text.rpartition("=")
         if not is_gres_type(word):
             raise typer.BadParameter(f"--gres-type: expected letters, digits, '_', '.' and '-'; got {word!r}")
-        types[find_board(gpu_model) if equals else None] = word
+        types[resolve_mig_model(gpu_model) if equals else None] = word
     return types
 
 
@@ -186,7 +186,7 @@ def _lines(row: dict[str, Any], form: str, types: dict[str | None, str], name: s
     """Lines for one group, or None where nothing changes."""
     from gpuplanner.core.errors import GpuPlannerError
     from gpuplanner.hardware.gpu_models import load_gpu_model
-    from gpuplanner.sizing.request_lines import Request, request_lines
+    from gpuplanner.sizing.request_lines import Request, format_request_lines
 
     profile, count = row["recommended_profile"] or row["profile"], row["instances_hint"] or row["instances"]
     if (profile, count) == (row["profile"], row["instances"]) and row["recommended_time_limit_s"] is None:
@@ -197,7 +197,7 @@ def _lines(row: dict[str, Any], form: str, types: dict[str | None, str], name: s
     note = f"{who}: {row['jobs']} jobs; {row['size_reason']}; {row['limit_reason']}"
     try:
         request = Request(profile, count, row["recommended_time_limit_s"], -(-count // of_node), known)
-        return request_lines(request, form, gres_type=_gres_type(row, profile, types), name=name, note=note)
+        return format_request_lines(request, form, gres_type=_gres_type(row, profile, types), name=name, note=note)
     except GpuPlannerError as error:
         say(f"no request lines for {note!a}: {error}")
         return None
@@ -206,7 +206,7 @@ def _lines(row: dict[str, Any], form: str, types: dict[str | None, str], name: s
 def _gres_type(row: dict[str, Any], profile: str, given: dict[str | None, str]) -> str | None:
     """Slurm's type: the one given, the site's own word, or what slurmd finds; none where no board is known."""
     from gpuplanner.core.schemas import WHOLE_GPU
-    from gpuplanner.hardware.catalog import slurm_type_of
+    from gpuplanner.hardware.catalog import find_slurm_type
     from gpuplanner.sizing.request_lines import is_gres_type
 
     word, gpu_model = row["gpu_model"], row["board"]
@@ -214,7 +214,7 @@ def _gres_type(row: dict[str, Any], profile: str, given: dict[str | None, str]) 
     if named is not None and (word is not None or profile != WHOLE_GPU):
         return named
     if gpu_model is not None and (word == gpu_model or (word is None and profile != WHOLE_GPU)):
-        return slurm_type_of(gpu_model)
+        return find_slurm_type(gpu_model)
     return word if word is not None and is_gres_type(word) else None
 
 
@@ -238,10 +238,10 @@ def phases(
     Example: gpuplanner phases build/mine/data --job 4711
     """
     from gpuplanner.usage.dataset_explorer import Inbox
-    from gpuplanner.usage.job_history import load_trace
+    from gpuplanner.usage.job_history import load_dataset
     from gpuplanner.usage.phase_demand import phases_of_jobs
 
-    trace = load_trace(data)
+    trace = load_dataset(data)
     fleet = Inbox(trace, gpu_model).fleet
     samples = _of_jobs(trace.samples, job)
     found = phases_of_jobs(samples, trace.jobs)
@@ -258,7 +258,7 @@ def _of_jobs(samples: pl.DataFrame | None, job: str | None) -> pl.DataFrame:
     """Samples that belong to jobs, or to the one job that was asked for."""
     import polars as pl
 
-    from gpuplanner.core.errors import ScenarioError, resolve
+    from gpuplanner.core.errors import ScenarioError, resolve_name
 
     mine = None if samples is None else samples.filter(pl.col("job_id").is_not_null())
     if mine is None or mine.is_empty():
@@ -267,7 +267,7 @@ def _of_jobs(samples: pl.DataFrame | None, job: str | None) -> pl.DataFrame:
     if job is None:
         return mine
     sampled = mine["job_id"].unique().sort().to_list()
-    return mine.filter(job_id=resolve(job, sampled, what="job with telemetry", error=ScenarioError))
+    return mine.filter(job_id=resolve_name(job, sampled, subject="job with telemetry", error=ScenarioError))
 
 
 def _one_job(

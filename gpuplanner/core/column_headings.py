@@ -1,9 +1,13 @@
-"""Headings of columns for people, with their units."""
+"""Column headings for people: plain words with the unit, made from column names."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import polars as pl
 
 
 @dataclass(frozen=True)
@@ -25,7 +29,7 @@ class Unit:
 
     @property
     def is_money(self) -> bool:
-        """Whether it counts money, which is shown to the cent."""
+        """Whether the unit is an amount of money, which is shown to the cent."""
         return self.symbol in _CURRENCIES or "USD" in self.symbol
 
     @property
@@ -35,6 +39,7 @@ class Unit:
 
 
 _CURRENCIES = ("USD", "EUR", "GBP", "CHF", "JPY")
+"""Symbols of the units that are amounts of money."""
 _UNITS = {
     "gpu_hours": Unit("GPU h", 1), "gpu_h": Unit("GPU h", 1), "gpu_s": Unit("GPU s", 0), "gb_s": Unit("GB/s", 1),
     "usd_per_gpu_hour": Unit("USD/GPU h", 4), "g_per_kwh": Unit("g/kWh", 0), "fraction": Unit("%", 1),
@@ -43,19 +48,51 @@ _UNITS = {
     "kw": Unit("kW", 2), "w": Unit("W", 0), "s": Unit("s", 1), "h": Unit("h", 2), "hours": Unit("h", 2),
     "minutes": Unit("min", 1), "days": Unit("d", 1), "ms": Unit("ms", 1),
 }  # fmt: skip
+"""Unit by the ending of a column name."""
 _TERMS = {
     "gpu": "GPU", "gpus": "GPUs", "sm": "SM", "sms": "SMs", "mig": "MIG", "id": "ID", "tp": "TP", "pp": "PP",
     "dp": "DP", "ep": "EP", "mase": "MASE", "rmse": "RMSE", "ttft": "TTFT", "itl": "ITL", "oom": "OOM",
     "p": "probability of", "ds": "time", "q25": "25 %", "q75": "75 %", "tenant": "team", "tenants": "teams",
-    "board": "GPU model", "boards": "GPU models", "cut": "partitioned",
+    "board": "GPU model", "boards": "GPU models", "cut": "partitioned", "counted": "measured",
 }  # fmt: skip
-"""Words of a column name that headings write otherwise."""
-_BOUND = re.compile(r"_(low|high|mean|median|min|max|[pq]\d\d)$")
+"""Words of a column name and their spelling in a heading."""
+_BOUND_SUFFIX = re.compile(r"_(low|high|mean|median|min|max|[pq]\d\d)$")
+"""Ending of a column that holds a bound, a mean or a quantile of a figure."""
 _FOCUS = {"x_EnergyKwh": _UNITS["kwh"], "x_CarbonKg": _UNITS["kg"], "PricingQuantity": _UNITS["gpu_hours"]}
+"""Units of FOCUS columns, whose names do not end in one."""
+
+
+CODES = {
+    "__unallocated__": "Unallocated", "allocated_idle": "allocated but idle",
+    "unallocated": "unallocated, no waiting job", "idle_pending": "idle with eligible jobs pending",
+    "mig_static": "static MIG layout", "mig_dynamic": "dynamic MIG", "power_down_idle": "power down idle nodes",
+}  # fmt: skip
+"""Codes of tables whose words for people are others than their own."""
+CODED = {"bucket", "state", "policy", "ownership"}
+"""Columns whose cells are codes."""
+
+
+def code_in_words(code: str) -> str:
+    """Word for people of a code: a bucket, an end state, a policy.
+
+    Examples
+    --------
+    >>> code_in_words("idle_pending"), code_in_words("OUT_OF_MEMORY")
+    ('idle with eligible jobs pending', 'out of memory')
+    """
+    return CODES.get(code, code.lower().replace("_", " "))
+
+
+def cells_in_words(frame: pl.DataFrame) -> pl.DataFrame:
+    """The table with words for people in place of the codes of its cells."""
+    import polars as pl
+
+    words = (pl.col(name).cast(pl.String).map_elements(code_in_words, pl.String) for name in CODED & {*frame.columns})
+    return frame.with_columns(pl.col("^tenant$").replace("__unallocated__", CODES["__unallocated__"]), *words)
 
 
 def unit_of(name: str) -> Unit | None:
-    """Unit that a column name ends in, also before ``_low``, ``_high`` and the like.
+    """Look up the unit at the end of a column name, also before ``_low``, ``_high`` and similar suffixes.
 
     Examples
     --------
@@ -64,36 +101,36 @@ def unit_of(name: str) -> Unit | None:
     >>> unit_of("tenant") is None
     True
     """
-    return _FOCUS.get(name) or _parts(name)[1]
+    return _FOCUS.get(name) or split_column_name(name)[1]
 
 
-def heading(name: str) -> str:
-    """Column name for people, with its unit in brackets; names of FOCUS stay as they are.
+def column_heading(name: str) -> str:
+    """Turn a column name into words for people, with the unit in brackets; FOCUS names stay as they are.
 
     Examples
     --------
-    >>> [heading(name) for name in ("queueing_delay_s", "saved_gpu_hours_low", "minutes_low", "tenant")]
+    >>> [column_heading(name) for name in ("queueing_delay_s", "saved_gpu_hours_low", "minutes_low", "tenant")]
     ['queueing delay [s]', 'saved GPU-hours low', 'minutes low [min]', 'team']
     """
     if name in _FOCUS:
         return name
     if name == "unique_id":
         return "series"
-    stem, unit, bound = _parts(name)
+    stem, unit, bound = split_column_name(name)
     if unit and unit.symbol == "GPU h":
         words = [*stem, "GPU-hours", bound]
     elif unit and unit.symbol:
-        words = [*(stem or [_BOUND.sub("", name)]), bound, f"[{unit.symbol}]"]
+        words = [*(stem or [_BOUND_SUFFIX.sub("", name)]), bound, f"[{unit.symbol}]"]
     else:
         words = [*stem, bound] if unit is None else [*stem, "cost", bound]
     return " ".join(_TERMS.get(word, word) for word in words if word)
 
 
-def _parts(name: str) -> tuple[list[str], Unit | None, str]:
-    """Words before the unit, the unit, and the bound behind it."""
-    found = _BOUND.search(name)
-    bound = found[1] if found else ""
-    words = name[: found.start() if found else None].split("_")
+def split_column_name(name: str) -> tuple[list[str], Unit | None, str]:
+    """Split a column name into the words before the unit, the unit, and the bound after it."""
+    bound_match = _BOUND_SUFFIX.search(name)
+    bound = bound_match[1] if bound_match else ""
+    words = name[: bound_match.start() if bound_match else None].split("_")
     for length in range(min(4, len(words)), 0, -1):
         unit = _UNITS.get("_".join(words[-length:]))
         # One letter alone is a variable, not a unit: "s" is no seconds, "wait_s" is.

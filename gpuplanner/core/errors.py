@@ -1,7 +1,7 @@
-"""Errors, warnings, and names that a user mistyped.
+"""Errors and warnings of gpuplanner, and suggestions for mistyped names.
 
-Every message has four parts, in this order: what and where; what was expected; what came, with a count
-and at most five examples; what to do. An error that is given these four joins them with :func:`message`.
+Every message has four parts, in this order: the subject and its location; the expected value; the value found, with a
+count and at most five examples; the fix. :class:`GpuPlannerError` joins four parts with :func:`format_message`.
 """
 
 from __future__ import annotations
@@ -13,18 +13,20 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 MAX_EXAMPLES = 5
-OTHER_FILE = "Give the right file, or write it again."
-OTHER_SOURCE = "Write the file again, or name its source (gpuplanner ingest --list)."
-"""What to do where a file is not what was asked for, or not of the source that was named."""
+"""Number of values that a message lists before "and n more"."""
+REPLACE_FILE_HINT = "Give the right file, or write it again."
+"""Fix for a file with unexpected content."""
+NAME_SOURCE_HINT = "Write the file again, or name its source (gpuplanner ingest --list)."
+"""Fix for a file that does not belong to the stated source."""
 
-_OBEYED = re.compile(
+_CONTROL_CHARACTERS = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]"
 )
-"""Characters that a terminal obeys instead of showing them: controls, the order of letters, and what is no text."""
+"""Characters that a terminal obeys instead of showing: control codes, text direction, and code points without text."""
 
 
 class GpuPlannerError(Exception):
-    """Base of every error that gpuplanner raises on purpose: of one text, or of the four parts of a message.
+    """Base class of all errors that gpuplanner raises on purpose: one text, or the four parts of a message.
 
     Examples
     --------
@@ -33,7 +35,8 @@ class GpuPlannerError(Exception):
     """
 
     def __init__(self, *parts: str) -> None:
-        super().__init__(message(*parts) if len(parts) > 1 else parts[0])
+        """Store one text, or join the four parts of a message."""
+        super().__init__(format_message(*parts) if len(parts) > 1 else parts[0])
 
 
 class SchemaError(GpuPlannerError, ValueError):
@@ -41,31 +44,31 @@ class SchemaError(GpuPlannerError, ValueError):
 
 
 class TraceFormatError(GpuPlannerError, ValueError):
-    """A source file cannot be read as what it was said to be."""
+    """A source file does not have the format that was stated for it."""
 
 
 class GeometryError(GpuPlannerError, ValueError):
-    """A board, profile, placement or layout that does not exist or cannot be placed."""
+    """A GPU model, MIG profile, placement or layout does not exist or cannot be placed."""
 
 
 class ScenarioError(GpuPlannerError, ValueError):
-    """A scenario, configuration file or parameter that cannot be used as it stands."""
+    """A scenario, configuration file or parameter is invalid."""
 
 
 class OutputError(GpuPlannerError, OSError):
-    """A result could not be written; whatever stood there before is intact."""
+    """A result could not be written; the previous file or folder is intact."""
 
 
 class InfeasiblePlanError(GpuPlannerError, ValueError):
-    """A plan was required and none exists, or none was found in time."""
+    """A plan was required, but none exists or none was found within the limits."""
 
 
 class CheckError(GpuPlannerError, ValueError):
-    """What was computed does not hold when it is checked again from the question alone."""
+    """An independent check rejected a computed result."""
 
 
 class PrivacyError(GpuPlannerError, ValueError):
-    """A key for pseudonyms cannot be used, or what is asked for would show names."""
+    """A key for pseudonyms is unusable, or a request would reveal names."""
 
 
 class MissingDependencyError(GpuPlannerError, ImportError):
@@ -73,56 +76,70 @@ class MissingDependencyError(GpuPlannerError, ImportError):
 
 
 class WorkerError(GpuPlannerError, RuntimeError):
-    """Processes or machines that work was given to are gone."""
+    """Worker processes or machines are no longer available."""
 
 
 class GpuPlannerWarning(UserWarning):
-    """Something that the user should know but that does not stop the work."""
+    """A condition that the user should know about but that does not stop the run."""
 
 
-def printable(text: str) -> str:
-    r"""Text as a terminal may get it: what it would obey is written as ``\u001b``, lines and tabs stay.
+def escape_controls(text: str) -> str:
+    r"""Escape control characters as ``\u001b``, so that a terminal shows them; line ends and tabs stay.
 
-    The form is that of JSON and YAML, so that their texts say the same as before.
+    The escapes are those of JSON and YAML, so texts in these formats keep their meaning.
 
     Examples
     --------
-    >>> printable("a\x1b[2J\n")
+    >>> escape_controls("a\x1b[2J\n")
     'a\\u001b[2J\n'
     """
-    return _OBEYED.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return _CONTROL_CHARACTERS.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
-def file_name(path: str | Path) -> str:
-    r"""Name of a file without its folder, as text: bytes that are no UTF-8 are written as ``\xff``.
+def printable_file_name(path: str | Path) -> str:
+    r"""Return the name of a file without its folder; bytes that are not UTF-8 become ``\xff``.
 
     Examples
     --------
-    >>> file_name("logs/log\udce9.csv")
+    >>> printable_file_name("logs/log\udce9.csv")
     'log\\xe9.csv'
     """
-    return _one_line(os.fsencode(Path(path).name).decode("utf-8", "backslashreplace"))
+    return _escape_to_one_line(os.fsencode(Path(path).name).decode("utf-8", "backslashreplace"))
 
 
-def message(what: str, expected: str, got: str, todo: str) -> str:
+def format_message(subject: str, expected: str, got: str, todo: str) -> str:
     """Join the four parts of an error message.
 
+    Parameters
+    ----------
+    subject : str
+        The value that is wrong and its location.
+    expected, got : str
+        The expected value, and the value found.
+    todo : str
+        The fix, as a sentence.
+
+    Returns
+    -------
+    str
+        One line without control characters.
+
     Examples
     --------
-    >>> message("fleet.gpus", "a whole number above 0", "-8", "Give the number of GPUs.")
+    >>> format_message("fleet.gpus", "a whole number above 0", "-8", "Give the number of GPUs.")
     'fleet.gpus: expected a whole number above 0; got -8. Give the number of GPUs.'
     """
-    what, expected, got, todo = map(_one_line, (what, expected, got, todo))
-    return f"{what}: expected {expected}; got {got}. {todo}"
+    subject, expected, got, todo = map(_escape_to_one_line, (subject, expected, got, todo))
+    return f"{subject}: expected {expected}; got {got}. {todo}"
 
 
-def require_sound(what: str, faults: Sequence[str]) -> None:
-    """Let nothing be shown or written that its own check refuses.
+def require_no_faults(subject: str, faults: Sequence[str]) -> None:
+    """Raise :class:`CheckError` if a check of a result found faults, so that the result is neither shown nor written.
 
     Examples
     --------
-    >>> require_sound("packing of jobs.txt", [])
-    >>> require_sound("packing of jobs.txt", ["bin 0 holds 110 of 100"])
+    >>> require_no_faults("packing of jobs.txt", [])
+    >>> require_no_faults("packing of jobs.txt", ["bin 0 holds 110 of 100"])
     Traceback (most recent call last):
         ...
     gpuplanner.core.errors.CheckError: packing of jobs.txt: expected an answer that its check accepts; got 1 fault:
@@ -131,27 +148,27 @@ def require_sound(what: str, faults: Sequence[str]) -> None:
     if faults:
         got = f"{len(faults)} fault{'s' * (len(faults) > 1)}: {examples(faults)}"
         todo = "Nothing was written; please report it with the input."
-        raise CheckError(what, "an answer that its check accepts", got, todo)
+        raise CheckError(subject, "an answer that its check accepts", got, todo)
 
 
-def first_line(error: BaseException) -> str:
-    r"""What an error of a library says first, or its kind.
+def first_error_line(error: BaseException) -> str:
+    r"""Return the first line of an error's text, or its class name if the text is empty.
 
     Examples
     --------
-    >>> first_line(ValueError("no such column\nhere is the plan")), first_line(ValueError())
+    >>> first_error_line(ValueError("no such column\nhere is the plan")), first_error_line(ValueError())
     ('no such column', 'ValueError')
     """
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
-def _one_line(text: str) -> str:
-    """What came from outside may hold anything; in a message it is one line of plain characters."""
-    return printable(text).replace("\n", "\\n").replace("\t", "\\t")
+def _escape_to_one_line(text: str) -> str:
+    """Escape line ends, tabs and control characters, so that text from outside is one plain line of a message."""
+    return escape_controls(text).replace("\n", "\\n").replace("\t", "\\t")
 
 
 def examples(values: Sequence[object]) -> str:
-    """Print at most five of the values, and say how many more there are.
+    """Format at most five of the values, and the number of the others.
 
     Examples
     --------
@@ -161,34 +178,57 @@ def examples(values: Sequence[object]) -> str:
     '0, 1, 2, 3, 4 and 3 more'
     """
     shown = ", ".join(repr(value) for value in values[:MAX_EXAMPLES])
-    rest = len(values) - MAX_EXAMPLES
-    return f"{shown} and {rest} more" if rest > 0 else shown
+    hidden_count = len(values) - MAX_EXAMPLES
+    return f"{shown} and {hidden_count} more" if hidden_count > 0 else shown
 
 
-FEW = 8
-"""Names that a message lists in full."""
+MAX_LISTED_NAMES = 8
+"""Number of allowed names up to which a message lists all of them."""
 
 
-def nearest(text: str, choices: Iterable[str]) -> list[str]:
-    """Known names that look like the text, best first.
+def nearest_names(text: str, choices: Iterable[str]) -> list[str]:
+    """List at most three known names that resemble the text, best first (case ignored).
 
     Examples
     --------
-    >>> nearest("quantil", ["quantile", "seed"])
+    >>> nearest_names("quantil", ["quantile", "seed"])
     ['quantile']
     """
     by_fold = {choice.casefold(): choice for choice in choices}
     return [by_fold[key] for key in difflib.get_close_matches(text.casefold(), by_fold, n=3, cutoff=0.6)]
 
 
-def resolve(text: str, choices: Iterable[str], *, what: str, error: type[GpuPlannerError] = GpuPlannerError) -> str:
-    """Return the choice that equals the text, else the only one that begins with it (case ignored).
+def resolve_name(
+    text: str, choices: Iterable[str], *, subject: str, error: type[GpuPlannerError] = GpuPlannerError
+) -> str:
+    """Return the name that equals the text, or the only one that begins with it (case ignored).
+
+    Parameters
+    ----------
+    text : str
+        Name or beginning of a name, as typed.
+    choices : iterable of str
+        Allowed names.
+    subject : str
+        Word for the kind of name, for the message.
+    error : type
+        Class of the error.
+
+    Returns
+    -------
+    str
+        One of `choices`.
+
+    Raises
+    ------
+    GpuPlannerError
+        Of class `error`, if no name or several names match; the message suggests similar names.
 
     Examples
     --------
-    >>> resolve("a30", ["A30-24GB", "A100-40GB"], what="gpu_model")
+    >>> resolve_name("a30", ["A30-24GB", "A100-40GB"], subject="gpu_model")
     'A30-24GB'
-    >>> resolve("eassy", ["strict", "easy"], what="queue")
+    >>> resolve_name("eassy", ["strict", "easy"], subject="queue")
     Traceback (most recent call last):
         ...
     gpuplanner.core.errors.GpuPlannerError: queue 'eassy' is unknown: expected one of strict, easy; got 'eassy'. ...
@@ -203,8 +243,8 @@ def resolve(text: str, choices: Iterable[str], *, what: str, error: type[GpuPlan
         return begins[0]
     if begins:
         todo = "Give more letters of one of them."
-        raise error(f"{what} {text!r} is ambiguous", "one name", examples(begins), todo)
-    near = nearest(text, names)
-    expected = f"one of {', '.join(names)}" if len(names) <= FEW else f"one of {len(names)} known names"
+        raise error(f"{subject} {text!r} is ambiguous", "one name", examples(begins), todo)
+    near = nearest_names(text, names)
+    expected = f"one of {', '.join(names)}" if len(names) <= MAX_LISTED_NAMES else f"one of {len(names)} known names"
     todo = f"Did you mean {examples(near)}?" if near else f"Choose one of {examples(names)}."
-    raise error(f"{what} {text!r} is unknown", expected, repr(text), todo)
+    raise error(f"{subject} {text!r} is unknown", expected, repr(text), todo)

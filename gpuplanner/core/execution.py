@@ -1,10 +1,10 @@
-"""Optional libraries, plug-ins, compiled functions, worker processes and progress lines.
+"""Optional libraries, plugins, numba compilation, worker processes and progress reports.
 
-Compiled functions allocate nothing, so numba's memory management is off: counting references to the tables would take
-two thirds of the time.
+Compiled functions allocate nothing, so numba's memory management is off: reference counting would take two thirds of
+the time.
 
-The answer of a worker depends on its task alone: the number of workers, the order in which they end, and a worker that
-dies change nothing but the time.
+The result of a task depends on the task alone: the number of workers, the order in which tasks end, and a worker that
+dies change only the run time.
 """
 
 from __future__ import annotations
@@ -26,11 +26,27 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, TypeVar
 
-from gpuplanner.core.errors import GpuPlannerWarning, MissingDependencyError, WorkerError, message
+from gpuplanner.core.errors import GpuPlannerWarning, MissingDependencyError, WorkerError, format_message
 
 
 def import_optional(name: str, extra: str) -> Any:  # noqa: ANN401 - a module has no narrower type
-    """Import a library that belongs to an extra.
+    """Import a library that belongs to an extra of the package.
+
+    Parameters
+    ----------
+    name : str
+        Dotted name of the module.
+    extra : str
+        Extra of gpuplanner that installs it.
+
+    Returns
+    -------
+    module
+
+    Raises
+    ------
+    MissingDependencyError
+        If it cannot be imported; the message has the command that installs the extra.
 
     Examples
     --------
@@ -40,13 +56,20 @@ def import_optional(name: str, extra: str) -> Any:  # noqa: ANN401 - a module ha
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        what = f"{name} is not installed; this feature needs it."
+        problem = f"{name} is not installed; this feature needs it."
         todo = f"Install the extra: pip install 'gpuplanner[{extra}]' ({error})"
-        raise MissingDependencyError(f"{what} {todo}") from error
+        raise MissingDependencyError(f"{problem} {todo}") from error
 
 
 def public_names(package: str, file: str) -> tuple[list[str], Callable[[str], Any], Callable[[], list[str]]]:
-    """Public names of a package from the stub beside its ``__init__.py``; each is loaded when it is first used.
+    """Read the public names of a package from the stub next to its ``__init__.py``, to import each on first use.
+
+    Parameters
+    ----------
+    package : str
+        Dotted name of the package, for the error of an unknown attribute.
+    file : str
+        Path of its ``__init__.py``.
 
     Returns
     -------
@@ -62,73 +85,76 @@ def public_names(package: str, file: str) -> tuple[list[str], Callable[[str], An
     """
     stub = ast.parse(Path(file).with_suffix(".pyi").read_text("utf-8"))
     imports = [node for node in stub.body if isinstance(node, ast.ImportFrom)]
-    homes = {name.asname: (str(node.module), name.name) for node in imports for name in node.names}
-    names = sorted(str(name) for name in homes)
+    defining_modules = {name.asname: (str(node.module), name.name) for node in imports for name in node.names}
+    names = sorted(str(name) for name in defining_modules)
 
     def load(name: str) -> Any:  # noqa: ANN401 - whatever has that name
-        if name not in homes:
+        if name not in defining_modules:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        module, defined = homes[name]
-        return getattr(importlib.import_module(module), defined)
+        module, defined_name = defining_modules[name]
+        return getattr(importlib.import_module(module), defined_name)
 
     return names, load, lambda: names
 
 
-BytesRead = Callable[[int, int], object]
-"""Is told how many bytes of how many were read."""
+ByteProgress = Callable[[int, int], object]
+"""Callback that gets the bytes read so far and all bytes to read."""
 
-_WATCHER: ContextVar[BytesRead | None] = ContextVar("watcher", default=None)
-FROM_BYTES = 64 << 20
-"""Less is read before anyone wonders."""
+_BYTE_PROGRESS: ContextVar[ByteProgress | None] = ContextVar("byte_progress", default=None)
+"""Callback of the current context; None if nobody shows the progress."""
+MIN_BAR_BYTES = 64 << 20
+"""Size of the input from which a progress bar is shown. [B]"""
 
-WIDTH = 30
+BAR_WIDTH_CHARACTERS = 30
+"""Width of the progress bar. [characters]"""
 
 
-def tell_progress(done: int, total: int) -> None:
-    """Say that so many bytes of all were read, to whoever watches."""
-    watcher = _WATCHER.get()
-    if watcher is not None:
-        watcher(done, total)
+def report_bytes_read(done: int, total: int) -> None:
+    """Report to the callback of this context, if any, how many bytes of all were read."""
+    on_progress = _BYTE_PROGRESS.get()
+    if on_progress is not None:
+        on_progress(done, total)
 
 
 @contextmanager
-def watched_by(watcher: BytesRead | None) -> Iterator[None]:
-    """Let somebody be told of all that is read inside.
+def report_bytes_to(on_progress: ByteProgress | None) -> Iterator[None]:
+    """Send all progress reports from within the block to a callback.
 
     Examples
     --------
     >>> seen = []
-    >>> with watched_by(lambda done, total: seen.append((done, total))):
-    ...     tell_progress(1, 2)
-    >>> tell_progress(2, 2)
+    >>> with report_bytes_to(lambda done, total: seen.append((done, total))):
+    ...     report_bytes_read(1, 2)
+    >>> report_bytes_read(2, 2)
     >>> seen
     [(1, 2)]
     """
-    token = _WATCHER.set(watcher)
+    token = _BYTE_PROGRESS.set(on_progress)
     try:
         yield
     finally:
-        _WATCHER.reset(token)
+        _BYTE_PROGRESS.reset(token)
 
 
 @contextmanager
-def progress_bar(*, quiet: bool = False) -> Iterator[None]:
-    """Show on stderr how far reading has come, if that is a terminal and there is much to read."""
+def show_progress_bar(*, quiet: bool = False) -> Iterator[None]:
+    """Show the progress of reading on stderr, if it is a terminal and the input is large."""
     if quiet or not sys.stderr.isatty():
         yield
         return
     shown = ""
 
     def show(done: int, total: int) -> None:
+        """Redraw the bar if its text changed."""
         nonlocal shown
-        line = bar(done, total)
-        if total >= FROM_BYTES and line != shown:
+        line = format_progress_bar(done, total)
+        if total >= MIN_BAR_BYTES and line != shown:
             sys.stderr.write("\r" + line)
             sys.stderr.flush()
             shown = line
 
     try:
-        with watched_by(show):
+        with report_bytes_to(show):
             yield
     finally:
         if shown:
@@ -136,18 +162,19 @@ def progress_bar(*, quiet: bool = False) -> Iterator[None]:
             sys.stderr.flush()
 
 
-def bar(done: int, total: int) -> str:
-    """A bar and a percentage; once all is read, what comes then.
+def format_progress_bar(done: int, total: int) -> str:
+    """Format a bar with a percentage; the label is "sorting" once all bytes are read.
 
     Examples
     --------
-    >>> bar(1, 2)
+    >>> format_progress_bar(1, 2)
     'reading [###############---------------]  50 %'
     """
-    share = done / total if total else 1.0
-    full = int(WIDTH * share)
-    word = "reading" if done < total else "sorting"
-    return f"{word} [{'#' * full}{'-' * (WIDTH - full)}] {share:4.0%}".replace("%", " %")
+    read_fraction = done / total if total else 1.0
+    filled_width = int(BAR_WIDTH_CHARACTERS * read_fraction)
+    stage_name = "reading" if done < total else "sorting"
+    cells = "#" * filled_width + "-" * (BAR_WIDTH_CHARACTERS - filled_width)
+    return f"{stage_name} [{cells}] {100 * read_fraction:3.0f} %"
 
 
 log = logging.getLogger(__name__)
@@ -155,31 +182,32 @@ log = logging.getLogger(__name__)
 Function = TypeVar("Function", bound=Callable[..., object])
 
 
-def compiled_entry(function: Function, **options: object) -> Function:
-    """Compile a function that Python calls: at its first call, once for all. Other threads go on while it runs.
+def compile_entry(function: Function, **options: object) -> Function:
+    """Compile a function that Python calls, once for all at its first call; other threads run on meanwhile.
 
-    The machine code is kept beside the source, else in ``NUMBA_CACHE_DIR`` or the user's cache folder, and in
-    memory alone where none of them can be written. By itself numba notices a change only of the file that a
-    function stands in, not of those that it calls into; so the source of its whole package is part of the key: all
-    files below the folder of the package, or beside the file of a function from elsewhere.
+    Machine code is cached next to the source, else in ``NUMBA_CACHE_DIR`` or the user's cache folder, and only in
+    memory if none of them is writable. Numba itself detects changes only in the file of the function, not in functions
+    that it calls. The source of its whole package is therefore part of the cache key: all files below the folder of the
+    package, or the files next to a function from elsewhere.
     """
     dispatcher = _njit()(function, nogil=True, **options)
     with suppress(RuntimeError):
-        dispatcher._cache = _cache_class(_source_folder(Path(function.__code__.co_filename)))(function)
+        dispatcher._cache = _make_cache_class(_hashed_source_folder(Path(function.__code__.co_filename)))(function)
     return dispatcher  # type: ignore[no-any-return]
 
 
-def part(function: Function, **options: object) -> Function:
+def compile_helper(function: Function, **options: object) -> Function:
     """Compile a function that only other compiled functions call."""
     return _njit()(function, **options)  # type: ignore[no-any-return]
 
 
 def _njit() -> Any:  # noqa: ANN401 - a decorator of numba
+    """Return numba's ``njit`` decorator."""
     return import_optional("numba", extra="simulate").njit
 
 
-def _source_folder(source: Path) -> Path:
-    """Folder whose source is part of the key: the package of a module of gpuplanner, else the folder of the file."""
+def _hashed_source_folder(source: Path) -> Path:
+    """Return the folder whose source is part of the cache key: the package of a module, else the folder of the file."""
     package = Path(__file__).parent.parent
     below = source.relative_to(package).parts if source.is_relative_to(package) else ()
     return package / below[0] if len(below) > 1 else source.parent
@@ -187,155 +215,201 @@ def _source_folder(source: Path) -> Path:
 
 @functools.cache
 def note_compilation(package: str) -> None:
-    """Log once for each package that its code is compiled."""
+    """Log once for each package that its code is being compiled."""
     log.warning("compiling gpuplanner.%s, once for this installation (gpuplanner compile does it in advance)", package)
 
 
 @functools.cache
-def _cache_class(folder: Path) -> type[Any]:
-    """Numba's cache, with the source of a folder in its key."""
-    base = import_optional("numba.core.caching", extra="simulate").FunctionCache
-    source = hashlib.sha256(Path(__file__).read_bytes())  # how is compiled stands here
-    of_package = folder.parent == Path(__file__).parent.parent
-    for path in sorted(folder.rglob("*.py") if of_package else folder.glob("*.py")):
-        source.update(path.read_bytes())
+def _make_cache_class(folder: Path) -> type[Any]:
+    """Make a subclass of numba's function cache that has the source of a folder in its key."""
+    numba_cache = import_optional("numba.core.caching", extra="simulate").FunctionCache
+    source_digest = hashlib.sha256(Path(__file__).read_bytes())  # this file decides how functions are compiled
+    is_package = folder.parent == Path(__file__).parent.parent
+    for path in sorted(folder.rglob("*.py") if is_package else folder.glob("*.py")):
+        source_digest.update(path.read_bytes())
 
     def load_overload(self: Any, *arguments: Any) -> Any:  # noqa: ANN401 - numba's own types
         try:
-            kept = base.load_overload(self, *arguments)
+            cached = numba_cache.load_overload(self, *arguments)
         except (AttributeError, ImportError):
-            # Its index names a class that the source calls otherwise by now.
+            # The cached index names a class that has been renamed in the source since.
             self.flush()
-            kept = None
-        if kept is None:
+            cached = None
+        if cached is None:
             note_compilation(folder.name)
-        return kept
+        return cached
 
     def index_key(self: Any, *arguments: Any) -> tuple[Any, ...]:  # noqa: ANN401 - numba's own types
-        return (*base._index_key(self, *arguments), source.hexdigest())
+        return (*numba_cache._index_key(self, *arguments), source_digest.hexdigest())
 
-    return type("RoomCache", (base,), {"_index_key": index_key, "load_overload": load_overload})
+    return type("SourceKeyedCache", (numba_cache,), {"_index_key": index_key, "load_overload": load_overload})
 
 
-READERS, POLICIES, EXPORTERS = "gpuplanner.readers", "gpuplanner.policies", "gpuplanner.exporters"
-"""Groups of entry points, by what they hold."""
-Kind = TypeVar("Kind")
+READER_ENTRY_POINTS = "gpuplanner.readers"
+POLICY_ENTRY_POINTS = "gpuplanner.policies"
+EXPORTER_ENTRY_POINTS = "gpuplanner.exporters"
+"""Entry point groups of readers, policies and exporters in other packages."""
+PluginType = TypeVar("PluginType")
+"""Class of the objects that a group of entry points provides."""
 
 
 @functools.cache
-def _found(group: str) -> tuple[EntryPoint, ...]:
-    return tuple(sorted(entry_points(group=group), key=lambda one: (one.name, one.value)))
+def _entry_points_of_group(group: str) -> tuple[EntryPoint, ...]:
+    """List the installed entry points of a group, by name."""
+    return tuple(sorted(entry_points(group=group), key=lambda point: (point.name, point.value)))
 
 
-def plugged(group: str, kind: type[Kind], taken: frozenset[str] = frozenset()) -> dict[str, Kind]:
-    """Objects of a kind that installed packages offer in a group, by name, in the order of the names.
+def load_plugins(
+    group: str, plugin_type: type[PluginType], reserved_names: frozenset[str] = frozenset()
+) -> dict[str, PluginType]:
+    """Load the objects that installed packages provide in an entry point group.
 
-    What cannot be loaded, is of another kind or has a name that is taken is left out with a warning that names it: a
-    broken package of somebody else stops nothing.
+    An entry point that cannot be loaded, has another type or has a reserved name is left out with a warning that names
+    it: a broken package never stops gpuplanner.
+
+    Parameters
+    ----------
+    group : str
+        Entry point group, such as ``"gpuplanner.readers"``.
+    plugin_type : type
+        Class that the objects must have.
+    reserved_names : frozenset of str
+        Names that plugins may not use.
+
+    Returns
+    -------
+    dict
+        Plugins by name, sorted by name.
 
     Examples
     --------
-    >>> plugged("gpuplanner.nothing", str)
+    >>> load_plugins("gpuplanner.nothing", str)
     {}
     """
-    found: dict[str, Kind] = {}
-    for point in _found(group):
+    plugins: dict[str, PluginType] = {}
+    for point in _entry_points_of_group(group):
         try:
             loaded = point.load()
         except Exception as error:
-            _left_out(point, "a module that can be imported", f"{type(error).__name__}: {error}")
+            _warn_of_ignored_plugin(point, "a module that can be imported", f"{type(error).__name__}: {error}")
             continue
-        if not isinstance(loaded, kind):
-            _left_out(point, f"a {kind.__name__}", f"a {type(loaded).__name__}")
-        elif point.name in taken or point.name in found:
-            _left_out(point, "a name that nothing else has", "one that is taken")
+        if not isinstance(loaded, plugin_type):
+            _warn_of_ignored_plugin(point, f"a {plugin_type.__name__}", f"a {type(loaded).__name__}")
+        elif point.name in reserved_names or point.name in plugins:
+            _warn_of_ignored_plugin(point, "a name that nothing else has", "one that is taken")
         else:
-            found[point.name] = loaded
-    return found
+            plugins[point.name] = loaded
+    return plugins
 
 
-def plugged_in() -> str:
-    """Name and version of all that is plugged in, for keys of what is kept; empty where nothing is.
+def list_plugin_versions() -> str:
+    """Format name, object and version of all installed plugins, for cache keys; empty without plugins.
 
     Examples
     --------
-    >>> plugged_in()
+    >>> list_plugin_versions()
     ''
     """
-    points = [point for group in (READERS, POLICIES, EXPORTERS) for point in _found(group)]
-    return " ".join(f"{one.name}={one.value} {one.dist.version if one.dist else ''}" for one in points)
+    groups = (READER_ENTRY_POINTS, POLICY_ENTRY_POINTS, EXPORTER_ENTRY_POINTS)
+    points = [point for group in groups for point in _entry_points_of_group(group)]
+    return " ".join(f"{point.name}={point.value} {point.dist.version if point.dist else ''}" for point in points)
 
 
-def _left_out(point: EntryPoint, expected: str, got: str) -> None:
-    where = f"entry point {point.name!r} of {point.group} ({point.value})"
+def _warn_of_ignored_plugin(point: EntryPoint, expected: str, got: str) -> None:
+    """Warn that an entry point is ignored, and why."""
+    subject = f"entry point {point.name!r} of {point.group} ({point.value})"
     todo = "The plugin is ignored; fix or remove its package."
-    warnings.warn(message(where, expected, got, todo), GpuPlannerWarning, stacklevel=3)
+    warnings.warn(format_message(subject, expected, got, todo), GpuPlannerWarning, stacklevel=3)
 
 
-def event_loop_entry(function: Function) -> Function:
-    """Compile a function that Python calls: at its first call, once for all."""
-    return compiled_entry(function, no_cfunc_wrapper=True, _nrt=False)
+def compile_event_loop_entry(function: Function) -> Function:
+    """Compile a function of the event loop that Python calls, once for all at its first call."""
+    return compile_entry(function, no_cfunc_wrapper=True, _nrt=False)
 
 
-def compiled(function: Function) -> Function:
-    """Compile a function that only other compiled functions call, into the function that calls it.
+def compile_inlined(function: Function) -> Function:
+    """Compile a function of the event loop and inline it into the compiled functions that call it.
 
-    Passing the whole world costs more than most calls do, hence the inlining.
+    Passing the simulation state costs more than most calls do, hence the inlining.
     """
-    return part(function, no_cfunc_wrapper=True, no_cpython_wrapper=True, forceinline=True, _nrt=False)
+    return compile_helper(function, no_cfunc_wrapper=True, no_cpython_wrapper=True, forceinline=True, _nrt=False)
 
 
-def called(function: Function) -> Function:
-    """Compile a function that stays one of its own: large, called from several places, and not often."""
-    return part(function, no_cfunc_wrapper=True, no_cpython_wrapper=True, _nrt=False)
+def compile_not_inlined(function: Function) -> Function:
+    """Compile a function of the event loop without inlining it: large, rarely called, and from several callers."""
+    return compile_helper(function, no_cfunc_wrapper=True, no_cpython_wrapper=True, _nrt=False)
 
 
-TasksDone = Callable[[int, int], None]
-"""Is told how many of how many tasks are done."""
+TaskProgress = Callable[[int, int], None]
+"""Callback that gets the number of finished tasks and of all tasks."""
 Workers = int | str
-"""Processes, or the address of a Dask scheduler such as ``tcp://host:8786`` (extra ``scale``)."""
-MOST_LOST = 3
-"""So often in a row, with no answer in between, workers may die before the task is taken to be what kills them."""
+"""Number of processes, or the address of a Dask scheduler such as ``tcp://host:8786`` (extra ``scale``)."""
+MAX_WORKER_DEATHS_IN_A_ROW = 3
+"""Worker deaths without a result in between, after which the task itself is taken as their cause."""
 
 
-def in_turn(
-    work: Callable[..., Any],
+def run_tasks(
+    function: Callable[..., Any],
     tasks: Sequence[tuple[Any, ...]],
     *,
     workers: Workers = 1,
-    progress: TasksDone | None = None,
+    progress: TaskProgress | None = None,
 ) -> Iterator[tuple[int, Any]]:
-    """Run a function on every task, and give back the number of the task with what it said, as they end.
+    """Run a function on every task and yield results in the order in which tasks end.
 
-    Whoever stops asking ends the rest: what is not begun is never begun.
+    If the caller stops iterating, tasks that have not begun are cancelled.
+
+    Parameters
+    ----------
+    function : callable
+        Function to run; in worker processes it must be picklable.
+    tasks : sequence of tuple
+        Arguments of each call.
+    workers : int or str
+        Number of processes, 1 for this process, or the address of a Dask scheduler.
+    progress : callable, optional
+        Gets the number of finished tasks and of all tasks.
+
+    Yields
+    ------
+    tuple of int and object
+        Index of the task, and its result.
+
+    Raises
+    ------
+    WorkerError
+        If workers die repeatedly or the scheduler cannot be reached.
 
     Examples
     --------
-    >>> list(in_turn(pow, [(2, 3), (3, 2)]))
+    >>> list(run_tasks(pow, [(2, 3), (3, 2)]))
     [(0, 8), (1, 9)]
     """
     if isinstance(workers, str):
-        answers = _on_dask(work, tasks, workers)
+        results = _run_on_dask(function, tasks, workers)
     elif workers <= 1 or len(tasks) < 2:
-        answers = ((number, work(*task)) for number, task in enumerate(tasks))
+        results = ((number, function(*task)) for number, task in enumerate(tasks))
     else:
-        answers = _on_processes(work, tasks, workers)
-    for done, (number, answer) in enumerate(answers, 1):
-        yield number, answer
+        results = _run_on_processes(function, tasks, workers)
+    for done, (number, result) in enumerate(results, 1):
+        yield number, result
         if progress:
             progress(done, len(tasks))
 
 
-def _on_dask(work: Callable[..., Any], tasks: Sequence[tuple[Any, ...]], address: str) -> Iterator[tuple[int, Any]]:
+def _run_on_dask(
+    function: Callable[..., Any], tasks: Sequence[tuple[Any, ...]], address: str
+) -> Iterator[tuple[int, Any]]:
+    """Run the tasks on the workers of a Dask scheduler; yield the index and the result of each."""
     dask = import_optional("distributed", extra="scale")
     try:
         with dask.Client(address) as client:
-            # Each task is work to be done again where a worker was lost, never an answer from before.
-            futures = [client.submit(work, *task, pure=False) for task in tasks]
-            places = {future.key: number for number, future in enumerate(futures)}
+            # A task is run again after the loss of its worker; pure=False rules out results of earlier runs.
+            futures = [client.submit(function, *task, pure=False) for task in tasks]
+            task_numbers = {future.key: number for number, future in enumerate(futures)}
             try:
                 for future in dask.as_completed(futures):
-                    yield places[future.key], future.result()
+                    yield task_numbers[future.key], future.result()
             finally:
                 client.cancel(futures)
     except (OSError, dask.KilledWorker) as error:
@@ -344,25 +418,28 @@ def _on_dask(work: Callable[..., Any], tasks: Sequence[tuple[Any, ...]], address
         raise WorkerError(f"workers at {address}", "a scheduler and workers that stay", got, todo) from error
 
 
-def _on_processes(
-    work: Callable[..., Any], tasks: Sequence[tuple[Any, ...]], workers: int
+def _run_on_processes(
+    function: Callable[..., Any], tasks: Sequence[tuple[Any, ...]], workers: int
 ) -> Iterator[tuple[int, Any]]:
-    left, lost = dict(enumerate(tasks)), 0
-    # Begun anew and not forked: libraries hold threads, of which a forked child would have none.
-    fresh = multiprocessing.get_context("spawn")
-    while left:
-        processes = ProcessPoolExecutor(min(workers, len(left)), mp_context=fresh)
+    """Run the tasks in worker processes; yield the index and the result of each."""
+    remaining = dict(enumerate(tasks))
+    deaths = 0
+    # Spawned, not forked: a forked child would lack the threads that libraries have started.
+    spawn_context = multiprocessing.get_context("spawn")
+    while remaining:
+        processes = ProcessPoolExecutor(min(workers, len(remaining)), mp_context=spawn_context)
         try:
-            running = {processes.submit(work, *task): number for number, task in left.items()}
+            running = {processes.submit(function, *task): number for number, task in remaining.items()}
             for future in as_completed(running):
-                answer, lost = future.result(), 0
+                result = future.result()
+                deaths = 0
                 number = running.pop(future)
-                del left[number]
-                yield number, answer
+                del remaining[number]
+                yield number, result
         except BrokenProcessPool as error:
-            lost += 1
-            if lost == MOST_LOST:
-                got = f"{lost} times in a row a process that ended, with {len(left):,} of {len(tasks):,} left"
+            deaths += 1
+            if deaths == MAX_WORKER_DEATHS_IN_A_ROW:
+                got = f"{deaths} times in a row a process that ended, with {len(remaining):,} of {len(tasks):,} left"
                 todo = "If memory was short, use fewer processes (--workers)."
                 raise WorkerError("workers", "processes that stay", got, todo) from error
         finally:

@@ -1,4 +1,4 @@
-"""Places that results are written to: which files are ours, which belong to others, and what can go wrong there."""
+"""Output files and folders: target paths, manifests of written files, and checks before anything is replaced."""
 
 from __future__ import annotations
 
@@ -41,18 +41,31 @@ WRITE_FAULTS = frozenset(
         errno.ENAMETOOLONG,
     }
 )
-"""Any other fault of the system is one of the program and passes unchanged."""
+"""Error numbers that concern the target of a write; any other system error is a bug and passes unchanged."""
 
-_NUMBER = re.compile(r"\(os error (\d+)\)")
+_OS_ERROR_NUMBER = re.compile(r"\(os error (\d+)\)")
+"""Error number in the text of a polars error."""
 
 
 @contextmanager
-def explained(path: Path, *, within: tuple[Path, ...] = ()) -> Iterator[None]:
-    """Turn what the system says against a writer into an :class:`OutputError`.
+def translate_write_errors(path: Path, *, own_paths: tuple[Path, ...] = ()) -> Iterator[None]:
+    """Turn system errors within the block into an :class:`OutputError`.
+
+    Parameters
+    ----------
+    path : Path
+        Target as the user named it, for the message.
+    own_paths : tuple of Path
+        Paths that the block writes. If given, only errors about these paths are translated.
+
+    Raises
+    ------
+    OutputError
+        In place of a system error about the target.
 
     Examples
     --------
-    >>> with explained(Path("a.txt")):
+    >>> with translate_write_errors(Path("a.txt")):
     ...     raise OSError(errno.ENOSPC, "No space left on device")
     Traceback (most recent call last):
         ...
@@ -63,253 +76,301 @@ def explained(path: Path, *, within: tuple[Path, ...] = ()) -> Iterator[None]:
     except OutputError:
         raise
     except Exception as error:
-        number = number_of(error)
-        if number is None and (within or not isinstance(error, OSError)):
+        error_number = errno_of(error)
+        if error_number is None and (own_paths or not isinstance(error, OSError)):
             raise
-        if within and (number not in WRITE_FAULTS or _elsewhere(error, within)):
+        if own_paths and (error_number not in WRITE_FAULTS or _names_only_other_files(error, own_paths)):
             raise
-        raise cannot_write(path, os.strerror(number) if number else str(error)) from error
+        raise make_write_error(path, os.strerror(error_number) if error_number else str(error)) from error
 
 
-def number_of(error: BaseException) -> int | None:
-    """Number of the fault of the system behind an error; polars keeps it in its text alone.
+def errno_of(error: BaseException) -> int | None:
+    """Return the system error number behind an error, or None; polars states it only in its text.
 
     Examples
     --------
-    >>> number_of(OSError("No space left on device (os error 28)")) == errno.ENOSPC
+    >>> errno_of(OSError("No space left on device (os error 28)")) == errno.ENOSPC
     True
     """
     if isinstance(error, OSError) and error.errno is not None:
         return error.errno
     if isinstance(error, OSError) or type(error).__module__.startswith("polars"):
-        found = _NUMBER.search(str(error))
-        return int(found.group(1)) if found else None
+        match = _OS_ERROR_NUMBER.search(str(error))
+        return int(match.group(1)) if match else None
     return None
 
 
-def cannot_write(
+def make_write_error(
     path: str | Path,
     got: str,
     *,
     expected: str = "a writable place with free space",
     todo: str = "Choose another place with -o; nothing that stood there was changed.",
 ) -> OutputError:
-    """The error of a result that cannot be written.
+    """Make the error of a result that cannot be written.
+
+    Parameters
+    ----------
+    path : str or Path
+        Target as the user named it.
+    got : str
+        The obstacle.
+    expected, todo : str
+        The expected state of the target, and the fix.
+
+    Returns
+    -------
+    OutputError
 
     Examples
     --------
-    >>> str(cannot_write("a", "a file", expected="a folder", todo="Choose another."))
+    >>> str(make_write_error("a", "a file", expected="a folder", todo="Choose another."))
     'cannot write a: expected a folder; got a file. Choose another.'
     """
     return OutputError(f"cannot write {path}", expected, got, todo)
 
 
-def _elsewhere(error: Exception, within: tuple[Path, ...]) -> bool:
-    """True if the error names files, and none of them is being written."""
+def _names_only_other_files(error: Exception, own_paths: tuple[Path, ...]) -> bool:
+    """Whether the error names files and none of them lies in the paths being written."""
     names = [getattr(error, "filename", None), getattr(error, "filename2", None)]
-    told = [Path(os.fsdecode(name)) for name in names if isinstance(name, str | bytes)]
-    return bool(told) and not any(each in (name, *name.parents) for name in told for each in within)
+    named_paths = [Path(os.fsdecode(name)) for name in names if isinstance(name, str | bytes)]
+    return bool(named_paths) and not any(
+        own_path in (name, *name.parents) for name in named_paths for own_path in own_paths
+    )
 
 
 MANIFEST = "manifest.json"
-"""File that lists the others, with bytes and SHA-256 of each."""
+"""File that lists the other files of a folder, with size [B] and SHA-256 of each."""
 
-HASHED_BYTES = 1 << 24
-"""A larger file is taken for the one that was written if it has its size: nobody edits such tables by hand."""
+MAX_HASHED_BYTES = 1 << 24
+"""Size up to which a file is compared by its hash; above it, an equal size counts as unchanged. [B]"""
 
 
 @dataclass(frozen=True)
-class Mark:
-    """How a folder of one kind is known.
+class FolderMark:
+    """Features by which an output folder of one kind is recognized.
 
     Attributes
     ----------
     file, text : str
-        A file of the folder, and a text in it, which a folder without a manifest is known by. The text is the
-        ``format`` of the manifest as well.
+        A file of the folder and a text in it, which identify a folder without a manifest. The text is also the
+        ``format`` in the manifest.
     names : tuple of str
-        Names that folders of this kind hold, as ``glob`` knows them: what is ours in a folder without
-        a manifest, and what nothing else may be called in any.
-    older : tuple of Mark
-        Kinds which one of this kind takes the place of.
+        Glob patterns of the files that folders of this kind contain: in a folder without a manifest these files count
+        as written by gpuplanner; no other file may have such a name.
+    older : tuple of FolderMark
+        Older kinds of folder that one of this kind replaces.
     """
 
     file: str
     text: str
     names: tuple[str, ...] = ()
-    older: tuple[Mark, ...] = ()
+    older: tuple[FolderMark, ...] = ()
 
-    def stands_in(self, folder: Path) -> bool:
-        """True if the file of the folder holds the text."""
+    def is_in_folder(self, folder: Path) -> bool:
+        """Whether the identifying file of the folder contains the text."""
         try:
             return self.text in (folder / self.file).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError):
             return False
 
-    def found_in(self, folder: Path) -> list[str]:
-        """Names in a folder, whoever wrote them, that folders of this kind hold."""
+    def list_names_in(self, folder: Path) -> list[str]:
+        """List the files in a folder, whoever wrote them, whose names belong to this kind."""
         patterns = (MANIFEST, self.file, *self.names)
-        found = (path for pattern in patterns for path in folder.glob(pattern))
-        return sorted({path.relative_to(folder).as_posix() for path in found})
+        paths = (path for pattern in patterns for path in folder.glob(pattern))
+        return sorted({path.relative_to(folder).as_posix() for path in paths})
 
 
 @dataclass(frozen=True)
-class Written:
-    """A file as we wrote it; None where an old folder does not say."""
+class WrittenFile:
+    """Size [B] and SHA-256 of a file as gpuplanner wrote it; None where an old manifest lacks them."""
 
     bytes: int | None
     sha256: str | None
 
-    def still_in(self, path: Path) -> bool:
-        """True unless somebody changed the file since."""
+    def is_unchanged_at(self, path: Path) -> bool:
+        """Whether the file at the path is still as it was written."""
         try:
-            found = path.lstat()
+            status = path.lstat()
         except OSError:
             return False
-        if self.bytes is not None and found.st_size != self.bytes:
+        if self.bytes is not None and status.st_size != self.bytes:
             return False
-        if self.sha256 is None or found.st_size > HASHED_BYTES:
+        if self.sha256 is None or status.st_size > MAX_HASHED_BYTES:
             return True
-        return _hash_of(path, found.st_ino, found.st_mtime_ns, found.st_size) == self.sha256
+        return _hash_unchanged_file(path, status.st_ino, status.st_mtime_ns, status.st_size) == self.sha256
 
 
 @functools.lru_cache(maxsize=4096)
-def _hash_of(path: Path, *_: int) -> str:
-    """Hash of a file, found once while its inode, time and size stay."""
+def _hash_unchanged_file(path: Path, *_: int) -> str:
+    """Return the SHA-256 of a file, computed once as long as inode, time and size stay the same."""
     return sha256(path)
 
 
-def read_manifest(folder: Path) -> tuple[str, dict[str, Written]] | None:
-    """Format and files of a folder's manifest, itself among them; None if there is none that we could have written.
+def read_manifest(folder: Path) -> tuple[str, dict[str, WrittenFile]] | None:
+    """Read format and files of a folder's manifest, the manifest included; None without a valid manifest.
 
-    A name that leads out of the folder is left out, whoever wrote it there.
+    Names that lead out of the folder are left out.
     """
     try:
-        told = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-        files = {str(name): _written(value) for name, value in told["files"].items() if _inside(str(name))}
-        kind = told["format"]
+        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        files = {
+            str(name): _parse_manifest_entry(value)
+            for name, value in manifest["files"].items()
+            if _is_inside_folder(str(name))
+        }
+        folder_format = manifest["format"]
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None
-    return (kind, {**files, MANIFEST: Written(None, None)}) if isinstance(kind, str) else None
+    return (folder_format, {**files, MANIFEST: WrittenFile(None, None)}) if isinstance(folder_format, str) else None
 
 
 def is_intact(folder: Path) -> bool:
-    """Whether all files that the manifest of a folder lists are there as they were written."""
-    told = read_manifest(folder)
-    return told is not None and all(each.still_in(folder / name) for name, each in told[1].items())
+    """Whether all files in the manifest of a folder are present and unchanged."""
+    manifest = read_manifest(folder)
+    return manifest is not None and all(written.is_unchanged_at(folder / name) for name, written in manifest[1].items())
 
 
-def files_of_ours(folder: Path, mark: Mark) -> dict[str, Written]:
-    """Name, with ``/``, → what we wrote under it, in a folder of this kind or an older one; else nothing."""
+def list_written_files(folder: Path, mark: FolderMark) -> dict[str, WrittenFile]:
+    """List the files that gpuplanner wrote in a folder of this kind or an older one, by name with ``/``."""
     marks = (mark, *mark.older)
-    told = read_manifest(folder)
-    if told is not None:
-        return told[1] if told[0] in {each.text for each in marks} else {}
-    for each in marks:
-        if each.stands_in(folder):
-            names = (name for name in each.found_in(folder) if not (folder / name).is_symlink())
-            return {name: Written(None, None) for name in names if (folder / name).is_file()}
+    manifest = read_manifest(folder)
+    if manifest is not None:
+        return manifest[1] if manifest[0] in {folder_mark.text for folder_mark in marks} else {}
+    for folder_mark in marks:
+        if folder_mark.is_in_folder(folder):
+            names = (name for name in folder_mark.list_names_in(folder) if not (folder / name).is_symlink())
+            return {name: WrittenFile(None, None) for name in names if (folder / name).is_file()}
     return {}
 
 
-def write_manifest(folder: Path, mark: Mark, before: Mapping[Path, Written]) -> dict[str, Written]:
-    """List all files of a new folder in it."""
-    known = {}
-    for path, written in before.items():
+def write_manifest(
+    folder: Path, mark: FolderMark, written_before: Mapping[Path, WrittenFile]
+) -> dict[str, WrittenFile]:
+    """Write the manifest of all files in a new folder.
+
+    Parameters
+    ----------
+    folder : Path
+        The new folder.
+    mark : FolderMark
+        Its kind.
+    written_before : mapping of Path to WrittenFile
+        Known files, whose hash is reused for hard links to them.
+
+    Returns
+    -------
+    dict
+        Size and hash of each file, by name.
+    """
+    written_by_inode = {}
+    for path, written in written_before.items():
         if written.sha256 is not None and path.exists():
-            known[_identity(path)] = written
+            written_by_inode[_device_and_inode(path)] = written
     files = {}
-    for name in sorted(_all_files(folder)):
+    for name in sorted(_walk_files(folder)):
         path = folder / name
-        files[name] = known.get(_identity(path)) or Written(path.stat().st_size, sha256(path))
-    state_manifest(folder, mark, files)
+        files[name] = written_by_inode.get(_device_and_inode(path)) or WrittenFile(path.stat().st_size, sha256(path))
+    write_manifest_file(folder, mark, files)
     return files
 
 
-def state_manifest(folder: Path, mark: Mark, files: Mapping[str, Written]) -> None:
-    """Write the manifest of the files."""
+def write_manifest_file(folder: Path, mark: FolderMark, files: Mapping[str, WrittenFile]) -> None:
+    """Write ``manifest.json`` with the given files."""
     listed = {name: asdict(written) for name, written in files.items() if name != MANIFEST}
     (folder / MANIFEST).write_text(to_json({"format": mark.text, "files": listed}), encoding="utf-8")
 
 
-def _all_files(folder: Path, prefix: str = "") -> Iterator[str]:
-    """Names of all files below a folder, links to folders among them, but not its manifest."""
+def _walk_files(folder: Path, prefix: str = "") -> Iterator[str]:
+    """Yield the names of all files below a folder, links included, except its manifest."""
     with os.scandir(folder) as entries:
-        found = list(entries)
-    for entry in found:
+        sorted_entries = list(entries)
+    for entry in sorted_entries:
         name = prefix + entry.name
         if entry.is_dir(follow_symlinks=False):
-            yield from _all_files(folder / entry.name, f"{name}/")
+            yield from _walk_files(folder / entry.name, f"{name}/")
         elif name != MANIFEST:
             yield name
 
 
-def _identity(path: Path) -> tuple[int, int]:
-    found = path.stat()
-    return found.st_dev, found.st_ino
+def _device_and_inode(path: Path) -> tuple[int, int]:
+    """Return device and inode number of a file."""
+    status = path.stat()
+    return status.st_dev, status.st_ino
 
 
-def _written(value: Any) -> Written:  # noqa: ANN401 - what JSON holds
-    """One entry: size and hash, or, of a report or an export before, the hash alone."""
+def _parse_manifest_entry(value: Any) -> WrittenFile:  # noqa: ANN401 - what JSON holds
+    """Parse one manifest entry: size and hash, or only the hash in older reports and exports."""
     if isinstance(value, str):
-        return Written(None, value)
+        return WrittenFile(None, value)
     size, digest = value["bytes"], value["sha256"]
-    return Written(None if size is None else int(size), None if digest is None else str(digest))
+    return WrittenFile(None if size is None else int(size), None if digest is None else str(digest))
 
 
-def _inside(name: str) -> bool:
+def _is_inside_folder(name: str) -> bool:
+    """Whether a name with ``/`` stays inside the folder that it is relative to."""
     return bool(name) and not name.startswith("/") and not {"", ".", ".."} & set(name.split("/"))
 
 
 _AT_FDCWD, _NOREPLACE, _EXCHANGE = -100, 1, 2
-_UNKNOWN_CALL = frozenset({errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP})
+_UNSUPPORTED_ERRNOS = frozenset({errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP})
+"""Errors by which a system or file system says that it does not know a flag of ``renameat2``."""
 
 
-def foreign_entries(folder: Path, ours: Mapping[str, Written], beside: Path | None = None) -> list[str]:
-    """Names, relative with ``/``, of files and whole folders that are not ours.
+def list_foreign_entries(folder: Path, ours: Mapping[str, WrittenFile], counterpart: Path | None = None) -> list[str]:
+    """List files and whole folders that gpuplanner did not write, relative with ``/``.
 
-    A file of ours that somebody changed since is theirs.
+    A written file that was changed since counts as foreign.
+
+    Parameters
+    ----------
+    folder : Path
+        Folder to search.
+    ours : mapping of str to WrittenFile
+        Files that gpuplanner wrote, by name.
+    counterpart : Path, optional
+        Second folder; folders that exist in both are searched, not listed as a whole.
     """
-    return list(_foreign(folder, ours, _folders_of(ours), beside, ""))
+    return list(_walk_foreign_entries(folder, ours, _parent_folders(ours), counterpart, ""))
 
 
-def in_the_way(new: Path, name: str) -> bool:
-    """True if the new folder has another thing where an entry of that name should go."""
+def is_name_taken(new: Path, name: str) -> bool:
+    """Whether the new folder has another entry where one with this name would go."""
     *above, last = PurePosixPath(name).parts
-    place = new
+    entry = new
     for part in above:
-        place /= part
-        if os.path.lexists(place) and (place.is_symlink() or not place.is_dir()):
+        entry /= part
+        if os.path.lexists(entry) and (entry.is_symlink() or not entry.is_dir()):
             return True
-    return os.path.lexists(place / last)
+    return os.path.lexists(entry / last)
 
 
-def carry(source: Path, target: Path, names: list[str]) -> list[str]:
-    """Move entries from the old folder to the new one; names that are taken there stay where they are."""
-    left = []
+def move_entries(source: Path, target: Path, names: list[str]) -> list[str]:
+    """Move entries from the old folder to the new one; return those whose names are taken there."""
+    not_moved = []
     for name in names:
-        if in_the_way(target, name):
-            left.append(name)
+        if is_name_taken(target, name):
+            not_moved.append(name)
             continue
-        for above in reversed(PurePosixPath(name).parents[:-1]):
-            if not (target / above).exists():
-                (target / above).mkdir()
-                shutil.copymode(source / above, target / above)
-        move(source / name, target / name)
-    return left
+        for parent in reversed(PurePosixPath(name).parents[:-1]):
+            if not (target / parent).exists():
+                (target / parent).mkdir()
+                shutil.copymode(source / parent, target / parent)
+        move_without_overwriting(source / name, target / name)
+    return not_moved
 
 
-def drop(folder: Path, ours: Mapping[str, Written]) -> bool:
-    """Take away what we wrote, and folders that are empty then; nothing else."""
-    folders = {above for above in _folders_of(ours) if not _leads_out(folder, above)}
+def delete_written_files(folder: Path, ours: Mapping[str, WrittenFile]) -> bool:
+    """Delete the files that gpuplanner wrote and folders that are empty then; return whether the folder is gone."""
+    folders = {parent for parent in _parent_folders(ours) if not _passes_through_symlink(folder, parent)}
     for name in ours.keys() - {MANIFEST}:
-        above = str(PurePosixPath(name).parent)
-        if above == "." or above in folders:
+        parent = str(PurePosixPath(name).parent)
+        if parent == "." or parent in folders:
             with contextlib.suppress(OSError):
                 (folder / name).unlink()
-    for above in sorted(folders, key=lambda name: -name.count("/")):
+    for parent in sorted(folders, key=lambda name: -name.count("/")):
         with contextlib.suppress(OSError):
-            (folder / above).rmdir()
+            (folder / parent).rmdir()
     # The list goes last: a run that is killed before leaves it to the next one.
     with contextlib.suppress(OSError):
         if MANIFEST in ours:
@@ -318,183 +379,199 @@ def drop(folder: Path, ours: Mapping[str, Written]) -> bool:
     return not folder.exists()
 
 
-def move(source: Path, target: Path) -> None:
-    """Rename, but never over anything."""
-    if not _renamed(source, target, _NOREPLACE):
+def move_without_overwriting(source: Path, target: Path) -> None:
+    """Rename a file or folder; raise ``FileExistsError`` if the target exists."""
+    if not _rename_with_flag(source, target, _NOREPLACE):
         if os.path.lexists(target):
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target))
         source.rename(target)
 
 
-def exchanged(one: Path, other: Path) -> bool:
-    """Let two paths change places in one step; False where the system or the file system cannot.
+def exchange_paths(first: Path, second: Path) -> bool:
+    """Swap two paths in one step; return False where the system or the file system cannot.
 
     References
     ----------
     Linux man-pages, rename(2): ``renameat2`` with ``RENAME_EXCHANGE``.
     """
-    return _renamed(one, other, _EXCHANGE)
+    return _rename_with_flag(first, second, _EXCHANGE)
 
 
-def _renamed(one: Path, other: Path, how: int) -> bool:
+def _rename_with_flag(source: Path, target: Path, flag: int) -> bool:
+    """Call ``renameat2`` with a flag; return False if it is not supported."""
     rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     if rename is None:
         return False
-    if rename(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), how) == 0:
+    if rename(_AT_FDCWD, os.fsencode(source), _AT_FDCWD, os.fsencode(target), flag) == 0:
         return True
-    number = ctypes.get_errno()
-    if number in _UNKNOWN_CALL:
+    error_number = ctypes.get_errno()
+    if error_number in _UNSUPPORTED_ERRNOS:
         return False
-    raise OSError(number, os.strerror(number), str(other))
+    raise OSError(error_number, os.strerror(error_number), str(target))
 
 
-def _foreign(
-    folder: Path, ours: Mapping[str, Written], above_ours: frozenset[str], beside: Path | None, prefix: str
+def _walk_foreign_entries(
+    folder: Path, ours: Mapping[str, WrittenFile], own_folders: frozenset[str], counterpart: Path | None, prefix: str
 ) -> Iterator[str]:
+    """Yield the entries of :func:`list_foreign_entries` below one folder, with a prefix."""
     with os.scandir(folder) as entries:
-        found = sorted(entries, key=lambda entry: entry.name)
-    for entry in found:
+        sorted_entries = sorted(entries, key=lambda entry: entry.name)
+    for entry in sorted_entries:
         name = prefix + entry.name
         if entry.is_dir(follow_symlinks=False):
-            other = None if beside is None else beside / entry.name
-            if other is not None and (other.is_symlink() or not other.is_dir()):
-                other = None
-            if name in above_ours or other is not None:
-                yield from _foreign(folder / entry.name, ours, above_ours, other, f"{name}/")
+            entry_counterpart = None if counterpart is None else counterpart / entry.name
+            if entry_counterpart is not None and (entry_counterpart.is_symlink() or not entry_counterpart.is_dir()):
+                entry_counterpart = None
+            if name in own_folders or entry_counterpart is not None:
+                yield from _walk_foreign_entries(folder / entry.name, ours, own_folders, entry_counterpart, f"{name}/")
             else:
                 yield name
-        elif name not in ours or not ours[name].still_in(folder / entry.name):
+        elif name not in ours or not ours[name].is_unchanged_at(folder / entry.name):
             yield name
 
 
-def _folders_of(names: Mapping[str, Written]) -> frozenset[str]:
-    """Folders that the files lie in: ``a/b/c.txt`` → ``a``, ``a/b``."""
-    above = (str(folder) for name in names for folder in PurePosixPath(name).parents)
-    return frozenset(above) - {"."}
+def _parent_folders(names: Mapping[str, WrittenFile]) -> frozenset[str]:
+    """List the folders that contain the files: ``a/b/c.txt`` → ``a``, ``a/b``."""
+    folders = (str(folder) for name in names for folder in PurePosixPath(name).parents)
+    return frozenset(folders) - {"."}
 
 
-def _leads_out(folder: Path, name: str) -> bool:
-    """True if a part of the name is a link that somebody put in place of a folder of ours."""
+def _passes_through_symlink(folder: Path, name: str) -> bool:
+    """Whether a part of the name is a symbolic link in place of a folder that gpuplanner made."""
     parts = PurePosixPath(name).parts
     return any((folder / PurePosixPath(*parts[: count + 1])).is_symlink() for count in range(len(parts)))
 
 
 DATASET_FORMAT = "gpuplanner dataset 2"
-_DATASET = Mark("provenance.json", DATASET_FORMAT)
-_OVERWRITES: ContextVar[bool] = ContextVar("overwrites", default=False)
+"""Format name in the manifest of a dataset folder."""
+_DATASET_MARK = FolderMark("provenance.json", DATASET_FORMAT)
+"""Kind of a dataset folder."""
+_MAY_OVERWRITE: ContextVar[bool] = ContextVar("overwrites", default=False)
+"""Whether writers of the current context may replace files that gpuplanner did not write."""
 
 
 @contextmanager
-def overwriting(allowed: bool = True) -> Iterator[None]:
-    """Let writers replace files that gpuplanner did not write, while the block runs.
+def allow_overwriting_within(allowed: bool = True) -> Iterator[None]:
+    """Allow writers to replace files that gpuplanner did not write, while the block runs.
 
     Examples
     --------
-    >>> with overwriting():
+    >>> with allow_overwriting_within():
     ...     may_overwrite()
     True
     """
-    token = _OVERWRITES.set(allowed or may_overwrite())
+    token = _MAY_OVERWRITE.set(allowed or may_overwrite())
     try:
         yield
     finally:
-        _OVERWRITES.reset(token)
+        _MAY_OVERWRITE.reset(token)
 
 
 def may_overwrite() -> bool:
-    """Whether a file that gpuplanner did not write may be replaced."""
-    return _OVERWRITES.get()
+    """Whether files that gpuplanner did not write may be replaced."""
+    return _MAY_OVERWRITE.get()
 
 
 def allow_overwriting(allowed: bool) -> None:
-    """Let writers replace such files for the rest of a run, if that is allowed."""
+    """Allow writers, for the rest of the run, to replace files that gpuplanner did not write, if `allowed` is true."""
     if allowed:
-        _OVERWRITES.set(True)
+        _MAY_OVERWRITE.set(True)
 
 
-def require_ours(path: str | Path, place: Path) -> None:
-    """Refuse a file that gpuplanner did not write, or that somebody changed since; an empty one holds nothing."""
-    if may_overwrite() or not place.exists() or not place.stat().st_size or is_ours(place):
+def require_overwritable(path: str | Path, target: Path) -> None:
+    """Raise :class:`OutputError` for a file that gpuplanner did not write or that was changed; empty files pass."""
+    if may_overwrite() or not target.exists() or not target.stat().st_size or is_own_file(target):
         return
     got = "a file that gpuplanner did not write, or that was changed since"
     todo = "Choose another name, or replace it with --overwrite (in Python: overwrite=True); nothing was changed."
-    raise cannot_write(path, got, expected="a new file, or one that gpuplanner wrote", todo=todo)
+    raise make_write_error(path, got, expected="a new file, or one that gpuplanner wrote", todo=todo)
 
 
-def require_outside_datasets(path: str | Path, place: Path) -> None:
-    """Refuse a place inside the folder of a dataset, which holds what was read and nothing else."""
-    for folder in place.parents:
-        if _DATASET.stands_in(folder):
+def require_outside_datasets(path: str | Path, target: Path) -> None:
+    """Raise :class:`OutputError` for a target inside a dataset folder, which holds nothing but the dataset."""
+    for folder in target.parents:
+        if _DATASET_MARK.is_in_folder(folder):
             expected, todo = "a place outside datasets", "Choose another place; nothing was changed."
-            raise cannot_write(path, f"one inside the dataset {folder}", expected=expected, todo=todo)
+            raise make_write_error(path, f"one inside the dataset {folder}", expected=expected, todo=todo)
 
 
-def is_ours(place: Path) -> bool:
-    """Whether a file is as gpuplanner wrote it.
+def is_own_file(target: Path) -> bool:
+    """Whether a file is unchanged since gpuplanner wrote it.
 
     Examples
     --------
-    >>> is_ours(Path("/etc/hostname"))
+    >>> is_own_file(Path("/etc/hostname"))
     False
     """
-    return any(written.still_in(place) for written in _noted(place))
+    return any(written.is_unchanged_at(target) for written in _read_note(target))
 
 
-def note_written(place: Path, content: Path) -> None:
-    """Note beside a place what is about to stand there; what stands there now stays noted until then."""
+def record_written_file(target: Path, content: Path) -> None:
+    """Record size and hash of the next content of a file in the note next to it, before it is moved into place.
+
+    The record of the present content stays until then.
+    """
     size = content.stat().st_size
-    new = Written(size, sha256(content) if size <= HASHED_BYTES else None)
-    noted = dict.fromkeys([new, *(written for written in _noted(place) if written.still_in(place))])
-    lines = "".join(f"{written.bytes} {written.sha256 or '-'}\n" for written in noted)
-    note_of(place).write_text(lines, encoding="ascii")
+    new_file = WrittenFile(size, sha256(content) if size <= MAX_HASHED_BYTES else None)
+    note = dict.fromkeys([new_file, *(written for written in _read_note(target) if written.is_unchanged_at(target))])
+    lines = "".join(f"{written.bytes} {written.sha256 or '-'}\n" for written in note)
+    note_path(target).write_text(lines, encoding="ascii")
 
 
-def remove_ours(place: Path) -> None:
-    """Remove a file with its note, if it is as gpuplanner wrote it."""
-    if is_ours(place):
-        place.unlink()
-        note_of(place).unlink(missing_ok=True)
+def remove_own_file(target: Path) -> None:
+    """Delete a file and its note if it is unchanged since gpuplanner wrote it."""
+    if is_own_file(target):
+        target.unlink()
+        note_path(target).unlink(missing_ok=True)
 
 
-def note_of(place: Path) -> Path:
-    """The hidden note beside a file."""
-    return place.with_name(f".{place.name}.gpuplanner")
+def note_path(target: Path) -> Path:
+    """Return the path of the hidden note next to a file, which records its size and hash."""
+    return target.with_name(f".{target.name}.gpuplanner")
 
 
-def _noted(place: Path) -> list[Written]:
+def _read_note(target: Path) -> list[WrittenFile]:
+    """Read the sizes and hashes in the note of a file; empty without a readable note."""
     with contextlib.suppress(OSError, ValueError):
-        rows = (line.split(" ") for line in note_of(place).read_text(encoding="ascii").splitlines())
-        return [Written(int(size), None if digest == "-" else digest) for size, digest in rows]
+        rows = (line.split(" ") for line in note_path(target).read_text(encoding="ascii").splitlines())
+        return [WrittenFile(int(size), None if digest == "-" else digest) for size, digest in rows]
     return []
 
 
 OWN_FOLDER = "a folder of its own"
+"""Expected target of a folder, in error messages."""
 
 
-def place_of(path: str | Path) -> Path:
-    """The absolute place that a path means; a link stays, and what it points to is written.
+def resolve_target(path: str | Path) -> Path:
+    """Return the absolute path of a target, with links followed.
+
+    Raises
+    ------
+    OutputError
+        If the path cannot be resolved, is not UTF-8 text or is the root folder.
 
     Examples
     --------
-    >>> place_of("/tmp/../out")
+    >>> resolve_target("/tmp/../out")
     PosixPath('/out')
     """
     try:
-        place = Path(path).resolve()
+        target = Path(path).resolve()
     except (OSError, RuntimeError) as error:
-        raise cannot_write(path, str(error)) from error
-    if any("\udc80" <= letter <= "\udcff" for letter in str(place)):
+        raise make_write_error(path, str(error)) from error
+    if any("\udc80" <= letter <= "\udcff" for letter in str(target)):
         todo = "Choose another place with -o; nothing was changed."
-        raise cannot_write(path, "bytes that are no UTF-8", expected="a place whose name is text", todo=todo)
-    if not place.name:
-        raise cannot_write(place, "the root of the file system", expected=OWN_FOLDER)
-    return place
+        raise make_write_error(path, "bytes that are no UTF-8", expected="a place whose name is text", todo=todo)
+    if not target.name:
+        raise make_write_error(target, "the root of the file system", expected=OWN_FOLDER)
+    return target
 
 
 def require_folder(path: str | Path) -> Path:
-    """The place of a folder that a run may put in place of what stands there.
+    """Return the absolute path of a folder that a run may replace.
 
-    Such a folder changes places with a new one, so it can be neither where someone stands nor a mount.
+    A run swaps such a folder with a new one, so it can be neither the current folder, the home folder or a parent of
+    them, nor a mount point.
 
     Examples
     --------
@@ -503,45 +580,44 @@ def require_folder(path: str | Path) -> Path:
         ...
     gpuplanner.core.errors.OutputError: cannot write .: expected a folder of its own; got the current folder. ...
     """
-    place = place_of(path)
-    require_outside_datasets(path, place)
+    target = resolve_target(path)
+    require_outside_datasets(path, target)
     todo = "Name a new folder inside it with -o; nothing was changed."
-    for stands, what in ((Path.cwd(), "the current folder"), (Path.home(), "the home folder")):
-        stands = stands.resolve()
-        if place == stands or place in stands.parents:
-            got = what if place == stands else f"a folder that holds {what}"
-            raise cannot_write(path, got, expected=OWN_FOLDER, todo=todo)
-    if place.exists() and not place.is_dir():
+    for protected, folder_text in ((Path.cwd(), "the current folder"), (Path.home(), "the home folder")):
+        protected = protected.resolve()
+        if target == protected or target in protected.parents:
+            got = folder_text if target == protected else f"a folder that holds {folder_text}"
+            raise make_write_error(path, got, expected=OWN_FOLDER, todo=todo)
+    if target.exists() and not target.is_dir():
         todo = "Choose another name with -o; nothing was changed."
-        raise cannot_write(path, "a file", expected="a new folder or one that is there", todo=todo)
-    if os.path.ismount(place):
-        raise cannot_write(path, "a place where a disk is mounted", expected=OWN_FOLDER, todo=todo)
-    return place
+        raise make_write_error(path, "a file", expected="a new folder or one that is there", todo=todo)
+    if os.path.ismount(target):
+        raise make_write_error(path, "a place where a disk is mounted", expected=OWN_FOLDER, todo=todo)
+    return target
 
 
-def require_file(path: str | Path, *, inputs: Iterable[str | Path] = (), guarded: bool = True) -> Path:
-    """The place of a file that a run may put in place of an older one; to be asked before long work.
+def require_file(path: str | Path, *, inputs: Iterable[str | Path] = (), protect_foreign: bool = True) -> Path:
+    """Return the absolute path of a file that a run may replace; call it before long work.
 
     Parameters
     ----------
     path : str or Path
-        Where the file shall stand.
+        Target file.
     inputs : iterable of str or Path
-        Files that the run reads: none of them may be the one that is replaced.
-    guarded : bool
-        Refuse a file that gpuplanner did not write, unless :func:`overwriting` says otherwise. False is for records
-        that are read, and so checked, before they are replaced.
+        Files that the run reads; the target may be none of them.
+    protect_foreign : bool
+        Reject a file that gpuplanner did not write, unless :func:`allow_overwriting_within` permits it. False is for
+        records that are read, and so checked, before they are replaced.
 
     Returns
     -------
     Path
-        The place: absolute, and without links.
+        Absolute, without links.
 
     Raises
     ------
     OutputError
-        If a folder, a device, a pipe, an input, or a file of somebody else stands there, the place is inside a
-        dataset, or no folder can be above it.
+        If the target is a folder, a device, a pipe, an input, a foreign file or inside a dataset, or cannot be created.
 
     Examples
     --------
@@ -551,53 +627,54 @@ def require_file(path: str | Path, *, inputs: Iterable[str | Path] = (), guarded
     gpuplanner.core.errors.OutputError: cannot write /dev/null: expected the name of a file; got a device. Choose ...
     """
     todo = "Choose another name; nothing was changed."
-    place = place_of(path) if Path(path) != Path("/") else Path(path)
-    with explained(Path(path)):
-        mode = place.stat().st_mode if place.exists() else stat.S_IFREG
-        above = next(folder for folder in place.parents if folder.exists()) if place.name else place
-        if not above.is_dir():
+    target = resolve_target(path) if Path(path) != Path("/") else Path(path)
+    with translate_write_errors(Path(path)):
+        mode = target.stat().st_mode if target.exists() else stat.S_IFREG
+        parent = next(folder for folder in target.parents if folder.exists()) if target.name else target
+        if not parent.is_dir():
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
-        if not os.access(above, os.W_OK | os.X_OK):
+        if not os.access(parent, os.W_OK | os.X_OK):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     if not stat.S_ISREG(mode):
         got = "a folder" if stat.S_ISDIR(mode) else "a pipe or socket"
         if stat.S_ISCHR(mode) or stat.S_ISBLK(mode):
             got = "a device"
-        raise cannot_write(path, got, expected="the name of a file", todo=todo)
-    if any(Path(each).resolve() == place for each in inputs):
-        raise cannot_write(path, "an input of this run", expected="a file of its own", todo=todo)
-    require_outside_datasets(path, place)
-    if guarded:
-        require_ours(path, place)
-    return place
+        raise make_write_error(path, got, expected="the name of a file", todo=todo)
+    if any(Path(input_path).resolve() == target for input_path in inputs):
+        raise make_write_error(path, "an input of this run", expected="a file of its own", todo=todo)
+    require_outside_datasets(path, target)
+    if protect_foreign:
+        require_overwritable(path, target)
+    return target
 
 
-def lock_of(place: Path) -> Path:
-    """File by which runs that write one place keep apart."""
-    return place.with_name(f".{place.name}.gpuplanner-lock")
+def lock_path(target: Path) -> Path:
+    """Return the path of the lock file that keeps two runs from writing one target."""
+    return target.with_name(f".{target.name}.gpuplanner-lock")
 
 
-def new_room(place: Path) -> Path:
-    """Make the hidden folder beside a place in which its next content is made."""
-    with explained(place):
-        return Path(tempfile.mkdtemp(dir=place.parent, prefix=_prefix(place)))
+def make_staging_folder(target: Path) -> Path:
+    """Create the hidden folder next to a target in which its next content is prepared."""
+    with translate_write_errors(target):
+        return Path(tempfile.mkdtemp(dir=target.parent, prefix=_staging_prefix(target)))
 
 
-def new_file(place: Path) -> Path:
-    """Make the hidden file beside a place that shall become it."""
-    with explained(place):
-        handle, name = tempfile.mkstemp(dir=place.parent, prefix=_prefix(place), suffix=place.suffix)
+def make_staging_file(target: Path) -> Path:
+    """Create the hidden file next to a target that will replace it."""
+    with translate_write_errors(target):
+        handle, name = tempfile.mkstemp(dir=target.parent, prefix=_staging_prefix(target), suffix=target.suffix)
         os.close(handle)
         return Path(name)
 
 
-def left_beside(place: Path) -> Iterator[Path]:
-    """Hidden files and folders beside a place that an earlier run made and did not take away."""
-    pattern = re.compile(re.escape(_prefix(place)) + r"[a-z0-9_]{8}" + f"({re.escape(place.suffix)})?")
-    with os.scandir(place.parent) as entries:
+def list_stale_staging(target: Path) -> Iterator[Path]:
+    """List the hidden staging files and folders that an earlier run left next to a target."""
+    pattern = re.compile(re.escape(_staging_prefix(target)) + r"[a-z0-9_]{8}" + f"({re.escape(target.suffix)})?")
+    with os.scandir(target.parent) as entries:
         names = sorted(entry.name for entry in entries if pattern.fullmatch(entry.name))
-    return (place.with_name(name) for name in names)
+    return (target.with_name(name) for name in names)
 
 
-def _prefix(place: Path) -> str:
-    return f".{place.name}.gpuplanner-"
+def _staging_prefix(target: Path) -> str:
+    """Return the beginning of the names of staging files and folders of a target."""
+    return f".{target.name}.gpuplanner-"

@@ -1,12 +1,12 @@
-"""Files and folders that are written whole or not at all, one writer at a time.
+"""Atomic writing of files and folders, by one run at a time.
 
-A new folder is made in a hidden room beside its place, ``.NAME.gpuplanner-xxxxxxxx``::
+A new folder is prepared in a hidden staging folder next to its target, ``.NAME.gpuplanner-xxxxxxxx``::
 
-    unfinished     an empty file: what lies in ``new`` was written by us alone and is no use to anyone
-    new            the new folder; once it has changed places with the old one, the old one
-    previous       the old folder, where the two cannot change places in one step
+    unfinished     an empty file: the content of ``new`` is incomplete and may be deleted
+    new            the new folder; after the swap with the target, the old one
+    previous       the old folder, where the file system cannot swap two folders in one step
 
-Whenever the run ends, what lies there tells what is to be done, so that the run itself and the next one do the same.
+The content of the staging folder determines how to clean up, so an interrupted run and the next run do the same.
 """
 
 from __future__ import annotations
@@ -25,178 +25,189 @@ from typing import TYPE_CHECKING
 from gpuplanner.core.errors import GpuPlannerWarning, OutputError, examples
 from gpuplanner.core.output_places import (
     MANIFEST,
-    Mark,
-    Written,
-    cannot_write,
-    carry,
-    drop,
-    exchanged,
-    explained,
-    files_of_ours,
-    foreign_entries,
-    in_the_way,
-    left_beside,
-    lock_of,
-    new_file,
-    new_room,
-    note_written,
-    place_of,
+    FolderMark,
+    WrittenFile,
+    delete_written_files,
+    exchange_paths,
+    is_name_taken,
+    list_foreign_entries,
+    list_stale_staging,
+    list_written_files,
+    lock_path,
+    make_staging_file,
+    make_staging_folder,
+    make_write_error,
+    move_entries,
     read_manifest,
+    record_written_file,
     require_file,
     require_folder,
-    state_manifest,
+    resolve_target,
+    translate_write_errors,
     write_manifest,
+    write_manifest_file,
 )
 
 if TYPE_CHECKING:
     import polars as pl
 
-UNFINISHED, NEW, PREVIOUS = "unfinished", "new", "previous"
+UNFINISHED_MARKER = "unfinished"
+NEW_FOLDER = "new"
+PREVIOUS_FOLDER = "previous"
+"""Names of the entries of a staging folder."""
 
 
-def recover(place: Path) -> None:
-    """Clear up after runs that were killed while they wrote a place; only its sole writer may.
+def recover_after_kill(target: Path) -> None:
+    """Clean up staging files and folders of killed runs next to a target; the caller must hold its lock.
 
     Examples
     --------
-    >>> recover(Path("/tmp/out"))
+    >>> recover_after_kill(Path("/tmp/out"))
     """
-    for left in left_beside(place):
-        if left.is_dir() and not left.is_symlink():
-            if _is_room(left):
-                settle(left, place, after_a_kill=True)
+    for stale in list_stale_staging(target):
+        if stale.is_dir() and not stale.is_symlink():
+            if _is_staging_folder(stale):
+                clean_up_staging(stale, target, after_a_kill=True)
         else:
-            left.unlink(missing_ok=True)
+            stale.unlink(missing_ok=True)
 
 
-def settle(room: Path, place: Path, *, after_a_kill: bool = False) -> None:
-    """Empty a room: what is ours goes, what is not ours goes to its place, and the room goes last."""
-    if (room / UNFINISHED).exists():
-        shutil.rmtree(room / NEW, ignore_errors=True)
-        (room / UNFINISHED).unlink()
-    previous = room / PREVIOUS
-    if previous.exists() and not place.exists():
-        previous.rename(place)
-        _warn(f"{place}: an earlier run was stopped while replacing it; put back as it was before that run")
-    for old in (previous, room / NEW):
+def clean_up_staging(staging: Path, target: Path, *, after_a_kill: bool = False) -> None:
+    """Delete a staging folder: written files are deleted, foreign files are moved to the target."""
+    if (staging / UNFINISHED_MARKER).exists():
+        shutil.rmtree(staging / NEW_FOLDER, ignore_errors=True)
+        (staging / UNFINISHED_MARKER).unlink()
+    previous = staging / PREVIOUS_FOLDER
+    if previous.exists() and not target.exists():
+        previous.rename(target)
+        _warn_of_recovery(
+            f"{target}: an earlier run was stopped while replacing it; put back as it was before that run"
+        )
+    for old in (previous, staging / NEW_FOLDER):
         if old.is_dir():
-            _cleared(old, place, after_a_kill)
+            _clear_old_folder(old, target, after_a_kill)
     with contextlib.suppress(OSError):
-        room.rmdir()
+        staging.rmdir()
 
 
-def kept_aside(path: str | Path) -> Path | None:
-    """Where an old folder waits since a run was killed before the new one took its place; None if there is none."""
+def find_stranded_folder(path: str | Path) -> Path | None:
+    """Find the old folder that a killed run moved aside before the new one was in place; None if there is none."""
     try:
-        place = place_of(path)
+        target = resolve_target(path)
     except OutputError:  # where nothing can be written, nothing waits
         return None
-    if place.exists() or not place.parent.is_dir():
+    if target.exists() or not target.parent.is_dir():
         return None
-    return next((left / PREVIOUS for left in left_beside(place) if (left / PREVIOUS).is_dir()), None)
+    return next(
+        (stale / PREVIOUS_FOLDER for stale in list_stale_staging(target) if (stale / PREVIOUS_FOLDER).is_dir()), None
+    )
 
 
-def _cleared(old: Path, place: Path, after_a_kill: bool) -> None:
+def _clear_old_folder(old: Path, target: Path, after_a_kill: bool) -> None:
+    """Move foreign files of the old folder to the target and delete the files that gpuplanner wrote."""
     _, ours = read_manifest(old) or ("", {})
-    theirs = foreign_entries(old, ours, place)
+    theirs = list_foreign_entries(old, ours, target)
     if theirs:
-        place.mkdir(exist_ok=True)
-        left = carry(old, place, theirs)
-        if left:
-            _warn(f"{place}: {examples(left)} stay in {old}, since other things have their names")
+        target.mkdir(exist_ok=True)
+        not_moved = move_entries(old, target, theirs)
+        if not_moved:
+            _warn_of_recovery(f"{target}: {examples(not_moved)} stay in {old}, since other things have their names")
         elif after_a_kill:
-            _warn(f"{place}: an earlier run was stopped while replacing it; {examples(theirs)} put back")
+            _warn_of_recovery(f"{target}: an earlier run was stopped while replacing it; {examples(theirs)} put back")
     changed = set(theirs)
-    drop(old, {name: written for name, written in ours.items() if name not in changed})
+    delete_written_files(old, {name: written for name, written in ours.items() if name not in changed})
 
 
-def _is_room(left: Path) -> bool:
-    return {entry.name for entry in left.iterdir()} <= {UNFINISHED, NEW, PREVIOUS}
+def _is_staging_folder(folder: Path) -> bool:
+    """Whether a folder contains nothing but entries of a staging folder."""
+    return {entry.name for entry in folder.iterdir()} <= {UNFINISHED_MARKER, NEW_FOLDER, PREVIOUS_FOLDER}
 
 
-def _warn(text: str) -> None:
+def _warn_of_recovery(text: str) -> None:
+    """Warn that something of an earlier run was restored or left."""
     warnings.warn(text, GpuPlannerWarning, stacklevel=3)
 
 
-_HELD: ContextVar[frozenset[Path]] = ContextVar("held", default=frozenset())
-"""Places that this thread writes: a block within another one on the same place is part of it."""
+_LOCKED_TARGETS: ContextVar[frozenset[Path]] = ContextVar("locked_targets", default=frozenset())
+"""Targets locked by this thread: a nested block on the same target does not lock again."""
 
-_NO_LOCKS = frozenset({errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK})
+_NO_LOCK_ERRNOS = frozenset({errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK})
+"""Errors of file systems without locks."""
 
 
 @contextmanager
-def sole_writer(path: str | Path) -> Iterator[Path]:
-    """Keep every other run from writing a folder or file while the block runs, and clear up after killed ones.
+def lock_for_writing(path: str | Path) -> Iterator[Path]:
+    """Lock a folder or file against other runs while the block runs, and clean up after killed runs.
 
-    The lock is held by the system for this process (``flock``), so a run that was killed leaves none behind.
-    Nobody waits: the second run is told to come back, since what it read may be old by then. Put it around the
-    reading as well, so that nobody reads for an hour in vain. Within the block, writers of the same place, which
-    take the lock themselves, find it taken for them.
+    The lock belongs to the process (``flock``), so a killed run leaves none. A second run fails at once instead of
+    waiting, since its input may be outdated by then. Start the block before reading input, so that no run reads for an
+    hour in vain. Nested writers of the same target share the lock.
 
     Parameters
     ----------
     path : str or Path
-        The folder or file, which need not exist yet. Missing folders above it are made, and taken away again if
-        nothing came to stand there.
+        The folder or file, which need not exist yet. Missing parent folders are created, and removed again if they
+        stay empty.
 
     Yields
     ------
     Path
-        The place itself: absolute, and without links.
+        The target: absolute, without links.
 
     Raises
     ------
     OutputError
-        If another run holds the lock, or there is no place for it.
+        If another run holds the lock, or the target cannot be created.
 
     Warns
     -----
     GpuPlannerWarning
-        If the file system knows no locks, or something had to be put back after a run that was killed.
+        If the file system has no locks, or files of a killed run were restored.
 
     Examples
     --------
     >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder, sole_writer(Path(folder) / "trace") as place:
+    >>> with tempfile.TemporaryDirectory() as folder, lock_for_writing(Path(folder) / "trace") as place:
     ...     place.name
     'trace'
     """
-    place = place_of(path)
-    if place in _HELD.get():
-        yield place
+    target = resolve_target(path)
+    if target in _LOCKED_TARGETS.get():
+        yield target
         return
-    with explained(Path(path)):
-        made = _made_above(place)
+    with translate_write_errors(Path(path)):
+        made_parents = _make_parent_folders(target)
     try:
-        with _locked(path, place) as locked:
+        with _acquire_lock(path, target) as locked:
             if locked:
-                with explained(Path(path)):
-                    recover(place)
-            token = _HELD.set(_HELD.get() | {place})
+                with translate_write_errors(Path(path)):
+                    recover_after_kill(target)
+            token = _LOCKED_TARGETS.set(_LOCKED_TARGETS.get() | {target})
             try:
-                yield place
+                yield target
             finally:
-                _HELD.reset(token)
+                _LOCKED_TARGETS.reset(token)
     finally:
         with contextlib.suppress(OSError):
-            for folder in made:
+            for folder in made_parents:
                 folder.rmdir()
 
 
 @contextmanager
-def _locked(path: str | Path, place: Path) -> Iterator[bool]:
+def _acquire_lock(path: str | Path, target: Path) -> Iterator[bool]:
+    """Hold the lock of a target while the block runs; yield False on a file system without locks."""
     from filelock import FileLock, Timeout  # takes 30 ms, and most of the package never writes
 
-    lock = FileLock(lock_of(place), mode=0o600, blocking=False, fallback_to_soft=False)
+    lock = FileLock(lock_path(target), mode=0o600, blocking=False, fallback_to_soft=False)
     try:
         lock.acquire()
     except Timeout as error:
         expected, todo = "to be the only run that writes it", "Wait for the other run, then start again."
-        raise cannot_write(path, "another run at it", expected=expected, todo=todo) from error
+        raise make_write_error(path, "another run at it", expected=expected, todo=todo) from error
     except OSError as error:
-        if error.errno not in _NO_LOCKS:
-            raise cannot_write(path, error.strerror or str(error)) from error
-        lock_of(place).unlink(missing_ok=True)
+        if error.errno not in _NO_LOCK_ERRNOS:
+            raise make_write_error(path, error.strerror or str(error)) from error
+        lock_path(target).unlink(missing_ok=True)
         text = f"{path}: this file system knows no locks; see to it that no other run writes it meanwhile"
         warnings.warn(text, GpuPlannerWarning, stacklevel=4)
         yield False
@@ -204,14 +215,14 @@ def _locked(path: str | Path, place: Path) -> Iterator[bool]:
     try:
         yield True
     finally:
-        lock_of(place).unlink(missing_ok=True)
+        lock_path(target).unlink(missing_ok=True)
         lock.release()
 
 
-def _made_above(place: Path) -> list[Path]:
-    """Make the folders above a place; gives those that were missing, the lowest first."""
-    missing = [above for above in place.parents if not above.exists()]
-    place.parent.mkdir(parents=True, exist_ok=True)
+def _make_parent_folders(target: Path) -> list[Path]:
+    """Create the parent folders of a target; return those that were missing, the lowest first."""
+    missing = [parent for parent in target.parents if not parent.exists()]
+    target.parent.mkdir(parents=True, exist_ok=True)
     return missing
 
 
@@ -220,20 +231,20 @@ def write_atomically(
     write: Callable[[Path], object],
     *,
     inputs: Iterable[str | Path] = (),
-    guarded: bool = True,
+    protect_foreign: bool = True,
 ) -> Path:
-    """Let ``write`` fill a temporary file beside ``path``, then move it into place in one step.
+    """Write a file through a temporary file next to it, which replaces the target in one step.
 
     Parameters
     ----------
     path : str or Path
-        Where the file shall stand. Missing folders are made; through a link, what it points to is written.
+        Target file. Missing folders are created; if it is a link, the file that it points to is written.
     write : callable
         Gets the temporary path and writes the whole file.
     inputs : iterable of str or Path
-        Files that the run reads: none of them may be the one that is replaced.
-    guarded : bool
-        As for :func:`require_file`: what gpuplanner did not write stays.
+        Files that the run reads; the target may be none of them.
+    protect_foreign : bool
+        Reject a target that gpuplanner did not write; see :func:`require_file`.
 
     Returns
     -------
@@ -243,8 +254,8 @@ def write_atomically(
     Raises
     ------
     OutputError
-        If the folder cannot be written or the disk is full, another run writes the file, a folder or a device
-        stands there, an input, or a file of somebody else. What stood at ``path`` is untouched.
+        If the folder cannot be written, the disk is full, another run writes the file, or the target is rejected by
+        :func:`require_file`. The previous file is untouched.
 
     Examples
     --------
@@ -254,47 +265,48 @@ def write_atomically(
     'x'
     """
     path = Path(path)
-    place = require_file(path, inputs=inputs, guarded=guarded)
-    with sole_writer(path):
-        temporary = new_file(place)
+    target = require_file(path, inputs=inputs, protect_foreign=protect_foreign)
+    with lock_for_writing(path):
+        temporary = make_staging_file(target)
         try:
-            with explained(path, within=(temporary, place)):
+            with translate_write_errors(path, own_paths=(temporary, target)):
                 write(temporary)
-                temporary.chmod(place.stat().st_mode & 0o777 if place.exists() else 0o666 & ~umask())
-                if guarded:
-                    note_written(place, temporary)
-                temporary.replace(place)
+                temporary.chmod(target.stat().st_mode & 0o777 if target.exists() else 0o666 & ~read_umask())
+                if protect_foreign:
+                    record_written_file(target, temporary)
+                temporary.replace(target)
         finally:
             temporary.unlink(missing_ok=True)
     return path
 
 
-def umask() -> int:
-    """Rights that this process takes from every new file."""
+def read_umask() -> int:
+    """Return the permission bits that this process removes from new files."""
     mask = os.umask(0)
     os.umask(mask)
     return mask
 
 
 # Text that begins so is run as a formula; some editions do the same with the full-width characters.
-_STARTS = r"[=+\-@＝＋－＠\t\r\n]"
-_TIME = "%Y-%m-%dT%H:%M:%S%.fZ"
+_FORMULA_STARTS = r"[=+\-@＝＋－＠\t\r\n]"
+_UTC_FORMAT = "%Y-%m-%dT%H:%M:%S%.fZ"
+"""Time format of CSV files: ISO 8601 in UTC."""
 
 
 def write_csv_safe(path: str | Path, frame: pl.DataFrame) -> Path:
-    r"""Write a frame as CSV (RFC 4180, UTF-8, lines end in CR LF).
+    r"""Write a frame as CSV (RFC 4180, UTF-8, CR LF) in which no text runs as a spreadsheet formula.
 
-    Text that begins with ``=``, ``+``, ``-``, ``@``, a tab or a line end would be run as a formula. It gets a
-    leading apostrophe; so does text that begins with apostrophes before such a character, so that every value
-    can be restored. Numbers are written as they are. A missing value is an empty
-    cell, an empty text is ``""``. Instants are written in UTC as ISO 8601 with ``Z``.
+    Text that begins with ``=``, ``+``, ``-``, ``@``, a tab or a line end would run as a formula. It gets a leading
+    apostrophe; so does text that begins with apostrophes before such a character, so that every value can be restored.
+    Numbers are written as they are. A missing value is an empty cell, an empty text is ``""``. Times are UTC in ISO
+    8601 with ``Z``.
 
     Parameters
     ----------
     path : str or Path
-        Where to write.
+        Target file.
     frame : polars.DataFrame
-        No nested columns.
+        Table without nested columns.
 
     Returns
     -------
@@ -315,54 +327,53 @@ def write_csv_safe(path: str | Path, frame: pl.DataFrame) -> Path:
     ...     path.read_bytes()
     b"tenant,x\r\n'=1+1,-2\r\n"
     """
-    safe = guarded(frame)
+    safe = escape_formulas(frame)
     return write_atomically(path, lambda temporary: safe.write_csv(temporary, line_terminator="\r\n"))
 
 
-def guarded(frame: pl.DataFrame, time: str = _TIME) -> pl.DataFrame:
-    """A frame in which no text is run as a formula, and instants are text in UTC; see :func:`write_csv_safe`."""
+def escape_formulas(frame: pl.DataFrame, time_format: str = _UTC_FORMAT) -> pl.DataFrame:
+    """Return a frame in which no text runs as a formula and times are UTC text; see :func:`write_csv_safe`."""
     import polars as pl
 
     text = pl.selectors.string() | pl.selectors.categorical() | pl.selectors.enum()
     zoned = pl.selectors.datetime(time_zone="*")
-    in_utc = zoned.dt.convert_time_zone("UTC").dt.to_string(time)
-    safe = frame.with_columns(_guarded(text.cast(pl.String)), in_utc)
-    safe.columns = pl.DataFrame({"name": safe.columns}).select(_guarded(pl.col("name")))["name"].to_list()
+    in_utc = zoned.dt.convert_time_zone("UTC").dt.to_string(time_format)
+    safe = frame.with_columns(_escape_formula(text.cast(pl.String)), in_utc)
+    safe.columns = pl.DataFrame({"name": safe.columns}).select(_escape_formula(pl.col("name")))["name"].to_list()
     return safe
 
 
-def _guarded(text: pl.Expr) -> pl.Expr:
-    return text.str.replace(rf"^('*{_STARTS})", "'${1}")
+def _escape_formula(text: pl.Expr) -> pl.Expr:
+    """Put an apostrophe before text that a spreadsheet would run as a formula."""
+    return text.str.replace(rf"^('*{_FORMULA_STARTS})", "'${1}")
 
 
-REMEDY = "Move them away, or choose another folder with -o; nothing was changed."
+MOVE_AWAY_HINT = "Move them away, or choose another folder with -o; nothing was changed."
+"""Fix for foreign files in a target folder."""
 
 
 @contextmanager
-def held_directory(path: str | Path, *, mark: Mark, inputs: Iterable[str | Path] = ()) -> Iterator[Path]:
-    """Keep a folder for this run from before it reads until it has written.
-
-    What :func:`replaced_directory` would refuse in the end is refused at once, and no other run writes the folder
-    meanwhile.
+def reserve_directory(path: str | Path, *, mark: FolderMark, inputs: Iterable[str | Path] = ()) -> Iterator[Path]:
+    """Lock a target folder for this run, and check before any work that it may be replaced.
 
     Parameters
     ----------
     path, mark, inputs
-        As for :func:`replaced_directory`, which within the block needs no inputs any more.
+        As for :func:`replace_directory`; within the block that function needs no inputs.
 
     Yields
     ------
     Path
-        The place: absolute, and without links.
+        The target: absolute, without links.
 
     Raises
     ------
     OutputError
-        As :func:`replaced_directory`.
+        As :func:`replace_directory`.
 
     Examples
     --------
-    >>> with held_directory("/", mark=Mark("about.txt", "made here")):
+    >>> with reserve_directory("/", mark=FolderMark("about.txt", "made here")):
     ...     pass
     Traceback (most recent call last):
         ...
@@ -370,30 +381,29 @@ def held_directory(path: str | Path, *, mark: Mark, inputs: Iterable[str | Path]
     """
     path = Path(path)
     require_folder(path)
-    with sole_writer(path) as place:
-        ours = files_of_ours(place, mark) if place.is_dir() else {}
-        _require_free(path, place, mark, ours)
-        _require_apart(path, place, ours, inputs)
-        yield place
+    with lock_for_writing(path) as target:
+        ours = list_written_files(target, mark) if target.is_dir() else {}
+        _require_free_names(path, target, mark, ours)
+        _require_inputs_outside(path, target, ours, inputs)
+        yield target
 
 
 @contextmanager
-def replaced_directory(path: str | Path, *, mark: Mark, inputs: Iterable[str | Path] = ()) -> Iterator[Path]:
-    """Fill a new folder beside ``path`` and put it in place only if the block ends well.
+def replace_directory(path: str | Path, *, mark: FolderMark, inputs: Iterable[str | Path] = ()) -> Iterator[Path]:
+    """Fill a new folder next to a target and put it in place if the block ends without error.
 
-    The new folder gets a manifest of what the block wrote. It and the old one change places in one step, so that a
-    run which is killed at any moment leaves the one or the other under the name; then all that the manifest of the
-    old one does not list, and files of ours that somebody changed, move over to the new one, and what is left of
-    the old one goes. What a run that is killed in between leaves, the next one puts in order.
+    The new folder gets a manifest of what the block wrote. New and old folder are swapped in one step, so a run that is
+    killed at any moment leaves one of them complete. Foreign files and changed files of the old folder then move to the
+    new one, and the rest of the old folder is deleted. The next run cleans up after a killed one.
 
     Parameters
     ----------
     path : str or Path
-        Where the folder shall stand.
-    mark : Mark
-        Its kind. A folder of the kind, or of one of its older kinds, is replaced.
+        Target folder.
+    mark : FolderMark
+        Its kind. A folder of this kind, or of one of its older kinds, is replaced.
     inputs : iterable of str or Path
-        Files and folders that the run reads: none of them may be among what is replaced.
+        Files and folders that the run reads; none of them may be replaced.
 
     Yields
     ------
@@ -403,128 +413,164 @@ def replaced_directory(path: str | Path, *, mark: Mark, inputs: Iterable[str | P
     Raises
     ------
     OutputError
-        If the folder cannot be written, another run writes it, it is where one stands (the current folder, home,
-        one above them, a mount), a name that the kind or the block writes is taken by something that is not ours,
-        or an input would be replaced. What stood at ``path`` is untouched.
+        If the folder cannot be written, another run writes it, it is the current or home folder, a parent of them or a
+        mount point, a foreign file has a name that would be written, or an input would be replaced. The previous folder
+        is untouched.
 
     Examples
     --------
     >>> import tempfile
-    >>> mark = Mark("about.txt", "made here")
+    >>> mark = FolderMark("about.txt", "made here")
     >>> with tempfile.TemporaryDirectory() as above:
     ...     out = Path(above) / "out"
     ...     out.mkdir()
     ...     _ = (out / "notes.txt").write_text("mine")
-    ...     with replaced_directory(out, mark=mark) as new:
+    ...     with replace_directory(out, mark=mark) as new:
     ...         _ = (new / "about.txt").write_text("made here")
     ...     sorted(p.name for p in out.iterdir())
     ['about.txt', 'manifest.json', 'notes.txt']
     """
     path = Path(path)
-    with held_directory(path, mark=mark, inputs=inputs) as place:
-        ours = files_of_ours(place, mark) if place.is_dir() else {}
-        room = new_room(place)
+    with reserve_directory(path, mark=mark, inputs=inputs) as target:
+        ours = list_written_files(target, mark) if target.is_dir() else {}
+        staging = make_staging_folder(target)
         try:
-            with explained(path, within=(room, place)):
-                (room / UNFINISHED).touch()
-                (room / NEW).mkdir()
-                yield room / NEW
-                write_manifest(room / NEW, mark, {place / name: each for name, each in ours.items()})
-                _put_in_place(path, place, room, mark, ours)
-                settle(room, place)
+            with translate_write_errors(path, own_paths=(staging, target)):
+                (staging / UNFINISHED_MARKER).touch()
+                (staging / NEW_FOLDER).mkdir()
+                yield staging / NEW_FOLDER
+                write_manifest(staging / NEW_FOLDER, mark, {target / name: written for name, written in ours.items()})
+                _install_folder(path, target, staging, mark, ours)
+                clean_up_staging(staging, target)
         except BaseException:
             with contextlib.suppress(OSError):
-                settle(room, place)
+                clean_up_staging(staging, target)
             raise
 
 
 @contextmanager
-def spare_room(path: str | Path) -> Iterator[Path]:
-    """An empty folder beside another one, on its disk, for what must wait there; it goes with the block.
+def make_temporary_sibling(path: str | Path) -> Iterator[Path]:
+    """Create an empty folder next to another one, on its disk, and delete it when the block ends.
 
-    What a killed run leaves in it is swept by the next run that writes the folder.
+    If the run is killed, the next run that writes the folder deletes it.
     """
-    place = Path(path).resolve()
-    room = new_room(place)
+    target = Path(path).resolve()
+    staging = make_staging_folder(target)
     try:
-        with explained(place, within=(room,)):
-            (room / UNFINISHED).touch()
-            (room / NEW).mkdir()
-            yield room / NEW
+        with translate_write_errors(target, own_paths=(staging,)):
+            (staging / UNFINISHED_MARKER).touch()
+            (staging / NEW_FOLDER).mkdir()
+            yield staging / NEW_FOLDER
     finally:
-        settle(room, place)
+        clean_up_staging(staging, target)
 
 
-def _put_in_place(path: Path, place: Path, room: Path, mark: Mark, ours: Mapping[str, Written]) -> None:
-    new = room / NEW
-    if not place.exists():
-        new.chmod(0o777 & ~umask())
-        (room / UNFINISHED).unlink()
-        new.rename(place)
+def _install_folder(path: Path, target: Path, staging: Path, mark: FolderMark, ours: Mapping[str, WrittenFile]) -> None:
+    """Move a finished new folder to its target, swapping it with the old one.
+
+    Parameters
+    ----------
+    path, target : Path
+        Target as the user named it, and its absolute path.
+    staging : Path
+        Staging folder with the new folder.
+    mark : FolderMark
+        Kind of the folder.
+    ours : mapping of str to WrittenFile
+        Files of the old folder that gpuplanner wrote.
+    """
+    new = staging / NEW_FOLDER
+    if not target.exists():
+        new.chmod(0o777 & ~read_umask())
+        (staging / UNFINISHED_MARKER).unlink()
+        new.rename(target)
         return
-    taken = [name for name in foreign_entries(place, ours, new) if in_the_way(new, name)]
-    if taken:
-        raise _taken(path, taken)
-    if ours and read_manifest(place) is None:  # from now on it must be known without its mark
-        state_manifest(place, mark, ours)
-    old = place.stat()
+    taken_names = [name for name in list_foreign_entries(target, ours, new) if is_name_taken(new, name)]
+    if taken_names:
+        raise _make_names_taken_error(path, taken_names)
+    if ours and read_manifest(target) is None:  # from now on it must be known without its mark
+        write_manifest_file(target, mark, ours)
+    old_status = target.stat()
     with contextlib.suppress(PermissionError):
-        os.chown(new, -1, old.st_gid)
-    new.chmod(old.st_mode & 0o7777)
-    (room / UNFINISHED).unlink()
-    if not exchanged(new, place):
-        place.rename(room / PREVIOUS)
+        os.chown(new, -1, old_status.st_gid)
+    new.chmod(old_status.st_mode & 0o7777)
+    (staging / UNFINISHED_MARKER).unlink()
+    if not exchange_paths(new, target):
+        target.rename(staging / PREVIOUS_FOLDER)
         try:
-            new.rename(place)
+            new.rename(target)
         except OSError:
-            (room / PREVIOUS).rename(place)
+            (staging / PREVIOUS_FOLDER).rename(target)
             raise
 
 
-def _require_free(path: Path, place: Path, mark: Mark, ours: Mapping[str, Written]) -> None:
-    """Refuse, before any work is done, names that are taken and things that cannot move over."""
-    if not place.is_dir():
+def _require_free_names(path: Path, target: Path, mark: FolderMark, ours: Mapping[str, WrittenFile]) -> None:
+    """Raise :class:`OutputError` before any work if names are taken or foreign files cannot be moved.
+
+    Parameters
+    ----------
+    path, target : Path
+        Target as the user named it, and its absolute path.
+    mark : FolderMark
+        Kind of the folder.
+    ours : mapping of str to WrittenFile
+        Files of the present folder that gpuplanner wrote.
+    """
+    if not target.is_dir():
         return
-    with explained(path):
-        theirs = foreign_entries(place, ours)
-    kind, _ = read_manifest(place) or (None, None)
-    if MANIFEST in theirs and kind is not None:
+    with translate_write_errors(path):
+        theirs = list_foreign_entries(target, ours)
+    folder_format, _ = read_manifest(target) or (None, None)
+    if MANIFEST in theirs and folder_format is not None:
         todo = "Choose another folder with -o; nothing was changed."
-        raise cannot_write(path, f"a {kind!r}", expected=f"a {mark.text!r} or another folder", todo=todo)
+        raise make_write_error(path, f"a {folder_format!r}", expected=f"a {mark.text!r} or another folder", todo=todo)
     changed = [name for name in theirs if name in ours]
     if changed:
         expected = "its files as they were written"
-        raise cannot_write(path, f"{examples(changed)}, changed since", expected=expected, todo=REMEDY)
-    taken = [name for name in mark.found_in(place) if name not in ours]
-    if taken:
-        raise _taken(path, taken)
-    fixed = [name for name in theirs if not _movable(place / name)]
-    if fixed:
+        raise make_write_error(path, f"{examples(changed)}, changed since", expected=expected, todo=MOVE_AWAY_HINT)
+    taken_names = [name for name in mark.list_names_in(target) if name not in ours]
+    if taken_names:
+        raise _make_names_taken_error(path, taken_names)
+    immovable = [name for name in theirs if not _is_movable(target / name)]
+    if immovable:
         expected = "things that can move to the new folder"
-        got = f"{examples(fixed)}, mounted or of somebody else"
-        raise cannot_write(path, got, expected=expected, todo=REMEDY)
+        got = f"{examples(immovable)}, mounted or of somebody else"
+        raise make_write_error(path, got, expected=expected, todo=MOVE_AWAY_HINT)
 
 
-def _require_apart(path: Path, place: Path, ours: Mapping[str, Written], inputs: Iterable[str | Path]) -> None:
-    """Refuse an input that is, or holds, a file that would be replaced."""
-    for each in inputs:
-        given = Path(each).resolve()
-        if place not in given.parents:
+def _require_inputs_outside(
+    path: Path, target: Path, ours: Mapping[str, WrittenFile], inputs: Iterable[str | Path]
+) -> None:
+    """Raise :class:`OutputError` if an input is, or contains, a file that would be replaced.
+
+    Parameters
+    ----------
+    path, target : Path
+        Target as the user named it, and its absolute path.
+    ours : mapping of str to WrittenFile
+        Files of the present folder that gpuplanner wrote.
+    inputs : iterable of str or Path
+        Files and folders that the run reads.
+    """
+    for input_path in inputs:
+        resolved = Path(input_path).resolve()
+        if target not in resolved.parents:
             continue
-        name = given.relative_to(place).as_posix()
-        if name in ours or any(one.startswith(f"{name}/") for one in ours):
-            got = f"{each}, which it would replace"
+        name = resolved.relative_to(target).as_posix()
+        if name in ours or any(own_name.startswith(f"{name}/") for own_name in ours):
+            got = f"{input_path}, which it would replace"
             todo = "Choose another folder with -o; nothing was changed."
-            raise cannot_write(path, got, expected="inputs that stay", todo=todo)
+            raise make_write_error(path, got, expected="inputs that stay", todo=todo)
 
 
-def _movable(entry: Path) -> bool:
-    """False for a mount, and for a folder that this user may not write, which no rename takes along."""
+def _is_movable(entry: Path) -> bool:
+    """Whether an entry can be renamed: not a mount point, and not a folder that this user may not write."""
     if entry.is_symlink() or not entry.is_dir():
         return True
     return not os.path.ismount(entry) and os.access(entry, os.W_OK)
 
 
-def _taken(path: Path, names: list[str]) -> OutputError:
+def _make_names_taken_error(path: Path, names: list[str]) -> OutputError:
+    """Make the error of names that foreign files have taken."""
     got = f"{examples(names)}, not written by gpuplanner"
-    return cannot_write(path, got, expected="the names that it writes to be free", todo=REMEDY)
+    return make_write_error(path, got, expected="the names that it writes to be free", todo=MOVE_AWAY_HINT)

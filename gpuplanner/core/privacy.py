@@ -1,4 +1,4 @@
-"""Pseudonyms for names, and small groups that are not shown by themselves."""
+"""Pseudonyms for names, and merging of groups that are too small to be shown."""
 
 from __future__ import annotations
 
@@ -14,22 +14,29 @@ import polars as pl
 from gpuplanner.core.errors import PrivacyError
 
 KEY_BYTES = 32
-SMALLEST_GROUP = 5
-"""Fewest people of a group that a shared report shows by itself."""
-_DIGITS = 10
+"""Length of a key for pseudonyms. [B]"""
+MIN_GROUP_PEOPLE = 5
+"""Smallest group that a shared report shows by its name. [people]"""
+_PSEUDONYM_DIGITS = 10
+"""Hexadecimal digits of a pseudonym."""
 
 
-def new_key(path: str | Path) -> None:
-    """Write a new random key that its owner alone can read.
+def write_new_key(path: str | Path) -> None:
+    """Write a new random key to a file that only its owner can read.
 
-    Keep it apart from the data: who has both can tell by trial which pseudonym a name has. Without the key
-    nobody can, and with the same key the same name gets the same pseudonym in every month.
+    Keep it apart from the data: with both, pseudonyms can be resolved by trying names; without the key they cannot.
+    With the same key a name has the same pseudonym in every month.
+
+    Raises
+    ------
+    PrivacyError
+        If the file exists or cannot be written.
 
     Examples
     --------
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     new_key(Path(folder) / "names.key")
+    ...     write_new_key(Path(folder) / "names.key")
     ...     len(read_key(Path(folder) / "names.key"))
     32
     """
@@ -48,7 +55,13 @@ def new_key(path: str | Path) -> None:
 
 
 def read_key(path: str | Path) -> bytes:
-    """Read a key, and refuse one that others can read."""
+    """Read a key file; a file that other users can read is rejected.
+
+    Raises
+    ------
+    PrivacyError
+        If the file is missing, readable by others, or not a key.
+    """
     try:
         file = Path(path)
         mode = file.stat().st_mode
@@ -69,8 +82,8 @@ def read_key(path: str | Path) -> bytes:
     return key
 
 
-def pseudonym(name: str, key: bytes, kind: str) -> str:
-    """Pseudonym of a name: the kind and ten digits of a keyed BLAKE2 hash.
+def make_pseudonym(name: str, key: bytes, kind: str) -> str:
+    """Make the pseudonym of a name: its kind and ten digits of a keyed BLAKE2 hash.
 
     References
     ----------
@@ -78,17 +91,17 @@ def pseudonym(name: str, key: bytes, kind: str) -> str:
 
     Examples
     --------
-    >>> pseudonym("alice", bytes(32), "user")
+    >>> make_pseudonym("alice", bytes(32), "user")
     'user-e1085d492d'
-    >>> pseudonym("alice", bytes(32), "tenant") == pseudonym("alice", bytes(32), "user")
+    >>> make_pseudonym("alice", bytes(32), "tenant") == make_pseudonym("alice", bytes(32), "user")
     False
     """
     digest = hashlib.blake2b(name.encode(), key=key, person=kind.encode()[:16]).hexdigest()
-    return f"{kind}-{digest[:_DIGITS]}"
+    return f"{kind}-{digest[:_PSEUDONYM_DIGITS]}"
 
 
 def pseudonymise(table: pl.DataFrame, key: bytes, columns: Sequence[str]) -> pl.DataFrame:
-    """Replace the names in some columns; nulls stay null.
+    """Replace the names in some columns by pseudonyms; nulls stay null.
 
     Examples
     --------
@@ -97,69 +110,111 @@ def pseudonymise(table: pl.DataFrame, key: bytes, columns: Sequence[str]) -> pl.
     """
     for column in columns:
         names = table[column].drop_nulls().unique().sort()
-        given = {name: pseudonym(name, key, column) for name in names}
-        if len(set(given.values())) < len(given):
+        pseudonyms = {name: make_pseudonym(name, key, column) for name in names}
+        if len(set(pseudonyms.values())) < len(pseudonyms):
             todo = "Use another key."
             raise PrivacyError(f"column {column!r}", "a pseudonym for each name", "the same twice", todo)
-        table = table.with_columns(pl.col(column).replace_strict(given, default=None, return_dtype=pl.String))
+        table = table.with_columns(pl.col(column).replace_strict(pseudonyms, default=None, return_dtype=pl.String))
     return table
 
 
-def rows_that_name(table: pl.DataFrame, names: Collection[str], *, but: Collection[str] = ()) -> dict[str, int]:
-    """Rows of each column of text in which one of some names stands as a word, upper case or lower.
+def count_rows_with_names(
+    table: pl.DataFrame, names: Collection[str], *, except_columns: Collection[str] = ()
+) -> dict[str, int]:
+    """Count, by text column, the rows that contain one of the names as a word (case ignored).
+
+    Parameters
+    ----------
+    table : polars.DataFrame
+        Table to search.
+    names : collection of str
+        Names to search for; names of one character or without letters are skipped.
+    except_columns : collection of str
+        Columns that are not searched.
+
+    Returns
+    -------
+    dict
+        Number of rows by column, for columns with at least one.
 
     Examples
     --------
     >>> jobs = pl.DataFrame({"job_name": ["alice_bert", "malice", None], "user": ["u-1", "u-1", "u-2"]})
-    >>> rows_that_name(jobs, ["Alice"])
+    >>> count_rows_with_names(jobs, ["Alice"])
     {'job_name': 1}
     """
-    telling = [name for name in names if len(name) > 1 and any(each.isalpha() for each in name)]
-    found = {}
-    for column in table.select(pl.col(pl.String)).columns if telling else ():
-        if column in but:
+    searchable_names = [name for name in names if len(name) > 1 and any(character.isalpha() for character in name)]
+    row_counts = {}
+    for column in table.select(pl.col(pl.String)).columns if searchable_names else ():
+        if column in except_columns:
             continue
         texts = table[column].drop_nulls().unique()
-        texts = texts.filter(texts.str.contains_any(telling, ascii_case_insensitive=True))
-        words = texts.str.extract_many(telling, ascii_case_insensitive=True, overlapping=True)
+        texts = texts.filter(texts.str.contains_any(searchable_names, ascii_case_insensitive=True))
+        words = texts.str.extract_many(searchable_names, ascii_case_insensitive=True, overlapping=True)
         pairs = zip(texts, words, strict=True)
-        named = [text for text, inside in pairs if any(_stands(word, text) for word in inside)]
-        if named:
-            found[column] = int(table[column].is_in(named).sum())
-    return found
+        texts_with_names = [
+            text for text, words_inside in pairs if any(_contains_word(word, text) for word in words_inside)
+        ]
+        if texts_with_names:
+            row_counts[column] = int(table[column].is_in(texts_with_names).sum())
+    return row_counts
 
 
-def _stands(word: str, text: str) -> bool:
-    """True if a word stands in a text with neither a letter nor a digit beside it; case does not matter."""
-    alone = rf"(?<![^\W_]){re.escape(word.lower())}(?![^\W_])"
-    return re.search(alone, text.lower()) is not None
+def _contains_word(word: str, text: str) -> bool:
+    """Whether a text contains a word with neither a letter nor a digit next to it (case ignored)."""
+    pattern = rf"(?<![^\W_]){re.escape(word.lower())}(?![^\W_])"
+    return re.search(pattern, text.lower()) is not None
 
 
-def merge_small_groups(table: pl.DataFrame, by: str, people: str, *, smallest: int = SMALLEST_GROUP) -> pl.DataFrame:
-    """Put the groups of too few people under one name, so that no figure speaks of one person.
+def merge_small_groups(
+    table: pl.DataFrame, by: str, people: str, *, min_people: int = MIN_GROUP_PEOPLE
+) -> pl.DataFrame:
+    """Rename groups of too few people to ``(small groups)``, so that no figure is about one person.
 
-    Where the small groups together are still too few, the next smallest joins them: what is left out of a
-    table with a total could be computed from it. Rows without a person count for nobody, rows without a group
-    are a group.
+    If the small groups together are still too few, the next smallest group joins them: otherwise its figure could be
+    computed from a total. Rows without a person count no person; rows without a group are a group.
+
+    Parameters
+    ----------
+    table : polars.DataFrame
+        Table with a row for each observation.
+    by, people : str
+        Columns of the group and of the person.
+    min_people : int
+        Smallest group that keeps its name. [people]
 
     Examples
     --------
     >>> jobs = pl.DataFrame({"tenant": [*"aaabc"], "user": [*"12345"]})
-    >>> merge_small_groups(jobs, "tenant", "user", smallest=2)["tenant"].to_list()
+    >>> merge_small_groups(jobs, "tenant", "user", min_people=2)["tenant"].to_list()
     ['a', 'a', 'a', '(small groups)', '(small groups)']
     """
-    return table.with_columns(merged_groups(table.lazy(), by, people, smallest))
+    return table.with_columns(merge_groups_expression(table.lazy(), by, people, min_people))
 
 
-def merged_groups(table: pl.LazyFrame, by: str, people: str, smallest: int) -> pl.Expr:
-    """The column that :func:`merge_small_groups` puts in the place of `by`."""
-    known = pl.col(people).drop_nulls().n_unique()
-    sizes = table.group_by(by).agg(people=known).collect(engine="streaming").sort("people", by)
-    few = sizes.filter(pl.col("people") < smallest).height
+def merge_groups_expression(table: pl.LazyFrame, by: str, people: str, min_people: int) -> pl.Expr:
+    """Make the column expression with which :func:`merge_small_groups` replaces the column `by`.
 
-    def merged() -> pl.Expr:
-        return pl.col(by).is_in(sizes[by].head(few).implode(), nulls_equal=True)
+    Parameters
+    ----------
+    table : polars.LazyFrame
+        Table with a row for each observation.
+    by, people : str
+        Columns of the group and of the person.
+    min_people : int
+        Smallest group that keeps its name. [people]
+    """
+    distinct_people = pl.col(people).drop_nulls().n_unique()
+    sizes = table.group_by(by).agg(people=distinct_people).collect(engine="streaming").sort("people", by)
+    n_small_groups = sizes.filter(pl.col("people") < min_people).height
 
-    while 0 < few < sizes.height and table.filter(merged()).select(known).collect().item() < smallest:
-        few += 1
-    return pl.when(merged()).then(pl.lit("(small groups)")).otherwise(by).alias(by)
+    def is_small() -> pl.Expr:
+        """Whether a row belongs to one of the smallest `n_small_groups` groups."""
+        return pl.col(by).is_in(sizes[by].head(n_small_groups).implode(), nulls_equal=True)
+
+    while (
+        0 < n_small_groups < sizes.height
+        and table.filter(is_small()).select(distinct_people).collect().item() < min_people
+    ):
+        n_small_groups += 1
+    return pl.when(is_small()).then(pl.lit("(small groups)")).otherwise(by).alias(by)

@@ -1,4 +1,4 @@
-"""A scenario: everything that an evaluation depends on, as one frozen value with a strict YAML form."""
+"""Scenario: all settings that an analysis depends on, as a frozen value with a strict YAML form."""
 
 from __future__ import annotations
 
@@ -13,28 +13,29 @@ from typing import Any, Self, TypedDict
 from zoneinfo import ZoneInfo, available_timezones
 
 from gpuplanner._version import __version__
-from gpuplanner.core.errors import ScenarioError, nearest
+from gpuplanner.core.errors import ScenarioError, nearest_names
 from gpuplanner.core.scenario_fields import (
     CATALOGUES,
-    MADE_BY,
     OWNERSHIPS,
+    PARTITIONER_BY_ACTUATOR,
     DropDown,
-    KnobRule,
+    SettingRule,
     Slider,
-    at_least,
-    between,
-    check_knobs,
-    described,
-    knob,
-    knobs_of,
-    one_of,
+    check_settings,
+    choice_rule,
+    document_settings,
+    minimum_rule,
+    range_rule,
+    setting,
+    settings_of,
 )
 from gpuplanner.core.units import LOCALES, SECONDS_PER_DAY
 
 PRICES = "prices"
-FILES = ("projects", "price_book", "carbon_file", "quotas", "quotas_to_try")
-"""Fields that name files beside the data."""
-RENAMED = {
+"""Group of the settings that change costs only, so that simulations need not run again."""
+FILE_FIELDS = ("projects", "price_book", "carbon_file", "quotas", "quotas_to_try")
+"""Fields that name files next to the data."""
+RENAMED_FIELDS = {
     "wait_minutes": "max_added_wait_minutes", "wait_quantile": "wait_percentile", "path": "actuator",
     "board": "gpu_model", "other_boards": "substitute_models", "watch_frozen_hours": "notice_hours",
     "gate_days": "check_days", "gate_wait_minutes": "check_wait_minutes", "gate_late_share": "check_wait_share",
@@ -42,51 +43,57 @@ RENAMED = {
     "gate_run_out_chance": "check_exhaustion_chance", "slot_hours": "interval_hours",
     "horizon_slots": "horizon_intervals",
 }  # fmt: skip
-"""Fields of earlier versions, and their names of today."""
-NOT_EMPTY = KnobRule("not empty", lambda value, _: value.strip() != "")
+"""Fields of earlier versions and their present names."""
+NOT_EMPTY = SettingRule("not empty", lambda value, _: value.strip() != "")
+"""Rule of a text that must not be blank."""
 
 
 @functools.cache
-def _zones() -> frozenset[str]:
-    """Names of the tz database: to list them its folder is walked."""
+def _time_zone_names() -> frozenset[str]:
+    """Return the names in the tz database; cached, since listing them reads its folder."""
     return frozenset(available_timezones())
 
 
-def windows_of(text: str) -> list[tuple[int, int]] | None:
-    """Minutes of the day at which windows begin and how long they last; None if the text is something else.
+def parse_change_windows(text: str) -> list[tuple[int, int]] | None:
+    """Parse change windows into begin [minute of the day] and length [min]; None if the text is malformed.
 
     Examples
     --------
-    >>> windows_of("06:00-08:00, 22:30-01:00"), windows_of("6-8")
+    >>> parse_change_windows("06:00-08:00, 22:30-01:00"), parse_change_windows("6-8")
     ([(360, 120), (1350, 150)], None)
     """
-    found = []
+    windows = []
     for part in text.split(","):
-        hit = re.fullmatch(r"\s*([01]\d|2[0-3]):([0-5]\d)-([01]\d|2[0-3]):([0-5]\d)\s*", part)
-        if hit is None:
+        match = re.fullmatch(r"\s*([01]\d|2[0-3]):([0-5]\d)-([01]\d|2[0-3]):([0-5]\d)\s*", part)
+        if match is None:
             return None
-        begin, end = (60 * int(hit[side]) + int(hit[side + 1]) for side in (1, 3))
-        found.append((begin, (end - begin) % (24 * 60)))
-    return found
+        begin, end = (60 * int(match[group]) + int(match[group + 1]) for group in (1, 3))
+        windows.append((begin, (end - begin) % (24 * 60)))
+    return windows
 
 
-def slowdowns_of(text: str) -> tuple[float, float] | None:
-    """How many times as long jobs take on nodes of one rack and on others; None if the text is something else.
+def parse_gang_slowdowns(text: str) -> tuple[float, float] | None:
+    """Parse the slowdowns of jobs on several nodes, within one rack and across racks; None if malformed.
+
+    Returns
+    -------
+    tuple of float or None
+        Run time relative to one node [ratio, at least 1].
 
     Examples
     --------
-    >>> slowdowns_of("1.1, 1.3"), slowdowns_of("1.3,1.1"), slowdowns_of("fast")
+    >>> parse_gang_slowdowns("1.1, 1.3"), parse_gang_slowdowns("1.3,1.1"), parse_gang_slowdowns("fast")
     ((1.1, 1.3), None, None)
     """
     try:
-        rack, beyond = map(float, text.split(","))
+        within_rack, across_racks = map(float, text.split(","))
     except ValueError:
         return None
-    return (rack, beyond) if 1 <= rack <= beyond < 1000 else None
+    return (within_rack, across_racks) if 1 <= within_rack <= across_racks < 1000 else None
 
 
 class SearchLimits(TypedDict, total=False):
-    """How hard a plan is searched for: arguments of :func:`gpuplanner.planner.plan`."""
+    """Limits of a plan search: keyword arguments of :func:`gpuplanner.planner.plan`."""
 
     time_limit_s: float | None
     gap_target: float
@@ -95,10 +102,10 @@ class SearchLimits(TypedDict, total=False):
     work_limit: int | None
 
 
-@described
+@document_settings
 @dataclass(frozen=True, kw_only=True)
 class Scenario:
-    """Data, fleet, rules and prices of a plan.
+    """Data, cluster, rules and prices of an analysis.
 
     Examples
     --------
@@ -111,278 +118,296 @@ class Scenario:
     quantile.
     """
 
-    name: str = knob("data", "sample fleet", "Name of the cluster, the title of reports.", NOT_EMPTY)
-    data: str = knob("data", "sample", "Dataset folder from ``gpuplanner ingest``, or ``sample``, the bundled one.")
-    month: str | None = knob(
+    name: str = setting("data", "sample fleet", "Name of the cluster, the title of reports.", NOT_EMPTY)
+    data: str = setting("data", "sample", "Dataset folder from ``gpuplanner ingest``, or ``sample``, the bundled one.")
+    month: str | None = setting(
         "data", None, "Month to report, YYYY-MM, in the time zone ``tz``.",
-        KnobRule("as YYYY-MM", lambda value, _: re.fullmatch(r"\d{4}-(0[1-9]|1[0-2])", value) is not None),
+        SettingRule("as YYYY-MM", lambda value, _: re.fullmatch(r"\d{4}-(0[1-9]|1[0-2])", value) is not None),
         none="the whole observation",
     )  # fmt: skip
-    tz: str = knob(
+    tz: str = setting(
         "data", "UTC",
         "Time zone of calendar months, of times without an offset, and of the output, such as ``Europe/Berlin``.",
-        KnobRule("a time zone, such as Europe/Berlin", lambda value, _: value in _zones()),
+        SettingRule("a time zone, such as Europe/Berlin", lambda value, _: value in _time_zone_names()),
     )  # fmt: skip
-    number_locale: str = knob(
+    number_locale: str = setting(
         "data", "en",
         "Number and date format of pages, mails and workbooks: en 1,234.5 and 2026-03-01, "
         "de 1.234,5 and 01.03.2026, ch 1’234.5, fr 1 234,5. JSON, CSV and Parquet are the same in each.",
-        one_of(*LOCALES)
+        choice_rule(*LOCALES)
     )  # fmt: skip
-    report_url: str | None = knob(
+    report_url: str | None = setting(
         "data", None, "Web address of the folder of reports, for links in mails.",
-        KnobRule("an address that begins with https:// or http://",
+        SettingRule("an address that begins with https:// or http://",
                  lambda value, _: re.fullmatch(r"https?://[^\s<>\"']+", value) is not None),
         none="mails name the folder",
     )  # fmt: skip
-    smallest_group: int = knob(
+    smallest_group: int = setting(
         "data", 0,
         "Teams with fewer people appear as ``(small groups)`` in every table, chart and export; 0: all teams by name. "
         "Set "
         "it, for example to 5, before a report leaves the team, so that no figure is about one person. Job ids and "
         "node names stay: replace them at import (``gpuplanner ingest --pseudonyms``).",
-        at_least(0)
+        minimum_rule(0)
     )  # fmt: skip
-    gpu_model: str | None = knob(
+    gpu_model: str | None = setting(
         "fleet", None,
         "GPU model to plan for; a unique prefix is enough. A model other than the data's is a what-if: every installed "
         "GPU counts as this model.",
         none="the GPU model in the data; if several, that of the largest pool"
     )  # fmt: skip
-    pool: str | None = knob(
+    pool: str | None = setting(
         "fleet", None,
         "GPU pool to plan alone, by the name of its GPU model in the data.", NOT_EMPTY,
         none="each pool separately where a command shows several, else that of gpu_model, or the largest"
     )  # fmt: skip
-    substitute_models: str | None = knob(
+    substitute_models: str | None = setting(
         "fleet", None,
         "GPU models that may serve jobs without a requested model, in order of preference, separated by commas. Demand "
         "goes to the first model that fits and has capacity. A listed model serves its own jobs in its turn as well; "
         "a model that is not listed serves them last.",
         NOT_EMPTY, none="jobs stay on the model that they ran on"
     )  # fmt: skip
-    nodes: int = knob(
+    nodes: int = setting(
         "fleet", 0,
         "Nodes of the fleet; 0: the installed GPUs of the inventory, or the peak of allocated GPUs. Nodes of the "
-        "inventory keep their size and MIG layout; nodes beyond the inventory have MIG disabled. See "
-        ":mod:`gpuplanner.usage.planned_fleet`.",
-        between(0, 100_000)
+        "inventory keep their size and MIG layout; nodes beyond the inventory have MIG disabled.",
+        range_rule(0, 100_000)
     )  # fmt: skip
-    gpus_per_node: int = knob("fleet", 8, "GPUs of a node that is not in the inventory.", between(1, 128))
-    history_days: int = knob(
-        "demand", 56, "History that simulations, forecasts and bootstraps use.", at_least(2), unit="days"
+    gpus_per_node: int = setting("fleet", 8, "GPUs of a node that is not in the inventory.", range_rule(1, 128))
+    history_days: int = setting(
+        "demand", 56, "History that simulations, forecasts and bootstraps use.", minimum_rule(2), unit="days"
     )
-    interval_hours: float = knob(
+    interval_hours: float = setting(
         "demand", 1.0, "Length of an interval of the plan.",
-        KnobRule("between 1/60 and 168", lambda value, _: 1 / 60 <= value <= 168), unit="h"
+        SettingRule("between 1/60 and 168", lambda value, _: 1 / 60 <= value <= 168), unit="h"
     )  # fmt: skip
-    horizon_intervals: int = knob("demand", 168, "Intervals of the plan.", between(1, 10_000))
-    quantile: float = knob("demand", 0.9, "Demand quantile that the plan covers.", between(0.05, 0.95))
-    arrival_scale: float = knob(
-        "demand", 1.0, "Factor on demand, for what-if questions: 1.2 plans for 20 % more jobs.", between(0.05, 20),
+    horizon_intervals: int = setting("demand", 168, "Intervals of the plan.", range_rule(1, 10_000))
+    quantile: float = setting("demand", 0.9, "Demand quantile that the plan covers.", range_rule(0.05, 0.95))
+    arrival_scale: float = setting(
+        "demand", 1.0, "Factor on demand, for what-if questions: 1.2 plans for 20 % more jobs.", range_rule(0.05, 20),
         control=Slider("Demand factor", 0.5, 2.0, 0.05, decimals=2)
     )  # fmt: skip
-    actuator: str = knob(
+    actuator: str = setting(
         "actuator", "mig-manager",
-        "Tool that applies changes to the cluster, which determines the changes that can be recommended; own data have "
-        "the default of their source. Layouts are changed by the MIG manager of the GPU Operator, by mig-parted, one "
-        "instance at a time by nvidia-smi or a DRA driver, or on nodes that an autoscaler or Slurm power saving "
-        "starts. :mod:`gpuplanner.hardware.actuators` has the abilities of each.",
-        KnobRule(f"one of {', '.join(MADE_BY)}", lambda value, _: value in MADE_BY, lambda: tuple(MADE_BY)),
+        "Tool that applies changes to the cluster, which determines the changes that can be recommended. Own data: "
+        "slurm for Slurm files, mig-manager for Kubernetes dumps. Layouts are changed by the MIG manager of the GPU "
+        "Operator, by mig-parted, one instance at a time by nvidia-smi or a DRA driver, or on nodes that an autoscaler "
+        "or Slurm power saving starts.",
+        SettingRule(f"one of {', '.join(PARTITIONER_BY_ACTUATOR)}",
+                    lambda value, _: value in PARTITIONER_BY_ACTUATOR, lambda: tuple(PARTITIONER_BY_ACTUATOR)),
         control=DropDown("Actuator"),
     )  # fmt: skip
-    node_lead_s: float | None = knob(
+    node_lead_s: float | None = setting(
         "actuator", None, "Median time from powering a node up until it accepts jobs.",
-        between(0, SECONDS_PER_DAY), unit="s", none="the catalog's value"
+        range_rule(0, SECONDS_PER_DAY), unit="s", none="the catalog's value"
     )  # fmt: skip
-    ownership: str | None = knob(
+    ownership: str | None = setting(
         "actuator", None,
         "Ownership of the GPUs, which sets the financial impact of released ones: owned GPUs save electricity, rented "
         "ones their price, reserved ones nothing until the term ends.",
-        KnobRule(f"one of {', '.join(OWNERSHIPS)}", lambda value, _: value in OWNERSHIPS, lambda: OWNERSHIPS),
+        SettingRule(f"one of {', '.join(OWNERSHIPS)}", lambda value, _: value in OWNERSHIPS, lambda: OWNERSHIPS),
         none="as in the inventory; without one, all three cases are reported",
         control=DropDown("Ownership"),
     )  # fmt: skip
-    max_added_wait_minutes: float = knob(
+    max_added_wait_minutes: float = setting(
         "service", 10.0,
         "Maximum added queue wait of each job size, compared with today.",
-        between(0, 10_080, ", which is a week"), unit="minutes",
+        range_rule(0, 10_080, ", which is a week"), unit="minutes",
         control=Slider("Maximum added wait", 0, 120, 1, decimals=1)
     )  # fmt: skip
-    wait_percentile: float = knob(
-        "service", 0.95, "Percentile of the added wait that must stay within the maximum, as a fraction.",
-        between(0.5, 0.999), control=Slider("Jobs within the limit", 0.5, 0.99, 0.01)
+    wait_percentile: float = setting(
+        "service", 0.95, "Percentile of the queue wait whose increase must stay within the maximum.",
+        range_rule(0.5, 0.999), control=Slider("Jobs within the limit", 0.5, 0.99, 0.01)
     )  # fmt: skip
-    target_wait_minutes: float | None = knob(
+    target_wait_minutes: float | None = setting(
         "service", None,
-        "Target of the p95 queue wait of each job size. If it is set, a purchase that meets it is recommended however "
-        "little waiting it removes.",
-        between(0, 10_080, ", which is a week"), unit="minutes",
-        none="30, and a purchased GPU-hour must remove at least 0.1 GPU-hours of waiting"
+        "p95 wait target: a job size above it today must come down to it; one below it may wait at most 10 min longer "
+        "than today and never above the target; if you set it, GPUs are bought for it however little waiting they "
+        "remove. Without it, a purchased GPU-hour must remove 0.1 GPU-hours of waiting. ``max_added_wait_minutes`` "
+        "replaces the 10 min.",
+        range_rule(0, 10_080, ", which is a week"), unit="minutes",
+        none="30"
     )  # fmt: skip
-    policies: str | None = knob(
+    policies: str | None = setting(
         "service", None, "Policies to compare, separated by commas.",
         none="all"
     )  # fmt: skip
-    quotas: str | None = knob(
+    quotas: str | None = setting(
         "service", None,
         "File of team quotas, weights, tiers, allowed start hours and preemption, ``quotas.yaml``. Plans cover the "
         "demand that the quotas admit.",
         NOT_EMPTY,
         none="the quotas in the data, for the report only: simulations and plans ignore them"
     )  # fmt: skip
-    quotas_to_try: str | None = knob(
+    quotas_to_try: str | None = setting(
         "service", None,
         "File of quotas and rules to try, in the form of ``quotas``: ``compare`` simulates both on the same weeks, and "
         "reports the change of each team's queue wait and the work lost to preemption.",
-        NOT_EMPTY, none="stated quotas are compared with no quotas"
+        NOT_EMPTY, none="without a file, stated quotas are compared with no quotas"
     )  # fmt: skip
-    gpu_mtbf_hours: float | str | None = knob(
+    gpu_mtbf_hours: float | str | None = setting(
         "service", None,
-        "Mean time between failures of one GPU in the simulation of ``compare``, or ``observed`` for the rate in the "
-        "data. A failed job queues again and repeats the work since its last checkpoint. The observed rate is that of "
-        "jobs ended by node failures or of hardware errors in telemetry (XID), whichever is higher.",
-        KnobRule(
+        "Mean time between failures of one GPU in the simulation of ``compare``; the word ``observed`` takes the rate "
+        "in the data. A failed job queues again and repeats the work since its last checkpoint. The observed rate is "
+        "that of jobs ended by node failures or of hardware errors in telemetry (XID), whichever is higher.",
+        SettingRule(
             "between 1 and 1000000000, or 'observed'",
             lambda value, _: value == "observed" or (isinstance(value, float) and 1 <= value <= 1e9),
         ),
         unit="h", none="no failures in the simulation",
     )  # fmt: skip
-    gang_slowdowns: str | None = knob(
+    gang_slowdowns: str | None = setting(
         "service", None,
         "Slowdown of jobs on several nodes within one rack, and across racks: ``1.1,1.3`` for 10 % and 30 % longer. "
         "``compare`` simulates placements with it.",
-        KnobRule(
+        SettingRule(
             "two numbers from 1, separated by a comma, the second not below the first",
-            lambda value, _: slowdowns_of(value) is not None,
+            lambda value, _: parse_gang_slowdowns(value) is not None,
         ),
         none="placements are not compared",
     )  # fmt: skip
-    change_gpu_hours: float | None = knob(
-        "plan", None, "Cost of a change of layout in the plan.", between(0, 1000),
+    change_gpu_hours: float | None = setting(
+        "plan", None, "Cost of a change of layout in the plan.", range_rule(0, 1000),
         unit="GPU h", none="the catalog's value for GPU model and actuator"
     )  # fmt: skip
-    whole_nodes_kept: int = knob("plan", 0, "Nodes, from the first, that stay without MIG.", at_least(0))
-    switches_per_day: int | None = knob(
-        "plan", None, "Layout changes of one GPU a day, at most.", at_least(0), none="any number"
+    whole_nodes_kept: int = setting("plan", 0, "Nodes, from the first, that stay without MIG.", minimum_rule(0))
+    switches_per_day: int | None = setting(
+        "plan", None, "Layout changes of one GPU a day, at most.", minimum_rule(0), none="any number"
     )
-    calendars: int | None = knob(
-        "plan", None, "Maximum number of layout mixes that a plan alternates between; 0: any number.", at_least(0),
+    calendars: int | None = setting(
+        "plan", None, "Maximum number of layout mixes that a plan alternates between; 0: any number.", minimum_rule(0),
         none="3 where the actuator drains whole nodes (mig-manager, slurm, autoscaler), else any number"
     )  # fmt: skip
-    change_windows: str | None = knob(
+    change_windows: str | None = setting(
         "plan", None,
         "Times of day in ``tz`` at which layouts may change, such as ``06:00-08:00, 18:00-20:00``. A plan changes "
         "layouts at the first interval that begins within such a window.",
-        KnobRule("as HH:MM-HH:MM, several separated by commas", lambda value, _: windows_of(value) is not None),
+        SettingRule("as HH:MM-HH:MM, several separated by commas",
+                    lambda value, _: parse_change_windows(value) is not None),
         none="at any time",
     )  # fmt: skip
-    gap_target: float = knob(
+    gap_target: float = setting(
         "plan", 0.005, "Optimality gap at which the planner may stop.",
-        KnobRule("between 0 and 1", lambda value, _: 0 <= value < 1)
+        SettingRule("between 0 and 1", lambda value, _: 0 <= value < 1)
     )  # fmt: skip
-    work_limit: int | None = knob(
+    work_limit: int | None = setting(
         "plan", None,
         "Work limit of the planner, in units of about 15 ms. Unlike a time limit, it gives the same plan everywhere.",
-        at_least(1), none="2000, or the time limit alone where time_limit_s is set", option="--work-limit"
+        minimum_rule(1), none="2000, or the time limit alone where time_limit_s is set", option="--work-limit"
     )  # fmt: skip
-    time_limit_s: float | None = knob(
+    time_limit_s: float | None = setting(
         "plan", None, "Time limit of the planner; the plan then depends on the speed of the machine.",
-        KnobRule("between 0 and 86400", lambda value, _: 0 < value <= SECONDS_PER_DAY), unit="s", option="--time-limit",
-        none="no time limit"
+        SettingRule("between 0 and 86400", lambda value, _: 0 < value <= SECONDS_PER_DAY), unit="s",
+        option="--time-limit", none="no time limit"
     )  # fmt: skip
-    queue: str = knob("simulation", "easy", "Backfill rule of every policy.", one_of("easy", "strict"))
-    replications: int = knob("simulation", 20, "Number of bootstrap samples of the recorded weeks.", between(2, 1000))
-    seed: int = knob("simulation", 1, "Seed of the random numbers.", at_least(0))
-    price_usd_per_gpu_hour: float = knob(
+    queue: str = setting("simulation", "easy", "Backfill rule of every policy.", choice_rule("easy", "strict"))
+    replications: int = setting(
+        "simulation", 20, "Number of bootstrap samples of the recorded weeks.", range_rule(2, 1000)
+    )
+    seed: int = setting("simulation", 1, "Seed of the random numbers.", minimum_rule(0))
+    price_usd_per_gpu_hour: float = setting(
         PRICES, 0.0,
-        "Your price of a GPU-hour, in ``currency``; 0: the price book, else the median on-demand list price.",
-        KnobRule("at least 0", lambda value, _: 0 <= value <= 1e6), unit="per GPU-hour"
+        "Your rate per GPU-hour for all GPUs, in ``currency`` (not only USD); 0: the price book, else the list price.",
+        SettingRule("at least 0", lambda value, _: 0 <= value <= 1e6), unit="per GPU-hour"
     )  # fmt: skip
-    carbon_region: str = knob(PRICES, "gcp:europe-west4", "Region of carbon factors, ``scope:region``.")
-    pue: float = knob(
+    carbon_region: str = setting(PRICES, "gcp:europe-west4", "Region of carbon factors, ``scope:region``.")
+    pue: float = setting(
         PRICES, 0.0, "Power usage effectiveness (PUE): facility energy over IT energy; 0: the survey average in the "
         "catalog.",
-        KnobRule("0 (catalog) or between 1 and 5", lambda value, _: value == 0 or 1 <= value <= 5),
+        SettingRule("0 (catalog) or between 1 and 5", lambda value, _: value == 0 or 1 <= value <= 5),
     )  # fmt: skip
-    currency: str = knob(
-        PRICES, "USD", "Currency of your prices and of the results (ISO 4217).",
-        KnobRule("a currency of ISO 4217", lambda value, _: CATALOGUES["currency"](value) == value),
+    currency: str = setting(
+        PRICES, "USD", "Currency of your rates and of the results (ISO 4217).",
+        SettingRule("a currency of ISO 4217", lambda value, _: CATALOGUES["currency"](value) == value),
     )  # fmt: skip
-    price_book: str | None = knob(
-        PRICES, None, "Price book, ``prices.yaml``: prices, owned GPUs, exchange rates and electricity.",
+    price_book: str | None = setting(
+        PRICES, None, "Price book, ``prices.yaml``: your rates, owned GPUs, exchange rates and electricity.",
         NOT_EMPTY, none="the on-demand list prices of the catalog"
     )  # fmt: skip
-    carbon_file: str | None = knob(
+    carbon_file: str | None = setting(
         PRICES, None, "CSV file of hourly carbon factors of the grid, used instead of ``carbon_region``.", NOT_EMPTY,
         none="the mean of the region over a year"
     )  # fmt: skip
-    spot_share: float = knob(PRICES, 0.0, "Share of the load that may run on spot GPUs.", between(0, 1))
-    spot_interruptions_per_day: float = knob(
-        PRICES, 1.0, "Interruptions of a spot job, measured or stated by the provider.", between(0, 1000),
+    spot_share: float = setting(PRICES, 0.0, "Share of the load that may run on spot GPUs.", range_rule(0, 1))
+    spot_interruptions_per_day: float = setting(
+        PRICES, 1.0, "Interruptions of a spot job, measured or stated by the provider.", range_rule(0, 1000),
         unit="per day"
     )  # fmt: skip
-    price_usd_per_kwh: float | None = knob(
-        PRICES, None, "Electricity tariff that the owner of the GPUs pays.", between(0, 1000), unit="USD per kWh",
+    price_usd_per_kwh: float | None = setting(
+        PRICES, None, "Electricity tariff of the owner, always in USD.", range_rule(0, 1000), unit="USD per kWh",
         none="the catalog's value", control=Slider("Electricity", 0.0, 1.0, 0.01, decimals=3)
     )  # fmt: skip
-    purchase_lead_days: int = knob(
+    purchase_lead_days: int = setting(
         "outlook", 90,
         "Time from order until GPUs accept jobs: purchases are recommended this far ahead.",
-        between(0, 1095), unit="days", control=Slider("Order to delivery", 0, 365, 5)
+        range_rule(0, 1095), unit="days", control=Slider("Order to delivery", 0, 365, 5)
     )  # fmt: skip
-    projects: str | None = knob(
-        "outlook", None, "File of announced projects and a calendar, ``projects.yaml``.", NOT_EMPTY,
+    projects: str | None = setting(
+        "outlook", None, "File of announced projects and holidays, ``projects.yaml``.", NOT_EMPTY,
         none="no announced projects"
     )  # fmt: skip
 
-    check_days: int = knob(
-        "check", 7, "Days to look back and ahead in ``gpuplanner check``.", between(1, 28), unit="days"
+    check_days: int = setting(
+        "check", 7, "Days to look back and ahead in ``gpuplanner check``.", range_rule(1, 28), unit="days"
     )
-    check_wait_minutes: float = knob(
+    check_wait_minutes: float = setting(
         "check", 60.0,
         "Queue wait that ``gpuplanner check`` tolerates; the report has its own target, ``target_wait_minutes``.",
-        between(0, 10_080), unit="minutes"
+        range_rule(0, 10_080), unit="minutes"
     )  # fmt: skip
-    check_wait_share: float = knob(
+    check_wait_share: float = setting(
         "check", 0.1, "Share of the jobs of a size that wait over ``check_wait_minutes`` at which the check fails.",
-        between(0, 1)
+        range_rule(0, 1)
     )  # fmt: skip
-    check_short_chance: float = knob(
+    check_short_chance: float = setting(
         "check", 0.5, "Probability that jobs miss the wait target in the days ahead, above which the check fails.",
-        between(0, 1)
+        range_rule(0, 1)
     )  # fmt: skip
-    check_miss_chance: float = knob(
+    check_miss_chance: float = setting(
         "check", 0.05,
         "Sensitivity of the forecast check: it fails on errors less probable than this, so lower values fail less "
         "often. 0.02 gives about one false alarm per year with weekly runs, 0.05 two to three.",
-        between(0, 0.5)
+        range_rule(0, 0.5)
     )  # fmt: skip
-    watch_chance: float = knob(
+    watch_chance: float = setting(
         "check", 0.85, "Probability of a net gain from which ``gpuplanner watch`` writes a change bundle.",
-        between(0.5, 1)
+        range_rule(0.5, 1)
     )  # fmt: skip
-    notice_hours: float = knob(
+    notice_hours: float = setting(
         "check", 2.0, "Notice between an evaluation and the first change, for the people who apply it.",
-        between(0, 168), unit="h"
+        range_rule(0, 168), unit="h"
     )  # fmt: skip
-    check_exhaustion_chance: float = knob(
+    check_exhaustion_chance: float = setting(
         "check", 0.95,
         "Probability of capacity exhaustion within ``purchase_lead_days`` above which the check fails.",
-        between(0, 1)
+        range_rule(0, 1)
     )  # fmt: skip
 
     def __post_init__(self) -> None:
-        """Cast, resolve the GPU model and check every value; all faults are reported at once."""
-        check_knobs(self, where="scenario", resolve=self._resolve)
+        """Cast all values, resolve the GPU model and check the rules; all faults are reported at once."""
+        check_settings(self, source="scenario", resolve=self._resolve)
 
     def _resolve(self) -> None:
+        """Replace the GPU model by its full name in the catalogue."""
         if self.gpu_model is not None:
             object.__setattr__(self, "gpu_model", CATALOGUES["gpu_model"](self.gpu_model))
 
     @classmethod
-    def from_dict(cls, values: dict[str, Any], *, where: str = "scenario") -> Self:
-        """Make a scenario from plain values; unknown keys are refused and the nearest name is given.
+    def from_dict(cls, values: dict[str, Any], *, source: str = "scenario") -> Self:
+        """Make a scenario from plain values.
+
+        Parameters
+        ----------
+        values : dict
+            Values by field name.
+        source : str
+            Origin of the values, for the message.
+
+        Raises
+        ------
+        ScenarioError
+            If a key is unknown, with the nearest name, or a value breaks its rule.
 
         Examples
         --------
@@ -397,28 +422,30 @@ class Scenario:
         gpuplanner.core.errors.ScenarioError: scenario: made by an earlier version: 'wait_minutes' is now
         'max_added_wait_minutes'
         """
-        return cls(**cls._known(values, where))
+        return cls(**cls._require_known_keys(values, source))
 
     @classmethod
-    def _known(cls, values: dict[str, Any], where: str) -> dict[str, Any]:
-        known = list(knobs_of(cls))
-        unknown = [str(key) for key in values if key not in known]
-        if renamed := [f"{key!r} is now {RENAMED[key]!r}" for key in unknown if key in RENAMED]:
-            raise ScenarioError(f"{where}: made by an earlier version: {', '.join(renamed)}")
+    def _require_known_keys(cls, values: dict[str, Any], source: str) -> dict[str, Any]:
+        """Return the values, or raise :class:`ScenarioError` with suggestions if a key is not a field."""
+        field_names = list(settings_of(cls))
+        unknown = [str(key) for key in values if key not in field_names]
+        if renamed := [f"{key!r} is now {RENAMED_FIELDS[key]!r}" for key in unknown if key in RENAMED_FIELDS]:
+            raise ScenarioError(f"{source}: made by an earlier version: {', '.join(renamed)}")
         if unknown:
-            near = ((key, nearest(key, [*known, *RENAMED])[:1]) for key in unknown)
-            hints = (
-                repr(key) + "".join(f" (did you mean {RENAMED.get(one, one)!r}?)" for one in hit) for key, hit in near
+            suggestions = ((key, nearest_names(key, [*field_names, *RENAMED_FIELDS])[:1]) for key in unknown)
+            texts = (
+                repr(key) + "".join(f" (did you mean {RENAMED_FIELDS.get(name, name)!r}?)" for name in names)
+                for key, names in suggestions
             )
             todo = f"Fix these keys (version {__version__})."
-            raise ScenarioError(where, "known keys", f"unknown {', '.join(hints)}", todo)
+            raise ScenarioError(source, "known keys", f"unknown {', '.join(texts)}", todo)
         return values
 
     @classmethod
     def from_yaml(cls, path: str | Path) -> Self:
-        """Read a scenario file; relative ``data`` and other files are taken from the folder of the file.
+        """Read a scenario file; relative paths are relative to the folder of the file.
 
-        A scenario of own data without a name has that of their folder.
+        A scenario without a name gets that of its data folder.
 
         Raises
         ------
@@ -437,19 +464,19 @@ class Scenario:
             values["data"] = str(path.parent / data)
         if isinstance(data, str) and data != "sample" and Path(data).name:
             values.setdefault("name", Path(data).name)
-        for key in FILES:
-            if isinstance(named := values.get(key), str) and named.strip():
-                values[key] = str(path.parent / named)
-        return cls.from_dict(values, where=str(path))
+        for key in FILE_FIELDS:
+            if isinstance(file_name := values.get(key), str) and file_name.strip():
+                values[key] = str(path.parent / file_name)
+        return cls.from_dict(values, source=str(path))
 
     def to_yaml(self) -> str:
-        """Print every key, so that nothing depends on defaults that may change."""
+        """Format every field as YAML, so that the file does not depend on defaults."""
         from gpuplanner.core.serialization import to_yaml
 
         return to_yaml(dataclasses.asdict(self))
 
     def but(self, **changes: Any) -> Scenario:  # noqa: ANN401 - as the fields
-        """The same scenario with other values of some fields.
+        """Return a copy with other values of some fields.
 
         Examples
         --------
@@ -459,29 +486,35 @@ class Scenario:
         return replace(self, **changes)
 
     def without_prices(self) -> Scenario:
-        """The same scenario with prices at their default: for what is played, and priced afterwards.
+        """Return a copy with default prices, as the key of simulations that are priced afterwards.
 
         Examples
         --------
         >>> Scenario(price_usd_per_kwh=0.2, seed=7).without_prices() == Scenario(seed=7)
         True
         """
-        rows = knobs_of(Scenario).values()
-        return self.but(**{row.name: row.default for row in rows if row.group == PRICES})
+        settings = settings_of(Scenario).values()
+        return self.but(
+            **{setting_row.name: setting_row.default for setting_row in settings if setting_row.group == PRICES}
+        )
 
-    def diff(self, other: Scenario) -> dict[str, tuple[Any, Any]]:
-        """Fields that differ, with both values.
+    def diff(self, other_scenario: Scenario) -> dict[str, tuple[Any, Any]]:
+        """Compare two scenarios: the fields that differ, with both values.
 
         Examples
         --------
         >>> Scenario().diff(Scenario(seed=2))
         {'seed': (1, 2)}
         """
-        mine, theirs = dataclasses.asdict(self), dataclasses.asdict(other)
-        return {name: (mine[name], theirs[name]) for name in mine if mine[name] != theirs[name]}
+        own_values, other_values = dataclasses.asdict(self), dataclasses.asdict(other_scenario)
+        return {
+            name: (own_values[name], other_values[name])
+            for name in own_values
+            if own_values[name] != other_values[name]
+        }
 
     def with_text(self, assignments: Iterable[str]) -> Self:
-        """Apply ``key=value`` texts, as given on a command line.
+        """Apply ``key=value`` texts from a command line.
 
         Examples
         --------
@@ -493,13 +526,13 @@ class Scenario:
             key, equals, value = text.partition("=")
             if not equals:
                 raise ScenarioError("--set", "key=value", repr(text), "Write for example quantile=0.95.")
-            row = knobs_of(type(self)).get(key.strip())
-            values[key.strip()] = value if row is None else row.read(value)
-        return replace(self, **self._known(values, "--set"))
+            setting_row = settings_of(type(self)).get(key.strip())
+            values[key.strip()] = value if setting_row is None else setting_row.parse_text(value)
+        return replace(self, **self._require_known_keys(values, "--set"))
 
     @property
-    def effort(self) -> SearchLimits:
-        """How hard plans are searched for, as the planner takes it."""
+    def search_limits(self) -> SearchLimits:
+        """Limits of a plan search, as keyword arguments of the planner."""
         return {
             "gap_target": self.gap_target,
             "time_limit_s": self.time_limit_s,
@@ -508,12 +541,12 @@ class Scenario:
         }
 
     @property
-    def slot_s(self) -> float:
-        """Length of a slot in seconds."""
+    def interval_s(self) -> float:
+        """Length of an interval of the plan [s]."""
         return self.interval_hours * 3600.0
 
     def month_span(self) -> tuple[datetime, datetime] | None:
-        """First instant of the month and of the next one, in UTC; None without a month.
+        """Return the first instant of the month and of the next one, in UTC; None without a month.
 
         Examples
         --------
@@ -530,7 +563,7 @@ class Scenario:
 
 
 def require_scenario(value: object) -> None:
-    """Raise TypeError with an example unless a value is a scenario.
+    """Raise ``TypeError`` with an example unless a value is a scenario.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Fields of a scenario: default, unit, rule and meaning, and the control that sets each."""
+"""Settings: the fields of a scenario with default, unit, rule, meaning and notebook control."""
 
 from __future__ import annotations
 
@@ -15,52 +15,67 @@ from typing import Any, TypeVar
 
 from gpuplanner.core.errors import ScenarioError
 
-Kind = TypeVar("Kind", bound=type)
-_READ: dict[type, Mapping[str, Knob]] = {}
+DataclassType = TypeVar("DataclassType", bound=type)
+_SETTINGS_BY_CLASS: dict[type, Mapping[str, Setting]] = {}
+"""Cache of :func:`settings_of`."""
 CATALOGUES: dict[str, Callable[[str], str]] = {}
-"""By kind of name, the function that returns its full form. ``gpuplanner/__init__.py`` adds the functions."""
+"""Functions that return the full form of a name, by kind of name; ``gpuplanner/__init__.py`` adds them."""
 
 
 @dataclass(frozen=True)
-class KnobRule:
-    """What a value must be: in the words of an error, and as a test of the value and the whole that it is part of."""
+class SettingRule:
+    """Rule for a value of a setting.
+
+    - ``words``: The rule, as an error message states it.
+    - ``holds``: Test of a value and of the whole scenario that it belongs to.
+    - ``options``: Allowed values, where they can be listed.
+    """
 
     words: str
     holds: Callable[[Any, Any], bool]
     options: Callable[[], Sequence[str]] = tuple
 
 
-def between(low: float, high: float, note: str = "") -> KnobRule:
-    """A number between two others, which are allowed.
+def range_rule(low: float, high: float, note: str = "") -> SettingRule:
+    """Make the rule of a number between two bounds, both allowed.
+
+    Parameters
+    ----------
+    low, high : float
+        Bounds, in the unit of the setting.
+    note : str
+        Text after the bounds in the message.
 
     Examples
     --------
-    >>> between(0, 10_080, ", which is a week").words
+    >>> range_rule(0, 10_080, ", which is a week").words
     'between 0 and 10080, which is a week'
     """
-    return KnobRule(f"between {low:g} and {high:.10g}{note}", lambda value, _: low <= value <= high)
+    return SettingRule(f"between {low:g} and {high:.10g}{note}", lambda value, _: low <= value <= high)
 
 
-def at_least(low: float) -> KnobRule:
-    """A number from another one on."""
-    return KnobRule(f"at least {low:g}", lambda value, _: value >= low)
+def minimum_rule(low: float) -> SettingRule:
+    """Make the rule of a number with a lower bound."""
+    return SettingRule(f"at least {low:g}", lambda value, _: value >= low)
 
 
-def one_of(*options: str) -> KnobRule:
-    """One of a few words.
+def choice_rule(*options: str) -> SettingRule:
+    """Make the rule of one of several words.
 
     Examples
     --------
-    >>> one_of("size", "tier", "class").words
+    >>> choice_rule("size", "tier", "class").words
     "'size', 'tier' or 'class'"
     """
-    *others, last = map(repr, options)
-    return KnobRule(f"{', '.join(others)} or {last}", lambda value, _: value in options, lambda: options)
+    *first_options, last_option = map(repr, options)
+    return SettingRule(
+        f"{', '.join(first_options)} or {last_option}", lambda value, _: value in options, lambda: options
+    )
 
 
 @dataclass(frozen=True)
 class Slider:
-    """How a notebook asks for a number; a value outside of the range widens it."""
+    """Slider of a number in a notebook; a value outside the range widens it."""
 
     label: str
     low: float
@@ -71,18 +86,28 @@ class Slider:
 
 @dataclass(frozen=True)
 class DropDown:
-    """How a notebook asks for one of the options of the rule."""
+    """Drop-down list in a notebook, with the options of the rule."""
 
     label: str
 
 
 @dataclass(frozen=True)
-class Knob:
-    """A row: what :func:`knob` was told, with name, types (None apart) and default of the field."""
+class Setting:
+    """One field of a scenario: the arguments of :func:`setting`, with name, types (without None) and default.
+
+    - ``group``: Group of settings in the reference.
+    - ``meaning``: Description; its first sentence is shown by help and controls.
+    - ``rule``: Rule of every value but None.
+    - ``unit``: Unit of the value.
+    - ``none``: Meaning of None; empty if None is not allowed.
+    - ``option``: Command line option; None: the name with dashes.
+    - ``control``: Notebook control.
+    - ``name``, ``kinds``, ``default``: Name, types and default of the field.
+    """
 
     group: str
     meaning: str
-    rule: KnobRule | None = None
+    rule: SettingRule | None = None
     unit: str = ""
     none: str = ""
     option: str | None = None
@@ -93,52 +118,58 @@ class Knob:
 
     @property
     def flag(self) -> str:
-        """Its option on a command line."""
+        """Command line option of the setting."""
         return self.option or f"--{self.name.replace('_', '-')}"
 
     @property
-    def brief(self) -> str:
-        """The first sentence of its meaning, without the full stop: what a control shows."""
+    def summary(self) -> str:
+        """First sentence of the meaning, without the full stop."""
         return self.meaning.partition(". ")[0].rstrip(".").replace("``", "")
 
     @property
     def label(self) -> str:
-        """What stands at its control, with the unit."""
+        """Label of the control, with the unit."""
         title = self.control.label if self.control else self.name
         return f"{title} ({self.unit})" if self.unit else title
 
     @property
-    def allowed(self) -> str:
-        """What a value may be, beyond its type, with its unit."""
+    def allowed_values(self) -> str:
+        """The rule in words, with the unit."""
         words = self.rule.words if self.rule else ""
         return f"{words} [{self.unit}]".strip() if self.unit else words
 
     @property
-    def usual(self) -> str:
-        """What holds where nothing is said."""
+    def default_text(self) -> str:
+        """Default value as text; for None its meaning."""
         if self.default is None:
             return self.none
         return f"{self.default:g}" if isinstance(self.default, float) else str(self.default)
 
     @property
     def help(self) -> str:
-        """What a command says of its option.
+        """Help text of the command line option.
 
         Examples
         --------
-        >>> Knob("plan", "Seconds for the planner. More is better.", unit="s", default=20.0).help
+        >>> Setting("plan", "Seconds for the planner. More is better.", unit="s", default=20.0).help
         'Seconds for the planner. [s; default: 20]'
         """
         choices = ", ".join(self.rule.options()) if self.rule else ""
-        return f"{self.brief}. [{'; '.join(filter(None, (choices, self.unit, f'default: {self.usual}')))}]"
+        return f"{self.summary}. [{'; '.join(filter(None, (choices, self.unit, f'default: {self.default_text}')))}]"
 
     @property
     def types(self) -> str:
-        """Its types as Python writes them."""
-        return " or ".join(kind.__name__ for kind in (*self.kinds, *(() if not self.none else (type(None),))))
+        """Types of the value as Python writes them."""
+        return " or ".join((*(kind.__name__ for kind in self.kinds), *(["None"] if self.none else [])))
 
-    def cast(self, value: Any) -> Any:  # noqa: ANN401 - whatever was given
-        """The value, with a whole number as float where a float is wanted; any other type raises ``TypeError``."""
+    def cast_value(self, value: Any) -> Any:  # noqa: ANN401 - whatever was given
+        """Return the value, with an int as float where a float is expected.
+
+        Raises
+        ------
+        TypeError
+            If the value has another type or is not finite.
+        """
         if value is None and self.none:
             return None
         if float in self.kinds and type(value) is int and abs(value) <= sys.float_info.max:
@@ -147,113 +178,146 @@ class Knob:
             return value
         raise TypeError(f"{self.name} of type {self.types}")
 
-    def keeps_rule(self, value: Any, whole: object) -> bool:  # noqa: ANN401
-        """Whether a value keeps the rule; None has its own meaning, and keeps it."""
+    def meets_rule(self, value: Any, whole: object) -> bool:  # noqa: ANN401
+        """Whether a value meets the rule; None always does."""
         return value is None or self.rule is None or self.rule.holds(value, whole)
 
-    def read(self, text: str) -> Any:  # noqa: ANN401 - of the type of the row, if it is right
-        """The value that a text on a command line means.
+    def parse_text(self, text: str) -> Any:  # noqa: ANN401 - of the type of the row, if it is right
+        """Parse the text of a command line into a value.
 
         Examples
         --------
-        >>> row = Knob("demand", "Share that asks for too much.", none="as in the trace", kinds=(float,))
-        >>> row.read("0.5"), row.read("null")
+        >>> row = Setting("demand", "Share that asks for too much.", none="as in the trace", kinds=(float,))
+        >>> row.parse_text("0.5"), row.parse_text("null")
         (0.5, None)
         """
         import yaml
 
-        read = yaml.safe_load(text)
-        if self.kinds != (str,) or isinstance(read, str):
-            return read
+        parsed = yaml.safe_load(text)
+        if self.kinds != (str,) or isinstance(parsed, str):
+            return parsed
         # What looks like a date or a switch is a text here.
-        return None if self.none and read is None else text
+        return None if self.none and parsed is None else text
 
 
-def knob(group: str, default: Any, meaning: str, rule: KnobRule | None = None, **how: Any) -> Any:  # noqa: ANN401
-    """A field of a dataclass that says all about itself; further arguments are attributes of :class:`Knob`.
+def setting(group: str, default: Any, meaning: str, rule: SettingRule | None = None, **how: Any) -> Any:  # noqa: ANN401
+    """Make a dataclass field that is a setting.
 
-    ``meaning`` begins with the sentence that help and controls show; ``none`` is what None means, and allows it;
-    ``rule`` is asked of every other value; ``option`` is for a command line, without it the name with dashes.
+    Parameters
+    ----------
+    group : str
+        Group of settings in the reference.
+    default : object
+        Default value.
+    meaning : str
+        Description; its first sentence is shown by help and controls.
+    rule : SettingRule, optional
+        Rule of every value but None.
+    **how
+        Other attributes of :class:`Setting`: ``unit``, ``none``, ``option``, ``control``.
     """
-    return dataclasses.field(default=default, metadata={"knob": Knob(group, meaning, rule, **how)})
+    return dataclasses.field(default=default, metadata={"setting": Setting(group, meaning, rule, **how)})
 
 
-def knobs_of(kind: type) -> Mapping[str, Knob]:
-    """Rows of a dataclass by name, in the order of its fields."""
-    if kind in _READ:
-        return _READ[kind]
-    hints = typing.get_type_hints(kind)
-    found = {}
-    for field in dataclasses.fields(kind):
+def settings_of(dataclass_type: type) -> Mapping[str, Setting]:
+    """List the settings of a dataclass by name, in the order of its fields."""
+    if dataclass_type in _SETTINGS_BY_CLASS:
+        return _SETTINGS_BY_CLASS[dataclass_type]
+    hints = typing.get_type_hints(dataclass_type)
+    settings = {}
+    for field in dataclasses.fields(dataclass_type):
         hint = hints[field.name]
-        kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
-        found[field.name] = dataclasses.replace(
-            field.metadata["knob"],
+        allowed_types = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+        settings[field.name] = dataclasses.replace(
+            field.metadata["setting"],
             name=field.name,
-            kinds=tuple(kind for kind in kinds if kind is not types.NoneType),
+            kinds=tuple(dataclass_type for dataclass_type in allowed_types if dataclass_type is not types.NoneType),
             default=field.default,
         )
-    return _READ.setdefault(kind, found)
+    return _SETTINGS_BY_CLASS.setdefault(dataclass_type, settings)
 
 
-def check_knobs(values: Any, *, where: str, resolve: Callable[[], None]) -> None:  # noqa: ANN401 - a dataclass of knobs
-    """Cast every field of a frozen dataclass, `resolve` what is a name, and check the rules: all faults at once."""
-    rows, faults = knobs_of(type(values)), {}
-    for name, row in rows.items():
+def check_settings(values: Any, *, source: str, resolve: Callable[[], None]) -> None:  # noqa: ANN401 - a dataclass of settings
+    """Cast all fields of a frozen dataclass of settings and check their rules.
+
+    Parameters
+    ----------
+    values : dataclass instance
+        The settings, changed in place.
+    source : str
+        Origin of the values, for the message.
+    resolve : callable
+        Called after the cast to replace names by their full form.
+
+    Raises
+    ------
+    ScenarioError
+        If types or rules are broken, with all faults.
+    """
+    settings, faults = settings_of(type(values)), {}
+    for name, setting_row in settings.items():
         try:
-            object.__setattr__(values, name, row.cast(getattr(values, name)))
+            object.__setattr__(values, name, setting_row.cast_value(getattr(values, name)))
         except TypeError as fault:
             faults[name] = str(fault)
     if not faults:
         resolve()
         faults = {
-            name: f"{name} {row.rule.words}"
-            for name, row in rows.items()
-            if row.rule is not None and not row.keeps_rule(getattr(values, name), values)
+            name: f"{name} {setting_row.rule.words}"
+            for name, setting_row in settings.items()
+            if setting_row.rule is not None and not setting_row.meets_rule(getattr(values, name), values)
         }
     if faults:
         got = ", ".join(repr(getattr(values, name)) for name in faults)
-        raise ScenarioError(where, "; ".join(faults.values()), got, f"Fix {', '.join(faults)}.")
+        raise ScenarioError(source, "; ".join(faults.values()), got, f"Fix {', '.join(faults)}.")
 
 
-def described(kind: Kind) -> Kind:
-    """Write the rows of a dataclass into its docstring, before its examples, and check its arguments by them."""
+def document_settings(dataclass_type: DataclassType) -> DataclassType:
+    """Add the settings of a dataclass to its docstring, and reject unknown arguments with a clear message."""
     rows = ""
-    for row in knobs_of(kind).values():
-        about = f"{row.meaning} Allowed: {row.allowed}." if row.allowed else row.meaning
-        rows += f"{row.name} : {row.types}, default: {row.usual}\n"
+    for setting_row in settings_of(dataclass_type).values():
+        about = (
+            f"{setting_row.meaning} Allowed: {setting_row.allowed_values}."
+            if setting_row.allowed_values
+            else setting_row.meaning
+        )
+        rows += f"{setting_row.name} : {setting_row.types}, default: {setting_row.default_text}\n"
         rows += textwrap.indent(textwrap.fill(about, 108), "    ") + "\n"
-    _check_arguments(kind)
+    _check_arguments(dataclass_type)
     listed = textwrap.indent(f"Attributes\n----------\n{rows}\n", "    ")
-    kind.__doc__ = (kind.__doc__ or "").replace("    Examples\n", f"{listed}    Examples\n", 1)
-    return kind
+    dataclass_type.__doc__ = (dataclass_type.__doc__ or "").replace("    Examples\n", f"{listed}    Examples\n", 1)
+    return dataclass_type
 
 
-def _check_arguments(kind: Any) -> None:  # noqa: ANN401 - a dataclass whose constructor is replaced
-    """Let the constructor of a dataclass reject positional and unknown arguments with one sentence."""
-    construct = kind.__init__
+def _check_arguments(dataclass_type: Any) -> None:  # noqa: ANN401 - a dataclass whose constructor is replaced
+    """Make the constructor of a dataclass reject positional and unknown arguments with one sentence."""
+    construct = dataclass_type.__init__
 
     @functools.wraps(construct)
-    def checked(self: Any, *given: Any, **values: Any) -> None:  # noqa: ANN401 - as the dataclass
-        if given:
-            example = f"{kind.__name__}({next(iter(knobs_of(kind)))}={given[0]!r})"
-            raise ScenarioError(kind.__name__, "named arguments", repr(given[0]), f"Write {example}.")
-        construct(self, **kind._known(values, kind.__name__.lower()))
+    def checked_init(self: Any, *positional: Any, **values: Any) -> None:  # noqa: ANN401 - as the dataclass
+        """Check the arguments, then call the constructor."""
+        if positional:
+            example = f"{dataclass_type.__name__}({next(iter(settings_of(dataclass_type)))}={positional[0]!r})"
+            raise ScenarioError(dataclass_type.__name__, "named arguments", repr(positional[0]), f"Write {example}.")
+        construct(self, **dataclass_type._require_known_keys(values, dataclass_type.__name__.lower()))
 
-    kind.__init__ = checked
+    dataclass_type.__init__ = checked_init
 
 
 PARTITIONERS = ("nvidia-smi", "mig-parted", "mig-manager")
-"""Ways to change a layout: NVML instance by instance, mig-parted, the MIG manager of the GPU operator."""
-MADE_BY = {actuator: actuator for actuator in PARTITIONERS} | {
+"""Tools that change a MIG layout: NVML instance by instance, mig-parted, the MIG manager of the GPU Operator."""
+PARTITIONER_BY_ACTUATOR = {actuator: actuator for actuator in PARTITIONERS} | {
     "dra": "nvidia-smi",
     "autoscaler": "mig-parted",
     "slurm": "mig-parted",
 }
-"""Who changes a fleet, and which of :data:`PARTITIONERS` it uses: a DRA driver makes instances singly; a node that an
-autoscaler or Slurm's power saving starts is cut by mig-parted before it takes jobs."""
-EMPTIED = {"mig-manager": "node", "slurm": "node", "autoscaler": "node"}
-"""What an actuator empties for a change: a node. Others empty the GPU alone."""
-OWNED, RESERVED, RENTED = "owned", "reserved", "rented"
-OWNERSHIPS = (OWNED, RESERVED, RENTED)
-"""Who pays for a GPU that is not used: its owner, who reserved it for a term, or nobody once it is given back."""
+"""Partitioner that each actuator uses. A DRA driver creates instances one by one; mig-parted partitions a node that an
+autoscaler or Slurm power saving starts, before the node accepts jobs."""
+DRAINED_UNIT_BY_ACTUATOR = {"mig-manager": "node", "slurm": "node", "autoscaler": "node"}
+"""Unit that an actuator drains for a layout change: the node; actuators without an entry drain the GPU alone."""
+OWNERSHIP_OWNED = "owned"
+OWNERSHIP_RESERVED = "reserved"
+OWNERSHIP_RENTED = "rented"
+OWNERSHIPS = (OWNERSHIP_OWNED, OWNERSHIP_RESERVED, OWNERSHIP_RENTED)
+"""Ownership of a GPU, which determines who pays while it is not needed: the owner, the holder of a reserved term, or
+nobody once a rented GPU is returned."""

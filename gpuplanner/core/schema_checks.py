@@ -1,4 +1,4 @@
-"""Checks of tables against their schemas; a check reports all faults at once."""
+"""Checks of tables against their schemas; each check reports all faults at once."""
 
 from __future__ import annotations
 
@@ -8,22 +8,23 @@ from collections.abc import Sequence
 import dataframely as dy
 import polars as pl
 
-from gpuplanner.core.errors import SchemaError, examples, first_line
+from gpuplanner.core.errors import SchemaError, examples, first_error_line
 
-ROW = "row_number"
+ROW_NUMBER_COLUMN = "row_number"
+"""Column with the row number of a rejected row, from 0."""
 
 
-def check(frame: pl.DataFrame, schema: type[dy.Schema], *, where: str) -> pl.DataFrame:
-    """Return the frame, in schema order, if every column and value is as declared.
+def check_table(frame: pl.DataFrame, schema: type[dy.Schema], *, source: str) -> pl.DataFrame:
+    """Check every column and value of a table against a schema.
 
     Parameters
     ----------
     frame : polars.DataFrame
         The table. Columns beyond the schema are dropped.
     schema : type
-        A class of :mod:`gpuplanner.core`.
-    where : str
-        Where the table came from, for the message.
+        Schema of :mod:`gpuplanner.core.schemas`.
+    source : str
+        Origin of the table, for the message.
 
     Returns
     -------
@@ -33,46 +34,67 @@ def check(frame: pl.DataFrame, schema: type[dy.Schema], *, where: str) -> pl.Dat
     Raises
     ------
     SchemaError
-        Naming every missing column, and for every broken rule the count and the first rows.
+        With every missing column, and for each broken rule the number of rows and the first of them.
 
     Examples
     --------
     >>> from gpuplanner.core.schemas import Demand
-    >>> check(pl.DataFrame({"ds": []}), Demand, where="demand")
+    >>> check_table(pl.DataFrame({"ds": []}), Demand, source="demand")
     Traceback (most recent call last):
         ...
     gpuplanner.core.errors.SchemaError: demand: expected columns 'unique_id', 'y', 'tenant', ... Add the columns.
     """
-    table = conform(frame, schema, where=where)
+    table = conform(frame, schema, source=source)
     if schema.is_valid(table):  # the usual case costs half of what telling the faults does
         return table
     good, bad = filter_rows(table, schema)
     if bad.height:
-        faults = bad.group_by("reason", maintain_order=True).agg(pl.len().alias("rows"), pl.col(ROW).head(5))
-        told = (f"{why} in {rows} row(s), first {examples(some)}" for why, rows, some in faults.iter_rows())
-        listed = "; ".join(told)
+        faults = bad.group_by("reason", maintain_order=True).agg(
+            pl.len().alias("rows"), pl.col(ROW_NUMBER_COLUMN).head(5)
+        )
+        fault_texts = (f"{why} in {rows} row(s), first {examples(some)}" for why, rows, some in faults.iter_rows())
+        listed = "; ".join(fault_texts)
         got = f"{bad.height} of {frame.height} rows that do not: {listed}"
         todo = "Fix these rows, or import the file, which puts them into a table of rejected rows."
-        raise SchemaError(where, f"every row to satisfy the table '{schema.__name__}'", got, todo)
+        raise SchemaError(source, f"every row to satisfy the table '{schema.__name__}'", got, todo)
     return good
 
 
-def conform(frame: pl.DataFrame, schema: type[dy.Schema], *, where: str) -> pl.DataFrame:
-    """Select the columns of the schema and cast them; nullable columns that are absent become null.
+def conform(frame: pl.DataFrame, schema: type[dy.Schema], *, source: str) -> pl.DataFrame:
+    """Select the columns of a schema and cast them to its types; absent nullable columns become null.
+
+    Parameters
+    ----------
+    frame : polars.DataFrame
+        The table.
+    schema : type
+        Schema of :mod:`gpuplanner.core.schemas`.
+    source : str
+        Origin of the table, for the message.
 
     Raises
     ------
     SchemaError
         If columns that may not be null are missing, or a column cannot be cast.
     """
-    return _selected(frame, schema, tuple(schema.columns()), where=where)
+    return _select_columns(frame, schema, tuple(schema.columns()), source=source)
 
 
-def some_columns(frame: pl.DataFrame, schema: type[dy.Schema], names: Sequence[str], *, where: str) -> pl.DataFrame:
-    """Select some columns of the schema and cast them; those that may be null are made where they are absent.
+def cast_columns(frame: pl.DataFrame, schema: type[dy.Schema], names: Sequence[str], *, source: str) -> pl.DataFrame:
+    """Select some columns of a schema and cast them; absent nullable columns become null.
 
-    Tables of many millions of rows are never copied whole, so they need not have the other columns, and text in
-    them may stand as categories, which stay.
+    For tables of many millions of rows, which are never copied whole. Categorical text stays categorical.
+
+    Parameters
+    ----------
+    frame : polars.DataFrame
+        The table.
+    schema : type
+        Schema of :mod:`gpuplanner.core.schemas`.
+    names : sequence of str
+        Columns to select.
+    source : str
+        Origin of the table, for the message.
 
     Raises
     ------
@@ -83,44 +105,54 @@ def some_columns(frame: pl.DataFrame, schema: type[dy.Schema], names: Sequence[s
     --------
     >>> from gpuplanner.core.schemas import Jobs
     >>> jobs = pl.DataFrame({"tenant": ["a"]}, schema={"tenant": pl.Categorical})
-    >>> some_columns(jobs, Jobs, ["tenant", "gpus"], where="jobs").dtypes
+    >>> cast_columns(jobs, Jobs, ["tenant", "gpus"], source="jobs").dtypes
     [Categorical, Float64]
     """
-    return _selected(frame, schema, names, where=where, categories=True)
+    return _select_columns(frame, schema, names, source=source, categories=True)
 
 
-def _selected(
-    frame: pl.DataFrame,
-    schema: type[dy.Schema],
-    names: Sequence[str],
-    *,
-    where: str,
-    categories: bool = False,
+def _select_columns(
+    frame: pl.DataFrame, schema: type[dy.Schema], names: Sequence[str], *, source: str, categories: bool = False
 ) -> pl.DataFrame:
+    """Select columns of a schema and cast them.
+
+    Parameters
+    ----------
+    frame : polars.DataFrame
+        The table.
+    schema : type
+        Schema of the columns.
+    names : sequence of str
+        Columns to select.
+    source : str
+        Origin of the table, for the message.
+    categories : bool
+        Keep categorical text as it is.
+    """
     columns = {name: schema.columns()[name] for name in names}
     missing = [name for name, column in columns.items() if name not in frame.columns and not column.nullable]
     if missing:
         expected = f"columns {', '.join(map(repr, missing))}"
-        raise SchemaError(where, expected, f"columns {examples(frame.columns)}", "Add the columns.")
-    kept = {name for name, dtype in frame.schema.items() if categories and dtype == pl.Categorical}
-    kept &= {name for name, column in columns.items() if column.dtype == pl.String}
-    present = [
-        pl.lit(None, column.dtype).alias(name)
-        if name not in frame.columns
-        else pl.col(name)
-        if name in kept
-        else pl.col(name).cast(column.dtype)
-        for name, column in columns.items()
-    ]
+        raise SchemaError(source, expected, f"columns {examples(frame.columns)}", "Add the columns.")
+    categorical = {name for name, dtype in frame.schema.items() if categories and dtype == pl.Categorical}
+    categorical &= {name for name, column in columns.items() if column.dtype == pl.String}
+    expressions = []
+    for name, column in columns.items():
+        if name not in frame.columns:
+            expressions.append(pl.lit(None, column.dtype).alias(name))
+        elif name in categorical:
+            expressions.append(pl.col(name))
+        else:
+            expressions.append(pl.col(name).cast(column.dtype))
     try:
-        return frame.select(present)
+        return frame.select(expressions)
     except pl.exceptions.PolarsError as error:
         expected = f"types of the table '{schema.__name__}'"
-        raise SchemaError(where, expected, first_line(error), "Fix the type of this column.") from error
+        raise SchemaError(source, expected, first_error_line(error), "Fix the type of this column.") from error
 
 
 def filter_rows(frame: pl.DataFrame, schema: type[dy.Schema]) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Part a conformed table into good rows, and bad rows with every reason.
+    """Split a conformed table into valid rows, and invalid rows with their reasons.
 
     Returns
     -------
@@ -133,30 +165,33 @@ def filter_rows(frame: pl.DataFrame, schema: type[dy.Schema]) -> tuple[pl.DataFr
     --------
     >>> from gpuplanner.core.schemas import Ledger
 
-    >>> good, bad = filter_rows(empty(Ledger), Ledger)
+    >>> good, bad = filter_rows(make_empty_table(Ledger), Ledger)
     >>> good.height, bad.height, bad.columns[-1]
     (0, 0, 'reason')
     """
-    good, failure = _numbered(schema).filter(frame.with_row_index(ROW))
+    good, failure = _add_row_number_column(schema).filter(frame.with_row_index(ROW_NUMBER_COLUMN))
     details = failure.details()
-    rules = [name for name in details.columns if not name.startswith(ROW) and name not in frame.columns]
-    broken = [pl.when(pl.col(rule).cast(pl.String) == "invalid").then(pl.lit(_reason(schema, rule))) for rule in rules]
+    rules = [name for name in details.columns if not name.startswith(ROW_NUMBER_COLUMN) and name not in frame.columns]
+    broken = [
+        pl.when(pl.col(rule).cast(pl.String) == "invalid").then(pl.lit(_describe_broken_rule(schema, rule)))
+        for rule in rules
+    ]
     reason = pl.concat_str(broken, separator="; ", ignore_nulls=True)
-    return good.drop(ROW), details.select(*frame.columns, ROW, reason=reason)
+    return good.drop(ROW_NUMBER_COLUMN), details.select(*frame.columns, ROW_NUMBER_COLUMN, reason=reason)
 
 
-def empty(schema: type[dy.Schema]) -> pl.DataFrame:
-    """Make a table of the schema without rows."""
+def make_empty_table(schema: type[dy.Schema]) -> pl.DataFrame:
+    """Make a table of a schema without rows."""
     return pl.DataFrame(schema={name: column.dtype for name, column in schema.columns().items()})
 
 
-def to_markdown(name: str, schema: type[dy.Schema]) -> str:
-    """Reference text of one table: its meaning, columns, types, units and bounds.
+def schema_to_markdown(name: str, schema: type[dy.Schema]) -> str:
+    """Format the reference of one table in Markdown: meaning, columns, types, units and bounds.
 
     Examples
     --------
     >>> from gpuplanner.core.schemas import Demand
-    >>> print(to_markdown("demand", Demand).splitlines()[0])
+    >>> print(schema_to_markdown("demand", Demand).splitlines()[0])
     ## `demand`
     """
     lines = [f"## `{name}`", "", (schema.__doc__ or "").strip(), ""]
@@ -174,13 +209,13 @@ def to_markdown(name: str, schema: type[dy.Schema]) -> str:
 
 
 @functools.cache
-def _numbered(schema: type[dy.Schema]) -> type[dy.Schema]:
-    """The schema with a row number, so that a rejected row can be traced to its place."""
-    return type(f"Numbered{schema.__name__}", (schema,), {ROW: dy.UInt32(nullable=False)})
+def _add_row_number_column(schema: type[dy.Schema]) -> type[dy.Schema]:
+    """Extend a schema by a row number column, so that rejected rows can be located."""
+    return type(f"Numbered{schema.__name__}", (schema,), {ROW_NUMBER_COLUMN: dy.UInt32(nullable=False)})
 
 
-def _reason(schema: type[dy.Schema], rule: str) -> str:
-    """Say what a broken rule means: 'gpus below 0' rather than 'gpus|min'."""
+def _describe_broken_rule(schema: type[dy.Schema], rule: str) -> str:
+    """Describe a broken rule: 'gpus below 0' rather than 'gpus|min'."""
     column_name, _, kind = rule.partition("|")
     if not kind:
         return rule.replace("_", " ") + " is broken"

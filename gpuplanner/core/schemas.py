@@ -1,4 +1,4 @@
-"""Schemas of the tables that pass between packages. Times are UTC, units stand in the names of columns."""
+"""Schemas of the tables that packages exchange. Times are UTC; column names contain units."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ import dataframely as dy
 import polars as pl
 
 WHOLE_GPU = "gpu"
-"""Name of the "profile" of a GPU that is not cut (MIG off), as in the resource ``nvidia.com/gpu``."""
+"""Profile name of a full GPU (MIG disabled), as in the resource ``nvidia.com/gpu``."""
 
-SERVICE = "service"
-"""Class of jobs that run until somebody ends them: a controller starts them again wherever they end."""
+SERVICE_JOB_CLASS = "service"
+"""Class of jobs that a controller restarts whenever they end, until a user stops them."""
 
 JOB_STATES = (
     "COMPLETED",
@@ -33,8 +33,8 @@ JOB_STATES = (
 )
 """States of a job attempt. ``UNKNOWN``: the source has no state column."""
 
-USED_FROM = 0.05
-"""SM activity from which a GPU counts as used; below it, as idle."""
+MIN_USED_SM_ACTIVITY = 0.05
+"""SM activity [0-1] from which a GPU counts as used; below it, as idle."""
 
 BUCKETS = (
     "used",
@@ -74,7 +74,7 @@ down
 
 DECIMAL_DIGITS, DECIMAL_PLACES = 38, 18
 DECIMAL = pl.Decimal(DECIMAL_DIGITS, DECIMAL_PLACES)
-"""Money and priced amounts, exact: bills give up to 18 decimals, and sums must not drift."""
+"""Type of money and priced amounts, exact: bills have up to 18 decimals, and sums must not drift."""
 
 COLUMN_KINDS: Mapping[str, Callable[..., dy.Column]] = {
     "text": dy.String,
@@ -91,11 +91,11 @@ COLUMN_KINDS: Mapping[str, Callable[..., dy.Column]] = {
     "absence": functools.partial(dy.Enum, ("reserved", "reconfiguring", "down")),
     "resource": functools.partial(dy.Enum, ("gpu", "node")),
 }
-"""Kind of a column in ``schema_columns.csv`` → its type. Instants are in UTC, to the microsecond."""
+"""Column type by its kind in ``schema_columns.csv``. Times are UTC with microseconds."""
 
 
-def declared(schema: type[dy.Schema]) -> type[dy.Schema]:
-    """Give a table the columns that ``schema_columns.csv`` declares for it: kind, bounds, unit and meaning of each."""
+def add_declared_columns(schema: type[dy.Schema]) -> type[dy.Schema]:
+    """Add the columns that ``schema_columns.csv`` declares for a table: kind, bounds, unit and meaning of each."""
     rows = [row for row in _declared_columns() if row["table"] == table_name(schema.__name__)]
     members = {"__doc__": schema.__doc__, "__module__": schema.__module__}
     columns = {row["column"]: _column(row) for row in rows}
@@ -103,7 +103,7 @@ def declared(schema: type[dy.Schema]) -> type[dy.Schema]:
 
 
 def table_name(class_name: str) -> str:
-    """Name of a table by that of its class.
+    """Return the name of a table for the name of its schema class.
 
     Examples
     --------
@@ -115,99 +115,111 @@ def table_name(class_name: str) -> str:
 
 @functools.cache
 def _declared_columns() -> list[dict[str, str]]:
+    """Read the rows of ``schema_columns.csv``."""
     text = (resources.files(__package__) / "schema_columns.csv").read_text(encoding="utf-8")
     return list(csv.DictReader(text.splitlines()))
 
 
 def _column(row: Mapping[str, str]) -> dy.Column:
+    """Make the column of one row of ``schema_columns.csv``."""
     bounds = {bound: json.loads(row[name]) for bound, name in (("min", "low"), ("max", "high")) if row[name]}
-    about = meaning(row["meaning"], row["unit"])
+    about = column_metadata(row["meaning"], row["unit"])
     return COLUMN_KINDS[row["kind"]](nullable=row["nullable"] == "yes", metadata=about, **bounds)
 
 
-def meaning(text: str, unit: str = "") -> dict[str, str]:
-    """Metadata of a column: what it means, and in which unit."""
-    return {"meaning": text, "unit": unit}
+def column_metadata(description: str, unit: str = "") -> dict[str, str]:
+    """Make the metadata of a column: its meaning and unit."""
+    return {"meaning": description, "unit": unit}
 
 
-def text(text: str, *, nullable: bool = False) -> dy.String:
-    """Text."""
-    return dy.String(nullable=nullable, metadata=meaning(text))
+def text_column(description: str, *, nullable: bool = False) -> dy.String:
+    """Make a column of text."""
+    return dy.String(nullable=nullable, metadata=column_metadata(description))
 
 
-def number(
-    text: str, unit: str = "", *, nullable: bool = False, low: float | None = 0.0, high: float | None = None
+def number_column(
+    description: str, unit: str = "", *, nullable: bool = False, low: float | None = 0.0, high: float | None = None
 ) -> dy.Float64:
-    """Floating-point numbers between bounds."""
-    return dy.Float64(nullable=nullable, min=low, max=high, metadata=meaning(text, unit))
+    """Make a column of floating-point numbers between bounds.
+
+    Parameters
+    ----------
+    description, unit : str
+        Meaning and unit of the column.
+    nullable : bool
+        Whether values may be missing.
+    low, high : float, optional
+        Bounds, both allowed.
+    """
+    return dy.Float64(nullable=nullable, min=low, max=high, metadata=column_metadata(description, unit))
 
 
-def count(text: str, *, nullable: bool = False, low: int = 0) -> dy.Int32:
-    """Whole numbers."""
-    return dy.Int32(nullable=nullable, min=low, metadata=meaning(text))
+def count_column(description: str, *, nullable: bool = False, low: int = 0) -> dy.Int32:
+    """Make a column of whole numbers with a lower bound."""
+    return dy.Int32(nullable=nullable, min=low, metadata=column_metadata(description))
 
 
-@declared
+@add_declared_columns
 class Requests(dy.Schema):
     """One request to a served model."""
 
 
-@declared
+@add_declared_columns
 class Occupancy(dy.Schema):
     """One pool at one instant: its allocated GPUs. A series, not jobs."""
 
 
-@declared
+@add_declared_columns
 class Quotas(dy.Schema):
     """GPU quota of one pool on one day; a pool that did not exist that day has no row."""
 
 
-@declared
+@add_declared_columns
 class Gauges(dy.Schema):
     """One reading of one metric of one container."""
 
 
-@declared
+@add_declared_columns
 class StepTimes(dy.Schema):
     """One training step of one worker."""
 
 
-@declared
+@add_declared_columns
 class Distributions(dy.Schema):
     """One point of a cumulative distribution: no time, so no series."""
 
 
-@declared
+@add_declared_columns
 class JobStates(dy.Schema):
     """One job of a listing without times: what it was and how it ended, no GPU-time."""
 
 
-@declared
+@add_declared_columns
 class Charges(dy.Schema):
     """One charge line of a bill, with the column names of FOCUS; own fields begin with ``x_``."""
 
 
-@declared
+@add_declared_columns
 class Processes(dy.Schema):
     """One process observed on a GPU at one time."""
 
 
-@declared
+@add_declared_columns
 class Coverage(dy.Schema):
     """One node on one UTC day: how much of it telemetry saw."""
 
 
-@declared
+@add_declared_columns
 class QueueQuotas(dy.Schema):
     """One resource of one flavor of one queue, or account, of a cluster. A null limit is none."""
 
 
-@declared
+@add_declared_columns
 class JobNames(dy.Schema):
     """Another name of a job, by which telemetry may know it: a pod, the number of an array task."""
 
 
-@declared
+@add_declared_columns
 class OutOfService(dy.Schema):
     """Installed GPUs of a node that jobs could not use: repartitioned, drained or reserved."""
 
@@ -216,13 +228,14 @@ READING_TABLES: tuple[type[dy.Schema], ...] = (
     *(Requests, Occupancy, Quotas, Gauges, StepTimes, Distributions, JobStates),
     *(Charges, Processes, Coverage, JobNames, QueueQuotas, OutOfService),
 )
+"""Tables that readers produce besides :data:`OWN_TABLES`."""
 
 
 MAX_GPUS_PER_JOB = 100_000
-"""More GPUs than any machine has: a count above it is a fault of the source, not a job."""
+"""Largest GPU count of a job; a larger one is an error of the source."""
 
 
-@declared
+@add_declared_columns
 class Jobs(dy.Schema):
     """One job attempt a row. Missing stays missing: a null is never read as zero."""
 
@@ -237,26 +250,26 @@ class Jobs(dy.Schema):
         return pl.col("end_time") >= pl.col("start_time")
 
 
-@declared
+@add_declared_columns
 class Samples(dy.Schema):
     """One GPU or MIG instance from one reading to the next."""
 
 
-LATER_COUNTERS = ("sm_occupancy", "energy_counter_j", "xid")
-"""Columns of ``Samples`` that older folders lack; where nobody read them they are not written either."""
+OPTIONAL_SAMPLE_COLUMNS = ("sm_occupancy", "energy_counter_j", "xid")
+"""Columns of ``Samples`` that older dataset folders lack; they are written only where a reader has them."""
 
 
-@declared
+@add_declared_columns
 class Inventory(dy.Schema):
     """One node a row."""
 
 
-@declared
+@add_declared_columns
 class Demand(dy.Schema):
     """One series at one interval, in the long form of forecasting libraries."""
 
 
-@declared
+@add_declared_columns
 class Forecast(dy.Schema):
     """One series, interval and model."""
 
@@ -267,29 +280,22 @@ class Forecast(dy.Schema):
         return pl.all_horizontal(pl.col(low) <= pl.col(high) for low, high in itertools.pairwise(names))
 
 
-@declared
+@add_declared_columns
 class LayoutPlan(dy.Schema):
     """One GPU over a range of intervals with the same layout."""
 
 
-@declared
+@add_declared_columns
 class Ledger(dy.Schema):
     """Installed GPU-time of one team, GPU model and hour in one bucket. Tenant '-' is unallocated time."""
 
 
-@declared
+@add_declared_columns
 class Costs(dy.Schema):
     """One charge line, with the columns of FOCUS 1.2; own fields begin with ``x_``."""
 
 
-OWN_TABLES: tuple[type[dy.Schema], ...] = (
-    Jobs,
-    Samples,
-    Inventory,
-    Demand,
-    Forecast,
-    LayoutPlan,
-    Ledger,
-    Costs,
-)
+OWN_TABLES: tuple[type[dy.Schema], ...] = (Jobs, Samples, Inventory, Demand, Forecast, LayoutPlan, Ledger, Costs)
+"""Tables that packages of gpuplanner exchange."""
 TABLES: dict[str, type[dy.Schema]] = {table_name(table.__name__): table for table in (*OWN_TABLES, *READING_TABLES)}
+"""All schemas by table name."""

@@ -1,4 +1,4 @@
-"""Strict reading and stable writing of JSON, YAML and CSV, and records as plain values."""
+"""Strict reading and stable writing of JSON and YAML, and conversion of records to plain values."""
 
 from __future__ import annotations
 
@@ -21,68 +21,114 @@ from typing import Any, NoReturn, TypeVar
 import yaml
 
 from gpuplanner.core.errors import (
-    OTHER_FILE,
+    REPLACE_FILE_HINT,
     GpuPlannerError,
     ScenarioError,
     TraceFormatError,
-    nearest,
-    printable,
+    escape_controls,
+    nearest_names,
 )
 
-REMEDY = "Correct the file."
+CORRECT_FILE_HINT = "Correct the file."
+"""Fix for a fault in a configuration file."""
 
 
-def list_of(top: Any, key: str, file: str) -> list[tuple[Any, int]]:  # noqa: ANN401 - of a file
-    """The items of a list, each with the line that it begins in; none where the key is absent."""
-    found = top.get(key) or []
-    if not isinstance(found, list):
-        raise fault(file, top.lines[key], f"a list of {key}", repr(found))
-    return [(one, min(getattr(one, "lines", {"": 1}).values(), default=1)) for one in found]
+def read_list(top: Any, key: str, file: str) -> list[tuple[Any, int]]:  # noqa: ANN401 - of a file
+    """Read a list in a mapping: each item with the line on which it begins; empty if the key is absent."""
+    items = top.get(key) or []
+    if not isinstance(items, list):
+        raise make_file_error(file, top.lines[key], f"a list of {key}", repr(items))
+    return [(item, min(getattr(item, "lines", {"": 1}).values(), default=1)) for item in items]
 
 
-def keys_of(given: Any, known: Sequence[str], where: str, line: int, needed: Sequence[str] = ()) -> Any:  # noqa: ANN401
-    """A mapping of known keys that has all that are needed; values that are null count as absent."""
-    if not isinstance(given, dict):
-        raise fault(where, line, f"keys {', '.join(known)}", repr(given))
-    for key, value in given.items():
-        if key not in known:
-            near = nearest(str(key), known)[:1]
+def require_keys(
+    mapping: Any,  # noqa: ANN401
+    allowed_keys: Sequence[str],
+    source: str,
+    line: int,
+    required_keys: Sequence[str] = (),
+) -> Any:  # noqa: ANN401
+    """Return a mapping after checking that it has only allowed keys and all required ones.
+
+    Parameters
+    ----------
+    mapping : LinedMapping
+        Part of a configuration file.
+    allowed_keys, required_keys : sequence of str
+        Keys that it may and must have; null values count as absent.
+    source : str
+        File name, for the message.
+    line : int
+        Line on which the mapping begins.
+
+    Raises
+    ------
+    ScenarioError
+        If it is not a mapping, a key is unknown or a required one is absent.
+    """
+    if not isinstance(mapping, dict):
+        raise make_file_error(source, line, f"keys {', '.join(allowed_keys)}", repr(mapping))
+    for key, value in mapping.items():
+        if key not in allowed_keys:
+            near = nearest_names(str(key), allowed_keys)[:1]
             hint = f" (did you mean {near[0]!r}?)" if near else ""
-            at = given.lines[key]  # type: ignore[attr-defined]
-            raise fault(where, at, f"keys {', '.join(known)}", f"unknown {key!r}: {value!r}{hint}")
-    absent = [key for key in needed if given.get(key) is None]
+            at = mapping.lines[key]  # type: ignore[attr-defined]
+            raise make_file_error(source, at, f"keys {', '.join(allowed_keys)}", f"unknown {key!r}: {value!r}{hint}")
+    absent = [key for key in required_keys if mapping.get(key) is None]
     if absent:
-        raise fault(where, line, f"key {absent[0]}", f"only {', '.join(map(str, given))}")
-    return given
+        raise make_file_error(source, line, f"key {absent[0]}", f"only {', '.join(map(str, mapping))}")
+    return mapping
 
 
-def number_of(values: Any, key: str, file: str, low: float, high: float, *, whole: bool = False) -> float:  # noqa: ANN401
-    """A number between two bounds, which are allowed."""
+def read_number(values: Any, key: str, file: str, low: float, high: float, *, whole: bool = False) -> float:  # noqa: ANN401
+    """Read a number between two bounds, both allowed.
+
+    Parameters
+    ----------
+    values : LinedMapping
+        Part of a configuration file.
+    key, file : str
+        Key of the number, and file name for the message.
+    low, high : float
+        Bounds.
+    whole : bool
+        Whether it must be a whole number.
+    """
     value = values[key]
     sound = isinstance(value, int | float) and not isinstance(value, bool) and low <= value <= high
     if not sound or (whole and value != int(value)):
         kind = "a whole number" if whole else "a number"
-        raise fault(file, values.lines[key], f"{key}, {kind} from {low:g} to {high:g}", repr(value))
+        raise make_file_error(file, values.lines[key], f"{key}, {kind} from {low:g} to {high:g}", repr(value))
     return float(value)
 
 
-def word_of(values: Any, key: str, file: str, words: Sequence[str]) -> str:  # noqa: ANN401
-    """One of a few words."""
+def read_choice(values: Any, key: str, file: str, choices: Sequence[str]) -> str:  # noqa: ANN401
+    """Read one of several words.
+
+    Parameters
+    ----------
+    values : LinedMapping
+        Part of a configuration file.
+    key, file : str
+        Key of the word, and file name for the message.
+    choices : sequence of str
+        Allowed words.
+    """
     value = values[key]
-    if value not in words:
-        near = nearest(str(value), words)[:1] or list(words)
+    if value not in choices:
+        near = nearest_names(str(value), choices)[:1] or list(choices)
         got = f"{value!r} (did you mean {near[0]!r}?)"
-        raise fault(file, values.lines[key], f"{key} {' or '.join(words)}", got)
+        raise make_file_error(file, values.lines[key], f"{key} {' or '.join(choices)}", got)
     return str(value)
 
 
-def days_of(values: Any, file: str) -> tuple[str, str | None]:  # noqa: ANN401
-    """ISO days of ``from`` and ``to``, of a month its first and its last."""
-    found: list[str | None] = []
+def read_day_range(values: Any, file: str) -> tuple[str, str | None]:  # noqa: ANN401
+    """Read the ISO days ``from`` and ``to``; a month means its first and its last day."""
+    days: list[str | None] = []
     for key in ("from", "to"):
         value = values.get(key)
         if value is None:
-            found.append(None)
+            days.append(None)
             continue
         try:
             month = re.fullmatch(r"(\d{4})-(\d\d)", str(value))
@@ -90,89 +136,110 @@ def days_of(values: Any, file: str) -> tuple[str, str | None]:  # noqa: ANN401
             if month and key == "to":
                 day = (day + timedelta(days=31)).replace(day=1) - timedelta(days=1)
         except ValueError:
-            raise fault(file, values.lines[key], f"{key} as YYYY-MM-DD or YYYY-MM", repr(value)) from None
-        found.append(day.isoformat())
-    begin, end = found
+            raise make_file_error(file, values.lines[key], f"{key} as YYYY-MM-DD or YYYY-MM", repr(value)) from None
+        days.append(day.isoformat())
+    begin, end = days
     assert begin is not None
     if end is not None and end < begin:
-        raise fault(file, values.lines["to"], f"to at or after {begin}", end)
+        raise make_file_error(file, values.lines["to"], f"to at or after {begin}", end)
     return begin, end
 
 
-def fault(where: str, line: int, expected: str, got: str) -> ScenarioError:
-    """What is wrong in a line of a file."""
-    return ScenarioError(f"{where}, line {line}", expected, got, REMEDY)
+def make_file_error(source: str, line: int, expected: str, got: str) -> ScenarioError:
+    """Make the error of one line of a configuration file.
+
+    Parameters
+    ----------
+    source : str
+        File name.
+    line : int
+        Line number, from 1.
+    expected, got : str
+        The expected value, and the value found.
+    """
+    return ScenarioError(f"{source}, line {line}", expected, got, CORRECT_FILE_HINT)
 
 
 # Nested merges grow without bound: eight short lines can fill the memory.
-_MERGE = "tag:yaml.org,2002:merge"
+_MERGE_TAG = "tag:yaml.org,2002:merge"
 
 
 class LinedMapping(dict[Any, Any]):
-    """A mapping that knows on which line (from 1) each of its keys stands."""
+    """A mapping that records the line (from 1) of each key."""
 
     def __init__(self) -> None:
+        """Start an empty mapping."""
         super().__init__()
         self.lines: dict[Any, int] = {}
 
 
-class _Loader(yaml.SafeLoader):
+class _StrictLoader(yaml.SafeLoader):
     pass
 
 
-class _Fault(yaml.constructor.ConstructorError):
+class _YamlFault(yaml.constructor.ConstructorError):
     def __init__(self, node: yaml.Node, problem: str) -> None:
         super().__init__(None, None, problem, node.start_mark)
 
 
-def _yaml_mapping(loader: _Loader, node: yaml.MappingNode) -> LinedMapping:
-    found = LinedMapping()
+def _yaml_mapping(loader: _StrictLoader, node: yaml.MappingNode) -> LinedMapping:
+    """Construct a YAML mapping with the lines of its keys; merge keys and duplicate keys are rejected."""
+    mapping = LinedMapping()
     for key_node, value_node in node.value:
-        if key_node.tag == _MERGE:
-            raise _Fault(key_node, "merge keys (<<) are not accepted")
+        if key_node.tag == _MERGE_TAG:
+            raise _YamlFault(key_node, "merge keys (<<) are not accepted")
         key = loader.construct_object(key_node, deep=True)
         if not isinstance(key, Hashable):
-            raise _Fault(key_node, "a key must be a word")
-        if key in found:
-            raise _Fault(key_node, f"key {key!a} stands there twice (first in line {found.lines[key]})")
-        found[key] = loader.construct_object(value_node, deep=True)
-        found.lines[key] = key_node.start_mark.line + 1
-    return found
+            raise _YamlFault(key_node, "a key must be a word")
+        if key in mapping:
+            raise _YamlFault(key_node, f"key {key!a} stands there twice (first in line {mapping.lines[key]})")
+        mapping[key] = loader.construct_object(value_node, deep=True)
+        mapping.lines[key] = key_node.start_mark.line + 1
+    return mapping
 
 
-_Loader.add_constructor("tag:yaml.org,2002:map", _yaml_mapping)
+_StrictLoader.add_constructor("tag:yaml.org,2002:map", _yaml_mapping)
 
 
-def load_strict(text: str, *, where: str, error: type[GpuPlannerError] = TraceFormatError) -> Any:  # noqa: ANN401 - anything that YAML can hold
-    r"""Load one YAML document; mappings come as :class:`LinedMapping`.
+def load_yaml(text: str, *, source: str, error: type[GpuPlannerError] = TraceFormatError) -> Any:  # noqa: ANN401 - anything that YAML can hold
+    r"""Load one YAML document; mappings become :class:`LinedMapping`.
+
+    Parameters
+    ----------
+    text : str
+        The document.
+    source : str
+        Origin of the text, for the message.
+    error : type
+        Class of the error.
 
     Examples
     --------
-    >>> load_strict("a: {b: 1}\nc: 2\n", where="x.yaml").lines
+    >>> load_yaml("a: {b: 1}\nc: 2\n", source="x.yaml").lines
     {'a': 1, 'c': 2}
     """
     try:
-        return yaml.load(text, Loader=_Loader)
+        return yaml.load(text, Loader=_StrictLoader)
     except (yaml.YAMLError, RecursionError, ValueError) as cause:
-        raise _refused(cause, where, error) from cause
+        raise _make_yaml_error(cause, source, error) from cause
 
 
-def _refused(cause: Exception, where: str, error: type[GpuPlannerError]) -> GpuPlannerError:
-    """What is said of a text that is none: with its line, where the reader knows one."""
+def _make_yaml_error(cause: Exception, source: str, error: type[GpuPlannerError]) -> GpuPlannerError:
+    """Make the error of text that is not a plain YAML document, with its line where known."""
     mark = getattr(cause, "problem_mark", None)
     fault = getattr(cause, "problem", None) or " ".join(str(cause).split())
     at = f" line {mark.line + 1}" if mark else ""
-    return error(f"{where}{at}", "one YAML document of plain data", str(fault)[:200], "Fix the file there.")
+    return error(f"{source}{at}", "one YAML document of plain data", str(fault)[:200], "Fix the file there.")
 
 
 def sha256(path: str | Path) -> str:
-    """Hash of a file's bytes, in hexadecimal."""
+    """Return the SHA-256 of a file, in hexadecimal."""
     with Path(path).open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def sha256_of_all(paths: Iterable[str | Path]) -> str:
-    """Hash of the bytes of files one after another, in hexadecimal."""
+    """Return the SHA-256 of several files one after another, in hexadecimal."""
     digest = hashlib.sha256()
     for path in paths:
         digest.update(Path(path).read_bytes())
@@ -180,9 +247,9 @@ def sha256_of_all(paths: Iterable[str | Path]) -> str:
 
 
 def to_json(value: Any) -> str:  # noqa: ANN401 - anything that JSON can hold
-    r"""Print as JSON with sorted keys and a line end; NaN and infinity are refused.
+    r"""Format a value as JSON with sorted keys and a line end; NaN and infinity are rejected.
 
-    What a terminal would obey stands as its escape, which reads as the same text.
+    Control characters become escapes, which read back as the same text.
 
     Examples
     --------
@@ -192,11 +259,11 @@ def to_json(value: Any) -> str:  # noqa: ANN401 - anything that JSON can hold
       "b": 1
     }
     """
-    return printable(json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False)) + "\n"
+    return escape_controls(json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False)) + "\n"
 
 
 def to_yaml(value: Any) -> str:  # noqa: ANN401 - anything that YAML can hold
-    r"""Print as YAML in the given key order.
+    r"""Format a value as YAML in the given key order.
 
     Examples
     --------
@@ -208,20 +275,20 @@ def to_yaml(value: Any) -> str:  # noqa: ANN401 - anything that YAML can hold
 
 
 def read_text(
-    path: str | Path, *, error: type[GpuPlannerError], what: str = "text", limit_bytes: int = 100_000_000
+    path: str | Path, *, error: type[GpuPlannerError], kind: str = "text", limit_bytes: int = 100_000_000
 ) -> str:
-    """Read a text file of the user; a mark of the byte order at its begin is passed over.
+    """Read a UTF-8 text file of the user; a byte order mark is skipped.
 
     Parameters
     ----------
     path : str or Path
         The file.
     error : type
-        What is raised where it cannot be read: if it is missing, too large, or not UTF-8.
-    what : str
+        Class of the error if it is missing, too large, or not UTF-8.
+    kind : str
         Kind of file, for the message.
     limit_bytes : int
-        Largest size.
+        Largest size. [B]
 
     Examples
     --------
@@ -239,31 +306,31 @@ def read_text(
     except (OSError, UnicodeDecodeError) as fault:
         got = fault.strerror if isinstance(fault, OSError) and fault.strerror else str(fault)
         todo = "Check the path and encoding."
-        raise error(str(path), f"a readable UTF-8 {what} file", got, todo) from fault
-    raise error(str(path), f"at most {limit_bytes} bytes", str(size), OTHER_FILE)
+        raise error(str(path), f"a readable UTF-8 {kind} file", got, todo) from fault
+    raise error(str(path), f"at most {limit_bytes} bytes", str(size), REPLACE_FILE_HINT)
 
 
 def read_yaml(path: str | Path, limit_bytes: int = 4_000_000) -> Any:  # noqa: ANN401
-    """Load one YAML document safely.
+    """Load one YAML document from a file.
 
     Raises
     ------
     ScenarioError
-        If the file is missing, too large, not UTF-8 or not YAML; the message says where.
+        If the file is missing, too large, not UTF-8 or not YAML, with the line.
     """
-    text = read_text(path, what="YAML", limit_bytes=limit_bytes, error=ScenarioError)
-    return load_strict(text, where=str(path), error=ScenarioError)
+    text = read_text(path, kind="YAML", limit_bytes=limit_bytes, error=ScenarioError)
+    return load_yaml(text, source=str(path), error=ScenarioError)
 
 
 Record = TypeVar("Record")
 _SIMPLE: Mapping[Any, type] = {str: str, bool: bool, int: Integral, float: Real}
-"""What a field of each of these types may hold; a float may be null, which is how NaN is written."""
+"""Simple field types and the values that they accept; a float may be null, which is how NaN is written."""
 
 
 def to_plain(value: object, decimals: int | None = None) -> Any:  # noqa: ANN401 - anything JSON holds
-    """A value as JSON can hold it: records as objects, frames as lists of rows, instants and money as text.
+    """Convert a value to plain JSON types: records to objects, frames to lists of rows, times and money to text.
 
-    What is no number becomes null.
+    NaN and infinity become null; other floats are rounded to `decimals` if it is given.
 
     Examples
     --------
@@ -272,74 +339,82 @@ def to_plain(value: object, decimals: int | None = None) -> Any:  # noqa: ANN401
     """
     match value:
         case Mapping():
-            return {str(key): to_plain(one, decimals) for key, one in value.items()}
+            return {str(key): to_plain(item, decimals) for key, item in value.items()}
         case list() | tuple():
-            return [to_plain(one, decimals) for one in value]
+            return [to_plain(item, decimals) for item in value]
         case date():
             return value.isoformat()
         case Decimal():
             return format(value, "f")
         case float():
-            return None if not math.isfinite(value) else value if decimals is None else round(value, decimals)
+            if not math.isfinite(value):
+                return None
+            return value if decimals is None else round(value, decimals)
     if callable(rows := getattr(value, "to_dicts", None)):
         return to_plain(rows(), decimals)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {one.name: to_plain(getattr(value, one.name), decimals) for one in dataclasses.fields(value)}
+        return {item.name: to_plain(getattr(value, item.name), decimals) for item in dataclasses.fields(value)}
     return value
 
 
-def of_plain(kind: type[Record], value: object) -> Record:
-    """The record that :func:`to_plain` wrote, by the types of its fields; keys that it does not have are passed over.
+def from_plain(kind: type[Record], value: object) -> Record:
+    """Restore a record from the output of :func:`to_plain`, by the types of its fields; unknown keys are ignored.
 
-    A null is NaN where a number has to stand. Raises ``KeyError`` or ``TypeError`` where something is missing, or is a
-    text for a number or the like.
+    A null becomes NaN where a float is expected.
+
+    Raises
+    ------
+    KeyError, TypeError
+        If a value is missing or has the wrong type.
     """
-    return _typed(kind, value)  # type: ignore[no-any-return]
+    return _parse_value(kind, value)  # type: ignore[no-any-return]
 
 
-def rounded(record: Record, decimals: int) -> Record:
-    """The same record with its numbers rounded, as it is when it was written and read again."""
-    return of_plain(type(record), to_plain(record, decimals))
+def round_record(record: Record, decimals: int) -> Record:
+    """Return a record with its numbers rounded, as if it had been written and read back."""
+    return from_plain(type(record), to_plain(record, decimals))
 
 
 @functools.cache
-def _fields(kind: type) -> Mapping[str, Any]:
-    """Fields of a record with their types, which stand there as text."""
+def _field_types(kind: type) -> Mapping[str, Any]:
+    """Return the resolved types of the fields of a dataclass, by name."""
     hints = typing.get_type_hints(kind)
     return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
 
 
-def _typed(kind: Any, value: Any) -> Any:  # noqa: ANN401 - a type, and what stands for a value of it
+def _parse_value(kind: Any, value: Any) -> Any:  # noqa: ANN401 - a type, and what stands for a value of it
+    """Convert a plain value to a type: a dataclass, union, tuple, mapping or simple type."""
     if isinstance(kind, type) and dataclasses.is_dataclass(kind):
-        hints, value = _fields(kind), _plain_mapping(value)
-        return kind(**{name: _typed(hints[name], one) for name, one in value.items() if name in hints})
+        hints, value = _field_types(kind), _plain_mapping(value)
+        return kind(**{name: _parse_value(hints[name], item) for name, item in value.items() if name in hints})
     origin, inside = typing.get_origin(kind), typing.get_args(kind)
     if origin in (types.UnionType, typing.Union):
         if value is None:
             return None
-        parts = [one for one in inside if one is not type(None)]
-        return _typed(next((one for one in parts if _fits(one, value)), parts[0]), value)
+        parts = [item for item in inside if item is not type(None)]
+        return _parse_value(next((item for item in parts if _is_simple_value(item, value)), parts[0]), value)
     if origin is tuple:
         if len(inside) == 2 and inside[1] is Ellipsis:
-            return tuple(_typed(inside[0], one) for one in value)
-        return tuple(_typed(part, one) for part, one in zip(inside, value, strict=True))
+            return tuple(_parse_value(inside[0], item) for item in value)
+        return tuple(_parse_value(part, item) for part, item in zip(inside, value, strict=True))
     if isinstance(origin, type) and issubclass(origin, Mapping):
-        return {key: _typed(inside[1], one) for key, one in _plain_mapping(value).items()}
+        return {key: _parse_value(inside[1], item) for key, item in _plain_mapping(value).items()}
     if kind is float and value is None:
         return math.nan
-    if kind in _SIMPLE and not _fits(kind, value):
+    if kind in _SIMPLE and not _is_simple_value(kind, value):
         raise TypeError(f"{str(value)[:40]!r} where {kind.__name__} is expected")
     return value
 
 
 def _plain_mapping(value: object) -> Mapping[str, Any]:
+    """Return the value, or raise ``TypeError`` if it is not a mapping."""
     if not isinstance(value, Mapping):
         raise TypeError(f"{str(value)[:40]!r} where values by name are expected")
     return value
 
 
-def _fits(kind: Any, value: object) -> bool:  # noqa: ANN401 - a type
-    """Whether a value is of a simple type; whole numbers may be beyond what a float holds."""
+def _is_simple_value(kind: Any, value: object) -> bool:  # noqa: ANN401 - a type
+    """Whether a value has a simple type; whole numbers may exceed the range of a float for ``int``."""
     if kind is float:
         if isinstance(value, Integral):
             return abs(int(value)) <= sys.float_info.max
@@ -347,72 +422,83 @@ def _fits(kind: Any, value: object) -> bool:  # noqa: ANN401 - a type
     return kind in _SIMPLE and isinstance(value, _SIMPLE[kind])
 
 
-LARGEST = 1e15
-"""Largest number that is taken: whole numbers up to it are exact, and sums of products of a few of them stay finite."""
+MAX_JSON_NUMBER = 1e15
+"""Largest absolute number accepted: whole numbers up to it are exact in a float, and products of a few stay finite."""
 
 # Python turns no longer text into a whole number; names and layouts are far shorter.
-_LONGEST = 4000
+_MAX_TEXT_CHARACTERS = 4000
 
 
-def load_json(text: str, *, where: str, error: type[GpuPlannerError]) -> Any:  # noqa: ANN401 - what JSON holds
-    """Load one JSON document of mappings, lists, texts and numbers; true and false are none of these.
+def load_json(text: str, *, source: str, error: type[GpuPlannerError]) -> Any:  # noqa: ANN401 - what JSON holds
+    """Load one JSON document of mappings, lists, texts and numbers, without booleans or huge numbers.
+
+    Parameters
+    ----------
+    text : str
+        The document.
+    source : str
+        Origin of the text, for the message.
+    error : type
+        Class of the error.
 
     Examples
     --------
     >>> from gpuplanner.core.errors import ScenarioError
-    >>> load_json('{"gpus": [1, 2.5]}', where="plan.json", error=ScenarioError)
+    >>> load_json('{"gpus": [1, 2.5]}', source="plan.json", error=ScenarioError)
     {'gpus': [1, 2.5]}
-    >>> load_json('{"gpus": [1, 1e308]}', where="plan.json", error=ScenarioError)
+    >>> load_json('{"gpus": [1, 1e308]}', source="plan.json", error=ScenarioError)
     Traceback (most recent call last):
         ...
     gpuplanner.core.errors.ScenarioError: plan.json: expected finite numbers up to 1e+15; got 1e+308 at gpus.1. Fix the
     file there.
     """
     try:
-        values = json.loads(text, object_pairs_hook=_once, parse_constant=_no_number)
+        values = json.loads(text, object_pairs_hook=_require_unique_keys, parse_constant=_reject_constant)
     except (RecursionError, ValueError) as cause:
         got = "brackets nested too deep" if isinstance(cause, RecursionError) else str(cause)[:200]
         expected, todo = "one whole JSON document, each key once", "Check that the file is whole."
-        raise error(where, expected, got, todo) from cause
-    for place, expected, got in _odd(values):
-        raise error(where, expected, f"{got} at {place or 'the top'}", "Fix the file there.")
+        raise error(source, expected, got, todo) from cause
+    for key_path, expected, got in _find_rejected_values(values):
+        raise error(source, expected, f"{got} at {key_path or 'the top'}", "Fix the file there.")
     return values
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+def _require_unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Build a dict from the pairs of a JSON object; duplicate keys are rejected."""
+    mapping = dict(pairs)
+    if len(mapping) < len(pairs):
         keys = [key for key, _ in pairs]
         raise ValueError(f"key {next(key for key in keys if keys.count(key) > 1)[:40]!r} stands there twice")
-    return found
+    return mapping
 
 
-def _no_number(text: str) -> NoReturn:
+def _reject_constant(text: str) -> NoReturn:
+    """Reject the constants NaN and Infinity."""
     raise ValueError(f"{text} is no number")
 
 
-def _odd(values: Any) -> Iterator[tuple[str, str, str]]:  # noqa: ANN401 - as above
-    """Place, expectation and what came of each value that is refused."""
-    left: list[tuple[str, Any]] = [("", {"": values})]
-    while left:
-        place, held = left.pop()
-        for key, one in held.items() if isinstance(held, dict) else enumerate(held):
-            if isinstance(one, dict | list):
-                left.append((f"{place}.{key}"[-200:].lstrip("."), one))
-            elif fault := _fault(one) or _fault(key):
-                yield f"{place}.{key}"[-200:].strip("."), *fault
+def _find_rejected_values(values: Any) -> Iterator[tuple[str, str, str]]:  # noqa: ANN401 - as above
+    """Yield path, expectation and finding of each value that is not accepted."""
+    remaining: list[tuple[str, Any]] = [("", {"": values})]
+    while remaining:
+        key_path, container = remaining.pop()
+        for key, item in container.items() if isinstance(container, dict) else enumerate(container):
+            if isinstance(item, dict | list):
+                remaining.append((f"{key_path}.{key}"[-200:].lstrip("."), item))
+            elif fault := _describe_rejected_value(item) or _describe_rejected_value(key):
+                yield f"{key_path}.{key}"[-200:].strip("."), *fault
 
 
-def _fault(value: object) -> tuple[str, str] | None:
-    """What was expected instead of a single value, and what came."""
+def _describe_rejected_value(value: object) -> tuple[str, str] | None:
+    """Return expectation and finding for a single value that is not accepted, else None."""
     match value:
         case bool():
             return "texts and numbers", str(value).lower()
-        case int() | float() if not -LARGEST <= value <= LARGEST:
+        case int() | float() if not -MAX_JSON_NUMBER <= value <= MAX_JSON_NUMBER:
             got = f"{value:g}" if isinstance(value, float) else "a whole number beyond it"
-            return f"finite numbers up to {LARGEST:g}", got
+            return f"finite numbers up to {MAX_JSON_NUMBER:g}", got
         case float() if value == 0 and math.copysign(1.0, value) < 0:
             return "0 without a sign", "-0.0"
-        case str() if len(value) > _LONGEST:
-            return f"texts of at most {_LONGEST} characters", f"one of {len(value)}"
+        case str() if len(value) > _MAX_TEXT_CHARACTERS:
+            return f"texts of at most {_MAX_TEXT_CHARACTERS} characters", f"one of {len(value)}"
     return None

@@ -1,8 +1,7 @@
-"""Results of stages that are kept in memory and on disk, and the data that the package ships.
+"""Cache of stage results in memory and on disk, and the folders of bundled data.
 
-On disk there is one folder and one key: the fields of the scenario that were read, the content of the input files, and
-the code that made the result. Entries that cannot be read are ignored and written again; when the folder grows beyond
-its limit, those that were written first are removed.
+A result on disk is keyed by the scenario fields that were read for it, the content of the input files, and the code.
+Unreadable entries are computed again; when the cache exceeds its size limit, the oldest entries are deleted.
 """
 
 from __future__ import annotations
@@ -19,27 +18,28 @@ from pathlib import Path
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
 from gpuplanner.core.errors import OutputError
-from gpuplanner.core.execution import plugged_in
+from gpuplanner.core.execution import list_plugin_versions
 from gpuplanner.core.output_writing import write_atomically
-from gpuplanner.core.scenario import FILES, Scenario, require_scenario
+from gpuplanner.core.scenario import FILE_FIELDS, Scenario, require_scenario
 from gpuplanner.core.serialization import sha256, sha256_of_all, to_json
 
-PACKAGE = Path(__file__).resolve().parent.parent
+PACKAGE_FOLDER = Path(__file__).resolve().parent.parent
+"""Folder of the package ``gpuplanner``."""
 
 
 def sample_folder() -> Path:
-    """Folder of the shipped sample.
+    """Return the folder of the bundled sample dataset.
 
     Examples
     --------
     >>> (sample_folder() / "jobs.parquet").exists()
     True
     """
-    return _first(PACKAGE / "_bundled" / "sample", PACKAGE.parent / "data" / "sample")
+    return _first_existing_folder(PACKAGE_FOLDER / "_bundled" / "sample", PACKAGE_FOLDER.parent / "data" / "sample")
 
 
 def data_folder(data: str) -> Path:
-    """Folder that a scenario or a command names; ``"sample"`` is the shipped one.
+    """Return the folder that a scenario or command names; ``"sample"`` is the bundled dataset.
 
     Examples
     --------
@@ -50,45 +50,52 @@ def data_folder(data: str) -> Path:
 
 
 def notebook_folder() -> Path:
-    """Folder of the shipped notebooks."""
-    return _first(PACKAGE / "_bundled" / "notebooks", PACKAGE.parent / "notebooks")
+    """Return the folder of the bundled notebooks."""
+    return _first_existing_folder(PACKAGE_FOLDER / "_bundled" / "notebooks", PACKAGE_FOLDER.parent / "notebooks")
 
 
 def claims_folder() -> Path:
-    """Folder of the stored results of ``benchmarks/claims``."""
-    return _first(PACKAGE / "_bundled" / "claims", PACKAGE.parent / "benchmarks" / "claims" / "results")
+    """Return the folder of the stored results of ``benchmarks/claims``."""
+    return _first_existing_folder(
+        PACKAGE_FOLDER / "_bundled" / "claims", PACKAGE_FOLDER.parent / "benchmarks" / "claims" / "results"
+    )
 
 
-def _first(installed: Path, checkout: Path) -> Path:
+def _first_existing_folder(installed: Path, checkout: Path) -> Path:
+    """Return the folder of an installed package if it exists, else that of a checkout."""
     return installed if installed.is_dir() else checkout
 
 
-def input_hashes(data: str, *more: str | None) -> dict[str, str]:
-    """Hash of every table of a dataset and of other files that are named, by the name of the file."""
-    paths = [*sorted(data_folder(data).glob("*.parquet")), *(Path(one) for one in more if one is not None)]
+def input_hashes(data: str, *other_files: str | None) -> dict[str, str]:
+    """Hash every table of a dataset and other named files, by file name."""
+    paths = [
+        *sorted(data_folder(data).glob("*.parquet")),
+        *(Path(other_file) for other_file in other_files if other_file is not None),
+    ]
     return {path.name: sha256(path) for path in paths}
 
 
 Result = TypeVar("Result")
-Aside = ParamSpec("Aside")
+StageArguments = ParamSpec("StageArguments")
 RESULTS_PER_STAGE = 12
-"""Results kept in memory per stage: enough for a session of moving sliders back and forth."""
+"""Results per stage kept in memory: enough for a session of moving sliders back and forth."""
 MAX_DISK_BYTES = 2 << 30
-"""Size of the results on disk beyond which the oldest are removed. [B]"""
+"""Size of the results on disk above which the oldest are deleted. [B]"""
 READ_FIELDS_FILE = "reads.json"
-"""Beside the results on disk: which fields were read for them, as lists of names."""
-FIELDS = frozenset(one.name for one in fields(Scenario))
+"""File next to results on disk: lists of the scenario fields that were read for them."""
+SCENARIO_FIELDS = frozenset(row.name for row in fields(Scenario))
+"""Names of all scenario fields."""
 
 
 def cache_folder() -> Path:
-    """Where studies and forecasts are kept: ``GPUPLANNER_CACHE``, else ``gpuplanner`` in the user's cache folder."""
-    own = os.environ.get("GPUPLANNER_CACHE")
+    """Return the cache folder: ``GPUPLANNER_CACHE``, else ``gpuplanner`` in the user's cache folder."""
+    stated_folder = os.environ.get("GPUPLANNER_CACHE")
     base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(own) if own else Path(base) / "gpuplanner"
+    return Path(stated_folder) if stated_folder else Path(base) / "gpuplanner"
 
 
 def content_key(scenario: Scenario, inputs: Mapping[str, str]) -> str:
-    """Name under which a result is kept: its scenario, its input files and the code that made it."""
+    """Return the name of a cached result: a hash of its scenario, input files and code."""
     digest = hashlib.sha256(scenario.to_yaml().encode())
     digest.update(to_json(dict(inputs)).encode())
     digest.update(code_hash().encode())
@@ -97,56 +104,66 @@ def content_key(scenario: Scenario, inputs: Mapping[str, str]) -> str:
 
 @functools.cache
 def code_hash() -> str:
-    """Hash of the code and the facts that make results."""
-    files = sorted(PACKAGE.rglob("*.py")) + sorted((PACKAGE / "hardware" / "facts").glob("*.csv"))
-    return sha256_of_all(files) + plugged_in()
+    """Hash the code and the catalogue facts that results depend on."""
+    files = sorted(PACKAGE_FOLDER.rglob("*.py")) + sorted((PACKAGE_FOLDER / "hardware" / "facts").glob("*.csv"))
+    return sha256_of_all(files) + list_plugin_versions()
 
 
 @dataclass
-class Reads:
-    """What was read of a scenario while a stage ran; afterwards nothing else may be."""
+class FieldReads:
+    """Scenario fields that a stage read; after the stage has ended no further field may be read."""
 
     scenario: Scenario
     names: set[str] = field(default_factory=set)
     over: bool = False
 
-    def note(self, names: frozenset[str] | set[str]) -> None:
-        """Write down what was read; once the stage is over, whoever kept the scenario must do with that."""
+    def record_reads(self, names: frozenset[str] | set[str]) -> None:
+        """Record that fields were read; raise ``RuntimeError`` for a new field after the stage has ended."""
         if self.over and not names <= self.names:
-            more = sorted(names - self.names)
-            raise RuntimeError(f"a result that was kept reads {more}, which its stage did not")
+            unexpected = sorted(names - self.names)
+            raise RuntimeError(f"a result that was kept reads {unexpected}, which its stage did not")
         self.names |= names
 
 
 class WatchedScenario(Scenario):
-    """A scenario that tells what is read of it: to whom it is handed it looks like any other."""
+    """A scenario that records which of its fields are read; otherwise it behaves like any scenario."""
 
     @classmethod
-    def of(cls, reads: Reads, scenario: Scenario, stated: frozenset[str] = frozenset()) -> Self:
-        """Watch a scenario whose fields in `stated` do not come from the one that the stage was asked for."""
-        made = object.__new__(cls)
-        object.__setattr__(made, "_watch", (reads, scenario, stated))
-        return made
+    def watch_reads(cls, reads: FieldReads, scenario: Scenario, stated: frozenset[str] = frozenset()) -> Self:
+        """Watch a scenario.
+
+        Parameters
+        ----------
+        reads : FieldReads
+            Record of the fields read.
+        scenario : Scenario
+            Scenario that provides the values.
+        stated : frozenset of str
+            Fields that were replaced after the stage was called, and so are not recorded.
+        """
+        watched = object.__new__(cls)
+        object.__setattr__(watched, "_watch", (reads, scenario, stated))
+        return watched
 
     def __getattribute__(self, name: str) -> Any:  # noqa: ANN401 - of whatever type the field is
-        """Note the field; copies and comparisons read them all, and what they make is a plain scenario."""
+        """Record the field; copies and comparisons read all fields, and their results are plain scenarios."""
         if name == "__class__":
             return Scenario
-        if name in FIELDS or name == "__dict__":
+        if name in SCENARIO_FIELDS or name == "__dict__":
             reads, scenario, stated = object.__getattribute__(self, "_watch")
-            reads.note(({name} if name in FIELDS else FIELDS) - stated)
+            reads.record_reads(({name} if name in SCENARIO_FIELDS else SCENARIO_FIELDS) - stated)
             return getattr(scenario, name)
         return object.__getattribute__(self, name)
 
     def but(self, **changes: Any) -> Scenario:  # noqa: ANN401 - as the fields
-        """The scenario with other values, watched further: the values that are replaced were not read."""
+        """Return a watched copy with other values; the replaced values do not count as read."""
         reads, scenario, stated = object.__getattribute__(self, "_watch")
-        return type(self).of(reads, scenario.but(**changes), stated | changes.keys())
+        return type(self).watch_reads(reads, scenario.but(**changes), stated | changes.keys())
 
 
 @dataclass(frozen=True)
-class Shelf(Generic[Result]):
-    """A folder of the cache on disk, and how a result becomes bytes and comes back."""
+class DiskStore(Generic[Result]):
+    """A folder of the disk cache, with functions that convert a result to bytes and back."""
 
     folder: str
     to_bytes: Callable[[Result], bytes]
@@ -154,34 +171,33 @@ class Shelf(Generic[Result]):
 
 
 @dataclass(frozen=True)
-class Remembered(Generic[Result]):
-    """A result with the fields that were read for it, and their values."""
+class CachedResult(Generic[Result]):
+    """A result with the values of the fields that were read for it, and the stamp of the data."""
 
     read: Mapping[str, object]
     stamp: tuple[int, int] | None
     result: Result
 
-    def answers(self, scenario: Scenario, stamp: tuple[int, int] | None) -> bool:
-        """Whether a scenario has the same values in these fields, and the data are the same."""
-        same = all(_value_read(scenario, name) == value for name, value in self.read.items())
-        return same and ("data" not in self.read or stamp == self.stamp)
+    def is_valid_for(self, scenario: Scenario, stamp: tuple[int, int] | None) -> bool:
+        """Whether a scenario has the same values in these fields and the same data."""
+        has_same_values = all(_field_value(scenario, name) == value for name, value in self.read.items())
+        return has_same_values and ("data" not in self.read or stamp == self.stamp)
 
     def is_stale(self, scenario: Scenario, stamp: tuple[int, int] | None) -> bool:
-        """Whether it was made of what these data were before they were written anew: nobody can ask for it again."""
+        """Whether the data were rewritten since, so that the result cannot be used again."""
         return self.read.get("data") == scenario.data and self.stamp != stamp
 
 
-UNREADABLE = (OSError, ValueError, KeyError, TypeError, EOFError)
-"""Errors of an entry on disk that is damaged: it is made again."""
+DAMAGED_ENTRY_ERRORS = (OSError, ValueError, KeyError, TypeError, EOFError)
+"""Errors of a damaged entry on disk, which is then computed again."""
 
 
-class Stage(Generic[Aside, Result]):
-    """A function of a scenario that is computed anew only if a field changes that it read.
+class Stage(Generic[StageArguments, Result]):
+    """A function of a scenario whose result is cached by the scenario fields that it reads.
 
-    Moving a price does not plan again, and moving a quantile does not forecast again. Fields are noted as they are
-    read, those of the stages that it calls included; as equal values lead it the same way, it reads the same fields
-    again. What it is told beside the scenario, such as whom to tell how far it is, must not change its result, which
-    nobody may change either.
+    A changed price does not plan again, and a changed quantile does not forecast again. Fields are recorded as they are
+    read, including those read by stages that it calls; with equal values it takes the same path and reads the same
+    fields. Other arguments, such as a progress callback, must not change the result, and callers must not modify it.
 
     Examples
     --------
@@ -193,112 +209,125 @@ class Stage(Generic[Aside, Result]):
     """
 
     def __init__(
-        self, function: Callable[Concatenate[Scenario, Aside], Result], shelf: Shelf[Result] | None = None
+        self, function: Callable[Concatenate[Scenario, StageArguments], Result], store: DiskStore[Result] | None = None
     ) -> None:
+        """Wrap a function, optionally with a store on disk."""
         self.computed = 0
         self._function = function
-        self._shelf = shelf
+        self._shelf = store
         self._name = function.__name__
-        self._kept: list[Remembered[Result]] = []
+        self._kept: list[CachedResult[Result]] = []
         self._lock = threading.Lock()
         functools.update_wrapper(self, function)
 
-    def __call__(self, scenario: Scenario, *aside: Aside.args, **asides: Aside.kwargs) -> Result:
-        """Compute, or give back what was computed for the same values of the same fields."""
-        reads, plain, stated = _watch_of(scenario)
-        stamp = _stamp(plain.data)
-        found = self._found(plain, stamp)
-        if found is None:
-            mine = Reads(plain)
+    def __call__(
+        self, scenario: Scenario, *arguments: StageArguments.args, **keyword_arguments: StageArguments.kwargs
+    ) -> Result:
+        """Compute the result, or return the cached one for equal values of the fields read."""
+        reads, plain_scenario, stated = _unwrap_watched_scenario(scenario)
+        stamp = _data_stamp(plain_scenario.data)
+        cached = self._find_cached(plain_scenario, stamp)
+        if cached is None:
+            own_reads = FieldReads(plain_scenario)
             try:
-                result = self._made(plain, mine, *aside, **asides)
+                result = self._compute_or_load(plain_scenario, own_reads, *arguments, **keyword_arguments)
             finally:
-                mine.over = True
-                reads.note(mine.names - stated)
-            found = Remembered({name: _value_read(plain, name) for name in mine.names}, stamp, result)
+                own_reads.over = True
+                reads.record_reads(own_reads.names - stated)
+            cached = CachedResult({name: _field_value(plain_scenario, name) for name in own_reads.names}, stamp, result)
         with self._lock:
-            others = (one for one in self._kept if one is not found and not one.is_stale(plain, stamp))
-            self._kept = [found, *others][:RESULTS_PER_STAGE]
-        reads.note(found.read.keys() - stated)
-        return found.result
+            older = (entry for entry in self._kept if entry is not cached and not entry.is_stale(plain_scenario, stamp))
+            self._kept = [cached, *older][:RESULTS_PER_STAGE]
+        reads.record_reads(cached.read.keys() - stated)
+        return cached.result
 
     def forget(self) -> None:
-        """Compute anew the next time, whatever is asked."""
+        """Clear the results in memory."""
         with self._lock:
             self._kept.clear()
 
-    def _found(self, scenario: Scenario, stamp: tuple[int, int] | None) -> Remembered[Result] | None:
+    def _find_cached(self, scenario: Scenario, stamp: tuple[int, int] | None) -> CachedResult[Result] | None:
+        """Find a result in memory that is valid for a scenario."""
         with self._lock:
-            return next((one for one in self._kept if one.answers(scenario, stamp)), None)
+            return next((entry for entry in self._kept if entry.is_valid_for(scenario, stamp)), None)
 
-    def _made(self, plain: Scenario, reads: Reads, *aside: Aside.args, **asides: Aside.kwargs) -> Result:
-        """Computed, or read from the shelf, where results lie by the values of the fields that were read."""
-        watched = WatchedScenario.of(reads, plain)
+    def _compute_or_load(
+        self,
+        plain_scenario: Scenario,
+        reads: FieldReads,
+        *arguments: StageArguments.args,
+        **keyword_arguments: StageArguments.kwargs,
+    ) -> Result:
+        """Compute the result, or load it from the store on disk if the fields that it read have equal values."""
+        watched = WatchedScenario.watch_reads(reads, plain_scenario)
         if self._shelf is None:
             self.computed += 1
-            return self._function(watched, *aside, **asides)
-        shelf, home = self._shelf, self._home(watched.data)
-        known = _known_reads(home)
-        for names in known:
-            with contextlib.suppress(*UNREADABLE):
-                found = shelf.from_bytes(_result_file(home, plain, names).read_bytes())
-                reads.note(set(names))
-                return found
+            return self._function(watched, *arguments, **keyword_arguments)
+        store, results_folder = self._shelf, self._results_folder(watched.data)
+        known_field_lists = _read_field_lists(results_folder)
+        for names in known_field_lists:
+            with contextlib.suppress(*DAMAGED_ENTRY_ERRORS):
+                result = store.from_bytes(_result_file(results_folder, plain_scenario, names).read_bytes())
+                reads.record_reads(set(names))
+                return result
         self.computed += 1
-        content = shelf.to_bytes(self._function(watched, *aside, **asides))
+        content = store.to_bytes(self._function(watched, *arguments, **keyword_arguments))
         names = sorted(reads.names)
         with contextlib.suppress(OutputError):
-            _write(_result_file(home, plain, names), content)
-            if names not in known:
-                _write(home / READ_FIELDS_FILE, to_json([*known, names]).encode())
-            trim_disk()
+            _write_cache_file(_result_file(results_folder, plain_scenario, names), content)
+            if names not in known_field_lists:
+                _write_cache_file(results_folder / READ_FIELDS_FILE, to_json([*known_field_lists, names]).encode())
+            trim_disk_cache()
         # Read back, so that a result is the same object whether it was made or kept.
-        return shelf.from_bytes(content)
+        return store.from_bytes(content)
 
-    def _home(self, data: str) -> Path:
-        """Folder of all results of some input files, made by this code."""
+    def _results_folder(self, data: str) -> Path:
+        """Return the folder of all results of given input files and code."""
         assert self._shelf is not None
         named = to_json([input_hashes(data), code_hash()]).encode()
         home = cache_folder() / self._shelf.folder / self._name
         return home / hashlib.sha256(named).hexdigest()[:32]
 
 
-def _watch_of(scenario: Scenario) -> tuple[Reads, Scenario, frozenset[str]]:
-    """Who watches a scenario, if anybody does, the scenario itself, and which of its fields are not watched."""
+def _unwrap_watched_scenario(scenario: Scenario) -> tuple[FieldReads, Scenario, frozenset[str]]:
+    """Return the record of reads, the plain scenario, and the replaced fields of a possibly watched scenario."""
     if type(scenario) is WatchedScenario:
-        watch: tuple[Reads, Scenario, frozenset[str]] = object.__getattribute__(scenario, "_watch")
+        watch: tuple[FieldReads, Scenario, frozenset[str]] = object.__getattribute__(scenario, "_watch")
         return watch
     require_scenario(scenario)
-    return Reads(scenario), scenario, frozenset()
+    return FieldReads(scenario), scenario, frozenset()
 
 
-def _known_reads(home: Path) -> list[list[str]]:
+def _read_field_lists(results_folder: Path) -> list[list[str]]:
+    """Read the lists of fields that results in a folder depend on."""
     try:
-        known: list[list[str]] = json.loads((home / READ_FIELDS_FILE).read_text(encoding="utf-8"))
+        field_lists: list[list[str]] = json.loads((results_folder / READ_FIELDS_FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return []
-    return [names for names in known if FIELDS.issuperset(names)]
+    return [names for names in field_lists if SCENARIO_FIELDS.issuperset(names)]
 
 
-def _value_read(scenario: Scenario, name: str) -> object:
-    """Value of a field; of one that names a file beside the data, its content as well."""
+def _field_value(scenario: Scenario, name: str) -> object:
+    """Return the value of a field; for a field that names a file, its content hash as well."""
     value = getattr(scenario, name)
-    if name not in FILES or value is None or not Path(value).is_file():
+    if name not in FILE_FIELDS or value is None or not Path(value).is_file():
         return value
     return [value, sha256(value)]
 
 
-def _result_file(home: Path, scenario: Scenario, names: list[str]) -> Path:
-    values = to_json({name: _value_read(scenario, name) for name in names})
-    return home / f"{hashlib.sha256(values.encode()).hexdigest()[:32]}.result"
+def _result_file(results_folder: Path, scenario: Scenario, names: list[str]) -> Path:
+    """Return the path of a result, by the values of the fields read."""
+    values = to_json({name: _field_value(scenario, name) for name in names})
+    return results_folder / f"{hashlib.sha256(values.encode()).hexdigest()[:32]}.result"
 
 
-def _write(path: Path, content: bytes) -> None:
-    write_atomically(path, lambda place: place.write_bytes(content), guarded=False)
+def _write_cache_file(path: Path, content: bytes) -> None:
+    """Write a file of the cache atomically."""
+    write_atomically(path, lambda target: target.write_bytes(content), protect_foreign=False)
 
 
-def trim_disk() -> None:
-    """Remove the results on disk that were written first, until the rest is within the limit."""
+def trim_disk_cache() -> None:
+    """Delete the oldest results on disk until the cache is within its size limit."""
     files = []
     for path in cache_folder().rglob("*.result"):
         with contextlib.suppress(OSError):
@@ -312,8 +341,8 @@ def trim_disk() -> None:
         excess -= size
 
 
-def _stamp(data: str) -> tuple[int, int] | None:
-    """Changes when the trace on disk is written anew, so that nothing stale is given back."""
+def _data_stamp(data: str) -> tuple[int, int] | None:
+    """Return time and inode of a dataset's provenance file, which change when the dataset is rewritten."""
     try:
         stat = (Path(data) / "provenance.json").stat()
     except OSError:
@@ -321,13 +350,21 @@ def _stamp(data: str) -> tuple[int, int] | None:
     return stat.st_mtime_ns, stat.st_ino
 
 
-def stage(function: Callable[Concatenate[Scenario, Aside], Result]) -> Stage[Aside, Result]:
-    """Make a stage of a function."""
+def stage(function: Callable[Concatenate[Scenario, StageArguments], Result]) -> Stage[StageArguments, Result]:
+    """Make a stage of a function, cached in memory."""
     return Stage(function)
 
 
-def shelved(
+def disk_stage(
     folder: str, to_bytes: Callable[[Result], bytes], from_bytes: Callable[[bytes], Result]
-) -> Callable[[Callable[Concatenate[Scenario, Aside], Result]], Stage[Aside, Result]]:
-    """Make a stage of a function whose results stay in a folder of the cache, between runs."""
-    return lambda function: Stage(function, Shelf(folder, to_bytes, from_bytes))
+) -> Callable[[Callable[Concatenate[Scenario, StageArguments], Result]], Stage[StageArguments, Result]]:
+    """Make a decorator for stages whose results are also stored on disk.
+
+    Parameters
+    ----------
+    folder : str
+        Folder below the cache folder.
+    to_bytes, from_bytes : callable
+        Convert a result to bytes and back.
+    """
+    return lambda function: Stage(function, DiskStore(folder, to_bytes, from_bytes))

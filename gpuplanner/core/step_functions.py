@@ -1,4 +1,4 @@
-"""Exact time integrals of step functions given by intervals."""
+"""Exact time integrals of step functions over a grid of intervals, and checks of such grids."""
 
 from __future__ import annotations
 
@@ -10,80 +10,100 @@ import polars as pl
 from gpuplanner.core.errors import SchemaError, examples
 
 TICK = timedelta(microseconds=1)
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+"""Time resolution of all sums: one microsecond."""
+UNIX_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+"""Origin of time stamps."""
 HOUR_TICKS = 3_600_000_000
-"""Microseconds in an hour; all instants in here are whole microseconds, so nothing is rounded."""
+"""Microseconds in an hour; all times are whole microseconds, so nothing is rounded."""
 MINUTE_TICKS = HOUR_TICKS // 60
 QUARTER_HOUR_TICKS = HOUR_TICKS // 4
-BLOCK = 1 << 17
-"""Intervals that are summed at a time: what is worked out on the way stays in the cache."""
+SUM_BLOCK_ROWS = 1 << 17
+"""Rows that are summed at a time, so that intermediate arrays stay in the CPU cache."""
 
 
-def slot_sums(
+def sum_overlap_by_interval(
     begin: np.ndarray,
     end: np.ndarray,
     weight: np.ndarray,
     group: np.ndarray,
     *,
-    groups: int,
-    slots: int,
-    slot_ticks: int,
+    n_groups: int,
+    n_intervals: int,
+    interval_ticks: int,
 ) -> np.ndarray:
-    """Sum weight x overlap of intervals with the slots of a grid, by group.
+    """Sum weight times overlap of time spans with the intervals of a grid, by group.
 
-    Each interval is two events; a cumulative sum turns them into the whole slots between them, so the cost
-    is the number of intervals plus the number of cells, however long the intervals are.
+    Each span is two events; a cumulative sum fills the intervals between them, so the cost is the number of spans plus
+    the number of grid cells, however long the spans are.
+
+    Parameters
+    ----------
+    begin, end : numpy.ndarray, shape (n_spans,)
+        Begin and end of each span, from the origin of the grid. [µs]
+    weight : numpy.ndarray, shape (n_spans,)
+        Height of the step function during the span; integers are summed exactly.
+    group : numpy.ndarray, shape (n_spans,)
+        Index of the group of each span.
+    n_groups, n_intervals : int
+        Shape of the result.
+    interval_ticks : int
+        Length of an interval. [µs]
+
+    Returns
+    -------
+    numpy.ndarray, shape (n_groups, n_intervals)
+        Sums of weight times time. [weight x µs]
 
     Examples
     --------
     >>> begin, end, two, row = np.array([5]), np.array([25]), np.array([2]), np.array([0])
-    >>> slot_sums(begin, end, two, row, groups=1, slots=3, slot_ticks=10)
+    >>> sum_overlap_by_interval(begin, end, two, row, n_groups=1, n_intervals=3, interval_ticks=10)
     array([[10, 20, 10]])
     """
     exact = np.issubdtype(weight.dtype, np.integer)
     weight = weight.astype(np.int64 if exact else np.float64, copy=False)
     # An end on the last edge falls into a slot behind the grid, and its whole slots begin one further.
-    width = slots + 2
-    part = np.zeros(groups * width, dtype=weight.dtype)
-    whole = np.zeros(groups * width, dtype=weight.dtype)
+    width = n_intervals + 2
+    partial = np.zeros(n_groups * width, dtype=weight.dtype)
+    full = np.zeros(n_groups * width, dtype=weight.dtype)
     for sign in (1, -1):
-        for first in range(0, len(weight), BLOCK):
-            rows = slice(first, first + BLOCK)
-            instant = np.clip(begin[rows], 0, slots * slot_ticks)
+        for first in range(0, len(weight), SUM_BLOCK_ROWS):
+            rows = slice(first, first + SUM_BLOCK_ROWS)
+            instant = np.clip(begin[rows], 0, n_intervals * interval_ticks)
             if sign < 0:
-                instant = np.clip(end[rows], instant, slots * slot_ticks)
-            slot = instant // slot_ticks
-            cell = group[rows].astype(np.int64) * width + slot
-            np.add.at(part, cell, sign * weight[rows] * ((slot + 1) * slot_ticks - instant))
-            np.add.at(whole, cell + 1, sign * weight[rows])
-    whole_slots = np.cumsum(whole.reshape(groups, width), axis=1) * slot_ticks
-    sums: np.ndarray = part.reshape(groups, width) + whole_slots
-    return sums[:, :slots]
+                instant = np.clip(end[rows], instant, n_intervals * interval_ticks)
+            interval = instant // interval_ticks
+            cell = group[rows].astype(np.int64) * width + interval
+            np.add.at(partial, cell, sign * weight[rows] * ((interval + 1) * interval_ticks - instant))
+            np.add.at(full, cell + 1, sign * weight[rows])
+    full_intervals = np.cumsum(full.reshape(n_groups, width), axis=1) * interval_ticks
+    sums: np.ndarray = partial.reshape(n_groups, width) + full_intervals
+    return sums[:, :n_intervals]
 
 
-def ticks(times: pl.Series, origin: datetime) -> np.ndarray:
-    """Microseconds from an origin to each instant; there must be no null.
+def ticks_since(times: pl.Series, origin: datetime) -> np.ndarray:
+    """Return the microseconds from an origin to each time; there must be no null.
 
     Examples
     --------
     >>> from datetime import UTC
     >>> day = datetime(2026, 2, 2, tzinfo=UTC)
-    >>> ticks(pl.Series([day + timedelta(hours=1)]), day)
+    >>> ticks_since(pl.Series([day + timedelta(hours=1)]), day)
     array([3600000000])
     """
-    return times.dt.timestamp("us").to_numpy().astype(np.int64) - (origin - EPOCH) // TICK
+    return times.dt.timestamp("us").to_numpy().astype(np.int64) - (origin - UNIX_EPOCH) // TICK
 
 
-def untimed() -> pl.Expr:
-    """Whether it is not known until when a job of table ``schemas.Jobs`` held, or asked for, its GPUs.
+def has_unknown_end() -> pl.Expr:
+    """Whether a row of table ``schemas.Jobs`` lacks an end although the job is over.
 
-    Without an end, a job that runs holds its GPUs to this day and one that is pending waits for them. Any other
-    is over, the source does not say since when: to count it up to the end would invent GPU-hours.
+    A running job without an end still has its GPUs, and a pending one still waits. Any other job without an end is over
+    since an unknown time: counting it up to the end of the data would invent GPU-hours.
 
     Examples
     --------
     >>> jobs = {"state": ["RUNNING", "PENDING", "FAILED"], "start_time": [1, None, 1], "end_time": None}
-    >>> pl.DataFrame(jobs).select(untimed()).to_series().to_list()
+    >>> pl.DataFrame(jobs).select(has_unknown_end()).to_series().to_list()
     [False, False, True]
     """
     runs = (pl.col("state") == "RUNNING") & pl.col("start_time").is_not_null()
@@ -91,10 +111,10 @@ def untimed() -> pl.Expr:
 
 
 def waiting_since() -> pl.Expr:
-    """When a job of table ``schemas.Jobs`` began to wait for GPUs.
+    """Time from which a row of table ``schemas.Jobs`` waits for GPUs.
 
-    A job that depends on others, or is to begin later, is submitted before it is eligible; until then it waits for no
-    GPU. Where it is not known when it became eligible, it waits from its submission.
+    A job with a dependency or a begin time is submitted before it is eligible, and until then does not wait for GPUs.
+    Without an eligible time it waits from its submission.
 
     Examples
     --------
@@ -103,47 +123,56 @@ def waiting_since() -> pl.Expr:
     [3, 1, 5]
     """
     eligible = pl.min_horizontal("eligible_time", "start_time")
-    known = pl.col("eligible_time").is_not_null()
-    return pl.when(known).then(pl.max_horizontal("submit_time", eligible)).otherwise("submit_time")
+    is_known = pl.col("eligible_time").is_not_null()
+    return pl.when(is_known).then(pl.max_horizontal("submit_time", eligible)).otherwise("submit_time")
 
 
-def require_zone(*instants: datetime | None, where: str) -> None:
-    """Refuse instants without a time zone; None is none.
+def require_time_zone(*instants: datetime | None, source: str) -> None:
+    """Raise :class:`SchemaError` for times without a time zone; None is ignored.
 
     Examples
     --------
-    >>> require_zone(datetime(2026, 2, 2, tzinfo=UTC), None, where="demand")
+    >>> require_time_zone(datetime(2026, 2, 2, tzinfo=UTC), None, source="demand")
     """
     naive = [str(instant) for instant in instants if instant is not None and instant.tzinfo is None]
     if naive:
         expected = "instants with a time zone"
-        raise SchemaError(f"{where}: start and end", expected, examples(naive), "Add tzinfo=UTC.")
+        raise SchemaError(f"{source}: start and end", expected, examples(naive), "Add tzinfo=UTC.")
 
 
-def slot_count(start: datetime, end: datetime, interval_hours: float, *, where: str) -> int:
-    """Number of slots from `start` to `end`, after checking that they form a grid.
+def count_intervals(start: datetime, end: datetime, interval_hours: float, *, source: str) -> int:
+    """Count the intervals from `start` to `end`, after checking that they form a grid.
+
+    Parameters
+    ----------
+    start, end : datetime
+        Bounds of the grid, with a time zone.
+    interval_hours : float
+        Length of an interval. [h]
+    source : str
+        Origin of the grid, for the message.
 
     Examples
     --------
     >>> from datetime import UTC
-    >>> slot_count(datetime(2026, 2, 2, tzinfo=UTC), datetime(2026, 2, 3, tzinfo=UTC), 1.0, where="demand")
+    >>> count_intervals(datetime(2026, 2, 2, tzinfo=UTC), datetime(2026, 2, 3, tzinfo=UTC), 1.0, source="demand")
     24
     """
-    require_zone(start, end, where=where)
-    length, step = (end - start) // TICK, slot_ticks(interval_hours, where=where)
-    if (start - EPOCH) // TICK % QUARTER_HOUR_TICKS or length <= 0 or length % step:
+    require_time_zone(start, end, source=source)
+    length, step = (end - start) // TICK, interval_ticks(interval_hours, source=source)
+    if (start - UNIX_EPOCH) // TICK % QUARTER_HOUR_TICKS or length <= 0 or length % step:
         expected = f"start on a quarter of an hour and whole intervals of {interval_hours:g} h to the end"
         todo = "Move start or end to the boundary of an interval."
-        raise SchemaError(f"{where}: start and end", expected, f"{start} and {end}", todo)
+        raise SchemaError(f"{source}: start and end", expected, f"{start} and {end}", todo)
     return length // step
 
 
-def slot_ticks(interval_hours: float, *, where: str) -> int:
-    """Length of a slot in microseconds; slots of a day or less must divide it, longer ones be whole days.
+def interval_ticks(interval_hours: float, *, source: str) -> int:
+    """Return the length of an interval [µs]; up to a day it must divide a day, above it be whole days.
 
     Examples
     --------
-    >>> slot_ticks(0.25, where="demand")
+    >>> interval_ticks(0.25, source="demand")
     900000000
     """
     step = round(interval_hours * HOUR_TICKS)
@@ -151,5 +180,5 @@ def slot_ticks(interval_hours: float, *, where: str) -> int:
     if step <= 0 or step % MINUTE_TICKS or ((day % step) and (step % day)):
         expected = "whole minutes that divide a day, or whole days"
         todo = "Use for example 0.25, 1, 6, 24 or 168."
-        raise SchemaError(f"{where}: interval_hours", expected, f"{interval_hours!r}", todo)
+        raise SchemaError(f"{source}: interval_hours", expected, f"{interval_hours!r}", todo)
     return step

@@ -1,4 +1,4 @@
-"""Conversions of units and rounding."""
+"""Unit conversions, rounding, and formats of numbers, days, waits and money."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", 
 UNALLOCATED = "__unallocated__"
 """Team of GPU-hours that no team was allocated, as OpenCost names it."""
 
-SHORT_WAIT_MIN = 120.0
-"""Minutes from which a wait is said in hours."""
+MAX_WAIT_IN_MINUTES = 120.0
+"""Wait from which the text is in hours. [min]"""
 
 
-def day_text(when: date | str) -> str:
-    """A day of the calendar as people write it, in every locale alike.
+def day_text(day: date | str) -> str:
+    """Format a day as people write it, in every locale alike.
 
     Examples
     --------
     >>> day_text("2027-03-15"), day_text(date(2026, 11, 3))
     ('15 Mar 2027', '3 Nov 2026')
     """
-    found = date.fromisoformat(when[:10]) if isinstance(when, str) else when
-    return f"{found.day} {MONTHS[found.month - 1]} {found.year}"
+    calendar_day = date.fromisoformat(day[:10]) if isinstance(day, str) else day
+    return f"{calendar_day.day} {MONTHS[calendar_day.month - 1]} {calendar_day.year}"
 
 
 @dataclass(frozen=True)
 class Locale:
-    """How numbers and days are written: the marks before decimals and between thousands, and a day by its parts."""
+    """Number and date format: decimal mark, thousands mark, and the order of a day's parts."""
 
     decimal: str
     thousands: str
@@ -52,54 +52,58 @@ LOCALES = {
     "ch": Locale(".", "\N{RIGHT SINGLE QUOTATION MARK}", "dd.mm.yyyy"),
     "fr": Locale(",", "\N{NARROW NO-BREAK SPACE}", "dd/mm/yyyy"),
 }
-"""Ways to write; text is made in the first, and turned into another where it is shown."""
-_NUMBER = re.compile(
+"""Number and date formats by name; text is made in the first and converted where it is shown."""
+_NUMBER_PATTERN = re.compile(
     r"(?<![\w.,/=@#])(?<!\w-)(?:\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+\.\d+)(?=e[−-]?\d|[^\w/.,]|[.,](?!\d)|$)"
 )
-_DAY = re.compile(rf"(?<![\w-])(?:(\d{{4}})-(\d\d)-(\d\d)|(\d{{1,2}}) ({'|'.join(MONTHS)}) (\d{{4}}))(?![\w-])")
+"""A number with thousands marks or decimals in a text, not part of a name, version or path."""
+_DAY_PATTERN = re.compile(rf"(?<![\w-])(?:(\d{{4}})-(\d\d)-(\d\d)|(\d{{1,2}}) ({'|'.join(MONTHS)}) (\d{{4}}))(?![\w-])")
 
 
-def in_locale(text: str, name: str, *, numbers: bool = True) -> str:
-    """Text of ours with its numbers and days written otherwise; names and versions that hold digits stay.
+def localize_text(text: str, name: str, *, numbers: bool = True) -> str:
+    """Convert numbers and days in a text to another locale; names and versions with digits stay.
 
     Examples
     --------
-    >>> in_locale("Since 2026-03-01 1,344.5 GPU-hours, 0.25 of 1g.10gb; gpuplanner 0.1.0", "de")
+    >>> localize_text("Since 2026-03-01 1,344.5 GPU-hours, 0.25 of 1g.10gb; gpuplanner 0.1.0", "de")
     'Since 01.03.2026 1.344,5 GPU-hours, 0,25 of 1g.10gb; gpuplanner 0.1.0'
     """
     if name == next(iter(LOCALES)):
         return text
-    to = LOCALES[name]
-    marks = str.maketrans({".": to.decimal, ",": to.thousands})
+    target_locale = LOCALES[name]
+    marks = str.maketrans({".": target_locale.decimal, ",": target_locale.thousands})
     if numbers:
-        text = _NUMBER.sub(lambda found: found[0].translate(marks), text)
-    return _DAY.sub(lambda found: _day(found, to), text)
+        text = _NUMBER_PATTERN.sub(lambda match: match[0].translate(marks), text)
+    return _DAY_PATTERN.sub(lambda match: _localize_day(match, target_locale), text)
 
 
-def _day(found: re.Match[str], to: Locale) -> str:
-    year, month, day, alone, name, after = found.groups()
-    parts = (day, month, year) if day else (f"{int(alone):02d}", f"{MONTHS.index(name) + 1:02d}", after)
-    return to.day.replace("dd", parts[0]).replace("mm", parts[1]).replace("yyyy", parts[2])
+def _localize_day(match: re.Match[str], target_locale: Locale) -> str:
+    """Convert one day, a match of ``_DAY_PATTERN``, to another locale."""
+    year, month, day, day_of_text, month_name, year_of_text = match.groups()
+    parts = (
+        (day, month, year) if day else (f"{int(day_of_text):02d}", f"{MONTHS.index(month_name) + 1:02d}", year_of_text)
+    )
+    return target_locale.day.replace("dd", parts[0]).replace("mm", parts[1]).replace("yyyy", parts[2])
 
 
-def three_figures(value: float) -> str:
-    """A number as it is shown everywhere: three figures that say something, thousands apart; a zero is a zero.
+def format_three_figures(value: float) -> str:
+    """Format a number with three significant figures and thousands marks.
 
     Examples
     --------
-    >>> [three_figures(value) for value in (10752.4, 104.6, 12.345, 0.8381, 0.0, -2.5, 2e-7)]
+    >>> [format_three_figures(value) for value in (10752.4, 104.6, 12.345, 0.8381, 0.0, -2.5, 2e-7)]
     ['10,752', '105', '12.3', '0.838', '0', '−2.5', '2e−7']
     """
     text = f"{value:,.0f}" if abs(value) >= 99.95 or value == 0 else f"{value:.3g}".replace("e-0", "e-")
     return text.replace("-", "\N{MINUS SIGN}")
 
 
-NO_FIGURE = "–"
-"""What stands for a figure that nobody measured, or that does not exist: missing is not zero."""
+MISSING_FIGURE = "–"
+"""Text of a figure that was not measured or does not exist: missing is not zero."""
 
 
 def figure_text(value: float | Decimal | None, form: str = "") -> str:
-    """A number in a format, by default with three figures; a dash where it is missing or not finite.
+    """Format a number, by default with three figures; a dash if it is missing or not finite.
 
     Examples
     --------
@@ -107,28 +111,28 @@ def figure_text(value: float | Decimal | None, form: str = "") -> str:
     ('1,234', '0.838', '–', '–')
     """
     if value is None or not math.isfinite(value):
-        return NO_FIGURE
+        return MISSING_FIGURE
     if form.endswith("%"):
         return percent_text(float(value), f"{form[:-1]}f")
-    return format(value, form) if form else three_figures(float(value))
+    return format(value, form) if form else format_three_figures(float(value))
 
 
 def wait_text(minutes: float) -> str:
-    """A wait: minutes below two hours, hours above.
+    """Format a wait [min]: in minutes below two hours, in hours above.
 
     Examples
     --------
     >>> wait_text(4.2), wait_text(119.6), wait_text(119.4), wait_text(933), wait_text(60000)
     ('4 min', '2.0 h', '119 min', '15.6 h', '1,000 h')
     """
-    if round(minutes) < SHORT_WAIT_MIN:
+    if round(minutes) < MAX_WAIT_IN_MINUTES:
         return f"{minutes:,.0f} min"
     hours = minutes / 60.0
     return f"{hours:,.0f} h" if hours >= 100 else f"{hours:.1f} h"
 
 
 def percent_text(fraction: float, form: str = ".0f") -> str:
-    """A share in percent, as pages, terminal and workbook print it.
+    """Format a fraction as a percentage.
 
     Examples
     --------
@@ -138,12 +142,12 @@ def percent_text(fraction: float, form: str = ".0f") -> str:
     return f"{100 * fraction:{form}} %"
 
 
-def counted(number: int, word: str) -> str:
-    """A number of things.
+def count_text(number: int, word: str) -> str:
+    """Format a number with its noun in the right number.
 
     Examples
     --------
-    >>> counted(1, "job"), counted(1200, "job"), counted(0, "GPU")
+    >>> count_text(1, "job"), count_text(1200, "job"), count_text(0, "GPU")
     ('1 job', '1,200 jobs', '0 GPUs')
     """
     return f"{number:,} {word}{'' if number == 1 else 's'}"
@@ -160,14 +164,14 @@ def kwh_from_watt_hours(watt_hours: float) -> float:
     return watt_hours / WATTS_PER_KILOWATT
 
 
-def money(amount: float, decimals: int = 2) -> Decimal:
+def round_money(amount: float, decimals: int = 2) -> Decimal:
     """Round an amount of money to its smallest unit, half to even.
 
-    Totals are made before rounding; this is the last step before an amount is shown.
+    Sum before rounding; this is the last step before an amount is shown.
 
     Examples
     --------
-    >>> money(1234.565)
+    >>> round_money(1234.565)
     Decimal('1234.56')
     """
     return Decimal(repr(float(amount))).quantize(Decimal(1).scaleb(-decimals), rounding=ROUND_HALF_EVEN)
@@ -178,11 +182,11 @@ MINOR_UNITS = {
     "VND": 0, "VUV": 0, "XAF": 0, "XOF": 0, "XPF": 0,
     "BHD": 3, "IQD": 3, "JOD": 3, "KWD": 3, "LYD": 3, "OMR": 3, "TND": 3,
 }  # fmt: skip
-"""Decimals of the currencies that do not have two (ISO 4217, list one)."""
+"""Decimals of currencies that do not have two (ISO 4217, list one)."""
 
 
 def money_text(amount: Decimal, currency: str) -> str:
-    """Print an amount with the decimals of its currency, never as a power of ten.
+    """Format an amount with the decimals of its currency, without an exponent.
 
     Examples
     --------
@@ -196,14 +200,14 @@ def money_text(amount: Decimal, currency: str) -> str:
     return f"{rounded if rounded else abs(rounded):,f}"
 
 
-def split_exactly(total: Decimal, weights: Sequence[float]) -> list[Decimal]:
-    """Split a rounded amount so that the parts sum to it exactly (largest remainder).
+def split_amount(total: Decimal, weights: Sequence[float]) -> list[Decimal]:
+    """Split a rounded amount by weights so that the parts sum to it exactly (largest remainder).
 
     Examples
     --------
-    >>> split_exactly(Decimal("10.00"), [1, 1, 1])
+    >>> split_amount(Decimal("10.00"), [1, 1, 1])
     [Decimal('3.34'), Decimal('3.33'), Decimal('3.33')]
-    >>> split_exactly(Decimal("0.00"), [])
+    >>> split_amount(Decimal("0.00"), [])
     []
     """
     if not weights:

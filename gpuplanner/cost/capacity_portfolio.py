@@ -97,7 +97,7 @@ class Portfolio:
     @property
     def gap(self) -> float:
         """By how much of the objective a better mix could be cheaper."""
-        return max(self.objective - self.bound, 0.0) / max(abs(self.objective), 1e-9)
+        return max(self.objective - self.bound, 0.0) / max(abs(self.objective), 1.0)
 
 
 def spot_overhead(interruptions_per_hour: float, *, checkpoint_s: float, restart_s: float) -> float:
@@ -241,7 +241,7 @@ def _search(
         cost = float(np.dot(price, chosen)) + (1 - risk) * float(paths.mean()) + risk * worst
         if cost < best_cost:
             best, best_cost = chosen, cost
-        if best_cost - bound <= gap * abs(best_cost) or effort.spent():
+        if best_cost - bound <= gap * abs(best_cost) or effort.is_spent():
             break
     return best, min(bound, best_cost)
 
@@ -271,6 +271,11 @@ def _active(offer: Offer, month: int, months: int) -> range:
 def _paid(offer: Offer, active: range, months: int) -> float:
     """What a GPU costs over its months here, and what is lost of the rest of its term."""
     return offer.per_gpu_month * (len(active) + offer.lost_share * (offer.term_months - len(active)))
+
+
+def cost_of_term(offer: Offer, month: int, months: int) -> float:
+    """Cost of one GPU of an offer that is decided in a month, over the months looked at."""
+    return _paid(offer, _active(offer, month, months), months)
 
 
 def _committed(counts: Paths, columns: list[Column], months: int) -> Paths:

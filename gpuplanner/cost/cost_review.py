@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
@@ -9,17 +10,19 @@ from typing import Any
 
 import polars as pl
 
+from gpuplanner.core.column_headings import cells_in_words, code_in_words
 from gpuplanner.core.errors import CheckError
 from gpuplanner.core.scenario import Scenario
-from gpuplanner.core.units import GRAMS_PER_KILOGRAM, UNALLOCATED, money_text, split_exactly
-from gpuplanner.core.units import money as to_cents
+from gpuplanner.core.schemas import BUCKETS
+from gpuplanner.core.units import GRAMS_PER_KILOGRAM, UNALLOCATED, money_text, split_amount
+from gpuplanner.core.units import round_money as to_cents
 from gpuplanner.cost.energy_and_carbon import RangedAmount, total_of
-from gpuplanner.cost.period_costs import AT_LIST_PRICE, Money, book_of, money
-from gpuplanner.cost.price_book import PriceBook
-from gpuplanner.cost.showback import CENTS, allocated
+from gpuplanner.cost.period_costs import RATE_NOT_SET, Money, book_of, money
+from gpuplanner.cost.price_book import LOT, PriceBook
+from gpuplanner.cost.showback import BILL, CENTS, LIST_PRICE, OWN_RATE, allocated
 from gpuplanner.hardware.catalog import facts
-from gpuplanner.hardware.power_and_carbon import CarbonFactor, Price
-from gpuplanner.ingest.bills.bill_summary import gpu_lines
+from gpuplanner.hardware.power_and_carbon import OWN_PRICE, CarbonFactor, Price
+from gpuplanner.ingest.bills.bill_summary import add_gpu_hours
 from gpuplanner.usage.allocated_hours import LOST_STATES, allocated_by_state
 from gpuplanner.usage.job_history import History, history
 from gpuplanner.usage.occupancy import Window
@@ -27,11 +30,15 @@ from gpuplanner.usage.occupancy import Window
 BILL_CLOSES = 0.01
 """A bill for GPU-hours that differ from those installed by a larger share is refused."""
 UNITS = {
-    "run": "per job attempt", "successful_run": "per completed job",
-    "gpu_hour_delivered": "per GPU-hour used or without telemetry", "million_tokens": "per million tokens",
-    "work_that_failed": "failed and cancelled jobs, sum", "work_that_was_redone": "repeated attempts, sum",
+    "run": "cost per job attempt", "successful_run": "cost per completed job",
+    "gpu_hour_delivered": "cost per allocated GPU-hour not known to be idle",
+    "million_tokens": "cost per million tokens",
+    "work_that_failed": "cost of unsuccessful jobs (failed, timed out, out of memory, preempted, cancelled)",
+    "work_that_was_redone": "cost of repeated attempts",
 }  # fmt: skip
-"""What is priced as a unit, in words."""
+"""Units of work, then parts of the cost, in words."""
+BASES = {LIST_PRICE: " at list price", OWN_RATE: " at your rate", BILL: " as billed"}
+"""Bases of a cost, to stand behind an amount."""
 SERVING = ("service", "inference")
 """Classes of jobs that answer requests."""
 PRICE_COLUMNS = ("kind", "price", "unit", "date", "source")
@@ -68,11 +75,49 @@ class CostReview:
     pue: float
     costs: pl.DataFrame
     missing: tuple[str, ...]
+    rate_parts: Mapping[str, float]
 
     @property
     def price_basis(self) -> str:
-        """How amounts are priced where that is no price of the owner's, to stand behind them."""
-        return f" {AT_LIST_PRICE}" if any(AT_LIST_PRICE in text for text in self.missing) else ""
+        """Basis of the amounts, to stand behind them: list price, your rate or a bill."""
+        return basis_of(self.costs)
+
+    @property
+    def rate_text(self) -> str:
+        """Mean cost of an installed GPU-hour, with the components of the rate of owned GPUs."""
+        rate = float(self.total or 0) / max(float(self.costs["PricingQuantity"].sum()), 1e-9)
+        parts = {name: part for name, part in self.rate_parts.items() if part and BASES[BILL] != self.price_basis}
+        parts |= {"electricity": rate - sum(parts.values())} if parts else {}
+        components = ", ".join(f"{name} {part:.3f}" for name, part in parts.items())
+        return f"{rate:,.2f} {self.currency} per installed GPU-hour{': ' if components else ''}{components}"
+
+    @property
+    def total_text(self) -> str:
+        """The total with its period, basis and rate."""
+        begin, end = (day[:10] for day in self.period)
+        amount = f"{money_text(self.total or Decimal(), self.currency)} {self.currency}{self.price_basis}"
+        hours = float(self.costs["PricingQuantity"].sum())
+        unset = "; your rate is not set" if any(text.startswith(RATE_NOT_SET) for text in self.missing) else ""
+        return f"Cost of {hours:,.0f} installed GPU-hours, {begin} to {end} (UTC): {amount} ({self.rate_text}{unset})"
+
+    @property
+    def bridge(self) -> str:
+        """Buckets that the unallocated cost of the table by team is the sum of; empty without unallocated hours."""
+        sums = _summed(_by_bucket_order(self.costs.filter(SubAccountId=UNALLOCATED)), "bucket", "x_Bucket")
+        named = ((code_in_words(row[0]).removeprefix("unallocated, "), row[1]) for row in sums.iter_rows())
+        parts = " + ".join(f"{name} {money_text(cost, self.currency)}" for name, cost in named)
+        amount = f"{money_text(Decimal(str(sums['cost'].sum())), self.currency)} {self.currency}"
+        return f"Unallocated {amount} ({sums['gpu_hours'].sum():,.0f} GPU-hours) = {parts}." if parts else ""
+
+    def breakdown(self, by: str) -> pl.DataFrame:
+        """One of the tables with words for codes, the share of each row, and a row ``Total``; jobs as they are."""
+        table: pl.DataFrame = getattr(self, f"by_{by}")
+        if by == "job" or table.is_empty():
+            return table
+        total = table.select(pl.lit("Total").alias(table.columns[0]), pl.selectors.numeric().sum())
+        rows = pl.concat([cells_in_words(table), total.select(table.columns)], how="vertical_relaxed")
+        cost = pl.col("cost").cast(pl.Float64)
+        return rows.with_columns(share=(cost / cost.last()).fill_nan(None))
 
     @property
     def units_in_words(self) -> dict[str, str]:
@@ -88,6 +133,7 @@ class CostReview:
             "period": {"from": self.period[0], "to": self.period[1]},
             "total": self.total,
             "currency": self.currency,
+            "price_basis": self.price_basis.strip(),
             **{name: getattr(self, name).to_dicts() for name in tables},
             "unit_costs": self.unit_costs,
             "energy_kwh": None if self.energy is None else self.energy.value,
@@ -128,7 +174,7 @@ def cost_review(scenario: Scenario, charges: pl.DataFrame | None = None) -> Cost
         price=priced.price,
         by_tenant=by_tenant,
         by_ownership=_summed(costs, "ownership", "x_Ownership"),
-        by_bucket=_summed(costs, "bucket", "x_Bucket"),
+        by_bucket=_summed(_by_bucket_order(costs), "bucket", "x_Bucket"),
         by_board=_summed(costs, "gpu_model", "x_GpuModel"),
         by_end=by_end.cast({"state": pl.String}),
         by_job=_by_job(known.trace.jobs, held, known.begin, known.end) if total is not None else pl.DataFrame(),
@@ -142,13 +188,14 @@ def cost_review(scenario: Scenario, charges: pl.DataFrame | None = None) -> Cost
         carbon=priced.carbon,
         pue=priced.pue,
         costs=costs,
-        missing=priced.missing,
+        missing=tuple(text for text in priced.missing if charges is None or not text.startswith(RATE_NOT_SET)),
+        rate_parts=priced.rate_parts,
     )  # fmt: skip
 
 
 def _billed(costs: pl.DataFrame, charges: pl.DataFrame, currency: str) -> pl.DataFrame:
     """The lines with what a bill says that they cost in all; a bill for other GPU-hours is refused."""
-    mine = gpu_lines(charges.filter(BillingCurrency=currency))
+    mine = add_gpu_hours(charges.filter(BillingCurrency=currency))
     installed, billed = float(costs["PricingQuantity"].sum()), float(mine["gpu_hours"].sum())
     if costs.is_empty() or abs(billed - installed) > BILL_CLOSES * installed:
         what = pl.coalesce("x_InstanceType", "ChargeDescription", "ServiceName")
@@ -159,41 +206,61 @@ def _billed(costs: pl.DataFrame, charges: pl.DataFrame, currency: str) -> pl.Dat
         todo = "Give the bill of the same GPUs and the same period, in the currency of the scenario."
         raise CheckError("bill", f"{installed:,.1f} GPU-hours, as are installed", got, todo)
     total = to_cents(float(mine["EffectiveCost"].sum()))
-    shares = split_exactly(total, costs["EffectiveCost"].cast(pl.Float64).to_list())
+    shares = split_amount(total, costs["EffectiveCost"].cast(pl.Float64).to_list())
     cost = pl.Series(shares, dtype=CENTS)
-    return costs.with_columns(ContractedCost=cost, EffectiveCost=cost, BilledCost=cost)
+    return costs.with_columns(
+        ContractedCost=cost, EffectiveCost=cost, BilledCost=cost, x_PriceBasis=pl.lit(BILL)
+    )  # fmt: skip
+
+
+def basis_of(costs: pl.DataFrame) -> str:
+    """Basis of the amounts of charge lines, to stand behind them; empty without lines.
+
+    Examples
+    --------
+    >>> basis_of(pl.DataFrame({"x_PriceBasis": ["own rate", "list price"]}))
+    ' at list price and at your rate'
+    """
+    bases = costs["x_PriceBasis"].unique().to_list()
+    return " and".join(words for basis, words in BASES.items() if basis in bases)
 
 
 def price_text(price: Price) -> str:
-    """A price of a GPU-hour, with its range where it has one.
+    """A price of a GPU-hour, with the lowest and the highest offer where it is the median of several.
 
     Examples
     --------
     >>> price_text(Price(12.29, 6.88, 15.98, "USD", "list", "2026-08-03"))
-    '12.29 USD per GPU-hour (range 6.88 to 15.98)'
+    '12.29 USD per GPU-hour (offers from 6.88 to 15.98)'
     """
-    wide = f" (range {price.low:,.2f} to {price.high:,.2f})" if price.low != price.high else ""
+    wide = f" (offers from {price.low:,.2f} to {price.high:,.2f})" if price.low != price.high else ""
     return f"{price.value:,.2f} {price.currency} per GPU-hour{wide}"
 
 
 def price_rows(found: CostReview) -> pl.DataFrame:
-    """``kind, price, unit, date, source`` of every price that there is of the board: own ones first, then the lists."""
+    """Every price of the GPU model, own ones first: :data:`PRICE_COLUMNS`, and whether it is used for this cost."""
     book, gpu_model = found.book, found.gpu_model
     mine = (row for row in book.prices if row.gpu_model == gpu_model)
     rows = [(row.kind, row.per_gpu_hour, f"{row.currency} per GPU h", row.begin, row.source) for row in mine]
-    lots = book.lots_of(gpu_model)
-    rows += [("owned", lot.capex, f"{lot.currency} per GPU", lot.bought, lot.source) for lot in lots]
+    lots = ((lot, ", ".join(f"{name} {getattr(lot, name):g}" for name in LOT[5:10])) for lot in book.lots_of(gpu_model))
+    rows += [("owned", lot.capex, f"{lot.currency} per GPU", lot.bought, f"{lot.source}: {of}") for lot, of in lots]
     power = book.electricity
     rows += [("electricity", row.per_kwh, f"{row.currency} per kWh", row.begin, row.source) for row in power]
     rates = ((f"{row.to_currency} per {row.from_currency}", row) for row in book.rates)
     rows += [("exchange", row.rate, unit, row.date, row.source) for unit, row in rates]
+    overridden = found.price is not None and found.price.source == OWN_PRICE
+    owners = {basis: set(found.costs.filter(x_PriceBasis=basis)["x_Ownership"]) for basis in BASES}
+    used = set() if overridden else owners[OWN_RATE] | ({"electricity", "exchange"} if owners[OWN_RATE] else set())
+    terms = owners[LIST_PRICE] & {"spot"} | ({"on_demand"} if owners[LIST_PRICE] - {"spot"} else set())
     schema = dict.fromkeys(PRICE_COLUMNS, pl.String) | {"price": pl.Float64}
-    own = pl.DataFrame(rows, schema=schema, orient="row")
+    kind = pl.col("kind").str.replace("_[13]y$", "")
+    own = pl.DataFrame(rows, schema=schema, orient="row").with_columns(used_for_this_cost=kind.is_in(used))
     listed = facts("gpu_prices").filter(pl.col("gpu_model") == pl.lit(gpu_model, pl.String))
     told = listed.sort("term", "cloud", "region", "instance_type").select(
         kind="term", price="price_per_gpu_hour", unit=pl.format("{} per GPU h", "currency"),
         date=pl.col("date").cast(pl.String),
         source=pl.format("{} {} {}", "cloud", "region", "instance_type"),
+        used_for_this_cost=pl.col("term").is_in(terms),
     )  # fmt: skip
     return pl.concat([own, told])
 
@@ -205,6 +272,11 @@ def _summed(costs: pl.DataFrame, name: str, column: str) -> pl.DataFrame:
         gpu_hours=pl.col("PricingQuantity").sum().round(6),
         energy_kwh=pl.when(pl.col("x_EnergyKwh").count() > 0).then(pl.col("x_EnergyKwh").sum().round(6)),
     )
+
+
+def _by_bucket_order(costs: pl.DataFrame) -> pl.DataFrame:
+    """Charge lines in the order of the buckets of the ledger."""
+    return costs.sort(pl.col("x_Bucket").cast(pl.Enum(BUCKETS)), maintain_order=True)
 
 
 def _by_job(jobs: pl.DataFrame, tenants: pl.DataFrame, begin: datetime, end: datetime) -> pl.DataFrame:

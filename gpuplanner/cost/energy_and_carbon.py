@@ -9,14 +9,14 @@ from pathlib import Path
 
 import polars as pl
 
-from gpuplanner.core.errors import ScenarioError, first_line
-from gpuplanner.core.schemas import USED_FROM
+from gpuplanner.core.errors import ScenarioError, first_error_line
+from gpuplanner.core.schemas import MIN_USED_SM_ACTIVITY
 from gpuplanner.core.units import GRAMS_PER_KILOGRAM, SECONDS_PER_HOUR, WATTS_PER_KILOWATT
-from gpuplanner.hardware.catalog import parameter
-from gpuplanner.hardware.power_and_carbon import HOURS_PER_YEAR, power_model
-from gpuplanner.ingest.telemetry.device_hours import BOARD, J_PER_KWH, board_readings, board_steps
-from gpuplanner.ingest.telemetry.sample_buffer import held_readings
-from gpuplanner.ingest.telemetry.telemetry_join import each_holder
+from gpuplanner.hardware.catalog import find_parameter
+from gpuplanner.hardware.power_and_carbon import HOURS_PER_YEAR, make_power_model
+from gpuplanner.ingest.telemetry.device_hours import GPU_KEY, J_PER_KWH, select_gpu_readings, split_energy_steps
+from gpuplanner.ingest.telemetry.sample_buffer import add_reading_spans
+from gpuplanner.ingest.telemetry.telemetry_join import split_shared_samples
 
 STATE_OF = {
     "used": "busy", "no_telemetry": "busy", "allocated_idle": "idle", "unallocated": "idle", "fragmented": "idle",
@@ -57,7 +57,7 @@ class Facility:
     @classmethod
     def of(cls, pue: float = 0.0) -> Facility:
         """By the catalogue, with the PUE that is stated, if one is."""
-        host, usual = parameter("host_factor"), parameter("pue")
+        host, usual = find_parameter("host_factor"), find_parameter("pue")
         stated = (pue, pue, pue) if pue else (usual.value, usual.low, usual.high)
         return cls(RangedAmount(host.value, host.low, host.high), RangedAmount(*stated))
 
@@ -75,7 +75,7 @@ def state_watts(gpu_model: str, activity: float | None) -> dict[str, RangedAmoun
     >>> round(watts["idle"].value), round(watts["busy"].value), watts["off"].value
     (70, 536, 0.0)
     """
-    laws = [power_model(gpu_model, side=side) for side in ("value", "low", "high")]
+    laws = [make_power_model(gpu_model, range_end=side) for side in ("value", "low", "high")]
     use = (1.0, 0.0, 1.0) if activity is None else (activity,) * 3
     return {
         "off": RangedAmount(0.0, 0.0, 0.0),
@@ -208,7 +208,7 @@ def _watts(
 
 def _embodied_kg_per_hour() -> RangedAmount:
     """Carbon of making a board, spread over its life [kg per GPU-hour]."""
-    made, life = parameter("embodied_kg_per_gpu"), parameter("lifetime_years")
+    made, life = find_parameter("embodied_kg_per_gpu"), find_parameter("lifetime_years")
     middle = made.value / (life.value * HOURS_PER_YEAR)
     low, high = made.low / (life.high * HOURS_PER_YEAR), made.high / (life.low * HOURS_PER_YEAR)
     return RangedAmount(middle, low, high)
@@ -240,7 +240,7 @@ def read_grid(path: str | Path, hours: pl.Series) -> pl.DataFrame:
     try:
         table = pl.read_csv(path, infer_schema=False)
     except (OSError, pl.exceptions.PolarsError) as error:
-        raise ScenarioError(str(path), "a CSV file of hours", first_line(error), "Check the path.") from error
+        raise ScenarioError(str(path), "a CSV file of hours", first_error_line(error), "Check the path.") from error
     there = [one for one in BOUNDS if one in table.columns]
     if not {"time", LOCATION} <= set(table.columns) <= {"time", *BOUNDS}:
         expected = f"columns time, {', '.join(BOUNDS)}, all but the first two if known"
@@ -304,12 +304,12 @@ def measured_energy(samples: pl.DataFrame, jobs: pl.DataFrame, *, idle_w: float)
     >>> seen.select("tenant", "state", pl.col("energy_kwh", "watts").round(6)).rows()
     [('a', 'busy', 0.25, 500.0), ('a', 'idle', 0.05, 100.0)]
     """
-    steps = board_steps(held_readings(board_readings(samples), BOARD)).drop_nulls("energy_j")
-    steps = steps.select(pl.col("reading").alias("time"), *BOARD, "energy_j", "step_s")
+    steps = split_energy_steps(add_reading_spans(select_gpu_readings(samples), GPU_KEY)).drop_nulls("energy_j")
+    steps = steps.select(pl.col("reading").alias("time"), *GPU_KEY, "energy_j", "step_s")
     slices = pl.col("profile").cast(pl.String).str.extract(r"^(\d+)g").cast(pl.Float64).fill_null(1.0)
-    each = ["time", *BOARD]
+    each = ["time", *GPU_KEY]
     rows = (
-        each_holder(samples)
+        split_shared_samples(samples)
         .select(*each, "instance", "job_id", "sm_activity", slices=slices * pl.col("part"))
         .join(steps.with_row_index("piece"), on=each)
     )
@@ -320,9 +320,9 @@ def measured_energy(samples: pl.DataFrame, jobs: pl.DataFrame, *, idle_w: float)
     rest = pl.min_horizontal("energy_j", pl.col("step_s") * idle_w)
     beyond = pl.when(all_work > 0).then(work / all_work).otherwise(by_slices)
     # A minute is used or idle as a whole, as in the ledger: a job that works in bursts does not rest between them.
-    minute = [pl.col("time").dt.truncate("1m"), *BOARD, "instance", "job_id"]
+    minute = [pl.col("time").dt.truncate("1m"), *GPU_KEY, "instance", "job_id"]
     activity = pl.col("sm_activity").mean().over(minute).fill_null(1.0)
-    works = pl.col("job_id").is_not_null() & (activity >= USED_FROM)
+    works = pl.col("job_id").is_not_null() & (activity >= MIN_USED_SM_ACTIVITY)
     known = jobs.select("job_id", pl.col("tenant").cast(pl.String)).unique("job_id", keep="last")
     parts = rows.with_columns(
         part_j=rest * by_slices + (pl.col("energy_j") - rest) * beyond,

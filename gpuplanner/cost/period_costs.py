@@ -8,15 +8,15 @@ come back without a layout, whoever owns them.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 import polars as pl
 
 from gpuplanner.core.errors import GeometryError, GpuPlannerError, ScenarioError
 from gpuplanner.core.scenario import Scenario
-from gpuplanner.core.scenario_fields import RENTED
-from gpuplanner.core.schema_checks import empty
+from gpuplanner.core.scenario_fields import OWNERSHIP_RENTED
+from gpuplanner.core.schema_checks import make_empty_table
 from gpuplanner.core.schemas import Costs
 from gpuplanner.core.stage_cache import stage
 from gpuplanner.core.units import kwh_from_watt_hours
@@ -32,23 +32,30 @@ from gpuplanner.cost.energy_and_carbon import (
     total_of,
 )
 from gpuplanner.cost.price_book import PriceBook, read_price_book
-from gpuplanner.cost.showback import NOT_STATED, Rate, showback
-from gpuplanner.hardware.catalog import board_names, find_any_board, has_price, parameter, whole_board_names
+from gpuplanner.cost.showback import LIST_PRICE, NOT_STATED, Rate, showback
+from gpuplanner.hardware.catalog import (
+    find_parameter,
+    has_list_price,
+    mig_model_names,
+    non_mig_model_names,
+    resolve_gpu_model,
+)
 from gpuplanner.hardware.power_and_carbon import (
     CarbonFactor,
     PowerModel,
     Price,
-    carbon_factor,
-    gpu_hour_price,
-    power_model,
+    find_carbon_factor,
+    find_gpu_hour_price,
+    make_power_model,
 )
 from gpuplanner.usage.job_history import History, history
 from gpuplanner.usage.occupancy import Window
-from gpuplanner.usage.period_accounts import ledger
+from gpuplanner.usage.period_accounts import scenario_ledger
 from gpuplanner.usage.planned_fleet import PlannedFleet
 
 LINES = ("tenant", "gpu_model", "bucket", "ownership")
 ON_DEMAND = "on_demand"
+RATE_NOT_SET = "Your rate per GPU-hour is not set"
 _INSTANT = pl.Datetime("us", "UTC")
 _OF_NODES: dict[str, pl.DataType] = {
     "gpu_model": pl.String(), "ownership": pl.String(), "installed": _INSTANT, "retired": _INSTANT
@@ -56,16 +63,14 @@ _OF_NODES: dict[str, pl.DataType] = {
 """Columns of an inventory that need not be there."""
 Boards = Mapping[str | None, str | None]
 """Board of the catalogue by the word of the ledger; None where there is none."""
-AT_LIST_PRICE = "at list price"
-"""Price of owned GPUs of which nobody states what they cost."""
 
 
 @dataclass(frozen=True, eq=False)
 class Money:
-    """Costs of the past, with what they rest on; None where nothing is known.
+    """Costs of the past and their basis; None where nothing is known.
 
     ``states`` is energy and carbon by the state of the GPU, each with its range; ``missing`` says in sentences what is
-    not stated, and why.
+    not stated, and why; ``rate_parts`` are the components of the rate of owned GPUs, where all GPUs have that rate.
     """
 
     price: Price | None
@@ -77,13 +82,14 @@ class Money:
     energy_kwh: float | None
     carbon_kg: float | None
     missing: tuple[str, ...] = ()
+    rate_parts: Mapping[str, float] = field(default_factory=dict)
 
 
 @stage
 def money(scenario: Scenario) -> Money:
     """Price the month behind, as far as price and power of each board are known."""
     known = history(scenario)
-    booked = ledger(scenario)
+    booked = scenario_ledger(scenario)
     boards = boards_of(known.fleet, booked)
     owners = ownerships(scenario, known, booked)
     rates = {
@@ -99,25 +105,26 @@ def money(scenario: Scenario) -> Money:
         booked, powered, activity=activity(scenario), facility=Facility.of(scenario.pue),
         grid=grid_of(scenario, known, booked["hour"]), measured=measured,
     )  # fmt: skip
-    costs = empty(Costs)
+    costs = make_empty_table(Costs)
     if rates:
         shares = rows.join(owners, on="gpu_model", nulls_equal=True, maintain_order="left")
         parts = shares.with_columns(pl.col("gpu_hours", *AMOUNTS) * pl.col("share"))
         costs = showback(parts.select(*LINES, "gpu_hours", *AMOUNTS), rates, start=known.begin, end=known.end)
-    kinds = {kind for (_, kind), rate in rates.items() if rate.listed == rate.price.value}
+    kinds = {kind for (_, kind), rate in rates.items() if rate.basis == LIST_PRICE}
     at_list = sorted(kinds & {"owned", "reserved"})
     states = by_state(rows, measured)
     energy, carbon = total_of(states, "energy_kwh"), total_of(states, "location_kg")
     return Money(
         price=price_of(scenario, known.fleet),
         power=power_of(known.fleet),
-        carbon=carbon_factor(scenario.carbon_region),
+        carbon=find_carbon_factor(scenario.carbon_region),
         pue=pue_of(scenario),
         costs=costs,
         states=states,
         energy_kwh=None if energy is None else energy.value,
         carbon_kg=None if carbon is None else carbon.value,
         missing=_missing(booked, boards, {word for word, _ in rates}, at_list),
+        rate_parts=next(iter(rates.values())).parts or {} if len(rates) == 1 else {},
     )
 
 
@@ -133,7 +140,7 @@ def ownerships(scenario: Scenario, known: History, booked: pl.DataFrame) -> pl.D
     """``gpu_model, ownership, share``: of the installed hours of each board of a ledger, who pays for which share."""
     words = booked.select(pl.col("gpu_model").unique().sort())
     if scenario.ownership is not None:
-        kind = ON_DEMAND if scenario.ownership == RENTED else scenario.ownership
+        kind = ON_DEMAND if scenario.ownership == OWNERSHIP_RENTED else scenario.ownership
         return words.with_columns(ownership=pl.lit(kind), share=pl.lit(1.0))
     nodes = known.fleet.installed.inventory
     absent = {name: kind for name, kind in _OF_NODES.items() if name not in nodes.columns}
@@ -162,18 +169,18 @@ def rate_of(scenario: Scenario, known: History, gpu_model: str | None, kind: str
     listed = _listed(book, gpu_model, ON_DEMAND, currency, known.end)
     own = scenario.price_usd_per_gpu_hour
     if own > 0:
-        found = Rate(gpu_hour_price(gpu_model or known.fleet.gpu_model.name, own=own, currency=currency))
+        found = Rate(find_gpu_hour_price(gpu_model or known.fleet.gpu_model.name, own_price=own, currency=currency))
     elif gpu_model is not None and (said := book.rate(gpu_model, kind, currency, known.begin, known.end)) is not None:
         found = said
         if kind == "owned" and not book.electricity:
             found = replace(said, per_kwh=per_kwh_of(scenario, known))
     else:
         price = _listed(book, gpu_model, "spot", currency, known.end) if kind == "spot" else listed
-        if price is None and gpu_model is not None and has_price(gpu_model):
-            gpu_hour_price(gpu_model, currency=currency)  # which says what is missing
+        if price is None and gpu_model is not None and has_list_price(gpu_model):
+            find_gpu_hour_price(gpu_model, currency=currency)  # which says what is missing
         if price is None:
             return None
-        found = Rate(price)
+        found = Rate(price, basis=LIST_PRICE)
     return replace(found, listed=None if listed is None else listed.value)
 
 
@@ -187,7 +194,7 @@ def on_demand_price(scenario: Scenario, fleet: PlannedFleet, what: str) -> Price
     """Price of the board on demand, for what cannot do without."""
     price = price_of(scenario, fleet)
     if price is None:
-        todo = "Give one with --set price_usd_per_gpu_hour=… or a price book."
+        todo = "Set your rate with --set price_usd_per_gpu_hour=… or a price book."
         raise ScenarioError(what, "an on-demand price of the GPU model", "none", todo)
     return price
 
@@ -204,15 +211,15 @@ def per_kwh_of(scenario: Scenario, known: History, currency: str | None = None) 
     said = book.per_kwh(wanted, known.begin, known.end) if own is None else None
     if said is not None:
         return said
-    usd = parameter("electricity_usd_per_kwh").value if own is None else own
+    usd = find_parameter("electricity_usd_per_kwh").value if own is None else own
     return book.converted(usd, "USD", wanted, known.end)
 
 
 def _listed(book: PriceBook, gpu_model: str | None, term: str, currency: str, when: datetime) -> Price | None:
     """The list price in a currency; None where the catalogue has none, or no rate leads from its currency."""
-    if gpu_model is None or not has_price(gpu_model, term=term):
+    if gpu_model is None or not has_list_price(gpu_model, term=term):
         return None
-    price = gpu_hour_price(gpu_model, term=term)
+    price = find_gpu_hour_price(gpu_model, term=term)
     try:
         prices = (price.value, price.low, price.high)
         value, low, high = (book.converted(one, price.currency, currency, when) for one in prices)
@@ -238,7 +245,7 @@ def energy_of_week(scenario: Scenario, *, busy_gpu_hours: float, idle_gpu_hours:
 
 def pue_of(scenario: Scenario) -> float:
     """Energy of the building over that of its machines: the scenario's own, else the catalogue's."""
-    return scenario.pue or parameter("pue").value
+    return scenario.pue or find_parameter("pue").value
 
 
 def power_of(fleet: PlannedFleet) -> PowerModel | None:
@@ -262,7 +269,7 @@ def grid_of(scenario: Scenario, known: History, hours: pl.Series) -> pl.DataFram
     if scenario.carbon_file is not None:
         grid = read_grid(scenario.carbon_file, hours)
     else:
-        mean, blank = carbon_factor(scenario.carbon_region).gco2e_per_kwh, pl.lit(None, pl.Float64)
+        mean, blank = find_carbon_factor(scenario.carbon_region).gco2e_per_kwh, pl.lit(None, pl.Float64)
         every = pl.DataFrame({"hour": hours.unique().sort()})
         grid = every.with_columns(location_g=mean, market_g=blank, pue=blank)
     contract = book_of(scenario).market_g(known.begin, known.end)
@@ -283,15 +290,15 @@ def activity(scenario: Scenario) -> Mapping[str, float]:
 
 def _known(word: str) -> str | None:
     try:
-        name = find_any_board(word)
+        name = resolve_gpu_model(word)
     except GpuPlannerError:
         return None
-    return name if name in board_names() or name in whole_board_names() else None
+    return name if name in mig_model_names() or name in non_mig_model_names() else None
 
 
 def _law(gpu_model: str) -> PowerModel | None:
     try:
-        return power_model(gpu_model)
+        return make_power_model(gpu_model)
     except (GeometryError, ScenarioError):
         return None
 
@@ -312,15 +319,15 @@ def _missing(booked: pl.DataFrame, boards: Boards, priced: set[str | None], owne
     if without["price"]:
         found.append(
             f"{some}{'T' if not some else 't'}he catalogue has no list price of {', '.join(without['price'])}. "
-            "Give your own with --set price_usd_per_gpu_hour=…"
+            "Set your rate with --set price_usd_per_gpu_hour=…"
         )
     if without["power"]:
         told = f"the catalogue has no power rating of {', '.join(without['power'])}."
         found.append(f"No energy and no carbon is stated: {told}")
     if owned:
         found.append(
-            f"No internal rate is set for the {' and '.join(owned)} GPUs: costs are {AT_LIST_PRICE}, not invoiced "
-            "amounts. Set your rate in a price book or with --set price_usd_per_gpu_hour=…"
+            f"{RATE_NOT_SET} for the {' and '.join(owned)} GPUs: costs are at the public on-demand "
+            "list price, neither invoiced nor your cost. Set it in a price book or with --set price_usd_per_gpu_hour=…"
         )
     return tuple(found)
 
@@ -348,10 +355,10 @@ def idle_gpus(scenario: Scenario, fleet: PlannedFleet) -> tuple[float | None, st
     if _rented(fleet):
         return None, "rented by the hour: an idle GPU costs as much as a busy one"
     power = power_of(fleet)
-    if power is None or fleet.name is None or not has_price(fleet.name):
+    if power is None or fleet.name is None or not has_list_price(fleet.name):
         return 0.0, "owned; the cost of its power against a GPU-hour is not known"
-    pue, electricity = pue_of(scenario), parameter("electricity_usd_per_kwh").value
-    list_price = gpu_hour_price(fleet.name).value
+    pue, electricity = pue_of(scenario), find_parameter("electricity_usd_per_kwh").value
+    list_price = find_gpu_hour_price(fleet.name).value
     watts = f"{power.idle_w:.0f} W idle x PUE {pue:g} x {electricity:g} USD/kWh"
     basis = f"owned, {watts}, of {list_price:.2f} USD list price an hour"
     return min(1.0, power.idle_w / 1000 * pue * electricity / list_price), basis

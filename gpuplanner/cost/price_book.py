@@ -9,11 +9,19 @@ from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from gpuplanner.core.errors import GpuPlannerError, ScenarioError, nearest
-from gpuplanner.core.serialization import days_of, fault, keys_of, list_of, number_of, read_yaml, word_of
+from gpuplanner.core.errors import GpuPlannerError, ScenarioError, nearest_names
+from gpuplanner.core.serialization import (
+    make_file_error,
+    read_choice,
+    read_day_range,
+    read_list,
+    read_number,
+    read_yaml,
+    require_keys,
+)
 from gpuplanner.core.units import percent_text
 from gpuplanner.cost.showback import Rate
-from gpuplanner.hardware.catalog import facts, find_any_board
+from gpuplanner.hardware.catalog import facts, resolve_gpu_model
 from gpuplanner.hardware.power_and_carbon import HOURS_PER_YEAR, Price
 
 OWNED, ON_DEMAND, SPOT = "owned", "on_demand", "spot"
@@ -218,8 +226,8 @@ def read_price_book(path: str | Path) -> PriceBook:
     0.2
     """
     name = Path(path).name
-    top = keys_of(read_yaml(path), SECTIONS, f"{name}, the file", 1)
-    prices, owned, rates, electricity = (list_of(top, key, name) for key in SECTIONS)
+    top = require_keys(read_yaml(path), SECTIONS, f"{name}, the file", 1)
+    prices, owned, rates, electricity = (read_list(top, key, name) for key in SECTIONS)
     book = PriceBook(
         tuple(_price_row(one, name, at) for one, at in prices), tuple(_lot(one, name, at) for one, at in owned),
         tuple(_exchange(one, name, at) for one, at in rates), tuple(_power(one, name, at) for one, at in electricity),
@@ -237,47 +245,47 @@ def read_price_book(path: str | Path) -> PriceBook:
 
 
 def _price_row(given: Any, file: str, line: int) -> PriceRow:  # noqa: ANN401 - of a file
-    values = keys_of(given, PRICE, f"{file}, price", line, needed=(*PRICE[:4], "from", "source"))
+    values = require_keys(given, PRICE, f"{file}, price", line, required_keys=(*PRICE[:4], "from", "source"))
     currency, per = _unit(values, file, ("GPU h", "instance h"))
     gpus = 1.0
     if per == "instance h":
         if "gpus" not in values:
-            raise fault(file, line, "gpus of an instance", "none")
-        gpus = number_of(values, "gpus", file, 1, 1e4, whole=True)
-    begin, end = days_of(values, file)
+            raise make_file_error(file, line, "gpus of an instance", "none")
+        gpus = read_number(values, "gpus", file, 1, 1e4, whole=True)
+    begin, end = read_day_range(values, file)
     return PriceRow(
-        gpu_model=_gpu_model(values, file), kind=word_of(values, "kind", file, RENTED_KINDS), currency=currency,
-        per_gpu_hour=number_of(values, "price", file, 0, 1e6) / gpus, begin=begin, end=end,
+        gpu_model=_gpu_model(values, file), kind=read_choice(values, "kind", file, RENTED_KINDS), currency=currency,
+        per_gpu_hour=read_number(values, "price", file, 0, 1e6) / gpus, begin=begin, end=end,
         source=str(values["source"]), region=values.get("region"), instance_type=values.get("instance_type"),
-        confidence=word_of(values, "confidence", file, CONFIDENCES) if "confidence" in values else "quote",
-        **{name: number_of(values, name, file, 0, 1e9) for name in PRICE[10:12] if values.get(name) is not None},
+        confidence=read_choice(values, "confidence", file, CONFIDENCES) if "confidence" in values else "quote",
+        **{name: read_number(values, name, file, 0, 1e9) for name in PRICE[10:12] if values.get(name) is not None},
     )  # fmt: skip
 
 
 def _lot(given: Any, file: str, line: int) -> OwnedLot:  # noqa: ANN401 - of a file
-    values = keys_of(given, LOT, f"{file}, owned", line, needed=(*LOT[:6], "source"))
+    values = require_keys(given, LOT, f"{file}, owned", line, required_keys=(*LOT[:6], "source"))
     return OwnedLot(
-        gpu_model=_gpu_model(values, file), gpus=int(number_of(values, "gpus", file, 1, 1e6, whole=True)),
-        capex=number_of(values, "capex", file, 0, 1e8), currency=_unit(values, file, ("GPU",))[0],
-        bought=_day(values, "bought", file), life_years=number_of(values, "life_years", file, 0.1, 30),
-        residual=number_of(values, "residual", file, 0, 1) if "residual" in values else 0.0,
+        gpu_model=_gpu_model(values, file), gpus=int(read_number(values, "gpus", file, 1, 1e6, whole=True)),
+        capex=read_number(values, "capex", file, 0, 1e8), currency=_unit(values, file, ("GPU",))[0],
+        bought=_day(values, "bought", file), life_years=read_number(values, "life_years", file, 0.1, 30),
+        residual=read_number(values, "residual", file, 0, 1) if "residual" in values else 0.0,
         source=str(values["source"]),
-        **{name: number_of(values, name, file, 0, 1e7) if name in values else 0.0 for name in YEARLY},
+        **{name: read_number(values, name, file, 0, 1e7) if name in values else 0.0 for name in YEARLY},
     )  # fmt: skip
 
 
 def _exchange(given: Any, file: str, line: int) -> ExchangeRate:  # noqa: ANN401 - of a file
-    values = keys_of(given, RATE, f"{file}, rate", line, needed=RATE)
+    values = require_keys(given, RATE, f"{file}, rate", line, required_keys=RATE)
     first, second = (_currency(str(values[key]), file, values.lines[key]) for key in ("from", "to"))
-    rate = number_of(values, "rate", file, 1e-9, 1e9)
+    rate = read_number(values, "rate", file, 1e-9, 1e9)
     return ExchangeRate(first, second, rate, _day(values, "date", file), str(values["source"]))
 
 
 def _power(given: Any, file: str, line: int) -> PowerRow:  # noqa: ANN401 - of a file
-    values = keys_of(given, POWER, f"{file}, electricity", line, needed=(*POWER[:3], "source"))
-    market = number_of(values, "market_g_per_kwh", file, 0, 5000) if "market_g_per_kwh" in values else None
+    values = require_keys(given, POWER, f"{file}, electricity", line, required_keys=(*POWER[:3], "source"))
+    market = read_number(values, "market_g_per_kwh", file, 0, 5000) if "market_g_per_kwh" in values else None
     return PowerRow(
-        number_of(values, "price", file, 0, 1e4), _unit(values, file, ("kWh",))[0], *days_of(values, file),
+        read_number(values, "price", file, 0, 1e4), _unit(values, file, ("kWh",))[0], *read_day_range(values, file),
         str(values["source"]), market,
     )  # fmt: skip
 
@@ -287,30 +295,30 @@ def _unit(values: Any, file: str, wanted: tuple[str, ...]) -> tuple[str, str]:  
     hit = UNIT.fullmatch(str(values["unit"]))
     if hit is None or hit[2] not in wanted:
         expected = " or ".join(f"'USD per {one}'" for one in wanted)
-        raise fault(file, values.lines["unit"], f"unit {expected}", repr(values["unit"]))
+        raise make_file_error(file, values.lines["unit"], f"unit {expected}", repr(values["unit"]))
     return _currency(hit[1], file, values.lines["unit"]), hit[2]
 
 
 def _currency(code: str, file: str, line: int) -> str:
     known = facts("currencies")["code"].to_list()
     if code not in known:
-        got = f"{code!r} (did you mean {nearest(code, known)[0]!r}?)"
-        raise fault(file, line, "a currency of ISO 4217", got)
+        got = f"{code!r} (did you mean {nearest_names(code, known)[0]!r}?)"
+        raise make_file_error(file, line, "a currency of ISO 4217", got)
     return code
 
 
 def _gpu_model(values: Any, file: str) -> str:  # noqa: ANN401
     try:
-        return find_any_board(str(values["gpu_model"]))
+        return resolve_gpu_model(str(values["gpu_model"]))
     except GpuPlannerError as error:
-        raise fault(file, values.lines["gpu_model"], "a GPU model of the catalog", str(error)) from None
+        raise make_file_error(file, values.lines["gpu_model"], "a GPU model of the catalog", str(error)) from None
 
 
 def _day(values: Any, key: str, file: str) -> str:  # noqa: ANN401
     try:
         return date.fromisoformat(str(values[key])[:10]).isoformat()
     except ValueError:
-        raise fault(file, values.lines[key], f"{key} as YYYY-MM-DD", repr(values[key])) from None
+        raise make_file_error(file, values.lines[key], f"{key} as YYYY-MM-DD", repr(values[key])) from None
 
 
 def _by_time(rows: Any, what: str, begin: datetime, end: datetime) -> list[tuple[Any, float]]:  # noqa: ANN401

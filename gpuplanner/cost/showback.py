@@ -10,9 +10,10 @@ from decimal import Decimal
 
 import polars as pl
 
-from gpuplanner.core.schema_checks import check
+from gpuplanner.core.column_headings import cells_in_words
+from gpuplanner.core.schema_checks import check_table
 from gpuplanner.core.schemas import DECIMAL, Costs
-from gpuplanner.core.units import UNALLOCATED, money, split_exactly
+from gpuplanner.core.units import UNALLOCATED, round_money, split_amount
 from gpuplanner.cost.energy_and_carbon import FINE
 from gpuplanner.hardware.power_and_carbon import Price
 
@@ -21,10 +22,14 @@ FLEET = "own fleet"
 NAMES = ("BillingAccountId", "BillingAccountName", "ProviderName", "PublisherName", "InvoiceIssuerName")
 """Columns that name who bills: the fleet itself."""
 CENTS = pl.Decimal(18, 2)
+OWN_RATE, LIST_PRICE, BILL = "own rate", "list price", "bill"
+"""What the cost of a charge line rests on."""
 NOT_STATED = "not stated"
 """Ownership where neither scenario nor inventory says one."""
 CATEGORIES = {"reserved": "Committed", "spot": "Dynamic", "owned": "Other"}
 """FOCUS pricing category by ownership, by the first word of it; all else is Standard."""
+INVOICED = ("on_demand", "spot", "reserved")
+"""Ownerships whose GPU-hours a provider invoices."""
 FOOTPRINT = {
     "energy_kwh": "x_EnergyKwh", "location_kg": "x_CarbonKg", "market_kg": "x_CarbonMarketKg",
     "embodied_kg": "x_CarbonEmbodiedKg",
@@ -33,16 +38,18 @@ FOOTPRINT = {
 
 @dataclass(frozen=True)
 class Rate:
-    """What a GPU-hour that is installed costs: its price, electricity on top of it, and what the list asks.
+    """What a GPU-hour that is installed costs: its price, electricity on top of it, and the list price.
 
     ``per_kwh`` [currency per kWh] is paid beside the price, as an owner does; ``listed`` is None
-    where no list has the board; ``parts`` say what the price of an owned board is made of.
+    where no list has the GPU model; ``parts`` are the components of the price of an owned GPU; ``basis`` is
+    :data:`OWN_RATE` or :data:`LIST_PRICE`.
     """
 
     price: Price
     per_kwh: float = 0.0
     listed: float | None = None
     parts: Mapping[str, float] | None = None
+    basis: str = OWN_RATE
 
 
 def showback(
@@ -92,7 +99,9 @@ def showback(
         cost if price is None else price * Decimal(repr(amount))
         for cost, price, amount in zip(costs, listed, quantity, strict=True)
     ]
-    cost = pl.Series(costs, dtype=CENTS)
+    cost, basis = pl.Series(costs, dtype=CENTS), pl.Series([rate.basis for rate in mine], dtype=pl.String)
+    # Nobody invoices owned GPUs, nor a list price.
+    billed = pl.when(pl.col("ownership").is_in(INVOICED) & (basis == OWN_RATE)).then(cost)
     table = lines.select(
         **dict.fromkeys(("BillingPeriodStart", "ChargePeriodStart"), pl.lit(start)),
         **dict.fromkeys(("BillingPeriodEnd", "ChargePeriodEnd"), pl.lit(end)),
@@ -101,7 +110,7 @@ def showback(
         SubAccountName="name",
         ChargeCategory=pl.lit("Usage"),
         ChargeClass=pl.lit(None, pl.String),
-        ChargeDescription=pl.format("GPU-hours of installed GPUs: {}", pl.col("bucket").cast(pl.String)),
+        ChargeDescription=pl.format("GPU-hours of installed GPUs: {}", cells_in_words(lines)["bucket"]),
         ServiceCategory=pl.lit("Compute"),
         ServiceName=pl.lit("GPU cluster"),
         PricingCategory=pl.col("ownership").str.extract("^([a-z]*)").replace_strict(CATEGORIES, default="Standard"),
@@ -109,20 +118,22 @@ def showback(
         PricingUnit=pl.lit("GPU-Hours"),
         ListUnitPrice=pl.Series([rate.listed for rate in mine], dtype=pl.Float64),
         ListCost=pl.Series(at_list, dtype=DECIMAL),
-        **dict.fromkeys(("ContractedCost", "EffectiveCost", "BilledCost"), cost),
+        EffectiveCost=cost,
+        **dict.fromkeys(("ContractedCost", "BilledCost"), billed.otherwise(Decimal("0.00")).cast(CENTS)),
         BillingCurrency=pl.Series([rate.price.currency for rate in mine], dtype=pl.String),
         x_GpuModel="gpu_model",
         x_Bucket=pl.col("bucket").cast(pl.String),
         x_Ownership="ownership",
+        x_PriceBasis=basis,
         **{ours: _fine(lines[name]) for name, ours in FOOTPRINT.items()},
     )  # fmt: skip
-    return check(table, Costs, where="showback")
+    return check_table(table, Costs, source="showback")
 
 
 def allocated(total: Decimal, weights: pl.DataFrame, *, by: str, weight: str) -> pl.DataFrame:
     """An amount that was rounded once, split by `weight` so that the parts sum to it: ``by, weight, cost``."""
     parts = weights.group_by(by).agg(pl.col(weight).sum()).sort(weight, by, descending=[True, False])
-    return parts.with_columns(cost=pl.Series(split_exactly(total, parts[weight].to_list()), dtype=CENTS))
+    return parts.with_columns(cost=pl.Series(split_amount(total, parts[weight].to_list()), dtype=CENTS))
 
 
 def _ordered(hours: pl.DataFrame) -> pl.DataFrame:
@@ -147,11 +158,11 @@ def _costs(quantity: pl.Series, kwh: pl.Series, rates: Sequence[Rate]) -> list[D
         hours * rate.price.value + (energy or 0.0) * rate.per_kwh
         for hours, energy, rate in zip(quantity, kwh, rates, strict=True)
     ]
-    return split_exactly(money(math.fsum(amounts)), amounts)
+    return split_amount(round_money(math.fsum(amounts)), amounts)
 
 
 def _fine(values: pl.Series) -> pl.Series:
     """Values to six decimals whose sum is the rounded sum; what is not known stays so."""
     known = [float(value) for value in values.drop_nulls()]
-    parts = iter(split_exactly(money(math.fsum(known), FINE), known))
+    parts = iter(split_amount(round_money(math.fsum(known), FINE), known))
     return pl.Series([None if value is None else float(next(parts)) for value in values], dtype=pl.Float64)

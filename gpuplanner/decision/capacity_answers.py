@@ -11,14 +11,9 @@ import numpy as np
 import polars as pl
 
 from gpuplanner.core.schemas import WHOLE_GPU
-from gpuplanner.core.units import SECONDS_PER_DAY, SECONDS_PER_MINUTE, counted
+from gpuplanner.core.units import SECONDS_PER_DAY, SECONDS_PER_MINUTE, count_text
 from gpuplanner.decision.decision_types import CurvePoint, Exhaustion, Measure, SizeService, WeeklyGrowth
-from gpuplanner.decision.headroom_and_growth import (
-    FittedGrowth,
-    MeasuredHeadroom,
-    date_exhaustion,
-    measure_headroom,
-)
+from gpuplanner.decision.headroom_and_growth import FittedGrowth, MeasuredHeadroom, date_exhaustion, measure_headroom
 from gpuplanner.decision.requests import AS_TODAY, RIGHTSIZED
 from gpuplanner.decision.wait_causes import CAUSES, FRAGMENTED, INSUFFICIENT, LIMITS, WRONG_LAYOUT
 from gpuplanner.decision.wait_curve import (
@@ -92,8 +87,8 @@ class Change:
         """What to do, with the GPUs that each profile gets; the others stay full."""
         profiles = [self.model.asked.fleet.profiles[pool.profiles[0]] for pool in self.pools]
         gpus_by_profile = zip(profiles, units, strict=True)
-        parts = ", ".join(f"{count} GPUs into {name}" for name, count in gpus_by_profile if name != WHOLE_GPU)
-        return f"{self.text}: partition {parts}" if self.pools[0].movable else self.text
+        parts = ", ".join(f"{count} GPUs as {name}" for name, count in gpus_by_profile if name != WHOLE_GPU)
+        return f"{self.text}: {parts} in all" if self.pools[0].movable else self.text
 
     def smallest_units(self, limit_s: Floats) -> tuple[list[int] | None, float]:
         """Find the fewest units that meet the limits, and their GPUs as multiples of a node; infinite: none do.
@@ -229,7 +224,7 @@ def why_none(model: WaitModel) -> str | None:
         return "the job list is a snapshot of one moment"
     if days < MIN_DAYS or jobs < MIN_JOBS:
         needed = f"{MIN_JOBS} jobs in {MIN_DAYS:.0f} days are needed"
-        return f"{counted(jobs, 'job')} were submitted in {days:.1f} days of record, {needed}"
+        return f"{count_text(jobs, 'job')} were submitted in {days:.1f} days of record, {needed}"
     if not model.waits.share.capacity_is_clear:
         sentence = next(gap.sentence for gap in model.waits.share.gaps if gap.withholds == "capacity")
         return f"{sentence[:1].lower()}{sentence[1:].rstrip('.')}"
@@ -275,7 +270,7 @@ def count_measure(today: int, gpus: int, condition: str | None = None) -> Measur
     ('Release 16 GPUs', 'Buy 8 GPUs')
     """
     action = "buy" if gpus > today else "release"
-    return Measure(action, f"{action.capitalize()} {counted(abs(gpus - today), 'GPU')}", gpus, condition)
+    return Measure(action, f"{action.capitalize()} {count_text(abs(gpus - today), 'GPU')}", gpus, condition)
 
 
 def add_units(pools: Sequence[SizedPool], units: Sequence[int], more: int) -> list[int]:
@@ -284,7 +279,7 @@ def add_units(pools: Sequence[SizedPool], units: Sequence[int], more: int) -> li
     Examples
     --------
     >>> from gpuplanner.decision.wait_curve import SizedPool
-    >>> pools = [SizedPool((number,), 4, NodeFleet.whole) for number in range(2)]
+    >>> pools = [SizedPool((number,), 4, NodeFleet.of_full_gpus) for number in range(2)]
     >>> add_units(pools, [1, 2], 4)
     [4, 3]
     """
@@ -367,7 +362,7 @@ def changes_against(model: WaitModel, cause: str) -> Iterator[Change]:
         packed = replace(model, waits=replace(model.waits, queue=replace(queue, spread=False)))
         yield Change("pack", "Let jobs fill nodes one by one", packed, pools, today_units)
     if cause == CAUSES[WRONG_LAYOUT]:
-        yield from repartition(model, "repartition", "Repartition GPUs for who waits", AS_TODAY)
+        yield from repartition(model, "repartition", "Repartition GPUs into the instances that jobs wait for", AS_TODAY)
     measured = RIGHTSIZED in asked.views and asked.jobs["sm_activity"].count()
     if cause in (CAUSES[INSUFFICIENT], CAUSES[FRAGMENTED]) and measured:
         views = asked.views | {AS_TODAY: asked.views[RIGHTSIZED]}
@@ -378,7 +373,7 @@ def changes_against(model: WaitModel, cause: str) -> Iterator[Change]:
         free = model.without_limits()
         limits = tuple(raised_limits(model, free))
         named = [f"{one.tenant} from {one.today:g} to {one.gpus} GPUs" for one in limits]
-        more = f" and {counted(len(named) - NAMED_LIMITS, 'more team')}" if len(named) > NAMED_LIMITS else ""
+        more = f" and {count_text(len(named) - NAMED_LIMITS, 'more team')}" if len(named) > NAMED_LIMITS else ""
         text = f"Raise the limit of {', '.join(named[:NAMED_LIMITS])}{more}"
         yield Change("raise_limit", text, free, pools, today_units, limits=limits)
 
@@ -430,7 +425,7 @@ def weigh_purchase(model: WaitModel, target: WaitTarget, late: list[int], units:
         target_min = target.target_s / SECONDS_PER_MINUTE
         reason = (
             f"the p95 queue wait of jobs on {size_names(model, late)} is over {target_min:g} min, and "
-            f"{counted(more, 'GPU')} more would end only {ended:.2f} GPU-hours of waiting per GPU-hour bought"
+            f"{count_text(more, 'GPU')} more would end only {ended:.2f} GPU-hours of waiting per GPU-hour bought"
         )
         return replace(keep(model, reason), waiting_hours_per_gpu_hour=ended, enough_gpus=found.gpus)
     return replace(found, waiting_hours_per_gpu_hour=ended)

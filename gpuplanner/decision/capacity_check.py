@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuplanner.core.errors import printable
+from gpuplanner.core.errors import escape_controls
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.serialization import to_json
 from gpuplanner.core.units import SECONDS_PER_DAY, SECONDS_PER_HOUR, SECONDS_PER_MINUTE, percent_text
@@ -32,8 +32,8 @@ from gpuplanner.decision.recommendation import growth_of, wait_model, wait_targe
 from gpuplanner.decision.requests import Asked, asked_of, size_classes
 from gpuplanner.decision.wait_causes import LIMITS
 from gpuplanner.decision.wait_curve import DAYS_A_WEEK, WaitModel
-from gpuplanner.forecast.gpu_demand import Wanted, laid_out
-from gpuplanner.planner.layout_plan import stamp
+from gpuplanner.forecast.gpu_demand import Wanted, lay_out_jobs
+from gpuplanner.planner.layout_plan import format_utc
 from gpuplanner.usage.job_history import History, history
 
 SERVED, WILL_BE_SERVED = "waits last week", "capacity next week"
@@ -107,7 +107,7 @@ class _Judged:
     def __init__(self, scenario: Scenario, known: History) -> None:
         self.scenario, self.known = scenario, known
         jobs = known.jobs.drop("run_s", "run_known", "key")
-        self.wanted: Wanted = laid_out(
+        self.wanted: Wanted = lay_out_jobs(
             jobs, trace_end=known.plan_start, at=known.plan_start if scenario.month else None,
             interval_hours=scenario.interval_hours,
         )  # fmt: skip
@@ -158,8 +158,8 @@ class _Judged:
 
     def paths(self, origin: int) -> NDArray[np.float64]:
         """Sample paths of all GPUs wanted in the slots from an origin on, as known then, shape (n_paths, slots)."""
-        assert self.wanted.known is not None, "laid out from jobs"
-        drawn = self.wanted.known.draws([self.wanted.whole], origin, self.slots, self.scenario.seed)[0]
+        assert self.wanted.run_off is not None, "laid out from jobs"
+        drawn = self.wanted.run_off.draws([self.wanted.whole], origin, self.slots, self.scenario.seed)[0]
         return np.asarray(drawn)
 
     def actual(self, origin: int) -> float:
@@ -270,10 +270,10 @@ class _Miss:
 
 def _jobs_missed(seen: _Judged) -> _Miss:
     """Jobs of the last days against the middle of up to eight spells before."""
-    assert seen.wanted.known is not None, "laid out from jobs"
+    assert seen.wanted.run_off is not None, "laid out from jobs"
     spells = min(seen.wanted.slots // seen.slots, MOST_ORIGINS + 1)
     edges = (seen.wanted.slots - np.arange(spells, -1, -1) * seen.slots) * seen.wanted.interval_hours
-    *past, last = np.log(np.histogram(seen.wanted.known.submit, edges)[0] + 1.0)
+    *past, last = np.log(np.histogram(seen.wanted.run_off.submit, edges)[0] + 1.0)
     middle, freedom = float(np.mean(past)), len(past) - 1
     expected = math.exp(middle)
     drawn = _drawn(float(np.var(past)) * len(past), freedom, 1 / math.sqrt(expected), seen.scenario.seed)
@@ -361,7 +361,7 @@ class Alerts:
         if found.passed:
             return {}
         title, lines = subject(found), [one.sentence for one in found.failed]
-        event = found.to_dict() | {"at": stamp(found.at), "checks": [asdict(one) for one in found.failed]}
+        event = found.to_dict() | {"at": format_utc(found.at), "checks": [asdict(one) for one in found.failed]}
         name = hashlib.sha256(to_json(event).encode()).hexdigest()[:32]
         return {
             "alertmanager": [_alert(found, one) for one in found.failed],
@@ -372,7 +372,7 @@ class Alerts:
                 "id": name,
                 "source": f"/gpuplanner/{_word(found.scenario)}",
                 "type": "gpuplanner.check.failed",
-                "time": stamp(found.at),
+                "time": format_utc(found.at),
                 "datacontenttype": "application/json",
                 "data": event,
             },
@@ -381,7 +381,7 @@ class Alerts:
 
 def subject(found: Gate) -> str:
     """How many checks failed, of what, in one line."""
-    name = printable(found.scenario).replace("\n", " ")
+    name = escape_controls(found.scenario).replace("\n", " ")
     return f"gpuplanner: {len(found.failed)} of {len(found.checks)} checks failed for {name} (data to {_day(found)})"
 
 
@@ -410,11 +410,11 @@ def metrics_text(found: Gate) -> str:
 
 
 def _alert(found: Gate, one: GateCheck) -> dict[str, Any]:
-    scenario = printable(found.scenario)
+    scenario = escape_controls(found.scenario)
     labels = {"alertname": "GpuPlannerCheckFailed", "check": _word(one.name), "scenario": scenario}
     labels["severity"] = "warning"
     told = {"summary": f"{one.name}: failed for {scenario}", "description": one.sentence}
-    return {"labels": labels, "annotations": told, "startsAt": stamp(found.at)}
+    return {"labels": labels, "annotations": told, "startsAt": format_utc(found.at)}
 
 
 def _day(found: Gate) -> str:

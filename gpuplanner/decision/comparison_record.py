@@ -13,25 +13,28 @@ import numpy as np
 import polars as pl
 
 from gpuplanner.core.scenario import Scenario
-from gpuplanner.core.serialization import of_plain, rounded, to_json, to_plain
-from gpuplanner.core.stage_cache import shelved, stage
+from gpuplanner.core.scenario_fields import OWNERSHIP_OWNED, OWNERSHIP_RESERVED
+from gpuplanner.core.serialization import from_plain, round_record, to_json, to_plain
+from gpuplanner.core.stage_cache import disk_stage, stage
 from gpuplanner.core.units import (
     GRAMS_PER_KILOGRAM,
     HOURS_PER_WEEK,
     SECONDS_PER_DAY,
     SECONDS_PER_MINUTE,
     UNALLOCATED,
-    counted,
+    count_text,
     percent_text,
 )
 from gpuplanner.cost.energy_and_carbon import RangedAmount
-from gpuplanner.cost.period_costs import energy_of_week, power_of, price_of, pue_of
+from gpuplanner.cost.period_costs import energy_of_week, money, power_of, price_of, pue_of
+from gpuplanner.cost.showback import LIST_PRICE
 from gpuplanner.decision.decision_types import (
     DECIMALS,
     TODAY,
     CurvePoint,
     Decision,
     Exhaustion,
+    FinancialImpact,
     Headroom,
     SizeService,
     WeeklyGrowth,
@@ -44,8 +47,8 @@ from gpuplanner.decision.policy_comparison import BY_WAITS, MEANINGS, POLICY_NAM
 from gpuplanner.decision.policy_fleets import FleetRules
 from gpuplanner.decision.policy_simulation import Mask, Trial, gpu_hours
 from gpuplanner.decision.projects import ProjectAnswer, answered
-from gpuplanner.decision.recommendation import Answer, decide
-from gpuplanner.hardware.power_and_carbon import carbon_factor
+from gpuplanner.decision.recommendation import Answer, decide, wait_target
+from gpuplanner.hardware.power_and_carbon import find_carbon_factor
 from gpuplanner.usage.job_history import history
 
 
@@ -113,8 +116,8 @@ class Comparison:
     """All policies for a fleet, and the decision that follows.
 
     - ``decision``: What to do.
-    - ``quantile``, ``minutes``: The target: such a share of each class starts at most so many minutes later than
-      today.
+    - ``quantile``, ``minutes``: Such a share of each class starts at most so many minutes later than today.
+    - ``target_minutes``: Target of the p95 queue wait of each job size.
     - ``today``: Today's fleet; None where nothing could be played.
     - ``policies``: The other policies in a stated order, those that the actuator cannot perform with the reason.
     - ``frontier``: Settings that no other of the same way beats in both.
@@ -143,6 +146,7 @@ class Comparison:
     headroom: Headroom | None = None
     growth_per_week: WeeklyGrowth = field(default_factory=WeeklyGrowth)
     exhaustion: Exhaustion = field(default_factory=Exhaustion)
+    target_minutes: float = 30.0
 
     @property
     def winner(self) -> str:
@@ -172,7 +176,7 @@ class Comparison:
         """The same object from what :meth:`to_dict` gave."""
         decision = dict(values["decision"])
         decision["saving"] = decision.pop("saving_gpu_hours_per_week")
-        return of_plain(cls, {**values, "decision": decision})
+        return from_plain(cls, {**values, "decision": decision})
 
 
 def comparison_of(scenario: Scenario, answer: Answer) -> Comparison:
@@ -184,7 +188,7 @@ def comparison_of(scenario: Scenario, answer: Answer) -> Comparison:
     zero = found.asked.zero
     split = zero + timedelta(days=days) if found.holdout else zero
     measured = advice.headroom
-    return rounded(Comparison(
+    return round_record(Comparison(
         decision=answer.decision,
         quantile=found.arena.quantile,
         minutes=found.arena.minutes,
@@ -200,6 +204,7 @@ def comparison_of(scenario: Scenario, answer: Answer) -> Comparison:
         headroom=None if measured is None else measured.headroom,
         growth_per_week=advice.growth.weekly,
         exhaustion=advice.exhaustion,
+        target_minutes=wait_target(scenario).target_s / SECONDS_PER_MINUTE,
     ), DECIMALS)  # fmt: skip
 
 
@@ -221,9 +226,9 @@ def priced(scenario: Scenario, found: Comparison) -> Comparison:
         rows = (_with_energy(scenario, one, found, energy) for one in found.rows)
         found = replace(found, today=next(rows), policies=tuple(rows))
     impact = financial_impact_of(scenario, decision.saving, decision.gpus, decision.fleet_gpus, found.exhaustion)
-    basis = _purchase(scenario, decision) or f"{impact.basis}{_not_allocated(scenario, decision)}"
+    basis = _purchase(scenario, decision) or _not_allocated(scenario, decision, impact) or impact.basis
     impact = replace(impact, basis=basis)
-    impact = rounded(impact, DECIMALS)  # as all that is kept
+    impact = round_record(impact, DECIMALS)  # as all that is kept
     return replace(found, decision=replace(decision, financial_impact=impact))
 
 
@@ -235,23 +240,34 @@ def _purchase(scenario: Scenario, decision: Decision) -> str:
     hours, price = more * HOURS_PER_WEEK, price_of(scenario, history(scenario).fleet)
     cost = "the price of the GPU model is not known (--set price_usd_per_gpu_hour=…)"
     if price is not None:
-        basis = "list price" if price.low != price.high else "your price"
+        basis = "public on-demand list price" if price.low != price.high else "your rate"
         cost = f"{hours * price.value:,.0f} {price.currency} per week at {basis}"
-    return f"Purchase of {counted(more, 'GPU')}: {hours:,.0f} GPU-hours per week, {cost}."
+    return f"Purchase of {count_text(more, 'GPU')}: {hours:,.0f} GPU-hours per week, {cost}."
 
 
-def _not_allocated(scenario: Scenario, decision: Decision) -> str:
-    """Why GPU-hours that no team was allocated save nothing; empty where GPUs are released or nothing is known."""
+def _not_allocated(scenario: Scenario, decision: Decision, impact: FinancialImpact) -> str:
+    """Why GPU-hours that no team was allocated save nothing; empty where GPUs are released or nothing is known.
+
+    Their value is that of the charge lines of the period: what is owned costs no cash, whatever the price.
+    """
     hours = sum(row.allocated_gpu_hours for row in decision.teams if row.team == UNALLOCATED)
     if not hours or decision.action == "none" or decision.saving.value is not None:
         return ""
     share = percent_text(hours / sum(row.allocated_gpu_hours for row in decision.teams))
-    price, value = price_of(scenario, history(scenario).fleet), ""
-    if price is not None:
-        basis = "list price" if price.low != price.high else "your price"
-        value = f", {hours * price.value:,.0f} {price.currency} at {basis}"
-    needed = f"the wait limits need all {decision.fleet_gpus:,} GPUs in the busiest hours"
-    return f" {hours:,.0f} GPU-hours ({share}{value}) were not allocated and stay so: {needed}."
+    text = (
+        f"{hours:,.0f} GPU-hours ({share}) were not allocated and stay so: with fewer than "
+        f"{decision.fleet_gpus:,} GPUs a job size would exceed its wait limit."
+    )
+    spend = "No cash impact" if impact.ownership in (OWNERSHIP_OWNED, OWNERSHIP_RESERVED) else impact.basis.rstrip(".")
+    lines = money(scenario).costs.filter(SubAccountId=UNALLOCATED)
+    priced_hours = float(lines["PricingQuantity"].sum())
+    if not priced_hours:
+        return f"{text} {spend}."
+    value = f"{hours * float(lines['EffectiveCost'].sum()) / priced_hours:,.0f} {scenario.currency}"
+    basis = "your rate per GPU-hour"
+    if LIST_PRICE in lines["x_PriceBasis"]:
+        basis = "public on-demand list price, not your cost (--set price_usd_per_gpu_hour=…)"
+    return f"{text} {spend}; {value} at {basis}."
 
 
 def _with_energy(scenario: Scenario, row: PolicyRow, found: Comparison, today: RangedAmount | None) -> PolicyRow:
@@ -266,12 +282,12 @@ def _with_energy(scenario: Scenario, row: PolicyRow, found: Comparison, today: R
     row = replace(row, off_gpu_hours=off, saved_kwh=kwh)
     if today is not None and kwh is not None:
         value, low, high = (max(side - kwh, 0.0) for side in (today.value, today.low, today.high))
-        kg = value * carbon_factor(scenario.carbon_region).gco2e_per_kwh / GRAMS_PER_KILOGRAM
+        kg = value * find_carbon_factor(scenario.carbon_region).gco2e_per_kwh / GRAMS_PER_KILOGRAM
         row = replace(row, energy_kwh=value, energy_kwh_low=low, energy_kwh_high=high, carbon_kg=kg)
-    return rounded(row, DECIMALS)
+    return round_record(row, DECIMALS)
 
 
-@shelved(
+@disk_stage(
     "decisions",
     lambda comparison: to_json(comparison.to_dict()).encode(),
     lambda content: Comparison.from_dict(json.loads(content)),
@@ -323,7 +339,7 @@ def _row(found: Contest, one: JudgedWay) -> PolicyRow:
 
 def power_ups(trial: Trial, days: Mask) -> int:
     """Nodes that were called on some days. What is on from the beginning was not called."""
-    day = np.floor(trial.outcome.on["from_s"].to_numpy() / SECONDS_PER_DAY)
+    day = np.floor(trial.outcome.power_intervals["from_s"].to_numpy() / SECONDS_PER_DAY)
     return int(np.isin(day, np.flatnonzero(days)).sum())
 
 
@@ -391,7 +407,8 @@ def policies_met(found: Comparison) -> str:
     """How many of the policies that the actuator can perform meet the limit, today's aside."""
     rows = [row for row in found.policies if row.performable]
     met = sum(row.meets_target for row in rows)
-    return f"{met} of {len(rows)} policies {'meets' if met == 1 else 'meet'} the limit"
+    able = f" that {found.decision.actuator} can apply" if len(rows) < len(found.policies) else ""
+    return f"{met} of {len(rows)} policies{able} {'meets' if met == 1 else 'meet'} the limit"
 
 
 def service_table(found: Comparison) -> pl.DataFrame:
@@ -412,35 +429,31 @@ def frontier_frame(found: Comparison, pinned: Comparison | None = None) -> pl.Da
     rows += [(point.policy, point.gpu_hours, point.added_wait_p95_minutes, "setting") for point in settings]
     pinned_rows = () if pinned is None else pinned.rows
     rows += [(row.policy, row.gpu_hours_promised, row.added_wait_p95_minutes, "pinned") for row in pinned_rows]
-    schema = {
-        "policy": pl.String,
-        "gpu_hours": pl.Float64,
-        "added_wait_p95_minutes": pl.Float64,
-        "kind": pl.String,
-    }
+    schema = {"policy": pl.String, "gpu_hours": pl.Float64, "added_wait_p95_minutes": pl.Float64, "kind": pl.String}
     return pl.DataFrame(rows, schema=schema, orient="row").drop_nulls("gpu_hours")
 
 
 def target_in_words(found: Comparison) -> str:
-    """The wait limit at which policies are compared.
+    """The wait target, and the wait limit of each job size that follows from it.
 
     Examples
     --------
     >>> from gpuplanner.core.scenario import Scenario
     >>> from gpuplanner.decision.decision_text import no_decision
     >>> target_in_words(Comparison(no_decision(Scenario(), "no job states when it ran"), 0.95, 10.0))
-    'A job size whose p95 queue wait is above the limit today must meet it; any other may rise by 10 min, up to it.'
+    'p95 wait target 30 min. A job size above it today must come down to it; one below it may wait at most 10 min longer
+    than today and never above the target.'
     """
     return (
-        f"A job size whose p{100 * found.quantile:g} queue wait is above the limit today must meet it; any other may "
-        f"rise by {found.minutes:g} min, up to it."
+        f"p95 wait target {found.target_minutes:g} min. A job size above it today must come down to it; one below it "
+        f"may wait at most {found.minutes:g} min longer than today and never above the target."
     )
 
 
 def not_compared(found: Comparison) -> str:
     """Policies that were not simulated, as the scenario names others; empty where all were."""
     names = [SHORT[name] for name in POLICY_NAMES if found.row(name) is None]
-    return f"Not compared, as the setting policies leaves them out: {', '.join(names)}." if names else ""
+    return f"Not compared (--set policies=…): {', '.join(names)}." if names else ""
 
 
 def limit_in_words(found: Comparison) -> str:
@@ -451,10 +464,11 @@ def limit_in_words(found: Comparison) -> str:
     >>> from gpuplanner.core.scenario import Scenario
     >>> from gpuplanner.decision.decision_text import no_decision
     >>> limit_in_words(Comparison(no_decision(Scenario(), "no job states when it ran"), 0.95, 10.0))
-    'A policy meets the limit if it adds at most 10 min in the evaluation window and every job starts.'
+    'A policy meets the limit if its added wait is at most 10 min in the evaluation window and every job starts.'
     """
-    most = f"{found.minutes:g} min"
-    fitted = f"A policy meets the limit if it adds at most {most} in the evaluation window and every job starts."
-    by_size = any(row.policy in BY_WAITS and row.gpu_hours is not None for row in found.policies)
-    sized = " Policies without settings meet it if each job size is within its own limit."
-    return f"{fitted}{sized}" if by_size else fitted
+    fitted = (
+        f"A policy meets the limit if its added wait is at most {found.minutes:g} min in the evaluation window and "
+        "every job starts"
+    )
+    names = [SHORT[row.policy] for row in found.policies if row.policy in BY_WAITS and row.gpu_hours is not None]
+    return f"{fitted}; {' and '.join(names)}, if each job size is within its limit below." if names else f"{fitted}."

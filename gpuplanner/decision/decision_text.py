@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import shlex
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.schemas import WHOLE_GPU
@@ -14,7 +15,7 @@ from gpuplanner.core.units import (
     SECONDS_PER_DAY,
     SECONDS_PER_HOUR,
     UNALLOCATED,
-    counted,
+    count_text,
     day_text,
     percent_text,
     wait_text,
@@ -38,9 +39,8 @@ from gpuplanner.decision.headroom_and_growth import FittedGrowth
 from gpuplanner.decision.policy_comparison import Contest
 from gpuplanner.decision.policy_fleets import changed_layouts
 from gpuplanner.decision.policy_simulation import Correction, Trial
-from gpuplanner.decision.requests import RIGHTSIZED
-from gpuplanner.decision.wait_curve import REPLAYS, WaitTarget
-from gpuplanner.hardware.catalog import board_names, measure_words
+from gpuplanner.decision.wait_curve import REPLAYS, WaitModel, WaitTarget
+from gpuplanner.hardware.catalog import find_measure_texts, mig_model_names
 from gpuplanner.hardware.mig_layouts import parse_layout
 
 WHOLE_LIST = 0.02
@@ -71,8 +71,12 @@ def in_words(
     )
 
 
-def sentence(one: Decision, order_gpus: int = 0, changes: int = 0) -> str:
-    """What to do, and what it does to queue waits; ``changes``: GPUs that are repartitioned.
+Changes = Mapping[tuple[str, str], Sequence[str]]
+"""Nodes of the GPUs that are repartitioned, one name for each GPU, by layout before and after."""
+
+
+def sentence(one: Decision, order_gpus: int = 0, changes: Changes = MappingProxyType({})) -> str:
+    """What to do, and what it does to queue waits.
 
     Examples
     --------
@@ -80,7 +84,7 @@ def sentence(one: Decision, order_gpus: int = 0, changes: int = 0) -> str:
     'No recommendation: no job states when it ran.'
     """
     fleet = gpus_text(one.fleet_gpus, one.gpu_model)
-    ordered = counted(order_gpus, "GPU")
+    ordered = count_text(order_gpus, "GPU")
     order = f"; order at least {ordered} now for growth" if order_gpus else ""
     if one.action == "none":
         return f"No recommendation: {one.reason}."
@@ -88,15 +92,15 @@ def sentence(one: Decision, order_gpus: int = 0, changes: int = 0) -> str:
         return f"Keep all {fleet}: {one.reason}{order}."
     parts: list[str] = []
     gpus = one.fleet_gpus
-    partitioned = changes or one.cut_gpus
+    partitioned = sum(map(len, changes.values())) or one.cut_gpus
     for measure in one.measures:
         more = measure.gpus - gpus
         on = "" if parts else f" of {fleet}"
         parts.append(
             {
-                "release": f"release {-more:,}{on}", "buy": f"buy {counted(more, 'GPU')}",
+                "release": f"release {-more:,}{on}", "buy": f"buy {count_text(more, 'GPU')}",
                 "rightsize": f"partition {partitioned:,}{on} with MIG and rightsize small jobs",
-                "repartition": f"partition {partitioned:,}{on}",
+                "repartition": f"{_verb(changes)} {partitioned:,}{on}",
                 "pack": f"pack jobs on few nodes{on}",
                 "raise_limit": measure.text[:1].lower() + measure.text[1:],
                 "power_down": f"power down idle nodes{on} ({one.gpus_mean:,.0f} GPUs on average)",
@@ -120,14 +124,18 @@ def gpus_text(gpus: int, gpu_model: str | None) -> str:
     """
     model = (gpu_model or "").split("-")[0]
     if not model or gpus == 1 or model[-1:].lower() == "s":
-        return counted(gpus, f"{model} GPU".strip())
+        return count_text(gpus, f"{model} GPU".strip())
     return f"{gpus:,} {model}s"
 
 
-def _changes(one: Decision, found: Contest, trial: Trial) -> int:
-    """GPUs that are repartitioned; 0 where jobs do it."""
-    changed = changed_layouts(found.asked, trial.setting) if one.policy == MIG_STATIC else {}
-    return sum(map(len, changed.values()))
+def _changes(one: Decision, found: Contest, trial: Trial) -> Changes:
+    """GPUs that are repartitioned; none where jobs do it."""
+    return changed_layouts(found.asked, trial.setting) if one.policy == MIG_STATIC else {}
+
+
+def _verb(changes: Changes) -> str:
+    """Full GPUs are partitioned; those that are MIG-partitioned already are repartitioned."""
+    return "repartition" if changes and all(before != WHOLE_GPU for before, _ in changes) else "partition"
 
 
 def _waits(one: Decision) -> str:
@@ -140,7 +148,7 @@ def _waits(one: Decision) -> str:
     now, then = (wait_text(minutes) for minutes in (latest.today_p95_minutes, latest.recommended_p95_minutes))
     text = f"Simulated p95 queue wait on {latest.size}: {now} → {then}; " if fell else ""
     if worst.added_p95_minutes <= ROUNDING_MINUTES:
-        return f"{text}no other size's rises." if text else "No job size's p95 queue wait rises."
+        return f"{text}p95 of no other size rises." if text else "No job size's p95 queue wait rises."
     limit = "" if worst.meets_limit else f", above the limit of {wait_text(worst.limit_minutes)}"
     rise = f"{wait_text(math.ceil(worst.added_p95_minutes))} more on {worst.size}{limit}"
     return f"{text or 'Simulated p95 queue wait: '}up to {rise}."
@@ -166,11 +174,11 @@ def _next_steps(one: Decision, found: Contest, advice: Recommendation, trial: Tr
         for step in _steps_of(measure, one, found, advice, trial):
             yield replace(step, action=measure.action)
     if advice.order_gpus and (due := advice.exhaustion.date):
-        gpus = counted(advice.order_gpus, "GPU")
+        gpus = count_text(advice.order_gpus, "GPU")
         what = f"order at least {gpus} now: growth exhausts capacity by {day_text(due)}"
         yield NextStep("finance", what)
     if advice.enough_gpus and not one.measures:
-        more = counted(advice.enough_gpus - one.fleet_gpus, "GPU")
+        more = count_text(advice.enough_gpus - one.fleet_gpus, "GPU")
         target = f"target_wait_minutes={WaitTarget().target_s / 60:g}"
         command = f"gpuplanner start {found.scenario.data} --set {target}"
         yield NextStep(PLANNER, f"if the wait limit is firm, set it for a recommendation with {more} more", command)
@@ -192,15 +200,15 @@ def _steps_of(
     files = f"gpuplanner export {data} --actuator {able.actuator}"
     match measure.action:
         case "buy":
-            gpus = counted(measure.gpus - one.fleet_gpus, "GPU")
+            gpus = count_text(measure.gpus - one.fleet_gpus, "GPU")
             due, end = advice.exhaustion.order_by, found.asked.end.date().isoformat()
             day = "now" if due is None or due <= end else f"by {day_text(due)}"
             yield NextStep("finance", f"order {gpus} {day}{when}")
         case "pack":
-            words = measure_words("pack", able.actuator)
+            words = find_measure_texts("pack", able.actuator)
             yield NextStep(PLATFORM, f"pack jobs on few nodes: {words['edit']}", words["command"] or None)
         case "raise_limit":
-            words = measure_words("raise_limit", able.actuator)
+            words = find_measure_texts("raise_limit", able.actuator)
             for limit in advice.limits:
                 values = {"tenant": shlex.quote(limit.tenant), "gpus": limit.gpus}
                 what = f"raise the limit of {limit.tenant} from {limit.today:g} to {limit.gpus} GPUs"
@@ -214,26 +222,38 @@ def _steps_of(
             idle = f"after {knobs['idle_minutes']} min idle"
             yield NextStep(PLATFORM, f"power down nodes {idle}, keep {kept} idle nodes powered on{when}", files)
     if measure.action in ("rightsize", "repartition", "autoscale"):
-        changed = changed_layouts(found.asked, trial.setting) if one.policy == MIG_STATIC else {}
+        changed = _changes(one, found, trial)
         if changed and found.asked.nodes.named:
-            where = nodes_text(sorted({name for nodes in changed.values() for name in nodes}))
-            gpus = counted(sum(map(len, changed.values())), "GPU")
-            parts = Counter[str]()
-            for (_, new), nodes in changed.items():
-                parts[layout_text(new)] += len(nodes)
-            how = ", ".join(f"{number} as {layout}" for layout, number in parts.most_common())
-            what = f"partition {gpus} on {where}: {how}; apply and verify by its README"
-            yield NextStep(PLATFORM, what, files)
+            yield NextStep(PLATFORM, _partition_text(changed), files)
         for part in () if changed else one.layouts:
             if part.layout == FULL:
                 continue
             where = nodes_text(part.nodes) or "nodes of one pool"
-            how = f"as {part.layout}" if part.layout != CUT_BY_JOBS else f"on demand, by {able.who},"
-            yield NextStep(PLATFORM, f"partition {counted(part.gpus, 'GPU')} {how} on {where}", files)
+            how = f"as {part.layout}" if part.layout != CUT_BY_JOBS else f"on demand, by {able.partitioner},"
+            yield NextStep(PLATFORM, f"partition {count_text(part.gpus, 'GPU')} {how} on {where}", files)
     if measure.action == "rightsize":
         # Jobs that request a profile before a node has it stay pending.
         what = "after the layout is verified, request the recommended profile"
         yield NextStep("team leads", what, f"gpuplanner rightsize {data}")
+
+
+def _partition_text(changes: Changes) -> str:
+    """Which GPUs are partitioned and how; of a single change, the layout before as well.
+
+    Examples
+    --------
+    >>> _partition_text({("3g.20gb:2", "1g.5gb:7"): ["gn04"]})
+    'repartition 1 GPU on gn04 from 2 × 3g.20gb to 7 × 1g.5gb'
+    """
+    gpus = count_text(sum(map(len, changes.values())), "GPU")
+    text = f"{_verb(changes)} {gpus} on {nodes_text(sorted({name for nodes in changes.values() for name in nodes}))}"
+    if len(changes) == 1:
+        before, after = map(layout_text, next(iter(changes)))
+        return f"{text} from {before} to {after}"
+    parts = Counter[str]()
+    for (_, after), nodes in changes.items():
+        parts[layout_text(after)] += len(nodes)
+    return f"{text}: {', '.join(f'{number} as {layout}' for layout, number in parts.most_common())}"
 
 
 def layout_text(layout: str) -> str:
@@ -255,7 +275,7 @@ _COMPARE = "compare the observed waits of both reports"
 def _check_again(found: Contest) -> NextStep:
     """Check in a week, on files that are exported again: the old files have no newer job."""
     trace = found.known.trace
-    files = [file["name"] for facts in (trace.provenance, *trace.others) for file in facts.get("files", ())]
+    files = [file["name"] for facts in (trace.provenance, *trace.other_sources) for file in facts.get("files", ())]
     if not 0 < len(files) <= MOST_NODES_NAMED:
         return NextStep(PLANNER, f"in a week, export the data again and {_COMPARE}", "gpuplanner start FILES")
     what = f"in a week, export {', '.join(files)} again and {_COMPARE}"
@@ -268,11 +288,11 @@ def _drained(one: Decision, found: Contest, when: str) -> Iterator[NextStep]:
     nodes, able = found.asked.nodes, found.able
     gone = [name for name in nodes.names if name not in kept] if nodes.named else []
     if not gone:
-        yield NextStep(PLATFORM, f"drain and release {counted(one.fleet_gpus - one.gpus, 'GPU')}{when}")
+        yield NextStep(PLATFORM, f"drain and release {count_text(one.fleet_gpus - one.gpus, 'GPU')}{when}")
         return
     separator = "," if able.actuator == "slurm" else " "
     names = separator.join(shlex.quote(name) for name in gone)
-    command = measure_words("release", able.actuator)["command"].format(nodes=names)
+    command = find_measure_texts("release", able.actuator)["command"].format(nodes=names)
     if len(gone) > MOST_NODES_NAMED:
         command = f"gpuplanner export {found.scenario.data} --actuator {able.actuator}"
     yield NextStep(PLATFORM, f"drain and release {nodes_text(gone)}{when}", command)
@@ -310,7 +330,7 @@ def likely_board(word: str) -> str:
     >>> likely_board("h100"), likely_board("quick")
     ('H100-80GB-SXM5', 'GPU_MODEL')
     """
-    alike = (name for name in board_names() if word and name.lower().startswith(word.lower()))
+    alike = (name for name in mig_model_names() if word and name.lower().startswith(word.lower()))
     return next(alike, "GPU_MODEL")
 
 
@@ -320,20 +340,9 @@ def _confidence(one: Decision, found: Contest, advice: Recommendation, curve: Se
         yield f"{percent_text(one.left_out_share)} of the GPU-hours are excluded: their jobs contradict others."
     if known := _use_known(one):
         yield known
-    waits, days = advice.model.waits, int(found.asked.seen_s // 86_400)
-    if (share := waits.share).fraction is not None:
-        # Job sizes of whose waiting the replay reproduces less are named.
-        less = [f"{percent_text(part)} on {name}" for name, part in share.by_size.items() if part < 0.9]
-        yield (
-            f"A replay of {counted(days, 'day')} reproduces {percent_text(share.fraction)} of the hours waited"
-            f"{' (' + ', '.join(less) + ')' if less else ''}; by team and size it is off by "
-            f"{percent_text(share.error)} of them."
-        )
-        hours = sum(row.jobs * row.today_mean_minutes / MINUTES_PER_HOUR for row in one.service)
-        observed = waits.waited_s[waits.judged].sum() / SECONDS_PER_HOUR
-        yield f"Simulated waits are medians of {REPLAYS} replays: {hours:,.0f} of {observed:,.0f} hours today."
-    if smaller := _smaller_fleet(one, curve):
-        yield smaller
+    if (share := advice.model.waits.share).fraction is not None:
+        yield _accuracy(one, advice.model, share.fraction)
+    yield from filter(None, (_smaller_fleet(one, curve), _resampled(one)))
     if advice.waiting_hours_per_gpu_hour is not None and one.action == "buy":
         yield f"Each GPU-hour bought ends {advice.waiting_hours_per_gpu_hour:.2f} GPU-hours of waiting."
     weekly, measured = advice.growth.weekly, advice.headroom
@@ -347,8 +356,8 @@ def _confidence(one: Decision, found: Contest, advice: Recommendation, curve: Se
         yield "Each raised limit is the peak allocation of the team in a simulation without limits."
     if one.measures and one.measures[-1].action in IDLE_ACTIONS:
         yield (
-            f"The policy was fitted on {counted(int(found.earlier_days.sum()), 'day')} and met the limit on the "
-            f"{counted(int(found.later_days.sum()), 'day')} of evaluation."
+            f"The policy was fitted on {count_text(int(found.earlier_days.sum()), 'day')} and met the limit on the "
+            f"{count_text(int(found.later_days.sum()), 'day')} of evaluation."
         )
     if one.saving.value is not None and one.saving.varies:
         low, high = f"{one.saving.low:,.0f}", f"{one.saving.high:,.0f}"
@@ -359,9 +368,52 @@ def _confidence(one: Decision, found: Contest, advice: Recommendation, curve: Se
             f"(90 % interval {low} to {high}){realised}."
         )
     if found.arena.unservable:
-        jobs = counted(found.arena.unservable, "job")
+        jobs = count_text(found.arena.unservable, "job")
         yield f"Excluded: {jobs} that requested GPUs or MIG instances that today's nodes do not have."
     yield from dict.fromkeys((*found.asked.nodes.remarks, *found.known.fleet.remarks()))
+
+
+def _accuracy(decision: Decision, model: WaitModel, closest: float) -> str:
+    """How many of the observed hours of waiting are simulated: in all, on the size of the headline, and at best."""
+    waits, gains = model.waits, decision.most_improved
+    if gains is None:
+        return f"The closest single replay reproduces {percent_text(closest)} of the observed hours of waiting."
+    mine = waits.judged & (model.size == model.names.index(gains.size))
+    observed, on_size = (float(waits.waited_s[jobs].sum()) / SECONDS_PER_HOUR for jobs in (waits.judged, mine))
+    by_size = {row.size: row.jobs * row.today_mean_minutes / MINUTES_PER_HOUR for row in decision.service}
+    simulated = sum(by_size.values())
+    size = f", on {gains.size} {by_size[gains.size]:,.0f} of {on_size:,.0f}" if 0 < on_size < 0.995 * observed else ""
+    return (
+        f"Simulated waits (median of {REPLAYS} replays) have {simulated:,.0f} of the {observed:,.0f} observed hours "
+        f"({percent_text(simulated / max(observed, 1e-9))}){size}; the closest single replay reproduces "
+        f"{percent_text(closest)}."
+    )
+
+
+def _resampled(decision: Decision) -> str:
+    """Job sizes that meet their limit in the record, but wait longer in most resampled records; empty without any."""
+    longer = [row for row in decision.service if row.meets_limit and row.low > row.limit_minutes]
+    if not longer:
+        return ""
+    waits = [f"on {row.size} {_range_text(row.low, row.high)}" for row in longer]
+    limits = " or ".join(dict.fromkeys(wait_text(row.limit_minutes) for row in longer))
+    sizes = "this size" if len(waits) == 1 else "these sizes"
+    return (
+        f"Resampled records wait longer than the record itself: p95 {', '.join(waits)} (limit {limits}), "
+        f"so watch {sizes} after the change."
+    )
+
+
+def _range_text(low: float, high: float) -> str:
+    """Two waits, with one unit where both have the same.
+
+    Examples
+    --------
+    >>> _range_text(356, 878), _range_text(90, 180)
+    ('5.9 to 14.6 h', '90 min to 3.0 h')
+    """
+    most = wait_text(high)
+    return f"{wait_text(low).removesuffix(most.split()[-1]).rstrip()} to {most}"
 
 
 def _smaller_fleet(decision: Decision, curve: Sequence[CurvePoint]) -> str:
@@ -390,14 +442,15 @@ def _use_known(one: Decision) -> str:
 def _assumptions(one: Decision, found: Contest, growth: FittedGrowth) -> Iterator[str]:
     """Each assumption with its option."""
     able = found.able
-    yield f"actuator {one.actuator}, {able.who} (--actuator)"
-    if able.switches_nodes:
+    yield f"actuator {one.actuator}: {able.partitioner} (--actuator)"
+    actions = {measure.action for measure in one.measures}
+    if able.switches_nodes and actions & set(IDLE_ACTIONS):
         usual, slow = (round(seconds / 60) for seconds in (able.lead.value, able.lead.high))
         yield f"node power-up {usual} min, slow {slow} min (--set node_lead_s=…)"
-    target = found.scenario.target_wait_minutes
-    most, added = 30 if target is None else target, found.scenario.max_added_wait_minutes
+    target, added = found.scenario.target_wait_minutes, found.scenario.max_added_wait_minutes
+    most = 30 if target is None else target
     yield (
-        f"p95 wait limit {most:g} min, and at most {added:g} min more than today "
+        f"p95 wait target {most:g} min, below it at most {added:g} min more than today "
         "(--set target_wait_minutes=…, max_added_wait_minutes=…)"
     )
     yield f"purchase lead time {one.purchase_lead_days} days (--set purchase_lead_days=…)"
@@ -407,10 +460,10 @@ def _assumptions(one: Decision, found: Contest, growth: FittedGrowth) -> Iterato
     if found.asked.nodes.inferred:
         yield "nodes inferred from their jobs (gpuplanner ingest nodes)"
     known = found.known
-    if RIGHTSIZED in found.asked.views and known.undecided:
-        yield f"{percent_text(known.undecided)} of the jobs have no known class: unmeasured, they need their request"
-    if RIGHTSIZED in found.asked.views and known.like_others is not None:
-        yield f"unnamed classes inferred from size, duration and hour: {percent_text(known.like_others)} alike"
+    if "rightsize" in actions and known.undecided:
+        yield f"{percent_text(known.undecided)} of the jobs resemble no known kind of job: they need what they request"
+    if "rightsize" in actions and known.like_others is not None:
+        yield f"kind of unnamed jobs inferred from similar jobs, of which {percent_text(known.like_others)} agree"
     if standing := found.asked.standing_gpus:
         yield f"services and jobs without an end keep their peak allocation of {standing:,.1f} GPUs"
     if found.asked.starts_assumed:

@@ -9,12 +9,12 @@ from typing import Any
 import polars as pl
 
 from gpuplanner.core.scenario import Scenario
-from gpuplanner.core.scenario_fields import OWNED, RENTED, RESERVED
-from gpuplanner.core.units import counted, day_text
+from gpuplanner.core.scenario_fields import OWNERSHIP_OWNED, OWNERSHIP_RENTED, OWNERSHIP_RESERVED
+from gpuplanner.core.units import count_text, day_text
 from gpuplanner.cost.period_costs import book_of, per_kwh_of, power_of, price_of, pue_of
-from gpuplanner.hardware.actuators import RETURNED, ownership_of, scenario_abilities
-from gpuplanner.hardware.catalog import parameter
-from gpuplanner.hardware.power_and_carbon import PowerModel, Price, facility_kwh, gpu_kwh
+from gpuplanner.hardware.actuators import RETURNED_NODES, find_scenario_abilities, parse_ownership
+from gpuplanner.hardware.catalog import find_parameter
+from gpuplanner.hardware.power_and_carbon import PowerModel, Price, compute_facility_kwh, compute_gpu_kwh
 from gpuplanner.usage.job_history import history
 
 TODAY: str = "today"
@@ -354,8 +354,8 @@ def impact_of(
 
     Examples
     --------
-    >>> from gpuplanner.hardware.power_and_carbon import power_model
-    >>> law = power_model("H100-80GB-SXM5")
+    >>> from gpuplanner.hardware.power_and_carbon import make_power_model
+    >>> law = make_power_model("H100-80GB-SXM5")
     >>> found = impact_of(
     ...     Saving(1000.0), gpus_freed_at_peak=6, fleet_gpus=24, ownership="owned",
     ...     power=law, usd_per_kwh=0.10, price=None, powered_down_gpu_hours=1000.0, pue=1.5,
@@ -376,22 +376,22 @@ def impact_of(
     rented = _rent(hours, price)
     reserved = "Spend unchanged: no GPU is released"
     if gpus_freed_at_peak:
-        gpus = counted(gpus_freed_at_peak, "GPU")
+        gpus = count_text(gpus_freed_at_peak, "GPU")
         reserved = f"Spend unchanged until the term ends; then {gpus} need not be reserved again"
     if saving.value is None:
         owned = rented = None, none
     released, upcoming = _released(gpus_freed_at_peak, fleet_gpus), _upcoming(next_purchase)
     cases = {
-        OWNED: (owned[0], _text(released, owned[1], upcoming)),
-        RENTED: (rented[0], _text(rented[1])),
-        RESERVED: (0.0, _text(released, reserved, upcoming)),
+        OWNERSHIP_OWNED: (owned[0], _text(released, owned[1], upcoming)),
+        OWNERSHIP_RENTED: (rented[0], _text(rented[1])),
+        OWNERSHIP_RESERVED: (0.0, _text(released, reserved, upcoming)),
     }
-    if (payer := ownership_of(ownership)) is None:
+    if (payer := parse_ownership(ownership)) is None:
         said = f"{hours:,.0f} GPU-hours per week; the ownership of the GPUs is not known."
         lines = (f"If {case}: {text}" for case, (_, text) in cases.items())
         return FinancialImpact(UNKNOWN, None, "\n".join([_text(none) if saving.value is None else said, *lines]))
-    known = kwh if payer == OWNED and saving.value is not None else None
-    return FinancialImpact(payer, *cases[payer], known, None if payer == RENTED else next_purchase)
+    known = kwh if payer == OWNERSHIP_OWNED and saving.value is not None else None
+    return FinancialImpact(payer, *cases[payer], known, None if payer == OWNERSHIP_RENTED else next_purchase)
 
 
 def financial_impact_of(
@@ -426,8 +426,8 @@ def financial_impact_of(
 
 def powered_down_hours(scenario: Scenario, saved_gpu_hours: float) -> float:
     """GPU-hours of a saving in which GPUs draw no power: all where nodes are switched or returned and stay idle."""
-    able = scenario_abilities(scenario, history(scenario).fleet.gpu_model)
-    return saved_gpu_hours if able.switches_nodes or able.returns == RETURNED else 0.0
+    able = find_scenario_abilities(scenario, history(scenario).fleet.gpu_model)
+    return saved_gpu_hours if able.switches_nodes or able.returns == RETURNED_NODES else 0.0
 
 
 def usd_per_kwh_of(scenario: Scenario) -> float:
@@ -439,7 +439,7 @@ def usd_per_kwh_of(scenario: Scenario) -> float:
     (0.2, 0.122)
     """
     own = scenario.price_usd_per_kwh
-    return parameter("electricity_usd_per_kwh").value if own is None else own
+    return find_parameter("electricity_usd_per_kwh").value if own is None else own
 
 
 def stated_ownership(inventory: pl.DataFrame | None) -> str | None:
@@ -447,17 +447,14 @@ def stated_ownership(inventory: pl.DataFrame | None) -> str | None:
     if inventory is None or "ownership" not in inventory.columns:
         return None
     stated = inventory["ownership"].cast(pl.String).drop_nulls().unique().to_list()
-    return ownership_of(stated[0]) if len(stated) == 1 else None
+    return parse_ownership(stated[0]) if len(stated) == 1 else None
 
 
 def _electricity(off: float, power: PowerModel | None, kwh: float | None, pue: float, usd_per_kwh: float) -> Amount:
     if not off:
         return 0.0, "Spend unchanged: no GPU is powered down"
     if power is None or kwh is None:
-        return (
-            None,
-            f"{off:,.0f} GPU-hours per week are powered down; the power of this GPU model is not known",
-        )
+        return (None, f"{off:,.0f} GPU-hours per week are powered down; the power of this GPU model is not known")
     how = f"{off:,.0f} GPU-hours powered down, {power.idle_w:.0f} W idle, PUE {pue:g}"
     energy = f"Electricity: {kwh:,.0f} kWh per week ({how})"
     return kwh * usd_per_kwh, f"{energy}, {kwh * usd_per_kwh:,.2f} USD at {usd_per_kwh:g} USD per kWh"
@@ -484,7 +481,7 @@ def _upcoming(purchase: NextPurchase | None) -> str | None:
         return None
     cost = "" if purchase.capital is None else f", {purchase.capital:,.0f} {purchase.currency}"
     due, order = day_text(purchase.date), day_text(purchase.order_by)
-    return f"The next purchase, of {counted(purchase.gpus, 'GPU')} or more{cost}, is due on {due}: order by {order}"
+    return f"The next purchase, of {count_text(purchase.gpus, 'GPU')} or more{cost}, is due on {due}: order by {order}"
 
 
 def electricity_kwh(power: PowerModel | None, off: float, pue: float) -> float | None:
@@ -496,8 +493,8 @@ def electricity_kwh(power: PowerModel | None, off: float, pue: float) -> float |
         return 0.0
     if power is None:
         return None
-    idle = gpu_kwh(power, powered_gpu_hours=off, resident_gpu_hours=0.0, active_gpu_hours=0.0)
-    return facility_kwh(idle, host_factor=1.0, pue=pue)
+    idle = compute_gpu_kwh(power, powered_gpu_hours=off, resident_gpu_hours=0.0, active_gpu_hours=0.0)
+    return compute_facility_kwh(idle, host_factor=1.0, pue=pue)
 
 
 def _text(*parts: str | None) -> str:

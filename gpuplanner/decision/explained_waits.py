@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from gpuplanner.core.units import SECONDS_PER_HOUR, counted, percent_text, split_exactly
+from gpuplanner.core.units import SECONDS_PER_HOUR, count_text, percent_text, split_amount
 from gpuplanner.decision.decision_types import DECIMALS
 from gpuplanner.decision.occupancy_changes import close_gaps, observe_handover, observe_occupancy
 from gpuplanner.decision.queue_model import (
@@ -144,7 +144,7 @@ def explain_waits(asked: Asked) -> ExplainedWaits:
     fits = find_fits(requests, close_gaps(seen, handover.latency_s), fleet.weights)
     carried = asked.start_s < 0
     judged = ~carried & ~asked.standing
-    known = requests.at(np.where(carried, asked.start_s, requests.ready_s))
+    known = requests.with_ready_times(np.where(carried, asked.start_s, requests.ready_s))
     until = np.where(np.isnan(asked.start_s), asked.seen_s, asked.start_s)
     waited = until - known.ready_s
     tenants, tenant = numbers(asked, "tenant")
@@ -163,7 +163,7 @@ def explain_waits(asked: Asked) -> ExplainedWaits:
 
     def replay(queue: QueueModel, late_s: Floats) -> Floats:
         arrival = known.ready_s + late_s
-        return np.minimum(queue.start(known.at(arrival), fleet), asked.seen_s) - arrival
+        return np.minimum(queue.start(known.with_ready_times(arrival), fleet), asked.seen_s) - arrival
 
     closings = closing_requests(asked.closed, asked.pins, asked.start_s, asked.end_s, capacity)
     queue = QueueModel(handover, starts_are_spread(seen), tenant, closings=closings)
@@ -220,12 +220,7 @@ def unexplained_delay(seconds: Floats, tenant: Ints, tenants: int, latency_s: fl
 
 
 def explained_share(
-    record: ObservedWaits,
-    simulated_s: Floats,
-    delayed_s: Floats,
-    size: Ints,
-    sizes: tuple[str, ...],
-    seconds: Floats,
+    record: ObservedWaits, simulated_s: Floats, delayed_s: Floats, size: Ints, sizes: tuple[str, ...], seconds: Floats
 ) -> ExplainedShare:
     """Measure how much of the waiting a replay reproduces, and say what the record does not carry.
 
@@ -292,7 +287,7 @@ def take_jobs(asked: Asked, waits: ExplainedWaits, rows: Ints, later_s: Floats) 
     """Jobs of a record by their rows, some of them more than once, each so much later than it came [s]."""
     views = {}
     for name, requests in asked.views.items():
-        taken = requests.take(rows)
+        taken = requests.select(rows)
         views[name] = replace(taken, submit_s=taken.submit_s + later_s, ready_s=taken.ready_s + later_s)
     others = replace(
         asked, jobs=asked.jobs[rows], views=views, start_s=asked.start_s[rows] + later_s,
@@ -368,7 +363,7 @@ class WaitSummary:
         hours = {cause: sum(getattr(row, cause) for row in rows) for cause in CAUSES}
         cause = max(hours, key=lambda name: hours[name])
         return (
-            f"Jobs waited {counted(round(total), 'hour')} in total; main cause {WORDS[cause]}, "
+            f"Jobs waited {count_text(round(total), 'hour')} in total; main cause {WORDS[cause]}, "
             f"{percent_text(hours[cause] / total)}. The closest replay of today reproduces "
             f"{percent_text(self.explained_fraction or 0.0)} of the hours waited."
         )
@@ -378,7 +373,7 @@ class WaitSummary:
         """Percentage of the hours of waiting by cause, which sum to 100; empty where jobs waited less than an hour."""
         rows = self.causes.job_size
         hours = [sum(getattr(row, cause) for row in rows) for cause in CAUSES]
-        parts = split_exactly(Decimal(100), hours) if sum(hours) >= 1.0 else []
+        parts = split_amount(Decimal(100), hours) if sum(hours) >= 1.0 else []
         return {cause: int(part) for cause, part in zip(CAUSES, parts, strict=False)}
 
 

@@ -10,7 +10,7 @@ from functools import cache
 import numpy as np
 import polars as pl
 
-from gpuplanner.core.units import SECONDS_PER_DAY, counted, percent_text
+from gpuplanner.core.units import SECONDS_PER_DAY, count_text, percent_text
 from gpuplanner.decision.decision_types import Exhaustion, Headroom, WeeklyGrowth
 from gpuplanner.decision.policy_simulation import gpu_hours
 from gpuplanner.decision.wait_curve import DAYS_A_WEEK, INTERVAL, SURE, WaitModel, WaitTarget
@@ -92,11 +92,11 @@ def fit_growth_per_week(work: Floats) -> FittedGrowth:
     >>> round(growth.weekly.value, 2), 0.03 < growth.weekly.low < growth.weekly.high < 0.07
     (0.05, True)
     >>> fit_growth_per_week(np.ones(3)).weekly.reason
-    '3 whole weeks of jobs observed, 6 needed'
+    '3 whole weeks (Mon-Sun) of jobs observed, 6 needed'
     """
     weeks = len(work)
     if weeks < MIN_WEEKS:
-        reason = f"{counted(weeks, 'whole week')} of jobs observed, {MIN_WEEKS} needed"
+        reason = f"{count_text(weeks, 'whole week')} (Mon-Sun) of jobs observed, {MIN_WEEKS} needed"
         return FittedGrowth(WeeklyGrowth(reason=reason))
     if not (work > 0).all():
         return FittedGrowth(WeeklyGrowth(reason="in a whole week no work was submitted"))

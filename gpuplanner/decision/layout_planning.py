@@ -10,30 +10,30 @@ from zoneinfo import ZoneInfo
 import numpy as np
 import polars as pl
 
-from gpuplanner.core.errors import ScenarioError, require_sound
+from gpuplanner.core.errors import ScenarioError, require_no_faults
 from gpuplanner.core.scenario import Scenario
-from gpuplanner.core.scenario_fields import EMPTIED
+from gpuplanner.core.scenario_fields import DRAINED_UNIT_BY_ACTUATOR
 from gpuplanner.core.schemas import WHOLE_GPU
-from gpuplanner.core.serialization import rounded
+from gpuplanner.core.serialization import round_record
 from gpuplanner.core.stage_cache import stage
-from gpuplanner.core.units import HOURS_PER_WEEK, SECONDS_PER_HOUR, SECONDS_PER_MINUTE, counted
+from gpuplanner.core.units import HOURS_PER_WEEK, SECONDS_PER_HOUR, SECONDS_PER_MINUTE, count_text
 from gpuplanner.cost.period_costs import idle_gpus
 from gpuplanner.decision.decision_types import DECIMALS
 from gpuplanner.decision.plan_rehearsal import RehearsedWeek, open_windows, played_weeks
 from gpuplanner.decision.sharing_rules import planned_quotas, rules_of
-from gpuplanner.forecast.demand_outlook import OUTLOOKS, at_quantile, largest_gang, paths_of
+from gpuplanner.forecast.demand_outlook import OUTLOOKS, at_quantile, demand_paths, largest_gang
 from gpuplanner.hardware.gpu_models import GpuModel
-from gpuplanner.hardware.repartitioning_cost import cost_of_change, known_seconds
+from gpuplanner.hardware.repartitioning_cost import find_change_cost, find_seconds
 from gpuplanner.planner.fleet_limits import Limits, StatePrices
-from gpuplanner.planner.layout_plan import Plan, checked_plan, held_by, layout_changes_of
-from gpuplanner.planner.numbered_gpus import assign, layouts_before
+from gpuplanner.planner.layout_plan import Plan, check_layout_plan, list_layout_changes, node_states_of_table
+from gpuplanner.planner.numbered_gpus import assign, initial_gpu_layouts
 from gpuplanner.planner.plan_explanation import realised_costs
 from gpuplanner.planner.plan_problem import UNMET_PRICE, PlanProblem
 from gpuplanner.planner.plan_search import plan
 from gpuplanner.planner.plan_verification import verify
 from gpuplanner.usage.job_history import VIEWS, History, begin_of, history
 from gpuplanner.usage.period_accounts import WEEKLY_QUANTILE
-from gpuplanner.usage.requested_demand import demand_series, weekly
+from gpuplanner.usage.requested_demand import demand_series, weekly_demand
 from gpuplanner.usage.run_times import remaining_while_busy
 
 NAME_THEM = "Add the list of nodes ('gpuplanner ingest nodes'), of one size, or 'nodes' to the problem; plan again."
@@ -93,7 +93,7 @@ def problem_of(
     # The fleet begins as it is cut today: what the plan cuts first is a change like any other.
     return PlanProblem(
         fleet.gpu_model, fleet.gpus, fleet.node_size, begin, scenario.interval_hours, tenants, profiles, demand,
-        tiers=_tiers(known.jobs, list(tenants)), change=cost_of_change(scenario, fleet.gpu_model), prices=prices,
+        tiers=_tiers(known.jobs, list(tenants)), change=find_change_cost(scenario, fleet.gpu_model), prices=prices,
         initial=fleet.layouts, nodes=fleet.node_names, limits=limits,
     )  # fmt: skip
 
@@ -115,15 +115,15 @@ def _state_prices(scenario: Scenario, view: str) -> StatePrices | None:
         if profile is not None and group.height >= 30:
             run_h = group["run_s"].to_numpy() / SECONDS_PER_HOUR
             remaining[str(profile)] = remaining_while_busy(run_h, group["instances"].to_numpy()).tolist()
-    change = cost_of_change(scenario, gpu_model)
+    change = find_change_cost(scenario, gpu_model)
     asked = set(jobs["profile"])
     # What nobody asks for by name would run work of the largest profile that it can stand in for.
     for one in gpu_model.profiles if remaining else ():
         served = [p for p in gpu_model.profiles if p.name in remaining and one.serves(p)]
         if one.name not in asked and served:
             remaining[one.name] = remaining[max(served, key=lambda p: p.size_order).name]
-    evicted_h = (known_seconds("checkpoint_s").value / 2 + change.restart_s.value) / SECONDS_PER_HOUR
-    return StatePrices.of(
+    evicted_h = (find_seconds("checkpoint_s").value / 2 + change.restart_s.value) / SECONDS_PER_HOUR
+    return StatePrices.from_change_cost(
         change, fleet.node_size, parked_price=price, basis=basis, remaining_h=remaining, evicted_h=evicted_h
     )
 
@@ -142,10 +142,10 @@ def planned_for(
     """Plan a problem within the limits that a scenario sets its plans, and check the plan; see :func:`plan_view`."""
     most = sets_of_layouts(scenario, problem.gpu_model)
     method = method or ("calendar" if most else "milp")
-    found = plan(problem, method=method, calendars=calendars or most or 2, **scenario.effort)
+    found = plan(problem, method=method, calendars=calendars or most or 2, **scenario.search_limits)
     planned = Planned(problem, found)
-    faults = verify(found, problem, planned.layout_plan) if found.found else []
-    require_sound(f"plan ({method})", faults)
+    faults = verify(found, problem, planned.layout_plan) if found.is_feasible else []
+    require_no_faults(f"plan ({method})", faults)
     return planned
 
 
@@ -154,7 +154,7 @@ def sets_of_layouts(scenario: Scenario, gpu_model: GpuModel) -> int:
     if not gpu_model.profiles:
         return 0
     # Where whole nodes are emptied for a change, few sets take turns, so that people know which is in force.
-    few = 3 if EMPTIED.get(scenario.actuator) == "node" else 0
+    few = 3 if DRAINED_UNIT_BY_ACTUATOR.get(scenario.actuator) == "node" else 0
     return few if scenario.calendars is None else scenario.calendars
 
 
@@ -270,14 +270,14 @@ class PlanChoice:
         assert plan.gap is not None
         times = files = None
         if problem.nodes is not None and problem.gpu_model.profiles:
-            frame = checked_plan(planned.layout_plan, problem.gpu_model)
-            changes = layout_changes_of(frame, initial=held_by(layouts_before(plan, problem)))
+            frame = check_layout_plan(planned.layout_plan, problem.gpu_model)
+            changes = list_layout_changes(frame, initial=node_states_of_table(initial_gpu_layouts(plan, problem)))
             times, files = len({time for one in changes for time in one.times}), len(changes)
         found = cls(
             name, method, name == FEW_CHANGES, plan.objective, plan.bound, plan.gap, plan.unmet_gpu_hours, plan.changes,
             plan.departures, plan.reboots, times, files, played,
         )  # fmt: skip
-        return rounded(found, DECIMALS)
+        return round_record(found, DECIMALS)
 
     @property
     def words(self) -> str:
@@ -285,9 +285,9 @@ class PlanChoice:
         text = f"{self.name} plan costs {self.objective:,.5g}"
         if self.played is not None:
             text += f" GPU-hours, and {self.played.cost:,.5g} in simulation"
-        cut = counted(self.changes, "layout change")
+        cut = count_text(self.changes, "layout change")
         if self.files is not None and self.change_times is not None:
-            cut += f" at {counted(self.change_times, 'time')} by {counted(self.files, 'file')}"
+            cut += f" at {count_text(self.change_times, 'time')} by {count_text(self.files, 'file')}"
         return f"{text}, with {cut}"
 
 
@@ -344,10 +344,10 @@ def _waits_s(week: RehearsedWeek, until_s: float) -> np.ndarray:
 
 def few_changes_and_unrestricted(scenario: Scenario, planned: Planned) -> tuple[PlanChoice, ...]:
     """The calm plan of a scenario and the free one; nothing beside a plan that is free already, or was not found."""
-    if planned.plan.method != "calendar" or not planned.plan.found:
+    if planned.plan.method != "calendar" or not planned.plan.is_feasible:
         return ()
     free = planned_for(planned.problem, scenario, "milp")
-    return choices(planned, free, "milp", scenario) if free.plan.found else ()
+    return choices(planned, free, "milp", scenario) if free.plan.is_feasible else ()
 
 
 @stage
@@ -377,8 +377,8 @@ def choice_sentence(found: Sequence[PlanChoice]) -> str:
     if calm.played is None:
         return text
     return (
-        f"{text} The simulation covers {counted(calm.played.weeks, 'drawn week')}, with waiting at the price of unmet "
-        "demand and nodes drained for changes by the actuator."
+        f"{text} The simulation covers {count_text(calm.played.weeks, 'drawn week')}, with waiting at the price of "
+        "unmet demand and nodes drained for changes by the actuator."
     )
 
 
@@ -429,7 +429,7 @@ def compare_with_fixed(schedule: Iterable[RehearsedWeek], fixed: Iterable[Rehear
     added = wait_s[0].join(wait_s[1], on="size", suffix="_fixed")
     added_s = added.select((pl.col("wait_s") - pl.col("wait_s_fixed")).max()).item() or 0.0
     saved = HOURS_PER_WEEK * SECONDS_PER_HOUR / until_s * float(fixed_hours - hours)
-    return rounded(OverFixed(saved, added_s / SECONDS_PER_MINUTE, len(weeks)), DECIMALS)
+    return round_record(OverFixed(saved, added_s / SECONDS_PER_MINUTE, len(weeks)), DECIMALS)
 
 
 def _week(week: RehearsedWeek, until_s: float) -> tuple[float, pl.DataFrame]:
@@ -446,8 +446,8 @@ def _week(week: RehearsedWeek, until_s: float) -> tuple[float, pl.DataFrame]:
 
 def over_fixed(scenario: Scenario, planned: Planned) -> OverFixed | None:
     """Replay a plan and the best layout that never changes; None where either is not found."""
-    fixed = planned_for(planned.problem, scenario, "static") if planned.plan.found else planned
-    if not fixed.plan.found:
+    fixed = planned_for(planned.problem, scenario, "static") if planned.plan.is_feasible else planned
+    if not fixed.plan.is_feasible:
         return None
     problem = planned.problem
     schedule, static = (played_weeks(scenario, one.layout_plan, problem) for one in (planned, fixed))
@@ -503,7 +503,7 @@ def weigh_plans_over_paths(scenario: Scenario, method: str | None = None) -> Rob
     """
     problem = plan_problem(scenario, "rightsized")
     gang = largest_gang(scenario)
-    drawn = paths_of(scenario, problem.tenants, problem.profiles) * scenario.arrival_scale
+    drawn = demand_paths(scenario, problem.tenants, problem.profiles) * scenario.arrival_scale
     paths = np.stack([with_room_for_gangs(path, problem.profiles, gang) for path in drawn])
     problems = {"mean": replace(problem, demand=paths.mean(axis=0))}
     for name, level in (("q50", 0.5), ("q90", 0.9)):
@@ -512,7 +512,7 @@ def weigh_plans_over_paths(scenario: Scenario, method: str | None = None) -> Rob
     for one in plans.values():
         one.plan.require()
 
-    costs = realised_costs(problem, [one.plan for one in plans.values()], paths.sum(axis=1), waits=True)
+    costs = realised_costs(problem, [one.plan for one in plans.values()], paths.sum(axis=1), carry_over=True)
     # The conditional value at risk (CVaR) is the mean cost of the dearest tenth of the paths.
     dearest = np.sort(costs, axis=1)[:, -max(1, round(0.1 * len(paths))) :]
     hours = [one.plan.gpu_hours_on for one in plans.values()]
@@ -535,7 +535,7 @@ def weeks(scenario: Scenario) -> pl.DataFrame:
     demand = {view: demand_series(jobs, start=start, end=end, clock="wanted") for view, jobs in small.items()}
     if demand["whole"].is_empty():
         return pl.DataFrame()
-    summed = {view: weekly(series, quantile=WEEKLY_QUANTILE) for view, series in demand.items()}
+    summed = {view: weekly_demand(series, quantile=WEEKLY_QUANTILE) for view, series in demand.items()}
     rows = []
     for week, slots in summed["whole"].select("week", "slots").unique(maintain_order=True).iter_rows():
         fewest = {view: _fewest_gpus(scenario, known, one.filter(week=week)) for view, one in summed.items()}
@@ -556,6 +556,6 @@ def _fewest_gpus(scenario: Scenario, known: History, wanted: pl.DataFrame) -> tu
         known.fleet.gpu_model, ceiling, known.fleet.node_size, wanted["week"][0], HOURS_PER_WEEK, ["all"],
         wanted["profile"].to_list(), wanted["quantile"].to_numpy().reshape(1, -1, 1), unmet_price=1e4,
     )  # fmt: skip
-    found = plan(problem, **scenario.but(gap_target=0.0).effort).require()
+    found = plan(problem, **scenario.but(gap_target=0.0).search_limits).require()
     counts = zip(found.layouts, found.counts[0], strict=True)
     return int(found.counts[0].sum()), "; ".join(f"{count} x {text}" for text, count in counts if count)

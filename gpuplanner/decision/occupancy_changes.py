@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from gpuplanner.core.execution import compiled_entry, part
+from gpuplanner.core.execution import compile_entry, compile_helper
 from gpuplanner.simulator.simulated_fleet import NodeRequests
 from gpuplanner.simulator.simulation_state import Floats, Ints
 
@@ -90,7 +90,7 @@ def observe_occupancy(
     places = np.array([max(int(requests.nodes[row]), len(nodes[row] or ())) for row in rows], np.int64)
     first = np.concatenate([[0], np.cumsum(places)]).astype(np.int64)
     on_node, amount = np.full(first[-1], -1, np.int64), np.zeros(first[-1], np.int64)
-    rest = requests.rest
+    rest = requests.on_last_node
     for number, row in enumerate(rows):
         named, begin = nodes[row] or (), first[number]
         on_node[begin : begin + len(named)] = named
@@ -140,7 +140,7 @@ def closed_instances(gpus: float, capacity: Ints) -> Ints:
     return count
 
 
-@compiled_entry
+@compile_entry
 def find_nodes(
     start: Floats,
     end: Floats,
@@ -169,7 +169,7 @@ def find_nodes(
                 free[on_node[place], profile[job]] -= amount[place]
 
 
-@part
+@compile_helper
 def fullest(free: Ints, needed: int, taken: Ints) -> int:
     """The node with least to spare of those that have enough and are not taken; -1 if none has."""
     best = -1
@@ -229,7 +229,7 @@ def close_gaps(seen: OccupancyChanges, latency_s: float) -> OccupancyChanges:
     return OccupancyChanges(time[order], seen.node[row], seen.profile[row], change[order], seen.capacity)
 
 
-@compiled_entry
+@compile_entry
 def move_releases(by_slot: Ints, slot: Ints, time: Floats, change: Ints, latency: float) -> tuple[Ints, Floats, Ints]:
     """Put each release, piece by piece, at the next start on its node that takes it within the latency."""
     events = len(by_slot)

@@ -10,21 +10,21 @@ import polars as pl
 from numpy.typing import NDArray
 
 from gpuplanner.core.errors import ScenarioError
-from gpuplanner.core.scenario import Scenario, windows_of
-from gpuplanner.core.scenario_fields import EMPTIED
-from gpuplanner.core.schema_checks import check
+from gpuplanner.core.scenario import Scenario, parse_change_windows
+from gpuplanner.core.scenario_fields import DRAINED_UNIT_BY_ACTUATOR
+from gpuplanner.core.schema_checks import check_table
 from gpuplanner.core.schemas import WHOLE_GPU, LayoutPlan
 from gpuplanner.core.units import SECONDS_PER_HOUR, SECONDS_PER_MINUTE
 from gpuplanner.decision.requests import ascending_profiles, counts_of, larger_profiles, requests_of
 from gpuplanner.hardware.gpu_models import GpuModel
-from gpuplanner.hardware.mig_layouts import OFF, parse_layout
-from gpuplanner.hardware.repartitioning_cost import ChangeCost, cost_of_change
+from gpuplanner.hardware.mig_layouts import UNUSED_LAYOUT, parse_layout
+from gpuplanner.hardware.repartitioning_cost import ChangeCost, find_change_cost
 from gpuplanner.planner.plan_problem import PlanProblem
 from gpuplanner.simulator.planned_changes import LayoutChanges
-from gpuplanner.simulator.replications import past_jobs, replicate, workload
+from gpuplanner.simulator.replications import draw_replication, past_jobs, simulator_jobs
 from gpuplanner.simulator.scheduling_rules import Drain
 from gpuplanner.simulator.simulated_fleet import NodeFleet, NodeNetwork, NodeRequests, Outcome
-from gpuplanner.simulator.simulation_run import play
+from gpuplanner.simulator.simulation_run import simulate_requests
 from gpuplanner.simulator.simulation_state import Ints
 from gpuplanner.usage.job_history import history
 
@@ -36,7 +36,7 @@ def open_windows(scenario: Scenario, gpu_model: GpuModel) -> list[tuple[int, int
     """Windows for changes as minutes of the day and minutes that they last; None without any."""
     if scenario.change_windows is None:
         return None
-    windows, most = windows_of(scenario.change_windows) or [], cost_of_change(scenario, gpu_model).longest_s
+    windows, most = parse_change_windows(scenario.change_windows) or [], find_change_cost(scenario, gpu_model).longest_s
     short = [minutes for _, minutes in windows if minutes * SECONDS_PER_MINUTE <= most]
     if short:
         longest = f"{most / SECONDS_PER_MINUTE:g} min"
@@ -55,7 +55,7 @@ def drain_of(scenario: Scenario, change: ChangeCost) -> Drain:
     Examples
     --------
     >>> for scenario in (Scenario(), Scenario(actuator="nvidia-smi")):
-    ...     drain = drain_of(scenario, cost_of_change(scenario, "H100-80GB-SXM5"))
+    ...     drain = drain_of(scenario, find_change_cost(scenario, "H100-80GB-SXM5"))
     ...     print(drain.scope, drain.limit_s)
     node 3600.0
     gpu 3600.0
@@ -64,7 +64,7 @@ def drain_of(scenario: Scenario, change: ChangeCost) -> Drain:
     if change.gpu_model is not None:
         for _, minutes in open_windows(scenario, change.gpu_model) or ():
             limit_s = min(limit_s, minutes * SECONDS_PER_MINUTE - change.longest_s)
-    scope, ahead_s = EMPTIED.get(scenario.actuator, "gpu"), RESERVE_HOURS * SECONDS_PER_HOUR
+    scope, ahead_s = DRAINED_UNIT_BY_ACTUATOR.get(scenario.actuator, "gpu"), RESERVE_HOURS * SECONDS_PER_HOUR
     return Drain(scope, ahead_s, limit_s, before_change=True)
 
 
@@ -91,14 +91,14 @@ class GpuCalendar:
         """Read a layout plan, node by node in the order of the problem."""
         place = {node: number for number, node in enumerate(problem.node_names)}
         slot_of = {time: slot for slot, time in enumerate(problem.slot_times)}
-        plan = check(layout_plan, LayoutPlan, where="layout plan")
-        layouts = (WHOLE_GPU, *sorted({*plan["layout"], *plan["parked"].drop_nulls()} - {OFF, WHOLE_GPU}))
+        plan = check_table(layout_plan, LayoutPlan, source="layout plan")
+        layouts = (WHOLE_GPU, *sorted({*plan["layout"], *plan["parked"].drop_nulls()} - {UNUSED_LAYOUT, WHOLE_GPU}))
         on = np.full((problem.n_slots, len(place) * problem.gpus_per_node), -1)
         held = np.full_like(on, -1 if problem.prices is None else 0)
         for row in plan.iter_rows(named=True):
             gpu = place[row["node"]] * problem.gpus_per_node + row["gpu"]
             slots = slice(slot_of[row["slot_start"]], slot_of[row["slot_end"]])
-            if row["layout"] != OFF:
+            if row["layout"] != UNUSED_LAYOUT:
                 on[slots, gpu] = held[slots, gpu] = layouts.index(row["layout"])
             elif row["parked"] is not None and problem.prices is not None:
                 held[slots, gpu] = layouts.index(row["parked"])
@@ -176,7 +176,7 @@ class PlannedNodes:
         own = {name for text in layouts[1:] for name in parse_layout(text)}
         names = ascending_profiles(problem.gpu_model, {*profiles, *own})
         offered = np.array([
-            counts_of([OFF if layout < 0 else layouts[layout] for layout in gpus], names)
+            counts_of([UNUSED_LAYOUT if layout < 0 else layouts[layout] for layout in gpus], names)
             for gpus in self.pools.tolist()
         ])  # fmt: skip
         nodes, size = self.pool.shape[1], self.pools.shape[1]
@@ -186,7 +186,7 @@ class PlannedNodes:
         network = None
         if size < problem.gpus_per_node:
             network = NodeNetwork(np.arange(nodes)[None] // problem.gpus_per_node, np.ones(3))
-        weights = np.array([1.0, *(problem.gpu_model.share(name) for name in names[1:])])
+        weights = np.array([1.0, *(problem.gpu_model.gpu_fraction(name) for name in names[1:])])
         return NodeFleet(names, np.full(nodes, size), capacity, self.pool[0], weights, network=network)
 
 
@@ -214,7 +214,7 @@ class RehearsedWeek:
         A GPU that is powered down while a job runs on it stays on until the job ends, as far as the node has no other
         that the job could be on: an instance counts as its share of one.
         """
-        on, held = self.outcome.on, self.outcome.held
+        on, held = self.outcome.power_intervals, self.outcome.allocations
         node, pool, from_s, to_s = (on[name].to_numpy() for name in ("node", "pool", "from_s", "until_s"))
         powered_s = np.maximum(np.minimum(to_s, until_s) - np.maximum(from_s, 0.0), 0.0)
 
@@ -250,9 +250,9 @@ def played_weeks(scenario: Scenario, layout_plan: pl.DataFrame, problem: PlanPro
     fleet = planned.node_fleet(problem, past["profile_rightsized"].drop_nulls().unique())
     larger = larger_profiles(problem.gpu_model, fleet.profiles)
     for number in range(min(scenario.replications, 8)):
-        jobs = workload(replicate(scenario, known, past, number), "rightsized")
+        jobs = simulator_jobs(draw_replication(scenario, known, past, number), "rightsized")
         requests = week_requests(jobs, fleet, problem.gpu_model)
-        outcome = play(
+        outcome = simulate_requests(
             requests, fleet, queue=scenario.queue, larger=larger, changes=planned.changes,
             placement="best" if fleet.network is None else "consolidate",
         )  # fmt: skip
@@ -260,7 +260,7 @@ def played_weeks(scenario: Scenario, layout_plan: pl.DataFrame, problem: PlanPro
 
 
 def week_requests(jobs: pl.DataFrame, fleet: NodeFleet, gpu_model: GpuModel) -> NodeRequests:
-    """Requests of the jobs of :func:`workload`; those from before the week are there as it begins."""
+    """Requests of the jobs of :func:`simulator_jobs`; those from before the week are there as it begins."""
     submit_s, run_s, limit_s = (jobs[name].to_numpy() for name in ("submit_s", "run_s", "limit_s"))
     table = jobs.select("profile", "sms_needed", instances="gpus", nodes=pl.lit(1))
     return requests_of(table, fleet, gpu_model, (submit_s, np.maximum(submit_s, 0.0)), run_s, limit_s)
@@ -274,10 +274,10 @@ def rehearse(scenario: Scenario, layout_plan: pl.DataFrame, problem: PlanProblem
         made = outcome.changes.with_columns(
             wanted_s=pl.Series(changes.planned_s), place=pl.Series(changes.node), drained=pl.Series(changes.drained)
         ).filter("drained")  # fmt: skip
-        spells = outcome.held.select(
+        spells = outcome.allocations.select(
             "amount", place="node",
-            start_s=outcome.start_s[outcome.held["request"]],
-            end_s=week.ends_s[outcome.held["request"]],
+            start_s=outcome.start_s[outcome.allocations["request"]],
+            end_s=week.ends_s[outcome.allocations["request"]],
         )  # fmt: skip
         running = made.join(spells, on="place")
         running = running.filter(pl.col("start_s") < pl.col("wanted_s"), pl.col("end_s") > pl.col("wanted_s"))

@@ -11,8 +11,8 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from gpuplanner.core.errors import ScenarioError, resolve
-from gpuplanner.core.execution import POLICIES, plugged
+from gpuplanner.core.errors import ScenarioError, resolve_name
+from gpuplanner.core.execution import POLICY_ENTRY_POINTS, load_plugins
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.schemas import WHOLE_GPU
 from gpuplanner.core.stage_cache import data_folder
@@ -29,27 +29,12 @@ from gpuplanner.decision.decision_types import (
     SizeService,
 )
 from gpuplanner.decision.explained_waits import explain_waits, take_jobs
-from gpuplanner.decision.policy_fleets import (
-    as_they_are,
-    deal_layouts,
-    kept_longest,
-    on_demand_fleet,
-    wanted_instances,
-)
-from gpuplanner.decision.policy_simulation import (
-    Arena,
-    Knobs,
-    Mask,
-    Trial,
-    WaySetting,
-    any_ran,
-    cut_fleet,
-    least,
-)
+from gpuplanner.decision.policy_fleets import as_they_are, deal_layouts, kept_longest, on_demand_fleet, wanted_instances
+from gpuplanner.decision.policy_simulation import Arena, Knobs, Mask, Trial, WaySetting, any_ran, cut_fleet, least
 from gpuplanner.decision.requests import REQUESTED, RIGHTSIZED, Asked, asked_of, larger_profiles, limits_of
 from gpuplanner.decision.sharing_rules import rules_in
 from gpuplanner.decision.wait_curve import DAYS_A_WEEK, scale_load, simulate_waits
-from gpuplanner.hardware.actuators import GPUS, ActuatorAbilities, abilities
+from gpuplanner.hardware.actuators import ANY_GPUS, ActuatorAbilities, find_abilities
 from gpuplanner.ingest.dataset_folder import open_dataset
 from gpuplanner.simulator.replications import student_t
 from gpuplanner.simulator.simulated_fleet import Switching
@@ -235,7 +220,7 @@ class Tuning:
         asked, which = self.arena.asked, self.earlier
         for view in (REQUESTED, RIGHTSIZED):
             for peak in (False, True) if view in asked.views else ():
-                requests = asked.views[view].at(self.arena.ready_s)
+                requests = asked.views[view].with_ready_times(self.arena.ready_s)
                 span_s = float(self.days.sum()) * SECONDS_PER_DAY
                 wanted = wanted_instances(requests, asked.fleet.profiles, which, span_s, peak=peak)
                 if wanted:
@@ -313,7 +298,7 @@ class FleetWay:
             return "jobs share GPUs without MIG"
         if MIG in self.needs and not fleet.can_be_cut:
             return "this GPU model has no MIG profiles"
-        lacking = {POWER: not able.switches_nodes, INSTANCES: able.cuts_on_demand != GPUS}
+        lacking = {POWER: not able.switches_nodes, INSTANCES: able.cuts_on_demand != ANY_GPUS}
         facts = {POWER: "switches_nodes", INSTANCES: "cuts_on_demand"}
         found = (able.facts[facts[need]].meaning for need in self.needs if lacking.get(need))
         return next((f"not with {able.actuator}: {meaning}" for meaning in found), None)
@@ -322,7 +307,7 @@ class FleetWay:
 WAYS: dict[str, FleetWay] = {
     TODAY: FleetWay("today's fleet, all nodes powered on", "today"),
     FEWER_NODES: FleetWay("fewer nodes with today's layouts, always powered on", "fewer nodes"),
-    MIG_STATIC: FleetWay("some nodes partitioned once for the jobs, always powered on", "static MIG layout", (MIG,)),
+    MIG_STATIC: FleetWay("some nodes in a fixed MIG layout, always powered on", "static MIG layout", (MIG,)),
     ON_OFF: FleetWay(
         "nodes with today's layouts power down when idle and up when jobs wait", "power down idle nodes",
         (POWER,), Tuning.on_off,
@@ -338,7 +323,7 @@ WAYS: dict[str, FleetWay] = {
 }  # fmt: skip
 """Ways to run the fleet by name, in the order in which they are shown, those of other packages last; the first
 is never tuned."""
-WAYS |= plugged(POLICIES, FleetWay, frozenset(WAYS))
+WAYS |= load_plugins(POLICY_ENTRY_POINTS, FleetWay, frozenset(WAYS))
 MEANINGS = {name: way.meaning for name, way in WAYS.items()}
 SHORT = {name: way.short for name, way in WAYS.items()}
 POLICY_NAMES = tuple(WAYS)[1:]
@@ -350,7 +335,7 @@ ALIKE = 0.01
 """Of ways whose GPU-hours differ by less than this share, the simplest is taken."""
 
 BY_WAITS = {
-    FEWER_NODES: "with fewer nodes at least one job size exceeds its limit, or today's wait if that is over the limit",
+    FEWER_NODES: "with fewer nodes a job size misses its limit, or waits longer than today if it misses it already",
     MIG_STATIC: "no other layout keeps each job size within its limit on fewer GPUs",
 }
 """Policies whose setting the wait model finds, and why they are out where it finds none."""
@@ -422,7 +407,7 @@ def opened(scenario: Scenario) -> tuple[History, Asked, Arena, ActuatorAbilities
     asked = asked_of(known)
     if scenario.quotas is not None:
         asked = replace(asked, limits=limits_of(rules_in(scenario.quotas, known)))
-    able = abilities(
+    able = find_abilities(
         scenario.actuator, known.fleet.gpu_model, lead_s=scenario.node_lead_s, ownership=scenario.ownership
     )  # fmt: skip
     larger = larger_profiles(asked.gpu_model, asked.fleet.profiles) if able.substitutes else None
@@ -506,7 +491,7 @@ def asked_policies(scenario: Scenario) -> list[str]:
     if scenario.policies is None:
         return list(POLICY_NAMES)
     names = (name.strip() for name in scenario.policies.split(","))
-    asked = {resolve(name, POLICY_NAMES, what="policy", error=ScenarioError) for name in names}
+    asked = {resolve_name(name, POLICY_NAMES, subject="policy", error=ScenarioError) for name in names}
     return [name for name in POLICY_NAMES if name in asked]
 
 

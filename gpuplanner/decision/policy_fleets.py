@@ -13,19 +13,19 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from gpuplanner.core.scenario_fields import MADE_BY
+from gpuplanner.core.scenario_fields import PARTITIONER_BY_ACTUATOR
 from gpuplanner.core.schemas import WHOLE_GPU
 from gpuplanner.core.units import SECONDS_PER_HOUR
 from gpuplanner.decision.decision_types import CUT_BY_JOBS
 from gpuplanner.decision.policy_simulation import Knobs, Trial, WaySetting, cut_fleet
 from gpuplanner.decision.requests import AS_TODAY, Asked
-from gpuplanner.hardware.actuators import RETURNED, ActuatorAbilities
+from gpuplanner.hardware.actuators import RETURNED_NODES, ActuatorAbilities
 from gpuplanner.hardware.gpu_models import GpuModel
-from gpuplanner.hardware.layout_enumeration import pareto_counts
-from gpuplanner.hardware.mig_layouts import OFF, format_layout, parse_layout
+from gpuplanner.hardware.layout_enumeration import list_pareto_counts
+from gpuplanner.hardware.mig_layouts import UNUSED_LAYOUT, format_layout, parse_layout
 from gpuplanner.hardware.repartitioning_cost import ChangeCost
 from gpuplanner.planner.layout_plan import NodeState
-from gpuplanner.simulator.simulated_fleet import Flexible, NodeFleet, NodeRequests, Switching
+from gpuplanner.simulator.simulated_fleet import DynamicMig, NodeFleet, NodeRequests, Switching
 
 _PLAN: dict[str, Any] = {
     "node": pl.String, "gpu": pl.Int32, "slot_start": pl.Datetime("us", "UTC"),
@@ -204,7 +204,7 @@ class FleetRules:
         for node, was in sorted(self.before.items()):
             for gpu, (old, new) in enumerate(line_up_layouts(was, pools.get(node))):
                 rows.append((node, gpu, first, last, old, False, None))
-                rows.append((node, gpu, last, end, new, old != new and new != OFF, None))
+                rows.append((node, gpu, last, end, new, old != new and new != UNUSED_LAYOUT, None))
         return pl.DataFrame(rows, schema=_PLAN, orient="row")
 
 
@@ -216,9 +216,9 @@ def line_up_layouts(was: tuple[str, ...], then: tuple[str, ...] | None) -> Itera
     >>> list(line_up_layouts(("gpu", "1g.10gb:7"), ("1g.10gb:7", "3g.40gb:2")))
     [('gpu', '3g.40gb:2'), ('1g.10gb:7', '1g.10gb:7')]
     """
-    old = [_empty(WHOLE_GPU if layout == OFF else layout) for layout in was]
+    old = [_empty(WHOLE_GPU if layout == UNUSED_LAYOUT else layout) for layout in was]
     if then is None:
-        yield from ((layout, OFF) for layout in old)
+        yield from ((layout, UNUSED_LAYOUT) for layout in old)
         return
     left = [_empty(layout) for layout in then]
     stays = []
@@ -305,9 +305,9 @@ def deal_layouts(gpu_model: GpuModel, wanted: Mapping[str, float], gpus: int) ->
     ['3g.40gb:1,1g.10gb:4', '3g.40gb:1,1g.10gb:4']
     """
     names = [name for name, count in wanted.items() if count > 0]
-    held = ({name: count for name, count in one.items() if count} for one in pareto_counts(gpu_model, names))
+    held = ({name: count for name, count in one.items() if count} for one in list_pareto_counts(gpu_model, names))
     choices = [(one, format_layout(one)) for one in held if one]
-    share = {name: gpu_model.share(name) for name in names}
+    share = {name: gpu_model.gpu_fraction(name) for name in names}
     total = sum(share[name] * wanted[name] for name in names)
     target = {name: wanted[name] * gpus / total for name in names}
     lack = dict(target)
@@ -353,8 +353,11 @@ def on_demand_fleet(
 
     Where MIG mode needs a reboot, a node is whole or cut, and changes while it is empty; else every GPU is both.
     """
-    cost, profiles = ChangeCost.of(asked.gpu_model, MADE_BY[able.actuator]), asked.fleet.profiles
-    gpus, how = asked.fleet.gpus[list(numbers)], Flexible.of(asked.gpu_model, profiles, cost)
+    cost, profiles = (
+        ChangeCost.from_catalogue(asked.gpu_model, PARTITIONER_BY_ACTUATOR[able.actuator]),
+        asked.fleet.profiles,
+    )
+    gpus, how = asked.fleet.gpus[list(numbers)], DynamicMig.from_change_cost(asked.gpu_model, profiles, cost)
     if cost.reboot_s is None:
         capacity = [[how.capacity(count, whole=True)] for count in gpus.tolist()]
         fleet = NodeFleet(profiles, gpus, np.array(capacity), np.zeros_like(gpus), asked.fleet.weights, how)
@@ -384,7 +387,7 @@ def rules_of(asked: Asked, trial: Trial, able: ActuatorAbilities, policy: str) -
             for place, (layouts, mine) in enumerate(_alike(range(len(nodes.gpus)), nodes.layouts).items(), 1)
         ),
         released=_names(asked, left),
-        returned=able.returns == RETURNED,
+        returned=able.returns == RETURNED_NODES,
         idle_s=None if switching is None else switching.idle_s,
         lead_s=able.lead.value,
         lead_slow_s=able.lead.high,
@@ -407,9 +410,9 @@ def _pools(asked: Asked, trial: Trial) -> Iterator[PoolRule]:
             kind = "full" if set(layouts) == {WHOLE_GPU} else "jobs" if CUT_BY_JOBS in layouts else "mig"
             counts[kind] += 1
             name = kind if counts[kind] == 1 else f"{kind}-{counts[kind]}"
-            on = trial.outcome.on.filter(pl.col("pool") == pool, pl.col("node").is_in(mine))
+            on = trial.outcome.power_intervals.filter(pl.col("pool") == pool, pl.col("node").is_in(mine))
             ones = np.ones(len(setting.numbers), np.int64)
-            most = replace(trial.outcome, on=on).peak_gpus(ones, 0.0, asked.seen_s)
+            most = replace(trial.outcome, power_intervals=on).peak_gpus(ones, 0.0, asked.seen_s)
             stay = min(left, len(mine))
             left -= stay
             numbers = [setting.numbers[place] for place in mine]

@@ -22,11 +22,11 @@ from gpuplanner.decision.explained_waits import ExplainedWaits
 from gpuplanner.decision.queue_model import JITTER_S
 from gpuplanner.decision.requests import AS_TODAY, Asked, counts_of, size_classes
 from gpuplanner.ingest.dataset import Dataset
-from gpuplanner.ingest.dataset_folder import open_dataset, told_by
-from gpuplanner.ingest.gpu_shares import UNTRACKED
-from gpuplanner.ingest.quality_report import UNKNOWN_GPUS, QualityWarning, warnings_of
+from gpuplanner.ingest.dataset_folder import open_dataset, read_metadata
+from gpuplanner.ingest.gpu_shares import UNTRACKED_CHECK
+from gpuplanner.ingest.quality_report import UNKNOWN_GPUS_CHECK, QualityWarning, list_warnings
 from gpuplanner.simulator.simulated_fleet import NodeFleet, NodeRequests, Outcome, Switching
-from gpuplanner.simulator.simulation_run import play
+from gpuplanner.simulator.simulation_run import simulate_requests
 from gpuplanner.simulator.simulation_state import Floats
 
 DRAWS = 7
@@ -164,7 +164,7 @@ class Arena:
         # Begin of each day that was observed, and the end of the last one, as far as it went.
         days = int(np.ceil(asked.seen_s / SECONDS_PER_DAY - 1e-9))
         edges_s = [min(day * SECONDS_PER_DAY, asked.seen_s) for day in range(days + 1)]
-        node, since, until = (first.on[name].to_numpy() for name in ("node", "from_s", "until_s"))
+        node, since, until = (first.power_intervals[name].to_numpy() for name in ("node", "from_s", "until_s"))
         hours = gpu_hours(since, until, setting.fleet.gpus[node], edges_s)
         trial = Trial(setting, late, wait, hours, first)
         self.trials.append(trial)
@@ -254,16 +254,18 @@ def simulate_once(requests: NodeRequests, fleet: NodeFleet, **rules: Any) -> Out
     Examples
     --------
     >>> requests = NodeRequests([0, 1], [0, 1], [9, 9], [9, 9], [0, 0], [8, 8], [1, 1])
-    >>> simulate_once(requests, NodeFleet.whole([8])) is simulate_once(requests, NodeFleet.whole([8]))
+    >>> simulate_once(requests, NodeFleet.of_full_gpus([8])) is simulate_once(requests, NodeFleet.of_full_gpus([8]))
     True
     """
     key = hashlib.blake2b(pickle.dumps((requests, fleet, rules)), digest_size=20).digest()
     with _memory_lock:
         outcome, size = _memory.pop(key, (None, 0))
     if outcome is None:
-        outcome = play(requests, fleet, **rules)
+        outcome = simulate_requests(requests, fleet, **rules)
         outcome.start_s.flags.writeable = False
-        size = outcome.start_s.nbytes + int(outcome.on.estimated_size() + outcome.held.estimated_size())
+        size = outcome.start_s.nbytes + int(
+            outcome.power_intervals.estimated_size() + outcome.allocations.estimated_size()
+        )
     with _memory_lock:
         _memory[key] = outcome, size
         excess = sum(size for _, size in _memory.values()) - MAX_MEMORY_BYTES
@@ -282,7 +284,7 @@ def servable_requests(requests: NodeRequests, fleet: NodeFleet, *, larger: Seque
     begin_s = 2.0 * np.arange(len(first), dtype=np.float64)
     second = np.ones(len(first), np.float64)
     # One after another: each finds the fleet empty.
-    alone = replace(requests.take(first), ready_s=begin_s, submit_s=begin_s, run_s=second, limit_s=second)
+    alone = replace(requests.select(first), ready_s=begin_s, submit_s=begin_s, run_s=second, limit_s=second)
     started = simulate_once(alone, fleet, larger=larger).start_s
     return np.asarray(~np.isnan(started)[kind.reshape(-1)])
 
@@ -391,7 +393,7 @@ def left_out_rows(trace: Dataset) -> int:
     """Rejected rows of the first source of a dataset, its jobs, but for those that are no loss."""
     # Rejected rows that are no loss, such as steps, are ``info`` in the quality report.
     harmless = trace.quality.filter(severity="info")["check"].str.strip_prefix("rejected: ")
-    files = [file.name for file in trace.stated.files]
+    files = [file.name for file in trace.source_facts.files]
     lost = ~pl.col("reason").is_in(harmless.to_list()) & pl.col("file").is_in(files)
     return trace.rejects.filter(lost).height
 
@@ -401,8 +403,8 @@ def left_out_share(trace: Dataset) -> float:
 
     A rejected row is taken to be a job as long as the others.
     """
-    stated = trace.stated
-    untracked = float(trace.quality.filter(check=UNTRACKED)["gpu_hours"].sum())
+    stated = trace.source_facts
+    untracked = float(trace.quality.filter(check=UNTRACKED_CHECK)["gpu_hours"].sum())
     lost = stated.quarantined_gpu_hours + stated.unresolved_gpu_hours + untracked
     counted = stated.gpu_hours / (stated.gpu_hours + lost) if lost else 1.0
     return 1.0 - counted * (1.0 - min(left_out_rows(trace) / max(stated.rows_in, 1), 1.0))
@@ -422,7 +424,7 @@ def correction_of(data: str | Dataset) -> Correction | None:
         return None
     leaves_out = pl.col("effect").str.contains(r"leave|left out|not counted")
     grave = trace.quality.filter(pl.col("severity") != "info", leaves_out)
-    named_cause = pl.col("check") != UNKNOWN_GPUS.check
+    named_cause = pl.col("check") != UNKNOWN_GPUS_CHECK.check
     first = grave.sort(named_cause, "gpu_hours", "rows", descending=True, nulls_last=True).head(1)
     if first.is_empty():
         how = "look at rejects.parquet in the folder of the data"
@@ -440,4 +442,4 @@ def warnings_about(data: str) -> list[QualityWarning]:
     >>> warnings_about("sample")
     []
     """
-    return warnings_of(told_by(data_folder(data)).quality)
+    return list_warnings(read_metadata(data_folder(data)).quality)

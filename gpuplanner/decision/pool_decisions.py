@@ -10,22 +10,22 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from gpuplanner.core.errors import GeometryError, ScenarioError, resolve
+from gpuplanner.core.errors import GeometryError, ScenarioError, resolve_name
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.schemas import WHOLE_GPU
-from gpuplanner.core.units import counted
+from gpuplanner.core.units import count_text
 from gpuplanner.decision.comparison_record import Comparison
 from gpuplanner.decision.decision_types import DECIMALS, Decision
 from gpuplanner.decision.layout_planning import Planned, plan_problem, planned_for
 from gpuplanner.decision.sharing_rules import is_board
-from gpuplanner.hardware.gpu_models import GpuModel, any_board, whole_board
-from gpuplanner.hardware.repartitioning_cost import cost_of_change
-from gpuplanner.planner.plan_problem import ROUNDING, PlanProblem
+from gpuplanner.hardware.gpu_models import GpuModel, load_any_gpu_model, make_non_mig_model
+from gpuplanner.hardware.repartitioning_cost import find_change_cost
+from gpuplanner.planner.plan_problem import DEMAND_ROUNDING, PlanProblem
 from gpuplanner.planner.plan_variants import FleetPlan
-from gpuplanner.sizing.throughput import board_facts
+from gpuplanner.sizing.throughput import find_gpu_spec
 from gpuplanner.usage.job_history import FleetPools, history
-from gpuplanner.usage.planned_fleet import UNNAMED, in_service, known_board
-from gpuplanner.usage.rightsizing import HEADROOM
+from gpuplanner.usage.planned_fleet import UNNAMED_MODEL, is_catalogue_model, nodes_in_service
+from gpuplanner.usage.rightsizing import RIGHTSIZING_HEADROOM
 
 
 def fleet_decision(decisions: Mapping[str, Decision]) -> dict[str, Any]:
@@ -62,7 +62,7 @@ _ACTION_WORDS = {"none": "no recommendation", "power_down": "power down idle nod
 def fleet_sentence(decisions: Mapping[str, Decision]) -> str:
     """The decision on the whole fleet in words: how many GPUs of how many, what is saved, and which pools do what."""
     fleet = fleet_decision(decisions)
-    pools, needed = counted(len(decisions), "pool"), fleet["gpus"]
+    pools, needed = count_text(len(decisions), "pool"), fleet["gpus"]
     decided = all(decision.action != "none" for decision in decisions.values())
     text = f"{fleet['fleet_gpus']:,} GPUs in {pools}{f': {needed:,} needed' if decided else ''}"
     if fleet["saving"] is not None:
@@ -172,11 +172,11 @@ def route_demand(problems: Mapping[str, PlanProblem], demand: Sequence[FlexibleD
     One A100 for three instances of demand, and two idle T4, on which work takes three times as long:
 
     >>> from datetime import UTC, datetime
-    >>> from gpuplanner.hardware.gpu_models import whole_board
+    >>> from gpuplanner.hardware.gpu_models import make_non_mig_model
     >>> hours = {"slot_start": datetime(2026, 11, 2, tzinfo=UTC), "interval_hours": 1, "profiles": ["gpu"]}
     >>> problems = {
     ...     "A100": PlanProblem("A100-40GB", 1, 1, tenants=["ads"], demand=[[[3.0]]], **hours),
-    ...     "T4": PlanProblem(whole_board("T4"), 2, 2, tenants=["ads"], demand=[[[0.5]]], **hours),
+    ...     "T4": PlanProblem(make_non_mig_model("T4"), 2, 2, tenants=["ads"], demand=[[[0.5]]], **hours),
     ... }
     >>> substitute = Substitute("T4", "gpu", 3.0, np.ones(1))
     >>> sent = route_demand(problems, [FlexibleDemand("A100", "gpu", np.ones(1), (substitute,))])
@@ -184,12 +184,12 @@ def route_demand(problems: Mapping[str, PlanProblem], demand: Sequence[FlexibleD
     [[0.5]]
     """
     # GPUs that a pool's own demand leaves, slot by slot; below 0 where it is more than there is.
-    room = {name: one.gpus_allowed_on - one.shares @ one.pooled for name, one in problems.items()}
+    room = {name: one.max_gpus_on - one.shares @ one.pooled_demand for name, one in problems.items()}
     found = []
     for flexible in demand:
         home = problems[flexible.pool]
-        own = home.admitted[:, home.profiles.index(flexible.profile)]
-        own_share = home.gpu_model.share(flexible.profile)
+        own = home.admitted_demand[:, home.profiles.index(flexible.profile)]
+        own_share = home.gpu_model.gpu_fraction(flexible.profile)
         left = own * flexible.part[:, None]
         for substitute in flexible.substitutes:
             if substitute.pool == flexible.pool:
@@ -198,11 +198,11 @@ def route_demand(problems: Mapping[str, PlanProblem], demand: Sequence[FlexibleD
                 left = left * _served_part(left, beyond)
                 continue
 
-            there_share = problems[substitute.pool].gpu_model.share(substitute.profile)
+            there_share = problems[substitute.pool].gpu_model.gpu_fraction(substitute.profile)
             gpus_for_one = there_share * substitute.instances_for_one
             fits = np.minimum(left, own * substitute.part[:, None])
             amount = fits * _served_part(fits, room[substitute.pool].clip(0) / gpus_for_one)
-            amount[amount < ROUNDING] = 0.0
+            amount[amount < DEMAND_ROUNDING] = 0.0
             if not amount.any():
                 continue
 
@@ -231,7 +231,7 @@ def apply_transfers(problems: Mapping[str, PlanProblem], transfers: Sequence[Tra
     touched = (pool for transfer in transfers for pool, _ in (transfer.origin, transfer.place))
     for name in dict.fromkeys(touched):
         here = found[name]
-        found[name] = replace(here, demand=here.admitted, limits=replace(here.limits, quotas={}))
+        found[name] = replace(here, demand=here.admitted_demand, limits=replace(here.limits, quotas={}))
 
     for transfer in transfers:
         (pool, profile), home = transfer.origin, found[transfer.origin[0]]
@@ -300,7 +300,7 @@ def list_preferred_pools(own: Scenario, pool: str, pools: Mapping[str, PlanProbl
     cluster = pool.rpartition("/")[0]
     there = {name.rpartition("/")[2]: name for name in pools if name.rpartition("/")[0] == cluster}
     words = filter(None, (word.strip() for word in (own.substitute_models or "").split(",")))
-    named = (resolve(word, there, what="GPU model of substitute_models", error=ScenarioError) for word in words)
+    named = (resolve_name(word, there, subject="GPU model of substitute_models", error=ScenarioError) for word in words)
     return [there[model] for model in dict.fromkeys(named)]
 
 
@@ -312,7 +312,7 @@ def _work_of_jobs(own: Scenario) -> pl.DataFrame:
         pl.col("partition").cast(pl.String),
         ~pl.col("gpu_model_requested").fill_null(value=True),
     )
-    needs_gib = (pl.col("memory_peak_gib") * (1 + HEADROOM)).fill_null(0.0)
+    needs_gib = (pl.col("memory_peak_gib") * (1 + RIGHTSIZING_HEADROOM)).fill_null(0.0)
     work = (pl.col("instances") * pl.col("run_s")).fill_null(0.0)
     return recent.select("tenant", "profile", "gpus", partition, unnamed=unnamed, needs_gib=needs_gib, work=work)
 
@@ -398,7 +398,7 @@ def _smallest_profile(home: GpuModel, profile: str, gpu_model: GpuModel) -> str 
 def _speeds(gpu_model: GpuModel, profile: str) -> tuple[float, float] | None:
     """Bandwidth and arithmetic of an instance; None where no source states them for the GPU model."""
     try:
-        sheet = board_facts(gpu_model.name)
+        sheet = find_gpu_spec(gpu_model.name)
     except GeometryError:
         return None
     if sheet is None:
@@ -468,8 +468,8 @@ def filled_in_turn(scenario: Scenario) -> dict[str, PlanProblem]:
     """
     whole = plan_problem(scenario, "rightsized")
     known = history(scenario)
-    gpu_model = pl.col("gpu_model").fill_null(UNNAMED)
-    nodes = in_service(known.fleet.installed.inventory, known.end).group_by(gpu_model=gpu_model).agg("gpus")
+    gpu_model = pl.col("gpu_model").fill_null(UNNAMED_MODEL)
+    nodes = nodes_in_service(known.fleet.installed.inventory, known.end).group_by(gpu_model=gpu_model).agg("gpus")
     boards = nodes.sort(pl.col("gpus").list.sum(), "gpu_model", descending=[True, False])
     wanted = whole.demand.sum(axis=1, keepdims=True)
     total = wanted.sum(axis=(0, 1))
@@ -480,10 +480,10 @@ def filled_in_turn(scenario: Scenario) -> dict[str, PlanProblem]:
         gpus, last = sum(sizes), len(found) + 1 == boards.height
         part = np.clip(total - before, 0.0, None if last else gpus)
         kept = {"whole_gpus_kept": min(whole.whole_gpus_kept, gpus), "initial": {WHOLE_GPU: gpus}}
-        model = any_board(name) if known_board(name) else whole_board(name)
+        model = load_any_gpu_model(name) if is_catalogue_model(name) else make_non_mig_model(name)
         found[name] = replace(
             whole, gpu_model=model, gpus=gpus, gpus_per_node=max(sizes), profiles=(WHOLE_GPU,), demand=share * part,
-            change=cost_of_change(scenario, model), nodes=None, **kept,
+            change=find_change_cost(scenario, model), nodes=None, **kept,
         )  # fmt: skip
         before += gpus
     return found
@@ -551,7 +551,7 @@ class FleetPlanned:
         gpus = 0.0
         for transfer in self.transfers:
             pool, profile = transfer.origin
-            gpus += float(transfer.amount.sum(axis=0).mean()) * self.problems[pool].gpu_model.share(profile)
+            gpus += float(transfer.amount.sum(axis=0).mean()) * self.problems[pool].gpu_model.gpu_fraction(profile)
         most_moved = self.moved.select("of", "to").head(3).iter_rows()
         listed = ", ".join(f"{one} to {other}" for one, other in most_moved)
         others = " and others" if len(self.transfers) > 3 else ""
@@ -570,7 +570,7 @@ SUMMED = ("gpus", "objective", "bound", "mean_gpus", "unmet_gpu_hours", "changes
 
 def _row(name: str, one: Planned) -> dict[str, float | int | str | None]:
     plan, problem = one.plan, one.problem
-    on = plan.counts.sum(axis=1) if plan.found else np.zeros(1, dtype=np.int64)
+    on = plan.counts.sum(axis=1) if plan.is_feasible else np.zeros(1, dtype=np.int64)
     return {
         "pool": name, "status": plan.status, "gpus": problem.gpus, "objective": plan.objective, "bound": plan.bound,
         "gap": plan.gap, "mean_gpus": float(on.mean()), "unmet_gpu_hours": plan.unmet_gpu_hours,

@@ -14,7 +14,15 @@ import polars as pl
 
 from gpuplanner.core.errors import GpuPlannerError
 from gpuplanner.core.scenario import Scenario
-from gpuplanner.core.serialization import days_of, fault, keys_of, list_of, number_of, read_yaml, word_of
+from gpuplanner.core.serialization import (
+    make_file_error,
+    read_choice,
+    read_day_range,
+    read_list,
+    read_number,
+    read_yaml,
+    require_keys,
+)
 from gpuplanner.core.units import (
     SECONDS_PER_DAY,
     SECONDS_PER_HOUR,
@@ -41,7 +49,7 @@ from gpuplanner.decision.wait_curve import (
     smallest_units,
     wait_limits,
 )
-from gpuplanner.hardware.catalog import find_any_board
+from gpuplanner.hardware.catalog import resolve_gpu_model
 from gpuplanner.simulator.simulated_fleet import NodeRequests
 from gpuplanner.simulator.simulation_state import Floats
 
@@ -116,43 +124,45 @@ def read_projects(path: str | Path) -> Announced:
     '2026-03-01'
     """
     text = Path(path).name
-    top = keys_of(read_yaml(path), ("projects", "calendar"), f"{text}, the file", 1)
-    rows, days = (list_of(top, key, text) for key in ("projects", "calendar"))
+    top = require_keys(read_yaml(path), ("projects", "calendar"), f"{text}, the file", 1)
+    rows, days = (read_list(top, key, text) for key in ("projects", "calendar"))
     projects = tuple(_project(one, text, at) for one, at in rows)
     refuse_twice([one.name for one in projects], text, "projects")
     return Announced(projects, tuple(_entry(one, text, at) for one, at in days))
 
 
 def _project(given: Any, file: str, line: int) -> Project:  # noqa: ANN401 - of a file
-    values = keys_of(given, PROJECT, f"{file}, project", line, needed=("name", "team", "from"))
+    values = require_keys(given, PROJECT, f"{file}, project", line, required_keys=("name", "team", "from"))
     lines = values.lines
     if ("gpus" in values) == ("jobs" in values):
         got = f"{values['name']!r} with {'both' if 'gpus' in values else 'none'}"
-        raise fault(file, line, "either gpus or jobs", got)
+        raise make_file_error(file, line, "either gpus or jobs", got)
     jobs = None
     if "jobs" in values:
-        inner = keys_of(values["jobs"], JOBS, f"{file}, jobs", lines["jobs"], needed=JOBS)
-        count, gpus, hours = (number_of(inner, key, file, 1e-9, 1e6, whole=key == "gpus") for key in JOBS)
+        inner = require_keys(values["jobs"], JOBS, f"{file}, jobs", lines["jobs"], required_keys=JOBS)
+        count, gpus, hours = (read_number(inner, key, file, 1e-9, 1e6, whole=key == "gpus") for key in JOBS)
         jobs = JobsADay(count, int(gpus), hours)
     if (gpu_model := values.get("gpu_model")) is not None:
         try:
-            gpu_model = find_any_board(str(gpu_model))
+            gpu_model = resolve_gpu_model(str(gpu_model))
         except GpuPlannerError as error:
-            raise fault(file, lines["gpu_model"], "a GPU model of the catalog", f"{gpu_model!r}: {error}") from None
-    begin, end = days_of(values, file)
+            raise make_file_error(
+                file, lines["gpu_model"], "a GPU model of the catalog", f"{gpu_model!r}: {error}"
+            ) from None
+    begin, end = read_day_range(values, file)
     return Project(
         name=str(values["name"]), team=str(values["team"]), jobs=jobs, gpu_model=gpu_model, begin=begin, end=end,
-        gpus=int(number_of(values, "gpus", file, 1, 1e6, whole=True)) if "gpus" in values else None,
-        chance=number_of(values, "chance", file, 0, 1) if "chance" in values else 1.0,
+        gpus=int(read_number(values, "gpus", file, 1, 1e6, whole=True)) if "gpus" in values else None,
+        chance=read_number(values, "chance", file, 0, 1) if "chance" in values else 1.0,
     )  # fmt: skip
 
 
 def _entry(given: Any, file: str, line: int) -> CalendarEntry:  # noqa: ANN401 - of a file
-    values = keys_of(given, CALENDAR, f"{file}, calendar", line, needed=("kind", "from", "to", "factor"))
-    kind = word_of(values, "kind", file, ("release", "freeze"))
-    begin, end = days_of(values, file)
+    values = require_keys(given, CALENDAR, f"{file}, calendar", line, required_keys=("kind", "from", "to", "factor"))
+    kind = read_choice(values, "kind", file, ("release", "freeze"))
+    begin, end = read_day_range(values, file)
     assert end is not None
-    factor = number_of(values, "factor", file, 0, 100)
+    factor = read_number(values, "factor", file, 0, 100)
     return CalendarEntry(kind, str(values.get("name", kind)), begin, end, factor)
 
 

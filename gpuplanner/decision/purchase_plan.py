@@ -15,9 +15,10 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from gpuplanner.core.column_headings import code_in_words
 from gpuplanner.core.errors import ScenarioError
 from gpuplanner.core.scenario import Scenario
-from gpuplanner.core.serialization import fault, keys_of, list_of, number_of, read_yaml
+from gpuplanner.core.serialization import make_file_error, read_list, read_number, read_yaml, require_keys
 from gpuplanner.core.step_functions import waiting_since
 from gpuplanner.core.units import (
     HOURS_PER_WEEK,
@@ -25,15 +26,16 @@ from gpuplanner.core.units import (
     kwh_from_watt_hours,
     money_text,
     percent_text,
-    split_exactly,
+    split_amount,
 )
-from gpuplanner.core.units import money as to_cents
+from gpuplanner.core.units import round_money as to_cents
 from gpuplanner.cost.capacity_portfolio import (
     HOURS_PER_MONTH,
     Offer,
     Portfolio,
     Rent,
     choose_portfolio,
+    cost_of_term,
     reserve_level,
     spot_overhead,
 )
@@ -41,14 +43,14 @@ from gpuplanner.cost.energy_and_carbon import Facility, state_watts
 from gpuplanner.cost.period_costs import book_of, money, on_demand_price, ownerships, per_kwh_of, rate_of
 from gpuplanner.cost.showback import CENTS
 from gpuplanner.decision.comparison_record import compared
-from gpuplanner.forecast.demand_changes import FEWEST_WEEKS, fit_growth
-from gpuplanner.hardware.catalog import find_any_board, parameter
+from gpuplanner.forecast.demand_changes import MIN_GROWTH_WEEKS, fit_growth
+from gpuplanner.hardware.catalog import find_parameter, resolve_gpu_model
 from gpuplanner.planner.linear_model import Effort, LinearModel
 from gpuplanner.planner.milp_solver import solve
 from gpuplanner.usage.gpu_hour_ledger import ALLOCATED_BUCKETS
 from gpuplanner.usage.job_history import History, history
-from gpuplanner.usage.period_accounts import ledger
-from gpuplanner.usage.requested_demand import occupancy
+from gpuplanner.usage.period_accounts import scenario_ledger
+from gpuplanner.usage.requested_demand import mean_occupancy
 
 WEEK = int(HOURS_PER_WEEK)
 TERMS = {"reserved_1y": 12, "reserved_3y": 36}
@@ -57,17 +59,22 @@ DAYS_PER_MONTH = 30.4375
 
 @dataclass(frozen=True, eq=False)
 class Purchase:
-    """A portfolio with what it rests on: ``margin`` is GPU-hours that the decision has on for each that jobs hold.
+    """A portfolio and its assumptions: ``margin`` is GPU-hours that the decision provisions per allocated GPU-hour.
 
-    ``load_duration_gpus`` are what the rule of the load-duration curve would commit for one term, all hours alike;
-    ``exhaustion`` is the date when capacity is exhausted; None without one.
+    - ``observed_gpus``, ``mean_gpus``: GPUs allocated on average in the record, and demanded over the months.
+    - ``growth_per_year``: None where it is unknown, for the reason ``growth_reason``: demand is flat then.
+    - ``load_duration_gpus``: GPUs that the load-duration rule commits for one term, all hours alike.
+    - ``exhaustion``: Date when capacity is exhausted; None without one.
     """
 
     months: int
     currency: str
     held_gpus: float
     margin: float
+    observed_gpus: float
+    mean_gpus: float
     growth_per_year: float | None
+    growth_reason: str
     offers: tuple[Offer, ...]
     rent: Rent
     portfolio: Portfolio
@@ -87,27 +94,46 @@ class Purchase:
             "gap": round(found.gap, 9), "coverage": round(found.coverage, 6),
             "utilisation": round(found.utilisation, 6),
             "margin": round(self.margin, 6), "growth_per_year": self.growth_per_year,
+            "observed_gpus": round(self.observed_gpus, 6), "mean_gpus": round(self.mean_gpus, 6),
             "offers": self.offers, "rent": self.rent, "notes": list(self.notes),
         }  # fmt: skip
 
     @property
     def costs(self) -> pl.DataFrame:
-        """``way_to_pay, cost``: the mix and the plain ways."""
-        one = self.portfolio
-        ways = {"this mix": one.cost, "CVaR (10 %) of this mix": one.risk}
-        ways |= {"all on demand": one.all_rented, "all reserved at the mean": one.all_reserved}
-        return pl.DataFrame({"way_to_pay": list(ways), "cost": list(ways.values())})
+        """``option, cost``: the cheapest mix with its parts, and single options; beyond the GPUs that are owned."""
+        one, by_name = self.portfolio, {offer.name: offer for offer in self.offers}
+        parts = dict.fromkeys((f"  of which {name}" for name, _ in one.begun), 0.0)
+        for (name, month), gpus in one.begun.items():
+            parts[f"  of which {name}"] += gpus * cost_of_term(by_name[name], month, self.months)
+        options = {"cheapest mix": one.cost} | parts | {"  of which on demand and spot": one.cost - sum(parts.values())}
+        options |= {"cheapest mix, CVaR (10 %)": one.risk, "on demand only": one.all_rented}
+        options |= {"mean demand reserved, rest on demand": one.all_reserved}
+        return pl.DataFrame({"option": list(options), "cost": list(options.values())})
+
+    @property
+    def scope(self) -> str:
+        """What the costs are of."""
+        beyond = f" beyond the {self.held_gpus:,.0f} owned GPUs" if self.held_gpus else ""
+        return f"Cost of capacity{beyond}, {self.months} months, {self.currency}, undiscounted"
 
     @property
     def sentence(self) -> str:
-        """What is done, how well commitments are used, the rule of one term, and when capacity is exhausted."""
+        """The demand assumed, the advice with its saving, and how well commitments are used."""
         one = self.portfolio
         exhausted = "" if self.exhaustion is None else f" Capacity is exhausted on {self.exhaustion}."
+        grown, advice = f"unknown ({self.growth_reason})", f"Flat-demand case, no purchase advice: {self.action}"
+        if self.growth_per_year is not None:
+            grown, advice = f"{percent_text(self.growth_per_year, '+.1f')} a year", f"Recommended: {self.action}"
+        begun = ", ".join(f"{gpus:,.0f} GPUs {kind} in month {month}" for kind, month, gpus in self.begin.iter_rows())
+        saved = percent_text(1 - one.cost / one.all_rented, ".1f") if one.all_rented else ""
+        saves = f" ({begun}); saves {one.all_rented - one.cost:,.0f} {self.currency} ({saved}) against on demand only"
         return (
-            f"Over {self.months} months: {self.action}. Commitments cover {percent_text(one.coverage)} of demand "
-            f"and are used {percent_text(one.utilisation)}; optimality gap {percent_text(one.gap, '.2f')}. "
-            "The load-duration rule gives "
-            f"{self.load_duration_gpus:,} GPUs for one term, with those in use.{exhausted}"
+            f"Demand assumed over {self.months} months: mean {self.mean_gpus:,.0f} GPUs (observed: "
+            f"{self.observed_gpus:,.0f} allocated, times {self.margin:.2f} GPUs provisioned per allocated GPU), "
+            f"growth {grown}. {advice}{saves if begun and saved else ''}. Owned and committed GPUs cover "
+            f"{percent_text(one.coverage)} of demand and are used {percent_text(one.utilisation)}; optimality gap "
+            f"{percent_text(one.gap, '.2f')}. The load-duration rule commits {self.load_duration_gpus:,} GPUs for one "
+            f"term, owned ones included.{exhausted}"
         )
 
     @property
@@ -124,7 +150,7 @@ class Purchase:
         if now:
             return "buy" if "owned" in now else "reserve"
         later = " and commit later" if self.portfolio.begun else ""
-        return "wait" + later if self.portfolio.coverage < 1 else "wait: what is there is enough"
+        return "wait" + later if self.portfolio.coverage < 1 else "wait: today's GPUs are enough"
 
 
 def purchase(scenario: Scenario, months: int, *, risk: float = 0.0) -> Purchase:
@@ -132,18 +158,19 @@ def purchase(scenario: Scenario, months: int, *, risk: float = 0.0) -> Purchase:
     known, decided = history(scenario), compared(scenario)
     price = on_demand_price(scenario, known.fleet, "portfolio")
     row = decided.row(decided.winner) or decided.today
-    busy = None if row is None else row.busy_gpu_hours
+    busy = None if decided.today is None else decided.today.busy_gpu_hours
     margin = max(row.gpu_hours / busy, 1.0) if row is not None and row.gpu_hours and busy else 1.0
-    demand, growth = demand_paths(_hours(scenario, known, margin), months, seed=scenario.seed)
-    owners = ownerships(scenario, known, ledger(scenario))
+    allocated, grows = _hours(scenario, known), decided.growth_per_week
+    peak = math.inf if row is None or row.peak_gpus is None else float(row.peak_gpus)
+    hours = np.minimum(allocated * margin, np.maximum(allocated, peak))
+    demand, growth = demand_paths(hours, months, seed=scenario.seed, growing=grows.value is not None)
+    owners = ownerships(scenario, known, scenario_ledger(scenario))
     share = float(owners.filter(ownership="owned")["share"].mean() or 0.0)  # type: ignore[arg-type]
     held = known.fleet.gpus * share
     offers, notes = _offers(scenario, known, price.value)
     rent = rented(scenario, known, price.value, scenario.spot_share)
-    if growth is None:
-        notes.append(f"Fewer than {FEWEST_WEEKS} weeks are known: no growth is counted, weeks come as they were.")
     if held:
-        notes.append(f"{held:,.0f} GPUs are owned and stay: their cost is not part of these sums.")
+        notes.append(f"The {held:,.0f} owned GPUs stay: their cost is not part of these sums.")
     found = choose_portfolio(
         demand, offers, rent, unit=known.fleet.node_size, held=[held] * months, risk=risk,
         gap=max(scenario.gap_target, 1e-4), time_limit_s=scenario.time_limit_s, seed=scenario.seed,
@@ -152,23 +179,25 @@ def purchase(scenario: Scenario, months: int, *, risk: float = 0.0) -> Purchase:
     rule = reserve_level(hours, min(offer.per_gpu_month for offer in offers) / HOURS_PER_MONTH, price.value)
     ends = decided.exhaustion.date
     return Purchase(
-        months, scenario.currency, held, margin, growth, tuple(offers), rent, found, rule, ends, tuple(notes)
-    )
+        months, scenario.currency, held, margin, float(allocated.mean()), float(np.mean(hours)), growth,
+        grows.reason or f"fewer than {MIN_GROWTH_WEEKS} weeks", tuple(offers), rent, found, rule, ends, tuple(notes),
+    )  # fmt: skip
 
 
-def _hours(scenario: Scenario, known: History, margin: float) -> NDArray[np.float64]:
-    """GPUs that the decision has on for those that jobs held in each hour behind."""
-    booked = known.fleet.hours_of(ledger(scenario))
+def _hours(scenario: Scenario, known: History) -> NDArray[np.float64]:
+    """GPUs allocated in each hour of the record."""
+    booked = known.fleet.hours_of(scenario_ledger(scenario))
     held = pl.when(pl.col("bucket").cast(pl.String).is_in(ALLOCATED_BUCKETS)).then("gpu_hours").otherwise(0.0)
-    return booked.group_by("hour").agg(gpus=held.sum()).sort("hour")["gpus"].to_numpy() * margin
+    return booked.group_by("hour").agg(gpus=held.sum()).sort("hour")["gpus"].to_numpy()
 
 
 def demand_paths(
-    hours: NDArray[np.float64], months: int, *, seed: int, paths: int = 50
+    hours: NDArray[np.float64], months: int, *, seed: int, paths: int = 50, growing: bool = True
 ) -> tuple[list[NDArray[np.float64]], float | None]:
-    """GPUs wanted in the hours of each month, path by path: weeks of the past, at levels drawn by the law of growth.
+    """GPUs demanded in the hours of each month, path by path: weeks of the past, at levels drawn by the law of growth.
 
-    Beside them the growth a year that the law says; None where too few weeks are known, which then come as they were.
+    Beside them the growth a year by this law; None where demand is not ``growing`` or too few weeks are known:
+    weeks are drawn as they were.
 
     Examples
     --------
@@ -181,7 +210,7 @@ def demand_paths(
     ahead = math.ceil(months * HOURS_PER_MONTH / WEEK)
     drawn = weeks[np.random.default_rng(seed).integers(len(weeks), size=(paths, ahead))]
     growth = None
-    if len(weeks) >= FEWEST_WEEKS:
+    if len(weeks) >= MIN_GROWTH_WEEKS and growing:
         law = fit_growth(weeks.mean(axis=1))
         growth = round(law.growth_per_year, 6)
         levels = law.paths(ahead, seed=seed, count=paths)
@@ -207,6 +236,7 @@ class Refresh:
 
     - ``speed``: GPUs of today whose work one of the newer does.
     - ``saves``: What it saves from that month to the last, for the GPUs that are installed.
+    - ``today_basis``: What the cost of today's GPUs consists of.
     """
 
     gpu_model: str
@@ -215,17 +245,21 @@ class Refresh:
     months: tuple[RefreshMonth, ...]
     pays_from: int | None
     saves: float
+    today_basis: str
 
     @property
     def sentence(self) -> str:
-        """Whether it pays, and what an hour of today's work costs either way, first and last."""
+        """Whether it pays, and what a GPU-hour of today's work costs either way, first and last."""
         first, last = self.months[0], self.months[-1]
-        when = "does not pay" if self.pays_from is None else f"pays from month {self.pays_from} on"
+        advice = f"Replace today's GPUs by {self.gpu_model} from month {self.pays_from} on"
+        saved = f" Saved by month {last.month}: {self.saves:,.0f} {self.currency}."
+        if self.pays_from is None:
+            advice, saved = f"Keep today's GPUs, {self.gpu_model} does not pay off", ""
         return (
-            f"{self.gpu_model}, {self.speed:g} of today's GPUs each, {when}: an hour of today's work costs "
-            f"{first.today:.3f} {self.currency} and {first.newer:.3f} on it ({first.kind}), in month "
-            f"{last.month} {last.today:.3f} and {last.newer:.3f} ({last.kind}); saved by then {self.saves:,.0f} "
-            f"{self.currency}."
+            f"{advice}. A GPU-hour of today's work costs {first.today:.3f} {self.currency} in month 1 and "
+            f"{last.today:.3f} in month {last.month} ({self.today_basis}); the same work on {self.gpu_model}, at "
+            f"{self.speed:g} times the speed, costs {first.newer:.3f} ({code_in_words(first.kind)}) and "
+            f"{last.newer:.3f} ({code_in_words(last.kind)}).{saved}"
         )
 
 
@@ -237,10 +271,10 @@ def refresh(scenario: Scenario, months: int, gpu_model: str, speed: float) -> Re
     """
     known, book = history(scenario), book_of(scenario)
     known.fleet.require_board("refresh")
-    newer, mine = find_any_board(gpu_model), str(known.fleet.name)
+    newer, mine = resolve_gpu_model(gpu_model), str(known.fleet.name)
     states, per_kwh = money(scenario).states, per_kwh_of(scenario, known)
     busy = float(states.filter(state="busy")["gpu_hours"].sum()) / max(float(states["gpu_hours"].sum()), 1e-9)
-    owners = ownerships(scenario, known, ledger(scenario)).group_by("ownership").agg(pl.col("share").sum())
+    owners = ownerships(scenario, known, scenario_ledger(scenario)).group_by("ownership").agg(pl.col("share").sum())
     mode = owners.sort("share", "ownership")["ownership"][-1]
     rows = []
     for month in range(months):
@@ -270,7 +304,12 @@ def refresh(scenario: Scenario, months: int, gpu_model: str, speed: float) -> Re
     dear = [row.month for row in rows if row.newer >= row.today]
     first = max(dear, default=0) + 1
     worth = sum(row.today - row.newer for row in rows[first - 1 :]) * known.fleet.gpus * HOURS_PER_MONTH
-    return Refresh(newer, speed, scenario.currency, tuple(rows), first if first <= months else None, worth)
+    basis = f"price of {code_in_words(mode)} GPUs"
+    if mode == "owned":
+        basis = (
+            "avoidable cost: electricity, and space, support and staff of the price book; the purchase price is sunk"
+        )
+    return Refresh(newer, speed, scenario.currency, tuple(rows), first if first <= months else None, worth, basis)
 
 
 def _kwh_per_hour(scenario: Scenario, gpu_model: str, busy: float) -> float:
@@ -290,12 +329,12 @@ def _offers(scenario: Scenario, known: History, on_demand: float) -> tuple[list[
         if rate is not None:
             offers.append(Offer(kind, rate.price.value * HOURS_PER_MONTH, term))
     if not offers:
-        guide = parameter("discount_reserved_1y")
+        guide = find_parameter("discount_reserved_1y")
         per_month = on_demand * (1 - guide.value) * HOURS_PER_MONTH
         offers.append(Offer("reserved_1y", per_month, TERMS["reserved_1y"]))
         notes.append(
-            f"The one-year reservation is {percent_text(guide.value)} below on demand: {guide.source} ({guide.date}), "
-            "not a list price. Name your own in a price book."
+            f"The one-year reservation is assumed to be {percent_text(guide.value)} below on demand: {guide.source} "
+            f"({guide.date}), not a list price. State your contract in a price book."
         )
     lots = book.lots_of(gpu_model)
     owned = None if gpu_model is None or not lots else rate_of(scenario, known, gpu_model, "owned")
@@ -306,7 +345,10 @@ def _offers(scenario: Scenario, known: History, on_demand: float) -> tuple[list[
         lead = math.ceil(scenario.purchase_lead_days / DAYS_PER_MONTH)
         months = round(12 * lots[-1].life_years)
         offers.append(Offer("owned", hourly * HOURS_PER_MONTH, months, lead, lost_share=0.5))
-        notes.append("Half of the residual value of owned GPUs at the end is assumed to be lost.")
+        notes.append(
+            f"GPUs to buy are counted at their monthly cost over {months} months of service (depreciation, yearly "
+            "costs and electricity), not as cash; of the cost after the months shown, half is counted as lost."
+        )
     return offers, notes
 
 
@@ -317,7 +359,7 @@ def rented(scenario: Scenario, known: History, on_demand: float, spot_share: flo
         rate = rate_of(scenario, known, known.fleet.name, "spot")
     if rate is None:
         return Rent(on_demand)
-    checkpoint, restart = parameter("checkpoint_s").value, parameter("restart_s").value
+    checkpoint, restart = find_parameter("checkpoint_s").value, find_parameter("restart_s").value
     often = scenario.spot_interruptions_per_day / 24
     wasted = spot_overhead(often, checkpoint_s=checkpoint, restart_s=restart)
     return Rent(on_demand, rate.price.value, spot_share, wasted)
@@ -384,21 +426,21 @@ class BurstPlan:
 def read_burst(path: str | Path) -> BurstRules:
     """Read the rules of leaving: lists ``stay``, ``spot`` and ``data``, and ``move``; see :class:`BurstRules`."""
     name = Path(path).name
-    top = keys_of(read_yaml(path), KEYS, f"{name}, the file", 1, needed=("move",))
-    data = list_of(top, "data", name)
-    rows = [keys_of(one, DATA, f"{name}, data", line, needed=DATA) for one, line in data]
-    move = keys_of(top["move"], MOVE, f"{name}, move", 1, needed=MOVE)
+    top = require_keys(read_yaml(path), KEYS, f"{name}, the file", 1, required_keys=("move",))
+    data = read_list(top, "data", name)
+    rows = [require_keys(one, DATA, f"{name}, data", line, required_keys=DATA) for one, line in data]
+    move = require_keys(top["move"], MOVE, f"{name}, move", 1, required_keys=MOVE)
     currency, _, per = str(move["unit"]).partition(" per ")
     if per != "GiB":
-        raise fault(name, move.lines["unit"], "unit 'USD per GiB'", repr(move["unit"]))
+        raise make_file_error(name, move.lines["unit"], "unit 'USD per GiB'", repr(move["unit"]))
     return BurstRules(
-        stay=tuple(str(one) for one, _ in list_of(top, "stay", name)),
-        spot=tuple(str(one) for one, _ in list_of(top, "spot", name)),
-        gib={str(row["tenant"]): number_of(row, "gib", name, 0, 1e9) for row in rows},
-        per_gib=number_of(move, "price", name, 0, 1e4),
+        stay=tuple(str(one) for one, _ in read_list(top, "stay", name)),
+        spot=tuple(str(one) for one, _ in read_list(top, "spot", name)),
+        gib={str(row["tenant"]): read_number(row, "gib", name, 0, 1e9) for row in rows},
+        per_gib=read_number(move, "price", name, 0, 1e4),
         currency=currency,
-        gbit_per_s=number_of(move, "gbit_per_s", name, 1e-6, 1e6),
-        start_minutes=number_of(move, "start_minutes", name, 0, 1e5),
+        gbit_per_s=read_number(move, "gbit_per_s", name, 1e-6, 1e6),
+        start_minutes=read_number(move, "start_minutes", name, 0, 1e5),
         source=str(move["source"]),
     )
 
@@ -430,7 +472,7 @@ def burst_plan(scenario: Scenario, rules: BurstRules) -> BurstPlan:
     begin, length, gpus, cost = (jobs[name].to_numpy() for name in ("from_h", "hours", "gpus", "cost"))
     until = int((known.end - known.begin).total_seconds() // SECONDS_PER_HOUR)
     over = wanted(begin, length, gpus, until) - known.fleet.installed.gpus
-    effort = Effort.begin(**scenario.effort)
+    effort = Effort.begin(**scenario.search_limits)
     free = jobs["reason"].is_null().to_numpy()
     leave, left, bound = leavers(begin, length, gpus, cost, free, over, effort, gap=scenario.gap_target)
     out = jobs.filter(leave)
@@ -443,7 +485,7 @@ def burst_plan(scenario: Scenario, rules: BurstRules) -> BurstPlan:
     gpu_hours = (pl.col("gpus") * pl.col("hours")).sum()
     held = jobs.filter(there & ~free).group_by("reason").agg(jobs=pl.len(), gpu_hours=gpu_hours)
     return BurstPlan(
-        jobs=out.with_columns(cost=pl.Series(split_exactly(total, exact), dtype=CENTS))
+        jobs=out.with_columns(cost=pl.Series(split_amount(total, exact), dtype=CENTS))
         .drop("from_h", "reason").sort("submit_time", "job_id"),
         stays=held.sort("reason"),
         over_gpu_hours=float(over[busy].sum()),
@@ -500,4 +542,4 @@ def wanted(begin: Array, hours: Array, gpus: Array, until: int) -> Array:
     >>> wanted(np.array([-1.0, 0.5]), np.array([1.5, 2.0]), np.array([4.0, 2.0]), 3).tolist()
     [3.0, 2.0, 1.0]
     """
-    return np.asarray(occupancy(begin, begin + hours, gpus, np.zeros(len(begin), np.int64), 1, until)[0])
+    return np.asarray(mean_occupancy(begin, begin + hours, gpus, np.zeros(len(begin), np.int64), 1, until)[0])

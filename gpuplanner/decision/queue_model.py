@@ -8,12 +8,12 @@ from dataclasses import dataclass, field, fields, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuplanner.core.execution import compiled_entry
+from gpuplanner.core.execution import compile_entry
 from gpuplanner.decision.occupancy_changes import ClosedSpell, Handover, OccupancyChanges, closed_instances
 from gpuplanner.decision.wait_causes import FEWEST_WAITS, NamedLimit, TenantUse
 from gpuplanner.simulator.scheduling_rules import QuotaGroup, Sharing
 from gpuplanner.simulator.simulated_fleet import NodeFleet, NodeRequests
-from gpuplanner.simulator.simulation_run import play, play_shared
+from gpuplanner.simulator.simulation_run import simulate_requests, simulate_shared_requests
 from gpuplanner.simulator.simulation_state import Floats, Ints
 
 EASY, PASS = "easy", "pass"
@@ -200,7 +200,7 @@ def find_head_starts(
     return total if total.any() else None
 
 
-@compiled_entry
+@compile_entry
 def fill_pairs(
     by_start: Ints,
     by_ready: Ints,
@@ -307,7 +307,7 @@ class Closings:
     def on(self, nodes: int) -> NodeRequests:
         """The closings of so many nodes: further ones are closed as those of today are, in turn."""
         rows = [np.flatnonzero(self.node == node % self.nodes) for node in range(nodes)]
-        return self.requests.take(np.concatenate(rows))
+        return self.requests.select(np.concatenate(rows))
 
 
 def separate_spells(closed: Sequence[ClosedSpell]) -> list[ClosedSpell]:
@@ -432,14 +432,14 @@ class QueueModel:
             order = np.concatenate([order, np.full(len(closed), -np.inf)])
             tenant = np.concatenate([tenant, np.full(len(closed), self.tenant.max(initial=0) + 1)])
         if not self.limits:
-            start = play(held, fleet, queue=self.rule.queue, order=order, placement=placement).start_s
+            start = simulate_requests(held, fleet, queue=self.rule.queue, order=order, placement=placement).start_s
         else:
             most = {limit.tenant: limit.gpus for limit in self.limits}
             groups = tuple(QuotaGroup(most.get(number)) for number in range(int(tenant.max()) + 1))
             # A tier of its own for each request: a tenant with room below its limit does not come before others.
             tier = np.argsort(np.lexsort((held.submit_s, held.ready_s, order)))
             sharing = Sharing(tenant, tier, groups, head_keeps_quota=False)
-            start = play_shared(held, fleet, sharing, queue=self.rule.queue, placement=placement).start_s
+            start = simulate_shared_requests(held, fleet, sharing, queue=self.rule.queue, placement=placement).start_s
         return np.where(np.isnan(start), np.inf, start)[: len(requests)]
 
 

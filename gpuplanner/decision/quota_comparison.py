@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 
 from gpuplanner.core.errors import ScenarioError
-from gpuplanner.core.scenario import Scenario, slowdowns_of
+from gpuplanner.core.scenario import Scenario, parse_gang_slowdowns
 from gpuplanner.core.stage_cache import stage
 from gpuplanner.core.units import SECONDS_PER_DAY, SECONDS_PER_HOUR, SECONDS_PER_MINUTE, percent_text
 from gpuplanner.decision.explained_waits import MAX_ERROR
@@ -30,7 +30,7 @@ from gpuplanner.decision.sharing_rules import (
     unmatched,
 )
 from gpuplanner.decision.team_fairness import NO_TEAM, teams_of
-from gpuplanner.simulator.replications import paired
+from gpuplanner.simulator.replications import compare_paired
 from gpuplanner.simulator.scheduling_rules import (
     Checkpoints,
     Failures,
@@ -41,7 +41,7 @@ from gpuplanner.simulator.scheduling_rules import (
     Sharing,
 )
 from gpuplanner.simulator.simulated_fleet import NodeNetwork
-from gpuplanner.simulator.simulation_run import play_shared
+from gpuplanner.simulator.simulation_run import simulate_shared_requests
 from gpuplanner.simulator.simulation_state import Floats, Ints
 from gpuplanner.usage.job_history import History, history
 
@@ -219,7 +219,7 @@ def tried_on(arena: Arena, before: PlayedRules, after: PlayedRules) -> SharingTr
         {"team": teams_of(asked), "gpus": asked.gpus(), "ready_s": requests.ready_s, "judged": arena.judged}
     )
     how: dict[str, Any] = {"queue": arena.queue, "placement": arena.placement(), "larger": arena.larger}
-    played = (play_shared(requests, asked.fleet, sharing_of(one, asked), **how) for one in (before, after))
+    played = (simulate_shared_requests(requests, asked.fleet, sharing_of(one, asked), **how) for one in (before, after))
     sides = [_what_came(jobs, outcome) for outcome in played]
     names = sorted(set(jobs["team"]))
     notes = [note for one in (before, after) for note in unmatched(one.rules, names)]
@@ -348,7 +348,7 @@ def a_week(table: pl.DataFrame, column: str, length: float, count: int) -> Float
 
 def _changed(prefix: str, kind: str, before: Floats, after: Floats) -> dict[str, float | None]:
     """Means of two sets of weeks, and the mean change with its interval."""
-    change = paired(before, after).difference
+    change = compare_paired(before, after).difference
     return {
         f"{kind}_before": float(before.mean()), f"{kind}_after": float(after.mean()), f"{prefix}change": change.mean,
         f"{prefix}change_low": change.low, f"{prefix}change_high": change.high,
@@ -374,7 +374,7 @@ def placement_table(scenario: Scenario) -> pl.DataFrame:
     ``lost_gpu_hours`` a week, ``mean_wait_minutes`` of all jobs, and ``never_started``.
     """
     known, _, arena, _ = opened(scenario)
-    rack, beyond = slowdowns_of(scenario.gang_slowdowns or "") or (1.0, 1.0)
+    rack, beyond = parse_gang_slowdowns(scenario.gang_slowdowns or "") or (1.0, 1.0)
     network = NodeNetwork(node_domains(known, arena.asked.nodes.names), np.array([1.0, 1.0, rack, beyond]))
     fleet = replace(arena.asked.fleet, network=network)
     requests, evaluated = arena.requests(AS_TODAY), arena.judged

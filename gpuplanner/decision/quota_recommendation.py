@@ -18,7 +18,7 @@ from gpuplanner.core.stage_cache import stage
 from gpuplanner.core.units import HOURS_PER_WEEK, SECONDS_PER_HOUR, SECONDS_PER_MINUTE
 from gpuplanner.decision.policy_simulation import order_statistic
 from gpuplanner.decision.sharing_rules import SharingRules, quota_share, rules_of
-from gpuplanner.forecast.demand_outlook import demands, paths_of
+from gpuplanner.forecast.demand_outlook import demand_by_view, demand_paths
 from gpuplanner.hardware.gpu_models import GpuModel
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.simulator.scheduling_rules import Checkpoints, Failures
@@ -84,7 +84,7 @@ def quota_advice(scenario: Scenario) -> QuotaAdvice:
     """Look ahead over the horizon of the scenario, and over the rest of the month for budgets."""
     known = history(scenario)
     rules = rules_of(scenario, known)
-    teams = sorted({*demands(scenario)["rightsized"]["tenant"].unique(), *(one.name for one in rules.teams)})
+    teams = sorted({*demand_by_view(scenario)["rightsized"]["tenant"].unique(), *(one.name for one in rules.teams)})
     paths = _gpus(scenario, teams, known.fleet.gpu_model)
     quotas, steps = quotas_for(rules, teams, paths, float(known.fleet.gpus))
     notes = (
@@ -96,9 +96,9 @@ def quota_advice(scenario: Scenario) -> QuotaAdvice:
 
 def _gpus(scenario: Scenario, teams: list[str], gpu_model: GpuModel) -> Floats:
     """Sample paths of the GPUs of each team, as quotas count them [path, team, slot]."""
-    profiles = demands(scenario)["rightsized"]["profile"].unique().sort().to_list()
+    profiles = demand_by_view(scenario)["rightsized"]["profile"].unique().sort().to_list()
     share = np.array([1.0 if name == WHOLE_GPU else quota_share(gpu_model, name) for name in profiles])
-    return np.asarray(np.einsum("ktps,p->kts", paths_of(scenario, teams, profiles), share))
+    return np.asarray(np.einsum("ktps,p->kts", demand_paths(scenario, teams, profiles), share))
 
 
 def quota_at(own: Floats, risk: float) -> int:

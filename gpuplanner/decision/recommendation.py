@@ -11,23 +11,10 @@ import numpy as np
 import polars as pl
 
 from gpuplanner.core.scenario import Scenario
-from gpuplanner.core.schemas import SERVICE, WHOLE_GPU
+from gpuplanner.core.schemas import SERVICE_JOB_CLASS, WHOLE_GPU
 from gpuplanner.core.stage_cache import data_folder, stage
-from gpuplanner.core.units import (
-    HOURS_PER_WEEK,
-    SECONDS_PER_HOUR,
-    SECONDS_PER_MINUTE,
-    UNALLOCATED,
-    percent_text,
-)
-from gpuplanner.decision.capacity_answers import (
-    Recommendation,
-    TeamWaits,
-    add_units,
-    decline,
-    recommend,
-    wait_curve,
-)
+from gpuplanner.core.units import HOURS_PER_WEEK, SECONDS_PER_HOUR, SECONDS_PER_MINUTE, UNALLOCATED, percent_text
+from gpuplanner.decision.capacity_answers import Recommendation, TeamWaits, add_units, decline, recommend, wait_curve
 from gpuplanner.decision.decision_text import WHOLE_LIST, in_words, no_decision, uncorrected_decision
 from gpuplanner.decision.decision_types import (
     AUTOSCALED_POOLS,
@@ -73,9 +60,9 @@ from gpuplanner.decision.wait_curve import SizedPool, WaitModel, WaitTarget
 from gpuplanner.hardware.mig_layouts import format_layout
 from gpuplanner.ingest.dataset_folder import open_dataset
 from gpuplanner.ingest.telemetry.telemetry_quality import matched_gpu_hours
-from gpuplanner.usage.gpu_hour_ledger import by_bucket, by_tenant
+from gpuplanner.usage.gpu_hour_ledger import hours_by_bucket, hours_by_tenant
 from gpuplanner.usage.job_history import History, begin_of, history
-from gpuplanner.usage.period_accounts import ledger
+from gpuplanner.usage.period_accounts import scenario_ledger
 
 UNALLOCATED_BUCKETS = ("unallocated", "fragmented", "idle_pending", "reserved", "reconfiguring", "down")
 """Buckets of installed GPU-hours that were allocated to no team."""
@@ -182,7 +169,7 @@ def wait_target(scenario: Scenario) -> WaitTarget:
 
 def growth_of(known: History) -> FittedGrowth:
     """Growth of the work submitted in the whole record, services left out."""
-    jobs = known.jobs.filter(pl.col("gpus") > 0, (pl.col("job_class") != SERVICE).fill_null(value=True))
+    jobs = known.jobs.filter(pl.col("gpus") > 0, (pl.col("job_class") != SERVICE_JOB_CLASS).fill_null(value=True))
     return fit_growth_per_week(weekly_work(jobs, begin_of(known.trace), known.plan_start))
 
 
@@ -332,8 +319,8 @@ def _layouts(asked: Asked, trial: Trial, gpus: int | None = None) -> tuple[Layou
     if setting.fleet.capacity.shape[1] == 1:
         numbers = setting.numbers
         return _grouped(asked, [(number, setting.layouts[place][0]) for place, number in enumerate(numbers)])
-    cut = trial.outcome.on.filter(pl.col("pool") == 1)
-    most = replace(trial.outcome, on=cut).peak_gpus(setting.fleet.gpus, 0.0, asked.seen_s)
+    cut = trial.outcome.power_intervals.filter(pl.col("pool") == 1)
+    most = replace(trial.outcome, power_intervals=cut).peak_gpus(setting.fleet.gpus, 0.0, asked.seen_s)
     total = setting.gpus if gpus is None else gpus
     left = min(most, total)
     rows: list[tuple[int, tuple[str, ...]]] = []
@@ -378,17 +365,17 @@ def allocated_share(asked: Asked) -> float:
 def team_rows(scenario: Scenario, waits: TeamWaits = MappingProxyType({})) -> tuple[TeamRow, ...]:
     """GPU-hours and waits by team, the largest first, with the unallocated GPU-hours last."""
     known = history(scenario)
-    booked = known.fleet.hours_of(ledger(scenario))
+    booked = known.fleet.hours_of(scenario_ledger(scenario))
     ended_before = (pl.col("end_time") <= known.begin).fill_null(value=False)
     in_window = known.jobs.filter(pl.col("submit_time") < known.end, ~ended_before)
     jobs = dict(in_window.group_by("tenant").len().iter_rows())
     rows = []
-    for row in by_tenant(booked).sort("allocated_gpu_hours", descending=True).iter_rows(named=True):
+    for row in hours_by_tenant(booked).sort("allocated_gpu_hours", descending=True).iter_rows(named=True):
         measured = row["used"] + row["allocated_idle"] > 0
         idle, busy = (float(row[name]) if measured else None for name in ("allocated_idle", "used"))
         hours, count = float(row["allocated_gpu_hours"]), int(jobs.get(row["tenant"], 0))
         rows.append(TeamRow(str(row["tenant"]), hours, idle, count, busy, *waits.get(row["tenant"], ())))
-    buckets = dict(by_bucket(booked).select("bucket", "gpu_hours").iter_rows())
+    buckets = dict(hours_by_bucket(booked).select("bucket", "gpu_hours").iter_rows())
     free = sum(hours for name, hours in buckets.items() if name in UNALLOCATED_BUCKETS)
     return (*rows, TeamRow(UNALLOCATED, float(free), float(free), 0, 0.0))
 
@@ -400,5 +387,5 @@ def _left_out(found: Contest) -> float:
     hours = pl.col("gpus") * (pl.col("end_time") - pl.col("start_time")).dt.total_seconds()
     out = hours.filter(pl.col("quarantined").is_not_null())
     every, left_out = raw.jobs.select(all=hours.sum(), out=out.sum()).row(0)
-    unresolved = raw.stated.unresolved_gpu_hours * SECONDS_PER_HOUR
+    unresolved = raw.source_facts.unresolved_gpu_hours * SECONDS_PER_HOUR
     return float(((left_out or 0.0) + unresolved) / (every + unresolved)) if every else 0.0

@@ -14,24 +14,24 @@ import polars as pl
 from numpy.typing import NDArray
 
 from gpuplanner.core.errors import ScenarioError
-from gpuplanner.core.output_places import overwriting, require_file
+from gpuplanner.core.output_places import allow_overwriting_within, require_file
 from gpuplanner.core.output_writing import write_atomically
 from gpuplanner.core.scenario import Scenario
-from gpuplanner.core.serialization import of_plain, to_json, to_plain
+from gpuplanner.core.serialization import from_plain, to_json, to_plain
 from gpuplanner.core.units import percent_text
 from gpuplanner.decision.layout_planning import Planned, planned_for, problem_of, with_room_for_gangs
 from gpuplanner.forecast.demand_outlook import largest_gang
-from gpuplanner.forecast.run_off import RunOff, run_off
+from gpuplanner.forecast.run_off import RunOff, lay_out_run_off
 from gpuplanner.planner.drain_order import transition
-from gpuplanner.planner.layout_plan import Plan, plan_from_json, plan_to_json, stamp
-from gpuplanner.planner.numbered_gpus import layouts_before
+from gpuplanner.planner.layout_plan import Plan, format_utc, plan_from_json, plan_to_json
+from gpuplanner.planner.numbered_gpus import initial_gpu_layouts
 from gpuplanner.planner.plan_explanation import realised_cost, realised_costs
 from gpuplanner.planner.plan_problem import PlanProblem
 from gpuplanner.planner.receding_horizon import Verdict, roll, standing_plan, weigh
 from gpuplanner.sizing.memory_trend import peak_trends
-from gpuplanner.usage.installed_capacity import nodes_changed, nodes_seen
+from gpuplanner.usage.installed_capacity import describe_node_changes, gpus_of_nodes
 from gpuplanner.usage.job_history import History, history
-from gpuplanner.usage.rightsizing import asked_and_used
+from gpuplanner.usage.rightsizing import requested_and_used
 
 EVERYBODY = "all"
 JOB_COLUMNS = ("job_id", "tenant", "profile", "next_profile", "restart_gpu_hours", "advice")
@@ -97,7 +97,7 @@ class FleetLook:
         """The first change of the plan, GPU by GPU, in the order that keeps fewest requests waiting; may be empty."""
         table, problem = self.planned.layout_plan, self.planned.problem
         start, slot = problem.slot_start, timedelta(hours=problem.interval_hours)
-        if (before := layouts_before(self.planned.plan, problem)) is not None:
+        if (before := initial_gpu_layouts(self.planned.plan, problem)) is not None:
             now = {"slot_start": start - slot, "slot_end": start, "changed": False, "parked": None}
             rows = before.with_columns(pl.lit(value).alias(name) for name, value in now.items())
             table = pl.concat([rows.select(table.columns).cast(table.schema), table])
@@ -127,11 +127,11 @@ def look(scenario: Scenario, every: int, earlier: Mapping[str, PastAdvice] | Non
     )  # fmt: skip
     planned = planned_for(problem, scenario)
     stands, days = standing_plan(planned.plan.require(), problem), (known.plan_start - known.recent).days
-    verdict = weigh(problem, stands, planned.plan, paths, until=every, days=max(days, 1))
+    verdict = weigh(problem, stands, planned.plan, paths, decision_slot=every, days=max(days, 1))
     over = {at: advice for at, advice in (earlier or {}).items() if _is_over(advice, known, scenario)}
     came = {at: _outcome(advice, jobs, known, scenario) for at, advice in over.items()}
     worth, slots = verdict.worth(scenario.watch_chance), min(every, problem.n_slots)
-    nodes, outgrown = nodes_seen(known.trace.inventory, known.plan_start), _outgrown(known, scenario)
+    nodes, outgrown = gpus_of_nodes(known.trace.inventory, known.plan_start), _outgrown(known, scenario)
     return FleetLook(known.plan_start, planned, verdict, worth, slots, came, nodes, outgrown)
 
 
@@ -146,7 +146,7 @@ def _outcome(advice: PastAdvice, jobs: RunOff, known: History, scenario: Scenari
     """Hold the plan of a look, the fleet as it was then and a plan that knows all against the demand that came."""
     first = (advice.problem.slot_start - known.recent) // timedelta(hours=advice.problem.interval_hours)
     last = first + advice.slots
-    seen = dict(zip(jobs.names, jobs.seen(jobs.names, last)[:, first:], strict=True))
+    seen = dict(zip(jobs.names, jobs.demand_before(jobs.names, last)[:, first:], strict=True))
     nobody = np.zeros(advice.slots)
     came = np.array([seen.get(name, nobody) for name in advice.problem.profiles])[None]
     problem = replace(advice.problem, demand=came)
@@ -165,7 +165,7 @@ def _outgrown(known: History, scenario: Scenario) -> pl.DataFrame:
     if known.trace.samples is None or running.is_empty() or scenario.smallest_group:
         return pl.DataFrame(schema=JOB_COLUMNS)
     samples = known.trace.samples.filter(pl.col("job_id").is_in(running["job_id"].implode()))
-    asked = asked_and_used(running, {None: known.fleet.gpu_model.name}, samples=samples)
+    asked = requested_and_used(running, {None: known.fleet.gpu_model.name}, samples=samples)
     found = peak_trends(asked, samples, known.plan_start)
     return found.filter("running", pl.col("next_profile").is_not_null()).select(JOB_COLUMNS)
 
@@ -180,7 +180,7 @@ def _jobs(known: History, scenario: Scenario) -> RunOff:
         known.views["rightsized" if known.fleet.can_be_cut else "whole"],
         scenario.interval_hours,
     )
-    return run_off(view, start=known.recent, interval_hours=interval_hours, series="profile", size="instances")
+    return lay_out_run_off(view, start=known.recent, interval_hours=interval_hours, series="profile", size="instances")
 
 
 def _paths(jobs: RunOff, origin: int, steps: int, seed: int) -> Floats:
@@ -237,7 +237,7 @@ def replay(
         got = f"{end * scenario.interval_hours / 24:.0f}"
         todo = "Replay fewer days, or raise history_days."
         raise ScenarioError("watch: replay", f"{2 * days} days of recent past", got, todo)
-    came = jobs.seen(jobs.names, end)
+    came = jobs.demand_before(jobs.names, end)
     problem = problem_of(
         scenario, (EVERYBODY,), jobs.names, came[None, :, first:], start=known.recent + first * slot, prices=None
     )  # fmt: skip
@@ -253,19 +253,19 @@ def replay(
         return wanted[at]
 
     def as_now(at: int) -> Floats:
-        return np.repeat(jobs.seen(jobs.names, first + at - frozen)[None, :, -1:], horizon, axis=2)
+        return np.repeat(jobs.demand_before(jobs.names, first + at - frozen)[None, :, -1:], horizon, axis=2)
 
     verdicts: list[bool] = []
 
     def accept(at: int, part: PlanProblem, standing: Plan, new: Plan) -> bool:
         known_days = max(round((first + at) * scenario.interval_hours / 24), 1)
-        verdict = weigh(part, standing, new, ahead[at][:, :, : part.n_slots], until=every, days=known_days)
+        verdict = weigh(part, standing, new, ahead[at][:, :, : part.n_slots], decision_slot=every, days=known_days)
         verdicts.append(verdict.worth(scenario.watch_chance))
         if told is not None:
             told(at, verdict, verdicts[-1])
         return verdicts[-1]
 
-    how: dict[str, Any] = {"commit": every, "horizon": horizon, **scenario.effort}
+    how: dict[str, Any] = {"commit": every, "horizon": horizon, **scenario.search_limits}
     watched = roll(problem, forecast, accept=accept, **how)
     how |= {"hindsight": watched.hindsight}
     always, reactive = (roll(problem, believed, **how) for believed in (forecast, as_now))
@@ -369,12 +369,12 @@ class Watched:
 
     def after(self, found: FleetLook, data: str) -> Watched:
         """What is remembered after a look at data of this hash."""
-        at, gpus = stamp(found.at), found.planned.problem.gpus
+        at, gpus = format_utc(found.at), found.planned.problem.gpus
         if at < self.at:
             todo = "Check the clock of the source; the state is unchanged."
             raise ScenarioError("watch: end of the data", f"{self.at} or later", at, todo)
         words = found.sentence
-        if changed := nodes_changed(self.nodes, found.nodes):
+        if changed := describe_node_changes(self.nodes, found.nodes):
             words += f" {changed}"
         elif self.gpus and gpus != self.gpus:
             words += f" The fleet has {gpus:,} GPUs, {self.gpus:,} at the last evaluation."
@@ -397,7 +397,7 @@ class Watched:
             # The last 400 looks are told one by one; all of them are in the sums.
             past=(*past, PastLook(at, found.justified, gain, chance, slots=found.slots))[-400:],
             nodes=found.nodes,
-            jobs=tuple(of_plain(JobAdvice, row) for row in found.jobs.to_dicts()),
+            jobs=tuple(from_plain(JobAdvice, row) for row in found.jobs.to_dicts()),
         )  # fmt: skip
 
     def table(self) -> pl.DataFrame:
@@ -417,7 +417,7 @@ def state_of(out: Path) -> Watched:
         values = json.loads(place.read_text(encoding="utf-8"))
         if values.pop("format") != FORMAT:
             raise ValueError(place.name)
-        return of_plain(Watched, values)
+        return from_plain(Watched, values)
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         todo = f"Remove {place.name}; counters restart at 0."
         raise ScenarioError(str(place), f"a state of {FORMAT!r}", str(error), todo) from None
@@ -439,7 +439,7 @@ def keep(out: Path, state: Watched, found: FleetLook | None = None) -> None:
     if found is not None:
         text = plan_to_json(found.planned.plan, found.planned.problem)
         place = folder / state.past[-1].file
-        write_atomically(place, lambda new: new.write_text(text, encoding="utf-8"), guarded=False)
+        write_atomically(place, lambda new: new.write_text(text, encoding="utf-8"), protect_foreign=False)
     write_record(out / METRICS, state.metrics())
     write_record(out / STATE, to_json({"format": FORMAT} | to_plain(state)))
     for place in folder.glob("????-??-??T??????Z.json"):
@@ -456,5 +456,5 @@ def require_free(out: Path) -> None:
 
 def write_record(place: Path, text: str) -> None:
     """Write a file of the folder, whose names were free when it began."""
-    with overwriting():
+    with allow_overwriting_within():
         write_atomically(place, lambda new: new.write_text(text, encoding="utf-8"))

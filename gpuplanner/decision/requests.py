@@ -12,14 +12,14 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from gpuplanner.core.schemas import SERVICE, WHOLE_GPU
+from gpuplanner.core.schemas import SERVICE_JOB_CLASS, WHOLE_GPU
 from gpuplanner.decision.sharing_rules import SharingRules, rules_of_queues
 from gpuplanner.hardware.gpu_models import GpuModel
-from gpuplanner.hardware.mig_layouts import OFF, parse_layout
-from gpuplanner.ingest.gpu_model_resolution import known_nodes
+from gpuplanner.hardware.mig_layouts import UNUSED_LAYOUT, parse_layout
+from gpuplanner.ingest.gpu_model_resolution import try_expand_node_list
 from gpuplanner.simulator.simulated_fleet import NodeFleet, NodeRequests
 from gpuplanner.simulator.simulation_state import Floats, Ints
-from gpuplanner.usage.job_history import History, todays_nodes
+from gpuplanner.usage.job_history import History, nodes_of_todays_fleet
 from gpuplanner.usage.observed_nodes import TodaysNodes
 
 AS_TODAY, REQUESTED, RIGHTSIZED = "today", "requested", "rightsized"
@@ -106,7 +106,7 @@ def asked_of(known: History) -> Asked:
     Jobs that state no start, where others do, are kept: they waited to the end of the observation. Where none does,
     all are taken to have started when they came.
     """
-    nodes = todays_nodes(known)
+    nodes = nodes_of_todays_fleet(known)
     gpu_model = known.fleet.gpu_model
     zero, end = known.played_since, known.plan_start
     live = (pl.col("end_time").is_null() | (pl.col("end_time") > zero)) & (pl.col("gpus") > 0)
@@ -119,7 +119,7 @@ def asked_of(known: History) -> Asked:
     }
     submit, start, stop, eligible = (time.fill_null(np.nan).to_numpy().copy() for time in seconds.values())
     run = jobs["run_s"].to_numpy().astype(float)
-    silent = not bool((start - submit > 0).any()) and known.trace.stated.source in SUBMISSIONS_ALONE
+    silent = not bool((start - submit > 0).any()) and known.trace.source_facts.source in SUBMISSIONS_ALONE
     starts_assumed = silent or bool(np.isnan(start).all())
     if starts_assumed:
         start = submit.copy()
@@ -137,7 +137,7 @@ def asked_of(known: History) -> Asked:
     requested = partial(requests_of, fleet=fleet, gpu_model=gpu_model, came=came, run=run, limit=limit)
     views = _views(known, mask, fleet, requested)
     endless = jobs["time_limit_s"].is_null().to_numpy() & np.isnan(stop) & (start < 0)
-    standing = endless | (jobs["job_class"] == SERVICE).fill_null(False).to_numpy()
+    standing = endless | (jobs["job_class"] == SERVICE_JOB_CLASS).fill_null(False).to_numpy()
     return Asked(
         jobs, nodes, fleet, gpu_model, views, start, stop, _pins(jobs, nodes), starts_assumed, zero, end, standing,
         closed_nodes(known, nodes, zero, end), limits_of(rules_of_queues(known)),
@@ -174,7 +174,7 @@ def limits_of(rules: SharingRules) -> dict[str, float]:
 def fleet_of(nodes: TodaysNodes, gpu_model: GpuModel, profiles: tuple[str, ...]) -> NodeFleet:
     """Today's nodes as the engine takes them: one pool, all on."""
     capacity = np.array([counts_of(layouts, profiles) for layouts in nodes.layouts], np.int64)
-    gpus, weights = np.array(nodes.gpus), np.array([1.0, *(gpu_model.share(name) for name in profiles[1:])])
+    gpus, weights = np.array(nodes.gpus), np.array([1.0, *(gpu_model.gpu_fraction(name) for name in profiles[1:])])
     return NodeFleet(profiles, gpus, capacity[:, None, :], np.zeros_like(gpus), weights)
 
 
@@ -188,7 +188,7 @@ def counts_of(layouts: Sequence[str], profiles: tuple[str, ...]) -> list[int]:
     """
     found = dict.fromkeys(profiles, 0)
     for layout in layouts:
-        if layout == OFF:
+        if layout == UNUSED_LAYOUT:
             continue
         for name, count in ({WHOLE_GPU: 1} if layout == WHOLE_GPU else parse_layout(layout)).items():
             if name in found:
@@ -198,7 +198,7 @@ def counts_of(layouts: Sequence[str], profiles: tuple[str, ...]) -> list[int]:
 
 def _profiles(gpu_model: GpuModel, nodes: TodaysNodes, known: History, mask: pl.Series) -> tuple[str, ...]:
     """The whole GPU and every profile that anybody has, asks for or needs, ascending."""
-    texts = {one for layouts in nodes.layouts for one in layouts} - {WHOLE_GPU, OFF}
+    texts = {one for layouts in nodes.layouts for one in layouts} - {WHOLE_GPU, UNUSED_LAYOUT}
     names = {name for text in texts for name in parse_layout(text)}
     if gpu_model.profiles:
         for view in ("requested", "rightsized"):
@@ -351,7 +351,7 @@ def _pins(jobs: pl.DataFrame, nodes: TodaysNodes) -> list[list[int] | None]:
     lists: dict[str | None, list[int] | None] = {None: None}
     for text in jobs["node_list"].unique():
         if text is not None:
-            lists[text] = [place[name] for name in known_nodes(text) or () if name in place] or None
+            lists[text] = [place[name] for name in try_expand_node_list(text) or () if name in place] or None
     return [lists[text] for text in jobs["node_list"]]
 
 

@@ -12,13 +12,13 @@ from zoneinfo import ZoneInfo
 
 import polars as pl
 
-from gpuplanner.core.errors import ScenarioError, examples, nearest
-from gpuplanner.core.scenario import Scenario, windows_of
-from gpuplanner.core.serialization import fault, keys_of, list_of, number_of, read_yaml, word_of
-from gpuplanner.hardware.catalog import boards_called
+from gpuplanner.core.errors import ScenarioError, examples, nearest_names
+from gpuplanner.core.scenario import Scenario, parse_change_windows
+from gpuplanner.core.serialization import make_file_error, read_choice, read_list, read_number, read_yaml, require_keys
+from gpuplanner.hardware.catalog import match_gpu_models
 from gpuplanner.hardware.gpu_models import GpuModel
 from gpuplanner.planner.fleet_limits import Quota
-from gpuplanner.usage.fair_share import entitlements
+from gpuplanner.usage.fair_share import entitled_by_shares
 from gpuplanner.usage.job_history import History
 
 DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
@@ -39,7 +39,7 @@ def week_hours_of(text: str) -> list[tuple[int, int, int]] | None:
         if hit is None or not any(hit.groups()):
             return None
         first, last, times = hit[1], hit[2] or hit[1], hit[3]
-        spans = [(0, 24 * 60)] if times is None else windows_of(times)
+        spans = [(0, 24 * 60)] if times is None else parse_change_windows(times)
         if spans is None or (first is not None and not {first, last} <= set(DAYS)):
             return None
         days = range(7)
@@ -82,18 +82,7 @@ def openings(text: str, tz: str, zero: datetime, seen_s: float) -> tuple[float, 
 
 
 TOP = ("teams", "cohorts", "tiers", "order", "half_life_days", "preemption", "start_hours")
-TEAM = (
-    "name",
-    "gpu_model",
-    "gpus",
-    "borrow",
-    "lend",
-    "cohort",
-    "weight",
-    "tier",
-    "gpu_hours_per_month",
-    "risk",
-)
+TEAM = ("name", "gpu_model", "gpus", "borrow", "lend", "cohort", "weight", "tier", "gpu_hours_per_month", "risk")
 COHORT = ("name", "gpu_model", "parent", "gpus", "borrow", "lend")
 HOURS = ("team", "tier", "hours")
 MOST_GPUS = 1e7
@@ -230,10 +219,10 @@ def read_quotas(path: str | Path) -> SharingRules:
     gpuplanner.core.errors.ScenarioError: quotas.yaml, line 3: expected weight, a number from 1e-06 to 1e+06; got 0. ...
     """
     file = Path(path).name
-    top = keys_of(read_yaml(path), TOP, f"{file}, the file", 1)
+    top = require_keys(read_yaml(path), TOP, f"{file}, the file", 1)
     tiers = tuple(str(one) for one in top.get("tiers") or ())
-    teams = tuple(_quota(one, TEAM, file, at, tiers) for one, at in list_of(top, "teams", file))
-    cohorts = tuple(_quota(one, COHORT, file, at, tiers) for one, at in list_of(top, "cohorts", file))
+    teams = tuple(_quota(one, TEAM, file, at, tiers) for one, at in read_list(top, "teams", file))
+    cohorts = tuple(_quota(one, COHORT, file, at, tiers) for one, at in read_list(top, "cohorts", file))
     for kind, rows in (("teams", teams), ("cohorts", cohorts)):
         refuse_twice([f"{one.name} on {one.gpu_model}" if one.gpu_model else one.name for one in rows], file, kind)
     refuse_twice(list(tiers), file, "tiers")
@@ -241,13 +230,13 @@ def read_quotas(path: str | Path) -> SharingRules:
     above = {one.name: one.cohort for one in cohorts}
     for name, upper in above.items():
         if upper is not None and upper not in known:
-            near = nearest(upper, sorted(known))[:1]
+            near = nearest_names(upper, sorted(known))[:1]
             hint = f" (did you mean {near[0]!r}?)" if near else ""
-            raise fault(file, 1, f"a cohort that is named as parent of {name!r}", f"{upper!r}{hint}")
+            raise make_file_error(file, 1, f"a cohort that is named as parent of {name!r}", f"{upper!r}{hint}")
         _refuse_cycle(name, above, file)
-    half_life = number_of(top, "half_life_days", file, 1e-3, 1e5) if "half_life_days" in top else 7.0
-    order = word_of(top, "order", file, ("fifo", "fair")) if "order" in top else "fifo"
-    hours = tuple(_start_hours(one, file, at, tiers) for one, at in list_of(top, "start_hours", file))
+    half_life = read_number(top, "half_life_days", file, 1e-3, 1e5) if "half_life_days" in top else 7.0
+    order = read_choice(top, "order", file, ("fifo", "fair")) if "order" in top else "fifo"
+    hours = tuple(_start_hours(one, file, at, tiers) for one, at in read_list(top, "start_hours", file))
     refuse_twice([one.team or f"tier {one.tier}" for one in hours], file, "start_hours")
     return SharingRules(teams, cohorts, tiers, order, half_life, _stopping(top, file, tiers), file, hours)
 
@@ -294,13 +283,13 @@ def planned_quotas(rules: SharingRules, teams: Iterable[str]) -> dict[str, Quota
 
 
 def _quota(given: Any, keys: tuple[str, ...], file: str, line: int, tiers: tuple[str, ...]) -> TeamQuota:  # noqa: ANN401
-    values = keys_of(given, keys, f"{file}, {'team' if keys == TEAM else 'cohort'}", line, needed=("name",))
+    values = require_keys(given, keys, f"{file}, {'team' if keys == TEAM else 'cohort'}", line, required_keys=("name",))
     found: dict[str, Any] = {"name": str(values["name"])}
     limits = {"gpus": (0.0, MOST_GPUS), "borrow": (0.0, MOST_GPUS), "lend": (0.0, MOST_GPUS)}
     limits |= {"weight": (1e-6, 1e6), "gpu_hours_per_month": (0.0, 1e10), "risk": (1e-4, 0.5)}
     for key, (low, high) in limits.items():
         if values.get(key) is not None:
-            found[key] = number_of(values, key, file, low, high)
+            found[key] = read_number(values, key, file, low, high)
     for key, stated in (("cohort", "cohort" if keys == TEAM else "parent"), ("gpu_model", "gpu_model")):
         found[key] = None if values.get(stated) is None else str(values[stated])
     if values.get("tier") is not None:
@@ -311,27 +300,27 @@ def _quota(given: Any, keys: tuple[str, ...], file: str, line: int, tiers: tuple
 def _tier(values: Any, file: str, tiers: tuple[str, ...]) -> str:  # noqa: ANN401 - of a file
     if not tiers:
         got = f"tier {values['tier']!r} and none"
-        raise fault(file, values.lines["tier"], "a list tiers in the file", got)
-    return word_of(values, "tier", file, tiers)
+        raise make_file_error(file, values.lines["tier"], "a list tiers in the file", got)
+    return read_choice(values, "tier", file, tiers)
 
 
 def _start_hours(given: Any, file: str, line: int, tiers: tuple[str, ...]) -> StartHours:  # noqa: ANN401
-    values = keys_of(given, HOURS, f"{file}, start_hours", line, needed=("hours",))
+    values = require_keys(given, HOURS, f"{file}, start_hours", line, required_keys=("hours",))
     if (values.get("team") is None) == (values.get("tier") is None):
         got = "neither" if values.get("team") is None else "both"
-        raise fault(file, values.lines["hours"], "a team or a tier", got)
+        raise make_file_error(file, values.lines["hours"], "a team or a tier", got)
     if values.get("tier") is not None:
         _tier(values, file, tiers)
     if week_hours_of(str(values["hours"])) is None:
         text = "hours such as 20:00-06:00 or mon-fri 20:00-06:00, sat-sun"
-        raise fault(file, values.lines["hours"], text, repr(values["hours"]))
+        raise make_file_error(file, values.lines["hours"], text, repr(values["hours"]))
     team, tier = (None if values.get(key) is None else str(values[key]) for key in ("team", "tier"))
     return StartHours(str(values["hours"]), team, tier)
 
 
 def is_board(word: str, gpu_model: str) -> bool:
     """Whether a word is one for a board."""
-    return word.casefold() == gpu_model.casefold() or gpu_model in boards_called(word)
+    return word.casefold() == gpu_model.casefold() or gpu_model in match_gpu_models(word)
 
 
 def _of_board(rows: tuple[TeamQuota, ...], gpu_model: str) -> tuple[TeamQuota, ...]:
@@ -344,21 +333,21 @@ def _of_board(rows: tuple[TeamQuota, ...], gpu_model: str) -> tuple[TeamQuota, .
 def _stopping(top: Any, file: str, tiers: tuple[str, ...]) -> Stopping:  # noqa: ANN401 - of a file
     if top.get("preemption") is None:
         return Stopping()
-    values = keys_of(top["preemption"], STOPPING, f"{file}, preemption", top.lines["preemption"])
+    values = require_keys(top["preemption"], STOPPING, f"{file}, preemption", top.lines["preemption"])
     found: dict[str, Any] = {}
     for key in ("by_tier", "reclaim"):
         if key in values:
             if not isinstance(values[key], bool):
-                raise fault(file, values.lines[key], f"{key}, true or false", repr(values[key]))
+                raise make_file_error(file, values.lines[key], f"{key}, true or false", repr(values[key]))
             found[key] = values[key]
     if found.get("by_tier") and len(tiers) < 2:
-        raise fault(file, values.lines["by_tier"], "a list of two tiers at least", "by_tier without them")
+        raise make_file_error(file, values.lines["by_tier"], "a list of two tiers at least", "by_tier without them")
     for key in STOPPING[2:]:
         if values.get(key) is not None:
-            found[key] = number_of(values, key, file, 0, 1e6)
+            found[key] = read_number(values, key, file, 0, 1e6)
     if found.get("checkpoint_minutes") == 0 and found.get("checkpoint_write_seconds"):
         got = "0 with checkpoint_write_seconds above 0"
-        raise fault(file, values.lines["checkpoint_minutes"], "checkpoint_minutes above 0", got)
+        raise make_file_error(file, values.lines["checkpoint_minutes"], "checkpoint_minutes above 0", got)
     return Stopping(**found)
 
 
@@ -366,14 +355,14 @@ def refuse_twice(names: list[str], file: str, kind: str) -> None:
     """Refuse a list of a file in which a name stands twice."""
     twice = [name for name in names if names.count(name) > 1]
     if twice:
-        raise fault(file, 1, f"{kind} of different names", repr(twice[0]))
+        raise make_file_error(file, 1, f"{kind} of different names", repr(twice[0]))
 
 
 def _refuse_cycle(name: str, above: Mapping[str, str | None], file: str) -> None:
     way, upper = [name], above.get(name)
     while upper is not None:
         if upper in way:
-            raise fault(file, 1, "cohorts that form a tree", f"a circle: {' in '.join([*way, upper])}")
+            raise make_file_error(file, 1, "cohorts that form a tree", f"a circle: {' in '.join([*way, upper])}")
         way.append(upper)
         upper = above.get(upper)
 
@@ -444,8 +433,8 @@ def entitled_gpus(
     if not rules.stated:
         weights = {one.name: one.weight for one in rules.teams}
         by = "the weights" if rules.teams else "equal shares"
-        note = f"No team has a quota: {by} of the {fleet_gpus:,.0f} GPUs stand in, which is no entitlement."
-        return entitlements(fleet_gpus, names, weights), (note,)
+        note = f"No team has a quota: {by} of the {fleet_gpus:,.0f} GPUs stand in."
+        return entitled_by_shares(fleet_gpus, names, weights), (note,)
     given = {one.name: one.gpus or 0.0 for one in rules.teams}
     total = sum(given.values())
     factor = min(1.0, fleet_gpus / total) if total else 1.0
@@ -468,7 +457,7 @@ def unmatched(rules: SharingRules, names: Sequence[str]) -> list[str]:
     if strange := [name for name in names if name not in given]:
         notes.append(f"No quota is stated for {examples(strange)}: due nothing, they run on what is free.")
     if absent := [name for name in given if name not in names]:
-        near = {one: nearest(one, names)[:1] for one in absent}
+        near = {one: nearest_names(one, names)[:1] for one in absent}
         hints = [f"{one!r} (like {found[0]!r})" if found else repr(one) for one, found in near.items()]
         notes.append(f"No job is of {', '.join(hints[:5])}: their quota stands unused.")
     return notes

@@ -11,11 +11,11 @@ from typing import Any, Self
 import polars as pl
 
 from gpuplanner._version import __version__
-from gpuplanner.core.errors import ScenarioError, first_line
-from gpuplanner.core.output_places import Mark
-from gpuplanner.core.output_writing import replaced_directory
+from gpuplanner.core.errors import ScenarioError, first_error_line
+from gpuplanner.core.output_places import FolderMark
+from gpuplanner.core.output_writing import replace_directory
 from gpuplanner.core.scenario import Scenario
-from gpuplanner.core.serialization import of_plain, rounded, to_json, to_plain
+from gpuplanner.core.serialization import from_plain, round_record, to_json, to_plain
 from gpuplanner.core.units import HOURS_PER_WEEK
 from gpuplanner.cost.period_costs import Money
 from gpuplanner.decision.comparison_record import Comparison
@@ -23,12 +23,12 @@ from gpuplanner.decision.decision_types import DECIMALS, Decision
 from gpuplanner.decision.layout_planning import OverFixed, PlanChoice
 from gpuplanner.decision.policy_comparison import MEANINGS
 from gpuplanner.forecast.demand_outlook import Tomorrow
-from gpuplanner.hardware.catalog import Parameter, parameter
+from gpuplanner.hardware.catalog import Parameter, find_parameter
 from gpuplanner.hardware.power_and_carbon import CarbonFactor, PowerModel, Price
-from gpuplanner.ingest.dataset import Stated
+from gpuplanner.ingest.dataset import SourceFacts
 from gpuplanner.planner.layout_plan import Plan, plan_from_json, plan_to_json
 from gpuplanner.planner.plan_problem import PlanProblem
-from gpuplanner.usage.gpu_hour_ledger import ONE_POOL, assumptions
+from gpuplanner.usage.gpu_hour_ledger import ONE_POOL, ledger_assumptions
 from gpuplanner.usage.job_history import History
 
 HOURS = "_gpu_hours"
@@ -114,7 +114,7 @@ class Headline:
         """The same object from what :meth:`to_dict` gave."""
         known = {field.name for field in fields(cls)}
         buckets = {name.removesuffix(HOURS): hours for name, hours in values.items() if name not in known}
-        return of_plain(cls, {**values, "bucket_gpu_hours": buckets})
+        return from_plain(cls, {**values, "bucket_gpu_hours": buckets})
 
 
 def headline_of(
@@ -136,7 +136,7 @@ def headline_of(
         jobs=known.jobs.height,
         tenants=known.jobs["tenant"].n_unique(),
         gpu_model=fleet.name,
-        boards=fleet.installed.listed,
+        boards=fleet.installed.models_text,
         board_has_mig=fleet.can_be_cut,
         cut_gpus=fleet.cut_gpus,
         installed_gpus=fleet.installed.gpus,
@@ -172,7 +172,7 @@ def headline_of(
         )
     if ahead is not None:
         found = replace(found, tomorrow_gpus=ahead.gpus, tomorrow_running_gpus=ahead.running)
-    return rounded(found, DECIMALS)
+    return round_record(found, DECIMALS)
 
 
 def _small_jobs(known: History) -> dict[str, Any]:
@@ -186,7 +186,7 @@ def _small_jobs(known: History) -> dict[str, Any]:
 
     def gpus(view: str) -> float:
         profile = known.views[view].filter(small)["profile"]
-        share = {name: gpu_model.share(name) for name in profile.drop_nulls().unique()}
+        share = {name: gpu_model.gpu_fraction(name) for name in profile.drop_nulls().unique()}
         return float((profile.replace_strict(share, default=0.0) * run_s).sum()) / span_s
 
     return {
@@ -216,7 +216,7 @@ class Provenance:
     - ``inputs``: Hash of each input file.
     - ``trace``: What the inbox kept of where the jobs come from; :attr:`read` is what of it is told.
     - ``price``, ``power``, ``carbon``, ``pue``: What money, energy and carbon rest on; None where it is not known.
-    - ``assumptions``: Assumed figures with range and source.
+    - ``ledger_assumptions``: Assumed figures with range and source.
     - ``policies``: What each way to run a fleet means.
     """
 
@@ -234,9 +234,9 @@ class Provenance:
     policies: Mapping[str, str]
 
     @property
-    def read(self) -> Stated:
+    def read(self) -> SourceFacts:
         """Where the jobs come from, and what became of the rows."""
-        return Stated.of(self.trace)
+        return SourceFacts.from_provenance(self.trace)
 
 
 def provenance_of(
@@ -258,19 +258,19 @@ def provenance_of(
         power=priced.power,
         carbon=priced.carbon,
         pue=priced.pue,
-        assumptions={name: parameter(name) for name in ASSUMED},
+        assumptions={name: find_parameter(name) for name in ASSUMED},
         policies=MEANINGS,
     )
 
 
 def _cautions(known: History, priced: Money) -> list[str]:
     """What a reader must know before trusting a figure, in sentences."""
-    texts = assumptions(known.trace.jobs, known.trace.inventory, start=known.begin, end=known.end)
+    texts = ledger_assumptions(known.trace.jobs, known.trace.inventory, start=known.begin, end=known.end)
     if known.fleet.name is None and len(known.fleet.installed.words) > 1:
         # The remark says the same of the boards, and what follows from it.
         texts = [text for text in texts if text != ONE_POOL]
     texts += known.fleet.remarks()
-    texts += [text for text in [known.trace.stated.shortened] if text]
+    texts += [text for text in [known.trace.source_facts.shortened] if text]
     texts += known.how_played()
     if known.fleet.in_catalogue:
         texts += priced.missing
@@ -284,9 +284,9 @@ JSON_TABLES = (
     "weeks", "quality",
 )  # fmt: skip
 """Tables small enough to stand in study.json as well."""
-OLD_MARK = Mark("study.json", '"plan_bound_gpu_hours"', names=("plan.json", "scenario.yaml", "*.parquet"))
-FIRST_MARK = Mark("study.json", "gpuplanner study 1", names=OLD_MARK.names)
-MARK = Mark("study.json", "gpuplanner study 2", names=OLD_MARK.names, older=(FIRST_MARK, OLD_MARK))
+OLD_MARK = FolderMark("study.json", '"plan_bound_gpu_hours"', names=("plan.json", "scenario.yaml", "*.parquet"))
+FIRST_MARK = FolderMark("study.json", "gpuplanner study 1", names=OLD_MARK.names)
+MARK = FolderMark("study.json", "gpuplanner study 2", names=OLD_MARK.names, older=(FIRST_MARK, OLD_MARK))
 
 
 @dataclass(frozen=True, eq=False)
@@ -345,7 +345,7 @@ class Study:
 
     def save(self, directory: str | Path) -> Path:
         """Write the study as a folder that :func:`open_study` reads."""
-        with replaced_directory(directory, mark=MARK) as folder:
+        with replace_directory(directory, mark=MARK) as folder:
             (folder / "study.json").write_text(self.to_json(), encoding="utf-8")
             if self.plan is not None and self.problem is not None:
                 (folder / "plan.json").write_text(plan_to_json(self.plan, self.problem), encoding="utf-8")
@@ -378,17 +378,17 @@ def open_study(directory: str | Path) -> Study:
             tables=tables,
             plan=plan,
             problem=problem,
-            plan_choices=tuple(of_plain(PlanChoice, one) for one in values["plan_choices"]),
-            over_fixed=of_plain(OverFixed, over) if (over := values["plan"]["over_fixed"]) else None,
+            plan_choices=tuple(from_plain(PlanChoice, one) for one in values["plan_choices"]),
+            over_fixed=from_plain(OverFixed, over) if (over := values["plan"]["over_fixed"]) else None,
             comparison=Comparison.from_dict(values["comparison"]),
-            provenance=of_plain(Provenance, values["provenance"]),
+            provenance=from_plain(Provenance, values["provenance"]),
         )
     except KeyError as missing:
         got = "one without, of an older version"
         raise ScenarioError(str(folder), f"a study with {missing}", got, "Evaluate again.") from missing
     except (OSError, ValueError, TypeError, AttributeError, pl.exceptions.PolarsError) as error:
         expected = "a folder written by a study"
-        raise ScenarioError(str(folder), expected, first_line(error), "Evaluate again.") from error
+        raise ScenarioError(str(folder), expected, first_error_line(error), "Evaluate again.") from error
 
 
 def _rows(table: pl.DataFrame) -> list[dict[str, Any]]:

@@ -13,9 +13,9 @@ from typing import Any
 import polars as pl
 
 from gpuplanner.core.errors import GpuPlannerError, ScenarioError, TraceFormatError
-from gpuplanner.core.scenario import FILES, Scenario, require_scenario
+from gpuplanner.core.scenario import FILE_FIELDS, Scenario, require_scenario
 from gpuplanner.core.stage_cache import cache_folder, content_key, data_folder, input_hashes
-from gpuplanner.core.step_functions import slot_ticks, untimed
+from gpuplanner.core.step_functions import has_unknown_end, interval_ticks
 from gpuplanner.core.units import HOURS_PER_WEEK, SECONDS_PER_DAY, percent_text
 from gpuplanner.cost.period_costs import Money, money
 from gpuplanner.decision.comparison_record import (
@@ -28,15 +28,7 @@ from gpuplanner.decision.comparison_record import (
     service_table,
 )
 from gpuplanner.decision.decision_text import no_decision, uncorrected_decision
-from gpuplanner.decision.decision_types import (
-    NEVER_RAN,
-    NO_GPU,
-    TODAY,
-    Decision,
-    Missing,
-    Saving,
-    stated_ownership,
-)
+from gpuplanner.decision.decision_types import NEVER_RAN, NO_GPU, TODAY, Decision, Missing, Saving, stated_ownership
 from gpuplanner.decision.layout_planning import (
     NAME_THEM,
     Planned,
@@ -52,22 +44,22 @@ from gpuplanner.decision.study import Headline, Study, headline_of, open_study, 
 from gpuplanner.decision.team_fairness import fairness
 from gpuplanner.forecast.demand_changes import complete_until
 from gpuplanner.forecast.demand_outlook import OUTLOOKS, expected_gpu_hours, tomorrow
-from gpuplanner.hardware.actuators import default_actuator, scenario_abilities
-from gpuplanner.hardware.catalog import actuators_by_source, export_command, facts, has_price
-from gpuplanner.hardware.power_and_carbon import carbon_factor, gpu_hour_price
+from gpuplanner.hardware.actuators import find_default_actuator, find_scenario_abilities
+from gpuplanner.hardware.catalog import actuators_by_source, export_command, facts, has_list_price
+from gpuplanner.hardware.power_and_carbon import find_carbon_factor, find_gpu_hour_price
 from gpuplanner.ingest.dataset import Dataset
-from gpuplanner.ingest.dataset_folder import MARK, open_dataset, told_by
-from gpuplanner.ingest.quarantine import believed
-from gpuplanner.ingest.telemetry.telemetry_quality import match_words
+from gpuplanner.ingest.dataset_folder import DATASET_MARK, open_dataset, read_metadata
+from gpuplanner.ingest.quarantine import drop_quarantined
+from gpuplanner.ingest.telemetry.telemetry_quality import format_match_summary
 from gpuplanner.planner.numbered_gpus import layout_changes
-from gpuplanner.simulator.replications import too_short
-from gpuplanner.sizing.request_lines import sharing
+from gpuplanner.simulator.replications import explain_short_history
+from gpuplanner.sizing.request_lines import recommend_sharing
 from gpuplanner.usage.allocated_hours import allocated_by_state
-from gpuplanner.usage.gpu_hour_ledger import by_bucket, by_tenant
+from gpuplanner.usage.gpu_hour_ledger import hours_by_bucket, hours_by_tenant
 from gpuplanner.usage.job_history import History, end_of, history
-from gpuplanner.usage.period_accounts import ledger, rightsizing_table, use
-from gpuplanner.usage.requested_demand import pool
-from gpuplanner.usage.rightsizing import asked_and_used
+from gpuplanner.usage.period_accounts import rightsizing_table, scenario_ledger, scenario_use
+from gpuplanner.usage.requested_demand import pool_demand
+from gpuplanner.usage.rightsizing import requested_and_used
 
 
 def coarse(found: Comparison, known: Scenario, asked: Scenario) -> Comparison:
@@ -93,12 +85,9 @@ def coarse(found: Comparison, known: Scenario, asked: Scenario) -> Comparison:
 def _chosen(found: Comparison, asked: Scenario) -> Comparison:
     """Of every way that the actuator can perform the cheapest setting within the limit, and of these the cheapest."""
     assert found.today is not None
-    minutes, before = (
-        asked.max_added_wait_minutes,
-        found.today.gpu_hours_promised or found.today.gpu_hours or 0.0,
-    )
+    minutes, before = (asked.max_added_wait_minutes, found.today.gpu_hours_promised or found.today.gpu_hours or 0.0)
     fleet = history(asked).fleet
-    able = scenario_abilities(asked, fleet.gpu_model)
+    able = find_scenario_abilities(asked, fleet.gpu_model)
     rows = tuple(
         _at(row if row.performable else replace(row, reason=None, performable=True), found, minutes)
         if row.policy not in WAYS or (why_not := WAYS[row.policy].why_not(able, fleet)) is None
@@ -199,10 +188,10 @@ def beginning(data: str) -> Beginning:
     """
     wanted = ["tenant", "start_time", "end_time", "state", "gpus", "gpu_model", "quarantined"]
     trace = open_dataset(data_folder(data), columns=wanted)
-    stated = trace.stated
+    stated = trace.source_facts
     if "jobs" not in trace.tables and "job_states" in trace.tables:
         return Beginning(stated.source, 0, 0, 0, 0, 0.0, None, (), None, NEVER_RAN)
-    jobs = believed(trace.jobs)
+    jobs = drop_quarantined(trace.jobs)
     inventory = trace.inventory
     rows = max(stated.rows_in, trace.jobs.height, 1)
     out = left_out_rows(trace) + trace.jobs.height - jobs.height
@@ -230,7 +219,7 @@ def beginning(data: str) -> Beginning:
         boards=tuple(boards),
         ownership=stated_ownership(inventory),
         nothing=nothing,
-        telemetry=match_words(trace),
+        telemetry=format_match_summary(trace),
     )
 
 
@@ -238,7 +227,7 @@ def _require_tracked(trace: Dataset) -> None:
     """Refuse accounting of Slurm in which no job has a GPU, where the node list has some."""
     inventory = trace.inventory
     installed = 0 if inventory is None else int(inventory["gpus"].sum() or 0)
-    if trace.stated.source != "slurm" or not installed or trace.jobs["gpus"].has_nulls():
+    if trace.source_facts.source != "slurm" or not installed or trace.jobs["gpus"].has_nulls():
         return
     got = f"none in {trace.jobs.height:,} jobs, and {installed} GPUs in the node list"
     todo = (
@@ -250,7 +239,7 @@ def _require_tracked(trace: Dataset) -> None:
 
 def usual_actuator(folder: Path) -> str:
     """Who changes the fleet that a dataset speaks of, unless somebody says otherwise."""
-    return default_actuator(told_by(folder).stated.source)
+    return find_default_actuator(read_metadata(folder).source_facts.source)
 
 
 def actuator_for(source: str, asked: str | None) -> str:
@@ -266,7 +255,7 @@ def actuator_for(source: str, asked: str | None) -> str:
     gpuplanner.core.errors.ScenarioError: actuator slurm: expected an actuator that Kubernetes has: mig-manager, ...
     """
     if asked is None:
-        return default_actuator(source)
+        return find_default_actuator(source)
     there = SCHEDULERS.get(actuators_by_source().get(source, ""))
     needs = NEEDS.get(asked)
     if there is not None and needs is not None and needs != there:
@@ -274,16 +263,16 @@ def actuator_for(source: str, asked: str | None) -> str:
         fitting = [name for name in known if NEEDS.get(name) in (None, there)]
         expected = f"an actuator that {there} has: {', '.join(fitting)}"
         got = f"jobs of {there} ({source}), and {asked} is a part of {needs}"
-        todo = f"Leave --actuator out: it is {default_actuator(source)} then."
+        todo = f"Leave --actuator out: it is {find_default_actuator(source)} then."
         raise ScenarioError(f"actuator {asked}", expected, got, todo)
     return asked
 
 
 def nothing_known(scenario: Scenario, reason: str, source: str) -> Comparison:
     """The answer where nothing can be played, with the command that writes what is missing."""
-    export = export_command(EXPORTS[SCHEDULERS.get(default_actuator(source), SLURM)])
+    export = export_command(EXPORTS[SCHEDULERS.get(find_default_actuator(source), SLURM)])
     command = f"{export} && gpuplanner start {export.rpartition(' ')[2]}"
-    has_data = (data_folder(scenario.data) / MARK.file).is_file()
+    has_data = (data_folder(scenario.data) / DATASET_MARK.file).is_file()
     correction = correction_of(scenario.data) if has_data else None
     decision = replace(no_decision(scenario, reason), missing=(Missing(reason, command),))
     if correction is not None:
@@ -316,7 +305,7 @@ def _where_time_went(headline: Headline, tables: Mapping[str, pl.DataFrame]) -> 
         idle = percent_text(share["allocated_idle"], ".1f")
         text += f"; {idle} were allocated but idle, {top['tenant']} most: {top['allocated_idle']:,.0f} GPU-hours"
     causes = {"unallocated": "without a waiting job", "fragmented": "fragmented, too few per node for a waiting job",
-              "idle_pending": "idle although a waiting job would have fitted", "reserved": "reserved",
+              "idle_pending": "idle, though enough in number for a waiting job", "reserved": "reserved",
               "reconfiguring": "reconfiguring", "down": "down"}  # fmt: skip
     shares = ((share.get(name, 0.0), words) for name, words in causes.items())
     parts = [f"{percent_text(part, '.1f')} {words}" for part, words in shares if part >= TOLD]
@@ -341,9 +330,10 @@ def _who_asks_too_much(headline: Headline) -> str:
         )
     return (
         f"{more:,} of {small:,} jobs that request one GPU or less ({percent_text(more / small)}) request more than "
-        f"they need; {evidence:,} have a measurement of their own or of their class. On average they occupy "
-        f"{headline.small_gpus_whole:.0f} full GPUs with MIG disabled, or the slices of "
-        f"{headline.small_gpus_rightsized:.0f} GPUs on recommended profiles."
+        f"they need; {evidence:,} have a measurement of their own or of their class. On average all {small:,} fill "
+        f"{headline.small_gpus_whole:.0f} GPUs if each holds a full GPU, and on recommended profiles the slices of "
+        f"{headline.small_gpus_rightsized:.0f}. Peaks and packing need more: the GPUs of each week below, and those "
+        "that the recommendation partitions to meet the wait limits."
     )
 
 
@@ -380,7 +370,7 @@ def _more_than_there_is(known: History, booked: pl.DataFrame) -> Iterator[str]:
 
 def _thin_record(known: History) -> Iterator[str]:
     """A record that holds only jobs that ended lacks those that had not; energy rests on measured activity."""
-    whole = complete_until(known.trace.jobs.filter(~untimed()), end_of(known.trace))
+    whole = complete_until(known.trace.jobs.filter(~has_unknown_end()), end_of(known.trace))
     # Nothing that is planned rests on hours: a record may thin out a day before its end.
     if whole < known.plan_start - timedelta(days=1):
         yield (
@@ -389,8 +379,7 @@ def _thin_record(known: History) -> Iterator[str]:
         )
     if known.jobs["sm_activity"].null_count() == known.jobs.height:
         yield (
-            "No job has measured activity: none is reported, and energy counts allocated GPUs as fully busy, an "
-            "upper bound."
+            "No telemetry: utilization is not reported, and energy counts allocated GPUs as fully busy, an upper bound."
         )
 
 
@@ -418,8 +407,8 @@ def check_options(scenario: Scenario) -> None:
     gpuplanner.core.errors.ScenarioError: currency: expected USD, the currency of the list prices; got EUR. Set ...
     """
     faults = []
-    grid = partial(slot_ticks, scenario.interval_hours, where="scenario")
-    for check in (partial(carbon_factor, scenario.carbon_region), partial(_currency, scenario), grid):
+    grid = partial(interval_ticks, scenario.interval_hours, source="scenario")
+    for check in (partial(find_carbon_factor, scenario.carbon_region), partial(_currency, scenario), grid):
         try:
             check()
         except GpuPlannerError as error:
@@ -432,8 +421,8 @@ def _currency(scenario: Scenario) -> None:
     """Without a price of one's own nothing is converted; whose board it is may not be known yet."""
     if scenario.price_usd_per_gpu_hour > 0:
         return
-    if scenario.gpu_model and has_price(scenario.gpu_model):
-        gpu_hour_price(scenario.gpu_model, currency=scenario.currency)
+    if scenario.gpu_model and has_list_price(scenario.gpu_model):
+        find_gpu_hour_price(scenario.gpu_model, currency=scenario.currency)
     listed = facts("gpu_prices")["currency"].unique().sort().to_list()
     if scenario.currency not in listed:
         expected = f"{' or '.join(listed)}, the currency of the list prices"
@@ -469,7 +458,7 @@ def evaluate(scenario: Scenario, *, cache: bool = True) -> Study:
     """
     require_scenario(scenario)
     check_options(scenario)
-    inputs = input_hashes(scenario.data, *(getattr(scenario, name) for name in FILES))
+    inputs = input_hashes(scenario.data, *(getattr(scenario, name) for name in FILE_FIELDS))
     place = cache_folder() / content_key(scenario, inputs)
     if cache and (place / "study.json").exists():
         return open_study(place)
@@ -482,7 +471,7 @@ def evaluate(scenario: Scenario, *, cache: bool = True) -> Study:
 def _walk(scenario: Scenario, inputs: Mapping[str, str]) -> Study:
     """What happened, what to do with the fleet, and, where the past is long enough, a plan."""
     known, priced, found = history(scenario), money(scenario), compared(scenario)
-    reason = too_short(scenario)
+    reason = explain_short_history(scenario)
     planned = None if reason else planned_calendar(scenario)
     plan, problem = (None, None) if planned is None else (planned.plan, planned.problem)
     tables = _past_tables(scenario, known, priced) | _compared_tables(found) | fairness(scenario).to_tables()
@@ -515,18 +504,18 @@ def _walk(scenario: Scenario, inputs: Mapping[str, str]) -> Study:
 
 
 def _past_tables(scenario: Scenario, known: History, priced: Money) -> dict[str, pl.DataFrame]:
-    booked = ledger(scenario)
+    booked = scenario_ledger(scenario)
     return {
         "quality": known.trace.quality,
         "ledger": booked,
-        "ledger_buckets": by_bucket(booked),
-        "ledger_tenants": by_tenant(booked),
+        "ledger_buckets": hours_by_bucket(booked),
+        "ledger_tenants": hours_by_tenant(booked),
         "rightsizing": rightsizing_table(known.jobs, known.rightsizing),
-        "sharing": sharing(asked_and_used(known.jobs, samples=known.trace.samples)),
+        "sharing": recommend_sharing(requested_and_used(known.jobs, samples=known.trace.samples)),
         "costs": priced.costs,
         "energy": priced.states,
         "weeks": weeks(scenario),
-        "use": use(scenario),
+        "use": scenario_use(scenario),
         "ended": allocated_by_state(known.trace.jobs, start=known.begin, end=known.end),
     }
 
@@ -534,7 +523,7 @@ def _past_tables(scenario: Scenario, known: History, priced: Money) -> dict[str,
 def _planned_tables(scenario: Scenario, planned: Planned) -> dict[str, pl.DataFrame]:
     outlook = OUTLOOKS["rightsized"](scenario)
     return {
-        "demand": pl.concat([pool(outlook.demand), outlook.demand]),
+        "demand": pl.concat([pool_demand(outlook.demand), outlook.demand]),
         "forecast": outlook.result.forecast,
         "scores": outlook.result.scores,
         "choice": outlook.result.choice,

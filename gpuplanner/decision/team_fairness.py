@@ -14,20 +14,20 @@ from numpy.typing import NDArray
 
 from gpuplanner.core.errors import SchemaError
 from gpuplanner.core.scenario import Scenario
-from gpuplanner.core.serialization import of_plain, to_plain
+from gpuplanner.core.serialization import from_plain, to_plain
 from gpuplanner.core.stage_cache import stage
-from gpuplanner.core.units import SECONDS_PER_HOUR, counted, percent_text
+from gpuplanner.core.units import SECONDS_PER_HOUR, count_text, percent_text
 from gpuplanner.decision.explained_waits import WORDS
 from gpuplanner.decision.policy_comparison import opened
 from gpuplanner.decision.requests import Asked
 from gpuplanner.decision.sharing_rules import SharingRules, entitled_gpus, quota_share, rules_of
 from gpuplanner.decision.wait_causes import CAUSES, INSUFFICIENT
 from gpuplanner.simulator.simulated_fleet import NodeFleet, NodeRequests
-from gpuplanner.simulator.simulation_run import play
+from gpuplanner.simulator.simulation_run import simulate_requests
 from gpuplanner.usage.fair_share import (
-    NOBODY,
+    NO_TENANT,
     Claims,
-    borrowing,
+    borrowed_hours,
     jain_index,
     lent_hours,
     shares_over_time,
@@ -172,15 +172,7 @@ NEXT_STEPS = {
 TINY_GPU_HOURS = 0.05
 TINY_SHARE = 0.01
 """Share of a team's allocated GPU-hours below which a shortfall or a wait calls for nothing."""
-_FACTS = (
-    "basis",
-    "rules",
-    "notes",
-    "mean_slowdown",
-    "max_slowdown",
-    "jain_fair_share_received",
-    "jain_slowdown",
-)
+_FACTS = ("basis", "rules", "notes", "mean_slowdown", "max_slowdown", "jain_fair_share_received", "jain_slowdown")
 
 
 @dataclass(frozen=True, eq=False)
@@ -224,7 +216,7 @@ class Fairness:
         worst = owed.sort("shortfall_gpu_hours", "tenant", descending=[True, False]).row(0, named=True)
         short, allocated = (float(self.teams[f"{name}_gpu_hours"].sum()) for name in ("shortfall", "allocated"))
         return (
-            f"At times {owed.height} of {self.teams.height} teams received less than their fair share: "
+            f"{owed.height} of {self.teams.height} teams fell short of their fair share by over 1 % of their use: "
             f"{short:,.0f} GPU-hours short ({percent_text(short / allocated)} of allocated), {worst['tenant']} most, "
             f"with {worst['shortfall_gpu_hours']:,.0f}."
         )
@@ -250,7 +242,7 @@ class Fairness:
         if "team_facts" not in tables:
             return None
         facts = json.loads(tables["team_facts"]["facts"][0])
-        facts |= {"rules": of_plain(SharingRules, facts["rules"]), "notes": tuple(facts["notes"])}
+        facts |= {"rules": from_plain(SharingRules, facts["rules"]), "notes": tuple(facts["notes"])}
         borrowed, shares = tables["team_borrowing"], tables["team_shares"]
         return cls(teams=tables["teams"], borrowed=borrowed, shares=shares, **facts)
 
@@ -267,7 +259,7 @@ def fairness(scenario: Scenario) -> Fairness:
     seconds = arena.waits.seconds * arena.waits.judged[:, None]
     if asked.starts_assumed:
         requests = asked.granted
-        start = play(requests, asked.fleet, queue=scenario.queue).start_s
+        start = simulate_requests(requests, asked.fleet, queue=scenario.queue).start_s
         end, basis = start + requests.run_s, "starts simulated on today's fleet: the source has none"
         seconds = seconds_until(asked, start)
     return shared(asked, rules, start, end, waits_by_team(asked, seconds), basis, scenario.queue)
@@ -304,7 +296,7 @@ def shared(
     jobs = frame.select("tenant", submit_s="ready_s", start_s=begun, end_s=end, wanted="gpus", held="gpus")
     claimed = Claims(jobs, UNITS, (0.0, seen))
     rho = _rho(frame, {name: gpus * UNITS for name, gpus in entitled.items()}, queue)
-    late, pairs = slowdown_by_tenant(rho), borrowing(claimed, entitled)
+    late, pairs = slowdown_by_tenant(rho), borrowed_hours(claimed, entitled)
     lent = pl.DataFrame(lent_hours(claimed, entitled), schema=["tenant", "lent_gpu_hours"], orient="row")
     counts = frame.group_by("tenant").agg(jobs=pl.len())
     names = {"deficit_gpu_hours": "shortfall_gpu_hours", "above_gpu_hours": "borrowed_gpu_hours"}
@@ -341,7 +333,7 @@ def _rho(frame: pl.DataFrame, entitled: dict[str, float], queue: str) -> pl.Data
         submit, run, limit = (mine[name].to_numpy() for name in ("ready_s", "run_s", "limit_s"))
         profile, gpus = np.zeros(mine.height, np.int64), mine["gpus"].to_numpy()
         asked = NodeRequests(submit, submit, run, limit, profile, gpus, np.ones(mine.height, np.int64))
-        end = play(asked, NodeFleet.whole([units]), queue=queue).start_s + run
+        end = simulate_requests(asked, NodeFleet.of_full_gpus([units]), queue=queue).start_s + run
         return mine.select("job_id", "tenant", jct_s=pl.Series(end - submit))
 
     if promised.is_empty():
@@ -396,7 +388,7 @@ def why_it_waited(row: dict[str, Any], pairs: pl.DataFrame) -> tuple[str, str]:
     total, cause = sum(waited.values()), max(CAUSES, key=lambda name: waited[name])
     if total <= 0.05:  # hours that are shown as none
         return "Its jobs did not wait.", "Nothing to do."
-    hours = counted(round(total), "hour") if total >= 1 else "less than an hour"
+    hours = count_text(round(total), "hour") if total >= 1 else "less than an hour"
     why = f"Its jobs waited {hours}, {percent_text(waited[cause] / total)} of it {WORDS[cause]}."
     if cause in NEXT_STEPS:
         return why, NEXT_STEPS[cause]
@@ -410,8 +402,8 @@ def why_it_waited(row: dict[str, Any], pairs: pl.DataFrame) -> tuple[str, str]:
     if owed > max(TINY_GPU_HOURS, 0.1 * row["waited_gpu_hours"]):
         mine = pairs.filter(pl.col("lender") == row["tenant"])
         mine = mine.sort("gpu_hours", "borrower", descending=[True, False])
-        others = mine.filter(pl.col("borrower") != NOBODY)
-        idle = float(mine.filter(borrower=NOBODY)["gpu_hours"].sum())
+        others = mine.filter(pl.col("borrower") != NO_TENANT)
+        idle = float(mine.filter(borrower=NO_TENANT)["gpu_hours"].sum())
         above = float(others["gpu_hours"].sum())
         parts = [f"{idle:,.1f} while GPUs were idle"] if idle else []
         if others.height:

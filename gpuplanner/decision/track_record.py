@@ -12,11 +12,11 @@ from pathlib import Path
 
 import polars as pl
 
-from gpuplanner.core.errors import ScenarioError, first_line
+from gpuplanner.core.errors import ScenarioError, first_error_line
 from gpuplanner.core.scenario import Scenario
-from gpuplanner.core.serialization import of_plain, rounded, to_json, to_plain
+from gpuplanner.core.serialization import from_plain, round_record, to_json, to_plain
 from gpuplanner.core.step_functions import waiting_since
-from gpuplanner.core.units import HOURS_PER_WEEK, SECONDS_PER_HOUR, money
+from gpuplanner.core.units import HOURS_PER_WEEK, SECONDS_PER_HOUR, round_money
 from gpuplanner.cost.showback import CENTS
 from gpuplanner.decision.comparison_record import Comparison, comparison
 from gpuplanner.decision.decision_types import DECIMALS, LayoutOnNodes, Saving, financial_impact_of
@@ -27,8 +27,8 @@ from gpuplanner.hardware.gpu_models import GpuModel
 from gpuplanner.planner.plan_problem import UNMET_PRICE
 from gpuplanner.usage.gpu_hour_ledger import ALLOCATED_BUCKETS
 from gpuplanner.usage.job_history import history
-from gpuplanner.usage.period_accounts import ledger as gpu_time
-from gpuplanner.usage.requested_demand import POOL, demand_series, pool
+from gpuplanner.usage.period_accounts import scenario_ledger as gpu_time
+from gpuplanner.usage.requested_demand import POOLED_TENANT, demand_series, pool_demand
 
 KEY = ["unique_id", "cutoff", "ds"]
 _TIMES = dict.fromkeys(("cutoff", "ds"), pl.Datetime("us", "UTC"))
@@ -47,7 +47,7 @@ def read_ledger(path: str | Path) -> pl.DataFrame:
         return pl.read_parquet(place).select(list(SCHEMA)).cast(SCHEMA)
     except (OSError, pl.exceptions.PolarsError) as error:
         expected = f"a ledger of forecasts with {', '.join(SCHEMA)}"
-        raise ScenarioError(str(place), expected, first_line(error), "Name another file.") from None
+        raise ScenarioError(str(place), expected, first_error_line(error), "Name another file.") from None
 
 
 def remember(ledger: pl.DataFrame, study: Study) -> pl.DataFrame:
@@ -57,7 +57,7 @@ def remember(ledger: pl.DataFrame, study: Study) -> pl.DataFrame:
     """
     if study.plan is None:
         return ledger
-    of_pool = pl.col("unique_id").str.starts_with(f"{POOL}/")
+    of_pool = pl.col("unique_id").str.starts_with(f"{POOLED_TENANT}/")
     past = study.tables["demand"].filter(of_pool)
     last = past.sort("ds").group_by("unique_id").agg(last_value=pl.col("y").last())
     forecast = study.tables["forecast"].filter(of_pool)
@@ -80,7 +80,7 @@ def _before(past: pl.DataFrame, ledger: pl.DataFrame, study: Study) -> pl.DataFr
         return past.select("unique_id", "ds", came="y").clear()
     jobs, interval_hours = history(study.scenario).views["rightsized"], study.scenario.interval_hours
     earlier = demand_series(jobs, interval_hours=interval_hours, start=missing[0], end=begin, clock="wanted")
-    return pool(earlier).select("unique_id", "ds", came="y")
+    return pool_demand(earlier).select("unique_id", "ds", came="y")
 
 
 def record_of(ledger: pl.DataFrame) -> pl.DataFrame:
@@ -113,7 +113,7 @@ def errors_in_money(ledger: pl.DataFrame, scenario: Scenario, gpu_model: GpuMode
 
     An hour too few costs ``price`` planned ones, of which sight would have paid one as well.
     """
-    share = {profile.name: gpu_model.share(profile.name) for profile in gpu_model.profiles}
+    share = {profile.name: gpu_model.gpu_fraction(profile.name) for profile in gpu_model.profiles}
     name = pl.col("unique_id").str.split("/").list.last()
     hours = name.replace_strict(share, default=1.0, return_dtype=pl.Float64) * scenario.interval_hours
     missed = (pl.col("planned") - pl.col("y")) * hours
@@ -253,8 +253,8 @@ class SavingOutcome:
         >>> {name: str(amount) for name, amount in one.money(2.0, 1.5).items() if amount}
         {'promised': '200.00', 'not_carried_out': '-80.00', 'price': '-30.00', 'realised': '90.00'}
         """
-        steps = {name: money(getattr(self, name) * then) for name in ("promised", *REASONS)}
-        realised = money(self.realised * now)
+        steps = {name: round_money(getattr(self, name) * then) for name in ("promised", *REASONS)}
+        realised = round_money(self.realised * now)
         return {**steps, "price": realised - sum(steps.values(), Decimal()), "realised": realised}
 
 
@@ -290,10 +290,10 @@ def read_savings(path: str | Path) -> tuple[SavingsMonth, ...]:
         values = json.loads(place.read_text(encoding="utf-8"))
         if values["format"] != FORMAT:
             raise ValueError(values["format"])
-        return tuple(of_plain(SavingsMonth, one) for one in values["months"])
+        return tuple(from_plain(SavingsMonth, one) for one in values["months"])
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         expected = f"a file of {FORMAT!r}"
-        raise ScenarioError(str(place), expected, first_line(error), "Name another file.") from None
+        raise ScenarioError(str(place), expected, first_error_line(error), "Name another file.") from None
 
 
 def savings_json(months: tuple[SavingsMonth, ...]) -> str:
@@ -319,7 +319,7 @@ def booked(
     promise = _promise(comparison(scenario) if found is None else found)
     month = scenario.month or f"{begin[:10]} to {end[:10]}"
     seen = _seen(scenario, months, promise)
-    added = SavingsMonth(month, scenario.name, rounded(seen, DECIMALS), rounded(promise, DECIMALS))
+    added = SavingsMonth(month, scenario.name, round_record(seen, DECIMALS), round_record(promise, DECIMALS))
     return (*months, added)
 
 
@@ -368,7 +368,7 @@ def standing_table(months: tuple[SavingsMonth, ...]) -> pl.DataFrame:
     for one in there:
         seen, first = one.seen, there[0].seen.on_gpu_hours
         saved = round((first - seen.on_gpu_hours + service.get(one.month, 0.0)) * seen.weeks, DECIMALS)
-        worth = None if seen.value_per_gpu_hour is None else money(saved * seen.value_per_gpu_hour)
+        worth = None if seen.value_per_gpu_hour is None else round_money(saved * seen.value_per_gpu_hour)
         total += worth or Decimal()
         rows.append((one.month, seen.on_gpu_hours, first, saved, worth, total))
     return pl.DataFrame(rows, schema=columns, orient="row")

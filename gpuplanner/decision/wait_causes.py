@@ -9,9 +9,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuplanner.core.execution import compiled_entry, part
+from gpuplanner.core.execution import compile_entry, compile_helper
 from gpuplanner.decision.occupancy_changes import OccupancyChanges
-from gpuplanner.simulator.simulated_fleet import NodeRequests, kinds_of
+from gpuplanner.simulator.simulated_fleet import NodeRequests, request_kinds
 from gpuplanner.simulator.simulation_state import Floats, Ints
 
 FEWEST_WAITS = 10
@@ -97,7 +97,7 @@ def known_limits(stated: Mapping[int, float], use: TenantUse) -> tuple[NamedLimi
     return tuple(NamedLimit(tenant, gpus) for tenant, gpus in kept.items())
 
 
-@part
+@compile_helper
 def seconds_over(use: TenantUse, tenant: int, room: float, begin: float, end: float) -> float:
     """For how long from begin to end a tenant held more than so much."""
     found, since = 0.0, begin
@@ -213,14 +213,14 @@ def find_fits(requests: NodeRequests, seen: OccupancyChanges, weights: Floats) -
     >>> table.time_s.tolist(), table.state[table.kind].tolist()  # 8 on one node never fit: they are not together
     ([-inf, 0.0, 30.0], [[-1, -1, -1], [1, 0, 1]])
     """
-    kinds, kind = kinds_of(requests)
+    kinds, kind = request_kinds(requests)
     instants = np.unique(seen.time_s)
     state = np.zeros((len(kinds), len(instants) + 1), np.int8)
     fill_fits(seen, seen.capacity.copy(), kinds, weights, state)
     return FitTable(np.concatenate([[-np.inf], instants]), state, kind)
 
 
-@compiled_entry
+@compile_entry
 def fill_fits(seen: OccupancyChanges, free: Ints, kinds: Ints, weights: Floats, state: NDArray[np.int8]) -> None:
     """Go through the changes and write how each kind of request stands after each instant."""
     count, wide = len(kinds), free.shape[1]
@@ -306,7 +306,7 @@ def attribute_waits(
     return seconds
 
 
-@compiled_entry
+@compile_entry
 def add_seconds(
     fits: FitTable,
     eligible: Floats,

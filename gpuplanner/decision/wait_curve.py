@@ -33,7 +33,7 @@ def resize_fleet(fleet: NodeFleet, nodes: int) -> NodeFleet:
 
     Examples
     --------
-    >>> [resize_fleet(NodeFleet.whole([8, 8, 4]), nodes).gpus.tolist() for nodes in (2, 4)]
+    >>> [resize_fleet(NodeFleet.of_full_gpus([8, 8, 4]), nodes).gpus.tolist() for nodes in (2, 4)]
     [[8, 8], [8, 8, 4, 8]]
     """
     today = len(fleet.gpus)
@@ -119,7 +119,7 @@ def scale_load(arrival_s: Floats, fixed: NDArray[np.bool_], load: float | Floats
 
 def simulate_waits(asked: Asked, waits: ExplainedWaits, fleet: NodeFleet, rows: Ints, arrival_s: Floats) -> Floats:
     """Simulate jobs of the record on a fleet, and return what each waits from its eligibility on [s]."""
-    requests: NodeRequests = asked.granted.take(rows).at(arrival_s)
+    requests: NodeRequests = asked.granted.select(rows).with_ready_times(arrival_s)
     start = waits.queue.start(requests, fleet, rows)
     return np.asarray(start - arrival_s + waits.delay_s[rows])
 
@@ -439,7 +439,7 @@ def uniform_fleet(fleet: NodeFleet, profile: int, gpus: int, instances: int, per
 
     Examples
     --------
-    >>> uniform_fleet(NodeFleet.whole([8]), 0, 12, 1, 8).capacity[:, 0, 0].tolist()
+    >>> uniform_fleet(NodeFleet.of_full_gpus([8]), 0, 12, 1, 8).capacity[:, 0, 0].tolist()
     [8, 4]
     """
     nodes, rest = divmod(gpus, per_node)

@@ -10,30 +10,30 @@ import numpy as np
 import polars as pl
 
 from gpuplanner.core.errors import SchemaError
-from gpuplanner.core.execution import TasksDone, Workers, in_turn
+from gpuplanner.core.execution import TaskProgress, Workers, run_tasks
 from gpuplanner.forecast.statistical_models import (
     HISTORY_WEEKS,
-    LEVELS,
     MODELS,
     NEED_JOBS,
+    QUANTILE_LEVELS,
     REVERTING,
     RUN_OFF,
     RUN_OFF_REVERTING,
     WITH_QUANTILES,
     Known,
     SeriesGrid,
-    as_grid,
-    between,
-    origin_answers,
-    rule_of,
-    series_answers,
+    add_parts,
+    mean_with_reverting,
+    series_grid,
+    series_rule,
+    time_from_jobs,
+    time_univariate,
     usable_candidates,
-    with_parts,
 )
 
 
 def mae(actual: np.ndarray, predicted: np.ndarray) -> float:
-    """Mean absolute error, in the unit of the series.
+    """Compute the mean absolute error, in the unit of the series.
 
     Examples
     --------
@@ -44,7 +44,7 @@ def mae(actual: np.ndarray, predicted: np.ndarray) -> float:
 
 
 def seasonal_scale(history: np.ndarray, season: int) -> float:
-    """Mean absolute error of the seasonal naive forecast within the history: the unit of MASE.
+    """Compute the mean absolute error of the seasonal naive forecast in the history: the unit of MASE.
 
     Returns
     -------
@@ -69,7 +69,7 @@ def seasonal_scale(history: np.ndarray, season: int) -> float:
 
 
 def smape(actual: np.ndarray, predicted: np.ndarray) -> float:
-    """Symmetric mean absolute percentage error as a share from 0 to 2; two zeros count as no error.
+    """Compute the symmetric mean absolute percentage error, 0 to 2; two zeros count as no error.
 
     Examples
     --------
@@ -82,7 +82,7 @@ def smape(actual: np.ndarray, predicted: np.ndarray) -> float:
 
 
 def pinball(actual: np.ndarray, predicted: np.ndarray, quantile: float) -> float:
-    """Mean loss of a quantile forecast: what it costs to plan at that quantile.
+    """Compute the mean pinball loss of a quantile forecast.
 
     Examples
     --------
@@ -95,16 +95,16 @@ def pinball(actual: np.ndarray, predicted: np.ndarray, quantile: float) -> float
 
 @dataclass(frozen=True)
 class Backtest:
-    """What every model would have said at every origin, and what came.
+    """Forecasts of every model at every cutoff, and the actual values.
 
     Parameters
     ----------
     grid : SeriesGrid
         The series.
     horizon, step : int
-        Slots forecast at each origin, and between origins.
+        Intervals forecast at each cutoff, and between cutoffs.
     origins : tuple of int
-        Slots at which the history ended, ascending: the history is ``values[:, :origin]``.
+        Intervals at which the history ended, ascending: the history is ``values[:, :cutoff]``.
     models : tuple of tuple of str
         For each series, the models that its rule allows, from simple to elaborate.
     rules : tuple of str
@@ -114,27 +114,27 @@ class Backtest:
     predicted : dict of str to numpy.ndarray, each of shape (n_series, n_origins, horizon)
         What each model said; NaN where a series does not use the model or had not begun.
     scale : numpy.ndarray, shape (n_series, n_origins)
-        Unit of MASE at each origin.
+        Unit of MASE at each cutoff.
     unit : numpy.ndarray, shape (n_series, n_origins + 1)
-        Standard deviation of the last four weeks before each origin and the end; 0 where a series had not begun.
+        Standard deviation of the last four weeks before each cutoff and the end; 0 where a series had not begun.
     largest : numpy.ndarray, shape (n_series, n_origins + 1)
-        Largest value seen before each origin, and before the end.
+        Largest value seen before each cutoff, and before the end.
     cap : numpy.ndarray, shape (n_series,)
         What each series can at most be; infinite where nothing is known of it.
     allowed : numpy.ndarray of bool, shape (n_origins + 1, n_models, n_series)
-        Whether a candidate fits what was seen of a series before each origin, and before the end; where it does
+        Whether a candidate fits what was seen of a series before each cutoff, and before the end; where it does
         not, the last value stands in for it.
     full : numpy.ndarray of bool, shape (n_origins + 1, n_series)
         Whether a series fell under the rule "full" then: the others make no common record.
     gap : int
-        Slots between an origin and the first slot that is forecast.
+        Intervals between a cutoff and the first interval that is forecast.
     own_quantiles : dict of str to numpy.ndarray, each of shape (n_series, n_origins, horizon, n_levels)
         Of candidates that say quantiles themselves.
-    seen : list of numpy.ndarray
-        For each origin and the end, the demand before it as it was known then, shape (n_series, origin); empty
+    history_then : list of numpy.ndarray
+        For each cutoff and the end, the demand before it as it was known then, shape (n_series, cutoff); empty
         where that is the series itself.
     cpu_s : dict of str to float
-        CPU seconds of each candidate, over all series and origins.
+        CPU seconds of each candidate, over all series and cutoffs.
     """
 
     grid: SeriesGrid
@@ -153,23 +153,23 @@ class Backtest:
     full: np.ndarray
     gap: int = 0
     own_quantiles: dict[str, np.ndarray] = field(default_factory=dict)
-    seen: tuple[np.ndarray, ...] = ()
+    history_then: tuple[np.ndarray, ...] = ()
     cpu_s: dict[str, float] = field(default_factory=dict)
 
-    def said(self, model: str) -> np.ndarray:
-        """Quantiles that a candidate said at every origin, shape (n_series, n_origins, horizon, n_levels)."""
+    def raw_quantiles(self, model: str) -> np.ndarray:
+        """Return a model's uncalibrated quantiles at every cutoff, shape (n_series, n_origins, horizon, n_levels)."""
         if model in self.own_quantiles:
             return self.own_quantiles[model]
         mean = self.predicted[model]
-        return np.broadcast_to(mean[..., None], (*mean.shape, len(LEVELS)))
+        return np.broadcast_to(mean[..., None], (*mean.shape, len(QUANTILE_LEVELS)))
 
-    def known_at(self, place: int) -> np.ndarray:
-        """Outcomes of all origins as far as they were known at one, NaN elsewhere; `place` may be the end."""
-        edge = (*self.origins, self.grid.values.shape[1])[place]
+    def known_at(self, cutoff_index: int) -> np.ndarray:
+        """Return the actual values known at a cutoff, NaN elsewhere; `cutoff_index` may be the end of the history."""
+        edge = (*self.origins, self.grid.values.shape[1])[cutoff_index]
         slots = np.array(self.origins)[:, None] + self.gap + np.arange(self.horizon)
-        history = self.seen[place] if self.seen else self.grid.values
-        known = history[:, np.minimum(slots, edge - 1)]
-        return np.where((slots < edge) & ~np.isnan(self.actual), known, np.nan)
+        history = self.history_then[cutoff_index] if self.history_then else self.grid.values
+        known_values = history[:, np.minimum(slots, edge - 1)]
+        return np.where((slots < edge) & ~np.isnan(self.actual), known_values, np.nan)
 
 
 def backtest(
@@ -179,38 +179,38 @@ def backtest(
     windows: int = 8,
     step: int | None = None,
     gap: int = 0,
-    known: Known | None = None,
+    known_jobs: Known | None = None,
     models: Sequence[str] = MODELS,
     caps: Mapping[str, float] | None = None,
     walk: bool = False,
     seed: int = 1,
     workers: Workers = 1,
-    progress: TasksDone | None = None,
+    progress: TaskProgress | None = None,
 ) -> Backtest:
-    """Forecast every series from several origins in its past.
+    """Forecast every series from several cutoffs in its past (rolling origin).
 
     Parameters
     ----------
     demand : polars.DataFrame
         Table ``schemas.Demand`` on one grid (see ``demand_series``).
     horizon : int
-        Slots to forecast at each origin.
+        Intervals to forecast at each cutoff.
     windows : int
-        Number of origins; the last one lies `gap` and `horizon` before the end of the history. Fewer if the
+        Number of cutoffs; the last one lies `gap` and `horizon` before the end of the history. Fewer if the
         history is too short for so many different ones.
     step : int, optional
-        Slots between origins. Default: as far apart as the history allows, whole seasons where it can, no
+        Intervals between cutoffs. Default: as far apart as the history allows, whole seasons where it can, no
         more than the horizon or three seasons, whichever is longer.
     gap : int
-        Slots between an origin and the first slot that is forecast: the time that it takes to act on a forecast.
-    known : Known, optional
+        Intervals between a cutoff and the first one that is forecast: the time that it takes to act on a forecast.
+    known_jobs : Known, optional
         What is known of the jobs behind the series; candidates that need it are left out without it.
     models : sequence of str
         Candidates, of ``forecast.CANDIDATES``; the naive forecast and what they are made of are always among them.
     caps : mapping of str to float, optional
         What a series can at most be: its quota, or the GPUs of its fleet.
     walk : bool
-        Spread the origins over the last half of the history, at hours that walk through the day.
+        Spread the cutoffs over the last half of the history, at hours that walk through the day.
     seed : int
         Of the sample paths.
     workers : int or str
@@ -218,17 +218,17 @@ def backtest(
         said; a program that asks for several must be one that
         can be imported (``if __name__ == "__main__"``).
     progress : callable, optional
-        Is told how many tasks of how many are done: series first, then origins.
+        Is told how many tasks of how many are done: series first, then cutoffs.
 
     Returns
     -------
     Backtest
-        Forecasts and outcomes. Each origin fits anew, on the slots before it alone.
+        Forecasts and outcomes. Each cutoff fits anew, on the intervals before it alone.
 
     Raises
     ------
     SchemaError
-        If the history has not even two slots more than the horizon: without a past error no forecast is made.
+        If the history has not even two intervals more than the horizon: without a past error no forecast is made.
 
     Examples
     --------
@@ -239,15 +239,15 @@ def backtest(
     >>> test.origins, test.rules
     ((48, 56, 64, 72), ('constant',))
     """
-    grid = as_grid(demand)
-    origins, step = _origins(grid, gap + horizon, windows, step, walk)
+    grid = series_grid(demand)
+    origins, step = _cutoff_slots(grid, gap + horizon, windows, step, walk)
     ends = (*origins, grid.values.shape[1])
-    seen = tuple(_as_seen(grid, known, end) for end in ends) if known else ()
+    demand_then = tuple(_demand_as_known(grid, known_jobs, end) for end in ends) if known_jobs else ()
     recent = HISTORY_WEEKS * grid.week
-    wanted = [model for model in with_parts(models) if known or model not in NEED_JOBS]
+    wanted = [model for model in add_parts(models) if known_jobs or model not in NEED_JOBS]
     shape = (len(grid.ids), len(origins), horizon)
     predicted = {model: np.full(shape, np.nan) for model in wanted}
-    quantiles = {model: np.full((*shape, len(LEVELS)), np.nan) for model in wanted if model in WITH_QUANTILES}
+    quantiles = {model: np.full((*shape, len(QUANTILE_LEVELS)), np.nan) for model in wanted if model in WITH_QUANTILES}
     cpu_s = dict.fromkeys(wanted, 0.0)
     actual = np.full(shape, np.nan)
     scale = np.full(shape[:2], np.nan)
@@ -259,59 +259,77 @@ def backtest(
     for row in range(len(grid.ids)):
         begin = int(np.isnan(grid.values[row]).sum())  # unknown only before the series begins
         history = grid.values[row, begin:]
-        rules.append(rule_of(history, season=grid.season, week=grid.week))
+        rules.append(series_rule(history, season=grid.season, week=grid.week))
         fit = usable_candidates(rules[-1], length=len(history), season=grid.season, week=grid.week)
         usable.append(tuple(model for model in wanted if model in fit))
-        for place, end in enumerate(ends):
-            past = (seen[place] if known else grid.values)[row, begin:end]
+        for cutoff_index, end in enumerate(ends):
+            past = (demand_then[cutoff_index] if known_jobs else grid.values)[row, begin:end]
             if len(past) < 2:
-                allowed[place, 0, row] = True
+                allowed[cutoff_index, 0, row] = True
                 continue
-            rule = rule_of(past, season=grid.season, week=grid.week)
-            full[place, row] = rule == "full"
+            rule = series_rule(past, season=grid.season, week=grid.week)
+            full[cutoff_index, row] = rule == "full"
             fit = usable_candidates(rule, length=len(past), season=grid.season, week=grid.week)
-            allowed[place, :, row] = [model in fit for model in wanted]
-            unit[row, place], largest[row, place] = past[-recent:].std(), past.max()
-            if place == len(origins):
+            allowed[cutoff_index, :, row] = [model in fit for model in wanted]
+            unit[row, cutoff_index], largest[row, cutoff_index] = past[-recent:].std(), past.max()
+            if cutoff_index == len(origins):
                 continue
-            actual[row, place] = grid.values[row, end + gap : end + gap + horizon]
-            scale[row, place] = seasonal_scale(past, grid.season)
+            actual[row, cutoff_index] = grid.values[row, end + gap : end + gap + horizon]
+            scale[row, cutoff_index] = seasonal_scale(past, grid.season)
             pasts[row].append(past)
-    alone = [model for model in wanted if model not in NEED_JOBS]
-    tasks = [(past, alone, gap, horizon, grid.season, grid.week) for past in pasts]
-    for row, (said, took) in in_turn(series_answers, tasks, workers=workers, progress=progress):
+    univariate = [model for model in wanted if model not in NEED_JOBS]
+    tasks = [(past, univariate, gap, horizon, grid.season, grid.week) for past in pasts]
+    for row, (answers, took) in run_tasks(time_univariate, tasks, workers=workers, progress=progress):
         places = np.flatnonzero(~np.isnan(actual[row, :, 0]))
-        for model in alone:
+        for model in univariate:
             cpu_s[model] += took[model]
-            for at, (mean, levels) in zip(places, said[model], strict=True):
+            for at, (mean, levels) in zip(places, answers[model], strict=True):
                 predicted[model][row, at] = mean
                 if model in quantiles:
                     quantiles[model][row, at] = levels
-    if known and RUN_OFF in wanted:
-        asked = [(known, grid.ids, origin, gap, horizon, seed) for origin in origins]
-        for place, (drawn, spent) in in_turn(origin_answers, asked, workers=workers, progress=progress):
-            predicted[RUN_OFF][:, place], quantiles[RUN_OFF][:, place] = drawn
+    if known_jobs and RUN_OFF in wanted:
+        tasks_with_jobs = [(known_jobs, grid.ids, origin, gap, horizon, seed) for origin in origins]
+        for cutoff_index, (drawn, spent) in run_tasks(
+            time_from_jobs, tasks_with_jobs, workers=workers, progress=progress
+        ):
+            predicted[RUN_OFF][:, cutoff_index], quantiles[RUN_OFF][:, cutoff_index] = drawn
             cpu_s[RUN_OFF] += spent
-        for each in (predicted, quantiles):
-            each[RUN_OFF][np.isnan(actual)] = np.nan
+        for arrays in (predicted, quantiles):
+            arrays[RUN_OFF][np.isnan(actual)] = np.nan
         if RUN_OFF_REVERTING in wanted:
-            mean, levels = between((predicted[RUN_OFF], quantiles[RUN_OFF]), predicted[REVERTING])
+            mean, levels = mean_with_reverting((predicted[RUN_OFF], quantiles[RUN_OFF]), predicted[REVERTING])
             predicted[RUN_OFF_REVERTING], quantiles[RUN_OFF_REVERTING] = mean, levels
             cpu_s[RUN_OFF_REVERTING] = cpu_s[RUN_OFF] + cpu_s[REVERTING]
     cap = np.array([(caps or {}).get(uid, np.inf) for uid in grid.ids])
     return Backtest(
         grid, horizon, step, origins, tuple(usable), tuple(rules), actual, predicted, scale, unit, largest, cap,
-        allowed, full, gap, quantiles, seen, cpu_s,
+        allowed, full, gap, quantiles, demand_then, cpu_s,
     )  # fmt: skip
 
 
-def _as_seen(grid: SeriesGrid, known: Known, end: int) -> np.ndarray:
-    """Demand before a slot as it was known then; unknown before a series begins."""
-    return np.where(np.isnan(grid.values[:, :end]), np.nan, known.seen(grid.ids, end))
+def _demand_as_known(grid: SeriesGrid, known_jobs: Known, end: int) -> np.ndarray:
+    """Return the demand before a cutoff as it was known then; NaN before a series begins."""
+    return np.where(np.isnan(grid.values[:, :end]), np.nan, known_jobs.demand_before(grid.ids, end))
 
 
-def _origins(grid: SeriesGrid, ahead: int, windows: int, step: int | None, walk: bool) -> tuple[tuple[int, ...], int]:
-    """Ends of history to forecast from, ascending, and the distance between them."""
+def _cutoff_slots(
+    grid: SeriesGrid, ahead: int, windows: int, step: int | None, walk: bool
+) -> tuple[tuple[int, ...], int]:
+    """Choose the cutoffs, as ascending interval numbers, and the step between them.
+
+    Parameters
+    ----------
+    grid : SeriesGrid
+        The series.
+    ahead : int
+        Intervals from a cutoff to the end of its forecast.
+    windows : int
+        Number of cutoffs.
+    step : int or None
+        Intervals between cutoffs; None: by the history.
+    walk : bool
+        Whether cutoffs walk through the hours of the day.
+    """
     last = grid.values.shape[1] - ahead
     if ahead < 1 or windows < 1 or last < 2 or (step is not None and step < 1):
         expected = "horizon, windows and step of at least 1, and two intervals more than the horizon"
@@ -328,5 +346,5 @@ def _origins(grid: SeriesGrid, ahead: int, windows: int, step: int | None, walk:
         room = (last - earliest) // max(windows - 1, 1)
         step = max(min(room, max(ahead, 3 * grid.season)), 1)
         step -= step % grid.season if step > grid.season else 0
-    origins = [last - step * back for back in range(windows) if last - step * back >= earliest]
+    origins = [last - step * number for number in range(windows) if last - step * number >= earliest]
     return tuple(reversed(origins)), step

@@ -12,25 +12,25 @@ from typing import Any, TypeAlias
 import numpy as np
 import polars as pl
 
-from gpuplanner.core.errors import ScenarioError, SchemaError, examples, first_line
+from gpuplanner.core.errors import ScenarioError, SchemaError, examples, first_error_line
 from gpuplanner.core.units import SECONDS_PER_HOUR
-from gpuplanner.usage.requested_demand import occupancy
+from gpuplanner.usage.requested_demand import mean_occupancy
 
-FEWEST_WEEKS = 4
+MIN_GROWTH_WEEKS = 4
 """With less the spread of a week cannot be told from its growth."""
 WEEKS_IN_YEAR = 365.25 / 7
-PATHS = 8000
+GROWTH_PATHS = 8000
 
-NOISES = tuple(np.geomspace(0.01, 0.6, 10))
+WEEKLY_NOISE_SDS = tuple(np.geomspace(0.01, 0.6, 10))
 """Standard deviations of a week's own noise, as shares of the need; each as likely as the next beforehand."""
-WALKS = ((0.0, 0.75), (0.01, 0.06), (0.02, 0.06), (0.04, 0.06), (0.08, 0.05), (0.16, 0.02))
+WALK_SDS_WITH_PRIOR = ((0.0, 0.75), (0.01, 0.06), (0.02, 0.06), (0.04, 0.06), (0.08, 0.05), (0.16, 0.02))
 """Standard deviations of a week's lasting step, and how likely they are before the record is seen: a walk has to be
 shown by it."""
-TRENDS = ((0.0, 0.2), (0.15, 0.2), (0.5, 0.6))
+TREND_SDS_WITH_PRIOR = ((0.0, 0.2), (0.15, 0.2), (0.5, 0.6))
 """Standard deviations of the growth a year, and how likely: few weeks draw it towards none."""
-IN_LOGS = 0.75
+PRIOR_LOG_SCALE = 0.75
 """How likely it is beforehand that growth and noise are shares of the need, not numbers of GPUs."""
-JUMP = 0.4
+JUMP_SD = 0.4
 """Standard deviation of a sudden change of level."""
 JUMP_ODDS = 1.0 / WEEKS_IN_YEAR
 """Odds that the level changed suddenly before a given week of the record."""
@@ -42,11 +42,11 @@ Series: TypeAlias = Sequence[float] | np.ndarray
 
 @dataclass(frozen=True, eq=False)
 class GrowthLaw:
-    """What a record of weekly needs says of the weeks to come: laws with their weights, each with its last level.
+    """Growth models of weekly demand with their posterior weights, each with its last level.
 
     - ``weeks``: Weeks with a need in the record.
     - ``unit``: What a need of 1 in the arrays stands for [GPUs].
-    - ``whole``: Whether all needs were whole GPUs: those to come are then rounded.
+    - ``whole``: Whether all needs were full GPUs: those to come are then rounded.
     - ``weight``, shape (n_laws,): Posterior probabilities; they add up to 1.
     - ``logs``, ``peaked``, shape (n_laws,): Whether the law holds for the logarithm of the need, else for the need
       itself; whether a week's own noise is that of a largest value (Gumbel), else normal.
@@ -76,30 +76,30 @@ class GrowthLaw:
         share = np.where(self.logs, np.expm1(rise), rise / np.maximum(self.level, 1e-9))
         return float(self.weight @ share)
 
-    def paths(self, weeks_ahead: int = 52, *, seed: int = 1, count: int = PATHS) -> np.ndarray:
-        """Draw needs of the weeks to come [GPUs], with laws drawn by their weights: shape (count, weeks_ahead)."""
+    def paths(self, weeks_ahead: int = 52, *, seed: int = 1, count: int = GROWTH_PATHS) -> np.ndarray:
+        """Draw weekly demand of the weeks ahead [GPUs], shape (count, weeks_ahead)."""
         rng = np.random.default_rng(seed)
         law = rng.choice(len(self.weight), size=count, p=self.weight)
         first, second = rng.standard_normal((2, count))
-        steps, sizes, own = rng.standard_normal((3, count, weeks_ahead))
+        steps, sizes, noise = rng.standard_normal((3, count, weeks_ahead))
         falls = rng.random((count, weeks_ahead))
-        highest = (rng.gumbel(size=own.shape) - np.euler_gamma) * np.sqrt(6) / np.pi
-        own = np.where(self.peaked[law, None], highest, own)
+        highest = (rng.gumbel(size=noise.shape) - np.euler_gamma) * np.sqrt(6) / np.pi
+        noise = np.where(self.peaked[law, None], highest, noise)
         var_level, both, var_trend = np.maximum(self.cov[:, law], [[0.0], [-np.inf], [0.0]])
         root = np.sqrt(var_level)
         slope = np.divide(both, root, out=np.zeros(count), where=root > 0)
         level = self.level[law] + root * first
         trend = self.trend[law] + slope * first + np.sqrt(np.maximum(var_trend - slope**2, 0.0)) * second
         moves = trend[:, None] + self.walk[law, None] * steps
-        moves += JUMP * sizes * (falls < self.jumps[law, None])
-        values = level[:, None] + moves.cumsum(axis=1) + self.noise[law, None] * own
+        moves += JUMP_SD * sizes * (falls < self.jumps[law, None])
+        values = level[:, None] + moves.cumsum(axis=1) + self.noise[law, None] * noise
         logs = self.logs[law]
         values[logs] = np.exp(np.minimum(values[logs], 50.0))
         return np.asarray(np.maximum(values, 0.0) * self.unit)
 
 
 def fit_growth(needs: Series) -> GrowthLaw:
-    """Fit trend, noise and walk to a record of weekly needs, and keep how sure each is.
+    """Fit trend, noise and random walk to weekly demand, with posterior weights over their sizes.
 
     The level of a week moves by a trend, by a lasting step of its own (the walk), and at most once in the record by a
     sudden change; the need is that level with noise of its own on it. Every mixture of the sizes listed in this module
@@ -117,51 +117,51 @@ def fit_growth(needs: Series) -> GrowthLaw:
     >>> round(law.growth_per_year, 1)
     0.5
     """
-    values = _checked(needs)
-    known = values[np.isfinite(values)]
-    unit = float(known[known > 0].mean())
-    parts = [_weighed(values / unit, logs=False)]
-    if (known > 0).all():
-        parts.append(_weighed(values / unit, logs=True))
+    values = _require_weekly_needs(needs)
+    known_needs = values[np.isfinite(values)]
+    unit = float(known_needs[known_needs > 0].mean())
+    parts = [_posterior_of_laws(values / unit, logs=False)]
+    if (known_needs > 0).all():
+        parts.append(_posterior_of_laws(values / unit, logs=True))
     evidence, *columns = (np.concatenate(column, axis=-1) for column in zip(*parts, strict=True))
     weight = np.exp(evidence - evidence.max())
     kept = weight > 1e-6
-    whole = bool((known == np.floor(known)).all())
+    whole = bool((known_needs == np.floor(known_needs)).all())
     columns = [column[..., kept] for column in columns]
-    return GrowthLaw(len(known), unit, whole, weight[kept] / weight[kept].sum(), *columns)
+    return GrowthLaw(len(known_needs), unit, whole, weight[kept] / weight[kept].sum(), *columns)
 
 
-def _checked(needs: Series) -> np.ndarray:
-    """Needs from the first known week on."""
+def _require_weekly_needs(needs: Series) -> np.ndarray:
+    """Return the demand from the first known week on; raise if too few weeks are known."""
     values = np.asarray(needs, dtype=float)
     finite = np.isfinite(values)
-    if finite.sum() < FEWEST_WEEKS or not (values[finite] >= 0).all() or not values[finite].any():
-        expected = f"{FEWEST_WEEKS} known weeks or more, none below 0 and not all 0"
+    if finite.sum() < MIN_GROWTH_WEEKS or not (values[finite] >= 0).all() or not values[finite].any():
+        expected = f"{MIN_GROWTH_WEEKS} known weeks or more, none below 0 and not all 0"
         below, above = (int(sign.sum()) for sign in (values[finite] < 0, values[finite] > 0))
         got = f"{int(finite.sum())} known, {below} below 0, {above} above"
         raise SchemaError("dataset_writer: weekly needs", expected, got, "Give a longer history.")
     return values[int(finite.argmax()) :]
 
 
-def _weighed(needs: np.ndarray, *, logs: bool) -> tuple[np.ndarray, ...]:
-    """Logarithm of prior and likelihood of each law, and the columns of :class:`GrowthLaw` from ``logs`` on."""
+def _posterior_of_laws(needs: np.ndarray, *, logs: bool) -> tuple[np.ndarray, ...]:
+    """Compute the log posterior of each growth model, and the fields of :class:`GrowthLaw` from ``logs`` on."""
     weeks = len(needs)
     # A sudden change before week `at`; 0: none. One before the last week alone cannot be told from its noise.
     noise, (walk, walk_odds), (spread, trend_odds), at = _laws(weeks)
     values = np.log(needs) if logs else needs
-    scale_odds = IN_LOGS if logs else 1 - IN_LOGS
+    scale_odds = PRIOR_LOG_SCALE if logs else 1 - PRIOR_LOG_SCALE
     evidence = np.log(scale_odds * walk_odds * trend_odds * np.where(at > 0, JUMP_ODDS, 1.0))
     skewed = np.zeros(len(at))
     level = np.full(len(at), values[0])
     trend = np.zeros(len(at))
-    own, var_level = noise**2, noise**2
+    var_noise, var_level = noise**2, noise**2
     both, var_trend = np.zeros(len(at)), (spread / WEEKS_IN_YEAR) ** 2
     for week in range(1, weeks):
         level = level + trend
-        var_level = var_level + 2 * both + var_trend + walk**2 + JUMP**2 * (at == week)
+        var_level = var_level + 2 * both + var_trend + walk**2 + JUMP_SD**2 * (at == week)
         both = both + var_trend
         if np.isfinite(values[week]):
-            total = var_level + own
+            total = var_level + var_noise
             missed = values[week] - level
             evidence -= 0.5 * (np.log(total) + missed**2 / total)
             skewed += _gumbel_over_normal(missed / np.sqrt(total))
@@ -183,33 +183,33 @@ def _weighed(needs: np.ndarray, *, logs: bool) -> tuple[np.ndarray, ...]:
 
 
 def _gumbel_over_normal(missed: np.ndarray) -> np.ndarray:
-    """Logarithm of the ratio of two densities of mean 0 and variance 1."""
+    """Compute the log ratio of the Gumbel and the normal density, both of mean 0 and variance 1."""
     spread = np.pi / np.sqrt(6)
-    place = spread * np.maximum(missed, -8.0) + np.euler_gamma
-    return np.asarray(np.log(spread * np.sqrt(2 * np.pi)) - place - np.exp(-place) + missed**2 / 2)
+    reduced = spread * np.maximum(missed, -8.0) + np.euler_gamma
+    return np.asarray(np.log(spread * np.sqrt(2 * np.pi)) - reduced - np.exp(-reduced) + missed**2 / 2)
 
 
 def _laws(weeks: int) -> tuple[np.ndarray, tuple[np.ndarray, ...], tuple[np.ndarray, ...], np.ndarray]:
-    """Every mixture of noise, walk (with odds), trend (with odds) and week of a sudden change."""
-    grid = np.indices((len(NOISES), len(WALKS), len(TRENDS), weeks))
+    """List every combination of noise, walk (with prior), trend (with prior) and week of a level change."""
+    grid = np.indices((len(WEEKLY_NOISE_SDS), len(WALK_SDS_WITH_PRIOR), len(TREND_SDS_WITH_PRIOR), weeks))
     noise, walk, trend, at = grid.reshape(len(grid), -1)
-    walks, trends = np.array(WALKS)[walk].T, np.array(TRENDS)[trend].T
-    return np.array(NOISES)[noise], tuple(walks), tuple(trends), at
+    walks, trends = np.array(WALK_SDS_WITH_PRIOR)[walk].T, np.array(TREND_SDS_WITH_PRIOR)[trend].T
+    return np.array(WEEKLY_NOISE_SDS)[noise], tuple(walks), tuple(trends), at
 
 
-MISSING = 0.1
+MAX_MISSING_SHARE = 0.1
 """Share of the demand that may be missing at the end of what is called complete."""
-SHORTEST_DAYS = 3
+MIN_LEVEL_DAYS = 3
 """A level lasts at least as long; less is a peak."""
-PENALTY = 4.0
+LEVEL_PENALTY = 4.0
 """Of one more level, in squares of the noise of a day times the logarithm of the days: 3 would find chance levels in
 noise that lasts from one day into the next."""
-WEEKS = 3
+MIN_WEEKS_FOR_WEEKDAYS = 3
 """From so many weeks on the usual difference of each day of the week is taken out first."""
 
 
 def complete_until(jobs: pl.DataFrame, end: datetime) -> datetime:
-    """First instant from which more than a tenth of the demand is of jobs that are not in the record.
+    """Find the instant from which more than a tenth of the demand is missing from the record.
 
     A record that holds a job that still runs lists jobs as they begin, and is complete to its end. One that holds
     only ended jobs lacks those that ended later. Of the GPU-hours of its jobs, the share that lies more than x
@@ -248,13 +248,13 @@ def complete_until(jobs: pl.DataFrame, end: datetime) -> datetime:
     for _ in range(50):
         middle = (low + high) / 2
         left = float((gpus * np.maximum(hours - middle, 0.0)).sum())
-        low, high = (middle, high) if left > MISSING * total else (low, middle)
+        low, high = (middle, high) if left > MAX_MISSING_SHARE * total else (low, middle)
     cut = end - timedelta(hours=high)
     return cut.replace(minute=0, second=0, microsecond=0)
 
 
 def change_points(demand: pl.DataFrame) -> pl.DataFrame:
-    """Days on which the level of a series changed.
+    """Find the days on which the level of a series changed.
 
     Parameters
     ----------
@@ -291,8 +291,8 @@ def change_points(demand: pl.DataFrame) -> pl.DataFrame:
 
 
 def _without_week(means: np.ndarray) -> np.ndarray:
-    """Daily means without what is usual on each day of the week."""
-    if len(means) < 7 * WEEKS:
+    """Subtract the usual difference of each day of the week from daily means."""
+    if len(means) < 7 * MIN_WEEKS_FOR_WEEKDAYS:
         return means
     around = np.array([np.median(means[max(day - 3, 0) : day + 4]) for day in range(len(means))])
     usual = [np.median((means - around)[day::7]) for day in range(7)]
@@ -300,53 +300,53 @@ def _without_week(means: np.ndarray) -> np.ndarray:
 
 
 def _pelt(values: np.ndarray) -> list[int]:
-    """Where the mean changes, each level as long as :data:`SHORTEST_DAYS` at least."""
+    """Find changes of the mean (PELT), each level at least :data:`MIN_LEVEL_DAYS` long."""
     count = len(values)
-    if count < 2 * SHORTEST_DAYS:
+    if count < 2 * MIN_LEVEL_DAYS:
         return []
     noise = np.median(np.abs(np.diff(values))) / (0.6745 * np.sqrt(2))  # 0.6745: the quartile of a normal
     noise = max(float(noise), 1e-3 * float(np.abs(values).max()), 1e-12)
     first = np.concatenate([[0.0], np.cumsum(values / noise)])
     second = np.concatenate([[0.0], np.cumsum((values / noise) ** 2)])
 
-    def cost(low: np.ndarray, high: int) -> np.ndarray:
+    def segment_cost(low: np.ndarray, high: int) -> np.ndarray:
         total = first[high] - first[low]
         return np.asarray(second[high] - second[low] - total**2 / (high - low))
 
-    penalty = PENALTY * np.log(count)
+    penalty = LEVEL_PENALTY * np.log(count)
     best = np.full(count + 1, np.inf)
     best[0] = -penalty
     last = np.zeros(count + 1, dtype=np.int64)
     open_at = np.array([0])
-    for high in range(SHORTEST_DAYS, count + 1):
-        whole = best[open_at] + cost(open_at, high)
+    for high in range(MIN_LEVEL_DAYS, count + 1):
+        whole = best[open_at] + segment_cost(open_at, high)
         best[high], last[high] = whole.min() + penalty, open_at[whole.argmin()]
-        open_at = np.append(open_at[whole <= best[high]], high - SHORTEST_DAYS + 1)
+        open_at = np.append(open_at[whole <= best[high]], high - MIN_LEVEL_DAYS + 1)
     cuts, high = [], count
     while (high := int(last[high])) > 0:
         cuts.append(high)
     return cuts[::-1]
 
 
-JOBS = {"tenant": pl.String, "start_time": pl.Datetime, "end_time": pl.Datetime, "gpus": pl.Float64}
-CALENDAR = {"kind": pl.String, "start_time": pl.Datetime, "end_time": pl.Datetime}
+ANNOUNCED_COLUMNS = {"tenant": pl.String, "start_time": pl.Datetime, "end_time": pl.Datetime, "gpus": pl.Float64}
+CALENDAR_COLUMNS = {"kind": pl.String, "start_time": pl.Datetime, "end_time": pl.Datetime}
 
 
 def read_announced(path: str | Path) -> pl.DataFrame:
-    """Jobs that are known to come, as CSV or Parquet with ``tenant, start_time, end_time, gpus``."""
-    table = _read(Path(path), JOBS)
+    """Read announced jobs from CSV or Parquet with ``tenant, start_time, end_time, gpus``."""
+    table = _read_table(Path(path), ANNOUNCED_COLUMNS)
     odd = table.filter(~((pl.col("gpus") > 0) & pl.col("gpus").is_finite()))
-    return _sound(table, odd, Path(path), "gpus above 0")
+    return _require_valid_rows(table, odd, Path(path), "gpus above 0")
 
 
 def read_calendar(path: str | Path) -> pl.DataFrame:
-    """Releases, holidays, maintenance, as CSV or Parquet with ``kind, start_time, end_time``."""
-    table = _read(Path(path), CALENDAR)
-    return _sound(table, table.clear(), Path(path), "")
+    """Read a calendar of releases, holidays and maintenance from CSV or Parquet with ``kind, start_time, end_time``."""
+    table = _read_table(Path(path), CALENDAR_COLUMNS)
+    return _require_valid_rows(table, table.clear(), Path(path), "")
 
 
-def hours_of(calendar: pl.DataFrame, start: datetime) -> tuple[np.ndarray, ...]:
-    """Spans of each kind in hours since `start`, each of shape (n, 2), in the order of the kinds' names.
+def event_hours(calendar: pl.DataFrame, start: datetime) -> tuple[np.ndarray, ...]:
+    """Convert a calendar to spans of each kind in hours since `start`, each of shape (n, 2), by name of the kind.
 
     Examples
     --------
@@ -354,7 +354,7 @@ def hours_of(calendar: pl.DataFrame, start: datetime) -> tuple[np.ndarray, ...]:
     >>> day = datetime(2026, 2, 2, tzinfo=UTC)
     >>> six, next_day = day.replace(hour=6), day.replace(day=3)
     >>> table = pl.DataFrame({"kind": ["release"], "start_time": [six], "end_time": [next_day]})
-    >>> hours_of(table, day)[0].tolist()
+    >>> event_hours(table, day)[0].tolist()
     [[6.0, 24.0]]
     """
     since = (pl.col("start_time", "end_time") - start).dt.total_microseconds()
@@ -366,9 +366,24 @@ def hours_of(calendar: pl.DataFrame, start: datetime) -> tuple[np.ndarray, ...]:
 def gpus_announced(
     jobs: pl.DataFrame, ids: Sequence[str], whole: str, start: datetime, interval_hours: float, slots: int
 ) -> np.ndarray:
-    """Mean GPUs of announced jobs in every slot from `start` on.
+    """Compute the mean GPUs of announced jobs in every interval from `start` on.
 
     A tenant that no series is of counts in the whole alone.
+
+    Parameters
+    ----------
+    jobs : polars.DataFrame
+        Announced jobs, see :func:`read_announced`.
+    ids : sequence of str
+        Names of the series.
+    whole : str
+        Series of the whole fleet.
+    start : datetime
+        First interval.
+    interval_hours : float
+        Length of an interval. [h]
+    slots : int
+        Number of intervals.
 
     Examples
     --------
@@ -383,21 +398,23 @@ def gpus_announced(
         for name in ("start_time", "end_time")
     )
     named = [uid.rpartition("/")[0] for uid in ids]
-    place = list(ids).index(whole)
-    rows = np.array([named.index(one) if one in named else place for one in jobs["tenant"]], dtype=np.int64)
-    found = occupancy(begin, end, jobs["gpus"].to_numpy(), rows, len(ids), slots)
+    whole_row = list(ids).index(whole)
+    rows = np.array(
+        [named.index(tenant) if tenant in named else whole_row for tenant in jobs["tenant"]], dtype=np.int64
+    )
+    gpus = mean_occupancy(begin, end, jobs["gpus"].to_numpy(), rows, len(ids), slots)
     if whole.startswith("all/"):
-        found[place] = found.sum(axis=0)
-    return found
+        gpus[whole_row] = gpus.sum(axis=0)
+    return gpus
 
 
-def _read(path: Path, columns: Mapping[str, Any]) -> pl.DataFrame:
+def _read_table(path: Path, columns: Mapping[str, Any]) -> pl.DataFrame:
     names = ", ".join(columns)
     try:
         parquet = path.suffix == ".parquet"
         table = pl.read_parquet(path) if parquet else pl.read_csv(path, try_parse_dates=True)
     except (OSError, pl.exceptions.PolarsError) as error:
-        raise ScenarioError(str(path), f"a table with {names}", first_line(error), f"Fix {path.name}.") from None
+        raise ScenarioError(str(path), f"a table with {names}", first_error_line(error), f"Fix {path.name}.") from None
     faults = [name for name in columns if name not in table.columns]
     zones = {name: getattr(kind, "time_zone", None) for name, kind in table.schema.items()}
     faults += [name for name in ("start_time", "end_time") if name in zones and zones[name] is None]
@@ -406,11 +423,11 @@ def _read(path: Path, columns: Mapping[str, Any]) -> pl.DataFrame:
         got = f"{table.height} rows; missing or without a zone: {examples(faults)}"
         raise ScenarioError(str(path), expected, got, f"Fix {path.name}.")
     times = pl.col("start_time", "end_time").dt.convert_time_zone("UTC").dt.cast_time_unit("us")
-    rest = [pl.col(name).cast(kind) for name, kind in columns.items() if kind is not pl.Datetime]
-    return table.select(*rest, times).select(list(columns))
+    value_columns = [pl.col(name).cast(kind) for name, kind in columns.items() if kind is not pl.Datetime]
+    return table.select(*value_columns, times).select(list(columns))
 
 
-def _sound(table: pl.DataFrame, odd: pl.DataFrame, path: Path, rule: str) -> pl.DataFrame:
+def _require_valid_rows(table: pl.DataFrame, odd: pl.DataFrame, path: Path, rule: str) -> pl.DataFrame:
     bad = table.filter(~(pl.col("end_time") > pl.col("start_time")).fill_null(False)).vstack(odd)
     if bad.height:
         expected = " and ".join(filter(None, (rule, "an end after its start")))

@@ -1,4 +1,4 @@
-"""Demand series, their forecasts from every origin, and the demand to plan for."""
+"""Demand series, their forecasts from every cutoff, and the demand to plan for."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from zoneinfo import ZoneInfo
 import numpy as np
 import polars as pl
 
-from gpuplanner.core.execution import TasksDone, Workers
+from gpuplanner.core.execution import TaskProgress, Workers
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.schemas import WHOLE_GPU
-from gpuplanner.core.stage_cache import Stage, shelved, stage
+from gpuplanner.core.stage_cache import Stage, disk_stage, stage
 from gpuplanner.forecast.backtest import backtest
-from gpuplanner.forecast.forecast_result import ForecastResult, ahead_table, forecast_demand, weights_in_words
-from gpuplanner.forecast.gpu_demand import Wanted, wanted
-from gpuplanner.forecast.model_selection import CHOSEN, NAMES, Judged, fold_scores, judge
-from gpuplanner.forecast.quantile_calibration import add_up, reconcile_mint, reconcile_to_pool
-from gpuplanner.forecast.run_off import NEEDED, PATHS, RunOff, run_off
-from gpuplanner.forecast.statistical_models import CANDIDATES, LEVELS, RULES, weighed
+from gpuplanner.forecast.forecast_result import ForecastResult, describe_weights, forecast_demand, tabulate_ahead
+from gpuplanner.forecast.gpu_demand import Wanted, lay_out_demand
+from gpuplanner.forecast.model_selection import CHOSEN_MODEL, QUANTILE_NAMES, Judged, evaluate_backtest, fold_scores
+from gpuplanner.forecast.quantile_calibration import reconcile_mint, reconcile_to_pool, sum_parts
+from gpuplanner.forecast.run_off import RUN_OFF_COLUMNS, RUN_OFF_PATHS, RunOff, lay_out_run_off
+from gpuplanner.forecast.statistical_models import CANDIDATES, QUANTILE_LEVELS, SERIES_RULES, weighable_candidates
 from gpuplanner.usage.job_history import VIEWS, FleetPools, History, history
-from gpuplanner.usage.requested_demand import POOL, demand_series, excluded, pool
+from gpuplanner.usage.requested_demand import POOLED_TENANT, count_excluded_jobs, demand_series, pool_demand
 
 FORECAST_TABLES = ("forecast", "scores", "choice")
 
 
 @dataclass(frozen=True, eq=False)
 class Outlook:
-    """Demand of the past and its forecast.
+    """Past demand and its forecast.
 
     - ``demand``: Table ``schemas.Demand``, tenants apart.
     - ``result``: Of the pool (``all/profile``) and, in the right-sized view, of the tenants as well, whose means add up
@@ -45,30 +45,30 @@ class Outlook:
 
     @property
     def to_cover(self) -> pl.DataFrame:
-        """The forecast that a plan covers: that of the tenants where there is one."""
+        """Forecast that a plan covers: that of the tenants where there is one."""
         return self.result.forecast if self.by_tenant is None else self.by_tenant
 
 
 @stage
-def demands(scenario: Scenario) -> dict[str, pl.DataFrame]:
-    """Demand of each view over the recent past, as if nobody had queued."""
-    known = history(scenario)
-    span = {"start": known.recent, "end": known.plan_start}
+def demand_by_view(scenario: Scenario) -> dict[str, pl.DataFrame]:
+    """Compute the demand of each view over the recent past, as if no job had queued."""
+    job_history = history(scenario)
+    span = {"start": job_history.recent, "end": job_history.plan_start}
     return {
         view: demand_series(jobs, interval_hours=scenario.interval_hours, clock="wanted", **span)
-        for view, jobs in known.views.items()
+        for view, jobs in job_history.views.items()
     }
 
 
-def left_out(scenario: Scenario) -> dict[str, int]:
-    """Jobs of the recent past that no demand series counts, by reason.
+def count_left_out(scenario: Scenario) -> dict[str, int]:
+    """Count the jobs of the recent past that no demand series counts, by reason.
 
     Examples
     --------
-    >>> left_out(Scenario())
+    >>> count_left_out(Scenario())
     {'request unknown': 0, 'no GPU': 0}
     """
-    return excluded(history(scenario).views["rightsized"])
+    return count_excluded_jobs(history(scenario).views["rightsized"])
 
 
 def forecast_to_bytes(forecast: ForecastResult) -> bytes:
@@ -91,68 +91,75 @@ def forecast_from_bytes(content: bytes) -> ForecastResult:
         raise ValueError("damaged tables of a forecast") from error
 
 
-shelved_forecast = shelved("forecasts", forecast_to_bytes, forecast_from_bytes)
+shelved_forecast = disk_stage("forecasts", forecast_to_bytes, forecast_from_bytes)
 """Most of the time of an evaluation is the backtest of its forecasts, which every command asks for again."""
 
 
 @shelved_forecast
-def pooled(scenario: Scenario) -> ForecastResult:
-    """Forecast of the pool in every view, with one choice of models and one calibration for all.
+def pooled_forecast(scenario: Scenario) -> ForecastResult:
+    """Forecast the pool in every view, with one choice of models and one calibration for all.
 
     The views tell of the same jobs. Were they judged apart, the noise of that judgement would show up as a
     difference between them. Series are named ``view/profile``.
     """
     series = [
-        pool(demand).with_columns(tenant=pl.lit(view), unique_id=pl.format("{}/{}", pl.lit(view), "profile"))
-        for view, demand in demands(scenario).items()
+        pool_demand(demand).with_columns(tenant=pl.lit(view), unique_id=pl.format("{}/{}", pl.lit(view), "profile"))
+        for view, demand in demand_by_view(scenario).items()
     ]
-    past = history(scenario)
+    job_history = history(scenario)
     jobs = pl.concat(
-        view.select(*NEEDED, "profile", "instances", series=pl.format("{}/{}", pl.lit(name), "profile"))
-        for name, view in past.views.items()
+        view.select(*RUN_OFF_COLUMNS, "profile", "instances", series=pl.format("{}/{}", pl.lit(name), "profile"))
+        for name, view in job_history.views.items()
     )
-    known = _known(jobs, past, scenario.interval_hours)
-    return forecast_demand(pl.concat(series), horizon=scenario.horizon_intervals, known=known)
+    jobs_known = _run_off_of_views(jobs, job_history, scenario.interval_hours)
+    return forecast_demand(pl.concat(series), horizon=scenario.horizon_intervals, known_jobs=jobs_known)
 
 
-def _known(jobs: pl.DataFrame, past: History, interval_hours: float) -> RunOff:
-    """What runs, waits and has come, for series of instances that column ``series`` names."""
+def _run_off_of_views(jobs: pl.DataFrame, job_history: History, interval_hours: float) -> RunOff:
+    """Lay out the jobs of views for sample paths, by the column ``series``."""
     counted = jobs.filter(pl.col("profile").is_not_null())
-    return run_off(counted, start=past.recent, interval_hours=interval_hours, series="series", size="instances")
+    return lay_out_run_off(
+        counted, start=job_history.recent, interval_hours=interval_hours, series="series", size="instances"
+    )
 
 
 @shelved_forecast
-def tenants(scenario: Scenario) -> ForecastResult:
-    """Forecast of every tenant and profile in the right-sized view."""
-    past = history(scenario)
-    jobs = past.views["rightsized"].with_columns(series=pl.format("{}/{}", "tenant", "profile"))
-    known = _known(jobs, past, scenario.interval_hours)
-    return forecast_demand(demands(scenario)["rightsized"], horizon=scenario.horizon_intervals, known=known)
+def tenant_forecast(scenario: Scenario) -> ForecastResult:
+    """Forecast every tenant and profile in the right-sized view."""
+    job_history = history(scenario)
+    jobs = job_history.views["rightsized"].with_columns(series=pl.format("{}/{}", "tenant", "profile"))
+    jobs_known = _run_off_of_views(jobs, job_history, scenario.interval_hours)
+    return forecast_demand(
+        demand_by_view(scenario)["rightsized"], horizon=scenario.horizon_intervals, known_jobs=jobs_known
+    )
 
 
 def _outlook(scenario: Scenario, view: str) -> Outlook:
-    every_view = pooled(scenario)
-    mine = [_of_view(table, view) for table in (every_view.forecast, every_view.scores, every_view.choice)]
-    demand = demands(scenario)[view]
+    every_view = pooled_forecast(scenario)
+    pool_tables = [_select_view(table, view) for table in (every_view.forecast, every_view.scores, every_view.choice)]
+    demand = demand_by_view(scenario)[view]
     if view != "rightsized":
-        return Outlook(demand, ForecastResult(*mine))
-    each = tenants(scenario)
-    told = reconcile_to_pool(each.forecast, mine[0], own_quantiles=True)
-    both = [pl.concat(parts) for parts in zip(mine, (told, each.scores, each.choice), strict=True)]
-    return Outlook(demand, ForecastResult(*both), reconcile_to_pool(each.forecast, mine[0]))
+        return Outlook(demand, ForecastResult(*pool_tables))
+    tenant_result = tenant_forecast(scenario)
+    reconciled = reconcile_to_pool(tenant_result.forecast, pool_tables[0], own_quantiles=True)
+    both = [
+        pl.concat(parts)
+        for parts in zip(pool_tables, (reconciled, tenant_result.scores, tenant_result.choice), strict=True)
+    ]
+    return Outlook(demand, ForecastResult(*both), reconcile_to_pool(tenant_result.forecast, pool_tables[0]))
 
 
-def _of_view(table: pl.DataFrame, view: str) -> pl.DataFrame:
-    """Rows of one view, under the names that the pool has elsewhere."""
-    mine = table.filter(pl.col("unique_id").str.starts_with(f"{view}/"))
-    return mine.with_columns(pl.col("unique_id").str.replace(view, POOL, literal=True))
+def _select_view(table: pl.DataFrame, view: str) -> pl.DataFrame:
+    """Select the rows of one view, under the names of the pool."""
+    view_rows = table.filter(pl.col("unique_id").str.starts_with(f"{view}/"))
+    return view_rows.with_columns(pl.col("unique_id").str.replace(view, POOLED_TENANT, literal=True))
 
 
 OUTLOOKS = {view: Stage(lambda scenario, view=view: _outlook(scenario, view)) for view in VIEWS}
 
 
 def fleet_forecast(fleet: FleetPools) -> tuple[ForecastResult, pl.DataFrame, dict[str, int]]:
-    """Forecast every pool of a fleet by itself, and name its series by its board.
+    """Forecast every pool of a fleet separately, with series named by GPU model.
 
     Returns
     -------
@@ -165,29 +172,29 @@ def fleet_forecast(fleet: FleetPools) -> tuple[ForecastResult, pl.DataFrame, dic
     """
     parts: list[tuple[pl.DataFrame, ...]] = []
     left: dict[str, int] = {}
-    for name, own in fleet.pools.items():
-        found = OUTLOOKS["rightsized"](own).result
-        pooled = found.scores.filter(pl.col("unique_id").str.starts_with(f"{POOL}/"))
-        tables = (found.forecast, found.scores, found.choice, pooled)
-        parts.append(tuple(_of_pool(table, name) for table in tables) if fleet.several else tables)
-        for reason, jobs in left_out(own).items():
+    for name, pool_scenario in fleet.pools.items():
+        result = OUTLOOKS["rightsized"](pool_scenario).result
+        pooled = result.scores.filter(pl.col("unique_id").str.starts_with(f"{POOLED_TENANT}/"))
+        tables = (result.forecast, result.scores, result.choice, pooled)
+        parts.append(tuple(_name_by_pool(table, name) for table in tables) if fleet.several else tables)
+        for reason, jobs in count_left_out(pool_scenario).items():
             left[reason] = left.get(reason, 0) + jobs
     forecast, scores, choice, pooled = (pl.concat(tables) for tables in zip(*parts, strict=True))
     return ForecastResult(forecast, scores, choice), pooled, left
 
 
-def _of_pool(table: pl.DataFrame, name: str) -> pl.DataFrame:
-    """Series of a pool under its name, which stands for all of its tenants."""
+def _name_by_pool(table: pl.DataFrame, name: str) -> pl.DataFrame:
+    """Name the series of a pool by the pool instead of ``all``."""
     series = pl.col("unique_id").cast(pl.String)
-    whole = series.str.starts_with(f"{POOL}/")
-    bare = series.str.replace(f"{POOL}/", "", literal=True)
-    own = pl.concat_str(pl.lit(f"{name}/"), pl.when(whole).then(bare).otherwise(series))
-    return table.with_columns(unique_id=own)
+    whole = series.str.starts_with(f"{POOLED_TENANT}/")
+    bare = series.str.replace(f"{POOLED_TENANT}/", "", literal=True)
+    pool_series = pl.concat_str(pl.lit(f"{name}/"), pl.when(whole).then(bare).otherwise(series))
+    return table.with_columns(unique_id=pool_series)
 
 
 @dataclass(frozen=True)
 class Tomorrow:
-    """GPUs expected at noon of the next local day, and how many of them are held by what runs already."""
+    """Expected GPUs at noon of the next local day, and those of jobs that already run."""
 
     at: datetime
     gpus: float
@@ -196,7 +203,7 @@ class Tomorrow:
 
 @stage
 def tomorrow(scenario: Scenario) -> Tomorrow:
-    """What of tomorrow's demand is there already.
+    """Estimate tomorrow's demand, and the part of it that jobs in the system already make up.
 
     Examples
     --------
@@ -204,76 +211,83 @@ def tomorrow(scenario: Scenario) -> Tomorrow:
     >>> f"{found.at:%H:%M}", 0 < found.running < found.gpus
     ('12:00', True)
     """
-    past = history(scenario)
-    known = run_off(past.views["whole"], start=past.recent, interval_hours=scenario.interval_hours, total=POOL)
-    day = past.plan_start.astimezone(ZoneInfo(scenario.tz)) + timedelta(days=1)
+    job_history = history(scenario)
+    jobs_known = lay_out_run_off(
+        job_history.views["whole"],
+        start=job_history.recent,
+        interval_hours=scenario.interval_hours,
+        total=POOLED_TENANT,
+    )
+    day = job_history.plan_start.astimezone(ZoneInfo(scenario.tz)) + timedelta(days=1)
     noon = day.replace(hour=12, minute=0)
     slot = timedelta(hours=scenario.interval_hours)
-    origin = (past.plan_start - past.recent) // slot
-    steps = (noon - past.recent) // slot - origin + 1
-    running, coming = known.parts([POOL], origin, steps, scenario.seed)
+    origin = (job_history.plan_start - job_history.recent) // slot
+    steps = (noon - job_history.recent) // slot - origin + 1
+    running, coming = jobs_known.split_paths([POOLED_TENANT], origin, steps, scenario.seed)
     still = float(running[0, :, -1].mean())
     return Tomorrow(noon, still + float(coming[0, :, -1].mean()), still)
 
 
-def paths_of(scenario: Scenario, tenants: Sequence[str], profiles: Sequence[str]) -> np.ndarray:
-    """Sample paths of right-sized demand over the horizon, from what runs and what will come."""
-    past = history(scenario)
-    jobs = past.views["rightsized"].with_columns(series=pl.format("{}/{}", "tenant", "profile"))
-    known = _known(jobs, past, scenario.interval_hours)
-    origin = (past.plan_start - past.recent) // timedelta(hours=scenario.interval_hours)
+def demand_paths(scenario: Scenario, tenants: Sequence[str], profiles: Sequence[str]) -> np.ndarray:
+    """Draw sample paths of right-sized demand over the horizon, of jobs in the system and arrivals."""
+    job_history = history(scenario)
+    jobs = job_history.views["rightsized"].with_columns(series=pl.format("{}/{}", "tenant", "profile"))
+    jobs_known = _run_off_of_views(jobs, job_history, scenario.interval_hours)
+    origin = (job_history.plan_start - job_history.recent) // timedelta(hours=scenario.interval_hours)
     ids = [f"{tenant}/{profile}" for tenant in tenants for profile in profiles]
-    asked = [uid for uid in ids if uid in known.names]
+    known_ids = [uid for uid in ids if uid in jobs_known.names]
     steps = scenario.horizon_intervals
-    drawn = dict(zip(asked, known.draws(asked, origin, steps, scenario.seed), strict=True))
-    none = np.zeros((PATHS, steps))
+    drawn = dict(zip(known_ids, jobs_known.draws(known_ids, origin, steps, scenario.seed), strict=True))
+    none = np.zeros((RUN_OFF_PATHS, steps))
     every = np.stack([drawn.get(uid, none) for uid in ids])
-    return np.moveaxis(every.reshape(len(tenants), len(profiles), PATHS, steps), 2, 0)
+    return np.moveaxis(every.reshape(len(tenants), len(profiles), RUN_OFF_PATHS, steps), 2, 0)
 
 
 @stage
 def largest_gang(scenario: Scenario) -> int:
-    """Whole GPUs that the largest recent job asked for at once: fewer must never be on when it may come."""
-    known = history(scenario)
-    whole = known.views["rightsized"].filter(profile=WHOLE_GPU)
-    return max(whole.filter(pl.col("submit_time") >= known.recent)["instances"].to_list(), default=0)
+    """Find the full GPUs that the largest recent job requested at once."""
+    job_history = history(scenario)
+    whole = job_history.views["rightsized"].filter(profile=WHOLE_GPU)
+    return max(whole.filter(pl.col("submit_time") >= job_history.recent)["instances"].to_list(), default=0)
 
 
 def expected_gpu_hours(scenario: Scenario) -> float:
-    """GPU-hours that the mean forecast expects over the horizon, of whole GPUs, or as today's fleet is cut."""
+    """Sum the GPU-hours of the mean forecast over the horizon, of full GPUs or today's layouts."""
     fleet = history(scenario).fleet
     forecast = OUTLOOKS["requested" if fleet.cut_gpus else "whole"](scenario).result.forecast
     profile = pl.col("unique_id").str.split("/").list.last()
     names = forecast.select(profile).to_series().unique()
-    share = profile.replace_strict({name: fleet.gpu_model.share(name) for name in names}, return_dtype=pl.Float64)
+    share = profile.replace_strict(
+        {name: fleet.gpu_model.gpu_fraction(name) for name in names}, return_dtype=pl.Float64
+    )
     gpus = forecast.select((pl.col("mean") * share).sum()).item()
     return float(gpus) * scenario.interval_hours * scenario.arrival_scale
 
 
 def at_quantile(forecast: pl.DataFrame, quantile: float) -> pl.DataFrame:
-    """Read a forecast at a quantile, on straight lines between those that are stored.
+    """Interpolate a forecast at a quantile, linearly between the stored ones.
 
     Examples
     --------
     >>> from gpuplanner.core.schemas import Forecast
-    >>> from gpuplanner.core.schema_checks import empty
-    >>> at_quantile(empty(Forecast), 0.9).columns
+    >>> from gpuplanner.core.schema_checks import make_empty_table
+    >>> at_quantile(make_empty_table(Forecast), 0.9).columns
     ['unique_id', 'ds', 'y']
     """
-    above = int(np.clip(np.searchsorted(LEVELS, quantile), 1, len(LEVELS) - 1))
-    weight = (quantile - LEVELS[above - 1]) / (LEVELS[above] - LEVELS[above - 1])
-    low, high = pl.col(NAMES[above - 1]), pl.col(NAMES[above])
+    above = int(np.clip(np.searchsorted(QUANTILE_LEVELS, quantile), 1, len(QUANTILE_LEVELS) - 1))
+    weight = (quantile - QUANTILE_LEVELS[above - 1]) / (QUANTILE_LEVELS[above] - QUANTILE_LEVELS[above - 1])
+    low, high = pl.col(QUANTILE_NAMES[above - 1]), pl.col(QUANTILE_NAMES[above])
     return forecast.select("unique_id", "ds", y=low + weight * (high - low))
 
 
-__all__ = ["Wanted", "ahead_of", "rolling", "wanted"]
+__all__ = ["Wanted", "forecast_ahead", "lay_out_demand", "rolling_backtest"]
 
-MOSTLY = 0.4
+CALIBRATION_SHARE = 0.4
 """Share of the cutoffs that only calibrate: 8 of 20."""
 
 
-def rolling(
-    source: Wanted,
+def rolling_backtest(
+    wanted: Wanted,
     *,
     horizon: int,
     gap: int,
@@ -283,27 +297,51 @@ def rolling(
     with_known: bool = True,
     seed: int = 1,
     workers: Workers = 1,
-    progress: TasksDone | None = None,
+    progress: TaskProgress | None = None,
 ) -> Judged:
-    """Forecast from origins in the last half of the data; the first two fifths of them only calibrate."""
+    """Backtest from cutoffs in the last half of the data; the first two fifths of them only calibrate.
+
+    Parameters
+    ----------
+    wanted : Wanted
+        Demand series.
+    horizon : int
+        Intervals to forecast.
+    gap : int
+        Intervals from the cutoff to the first one that is forecast.
+    cutoffs : int
+        Number of cutoffs.
+    models : sequence of str
+        Names of the models.
+    price : float or None
+        Price of a unit short, in prices of a unit planned.
+    with_known : bool
+        Whether models may use the jobs behind the series.
+    seed : int
+        Seed of the sample paths.
+    workers : int or str
+        Processes, or the address of a Dask scheduler.
+    progress : callable, optional
+        Called with the number of tasks done and of all.
+    """
     test = backtest(
-        source.demand,
+        wanted.demand_table,
         horizon=horizon,
         gap=gap,
         windows=cutoffs,
-        known=source.known if with_known else None,
+        known_jobs=wanted.run_off if with_known else None,
         models=models,
-        caps=source.caps,
+        caps=wanted.caps,
         walk=True,
         seed=seed,
         workers=workers,
         progress=progress,
     )
-    return judge(test, price=price, first=int(MOSTLY * len(test.origins)))
+    return evaluate_backtest(test, price=price, first=int(CALIBRATION_SHARE * len(test.origins)))
 
 
-def ahead_of(
-    source: Wanted,
+def forecast_ahead(
+    wanted: Wanted,
     *,
     horizon: int,
     gap: int,
@@ -313,50 +351,69 @@ def ahead_of(
     sums: str = "mint",
     seed: int = 1,
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Forecast the future of a source: the choice for each series, and table ``schemas.Forecast``.
+    """Forecast the future of demand series: the choice of models, and table ``schemas.Forecast``.
 
     Series that are sums of others are their sums: `sums` ``"mint"`` moves all by their past errors
     (:func:`gpuplanner.forecast.quantile_calibration.reconcile_mint`), ``"top"`` shares the forecast of the whole out
     (:func:`gpuplanner.forecast.quantile_calibration.reconcile_to_pool`), ``"none"`` leaves every series as it was
     forecast by itself.
+
+    Parameters
+    ----------
+    wanted : Wanted
+        Demand series.
+    horizon : int
+        Intervals to forecast.
+    gap : int
+        Intervals from the cutoff to the first one that is forecast.
+    price : float or None
+        Price of a unit short, in prices of a unit planned.
+    models : sequence of str
+        Names of the models.
+    with_known : bool
+        Whether models may use the jobs behind the series.
+    sums : {"mint", "top", "none"}
+        How series that are sums are reconciled, see above.
+    seed : int
+        Seed of the sample paths.
     """
-    judged = rolling(
-        source,
+    judged = rolling_backtest(
+        wanted,
         horizon=horizon,
         gap=gap,
         cutoffs=8,
-        models=weighed(models, with_jobs=with_known and source.known is not None),
+        models=weighable_candidates(models, with_jobs=with_known and wanted.run_off is not None),
         price=price,
         with_known=with_known,
         seed=seed,
     )
     scores = fold_scores(judged)
-    table = ahead_table(judged, known=source.known if with_known else None, seed=seed)
-    if sums != "none" and source.sums:
-        table = _added_up(table, judged, source, sums)
+    table = tabulate_ahead(judged, known_jobs=wanted.run_off if with_known else None, seed=seed)
+    if sums != "none" and wanted.sums:
+        table = _reconcile_sums(table, judged, wanted, sums)
     ids = table["unique_id"].unique(maintain_order=True).to_list()
-    more = source.on_top(horizon, gap)[[source.ids.index(uid) for uid in ids]].ravel()
+    announced = wanted.on_top(horizon, gap)[[wanted.ids.index(uid) for uid in ids]].ravel()
     values = ("mean", *(name for name in table.columns if name.startswith("q")))
-    table = table.with_columns(pl.col(values) + pl.Series("more", more))
-    record = scores.filter(pl.col("model") == CHOSEN).select("unique_id", "cutoffs", "mase", "coverage_90")
+    table = table.with_columns(pl.col(values) + pl.Series("more", announced))
+    record = scores.filter(pl.col("model") == CHOSEN_MODEL).select("unique_id", "cutoffs", "mase", "coverage_90")
     naive = scores.filter(pl.col("model") == "Naive").select("unique_id", naive_mase="mase")
-    words = pl.DataFrame({"unique_id": judged.test.grid.ids, "weights": weights_in_words(judged)})
+    words = pl.DataFrame({"unique_id": judged.test.grid.ids, "weights": describe_weights(judged)})
     choice = (
         scores.filter("chosen")
         .join(words, on="unique_id", maintain_order="left")
-        .select("unique_id", "model", "weights", "rule", reason=pl.col("rule").replace_strict(RULES))
+        .select("unique_id", "model", "weights", "rule", reason=pl.col("rule").replace_strict(SERIES_RULES))
         .join(record, on="unique_id", maintain_order="left")
         .join(naive, on="unique_id", maintain_order="left")
     )
     return choice, table
 
 
-def _added_up(table: pl.DataFrame, judged: Judged, source: Wanted, sums: str) -> pl.DataFrame:
+def _reconcile_sums(table: pl.DataFrame, judged: Judged, wanted: Wanted, sums: str) -> pl.DataFrame:
     if sums == "mint":
         test = judged.test
-        errors = (test.actual - judged.said_mean).reshape(len(test.grid.ids), -1)
-        return reconcile_mint(table, source.sums, dict(zip(test.grid.ids, errors, strict=True)))
-    pool = table.filter(unique_id=source.whole)
-    leaves = table.filter(pl.col("unique_id").is_in(source.sums[source.whole]))
+        errors = (test.actual - judged.mixture_mean).reshape(len(test.grid.ids), -1)
+        return reconcile_mint(table, wanted.sums, dict(zip(test.grid.ids, errors, strict=True)))
+    pool = table.filter(unique_id=wanted.whole)
+    leaves = table.filter(pl.col("unique_id").is_in(wanted.sums[wanted.whole]))
     shared = reconcile_to_pool(leaves, pool)
-    return pl.concat([shared, add_up(shared, table, source.sums)]).sort("unique_id", "ds")
+    return pl.concat([shared, sum_parts(shared, table, wanted.sums)]).sort("unique_id", "ds")

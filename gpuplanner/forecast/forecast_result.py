@@ -8,17 +8,24 @@ import numpy as np
 import polars as pl
 
 from gpuplanner.core.errors import SchemaError
-from gpuplanner.core.schema_checks import check
+from gpuplanner.core.schema_checks import check_table
 from gpuplanner.core.schemas import Forecast
 from gpuplanner.forecast.backtest import backtest
-from gpuplanner.forecast.model_selection import NAMES, Judged, ahead, judge, score, series_record
-from gpuplanner.forecast.statistical_models import CANDIDATES, NAIVE, RULES, Known, weighed
+from gpuplanner.forecast.model_selection import (
+    QUANTILE_NAMES,
+    Judged,
+    evaluate_backtest,
+    forecast_future,
+    score_backtest,
+    series_record,
+)
+from gpuplanner.forecast.statistical_models import CANDIDATES, NAIVE, SERIES_RULES, Known, weighable_candidates
 
-QUANTILES = (0.05, 0.10, 0.25, 0.50, 0.60, 0.70, 0.75, 0.80, 0.85, 0.90, 0.95, 0.975, 0.99)
+COST_CURVE_QUANTILES = (0.05, 0.10, 0.25, 0.50, 0.60, 0.70, 0.75, 0.80, 0.85, 0.90, 0.95, 0.975, 0.99)
 
 
 def cost_curve(paths: np.ndarray, price: float) -> pl.DataFrame:
-    """What planning at each quantile costs on average over sample paths, slot by slot.
+    """Compute the mean cost of planning at each quantile of sample paths (newsvendor).
 
     Parameters
     ----------
@@ -47,7 +54,7 @@ def cost_curve(paths: np.ndarray, price: float) -> pl.DataFrame:
         expected = "above 1, else no plan pays off"
         raise SchemaError("cost curve: price", expected, f"{price}", "Raise it.")
     best = 1 - 1 / price
-    levels = sorted({*QUANTILES, round(best, 6)})
+    levels = sorted({*COST_CURVE_QUANTILES, round(best, 6)})
     plans = np.quantile(paths, levels, axis=0)
     short = np.array([np.maximum(paths - plan, 0.0).mean() for plan in plans])
     planned = plans.mean(axis=1)
@@ -56,8 +63,8 @@ def cost_curve(paths: np.ndarray, price: float) -> pl.DataFrame:
     return table.with_columns(cost=cost, best=(pl.col("quantile") - best).abs() < 1e-6)
 
 
-def representatives(paths: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
-    """A few paths that stand for all, and how many of all each stands for.
+def choose_representatives(paths: np.ndarray, max_paths: int) -> tuple[np.ndarray, np.ndarray]:
+    """Choose a few paths that represent all, with the share of paths that each represents.
 
     One after the other, that path is taken which brings the others nearest to a path that was taken.
 
@@ -65,7 +72,7 @@ def representatives(paths: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarra
     ----------
     paths : numpy.ndarray, shape (n_paths, ...)
         Of one or of several series together.
-    most : int
+    max_paths : int
         Paths to keep, at least 1.
 
     Returns
@@ -82,38 +89,39 @@ def representatives(paths: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarra
 
     Examples
     --------
-    >>> numbers, weights = representatives(np.array([[0.0], [0.1], [9.0], [0.2]]), 2)
+    >>> numbers, weights = choose_representatives(np.array([[0.0], [0.1], [9.0], [0.2]]), 2)
     >>> numbers.tolist(), weights.tolist()
     ([1, 2], [0.75, 0.25])
     """
     flat = paths.reshape(len(paths), -1)
-    apart = np.array([np.abs(flat - one).sum(axis=1) for one in flat])
+    distances = np.array([np.abs(flat - path).sum(axis=1) for path in flat])
     nearest = np.full(len(flat), np.inf)
     numbers: list[int] = []
-    for _ in range(min(most, len(flat))):
-        number = int(np.minimum(nearest, apart).sum(axis=1).argmin())
+    for _ in range(min(max_paths, len(flat))):
+        number = int(np.minimum(nearest, distances).sum(axis=1).argmin())
         if number in numbers:
             break
         numbers.append(number)
-        nearest = np.minimum(nearest, apart[number])
-    home = apart[numbers].argmin(axis=0)
+        nearest = np.minimum(nearest, distances[number])
+    home = distances[numbers].argmin(axis=0)
     return np.array(numbers), np.bincount(home, minlength=len(numbers)) / len(flat)
 
 
 @dataclass(frozen=True)
 class ForecastResult:
-    """A forecast with its past error.
+    """A forecast with the scores of all models and the choice for each series.
 
     Parameters
     ----------
     forecast : polars.DataFrame
         Table ``schemas.Forecast``: what the candidates say, weighed for each series; sorted by ``unique_id``, ``ds``.
     scores : polars.DataFrame
-        All models on all series (see :func:`gpuplanner.forecast.model_selection.score`).
+        All models on all series (see :func:`gpuplanner.forecast.model_selection.score_backtest`).
     choice : polars.DataFrame
-        One row per series: ``unique_id``, ``model`` (that weighs most), ``weights`` (of all, in words), ``rule`` (how
-        the series was treated), ``reason`` (that rule in words), ``windows``, ``step_slots`` (slots between origins),
-        ``filled_slots`` (gaps carried on), and ``mase``, ``naive_mase`` and ``coverage_90`` of what was said.
+        One row per series: ``unique_id``, ``model`` (with the largest weight), ``weights`` (of all, as text), ``rule``
+        (how the series was treated), ``reason`` (that rule as text), ``windows``, ``step_slots`` (intervals between
+        cutoffs), ``filled_slots`` (gaps filled with the last value), and ``mase``, ``naive_mase`` and ``coverage_90``
+        of the forecasts at past cutoffs.
     """
 
     forecast: pl.DataFrame
@@ -127,11 +135,11 @@ def forecast_demand(
     horizon: int,
     windows: int = 8,
     step: int | None = None,
-    known: Known | None = None,
+    known_jobs: Known | None = None,
     price: float | None = None,
     seed: int = 1,
 ) -> ForecastResult:
-    """Forecast every series with the candidates that did best, with quantiles whose coverage was measured.
+    """Forecast every series with the models that scored best, with calibrated quantiles.
 
     The same demand, jobs and seed give the same forecast.
 
@@ -140,10 +148,10 @@ def forecast_demand(
     demand : polars.DataFrame
         Table ``schemas.Demand`` on one grid, in any order. For planning, history of the clock "wanted".
     horizon : int
-        Slots to forecast.
+        Intervals to forecast.
     windows, step : int, optional
-        Origins of the backtest and slots between them (see :func:`gpuplanner.forecast.backtest`).
-    known : Known, optional
+        Cutoffs of the backtest and intervals between them (see :func:`gpuplanner.forecast.backtest`).
+    known_jobs : Known, optional
         What is known of the jobs behind the series.
     price : float, optional
         Price of a unit short, in prices of a unit planned, for the cost in the scores.
@@ -158,7 +166,7 @@ def forecast_demand(
     Raises
     ------
     SchemaError
-        If the history is not longer than the horizon by two slots, or is not on one grid.
+        If the history is not longer than the horizon by two intervals, or is not on one grid.
     MissingDependencyError
         If statsforecast is not installed.
 
@@ -173,26 +181,28 @@ def forecast_demand(
     >>> result.choice["rule"].to_list()
     ['constant']
     """
-    models = weighed(CANDIDATES, with_jobs=known is not None)
-    test = backtest(demand, horizon=horizon, windows=windows, step=step, known=known, models=models, seed=seed)
-    judged = judge(test, price=price)
-    scores = score(test, judged=judged)
-    forecast = ahead_table(judged, known=known, seed=seed)
+    models = weighable_candidates(CANDIDATES, with_jobs=known_jobs is not None)
+    test = backtest(
+        demand, horizon=horizon, windows=windows, step=step, known_jobs=known_jobs, models=models, seed=seed
+    )
+    judged = evaluate_backtest(test, price=price)
+    scores = score_backtest(test, judged=judged)
+    forecast = tabulate_ahead(judged, known_jobs=known_jobs, seed=seed)
     return ForecastResult(forecast, scores, _choice(judged, scores))
 
 
 def _choice(judged: Judged, scores: pl.DataFrame) -> pl.DataFrame:
     test = judged.test
-    rows = [series_record(judged, row, judged.said[row]) for row in range(len(test.grid.ids))]
+    rows = [series_record(judged, row, judged.mixture[row]) for row in range(len(test.grid.ids))]
     naive = scores.filter(model=NAIVE).select("unique_id", naive_mase="mase")
     return (
         pl.DataFrame(
             {
                 "unique_id": test.grid.ids,
-                "model": judged.chosen,
-                "weights": weights_in_words(judged),
+                "model": judged.main_model,
+                "weights": describe_weights(judged),
                 "rule": test.rules,
-                "reason": [RULES[rule] for rule in test.rules],
+                "reason": [SERIES_RULES[rule] for rule in test.rules],
                 "windows": [row["windows"] for row in rows],
                 "step_slots": test.step,
                 "filled_slots": test.grid.filled,
@@ -206,8 +216,8 @@ def _choice(judged: Judged, scores: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def weights_in_words(judged: Judged) -> list[str]:
-    """What each series is forecast with, the heaviest candidate first.
+def describe_weights(judged: Judged) -> list[str]:
+    """Describe the models that each series is forecast with, the heaviest first.
 
     Parameters
     ----------
@@ -223,20 +233,20 @@ def weights_in_words(judged: Judged) -> list[str]:
     >>> from datetime import UTC, datetime, timedelta
     >>> ds = [datetime(2026, 2, 2, tzinfo=UTC) + timedelta(hours=hour) for hour in range(96)]
     >>> demand = pl.DataFrame({"unique_id": "a/gpu", "tenant": "a", "profile": "gpu", "ds": ds, "y": 2.0})
-    >>> weights_in_words(judge(backtest(demand, horizon=24, windows=4)))
+    >>> describe_weights(evaluate_backtest(backtest(demand, horizon=24, windows=4)))
     ['Naive 100 %']
     """
     names = list(judged.quantiles)
-    told = []
+    texts = []
     for weights in judged.weights[:, :, -1].T:
         order = np.argsort(-weights, kind="stable")
-        parts = (f"{names[one]} {100 * weights[one]:.0f} %" for one in order if weights[one])
-        told.append(", ".join(parts))
-    return told
+        parts = (f"{names[index]} {100 * weights[index]:.0f} %" for index in order if weights[index])
+        texts.append(", ".join(parts))
+    return texts
 
 
-def ahead_table(judged: Judged, *, known: Known | None = None, seed: int = 1) -> pl.DataFrame:
-    """Forecast what is still to come with the candidates as they weigh for each series.
+def tabulate_ahead(judged: Judged, *, known_jobs: Known | None = None, seed: int = 1) -> pl.DataFrame:
+    """Forecast the future with the weighted models of each series.
 
     Returns
     -------
@@ -244,12 +254,12 @@ def ahead_table(judged: Judged, *, known: Known | None = None, seed: int = 1) ->
         Table ``schemas.Forecast``, sorted by ``unique_id`` and ``ds``.
     """
     test, grid = judged.test, judged.test.grid
-    mean, quantiles = ahead(judged, known=known, seed=seed)
+    mean, quantiles = forecast_future(judged, known_jobs=known_jobs, seed=seed)
     end = grid.values.shape[1]
     ds = [grid.time(end + test.gap + slot) for slot in range(test.horizon)]
     parts = []
     for row, uid in enumerate(grid.ids):
-        names = {"unique_id": uid, "ds": ds, "model": judged.chosen[row], "mean": mean[row]}
-        levels = {name: quantiles[row, :, at] for at, name in enumerate(NAMES)}
+        names = {"unique_id": uid, "ds": ds, "model": judged.main_model[row], "mean": mean[row]}
+        levels = {name: quantiles[row, :, at] for at, name in enumerate(QUANTILE_NAMES)}
         parts.append(pl.DataFrame({**names, **levels, "cutoff": grid.time(end)}))
-    return check(pl.concat(parts), Forecast, where="forecast")
+    return check_table(pl.concat(parts), Forecast, source="forecast")

@@ -1,6 +1,6 @@
 """GPUs wanted over time, from jobs, pools or telemetry.
 
-Series are named ``tenant/profile``, or ``tenant/board/profile`` where every job says its board. A tenant whose name
+Series are named ``tenant/profile``, or ``tenant/board/profile`` where every job says its GPU model. A tenant whose name
 is a path (``a/b/c``) is part of the sums ``a/b`` and ``a``; everything is part of ``all``.
 """
 
@@ -16,33 +16,33 @@ import polars as pl
 
 from gpuplanner.core.errors import ScenarioError
 from gpuplanner.core.scenario import Scenario
-from gpuplanner.core.schemas import USED_FROM, WHOLE_GPU
+from gpuplanner.core.schemas import MIN_USED_SM_ACTIVITY, WHOLE_GPU
 from gpuplanner.core.stage_cache import data_folder
-from gpuplanner.core.step_functions import untimed
-from gpuplanner.core.units import counted
-from gpuplanner.forecast.demand_changes import complete_until, gpus_announced, hours_of
-from gpuplanner.forecast.forecast_result import cost_curve, representatives
-from gpuplanner.forecast.run_off import NEEDED, RunOff, run_off
+from gpuplanner.core.step_functions import has_unknown_end
+from gpuplanner.core.units import count_text
+from gpuplanner.forecast.demand_changes import complete_until, event_hours, gpus_announced
+from gpuplanner.forecast.forecast_result import choose_representatives, cost_curve
+from gpuplanner.forecast.run_off import RUN_OFF_COLUMNS, RunOff, lay_out_run_off
 from gpuplanner.ingest.dataset_folder import scan_samples
-from gpuplanner.ingest.telemetry.device_hours import hourly
+from gpuplanner.ingest.telemetry.device_hours import aggregate_hourly
 from gpuplanner.ingest.telemetry.metric_definitions import DEVICE_KEY
-from gpuplanner.ingest.telemetry.telemetry_join import devices_of
-from gpuplanner.usage.allocated_hours import PROCESS_FROM_GIB
-from gpuplanner.usage.job_history import end_of, history, study_trace
-from gpuplanner.usage.requested_demand import POOL
+from gpuplanner.ingest.telemetry.telemetry_join import find_devices
+from gpuplanner.usage.allocated_hours import MIN_PROCESS_MEMORY_GIB
+from gpuplanner.usage.job_history import end_of, history, load_study_dataset
+from gpuplanner.usage.requested_demand import POOLED_TENANT
 from gpuplanner.usage.run_times import remaining_run_time
 
 
 @dataclass(frozen=True, eq=False)
 class Wanted:
-    """Series of GPUs, what is known of their jobs, and up to when.
+    """Demand series in GPUs up to a cutoff, with the jobs behind them.
 
-    - ``start``: First slot.
-    - ``slots``, ``interval_hours``: Number of slots up to the origin, and their length [h].
+    - ``start``: First interval.
+    - ``slots``, ``interval_hours``: Number of intervals up to the cutoff, and their length [h].
     - ``ids``: Series, the fleet as ``all/...``.
     - ``sums``: Series that are sums of others, with those.
-    - ``known``: None where the source has no jobs.
-    - ``values``, shape (n_series, slots): Demand as it was known at the origin; NaN where there is no reading.
+    - ``run_off``: None where the source has no jobs.
+    - ``values``, shape (n_series, intervals): Demand as it was known at the cutoff; NaN where there is no reading.
     - ``caps``: What a series can at most be.
     - ``remarks``: What was done to the data.
     - ``announced``: Jobs that are known to come, see :func:`gpuplanner.forecast.demand_changes.read_announced`; they
@@ -53,7 +53,7 @@ class Wanted:
     slots: int
     interval_hours: float
     ids: tuple[str, ...]
-    known: RunOff | None
+    run_off: RunOff | None
     values: np.ndarray
     caps: Mapping[str, float]
     remarks: tuple[str, ...] = ()
@@ -61,7 +61,7 @@ class Wanted:
     sums: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @cached_property
-    def demand(self) -> pl.DataFrame:
+    def demand_table(self) -> pl.DataFrame:
         """Table ``schemas.Demand``."""
         ds = [self.start + number * timedelta(hours=self.interval_hours) for number in range(self.slots)]
         parts = []
@@ -73,26 +73,30 @@ class Wanted:
 
     @property
     def whole(self) -> str:
-        """Name of the series that stands for all; of the largest where there is none."""
+        """Name of the series of the whole fleet; of the largest series where there is none."""
         mean = dict(zip(self.ids, np.nanmean(self.values, axis=1), strict=True))
-        sums = [uid for uid in self.ids if uid.startswith(f"{POOL}/")]
+        sums = [uid for uid in self.ids if uid.startswith(f"{POOLED_TENANT}/")]
         return max(sums or self.ids, key=lambda uid: (mean[uid], uid))
 
     def on_top(self, horizon: int, gap: int) -> np.ndarray:
-        """GPUs of announced jobs, shape (n_series, horizon)."""
+        """Compute the GPUs of announced jobs, shape (n_series, horizon)."""
         if self.announced is None:
             return np.zeros((len(self.ids), horizon))
         origin = self._ahead(1, 0)[0]
         slots = gap + horizon
-        more = gpus_announced(self.announced, self.ids, self.whole, origin, self.interval_hours, slots)[:, gap:]
+        announced_gpus = gpus_announced(self.announced, self.ids, self.whole, origin, self.interval_hours, slots)[
+            :, gap:
+        ]
         for name, parts in self.sums.items():
             if name != self.whole:
-                more[self.ids.index(name)] += more[[self.ids.index(part) for part in parts]].sum(axis=0)
-        return more
+                announced_gpus[self.ids.index(name)] += announced_gpus[[self.ids.index(part) for part in parts]].sum(
+                    axis=0
+                )
+        return announced_gpus
 
     def fan(self, horizon: int, *, seed: int = 1) -> pl.DataFrame:
-        """What is expected of the whole in two parts, slot by slot, from the sample paths as they are."""
-        running, coming = (part[0] for part in self._jobs().parts([self.whole], self.slots, horizon, seed))
+        """Tabulate the expected fleet demand of jobs in the system and of arrivals, with its 90 % interval."""
+        running, coming = (part[0] for part in self._jobs().split_paths([self.whole], self.slots, horizon, seed))
         coming = coming + self._of_whole(self.on_top(horizon, 0))
         low, middle, high = np.quantile(running + coming, (0.05, 0.5, 0.95), axis=0)
         ds = pl.Series(self._ahead(horizon, 0), dtype=pl.Datetime("us", "UTC"))
@@ -100,13 +104,36 @@ class Wanted:
         return pl.DataFrame({"ds": ds, **means, "q05": low, "q50": middle, "q95": high})
 
     def cost_curve(self, horizon: int, gap: int, price: float, *, seed: int = 1) -> pl.DataFrame:
-        """What planning the whole at each quantile costs, see :func:`~gpuplanner.forecast.cost_curve`."""
+        """Compute the cost of planning the fleet at each quantile, see :func:`~gpuplanner.forecast.cost_curve`.
+
+        Parameters
+        ----------
+        horizon : int
+            Intervals to forecast.
+        gap : int
+            Intervals from the cutoff to the first one that is forecast.
+        price : float
+            Price of a unit short, in prices of a unit planned, above 1.
+        seed : int
+            Seed of the sample paths.
+        """
         return cost_curve(self._paths_of_whole(horizon, gap, seed), price)
 
-    def calendar(self, horizon: int, gap: int, price: float, *, seed: int = 1) -> pl.DataFrame:
-        """GPUs to plan on each day ahead: ``day, planned, expected, low, high``, the busiest slot of the day each.
+    def plan_calendar(self, horizon: int, gap: int, price: float, *, seed: int = 1) -> pl.DataFrame:
+        """Tabulate the GPUs to plan on each day ahead: ``day, planned, expected, low, high``, each at its daily peak.
 
         What is planned is the quantile that costs least where a GPU-hour short costs `price` planned ones.
+
+        Parameters
+        ----------
+        horizon : int
+            Intervals to forecast.
+        gap : int
+            Intervals from the cutoff to the first one that is forecast.
+        price : float
+            Price of a unit short, in prices of a unit planned, above 1.
+        seed : int
+            Seed of the sample paths.
         """
         drawn = self._paths_of_whole(horizon, gap, seed)
         best = cost_curve(drawn, price).filter("best")["quantile"][0]
@@ -118,7 +145,7 @@ class Wanted:
         return slots.group_by("day", maintain_order=True).max()
 
     def _paths_of_whole(self, horizon: int, gap: int, seed: int) -> np.ndarray:
-        """Sample paths of the whole, shape (n_paths, horizon), with what is announced on top."""
+        """Draw sample paths of the whole fleet, shape (n_paths, horizon), announced jobs included."""
         drawn = self._jobs().draws([self.whole], self.slots, gap + horizon, seed)[0, :, gap:]
         return np.asarray(drawn + self._of_whole(self.on_top(horizon, gap)))
 
@@ -126,25 +153,25 @@ class Wanted:
         return np.asarray(values[self.ids.index(self.whole)])
 
     def _jobs(self) -> RunOff:
-        if self.known is None:
+        if self.run_off is None:
             todo = "Ingest the jobs as well."
             raise ScenarioError("forecast: paths", "data with jobs", "occupancy alone", todo)
-        return self.known
+        return self.run_off
 
     def _ahead(self, horizon: int, gap: int) -> list[datetime]:
         slot = timedelta(hours=self.interval_hours)
         return [self.start + (self.slots + gap + number) * slot for number in range(horizon)]
 
     def running(self) -> pl.DataFrame:
-        """What runs at the origin and how much of it is left, by series."""
-        if self.known is None:
+        """Tabulate running jobs at the cutoff and their remaining run time, by series."""
+        if self.run_off is None:
             return pl.DataFrame(schema={"unique_id": pl.String, "jobs": pl.UInt32})
         at = self.slots * self.interval_hours
-        jobs = self.known.known(self.slots)
+        jobs = self.run_off.as_of(self.slots)
         begun = np.isfinite(jobs.begin)
         table = pl.DataFrame(
             {
-                "unique_id": np.array(self.known.names, dtype=object)[jobs.series[begun]],
+                "unique_id": np.array(self.run_off.names, dtype=object)[jobs.series[begun]],
                 "ran_h": np.minimum(jobs.end, at)[begun] - jobs.begin[begun],
                 "ended": np.isfinite(jobs.end)[begun],
                 "gpus": jobs.size[begun],
@@ -157,18 +184,29 @@ class Wanted:
         sums = left.group_by("unique_id").agg(pl.len().alias("jobs"), pl.col("gpus").sum(), hours, quantiles)
         return sums.sort("unique_id")
 
-    def paths(self, horizon: int, gap: int, seed: int, most: int | None = None) -> pl.DataFrame:
-        """Sample paths of every series from the origin on: ``unique_id, path, ds, y``.
+    def paths(self, horizon: int, gap: int, seed: int, max_paths: int | None = None) -> pl.DataFrame:
+        """Draw sample paths of every series from the cutoff on: ``unique_id, path, ds, y``.
 
-        With `most`, so many that stand for all, and ``weight``, the share of all that each stands for.
+        With `max_paths`, so many that stand for all, and ``weight``, the share of all that each stands for.
+
+        Parameters
+        ----------
+        horizon : int
+            Intervals to forecast.
+        gap : int
+            Intervals from the cutoff to the first one that is forecast.
+        seed : int
+            Seed of the sample paths.
+        max_paths : int, optional
+            Number of representative paths; None: all.
         """
         drawn = self._jobs().draws(self.ids, self.slots, gap + horizon, seed)[..., gap:]
         drawn = drawn + self.on_top(horizon, gap)[:, None]
         ds = pl.Series(self._ahead(horizon, gap), dtype=pl.Datetime("us", "UTC"))
         kept, weights = np.arange(drawn.shape[1]), np.ones(drawn.shape[1])
-        if most is not None:
+        if max_paths is not None:
             rows = [row for row, uid in enumerate(self.ids) if uid not in self.sums]
-            kept, weights = representatives(drawn[rows].swapaxes(0, 1), most)
+            kept, weights = choose_representatives(drawn[rows].swapaxes(0, 1), max_paths)
             drawn = drawn[:, kept]
         count = drawn.shape[1]
         table = pl.DataFrame(
@@ -181,56 +219,68 @@ class Wanted:
             },
             schema_overrides={"unique_id": pl.String, "path": pl.Int32},
         )
-        return table.drop("weight") if most is None else table
+        return table.drop("weight") if max_paths is None else table
 
 
-LAID_OUT = (*NEEDED, "gpu_model")
+DEMAND_JOB_COLUMNS = (*RUN_OFF_COLUMNS, "gpu_model")
 """Columns of jobs that a forecast looks at."""
-SILENCE = timedelta(days=56)
+MAX_SILENCE = timedelta(days=56)
 """Nothing that came before so long a silence says what comes next."""
-UNSAID = "(GPU model unknown)"
-OWN = "(own)"
+UNKNOWN_MODEL = "(GPU model unknown)"
+OWN_JOBS = "(own)"
 """Jobs of a tenant whose name is the beginning of others'."""
 HOUR = timedelta(hours=1)
-LONG = timedelta(days=28)
+MIN_OWN_RECORD = timedelta(days=28)
 """History from which on the errors of a series itself begin to count."""
 
 
-def wanted(
+def lay_out_demand(
     scenario: Scenario,
     *,
     at: datetime | None = None,
     by: str = "tenant",
     calendar: pl.DataFrame | None = None,
 ) -> Wanted:
-    """Lay out the demand of a scenario's data up to an origin."""
+    """Lay out the demand series of a scenario's data up to a cutoff.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        Scenario of the study.
+    at : datetime, optional
+        Cutoff; None: the end of the scenario's month or of the data.
+    by : {"tenant", "gpu_model", "profile"}
+        What series are told apart by.
+    calendar : polars.DataFrame, optional
+        Known events, see :func:`gpuplanner.forecast.demand_changes.read_calendar`.
+    """
     span = scenario.month_span()
     at = at if at is not None or span is None else span[1]
     if by == "profile":
         past = history(scenario)
-        jobs = past.views["rightsized"].with_columns(profile=pl.format(POOL + "/{}", "profile"))
-        return laid_out(
+        jobs = past.views["rightsized"].with_columns(profile=pl.format(POOLED_TENANT + "/{}", "profile"))
+        return lay_out_jobs(
             jobs, trace_end=past.plan_start, at=at or past.plan_start, interval_hours=scenario.interval_hours,
             series="profile", size="instances", suffix="", total=False, calendar=calendar,
         )  # fmt: skip
-    trace = study_trace(scenario, columns=LAID_OUT, at=at, days=SILENCE.days)
+    trace = load_study_dataset(scenario, columns=DEMAND_JOB_COLUMNS, at=at, days=MAX_SILENCE.days)
     if "jobs" in trace.tables:
-        jobs, remarks = by_board(trace.jobs, forced=by == "gpu_model")
-        return laid_out(
+        jobs, remarks = name_series_by_model(trace.jobs, forced=by == "gpu_model")
+        return lay_out_jobs(
             jobs, trace_end=end_of(trace), at=at, interval_hours=scenario.interval_hours, series="series",
             calendar=calendar, remarks=remarks,
         )  # fmt: skip
     if "occupancy" in trace.tables:
-        return occupied(trace.tables["occupancy"], scenario.interval_hours, at)
+        return lay_out_occupancy(trace.tables["occupancy"], scenario.interval_hours, at)
     if trace.samples is None:
         tables = ", ".join(sorted(trace.tables)) or "nothing"
         expected = "jobs, readings of pools, or telemetry of devices"
         todo = "Ingest a list of jobs or samples into the folder."
         raise ScenarioError(f"forecast of {scenario.data!r}", expected, tables, todo)
-    return sampled(scan_samples(data_folder(scenario.data)), scenario.interval_hours, at)
+    return lay_out_telemetry(scan_samples(data_folder(scenario.data)), scenario.interval_hours, at)
 
 
-def laid_out(
+def lay_out_jobs(
     jobs: pl.DataFrame,
     *,
     trace_end: datetime,
@@ -243,10 +293,32 @@ def laid_out(
     calendar: pl.DataFrame | None = None,
     remarks: tuple[str, ...] = (),
 ) -> Wanted:
-    """Lay jobs out up to an origin, or as far as their record is complete; see :func:`wanted`."""
+    """Lay out demand series from jobs up to a cutoff, or as far as their record is complete.
+
+    Parameters
+    ----------
+    jobs : polars.DataFrame
+        Table ``schemas.Jobs``.
+    trace_end : datetime
+        End of the record.
+    at : datetime, optional
+        Cutoff; None: as far as the record is complete.
+    interval_hours : float
+        Length of an interval. [h]
+    series, size : str
+        Columns that name the series of a job, and its GPUs or instances.
+    suffix : str
+        Added to the names of the series.
+    total : bool
+        Whether sums of series are series too.
+    calendar : polars.DataFrame, optional
+        Known events, see :func:`gpuplanner.forecast.demand_changes.read_calendar`.
+    remarks : tuple of str
+        Remarks so far.
+    """
     end = at or trace_end
     if at is None:
-        end = complete_until(jobs.filter(~untimed()), trace_end)
+        end = complete_until(jobs.filter(~has_unknown_end()), trace_end)
         if end < trace_end:
             remarks += (
                 f"the record holds only jobs that ended: after {end:%Y-%m-%d %H:%M} more than a tenth of the "
@@ -254,23 +326,23 @@ def laid_out(
             )
     jobs = jobs.filter(pl.col("submit_time") < end, pl.col(size) > 0)
     slot = timedelta(hours=interval_hours)
-    start, before = _begin(jobs, end)
+    start, before = _first_after_silence(jobs, end)
     start = _floor(start, slot)
     if before:
         remarks += (
-            f"{before:,} submission(s) lie more than {SILENCE.days} days before the next: series begin behind them, "
-            f"at {start:%Y-%m-%d %H:%M}; what still runs of them counts",
+            f"{before:,} submission(s) lie more than {MAX_SILENCE.days} days before the next: series begin behind "
+            f"them, at {start:%Y-%m-%d %H:%M}; what still runs of them counts",
         )
     slots = (end - start) // slot
     if slots < 2:
         expected = f"two intervals with jobs before {end:%Y-%m-%d %H:%M}"
         raise ScenarioError("forecast", expected, f"{slots}", "Choose a later cutoff (--at).")
-    events = () if calendar is None else hours_of(calendar, start)
+    events = () if calendar is None else event_hours(calendar, start)
     sums: dict[str, tuple[str, ...]] = {}
     if total:
-        jobs, parts = _levels(jobs, series)
-        sums = {name + suffix: tuple(one + suffix for one in leaves) for name, leaves in parts.items()}
-    known = run_off(
+        jobs, parts = _sum_hierarchy(jobs, series)
+        sums = {name + suffix: tuple(leaf + suffix for leaf in leaves) for name, leaves in parts.items()}
+    jobs_known = lay_out_run_off(
         jobs,
         start=start,
         interval_hours=interval_hours,
@@ -279,73 +351,75 @@ def laid_out(
         suffix=suffix,
         events=events,
     )
-    number = {name: at for at, name in enumerate(known.names)}
-    totals = {name: tuple(number[one] for one in leaves) for name, leaves in sums.items()}
-    known = replace(known, totals=totals)
-    ids = (*known.names, *totals)
-    remarks += _short(slots * slot)
-    return Wanted(start, slots, interval_hours, ids, known, known.seen(ids, slots), {}, remarks, sums=sums)
+    number = {name: at for at, name in enumerate(jobs_known.names)}
+    totals = {name: tuple(number[leaf] for leaf in leaves) for name, leaves in sums.items()}
+    jobs_known = replace(jobs_known, totals=totals)
+    ids = (*jobs_known.names, *totals)
+    remarks += _short_history_remark(slots * slot)
+    return Wanted(
+        start, slots, interval_hours, ids, jobs_known, jobs_known.demand_before(ids, slots), {}, remarks, sums=sums
+    )
 
 
-def by_board(jobs: pl.DataFrame, *, forced: bool) -> tuple[pl.DataFrame, tuple[str, ...]]:
-    """Jobs with column ``series``: the tenant, and the board where every job says it or it is asked for."""
-    asked = jobs.select(pl.col("gpu_model").filter(pl.col("gpus") > 0).unique()).to_series()
-    boards = asked.drop_nulls().len()
-    apart = boards > 1 and (forced or not asked.null_count())
-    gpu_model = pl.col("gpu_model").cast(pl.String).fill_null(UNSAID)
-    named = pl.format("{}/{}", "tenant", gpu_model) if apart else pl.col("tenant")
-    together = boards > 1 and not apart
+def name_series_by_model(jobs: pl.DataFrame, *, forced: bool) -> tuple[pl.DataFrame, tuple[str, ...]]:
+    """Add the column ``series``: the tenant, with the GPU model where every job names it or it is forced."""
+    models = jobs.select(pl.col("gpu_model").filter(pl.col("gpus") > 0).unique()).to_series()
+    boards = models.drop_nulls().len()
+    is_separated = boards > 1 and (forced or not models.null_count())
+    gpu_model = pl.col("gpu_model").cast(pl.String).fill_null(UNKNOWN_MODEL)
+    named = pl.format("{}/{}", "tenant", gpu_model) if is_separated else pl.col("tenant")
+    together = boards > 1 and not is_separated
     remark = f"GPUs of {boards} models are one series, as not every job names its model"
     return jobs.with_columns(series=named), (f"{remark}: --by gpu_model separates them",) if together else ()
 
 
-def _levels(jobs: pl.DataFrame, series: str) -> tuple[pl.DataFrame, dict[str, tuple[str, ...]]]:
-    """Sums by the path of the series' names, with the leaves of each; jobs of a leaf that is a sum as well get a leaf.
+def _sum_hierarchy(jobs: pl.DataFrame, series: str) -> tuple[pl.DataFrame, dict[str, tuple[str, ...]]]:
+    """List the sums by the path of series names with their leaves; a sum with jobs of its own gets a leaf for them.
 
-    The last part of a name is a board where there are boards: sums are then of one board each, but for ``all``.
+    Where names end in a GPU model, each sum is of one GPU model, except ``all``.
     """
     names = jobs[series].unique().cast(pl.String).sort().to_list()
-    boards = set(jobs["gpu_model"].unique().cast(pl.String).fill_null(UNSAID)) if series == "series" else set()
+    boards = set(jobs["gpu_model"].unique().cast(pl.String).fill_null(UNKNOWN_MODEL)) if series == "series" else set()
     ends = {name.rpartition("/")[2] for name in names}
     with_board = bool(boards) and ends <= boards and all("/" in name for name in names)
 
     def above(name: str) -> list[str]:
         path, _, gpu_model = name.rpartition("/") if with_board else (name, "", "")
         steps = path.split("/")
-        ups = ["/".join(steps[:depth]) for depth in range(1, len(steps))] + [POOL]
-        return [f"{up}/{gpu_model}" for up in ups] + [POOL] if with_board else ups
+        ups = ["/".join(steps[:depth]) for depth in range(1, len(steps))] + [POOLED_TENANT]
+        return [f"{up}/{gpu_model}" for up in ups] + [POOLED_TENANT] if with_board else ups
 
     every = {up for name in names for up in above(name)}
-    own = {name: f"{name}/{OWN}" for name in names if name in every}
+    own_leaf = {name: f"{name}/{OWN_JOBS}" for name in names if name in every}
     parts: dict[str, list[str]] = {}
     for name in names:
-        for up in above(name) + ([name] if name in own else []):
-            parts.setdefault(up, []).append(own.get(name, name))
-    renamed = jobs.with_columns(pl.col(series).cast(pl.String).replace(own)) if own else jobs
-    last = parts.pop(POOL, [])  # the whole stands last
-    return renamed, {name: tuple(members) for name, members in sorted(parts.items())} | {POOL: tuple(last)}
+        for up in above(name) + ([name] if name in own_leaf else []):
+            parts.setdefault(up, []).append(own_leaf.get(name, name))
+    renamed = jobs.with_columns(pl.col(series).cast(pl.String).replace(own_leaf)) if own_leaf else jobs
+    last = parts.pop(POOLED_TENANT, [])  # the whole stands last
+    return renamed, {name: tuple(members) for name, members in sorted(parts.items())} | {POOLED_TENANT: tuple(last)}
 
 
-def _short(history: timedelta) -> tuple[str, ...]:
-    if history >= LONG:
+def _short_history_remark(history: timedelta) -> tuple[str, ...]:
+    if history >= MIN_OWN_RECORD:
         return ()
-    days = counted(round(history / timedelta(days=1)), "day")
+    days = count_text(round(history / timedelta(days=1)), "day")
     remark = f"{days} of history: intervals rest on the errors of all series and days together, their ends drawn out"
     return (remark,)
 
 
-def _begin(jobs: pl.DataFrame, end: datetime) -> tuple[datetime, int]:
-    """First submission behind the last long silence, and how many lie before it, by a wrong clock or in another age."""
+def _first_after_silence(jobs: pl.DataFrame, end: datetime) -> tuple[datetime, int]:
+    """Find the first submission after the last long silence, and count those before it."""
     times = jobs["submit_time"].sort()
     if times.is_empty():
         return end, 0
-    silent = (times.diff() > SILENCE).arg_true()
+    silent = (times.diff() > MAX_SILENCE).arg_true()
     before = int(silent[-1]) if len(silent) else 0
     return times[before], before
 
 
-def occupied(table: pl.DataFrame, interval_hours: float, at: datetime | None) -> Wanted:
-    """GPUs held by pool: the mean of the readings of each slot, and the quota as cap."""
+def lay_out_occupancy(table: pl.DataFrame, interval_hours: float, at: datetime | None) -> Wanted:
+    """Lay out allocated GPUs by pool: interval means of the readings, with the quota as cap."""
     slot = timedelta(hours=interval_hours)
     readings = table if at is None else table.filter(pl.col("time") < at)
     if readings.is_empty():
@@ -357,46 +431,60 @@ def occupied(table: pl.DataFrame, interval_hours: float, at: datetime | None) ->
     named = pl.format("{}/{}", "pool", pl.col("resource").cast(pl.String))
     rows = readings.with_columns(unique_id=named, y=pl.col("allocated"))
     remark = "readings of allocated GPUs: no jobs are known, and the quota is the upper limit"
-    return _of_readings(rows, start, slots, interval_hours, remark)
+    return _lay_out_readings(rows, start, slots, interval_hours, remark)
 
 
-def sampled(samples: pl.LazyFrame, interval_hours: float, at: datetime | None) -> Wanted:
-    """Devices held, by profile, from telemetry alone: one that a job is known on, that works or has a process on it."""
+def lay_out_telemetry(samples: pl.LazyFrame, interval_hours: float, at: datetime | None) -> Wanted:
+    """Lay out GPUs in use by profile from telemetry alone: with a job, busy, or with a process."""
     before = samples if at is None else samples.filter(pl.col("time") < at)
-    seen = hourly(before).filter(pl.col("samples") > 0)
-    if seen.is_empty():
+    device_hours = aggregate_hourly(before).filter(pl.col("samples") > 0)
+    if device_hours.is_empty():
         raise _nothing_before(at)
-    held = (
+    is_in_use = (
         pl.col("job_id").is_not_null()
-        | (pl.col("sm_activity") >= USED_FROM).fill_null(False)
-        | (pl.col("memory_peak_gib") >= PROCESS_FROM_GIB).fill_null(False)
+        | (pl.col("sm_activity") >= MIN_USED_SM_ACTIVITY).fill_null(False)
+        | (pl.col("memory_peak_gib") >= MIN_PROCESS_MEMORY_GIB).fill_null(False)
     )
-    kinds = devices_of(samples).drop_nulls("kind")  # of a cut GPU its instances alone
+    kinds = find_devices(samples).drop_nulls("kind")  # of a cut GPU its instances alone
     profile = pl.when(pl.col("kind") == "").then(pl.lit(WHOLE_GPU)).otherwise(pl.col("kind"))
-    series = pl.format(POOL + "/{}", profile)
+    series = pl.format(POOLED_TENANT + "/{}", profile)
     rows = (
-        seen.group_by("hour", *DEVICE_KEY)
-        .agg(share=(pl.col("samples") * held).sum() / pl.col("samples").sum())
+        device_hours.group_by("hour", *DEVICE_KEY)
+        .agg(share=(pl.col("samples") * is_in_use).sum() / pl.col("samples").sum())
         .join(kinds.select(*DEVICE_KEY, unique_id=series), on=DEVICE_KEY, nulls_equal=True)
         .group_by("unique_id", time="hour")
         .agg(y=pl.col("share").sum(), total=pl.len())
     )
-    first, last = (rows.select(one).item() for one in (pl.col("time").min(), pl.col("time").max()))
+    first, last = (rows.select(bound).item() for bound in (pl.col("time").min(), pl.col("time").max()))
     slot = timedelta(hours=interval_hours)
     start = _floor(first, slot)
     remark = (
         "telemetry alone: the forecast is of GPUs in use (with a job, busy, or with a process), without pending jobs, "
         "and at most the GPUs observed"
     )
-    return _of_readings(rows, start, (last + HOUR - start) // slot, interval_hours, remark)
+    return _lay_out_readings(rows, start, (last + HOUR - start) // slot, interval_hours, remark)
 
 
-def _of_readings(rows: pl.DataFrame, start: datetime, slots: int, interval_hours: float, remark: str) -> Wanted:
-    """Lay out readings ``time, unique_id, y, total``: means by slot, and the largest total as cap."""
+def _lay_out_readings(rows: pl.DataFrame, start: datetime, slots: int, interval_hours: float, remark: str) -> Wanted:
+    """Lay out readings ``time, unique_id, y, total``: interval means, with the largest total as cap.
+
+    Parameters
+    ----------
+    rows : polars.DataFrame
+        ``time, unique_id, y, total``.
+    start : datetime
+        First interval.
+    slots : int
+        Number of intervals.
+    interval_hours : float
+        Length of an interval. [h]
+    remark : str
+        Remark on the source.
+    """
     if slots < 2:
         raise ScenarioError("forecast: readings", "two intervals", f"{max(slots, 0)}", "Read for longer.")
-    place = (pl.col("time") - start).dt.total_microseconds() // round(interval_hours * 3.6e9)
-    placed = rows.with_columns(place=place).filter(pl.col("place") < slots)
+    slot_number = (pl.col("time") - start).dt.total_microseconds() // round(interval_hours * 3.6e9)
+    placed = rows.with_columns(place=slot_number).filter(pl.col("place") < slots)
     by_slot = placed.group_by("unique_id", "place").agg(pl.col("y").mean(), pl.col("total").max())
     ids = tuple(by_slot["unique_id"].unique().sort())
     values = np.full((len(ids), slots), np.nan)
@@ -406,14 +494,14 @@ def _of_readings(rows: pl.DataFrame, start: datetime, slots: int, interval_hours
     sums = {}
     kinds = {uid.rpartition("/")[2] for uid in ids}
     if len(ids) > 1 and len(kinds) == 1:
-        whole = f"{POOL}/{kinds.pop()}"
+        whole = f"{POOLED_TENANT}/{kinds.pop()}"
         values = np.concatenate([values, values.sum(axis=0, keepdims=True)])
         caps[whole] = sum(caps.values())
         sums[whole] = ids
         ids = (*ids, whole)
     gaps = int(np.isnan(values).sum())
     gap_remarks = (f"{gaps:,} intervals without a reading repeat the last value",) if gaps else ()
-    remarks = (remark, *gap_remarks, *_short(timedelta(hours=slots * interval_hours)))
+    remarks = (remark, *gap_remarks, *_short_history_remark(timedelta(hours=slots * interval_hours)))
     return Wanted(start, slots, interval_hours, ids, None, values, caps, remarks, sums=sums)
 
 

@@ -14,157 +14,203 @@ import numpy as np
 import polars as pl
 
 from gpuplanner.core.errors import SchemaError, examples
-from gpuplanner.core.schema_checks import check
+from gpuplanner.core.schema_checks import check_table
 from gpuplanner.core.schemas import Forecast
 from gpuplanner.forecast.backtest import Backtest
-from gpuplanner.forecast.statistical_models import LEVELS
+from gpuplanner.forecast.statistical_models import QUANTILE_LEVELS
 
 OWN_FOLDS = 64.0
-"""After so many origins the record of a series itself counts as much as that of all."""
+"""After so many cutoffs the record of a series itself counts as much as that of all."""
 SCALE_FOLDS = 6.0
 """After so many, how much it errs beside the others is half believed."""
-MOST = 3.0
+MAX_ERROR_RATIO = 3.0
 """It errs by no more than so many times the others' errors, and by no less than the inverse."""
-HALF_LIFE = 10.0
+ERROR_HALF_LIFE_CUTOFFS = 10.0
 """Origins after which an error counts half: levels drift, and a candidate is not for ever as good as it was."""
-LOOKS = 4.0
-"""How many independent errors a series shows at an origin, in the correction for a finite sample: slots of one origin
-err together. Series err together too: they are taken for the fourth root of their number."""
-GROWTH, GROWTH_OF_PATHS = 0.3, 0.15
+ERRORS_PER_CUTOFF = 4.0
+"""Independent errors of a series at a cutoff, in the correction for a finite sample: intervals of one cutoff err
+together. Series err together too: they count as the fourth root of their number."""
+ERROR_GROWTH_POWER, PATH_ERROR_GROWTH_POWER = 0.3, 0.15
 """Power of the lead with which errors grow; that of candidates whose own quantiles grow apart already."""
-ADAPT, ADAPT_ALL = 0.25, 1.0
-"""By how much, in logarithms, half of an interval grows for an origin that its series missed altogether, and on a lead
+OWN_MISS_GROWTH, COMMON_MISS_GROWTH = 0.25, 1.0
+"""By how much, in logarithms, half of an interval grows for a cutoff that its series missed altogether, and on a lead
 day for one at which all series missed that day."""
-NARROWEST, WIDEST = np.log(0.6), np.log(2.5)
-UNIT_FLOOR = 0.5
+MIN_LOG_WIDTH, MAX_LOG_WIDTH = np.log(0.6), np.log(2.5)
+MIN_UNIT_RATIO = 0.5
 """Smallest unit of an earlier error, in units of today: a quiet beginning says nothing of a busy present."""
-SEEN_FACTOR = 4.0
+MAX_OBSERVED_RATIO = 4.0
 """No quantile above so many times the largest value seen."""
-MIDDLE = LEVELS.index(0.5)
+MEDIAN_INDEX = QUANTILE_LEVELS.index(0.5)
 
 
-def quantiles_at(
-    test: Backtest,
+def calibrate_quantiles(
+    backtest: Backtest,
     model: str,
-    place: int,
-    known: np.ndarray,
+    cutoff_index: int,
+    known_values: np.ndarray,
     before: np.ndarray,
-    said: np.ndarray | None = None,
+    forecast: np.ndarray | None = None,
 ) -> np.ndarray:
-    """Quantiles of a candidate at an origin."""
-    base = test.said(model)
-    now = base[:, place] if said is None else said
-    unit, known, before = test.unit[:, place], known[:, :place], before[:, :place]
-    power = GROWTH_OF_PATHS if model in test.own_quantiles else GROWTH
-    lead = ((test.gap + np.arange(test.horizon) + 0.5) / test.grid.season) ** power
-    floored = np.maximum(test.unit[:, :place], UNIT_FLOOR * unit[:, None])
+    """Calibrate the quantiles of a model at a cutoff by its past errors.
+
+    Parameters
+    ----------
+    backtest : Backtest
+        Forecasts and actual values at all cutoffs.
+    model : str
+        Name of the model.
+    cutoff_index : int
+        Number of the cutoff; the number of cutoffs: the end of the history.
+    known_values : numpy.ndarray, shape (n_series, n_origins, horizon)
+        Actual values as far as they were known at the cutoff, NaN elsewhere.
+    before : numpy.ndarray, shape (n_series, n_origins, horizon, n_levels)
+        Calibrated quantiles of earlier cutoffs.
+    forecast : numpy.ndarray, optional
+        Quantiles to calibrate; None: those of the backtest at the cutoff.
+    """
+    base = backtest.raw_quantiles(model)
+    now = base[:, cutoff_index] if forecast is None else forecast
+    unit, known_values, before = (
+        backtest.unit[:, cutoff_index],
+        known_values[:, :cutoff_index],
+        before[:, :cutoff_index],
+    )
+    power = PATH_ERROR_GROWTH_POWER if model in backtest.own_quantiles else ERROR_GROWTH_POWER
+    lead = ((backtest.gap + np.arange(backtest.horizon) + 0.5) / backtest.grid.season) ** power
+    floored = np.maximum(backtest.unit[:, :cutoff_index], MIN_UNIT_RATIO * unit[:, None])
     size = np.where(floored > 0, floored, np.nan)[..., None] * lead
-    weight = 0.5 ** (np.arange(place)[::-1] / HALF_LIFE)
-    full = test.full[place] if test.full[place].any() else np.ones(len(unit), dtype=bool)
-    apart = min(test.step / test.horizon, 1.0)
-    scale = _scales((known - base[:, :place, :, MIDDLE]) / size, full)
-    errors = (known[..., None] - base[:, :place]) / (size * scale[:, :-1, None])[..., None]
-    found = now + (unit * scale[:, -1])[:, None, None] * lead[:, None] * _shifts(errors, weight, full, apart)
-    middle = now[..., MIDDLE : MIDDLE + 1]
-    found[..., :MIDDLE] = np.minimum(found[..., :MIDDLE], middle)
-    found[..., MIDDLE + 1 :] = np.maximum(found[..., MIDDLE + 1 :], middle)
+    weight = 0.5 ** (np.arange(cutoff_index)[::-1] / ERROR_HALF_LIFE_CUTOFFS)
+    full = backtest.full[cutoff_index] if backtest.full[cutoff_index].any() else np.ones(len(unit), dtype=bool)
+    step_share = min(backtest.step / backtest.horizon, 1.0)
+    scale = _error_scales((known_values - base[:, :cutoff_index, :, MEDIAN_INDEX]) / size, full)
+    errors = (known_values[..., None] - base[:, :cutoff_index]) / (size * scale[:, :-1, None])[..., None]
+    calibrated = now + (unit * scale[:, -1])[:, None, None] * lead[:, None] * _quantile_shifts(
+        errors, weight, full, step_share
+    )
+    middle = now[..., MEDIAN_INDEX : MEDIAN_INDEX + 1]
+    calibrated[..., :MEDIAN_INDEX] = np.minimum(calibrated[..., :MEDIAN_INDEX], middle)
+    calibrated[..., MEDIAN_INDEX + 1 :] = np.maximum(calibrated[..., MEDIAN_INDEX + 1 :], middle)
     # The ends alone: what is planned at costs least where the errors so far put it.
-    day = (test.gap + np.arange(test.horizon)) // test.grid.season
-    for end, inner, factor in zip((0, -1), (1, -2), _widths(known, before, weight, day), strict=True):
-        moved = middle[..., 0] + factor * (found[..., end] - middle[..., 0])
-        found[..., end] = (np.maximum if end else np.minimum)(moved, found[..., inner])
-    top = np.minimum(SEEN_FACTOR * test.largest[:, place], test.cap)
-    found = np.clip(found, 0.0, top[:, None, None])
-    return np.asarray(np.maximum.accumulate(found, axis=-1))
+    day = (backtest.gap + np.arange(backtest.horizon)) // backtest.grid.season
+    for end, inner, factor in zip((0, -1), (1, -2), _interval_factors(known_values, before, weight, day), strict=True):
+        moved = middle[..., 0] + factor * (calibrated[..., end] - middle[..., 0])
+        calibrated[..., end] = (np.maximum if end else np.minimum)(moved, calibrated[..., inner])
+    top = np.minimum(MAX_OBSERVED_RATIO * backtest.largest[:, cutoff_index], backtest.cap)
+    calibrated = np.clip(calibrated, 0.0, top[:, None, None])
+    return np.asarray(np.maximum.accumulate(calibrated, axis=-1))
 
 
-def mean_at(mean: np.ndarray, said: np.ndarray, calibrated: np.ndarray, cap: np.ndarray | float = np.inf) -> np.ndarray:
-    """Mean of a forecast whose quantiles were corrected: it moves as far as the mean of the quantiles does.
+def calibrated_mean(
+    mean: np.ndarray, uncalibrated: np.ndarray, calibrated: np.ndarray, cap: np.ndarray | float = np.inf
+) -> np.ndarray:
+    """Shift the mean of a forecast as far as calibration moves the mean of its quantiles.
 
     Between levels a correction is taken to run straight, and beyond 10 and 90 % to stay: that of the outermost is made
-    for coverage, by the largest error there was while origins are few. The mean of a candidate that says one value
+    for coverage, by the largest error there was while cutoffs are few. The mean of a candidate that says one value
     alone becomes that of its quantiles.
+
+    Parameters
+    ----------
+    mean : numpy.ndarray, shape (...)
+        Mean of the forecast.
+    uncalibrated, calibrated : numpy.ndarray, shape (..., n_levels)
+        Quantiles before and after calibration.
+    cap : numpy.ndarray or float
+        Largest possible value.
 
     Examples
     --------
-    >>> mean_at(np.array(0.0), np.zeros(7), np.array([0, 0, 0, 0, 2.0, 4.0, 60.0])).round(2).item()
+    >>> calibrated_mean(np.array(0.0), np.zeros(7), np.array([0, 0, 0, 0, 2.0, 4.0, 60.0])).round(2).item()
     1.1
     """
-    inner = np.array(LEVELS[1:-1])
+    inner = np.array(QUANTILE_LEVELS[1:-1])
     outer = np.array([-inner[0], *inner, 2 - inner[-1]])
     share = (outer[2:] - outer[:-2]) / 2
-    return np.asarray(np.clip(mean + (calibrated - said)[..., 1:-1] @ share, 0.0, cap))
+    return np.asarray(np.clip(mean + (calibrated - uncalibrated)[..., 1:-1] @ share, 0.0, cap))
 
 
-def _scales(errors: np.ndarray, full: np.ndarray) -> np.ndarray:
-    """How much each series errs beside the others, as it was known before each origin, shape (n_series, n_origins + 1).
+def _error_scales(errors: np.ndarray, full: np.ndarray) -> np.ndarray:
+    """Estimate each series' error relative to the others before each cutoff, shape (n_series, n_origins + 1).
 
-    Drawn towards 1 while origins are few, as the mean of exponential errors is by a Gamma law of their rate.
+    Drawn towards 1 while cutoffs are few, as the mean of exponential errors is by a Gamma law of their rate.
     """
     count = (~np.isnan(errors)).sum(axis=2)
     size = np.nansum(np.abs(errors), axis=2) / np.maximum(count, 1)
     share = count / errors.shape[2]
-    seen, total = (np.zeros((len(errors), errors.shape[1] + 1)) for _ in range(2))
-    fade = 0.5 ** (1 / HALF_LIFE)
-    for place in range(errors.shape[1]):
-        seen[:, place + 1] = fade * (seen[:, place] + share[:, place])
-        total[:, place + 1] = fade * (total[:, place] + share[:, place] * size[:, place])
-    weight, summed = seen[full].sum(axis=0), total[full].sum(axis=0)
+    weight_sums, total = (np.zeros((len(errors), errors.shape[1] + 1)) for _ in range(2))
+    fade = 0.5 ** (1 / ERROR_HALF_LIFE_CUTOFFS)
+    for cutoff_index in range(errors.shape[1]):
+        weight_sums[:, cutoff_index + 1] = fade * (weight_sums[:, cutoff_index] + share[:, cutoff_index])
+        total[:, cutoff_index + 1] = fade * (total[:, cutoff_index] + share[:, cutoff_index] * size[:, cutoff_index])
+    weight, summed = weight_sums[full].sum(axis=0), total[full].sum(axis=0)
     pool = np.where(summed > 0, summed / np.maximum(weight, 1e-9), 1.0)
-    return np.asarray(np.clip((SCALE_FOLDS + total / pool) / (SCALE_FOLDS + seen), 1 / MOST, MOST))
+    return np.asarray(
+        np.clip((SCALE_FOLDS + total / pool) / (SCALE_FOLDS + weight_sums), 1 / MAX_ERROR_RATIO, MAX_ERROR_RATIO)
+    )
 
 
-def _shifts(errors: np.ndarray, weight: np.ndarray, full: np.ndarray, apart: float) -> np.ndarray:
-    """What to add to each quantile, in units of the errors, shape (n_series, 1, n_levels).
+def _quantile_shifts(errors: np.ndarray, weight: np.ndarray, full: np.ndarray, step_share: float) -> np.ndarray:
+    """Compute the shift of each quantile, in units of the errors, shape (n_series, 1, n_levels).
 
     The errors of series that are mostly zero say nothing of the others. Few errors may all lie on one side by chance:
-    as likely as that is, both ends move as far. Of origins that lie a share of the horizon apart only that counts.
+    as likely as that is, both ends move as far. Of cutoffs that lie a share of the horizon apart only that counts.
+
+    Parameters
+    ----------
+    errors : numpy.ndarray, shape (n_series, n_origins, horizon, n_levels)
+        Past errors of each quantile, scaled.
+    weight : numpy.ndarray, shape (n_origins,)
+        Weight of each cutoff.
+    full : numpy.ndarray of bool, shape (n_series,)
+        Series that count for all.
+    step_share : float
+        Step between cutoffs over the horizon, at most 1.
     """
     series, _, horizon, levels = errors.shape
     shift = np.zeros((series, 1, levels))
     judged = (~np.isnan(errors[..., 0])).any(axis=(0, 2))
     if not judged.any():
         return shift
-    looks = LOOKS * full.sum() ** 0.25 * weight[judged].sum()
+    looks = ERRORS_PER_CUTOFF * full.sum() ** 0.25 * weight[judged].sum()
     own_share = judged.sum() / (judged.sum() + OWN_FOLDS)
     weights = np.repeat(weight, horizon)
-    for at, level in enumerate(LEVELS):
-        if at == MIDDLE:
+    for at, level in enumerate(QUANTILE_LEVELS):
+        if at == MEDIAN_INDEX:
             continue  # the middle is what the candidate says: to mend it makes the point forecast worse
-        wanted = _finite(level, looks)
+        wanted = _finite_sample_level(level, looks)
         flat = errors[..., at].reshape(series, -1)
-        pool, rest = (
-            _level(flat[part].reshape(1, -1), np.tile(weights, part.sum()), wanted)[0]
+        pool, all_series = (
+            _weighted_row_quantiles(flat[part].reshape(1, -1), np.tile(weights, part.sum()), wanted)[0]
             for part in (full, np.ones(series, dtype=bool))
         )
-        common = np.where(full, pool, rest)
-        own = _level(flat, weights, wanted)
-        shift[:, 0, at] = np.where(np.isnan(own), common, own_share * own + (1 - own_share) * common)
+        common = np.where(full, pool, all_series)
+        own_shift = _weighted_row_quantiles(flat, weights, wanted)
+        shift[:, 0, at] = np.where(np.isnan(own_shift), common, own_share * own_shift + (1 - own_share) * common)
     shift = np.nan_to_num(shift)
-    independent = (1 + (weight[judged].sum() - 1) * apart) * np.sqrt(full.sum())
+    independent = (1 + (weight[judged].sum() - 1) * step_share) * np.sqrt(full.sum())
     outward = shift[..., [0, -1]] * [-1, 1]
-    most = np.maximum(outward.max(axis=-1, keepdims=True), 0.0)
-    shift[..., [0, -1]] = (outward + 0.5 ** max(independent - 1, 0.0) * (most - outward)) * [-1, 1]
+    larger_end = np.maximum(outward.max(axis=-1, keepdims=True), 0.0)
+    shift[..., [0, -1]] = (outward + 0.5 ** max(independent - 1, 0.0) * (larger_end - outward)) * [-1, 1]
     return shift
 
 
-def _finite(level: float, looks: float) -> float:
-    """Level to ask of a sample of so many independent errors, so that a new value lies below with the level.
+def _finite_sample_level(level: float, looks: float) -> float:
+    """Correct a quantile level for the finite number of independent errors.
 
     The outermost alone are mended: to widen the inner ones costs more than it saves.
     """
-    if LEVELS[0] < level < LEVELS[-1]:
+    if QUANTILE_LEVELS[0] < level < QUANTILE_LEVELS[-1]:
         return level
     grown = (looks + 1) / looks
     return min(level * grown, 1.0) if level > 0.5 else max(1 - (1 - level) * grown, 0.0)
 
 
-def _level(rows: np.ndarray, weight: np.ndarray, level: float) -> np.ndarray:
-    """Quantile of each row, NaN left out; NaN for rows without a value.
+def _weighted_row_quantiles(rows: np.ndarray, weight: np.ndarray, level: float) -> np.ndarray:
+    """Compute a weighted quantile of each row, without NaN; NaN for rows without a value.
 
     Examples
     --------
-    >>> _level(np.array([[1.0, 2.0, np.nan]]), np.array([1.0, 3.0, 9.0]), 0.5).round(2).tolist()
+    >>> _weighted_row_quantiles(np.array([[1.0, 2.0, np.nan]]), np.array([1.0, 3.0, 9.0]), 0.5).round(2).tolist()
     [1.75]
     """
     order = np.argsort(rows, axis=1)  # NaN go last
@@ -180,35 +226,46 @@ def _level(rows: np.ndarray, weight: np.ndarray, level: float) -> np.ndarray:
     return np.asarray(ordered[row, low] * (1 - share) + ordered[row, high] * share)
 
 
-def _widths(
-    known: np.ndarray, before: np.ndarray, weight: np.ndarray, day: np.ndarray
+def _interval_factors(
+    known_values: np.ndarray, before: np.ndarray, weight: np.ndarray, day: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Factors of both halves of the intervals, shape (n_series, horizon), from the misses of their ends so far.
+    """Compute factors of both halves of the intervals, shape (n_series, horizon), from past misses.
 
     A series' own misses move all of its intervals, those of all series the ones of the same lead day.
+
+    Parameters
+    ----------
+    known_values : numpy.ndarray, shape (n_series, n_origins, horizon)
+        Actual values as far as they were known at the cutoff, NaN elsewhere.
+    before : numpy.ndarray, shape (n_series, n_origins, horizon, n_levels)
+        Calibrated quantiles of earlier cutoffs.
+    weight : numpy.ndarray, shape (n_origins,)
+        Weight of each cutoff.
+    day : numpy.ndarray of int, shape (horizon,)
+        Lead day of each interval.
     """
-    seen = ~np.isnan(known) & ~np.isnan(before[..., 0])
-    found = []
-    for missed in (known < before[..., 0], known > before[..., -1]):
-        more = np.where(seen, missed - LEVELS[0], 0.0)
-        total = np.bincount(day, weights=np.einsum("sfh,f->h", more, weight))
-        by_day = total / (len(more) * np.maximum(np.bincount(day), 1))
-        moved = ADAPT * (more.mean(axis=2) @ weight)[:, None] + ADAPT_ALL * by_day[day]
-        found.append(np.exp(np.clip(moved, NARROWEST, WIDEST)))
-    return found[0], found[1]
+    is_evaluated = ~np.isnan(known_values) & ~np.isnan(before[..., 0])
+    factors = []
+    for missed in (known_values < before[..., 0], known_values > before[..., -1]):
+        excess = np.where(is_evaluated, missed - QUANTILE_LEVELS[0], 0.0)
+        total = np.bincount(day, weights=np.einsum("sfh,f->h", excess, weight))
+        by_day = total / (len(excess) * np.maximum(np.bincount(day), 1))
+        moved = OWN_MISS_GROWTH * (excess.mean(axis=2) @ weight)[:, None] + COMMON_MISS_GROWTH * by_day[day]
+        factors.append(np.exp(np.clip(moved, MIN_LOG_WIDTH, MAX_LOG_WIDTH)))
+    return factors[0], factors[1]
 
 
-FEWEST = 3
-"""Errors of a series, or at the same slots, below which their covariance is not measured."""
-VALUES = ("mean", *(f"q{round(100 * level):02d}" for level in LEVELS))
+MIN_COVARIANCE_ERRORS = 3
+"""Errors of a series, or at the same intervals, below which their covariance is not measured."""
+FORECAST_VALUES = ("mean", *(f"q{round(100 * level):02d}" for level in QUANTILE_LEVELS))
 
 
 def reconcile_to_pool(tenants: pl.DataFrame, pool: pl.DataFrame, *, own_quantiles: bool = False) -> pl.DataFrame:
-    """Share the pool's forecast out to its tenants, top down.
+    """Share the pool's forecast out to its tenants (top-down reconciliation).
 
     The quantiles of tenants do not add up: their peaks do not meet, so the 95 % quantile of the pool lies
     below the sum of theirs. Each tenant gets, of every quantile of the pool, the share that its mean has in
-    the sum of all means in that slot; so the sums are the pool's, and the quantiles stay in order.
+    the sum of all means in that interval; so the sums are the pool's, and the quantiles stay in order.
 
     Parameters
     ----------
@@ -227,7 +284,7 @@ def reconcile_to_pool(tenants: pl.DataFrame, pool: pl.DataFrame, *, own_quantile
     Raises
     ------
     SchemaError
-        If a profile and slot of the tenants is missing in the pool, or the other way round.
+        If a profile and interval of the tenants is missing in the pool, or the other way round.
 
     References
     ----------
@@ -239,7 +296,7 @@ def reconcile_to_pool(tenants: pl.DataFrame, pool: pl.DataFrame, *, own_quantile
     >>> from datetime import UTC, datetime
     >>> now = datetime(2026, 2, 2, tzinfo=UTC)
     >>> def made(uid, mean, high):
-    ...     low = dict.fromkeys(VALUES[:-1], mean)
+    ...     low = dict.fromkeys(FORECAST_VALUES[:-1], mean)
     ...     return {"unique_id": uid, "ds": now, "model": "Naive", **low, "q95": high, "cutoff": now}
     >>> tenants = pl.DataFrame([made("a/gpu", 1.0, 4.0), made("b/gpu", 3.0, 6.0)])
     >>> pool = pl.DataFrame([made("all/gpu", 4.0, 8.0)])
@@ -247,21 +304,21 @@ def reconcile_to_pool(tenants: pl.DataFrame, pool: pl.DataFrame, *, own_quantile
     [2.0, 6.0]
     """
     profile = pl.col("unique_id").str.split("/").list.last()
-    below = check(tenants, Forecast, where="forecast of the teams").with_columns(profile=profile)
-    above = check(pool, Forecast, where="forecast of the pool").select("ds", *VALUES, profile=profile)
+    below = check_table(tenants, Forecast, source="forecast of the teams").with_columns(profile=profile)
+    above = check_table(pool, Forecast, source="forecast of the pool").select("ds", *FORECAST_VALUES, profile=profile)
     keys = ["profile", "ds"]
     only_below = below.join(above, on=keys, how="anti").select("unique_id", "ds")
     only_above = above.with_columns(unique_id=pl.format("all/{}", "profile")).join(below, on=keys, how="anti")
-    alone = pl.concat([only_below, only_above.select("unique_id", "ds")])
-    if alone.height:
-        series = alone["unique_id"].unique().sort().to_list()
+    unmatched = pl.concat([only_below, only_above.select("unique_id", "ds")])
+    if unmatched.height:
+        series = unmatched["unique_id"].unique().sort().to_list()
         expected = "teams and pool with the same profiles and intervals"
-        got = f"{alone.height} rows of one side only, in {examples(series)}"
+        got = f"{unmatched.height} rows of one side only, in {examples(series)}"
         todo = "Forecast both from the same demand with the same horizon."
         raise SchemaError("reconcile_to_pool", expected, got, todo)
     total, members = pl.col("mean").sum().over(keys), pl.len().over(keys)
     share = pl.when(total > 0).then(pl.col("mean") / total).otherwise(1 / members)
-    parted = ("mean",) if own_quantiles else VALUES
+    parted = ("mean",) if own_quantiles else FORECAST_VALUES
     shared = (
         below.sort("unique_id", "ds")
         .with_columns(share=share)
@@ -271,15 +328,17 @@ def reconcile_to_pool(tenants: pl.DataFrame, pool: pl.DataFrame, *, own_quantile
     )
     if own_quantiles:
         grown = pl.when(pl.col("old") > 0).then(pl.col("mean") / pl.col("old"))
-        own = {name: pl.coalesce(grown * pl.col(name), pl.col(name) + pl.col("mean")) for name in VALUES[1:]}
-        shared = shared.with_columns(**own)
-    return check(shared, Forecast, where="reconciled forecast")
+        own_values = {
+            name: pl.coalesce(grown * pl.col(name), pl.col(name) + pl.col("mean")) for name in FORECAST_VALUES[1:]
+        }
+        shared = shared.with_columns(**own_values)
+    return check_table(shared, Forecast, source="reconciled forecast")
 
 
 def reconcile_mint(
     forecast: pl.DataFrame, sums: Mapping[str, Sequence[str]], errors: Mapping[str, np.ndarray]
 ) -> pl.DataFrame:
-    """Make forecasts of sums and their parts add up with the least trace of the error covariance (MinT).
+    """Reconcile forecasts of sums and parts by minimum trace of the error covariance (MinT).
 
     The means move to the nearest ones that add up, nearest in units of the errors made so far: a series that was
     often wrong moves most, and none below zero. Quantiles above the mean of a series move as far as it does, those
@@ -292,7 +351,7 @@ def reconcile_mint(
     sums : mapping of str to sequence of str
         Series that are sums, with the series that each is the sum of; none of these is a sum itself.
     errors : mapping of str to numpy.ndarray, each of shape (n,)
-        Past errors of each series' mean, at the same slots; NaN where one was not forecast.
+        Past errors of each series' mean, at the same intervals; NaN where one was not forecast.
 
     Returns
     -------
@@ -315,14 +374,15 @@ def reconcile_mint(
     >>> from datetime import UTC, datetime
     >>> now = datetime(2026, 2, 2, tzinfo=UTC)
     >>> def made(uid, mean):
-    ...     return {"unique_id": uid, "ds": now, "model": "Naive", **dict.fromkeys(VALUES, mean), "cutoff": now}
+    ...     values = dict.fromkeys(FORECAST_VALUES, mean)
+    ...     return {"unique_id": uid, "ds": now, "model": "Naive", **values, "cutoff": now}
     >>> table = pl.DataFrame([made("a/gpu", 1.0), made("all/gpu", 7.0), made("b/gpu", 3.0)])
     >>> alike = np.hstack([np.eye(3), -np.eye(3)])  # wrong as often, and each for itself
     >>> errors = dict(zip(["a/gpu", "all/gpu", "b/gpu"], alike, strict=True))
     >>> reconcile_mint(table, {"all/gpu": ["a/gpu", "b/gpu"]}, errors)["mean"].round(1).to_list()
     [2.0, 6.0, 4.0]
     """
-    table = check(forecast, Forecast, where="forecast").sort("unique_id", "ds")
+    table = check_table(forecast, Forecast, source="forecast").sort("unique_id", "ds")
     ids = table["unique_id"].unique(maintain_order=True).to_list()
     needed = {*sums, *(part for parts in sums.values() for part in parts)}
     if not all(sums.values()) or not sums or needed - set(ids) or set(ids) - set(errors):
@@ -335,17 +395,17 @@ def reconcile_mint(
     summing = np.array(adds, dtype=float)
     base = table["mean"].to_numpy().reshape(len(ids), -1)
     weight = np.linalg.inv(_shrunk_covariance(np.array([errors[uid] for uid in ids]), base.mean(axis=1)))
-    found = np.linalg.solve(summing @ weight @ summing.T, summing @ weight @ base)
+    leaf_means = np.linalg.solve(summing @ weight @ summing.T, summing @ weight @ base)
     at = [ids.index(leaf) for leaf in leaves]
     step = np.zeros(base.shape)
-    step[at] = np.maximum(found, 0.0) - base[at]
-    moved = table.with_columns(_moved(pl.Series("step", step.ravel())))
+    step[at] = np.maximum(leaf_means, 0.0) - base[at]
+    moved = table.with_columns(_shift_quantiles(pl.Series("step", step.ravel())))
     moved = moved.filter(pl.col("unique_id").is_in(leaves))
-    return pl.concat([moved, add_up(moved, table, sums)]).sort("unique_id", "ds")
+    return pl.concat([moved, sum_parts(moved, table, sums)]).sort("unique_id", "ds")
 
 
-def add_up(parts: pl.DataFrame, forecast: pl.DataFrame, sums: Mapping[str, Sequence[str]]) -> pl.DataFrame:
-    """Rows of series that are sums, their means the sums of those of their parts.
+def sum_parts(parts: pl.DataFrame, forecast: pl.DataFrame, sums: Mapping[str, Sequence[str]]) -> pl.DataFrame:
+    """Compute the forecast of sums, with means that are the sums of their parts' means.
 
     Quantiles do not add up: peaks do not meet. Those above the mean keep their distance to it, those below their share
     of it.
@@ -367,9 +427,10 @@ def add_up(parts: pl.DataFrame, forecast: pl.DataFrame, sums: Mapping[str, Seque
     >>> from datetime import UTC, datetime
     >>> now = datetime(2026, 2, 2, tzinfo=UTC)
     >>> def made(uid, mean):
-    ...     return {"unique_id": uid, "ds": now, "model": "Naive", **dict.fromkeys(VALUES, mean), "cutoff": now}
+    ...     values = dict.fromkeys(FORECAST_VALUES, mean)
+    ...     return {"unique_id": uid, "ds": now, "model": "Naive", **values, "cutoff": now}
     >>> parts = pl.DataFrame([made("a/gpu", 1.0), made("b/gpu", 3.0)])
-    >>> add_up(parts, pl.DataFrame([made("all/gpu", 7.0)]), {"all/gpu": ["a/gpu", "b/gpu"]})["mean"].to_list()
+    >>> sum_parts(parts, pl.DataFrame([made("all/gpu", 7.0)]), {"all/gpu": ["a/gpu", "b/gpu"]})["mean"].to_list()
     [4.0]
     """
     added = pl.concat(
@@ -381,33 +442,35 @@ def add_up(parts: pl.DataFrame, forecast: pl.DataFrame, sums: Mapping[str, Seque
     )
     rows = forecast.filter(pl.col("unique_id").is_in(list(sums)))
     rows = rows.join(added, on=["unique_id", "ds"], how="left", maintain_order="left")
-    moved = rows.with_columns(_moved(pl.col("total") - pl.col("mean"))).with_columns(mean="total")
-    return check(moved.sort("unique_id", "ds"), Forecast, where="reconciled forecast")
+    moved = rows.with_columns(_shift_quantiles(pl.col("total") - pl.col("mean"))).with_columns(mean="total")
+    return check_table(moved.sort("unique_id", "ds"), Forecast, source="reconciled forecast")
 
 
-def _moved(step: pl.Series | pl.Expr) -> list[pl.Expr]:
-    shares = {name: (pl.col(name) / pl.col("mean")).fill_nan(1.0).clip(upper_bound=1.0) for name in VALUES}
+def _shift_quantiles(step: pl.Series | pl.Expr) -> list[pl.Expr]:
+    shares = {name: (pl.col(name) / pl.col("mean")).fill_nan(1.0).clip(upper_bound=1.0) for name in FORECAST_VALUES}
     return [pl.max_horizontal(pl.col(name) + share * step, 0.0).alias(name) for name, share in shares.items()]
 
 
 def _shrunk_covariance(errors: np.ndarray, mean: np.ndarray) -> np.ndarray:
-    """Covariance of errors, shape (n_series, n_series), its correlations drawn towards none.
+    """Estimate the error covariance, shape (n_series, n_series), with correlations shrunk towards 0.
 
     By how much: the variance of the correlations over the sum of their squares (Schaefer, Strimmer, 2005). A series
     with few errors, as one that has just begun, is taken to vary as counts of its mean do.
     """
-    known = ~np.isnan(errors)
-    few = known.sum(axis=1) < FEWEST
-    size = np.sqrt(np.nansum(errors**2, axis=1) / np.maximum(known.sum(axis=1), 1))
+    is_known = ~np.isnan(errors)
+    few = is_known.sum(axis=1) < MIN_COVARIANCE_ERRORS
+    size = np.sqrt(np.nansum(errors**2, axis=1) / np.maximum(is_known.sum(axis=1), 1))
     scale = np.where(few, np.sqrt(np.maximum(mean, 0.0)), size)
     scale = np.maximum(scale, 1e-6 * max(float(scale.max()), 1.0))
-    seen = errors[:, known[~few].all(axis=0)][~few]
+    common_errors = errors[:, is_known[~few].all(axis=0)][~few]
     mixed = np.eye(len(errors))
-    if seen.shape[1] >= FEWEST and len(seen) > 1:
-        unit = (seen - seen.mean(axis=1, keepdims=True)) / np.maximum(seen.std(axis=1, keepdims=True), 1e-12)
-        correlation = unit @ unit.T / seen.shape[1]
-        spread = ((unit**2) @ (unit**2).T / seen.shape[1] - correlation**2) / seen.shape[1]
-        apart = ~np.eye(len(seen), dtype=bool)
-        share = min(spread[apart].sum() / max((correlation[apart] ** 2).sum(), 1e-12), 1.0)
-        mixed[np.ix_(~few, ~few)] = np.where(apart, (1 - share) * correlation, 1.0)
+    if common_errors.shape[1] >= MIN_COVARIANCE_ERRORS and len(common_errors) > 1:
+        unit = (common_errors - common_errors.mean(axis=1, keepdims=True)) / np.maximum(
+            common_errors.std(axis=1, keepdims=True), 1e-12
+        )
+        correlation = unit @ unit.T / common_errors.shape[1]
+        spread = ((unit**2) @ (unit**2).T / common_errors.shape[1] - correlation**2) / common_errors.shape[1]
+        off_diagonal = ~np.eye(len(common_errors), dtype=bool)
+        share = min(spread[off_diagonal].sum() / max((correlation[off_diagonal] ** 2).sum(), 1e-12), 1.0)
+        mixed[np.ix_(~few, ~few)] = np.where(off_diagonal, (1 - share) * correlation, 1.0)
     return np.asarray(scale[:, None] * mixed * scale)

@@ -15,43 +15,43 @@ import numpy as np
 import polars as pl
 from numpy.random import Generator
 
-from gpuplanner.core.schema_checks import some_columns
+from gpuplanner.core.schema_checks import cast_columns
 from gpuplanner.core.schemas import Jobs
-from gpuplanner.core.step_functions import require_zone, untimed
+from gpuplanner.core.step_functions import has_unknown_end, require_time_zone
 from gpuplanner.core.units import SECONDS_PER_HOUR
-from gpuplanner.usage.requested_demand import DAY_H, day_shares, occupancy
-from gpuplanner.usage.run_times import Hazards, decay, fit_hazards, group_numbers, width_class
+from gpuplanner.usage.requested_demand import DAY_H, covered_day_shares, mean_occupancy
+from gpuplanner.usage.run_times import Hazards, decay_weight, fit_hazards, group_numbers, width_class
 
-NEEDED = (
+RUN_OFF_COLUMNS = (
     "job_id", "attempt", "tenant", "submit_time", "start_time", "end_time", "state", "gpus", "time_limit_s",
     "job_class",
 )  # fmt: skip
 """Columns of jobs that sample paths follow from, beside series and size."""
-PATHS = 200
-LOOK_BACK_H = 8 * 7 * DAY_H
+RUN_OFF_PATHS = 200
+MAX_BLOCK_AGE_H = 8 * 7 * DAY_H
 """Blocks that begin earlier say nothing of the next one."""
-SHIFTS_H = np.arange(-3.0, 4.0)
-"""A block may begin up to three hours from the hour of the origin: more blocks, and the hour is hardly missed."""
-FEWEST_BLOCKS = 3
+BLOCK_SHIFTS_H = np.arange(-3.0, 4.0)
+"""A block may begin up to three hours from the hour of the cutoff: more blocks, and the hour is hardly missed."""
+MIN_BLOCK_DAYS = 3
 """With whole blocks of fewer days to draw from, days are drawn one by one."""
-HALF_LIFE_H = 28 * DAY_H
-SAME_DAY = 12.0
+BLOCK_HALF_LIFE_H = 28 * DAY_H
+WEEKEND_MATCH_ODDS = 12.0
 """How much likelier a block is whose days are weekends where those ahead are."""
-SAME_EVENT = 10.0
+EVENT_MISMATCH_ODDS = 10.0
 """How much less likely a block is for each of its days that has an event of the calendar where the day ahead has none,
 or has none where that day has one."""
-LIKENESS = 2.0
+LIKENESS_SCALE = 2.0
 """Sum of the differences, in logarithms, of load and recent arrivals at which a block is e times less likely."""
-RECENT_H = (6.0, 24.0)
-ODD = 7_368_787
-"""Keeps the draws of one origin apart from those of the next."""
-AT_ONCE = 1 << 19
+RECENT_WINDOWS_H = (6.0, 24.0)
+CUTOFF_SEED = 7_368_787
+"""Keeps the draws of one cutoff apart from those of the next."""
+MAX_BLOCK_JOBS = 1 << 19
 """Jobs of blocks of the past that are laid out at a time, about."""
 
 
 @dataclass(frozen=True, eq=False)
 class RunOff:
-    """Jobs as arrays, in hours since the start of the grid: what fulfils ``forecast.Known``.
+    """Jobs as arrays, in hours since the start of the grid, from which demand paths are drawn.
 
     Parameters
     ----------
@@ -60,9 +60,9 @@ class RunOff:
     totals : dict of str to tuple of int
         Series that are sums of others, by their numbers in `names`.
     start : datetime
-        First slot of the grid.
+        First interval of the grid.
     slot_h : float
-        Length of a slot [h].
+        Length of an interval [h].
     submit, begin, end : numpy.ndarray, shape (n_jobs,)
         Times [h], sorted by submission; ``begin`` and ``end`` are infinite where there is none yet.
     size, limit : numpy.ndarray, shape (n_jobs,)
@@ -88,66 +88,89 @@ class RunOff:
     groups: tuple[np.ndarray, ...]
     events: tuple[np.ndarray, ...] = ()
 
-    def known(self, origin: int) -> RunOff:
-        """The jobs as they stood at a slot: submissions before it, and no start or end after it."""
+    def as_of(self, origin: int) -> RunOff:
+        """Select the jobs as they were known at a cutoff: submissions before it, no start or end after it."""
         now = origin * self.slot_h
-        jobs = self._of(slice(0, int(np.searchsorted(self.submit, now))))
+        jobs = self._select(slice(0, int(np.searchsorted(self.submit, now))))
         begin = np.where(jobs.begin < now, jobs.begin, np.inf)
         return replace(jobs, begin=begin, end=np.where(jobs.end <= now, jobs.end, np.inf))
 
-    def seen(self, series: Sequence[str], origin: int) -> np.ndarray:
-        """Demand in the slots before an origin, as it was known then, on the clock "wanted".
+    def demand_before(self, series: Sequence[str], origin: int) -> np.ndarray:
+        """Compute the demand before a cutoff as it was known then, on the clock "wanted".
 
-        What runs at the origin is taken to be wanted still: to stop counting it as long before the origin as it
+        What runs at the cutoff is taken to be wanted still: to stop counting it as long before the cutoff as it
         once waited would end every series with a fall.
 
         Returns
         -------
-        numpy.ndarray, shape (n_series, origin)
+        numpy.ndarray, shape (n_series, cutoff)
         """
-        jobs, now = self.known(origin), origin * self.slot_h
-        begin, end = jobs.submit / self.slot_h, (jobs.submit + jobs._wanted(now)) / self.slot_h
-        past = occupancy(begin, end, jobs.size, jobs.series, len(self.names), origin)
+        jobs, now = self.as_of(origin), origin * self.slot_h
+        begin, end = jobs.submit / self.slot_h, (jobs.submit + jobs._requested_time(now)) / self.slot_h
+        past = mean_occupancy(begin, end, jobs.size, jobs.series, len(self.names), origin)
         return np.stack([past[list(self._members(name))].sum(axis=0) for name in series])
 
     def draws(self, series: Sequence[str], origin: int, steps: int, seed: int) -> np.ndarray:
-        """Draw paths of the demand from an origin on.
+        """Draw sample paths of the demand from a cutoff on.
 
         Path i draws the same block of the past in every series that finds it as likely, so that sums and joint
         peaks are those of days that were.
+
+        Parameters
+        ----------
+        series : sequence of str
+            Names of the series.
+        origin : int
+            Cutoff: number of the first interval after the known history.
+        steps : int
+            Intervals from the cutoff on.
+        seed : int
+            Seed of the sample paths.
 
         Returns
         -------
         numpy.ndarray, shape (n_series, PATHS, steps)
         """
-        running, coming = self.parts(series, origin, steps, seed)
+        running, coming = self.split_paths(series, origin, steps, seed)
         return np.asarray(running + coming)
 
-    def parts(self, series: Sequence[str], origin: int, steps: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-        """The two parts of the paths: what is known to run or wait at the origin, and what is to come."""
-        jobs, now = self.known(origin), origin * self.slot_h
-        weight = decay(now - np.minimum(jobs.end, now))
-        law = fit_hazards(jobs._ran(now), np.isfinite(jobs.end), jobs.groups, weight=weight)
-        blocks = _blocks(origin, steps, self.slot_h)
-        noise = np.random.default_rng((seed, origin, ODD)).gumbel(size=(PATHS, *blocks.shape))
+    def split_paths(self, series: Sequence[str], origin: int, steps: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+        """Draw the two parts of the sample paths: jobs in the system at the cutoff, and arrivals after it.
+
+        Parameters
+        ----------
+        series : sequence of str
+            Names of the series.
+        origin : int
+            Cutoff: number of the first interval after the known history.
+        steps : int
+            Intervals from the cutoff on.
+        seed : int
+            Seed of the sample paths.
+        """
+        jobs, now = self.as_of(origin), origin * self.slot_h
+        weight = decay_weight(now - np.minimum(jobs.end, now))
+        hazards = fit_hazards(jobs._ran(now), np.isfinite(jobs.end), jobs.groups, weight=weight)
+        blocks = _block_starts(origin, steps, self.slot_h)
+        noise = np.random.default_rng((seed, origin, CUTOFF_SEED)).gumbel(size=(RUN_OFF_PATHS, *blocks.shape))
         order = np.argsort(jobs.series, kind="stable")
         edges = np.searchsorted(jobs.series[order], np.arange(len(self.names) + 1))
 
-        def drawn(number: int) -> tuple[np.ndarray, np.ndarray]:
-            mine = jobs._of(order[edges[number] : edges[number + 1]])
+        def draw_series(number: int) -> tuple[np.ndarray, np.ndarray]:
+            series_jobs = jobs._select(order[edges[number] : edges[number + 1]])
             rng = np.random.default_rng((seed, origin, zlib.crc32(self.names[number].encode())))
-            running = mine._still_wanted(law, now, steps, rng)
-            return running, mine._to_come(law, now, steps, blocks, noise, rng)
+            running = series_jobs._open_job_demand(hazards, now, steps, rng)
+            return running, series_jobs._to_come(hazards, now, steps, blocks, noise, rng)
 
-        shape = (len(series), PATHS, steps)
+        shape = (len(series), RUN_OFF_PATHS, steps)
         running, coming = np.zeros(shape), np.zeros(shape)
         for row, name in enumerate(series):
             for number in self._members(name):
-                for total, part in zip((running, coming), drawn(number), strict=True):
+                for total, part in zip((running, coming), draw_series(number), strict=True):
                     total[row] += part
         return running, coming
 
-    def _of(self, chosen: np.ndarray | slice) -> RunOff:
+    def _select(self, chosen: np.ndarray | slice) -> RunOff:
         names = ("submit", "begin", "end", "size", "limit", "series")
         columns = {name: getattr(self, name)[chosen] for name in names}
         return replace(self, groups=tuple(group[chosen] for group in self.groups), **columns)
@@ -156,42 +179,69 @@ class RunOff:
         return self.totals[name] if name in self.totals else (self.names.index(name),)
 
     def _ran(self, now: float) -> np.ndarray:
-        """How long each job had run by now; 0 for those that never began."""
+        """Compute how long each job had run by now [h]; 0 for jobs that never began."""
         return np.asarray(np.maximum(np.minimum(self.end, now) - np.minimum(self.begin, now), 0.0))
 
-    def _wanted(self, now: float) -> np.ndarray:
-        """For how long each job has wanted its GPUs: its run if that is over, else the time since it came."""
+    def _requested_time(self, now: float) -> np.ndarray:
+        """Compute how long each job has requested GPUs [h]: its run time if it ended, else time since submission."""
         over = np.isfinite(self.begin) & np.isfinite(self.end)
         return np.where(over, self._ran(now), np.minimum(self.end, now) - self.submit)
 
-    def _draw(self, law: Hazards, now: float, rng: Generator) -> np.ndarray:
-        """Whole run times of open jobs, shape (PATHS, n_jobs) [h]: at least what they ran, at most their limit."""
+    def _draw(self, hazards: Hazards, now: float, rng: Generator) -> np.ndarray:
+        """Draw run times of open jobs, shape (n_paths, n_jobs) [h]: at least the time run, at most the limit."""
         ran = self._ran(now)
-        runs = ran + law.remaining(self.groups[-1], ran, rng.exponential(size=(PATHS, len(ran))))
+        runs = ran + hazards.remaining(self.groups[-1], ran, rng.exponential(size=(RUN_OFF_PATHS, len(ran))))
         return np.asarray(np.where(self.limit > ran, np.minimum(runs, self.limit), runs))
 
-    def _still_wanted(self, law: Hazards, now: float, steps: int, rng: Generator) -> np.ndarray:
-        """Demand of the jobs that are open, shape (PATHS, steps)."""
-        jobs = self._of(np.isinf(self.end))
-        until = (jobs.submit + jobs._draw(law, now, rng) - now) / self.slot_h
-        path = np.broadcast_to(np.arange(PATHS)[:, None], until.shape)
+    def _open_job_demand(self, hazards: Hazards, now: float, steps: int, rng: Generator) -> np.ndarray:
+        """Draw the demand of open jobs, shape (n_paths, steps).
+
+        Parameters
+        ----------
+        hazards : Hazards
+            Hazards of the run times.
+        now : float
+            Cutoff, from the start of the grid. [h]
+        steps : int
+            Intervals from the cutoff on.
+        rng : numpy.random.Generator
+            Source of the draws.
+        """
+        jobs = self._select(np.isinf(self.end))
+        until = (jobs.submit + jobs._draw(hazards, now, rng) - now) / self.slot_h
+        path = np.broadcast_to(np.arange(RUN_OFF_PATHS)[:, None], until.shape)
         size = np.broadcast_to(jobs.size, until.shape)
-        return occupancy(np.zeros(until.size), until.ravel(), size.ravel(), path.ravel(), PATHS, steps)
+        return mean_occupancy(np.zeros(until.size), until.ravel(), size.ravel(), path.ravel(), RUN_OFF_PATHS, steps)
 
     def _to_come(
-        self, law: Hazards, now: float, steps: int, blocks: np.ndarray, noise: np.ndarray, rng: Generator
+        self, hazards: Hazards, now: float, steps: int, blocks: np.ndarray, noise: np.ndarray, rng: Generator
     ) -> np.ndarray:
-        """Demand of jobs that will be submitted, shape (PATHS, steps).
+        """Draw the demand of future submissions, shape (n_paths, steps).
 
         Jobs of a block run as long as they did; what has not ended is drawn.
+
+        Parameters
+        ----------
+        hazards : Hazards
+            Hazards of the run times.
+        now : float
+            Cutoff, from the start of the grid. [h]
+        steps : int
+            Intervals from the cutoff on.
+        blocks : numpy.ndarray, shape (n_pieces, n_blocks)
+            Begins of past blocks. [h]
+        noise : numpy.ndarray, shape (n_paths, n_pieces, n_blocks)
+            Gumbel noise by which blocks are drawn.
+        rng : numpy.random.Generator
+            Source of the draws.
         """
-        found = np.zeros((PATHS, steps))
+        demand = np.zeros((RUN_OFF_PATHS, steps))
         if not blocks.size or not len(self.submit):
-            return found
+            return demand
         picks = (np.log(self._likely(now, steps, blocks))[None] + noise).argmax(axis=2)
         length = -(-steps // len(blocks))
         over = np.isfinite(self.end)
-        wanted = self._wanted(now)
+        wanted = self._requested_time(now)
         for piece, every in enumerate(blocks):
             left, span = steps - piece * length, length * self.slot_h
             drawn, pick = np.unique(picks[:, piece], return_inverse=True)
@@ -199,79 +249,85 @@ class RunOff:
             first = np.searchsorted(self.submit, starts)
             counts = np.searchsorted(self.submit, starts + span) - first
             sums, running = np.empty((len(starts), left)), []
-            cuts = np.flatnonzero(np.diff(np.cumsum(counts) // AT_ONCE)) + 1
-            for mine in np.split(np.arange(len(starts)), cuts):
-                some = counts[mine]
-                block = np.repeat(mine, some)
-                job = np.arange(len(block)) + np.repeat(first[mine] - np.cumsum(some) + some, some)
-                known = over[job]
-                running.append((block[~known], job[~known]))
-                block, job = block[known], job[known]
+            cuts = np.flatnonzero(np.diff(np.cumsum(counts) // MAX_BLOCK_JOBS)) + 1
+            for chunk in np.split(np.arange(len(starts)), cuts):
+                some = counts[chunk]
+                block = np.repeat(chunk, some)
+                job = np.arange(len(block)) + np.repeat(first[chunk] - np.cumsum(some) + some, some)
+                has_ended = over[job]
+                running.append((block[~has_ended], job[~has_ended]))
+                block, job = block[has_ended], job[has_ended]
                 came = self.submit[job] - starts[block]
                 begin, end = came / self.slot_h, (came + wanted[job]) / self.slot_h
-                sums[mine] = occupancy(begin, end, self.size[job], block - mine[0], len(mine), left)
+                sums[chunk] = mean_occupancy(begin, end, self.size[job], block - chunk[0], len(chunk), left)
             block, job = map(np.concatenate, zip(*running, strict=True))
-            found[:, piece * length :] += sums[pick]
+            demand[:, piece * length :] += sums[pick]
             # Of all blocks, drawn or not: what is drawn for a job is to depend on the job and not on the blocks.
             open_jobs = np.flatnonzero(~over & self._within(every, span))
             if len(open_jobs):
-                runs = self._of(open_jobs)._draw(law, now, rng)
+                runs = self._select(open_jobs)._draw(hazards, now, rng)
                 path, pair = np.nonzero(pick[:, None] == block[None])
                 came = (self.submit[job] - starts[block])[pair]
                 end = (came + runs[path, np.searchsorted(open_jobs, job[pair])]) / self.slot_h
-                more = occupancy(came / self.slot_h, end, self.size[job[pair]], path, PATHS, left)
-                found[:, piece * length :] += more
-        return found
+                open_demand = mean_occupancy(came / self.slot_h, end, self.size[job[pair]], path, RUN_OFF_PATHS, left)
+                demand[:, piece * length :] += open_demand
+        return demand
 
     def _within(self, starts: np.ndarray, span: float) -> np.ndarray:
-        """Whether each job came within one of the blocks that begin at `starts`."""
-        edges = [np.searchsorted(self.submit, each) for each in (starts, starts + span)]
-        begun, over = (np.bincount(each, minlength=len(self.submit) + 1).cumsum() for each in edges)
+        """Whether each job was submitted within one of the blocks that begin at `starts`."""
+        edges = [np.searchsorted(self.submit, instants) for instants in (starts, starts + span)]
+        begun, over = (np.bincount(instants, minlength=len(self.submit) + 1).cumsum() for instants in edges)
         return np.asarray((begun > over)[:-1])
 
     def _likely(self, now: float, steps: int, blocks: np.ndarray) -> np.ndarray:
-        """How likely each block is to come again, not normalised, shape of `blocks`."""
+        """Compute the likelihood of each past block to recur, not normalized, shape of `blocks`."""
         ages = now - blocks
         like = np.concatenate([blocks.ravel(), [now]])
-        until = self.submit + self._wanted(now)
+        until = self.submit + self._requested_time(now)
         summed = np.concatenate([[0.0], np.cumsum(self.size)])
         at = np.searchsorted(self.submit, like)
-        features = [(summed[at] - summed[np.searchsorted(self.submit, like - hours)]) / hours for hours in RECENT_H]
+        features = [
+            (summed[at] - summed[np.searchsorted(self.submit, like - hours)]) / hours for hours in RECENT_WINDOWS_H
+        ]
         ended = np.argsort(until)
-        gone = np.concatenate([[0.0], np.cumsum(self.size[ended])])
-        load = summed[at] - gone[np.searchsorted(until[ended], like, side="left")]
+        ended_sizes = np.concatenate([[0.0], np.cumsum(self.size[ended])])
+        load = summed[at] - ended_sizes[np.searchsorted(until[ended], like, side="left")]
         features.append(np.maximum(load, 0.0) / DAY_H)
         logs = np.log1p(np.maximum(np.array(features), 0.0))
-        apart = np.abs(logs[:, :-1] - logs[:, -1:]).sum(axis=0).reshape(blocks.shape)
+        feature_distance = np.abs(logs[:, :-1] - logs[:, -1:]).sum(axis=0).reshape(blocks.shape)
         length_h = -(-steps // len(blocks)) * self.slot_h
         days = np.arange(max(int(-(-length_h // DAY_H)), 1)) * DAY_H
         piece = (now + np.arange(len(blocks)) * length_h)[:, None, None] + days
-        there = blocks[..., None] + days
-        alike = (self._weekend(there) == self._weekend(piece)).mean(axis=-1)
-        unlike = (day_shares(spans, there) - day_shares(spans, piece) for spans in self.events)
-        other = sum(np.abs(shares).sum(axis=-1) for shares in unlike)
-        likely = 0.5 ** (ages / HALF_LIFE_H) * SAME_DAY**alike * np.exp(-apart / LIKENESS)
-        return np.asarray(likely * SAME_EVENT ** -np.asarray(other, dtype=np.float64))
+        block_days = blocks[..., None] + days
+        weekend_match = (self._weekend(block_days) == self._weekend(piece)).mean(axis=-1)
+        unlike = (covered_day_shares(spans, block_days) - covered_day_shares(spans, piece) for spans in self.events)
+        event_mismatch = sum(np.abs(shares).sum(axis=-1) for shares in unlike)
+        likely = (
+            0.5 ** (ages / BLOCK_HALF_LIFE_H)
+            * WEEKEND_MATCH_ODDS**weekend_match
+            * np.exp(-feature_distance / LIKENESS_SCALE)
+        )
+        return np.asarray(likely * EVENT_MISMATCH_ODDS ** -np.asarray(event_mismatch, dtype=np.float64))
 
     def _weekend(self, hours: np.ndarray) -> np.ndarray:
         day = (self.start.weekday() * DAY_H + self.start.hour + hours) // DAY_H % 7
         return np.asarray(day >= 5)
 
 
-def _blocks(origin: int, steps: int, slot_h: float) -> np.ndarray:
-    """Where blocks of the past begin [h], at the same hour as the origin, for each piece of the horizon."""
+def _block_starts(origin: int, steps: int, slot_h: float) -> np.ndarray:
+    """List the begins of past blocks [h], at the same hour as the cutoff, for each piece of the horizon."""
     now, stride = origin * slot_h, max(DAY_H, slot_h)
-    days = now - stride * np.arange(1, int(LOOK_BACK_H / stride) + 1)
-    starts = (days[:, None] + (SHIFTS_H if slot_h <= 1 else np.zeros(1))).ravel()
+    days = now - stride * np.arange(1, int(MAX_BLOCK_AGE_H / stride) + 1)
+    starts = (days[:, None] + (BLOCK_SHIFTS_H if slot_h <= 1 else np.zeros(1))).ravel()
     starts = starts[starts >= 0]
     whole = starts[starts <= now - steps * slot_h]
-    if len(whole) >= FEWEST_BLOCKS * len(SHIFTS_H) or not len(starts):
+    if len(whole) >= MIN_BLOCK_DAYS * len(BLOCK_SHIFTS_H) or not len(starts):
         return whole[None]
     single = starts[starts <= now - stride]
     return np.tile(single, (int(-(-steps * slot_h // stride)), 1))
 
 
-def run_off(
+def lay_out_run_off(
     jobs: pl.DataFrame,
     *,
     start: datetime,
@@ -282,7 +338,7 @@ def run_off(
     total: str | None = None,
     events: tuple[np.ndarray, ...] = (),
 ) -> RunOff:
-    """Lay jobs out for sample paths.
+    """Lay out jobs as arrays for sample paths.
 
     Parameters
     ----------
@@ -291,7 +347,7 @@ def run_off(
     start : datetime
         Start of the grid, with a time zone.
     interval_hours : float
-        Length of a slot [h].
+        Length of an interval [h].
     series, size : str
         Columns that name the series of a job, and what it wants of it.
     suffix : str
@@ -311,17 +367,17 @@ def run_off(
     >>> nine = datetime(2026, 2, 2, 9, tzinfo=UTC)
     >>> jobs = pl.DataFrame({"job_id": ["1"], "attempt": [1], "tenant": ["a"], "state": ["RUNNING"], "gpus": [2.0],
     ...     "submit_time": [nine], "start_time": [nine], "end_time": [None]})
-    >>> known = run_off(jobs, start=nine)
-    >>> known.seen(["a"], 2).tolist(), known.draws(["a"], 2, 3, seed=1).shape
+    >>> known = lay_out_run_off(jobs, start=nine)
+    >>> known.demand_before(["a"], 2).tolist(), known.draws(["a"], 2, 3, seed=1).shape
     ([[2.0, 2.0]], (1, 200, 3))
     """
-    require_zone(start, where="run-off")
+    require_time_zone(start, source="run-off")
     extra = [name for name in (series, size) if name not in Jobs.column_names()]
-    asked = dict.fromkeys([*NEEDED, *(name for name in (series, size) if name not in extra)])
+    columns = dict.fromkeys([*RUN_OFF_COLUMNS, *(name for name in (series, size) if name not in extra)])
     table = (
-        some_columns(jobs, Jobs, list(asked), where="run-off: jobs")
+        cast_columns(jobs, Jobs, list(columns), source="run-off: jobs")
         .with_columns(jobs[name] for name in extra)
-        .filter(pl.col(size) > 0, ~untimed())
+        .filter(pl.col(size) > 0, ~has_unknown_end())
         .sort("submit_time", "job_id", "attempt")
     )
     hours = [

@@ -17,22 +17,22 @@ from gpuplanner.core.execution import import_optional
 from gpuplanner.core.schema_checks import conform
 from gpuplanner.core.schemas import Demand
 
-DAY = timedelta(days=1)
-WEEK = timedelta(days=7)
-FINEST_SEASON = 24
+DAY_LENGTH = timedelta(days=1)
+WEEK_LENGTH = timedelta(days=7)
+MAX_ETS_SEASON = 24
 """Longest season that exponential smoothing is fitted with; finer grids use the cheaper models only."""
 
 
 @dataclass(frozen=True)
 class SeriesGrid:
-    """All series on one time axis.
+    """Demand series on one time axis.
 
     - ``ids``: Names of the series, sorted as text.
-    - ``start``: First slot.
-    - ``slot``: Length of a slot.
+    - ``start``: First interval.
+    - ``slot``: Length of an interval.
     - ``values``, shape (n_series, n_slots): Instances. NaN before a series begins; gaps after that carry the last
       value on.
-    - ``filled``: Number of slots filled in each series.
+    - ``filled``: Number of intervals filled in each series.
     """
 
     ids: tuple[str, ...]
@@ -43,24 +43,24 @@ class SeriesGrid:
 
     @property
     def week(self) -> int:
-        """Slots in a week, at least 1."""
-        return max(WEEK // self.slot, 1)
+        """Number of intervals in a week, at least 1."""
+        return max(WEEK_LENGTH // self.slot, 1)
 
     @property
     def season(self) -> int:
-        """Slots after which the pattern repeats: a day, or a week where a slot is a day or longer."""
-        day = DAY // self.slot
+        """Number of intervals in a season: a day, or a week where an interval is a day or longer."""
+        day = DAY_LENGTH // self.slot
         return day if day > 1 else self.week
 
     def time(self, index: int) -> datetime:
-        """Start of the slot with this number; the first slot behind the history is ``values.shape[1]``."""
+        """Return the start of an interval; the first one beyond the history is ``values.shape[1]``."""
         return self.start + index * self.slot
 
 
-def as_grid(demand: pl.DataFrame) -> SeriesGrid:
-    """Lay series out on their common time axis.
+def series_grid(demand: pl.DataFrame) -> SeriesGrid:
+    """Lay out series on their common time axis.
 
-    A slot without a row is not a zero: within and behind a series it carries the last value on and is
+    An interval without a row is not a zero: within and behind a series it carries the last value on and is
     counted, before the first row of a series it stays unknown.
 
     Examples
@@ -68,11 +68,11 @@ def as_grid(demand: pl.DataFrame) -> SeriesGrid:
     >>> from datetime import UTC
     >>> hours = [datetime(2026, 2, 2, hour, tzinfo=UTC) for hour in (0, 1, 3)]
     >>> demand = pl.DataFrame({"unique_id": "a/gpu", "tenant": "a", "profile": "gpu", "ds": hours})
-    >>> grid = as_grid(demand.with_columns(y=pl.Series([1, 2, 5])))
+    >>> grid = series_grid(demand.with_columns(y=pl.Series([1, 2, 5])))
     >>> grid.values.tolist(), grid.filled, grid.season
     ([[1.0, 2.0, 2.0, 5.0]], (1,), 24)
     """
-    table = conform(demand, Demand, where="forecast: demand").select("unique_id", "ds", "y")
+    table = conform(demand, Demand, source="forecast: demand").select("unique_id", "ds", "y")
     odd = table.filter(~pl.col("y").is_finite() | (pl.col("y") < 0))
     if odd.height:
         first = odd.sort("unique_id", "ds").row(0, named=True)
@@ -87,8 +87,8 @@ def as_grid(demand: pl.DataFrame) -> SeriesGrid:
     step = int(np.diff(microseconds).min())
     slot = timedelta(microseconds=step)
     slots = int(microseconds[-1]) // step + 1
-    place = (table["ds"] - times[0]).dt.total_microseconds()
-    off = table.filter(place % step != 0)
+    offset_us = (table["ds"] - times[0]).dt.total_microseconds()
+    off = table.filter(offset_us % step != 0)
     twice = table.filter(table.select("unique_id", "ds").is_duplicated())
     if off.height or twice.height:
         fault, rows = ("off the grid", off) if off.height else ("that stand twice", twice)
@@ -98,7 +98,7 @@ def as_grid(demand: pl.DataFrame) -> SeriesGrid:
     ids = table["unique_id"].unique().sort()
     values = np.full((len(ids), slots), np.nan)
     row = table["unique_id"].cast(pl.Enum(ids)).to_physical().to_numpy()
-    values[row, (place // step).to_numpy()] = table["y"]
+    values[row, (offset_us // step).to_numpy()] = table["y"]
     missing = np.isnan(values)
     # The column of the last known value at or before each slot; -1 before a series begins.
     last_known = np.maximum.accumulate(np.where(missing, -1, np.arange(slots)), axis=1)
@@ -107,7 +107,7 @@ def as_grid(demand: pl.DataFrame) -> SeriesGrid:
     return SeriesGrid(tuple(ids), times[0], slot, carried, filled)
 
 
-LEVELS = (0.05, 0.10, 0.25, 0.50, 0.75, 0.90, 0.95)
+QUANTILE_LEVELS = (0.05, 0.10, 0.25, 0.50, 0.75, 0.90, 0.95)
 """Quantiles of ``schemas.Forecast``."""
 
 
@@ -122,9 +122,9 @@ SeasonalNaive, WeeklyNaive
 WeeklyMean
     The mean of the same hour of the week over up to four weeks.
 Reverting
-    The mean day, and of the departure from it as much as was left after so many slots before (:func:`reverting`).
+    The mean day, and the share of the departure from it that lasted for as many intervals (:func:`predict_reverting`).
 Median
-    Of three forecasts that err in different ways, the middle one at each slot: the last value, complex
+    Of three forecasts that err in different ways, the middle one at each interval: the last value, complex
     exponential smoothing, and the mean of the same hour over a week.
 AutoETS
     Exponential smoothing with additive errors and season, no trend ("ANA").
@@ -134,18 +134,18 @@ HISTORY_WEEKS = 4
 """The smoothing models see no more than this; older demand costs time and says little."""
 REVERTING_WEEKS = 8
 """How far back the mean day and what is left of departures are learned from."""
-LEADS = 10
+LEARNED_LEADS = 10
 """Leads at which what is left is learned; between them it is drawn straight over the logarithm of the lead."""
-STAYS_DAYS = (28.0, 7.0)
+PRIOR_PERSISTENCE_DAYS = (28.0, 7.0)
 """For how many days it counts that a departure stays as it is, before any was seen: its mean over a week, and how far
-the last slot lies from that."""
-DOUBT = 3.0
+the last interval lies from that."""
+SHRINKAGE_FACTOR = 3.0
 """The mean day is drawn towards its mean by so many times what chance alone would make it vary: days err alike, and
 without a daily rhythm a mean day of few days only seems to have one."""
-MOSTLY_ZERO = 0.9
-RUNAWAY = 2.0
+MAX_ZERO_SHARE = 0.9
+MAX_HISTORY_RATIO = 2.0
 """A forecast above this multiple of the highest value seen is a fault of the model, not a forecast."""
-RULES = {
+SERIES_RULES = {
     "short": "less than two seasons: Naive only",
     "constant": "one value over the last four weeks: Naive only",
     "intermittent": "zero in more than 90 % of the intervals: Croston (TSB) instead of smoothing",
@@ -155,12 +155,12 @@ RULES = {
 """How a series is treated, and why."""
 
 
-def rule_of(history: np.ndarray, *, season: int, week: int) -> str:
-    """Say which of :data:`RULES` a history falls under; the first that fits.
+def series_rule(history: np.ndarray, *, season: int, week: int) -> str:
+    """Find the first of :data:`SERIES_RULES` that applies to a history.
 
     Examples
     --------
-    >>> rule_of(np.zeros(400), season=24, week=168)
+    >>> series_rule(np.zeros(400), season=24, week=168)
     'constant'
     """
     recent = history[-HISTORY_WEEKS * week :]
@@ -168,13 +168,24 @@ def rule_of(history: np.ndarray, *, season: int, week: int) -> str:
         return "short"
     if recent.min() == recent.max():
         return "constant"
-    if (recent == 0).mean() > MOSTLY_ZERO:
+    if (recent == 0).mean() > MAX_ZERO_SHARE:
         return "intermittent"
-    return "fine" if season > FINEST_SEASON else "full"
+    return "fine" if season > MAX_ETS_SEASON else "full"
 
 
 def usable_models(rule: str, *, length: int, season: int, week: int) -> tuple[str, ...]:
-    """Models that a series of this rule and length is forecast with, from simple to elaborate.
+    """List the models for a series of this rule and length, from simple to elaborate.
+
+    Parameters
+    ----------
+    rule : str
+        Rule of the series, see :func:`series_rule`.
+    length : int
+        Intervals of history.
+    season : int
+        Intervals in a season.
+    week : int
+        Intervals in a week.
 
     Examples
     --------
@@ -193,39 +204,63 @@ def usable_models(rule: str, *, length: int, season: int, week: int) -> tuple[st
     return tuple(model for model in MODELS if model not in unfit)
 
 
-def predict(history: np.ndarray, model: str, horizon: int, *, season: int, week: int) -> np.ndarray:
+def predict_series(history: np.ndarray, model: str, horizon: int, *, season: int, week: int) -> np.ndarray:
     """Forecast one series with one model.
 
     Where the history falls under a rule that forbids the model, and where the model answers with something
     that is not a number or runs away, the last value stands in.
 
+    Parameters
+    ----------
+    history : numpy.ndarray, shape (n,)
+        Values of the series.
+    model : str
+        Name of the model.
+    horizon : int
+        Intervals to forecast.
+    season : int
+        Intervals in a season.
+    week : int
+        Intervals in a week.
+
     Examples
     --------
-    >>> predict(np.array([1.0, 3.0] * 4), "SeasonalNaive", 3, season=2, week=14).tolist()
+    >>> predict_series(np.array([1.0, 3.0] * 4), "SeasonalNaive", 3, season=2, week=14).tolist()
     [1.0, 3.0, 1.0]
     """
     last = np.full(horizon, history[-1], dtype=np.float64)
-    rule = rule_of(history, season=season, week=week)
+    rule = series_rule(history, season=season, week=week)
     if model == NAIVE or model not in usable_models(rule, length=len(history), season=season, week=week):
         return last
     if model == REVERTING:
-        said = reverting(history, horizon, season=season, week=week)
-        return np.asarray(np.minimum(said, RUNAWAY * history.max()))
+        reverted = predict_reverting(history, horizon, season=season, week=week)
+        return np.asarray(np.minimum(reverted, MAX_HISTORY_RATIO * history.max()))
     recent = np.ascontiguousarray(history[-HISTORY_WEEKS * week :], dtype=np.float64)
-    members = [_answer(part, recent, horizon) for part in _parts(model, rule, len(recent), season, week)]
+    members = [
+        _fit_and_predict(part, recent, horizon) for part in _library_models(model, rule, len(recent), season, week)
+    ]
     answer = np.median([last, *members], axis=0) if model == "Median" else members[0]
-    highest = RUNAWAY * history.max()
+    highest = MAX_HISTORY_RATIO * history.max()
     return np.clip(answer, 0.0, None) if np.isfinite(answer).all() and answer.max() <= highest else last
 
 
-def reverting(history: np.ndarray, horizon: int, *, season: int, week: int) -> np.ndarray:
-    """Forecast the mean day, as far as days are alike, and what will be left of the departure from it.
+def predict_reverting(history: np.ndarray, horizon: int, *, season: int, week: int) -> np.ndarray:
+    """Forecast the mean day plus the lasting share of the present departure from it.
 
-    A departure has two parts: its mean over a week, and how far the last slot lies from that. The share of each that
-    is left after so many slots is the one with the least absolute error in the past, between none and all; a few days
-    of history say little of it, and it is drawn towards all: the last value.
+    A departure has two parts: its mean over a week, and the distance of the last interval from that. The share of each
+    that lasts for a number of intervals is the one with the least absolute error in the past, from 0 to 1. With few
+    days of history it is drawn towards 1, which is the last value. The history has at least one season.
 
-    Of at least a season of history comes an array of the horizon's length.
+    Parameters
+    ----------
+    history : numpy.ndarray, shape (n,)
+        Values of the series.
+    horizon : int
+        Intervals to forecast.
+    season : int
+        Intervals in a season.
+    week : int
+        Intervals in a week.
 
     References
     ----------
@@ -234,13 +269,13 @@ def reverting(history: np.ndarray, horizon: int, *, season: int, week: int) -> n
 
     Examples
     --------
-    Steps that stay, and peaks of a single slot:
+    Steps that stay, and peaks of a single interval:
 
     >>> steps = np.repeat([2.0, 8.0, 3.0, 9.0], 200)
-    >>> reverting(steps, 2, season=24, week=168).round(0).tolist()
+    >>> predict_reverting(steps, 2, season=24, week=168).round(0).tolist()
     [9.0, 9.0]
     >>> peaks = np.where(np.arange(800) % 37 == 36, 9.0, 2.0)
-    >>> reverting(peaks[:777], 2, season=24, week=168).round(0).tolist()
+    >>> predict_reverting(peaks[:777], 2, season=24, week=168).round(0).tolist()
     [3.0, 3.0]
     """
     days = min(len(history), REVERTING_WEEKS * week) // season
@@ -248,40 +283,54 @@ def reverting(history: np.ndarray, horizon: int, *, season: int, week: int) -> n
     level = table.mean()
     shape = table.mean(axis=0) - level
     noise = ((table - table.mean(axis=1, keepdims=True) - shape) ** 2).sum() / max(days - 1, 1)
-    seen = days * (shape**2).sum()
-    day = level + shape * (max(1 - DOUBT * noise / seen, 0.0) if seen > 0 else 0.0)
-    apart = (table - day).ravel()
-    summed, end = np.concatenate([[0.0], np.cumsum(apart)]), np.arange(1, len(apart) + 1)
+    shape_variation = days * (shape**2).sum()
+    day = level + shape * (max(1 - SHRINKAGE_FACTOR * noise / shape_variation, 0.0) if shape_variation > 0 else 0.0)
+    departure = (table - day).ravel()
+    summed, end = np.concatenate([[0.0], np.cumsum(departure)]), np.arange(1, len(departure) + 1)
     begin = np.maximum(end - week, 0)
     slow = (summed[end] - summed[begin]) / (end - begin)
-    fast = apart - slow
-    leads = np.unique(np.geomspace(1, max(min(horizon, len(apart) // 2), 1), LEADS).astype(np.int64))
+    fast = departure - slow
+    leads = np.unique(np.geomspace(1, max(min(horizon, len(departure) // 2), 1), LEARNED_LEADS).astype(np.int64))
     left = np.ones((len(leads), 2))
     for at, lead in enumerate(leads):
         for _ in range(2):
-            for part, (mine, other) in enumerate(((slow, fast), (fast, slow))):
-                errs = apart[lead:] - left[at, 1 - part] * other[:-lead]
-                share = np.clip(_least_absolute(mine[:-lead], errs), 0.0, 1.0)
-                left[at, part] = (days * share + STAYS_DAYS[part]) / (days + STAYS_DAYS[part])
+            for part, (component, other_component) in enumerate(((slow, fast), (fast, slow))):
+                errs = departure[lead:] - left[at, 1 - part] * other_component[:-lead]
+                share = np.clip(_least_absolute_factor(component[:-lead], errs), 0.0, 1.0)
+                left[at, part] = (days * share + PRIOR_PERSISTENCE_DAYS[part]) / (days + PRIOR_PERSISTENCE_DAYS[part])
     ahead = np.log(np.arange(1, horizon + 1))
-    of_slow, of_fast = (np.interp(ahead, np.log(leads), each) for each in left.T)
-    said = day[np.arange(horizon) % season] + of_slow * slow[-1] + of_fast * fast[-1]
-    return np.asarray(np.maximum(said, 0.0))
+    of_slow, of_fast = (np.interp(ahead, np.log(leads), share_by_lead) for share_by_lead in left.T)
+    forecast = day[np.arange(horizon) % season] + of_slow * slow[-1] + of_fast * fast[-1]
+    return np.asarray(np.maximum(forecast, 0.0))
 
 
-def _least_absolute(cause: np.ndarray, effect: np.ndarray) -> float:
-    """The factor of a cause with the least sum of absolute errors: a weighted median of ratios; 1 without a cause."""
-    seen = np.abs(cause) > 1e-9
-    if not seen.any():
+def _least_absolute_factor(cause: np.ndarray, effect: np.ndarray) -> float:
+    """Fit a factor by least absolute error: a weighted median of ratios; 1 if all causes are 0."""
+    is_nonzero = np.abs(cause) > 1e-9
+    if not is_nonzero.any():
         return 1.0
-    ratio, weight = effect[seen] / cause[seen], np.abs(cause[seen])
+    ratio, weight = effect[is_nonzero] / cause[is_nonzero], np.abs(cause[is_nonzero])
     order = np.argsort(ratio)
     mass = np.cumsum(weight[order])
     return float(ratio[order][np.searchsorted(mass, mass[-1] / 2)])
 
 
-def _parts(model: str, rule: str, length: int, season: int, week: int) -> list[Any]:
-    """The statsforecast models that a named model is made of."""
+def _library_models(model: str, rule: str, length: int, season: int, week: int) -> list[Any]:
+    """Build the statsforecast models that a named model consists of.
+
+    Parameters
+    ----------
+    model : str
+        Name of the model.
+    rule : str
+        Rule of the series, see :func:`series_rule`.
+    length : int
+        Intervals of history.
+    season : int
+        Intervals in a season.
+    week : int
+        Intervals in a week.
+    """
     library = import_optional("statsforecast.models", extra="forecast")
     if model == "SeasonalNaive":
         return [library.SeasonalNaive(season)]
@@ -296,8 +345,8 @@ def _parts(model: str, rule: str, length: int, season: int, week: int) -> list[A
     return [smooth, library.SeasonalWindowAverage(season, min(seasons_in_week, length // season))]
 
 
-def _answer(part: Any, history: np.ndarray, horizon: int) -> np.ndarray:  # noqa: ANN401 - a library's model
-    """What a library's model says; NaN where it cannot be fitted."""
+def _fit_and_predict(part: Any, history: np.ndarray, horizon: int) -> np.ndarray:  # noqa: ANN401 - a library's model
+    """Fit a statsforecast model and predict; NaN where it cannot be fitted."""
     with warnings.catch_warnings():
         # Whatever a fit complains about shows in its answer, which is judged by what came.
         warnings.simplefilter("ignore")
@@ -308,19 +357,31 @@ def _answer(part: Any, history: np.ndarray, horizon: int) -> np.ndarray:  # noqa
 
 
 class Known(Protocol):
-    """What is known of the jobs behind series, at any origin and of nothing later."""
+    """Knowledge of the jobs behind demand series at any cutoff, and nothing later."""
 
-    def seen(self, series: Sequence[str], origin: int) -> np.ndarray:
-        """Demand before the origin as it was known then, shape (n_series, origin)."""
+    def demand_before(self, series: Sequence[str], origin: int) -> np.ndarray:
+        """Return the demand before a cutoff as it was known then, shape (n_series, cutoff)."""
 
     def draws(self, series: Sequence[str], origin: int, steps: int, seed: int) -> np.ndarray:
-        """Sample paths of the demand from the origin on, shape (n_series, n_paths, steps)."""
+        """Draw sample paths of the demand from a cutoff on, shape (n_series, n_paths, steps).
+
+        Parameters
+        ----------
+        series : sequence of str
+            Names of the series.
+        origin : int
+            Cutoff: number of the first interval after the known history.
+        steps : int
+            Intervals from the cutoff on.
+        seed : int
+            Seed of the sample paths.
+        """
 
 
 HOUR_OF_DAY, RUN_OFF, RUN_OFF_REVERTING = "HourOfDay", "RunOff", "RunOffReverting"
 WITH_QUANTILES = (HOUR_OF_DAY, RUN_OFF, RUN_OFF_REVERTING)
 NEED_JOBS = (RUN_OFF, RUN_OFF_REVERTING)
-PARTS = {RUN_OFF_REVERTING: (RUN_OFF, REVERTING)}
+PARTS_OF_CANDIDATE = {RUN_OFF_REVERTING: (RUN_OFF, REVERTING)}
 """Candidates that are made of others, which are tried wherever they are."""
 CANDIDATES = (*MODELS, *WITH_QUANTILES)
 """All candidates, from simple to elaborate: the models of a series alone, and those that say quantiles.
@@ -332,87 +393,112 @@ RunOff
 RunOffReverting
     The mean of those and of the model Reverting.
 """
-COST_S = dict.fromkeys(CANDIDATES, 0.0002)
-COST_S |= {REVERTING: 0.003, "Median": 0.02, "AutoETS": 0.04, RUN_OFF: 0.01}
+CANDIDATE_COST_S = dict.fromkeys(CANDIDATES, 0.0002)
+CANDIDATE_COST_S |= {REVERTING: 0.003, "Median": 0.02, "AutoETS": 0.04, RUN_OFF: 0.01}
 """CPU seconds of one forecast of an hourly series beside those of its parts, as measured: what a budget is held
 against, alike anywhere."""
 
 
 def usable_candidates(rule: str, *, length: int, season: int, week: int) -> tuple[str, ...]:
-    """Candidates that a series of this rule and length is forecast with, from simple to elaborate.
+    """List the candidate models for a series of this rule and length, from simple to elaborate.
 
     What is known of its jobs says something of any series, however short or quiet.
+
+    Parameters
+    ----------
+    rule : str
+        Rule of the series, see :func:`series_rule`.
+    length : int
+        Intervals of history.
+    season : int
+        Intervals in a season.
+    week : int
+        Intervals in a week.
 
     Examples
     --------
     >>> usable_candidates("constant", length=400, season=24, week=168)
     ('Naive', 'RunOff')
     """
-    alone = usable_models(rule, length=length, season=season, week=week)
+    univariate = usable_models(rule, length=length, season=season, week=week)
     hours = (HOUR_OF_DAY,) if rule not in ("short", "constant") and season > 1 else ()
-    return (*alone, *hours, RUN_OFF, *((RUN_OFF_REVERTING,) if REVERTING in alone else ()))
+    return (*univariate, *hours, RUN_OFF, *((RUN_OFF_REVERTING,) if REVERTING in univariate else ()))
 
 
-def with_parts(models: Sequence[str]) -> tuple[str, ...]:
-    """Candidates with those that they are made of, and the naive forecast, from simple to elaborate.
+def add_parts(models: Sequence[str]) -> tuple[str, ...]:
+    """Add the naive forecast and the parts of composed models, from simple to elaborate.
 
     Examples
     --------
-    >>> with_parts(["RunOffReverting"])
+    >>> add_parts(["RunOffReverting"])
     ('Naive', 'Reverting', 'RunOff', 'RunOffReverting')
     """
-    wanted = {NAIVE, *models, *(part for model in models for part in PARTS.get(model, ()))}
+    wanted = {NAIVE, *models, *(part for model in models for part in PARTS_OF_CANDIDATE.get(model, ()))}
     return tuple(model for model in CANDIDATES if model in wanted)
 
 
-def weighed(models: Sequence[str], *, with_jobs: bool) -> tuple[str, ...]:
-    """Candidates that may weigh something, where jobs are known or not.
+def weighable_candidates(models: Sequence[str], *, with_jobs: bool) -> tuple[str, ...]:
+    """List the candidate models that may get a weight, with known jobs or without.
 
     Examples
     --------
-    >>> weighed(["Naive", "AutoETS"], with_jobs=True)
+    >>> weighable_candidates(["Naive", "AutoETS"], with_jobs=True)
     ('Naive',)
     """
     # With known jobs the slowest are baseline models only: the forecast is no worse (``docs/results/forecast.md``).
     return tuple(model for model in models if not (with_jobs and model in SMOOTHED))
 
 
-def affordable(budget_s: float | None, forecasts: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Candidates that fit a budget of CPU seconds a series, and those that do not, the dearest first.
+def affordable_candidates(budget_s: float | None, forecasts: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Split the candidate models by a budget of CPU seconds a series; the most expensive go first.
 
     What is made of one that does not fit goes with it.
 
     Examples
     --------
-    >>> affordable(0.1, 21)[1]
+    >>> affordable_candidates(0.1, 21)[1]
     ('RunOff', 'RunOffReverting')
     """
     kept, left = list(CANDIDATES), []
     # Yardsticks stand in every table, whatever they cost.
     free = [model for model in CANDIDATES if model not in (NAIVE, "SeasonalNaive", *SMOOTHED)]
-    for model in sorted(free, key=lambda one: -COST_S[one]):
-        if budget_s is None or sum(COST_S[one] for one in free if one in kept) * forecasts <= budget_s:
+    for model in sorted(free, key=lambda candidate: -CANDIDATE_COST_S[candidate]):
+        if (
+            budget_s is None
+            or sum(CANDIDATE_COST_S[candidate] for candidate in free if candidate in kept) * forecasts <= budget_s
+        ):
             break
-        for gone in (model, *(made for made, parts in PARTS.items() if model in parts)):
-            if gone in kept:
-                kept.remove(gone)
-                left.append(gone)
+        for removed in (model, *(made for made, parts in PARTS_OF_CANDIDATE.items() if model in parts)):
+            if removed in kept:
+                kept.remove(removed)
+                left.append(removed)
     return tuple(kept), tuple(left)
 
 
 def expected_cpu_s(models: Sequence[str], forecasts: int) -> float:
-    """CPU seconds that so many forecasts with each of these candidates take, about.
+    """Estimate the CPU seconds of a number of forecasts with each of some models.
 
     Examples
     --------
     >>> expected_cpu_s(["Median", "AutoETS"], 100)
     6.0
     """
-    return round(sum(COST_S[model] for model in models) * forecasts, 6)
+    return round(sum(CANDIDATE_COST_S[model] for model in models) * forecasts, 6)
 
 
 def hour_quantiles(history: np.ndarray, steps: int, *, season: int, week: int) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and quantiles of the same slot of the day over the last four weeks.
+    """Compute mean and quantiles of the same time of day over the last four weeks.
+
+    Parameters
+    ----------
+    history : numpy.ndarray, shape (n,)
+        Values of the series.
+    steps : int
+        Intervals from the cutoff on.
+    season : int
+        Intervals in a season.
+    week : int
+        Intervals in a week.
 
     Examples
     --------
@@ -423,59 +509,123 @@ def hour_quantiles(history: np.ndarray, steps: int, *, season: int, week: int) -
     days = min(len(history) // season, HISTORY_WEEKS * week // season)
     table = history[len(history) - days * season :].reshape(days, season)
     slots = np.arange(steps) % season
-    return table.mean(axis=0)[slots], np.quantile(table, LEVELS, axis=0).T[slots]
+    return table.mean(axis=0)[slots], np.quantile(table, QUANTILE_LEVELS, axis=0).T[slots]
 
 
-CHUNK = 64
+SERIES_PER_CHUNK = 64
 """Series whose paths are held at once."""
 
 
-def series_answers(
+def time_univariate(
     pasts: Sequence[np.ndarray], models: Sequence[str], gap: int, horizon: int, season: int, week: int
 ) -> tuple[dict[str, list[tuple[np.ndarray, np.ndarray]]], dict[str, float]]:
-    """What candidates say of one series from each of its pasts, and the CPU seconds of each candidate."""
-    said: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {}
+    """Forecast one series from each of its pasts with models of series alone, and measure their CPU seconds.
+
+    Parameters
+    ----------
+    pasts : sequence of numpy.ndarray
+        Values of the series up to each cutoff.
+    models : sequence of str
+        Names of the models.
+    gap : int
+        Intervals from the cutoff to the first one that is forecast.
+    horizon : int
+        Intervals to forecast.
+    season : int
+        Intervals in a season.
+    week : int
+        Intervals in a week.
+    """
+    answers: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {}
     cpu_s = {}
     for model in models:
         clock = process_time()
-        said[model] = [say_alone(past, model, gap, horizon, season, week) for past in pasts]
+        answers[model] = [forecast_univariate(past, model, gap, horizon, season, week) for past in pasts]
         cpu_s[model] = process_time() - clock
-    return said, cpu_s
+    return answers, cpu_s
 
 
-def origin_answers(
-    known: Known, ids: Sequence[str], origin: int, gap: int, horizon: int, seed: int
+def time_from_jobs(
+    known_jobs: Known, ids: Sequence[str], origin: int, gap: int, horizon: int, seed: int
 ) -> tuple[tuple[np.ndarray, np.ndarray], float]:
-    """What sample paths say of every series at one origin, and the CPU seconds that it took."""
+    """Forecast every series at one cutoff from sample paths, and measure the CPU seconds.
+
+    Parameters
+    ----------
+    known_jobs : Known
+        Jobs behind the series.
+    ids : sequence of str
+        Names of the series.
+    origin : int
+        Cutoff: number of the first interval after the known history.
+    gap : int
+        Intervals from the cutoff to the first one that is forecast.
+    horizon : int
+        Intervals to forecast.
+    seed : int
+        Seed of the sample paths.
+    """
     clock = process_time()
-    return say_known(known, ids, origin, gap, horizon, seed), process_time() - clock
+    return forecast_from_jobs(known_jobs, ids, origin, gap, horizon, seed), process_time() - clock
 
 
-def say_alone(
+def forecast_univariate(
     past: np.ndarray, model: str, gap: int, horizon: int, season: int, week: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """What a candidate says of one series that it sees alone: mean (horizon,), quantiles (horizon, n_levels)."""
+    """Forecast one series from its history alone: mean (horizon,), quantiles (horizon, n_levels).
+
+    Parameters
+    ----------
+    past : numpy.ndarray, shape (n,)
+        Values of the series up to the cutoff.
+    model : str
+        Name of the model.
+    gap : int
+        Intervals from the cutoff to the first one that is forecast.
+    horizon : int
+        Intervals to forecast.
+    season : int
+        Intervals in a season.
+    week : int
+        Intervals in a week.
+    """
     if model == HOUR_OF_DAY:
         if len(past) < season:
-            return say_alone(past, NAIVE, gap, horizon, season, week)
+            return forecast_univariate(past, NAIVE, gap, horizon, season, week)
         mean, levels = hour_quantiles(past, gap + horizon, season=season, week=week)
         return mean[gap:], levels[gap:]
-    mean = predict(past, model, gap + horizon, season=season, week=week)[gap:]
-    return mean, np.broadcast_to(mean[:, None], (horizon, len(LEVELS)))
+    mean = predict_series(past, model, gap + horizon, season=season, week=week)[gap:]
+    return mean, np.broadcast_to(mean[:, None], (horizon, len(QUANTILE_LEVELS)))
 
 
-def say_known(
-    known: Known, ids: Sequence[str], origin: int, gap: int, horizon: int, seed: int
+def forecast_from_jobs(
+    known_jobs: Known, ids: Sequence[str], origin: int, gap: int, horizon: int, seed: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """What sample paths say: mean (n_series, horizon), quantiles (n_series, horizon, n_levels)."""
+    """Forecast from sample paths: mean (n_series, horizon), quantiles (n_series, horizon, n_levels).
+
+    Parameters
+    ----------
+    known_jobs : Known
+        Jobs behind the series.
+    ids : sequence of str
+        Names of the series.
+    origin : int
+        Cutoff: number of the first interval after the known history.
+    gap : int
+        Intervals from the cutoff to the first one that is forecast.
+    horizon : int
+        Intervals to forecast.
+    seed : int
+        Seed of the sample paths.
+    """
     means, levels = [], []
-    for first in range(0, len(ids), CHUNK):
-        paths = known.draws(ids[first : first + CHUNK], origin, gap + horizon, seed)[..., gap:]
+    for first in range(0, len(ids), SERIES_PER_CHUNK):
+        paths = known_jobs.draws(ids[first : first + SERIES_PER_CHUNK], origin, gap + horizon, seed)[..., gap:]
         means.append(paths.mean(axis=1))
-        levels.append(np.moveaxis(np.quantile(paths, LEVELS, axis=1), 0, -1))
+        levels.append(np.moveaxis(np.quantile(paths, QUANTILE_LEVELS, axis=1), 0, -1))
     return np.concatenate(means), np.concatenate(levels)
 
 
-def between(paths: tuple[np.ndarray, np.ndarray], reverting: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The mean of what paths say and of the model Reverting."""
+def mean_with_reverting(paths: tuple[np.ndarray, np.ndarray], reverting: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Average a path forecast with the forecast of the model Reverting."""
     return (paths[0] + reverting) / 2, (paths[1] + reverting[..., None]) / 2

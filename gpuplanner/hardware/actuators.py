@@ -1,4 +1,4 @@
-"""What each actuator can do and how fast."""
+"""Abilities and delays of each actuator, the tool that changes a cluster."""
 
 from __future__ import annotations
 
@@ -6,61 +6,61 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from gpuplanner.core.errors import ScenarioError, resolve
+from gpuplanner.core.errors import ScenarioError, resolve_name
 from gpuplanner.core.scenario import Scenario
-from gpuplanner.core.scenario_fields import MADE_BY, OWNERSHIPS, RENTED
-from gpuplanner.hardware.catalog import ActuatorFact, actuator_facts, actuators_by_source
-from gpuplanner.hardware.gpu_models import GpuModel, any_board
-from gpuplanner.hardware.repartitioning_cost import ChangeCost, Seconds, known_by, known_seconds
+from gpuplanner.core.scenario_fields import OWNERSHIP_RENTED, OWNERSHIPS, PARTITIONER_BY_ACTUATOR
+from gpuplanner.hardware.catalog import ActuatorFact, actuators_by_source, list_actuator_facts
+from gpuplanner.hardware.gpu_models import GpuModel, load_any_gpu_model
+from gpuplanner.hardware.repartitioning_cost import ChangeCost, Seconds, catalogue_names, find_seconds
 
-NEVER, EMPTY_NODES, GPUS = "never", "empty nodes", "gpus"
-"""What an actuator partitions when a job requests it."""
-RETURNED, IDLED = "returned", "idled"
-"""What becomes of nodes that are not needed: somebody else has them, or they stay and rest."""
-OWNERSHIP_OF: Mapping[str, str] = MappingProxyType(
-    {**dict(zip(OWNERSHIPS, OWNERSHIPS, strict=True)), "on_demand": RENTED, "spot": RENTED}
+NEVER, EMPTY_NODES, ANY_GPUS = "never", "empty nodes", "gpus"
+"""Units that an actuator partitions on demand: none, GPUs of empty nodes, or any GPUs."""
+RETURNED_NODES, IDLED_NODES = "returned", "idled"
+"""Nodes that are not needed: returned to their owner, or idle and powered on."""
+OWNERSHIP_BY_WORD: Mapping[str, str] = MappingProxyType(
+    {**dict(zip(OWNERSHIPS, OWNERSHIPS, strict=True)), "on_demand": OWNERSHIP_RENTED, "spot": OWNERSHIP_RENTED}
 )
-"""Kinds of ownership as inventories write them, and which of :data:`~gpuplanner.core.scenario_fields.OWNERSHIPS`
-each is."""
+"""Ownership (:data:`~gpuplanner.core.scenario_fields.OWNERSHIPS`) by the word that inventories use."""
 DEFAULT_ACTUATOR = "mig-manager"
+"""Actuator of clusters whose source of data has no default."""
 
 
 @dataclass(frozen=True)
 class ActuatorAbilities:
-    """What one actuator can do on one board.
+    """Abilities of one actuator for one GPU model.
 
     - ``actuator``: One of the actuators of a scenario.
-    - ``unit`` {"gpu", "node"}: The smallest that can be emptied and cut by itself.
-    - ``cuts_on_demand`` {"never", "empty nodes", "gpus"}: What is cut when a job asks for it; "never" for boards that
-      cannot be cut.
-    - ``who``: Who cuts, in words.
-    - ``substitutes``: A larger free instance may serve a smaller request. Where names are matched exactly it may not.
-    - ``switches_nodes``: Something takes nodes away when they are idle and brings them back when jobs wait. Else they
-      only rest, with their power on.
-    - ``returns`` {"returned", "idled"}: What becomes of nodes that are not needed.
-    - ``boot``: A node that was away until it is there again.
-    - ``cut``: What is cut on it before it takes jobs; nothing where it is cut later.
-    - ``lead``: Both together: what a job waits for a node that was away. Who counts layout changes separately takes
+    - ``unit`` {"gpu", "node"}: Smallest unit that can be drained and repartitioned alone.
+    - ``cuts_on_demand`` {"never", "empty nodes", "gpus"}: Units that are partitioned when a job requests them; "never"
+      for models without MIG.
+    - ``partitioner``: Component that partitions, for texts.
+    - ``substitutes``: Whether a larger free instance may serve a smaller request; not where names are matched exactly.
+    - ``switches_nodes``: Whether a component removes idle nodes and adds them when jobs wait. Otherwise idle nodes stay
+      powered on.
+    - ``returns`` {"returned", "idled"}: State of nodes that are not needed.
+    - ``boot``: Time from adding a node until it is available.
+    - ``cut``: Time to partition it before it accepts jobs; 0 if it is partitioned later.
+    - ``lead``: Sum of both: the wait of a job for an added node. Code that counts layout changes separately uses
       ``boot``.
-    - ``scan_s``: How often something looks whether nodes are wanted [s]: the longest that is lost before ``lead``.
-    - ``cool_s``: How long after any node was added none is taken away [s].
-    - ``shortest_idle_s``: The shortest idle time after which a node can be taken away [s]: what may be set.
-    - ``queue`` {"easy", "slurm"}, ``placements``: Who may pass whom, and which nodes may be taken first, in the words
-      of :func:`~gpuplanner.simulator.simulation_run`.
-    - ``look_s``: How often somebody looks whether nodes that were called are there [s].
-    - ``facts``: Where each of these comes from, by its name here.
+    - ``scan_s``: Interval at which demand for nodes is checked: the longest delay before ``lead`` [s].
+    - ``cool_s``: Time after adding a node during which none is removed [s].
+    - ``shortest_idle_s``: Shortest idle time after which a node can be removed [s].
+    - ``queue`` {"easy", "slurm"}, ``placements``: Backfill rule and orders of node placement, as in
+      :func:`~gpuplanner.simulator.simulation_run`.
+    - ``look_s``: Interval at which the arrival of requested nodes is checked [s].
+    - ``facts``: Source of each of these, by its name here.
 
     Examples
     --------
-    >>> on_slurm = abilities("slurm")
-    >>> on_slurm.cuts_on_demand, on_slurm.substitutes, on_slurm.returns, on_slurm.lead.words()
+    >>> on_slurm = find_abilities("slurm")
+    >>> on_slurm.cuts_on_demand, on_slurm.substitutes, on_slurm.returns, on_slurm.lead.describe_time()
     ('empty nodes', False, 'idled', 'about 5 min (1 to 15)')
     """
 
     actuator: str
     unit: str
     cuts_on_demand: str
-    who: str
+    partitioner: str
     substitutes: bool
     switches_nodes: bool
     returns: str
@@ -76,147 +76,175 @@ class ActuatorAbilities:
     facts: Mapping[str, ActuatorFact]
 
 
-def abilities(
-    actuator: str,
-    gpu_model: GpuModel | None = None,
-    *,
-    lead_s: float | None = None,
-    ownership: str | None = None,
+def find_abilities(
+    actuator: str, gpu_model: GpuModel | None = None, *, lead_s: float | None = None, ownership: str | None = None
 ) -> ActuatorAbilities:
-    """Say what an actuator can do.
+    """Find the abilities of an actuator in the catalogue.
+
+    Parameters
+    ----------
+    actuator : str
+        One of the actuators of a scenario.
+    gpu_model : GpuModel, optional
+        GPU model; None: any model that allows the ability.
+    lead_s : float, optional
+        Stated time until an added node accepts jobs. [s]
+    ownership : str, optional
+        Ownership of the GPUs, which decides whether nodes are returned.
 
     Notes
     -----
-    The operator switches no nodes. Where they are returned, a node autoscaler does it, with its delays.
+    The GPU Operator adds and removes no nodes. Where nodes are returned, a node autoscaler does so, with its delays.
 
     Examples
     --------
     >>> from gpuplanner.hardware.gpu_models import load_gpu_model
     >>> for gpu_model in ("A100-80GB", "H100-80GB-SXM5"):
-    ...     on = abilities("dra", load_gpu_model(gpu_model))
+    ...     on = find_abilities("dra", load_gpu_model(gpu_model))
     ...     print(on.unit, on.cuts_on_demand, on.substitutes)
     gpu never True
     gpu gpus True
-    >>> rented = abilities("mig-manager", ownership="rented")
+    >>> rented = find_abilities("mig-manager", ownership="rented")
     >>> rented.returns, rented.switches_nodes, rented.cool_s
     ('returned', True, 600.0)
-    >>> abilities("autoscaler", lead_s=120).lead.words()
+    >>> find_abilities("autoscaler", lead_s=120).lead.describe_time()
     'about 2 min (0.4 to 6)'
     """
-    actuator = resolve(actuator, MADE_BY, what="actuator", error=ScenarioError)
-    own = actuator_facts(actuator, *known_by(gpu_model), any_board=gpu_model is None)
-    returns = _returns(own["returns"], ownership)
-    by = own["switches_nodes"].value or "no"
-    switches = by == "yes" or (by != "no" and returns == RETURNED)
-    # What switches the nodes of an actuator that cannot do so itself brings its own delays.
-    timed = actuator_facts(by) if switches and by != "yes" else own
-    found = {**own, **{name: timed[name] for name in ("scan_s", "cool_s", "shortest_idle_s", "look_s")}}
-    boot = known_seconds("node_lead_s").stated(lead_s)
-    cut = _cut_on_arrival(actuator, gpu_model, found["cut_on_arrival"], returns)
+    actuator = resolve_name(actuator, PARTITIONER_BY_ACTUATOR, subject="actuator", error=ScenarioError)
+    own_facts = list_actuator_facts(actuator, *catalogue_names(gpu_model), any_gpu_model=gpu_model is None)
+    node_release = _choose_node_release(own_facts["returns"], ownership)
+    node_switching = own_facts["switches_nodes"].value or "no"
+    switches_nodes = node_switching == "yes" or (node_switching != "no" and node_release == RETURNED_NODES)
+    # Nodes that the actuator cannot add or remove itself have the delays of the component that does.
+    timing_facts = list_actuator_facts(node_switching) if switches_nodes and node_switching != "yes" else own_facts
+    timing_names = ("scan_s", "cool_s", "shortest_idle_s", "look_s")
+    all_facts = {**own_facts, **{name: timing_facts[name] for name in timing_names}}
+
+    has_mig = gpu_model is None or bool(gpu_model.profiles)
+    boot = find_seconds("node_lead_s").scaled_to(lead_s)
+    partition_time = _partition_on_arrival(actuator, gpu_model, all_facts["cut_on_arrival"], node_release)
     return ActuatorAbilities(
         actuator=actuator,
-        unit=_text(found["unit"]),
-        cuts_on_demand=NEVER if gpu_model is not None and not gpu_model.profiles else _text(found["cuts_on_demand"]),
-        who=_text(found["who"]),
-        substitutes=_yes(found["substitutes"]),
-        switches_nodes=switches,
-        returns=returns,
+        unit=_require_value(all_facts["unit"]),
+        cuts_on_demand=_require_value(all_facts["cuts_on_demand"]) if has_mig else NEVER,
+        partitioner=_require_value(all_facts["who"]),
+        substitutes=_is_yes(all_facts["substitutes"]),
+        switches_nodes=switches_nodes,
+        returns=node_release,
         boot=boot,
-        cut=cut,
-        lead=boot.plus(cut),
-        scan_s=float(_text(found["scan_s"])),
-        cool_s=float(_text(found["cool_s"])),
-        shortest_idle_s=found["shortest_idle_s"].low or 0.0,
-        queue=_text(found["queue"]),
-        placements=tuple(_text(found["placements"]).split(";")),
-        look_s=float(_text(found["look_s"])),
-        facts=MappingProxyType(found),
+        cut=partition_time,
+        lead=boot.followed_by(partition_time),
+        scan_s=float(_require_value(all_facts["scan_s"])),
+        cool_s=float(_require_value(all_facts["cool_s"])),
+        shortest_idle_s=all_facts["shortest_idle_s"].low or 0.0,
+        queue=_require_value(all_facts["queue"]),
+        placements=tuple(_require_value(all_facts["placements"]).split(";")),
+        look_s=float(_require_value(all_facts["look_s"])),
+        facts=MappingProxyType(all_facts),
     )
 
 
-def scenario_abilities(
+def find_scenario_abilities(
     scenario: Scenario, gpu_model: GpuModel | str | None = None, *, ownership: str | None = None
 ) -> ActuatorAbilities:
-    """What the scenario's actuator can do, with what the scenario states itself.
+    """Find the abilities of a scenario's actuator, with the values that the scenario states.
 
     Parameters
     ----------
     scenario : Scenario
-        Names the actuator, and may state the time until a node takes jobs and who owns the GPUs.
+        Has the actuator, and optionally the time until a node accepts jobs and the ownership.
     gpu_model : GpuModel or str, optional
-        On what; None: on boards that allow it.
+        GPU model; None: any model that allows the ability.
     ownership : str, optional
-        What the inventory says, which counts where the scenario says nothing.
+        Ownership in the inventory, used if the scenario states none.
 
     Examples
     --------
-    >>> scenario_abilities(Scenario(actuator="slurm"), "A100-80GB").cuts_on_demand
+    >>> find_scenario_abilities(Scenario(actuator="slurm"), "A100-80GB").cuts_on_demand
     'empty nodes'
-    >>> scenario_abilities(Scenario(node_lead_s=120)).lead.words()
+    >>> find_scenario_abilities(Scenario(node_lead_s=120)).lead.describe_time()
     'about 2 min (0.4 to 6)'
     """
-    return abilities(
+    return find_abilities(
         scenario.actuator,
-        any_board(gpu_model) if isinstance(gpu_model, str) else gpu_model,
+        load_any_gpu_model(gpu_model) if isinstance(gpu_model, str) else gpu_model,
         lead_s=scenario.node_lead_s,
         ownership=scenario.ownership or ownership,
     )
 
 
-def default_actuator(source: str) -> str:
-    """The actuator of a cluster that a source of data speaks of, unless somebody says otherwise.
+def find_default_actuator(source: str) -> str:
+    """Find the default actuator of clusters with a source of data.
 
     Examples
     --------
-    >>> default_actuator("slurm"), default_actuator("kubernetes"), default_actuator("philly")
+    >>> find_default_actuator("slurm"), find_default_actuator("kubernetes"), find_default_actuator("philly")
     ('slurm', 'mig-manager', 'mig-manager')
     """
     return actuators_by_source().get(source.strip().casefold(), DEFAULT_ACTUATOR)
 
 
-def ownership_of(kind: str | None) -> str | None:
-    """Kind of ownership that a word of an inventory means; None stays unknown.
+def parse_ownership(word: str | None) -> str | None:
+    """Parse the ownership word of an inventory; None stays unknown.
 
     Examples
     --------
-    >>> ownership_of("spot"), ownership_of("owned"), ownership_of(None)
+    >>> parse_ownership("spot"), parse_ownership("owned"), parse_ownership(None)
     ('rented', 'owned', None)
     """
-    if kind is None:
+    if word is None:
         return None
-    return OWNERSHIP_OF[resolve(kind, OWNERSHIP_OF, what="ownership", error=ScenarioError)]
+    return OWNERSHIP_BY_WORD[resolve_name(word, OWNERSHIP_BY_WORD, subject="ownership", error=ScenarioError)]
 
 
-def _returns(fact: ActuatorFact, ownership: str | None) -> str:
-    """What is paid for anyway stays; what is rented goes."""
-    owned_as = ownership_of(ownership)
+def _choose_node_release(fact: ActuatorFact, ownership: str | None) -> str:
+    """Decide whether nodes that are not needed are returned: rented ones are, paid ones stay."""
+    owned_as = parse_ownership(ownership)
     if owned_as is None:
-        return _text(fact)
-    return RETURNED if owned_as == RENTED else IDLED
+        return _require_value(fact)
+    return RETURNED_NODES if owned_as == OWNERSHIP_RENTED else IDLED_NODES
 
 
-def _cut_on_arrival(actuator: str, gpu_model: GpuModel | None, fact: ActuatorFact, returns: str) -> Seconds:
-    """Time to cut a node that comes back, all its GPUs together and as finely as they can be.
+def _partition_on_arrival(actuator: str, gpu_model: GpuModel | None, fact: ActuatorFact, returns: str) -> Seconds:
+    """Time to partition an added node, all its GPUs at once and into the smallest instances.
 
-    A board of Ampere keeps its MIG mode while it rests, so that only one that was with somebody else has to switch it.
+    An Ampere GPU keeps its MIG mode while the node is powered down, so that only a returned node has to switch it.
+
+    Parameters
+    ----------
+    actuator : str
+        Actuator of the cluster.
+    gpu_model : GpuModel or None
+        GPU model of the node.
+    fact : ActuatorFact
+        Whether added nodes are partitioned before they accept jobs.
+    returns : str
+        State of nodes that are not needed.
     """
-    if gpu_model is None or not gpu_model.profiles or not _yes(fact):
+    if gpu_model is None or not gpu_model.profiles or not _is_yes(fact):
         return Seconds(0.0, 0.0, 0.0, fact.meaning)
-    cost = ChangeCost.of(gpu_model, MADE_BY[actuator])
-    if cost.reboot_s is not None and returns == RETURNED:
+
+    cost = ChangeCost.from_catalogue(gpu_model, PARTITIONER_BY_ACTUATOR[actuator])
+    # The reboot of a returned node enables MIG and includes the time for its instances.
+    if cost.reboot_s is not None and returns == RETURNED_NODES:
         return cost.reboot_s
     if not cost.one_by_one:
         return cost.change_s
-    most, each = max(profile.max_instances for profile in gpu_model.profiles), cost.instance_s
-    return Seconds(most * each.value, most * each.low, most * each.high, each.basis)
+    count = max(profile.max_instances for profile in gpu_model.profiles)
+    instance_time = cost.instance_s
+    return Seconds(
+        count * instance_time.value, count * instance_time.low, count * instance_time.high, instance_time.basis
+    )
 
 
-def _text(fact: ActuatorFact) -> str:
+def _require_value(fact: ActuatorFact) -> str:
+    """Return the value of a fact, or raise :class:`ScenarioError` if the table has none."""
     if fact.value is None:
         todo = "Add it to actuator_abilities.csv."
         raise ScenarioError("actuator_abilities", f"a value of {fact.ability}", "none", todo)
     return fact.value
 
 
-def _yes(fact: ActuatorFact) -> bool:
-    return _text(fact) == "yes"
+def _is_yes(fact: ActuatorFact) -> bool:
+    """Whether the value of a fact is "yes"."""
+    return _require_value(fact) == "yes"

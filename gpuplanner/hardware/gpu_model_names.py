@@ -1,4 +1,4 @@
-"""GPU model and MIG profile that a device name of a scheduler or node label means."""
+"""Parsing of device names: the GPU model and MIG profile that a scheduler type or node label means."""
 
 from __future__ import annotations
 
@@ -10,30 +10,33 @@ from dataclasses import dataclass
 
 from gpuplanner.core.errors import GeometryError
 from gpuplanner.core.schemas import WHOLE_GPU
-from gpuplanner.hardware.catalog import board_names, boards_called
+from gpuplanner.hardware.catalog import match_gpu_models, mig_model_names
 from gpuplanner.hardware.gpu_models import ProfileName, load_gpu_model
 
-_SHARED = re.compile(r"[-.]shared$", re.IGNORECASE)
-_CUT = re.compile(
+_SHARED_SUFFIX = re.compile(r"[-.]shared$", re.IGNORECASE)
+"""Suffix of product labels of shared GPUs."""
+_PROFILE_PATTERN = re.compile(
     r"(?:(?P<gpu_model>.*?)[-_/.])?(?:mig[-_.])?(?P<profile>(?:\d+c\.)?\d+g[._]\d+gb(?:[.+-](?:me\.all|me|gfx))?)",
     re.IGNORECASE | re.ASCII,
 )
-_SLICES = re.compile(r"(?P<gpu_model>.+)\.(?P<slices>[1-7])", re.ASCII)
-"""Types of sites that name compute slices alone: ``a100l.3`` for ``a100l.3g.40gb`` (docs.mila.quebec, list of GPUs)."""
-_RESOURCES = ("nvidia.com", "gpu", "mig", "")
-"""What stands before a profile, or alone, and names no board."""
+"""A MIG profile, optionally after a GPU model."""
+_SLICE_COUNT_PATTERN = re.compile(r"(?P<gpu_model>.+)\.(?P<slices>[1-7])", re.ASCII)
+"""Types of sites that append only the compute slices: ``a100l.3`` for ``a100l.3g.40gb`` (docs.mila.quebec, list of
+GPUs)."""
+_RESOURCE_PREFIXES = ("nvidia.com", "gpu", "mig", "")
+"""Words before a profile, or alone, that name no GPU model."""
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceWord:
-    """The two parts of a word for a device.
+class DeviceName:
+    """The parts of a device name.
 
     Attributes
     ----------
     gpu_model : str or None
-        Word for the board; None if none is named.
+        Word for the GPU model; None if the name has none.
     profile : str or None
-        MIG profile as drivers print it; None for a whole GPU.
+        MIG profile as drivers print it; None for a full GPU.
     """
 
     gpu_model: str | None
@@ -41,109 +44,114 @@ class DeviceWord:
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
-    """What part of a board one device is.
+class GpuFraction:
+    """The fraction of a GPU that one device is.
 
     Attributes
     ----------
     compute : float
-        Compute slices over those of the board: what a GPU-hour is counted by.
+        Compute slices over those of the GPU, the weight of its GPU-hours. [0-1]
     memory : float or None
-        Memory slices over those of the board; None where the boards that may be meant differ.
+        Memory slices over those of the GPU; None if the possible GPU models differ. [0-1]
     """
 
     compute: float
     memory: float | None
 
 
-WHOLE_BOARD = Share(1.0, 1.0)
+FULL_GPU_FRACTION = GpuFraction(1.0, 1.0)
+"""Fraction of a full GPU."""
 
 
 @functools.lru_cache(maxsize=4096)
-def parse_device(word: str) -> DeviceWord:
-    """Part a word into board and MIG profile.
+def parse_device_name(text: str) -> DeviceName:
+    """Split a device name into GPU model and MIG profile.
 
     Parameters
     ----------
-    word : str
-        A type of Slurm (``a100_1g.5gb``, at sites also ``a100l.3g.40gb``, ``a100l.3``), a product label
-        (``NVIDIA-H100-80GB-HBM3-MIG-1g.10gb``, also with ``-SHARED`` behind it), a name of NVML, a resource
+    text : str
+        A Slurm type (``a100_1g.5gb``, at some sites ``a100l.3g.40gb`` or ``a100l.3``), a product label
+        (``NVIDIA-H100-80GB-HBM3-MIG-1g.10gb``, also with ``-SHARED``), an NVML name, a resource
         (``nvidia.com/mig-1g.10gb.me``) or a bare profile.
 
     Examples
     --------
-    >>> parse_device("nvidia_h100_80gb_hbm3_3g.40gb")
-    DeviceWord(gpu_model='nvidia_h100_80gb_hbm3', profile='3g.40gb')
-    >>> parse_device("NVIDIA-A30-MIG-1g.6gb.me-SHARED"), parse_device("gpu")
-    (DeviceWord(gpu_model='NVIDIA-A30', profile='1g.6gb+me'), DeviceWord(gpu_model=None, profile=None))
-    >>> parse_device("h100_1g_10gb"), parse_device("a100l.3")
-    (DeviceWord(gpu_model='h100', profile='1g.10gb'), DeviceWord(gpu_model='a100l', profile='3g.40gb'))
+    >>> parse_device_name("nvidia_h100_80gb_hbm3_3g.40gb")
+    DeviceName(gpu_model='nvidia_h100_80gb_hbm3', profile='3g.40gb')
+    >>> parse_device_name("NVIDIA-A30-MIG-1g.6gb.me-SHARED"), parse_device_name("gpu")
+    (DeviceName(gpu_model='NVIDIA-A30', profile='1g.6gb+me'), DeviceName(gpu_model=None, profile=None))
+    >>> parse_device_name("h100_1g_10gb"), parse_device_name("a100l.3")
+    (DeviceName(gpu_model='h100', profile='1g.10gb'), DeviceName(gpu_model='a100l', profile='3g.40gb'))
     """
-    plain = _SHARED.sub("", word.strip())
-    match = _CUT.fullmatch(plain)
+    plain = _SHARED_SUFFIX.sub("", text.strip())
+    match = _PROFILE_PATTERN.fullmatch(plain)
     if match is None:
-        return _sliced(plain) or DeviceWord(None if plain.casefold() in _RESOURCES else plain, None)
+        return _parse_slice_count(plain) or DeviceName(None if plain.casefold() in _RESOURCE_PREFIXES else plain, None)
     gpu_model = re.sub(r"[-_.]mig$", "", match["gpu_model"] or "", flags=re.IGNORECASE)
     profile = match["profile"].replace("_", ".")
     with contextlib.suppress(GeometryError):  # no compute slices: a name that no board has
-        profile = str(ProfileName.parse(profile))
-    return DeviceWord(None if gpu_model.casefold() in _RESOURCES else gpu_model, profile)
+        profile = str(ProfileName.parse_name(profile))
+    return DeviceName(None if gpu_model.casefold() in _RESOURCE_PREFIXES else gpu_model, profile)
 
 
-def _sliced(word: str) -> DeviceWord | None:
-    """A GPU model and a number of compute slices: the smallest profile with so many; None where it is no such word."""
-    match = _SLICES.fullmatch(word)
-    called = boards_called(match["gpu_model"]) if match else ()
-    if match is None or len(called) != 1 or called[0] not in board_names():
+def _parse_slice_count(text: str) -> DeviceName | None:
+    """Parse a GPU model with a number of compute slices: the smallest such profile; None if it is not of this form."""
+    match = _SLICE_COUNT_PATTERN.fullmatch(text)
+    models = match_gpu_models(match["gpu_model"]) if match else ()
+    if match is None or len(models) != 1 or models[0] not in mig_model_names():
         return None
-    sizes = [one for one in load_gpu_model(called[0]).profiles if one.compute_slices == int(match["slices"])]
-    sizes.sort(key=lambda one: (one.memory_slices, len(one.name)))
-    return DeviceWord(match["gpu_model"], sizes[0].name) if sizes else None
+    candidates = [
+        profile for profile in load_gpu_model(models[0]).profiles if profile.compute_slices == int(match["slices"])
+    ]
+    candidates.sort(key=lambda profile: (profile.memory_slices, len(profile.name)))
+    return DeviceName(match["gpu_model"], candidates[0].name) if candidates else None
 
 
 @functools.lru_cache(maxsize=4096)
-def boards_meant(gpu_model: str | None, profile: str | None) -> tuple[str, ...]:
-    """Boards that a device of these words may be, or be a part of.
+def possible_gpu_models(gpu_model: str | None, profile: str | None) -> tuple[str, ...]:
+    """List the GPU models that a device may be, or be a part of.
 
-    Boards with a profile of exactly this name come before those where it is another driver's name of one of
-    theirs. A word that no board is called by says nothing, and neither does none: any board with the profile.
+    Models that list exactly this profile name come before those where another driver's name matches. Without a model
+    name, or with one that matches nothing, any model with the profile is possible.
 
     Parameters
     ----------
     gpu_model : str or None
-        Word for the board.
+        Word for the GPU model.
     profile : str or None
-        MIG profile; None for a whole GPU.
+        MIG profile; None for a full GPU.
 
     Returns
     -------
     tuple of str
-        Boards of the catalogue; empty if there is none.
+        Models of the catalogue; empty if there is none.
 
     Examples
     --------
-    >>> boards_meant("a100", None), boards_meant("a100", "1g.5gb")
+    >>> possible_gpu_models("a100", None), possible_gpu_models("a100", "1g.5gb")
     (('A100-40GB', 'A100-80GB'), ('A100-40GB',))
-    >>> "A30-24GB" in boards_meant(None, "1g.6gb"), boards_meant("site_special", None)
+    >>> "A30-24GB" in possible_gpu_models(None, "1g.6gb"), possible_gpu_models("site_special", None)
     (True, ())
     """
-    called = boards_called(gpu_model) if gpu_model else ()
+    models = match_gpu_models(gpu_model) if gpu_model else ()
     if profile is None:
-        return called
-    cut = [name for name in called or board_names() if name in board_names()]
-    exact = tuple(name for name in cut if any(profile == each.name for each in load_gpu_model(name).profiles))
-    return exact or tuple(name for name in cut if profile_on(name, profile) is not None)
+        return models
+    mig_models = [name for name in models or mig_model_names() if name in mig_model_names()]
+    exact = tuple(
+        name for name in mig_models if any(profile == listed.name for listed in load_gpu_model(name).profiles)
+    )
+    return exact or tuple(name for name in mig_models if find_profile_name(name, profile) is not None)
 
 
-def profile_on(gpu_model: str, profile: str) -> str | None:
-    """Name under which a board of the catalogue lists a profile; None if it has none such.
+def find_profile_name(gpu_model: str, profile: str) -> str | None:
+    """Find the name under which a GPU model lists a profile; None if it has no such profile.
 
     Examples
     --------
-    >>> profile_on("A100-80GB", "3g.39gb"), profile_on("T4", "1g.5gb")
+    >>> find_profile_name("A100-80GB", "3g.39gb"), find_profile_name("T4", "1g.5gb")
     ('3g.40gb', None)
     """
-    if gpu_model not in board_names():
+    if gpu_model not in mig_model_names():
         return None
     try:
         return load_gpu_model(gpu_model).profile(profile).name
@@ -151,37 +159,37 @@ def profile_on(gpu_model: str, profile: str) -> str | None:
         return None
 
 
-def common_share(boards: Iterable[str], profile: str | None) -> Share | None:
-    """Share of one device, if it is the same on every board that may be meant.
+def common_gpu_fraction(gpu_models: Iterable[str], profile: str | None) -> GpuFraction | None:
+    """Return the GPU fraction of a device if it is the same on all possible GPU models.
 
     Parameters
     ----------
-    boards : iterable of str
-        Boards of the catalogue.
+    gpu_models : iterable of str
+        Models of the catalogue.
     profile : str or None
-        MIG profile; None, or ``"gpu"``, for a whole GPU.
+        MIG profile; None, or ``"gpu"``, for a full GPU.
 
     Returns
     -------
-    Share or None
-        None if there is no board, one does not have the profile, or their compute shares differ.
+    GpuFraction or None
+        None if there is no model, one lacks the profile, or their compute fractions differ.
 
     Examples
     --------
-    >>> common_share(["A100-80GB", "H100-80GB-SXM5"], "3g.40gb")
-    Share(compute=0.42857142857142855, memory=0.5)
-    >>> common_share(["A100-40GB", "A100-80GB"], "1g.10gb").memory is None
+    >>> common_gpu_fraction(["A100-80GB", "H100-80GB-SXM5"], "3g.40gb")
+    GpuFraction(compute=0.42857142857142855, memory=0.5)
+    >>> common_gpu_fraction(["A100-40GB", "A100-80GB"], "1g.10gb").memory is None
     True
-    >>> common_share(["RTX-PRO-6000-Blackwell-96GB", "RTX-PRO-5000-Blackwell-48GB"], "2g.48gb") is None
+    >>> common_gpu_fraction(["RTX-PRO-6000-Blackwell-96GB", "RTX-PRO-5000-Blackwell-48GB"], "2g.48gb") is None
     True
     """
     if profile is None or profile == WHOLE_GPU:
-        return WHOLE_BOARD
-    found = [(gpu_model, profile_on(gpu_model, profile)) for gpu_model in boards]
-    parts = [(load_gpu_model(gpu_model), name) for gpu_model, name in found if name is not None]
-    sizes = [(gpu_model.profile(name), gpu_model) for gpu_model, name in parts]
+        return FULL_GPU_FRACTION
+    profile_names = [(gpu_model, find_profile_name(gpu_model, profile)) for gpu_model in gpu_models]
+    models_with_profile = [(load_gpu_model(gpu_model), name) for gpu_model, name in profile_names if name is not None]
+    sizes = [(gpu_model.profile(name), gpu_model) for gpu_model, name in models_with_profile]
     compute = {size.compute_slices / gpu_model.compute_slices for size, gpu_model in sizes}
     memory = {size.memory_slices / gpu_model.memory_slices for size, gpu_model in sizes}
-    if len(parts) < len(found) or len(compute) != 1:
+    if len(models_with_profile) < len(profile_names) or len(compute) != 1:
         return None
-    return Share(compute.pop(), memory.pop() if len(memory) == 1 else None)
+    return GpuFraction(compute.pop(), memory.pop() if len(memory) == 1 else None)

@@ -1,4 +1,4 @@
-"""GPU models, their MIG profiles, and models without MIG."""
+"""GPU models and their MIG profiles, read from the catalogue or from own tables."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ from typing import Any, TypeAlias
 
 import polars as pl
 
-from gpuplanner.core.errors import GeometryError, resolve
+from gpuplanner.core.errors import GeometryError, resolve_name
 from gpuplanner.core.schemas import WHOLE_GPU
-from gpuplanner.hardware.catalog import board_names, board_spec, facts, find_any_board, whole_board_names
+from gpuplanner.hardware.catalog import facts, find_data_sheet, mig_model_names, non_mig_model_names, resolve_gpu_model
 
-_NAME = re.compile(
+_PROFILE_NAME_PATTERN = re.compile(
     r"(?:mig[ _-])?(?:(?P<ci>\d+)c\.)?(?P<compute>\d+)g\.?(?P<gb>\d+)gb"
     r"(?:(?P<sign>[+.-])(?P<word>me\.all|me|gfx))?"
 )
+"""A profile name in the spelling of drivers, resource lists, Slurm or DRA."""
 
-RESOURCES = {
+RESOURCE_LABELS = {
     "sms": "SMs",
     "copy_engines": "copy engines",
     "decoders": "decoders",
@@ -27,15 +28,16 @@ RESOURCES = {
     "jpeg_engines": "JPEG engines",
     "ofa_engines": "OFA engines",
 }
-"""What instances of one board share besides memory slices: column and words for it."""
+"""Resources besides memory slices that the instances of one GPU share: column, and its label in messages."""
 
 
-_NEEDS = ("compute_slices", "memory_slices", "sms", "decoders", "encoders", "jpeg_engines", "ofa_engines")
+_COMPARED_FIELDS = ("compute_slices", "memory_slices", "sms", "decoders", "encoders", "jpeg_engines", "ofa_engines")
+"""Fields in which one profile must reach another to serve its jobs."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProfileName:
-    """The parts of a profile name, ``[<n>c.]<n>g.<n>gb[<attribute>]``.
+    """Parts of a profile name, ``[<n>c.]<n>g.<n>gb[<attribute>]``.
 
     Parameters
     ----------
@@ -55,8 +57,8 @@ class ProfileName:
     compute_instance: int | None = None
 
     @classmethod
-    def parse(cls, text: str) -> ProfileName:
-        """Read a name as drivers, resource lists, Slurm or DRA write it.
+    def parse_name(cls, text: str) -> ProfileName:
+        """Parse a profile name as drivers, resource lists, Slurm or DRA write it.
 
         Raises
         ------
@@ -65,51 +67,51 @@ class ProfileName:
 
         Examples
         --------
-        >>> str(ProfileName.parse("MIG 1g.10gb.me"))
+        >>> str(ProfileName.parse_name("MIG 1g.10gb.me"))
         '1g.10gb+me'
-        >>> ProfileName.parse("1c.3g.20gb").compute_instance
+        >>> ProfileName.parse_name("1c.3g.20gb").compute_instance
         1
-        >>> str(ProfileName.parse("3g40gb"))
+        >>> str(ProfileName.parse_name("3g40gb"))
         '3g.40gb'
         """
-        found = _NAME.fullmatch(text.strip().casefold())
-        if found is None or int(found["compute"]) == 0:
+        match = _PROFILE_NAME_PATTERN.fullmatch(text.strip().casefold())
+        if match is None or int(match["compute"]) == 0:
             expected = "a name such as '1g.10gb', '1g.10gb+me', '1g.24gb-me' or '1c.3g.20gb'"
             todo = "Take the name from 'nvidia-smi mig -lgip'."
             raise GeometryError(f"MIG profile {text!r}", expected, "something else", todo)
-        word = found["word"]
-        sign = "-" if found["sign"] == "-" else "+"
+        attribute = match["word"]
+        sign = "-" if match["sign"] == "-" else "+"
         return cls(
-            compute_slices=int(found["compute"]),
-            memory_gb=int(found["gb"]),
-            attribute=f"{sign}{word}" if word else "",
-            compute_instance=int(found["ci"]) if found["ci"] else None,
+            compute_slices=int(match["compute"]),
+            memory_gb=int(match["gb"]),
+            attribute=f"{sign}{attribute}" if attribute else "",
+            compute_instance=int(match["ci"]) if match["ci"] else None,
         )
 
     def __str__(self) -> str:
-        """Print the name as the driver does."""
+        """Format the name as the driver does."""
         inner = f"{self.compute_instance}c." if self.compute_instance is not None else ""
         return f"{inner}{self.compute_slices}g.{self.memory_gb}gb{self.attribute}"
 
 
 @dataclass(frozen=True, slots=True)
 class MigProfile:
-    """One row of the profile table of a board.
+    """One row of the profile table of a GPU model.
 
-    ``None`` stands for what no source states; nothing is filled in from the name.
+    None stands for a figure that no source states; nothing is inferred from the name.
 
     Parameters
     ----------
     name : str
-        Name as the driver of this board prints it.
+        Name as the driver prints it for this GPU model.
     compute_slices, memory_slices : int
-        What an instance takes; the second is not the first: on 8-slice boards 3g takes four memory slices.
+        Slices of one instance; they differ: with 8 memory slices, 3g takes four of them.
     max_instances : int
-        Most instances of this profile on one board.
+        Largest number of instances of this profile on one GPU.
     starts : tuple of int
         Memory slices at which an instance may start, ascending.
     memory_gib : float or None
-        Memory that the driver reports for one instance [GiB].
+        Memory of one instance that the driver reports. [GiB]
     sms : int or None
         Streaming multiprocessors of one instance.
     copy_engines, decoders, encoders, jpeg_engines, ofa_engines : int or None
@@ -131,24 +133,24 @@ class MigProfile:
 
     @property
     def attribute(self) -> str:
-        """The part behind the memory size: ``"+me"``, or empty."""
-        return ProfileName.parse(self.name).attribute
+        """The part of the name after the memory size: ``"+me"``, or empty."""
+        return ProfileName.parse_name(self.name).attribute
 
     @property
     def size_order(self) -> tuple[int, int, str]:
-        """Sort key from small to large: memory slices, compute slices, name."""
+        """Sort key by size: memory slices, compute slices, name."""
         return (self.memory_slices, self.compute_slices, self.name)
 
     @property
     def compute_order(self) -> tuple[int, int, str]:
-        """Sort key from small to large by what runs on it: compute slices, memory slices, name."""
+        """Sort key by speed: compute slices, memory slices, name."""
         return (self.compute_slices, self.memory_slices, self.name)
 
-    def serves(self, other: MigProfile) -> bool:
-        """Whether an instance of this profile can do the work asked of another.
+    def serves(self, requested_profile: MigProfile) -> bool:
+        """Whether an instance of this profile can run the jobs of another profile.
 
-        It needs at least as many compute slices, memory slices, SMs and media engines; what the profile table
-        does not state is not compared. Graphics need a profile with graphics.
+        It needs at least as many compute slices, memory slices, SMs and media engines; figures that the table does not
+        state are not compared. Graphics need a profile with graphics.
 
         Examples
         --------
@@ -156,52 +158,61 @@ class MigProfile:
         >>> gpu_model.profile("2g.20gb").serves(gpu_model.profile("1g.20gb"))
         True
         """
-        if other.attribute == "+gfx" and self.attribute != "+gfx":
+        if requested_profile.attribute == "+gfx" and self.attribute != "+gfx":
             return False
-        pairs = ((getattr(self, need), getattr(other, need)) for need in _NEEDS)
-        return all(has is None or wants is None or has >= wants for has, wants in pairs)
+        pairs = ((getattr(self, column), getattr(requested_profile, column)) for column in _COMPARED_FIELDS)
+        return all(
+            own_amount is None or requested_amount is None or own_amount >= requested_amount
+            for own_amount, requested_amount in pairs
+        )
 
     def amount(self, resource: str) -> int | None:
-        """How much of one of :data:`RESOURCES` an instance takes; None where no source says."""
+        """Return the amount of one of :data:`RESOURCE_LABELS` that an instance takes; None if it is not stated."""
         value: int | None = getattr(self, resource)
         return value
 
 
-Rows: TypeAlias = pl.DataFrame | Iterable[Mapping[str, Any]]
+ProfileRows: TypeAlias = pl.DataFrame | Iterable[Mapping[str, Any]]
+"""Profile tables of GPU models: a frame or rows."""
 
 # Drivers round the memory in a name differently: 3g.39gb for 3g.40gb, 7g.189gb for 7g.186gb.
-_ALIAS_GB = 1.0
-_ALIAS_FRACTION = 0.05
+_MAX_ALIAS_DIFFERENCE_GB = 1.0
+"""Difference in the memory [GB] of two names of the same profile, by the rounding of drivers."""
+_MAX_ALIAS_DIFFERENCE_FRACTION = 0.05
+"""The same as a fraction of the memory."""
 MAX_MEMORY_SLICES = 16
-"""Boards with more slices are refused: no such board is known, and layouts grow exponentially with it."""
+"""Largest number of memory slices of a GPU that is accepted; the number of layouts grows exponentially with it."""
 
-_BOARD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_MODEL_NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+"""Characters of a GPU model name."""
 
-_TOTALS = ("memory_slices_total", "compute_slices_total")
+_TOTAL_COLUMNS = ("memory_slices_total", "compute_slices_total")
+"""Columns of the slices of a full GPU."""
 
-_COUNTS = ("compute_slices", "memory_slices", "max_instances")
+_COUNT_COLUMNS = ("compute_slices", "memory_slices", "max_instances")
+"""Columns of counts that every profile must have."""
 
 
 @dataclass(frozen=True)
 class GpuModel:
-    """One board and its MIG profiles.
+    """One GPU model and its MIG profiles.
 
     Parameters
     ----------
     name : str
-        Name of the board in the catalogue.
+        Name in the catalogue.
     memory_gib : float
-        Nominal memory, as in the product name; what the driver reports is in the profiles.
+        Nominal memory, as in the product name; profiles have the memory that the driver reports. [GiB]
     memory_slices, compute_slices : int
-        Slices of the whole board.
+        Slices of the full GPU.
     profiles : tuple of MigProfile
         Largest first: by memory slices, compute slices, name.
     sms : int or None
-        SMs of the whole board when it is not cut, from its data sheet; None where no source states them.
+        SMs of the full GPU with MIG disabled, from its data sheet; None if unknown.
     architecture : str or None
-        For example ``"Ampere"``; None where no source states it.
+        For example ``"Ampere"``; None if unknown.
     drain_s : float or None
-        GPU time that is lost while one of them empties before its layout changes [s]; None: the path's.
+        GPU time lost while a GPU drains before its layout changes; None: that of the actuator. [s]
     """
 
     name: str
@@ -215,84 +226,87 @@ class GpuModel:
 
     @functools.cached_property
     def _by_name(self) -> dict[str, MigProfile]:
+        """Profiles by name."""
         return {profile.name: profile for profile in self.profiles}
 
     @functools.cached_property
     def budget(self) -> dict[str, int]:
-        """What the instances of one board may take together of each resource, from its full-size profile.
+        """Amount of each resource that the instances of one GPU share, from its full-size profile.
 
-        A resource that is not stated for every profile is left out and listed in :attr:`untested`.
+        Resources in :attr:`unstated_resources` are left out.
         """
         full = [profile for profile in self.profiles if self._is_full(profile)]
-        tested = [resource for resource in RESOURCES if resource not in self.untested]
+        tested = [resource for resource in RESOURCE_LABELS if resource not in self.unstated_resources]
         return {resource: max(profile.amount(resource) or 0 for profile in full) for resource in tested}
 
     @functools.cached_property
-    def untested(self) -> tuple[str, ...]:
-        """Resources that the table does not state for every profile, so that no sum can be tested."""
+    def unstated_resources(self) -> tuple[str, ...]:
+        """Resources that the table does not state for every profile, so that their sum cannot be checked."""
         stated = any(self._is_full(profile) for profile in self.profiles)
         return tuple(
             resource
-            for resource in RESOURCES
+            for resource in RESOURCE_LABELS
             if not stated or any(profile.amount(resource) is None for profile in self.profiles)
         )
 
     def _is_full(self, profile: MigProfile) -> bool:
+        """Whether a profile has all slices of the GPU."""
         return profile.memory_slices == self.memory_slices and profile.compute_slices == self.compute_slices
 
     def profile(self, name: str) -> MigProfile:
         """Find a profile by its name, or by the name that another driver version prints for it.
 
-        A name that is not in the table is matched on compute slices, attribute and memory, where the memory
-        may be off by 1 GB or 5 %.
+        An unknown name is matched by compute slices, attribute and memory, which may differ by 1 GB or 5 %.
 
         Raises
         ------
         GeometryError
-            If the name is no profile of this board, or fits more than one; the profiles are listed.
+            If the name matches no profile of this model, or several; the profiles are listed.
 
         Examples
         --------
         >>> load_gpu_model("A100-80GB").profile("3g.39gb").name
         '3g.40gb'
         """
-        found = self._by_name.get(name)
-        if found is not None:
-            return found
-        wanted = ProfileName.parse(name)
-        if wanted.compute_instance is not None:
-            where = f"{self.name}: {name!r} is a compute instance inside a GPU instance"
-            todo = f"Name the GPU instance: {str(wanted).partition('.')[2]!r}."
-            raise GeometryError(where, "a GPU instance", repr(name), todo)
-        exact = self._by_name.get(str(wanted))
-        if exact is not None:
-            return exact
-        near = [profile for profile in self.profiles if _is_alias(wanted, ProfileName.parse(profile.name))]
-        if len(near) == 1:
-            return near[0]
-        where = f"{self.name}: MIG profile {name!r} is {'ambiguous' if near else 'unknown'}"
+        profile = self._by_name.get(name)
+        if profile is not None:
+            return profile
+        profile_name = ProfileName.parse_name(name)
+        if profile_name.compute_instance is not None:
+            subject = f"{self.name}: {name!r} is a compute instance inside a GPU instance"
+            todo = f"Name the GPU instance: {str(profile_name).partition('.')[2]!r}."
+            raise GeometryError(subject, "a GPU instance", repr(name), todo)
+        same_name = self._by_name.get(str(profile_name))
+        if same_name is not None:
+            return same_name
+        aliases = [
+            profile for profile in self.profiles if _is_alias(profile_name, ProfileName.parse_name(profile.name))
+        ]
+        if len(aliases) == 1:
+            return aliases[0]
+        subject = f"{self.name}: MIG profile {name!r} is {'ambiguous' if aliases else 'unknown'}"
         expected = f"one of {', '.join(profile.name for profile in reversed(self.profiles))}"
         todo = "Use a name of this list, or check the GPU model."
-        raise GeometryError(where, expected, repr(name), todo)
+        raise GeometryError(subject, expected, repr(name), todo)
 
-    def share(self, name: str) -> float:
-        """Share of the board's GPU-hours that one instance counts for: its compute slices over all.
+    def gpu_fraction(self, name: str) -> float:
+        """Return the fraction of a GPU-hour that one instance counts for [0-1]: its compute slices over all.
 
         Examples
         --------
         >>> gpu_model = load_gpu_model("H100-80GB-SXM5")
-        >>> gpu_model.share("gpu"), round(gpu_model.share("3g.40gb"), 4)
+        >>> gpu_model.gpu_fraction("gpu"), round(gpu_model.gpu_fraction("3g.40gb"), 4)
         (1.0, 0.4286)
         """
         return 1.0 if name == WHOLE_GPU else self.profile(name).compute_slices / self.compute_slices
 
     def sms_of(self, name: str) -> int:
-        """SMs of one instance; for ``"gpu"`` those of the board that is not cut.
+        """Return the SMs of one instance; for ``"gpu"`` those of the full GPU with MIG disabled.
 
         Raises
         ------
         GeometryError
-            If no source states them. They are never derived from the slice count.
+            If no source states them; they are never derived from slices.
 
         Examples
         --------
@@ -310,34 +324,39 @@ class GpuModel:
         return sms
 
 
-def _is_alias(wanted: ProfileName, known: ProfileName) -> bool:
-    off = abs(wanted.memory_gb - known.memory_gb)
-    alike = (wanted.compute_slices, wanted.attribute) == (known.compute_slices, known.attribute)
-    return alike and off <= max(_ALIAS_GB, _ALIAS_FRACTION * known.memory_gb)
+def _is_alias(profile_name: ProfileName, listed_name: ProfileName) -> bool:
+    """Whether two profile names differ only in the rounding of the memory."""
+    difference_gb = abs(profile_name.memory_gb - listed_name.memory_gb)
+    same_instance = (profile_name.compute_slices, profile_name.attribute) == (
+        listed_name.compute_slices,
+        listed_name.attribute,
+    )
+    return same_instance and difference_gb <= max(
+        _MAX_ALIAS_DIFFERENCE_GB, _MAX_ALIAS_DIFFERENCE_FRACTION * listed_name.memory_gb
+    )
 
 
-def load_gpu_model(name: str, rows: Rows | None = None) -> GpuModel:
-    """Load one board.
+def load_gpu_model(name: str, rows: ProfileRows | None = None) -> GpuModel:
+    """Load one GPU model with MIG.
 
     Parameters
     ----------
     name : str
-        Name of the board; a unique prefix is enough.
+        Name of the model; a unique prefix is enough.
     rows : polars.DataFrame or iterable of mappings, optional
-        Profile tables of boards that the catalogue does not have, with the columns of
-        ``mig_profiles.csv``. ``architecture``, ``board_sms`` and ``drain_s`` may stand beside them. A board of the same
-        name as one in the catalogue takes its place.
+        Profile tables of models that the catalogue does not have, with the columns of ``mig_profiles.csv``, optionally
+        with ``architecture``, ``board_sms`` and ``drain_s``. A model with the name of one in the catalogue replaces it.
 
     Returns
     -------
     GpuModel
-        Hashable; boards of the catalogue are loaded once.
+        Hashable; models of the catalogue are loaded once.
 
     Raises
     ------
     GeometryError
-        If the board is unknown (it is never guessed), the prefix is ambiguous, or rows contradict themselves;
-        the message lists every fault.
+        If the model is unknown (it is never guessed), the prefix is ambiguous, or rows are inconsistent; the message
+        lists every fault.
 
     Examples
     --------
@@ -346,59 +365,69 @@ def load_gpu_model(name: str, rows: Rows | None = None) -> GpuModel:
     ('B200-180GB', 8, 7, 148)
     """
     if rows is None:
-        return _from_catalogue(resolve(name, board_names(), what="gpu_model", error=GeometryError))
+        return _load_from_catalogue(resolve_name(name, mig_model_names(), subject="gpu_model", error=GeometryError))
     table = rows.to_dicts() if isinstance(rows, pl.DataFrame) else [dict(row) for row in rows]
-    own = list(dict.fromkeys(str(row.get("gpu_model")) for row in table))
-    known = resolve(name, dict.fromkeys([*own, *board_names()]), what="gpu_model", error=GeometryError)
-    if known not in own:
-        return _from_catalogue(known)
-    return _build(known, [row for row in table if str(row.get("gpu_model")) == known])
+    own_names = list(dict.fromkeys(str(row.get("gpu_model")) for row in table))
+    full_name = resolve_name(
+        name, dict.fromkeys([*own_names, *mig_model_names()]), subject="gpu_model", error=GeometryError
+    )
+    if full_name not in own_names:
+        return _load_from_catalogue(full_name)
+    return _build_gpu_model(full_name, [row for row in table if str(row.get("gpu_model")) == full_name])
 
 
-def as_board(gpu_model: GpuModel | str) -> GpuModel:
-    """Return the board itself, or load it by its name."""
+def as_gpu_model(gpu_model: GpuModel | str) -> GpuModel:
+    """Return the GPU model itself, or load it by its name."""
     return gpu_model if isinstance(gpu_model, GpuModel) else load_gpu_model(gpu_model)
 
 
 @functools.cache
-def _from_catalogue(name: str) -> GpuModel:
+def _load_from_catalogue(name: str) -> GpuModel:
+    """Build a GPU model from the rows of the catalogue."""
     rows = facts("mig_profiles").filter(pl.col("gpu_model") == name).to_dicts()
     data_sheet = facts("gpu_specs").filter(pl.col("mig_model") == name).to_dicts()
     if data_sheet:
         first = data_sheet[0]
         extra = {"architecture": first["architecture"], "board_sms": first["sm_or_cu_count"]}
         rows = [row | extra for row in rows]
-    return _build(name, rows)
+    return _build_gpu_model(name, rows)
 
 
-def _build(name: str, table: list[dict[str, Any]]) -> GpuModel:
-    rows = board_rows(name, table)
-    first = rows[0]
+def _build_gpu_model(name: str, table: list[dict[str, Any]]) -> GpuModel:
+    """Build a GPU model from its profile rows."""
+    rows = parse_profile_rows(name, table)
+    first_row = rows[0]
     profiles = []
     for row in rows:
-        sizes = {name: row[name] for name in (*_COUNTS, "memory_gib", *RESOURCES)}
+        sizes = {name: row[name] for name in (*_COUNT_COLUMNS, "memory_gib", *RESOURCE_LABELS)}
         profiles.append(MigProfile(name=row["profile"], starts=row["placement_starts"], **sizes))
     return GpuModel(
         name=name,
-        memory_gib=first["memory_gib_total"],
-        memory_slices=first["memory_slices_total"],
-        compute_slices=first["compute_slices_total"],
+        memory_gib=first_row["memory_gib_total"],
+        memory_slices=first_row["memory_slices_total"],
+        compute_slices=first_row["compute_slices_total"],
         profiles=tuple(sorted(profiles, key=lambda profile: profile.size_order, reverse=True)),
-        sms=first["board_sms"],
-        architecture=first["architecture"],
-        drain_s=first["drain_s"],
+        sms=first_row["board_sms"],
+        architecture=first_row["architecture"],
+        drain_s=first_row["drain_s"],
     )
 
 
-def board_rows(name: str, table: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Rows of one board with the types that :class:`~gpuplanner.hardware.gpu_models.GpuModel` needs."""
-    faults = [] if _BOARD.fullmatch(name) else ["gpu_model must be letters, digits, '.', '_' and '-'"]
+def parse_profile_rows(name: str, table: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Convert the profile rows of one GPU model to the types of :class:`GpuModel`, and check them.
+
+    Raises
+    ------
+    GeometryError
+        With all faults of the rows.
+    """
+    faults = [] if _MODEL_NAME_PATTERN.fullmatch(name) else ["gpu_model must be letters, digits, '.', '_' and '-'"]
     rows: list[dict[str, Any]] = []
     for row in table:
-        typed = _typed(row)
+        parsed = _parse_profile_row(row)
         label = row.get("profile") or f"row {len(rows) + 1}"
-        faults += [f"{label}: {fault}" for fault in _row_faults(typed)]
-        rows.append(typed)
+        faults += [f"{label}: {fault}" for fault in _row_faults(parsed)]
+        rows.append(parsed)
     if not faults:
         faults = list(_table_faults(rows))
     if faults:
@@ -408,22 +437,26 @@ def board_rows(name: str, table: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return rows
 
 
-def _typed(row: dict[str, Any]) -> dict[str, Any]:
-    whole = {key: _whole(row.get(key)) for key in (*_TOTALS, *_COUNTS, *RESOURCES, "board_sms")}
-    size = row.get("placement_size")
-    return whole | {
+def _parse_profile_row(row: dict[str, Any]) -> dict[str, Any]:
+    """Convert the values of one profile row; None where a value is invalid."""
+    numbers = {
+        key: _parse_whole_number(row.get(key))
+        for key in (*_TOTAL_COLUMNS, *_COUNT_COLUMNS, *RESOURCE_LABELS, "board_sms")
+    }
+    placement_size = row.get("placement_size")
+    return numbers | {
         "profile": row.get("profile"),
         "architecture": row.get("architecture"),
-        "memory_gib_total": _number(row.get("memory_gib_total")),
-        "memory_gib": _number(row.get("memory_gib")),
-        "drain_s": _number(row.get("drain_s")),
-        "placement_starts": _starts(row.get("placement_starts")),
-        "placement_size": whole["memory_slices"] if size is None else _whole(size),
+        "memory_gib_total": _parse_positive_number(row.get("memory_gib_total")),
+        "memory_gib": _parse_positive_number(row.get("memory_gib")),
+        "drain_s": _parse_positive_number(row.get("drain_s")),
+        "placement_starts": _parse_starts(row.get("placement_starts")),
+        "placement_size": numbers["memory_slices"] if placement_size is None else _parse_whole_number(placement_size),
     }
 
 
-def _number(value: object) -> float | None:
-    """A number above zero, or None for anything else."""
+def _parse_positive_number(value: object) -> float | None:
+    """Parse a number above zero; None for anything else."""
     try:
         number = float(str(value))
     except ValueError:
@@ -431,8 +464,8 @@ def _number(value: object) -> float | None:
     return number if 0 < number < float("inf") else None
 
 
-def _whole(value: object) -> int | None:
-    """A whole number that is not negative, or None for anything else."""
+def _parse_whole_number(value: object) -> int | None:
+    """Parse a whole number of at least 0; None for anything else."""
     try:
         number = float(str(value))
     except ValueError:
@@ -440,82 +473,82 @@ def _whole(value: object) -> int | None:
     return int(number) if number >= 0 and number.is_integer() else None
 
 
-def _starts(value: object) -> tuple[int, ...] | None:
-    """Start slices from ``"0;2;4"`` (a lone start may have been read as a number), or None."""
-    starts = [_whole(part) for part in str(value).split(";")]
-    known = [start for start in starts if start is not None]
-    return tuple(sorted(set(known))) if len(known) == len(starts) else None
+def _parse_starts(value: object) -> tuple[int, ...] | None:
+    """Parse start slices such as ``"0;2;4"`` or a single number; None for anything else."""
+    starts = [_parse_whole_number(part) for part in str(value).split(";")]
+    valid_starts = [start for start in starts if start is not None]
+    return tuple(sorted(set(valid_starts))) if len(valid_starts) == len(starts) else None
 
 
 def _row_faults(row: dict[str, Any]) -> Iterator[str]:
-    needed = ("memory_gib_total", *_TOTALS, *_COUNTS)
-    missing = [key for key in needed if not row[key]]
+    """Yield the faults of one profile row."""
+    required_columns = ("memory_gib_total", *_TOTAL_COLUMNS, *_COUNT_COLUMNS)
+    missing = [key for key in required_columns if not row[key]]
     if missing:
         yield f"{', '.join(missing)} must be above 0"
     try:
-        stated = ProfileName.parse(str(row["profile"]))
+        profile_name = ProfileName.parse_name(str(row["profile"]))
     except GeometryError:
         yield "profile is not a name such as '1g.10gb'"
     else:
-        if stated.compute_instance is not None:
+        if profile_name.compute_instance is not None:
             yield "profile names a compute instance"
-        if str(stated) != row["profile"]:
-            yield f"profile must be written {str(stated)!r}"
-        if row["compute_slices"] and stated.compute_slices != row["compute_slices"]:
-            yield f"compute_slices is {row['compute_slices']}, the name states {stated.compute_slices}"
+        if str(profile_name) != row["profile"]:
+            yield f"profile must be written {str(profile_name)!r}"
+        if row["compute_slices"] and profile_name.compute_slices != row["compute_slices"]:
+            yield f"compute_slices is {row['compute_slices']}, the name states {profile_name.compute_slices}"
     if row["placement_starts"] is None:
         yield "placement_starts must be slices such as '0;2;4'"
     if missing or row["placement_starts"] is None:
         return
-    total, size = row["memory_slices_total"], row["memory_slices"]
-    if total > MAX_MEMORY_SLICES:
-        yield f"memory_slices_total is {total}, at most {MAX_MEMORY_SLICES} are understood"
+    memory_slices_total, memory_slices = row["memory_slices_total"], row["memory_slices"]
+    if memory_slices_total > MAX_MEMORY_SLICES:
+        yield f"memory_slices_total is {memory_slices_total}, at most {MAX_MEMORY_SLICES} are understood"
     if row["compute_slices"] > row["compute_slices_total"]:
         yield f"compute_slices is above compute_slices_total, {row['compute_slices_total']}"
-    if row["placement_size"] != size:
-        yield f"placement_size is {row['placement_size']}, memory_slices {size}"
-    if row["placement_starts"][-1] + size > total:
-        yield f"an instance at slice {row['placement_starts'][-1]} would end beyond slice {total - 1}"
+    if row["placement_size"] != memory_slices:
+        yield f"placement_size is {row['placement_size']}, memory_slices {memory_slices}"
+    if row["placement_starts"][-1] + memory_slices > memory_slices_total:
+        yield f"an instance at slice {row['placement_starts'][-1]} would end beyond slice {memory_slices_total - 1}"
     if row["max_instances"] > len(row["placement_starts"]):
         yield f"max_instances is {row['max_instances']} with {len(row['placement_starts'])} start(s)"
 
 
 def _table_faults(rows: list[dict[str, Any]]) -> Iterator[str]:
-    """Faults that show only when rows that are sound by themselves are compared."""
-    for key in ("memory_gib_total", *_TOTALS):
+    """Yield the faults that show only when valid rows are compared."""
+    for key in ("memory_gib_total", *_TOTAL_COLUMNS):
         values = sorted({row[key] for row in rows})
         if len(values) > 1:
             yield f"{key} differs between rows: {', '.join(map(str, values))}"
-    seen: dict[tuple[int, int, str], str] = {}
+    profile_by_geometry: dict[tuple[int, int, str], str] = {}
     for row in rows:
-        geometry = (row["compute_slices"], row["memory_slices"], ProfileName.parse(row["profile"]).attribute)
-        if geometry in seen:
-            yield f"{row['profile']} and {seen[geometry]} have the same slices and attribute"
-        seen[geometry] = row["profile"]
+        geometry = (row["compute_slices"], row["memory_slices"], ProfileName.parse_name(row["profile"]).attribute)
+        if geometry in profile_by_geometry:
+            yield f"{row['profile']} and {profile_by_geometry[geometry]} have the same slices and attribute"
+        profile_by_geometry[geometry] = row["profile"]
 
 
-def whole_board(name: str) -> GpuModel:
-    """A board of that name that nobody can cut.
+def make_non_mig_model(name: str) -> GpuModel:
+    """Make a GPU model without MIG profiles, from its data sheet if the catalogue has one.
 
-    It has one slice and no profile, so that everything that counts whole GPUs works for it, and whatever asks for
-    a profile finds none. Memory, SMs and architecture are those of its data sheet, where the catalogue has one;
-    else memory is 0, and SMs and architecture are not known.
+    It has one slice and no profile, so that code that counts full GPUs works for it and lookups of a profile find none.
+    Without a data sheet its memory is 0, and SMs and architecture are None.
 
     Parameters
     ----------
     name : str
-        Any name; those of :func:`gpuplanner.hardware.catalog.whole_board_names` have a data sheet or a price.
+        Any name; those of :func:`gpuplanner.hardware.catalog.non_mig_model_names` have a data sheet or a price.
 
     Examples
     --------
-    >>> gpu_model = whole_board("T4")
-    >>> gpu_model.memory_gib, gpu_model.sms, gpu_model.share("gpu"), gpu_model.profiles
+    >>> gpu_model = make_non_mig_model("T4")
+    >>> gpu_model.memory_gib, gpu_model.sms, gpu_model.gpu_fraction("gpu"), gpu_model.profiles
     (16.0, 40, 1.0, ())
-    >>> whole_board("a word of the source").memory_gib
+    >>> make_non_mig_model("a word of the source").memory_gib
     0.0
     """
     try:
-        sheet = board_spec(name) if name in whole_board_names() else None
+        sheet = find_data_sheet(name) if name in non_mig_model_names() else None
     except GeometryError:
         sheet = None
     if sheet is None:
@@ -523,18 +556,18 @@ def whole_board(name: str) -> GpuModel:
     return GpuModel(name, sheet.memory_gb or 0.0, 1, 1, (), sheet.sm_or_cu_count, sheet.architecture)
 
 
-def any_board(name: str) -> GpuModel:
-    """Load a board of the catalogue: with its profiles if it has MIG, else as one that is never cut.
+def load_any_gpu_model(name: str) -> GpuModel:
+    """Load a GPU model of the catalogue, with its profiles if it has MIG, else without.
 
     Raises
     ------
     GeometryError
-        If the board is unknown, or a prefix fits several.
+        If the model is unknown or the prefix is ambiguous.
 
     Examples
     --------
-    >>> len(any_board("a30").profiles) > 0, any_board("t4").profiles
+    >>> len(load_any_gpu_model("a30").profiles) > 0, load_any_gpu_model("t4").profiles
     (True, ())
     """
-    known = find_any_board(name)
-    return load_gpu_model(known) if known in board_names() else whole_board(known)
+    full_name = resolve_gpu_model(name)
+    return load_gpu_model(full_name) if full_name in mig_model_names() else make_non_mig_model(full_name)

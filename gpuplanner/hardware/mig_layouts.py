@@ -1,9 +1,9 @@
-"""MIG layouts: positions, text forms, and the proof that a GPU can hold given instances.
+"""MIG layouts: placements, text forms, and the proof that a GPU can hold given instances.
 
-Asked for a profile without a place, the driver takes the start that is in the way of the fewest other placements, the
-lowest of equals. This rule reproduces every transcript of the MIG User Guide that we know: seven 1g go to 6, 4, 5, 0,
-1, 2, 3; three 2g to 4, 0, 2; a pair of 3g fills 4 first; and two 1g and a 2g leave no room for 3g. It is a rule of
-thumb for predicting, not part of any proof: drivers may differ, and only an explicit start is certain.
+Without a start, the driver places an instance where it blocks the fewest other placements, at the lowest of equal
+starts. This rule reproduces the transcripts in the MIG User Guide: seven 1g go to 6, 4, 5, 0, 1, 2, 3; three 2g to 4,
+0, 2; the first of two 3g to 4; and two 1g with a 2g block 3g. It is a prediction and not part of any proof: drivers may
+differ, and only an explicit start is certain.
 """
 
 from __future__ import annotations
@@ -16,156 +16,159 @@ from dataclasses import dataclass
 
 from gpuplanner.core.errors import GeometryError
 from gpuplanner.core.schemas import WHOLE_GPU
-from gpuplanner.core.units import counted
-from gpuplanner.hardware.gpu_models import RESOURCES, GpuModel, MigProfile, ProfileName, as_board
+from gpuplanner.core.units import count_text
+from gpuplanner.hardware.gpu_models import RESOURCE_LABELS, GpuModel, MigProfile, ProfileName, as_gpu_model
 
-OFF = "off"
+UNUSED_LAYOUT = "off"
 """Layout text of a GPU that is not needed."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Placement:
-    """One instance at its place: memory slices ``start`` to ``start + size - 1``."""
+    """One instance at memory slices ``start`` to ``start + size - 1``."""
 
     start: int
     size: int
     profile: str
 
     @classmethod
-    def of(cls, profile: MigProfile, start: int) -> Placement:
+    def at_start(cls, profile: MigProfile, start: int) -> Placement:
         """Place a profile at a start slice."""
         return cls(start, profile.memory_slices, profile.name)
 
     @property
     def mask(self) -> int:
-        """The occupied memory slices as bits."""
+        """Occupied memory slices as bits."""
         return ((1 << self.size) - 1) << self.start
 
     def __str__(self) -> str:
+        """Format as ``profile@start``."""
         return f"{self.profile}@{self.start}"
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The instances on one GPU, sorted by start slice. Immutable; says nothing about being possible.
+    """Instances on one GPU, sorted by start slice; not checked for feasibility.
 
     Examples
     --------
     >>> layout = parse_placements("A100-40GB", "3g.20gb@4 4g.20gb@0")
-    >>> str(layout), layout.text
+    >>> str(layout), layout.counts_text
     ('4g.20gb@0 3g.20gb@4', '4g.20gb:1,3g.20gb:1')
     """
 
     placements: tuple[Placement, ...] = ()
 
     def __post_init__(self) -> None:
+        """Sort the placements."""
         object.__setattr__(self, "placements", tuple(sorted(self.placements)))
 
     def __str__(self) -> str:
+        """Format the placements, separated by blanks."""
         return " ".join(map(str, self.placements))
 
     @property
     def counts(self) -> dict[str, int]:
-        """Instances of each profile, largest profile first."""
-        found = Counter(placement.profile for placement in self.placements)
-        return {name: found[name] for name in sorted(found, key=_text_order, reverse=True)}
+        """Number of instances by profile, largest profile first."""
+        counts = Counter(placement.profile for placement in self.placements)
+        return {name: counts[name] for name in sorted(counts, key=_profile_text_order, reverse=True)}
 
     @property
-    def text(self) -> str:
-        """Canonical text of the counts; the places are not in it."""
+    def counts_text(self) -> str:
+        """Canonical text of the counts, without placements."""
         return format_layout(self.counts)
 
     @property
     def mask(self) -> int:
-        """The occupied memory slices as bits."""
+        """Occupied memory slices as bits."""
         return sum(placement.mask for placement in self.placements)
 
 
 def parse_placements(gpu_model: GpuModel | str, text: str) -> Layout:
-    """Read ``"3g.20gb@4 4g.20gb@0"``, the text form of a layout with places.
+    """Parse ``"3g.20gb@4 4g.20gb@0"``, the text form of a layout with placements.
 
     Raises
     ------
     GeometryError
-        If a word is not ``profile@start`` or the profile is unknown. Whether the layout is possible is a
-        question for :func:`layout_faults`.
+        If a word is not ``profile@start`` or the profile is unknown. Feasibility is checked by
+        :func:`find_layout_faults`.
 
     Examples
     --------
     >>> parse_placements("A30", "2g.12gb@2").placements
     (Placement(start=2, size=2, profile='2g.12gb'),)
     """
-    gpu_model = as_board(gpu_model)
+    gpu_model = as_gpu_model(gpu_model)
     placements = []
     for word in text.split():
         name, _, start = word.rpartition("@")
         if not (name and start.isascii() and start.isdecimal()):
             expected = "profile@start, such as '3g.20gb@4'"
             raise GeometryError(f"placement {word!r}", expected, repr(word), "Fix the placement.")
-        placements.append(Placement.of(gpu_model.profile(name), int(start)))
+        placements.append(Placement.at_start(gpu_model.profile(name), int(start)))
     return Layout(tuple(placements))
 
 
-def layout_faults(gpu_model: GpuModel | str, layout: Layout) -> list[str]:
-    """Say what is impossible about a layout: starts, overlaps, maxima, engines. Empty means valid.
+def find_layout_faults(gpu_model: GpuModel | str, layout: Layout) -> list[str]:
+    """List the faults of a layout: starts, overlaps, maxima, engines. Empty means feasible.
 
     Examples
     --------
-    >>> layout_faults("A100-40GB", parse_placements("A100-40GB", "4g.20gb@0 3g.20gb@0"))
+    >>> find_layout_faults("A100-40GB", parse_placements("A100-40GB", "4g.20gb@0 3g.20gb@0"))
     ['4g.20gb@0 and 3g.20gb@0 overlap in memory slices 0-3']
     """
-    gpu_model = as_board(gpu_model)
+    gpu_model = as_gpu_model(gpu_model)
     faults = [
-        f"{placement} is no legal start: {placement.profile} may start at {slices(profile.starts)}"
+        f"{placement} is no legal start: {placement.profile} may start at {format_slices(profile.starts)}"
         for placement in layout.placements
         if placement.start not in (profile := gpu_model.profile(placement.profile)).starts
     ]
-    for one, other in itertools.combinations(layout.placements, 2):
-        shared = one.mask & other.mask
+    for first, second in itertools.combinations(layout.placements, 2):
+        shared = first.mask & second.mask
         if shared:
-            pair = sorted((one, other), key=lambda p: (p.start, p.profile), reverse=True)
-            faults.append(f"{pair[0]} and {pair[1]} overlap in memory slices {slices(bits(shared))}")
-    return [*faults, *maximum_faults(gpu_model, layout.counts), *engine_faults(gpu_model, layout.counts)]
+            pair = sorted((first, second), key=lambda p: (p.start, p.profile), reverse=True)
+            faults.append(f"{pair[0]} and {pair[1]} overlap in memory slices {format_slices(list_set_bits(shared))}")
+    return [*faults, *find_maximum_faults(gpu_model, layout.counts), *find_engine_faults(gpu_model, layout.counts)]
 
 
-def maximum_faults(gpu_model: GpuModel, counts: Mapping[str, int]) -> Iterator[str]:
-    """Profiles, by the board's own names, of which there are more than one board can hold."""
+def find_maximum_faults(gpu_model: GpuModel, counts: Mapping[str, int]) -> Iterator[str]:
+    """Yield a fault for each profile of which there are more instances than one GPU can hold."""
     for name, count in counts.items():
-        most = gpu_model.profile(name).max_instances
-        if count > most:
-            yield f"{name} x{count}: {gpu_model.name} holds at most {most}"
+        max_instances = gpu_model.profile(name).max_instances
+        if count > max_instances:
+            yield f"{name} x{count}: {gpu_model.name} holds at most {max_instances}"
 
 
-def engine_faults(gpu_model: GpuModel, counts: Mapping[str, int]) -> Iterator[str]:
-    """Engines (and SMs) of which the instances take more than one board has."""
+def find_engine_faults(gpu_model: GpuModel, counts: Mapping[str, int]) -> Iterator[str]:
+    """Yield a fault for each resource (engines and SMs) of which the instances take more than one GPU has."""
     for resource, limit in gpu_model.budget.items():
-        takers = {name: gpu_model.profile(name).amount(resource) or 0 for name in counts}
-        taken = sum(counts[name] * amount for name, amount in takers.items())
-        if taken > limit:
-            who = " and ".join(f"{name} x{counts[name]}" for name, amount in takers.items() if amount)
-            yield f"{who} need {taken} {RESOURCES[resource]}; {gpu_model.name} has {limit}"
+        amounts = {name: gpu_model.profile(name).amount(resource) or 0 for name in counts}
+        needed = sum(counts[name] * amount for name, amount in amounts.items())
+        if needed > limit:
+            users = " and ".join(f"{name} x{counts[name]}" for name, amount in amounts.items() if amount)
+            yield f"{users} need {needed} {RESOURCE_LABELS[resource]}; {gpu_model.name} has {limit}"
 
 
-def free_slices(gpu_model: GpuModel | str, layout: Layout) -> tuple[int, ...]:
-    """Memory slices that no instance occupies, ascending.
+def find_free_slices(gpu_model: GpuModel | str, layout: Layout) -> tuple[int, ...]:
+    """List the memory slices that no instance occupies, ascending.
 
     Examples
     --------
-    >>> free_slices("A100-40GB", parse_placements("A100-40GB", "4g.20gb@0 2g.10gb@4"))
+    >>> find_free_slices("A100-40GB", parse_placements("A100-40GB", "4g.20gb@0 2g.10gb@4"))
     (6, 7)
     """
-    return bits(((1 << as_board(gpu_model).memory_slices) - 1) & ~layout.mask)
+    return list_set_bits(((1 << as_gpu_model(gpu_model).memory_slices) - 1) & ~layout.mask)
 
 
 def format_layout(counts: Mapping[str, int]) -> str:
-    """Canonical text of profile counts: largest first, zero counts left out.
+    """Format profile counts as canonical text: largest first, without zero counts.
 
-    ``{"gpu": 1}`` is a GPU that is not cut, nothing at all is one that is not needed.
+    ``{"gpu": 1}`` is a full GPU with MIG disabled; empty counts are a GPU that is not needed.
 
     Raises
     ------
     GeometryError
-        If a name is no profile name, a count is negative, or a whole GPU stands beside instances.
+        If a name is no profile name, a count is negative, or a full GPU is combined with instances.
 
     Examples
     --------
@@ -174,18 +177,18 @@ def format_layout(counts: Mapping[str, int]) -> str:
     >>> format_layout({"gpu": 1}), format_layout({})
     ('gpu', 'off')
     """
-    held = {name: count for name, count in counts.items() if count != 0}
-    if held == {WHOLE_GPU: 1}:
+    nonzero = {name: count for name, count in counts.items() if count != 0}
+    if nonzero == {WHOLE_GPU: 1}:
         return WHOLE_GPU
-    names = {name: str(ProfileName.parse(name)) for name in held if name != WHOLE_GPU}
-    if len(names) < len(held) or len(set(names.values())) < len(names) or min(held.values(), default=0) < 0:
-        raise _not_a_layout(dict(counts))
-    ordered = sorted(names, key=lambda name: _text_order(names[name]), reverse=True)
-    return ",".join(f"{names[name]}:{held[name]}" for name in ordered) or OFF
+    names = {name: str(ProfileName.parse_name(name)) for name in nonzero if name != WHOLE_GPU}
+    if len(names) < len(nonzero) or len(set(names.values())) < len(names) or min(nonzero.values(), default=0) < 0:
+        raise _make_layout_error(dict(counts))
+    ordered = sorted(names, key=lambda name: _profile_text_order(names[name]), reverse=True)
+    return ",".join(f"{names[name]}:{nonzero[name]}" for name in ordered) or UNUSED_LAYOUT
 
 
 def parse_layout(text: str) -> dict[str, int]:
-    """Read layout text back into profile counts, in canonical order.
+    """Parse layout text into profile counts, in canonical order.
 
     Raises
     ------
@@ -199,45 +202,46 @@ def parse_layout(text: str) -> dict[str, int]:
     >>> parse_layout("gpu"), parse_layout("off")
     ({'gpu': 1}, {})
     """
-    return dict(_parsed(text))
+    return dict(_parse_layout_text(text))
 
 
 @functools.lru_cache(maxsize=4096)
-def _parsed(text: str) -> tuple[tuple[str, int], ...]:
+def _parse_layout_text(text: str) -> tuple[tuple[str, int], ...]:
+    """Parse layout text into pairs of profile and count; cached."""
     stripped = text.strip()
     if stripped == WHOLE_GPU:
         return ((WHOLE_GPU, 1),)
-    if stripped == OFF:
+    if stripped == UNUSED_LAYOUT:
         return ()
     counts: dict[str, int] = {}
     for part in stripped.split(","):
         name, _, count = part.strip().rpartition(":")
-        known = str(ProfileName.parse(name)) if name else ""
-        if not (known and count.isascii() and count.isdecimal() and int(count)) or known in counts:
-            raise _not_a_layout(text)
-        counts[known] = int(count)
-    return tuple((name, counts[name]) for name in sorted(counts, key=_text_order, reverse=True))
+        profile = str(ProfileName.parse_name(name)) if name else ""
+        if not (profile and count.isascii() and count.isdecimal() and int(count)) or profile in counts:
+            raise _make_layout_error(text)
+        counts[profile] = int(count)
+    return tuple((name, counts[name]) for name in sorted(counts, key=_profile_text_order, reverse=True))
 
 
-def bits(mask: int) -> tuple[int, ...]:
-    """Positions of the set bits, ascending.
+def list_set_bits(mask: int) -> tuple[int, ...]:
+    """List the positions of the set bits, ascending.
 
     Examples
     --------
-    >>> bits(0b1011)
+    >>> list_set_bits(0b1011)
     (0, 1, 3)
     """
     return tuple(position for position in range(mask.bit_length()) if mask >> position & 1)
 
 
-def slices(numbers: tuple[int, ...]) -> str:
-    """Print slice numbers with runs joined.
+def format_slices(numbers: tuple[int, ...]) -> str:
+    """Format slice numbers with runs joined.
 
     Examples
     --------
-    >>> slices((0, 1, 2, 6))
+    >>> format_slices((0, 1, 2, 6))
     '0-2, 6'
-    >>> slices(())
+    >>> format_slices(())
     'none'
     """
     runs = itertools.groupby(enumerate(numbers), key=lambda pair: pair[1] - pair[0])
@@ -246,29 +250,30 @@ def slices(numbers: tuple[int, ...]) -> str:
 
 
 @functools.cache
-def _text_order(name: str) -> tuple[int, int, str]:
-    """Small to large by name alone: memory in the name grows with memory slices on every board."""
-    parts = ProfileName.parse(name)
+def _profile_text_order(name: str) -> tuple[int, int, str]:
+    """Sort key of profiles by name alone: memory in the name grows with memory slices on every GPU model."""
+    parts = ProfileName.parse_name(name)
     return (parts.memory_gb, parts.compute_slices, name)
 
 
-def _not_a_layout(value: object) -> GeometryError:
-    expected = f"profiles with counts above 0, each once: '3g.40gb:1,1g.10gb:3', or {WHOLE_GPU!r}, or {OFF!r}"
+def _make_layout_error(value: object) -> GeometryError:
+    """Make the error of a value that is not a layout."""
+    expected = f"profiles with counts above 0, each once: '3g.40gb:1,1g.10gb:3', or {WHOLE_GPU!r}, or {UNUSED_LAYOUT!r}"
     return GeometryError("layout", expected, repr(value), "Fix the layout.")
 
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """Answer of :func:`prove`; true in a condition if the instances fit.
+    """Result of :func:`prove`; true in a condition if the instances fit.
 
     Parameters
     ----------
     ok : bool
-        Whether one GPU can hold them.
+        Whether one GPU can hold the instances.
     layout : Layout or None
-        Places for all of them; None if there are none.
+        Placements of all instances; None if there are none.
     reason : str
-        Why not; empty if they fit.
+        Reason why they do not fit; empty if they fit.
     """
 
     ok: bool
@@ -276,32 +281,32 @@ class Proof:
     reason: str
 
     def __bool__(self) -> bool:
+        """Whether the instances fit."""
         return self.ok
 
 
 def prove(gpu_model: GpuModel | str, counts: Mapping[str, int]) -> Proof:
-    """Find places for instances on one GPU, or the reason why there are none.
+    """Prove that instances fit on one GPU, or give the reason why not.
 
-    The search is exact. Where several arrangements exist, the one that the driver would most likely make is
-    given.
+    The search is exact. Among several arrangements it returns the one that the driver would most likely make.
 
     Parameters
     ----------
     gpu_model : GpuModel or str
-        The board.
+        The GPU model.
     counts : mapping of str to int
-        Instances of each profile; names of other driver versions are understood. ``{"gpu": 1}`` is a GPU that
-        is not cut and needs no places.
+        Number of instances by profile; names of other driver versions are accepted. ``{"gpu": 1}`` is a full GPU with
+        MIG disabled, which needs no placements.
 
     Returns
     -------
     Proof
-        With the layout found, or the reason.
+        With a layout, or the reason.
 
     Raises
     ------
     GeometryError
-        If the board or a profile is unknown, or a count is not a whole number of at least 0.
+        If the model or a profile is unknown, or a count is not a whole number of at least 0.
 
     Examples
     --------
@@ -310,160 +315,169 @@ def prove(gpu_model: GpuModel | str, counts: Mapping[str, int]) -> Proof:
     >>> prove("A100-40GB", {"1g.10gb": 4, "1g.5gb": 3}).reason
     '1g.10gb x4 (2 memory slices each) and 1g.5gb x3 (1 each) need 11 memory slices; A100-40GB has 8'
     """
-    gpu_model = as_board(gpu_model)
-    wanted = resolve_counts(gpu_model, counts)
-    if WHOLE_GPU in wanted:
-        alone = wanted == {WHOLE_GPU: 1}
-        return Proof(alone, Layout() if alone else None, "" if alone else _not_cut(wanted))
-    for rule in (maximum_faults, _memory_fault, engine_faults):
-        faults = "; ".join(rule(gpu_model, wanted))
+    gpu_model = as_gpu_model(gpu_model)
+    instances = resolve_counts(gpu_model, counts)
+    if WHOLE_GPU in instances:
+        is_full_gpu = instances == {WHOLE_GPU: 1}
+        return Proof(
+            is_full_gpu, Layout() if is_full_gpu else None, "" if is_full_gpu else _describe_full_gpu_fault(instances)
+        )
+    for rule in (find_maximum_faults, _find_memory_fault, find_engine_faults):
+        faults = "; ".join(rule(gpu_model, instances))
         if faults:
             return Proof(False, None, faults)
-    layout = next(arrangements(gpu_model, wanted), None)
+    layout = next(iterate_arrangements(gpu_model, instances), None)
     if layout is None:
-        return Proof(False, None, _dead_end(gpu_model, wanted))
+        return Proof(False, None, _describe_dead_end(gpu_model, instances))
     return Proof(True, layout, "")
 
 
-def arrangements(gpu_model: GpuModel, counts: Mapping[str, int]) -> Iterator[Layout]:
-    """Every way to place the instances, likeliest first; maxima and engines are not looked at."""
-    wanted = [p for p in gpu_model.profiles for _ in range(counts.get(p.name, 0))]
+def iterate_arrangements(gpu_model: GpuModel, counts: Mapping[str, int]) -> Iterator[Layout]:
+    """Yield every placement of the instances, likeliest first; maxima and engines are not checked."""
+    profiles = [p for p in gpu_model.profiles for _ in range(counts.get(p.name, 0))]
 
-    def place(index: int, mask: int, last: int) -> Iterator[tuple[Placement, ...]]:
-        if index == len(wanted):
+    def place_from(index: int, mask: int, last: int) -> Iterator[tuple[Placement, ...]]:
+        """Yield the placements of the instances from an index on, next to those in the mask."""
+        if index == len(profiles):
             yield ()
             return
-        starts = driver_starts(gpu_model, wanted[index])
+        starts = order_driver_starts(gpu_model, profiles[index])
         # Instances of one profile are alike: the next of them only tries starts behind the last one's.
-        first = last + 1 if index and wanted[index - 1] is wanted[index] else 0
+        first = last + 1 if index and profiles[index - 1] is profiles[index] else 0
         for position in range(first, len(starts)):
-            placement = Placement.of(wanted[index], starts[position])
+            placement = Placement.at_start(profiles[index], starts[position])
             if not mask & placement.mask:
-                for rest in place(index + 1, mask | placement.mask, position):
-                    yield (placement, *rest)
+                for tail in place_from(index + 1, mask | placement.mask, position):
+                    yield (placement, *tail)
 
-    for placements in place(0, 0, -1):
+    for placements in place_from(0, 0, -1):
         yield Layout(placements)
 
 
 def resolve_counts(gpu_model: GpuModel, counts: Mapping[str, int]) -> dict[str, int]:
-    """Counts by the board's own names, largest profile first, zeros left out; a whole GPU comes last."""
-    found: dict[MigProfile | str, int] = {}
+    """Convert counts to the profile names of the GPU model, largest first, without zeros; full GPUs come last."""
+    counts_by_profile: dict[MigProfile | str, int] = {}
     for name, count in counts.items():
         if isinstance(count, bool) or not isinstance(count, int) or count < 0:
             expected = "a whole number of at least 0"
             raise GeometryError(f"count of {name}", expected, repr(count), f"Fix it: {name}:1.")
         key = name if name == WHOLE_GPU else gpu_model.profile(name)
-        found[key] = found.get(key, 0) + count
-    named = {profile.name: found[profile] for profile in gpu_model.profiles if found.get(profile)}
-    return named | ({WHOLE_GPU: found[WHOLE_GPU]} if found.get(WHOLE_GPU) else {})
+        counts_by_profile[key] = counts_by_profile.get(key, 0) + count
+    counts_by_name = {
+        profile.name: counts_by_profile[profile] for profile in gpu_model.profiles if counts_by_profile.get(profile)
+    }
+    return counts_by_name | ({WHOLE_GPU: counts_by_profile[WHOLE_GPU]} if counts_by_profile.get(WHOLE_GPU) else {})
 
 
-def _not_cut(wanted: Mapping[str, int]) -> str:
-    if len(wanted) == 1:
-        return f"{wanted[WHOLE_GPU]} full GPUs are not one GPU"
+def _describe_full_gpu_fault(instances: Mapping[str, int]) -> str:
+    """Describe why counts with a full GPU do not fit on one GPU."""
+    if len(instances) == 1:
+        return f"{instances[WHOLE_GPU]} full GPUs are not one GPU"
     return "a full GPU (MIG disabled) has no MIG instances"
 
 
-def _memory_fault(gpu_model: GpuModel, wanted: Mapping[str, int]) -> Iterator[str]:
-    sizes = {name: gpu_model.profile(name).memory_slices for name in wanted}
-    needed = sum(wanted[name] * size for name, size in sizes.items())
+def _find_memory_fault(gpu_model: GpuModel, instances: Mapping[str, int]) -> Iterator[str]:
+    """Yield a fault if the instances take more memory slices than one GPU has."""
+    sizes = {name: gpu_model.profile(name).memory_slices for name in instances}
+    needed = sum(instances[name] * size for name, size in sizes.items())
     if needed > gpu_model.memory_slices:
-        first, *others = [f"{name} x{wanted[name]} ({size}" for name, size in sizes.items()]
-        parts = [f"{first} {'memory slice' if sizes[next(iter(sizes))] == 1 else 'memory slices'} each)"]
-        parts += [f"{other} each)" for other in others]
-        yield f"{_and(parts)} need {needed} memory slices; {gpu_model.name} has {gpu_model.memory_slices}"
+        first_text, *other_texts = [f"{name} x{instances[name]} ({size}" for name, size in sizes.items()]
+        parts = [f"{first_text} {'memory slice' if sizes[next(iter(sizes))] == 1 else 'memory slices'} each)"]
+        parts += [f"{other_text} each)" for other_text in other_texts]
+        yield f"{_join_with_and(parts)} need {needed} memory slices; {gpu_model.name} has {gpu_model.memory_slices}"
 
 
-def _dead_end(gpu_model: GpuModel, wanted: Mapping[str, int]) -> str:
-    """Name the largest part that can be placed, and the instance that then finds no start in any way."""
-    names = [name for name, count in wanted.items() for _ in range(count)]
+def _describe_dead_end(gpu_model: GpuModel, instances: Mapping[str, int]) -> str:
+    """Describe the largest part that can be placed, and the instance that then has no start in any arrangement."""
+    names = [name for name, count in instances.items() for _ in range(count)]
     placed = Layout()
     length = 1
-    while (grown := next(arrangements(gpu_model, Counter(names[:length])), None)) is not None:
-        placed, length = grown, length + 1
+    while (extended := next(iterate_arrangements(gpu_model, Counter(names[:length])), None)) is not None:
+        placed, length = extended, length + 1
     profile = gpu_model.profile(names[length - 1])
     size = profile.memory_slices
     return (
         f"with {placed} nothing is left for one more {profile.name}: it needs "
-        f"{counted(size, 'memory slice')} from {slices(profile.starts)}, free: "
-        f"{slices(free_slices(gpu_model, placed))}; no other arrangement leaves capacity either"
+        f"{count_text(size, 'memory slice')} from {format_slices(profile.starts)}, free: "
+        f"{format_slices(find_free_slices(gpu_model, placed))}; no other arrangement leaves capacity either"
     )
 
 
-def _and(parts: list[str]) -> str:
+def _join_with_and(parts: list[str]) -> str:
+    """Join texts with commas and a final "and"."""
     return " and ".join(", ".join(parts).rsplit(", ", 1)) if len(parts) > 1 else parts[0]
 
 
 @functools.lru_cache(maxsize=1024)
-def driver_starts(gpu_model: GpuModel, profile: MigProfile) -> tuple[int, ...]:
-    """Start slices of a profile in the order in which the driver tries them.
+def order_driver_starts(gpu_model: GpuModel, profile: MigProfile) -> tuple[int, ...]:
+    """List the start slices of a profile in the order in which the driver tries them.
 
     Examples
     --------
-    >>> gpu_model = as_board("A100-40GB")
-    >>> driver_starts(gpu_model, gpu_model.profile("1g.5gb"))
+    >>> gpu_model = as_gpu_model("A100-40GB")
+    >>> order_driver_starts(gpu_model, gpu_model.profile("1g.5gb"))
     (6, 4, 5, 0, 1, 2, 3)
     """
-    plain = [other for other in gpu_model.profiles if not other.attribute] or gpu_model.profiles
-    masks = [Placement.of(other, start).mask for other in plain for start in other.starts]
+    plain = [plain_profile for plain_profile in gpu_model.profiles if not plain_profile.attribute] or gpu_model.profiles
+    masks = [Placement.at_start(plain_profile, start).mask for plain_profile in plain for start in plain_profile.starts]
 
     def in_the_way(start: int) -> tuple[int, int]:
-        own = Placement.of(profile, start).mask
-        return (sum(bool(own & mask) for mask in masks), start)
+        """Sort key of a start: the number of placements that it blocks, then the slice."""
+        own_mask = Placement.at_start(profile, start).mask
+        return (sum(bool(own_mask & mask) for mask in masks), start)
 
     return tuple(sorted(profile.starts, key=in_the_way))
 
 
-def place_in_order(gpu_model: GpuModel | str, names: Iterable[str]) -> Layout | None:
-    """Predict where instances end up that are created one after another on an empty GPU.
+def place_as_created(gpu_model: GpuModel | str, names: Iterable[str]) -> Layout | None:
+    """Predict the layout of instances that are created one after another on an empty GPU.
 
     Returns
     -------
     Layout or None
-        None if one of them finds no place.
+        None if one of them does not fit.
 
     Examples
     --------
-    >>> str(place_in_order("A100-40GB", ["3g.20gb", "1g.5gb", "2g.10gb", "1g.5gb"]))
+    >>> str(place_as_created("A100-40GB", ["3g.20gb", "1g.5gb", "2g.10gb", "1g.5gb"]))
     '1g.5gb@0 1g.5gb@1 2g.10gb@2 3g.20gb@4'
-    >>> place_in_order("A100-40GB", ["1g.5gb", "1g.5gb", "2g.10gb", "3g.20gb"]) is None
+    >>> place_as_created("A100-40GB", ["1g.5gb", "1g.5gb", "2g.10gb", "3g.20gb"]) is None
     True
     """
-    gpu_model = as_board(gpu_model)
+    gpu_model = as_gpu_model(gpu_model)
     layout = Layout()
     for name in names:
         profile = gpu_model.profile(name)
-        places = (Placement.of(profile, start) for start in driver_starts(gpu_model, profile))
-        place = next((place for place in places if not place.mask & layout.mask), None)
-        if place is None:
+        candidates = (Placement.at_start(profile, start) for start in order_driver_starts(gpu_model, profile))
+        placement = next((placement for placement in candidates if not placement.mask & layout.mask), None)
+        if placement is None:
             return None
-        layout = Layout((*layout.placements, place))
+        layout = Layout((*layout.placements, placement))
     return layout
 
 
-def creation_order(gpu_model: GpuModel | str, counts: Mapping[str, int]) -> tuple[str, ...] | None:
-    """Order of creation in which the driver, choosing the places, finds one for every instance.
+def find_creation_order(gpu_model: GpuModel | str, counts: Mapping[str, int]) -> tuple[str, ...] | None:
+    """Find an order of creation in which the driver places every instance by itself.
 
     Parameters
     ----------
     gpu_model : GpuModel or str
-        The board.
+        The GPU model.
     counts : mapping of str to int
-        Instances of each profile.
+        Number of instances by profile.
 
     Returns
     -------
     tuple of str or None
-        Largest profiles first: this works for everything that fits on a board of the catalogue. None if it
-        does not work here; then give explicit starts.
+        Largest profiles first, which works for all feasible counts on models of the catalogue; None if it fails, in
+        which case give explicit starts.
 
     Examples
     --------
-    >>> creation_order("A100-40GB", {"1g.5gb": 2, "2g.10gb": 1, "3g.20gb": 1})
+    >>> find_creation_order("A100-40GB", {"1g.5gb": 2, "2g.10gb": 1, "3g.20gb": 1})
     ('3g.20gb', '2g.10gb', '1g.5gb', '1g.5gb')
     """
-    gpu_model = as_board(gpu_model)
+    gpu_model = as_gpu_model(gpu_model)
     by_size = sorted(counts, key=lambda name: gpu_model.profile(name).size_order, reverse=True)
     names = tuple(gpu_model.profile(name).name for name in by_size for _ in range(counts[name]))
-    return names if place_in_order(gpu_model, names) is not None else None
+    return names if place_as_created(gpu_model, names) is not None else None

@@ -1,9 +1,9 @@
-"""Power of GPUs by a two-state law, of the facility, and list prices of GPU-hours.
+"""Power of GPUs by a two-state law, energy of the facility, carbon factors, and prices of GPU-hours.
 
-A GPU without resident work draws its idle power. A GPU with work draws ``base + slope * u``, where ``u`` is
-the share of its SMs that are active, capped at the board's rating. The usual straight line from idle to
-rating over "utilisation" is far off: on one fleet of A100s it would give 285 W where the published mean is
-191 W (Hu et al., NSDI 2024, https://arxiv.org/abs/2403.07648).
+A GPU without jobs draws its idle power. A GPU with jobs draws ``base + slope * u``, where ``u`` is the fraction of its
+SMs that are active, capped at its rated power. A straight line from idle to rated power over "utilisation" is far off:
+on one cluster of A100s it gives 285 W where the published mean is 191 W (Hu et al., NSDI 2024,
+https://arxiv.org/abs/2403.07648).
 """
 
 from __future__ import annotations
@@ -13,25 +13,27 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from gpuplanner.core.errors import ScenarioError, resolve
+from gpuplanner.core.errors import ScenarioError, resolve_name
 from gpuplanner.core.units import kwh_from_watt_hours
-from gpuplanner.hardware.catalog import board_spec, facts, find_any_board, gpu_price, parameter
+from gpuplanner.hardware.catalog import facts, find_data_sheet, find_list_price, find_parameter, resolve_gpu_model
 
 HOURS_PER_YEAR = 8766.0
+OWN_PRICE = "your rate per GPU-hour"
+"""Source of a price that the user states for all GPUs."""
 
 
 @dataclass(frozen=True)
 class PowerModel:
-    """Two-state power law of one board.
+    """Two-state power law of a GPU model.
 
     Attributes
     ----------
     gpu_model : str
         Name in the catalogue.
     idle_w, base_w, slope_w, tdp_w : float
-        Power [W] without work, with work at vanishing load, added at full load, and the rating.
+        Power without jobs, with jobs at SM activity 0, added at SM activity 1, and rated. [W]
     source : str
-        Where the figures come from.
+        Source of the figures.
     """
 
     gpu_model: str
@@ -42,23 +44,22 @@ class PowerModel:
     source: str
 
     def busy_w(self, activity: float) -> float:
-        """Power [W] of a GPU with work at SM activity 0-1, never above its rating."""
+        """Return the power [W] of a GPU with jobs at SM activity 0-1, at most the rated power."""
         return min(self.base_w + self.slope_w * activity, self.tdp_w)
 
 
 @functools.cache
-def power_model(gpu_model: str, *, side: str = "value") -> PowerModel:
-    """Power law of a board from its rating and the catalogue's coefficients.
+def make_power_model(gpu_model: str, *, range_end: str = "value") -> PowerModel:
+    """Make the power law of a GPU model from its rated power and the coefficients of the catalogue.
 
-    The idle power is a fraction of the rating: single idle readings in data sheets differ by a factor of two
-    for one and the same board.
+    Idle power is a fraction of rated power: idle readings in data sheets differ by a factor of two for the same model.
 
     Parameters
     ----------
     gpu_model : str
-        Board of the catalogue.
-    side : {"value", "low", "high"}
-        Which end of the ranges of the coefficients.
+        GPU model of the catalogue.
+    range_end : {"value", "low", "high"}
+        End of the coefficients' ranges to use.
 
     Returns
     -------
@@ -67,42 +68,44 @@ def power_model(gpu_model: str, *, side: str = "value") -> PowerModel:
     Raises
     ------
     ScenarioError
-        If the data sheet of the board states no rating.
+        If the data sheet of the model states no rated power.
     GeometryError
-        If the catalogue has no such board, or no data sheet of it.
+        If the catalogue has no such model, or no data sheet of it.
 
     Examples
     --------
-    >>> law = power_model("H100-80GB-SXM5")
+    >>> law = make_power_model("H100-80GB-SXM5")
     >>> round(law.idle_w), round(law.busy_w(0.5))
     (70, 536)
     """
-    name = find_any_board(gpu_model)
-    spec = board_spec(name)
+    name = resolve_gpu_model(gpu_model)
+    spec = find_data_sheet(name)
     tdp_w = spec.tdp_w
     if tdp_w is None:
         todo = "Add the rating to gpu_specs.csv with its source."
         raise ScenarioError(f"power of {name}", "a tdp_w in gpu_specs", "none", todo)
     names = ("idle_fraction", "active_base_fraction", "active_slope_fraction")
-    idle, base, slope = map(parameter, names)
-    idle_w, base_w, slope_w = (getattr(fraction, side) * tdp_w for fraction in (idle, base, slope))
+    idle, base, slope = map(find_parameter, names)
+    idle_w, base_w, slope_w = (getattr(fraction, range_end) * tdp_w for fraction in (idle, base, slope))
     source = f"rating: {spec.source}; law: {base.source} ({base.date})"
     return PowerModel(name, idle_w, base_w, slope_w, tdp_w, source)
 
 
-def gpu_kwh(law: PowerModel, *, powered_gpu_hours: float, resident_gpu_hours: float, active_gpu_hours: float) -> float:
-    """Energy of the GPUs alone.
+def compute_gpu_kwh(
+    power_model: PowerModel, *, powered_gpu_hours: float, resident_gpu_hours: float, active_gpu_hours: float
+) -> float:
+    """Compute the energy of the GPUs alone.
 
     Parameters
     ----------
-    law : PowerModel
-        Of the board.
+    power_model : PowerModel
+        Power law of the GPU model.
     powered_gpu_hours : float
-        GPU-hours [GPU h] switched on.
+        Powered-on GPU-hours. [GPU h]
     resident_gpu_hours : float
-        Of these, with at least one job on the GPU.
+        Of these, GPU-hours with at least one job on the GPU. [GPU h]
     active_gpu_hours : float
-        Integral of SM activity over resident time [GPU h]: at most ``resident_gpu_hours``.
+        Integral of SM activity over resident time, at most ``resident_gpu_hours``. [GPU h]
 
     Returns
     -------
@@ -112,12 +115,12 @@ def gpu_kwh(law: PowerModel, *, powered_gpu_hours: float, resident_gpu_hours: fl
     Raises
     ------
     ScenarioError
-        If the three do not nest.
+        If active <= resident <= powered does not hold.
 
     Examples
     --------
-    >>> law = power_model("H100-80GB-SXM5")
-    >>> gpu_kwh(law, powered_gpu_hours=10, resident_gpu_hours=6, active_gpu_hours=3)
+    >>> law = make_power_model("H100-80GB-SXM5")
+    >>> compute_gpu_kwh(law, powered_gpu_hours=10, resident_gpu_hours=6, active_gpu_hours=3)
     3.493
     """
     slack = 1e-6 * max(powered_gpu_hours, 1.0)
@@ -125,22 +128,22 @@ def gpu_kwh(law: PowerModel, *, powered_gpu_hours: float, resident_gpu_hours: fl
         expected = "active <= resident <= powered GPU-hours"
         got = f"{active_gpu_hours:.6g}, {resident_gpu_hours:.6g}, {powered_gpu_hours:.6g}"
         raise ScenarioError("energy", expected, got, "Use figures of one run and one window.")
-    idle_wh = law.idle_w * max(powered_gpu_hours - resident_gpu_hours, 0.0)
+    idle_wh = power_model.idle_w * max(powered_gpu_hours - resident_gpu_hours, 0.0)
     mean_activity = active_gpu_hours / resident_gpu_hours if resident_gpu_hours > 0 else 0.0
-    return kwh_from_watt_hours(idle_wh + law.busy_w(mean_activity) * resident_gpu_hours)
+    return kwh_from_watt_hours(idle_wh + power_model.busy_w(mean_activity) * resident_gpu_hours)
 
 
-def facility_kwh(gpu_energy_kwh: float, *, host_factor: float, pue: float) -> float:
-    """Energy at the meter of the building: GPUs, their servers, and cooling and losses around them.
+def compute_facility_kwh(gpu_energy_kwh: float, *, host_factor: float, pue: float) -> float:
+    """Compute the facility energy: GPUs, their servers, cooling and losses.
 
     Parameters
     ----------
     gpu_energy_kwh : float
-        Energy of the GPUs alone [kWh].
+        Energy of the GPUs alone. [kWh]
     host_factor : float
-        Server energy over GPU energy.
+        Server energy over GPU energy. [ratio]
     pue : float
-        Facility energy over equipment energy.
+        Power usage effectiveness: facility energy over IT energy. [ratio]
 
     Returns
     -------
@@ -149,7 +152,7 @@ def facility_kwh(gpu_energy_kwh: float, *, host_factor: float, pue: float) -> fl
 
     Examples
     --------
-    >>> round(facility_kwh(100.0, host_factor=1.5, pue=1.2), 6)
+    >>> round(compute_facility_kwh(100.0, host_factor=1.5, pue=1.2), 6)
     180.0
     """
     return gpu_energy_kwh * host_factor * pue
@@ -157,7 +160,7 @@ def facility_kwh(gpu_energy_kwh: float, *, host_factor: float, pue: float) -> fl
 
 @dataclass(frozen=True)
 class CarbonFactor:
-    """Grid intensity of one region with its method and source."""
+    """Carbon intensity of the grid in one region, with method and source."""
 
     region: str
     gco2e_per_kwh: float
@@ -167,14 +170,14 @@ class CarbonFactor:
 
 
 @functools.cache
-def carbon_factor(region: str) -> CarbonFactor:
-    """Grid carbon intensity of one region.
+def find_carbon_factor(region: str) -> CarbonFactor:
+    """Find the carbon intensity of the grid in one region.
 
     Parameters
     ----------
     region : str
-        A ``region`` of the table, optionally with its scope in front: ``"gcp:europe-west4"``. The three
-        scopes use different methods and must not be mixed in one comparison.
+        A ``region`` of the table, optionally after its scope: ``"gcp:europe-west4"``. The three scopes use different
+        methods and must not be mixed in one comparison.
 
     Returns
     -------
@@ -187,21 +190,21 @@ def carbon_factor(region: str) -> CarbonFactor:
 
     Examples
     --------
-    >>> carbon_factor("gcp:europe-west4").gco2e_per_kwh
+    >>> find_carbon_factor("gcp:europe-west4").gco2e_per_kwh
     208.81
     """
     table = facts("carbon_intensity").with_columns(key=pl.concat_str("scope", "region", separator=":"))
     keys = table["key"].to_list()
     matches = [key for key in keys if key.partition(":")[2] == region]
-    wanted = matches[0] if len(matches) == 1 else region
-    known = resolve(wanted, matches or keys, what="carbon region", error=ScenarioError)
+    candidate = matches[0] if len(matches) == 1 else region
+    full_key = resolve_name(candidate, matches or keys, subject="carbon region", error=ScenarioError)
     columns = ("key", "gco2e_per_kwh", "method", "source", "year")
-    return CarbonFactor(*table.filter(key=known).select(columns).row(0))
+    return CarbonFactor(*table.filter(key=full_key).select(columns).row(0))
 
 
 @dataclass(frozen=True)
 class Price:
-    """One GPU-hour with its range, currency, source and date."""
+    """Price of one GPU-hour with range, currency, source and date."""
 
     value: float
     low: float
@@ -211,19 +214,21 @@ class Price:
     date: str
 
 
-def gpu_hour_price(gpu_model: str, *, own: float = 0.0, currency: str = "USD", term: str = "on_demand") -> Price:
-    """Price of one GPU-hour of a board.
+def find_gpu_hour_price(
+    gpu_model: str, *, own_price: float = 0.0, currency: str = "USD", term: str = "on_demand"
+) -> Price:
+    """Find the price of one GPU-hour: the user's own, else the list price.
 
     Parameters
     ----------
     gpu_model : str
-        Board of the catalogue.
-    own : float
-        The user's own price; 0 takes the catalogue's list prices.
+        GPU model of the catalogue.
+    own_price : float
+        The user's own price; 0: the list prices of the catalogue. [currency per GPU h]
     currency : str
-        ISO 4217 code of ``own``.
+        ISO 4217 code of ``own_price``.
     term : {"on_demand", "spot"}
-        Kind of purchase of the list prices.
+        Type of purchase of the list prices.
 
     Returns
     -------
@@ -232,16 +237,16 @@ def gpu_hour_price(gpu_model: str, *, own: float = 0.0, currency: str = "USD", t
     Raises
     ------
     ScenarioError
-        If the catalogue's prices are in another currency: nothing is converted without a dated rate.
+        If the list prices are in another currency: nothing is converted without a dated rate.
 
     Examples
     --------
-    >>> gpu_hour_price("H100-80GB-SXM5", own=2.5).source
-    'own price'
+    >>> find_gpu_hour_price("H100-80GB-SXM5", own_price=2.5).source
+    'your rate per GPU-hour'
     """
-    if own > 0:
-        return Price(own, own, own, currency, "own price", "as given")
-    listed = gpu_price(gpu_model, term=term)
+    if own_price > 0:
+        return Price(own_price, own_price, own_price, currency, OWN_PRICE, "as given")
+    listed = find_list_price(gpu_model, term=term)
     if listed.currency != currency:
         expected = f"{listed.currency}, the currency of the list prices"
         todo = "Set price_usd_per_gpu_hour to your own price in that currency."

@@ -1,4 +1,4 @@
-"""Time and GPU-hours of a layout change by GPU model and actuator."""
+"""Time and GPU-hours of a MIG layout change, by GPU model and actuator."""
 
 from __future__ import annotations
 
@@ -8,35 +8,35 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, Self, TypeAlias
 
-from gpuplanner.core.errors import GeometryError, ScenarioError, resolve
+from gpuplanner.core.errors import GeometryError, ScenarioError, resolve_name
 from gpuplanner.core.scenario import Scenario
-from gpuplanner.core.scenario_fields import MADE_BY
+from gpuplanner.core.scenario_fields import PARTITIONER_BY_ACTUATOR
 from gpuplanner.core.schemas import WHOLE_GPU
 from gpuplanner.core.units import SECONDS_PER_HOUR, SECONDS_PER_MINUTE
-from gpuplanner.hardware.catalog import actuator_facts, parameter
-from gpuplanner.hardware.gpu_models import GpuModel, as_board
-from gpuplanner.hardware.mig_layouts import Layout, Placement, arrangements, parse_layout, prove
+from gpuplanner.hardware.catalog import find_parameter, list_actuator_facts
+from gpuplanner.hardware.gpu_models import GpuModel, as_gpu_model
+from gpuplanner.hardware.mig_layouts import Layout, Placement, iterate_arrangements, parse_layout, prove
 
 AnyLayout: TypeAlias = str | Mapping[str, int] | Layout
-"""A layout as text, as profile counts, or with places."""
+"""A layout as text, as profile counts, or with placements."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reconfiguration:
-    """One change of one GPU, as :meth:`gpuplanner.hardware.repartitioning_cost.ChangeCost.change` tells it.
+    """One layout change of one GPU, returned by :meth:`ChangeCost.change`.
 
     Parameters
     ----------
     actuator : str
-        How it is made, one of :data:`gpuplanner.core.scenario_fields.PARTITIONERS`.
+        Partitioner that makes it, one of :data:`gpuplanner.core.scenario_fields.PARTITIONERS`.
     destroyed, created, kept : tuple of Placement
-        Instances that go, come and stay. Work on those that stay is not disturbed.
+        Instances that are deleted, created and kept. Jobs on kept instances continue.
     mode_change : bool
-        Whether MIG mode is switched on or off.
+        Whether MIG mode is enabled or disabled.
     reboot : bool
-        Whether the mode change needs a reboot of the node; then all its GPUs are out of service.
+        Whether the mode change needs a reboot of the node, which takes all its GPUs out of service.
     seconds, low_s, high_s : float
-        How long the GPU, or with a reboot the node, is out of service [s]: typical, and the range.
+        Time that the GPU, or with a reboot the node, is out of service: typical, and the range. [s]
     """
 
     actuator: str
@@ -50,65 +50,80 @@ class Reconfiguration:
     high_s: float
 
     @property
-    def emptied(self) -> int:
-        """What must be empty for it: the instances that go, or the GPU itself, where that was not cut.
+    def drained_units(self) -> int:
+        """Number of units that must be idle: the deleted instances, or the GPU itself if MIG was disabled.
 
         Examples
         --------
-        >>> cost = ChangeCost.of("H100-80GB-SXM5")
-        >>> [cost.change(old, "1g.20gb:4").emptied for old in ("1g.10gb:7", "gpu", "1g.20gb:4")]
+        >>> cost = ChangeCost.from_catalogue("H100-80GB-SXM5")
+        >>> [cost.change(old, "1g.20gb:4").drained_units for old in ("1g.10gb:7", "gpu", "1g.20gb:4")]
         [7, 1, 0]
         """
         return len(self.destroyed) or int(self.mode_change)
 
     @property
     def operations(self) -> int:
-        """Instances that are removed and made: what everybody counts who counts the steps of a change."""
+        """Number of instances deleted and created."""
         return len(self.destroyed) + len(self.created)
 
 
-def instances_changed(
+def compare_instances(
     gpu_model: GpuModel, before: AnyLayout, after: AnyLayout, *, one_by_one: bool
 ) -> tuple[tuple[Placement, ...], tuple[Placement, ...], tuple[Placement, ...]]:
-    """Say which instances go, come and stay.
+    """Determine the instances that a layout change deletes, creates and keeps.
+
+    Parameters
+    ----------
+    gpu_model : GpuModel
+        The GPU model.
+    before, after : str, mapping of str to int, or Layout
+        Layout text, profile counts, or a layout with placements.
+    one_by_one : bool
+        Whether instances are changed one by one, so that common instances are kept.
+
+    Returns
+    -------
+    tuple of tuple of Placement
+        Deleted, created and kept instances.
 
     Examples
     --------
-    >>> from gpuplanner.hardware.gpu_models import as_board
-    >>> gpu_model = as_board("H100-80GB-SXM5")
-    >>> parts = instances_changed(gpu_model, "4g.40gb:1,3g.40gb:1", "4g.40gb:1,1g.10gb:3", one_by_one=True)
+    >>> from gpuplanner.hardware.gpu_models import as_gpu_model
+    >>> gpu_model = as_gpu_model("H100-80GB-SXM5")
+    >>> parts = compare_instances(gpu_model, "4g.40gb:1,3g.40gb:1", "4g.40gb:1,1g.10gb:3", one_by_one=True)
     >>> [" ".join(map(str, part)) for part in parts]
     ['3g.40gb@4', '1g.10gb@4 1g.10gb@5 1g.10gb@6', '4g.40gb@0']
     """
-    old = next(_layouts(gpu_model, before))
-    new = max(_layouts(gpu_model, after), key=lambda layout: len(_common(old, layout)))
+    old = next(_iterate_layouts(gpu_model, before))
+    new = max(_iterate_layouts(gpu_model, after), key=lambda layout: len(_common_placements(old, layout)))
     if not one_by_one and old.counts == new.counts:
         new = old
-    stays = _common(old, new) if one_by_one or old == new else set()
-    destroyed, created = (tuple(p for p in layout.placements if p not in stays) for layout in (old, new))
-    return destroyed, created, tuple(p for p in old.placements if p in stays)
+    common = _common_placements(old, new) if one_by_one or old == new else set()
+    destroyed, created = (tuple(p for p in layout.placements if p not in common) for layout in (old, new))
+    return destroyed, created, tuple(p for p in old.placements if p in common)
 
 
-def _layouts(gpu_model: GpuModel, given: AnyLayout) -> Iterator[Layout]:
-    """The layout given, or all arrangements of the counts given; a GPU that is not cut has no instances."""
-    if isinstance(given, Layout):
-        yield given
+def _iterate_layouts(gpu_model: GpuModel, layout: AnyLayout) -> Iterator[Layout]:
+    """Yield the given layout, or all arrangements of the given counts; a full GPU has no instances."""
+    if isinstance(layout, Layout):
+        yield layout
         return
-    counts = parse_layout(given) if isinstance(given, str) else given
+    counts = parse_layout(layout) if isinstance(layout, str) else layout
     proof = prove(gpu_model, counts)
     if proof.layout is None:
-        where = f"layout of {gpu_model.name}"
-        raise GeometryError(where, "one that can be placed", proof.reason, "Fix the layout.")
-    yield from arrangements(gpu_model, proof.layout.counts)
+        subject = f"layout of {gpu_model.name}"
+        raise GeometryError(subject, "one that can be placed", proof.reason, "Fix the layout.")
+    yield from iterate_arrangements(gpu_model, proof.layout.counts)
 
 
-def _common(one: Layout, other: Layout) -> set[Placement]:
-    return set(one.placements) & set(other.placements)
+def _common_placements(first_layout: Layout, second_layout: Layout) -> set[Placement]:
+    """Return the placements that two layouts have in common."""
+    return set(first_layout.placements) & set(second_layout.placements)
 
 
 @dataclass(frozen=True, slots=True)
 class Seconds:
-    """A typical time with its range [s], and what it rests on."""
+    """A typical time with its range [s], and its basis."""
 
     value: float
     low: float
@@ -116,70 +131,75 @@ class Seconds:
     basis: str
 
     def __post_init__(self) -> None:
-        """Check that the times are in order."""
+        """Check that low end, typical time and high end are in order."""
         if not 0 <= self.low <= self.value <= self.high < math.inf:
             text = f"{self.low} to {self.value} to {self.high} ({self.basis})"
             expected = "seconds not below 0, the low, usual and high end in order"
             raise ScenarioError("cost of change or lead time", expected, text, "Fix these times.")
 
     @classmethod
-    def given(cls, value: float) -> Self:
-        """Take what somebody stated."""
+    def exact(cls, value: float) -> Self:
+        """Make a stated time without a range."""
         return cls(value, value, value, "as stated")
 
-    def stated(self, value: float | None) -> Self:
-        """What somebody stated of it; the range goes along.
+    def scaled_to(self, value: float | None) -> Self:
+        """Return the time with a stated value [s], its range in proportion; unchanged for None.
 
         Examples
         --------
-        >>> Seconds(840.0, 0.0, 3600.0, "assumed").stated(420.0)
+        >>> Seconds(840.0, 0.0, 3600.0, "assumed").scaled_to(420.0)
         Seconds(value=420.0, low=0.0, high=1800.0, basis='as stated; the range by that of the catalogue')
         """
         if value is None:
             return self
-        times = value / self.value
+        factor = value / self.value
         basis = "as stated; the range by that of the catalogue"
-        return replace(self, value=float(value), low=self.low * times, high=self.high * times, basis=basis)
+        return replace(self, value=float(value), low=self.low * factor, high=self.high * factor, basis=basis)
 
-    def plus(self, further: Seconds) -> Self:
-        """The same with a further step after it; ends add up, as if both were slow together."""
-        if not further.high:
+    def followed_by(self, further_seconds: Seconds) -> Self:
+        """Add the time of a further step; low and high ends add up, as if both steps were slow together."""
+        if not further_seconds.high:
             return self
-        value, low, high = self.value + further.value, self.low + further.low, self.high + further.high
-        return replace(self, value=value, low=low, high=high, basis=f"{self.basis}; {further.basis}")
+        return replace(
+            self,
+            value=self.value + further_seconds.value,
+            low=self.low + further_seconds.low,
+            high=self.high + further_seconds.high,
+            basis=f"{self.basis}; {further_seconds.basis}",
+        )
 
-    def words(self) -> str:
-        """Say it with its range, in minutes; in seconds below one minute.
+    def describe_time(self) -> str:
+        """Format the time with its range, in minutes; in seconds below one minute.
 
         Examples
         --------
-        >>> Seconds(300.0, 60.0, 900.0, "assumed").words(), Seconds.given(30.0).words()
+        >>> Seconds(300.0, 60.0, 900.0, "assumed").describe_time(), Seconds.exact(30.0).describe_time()
         ('about 5 min (1 to 15)', '30 s')
         """
-        unit, name = (SECONDS_PER_MINUTE, "min") if self.value >= SECONDS_PER_MINUTE else (1, "s")
-        value, low, high = (f"{each / unit:.4g}" for each in (self.value, self.low, self.high))
-        return f"{value} {name}" if low == high else f"about {value} {name} ({low} to {high})"
+        unit, unit_name = (SECONDS_PER_MINUTE, "min") if self.value >= SECONDS_PER_MINUTE else (1, "s")
+        value, low, high = (f"{time_s / unit:.4g}" for time_s in (self.value, self.low, self.high))
+        return f"{value} {unit_name}" if low == high else f"about {value} {unit_name} ({low} to {high})"
 
 
 @functools.cache
-def known_seconds(name: str) -> Seconds:
-    """Take a parameter of the catalogue, with its source.
+def find_seconds(name: str) -> Seconds:
+    """Find a time parameter of the catalogue, with its source.
 
     Examples
     --------
-    >>> known_seconds("reconfigure_reboot_s").high
+    >>> find_seconds("reconfigure_reboot_s").high
     1200.0
     """
-    known = parameter(name)
-    return Seconds(known.value, known.low, known.high, f"{known.meaning} ({known.source})")
+    parameter = find_parameter(name)
+    return Seconds(parameter.value, parameter.low, parameter.high, f"{parameter.meaning} ({parameter.source})")
 
 
-def minutes(seconds: float) -> str:
-    """Print a time in minutes, or in seconds where it is shorter than one.
+def format_seconds(seconds: float) -> str:
+    """Format a time in minutes; in seconds below one minute.
 
     Examples
     --------
-    >>> minutes(600.0), minutes(1.5)
+    >>> format_seconds(600.0), format_seconds(1.5)
     ('10 min', '1.5 s')
     """
     if seconds < SECONDS_PER_MINUTE:
@@ -187,48 +207,50 @@ def minutes(seconds: float) -> str:
     return f"{seconds / SECONDS_PER_MINUTE:.4g} min"
 
 
-_RESET_ARCHITECTURES = ("Ampere",)
-_ONE_BY_ONE = "nvidia-smi"
+_REBOOTING_ARCHITECTURES = ("Ampere",)
+"""Architectures whose nodes reboot when MIG mode changes."""
+_ONE_BY_ONE_PARTITIONER = "nvidia-smi"
+"""Partitioner that changes instances one by one."""
 
 
-_NOTHING = Seconds(0.0, 0.0, 0.0, "nothing")
+_NO_TIME = Seconds(0.0, 0.0, 0.0, "nothing")
+"""A step that does not occur."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChangeCost:
-    """What one change of one GPU costs on a board, by one actuator.
+    """Cost of one layout change of one GPU, by GPU model and partitioner.
 
-    Made by :meth:`of` from the catalogue. Plan, bound, simulation,
-    transition, check, scripts and report all take it, so that they mean the same by a change.
+    Made by :meth:`from_catalogue`. Plan, bound, simulation, transition, check, scripts and report all use it, so that
+    they agree on the cost of a change.
 
     Parameters
     ----------
     gpu_model : GpuModel
-        The board.
+        The GPU model.
     actuator : str
-        One of :data:`~gpuplanner.core.scenario_fields.PARTITIONERS`. Through nvidia-smi instances are made one by one,
-        and those
-        that both layouts have stay. mig-parted and the operator make all instances of a GPU anew.
+        One of :data:`~gpuplanner.core.scenario_fields.PARTITIONERS`. nvidia-smi changes instances one by one and keeps
+        those that both layouts have; mig-parted and the GPU Operator create all instances of a GPU again.
     change_s : Seconds
-        One change of one GPU, whatever changes on it.
+        Time of one change of one GPU, whatever changes on it.
     instance_s : Seconds
-        On top of it, for each instance made or removed.
+        Additional time for each instance created or deleted.
     reboot_s : Seconds or None
-        Instead of both, where MIG mode changes and the node reboots for it: instances are made meanwhile. None
-        where MIG mode needs no reboot.
+        Time instead of both where a change of MIG mode reboots the node, including the instances; None if MIG mode
+        needs no reboot.
     restart_s : Seconds
-        Loading of a checkpoint, start and warm-up of a job that goes on elsewhere.
+        Time to load a checkpoint, start and warm up a job that continues elsewhere.
     drain_s : Seconds
-        GPU time that is lost while a GPU empties, before it can be changed, which a plan pays for: in a simulation it
-        comes out of the jobs. Its high end is the longest that a change waits for a GPU to empty, in plan, simulation
-        and scripts alike.
+        GPU time lost while a GPU drains before a change, which a plan pays for; in a simulation it results from the
+        jobs. Its high end is the longest time that a change waits for a GPU to drain, in plan, simulation and scripts
+        alike.
     gpu_hours : float or None
-        What a plan pays for a change [GPU h], if that is stated; None: what :meth:`plan_gpu_hours` works out.
+        Stated cost of a change in a plan; None: that of :meth:`plan_gpu_hours`. [GPU h]
 
     Examples
     --------
     >>> for gpu_model in ("A100-80GB", "H100-80GB-SXM5"):
-    ...     change = ChangeCost.of(gpu_model).change("gpu", "3g.40gb:2")
+    ...     change = ChangeCost.from_catalogue(gpu_model).change("gpu", "3g.40gb:2")
     ...     print(change.seconds / 60, change.mode_change, change.reboot)
     10.0 True True
     1.0 True False
@@ -244,12 +266,12 @@ class ChangeCost:
     gpu_hours: float | None = None
 
     def __post_init__(self) -> None:
-        """Check the stated price."""
+        """Check the stated cost."""
         if self.gpu_hours is not None and not 0 <= self.gpu_hours < math.inf:
             raise ScenarioError("cost of change", "gpu_hours from 0", repr(self.gpu_hours), "Fix gpu_hours.")
 
     @classmethod
-    def of(
+    def from_catalogue(
         cls,
         gpu_model: GpuModel | str,
         actuator: str = "mig-manager",
@@ -257,58 +279,60 @@ class ChangeCost:
         gpu_hours: float | None = None,
         **stated: float,
     ) -> Self:
-        """Take the costs of a board and a actuator from the catalogue, and what is stated instead of them.
+        """Find the cost for a GPU model and actuator in the catalogue, with stated values in place of some of them.
 
         Parameters
         ----------
         gpu_model : GpuModel or str
-            The board.
+            The GPU model.
         actuator : {"mig-manager", "mig-parted", "nvidia-smi", "dra", "autoscaler", "slurm"}
-            Who makes the changes; see :data:`~gpuplanner.core.scenario_fields.MADE_BY`.
+            Actuator of the cluster; see :data:`~gpuplanner.core.scenario_fields.PARTITIONER_BY_ACTUATOR`.
         gpu_hours : float, optional
-            What a plan pays for a change [GPU h].
+            Stated cost of a change in a plan. [GPU h]
         **stated : float
-            ``change_s``, ``instance_s``, ``reboot_s`` (on boards that reboot) or ``restart_s`` [s].
+            ``change_s``, ``instance_s``, ``reboot_s`` (used on models that reboot) or ``restart_s``. [s]
 
         Raises
         ------
         GeometryError
-            If the board or the actuator is unknown.
+            If the model or the actuator is unknown.
         ScenarioError
-            If a time or a price is below 0, or a name is none of these.
+            If a time or cost is below 0, or a name is none of these.
 
         Examples
         --------
-        >>> ChangeCost.of("A100-80GB", reboot_s=450).change("gpu", "3g.40gb:2").seconds
+        >>> ChangeCost.from_catalogue("A100-80GB", reboot_s=450).change("gpu", "3g.40gb:2").seconds
         450.0
         """
-        model = as_board(gpu_model)
-        maker = resolve(actuator, MADE_BY, what="reconfiguration actuator", error=GeometryError)
-        way = MADE_BY[maker]
-        figure = known_seconds(f"reconfigure_{way.replace('-', '_')}_s")
-        one_by_one = way == _ONE_BY_ONE
-        reboots = model.architecture in (None, *_RESET_ARCHITECTURES)
+        model = as_gpu_model(gpu_model)
+        full_name = resolve_name(
+            actuator, PARTITIONER_BY_ACTUATOR, subject="reconfiguration actuator", error=GeometryError
+        )
+        partitioner = PARTITIONER_BY_ACTUATOR[full_name]
+        partitioner_time = find_seconds(f"reconfigure_{partitioner.replace('-', '_')}_s")
+        one_by_one = partitioner == _ONE_BY_ONE_PARTITIONER
+        reboots = model.architecture in (None, *_REBOOTING_ARCHITECTURES)
         cost = cls(
             gpu_model=model,
-            actuator=way,
-            change_s=_NOTHING if one_by_one else figure,
-            instance_s=figure if one_by_one else _NOTHING,
-            reboot_s=known_seconds("reconfigure_reboot_s") if reboots else None,
-            restart_s=known_seconds("restart_s"),
-            drain_s=drain_time(maker, model),
+            actuator=partitioner,
+            change_s=_NO_TIME if one_by_one else partitioner_time,
+            instance_s=partitioner_time if one_by_one else _NO_TIME,
+            reboot_s=find_seconds("reconfigure_reboot_s") if reboots else None,
+            restart_s=find_seconds("restart_s"),
+            drain_s=find_drain_time(full_name, model),
             gpu_hours=None if gpu_hours is None else float(gpu_hours),
         )
         return cost._with(stated)
 
-    def on(self, gpu_model: GpuModel | str) -> Self:
-        """The same, if it was made for this board.
+    def require_model(self, gpu_model: GpuModel | str) -> Self:
+        """Return the cost itself if it is for this GPU model.
 
         Raises
         ------
         ScenarioError
-            If it was made for another board.
+            If it is for another model.
         """
-        model = as_board(gpu_model)
+        model = as_gpu_model(gpu_model)
         if self.gpu_model != model:
             todo = "Compute it for this GPU model."
             raise ScenarioError("cost of change", f"one for {model.name}", self.gpu_model.name, todo)
@@ -316,34 +340,34 @@ class ChangeCost:
 
     @property
     def one_by_one(self) -> bool:
-        """Whether instances are made and removed one by one, so that those beside them stay in use."""
-        return self.actuator == _ONE_BY_ONE
+        """Whether instances are changed one by one, so that the other instances stay in use."""
+        return self.actuator == _ONE_BY_ONE_PARTITIONER
 
     def change(self, before: AnyLayout, after: AnyLayout) -> Reconfiguration:
-        """Say what becomes of a GPU when its layout changes, and how long that takes.
+        """Determine the instances and the time of a layout change.
 
-        A GPU that is not needed is left with MIG mode off.
+        A GPU that is not needed has MIG disabled.
 
         Parameters
         ----------
         before, after : str, mapping of str to int, or Layout
-            Layout text, profile counts, or a layout with places. For text and counts the likeliest places are
-            taken, `after` so that most instances of `before` stay.
+            Layout text, profile counts, or a layout with placements. Text and counts get the likeliest placements;
+            those of `after` keep as many instances of `before` as possible.
 
         Raises
         ------
         GeometryError
-            If a layout is impossible, or the cost was made for no board.
+            If a layout is infeasible.
 
         Examples
         --------
-        >>> cost = ChangeCost.of("H100-80GB-SXM5", "nvidia-smi")
+        >>> cost = ChangeCost.from_catalogue("H100-80GB-SXM5", "nvidia-smi")
         >>> change = cost.change("4g.40gb:1,3g.40gb:1", "4g.40gb:1,1g.10gb:3")
         >>> [str(placement) for placement in change.kept], round(change.seconds, 1), change.reboot
         (['4g.40gb@0'], 1.2, False)
         """
-        destroyed, created, kept = instances_changed(self.gpu_model, before, after, one_by_one=self.one_by_one)
-        # One of the two layouts has no instances: then all of the other's go, or come.
+        destroyed, created, kept = compare_instances(self.gpu_model, before, after, one_by_one=self.one_by_one)
+        # MIG mode changes if exactly one of the two layouts has instances.
         mode_change = bool(destroyed) != bool(created) and not kept
         changed = len(destroyed) + len(created)
         reboot = mode_change and self.reboot_s is not None
@@ -361,29 +385,29 @@ class ChangeCost:
         )
 
     def seconds(self, before: Mapping[str, int], after: Mapping[str, int]) -> float:
-        """Time that an idle GPU, or with a reboot its node, is out of service [s]: that of :meth:`change`.
+        """Return the time that an idle GPU, or with a reboot its node, is out of service [s], as :meth:`change` does.
 
         Parameters
         ----------
         before, after : mapping of str to int
-            Instances of each profile; ``{"gpu": 1}``, or nothing, for a GPU that is not cut.
+            Number of instances by profile; ``{"gpu": 1}``, or nothing, for a full GPU.
         """
         old, new = (
-            tuple(sorted((name, count) for name, count in held.items() if count and name != WHOLE_GPU))
-            for held in (before, after)
+            tuple(sorted((name, count) for name, count in counts.items() if count and name != WHOLE_GPU))
+            for counts in (before, after)
         )
         if old == new:
             return 0.0
         changed = sum(count for _, count in old + new)
         if self.one_by_one and old and new:
-            changed = _changed_one_by_one(self, old, new)
+            changed = _count_operations(self, old, new)
         return self._times(changed, mode_change=bool(old) != bool(new)).value
 
     def plan_gpu_hours(self, gpus_per_node: int) -> float:
-        """What a plan pays whenever a GPU takes up a layout [GPU h].
+        """Return the cost of a layout change in a plan [GPU h].
 
-        Counted as from a GPU that is not cut to as many instances as the board holds. What is out of service is
-        paid for, which is the whole node where it reboots, and so is the time in which the GPU empties.
+        It is the change from a full GPU to as many instances as it can hold. It counts the GPUs out of service, which
+        are all of the node if it reboots, and the drain time of the GPU.
 
         Parameters
         ----------
@@ -392,101 +416,105 @@ class ChangeCost:
 
         Examples
         --------
-        >>> ChangeCost.of("H100-80GB-SXM5").plan_gpu_hours(8)
+        >>> ChangeCost.from_catalogue("H100-80GB-SXM5").plan_gpu_hours(8)
         0.25
-        >>> round(ChangeCost.of("A100-80GB").plan_gpu_hours(8), 3)
+        >>> round(ChangeCost.from_catalogue("A100-80GB").plan_gpu_hours(8), 3)
         1.567
         """
         if self.gpu_hours is not None:
             return self.gpu_hours
-        most = max((profile.max_instances for profile in self.gpu_model.profiles), default=0)
+        max_instances = max((profile.max_instances for profile in self.gpu_model.profiles), default=0)
         reboots = self.reboot_s is not None and bool(self.gpu_model.profiles)
-        out_s = self._times(max(most, 1), mode_change=reboots).value * (gpus_per_node if reboots else 1)
+        out_s = self._times(max(max_instances, 1), mode_change=reboots).value * (gpus_per_node if reboots else 1)
         return (out_s + self.drain_s.value) / SECONDS_PER_HOUR
 
     @property
     def longest_s(self) -> float:
-        """The longest that a node is out of service for a change, once it is empty [s]; instances take no time here."""
+        """Longest time that a drained node is out of service for a change [s], without that of single instances."""
         return max(self.change_s.value, 0.0 if self.reboot_s is None else self.reboot_s.value)
 
-    def words(self) -> str:
-        """Say how long a change takes, with its range.
+    def describe_time(self) -> str:
+        """Describe the time of a change with its range.
 
         Examples
         --------
-        >>> ChangeCost.of("H100-80GB-SXM5").words()
+        >>> ChangeCost.from_catalogue("H100-80GB-SXM5").describe_time()
         'about 1 min (0.5 to 5) per layout change'
-        >>> ChangeCost.of("A100-80GB", reboot_s=600).words()
+        >>> ChangeCost.from_catalogue("A100-80GB", reboot_s=600).describe_time()
         'about 1 min (0.5 to 5) per layout change, or 10 min and a reboot of the node where MIG mode changes'
-        >>> ChangeCost.of("H100-80GB-SXM5", "nvidia-smi").words()
+        >>> ChangeCost.from_catalogue("H100-80GB-SXM5", "nvidia-smi").describe_time()
         'about 0.3 s (0.1 to 1) per MIG instance deleted or created'
         """
         times = {"layout change": self.change_s, "MIG instance deleted or created": self.instance_s}
-        parts = [f"{one.words()} per {what}" for what, one in times.items() if one.value]
+        parts = [f"{time.describe_time()} per {operation}" for operation, time in times.items() if time.value]
         text = " and ".join(parts) or "no time per layout change"
         if self.reboot_s is not None:
-            text += f", or {self.reboot_s.words()} and a reboot of the node where MIG mode changes"
+            text += f", or {self.reboot_s.describe_time()} and a reboot of the node where MIG mode changes"
         return text
 
     def _with(self, stated: Mapping[str, float]) -> Self:
-        """The cost with stated times; a reboot is left out where there is none."""
-        odd = sorted(set(stated) - set(_TIMES))
-        if odd:
-            raise ScenarioError("cost of change", ", ".join(_TIMES), ", ".join(odd), "Name one of these.")
+        """Return the cost with stated times; a reboot time is ignored if the model does not reboot."""
+        unknown = sorted(set(stated) - set(_STATED_TIME_FIELDS))
+        if unknown:
+            raise ScenarioError(
+                "cost of change", ", ".join(_STATED_TIME_FIELDS), ", ".join(unknown), "Name one of these."
+            )
         names = [name for name in stated if name != "reboot_s" or self.reboot_s is not None]
-        given: dict[str, Any] = {name: Seconds.given(float(stated[name])) for name in names}
-        return replace(self, **given)
+        replaced: dict[str, Any] = {name: Seconds.exact(float(stated[name])) for name in names}
+        return replace(self, **replaced)
 
     def _times(self, changed: int, *, mode_change: bool) -> Seconds:
-        """Typical time, range and basis, of a change that makes and removes so many instances together."""
+        """Return the time of a change that creates and deletes a number of instances together."""
         if mode_change and self.reboot_s is not None:
             return self.reboot_s
-        one, each = self.change_s, self.instance_s
+        change_time, instance_time = self.change_s, self.instance_s
         if not changed:
-            return Seconds(0.0, 0.0, 0.0, one.basis)
-        basis = each.basis if self.one_by_one and each.value else one.basis
-        low, high = one.low + changed * each.low, one.high + changed * each.high
-        return Seconds(one.value + changed * each.value, low, high, basis)
+            return Seconds(0.0, 0.0, 0.0, change_time.basis)
+        basis = instance_time.basis if self.one_by_one and instance_time.value else change_time.basis
+        low, high = change_time.low + changed * instance_time.low, change_time.high + changed * instance_time.high
+        return Seconds(change_time.value + changed * instance_time.value, low, high, basis)
 
 
-_TIMES = tuple(field.name for field in fields(ChangeCost) if field.name.endswith("_s") and field.name != "drain_s")
+_STATED_TIME_FIELDS = tuple(
+    field.name for field in fields(ChangeCost) if field.name.endswith("_s") and field.name != "drain_s"
+)
+"""Times that can be stated instead of those of the catalogue."""
 
 
-def drain_time(actuator: str = "mig-manager", gpu_model: GpuModel | None = None) -> Seconds:
-    """How long a GPU empties before a change: what that loses, and at the high end the longest that is waited [s].
+def find_drain_time(actuator: str = "mig-manager", gpu_model: GpuModel | None = None) -> Seconds:
+    """Find the time that a GPU takes to drain before a change; its high end is the longest wait for it [s].
 
-    From the row of the actuator in the catalogue, of the GPU model where it has its own; a model whose own rows state
-    a time has that.
+    It is that of the actuator in the catalogue, by GPU model where the table distinguishes them, unless the model's own
+    rows state a time.
 
     Examples
     --------
-    >>> drain_time().value, drain_time("slurm", as_board("H100-80GB-SXM5")).high
+    >>> find_drain_time().value, find_drain_time("slurm", as_gpu_model("H100-80GB-SXM5")).high
     (840.0, 3600.0)
     """
-    fact = actuator_facts(actuator, *known_by(gpu_model))["drain_s"]
+    fact = list_actuator_facts(actuator, *catalogue_names(gpu_model))["drain_s"]
     basis = f"{fact.meaning} ({fact.source})"
-    known = Seconds(float(fact.value or 0), fact.low or 0.0, fact.high or 0.0, basis)
-    return known if gpu_model is None else known.stated(gpu_model.drain_s)
+    catalogue_time = Seconds(float(fact.value or 0), fact.low or 0.0, fact.high or 0.0, basis)
+    return catalogue_time if gpu_model is None else catalogue_time.scaled_to(gpu_model.drain_s)
 
 
-def known_by(gpu_model: GpuModel | None) -> tuple[str | None, ...]:
-    """What the catalogue may call a board by: its architecture, and its name."""
+def catalogue_names(gpu_model: GpuModel | None) -> tuple[str | None, ...]:
+    """Return the names of a GPU model in actuator rows: its architecture and its name."""
     return () if gpu_model is None else (gpu_model.architecture, gpu_model.name)
 
 
 @functools.lru_cache(maxsize=4096)
-def _changed_one_by_one(
-    cost: ChangeCost, before: tuple[tuple[str, int], ...], after: tuple[tuple[str, int], ...]
-) -> int:
+def _count_operations(cost: ChangeCost, before: tuple[tuple[str, int], ...], after: tuple[tuple[str, int], ...]) -> int:
+    """Count the instances that a one-by-one change deletes and creates; cached."""
     return cost.change(dict(before), dict(after)).operations
 
 
-def cost_of_change(scenario: Scenario, gpu_model: GpuModel | str) -> ChangeCost:
-    """What a change of layout costs on a board, by the scenario's actuator and with what it states itself.
+def find_change_cost(scenario: Scenario, gpu_model: GpuModel | str) -> ChangeCost:
+    """Find the cost of a layout change for a scenario's actuator, with the values that the scenario states.
 
     Examples
     --------
-    >>> cost_of_change(Scenario(change_gpu_hours=2.0), "A100-80GB").plan_gpu_hours(8)
+    >>> find_change_cost(Scenario(change_gpu_hours=2.0), "A100-80GB").plan_gpu_hours(8)
     2.0
     """
-    return ChangeCost.of(gpu_model, scenario.actuator, gpu_hours=scenario.change_gpu_hours)
+    return ChangeCost.from_catalogue(gpu_model, scenario.actuator, gpu_hours=scenario.change_gpu_hours)

@@ -1,4 +1,4 @@
-"""A dataset: tables from sources with what is needed to trust them, and pseudonyms."""
+"""The dataset: tables read from sources, with provenance, rejected rows, quality report and pseudonyms."""
 
 from __future__ import annotations
 
@@ -12,28 +12,36 @@ from typing import Any
 import polars as pl
 
 from gpuplanner.core.errors import PrivacyError, TraceFormatError, examples
-from gpuplanner.core.privacy import pseudonym, pseudonymise, rows_that_name
-from gpuplanner.core.serialization import of_plain
+from gpuplanner.core.privacy import count_rows_with_names, make_pseudonym, pseudonymise
+from gpuplanner.core.serialization import from_plain
 from gpuplanner.core.units import SECONDS_PER_HOUR
-from gpuplanner.ingest.large_tables import LongJobs
-from gpuplanner.ingest.quality_report import Finding, report
+from gpuplanner.ingest.large_tables import LazyJobs
+from gpuplanner.ingest.quality_report import Finding, build_quality_report
 
 
 @dataclass(frozen=True)
 class SourceFile:
-    """A file that was read, by its name and the hash of its bytes."""
+    """A file that was read: its name and the SHA-256 hash of its bytes."""
 
     name: str
     sha256: str
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stated:
-    """Where rows come from, and what became of them.
+class SourceFacts:
+    """Facts of one source as its provenance states them: row counts, observed span, GPU-hours.
 
-    The span of the observation is in UTC, as text; ``quarantined_gpu_hours`` [GPU h] are those that the jobs in
-    quarantine state, ``unresolved_gpu_hours`` about those of jobs whose number of GPUs is not known. Totals of its own
-    and how it was read stand in the provenance alone, as the source wrote them.
+    - ``source``: Name of the source.
+    - ``rows_in``, ``rows_kept``, ``rows_rejected``, ``rows_quarantined``: Rows read, kept, rejected, in quarantine.
+    - ``span_start``, ``span_end``: Observed span, ISO 8601 text in UTC.
+    - ``time_zone``: Zone of the naive times of the files.
+    - ``files``: Files that were read.
+    - ``notes``: Remarks of the reader.
+    - ``gpuplanner``: Version of gpuplanner that read the files.
+    - ``gpu_hours``: Allocated GPU-hours of the jobs outside quarantine [GPU h].
+    - ``quarantined_gpu_hours``: GPU-hours that the quarantined jobs state [GPU h].
+    - ``unresolved_gpu_hours``: Estimated GPU-hours of jobs whose number of GPUs is unknown [GPU h].
+    - ``shortened``: Text that says what a restriction to a shorter span left out.
     """
 
     source: str
@@ -51,73 +59,65 @@ class Stated:
     gpu_hours: float = 0.0
     unresolved_gpu_hours: float = 0.0
     shortened: str | None = None
-    """What was left out of it, where a part of the time is looked at."""
+    """Text that says what a restriction to a shorter span left out; None for the whole observation."""
 
     @classmethod
-    def of(cls, provenance: Mapping[str, object]) -> Stated:
-        """Read from a provenance; facts that are no field are passed over.
+    def from_provenance(cls, provenance: Mapping[str, object]) -> SourceFacts:
+        """Read the facts from a provenance mapping and ignore keys that are no field.
 
         Examples
         --------
         >>> counts = {"rows_in": 3, "rows_kept": 2, "rows_rejected": 1}
-        >>> Stated.of({"source": "itp", **counts, "span_start": None, "span_end": None, "gpus": 8}).rows_kept
+        >>> provenance = {"source": "itp", **counts, "span_start": None, "span_end": None, "gpus": 8}
+        >>> SourceFacts.from_provenance(provenance).rows_kept
         2
         """
-        return of_plain(cls, provenance)
+        return from_plain(cls, provenance)
 
     @property
     def span(self) -> tuple[datetime, datetime]:
-        """First instant of the observation, and the first after it [UTC]."""
+        """Observed span: its first instant and the first instant after it [UTC]."""
         instants = (self.span_start, self.span_end)
         begin, end = (datetime.fromisoformat(str(instant)).astimezone(UTC) for instant in instants)
         return begin, end
 
 
-SHOWN_FIRST = (
-    "source",
-    "table",
-    "rows_in",
-    "rows_kept",
-    "rows_rejected",
-    "span_start",
-    "span_end",
-    "gpu_hours",
-)
-"""Facts of a source in the order in which they are shown; table and GPU hours are not of every one."""
+SUMMARY_FACTS = ("source", "table", "rows_in", "rows_kept", "rows_rejected", "span_start", "span_end", "gpu_hours")
+"""Keys of a provenance that a summary shows, in order; ``table`` and ``gpu_hours`` are optional."""
 
 
-COMMON = ("jobs", "samples")
-"""Tables that a dataset is named after, before any other."""
+NAMING_TABLES = ("jobs", "samples")
+"""Tables after which a dataset is named, by precedence."""
 
-Scan = Callable[[datetime | None, datetime | None], pl.LazyFrame]
-"""Samples of a span, read when they are collected."""
+SampleScan = Callable[[datetime | None, datetime | None], pl.LazyFrame]
+"""Function that takes the begin and end of a span [UTC] and returns its samples as a lazy frame."""
 
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """What sources gave: read from files just now, or kept in a folder.
+    """Tables of one or more sources, freshly read from files or opened from a dataset folder.
 
     Attributes
     ----------
     tables : mapping of str to polars.DataFrame
-        Name → table of ``schemas.TABLES``, or one of ``coverage`` and ``processes`` beside telemetry. Those that no
-        source gave are absent; samples of a folder are not among them until they are asked for.
+        Name → table of ``schemas.TABLES``, and ``coverage`` and ``processes`` of telemetry. Tables that no source gave
+        are absent; samples of a folder are read on first use and are not among them.
     rejects : polars.DataFrame
-        Rows that cannot be read or believed: ``file``, ``row`` (line number), ``reason``, ``raw``.
+        Rows that cannot be parsed or are implausible: ``file``, ``row`` (line number), ``reason``, ``raw``.
     quality : polars.DataFrame
-        ``check``, ``severity``, ``rows``, ``effect``, ``example``; gravest first.
+        Quality report: ``check``, ``severity``, ``rows``, ``effect``, ``example``; most severe first.
     provenance : mapping
-        Where the rows of the first table came from and what was counted; ready for JSON.
-    others : tuple of mapping
-        The same of the other sources of a folder.
+        Origin and row counts of the first table; ready for JSON.
+    other_sources : tuple of mapping
+        Provenance of the other sources of a folder.
     join : mapping, optional
-        GPU-hours of the telemetry by how the job that held the device is known; None without jobs or telemetry.
+        GPU-hours of the telemetry by how the job on the device was found [GPU h]; None without jobs or telemetry.
     scan : callable, optional
-        How samples are read from a folder.
-    kept : LongJobs, optional
-        Jobs of a folder that are read when they are asked for.
-    told : polars.DataFrame, optional
-        Where each sample was read first: ``file``, ``row``, ``raw``, in the order of the samples. Not kept in a
+        Function that reads the samples of a span from a folder.
+    stored_jobs : LazyJobs, optional
+        Jobs of a folder that stay on disk until they are used.
+    sample_origins : polars.DataFrame, optional
+        Where each sample was first read: ``file``, ``row``, ``raw``, in the order of the samples. Not stored in a
         folder.
     """
 
@@ -125,27 +125,27 @@ class Dataset:
     rejects: pl.DataFrame
     quality: pl.DataFrame
     provenance: Mapping[str, Any]
-    others: tuple[Mapping[str, Any], ...] = ()
+    other_sources: tuple[Mapping[str, Any], ...] = ()
     join: Mapping[str, Any] | None = None
-    scan: Scan | None = field(default=None, repr=False)
-    kept: LongJobs | None = field(default=None, repr=False)
-    told: pl.DataFrame | None = field(default=None, repr=False)
+    scan: SampleScan | None = field(default=None, repr=False)
+    stored_jobs: LazyJobs | None = field(default=None, repr=False)
+    sample_origins: pl.DataFrame | None = field(default=None, repr=False)
 
     @cached_property
-    def stated(self) -> Stated:
-        """What the source of the first table says of itself."""
-        return Stated.of(self.provenance)
+    def source_facts(self) -> SourceFacts:
+        """Facts of the source of the first table."""
+        return SourceFacts.from_provenance(self.provenance)
 
     @property
     def kind(self) -> str:
-        """Name of the table that the dataset is named after: jobs, else samples, else the first."""
-        read_later = {"jobs": self.kept, "samples": self.scan}
-        names = [*self.tables, *(name for name, there in read_later.items() if there is not None)]
-        return next((name for name in COMMON if name in names), names[0])
+        """Name of the main table: jobs, else samples, else the first table."""
+        read_later = {"jobs": self.stored_jobs, "samples": self.scan}
+        names = [*self.tables, *(name for name, content in read_later.items() if content is not None)]
+        return next((name for name in NAMING_TABLES if name in names), names[0])
 
     @property
     def table(self) -> pl.DataFrame:
-        """The table that the dataset is named after."""
+        """The main table, named by `kind`."""
         samples = self.samples if self.kind == "samples" else None
         return self.tables[self.kind] if samples is None else samples
 
@@ -159,30 +159,30 @@ class Dataset:
             If no source gave a list of jobs.
         """
         if "jobs" not in self.tables:
-            got = f"{self.kind} of {self.stated.source}"
+            description = f"{self.kind} of {self.source_facts.source}"
             todo = "Ingest a list of jobs into the same folder."
-            raise TraceFormatError("dataset", "a list of jobs", got, todo)
+            raise TraceFormatError("dataset", "a list of jobs", description, todo)
         return self.tables["jobs"]
 
     @property
-    def long(self) -> LongJobs:
-        """The same, some of them at a time."""
-        return LongJobs.of(self.jobs) if self.kept is None else self.kept
+    def lazy_jobs(self) -> LazyJobs:
+        """The jobs as a lazy table that is read in chunks."""
+        return LazyJobs.from_table(self.jobs) if self.stored_jobs is None else self.stored_jobs
 
     @property
     def has_jobs(self) -> bool:
         """Whether a source gave a list of jobs."""
-        return "jobs" in self.tables or self.kept is not None
+        return "jobs" in self.tables or self.stored_jobs is not None
 
     @cached_property
     def samples(self) -> pl.DataFrame | None:
-        """Table ``schemas.Samples``, sorted by time and device, all of it in memory; None without telemetry."""
+        """Table ``schemas.Samples`` in memory, sorted by time and device; None without telemetry."""
         if "samples" in self.tables or self.scan is None:
             return self.tables.get("samples")
         return self.scan(None, None).collect()
 
     def samples_between(self, begin: datetime, end: datetime) -> pl.DataFrame | None:
-        """Those that hold in a span."""
+        """Return the samples from `begin` until before `end` [UTC]; None without telemetry."""
         if self.scan is not None and "samples" not in self.tables:
             return self.scan(begin, end).collect()
         inside = pl.col("time").is_between(begin, end, closed="left")
@@ -190,26 +190,26 @@ class Dataset:
 
     @property
     def inventory(self) -> pl.DataFrame | None:
-        """Table ``schemas.Inventory``, or None."""
+        """Table ``schemas.Inventory``; None without a node list."""
         return self.tables.get("inventory")
 
     @property
     def quotas(self) -> pl.DataFrame | None:
-        """Table ``schemas.QueueQuotas``, or None."""
+        """Table ``schemas.QueueQuotas``; None without quotas."""
         return self.tables.get("queue_quotas")
 
     @property
     def coverage(self) -> pl.DataFrame | None:
-        """How much of each node and UTC day telemetry saw, or None without telemetry."""
+        """Share of each node and UTC day that telemetry observed; None without telemetry."""
         return self.tables.get("coverage")
 
     @property
     def processes(self) -> pl.DataFrame | None:
-        """Processes seen on the GPUs, or None where no source lists them."""
+        """Processes observed on the GPUs; None where no source lists them."""
         return self.tables.get("processes")
 
     def with_tables(self, **tables: pl.DataFrame | None) -> Dataset:
-        """The same dataset with other tables under some names; None takes one away.
+        """Return a copy of the dataset with some tables replaced; None removes a table.
 
         Examples
         --------
@@ -218,51 +218,66 @@ class Dataset:
         >>> list(made.tables)
         ['inventory']
         """
-        kept = {name: table for name, table in (self.tables | tables).items() if table is not None}  # type: ignore[operator]
-        return replace(self, tables=kept)
+        remaining = {name: table for name, table in (self.tables | tables).items() if table is not None}  # type: ignore[operator]
+        return replace(self, tables=remaining)
 
-    def shortened(self, jobs: pl.DataFrame, begin: datetime, end: datetime, told: str) -> Dataset:
-        """The same of a part of the time, as if nothing else had been observed."""
+    def restrict_to_span(self, jobs: pl.DataFrame, begin: datetime, end: datetime, omission: str) -> Dataset:
+        """Return a copy of the dataset as if only a part of the time had been observed.
+
+        Parameters
+        ----------
+        jobs : polars.DataFrame
+            Table ``schemas.Jobs`` of that part.
+        begin, end : datetime
+            Span to keep, without `end` [UTC].
+        omission : str
+            Text that says what was left out.
+
+        Returns
+        -------
+        Dataset
+            Dataset whose provenance states the new span.
+        """
         scan, span = self.scan, {"span_start": begin.isoformat(), "span_end": end.isoformat()}
         return replace(
             self,
-            kept=None,
+            stored_jobs=None,
             tables={"jobs": jobs, **self.tables},
-            provenance={**self.provenance, **span, "shortened": told},
+            provenance={**self.provenance, **span, "shortened": omission},
             scan=None if scan is None else lambda first, last: scan(max(first or begin, begin), last),
         )
 
     def summary(self) -> dict[str, object]:
-        """The facts to show first: source, row counts, span in UTC, totals; then those of the other sources."""
-        told = summary_of(self.provenance)
-        if self.others:
-            told["other sources"] = [summary_of(facts) for facts in self.others]
+        """Summarise the first source (row counts, span in UTC, totals), the other sources and the telemetry join."""
+        facts_by_name = summarise_facts(self.provenance)
+        if self.other_sources:
+            facts_by_name["other sources"] = [summarise_facts(facts) for facts in self.other_sources]
         if self.join is not None:
-            told["telemetry by job"] = dict(self.join)
-        return told
+            facts_by_name["telemetry by job"] = dict(self.join)
+        return facts_by_name
 
     def __repr__(self) -> str:
         facts = ", ".join(f"{key}={value!r}" for key, value in self.summary().items())
         return f"Dataset({facts})"
 
 
-def summary_of(facts: Mapping[str, Any]) -> dict[str, object]:
-    """The facts of one source to show first.
+def summarise_facts(facts: Mapping[str, Any]) -> dict[str, object]:
+    """Select the facts of one source that a summary shows, with its totals.
 
     Examples
     --------
-    >>> summary_of({"source": "itp", "rows_in": 1, "rows_kept": 1, "rows_rejected": 0, "span_start": None,
+    >>> summarise_facts({"source": "itp", "rows_in": 1, "rows_kept": 1, "rows_rejected": 0, "span_start": None,
     ...             "span_end": None, "gpu_hours": 8.0, "notes": []})["gpu_hours"]
     8.0
     """
-    return {key: facts[key] for key in SHOWN_FIRST if key in facts} | dict(facts.get("totals", {}))
+    return {key: facts[key] for key in SUMMARY_FACTS if key in facts} | dict(facts.get("totals", {}))
 
 
 def gpu_hours(jobs: pl.DataFrame, until: datetime) -> float:
-    """GPU-hours held: GPUs times time between start and end.
+    """Sum the allocated GPU-hours of jobs: GPUs times the time between start and end.
 
-    A job that still runs counts up to `until`. Jobs without a start, an end or a number of GPUs add
-    nothing; the quality report counts them.
+    A running job counts up to `until`. Jobs without a start, an end or a number of GPUs add nothing; the quality report
+    counts them.
 
     Parameters
     ----------
@@ -284,71 +299,98 @@ def gpu_hours(jobs: pl.DataFrame, until: datetime) -> float:
     >>> gpu_hours(jobs, two)
     8.0
     """
-    still = pl.when(pl.col("state") == "RUNNING").then(pl.lit(until))
-    held = pl.coalesce(pl.col("end_time").cast(pl.Datetime("us", "UTC")), still) - pl.col("start_time")
-    total = jobs.select((pl.col("gpus") * held.dt.total_microseconds()).sum() / 1e6).item()
+    end_if_running = pl.when(pl.col("state") == "RUNNING").then(pl.lit(until))
+    allocated_time = pl.coalesce(pl.col("end_time").cast(pl.Datetime("us", "UTC")), end_if_running) - pl.col(
+        "start_time"
+    )
+    total = jobs.select((pl.col("gpus") * allocated_time.dt.total_microseconds()).sum() / 1e6).item()
     return float(total) / SECONDS_PER_HOUR
 
 
-NAMED = ("user", "tenant", "job_id", "job_name", "partition")
-"""Columns that may name people. Job ids do where they are names of pods, job names where people sign them, partitions
-where a group has its own."""
-WITHHELD = "(withheld)"
-WORD = re.compile(r"[\w.@-]+")
+PSEUDONYM_COLUMNS = ("user", "tenant", "job_id", "job_name", "partition")
+"""Columns that may name people: job ids where they are pod names, job names that people sign, partitions of one
+group."""
+WITHHELD_TEXT = "(withheld)"
+"""Replacement of quoted source lines and examples in a pseudonymised dataset."""
+WORD_PATTERN = re.compile(r"[\w.@-]+")
+"""Words of a text that may be names."""
 
 
-def without_names(trace: Dataset, key: bytes, columns: Sequence[str] = NAMED) -> Dataset:
-    """Replace names of a trace by pseudonyms, in every table that has them.
+def pseudonymise_dataset(dataset: Dataset, key: bytes, columns: Sequence[str] = PSEUDONYM_COLUMNS) -> Dataset:
+    """Replace names in every table of a dataset by pseudonyms.
 
-    Lines of rejected rows and examples in the quality report are withheld, since they quote the source. The report
-    warns where a name that was replaced still stands in a column that was kept.
+    Raw lines of rejected rows and examples in the quality report are withheld because they quote the source. The report
+    warns where a replaced name is still present in another column.
+
+    Parameters
+    ----------
+    dataset : Dataset
+        Dataset as read.
+    key : bytes
+        Secret key of the pseudonyms.
+    columns : sequence of str
+        Columns to replace, of :data:`PSEUDONYM_COLUMNS`.
+
+    Returns
+    -------
+    Dataset
+        Dataset with pseudonyms, which its provenance notes.
+
+    Raises
+    ------
+    PrivacyError
+        If `columns` is empty or has a column that cannot name people.
 
     Examples
     --------
     >>> jobs = pl.DataFrame({"job_id": ["1"], "user": ["alice"], "tenant": ["vision"]})
     >>> rejects = pl.DataFrame({"raw": ["alice|??"]})
-    >>> quality = report([Finding("no GPU", "info", 1, "none", "job of alice")])
+    >>> quality = build_quality_report([Finding("no GPU", "info", 1, "none", "job of alice")])
     >>> trace = Dataset({"jobs": jobs}, rejects, quality, {"notes": ["account of alice: vision"]})
-    >>> private = without_names(trace, bytes(32), ["user"])
+    >>> private = pseudonymise_dataset(trace, bytes(32), ["user"])
     >>> private.jobs["user"][0], private.rejects["raw"][0], private.provenance["notes"]
     ('user-e1085d492d', '(withheld)', ['account of user-e1085d492d: vision'])
     """
-    strange = [name for name in columns if name not in NAMED]
-    if strange or not columns:
-        got = examples(strange) if strange else "none"
-        raise PrivacyError("pseudonyms", f"columns of {examples(list(NAMED))}", got, "Name them.")
+    unknown_columns = [name for name in columns if name not in PSEUDONYM_COLUMNS]
+    if unknown_columns or not columns:
+        got = examples(unknown_columns) if unknown_columns else "none"
+        raise PrivacyError("pseudonyms", f"columns of {examples(list(PSEUDONYM_COLUMNS))}", got, "Name them.")
 
     names: dict[str, set[str]] = {column: set() for column in columns}
-    for table in trace.tables.values():
+    for table in dataset.tables.values():
         for column in names.keys() & {*table.columns}:
             names[column] |= {*table[column].drop_nulls().unique()}
-    known = {name: pseudonym(name, key, column) for column in columns for name in names[column]}
-    quality = trace.quality.with_columns(example=pl.lit(WITHHELD))
+    pseudonyms_by_name = {name: make_pseudonym(name, key, column) for column in columns for name in names[column]}
+    quality = dataset.quality.with_columns(example=pl.lit(WITHHELD_TEXT))
     effect = "who it is can be read there: replace that column too, or leave it out before it is shared"
-    left = [
-        Finding(f"{kept}: holds a {column} that was replaced elsewhere", "warning", rows, effect, WITHHELD)
-        for table in trace.tables.values()
+    leftover_findings = [
+        Finding(
+            f"{column_with_name}: holds a {column} that was replaced elsewhere", "warning", rows, effect, WITHHELD_TEXT
+        )
+        for table in dataset.tables.values()
         for column in columns
-        for kept, rows in rows_that_name(table, sorted(names[column]), but=columns).items()
+        for column_with_name, rows in count_rows_with_names(
+            table, sorted(names[column]), except_columns=columns
+        ).items()
     ]
     return replace(
-        trace,
+        dataset,
         tables={
             name: pseudonymise(table, key, [column for column in columns if column in table.columns])
-            for name, table in trace.tables.items()
+            for name, table in dataset.tables.items()
         },
-        rejects=trace.rejects.with_columns(raw=pl.lit(WITHHELD)),
-        quality=report([*left, *(Finding(*row) for row in quality.iter_rows())]),
-        provenance={**_scrubbed(trace.provenance, known), "pseudonyms": list(columns)},
+        rejects=dataset.rejects.with_columns(raw=pl.lit(WITHHELD_TEXT)),
+        quality=build_quality_report([*leftover_findings, *(Finding(*row) for row in quality.iter_rows())]),
+        provenance={**_replace_names(dataset.provenance, pseudonyms_by_name), "pseudonyms": list(columns)},
     )
 
 
-def _scrubbed(value: Any, known: Mapping[str, str]) -> Any:  # noqa: ANN401 - anything that JSON can hold
-    """Replace names wherever they stand as words of a text."""
+def _replace_names(value: Any, pseudonyms_by_name: Mapping[str, str]) -> Any:  # noqa: ANN401 - anything that JSON can hold
+    """Replace names by pseudonyms in all texts of a JSON value, wherever they are whole words."""
     if isinstance(value, str):
-        return WORD.sub(lambda word: known.get(word.group(), word.group()), value)
+        return WORD_PATTERN.sub(lambda word: pseudonyms_by_name.get(word.group(), word.group()), value)
     if isinstance(value, Mapping):
-        return {name: _scrubbed(part, known) for name, part in value.items()}
+        return {name: _replace_names(part, pseudonyms_by_name) for name, part in value.items()}
     if isinstance(value, list | tuple):
-        return [_scrubbed(part, known) for part in value]
+        return [_replace_names(part, pseudonyms_by_name) for part in value]
     return value

@@ -1,8 +1,9 @@
-"""Datasets as folders of Parquet and JSON.
+"""Dataset folders of Parquet and JSON: layout and reading.
 
-On top stand the tables of all sources together; ``sources/NAME`` holds what each source said of itself (facts,
-rejects, quality) and, for lists of jobs, the parts from which the table on top follows. Samples stand by month, a file
-for each source. Telemetry is joined to jobs when it is read, see :mod:`gpuplanner.ingest.telemetry.telemetry_join`.
+The top folder has the tables of all sources combined. ``sources/NAME`` has the record of each source (facts, rejects,
+quality report) and, for lists of jobs, one part per exported file from which the combined jobs are built. Samples are
+stored by month, one file per source. Telemetry is joined to jobs when it is read, see
+:mod:`gpuplanner.ingest.telemetry.telemetry_join`.
 """
 
 from __future__ import annotations
@@ -18,147 +19,171 @@ import dataframely as dy
 import polars as pl
 
 from gpuplanner.core.errors import TraceFormatError
-from gpuplanner.core.output_places import DATASET_FORMAT, Mark
-from gpuplanner.core.output_writing import kept_aside
+from gpuplanner.core.output_places import DATASET_FORMAT, FolderMark
+from gpuplanner.core.output_writing import find_stranded_folder
 from gpuplanner.core.schemas import TABLES
-from gpuplanner.core.step_functions import require_zone
-from gpuplanner.ingest.dataset import Dataset, Scan, Stated
+from gpuplanner.core.step_functions import require_time_zone
+from gpuplanner.ingest.dataset import Dataset, SampleScan, SourceFacts
 from gpuplanner.ingest.delimited_rows import REJECTS
 from gpuplanner.ingest.large_tables import (
-    REMEDY,
+    INGEST_REMEDY,
     SAMPLES,
-    LongJobs,
-    checked_jobs,
-    explained,
-    of_span,
+    LazyJobs,
+    explain_table_errors,
+    find_files_in_span,
+    iterate_checked_jobs,
     read_findings,
     read_jobs,
     read_json,
     read_table,
-    scan_months,
+    scan_month_files,
 )
-from gpuplanner.ingest.telemetry.metric_definitions import DEVICE_KEY, on_one_rung, rungs
-from gpuplanner.ingest.telemetry.sample_buffer import with_until
-from gpuplanner.ingest.telemetry.telemetry_join import DEVICES, SPANS, Holders
+from gpuplanner.ingest.telemetry.metric_definitions import DEVICE_KEY, find_device_counters, keep_best_counter
+from gpuplanner.ingest.telemetry.sample_buffer import add_sample_ends
+from gpuplanner.ingest.telemetry.telemetry_join import ALLOCATION_SPAN_SCHEMA, DEVICE_KIND_SCHEMA, DeviceAllocations
 
-NAMES = pl.Schema({"name": pl.String(), "job_id": pl.String()})
-JOINED: dict[str, type[dy.Schema] | pl.Schema] = {"devices": DEVICES, "holders": SPANS, "shared_names": NAMES}
-"""What joins telemetry to jobs: kept, since working it out takes a look at every sample."""
-_FILES = ("provenance.json", "quality.json", "rejects.parquet", *(f"{name}.parquet" for name in TABLES))
-MARK = Mark(
+JOB_NAME_SCHEMA = pl.Schema({"name": pl.String(), "job_id": pl.String()})
+"""Columns that link the name of a job or pod to a job id."""
+JOIN_TYPES: dict[str, type[dy.Schema] | pl.Schema] = {
+    "devices": DEVICE_KIND_SCHEMA,
+    "holders": ALLOCATION_SPAN_SCHEMA,
+    "shared_names": JOB_NAME_SCHEMA,
+}
+"""File name → schema of the stored tables that join telemetry to jobs; stored because computing them reads all
+samples."""
+_DATASET_FILES = ("provenance.json", "quality.json", "rejects.parquet", *(f"{name}.parquet" for name in TABLES))
+DATASET_MARK = FolderMark(
     "provenance.json",
     DATASET_FORMAT,
-    names=(*_FILES, *(f"{name}.parquet" for name in JOINED), "sources/*/*.*", "samples/month=*/*.parquet"),
+    names=(*_DATASET_FILES, *(f"{name}.parquet" for name in JOIN_TYPES), "sources/*/*.*", "samples/month=*/*.parquet"),
 )
+"""File that marks a folder as a dataset, with the file names that a dataset may hold."""
 
 DAY = timedelta(days=1)
-SOURCES = "sources"
-OF_EACH = ("coverage", "processes", "out_of_service")
-"""Tables that several sources may give, put together on top."""
+SOURCES_FOLDER = "sources"
+SHARED_TABLES = ("coverage", "processes", "out_of_service")
+"""Tables that several sources may give; the top folder has them combined."""
 
 
 @dataclass(frozen=True, eq=False)
-class Layer:
-    """What one source said of itself."""
+class SourceRecord:
+    """Record of one source in a dataset: facts, quality report, rejected rows and its own tables.
+
+    - ``facts``: Provenance of the source, with the names of its tables.
+    - ``quality``: Quality report of the source.
+    - ``rejects``: Rejected rows, or the file that has them.
+    - ``tables``: Tables of :data:`SHARED_TABLES` that the source gave.
+    """
 
     facts: Mapping[str, Any]
     quality: pl.DataFrame
     rejects: pl.DataFrame | Path
     """Or the file that holds them as they are."""
     tables: Mapping[str, pl.DataFrame]
-    """Those of :data:`OF_EACH`."""
+    """Those of :data:`SHARED_TABLES`."""
 
 
 @dataclass(frozen=True, eq=False)
-class Stored:
-    """A dataset as it lies in its folder; tables are read when they are asked for."""
+class StoredDataset:
+    """A dataset folder whose tables are read on use.
+
+    - ``path``: The folder.
+    - ``provenance``: Content of its ``provenance.json``.
+    """
 
     path: Path
     provenance: Mapping[str, Any]
 
     @cached_property
-    def facts(self) -> dict[str, Mapping[str, Any]]:
+    def facts_by_source(self) -> dict[str, Mapping[str, Any]]:
         """Source → its facts, in the order in which they came."""
-        return {layer_of(each): each for each in self.provenance["sources"]}
+        return {record_name(facts): facts for facts in self.provenance["sources"]}
 
-    def layer(self, source: str) -> Layer:
-        """What a source said of itself."""
-        folder = self.path / SOURCES / source
-        return Layer(
-            self.facts[source],
+    def read_record(self, source: str) -> SourceRecord:
+        """Read the record of one source."""
+        folder = self.path / SOURCES_FOLDER / source
+        return SourceRecord(
+            self.facts_by_source[source],
             read_findings(folder / "quality.json"),
             folder / "rejects.parquet",
-            _tables_in(folder, OF_EACH),
+            _read_tables_in(folder, SHARED_TABLES),
         )
 
-    def table(self, name: str) -> pl.DataFrame | None:
-        """A table on top, or None."""
+    def read_combined_table(self, name: str) -> pl.DataFrame | None:
+        """Read a combined table of the top folder; None if the folder lacks it."""
         path = self.path / f"{name}.parquet"
-        return read_table(path, TABLES.get(name) or JOINED[name]) if path.exists() else None
+        return read_table(path, TABLES.get(name) or JOIN_TYPES[name]) if path.exists() else None
 
     @cached_property
-    def telemetry(self) -> list[str]:
-        """Sources of samples."""
-        return [name for name, facts in self.facts.items() if SAMPLES in facts["tables"]]
+    def telemetry_sources(self) -> list[str]:
+        """Names of the sources that gave samples."""
+        return [name for name, facts in self.facts_by_source.items() if SAMPLES in facts["tables"]]
 
     def scan(self, start: datetime | None = None, end: datetime | None = None) -> pl.LazyFrame:
-        """Samples of a span with their jobs, sorted by time, read only when they are collected."""
+        """Scan the samples of a span with their jobs, sorted by time; they are read when the frame is collected."""
         inside = pl.lit(value=True)
         if start is not None:
             inside &= pl.col("time") >= start
         if end is not None:
             inside &= pl.col("time") < end
-        files = of_span(self.path, self.telemetry, start, end)
-        stated = self.provenance.get("rows", {}).get(SAMPLES, 0)
-        if stated and not files and not of_span(self.path, self.telemetry, None, None):
+        files = find_files_in_span(self.path, self.telemetry_sources, start, end)
+        stated_rows = self.provenance.get("rows", {}).get(SAMPLES, 0)
+        if stated_rows and not files and not find_files_in_span(self.path, self.telemetry_sources, None, None):
             expected = "the samples its provenance.json states"
-            raise TraceFormatError(str(self.path), expected, "none of their files", REMEDY)
-        samples = scan_months(files).filter(inside)
-        if len(self.telemetry) > 1:  # a device is judged by the best counter that any source read it by
-            ever = rungs(scan_months(of_span(self.path, self.telemetry, None, None)))
-            samples = on_one_rung(samples.sort("time", *DEVICE_KEY), ever)
-        devices, spans = self.table("devices"), self.table("holders")
+            raise TraceFormatError(str(self.path), expected, "none of their files", INGEST_REMEDY)
+        samples = scan_month_files(files).filter(inside)
+        if len(self.telemetry_sources) > 1:  # a device is judged by the best counter that any source read it by
+            counters = find_device_counters(
+                scan_month_files(find_files_in_span(self.path, self.telemetry_sources, None, None))
+            )
+            samples = keep_best_counter(samples.sort("time", *DEVICE_KEY), counters)
+        devices, spans = self.read_combined_table("devices"), self.read_combined_table("holders")
         if devices is None or spans is None:
             return samples
-        told = (self.table("job_names"), self.table("shared_names"))
-        known = (each.select(NAMES.names()) for each in told if each is not None)
-        names = pl.concat([NAMES.to_frame(), *known])
-        return Holders(devices, spans, names).give_jobs(samples)
+        name_tables = (self.read_combined_table("job_names"), self.read_combined_table("shared_names"))
+        names_by_table = (table.select(JOB_NAME_SCHEMA.names()) for table in name_tables if table is not None)
+        names = pl.concat([JOB_NAME_SCHEMA.to_frame(), *names_by_table])
+        return DeviceAllocations(devices, spans, names).assign_jobs(samples)
 
-    def scan_held(self, start: datetime | None = None, end: datetime | None = None) -> pl.LazyFrame:
-        """Samples that hold in a span, with ``until``: also those before it that go on into it.
+    def scan_samples_with_end(self, start: datetime | None = None, end: datetime | None = None) -> pl.LazyFrame:
+        """Scan the samples that are valid in a span, with column ``until`` [UTC], also those that begin before it.
 
-        How long a sample holds follows from its UTC day, which is read whole.
+        How long a sample is valid depends on the other samples of its UTC day, so whole days are read.
         """
-        first, last = (
-            None if one is None else one.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
-            for one in (start, end)
+        first_day, last_day = (
+            None if instant is None else instant.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+            for instant in (start, end)
         )
-        held = self.scan(first and first - DAY, last and last + DAY).map_batches(with_until)
+        samples = self.scan(first_day and first_day - DAY, last_day and last_day + DAY).map_batches(add_sample_ends)
         if start is not None:
-            held = held.filter((pl.col("until") > start) | (pl.col("time") >= start))
-        return held if end is None else held.filter(pl.col("time") < end)
+            samples = samples.filter((pl.col("until") > start) | (pl.col("time") >= start))
+        return samples if end is None else samples.filter(pl.col("time") < end)
 
 
-def open_dataset(directory: str | Path, *, columns: Sequence[str] | None = None, long: bool = False) -> Dataset:
+def open_dataset(directory: str | Path, *, columns: Sequence[str] | None = None, jobs_on_disk: bool = False) -> Dataset:
     """Open a folder written by ``gpuplanner ingest`` or :func:`~gpuplanner.ingest.dataset_writer.write_dataset`.
 
-    Samples are read when they are asked for.
+    Samples are read on first use.
 
     Parameters
     ----------
     directory : str or Path
-        Where it stands.
+        Dataset folder.
     columns : sequence of str, optional
-        Columns of the jobs to keep, text as categories, in little memory; ``job_id`` comes too where there
-        are samples. Default: the whole table.
+        Columns of the jobs to load, text as categories to save memory; ``job_id`` is added if there are samples.
+        Default: all columns.
     long : bool
-        Leave the jobs on disk, to be read some at a time; every row is checked.
+        Leave the jobs on disk to be read in chunks; every row is checked.
+
+    Returns
+    -------
+    Dataset
+        Dataset with all tables of the folder.
 
     Raises
     ------
     TraceFormatError
-        If the folder is missing, is no dataset, or its parts are missing, damaged or do not fit together.
+        If the folder is missing, is no dataset, or its files are missing, damaged or inconsistent.
 
     Examples
     --------
@@ -169,59 +194,61 @@ def open_dataset(directory: str | Path, *, columns: Sequence[str] | None = None,
     """
     folder = Path(directory)
     provenance = read_provenance(folder)
-    stored = Stored(folder, provenance)
-    there = [path.stem for path in sorted(folder.glob("*.parquet"))]
-    stated = {name for facts in stored.facts.values() for name in facts["tables"]} - {SAMPLES}
-    names = [name for name in TABLES if name in stated or (name in there and name != SAMPLES)]
-    kept = None
-    if long and "jobs" in names:
+    stored_dataset = StoredDataset(folder, provenance)
+    stored_names = [path.stem for path in sorted(folder.glob("*.parquet"))]
+    stated_names = {name for facts in stored_dataset.facts_by_source.values() for name in facts["tables"]} - {SAMPLES}
+    names = [name for name in TABLES if name in stated_names or (name in stored_names and name != SAMPLES)]
+    lazy_jobs = None
+    if jobs_on_disk and "jobs" in names:
         path = folder / "jobs.parquet"
-        with explained(path, "a table"):
-            kept = LongJobs.kept(path, sum(piece.height for piece in checked_jobs(path)))
+        with explain_table_errors(path, "a table"):
+            lazy_jobs = LazyJobs.open_file(path, sum(piece.height for piece in iterate_checked_jobs(path)))
     tables = {
-        name: _table_on_top(folder, name, columns, seen=bool(stored.telemetry))
+        name: _read_merged_table(folder, name, columns, has_samples=bool(stored_dataset.telemetry_sources))
         for name in names
-        if name != "jobs" or kept is None
+        if name != "jobs" or lazy_jobs is None
     }
     rejects = read_table(folder / "rejects.parquet", REJECTS)
-    counted = {name: table.height for name, table in tables.items()} | {"rejects": rejects.height}
-    counted |= {} if kept is None else {"jobs": kept.height}
-    scan: Scan | None = None
-    if stored.telemetry:
-        scan = stored.scan_held
-        with explained(folder / SAMPLES):
-            files = of_span(folder, stored.telemetry, None, None)
-            counted[SAMPLES] = scan_months(files).select(pl.len()).collect().item()
-    if counted != provenance.get("rows"):
+    row_counts = {name: table.height for name, table in tables.items()} | {"rejects": rejects.height}
+    row_counts |= {} if lazy_jobs is None else {"jobs": lazy_jobs.height}
+    scan: SampleScan | None = None
+    if stored_dataset.telemetry_sources:
+        scan = stored_dataset.scan_samples_with_end
+        with explain_table_errors(folder / SAMPLES):
+            files = find_files_in_span(folder, stored_dataset.telemetry_sources, None, None)
+            row_counts[SAMPLES] = scan_month_files(files).select(pl.len()).collect().item()
+    if row_counts != provenance.get("rows"):
         expected = f"the rows its provenance.json states: {provenance.get('rows')}"
-        raise TraceFormatError(str(folder), expected, str(counted), REMEDY)
-    read = None if scan is None else _checked(scan, folder)
-    return replace(told_by(folder), tables=tables, rejects=rejects, scan=read, kept=kept)
+        raise TraceFormatError(str(folder), expected, str(row_counts), INGEST_REMEDY)
+    explained_scan = None if scan is None else _explain_scan_errors(scan, folder)
+    return replace(read_metadata(folder), tables=tables, rejects=rejects, scan=explained_scan, stored_jobs=lazy_jobs)
 
 
-def told_by(folder: Path) -> Dataset:
-    """What a folder says of itself, without its tables."""
+def read_metadata(folder: Path) -> Dataset:
+    """Read the provenance and quality report of a dataset folder, without its tables."""
     provenance = read_provenance(folder)
     # That of the jobs first, then that of the samples, else as they came.
-    stated = Stored(folder, provenance).facts.values()
-    ordered = sorted(stated, key=lambda each: ("jobs" not in each["tables"], SAMPLES not in each["tables"]))
-    first, *others = ({name: value for name, value in facts.items() if name != "tables"} for facts in ordered)
-    quality, none = read_findings(folder / "quality.json"), pl.DataFrame(schema=REJECTS)
-    return Dataset({}, none, quality, first, others=tuple(others), join=provenance.get("join"))
+    all_facts = StoredDataset(folder, provenance).facts_by_source.values()
+    ordered_facts = sorted(all_facts, key=lambda facts: ("jobs" not in facts["tables"], SAMPLES not in facts["tables"]))
+    first_facts, *other_facts = (
+        {name: value for name, value in facts.items() if name != "tables"} for facts in ordered_facts
+    )
+    quality, no_rejects = read_findings(folder / "quality.json"), pl.DataFrame(schema=REJECTS)
+    return Dataset({}, no_rejects, quality, first_facts, other_sources=tuple(other_facts), join=provenance.get("join"))
 
 
 def scan_samples(directory: str | Path, *, start: datetime | None = None, end: datetime | None = None) -> pl.LazyFrame:
-    """Samples of a dataset, read only when they are collected.
+    """Scan the samples of a dataset; they are read when the frame is collected.
 
-    Months outside the span are not opened, and within a month the parts of the file that cannot hold such
-    times, or that later filters exclude, are skipped by their statistics.
+    Months outside the span are not opened. Within a month, row groups whose statistics exclude the span or later
+    filters are skipped.
 
     Parameters
     ----------
     directory : str or Path
-        A dataset.
+        Dataset folder.
     start, end : datetime, optional
-        First instant, and first instant after the last; with a zone.
+        First instant, and first instant after the span; with a time zone.
 
     Returns
     -------
@@ -233,7 +260,7 @@ def scan_samples(directory: str | Path, *, start: datetime | None = None, end: d
     TraceFormatError
         If the folder is missing, or no source in it gave samples.
     SchemaError
-        If `start` or `end` has no zone.
+        If `start` or `end` has no time zone.
 
     Examples
     --------
@@ -242,98 +269,106 @@ def scan_samples(directory: str | Path, *, start: datetime | None = None, end: d
         ...
     gpuplanner.core.errors.TraceFormatError: no/such/folder: expected a folder that holds a dataset; ...
     """
-    require_zone(start, end, where="samples")
+    require_time_zone(start, end, source="samples")
     folder = Path(directory)
-    stored = Stored(folder, read_provenance(folder))
-    if not stored.telemetry:
+    stored_dataset = StoredDataset(folder, read_provenance(folder))
+    if not stored_dataset.telemetry_sources:
         todo = "Ingest telemetry into the same folder."
         raise TraceFormatError(str(directory), "samples", "other tables", todo)
-    return _checked(stored.scan, folder)(start, end)
+    return _explain_scan_errors(stored_dataset.scan, folder)(start, end)
 
 
-def layer_of(facts: Mapping[str, Any]) -> str:
-    """Name by which a dataset keeps what a source said: its own, and the kind of its files where it has several."""
+def record_name(facts: Mapping[str, Any]) -> str:
+    """Return the name of a source record: the source, with the kind of its files where it has several kinds."""
     return str(facts.get("layer") or facts["source"])
 
 
-def part_of(folder: Path, source: str, key: str) -> Path:
-    """Where a part of a list of jobs stands in a dataset."""
-    return folder / SOURCES / source / "parts" / key
+def job_part_folder(folder: Path, source: str, key: str) -> Path:
+    """Return the folder of one part (exported file) of a list of jobs."""
+    return folder / SOURCES_FOLDER / source / "parts" / key
 
 
-def open_part(folder: Path) -> Dataset:
-    """Open a part of a list of jobs."""
+def open_job_part(folder: Path) -> Dataset:
+    """Read one part (exported file) of a list of jobs as a dataset."""
     return Dataset(
-        _tables_in(folder, TABLES),
+        _read_tables_in(folder, TABLES),
         read_table(folder / "rejects.parquet", REJECTS),
         read_findings(folder / "quality.json"),
         read_json(folder / "provenance.json"),
     )
 
 
-def _tables_in(folder: Path, names: Iterable[str]) -> dict[str, pl.DataFrame]:
-    """Those of some tables that a folder has."""
+def _read_tables_in(folder: Path, names: Iterable[str]) -> dict[str, pl.DataFrame]:
+    """Read those of the named tables that a folder has."""
     paths = {name: folder / f"{name}.parquet" for name in names}
     return {name: read_table(path, TABLES[name]) for name, path in paths.items() if path.exists()}
 
 
-def _table_on_top(folder: Path, name: str, columns: Sequence[str] | None, *, seen: bool) -> pl.DataFrame:
+def _read_merged_table(folder: Path, name: str, columns: Sequence[str] | None, *, has_samples: bool) -> pl.DataFrame:
+    """Read a combined table of the top folder; `columns` select those of jobs, plus ``job_id`` with samples."""
     path = folder / f"{name}.parquet"
     if name != "jobs" or columns is None:
         return read_table(path, TABLES[name])
-    with explained(path, "a table"):
-        return read_jobs(path, [*dict.fromkeys(["job_id", *columns])] if seen else columns)
+    with explain_table_errors(path, "a table"):
+        return read_jobs(path, [*dict.fromkeys(["job_id", *columns])] if has_samples else columns)
 
 
 def read_provenance(folder: Path) -> dict[str, Any]:
-    """What a folder says of itself."""
-    path = folder / MARK.file
+    """Read and check the ``provenance.json`` of a dataset folder.
+
+    Raises
+    ------
+    TraceFormatError
+        If the folder is missing, is no dataset, or was written in another format.
+    """
+    path = folder / DATASET_MARK.file
     if not path.is_file():
-        got = "nothing there"
+        description = "nothing there"
         if folder.exists():
-            got = f"a folder without a {MARK.file}" if folder.is_dir() else "a file"
-        elif (aside := kept_aside(folder)) is not None:
-            got = f"nothing there, since a run was stopped; what stood there is {aside}"
-        raise TraceFormatError(str(folder), "a folder that holds a dataset", got, REMEDY)
-    told = read_json(path)
-    if not isinstance(told, dict) or told.get("format") != DATASET_FORMAT:
-        if isinstance(told, dict) and str(told.get("format")).startswith("gpuplanner dataset"):
+            description = f"a folder without a {DATASET_MARK.file}" if folder.is_dir() else "a file"
+        elif (aside := find_stranded_folder(folder)) is not None:
+            description = f"nothing there, since a run was stopped; what stood there is {aside}"
+        raise TraceFormatError(str(folder), "a folder that holds a dataset", description, INGEST_REMEDY)
+    provenance = read_json(path)
+    if not isinstance(provenance, dict) or provenance.get("format") != DATASET_FORMAT:
+        if isinstance(provenance, dict) and str(provenance.get("format")).startswith("gpuplanner dataset"):
             raise TraceFormatError(f"{folder}: made by an earlier version: ingest again")
-        got = f"a {MARK.file} of another format"
-        raise TraceFormatError(str(folder), f"a {DATASET_FORMAT!r}", got, REMEDY)
-    if not _is_whole(told.get("sources")):
+        description = f"a {DATASET_MARK.file} of another format"
+        raise TraceFormatError(str(folder), f"a {DATASET_FORMAT!r}", description, INGEST_REMEDY)
+    if not _are_complete_facts(provenance.get("sources")):
         expected = "the facts of each source, with its name and its tables"
-        raise TraceFormatError(str(path), expected, "none that can be read", REMEDY)
-    return told
+        raise TraceFormatError(str(path), expected, "none that can be read", INGEST_REMEDY)
+    return provenance
 
 
-def read_sources(folder: Path) -> list[Stated]:
-    """What each source of a folder says of itself, as they came."""
-    return [Stated.of(facts) for facts in read_provenance(folder)[SOURCES]]
+def read_source_facts(folder: Path) -> list[SourceFacts]:
+    """Read the facts of each source of a dataset folder, in import order."""
+    return [SourceFacts.from_provenance(facts) for facts in read_provenance(folder)[SOURCES_FOLDER]]
 
 
-def _checked(scan: Scan, folder: Path) -> Scan:
-    """Explain what is wrong with samples when they are read."""
+def _explain_scan_errors(scan: SampleScan, folder: Path) -> SampleScan:
+    """Wrap a scan so that damaged sample files raise an error message that names the folder."""
 
-    def checked(start: datetime | None, end: datetime | None) -> pl.LazyFrame:
-        with explained(folder / SAMPLES):
+    def scan_explained(start: datetime | None, end: datetime | None) -> pl.LazyFrame:
+        with explain_table_errors(folder / SAMPLES):
             return scan(start, end)
 
-    return checked
+    return scan_explained
 
 
-def _is_whole(sources: object) -> bool:
+def _are_complete_facts(sources: object) -> bool:
+    """Whether a value read from JSON is a list of source facts with every required key."""
     return (
         isinstance(sources, list)
         and bool(sources)
         and all(
-            isinstance(each, dict)
-            and isinstance(each.get("source"), str)
-            and isinstance(each.get("tables"), list)
-            and all(isinstance(name, str) and name in TABLES for name in each["tables"])
-            and isinstance(each.get("files"), list)
-            and all(isinstance(file, dict) and {"name", "sha256"} <= file.keys() for file in each["files"])
-            and {"rows_in", "rows_kept", "rows_rejected", "span_start", "span_end"} <= each.keys()
-            for each in sources
+            isinstance(facts, dict)
+            and isinstance(facts.get("source"), str)
+            and isinstance(facts.get("tables"), list)
+            and all(isinstance(name, str) and name in TABLES for name in facts["tables"])
+            and isinstance(facts.get("files"), list)
+            and all(isinstance(file, dict) and {"name", "sha256"} <= file.keys() for file in facts["files"])
+            and {"rows_in", "rows_kept", "rows_rejected", "span_start", "span_end"} <= facts.keys()
+            for facts in sources
         )
     )

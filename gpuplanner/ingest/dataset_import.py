@@ -1,8 +1,8 @@
-"""Import of files into a dataset: recognition, and only new rows are read.
+"""Import of files into a dataset: recognition of sources, and reading of new files only.
 
-Each source keeps what its tables follow from, so that files may come in any order. Lists of jobs are kept in parts
-(``job_table.merge``), samples by month (``sample_table.overlay``); of other tables, rows of
-which there are some already are refused.
+Each source keeps what its tables are built from, so that files may be imported in any order. Lists of jobs are kept in
+parts (``job_table.merge_job_exports``), samples by month (``sample_table.overlay``); for other tables, rows with a key
+that is already there are refused.
 """
 
 from __future__ import annotations
@@ -15,71 +15,70 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpuplanner.core.errors import TraceFormatError, examples, file_name
-from gpuplanner.core.execution import Workers, in_turn
-from gpuplanner.core.output_writing import held_directory, spare_room
+from gpuplanner.core.errors import TraceFormatError, examples, printable_file_name
+from gpuplanner.core.execution import Workers, run_tasks
+from gpuplanner.core.output_writing import make_temporary_sibling, reserve_directory
 from gpuplanner.hardware.catalog import export_command
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.dataset_folder import (
-    MARK,
-    OF_EACH,
+    DATASET_MARK,
+    SHARED_TABLES,
     open_dataset,
+    read_metadata,
     read_provenance,
-    read_sources,
-    told_by,
+    read_source_facts,
 )
 from gpuplanner.ingest.dataset_writer import (
-    TERMS,
-    Draft,
-    as_it_is,
-    laid_over,
+    READ_TERMS_KEY,
+    DatasetDraft,
+    add_written_files,
+    load_draft,
+    merge_into_draft,
+    remove_source,
     replace_dataset,
-    with_files,
-    without,
 )
-from gpuplanner.ingest.job_table import SUPERSEDED
-from gpuplanner.ingest.large_tables import MONTH, SAMPLES
-from gpuplanner.ingest.source_definition import load, useful
+from gpuplanner.ingest.job_table import SUPERSEDED_REASON
+from gpuplanner.ingest.large_tables import MONTH_PREFIX, SAMPLES
+from gpuplanner.ingest.source_definition import load_entry, select_known_options
 from gpuplanner.ingest.source_registry import (
-    AUTO,
+    AUTO_SOURCE,
     JOB_SOURCES,
-    NODES,
-    OBJECTS,
-    PUBLIC,
+    KUBERNETES_SOURCE,
+    NODES_SOURCE,
+    PUBLIC_SOURCES,
     SOURCES,
-    detect,
+    detect_source,
+    explain_foreign_forms,
     looks_like_kubernetes,
-    name_of,
-    naming_foreign_forms,
-    read,
+    read_files,
+    resolve_source_name,
 )
-from gpuplanner.ingest.telemetry.sample_table import Way
-from gpuplanner.ingest.text_files import fingerprint, head
+from gpuplanner.ingest.telemetry.sample_table import SampleOutput
+from gpuplanner.ingest.text_files import hash_file, read_head
 
 if TYPE_CHECKING:
     from gpuplanner.ingest.telemetry.prometheus import Server
 
 
-LASTING = ("tz", "columns", "boards", "pseudonyms")
-"""Options that must be the same in every run; the others tell of the files of one run."""
-Change = Callable[[Dataset], Dataset]
+FIXED_OPTIONS = ("tz", "columns", "boards", "pseudonyms")
+"""Reader options that must be equal in every import of a source; other options describe the files of one import."""
+DatasetChange = Callable[[Dataset], Dataset]
 
 
 @dataclass(frozen=True)
-class Added:
-    """What a run did to a dataset.
+class ImportResult:
+    """Result of an import into a dataset.
 
     Attributes
     ----------
     directory : Path
-        The folder.
+        Dataset folder.
     source : str
-        The source that was read.
+        Source that was read.
     added, replaced, unchanged : tuple of str
-        Names of the files that are new, that took the place of an older one of their name, and that were there
-        already and not read.
+        Names of the files that are new, that replaced an older file of the same name, and that had been read before.
     months : tuple of str
-        Months of samples that were written, ``2026-01``; the others keep their bytes.
+        Months of samples that were written, ``2026-01``; files of other months are unchanged.
     """
 
     directory: Path
@@ -91,75 +90,75 @@ class Added:
 
     @cached_property
     def dataset(self) -> Dataset:
-        """All that the folder holds, read when it is first asked for."""
+        """The whole dataset, opened on first use."""
         return open_dataset(self.directory)
 
     @cached_property
-    def told(self) -> Dataset:
-        """What the folder says of itself, without its tables."""
-        return told_by(self.directory)
+    def metadata(self) -> Dataset:
+        """Provenance and quality report of the dataset, without its tables."""
+        return read_metadata(self.directory)
 
-    def news(self) -> str:
-        """One line: what was done, or that there was nothing to do."""
+    def describe_import(self) -> str:
+        """Describe the import in one line: files added and replaced, or that there was nothing to do."""
         if not self.added and not self.replaced:
             return f"nothing to do: {len(self.unchanged)} file(s) read before, none new or changed"
-        again = self.told.quality.filter(check=f"rejected: {SUPERSEDED}")["rows"].sum()
-        told = f"; {again} row(s) repeated by a later export" if again else ""
-        told += f"; months written: {', '.join(self.months)}" if self.months else ""
+        superseded_rows = self.metadata.quality.filter(check=f"rejected: {SUPERSEDED_REASON}")["rows"].sum()
+        details = f"; {superseded_rows} row(s) repeated by a later export" if superseded_rows else ""
+        details += f"; months written: {', '.join(self.months)}" if self.months else ""
         counts = f"{len(self.added)} file(s) added, {len(self.replaced)} replaced, {len(self.unchanged)} read before"
-        return counts + told
+        return counts + details
 
 
-def add(
+def add_files(
     source: str,
     paths: Sequence[str | Path],
     directory: str | Path,
     *,
     replace_source: bool = False,
-    change: Change = lambda read: read,
+    change: DatasetChange = lambda read: read,
     terms: Mapping[str, object] | None = None,
     workers: Workers = 1,
     **options: Any,  # noqa: ANN401 - of any reader
-) -> Added:
-    r"""Read files of one source into a dataset, beside what is there.
+) -> ImportResult:
+    r"""Read files of one source into a dataset, next to the data already in it.
 
-    A source that the dataset lacks is added; of one that it has, only files are read that are new or changed. What
-    would contradict is refused: another source for a table that is there, other options, rows of a table without a
-    later word. A file of a list of jobs is known by its name without its folder: one of the same name and other
-    bytes takes its place, and where files overlap, the latest export wins. Of telemetry, what was read first counts.
+    A source that the dataset lacks is added. Of a source that it has, only new or changed files are read.
+    Contradictions are refused: another source for an existing table, other options, rows with an existing key. A file
+    of a list of jobs is identified by its name without its folder: a file of the same name with other bytes replaces
+    it, and where files overlap, the latest export wins. Of telemetry, the first reading wins.
 
     Parameters
     ----------
     source : str
-        As in :func:`gpuplanner.ingest.source_registry.read`.
+        As in :func:`gpuplanner.ingest.source_registry.read_files`.
     paths : sequence of str or Path
         Files, or folders of a delivered bill.
     directory : str or Path
         A dataset, or a new or empty folder.
     replace_source : bool
-        Read the source anew: all that it said before is forgotten.
+        Read the source again and drop everything that it gave before.
     change : callable
-        What is done to the dataset as read, such as replacing names.
+        Function that transforms the dataset as read, such as replacing names.
     terms : mapping, optional
-        What `change` depends on: the same in every run.
+        Settings of `change`: equal in every import.
     workers : int or str
-        Processes that read files which stand each for itself, or the address of a Dask scheduler (extra ``scale``)
-        whose workers see them under the same path; what is read is the same.
+        Processes that read independent files, or the address of a Dask scheduler (extra ``scale``) whose workers see
+        them under the same path; the result is the same.
     **options
-        As in :func:`gpuplanner.ingest.source_registry.read`; ``tz``, ``columns`` and, for jobs, ``origin`` the same
-        in every run.
+        As in :func:`gpuplanner.ingest.source_registry.read_files`; ``tz``, ``columns`` and, for jobs, ``origin`` equal
+        in every import.
 
     Returns
     -------
-    Added
-        The whole dataset, and what became of each file. If nothing is new, nothing is written.
+    ImportResult
+        The whole dataset, and what happened to each file. If no file is new, nothing is written.
 
     Raises
     ------
     TraceFormatError
-        If a file cannot be read, or contradicts what is there. Nothing is changed then.
+        If a file cannot be read, or contradicts the dataset, which is then unchanged.
     OutputError
-        If the folder cannot be written, or another run is writing it.
+        If the folder cannot be written, or another process is writing it.
 
     Examples
     --------
@@ -169,155 +168,206 @@ def add(
     >>> with tempfile.TemporaryDirectory() as place:
     ...     january, power, mine = (Path(place) / name for name in ("january.csv", "n1.csv", "mine"))
     ...     _, _ = january.write_text(jobs), power.write_text(log)
-    ...     first = add("itp", [january], mine)
-    ...     second = add("auto", [power], mine, tz="UTC")
-    ...     again = add("itp", [january], mine)
+    ...     first = add_files("itp", [january], mine)
+    ...     second = add_files("auto", [power], mine, tz="UTC")
+    ...     again = add_files("itp", [january], mine)
     ...     whole = second.dataset
     >>> sorted(whole.tables), whole.kind, again.unchanged
     (['coverage', 'jobs'], 'jobs', ('january.csv',))
     """
-    with held_directory(directory, mark=MARK, inputs=paths) as directory:
-        facts, draft = as_it_is(directory)
+    with reserve_directory(directory, mark=DATASET_MARK, inputs=paths) as directory:
+        facts, draft = load_draft(directory)
         given = {name: value for name, value in options.items() if value is not None}
-        name = _name(source, paths, facts, given)
-        kind, whole = _kind(name, paths), all(map(SOURCES[name].whole_files, paths))
-        layer = name if whole or kind is None else f"{name}-{kind.replace(' ', '-')}"
+        name = _resolve_source_name(source, paths, facts, given)
+        kind, stands_alone = _require_one_kind(name, paths), all(map(SOURCES[name].whole_files, paths))
+        record = name if stands_alone or kind is None else f"{name}-{kind.replace(' ', '-')}"
         if replace_source:
-            facts, draft = without(facts, draft, layer)
-        known = facts.get(layer)
-        before = {str(file["name"]): str(file["sha256"]) for file in (known or {}).get("files", ())}
-        sizes = {int(file["bytes"]) for file in (known or {}).get("files", ())}
-        fresh = [path for path in paths if not _is_known(path, before, sizes, by_name=whole)]
-        unchanged = tuple(file_name(path) for path in paths if path not in fresh)
-        wanted = _terms(name, kind, given, terms or {})
-        _require_terms(directory, known, wanted)
-        _refuse_numbered(name, known, given)
-        if not fresh:
-            return Added(directory, name, (), (), unchanged)
-        if whole:
-            _refuse_twins(fresh, before)
+            facts, draft = remove_source(facts, draft, record)
+        known_facts = facts.get(record)
+        hashes = {str(file["name"]): str(file["sha256"]) for file in (known_facts or {}).get("files", ())}
+        known_sizes = {int(file["bytes"]) for file in (known_facts or {}).get("files", ())}
+        fresh_paths = [path for path in paths if not _is_known_file(path, hashes, known_sizes, by_name=stands_alone)]
+        unchanged = tuple(printable_file_name(path) for path in paths if path not in fresh_paths)
+        read_terms = _collect_read_terms(name, kind, given, terms or {})
+        _require_same_terms(directory, known_facts, read_terms)
+        _reject_untimed_pages(name, known_facts, given)
+        if not fresh_paths:
+            return ImportResult(directory, name, (), (), unchanged)
+        if stands_alone:
+            _require_distinct_files(fresh_paths, hashes)
 
-        own: dict[str, Any] = {TERMS: wanted} | ({"layer": layer} if layer != name else {})
+        own_facts: dict[str, Any] = {READ_TERMS_KEY: read_terms} | ({"layer": record} if record != name else {})
 
-        def changed(found: Dataset) -> Dataset:
-            found = change(found)
-            return replace(found, provenance={**found.provenance, **own})
+        def transform(datasets: Dataset) -> Dataset:
+            datasets = change(datasets)
+            return replace(datasets, provenance={**datasets.provenance, **own_facts})
 
-        long = SOURCES[name].read_long
-        if long is not None and known is None and not terms and not (whole and len(fresh) > 1):
+        long_reader = SOURCES[name].read_long
+        if (
+            long_reader is not None
+            and known_facts is None
+            and not terms
+            and not (stands_alone and len(fresh_paths) > 1)
+        ):
             # In the folder itself nothing may stand half-written; beside it, what a killed run leaves is swept.
-            with spare_room(directory) as room:
-                files = useful(f"source {name!r}", given, SOURCES[name].options)
-                target = {"into": room} if whole else {"way": Way(room, f"{layer}.parquet")}
-                with naming_foreign_forms(fresh):
-                    read_long = changed(load(long)(fresh, **target, **files))
-                _refuse_rivals({*read_long.tables, *(["jobs"] if whole else [])}, facts, layer)
-                grown = with_files(draft, read_long, layer, room)
-                replace_dataset(directory, grown)
+            with make_temporary_sibling(directory) as spare:
+                reader_options = select_known_options(f"source {name!r}", given, SOURCES[name].options)
+                target = {"into": spare} if stands_alone else {"output": SampleOutput(spare, f"{record}.parquet")}
+                with explain_foreign_forms(fresh_paths):
+                    read_long = transform(load_entry(long_reader)(fresh_paths, **target, **reader_options))
+                _reject_second_source({*read_long.tables, *(["jobs"] if stands_alone else [])}, facts, record)
+                new_draft = add_written_files(draft, read_long, record, spare)
+                replace_dataset(directory, new_draft)
         else:
-            seen = [Path(path).absolute() if isinstance(workers, str) else path for path in fresh]
-            tasks = [(name, [path]) for path in seen] if whole else [(name, fresh)]
-            found = dict(in_turn(partial(read, **given), tasks, workers=workers))
-            new = [changed(found.pop(number)) for number in range(len(tasks))]
-            _refuse_rivals(new[0].tables, facts, layer)
-            grown = laid_over(draft, layer, new, known, by_metric=SOURCES[name].by_metric)
-            replace_dataset(directory, grown)
-    names = tuple(file_name(path) for path in fresh)
-    again = tuple(each for each in names if whole and each in before)
-    added = tuple(each for each in names if each not in again)
-    return Added(directory, name, added, again, unchanged, _months(grown, directory))
+            visible_paths = [Path(path).absolute() if isinstance(workers, str) else path for path in fresh_paths]
+            tasks = [(name, [path]) for path in visible_paths] if stands_alone else [(name, fresh_paths)]
+            datasets = dict(run_tasks(partial(read_files, **given), tasks, workers=workers))
+            new_datasets = [transform(datasets.pop(number)) for number in range(len(tasks))]
+            _reject_second_source(new_datasets[0].tables, facts, record)
+            new_draft = merge_into_draft(draft, record, new_datasets, known_facts, by_metric=SOURCES[name].by_metric)
+            replace_dataset(directory, new_draft)
+    names = tuple(printable_file_name(path) for path in fresh_paths)
+    replaced = tuple(name for name in names if stands_alone and name in hashes)
+    added = tuple(name for name in names if name not in replaced)
+    return ImportResult(directory, name, added, replaced, unchanged, _written_months(new_draft, directory))
 
 
-def add_read(read: Dataset, directory: str | Path) -> Added:
-    """Add what was read elsewhere, such as a live Prometheus, to a dataset, beside what is there.
+def add_dataset(dataset: Dataset, directory: str | Path) -> ImportResult:
+    """Add the tables of one source that is already read, such as a live Prometheus, to a dataset folder.
 
     Parameters
     ----------
-    read : Dataset
-        Of one source.
+    dataset : Dataset
+        Tables of one source.
     directory : str or Path
         A dataset, or a new or empty folder.
+
+    Returns
+    -------
+    ImportResult
+        The whole dataset, and the months that were written.
 
     Raises
     ------
     TraceFormatError, OutputError
-        As :func:`add`.
+        As :func:`add_files`.
     """
-    name = str(read.provenance["source"])
-    with held_directory(directory, mark=MARK) as directory:
-        facts, draft = as_it_is(directory)
-        known = facts.get(name)
-        _require_terms(directory, known, {})
-        _refuse_rivals(read.tables, facts, name)
-        new = replace(read, provenance={**read.provenance, TERMS: {}})
-        grown = laid_over(draft, name, [new], known, by_metric=SOURCES[name].by_metric)
-        replace_dataset(directory, grown)
-    files = tuple(file["name"] for file in read.provenance["files"])
-    return Added(directory, name, files, months=_months(grown, directory))
+    name = str(dataset.provenance["source"])
+    with reserve_directory(directory, mark=DATASET_MARK) as directory:
+        facts_by_source, draft = load_draft(directory)
+        known_facts = facts_by_source.get(name)
+        _require_same_terms(directory, known_facts, {})
+        _reject_second_source(dataset.tables, facts_by_source, name)
+        new_dataset = replace(dataset, provenance={**dataset.provenance, READ_TERMS_KEY: {}})
+        new_draft = merge_into_draft(draft, name, [new_dataset], known_facts, by_metric=SOURCES[name].by_metric)
+        replace_dataset(directory, new_draft)
+    files = tuple(file["name"] for file in dataset.provenance["files"])
+    return ImportResult(directory, name, files, months=_written_months(new_draft, directory))
 
 
-def add_live(server: Server | str, directory: str | Path, *, until: datetime, at_first_s: float = 3600.0) -> Added:
-    """Add what a live Prometheus saw since the last reading that a dataset has of it; gaps stay gaps.
+def add_live(
+    server: Server | str, directory: str | Path, *, until: datetime, at_first_s: float = 3600.0
+) -> ImportResult:
+    """Add the readings of a live Prometheus since the last reading in a dataset; gaps stay gaps.
 
-    The first reading begins ``at_first_s`` before ``until``. What it does not answer raises, as in :func:`add`.
+    Parameters
+    ----------
+    server : Server or str
+        Prometheus server or its address.
+    directory : str or Path
+        A dataset, or a new or empty folder.
+    until : datetime
+        End of the query [UTC].
+    at_first_s : float
+        Span of the first query, before `until` [s].
+
+    Returns
+    -------
+    ImportResult
+        The whole dataset, and the months that were written.
+
+    Raises
+    ------
+    TraceFormatError
+        If Prometheus does not answer, or as :func:`add_files`.
     """
     from gpuplanner.ingest.telemetry.prometheus import read_live
 
     folder = Path(directory)
-    known = read_sources(folder) if (folder / MARK.file).exists() else []
-    seen = (each.span[1] for each in known if each.source == "prometheus")
-    since = max(seen, default=until - timedelta(seconds=at_first_s))
-    return add_read(read_live(server, since, until), directory)
+    source_facts = read_source_facts(folder) if (folder / DATASET_MARK.file).exists() else []
+    span_ends = (facts.span[1] for facts in source_facts if facts.source == "prometheus")
+    since = max(span_ends, default=until - timedelta(seconds=at_first_s))
+    return add_dataset(read_live(server, since, until), directory)
 
 
-def _months(grown: Draft, directory: Path) -> tuple[str, ...]:
-    """Months whose samples are new or changed."""
+def _written_months(draft: DatasetDraft, directory: Path) -> tuple[str, ...]:
+    """Return the months whose samples are new or changed, ``2026-01``."""
     written = set[str]()
-    for (month, _), samples in grown.months.items():
+    for (month, _), samples in draft.months.items():
         if not (isinstance(samples, Path) and directory in samples.parents):
-            written.add(month.removeprefix(MONTH))
+            written.add(month.removeprefix(MONTH_PREFIX))
     return tuple(sorted(written))
 
 
-def _name(source: str, paths: Sequence[str | Path], facts: Mapping[str, Any], given: Mapping[str, Any]) -> str:
-    """Full name of the source; files that were read before need no look into them."""
-    if source == AUTO:
-        known = {file["sha256"]: name for name, each in facts.items() for file in each["files"]}
-        names = {known.get(fingerprint(path)) if Path(path).is_file() else None for path in paths}
-        [*only] = names
-        if len(only) == 1 and only[0] is not None:
-            return only[0]
-    return name_of(source, paths, given.get("columns"))
+def _resolve_source_name(
+    source: str, paths: Sequence[str | Path], sources: Mapping[str, Any], given_options: Mapping[str, Any]
+) -> str:
+    """Return the full name of the source; files that were imported before are recognised by their hash."""
+    if source == AUTO_SOURCE:
+        sources_by_hash = {file["sha256"]: name for name, facts in sources.items() for file in facts["files"]}
+        names = {sources_by_hash.get(hash_file(path)) if Path(path).is_file() else None for path in paths}
+        [*distinct_names] = names
+        if len(distinct_names) == 1 and distinct_names[0] is not None:
+            return distinct_names[0]
+    return resolve_source_name(source, paths, given_options.get("columns"))
 
 
-def _is_known(path: str | Path, before: Mapping[str, str], sizes: Collection[int], *, by_name: bool) -> bool:
-    """True if these bytes are there: under this name, or, unless a file of this name changed, under another one."""
+def _is_known_file(
+    path: str | Path, hashes_by_name: Mapping[str, str], known_sizes: Collection[int], *, by_name: bool
+) -> bool:
+    """Whether the bytes of a file were imported before.
+
+    Parameters
+    ----------
+    path : str or Path
+        File; a folder is always read again.
+    hashes_by_name : mapping of str to str
+        File name → SHA-256 hash of the imported files.
+    known_sizes : collection of int
+        Sizes of the imported files [bytes].
+    by_name : bool
+        A file of a known name is compared with the imported file of that name only.
+    """
     if not Path(path).is_file():
         return False  # a folder: what is new in it shows when it is read
-    if Path(path).stat().st_size not in sizes:
+    if Path(path).stat().st_size not in known_sizes:
         return False  # a hash costs as much as reading it
-    key, name = fingerprint(path), file_name(path)
-    return before[name] == key if by_name and name in before else key in before.values()
+    file_hash, name = hash_file(path), printable_file_name(path)
+    return (
+        hashes_by_name[name] == file_hash
+        if by_name and name in hashes_by_name
+        else file_hash in hashes_by_name.values()
+    )
 
 
-def _refuse_twins(fresh: Sequence[str | Path], before: Mapping[str, str]) -> None:
-    """Files that are known by their names need different ones, and the same bytes under two names would be one part."""
-    files = {file_name(path): Path(path) for path in fresh}
-    if len(files) != len(fresh):
-        got = examples([str(path) for path in fresh])
+def _require_distinct_files(fresh_paths: Sequence[str | Path], hashes_by_name: Mapping[str, str]) -> None:
+    """Refuse files of equal names, which identify files, and equal bytes under two names."""
+    files = {printable_file_name(path): Path(path) for path in fresh_paths}
+    if len(files) != len(fresh_paths):
+        got = examples([str(path) for path in fresh_paths])
         todo = "Rename one of them: a file is known by its name."
         raise TraceFormatError("files to add", "files of different names", got, todo)
-    names: dict[str, str] = {}
-    kept = [(name, key) for name, key in before.items() if name not in files]
-    for name, key in [*kept, *((name, fingerprint(path)) for name, path in files.items())]:
-        twin = names.setdefault(key, name)
-        if twin != name:
-            got = f"{twin} and {name}, which are equal"
+    names_by_hash: dict[str, str] = {}
+    other_files = [(name, file_hash) for name, file_hash in hashes_by_name.items() if name not in files]
+    for name, file_hash in [*other_files, *((name, hash_file(path)) for name, path in files.items())]:
+        first_name = names_by_hash.setdefault(file_hash, name)
+        if first_name != name:
+            got = f"{first_name} and {name}, which are equal"
             raise TraceFormatError("files to add", "different files", got, "Give one of them.")
 
 
-def _kind(name: str, paths: Sequence[str | Path]) -> str | None:
-    """The one kind of files of a source that all paths are."""
+def _require_one_kind(name: str, paths: Sequence[str | Path]) -> str | None:
+    """Return the kind of files that all paths have; refuse paths of several kinds."""
     kinds = {str(path): SOURCES[name].kind(path) for path in paths}
     if len(set(kinds.values())) > 1:
         got = examples([f"{path}: {kind}" for path, kind in kinds.items()])
@@ -325,58 +375,73 @@ def _kind(name: str, paths: Sequence[str | Path]) -> str | None:
     return next(iter(kinds.values()), None)
 
 
-def _terms(name: str, kind: str | None, given: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
-    """What all files of a source are read with, ready for JSON; what means nothing to it may differ."""
+def _collect_read_terms(
+    name: str, kind: str | None, given: Mapping[str, Any], extra_terms: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Collect the options that must be equal for all files of a source, ready for JSON.
+
+    Parameters
+    ----------
+    name : str
+        Source.
+    kind : str, optional
+        Kind of files, where the source has several.
+    given : mapping
+        Reader options of this import.
+    extra_terms : mapping
+        Further settings that must be equal, such as those of a change.
+    """
     options = SOURCES[name].options
-    names = set(LASTING if "node" in options else (*LASTING, "origin")) & options
-    stated = {each: given[each] for each in names if each in given} | dict(more)
-    stated |= {} if kind is None else {"kind": kind}
-    return {each: _plain(value) for each, value in sorted(stated.items())}
+    fixed_names = set(FIXED_OPTIONS if "node" in options else (*FIXED_OPTIONS, "origin")) & options
+    read_terms = {option: given[option] for option in fixed_names if option in given} | dict(extra_terms)
+    read_terms |= {} if kind is None else {"kind": kind}
+    return {option: _to_plain_option(value) for option, value in sorted(read_terms.items())}
 
 
-def _plain(value: Any) -> Any:  # noqa: ANN401 - anything that is an option
+def _to_plain_option(value: Any) -> Any:  # noqa: ANN401 - anything that is an option
+    """Convert the value of an option to text, lists and mappings of text."""
     if isinstance(value, Mapping):
-        return {str(name): _plain(part) for name, part in value.items()}
+        return {str(name): _to_plain_option(part) for name, part in value.items()}
     return [str(part) for part in value] if isinstance(value, list | tuple) else str(value)
 
 
-def _require_terms(directory: Path, known: Mapping[str, Any] | None, wanted: Mapping[str, Any]) -> None:
-    """Refuse to add to a source on other terms than it was read on."""
-    if known is None or known.get(TERMS) == wanted:
+def _require_same_terms(directory: Path, known_facts: Mapping[str, Any] | None, read_terms: Mapping[str, Any]) -> None:
+    """Refuse to add to a source with other options than it was read with."""
+    if known_facts is None or known_facts.get(READ_TERMS_KEY) == read_terms:
         return
     todo = "Give the same options, or import all files of the source again with --replace."
-    told = known.get(TERMS)
-    expected = "a source that can grow" if told is None else f"the options that it was read with, {told}"
-    got = "one that an earlier version read at once" if told is None else str(dict(wanted))
-    raise TraceFormatError(f"{known['source']} in {directory}", expected, got, todo)
+    known_terms = known_facts.get(READ_TERMS_KEY)
+    expected = "a source that can grow" if known_terms is None else f"the options that it was read with, {known_terms}"
+    got = "one that an earlier version read at once" if known_terms is None else str(dict(read_terms))
+    raise TraceFormatError(f"{known_facts['source']} in {directory}", expected, got, todo)
 
 
-def _refuse_numbered(name: str, known: Mapping[str, Any] | None, given: Mapping[str, Any]) -> None:
-    """Pages without times are numbered from the first to the last, so they must come at once."""
-    if known is not None and name == "dcgm-exporter" and given.keys() & {"origin", "interval_s"}:
+def _reject_untimed_pages(name: str, known_facts: Mapping[str, Any] | None, given_options: Mapping[str, Any]) -> None:
+    """Refuse more pages without times: they are numbered from first to last, so all must be given at once."""
+    if known_facts is not None and name == "dcgm-exporter" and given_options.keys() & {"origin", "interval_s"}:
         expected, got = "pages that carry their times", "a start time (--origin)"
         todo = "Scrape Prometheus instead, or give all pages at once, with --replace."
         raise TraceFormatError(f"source {name!r}", expected, got, todo)
 
 
-def _refuse_rivals(tables: Collection[str], facts: Mapping[str, Mapping[str, Any]], name: str) -> None:
-    """Two sources of one table would contradict each other; telemetry may come from several."""
-    shared = {SAMPLES, *OF_EACH}
-    for source, each in facts.items():
-        both = sorted(set(tables) & set(each.get("tables", ())) - shared)
-        if source != name and both:
-            expected = f"no other source of {', '.join(both)}"
+def _reject_second_source(tables: Collection[str], facts_by_source: Mapping[str, Mapping[str, Any]], name: str) -> None:
+    """Refuse a second source of one table, which would contradict the first; telemetry may have several."""
+    shared = {SAMPLES, *SHARED_TABLES}
+    for source, source_facts in facts_by_source.items():
+        common_tables = sorted(set(tables) & set(source_facts.get("tables", ())) - shared)
+        if source != name and common_tables:
+            expected = f"no other source of {', '.join(common_tables)}"
             todo = "Keep each in a folder of its own."
             raise TraceFormatError(f"source {name!r}", expected, f"{source!r} is there", todo)
 
 
-INSTANT = re.compile(r"\d{4}[-/]\d\d[-/]\d\d[ T]\d\d:\d\d(?::\d\d)?(?:[.,]\d+)?\s*(Z|UTC|[+-]\d\d:?\d\d)?")
-"""A time as logs write it, with its offset if it has one."""
+LOG_TIME_PATTERN = re.compile(r"\d{4}[-/]\d\d[-/]\d\d[ T]\d\d:\d\d(?::\d\d)?(?:[.,]\d+)?\s*(Z|UTC|[+-]\d\d:?\d\d)?")
+"""A time as logs write it, with its UTC offset if it has one."""
 
 
 @dataclass(frozen=True)
-class SourcePart:
-    """Files of one source, and which of its kinds they are.
+class SourceFiles:
+    """Files of one source and kind.
 
     - ``source``: Name of the source.
     - ``files``: In the order in which they were given.
@@ -390,8 +455,8 @@ class SourcePart:
     nodes: Path | None = None
 
 
-def parts_of(paths: Sequence[str | Path]) -> tuple[SourcePart, ...]:
-    r"""Sort files by what they are: lists of jobs first, then node lists, then telemetry and bills.
+def group_files_by_source(paths: Sequence[str | Path]) -> tuple[SourceFiles, ...]:
+    r"""Group files by source and kind: lists of jobs first, then node lists, then telemetry and bills.
 
     Examples
     --------
@@ -400,36 +465,53 @@ def parts_of(paths: Sequence[str | Path]) -> tuple[SourcePart, ...]:
     ...     nodes, jobs = Path(folder) / "a.txt", Path(folder) / "b.csv"
     ...     _ = nodes.write_text("NodeName=n1 Gres=gpu:a100:4\n")
     ...     _ = jobs.write_text("job_id,submission_time,duration,num_gpu\na,0,7200,8\n")
-    ...     [(part.source, part.files[0].name) for part in parts_of([nodes, jobs])]
+    ...     [(part.source, part.files[0].name) for part in group_files_by_source([nodes, jobs])]
     [('itp', 'b.csv'), ('nodes', 'a.txt')]
     """
-    groups: dict[tuple[str, str | None], list[Path]] = {}
-    for path in _files(paths):
-        source = detect(path)
-        groups.setdefault((source, SOURCES[source].kind(path)), []).append(path)
-    _join_objects(groups)
-    parts = [SourcePart(source, tuple(files), kind) for (source, kind), files in groups.items()]
-    found = _with_own_nodes(parts)
-    return tuple(sorted(found, key=lambda part: (part.source not in JOB_SOURCES, part.source != NODES)))
+    paths_by_source: dict[tuple[str, str | None], list[Path]] = {}
+    for path in _iterate_files(paths):
+        source = detect_source(path)
+        paths_by_source.setdefault((source, SOURCES[source].kind(path)), []).append(path)
+    _merge_kubernetes_lists(paths_by_source)
+    source_files = [SourceFiles(source, tuple(files), kind) for (source, kind), files in paths_by_source.items()]
+    merged_files = _attach_node_lists(source_files)
+    return tuple(
+        sorted(merged_files, key=lambda group: (group.source not in JOB_SOURCES, group.source != NODES_SOURCE))
+    )
 
 
-def add_together(parts: Sequence[SourcePart], directory: str | Path, **options: Any) -> list[Added]:  # noqa: ANN401 - of any reader
-    """Read parts into a dataset, so that each source says what these files say, and nothing that it said before."""
-    done = []
-    for part in parts:
-        known = SOURCES[part.source].options
-        given = {name: value for name, value in options.items() if name in known and value is not None}
-        if part.nodes is not None:
-            given["nodes"] = part.nodes
-        again = not _has(Path(directory), part, given)
-        done.append(add(part.source, part.files, directory, replace_source=again, **given))
-    return done
+def add_sources(source_files: Sequence[SourceFiles], directory: str | Path, **options: Any) -> list[ImportResult]:  # noqa: ANN401 - of any reader
+    """Import groups of files into a dataset so that each source has exactly the data of these files.
+
+    Parameters
+    ----------
+    source_files : sequence of SourceFiles
+        Groups of files, each of one source.
+    directory : str or Path
+        A dataset, or a new or empty folder.
+    **options
+        Options of any reader; each source takes those that it knows.
+
+    Returns
+    -------
+    list of ImportResult
+        One for each group.
+    """
+    results = []
+    for group in source_files:
+        known_options = SOURCES[group.source].options
+        group_options = {name: value for name, value in options.items() if name in known_options and value is not None}
+        if group.nodes is not None:
+            group_options["nodes"] = group.nodes
+        is_changed = not _holds_same_files(Path(directory), group, group_options)
+        results.append(add_files(group.source, group.files, directory, replace_source=is_changed, **group_options))
+    return results
 
 
-def offsets_of(parts: Sequence[SourcePart]) -> tuple[tuple[str, ...], str | None]:
-    r"""Offsets that the times of these files state, and a time that states none where somebody has to say its zone.
+def find_utc_offsets(source_files: Sequence[SourceFiles]) -> tuple[tuple[str, ...], str | None]:
+    r"""Find the UTC offsets in the times of files, and a time without one whose zone the user must state.
 
-    The first lines of each file speak for it. Public traces need no zone: their readers know it.
+    Only the first lines of each file are read. Public traces need no zone because their readers know it.
 
     Examples
     --------
@@ -437,85 +519,102 @@ def offsets_of(parts: Sequence[SourcePart]) -> tuple[tuple[str, ...], str | None
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     path = Path(folder) / "sacct.txt"
     ...     _ = path.write_text("JobID|Submit\n1|2025-01-06T00:00:01\n2|2025-01-06T00:00:01+01:00\n")
-    ...     offsets_of([SourcePart("slurm", (path,))])
+    ...     find_utc_offsets([SourceFiles("slurm", (path,))])
     (('+01:00',), '2025-01-06T00:00:01')
     """
     offsets: dict[str, None] = {}
-    naive = None
-    known = {source.name for source in PUBLIC}
-    for part in parts:
-        takes = "tz" in SOURCES[part.source].options and part.source not in (*known, NODES)
-        for path in part.files:
-            for hit in INSTANT.finditer("\n".join(head(path) or ())):
-                if hit[1]:
-                    offsets[hit[1]] = None
-                elif takes and naive is None:
-                    naive = hit[0].strip()
-    return tuple(offsets), naive
+    time_without_offset = None
+    public_names = {source.name for source in PUBLIC_SOURCES}
+    for group in source_files:
+        needs_zone = "tz" in SOURCES[group.source].options and group.source not in (*public_names, NODES_SOURCE)
+        for path in group.files:
+            for time_match in LOG_TIME_PATTERN.finditer("\n".join(read_head(path) or ())):
+                if time_match[1]:
+                    offsets[time_match[1]] = None
+                elif needs_zone and time_without_offset is None:
+                    time_without_offset = time_match[0].strip()
+    return tuple(offsets), time_without_offset
 
 
-def _files(paths: Sequence[str | Path]) -> Iterator[Path]:
-    """The files, and those in folders; a folder that is a dataset is no file."""
-    for each in map(Path, paths):
-        if not each.is_dir():
-            yield each
+def _iterate_files(paths: Sequence[str | Path]) -> Iterator[Path]:
+    """Yield files, and the files inside folders; refuse a folder that is a dataset."""
+    for path in map(Path, paths):
+        if not path.is_dir():
+            yield path
             continue
-        if (each / MARK.file).is_file():
+        if (path / DATASET_MARK.file).is_file():
             todo = "Give the dataset alone: gpuplanner ingest adds files to it."
-            raise TraceFormatError(str(each), "a file, or a folder of files", "a dataset", todo)
-        inside = sorted(path for path in each.iterdir() if path.is_file() and not path.name.startswith("."))
-        if not inside:
+            raise TraceFormatError(str(path), "a file, or a folder of files", "a dataset", todo)
+        inner_paths = sorted(inner for inner in path.iterdir() if inner.is_file() and not inner.name.startswith("."))
+        if not inner_paths:
             todo = "Give the files that sacct, kubectl or scontrol wrote."
-            raise TraceFormatError(str(each), "files of a cluster", "an empty folder", todo)
-        yield from inside
+            raise TraceFormatError(str(path), "files of a cluster", "an empty folder", todo)
+        yield from inner_paths
 
 
-def _join_objects(groups: dict[tuple[str, str | None], list[Path]]) -> None:
-    """Node lists of Kubernetes beside its pods are parts of one dump."""
-    if (OBJECTS, None) not in groups:
+def _merge_kubernetes_lists(paths_by_source: dict[tuple[str, str | None], list[Path]]) -> None:
+    """Merge Kubernetes node lists into the group of the Kubernetes dump, in place."""
+    if (KUBERNETES_SOURCE, None) not in paths_by_source:
         return
-    lists = groups.pop((NODES, None), [])
-    dumps = [path for path in lists if looks_like_kubernetes(path)]
-    groups[OBJECTS, None] += dumps
-    if rest := [path for path in lists if path not in dumps]:
-        groups[NODES, None] = rest
+    node_lists = paths_by_source.pop((NODES_SOURCE, None), [])
+    kubernetes_lists = [path for path in node_lists if looks_like_kubernetes(path)]
+    paths_by_source[KUBERNETES_SOURCE, None] += kubernetes_lists
+    if remaining_lists := [path for path in node_lists if path not in kubernetes_lists]:
+        paths_by_source[NODES_SOURCE, None] = remaining_lists
 
 
-def _with_own_nodes(parts: Sequence[SourcePart]) -> Iterator[SourcePart]:
-    """Of a source that reads a node list of its own form with its jobs, the two kinds as one part."""
-    lists = {part.source: part for part in parts if part.kind == "node list" and len(part.files) == 1}
-    for part in parts:
-        own = lists.get(part.source)
-        if own is part and any(other.source == part.source and other is not part for other in parts):
+def _attach_node_lists(source_files: Sequence[SourceFiles]) -> Iterator[SourceFiles]:
+    """Merge the node list of a source into its job files, where the reader takes both."""
+    node_lists = {group.source: group for group in source_files if group.kind == "node list" and len(group.files) == 1}
+    for group in source_files:
+        node_list = node_lists.get(group.source)
+        if node_list is group and any(
+            other_group.source == group.source and other_group is not group for other_group in source_files
+        ):
             continue
-        if own is not None and own is not part and "nodes" in SOURCES[part.source].options:
-            yield SourcePart(part.source, part.files, part.kind, own.files[0])
+        if node_list is not None and node_list is not group and "nodes" in SOURCES[group.source].options:
+            yield SourceFiles(group.source, group.files, group.kind, node_list.files[0])
         else:
-            yield part
+            yield group
 
 
-def _has(directory: Path, part: SourcePart, given: Mapping[str, Any]) -> bool:
-    """Whether a dataset says of a source what these very files say, read in the same way."""
-    if not (directory / MARK.file).is_file():
+def _holds_same_files(directory: Path, source_files: SourceFiles, group_options: Mapping[str, Any]) -> bool:
+    """Whether a dataset has exactly these files of a source, read with the same options."""
+    if not (directory / DATASET_MARK.file).is_file():
         return True  # nothing there that could be forgotten
     for facts in read_provenance(directory).get("sources", ()):
-        if facts["source"] != part.source:
+        if facts["source"] != source_files.source:
             continue
-        terms = facts.get("read_with", {})
-        same = all(terms.get(name) == given.get(name) for name in ("tz", "boards"))
-        files = [*part.files, *((part.nodes,) if part.nodes else ())]
-        stated = {str(file["sha256"]) for file in facts["files"]}
-        return same and stated == set(map(fingerprint, files))
+        read_terms = facts.get("read_with", {})
+        has_same_options = all(read_terms.get(name) == group_options.get(name) for name in ("tz", "boards"))
+        files = [*source_files.files, *((source_files.nodes,) if source_files.nodes else ())]
+        known_hashes = {str(file["sha256"]) for file in facts["files"]}
+        return has_same_options and known_hashes == set(map(hash_file, files))
     return True
 
 
-TELEMETRY = frozenset({"samples", "coverage", "processes"})
-"""Tables of readings: of how busy GPUs are."""
-JOBS_TO_ADD = "Add the list of jobs that {} or {} writes, beside these files"
+TELEMETRY_TABLES = frozenset({"samples", "coverage", "processes"})
+"""Tables of telemetry: they show how busy GPUs are."""
+ADD_JOBS_ADVICE = "Add the list of jobs that {} or {} writes, beside these files"
+"""Advice of the error for files without a list of jobs, with two places for export commands."""
 
 
-def require_jobs(found: Iterable[str], files: Sequence[str | Path], folder: str | Path | None = None) -> None:
-    """Refuse files among which there is no list of jobs; ``folder`` is where what they said was read into.
+def require_jobs(table_names: Iterable[str], files: Sequence[str | Path], folder: str | Path | None = None) -> None:
+    """Refuse files that have no list of jobs.
+
+    Parameters
+    ----------
+    table_names : iterable of str
+        Tables that the files gave.
+    files : sequence of str or Path
+        The files, for the message.
+    folder : str or Path, optional
+        Dataset folder into which they were read, for the message.
+
+    Raises
+    ------
+    TraceFormatError
+        If there is no table of jobs or job states.
 
     Examples
     --------
@@ -524,16 +623,16 @@ def require_jobs(found: Iterable[str], files: Sequence[str | Path], folder: str 
         ...
     gpuplanner.core.errors.TraceFormatError: start: expected a list of jobs; got inventory in 'nodes.txt'. Add ...
     """
-    if {"jobs", "job_states"} & set(found):
+    if {"jobs", "job_states"} & set(table_names):
         return
-    named = examples([file_name(path) for path in files])
-    told = list(found)
-    to_add = JOBS_TO_ADD.format(export_command("sacct"), export_command("kubectl"))
-    if TELEMETRY & set(told):
-        got = f"readings of GPUs alone in {named}"
+    names_text = examples([printable_file_name(path) for path in files])
+    given_tables = list(table_names)
+    to_add = ADD_JOBS_ADVICE.format(export_command("sacct"), export_command("kubectl"))
+    if TELEMETRY_TABLES & set(given_tables):
+        got = f"readings of GPUs alone in {names_text}"
         todo = f"{to_add}: readings show how busy GPUs are, not which jobs requested them."
         if folder is not None:
             todo += f" To use the readings alone: gpuplanner describe {folder}, gpuplanner forecast {folder}."
     else:
-        got, todo = f"{', '.join(told) or 'nothing'} in {named}", f"{to_add}."
+        got, todo = f"{', '.join(given_tables) or 'nothing'} in {names_text}", f"{to_add}."
     raise TraceFormatError("start", "a list of jobs", got, todo)

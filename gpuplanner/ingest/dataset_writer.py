@@ -1,4 +1,4 @@
-"""Writing a dataset, and merging new rows into one."""
+"""Dataset folders: writing them, and merging new rows into existing ones."""
 
 from __future__ import annotations
 
@@ -15,101 +15,107 @@ from typing import Any
 import polars as pl
 
 from gpuplanner.core.output_places import DATASET_FORMAT
-from gpuplanner.core.output_writing import replaced_directory
+from gpuplanner.core.output_writing import replace_directory
 from gpuplanner.core.schema_checks import conform
 from gpuplanner.core.schemas import TABLES, Jobs
 from gpuplanner.core.serialization import to_json
 from gpuplanner.ingest.dataset import Dataset, gpu_hours
 from gpuplanner.ingest.dataset_folder import (
-    MARK,
-    OF_EACH,
-    SOURCES,
-    Layer,
-    Stored,
-    layer_of,
+    DATASET_MARK,
+    SHARED_TABLES,
+    SOURCES_FOLDER,
+    SourceRecord,
+    StoredDataset,
+    job_part_folder,
     open_dataset,
-    open_part,
-    part_of,
+    open_job_part,
     read_provenance,
+    record_name,
 )
-from gpuplanner.ingest.gpu_shares import UNDECIDED, resolve_jobs
-from gpuplanner.ingest.job_table import merge, merge_tables, unresolved_gpu_hours
+from gpuplanner.ingest.gpu_shares import NODE_DEPENDENT_CHECKS, count_jobs_in_gpus
+from gpuplanner.ingest.job_table import merge_job_exports, merge_tables, unresolved_gpu_hours
 from gpuplanner.ingest.large_tables import (
-    MONTH,
+    MONTH_PREFIX,
     SAMPLES,
-    by_month,
-    months,
-    of_span,
+    find_files_in_span,
+    find_month_files,
     read_table,
-    scan_months,
+    scan_month_files,
     scan_table,
+    split_by_month,
     write_month,
     write_table,
 )
-from gpuplanner.ingest.quality_report import UNKNOWN_GPUS, Finding, combined, report, run_checks
+from gpuplanner.ingest.quality_report import (
+    UNKNOWN_GPUS_CHECK,
+    Finding,
+    build_quality_report,
+    combine_findings,
+    run_checks,
+)
 from gpuplanner.ingest.quarantine import (
-    OTHER_LAYOUT,
-    QUARANTINED,
-    believed,
-    outgrown_nodes,
+    OTHER_LAYOUT_PATTERN,
+    QUARANTINE_PREFIX,
+    add_past_nodes,
+    drop_quarantined,
+    find_past_fleet_changes,
+    mark_quarantine,
     quarantine_facts,
     quarantine_findings,
-    require_believed,
-    with_past_nodes,
-    with_quarantine,
+    require_unquarantined,
 )
 from gpuplanner.ingest.telemetry.coverage import coverage
-from gpuplanner.ingest.telemetry.sample_table import grow
-from gpuplanner.ingest.telemetry.telemetry_join import devices_of, find_holders, shared_names
-from gpuplanner.ingest.telemetry.telemetry_quality import join_report
+from gpuplanner.ingest.telemetry.sample_table import merge_telemetry
+from gpuplanner.ingest.telemetry.telemetry_join import find_allocations, find_devices, find_shared_names
+from gpuplanner.ingest.telemetry.telemetry_quality import summarise_join
 
-ANY_DEVICE = ("slurm", "job-table")
-"""Sources whose GPUs without a type may be whole ones or MIG instances."""
-TERMS = "read_with"
-"""Name in the facts of a source of the options that all its files were read with."""
+UNTYPED_GPU_SOURCES = ("slurm", "job-table")
+"""Sources whose GPUs without a type may be full GPUs or MIG instances."""
+READ_TERMS_KEY = "read_with"
+"""Key in the facts of a source: the options that all its files were read with."""
 
 
 @dataclass(frozen=True, eq=False)
-class Draft:
-    """What a folder shall hold.
+class DatasetDraft:
+    """Planned content of a dataset folder.
 
-    - ``layers``: Source → what it said of itself, in the order in which they came.
-    - ``tables``: Tables on top, or the files that hold them as they are, but for :data:`OF_EACH`, which follow from
-      the layers.
-    - ``months``: Month's folder and source → its samples, or the file that holds them as they are.
-    - ``parts``: Source and key → a part of its list of jobs, or the folder that holds it as it is.
+    - ``records``: Source → its record, in import order.
+    - ``tables``: Combined tables, or the files that have them unchanged; without :data:`SHARED_TABLES`, which are
+      combined from the records.
+    - ``months``: Folder of a month and source → samples, or the file that has them unchanged.
+    - ``parts``: Source and key → part (exported file) of its list of jobs, or the folder that has it unchanged.
     """
 
-    layers: Mapping[str, Layer] = field(default_factory=dict)
+    records: Mapping[str, SourceRecord] = field(default_factory=dict)
     tables: Mapping[str, pl.DataFrame | Path] = field(default_factory=dict)
     months: Mapping[tuple[str, str], pl.DataFrame | Path] = field(default_factory=dict)
     parts: Mapping[tuple[str, str], Dataset | Path] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, dataset: Dataset) -> Draft:
-        """What a folder holds that one source filled."""
-        source = layer_of(dataset.provenance)
+    def from_dataset(cls, dataset: Dataset) -> DatasetDraft:
+        """Plan the folder of a dataset that has one source."""
+        source = record_name(dataset.provenance)
         samples = dataset.samples
-        by = {} if samples is None else by_month(samples)
+        samples_by_month = {} if samples is None else split_by_month(samples)
         return cls(
-            {source: as_layer(dataset)},
-            {name: table for name, table in dataset.tables.items() if name not in (SAMPLES, *OF_EACH)},
-            {(month, source): part for month, part in by.items()},
+            {source: to_source_record(dataset)},
+            {name: table for name, table in dataset.tables.items() if name not in (SAMPLES, *SHARED_TABLES)},
+            {(month, source): month_samples for month, month_samples in samples_by_month.items()},
         )
 
-    def grown(self, more: Draft) -> Draft:
-        """All that this and another one hold; the other one counts where both have something."""
-        names = ("layers", "tables", "months", "parts")
-        return Draft(**{name: {**getattr(self, name), **getattr(more, name)} for name in names})
+    def merged_with(self, other_draft: DatasetDraft) -> DatasetDraft:
+        """Return both drafts combined; where both have an entry, the other draft wins."""
+        names = ("records", "tables", "months", "parts")
+        return DatasetDraft(**{name: {**getattr(self, name), **getattr(other_draft, name)} for name in names})
 
 
 def write_dataset(dataset: Dataset, directory: str | Path) -> Path:
-    r"""Write what one source gave as a folder, in place of an older dataset or an empty folder.
+    r"""Write the dataset of one source to a folder, replacing an older dataset or an empty folder.
 
     Parameters
     ----------
     dataset : Dataset
-        Of one source, as read.
+        Tables of one source, as read.
     directory : str or Path
         Gets a Parquet file for each table (samples by month), rejects.parquet, quality.json, provenance.json and the
         folder ``sources``.
@@ -122,178 +128,205 @@ def write_dataset(dataset: Dataset, directory: str | Path) -> Path:
     Raises
     ------
     OutputError
-        If the folder holds anything but a dataset, or cannot be written; what stood there is intact.
+        If the folder holds anything but a dataset, or cannot be written; its old content is then intact.
 
     Examples
     --------
     >>> import tempfile
-    >>> from gpuplanner.ingest.source_registry import read
+    >>> from gpuplanner.ingest.source_registry import read_files
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     path = Path(folder) / "cluster01.csv"
     ...     _ = path.write_text("job_id,submission_time,duration,num_gpu\na,0,7200,8\n")
-    ...     written = write_dataset(read("itp", path), Path(folder) / "mine")
+    ...     written = write_dataset(read_files("itp", path), Path(folder) / "mine")
     ...     sorted(file.name for file in written.iterdir())
     ['jobs.parquet', 'manifest.json', 'provenance.json', 'quality.json', 'rejects.parquet', 'sources']
     """
-    return replace_dataset(directory, Draft.of(dataset))
+    return replace_dataset(directory, DatasetDraft.from_dataset(dataset))
 
 
-def as_layer(dataset: Dataset, more: Sequence[str] = ()) -> Layer:
-    """What a source said of itself; `more` are tables that it gave beside those of the dataset."""
-    facts = {**dataset.provenance, "tables": sorted({*dataset.tables, *more})}
-    tables = {name: table for name, table in dataset.tables.items() if name in OF_EACH}
+def to_source_record(dataset: Dataset, extra_tables: Sequence[str] = ()) -> SourceRecord:
+    """Return the record of the source of a dataset; `extra_tables` are tables that it gave elsewhere."""
+    facts = {**dataset.provenance, "tables": sorted({*dataset.tables, *extra_tables})}
+    tables = {name: table for name, table in dataset.tables.items() if name in SHARED_TABLES}
     samples = dataset.tables.get(SAMPLES)
     if samples is not None and "coverage" not in tables:
         tables["coverage"] = coverage(samples)
-    return Layer(facts, dataset.quality, dataset.rejects, tables)
+    return SourceRecord(facts, dataset.quality, dataset.rejects, tables)
 
 
-def replace_dataset(directory: str | Path, draft: Draft) -> Path:
-    """Put a folder in place of what stood there."""
+def replace_dataset(directory: str | Path, draft: DatasetDraft) -> Path:
+    """Write a draft to a folder in place of its old content."""
     directory = Path(directory)
-    with replaced_directory(directory, mark=MARK) as folder:
-        draft = _judged(draft)
+    with replace_directory(directory, mark=DATASET_MARK) as folder:
+        draft = _quarantine_jobs(draft)
         for name, table in draft.tables.items():
-            _write_table(table, folder / f"{name}.parquet")
+            _write_or_link_table(table, folder / f"{name}.parquet")
         for (month, source), samples in draft.months.items():
             path = folder / SAMPLES / month / f"{source}.parquet"
             if isinstance(samples, Path):
-                linked(samples, path)
+                link_or_copy(samples, path)
             else:
                 write_month(samples, path)
-        for source, layer in draft.layers.items():
-            _write_layer(folder / SOURCES / source, layer)
+        for source, record in draft.records.items():
+            _write_record(folder / SOURCES_FOLDER / source, record)
         for (source, key), part in draft.parts.items():
-            place = part_of(folder, source, key)
+            part_folder = job_part_folder(folder, source, key)
             if isinstance(part, Path):
-                shutil.copytree(part, place, copy_function=linked)
+                shutil.copytree(part, part_folder, copy_function=link_or_copy)
             else:
-                write_part(place, part)
-        layers = list(draft.layers.values())
-        rejects = [layer.rejects for layer in layers]
-        together = rejects[0] if len(rejects) == 1 else pl.concat(map(scan_table, rejects))
-        _write_table(together, folder / "rejects.parquet")
-        rows = {name: height_of(folder / f"{name}.parquet") for name in [*draft.tables, "rejects"]}
-        stored = Stored(folder, {"sources": [layer.facts for layer in layers]})
-        for name, table in _of_each(stored, layers).items():
+                write_job_part(part_folder, part)
+        records = list(draft.records.values())
+        rejects = [record.rejects for record in records]
+        all_rejects = rejects[0] if len(rejects) == 1 else pl.concat(map(scan_table, rejects))
+        _write_or_link_table(all_rejects, folder / "rejects.parquet")
+        row_counts = {name: count_rows(folder / f"{name}.parquet") for name in [*draft.tables, "rejects"]}
+        stored_dataset = StoredDataset(folder, {"sources": [record.facts for record in records]})
+        for name, table in _combine_shared_tables(stored_dataset, records).items():
             write_table(table, folder / f"{name}.parquet")
-            rows[name] = table.height
-        told: dict[str, Any] = {}
-        findings = [Finding(*row) for layer in layers for row in layer.quality.iter_rows()]
-        if stored.telemetry:
-            raw = scan_months(of_span(folder, stored.telemetry, None, None))
-            rows[SAMPLES] = raw.select(pl.len()).collect().item()
+            row_counts[name] = table.height
+        join_facts: dict[str, Any] = {}
+        findings = [Finding(*row) for record in records for row in record.quality.iter_rows()]
+        if stored_dataset.telemetry_sources:
+            all_samples = scan_month_files(find_files_in_span(folder, stored_dataset.telemetry_sources, None, None))
+            row_counts[SAMPLES] = all_samples.select(pl.len()).collect().item()
             if "jobs" in draft.tables:
-                told["join"], found = _join(folder, stored, raw, draft.tables)
-                findings += found
-        quality = layers[0].quality if len(layers) == 1 and not told else report(combined(findings))
+                join_facts["join"], join_findings = _join_telemetry(folder, stored_dataset, all_samples, draft.tables)
+                findings += join_findings
+        quality = (
+            records[0].quality
+            if len(records) == 1 and not join_facts
+            else build_quality_report(combine_findings(findings))
+        )
         (folder / "quality.json").write_text(to_json(quality.to_dicts()), encoding="utf-8")
-        sources = [layer.facts for layer in layers]
-        stated = {"format": DATASET_FORMAT, "sources": sources, "rows": rows, **told}
-        (folder / "provenance.json").write_text(to_json(stated), encoding="utf-8")
+        sources = [record.facts for record in records]
+        provenance = {"format": DATASET_FORMAT, "sources": sources, "rows": row_counts, **join_facts}
+        (folder / "provenance.json").write_text(to_json(provenance), encoding="utf-8")
     return directory
 
 
-def _judged(draft: Draft) -> Draft:
-    """Jobs judged by the inventory, whichever source gave it, and when."""
+def _quarantine_jobs(draft: DatasetDraft) -> DatasetDraft:
+    """Apply the quarantine rules to the jobs of a draft with its inventory, in whatever order they were imported."""
     jobs, inventory = draft.tables.get("jobs"), draft.tables.get("inventory")
     if jobs is None or not isinstance(inventory, pl.DataFrame):
         return draft
     jobs = jobs if isinstance(jobs, pl.DataFrame) else read_table(jobs, Jobs)
-    name = next(name for name, layer in draft.layers.items() if "jobs" in layer.facts["tables"])
-    layer = draft.layers[name]
-    found: list[Finding] = []
-    before = jobs
-    if "inventory" not in layer.facts["tables"]:
+    name = next(name for name, record in draft.records.items() if "jobs" in record.facts["tables"])
+    record = draft.records[name]
+    findings: list[Finding] = []
+    jobs_before = jobs
+    if "inventory" not in record.facts["tables"]:
         # Boards of which the words left a doubt may follow from the nodes.
-        stated = layer.facts.get(TERMS, {}).get("boards")
-        by_slurm = layer.facts["source"] in ANY_DEVICE
-        known, _, found = resolve_jobs(jobs, inventory, stated, any_device=by_slurm)
-        jobs = conform(known, Jobs, where="jobs")
-    marked = with_quarantine(jobs, inventory)
-    require_believed(marked["quarantined"].drop_nulls(), marked.height, name)
-    sound = believed(marked)
-    found += outgrown_nodes(marked, inventory)
-    sized = with_past_nodes(sound, inventory)
-    if marked.equals(before) and not found:
+        stated_boards = record.facts.get(READ_TERMS_KEY, {}).get("boards")
+        by_slurm = record.facts["source"] in UNTYPED_GPU_SOURCES
+        resolved_jobs, _, findings = count_jobs_in_gpus(jobs, inventory, stated_boards, any_device=by_slurm)
+        jobs = conform(resolved_jobs, Jobs, source="jobs")
+    marked_jobs = mark_quarantine(jobs, inventory)
+    require_unquarantined(marked_jobs["quarantined"].drop_nulls(), marked_jobs.height, name)
+    trusted_jobs = drop_quarantined(marked_jobs)
+    findings += find_past_fleet_changes(marked_jobs, inventory)
+    sized_inventory = add_past_nodes(trusted_jobs, inventory)
+    if marked_jobs.equals(jobs_before) and not findings:
         return draft
-    until = datetime.fromisoformat(layer.facts["span_end"])
-    counted = {"gpu_hours": gpu_hours(sound, until), **quarantine_facts(marked, until)}
-    again = {each.check for each in found}
-    if "inventory" not in layer.facts["tables"]:
-        again |= UNDECIDED | {UNKNOWN_GPUS.check}
-        found += run_checks(sound, [UNKNOWN_GPUS])
-        counted["unresolved_gpu_hours"] = unresolved_gpu_hours(sound, until)
+    until = datetime.fromisoformat(record.facts["span_end"])
+    counted_facts = {"gpu_hours": gpu_hours(trusted_jobs, until), **quarantine_facts(marked_jobs, until)}
+    renewed_checks = {finding.check for finding in findings}
+    if "inventory" not in record.facts["tables"]:
+        renewed_checks |= NODE_DEPENDENT_CHECKS | {UNKNOWN_GPUS_CHECK.check}
+        findings += run_checks(trusted_jobs, [UNKNOWN_GPUS_CHECK])
+        counted_facts["unresolved_gpu_hours"] = unresolved_gpu_hours(trusted_jobs, until)
     kept = [
         Finding(*row)
-        for row in layer.quality.iter_rows()
-        if not row[0].startswith(QUARANTINED) and row[0] not in again and not re.search(OTHER_LAYOUT, row[0])
+        for row in record.quality.iter_rows()
+        if not row[0].startswith(QUARANTINE_PREFIX)
+        and row[0] not in renewed_checks
+        and not re.search(OTHER_LAYOUT_PATTERN, row[0])
     ]
-    quality = report([*kept, *found, *quarantine_findings(marked, until)])
-    layers = {**draft.layers, name: replace(layer, facts={**layer.facts, **counted}, quality=quality)}
-    return replace(draft, layers=layers, tables={**draft.tables, "jobs": marked, "inventory": sized})
+    quality = build_quality_report([*kept, *findings, *quarantine_findings(marked_jobs, until)])
+    records = {**draft.records, name: replace(record, facts={**record.facts, **counted_facts}, quality=quality)}
+    return replace(draft, records=records, tables={**draft.tables, "jobs": marked_jobs, "inventory": sized_inventory})
 
 
-def _join(
-    folder: Path, stored: Stored, raw: pl.LazyFrame, tables: Mapping[str, pl.DataFrame | Path]
+def _join_telemetry(
+    folder: Path, stored_dataset: StoredDataset, samples: pl.LazyFrame, tables: Mapping[str, pl.DataFrame | Path]
 ) -> tuple[dict[str, Any], list[Finding]]:
-    """Work out who held the devices of the telemetry, and keep it."""
+    """Compute which jobs were allocated the devices of the telemetry, and store the join tables.
+
+    Parameters
+    ----------
+    folder : Path
+        New dataset folder.
+    stored_dataset : StoredDataset
+        The same folder with its source facts.
+    samples : polars.LazyFrame
+        Samples of all sources.
+    tables : mapping of str to polars.DataFrame or Path
+        Combined tables with ``jobs``.
+
+    Returns
+    -------
+    tuple of dict and list of Finding
+        Joined GPU-hours by kind of evidence [GPU h], and findings for the quality report.
+    """
     jobs = scan_table(tables["jobs"]).collect()
     names = scan_table(tables["job_names"]).collect() if "job_names" in tables else None
-    facts = next(each for each in stored.facts.values() if "jobs" in each["tables"])
+    facts = next(
+        source_facts for source_facts in stored_dataset.facts_by_source.values() if "jobs" in source_facts["tables"]
+    )
     until = datetime.fromisoformat(facts["span_end"])
-    together = shared_names(raw, names)
-    names = together if names is None else pl.concat([names.select("name", "job_id"), together])
-    holders = find_holders(devices_of(raw), jobs, names, until)
-    if together.height:
-        together.write_parquet(folder / "shared_names.parquet")
+    shared_pod_names = find_shared_names(samples, names)
+    names = shared_pod_names if names is None else pl.concat([names.select("name", "job_id"), shared_pod_names])
+    holders = find_allocations(find_devices(samples), jobs, names, until)
+    if shared_pod_names.height:
+        shared_pod_names.write_parquet(folder / "shared_names.parquet")
     holders.devices.write_parquet(folder / "devices.parquet")
     holders.spans.write_parquet(folder / "holders.parquet")
-    seen = read_table(folder / "coverage.parquet", TABLES["coverage"])
-    return join_report(stored.scan(), jobs, holders, seen, until)
+    coverage_table = read_table(folder / "coverage.parquet", TABLES["coverage"])
+    return summarise_join(stored_dataset.scan(), jobs, holders, coverage_table, until)
 
 
-def _of_each(stored: Stored, layers: Sequence[Layer]) -> dict[str, pl.DataFrame]:
-    """Coverage and processes of all telemetry together, and what all sources say of closed nodes."""
-    found = {}
-    several = len(stored.telemetry) > 1
-    for name in OF_EACH:
-        tables = [layer.tables[name] for layer in layers if name in layer.tables]
-        if tables and name == "coverage" and several:
-            found[name] = coverage(stored.scan().select("time", "node", "gpu").collect(engine="streaming"))
+def _combine_shared_tables(stored_dataset: StoredDataset, records: Sequence[SourceRecord]) -> dict[str, pl.DataFrame]:
+    """Combine coverage, processes and out-of-service times of all sources."""
+    combined = {}
+    has_several_sources = len(stored_dataset.telemetry_sources) > 1
+    for name in SHARED_TABLES:
+        tables = [record.tables[name] for record in records if name in record.tables]
+        if tables and name == "coverage" and has_several_sources:
+            combined[name] = coverage(stored_dataset.scan().select("time", "node", "gpu").collect(engine="streaming"))
         elif tables:
-            found[name] = pl.concat(tables).unique(maintain_order=True) if len(tables) > 1 else tables[0]
-    return found
+            combined[name] = pl.concat(tables).unique(maintain_order=True) if len(tables) > 1 else tables[0]
+    return combined
 
 
-def _write_layer(folder: Path, layer: Layer) -> None:
+def _write_record(folder: Path, record: SourceRecord) -> None:
+    """Write the record of a source to a folder."""
     folder.mkdir(parents=True, exist_ok=True)
-    _write_table(layer.rejects, folder / "rejects.parquet")
-    for name, table in layer.tables.items():
+    _write_or_link_table(record.rejects, folder / "rejects.parquet")
+    for name, table in record.tables.items():
         write_table(table, folder / f"{name}.parquet")
-    (folder / "quality.json").write_text(to_json(layer.quality.to_dicts()), encoding="utf-8")
+    (folder / "quality.json").write_text(to_json(record.quality.to_dicts()), encoding="utf-8")
 
 
-def write_part(folder: Path, part: Dataset, rejects: Path | None = None) -> None:
-    """Write a part of a list of jobs, whose rejects may stand in a file already."""
-    _write_layer(folder, Layer(part.provenance, part.quality, rejects or part.rejects, part.tables))
-    (folder / "provenance.json").write_text(to_json(dict(part.provenance)), encoding="utf-8")
+def write_job_part(folder: Path, dataset: Dataset, rejects: Path | None = None) -> None:
+    """Write one part (exported file) of a list of jobs to a folder; its rejects may already be in a file."""
+    _write_record(folder, SourceRecord(dataset.provenance, dataset.quality, rejects or dataset.rejects, dataset.tables))
+    (folder / "provenance.json").write_text(to_json(dict(dataset.provenance)), encoding="utf-8")
 
 
-def _write_table(table: pl.DataFrame | pl.LazyFrame | Path, path: Path) -> None:
+def _write_or_link_table(table: pl.DataFrame | pl.LazyFrame | Path, path: Path) -> None:
+    """Write a table to a Parquet file, or link the file that has it."""
     if not isinstance(table, Path):
         write_table(table, path)
     elif table != path:
-        linked(table, path)
+        link_or_copy(table, path)
 
 
-def height_of(path: Path) -> int:
-    """Number of rows of a table."""
+def count_rows(path: Path) -> int:
+    """Count the rows of a Parquet file."""
     return int(pl.scan_parquet(path, glob=False).select(pl.len()).collect().item())
 
 
-def linked(source: str | Path, target: str | Path) -> None:
-    """Give the new folder a file of the old one as it is: files are replaced and never changed, so they may share."""
+def link_or_copy(source: str | Path, target: str | Path) -> None:
+    """Link or copy a file of the old folder to the new one; a link is safe because files are never changed."""
     Path(target).parent.mkdir(parents=True, exist_ok=True)
     try:
         os.link(source, target)
@@ -301,94 +334,151 @@ def linked(source: str | Path, target: str | Path) -> None:
         shutil.copy2(source, target)
 
 
-HASH_LETTERS = 16
-"""Letters of a hash that name a part: 64 bits."""
+PART_HASH_LETTERS = 16
+"""Letters of a SHA-256 hash that name a part of a list of jobs: 64 bits."""
 
 
-def as_it_is(directory: Path) -> tuple[Mapping[str, Mapping[str, Any]], Draft]:
-    """Facts of the sources that a folder has, and all that it holds, to be kept as it is."""
-    if not (directory / MARK.file).is_file():
-        return {}, Draft()
+def load_draft(directory: Path) -> tuple[Mapping[str, Mapping[str, Any]], DatasetDraft]:
+    """Load the facts of all sources of a folder, and a draft that keeps its content unchanged."""
+    if not (directory / DATASET_MARK.file).is_file():
+        return {}, DatasetDraft()
     # All is checked; the jobs, which may be many, stay where they are.
-    whole = open_dataset(directory, columns=["attempt"])
-    stored = Stored(directory, read_provenance(directory))
+    dataset = open_dataset(directory, columns=["attempt"])
+    stored = StoredDataset(directory, read_provenance(directory))
     tables: dict[str, pl.DataFrame | Path] = {
-        name: table for name, table in whole.tables.items() if name not in OF_EACH
+        name: table for name, table in dataset.tables.items() if name not in SHARED_TABLES
     }
     if "jobs" in tables:
         tables["jobs"] = directory / "jobs.parquet"
-    files = {(month, source): path for source in stored.telemetry for month, path in months(directory, source).items()}
-    parts = {(path.parent.parent.name, path.name): path for path in sorted((directory / SOURCES).glob("*/parts/*"))}
-    return stored.facts, Draft({name: stored.layer(name) for name in stored.facts}, tables, files, parts)
-
-
-def without(
-    facts: Mapping[str, Mapping[str, Any]], draft: Draft, name: str
-) -> tuple[Mapping[str, Mapping[str, Any]], Draft]:
-    """A dataset as if one source had never been read."""
-    mine = set(facts[name].get("tables", draft.layers[name].facts["tables"])) if name in facts else set()
-    return {source: each for source, each in facts.items() if source != name}, Draft(
-        {source: layer for source, layer in draft.layers.items() if source != name},
-        {table: rows for table, rows in draft.tables.items() if table not in mine},
-        {key: samples for key, samples in draft.months.items() if key[1] != name},
-        {key: part for key, part in draft.parts.items() if key[0] != name},
+    files = {
+        (month, source): path
+        for source in stored.telemetry_sources
+        for month, path in find_month_files(directory, source).items()
+    }
+    parts = {
+        (path.parent.parent.name, path.name): path for path in sorted((directory / SOURCES_FOLDER).glob("*/parts/*"))
+    }
+    return stored.facts_by_source, DatasetDraft(
+        {name: stored.read_record(name) for name in stored.facts_by_source}, tables, files, parts
     )
 
 
-def laid_over(
-    draft: Draft, name: str, new: Sequence[Dataset], known: Mapping[str, Any] | None, *, by_metric: bool
-) -> Draft:
-    """What the folder shall hold once the new rows are in it."""
-    kind = new[0].kind
+def remove_source(
+    sources: Mapping[str, Mapping[str, Any]], draft: DatasetDraft, source: str
+) -> tuple[Mapping[str, Mapping[str, Any]], DatasetDraft]:
+    """Remove one source from the facts and the draft of a dataset."""
+    own_tables = (
+        set(sources[source].get("tables", draft.records[source].facts["tables"])) if source in sources else set()
+    )
+    return {key: facts for key, facts in sources.items() if key != source}, DatasetDraft(
+        {key: record for key, record in draft.records.items() if key != source},
+        {table: rows for table, rows in draft.tables.items() if table not in own_tables},
+        {key: samples for key, samples in draft.months.items() if key[1] != source},
+        {key: part for key, part in draft.parts.items() if key[0] != source},
+    )
+
+
+def merge_into_draft(
+    draft: DatasetDraft,
+    source: str,
+    new_datasets: Sequence[Dataset],
+    known_facts: Mapping[str, Any] | None,
+    *,
+    by_metric: bool,
+) -> DatasetDraft:
+    """Merge newly read rows of one source into a draft.
+
+    Parameters
+    ----------
+    draft : DatasetDraft
+        Content of the dataset so far.
+    source : str
+        Name of the source record.
+    new_datasets : sequence of Dataset
+        New rows; several only for lists of jobs.
+    known_facts : mapping, optional
+        Facts of the source if the dataset has it.
+    by_metric : bool
+        Samples are readings of single metrics, of which several make one sample.
+
+    Returns
+    -------
+    DatasetDraft
+        Content with the new rows.
+    """
+    kind = new_datasets[0].kind
     if kind == "jobs":
-        return _with_parts(draft, name, new, known)
-    [only] = new
-    if known is None:
-        return draft.grown(Draft.of(only))
-    layer = draft.layers[name]
-    old = Dataset(layer.tables, scan_table(layer.rejects).collect(), layer.quality, layer.facts)
+        return _merge_job_parts(draft, source, new_datasets, known_facts)
+    [new_dataset] = new_datasets
+    if known_facts is None:
+        return draft.merged_with(DatasetDraft.from_dataset(new_dataset))
+    record = draft.records[source]
+    old_dataset = Dataset(record.tables, scan_table(record.rejects).collect(), record.quality, record.facts)
     if kind == SAMPLES:
-        there = {month: path for (month, source), path in draft.months.items() if source == name}
-        files = {month: path for month, path in there.items() if isinstance(path, Path)}
-        whole, changed = grow(old, files, only, by_metric=by_metric)
-        fresh = {(month, name): samples for month, samples in changed.items()}
-        return draft.grown(Draft({name: as_layer(whole, [SAMPLES])}, months=fresh))
-    there_now = layer.tables[kind] if kind in OF_EACH else draft.tables[kind]
-    merged = merge_tables(old, only, scan_table(there_now).collect())
-    beside = {each: layer.tables.get(each) for each in OF_EACH if each != kind} | dict(only.tables)
-    return draft.grown(Draft.of(merged.with_tables(**beside | {kind: merged.table})))
+        stored_months = {month: path for (month, month_source), path in draft.months.items() if month_source == source}
+        files = {month: path for month, path in stored_months.items() if isinstance(path, Path)}
+        merged, changed_months = merge_telemetry(old_dataset, files, new_dataset, by_metric=by_metric)
+        fresh_months = {(month, source): samples for month, samples in changed_months.items()}
+        return draft.merged_with(DatasetDraft({source: to_source_record(merged, [SAMPLES])}, months=fresh_months))
+    stored_table = record.tables[kind] if kind in SHARED_TABLES else draft.tables[kind]
+    merged = merge_tables(old_dataset, new_dataset, scan_table(stored_table).collect())
+    beside_tables = {table: record.tables.get(table) for table in SHARED_TABLES if table != kind} | dict(
+        new_dataset.tables
+    )
+    return draft.merged_with(DatasetDraft.from_dataset(merged.with_tables(**beside_tables | {kind: merged.table})))
 
 
-def with_files(draft: Draft, read: Dataset, layer: str, room: Path) -> Draft:
-    """A new source whose rows stand in files already: jobs and rejects, or samples by month."""
-    if (jobs := room / "jobs.parquet").exists():
-        rejects = room / "rejects.parquet"
-        told = replace(as_layer(read, ["jobs"]), rejects=rejects)
-        write_part(room, read, rejects)
-        tables = {**Draft.of(read).tables, "jobs": jobs}
-        return draft.grown(Draft({layer: told}, tables, parts={(layer, _key(read)): room}))
-    found = {(path.parent.name, layer): path for path in sorted(room.glob(f"{MONTH}*/{layer}.parquet"))}
-    return draft.grown(Draft({layer: as_layer(read, [SAMPLES])}, months=found))
+def add_written_files(draft: DatasetDraft, dataset: Dataset, source: str, folder: Path) -> DatasetDraft:
+    """Add a new source whose rows are already written to files: jobs and rejects, or samples by month.
 
+    Parameters
+    ----------
+    draft : DatasetDraft
+        Content of the dataset so far.
+    dataset : Dataset
+        The source as read, without the written tables.
+    source : str
+        Name of the source record.
+    folder : Path
+        Folder of the written files.
 
-def _with_parts(draft: Draft, name: str, new: Sequence[Dataset], known: Mapping[str, Any] | None) -> Draft:
-    """Lists of jobs, those read before and the new ones, as one; a file of the same name takes the other's place."""
-    told = {part.provenance["files"][0]["name"] for part in new}
-    files = (known or {}).get("files", ())
-    gone = {str(file["sha256"])[:HASH_LETTERS] for file in files if file["name"] in told}
-    parts: dict[tuple[str, str], Dataset | Path] = {
-        key: part for key, part in draft.parts.items() if not (key[0] == name and key[1] in gone)
+    Returns
+    -------
+    DatasetDraft
+        Content with the new source.
+    """
+    if (jobs := folder / "jobs.parquet").exists():
+        rejects = folder / "rejects.parquet"
+        record = replace(to_source_record(dataset, ["jobs"]), rejects=rejects)
+        write_job_part(folder, dataset, rejects)
+        tables = {**DatasetDraft.from_dataset(dataset).tables, "jobs": jobs}
+        return draft.merged_with(DatasetDraft({source: record}, tables, parts={(source, _part_key(dataset)): folder}))
+    month_files = {
+        (path.parent.name, source): path for path in sorted(folder.glob(f"{MONTH_PREFIX}*/{source}.parquet"))
     }
-    parts |= {(name, _key(part)): part for part in new}
-    mine = [part for key, part in parts.items() if key[0] == name]
-    opened = [open_part(part) if isinstance(part, Path) else part for part in mine]
-    merged = merge(opened) if len(opened) > 1 else opened[0]
-    return replace(draft.grown(Draft({name: as_layer(merged)}, merged.tables)), parts=parts)
+    return draft.merged_with(DatasetDraft({source: to_source_record(dataset, [SAMPLES])}, months=month_files))
 
 
-def _key(part: Dataset) -> str:
-    """Name of a part: of its file's bytes, or of those of all its files."""
-    hashes = [str(file["sha256"]) for file in part.provenance["files"]]
+def _merge_job_parts(
+    draft: DatasetDraft, source: str, new_datasets: Sequence[Dataset], known_facts: Mapping[str, Any] | None
+) -> DatasetDraft:
+    """Merge the old and new parts of a list of jobs; a file replaces an older one of the same name."""
+    new_file_names = {part.provenance["files"][0]["name"] for part in new_datasets}
+    files = (known_facts or {}).get("files", ())
+    replaced_keys = {str(file["sha256"])[:PART_HASH_LETTERS] for file in files if file["name"] in new_file_names}
+    parts: dict[tuple[str, str], Dataset | Path] = {
+        key: part for key, part in draft.parts.items() if not (key[0] == source and key[1] in replaced_keys)
+    }
+    parts |= {(source, _part_key(part)): part for part in new_datasets}
+    own_parts = [part for key, part in parts.items() if key[0] == source]
+    part_datasets = [open_job_part(part) if isinstance(part, Path) else part for part in own_parts]
+    merged = merge_job_exports(part_datasets) if len(part_datasets) > 1 else part_datasets[0]
+    return replace(draft.merged_with(DatasetDraft({source: to_source_record(merged)}, merged.tables)), parts=parts)
+
+
+def _part_key(part_dataset: Dataset) -> str:
+    """Return the key of a part of a list of jobs: hash of its file, or of the hashes of all its files."""
+    hashes = [str(file["sha256"]) for file in part_dataset.provenance["files"]]
     if len(hashes) > 1:
         hashes = [hashlib.sha256("".join(sorted(hashes)).encode()).hexdigest()]
-    return hashes[0][:HASH_LETTERS]
+    return hashes[0][:PART_HASH_LETTERS]

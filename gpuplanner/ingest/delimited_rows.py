@@ -1,7 +1,7 @@
-"""Delimited lines to typed rows, and the reject table.
+"""Delimited lines split into fields and parsed to typed rows, with a table of rejected rows.
 
 A reader declares its columns (:class:`~gpuplanner.ingest.source_fields.Field`), gets its rows from
-:mod:`gpuplanner.ingest.row_reader`, and turns the good ones into the columns of a table. No row is lost: each is
+:mod:`gpuplanner.ingest.row_reader`, and turns the accepted ones into the columns of a table. No row is lost: each is
 in the table or, with its reason, among the rejects.
 """
 
@@ -16,44 +16,47 @@ from typing import NoReturn
 
 import polars as pl
 
-from gpuplanner.core.errors import file_name
+from gpuplanner.core.errors import printable_file_name
 from gpuplanner.core.schemas import DECIMAL
-from gpuplanner.ingest.quality_report import reasons_of
+from gpuplanner.ingest.quality_report import count_reject_reasons
 from gpuplanner.ingest.source_fields import (
     FIRST_INSTANT,
     LAST_INSTANT,
     Dialect,
     Field,
-    column_places,
-    cut_by_csv,
-    header_names,
+    find_column_positions,
+    parse_header,
+    split_csv_line,
 )
 from gpuplanner.ingest.text_files import CONTROL_PATTERN, TextFile, count_bytes
 
 REJECTS = pl.Schema({"file": pl.String(), "row": pl.Int64(), "reason": pl.String(), "raw": pl.String()})
-"""Columns of the reject table: file name, 1-based line number, why, and the line as it stood."""
+"""Columns of the reject table: file name, 1-based line number, reason, and the raw line."""
 
 
-HEADER_AGAIN = "the header line again"
-OUT_OF_TIME = f"not between {FIRST_INSTANT.year} and {LAST_INSTANT.year}"
-NUMBERS = {"number": pl.Float64(), "decimal": DECIMAL}
-RAW = "raw:"
-"""Prefix of the columns that hold a field as it stood, beside its typed value."""
+REPEATED_HEADER = "the header line again"
+"""Reject reason of a header line below the first line."""
+OUT_OF_RANGE_TIME = f"not between {FIRST_INSTANT.year} and {LAST_INSTANT.year}"
+"""Reject reason of a time outside the years that GPU job traces can have."""
+NUMBER_TYPES = {"number": pl.Float64(), "decimal": DECIMAL}
+"""Kind of a numeric field → polars type."""
+RAW_PREFIX = "raw:"
+"""Prefix of the columns that hold the raw text of a field, beside its parsed value."""
 
-PLACE = ("file", "line", "raw")
-"""Columns that trace a row back to its place: number of the file, line number, the line."""
+POSITION_COLUMNS = ("file", "line", "raw")
+"""Columns that trace a row back to its source: number of the file, line number, raw line."""
 
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """Rows of one or several files on their way to a trace.
+    """Rows of one or several files while a reader turns them into a table.
 
-    - ``files``: What was read.
+    - ``files``: Files that were read.
     - ``count``: Rows in the files, without headers and blank lines.
     - ``good``: Rows not rejected so far: ``file``, ``line``, ``raw`` and the fields.
-    - ``rejects``: Rows rejected so far.
-    - ``unused``: Columns of the files that nothing was read from.
-    - ``blank``: Blank lines.
+    - ``rejects``: Rows rejected so far, columns :data:`REJECTS`.
+    - ``unused``: Columns of the files that the reader does not use.
+    - ``blank``: Number of blank lines.
     """
 
     files: tuple[TextFile, ...]
@@ -64,109 +67,115 @@ class Rows:
     blank: int = 0
 
     def file_names(self) -> list[str]:
-        """Names of the files, with their folders only where the names alone do not tell them apart."""
-        return names_of(self.files)
+        """Names of the files, with their folder only where two names are equal."""
+        return unique_file_names(self.files)
 
     @property
     def height(self) -> int:
-        """Number of good rows."""
+        """Number of accepted rows."""
         return self.good.height
 
     @property
     def reasons(self) -> pl.DataFrame:
-        """Rejected rows by reason."""
-        return reasons_of(self.rejects)
+        """Rejected rows by reason, see :func:`~gpuplanner.ingest.quality_report.count_reject_reasons`."""
+        return count_reject_reasons(self.rejects)
 
     def with_columns(
         self, *columns: pl.Expr | pl.Series | Iterable[pl.Expr], **named: pl.Expr | pl.Series | str
     ) -> Rows:
-        """The same rows with more columns, or others of some names."""
+        """Return the rows with added or replaced columns."""
         return replace(self, good=self.good.with_columns(*columns, **named))
 
     def reject(self, faults: Mapping[str, pl.Expr]) -> Rows:
-        """Move the rows with a fault to the reject table, each with all its reasons."""
-        marks = self.good.select(fault.fill_null(False).alias(reason) for reason, fault in faults.items())
-        faulty = marks.select(pl.any_horizontal(pl.all())).to_series()
+        """Move rows with a fault to the reject table, each with all its reasons.
+
+        Parameters
+        ----------
+        faults : mapping of str to polars.Expr
+            Reason → condition, true for faulty rows.
+        """
+        has_fault = self.good.select(fault.fill_null(False).alias(reason) for reason, fault in faults.items())
+        faulty = has_fault.select(pl.any_horizontal(pl.all())).to_series()
         if not faulty.any():
             return self
-        words = [pl.when(pl.col(reason)).then(pl.lit(reason)) for reason in faults]
-        reasons = marks.filter(faulty).select(pl.concat_str(words, separator="; ", ignore_nulls=True))
-        bad = self.good.filter(faulty).select(
+        reason_texts = [pl.when(pl.col(reason)).then(pl.lit(reason)) for reason in faults]
+        reasons = has_fault.filter(faulty).select(pl.concat_str(reason_texts, separator="; ", ignore_nulls=True))
+        rejected_rows = self.good.filter(faulty).select(
             file=pl.col("file").replace_strict(dict(enumerate(self.file_names())), return_dtype=pl.String),
             row=pl.col("line").cast(pl.Int64),
             reason=reasons.to_series(),
             raw=pl.col("raw"),
         )
-        rejects = pl.concat([self.rejects, bad.cast(REJECTS)])
+        rejects = pl.concat([self.rejects, rejected_rows.cast(REJECTS)])
         return replace(self, good=self.good.filter(~faulty), rejects=rejects)
 
 
-def names_of(files: Sequence[TextFile]) -> list[str]:
-    """Names of files, with their folders only where the names alone do not tell them apart."""
-    names = [file_name(file.path) for file in files]
+def unique_file_names(files: Sequence[TextFile]) -> list[str]:
+    """Return the names of files, with their folder only where two names are equal."""
+    names = [printable_file_name(file.path) for file in files]
     if len(set(names)) == len(names):
         return names
-    return [f"{file_name(file.path.parent)}/{file_name(file.path)}" for file in files]
+    return [f"{printable_file_name(file.path.parent)}/{printable_file_name(file.path)}" for file in files]
 
 
-def together(files: tuple[TextFile, ...], parts: Sequence[Rows]) -> Rows:
-    """Rows of several files, or of several parts of one, below each other."""
+def concat_rows(files: tuple[TextFile, ...], row_tables: Sequence[Rows]) -> Rows:
+    """Concatenate rows of several files, or of several parts of one file."""
     return Rows(
         files=files,
-        count=sum(part.count for part in parts),
-        good=pl.concat([part.good for part in parts], how="diagonal", rechunk=True),
-        rejects=pl.concat([part.rejects for part in parts]),
-        unused=tuple(dict.fromkeys(name for part in parts for name in part.unused)),
-        blank=sum(part.blank for part in parts),
+        count=sum(rows.count for rows in row_tables),
+        good=pl.concat([rows.good for rows in row_tables], how="diagonal", rechunk=True),
+        rejects=pl.concat([rows.rejects for rows in row_tables]),
+        unused=tuple(dict.fromkeys(name for rows in row_tables for name in rows.unused)),
+        blank=sum(rows.blank for rows in row_tables),
     )
 
 
-def typed(rows: Rows, columns: Mapping[str, Field]) -> Rows:
-    """Cast every field; values that cannot be read or are out of bounds reject their row."""
+def parse_fields(rows: Rows, columns: Mapping[str, Field]) -> Rows:
+    """Parse the raw fields to their types; rows with unreadable, missing or out-of-bounds values are rejected."""
     values, faults = [], {}
-    for name, each in columns.items():
-        raw, value = pl.col(RAW + name), pl.col(each.name)
-        read_at_once = rows.good.schema[RAW + name] == pl.Float64
+    for name, column in columns.items():
+        raw, value = pl.col(RAW_PREFIX + name), pl.col(column.name)
+        read_at_once = rows.good.schema[RAW_PREFIX + name] == pl.Float64
         filled = raw.is_not_null() if read_at_once else raw != ""
-        if each.kind in NUMBERS:
-            dtype = NUMBERS[each.kind]
-            values.append(raw.cast(dtype, strict=False).alias(each.name))
-            finite = value.is_finite() if each.kind == "number" else value.is_not_null()
+        if column.kind in NUMBER_TYPES:
+            dtype = NUMBER_TYPES[column.kind]
+            values.append(raw.cast(dtype, strict=False).alias(column.name))
+            finite = value.is_finite() if column.kind == "number" else value.is_not_null()
             faults[f"{name}: not a number"] = filled & ~finite.fill_null(False)
-            faults[f"{name}: below {each.low:g}"] = finite & (value < each.low)
-            if each.high < math.inf:
-                faults[f"{name}: above {each.high:g}"] = finite & (value > each.high)
-        elif each.kind == "time":
-            time = raw.str.to_datetime(each.format, time_unit="us", strict=False, cache=False)
-            values.append(time.alias(each.name))
-            faults[f"{name}: not a time like {each.format}"] = filled & value.is_null()
-            faults[f"{name}: {OUT_OF_TIME}"] = out_of_time(value)
-        elif each.kind == "instant":
-            values.append(with_offset(in_utc(raw) if each.naive_is_utc else raw).alias(each.name))
-            expected = "a time" if each.naive_is_utc else "a time with its offset from UTC"
+            faults[f"{name}: below {column.low:g}"] = finite & (value < column.low)
+            if column.high < math.inf:
+                faults[f"{name}: above {column.high:g}"] = finite & (value > column.high)
+        elif column.kind == "time":
+            time = raw.str.to_datetime(column.format, time_unit="us", strict=False, cache=False)
+            values.append(time.alias(column.name))
+            faults[f"{name}: not a time like {column.format}"] = filled & value.is_null()
+            faults[f"{name}: {OUT_OF_RANGE_TIME}"] = is_out_of_range(value)
+        elif column.kind == "instant":
+            values.append(parse_instants(complete_utc_texts(raw) if column.naive_is_utc else raw).alias(column.name))
+            expected = "a time" if column.naive_is_utc else "a time with its offset from UTC"
             faults[f"{name}: not {expected}"] = filled & value.is_null()
-            faults[f"{name}: {OUT_OF_TIME}"] = out_of_time(value)
+            faults[f"{name}: {OUT_OF_RANGE_TIME}"] = is_out_of_range(value)
         else:
-            values.append((raw if read_at_once else pl.when(filled).then(raw)).alias(each.name))
-        if not each.nullable:
+            values.append((raw if read_at_once else pl.when(filled).then(raw)).alias(column.name))
+        if not column.nullable:
             faults[f"{name}: missing"] = ~filled.fill_null(False)
-    read = rows.with_columns(values).reject(faults)
-    return replace(read, good=read.good.drop(RAW + name for name in columns))
+    parsed_rows = rows.with_columns(values).reject(faults)
+    return replace(parsed_rows, good=parsed_rows.good.drop(RAW_PREFIX + name for name in columns))
 
 
-def with_offset(raw: pl.Expr) -> pl.Expr:
-    """Dates and times with an offset from UTC; null where the offset is missing."""
+def parse_instants(raw: pl.Expr) -> pl.Expr:
+    """Parse dates and times with a UTC offset; null where the offset is missing."""
     offset = raw.str.replace(r"\s*(?:Z|UTC)$", "+00:00").str.replace(" ", "T", literal=True)
     return offset.str.to_datetime("%Y-%m-%dT%H:%M:%S%.f%z", time_unit="us", strict=False, cache=False)
 
 
-def in_utc(raw: pl.Expr) -> pl.Expr:
-    """Dates and times as text with an offset: where there is none they are UTC; seconds, or the whole time, may lack.
+def complete_utc_texts(raw: pl.Expr) -> pl.Expr:
+    """Complete texts of dates and times: missing seconds or times become 0, a missing offset becomes UTC.
 
     Examples
     --------
     >>> table = pl.DataFrame({"at": ["2026-03-01 00:00:00", "2026-03-01T05:30Z", "2026-03-01"]})
-    >>> table.select(in_utc(pl.col("at"))).to_series().to_list()
+    >>> table.select(complete_utc_texts(pl.col("at"))).to_series().to_list()
     ['2026-03-01T00:00:00Z', '2026-03-01T05:30:00Z', '2026-03-01T00:00:00Z']
     """
     text = raw.str.strip_chars().str.replace(r"^(\d{4}-\d{2}-\d{2}) ?$", "${1}T00:00")
@@ -175,120 +184,169 @@ def in_utc(raw: pl.Expr) -> pl.Expr:
     return text.str.replace(r"T([\d:.]+)$", "T${1}Z")
 
 
-def out_of_time(value: pl.Expr) -> pl.Expr:
-    """True for dates that no trace of GPU jobs can have."""
-    first, last = (int(instant.timestamp() * 1e6) for instant in (FIRST_INSTANT, LAST_INSTANT))
-    return ~value.dt.timestamp("us").is_between(first, last)
+def is_out_of_range(value: pl.Expr) -> pl.Expr:
+    """Whether a time is outside the years that GPU job traces can have."""
+    first_us, last_us = (int(instant.timestamp() * 1e6) for instant in (FIRST_INSTANT, LAST_INSTANT))
+    return ~value.dt.timestamp("us").is_between(first_us, last_us)
 
 
-CONTROL = "a control character"
+CONTROL_CHARACTER = "a control character"
+"""Reject reason of a line with a control character."""
 
 Record = Mapping[str, str | None]
-"""Text of each column of the source that a thing gives; what is absent or None is missing."""
+"""Column of the source → text of one item; absent or None is a missing value."""
 
 
 @dataclass
 class Records:
-    """Collects records and rejects, in their order.
+    """Collect items of JSON or text as records, and rejected items, in their order.
 
-    - ``columns``: Column of the source → how to read it.
+    - ``columns``: Column of the source → how its text is parsed.
     """
 
     columns: Mapping[str, Field]
     _good: list[tuple[object, ...]] = field(default_factory=list)
     _bad: list[tuple[int, int, str, str]] = field(default_factory=list)
 
-    def add(self, file: int, place: int, raw: str, record: Record) -> None:
-        """Keep a record of the item at `place` of file number `file`; text that cannot be shown rejects it."""
+    def add_record(self, file: int, position: int, raw: str, record: Record) -> None:
+        """Add the record of an item; unprintable text rejects it.
+
+        Parameters
+        ----------
+        file : int
+            Number of the file.
+        position : int
+            Line or item number in the file.
+        raw : str
+            Raw text of the item, for the reject table.
+        record : mapping of str to str
+            Column of the source → text.
+        """
         values = [record.get(name) for name in self.columns]
         texts = zip(self.columns, values, strict=True)
-        hidden = [name for name, text in texts if not (text or "").isprintable()]
-        if hidden:
-            self.reject(file, place, raw, f"{hidden[0]}: {CONTROL}")
+        unprintable_names = [name for name, text in texts if not (text or "").isprintable()]
+        if unprintable_names:
+            self.reject(file, position, raw, f"{unprintable_names[0]}: {CONTROL_CHARACTER}")
         else:
-            self._good.append((file, place, printable(raw), *values))
+            self._good.append((file, position, replace_unprintable(raw), *values))
 
-    def reject(self, file: int, place: int, raw: str, reason: str) -> None:
-        """Reject an item, with its reason."""
-        self._bad.append((file, place, printable(reason), printable(raw)))
+    def reject(self, file: int, position: int, raw: str, reason: str) -> None:
+        """Reject an item, with its reason.
+
+        Parameters
+        ----------
+        file : int
+            Number of the file.
+        position : int
+            Line or item number in the file.
+        raw : str
+            Raw text of the item.
+        reason : str
+            Why it cannot be read.
+        """
+        self._bad.append((file, position, replace_unprintable(reason), replace_unprintable(raw)))
 
     def rows(self, files: Sequence[TextFile]) -> Rows:
-        """Give all records their types; values that cannot be read reject their row.
+        """Parse all records to typed rows; unreadable values reject their row.
 
         Examples
         --------
         >>> records = Records({"gpus": Field("gpus", "number")})
-        >>> records.add(0, 1, "{...}", {"gpus": "8"})
-        >>> records.add(0, 2, "{...}", {"gpus": "4"})
+        >>> records.add_record(0, 1, "{...}", {"gpus": "8"})
+        >>> records.add_record(0, 2, "{...}", {"gpus": "4"})
         >>> records.rows([]).good["gpus"].to_list()
         [8.0, 4.0]
         """
-        texts = {RAW + name: pl.String for name in self.columns}
-        names = names_of(files)
-        rejects = [(names[file], place, reason, raw) for file, place, reason, raw in self._bad]
+        texts = {RAW_PREFIX + name: pl.String for name in self.columns}
+        names = unique_file_names(files)
+        rejects = [(names[file], position, reason, raw) for file, position, reason, raw in self._bad]
         rows = Rows(
             files=tuple(files),
             count=len(self._good) + len(self._bad),
             good=pl.DataFrame(
-                self._good,
-                schema={"file": pl.UInt32, "line": pl.UInt32, "raw": pl.String, **texts},
-                orient="row",
+                self._good, schema={"file": pl.UInt32, "line": pl.UInt32, "raw": pl.String, **texts}, orient="row"
             ),
             rejects=pl.DataFrame(rejects, schema=REJECTS, orient="row"),
         )
-        return typed(rows, self.columns)
+        return parse_fields(rows, self.columns)
 
 
-def refuse(reason: str) -> NoReturn:
-    """Say why a thing cannot be read, which goes to the reject table with this reason."""
+def raise_fault(reason: str) -> NoReturn:
+    """Raise a ValueError whose text becomes the reject reason of an item."""
     raise ValueError(reason)
 
 
-def printable(text: str) -> str:
-    r"""Text with a question mark for each character that cannot be shown.
+def replace_unprintable(text: str) -> str:
+    r"""Replace each unprintable character by a question mark.
 
     Examples
     --------
-    >>> printable("a\x1b[2J")
+    >>> replace_unprintable("a\x1b[2J")
     'a?[2J'
     """
-    return text if text.isprintable() else "".join(each if each.isprintable() else "?" for each in text)
+    return text if text.isprintable() else "".join(character if character.isprintable() else "?" for character in text)
 
 
-BARE = re.compile(r"[-+]?[0-9]*\.?[0-9]*")
-"""A number without a unit, or nothing."""
+BARE_NUMBER = re.compile(r"[-+]?[0-9]*\.?[0-9]*")
+"""A number without a unit, or an empty field."""
 
 
-def with_numbers(
+def split_with_numbers(
     lines: pl.Series,
     separator: str,
     names: list[str],
-    numbers: Collection[int],
-    text: bytes = b"",
-    above: int = 0,
+    candidate_positions: Collection[int],
+    block_text: bytes = b"",
+    lines_above: int = 0,
 ) -> tuple[pl.DataFrame, pl.Series] | None:
-    """Fields of lines, some of them as numbers.
+    """Split lines into fields with the CSV parser of polars, parsing bare numbers at once.
+
+    Parameters
+    ----------
+    lines : polars.Series
+        Lines without quotation marks.
+    separator : str
+        Field separator.
+    names : list of str
+        Names of the fields.
+    candidate_positions : collection of int
+        Fields that may be parsed as numbers; the first line decides.
+    block_text : bytes
+        Text that has the lines, to be parsed without joining them again.
+    lines_above : int
+        Lines of `block_text` to skip.
+
+    Returns
+    -------
+    tuple of polars.DataFrame and polars.Series, or None
+        Fields, and a mask of lines with too few fields; None if the lines hold anything but numbers in those fields.
 
     Examples
     --------
-    >>> cells, short = with_numbers(pl.Series(["a,1", "b,", "c"]), ",", ["x", "y"], [1])
+    >>> cells, short = split_with_numbers(pl.Series(["a,1", "b,", "c"]), ",", ["x", "y"], [1])
     >>> cells.rows(), short.to_list()
     ([('a', 1.0), ('b', None), ('c', None)], [False, False, True])
-    >>> with_numbers(pl.Series(["a,1", "b,2 W"]), ",", ["x", "y"], [1]) is None
+    >>> split_with_numbers(pl.Series(["a,1", "b,2 W"]), ",", ["x", "y"], [1]) is None
     True
     """
-    first = str(lines[0]).split(separator)
-    bare = {place for place in numbers if place < len(first) and BARE.fullmatch(first[place])}
-    if not bare:
+    first_fields = str(lines[0]).split(separator)
+    number_positions = {
+        position
+        for position in candidate_positions
+        if position < len(first_fields) and BARE_NUMBER.fullmatch(first_fields[position])
+    }
+    if not number_positions:
         return None
-    schema = {str(place): pl.Float64 if place in bare else pl.String for place in range(len(names))}
-    if not text:
-        text, above = lines.str.join("\n").cast(pl.Binary)[0] + b"\n", 0
+    schema = {
+        str(position): pl.Float64 if position in number_positions else pl.String for position in range(len(names))
+    }
+    if not block_text:
+        block_text, lines_above = lines.str.join("\n").cast(pl.Binary)[0] + b"\n", 0
     try:
         cells = pl.read_csv(
-            text,
+            block_text,
             has_header=False,
-            skip_lines=above,
+            skip_lines=lines_above,
             schema=schema,
             separator=separator,
             quote_char=None,
@@ -300,99 +358,126 @@ def with_numbers(
     if cells.height != len(lines) or not all(finite.row(0)):
         return None
     # What is missing at the end of a line reads as if nothing stood there.
-    last = cells.to_series(-1)
-    open_end = last.is_null() if last.dtype == pl.Float64 else last == ""
-    places = open_end.arg_true()
-    short = open_end
-    if len(places):
-        marks = lines.gather(places).str.count_matches(separator, literal=True)
-        short = open_end.scatter(places, marks < len(names) - 1)
-    return cells, short
+    last_cells = cells.to_series(-1)
+    open_end = last_cells.is_null() if last_cells.dtype == pl.Float64 else last_cells == ""
+    open_rows = open_end.arg_true()
+    is_short = open_end
+    if len(open_rows):
+        separator_counts = lines.gather(open_rows).str.count_matches(separator, literal=True)
+        is_short = open_end.scatter(open_rows, separator_counts < len(names) - 1)
+    return cells, is_short
 
 
 UNIT_SEPARATOR = "\x1f"
-"""Stands between the fields of a line once its quotation marks are gone."""
+"""Separator of the fields of a line after its quotation marks are removed."""
 
-SOME = 8192
-"""Lines that are cut at a time, since memory of small pieces is used again; so many also tell whether cells repeat."""
+SPLIT_CHUNK_LINES = 8192
+"""Lines that are split at a time, to reuse memory; also the sample that tells whether cells repeat."""
 
 
-def all_quoted(
-    lines: pl.Series, separator: str, count: int, marks: int | None = None
+def split_quoted_lines(
+    lines: pl.Series, separator: str, n_fields: int, n_quotes: int | None = None
 ) -> tuple[pl.DataFrame, pl.Series]:
-    r"""Fields of lines that surely have so many, each of them in quotation marks.
+    r"""Split lines whose fields are all in quotation marks.
+
+    Parameters
+    ----------
+    lines : polars.Series
+        Lines of text.
+    separator : str
+        Field separator.
+    n_fields : int
+        Number of fields in each line.
+    n_quotes : int, optional
+        Quotation marks in all lines; if they are all accounted for, the check for marks within fields is skipped.
+
+    Returns
+    -------
+    tuple of polars.DataFrame and polars.Series
+        Fields, and a mask of lines that were split correctly.
 
     Examples
     --------
     >>> lines = pl.Series(['"a","b ""c"", d"', 'a,"b,c"', '"a","b'])
-    >>> cells, sound = all_quoted(lines, ",", 2)
+    >>> cells, sound = split_quoted_lines(lines, ",", 2)
     >>> cells.filter(sound).rows()
     [('a', 'b "c", d')]
     """
-    parts = (lines[at : at + SOME] for at in range(0, max(len(lines), 1), SOME))
-    cells = pl.concat(part.str.splitn(f'"{separator}"', count).struct.unnest() for part in parts)
-    first, last = cells.to_series(0), cells.to_series(-1)
-    sound = (first.str.starts_with('"') & last.str.ends_with('"')).fill_null(False)
-    cells = cells.with_columns(first.str.strip_prefix('"'))
-    whole = sound
-    if _come_again(last) or (last.str.find('"', literal=True) < last.str.len_bytes() - 1).any():
-        bare, held = _without_twins(last)
-        sound = sound & bare.is_not_null()
+    chunks = (lines[start : start + SPLIT_CHUNK_LINES] for start in range(0, max(len(lines), 1), SPLIT_CHUNK_LINES))
+    cells = pl.concat(chunk.str.splitn(f'"{separator}"', n_fields).struct.unnest() for chunk in chunks)
+    first_cells, last_cells = cells.to_series(0), cells.to_series(-1)
+    is_split = (first_cells.str.starts_with('"') & last_cells.str.ends_with('"')).fill_null(False)
+    cells = cells.with_columns(first_cells.str.strip_prefix('"'))
+    is_quoted = is_split
+    if _are_repetitive(last_cells) or (last_cells.str.find('"', literal=True) < last_cells.str.len_bytes() - 1).any():
+        unescaped_last, quote_counts = _unescape_quotes(last_cells)
+        is_split = is_split & unescaped_last.is_not_null()
     else:
-        bare, held = last.str.strip_suffix('"'), pl.Series([1]).new_from_index(0, len(last))
-    if marks is not None:
-        marks -= int(held.filter(whole).sum()) + (2 * count - 1) * int(whole.sum())
-        marks -= int(lines.filter(~whole).str.count_matches('"', literal=True).sum())
-    for cell in cells.iter_columns() if marks != 0 else ():
-        if cell.name != last.name and cell.str.contains('"', literal=True).any():
-            among, _ = _without_twins(cell + '"')
-            cells, sound = cells.with_columns(among), sound & among.is_not_null()
-    return cells.with_columns(bare), sound
+        unescaped_last, quote_counts = (
+            last_cells.str.strip_suffix('"'),
+            pl.Series([1]).new_from_index(0, len(last_cells)),
+        )
+    if n_quotes is not None:
+        n_quotes -= int(quote_counts.filter(is_quoted).sum()) + (2 * n_fields - 1) * int(is_quoted.sum())
+        n_quotes -= int(lines.filter(~is_quoted).str.count_matches('"', literal=True).sum())
+    for cell in cells.iter_columns() if n_quotes != 0 else ():
+        if cell.name != last_cells.name and cell.str.contains('"', literal=True).any():
+            unescaped_cells, _ = _unescape_quotes(cell + '"')
+            cells, is_split = cells.with_columns(unescaped_cells), is_split & unescaped_cells.is_not_null()
+    return cells.with_columns(unescaped_last), is_split
 
 
-def _come_again(cells: pl.Series) -> bool:
-    """True if the same few cells, such as labels of devices, come again and again: each is then looked at once."""
-    return 2 * cells.head(SOME).n_unique() < min(SOME, len(cells))
+def _are_repetitive(cells: pl.Series) -> bool:
+    """Whether a few values, such as device labels, make up most cells, so that each distinct one is handled once."""
+    return 2 * cells.head(SPLIT_CHUNK_LINES).n_unique() < min(SPLIT_CHUNK_LINES, len(cells))
 
 
-def _without_twins(cells: pl.Series) -> tuple[pl.Series, pl.Series]:
-    """Cells without the mark at their end and with one mark for two, and the marks in each.
+def _unescape_quotes(cells: pl.Series) -> tuple[pl.Series, pl.Series]:
+    """Remove the final quotation mark of cells, unescape doubled marks, and count the marks in each.
 
-    Null where a mark is left alone: the line was cut in the wrong places.
+    Null where a single mark is left: the line was split in the wrong places.
     """
-    text, bare = pl.col(cells.name).str.strip_suffix('"'), pl.col("bare")
-    marks, pairs = text.str.count_matches('"', literal=True), text.str.len_bytes() - bare.str.len_bytes()
+    text, unescaped = pl.col(cells.name).str.strip_suffix('"'), pl.col("bare")
+    marks, pairs = text.str.count_matches('"', literal=True), text.str.len_bytes() - unescaped.str.len_bytes()
     table = cells.unique().to_frame().with_columns(bare=text.str.replace_all('""', '"', literal=True))
-    table = table.with_columns(bare=pl.when(marks == 2 * pairs).then(bare), marks=marks + 1)
+    table = table.with_columns(bare=pl.when(marks == 2 * pairs).then(unescaped), marks=marks + 1)
     joined = cells.to_frame().join(table, on=cells.name, how="left", maintain_order="left")
     return joined["bare"].alias(cells.name), joined["marks"]
 
 
-def unquoted(lines: pl.Series, separator: str) -> pl.Series:
-    r"""Lines with quoted fields, with a separator that no field contains; null if a quote is not closed.
+def unquote_lines(lines: pl.Series, separator: str) -> pl.Series:
+    r"""Replace the separator between quoted fields by one that no field contains; null if a quote is not closed.
 
     Examples
     --------
     >>> lines = pl.Series(['"a","b ""c"", d"', 'a,"b,c"', "a,b", '"a,b'])
-    >>> unquoted(lines, ",").to_list()
+    >>> unquote_lines(lines, ",").to_list()
     ['a\x1fb "c", d', 'a\x1fb,c', 'a\x1fb', None]
     """
     text = lines.str.replace_all(separator, UNIT_SEPARATOR, literal=True)
-    places = lines.str.contains('"', literal=True).arg_true()
-    if places.is_empty():
+    quoted_rows = lines.str.contains('"', literal=True).arg_true()
+    if quoted_rows.is_empty():
         return text
-    by_one = [cut_by_csv(line, separator) for line in lines.gather(places).to_list()]
-    texts = [None if fields is None else UNIT_SEPARATOR.join(fields) for fields in by_one]
-    return text.scatter(places, pl.Series(texts, dtype=pl.String))
+    split_lines = [split_csv_line(line, separator) for line in lines.gather(quoted_rows).to_list()]
+    texts = [None if fields is None else UNIT_SEPARATOR.join(fields) for fields in split_lines]
+    return text.scatter(quoted_rows, pl.Series(texts, dtype=pl.String))
 
 
 TOO_FEW = "fewer fields than columns"
+"""Reject reason of a line with too few fields."""
 SAMPLE_LINES = 50
+"""First lines of a file that tell its format."""
 
 
 @dataclass(frozen=True)
 class Heading:
-    """How the lines of one file are cut: names of its fields, where ours are, and its header line, if it has one."""
+    """Header of a file: names and positions of its fields.
+
+    - ``names``: Names of the fields.
+    - ``places``: Our column → position of its field.
+    - ``header``: Header line; None if the file has none.
+    - ``ends_in_separator``: Each line ends with a separator.
+    """
 
     names: list[str]
     places: dict[str, int]
@@ -400,31 +485,47 @@ class Heading:
     ends_in_separator: bool
 
 
-def heading_of(lines: pl.DataFrame, columns: Mapping[str, Field], path: Path, source: str, dialect: Dialect) -> Heading:
-    """What the first lines of a file say of the others."""
+def read_heading(
+    lines: pl.DataFrame, columns: Mapping[str, Field], path: Path, source: str, dialect: Dialect
+) -> Heading:
+    """Read the field names and positions from the first lines of a file.
+
+    Parameters
+    ----------
+    lines : polars.DataFrame
+        ``raw`` lines of the file.
+    columns : mapping of str to Field
+        Columns that the reader declares.
+    path : Path
+        File, for messages.
+    source : str
+        Name of the source, for messages.
+    dialect : Dialect
+        How lines are split.
+    """
     names = dialect.names(lines["raw"].head(SAMPLE_LINES).to_list())
-    header, open_end = None, False
+    header, ends_in_separator = None, False
     if names is None:
         header = str(lines["raw"][0])
-        names = header_names(header, dialect)
+        names = parse_header(header, dialect)
         # sacct --parsable ends each line with its separator.
         if names[-1:] == [""] and dialect.separator != ",":
-            names, open_end = names[:-1], True
-    places = column_places(names, columns, path, source, dialect)
-    return Heading(list(names), places, header, open_end)
+            names, ends_in_separator = names[:-1], True
+    places = find_column_positions(names, columns, path, source, dialect)
+    return Heading(list(names), places, header, ends_in_separator)
 
 
 @dataclass(frozen=True, eq=False)
-class Body:
-    """Lines of one file, or of a block of it, below its header, and how they are cut.
+class FileBody:
+    """Lines of one file, or of a block of it, below its header, and the ways to split them.
 
     - ``files``: All files.
-    - ``number``: Which of them the lines are of.
-    - ``file``: It, or the block, which tells what may stand in the lines.
+    - ``number``: Number of the file of the lines.
+    - ``file``: The file or block, with flags for quotation marks and control characters.
     - ``lines``: ``line`` and ``raw``, without blank ones.
-    - ``heading``: Of the file.
+    - ``heading``: Header of the file.
     - ``columns``: Columns to read.
-    - ``dialect``: How lines are cut.
+    - ``dialect``: How lines are split.
     """
 
     files: tuple[TextFile, ...]
@@ -437,121 +538,130 @@ class Body:
 
     @property
     def _has_quotes(self) -> bool:
+        """Whether quotation marks occur in the lines and delimit fields."""
         return self.dialect.quotes and self.file.has_quotes
 
     @property
-    def _above(self) -> int:
-        """Lines of the file, or the block, above the first."""
+    def _lines_above(self) -> int:
+        """Number of lines of the file or block above the first of `lines`."""
         return int(self.lines["line"][0]) - int(self.file.lines["line"][0]) if self.lines.height else 0
 
     @property
-    def _again(self) -> dict[str, pl.Expr]:
-        """The fault of lines that are the header."""
+    def _header_fault(self) -> dict[str, pl.Expr]:
+        """Reject condition for lines that repeat the header."""
         header = self.heading.header
-        return {} if header is None else {HEADER_AGAIN: pl.col("raw") == header}
+        return {} if header is None else {REPEATED_HEADER: pl.col("raw") == header}
 
-    def _rows(self, good: pl.DataFrame) -> Rows:
-        """Rows of all lines, none of them rejected so far."""
+    def _to_rows(self, good: pl.DataFrame) -> Rows:
+        """Return all lines as accepted rows."""
         names, places = self.heading.names, self.heading.places.values()
-        unused = tuple(name for place, name in enumerate(names) if place not in places)
+        unused = tuple(name for position, name in enumerate(names) if position not in places)
         return Rows(self.files, self.lines.height, good, pl.DataFrame(schema=REJECTS), unused)
 
-    def _placed(self, cells: pl.DataFrame) -> pl.DataFrame:
-        """Our columns of the fields of all lines, beside the places of these."""
+    def _select_columns(self, cells: pl.DataFrame) -> pl.DataFrame:
+        """Select the declared columns from the fields of all lines, with file, line number and raw line."""
         places = self.heading.places
-        found = [
-            (cells.to_series(places[name]) if name in places else pl.lit(None, pl.String)).alias(RAW + name)
+        selected = [
+            (cells.to_series(places[name]) if name in places else pl.lit(None, pl.String)).alias(RAW_PREFIX + name)
             for name in self.columns
         ]
-        placed = self.lines.select("line", "raw", file=pl.lit(self.number, pl.UInt32)).select(*PLACE)
-        return placed.with_columns(found)
+        positions = self.lines.select("line", "raw", file=pl.lit(self.number, pl.UInt32)).select(*POSITION_COLUMNS)
+        return positions.with_columns(selected)
 
-    def at_once(self) -> Rows | None:
-        """Cut the lines with their numbers; None if they hold more than that."""
-        names, places, separator = self.heading.names, self.heading.places, self.dialect.separator
+    def split_with_numbers(self) -> Rows | None:
+        """Split the lines and parse their numbers at once; None if they need another split."""
+        names, places = self.heading.names, self.heading.places
+        separator = self.dialect.separator
         numbers = {places[name] for name, field in self.columns.items() if field.at_once and name in places}
         file = self.file
-        mixed = (
+        needs_other_split = (
             file.has_quotes
             or file.has_controls
             or self.heading.ends_in_separator
             or self.dialect.missing
             or names[-1].casefold() in self.dialect.free_tail
         )
-        if mixed or not numbers or not self.lines.height:
+        if needs_other_split or not numbers or not self.lines.height:
             return None
-        as_they_stand = self._above + self.lines.height == file.lines.height and b"\r" not in file.text
-        text = file.text if as_they_stand else b""
-        read = with_numbers(self.lines["raw"], separator, names, numbers, text, self._above)
-        if read is None:
+        covers_whole_text = self._lines_above + self.lines.height == file.lines.height and b"\r" not in file.text
+        text = file.text if covers_whole_text else b""
+        split_cells = split_with_numbers(self.lines["raw"], separator, names, numbers, text, self._lines_above)
+        if split_cells is None:
             return None
-        cells, short = read
-        return self._rows(self._placed(cells)).reject(self._again | {TOO_FEW: pl.lit(short)})
+        cells, is_short = split_cells
+        return self._to_rows(self._select_columns(cells)).reject(self._header_fault | {TOO_FEW: pl.lit(is_short)})
 
-    def quoted(self) -> Rows | None:
-        """Cut lines all of whose fields stand in quotation marks, and the others one by one; None without such."""
+    def split_all_quoted(self) -> Rows | None:
+        """Split lines whose fields are all quoted, and other lines one by one; None without quotation marks."""
         if not self._has_quotes or len(self.heading.names) < 2:
             return None
         raw = self.lines["raw"]
-        cells, sound = all_quoted(raw, self.dialect.separator, len(self.heading.names), self._marks())
+        cells, is_split = split_quoted_lines(raw, self.dialect.separator, len(self.heading.names), self._count_quotes())
         if self.heading.header is not None:
-            sound &= raw != self.heading.header
+            is_split &= raw != self.heading.header
         if self.file.has_controls:
-            sound &= ~raw.str.contains(CONTROL_PATTERN)
-        quick = without_words(self._placed(cells).filter(sound), self.dialect)
-        rest = self.one_by_one(self.lines.filter(~sound))
-        good = pl.concat([quick, rest.good]).sort("line") if rest.good.height else quick
-        return replace(rest, count=self.lines.height, good=good)
+            is_split &= ~raw.str.contains(CONTROL_PATTERN)
+        quick_rows = blank_missing_words(self._select_columns(cells).filter(is_split), self.dialect)
+        other_rows = self.split_line_by_line(self.lines.filter(~is_split))
+        good = pl.concat([quick_rows, other_rows.good]).sort("line") if other_rows.good.height else quick_rows
+        return replace(other_rows, count=self.lines.height, good=good)
 
-    def _marks(self) -> int | None:
-        """Quotation marks in the lines, of a block."""
+    def _count_quotes(self) -> int | None:
+        """Count the quotation marks in the lines of a block; None if its text is unknown."""
         if not self.file.text:
             return None
-        above = self.file.lines["text"].head(self._above).str.count_matches('"', literal=True).sum()
-        return count_bytes(self.file.text, lambda codes: codes == ord('"')) - int(above)
+        quotes_above = self.file.lines["text"].head(self._lines_above).str.count_matches('"', literal=True).sum()
+        return count_bytes(self.file.text, lambda codes: codes == ord('"')) - int(quotes_above)
 
-    def one_by_one(self, lines: pl.DataFrame) -> Rows:
-        """Cut some of the lines, whatever stands in each; ragged and unreadable ones are rejected."""
-        names, places, separator = self.heading.names, self.heading.places, self.dialect.separator
-        faults, text = self._again, pl.col("raw")
+    def split_line_by_line(self, lines: pl.DataFrame) -> Rows:
+        """Split some of the lines by any format; ragged and unreadable lines are rejected."""
+        names, places = self.heading.names, self.heading.places
+        separator = self.dialect.separator
+        faults, text = self._header_fault, pl.col("raw")
         if self.heading.ends_in_separator:
             text = text.str.strip_suffix(separator)
         lines = lines.with_columns(text=text)
         if self._has_quotes:
-            lines = lines.with_columns(text=unquoted(lines["raw"], separator))
+            lines = lines.with_columns(text=unquote_lines(lines["raw"], separator))
             separator = UNIT_SEPARATOR
             faults["a quotation mark that is not closed"] = pl.col("fields").is_null()
         if self.file.has_controls:
             faults["a control character"] = pl.col("raw").str.contains(CONTROL_PATTERN)
         file = pl.lit(self.number, pl.UInt32)
-        cut = lines.select("line", "raw", fields=pl.col("text").str.split(separator), file=file)
+        split_lines = lines.select("line", "raw", fields=pl.col("text").str.split(separator), file=file)
         fields, count = pl.col("fields"), pl.col("fields").list.len()
-        free = [place for place, name in enumerate(names) if name.casefold() in self.dialect.free_tail]
+        free_positions = [position for position, name in enumerate(names) if name.casefold() in self.dialect.free_tail]
         faults[TOO_FEW] = count < len(names)
-        more = count.cast(pl.Int64) - len(names)
-        if len(free) == 1 and cut.select((more > 0).any()).item():
+        n_excess = count.cast(pl.Int64) - len(names)
+        if len(free_positions) == 1 and split_lines.select((n_excess > 0).any()).item():
             # Of several fields the only one of free text has the separator in it.
-            head, rest = fields.list.head(free[0]), fields.list.tail(len(names) - 1 - free[0])
-            text = fields.list.slice(free[0], 1 + more).list.join(separator)
-            whole = pl.concat_list(head, text, rest)
-            cut = cut.with_columns(fields=pl.when(more > 0).then(whole).otherwise(fields))
-        elif free[-1:] != [len(names) - 1]:  # such a last field takes whatever follows
-            faults["more fields than columns"] = more > 0
-        rows = self._rows(cut).reject(faults)
-        found = {
-            RAW + name: pl.lit(None, pl.String)
-            if name not in places
-            else fields.list.slice(places[name]).list.join(separator)
-            if places[name] == len(names) - 1 and places[name] in free
-            else fields.list.get(places[name], null_on_oob=True)
-            for name in self.columns
-        }
-        return replace(rows, good=without_words(rows.good.select(*PLACE, **found), self.dialect))
+            fields_before, fields_after = (
+                fields.list.head(free_positions[0]),
+                fields.list.tail(len(names) - 1 - free_positions[0]),
+            )
+            text = fields.list.slice(free_positions[0], 1 + n_excess).list.join(separator)
+            joined_fields = pl.concat_list(fields_before, text, fields_after)
+            split_lines = split_lines.with_columns(fields=pl.when(n_excess > 0).then(joined_fields).otherwise(fields))
+        elif free_positions[-1:] != [len(names) - 1]:  # such a last field takes whatever follows
+            faults["more fields than columns"] = n_excess > 0
+        rows = self._to_rows(split_lines).reject(faults)
+        selected = {}
+        for name in self.columns:
+            position = places.get(name)
+            if position is None:
+                cell = pl.lit(None, pl.String)
+            elif position == len(names) - 1 and position in free_positions:
+                # Such a last field takes whatever follows.
+                cell = fields.list.slice(position).list.join(separator)
+            else:
+                cell = fields.list.get(position, null_on_oob=True)
+            selected[RAW_PREFIX + name] = cell
+        return replace(rows, good=blank_missing_words(rows.good.select(*POSITION_COLUMNS, **selected), self.dialect))
 
 
-def without_words(good: pl.DataFrame, dialect: Dialect) -> pl.DataFrame:
-    """Words that stand for a missing value become none at all."""
+def blank_missing_words(good: pl.DataFrame, dialect: Dialect) -> pl.DataFrame:
+    """Replace words that stand for a missing value by empty text."""
     if not dialect.missing:
         return good
-    texts = pl.col(f"^{RAW}.*$")
+    texts = pl.col(f"^{RAW_PREFIX}.*$")
     return good.with_columns(pl.when(~texts.is_in(list(dialect.missing))).then(texts).otherwise(pl.lit("")))

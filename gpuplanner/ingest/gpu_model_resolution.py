@@ -1,209 +1,244 @@
-"""GPU models that the words of a source mean, and names in node lists."""
+"""Resolution of a source's device words to GPU models and MIG profiles, and parsing of node lists."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 
 import polars as pl
 
-from gpuplanner.core.errors import TraceFormatError, examples, resolve
+from gpuplanner.core.errors import TraceFormatError, examples, resolve_name
 from gpuplanner.core.schemas import WHOLE_GPU
-from gpuplanner.hardware.catalog import all_boards, boards_called
+from gpuplanner.hardware.catalog import list_gpu_models, match_gpu_models
 from gpuplanner.hardware.gpu_model_names import (
-    DeviceWord,
-    Share,
-    boards_meant,
-    common_share,
-    parse_device,
-    profile_on,
+    DeviceName,
+    GpuFraction,
+    common_gpu_fraction,
+    find_profile_name,
+    parse_device_name,
+    possible_gpu_models,
 )
-from gpuplanner.hardware.gpu_models import any_board
-from gpuplanner.hardware.layout_enumeration import fewest_gpus
+from gpuplanner.hardware.gpu_models import load_any_gpu_model
+from gpuplanner.hardware.layout_enumeration import find_fewest_gpus
 from gpuplanner.hardware.mig_layouts import format_layout
 
-AMBIGUOUS = "?"
-"""Word for a device on a node of several kinds, of which nothing tells which one it is."""
-SHARES = ("shard", "mps")
-"""Resources of Slurm by which jobs share a GPU."""
-SHARED = re.compile(rf"(?P<name>{'|'.join(SHARES)})(?::(?P<type>[^@]+))?(?:@(?P<parts>\d+(?:\.\d+)?))?")
-"""Word for a share of a GPU, with its type and the number of such parts that the GPU has where these are stated."""
-PARTITION = re.compile(r"(?P<word>[^@]+)@(?P<parts>\d+)")
-"""Word for a partition of a GPU, with the number of partitions that the GPU has."""
-NONE: Mapping[str, str] = MappingProxyType({})
+AMBIGUOUS_WORD = "?"
+"""Word for a device on a node with several kinds, where the kind is unknown."""
+SHARE_RESOURCES = ("shard", "mps")
+"""Slurm resources by which jobs share a GPU."""
+SHARE_PATTERN = re.compile(rf"(?P<name>{'|'.join(SHARE_RESOURCES)})(?::(?P<type>[^@]+))?(?:@(?P<parts>\d+(?:\.\d+)?))?")
+"""Word for a share of a GPU, with its type and the number of such shares of the GPU where they are stated."""
+PARTITION_PATTERN = re.compile(r"(?P<word>[^@]+)@(?P<parts>\d+)")
+"""Word for a partition of a GPU, with the number of partitions of the GPU."""
 
 
 @dataclass(frozen=True)
-class Device:
-    """What one word for a device comes to.
+class ResolvedDevice:
+    """Meaning of one device word.
 
-    - ``board``: Board of the catalogue; None if the words do not decide it.
-    - ``profile``: MIG profile, as the board lists it where that is known; None for a whole GPU.
-    - ``share``: Part of a board that one such device is; None if it is not known.
-    - ``maybe``: Boards that may be meant.
+    - ``gpu_model``: GPU model of the catalogue; None if the word does not decide it.
+    - ``profile``: MIG profile, as the GPU model lists it where that is known; None for a full GPU.
+    - ``share``: Share of a GPU that one such device is; None if unknown.
+    - ``candidates``: GPU models that the word may mean.
     """
 
     gpu_model: str | None
     profile: str | None
-    share: Share | None
-    maybe: tuple[str, ...]
+    share: GpuFraction | None
+    candidates: tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class Boards:
-    """How the words of one source are read.
+class DeviceResolver:
+    """Resolver of the device words of one source.
 
-    - ``stated``: What the user said: word (small letters) → board, or board and MIG profile with a colon between them.
-    - ``told``: Word for a board → boards that have all the MIG profiles named with it.
-    - ``installed``: Boards of the inventory.
+    - ``stated_models``: Word in small letters → GPU model that the user stated, or GPU model and MIG profile with a
+      colon.
+    - ``models_by_word``: Word → GPU models that have all the MIG profiles named with it.
+    - ``installed_models``: GPU models of the inventory.
     """
 
-    stated: Mapping[str, str] = field(default_factory=dict)
-    told: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    installed: tuple[str, ...] = ()
+    stated_models: Mapping[str, str] = field(default_factory=dict)
+    models_by_word: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    installed_models: tuple[str, ...] = ()
 
-    def device(self, word: str | None, near: Collection[str] = ()) -> Device:
-        """Decide what a word for a device means.
+    def resolve_word(self, word: str | None, node_models: Collection[str] = ()) -> ResolvedDevice:
+        """Resolve a device word.
 
-        What the user said goes first, then the word and the profile in it, then what is installed where the device
-        is, then what is installed at all, then the profiles that the source names with the same word elsewhere.
+        The user's statement goes first, then the word and the profile in it, then the GPU models on the nodes of the
+        job, then those in the inventory, then the profiles that the source names with the same word elsewhere.
+
+        Parameters
+        ----------
+        word : str, optional
+            Word of the source; None for a GPU without a type.
+        node_models : collection of str
+            GPU models on the nodes where the device is.
 
         Examples
         --------
-        >>> Boards().device("a100_3g.20gb").gpu_model, round(Boards().device("1g.10gb").share.compute, 4)
+        >>> resolver = DeviceResolver()
+        >>> resolver.resolve_word("a100_3g.20gb").gpu_model, round(resolver.resolve_word("1g.10gb").share.compute, 4)
         ('A100-40GB', 0.1429)
-        >>> Boards(stated={"a100": "A100-80GB"}).device("a100").gpu_model
+        >>> DeviceResolver(stated_models={"a100": "A100-80GB"}).resolve_word("a100").gpu_model
         'A100-80GB'
-        >>> Boards(stated={"small": "A100-80GB:1g.10gb"}).device("small").profile
+        >>> DeviceResolver(stated_models={"small": "A100-80GB:1g.10gb"}).resolve_word("small").profile
         '1g.10gb'
-        >>> Boards().device("shard@4").share.compute, Boards().device("mps").share
+        >>> DeviceResolver().resolve_word("shard@4").share.compute, DeviceResolver().resolve_word("mps").share
         (0.25, None)
         """
-        if word == AMBIGUOUS:
-            return Device(None, None, None, tuple(near))
-        if (part := SHARED.fullmatch(word or "")) is not None:
-            size = None if part["parts"] is None else 1.0 / float(part["parts"])
-            gpu_model = near[0] if len(near := tuple(near)) == 1 else None
-            if part["type"]:
-                gpu_model = self.device(part["type"], near).gpu_model or part["type"]
-            profile, share = (part["name"], None) if size is None else (None, Share(size, size))
-            return Device(gpu_model, profile, share, near)
-        if (part := PARTITION.fullmatch(word or "")) is not None:
-            whole, size = self.device(part["word"], near), 1.0 / int(part["parts"])
-            return Device(whole.gpu_model, None, Share(size, size), whole.maybe)
-        parts, stated = self.parts(word), (self._stated(word) or "").partition(":")[0]
-        maybe = (stated,) if stated else boards_meant(parts.gpu_model, parts.profile)
-        nameless = parts.gpu_model is None and parts.profile is None
-        for known in (near, self.installed, self.told.get(parts.gpu_model or "", ())):
-            there = {gpu_model for name in known for gpu_model in possible_boards(name)}
-            here = tuple(gpu_model for gpu_model in maybe if gpu_model in there)
-            maybe = (tuple(known) if nameless and not maybe else here) or maybe
-        gpu_model = maybe[0] if len(maybe) == 1 else None
-        profile = parts.profile and ((gpu_model and profile_on(gpu_model, parts.profile)) or parts.profile)
-        return Device(gpu_model, profile, common_share(maybe, parts.profile), maybe)
+        if word == AMBIGUOUS_WORD:
+            return ResolvedDevice(None, None, None, tuple(node_models))
+        if (match := SHARE_PATTERN.fullmatch(word or "")) is not None:
+            size = None if match["parts"] is None else 1.0 / float(match["parts"])
+            gpu_model = node_models[0] if len(node_models := tuple(node_models)) == 1 else None
+            if match["type"]:
+                gpu_model = self.resolve_word(match["type"], node_models).gpu_model or match["type"]
+            profile, share = (match["name"], None) if size is None else (None, GpuFraction(size, size))
+            return ResolvedDevice(gpu_model, profile, share, node_models)
+        if (match := PARTITION_PATTERN.fullmatch(word or "")) is not None:
+            full_device, size = self.resolve_word(match["word"], node_models), 1.0 / int(match["parts"])
+            return ResolvedDevice(full_device.gpu_model, None, GpuFraction(size, size), full_device.candidates)
+        device_word, stated_model = self.split_word(word), (self._stated_model(word) or "").partition(":")[0]
+        candidates = (
+            (stated_model,) if stated_model else possible_gpu_models(device_word.gpu_model, device_word.profile)
+        )
+        is_nameless = device_word.gpu_model is None and device_word.profile is None
+        for likely_models in (
+            node_models,
+            self.installed_models,
+            self.models_by_word.get(device_word.gpu_model or "", ()),
+        ):
+            likely_names = {gpu_model for name in likely_models for gpu_model in possible_models(name)}
+            likely_candidates = tuple(gpu_model for gpu_model in candidates if gpu_model in likely_names)
+            candidates = (tuple(likely_models) if is_nameless and not candidates else likely_candidates) or candidates
+        gpu_model = candidates[0] if len(candidates) == 1 else None
+        profile = device_word.profile and (
+            (gpu_model and find_profile_name(gpu_model, device_word.profile)) or device_word.profile
+        )
+        return ResolvedDevice(gpu_model, profile, common_gpu_fraction(candidates, device_word.profile), candidates)
 
-    def parts(self, word: str | None) -> DeviceWord:
-        """Part a word into board and MIG profile, the profile as the user said it if he did."""
-        parts = parse_device(word or WHOLE_GPU)
-        _, _, profile = (self._stated(word) or "").partition(":")
-        return DeviceWord(parts.gpu_model, profile or parts.profile)
+    def split_word(self, word: str | None) -> DeviceName:
+        """Split a word into GPU model and MIG profile; a profile that the user stated goes first."""
+        device_word = parse_device_name(word or WHOLE_GPU)
+        _, _, profile = (self._stated_model(word) or "").partition(":")
+        return DeviceName(device_word.gpu_model, profile or device_word.profile)
 
-    def _stated(self, word: str | None) -> str | None:
-        return next((self.stated[key] for key in keys_of(word) if key in self.stated), None)
+    def _stated_model(self, word: str | None) -> str | None:
+        """Return the GPU model that the user stated for a word."""
+        return next((self.stated_models[key] for key in mapping_keys(word) if key in self.stated_models), None)
 
 
-def possible_boards(model: str) -> tuple[str, ...]:
-    """What a model of an inventory may be: itself if the catalogue has it or nothing of its words.
+def possible_models(model: str) -> tuple[str, ...]:
+    """Return the GPU models that a model name of an inventory may mean, or the name itself if none is known.
 
     Examples
     --------
-    >>> possible_boards("A100-40GB"), possible_boards("a100"), possible_boards("Tesla")
+    >>> possible_models("A100-40GB"), possible_models("a100"), possible_models("Tesla")
     (('A100-40GB',), ('A100-40GB', 'A100-80GB'), ('tesla',))
     """
-    boards: dict[str, None] = {}
+    models: dict[str, None] = {}
     for word in model.split("|"):
-        meant = (word,) if word in all_boards() else boards_meant(parse_device(word).gpu_model, None)
-        boards |= dict.fromkeys(meant or (word.lower(),))
-    return tuple(boards)
+        meant_models = (
+            (word,) if word in list_gpu_models() else possible_gpu_models(parse_device_name(word).gpu_model, None)
+        )
+        models |= dict.fromkeys(meant_models or (word.lower(),))
+    return tuple(models)
 
 
-def keys_of(word: str | None) -> tuple[str, ...]:
-    """Keys under which the user may have said what a word means: the word itself, then its part for the board.
+def mapping_keys(word: str | None) -> tuple[str, ...]:
+    """Return the keys of the user's mapping that apply to a word: the word itself, then its GPU model part.
 
     Examples
     --------
-    >>> keys_of("A100_1g.5gb"), keys_of(None)
+    >>> mapping_keys("A100_1g.5gb"), mapping_keys(None)
     (('a100_1g.5gb', 'a100'), ('gpu',))
     """
-    gpu_model = parse_device(word or WHOLE_GPU).gpu_model or WHOLE_GPU
+    gpu_model = parse_device_name(word or WHOLE_GPU).gpu_model or WHOLE_GPU
     return tuple(dict.fromkeys(key.casefold() for key in (word or WHOLE_GPU, gpu_model)))
 
 
-def stated_boards(boards: Mapping[str, str] | None) -> dict[str, str]:
-    """Check what the user said of words: each is a GPU model, or with a colon behind it one of its MIG profiles.
+def validate_gpu_mapping(mapping: Mapping[str, str] | None) -> dict[str, str]:
+    """Validate the user's mapping from words to GPU models, each optionally with a colon and a MIG profile.
+
+    Raises
+    ------
+    TraceFormatError
+        If a name means no GPU model or several, or the model lacks the profile.
 
     Examples
     --------
-    >>> stated_boards({"A100": "a100-80", "gpu": "NVIDIA H100 80GB HBM3", "small": "a100-80:1g.10gb"})
+    >>> validate_gpu_mapping({"A100": "a100-80", "gpu": "NVIDIA H100 80GB HBM3", "small": "a100-80:1g.10gb"})
     {'a100': 'A100-80GB', 'gpu': 'H100-80GB-SXM5', 'small': 'A100-80GB:1g.10gb'}
     """
-    found: dict[str, str] = {}
-    for word, text in (boards or {}).items():
-        name, _, stated = text.partition(":")
-        where, called = f"GPU model of {word!r}", boards_called(name)
-        if len(called) > 1:
-            got = f"{name!r}: {examples(called)}"
-            raise TraceFormatError(where, "one GPU model", got, "Name one of them.")
-        gpu_model = called[0] if called else resolve(name, all_boards(), what="board", error=TraceFormatError)
-        profile = profile_on(gpu_model, stated) if stated else None
-        if stated and profile is None:
-            known = [one.name for one in any_board(gpu_model).profiles]
+    models_by_word: dict[str, str] = {}
+    for word, text in (mapping or {}).items():
+        name, _, stated_profile = text.partition(":")
+        location, matching_models = f"GPU model of {word!r}", match_gpu_models(name)
+        if len(matching_models) > 1:
+            got = f"{name!r}: {examples(matching_models)}"
+            raise TraceFormatError(location, "one GPU model", got, "Name one of them.")
+        gpu_model = (
+            matching_models[0]
+            if matching_models
+            else resolve_name(name, list_gpu_models(), subject="board", error=TraceFormatError)
+        )
+        profile = find_profile_name(gpu_model, stated_profile) if stated_profile else None
+        if stated_profile and profile is None:
+            profile_names = [profile.name for profile in load_any_gpu_model(gpu_model).profiles]
             expected, todo = f"no profile: {gpu_model} has none", f"Give --map-gpu {word}={name} alone."
-            if known:
-                expected, todo = f"a MIG profile of {gpu_model}: {', '.join(known)}", "Name one of them."
-            raise TraceFormatError(where, expected, repr(stated), todo)
-        found[word.casefold()] = f"{gpu_model}:{profile}" if profile else gpu_model
-    return found
+            if profile_names:
+                expected, todo = f"a MIG profile of {gpu_model}: {', '.join(profile_names)}", "Name one of them."
+            raise TraceFormatError(location, expected, repr(stated_profile), todo)
+        models_by_word[word.casefold()] = f"{gpu_model}:{profile}" if profile else gpu_model
+    return models_by_word
 
 
-def layouts_on(boards: Collection[str], counts: Mapping[str, int]) -> list[str] | None:
-    """Layouts of the fewest GPUs that hold some instances; None where the boards that may be meant differ in it.
+def smallest_layouts(gpu_models: Collection[str], counts: Mapping[str, int]) -> list[str] | None:
+    """Return MIG layouts of the fewest GPUs that provide some instances; None where candidate models differ.
 
     Examples
     --------
-    >>> layouts_on(["A100-40GB"], {"1g.5gb": 9}), layouts_on([], {"1g.5gb": 9})
+    >>> smallest_layouts(["A100-40GB"], {"1g.5gb": 9}), smallest_layouts([], {"1g.5gb": 9})
     (['1g.5gb:7', '1g.5gb:2'], None)
     """
-    found = [fewest_gpus(gpu_model, counts) for gpu_model in boards]
-    if not found or any(cut is None or len(cut) != len(found[0] or ()) for cut in found):
+    layouts_by_model = [find_fewest_gpus(gpu_model, counts) for gpu_model in gpu_models]
+    if not layouts_by_model or any(
+        layouts is None or len(layouts) != len(layouts_by_model[0] or ()) for layouts in layouts_by_model
+    ):
         return None
-    return [format_layout(cut) for cut in found[0] or ()]
+    return [format_layout(layouts) for layouts in layouts_by_model[0] or ()]
 
 
-def told_by_profiles(words: Iterable[DeviceWord]) -> dict[str, tuple[str, ...]]:
-    """Boards that have all the MIG profiles which a source names with one word for the board.
+def infer_models_from_profiles(words: Iterable[DeviceName]) -> dict[str, tuple[str, ...]]:
+    """Infer for each model word the GPU models that have all the MIG profiles named with it.
 
     Examples
     --------
-    >>> told_by_profiles([parse_device("a100_1g.5gb"), parse_device("a100"), parse_device("h100")])
+    >>> device_words = map(parse_device_name, ("a100_1g.5gb", "a100", "h100"))
+    >>> infer_models_from_profiles(device_words)
     {'a100': ('A100-40GB',)}
     """
-    fits: dict[str, list[tuple[str, ...]]] = {}
+    models_by_profile: dict[str, list[tuple[str, ...]]] = {}
     for gpu_model, profile in sorted({(word.gpu_model or "", word.profile or "") for word in words}):
         if gpu_model and profile:
-            fits.setdefault(gpu_model, []).append(boards_meant(gpu_model, profile))
-    common = {word: tuple(b for b in each[0] if all(b in other for other in each)) for word, each in fits.items()}
-    return {word: boards for word, boards in common.items() if boards and boards_called(word)}
+            models_by_profile.setdefault(gpu_model, []).append(possible_gpu_models(gpu_model, profile))
+    common_models = {
+        word: tuple(model for model in model_sets[0] if all(model in models for models in model_sets))
+        for word, model_sets in models_by_profile.items()
+    }
+    return {word: models for word, models in common_models.items() if models and match_gpu_models(word)}
 
 
-MAX_NODES = 100_000
-GROUP = re.compile(r"([^\[\],\s]*)(?:\[([0-9,\s-]*)\])?([^\[\],\s]*)(?:,\s*|$)")
+MAX_NODES_PER_LIST = 100_000
+"""Most names that one node list may expand to."""
+NODE_GROUP_PATTERN = re.compile(r"([^\[\],\s]*)(?:\[([0-9,\s-]*)\])?([^\[\],\s]*)(?:,\s*|$)")
+"""One name or bracketed group of a Slurm node list."""
 
 
 def expand_node_list(text: str) -> list[str]:
-    """Names in a node list of Slurm, or in a list with commas.
+    """Expand a Slurm node list, or a comma-separated list, to node names.
 
     Examples
     --------
@@ -213,22 +248,22 @@ def expand_node_list(text: str) -> list[str]:
     names: list[str] = []
     position = 0
     while position < len(text):
-        match = GROUP.match(text, position)
-        if match is None or match.end() == position or len(names) > MAX_NODES:
+        match = NODE_GROUP_PATTERN.match(text, position)
+        if match is None or match.end() == position or len(names) > MAX_NODES_PER_LIST:
             todo = "Expand it: scontrol show hostnames."
             raise TraceFormatError("node list", "names like n[01-03,7]", repr(text[:80]), todo)
         head, numbers, tail = match.groups()
-        names += [f"{head}{number}{tail}" for number in (_numbers(numbers) if numbers else [""])]
+        names += [f"{head}{number}{tail}" for number in (_expand_number_ranges(numbers) if numbers else [""])]
         position = match.end()
     return names
 
 
-def known_nodes(text: str) -> list[str] | None:
-    """Names in a node list; None where it names none or cannot be read.
+def try_expand_node_list(text: str) -> list[str] | None:
+    """Expand a node list; None if it is empty or malformed.
 
     Examples
     --------
-    >>> known_nodes("n[1-2]"), known_nodes("n[1")
+    >>> try_expand_node_list("n[1-2]"), try_expand_node_list("n[1")
     (['n1', 'n2'], None)
     """
     try:
@@ -237,34 +272,35 @@ def known_nodes(text: str) -> list[str] | None:
         return None
 
 
-def nodes_of_lists(jobs: pl.DataFrame) -> pl.DataFrame:
-    """Each different node list of some jobs with the names in it: ``node_list, node``."""
+def expand_unique_node_lists(jobs: pl.DataFrame) -> pl.DataFrame:
+    """Expand each distinct node list of some jobs: ``node_list, node``."""
     lists = jobs["node_list"].drop_nulls().unique()
     schema = {"node_list": lists.dtype, "node": pl.List(pl.String)}
-    return pl.DataFrame({"node_list": lists, "node": [known_nodes(text) for text in lists]}, schema=schema)
+    return pl.DataFrame({"node_list": lists, "node": [try_expand_node_list(text) for text in lists]}, schema=schema)
 
 
-def on_nodes(jobs: pl.DataFrame) -> pl.DataFrame:
-    """One row for each job and node, the GPUs of a job spread evenly over its nodes.
+def spread_gpus_over_nodes(jobs: pl.DataFrame) -> pl.DataFrame:
+    """List each job once for every node, with its GPUs divided evenly.
 
     Examples
     --------
     >>> jobs = pl.DataFrame({"job_id": ["1", "2"], "gpus": [8.0, 1.0], "node_list": ["n[1-2]", None]})
-    >>> on_nodes(jobs).select("job_id", "node", "gpus").rows()
+    >>> spread_gpus_over_nodes(jobs).select("job_id", "node", "gpus").rows()
     [('1', 'n1', 4.0), ('1', 'n2', 4.0), ('2', None, 1.0)]
     """
-    spread = jobs.join(nodes_of_lists(jobs), on="node_list", how="left", maintain_order="left")
-    many = pl.col("node").list.len().fill_null(1)
-    counted = [name for name in ("gpus", "instances") if name in jobs.columns]
-    return spread.with_columns(pl.col(counted) / many).explode("node")
+    spread = jobs.join(expand_unique_node_lists(jobs), on="node_list", how="left", maintain_order="left")
+    n_nodes = pl.col("node").list.len().fill_null(1)
+    count_columns = [name for name in ("gpus", "instances") if name in jobs.columns]
+    return spread.with_columns(pl.col(count_columns) / n_nodes).explode("node")
 
 
-def _numbers(text: str) -> list[str]:
+def _expand_number_ranges(text: str) -> list[str]:
+    """Expand number ranges such as ``01-03,7``."""
     numbers: list[str] = []
     for part in text.replace(" ", "").split(","):
-        first, dash, end = part.partition("-")
-        last = end if dash else first
-        if not (first.isdigit() and last.isdigit()) or int(last) - int(first) > MAX_NODES:
+        first, dash, range_end = part.partition("-")
+        last = range_end if dash else first
+        if not (first.isdigit() and last.isdigit()) or int(last) - int(first) > MAX_NODES_PER_LIST:
             raise TraceFormatError("node list", "ranges like 01-03", repr(part), "Expand it.")
         numbers += [f"{number:0{len(first)}d}" for number in range(int(first), int(last) + 1)]
     return numbers

@@ -1,4 +1,4 @@
-"""Shares of GPUs and instances of jobs and nodes."""
+"""Counting of jobs in GPUs: full GPUs, MIG instances and shares of GPUs."""
 
 from __future__ import annotations
 
@@ -13,133 +13,145 @@ import polars as pl
 from gpuplanner.core.errors import GeometryError, examples
 from gpuplanner.core.schemas import WHOLE_GPU
 from gpuplanner.core.units import SECONDS_PER_HOUR
-from gpuplanner.hardware.catalog import MAX_GPUS_PER_NODE, partitions_of_units
-from gpuplanner.hardware.gpu_model_names import parse_device
+from gpuplanner.hardware.catalog import MAX_GPUS_PER_NODE, infer_partitions
+from gpuplanner.hardware.gpu_model_names import parse_device_name
 from gpuplanner.hardware.mig_layouts import parse_layout
 from gpuplanner.ingest.gpu_model_resolution import (
-    AMBIGUOUS,
-    PARTITION,
-    SHARED,
-    SHARES,
-    Boards,
-    Device,
-    keys_of,
-    known_nodes,
-    stated_boards,
-    told_by_profiles,
+    AMBIGUOUS_WORD,
+    PARTITION_PATTERN,
+    SHARE_PATTERN,
+    SHARE_RESOURCES,
+    DeviceResolver,
+    ResolvedDevice,
+    infer_models_from_profiles,
+    mapping_keys,
+    try_expand_node_list,
+    validate_gpu_mapping,
 )
-from gpuplanner.ingest.large_tables import LongTable
+from gpuplanner.ingest.large_tables import ChunkedTable
 from gpuplanner.ingest.quality_report import Finding
-from gpuplanner.ingest.source_fields import map_texts
+from gpuplanner.ingest.source_fields import map_unique_texts
 
-DEVICES = "devices"
-"""Column of rows on their way to jobs: words for the devices held, each with its number (``a100=2,a100_1g.5gb=3``).
-Where it is null, ``gpus`` devices of ``profile_requested`` on the board ``gpu_model`` are meant."""
+DEVICES_COLUMN = "devices"
+"""Intermediate column of jobs: allocated devices by word with their number (``a100=2,a100_1g.5gb=3``). Where it is
+null,
+the job has ``gpus`` devices of ``profile_requested`` on ``gpu_model``.
+"""
 
-LOOKED_AT = (DEVICES, "gpu_model", "profile_requested", "node_list", "instances", "gpus")
-"""Columns of jobs that say what their devices are."""
-KEY = (DEVICES, "gpu_model", "device_near")
-FACTS = {
+DEVICE_COLUMNS = (DEVICES_COLUMN, "gpu_model", "profile_requested", "node_list", "instances", "gpus")
+"""Columns of jobs that describe their devices."""
+DEVICE_KEY_COLUMNS = (DEVICES_COLUMN, "gpu_model", "device_near")
+"""Columns that determine how the devices of a job are counted; the result is computed once per distinct key."""
+DEVICE_FACT_TYPES = {
     **{"device_count": pl.Float64, "device_compute": pl.Float64, "device_memory": pl.Float64},
     **{"device_cut": pl.Int32, "device_board": pl.String, "device_profile": pl.String},
 }
-"""Of one key: number of devices in its words, their share of a GPU by compute and by memory, instances among them."""
+"""Result for one key: number of devices, their share of a GPU by compute and by memory, instances, GPU model,
+profile."""
 
-SHARED_OUT = "their GPU-hours are their share of the GPU's compute slices"
-STATE_IT = "--map-gpu NAME=MODEL, or NAME=MODEL:PROFILE for a MIG instance"
-NOT_COUNTED = f"GPU-hours leave them out and are too low: name the GPU model of the word, {STATE_IT}"
-NOT_DECIDED = f"GPU-hours are right; money, energy and layouts need the GPU model: {STATE_IT}"
-NOT_KNOWN = f"each counts as a full GPU: if it is a part of one, GPU-hours are too high; name it, {STATE_IT}"
-UNKNOWN_SHARES = "shares of GPUs on nodes that are not known"
-LIST_NODES = (
+MIG_SHARE_EFFECT = "their GPU-hours are their share of the GPU's compute slices"
+MAP_GPU_ADVICE = "--map-gpu NAME=MODEL, or NAME=MODEL:PROFILE for a MIG instance"
+NOT_COUNTED_EFFECT = f"GPU-hours leave them out and are too low: name the GPU model of the word, {MAP_GPU_ADVICE}"
+AMBIGUOUS_MODEL_EFFECT = f"GPU-hours are right; money, energy and layouts need the GPU model: {MAP_GPU_ADVICE}"
+UNTYPED_EFFECT = f"each counts as a full GPU: if it is a part of one, GPU-hours are too high; name it, {MAP_GPU_ADVICE}"
+UNKNOWN_SHARES_CHECK = "shares of GPUs on nodes that are not known"
+"""Finding on shares of GPUs on unknown nodes."""
+LIST_NODES_EFFECT = (
     "GPU-hours leave them out and are too low: add the node list with its Gres (scontrol show node), which states how "
     "many shard or mps a GPU has"
 )
-UNTRACKED = "shares of GPUs that accounting does not track"
-TRACK_SHARES = (
+UNTRACKED_CHECK = "shares of GPUs that accounting does not track"
+TRACK_SHARES_EFFECT = (
     "GPU-hours leave them out, at least a share for each job there, so the nodes look idle and are not released: set "
     "AccountingStorageTRES=gres/{} in slurm.conf; past jobs stay without"
 )
-UNTYPED = "untyped GPUs on nodes of several kinds"
-TRACK_TYPES = (
+UNTYPED_GPUS_CHECK = "untyped GPUs on nodes of several kinds"
+TRACK_TYPES_EFFECT = (
     "GPU-hours leave them out and are too low: their GPU types are not distinguishable; set "
     "AccountingStorageTRES=gres/gpu:TYPE for each type in slurm.conf; past jobs stay left out"
 )
-TOO_MANY = f"nodes that list more than {MAX_GPUS_PER_NODE} GPUs"
-PARTITIONS = "GPUs of nodes that are partitions of a GPU"
-OF_PARTITIONS = "no server has as many GPUs: a job is counted with the share of a GPU that its partitions are"
-UNDECIDED = frozenset(
+MANY_GPUS_CHECK = f"nodes that list more than {MAX_GPUS_PER_NODE} GPUs"
+PARTITIONS_CHECK = "GPUs of nodes that are partitions of a GPU"
+PARTITIONS_EFFECT = "no server has as many GPUs: a job is counted with the share of a GPU that its partitions are"
+NODE_DEPENDENT_CHECKS = frozenset(
     {
         "MIG instances of an unknown GPU model",
         "GPU model ambiguous by its name",
         "unknown GPU type",
-        UNKNOWN_SHARES,
-        UNTRACKED,
+        UNKNOWN_SHARES_CHECK,
+        UNTRACKED_CHECK,
     }
 )
-"""Findings that a node list may settle: found again over all jobs whenever one is added."""
-GCD, GCDS_OF_BOARD = "-GCD", 2
-"""How models are called of which a board has two dies, each a GPU to Slurm, ROCm and Kubernetes."""
-DIES = "GPU-hours, power and prices are per die; a card has two"
-NOT_TOLD_APART = "the model of each GPU is not known: list each GPU model as its own node"
-TOLD = (
+"""Findings that a node list may resolve; they are computed again whenever one is added."""
+DIE_SUFFIX = "-GCD"
+"""Suffix of models of which a card has several dies, each a GPU to Slurm, ROCm and Kubernetes."""
+DIES_PER_CARD = 2
+"""Dies of such a card."""
+DIES_EFFECT = "GPU-hours, power and prices are per die; a card has two"
+MIXED_MODELS_EFFECT = "the model of each GPU is not known: list each GPU model as its own node"
+INFERRED_MODEL_EFFECT = (
     "only one of the GPU models that the name may mean has all the MIG profiles named with it; change it with --map-gpu"
 )
 
 
-def device_words(counts: Mapping[str, float]) -> str | None:
-    """Text for the column ``devices``; None if there are none.
+def format_device_counts(counts: Mapping[str, float]) -> str | None:
+    """Format device counts for the column ``devices``; None if there are none.
 
     Examples
     --------
-    >>> device_words({"a100": 2, "a100_1g.5gb": 3, "t4": 0})
+    >>> format_device_counts({"a100": 2, "a100_1g.5gb": 3, "t4": 0})
     'a100=2,a100_1g.5gb=3'
     """
     items = [f"{word.replace(',', '_')}={count:.17g}" for word, count in counts.items() if count]
     return ",".join(items) or None
 
 
-def resolve_jobs(
+def count_jobs_in_gpus(
     jobs: pl.DataFrame,
     inventory: pl.DataFrame | None,
-    stated: Mapping[str, str] | None = None,
+    stated_models: Mapping[str, str] | None = None,
     *,
     any_device: bool = False,
 ) -> tuple[pl.DataFrame, pl.DataFrame | None, list[Finding]]:
-    """Decide what the devices of jobs and nodes are, and count jobs in GPUs.
+    """Resolve the devices of jobs and nodes, and count jobs in GPUs.
 
     Parameters
     ----------
     jobs : polars.DataFrame
-        Jobs as :class:`Counting` takes them.
+        Jobs as :class:`DeviceCounter` takes them.
     inventory : polars.DataFrame, optional
         Nodes, table ``schemas.Inventory``.
-    stated : mapping of str to str, optional
+    stated_models : mapping of str to str, optional
         Word of the source → GPU model, as the user stated it.
     any_device : bool
-        GPUs without a word may be whole ones or MIG instances, as Slurm counts them.
+        GPUs without a type may be full GPUs or MIG instances, as Slurm counts them.
+
+    Returns
+    -------
+    tuple of polars.DataFrame, polars.DataFrame or None, and list of Finding
+        Jobs in GPUs, nodes with their GPU models, and findings for the quality report.
 
     Examples
     --------
     >>> jobs = pl.DataFrame({"job_id": ["1", "2"], "gpus": [1.0, 2.0], "devices": ["a100_1g.5gb=1", "a100=2"]})
-    >>> told, _, findings = resolve_jobs(jobs, None)
+    >>> told, _, findings = count_jobs_in_gpus(jobs, None)
     >>> told.select(pl.col("gpus").round(3), "instances", "gpu_model").rows()
     [(0.143, 1, 'A100-40GB'), (2.0, None, 'A100-40GB')]
     >>> [finding.check for finding in findings]
     ['MIG instances counted as shares of GPUs', 'GPU model inferred from its MIG profiles']
     """
-    counting = Counting.of(LongTable(kept=[jobs]), inventory, stated, any_device=any_device)
-    return counting.count(jobs), counting.inventory, counting.findings
+    counter = DeviceCounter.from_jobs(ChunkedTable(kept=[jobs]), inventory, stated_models, any_device=any_device)
+    return counter.count_gpus(jobs), counter.inventory, counter.findings
 
 
 @dataclass(frozen=True, eq=False)
-class Counting:
-    """How the devices of jobs are counted in GPUs, as all of the jobs and nodes together decide it.
+class DeviceCounter:
+    """Counter of devices in GPUs, decided by all jobs and nodes together.
 
-    - ``inventory``: Nodes with their boards.
-    - ``findings``: What was decided how.
-    - ``facts``: What each key comes to; None where no job has a word for its devices, so that there is nothing to do.
-    - ``any_device``: GPUs without a word may be whole ones or MIG instances.
+    - ``inventory``: Nodes with their GPU models.
+    - ``findings``: Findings on how devices were resolved.
+    - ``facts``: Result for each key; None where no job has a device word, so that jobs are unchanged.
+    - ``any_device``: GPUs without a type may be full GPUs or MIG instances.
     """
 
     inventory: pl.DataFrame | None
@@ -148,113 +160,143 @@ class Counting:
     any_device: bool = False
 
     @classmethod
-    def of(
+    def from_jobs(
         cls,
-        jobs: LongTable,
+        job_table: ChunkedTable,
         inventory: pl.DataFrame | None,
-        stated: Mapping[str, str] | None = None,
+        stated_models: Mapping[str, str] | None = None,
         *,
         any_device: bool = False,
-    ) -> Counting:
-        """Decide it for jobs that stand in pieces."""
-        said: dict[str, None] = {}
-        if inventory is None and not stated and not any(map(_has_words, jobs.tables(LOOKED_AT))):
+    ) -> DeviceCounter:
+        """Build the counter from a chunked table of jobs.
+
+        Parameters
+        ----------
+        job_table : ChunkedTable
+            All jobs.
+        inventory : polars.DataFrame, optional
+            Nodes, table ``schemas.Inventory``.
+        stated_models : mapping of str to str, optional
+            Word of the source → GPU model, as the user stated it.
+        any_device : bool
+            GPUs without a type may be full GPUs or MIG instances.
+        """
+        job_words: dict[str, None] = {}
+        if (
+            inventory is None
+            and not stated_models
+            and not any(map(_has_device_words, job_table.tables(DEVICE_COLUMNS)))
+        ):
             return cls(None, [], None)
-        for part in jobs.tables(LOOKED_AT):
-            said |= dict.fromkeys(_words_of_jobs(_with_words(part)))
-        words = [*said, *_words_of_nodes(inventory)]
-        boards = Boards(stated_boards(stated), told_by_profiles(map(parse_device, words)))
-        nodes, findings = (None, []) if inventory is None else _nodes(_following_jobs(inventory, jobs, boards), boards)
-        keys = pl.concat(_keys(_placed(part, nodes, any_device)) for part in jobs.tables(LOOKED_AT))
-        summed = keys.group_by(*KEY).agg(pl.col("rows", "asking").sum())
-        facts, found = _facts(summed, replace(boards, installed=_installed(nodes)))
-        found += _untracked(jobs, nodes)
+        for chunk in job_table.tables(DEVICE_COLUMNS):
+            job_words |= dict.fromkeys(_job_device_words(_add_device_text(chunk)))
+        words = [*job_words, *_node_device_words(inventory)]
+        resolver = DeviceResolver(
+            validate_gpu_mapping(stated_models), infer_models_from_profiles(map(parse_device_name, words))
+        )
+        nodes, findings = (
+            (None, [])
+            if inventory is None
+            else _resolve_nodes(_infer_from_jobs(inventory, job_table, resolver), resolver)
+        )
+        keys = pl.concat(
+            _count_keys(_add_node_facts(chunk, nodes, any_device)) for chunk in job_table.tables(DEVICE_COLUMNS)
+        )
+        summed = keys.group_by(*DEVICE_KEY_COLUMNS).agg(pl.col("rows", "asking").sum())
+        facts, key_findings = _resolve_keys(summed, replace(resolver, installed_models=_installed_models(nodes)))
+        key_findings += _untracked_share_findings(job_table, nodes)
         # Nodes are counted before jobs, and have the GPU models that were stated for their words already.
-        models = {model.partition(":")[0]: word for word, model in boards.stated.items()}
+        models = {model.partition(":")[0]: word for word, model in resolver.stated_models.items()}
         words += [models[word] for word in words if word in models]
-        return cls(nodes, [*found, *findings, *_unused(boards, words)], facts, any_device)
+        return cls(nodes, [*key_findings, *findings, *_unused_mapping_findings(resolver, words)], facts, any_device)
 
-    def count(self, jobs: pl.DataFrame) -> pl.DataFrame:
-        """Jobs, or a piece of them, in GPUs."""
+    def count_gpus(self, jobs: pl.DataFrame) -> pl.DataFrame:
+        """Count some of the jobs in GPUs."""
         if self.facts is None:
-            plain = _with_words(jobs).drop(DEVICES)
+            with_text = _add_device_text(jobs).drop(DEVICES_COLUMN)
             if "gpu_model_requested" in jobs.columns:
-                return plain
-            return plain.with_columns(gpu_model_requested=pl.when(pl.col("gpus") > 0).then(pl.lit(value=False)))
-        return _counted(_placed(jobs, self.inventory, self.any_device), self.facts)
+                return with_text
+            return with_text.with_columns(gpu_model_requested=pl.when(pl.col("gpus") > 0).then(pl.lit(value=False)))
+        return _count_in_gpus(_add_node_facts(jobs, self.inventory, self.any_device), self.facts)
 
 
-def resolve_nodes(
-    inventory: pl.DataFrame, stated: Mapping[str, str] | None = None
+def resolve_node_models(
+    inventory: pl.DataFrame, stated_models: Mapping[str, str] | None = None
 ) -> tuple[pl.DataFrame, list[Finding]]:
-    """Decide which boards the nodes of an inventory have.
+    """Resolve the GPU models of the nodes of an inventory.
 
     Examples
     --------
     >>> nodes = pl.DataFrame({"node": ["n1"], "gpu_model": "a100", "gpus": 1, "layouts": "1g.5gb:7"})
-    >>> resolve_nodes(nodes)[0]["gpu_model"].to_list()
+    >>> resolve_node_models(nodes)[0]["gpu_model"].to_list()
     ['A100-40GB']
     """
-    words = _words_of_nodes(inventory)
-    boards = Boards(stated_boards(stated), told_by_profiles(map(parse_device, words)))
-    nodes, findings = _nodes(inventory, boards)
-    return nodes, [*findings, *_unused(boards, words)]
+    words = _node_device_words(inventory)
+    resolver = DeviceResolver(
+        validate_gpu_mapping(stated_models), infer_models_from_profiles(map(parse_device_name, words))
+    )
+    nodes, findings = _resolve_nodes(inventory, resolver)
+    return nodes, [*findings, *_unused_mapping_findings(resolver, words)]
 
 
-def _unused(boards: Boards, words: Sequence[str]) -> list[Finding]:
-    """What the user said of boards that nothing is called by."""
-    met = {key for word in (*words, None) for key in keys_of(word)}
-    unused = sorted(word for word in boards.stated if word not in met)
+def _unused_mapping_findings(resolver: DeviceResolver, words: Sequence[str]) -> list[Finding]:
+    """Report words that the user mapped to a GPU model and no device has."""
+    used_keys = {key for word in (*words, None) for key in mapping_keys(word)}
+    unused_words = sorted(word for word in resolver.stated_models if word not in used_keys)
     effect = "--map-gpu changed nothing there: no job and no node has this word"
-    return [Finding("--map-gpu of no device", "warning", 0, effect, examples(unused))] if unused else []
+    return [Finding("--map-gpu of no device", "warning", 0, effect, examples(unused_words))] if unused_words else []
 
 
-def _with_words(jobs: pl.DataFrame) -> pl.DataFrame:
-    """Jobs with a text of devices where there is anything to decide, and all columns that are looked at."""
-    texts = (DEVICES, "gpu_model", "profile_requested", "node_list")
+def _add_device_text(jobs: pl.DataFrame) -> pl.DataFrame:
+    """Add the text of devices to jobs where it must be resolved, and null columns for those that are absent."""
+    text_columns = (DEVICES_COLUMN, "gpu_model", "profile_requested", "node_list")
     rows = jobs.with_columns(
-        *(pl.lit(None, pl.String).alias(name) for name in texts if name not in jobs.columns),
+        *(pl.lit(None, pl.String).alias(name) for name in text_columns if name not in jobs.columns),
         *([] if "instances" in jobs.columns else [pl.lit(None, pl.Int32).alias("instances")]),
         *([] if "gpus_by_memory" in jobs.columns else [pl.col("gpus").alias("gpus_by_memory")]),
     )
     one_board = ~pl.col("gpu_model").str.contains("|", literal=True).fill_null(value=False)
-    word = pl.concat_str([pl.when(one_board).then("gpu_model"), "profile_requested"], separator="_", ignore_nulls=True)
-    profile = pl.col("profile_requested")
-    sliced = profile.is_not_null() & (profile != WHOLE_GPU)
-    plain = (
-        pl.when(sliced & pl.col("instances").is_null() & (pl.col("gpus") > 0))
-        .then(_item(word))
-        # Shares that were read before the nodes were known.
-        .when(profile.is_in(SHARES) & pl.col("gpus").is_null())
-        .then(_item(profile, "instances"))
+    model_word = pl.concat_str(
+        [pl.when(one_board).then("gpu_model"), "profile_requested"], separator="_", ignore_nulls=True
     )
-    return rows.with_columns(pl.coalesce(pl.col(DEVICES).cast(pl.String), plain).alias(DEVICES))
+    profile = pl.col("profile_requested")
+    is_sliced = profile.is_not_null() & (profile != WHOLE_GPU)
+    device_text = (
+        pl.when(is_sliced & pl.col("instances").is_null() & (pl.col("gpus") > 0))
+        .then(_device_item(model_word))
+        # Shares that were read before the nodes were known.
+        .when(profile.is_in(SHARE_RESOURCES) & pl.col("gpus").is_null())
+        .then(_device_item(profile, "instances"))
+    )
+    return rows.with_columns(pl.coalesce(pl.col(DEVICES_COLUMN).cast(pl.String), device_text).alias(DEVICES_COLUMN))
 
 
-def _item(word: pl.Expr | str, count: str = "gpus") -> pl.Expr:
-    """One device of a text of devices, with its number."""
+def _device_item(word: pl.Expr | str, count: str = "gpus") -> pl.Expr:
+    """Build one item of a device text, word and number."""
     return pl.concat_str(word, pl.lit("="), pl.col(count).cast(pl.String))
 
 
-def _has_words(jobs: pl.DataFrame) -> bool:
-    """Whether a job has a word for its devices."""
-    names = [name for name in (DEVICES, "gpu_model", "profile_requested") if name in jobs.columns]
+def _has_device_words(jobs: pl.DataFrame) -> bool:
+    """Whether any job has a device word."""
+    names = [name for name in (DEVICES_COLUMN, "gpu_model", "profile_requested") if name in jobs.columns]
     return any(jobs[name].null_count() < jobs.height for name in names)
 
 
-def _items(text: str | None) -> list[tuple[str, float]]:
+def _parse_device_text(text: str | None) -> list[tuple[str, float]]:
+    """Parse a device text to words and numbers."""
     pairs = [item.rpartition("=") for item in (text or "").split(",") if item]
     return [(word, float(count)) for word, _, count in pairs]
 
 
-def _words_of_jobs(jobs: pl.DataFrame) -> list[str]:
-    devices = [word for text in jobs[DEVICES].drop_nulls().unique() for word, _ in _items(text)]
+def _job_device_words(jobs: pl.DataFrame) -> list[str]:
+    """List the distinct device words of jobs."""
+    devices = [word for text in jobs[DEVICES_COLUMN].drop_nulls().unique() for word, _ in _parse_device_text(text)]
     models = [word for text in jobs["gpu_model"].drop_nulls().unique() for word in text.split("|")]
     return list(dict.fromkeys([*devices, *models]))
 
 
-def _words_of_nodes(inventory: pl.DataFrame | None) -> list[str]:
-    """Words for the boards of nodes, and with the profiles of their layouts."""
+def _node_device_words(inventory: pl.DataFrame | None) -> list[str]:
+    """List the GPU model words of nodes, alone and with the MIG profiles of their layouts."""
     if inventory is None:
         return []
     words: dict[str, None] = {}
@@ -262,296 +304,353 @@ def _words_of_nodes(inventory: pl.DataFrame | None) -> list[str]:
         for word in (model or "").split("|"):
             words |= dict.fromkeys([word] if word else [])
             if "|" not in (model or ""):
-                words |= dict.fromkeys(f"{word}_{profile}" for profile in _profiles(layouts))
+                words |= dict.fromkeys(f"{word}_{profile}" for profile in _layout_profiles(layouts))
     return list(words)
 
 
-def _profiles(layouts: str | None) -> list[str]:
-    """MIG profiles of the layouts of a node, each once; none where the text is none."""
-    found: dict[str, None] = {}
+def _layout_profiles(layouts: str | None) -> list[str]:
+    """List the distinct MIG profiles of the layouts of a node; empty for malformed layouts."""
+    profiles: dict[str, None] = {}
     for text in (layouts or "").split(";"):
         try:
             names = parse_layout(text) if text.strip() else ()
-            found |= dict.fromkeys(name for name in names if name != WHOLE_GPU)
+            profiles |= dict.fromkeys(name for name in names if name != WHOLE_GPU)
         except GeometryError:
             return []
-    return list(found)
+    return list(profiles)
 
 
-def _nodes(inventory: pl.DataFrame, boards: Boards) -> tuple[pl.DataFrame, list[Finding]]:
-    """Nodes with their boards, and those whose boards the catalogue does not know by the words for them."""
-    models = map_texts(inventory["gpu_model"], lambda text: _joined(text, boards), pl.String)
-    nodes, found = _with_partitions(inventory.with_columns(models))
-    undecided, strange = Counter[str](), Counter[str]()
+def _resolve_nodes(inventory: pl.DataFrame, resolver: DeviceResolver) -> tuple[pl.DataFrame, list[Finding]]:
+    """Resolve the GPU models of nodes, and report ambiguous, unknown and mixed models."""
+    models = map_unique_texts(inventory["gpu_model"], lambda text: _join_model_names(text, resolver), pl.String)
+    nodes, partition_findings = _merge_partitions(inventory.with_columns(models))
+    ambiguous_words, unknown_words = Counter[str](), Counter[str]()
     for text in inventory.filter(pl.col("gpus") > 0)["gpu_model"].drop_nulls():
         for word in text.split("|"):
-            device = boards.device(word)
+            device = resolver.resolve_word(word)
             if device.gpu_model is None:
-                (undecided if device.maybe else strange).update([word])
-    mixed = Counter(nodes.filter(pl.col("gpu_model").str.contains("|", literal=True))["gpu_model"].to_list())
-    half = nodes.filter(pl.col("gpu_model").str.ends_with(GCD))
-    dies = int(half["gpus"].sum())
-    pairs = f"{dies} GCDs = {dies / GCDS_OF_BOARD:g} {half['gpu_model'][0].removesuffix(GCD)}" if dies else ""
+                (ambiguous_words if device.candidates else unknown_words).update([word])
+    mixed_models = Counter(nodes.filter(pl.col("gpu_model").str.contains("|", literal=True))["gpu_model"].to_list())
+    die_nodes = nodes.filter(pl.col("gpu_model").str.ends_with(DIE_SUFFIX))
+    n_dies = int(die_nodes["gpus"].sum())
+    dies_text = (
+        f"{n_dies} GCDs = {n_dies / DIES_PER_CARD:g} {die_nodes['gpu_model'][0].removesuffix(DIE_SUFFIX)}"
+        if n_dies
+        else ""
+    )
     findings = [
-        *found,
-        *([Finding("GPUs that are one die of a card", "info", half.height, DIES, pairs)] if dies else []),
-        *_finding("GPU model of nodes ambiguous by its name", "info", undecided, NOT_DECIDED),
-        *_finding("unknown GPU type of nodes", "warning", strange, NOT_KNOWN),
-        *_finding("several GPU models on one node", "warning", mixed, NOT_TOLD_APART),
+        *partition_findings,
+        *(
+            [Finding("GPUs that are one die of a card", "info", die_nodes.height, DIES_EFFECT, dies_text)]
+            if n_dies
+            else []
+        ),
+        *_word_findings("GPU model of nodes ambiguous by its name", "info", ambiguous_words, AMBIGUOUS_MODEL_EFFECT),
+        *_word_findings("unknown GPU type of nodes", "warning", unknown_words, UNTYPED_EFFECT),
+        *_word_findings("several GPU models on one node", "warning", mixed_models, MIXED_MODELS_EFFECT),
     ]
     return nodes, findings
 
 
-def _following_jobs(inventory: pl.DataFrame, jobs: LongTable, boards: Boards) -> pl.DataFrame:
-    """Nodes whose word leaves several GPU models, with the one that all jobs name which name one there."""
-    of_one = inventory.filter(~pl.col("gpu_model").str.contains("|", literal=True))
-    maybe = {node: boards.device(word).maybe for node, word in of_one["node", "gpu_model"].iter_rows()}
-    maybe = {node: several for node, several in maybe.items() if len(several) > 1}
-    named: dict[str, set[str]] = {}
-    for part in jobs.tables(LOOKED_AT) if maybe else ():
-        texts = _with_words(part).select("node_list", text=pl.coalesce(DEVICES, "gpu_model"))
+def _infer_from_jobs(inventory: pl.DataFrame, job_table: ChunkedTable, resolver: DeviceResolver) -> pl.DataFrame:
+    """Set the GPU model of ambiguous nodes to the one that all jobs on them name."""
+    single_model_nodes = inventory.filter(~pl.col("gpu_model").str.contains("|", literal=True))
+    candidates = {
+        node: resolver.resolve_word(word).candidates
+        for node, word in single_model_nodes["node", "gpu_model"].iter_rows()
+    }
+    candidates = {node: models for node, models in candidates.items() if len(models) > 1}
+    models_by_node: dict[str, set[str]] = {}
+    for chunk in job_table.tables(DEVICE_COLUMNS) if candidates else ():
+        texts = _add_device_text(chunk).select("node_list", text=pl.coalesce(DEVICES_COLUMN, "gpu_model"))
         for node_list, text in texts.drop_nulls().unique().iter_rows():
             words = [word.partition("=")[0] for word in text.split(",")]
-            decided = {boards.device(word).gpu_model for word in words} - {None}
-            for node in (known_nodes(node_list) or ()) if decided else ():
-                named.setdefault(node, set()).update(decided)  # type: ignore[arg-type]
-    told = {node: found.pop() for node, found in named.items() if len(found) == 1 and found <= {*maybe.get(node, ())}}
-    model = pl.col("node").replace_strict(told, default=None, return_dtype=pl.String)
-    return inventory.with_columns(gpu_model=pl.coalesce(model, "gpu_model")) if told else inventory
+            decided_models = {resolver.resolve_word(word).gpu_model for word in words} - {None}
+            for node in (try_expand_node_list(node_list) or ()) if decided_models else ():
+                models_by_node.setdefault(node, set()).update(decided_models)  # type: ignore[arg-type]
+    model_by_node = {
+        node: models.pop()
+        for node, models in models_by_node.items()
+        if len(models) == 1 and models <= {*candidates.get(node, ())}
+    }
+    model = pl.col("node").replace_strict(model_by_node, default=None, return_dtype=pl.String)
+    return inventory.with_columns(gpu_model=pl.coalesce(model, "gpu_model")) if model_by_node else inventory
 
 
-def _with_partitions(nodes: pl.DataFrame) -> tuple[pl.DataFrame, list[Finding]]:
-    """Nodes that list more units than a server has, in GPUs where the units are partitions of them."""
-    parts, words, many = dict[str, int](), [], []
+def _merge_partitions(nodes: pl.DataFrame) -> tuple[pl.DataFrame, list[Finding]]:
+    """Convert nodes that list GPU partitions as GPUs to their number of GPUs."""
+    parts, merged, unknown = dict[str, int](), [], []
     large = nodes.filter(pl.col("gpus") > MAX_GPUS_PER_NODE)
     for node, model, gpus in large["node", "gpu_model", "gpus"].iter_rows():
-        each = partitions_of_units(model or "", int(gpus))
-        if each is None:
-            many.append(f"{node}: {gpus:g}")
+        parts_per_gpu = infer_partitions(model or "", int(gpus))
+        if parts_per_gpu is None:
+            unknown.append(f"{node}: {gpus:g}")
             continue
-        parts[node] = each
-        words.append(f"{node}: {gpus:g} = {gpus // each:g} {model} x {each}")
+        parts[node] = parts_per_gpu
+        merged.append(f"{node}: {gpus:g} = {gpus // parts_per_gpu:g} {model} x {parts_per_gpu}")
     effect = "no server has as many GPUs: if they are shares or partitions of GPUs, GPU-hours are too high"
-    findings = [Finding(TOO_MANY, "warning", len(many), effect, examples(many))] if many else []
+    findings = [Finding(MANY_GPUS_CHECK, "warning", len(unknown), effect, examples(unknown))] if unknown else []
     if not parts:
         return nodes, findings
     size = pl.col("node").replace_strict(parts, default=None, return_dtype=pl.Int64)
     nodes = nodes.with_columns(
-        gpus=pl.col("gpus") // size.fill_null(1),
-        shares=pl.coalesce(pl.format(f"{WHOLE_GPU}:{{}}", size), "shares"),
+        gpus=pl.col("gpus") // size.fill_null(1), shares=pl.coalesce(pl.format(f"{WHOLE_GPU}:{{}}", size), "shares")
     )
-    return nodes, [*findings, Finding(PARTITIONS, "warning", len(parts), OF_PARTITIONS, examples(words))]
+    return nodes, [*findings, Finding(PARTITIONS_CHECK, "warning", len(parts), PARTITIONS_EFFECT, examples(merged))]
 
 
-def _joined(text: str, boards: Boards, near: Collection[str] = ()) -> str:
-    """Words for boards, joined by ``|``, as the catalogue has them if it knows them all."""
-    names = [boards.device(word, near).gpu_model for word in text.split("|")]
+def _join_model_names(text: str, resolver: DeviceResolver, node_models: Collection[str] = ()) -> str:
+    """Resolve words joined by ``|``; unchanged if one of them is unknown."""
+    names = [resolver.resolve_word(word, node_models).gpu_model for word in text.split("|")]
     return text if None in names else "|".join(dict.fromkeys(filter(None, names)))
 
 
-def _installed(nodes: pl.DataFrame | None) -> tuple[str, ...]:
-    """Boards of the inventory; none where a node does not say which it has."""
+def _installed_models(nodes: pl.DataFrame | None) -> tuple[str, ...]:
+    """List the GPU models of the inventory; empty if a node lacks its model."""
     if nodes is None:
         return ()
     models = nodes.filter(pl.col("gpus") > 0)["gpu_model"]
     return () if models.has_nulls() else tuple(models.unique().sort())
 
 
-def _places(jobs: pl.DataFrame, nodes: pl.DataFrame | None) -> pl.DataFrame:
-    """By node list: the boards on its nodes, their one kind of instance, and the parts that GPUs are shared in."""
-    places = []
+def _describe_node_lists(jobs: pl.DataFrame, nodes: pl.DataFrame | None) -> pl.DataFrame:
+    """Describe each node list: GPU models on its nodes, their only kind of device, and shares per GPU."""
+    descriptions = []
     if nodes is not None:
         columns = ("node", "gpu_model", "layouts", "shares")
         absent = [name for name in columns if name not in nodes.columns]
-        there = nodes.with_columns(pl.lit(None, pl.String).alias(name) for name in absent)
-        facts = {row[0]: row[1:] for row in there.select(columns).iter_rows()}
-        places = [(text, *_place(text, facts)) for text in jobs["node_list"].drop_nulls().unique()]
+        complete_nodes = nodes.with_columns(pl.lit(None, pl.String).alias(name) for name in absent)
+        facts = {row[0]: row[1:] for row in complete_nodes.select(columns).iter_rows()}
+        descriptions = [(text, *_describe_node_list(text, facts)) for text in jobs["node_list"].drop_nulls().unique()]
     names = ("node_list", "device_near", "device_only", "device_parts")
-    return pl.DataFrame(places, schema=dict.fromkeys(names, pl.String), orient="row")
+    return pl.DataFrame(descriptions, schema=dict.fromkeys(names, pl.String), orient="row")
 
 
-def _place(
-    node_list: str, facts: Mapping[str, tuple[str | None, str | None, str | None]]
+def _describe_node_list(
+    node_list: str, facts_by_node: Mapping[str, tuple[str | None, str | None, str | None]]
 ) -> tuple[str | None, str | None, str | None]:
-    here = {facts[name] for name in known_nodes(node_list) or () if name in facts}
-    near = "|".join(sorted({model for model, _, _ in here if model})) or None
-    kinds = {(model, _only_profile(layouts)) for model, layouts, _ in here}
-    model, profile = kinds.pop() if len(kinds) == 1 else (None, None)
-    shares = {text for _, _, text in here}
-    only = AMBIGUOUS if profile == AMBIGUOUS else f"{model}_{profile}" if model and profile else None
-    return near, only, shares.pop() if len(shares) == 1 else None
+    """Describe the nodes of one node list: models, only kind of device, shares per GPU."""
+    node_facts = {facts_by_node[name] for name in try_expand_node_list(node_list) or () if name in facts_by_node}
+    models = "|".join(sorted({model for model, _, _ in node_facts if model})) or None
+    device_kinds = {(model, _sole_profile(layouts)) for model, layouts, _ in node_facts}
+    model, profile = device_kinds.pop() if len(device_kinds) == 1 else (None, None)
+    shares = {text for _, _, text in node_facts}
+    sole_device = f"{model}_{profile}" if model and profile else None
+    if profile == AMBIGUOUS_WORD:
+        sole_device = AMBIGUOUS_WORD
+    return models, sole_device, shares.pop() if len(shares) == 1 else None
 
 
-def _only_profile(layouts: str | None) -> str | None:
-    """The profile of all GPUs of a node, where they have but one; None if all are whole, ``"?"`` of several."""
-    profiles = _profiles(layouts)
-    whole = any(text.strip() == WHOLE_GPU for text in (layouts or "").split(";"))
-    if len(profiles) + whole > 1:
-        return AMBIGUOUS
+def _sole_profile(layouts: str | None) -> str | None:
+    """Return the MIG profile of all GPUs of a node; None if all are full GPUs, ``"?"`` for several kinds."""
+    profiles = _layout_profiles(layouts)
+    has_full_gpu = any(text.strip() == WHOLE_GPU for text in (layouts or "").split(";"))
+    if len(profiles) + has_full_gpu > 1:
+        return AMBIGUOUS_WORD
     return profiles[0] if profiles else None
 
 
-def _untracked(jobs: LongTable, nodes: pl.DataFrame | None) -> list[Finding]:
-    """Nodes whose GPUs are shared, while no job there has a share of a GPU."""
+def _untracked_share_findings(job_table: ChunkedTable, nodes: pl.DataFrame | None) -> list[Finding]:
+    """Report nodes with shared GPUs where no job has a share: accounting does not track shares."""
     if nodes is None or "shares" not in nodes.columns or nodes["shares"].null_count() == nodes.height:
         return []
-    of_jobs = pl.col("shares").is_not_null() & ~pl.col("shares").str.starts_with(f"{WHOLE_GPU}:")
-    shared = dict(nodes.filter(of_jobs).select("node", "shares").iter_rows())
-    rows, tracked, gpu_hours = 0, False, 0.0
-    parts = [int(count) for each in shared.values() for count in re.findall(r":(\d+)", each)]
+    is_shared = pl.col("shares").is_not_null() & ~pl.col("shares").str.starts_with(f"{WHOLE_GPU}:")
+    shares = dict(nodes.filter(is_shared).select("node", "shares").iter_rows())
+    n_untracked = 0
+    is_tracked = False
+    gpu_hours = 0.0
+    share_counts = [int(count) for text in shares.values() for count in re.findall(r":(\d+)", text)]
     hours = (pl.col("end_time") - pl.col("start_time")).dt.total_seconds() / SECONDS_PER_HOUR
-    for table in jobs.tables((*LOOKED_AT, "start_time", "end_time")):
-        part = _with_words(table)
-        texts = part["node_list"].drop_nulls().unique()
-        near = [text for text in texts if shared.keys() & {*(known_nodes(text) or ())}]
-        there = part.filter(pl.col("node_list").is_in(near))
-        share = pl.col("gpus").is_null() | (pl.col("gpus") % 1 > 0) & pl.col("instances").is_null()
-        tracked |= bool(there.select(share.any()).item())
-        without = there.filter(pl.col("gpus") == 0)
-        rows += without.height
-        gpu_hours += float(without.select(hours.sum()).item()) / max(parts, default=1)
-    if tracked or not rows:
+    for table in job_table.tables((*DEVICE_COLUMNS, "start_time", "end_time")):
+        chunk = _add_device_text(table)
+        texts = chunk["node_list"].drop_nulls().unique()
+        shared_lists = [text for text in texts if shares.keys() & {*(try_expand_node_list(text) or ())}]
+        jobs_on_shared = chunk.filter(pl.col("node_list").is_in(shared_lists))
+        is_share = pl.col("gpus").is_null() | (pl.col("gpus") % 1 > 0) & pl.col("instances").is_null()
+        is_tracked |= bool(jobs_on_shared.select(is_share.any()).item())
+        untracked_jobs = jobs_on_shared.filter(pl.col("gpus") == 0)
+        n_untracked += untracked_jobs.height
+        gpu_hours += float(untracked_jobs.select(hours.sum()).item()) / max(share_counts, default=1)
+    if is_tracked or not n_untracked:
         return []
-    names = dict.fromkeys(text.partition(":")[0] for each in shared.values() for text in each.split(","))
-    effect = TRACK_SHARES.format(",gres/".join(names))
-    return [Finding(UNTRACKED, "warning", rows, effect, examples(sorted(shared)), gpu_hours)]
+    items = ",".join(shares.values()).split(",")
+    names = dict.fromkeys(item.partition(":")[0] for item in items)
+    effect = TRACK_SHARES_EFFECT.format(",gres/".join(names))
+    return [Finding(UNTRACKED_CHECK, "warning", n_untracked, effect, examples(sorted(shares)), gpu_hours)]
 
 
-def _placed(jobs: pl.DataFrame, nodes: pl.DataFrame | None, any_device: bool) -> pl.DataFrame:
-    """Jobs with the words for their devices, and what their nodes say of these."""
-    jobs, held, known = _with_words(jobs), pl.col("gpus") > 0, pl.col("instances").is_not_null()
-    nameless = held & ~known & pl.col("gpu_model").is_null()
+def _add_node_facts(jobs: pl.DataFrame, nodes: pl.DataFrame | None, any_device: bool) -> pl.DataFrame:
+    """Add the device text of jobs and the description of their nodes."""
+    jobs, has_gpus, has_instances = _add_device_text(jobs), pl.col("gpus") > 0, pl.col("instances").is_not_null()
+    is_nameless = has_gpus & ~has_instances & pl.col("gpu_model").is_null()
     if not any_device:
-        nameless &= pl.col("device_only") != AMBIGUOUS
-    of_node = pl.when(nameless).then(_item("device_only"))
-    rows = jobs.join(_places(jobs, nodes), on="node_list", how="left", maintain_order="left")
-    partitioned = held & ~known & pl.col("device_parts").str.starts_with(f"{WHOLE_GPU}:")
-    whole = _item(pl.col("gpu_model").fill_null(WHOLE_GPU))
-    rows = rows.with_columns(pl.coalesce(DEVICES, pl.when(partitioned).then(whole)).alias(DEVICES))
+        is_nameless &= pl.col("device_only") != AMBIGUOUS_WORD
+    of_node = pl.when(is_nameless).then(_device_item("device_only"))
+    rows = jobs.join(_describe_node_lists(jobs, nodes), on="node_list", how="left", maintain_order="left")
+    is_partitioned = has_gpus & ~has_instances & pl.col("device_parts").str.starts_with(f"{WHOLE_GPU}:")
+    full_gpu_item = _device_item(pl.col("gpu_model").fill_null(WHOLE_GPU))
+    rows = rows.with_columns(
+        pl.coalesce(DEVICES_COLUMN, pl.when(is_partitioned).then(full_gpu_item)).alias(DEVICES_COLUMN)
+    )
     if nodes is not None and rows["device_parts"].null_count() < rows.height:
-        both = rows.select(DEVICES, "device_parts").drop_nulls().unique()
-        texts = [_in_parts(devices, parts) for devices, parts in both.iter_rows()]
-        told = both.with_columns(in_parts=pl.Series(texts, dtype=pl.String))
-        rows = rows.join(told, on=[DEVICES, "device_parts"], how="left", maintain_order="left")
-        rows = rows.with_columns(pl.coalesce("in_parts", DEVICES).alias(DEVICES)).drop("in_parts")
+        distinct_pairs = rows.select(DEVICES_COLUMN, "device_parts").drop_nulls().unique()
+        texts = [_add_share_sizes(devices, parts) for devices, parts in distinct_pairs.iter_rows()]
+        sized_texts = distinct_pairs.with_columns(in_parts=pl.Series(texts, dtype=pl.String))
+        rows = rows.join(sized_texts, on=[DEVICES_COLUMN, "device_parts"], how="left", maintain_order="left")
+        rows = rows.with_columns(pl.coalesce("in_parts", DEVICES_COLUMN).alias(DEVICES_COLUMN)).drop("in_parts")
     if "gpu_model_requested" not in rows.columns:
-        rows = rows.with_columns(gpu_model_requested=pl.when(held).then(_names_board(rows)))
-    return rows.with_columns(pl.coalesce(DEVICES, of_node))
+        rows = rows.with_columns(gpu_model_requested=pl.when(has_gpus).then(_names_gpu_model(rows)))
+    return rows.with_columns(pl.coalesce(DEVICES_COLUMN, of_node))
 
 
-def _in_parts(devices: str, parts: str) -> str:
-    """Words for shares of GPUs with the number of such parts that a GPU of the node has.
+def _add_share_sizes(devices: str, shares_text: str) -> str:
+    """Add the number of shares per GPU to share words.
 
     Examples
     --------
-    >>> _in_parts("shard:a100=4", "shard:a100:4,shard:h100:8"), _in_parts("shard:a100=4,shard=1", "shard:8")
-    ('shard:a100@4=4', 'shard:a100@8=4,shard@8=1')
+    >>> _add_share_sizes("shard:a100=4", "shard:a100:4,shard:h100:8")
+    'shard:a100@4=4'
+    >>> _add_share_sizes("shard:a100=4,shard=1", "shard:8")
+    'shard:a100@8=4,shard@8=1'
     """
-    stated = {word.casefold(): size for word, _, size in (text.rpartition(":") for text in parts.split(","))}
-    found = {}
-    for word, count in _items(devices):
-        of_name = [size for key, size in stated.items() if key.partition(":")[0] == word.partition(":")[0]]
-        size = stated.get(word.casefold()) or (of_name[0] if len(of_name) == 1 else None)
-        size = size if SHARED.fullmatch(word) else stated.get(WHOLE_GPU)
-        found[f"{word}@{size}" if size else word] = count
-    return device_words(found) or devices
+    size_by_word = {
+        word.casefold(): size for word, _, size in (text.rpartition(":") for text in shares_text.split(","))
+    }
+    counts_by_word = {}
+    for word, count in _parse_device_text(devices):
+        sizes_of_name = [size for key, size in size_by_word.items() if key.partition(":")[0] == word.partition(":")[0]]
+        size = size_by_word.get(word.casefold()) or (sizes_of_name[0] if len(sizes_of_name) == 1 else None)
+        size = size if SHARE_PATTERN.fullmatch(word) else size_by_word.get(WHOLE_GPU)
+        counts_by_word[f"{word}@{size}" if size else word] = count
+    return format_device_counts(counts_by_word) or devices
 
 
-def _keys(rows: pl.DataFrame) -> pl.DataFrame:
-    """How many rows have each key, and how many of them ask for GPUs."""
-    held = (pl.col("gpus") > 0).fill_null(value=False)
-    return rows.group_by(*KEY).agg(rows=pl.len().cast(pl.Int64), asking=held.sum().cast(pl.Int64))
+def _count_keys(rows: pl.DataFrame) -> pl.DataFrame:
+    """Count the rows of each key, and those of them that request GPUs."""
+    has_gpus = (pl.col("gpus") > 0).fill_null(value=False)
+    return rows.group_by(*DEVICE_KEY_COLUMNS).agg(rows=pl.len().cast(pl.Int64), asking=has_gpus.sum().cast(pl.Int64))
 
 
-def _counted(rows: pl.DataFrame, facts: pl.DataFrame) -> pl.DataFrame:
-    """Rows in GPUs, as their keys come to."""
-    held = pl.col("gpus") > 0
-    known = pl.col("instances").is_not_null() & (
-        pl.col("gpus").is_not_null() | ~pl.col("profile_requested").is_in(SHARES).fill_null(value=False)
+def _count_in_gpus(rows: pl.DataFrame, facts: pl.DataFrame) -> pl.DataFrame:
+    """Replace device columns of jobs by GPUs, instances, GPU model and profile of their key."""
+    has_gpus = pl.col("gpus") > 0
+    is_counted = pl.col("instances").is_not_null() & (
+        pl.col("gpus").is_not_null() | ~pl.col("profile_requested").is_in(SHARE_RESOURCES).fill_null(value=False)
     )
-    counted = pl.coalesce("gpus", "device_count")
+    device_count = pl.coalesce("gpus", "device_count")
     # Devices that a job holds beyond its words are whole GPUs; where it holds fewer than its words, they shrink.
-    fewer = (counted / pl.col("device_count")).clip(upper_bound=1.0)
-    beyond = (counted - pl.col("device_count")).clip(lower_bound=0.0)
-    cut = (pl.col("device_cut") > 0).fill_null(value=False) & ~known
-    of_share = ~known & pl.col("gpus").is_null() & pl.col("device_compute").is_not_null()
-    either = pl.col(DEVICES).str.starts_with(f"{AMBIGUOUS}=").fill_null(value=False)
-    gpu_model = pl.when(held | pl.col(DEVICES).is_not_null()).then("device_board")
+    shrink_factor = (device_count / pl.col("device_count")).clip(upper_bound=1.0)
+    extra_gpus = (device_count - pl.col("device_count")).clip(lower_bound=0.0)
+    is_sliced = (pl.col("device_cut") > 0).fill_null(value=False) & ~is_counted
+    is_share = ~is_counted & pl.col("gpus").is_null() & pl.col("device_compute").is_not_null()
+    is_ambiguous = pl.col(DEVICES_COLUMN).str.starts_with(f"{AMBIGUOUS_WORD}=").fill_null(value=False)
+    gpu_model = pl.when(has_gpus | pl.col(DEVICES_COLUMN).is_not_null()).then("device_board")
 
-    def held_gpus(stated: str, share: str) -> pl.Expr:
-        return pl.when(cut | of_share).then(pl.col(share) * fewer + beyond).when(~either).then(stated)
+    def held_gpus(column: str, share: str) -> pl.Expr:
+        return (
+            pl.when(is_sliced | is_share)
+            .then(pl.col(share) * shrink_factor + extra_gpus)
+            .when(~is_ambiguous)
+            .then(column)
+        )
 
-    table = rows.join(facts, on=KEY, how="left", nulls_equal=True, maintain_order="left").with_columns(
+    table = rows.join(facts, on=DEVICE_KEY_COLUMNS, how="left", nulls_equal=True, maintain_order="left").with_columns(
         gpus=held_gpus("gpus", "device_compute"),
         gpus_by_memory=held_gpus("gpus_by_memory", "device_memory"),
-        instances=pl.when(cut).then("device_cut").when(~of_share).then("instances"),
+        instances=pl.when(is_sliced).then("device_cut").when(~is_share).then("instances"),
         gpu_model=pl.coalesce(gpu_model, "gpu_model"),
-        profile_requested=pl.when(cut).then("device_profile").when(~of_share).then("profile_requested"),
+        profile_requested=pl.when(is_sliced).then("device_profile").when(~is_share).then("profile_requested"),
     )
-    return table.drop("device_near", "device_only", "device_parts", DEVICES, *FACTS)
+    return table.drop("device_near", "device_only", "device_parts", DEVICES_COLUMN, *DEVICE_FACT_TYPES)
 
 
-def _names_board(rows: pl.DataFrame) -> pl.Expr:
-    """Whether the words of a row say a board; where it ran says nothing of that."""
+def _names_gpu_model(rows: pl.DataFrame) -> pl.Expr:
+    """Whether the words of a job name a GPU model, wherever it ran."""
 
-    def named(text: str) -> bool:
-        return any(parse_device(word.partition("@")[0]).gpu_model is not None for word, _ in _items(text))
+    def names_model(text: str) -> bool:
+        return any(
+            parse_device_name(word.partition("@")[0]).gpu_model is not None for word, _ in _parse_device_text(text)
+        )
 
-    said = map_texts(rows[DEVICES], named, pl.Boolean).fill_null(value=False)
-    return pl.col("gpu_model").is_not_null() | said
+    has_model_word = map_unique_texts(rows[DEVICES_COLUMN], names_model, pl.Boolean).fill_null(value=False)
+    return pl.col("gpu_model").is_not_null() | has_model_word
 
 
-def _facts(keys: pl.DataFrame, boards: Boards) -> tuple[pl.DataFrame, list[Finding]]:
-    """What each key comes to, and how many rows were decided in which way."""
-    lines, cut_rows, of_several = [], 0, Counter[str]()
-    of_unknown_shares = Counter[str]()
-    unknown, undecided, strange, told = (Counter[str]() for _ in range(4))
-    without = replace(boards, told={})
-    for text, model, near_text, rows, asking in keys.sort(*KEY).iter_rows():
-        near = tuple(near_text.split("|")) if near_text else ()
-        items = [(word, count, boards.device(word, near)) for word, count in _items(text)]
-        lines.append((text, model, near_text, *_line(items, model, boards, near)))
-        cut_rows += rows if any(device.profile and device.share for _, _, device in items) else 0
-        named = [word for word, _, _ in items] or (model or "").split("|")
-        for word in dict.fromkeys(filter(None, named)):
-            device = boards.device(word, near)
-            if word == AMBIGUOUS:
-                of_several[near_text or ""] += rows
-            elif SHARED.fullmatch(word):
-                of_unknown_shares[word] += rows if device.share is None else 0
+def _resolve_keys(keys: pl.DataFrame, resolver: DeviceResolver) -> tuple[pl.DataFrame, list[Finding]]:
+    """Resolve each key, and count the rows by how they were resolved."""
+    key_rows, mig_rows, mixed_rows = [], 0, Counter[str]()
+    share_rows = Counter[str]()
+    unknown, ambiguous, unknown_words, inferred = (Counter[str]() for _ in range(4))
+    bare_resolver = replace(resolver, models_by_word={})
+    for text, model, near_text, rows, asking in keys.sort(*DEVICE_KEY_COLUMNS).iter_rows():
+        node_models = tuple(near_text.split("|")) if near_text else ()
+        items = [(word, count, resolver.resolve_word(word, node_models)) for word, count in _parse_device_text(text)]
+        key_rows.append((text, model, near_text, *_key_facts(items, model, resolver, node_models)))
+        mig_rows += rows if any(device.profile and device.share for _, _, device in items) else 0
+        device_words = [word for word, _, _ in items] or (model or "").split("|")
+        for word in dict.fromkeys(filter(None, device_words)):
+            device = resolver.resolve_word(word, node_models)
+            if word == AMBIGUOUS_WORD:
+                mixed_rows[near_text or ""] += rows
+            elif SHARE_PATTERN.fullmatch(word):
+                share_rows[word] += rows if device.share is None else 0
             elif device.share is None:
                 unknown[word] += rows
             elif device.gpu_model is None and word.casefold() != WHOLE_GPU:
-                (undecided if device.maybe else strange)[word] += rows if items else asking
-            elif device.gpu_model is not None and without.device(word, near).gpu_model is None:
-                told[word] += rows
-    table = pl.DataFrame(lines, schema={**dict.fromkeys(KEY, pl.String), **FACTS}, orient="row")
+                (ambiguous if device.candidates else unknown_words)[word] += rows if items else asking
+            elif device.gpu_model is not None and bare_resolver.resolve_word(word, node_models).gpu_model is None:
+                inferred[word] += rows
+    table = pl.DataFrame(
+        key_rows, schema={**dict.fromkeys(DEVICE_KEY_COLUMNS, pl.String), **DEVICE_FACT_TYPES}, orient="row"
+    )
     findings = [
-        *_finding("MIG instances counted as shares of GPUs", "info", Counter({"": cut_rows}), SHARED_OUT),
-        *_finding("MIG instances of an unknown GPU model", "warning", unknown, NOT_COUNTED),
-        *_finding(UNKNOWN_SHARES, "warning", of_unknown_shares, LIST_NODES),
-        *_finding(UNTYPED, "warning", of_several, TRACK_TYPES),
-        *_finding("GPU model ambiguous by its name", "info", undecided, NOT_DECIDED),
-        *_finding("unknown GPU type", "warning", strange, NOT_KNOWN),
-        *_finding("GPU model inferred from its MIG profiles", "info", told, TOLD),
+        *_word_findings("MIG instances counted as shares of GPUs", "info", Counter({"": mig_rows}), MIG_SHARE_EFFECT),
+        *_word_findings("MIG instances of an unknown GPU model", "warning", unknown, NOT_COUNTED_EFFECT),
+        *_word_findings(UNKNOWN_SHARES_CHECK, "warning", share_rows, LIST_NODES_EFFECT),
+        *_word_findings(UNTYPED_GPUS_CHECK, "warning", mixed_rows, TRACK_TYPES_EFFECT),
+        *_word_findings("GPU model ambiguous by its name", "info", ambiguous, AMBIGUOUS_MODEL_EFFECT),
+        *_word_findings("unknown GPU type", "warning", unknown_words, UNTYPED_EFFECT),
+        *_word_findings("GPU model inferred from its MIG profiles", "info", inferred, INFERRED_MODEL_EFFECT),
     ]
     return table, findings
 
 
-def _line(
-    items: Sequence[tuple[str, float, Device]], model: str | None, boards: Boards, near: Collection[str]
+def _key_facts(
+    items: Sequence[tuple[str, float, ResolvedDevice]],
+    model: str | None,
+    resolver: DeviceResolver,
+    node_models: Collection[str],
 ) -> tuple[float | None, float | None, float | None, int | None, str | None, str | None]:
-    """The columns :data:`FACTS` of one key."""
+    """Compute the columns :data:`DEVICE_FACT_TYPES` of one key.
+
+    Parameters
+    ----------
+    items : sequence of tuple
+        Word, number of devices and resolved device.
+    model : str, optional
+        GPU model word of the job.
+    resolver : DeviceResolver
+        Resolver of the source.
+    node_models : collection of str
+        GPU models on the nodes of the job.
+    """
     if not items:
-        only = boards.device(None, near).gpu_model
-        return None, None, None, None, only if model is None else _joined(model, boards, near), None
+        sole = resolver.resolve_word(None, node_models).gpu_model
+        return (
+            None,
+            None,
+            None,
+            None,
+            sole if model is None else _join_model_names(model, resolver, node_models),
+            None,
+        )
     shares = [(count, device.share) for _, count, device in items if device.share is not None]
     compute = [count * share.compute for count, share in shares]
     memory = [count * share.memory for count, share in shares if share.memory is not None]
     names: dict[str | None, None] = {}
     for word, _, device in items:
-        is_share = word == AMBIGUOUS or SHARED.fullmatch(word)
-        stated = None if is_share else parse_device(word.partition("@")[0]).gpu_model
+        is_share = word == AMBIGUOUS_WORD or SHARE_PATTERN.fullmatch(word)
+        stated = None if is_share else parse_device_name(word.partition("@")[0]).gpu_model
         names[device.gpu_model or stated] = None
     profiles = {device.profile for _, _, device in items}
     return (
@@ -561,15 +660,23 @@ def _line(
         sum(
             math.ceil(count)
             for word, count, device in items
-            if device.profile or (PARTITION.fullmatch(word) and not SHARED.fullmatch(word))
+            if device.profile or (PARTITION_PATTERN.fullmatch(word) and not SHARE_PATTERN.fullmatch(word))
         ),
         "|".join(name for name in names if name) or None,
         profiles.pop() if len(profiles) == 1 else None,
     )
 
 
-def _finding(check: str, severity: str, rows: Counter[str], effect: str) -> list[Finding]:
-    """One line for all words, with the rows that have them; none if there are none."""
+def _word_findings(check: str, severity: str, rows: Counter[str], effect: str) -> list[Finding]:
+    """Create one finding for all words with their row counts; none if there are none.
+
+    Parameters
+    ----------
+    check, severity, effect : str
+        Text of the finding.
+    rows : collections.Counter
+        Word → number of rows.
+    """
     words = [word for word, count in sorted(rows.items()) if word and count]
     count = sum(rows.values())
     return [Finding(check, severity, count, effect, examples(words) if words else "")] if count else []

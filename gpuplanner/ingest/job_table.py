@@ -1,4 +1,4 @@
-"""The job table: order, duplicates, schema, and merging of exports of one source."""
+"""The job table: sorting, duplicates, schema checks, and merging of exports of one source."""
 
 from __future__ import annotations
 
@@ -13,196 +13,242 @@ import dataframely as dy
 import polars as pl
 
 from gpuplanner._version import __version__
-from gpuplanner.core.errors import OTHER_SOURCE, TraceFormatError, file_name
-from gpuplanner.core.schema_checks import check, conform, filter_rows
+from gpuplanner.core.errors import NAME_SOURCE_HINT, TraceFormatError, printable_file_name
+from gpuplanner.core.schema_checks import check_table, conform, filter_rows
 from gpuplanner.core.schemas import TABLES, Jobs
 from gpuplanner.ingest.dataset import Dataset, gpu_hours
-from gpuplanner.ingest.delimited_rows import HEADER_AGAIN, REJECTS, Rows, names_of
-from gpuplanner.ingest.gpu_shares import Counting
-from gpuplanner.ingest.large_tables import PART_ROWS, LongRows, write_parts
+from gpuplanner.ingest.delimited_rows import REJECTS, REPEATED_HEADER, Rows, unique_file_names
+from gpuplanner.ingest.gpu_shares import DeviceCounter
+from gpuplanner.ingest.large_tables import ORDERED_CHUNK_ROWS, ChunkedRows, write_chunks
 from gpuplanner.ingest.quality_report import (
     JOB_CHECKS,
-    UNSORTED,
+    UNSORTED_CHECK,
     Check,
     Finding,
-    combined,
-    gap_findings,
-    of_files,
+    build_quality_report,
+    combine_findings,
+    file_findings_of,
+    find_submission_gaps,
     reject_findings,
-    report,
     run_checks,
 )
 from gpuplanner.ingest.quarantine import (
-    HELD_ON_NODES,
-    QUARANTINED,
-    RULES,
-    believed,
-    outgrown_nodes,
+    ALLOCATION_COLUMNS,
+    QUARANTINE_PREFIX,
+    QUARANTINE_RULES,
+    add_past_nodes,
+    drop_quarantined,
+    find_past_fleet_changes,
+    mark_quarantine,
+    quarantine_chunks,
     quarantine_facts,
     quarantine_findings,
-    quarantine_of,
-    require_believed,
-    with_past_nodes,
-    with_quarantine,
+    require_unquarantined,
 )
-from gpuplanner.ingest.source_fields import iso
+from gpuplanner.ingest.source_fields import format_utc
 from gpuplanner.ingest.text_files import TextFile
 
-SUPERSEDED = "repeated by a later export"
-"""Reason of a row that gives way; its place in the file is not kept, its job is in ``raw``."""
+SUPERSEDED_REASON = "repeated by a later export"
+"""Reason of a rejected row that a later export repeats; its line number is lost, its job is in ``raw``."""
 
-KEY = ("job_id", "attempt")
+ATTEMPT_KEY = ("job_id", "attempt")
+"""Columns that identify an attempt of a job."""
 
 
-def merge(traces: Sequence[Dataset]) -> Dataset:
-    """Put traces of one source together; the order in which they are given changes nothing.
+def merge_job_exports(exports: Sequence[Dataset]) -> Dataset:
+    """Merge exports of one list of jobs; their order in `exports` does not matter.
 
-    An export is later if its observation ends later; of two that end together, the one whose file comes later
-    by name. A job attempt that several tell of is taken from the latest of them, and the other rows are
-    rejected with the reason :data:`SUPERSEDED`, so that still every row is kept or accounted for. Inventory,
-    quotas and closed nodes are those of the latest export that has any.
+    The export whose observation ends later is the later one; on a tie, the one whose file name sorts later. A job
+    attempt that several exports have is taken from the latest of them, and the other rows are rejected with the reason
+    :data:`SUPERSEDED_REASON`, so that every row is kept or accounted for. Inventory, quotas and out-of-service times
+    are those of the latest export that has any.
     """
-    parts = sorted(traces, key=lambda part: (datetime.fromisoformat(part.provenance["span_end"]), _names(part)))
-    _require_alike(parts)
+    ordered = sorted(
+        exports, key=lambda export: (datetime.fromisoformat(export.provenance["span_end"]), _file_names_of(export))
+    )
+    _require_same_source(ordered)
     # In one piece: pl.format of polars 2.1 ends in a panic where a filter empties the first of several pieces.
-    rows = pl.concat([part.jobs.with_columns(part=pl.lit(n)) for n, part in enumerate(parts)], rechunk=True)
-    last = pl.col("part") == pl.col("part").max().over(KEY)
-    jobs, told_before = rows.filter(last), rows.filter(~last)
-    inventory = _latest([part.inventory for part in parts])
-    jobs = with_quarantine(jobs.drop("part").sort("submit_time", *KEY), inventory)
-    files = dict(enumerate(_names(part) for part in parts))
-    superseded = told_before.select(
-        file=pl.col("part").replace_strict(files, return_dtype=pl.String),
+    rows = pl.concat(
+        [export.jobs.with_columns(part=pl.lit(number)) for number, export in enumerate(ordered)], rechunk=True
+    )
+    is_latest = pl.col("part") == pl.col("part").max().over(ATTEMPT_KEY)
+    jobs, older_rows = rows.filter(is_latest), rows.filter(~is_latest)
+    inventory = _latest_table([export.inventory for export in ordered])
+    jobs = mark_quarantine(jobs.drop("part").sort("submit_time", *ATTEMPT_KEY), inventory)
+    names_by_number = dict(enumerate(_file_names_of(export) for export in ordered))
+    superseded = older_rows.select(
+        file=pl.col("part").replace_strict(names_by_number, return_dtype=pl.String),
         row=pl.lit(None, pl.Int64),
-        reason=pl.lit(SUPERSEDED),
+        reason=pl.lit(SUPERSEDED_REASON),
         raw=pl.format("job {}, attempt {}", "job_id", "attempt"),
     )
-    rejects = pl.concat([*(part.rejects for part in parts), superseded.cast(REJECTS)])
+    rejects = pl.concat([*(export.rejects for export in ordered), superseded.cast(REJECTS)])
     rejects = rejects.sort("file", "row", "raw", nulls_last=True, maintain_order=True)
     return Dataset(
-        {"jobs": jobs}, rejects, _quality(parts, jobs, superseded), _provenance(parts, jobs, rejects.height)
+        {"jobs": jobs},
+        rejects,
+        _merge_quality(ordered, jobs, superseded),
+        _merge_provenance(ordered, jobs, rejects.height),
     ).with_tables(
         inventory=inventory,
-        queue_quotas=_latest([part.quotas for part in parts]),
-        out_of_service=_latest([part.tables.get("out_of_service") for part in parts]),
-        job_names=_all_of([part.tables.get("job_names") for part in parts]),
+        queue_quotas=_latest_table([export.quotas for export in ordered]),
+        out_of_service=_latest_table([export.tables.get("out_of_service") for export in ordered]),
+        job_names=_merge_job_names([export.tables.get("job_names") for export in ordered]),
     )
 
 
-def _names(part: Dataset) -> str:
-    return ", ".join(file["name"] for file in part.provenance["files"])
+def _file_names_of(dataset: Dataset) -> str:
+    """Join the names of the files that a dataset was read from."""
+    return ", ".join(file["name"] for file in dataset.provenance["files"])
 
 
-def _require_alike(parts: Sequence[Dataset]) -> None:
-    kinds = {(part.provenance["source"], part.provenance["time_zone"]) for part in parts}
+def _require_same_source(exports: Sequence[Dataset]) -> None:
+    """Refuse exports of different sources or time zones."""
+    kinds = {(export.provenance["source"], export.provenance["time_zone"]) for export in exports}
     if len(kinds) != 1:
         got = "; ".join(sorted(f"{source} in zone {zone}" for source, zone in kinds)) or "none"
         todo = "Keep each in a folder of its own."
         raise TraceFormatError("traces to merge", "traces of one source and zone", got, todo)
 
 
-def _latest(tables: Sequence[pl.DataFrame | None]) -> pl.DataFrame | None:
+def _latest_table(tables: Sequence[pl.DataFrame | None]) -> pl.DataFrame | None:
+    """Return the last table that is not None."""
     return next((table for table in reversed(tables) if table is not None), None)
 
 
-def _all_of(tables: Sequence[pl.DataFrame | None]) -> pl.DataFrame | None:
-    """Rows of all tables, the later ones first, so that they count where two say something else."""
-    known = [table for table in reversed(tables) if table is not None]
-    return pl.concat(known).unique("name", keep="first", maintain_order=True) if known else None
+def _merge_job_names(tables: Sequence[pl.DataFrame | None]) -> pl.DataFrame | None:
+    """Merge tables of job names; where two differ, the later one wins."""
+    newest_first = [table for table in reversed(tables) if table is not None]
+    return pl.concat(newest_first).unique("name", keep="first", maintain_order=True) if newest_first else None
 
 
-def _quality(parts: Sequence[Dataset], jobs: pl.DataFrame, superseded: pl.DataFrame) -> pl.DataFrame:
-    """Findings on the merged jobs, and those that only the files could tell."""
-    told, until = believed(jobs), max(datetime.fromisoformat(part.provenance["span_end"]) for part in parts)
-    found = run_checks(told, JOB_CHECKS) + gap_findings(told["submit_time"])
-    found += quarantine_findings(jobs, until)
+def _merge_quality(exports: Sequence[Dataset], jobs: pl.DataFrame, superseded: pl.DataFrame) -> pl.DataFrame:
+    """Merge the quality reports of exports: checks of jobs are run again, findings on files are kept."""
+    trusted, until = (
+        drop_quarantined(jobs),
+        max(datetime.fromisoformat(export.provenance["span_end"]) for export in exports),
+    )
+    findings = run_checks(trusted, JOB_CHECKS) + find_submission_gaps(trusted["submit_time"])
+    findings += quarantine_findings(jobs, until)
     if superseded.height:
         effect = "none: the latest row of each job counts"
         first = str(superseded["raw"].min())
-        found.append(Finding(f"rejected: {SUPERSEDED}", "info", superseded.height, effect, first))
-    remade = {check.check for check in JOB_CHECKS}
-    remade |= {each.check for part in parts for each in gap_findings(part.jobs["submit_time"])}
-    remade |= {QUARANTINED + rule for rule in RULES}
-    before = (Finding(*row) for part in parts for row in part.quality.iter_rows())
-    return report([*found, *combined(each for each in before if each.check not in remade)])
+        findings.append(Finding(f"rejected: {SUPERSEDED_REASON}", "info", superseded.height, effect, first))
+    renewed_checks = {check.check for check in JOB_CHECKS}
+    renewed_checks |= {
+        finding.check for export in exports for finding in find_submission_gaps(export.jobs["submit_time"])
+    }
+    renewed_checks |= {QUARANTINE_PREFIX + rule for rule in QUARANTINE_RULES}
+    earlier = (Finding(*row) for export in exports for row in export.quality.iter_rows())
+    return build_quality_report(
+        [*findings, *combine_findings(finding for finding in earlier if finding.check not in renewed_checks)]
+    )
 
 
-def _provenance(parts: Sequence[Dataset], jobs: pl.DataFrame, rejected: int) -> dict[str, Any]:
-    facts: list[Mapping[str, Any]] = [part.provenance for part in parts]
+def _merge_provenance(exports: Sequence[Dataset], jobs: pl.DataFrame, rejected_rows: int) -> dict[str, Any]:
+    """Merge the provenance of exports; counts and spans cover all of them."""
+    all_facts: list[Mapping[str, Any]] = [export.provenance for export in exports]
     return {
-        **facts[-1],
-        "files": sorted((file for each in facts for file in each["files"]), key=lambda file: file["name"]),
-        "rows_in": sum(each["rows_in"] for each in facts),
+        **all_facts[-1],
+        "files": sorted((file for facts in all_facts for file in facts["files"]), key=lambda file: file["name"]),
+        "rows_in": sum(facts["rows_in"] for facts in all_facts),
         "rows_kept": jobs.height,
-        "rows_rejected": rejected,
-        "span_start": min((each["span_start"] for each in facts), key=datetime.fromisoformat),
-        "notes": list(dict.fromkeys(note for each in facts for note in each["notes"])),
-        "gpu_hours": gpu_hours(believed(jobs), datetime.fromisoformat(facts[-1]["span_end"])),
-        "unresolved_gpu_hours": sum(each.get("unresolved_gpu_hours", 0.0) for each in facts),
+        "rows_rejected": rejected_rows,
+        "span_start": min((facts["span_start"] for facts in all_facts), key=datetime.fromisoformat),
+        "notes": list(dict.fromkeys(note for facts in all_facts for note in facts["notes"])),
+        "gpu_hours": gpu_hours(drop_quarantined(jobs), datetime.fromisoformat(all_facts[-1]["span_end"])),
+        "unresolved_gpu_hours": sum(facts.get("unresolved_gpu_hours", 0.0) for facts in all_facts),
         "gpuplanner": __version__,
-        **quarantine_facts(jobs, datetime.fromisoformat(facts[-1]["span_end"])),
+        **quarantine_facts(jobs, datetime.fromisoformat(all_facts[-1]["span_end"])),
     }
 
 
-UNRESOLVED = "unresolved_gpus"
-"""Column of rows on their way to jobs: GPUs, about, of a job whose number of GPUs is not known."""
+UNRESOLVED_GPUS_COLUMN = "unresolved_gpus"
+"""Intermediate column: estimated GPUs of a job whose number of GPUs is unknown."""
 
 
-def file_findings(rows: Rows | LongRows, harmless: Sequence[str] = ()) -> list[Finding]:
-    """What the rejects, and the files themselves, make one doubt."""
-    faults = reject_findings(rows.reasons, rows.count, [HEADER_AGAIN, *harmless])
-    return [*faults, *of_files(names_of(rows.files), [file.ends_open for file in rows.files], rows.blank)]
+def file_findings(rows: Rows | ChunkedRows, harmless_reasons: Sequence[str] = ()) -> list[Finding]:
+    """Report rejected rows, blank lines and truncated files as findings."""
+    faults = reject_findings(rows.reasons, rows.count, [REPEATED_HEADER, *harmless_reasons])
+    return [
+        *faults,
+        *file_findings_of(unique_file_names(rows.files), [file.ends_open for file in rows.files], rows.blank),
+    ]
 
 
-def provenance(
-    rows: Rows | LongRows,
+def build_provenance(
+    rows: Rows | ChunkedRows,
     *,
     source: str,
     span: tuple[datetime | None, datetime | None],
     time_zone: str | None = None,
     origin: datetime | None = None,
     notes: Sequence[str] = (),
-    more_files: Sequence[TextFile] = (),
+    extra_files: Sequence[TextFile] = (),
 ) -> dict[str, Any]:
-    """Where the rows came from and how many there were; ready for JSON."""
-    unused = [f"columns not read: {', '.join(name[:40] for name in rows.unused)}"] if rows.unused else []
-    named = [*zip(names_of(rows.files), rows.files, strict=True)]
-    named += [(file_name(file.path), file) for file in more_files]
+    """Build the provenance of rows that were read; ready for JSON.
+
+    Parameters
+    ----------
+    rows : Rows or ChunkedRows
+        Rows as read.
+    source : str
+        Name of the source.
+    span : tuple of datetime
+        First and last instant of the observation; None where unknown.
+    time_zone : str, optional
+        Zone of the naive times of the files.
+    origin : datetime, optional
+        Instant from which the source counts seconds.
+    notes : sequence of str
+        Remarks of the reader.
+    extra_files : sequence of TextFile
+        Files that were read beside those of the rows.
+
+    Returns
+    -------
+    dict
+        Source, files with hashes, row counts, span and notes.
+    """
+    unused_note = [f"columns not read: {', '.join(name[:40] for name in rows.unused)}"] if rows.unused else []
+    named_files = [*zip(unique_file_names(rows.files), rows.files, strict=True)]
+    named_files += [(printable_file_name(file.path), file) for file in extra_files]
     return {
         "source": source,
-        "files": [{"name": name, "sha256": file.sha256, "bytes": file.bytes} for name, file in named],
+        "files": [{"name": name, "sha256": file.sha256, "bytes": file.bytes} for name, file in named_files],
         "rows_in": rows.count,
         "rows_kept": rows.height,
         "rows_rejected": rows.reasons["rows"].sum(),
-        "span_start": iso(span[0]),
-        "span_end": iso(span[1]),
+        "span_start": format_utc(span[0]),
+        "span_end": format_utc(span[1]),
         "time_zone": time_zone,
-        "origin": iso(origin),
-        "notes": [*notes, *unused],
+        "origin": format_utc(origin),
+        "notes": [*notes, *unused_note],
         "gpuplanner": __version__,
     }
 
 
-def require_some(rows: Rows | LongRows, source: str, what: str = "job") -> None:
-    """Refuse files of which no row is left."""
+def require_rows(rows: Rows | ChunkedRows, source: str, row_word: str = "job") -> None:
+    """Refuse files without any accepted row, and list the most frequent reasons."""
     if rows.height:
         return
     reasons = rows.reasons.sort("rows", descending=True, maintain_order=True).head(5).iter_rows()
-    got = "; ".join(f"{reason} in {count} row(s)" for reason, count, *_ in reasons)
-    got = f"{rows.count} rows and none of them: {got}" if rows.count else "no rows below the header"
-    where = f"{source}: {', '.join(names_of(rows.files)[:5])}"
-    raise TraceFormatError(where, f"at least one readable {what}", got, OTHER_SOURCE)
+    description = "; ".join(f"{reason} in {count} row(s)" for reason, count, *_ in reasons)
+    description = f"{rows.count} rows and none of them: {description}" if rows.count else "no rows below the header"
+    location = f"{source}: {', '.join(unique_file_names(rows.files)[:5])}"
+    raise TraceFormatError(location, f"at least one readable {row_word}", description, NAME_SOURCE_HINT)
 
 
-ORDER_FAULTS = {
+TIME_ORDER_FAULTS = {
     "start before submission": pl.col("start_time") < pl.col("submit_time"),
     "end before start": pl.col("end_time") < pl.col("start_time"),
     "end before submission": pl.col("end_time") < pl.col("submit_time"),
 }
+"""Reason → condition of job rows whose times are in the wrong order."""
 
 
-def assemble(
-    rows: Rows | LongRows,
+def assemble_jobs(
+    rows: Rows | ChunkedRows,
     *,
     source: str,
     time_zone: str | None = None,
@@ -210,168 +256,220 @@ def assemble(
     last_seen: pl.Expr | None = None,
     checks: Sequence[Check] = (),
     notes: Sequence[str] = (),
-    harmless: Sequence[str] = (),
-    findings: Sequence[Finding] = (),
+    harmless_reasons: Sequence[str] = (),
+    findings_of_reader: Sequence[Finding] = (),
     inventory: pl.DataFrame | None = None,
     boards: Mapping[str, str] | None = None,
     any_device: bool = False,
-    more_files: Sequence[TextFile] = (),
-    into: Path | None = None,
+    extra_files: Sequence[TextFile] = (),
+    output_folder: Path | None = None,
 ) -> Dataset:
-    """Make a trace of rows that have the columns of ``schemas.Jobs``.
+    """Build the dataset of a list of jobs from rows with the columns of ``schemas.Jobs``.
 
-    `findings` are those of the reader itself; `any_device` as ``gpu_shares.resolve_jobs`` takes it. Long rows
-    hold no attempt twice. With a folder ``into``, jobs and rejects are written there, and what is given back has
-    neither.
+    Parameters
+    ----------
+    rows : Rows or ChunkedRows
+        Rows with parsed columns; chunked rows have no attempt twice.
+    source : str
+        Name of the source.
+    time_zone : str, optional
+        Zone of the naive times of the files.
+    origin : datetime, optional
+        Instant from which the source counts seconds.
+    last_seen : polars.Expr, optional
+        Instants at which a job was last observed, where they may be later than its times.
+    checks : sequence of Check
+        Checks of the reader, beside those of all jobs.
+    notes : sequence of str
+        Remarks for the provenance.
+    harmless_reasons : sequence of str
+        Reject reasons that are no faults.
+    findings : sequence of Finding
+        Findings of the reader.
+    inventory : polars.DataFrame, optional
+        Nodes, table ``schemas.Inventory``.
+    boards : mapping of str to str, optional
+        Word of the source → GPU model, as the user stated it.
+    any_device : bool
+        GPUs without a type may be full GPUs or MIG instances, as Slurm counts them.
+    extra_files : sequence of TextFile
+        Files that were read beside those of the rows, such as a node list.
+    output_folder : Path, optional
+        Folder to which jobs and rejects are written instead of being returned.
+
+    Returns
+    -------
+    Dataset
+        Jobs sorted by submission with rejects, quality report and provenance.
     """
     latest = pl.max_horizontal(pl.col("submit_time", "start_time", "end_time").max())
-    seen = latest if last_seen is None else pl.max_horizontal(latest, last_seen.max())
+    observation_end = latest if last_seen is None else pl.max_horizontal(latest, last_seen.max())
     if isinstance(rows, Rows):
-        long = LongRows()
-        long.add(_without_duplicates(rows.reject(ORDER_FAULTS), seen))
+        chunks = ChunkedRows()
+        chunks.add_rows(_drop_duplicate_attempts(rows.reject(TIME_ORDER_FAULTS), observation_end))
     else:
-        long = rows.then(lambda part: part.reject(ORDER_FAULTS)).settle()
-    counting = Counting.of(long.good, inventory, boards, any_device=any_device)
-    looked_at = {name for check in checks for name in check.condition.meta.root_names()}
-    looked_at |= set() if last_seen is None else set(last_seen.meta.root_names())
-    looked_at |= {UNRESOLVED} & set(rows.good.columns) if isinstance(rows, Rows) else set()
+        chunks = rows.then(lambda chunk: chunk.reject(TIME_ORDER_FAULTS)).apply_steps()
+    counting = DeviceCounter.from_jobs(chunks.good, inventory, boards, any_device=any_device)
+    extra_columns = {name for check in checks for name in check.condition.meta.root_names()}
+    extra_columns |= set() if last_seen is None else set(last_seen.meta.root_names())
+    extra_columns |= {UNRESOLVED_GPUS_COLUMN} & set(rows.good.columns) if isinstance(rows, Rows) else set()
 
-    def as_jobs(part: Rows) -> Rows:
-        counted = replace(part, good=counting.count(part.good))
-        sound, jobs = satisfying_schema(counted, Jobs, source)
-        more = sorted(looked_at - set(jobs.columns))
-        return replace(sound, good=jobs.hstack(sound.good.select(more)).with_row_index("place", long.height))
+    def as_jobs(rows: Rows) -> Rows:
+        counted_rows = replace(rows, good=counting.count_gpus(rows.good))
+        sound_rows, jobs = reject_schema_violations(counted_rows, Jobs, source)
+        present_extras = sorted(extra_columns - set(jobs.columns))
+        return replace(
+            sound_rows, good=jobs.hstack(sound_rows.good.select(present_extras)).with_row_index("place", chunks.height)
+        )
 
-    long.then(as_jobs).settle()
-    require_some(long, source)
-    marks = quarantine_of(long.good, counting.inventory)
-    require_believed(marks["quarantined"], long.height, source)
+    chunks.then(as_jobs).apply_steps()
+    require_rows(chunks, source)
+    quarantine_marks = quarantine_chunks(chunks.good, counting.inventory)
+    require_unquarantined(quarantine_marks["quarantined"], chunks.height, source)
 
-    def marked_part(part: Rows) -> Rows:
-        known = part.good.drop("quarantined")
-        return replace(part, good=known.join(marks, on="place", how="left", maintain_order="left"))
+    def marked_part(rows: Rows) -> Rows:
+        unmarked_rows = rows.good.drop("quarantined")
+        return replace(rows, good=unmarked_rows.join(quarantine_marks, on="place", how="left", maintain_order="left"))
 
-    if marks.height:
-        long.then(marked_part).settle()
-    checked, marked, until, hours = _check_jobs(long, seen, [*JOB_CHECKS, *checks])
-    found = [*counting.findings, *checked, *findings, *file_findings(long, [SUPERSEDED, *harmless])]
-    found += quarantine_findings(marked, until)
+    if quarantine_marks.height:
+        chunks.then(marked_part).apply_steps()
+    check_findings, quarantined_jobs, until, hours = _check_jobs(chunks, observation_end, [*JOB_CHECKS, *checks])
+    findings = [
+        *counting.findings,
+        *check_findings,
+        *findings_of_reader,
+        *file_findings(chunks, [SUPERSEDED_REASON, *harmless_reasons]),
+    ]
+    findings += quarantine_findings(quarantined_jobs, until)
     inventory = counting.inventory
     if inventory is not None:
-        held_on_nodes = pl.concat(long.good.tables(HELD_ON_NODES))
-        found += outgrown_nodes(held_on_nodes, inventory)
-        inventory = with_past_nodes(believed(held_on_nodes), inventory)
-    told = hours.drop_nulls()
-    found += gap_findings(pl.concat([told["first"], told["last"]]).sort())
-    held: list[float] = []
-    unresolved: list[float] = []
+        node_allocations = pl.concat(chunks.good.tables(ALLOCATION_COLUMNS))
+        findings += find_past_fleet_changes(node_allocations, inventory)
+        inventory = add_past_nodes(drop_quarantined(node_allocations), inventory)
+    filled_hours = hours.drop_nulls()
+    findings += find_submission_gaps(pl.concat([filled_hours["first"], filled_hours["last"]]).sort())
+    allocated_gpu_hours: list[float] = []
+    unresolved_hours: list[float] = []
 
-    def ordered() -> Iterator[pl.DataFrame]:
-        for part in long.good.in_order("submit_time", _bounds(hours), ["place"]):
-            jobs = part.select(*Jobs.columns())
-            unresolved.append(unresolved_gpu_hours(believed(part), until))
-            held.append(gpu_hours(believed(jobs), until))
+    def iterate_ordered_jobs() -> Iterator[pl.DataFrame]:
+        for chunk in chunks.good.iterate_ordered("submit_time", _chunk_bounds(hours), ["place"]):
+            jobs = chunk.select(*Jobs.columns())
+            unresolved_hours.append(unresolved_gpu_hours(drop_quarantined(chunk), until))
+            allocated_gpu_hours.append(gpu_hours(drop_quarantined(jobs), until))
             yield jobs
 
-    if into is None:
-        rejects = pl.concat(long.rejects.tables()).sort("file", "row", maintain_order=True)
-        tables = {"jobs": pl.concat(ordered(), rechunk=True)}
+    if output_folder is None:
+        rejects = pl.concat(chunks.rejects.tables()).sort("file", "row", maintain_order=True)
+        tables = {"jobs": pl.concat(iterate_ordered_jobs(), rechunk=True)}
     else:
         rejects, tables = pl.DataFrame(schema=REJECTS), {}
         types = pl.Schema({name: column.dtype for name, column in Jobs.columns().items()})
-        write_parts(ordered, types, into / "jobs.parquet")
-        long.good.clear()
-        bounds = list(range(PART_ROWS, long.last_reject + 1, PART_ROWS))
-        write_parts(lambda: long.rejects.in_order("row", bounds), REJECTS, into / "rejects.parquet")
-        long.rejects.clear()
-    known = provenance(
-        long,
+        write_chunks(iterate_ordered_jobs, types, output_folder / "jobs.parquet")
+        chunks.good.clear()
+        bounds = list(range(ORDERED_CHUNK_ROWS, chunks.last_reject + 1, ORDERED_CHUNK_ROWS))
+        write_chunks(lambda: chunks.rejects.iterate_ordered("row", bounds), REJECTS, output_folder / "rejects.parquet")
+        chunks.rejects.clear()
+    facts = build_provenance(
+        chunks,
         source=source,
-        span=(told["first"].min(), until),  # type: ignore[arg-type]
+        span=(filled_hours["first"].min(), until),  # type: ignore[arg-type]
         time_zone=time_zone,
         origin=origin,
         notes=notes,
-        more_files=more_files,
+        extra_files=extra_files,
     )
-    in_order = marked.sort("submit_time", maintain_order=True)
-    known |= {"gpu_hours": sum(held), **quarantine_facts(in_order, until)}
-    known["unresolved_gpu_hours"] = sum(unresolved)
-    return Dataset(tables, rejects, report(found), known).with_tables(inventory=inventory)
+    ordered_quarantine = quarantined_jobs.sort("submit_time", maintain_order=True)
+    facts |= {"gpu_hours": sum(allocated_gpu_hours), **quarantine_facts(ordered_quarantine, until)}
+    facts["unresolved_gpu_hours"] = sum(unresolved_hours)
+    return Dataset(tables, rejects, build_quality_report(findings), facts).with_tables(inventory=inventory)
 
 
 def unresolved_gpu_hours(jobs: pl.DataFrame, until: datetime) -> float:
-    """GPU-hours, about, of jobs whose number of GPUs is not known; one GPU each where the reader has no estimate."""
+    """Estimate the GPU-hours of jobs whose number of GPUs is unknown; one GPU each without an estimate [GPU h]."""
     unknown = jobs.filter(pl.col("gpus").is_null())
-    estimate = pl.col(UNRESOLVED).fill_null(1.0) if UNRESOLVED in jobs.columns else pl.lit(1.0)
+    estimate = pl.col(UNRESOLVED_GPUS_COLUMN).fill_null(1.0) if UNRESOLVED_GPUS_COLUMN in jobs.columns else pl.lit(1.0)
     return gpu_hours(unknown.with_columns(gpus=estimate), until) if unknown.height else 0.0
 
 
 def _check_jobs(
-    long: LongRows, seen: pl.Expr, checks: Sequence[Check]
+    chunked_rows: ChunkedRows, observation_end: pl.Expr, checks: Sequence[Check]
 ) -> tuple[list[Finding], pl.DataFrame, datetime, pl.DataFrame]:
-    """Findings, the jobs in quarantine, the end of the observation, and the hours of all jobs.
+    """Run checks on chunked jobs: findings, jobs in quarantine, end of the observation, and submissions by hour.
 
-    Hours: ``hour``, ``rows`` submitted in it, the ``first`` and ``last`` of those believed.
+    Parameters
+    ----------
+    chunked_rows : ChunkedRows
+        Jobs with column ``quarantined``.
+    observation_end : polars.Expr
+        Last instant that a chunk of jobs shows.
+    checks : sequence of Check
+        Checks to run.
+
+    Returns
+    -------
+    tuple of list of Finding, polars.DataFrame, datetime and polars.DataFrame
+        Findings, jobs in quarantine, end of the observation [UTC], and by ``hour`` the ``rows`` submitted with the
+        ``first`` and ``last`` submission outside quarantine.
     """
     findings: list[Finding] = []
-    marked, hours, until = [], [], []
+    quarantined, hours, chunk_ends = [], [], []
     latest = pl.lit(None, pl.Datetime("us", "UTC"))
-    for part in long.good.tables():
-        sound = believed(part)
-        before = pl.max_horizontal(pl.col("submit_time").cum_max(), latest)
-        unsorted = replace(UNSORTED, condition=pl.col("submit_time") < before)
-        findings += run_checks(sound, [unsorted, *checks])
-        marked.append(part.filter(pl.col("quarantined").is_not_null()))
-        true = pl.col("submit_time").filter(pl.col("quarantined").is_null())
-        submitted = part.group_by(hour=pl.col("submit_time").dt.truncate("1h"))
-        hours.append(submitted.agg(rows=pl.len(), first=true.min(), last=true.max()))
-        if sound.height:
-            until.append(sound.select(seen).item())
-            latest = pl.lit(sound.select(before.max()).item(), pl.Datetime("us", "UTC"))
+    for chunk in chunked_rows.good.tables():
+        trusted_jobs = drop_quarantined(chunk)
+        latest_before = pl.max_horizontal(pl.col("submit_time").cum_max(), latest)
+        unsorted = replace(UNSORTED_CHECK, condition=pl.col("submit_time") < latest_before)
+        findings += run_checks(trusted_jobs, [unsorted, *checks])
+        quarantined.append(chunk.filter(pl.col("quarantined").is_not_null()))
+        trusted_submit_time = pl.col("submit_time").filter(pl.col("quarantined").is_null())
+        submitted = chunk.group_by(hour=pl.col("submit_time").dt.truncate("1h"))
+        hours.append(submitted.agg(rows=pl.len(), first=trusted_submit_time.min(), last=trusted_submit_time.max()))
+        if trusted_jobs.height:
+            chunk_ends.append(trusted_jobs.select(observation_end).item())
+            latest = pl.lit(trusted_jobs.select(latest_before.max()).item(), pl.Datetime("us", "UTC"))
     by_hour = pl.concat(hours).group_by("hour")
-    summed = by_hour.agg(pl.col("rows").sum(), pl.col("first").min(), pl.col("last").max())
-    return combined(findings), pl.concat(marked), max(until), summed.sort("hour")
+    hour_totals = by_hour.agg(pl.col("rows").sum(), pl.col("first").min(), pl.col("last").max())
+    return combine_findings(findings), pl.concat(quarantined), max(chunk_ends), hour_totals.sort("hour")
 
 
-def _bounds(hours: pl.DataFrame) -> list[datetime]:
-    """Hours that part the jobs, in the order of their submission, into as many as may be in memory."""
-    part = (hours["rows"].cum_sum() - 1) // PART_ROWS
-    return hours.filter((part.diff() > 0).fill_null(value=False))["hour"].to_list()
+def _chunk_bounds(hours: pl.DataFrame) -> list[datetime]:
+    """Return the hours at which to split jobs into chunks of about :data:`ORDERED_CHUNK_ROWS` rows."""
+    chunk_number = (hours["rows"].cum_sum() - 1) // ORDERED_CHUNK_ROWS
+    return hours.filter((chunk_number.diff() > 0).fill_null(value=False))["hour"].to_list()
 
 
-def _without_duplicates(rows: Rows, seen: pl.Expr) -> Rows:
-    """Keep one row of each job attempt: the first in a file, and of several files that of the latest export.
+def _drop_duplicate_attempts(rows: Rows, observation_end: pl.Expr) -> Rows:
+    """Keep one row of each job attempt: the first within a file, and of several files that of the latest export.
 
-    Just as :func:`merge` does it, so that files read at once or one by one give the same
+    It follows the same rules as :func:`merge_job_exports`, so that files read together or one by one give the same
     jobs.
     """
     ids_differ = rows.good["job_id"].n_unique() == rows.good.height  # quicker to see than pairs
-    if ids_differ or rows.good.select(pl.struct(KEY).n_unique()).item() == rows.good.height:
+    if ids_differ or rows.good.select(pl.struct(ATTEMPT_KEY).n_unique()).item() == rows.good.height:
         return rows
-    again = ~pl.struct("file", *KEY).is_first_distinct()
-    rows = rows.reject({"the same job and attempt as an earlier row": again})
-    ends = rows.good.group_by("file").agg(until=seen)
+    is_repeated = ~pl.struct("file", *ATTEMPT_KEY).is_first_distinct()
+    rows = rows.reject({"the same job and attempt as an earlier row": is_repeated})
+    export_ends = rows.good.group_by("file").agg(until=observation_end)
     names = rows.file_names()
-    exports = sorted(ends.iter_rows(), key=lambda export: (export[1], names[export[0]]))
-    rank = pl.col("file").replace_strict({file: place for place, (file, _) in enumerate(exports)})
-    return rows.reject({SUPERSEDED: rank < rank.max().over(KEY)})
+    exports = sorted(export_ends.iter_rows(), key=lambda export: (export[1], names[export[0]]))
+    rank = pl.col("file").replace_strict({file: position for position, (file, _) in enumerate(exports)})
+    return rows.reject({SUPERSEDED_REASON: rank < rank.max().over(ATTEMPT_KEY)})
 
 
-def satisfying_schema(rows: Rows, schema: type[dy.Schema], source: str) -> tuple[Rows, pl.DataFrame]:
-    """Reject what the readers' own checks left and the table does not allow; give the table too."""
-    table = conform(rows.good, schema, where=source)
+def reject_schema_violations(rows: Rows, schema: type[dy.Schema], source: str) -> tuple[Rows, pl.DataFrame]:
+    """Reject rows that violate a table schema; return the remaining rows and the valid table."""
+    table = conform(rows.good, schema, source=source)
     if schema.is_valid(table):
         return rows, table
-    table, bad = filter_rows(table, schema)
+    table, faulty_rows = filter_rows(table, schema)
     number = pl.int_range(pl.len(), dtype=pl.UInt32)
     faults = {
-        str(reason): number.is_in(part["row_number"].implode())
-        for (reason,), part in bad.partition_by("reason", as_dict=True, maintain_order=True).items()
+        str(reason): number.is_in(rows_of_reason["row_number"].implode())
+        for (reason,), rows_of_reason in faulty_rows.partition_by("reason", as_dict=True, maintain_order=True).items()
     }
     return rows.reject(faults), table
 
 
-KEYS = {
+UNIQUE_COLUMNS = {
     "inventory": ("node",),
     "requests": ("service", "time"),
     "occupancy": ("pool", "resource", "time"),
@@ -384,83 +482,151 @@ KEYS = {
     "queue_quotas": ("tenant", "flavor", "resource"),
     "charges": ("ProviderName", "BillingAccountId", "BillingPeriodStart"),
 }
-"""Columns of which a second word about the same values would contradict the first: a bill is that of a period."""
+"""Table → columns whose values may occur once only; for bills, once per billing period."""
 
-NO_SUM = ("models", "series", "pools", "jobs", "containers", "steps", "mean_step_time", "mean_value")
-"""Totals that do not add up over files: they are left out once there are several."""
+UNSUMMABLE_TOTALS = ("models", "series", "pools", "jobs", "containers", "steps", "mean_step_time", "mean_value")
+"""Totals that do not add up over files; they are left out once there are several."""
 
 
-def merge_tables(old: Dataset, new: Dataset, table: pl.DataFrame) -> Dataset:
-    """Lay new rows beside those that a source gave before."""
-    kind = new.kind
-    key = list(KEYS[kind])
-    again = new.table.select(key).join(table.select(key), on=key, how="semi", nulls_equal=True)
-    if again.height:
-        words = ", ".join(f"{name} {value}" for name, value in again.row(0, named=True).items())
-        where, got = f"{kind} of {new.provenance['source']}", f"{again.height} row(s) more, such as {words}"
+def merge_tables(old_dataset: Dataset, new_dataset: Dataset, table: pl.DataFrame) -> Dataset:
+    """Append new rows of a source to its table; refuse rows with a key that is already there.
+
+    Parameters
+    ----------
+    old_dataset : Dataset
+        Rejects, quality report and provenance of the source so far.
+    new_dataset : Dataset
+        New rows of the same table.
+    table : polars.DataFrame
+        Rows of the source so far.
+
+    Returns
+    -------
+    Dataset
+        All rows, sorted by their key.
+
+    Raises
+    ------
+    TraceFormatError
+        If a key of :data:`UNIQUE_COLUMNS` is already there.
+    """
+    kind = new_dataset.kind
+    key = list(UNIQUE_COLUMNS[kind])
+    repeated = new_dataset.table.select(key).join(table.select(key), on=key, how="semi", nulls_equal=True)
+    if repeated.height:
+        key_text = ", ".join(f"{name} {value}" for name, value in repeated.row(0, named=True).items())
+        location, description = (
+            f"{kind} of {new_dataset.provenance['source']}",
+            f"{repeated.height} row(s) more, such as {key_text}",
+        )
         todo = "Import all files of the source again with --replace."
-        raise TraceFormatError(where, "rows of which nothing is there yet", got, todo)
-    rows = pl.concat([table, new.table]).sort(key, maintain_order=True)
-    before, now = old.provenance, new.provenance
-    first, more = before["totals"], now["totals"]
-    summed = [name for name in {**more, **first} if name not in NO_SUM]
+        raise TraceFormatError(location, "rows of which nothing is there yet", description, todo)
+    rows = pl.concat([table, new_dataset.table]).sort(key, maintain_order=True)
+    old_facts, new_facts = old_dataset.provenance, new_dataset.provenance
+    old_totals, new_totals = old_facts["totals"], new_facts["totals"]
+    summed_names = [name for name in {**new_totals, **old_totals} if name not in UNSUMMABLE_TOTALS]
     facts = {
-        **now,
-        **{name: before[name] + now[name] for name in ("files", "rows_in", "rows_kept", "rows_rejected")},
+        **new_facts,
+        **{name: old_facts[name] + new_facts[name] for name in ("files", "rows_in", "rows_kept", "rows_rejected")},
         "table_rows": rows.height,
-        "span_start": _extreme(min, before["span_start"], now["span_start"]),
-        "span_end": _extreme(max, before["span_end"], now["span_end"]),
-        "notes": list(dict.fromkeys([*before["notes"], *now["notes"]])),
-        "totals": {name: _sum(first.get(name), more.get(name)) for name in summed},
+        "span_start": _extreme_time(min, old_facts["span_start"], new_facts["span_start"]),
+        "span_end": _extreme_time(max, old_facts["span_end"], new_facts["span_end"]),
+        "notes": list(dict.fromkeys([*old_facts["notes"], *new_facts["notes"]])),
+        "totals": {name: _add_totals(old_totals.get(name), new_totals.get(name)) for name in summed_names},
     }
-    found = combined(Finding(*row) for each in (old, new) for row in each.quality.iter_rows())
-    return Dataset({kind: rows}, pl.concat([old.rejects, new.rejects]), report(found), facts)
+    findings = combine_findings(
+        Finding(*row) for dataset in (old_dataset, new_dataset) for row in dataset.quality.iter_rows()
+    )
+    return Dataset(
+        {kind: rows}, pl.concat([old_dataset.rejects, new_dataset.rejects]), build_quality_report(findings), facts
+    )
 
 
-def _sum(old: Any, new: Any) -> Any:  # noqa: ANN401 - a number, or exact digits as text
+def _add_totals(old: Any, new: Any) -> Any:  # noqa: ANN401 - a number, or exact digits as text
+    """Add two totals: numbers, or decimals as text; None counts as absent."""
     if old is None or new is None:
         return new if old is None else old
     return str(Decimal(old) + Decimal(new)) if isinstance(old, str) else old + new
 
 
-def _extreme(choose: Callable[..., str | None], *instants: str | None) -> str | None:
+def _extreme_time(choose: Callable[..., str | None], *instants: str | None) -> str | None:
+    """Choose the earliest or latest of some instants as text; None values are ignored."""
     return choose(filter(None, instants), key=datetime.fromisoformat, default=None)
 
 
-def assemble_reading(
+def assemble_table(
     rows: Rows,
     kind: str,
     *,
     source: str,
-    order: Sequence[str],
-    key: Sequence[str] = (),
-    what: str = "row",
-    shape: Callable[[pl.DataFrame], pl.DataFrame] | None = None,
+    sort_columns: Sequence[str],
+    key_columns: Sequence[str] = (),
+    row_word: str = "row",
+    reshape: Callable[[pl.DataFrame], pl.DataFrame] | None = None,
     checks: Sequence[Check] = (),
     findings: Sequence[Finding] = (),
     totals: Mapping[str, pl.Expr] | None = None,
-    span: Sequence[str] = ("time",),
+    span_columns: Sequence[str] = ("time",),
     time_zone: str | None = None,
     notes: Sequence[str] = (),
-    harmless: Sequence[str] = (),
+    harmless_reasons: Sequence[str] = (),
 ) -> Dataset:
-    """Make a dataset of rows that have the columns of a table; rows of `harmless` reasons are skipped, not faulty."""
-    if key:
-        again = ~pl.struct(*key).is_first_distinct()
-        rows = rows.reject({f"the same {' and '.join(key)} as an earlier row": again})
-    if shape is None:
-        rows, table = satisfying_schema(rows, TABLES[kind], source)
+    """Build a dataset of one table from rows that have its columns.
+
+    Parameters
+    ----------
+    rows : Rows
+        Rows with parsed columns.
+    kind : str
+        Table of ``schemas.TABLES``.
+    source : str
+        Name of the source.
+    sort_columns : sequence of str
+        Columns to sort by.
+    key_columns : sequence of str
+        Columns that identify a row; later duplicates are rejected.
+    row_word : str
+        Noun for a row in messages.
+    reshape : callable, optional
+        Function from the accepted rows to the table, where they are not the table itself.
+    checks : sequence of Check
+        Checks to run on the rows.
+    findings : sequence of Finding
+        Findings of the reader.
+    totals : mapping of str to polars.Expr, optional
+        Totals for the provenance.
+    span_columns : sequence of str
+        Time columns that give the observed span.
+    time_zone : str, optional
+        Zone of the naive times of the files.
+    notes : sequence of str
+        Remarks for the provenance.
+    harmless_reasons : sequence of str
+        Reject reasons that mark rows as skipped, not faulty.
+
+    Returns
+    -------
+    Dataset
+        The table with rejects, quality report and provenance.
+    """
+    if key_columns:
+        is_repeated = ~pl.struct(*key_columns).is_first_distinct()
+        rows = rows.reject({f"the same {' and '.join(key_columns)} as an earlier row": is_repeated})
+    if reshape is None:
+        rows, table = reject_schema_violations(rows, TABLES[kind], source)
     else:
-        table = check(shape(rows.good), TABLES[kind], where=source)
-    require_some(rows, source, what)
-    found = [*run_checks(rows.good, checks, of="line"), *findings, *file_findings(rows, harmless)]
-    known = provenance(rows, source=source, span=_span(table, span), time_zone=time_zone, notes=notes)
-    known["table"] = kind
-    known["table_rows"] = table.height
-    known["totals"] = table.select(**totals).row(0, named=True) if totals else {}
-    ordered = table.sort(*order, maintain_order=True)
+        table = check_table(reshape(rows.good), TABLES[kind], source=source)
+    require_rows(rows, source, row_word)
+    all_findings = [*run_checks(rows.good, checks, id_column="line"), *findings, *file_findings(rows, harmless_reasons)]
+    facts = build_provenance(
+        rows, source=source, span=_table_span(table, span_columns), time_zone=time_zone, notes=notes
+    )
+    facts["table"] = kind
+    facts["table_rows"] = table.height
+    facts["totals"] = table.select(**totals).row(0, named=True) if totals else {}
+    ordered_table = table.sort(*sort_columns, maintain_order=True)
     rejects = rows.rejects.sort("file", "row", maintain_order=True)
-    return Dataset({kind: ordered}, rejects, report(found), known)
+    return Dataset({kind: ordered_table}, rejects, build_quality_report(all_findings), facts)
 
 
 def assemble_nodes(
@@ -471,25 +637,42 @@ def assemble_nodes(
     checks: Sequence[Check] = (),
     notes: Sequence[str] = (),
 ) -> Dataset:
-    """Make a dataset of an inventory whose boards are known."""
-    return assemble_reading(
+    """Build the dataset of a node list whose GPU models are resolved.
+
+    Parameters
+    ----------
+    rows : Rows
+        Rows of the node list as read.
+    nodes : polars.DataFrame
+        Nodes with their GPU models, table ``schemas.Inventory``.
+    findings : sequence of Finding
+        Findings of the reader.
+    checks : sequence of Check
+        Checks to run on the nodes.
+    notes : sequence of str
+        Remarks for the provenance.
+
+    Returns
+    -------
+    Dataset
+        Table ``inventory``.
+    """
+    return assemble_table(
         replace(rows, good=nodes, count=nodes.height + rows.rejects.height),
         "inventory",
         source="nodes",
-        order=["node"],
-        what="node",
+        sort_columns=["node"],
+        row_word="node",
         checks=checks,
         findings=findings,
-        totals={
-            "gpus": pl.col("gpus").cast(pl.Int64).sum(),
-            "models": pl.col("gpu_model").drop_nulls().n_unique(),
-        },
-        span=(),
+        totals={"gpus": pl.col("gpus").cast(pl.Int64).sum(), "models": pl.col("gpu_model").drop_nulls().n_unique()},
+        span_columns=(),
         notes=notes,
     )
 
 
-def _span(table: pl.DataFrame, names: Sequence[str]) -> tuple[datetime | None, datetime | None]:
+def _table_span(table: pl.DataFrame, names: Sequence[str]) -> tuple[datetime | None, datetime | None]:
+    """Return the earliest and latest instant of some time columns; None without columns."""
     if not names:
         return None, None
     first, last = pl.min_horizontal(pl.col(*names).min()), pl.max_horizontal(pl.col(*names).max())

@@ -1,4 +1,4 @@
-"""Tables that may be larger than memory."""
+"""Tables larger than memory: reading and writing in chunks, and samples by month."""
 
 from __future__ import annotations
 
@@ -17,69 +17,70 @@ import numpy as np
 import polars as pl
 from polars.io.plugins import register_io_source
 
-from gpuplanner.core.errors import SchemaError, TraceFormatError, first_line
-from gpuplanner.core.privacy import merged_groups
-from gpuplanner.core.schema_checks import check, empty
-from gpuplanner.core.schemas import LATER_COUNTERS, Jobs, Samples
+from gpuplanner.core.errors import SchemaError, TraceFormatError, first_error_line
+from gpuplanner.core.privacy import merge_groups_expression
+from gpuplanner.core.schema_checks import check_table, make_empty_table
+from gpuplanner.core.schemas import OPTIONAL_SAMPLE_COLUMNS, Jobs, Samples
 from gpuplanner.ingest.delimited_rows import REJECTS, Rows
-from gpuplanner.ingest.quality_report import COLUMNS as QUALITY
-from gpuplanner.ingest.quality_report import reasons_of
+from gpuplanner.ingest.quality_report import QUALITY_COLUMNS as QUALITY
+from gpuplanner.ingest.quality_report import count_reject_reasons
 from gpuplanner.ingest.text_files import TextFile
 
-REMEDY = "Make it with: gpuplanner ingest SOURCE PATH... -o DIR."
+INGEST_REMEDY = "Make it with: gpuplanner ingest SOURCE PATH... -o DIR."
+"""Advice of errors about a damaged or missing dataset."""
 
 
 def read_table(path: Path, schema: type[dy.Schema] | pl.Schema) -> pl.DataFrame:
-    """A table of a folder: its columns alone are checked, or, for a declared table, its values too."""
-    with explained(path, "a table"):
+    """Read a Parquet table and check its columns, and the values too if the schema is a declared one."""
+    with explain_table_errors(path, "a table"):
         frame = pl.read_parquet(path, glob=False)
         if isinstance(schema, pl.Schema):
             return frame.match_to_schema(schema)
-        return check(frame, schema, where=str(path))
+        return check_table(frame, schema, source=str(path))
 
 
 def scan_table(table: pl.DataFrame | Path) -> pl.LazyFrame:
-    """Rows of a table, or of the file that holds it as it is, read only when they are collected."""
+    """Scan a table in memory or in a Parquet file; it is read when the frame is collected."""
     return pl.scan_parquet(table, glob=False) if isinstance(table, Path) else table.lazy()
 
 
 def read_findings(path: Path) -> pl.DataFrame:
-    """A quality report."""
+    """Read a quality report from JSON."""
     quality = read_json(path)
     try:
         return pl.DataFrame(quality, schema=QUALITY, orient="row")
     except (pl.exceptions.PolarsError, TypeError, ValueError, OverflowError) as error:
-        raise TraceFormatError(str(path), "a list of findings", first_line(error), REMEDY) from error
+        raise TraceFormatError(str(path), "a list of findings", first_error_line(error), INGEST_REMEDY) from error
 
 
 def read_json(path: Path) -> Any:  # noqa: ANN401 - anything that JSON can hold
-    """A JSON file."""
+    """Read a JSON file and raise a TraceFormatError if it is damaged."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise TraceFormatError(str(path), "a JSON file", first_line(error), REMEDY) from error
+        raise TraceFormatError(str(path), "a JSON file", first_error_line(error), INGEST_REMEDY) from error
 
 
 @contextmanager
-def explained(path: Path, what: str = "tables") -> Iterator[None]:
-    """Say of what is wrong with tables within the block that they are not as this program wrote them."""
+def explain_table_errors(path: Path, expected_content: str = "tables") -> Iterator[None]:
+    """Turn errors of polars and the disk inside the block into a TraceFormatError that names the file."""
     try:
         yield
     except (OSError, pl.exceptions.PolarsError, SchemaError) as error:
-        expected = f"{what} written by this program"
-        raise TraceFormatError(str(path), expected, first_line(error), REMEDY) from error
+        expected = f"{expected_content} written by this program"
+        raise TraceFormatError(str(path), expected, first_error_line(error), INGEST_REMEDY) from error
 
 
-PIECE = 1 << 19
-"""Rows that are read at a time."""
-NAMES = ("job_id",)
-"""Text of which nearly every row has its own: as categories it would take more room, not less."""
+READ_CHUNK_ROWS = 1 << 19
+"""Rows that are read and checked at a time."""
+UNIQUE_TEXT_COLUMNS = ("job_id",)
+"""Text columns with a different value in nearly every row, which categories would enlarge."""
 
 
 def read_jobs(path: str | Path, columns: Sequence[str]) -> pl.DataFrame:
     """Read some columns of a table of jobs; every row and every column is checked.
 
-    Ten million jobs take about as much memory as one piece and the columns asked for.
+    Ten million jobs take about as much memory as one chunk and the selected columns.
 
     Examples
     --------
@@ -88,197 +89,231 @@ def read_jobs(path: str | Path, columns: Sequence[str]) -> pl.DataFrame:
     >>> jobs.height, [str(dtype) for dtype in jobs.dtypes]
     (11521, ['Categorical', 'Float64'])
     """
-    slim = slim_types(columns)
-    parts: dict[str, list[pl.Series]] = {name: [] for name in columns}
-    for piece in checked_jobs(path):
+    types = compact_column_types(columns)
+    series_by_column: dict[str, list[pl.Series]] = {name: [] for name in columns}
+    for piece in iterate_checked_jobs(path):
         for name in columns:
-            parts[name].append(piece[name].cast(slim[name]))
-    filled = [name for name in columns if any(part.null_count() < len(part) for part in parts[name])]
-    known = {name: pl.concat(parts.pop(name)) for name in filled}
-    if not known:
-        return pl.DataFrame({name: pl.concat(series) for name, series in parts.items()})
-    absent = [pl.lit(None, slim[name]).alias(name) for name in parts]
-    return pl.DataFrame(known).with_columns(absent).select(columns)
+            series_by_column[name].append(piece[name].cast(types[name]))
+    filled_names = [
+        name for name in columns if any(series.null_count() < len(series) for series in series_by_column[name])
+    ]
+    filled_columns = {name: pl.concat(series_by_column.pop(name)) for name in filled_names}
+    if not filled_columns:
+        return pl.DataFrame({name: pl.concat(series) for name, series in series_by_column.items()})
+    null_columns = [pl.lit(None, types[name]).alias(name) for name in series_by_column]
+    return pl.DataFrame(filled_columns).with_columns(null_columns).select(columns)
 
 
-def checked_jobs(path: str | Path) -> Iterator[pl.DataFrame]:
-    """A table of jobs, a piece of it after the other, each checked; one at least."""
+def iterate_checked_jobs(path: str | Path) -> Iterator[pl.DataFrame]:
+    """Yield a table of jobs in checked chunks, at least one."""
     scan = pl.scan_parquet(path, glob=False)
-    for first in range(0, max(scan.select(pl.len()).collect().item(), 1), PIECE):
-        yield check(scan.slice(first, PIECE).collect(), Jobs, where=f"{path}, from row {first}")
+    for first_row in range(0, max(scan.select(pl.len()).collect().item(), 1), READ_CHUNK_ROWS):
+        yield check_table(
+            scan.slice(first_row, READ_CHUNK_ROWS).collect(), Jobs, source=f"{path}, from row {first_row}"
+        )
 
 
-def slim_types(columns: Sequence[str]) -> dict[str, pl.DataType]:
-    """Types of columns of jobs in little memory: text as categories."""
+def compact_column_types(columns: Sequence[str]) -> dict[str, pl.DataType]:
+    """Return the types of job columns in little memory: text as categories."""
     types = {name: Jobs.columns()[name].dtype for name in columns}
     return {
-        name: pl.Categorical() if dtype == pl.String and name not in NAMES else dtype for name, dtype in types.items()
+        name: pl.Categorical() if dtype == pl.String and name not in UNIQUE_TEXT_COLUMNS else dtype
+        for name, dtype in types.items()
     }
 
 
-ROWS = 1 << 21
-"""Jobs that are in memory at a time, about: figures of more are added up, and may differ in their last digit."""
+MAX_ROWS_IN_MEMORY = 1 << 21
+"""Jobs in memory at a time, about; sums over more jobs are added by chunk and may differ in their last digit."""
 
 
 @dataclass(frozen=True, eq=False)
-class LongJobs:
-    """Table ``schemas.Jobs``, sorted by submission, read when it is asked for; jobs in quarantine are left out.
+class LazyJobs:
+    """Table ``schemas.Jobs`` sorted by submission, read on use; queries leave out jobs in quarantine.
 
     - ``table``: All rows; text as categories where it is read from a file.
-    - ``height``: How many rows there are, those in quarantine among them.
+    - ``height``: Number of rows, with those in quarantine.
     """
 
     table: pl.LazyFrame
     height: int
 
     @classmethod
-    def of(cls, jobs: pl.DataFrame | LongJobs) -> LongJobs:
-        """The same of a table in memory.
+    def from_table(cls, jobs: pl.DataFrame | LazyJobs) -> LazyJobs:
+        """Wrap a table of jobs in memory.
 
         Examples
         --------
-        >>> LongJobs.of(pl.DataFrame({"gpus": [1.0, 2.0]})).rows()["gpus"].to_list()
+        >>> LazyJobs.from_table(pl.DataFrame({"gpus": [1.0, 2.0]})).collect_rows()["gpus"].to_list()
         [1.0, 2.0]
         """
-        return jobs if isinstance(jobs, LongJobs) else cls(jobs.lazy(), jobs.height)
+        return jobs if isinstance(jobs, LazyJobs) else cls(jobs.lazy(), jobs.height)
 
     @classmethod
-    def kept(cls, path: Path, height: int) -> LongJobs:
-        """Those of a file; a column that files lacked when it was written is null."""
-        table, types = pl.scan_parquet(path, glob=False), slim_types(Jobs.column_names())
-        there = set(table.collect_schema())
-        casts = (pl.col(n).cast(t) if n in there else pl.lit(None, t).alias(n) for n, t in types.items())
+    def open_file(cls, path: Path, height: int) -> LazyJobs:
+        """Open a Parquet file of jobs; columns that the file lacks are null."""
+        table, types = pl.scan_parquet(path, glob=False), compact_column_types(Jobs.column_names())
+        stored_columns = set(table.collect_schema())
+        casts = (
+            pl.col(name).cast(dtype) if name in stored_columns else pl.lit(None, dtype).alias(name)
+            for name, dtype in types.items()
+        )
         return cls(table.with_columns(casts), height)
 
-    def believed(self, columns: Sequence[str] | None = None) -> pl.LazyFrame:
-        """All jobs but those in quarantine; columns that the table lacks are left out."""
-        return self._believed(self.table, columns)
+    def scan_unquarantined(self, columns: Sequence[str] | None = None) -> pl.LazyFrame:
+        """Scan all jobs outside quarantine; requested columns that the table lacks are left out."""
+        return self._select_unquarantined(self.table, columns)
 
-    def rows(self, columns: Sequence[str] | None = None) -> pl.DataFrame:
-        """The same in memory."""
-        return self.believed(columns).collect(engine="streaming")
+    def collect_rows(self, columns: Sequence[str] | None = None) -> pl.DataFrame:
+        """Load all jobs outside quarantine into memory."""
+        return self.scan_unquarantined(columns).collect(engine="streaming")
 
-    def parts(self, columns: Sequence[str] | None = None) -> Iterator[pl.DataFrame]:
-        """All jobs once, so many at a time."""
-        for first in range(0, max(self.height, 1), ROWS):
-            yield self._believed(self.table.slice(first, ROWS), columns).collect(engine="streaming")
+    def iterate_chunks(self, columns: Sequence[str] | None = None) -> Iterator[pl.DataFrame]:
+        """Yield all jobs outside quarantine in chunks of about :data:`MAX_ROWS_IN_MEMORY` rows."""
+        for first_row in range(0, max(self.height, 1), MAX_ROWS_IN_MEMORY):
+            yield self._select_unquarantined(self.table.slice(first_row, MAX_ROWS_IN_MEMORY), columns).collect(
+                engine="streaming"
+            )
 
-    def there(self, begin: datetime, end: datetime, columns: Sequence[str]) -> pl.DataFrame:
-        """Jobs that came before `end` and did not end before `begin`."""
-        found = self.table.filter(pl.col("submit_time") < end)
-        if "end_time" in found.collect_schema():
-            found = found.filter(pl.col("end_time").is_null() | (pl.col("end_time") > begin))
-        return self._believed(found, columns).collect(engine="streaming")
+    def collect_between(self, begin: datetime, end: datetime, columns: Sequence[str]) -> pl.DataFrame:
+        """Load the jobs submitted before `end` that had not ended before `begin`."""
+        jobs = self.table.filter(pl.col("submit_time") < end)
+        if "end_time" in jobs.collect_schema():
+            jobs = jobs.filter(pl.col("end_time").is_null() | (pl.col("end_time") > begin))
+        return self._select_unquarantined(jobs, columns).collect(engine="streaming")
 
-    def spans(self, begin: datetime, end: datetime) -> list[tuple[datetime, datetime]]:
+    def split_span(self, begin: datetime, end: datetime) -> list[tuple[datetime, datetime]]:
         """The time between two instants, cut at whole hours where so many more jobs have come.
 
         Examples
         --------
         >>> from datetime import UTC
         >>> year = [datetime(2025, 1, 1, tzinfo=UTC), datetime(2026, 1, 1, tzinfo=UTC)]
-        >>> LongJobs.of(pl.DataFrame({"submit_time": year})).spans(*year) == [tuple(year)]
+        >>> LazyJobs.from_table(pl.DataFrame({"submit_time": year})).split_span(*year) == [tuple(year)]
         True
         """
-        came = pl.col("submit_time").gather_every(ROWS, ROWS).dt.truncate("1h")
-        cuts = self.table.select(came).collect(engine="streaming")["submit_time"].drop_nulls()
-        return list(pairwise(sorted({begin, end, *(at for at in cuts if begin < at < end)})))
+        every_nth_hour = pl.col("submit_time").gather_every(MAX_ROWS_IN_MEMORY, MAX_ROWS_IN_MEMORY).dt.truncate("1h")
+        cut_hours = self.table.select(every_nth_hour).collect(engine="streaming")["submit_time"].drop_nulls()
+        return list(pairwise(sorted({begin, end, *(hour for hour in cut_hours if begin < hour < end)})))
 
-    def merged(self, smallest: int) -> LongJobs:
-        """The same with tenants of fewer people under one name; 0: as they are."""
-        if not smallest:
+    def merge_small_tenants(self, min_people: int) -> LazyJobs:
+        """Merge tenants of fewer than `min_people` users under one name; 0 merges none."""
+        if not min_people:
             return self
-        tenant = merged_groups(self.believed(), "tenant", "user", smallest)
+        tenant = merge_groups_expression(self.scan_unquarantined(), "tenant", "user", min_people)
         return replace(self, table=self.table.with_columns(tenant))
 
-    def _believed(self, table: pl.LazyFrame, columns: Sequence[str] | None) -> pl.LazyFrame:
+    def _select_unquarantined(self, table: pl.LazyFrame, columns: Sequence[str] | None) -> pl.LazyFrame:
+        """Filter a lazy table to jobs outside quarantine and select columns."""
         names = table.collect_schema().names()
         if "quarantined" in names:
             table = table.filter(pl.col("quarantined").is_null())
         return table if columns is None else table.select(name for name in columns if name in names)
 
 
-Step = Callable[[Rows], Rows]
-PART_ROWS = 1 << 18
-"""Rows of an ordered table that are in memory at a time."""
+RowStep = Callable[[Rows], Rows]
+"""Function that transforms one chunk of rows."""
+ORDERED_CHUNK_ROWS = 1 << 18
+"""Rows of a sorted table that are in memory at a time."""
 
-_NUMBERS = itertools.count()
+_CHUNK_NUMBERS = itertools.count()
+"""Numbers for the names of chunk files."""
 
 
 @dataclass(eq=False)
-class LongTable:
-    """Tables of the same columns below each other: in memory, or in files where there is a folder for them."""
+class ChunkedTable:
+    """Chunks of one table, in memory or, with a folder, in Parquet files.
+
+    - ``room``: Folder for the chunks; None keeps them in memory.
+    - ``kept``: The chunks or their files, in order.
+    """
 
     room: Path | None = None
     kept: list[pl.DataFrame | Path] = field(default_factory=list)
 
-    def add(self, table: pl.DataFrame) -> None:
-        """Put a table below the others; one without rows only if it is the first, for its columns."""
+    def append(self, table: pl.DataFrame) -> None:
+        """Append a chunk; an empty one only if it is the first, for its columns."""
         if self.kept and table.is_empty():
             return
         if self.room is None:
             self.kept.append(table)
             return
-        path = self.room / f"piece-{next(_NUMBERS)}.parquet"
+        path = self.room / f"piece-{next(_CHUNK_NUMBERS)}.parquet"
         table.write_parquet(path, compression="lz4")
         self.kept.append(path)
 
     def tables(self, columns: Sequence[str] | None = None) -> Iterator[pl.DataFrame]:
-        """Each table, or some of its columns; those that it lacks are left out.
+        """Yield each chunk, or some of its columns; columns that it lacks are left out.
 
         Examples
         --------
-        >>> pieces = LongTable()
-        >>> pieces.add(pl.DataFrame({"x": [1], "y": [2]}))
+        >>> pieces = ChunkedTable()
+        >>> pieces.append(pl.DataFrame({"x": [1], "y": [2]}))
         >>> [table.columns for table in pieces.tables(["y", "z"])]
         [['y']]
         """
-        for kept in self.kept:
-            lazy = scan_table(kept)
-            wanted = columns and [name for name in columns if name in lazy.collect_schema().names()]
-            yield (lazy if wanted is None else lazy.select(wanted)).collect()
+        for chunk in self.kept:
+            frame = scan_table(chunk)
+            present_columns = columns and [name for name in columns if name in frame.collect_schema().names()]
+            yield (frame if present_columns is None else frame.select(present_columns)).collect()
 
     def clear(self) -> None:
-        """Forget all tables, and their files."""
-        for kept in self.kept:
-            if isinstance(kept, Path):
-                kept.unlink()
+        """Drop all chunks and their files."""
+        for chunk in self.kept:
+            if isinstance(chunk, Path):
+                chunk.unlink()
         self.kept.clear()
 
-    def in_order(self, key: str, bounds: Sequence[Any], then: Sequence[str] = ()) -> Iterator[pl.DataFrame]:
-        """All rows in the order of a column, from bound to bound; of equal ones in the order of others.
+    def iterate_ordered(
+        self, key: str, bounds: Sequence[Any], tie_columns: Sequence[str] = ()
+    ) -> Iterator[pl.DataFrame]:
+        """Yield all rows sorted by a column, one table for each interval between bounds.
+
+        Parameters
+        ----------
+        key : str
+            Column to sort by.
+        bounds : sequence
+            Values of `key` at which a new table begins, ascending.
+        tie_columns : sequence of str
+            Columns that order rows of equal `key`.
 
         Examples
         --------
-        >>> pieces = LongTable()
+        >>> pieces = ChunkedTable()
         >>> for values in ([3, 1], [2, 4]):
-        ...     pieces.add(pl.DataFrame({"x": values}))
-        >>> [part["x"].to_list() for part in pieces.in_order("x", [3])]
+        ...     pieces.append(pl.DataFrame({"x": values}))
+        >>> [part["x"].to_list() for part in pieces.iterate_ordered("x", [3])]
         [[1, 2], [3, 4]]
         """
         spans = [(table[key].min(), table[key].max()) for table in self.tables([key])]
-        for low, high in itertools.pairwise([None, *bounds, None]):
-            inside = pl.lit(value=True) if low is None else pl.col(key) >= low
-            inside = inside if high is None else inside & (pl.col(key) < high)
-            near = [
-                kept
-                for kept, (first, last) in zip(self.kept, spans, strict=True)
-                if first is None or ((low is None or last >= low) and (high is None or first < high))
+        for lower_bound, upper_bound in itertools.pairwise([None, *bounds, None]):
+            inside = pl.lit(value=True) if lower_bound is None else pl.col(key) >= lower_bound
+            inside = inside if upper_bound is None else inside & (pl.col(key) < upper_bound)
+            overlapping_chunks = [
+                chunk
+                for chunk, (chunk_min, chunk_max) in zip(self.kept, spans, strict=True)
+                if chunk_min is None
+                or (
+                    (lower_bound is None or chunk_max >= lower_bound)
+                    and (upper_bound is None or chunk_min < upper_bound)
+                )
             ]
-            tables = LongTable(kept=near or self.kept[:1]).tables()
-            found = pl.concat(table.filter(inside) for table in tables)
-            yield found.sort(key, *then, maintain_order=True)
+            tables = ChunkedTable(kept=overlapping_chunks or self.kept[:1]).tables()
+            rows = pl.concat(table.filter(inside) for table in tables)
+            yield rows.sort(key, *tie_columns, maintain_order=True)
 
 
 @dataclass(eq=False)
-class LongRows:
-    """Rows of files, as :class:`~gpuplanner.ingest.delimited_rows.Rows` has them, in pieces.
+class ChunkedRows:
+    """Rows of files in chunks, with the fields of :class:`~gpuplanner.ingest.delimited_rows.Rows`.
 
+    - ``room``: Folder for the chunks; None keeps them in memory.
     - ``files``, ``count``, ``unused``, ``blank``: As in ``Rows``.
-    - ``good``, ``rejects``: The rows of ``Rows``.
-    - ``height``: Number of good rows.
-    - ``steps``: What every piece is still to be taken through.
-    - ``last_reject``: Highest number of a line that was rejected.
+    - ``good``, ``rejects``: The accepted and rejected rows of ``Rows``.
+    - ``height``: Number of accepted rows.
+    - ``steps``: Transformations that are still to be applied to every chunk.
+    - ``last_reject``: Highest line number of a rejected row.
+    - ``reasons``: Rejected rows by reason.
     """
 
     room: Path | None = None
@@ -287,85 +322,85 @@ class LongRows:
     unused: dict[str, None] = field(default_factory=dict)
     blank: int = 0
     height: int = 0
-    steps: list[Step] = field(default_factory=list)
+    steps: list[RowStep] = field(default_factory=list)
     last_reject: int = 0
-    good: LongTable = field(init=False)
-    rejects: LongTable = field(init=False)
+    good: ChunkedTable = field(init=False)
+    rejects: ChunkedTable = field(init=False)
     reasons: pl.DataFrame = field(init=False)
 
     def __post_init__(self) -> None:
-        self.good, self.rejects = LongTable(self.room), LongTable(self.room)
-        self.rejects.add(pl.DataFrame(schema=REJECTS))
-        self.reasons = reasons_of(pl.DataFrame(schema=REJECTS))
+        self.good, self.rejects = ChunkedTable(self.room), ChunkedTable(self.room)
+        self.rejects.append(pl.DataFrame(schema=REJECTS))
+        self.reasons = count_reject_reasons(pl.DataFrame(schema=REJECTS))
 
-    def then(self, *steps: Step) -> LongRows:
-        """Take every piece through more steps once :meth:`settle` is called."""
+    def then(self, *steps: RowStep) -> ChunkedRows:
+        """Queue transformations for every chunk until :meth:`apply_steps` is called."""
         self.steps += steps
         return self
 
-    def settle(self) -> LongRows:
-        """Take every piece through the steps; what they reject joins the other rejects, the rest takes its place."""
-        before, self.good, self.height = self.good, LongTable(self.room), 0
-        for table in before.tables():
+    def apply_steps(self) -> ChunkedRows:
+        """Apply the queued transformations to every chunk and collect the rows that they reject."""
+        previous_rows, self.good, self.height = self.good, ChunkedTable(self.room), 0
+        for table in previous_rows.tables():
             rows = Rows(self.files, 0, table, pl.DataFrame(schema=REJECTS))
             for step in self.steps:
                 rows = step(rows)
-            self.add(rows)
-        before.clear()
+            self.add_rows(rows)
+        previous_rows.clear()
         self.steps.clear()
         return self
 
-    def add(self, rows: Rows) -> None:
-        """Put rows aside as a piece."""
+    def add_rows(self, rows: Rows) -> None:
+        """Append rows as a chunk."""
         self.files = rows.files
         self.count += rows.count
         self.blank += rows.blank
         self.unused |= dict.fromkeys(rows.unused)
         if rows.good.width:
-            self.good.add(rows.good)
+            self.good.append(rows.good)
         self.height += rows.good.height
-        self.rejects.add(rows.rejects)
+        self.rejects.append(rows.rejects)
         self.last_reject = max(self.last_reject, rows.rejects.select(pl.col("row").max().fill_null(0)).item())
-        reasons = pl.concat([self.reasons, reasons_of(rows.rejects)]).group_by("reason", maintain_order=True)
+        reasons = pl.concat([self.reasons, count_reject_reasons(rows.rejects)]).group_by("reason", maintain_order=True)
         self.reasons = reasons.agg(pl.col("rows").sum(), pl.col("file", "row").first())
 
-    def has_twins(self, key: str) -> bool:
-        """Whether a key may come again; False is certain."""
-        return not self._hashes(key).is_empty()
+    def may_have_duplicates(self, key: str) -> bool:
+        """Whether values of a key column may repeat; False is certain."""
+        return not self._find_repeated_hashes(key).is_empty()
 
-    def twins(self, key: str, columns: Sequence[str]) -> pl.DataFrame:
-        """Some columns of the rows whose key comes again, in memory, with their places.
+    def find_duplicates(self, key: str, columns: Sequence[str]) -> pl.DataFrame:
+        """Collect some columns of the rows whose key repeats, with their file and line numbers.
 
         Examples
         --------
         >>> table = pl.DataFrame({"file": 0, "line": [2, 3, 4], "raw": "", "id": ["a", "b", "a"]})
-        >>> rows = LongRows()
-        >>> rows.add(Rows((), 3, table, pl.DataFrame(schema=REJECTS)))
-        >>> rows.twins("id", ["id"]).rows()
+        >>> rows = ChunkedRows()
+        >>> rows.add_rows(Rows((), 3, table, pl.DataFrame(schema=REJECTS)))
+        >>> rows.find_duplicates("id", ["id"]).rows()
         [(0, 2, 'a'), (0, 4, 'a')]
         """
         names = list(dict.fromkeys(["file", "line", key, *columns]))
-        hit = pl.col(key).hash().is_in(self._hashes(key).implode())
-        return pl.concat(table.filter(hit) for table in self.good.tables(names))
+        has_repeated_hash = pl.col(key).hash().is_in(self._find_repeated_hashes(key).implode())
+        return pl.concat(table.filter(has_repeated_hash) for table in self.good.tables(names))
 
-    def _hashes(self, key: str) -> pl.Series:
-        """Hashes that several rows have."""
+    def _find_repeated_hashes(self, key: str) -> pl.Series:
+        """Return hashes of the key that several rows share."""
         hashes = np.concatenate([table[key].hash().to_numpy() for table in self.good.tables([key])])
         hashes.sort()
         return pl.Series(np.unique(hashes[1:][hashes[1:] == hashes[:-1]]), dtype=pl.UInt64)
 
 
-ROW_GROUP = 1 << 18
-"""Rows of a part of a file that is read at once."""
+MAX_ROWS_PER_GROUP = 1 << 18
+"""Rows of a Parquet row group, which is read at once."""
 
 
 def write_table(table: pl.DataFrame | pl.LazyFrame, path: Path) -> None:
-    """Write a table, in parts of which a few are in memory if it is not."""
-    table.lazy().sink_parquet(path, row_group_size=ROW_GROUP, engine="streaming")
+    """Write a table to Parquet in row groups, of which a few are in memory if the table is lazy."""
+    table.lazy().sink_parquet(path, row_group_size=MAX_ROWS_PER_GROUP, engine="streaming")
 
 
-def write_parts(parts: Callable[[], Iterator[pl.DataFrame]], schema: pl.Schema, path: Path) -> None:
-    """Write what :func:`write_table` writes of all parts below each other, with a few of them in memory.
+def write_chunks(iterate_chunks: Callable[[], Iterator[pl.DataFrame]], schema: pl.Schema, path: Path) -> None:
+    """Write chunks of a table to one Parquet file with a few of them in memory, as :func:`write_table` would.
 
     Examples
     --------
@@ -374,7 +409,7 @@ def write_parts(parts: Callable[[], Iterator[pl.DataFrame]], schema: pl.Schema, 
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     one, other = Path(folder) / "one.parquet", Path(folder) / "other.parquet"
     ...     write_table(table, one)
-    ...     write_parts(lambda: iter([table[:1], table[1:]]), table.schema, other)
+    ...     write_chunks(lambda: iter([table[:1], table[1:]]), table.schema, other)
     ...     one.read_bytes() == other.read_bytes()
     True
     """
@@ -382,78 +417,74 @@ def write_parts(parts: Callable[[], Iterator[pl.DataFrame]], schema: pl.Schema, 
     def batches(
         columns: list[str] | None, _predicate: pl.Expr | None, _rows: int | None, _size: int | None
     ) -> Iterator[pl.DataFrame]:
-        for part in parts():
-            yield part if columns is None else part.select(columns)
+        for chunk in iterate_chunks():
+            yield chunk if columns is None else chunk.select(columns)
 
     source = register_io_source(batches, schema=schema)
-    source.sink_parquet(path, row_group_size=ROW_GROUP, engine="streaming")
+    source.sink_parquet(path, row_group_size=MAX_ROWS_PER_GROUP, engine="streaming")
 
 
 SAMPLES = "samples"
-"""Folder of the months in a dataset."""
-MONTH = "month="
-"""Beginning of the name of a month's folder, as Hive names it, so that other programs find the column."""
-DERIVED = ("until", "job_evidence")
-"""Columns that follow from the other samples and the jobs, and are not kept."""
+"""Table of telemetry, and the folder of its months in a dataset."""
+MONTH_PREFIX = "month="
+"""Prefix of the folder of a month, as Hive partitions are named, so that other programs read it as a column."""
+DERIVED_COLUMNS = ("until", "job_evidence")
+"""Columns of samples that are computed on reading and not stored."""
 
 
-def as_read(samples: pl.DataFrame) -> pl.DataFrame:
-    """Samples without the counters that came later into the table and that their source does not have.
+def drop_derived_columns(samples: pl.DataFrame) -> pl.DataFrame:
+    """Drop derived columns of samples, and optional counters that their source does not have.
 
     Examples
     --------
-    >>> as_read(pl.DataFrame({"power_w": [None], "sm_occupancy": [None]})).columns
+    >>> drop_derived_columns(pl.DataFrame({"power_w": [None], "sm_occupancy": [None]})).columns
     ['power_w']
     """
-    absent = [name for name in LATER_COUNTERS if name in samples and samples[name].null_count() == samples.height]
-    return samples.drop(*absent, *DERIVED, strict=False)
+    absent = [
+        name for name in OPTIONAL_SAMPLE_COLUMNS if name in samples and samples[name].null_count() == samples.height
+    ]
+    return samples.drop(*absent, *DERIVED_COLUMNS, strict=False)
 
 
-def by_month(samples: pl.DataFrame) -> dict[str, pl.DataFrame]:
-    """Name of the folder of each month in UTC → its samples, in the order of the samples.
+def split_by_month(samples: pl.DataFrame) -> dict[str, pl.DataFrame]:
+    """Split samples by UTC month: folder name → samples in their order.
 
     Examples
     --------
-    >>> list(by_month(pl.DataFrame({"time": [datetime(2026, 1, 31, 23, tzinfo=UTC)]})))
+    >>> list(split_by_month(pl.DataFrame({"time": [datetime(2026, 1, 31, 23, tzinfo=UTC)]})))
     ['month=2026-01']
     """
-    month = (pl.lit(MONTH) + pl.col("time").dt.strftime("%Y-%m")).alias("month")
-    parts = samples.with_columns(month).partition_by("month", include_key=False, as_dict=True)
-    return {str(name): part for (name,), part in parts.items()}
+    month = (pl.lit(MONTH_PREFIX) + pl.col("time").dt.strftime("%Y-%m")).alias("month")
+    samples_by_month = samples.with_columns(month).partition_by("month", include_key=False, as_dict=True)
+    return {str(name): month_samples for (name,), month_samples in samples_by_month.items()}
 
 
 def write_month(samples: pl.DataFrame, path: Path) -> None:
     """Write the samples of one month; equal rows give equal bytes."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_table(as_read(samples), path)
+    write_table(drop_derived_columns(samples), path)
 
 
-def months(folder: Path, source: str) -> dict[str, Path]:
-    """Name of the folder of each month → its file of one source, in the order of time."""
-    return {path.parent.name: path for path in sorted((folder / SAMPLES).glob(f"{MONTH}*/{source}.parquet"))}
+def find_month_files(folder: Path, source: str) -> dict[str, Path]:
+    """Find the sample files of one source: folder name of the month → file, in the order of time."""
+    return {path.parent.name: path for path in sorted((folder / SAMPLES).glob(f"{MONTH_PREFIX}*/{source}.parquet"))}
 
 
-def scan_months(files: Sequence[Path]) -> pl.LazyFrame:
-    """Samples of the files of some months, read only when they are collected.
-
-    Counters that a file does not have, since nobody read them then, are null.
-    """
+def scan_month_files(files: Sequence[Path]) -> pl.LazyFrame:
+    """Scan the sample files of some months; counters that a file lacks are null."""
     if not files:
-        return empty(Samples).lazy()
+        return make_empty_table(Samples).lazy()
     types = {name: column.dtype for name, column in Samples.columns().items()}
     return pl.scan_parquet(
-        list(files),
-        glob=False,
-        hive_partitioning=False,
-        schema=types,
-        missing_columns="insert",
-        extra_columns="ignore",
+        list(files), glob=False, hive_partitioning=False, schema=types, missing_columns="insert", extra_columns="ignore"
     )
 
 
-def of_span(folder: Path, sources: Sequence[str], start: datetime | None, end: datetime | None) -> list[Path]:
-    """Files of all months that may hold times of a span, in the order of time."""
-    first = "" if start is None else f"{MONTH}{start.astimezone(UTC):%Y-%m}"
-    last = "~" if end is None else f"{MONTH}{end.astimezone(UTC):%Y-%m}"
-    found = [(name, path) for source in sources for name, path in months(folder, source).items()]
-    return [path for name, path in sorted(found) if first <= name <= last]
+def find_files_in_span(
+    folder: Path, sources: Sequence[str], start: datetime | None, end: datetime | None
+) -> list[Path]:
+    """Find the sample files of all months that may have times of a span, in the order of time."""
+    first_folder = "" if start is None else f"{MONTH_PREFIX}{start.astimezone(UTC):%Y-%m}"
+    last_folder = "~" if end is None else f"{MONTH_PREFIX}{end.astimezone(UTC):%Y-%m}"
+    month_files = [(name, path) for source in sources for name, path in find_month_files(folder, source).items()]
+    return [path for name, path in sorted(month_files) if first_folder <= name <= last_folder]

@@ -1,4 +1,4 @@
-"""The quality report: findings with their row counts."""
+"""The quality report: checks on rows, and findings with their row counts."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from typing import TypedDict
 import polars as pl
 
 from gpuplanner.core.errors import examples
-from gpuplanner.core.units import SECONDS_PER_HOUR, counted
+from gpuplanner.core.units import SECONDS_PER_HOUR, count_text
 
-COLUMNS = {
+QUALITY_COLUMNS = {
     "check": pl.String,
     "severity": pl.String,
     "rows": pl.Int64,
@@ -22,23 +22,35 @@ COLUMNS = {
     "example": pl.String,
     "gpu_hours": pl.Float64,
 }
-"""Columns of the quality report: what was found, how grave (info, warning, error), in how many rows, which
-figures it moves, one example, and the GPU-hours concerned (null where they are not known) [GPU h]."""
+"""Columns of the quality report: check, severity (info, warning, error), number of rows, effect on the figures, one
+example, and the GPU-hours concerned (null where unknown) [GPU h].
+"""
 
-GRAVE_SHARE = 0.01
-"""Share of faulty rows above which rejects are an error and no longer a warning."""
+MAX_REJECTED_SHARE = 0.01
+"""Share of rejected rows above which a finding is an error instead of a warning."""
 
 LONG_RUN_DAYS = 30.0
-GAP_HOURS = 24.0
-EDGE_SHARE = 0.01
-"""Of the jobs of an export, those that were there before its time begins are fewer."""
+"""Run time above which a job is reported [days]."""
+MIN_GAP_HOURS = 24.0
+"""Time without submissions from which a gap is reported [h]."""
+MAX_EARLY_JOB_SHARE = 0.01
+"""Share of the jobs of an export, at most, that were submitted before its period begins."""
 
 RUN_S = (pl.col("end_time") - pl.col("start_time")).dt.total_microseconds() / 1e6
+"""Run time of a job [s]."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of the quality report; ``gpu_hours`` are those of the rows, None where they are not known [GPU h]."""
+    """One line of the quality report.
+
+    - ``check``: What the rows have in common.
+    - ``severity``: ``"info"``, ``"warning"`` or ``"error"``.
+    - ``rows``: Number of rows.
+    - ``effect``: Which figures it changes, and how.
+    - ``example``: One of the rows.
+    - ``gpu_hours``: GPU-hours of the rows; None where unknown [GPU h].
+    """
 
     check: str
     severity: str
@@ -50,12 +62,12 @@ class Finding:
 
 @dataclass(frozen=True)
 class Check:
-    """A condition on rows that is worth a line of the report.
+    """A condition on rows that the quality report lists.
 
-    - ``check``: What the rows have in common, in words.
+    - ``check``: What the rows have in common.
     - ``severity``: ``"info"``, ``"warning"`` or ``"error"``.
-    - ``effect``: Which figures it moves, and which way.
-    - ``condition``: True where it holds; null counts as false.
+    - ``effect``: Which figures it changes, and how.
+    - ``condition``: True for the rows concerned; null counts as false.
     """
 
     check: str
@@ -64,7 +76,7 @@ class Check:
     condition: pl.Expr
 
 
-UNKNOWN_GPUS = Check(
+UNKNOWN_GPUS_CHECK = Check(
     "number of GPUs not known",
     "warning",
     "demand and GPU-hours leave them out and are too low",
@@ -87,13 +99,13 @@ JOB_CHECKS = (
     Check(
         "waiting when the observation ended",
         "info",
-        "they hold no GPUs; their queueing delays are lower bounds",
+        "they hold no GPUs; their queue waits are lower bounds",
         (pl.col("state") == "PENDING") & pl.col("end_time").is_null(),
     ),
     Check(
         "ended without ever starting",
         "info",
-        "they have no queueing delay, run time or GPU-hours",
+        "they have no queue wait, run time or GPU-hours",
         pl.col("start_time").is_null() & pl.col("end_time").is_not_null(),
     ),
     Check(
@@ -102,7 +114,7 @@ JOB_CHECKS = (
         "their GPU-hours are not counted",
         pl.col("start_time").is_null() & (pl.col("state") == "RUNNING"),
     ),
-    UNKNOWN_GPUS,
+    UNKNOWN_GPUS_CHECK,
     Check("no GPU", "info", "they count as jobs but add nothing to demand or GPU-hours", pl.col("gpus") == 0),
     Check(
         "state not known",
@@ -117,31 +129,41 @@ JOB_CHECKS = (
         RUN_S > LONG_RUN_DAYS * 86400,
     ),
 )
+"""Checks of every list of jobs."""
 
-UNSORTED = Check(
+UNSORTED_CHECK = Check(
     "out of order by submission in the file",
     "info",
     "none: the rows were sorted",
     pl.col("submit_time") < pl.col("submit_time").cum_max(),
 )
 
-AMBIGUOUS_TIME = Check(
+AMBIGUOUS_TIME_CHECK = Check(
     "local time that the clock showed twice",
     "warning",
     "the earliest reading that fits the row was taken; these times may be an hour too early",
     pl.col("ambiguous"),
 )
 
-NO_QUEUE = Check(
+NO_START_CHECK = Check(
     "start not in the source",
     "info",
-    "the start was set to the submission: queueing delays are unknown, and demand is placed too early",
+    "the start was set to the submission: queue waits are unknown, and demand is placed too early",
     pl.col("start_time").is_not_null(),
 )
 
 
-def run_checks(frame: pl.DataFrame, checks: Sequence[Check], *, of: str = "job_id") -> list[Finding]:
-    """Evaluate checks on rows; only those that hold somewhere are returned.
+def run_checks(frame: pl.DataFrame, checks: Sequence[Check], *, id_column: str = "job_id") -> list[Finding]:
+    """Evaluate checks on rows and return a finding for each that holds somewhere.
+
+    Parameters
+    ----------
+    frame : polars.DataFrame
+        Rows with the columns of the checks.
+    checks : sequence of Check
+        Checks to evaluate.
+    id_column : str
+        Column that names the example row.
 
     Examples
     --------
@@ -149,29 +171,31 @@ def run_checks(frame: pl.DataFrame, checks: Sequence[Check], *, of: str = "job_i
     >>> run_checks(frame, [Check("no GPU", "info", "none", pl.col("gpus") == 0)])
     [Finding(check='no GPU', severity='info', rows=1, effect='none', example='job a', gpu_hours=None)]
     """
-    marks = frame.select(check.condition.fill_null(False).alias(check.check) for check in checks)
-    word = of.removesuffix("_id")
-    found = []
-    for check, mark in zip(checks, marks.iter_columns(), strict=True):
-        if mark.any():
-            example = f"{word} {frame[of].filter(mark)[0]}"
-            hours = None if check.severity == "info" else _gpu_hours(frame, mark)
-            found.append(Finding(check.check, check.severity, int(mark.sum()), check.effect, example, hours))
-    return found
+    condition_columns = frame.select(check.condition.fill_null(False).alias(check.check) for check in checks)
+    word = id_column.removesuffix("_id")
+    findings = []
+    for check, is_marked in zip(checks, condition_columns.iter_columns(), strict=True):
+        if is_marked.any():
+            example = f"{word} {frame[id_column].filter(is_marked)[0]}"
+            hours = None if check.severity == "info" else _gpu_hours(frame, is_marked)
+            findings.append(Finding(check.check, check.severity, int(is_marked.sum()), check.effect, example, hours))
+    return findings
 
 
-def _gpu_hours(frame: pl.DataFrame, mark: pl.Series) -> float | None:
-    """GPU-hours of the marked jobs that ended; None where none of them states any."""
+def _gpu_hours(frame: pl.DataFrame, is_marked: pl.Series) -> float | None:
+    """Sum the GPU-hours of marked jobs that ended; None where none of them states any [GPU h]."""
     if not {"gpus", "start_time", "end_time"} <= set(frame.columns):
         return None
-    hours = frame.filter(mark).select(pl.col("gpus") * RUN_S / SECONDS_PER_HOUR).to_series().drop_nulls()
+    hours = frame.filter(is_marked).select(pl.col("gpus") * RUN_S / SECONDS_PER_HOUR).to_series().drop_nulls()
     return float(hours.sum()) if len(hours) else None
 
 
 class QualityWarning(TypedDict):
     """A warning as the first screen and ``--json`` show it.
 
-    ``what`` in words, ``count`` of rows, pods or nodes, and their ``gpu_hours``, None where they are not known [GPU h].
+    - ``what``: Text of the warning.
+    - ``count``: Number of rows, pods or nodes.
+    - ``gpu_hours``: Their GPU-hours; None where unknown [GPU h].
     """
 
     what: str
@@ -179,41 +203,42 @@ class QualityWarning(TypedDict):
     gpu_hours: float | None
 
 
-def warning_text(warning: QualityWarning) -> str:
-    """Show a warning in one line, with the number of its rows and their GPU-hours.
+def format_warning(warning: QualityWarning) -> str:
+    """Format a warning in one line, with the number of its rows and their GPU-hours.
 
     Examples
     --------
-    >>> warning_text({"what": "habana.ai/gaudi is not read", "count": 20, "gpu_hours": None})
+    >>> format_warning({"what": "habana.ai/gaudi is not read", "count": 20, "gpu_hours": None})
     'habana.ai/gaudi is not read [20 rows]'
     """
     hours = "" if warning["gpu_hours"] is None else f", {warning['gpu_hours']:,.1f} GPU-hours"
-    return f"{warning['what']} [{counted(warning['count'], 'row')}{hours}]"
+    return f"{warning['what']} [{count_text(warning['count'], 'row')}{hours}]"
 
 
-def warnings_of(quality: pl.DataFrame) -> list[QualityWarning]:
-    """Warnings and errors of a quality report, gravest first.
+def list_warnings(quality: pl.DataFrame) -> list[QualityWarning]:
+    """List the warnings and errors of a quality report, most severe first.
 
     Examples
     --------
-    >>> warnings_of(report([Finding("a", "info", 9, "", ""), Finding("b", "warning", 2, "correct it", "node n1")]))
+    >>> findings = [Finding("a", "info", 9, "", ""), Finding("b", "warning", 2, "correct it", "node n1")]
+    >>> list_warnings(build_quality_report(findings))
     [{'what': 'b (node n1): correct it', 'count': 2, 'gpu_hours': None}]
     """
     grave = quality.filter(pl.col("severity") != "info")
-    found = []
+    warnings = []
     for row in grave.iter_rows(named=True):
         example = f" ({row['example']})" if row["example"] else ""
-        what = f"{row['check']}{example}: {row['effect']}"
-        found.append(QualityWarning(what=what, count=row["rows"], gpu_hours=row["gpu_hours"]))
-    return found
+        text = f"{row['check']}{example}: {row['effect']}"
+        warnings.append(QualityWarning(what=text, count=row["rows"], gpu_hours=row["gpu_hours"]))
+    return warnings
 
 
-def reasons_of(rejects: pl.DataFrame) -> pl.DataFrame:
-    """Rejected rows by reason, how many and where the first stands: ``reason, rows, file, row``.
+def count_reject_reasons(rejects: pl.DataFrame) -> pl.DataFrame:
+    """Count rejected rows by reason, with the position of the first: ``reason, rows, file, row``.
 
     Examples
     --------
-    >>> reasons_of(pl.DataFrame({"file": "a", "row": [3, 7], "reason": "no job", "raw": ""})).rows()
+    >>> count_reject_reasons(pl.DataFrame({"file": "a", "row": [3, 7], "reason": "no job", "raw": ""})).rows()
     [('no job', 2, 'a', 3)]
     """
     return rejects.group_by("reason", maintain_order=True).agg(
@@ -221,97 +246,107 @@ def reasons_of(rejects: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def reject_findings(reasons: pl.DataFrame, rows_in: int, harmless: Sequence[str]) -> list[Finding]:
-    """Say what :func:`reasons_of` counted."""
-    faulty = reasons.filter(~pl.col("reason").is_in(list(harmless)))["rows"].sum()
-    grave = "error" if faulty > GRAVE_SHARE * rows_in else "warning"
-    found = []
+def reject_findings(reasons: pl.DataFrame, rows_in: int, harmless_reasons: Sequence[str]) -> list[Finding]:
+    """Report rejected rows by reason as findings.
+
+    Parameters
+    ----------
+    reasons : polars.DataFrame
+        Result of :func:`count_reject_reasons`.
+    rows_in : int
+        Number of rows read.
+    harmless_reasons : sequence of str
+        Reasons that are no faults.
+    """
+    faulty = reasons.filter(~pl.col("reason").is_in(list(harmless_reasons)))["rows"].sum()
+    fault_severity = "error" if faulty > MAX_REJECTED_SHARE * rows_in else "warning"
+    findings = []
     for reason, rows, file, line in reasons.sort("rows", "reason", descending=[True, False]).iter_rows():
-        severity, effect = grave, "left out of every figure"
-        if reason in harmless:
+        severity, effect = fault_severity, "left out of every figure"
+        if reason in harmless_reasons:
             severity, effect = "info", "none: no job of its own"
-        found.append(Finding(f"rejected: {reason}", severity, rows, effect, f"{file}, line {line}"))
-    return found
+        findings.append(Finding(f"rejected: {reason}", severity, rows, effect, f"{file}, line {line}"))
+    return findings
 
 
-def of_files(names: Sequence[str], ends_open: Sequence[bool], blank: int) -> list[Finding]:
-    """Files that end within a line, and blank lines."""
-    found = []
-    cut = [name for name, ends in zip(names, ends_open, strict=True) if ends]
-    if cut:
+def file_findings_of(names: Sequence[str], ends_open: Sequence[bool], blank: int) -> list[Finding]:
+    """Report files whose last line has no line end, and blank lines."""
+    findings = []
+    open_names = [name for name, is_open in zip(names, ends_open, strict=True) if is_open]
+    if open_names:
         effect = "the last row may be incomplete: compare with the source"
-        found.append(Finding("last line without a line end", "info", len(cut), effect, examples(cut)))
+        findings.append(Finding("last line without a line end", "info", len(open_names), effect, examples(open_names)))
     if blank:
-        found.append(Finding("blank lines", "info", blank, "none: not counted as rows", ""))
-    return found
+        findings.append(Finding("blank lines", "info", blank, "none: not counted as rows", ""))
+    return findings
 
 
-def gap_findings(submit_time: pl.Series) -> list[Finding]:
-    """Find stretches without any submission, in a sorted column of instants.
+def find_submission_gaps(submit_time: pl.Series) -> list[Finding]:
+    """Find gaps without any submission in a sorted column of instants.
 
-    An export of a time lists the few earlier jobs that were still there when it begins; before these are
-    :data:`EDGE_SHARE` of the jobs, no gap is one.
+    An export of a period also lists the few earlier jobs that had not ended when it begins; gaps among the first
+    :data:`MAX_EARLY_JOB_SHARE` of the jobs are ignored.
 
     Examples
     --------
     >>> from datetime import datetime
     >>> days = pl.Series([datetime(2025, 1, day) for day in (1, 2, 5)])
-    >>> gap_findings(days)[0].example
+    >>> find_submission_gaps(days)[0].example
     '72.0 hours before 2025-01-05 00:00 UTC'
     """
     gaps = submit_time.diff().dt.total_microseconds() / (1e6 * SECONDS_PER_HOUR)
-    edge = int(EDGE_SHARE * len(gaps))
-    gaps = pl.concat([pl.Series(gaps.name, [None] * edge, dtype=gaps.dtype), gaps[edge:]])
-    count = int((gaps > GAP_HOURS).sum())
+    n_early_jobs = int(MAX_EARLY_JOB_SHARE * len(gaps))
+    gaps = pl.concat([pl.Series(gaps.name, [None] * n_early_jobs, dtype=gaps.dtype), gaps[n_early_jobs:]])
+    count = int((gaps > MIN_GAP_HOURS).sum())
     if not count:
         return []
     longest = gaps.arg_max() or 0
-    where = f"{gaps[longest]:.1f} hours before {submit_time[longest]:%Y-%m-%d %H:%M} UTC"
+    gap_text = f"{gaps[longest]:.1f} hours before {submit_time[longest]:%Y-%m-%d %H:%M} UTC"
     effect = "an outage, a holiday or missing data: forecasts learn it as low demand"
-    return [Finding(f"no submission for more than {GAP_HOURS:g} hours", "warning", count, effect, where)]
+    return [Finding(f"no submission for more than {MIN_GAP_HOURS:g} hours", "warning", count, effect, gap_text)]
 
 
-def report(findings: Iterable[Finding]) -> pl.DataFrame:
-    """Quality report as a table, gravest and most frequent first.
+def build_quality_report(findings: Iterable[Finding]) -> pl.DataFrame:
+    """Build the quality report as a table, most severe and most frequent findings first.
 
     Examples
     --------
-    >>> report([Finding("a", "info", 9, "", ""), Finding("b", "error", 1, "", "")])["check"].to_list()
+    >>> build_quality_report([Finding("a", "info", 9, "", ""), Finding("b", "error", 1, "", "")])["check"].to_list()
     ['b', 'a']
     """
     rank = {"error": 0, "warning": 1, "info": 2}
     ordered = sorted(findings, key=lambda finding: (rank[finding.severity], -finding.rows, finding.check))
-    table = pl.DataFrame([astuple(finding) for finding in ordered], schema=COLUMNS, orient="row")
+    table = pl.DataFrame([astuple(finding) for finding in ordered], schema=QUALITY_COLUMNS, orient="row")
     return table.with_columns(pl.col("gpu_hours").round(6))  # sums of parts differ in their last digits
 
 
-def combined(findings: Iterable[Finding]) -> list[Finding]:
-    """Findings of several files, those of one kind as one: rows and hours summed, the graver severity, one example.
+def combine_findings(findings: Iterable[Finding]) -> list[Finding]:
+    """Combine findings of several files by check: rows and hours summed, the higher severity, one example.
 
     Examples
     --------
-    >>> combined([Finding("a", "info", 1, "", "x"), Finding("a", "error", 2, "", "y")])
+    >>> combine_findings([Finding("a", "info", 1, "", "x"), Finding("a", "error", 2, "", "y")])
     [Finding(check='a', severity='error', rows=3, effect='', example='x', gpu_hours=None)]
     """
-    found: dict[str, Finding] = {}
-    for each in findings:
-        before = found.get(each.check)
-        if before is not None:
-            graver = min(before.severity, each.severity, key=("error", "warning", "info").index)
-            stated = [hours for hours in (before.gpu_hours, each.gpu_hours) if hours is not None]
+    findings_by_check: dict[str, Finding] = {}
+    for finding in findings:
+        previous = findings_by_check.get(finding.check)
+        if previous is not None:
+            graver = min(previous.severity, finding.severity, key=("error", "warning", "info").index)
+            stated = [hours for hours in (previous.gpu_hours, finding.gpu_hours) if hours is not None]
             total = sum(stated) if stated else None
-            each = replace(before, severity=graver, rows=before.rows + each.rows, gpu_hours=total)
-        found[each.check] = each
-    return list(found.values())
+            finding = replace(previous, severity=graver, rows=previous.rows + finding.rows, gpu_hours=total)
+        findings_by_check[finding.check] = finding
+    return list(findings_by_check.values())
 
 
 def source_check(name: str, condition: pl.Expr) -> Check:
-    """Check of rows of a source.
+    """Create a check of a source from its row in ``source_checks.csv``.
 
     Parameters
     ----------
     name : str
-        Name of the check in ``source_checks.csv``, which has its words, severity and effect.
+        Name of the check in ``source_checks.csv``, which has its text, severity and effect.
     condition : polars.Expr
         True for the rows concerned.
 
@@ -320,28 +355,40 @@ def source_check(name: str, condition: pl.Expr) -> Check:
     >>> source_check("bill: no list cost", pl.col("ListCost").is_null()).severity
     'info'
     """
-    row = _checks()[name]
+    row = _source_checks()[name]
     return Check(row["check"], row["severity"], row["effect"], condition)
 
 
 def source_finding(name: str, rows: int, example: str = "", gpu_hours: float | None = None) -> Finding:
-    """Finding in so many rows, by its name in ``source_checks.csv``.
+    """Create a finding from its row in ``source_checks.csv``.
+
+    Parameters
+    ----------
+    name : str
+        Name of the check in ``source_checks.csv``.
+    rows : int
+        Number of rows.
+    example : str
+        One of the rows.
+    gpu_hours : float, optional
+        GPU-hours of the rows [GPU h].
 
     Examples
     --------
     >>> source_finding("samples: clock went back", 2).severity
     'warning'
     """
-    row = _checks()[name]
+    row = _source_checks()[name]
     return Finding(row["check"], row["severity"], rows, row["effect"], example, gpu_hours)
 
 
-def check_words(name: str) -> str:
-    """What a check says of its rows."""
-    return _checks()[name]["check"]
+def check_text(name: str) -> str:
+    """Return the text of a check in ``source_checks.csv``."""
+    return _source_checks()[name]["check"]
 
 
 @functools.cache
-def _checks() -> dict[str, dict[str, str]]:
+def _source_checks() -> dict[str, dict[str, str]]:
+    """Read ``source_checks.csv``: name → row."""
     text = (resources.files(__package__) / "source_checks.csv").read_text(encoding="utf-8")
     return {row["name"]: row for row in csv.DictReader(text.splitlines())}

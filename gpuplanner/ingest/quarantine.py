@@ -1,8 +1,8 @@
-"""Jobs that contradict the others, set apart with a reason.
+"""Quarantine: jobs that contradict the others are marked with a reason and left out of all figures.
 
-A row that is a job by its form can still spoil every sum: a submission in another century stretches the
-observation, 100,000 GPUs raise the inferred fleet, two jobs on the same GPUs are more than was installed. Each is
-marked in column ``quarantined`` with the rule that it broke, and reported with its GPU-hours.
+A row that is a valid job can still distort every sum: a submission in another century stretches the observation,
+100,000 GPUs raise the inferred fleet, two jobs on the same GPUs exceed what was installed. Such a job gets the rule
+that it broke in column ``quarantined``, and the quality report lists it with its GPU-hours.
 """
 
 from __future__ import annotations
@@ -16,42 +16,50 @@ import polars as pl
 
 from gpuplanner.core.errors import TraceFormatError, examples
 from gpuplanner.core.schemas import WHOLE_GPU
-from gpuplanner.core.step_functions import untimed
-from gpuplanner.core.units import SECONDS_PER_HOUR, counted
+from gpuplanner.core.step_functions import has_unknown_end
+from gpuplanner.core.units import SECONDS_PER_HOUR, count_text
 from gpuplanner.hardware.catalog import MAX_GPUS_PER_NODE
-from gpuplanner.ingest.gpu_model_resolution import nodes_of_lists, possible_boards
-from gpuplanner.ingest.large_tables import LongTable
+from gpuplanner.ingest.gpu_model_resolution import expand_unique_node_lists, possible_models
+from gpuplanner.ingest.large_tables import ChunkedTable
 from gpuplanner.ingest.quality_report import Finding
 
-ALONE = timedelta(days=365)
-"""Time to all other jobs from which a few stand alone."""
-FEW, FEW_SHARE = 3, 0.01
-"""At most so many jobs, or that share of all, are a few; beyond, a gap is a gap of the record."""
-OTHERS = 10
-"""Fewer other jobs are no measure of what can be true."""
-HUGE_GPUS, HUGE_FACTOR = 1000.0, 10.0
-"""GPUs from which a job is looked at, and how many times what all others ever held at once it may ask for."""
-ROUNDING_GPUS = 1e-6
-CLOCKS_US = 60_000_000
-"""Jobs on one node that overlap by up to a minute were timed by clocks that differ."""
+ISOLATION_TIME = timedelta(days=365)
+"""Distance in time to all other jobs from which a few jobs are isolated."""
+MAX_OUTLIER_JOBS = 3
+"""Largest number of jobs that count as outliers; a larger group is separated by a gap of the record."""
+MAX_OUTLIER_SHARE = 0.01
+"""Largest share of the jobs that count as outliers, if that is more jobs."""
+MIN_OTHER_JOBS = 10
+"""Fewest other jobs from which plausible values are inferred."""
+HUGE_JOB_GPUS = 1000.0
+"""Size from which a job is compared with the peak of all others [GPUs]."""
+MAX_PEAK_MULTIPLE = 10.0
+"""Largest request as a multiple of the peak of GPUs allocated to all other jobs."""
+GPU_TOLERANCE = 1e-6
+"""Rounding tolerance of GPU counts [GPUs]."""
+CLOCK_TOLERANCE_US = 60_000_000
+"""Overlap of jobs on one node that differing clocks explain: one minute [us]."""
 
 FAR_AWAY = "more than a year away from all other jobs"
-UNBELIEVABLE = f"more than {HUGE_FACTOR:g} times the peak of GPUs allocated to all other jobs"
+UNBELIEVABLE = f"more than {MAX_PEAK_MULTIPLE:g} times the peak of GPUs allocated to all other jobs"
 BEYOND_INVENTORY = "requests more GPUs than the inventory has"
 FULL_NODE = "started on a node whose GPUs were allocated to other jobs"
 FULL_POOL = "started when other jobs were allocated all GPUs of the inventory"
-RULES = (FAR_AWAY, UNBELIEVABLE, BEYOND_INVENTORY, FULL_NODE, FULL_POOL)
-"""Why a job is in quarantine; the first rule that it breaks is named. Of several jobs that hold the same GPUs,
-those that started last break the rule."""
+QUARANTINE_RULES = (FAR_AWAY, UNBELIEVABLE, BEYOND_INVENTORY, FULL_NODE, FULL_POOL)
+"""Reasons for quarantine; the first rule that a job breaks is named. Of several jobs that were allocated the same
+GPUs,
+those that started last break the rule.
+"""
 
-QUARANTINED = "quarantined: "
-"""How the lines of the quality report on them begin."""
+QUARANTINE_PREFIX = "quarantined: "
+"""Prefix of the findings on quarantined jobs."""
 
-_NEVER = np.iinfo(np.int64).max
+_NO_END_US = np.iinfo(np.int64).max
+"""Time of events that never occur [us]."""
 
 
-def with_quarantine(jobs: pl.DataFrame, inventory: pl.DataFrame | None = None) -> pl.DataFrame:
-    """Mark the jobs that cannot be true beside the others.
+def mark_quarantine(jobs: pl.DataFrame, inventory: pl.DataFrame | None = None) -> pl.DataFrame:
+    """Mark jobs that are implausible next to the others in column ``quarantined``.
 
     Examples
     --------
@@ -60,49 +68,52 @@ def with_quarantine(jobs: pl.DataFrame, inventory: pl.DataFrame | None = None) -
     >>> jobs = pl.DataFrame({"gpus": [8.0, 8.0], "submit_time": day, "start_time": [day, day + timedelta(hours=1)],
     ...     "end_time": day + timedelta(hours=2), "state": "COMPLETED", "gpu_model": None, "node_list": "n1"})
     >>> nodes = {"node": ["n1"], "gpus": [8], "gpu_model": None, "installed": None, "retired": None}
-    >>> with_quarantine(jobs, pl.DataFrame(nodes))["quarantined"].to_list()
+    >>> mark_quarantine(jobs, pl.DataFrame(nodes))["quarantined"].to_list()
     [None, 'started on a node whose GPUs were allocated to other jobs']
     """
     rule = pl.Series("quarantined", [None], pl.String).new_from_index(0, jobs.height)
-    for name, broken in _broken(jobs.drop("row", strict=False).with_row_index("row"), inventory):
-        rule = rule.scatter(broken, name) if len(broken) else rule
+    for rule_name, broken_rows in _find_rule_breakers(jobs.drop("row", strict=False).with_row_index("row"), inventory):
+        rule = rule.scatter(broken_rows, rule_name) if len(broken_rows) else rule
     return jobs.with_columns(rule)
 
 
-LOOKED_AT = ("gpus", "submit_time", "start_time", "end_time", "state", "gpu_model", "node_list")
-"""Columns of jobs that the rules look at."""
+RULE_COLUMNS = ("gpus", "submit_time", "start_time", "end_time", "state", "gpu_model", "node_list")
+"""Columns of jobs that the rules use."""
 
 
-def quarantine_of(jobs: LongTable, inventory: pl.DataFrame | None) -> pl.DataFrame:
-    """The jobs in pieces that :func:`with_quarantine` marks: ``place``, by which they are numbered, ``quarantined``."""
-    days, huge = set[int](), False
-    for part in jobs.tables(LOOKED_AT[:4]):
+def quarantine_chunks(job_table: ChunkedTable, inventory: pl.DataFrame | None) -> pl.DataFrame:
+    """Find the quarantined jobs of a chunked table: ``place`` (row number) and ``quarantined`` (reason)."""
+    days, has_huge_jobs = set[int](), False
+    for chunk in job_table.tables(RULE_COLUMNS[:4]):
         instants = pl.max_horizontal("submit_time", "start_time", "end_time")
         for instant in (pl.col("submit_time"), instants):
-            days.update(part.select(instant.dt.epoch("d").unique()).to_series().drop_nulls())
-        huge |= bool((part["gpus"] > HUGE_GPUS).any())
-    gap = max((late - early for early, late in itertools.pairwise(sorted(days))), default=0)
-    if inventory is None and not huge and gap < ALONE.days:
+            days.update(chunk.select(instant.dt.epoch("d").unique()).to_series().drop_nulls())
+        has_huge_jobs |= bool((chunk["gpus"] > HUGE_JOB_GPUS).any())
+    longest_gap_days = max(
+        (later_day - earlier_day for earlier_day, later_day in itertools.pairwise(sorted(days))), default=0
+    )
+    if inventory is None and not has_huge_jobs and longest_gap_days < ISOLATION_TIME.days:
         return pl.DataFrame(schema={"place": pl.UInt32, "quarantined": pl.String})
-    whole = pl.concat(jobs.tables(["place", *LOOKED_AT]))
-    return with_quarantine(whole, inventory).select("place", "quarantined").drop_nulls()
+    all_jobs = pl.concat(job_table.tables(["place", *RULE_COLUMNS]))
+    return mark_quarantine(all_jobs, inventory).select("place", "quarantined").drop_nulls()
 
 
-HELD_ON_NODES = (
+ALLOCATION_COLUMNS = (
     "gpus", "node_list", "gpu_model", "profile_requested", "instances", "start_time", "end_time", "state",
     "quarantined",
 )  # fmt: skip
-OTHER_LAYOUT = "; no GPU (?:has MIG disabled|has such an instance) today$"
-OUTGROWN = "node that lists fewer GPUs than jobs were allocated on it"
-UNLISTED = "nodes of jobs that today's list does not have"
-OTHER_CLUSTER = "nodes of jobs of which the node list has none"
+"""Columns of jobs that past nodes are inferred from."""
+OTHER_LAYOUT_PATTERN = "; no GPU (?:has MIG disabled|has such an instance) today$"
+OUTGROWN_NODE_CHECK = "node that lists fewer GPUs than jobs were allocated on it"
+UNLISTED_NODES_CHECK = "nodes of jobs that today's list does not have"
+OTHER_CLUSTER_CHECK = "nodes of jobs of which the node list has none"
 
 
-def proven_sizes(jobs: pl.DataFrame, inventory: pl.DataFrame) -> dict[str, int]:
-    """GPUs of nodes on which jobs held more than the list has, up to the size of a server.
+def infer_node_sizes(jobs: pl.DataFrame, inventory: pl.DataFrame) -> dict[str, int]:
+    """Infer the GPUs of nodes on which jobs were allocated more GPUs than the node list has.
 
-    A GPU that fell off the bus, or a node that was replaced, is missing in a list of today and not in its past. A
-    server has as many GPUs as a node called alike, or the next power of two.
+    A GPU that fell off the bus, or a node that was replaced, is missing in today's list but not in its past. The size
+    of a server is that of a node with a similar name, or the next power of two.
 
     Examples
     --------
@@ -110,100 +121,107 @@ def proven_sizes(jobs: pl.DataFrame, inventory: pl.DataFrame) -> dict[str, int]:
     >>> day = datetime(2026, 2, 2, tzinfo=UTC)
     >>> jobs = pl.DataFrame({"gpus": [8.0, 9.0], "node_list": ["n1", "n2"], "state": "COMPLETED",
     ...     "start_time": day, "end_time": day + timedelta(hours=1)})
-    >>> proven_sizes(jobs, pl.DataFrame({"node": ["n1", "n2"], "gpus": [7, 8]}))
+    >>> infer_node_sizes(jobs, pl.DataFrame({"node": ["n1", "n2"], "gpus": [7, 8]}))
     {'n1': 8}
     """
     name = pl.col("node").str.replace_all(r"\d+", "#")
     powers = {i: 1 << (i - 1).bit_length() for i in range(1, MAX_GPUS_PER_NODE)}
     next_power = pl.col("gpus").cast(pl.Int64).replace_strict(powers, default=0)
-    most = pl.max_horizontal(pl.col("gpus").max().over(name), next_power)
-    small = inventory.select("node", room="gpus", most=most).filter(pl.col("most") > pl.col("room"))
-    held = _ran(jobs).join(small, left_on="node_list", right_on="node").rename({"node_list": "node"})
-    held = held.filter(pl.col("gpus") <= pl.col("most") + ROUNDING_GPUS)
-    peaks = _node_peaks(held.with_columns(least="gpus")).filter(pl.col("peak") > pl.col("room")).sort("node")
-    return dict(peaks.join(small, on="node").select("node", pl.min_horizontal("peak", "most")).iter_rows())
+    max_gpus = pl.max_horizontal(pl.col("gpus").max().over(name), next_power)
+    small_nodes = inventory.select("node", room="gpus", most=max_gpus).filter(pl.col("most") > pl.col("room"))
+    allocations = (
+        _select_started_jobs(jobs).join(small_nodes, left_on="node_list", right_on="node").rename({"node_list": "node"})
+    )
+    allocations = allocations.filter(pl.col("gpus") <= pl.col("most") + GPU_TOLERANCE)
+    peaks = (
+        _peak_gpus_by_node(allocations.with_columns(least="gpus")).filter(pl.col("peak") > pl.col("room")).sort("node")
+    )
+    return dict(peaks.join(small_nodes, on="node").select("node", pl.min_horizontal("peak", "most")).iter_rows())
 
 
-def _node_peaks(held: pl.DataFrame) -> pl.DataFrame:
-    """Most GPUs that jobs held of each node at once: ``node, room, peak``."""
-    begin = _ticks("start_time")
-    until = pl.max_horizontal(_ticks("end_time") - CLOCKS_US, begin + 1)
-    level = _levels(held.with_columns(begin=begin, until=until))
-    whole = (pl.col("level").max() - ROUNDING_GPUS).ceil().cast(pl.Int64)
-    return level.group_by("node", "room").agg(peak=whole).sort("node")
+def _peak_gpus_by_node(allocations: pl.DataFrame) -> pl.DataFrame:
+    """Compute the most GPUs that were allocated on each node at once: ``node, room, peak``."""
+    begin = _to_microseconds("start_time")
+    until = pl.max_horizontal(_to_microseconds("end_time") - CLOCK_TOLERANCE_US, begin + 1)
+    levels = _allocated_levels(allocations.with_columns(begin=begin, until=until))
+    peak_gpus = (pl.col("level").max() - GPU_TOLERANCE).ceil().cast(pl.Int64)
+    return levels.group_by("node", "room").agg(peak=peak_gpus).sort("node")
 
 
-def _ran(jobs: pl.DataFrame, gpus: pl.Expr | None = None) -> pl.DataFrame:
-    """Jobs that held GPUs from a time that is known, numbered by ``row``."""
+def _select_started_jobs(jobs: pl.DataFrame, gpus: pl.Expr | None = None) -> pl.DataFrame:
+    """Select the jobs that were allocated GPUs from a known time on, numbered by ``row``."""
     rows = jobs if "row" in jobs.columns else jobs.with_row_index("row")
     gpus = pl.col("gpus") if gpus is None else gpus
-    return rows.filter(gpus > 0, pl.col("start_time").is_not_null(), ~untimed())
+    return rows.filter(gpus > 0, pl.col("start_time").is_not_null(), ~has_unknown_end())
 
 
-def _on_each_node(jobs: pl.DataFrame, inventory: pl.DataFrame) -> pl.DataFrame:
-    """One row for each job that ran and node it names: ``room`` and ``all`` listed GPUs, ``absent`` nodes not listed.
+def _spread_jobs_over_nodes(jobs: pl.DataFrame, inventory: pl.DataFrame) -> pl.DataFrame:
+    """List each started job once for every node that it names.
 
-    ``own`` are the GPUs of the job on its nodes that are not listed: an even share, or all that the listed have no
-    room for; 0 where no server has as many.
+    ``room`` are the listed GPUs of the node, ``all`` those of all its nodes, ``absent`` its nodes that are not listed,
+    ``own`` are the GPUs of the job on its unlisted nodes: an even share, or all that the listed nodes cannot hold; 0
+    where no server has that many.
     """
     nodes = inventory.group_by("node").agg(room=pl.col("gpus").sum().cast(pl.Float64))
     # Lists that cannot be read say no place.
-    each = nodes_of_lists(jobs).explode("node", empty_as_null=False).drop_nulls("node")
-    rooms = each.join(nodes, on="node", how="left", maintain_order="left").with_columns(
+    jobs_by_node = expand_unique_node_lists(jobs).explode("node", empty_as_null=False).drop_nulls("node")
+    listed_gpus = jobs_by_node.join(nodes, on="node", how="left", maintain_order="left").with_columns(
         all=pl.col("room").sum().over("node_list"),
         absent=pl.col("room").is_null().sum().over("node_list").cast(pl.Int64),
         many=pl.len().over("node_list"),
     )
-    even, absent = pl.col("gpus") * pl.col("absent") / pl.col("many"), pl.col("absent")
-    own = pl.max_horizontal(even, pl.col("gpus") - pl.col("all"))
-    is_server = (absent > 0) & (own <= absent * MAX_GPUS_PER_NODE)
+    even_share, absent = pl.col("gpus") * pl.col("absent") / pl.col("many"), pl.col("absent")
+    unlisted_gpus = pl.max_horizontal(even_share, pl.col("gpus") - pl.col("all"))
+    is_server = (absent > 0) & (unlisted_gpus <= absent * MAX_GPUS_PER_NODE)
     # A job of which the number of GPUs is not known was on its nodes, too.
-    spread = _ran(jobs, pl.col("gpus").fill_null(1)).join(rooms, on="node_list", maintain_order="left")
-    return spread.with_columns(own=pl.when(is_server).then(own).otherwise(0.0))
+    jobs_on_nodes = _select_started_jobs(jobs, pl.col("gpus").fill_null(1)).join(
+        listed_gpus, on="node_list", maintain_order="left"
+    )
+    return jobs_on_nodes.with_columns(own=pl.when(is_server).then(unlisted_gpus).otherwise(0.0))
 
 
-def unlisted_nodes(jobs: pl.DataFrame, inventory: pl.DataFrame) -> pl.DataFrame:
-    """Nodes that jobs name and the inventory lacks, with the most GPUs that jobs held on them, and from when to when.
+def find_unlisted_nodes(jobs: pl.DataFrame, inventory: pl.DataFrame) -> pl.DataFrame:
+    """Find nodes that jobs name and the inventory lacks, with their peak GPUs and first and last use.
 
-    None where jobs name no node of the inventory: then it calls the nodes otherwise, or is of another cluster.
+    Empty where jobs name no node of the inventory: then it uses other names, or is of another cluster.
     """
-    spread = _on_each_node(jobs, inventory)
-    if spread["room"].null_count() == spread.height:
-        spread = spread.clear()
-    gone = spread.filter(pl.col("room").is_null(), pl.col("own") > 0)
-    gone = gone.with_columns(room=0.0, least=pl.col("own") / pl.col("absent"))
+    jobs_on_nodes = _spread_jobs_over_nodes(jobs, inventory)
+    if jobs_on_nodes["room"].null_count() == jobs_on_nodes.height:
+        jobs_on_nodes = jobs_on_nodes.clear()
+    on_unlisted = jobs_on_nodes.filter(pl.col("room").is_null(), pl.col("own") > 0)
+    on_unlisted = on_unlisted.with_columns(room=0.0, least=pl.col("own") / pl.col("absent"))
     model = pl.col("gpu_model").drop_nulls().unique()
-    seen = gone.group_by("node").agg(
+    node_spans = on_unlisted.group_by("node").agg(
         gpu_model=pl.when(model.len() == 1).then(model.first()),
         installed=pl.col("start_time").min(),
         # A node of a job that runs is there.
         retired=pl.when(pl.col("end_time").is_not_null().all()).then(pl.col("end_time").max()),
     )
-    return _node_peaks(gone).join(seen, on="node").sort("node")
+    return _peak_gpus_by_node(on_unlisted).join(node_spans, on="node").sort("node")
 
 
-def with_past_nodes(jobs: pl.DataFrame, inventory: pl.DataFrame) -> pl.DataFrame:
-    """The inventory as jobs prove it: GPUs of :func:`proven_sizes`, nodes of :func:`unlisted_nodes`, spans."""
-    sizes, gone = proven_sizes(jobs, inventory), unlisted_nodes(jobs, inventory)
-    dated = inventory["installed"].null_count() + inventory["retired"].null_count() < 2 * inventory.height
-    if dated:
-        inventory = _with_proven_spans(jobs, inventory)
+def add_past_nodes(jobs: pl.DataFrame, inventory: pl.DataFrame) -> pl.DataFrame:
+    """Extend the inventory by nodes, sizes and times of use that jobs prove."""
+    sizes, unlisted = infer_node_sizes(jobs, inventory), find_unlisted_nodes(jobs, inventory)
+    has_dates = inventory["installed"].null_count() + inventory["retired"].null_count() < 2 * inventory.height
+    if has_dates:
+        inventory = _extend_node_spans(jobs, inventory)
     if sizes:
         gpus = pl.col("node").replace_strict(sizes, default=None, return_dtype=inventory["gpus"].dtype)
         inventory = inventory.with_columns(gpus=pl.coalesce(gpus, "gpus"))
-    if gone.is_empty():
+    if unlisted.is_empty():
         return inventory
-    rows = gone.select("node", "gpu_model", "installed", "retired", gpus=pl.col("peak"))
+    rows = unlisted.select("node", "gpu_model", "installed", "retired", gpus=pl.col("peak"))
     rows = rows.cast({name: inventory.schema[name] for name in rows.columns})
     return pl.concat([inventory, rows], how="diagonal").sort("node", maintain_order=True)
 
 
-def _with_proven_spans(jobs: pl.DataFrame, inventory: pl.DataFrame) -> pl.DataFrame:
-    """Nodes from their first job and to their last, where the list has them for a shorter time."""
-    spread = _on_each_node(jobs, inventory).group_by("node")
+def _extend_node_spans(jobs: pl.DataFrame, inventory: pl.DataFrame) -> pl.DataFrame:
+    """Extend the installed and retired times of nodes to their first and last job."""
+    jobs_by_node = _spread_jobs_over_nodes(jobs, inventory).group_by("node")
     end = pl.col("end_time")
-    seen = spread.agg(first=pl.col("start_time").min(), last=end.max(), still=end.is_null().any())
-    spans = inventory.join(seen, on="node", how="left", maintain_order="left")
+    observed_spans = jobs_by_node.agg(first=pl.col("start_time").min(), last=end.max(), still=end.is_null().any())
+    spans = inventory.join(observed_spans, on="node", how="left", maintain_order="left")
     first = pl.min_horizontal("installed", "first")
     last = pl.max_horizontal("retired", "last")
     return spans.with_columns(
@@ -212,70 +230,71 @@ def _with_proven_spans(jobs: pl.DataFrame, inventory: pl.DataFrame) -> pl.DataFr
     ).drop("first", "last", "still")
 
 
-def outgrown_nodes(jobs: pl.DataFrame, inventory: pl.DataFrame) -> list[Finding]:
-    """Lines of the quality report on a past that the node list of today does not show: nodes, sizes, MIG layouts.
+def find_past_fleet_changes(jobs: pl.DataFrame, inventory: pl.DataFrame) -> list[Finding]:
+    """Report past nodes, sizes and MIG layouts that today's node list does not show.
 
-    Jobs in quarantine show nothing, but for where they ran.
+    Jobs in quarantine are ignored, except for where they ran.
     """
-    sound = believed(jobs)
-    found = _other_layouts(sound, inventory)
-    sizes = proven_sizes(sound, inventory)
+    trusted_jobs = drop_quarantined(jobs)
+    findings = _find_other_layouts(trusted_jobs, inventory)
+    sizes = infer_node_sizes(trusted_jobs, inventory)
     if sizes:
-        listed = dict(inventory.select("node", "gpus").iter_rows())
-        named = examples([f"{node}: {listed[node]} of {size}" for node, size in sizes.items()])
+        listed_gpus = dict(inventory.select("node", "gpus").iter_rows())
+        nodes_text = examples([f"{node}: {listed_gpus[node]} of {size}" for node, size in sizes.items()])
         effect = "the node counts with the GPUs allocated to its jobs in accounting: check it"
-        found.append(Finding(OUTGROWN, "warning", len(sizes), effect, named))
-    spread = _on_each_node(jobs, inventory)
-    check, effect = OTHER_CLUSTER, "jobs are compared with all its GPUs: give the list of the same cluster"
-    if spread["room"].null_count() < spread.height:
-        check, spread = UNLISTED, believed(spread)
+        findings.append(Finding(OUTGROWN_NODE_CHECK, "warning", len(sizes), effect, nodes_text))
+    jobs_on_nodes = _spread_jobs_over_nodes(jobs, inventory)
+    check, effect = OTHER_CLUSTER_CHECK, "jobs are compared with all its GPUs: give the list of the same cluster"
+    if jobs_on_nodes["room"].null_count() < jobs_on_nodes.height:
+        check, jobs_on_nodes = UNLISTED_NODES_CHECK, drop_quarantined(jobs_on_nodes)
         effect = "counted as they ran, on nodes that are part of the past and not of today's fleet"
-    elsewhere = spread.filter(pl.col("room").is_null())
-    if elsewhere.is_empty():
-        return found
-    names, elsewhere = sorted(elsewhere["node"].unique()), elsewhere.unique("row")
-    hours = elsewhere.select((pl.col("gpus") * _run_h()).sum()).item()
-    return [*found, Finding(check, "warning", elsewhere.height, effect, examples(names), hours)]
+    unlisted_jobs = jobs_on_nodes.filter(pl.col("room").is_null())
+    if unlisted_jobs.is_empty():
+        return findings
+    names, unlisted_jobs = sorted(unlisted_jobs["node"].unique()), unlisted_jobs.unique("row")
+    hours = unlisted_jobs.select((pl.col("gpus") * _run_hours()).sum()).item()
+    return [*findings, Finding(check, "warning", unlisted_jobs.height, effect, examples(names), hours)]
 
 
-def _run_h() -> pl.Expr:
+def _run_hours() -> pl.Expr:
+    """Run time of a job [h]."""
     return (pl.col("end_time") - pl.col("start_time")).dt.total_seconds() / SECONDS_PER_HOUR
 
 
-def _other_layouts(jobs: pl.DataFrame, inventory: pl.DataFrame) -> list[Finding]:
-    """Jobs that held what no GPU of their model is partitioned into today, where all its layouts are known."""
-    whole, cut = set[str](), dict[str, str]()
+def _find_other_layouts(jobs: pl.DataFrame, inventory: pl.DataFrame) -> list[Finding]:
+    """Report jobs on MIG instances or full GPUs that no GPU of their model offers today."""
+    full_gpu_models, layouts_by_model = set[str](), dict[str, str]()
     unknown = pl.col("mig_enabled").fill_null(value=False) & pl.col("layouts").is_null()
-    told = inventory.filter(pl.col("gpus") > 0, ~unknown.any().over("gpu_model"))
-    for model, layouts in told.select("gpu_model", "layouts").iter_rows():
-        parts = str(layouts or WHOLE_GPU).split(";")
-        whole |= {str(model)} if WHOLE_GPU in parts else set()
-        cut[str(model)] = f"{cut.get(str(model), '')};{layouts or ''}"
-    hours = pl.col("gpus") * _run_h()
-    key = ("gpu_model", "whole", "profile_requested")
-    held = jobs.filter(pl.col("gpus") > 0, pl.col("gpu_model").is_in(list(cut)))
-    held = held.with_columns(whole=pl.col("instances").is_null() & (pl.col("gpus") % 1 == 0))
-    held = held.group_by(key).agg(rows=pl.len(), hours=hours.sum()).sort(key)
-    found = []
-    for model, full, profile, rows, gpu_hours in held.iter_rows():
-        jobs_ask = f"{counted(rows, 'job')} ask{'s' * (rows == 1)} for"
-        if full and model not in whole:
+    known_nodes = inventory.filter(pl.col("gpus") > 0, ~unknown.any().over("gpu_model"))
+    for model, layouts in known_nodes.select("gpu_model", "layouts").iter_rows():
+        layout_names = str(layouts or WHOLE_GPU).split(";")
+        full_gpu_models |= {str(model)} if WHOLE_GPU in layout_names else set()
+        layouts_by_model[str(model)] = f"{layouts_by_model.get(str(model), '')};{layouts or ''}"
+    hours = pl.col("gpus") * _run_hours()
+    group_columns = ("gpu_model", "whole", "profile_requested")
+    allocated_jobs = jobs.filter(pl.col("gpus") > 0, pl.col("gpu_model").is_in(list(layouts_by_model)))
+    allocated_jobs = allocated_jobs.with_columns(whole=pl.col("instances").is_null() & (pl.col("gpus") % 1 == 0))
+    allocated_jobs = allocated_jobs.group_by(group_columns).agg(rows=pl.len(), hours=hours.sum()).sort(group_columns)
+    findings = []
+    for model, is_full_gpu, profile, rows, gpu_hours in allocated_jobs.iter_rows():
+        jobs_ask = f"{count_text(rows, 'job')} ask{'s' * (rows == 1)} for"
+        if is_full_gpu and model not in full_gpu_models:
             text = f"{jobs_ask} a whole {model}; no GPU is whole today"
-        elif not full and profile is not None and f"{profile}:" not in cut[model]:
+        elif not is_full_gpu and profile is not None and f"{profile}:" not in layouts_by_model[model]:
             text = f"{jobs_ask} {profile} of {model}; no GPU has such an instance today"
         else:
             continue
         effect = "counted in the past as it ran, and not used for today's nodes"
-        found.append(Finding(text, "warning", rows, effect, "", gpu_hours))
-    return found
+        findings.append(Finding(text, "warning", rows, effect, "", gpu_hours))
+    return findings
 
 
-def believed(jobs: pl.DataFrame) -> pl.DataFrame:
-    """The jobs that figures are made of: all that are not in quarantine.
+def drop_quarantined(jobs: pl.DataFrame) -> pl.DataFrame:
+    """Drop the jobs in quarantine; all figures are computed from the others.
 
     Examples
     --------
-    >>> believed(pl.DataFrame({"job_id": ["a", "b"], "quarantined": [None, FAR_AWAY]}))["job_id"].to_list()
+    >>> drop_quarantined(pl.DataFrame({"job_id": ["a", "b"], "quarantined": [None, FAR_AWAY]}))["job_id"].to_list()
     ['a']
     """
     if "quarantined" not in jobs.columns or jobs["quarantined"].null_count() == jobs.height:
@@ -283,230 +302,255 @@ def believed(jobs: pl.DataFrame) -> pl.DataFrame:
     return jobs.filter(pl.col("quarantined").is_null())
 
 
-def require_believed(rules: pl.Series, n_jobs: int, source: str) -> None:
-    """Refuse jobs of which each is in quarantine, by the rules that those in quarantine broke."""
+def require_unquarantined(rules: pl.Series, n_jobs: int, source: str) -> None:
+    """Refuse a list of jobs that are all in quarantine, and name the rules they broke."""
     if len(rules) < n_jobs:
         return
-    got = f"{counted(n_jobs, 'job')}, all in quarantine: {'; '.join(sorted(rules.unique()))}"
+    got = f"{count_text(n_jobs, 'job')}, all in quarantine: {'; '.join(sorted(rules.unique()))}"
     todo = "Give the node list of the same cluster, or ingest the jobs without one into a new folder."
     raise TraceFormatError(source, "jobs that the nodes of the list can have run", got, todo)
 
 
 def quarantine_findings(jobs: pl.DataFrame, until: datetime) -> list[Finding]:
-    """Lines of the quality report on the jobs in quarantine, by rule, with the GPU-hours that they state."""
-    marked = jobs.filter(pl.col("quarantined").is_not_null())
-    found = []
-    for name in RULES:
-        mine = marked.filter(quarantined=name)
-        if mine.is_empty():
+    """Report the jobs in quarantine by rule, with the GPU-hours that they state."""
+    quarantined = jobs.filter(pl.col("quarantined").is_not_null())
+    findings = []
+    for rule_name in QUARANTINE_RULES:
+        rule_jobs = quarantined.filter(quarantined=rule_name)
+        if rule_jobs.is_empty():
             continue
-        hours, job = stated_gpu_hours(mine, until), f"job {mine['job_id'][0]}"
+        hours, first_job = stated_gpu_hours(rule_jobs, until), f"job {rule_jobs['job_id'][0]}"
         effect = f"kept in the table and left out of every figure, with the {hours:,.1f} GPU-hours they state"
-        found.append(Finding(QUARANTINED + name, "error", mine.height, effect, job, hours))
-    return found
+        findings.append(Finding(QUARANTINE_PREFIX + rule_name, "error", rule_jobs.height, effect, first_job, hours))
+    return findings
 
 
 def quarantine_facts(jobs: pl.DataFrame, until: datetime) -> dict[str, float]:
-    """How many jobs are in quarantine, and the GPU-hours that they state; for the provenance."""
-    marked = jobs.filter(pl.col("quarantined").is_not_null())
-    return {"rows_quarantined": marked.height, "quarantined_gpu_hours": stated_gpu_hours(marked, until)}
+    """Count the jobs in quarantine and the GPU-hours that they state, for the provenance."""
+    quarantined = jobs.filter(pl.col("quarantined").is_not_null())
+    return {"rows_quarantined": quarantined.height, "quarantined_gpu_hours": stated_gpu_hours(quarantined, until)}
 
 
 def stated_gpu_hours(jobs: pl.DataFrame, until: datetime) -> float:
-    """GPU-hours that jobs state to have held; what runs counts up to `until`."""
-    still = pl.when(pl.col("state") == "RUNNING").then(pl.max_horizontal("start_time", pl.lit(until)))
-    held = pl.coalesce("end_time", still) - pl.col("start_time")
-    total = jobs.select((pl.col("gpus") * held.dt.total_microseconds()).sum() / 1e6).item()
+    """Sum the GPU-hours that jobs state; running jobs count up to `until` [GPU h]."""
+    end_if_running = pl.when(pl.col("state") == "RUNNING").then(pl.max_horizontal("start_time", pl.lit(until)))
+    allocated_time = pl.coalesce("end_time", end_if_running) - pl.col("start_time")
+    total = jobs.select((pl.col("gpus") * allocated_time.dt.total_microseconds()).sum() / 1e6).item()
     return float(total) / SECONDS_PER_HOUR
 
 
-def _broken(jobs: pl.DataFrame, inventory: pl.DataFrame | None) -> Iterator[tuple[str, pl.Series]]:
-    """Rules with the rows that break them; a row that broke one is not looked at by the next."""
-    far = _far_away(jobs)
-    yield FAR_AWAY, far
-    jobs = _without(jobs, far)
-    huge = _huge(jobs)
-    yield UNBELIEVABLE, huge
-    jobs = _without(jobs, huge)
+def _find_rule_breakers(jobs: pl.DataFrame, inventory: pl.DataFrame | None) -> Iterator[tuple[str, pl.Series]]:
+    """Yield each rule with the rows that break it; a row is tested only until it breaks a rule."""
+    isolated = _find_isolated_jobs(jobs)
+    yield FAR_AWAY, isolated
+    jobs = _drop_rows(jobs, isolated)
+    oversized = _find_oversized_jobs(jobs)
+    yield UNBELIEVABLE, oversized
+    jobs = _drop_rows(jobs, oversized)
     if inventory is None or not int(inventory["gpus"].sum()):
         return
-    own = _on_each_node(jobs, inventory).group_by("row").agg(pl.col("own").first())
-    if unlisted_nodes(jobs, inventory).is_empty():
-        own = own.clear()
+    unlisted_gpus = _spread_jobs_over_nodes(jobs, inventory).group_by("row").agg(pl.col("own").first())
+    if find_unlisted_nodes(jobs, inventory).is_empty():
+        unlisted_gpus = unlisted_gpus.clear()
     listed = pl.col("gpus") - pl.col("own").fill_null(0.0)
-    jobs = jobs.join(own, on="row", how="left", maintain_order="left").with_columns(least=listed).drop("own")
-    past = with_past_nodes(jobs, inventory)
+    jobs = jobs.join(unlisted_gpus, on="row", how="left", maintain_order="left").with_columns(least=listed).drop("own")
+    past_inventory = add_past_nodes(jobs, inventory)
     is_listed = pl.col("node").is_in(inventory["node"].implode())
-    here = past.filter(is_listed)
-    fits = pl.col("least") <= int(here["gpus"].sum()) + ROUNDING_GPUS
+    listed_nodes = past_inventory.filter(is_listed)
+    fits = pl.col("least") <= int(listed_nodes["gpus"].sum()) + GPU_TOLERANCE
     yield BEYOND_INVENTORY, jobs.filter(~fits)["row"]
-    held = _ran(jobs).filter(fits).sort("start_time", "row")
+    started_jobs = _select_started_jobs(jobs).filter(fits).sort("start_time", "row")
     largest = pl.when(is_listed).then("gpus").otherwise(MAX_GPUS_PER_NODE)
-    full = _on_full_nodes(held, past.with_columns(gpus=pl.min_horizontal("gpus", largest)))
-    yield FULL_NODE, full
-    yield FULL_POOL, _beyond_boards(_without(held, full), here)
+    on_full_nodes = _find_jobs_on_full_nodes(
+        started_jobs, past_inventory.with_columns(gpus=pl.min_horizontal("gpus", largest))
+    )
+    yield FULL_NODE, on_full_nodes
+    yield FULL_POOL, _find_jobs_beyond_pools(_drop_rows(started_jobs, on_full_nodes), listed_nodes)
 
 
-def _without(jobs: pl.DataFrame, rows: pl.Series) -> pl.DataFrame:
+def _drop_rows(jobs: pl.DataFrame, rows: pl.Series) -> pl.DataFrame:
+    """Drop jobs by their row numbers."""
     return jobs.filter(~pl.col("row").is_in(rows.implode())) if len(rows) else jobs
 
 
-def _far_away(jobs: pl.DataFrame) -> pl.Series:
-    """Few jobs whose every instant, or whose last one, is a year or more from all those of the others."""
+def _find_isolated_jobs(jobs: pl.DataFrame) -> pl.Series:
+    """Find few jobs whose submission or last instant is a year or more from those of all others."""
     rows = jobs["row"].clear()
     for instant in (pl.col("submit_time"), pl.max_horizontal("submit_time", "start_time", "end_time")):
-        ordered = _without(jobs, rows).select("row", at=instant).sort("at")
-        group = (ordered["at"].diff() > ALONE).fill_null(value=False).cum_sum()
+        ordered_instants = _drop_rows(jobs, rows).select("row", at=instant).sort("at")
+        group = (ordered_instants["at"].diff() > ISOLATION_TIME).fill_null(value=False).cum_sum()
         if group.is_empty() or group[-1] == 0:
             continue
-        sizes = ordered.with_columns(group=group).with_columns(size=pl.len().over("group"))
-        most = int(sizes["size"].max())  # type: ignore[arg-type]
-        few = max(FEW, int(FEW_SHARE * jobs.height))
-        if most >= OTHERS:
-            rows = pl.concat([rows, sizes.filter(pl.col("size") <= few, pl.col("size") < most)["row"]])
+        sizes = ordered_instants.with_columns(group=group).with_columns(size=pl.len().over("group"))
+        largest_group = int(sizes["size"].max())  # type: ignore[arg-type]
+        max_outliers = max(MAX_OUTLIER_JOBS, int(MAX_OUTLIER_SHARE * jobs.height))
+        if largest_group >= MIN_OTHER_JOBS:
+            rows = pl.concat(
+                [rows, sizes.filter(pl.col("size") <= max_outliers, pl.col("size") < largest_group)["row"]]
+            )
     return rows
 
 
-def _huge(jobs: pl.DataFrame) -> pl.Series:
-    """Jobs that ask for many times what all others ever held at once; the smaller ones are judged first."""
-    huge = jobs.filter(pl.col("gpus") > HUGE_GPUS).sort("gpus", "row")
-    if huge.is_empty():
-        return huge["row"]
-    held = _ran(jobs).filter(pl.col("gpus") <= HUGE_GPUS)
-    if held.height < OTHERS:
-        return huge["row"].clear()
-    most, broken = _peak(held), []
-    for row, gpus in huge.select("row", "gpus").iter_rows():
-        if gpus > HUGE_FACTOR * most:
-            broken.append(row)
+def _find_oversized_jobs(jobs: pl.DataFrame) -> pl.Series:
+    """Find jobs that request many times the peak of all others; smaller ones are tested first."""
+    huge_jobs = jobs.filter(pl.col("gpus") > HUGE_JOB_GPUS).sort("gpus", "row")
+    if huge_jobs.is_empty():
+        return huge_jobs["row"]
+    started_jobs = _select_started_jobs(jobs).filter(pl.col("gpus") <= HUGE_JOB_GPUS)
+    if started_jobs.height < MIN_OTHER_JOBS:
+        return huge_jobs["row"].clear()
+    peak_gpus, broken_rows = _peak_gpus(started_jobs), []
+    for row, gpus in huge_jobs.select("row", "gpus").iter_rows():
+        if gpus > MAX_PEAK_MULTIPLE * peak_gpus:
+            broken_rows.append(row)
         else:
-            held = pl.concat([held, _ran(huge.filter(row=row))])
-            most = max(most, _peak(held))
-    return pl.Series("row", broken, huge.schema["row"])
+            started_jobs = pl.concat([started_jobs, _select_started_jobs(huge_jobs.filter(row=row))])
+            peak_gpus = max(peak_gpus, _peak_gpus(started_jobs))
+    return pl.Series("row", broken_rows, huge_jobs.schema["row"])
 
 
-def _on_full_nodes(held: pl.DataFrame, inventory: pl.DataFrame) -> pl.Series:
-    """Jobs that started on a node of which others held too much, the first to come being believed.
+def _find_jobs_on_full_nodes(started_jobs: pl.DataFrame, inventory: pl.DataFrame) -> pl.Series:
+    """Find jobs that started on a node whose GPUs were allocated to others; the job that started first is believed.
 
-    Of a job over several nodes each is counted with what must be on it if the others are full; a job that is
-    larger than its nodes says nothing about them.
+    A job on several nodes counts on each with what must be there if its other nodes are full; a job larger than its
+    nodes proves nothing about them.
     """
-    spread = (
-        _on_each_node(held, inventory)
+    jobs_on_nodes = (
+        _spread_jobs_over_nodes(started_jobs, inventory)
         .with_columns(least=pl.col("gpus") - pl.col("all") + pl.col("room"))
-        .filter(pl.col("absent") == 0, pl.col("gpus") <= pl.col("all") + ROUNDING_GPUS, pl.col("least") > 0)
-        .with_columns(until=_ticks("end_time") - CLOCKS_US, begin=_ticks("start_time"))
+        .filter(pl.col("absent") == 0, pl.col("gpus") <= pl.col("all") + GPU_TOLERANCE, pl.col("least") > 0)
+        .with_columns(until=_to_microseconds("end_time") - CLOCK_TOLERANCE_US, begin=_to_microseconds("start_time"))
         .filter(pl.col("until") > pl.col("begin"))
     )
-    level = _levels(spread)
-    full = level.filter(pl.col("level") > pl.col("room") + ROUNDING_GPUS)["node"].unique()
-    over_full = spread.filter(pl.col("node").is_in(full.implode())).partition_by("node", maintain_order=True)
-    broken: set[int] = set()
-    for mine in over_full:
-        mine = mine.filter(~pl.col("row").is_in(list(broken)))
-        broken |= set(_last_to_come(mine, pl.Series([0]), mine["room"].head(1)))
-    return pl.Series("row", sorted(broken), held.schema["row"])
+    levels = _allocated_levels(jobs_on_nodes)
+    full_nodes = levels.filter(pl.col("level") > pl.col("room") + GPU_TOLERANCE)["node"].unique()
+    jobs_by_full_node = jobs_on_nodes.filter(pl.col("node").is_in(full_nodes.implode())).partition_by(
+        "node", maintain_order=True
+    )
+    broken_rows: set[int] = set()
+    for node_jobs in jobs_by_full_node:
+        node_jobs = node_jobs.filter(~pl.col("row").is_in(list(broken_rows)))
+        broken_rows |= set(_select_excess_rows(node_jobs, pl.Series([0]), node_jobs["room"].head(1)))
+    return pl.Series("row", sorted(broken_rows), started_jobs.schema["row"])
 
 
-def _beyond_boards(held: pl.DataFrame, inventory: pl.DataFrame) -> pl.Series:
-    """Jobs that started when all GPUs of the model that they name, or all GPUs, were held.
+def _find_jobs_beyond_pools(started: pl.DataFrame, inventory: pl.DataFrame) -> pl.Series:
+    """Find jobs that started when all GPUs of their model, or all GPUs, were allocated.
 
-    Words that may mean the same model, and models that are on one node, are one pool.
+    Names that may mean the same model, and models on one node, are one pool.
     """
-    held = held.with_columns(begin=_ticks("start_time"), until=_ticks("end_time")).filter(pl.col("least") > 0)
-    nodes = inventory.with_columns(begin=_ticks("installed", 0), until=_ticks("retired"))
-    pools = [(held, nodes)]
+    started = started.with_columns(begin=_to_microseconds("start_time"), until=_to_microseconds("end_time")).filter(
+        pl.col("least") > 0
+    )
+    nodes = inventory.with_columns(begin=_to_microseconds("installed", 0), until=_to_microseconds("retired"))
+    pools = [(started, nodes)]
     if not nodes["gpu_model"].has_nulls():
-        named = held["gpu_model"].drop_nulls().cast(pl.String)
-        pool_of = _pools_of_models([*nodes["gpu_model"].unique().sort(), *named.unique().sort()])
+        named_models = started["gpu_model"].drop_nulls().cast(pl.String)
+        pool_of = _number_model_pools([*nodes["gpu_model"].unique().sort(), *named_models.unique().sort()])
         model = pl.col("gpu_model").cast(pl.String)
         pool = model.replace_strict(pool_of, default=None, return_dtype=pl.Int64)
-        of_node = nodes.with_columns(pool=pool)
-        apart = [(held.filter(pool == i), of_node.filter(pool=i)) for i in of_node["pool"].unique().sort()]
-        pools = [*apart, *pools]
-    broken: list[int] = []
-    for jobs, there in pools:
-        jobs = jobs.filter(~pl.col("row").is_in(broken))
+        all_nodes = nodes.with_columns(pool=pool)
+        model_pools = [(started.filter(pool == i), all_nodes.filter(pool=i)) for i in all_nodes["pool"].unique().sort()]
+        pools = [*model_pools, *pools]
+    broken_rows: list[int] = []
+    for pool_jobs, pool_nodes in pools:
+        pool_jobs = pool_jobs.filter(~pl.col("row").is_in(broken_rows))
         gpus = pl.col("gpus").cast(pl.Float64)
-        steps = pl.concat([there.select(at="begin", change=gpus), there.select(at="until", change=-gpus)])
+        steps = pl.concat([pool_nodes.select(at="begin", change=gpus), pool_nodes.select(at="until", change=-gpus)])
         steps = steps.group_by("at").agg(pl.col("change").sum()).sort("at")
-        broken += _last_to_come(jobs, steps["at"], steps["change"].cum_sum())
-    return pl.Series("row", sorted(broken), held.schema["row"])
+        broken_rows += _select_excess_rows(pool_jobs, steps["at"], steps["change"].cum_sum())
+    return pl.Series("row", sorted(broken_rows), started.schema["row"])
 
 
-def _pools_of_models(models: Iterable[str]) -> dict[str, int]:
-    """Models and the number of their pool.
+def _number_model_pools(models: Iterable[str]) -> dict[str, int]:
+    """Number the pools of GPU models: model → pool.
 
     Examples
     --------
-    >>> _pools_of_models(["A100-40GB", "T4", "a100", "T4|V100", "h100"])
+    >>> _number_model_pools(["A100-40GB", "T4", "a100", "T4|V100", "h100"])
     {'A100-40GB': 0, 'T4': 1, 'a100': 0, 'T4|V100': 1, 'h100': 2}
     """
     pools: list[set[str]] = []
-    meant = {model: set(possible_boards(model)) for model in models}
-    for boards in meant.values():
-        joined = boards.union(*(pool for pool in pools if pool & boards))
-        pools = [*(pool for pool in pools if not pool & boards), joined]
+    models_by_name_pool = {model: set(possible_models(model)) for model in models}
+    for models in models_by_name_pool.values():
+        joined = models.union(*(pool for pool in pools if pool & models))
+        pools = [*(pool for pool in pools if not pool & models), joined]
     number = {gpu_model: i for i, pool in enumerate(pools) for gpu_model in pool}
-    return {model: number[min(boards)] for model, boards in meant.items()}
+    return {model: number[min(models)] for model, models in models_by_name_pool.items()}
 
 
-def _last_to_come(held: pl.DataFrame, at: pl.Series, room: pl.Series) -> list[int]:
-    """Rows to take away, the last to start first, so that what is held never exceeds a step function.
+def _select_excess_rows(allocations: pl.DataFrame, limit_times: pl.Series, gpu_limits: pl.Series) -> list[int]:
+    """Select rows to remove, the last to start first, so that allocated GPUs never exceed a limit over time.
 
-    Ends come before starts, and both after a change of what there is.
+    Ends are processed before starts, and both after a change of the limit.
+
+    Parameters
+    ----------
+    allocations : polars.DataFrame
+        ``row``, ``begin`` and ``until`` [us], and ``least`` allocated GPUs.
+    limit_times : polars.Series
+        Instants at which the limit changes [us].
+    gpu_limits : polars.Series
+        Limit from each of these instants on [GPUs].
+
+    Returns
+    -------
+    list of int
+        Row numbers.
     """
-    start, until, gpus = (held[name].to_numpy() for name in ("begin", "until", "least"))
-    tick = np.concatenate([until, at.to_numpy(), start])
-    kind = np.repeat([0, 1, 2], [len(until), len(at), len(start)])
-    change = np.concatenate([-gpus, np.diff(room.to_numpy(), prepend=0.0), gpus])
-    order = np.lexsort((kind, tick))
-    over = np.cumsum(np.where(kind == 1, -change, change)[order]) > ROUNDING_GPUS
-    if not over[tick[order] < _NEVER].any():
+    begin_us, end_us, gpus = (allocations[name].to_numpy() for name in ("begin", "until", "least"))
+    times_us = np.concatenate([end_us, limit_times.to_numpy(), begin_us])
+    kinds = np.repeat([0, 1, 2], [len(end_us), len(limit_times), len(begin_us)])
+    changes = np.concatenate([-gpus, np.diff(gpu_limits.to_numpy(), prepend=0.0), gpus])
+    order = np.lexsort((kinds, times_us))
+    is_over = np.cumsum(np.where(kinds == 1, -changes, changes)[order]) > GPU_TOLERANCE
+    if not is_over[times_us[order] < _NO_END_US].any():
         return []
-    number = np.concatenate([np.arange(len(until)), np.zeros(len(at), int), np.arange(len(start))])
+    job_numbers = np.concatenate([np.arange(len(end_us)), np.zeros(len(limit_times), int), np.arange(len(begin_us))])
     running: list[int] = []
-    ended = np.zeros(held.height, dtype=bool)
-    broken, held_now, room_now = [], 0.0, 0.0
-    for place in order:
-        job = number[place]
-        if tick[place] == _NEVER:
+    ended = np.zeros(allocations.height, dtype=bool)
+    removed = []
+    allocated_now = 0.0
+    limit_now = 0.0
+    for event in order:
+        job = job_numbers[event]
+        if times_us[event] == _NO_END_US:
             break
-        if kind[place] == 0:
+        if kinds[event] == 0:
             if not ended[job]:
-                held_now, ended[job] = held_now - gpus[job], True
+                allocated_now, ended[job] = allocated_now - gpus[job], True
             continue
-        if kind[place] == 1:
-            room_now += change[place]
+        if kinds[event] == 1:
+            limit_now += changes[event]
         else:
-            held_now += gpus[job]
+            allocated_now += gpus[job]
             running.append(job)
-        while running and held_now > room_now + ROUNDING_GPUS:
-            last = running.pop()
-            if not ended[last]:
-                held_now, ended[last] = held_now - gpus[last], True
-                broken.append(last)
-    return held["row"].gather(broken).to_list()
+        while running and allocated_now > limit_now + GPU_TOLERANCE:
+            last_job = running.pop()
+            if not ended[last_job]:
+                allocated_now, ended[last_job] = allocated_now - gpus[last_job], True
+                removed.append(last_job)
+    return allocations["row"].gather(removed).to_list()
 
 
-def _peak(held: pl.DataFrame) -> float:
-    """Most GPUs held at once."""
-    one = held.with_columns(
-        node=pl.lit(0), room=0.0, least="gpus", begin=_ticks("start_time"), until=_ticks("end_time")
+def _peak_gpus(allocations: pl.DataFrame) -> float:
+    """Compute the most GPUs that were allocated at once."""
+    on_one_node = allocations.with_columns(
+        node=pl.lit(0), room=0.0, least="gpus", begin=_to_microseconds("start_time"), until=_to_microseconds("end_time")
     )
-    return float(_levels(one)["level"].max() or 0.0)  # type: ignore[arg-type]
+    return float(_allocated_levels(on_one_node)["level"].max() or 0.0)  # type: ignore[arg-type]
 
 
-def _levels(held: pl.DataFrame) -> pl.DataFrame:
-    """What is held of each node after each instant at which that changes: ``node, room, level``."""
+def _allocated_levels(allocations: pl.DataFrame) -> pl.DataFrame:
+    """Compute the GPUs allocated on each node after each change: ``node, room, level``."""
     instants = [
-        held.select("node", "room", at="begin", change="least"),
-        held.select("node", "room", at="until", change=-pl.col("least")),
+        allocations.select("node", "room", at="begin", change="least"),
+        allocations.select("node", "room", at="until", change=-pl.col("least")),
     ]
     changes = pl.concat(instants).group_by("node", "room", "at").agg(pl.col("change").sum())
     return changes.sort("node", "at").select("node", "room", level=pl.col("change").cum_sum().over("node"))
 
 
-def _ticks(column: str, missing: int = _NEVER) -> pl.Expr:
-    """Microseconds since 1970; a job without an end holds what it holds."""
+def _to_microseconds(column: str, missing: int = _NO_END_US) -> pl.Expr:
+    """Microseconds since 1970 of a time column; a missing time becomes `missing`."""
     return pl.col(column).cast(pl.Datetime("us", "UTC")).dt.timestamp("us").fill_null(missing)

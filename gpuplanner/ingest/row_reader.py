@@ -1,4 +1,4 @@
-"""Files to named fields and typed rows, delimited or JSON."""
+"""Reading of delimited and JSON files to named fields and typed rows."""
 
 from __future__ import annotations
 
@@ -11,32 +11,41 @@ from typing import Any
 
 import polars as pl
 
-from gpuplanner.core.errors import OTHER_FILE, TraceFormatError, examples
+from gpuplanner.core.errors import REPLACE_FILE_HINT, TraceFormatError, examples
 from gpuplanner.ingest.delimited_rows import (
-    PLACE,
-    RAW,
+    POSITION_COLUMNS,
+    RAW_PREFIX,
     REJECTS,
-    Body,
+    FileBody,
     Heading,
     Rows,
-    heading_of,
-    together,
-    typed,
-    without_words,
+    blank_missing_words,
+    concat_rows,
+    parse_fields,
+    read_heading,
 )
-from gpuplanner.ingest.source_fields import CSV, Dialect, Field, as_text, column_places, require_types
+from gpuplanner.ingest.source_fields import (
+    CSV,
+    Dialect,
+    Field,
+    find_column_positions,
+    format_as_text,
+    require_readable_types,
+)
 from gpuplanner.ingest.text_files import (
     CONTROL_PATTERN,
-    MAX_BYTES,
+    MAX_TEXT_BYTES,
     FileBlocks,
     TextFile,
     read_document,
-    refuse_twins,
+    reject_duplicate_files,
 )
 
-LABEL = re.compile(r'\s*([a-zA-Z_]\w*)\s*=\s*"((?:[^"\\]|\\.)*)"\s*(,|$)')
-ESCAPES = {r"\\": "\\", r"\"": '"', r"\n": "\n"}
-SAMPLE = (
+LABEL_PATTERN = re.compile(r'\s*([a-zA-Z_]\w*)\s*=\s*"((?:[^"\\]|\\.)*)"\s*(,|$)')
+"""One label of a sample in the Prometheus text format."""
+LABEL_ESCAPES = {r"\\": "\\", r"\"": '"', r"\n": "\n"}
+"""Escape sequence in a label value → character."""
+SAMPLE_PATTERN = (
     r"^\s*([a-zA-Z_:][a-zA-Z0-9_:]*)"
     r'\s*(?:\{((?:\s*[a-zA-Z_]\w*\s*=\s*"(?:[^"\\]|\\.)*"\s*,?)*\s*)\})?'
     r"\s+([^\s#]+)(?:\s+([-+0-9.eE]+))?(?:\s+#.*)?\s*$"
@@ -50,7 +59,7 @@ References
 
 
 def parse_labels(text: str) -> dict[str, str] | None:
-    r"""Labels of one sample, ``a="1", b="2"``; None if they cannot be read.
+    r"""Parse the labels of one sample, ``a="1", b="2"``; None if they are malformed.
 
     Examples
     --------
@@ -62,20 +71,20 @@ def parse_labels(text: str) -> dict[str, str] | None:
     labels: dict[str, str] = {}
     position = 0
     while position < len(text.rstrip()):
-        match = LABEL.match(text, position)
+        match = LABEL_PATTERN.match(text, position)
         if match is None or match[1] in labels:
             return None
-        labels[match[1]] = re.sub(r"\\[\\\"n]", lambda found: ESCAPES[found[0]], match[2])
+        labels[match[1]] = re.sub(r"\\[\\\"n]", lambda escape: LABEL_ESCAPES[escape[0]], match[2])
         position = match.end()
     return labels
 
 
-def series_of_answer(answer: Any, where: str) -> list[Any]:  # noqa: ANN401 - anything that JSON can hold
-    """Series of an answer of the HTTP API.
+def extract_series(answer: Any, location: str) -> list[Any]:  # noqa: ANN401 - anything that JSON can hold
+    """Extract the series of a response of the Prometheus HTTP API.
 
     Examples
     --------
-    >>> series_of_answer({"status": "error", "errorType": "bad_data", "error": "parse error"}, "a.json")
+    >>> extract_series({"status": "error", "errorType": "bad_data", "error": "parse error"}, "a.json")
     Traceback (most recent call last):
         ...
     gpuplanner.core.errors.TraceFormatError: a.json: expected an answer with data; got bad_data: parse error. ...
@@ -83,40 +92,41 @@ def series_of_answer(answer: Any, where: str) -> list[Any]:  # noqa: ANN401 - an
     expected, todo = "an answer with data", "Fix the query and ask again."
     if isinstance(answer, dict) and answer.get("status") == "error":
         got = f"{answer.get('errorType')}: {str(answer.get('error'))[:300]}"
-        raise TraceFormatError(where, expected, got, todo)
+        raise TraceFormatError(location, expected, got, todo)
     data = answer.get("data") if isinstance(answer, dict) else None
     kind = data.get("resultType") if isinstance(data, dict) else None
     if kind not in ("matrix", "vector"):
         got = f"resultType {repr(kind)[:80]}"
-        raise TraceFormatError(where, "an answer with a matrix or a vector", got, todo)
+        raise TraceFormatError(location, "an answer with a matrix or a vector", got, todo)
     if not isinstance(data.get("result"), list):  # type: ignore[union-attr]
-        raise TraceFormatError(where, "an answer with series", "no list 'result'", "Save the whole answer.")
+        raise TraceFormatError(location, "an answer with series", "no list 'result'", "Save the whole answer.")
     return list(data["result"])  # type: ignore[index]
 
 
-MAX_RAW = 400
-"""Characters of a faulty item that the reject table keeps."""
+MAX_RAW_ITEM_CHARACTERS = 400
+"""Characters of a faulty JSON item that the reject table keeps."""
 
-BROKEN = "not JSON"
+NOT_JSON = "not JSON"
 
-_SPACE = re.compile(r"[ \t\r\n]*")
-_Found = tuple[str, Any, Mapping[str, Any]]
-_Walk = Generator[_Found, None, int]
-"""Yields items (text, value, what stood before) and returns where the walk ended."""
+_WHITESPACE = re.compile(r"[ \t\r\n]*")
+_ItemParts = tuple[str, Any, Mapping[str, Any]]
+_ItemGenerator = Generator[_ItemParts, None, int]
+"""Generator of items (text, value, members before the item) that returns the position where it ended."""
 
 
 @dataclass(frozen=True)
 class Item:
-    """One item of a file.
+    """One item of a JSON file.
 
-    - ``place``: Number of the line (1-based) where each line is a document of its own, else of the item in its file.
-    - ``value``: What stands there; None if it is broken.
+    - ``position``: Line number (1-based) where each line is a document of its own, else number of the item in its
+      file.
+    - ``value``: Decoded value; None if it is malformed.
     - ``raw``: Its first characters, for the reject table.
-    - ``around``: What stood before the item in the document that lists it, such as ``kind``.
+    - ``around``: Members before the item in the document that lists it, such as ``kind``.
     - ``fault``: Why it could not be read; empty if it could.
     """
 
-    place: int
+    position: int
     value: Any
     raw: str
     around: Mapping[str, Any] = field(default_factory=dict)
@@ -124,9 +134,9 @@ class Item:
 
 
 def read_items(path: str | Path, lists: Collection[str]) -> tuple[TextFile, Iterator[Item]]:
-    r"""Read the items of a JSON file: those of its lists, or its documents themselves.
+    r"""Read the items of a JSON file: the members of its named lists, or its documents themselves.
 
-    Items are decoded one at a time, so that the memory needed is that of the text and of one item.
+    Items are decoded one at a time, so that memory for the text and one item is enough.
 
     Examples
     --------
@@ -138,29 +148,31 @@ def read_items(path: str | Path, lists: Collection[str]) -> tuple[TextFile, Iter
     [{'id': 1}, {'id': 2}]
     """
     file, text = read_document(path)
-    if _after_space(text, 0) == len(text):
-        raise TraceFormatError(str(path), "JSON", "an empty file", OTHER_FILE)
-    decoder = _Decoder(lists)
-    return file, _lines(text, decoder) if _is_lines(text) else _documents(text, decoder, file.path)
+    if _skip_whitespace(text, 0) == len(text):
+        raise TraceFormatError(str(path), "JSON", "an empty file", REPLACE_FILE_HINT)
+    decoder = _ItemDecoder(lists)
+    return file, _iterate_json_lines(text, decoder) if _is_json_lines(text) else _iterate_documents(
+        text, decoder, file.path
+    )
 
 
-def is_json(lines: Collection[str]) -> bool:
-    """True if the first lines of a file look like JSON.
+def looks_like_json(lines: Collection[str]) -> bool:
+    """Whether the first lines of a file look like JSON.
 
     Examples
     --------
-    >>> is_json(['{"jobs": [']), is_json(["JobID|State"])
+    >>> looks_like_json(['{"jobs": [']), looks_like_json(["JobID|State"])
     (True, False)
     """
     first = next((line.lstrip() for line in lines if line.strip()), "")
     return first.startswith(("{", "["))
 
 
-def _is_lines(text: str) -> bool:
-    """True if the first line is a document by itself and is not the last."""
-    start = _after_space(text, 0)
+def _is_json_lines(text: str) -> bool:
+    """Whether the first line is a document of its own and not the last line."""
+    start = _skip_whitespace(text, 0)
     end = text.find("\n", start)
-    if end < 0 or _after_space(text, end) == len(text):
+    if end < 0 or _skip_whitespace(text, end) == len(text):
         return False
     try:
         json.loads(text[start:end])
@@ -169,117 +181,147 @@ def _is_lines(text: str) -> bool:
     return True
 
 
-def _lines(text: str, decoder: _Decoder) -> Iterator[Item]:
+def _iterate_json_lines(text: str, decoder: _ItemDecoder) -> Iterator[Item]:
+    """Yield the items of JSON lines; a malformed line is an item with a fault."""
     start, number = 0, 0
     while start < len(text):
         end = text.find("\n", start)
         end = len(text) if end < 0 else end
-        line, start, number = text[start:end], end + 1, number + 1
+        line = text[start:end]
+        start = end + 1
+        number += 1
         if not line.strip():
             continue
         try:
             for raw, value, around in decoder.documents(line):
                 yield Item(number, value, raw, around)
         except (ValueError, RecursionError):
-            yield Item(number, None, line[:MAX_RAW], fault=BROKEN)
+            yield Item(number, None, line[:MAX_RAW_ITEM_CHARACTERS], fault=NOT_JSON)
 
 
-def _documents(text: str, decoder: _Decoder, path: Path) -> Iterator[Item]:
+def _iterate_documents(text: str, decoder: _ItemDecoder, path: Path) -> Iterator[Item]:
+    """Yield the items of one or more JSON documents; malformed JSON raises a TraceFormatError."""
     try:
-        for place, (raw, value, around) in enumerate(decoder.documents(text), 1):
-            yield Item(place, value, raw, around)
+        for position, (raw, value, around) in enumerate(decoder.documents(text), 1):
+            yield Item(position, value, raw, around)
     except RecursionError as error:
         got = "brackets nested hundreds deep"
-        raise TraceFormatError(str(path), "JSON of a source", got, OTHER_FILE) from error
+        raise TraceFormatError(str(path), "JSON of a source", got, REPLACE_FILE_HINT) from error
     except json.JSONDecodeError as error:
-        where = f"{path}, line {error.lineno}, column {error.colno}"
+        location = f"{path}, line {error.lineno}, column {error.colno}"
         todo = "Fix the file, which may be incomplete: write it again."
-        raise TraceFormatError(where, "JSON", error.msg, todo) from error
+        raise TraceFormatError(location, "JSON", error.msg, todo) from error
     except ValueError as error:  # a constant such as NaN, or a number of thousands of digits
         raise TraceFormatError(str(path), "JSON", str(error), "Write it again.") from error
 
 
-class _Decoder:
-    """Walks the outer objects by hand, and hands each item to the decoder of the standard library."""
+class _ItemDecoder:
+    """Decoder that walks the outer objects itself and passes each item to the decoder of the standard library."""
 
     def __init__(self, lists: Collection[str]) -> None:
         self._lists = lists
-        self._decode = json.JSONDecoder(parse_constant=_refuse).raw_decode
+        self._decode = json.JSONDecoder(parse_constant=_reject_constant).raw_decode
 
-    def documents(self, text: str) -> Iterator[_Found]:
-        at = _after_space(text, 0)
+    def documents(self, text: str) -> Iterator[_ItemParts]:
+        """Yield the items of all documents in a text."""
+        at = _skip_whitespace(text, 0)
         while at < len(text):
             at = yield from self._outer(text, at, {})
-            at = _after_space(text, at)
+            at = _skip_whitespace(text, at)
 
-    def _outer(self, text: str, at: int, around: Mapping[str, Any]) -> _Walk:
+    def _outer(self, text: str, at: int, around: Mapping[str, Any]) -> _ItemGenerator:
+        """Yield the items of an object, a list or a single value at a position."""
         if text[at] == "{":
             return (yield from self._object(text, at, around))
         if text[at] == "[":
             return (yield from self._list(text, at, around))
         return (yield from self._item(text, at, around))
 
-    def _object(self, text: str, at: int, around: Mapping[str, Any]) -> _Walk:
-        """An object: its items if it lists some, else itself."""
-        start, own, listed = at, dict(around), False
+    def _object(self, text: str, at: int, outer_context: Mapping[str, Any]) -> _ItemGenerator:
+        """Yield the items in the lists of an object, or the object itself if it has none."""
+        start = at
+        context = dict(outer_context)
+        has_items = False
         members: dict[str, Any] = {}
-        at = _after_space(text, at + 1)
+        at = _skip_whitespace(text, at + 1)
         while not text.startswith("}", at):
             key, at = self._decode(text, at)
             if not isinstance(key, str):
                 reason = "a name in quotation marks must stand here"
                 raise json.JSONDecodeError(reason, text, at)
-            at = _after_space(text, _expect(text, _after_space(text, at), ":"))
+            at = _skip_whitespace(text, _skip_mark(text, _skip_whitespace(text, at), ":"))
             if key in self._lists and text.startswith(("{", "["), at):
-                listed = True
-                at = yield from self._outer(text, at, dict(own))
+                has_items = True
+                at = yield from self._outer(text, at, dict(context))
             else:
                 members[key], at = self._decode(text, at)
-                own[key] = members[key]
-            at = _after_space(text, at)
+                context[key] = members[key]
+            at = _skip_whitespace(text, at)
             if not text.startswith("}", at):
-                at = _after_space(text, _expect(text, at, ","))
-        if not listed:
-            yield text[start : start + MAX_RAW], members, around
+                at = _skip_whitespace(text, _skip_mark(text, at, ","))
+        if not has_items:
+            yield text[start : start + MAX_RAW_ITEM_CHARACTERS], members, outer_context
         return at + 1
 
-    def _list(self, text: str, at: int, around: Mapping[str, Any]) -> _Walk:
-        at = _after_space(text, at + 1)
+    def _list(self, text: str, at: int, around: Mapping[str, Any]) -> _ItemGenerator:
+        """Yield the items of a list."""
+        at = _skip_whitespace(text, at + 1)
         while not text.startswith("]", at):
-            at = _after_space(text, (yield from self._item(text, at, around)))
+            at = _skip_whitespace(text, (yield from self._item(text, at, around)))
             if not text.startswith("]", at):
-                at = _after_space(text, _expect(text, at, ","))
+                at = _skip_whitespace(text, _skip_mark(text, at, ","))
         return at + 1
 
-    def _item(self, text: str, at: int, around: Mapping[str, Any]) -> _Walk:
+    def _item(self, text: str, at: int, around: Mapping[str, Any]) -> _ItemGenerator:
+        """Decode and yield one item."""
         value, end = self._decode(text, at)
-        yield text[at : min(end, at + MAX_RAW)], value, around
+        yield text[at : min(end, at + MAX_RAW_ITEM_CHARACTERS)], value, around
         return end
 
 
-def _after_space(text: str, at: int) -> int:
-    match = _SPACE.match(text, at)
+def _skip_whitespace(text: str, at: int) -> int:
+    """Return the position after JSON whitespace."""
+    match = _WHITESPACE.match(text, at)
     return match.end() if match else at
 
 
-def _expect(text: str, at: int, mark: str) -> int:
+def _skip_mark(text: str, at: int, mark: str) -> int:
+    """Return the position after a required character."""
     if not text.startswith(mark, at):
         reason = f"{mark!r} must stand here"
         raise json.JSONDecodeError(reason, text, at)
     return at + 1
 
 
-def _refuse(constant: str) -> object:
+def _reject_constant(constant: str) -> object:
+    """Reject NaN and Infinity, which are not JSON."""
     raise ValueError(f"{constant}, which is no JSON")
 
 
-NONE = pl.DataFrame(schema=REJECTS)
+NO_REJECTS = pl.DataFrame(schema=REJECTS)
+"""An empty reject table."""
 
 
 def read_rows(
     paths: Sequence[str | Path], columns: Mapping[str, Field], *, source: str, dialect: Dialect = CSV
 ) -> Rows:
-    r"""Read files of one source and give their columns names and types.
+    r"""Read files of one source and parse their columns to names and types.
+
+    Parameters
+    ----------
+    paths : sequence of str or Path
+        Files of the source.
+    columns : mapping of str to Field
+        Column of the source → how it is parsed.
+    source : str
+        Name of the source, for messages.
+    dialect : Dialect
+        How lines are split.
+
+    Returns
+    -------
+    Rows
+        Accepted and rejected rows.
 
     Examples
     --------
@@ -292,70 +334,93 @@ def read_rows(
     >>> rows.good["gpus"].to_list(), rows.rejects["row", "reason"].rows()
     ([8.0], [(3, 'num_gpu: not a number')])
     """
-    blocks = FileBlocks(paths, limit=MAX_BYTES, tables=dialect.tables)
-    return all_of(read_row_blocks(blocks, columns, source=source, dialect=dialect), blocks)
+    blocks = FileBlocks(paths, limit=MAX_TEXT_BYTES, tables=dialect.tables)
+    return concat_blocks(read_row_blocks(blocks, columns, source=source, dialect=dialect), blocks)
 
 
 def read_row_blocks(
     blocks: FileBlocks, columns: Mapping[str, Field], *, source: str, dialect: Dialect = CSV
 ) -> Iterator[Rows]:
-    """Do what :func:`read_rows` does, of a block of lines at a time."""
+    """Read files as :func:`read_rows` does, one block of lines at a time.
+
+    Parameters
+    ----------
+    blocks : FileBlocks
+        Files in blocks of lines.
+    columns : mapping of str to Field
+        Column of the source → how it is parsed.
+    source : str
+        Name of the source, for messages.
+    dialect : Dialect
+        How lines are split.
+    """
     files = tuple(blocks.files)
     headings: dict[int, Heading] = {}
 
-    for number, block, page in in_blocks(blocks, pl.col("raw") == "", source=source):
+    for number, block, page in iterate_pages(blocks, pl.col("raw") == "", source=source):
         if block.table is not None:
-            yield typed(_picked(files, number, block.table, columns, source, dialect), columns)
+            yield parse_fields(_pick_table_columns(files, number, block.table, columns, source, dialect), columns)
             continue
         lines = page.good
         if not lines.width:
             yield page
             continue
         if number not in headings:
-            headings[number] = heading_of(lines, columns, block.path, source, dialect)
+            headings[number] = read_heading(lines, columns, block.path, source, dialect)
             lines = lines if headings[number].header is None else lines.slice(1)
-        body = Body(files, number, block, lines, headings[number], columns, dialect)
-        rows = body.at_once() or body.quoted() or body.one_by_one(lines)
-        yield replace(typed(rows, columns), blank=page.blank)
+        body = FileBody(files, number, block, lines, headings[number], columns, dialect)
+        rows = body.split_with_numbers() or body.split_all_quoted() or body.split_line_by_line(lines)
+        yield replace(parse_fields(rows, columns), blank=page.blank)
 
 
-def in_blocks(
-    blocks: FileBlocks, blank: pl.Expr, *, source: str, twins: bool = False
+def iterate_pages(
+    blocks: FileBlocks, blank: pl.Expr, *, source: str, allow_duplicates: bool = False
 ) -> Iterator[tuple[int, TextFile, Rows]]:
-    """Number of a file, a block of it, and its lines but for blank ones; a block without any has no columns.
+    """Yield the number of each file, a block of it, and the block's lines without blank ones.
 
-    No file may be empty, and none may come twice unless `twins` are fine.
+    A block without any line has no columns. Empty files are refused, and so are files given twice.
+
+    Parameters
+    ----------
+    blocks : FileBlocks
+        Files in blocks of lines.
+    blank : polars.Expr
+        True for blank lines, of column ``raw``.
+    source : str
+        Name of the source, for messages.
+    allow_duplicates : bool
+        Accept files with equal bytes.
     """
     if not blocks.paths:
         raise TraceFormatError(source, "at least one file", "none", "Give at least one file.")
     files = tuple(blocks.files)
-    begun: set[int] = set()
+    files_with_rows: set[int] = set()
     for number, block in blocks:
-        if number and number - 1 not in begun:
+        if number and number - 1 not in files_with_rows:
             break
         lines = block.lines.rename({"text": "raw"}).filter(~blank)
         good = lines.with_columns(file=pl.lit(number, pl.UInt32))
-        page = Rows(files, good.height, good, NONE, blank=block.lines.height - good.height)
+        page = Rows(files, good.height, good, NO_REJECTS, blank=block.lines.height - good.height)
         if good.height or block.table is not None:
-            begun.add(number)
+            files_with_rows.add(number)
         else:
             page = replace(page, good=pl.DataFrame())
         yield number, block, page
     for number, file in enumerate(files):
-        if number not in begun:
-            raise TraceFormatError(str(file.path), f"rows of {source}", "an empty file", OTHER_FILE)
-    if not twins:
-        refuse_twins(blocks.files, source)
+        if number not in files_with_rows:
+            raise TraceFormatError(str(file.path), f"rows of {source}", "an empty file", REPLACE_FILE_HINT)
+    if not allow_duplicates:
+        reject_duplicate_files(blocks.files, source)
 
 
-def all_of(parts: Iterator[Rows], blocks: FileBlocks) -> Rows:
-    """Rows of all blocks as one."""
-    found = list(parts)
-    filled = [part for part in found if part.good.width]
-    return replace(together(tuple(blocks.files), filled), blank=sum(part.blank for part in found))
+def concat_blocks(row_blocks: Iterator[Rows], blocks: FileBlocks) -> Rows:
+    """Concatenate the rows of all blocks."""
+    all_blocks = list(row_blocks)
+    filled_blocks = [block for block in all_blocks if block.good.width]
+    return replace(concat_rows(tuple(blocks.files), filled_blocks), blank=sum(block.blank for block in all_blocks))
 
 
-def _picked(
+def _pick_table_columns(
     files: tuple[TextFile, ...],
     number: int,
     table: pl.DataFrame,
@@ -363,32 +428,49 @@ def _picked(
     source: str,
     dialect: Dialect,
 ) -> Rows:
-    """Pick the columns of a Parquet file, as text; its rows are numbered as lines below a header are."""
+    """Pick the declared columns of a Parquet file as text; its rows are numbered like lines below a header.
+
+    Parameters
+    ----------
+    files : tuple of TextFile
+        All files.
+    number : int
+        Number of the Parquet file.
+    table : polars.DataFrame
+        Its content.
+    columns : mapping of str to Field
+        Columns that the reader declares.
+    source : str
+        Name of the source, for messages.
+    dialect : Dialect
+        Words for missing values and required columns.
+    """
     path, names = files[number].path, table.columns
-    found_at = column_places(names, columns, path, source, dialect)
-    places = {name: names[place] for name, place in found_at.items()}
-    require_types(table.schema, {places[name]: columns[name] for name in places}, path)
-    texts = table.select(as_text(name, dtype) for name, dtype in table.schema.items())
-    found = [
-        (pl.col(places[name]) if name in places else pl.lit(None, pl.String)).alias(RAW + name) for name in columns
+    positions = find_column_positions(names, columns, path, source, dialect)
+    source_names = {name: names[position] for name, position in positions.items()}
+    require_readable_types(table.schema, {source_names[name]: columns[name] for name in source_names}, path)
+    texts = table.select(format_as_text(name, dtype) for name, dtype in table.schema.items())
+    selected = [
+        (pl.col(source_names[name]) if name in source_names else pl.lit(None, pl.String)).alias(RAW_PREFIX + name)
+        for name in columns
     ]
     good = texts.select(
         file=pl.lit(number, pl.UInt32),
         line=pl.int_range(2, pl.len() + 2, dtype=pl.UInt32),
         raw=pl.concat_str(pl.all().fill_null(""), separator=dialect.separator),
-    ).hstack(texts.select(found))
+    ).hstack(texts.select(selected))
     rows = Rows(
         files=files,
         count=table.height,
-        good=without_words(good, dialect),
-        rejects=NONE,
-        unused=tuple(name for name in names if name not in places.values()),
+        good=blank_missing_words(good, dialect),
+        rejects=NO_REJECTS,
+        unused=tuple(name for name in names if name not in source_names.values()),
     )
     return rows.reject({"a control character": pl.col("raw").str.contains(CONTROL_PATTERN)})
 
 
-def read_faultless(path: str | Path, columns: Mapping[str, Field], what: str) -> pl.DataFrame:
-    r"""Read a CSV list whose numbers are whole, or refuse it.
+def read_integer_list(path: str | Path, columns: Mapping[str, Field], list_name: str) -> pl.DataFrame:
+    r"""Read a CSV list whose numbers are integers; refuse it if any row is faulty.
 
     Examples
     --------
@@ -396,21 +478,21 @@ def read_faultless(path: str | Path, columns: Mapping[str, Field], what: str) ->
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     path = Path(folder) / "a.csv"
     ...     _ = path.write_text("gpus\n8\n")
-    ...     read_faultless(path, {"gpus": Field("gpus", "number")}, "list")["gpus"].to_list()
+    ...     read_integer_list(path, {"gpus": Field("gpus", "number")}, "list")["gpus"].to_list()
     [8]
     """
     numbers = {name: pl.col(field.name) for name, field in columns.items() if field.kind == "number"}
     faults = {f"{name} is not a whole number": value != value.floor() for name, value in numbers.items()}
-    rows = read_rows([path], columns, source=what).reject(faults)
-    good = faultless(rows, str(path), f"a {what} without faults").good
-    return good.drop(PLACE).with_columns(value.cast(pl.Int64) for value in numbers.values())
+    rows = read_rows([path], columns, source=list_name).reject(faults)
+    good = require_faultless(rows, str(path), f"a {list_name} without faults").good
+    return good.drop(POSITION_COLUMNS).with_columns(value.cast(pl.Int64) for value in numbers.values())
 
 
-def faultless(rows: Rows, where: str, expected: str) -> Rows:
-    """Rows of a list of which none may be rejected; an error names those that were."""
+def require_faultless(rows: Rows, location: str, expected: str) -> Rows:
+    """Return the rows of a list, or raise an error that names its rejected rows."""
     faults = [f"line {line}: {reason}" for line, reason in rows.rejects["row", "reason"].iter_rows()]
     if faults or rows.good.is_empty():
-        some = f"{len(faults)} faulty row{'s' * (len(faults) > 1)}: {examples(faults)}"
-        got = some if faults else "no rows below the header"
-        raise TraceFormatError(where, expected, got, f"Fix these rows of {where}.")
+        faults_text = f"{len(faults)} faulty row{'s' * (len(faults) > 1)}: {examples(faults)}"
+        got = faults_text if faults else "no rows below the header"
+        raise TraceFormatError(location, expected, got, f"Fix these rows of {location}.")
     return rows

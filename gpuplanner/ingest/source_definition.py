@@ -1,4 +1,4 @@
-"""The definition of a source: file kinds, how to recognise and read each."""
+"""The definition of a source: its kinds of files, and how each is recognised and read."""
 
 from __future__ import annotations
 
@@ -13,51 +13,51 @@ from typing import Any, TypeVar
 from gpuplanner.core.errors import GpuPlannerWarning, TraceFormatError, examples
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.source_fields import Field
-from gpuplanner.ingest.text_files import head
+from gpuplanner.ingest.text_files import read_head
 
-Sniff = Callable[[Sequence[str]], bool]
+Sniffer = Callable[[Sequence[str]], bool]
 Reader = TypeVar("Reader", bound=Callable[..., Dataset])
 
-OPTIONS = frozenset({"tz", "origin", "nodes", "columns", "boards", "node", "gpu", "interval_s", "query"})
-"""What files may leave out and a user may tell."""
+READER_OPTIONS = frozenset({"tz", "origin", "nodes", "columns", "boards", "node", "gpu", "interval_s", "query"})
+"""Options that a user may state because files leave them out."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """A kind of file that can be read.
+    """A source: a program or publication whose files can be read.
 
     Attributes
     ----------
     name : str
-        What the user types.
+        Name that the user types.
     description : str
-        One line.
+        Description in one line.
     read : callable
         Reads paths into a :class:`Dataset` of one source; takes the keyword arguments in `options`.
     sniff : callable
-        True if the first lines of a file look like this source.
+        Whether the first lines of a file look like this source.
     options : frozenset of str
-        Which options mean something here: ``tz``, ``origin``, ``nodes``, ``columns``, ``boards``; for telemetry
-        also ``node``, ``gpu`` and ``interval_s``.
+        Options that apply to this source: ``tz``, ``origin``, ``nodes``, ``columns``, ``boards``; for telemetry also
+        ``node``, ``gpu`` and ``interval_s``.
     kind : callable
-        Which of its kinds of files a path is; None where it has but one. Files of two kinds may tell of the same
-        jobs under other names, so they are never put together.
+        Returns the kind of files that a path is; None where the source has one kind. Files of two kinds may describe
+        the same jobs under other names, so they are never combined.
     whole_files : callable
-        True if a path is of a list of jobs that is whole in itself, so that files may come one by one and a changed
-        one takes back all it said. Otherwise the files of one call belong together.
+        Whether a path is a list of jobs that is complete in itself, so that files may be imported one by one and a
+        changed file replaces its old rows. Otherwise the files of one call belong together.
     by_metric : bool
-        Of telemetry: rows are readings of single metrics, and several make a sample; otherwise each row is one.
+        For telemetry: rows are readings of single metrics, of which several make a sample; otherwise each row is a
+        sample.
     read_long : str, optional
-        Where the reader is of files that may be longer than the memory, ``module:name`` below ``gpuplanner.ingest``:
-        it takes the same options. Of a list of jobs it takes a folder ``into`` too, which gets the tables of jobs and
-        rejects, and what is given back has neither; of telemetry a ``way``, whose folder gets a file in each month,
-        and what is given back has no samples.
+        Reader of files larger than memory, ``module:name`` below ``gpuplanner.ingest``, with the same options. For a
+        list of jobs it takes a folder ``into``, to which jobs and rejects are written instead of being returned; for
+        telemetry an ``output``, whose folder gets a file for each month instead of returned samples.
     """
 
     name: str
     description: str
     read: Callable[..., Dataset]
-    sniff: Sniff
+    sniff: Sniffer
     options: frozenset[str] = frozenset()
     kind: Callable[[str | Path], str | None] = lambda _: None
     whole_files: Callable[[str | Path], bool] = lambda _: True
@@ -66,102 +66,120 @@ class Source:
 
 
 @dataclass(frozen=True)
-class Form:
+class SourceForm:
     """One kind of files that a source publishes.
 
-    - ``what``: What it holds, for messages.
-    - ``entry``: Where its reader is, ``module:name`` below ``gpuplanner.ingest``: it is loaded when it is used. It
-      says itself how its files look (:func:`looks`) and takes the keyword arguments in `options`.
+    - ``content``: What the files hold, for messages.
+    - ``entry``: Its reader, ``module:name`` below ``gpuplanner.ingest``, imported on use. The reader has a test for its
+      files (:func:`register_sniffer`) and takes the keyword arguments in `options`.
     - ``options``: As in :class:`Source`.
-    - ``whole_files``: It is a list of jobs, and each file is whole in itself.
-    - ``header``: Columns by which it is known, where its reader takes other files too.
+    - ``whole_files``: Each file is a complete list of jobs.
+    - ``header``: Columns that identify it, where its reader takes other files too.
     """
 
-    what: str
+    content: str
     entry: str
     options: frozenset[str] = frozenset()
     whole_files: bool = True
     header: tuple[str, ...] = ()
 
     def sniff(self, lines: Sequence[str]) -> bool:
-        """True if the first lines of a file look like it."""
-        return header_has(self.header)(lines) if self.header else bool(load(self.entry).sniff(lines))
+        """Whether the first lines of a file look like this kind."""
+        return has_header_columns(self.header)(lines) if self.header else bool(load_entry(self.entry).sniff(lines))
 
 
-def published(name: str, description: str, *forms: Form, by_metric: bool = False, in_blocks: bool = False) -> Source:
-    """A source of one or several kinds of files, which are told apart by their first lines.
+def define_source(
+    name: str, description: str, *forms: SourceForm, by_metric: bool = False, in_blocks: bool = False
+) -> Source:
+    """Define a source of one or several kinds of files, which are recognised by their first lines.
 
-    `by_metric` as in :class:`Source`; `in_blocks`: the reader of its one kind can read files of any length.
+    Parameters
+    ----------
+    name : str
+        Name that the user types.
+    description : str
+        Description in one line.
+    *forms : SourceForm
+        Kinds of files, the more specific ones first.
+    by_metric : bool
+        As in :class:`Source`.
+    in_blocks : bool
+        The reader of the only kind can read files larger than memory.
     """
 
-    def of(path: str | Path) -> Form:
-        lines = head(path) if len(forms) > 1 else []
+    def find_form(path: str | Path) -> SourceForm:
+        lines = read_head(path) if len(forms) > 1 else []
         return next((form for form in forms if lines and form.sniff(lines)), forms[0])
 
-    def read(paths: Sequence[str | Path], **options: Any) -> Dataset:  # noqa: ANN401 - of any reader
-        chosen = {str(path): of(path) for path in paths}
-        if len({form.what for form in chosen.values()}) > 1:
-            got = examples([f"{path}: {form.what}" for path, form in chosen.items()])
+    def read_paths(paths: Sequence[str | Path], **options: Any) -> Dataset:  # noqa: ANN401 - of any reader
+        forms_by_path = {str(path): find_form(path) for path in paths}
+        if len({form.content for form in forms_by_path.values()}) > 1:
+            got = examples([f"{path}: {form.content}" for path, form in forms_by_path.items()])
             raise TraceFormatError(f"source {name!r}", "files of one kind", got, "Read each kind on its own.")
-        form = next(iter(chosen.values()), forms[0])
-        where = f"source {name!r}, {form.what}" if len(forms) > 1 else f"source {name!r}"
-        found: Dataset = load(form.entry)(paths, **useful(where, options, form.options))
-        return found
+        form = next(iter(forms_by_path.values()), forms[0])
+        location = f"source {name!r}, {form.content}" if len(forms) > 1 else f"source {name!r}"
+        dataset: Dataset = load_entry(form.entry)(paths, **select_known_options(location, options, form.options))
+        return dataset
 
     return Source(
         name,
         description,
-        read,
+        read_paths,
         sniff=lambda lines: any(form.sniff(lines) for form in forms),
         options=frozenset().union(*(form.options for form in forms)),
-        kind=lambda path: of(path).what if len(forms) > 1 else None,
-        whole_files=lambda path: of(path).whole_files,
+        kind=lambda path: find_form(path).content if len(forms) > 1 else None,
+        whole_files=lambda path: find_form(path).whole_files,
         by_metric=by_metric,
         read_long=forms[0].entry if in_blocks else None,
     )
 
 
-def load(entry: str) -> Any:  # noqa: ANN401 - whatever has a name
-    """What has a name in a module below ``gpuplanner.ingest``: ``module:name``."""
+def load_entry(entry: str) -> Any:  # noqa: ANN401 - whatever has a name
+    """Import an object by its name below ``gpuplanner.ingest``, ``module:name``."""
     module, _, name = entry.partition(":")
     return getattr(importlib.import_module(f"gpuplanner.ingest.{module}"), name)
 
 
-def looks(sniff: Sniff) -> Callable[[Reader], Reader]:
-    """Say of a reader how the files look that it reads."""
+def register_sniffer(sniff: Sniffer) -> Callable[[Reader], Reader]:
+    """Decorate a reader with the test that recognises its files."""
 
-    def marked(reader: Reader) -> Reader:
+    def attach_sniffer(reader: Reader) -> Reader:
         reader.__dict__["sniff"] = sniff
         return reader
 
-    return marked
+    return attach_sniffer
 
 
-def useful(where: str, options: Mapping[str, Any], known: frozenset[str]) -> dict[str, Any]:
-    """Leave out the options that would change nothing, with a warning, so that one script can read many sources.
+def select_known_options(location: str, options: Mapping[str, Any], known_options: frozenset[str]) -> dict[str, Any]:
+    """Select the options that a source knows, and warn about the others, so that one script can read many sources.
+
+    Raises
+    ------
+    TraceFormatError
+        If an option is known to no source.
 
     Examples
     --------
-    >>> useful("source 'philly'", {"tz": "UTC"}, frozenset({"tz"}))
+    >>> select_known_options("source 'philly'", {"tz": "UTC"}, frozenset({"tz"}))
     {'tz': 'UTC'}
     """
-    strange = sorted(set(options) - known)
-    nowhere = [name for name in strange if name not in OPTIONS]
-    if nowhere:
-        expected = f"no options but {', '.join(sorted(known))}" if known else "no options"
+    unknown = sorted(set(options) - known_options)
+    unknown_anywhere = [name for name in unknown if name not in READER_OPTIONS]
+    if unknown_anywhere:
+        expected = f"no options but {', '.join(sorted(known_options))}" if known_options else "no options"
         todo = "Leave it out: it would change nothing."
-        raise TraceFormatError(where, expected, ", ".join(nowhere), todo)
-    if strange:
-        warnings.warn(f"{where}: {', '.join(strange)}: changes nothing here", GpuPlannerWarning, stacklevel=3)
-    return {name: value for name, value in options.items() if name in known}
+        raise TraceFormatError(location, expected, ", ".join(unknown_anywhere), todo)
+    if unknown:
+        warnings.warn(f"{location}: {', '.join(unknown)}: changes nothing here", GpuPlannerWarning, stacklevel=3)
+    return {name: value for name, value in options.items() if name in known_options}
 
 
-def header_has(names: Iterable[str], separator: str = ",") -> Sniff:
-    """A test for files whose header line has all these names.
+def has_header_columns(names: Iterable[str], separator: str = ",") -> Sniffer:
+    """Create a test for files whose header line has all these names.
 
     Examples
     --------
-    >>> header_has(["a", "b"])(['"B",c,A'])
+    >>> has_header_columns(["a", "b"])(['"B",c,A'])
     True
     """
     wanted = {name.casefold() for name in names}
@@ -172,18 +190,18 @@ def header_has(names: Iterable[str], separator: str = ",") -> Sniff:
     return sniff
 
 
-def matches(pattern: str, flags: int = 0) -> Sniff:
-    r"""A test for files in whose first lines a pattern is found.
+def matches_pattern(pattern: str, flags: int = 0) -> Sniffer:
+    r"""Create a test for files whose first lines match a pattern.
 
     Examples
     --------
-    >>> matches(r"\A#.*\bgpu\s")(["# gpu   pwr", "# Idx     W"])
+    >>> matches_pattern(r"\A#.*\bgpu\s")(["# gpu   pwr", "# Idx     W"])
     True
     """
-    found = re.compile(pattern, flags)
-    return lambda lines: found.search("\n".join(lines)) is not None
+    compiled = re.compile(pattern, flags)
+    return lambda lines: compiled.search("\n".join(lines)) is not None
 
 
-def columns_of(columns: Mapping[str, Field]) -> Sniff:
-    """A test for files whose header line has every column that a reader needs."""
-    return header_has(name for name, field in columns.items() if not field.optional)
+def has_required_columns(columns: Mapping[str, Field]) -> Sniffer:
+    """Create a test for files whose header line has every column that a reader needs."""
+    return has_header_columns(name for name, field in columns.items() if not field.optional)

@@ -1,6 +1,6 @@
-"""All sources that can be read, and how a file finds its own.
+"""The registry of all sources, and detection of the source of a file.
 
-Of each family the more special kinds of files stand first. Readers are named here and loaded when they are used.
+Within each family the more specific kinds of files come first. Readers are named here and imported on use.
 """
 
 from __future__ import annotations
@@ -12,25 +12,27 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from gpuplanner.core.errors import TraceFormatError, examples, resolve
+from gpuplanner.core.errors import TraceFormatError, examples, resolve_name
 from gpuplanner.hardware.catalog import export_command, facts
 from gpuplanner.ingest import schedulers
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.schedulers.generic_job_table import JOB_TABLE
-from gpuplanner.ingest.source_definition import Form, Source, load, published, useful
-from gpuplanner.ingest.text_files import head
+from gpuplanner.ingest.source_definition import Source, SourceForm, define_source, load_entry, select_known_options
+from gpuplanner.ingest.text_files import read_head
 
-TZ = frozenset({"tz"})
-ORIGIN = frozenset({"origin"})
-BOARDS = frozenset({"boards"})
-NODE = frozenset({"node"})
-QUERY = frozenset({"query"})
-COUNTED = frozenset({"node", "origin", "interval_s"})
+TZ_OPTION = frozenset({"tz"})
+ORIGIN_OPTION = frozenset({"origin"})
+BOARDS_OPTION = frozenset({"boards"})
+NODE_OPTION = frozenset({"node"})
+QUERY_OPTION = frozenset({"query"})
+UNTIMED_OPTIONS = frozenset({"node", "origin", "interval_s"})
 
-NODES, OBJECTS = "nodes", "kubernetes"
-"""Node lists come in the forms of two families, of which neither knows the other."""
+NODES_SOURCE = "nodes"
+"""Source of node lists, in the forms of Slurm and Kubernetes."""
+KUBERNETES_SOURCE = "kubernetes"
+"""Source of dumps of Kubernetes objects."""
 
-DESCRIPTIONS = {
+SOURCE_DESCRIPTIONS = {
     "philly": "Microsoft Philly, 2017: job table (CSV), job log with attempts (JSON) or node sequence (CSV)",
     "itp": "Microsoft ITP job tables of ElasticFlow, 2021 (CSV, one file per cluster)",
     "openb": "Alibaba OpenB, 2023: pod list with GPU shares (CSV; node list with nodes)",
@@ -52,11 +54,13 @@ DESCRIPTIONS = {
     "gcp": "Google Cloud billing export, standard or detailed (lines of JSON or Parquet)",
     "slurm-states": "Slurm accounting without times: what jobs there were and how they ended",
     "slurm": "Slurm accounting: sacct --parsable2, with or without header, or sacct --json (alias: sacct)",
-    OBJECTS: "Kubernetes dump: kubectl get pods,jobs,nodes -A -o json (or yaml), with Kueue and DRA (alias: kubectl)",
+    KUBERNETES_SOURCE: (
+        "Kubernetes dump: kubectl get pods,jobs,nodes -A -o json (or yaml), with Kueue and DRA (alias: kubectl)"
+    ),
     "kube-state-metrics": (
         "pods and nodes of kube-state-metrics: its page, or saved responses of the Prometheus HTTP API (JSON)"
     ),
-    NODES: (
+    NODES_SOURCE: (
         "node list: node, gpus, gpu_model (CSV), or scontrol show node, sinfo, slurm.conf, kubectl get nodes -o json"
     ),
     "changes": "log of layout changes, as written by the scripts of a change bundle (CSV)",
@@ -76,174 +80,196 @@ DESCRIPTIONS = {
     "smi-apps": "nvidia-smi --query-compute-apps: processes (CSV; needs gpu)",
     "nvidia-smi": "nvidia-smi --query-gpu (CSV; needs tz, and columns if without header)",
 }
-"""Source → what its files are, in a line."""
+"""Source → what its files are, in one line."""
 
-_together = functools.partial(Form, whole_files=False)
-"""A form of which the files of one call belong together."""
-
-
-def _source(name: str, *forms: Form, by_metric: bool = False, in_blocks: bool = False) -> Source:
-    return published(name, DESCRIPTIONS[name], *forms, by_metric=by_metric, in_blocks=in_blocks)
+_joint = functools.partial(SourceForm, whole_files=False)
+"""Create a form whose files of one call belong together."""
 
 
-PUBLIC = (
-    _source(
+def _define(name: str, *forms: SourceForm, by_metric: bool = False, in_blocks: bool = False) -> Source:
+    """Define a source with its description."""
+    return define_source(name, SOURCE_DESCRIPTIONS[name], *forms, by_metric=by_metric, in_blocks=in_blocks)
+
+
+PUBLIC_SOURCES = (
+    _define(
         "philly",
-        Form("job table", "public.job_lists:PHILLY", TZ),
-        Form("job log", "public.attempt_logs:read_philly_log", TZ),
-        _together("node sequence", "public.usage_series:read_philly_nodes", TZ),
+        SourceForm("job table", "public.job_lists:PHILLY", TZ_OPTION),
+        SourceForm("job log", "public.attempt_logs:read_philly_log", TZ_OPTION),
+        _joint("node sequence", "public.usage_series:read_philly_nodes", TZ_OPTION),
     ),
-    _source("itp", Form("job table", "public.job_lists:ITP", ORIGIN)),
-    _source(
+    _define("itp", SourceForm("job table", "public.job_lists:ITP", ORIGIN_OPTION)),
+    _define(
         "openb",
-        Form("pod list", "public.job_lists:OPENB", ORIGIN | {"nodes"}),
-        _together("node list", "slurm.node_records:read_nodes", header=("sn", "gpu", "model")),
+        SourceForm("pod list", "public.job_lists:OPENB", ORIGIN_OPTION | {"nodes"}),
+        _joint("node list", "slurm.node_records:read_nodes", header=("sn", "gpu", "model")),
     ),
-    _source(
+    _define(
         "helios",
-        Form("job table", "public.job_lists:HELIOS", TZ),
-        _together("sequence", "public.usage_series:read_helios_sequence", TZ),
-        _together("quotas", "public.usage_series:read_helios_quotas"),
+        SourceForm("job table", "public.job_lists:HELIOS", TZ_OPTION),
+        _joint("sequence", "public.usage_series:read_helios_sequence", TZ_OPTION),
+        _joint("quotas", "public.usage_series:read_helios_quotas"),
     ),
-    _source(
+    _define(
         "acme",
-        Form("job table", "public.job_lists:ACME"),
-        _together("distribution", "public.usage_series:read_distributions"),
+        SourceForm("job table", "public.job_lists:ACME"),
+        _joint("distribution", "public.usage_series:read_distributions"),
     ),
-    _source(
+    _define(
         "pai",
-        _together("tables", "public.attempt_logs:read_pai", ORIGIN),
-        _together("mini-batch times", "public.usage_series:read_step_times"),
+        _joint("tables", "public.attempt_logs:read_pai", ORIGIN_OPTION),
+        _joint("mini-batch times", "public.usage_series:read_step_times"),
     ),
-    _source("dlrm", Form("instances", "public.job_lists:DLRM", ORIGIN)),
-    _source("genai", _together("gauges", "public.usage_series:read_genai")),
-    _source(
+    _define("dlrm", SourceForm("instances", "public.job_lists:DLRM", ORIGIN_OPTION)),
+    _define("genai", _joint("gauges", "public.usage_series:read_genai")),
+    _define(
         "spot",
-        Form("job list", "public.job_lists:SPOT", ORIGIN),
-        Form("node list", "slurm.node_records:read_nodes", header=("node_name", "gpu_capacity_num")),
+        SourceForm("job list", "public.job_lists:SPOT", ORIGIN_OPTION),
+        SourceForm("node list", "slurm.node_records:read_nodes", header=("node_name", "gpu_capacity_num")),
     ),
-    _source("simulator", Form("job list", "public.job_lists:SIMULATOR", ORIGIN)),
-    _source("miso", _together("arrivals and run times", "public.attempt_logs:read_miso", ORIGIN)),
-    _source("azure-llm", _together("requests", "public.usage_series:read_azure_llm", TZ)),
-    _source("supercloud", Form("job table", "public.attempt_logs:read_supercloud")),
+    _define("simulator", SourceForm("job list", "public.job_lists:SIMULATOR", ORIGIN_OPTION)),
+    _define("miso", _joint("arrivals and run times", "public.attempt_logs:read_miso", ORIGIN_OPTION)),
+    _define("azure-llm", _joint("requests", "public.usage_series:read_azure_llm", TZ_OPTION)),
+    _define("supercloud", SourceForm("job table", "public.attempt_logs:read_supercloud")),
 )
 
-BILLS = (
-    _source("focus", _together("charges", "bills.aws_and_focus_bills:read_focus")),
-    _source("cur", _together("charges", "bills.aws_and_focus_bills:read_cur")),
-    _source("azure", _together("charges", "bills.azure_and_gcp_bills:read_azure")),
-    _source("gcp", _together("charges", "bills.azure_and_gcp_bills:read_gcp")),
+BILL_SOURCES = (
+    _define("focus", _joint("charges", "bills.aws_and_focus_bills:read_focus")),
+    _define("cur", _joint("charges", "bills.aws_and_focus_bills:read_cur")),
+    _define("azure", _joint("charges", "bills.azure_and_gcp_bills:read_azure")),
+    _define("gcp", _joint("charges", "bills.azure_and_gcp_bills:read_gcp")),
 )
 
-SLURM = (
-    _source("slurm-states", _together("states", "slurm.accounting:read_slurm_states")),
-    _source(
+SLURM_SOURCES = (
+    _define("slurm-states", _joint("states", "slurm.accounting:read_slurm_states")),
+    _define(
         "slurm",
-        Form("accounting", "slurm.accounting:read_slurm", frozenset({"tz", "nodes", "columns", "boards"})),
+        SourceForm("accounting", "slurm.accounting:read_slurm", frozenset({"tz", "nodes", "columns", "boards"})),
         in_blocks=True,
     ),
 )
 
-KUBERNETES = (
-    _source(
-        OBJECTS,
+KUBERNETES_SOURCES = (
+    _define(
+        KUBERNETES_SOURCE,
         # Pods of one file stand on the nodes of another.
-        _together("dump", "kubernetes.cluster_reader:read_kubernetes", BOARDS),
+        _joint("dump", "kubernetes.cluster_reader:read_kubernetes", BOARDS_OPTION),
     ),
-    _source(
+    _define(
         "kube-state-metrics",
-        _together("metrics", "kubernetes.state_metrics:read_state_metrics", BOARDS | ORIGIN),
+        _joint("metrics", "kubernetes.state_metrics:read_state_metrics", BOARDS_OPTION | ORIGIN_OPTION),
     ),
 )
 
 
 def looks_like_kubernetes(path: str | Path) -> bool:
-    """True if a file looks like objects of Kubernetes."""
-    return KUBERNETES[0].sniff(head(path) or [""])
+    """Whether a file looks like Kubernetes objects."""
+    return KUBERNETES_SOURCES[0].sniff(read_head(path) or [""])
 
 
-def _read_nodes(paths: Sequence[str | Path], **options: object) -> Dataset:
-    """Read node lists in a form of Slurm, in ours, or in that of Kubernetes."""
-    objects = bool(paths) and all(map(looks_like_kubernetes, paths))
-    if objects:
+def _read_node_lists(paths: Sequence[str | Path], **options: object) -> Dataset:
+    """Read node lists in the form of Slurm, of gpuplanner or of Kubernetes."""
+    are_kubernetes = bool(paths) and all(map(looks_like_kubernetes, paths))
+    if are_kubernetes:
         options.pop("tz", None)  # its times are in UTC
-    entry = "kubernetes.cluster_reader:read_kubernetes_nodes" if objects else "slurm.node_records:read_nodes"
-    found: Dataset = load(entry)(paths, **options)
-    return found
+    entry = "kubernetes.cluster_reader:read_kubernetes_nodes" if are_kubernetes else "slurm.node_records:read_nodes"
+    dataset: Dataset = load_entry(entry)(paths, **options)
+    return dataset
 
 
-LISTS = (
+NODE_LIST_SOURCES = (
     Source(
-        NODES,
-        DESCRIPTIONS[NODES],
-        _read_nodes,
-        Form("node list", "slurm.node_records:read_nodes").sniff,
-        BOARDS | TZ,
+        NODES_SOURCE,
+        SOURCE_DESCRIPTIONS[NODES_SOURCE],
+        _read_node_lists,
+        SourceForm("node list", "slurm.node_records:read_nodes").sniff,
+        BOARDS_OPTION | TZ_OPTION,
         whole_files=lambda _: False,
     ),
 )
 
-CHANGES = (
-    _source("changes", _together("log", "slurm.node_events:read_changes")),
-    _source("slurm-events", _together("events", "slurm.node_events:read_slurm_events", TZ)),
-    _source("slurm-reservations", _together("reservations", "slurm.node_events:read_slurm_reservations", TZ)),
-    _source("slurm-associations", _together("associations", "slurm.accounting:read_slurm_associations")),
+CHANGE_SOURCES = (
+    _define("changes", _joint("log", "slurm.node_events:read_changes")),
+    _define("slurm-events", _joint("events", "slurm.node_events:read_slurm_events", TZ_OPTION)),
+    _define("slurm-reservations", _joint("reservations", "slurm.node_events:read_slurm_reservations", TZ_OPTION)),
+    _define("slurm-associations", _joint("associations", "slurm.accounting:read_slurm_associations")),
 )
 
-TELEMETRY = (
-    _source("dcgm-exporter", _together("pages", "telemetry.monitor_logs:read_exporter", COUNTED), by_metric=True),
-    _source(
+TELEMETRY_READERS = (
+    _define("dcgm-exporter", _joint("pages", "telemetry.monitor_logs:read_exporter", UNTIMED_OPTIONS), by_metric=True),
+    _define(
         "dcgm-csv",
-        _together("readings", "telemetry.monitor_logs:read_dcgm_csv", NODE | TZ),
+        _joint("readings", "telemetry.monitor_logs:read_dcgm_csv", NODE_OPTION | TZ_OPTION),
         by_metric=True,
         in_blocks=True,
     ),
-    _source("node-csv", _together("log", "telemetry.monitor_logs:read_node_csv", NODE | TZ), in_blocks=True),
-    _source(
+    _define("node-csv", _joint("log", "telemetry.monitor_logs:read_node_csv", NODE_OPTION | TZ_OPTION), in_blocks=True),
+    _define(
         "prometheus",
-        _together("answers", "telemetry.prometheus:read_prometheus", NODE | QUERY),
+        _joint("answers", "telemetry.prometheus:read_prometheus", NODE_OPTION | QUERY_OPTION),
         by_metric=True,
     ),
-    _source("dcgmi-dmon", _together("table", "telemetry.monitor_logs:read_dcgmi_dmon", COUNTED)),
-    _source("smi-transcript", _together("transcript", "telemetry.nvidia_smi:read_smi_transcript", NODE | TZ)),
-    _source("smi-pmon", _together("table", "telemetry.monitor_logs:read_smi_pmon", COUNTED | TZ)),
-    _source("smi-dmon", _together("table", "telemetry.monitor_logs:read_smi_dmon", COUNTED | TZ)),
-    _source("smi-apps", _together("list", "telemetry.nvidia_smi:read_smi_apps", NODE | TZ | {"gpu"})),
-    _source(
+    _define("dcgmi-dmon", _joint("table", "telemetry.monitor_logs:read_dcgmi_dmon", UNTIMED_OPTIONS)),
+    _define(
+        "smi-transcript", _joint("transcript", "telemetry.nvidia_smi:read_smi_transcript", NODE_OPTION | TZ_OPTION)
+    ),
+    _define("smi-pmon", _joint("table", "telemetry.monitor_logs:read_smi_pmon", UNTIMED_OPTIONS | TZ_OPTION)),
+    _define("smi-dmon", _joint("table", "telemetry.monitor_logs:read_smi_dmon", UNTIMED_OPTIONS | TZ_OPTION)),
+    _define("smi-apps", _joint("list", "telemetry.nvidia_smi:read_smi_apps", NODE_OPTION | TZ_OPTION | {"gpu"})),
+    _define(
         "nvidia-smi",
-        _together("log", "telemetry.nvidia_smi:read_smi_query", COUNTED | TZ | {"gpu", "columns"}),
+        _joint("log", "telemetry.nvidia_smi:read_smi_query", UNTIMED_OPTIONS | TZ_OPTION | {"gpu", "columns"}),
         in_blocks=True,
     ),
 )
 
-_OURS = (*PUBLIC, *BILLS, *SLURM, *CHANGES, *LISTS, *KUBERNETES)
-_SCHEDULERS = schedulers.sources(frozenset(source.name for source in (*_OURS, *TELEMETRY)))
-SOURCES: dict[str, Source] = {source.name: source for source in (*_OURS, *_SCHEDULERS, *TELEMETRY)}
-"""Name → source, in the order in which files are compared with them."""
+_BUILT_IN_SOURCES = (
+    *PUBLIC_SOURCES,
+    *BILL_SOURCES,
+    *SLURM_SOURCES,
+    *CHANGE_SOURCES,
+    *NODE_LIST_SOURCES,
+    *KUBERNETES_SOURCES,
+)
+_SCHEDULER_SOURCES = schedulers.sources(frozenset(source.name for source in (*_BUILT_IN_SOURCES, *TELEMETRY_READERS)))
+SOURCES: dict[str, Source] = {
+    source.name: source for source in (*_BUILT_IN_SOURCES, *_SCHEDULER_SOURCES, *TELEMETRY_READERS)
+}
+"""Name → source, in the order in which files are tested."""
 
-JOB_SOURCES = frozenset(source.name for source in (*PUBLIC, *SLURM, *KUBERNETES, *_SCHEDULERS))
+JOB_SOURCES = frozenset(
+    source.name for source in (*PUBLIC_SOURCES, *SLURM_SOURCES, *KUBERNETES_SOURCES, *_SCHEDULER_SOURCES)
+)
 """Sources that give lists of jobs."""
 
 
-AUTO = "auto"
-READABLE = "what sacct, scontrol, kubectl, Prometheus or nvidia-smi writes, a bill, a public trace or a job table"
-ALIASES = {"sacct": "slurm", "kubectl": "kubernetes"}
+AUTO_SOURCE = "auto"
+"""Name that asks for detection of the source."""
+READABLE_FILES = "what sacct, scontrol, kubectl, Prometheus or nvidia-smi writes, a bill, a public trace or a job table"
+"""What the error for an unknown file expects."""
+SOURCE_ALIASES = {"sacct": "slurm", "kubectl": "kubernetes"}
+"""Alias → source."""
 
 
-def detect(path: str | Path, columns: Sequence[str] | None = None) -> str:
-    r"""Name of the source that a file looks like, from its first few kilobytes.
+def detect_source(path: str | Path, columns: Sequence[str] | None = None) -> str:
+    r"""Detect the source of a file from its first few kilobytes.
 
     Parameters
     ----------
     path : str or Path
         File.
     columns : sequence of str, optional
-        Fields of a file without a header: they stand for it.
+        Fields of a file without a header.
+
+    Returns
+    -------
+    str
+        Name of the source.
 
     Raises
     ------
     TraceFormatError
-        If it cannot be read or looks like none; the message says what it looks like, and what to run instead.
+        If the file cannot be read or is of no known source; the message says what it looks like, and what to run.
 
     Examples
     --------
@@ -251,35 +277,35 @@ def detect(path: str | Path, columns: Sequence[str] | None = None) -> str:
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     path = Path(folder) / "jobs.csv"
     ...     _ = path.write_text("job_id,submission_time,duration,num_gpu\n")
-    ...     detect(path)
+    ...     detect_source(path)
     'itp'
     """
-    lines = head(path)
-    headed = [lines, *([separator.join(columns), *lines] for separator in ",|" if columns)]
+    lines = read_head(path)
+    candidate_lines = [lines, *([separator.join(columns), *lines] for separator in ",|" if columns)]
     for source in SOURCES.values():
-        if lines and any(map(source.sniff, headed if "columns" in source.options else headed[:1])):
-            return NODES if source.name == OBJECTS and _is_list_of_nodes(path) else source.name
-    _refuse_foreign(path, lines)
+        if lines and any(map(source.sniff, candidate_lines if "columns" in source.options else candidate_lines[:1])):
+            return NODES_SOURCE if source.name == KUBERNETES_SOURCE and _is_list_of_nodes(path) else source.name
+    _reject_foreign_form(path, lines)
     got = repr(lines[0][:120]) if lines else "an empty file"
     todo = (
         "Name the source to see what it misses ('gpuplanner ingest --list' has them all; nvidia-smi without a header "
         f"needs its columns too), or write a job table: {JOB_TABLE}."
     )
-    raise TraceFormatError(str(path), READABLE, got, todo)
+    raise TraceFormatError(str(path), READABLE_FILES, got, todo)
 
 
-def _refuse_foreign(path: str | Path, lines: Sequence[str]) -> None:
-    """Refuse a file in a form that is known and not read, with the command that writes what is."""
-    if (form := foreign_form(lines)) is not None:
-        raise TraceFormatError(str(path), READABLE, f"what looks like {form[0]}", form[1])
+def _reject_foreign_form(path: str | Path, lines: Sequence[str]) -> None:
+    """Refuse a file in a known but unsupported format, with the command that writes a supported one."""
+    if (form := find_foreign_form(lines)) is not None:
+        raise TraceFormatError(str(path), READABLE_FILES, f"what looks like {form[0]}", form[1])
 
 
-def foreign_form(lines: Sequence[str]) -> tuple[str, str] | None:
-    """What the first lines of a file look like that no source is, and what to run instead.
+def find_foreign_form(lines: Sequence[str]) -> tuple[str, str] | None:
+    """Return the known unsupported format of a file's first lines, and the command to run instead; None if unknown.
 
     Examples
     --------
-    >>> foreign_form(["JobId=7 JobName=train"])[0], foreign_form(["JobID|State"]) is None
+    >>> find_foreign_form(["JobId=7 JobName=train"])[0], find_foreign_form(["JobID|State"]) is None
     ('scontrol show job', True)
     """
     text = "\n".join(lines)
@@ -293,21 +319,21 @@ def foreign_form(lines: Sequence[str]) -> tuple[str, str] | None:
 
 
 @contextmanager
-def naming_foreign_forms(paths: Sequence[str | Path]) -> Iterator[None]:
-    """Say of files that a reader refuses what they look like, where that is known."""
+def explain_foreign_forms(paths: Sequence[str | Path]) -> Iterator[None]:
+    """Replace the error of a reader by one that names the unsupported format of its files, where it is known."""
     try:
         yield
     except TraceFormatError as error:
         for path in paths:
             try:
-                lines = head(path)
+                lines = read_head(path)
             except TraceFormatError:
                 raise error from None
-            _refuse_foreign(path, lines)
+            _reject_foreign_form(path, lines)
         raise
 
 
-def read(
+def read_files(
     source: str,
     paths: str | Path | Sequence[str | Path],
     **options: Any,  # noqa: ANN401 - of any reader
@@ -321,26 +347,26 @@ def read(
     paths : str, Path or sequence of these
         Files of the same source; their rows follow each other.
     **options
-        What the files leave out; None is not given. ``tz``: zone of naive times. ``origin``: instant from which
+        What the files leave out; None is ignored. ``tz``: zone of naive times. ``origin``: instant from which
         seconds are counted, or of the first row. ``columns``: names of the fields of a file without a header.
-        ``nodes``: node list that belongs to the jobs. ``boards``: word for a board → board of the catalogue. Of
-        telemetry also ``interval_s``: seconds between rows without times; ``node`` and ``gpu``: what all rows are of.
+        ``nodes``: node list of the same cluster. ``boards``: word of the source → GPU model. Of telemetry also
+        ``interval_s``: time between rows without times [s]; ``node`` and ``gpu``: node and GPU of all rows.
 
     Returns
     -------
     Dataset
-        Tables of the one source, with rejects, quality report and provenance.
+        Tables of the source, with rejects, quality report and provenance.
 
     Raises
     ------
     TraceFormatError
-        If the source is unknown, the files are of different sources, an option means nothing anywhere, or a file
-        cannot be read.
+        If the source is unknown, the files are of different sources, an option is known to no source, or a file cannot
+        be read.
 
     Warns
     -----
     GpuPlannerWarning
-        If an option means nothing for the source.
+        If an option does not apply to the source.
 
     Examples
     --------
@@ -348,41 +374,41 @@ def read(
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     path = Path(folder) / "cluster01.csv"
     ...     _ = path.write_text("job_id,submission_time,duration,num_gpu\na,0,7200,8\n")
-    ...     read("auto", path)
+    ...     read_files("auto", path)
     Dataset(source='itp', rows_in=1, rows_kept=1, rows_rejected=0, span_start='2021-03-04T00:00:00Z',
             span_end='2021-03-04T02:00:00Z', gpu_hours=16.0)
     """
     files = [paths] if isinstance(paths, (str, Path)) else list(paths)
     given = {name: value for name, value in options.items() if value is not None}
-    chosen = SOURCES[name_of(source, files, given.get("columns"))]
-    with naming_foreign_forms(files):
-        return chosen.read(files, **useful(f"source {chosen.name!r}", given, chosen.options))
+    chosen = SOURCES[resolve_source_name(source, files, given.get("columns"))]
+    with explain_foreign_forms(files):
+        return chosen.read(files, **select_known_options(f"source {chosen.name!r}", given, chosen.options))
 
 
-def name_of(source: str, files: Sequence[str | Path], columns: Sequence[str] | None = None) -> str:
-    """Full name of a source; with ``"auto"``, that of the one source which all files look like.
+def resolve_source_name(source: str, files: Sequence[str | Path], columns: Sequence[str] | None = None) -> str:
+    """Return the full name of a source; for ``"auto"``, of the one source that all files look like.
 
     Examples
     --------
-    >>> name_of("dcgm-exp", []), name_of("sacct", [])
+    >>> resolve_source_name("dcgm-exp", []), resolve_source_name("sacct", [])
     ('dcgm-exporter', 'slurm')
     """
-    if source != AUTO:
-        name = resolve(source, [AUTO, *SOURCES, *ALIASES], what="source", error=TraceFormatError)
-        if name != AUTO:
-            full = ALIASES.get(name, name)
-            return NODES if full == OBJECTS and files and all(map(_is_list_of_nodes, files)) else full
-    found = {str(path): detect(path, columns) for path in files}
-    kinds = sorted(set(found.values()))
-    if kinds == [OBJECTS, NODES] and all(map(looks_like_kubernetes, files)):
-        return OBJECTS  # parts of one dump
-    if len(kinds) != 1:
-        got = examples([f"{path}: {kind}" for path, kind in found.items()]) if found else "no files"
+    if source != AUTO_SOURCE:
+        name = resolve_name(source, [AUTO_SOURCE, *SOURCES, *SOURCE_ALIASES], subject="source", error=TraceFormatError)
+        if name != AUTO_SOURCE:
+            full = SOURCE_ALIASES.get(name, name)
+            return NODES_SOURCE if full == KUBERNETES_SOURCE and files and all(map(_is_list_of_nodes, files)) else full
+    sources_by_path = {str(path): detect_source(path, columns) for path in files}
+    distinct_sources = sorted(set(sources_by_path.values()))
+    if distinct_sources == [KUBERNETES_SOURCE, NODES_SOURCE] and all(map(looks_like_kubernetes, files)):
+        return KUBERNETES_SOURCE  # parts of one dump
+    if len(distinct_sources) != 1:
+        got = examples([f"{path}: {kind}" for path, kind in sources_by_path.items()]) if sources_by_path else "no files"
         todo = "Read each source on its own, or name the source."
         raise TraceFormatError("source 'auto'", "files of one source", got, todo)
-    return kinds[0]
+    return distinct_sources[0]
 
 
 def _is_list_of_nodes(path: str | Path) -> bool:
-    """True for objects of Kubernetes that are nodes alone: they are a node list, by whichever name they come."""
-    return looks_like_kubernetes(path) and bool(load("kubernetes.cluster_reader:is_nodes_alone")(path))
+    """Whether Kubernetes objects are nodes only, so that they are a node list."""
+    return looks_like_kubernetes(path) and bool(load_entry("kubernetes.cluster_reader:is_nodes_alone")(path))

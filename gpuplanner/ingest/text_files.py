@@ -1,4 +1,4 @@
-"""Text files of any length as numbered lines."""
+"""Text files of any length, plain or gzip, as numbered lines."""
 
 from __future__ import annotations
 
@@ -16,108 +16,115 @@ from typing import BinaryIO
 import numpy as np
 import polars as pl
 
-from gpuplanner.core.errors import TraceFormatError, first_line, message
-from gpuplanner.core.execution import tell_progress
+from gpuplanner.core.errors import TraceFormatError, first_error_line, format_message
+from gpuplanner.core.execution import report_bytes_read
 from gpuplanner.core.serialization import sha256
-from gpuplanner.ingest.source_fields import names_of, table_of
+from gpuplanner.ingest.source_fields import decode_parquet, read_parquet_names
 
-GZIP = b"\x1f\x8b"
-PARQUET = b"PAR1"
-PICKLE = "a Python pickle"
-UTF_16 = "UTF-16 text"
-OTHER_FORMATS = {
-    GZIP: "gzip inside gzip",
+GZIP_MARK = b"\x1f\x8b"
+PARQUET_MARK = b"PAR1"
+PICKLE_FORMAT = "a Python pickle"
+UTF_16_FORMAT = "UTF-16 text"
+FORMATS_BY_MARK = {
+    GZIP_MARK: "gzip inside gzip",
     b"PK\x03\x04": "a ZIP archive",
     b"\xfd7zXZ\x00": "xz",
     b"\x28\xb5\x2f\xfd": "zstandard",
     b"BZh": "bzip2",
-    PARQUET: "Parquet",
+    PARQUET_MARK: "Parquet",
     b"SQLite format 3": "a SQLite database",
     b"x\x01": "zlib",  # polars would unpack these three, without limit
     b"x\x9c": "zlib",
     b"x\xda": "zlib",
-    b"\xff\xfe": UTF_16,
-    b"\xfe\xff": UTF_16,
+    b"\xff\xfe": UTF_16_FORMAT,
+    b"\xfe\xff": UTF_16_FORMAT,
     b"ARROW1": "Arrow",
     b"\x93NUMPY": "a NumPy array",
     b"\x89HDF": "HDF5",
-    **dict.fromkeys([b"(dp", b"(lp", *(bytes([0x80, protocol]) for protocol in range(2, 6))], PICKLE),
+    **dict.fromkeys([b"(dp", b"(lp", *(bytes([0x80, protocol]) for protocol in range(2, 6))], PICKLE_FORMAT),
 }
-REMEDIES = {
-    UTF_16: "Convert it: iconv -f UTF-16 -t UTF-8.",
+"""First bytes of a file → its format, none of which is text."""
+ADVICE_BY_FORMAT = {
+    UTF_16_FORMAT: "Convert it: iconv -f UTF-16 -t UTF-8.",
     "xz": "Unpack it: xz --decompress --keep FILE.",
     "bzip2": "Unpack it: bunzip2 --keep FILE.",
     "zstandard": "Unpack it: zstd --decompress FILE.",
     "a ZIP archive": "Unpack it: unzip FILE.",
     "a tar archive": "Unpack it: tar -xf FILE.",
-    PICKLE: "Export it as CSV or JSON: opening a pickle can run any program, so none is ever opened.",
+    PICKLE_FORMAT: "Export it as CSV or JSON: opening a pickle can run any program, so none is ever opened.",
 }
-TAR, TAR_AT = b"ustar", 257
-"""Mark of a tar archive, and where it stands."""
+"""Format → what to run to get text."""
+TAR_MARK = b"ustar"
+TAR_MARK_OFFSET = 257
+"""Position of the mark in a tar archive [bytes]."""
 
 
-def refuse_other_formats(data: bytes, path: Path) -> None:
-    """Refuse unpacked data that is no text.
+def require_text(data: bytes, path: Path) -> None:
+    """Refuse uncompressed data that is not text.
 
     Examples
     --------
-    >>> refuse_other_formats(b"PAR1...", Path("jobs.parquet"))
+    >>> require_text(b"PAR1...", Path("jobs.parquet"))
     Traceback (most recent call last):
         ...
     gpuplanner.core.errors.TraceFormatError: jobs.parquet: expected UTF-8 text, plain or gzip; got Parquet. Unpack or
     export it first.
     """
-    kind = next((name for mark, name in OTHER_FORMATS.items() if data.startswith(mark)), None)
+    kind = next((name for mark, name in FORMATS_BY_MARK.items() if data.startswith(mark)), None)
     if kind is None and b"\0" in data[:4] and b"\0" in data[4:8]:
-        kind = UTF_16
-    if kind is None and data.startswith(TAR, TAR_AT):
+        kind = UTF_16_FORMAT
+    if kind is None and data.startswith(TAR_MARK, TAR_MARK_OFFSET):
         kind = "a tar archive"
     if kind is not None:
-        todo = REMEDIES.get(kind, "Unpack or export it first.").replace("FILE", path.name)
+        todo = ADVICE_BY_FORMAT.get(kind, "Unpack or export it first.").replace("FILE", path.name)
         raise TraceFormatError(str(path), "UTF-8 text, plain or gzip", kind, todo)
 
 
-MAX_BYTES = 4 << 30
-"""Largest text that is read into memory."""
+MAX_TEXT_BYTES = 4 << 30
+"""Largest text that is read into memory [bytes]."""
 
 MAX_STREAM_BYTES = 1 << 40
-"""Longest text that is read block by block."""
+"""Longest text that is read block by block [bytes]."""
 
 MAX_DOCUMENT_BYTES = 1 << 30
-"""Largest document (JSON) that is read into memory: its parts take several times their text."""
+"""Largest JSON document that is read into memory; its values take several times its text [bytes]."""
 
 LIMIT_VARIABLE = "GPUPLANNER_MAX_GIB"
-"""Environment variable that sets both limits, in GiB."""
+"""Environment variable that sets these limits [GiB]."""
 
-MAX_RATIO = 200
-"""Text compresses 5 to 50 times; beyond this, and beyond RATIO_FREE_BYTES, a file was made to do harm."""
+MAX_COMPRESSION_RATIO = 200
+"""Largest accepted ratio of text to compressed bytes beyond RATIO_FREE_BYTES; text compresses 5 to 50 times."""
 
-STEP_BYTES = 64 << 10
+READ_STEP_BYTES = 64 << 10
+"""Bytes that are read or counted in one step."""
 HEAD_BYTES = 16 << 10
+"""First bytes of a file that tell its source."""
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 CONTROL_PATTERN = r"[\x00-\x08\x0b-\x1f\x7f]"
+"""A control character other than tab and line ends."""
 
 
 NO_LINES = pl.DataFrame(schema={"line": pl.UInt32, "text": pl.String})
+"""A table without lines."""
 
-Text = bytes
-"""Bytes of text; the name of the type is that of a field below."""
+TextBytes = bytes
+"""Type of bytes of text, since a field below is named ``bytes``."""
 
 
 @dataclass(frozen=True, eq=False)
 class TextFile:
-    """A file of text, or a block of one.
+    """A text file, or a block of one.
 
-    - ``path``: Where it was read.
+    - ``path``: Path of the file.
     - ``sha256``: Hash of the bytes on disk.
     - ``bytes``: Size on disk.
     - ``lines``: ``line`` (1-based) and ``text``, without the line ends (LF or CR LF).
-    - ``has_quotes``, ``has_controls``: A quotation mark, a control character stands somewhere in the text: a reader
-      looks line by line only if so.
-    - ``ends_open``: The last line has no line end, so it may have been cut.
-    - ``table``: What stood in it instead of lines, if it is Parquet.
-    - ``text``: Of a block of a file, the text that the lines stand in.
+    - ``has_quotes``, ``has_controls``: The text has a quotation mark, a control character; readers check lines only
+      then.
+    - ``ends_open``: The last line has no line end, so it may be truncated.
+    - ``table``: Content of a Parquet file, which has no lines.
+    - ``text``: Text of the lines of a block.
     """
 
     path: Path
@@ -128,22 +135,22 @@ class TextFile:
     has_controls: bool = False
     ends_open: bool = False
     table: pl.DataFrame | None = None
-    text: Text = b""
+    text: TextBytes = b""
 
 
-def fingerprint(path: str | Path) -> str:
-    """Hash (SHA-256) of the bytes of a file that a reader would take, to tell whether it was read before."""
+def hash_file(path: str | Path) -> str:
+    """Hash the bytes of a file (SHA-256), to tell whether it was imported before."""
     path = Path(path)
-    with explained(path):
-        return sha256(regular(path, size_limit(MAX_STREAM_BYTES)))
+    with explain_read_errors(path):
+        return sha256(require_regular_file(path, read_size_limit(MAX_STREAM_BYTES)))
 
 
-def size_limit(usual: int) -> int:
-    """Bytes of text that may be read: `usual`, or what :data:`LIMIT_VARIABLE` says.
+def read_size_limit(usual: int) -> int:
+    """Return the largest text to read: `usual`, or the value of :data:`LIMIT_VARIABLE` [bytes].
 
     Examples
     --------
-    >>> size_limit(1 << 30)
+    >>> read_size_limit(1 << 30)
     1073741824
     """
     stated = os.environ.get(LIMIT_VARIABLE, "").strip()
@@ -158,61 +165,61 @@ def size_limit(usual: int) -> int:
     raise TraceFormatError(LIMIT_VARIABLE, "a number of GiB, such as 8", repr(stated), "Set it to 8.")
 
 
-def head(path: str | Path) -> list[str]:
-    """First few kilobytes as lines without blank ones, for telling formats apart; bad bytes become U+FFFD.
+def read_head(path: str | Path) -> list[str]:
+    """Read the first few kilobytes as lines without blank ones, to detect formats; bad bytes become U+FFFD.
 
-    Of a Parquet file, the header line that it would have as CSV.
+    Of a Parquet file, return the header line that it would have as CSV.
     """
     path = Path(path)
-    with explained(path), regular(path, None).open("rb") as raw:
-        packed = raw.read(len(GZIP)) == GZIP
+    with explain_read_errors(path), require_regular_file(path, None).open("rb") as raw:
+        is_gzip = raw.read(len(GZIP_MARK)) == GZIP_MARK
         raw.seek(0)
-        data = gzip.GzipFile(fileobj=raw).read(HEAD_BYTES) if packed else raw.read(HEAD_BYTES)
-    if data.startswith(PARQUET) and not packed:
-        return [",".join(names_of(path))]
-    refuse_other_formats(data, path)
+        data = gzip.GzipFile(fileobj=raw).read(HEAD_BYTES) if is_gzip else raw.read(HEAD_BYTES)
+    if data.startswith(PARQUET_MARK) and not is_gzip:
+        return [",".join(read_parquet_names(path))]
+    require_text(data, path)
     lines = data.removeprefix(BYTE_ORDER_MARK).decode("utf-8", errors="replace").splitlines()
-    whole = lines[:-1] if len(data) == HEAD_BYTES and len(lines) > 1 else lines
-    return [line for line in whole if line.strip()]
+    complete_lines = lines[:-1] if len(data) == HEAD_BYTES and len(lines) > 1 else lines
+    return [line for line in complete_lines if line.strip()]
 
 
-def count_bytes(data: bytes, which: Callable[[np.ndarray], np.ndarray]) -> int:
-    """How many bytes are such, of which there may be many; in steps that stay in the cache."""
+def count_bytes(data: bytes, select: Callable[[np.ndarray], np.ndarray]) -> int:
+    """Count the bytes that a function selects, in steps that fit the CPU cache."""
     codes = np.frombuffer(data, np.uint8)
-    steps = range(0, len(codes), STEP_BYTES)
-    return sum(int(np.count_nonzero(which(codes[start : start + STEP_BYTES]))) for start in steps)
+    steps = range(0, len(codes), READ_STEP_BYTES)
+    return sum(int(np.count_nonzero(select(codes[start : start + READ_STEP_BYTES]))) for start in steps)
 
 
 def _has_controls(data: bytes, line_ends: int) -> bool:
-    """True if there is a control character other than tab, LF and CR LF; counted, since that is quick."""
+    """Whether the text has a control character other than tab, LF and CR LF."""
     low = count_bytes(data, lambda codes: codes < ord(" "))
     tabs = data.count(b"\t") if b"\t" in data else 0
     returns = data.count(b"\r\n") if b"\r" in data else 0
     return low != line_ends + tabs + returns or b"\x7f" in data
 
 
-def regular(path: Path, limit: int | None) -> Path:
-    """The path, if it is a file of at most `limit` bytes: a folder or pipe is refused, not waited for."""
+def require_regular_file(path: Path, limit: int | None) -> Path:
+    """Return the path of a regular file of at most `limit` bytes; refuse folders, pipes and larger files."""
     if path.exists() and not path.is_file():
         kind = "a folder" if path.is_dir() else "a pipe or device"
         todo = "Give the files themselves; a folder is read as a bill alone, if its source is named."
         raise TraceFormatError(str(path), "a regular file", kind, todo)
     size = path.stat().st_size
     if limit is not None and size > limit:
-        raise TraceFormatError(too_large(path, limit, f"{size} bytes"))
+        raise TraceFormatError(too_large_message(path, limit, f"{size} bytes"))
     return path
 
 
-def too_large(path: Path, limit: int, got: str) -> str:
-    """What to say of a file that holds too much text."""
-    expected = f"at most {limit} bytes of text, packed at most {MAX_RATIO} times"
-    more = f"with memory to spare, allow more bytes: {LIMIT_VARIABLE}=8."
-    todo = f"Split the file by month and give the parts together, or, {more}"
-    return message(str(path), expected, got, todo)
+def too_large_message(path: Path, limit: int, got: str) -> str:
+    """Return the error message for a file with too much text."""
+    expected = f"at most {limit} bytes of text, packed at most {MAX_COMPRESSION_RATIO} times"
+    limit_advice = f"with memory to spare, allow more bytes: {LIMIT_VARIABLE}=8."
+    todo = f"Split the file by month and give the parts together, or, {limit_advice}"
+    return format_message(str(path), expected, got, todo)
 
 
 def require_utf8(data: bytes, path: Path, lines_before: int = 0) -> None:
-    """Refuse what is no UTF-8, and say where; `lines_before` stand above in the file."""
+    """Refuse text that is not UTF-8, with its line number; `lines_before` lines precede it in the file."""
     if data.isascii():
         return
     try:
@@ -225,28 +232,29 @@ def require_utf8(data: bytes, path: Path, lines_before: int = 0) -> None:
 
 
 @contextmanager
-def explained(path: Path) -> Iterator[None]:
-    """Turn what the disk or gzip says into the four-part message."""
+def explain_read_errors(path: Path) -> Iterator[None]:
+    """Turn errors of the disk or gzip into a TraceFormatError that names the file."""
     try:
         yield
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         todo = "Copy or download it again."
-        raise TraceFormatError(str(path), "a whole gzip file", first_line(error), todo) from error
+        raise TraceFormatError(str(path), "a whole gzip file", first_error_line(error), todo) from error
     except OSError as error:
-        reason, todo = error.strerror or first_line(error), "Check the path and its permissions."
+        reason, todo = error.strerror or first_error_line(error), "Check the path and its permissions."
         raise TraceFormatError(str(path), "a readable file", reason, todo) from error
 
 
 BLOCK_BYTES = 24 << 20
-"""Text that is read at a time; a line that is longer is read whole."""
+"""Text that is read at a time [bytes]; a longer line is read whole."""
 
-WHOLE = 1 << 62
-"""Text of a block where a file is one."""
+WHOLE_FILE_BYTES = 1 << 62
+"""Block size that reads a file in one block [bytes]."""
 
 RATIO_FREE_BYTES = 256 << 20
+"""Text up to which the compression ratio is not checked [bytes]."""
 
-POST_LINES = 1024
-"""Lines from one sign-post to the next."""
+LINES_PER_OFFSET = 1024
+"""Lines between two recorded file offsets."""
 
 
 @dataclass
@@ -254,12 +262,11 @@ class FileBlocks:
     """Files that are read one after the other, in blocks of whole lines.
 
     - ``paths``: The files.
-    - ``block_bytes``: Text of a block.
-    - ``limit``: Longest text of a file, unless the user states another.
-    - ``tables``: Parquet is read too, as one block with a table instead of lines.
-    - ``files``: The files without their lines and rows; hash, size and whether the last line is open are known of
-      those read.
-    - ``posts``: Of a plain file that was read: number of some of its lines → where they begin.
+    - ``block_bytes``: Text of a block [bytes].
+    - ``limit``: Longest text of a file, unless the user states another limit [bytes].
+    - ``tables``: Parquet files are read too, as one block with a table instead of lines.
+    - ``files``: The files without lines and tables; those already read have their hash, size and ``ends_open``.
+    - ``line_offsets``: For each uncompressed file that was read: line number → offset of some lines [bytes].
     """
 
     paths: Sequence[str | Path]
@@ -267,13 +274,13 @@ class FileBlocks:
     limit: int = MAX_STREAM_BYTES
     tables: bool = False
     files: list[TextFile] = field(init=False)
-    posts: dict[int, dict[int, int]] = field(default_factory=dict, init=False)
+    line_offsets: dict[int, dict[int, int]] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
         self.files = [TextFile(Path(path)) for path in self.paths]
 
     def __iter__(self) -> Iterator[tuple[int, TextFile]]:
-        r"""Number of the file, and its next block as if that were the file; lines keep their numbers.
+        r"""Yield the number of a file and its next block, as a text file whose lines keep their numbers.
 
         Examples
         --------
@@ -285,124 +292,155 @@ class FileBlocks:
         ...     [block.lines.rows() for _, block in blocks], blocks.files[0].bytes
         ([[(1, 'x,y')], [(2, '1,2')], [(3, '3,4')]], 11)
         """
-        total = sum(_size(file.path) for file in self.files)
-        before = 0
+        total = sum(_file_size(file.path) for file in self.files)
+        bytes_before = 0
         for number, file in enumerate(self.files):
-            digest, before_block, ends_open = hashlib.sha256(), 0, False
-            limit = size_limit(self.limit)
-            with explained(file.path), regular(file.path, limit).open("rb") as raw:
-                if self.tables and raw.read(len(PARQUET)) == PARQUET:
+            digest, lines_before, ends_open = hashlib.sha256(), 0, False
+            limit = read_size_limit(self.limit)
+            with explain_read_errors(file.path), require_regular_file(file.path, limit).open("rb") as raw:
+                if self.tables and raw.read(len(PARQUET_MARK)) == PARQUET_MARK:
                     raw.seek(0)
                     data = raw.read()
                     digest.update(data)
-                    table = table_of(data, file.path, limit)
+                    table = decode_parquet(data, file.path, limit)
                     yield number, replace(file, table=table)
-                    known = replace(file, sha256=digest.hexdigest(), bytes=len(data))
-                    self.files[number] = replace(known, table=table.clear())
+                    read_file = replace(file, sha256=digest.hexdigest(), bytes=len(data))
+                    self.files[number] = replace(read_file, table=table.clear())
                     continue
                 raw.seek(0)
-                for data in self.blocks_of(file.path, raw, digest.update):
-                    require_utf8(data, file.path, before_block)
-                    first = before_block + 1
-                    lines = pl.read_lines(data, name="text", row_index_name="line", row_index_offset=first)
+                for data in self.iterate_raw_blocks(file.path, raw, digest.update):
+                    require_utf8(data, file.path, lines_before)
+                    first_line_number = lines_before + 1
+                    lines = pl.read_lines(data, name="text", row_index_name="line", row_index_offset=first_line_number)
                     ends_open = bool(data) and not data.endswith(b"\n")
-                    controls = _has_controls(data, line_ends=lines.height - ends_open)
-                    block = TextFile(file.path, "", 0, lines, b'"' in data, controls, ends_open, text=data)
-                    self._post(number, first, block, raw.tell() - len(data))
-                    before_block += lines.height
+                    has_controls = _has_controls(data, line_ends=lines.height - ends_open)
+                    block = TextFile(file.path, "", 0, lines, b'"' in data, has_controls, ends_open, text=data)
+                    self._note_line_offsets(number, first_line_number, block, raw.tell() - len(data))
+                    lines_before += lines.height
                     yield number, block
-                    tell_progress(before + raw.tell(), total)
+                    report_bytes_read(bytes_before + raw.tell(), total)
                 size = raw.tell()
-            before += size
+            bytes_before += size
             self.files[number] = replace(file, sha256=digest.hexdigest(), bytes=size, ends_open=ends_open)
 
-    def _post(self, number: int, line: int, block: TextFile, begin: int) -> None:
-        """Note where some lines of a block begin; of lines that end in CR LF, the first alone is sure."""
-        every = block.lines["text"].str.len_bytes().cast(pl.Int64)
-        places = pl.concat([pl.Series([begin]), (every + 1).cum_sum() + begin])[:-1].gather_every(POST_LINES)
-        sure = places[:1] if b"\r" in block.text else places
-        numbers = range(line, line + POST_LINES * len(sure), POST_LINES)
-        self.posts.setdefault(number, {}).update(zip(numbers, sure.to_list(), strict=True))
+    def _note_line_offsets(self, number: int, line: int, text_file: TextFile, begin: int) -> None:
+        """Record the offsets of some lines of a block; with CR LF line ends only the first offset is certain."""
+        line_bytes = text_file.lines["text"].str.len_bytes().cast(pl.Int64)
+        offsets = pl.concat([pl.Series([begin]), (line_bytes + 1).cum_sum() + begin])[:-1].gather_every(
+            LINES_PER_OFFSET
+        )
+        certain_offsets = offsets[:1] if b"\r" in text_file.text else offsets
+        numbers = range(line, line + LINES_PER_OFFSET * len(certain_offsets), LINES_PER_OFFSET)
+        self.line_offsets.setdefault(number, {}).update(zip(numbers, certain_offsets.to_list(), strict=True))
 
-    def blocks_of(self, path: Path, raw: BinaryIO, seen: Callable[[bytes], object] = lambda _: None) -> Iterator[bytes]:
-        """Unpacked text, cut behind line ends; at least one block, which may be empty."""
-        head = raw.read(_LOOK_AT)
+    def iterate_raw_blocks(
+        self, path: Path, raw: BinaryIO, on_read: Callable[[bytes], object] = lambda _: None
+    ) -> Iterator[bytes]:
+        """Yield uncompressed text in blocks that end at line ends; at least one block, which may be empty.
+
+        Parameters
+        ----------
+        path : Path
+            The file, for messages.
+        raw : binary file
+            The opened file.
+        on_read : callable
+            Called with the bytes on disk as they are read, such as to hash them.
+        """
+        first_bytes = raw.read(_FORMAT_BYTES)
         raw.seek(0)
         begin = 0
-        if head.startswith(GZIP):
-            for data in self._unpacked(path, raw, seen):
+        if first_bytes.startswith(GZIP_MARK):
+            for data in self._decompress(path, raw, on_read):
                 if not begin:
-                    refuse_other_formats(data, path)
+                    require_text(data, path)
                 yield data if begin else data.removeprefix(BYTE_ORDER_MARK)
                 begin += len(data)
         else:
-            refuse_other_formats(head, path)
+            require_text(first_bytes, path)
             # Where a block ends is looked up first, so that none is copied.
             end = raw.seek(0, io.SEEK_END)
             while begin < end:
-                cut = _line_end(raw, begin, begin + self.block_bytes, end)
+                block_end = _find_line_end(raw, begin, begin + self.block_bytes, end)
                 raw.seek(begin)
-                data = raw.read(cut - begin)
+                data = raw.read(block_end - begin)
                 if not data:  # the file has become shorter
                     break
-                seen(data)
+                on_read(data)
                 yield data if begin else data.removeprefix(BYTE_ORDER_MARK)
                 begin += len(data)
         if not begin:
             yield b""
 
-    def _unpacked(self, path: Path, raw: BinaryIO, seen: Callable[[bytes], object]) -> Iterator[bytes]:
-        size, limit = _size(path), size_limit(self.limit)
+    def _decompress(self, path: Path, raw: BinaryIO, on_read: Callable[[bytes], object]) -> Iterator[bytes]:
+        """Yield the text of a gzip file in blocks that end at line ends."""
+        packed_bytes, limit = _file_size(path), read_size_limit(self.limit)
         waiting: list[bytes] = []
-        held = unpacked = 0
-        first = True
+        waiting_bytes = unpacked_bytes = 0
+        is_first = True
 
-        def packed() -> Iterator[bytes]:
-            while piece := raw.read(STEP_BYTES):
-                seen(piece)
+        def iterate_packed() -> Iterator[bytes]:
+            while piece := raw.read(READ_STEP_BYTES):
+                on_read(piece)
                 yield piece
 
-        for piece in members(packed()):
-            unpacked += len(piece)
-            is_bomb = unpacked > RATIO_FREE_BYTES and unpacked > MAX_RATIO * size
-            if unpacked > limit or is_bomb:
-                raise TraceFormatError(too_large(path, limit, f"more than {unpacked} bytes out of {size}"))
+        for piece in decompress_members(iterate_packed()):
+            unpacked_bytes += len(piece)
+            is_bomb = unpacked_bytes > RATIO_FREE_BYTES and unpacked_bytes > MAX_COMPRESSION_RATIO * packed_bytes
+            if unpacked_bytes > limit or is_bomb:
+                raise TraceFormatError(
+                    too_large_message(path, limit, f"more than {unpacked_bytes} bytes out of {packed_bytes}")
+                )
             waiting.append(piece)
-            held += len(piece)
-            if held < self.block_bytes or (held < _LOOK_AT and first):
+            waiting_bytes += len(piece)
+            if waiting_bytes < self.block_bytes or (waiting_bytes < _FORMAT_BYTES and is_first):
                 continue
             data = b"".join(waiting)
             end = data.rfind(b"\n") + 1
             if not end:
                 continue
             yield data[:end]
-            first, waiting, held = False, [data[end:]], len(data) - end
+            is_first = False
+            waiting = [data[end:]]
+            waiting_bytes = len(data) - end
         if data := b"".join(waiting):
             yield data
 
 
-_LOOK_AT = 512
-"""First bytes that tell the format of a file."""
+_FORMAT_BYTES = 512
+"""First bytes of a file that tell its format."""
 
 
-def _line_end(raw: BinaryIO, begin: int, target: int, end: int) -> int:
-    """End of the line that `target` lies in, or of one not far before it; `end` is that of the file."""
+def _find_line_end(raw: BinaryIO, begin: int, target: int, end: int) -> int:
+    """Find the end of the line at an offset, or of a line shortly before it.
+
+    Parameters
+    ----------
+    raw : binary file
+        The opened file.
+    begin : int
+        Offset at which the block begins [bytes].
+    target : int
+        Offset at which it should end [bytes].
+    end : int
+        End of the file [bytes].
+    """
     if target >= end:
         return end
-    low = max(begin, target - STEP_BYTES)
-    raw.seek(low)
-    last = raw.read(target - low).rfind(b"\n")
-    if last >= 0:
-        return low + last + 1
-    while piece := raw.read(STEP_BYTES):
-        found = piece.find(b"\n")
-        if found >= 0:
-            return raw.tell() - len(piece) + found + 1
+    search_start = max(begin, target - READ_STEP_BYTES)
+    raw.seek(search_start)
+    last_line_end = raw.read(target - search_start).rfind(b"\n")
+    if last_line_end >= 0:
+        return search_start + last_line_end + 1
+    while piece := raw.read(READ_STEP_BYTES):
+        position = piece.find(b"\n")
+        if position >= 0:
+            return raw.tell() - len(piece) + position + 1
     return end
 
 
-def members(packed: Iterable[bytes]) -> Iterator[bytes]:
-    """The unpacked bytes of all members of a gzip file; zeros may pad it, as in the gzip program."""
+def decompress_members(packed: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield the uncompressed bytes of all members of a gzip file; trailing zeros are ignored, as by gzip."""
     member = zlib.decompressobj(wbits=31)
     for piece in packed:
         while piece := piece.lstrip(b"\0") if member.eof else piece:
@@ -414,7 +452,8 @@ def members(packed: Iterable[bytes]) -> Iterator[bytes]:
         raise EOFError("it ends before the end of its data")
 
 
-def _size(path: Path) -> int:
+def _file_size(path: Path) -> int:
+    """Return the size of a file; 0 if it is unknown [bytes]."""
     try:
         return path.stat().st_size
     except OSError:
@@ -422,7 +461,7 @@ def _size(path: Path) -> int:
 
 
 def read_text_file(path: str | Path) -> TextFile:
-    r"""Read UTF-8 text, plain or gzip, in one piece.
+    r"""Read UTF-8 text, plain or gzip, at once.
 
     Examples
     --------
@@ -433,13 +472,13 @@ def read_text_file(path: str | Path) -> TextFile:
     ...     read_text_file(path).lines.rows()
     [(1, 'x,y'), (2, '1,2')]
     """
-    blocks = FileBlocks([path], WHOLE, MAX_BYTES)
-    [(_, whole)] = blocks
-    return replace(whole, sha256=blocks.files[0].sha256, bytes=blocks.files[0].bytes, text=b"")
+    blocks = FileBlocks([path], WHOLE_FILE_BYTES, MAX_TEXT_BYTES)
+    [(_, text_file)] = blocks
+    return replace(text_file, sha256=blocks.files[0].sha256, bytes=blocks.files[0].bytes, text=b"")
 
 
 def read_document(path: str | Path) -> tuple[TextFile, str]:
-    r"""Read UTF-8 text that is one document, plain or gzip, in one piece.
+    r"""Read UTF-8 text that is one document, plain or gzip, at once.
 
     Examples
     --------
@@ -451,17 +490,17 @@ def read_document(path: str | Path) -> tuple[TextFile, str]:
     '{"jobs": []}'
     """
     path, digest = Path(path), hashlib.sha256()
-    blocks = FileBlocks([path], WHOLE, MAX_DOCUMENT_BYTES)
-    with explained(path), regular(path, size_limit(blocks.limit)).open("rb") as raw:
-        data = b"".join(blocks.blocks_of(path, raw, digest.update))
+    blocks = FileBlocks([path], WHOLE_FILE_BYTES, MAX_DOCUMENT_BYTES)
+    with explain_read_errors(path), require_regular_file(path, read_size_limit(blocks.limit)).open("rb") as raw:
+        data = b"".join(blocks.iterate_raw_blocks(path, raw, digest.update))
         size = raw.tell()
     require_utf8(data, path)
     file = TextFile(path, sha256=digest.hexdigest(), bytes=size, has_quotes=True)
     return file, data.decode("utf-8")
 
 
-def texts_of_lines(blocks: FileBlocks, wanted: Mapping[int, Collection[int]]) -> dict[tuple[int, int], str]:
-    r"""Text of some lines.
+def read_lines(blocks: FileBlocks, lines_by_file: Mapping[int, Collection[int]]) -> dict[tuple[int, int], str]:
+    r"""Read the text of some lines: number of the file → line numbers.
 
     Examples
     --------
@@ -469,47 +508,64 @@ def texts_of_lines(blocks: FileBlocks, wanted: Mapping[int, Collection[int]]) ->
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     path = Path(folder) / "a.csv"
     ...     _ = path.write_bytes(b"x\ny\nz")
-    ...     texts_of_lines(FileBlocks([path], block_bytes=2), {0: [2, 3]})
+    ...     read_lines(FileBlocks([path], block_bytes=2), {0: [2, 3]})
     {(0, 2): 'y', (0, 3): 'z'}
     """
-    found = {}
-    for number, lines in wanted.items():
+    texts_by_line = {}
+    for number, lines in lines_by_file.items():
         path = blocks.files[number].path
         missing = sorted(lines, reverse=True)
-        with explained(path), path.open("rb") as raw:
-            for before, data in _pieces(blocks, number, raw, missing[::-1]):
+        with explain_read_errors(path), path.open("rb") as raw:
+            for lines_before, data in _iterate_pieces(blocks, number, raw, missing[::-1]):
                 texts = data.split(b"\n")
-                while missing and missing[-1] <= before + len(texts) - data.endswith(b"\n"):
+                while missing and missing[-1] <= lines_before + len(texts) - data.endswith(b"\n"):
                     line = missing.pop()
-                    found[number, line] = texts[line - before - 1].decode().removesuffix("\r")
+                    texts_by_line[number, line] = texts[line - lines_before - 1].decode().removesuffix("\r")
                 if not missing:
                     break
-    return found
+    return texts_by_line
 
 
-def _pieces(blocks: FileBlocks, number: int, raw: BinaryIO, lines: Sequence[int]) -> Iterator[tuple[int, bytes]]:
-    """Pieces of a file that hold lines, in order, and how many lines stand before each; of a packed file, all."""
-    posts = blocks.posts.get(number)
-    packed = raw.read(len(GZIP)) == GZIP
+def _iterate_pieces(
+    blocks: FileBlocks, number: int, raw: BinaryIO, lines: Sequence[int]
+) -> Iterator[tuple[int, bytes]]:
+    """Yield pieces of a file that hold some lines, each with the number of lines before it.
+
+    Parameters
+    ----------
+    blocks : FileBlocks
+        Files that were read before, with line offsets.
+    number : int
+        Number of the file.
+    raw : binary file
+        The opened file.
+    lines : sequence of int
+        Line numbers, ascending.
+    """
+    line_offsets = blocks.line_offsets.get(number)
+    is_gzip = raw.read(len(GZIP_MARK)) == GZIP_MARK
     raw.seek(0)
-    if packed or not posts:
-        before = 0
-        for data in blocks.blocks_of(blocks.files[number].path, raw):
-            yield before, data
-            before += data.count(b"\n")
+    if is_gzip or not line_offsets:
+        lines_before = 0
+        for data in blocks.iterate_raw_blocks(blocks.files[number].path, raw):
+            yield lines_before, data
+            lines_before += data.count(b"\n")
         return
-    known = np.array(list(posts))
-    for post in np.unique(np.searchsorted(known, lines, "right")).tolist():
-        begin = posts[int(known[post - 1])]
+    known_lines = np.array(list(line_offsets))
+    for offset_number in np.unique(np.searchsorted(known_lines, lines, "right")).tolist():
+        begin = line_offsets[int(known_lines[offset_number - 1])]
         raw.seek(begin)
-        yield int(known[post - 1]) - 1, raw.read(posts[int(known[post])] - begin if post < len(known) else -1)
+        yield (
+            int(known_lines[offset_number - 1]) - 1,
+            raw.read(line_offsets[int(known_lines[offset_number])] - begin if offset_number < len(known_lines) else -1),
+        )
 
 
-def refuse_twins(files: Sequence[TextFile], source: str) -> None:
-    """Refuse the same bytes twice: they would count everything twice."""
-    seen: dict[str, TextFile] = {}
+def reject_duplicate_files(files: Sequence[TextFile], source: str) -> None:
+    """Refuse files with equal bytes, which would count everything twice."""
+    files_by_hash: dict[str, TextFile] = {}
     for file in files:
-        twin = seen.setdefault(file.sha256, file) if file.sha256 else file
-        if twin is not file:
-            got = f"{twin.path} and {file.path}, which are equal"
+        first_file = files_by_hash.setdefault(file.sha256, file) if file.sha256 else file
+        if first_file is not file:
+            got = f"{first_file.path} and {file.path}, which are equal"
             raise TraceFormatError(source, "different files", got, "Give one of them.")

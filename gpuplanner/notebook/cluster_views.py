@@ -9,14 +9,14 @@ from pathlib import Path
 import polars as pl
 
 from gpuplanner import report as plots
-from gpuplanner.core.output_places import overwriting
+from gpuplanner.core.output_places import allow_overwriting_within
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.stage_cache import claims_folder
 from gpuplanner.cost.cost_review import CostReview, cost_review, price_rows
 from gpuplanner.decision.comparison_record import compared
 from gpuplanner.decision.purchase_plan import burst_plan, purchase, read_burst
 from gpuplanner.decision.purchase_plan import refresh as renew
-from gpuplanner.forecast.demand_outlook import rolling, wanted
+from gpuplanner.forecast.demand_outlook import lay_out_demand, rolling_backtest
 from gpuplanner.forecast.gpu_demand import Wanted
 from gpuplanner.forecast.model_selection import fold_scores, mean_scores
 from gpuplanner.forecast.statistical_models import CANDIDATES
@@ -27,7 +27,7 @@ from gpuplanner.notebook.views import View
 from gpuplanner.report import cost_and_forecast_sections, dataset_sections
 from gpuplanner.report import html_page as page
 from gpuplanner.report.finance_exports import write_cost_workbook
-from gpuplanner.usage.dataset_explorer import EVERYBODY, Inbox, open_inbox
+from gpuplanner.usage.dataset_explorer import ALL_TENANTS, Inbox, open_inbox
 
 SHOWN_METRICS = 4
 """Metrics in the chart: two completion times and two utilizations."""
@@ -92,7 +92,7 @@ class Ahead:
         models: tuple[str, ...] = CANDIDATES,
     ) -> View:
         """How wrong every candidate was from many origins of the past."""
-        judged = rolling(self.source, horizon=horizon, gap=gap, cutoffs=cutoffs, models=models, price=price)
+        judged = rolling_backtest(self.source, horizon=horizon, gap=gap, cutoffs=cutoffs, models=models, price=price)
         return View(cost_and_forecast_sections.past_errors(judged), mean_scores(fold_scores(judged)))
 
     def decision(self, asked: AheadQuestion = USUAL) -> View:
@@ -103,7 +103,7 @@ class Ahead:
     def calendar(self, asked: AheadQuestion = USUAL) -> View:
         """GPUs to plan on each day ahead, with their table."""
         shown = cost_and_forecast_sections.calendar(self.source, asked.horizon, asked.gap, asked.price, asked.capacity)
-        return View(shown, self.source.calendar(asked.horizon, asked.gap, asked.price))
+        return View(shown, self.source.plan_calendar(asked.horizon, asked.gap, asked.price))
 
     def controls(self, asked: AheadQuestion = USUAL) -> AheadPanel:
         """Controls of a question, with calendar and decision under them."""
@@ -142,7 +142,7 @@ def ahead(data: str = "sample", *, at: str = "") -> Ahead:
     instant = datetime.fromisoformat(at) if at else None
     if instant is not None and instant.tzinfo is None:
         instant = instant.replace(tzinfo=UTC)
-    return Ahead(wanted(Scenario(data=data), at=instant))
+    return Ahead(lay_out_demand(Scenario(data=data), at=instant))
 
 
 @dataclass(frozen=True, eq=False)
@@ -181,7 +181,7 @@ class MonthCosts:
 
     def to_excel(self, path: str | Path, *, overwrite: bool = False) -> Path:
         """Write charge lines, prices and what they sum to as a workbook for finance."""
-        with overwriting(overwrite):
+        with allow_overwriting_within(overwrite):
             return write_cost_workbook(path, self.found, locale=self.scenario.number_locale)
 
     def controls(self, workbook: str | Path = "costs.xlsx") -> CostPanel:
@@ -267,16 +267,16 @@ class SeenTrace:
 
     def quality(self) -> View:
         """What is wrong with the data, and which time was seen."""
-        return View(dataset_sections.quality(self.box.quality), self.box.quality.findings)
+        return View(dataset_sections.quality(self.box.quality_report), self.box.quality_report.findings)
 
-    def ledger(self, tenant: str = EVERYBODY) -> View:
+    def ledger(self, tenant: str = ALL_TENANTS) -> View:
         """Where the GPU-time went."""
-        table = self.box.buckets() if tenant == EVERYBODY else self.box.months(tenant)
+        table = self.box.buckets() if tenant == ALL_TENANTS else self.box.months(tenant)
         return View(dataset_sections.ledger(self.box, tenant), table)
 
-    def demand(self, tenant: str = EVERYBODY) -> View:
+    def demand(self, tenant: str = ALL_TENANTS) -> View:
         """What was wanted, by profile and by tenant."""
-        return View(dataset_sections.demand(self.box, tenant), self.box.of(self.box.demand, tenant))
+        return View(dataset_sections.demand(self.box, tenant), self.box.rows_of(self.box.demand_series, tenant))
 
     def phases(self, job: str = "") -> View:
         """Phases, dips, signature and slice of one job; by default of the one with most telemetry."""
@@ -291,7 +291,7 @@ class SeenTrace:
 
     def provenance(self) -> View:
         """Where the numbers come from."""
-        return View(dataset_sections.provenance(self.box), self.box.quality.findings)
+        return View(dataset_sections.provenance(self.box), self.box.quality_report.findings)
 
     def panel(self) -> ExplorePanel:
         """Controls to look around: trace, tenant, job and view."""

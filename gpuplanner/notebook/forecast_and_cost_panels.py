@@ -20,17 +20,9 @@ from gpuplanner.core.units import UNALLOCATED, money_text
 from gpuplanner.cost.cost_review import CostReview, cost_review
 from gpuplanner.decision.comparison_record import Comparison, compared
 from gpuplanner.decision.purchase_plan import Purchase, purchase
-from gpuplanner.notebook.views import (
-    BackgroundPanel,
-    control_look,
-    dropdown,
-    files_button,
-    slider,
-    table_html,
-    watch,
-)
+from gpuplanner.notebook.views import BackgroundPanel, control_look, dropdown, files_button, slider, table_html, watch
 from gpuplanner.report.finance_exports import write_cost_workbook
-from gpuplanner.usage.job_history import begin_of, end_of, load_trace, months_from
+from gpuplanner.usage.job_history import begin_of, end_of, load_dataset, months_from
 
 
 @dataclass(frozen=True)
@@ -223,7 +215,7 @@ def months_seen(scenario: Scenario) -> list[str]:
     >>> months_seen(Scenario())
     ['2026-02']
     """
-    trace, zone = load_trace(scenario.data, columns=("submit_time",)), ZoneInfo(scenario.tz)
+    trace, zone = load_dataset(scenario.data, columns=("submit_time",)), ZoneInfo(scenario.tz)
     ends = begin_of(trace), end_of(trace) - timedelta(microseconds=1)
     names = months_from(*(f"{time.astimezone(zone):%Y-%m}" for time in ends))
     return sorted({*names, *filter(None, [scenario.month])})

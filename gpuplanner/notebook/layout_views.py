@@ -15,20 +15,11 @@ import polars as pl
 from gpuplanner import report as plots
 from gpuplanner.core.execution import import_optional
 from gpuplanner.core.scenario import Scenario
-from gpuplanner.core.units import NO_FIGURE
+from gpuplanner.core.units import MISSING_FIGURE
 from gpuplanner.decision.layout_planning import Planned, plan_view
 from gpuplanner.forecast.demand_outlook import OUTLOOKS
-from gpuplanner.hardware.layout_enumeration import placement_table
-from gpuplanner.notebook.views import (
-    BackgroundPanel,
-    View,
-    button,
-    dropdown,
-    files_button,
-    slider,
-    table_html,
-    watch,
-)
+from gpuplanner.hardware.layout_enumeration import make_placement_table
+from gpuplanner.notebook.views import BackgroundPanel, View, button, dropdown, files_button, slider, table_html, watch
 from gpuplanner.planner.layout_plan import Plan
 from gpuplanner.planner.plan_explanation import dearest_instances
 from gpuplanner.planner.plan_problem import PlanProblem
@@ -38,9 +29,9 @@ from gpuplanner.report import html_page as page
 from gpuplanner.report.html_page import still
 from gpuplanner.report.layout_schedule_files import hand_over_plan
 from gpuplanner.report.policy_and_layout_charts import MAX_GPUS
-from gpuplanner.sizing.request_lines import sharing
+from gpuplanner.sizing.request_lines import recommend_sharing
 from gpuplanner.usage.job_history import history
-from gpuplanner.usage.rightsizing import asked_and_used
+from gpuplanner.usage.rightsizing import requested_and_used
 
 
 @dataclass(frozen=True)
@@ -152,7 +143,7 @@ class LimitsPanel(BackgroundPanel[tuple[LimitControl, int], pl.DataFrame]):
             variants[f"{limit.label}: {value}"] = with_limit(self.problem, **{limit.argument: value})
         if self._base is None:
             self._base = plan(self.problem, **self._how)
-        return price_of_limits(self.problem, variants, base=self._base, **self._how)
+        return price_of_limits(self.problem, variants, base_plan=self._base, **self._how)
 
     def _changed(self) -> None:
         self._say()
@@ -187,7 +178,7 @@ def price_html(prices: pl.DataFrame) -> str:
 
 
 def _number(value: float | None, sign: str) -> str:
-    return NO_FIGURE if value is None else format(round(value, 1) + 0.0, f"{sign},.1f").replace("-", "−")
+    return MISSING_FIGURE if value is None else format(round(value, 1) + 0.0, f"{sign},.1f").replace("-", "−")
 
 
 def _slider(limit: LimitControl, problem: PlanProblem) -> Any:  # noqa: ANN401 - an ipywidgets control
@@ -255,7 +246,7 @@ class PlannedLayouts:
     def in_use(self) -> View:
         """What the free plan cuts GPUs into, on the memory slices of the board."""
         gpu_model = self.problem.gpu_model
-        table = placement_table(gpu_model, self.plan.layouts)
+        table = make_placement_table(gpu_model, self.plan.layouts)
         cut = table["layout"].n_unique()
         chart = page.figure(
             plots.plot_board(table, memory_slices=gpu_model.memory_slices),
@@ -268,14 +259,14 @@ class PlannedLayouts:
     def sharing(self) -> View:
         """Who may share a GPU, and how."""
         known = history(self.scenario)
-        table = sharing(asked_and_used(known.jobs, samples=known.trace.samples)).select(SHARED)
+        table = recommend_sharing(requested_and_used(known.jobs, samples=known.trace.samples)).select(SHARED)
         caption = "GPU sharing by job class"
         return View(page.section("GPU sharing", page.table(table, caption=caption)), table)
 
     @cached_property
     def _kinds(self) -> pl.DataFrame:
         known = {"auto": self.plan}
-        return compare_plans(self.problem, calendars=(2, 4), known=known, work_limit=self.scenario.work_limit)
+        return compare_plans(self.problem, calendars=(2, 4), reused_plans=known, work_limit=self.scenario.work_limit)
 
     def kinds(self) -> View:
         """One layout for good, a few in turn, and free to change, beside the cost that no plan undercuts."""
@@ -320,7 +311,7 @@ class PlannedLayouts:
         if limit:
             asked = {", ".join(f"{name}={value}" for name, value in limit.items()): limit}
         variants = {name: with_limit(self.problem, **one) for name, one in asked.items()}
-        found = price_of_limits(self.problem, variants, base=self.plan, work_limit=self.scenario.work_limit)
+        found = price_of_limits(self.problem, variants, base_plan=self.plan, work_limit=self.scenario.work_limit)
         return View(page.section("Prices of limits", price_html(found)), found)
 
     def controls(self) -> LimitsPanel:
@@ -351,7 +342,7 @@ def layouts(scenario: Scenario) -> PlannedLayouts:
     Returns
     -------
     PlannedLayouts
-        ``asked()``, ``in_use()``, ``sharing()``, ``kinds()``, ``calendar()``, ``limits()``: a view each;
+        ``asked()``, ``in_use()``, ``recommend_sharing()``, ``kinds()``, ``calendar()``, ``limits()``: a view each;
         ``controls()``, ``button()``, ``export()``, ``problem``, ``plan``.
 
     Raises

@@ -13,7 +13,7 @@ import polars as pl
 from gpuplanner import decision
 from gpuplanner import report as plots
 from gpuplanner.core.errors import ScenarioError
-from gpuplanner.core.output_places import overwriting
+from gpuplanner.core.output_places import allow_overwriting_within
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.decision.comparison_record import Comparison, compared, curve_table, policy_table
 from gpuplanner.decision.decision_types import Decision
@@ -37,10 +37,10 @@ from gpuplanner.report.formulas import value_text
 from gpuplanner.report.html_page import Section, still
 from gpuplanner.report.policy_and_team_sections import decided, placements, teams, waits_section, ways
 from gpuplanner.report.report_rendering import decided_fleet
-from gpuplanner.sizing.job_plans import Wish, boards_named
-from gpuplanner.sizing.job_size import Sized, sized, stack
-from gpuplanner.sizing.learned_memory import shipped_model
-from gpuplanner.usage.job_history import boards_at_hand, boards_of_trace, pools_of
+from gpuplanner.sizing.job_plans import SizingRequest, parse_gpu_counts
+from gpuplanner.sizing.job_size import JobSizing, size_job, stack_components
+from gpuplanner.sizing.learned_memory import shipped_peak_model
+from gpuplanner.usage.job_history import gpus_by_model, gpus_by_model_of_dataset, split_into_pools
 
 PLAN = (
     "rank", "gpu_model", "profile", "gpus", "predicted_gib", "upper_gib", "gpu_gib", "p_oom", "tokens_per_s", "hours",
@@ -78,15 +78,15 @@ class SizedJob:
     - ``wish``, ``found``: What was asked, and the plans with what was taken for granted.
     """
 
-    wish: Wish
-    found: Sized
+    wish: SizingRequest
+    found: JobSizing
 
     def _repr_html_(self) -> str:
         return still(self.plans().section)._repr_html_()
 
     def plans(self) -> View:
         """The plans, why the first ones are so, and what was assumed."""
-        table = self.found.table()
+        table = self.found.plan_table()
         best = self.found.plans[0]
         place = f"{best.gpus} x {best.gpu_model} {best.profile.replace('gpu', '')}".rstrip()
         said = page.note(f"{self.found.note or 'Best'}: {place}, {best.why}.")
@@ -113,7 +113,7 @@ class SizedJob:
 
     def memory(self) -> View:
         """What fills the memory of each plan that is explained."""
-        table = stack(self.found.plans)
+        table = stack_components(self.found.plans)
         best = self.found.plans[0]
         chart = page.figure(
             plots.plot_memory_stack(table),
@@ -126,7 +126,7 @@ class SizedJob:
 
     def bounds(self) -> View:
         """How wide the bound of the best plan is, by what is known of the tool."""
-        known, best = shipped_model(), self.found.plans[0]
+        known, best = shipped_peak_model(), self.found.plans[0]
         logs = {
             "tool with five measured runs": known.few,
             "tool without measured runs": known.unseen,
@@ -193,13 +193,15 @@ def size(
     ('A100-80GB', 1)
     """
     if isinstance(on, SeenTrace):
-        boards: Mapping[str, int | None] | None = boards_of_trace(on.box.trace, on.box.gpu_model, where=on.name)
+        boards: Mapping[str, int | None] | None = gpus_by_model_of_dataset(
+            on.box.trace, on.box.gpu_model, source=on.name
+        )
     elif isinstance(on, Scenario):
-        boards = boards_at_hand(on)
+        boards = gpus_by_model(on)
     else:
-        boards = boards_named(on.split()) if isinstance(on, str) else on
-    wish = Wish(model, task, seq, tool, tokens, deadline_h, boards)
-    return SizedJob(wish, sized(wish))
+        boards = parse_gpu_counts(on.split()) if isinstance(on, str) else on
+    wish = SizingRequest(model, task, seq, tool, tokens, deadline_h, boards)
+    return SizedJob(wish, size_job(wish))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -252,7 +254,7 @@ class Decided:
 
     def boards(self) -> BoardsPanel[Comparison | FleetCompared]:
         """A drop-down of the fleet's GPU models: the decision on one of them, or on all."""
-        fleet = pools_of(self.scenario)
+        fleet = split_into_pools(self.scenario)
 
         def found(name: str) -> Comparison | FleetCompared:
             if name == ALL_BOARDS:
@@ -363,7 +365,7 @@ class ShownStudy(Study):
 
     def to_excel(self, path: str | Path, *, overwrite: bool = False) -> Path:
         """Write the tables as a workbook whose totals are those of the page."""
-        with overwriting(overwrite):
+        with allow_overwriting_within(overwrite):
             return write_study_workbook(path, self)
 
 

@@ -18,9 +18,9 @@ import polars as pl
 from altair.typing import ChartType
 
 from gpuplanner._version import __version__
-from gpuplanner.core.errors import GpuPlannerError, ScenarioError, resolve
+from gpuplanner.core.errors import GpuPlannerError, ScenarioError, resolve_name
 from gpuplanner.core.execution import import_optional
-from gpuplanner.core.output_places import overwriting, require_file
+from gpuplanner.core.output_places import allow_overwriting_within, require_file
 from gpuplanner.core.output_writing import write_atomically, write_csv_safe
 from gpuplanner.core.stage_cache import notebook_folder
 from gpuplanner.report import html_page as page
@@ -81,7 +81,7 @@ def _found(name: str) -> Path:
             raise ScenarioError(name, "a notebook", "no such file", "Fix the path.")
         return Path(name)
     shipped = [path.stem for path in sorted(notebook_folder().glob("[0-9]*.ipynb"))]
-    return notebook_folder() / f"{resolve(name, shipped, what='notebook', error=ScenarioError)}.ipynb"
+    return notebook_folder() / f"{resolve_name(name, shipped, subject='notebook', error=ScenarioError)}.ipynb"
 
 
 def _code(cell: Mapping[str, Any], source: str) -> Iterator[str]:
@@ -174,7 +174,7 @@ class View:
             If the file cannot be written, or gpuplanner did not write the one that is there.
         """
         ending = Path(path).suffix
-        with overwriting(overwrite):
+        with allow_overwriting_within(overwrite):
             if ending == ".html":
                 return self.to_html(path, overwrite=overwrite)
             if ending == ".csv":
@@ -187,7 +187,7 @@ class View:
     def to_html(self, path: str | Path, *, title: str = "gpuplanner", overwrite: bool = False) -> Path:
         """Write it as a page of its own, which needs nothing else."""
         html = page.render_page(self.section, title=title, subtitle="", provenance={})
-        with overwriting(overwrite):
+        with allow_overwriting_within(overwrite):
             return write_atomically(path, lambda new: new.write_text(html, encoding="utf-8"))
 
 

@@ -15,11 +15,11 @@ import polars as pl
 from gpuplanner import report as plots
 from gpuplanner.core.errors import GpuPlannerError
 from gpuplanner.core.execution import import_optional
-from gpuplanner.core.output_places import overwriting
+from gpuplanner.core.output_places import allow_overwriting_within
 from gpuplanner.core.output_writing import write_atomically
 from gpuplanner.core.scenario import Scenario, require_scenario
-from gpuplanner.core.scenario_fields import Knob, Slider, knobs_of
-from gpuplanner.core.units import NO_FIGURE, day_text, figure_text
+from gpuplanner.core.scenario_fields import Setting, Slider, settings_of
+from gpuplanner.core.units import MISSING_FIGURE, day_text, figure_text
 from gpuplanner.decision.comparison_record import (
     Comparison,
     PolicyRow,
@@ -107,7 +107,7 @@ def answer_html(answer: PanelAnswer, pinned: PanelAnswer, *, stale: bool = False
     if (old := _figures(pinned)) != columns["answer"]:
         columns = {"pinned": old, "what if": _figures(answer)}
     names = list(dict.fromkeys(name for figures in columns.values() for name in figures))
-    rows = ([name, *(figures.get(name, NO_FIGURE) for figures in columns.values())] for name in names)
+    rows = ([name, *(figures.get(name, MISSING_FIGURE) for figures in columns.values())] for name in names)
     one, kind = answer.found.decision, "stale" * stale
     steps = "".join(f"<li>{escape(step.text)}</li>" for step in one.next_steps)
     to_do = f"<details><summary>Next steps</summary><ol>{steps}</ol></details>" if steps else ""
@@ -124,7 +124,7 @@ def _figures(answer: PanelAnswer) -> dict[str, str]:
     """Figures by what they are called; those of the decision first, then those of the way that is shown."""
     found, row = answer.found, answer.row
     one, ends = found.decision, found.exhaustion.date
-    wait = NO_FIGURE
+    wait = MISSING_FIGURE
     if one.latest is not None:
         wait = _between(one.latest.recommended_p95_minutes, one.latest.low, one.latest.high)
     cells = {
@@ -133,7 +133,7 @@ def _figures(answer: PanelAnswer) -> dict[str, str]:
         "capacity freed [GPU h a week]": _between(one.saving.value, one.saving.low, one.saving.high),
         "financial impact [USD a week]": figure_text(one.financial_impact.usd_per_week, ",.0f"),
         "p95 queue wait, job size with the longest [min]": wait,
-        "capacity exhausted": NO_FIGURE if ends is None else day_text(ends),
+        "capacity exhausted": MISSING_FIGURE if ends is None else day_text(ends),
     }
     if row is None:
         return cells | {"policy": f"{SHORT.get(answer.policy or found.winner, answer.policy)} (not compared)"}
@@ -154,7 +154,7 @@ def _figures(answer: PanelAnswer) -> dict[str, str]:
 def _between(mean: float | None, low: float | None, high: float | None) -> str:
     """A mean with its interval, if there is one."""
     if mean is None:
-        return NO_FIGURE
+        return MISSING_FIGURE
     varies = low is not None and high is not None and low != high
     return f"{mean:,.0f} ({low:,.0f} to {high:,.0f})" if varies else f"{mean:,.0f}"
 
@@ -165,7 +165,7 @@ PICTURE_S, REST_S = 0.05, 2.0
 """The picture of a coarse answer is drawn once the hand rests for so long; what may be asked next is answered then."""
 AHEAD_MOST_JOBS = 50_000
 """With more jobs nothing is played before somebody asks for it."""
-CONTROLS = tuple(row for row in knobs_of(Scenario).values() if row.control is not None)
+CONTROLS = tuple(row for row in settings_of(Scenario).values() if row.control is not None)
 """Fields of the scenario that people move in a notebook."""
 RECOMMENDED = "recommended policy"
 UNSAID = ""
@@ -188,7 +188,7 @@ def fleet_words(scenario: Scenario) -> str:
     return f"{fleet.gpus:,} {fleet.name or 'GPUs'}"
 
 
-def control_of(row: Knob, value: Any) -> Any:  # noqa: ANN401 - an ipywidgets control
+def control_of(row: Setting, value: Any) -> Any:  # noqa: ANN401 - an ipywidgets control
     """Make the control of a field, set to where the answer begins.
 
     ``continuous_update`` is off: a drag ends in one change, the arrow keys step through the range, and a start that is
@@ -198,11 +198,11 @@ def control_of(row: Knob, value: Any) -> Any:  # noqa: ANN401 - an ipywidgets co
     if not isinstance(asked, Slider):
         usual = [("as in the data", UNSAID)] if row.none else []
         options = [] if row.rule is None else [(name, name) for name in row.rule.options()]
-        return dropdown(usual + options, value, row.label, tooltip=row.brief, **CONTROL_LOOK)
+        return dropdown(usual + options, value, row.label, tooltip=row.summary, **CONTROL_LOOK)
     whole = float not in row.kinds
     look = CONTROL_LOOK | {"readout_format": "d" if whole else f".{asked.decimals}f"}
     start = value if whole else float(value)
-    return slider(start, asked.low, asked.high, asked.step, row.label, row.brief, **look)
+    return slider(start, asked.low, asked.high, asked.step, row.label, row.summary, **look)
 
 
 class WhatIf(BackgroundPanel[Scenario, PanelAnswer]):
@@ -262,7 +262,7 @@ class WhatIf(BackgroundPanel[Scenario, PanelAnswer]):
         moved = (row for row in CONTROLS if self.controls[row.name].value != self._starts[row.name])
         return replace(self.base, **{row.name: self._stated(row) for row in moved})
 
-    def _stated(self, row: Knob) -> Any:  # noqa: ANN401 - a value of the scenario
+    def _stated(self, row: Setting) -> Any:  # noqa: ANN401 - a value of the scenario
         """What a control says: steps that a browser adds up end in digits that nobody set."""
         value = self.controls[row.name].value
         if isinstance(row.control, Slider):
@@ -372,7 +372,7 @@ class WhatIf(BackgroundPanel[Scenario, PanelAnswer]):
     def save(self, path: str | Path, *, overwrite: bool = False) -> Path:
         """Write the scenario as the controls stand, as YAML; ``whatif(Scenario.from_yaml(path))`` begins there."""
         text = self.scenario.to_yaml()
-        with overwriting(overwrite):
+        with allow_overwriting_within(overwrite):
             return write_atomically(path, lambda new: new.write_text(text, encoding="utf-8"))
 
     def _pin(self) -> None:

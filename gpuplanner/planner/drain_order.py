@@ -1,4 +1,4 @@
-"""The order in which GPUs change their layouts, and which are drained when."""
+"""Order of layout changes at an interval boundary: which GPUs are drained and repartitioned in which step."""
 
 from __future__ import annotations
 
@@ -12,187 +12,217 @@ import numpy as np
 import polars as pl
 
 from gpuplanner.core.errors import ScenarioError, SchemaError
-from gpuplanner.core.schema_checks import check
+from gpuplanner.core.schema_checks import check_table
 from gpuplanner.core.schemas import WHOLE_GPU, LayoutPlan
-from gpuplanner.hardware.gpu_models import GpuModel, as_board
-from gpuplanner.hardware.mig_layouts import OFF, parse_layout
+from gpuplanner.hardware.gpu_models import GpuModel, as_gpu_model
+from gpuplanner.hardware.mig_layouts import UNUSED_LAYOUT, parse_layout
 from gpuplanner.hardware.repartitioning_cost import ChangeCost, Reconfiguration
 from gpuplanner.planner.fleet_limits import is_count
-from gpuplanner.planner.plan_problem import Counts, membership, up_sets
+from gpuplanner.planner.plan_problem import Counts, find_up_sets, incidence_rows
 
 
 @dataclass(frozen=True)
-class Move:
-    """One GPU at a slot boundary.
+class GpuMove:
+    """Change of one GPU at an interval boundary.
 
     - ``node``: Name of its node.
     - ``gpu``: Index on the node.
     - ``before``, ``after``: Layout text on either side; ``"off"`` where the GPU is not needed.
-    - ``held``: Layout that it has when the change begins: that of before, or the one it was left with.
-    - ``left``: Layout that it has afterwards.
-    - ``change``: How it is cut; None if it is not.
+    - ``layout_at_start``: Layout when the change begins: ``before``, or the one with which the GPU is idle.
+    - ``layout_at_end``: Layout after the change.
+    - ``change``: Instances created and destroyed; None if the layout does not change.
     """
 
     node: str
     gpu: int
     before: str
     after: str
-    held: str
-    left: str
+    layout_at_start: str
+    layout_at_end: str
     change: Reconfiguration | None
 
     @property
     def in_use(self) -> bool:
-        """Whether work may be on it when the change begins."""
-        return self.before != OFF
+        """Whether work may run on the GPU when the change begins."""
+        return self.before != UNUSED_LAYOUT
 
     @property
     def action(self) -> str:
-        """What happens to it, one of :data:`~gpuplanner.planner.drain_order.ACTIONS`."""
-        if self.held == self.left:
-            if self.after == OFF:
+        """Action on the GPU, one of :data:`~gpuplanner.planner.drain_order.DRAIN_ACTIONS`."""
+        if self.layout_at_start == self.layout_at_end:
+            if self.after == UNUSED_LAYOUT:
                 return "release"
             return "wait" if self.in_use else "return"
-        if WHOLE_GPU in (self.held, self.left):
-            return "partition" if self.held == WHOLE_GPU else "disable_mig"
+        if WHOLE_GPU in (self.layout_at_start, self.layout_at_end):
+            return "partition" if self.layout_at_start == WHOLE_GPU else "disable_mig"
         return "repartition"
 
 
 @dataclass(frozen=True)
 class DrainUnit:
-    """GPUs that change together: one, or all that a node's reboot takes along.
+    """GPUs that change together: one, or all GPUs of a node that reboots.
 
     - ``moves``: At least one.
-    - ``reboot``: Whether the node reboots for it.
+    - ``reboot``: Whether the node reboots.
     """
 
-    moves: tuple[Move, ...]
+    moves: tuple[GpuMove, ...]
     reboot: bool
 
     @property
-    def out(self) -> int:
-        """GPUs in use that are out meanwhile."""
+    def gpus_in_use(self) -> int:
+        """GPUs in use that are out of service meanwhile."""
         return sum(move.in_use for move in self.moves)
 
     @property
-    def released(self) -> bool:
-        """Whether it is one GPU that is given back."""
+    def is_release(self) -> bool:
+        """Whether the unit is one GPU that is released."""
         return self.moves[0].action == "release"
 
-    def seconds(self, move: Move) -> float:
-        """Time that a GPU is busy, without its drain [s]; with a reboot, that of the node."""
+    def seconds(self, move: GpuMove) -> float:
+        """Return the time that a GPU is out of service, without its drain; with a reboot, that of the node [s]."""
         moves = self.moves if self.reboot else (move,)
-        return max(0.0 if m.change is None else m.change.seconds for m in moves)
+        return max(0.0 if unit_move.change is None else unit_move.change.seconds for unit_move in moves)
 
-    def drains(self, move: Move) -> bool:
-        """Whether work must leave the GPU first: not where no instance goes."""
+    def must_drain(self, move: GpuMove) -> bool:
+        """Whether work must leave the GPU first: not if no instance is destroyed."""
         undisturbed = move.change is not None and not self.reboot and not move.change.destroyed
         return move.in_use and not undisturbed
 
 
-class Supply:
-    """Instances at work, against those wanted on both sides of a boundary.
+class InstanceSupply:
+    """Instances in service, compared with those needed on both sides of a boundary.
 
-    - ``gpu_model``: The board.
-    - ``moves``: Every GPU, also those that stay as they are.
+    - ``gpu_model``: GPU model of all GPUs.
+    - ``moves``: All GPUs, also those that do not change.
     """
 
-    def __init__(self, gpu_model: GpuModel, moves: Sequence[Move]) -> None:
-        texts = {text for move in moves for text in (move.before, move.after)} - {OFF}
+    def __init__(self, gpu_model: GpuModel, moves: Sequence[GpuMove]) -> None:
+        texts = {text for move in moves for text in (move.before, move.after)} - {UNUSED_LAYOUT}
         self.profiles = tuple(sorted({name for text in texts for name in parse_layout(text)}))
-        sets = up_sets(gpu_model, self.profiles, self.profiles)
-        self.asked = membership([asked for asked, _ in sets], len(self.profiles))
-        self.able = membership([able for _, able in sets], len(self.profiles))
-        self.now = self._of([move.before for move in moves])
-        self.later = self._of([move.after for move in moves])
-        self.needed = np.minimum(self.now, self.later)
+        sets = find_up_sets(gpu_model, self.profiles, self.profiles)
+        self.request_sets = incidence_rows([requests for requests, _ in sets], len(self.profiles))
+        self.serving_sets = incidence_rows([servers for _, servers in sets], len(self.profiles))
+        self.instances_before = self._count_instances([move.before for move in moves])
+        self.instances_after = self._count_instances([move.after for move in moves])
+        self.instances_needed = np.minimum(self.instances_before, self.instances_after)
 
-    def lost(self, unit: DrainUnit) -> Counts:
-        """Instances that are out while a unit changes; those that stay through it go on."""
-        total = self._of([move.before for move in unit.moves])
+    def instances_lost(self, unit: DrainUnit) -> Counts:
+        """Return the instances out of service while a unit changes, by profile; kept instances continue."""
+        total = self._count_instances([move.before for move in unit.moves])
         moves = () if unit.reboot else unit.moves
         changes = [move.change for move in moves if move.in_use and move.change is not None]
         kept = [placement.profile for change in changes for placement in change.kept]
         return total - np.array([kept.count(name) for name in self.profiles], dtype=np.int64)
 
-    def gained(self, unit: DrainUnit) -> Counts:
-        """By how many instances the supply has grown once a unit is done."""
-        return self._of([m.after for m in unit.moves]) - self._of([m.before for m in unit.moves])
+    def instances_gained(self, unit: DrainUnit) -> Counts:
+        """Return by how many instances of each profile the supply grows once a unit is done."""
+        return self._count_instances([move.after for move in unit.moves]) - self._count_instances(
+            [move.before for move in unit.moves]
+        )
 
-    def short(self, wanted: Counts, there: Counts) -> int:
-        """Requests that find no instance, their own or a larger one.
+    def count_unserved(self, requested: Counts, available: Counts) -> int:
+        """Count the requests without an instance, of their own profile or a larger one.
 
-        Serving one profile after another is exact: what can be served together is a polymatroid.
+        Serving one profile after another is exact: the vectors that can be served together form a polymatroid.
         """
-        free = self.able @ there
-        missing = 0
-        for profile, requests in enumerate(wanted.tolist()):
+        n_free = self.serving_sets @ available
+        n_unserved = 0
+        for profile, requests in enumerate(requested.tolist()):
             if requests:
-                sets = self.asked[:, profile] > 0
-                served = min(requests, int(free[sets].min()))
-                free[sets] -= served
-                missing += requests - served
-        return missing
+                in_sets = self.request_sets[:, profile] > 0
+                served = min(requests, int(n_free[in_sets].min()))
+                n_free[in_sets] -= served
+                n_unserved += requests - served
+        return n_unserved
 
-    def _of(self, layouts: Sequence[str]) -> Counts:
-        """Instances on GPUs with these layouts, by profile."""
+    def _count_instances(self, layouts: Sequence[str]) -> Counts:
+        """Count the instances of layouts, by profile."""
         total = dict.fromkeys(self.profiles, 0)
         for layout in layouts:
-            for name, count in {} if layout == OFF else parse_layout(layout).items():
+            for name, count in {} if layout == UNUSED_LAYOUT else parse_layout(layout).items():
                 total[name] += count
         return np.array(list(total.values()), dtype=np.int64)
 
 
-def ordered(units: Sequence[DrainUnit], supply: Supply, at_once: int) -> Iterator[tuple[list[DrainUnit], int]]:
-    """Yield the units of each step, with the requests that are short during it."""
-    there = supply.now
-    idle = [unit for unit in units if not unit.out]
-    if idle:
-        yield idle, supply.short(supply.needed, there)
-        there = there + sum(supply.gained(unit) for unit in idle)
-    kinds: dict[tuple[bytes, bytes, int], list[DrainUnit]] = {}
+def order_drain_steps(
+    units: Sequence[DrainUnit], supply: InstanceSupply, at_once: int
+) -> Iterator[tuple[list[DrainUnit], int]]:
+    """Yield the units of each step, with the number of requests without an instance during it.
+
+    Parameters
+    ----------
+    units : sequence of DrainUnit
+        Units to order.
+    supply : InstanceSupply
+        Instances in service and needed.
+    at_once : int
+        Most GPUs in use that may be out of service at a time.
+    """
+    available = supply.instances_before
+    idle_units = [unit for unit in units if not unit.gpus_in_use]
+    if idle_units:
+        yield idle_units, supply.count_unserved(supply.instances_needed, available)
+        available = available + sum(supply.instances_gained(unit) for unit in idle_units)
+    units_by_effect: dict[tuple[bytes, bytes, int], list[DrainUnit]] = {}
     for unit in reversed(units):
-        if unit.out and not unit.released:
-            key = (supply.lost(unit).tobytes(), supply.gained(unit).tobytes(), unit.out)
-            kinds.setdefault(key, []).append(unit)
-    waiting = list(kinds.values())
-    while any(waiting):
-        step = _next_step(waiting, there, supply, at_once)
-        yield step, supply.short(supply.needed, there - sum(supply.lost(unit) for unit in step))
-        there = there + sum(supply.gained(unit) for unit in step)
-    released = [unit for unit in units if unit.released]
-    if released:
-        there = there + sum(supply.gained(unit) for unit in released)
-        yield released, supply.short(supply.needed, there)
+        if unit.gpus_in_use and not unit.is_release:
+            key = (supply.instances_lost(unit).tobytes(), supply.instances_gained(unit).tobytes(), unit.gpus_in_use)
+            units_by_effect.setdefault(key, []).append(unit)
+    units_by_kind = list(units_by_effect.values())
+    while any(units_by_kind):
+        step = _choose_next_step(units_by_kind, available, supply, at_once)
+        lost = sum(supply.instances_lost(unit) for unit in step)
+        yield step, supply.count_unserved(supply.instances_needed, available - lost)
+        available = available + sum(supply.instances_gained(unit) for unit in step)
+    releases = [unit for unit in units if unit.is_release]
+    if releases:
+        available = available + sum(supply.instances_gained(unit) for unit in releases)
+        yield releases, supply.count_unserved(supply.instances_needed, available)
 
 
-def _next_step(waiting: Sequence[list[DrainUnit]], there: Counts, supply: Supply, at_once: int) -> list[DrainUnit]:
-    """Take out the gentlest units, alike ones by kind, to change next."""
+def _choose_next_step(
+    units_by_kind: Sequence[list[DrainUnit]], available: Counts, supply: InstanceSupply, at_once: int
+) -> list[DrainUnit]:
+    """Remove from `units_by_kind` the units to change next: those that leave the fewest requests without an instance.
+
+    Parameters
+    ----------
+    units_by_kind : sequence of list of DrainUnit
+        Units of equal effect; changed.
+    available : ndarray of int, shape (n_profiles,)
+        Instances in service.
+    supply : InstanceSupply
+        Instances needed.
+    at_once : int
+        Most GPUs in use that may be out of service at a time.
+    """
     step: list[DrainUnit] = []
-    left = at_once
+    gpus_left = at_once
     while True:
-        judged = []
-        for kind, units in enumerate(waiting):
-            if units and units[-1].out <= left:
-                meanwhile = supply.short(supply.needed, there - supply.lost(units[-1]))
-                afterwards = supply.short(supply.later, there + supply.gained(units[-1]))
+        ranking = []
+        for kind, units in enumerate(units_by_kind):
+            if units and units[-1].gpus_in_use <= gpus_left:
+                n_during = supply.count_unserved(supply.instances_needed, available - supply.instances_lost(units[-1]))
+                n_after = supply.count_unserved(supply.instances_after, available + supply.instances_gained(units[-1]))
                 first = units[-1].moves[0]
-                judged.append((meanwhile, afterwards, first.node, first.gpu, kind))
-        best = min(judged, default=None)
+                ranking.append((n_during, n_after, first.node, first.gpu, kind))
+        best = min(ranking, default=None)
         if best is None or (step and best[0] > 0):
             return step
-        step.append(waiting[best[-1]].pop())
-        there = there - supply.lost(step[-1])
-        left -= step[-1].out
+        step.append(units_by_kind[best[-1]].pop())
+        available = available - supply.instances_lost(step[-1])
+        gpus_left -= step[-1].gpus_in_use
 
 
-ACTIONS = ("return", "partition", "repartition", "disable_mig", "wait", "release")
-"""``return``: comes back as it is: with the layout that it was parked with, or full if it was released.
-``partition``: was full. ``repartition``: changes its layout. ``disable_mig``: is a full GPU from now on. ``wait``:
-keeps its layout while its node reboots. ``release``: is not needed any more; nothing is done to it. ``"off"`` after
-another action means that its layout changes while it is idle."""
+DRAIN_ACTIONS = ("return", "partition", "repartition", "disable_mig", "wait", "release")
+"""``return``: comes back as it is: with its layout if it was idle, or full if it was released. ``partition``: was
+full. ``repartition``: changes its layout. ``disable_mig``: is a full GPU from now on. ``wait``: keeps its layout while
+its node reboots. ``release``: is not needed any more and left as it is. ``"off"`` after another action: the layout
+changes while the GPU is idle.
+"""
 
-_SCHEMA = {
+_DRAIN_STEP_SCHEMA = {
     "step": pl.Int64,
     "node": pl.String,
     "gpu": pl.Int32,
@@ -214,52 +244,50 @@ def transition(
     at_once: int = 8,
     drain_s: float = 0.0,
 ) -> pl.DataFrame:
-    """Order the changes at one slot boundary into steps.
+    """Order the layout changes at one interval boundary into steps.
 
-    GPUs that nobody uses come first: they take nothing away, and give others somewhere to go. GPUs in use
-    follow in steps of at most `at_once`; in each, those whose absence leaves the fewest requests without an
-    instance, and of these, the ones whose new layout the plan waits for most. A step holds fewer if one more
-    would leave requests short. GPUs that are no longer needed are given back last and left as they are:
-    parked, or released; one that was released comes back whole. Where MIG mode changes and that takes a reboot, the
-    whole node is out for it, once, and all its changes are made then.
+    Idle GPUs come first: they take nothing away, and give work somewhere to go. GPUs in use follow in steps of at most
+    `at_once`; in each, those whose absence leaves the fewest requests without an instance, and of these, the ones whose
+    new layout the plan needs most. A step has fewer if one more would leave requests without an instance. GPUs that are
+    no longer needed are released last and left as they are; a released GPU returns as a full GPU. Where a change of MIG
+    mode needs a reboot, the whole node is out of service for it, once, and all its changes are made then.
 
     Parameters
     ----------
     layout_plan : polars.DataFrame
-        Table :class:`~gpuplanner.core.schemas.LayoutPlan`, as :func:`~gpuplanner.planner.numbered_gpus` gives it. GPUs
-        that are off and not parked are taken to be whole.
+        Table :class:`~gpuplanner.core.schemas.LayoutPlan`, from :func:`~gpuplanner.planner.numbered_gpus.assign`. GPUs
+        that are off and have no layout are full.
     at : datetime
-        The boundary, with its zone.
+        The boundary, with time zone.
     gpu_model : GpuModel or str
-        The board of all GPUs in the table.
+        GPU model of all GPUs in the table.
     change : ChangeCost, optional
-        How the changes are made and how long they take; None: by the operator, as the catalogue has it for the
-        board. Through NVML, instances that both layouts have go on working.
+        How layouts are changed and how long that takes; None: ``mig-manager``, with the times of the catalogue. Through
+        NVML, instances that both layouts have continue to run.
     at_once : int
-        Most GPUs in use that may be out at a time. A node that reboots counts with all its GPUs in use.
+        Most GPUs in use that may be out of service at a time. A node that reboots counts with all its GPUs in use.
     drain_s : float
-        Time to wait for work on a GPU to end [s].
+        Time to wait for work on a GPU to end. [s]
 
     Returns
     -------
     polars.DataFrame
         One row for each step and GPU, sorted: ``step`` from 1; ``node``, ``gpu``; ``action``, one of
-        :data:`ACTIONS`; ``before`` and ``after``, layouts as text; ``drain``, whether work must leave first;
-        ``kept``, ``destroyed``, ``created``, instances as profile@slice; ``reboot`` of the node;
-        ``start_min``, when the step begins after `at` if all goes as usual; ``minutes``, how long this GPU
-        is busy with it (the step lasts as long as its longest); ``short``, instances missing during the step
-        of those wanted both before and after. GPUs that are not touched have no row. Reboots are the
-        distinct pairs of step and node with ``reboot``.
+        :data:`DRAIN_ACTIONS`; ``before`` and ``after``, layouts as text; ``drain``, whether work must leave first;
+        ``kept``, ``destroyed``, ``created``, instances as profile@slice; ``reboot`` of the node; ``start_min``,
+        expected start of the step after `at` [min]; ``minutes``, time that this GPU is out of service [min] (the step
+        lasts as long as its longest); ``short``, instances missing during the step of those needed both before and
+        after. GPUs that do not change have no row. Reboots are the distinct pairs of step and node with ``reboot``.
 
     Raises
     ------
     SchemaError
-        If the table is no layout plan, or says nothing about the time just before or after `at`.
+        If the table is no layout plan, or has no rows just before or after `at`.
     ScenarioError
-        If `at_once` or `drain_s` makes no sense, `change` was made for another board, or a node cannot reboot
-        because more GPUs are in use there.
+        If `at_once` or `drain_s` is invalid, `change` is for another GPU model, or a node cannot reboot because more
+        GPUs are in use there.
     GeometryError
-        If a layout is impossible on the board.
+        If the GPU model cannot have a layout.
 
     Examples
     --------
@@ -279,85 +307,96 @@ def transition(
     2 0 repartition True 1.0 11.0 0
     3 1 release True 12.0 10.0 0
     """
-    gpu_model = as_board(gpu_model)
+    gpu_model = as_gpu_model(gpu_model)
     _check_arguments(at, at_once, drain_s)
-    cost = ChangeCost.of(gpu_model) if change is None else change.on(gpu_model)
-    moves = list(_moves(layout_plan, at, cost))
-    units = _units(moves, at_once)
-    supply = Supply(gpu_model, moves)
+    cost = ChangeCost.from_catalogue(gpu_model) if change is None else change.require_model(gpu_model)
+    moves = list(_list_gpu_moves(layout_plan, at, cost))
+    units = _group_into_drain_units(moves, at_once)
+    supply = InstanceSupply(gpu_model, moves)
     rows: list[dict[str, Any]] = []
     start_s = 0.0
-    for number, (step, short) in enumerate(ordered(units, supply, at_once), 1):
+    for number, (step, short) in enumerate(order_drain_steps(units, supply, at_once), 1):
         longest = 0.0
-        for unit, move in [(one, move) for one in step for move in one.moves]:
-            seconds = unit.seconds(move) + drain_s * unit.drains(move)
+        for unit, move in [(drain_unit, move) for drain_unit in step for move in drain_unit.moves]:
+            seconds = unit.seconds(move) + drain_s * unit.must_drain(move)
             longest = max(longest, seconds)
             times = {"start_min": round(start_s / 60, 3), "minutes": round(seconds / 60, 3)}
-            rows.append({"step": number, **_row(unit, move), **times, "short": short})
+            rows.append({"step": number, **_drain_step_row(unit, move), **times, "short": short})
         start_s += longest
-    return pl.DataFrame(rows, schema=_SCHEMA).sort("step", "node", "gpu")
+    return pl.DataFrame(rows, schema=_DRAIN_STEP_SCHEMA).sort("step", "node", "gpu")
 
 
-def _moves(layout_plan: pl.DataFrame, at: datetime, cost: ChangeCost) -> Iterator[Move]:
-    """Every GPU of the table, also those that stay as they are: a reboot may take them along."""
-    frame = check(layout_plan, LayoutPlan, where="layout plan").sort("node", "gpu", "slot_start")
+def _list_gpu_moves(layout_plan: pl.DataFrame, at: datetime, cost: ChangeCost) -> Iterator[GpuMove]:
+    """Yield the change of every GPU, also of those that keep their layout: a reboot may interrupt them."""
+    frame = check_table(layout_plan, LayoutPlan, source="layout plan").sort("node", "gpu", "slot_start")
     before = frame.filter(pl.col("slot_start") < at, pl.col("slot_end") >= at)
     after = frame.filter(pl.col("slot_start") <= at, pl.col("slot_end") > at)
     if before.is_empty() or after.is_empty():
         times = "a time with rows of the plan just before and after it"
         raise SchemaError("transition", times, at.isoformat(), "Choose the start of an interval.")
-    held = _by_gpu(before.filter(pl.col("parked").is_not_null()), "parked")
-    left = _by_gpu(after.filter(pl.col("parked").is_not_null()), "parked")
-    was = _by_gpu(before)
-    for key, wanted in _by_gpu(after).items():
-        layout = was.get(key, OFF)
-        physical = held.get(key, WHOLE_GPU) if layout == OFF else layout
-        cut = left.get(key, physical) if wanted == OFF else wanted
-        change = None if cut == physical else _change(cost, physical, cut)
-        yield Move(*key, before=layout, after=wanted, held=physical, left=cut, change=change)
+    layouts_kept_before = _layouts_by_gpu(before.filter(pl.col("parked").is_not_null()), "parked")
+    layouts_kept_after = _layouts_by_gpu(after.filter(pl.col("parked").is_not_null()), "parked")
+    layouts_before = _layouts_by_gpu(before)
+    for key, layout_after in _layouts_by_gpu(after).items():
+        layout_before = layouts_before.get(key, UNUSED_LAYOUT)
+        layout_at_start = layouts_kept_before.get(key, WHOLE_GPU) if layout_before == UNUSED_LAYOUT else layout_before
+        layout_at_end = layouts_kept_after.get(key, layout_at_start) if layout_after == UNUSED_LAYOUT else layout_after
+        change = None if layout_at_end == layout_at_start else _reconfigure(cost, layout_at_start, layout_at_end)
+        yield GpuMove(
+            *key,
+            before=layout_before,
+            after=layout_after,
+            layout_at_start=layout_at_start,
+            layout_at_end=layout_at_end,
+            change=change,
+        )
 
 
-def _by_gpu(frame: pl.DataFrame, column: str = "layout") -> dict[tuple[str, int], str]:
+def _layouts_by_gpu(frame: pl.DataFrame, column: str = "layout") -> dict[tuple[str, int], str]:
+    """Return a layout column by node and GPU."""
     return {(node, gpu): layout for node, gpu, layout in frame.select("node", "gpu", column).iter_rows()}
 
 
 @functools.lru_cache(maxsize=1024)
-def _change(cost: ChangeCost, before: str, after: str) -> Reconfiguration:
+def _reconfigure(cost: ChangeCost, before: str, after: str) -> Reconfiguration:
+    """Return the instances that a change of layout creates and destroys."""
     return cost.change(before, after)
 
 
-def _units(moves: Sequence[Move], at_once: int) -> list[DrainUnit]:
-    """What changes together, in the order of nodes and GPUs; GPUs that nothing happens to are left out."""
+def _group_into_drain_units(moves: Sequence[GpuMove], at_once: int) -> list[DrainUnit]:
+    """Group GPUs that change together, in the order of nodes and GPUs; GPUs without a change are left out."""
     rebooting = {move.node for move in moves if move.change is not None and move.change.reboot}
     units = []
     for node in dict.fromkeys(move.node for move in moves):
-        own = [move for move in moves if move.node == node]
-        stays = [move for move in own if move.action == "wait"]
-        released = [move for move in own if move.action == "release" and move.in_use]
-        changed = [move for move in own if move.action not in ("wait", "release")]
+        node_moves = [move for move in moves if move.node == node]
+        waiting = [move for move in node_moves if move.action == "wait"]
+        releases = [move for move in node_moves if move.action == "release" and move.in_use]
+        changing = [move for move in node_moves if move.action not in ("wait", "release")]
         if node in rebooting:
-            units.append(DrainUnit((*changed, *stays), reboot=True))
-            if units[-1].out > at_once:
-                where = f"transition: reboot of node {node}"
+            units.append(DrainUnit((*changing, *waiting), reboot=True))
+            if units[-1].gpus_in_use > at_once:
+                context = f"transition: reboot of node {node}"
                 expected = f"at most {at_once} GPUs in use to be out at once"
-                todo = f"Allow at_once={units[-1].out}, or plan without switching MIG mode on this node."
-                raise ScenarioError(where, expected, f"{units[-1].out} in use there", todo)
+                todo = f"Allow at_once={units[-1].gpus_in_use}, or plan without switching MIG mode on this node."
+                raise ScenarioError(context, expected, f"{units[-1].gpus_in_use} in use there", todo)
         else:
-            units += [DrainUnit((move,), reboot=False) for move in changed]
-        units += [DrainUnit((move,), reboot=False) for move in released]
+            units += [DrainUnit((move,), reboot=False) for move in changing]
+        units += [DrainUnit((move,), reboot=False) for move in releases]
     return units
 
 
-def _row(unit: DrainUnit, move: Move) -> dict[str, Any]:
+def _drain_step_row(unit: DrainUnit, move: GpuMove) -> dict[str, Any]:
+    """Return a row of the table of :func:`transition`."""
     change = move.change
-    parts = ((), (), ()) if change is None else (change.kept, change.destroyed, change.created)
-    kept, destroyed, created = (" ".join(map(str, placements)) for placements in parts)
-    same = {name: getattr(move, name) for name in ("node", "gpu", "action", "before", "after")}
-    what = {"kept": kept, "destroyed": destroyed, "created": created}
-    return same | what | {"drain": unit.drains(move), "reboot": unit.reboot}
+    placements = ((), (), ()) if change is None else (change.kept, change.destroyed, change.created)
+    kept, destroyed, created = (" ".join(map(str, placements)) for placements in placements)
+    move_columns = {name: getattr(move, name) for name in ("node", "gpu", "action", "before", "after")}
+    instance_columns = {"kept": kept, "destroyed": destroyed, "created": created}
+    return move_columns | instance_columns | {"drain": unit.must_drain(move), "reboot": unit.reboot}
 
 
 def _check_arguments(at: datetime, at_once: int, drain_s: float) -> None:
+    """Raise a ScenarioError if an argument of :func:`transition` is invalid."""
     faults = []
     if at.tzinfo is None:
         faults.append("a time without zone")

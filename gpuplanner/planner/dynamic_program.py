@@ -1,4 +1,10 @@
-"""Exact plans of small fleets by dynamic programming."""
+"""Exact plans of small fleets by dynamic programming over states of the fleet.
+
+A state x is a vector of counts: GPUs in each column. With f_t(x) the cost of interval t in state x and r(x', x) the
+cost of the transition,
+
+    V_t(x) = f_t(x) + min over x' of ( V_{t-1}(x') + r(x', x) ),     optimum = min over x of V_T(x).
+"""
 
 from __future__ import annotations
 
@@ -12,50 +18,57 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuplanner.planner.linear_model import Effort
-from gpuplanner.planner.plan_arrays import Fluid, Ways
+from gpuplanner.planner.plan_arrays import PlanArrays, StateTransitions
 from gpuplanner.planner.plan_problem import Counts, Floats
 
-# Values of all slots together, which are kept until the way back: half a GiB.
-_MOST_VALUES = 2**26
+_MAX_STORED_VALUES = 2**26
+"""Values V_t(x) of all intervals that are kept for the traceback: half a GiB."""
 
-_LARGEST_KEY = 2**62
+_MAX_STATE_KEY = 2**62
+"""Largest key of a state that fits into 64 bits."""
 
 
-def parked_counts(fluid: Fluid, effort: Effort, max_states: int) -> Counts | None:
-    r"""Counts of an optimal plan, or None where there are too many states.
+def plan_with_idle_states(arrays: PlanArrays, effort: Effort, max_states: int) -> Counts | None:
+    r"""Return the counts of an optimal plan with idle GPUs, or None if there are too many states.
 
     .. math:: V_t(x) = f_t(x) + \min_{x'} \bigl( V_{t-1}(x') + r(x', x) \bigr)
 
-    over all states. GPUs go from state to state over the edges of a tree, and the cost :math:`r` is a sum over its
-    edges, so the cheapest way leads first up the tree, to what the two states have in common, and then down. One
-    pass over the edges in each direction, a distance transform, finds the minimum for all :math:`x` at once: the
-    work of a slot grows with the number of states times that of edges, not with the square of the number of states.
+    GPUs move from state to state over the edges of a tree, and the cost :math:`r` is a sum over edges, so the cheapest
+    transition leads first up the tree, to the common part of the two states, and then down. One pass over the edges in
+    each direction, a distance transform, finds the minimum for all :math:`x` at once: the work of an interval grows
+    with states times edges, not with the square of the states.
     """
-    places = states_by_place(fluid, min(max_states, _MOST_VALUES // max(1, fluid.problem.n_slots)))
-    if places is None:
+    tree_states = list_tree_states(arrays, min(max_states, _MAX_STORED_VALUES // max(1, arrays.problem.n_slots)))
+    if tree_states is None:
         return None
-    counts = places.states[places.real, :-1]
-    on, which = np.unique(np.where(fluid.used, counts, 0), axis=0, return_inverse=True)
-    steps = 2 * sum(len(crossing.above) for crossing in places.crossings) + len(places.states)
+    counts = tree_states.states[tree_states.real, :-1]
+    on, on_index = np.unique(np.where(arrays.is_on, counts, 0), axis=0, return_inverse=True)
+    steps = 2 * sum(len(crossing.above) for crossing in tree_states.crossings) + len(tree_states.states)
     values: list[Floats] = []
-    for slot in range(fluid.problem.n_slots):
-        if effort.spent():
+    for slot in range(arrays.problem.n_slots):
+        if effort.is_spent():
             return None
-        effort.spend(steps)
-        costs = np.where(fluid.allowed(slot, counts), fluid.slot_costs(slot, on)[which], np.inf)
+        effort.count_steps(steps)
+        costs = np.where(arrays.keeps_limits(slot, counts), arrays.slot_costs(slot, on)[on_index], np.inf)
         if slot:
-            costs += cheapest_arrivals(places, values[-1])
-        elif fluid.initial is not None:
-            costs += fluid.ways.costs(fluid.initial[None], counts)[0]
+            costs += arrival_costs_on_tree(tree_states, values[-1])
+        else:
+            costs += arrays.entry_costs(counts)
         values.append(costs)
     path = [int(values[-1].argmin())]
-    for value in reversed(values[:-1]):
-        path.append(int((value + fluid.ways.costs(counts, counts[path[-1]][None])[:, 0]).argmin()))
+    for costs_so_far in reversed(values[:-1]):
+        path.append(
+            int((costs_so_far + arrays.transitions.pairwise_costs(counts, counts[path[-1]][None])[:, 0]).argmin())
+        )
     return counts[path[::-1]]
 
 
-class Crossing(NamedTuple):
-    """So many GPUs over an edge: rows of the states with them below it and above it, and the cost of each way."""
+class EdgeCrossing(NamedTuple):
+    """States that differ by a number of GPUs on two sides of an edge, and the price of moving them each way.
+
+    - ``below``, ``above``, shape (n,): Rows of the states with these GPUs below the edge, and above it.
+    - ``down``, ``up``: Price of moving them down, and up. [GPU h]
+    """
 
     below: Counts
     above: Counts
@@ -64,129 +77,166 @@ class Crossing(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class PlacedStates:
-    """States of the fleet by place of the tree, and the ways between them.
+class TreeStates:
+    """All states of the fleet on the tree of GPU states, and the transitions between them.
 
-    - ``states``, shape (n, n_columns + 1): GPUs in each column of counts, and last those that are cut and have no
-      layout: nobody leaves a GPU there, but all that change their layout come through. What is in no place is parked
-      and not cut: the root.
-    - ``real``: Rows of the states without a GPU in the last place.
-    - ``crossings``: Over every edge, the lowest edges first.
+    - ``states``, shape (n, n_columns + 1): GPUs in each column, and last those partitioned without a layout, through
+      which every change of layout leads. All other GPUs are idle and full: the root of the tree.
+    - ``real``: Rows of the states without a GPU in the last column; only they can last.
+    - ``crossings``: Transitions over each edge, the lowest edges first.
     """
 
     states: Counts
     real: Counts
-    crossings: list[Crossing]
+    crossings: list[EdgeCrossing]
 
 
-def cheapest_arrivals(places: PlacedStates, values: Floats) -> Floats:
-    """Least cost of coming to each real state, from real states with these values."""
-    cost = np.full(len(places.states), np.inf)
-    cost[places.real] = values
-    for below, above, _, up in places.crossings:
-        cost[above] = np.minimum(cost[above], cost[below] + up)
-    for below, above, down, _ in reversed(places.crossings):
-        cost[below] = np.minimum(cost[below], cost[above] + down)
-    return cost[places.real]
+def arrival_costs_on_tree(tree_states: TreeStates, values: Floats) -> Floats:
+    """Return min over x' of V(x') + r(x', x) for each real state x, by a distance transform on the tree [GPU h]."""
+    arrival_cost = np.full(len(tree_states.states), np.inf)
+    arrival_cost[tree_states.real] = values
+    for below, above, _, up in tree_states.crossings:
+        arrival_cost[above] = np.minimum(arrival_cost[above], arrival_cost[below] + up)
+    for below, above, down, _ in reversed(tree_states.crossings):
+        arrival_cost[below] = np.minimum(arrival_cost[below], arrival_cost[above] + down)
+    return arrival_cost[tree_states.real]
 
 
-def states_by_place(fluid: Fluid, max_states: int) -> PlacedStates | None:
-    """All states, or None if there are too many.
+def list_tree_states(arrays: PlanArrays, max_states: int) -> TreeStates | None:
+    """List all states of the fleet, or return None if there are more than `max_states`.
 
-    More GPUs on with a layout than it can ever have work for are never needed: parking them sends no more over any
-    edge of the tree.
+    More powered-on GPUs with a layout than can have work are never needed: keeping them idle moves no more GPUs over
+    any edge of the tree.
     """
-    gpus, fewest = fluid.problem.gpus, np.append(fluid.pinned, 0)
-    first = fluid.pinned if fluid.initial is None else np.maximum(fluid.pinned, fluid.initial)
-    needed = np.where(fluid.used, np.maximum(fluid.useful.max(axis=0), first), gpus)
-    widths = np.append(needed, gpus).clip(fewest, gpus) - fewest + 1
-    steps = key_steps(widths)
-    if steps is None:
+    gpus, minimum = arrays.problem.gpus, np.append(arrays.pinned, 0)
+    initial_counts = arrays.pinned if arrays.initial is None else np.maximum(arrays.pinned, arrays.initial)
+    max_needed = np.where(arrays.is_on, np.maximum(arrays.max_useful_gpus.max(axis=0), initial_counts), gpus)
+    widths = np.append(max_needed, gpus).clip(minimum, gpus) - minimum + 1
+    weights = mixed_radix_weights(widths)
+    if weights is None:
         return None
     levels = [np.zeros(1, dtype=np.int64)]
-    for _ in range(fluid.problem.gpus_held - int(fewest.sum())):
-        room = levels[-1][:, None] // steps % widths < widths - 1
-        levels.append(np.unique((levels[-1][:, None] + steps)[room]))
+    for _ in range(arrays.problem.max_gpus_with_layout - int(minimum.sum())):
+        has_room = levels[-1][:, None] // weights % widths < widths - 1
+        levels.append(np.unique((levels[-1][:, None] + weights)[has_room]))
         if sum(map(len, levels)) > max_states:
             return None
     keys = np.sort(np.concatenate(levels))
-    states = keys[:, None] // steps % widths
-    crossings: list[Crossing] = []
-    for place, above, edges in _edges(fluid):
-        step = steps[place] - (0 if above is None else steps[above])
-        crossings += _over(keys, states[:, place], edges, step)
-    return PlacedStates(states + fewest, np.flatnonzero(states[:, -1] == 0), crossings)
+    states = keys[:, None] // weights % widths
+    crossings: list[EdgeCrossing] = []
+    for position, above, edge_prices in _list_tree_edges(arrays):
+        key_step = weights[position] - (0 if above is None else weights[above])
+        crossings += _list_edge_crossings(keys, states[:, position], edge_prices, key_step)
+    return TreeStates(states + minimum, np.flatnonzero(states[:, -1] == 0), crossings)
 
 
-def key_steps(widths: Counts) -> Counts | None:
-    """What one GPU more in each place adds to the number of a state, by the values that places can have.
+def mixed_radix_weights(widths: Counts) -> Counts | None:
+    """Return the weight of each position in the key of a state: keys are mixed-radix numbers with the given widths.
 
-    None where numbers would not fit.
+    None if keys do not fit into 64 bits.
 
     Examples
     --------
-    >>> key_steps(np.array([3, 2, 4])).tolist()
+    >>> mixed_radix_weights(np.array([3, 2, 4])).tolist()
     [1, 3, 6]
     """
-    steps = [1]
+    weights = [1]
     for width in widths.tolist():
-        steps.append(steps[-1] * width)
-    return np.array(steps[:-1], dtype=np.int64) if steps[-1] < _LARGEST_KEY else None
+        weights.append(weights[-1] * width)
+    return np.array(weights[:-1], dtype=np.int64) if weights[-1] < _MAX_STATE_KEY else None
 
 
-_Prices = list[tuple[float, float, int]]
-"""Of edges between the same places: to come, to go, and the GPUs of a batch of both."""
+_EdgePrices = list[tuple[float, float, int]]
+"""Prices of the edges between the same places: to the far side, to the near side [GPU h], and GPUs of a batch."""
 
 
-def _edges(fluid: Fluid) -> Iterator[tuple[int, int | None, _Prices]]:
-    """Place below each edge and the one above it (None: the root), the lowest first."""
-    owner, used, ways = fluid.owner, fluid.used, fluid.ways
-    priced: dict[bytes, _Prices] = defaultdict(list)
-    for row, come, go, batch in zip(ways.beyond, ways.come, ways.go, ways.batch.tolist(), strict=True):
-        priced[row.tobytes()].append((float(come), float(go), batch))
+def _list_tree_edges(arrays: PlanArrays) -> Iterator[tuple[int, int | None, _EdgePrices]]:
+    """Yield the place below each edge, the place above it (None: the root) and its prices, lowest edges first."""
+    layout_of_column = arrays.layout_of_column
+    is_on = arrays.is_on
+    transitions = arrays.transitions
+    prices_of_side: dict[bytes, _EdgePrices] = defaultdict(list)
+    for far_side, cost_to_far, cost_to_near, batch_gpus in zip(
+        transitions.far_side,
+        transitions.cost_to_far,
+        transitions.cost_to_near,
+        transitions.batch_gpus.tolist(),
+        strict=True,
+    ):
+        prices_of_side[far_side.tobytes()].append((float(cost_to_far), float(cost_to_near), batch_gpus))
 
-    def of(beyond: NDArray[np.bool_]) -> _Prices:
-        return priced.pop(beyond.astype(np.int64).tobytes(), [])
+    def pop_prices(far_side: NDArray[np.bool_]) -> _EdgePrices:
+        return prices_of_side.pop(far_side.astype(np.int64).tobytes(), [])
 
-    columns, cut = np.arange(len(owner)), len(owner)
-    parked = {int(owner[i]): i for i in np.flatnonzero(~used).tolist()}
-    for column in np.flatnonzero(used).tolist():
-        yield column, parked.get(column), of(columns == column)
-    for layout, column in parked.items():
-        yield column, cut, of(owner == layout)
-    yield cut, None, of(fluid.cut)
-    assert not priced, "an edge that is none of the tree"
-
-
-def _over(keys: Counts, held: Counts, edges: _Prices, step: int) -> Iterator[Crossing]:
-    """One GPU over an edge, two, and so on, as nodes that reboot have one price for several; `step` is a GPU's key."""
-    for gpus in range(1, int(held.max(initial=0)) + 1):
-        below = np.flatnonzero(held >= gpus)
-        above = np.searchsorted(keys, keys[below] - gpus * step)
-        down, up = (sum(edge[way] * -(-gpus // edge[2]) for edge in edges) for way in (0, 1))
-        yield Crossing(below, above, down, up)
+    columns, partitioned_place = np.arange(len(layout_of_column)), len(layout_of_column)
+    idle_columns = {int(layout_of_column[i]): i for i in np.flatnonzero(~is_on).tolist()}
+    for column in np.flatnonzero(is_on).tolist():
+        yield column, idle_columns.get(column), pop_prices(columns == column)
+    for layout, column in idle_columns.items():
+        yield column, partitioned_place, pop_prices(layout_of_column == layout)
+    yield partitioned_place, None, pop_prices(arrays.is_partitioned)
+    assert not prices_of_side, "an edge that is none of the tree"
 
 
-MAX_STATES = 100_000
+def _list_edge_crossings(
+    keys: Counts, counts: Counts, edge_prices: _EdgePrices, key_step: int
+) -> Iterator[EdgeCrossing]:
+    """Yield the crossings of an edge by one GPU, by two, and so on: a node reboot has one price for several GPUs.
+
+    Parameters
+    ----------
+    keys : ndarray of int, shape (n,)
+        Sorted keys of all states.
+    counts : ndarray of int, shape (n,)
+        GPUs below the edge in each state.
+    edge_prices : list of (float, float, int)
+        Prices to the far side and back [GPU h], and GPUs of a batch.
+    key_step : int
+        Difference of keys by one GPU that crosses the edge.
+    """
+    for gpus in range(1, int(counts.max(initial=0)) + 1):
+        below = np.flatnonzero(counts >= gpus)
+        above = np.searchsorted(keys, keys[below] - gpus * key_step)
+        down, up = (sum(prices[direction] * -(-gpus // prices[2]) for prices in edge_prices) for direction in (0, 1))
+        yield EdgeCrossing(below, above, down, up)
+
+
+MAX_DP_STATES = 100_000
 """States up to which a week of hours takes seconds, and less than 1 GiB of memory."""
 
-# Steps of a state that is tried in a slot, for each layout, in the measure of gpuplanner.planner.
-_TRIED = 4
-# Costs are sums of few products: what differs by less is equal.
-_TIE = 1e-12
+_STEPS_PER_TRIED_STATE = 4
+"""Elementary steps of a state that is tried in an interval, for each layout."""
+_COST_TIE = 1e-12
+"""Costs are sums of few products: smaller relative differences count as ties."""
 
 
-def dynamic_counts(fluid: Fluid, effort: Effort, *, max_states: int = MAX_STATES) -> tuple[Counts, float] | None:
-    r"""Find an optimal plan, or say that there are too many states.
+def solve_dynamic_program(
+    arrays: PlanArrays, effort: Effort, *, max_states: int = MAX_DP_STATES
+) -> tuple[Counts, float] | None:
+    r"""Find an optimal plan, or return None if there are too many states or the effort is spent.
 
     .. math:: V_t(x) = f_t(x) + \min_{x'} \bigl( V_{t-1}(x') + r(x', x) \bigr)
 
-    over the states that :func:`~gpuplanner.planner.dynamic_program.undominated` leaves. The cost of a change
-    :math:`r` is a sum over layouts of what each grows, or shrinks, by. So the way from :math:`x'` to
-    :math:`x` may lead, one GPU at a time, first down to their common part and then up, at the same cost; and
-    as with a state all smaller ones are listed, it never leaves the list. Two passes over the list, a distance
-    transform, find the minimum for all :math:`x` at once: the work of a slot grows with the number of states
-    times that of layouts, not with the square of the number of states.
+    over the states of :func:`~gpuplanner.planner.dynamic_program.list_undominated_states`. The cost of a transition
+    :math:`r` is a sum over layouts of what each grows, or shrinks, by. So the transition from :math:`x'` to :math:`x`
+    may lead, one GPU at a time, first down to their common part and then up, at the same cost; and as with a state all
+    smaller ones are listed, it never leaves the list. Two passes over the list, a distance transform, find the minimum
+    for all :math:`x` at once: the work of an interval grows with states times layouts, not with the square of the
+    states.
+
+    Parameters
+    ----------
+    arrays : PlanArrays
+        The problem.
+    effort : Effort
+        Limits of the search.
+    max_states : int
+        Most states.
+
+    Returns
+    -------
+    tuple of (ndarray of int, float) or None
+        Counts, shape (n_slots, n_columns), and their cost, which is the optimum. [GPU h]
 
     References
     ----------
@@ -202,253 +252,292 @@ def dynamic_counts(fluid: Fluid, effort: Effort, *, max_states: int = MAX_STATES
     ...     interval_hours=1, tenants=["ads"], profiles=["7g.40gb"], demand=[[[2, 0, 0, 2]]],
     ...     change_gpu_hours=2.5,
     ... )
-    >>> fluid = Fluid.of(problem)
+    >>> arrays = PlanArrays.from_problem(problem)
     >>> effort = Effort.begin()
-    >>> counts, bound = dynamic_counts(fluid, effort)
+    >>> counts, bound = solve_dynamic_program(arrays, effort)
     >>> counts.ravel().tolist(), bound
     ([2, 2, 2, 2], 8.0)
     """
-    if fluid.parks:
-        parked = parked_counts(fluid, effort, max_states)
-        return None if parked is None else (parked, fluid.cost(parked, before=fluid.initial))
-    lattice = undominated(fluid, max_states, effort)
+    if arrays.keeps_idle_layouts:
+        parked = plan_with_idle_states(arrays, effort, max_states)
+        return None if parked is None else (parked, arrays.total_cost(parked))
+    lattice = list_undominated_states(arrays, max_states, effort)
     if lattice is None:
         return None
     values: list[Floats] = []
-    for slot, (own, costs) in enumerate(zip(lattice.own, lattice.costs, strict=True)):
-        if effort.spent():
+    for slot, (slot_states, costs) in enumerate(zip(lattice.slot_states, lattice.slot_state_costs, strict=True)):
+        if effort.is_spent():
             return None
-        effort.spend(_TRIED * lattice.states.size)
+        effort.count_steps(_STEPS_PER_TRIED_STATE * lattice.states.size)
         if slot:
-            entering = _cheapest_arrivals(lattice, lattice.own[slot - 1], values[-1], fluid.ways)
-            values.append(entering[own] + costs)
-        elif fluid.initial is None:
-            values.append(costs)
+            earlier_states = lattice.slot_states[slot - 1]
+            arrival_costs = _arrival_costs_on_lattice(lattice, earlier_states, values[-1], arrays.transitions)
+            values.append(arrival_costs[slot_states] + costs)
         else:
-            values.append(fluid.ways.costs(fluid.initial[None], lattice.states[own])[0] + costs)
-    counts = _backtrack(fluid, lattice, values)
-    return counts, fluid.cost(counts, before=fluid.initial)
+            values.append(arrays.entry_costs(lattice.states[slot_states]) + costs)
+    counts = _backtrack_states(arrays, lattice, values)
+    return counts, arrays.total_cost(counts)
 
 
-def _cheapest_arrivals(lattice: Lattice, own: Counts, values: Floats, ways: Ways) -> Floats:
-    """Least cost of coming to each state of the lattice, from own states with these values."""
-    cost = np.full(len(lattice.states), np.inf)
-    cost[own] = values
-    up, down = (prices.tolist() for prices in ways.of_columns)
+def _arrival_costs_on_lattice(
+    lattice: StateLattice, slot_states: Counts, values: Floats, transitions: StateTransitions
+) -> Floats:
+    """Return min over x' of V(x') + r(x', x) for each state x of the lattice, by a distance transform [GPU h].
+
+    Parameters
+    ----------
+    lattice : StateLattice
+        All states.
+    slot_states : ndarray of int
+        Rows of the states of the interval before.
+    values : ndarray of float
+        V(x') of these states. [GPU h]
+    transitions : StateTransitions
+        Prices of transitions.
+    """
+    arrival_cost = np.full(len(lattice.states), np.inf)
+    arrival_cost[slot_states] = values
+    costs_to_add, costs_to_remove = (prices.tolist() for prices in transitions.costs_by_column)
     for level in reversed(lattice.levels):
-        for below, price in zip(lattice.below[:, level], down, strict=True):
-            there = below >= 0
-            less = below[there]
-            cost[less] = np.minimum(cost[less], cost[level][there] + price)
+        for below, price in zip(lattice.below[:, level], costs_to_remove, strict=True):
+            has_state = below >= 0
+            lower_states = below[has_state]
+            arrival_cost[lower_states] = np.minimum(arrival_cost[lower_states], arrival_cost[level][has_state] + price)
     for level in lattice.levels:
-        best = cost[level]
-        for below, price in zip(lattice.below[:, level], up, strict=True):
-            np.minimum(best, np.where(below >= 0, cost[below], np.inf) + price, out=best)
-    return cost
+        level_costs = arrival_cost[level]
+        for below, price in zip(lattice.below[:, level], costs_to_add, strict=True):
+            np.minimum(level_costs, np.where(below >= 0, arrival_cost[below], np.inf) + price, out=level_costs)
+    return arrival_cost
 
 
-def _backtrack(fluid: Fluid, lattice: Lattice, values: list[Floats]) -> Counts:
-    """The states that the last value was reached by."""
-    path = [lattice.states[lattice.own[-1][values[-1].argmin()]]]
-    for own, value in zip(reversed(lattice.own[:-1]), reversed(values[:-1]), strict=True):
-        states = lattice.states[own]
-        path.append(states[(value + fluid.ways.costs(states, path[-1][None])[:, 0]).argmin()])
+def _backtrack_states(arrays: PlanArrays, lattice: StateLattice, values: list[Floats]) -> Counts:
+    """Trace the states of the optimal path back from the last interval."""
+    path = [lattice.states[lattice.slot_states[-1][values[-1].argmin()]]]
+    for slot_states, costs_so_far in zip(reversed(lattice.slot_states[:-1]), reversed(values[:-1]), strict=True):
+        states = lattice.states[slot_states]
+        path.append(states[(costs_so_far + arrays.transitions.pairwise_costs(states, path[-1][None])[:, 0]).argmin()])
     return np.array(path[::-1])
 
 
 @dataclass(frozen=True, eq=False)
-class Lattice:
-    """States of a horizon: with a state, every state that has fewer GPUs of some layout is there as well.
+class StateLattice:
+    """States of a horizon, closed downwards: with a state, every state with fewer GPUs of some layout is listed.
 
-    - ``states``, shape (n, n_layouts): GPUs by layout, by number of GPUs.
+    - ``states``, shape (n, n_columns): Counts, sorted by number of GPUs.
     - ``levels``: Rows of the states with equal numbers of GPUs, fewest first.
-    - ``below``, shape (n_layouts, n): Row of the state with one GPU less of the layout; -1 where that is no state.
-    - ``own``: Rows of the states that each slot may need, ascending.
-    - ``costs``: What the slot costs in each of them.
+    - ``below``, shape (n_columns, n): Row of the state with one GPU less in the column; -1 if it is not a state.
+    - ``slot_states``: Rows of the states that each interval may need, ascending.
+    - ``slot_state_costs``: f_t of these states. [GPU h]
     """
 
     states: Counts
     levels: list[slice]
     below: Counts
-    own: list[Counts]
-    costs: list[Floats]
+    slot_states: list[Counts]
+    slot_state_costs: list[Floats]
 
 
-def undominated(fluid: Fluid, max_states: int, effort: Effort) -> Lattice | None:
+def list_undominated_states(arrays: PlanArrays, max_states: int, effort: Effort) -> StateLattice | None:
     r"""List the states that some optimal plan keeps to.
 
-    Let :math:`f_t(x)` be the cost of slot :math:`t` in state :math:`x`, :math:`a_l` the cost of one GPU with
-    layout :math:`l` for a slot, :math:`c_l` that of taking the layout up, and
-    :math:`r(x, y) = \sum_l c_l (y_l - x_l)^+`. (Where it is emptying that costs, by
-    :math:`(x_l - y_l)^+`, all of this holds with time reversed; where both do, with the sum of the two as
-    :math:`c_l` and one :math:`u_l` for all slots.) Take, of the optimal plans, one with the fewest GPUs on, summed
-    over slots. None of its states is in one of three classes, as in each case another plan costs no more and
-    has fewer GPUs on:
+    Let :math:`f_t(x)` be the cost of interval :math:`t` in state :math:`x`, :math:`a_l` the cost of one GPU with layout
+    :math:`l` for an interval, :math:`c_l` that of taking the layout, and :math:`r(x, y) = \sum_l c_l (y_l - x_l)^+`.
+    (If draining costs instead, by :math:`(x_l - y_l)^+`, all of this holds with time reversed; if both cost, with the
+    sum of the two as :math:`c_l` and one :math:`u_l` for all intervals.) Take, of the optimal plans, one with the
+    fewest powered-on GPUs, summed over intervals. None of its states is in one of three classes, as in each case
+    another plan costs no more and has fewer powered-on GPUs:
 
-    1. *A GPU that does not earn its keep*: :math:`f_t(x) \ge f_t(x - e_l) + c_l`. Leave it off in this slot
-       alone. Entering the slot costs no more, and leaving it at most :math:`c_l` more.
-    2. *More GPUs than could ever serve*: :math:`x_l > u_{lt}`. Let :math:`m_{lt}` GPUs of layout :math:`l`
-       alone serve all that the layout can serve in slot :math:`t`, so that more of them change no shortage.
-       Put :math:`u_{lt} = \max_{s \ge t} m_{ls}`, and, if the state before the first slot is known,
-       no more than :math:`\max(x_{l,-1}, \max_{s \le t} m_{ls})`; :math:`u_{lt} = m_{lt}` if
-       :math:`c_l = 0`. Cap every slot at :math:`u`. For each :math:`k`, the slots in which at least :math:`k`
-       GPUs have the layout are then those of the plan before that lie in one interval of time: one that ends
-       early, or that begins late where at first fewer than :math:`k` had it. So the number of times that
-       the :math:`k`-th GPU takes the layout up, which is what changes cost, does not grow.
-    3. *So many GPUs that starting over is cheaper*: :math:`|x| > |y|` and
-       :math:`\sum_l (a_l - c_l) x_l \ge f_t(y) + \sum_l c_l y_l` for some state :math:`y` of the slot. Be in
-       :math:`y` instead: with the triangle inequality, entering costs at most :math:`\sum_l c_l y_l` more and
-       leaving :math:`\sum_l c_l x_l`, while :math:`f_t(x) \ge \sum_l a_l x_l`. Used where no :math:`a_l` is
-       below :math:`c_l`.
+    1. *A GPU that does not pay for itself*: :math:`f_t(x) \ge f_t(x - e_l) + c_l`. Leave it off in this interval alone.
+       Entering the interval costs no more, and leaving it at most :math:`c_l` more.
+    2. *More GPUs than could ever serve*: :math:`x_l > u_{lt}`. Let :math:`m_{lt}` GPUs of layout :math:`l` alone serve
+       all that the layout can serve in interval :math:`t`, so that more of them reduce no shortage. Put :math:`u_{lt} =
+       \max_{s \ge t} m_{ls}`, and, if the state before the first interval is known, no more than :math:`\max(x_{l,-1},
+       \max_{s \le t} m_{ls})`; :math:`u_{lt} = m_{lt}` if :math:`c_l = 0`. Cap every interval at :math:`u`. For each
+       :math:`k`, the intervals in which at least :math:`k` GPUs have the layout are then those of the plan before that
+       lie in one range of time: one that ends early, or that begins late where at first fewer than :math:`k` had it. So
+       the number of times that the :math:`k`-th GPU takes the layout, which transitions are priced by, does not grow.
+    3. *So many GPUs that a restart is cheaper*: :math:`|x| > |y|` and :math:`\sum_l (a_l - c_l) x_l \ge f_t(y) + \sum_l
+       c_l y_l` for some state :math:`y` of the interval. Be in :math:`y` instead: by the triangle inequality, entering
+       costs at most :math:`\sum_l c_l y_l` more and leaving :math:`\sum_l c_l x_l`, while :math:`f_t(x) \ge \sum_l a_l
+       x_l`. Used if no :math:`a_l` is below :math:`c_l`.
 
-    What is served is worth the largest weight of a matching of requests to instances. As a function of the
-    instances it is submodular (weighted rank of a transversal matroid), so that with fewer GPUs around, a GPU
-    earns no less. Hence what is left after all three is closed downwards, and is built level by level from the
-    empty fleet: a state is tried only if it is left with each of its GPUs taken away.
+    The value of the served requests is the largest weight of a matching of requests to instances. As a function of the
+    instances it is submodular (weighted rank of a transversal matroid), so that with fewer GPUs around, a GPU earns no
+    less. Hence the states that remain after all three are closed downwards, and are built level by level from the empty
+    fleet: a state is tried only if it remains with each of its GPUs taken away.
 
     References
     ----------
     Schrijver, Combinatorial Optimization, Springer 2003: chapters 39 (transversal matroids) and 44 (submodular
     functions).
     """
-    growth = _Growth(fluid, max_states)
-    while growth.more():
+    growth = _LatticeGrowth(arrays, max_states)
+    while growth.can_grow():
         tried = growth.tried
-        if effort.spent() or not growth.grow():
+        if effort.is_spent() or not growth.add_level():
             return None
-        effort.spend(_TRIED * (growth.tried - tried))
-    return growth.lattice()
+        effort.count_steps(_STEPS_PER_TRIED_STATE * (growth.tried - tried))
+    return growth.build_lattice()
 
 
-class _Growth:
-    """States level by level; a level has one GPU more than the one before."""
+class _LatticeGrowth:
+    """Builds the lattice of states level by level; a level has one GPU more than the one before."""
 
-    def __init__(self, fluid: Fluid, max_states: int) -> None:
-        self.fluid = fluid
+    def __init__(self, arrays: PlanArrays, max_states: int) -> None:
+        self.arrays = arrays
         self.max_states, self.tried = max_states, 0
-        self.prices = fluid.ways.of_columns.sum(axis=0)
-        self.slots = range(fluid.problem.n_slots)
-        self.caps = _caps(fluid)
+        self.prices = arrays.transitions.costs_by_column.sum(axis=0)
+        self.slots = range(arrays.problem.n_slots)
+        self.caps = _max_useful_gpus(arrays)
         self.busiest_first = np.argsort(-self.caps.sum(axis=1), kind="stable").tolist()
-        self.weights = fluid.on_cost - self.prices
-        self.cheap = np.tile(fluid.pinned.astype(np.int64), (len(self.slots), 1))
+        self.weights = arrays.on_cost - self.prices
+        self.cheap = np.tile(arrays.pinned.astype(np.int64), (len(self.slots), 1))
         self.descending = [slot for slot in self.slots if (self.weights >= 0).all()]
         self.enough = np.full(len(self.slots), np.inf)
-        self.widths = self.caps.max(axis=0) - fluid.pinned + 1
-        steps = key_steps(self.widths)
+        self.widths = self.caps.max(axis=0) - arrays.pinned + 1
+        steps = mixed_radix_weights(self.widths)
         self.fits = steps is not None
-        self.radix = np.zeros(len(fluid.owner), dtype=np.int64) if steps is None else steps
-        first = fluid.pinned[None].astype(np.int64)
+        self.radix = np.zeros(len(arrays.layout_of_column), dtype=np.int64) if steps is None else steps
+        first = arrays.pinned[None].astype(np.int64)
         costs = np.full((len(self.slots), 1), np.inf)
         for slot in self.slots:
-            if fluid.allowed(slot, first)[0]:
-                costs[slot] = fluid.slot_costs(slot, first)
+            if arrays.keeps_limits(slot, first)[0]:
+                costs[slot] = arrays.slot_costs(slot, first)
         self.states = [first]
         self.keys = [np.zeros(1, dtype=np.int64)]
         self.costs = [costs]
         self.below = [np.full((len(self.radix), 1), -1)]
 
-    def more(self) -> bool:
+    def can_grow(self) -> bool:
         """Whether the last level has states to build on."""
         return len(self.keys[-1]) > 0 and len(self.radix) > 0
 
-    def grow(self) -> bool:
-        """Add a level; say whether the number of states is within the limit."""
+    def add_level(self) -> bool:
+        """Add the states with one GPU more; return whether the number of states is within the limit."""
         if not self.fits:
             return False
-        self._descend()
-        parents, keys, costs = self.states[-1], self.keys[-1], self.costs[-1]
-        room = parents < self.caps.max(axis=0)
-        children = np.unique(np.concatenate([keys[room[:, i]] + step for i, step in enumerate(self.radix)]))
-        states = children[:, None] // self.radix % self.widths + self.fluid.pinned
-        present = states > self.fluid.pinned
-        places = np.full((len(self.radix), len(children)), -1)
-        whole = np.ones(len(children), dtype=bool)
+        self._lower_restart_cost()
+        parents = self.states[-1]
+        keys = self.keys[-1]
+        costs = self.costs[-1]
+
+        # Children: one GPU more in one column.
+        has_room = parents < self.caps.max(axis=0)
+        children = np.unique(np.concatenate([keys[has_room[:, i]] + step for i, step in enumerate(self.radix)]))
+        states = children[:, None] // self.radix % self.widths + self.arrays.pinned
+        has_layout = states > self.arrays.pinned
+
+        # Only children whose lower states are all listed can be undominated: the list is closed downwards.
+        rows_below = np.full((len(self.radix), len(children)), -1)
+        is_closed = np.ones(len(children), dtype=bool)
         for layout, step in enumerate(self.radix.tolist()):
-            wanted = children[present[:, layout]] - step
-            found = np.searchsorted(keys, wanted).clip(max=len(keys) - 1)
-            there = keys[found] == wanted
-            places[layout, present[:, layout]] = np.where(there, found, -1)
-            whole[np.flatnonzero(present[:, layout])[~there]] = False
-        states, places, children = states[whole], places[:, whole], children[whole]
-        own = np.full((len(self.slots), len(children)), np.inf)
-        open_below = np.ones(own.shape, dtype=bool)
-        for place in places:
-            there = place >= 0
-            open_below[:, there] &= np.isfinite(costs[:, place[there]])
-        held = sum(map(len, self.keys))
-        kept = np.zeros(len(children), dtype=bool)
+            lower_keys = children[has_layout[:, layout]] - step
+            position = np.searchsorted(keys, lower_keys).clip(max=len(keys) - 1)
+            has_lower = keys[position] == lower_keys
+            rows_below[layout, has_layout[:, layout]] = np.where(has_lower, position, -1)
+            is_closed[np.flatnonzero(has_layout[:, layout])[~has_lower]] = False
+        states = states[is_closed]
+        rows_below = rows_below[:, is_closed]
+        children = children[is_closed]
+
+        # In each interval, price those whose lower states all remain in it.
+        state_costs = np.full((len(self.slots), len(children)), np.inf)
+        is_open_below = np.ones(state_costs.shape, dtype=bool)
+        for lower_rows in rows_below:
+            has_lower = lower_rows >= 0
+            is_open_below[:, has_lower] &= np.isfinite(costs[:, lower_rows[has_lower]])
+        n_states = sum(map(len, self.keys))
+        is_kept = np.zeros(len(children), dtype=bool)
         for slot in self.busiest_first:
-            tried = np.flatnonzero(open_below[slot])
-            self.tried += tried.size * len(self.radix)
-            own[slot, tried] = self._costs(slot, states[tried], places[:, tried], costs[slot])
-            kept |= np.isfinite(own[slot])
-            if held + np.count_nonzero(kept) > self.max_states:
+            candidates = np.flatnonzero(is_open_below[slot])
+            self.tried += candidates.size * len(self.radix)
+            lower_rows = rows_below[:, candidates]
+            state_costs[slot, candidates] = self._price_states(slot, states[candidates], lower_rows, costs[slot])
+            is_kept |= np.isfinite(state_costs[slot])
+            if n_states + np.count_nonzero(is_kept) > self.max_states:
                 return False
-        first = sum(map(len, self.keys[:-1]))
-        self.states.append(states[kept])
-        self.keys.append(children[kept])
-        self.costs.append(own[:, kept])
-        self.below.append(np.where(places >= 0, places + first, -1)[:, kept])
+
+        level_start = sum(map(len, self.keys[:-1]))
+        self.states.append(states[is_kept])
+        self.keys.append(children[is_kept])
+        self.costs.append(state_costs[:, is_kept])
+        self.below.append(np.where(rows_below >= 0, rows_below + level_start, -1)[:, is_kept])
         return True
 
-    def lattice(self) -> Lattice | None:
-        """All levels together; None if some slot has no state at all."""
+    def build_lattice(self) -> StateLattice | None:
+        """Join all levels; None if some interval has no state at all."""
         ends = np.cumsum([0, *map(len, self.keys)]).tolist()
-        own, costs = [], []
+        slot_states, costs = [], []
         for slot in self.slots:
             rows = [level[slot] for level in self.costs]
-            found = [np.flatnonzero(np.isfinite(row)) for row in rows]
-            own.append(np.concatenate([at + first for at, first in zip(found, ends[:-1], strict=True)]))
-            costs.append(np.concatenate([row[at] for row, at in zip(rows, found, strict=True)]))
-        if not all(map(len, own)):
+            finite_rows = [np.flatnonzero(np.isfinite(row)) for row in rows]
+            state_rows = [finite + first for finite, first in zip(finite_rows, ends[:-1], strict=True)]
+            slot_states.append(np.concatenate(state_rows))
+            costs.append(np.concatenate([row[finite] for row, finite in zip(rows, finite_rows, strict=True)]))
+        if not all(map(len, slot_states)):
             return None
         levels = [slice(a, b) for a, b in itertools.pairwise(ends) if a < b]
         below = np.concatenate(self.below, axis=1)
-        return Lattice(np.concatenate(self.states), levels, below, own, costs)
+        return StateLattice(np.concatenate(self.states), levels, below, slot_states, costs)
 
-    def _costs(self, slot: int, states: Counts, places: Counts, before: Floats) -> Floats:
-        """Costs of states in a slot, all states below being left; infinite where a rule or limit forbids them."""
+    def _price_states(self, slot: int, states: Counts, rows_below: Counts, before: Floats) -> Floats:
+        """Return f_t of states whose lower states all remain; infinite where a rule or a limit excludes them.
+
+        Parameters
+        ----------
+        slot : int
+            Interval.
+        states : ndarray of int, shape (n, n_columns)
+            States.
+        rows_below : ndarray of int, shape (n_columns, n)
+            Row of each lower state on the level before, or -1.
+        before : ndarray of float
+            f_t of the states of the level before. [GPU h]
+        """
         costs = np.full(len(states), np.inf)
-        within = np.ones(len(states), dtype=bool)
+        is_allowed = np.ones(len(states), dtype=bool)
         for count, cap in zip(states.T, self.caps[slot].tolist(), strict=True):
-            within &= count <= cap
-        within &= (states @ self.weights < self.enough[slot]) & self.fluid.allowed(slot, states)
-        kept = np.flatnonzero(within)
-        found = self.fluid.slot_costs(slot, states[kept])
-        tie = _TIE * np.maximum(1.0, found)
-        needed = np.ones(len(kept), dtype=bool)
-        for place, price in zip(places[:, kept], self.prices.tolist(), strict=True):
-            needed &= (place < 0) | (found < before[place] + price - tie)
-        costs[kept[needed]] = found[needed]
+            is_allowed &= count <= cap
+        is_allowed &= (states @ self.weights < self.enough[slot]) & self.arrays.keeps_limits(slot, states)
+        allowed_rows = np.flatnonzero(is_allowed)
+        slot_costs = self.arrays.slot_costs(slot, states[allowed_rows])
+        tie = _COST_TIE * np.maximum(1.0, slot_costs)
+        is_needed = np.ones(len(allowed_rows), dtype=bool)
+        for lower_rows, price in zip(rows_below[:, allowed_rows], self.prices.tolist(), strict=True):
+            is_needed &= (lower_rows < 0) | (slot_costs < before[lower_rows] + price - tie)
+        costs[allowed_rows[is_needed]] = slot_costs[is_needed]
         return costs
 
-    def _descend(self) -> None:
-        """Give each slot's cheap state the GPU that saves most; it has fewer than the states of the next level.
+    def _lower_restart_cost(self) -> None:
+        """Give each interval's cheap state the GPU that saves most; from it, lower the limit of rule 3.
 
-        With it, find the weight of states from which on starting over is cheaper: rule 3.
+        The cheap state has fewer GPUs than the states of the next level.
         """
         for slot in list(self.descending):
             state = self.cheap[slot]
-            near = np.concatenate([state[None], state + np.eye(len(state), dtype=np.int64)])
-            near = near[self.fluid.allowed(slot, near)]
-            if not len(near):
+            neighbours = np.concatenate([state[None], state + np.eye(len(state), dtype=np.int64)])
+            neighbours = neighbours[self.arrays.keeps_limits(slot, neighbours)]
+            if not len(neighbours):
                 self.descending.remove(slot)
                 continue
-            costs = self.fluid.slot_costs(slot, near)
+            costs = self.arrays.slot_costs(slot, neighbours)
             self.enough[slot] = min(self.enough[slot], float(costs[0] + self.prices @ state))
             if not costs.argmin():
                 self.descending.remove(slot)
-            self.cheap[slot] = near[costs.argmin()]
+            self.cheap[slot] = neighbours[costs.argmin()]
 
 
-def _caps(fluid: Fluid) -> Counts:
-    """Most GPUs with each layout that may be of use, shape (n_slots, n_layouts): rule 2."""
-    now = fluid.useful
-    ahead, so_far = np.maximum.accumulate(now[::-1])[::-1], np.maximum.accumulate(now)
-    if fluid.initial is not None:
-        so_far = np.maximum(so_far, fluid.initial)
-        ahead = np.minimum(ahead, so_far)
-    up, down = fluid.ways.of_columns > 0
-    caps: Counts = np.where(down, np.where(up, so_far[-1], so_far), np.where(up, ahead, now))
-    return np.maximum(caps, fluid.pinned)
+def _max_useful_gpus(arrays: PlanArrays) -> Counts:
+    """Return the caps u of rule 2: most GPUs with each layout that can help, shape (n_slots, n_columns)."""
+    max_useful = arrays.max_useful_gpus
+    max_later, max_so_far = np.maximum.accumulate(max_useful[::-1])[::-1], np.maximum.accumulate(max_useful)
+    if arrays.initial is not None:
+        max_so_far = np.maximum(max_so_far, arrays.initial)
+        max_later = np.minimum(max_later, max_so_far)
+    has_cost_to_add, has_cost_to_remove = arrays.transitions.costs_by_column > 0
+    caps: Counts = np.where(
+        has_cost_to_remove,
+        np.where(has_cost_to_add, max_so_far[-1], max_so_far),
+        np.where(has_cost_to_add, max_later, max_useful),
+    )
+    return np.maximum(caps, arrays.pinned)

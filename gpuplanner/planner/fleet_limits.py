@@ -1,17 +1,17 @@
-"""Limits of a fleet, prices of node states, and problems as plain values.
+"""Limits of a fleet, prices of GPU states, and conversion of problems to plain values.
 
-Batch systems such as Kueue and Slurm decide by quota which work may ask for GPUs at all; only then does placement
-begin. A plan that traded one tenant's quota for a cheaper layout would be one that they refuse.
+Batch systems such as Kueue and Slurm admit work by quota before they place it. A plan that exchanged one team's quota
+for a cheaper layout would be rejected by them.
 
-A GPU is *used* with a layout, or *parked*: idle, with the layout it has. The states and the ways between them are a
-star: a used GPU is emptied and then parked, a parked one takes work again, gives its layout up or takes another
-one, and those that are cut and those that are not lie on two sides of a change of MIG mode. On a tree the cheapest
-way from some counts to others sends over each edge just what one side has too much, so that with u GPUs used and h
-GPUs used or parked, layout by layout, a transition costs
+A GPU is *busy* with a layout, or *idle* and powered on with the layout that it has. States and transitions form a
+star: a busy GPU drains and is then idle; an idle GPU takes work again, loses its layout or takes another one;
+partitioned and full GPUs lie on two sides of a change of MIG mode. On a tree the cheapest transport sends over each
+edge exactly the surplus of one side, so that with u busy GPUs and h GPUs with a layout (busy or idle), layout by
+layout, a transition costs
 
     sum of drain (u - u')+ + wake (u' - u)+ + strip (h - h')+ + dress (h' - h)+  +  mode |m' - m|,
 
-m being the GPUs that are cut, whatever GPU does what; and the node reboots that a board asks for with its mode.
+m being the partitioned GPUs; and the node reboots that a GPU model needs for a change of MIG mode.
 """
 
 from __future__ import annotations
@@ -31,57 +31,71 @@ from numpy.typing import NDArray
 
 from gpuplanner.core.errors import GeometryError, ScenarioError, examples
 from gpuplanner.core.schemas import WHOLE_GPU
-from gpuplanner.core.serialization import LARGEST
+from gpuplanner.core.serialization import MAX_JSON_NUMBER
 from gpuplanner.core.units import SECONDS_PER_HOUR
-from gpuplanner.hardware.gpu_models import RESOURCES, GpuModel, load_gpu_model
+from gpuplanner.hardware.gpu_models import RESOURCE_LABELS, GpuModel, load_gpu_model
 from gpuplanner.hardware.mig_layouts import parse_layout
 from gpuplanner.hardware.repartitioning_cost import ChangeCost, Seconds
 
 T = TypeVar("T")
 
-_TIMES = ("change_s", "instance_s", "reboot_s", "restart_s", "drain_s")
-_KINDS = {str, int, float, NoneType}
+_CHANGE_TIME_FIELDS = ("change_s", "instance_s", "reboot_s", "restart_s", "drain_s")
+_JSON_TYPES = {str, int, float, NoneType}
 
 
 def to_plain(value: object) -> Any:  # noqa: ANN401 - whatever JSON can hold
-    """Whatever a problem or a plan holds; a field that a file need not have stands there with its value.
+    """Convert a problem, a plan or a part of one to plain values for JSON; optional fields are written too.
 
     Examples
     --------
     >>> to_plain(load_gpu_model("A30"))
     {'name': 'A30-24GB'}
-    >>> from gpuplanner.hardware.gpu_models import whole_board
-    >>> to_plain(whole_board("T4"))
+    >>> from gpuplanner.hardware.gpu_models import make_non_mig_model
+    >>> to_plain(make_non_mig_model("T4"))
     {'name': 'T4', 'whole': {'memory_gib': 16.0, 'sms': 40, 'architecture': 'Turing'}}
-    >>> to_plain(ChangeCost.of("H100-80GB-SXM5", change_s=90))["change_s"]
+    >>> to_plain(ChangeCost.from_catalogue("H100-80GB-SXM5", change_s=90))["change_s"]
     [90.0, 90.0, 90.0, 'as stated']
     """
     match value:
         case GpuModel():
-            return _board_to_plain(value)
+            return _gpu_model_to_plain(value)
         case ChangeCost():
-            return {"actuator": value.actuator} | {name: to_plain(getattr(value, name)) for name in _TIMES}
+            return {"actuator": value.actuator} | {name: to_plain(getattr(value, name)) for name in _CHANGE_TIME_FIELDS}
         case Seconds():
             return [value.value, value.low, value.high, value.basis]
         case datetime():
             return value.astimezone(UTC).isoformat()
         case float():
-            return value + 0.0  # no sign before a zero
+            return value + 0.0  # -0.0 becomes 0.0
         case np.ndarray():
             return (value + 0).tolist()
         case Mapping():
-            return {key: to_plain(one) for key, one in value.items()}
+            return {key: to_plain(item) for key, item in value.items()}
         case tuple() | list():
-            return [to_plain(one) for one in value]
+            return [to_plain(item) for item in value]
     if not dataclasses.is_dataclass(value):
         return value
     return {field.name: to_plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
 
 
-def from_plain(kind: type[T], values: Mapping[str, Any], what: str, **read: Callable[[Any], object]) -> T:
-    """A dataclass from plain values: what has a default may be left out, and what it does not have is refused.
+def from_plain(result_type: type[T], values: Mapping[str, Any], label: str, **read: Callable[[Any], object]) -> T:
+    """Build a dataclass from plain values: fields with a default may be missing, unknown fields are rejected.
 
-    Fields of text and numbers must be of their kind; `read` says how those are read that JSON has no word for.
+    Parameters
+    ----------
+    result_type : type
+        The dataclass.
+    values : mapping of str to object
+        Values by field name. Fields of text and numbers must have their type.
+    label : str
+        Subject of error messages.
+    **read : callable
+        By field name: converts a value that JSON has no type for.
+
+    Raises
+    ------
+    ScenarioError
+        If a field is missing, unknown or of the wrong type.
 
     Examples
     --------
@@ -92,77 +106,86 @@ def from_plain(kind: type[T], values: Mapping[str, Any], what: str, **read: Call
     these values.
     """
     if not isinstance(values, Mapping):
-        raise ScenarioError(what, "values by name", type(values).__name__, "Write 'key: value' pairs.")
-    known = inspect.signature(kind).parameters
-    needed = {name for name, one in known.items() if one.default is inspect.Parameter.empty}
-    if odd := sorted((set(values) - set(known)) | (needed - set(values))):
-        others = ", ".join(sorted(set(known) - needed))
-        expected = f"the keys {', '.join(sorted(needed)) or 'none'}, and of {others}"
-        raise ScenarioError(what, expected, f"missing or unknown {examples(odd)}", "Fix these keys.")
-    hints = typing.get_type_hints(kind.__init__)
+        raise ScenarioError(label, "values by name", type(values).__name__, "Write 'key: value' pairs.")
+    parameters = inspect.signature(result_type).parameters
+    required_names = {name for name, parameter in parameters.items() if parameter.default is inspect.Parameter.empty}
+    if wrong_keys := sorted((set(values) - set(parameters)) | (required_names - set(values))):
+        optional_names = ", ".join(sorted(set(parameters) - required_names))
+        expected = f"the keys {', '.join(sorted(required_names)) or 'none'}, and of {optional_names}"
+        raise ScenarioError(label, expected, f"missing or unknown {examples(wrong_keys)}", "Fix these keys.")
+    hints = typing.get_type_hints(result_type.__init__)
     try:
-        if wrong := [name for name, value in values.items() if not _fits(value, hints[name])]:
+        if wrong := [name for name, value in values.items() if not _matches_annotation(value, hints[name])]:
             raise TypeError(f"another for {examples(wrong)}")
-        read_in = {name: of(values[name]) for name, of in read.items() if values.get(name) is not None}
-        return kind(**{**values, **read_in})
+        converted = {
+            name: read_field(values[name]) for name, read_field in read.items() if values.get(name) is not None
+        }
+        return result_type(**{**values, **converted})
     except (ScenarioError, GeometryError):
         raise
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
-        raise ScenarioError(what, "values of the right kind", str(error), "Fix these values.") from error
+        raise ScenarioError(label, "values of the right kind", str(error), "Fix these values.") from error
 
 
-def _fits(value: object, hint: Any) -> bool:  # noqa: ANN401 - an annotation
-    """Whether a value is nothing where that may be, or of a field of text and numbers; other fields look themselves."""
-    kinds = typing.get_args(hint) if isinstance(hint, UnionType) else (hint,)
-    if value is None or not {*kinds} <= _KINDS:
-        return value is not None or NoneType in kinds or Any in kinds
+def _matches_annotation(value: object, annotation: Any) -> bool:  # noqa: ANN401 - an annotation
+    """Whether a value matches the type annotation of a field: None where allowed, text, or a number in range.
+
+    Fields of other types check their values themselves.
+    """
+    types = typing.get_args(annotation) if isinstance(annotation, UnionType) else (annotation,)
+    if value is None or not {*types} <= _JSON_TYPES:
+        return value is not None or NoneType in types or Any in types
     if isinstance(value, int | float):
-        return is_number(value) and (float in kinds or (int in kinds and isinstance(value, int)))
-    return isinstance(value, str) and str in kinds
+        return is_number(value) and (float in types or (int in types and isinstance(value, int)))
+    return isinstance(value, str) and str in types
 
 
 def is_number(value: object) -> bool:
-    """Whether a value is a finite number of a size to calculate with; true and false are none."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and -LARGEST <= value <= LARGEST
+    """Whether a value is a finite number of a size that can be calculated with; booleans are not numbers."""
+    return (
+        isinstance(value, int | float) and not isinstance(value, bool) and -MAX_JSON_NUMBER <= value <= MAX_JSON_NUMBER
+    )
 
 
-def is_count(value: object, low: int = 0, most: float = LARGEST) -> bool:
-    """Whether a value is a whole number of at least, and at most, so many."""
-    return isinstance(value, int) and is_number(value) and low <= value <= most
+def is_count(value: object, minimum: int = 0, maximum: float = MAX_JSON_NUMBER) -> bool:
+    """Whether a value is a whole number within bounds."""
+    return isinstance(value, int) and is_number(value) and minimum <= value <= maximum
 
 
 def is_amount(value: object) -> bool:
-    """Whether a value is a number that something can cost, or last."""
+    """Whether a value is a number of at least 0."""
     return isinstance(value, int | float) and is_number(value) and value >= 0
 
 
-def grid(values: Any, *kinds: type) -> NDArray[Any]:  # noqa: ANN401 - what a file holds
-    """Nested lists of numbers of the given kinds as an array: no text, no true or false, nothing beyond measure.
+def number_array(values: Any, *number_types: type) -> NDArray[Any]:  # noqa: ANN401 - what a file holds
+    """Convert nested lists of numbers to an array; text, booleans and out-of-range numbers raise a ValueError.
 
     Examples
     --------
-    >>> grid([[1, 2.5]], int, float)
+    >>> number_array([[1, 2.5]], int, float)
     array([[1. , 2.5]])
-    >>> grid([[1, True]], int)
+    >>> number_array([[1, True]], int)
     Traceback (most recent call last):
         ...
     ValueError: True is no number of the kind that is expected
     """
-    given = np.array(values, dtype=object)
-    if odd := [one for one in given.flat if type(one) not in kinds or not is_number(one)]:
-        raise ValueError(f"{odd[0]!r:.60} is no number of the kind that is expected")
-    return given.astype(np.float64 if float in kinds else np.int64)
+    numbers = np.array(values, dtype=object)
+    if wrong_numbers := [
+        number for number in numbers.flat if type(number) not in number_types or not is_number(number)
+    ]:
+        raise ValueError(f"{wrong_numbers[0]!r:.60} is no number of the kind that is expected")
+    return numbers.astype(np.float64 if float in number_types else np.int64)
 
 
-def texts(names: object) -> tuple[str, ...]:
-    """A list of texts as a tuple."""
+def text_tuple(names: object) -> tuple[str, ...]:
+    """Convert a list of texts to a tuple; anything else raises a ValueError."""
     if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
         raise ValueError(f"{names!r:.60} instead of a list of texts")
     return tuple(names)
 
 
-def _board_to_plain(gpu_model: GpuModel) -> dict[str, Any]:
-    """Name of a board of the catalogue; name and profile rows of any other; name and data of one without profiles."""
+def _gpu_model_to_plain(gpu_model: GpuModel) -> dict[str, Any]:
+    """Describe a GPU model: its name, with profile rows or data-sheet values if the catalogue does not have it."""
     if not gpu_model.profiles:
         of_data_sheet = {name: getattr(gpu_model, name) for name in ("memory_gib", "sms", "architecture")}
         return {"name": gpu_model.name, "whole": of_data_sheet}
@@ -179,16 +202,16 @@ def _board_to_plain(gpu_model: GpuModel) -> dict[str, Any]:
         "architecture": gpu_model.architecture,
         "board_sms": gpu_model.sms,
     } | ({} if gpu_model.drain_s is None else {"drain_s": gpu_model.drain_s})
-    same = ("compute_slices", "memory_slices", "memory_gib", "max_instances", *RESOURCES)
+    shared_columns = ("compute_slices", "memory_slices", "memory_gib", "max_instances", *RESOURCE_LABELS)
     rows = []
     for profile in gpu_model.profiles:
         starts = {"profile": profile.name, "placement_starts": ";".join(map(str, profile.starts))}
-        rows.append(totals | {name: getattr(profile, name) for name in same} | starts)
+        rows.append(totals | {name: getattr(profile, name) for name in shared_columns} | starts)
     return {"name": gpu_model.name, "rows": rows}
 
 
-def board_from_plain(values: str | Mapping[str, Any]) -> GpuModel:
-    """Read a board that :func:`to_plain` wrote, or that is named."""
+def gpu_model_from_plain(values: str | Mapping[str, Any]) -> GpuModel:
+    """Read a GPU model that :func:`to_plain` wrote, or a name."""
     if isinstance(values, str):
         return load_gpu_model(values)
     if (whole := values.get("whole")) is not None:
@@ -196,32 +219,34 @@ def board_from_plain(values: str | Mapping[str, Any]) -> GpuModel:
     return load_gpu_model(values["name"], rows=values.get("rows"))
 
 
-def change_from_plain(gpu_model: GpuModel, values: str | Mapping[str, Any]) -> ChangeCost:
-    """Read what :func:`to_plain` wrote of a change, or its actuator; what is missing is taken from the catalogue.
+def change_cost_from_plain(gpu_model: GpuModel, values: str | Mapping[str, Any]) -> ChangeCost:
+    """Read a repartitioning cost that :func:`to_plain` wrote, or an actuator name; the catalogue has missing times.
 
     Examples
     --------
-    >>> from gpuplanner.hardware.gpu_models import as_board
-    >>> cost = ChangeCost.of("A100-80GB", "nvidia-smi")
-    >>> change_from_plain(as_board("A100-80GB"), to_plain(cost)) == cost
+    >>> from gpuplanner.hardware.gpu_models import as_gpu_model
+    >>> cost = ChangeCost.from_catalogue("A100-80GB", "nvidia-smi")
+    >>> change_cost_from_plain(as_gpu_model("A100-80GB"), to_plain(cost)) == cost
     True
     """
-    given = {"actuator": values} if isinstance(values, str) else values
-    odd = sorted(set(given) - {"actuator", *_TIMES}) if isinstance(given, Mapping) else [repr(given)]
-    actuator = "" if odd else given.get("actuator", "mig-manager")
-    if odd or not isinstance(actuator, str):
-        got = ", ".join(odd) or repr(actuator)
-        raise ScenarioError("cost of change", f"actuator, {', '.join(_TIMES)}", got, "Fix these keys.")
+    fields = {"actuator": values} if isinstance(values, str) else values
+    wrong_keys = (
+        sorted(set(fields) - {"actuator", *_CHANGE_TIME_FIELDS}) if isinstance(fields, Mapping) else [repr(fields)]
+    )
+    actuator = "" if wrong_keys else fields.get("actuator", "mig-manager")
+    if wrong_keys or not isinstance(actuator, str):
+        got = ", ".join(wrong_keys) or repr(actuator)
+        raise ScenarioError("cost of change", f"actuator, {', '.join(_CHANGE_TIME_FIELDS)}", got, "Fix these keys.")
     try:
-        times = {name: Seconds(*given[name]) for name in _TIMES if given.get(name) is not None}
+        times = {name: Seconds(*fields[name]) for name in _CHANGE_TIME_FIELDS if fields.get(name) is not None}
     except TypeError as error:
         expected = "times as [value, low, high, basis]"
         raise ScenarioError("cost of change", expected, str(error), "Fix the times.") from error
-    never = {name for name in _TIMES if name in given and given[name] is None}
-    if never - {"reboot_s"}:
+    absent_times = {name for name in _CHANGE_TIME_FIELDS if name in fields and fields[name] is None}
+    if absent_times - {"reboot_s"}:
         expected = "times, and null for reboot_s alone"
-        raise ScenarioError("cost of change", expected, str(dict(given)), "Fix the times.")
-    return replace(ChangeCost.of(gpu_model, actuator), **times, **dict.fromkeys(never))  # type: ignore[arg-type]
+        raise ScenarioError("cost of change", expected, str(dict(fields)), "Fix the times.")
+    return replace(ChangeCost.from_catalogue(gpu_model, actuator), **times, **dict.fromkeys(absent_times))  # type: ignore[arg-type]
 
 
 Floats = NDArray[np.float64]
@@ -229,18 +254,18 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Quota:
-    """GPUs that a tenant may hold at once, and with whom it shares what it leaves.
+    """GPU quota of a tenant, with borrowing and lending within a cohort, as in Kueue.
 
     Parameters
     ----------
     gpus : float
-        Nominal quota [GPUs]; an instance counts with its share of a GPU.
+        Nominal quota; an instance counts with its fraction of a GPU. [GPUs]
     cohort : str, optional
-        Tenants of one cohort lend each other what they do not use.
+        Tenants of one cohort lend each other unused quota.
     borrow : float, optional
-        Most that may be borrowed on top [GPUs]; all that the cohort leaves if None.
+        Borrowing limit above the nominal quota; None: no limit. [GPUs]
     lend : float, optional
-        Most that others may borrow of what it leaves [GPUs]; all of it if None.
+        Lending limit of unused quota; None: all of it. [GPUs]
     """
 
     gpus: float
@@ -251,37 +276,36 @@ class Quota:
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of a pool; the defaults limit nothing.
+    """Limits of a pool of GPUs; the defaults limit nothing.
 
     Parameters
     ----------
     pinned : mapping of str to int
-        GPUs that must have a layout in every slot, by layout text: placements that must stay.
+        GPUs that must keep a layout in every interval, by layout text.
     whole_nodes_kept : int
-        Nodes, the first ones, on which no GPU is ever cut: NVLink islands for large jobs. Whole racks are
-        kept by a multiple of `nodes_per_rack`.
+        Nodes, the first ones, whose GPUs always stay full: NVLink domains for large jobs. Whole racks: use a multiple
+        of `nodes_per_rack`.
     nodes_per_rack : int
         Nodes in a rack; racks are filled in the order of nodes.
     gpus_on_per_rack : int, optional
-        Most GPUs that may be on in a rack at once, from its power limit and the power of a GPU. Where GPUs are
-        parked, those that keep a layout count as well, so that each can be woken where it is.
+        Most GPUs powered on in a rack at once, from its power limit and the power of a GPU. Idle GPUs with a layout
+        count as well, so that each can take work where it is. [GPUs]
     switches_per_day : int, optional
-        Most cuts of one GPU within 24 hours, counted from the first slot.
+        Most layout changes of one GPU within 24 hours, counted from the first interval.
     change_slots : tuple of int, optional
-        Slots at whose beginning counts may change; in all others they are those of the slot before. Windows for
-        maintenance, for example.
+        Intervals at whose start counts may change, such as maintenance windows; all if None.
     node_changes_per_day : int, optional
-        Most times that GPUs of one node are cut anew within 24 hours, counted from the first slot.
+        Most times that a node is repartitioned within 24 hours, counted from the first interval.
     most_changes : int, optional
-        Most of these times in the whole plan, over all nodes. What is cut before the first slot does not count.
+        Most node repartitionings in the whole plan. Those before the first interval do not count.
     quotas : mapping of str to Quota
-        By tenant. What a tenant asks beyond its quota and what it can borrow is refused before planning, and
-        has no price. Tenants without one are not limited.
+        By tenant. Demand above quota and borrowing limit is rejected before planning and has no price. Tenants without
+        a quota are not limited.
 
     Examples
     --------
     >>> limits = Limits(switches_per_day=2, quotas={"ads": Quota(8, cohort="web")})
-    >>> limits.of_changes
+    >>> limits.limits_changes
     True
     """
 
@@ -296,19 +320,19 @@ class Limits:
     quotas: Mapping[str, Quota] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Take slots as a tuple."""
+        """Convert a list of intervals to a tuple."""
         if isinstance(self.change_slots, list):
             object.__setattr__(self, "change_slots", tuple(self.change_slots))
 
     @property
-    def of_changes(self) -> bool:
-        """Whether changes are limited in a way that counts of GPUs alone do not show."""
+    def limits_changes(self) -> bool:
+        """Whether layout changes are limited in a way that only numbered GPUs show."""
         limits = (self.switches_per_day, self.change_slots, self.node_changes_per_day, self.most_changes)
         return any(limit is not None for limit in limits)
 
 
-def limit_faults(limits: Limits, tenants: tuple[str, ...]) -> Iterator[str]:
-    """Yield, in words, each limit that makes no sense by itself."""
+def find_limit_faults(limits: Limits, tenants: tuple[str, ...]) -> Iterator[str]:
+    """Yield a message for each limit that is invalid by itself."""
     optional = ("gpus_on_per_rack", "switches_per_day", "node_changes_per_day", "most_changes")
     counts = {"whole_nodes_kept": 0, "nodes_per_rack": 1} | dict.fromkeys(optional, 0)
     for name, low in counts.items():
@@ -316,35 +340,44 @@ def limit_faults(limits: Limits, tenants: tuple[str, ...]) -> Iterator[str]:
         if not (is_count(value, low) or (value is None and name in optional)):
             yield f"{name} must be a whole number of at least {low}, not {value!r}"
     slots = limits.change_slots
-    sound = slots is None or (isinstance(slots, tuple) and all(map(is_count, slots)))
-    if not sound or len(set(slots or ())) < len(slots or ()):
+    is_valid = slots is None or (isinstance(slots, tuple) and all(map(is_count, slots)))
+    if not is_valid or len(set(slots or ())) < len(slots or ()):
         yield f"change_slots must be numbers of intervals, each once, not {slots!r}"
-    bad = [gpus for gpus in limits.pinned.values() if not is_count(gpus)]
-    if bad or "off" in limits.pinned:
+    bad_counts = [gpus for gpus in limits.pinned.values() if not is_count(gpus)]
+    if bad_counts or "off" in limits.pinned:
         yield f"pinned must count GPUs that are on, not {dict(limits.pinned)}"
-    strangers = sorted(set(limits.quotas) - set(tenants))
-    if strangers:
-        yield f"quotas must name known teams; unknown: {examples(strangers)}"
+    unknown_tenants = sorted(set(limits.quotas) - set(tenants))
+    if unknown_tenants:
+        yield f"quotas must name known teams; unknown: {examples(unknown_tenants)}"
     for tenant, quota in limits.quotas.items():
-        amounts = [quota.gpus, *(one for one in (quota.borrow, quota.lend) if one is not None)]
+        amounts = [quota.gpus, *(amount for amount in (quota.borrow, quota.lend) if amount is not None)]
         if not all(is_amount(amount) for amount in amounts):
             yield f"the quota of {tenant} must be numbers of at least 0, not {quota}"
         elif (quota.borrow, quota.lend) != (None, None) and quota.cohort is None:
             yield f"the quota of {tenant} borrows or lends, but names no cohort to do so in"
 
 
-def admitted_demand(
-    demand: Floats,
-    shares: Floats,
-    tenants: Sequence[str],
-    ranks: Sequence[int],
-    quotas: Mapping[str, Quota],
+def apply_quotas(
+    demand: Floats, shares: Floats, tenants: Sequence[str], ranks: Sequence[int], quotas: Mapping[str, Quota]
 ) -> Floats:
-    """Demand within quotas.
+    """Return the demand within quotas.
 
-    In each slot a tenant has its own quota first. What members of its cohort leave of theirs is lent to those
-    that ask for more, higher tiers first, and within a tier in proportion to what they lack. What is refused
-    is taken from all profiles of the tenant in proportion.
+    In each interval a tenant uses its nominal quota first. Unused quota of its cohort is lent to members that request
+    more, higher tiers first, and within a tier in proportion to the shortfall. What exceeds that is taken from all
+    profiles of the tenant in proportion.
+
+    Parameters
+    ----------
+    demand : ndarray of float, shape (n_tenants, n_profiles, n_slots)
+        Mean concurrent instances.
+    shares : ndarray of float, shape (n_profiles,)
+        Fraction of a GPU of one instance.
+    tenants : sequence of str
+        First axis of the demand.
+    ranks : sequence of int
+        Tier of each tenant, 0 the highest.
+    quotas : mapping of str to Quota
+        By tenant.
 
     Examples
     --------
@@ -352,72 +385,72 @@ def admitted_demand(
 
     >>> quotas = {name: Quota(2.0, cohort="lab") for name in "abc"}
     >>> demand = np.array([[[5.0]], [[3.0]], [[0.0]]])
-    >>> admitted_demand(demand, np.ones(1), "abc", [0, 0, 0], quotas).ravel().tolist()
+    >>> apply_quotas(demand, np.ones(1), "abc", [0, 0, 0], quotas).ravel().tolist()
     [3.5, 2.5, 0.0]
-    >>> admitted_demand(demand, np.ones(1), "abc", [1, 0, 0], quotas).ravel().tolist()
+    >>> apply_quotas(demand, np.ones(1), "abc", [1, 0, 0], quotas).ravel().tolist()
     [3.0, 3.0, 0.0]
     """
-    wanted = np.einsum("ips,p->is", demand, shares)
-    granted = wanted.copy()
+    requested = np.einsum("ips,p->is", demand, shares)
+    granted = requested.copy()
     cohorts: dict[str, list[int]] = {}
-    for place, tenant in enumerate(tenants):
+    for position, tenant in enumerate(tenants):
         quota = quotas.get(tenant)
         if quota is not None:
-            granted[place] = np.minimum(wanted[place], quota.gpus)
+            granted[position] = np.minimum(requested[position], quota.gpus)
             if quota.cohort is not None:
-                cohorts.setdefault(quota.cohort, []).append(place)
+                cohorts.setdefault(quota.cohort, []).append(position)
     for members in cohorts.values():
-        own = {i: quotas[tenants[i]] for i in members}
-        left = np.zeros(wanted.shape[1])
+        member_quotas = {i: quotas[tenants[i]] for i in members}
+        unused = np.zeros(requested.shape[1])
         for i in members:
-            left = left + _capped(own[i].gpus - granted[i], own[i].lend)
+            unused = unused + _cap_gpus(member_quotas[i].gpus - granted[i], member_quotas[i].lend)
         for rank in sorted({ranks[i] for i in members}):
-            asking = [i for i in members if ranks[i] == rank]
-            lacking = np.array([_capped(wanted[i] - granted[i], own[i].borrow) for i in asking])
-            total = lacking.sum(axis=0)
-            lent = np.minimum(left, total)
-            granted[asking] += lacking * np.divide(lent, total, out=np.zeros_like(total), where=total > 0)
-            left = left - lent
-    part = np.divide(granted, wanted, out=np.ones_like(wanted), where=wanted > 0)
-    admitted: Floats = demand * np.minimum(part, 1.0)[:, None, :]
+            borrowers = [i for i in members if ranks[i] == rank]
+            shortfalls = np.array([_cap_gpus(requested[i] - granted[i], member_quotas[i].borrow) for i in borrowers])
+            total = shortfalls.sum(axis=0)
+            n_lent = np.minimum(unused, total)
+            granted[borrowers] += shortfalls * np.divide(n_lent, total, out=np.zeros_like(total), where=total > 0)
+            unused = unused - n_lent
+    granted_fraction = np.divide(granted, requested, out=np.ones_like(requested), where=requested > 0)
+    admitted: Floats = demand * np.minimum(granted_fraction, 1.0)[:, None, :]
     return admitted
 
 
-def _capped(gpus: Floats, most: float | None) -> Floats:
-    return gpus if most is None else np.minimum(gpus, most)
+def _cap_gpus(gpus: Floats, max_gpus: float | None) -> Floats:
+    """Limit GPUs to a maximum; None: no limit."""
+    return gpus if max_gpus is None else np.minimum(gpus, max_gpus)
 
 
 @dataclass(frozen=True)
 class StatePrices:
-    """Prices of the states of a GPU and of the ways between them [GPU h].
+    """Prices of the states of a GPU and of the transitions between them.
 
     Parameters
     ----------
     parked_price : float
-        Price of an hour of a parked GPU, measured as ``on_price``: that of its power where it is owned, the full
-        price where it is rented.
+        Price of an hour of an idle, powered-on GPU, on the scale of ``on_price``: its power where the fleet is owned,
+        the full price where it is rented.
     wake : float
-        A parked GPU takes work again.
+        Price at which an idle GPU takes work again. [GPU h]
     dress : float
-        A GPU takes up a layout; ``"gpu"`` is one.
+        Price of taking a layout, the full GPU included. [GPU h]
     instance : float
-        On top, for each instance of a layout that is made or removed.
+        Price of creating or removing one instance, on top. [GPU h]
     mode : float
-        MIG mode of a GPU is switched on or off.
+        Price of enabling or disabling MIG mode on a GPU. [GPU h]
     reboot : float
-        A node reboots for changes of MIG mode, which are made together where one node can hold them.
+        Price of a node reboot for changes of MIG mode; changes on one node share a reboot. [GPU h]
     drain : float
-        A used GPU is emptied, where `remaining_h` does not say how long its work runs on: ``drain_s`` of the change.
+        Price of draining a busy GPU whose profiles `remaining_h` does not cover. [GPU h]
     remaining_h : mapping of str to sequence of float
-        By profile: equally likely values of how long running work runs on [h]. A GPU is empty when the longest of
-        its instances is; what the others still use meanwhile is not lost.
+        By profile: equally likely remaining run times of running work. A GPU is empty when its last instance is; what
+        other instances use meanwhile is not lost. [h]
     limit_h : float, optional
-        Longest time that is waited for work to end [h], the high end of ``drain_s``; then it is evicted. None: it is
-        waited for.
+        Longest wait for running work; then it is evicted. None: no limit. [h]
     evicted_h : float
-        What an evicted instance has to do again [h]: half of a checkpoint interval, and the restart.
+        Work that an evicted instance repeats: half a checkpoint interval, and the restart. [h]
     basis : str
-        Why a parked GPU costs so much, in words.
+        Source of the price of an idle GPU.
 
     Raises
     ------
@@ -428,10 +461,10 @@ class StatePrices:
     --------
     Half of the work ends at once, the other half after two hours:
 
-    >>> from gpuplanner.hardware.gpu_models import as_board
-    >>> gpu_model = as_board("A100-40GB")
+    >>> from gpuplanner.hardware.gpu_models import as_gpu_model
+    >>> gpu_model = as_gpu_model("A100-40GB")
     >>> prices = StatePrices(drain=0.2, dress=0.1, remaining_h={"1g.5gb": [0.0, 2.0], "gpu": [0.0, 2.0]})
-    >>> [round(prices.drain_of(gpu_model, layout), 3) for layout in ("gpu", "1g.5gb:1", "1g.5gb:7", "3g.20gb:2")]
+    >>> [round(prices.drain_cost(gpu_model, layout), 3) for layout in ("gpu", "1g.5gb:1", "1g.5gb:7", "3g.20gb:2")]
     [0.0, 0.857, 0.984, 0.2]
     """
 
@@ -448,44 +481,44 @@ class StatePrices:
     basis: str = ""
 
     def __post_init__(self) -> None:
-        """Check the values, and keep them as plain ones."""
+        """Check the values, and convert the remaining run times to sorted tuples."""
         try:
-            known = {str(name): tuple(sorted(times)) for name, times in self.remaining_h.items()}
+            sorted_times = {str(name): tuple(sorted(times)) for name, times in self.remaining_h.items()}
         except (AttributeError, TypeError, ValueError) as error:
-            _refuse(f"remaining_h that is no mapping of times: {error}")
-        numbers = {name: getattr(self, name) for name in _NUMBERS}
-        wrong = [f"{name} = {value!r}" for name, value in numbers.items() if not is_amount(value)]
+            _raise_price_error(f"remaining_h that is no mapping of times: {error}")
+        amounts = {name: getattr(self, name) for name in _AMOUNT_FIELDS}
+        wrong = [f"{name} = {value!r}" for name, value in amounts.items() if not is_amount(value)]
         wrong += [f"limit_h = {self.limit_h!r}"] * (self.limit_h is not None and not is_amount(self.limit_h))
-        bad = [name for name, times in known.items() if not times or not all(map(is_amount, times))]
-        wrong += [f"remaining_h of {name}" for name in bad]
+        bad_profiles = [name for name, times in sorted_times.items() if not times or not all(map(is_amount, times))]
+        wrong += [f"remaining_h of {name}" for name in bad_profiles]
         wrong += ["a basis that is no text"] * (not isinstance(self.basis, str))
         if wrong:
-            _refuse(", ".join(wrong))
-        given = {name: tuple(map(float, times)) for name, times in sorted(known.items())}
-        object.__setattr__(self, "remaining_h", given)
+            _raise_price_error(", ".join(wrong))
+        remaining_h = {name: tuple(map(float, times)) for name, times in sorted(sorted_times.items())}
+        object.__setattr__(self, "remaining_h", remaining_h)
 
     @classmethod
-    def of(cls, change: ChangeCost, gpus_per_node: int, **stated: Any) -> Self:  # noqa: ANN401
-        """Prices of the ways as the one cost of a change has them; what a drain loses where no run times say so.
+    def from_change_cost(cls, change: ChangeCost, gpus_per_node: int, **stated: Any) -> Self:  # noqa: ANN401
+        """Derive the prices of transitions from the cost of repartitioning.
 
         Parameters
         ----------
         change : ChangeCost
-            How layouts are changed, and how long that takes. Where it states what a plan pays for a change, that is
-            what taking a layout up costs, with all that has to be made or rebooted for it.
+            How layouts are changed, and how long that takes. If it states a price of a change, that is the price of
+            taking a layout, with creation of instances and reboots included.
         gpus_per_node : int
             GPUs that are out of service when a node reboots.
         **stated
-            Any field, instead of that.
+            Fields with another value.
 
         Examples
         --------
-        >>> prices = StatePrices.of(ChangeCost.of("A100-80GB"), 8, parked_price=0.1)
+        >>> prices = StatePrices.from_change_cost(ChangeCost.from_catalogue("A100-80GB"), 8, parked_price=0.1)
         >>> [round(price, 3) for price in (prices.dress, prices.reboot, prices.drain, prices.parked_price)]
         [0.017, 1.333, 0.233, 0.1]
         """
         reboot_s = 0.0 if change.reboot_s is None else change.reboot_s.value * gpus_per_node
-        known = {
+        prices = {
             "dress": change.change_s.value / SECONDS_PER_HOUR,
             "instance": change.instance_s.value / SECONDS_PER_HOUR,
             "reboot": reboot_s / SECONDS_PER_HOUR,
@@ -493,43 +526,47 @@ class StatePrices:
             "limit_h": change.drain_s.high / SECONDS_PER_HOUR,
         }
         if change.gpu_hours is not None:
-            known |= {"dress": change.gpu_hours, "instance": 0.0, "reboot": 0.0}
-        return cls(**{**known, **stated})
+            prices |= {"dress": change.gpu_hours, "instance": 0.0, "reboot": 0.0}
+        return cls(**{**prices, **stated})
 
-    def drain_of(self, gpu_model: GpuModel, layout: str) -> float:
-        """GPU time that is lost while a GPU with a layout, all of it busy, empties [GPU h].
+    def drain_cost(self, gpu_model: GpuModel, layout: str) -> float:
+        """Return the GPU time lost while a fully busy GPU with a layout drains [GPU h].
 
-        The expected longest of the remaining times, each no longer than the limit, less the share of the GPU that
-        work still uses meanwhile; and what evicted work has to do again.
+        With remaining run times T_i of the instances, each capped at the limit, the GPU is lost for E[max T_i] hours,
+        less the fraction of the GPU that running work still uses, sum of share_i * E[T_i]; evicted work repeats
+        `evicted_h`. As run times are independent, P(max T_i <= t) is the product of P(T_i <= t).
         """
-        held = parse_layout(layout)
-        if not all(name in self.remaining_h for name in held):
+        instances = parse_layout(layout)
+        if not all(name in self.remaining_h for name in instances):
             return self.drain
-        most = math.inf if self.limit_h is None else self.limit_h
-        times = {name: np.minimum(self.remaining_h[name], most) for name in held}
-        ends = np.unique(np.concatenate([[0.0], *times.values()]))
-        done = np.ones(len(ends))
-        used = evicted = 0.0
-        for name, count in held.items():
-            share = count * gpu_model.share(name)
-            done *= (np.searchsorted(times[name], ends, side="right") / len(times[name])) ** count
-            used += share * float(times[name].mean())
-            evicted += share * float((np.array(self.remaining_h[name]) > most).mean())
-        longest = float(((1 - done[:-1]) * np.diff(ends)).sum())
-        # Rounded, so that layouts which lose the same are told apart by nothing.
-        return round(max(0.0, longest - used) + evicted * self.evicted_h, 12)
+        max_h = math.inf if self.limit_h is None else self.limit_h
+        remaining_h = {name: np.minimum(self.remaining_h[name], max_h) for name in instances}
+        end_times_h = np.unique(np.concatenate([[0.0], *remaining_h.values()]))
+        ended_probability = np.ones(len(end_times_h))
+        used_h = evicted_share = 0.0
+        for name, count in instances.items():
+            share = count * gpu_model.gpu_fraction(name)
+            ended_probability *= (
+                np.searchsorted(remaining_h[name], end_times_h, side="right") / len(remaining_h[name])
+            ) ** count
+            used_h += share * float(remaining_h[name].mean())
+            evicted_share += share * float((np.array(self.remaining_h[name]) > max_h).mean())
+        expected_longest_h = float(((1 - ended_probability[:-1]) * np.diff(end_times_h)).sum())
+        # Rounded, so that layouts with the same loss compare as equal.
+        return round(max(0.0, expected_longest_h - used_h) + evicted_share * self.evicted_h, 12)
 
-    def dress_of(self, layout: str) -> float:
-        """Price of taking a layout up."""
-        return self.dress + self.strip_of(layout)
+    def layout_cost(self, layout: str) -> float:
+        """Return the price of taking a layout [GPU h]."""
+        return self.dress + self.removal_cost(layout)
 
-    def strip_of(self, layout: str) -> float:
-        """Price of giving a layout up."""
+    def removal_cost(self, layout: str) -> float:
+        """Return the price of removing a layout: one price for each MIG instance [GPU h]."""
         return self.instance * sum(n for name, n in parse_layout(layout).items() if name != WHOLE_GPU)
 
 
-_NUMBERS = tuple(f.name for f in fields(StatePrices) if f.name not in ("remaining_h", "limit_h", "basis"))
+_AMOUNT_FIELDS = tuple(f.name for f in fields(StatePrices) if f.name not in ("remaining_h", "limit_h", "basis"))
 
 
-def _refuse(got: str) -> NoReturn:
+def _raise_price_error(got: str) -> NoReturn:
+    """Raise a ScenarioError on state prices."""
     raise ScenarioError("prices of states", "amounts from 0, and times by profile", got, "Fix these amounts.")

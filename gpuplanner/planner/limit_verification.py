@@ -10,121 +10,128 @@ import numpy as np
 import polars as pl
 
 from gpuplanner.core.errors import SchemaError, examples
-from gpuplanner.core.schema_checks import check
+from gpuplanner.core.schema_checks import check_table
 from gpuplanner.core.schemas import WHOLE_GPU, LayoutPlan
-from gpuplanner.hardware.mig_layouts import OFF
+from gpuplanner.hardware.mig_layouts import UNUSED_LAYOUT
 from gpuplanner.planner.layout_plan import Plan
-from gpuplanner.planner.plan_problem import TIERS, Floats, PlanProblem
+from gpuplanner.planner.plan_problem import SERVICE_TIERS, Floats, PlanProblem
 
 
-def within_quotas(problem: PlanProblem) -> Floats:
-    """Demand that quotas admit, worked out tenant by tenant and slot by slot."""
+def demand_within_quotas(problem: PlanProblem) -> Floats:
+    """Return the demand that quotas admit, computed tenant by tenant and interval by interval."""
     demand = np.array(problem.demand)
     quotas = problem.limits.quotas
-    shares = [problem.gpu_model.share(name) for name in problem.profiles]
+    shares = [problem.gpu_model.gpu_fraction(name) for name in problem.profiles]
     for slot in range(problem.n_slots if quotas else 0):
         wanted = {
-            tenant: sum(float(of_one) * share for of_one, share in zip(own, shares, strict=True))
-            for tenant, own in zip(problem.tenants, demand[:, :, slot], strict=True)
+            tenant: sum(float(n_instances) * share for n_instances, share in zip(tenant_demand, shares, strict=True))
+            for tenant, tenant_demand in zip(problem.tenants, demand[:, :, slot], strict=True)
         }
-        may_have = {tenant: min(wanted[tenant], quota.gpus) for tenant, quota in quotas.items()}
+        granted = {tenant: min(wanted[tenant], quota.gpus) for tenant, quota in quotas.items()}
         for cohort in {quota.cohort for quota in quotas.values()} - {None}:
             members = [tenant for tenant, quota in quotas.items() if quota.cohort == cohort]
-            spare = 0.0
+            lendable = 0.0
             for tenant in members:
-                rest, lend = quotas[tenant].gpus - may_have[tenant], quotas[tenant].lend
-                spare += rest if lend is None else min(rest, lend)
-            for tier in TIERS:
-                lacks = {}
+                unused, lend = quotas[tenant].gpus - granted[tenant], quotas[tenant].lend
+                lendable += unused if lend is None else min(unused, lend)
+            for tier in SERVICE_TIERS:
+                shortfalls = {}
                 for tenant in members:
                     if problem.tiers[problem.tenants.index(tenant)] == tier:
-                        lack, borrow = wanted[tenant] - may_have[tenant], quotas[tenant].borrow
-                        lacks[tenant] = lack if borrow is None else min(lack, borrow)
-                total = sum(lacks.values())
-                part = min(1.0, spare / total) if total > 0 else 0.0
-                for tenant, lack in lacks.items():
-                    may_have[tenant] += part * lack
-                spare -= part * total
-        for tenant, gpus in may_have.items():
+                        shortfall, borrow = wanted[tenant] - granted[tenant], quotas[tenant].borrow
+                        shortfalls[tenant] = shortfall if borrow is None else min(shortfall, borrow)
+                total = sum(shortfalls.values())
+                fraction = min(1.0, lendable / total) if total > 0 else 0.0
+                for tenant, shortfall in shortfalls.items():
+                    granted[tenant] += fraction * shortfall
+                lendable -= fraction * total
+        for tenant, gpus in granted.items():
             if wanted[tenant] > 0:
                 demand[problem.tenants.index(tenant), :, slot] *= min(1.0, gpus / wanted[tenant])
     return demand
 
 
-def pinned_alone_fits(problem: PlanProblem) -> bool:
-    """Whether GPUs that are all off, but for those that must stay, keep every limit."""
+def does_pinned_fleet_fit(problem: PlanProblem) -> bool:
+    """Whether pinned GPUs alone, all others powered down, meet every limit."""
     limits = problem.limits
-    kept = max(problem.whole_gpus_kept, limits.whole_nodes_kept * problem.gpus_per_node)
+    n_kept_full = max(problem.whole_gpus_kept, limits.whole_nodes_kept * problem.gpus_per_node)
     pinned = sum(limits.pinned.values())
-    cut = pinned - limits.pinned.get(WHOLE_GPU, 0)
+    n_partitioned = pinned - limits.pinned.get(WHOLE_GPU, 0)
     if limits.switches_per_day == 0 and problem.initial is not None:
         missing = Counter(limits.pinned) - Counter(problem.initial)
         if set(missing) - {WHOLE_GPU}:
             return False
-    rooms = (power_for(problem), *problem.gpus_in_service.tolist())
-    cut_rooms = (power_for(problem, cut=True), *(problem.gpus_in_service - kept).tolist())
-    return bool(pinned <= min(rooms) and cut <= min(cut_rooms))
+    capacities = (count_powered_gpus(problem), *problem.gpus_in_service.tolist())
+    partitioned_capacities = (
+        count_powered_gpus(problem, partitioned=True),
+        *(problem.gpus_in_service - n_kept_full).tolist(),
+    )
+    return bool(pinned <= min(capacities) and n_partitioned <= min(partitioned_capacities))
 
 
-def power_for(problem: PlanProblem, *, cut: bool = False) -> int:
-    """GPUs for which the racks have power; those that may be cut only, if asked."""
+def count_powered_gpus(problem: PlanProblem, *, partitioned: bool = False) -> int:
+    """Count the GPUs for which the racks have power; with `partitioned`, only those that may be MIG-partitioned."""
     limits = problem.limits
-    size = limits.nodes_per_rack * problem.gpus_per_node
-    kept = limits.whole_nodes_kept * problem.gpus_per_node if cut else 0
-    room = 0
-    for first in range(0, problem.gpus, size):
-        gpus = range(max(first, kept), min(first + size, problem.gpus))
-        room += len(gpus) if limits.gpus_on_per_rack is None else min(len(gpus), limits.gpus_on_per_rack)
-    return room
+    rack_gpus = limits.nodes_per_rack * problem.gpus_per_node
+    n_kept_full = limits.whole_nodes_kept * problem.gpus_per_node if partitioned else 0
+    n_powered = 0
+    for first in range(0, problem.gpus, rack_gpus):
+        gpus = range(max(first, n_kept_full), min(first + rack_gpus, problem.gpus))
+        n_powered += len(gpus) if limits.gpus_on_per_rack is None else min(len(gpus), limits.gpus_on_per_rack)
+    return n_powered
 
 
-def count_faults(plan: Plan, problem: PlanProblem) -> Iterator[str]:
-    """Faults that counts alone show."""
+def find_count_faults(plan: Plan, problem: PlanProblem) -> Iterator[str]:
+    """Yield faults of limits that counts alone show."""
     limits = problem.limits
-    position = {text: place for place, text in enumerate(plan.layouts)}
+    column_of_layout = {text: index for index, text in enumerate(plan.layouts)}
     for slot in range(1, problem.n_slots):
-        still = limits.change_slots is not None and slot not in limits.change_slots
-        if still and (plan.counts[slot] != plan.counts[slot - 1]).any():
+        must_stay = limits.change_slots is not None and slot not in limits.change_slots
+        if must_stay and (plan.counts[slot] != plan.counts[slot - 1]).any():
             yield f"interval {slot}: counts change, though no change is allowed then"
             break
     for text, gpus in limits.pinned.items():
-        held = plan.counts[:, position[text]] if text in position else np.zeros(problem.n_slots, dtype=int)
-        for slot in np.flatnonzero(held < gpus)[:1].tolist():
-            yield f"interval {slot}: {held[slot]} GPUs have {text}, {gpus} must keep it"
-    kept = limits.whole_nodes_kept * problem.gpus_per_node
-    cut = plan.counts[:, [text != WHOLE_GPU for text in plan.layouts]].sum(axis=1)
-    for slot in np.flatnonzero(cut > problem.gpus_in_service - kept)[:1].tolist():
-        yield f"interval {slot}: {cut[slot]} GPUs are partitioned, {limits.whole_nodes_kept} nodes must stay full"
-    for what, gpus in (("powered on", plan.counts.sum(axis=1)), ("partitioned", cut)):
-        most = power_for(problem, cut=what == "partitioned")
-        for slot in np.flatnonzero((gpus > most) & (gpus <= problem.gpus_in_service))[:1].tolist():
-            yield f"interval {slot}: {gpus[slot]} GPUs are {what}, the racks have power for {most}"
+        layout_gpus = (
+            plan.counts[:, column_of_layout[text]] if text in column_of_layout else np.zeros(problem.n_slots, dtype=int)
+        )
+        for slot in np.flatnonzero(layout_gpus < gpus)[:1].tolist():
+            yield f"interval {slot}: {layout_gpus[slot]} GPUs have {text}, {gpus} must keep it"
+    n_kept_full = limits.whole_nodes_kept * problem.gpus_per_node
+    n_partitioned = plan.counts[:, [text != WHOLE_GPU for text in plan.layouts]].sum(axis=1)
+    for slot in np.flatnonzero(n_partitioned > problem.gpus_in_service - n_kept_full)[:1].tolist():
+        n_nodes = limits.whole_nodes_kept
+        yield f"interval {slot}: {n_partitioned[slot]} GPUs are partitioned, {n_nodes} nodes must stay full"
+    for verb, gpus in (("powered on", plan.counts.sum(axis=1)), ("partitioned", n_partitioned)):
+        maximum = count_powered_gpus(problem, partitioned=verb == "partitioned")
+        for slot in np.flatnonzero((gpus > maximum) & (gpus <= problem.gpus_in_service))[:1].tolist():
+            yield f"interval {slot}: {gpus[slot]} GPUs are {verb}, the racks have power for {maximum}"
 
 
-def gpu_faults(rows: pl.DataFrame, problem: PlanProblem) -> Iterator[str]:
-    """Faults that only numbered GPUs show; the rows are those of a layout plan without other faults."""
+def find_gpu_faults(rows: pl.DataFrame, problem: PlanProblem) -> Iterator[str]:
+    """Yield faults of limits that only numbered GPUs show, from the rows of a layout plan without other faults."""
     limits = problem.limits
-    place = {node: number for number, node in enumerate(problem.node_names)}
-    kept = [node for node, number in place.items() if number < limits.whole_nodes_kept]
-    wrong = rows.filter(pl.col("node").is_in(kept), ~pl.col("layout").is_in([WHOLE_GPU, OFF]))
+    node_number = {node: number for number, node in enumerate(problem.node_names)}
+    full_nodes = [node for node, number in node_number.items() if number < limits.whole_nodes_kept]
+    wrong = rows.filter(pl.col("node").is_in(full_nodes), ~pl.col("layout").is_in([WHOLE_GPU, UNUSED_LAYOUT]))
     if wrong.height:
         yield f"layout plan: GPU {wrong['gpu'][0]} on {wrong['node'][0]} is partitioned, on a node to be kept full"
     if limits.switches_per_day is not None:
         per_day: Counter[tuple[str, int, int]] = Counter()
         for node, gpu, start in rows.filter("changed").select("node", "gpu", "slot_start").iter_rows():
             per_day[node, gpu, (start - problem.slot_times[0]).days] += 1
-        for (node, gpu, day), cuts in per_day.items():
-            if cuts > limits.switches_per_day:
-                most = limits.switches_per_day
-                yield f"layout plan: GPU {gpu} on {node} changes layout {cuts} times on day {day}, at most {most}"
+        for (node, gpu, day), n_changes in per_day.items():
+            if n_changes > limits.switches_per_day:
+                most_changes = limits.switches_per_day
+                times = f"{n_changes} times on day {day}, at most {most_changes}"
+                yield f"layout plan: GPU {gpu} on {node} changes layout {times}"
                 break
-    yield from _node_change_faults(rows, problem)
+    yield from _find_node_change_faults(rows, problem)
     if limits.gpus_on_per_rack is not None:
         steps: Counter[tuple[int, datetime]] = Counter()
-        running = rows.filter(pl.col("layout") != OFF).select("node", "slot_start", "slot_end")
+        running = rows.filter(pl.col("layout") != UNUSED_LAYOUT).select("node", "slot_start", "slot_end")
         for node, start, end in running.iter_rows():
-            steps[place[node] // limits.nodes_per_rack, start] += 1
-            steps[place[node] // limits.nodes_per_rack, end] -= 1
+            steps[node_number[node] // limits.nodes_per_rack, start] += 1
+            steps[node_number[node] // limits.nodes_per_rack, end] -= 1
         on: Counter[int] = Counter()
         for (rack, time), step in sorted(steps.items(), key=lambda item: item[0][1]):
             on[rack] += step
@@ -136,127 +143,140 @@ def gpu_faults(rows: pl.DataFrame, problem: PlanProblem) -> Iterator[str]:
                 break
 
 
-def _node_change_faults(rows: pl.DataFrame, problem: PlanProblem) -> Iterator[str]:
-    """Nodes that are cut anew too often, in a day or in all."""
+def _find_node_change_faults(rows: pl.DataFrame, problem: PlanProblem) -> Iterator[str]:
+    """Yield faults of nodes that are repartitioned too often, in a day or in all."""
     limits, begin = problem.limits, problem.slot_times[0]
     if limits.node_changes_per_day is None and limits.most_changes is None:
         return
-    is_cut: dict[tuple[str, int], str] = {}
+    layout_of_gpu: dict[tuple[str, int], str] = {}
     times: set[tuple[str, datetime]] = set()
     for row in rows.sort("slot_start").iter_rows(named=True):
-        layout = row["parked"] if row["layout"] == OFF else row["layout"]
-        place = (row["node"], row["gpu"])
-        if layout is not None and layout != is_cut.get(place, WHOLE_GPU) and row["slot_start"] > begin:
+        layout = row["parked"] if row["layout"] == UNUSED_LAYOUT else row["layout"]
+        gpu_key = (row["node"], row["gpu"])
+        if layout is not None and layout != layout_of_gpu.get(gpu_key, WHOLE_GPU) and row["slot_start"] > begin:
             times.add((row["node"], row["slot_start"]))
         if layout is not None:
-            is_cut[place] = layout
+            layout_of_gpu[gpu_key] = layout
     if limits.most_changes is not None and len(times) > limits.most_changes:
         yield f"layout plan: nodes are repartitioned {len(times)} times, at most {limits.most_changes} allowed"
     per_day = Counter((node, (time - begin).days) for node, time in times)
     for (node, day), changes in sorted(per_day.items()):
         if limits.node_changes_per_day is not None and changes > limits.node_changes_per_day:
-            most = limits.node_changes_per_day
-            yield f"layout plan: {node} is repartitioned {changes} times on day {day}, at most {most} allowed"
+            maximum = limits.node_changes_per_day
+            yield f"layout plan: {node} is repartitioned {changes} times on day {day}, at most {maximum} allowed"
             break
 
 
-def layout_plan_faults(frame: pl.DataFrame, plan: Plan, problem: PlanProblem) -> list[str]:
-    """Say what is wrong with a table of numbered GPUs.
+def find_layout_plan_faults(frame: pl.DataFrame, plan: Plan, problem: PlanProblem) -> list[str]:
+    """List the faults of a table of numbered GPUs.
 
-    Every GPU of the fleet has one layout in every slot; the counts of each slot are those of the plan; rows
-    are marked as changed just where a GPU has not had its layout before; one that was released had none.
+    Every GPU of the fleet has one layout in every interval; the counts of each interval are those of the plan; rows are
+    marked as changed exactly where a GPU takes a layout; a released GPU had none.
+
+    Parameters
+    ----------
+    frame : polars.DataFrame
+        Table :class:`~gpuplanner.core.schemas.LayoutPlan`.
+    plan : Plan
+        The plan.
+    problem : PlanProblem
+        Its problem.
     """
     try:
-        rows = check(frame, LayoutPlan, where="layout plan").sort("node", "gpu", "slot_start", "slot_end")
+        rows = check_table(frame, LayoutPlan, source="layout plan").sort("node", "gpu", "slot_start", "slot_end")
     except SchemaError as error:
         return [str(error)]
-    faults = [*_name_faults(rows, plan, problem), *_time_faults(rows, problem)]
+    faults = [*_find_name_faults(rows, plan, problem), *_find_time_faults(rows, problem)]
     return faults or [
-        *_count_faults(rows, plan, problem),
-        *_change_faults(rows, plan, problem),
-        *gpu_faults(rows, problem),
+        *_find_row_count_faults(rows, plan, problem),
+        *_find_change_faults(rows, plan, problem),
+        *find_gpu_faults(rows, problem),
     ]
 
 
-def _name_faults(rows: pl.DataFrame, plan: Plan, problem: PlanProblem) -> Iterator[str]:
+def _find_name_faults(rows: pl.DataFrame, plan: Plan, problem: PlanProblem) -> Iterator[str]:
+    """Yield faults of nodes, GPU indices and layouts."""
     per_node = Counter(node for node, _ in rows.select("node", "gpu").unique().iter_rows())
     sizes = Counter(per_node.values())
-    full, rest = divmod(problem.gpus, problem.gpus_per_node)
-    expected = Counter({problem.gpus_per_node: full}) + Counter({rest: 1} if rest else {})
+    n_full_nodes, n_in_last = divmod(problem.gpus, problem.gpus_per_node)
+    expected = Counter({problem.gpus_per_node: n_full_nodes}) + Counter({n_in_last: 1} if n_in_last else {})
     if sizes != expected:
         yield (
             f"layout plan: {per_node.total()} GPUs on {len(per_node)} nodes, expected {problem.gpus} on "
             f"{expected.total()} nodes of {problem.gpus_per_node}"
         )
-    strangers = sorted(set(per_node) - set(problem.node_names))
-    if strangers:
-        yield f"layout plan: nodes that the fleet does not have: {examples(strangers)}"
+    unknown_nodes = sorted(set(per_node) - set(problem.node_names))
+    if unknown_nodes:
+        yield f"layout plan: nodes that the fleet does not have: {examples(unknown_nodes)}"
     beyond = rows.filter(pl.col("gpu") >= problem.gpus_per_node)
     if beyond.height:
         yield f"layout plan: GPU {beyond['gpu'][0]} on {beyond['node'][0]}, which has {problem.gpus_per_node}"
-    known = {*plan.layouts, OFF} | ({WHOLE_GPU} if problem.prices is not None else set())
-    held = {*rows["layout"], *rows["parked"].drop_nulls()}
-    unknown = sorted(held - known)
+    known_layouts = {*plan.layouts, UNUSED_LAYOUT} | ({WHOLE_GPU} if problem.prices is not None else set())
+    layouts = {*rows["layout"], *rows["parked"].drop_nulls()}
+    unknown = sorted(layouts - known_layouts)
     if unknown:
         yield f"layout plan: layouts that the plan does not have: {examples(unknown)}"
-    keeps = (pl.col("layout") == OFF) & (problem.prices is not None)
-    odd = rows.filter(pl.col("parked").is_not_null() != keeps)
-    if odd.height:
-        due = "off GPUs keep a layout" if problem.prices is not None else "none is kept"
-        yield f"layout plan: {_place(odd)} is {odd['layout'][0]} and keeps {odd['parked'][0]}; expected that {due}"
+    keeps = (pl.col("layout") == UNUSED_LAYOUT) & (problem.prices is not None)
+    wrong_rows = rows.filter(pl.col("parked").is_not_null() != keeps)
+    if wrong_rows.height:
+        expectation = "off GPUs keep a layout" if problem.prices is not None else "none is kept"
+        layout, idle_layout = wrong_rows["layout"][0], wrong_rows["parked"][0]
+        yield f"layout plan: {_gpu_text(wrong_rows)} is {layout} and keeps {idle_layout}; expected that {expectation}"
 
 
-def _time_faults(rows: pl.DataFrame, problem: PlanProblem) -> Iterator[str]:
-    """Rows of one GPU must follow on each other from the first slot to the end of the horizon."""
+def _find_time_faults(rows: pl.DataFrame, problem: PlanProblem) -> Iterator[str]:
+    """Yield faults of time ranges: the rows of a GPU must cover the horizon without gap or overlap."""
     times = problem.slot_times
-    known = pl.Series(times, dtype=pl.Datetime("us", "UTC")).implode()
-    odd = rows.filter(~pl.col("slot_start").is_in(known) | ~pl.col("slot_end").is_in(known))
-    if odd.height:
-        yield f"layout plan: {_place(odd)} begins or ends within an interval or beyond the horizon"
+    known_times = pl.Series(times, dtype=pl.Datetime("us", "UTC")).implode()
+    wrong_rows = rows.filter(~pl.col("slot_start").is_in(known_times) | ~pl.col("slot_end").is_in(known_times))
+    if wrong_rows.height:
+        yield f"layout plan: {_gpu_text(wrong_rows)} begins or ends within an interval or beyond the horizon"
         return
     empty = rows.filter(pl.col("slot_start") >= pl.col("slot_end"))
     if empty.height:
-        yield f"layout plan: {_place(empty)} has a row that ends before it begins"
+        yield f"layout plan: {_gpu_text(empty)} has a row that ends before it begins"
         return
-    due = pl.col("slot_end").shift(1).over("node", "gpu").fill_null(times[0])
+    previous_end = pl.col("slot_end").shift(1).over("node", "gpu").fill_null(times[0])
     last = rows.group_by("node", "gpu", maintain_order=True).agg(pl.col("slot_end").last())
-    for what, wrong in (
-        ("two layouts at once", rows.filter(pl.col("slot_start") < due)),
-        ("no layout for a time", rows.filter(pl.col("slot_start") > due)),
+    for fault, wrong in (
+        ("two layouts at once", rows.filter(pl.col("slot_start") < previous_end)),
+        ("no layout for a time", rows.filter(pl.col("slot_start") > previous_end)),
         ("no layout at the end", last.filter(pl.col("slot_end") < times[-1])),
     ):
         if wrong.height:
-            yield f"layout plan: {_place(wrong)} has {what}"
+            yield f"layout plan: {_gpu_text(wrong)} has {fault}"
 
 
-def _count_faults(rows: pl.DataFrame, plan: Plan, problem: PlanProblem) -> Iterator[str]:
+def _find_row_count_faults(rows: pl.DataFrame, plan: Plan, problem: PlanProblem) -> Iterator[str]:
+    """Yield faults of the number of GPUs with each layout."""
     slot_of = {time: slot for slot, time in enumerate(problem.slot_times)}
     starts = np.array([slot_of[time] for time in rows["slot_start"]])
     ends = np.array([slot_of[time] for time in rows["slot_end"]])
-    columns = [("layout", *one) for one in zip(plan.layouts, plan.counts.T, strict=True)]
+    columns = [("layout", *column) for column in zip(plan.layouts, plan.counts.T, strict=True)]
     parked = zip(plan.layouts, plan.parked.T, strict=True)
-    columns += [("parked", *one) for one in parked if one[0] != WHOLE_GPU]
-    for what, layout, expected in columns:
-        held = (rows[what] == layout).fill_null(value=False).to_numpy()
+    columns += [("parked", *column) for column in parked if column[0] != WHOLE_GPU]
+    for column_name, layout, expected in columns:
+        has_layout = (rows[column_name] == layout).fill_null(value=False).to_numpy()
         steps = np.zeros(problem.n_slots + 1, dtype=np.int64)
-        np.add.at(steps, starts[held], 1)
-        np.add.at(steps, ends[held], -1)
-        found = np.cumsum(steps)[:-1]
-        for slot in np.flatnonzero(found != expected)[:1].tolist():
-            have = "have" if what == "layout" else "are idle with"
-            yield f"layout plan: {found[slot]} GPUs {have} {layout} in interval {slot}, the plan has {expected[slot]}"
+        np.add.at(steps, starts[has_layout], 1)
+        np.add.at(steps, ends[has_layout], -1)
+        n_gpus = np.cumsum(steps)[:-1]
+        for slot in np.flatnonzero(n_gpus != expected)[:1].tolist():
+            verb = "have" if column_name == "layout" else "are idle with"
+            yield f"layout plan: {n_gpus[slot]} GPUs {verb} {layout} in interval {slot}, the plan has {expected[slot]}"
 
 
-def _change_faults(rows: pl.DataFrame, plan: Plan, problem: PlanProblem) -> Iterator[str]:
-    held = pl.coalesce("parked", "layout")
-    earlier = held.shift(1).over("node", "gpu").replace(OFF, WHOLE_GPU)
-    cut_anew = (held != OFF) & (held != earlier)
-    later = rows.with_columns(expected=cut_anew, earlier=earlier).filter(earlier.is_not_null())
+def _find_change_faults(rows: pl.DataFrame, plan: Plan, problem: PlanProblem) -> Iterator[str]:
+    """Yield faults of the marks of changed layouts, of drains and of reboots."""
+    layout_kept = pl.coalesce("parked", "layout")
+    earlier = layout_kept.shift(1).over("node", "gpu").replace(UNUSED_LAYOUT, WHOLE_GPU)
+    is_new_layout = (layout_kept != UNUSED_LAYOUT) & (layout_kept != earlier)
+    later = rows.with_columns(expected=is_new_layout, earlier=earlier).filter(earlier.is_not_null())
     following = pl.col("layout").shift(-1).over("node", "gpu")
-    emptied = rows.filter(pl.col("layout") != OFF, pl.col("layout") != following).height
+    emptied = rows.filter(pl.col("layout") != UNUSED_LAYOUT, pl.col("layout") != following).height
     if problem.initial is None and plan.departures != emptied:
         yield f"layout plan: {emptied} GPUs are drained, the plan has {plan.departures}"
-    switched = later.filter("changed", (held == WHOLE_GPU) != (pl.col("earlier") == WHOLE_GPU))
+    switched = later.filter("changed", (layout_kept == WHOLE_GPU) != (pl.col("earlier") == WHOLE_GPU))
     reboots = 0 if problem.change.reboot_s is None else switched.select("node", "slot_start").n_unique()
     first = rows.filter(pl.col("slot_start") == problem.slot_times[0], pl.col("changed"))
     if not reboots <= plan.reboots <= reboots + first["node"].n_unique():
@@ -264,29 +284,30 @@ def _change_faults(rows: pl.DataFrame, plan: Plan, problem: PlanProblem) -> Iter
     wrong = later.filter(pl.col("changed") != pl.col("expected"))
     if wrong.height:
         verb = "is" if wrong["changed"][0] else "is not"
-        yield f"layout plan: {_place(wrong)} {verb} marked as changed at {wrong['slot_start'][0]}"
-    marked = Counter(first.select(held.alias("held"))["held"])
-    arrived = Counter(_first_cuts(plan, problem))
-    if marked != arrived:
+        yield f"layout plan: {_gpu_text(wrong)} {verb} marked as changed at {wrong['slot_start'][0]}"
+    marked_new = Counter(first.select(layout_kept.alias("held"))["held"])
+    expected_new = Counter(_count_first_changes(plan, problem))
+    if marked_new != expected_new:
         yield (
-            f"layout plan: {marked.total()} GPUs are marked as changed in the first interval, expected "
-            f"{arrived.total()} by the initial layouts"
+            f"layout plan: {marked_new.total()} GPUs are marked as changed in the first interval, expected "
+            f"{expected_new.total()} by the initial layouts"
         )
 
 
-def _first_cuts(plan: Plan, problem: PlanProblem) -> dict[str, int]:
-    """GPUs that take up each layout in the first slot; zeros are left out."""
+def _count_first_changes(plan: Plan, problem: PlanProblem) -> dict[str, int]:
+    """Count the GPUs that take each layout in the first interval; zeros are left out."""
     if problem.initial is None:
         return {}
-    now = dict(zip(plan.layouts, (plan.counts + plan.parked)[0].tolist(), strict=True))
+    counts_after = dict(zip(plan.layouts, (plan.counts + plan.parked)[0].tolist(), strict=True))
     before = Counter(problem.initial) + Counter(problem.parked or {})
-    # What is released comes back uncut, and what is not cut now may be off.
+    # Released GPUs return as full ones, and GPUs without a MIG layout may be off.
     before[WHOLE_GPU] += problem.gpus - before.total()
     if problem.prices is not None:
-        now[WHOLE_GPU] = problem.gpus - sum(now.values()) + now.get(WHOLE_GPU, 0)
-    more = {text: gpus - before[text] for text, gpus in now.items()}
-    return {text: number for text, number in more.items() if number > 0}
+        counts_after[WHOLE_GPU] = problem.gpus - sum(counts_after.values()) + counts_after.get(WHOLE_GPU, 0)
+    n_new = {text: gpus - before[text] for text, gpus in counts_after.items()}
+    return {text: number for text, number in n_new.items() if number > 0}
 
 
-def _place(rows: pl.DataFrame) -> str:
+def _gpu_text(rows: pl.DataFrame) -> str:
+    """Name the GPU of the first row."""
     return f"GPU {rows['gpu'][0]} on {rows['node'][0]}"

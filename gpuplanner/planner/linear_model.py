@@ -1,8 +1,7 @@
-"""Linear models and their solution with HiGHS within a work limit.
+"""Linear models, the limits of a search, and linear programs solved step by step with HiGHS.
 
-Other models go through PuLP. Here one linear program is solved hundreds of times, each time with a few more
-columns and from the last basis; PuLP hands a model over anew at every solve, which would take most of the time, so
-it is not used.
+Other models go through PuLP. Here one linear program is solved hundreds of times, each time with a few more columns
+and from the last basis; PuLP would hand the model over at every solve, which would take most of the time.
 """
 
 from __future__ import annotations
@@ -21,48 +20,64 @@ from gpuplanner.core.errors import ScenarioError
 from gpuplanner.core.execution import import_optional
 
 Library: TypeAlias = Any
-"""Objects of a library without types that is imported when it is used."""
+"""Objects of an untyped library that is imported when it is used."""
 
 
-def quiet_highs(**options: object) -> Library:
-    """A solver that prints nothing and runs on one processor."""
+def create_highs(**options: object) -> Library:
+    """Create a HiGHS solver that prints nothing and runs on one processor."""
     highs = import_optional("highspy", extra="plan").Highs()
     for name, value in {"output_flag": False, "threads": 1, **options}.items():
         highs.setOptionValue(name, value)
     return highs
 
 
-def hand_over(
+def pass_model_to_highs(
     highs: Library,
     cost: ArrayLike,
-    columns: tuple[ArrayLike, ArrayLike],
-    rows: tuple[ArrayLike, ArrayLike],
-    held: Sequence[Sequence[int]],
-    amounts: Iterable[Iterable[float]],
+    column_limits: tuple[ArrayLike, ArrayLike],
+    row_limits: tuple[ArrayLike, ArrayLike],
+    positions: Sequence[Sequence[int]],
+    coefficients: Iterable[Iterable[float]],
     *,
     by_column: bool = False,
-    whole: bool = False,
-    most: bool = False,
+    integer: bool = False,
+    maximize: bool = False,
 ) -> None:
-    """Give a solver a program: limits of its columns and rows, and row by row the columns in it with their amounts.
+    """Pass a linear or integer program to HiGHS as arrays.
 
-    If `by_column`, `held` and `amounts` are those of the rows that each column is in. If `whole`, columns are whole
-    numbers; if `most`, the cost is a worth, of which there is to be as much as possible.
+    Parameters
+    ----------
+    highs : Highs
+        The solver.
+    cost : array of float, shape (n_columns,)
+        Objective.
+    column_limits, row_limits : tuple of (array, array)
+        Lower and upper limits of columns and of rows.
+    positions : sequence of sequence of int
+        Columns in each row; if `by_column`, rows of each column.
+    coefficients : iterable of iterable of float
+        Coefficients at these positions.
+    by_column : bool
+        Whether the matrix is given by column.
+    integer : bool
+        Whether columns are whole numbers.
+    maximize : bool
+        Whether the objective is maximized.
     """
     highspy = import_optional("highspy", extra="plan")
     program = highspy.HighsLp()
     program.col_cost_ = np.array(cost, dtype=np.float64)
-    program.col_lower_, program.col_upper_ = (np.array(limit, dtype=np.float64) for limit in columns)
-    program.row_lower_, program.row_upper_ = (np.array(limit, dtype=np.float64) for limit in rows)
+    program.col_lower_, program.col_upper_ = (np.array(limit, dtype=np.float64) for limit in column_limits)
+    program.row_lower_, program.row_upper_ = (np.array(limit, dtype=np.float64) for limit in row_limits)
     program.num_col_, program.num_row_ = len(program.col_cost_), len(program.row_lower_)
-    if most:
+    if maximize:
         program.sense_ = highspy.ObjSense.kMaximize
     matrix, formats = program.a_matrix_, highspy.MatrixFormat
     matrix.format_ = formats.kColwise if by_column else formats.kRowwise
-    matrix.start_ = np.cumsum([0, *map(len, held)], dtype=np.int32)
-    matrix.index_ = np.fromiter(itertools.chain.from_iterable(held), dtype=np.int32)
-    matrix.value_ = np.fromiter(itertools.chain.from_iterable(amounts), dtype=np.float64)
-    if whole:
+    matrix.start_ = np.cumsum([0, *map(len, positions)], dtype=np.int32)
+    matrix.index_ = np.fromiter(itertools.chain.from_iterable(positions), dtype=np.int32)
+    matrix.value_ = np.fromiter(itertools.chain.from_iterable(coefficients), dtype=np.float64)
+    if integer:
         program.integrality_ = [highspy.HighsVarType.kInteger] * program.num_col_
     highs.passModel(program)
 
@@ -70,16 +85,17 @@ def hand_over(
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
-_MOST_NODES = 20_000  # a limit that means the same on every machine
+_MAX_COVER_NODES = 20_000
+"""Branch-and-bound nodes of :func:`cover_with_fewest_patterns`: a limit that is the same on every machine."""
 
 
 @dataclass(frozen=True)
 class LinearAnswer:
-    """Answer of a linear program, to the solver's tolerances: prove nothing by it without a check of your own.
+    """Answer of a linear program, within the solver's tolerances: not a proof without a check.
 
     - ``value``: Objective.
-    - ``duals``, shape (n_rows,): Prices of the rows, at least 0.
-    - ``work``: Iterations times rows, a measure of effort that does not depend on the machine.
+    - ``duals``, shape (n_rows,): Dual prices of the rows, at least 0.
+    - ``work``: Iterations times rows, a measure of work that does not depend on the machine.
     """
 
     value: float
@@ -88,11 +104,11 @@ class LinearAnswer:
 
 
 class LinearProgram:
-    """A linear program that keeps its basis while it grows.
+    """A linear program that keeps its basis while columns are added (column generation).
 
     Examples
     --------
-    >>> program = LinearProgram.covering(2)
+    >>> program = LinearProgram.start_covering(2)
     >>> for rows in ([0], [1], [0, 1]):
     ...     program.add_column(np.array(rows), np.ones(len(rows)))
     >>> program.solve().value
@@ -100,38 +116,57 @@ class LinearProgram:
     """
 
     def __init__(self) -> None:
-        self._highs = quiet_highs()
+        self._highs = create_highs()
 
     @classmethod
-    def covering(cls, n_rows: int) -> LinearProgram:
-        """Fewest columns that cover every row once: no column yet."""
+    def start_covering(cls, n_rows: int) -> LinearProgram:
+        """Start a covering program without columns: fewest columns such that every row is covered once."""
         program = cls()
         for _ in range(n_rows):
             program._highs.addRow(1.0, math.inf, 0, np.zeros(0, dtype=np.int32), np.zeros(0))
         return program
 
     @classmethod
-    def packing(cls, low: Integers, high: Integers, sizes: Integers, limits: Integers) -> LinearProgram:
-        """Most value of items, fractions allowed, with at most ``limits[t]`` of size at every moment t."""
-        program, lives = cls(), high - low
-        active = [range(first, last) for first, last in zip(low.tolist(), high.tolist(), strict=True)]
-        taken = np.split(np.repeat(sizes.astype(np.float64), lives), np.cumsum(lives)[:-1])
-        columns = (np.zeros(len(low)), np.ones(len(low)))
-        rows = (np.full(len(limits), -math.inf), limits)
-        hand_over(program._highs, columns[0], columns, rows, active, taken, by_column=True, most=True)
+    def start_packing(cls, low: Integers, high: Integers, sizes: Integers, limits: Integers) -> LinearProgram:
+        """Start a fractional packing program: most value of items of total size at most ``limits[t]`` at each moment t.
+
+        Parameters
+        ----------
+        low, high : ndarray of int, shape (n_items,)
+            First moment of each item, and the first one after it.
+        sizes : ndarray of int, shape (n_items,)
+            Sizes.
+        limits : ndarray of int, shape (n_moments,)
+            Capacity at each moment.
+        """
+        program, durations = cls(), high - low
+        active_moments = [range(first, last) for first, last in zip(low.tolist(), high.tolist(), strict=True)]
+        coefficients = np.split(np.repeat(sizes.astype(np.float64), durations), np.cumsum(durations)[:-1])
+        column_limits = (np.zeros(len(low)), np.ones(len(low)))
+        row_limits = (np.full(len(limits), -math.inf), limits)
+        pass_model_to_highs(
+            program._highs,
+            column_limits[0],
+            column_limits,
+            row_limits,
+            active_moments,
+            coefficients,
+            by_column=True,
+            maximize=True,
+        )
         return program
 
     def add_column(self, rows: Integers, amounts: NDArray[Any]) -> None:
-        """Add a column that costs 1 and may be used any number of times."""
+        """Add a column of cost 1 without an upper limit."""
         self._highs.addCol(1.0, 0.0, math.inf, len(rows), rows.astype(np.int32), amounts.astype(np.float64))
 
-    def set_demand(self, demand: Integers) -> None:
-        """Ask that row i is covered ``demand[i]`` times."""
+    def set_cover_demand(self, demand: Integers) -> None:
+        """Require that row i is covered ``demand[i]`` times."""
         for row, amount in enumerate(demand.tolist()):
             self._highs.changeRowBounds(row, float(amount), math.inf)
 
-    def set_value(self, values: Floats) -> None:
-        """Change what each column is worth."""
+    def set_item_values(self, values: Floats) -> None:
+        """Set the value of each item of a packing program."""
         self._highs.changeColsCost(len(values), np.arange(len(values), dtype=np.int32), values)
 
     def solve(self) -> LinearAnswer:
@@ -143,28 +178,46 @@ class LinearProgram:
         return LinearAnswer(float(info.objective_function_value), duals, work)
 
 
-def fewest_columns(
-    patterns: NDArray[np.bool_], most: int, *, time_limit_s: float, seed: int
+def cover_with_fewest_patterns(
+    patterns: NDArray[np.bool_], max_patterns: int, *, time_limit_s: float, seed: int
 ) -> tuple[NDArray[np.int64] | None, bool]:
-    """Choose at most `most` patterns that together cover every item.
+    """Choose at most `max_patterns` patterns that together contain every item (set covering).
+
+    Parameters
+    ----------
+    patterns : ndarray of bool, shape (n_patterns, n_items)
+        Items of each pattern.
+    max_patterns : int
+        Most patterns.
+    time_limit_s : float
+        Time limit. [s]
+    seed : int
+        Seed of the solver.
+
+    Returns
+    -------
+    tuple of (ndarray of int or None, bool)
+        Positions of the chosen patterns, None if there are none; and whether that is decided.
 
     Examples
     --------
     >>> patterns = np.array([[True, True, False], [False, True, True], [False, False, True]])
-    >>> fewest_columns(patterns, 2, time_limit_s=9, seed=0)
+    >>> cover_with_fewest_patterns(patterns, 2, time_limit_s=9, seed=0)
     (array([0, 1]), True)
-    >>> fewest_columns(patterns, 1, time_limit_s=9, seed=0)
+    >>> cover_with_fewest_patterns(patterns, 1, time_limit_s=9, seed=0)
     (None, True)
     """
     highspy = import_optional("highspy", extra="plan")
-    highs = quiet_highs(time_limit=time_limit_s, random_seed=seed, mip_max_nodes=_MOST_NODES)
+    highs = create_highs(time_limit=time_limit_s, random_seed=seed, mip_max_nodes=_MAX_COVER_NODES)
     n_patterns, n_items = patterns.shape
-    # The last row counts the patterns that are chosen.
-    held = [[*np.flatnonzero(pattern).tolist(), n_items] for pattern in patterns]
-    columns = (np.zeros(n_patterns), np.ones(n_patterns))
-    rows = (np.append(np.ones(n_items), -math.inf), np.append(np.full(n_items, math.inf), most))
-    ones = ([1.0] * len(pattern) for pattern in held)
-    hand_over(highs, columns[1], columns, rows, held, ones, by_column=True, whole=True)
+    # The last row limits the number of chosen patterns.
+    pattern_rows = [[*np.flatnonzero(pattern).tolist(), n_items] for pattern in patterns]
+    column_limits = (np.zeros(n_patterns), np.ones(n_patterns))
+    row_limits = (np.append(np.ones(n_items), -math.inf), np.append(np.full(n_items, math.inf), max_patterns))
+    ones = ([1.0] * len(pattern) for pattern in pattern_rows)
+    pass_model_to_highs(
+        highs, column_limits[1], column_limits, row_limits, pattern_rows, ones, by_column=True, integer=True
+    )
     highs.run()
     if highs.getModelStatus() == highspy.HighsModelStatus.kInfeasible:
         return None, True
@@ -174,40 +227,41 @@ def fewest_columns(
 
 
 SOLVERS = ("highs", "cbc")
-"""Solvers that can be asked for."""
+"""Names of the solvers."""
 
-_MOST_SEED = 2**31 - 1
-TOLERANCE = 1e-6
-"""Two costs that differ by no more than this, relative to the larger of 1 and the cost, count as equal."""
-UNIT = 1_000_000
-"""Elementary steps (pivots of a row, moments of bins looked at, labels made) in one unit of work."""
+_MAX_SEED = 2**31 - 1
+"""Largest seed of HiGHS and CBC."""
+COST_TOLERANCE = 1e-6
+"""Costs that differ by no more than this, relative to the larger of 1 and the cost, count as equal."""
+STEPS_PER_WORK_UNIT = 1_000_000
+"""Elementary steps (row pivots, moments of bins tested, labels made) in one unit of work."""
 
 
 WORK_LIMIT = 2000
-"""Units of work of a search that is given no limit: half a minute of one processor of 2026, whatever the machine."""
+"""Default limit of a search in units of work: half a minute of one processor of 2026, the same on every machine."""
 
 
 @dataclass
 class Work:
-    """Elementary steps that a search has done so far, all of its parts together."""
+    """Counter of elementary steps, shared by all parts of a search."""
 
     done: float = 0.0
 
 
 @dataclass(frozen=True)
 class Effort:
-    """Limits of one search.
+    """Limits of one search, and the work that it has done.
 
-    Stop rules are the gap, fixed numbers of passes and nodes, and elementary steps, which are counted: pivots, nodes,
-    numbers of a model that is handed over. So the same problem and seed give the same plan on every machine, however
-    busy it is; the clock is read only where a time limit was asked for.
+    A search stops by gap, fixed numbers of passes and nodes, and elementary steps, which are counted: pivots, nodes,
+    numbers of a model that is passed on. So the same problem and seed give the same plan on every machine, however busy
+    it is; the clock is read only if there is a time limit.
 
-    - ``gap_target``: Relative gap between plan and bound at which the search may stop.
-    - ``deadline``: Instant of :func:`time.monotonic` after which no further step is begun [s].
-    - ``time_limit_s``: Time from the beginning to the deadline [s].
+    - ``gap_target``: Relative optimality gap at which the search may stop.
+    - ``deadline``: Time of :func:`time.monotonic` after which no step is started. [s]
+    - ``time_limit_s``: Time from the start to the deadline. [s]
     - ``seed``: Seed of the solver.
     - ``solver`` {"highs", "cbc"}: Name of the solver.
-    - ``most``: Elementary steps after which no further one is begun.
+    - ``max_steps``: Elementary steps after which no step is started.
     - ``work``: Steps done so far.
     """
 
@@ -216,7 +270,7 @@ class Effort:
     time_limit_s: float = math.inf
     seed: int = 0
     solver: str = "highs"
-    most: float = math.inf
+    max_steps: float = math.inf
     work: Work = field(default_factory=Work)
 
     @classmethod
@@ -228,13 +282,33 @@ class Effort:
         seed: int = 0,
         solver: str = "highs",
         work_limit: int | None = None,
-        what: str = "plan",
+        error_context: str = "plan",
     ) -> Effort:
-        """Check the limits, and start the clock where it counts; without any limit, :data:`WORK_LIMIT` holds.
+        """Check the limits and start the clock if there is a time limit; without any limit, :data:`WORK_LIMIT` applies.
+
+        Parameters
+        ----------
+        gap_target : float
+            Relative optimality gap at which to stop. [0-1]
+        time_limit_s : float, optional
+            Time limit. [s]
+        seed : int
+            Seed of the solver.
+        solver : {"highs", "cbc"}
+            Solver.
+        work_limit : int, optional
+            Units of work.
+        error_context : str
+            Subject of error messages.
+
+        Raises
+        ------
+        ScenarioError
+            If a limit is invalid.
 
         Examples
         --------
-        >>> Effort.begin(gap_target=0.005).remaining_steps() == WORK_LIMIT * UNIT
+        >>> Effort.begin(gap_target=0.005).remaining_steps() == WORK_LIMIT * STEPS_PER_WORK_UNIT
         True
         """
         faults = []
@@ -242,66 +316,67 @@ class Effort:
             faults.append(f"gap_target must be at least 0 and below 1, not {gap_target!r}")
         if time_limit_s is not None and not 0 < time_limit_s < math.inf:
             faults.append(f"time_limit_s must be above 0 and finite, not {time_limit_s!r}")
-        if not (_is_whole(seed) and 0 <= seed <= _MOST_SEED):
-            faults.append(f"seed must be a whole number from 0 to {_MOST_SEED}, not {seed!r}")
+        if not (_is_whole(seed) and 0 <= seed <= _MAX_SEED):
+            faults.append(f"seed must be a whole number from 0 to {_MAX_SEED}, not {seed!r}")
         if work_limit is not None and not (_is_whole(work_limit) and work_limit >= 1):
             faults.append(f"work_limit must be a whole number of at least 1, not {work_limit!r}")
         if solver not in SOLVERS:
             faults.append(f"solver must be one of {', '.join(SOLVERS)}, not {solver!r}")
         if faults:
-            raise ScenarioError(what, "valid limits", "; ".join(faults), "Fix these limits.")
+            raise ScenarioError(error_context, "valid limits", "; ".join(faults), "Fix these limits.")
         if work_limit is None and time_limit_s is None:
             work_limit = WORK_LIMIT
-        most = math.inf if work_limit is None else work_limit * float(UNIT)
+        max_steps = math.inf if work_limit is None else work_limit * float(STEPS_PER_WORK_UNIT)
         if time_limit_s is None:
-            return cls(gap_target, seed=seed, solver=solver, most=most)
-        return cls(gap_target, time.monotonic() + time_limit_s, time_limit_s, seed, solver, most)
+            return cls(gap_target, seed=seed, solver=solver, max_steps=max_steps)
+        return cls(gap_target, time.monotonic() + time_limit_s, time_limit_s, seed, solver, max_steps)
 
-    def spend(self, steps: float) -> None:
+    def count_steps(self, steps: float) -> None:
         """Count elementary steps."""
         self.work.done += steps
 
     def remaining_s(self) -> float:
-        """Seconds left, at least 0; infinite without a time limit, and then no clock is read."""
+        """Return the seconds left, at least 0; infinite without a time limit."""
         return math.inf if self.deadline == math.inf else max(0.0, self.deadline - time.monotonic())
 
     def remaining_steps(self) -> float:
-        """Elementary steps left, at least 0."""
-        return max(0.0, self.most - self.work.done)
+        """Return the elementary steps left, at least 0."""
+        return max(0.0, self.max_steps - self.work.done)
 
-    def left(self) -> float:
-        """Part of the time, or of the work where less of that is left, that is still allowed."""
-        parts = [(self.remaining_s(), self.time_limit_s), (self.remaining_steps(), self.most)]
-        return min((left / whole for left, whole in parts if whole < math.inf), default=1.0)
+    def remaining_fraction(self) -> float:
+        """Return the fraction of time or of work that is left, whichever is less [0-1]."""
+        remaining_and_total = [(self.remaining_s(), self.time_limit_s), (self.remaining_steps(), self.max_steps)]
+        return min((remaining / total for remaining, total in remaining_and_total if total < math.inf), default=1.0)
 
-    def share(self, part: float) -> Effort:
-        """The same limits with a part of the time and of the work that are left."""
+    def with_fraction(self, fraction: float) -> Effort:
+        """Limit a part of the search to a fraction of the remaining time and work [0-1]."""
         deadline = self.deadline
         if deadline < math.inf:
-            deadline = time.monotonic() + part * self.remaining_s()
-        return replace(self, deadline=deadline, most=self.work.done + part * self.remaining_steps())
+            deadline = time.monotonic() + fraction * self.remaining_s()
+        return replace(self, deadline=deadline, max_steps=self.work.done + fraction * self.remaining_steps())
 
-    def unlimited(self) -> Effort:
-        """The same without limits, for what comes before all of them."""
+    def without_limits(self) -> Effort:
+        """Return the same effort without limits, for steps that always run."""
         return Effort(self.gap_target, deadline=math.inf, seed=self.seed, solver=self.solver)
 
-    def why_spent(self) -> str | None:
-        """Which limit was reached, if one was."""
-        if self.work.done >= self.most:
+    def reached_limit(self) -> str | None:
+        """Return the name of the limit that was reached, or None."""
+        if self.work.done >= self.max_steps:
             return "work_limit"
         return "time_limit" if self.remaining_s() == 0.0 else None
 
-    def spent(self) -> bool:
-        """Whether the time is up, or the work done."""
-        return self.why_spent() is not None
+    def is_spent(self) -> bool:
+        """Whether a limit was reached."""
+        return self.reached_limit() is not None
 
 
 def _is_whole(value: object) -> bool:
+    """Whether a value is a whole number; booleans are not."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
 def relative_gap(objective: float, bound: float) -> float:
-    """How far a cost may lie above the least possible one, as a share of the cost; 0 if within tolerance.
+    """Return (objective - bound) / objective, the relative optimality gap; 0 within :data:`COST_TOLERANCE`.
 
     Examples
     --------
@@ -309,7 +384,7 @@ def relative_gap(objective: float, bound: float) -> float:
     (0.005, 0.0)
     """
     distance = objective - bound
-    return distance / objective if distance > TOLERANCE * max(1.0, objective) else 0.0
+    return distance / objective if distance > COST_TOLERANCE * max(1.0, objective) else 0.0
 
 
 Sense = Literal[">=", "<="]
@@ -318,7 +393,7 @@ Columns = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Row:
-    """One row: the sum of coefficients times columns stands in ``sense`` to ``rhs``."""
+    """One row of a model: coefficients times columns, summed, are at least or at most ``rhs``, as ``sense`` states."""
 
     name: str
     columns: list[int]
@@ -329,7 +404,7 @@ class Row:
 
 @dataclass
 class LinearModel:
-    """Minimise the cost of columns (variables, whole numbers from 0 on unless narrowed) subject to rows.
+    """Minimize the cost of columns (whole numbers from 0, unless narrowed) subject to rows.
 
     Examples
     --------
@@ -347,7 +422,7 @@ class LinearModel:
     rows: list[Row] = field(default_factory=list)
 
     def add_columns(self, names: Sequence[str], *, cost: Iterable[float], high: Iterable[float]) -> Columns:
-        """Append whole-number columns and return their positions."""
+        """Append whole-number columns with costs and upper limits; return their positions."""
         first = len(self.names)
         self.names.extend(names)
         self.cost.extend(map(float, cost))
@@ -355,25 +430,39 @@ class LinearModel:
         self.low.extend([0.0] * len(names))
         return np.arange(first, len(self.names))
 
-    def narrow(self, columns: Columns, low: Iterable[float], high: Iterable[float]) -> None:
-        """Keep columns within closer bounds."""
-        for column, least, most in zip(columns.tolist(), low, high, strict=True):
-            self.low[column] = max(self.low[column], float(least))
-            self.high[column] = min(self.high[column], float(most))
+    def narrow_bounds(self, columns: Columns, low: Iterable[float], high: Iterable[float]) -> None:
+        """Narrow the limits of columns."""
+        for column, minimum, maximum in zip(columns.tolist(), low, high, strict=True):
+            self.low[column] = max(self.low[column], float(minimum))
+            self.high[column] = min(self.high[column], float(maximum))
 
     def add_row(
         self, name: str, columns: Iterable[int], coefficients: Iterable[float], sense: Sense, rhs: float
     ) -> None:
-        """Append one row; zero coefficients are left out."""
-        held = [(int(c), float(v)) for c, v in zip(columns, coefficients, strict=True) if v]
-        self.rows.append(Row(name, [c for c, _ in held], [v for _, v in held], sense, float(rhs)))
+        """Append one row; zero coefficients are left out.
+
+        Parameters
+        ----------
+        name : str
+            Name of the row.
+        columns : iterable of int
+            Positions of its columns.
+        coefficients : iterable of float
+            Their coefficients.
+        sense : {">=", "<="}
+            Relation to `rhs`.
+        rhs : float
+            Right-hand side.
+        """
+        terms = [(int(c), float(v)) for c, v in zip(columns, coefficients, strict=True) if v]
+        self.rows.append(Row(name, [c for c, _ in terms], [v for _, v in terms], sense, float(rhs)))
 
     def row_limits(self) -> tuple[list[float], list[float]]:
-        """Least and most of the sum of each row."""
+        """Return lower and upper limits of all rows."""
         low = [row.rhs if row.sense == ">=" else -math.inf for row in self.rows]
         high = [row.rhs if row.sense == "<=" else math.inf for row in self.rows]
         return low, high
 
     def value(self, values: NDArray[np.float64]) -> float:
-        """Cost of given column values."""
+        """Return the cost of column values."""
         return float(np.dot(self.cost, values))

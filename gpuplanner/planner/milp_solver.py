@@ -1,12 +1,16 @@
-"""Integer programs by branch and bound, and through PuLP.
+"""Integer programs by own branch and bound, by HiGHS, and by CBC through PuLP.
 
-Branching is on sums of columns first, such as all GPUs that are on: for models of few slots that closes the tree in
-a handful of nodes, faster than a general solver does. HiGHS solves the linear programs, each from the last basis;
-PuLP would hand over the model anew.
+The own branch and bound branches on sums of columns first, such as all powered-on GPUs: for models of few intervals
+that closes the tree in a few nodes, faster than a general solver. HiGHS solves the linear programs, each from the
+last basis; PuLP would hand the model over every time.
 
-HiGHS gets the model as arrays in one call and starts from a known answer if there is one; CBC is there for
-comparison, through PuLP. The word "Optimal" of a solver that was stopped is not believed: an
-answer counts as optimal only if the solver proved it within the gap asked for.
+HiGHS gets a model as arrays in one call and starts from a known answer if there is one; CBC is for comparison. The
+status "Optimal" of a solver that was stopped is not trusted: an answer counts as optimal only if the solver proved it
+within the requested gap.
+
+References
+----------
+Land and Doig, An automatic method of solving discrete programming problems, Econometrica 28 (1960).
 """
 
 from __future__ import annotations
@@ -24,25 +28,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuplanner.core.execution import import_optional
-from gpuplanner.planner.linear_model import Columns, Effort, Library, LinearModel, hand_over, quiet_highs
+from gpuplanner.planner.linear_model import Columns, Effort, Library, LinearModel, create_highs, pass_model_to_highs
 
 Status = Literal["optimal", "feasible", "infeasible", "unknown"]
 
 _SENSES = {">=": 1, "<=": -1}
 _LONG_SOLVE_COLUMNS = 2000
+"""Columns from which HiGHS runs in a thread, so that Ctrl-C stops it at once."""
 
-# Programs over all slots have an answer to begin with, where everything is missing: primal simplex takes a third to
-# half of the time of dual simplex.
+# Programs over all intervals have a feasible start, with every instance missing: primal simplex takes a third to half
+# of the time of dual simplex.
 _PRIMAL_SIMPLEX = 4
 
-# Steps of a number of a model that is written down and handed over; of the same in a round of an integer model; and
-# pivots beyond which there is no limit. A pivot counts one step for each row. Fitted to processor time, for models of
-# 30 to 100,000 rows.
-_HAND_OVER = 100
-_MIXED_ROUND = 100
-_MOST_PIVOTS = 2**31 - 1
+# Elementary steps of one number of a model: to pass it to the solver, and in one round of an integer model; and the
+# number of pivots from which there is no limit. A pivot counts one step for each row. Fitted to processor time, for
+# models of 30 to 100,000 rows.
+_STEPS_PER_MODEL_NUMBER = 100
+_STEPS_PER_MIP_NUMBER = 100
+_MAX_PIVOTS = 2**31 - 1
 
-# Solvers work to tolerances of 1e-7 and more: a bound is stated lower by this, so that it is one.
+# Relative tolerance of solvers, 1e-7 or more: a bound is lowered by this, so that it is valid.
 _BOUND_SLACK = 1e-7
 
 
@@ -50,11 +55,11 @@ _BOUND_SLACK = 1e-7
 class Solution:
     """Answer of a solver.
 
-    - ``status`` {"optimal", "feasible", "infeasible", "unknown"}: ``optimal``: proven within the gap asked for.
+    - ``status`` {"optimal", "feasible", "infeasible", "unknown"}: ``optimal``: proven within the requested gap.
       ``feasible``: an answer without that proof.
     - ``values``, shape (n_columns,): Column values; None unless optimal or feasible.
     - ``objective``: Their cost.
-    - ``bound``: No answer can cost less. None if the solver proved nothing.
+    - ``bound``: No answer costs less; None if the solver proved nothing.
     """
 
     status: Status
@@ -72,7 +77,22 @@ def solve(
     start: NDArray[np.float64] | None = None,
     nodes: int | None = None,
 ) -> Solution:
-    """Minimise a model.
+    """Minimize a model with the solver and within the limits of an effort.
+
+    Parameters
+    ----------
+    model : LinearModel
+        The model.
+    effort : Effort
+        Solver, seed and limits.
+    gap : float
+        Relative gap at which to stop. [0-1]
+    relaxed : bool
+        Solve the linear relaxation.
+    start : ndarray of float, shape (n_columns,), optional
+        Known answer to start from.
+    nodes : int, optional
+        Most branch-and-bound nodes.
 
     Examples
     --------
@@ -83,15 +103,17 @@ def solve(
     >>> solve(model, effort).objective, solve(model, effort, relaxed=True).objective
     (9.0, 7.5)
     """
-    if effort.spent():
+    if effort.is_spent():
         return Solution("unknown")
     if not model.names:
         return Solution("optimal", np.zeros(0), 0.0, 0.0)
-    amounts = sum(len(row.columns) for row in model.rows)
-    effort.spend(_HAND_OVER * (amounts + len(model.names)))
+    n_coefficients = sum(len(row.columns) for row in model.rows)
+    effort.count_steps(_STEPS_PER_MODEL_NUMBER * (n_coefficients + len(model.names)))
     if effort.solver == "cbc":
-        most = int(min(effort.remaining_steps() / (_MIXED_ROUND * max(1, amounts)), nodes or _MOST_PIVOTS))
-        return _solve_with_cbc(model, effort, gap=gap, relaxed=relaxed, nodes=max(1, most))
+        max_nodes = int(
+            min(effort.remaining_steps() / (_STEPS_PER_MIP_NUMBER * max(1, n_coefficients)), nodes or _MAX_PIVOTS)
+        )
+        return _solve_with_cbc(model, effort, gap=gap, relaxed=relaxed, nodes=max(1, max_nodes))
     pivots = effort.remaining_steps() / max(1, len(model.rows))
     options = {
         "mip_rel_gap": gap,
@@ -99,15 +121,15 @@ def solve(
         "random_seed": effort.seed,
         "mip_max_nodes": nodes,
         "simplex_strategy": _PRIMAL_SIMPLEX if relaxed else None,
-        "simplex_iteration_limit": int(pivots) if relaxed and pivots < _MOST_PIVOTS else None,
+        "simplex_iteration_limit": int(pivots) if relaxed and pivots < _MAX_PIVOTS else None,
     }
     options = {name: value for name, value in options.items() if value is not None}
-    rounds = _Rounds(effort, _MIXED_ROUND * amounts)
+    rounds = _RoundCounter(effort, _STEPS_PER_MIP_NUMBER * n_coefficients)
     return _solve_with_highs(model, options, rounds, relaxed=relaxed, start=start)
 
 
 def _to_pulp(model: LinearModel, *, relaxed: bool) -> tuple[Library, list[Library]]:
-    """The model as a PuLP problem, and its variables in the order of the columns."""
+    """Convert a model to a PuLP problem; return it with its variables in the order of the columns."""
     pulp = import_optional("pulp", extra="plan")
     problem = pulp.LpProblem("gpuplanner", pulp.LpMinimize)
     kind = pulp.LpContinuous if relaxed else pulp.LpInteger
@@ -125,10 +147,25 @@ def _to_pulp(model: LinearModel, *, relaxed: bool) -> tuple[Library, list[Librar
 
 
 def _solve_with_cbc(model: LinearModel, effort: Effort, *, gap: float, relaxed: bool, nodes: int) -> Solution:
+    """Solve a model with CBC.
+
+    Parameters
+    ----------
+    model : LinearModel
+        The model.
+    effort : Effort
+        Limits of the search.
+    gap : float
+        Relative gap at which to stop. [0-1]
+    relaxed : bool
+        Solve the linear relaxation.
+    nodes : int
+        Most branch-and-bound nodes.
+    """
     problem, columns = _to_pulp(model, relaxed=relaxed)
     pulp = import_optional("pulp", extra="plan")
     with warnings.catch_warnings():
-        # The class leaves PuLP with version 4, which the extra excludes.
+        # PuLP 4, which the extra excludes, drops the class.
         warnings.simplefilter("ignore", DeprecationWarning)
         options = [f"randomSeed {effort.seed}", f"randomCbcSeed {effort.seed}"]
         limit_s = effort.remaining_s()
@@ -146,25 +183,40 @@ def _solve_with_cbc(model: LinearModel, effort: Effort, *, gap: float, relaxed: 
     objective = model.value(values)
     if problem.sol_status == pulp.LpSolutionIntegerFeasible:
         return Solution("feasible", values, objective)
-    # CBC says optimal within the gap but not how close it came.
-    return Solution("optimal", values, objective, lowered(objective - gap * abs(objective)))
+    # CBC reports "optimal" within the gap, but no bound.
+    return Solution("optimal", values, objective, subtract_tolerance(objective - gap * abs(objective)))
 
 
 def _solve_with_highs(
     model: LinearModel,
     options: dict[str, Any],
-    rounds: _Rounds,
+    rounds: _RoundCounter,
     *,
     relaxed: bool,
     start: NDArray[np.float64] | None,
 ) -> Solution:
+    """Solve a model with HiGHS and the given options.
+
+    Parameters
+    ----------
+    model : LinearModel
+        The model.
+    options : dict of str to object
+        Options of HiGHS.
+    rounds : _RoundCounter
+        Counts rounds, and stops HiGHS.
+    relaxed : bool
+        Solve the linear relaxation.
+    start : ndarray of float, optional
+        Known answer to start from.
+    """
     highspy = import_optional("highspy", extra="plan")
-    highs = quiet_highs(**options)
-    # An object of PuLP's for every column and row would take as long as the solver: the arrays go straight over.
+    highs = create_highs(**options)
+    # PuLP objects for every column and row would take as long as the solver: the arrays are passed directly.
     columns, amounts = [row.columns for row in model.rows], [row.coefficients for row in model.rows]
     limits = (model.low, model.high)
-    hand_over(highs, model.cost, limits, model.row_limits(), columns, amounts, whole=not relaxed)
-    highs.cbMipInterrupt.subscribe(rounds.count)
+    pass_model_to_highs(highs, model.cost, limits, model.row_limits(), columns, amounts, integer=not relaxed)
+    highs.cbMipInterrupt.subscribe(rounds.count_round)
     if start is not None:
         first = highspy.HighsSolution()
         first.col_value = start.tolist()
@@ -172,9 +224,9 @@ def _solve_with_highs(
     if len(model.names) < _LONG_SOLVE_COLUMNS:
         highs.run()
     else:
-        _run_interruptibly(highs)
+        _run_with_interrupts(highs)
     info = highs.getInfo()
-    rounds.effort.spend(max(info.simplex_iteration_count, 0) * len(model.rows))
+    rounds.effort.count_steps(max(info.simplex_iteration_count, 0) * len(model.rows))
     state = highs.getModelStatus()
     states = highspy.HighsModelStatus
     if state in (states.kInfeasible, states.kUnboundedOrInfeasible):
@@ -182,7 +234,7 @@ def _solve_with_highs(
     finished = state == states.kOptimal
     mixed = not relaxed
     bound = float(info.mip_dual_bound) if mixed else float(info.objective_function_value)
-    proven = lowered(bound) if np.isfinite(bound) and (mixed or finished) else None
+    proven = subtract_tolerance(bound) if np.isfinite(bound) and (mixed or finished) else None
     if info.primal_solution_status != highspy.SolutionStatus.kSolutionStatusFeasible:
         return Solution("unknown", bound=proven)
     answer = highs.getSolution()
@@ -190,61 +242,62 @@ def _solve_with_highs(
     return Solution("optimal" if finished else "feasible", values, model.value(values), proven)
 
 
-def lowered(bound: float) -> float:
-    """A bound of a solver, less its tolerances."""
+def subtract_tolerance(bound: float) -> float:
+    """Lower a bound of a solver by its tolerances, so that it is a bound."""
     return bound - _BOUND_SLACK * max(1.0, abs(bound))
 
 
 @dataclass(frozen=True)
-class _Rounds:
-    """Rounds of cuts, dives and nodes that HiGHS makes for an integer model, each counted as so many steps."""
+class _RoundCounter:
+    """Counts the rounds of cuts, dives and nodes of HiGHS on an integer model, each as a number of elementary steps."""
 
     effort: Effort
     steps: float
 
-    def count(self, event: Library) -> None:
-        """Count one, and stop once the work is done: HiGHS has no limit of its own before the first node is done."""
-        self.effort.spend(self.steps)
+    def count_round(self, event: Library) -> None:
+        """Count a round, and interrupt HiGHS once the work is done: it has no limit before its first node is done."""
+        self.effort.count_steps(self.steps)
         if not self.effort.remaining_steps():
             event.interrupt()
 
 
-def _run_interruptibly(highs: Library) -> None:
-    """Run in a thread, so that Ctrl-C stops the solver at once instead of waiting for it."""
+def _run_with_interrupts(highs: Library) -> None:
+    """Run HiGHS in a thread, so that Ctrl-C stops it at once."""
     highs.HandleUserInterrupt = True
-    done = threading.Event()
+    is_finished = threading.Event()
 
-    def run() -> None:
+    def run_solver() -> None:
         try:
             highs.run()
         finally:
-            done.set()
+            is_finished.set()
 
-    threading.Thread(target=run, daemon=True).start()
+    threading.Thread(target=run_solver, daemon=True).start()
     try:
-        while not done.wait(0.2):
+        while not is_finished.wait(0.2):
             pass
-    except (KeyboardInterrupt, SystemExit):  # Ctrl-C, and what SIGTERM becomes
+    except (KeyboardInterrupt, SystemExit):  # Ctrl-C or SIGTERM
         highs.cancelSolve()
-        done.wait()
+        is_finished.wait()
         raise
 
 
 Floats = NDArray[np.float64]
-Limits = dict[int, tuple[float, float]]
-"""Least and most of columns and sums, by place."""
+RangeLimits = dict[int, tuple[float, float]]
+"""Lower and upper limits of columns and sums, by position."""
 
-_WHOLE = 1e-6
+_INTEGER_TOLERANCE = 1e-6
+"""Largest distance from a whole number that counts as whole."""
 
-# Steps of a linear program beside its pivots, as those of solver.py.
-_NODE = 20_000
+# Elementary steps of a linear program besides its pivots.
+_STEPS_PER_NODE = 20_000
 
 
 @dataclass(frozen=True)
-class Branched:
-    """What branch and bound found.
+class BranchAndBoundAnswer:
+    """Answer of :func:`branch_and_bound`.
 
-    - ``values``, shape (n_columns,): The best answer seen whose columns to branch on are whole.
+    - ``values``, shape (n_columns,): Best answer found with whole numbers in the columns to branch on; None if none.
     - ``bound``: No answer costs less.
     """
 
@@ -254,12 +307,12 @@ class Branched:
 
 @dataclass
 class _TreeNode:
-    """The linear program within limits, solved: its cost, and the values that reach it.
+    """Linear program within limits, solved: its optimum and the values that reach it.
 
-    ``point`` is None where there is no answer, at infinite cost, or where HiGHS gave none, at the cost of the parent.
+    ``point`` is None if there is no answer, at infinite cost, or if HiGHS gave none, at the cost of the parent.
     """
 
-    limits: Limits
+    limits: RangeLimits
     value: float
     point: Floats | None
 
@@ -272,8 +325,28 @@ def branch_and_bound(
     *,
     gap: float = 0.0,
     nodes: int = 300,
-) -> Branched | None:
-    """Minimise a small model whose columns are whole numbers.
+) -> BranchAndBoundAnswer | None:
+    """Minimize a small integer model by best-first branch and bound.
+
+    Parameters
+    ----------
+    model : LinearModel
+        The model.
+    sums : mapping of str to ndarray of int
+        Sums of columns that are whole numbers, branched on first.
+    columns : ndarray of int
+        Columns to branch on.
+    effort : Effort
+        Limits of the search.
+    gap : float
+        Relative gap at which to stop. [0-1]
+    nodes : int
+        Most nodes.
+
+    Returns
+    -------
+    BranchAndBoundAnswer or None
+        None if the effort was spent before a bound was proven.
 
     Examples
     --------
@@ -285,105 +358,111 @@ def branch_and_bound(
     >>> round(found.bound, 6), float(found.values.sum())
     (3.0, 3.0)
     """
-    if effort.spent():
+    if effort.is_spent():
         return None
-    search = _OpenTree(model, sums, columns, effort)
-    root = search.node({})
+    search = _BranchAndBoundTree(model, sums, columns, effort)
+    root = search.solve_node({})
     if root is None:
         return None
-    order = itertools.count()
-    heap = [(root.value, next(order), root)]
-    best, values, tried = math.inf, None, 1
+    tie_breaker = itertools.count()
+    heap = [(root.value, next(tie_breaker), root)]
+    best = math.inf
+    values = None
+    n_solved = 1
     while heap:
         value, _, node = heap[0]
-        if value >= best - max(gap * abs(best), 1e-9) or tried >= nodes:
+        if value >= best - max(gap * abs(best), 1e-9) or n_solved >= nodes:
             break
-        if tried % 16 == 0 and effort.spent():
+        if n_solved % 16 == 0 and effort.is_spent():
             break
         if node.point is None:
             break
         heapq.heappop(heap)
-        split = search.fraction(node.point)
-        if split is None:
+        branch = search.find_fraction(node.point)
+        if branch is None:
             best, values = value, node.point
-            heapq.heappush(heap, (value, next(order), node))
+            heapq.heappush(heap, (value, next(tie_breaker), node))
             break
-        at, below = split
-        low, high = node.limits.get(at, search.limits[at])
+        position, below = branch
+        low, high = node.limits.get(position, search.limits[position])
         for side in ((low, below), (below + 1, high)):
-            child = search.child(node, at, side)
-            tried += 1
+            child = search.solve_child(node, position, side)
+            n_solved += 1
             if child.value < math.inf:
-                heapq.heappush(heap, (child.value, next(order), child))
-            if child.point is not None and child.value < best and search.fraction(child.point) is None:
+                heapq.heappush(heap, (child.value, next(tie_breaker), child))
+            if child.point is not None and child.value < best and search.find_fraction(child.point) is None:
                 best, values = child.value, child.point
     bound = min(best, heap[0][0] if heap else math.inf)
     if bound == math.inf:
         return None
-    return Branched(values, lowered(bound))
+    return BranchAndBoundAnswer(values, subtract_tolerance(bound))
 
 
-class _OpenTree:
-    """The linear program of a model with its sums as rows, and the nodes made of it."""
+class _BranchAndBoundTree:
+    """Linear program of a model with its sums as rows, and the nodes of its search tree."""
 
     def __init__(self, model: LinearModel, sums: Mapping[str, Columns], columns: Columns, effort: Effort) -> None:
-        self.model, self.columns, self.effort = model, columns, effort
+        self.model = model
+        self.columns = columns
+        self.effort = effort
         self.n, self.m = len(model.names), len(model.rows)
         self.limits = [*zip(model.low, model.high, strict=True), *[(-math.inf, math.inf)] * len(sums)]
         self.sums = np.zeros((len(sums), self.n))
-        for row, held in zip(self.sums, sums.values(), strict=True):
-            row[held] = 1.0
+        for row, columns_of_sum in zip(self.sums, sums.values(), strict=True):
+            row[columns_of_sum] = 1.0
         self.states = import_optional("highspy", extra="plan").HighsModelStatus
-        self.highs = self._load(list(sums.values()))
-        self.applied: Limits = {}
+        self.highs = self._load_program(list(sums.values()))
+        self.applied: RangeLimits = {}
 
-    def _load(self, sums: list[Columns]) -> Library:
-        model, highs = self.model, quiet_highs(presolve="off")
-        free = np.full(len(sums), math.inf)
+    def _load_program(self, sums: list[Columns]) -> Library:
+        """Pass the program, with one row for each sum, to HiGHS."""
+        model, highs = self.model, create_highs(presolve="off")
+        unlimited = np.full(len(sums), math.inf)
         low, high = model.row_limits()
-        held = [*(row.columns for row in model.rows), *(columns.tolist() for columns in sums)]
-        amounts = [*(row.coefficients for row in model.rows), *([1.0] * len(columns) for columns in sums)]
-        limits = (np.append(low, -free), np.append(high, free))
-        hand_over(highs, model.cost, (model.low, model.high), limits, held, amounts)
+        positions = [*(row.columns for row in model.rows), *(columns.tolist() for columns in sums)]
+        coefficients = [*(row.coefficients for row in model.rows), *([1.0] * len(columns) for columns in sums)]
+        limits = (np.append(low, -unlimited), np.append(high, unlimited))
+        pass_model_to_highs(highs, model.cost, (model.low, model.high), limits, positions, coefficients)
         return highs
 
-    def child(self, parent: _TreeNode, at: int, side: tuple[float, float]) -> _TreeNode:
-        """A node within closer limits of one sum or column."""
-        limits = {**parent.limits, at: side}
-        found = self.node(limits)
-        if found is not None:
-            return found
-        # Columns have limits, so that a program without an optimum has no answer at all; else nothing is known of it.
-        none = self.highs.getModelStatus() in (self.states.kInfeasible, self.states.kUnboundedOrInfeasible)
-        return _TreeNode(limits, math.inf if none else parent.value, None)
+    def solve_child(self, parent: _TreeNode, position: int, side: tuple[float, float]) -> _TreeNode:
+        """Solve a node with closer limits of one sum or column."""
+        limits = {**parent.limits, position: side}
+        solved = self.solve_node(limits)
+        if solved is not None:
+            return solved
+        # Columns are bounded, so that a program without an optimum is infeasible; other statuses prove nothing.
+        is_infeasible = self.highs.getModelStatus() in (self.states.kInfeasible, self.states.kUnboundedOrInfeasible)
+        return _TreeNode(limits, math.inf if is_infeasible else parent.value, None)
 
-    def node(self, limits: Limits) -> _TreeNode | None:
-        """Solve the linear program within limits of columns and sums; None without an answer."""
-        self._apply(limits)
+    def solve_node(self, limits: RangeLimits) -> _TreeNode | None:
+        """Solve the linear program within limits of columns and sums; None without an optimum."""
+        self._apply_limits(limits)
         self.highs.run()
         pivots = max(self.highs.getInfo().simplex_iteration_count, 0)
-        self.effort.spend(_NODE + pivots * (self.m + len(self.sums)))
+        self.effort.count_steps(_STEPS_PER_NODE + pivots * (self.m + len(self.sums)))
         if self.highs.getModelStatus() != self.states.kOptimal:
             return None
         value = float(self.highs.getInfo().objective_function_value)
         return _TreeNode(limits, value, np.array(self.highs.getSolution().col_value))
 
-    def _apply(self, limits: Limits) -> None:
-        for at in {*limits, *self.applied}:
-            low, high = limits.get(at, self.limits[at])
-            if (low, high) == self.applied.get(at, self.limits[at]):
+    def _apply_limits(self, limits: RangeLimits) -> None:
+        """Change the limits in HiGHS where they differ from the last ones."""
+        for position in {*limits, *self.applied}:
+            low, high = limits.get(position, self.limits[position])
+            if (low, high) == self.applied.get(position, self.limits[position]):
                 continue
-            if at < self.n:
-                self.highs.changeColBounds(at, low, high)
+            if position < self.n:
+                self.highs.changeColBounds(position, low, high)
             else:
-                self.highs.changeRowBounds(self.m + at - self.n, low, high)
+                self.highs.changeRowBounds(self.m + position - self.n, low, high)
         self.applied = limits
 
-    def fraction(self, point: Floats) -> tuple[int, float] | None:
-        """What to branch on, and the whole number below it; None if all is whole."""
+    def find_fraction(self, point: Floats) -> tuple[int, float] | None:
+        """Return the position of a sum or column to branch on, and its value rounded down; None if all are whole."""
         for first, values in ((self.n, self.sums @ point), (0, point[self.columns])):
-            away = np.abs(values - np.rint(values))
-            if len(away) and away.max() > _WHOLE:
-                at = int(np.argmax(away > _WHOLE)) if first else int(np.argmax(away))
-                return (first + at if first else int(self.columns[at])), float(np.floor(values[at]))
+            distance = np.abs(values - np.rint(values))
+            if len(distance) and distance.max() > _INTEGER_TOLERANCE:
+                position = int(np.argmax(distance > _INTEGER_TOLERANCE)) if first else int(np.argmax(distance))
+                return (first + position if first else int(self.columns[position])), float(np.floor(values[position]))
         return None

@@ -1,4 +1,4 @@
-"""Layout counts assigned to numbered GPUs with few changes."""
+"""Assignment of layout counts to numbered GPUs with few changes."""
 
 from __future__ import annotations
 
@@ -12,223 +12,310 @@ import numpy as np
 import polars as pl
 from numpy.typing import ArrayLike, NDArray
 
-from gpuplanner.core.schema_checks import check
+from gpuplanner.core.schema_checks import check_table
 from gpuplanner.core.schemas import WHOLE_GPU, LayoutPlan
 from gpuplanner.core.units import SECONDS_PER_MINUTE
 from gpuplanner.hardware.gpu_models import GpuModel
-from gpuplanner.hardware.mig_layouts import OFF
+from gpuplanner.hardware.mig_layouts import UNUSED_LAYOUT
 from gpuplanner.hardware.repartitioning_cost import ChangeCost
 from gpuplanner.planner.layout_plan import Plan
 from gpuplanner.planner.plan_problem import Counts, PlanProblem
 
-OFF_PLACE = -1
+OFF_STATE = -1
+"""State of a released GPU."""
 
-Places = NDArray[np.int16]
-"""State of every GPU: the position of the layout that it is on with, behind them those of layouts that it is parked
-with, and :data:`OFF_PLACE` where it is released."""
-_UNREACHED = np.iinfo(np.int64).max // 4
+GpuStates = NDArray[np.int16]
+"""State of every GPU: position of the layout that it is busy with; behind these, the layout that it is idle with; or
+:data:`OFF_STATE` if it is released.
+"""
+_UNREACHABLE_COST = np.iinfo(np.int64).max // 4
+"""Cost of a path that does not exist."""
 
 
-class Placer:
-    """Chooses GPUs for counts, slot after slot. Nodes are filled with cut GPUs from the last one on."""
+class GpuPlacer:
+    """Assigns layouts to GPUs, interval after interval. Nodes are filled with partitioned GPUs from the last one on."""
 
     def __init__(self, problem: PlanProblem, texts: Sequence[str]) -> None:
         limits = problem.limits
-        self.node = np.arange(problem.gpus) // problem.gpus_per_node
+        self.node_of_gpu = np.arange(problem.gpus) // problem.gpus_per_node
         self.n_nodes = len(problem.node_names)
-        self.kept = self.node < limits.whole_nodes_kept
-        self.rack = self.node // limits.nodes_per_rack
-        self.most_per_rack = limits.gpus_on_per_rack
-        self.most_cuts = limits.switches_per_day
-        self.cuts_today = np.zeros(problem.gpus, dtype=np.int64)
-        self.whole = texts.index(WHOLE_GPU) if WHOLE_GPU in texts else None
-        self.cut = [layout for layout in range(len(texts)) if layout != self.whole]
-        self.harm = functools.partial(_harm, problem.gpu_model, (*texts, OFF))
+        self.is_kept_full = self.node_of_gpu < limits.whole_nodes_kept
+        self.rack_of_gpu = self.node_of_gpu // limits.nodes_per_rack
+        self.max_on_per_rack = limits.gpus_on_per_rack
+        self.max_changes_per_day = limits.switches_per_day
+        self.changes_today = np.zeros(problem.gpus, dtype=np.int64)
+        self.full_layout = texts.index(WHOLE_GPU) if WHOLE_GPU in texts else None
+        self.mig_layouts = [layout for layout in range(len(texts)) if layout != self.full_layout]
+        self.change_severity = functools.partial(_change_severity, problem.gpu_model, (*texts, UNUSED_LAYOUT))
 
     def begin_day(self) -> None:
-        """Forget the cuts of the day before."""
-        self.cuts_today[:] = 0
+        """Reset the number of layout changes of each GPU on this day."""
+        self.changes_today[:] = 0
 
-    def next(self, before: Places, wanted: Counts, *, free: bool = False) -> Places:
-        """Layout of every GPU, as close to the one before as the wanted counts allow.
+    def place_next(self, before: GpuStates, target_counts: Counts, *, is_free_change: bool = False) -> GpuStates:
+        """Return the layout of every GPU, as close to the one before as the target counts allow.
 
-        If `free`, cuts do not count: they were made before the first slot.
+        Parameters
+        ----------
+        before : ndarray of int, shape (n_gpus,)
+            States in the interval before.
+        target_counts : ndarray of int, shape (n_layouts,)
+            GPUs with each layout.
+        is_free_change : bool
+            Whether changes do not count, as they were made before the first interval.
         """
-        now = np.full_like(before, OFF_PLACE)
-        for layout in self.cut:
-            there = np.flatnonzero(before == layout)[::-1]
-            if self.most_cuts is not None:
-                there = there[np.argsort(-self.cuts_today[there], kind="stable")]
-            now[there[: wanted[layout]]] = layout
-        if self.whole is not None:
-            self._place_whole(before, now, int(wanted[self.whole]))
-        stayed = now.copy()
-        self._place_cuts(before, now, wanted)
-        if not free:
-            self.cuts_today += (now != stayed) | self._uncut(before, now)
-        return now
+        after = np.full_like(before, OFF_STATE)
+        for layout in self.mig_layouts:
+            layout_gpus = np.flatnonzero(before == layout)[::-1]
+            if self.max_changes_per_day is not None:
+                layout_gpus = layout_gpus[np.argsort(-self.changes_today[layout_gpus], kind="stable")]
+            after[layout_gpus[: target_counts[layout]]] = layout
+        if self.full_layout is not None:
+            self._place_full_gpus(before, after, int(target_counts[self.full_layout]))
+        kept = after.copy()
+        self._place_new_layouts(before, after, target_counts)
+        if not is_free_change:
+            self.changes_today += (after != kept) | self._loses_layout(before, after)
+        return after
 
-    def _place_whole(self, before: Places, now: Places, wanted: int) -> None:
-        """Nodes kept for it come first, then GPUs that were whole before, then any uncut, on nodes with fewest cuts."""
-        free = np.flatnonzero(now == OFF_PLACE)
-        node = self.node[free]
-        cut = self._uncut(before, self.whole)[free]
-        worn = self.worn(free) if self.most_cuts is not None else cut
-        keys = (free, self.per_node(now != OFF_PLACE)[node], worn, cut, before[free] != self.whole)
-        self._take(now, free[np.lexsort((*keys, ~self.kept[free]))], int(self.whole or 0), wanted)
+    def _place_full_gpus(self, before: GpuStates, after: GpuStates, n_wanted: int) -> None:
+        """Assign full GPUs: on nodes kept full first, then GPUs that were full, on nodes with few partitioned GPUs."""
+        free = np.flatnonzero(after == OFF_STATE)
+        nodes = self.node_of_gpu[free]
+        had_layout = self._loses_layout(before, self.full_layout)[free]
+        is_worn = self.is_at_change_limit(free) if self.max_changes_per_day is not None else had_layout
+        n_used = self.count_per_node(after != OFF_STATE)[nodes]
+        was_other = before[free] != self.full_layout
+        # The last key counts most.
+        order = np.lexsort((free, n_used, is_worn, had_layout, was_other, ~self.is_kept_full[free]))
+        self._assign_layout(after, free[order], int(self.full_layout or 0), n_wanted)
 
-    def _uncut(self, before: Places, now: Places | int | None) -> NDArray[np.bool_]:
-        """GPUs that are on and cut in one slot, and on and whole in the next: those that were off come back whole."""
-        uncut: NDArray[np.bool_] = (now == self.whole) & (before != OFF_PLACE) & (before != self.whole)
-        return uncut
+    def _loses_layout(self, before: GpuStates, after: GpuStates | int | None) -> NDArray[np.bool_]:
+        """Which powered-on GPUs lose a MIG layout and stay on as full GPUs; a released GPU returns as a full one."""
+        lost: NDArray[np.bool_] = (after == self.full_layout) & (before != OFF_STATE) & (before != self.full_layout)
+        return lost
 
-    def _place_cuts(self, before: Places, now: Places, wanted: Counts) -> None:
-        """New cuts go where they harm least what is there; among equals, beside other cuts."""
-        lacking = {layout: int(wanted[layout] - (now == layout).sum()) for layout in self.cut}
+    def _place_new_layouts(self, before: GpuStates, after: GpuStates, target_counts: Counts) -> None:
+        """Assign missing layouts where they destroy least; among equals, next to other partitioned GPUs."""
+        lacking = {layout: int(target_counts[layout] - (after == layout).sum()) for layout in self.mig_layouts}
         lacking = {layout: number for layout, number in lacking.items() if number > 0}
         if not lacking:
             return
-        free = self._free_beside_cuts(now)
-        fresh = free[~self.worn(free)]
-        for origin, layout, number in self._least_harm(before[fresh], lacking):
-            lacking[layout] -= self._take(now, fresh[before[fresh] == origin], layout, number)
+        free = self._rank_free_gpus(after)
+        changeable = free[~self.is_at_change_limit(free)]
+        for origin, layout, number in self._cheapest_exchanges(before[changeable], lacking):
+            lacking[layout] -= self._assign_layout(after, changeable[before[changeable] == origin], layout, number)
         for layout in lacking:
-            # Racks at their power limit, or GPUs that have been cut often enough, were in the way.
-            order = free[np.argsort(self.worn(free), kind="stable")]
-            self._take(now, order, layout, lacking[layout])
+            # Racks at their power limit, or GPUs at their change limit, were in the way.
+            order = free[np.argsort(self.is_at_change_limit(free), kind="stable")]
+            self._assign_layout(after, order, layout, lacking[layout])
 
-    def _least_harm(self, former: Places, lacking: Mapping[int, int]) -> Iterator[tuple[int, int, int]]:
-        """How many GPUs of each former layout take up each layout that lacks some, with the least harm in all."""
+    def _cheapest_exchanges(self, former: GpuStates, lacking: Mapping[int, int]) -> Iterator[tuple[int, int, int]]:
+        """Yield former layout, new layout and number of GPUs of the exchange with the least total severity."""
         if not lacking:
             return
-        origins, supply = (part.tolist() for part in np.unique(former, return_counts=True))
-        cost = [[self.harm(origin, layout) for layout in lacking] for origin in origins]
-        for origin, row in zip(origins, transport(supply, list(lacking.values()), cost), strict=True):
+        former_ids, supply = (part.tolist() for part in np.unique(former, return_counts=True))
+        cost = [[self.change_severity(former_layout, layout) for layout in lacking] for former_layout in former_ids]
+        for former_layout, row in zip(former_ids, solve_transport(supply, list(lacking.values()), cost), strict=True):
             for layout, number in zip(lacking, row.tolist(), strict=True):
-                yield origin, layout, number
+                yield former_layout, layout, number
 
-    def _take(self, now: Places, order: NDArray[np.intp], layout: int, wanted: int) -> int:
-        """Give a layout to the first free GPUs of an order whose racks have room; say how many."""
-        order = order[now[order] == OFF_PLACE]
-        if wanted:
-            order = order[self.with_power(order, now != OFF_PLACE)]
-        chosen = order[:wanted]
-        now[chosen] = layout
+    def _assign_layout(self, after: GpuStates, gpu_order: NDArray[np.intp], layout: int, n_wanted: int) -> int:
+        """Assign a layout to the first free GPUs in order whose racks have power; return how many.
+
+        Parameters
+        ----------
+        after : ndarray of int, shape (n_gpus,)
+            States in the interval; changed.
+        gpu_order : ndarray of int
+            GPUs in order of preference.
+        layout : int
+            Position of the layout.
+        n_wanted : int
+            Number of GPUs.
+        """
+        gpu_order = gpu_order[after[gpu_order] == OFF_STATE]
+        if n_wanted:
+            gpu_order = gpu_order[self.has_rack_power(gpu_order, after != OFF_STATE)]
+        chosen = gpu_order[:n_wanted]
+        after[chosen] = layout
         return len(chosen)
 
-    def with_power(self, order: NDArray[np.intp], powered: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Which GPUs of an order have power in their racks, beside those that have it already."""
-        if self.most_per_rack is None:
-            return np.ones(len(order), dtype=bool)
-        room = self.most_per_rack - np.bincount(self.rack[powered], minlength=self.rack[-1] + 1)
-        racks = self.rack[order]
+    def has_rack_power(self, gpu_order: NDArray[np.intp], is_powered: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Which GPUs of an order have power in their racks, besides those that have it already."""
+        if self.max_on_per_rack is None:
+            return np.ones(len(gpu_order), dtype=bool)
+        n_racks = self.rack_of_gpu[-1] + 1
+        n_free = self.max_on_per_rack - np.bincount(self.rack_of_gpu[is_powered], minlength=n_racks)
+        racks = self.rack_of_gpu[gpu_order]
         by_rack = np.argsort(racks, kind="stable")
-        rank = np.empty(len(order), dtype=np.int64)
-        rank[by_rack] = np.arange(len(order)) - np.searchsorted(racks[by_rack], racks[by_rack])
-        return rank < room[racks]
+        rank = np.empty(len(gpu_order), dtype=np.int64)
+        rank[by_rack] = np.arange(len(gpu_order)) - np.searchsorted(racks[by_rack], racks[by_rack])
+        return rank < n_free[racks]
 
-    def worn(self, gpus: NDArray[np.intp]) -> NDArray[np.bool_]:
-        """Which GPUs may not be cut again today."""
-        most = np.inf if self.most_cuts is None else self.most_cuts
-        return self.cuts_today[gpus] >= most
+    def is_at_change_limit(self, gpus: NDArray[np.intp]) -> NDArray[np.bool_]:
+        """Which GPUs may not change their layout again today."""
+        max_changes = np.inf if self.max_changes_per_day is None else self.max_changes_per_day
+        return self.changes_today[gpus] >= max_changes
 
-    def _free_beside_cuts(self, now: Places) -> NDArray[np.intp]:
-        """Free GPUs that may be cut: least cut today if that is limited, then beside cuts and not whole GPUs."""
-        free = np.flatnonzero((now == OFF_PLACE) & ~self.kept)
-        node = self.node[free]
-        whole = now == (OFF_PLACE - 1 if self.whole is None else self.whole)
-        cut = (now != OFF_PLACE) & ~whole
-        wear = self.cuts_today[free] if self.most_cuts is not None else np.zeros_like(free)
-        order = np.lexsort((-free, -self.per_node(cut)[node], self.per_node(whole)[node], wear))
-        return free[order]
+    def _rank_free_gpus(self, after: GpuStates) -> NDArray[np.intp]:
+        """Rank free GPUs that may be partitioned: fewest changes today if limited, then next to partitioned GPUs."""
+        free = np.flatnonzero((after == OFF_STATE) & ~self.is_kept_full)
+        nodes = self.node_of_gpu[free]
+        is_full = after == (OFF_STATE - 1 if self.full_layout is None else self.full_layout)
+        is_partitioned = (after != OFF_STATE) & ~is_full
+        changes_today = self.changes_today[free] if self.max_changes_per_day is not None else np.zeros_like(free)
+        n_partitioned = self.count_per_node(is_partitioned)[nodes]
+        n_full = self.count_per_node(is_full)[nodes]
+        return free[np.lexsort((-free, -n_partitioned, n_full, changes_today))]
 
-    def per_node(self, marked: NDArray[np.bool_]) -> Counts:
-        """GPUs of each node that are marked, shape (n_nodes,)."""
-        return np.bincount(self.node, weights=marked, minlength=self.n_nodes).astype(np.int64)
+    def count_per_node(self, is_marked: NDArray[np.bool_]) -> Counts:
+        """Count the marked GPUs of each node, shape (n_nodes,)."""
+        return np.bincount(self.node_of_gpu, weights=is_marked, minlength=self.n_nodes).astype(np.int64)
 
 
 @functools.lru_cache(maxsize=4096)
-def _harm(gpu_model: GpuModel, texts: tuple[str, ...], before: int, after: int) -> int:
-    """How rough a change is: a reboot counts most, then instances destroyed, then instances made."""
-    change = ChangeCost.of(gpu_model, "nvidia-smi").change(texts[before], texts[after])
+def _change_severity(gpu_model: GpuModel, texts: tuple[str, ...], before: int, after: int) -> int:
+    """Severity of a change of layout: a reboot counts most, then destroyed instances, then created ones.
+
+    Parameters
+    ----------
+    gpu_model : GpuModel
+        GPU model.
+    texts : tuple of str
+        Layout texts.
+    before : int
+        Position of the layout before.
+    after : int
+        Position of the layout after.
+    """
+    change = ChangeCost.from_catalogue(gpu_model, "nvidia-smi").change(texts[before], texts[after])
     return 10_000 * change.reboot + 100 * len(change.destroyed) + len(change.created)
 
 
-class ParkedPlacer(Placer):
-    """Chooses GPUs for counts of those on and of those parked, so that nothing moves that need not.
+class IdleGpuPlacer(GpuPlacer):
+    """Assigns states to GPUs if GPUs that are not needed stay idle with their layout, with few changes.
 
-    A position of a layout plus the number of layouts means: parked with that layout. The layout of a GPU that is not
-    cut is one as well, so that every GPU has one.
+    The position of a layout plus the number of layouts means: idle with that layout. The full GPU is a layout too, so
+    that every GPU has one.
     """
 
-    def next(self, before: Places, wanted: Counts, *, free: bool = False) -> Places:
-        """State of every GPU, as close to the one before as the wanted counts allow.
+    def place_next(self, before: GpuStates, target_counts: Counts, *, is_free_change: bool = False) -> GpuStates:
+        """Return the state of every GPU, as close to the one before as the target counts allow.
 
-        Layouts are given up by parked GPUs first; they go where they harm least. GPUs on stay on, parked ones with
-        the layout come next, then those that have taken it up.
+        Idle GPUs lose their layouts first; new layouts go where they destroy least. Busy GPUs stay busy, idle ones with
+        the layout come next, then those that have just taken it.
+
+        Parameters
+        ----------
+        before : ndarray of int, shape (n_gpus,)
+            States in the interval before.
+        target_counts : ndarray of int, shape (2 * n_layouts,)
+            Busy, then idle GPUs with each layout.
+        is_free_change : bool
+            Whether changes do not count, as they were made before the first interval.
         """
-        n = len(self.cut) + 1
-        on, held_before = before < n, before % n
-        assert self.whole is not None
-        target = wanted[:n] + wanted[n:]
-        target[self.whole] += len(before) - target.sum()
-        held = self._held(held_before, on, target, int(wanted[self.whole]))
-        now = (held + n).astype(before.dtype)
-        node = self.node
-        for layout in range(n):
-            here = np.flatnonzero(held == layout)
-            beside = self.per_node(held != self.whole)[node[here]] if layout == self.whole else -here
-            was_on = on[here] & (held_before[here] == layout)
-            fresh = held_before[here] != layout
-            order = here[np.lexsort((here, beside, ~self.kept[here], fresh, ~was_on))]
-            if layout == self.whole:
-                order = self._powered_first(order, held != self.whole)
-            now[order[: wanted[layout]]] = layout
-        if not free:
-            self.cuts_today += held != held_before
-        return now
+        n_layouts = len(self.mig_layouts) + 1
+        was_on, layouts_before = before < n_layouts, before % n_layouts
+        assert self.full_layout is not None
+        target = target_counts[:n_layouts] + target_counts[n_layouts:]
+        target[self.full_layout] += len(before) - target.sum()
+        layouts = self._place_layouts(layouts_before, was_on, target, int(target_counts[self.full_layout]))
+        after = (layouts + n_layouts).astype(before.dtype)
+        node = self.node_of_gpu
+        for layout in range(n_layouts):
+            layout_gpus = np.flatnonzero(layouts == layout)
+            preference = -layout_gpus
+            if layout == self.full_layout:
+                preference = self.count_per_node(layouts != self.full_layout)[node[layout_gpus]]
+            keeps_layout_on = was_on[layout_gpus] & (layouts_before[layout_gpus] == layout)
+            is_new_layout = layouts_before[layout_gpus] != layout
+            may_change = ~self.is_kept_full[layout_gpus]
+            order = layout_gpus[np.lexsort((layout_gpus, preference, may_change, is_new_layout, ~keeps_layout_on))]
+            if layout == self.full_layout:
+                order = self._powered_first(order, layouts != self.full_layout)
+            after[order[: target_counts[layout]]] = layout
+        if not is_free_change:
+            self.changes_today += layouts != layouts_before
+        return after
 
-    def _held(self, before: Places, on: NDArray[np.bool_], target: Counts, whole_on: int) -> Places:
-        """Layout of every GPU; so many of those that are not cut are to be on."""
-        n = len(target)
-        gpus = np.bincount(before, minlength=n)
-        held = before.copy()
-        surplus = (gpus - target).tolist()
-        parts = [self._spare(before, on, layout, more, whole_on) for layout, more in enumerate(surplus)]
-        spare = np.concatenate(parts)
-        lacking = {layout: -more for layout, more in enumerate(surplus) if more < 0}
-        for origin, layout, number in self._least_harm(before[spare], lacking):
-            held[spare[before[spare] == origin][:number]] = layout
-            spare = spare[held[spare] == before[spare]]
-        return held
+    def _place_layouts(self, before: GpuStates, was_on: NDArray[np.bool_], target: Counts, n_full_on: int) -> GpuStates:
+        """Return the layout of every GPU; `n_full_on` of the full ones are to be powered on.
 
-    def _spare(
-        self, before: Places, on: NDArray[np.bool_], layout: int, number: int, whole_on: int
+        Parameters
+        ----------
+        before : ndarray of int, shape (n_gpus,)
+            Layouts in the interval before.
+        was_on : ndarray of bool, shape (n_gpus,)
+            Whether each GPU was busy.
+        target : ndarray of int, shape (n_layouts,)
+            GPUs to have each layout.
+        n_full_on : int
+            Full GPUs that are to be powered on.
+        """
+        layouts = before.copy()
+        surplus = (np.bincount(before, minlength=len(target)) - target).tolist()
+        parts = [self._rank_spare_gpus(before, was_on, layout, n, n_full_on) for layout, n in enumerate(surplus)]
+        spare_gpus = np.concatenate(parts)
+        lacking = {layout: -n_surplus for layout, n_surplus in enumerate(surplus) if n_surplus < 0}
+        for former_layout, layout, number in self._cheapest_exchanges(before[spare_gpus], lacking):
+            layouts[spare_gpus[before[spare_gpus] == former_layout][:number]] = layout
+            spare_gpus = spare_gpus[layouts[spare_gpus] == before[spare_gpus]]
+        return layouts
+
+    def _rank_spare_gpus(
+        self, before: GpuStates, was_on: NDArray[np.bool_], layout: int, n_wanted: int, n_full_on: int
     ) -> NDArray[np.intp]:
-        """GPUs that give a layout up: parked ones first, then least worn ones, on nodes with few GPUs in use."""
-        here = np.flatnonzero((before == layout) & ~self.kept)
-        in_use = self.per_node(on)[self.node[here]]
-        order = np.lexsort((-here, in_use, self.worn(here), on[here]))
-        here = here[order]
-        if layout == self.whole and self.most_per_rack is not None:
-            # All that is cut stays so then, and of those uncut and on, as many as are to be.
-            used = np.flatnonzero((before == layout) & on)
-            stay = used[np.argsort(~self.kept[used], kind="stable")[:whole_on]]
-            powered = before != layout
-            powered[stay] = True
-            here = self._powered_first(here[~np.isin(here, stay)], powered)
-        return here[: max(0, number)]
+        """Return the GPUs that lose a layout: idle ones first, then those changed least, on little used nodes.
 
-    def _powered_first(self, order: NDArray[np.intp], powered: NDArray[np.bool_]) -> NDArray[np.intp]:
-        """An order with GPUs first that have power in their racks, beside those that have it already."""
-        return order[np.argsort(~self.with_power(order, powered), kind="stable")]
+        Parameters
+        ----------
+        before : ndarray of int, shape (n_gpus,)
+            Layouts in the interval before.
+        was_on : ndarray of bool, shape (n_gpus,)
+            Whether each GPU was busy.
+        layout : int
+            Position of the layout.
+        n_wanted : int
+            Number of GPUs.
+        n_full_on : int
+            Full GPUs that are to be powered on.
+        """
+        layout_gpus = np.flatnonzero((before == layout) & ~self.is_kept_full)
+        n_on_node = self.count_per_node(was_on)[self.node_of_gpu[layout_gpus]]
+        order = np.lexsort((-layout_gpus, n_on_node, self.is_at_change_limit(layout_gpus), was_on[layout_gpus]))
+        layout_gpus = layout_gpus[order]
+        if layout == self.full_layout and self.max_on_per_rack is not None:
+            # Partitioned GPUs keep their power then, and as many busy full ones as the target has.
+            on_gpus = np.flatnonzero((before == layout) & was_on)
+            staying = on_gpus[np.argsort(~self.is_kept_full[on_gpus], kind="stable")[:n_full_on]]
+            is_powered = before != layout
+            is_powered[staying] = True
+            layout_gpus = self._powered_first(layout_gpus[~np.isin(layout_gpus, staying)], is_powered)
+        return layout_gpus[: max(0, n_wanted)]
+
+    def _powered_first(self, gpu_order: NDArray[np.intp], is_powered: NDArray[np.bool_]) -> NDArray[np.intp]:
+        """Reorder GPUs: first those with power in their racks, besides those that have it already."""
+        return gpu_order[np.argsort(~self.has_rack_power(gpu_order, is_powered), kind="stable")]
 
 
-def transport(supply: ArrayLike, demand: ArrayLike, cost: ArrayLike) -> NDArray[np.int64]:
-    """Carry whole units from sources to sinks at the least cost.
+def solve_transport(supply: ArrayLike, demand: ArrayLike, cost: ArrayLike) -> NDArray[np.int64]:
+    """Solve the transportation problem: move whole units from sources to sinks at the least cost.
 
-    Successive shortest paths: each step sends as much as fits along the cheapest way that is left, rerouting
-    earlier units where that helps. The number of steps grows with sources times sinks, not with units [1]_.
+    Successive shortest paths: each step sends as many units as fit along the cheapest path of the residual network,
+    which may reroute earlier units. The number of steps grows with sources times sinks, not with units [1]_.
+
+    Parameters
+    ----------
+    supply, demand : sequence of int
+        Units at each source, and wanted at each sink.
+    cost : array of int, shape (n_sources, n_sinks)
+        Cost of a unit.
+
+    Returns
+    -------
+    ndarray of int, shape (n_sources, n_sinks)
+        Units moved.
 
     References
     ----------
@@ -238,62 +325,62 @@ def transport(supply: ArrayLike, demand: ArrayLike, cost: ArrayLike) -> NDArray[
     --------
     Taking the cheapest way first would cost 0 + 9; the best is 1 + 2:
 
-    >>> transport([1, 1], [1, 1], [[0, 1], [2, 9]]).tolist()
+    >>> solve_transport([1, 1], [1, 1], [[0, 1], [2, 9]]).tolist()
     [[0, 1], [1, 0]]
     """
-    left, wanted = np.array(supply, dtype=np.int64), np.array(demand, dtype=np.int64)
-    price = np.array(cost, dtype=np.int64).reshape(len(left), len(wanted))
-    flow = np.zeros_like(price)
-    while left.any() and wanted.any():
-        to_sink, source_of, sink_of = _distances(left, price, flow)
-        reachable = np.where(wanted > 0, to_sink, _UNREACHED)
-        if not len(reachable) or reachable.min() >= _UNREACHED:
+    supply_left, demand_left = np.array(supply, dtype=np.int64), np.array(demand, dtype=np.int64)
+    unit_cost = np.array(cost, dtype=np.int64).reshape(len(supply_left), len(demand_left))
+    flow = np.zeros_like(unit_cost)
+    while supply_left.any() and demand_left.any():
+        to_sink, source_of, sink_of = _shortest_distances(supply_left, unit_cost, flow)
+        reachable = np.where(demand_left > 0, to_sink, _UNREACHABLE_COST)
+        if not len(reachable) or reachable.min() >= _UNREACHABLE_COST:
             break
         sink = int(reachable.argmin())
         path = []
-        end = sink
+        last_sink = sink
         while True:
-            source = int(source_of[end])
-            path.append((source, end))
+            source = int(source_of[last_sink])
+            path.append((source, last_sink))
             if sink_of[source] < 0:
                 break
-            end = int(sink_of[source])
-        back = [(source, after) for (source, _), (_, after) in itertools.pairwise(path)]
-        on_the_way = [int(flow[source, to]) for source, to in back]
-        units = min(int(left[path[-1][0]]), int(wanted[sink]), *on_the_way)
-        for source, to in path:
-            flow[source, to] += units
-        for source, to in back:
-            flow[source, to] -= units
-        left[path[-1][0]] -= units
-        wanted[sink] -= units
+            last_sink = int(sink_of[source])
+        given_up = [(source, after) for (source, _), (_, after) in itertools.pairwise(path)]
+        returned_units = [int(flow[source, sink_on_path]) for source, sink_on_path in given_up]
+        units = min(int(supply_left[path[-1][0]]), int(demand_left[sink]), *returned_units)
+        for source, sink_on_path in path:
+            flow[source, sink_on_path] += units
+        for source, sink_on_path in given_up:
+            flow[source, sink_on_path] -= units
+        supply_left[path[-1][0]] -= units
+        demand_left[sink] -= units
     return flow
 
 
-def _distances(
-    left: NDArray[np.int64], price: NDArray[np.int64], flow: NDArray[np.int64]
+def _shortest_distances(
+    supply_left: NDArray[np.int64], unit_cost: NDArray[np.int64], flow: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Cheapest ways from sources with units left to every sink (Bellman-Ford), and where they come from."""
-    to_source = np.where(left > 0, 0, _UNREACHED)
-    to_sink = np.full(price.shape[1], _UNREACHED)
+    """Return distances from sources with supply to sinks in the residual network (Bellman-Ford), and predecessors."""
+    to_source = np.where(supply_left > 0, 0, _UNREACHABLE_COST)
+    to_sink = np.full(unit_cost.shape[1], _UNREACHABLE_COST)
     source_of, sink_of = np.full(len(to_sink), -1), np.full(len(to_source), -1)
     for _ in range(len(to_source) + 1):
-        ways = to_source[:, None] + price
-        best = ways.argmin(axis=0)
-        better = ways[best, np.arange(len(to_sink))] < to_sink
-        to_sink = np.where(better, ways[best, np.arange(len(to_sink))], to_sink)
+        path_costs = to_source[:, None] + unit_cost
+        best = path_costs.argmin(axis=0)
+        better = path_costs[best, np.arange(len(to_sink))] < to_sink
+        to_sink = np.where(better, path_costs[best, np.arange(len(to_sink))], to_sink)
         source_of = np.where(better, best, source_of)
-        back = np.where(flow > 0, to_sink[None, :] - price, _UNREACHED)
-        best = back.argmin(axis=1)
-        shorter = back[np.arange(len(to_source)), best] < to_source
+        return_cost = np.where(flow > 0, to_sink[None, :] - unit_cost, _UNREACHABLE_COST)
+        best = return_cost.argmin(axis=1)
+        shorter = return_cost[np.arange(len(to_source)), best] < to_source
         if not shorter.any() and not better.any():
             break
-        to_source = np.where(shorter, back[np.arange(len(to_source)), best], to_source)
+        to_source = np.where(shorter, return_cost[np.arange(len(to_source)), best], to_source)
         sink_of = np.where(shorter, best, sink_of)
     return to_sink, source_of, sink_of
 
 
-_CHANGES = {
+_LAYOUT_CHANGE_SCHEMA = {
     **dict.fromkeys(("before", "after"), pl.String),
     "changes": pl.Int64,
     **dict.fromkeys(("minutes", "minutes_low", "minutes_high"), pl.Float64),
@@ -302,13 +389,13 @@ _CHANGES = {
 
 
 def assign(plan: Plan, problem: PlanProblem) -> pl.DataFrame:
-    """Say which GPU has which layout when.
+    """Assign the layouts of a plan to numbered GPUs.
 
-    A GPU keeps its layout whenever the counts allow it, so that the GPUs cut are as few as the plan says. Which
-    GPU takes up which new layout is a transport problem: reboots are avoided first, then the destruction of
-    instances that the new layout wants as well. Cut GPUs gather on the last nodes, whole ones on nodes without
-    cuts: a job of many whole GPUs finds them side by side. Nodes kept whole are never cut, racks stay within
-    their power, and GPUs that were cut as often as a day allows are passed over while there are others.
+    A GPU keeps its layout whenever the counts allow it, so that the changes are as few as the plan states. Which GPU
+    takes which new layout is a transportation problem: reboots are avoided first, then the destruction of instances
+    that the new layout has as well. Partitioned GPUs gather on the last nodes, full ones on nodes without them: a job
+    of many full GPUs finds them on few nodes. Nodes kept full are never partitioned, racks stay within their power, and
+    GPUs that changed as often as a day allows are skipped while there are others.
 
     Parameters
     ----------
@@ -319,11 +406,11 @@ def assign(plan: Plan, problem: PlanProblem) -> pl.DataFrame:
 
     Returns
     -------
-    polars.DataFrame, shape (n_ranges, 6)
-        Table :class:`~gpuplanner.core.schemas.LayoutPlan`: one row for each GPU and range of slots with one
-        layout, sorted by node, GPU and start. GPUs that are not on are ``"off"``, and ``parked`` says with
-        which layout where they keep one. ``changed`` marks changes; in the first slot, GPUs are taken to have been
-        cut already unless the problem has initial layouts.
+    polars.DataFrame, shape (n_ranges, 7)
+        Table :class:`~gpuplanner.core.schemas.LayoutPlan`: one row for each GPU and range of intervals with one layout,
+        sorted by node, GPU and start. GPUs that are not powered on or idle have the layout ``"off"``, and ``parked`` is
+        the layout of idle ones. ``changed`` marks changes; in the first interval, GPUs count as already partitioned
+        unless the problem has initial layouts.
 
     Raises
     ------
@@ -346,11 +433,13 @@ def assign(plan: Plan, problem: PlanProblem) -> pl.DataFrame:
     node1 0 3g.20gb:2 False
     """
     plan.require()
-    return _ranges(_placed(problem, plan.layouts, plan.counts, plan.parked), problem)
+    return _layout_ranges(_number_gpus(problem, plan.layouts, plan.counts, plan.parked), problem)
 
 
-def layouts_before(plan: Plan, problem: PlanProblem) -> pl.DataFrame | None:
-    """How each GPU is cut before the first slot (node, gpu, layout), numbered as :func:`assign` does; None: unknown.
+def initial_gpu_layouts(plan: Plan, problem: PlanProblem) -> pl.DataFrame | None:
+    """Return the layout of each GPU before the first interval (node, gpu, layout), numbered as by :func:`assign`.
+
+    None if the initial layouts are unknown.
 
     Examples
     --------
@@ -360,40 +449,40 @@ def layouts_before(plan: Plan, problem: PlanProblem) -> pl.DataFrame | None:
     ...     "A100-40GB", 2, 2, datetime(2026, 11, 2, tzinfo=UTC), 1, ["ads"], ["3g.20gb"], [[[4, 4, 4]]],
     ...     initial={"gpu": 1, "3g.20gb:2": 1},
     ... )
-    >>> layouts_before(plan(problem), problem).rows()
+    >>> initial_gpu_layouts(plan(problem), problem).rows()
     [('node0', 0, 'gpu'), ('node0', 1, '3g.20gb:2')]
     """
-    placed = _placed(problem, plan.layouts, plan.counts, plan.parked)
-    if placed.initial is None:
+    numbered = _number_gpus(problem, plan.layouts, plan.counts, plan.parked)
+    if numbered.initial is None:
         return None
-    held = placed.held(placed.initial)
+    layouts = numbered.layouts_of(numbered.initial)
     number = np.arange(problem.gpus)
     return pl.DataFrame(
         {
             "node": pl.Series(problem.node_names, dtype=pl.String)[number // problem.gpus_per_node],
             "gpu": (number % problem.gpus_per_node).astype(np.int32),
-            # One that was released comes back whole.
-            "layout": [WHOLE_GPU if state == OFF_PLACE else placed.texts[state] for state in held],
+            # A released GPU returns as a full one.
+            "layout": [WHOLE_GPU if state == OFF_STATE else numbered.texts[state] for state in layouts],
         }
     )
 
 
 def layout_changes(plan: Plan, problem: PlanProblem) -> pl.DataFrame:
-    """Say which changes of layout a plan makes, how often, and how long each takes.
+    """List the changes of layout of a plan, how often each is made, and how long it takes.
 
     Parameters
     ----------
     plan : Plan
         A plan that was found.
     problem : PlanProblem
-        Its problem; its ``change`` says how long.
+        Its problem; its ``change`` has the times.
 
     Returns
     -------
     polars.DataFrame
-        ``before, after`` (layout text), ``changes``, ``minutes``, ``minutes_low``, ``minutes_high`` for which the
-        GPU, or with ``reboot`` its node, is out of service; most frequent first. Counted as the plan does: whenever
-        a GPU takes up a layout, or gives one up and stays on. One that was released had none.
+        ``before, after`` (layout text), ``changes``, and ``minutes``, ``minutes_low``, ``minutes_high`` during which
+        the GPU, or with ``reboot`` its node, is out of service [min]; most frequent first. Counted as in the plan:
+        whenever a GPU takes a layout, or loses one and stays on. A released GPU had none.
 
     Raises
     ------
@@ -412,128 +501,165 @@ def layout_changes(plan: Plan, problem: PlanProblem) -> pl.DataFrame:
     [('gpu', '3g.20gb:2', 2, 10.0, True)]
     """
     plan.require()
-    placed = _placed(problem, plan.layouts, plan.counts, plan.parked)
-    texts = np.array([*placed.texts, WHOLE_GPU])
-    before, after = placed.cut_before_and_after
+    numbered = _number_gpus(problem, plan.layouts, plan.counts, plan.parked)
+    texts = np.array([*numbered.texts, WHOLE_GPU])
+    before, after = numbered.layouts_before_and_after
     taken_up = before != after
     pairs = Counter(zip(texts[before[taken_up]].tolist(), texts[after[taken_up]].tolist(), strict=True))
     rows = []
     for (old, new), times in sorted(pairs.items(), key=lambda pair: (-pair[1], pair[0])):
         change = problem.change.change(old, new)
-        lasting = [second / SECONDS_PER_MINUTE for second in (change.seconds, change.low_s, change.high_s)]
-        rows.append((old, new, times, *lasting, change.reboot))
-    return pl.DataFrame(rows, schema=_CHANGES, orient="row")
+        durations_min = [second / SECONDS_PER_MINUTE for second in (change.seconds, change.low_s, change.high_s)]
+        rows.append((old, new, times, *durations_min, change.reboot))
+    return pl.DataFrame(rows, schema=_LAYOUT_CHANGE_SCHEMA, orient="row")
 
 
-def changes_when_numbered(
+def count_numbered_changes(
     problem: PlanProblem, layouts: Sequence[str], counts: Counts, parked: Counts | None = None
 ) -> tuple[int, NDArray[np.bool_]]:
-    """Most cuts of one GPU in one day, and which nodes are cut anew when, numbered as :func:`assign` does."""
-    placed = _placed(problem, layouts, counts, parked)
-    before, after = placed.cut_before_and_after
-    nodes = _per_node(problem, before != after)
+    """Return the most layout changes of a GPU in a day, and the nodes repartitioned, shape (n_slots, n_nodes).
+
+    Parameters
+    ----------
+    problem : PlanProblem
+        The problem.
+    layouts : sequence of str
+        Layout texts.
+    counts, parked : ndarray of int, shape (n_slots, n_layouts)
+        Powered-on GPUs, and idle GPUs with each layout.
+    """
+    numbered = _number_gpus(problem, layouts, counts, parked)
+    before, after = numbered.layouts_before_and_after
+    nodes = _mark_nodes(problem, before != after)
     nodes[0] = False
-    return placed.most_switches, nodes
+    return numbered.max_changes_per_day, nodes
 
 
-def node_reboots(problem: PlanProblem, layouts: Sequence[str], counts: Counts, parked: Counts) -> int:
-    """Reboots of nodes for changes of MIG mode, if GPUs are numbered as :func:`assign` does."""
+def count_node_reboots(problem: PlanProblem, layouts: Sequence[str], counts: Counts, parked: Counts) -> int:
+    """Count the node reboots for changes of MIG mode, with GPUs numbered as by :func:`assign`.
+
+    Parameters
+    ----------
+    problem : PlanProblem
+        The problem.
+    layouts : sequence of str
+        Layout texts.
+    counts : ndarray of int, shape (n_slots, n_layouts)
+        Powered-on GPUs with each layout.
+    parked : ndarray of int, shape (n_slots, n_layouts)
+        Idle GPUs with each layout.
+    """
     if problem.change.reboot_s is None:
         return 0
-    placed = _placed(problem, layouts, counts, parked)
-    before, after = placed.cut_before_and_after
-    return int(_per_node(problem, (before == placed.whole) != (after == placed.whole)).sum())
+    numbered = _number_gpus(problem, layouts, counts, parked)
+    before, after = numbered.layouts_before_and_after
+    return int(_mark_nodes(problem, (before == numbered.full_layout) != (after == numbered.full_layout)).sum())
 
 
 @dataclass(frozen=True, eq=False)
-class _Placed:
-    """State of every GPU in every slot, and before the first one if it is known."""
+class _NumberedGpus:
+    """State of every GPU in every interval, and before the first one if it is known."""
 
     texts: list[str]
-    states: Places
-    initial: Places | None
-    most_switches: int
+    states: GpuStates
+    initial: GpuStates | None
+    max_changes_per_day: int
     parks: bool
 
-    def held(self, states: Places) -> Places:
-        """Layouts that GPUs have, on or parked."""
+    def layouts_of(self, states: GpuStates) -> GpuStates:
+        """Return the layouts of GPUs, busy or idle."""
         return np.where(states >= len(self.texts), states - len(self.texts), states)
 
     @property
-    def whole(self) -> int:
-        """Position of the layout of GPUs that are not cut; that of none where nobody uses such."""
-        return self.texts.index(WHOLE_GPU) if WHOLE_GPU in self.texts else OFF_PLACE
+    def full_layout(self) -> int:
+        """Position of the full GPU among the layouts; :data:`OFF_STATE` if no GPU is full."""
+        return self.texts.index(WHOLE_GPU) if WHOLE_GPU in self.texts else OFF_STATE
 
     @functools.cached_property
-    def cut_before_and_after(self) -> tuple[Places, Places]:
-        """How GPUs are cut, and what is made of that as each slot begins, each of shape (n_slots, n_gpus).
+    def layouts_before_and_after(self) -> tuple[GpuStates, GpuStates]:
+        """Layouts before and after the start of each interval, shape (n_slots, n_gpus) each.
 
-        One that was released comes back uncut; to one that is released nothing is done. The first slot is as it was
-        if nothing is known of the time before.
+        A released GPU returns as a full one; a GPU that is being released keeps its layout. The first interval has no
+        change if the state before is unknown.
         """
-        states = self.held(self.states)
-        first = states[:1] if self.initial is None else self.held(self.initial[None])
+        states = self.layouts_of(self.states)
+        first = states[:1] if self.initial is None else self.layouts_of(self.initial[None])
         before = np.concatenate([first, states[:-1]])
-        before = np.where(before == OFF_PLACE, self.whole, before)
-        return before, np.where(states == OFF_PLACE, before, states)
+        before = np.where(before == OFF_STATE, self.full_layout, before)
+        return before, np.where(states == OFF_STATE, before, states)
 
 
-def _per_node(problem: PlanProblem, gpus: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Nodes with a GPU that is marked, shape (n_slots, n_nodes)."""
+def _mark_nodes(problem: PlanProblem, gpus: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Which nodes have a marked GPU, shape (n_slots, n_nodes)."""
     starts = np.arange(0, problem.gpus, problem.gpus_per_node)
     return np.logical_or.reduceat(gpus, starts, axis=1)
 
 
-def _placed(problem: PlanProblem, layouts: Sequence[str], counts: Counts, parked: Counts | None) -> _Placed:
+def _number_gpus(problem: PlanProblem, layouts: Sequence[str], counts: Counts, parked: Counts | None) -> _NumberedGpus:
+    """Assign counts to numbered GPUs, interval after interval.
+
+    Parameters
+    ----------
+    problem : PlanProblem
+        The problem.
+    layouts : sequence of str
+        Layout texts.
+    counts : ndarray of int, shape (n_slots, n_layouts)
+        Powered-on GPUs with each layout.
+    parked : ndarray of int, shape (n_slots, n_layouts)
+        Idle GPUs with each layout.
+    """
     parks = problem.prices is not None
-    known = [*layouts, *(problem.initial or {}), *(problem.parked or {}), *([WHOLE_GPU] if parks else [])]
-    texts = list(dict.fromkeys(known))
-    place = (ParkedPlacer if parks else Placer)(problem, texts)
-    now = np.full(problem.gpus, len(texts) + texts.index(WHOLE_GPU) if parks else OFF_PLACE, dtype=np.int16)
+    layout_texts = [*layouts, *(problem.initial or {}), *(problem.parked or {}), *([WHOLE_GPU] if parks else [])]
+    texts = list(dict.fromkeys(layout_texts))
+    placer = (IdleGpuPlacer if parks else GpuPlacer)(problem, texts)
+    states_now = np.full(problem.gpus, len(texts) + texts.index(WHOLE_GPU) if parks else OFF_STATE, dtype=np.int16)
     initial = None
     if parks and parked is not None:
-        wider = ((0, 0), (0, len(texts) - len(layouts)))
-        counts = np.hstack([np.pad(part, wider) for part in (counts, parked)])
+        padding = ((0, 0), (0, len(texts) - len(layouts)))
+        counts = np.hstack([np.pad(part, padding) for part in (counts, parked)])
     columns = len(texts) * (2 if parks else 1)
     if problem.initial is not None:
-        held = [problem.initial.get(text, 0) for text in texts]
-        held += [(problem.parked or {}).get(text, 0) for text in texts] if parks else []
-        initial = now = place.next(now, np.array(held))
-        place.begin_day()
-    states, most = [], 0
+        counts_before = [problem.initial.get(text, 0) for text in texts]
+        counts_before += [(problem.parked or {}).get(text, 0) for text in texts] if parks else []
+        initial = states_now = placer.place_next(states_now, np.array(counts_before))
+        placer.begin_day()
+    states, max_changes = [], 0
     for slot, row in enumerate(counts):
-        if slot and problem.day_of(slot) > problem.day_of(slot - 1):
-            place.begin_day()
-        free = slot == 0 and initial is None
-        now = place.next(now, np.pad(row, (0, columns - len(row))), free=free)
-        states.append(now)
-        most = max(most, int(place.cuts_today.max(initial=0)))
-    return _Placed(texts, np.array(states), initial, most, parks)
+        if slot and problem.day_of_slot(slot) > problem.day_of_slot(slot - 1):
+            placer.begin_day()
+        is_free_change = slot == 0 and initial is None
+        states_now = placer.place_next(states_now, np.pad(row, (0, columns - len(row))), is_free_change=is_free_change)
+        states.append(states_now)
+        max_changes = max(max_changes, int(placer.changes_today.max(initial=0)))
+    return _NumberedGpus(texts, np.array(states), initial, max_changes, parks)
 
 
-def _ranges(placed: _Placed, problem: PlanProblem) -> pl.DataFrame:
-    """Runs of slots with one layout, as table rows."""
-    by_gpu, texts, n = placed.states.T, placed.texts, len(placed.texts)
-    fresh = np.ones_like(by_gpu, dtype=bool)
-    fresh[:, 1:] = by_gpu[:, 1:] != by_gpu[:, :-1]
-    gpu, start = np.nonzero(fresh)
+def _layout_ranges(numbered: _NumberedGpus, problem: PlanProblem) -> pl.DataFrame:
+    """Convert the states of GPUs to rows of the layout plan: ranges of intervals with one state."""
+    by_gpu = numbered.states.T
+    texts = numbered.texts
+    n = len(texts)
+    is_range_start = np.ones_like(by_gpu, dtype=bool)
+    is_range_start[:, 1:] = by_gpu[:, 1:] != by_gpu[:, :-1]
+    gpu, start = np.nonzero(is_range_start)
     last = np.append(gpu[1:] != gpu[:-1], True)
     end = np.where(last, problem.n_slots, np.append(start[1:], 0))
     state = by_gpu[gpu, start]
-    layout = placed.held(state)
-    before, after = placed.cut_before_and_after
+    layout = numbered.layouts_of(state)
+    before, after = numbered.layouts_before_and_after
     changed = (before != after).T[gpu, start]
     times = pl.Series(problem.slot_times, dtype=pl.Datetime("us", "UTC"))
-    labels = pl.Series([*texts, OFF], dtype=pl.String)
+    labels = pl.Series([*texts, UNUSED_LAYOUT], dtype=pl.String)
     frame = pl.DataFrame(
         {
             "node": pl.Series(problem.node_names, dtype=pl.String)[gpu // problem.gpus_per_node],
             "gpu": (gpu % problem.gpus_per_node).astype(np.int32),
             "slot_start": times[start],
             "slot_end": times[end],
-            "layout": labels[np.where(state < n, state, OFF_PLACE) % len(labels)],
+            "layout": labels[np.where(state < n, state, OFF_STATE) % len(labels)],
             "changed": changed,
-            "parked": pl.Series([*texts, None], dtype=pl.String)[np.where(state < n, OFF_PLACE, layout) % (n + 1)],
+            "parked": pl.Series([*texts, None], dtype=pl.String)[np.where(state < n, OFF_STATE, layout) % (n + 1)],
         }
     )
-    return check(frame.sort("node", "gpu", "slot_start"), LayoutPlan, where="assign")
+    return check_table(frame.sort("node", "gpu", "slot_start"), LayoutPlan, source="assign")

@@ -1,20 +1,24 @@
 """Lower bounds of temporal bin packing.
 
 If no set of items that fits into a bin weighs more than `limit`, then at each moment at least
-``ceil(weight of the active items / limit)`` bins are in use. All bounds here are such weighings, in whole
-numbers throughout, so that no rounding can lift one above the truth.
+``ceil(weight of the active items / limit)`` bins are in use. All bounds here are such weighings, in whole numbers
+throughout, so that no rounding can raise one above the truth.
 
 A pattern is a set of items that fits into one bin over the whole horizon. The linear program over all patterns
-(Gilmore and Gomory's form) is solved with few of them: its prices say what a new pattern must be worth to help,
-and :mod:`gpuplanner.planner.temporal_knapsack` finds the one that is worth most.
+(Gilmore and Gomory's form, solved by column generation),
 
-The solver's numbers are never believed. Prices are rounded down to whole numbers v; if no pattern is worth more
-than V, every bin pays for at most V of the sum of all v, so at least ceil(sum v / V) bins are needed (Farley's
-bound [1]_), exactly.
+    minimize  sum of z_p   subject to   sum over patterns p with item j of z_p >= 1  for each item j,   z >= 0,
 
-It is looked for in short windows around the fullest moments first, then in longer ones: the items that are active in a
-window are a problem of their own, and its bound holds for the whole. Most of the difficulty is at the peaks, so a
-window of a few moments often proves what the whole horizon would, in a hundredth of the time.
+starts with few patterns: its dual prices state what a new pattern must be worth to help, and the pricing problem, a
+temporal knapsack (:mod:`gpuplanner.planner.temporal_knapsack`), finds the pattern of most value.
+
+The solver's numbers are not trusted. Prices are rounded down to whole numbers v; if no pattern is worth more than V,
+every bin pays for at most V of the sum of all v, so at least ceil(sum v / V) bins are needed (Farley's bound [1]_),
+exactly.
+
+Short windows around the fullest moments are tried first, then longer ones: the items that are active in a window are a
+problem of their own, and its bound is a bound of the whole. Most of the difficulty is at the peaks, so a window of a
+few moments often proves what the whole horizon would, in a hundredth of the time.
 
 References
 ----------
@@ -33,32 +37,41 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuplanner.core.schemas import WHOLE_GPU
-from gpuplanner.hardware.gpu_models import as_board
-from gpuplanner.hardware.layout_enumeration import pareto_counts
+from gpuplanner.hardware.gpu_models import as_gpu_model
+from gpuplanner.hardware.layout_enumeration import list_pareto_counts
 from gpuplanner.planner.linear_model import LinearProgram
 from gpuplanner.planner.packing_problem import (
     AnyProblem,
-    Grid,
     Integers,
     MigPackingProblem,
+    PackingGrid,
     PackingProblem,
-    as_grid,
+    build_packing_grid,
 )
-from gpuplanner.planner.temporal_knapsack import MOST_ACTIVE, Knapsack, price, seats
+from gpuplanner.planner.temporal_knapsack import MAX_ACTIVE_ITEMS, Knapsack, assign_seats, price_patterns
 
 Weighing: TypeAlias = tuple[Integers, int]
-"""Whole weights of the items, and the most that one bin can hold of them."""
+"""Whole weights of the items, and the most weight that one bin can hold."""
 
 _MAX_THRESHOLDS = 1000
-_MAX_STEPS = 50
-_SCALE = 5040  # divisible by every count up to ten, so that prices such as 1/7 and 3/7 are met exactly
+"""Most thresholds K of :func:`martello_toth_weighings`."""
+_MAX_STEP_FUNCTIONS = 50
+"""Most step functions u(k) of :func:`_fekete_schepers_weighings`."""
+_PROFILE_PRICE_SCALE = 5040  # divisible by every count up to ten, so that prices such as 1/7 and 3/7 are met exactly
 _PRICED_MOMENTS = 20
 
 
-def moment_bound(problem: AnyProblem, grid: Grid) -> int:
-    """Best of all weighings: loads, L2, and the dual feasible functions u(k) of Fekete and Schepers [1]_.
+def moment_bound(problem: AnyProblem, grid: PackingGrid) -> int:
+    """Return the best bound of all weighings: loads, L2, and dual feasible functions u(k) of Fekete and Schepers [1]_.
 
-    The last see that only three items of size 33 fit into 100, which L2 does not: it asks for 33 bins.
+    The last prove that only three items of size 33 fit into 100, which L2 does not: its bound is 33 bins for 100 items.
+
+    Parameters
+    ----------
+    problem : PackingProblem or MigPackingProblem
+        The problem.
+    grid : PackingGrid
+        Its moments.
 
     References
     ----------
@@ -68,39 +81,40 @@ def moment_bound(problem: AnyProblem, grid: Grid) -> int:
     Examples
     --------
     >>> problem = PackingProblem([0] * 100, [9] * 100, [33] * 100, 100)
-    >>> heaviest(as_grid(problem), thresholds(problem)), moment_bound(problem, as_grid(problem))
+    >>> grid = build_packing_grid(problem)
+    >>> strongest_bound(grid, martello_toth_weighings(problem)), moment_bound(problem, grid)
     (33, 34)
     """
-    return heaviest(grid, weighings(problem))
+    return strongest_bound(grid, list_weighings(problem))
 
 
-def weighings(problem: AnyProblem) -> Iterator[Weighing]:
-    """Every weighing that is cheap to state."""
-    yield from loads(problem)
+def list_weighings(problem: AnyProblem) -> Iterator[Weighing]:
+    """Yield all weighings that are cheap to compute."""
+    yield from capacity_weighings(problem)
     if isinstance(problem, PackingProblem):
-        yield from thresholds(problem)
-        yield from _steps(problem)
+        yield from martello_toth_weighings(problem)
+        yield from _fekete_schepers_weighings(problem)
     else:
         yield from layout_weighings(problem)
 
 
-def heaviest(grid: Grid, weighed: Iterable[Weighing]) -> int:
-    """Most bins that any weighing asks for at any moment."""
-    return max(int(needed(grid, weights, limit).max()) for weights, limit in weighed)
+def strongest_bound(grid: PackingGrid, weighings: Iterable[Weighing]) -> int:
+    """Return the most bins that any weighing needs at any moment."""
+    return max(int(bins_needed(grid, weights, limit).max()) for weights, limit in weighings)
 
 
-def needed(grid: Grid, weights: Integers, limit: int) -> Integers:
-    """Bins that one weighing asks for, shape (n_moments,)."""
-    return -(-total(grid, weights) // limit)
+def bins_needed(grid: PackingGrid, weights: Integers, limit: int) -> Integers:
+    """Return the bins that one weighing needs, shape (n_moments,): ceil(active weight / limit)."""
+    return -(-active_weight(grid, weights) // limit)
 
 
-def total(grid: Grid, weights: Integers) -> Integers:
-    """Weight of what is active, shape (n_moments,).
+def active_weight(grid: PackingGrid, weights: Integers) -> Integers:
+    """Return the weight of the active items, shape (n_moments,).
 
     Examples
     --------
     >>> problem = PackingProblem([0, 1, 6], [5, 9, 9], [60, 50, 40], 100)
-    >>> total(as_grid(problem), problem.sizes).tolist()
+    >>> active_weight(build_packing_grid(problem), problem.sizes).tolist()
     [110, 90]
     """
     change = np.zeros(grid.n_moments + 1, dtype=np.int64)
@@ -109,13 +123,14 @@ def total(grid: Grid, weights: Integers) -> Integers:
     return np.cumsum(change[:-1])
 
 
-def loads(problem: AnyProblem) -> Iterator[Weighing]:
-    """Sizes against the capacity: the peak load (L1); on MIG boards memory slices and engines.
+def capacity_weighings(problem: AnyProblem) -> Iterator[Weighing]:
+    """Yield sizes against the capacity: the peak load (L1); on MIG GPUs memory slices and engines.
 
     Examples
     --------
     >>> problem = PackingProblem([0, 0, 0], [9, 9, 9], [60, 60, 60], 100)
-    >>> heaviest(as_grid(problem), loads(problem)), heaviest(as_grid(problem), thresholds(problem))
+    >>> grid = build_packing_grid(problem)
+    >>> strongest_bound(grid, capacity_weighings(problem)), strongest_bound(grid, martello_toth_weighings(problem))
     (2, 3)
     """
     if isinstance(problem, MigPackingProblem):
@@ -124,12 +139,12 @@ def loads(problem: AnyProblem) -> Iterator[Weighing]:
         yield problem.sizes, problem.capacity
 
 
-def thresholds(problem: PackingProblem) -> Iterator[Weighing]:
-    """Weighings whose heaviest is the largest L2 of Martello and Toth over all moments [1]_.
+def martello_toth_weighings(problem: PackingProblem) -> Iterator[Weighing]:
+    """Yield weighings whose strongest bound is the largest L2 of Martello and Toth over all moments [1]_.
 
-    For a threshold K let an item count as a whole bin if it is larger than C - K, by its size if it is at
-    least K, else not at all; and for itself, count the items larger than C/2. L2 is the best over all K; beyond
-    1000 distinct sizes up to C/2, over 1000 of them.
+    For a threshold K an item counts as a whole bin if it is larger than C - K, by its size if it is at least K, else
+    not at all; and for itself, count the items larger than C/2. L2 is the best over all K; beyond 1000 distinct sizes
+    up to C/2, over 1000 of them.
 
     References
     ----------
@@ -147,16 +162,16 @@ def thresholds(problem: PackingProblem) -> Iterator[Weighing]:
         yield np.where(whole, capacity, np.where(small, 0, sizes)), capacity
 
 
-def _steps(problem: PackingProblem) -> Iterator[Weighing]:
-    """u(k) times k C: with x = size / C it is x if (k + 1) x is whole, else floor((k + 1) x) / k."""
+def _fekete_schepers_weighings(problem: PackingProblem) -> Iterator[Weighing]:
+    """Yield u(k) times k C: with x = size / C it is x if (k + 1) x is whole, else floor((k + 1) x) / k."""
     sizes, capacity = problem.sizes, problem.capacity
-    for k in range(1, min(capacity, _MAX_STEPS) + 1):
-        below, rest = np.divmod((k + 1) * sizes, capacity)
-        yield np.where(rest == 0, k * sizes, below * capacity), k * capacity
+    for k in range(1, min(capacity, _MAX_STEP_FUNCTIONS) + 1):
+        below, remainder = np.divmod((k + 1) * sizes, capacity)
+        yield np.where(remainder == 0, k * sizes, below * capacity), k * capacity
 
 
 def resource_weighings(problem: MigPackingProblem) -> Iterator[Weighing]:
-    """Memory slices, and every engine of which the board has a known number.
+    """Yield the memory slices, and every engine of which the GPU model has a known number, with their totals.
 
     Examples
     --------
@@ -175,60 +190,66 @@ def resource_weighings(problem: MigPackingProblem) -> Iterator[Weighing]:
 
 
 def layout_weighings(problem: MigPackingProblem) -> Iterator[Weighing]:
-    """Prices of the profiles in the fewest GPUs, fractions allowed, that could hold the fullest moments.
+    """Yield dual prices of the profiles in the fewest GPUs, fractions allowed, that could hold the fullest moments.
 
-    The prices come from a solver and are rounded; what one layout can hold of them is then counted exactly
-    over all layouts of the board, so a rounding can only weaken the bound.
+    The prices come from a solver and are rounded; what one layout can hold of them is then computed exactly over all
+    layouts of the GPU model, so that rounding can only weaken the bound.
     """
     names = sorted(set(problem.profiles) - {WHOLE_GPU})
-    layouts = [{WHOLE_GPU: 1}, *(pareto_counts(as_board(problem.gpu_model), names) if names else [])]
+    layouts = [{WHOLE_GPU: 1}, *(list_pareto_counts(as_gpu_model(problem.gpu_model), names) if names else [])]
     columns = [*names, WHOLE_GPU]
     holds = np.array([[layout.get(name, 0) for name in columns] for layout in layouts], dtype=np.int64)
-    for weights in _prices(problem, holds, columns):
+    for weights in _profile_prices(problem, holds, columns):
         by_name = dict(zip(columns, weights.tolist(), strict=True))
         yield np.array([by_name[name] for name in problem.profiles]), int((holds @ weights).max())
 
 
-def _prices(problem: MigPackingProblem, holds: Integers, columns: list[str]) -> Iterator[Integers]:
-    demands = _fullest(problem, columns)
-    program = LinearProgram.covering(len(columns))
+def _profile_prices(problem: MigPackingProblem, holds: Integers, columns: list[str]) -> Iterator[Integers]:
+    """Yield different whole-number dual prices of the profiles, one for each of the fullest moments."""
+    demands = _fullest_moment_counts(problem, columns)
+    program = LinearProgram.start_covering(len(columns))
     for layout in holds:
         program.add_column(np.flatnonzero(layout), layout[layout > 0])
-    seen: set[tuple[int, ...]] = set()
+    known_prices: set[tuple[int, ...]] = set()
     for demand in demands:
-        program.set_demand(demand)
-        weights = np.rint(program.solve().duals * _SCALE).astype(np.int64).clip(0)
-        if weights.any() and tuple(weights.tolist()) not in seen:
-            seen.add(tuple(weights.tolist()))
+        program.set_cover_demand(demand)
+        weights = np.rint(program.solve().duals * _PROFILE_PRICE_SCALE).astype(np.int64).clip(0)
+        if weights.any() and tuple(weights.tolist()) not in known_prices:
+            known_prices.add(tuple(weights.tolist()))
             yield weights
 
 
-def _fullest(problem: MigPackingProblem, columns: list[str]) -> Integers:
-    """Instances of each profile at the moments with most memory slices, shape (at most 20, n_columns)."""
-    grid = as_grid(problem)
+def _fullest_moment_counts(problem: MigPackingProblem, columns: list[str]) -> Integers:
+    """Return the instances of each profile at the moments with most memory slices, shape (at most 20, n_columns)."""
+    grid = build_packing_grid(problem)
     kinds = np.array([columns.index(name) for name in problem.profiles])
-    counts = np.stack([total(grid, (kinds == kind).astype(np.int64)) for kind in range(len(columns))], axis=1)
-    memory = total(grid, next(resource_weighings(problem))[0])
+    counts = np.stack([active_weight(grid, (kinds == kind).astype(np.int64)) for kind in range(len(columns))], axis=1)
+    memory = active_weight(grid, next(resource_weighings(problem))[0])
     return counts[np.argsort(-memory, kind="stable")[:_PRICED_MOMENTS]]
 
 
 Patterns = NDArray[np.bool_]
 
-SCALE = 10**9
+VALUE_SCALE = 10**9
 """Whole-number value of one bin."""
 
-_LABELS = 20_000
-_QUICK_LABELS = 300
-_CALM = 0.3  # share of the best prices so far in those that are tried next; steadies the search
-_TOLERANCE = 1e-6
-_SHORTEST = 8
+_PRICING_LABELS = 20_000
+"""Most labels of exact pricing."""
+_QUICK_PRICING_LABELS = 300
+"""Most labels of quick pricing."""
+_STEADY_SHARE = 0.3  # weight of the best prices so far in the trial prices (stabilized column generation)
+_PRICE_TOLERANCE = 1e-6
+"""Tolerance of the values of patterns."""
+_MIN_WINDOW_MOMENTS = 8
+"""Shortest window [moments]."""
 
-_PEAKS = 3
+_WINDOWS_PER_LENGTH = 3
+"""Windows of each length."""
 
 
 @dataclass
-class Goal:
-    """What is proven so far, and how many bins the best packing has.
+class BinBounds:
+    """Bounds on the number of bins.
 
     - ``lower``, ``upper``: The optimum is between them.
     """
@@ -237,41 +258,50 @@ class Goal:
     upper: int
 
     @property
-    def reached(self) -> bool:
+    def is_closed(self) -> bool:
         """Whether the two meet."""
         return self.lower >= self.upper
 
 
-def as_knapsack(low: Integers, high: Integers, sizes: Integers, capacity: int) -> Knapsack | None:
-    """Items as pricing takes them; None if too many are active together.
+def build_knapsack(low: Integers, high: Integers, sizes: Integers, capacity: int) -> Knapsack | None:
+    """Build the pricing problem of items; None if too many are active together.
+
+    Parameters
+    ----------
+    low, high : ndarray of int, shape (n_items,)
+        First moment of each item, and the first one after it.
+    sizes : ndarray of int, shape (n_items,)
+        Sizes.
+    capacity : int
+        Capacity of the bin.
 
     Examples
     --------
     >>> ones = np.ones(200, dtype=np.int64)
-    >>> as_knapsack(0 * ones, ones, ones, 10) is None
+    >>> build_knapsack(0 * ones, ones, ones, 10) is None
     True
     """
     n_moments = int(high.max())
     started, ended = (np.bincount(times, minlength=n_moments + 1).cumsum() for times in (low, high))
-    if (started - ended).max() > MOST_ACTIVE:
+    if (started - ended).max() > MAX_ACTIVE_ITEMS:
         return None
-    return Knapsack(low, high, sizes, seats(low, high), capacity, n_moments)
+    return Knapsack(low, high, sizes, assign_seats(low, high), capacity, n_moments)
 
 
 class PatternBound:
-    """The linear program over patterns, solved step by step.
+    """The linear program over patterns, solved step by step by column generation.
 
-    It begins with some patterns, such as the bins of a packing, which fit and cover every item.
+    It starts with some patterns, such as the bins of a packing, which fit and cover every item.
 
-    - ``value``: Value of the linear program with the patterns so far; not a bound.
-    - ``bound``: Best proven bound, a fraction.
-    - ``whole_bound``: The same rounded up, exactly.
-    - ``exhausted``: Whether no pattern helps any more.
+    - ``value``: Optimum of the linear program with the patterns so far; not a bound.
+    - ``bound``: Best proven lower bound, a fraction. [bins]
+    - ``whole_bound``: The same rounded up, exactly. [bins]
+    - ``exhausted``: Whether no pattern can improve the program.
 
     Examples
     --------
     >>> low, high = np.zeros(3, np.int64), np.ones(3, np.int64)
-    >>> knapsack = as_knapsack(low, high, np.array([50, 50, 50]), 100)
+    >>> knapsack = build_knapsack(low, high, np.array([50, 50, 50]), 100)
     >>> program = PatternBound(knapsack, np.eye(3, dtype=bool))
     >>> while not program.exhausted:
     ...     _ = program.step()
@@ -283,124 +313,164 @@ class PatternBound:
         n_items = len(knapsack.low)
         self.knapsack = knapsack
         self.patterns: list[NDArray[np.bool_]] = []
-        self.value, self.bound, self.whole_bound = float(n_items), 0.0, 0
+        self.value = float(n_items)
+        self.bound = 0.0
+        self.whole_bound = 0
         self.exhausted = False
-        self.values = np.zeros(n_items, dtype=np.int64)  # the prices that proved the best bound
-        self._calm: NDArray[np.float64] | None = None
-        self._master = LinearProgram.covering(n_items)
+        self.values = np.zeros(n_items, dtype=np.int64)  # prices that proved the best bound
+        self._steady_prices: NDArray[np.float64] | None = None
+        self._master = LinearProgram.start_covering(n_items)
         limits = np.full(knapsack.n_moments, knapsack.capacity, dtype=np.int64)
-        self._relaxed = LinearProgram.packing(knapsack.low, knapsack.high, knapsack.sizes, limits)
-        self._add(patterns)
+        self._relaxed = LinearProgram.start_packing(knapsack.low, knapsack.high, knapsack.sizes, limits)
+        self._add_patterns(patterns)
 
     def step(self) -> int:
-        """Solve, price, add patterns; returns the work done."""
+        """Solve, price and add patterns; return the work done."""
         answer = self._master.solve()
         self.value = answer.value
         duals, work = answer.duals, answer.work
-        trial = duals if self._calm is None else _CALM * self._calm + (1 - _CALM) * duals
-        found, spent = self._try(trial, duals)
-        work += spent
-        if not found and self._calm is not None:
-            # Steadied prices may find nothing that the true ones would find.
-            found, spent = self._try(duals, duals)
-            work += spent
-        self.exhausted = not found
+        trial = (
+            duals if self._steady_prices is None else _STEADY_SHARE * self._steady_prices + (1 - _STEADY_SHARE) * duals
+        )
+        n_added, pricing_work = self._price_patterns(trial, duals)
+        work += pricing_work
+        if not n_added and self._steady_prices is not None:
+            # Stabilized prices may find no pattern where the duals do.
+            n_added, pricing_work = self._price_patterns(duals, duals)
+            work += pricing_work
+        self.exhausted = not n_added
         return work
 
     @property
-    def settled(self) -> bool:
+    def is_settled(self) -> bool:
         """Whether no better whole bound can come."""
-        return self.exhausted or math.ceil(self.value - _TOLERANCE) <= self.whole_bound
+        return self.exhausted or math.ceil(self.value - _PRICE_TOLERANCE) <= self.whole_bound
 
-    def _try(self, trial: NDArray[np.float64], duals: NDArray[np.float64]) -> tuple[int, int]:
-        """Price with trial prices, note the bound, add what helps under the true ones: patterns added, work."""
-        values = np.floor(trial * SCALE).astype(np.int64)
-        prices, work = self.moment_prices(values)
-        best = price(self.knapsack, values, prices, floor=SCALE, most_labels=_LABELS, most_patterns=8)
+    def _price_patterns(self, trial: NDArray[np.float64], duals: NDArray[np.float64]) -> tuple[int, int]:
+        """Price with trial prices, update the bound, add patterns that help; return patterns added and work."""
+        values = np.floor(trial * VALUE_SCALE).astype(np.int64)
+        prices, work = self.price_moments(values)
+        best = price_patterns(
+            self.knapsack, values, prices, floor=VALUE_SCALE, most_labels=_PRICING_LABELS, most_patterns=8
+        )
         work += best.work
         total = int(values.sum())
         self.whole_bound = max(self.whole_bound, -(-total // best.ceiling))
         if total / best.ceiling > self.bound:
-            self.bound, self.values, self._calm = total / best.ceiling, values, trial
-        found = self._add_helpful(best.patterns, duals)
-        # More patterns from what the first ones leave over, found quickly and not exactly.
-        left = values.copy()
-        fresh = best.patterns[:1]
-        while len(fresh):
-            left[fresh[0]] = 0
-            quick = price(self.knapsack, left, prices, floor=SCALE, most_labels=_QUICK_LABELS)
+            self.bound = total / best.ceiling
+            self.values = values
+            self._steady_prices = trial
+        n_added = self._add_helpful(best.patterns, duals)
+        # Further patterns of the remaining items, found quickly and not exactly.
+        values_left = values.copy()
+        new_patterns = best.patterns[:1]
+        while len(new_patterns):
+            values_left[new_patterns[0]] = 0
+            quick = price_patterns(
+                self.knapsack, values_left, prices, floor=VALUE_SCALE, most_labels=_QUICK_PRICING_LABELS
+            )
             work += quick.work
-            fresh = quick.patterns
-            found += self._add_helpful(fresh, duals)
-        return found, work
+            new_patterns = quick.patterns
+            n_added += self._add_helpful(new_patterns, duals)
+        return n_added, work
 
-    def moment_prices(self, values: Integers) -> tuple[Integers, int]:
-        """Whole prices of capacity that steer pricing, and the work of finding them."""
-        self._relaxed.set_value(values / SCALE)
+    def price_moments(self, values: Integers) -> tuple[Integers, int]:
+        """Return whole prices of the capacity at each moment, which guide pricing, and the work to find them."""
+        self._relaxed.set_item_values(values / VALUE_SCALE)
         answer = self._relaxed.solve()
-        return np.floor(answer.duals * SCALE).astype(np.int64), answer.work
+        return np.floor(answer.duals * VALUE_SCALE).astype(np.int64), answer.work
 
     def _add_helpful(self, patterns: Patterns, duals: NDArray[np.float64]) -> int:
-        helpful = patterns[patterns @ duals > 1 + _TOLERANCE]
-        self._add(helpful)
+        """Add the patterns of negative reduced cost; return how many."""
+        helpful = patterns[patterns @ duals > 1 + _PRICE_TOLERANCE]
+        self._add_patterns(helpful)
         return len(helpful)
 
-    def _add(self, patterns: Patterns) -> None:
+    def _add_patterns(self, patterns: Patterns) -> None:
+        """Add patterns as columns of the linear program."""
         for pattern in patterns:
             self.patterns.append(pattern)
             self._master.add_column(np.flatnonzero(pattern), np.ones(int(pattern.sum())))
 
 
-def raise_bound(program: PatternBound, goal: Goal) -> Iterator[int]:
-    """Step until the bound is proven, or no better whole bound can come; yields the work of each step."""
-    while not goal.reached and not program.settled:
-        yield program.step()
-        goal.lower = max(goal.lower, program.whole_bound)
-        if program.value <= goal.lower + _TOLERANCE:
+def raise_bound(pattern_bound: PatternBound, bounds: BinBounds) -> Iterator[int]:
+    """Step until the bound is proven, or no better whole bound can come; yield the work of each step."""
+    while not bounds.is_closed and not pattern_bound.is_settled:
+        yield pattern_bound.step()
+        bounds.lower = max(bounds.lower, pattern_bound.whole_bound)
+        if pattern_bound.value <= bounds.lower + _PRICE_TOLERANCE:
             return
 
 
-def windows(load: Integers) -> Iterator[tuple[int, int]]:
-    """First moment and end of each window: three fullest of 8 moments, of 16, and so on, at last all.
+def peak_windows(active_load: Integers) -> Iterator[tuple[int, int]]:
+    """Yield first moment and end of each window: the three fullest of 8 moments, of 16, and so on, at last all.
 
     Examples
     --------
-    >>> list(windows(np.array([1] * 9 + [5] * 8 + [1] * 3)))
+    >>> list(peak_windows(np.array([1] * 9 + [5] * 8 + [1] * 3)))
     [(9, 17), (5, 13), (0, 8), (1, 17), (0, 20)]
     """
-    length = _SHORTEST
-    sums = np.concatenate(([0], np.cumsum(load)))
-    while length < len(load):
+    length = _MIN_WINDOW_MOMENTS
+    sums = np.concatenate(([0], np.cumsum(active_load)))
+    while length < len(active_load):
         fullness = sums[length:] - sums[:-length]
-        for _ in range(_PEAKS):
+        for _ in range(_WINDOWS_PER_LENGTH):
             first = int(np.argmax(fullness))
             if fullness[first] < 0:
                 break
             yield first, first + length
-            # The next one of this length shares at most half of it.
+            # The next window of this length shares at most half of it.
             fullness[max(0, first - length // 2 + 1) : first + length // 2] = -1
         length *= 2
-    yield 0, len(load)
+    yield 0, len(active_load)
 
 
-def stronger_bounds(problem: PackingProblem, grid: Grid, goal: Goal, packing: Callable[[], Integers]) -> Iterator[int]:
-    """Raise ``goal.lower`` by the pattern bounds of windows, as far as they go."""
-    for window in windows(total(grid, problem.sizes)):
-        program = program_of(problem, grid, window, packing())
-        if program is not None:
-            yield from raise_bound(program, goal)
-        if goal.reached:
+def raise_bound_by_windows(
+    problem: PackingProblem, grid: PackingGrid, bounds: BinBounds, current_bins: Callable[[], Integers]
+) -> Iterator[int]:
+    """Raise the lower bound by the pattern bounds of windows; yield the work of each step.
+
+    Parameters
+    ----------
+    problem : PackingProblem
+        The problem.
+    grid : PackingGrid
+        Its moments.
+    bounds : BinBounds
+        Bounds; the lower one is raised.
+    current_bins : callable
+        Returns the bin of each item in the best packing.
+    """
+    for window in peak_windows(active_weight(grid, problem.sizes)):
+        pattern_bound = build_window_bound(problem, grid, window, current_bins())
+        if pattern_bound is not None:
+            yield from raise_bound(pattern_bound, bounds)
+        if bounds.is_closed:
             return
 
 
-def program_of(problem: PackingProblem, grid: Grid, window: tuple[int, int], bin_of: Integers) -> PatternBound | None:
-    """The pattern program of the items in a window; None if too many of them are active together."""
+def build_window_bound(
+    problem: PackingProblem, grid: PackingGrid, window: tuple[int, int], bin_of_item: Integers
+) -> PatternBound | None:
+    """Build the pattern program of the items in a window; None if too many of them are active together.
+
+    Parameters
+    ----------
+    problem : PackingProblem
+        The problem.
+    grid : PackingGrid
+        Its moments.
+    window : tuple of (int, int)
+        First moment, and the first one after the window.
+    bin_of_item : ndarray of int, shape (n_items,)
+        Bins of a packing, as first patterns.
+    """
     first, last = window
-    inside = np.flatnonzero((grid.low < last) & (grid.high > first))
-    low = np.maximum(grid.low[inside], first) - first
-    high = np.minimum(grid.high[inside], last) - first
-    knapsack = as_knapsack(low, high, problem.sizes[inside], problem.capacity)
+    items_inside = np.flatnonzero((grid.low < last) & (grid.high > first))
+    low = np.maximum(grid.low[items_inside], first) - first
+    high = np.minimum(grid.high[items_inside], last) - first
+    knapsack = build_knapsack(low, high, problem.sizes[items_inside], problem.capacity)
     if knapsack is None:
         return None
-    bins = bin_of[inside]
+    bins = bin_of_item[items_inside]
     return PatternBound(knapsack, bins == np.unique(bins)[:, None])

@@ -21,37 +21,37 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gpuplanner.core.errors import ScenarioError
-from gpuplanner.core.execution import compiled_entry, part
-from gpuplanner.planner.linear_model import UNIT, Effort
-from gpuplanner.planner.packing_bounds import needed, weighings
+from gpuplanner.core.execution import compile_entry, compile_helper
+from gpuplanner.planner.linear_model import STEPS_PER_WORK_UNIT, Effort
+from gpuplanner.planner.packing_bounds import bins_needed, list_weighings
 from gpuplanner.planner.packing_heuristics import (
     Bins,
     Items,
-    draw,
+    add_item,
+    draw_integer,
     empty_bins,
-    free_way,
-    items_of,
-    put,
-    seat_items,
-    take,
+    find_placement,
+    items_of_grid,
+    place_items,
+    remove_item,
 )
 from gpuplanner.planner.packing_problem import (
     AnyProblem,
     CostedPacking,
-    Grid,
     Integers,
     Packing,
+    PackingGrid,
     PackingProblem,
-    as_grid,
+    build_packing_grid,
 )
 from gpuplanner.planner.packing_search import pack
 
-_SHARE_OF_PACK = 0.3  # part of the limits that goes into few bins, where every cheap packing begins
-_MOST_TORN = 24
+_PACK_LIMIT_SHARE = 0.3  # fraction of the limits for the packing with few bins, from which the search starts
+_MAX_REMOVED = 24
 
-_TOLERANCE = 1e-9
+_SAVING_TOLERANCE = 1e-9
 
-_NEVER = 1e300
+_INFINITE_COST = 1e300
 
 
 def pack_for_cost(
@@ -64,7 +64,7 @@ def pack_for_cost(
     work_limit: int | None = None,
     seed: int = 0,
 ) -> CostedPacking:
-    """Pack items so that bins, fire-ups and time on cost little together, with a bound on the cost.
+    """Pack items at a low cost of bins, fire-ups and time on, with a lower bound on the cost.
 
     Parameters
     ----------
@@ -72,8 +72,12 @@ def pack_for_cost(
         The problem.
     bin_cost, fire_up_cost, busy_cost : float
         Cost of a bin that is used at all, of each change from empty to used, and of a unit of time on.
-    time_limit_s, work_limit, seed
-        As for :func:`gpuplanner.planner.packing_search.pack`.
+    time_limit_s : float
+        Time limit. [s]
+    work_limit : int, optional
+        Units of work, see :func:`gpuplanner.planner.packing_search.pack`.
+    seed : int
+        Seed of the search.
 
     Returns
     -------
@@ -83,7 +87,7 @@ def pack_for_cost(
     Raises
     ------
     ScenarioError
-        If a cost or a limit makes no sense.
+        If a cost or a limit is invalid.
 
     Examples
     --------
@@ -96,26 +100,26 @@ def pack_for_cost(
     wrong = {name: cost for name, cost in costs.items() if not 0 <= cost < math.inf}
     if wrong:
         raise ScenarioError("packing: costs", "at least 0 and finite", repr(wrong), "Fix these costs.")
-    _compile()
-    began = time.monotonic()
-    effort = Effort.begin(time_limit_s=time_limit_s, seed=seed, work_limit=work_limit, what="packing")
-    part = None if work_limit is None else max(1, round(_SHARE_OF_PACK * work_limit))
-    first = pack(problem, time_limit_s=_SHARE_OF_PACK * time_limit_s, work_limit=part, seed=seed)
+    _warm_up_recreation()
+    started = time.monotonic()
+    effort = Effort.begin(time_limit_s=time_limit_s, seed=seed, work_limit=work_limit, error_context="packing")
+    pack_work_limit = None if work_limit is None else max(1, round(_PACK_LIMIT_SHARE * work_limit))
+    first = pack(problem, time_limit_s=_PACK_LIMIT_SHARE * time_limit_s, work_limit=pack_work_limit, seed=seed)
     moments = np.unique(np.concatenate((problem.starts, problem.ends)))
-    grid = as_grid(problem, moments)
+    grid = build_packing_grid(problem, moments)
     lengths = np.append(np.diff(moments), 0).astype(np.float64)
     terms = CostTerms(float(bin_cost), float(fire_up_cost), float(busy_cost), lengths, grid.bias)
-    bound = _bound(problem, grid, terms, first.lower_bound)
-    attempt = Recreation(grid, first.assignment, _ways(grid, first), terms, seed=seed)
-    cost = cost_of(problem, first.assignment, terms)[0]
+    bound = _cost_lower_bound(problem, grid, terms, first.lower_bound)
+    attempt = RuinAndRecreate(grid, first.assignment, _placements_of_packing(grid, first), terms, seed=seed)
+    cost = measure_cost(problem, first.assignment, terms)[0]
     stopped_by = first.stopped_by if first.stopped_by == "user" else ""
     try:
         while not stopped_by:
             if cost - attempt.saved <= bound * (1 + 1e-12):
                 stopped_by = "proof"
             else:
-                effort.spend(attempt.run(UNIT))
-                stopped_by = effort.why_spent() or ""
+                effort.count_steps(attempt.run_search(STEPS_PER_WORK_UNIT))
+                stopped_by = effort.reached_limit() or ""
     except KeyboardInterrupt:
         stopped_by = "user"
     _, bin_of = np.unique(attempt.bins.bin_of, return_inverse=True)
@@ -125,19 +129,31 @@ def pack_for_cost(
         assignment=bin_of.astype(np.int64),
         places=None if isinstance(problem, PackingProblem) else grid.places[attempt.bins.way_of],
         stopped_by=stopped_by,
-        seconds=time.monotonic() - began,
+        seconds=time.monotonic() - started,
     )
-    cost, fire_ups, busy = cost_of(problem, packing.assignment, terms)
+    cost, fire_ups, busy = measure_cost(problem, packing.assignment, terms)
     return CostedPacking(packing, cost, min(bound, cost), fire_ups, busy)
 
 
-def cost_of(problem: AnyProblem, bin_of: Integers, terms: CostTerms) -> tuple[float, int, int]:
-    """Cost, fire-ups and time on of a packing."""
+def measure_cost(problem: AnyProblem, bin_of: Integers, terms: CostTerms) -> tuple[float, int, int]:
+    """Return cost, fire-ups and time on of a packing.
+
+    Parameters
+    ----------
+    problem : PackingProblem or MigPackingProblem
+        The problem.
+    bin_of : ndarray of int, shape (n_items,)
+        Bin of each item.
+    terms : CostTerms
+        Costs.
+    """
     order = np.lexsort((problem.starts, bin_of))
     until: dict[int, int] = {}
     fire_ups = busy = 0
     for item in order.tolist():
-        number, start, end = int(bin_of[item]), int(problem.starts[item]), int(problem.ends[item])
+        number = int(bin_of[item])
+        start = int(problem.starts[item])
+        end = int(problem.ends[item])
         last = until.get(number)
         if last is None or start > last:
             fire_ups += 1
@@ -148,37 +164,49 @@ def cost_of(problem: AnyProblem, bin_of: Integers, terms: CostTerms) -> tuple[fl
     return cost, fire_ups, busy
 
 
-def _bound(problem: AnyProblem, grid: Grid, terms: CostTerms, fewest: int) -> float:
-    """Bins as few as proven, on as long as the moments ask for, each fired up anew after every idle time."""
-    asked = functools.reduce(np.maximum, (needed(grid, *weighed) for weighed in weighings(problem)))
-    # Between idle moments, the most bins that a moment asks for must each fire up.
-    runs = np.split(asked, np.flatnonzero(asked == 0))
-    fire_ups = max(fewest, sum(int(run.max(initial=0)) for run in runs))
-    busy = float(asked @ terms.lengths)
+def _cost_lower_bound(problem: AnyProblem, grid: PackingGrid, terms: CostTerms, fewest: int) -> float:
+    """Return a lower bound on the cost: fewest bins, time on that the moments need, a fire-up after idle time.
+
+    Parameters
+    ----------
+    problem : PackingProblem or MigPackingProblem
+        The problem.
+    grid : PackingGrid
+        Items over moments.
+    terms : CostTerms
+        Costs.
+    fewest : int
+        Proven lower bound on the number of bins.
+    """
+    n_bins_needed = functools.reduce(np.maximum, (bins_needed(grid, *weighed) for weighed in list_weighings(problem)))
+    # Between idle moments, as many bins fire up as the fullest moment needs.
+    busy_runs = np.split(n_bins_needed, np.flatnonzero(n_bins_needed == 0))
+    fire_ups = max(fewest, sum(int(run.max(initial=0)) for run in busy_runs))
+    busy = float(n_bins_needed @ terms.lengths)
     return terms.bin_cost * fewest + terms.fire_up_cost * fire_ups + terms.busy_cost * busy
 
 
-def _ways(grid: Grid, packing: Packing) -> Integers:
-    """The way of each item, by its place."""
-    ways = grid.first[:-1].copy()
+def _placements_of_packing(grid: PackingGrid, packing: Packing) -> Integers:
+    """Return the placement of each item, from its start slice."""
+    placements = grid.first[:-1].copy()
     if packing.places is None:
-        return ways
-    for item, place in enumerate(packing.places.tolist()):
-        ways[item] += int(np.flatnonzero(grid.places[ways[item] : grid.first[item + 1]] == place)[0])
-    return ways
+        return placements
+    for item, start_slice in enumerate(packing.places.tolist()):
+        placements[item] += int(np.flatnonzero(grid.places[placements[item] : grid.first[item + 1]] == start_slice)[0])
+    return placements
 
 
 @functools.cache
-def _compile() -> None:
-    """Have everything compiled, or loaded from disk, before the clock of the first search starts."""
+def _warm_up_recreation() -> None:
+    """Compile, or load from disk, all compiled functions before the clock of the first search starts."""
     problem = PackingProblem(np.array([0, 1]), np.array([2, 3]), np.array([50, 50]), 100)
-    grid = as_grid(problem, np.arange(4))
+    grid = build_packing_grid(problem, np.arange(4))
     terms = CostTerms(1.0, 1.0, 1.0, np.ones(4), grid.bias)
-    Recreation(grid, np.array([0, 1]), np.arange(2), terms, seed=0).run(1)
+    RuinAndRecreate(grid, np.array([0, 1]), np.arange(2), terms, seed=0).run_search(1)
 
 
 class CostTerms(NamedTuple):
-    """What a packing costs."""
+    """Costs of a packing, as compiled functions take them."""
 
     bin_cost: float
     fire_up_cost: float
@@ -189,102 +217,136 @@ class CostTerms(NamedTuple):
     """Word of an empty bin."""
 
 
-class Recreation:
-    """A packing that gets cheaper for as long as there is patience.
+class RuinAndRecreate:
+    """Ruin-and-recreate search for a cheaper packing; it can be continued at will.
 
     - ``grid``: The items over all instants at which one starts or ends.
-    - ``bin_of``, ``way_of``, shape (n_items,): A packing to begin with.
+    - ``bin_of``, ``way_of``, shape (n_items,): Bin and placement of each item at the start.
     - ``terms``: Costs.
     - ``seed``: Seed of the search.
 
+    References
+    ----------
+    Schrimpf et al., Record breaking optimization results using the ruin and recreate principle, Journal of
+    Computational Physics 159 (2000).
+
     Examples
     --------
-    >>> from gpuplanner.planner.packing_problem import as_grid
+    >>> from gpuplanner.planner.packing_problem import build_packing_grid
     >>> from gpuplanner.planner.packing_problem import PackingProblem
     >>> problem = PackingProblem([0, 4, 2], [2, 6, 4], [50, 50, 50], 100)
-    >>> grid = as_grid(problem, np.array([0, 2, 4, 6]))
+    >>> grid = build_packing_grid(problem, np.array([0, 2, 4, 6]))
     >>> terms = CostTerms(1.0, 1.0, 0.0, np.array([2.0, 2.0, 2.0, 0.0]), grid.bias)
-    >>> attempt = Recreation(grid, np.array([0, 0, 1]), np.arange(3), terms, seed=0)
-    >>> attempt.run(10_000) > 0, attempt.saved  # one bin and two fire-ups less
+    >>> attempt = RuinAndRecreate(grid, np.array([0, 0, 1]), np.arange(3), terms, seed=0)
+    >>> attempt.run_search(10_000) > 0, attempt.saved  # one bin and two fire-ups less
     (True, 3.0)
     """
 
-    def __init__(self, grid: Grid, bin_of: Integers, way_of: Integers, terms: CostTerms, *, seed: int) -> None:
-        self._items, self._terms = items_of(grid), terms
-        # One spare bin, in case that opening one is cheaper than what it avoids.
+    def __init__(self, grid: PackingGrid, bin_of: Integers, way_of: Integers, terms: CostTerms, *, seed: int) -> None:
+        self._items, self._terms = items_of_grid(grid), terms
+        # One spare bin: opening one may be cheaper than keeping others on.
         self.bins = empty_bins(grid, int(bin_of.max()) + 2)
-        seat_items(self._items, self.bins, np.arange(len(bin_of)), bin_of, way_of)
+        place_items(self._items, self.bins, np.arange(len(bin_of)), bin_of, way_of)
         self._random = np.random.SeedSequence(seed).generate_state(1, np.uint64) | np.uint64(1)
-        self._torn = np.zeros((3, _MOST_TORN), dtype=np.int64)
+        self._removed = np.zeros((3, _MAX_REMOVED), dtype=np.int64)
         self.saved = 0.0
 
-    def run(self, work: int) -> int:
-        """Go on until about `work` moments have been looked at; returns how many were."""
-        saved, spent = _recreate(self._items, self.bins, self._terms, self._torn, self._random, work)
+    def run_search(self, work: int) -> int:
+        """Search until about `work` moments have been tested; return how many were."""
+        saved, spent = _ruin_and_recreate(self._items, self.bins, self._terms, self._removed, self._random, work)
         self.saved += saved
         return int(spent)
 
 
-@compiled_entry
-def _recreate(
+@compile_entry
+def _ruin_and_recreate(
     items: Items,
     bins: Bins,
     terms: CostTerms,
-    torn: Integers,
+    removed: Integers,
     random: Any,  # noqa: ANN401
     limit: int,
 ) -> tuple[float, int]:
+    """Remove items near a random one, put them back at the least cost, keep improvements; return saving and work.
+
+    Parameters
+    ----------
+    items : Items
+        All items.
+    bins : Bins
+        Bins.
+    terms : CostTerms
+        Costs.
+    removed : ndarray of int, shape (3, n)
+        Removed items with bin and placement; changed.
+    random : ndarray of uint64, shape (1,)
+        State of the random numbers; changed.
+    limit : int
+        Moments that may be tested in all.
+    """
     total, work = 0.0, 0
     while work < limit:
-        count = _tear(items, bins, torn, random)
+        count = _choose_removed_items(items, bins, removed, random)
         work += count * (len(bins.head) + 1)
         saved = 0.0
         for index in range(count):
-            item = torn[0, index]
-            torn[1, index], torn[2, index] = bins.bin_of[item], bins.way_of[item]
-            take(items, bins, item)
-            saved += _added(items, bins, terms, torn[1, index], item)
+            item = removed[0, index]
+            removed[1, index], removed[2, index] = bins.bin_of[item], bins.way_of[item]
+            remove_item(items, bins, item)
+            saved += _added_cost(items, bins, terms, removed[1, index], item)
         for index in range(count - 1, 0, -1):
-            other = draw(random, index + 1)
+            swapped = draw_integer(random, index + 1)
             for row in range(3):
-                torn[row, index], torn[row, other] = torn[row, other], torn[row, index]
-        seated = 0
-        while seated < count:
-            item = torn[0, seated]
-            least, found, found_way = _NEVER, -1, -1
-            start = draw(random, len(bins.head))
+                removed[row, index], removed[row, swapped] = removed[row, swapped], removed[row, index]
+        n_placed = 0
+        while n_placed < count:
+            item = removed[0, n_placed]
+            least, best_bin, best_placement = _INFINITE_COST, -1, -1
+            start = draw_integer(random, len(bins.head))
             for turn in range(len(bins.head)):
                 chosen = (start + turn) % len(bins.head)
-                way = free_way(items, bins, chosen, item)
-                if way >= 0:
-                    cost = _added(items, bins, terms, chosen, item)
+                placement = find_placement(items, bins, chosen, item)
+                if placement >= 0:
+                    cost = _added_cost(items, bins, terms, chosen, item)
                     work += items.high[item] - items.low[item]
                     if cost < least:
-                        least, found, found_way = cost, chosen, way
-            if found < 0:
+                        least, best_bin, best_placement = cost, chosen, placement
+            if best_bin < 0:
                 break
-            put(items, bins, item, found, found_way)
+            add_item(items, bins, item, best_bin, best_placement)
             saved -= least
-            seated += 1
-        if seated == count and saved > -_TOLERANCE:
+            n_placed += 1
+        if n_placed == count and saved > -_SAVING_TOLERANCE:
             total += saved
             continue
-        for index in range(seated):
-            take(items, bins, torn[0, index])
+        for index in range(n_placed):
+            remove_item(items, bins, removed[0, index])
         for index in range(count):
-            put(items, bins, torn[0, index], torn[1, index], torn[2, index])
+            add_item(items, bins, removed[0, index], removed[1, index], removed[2, index])
     return total, work
 
 
-@part
-def _tear(items: Items, bins: Bins, torn: Integers, random: Any) -> int:  # noqa: ANN401
-    """Choose members of two bins near a random item, into ``torn[0]``; returns how many."""
-    centre = draw(random, len(items.low))
-    wanted, count = 2 + draw(random, _MOST_TORN - 1), 0
-    reach = 1 + draw(random, 3)
+@compile_helper
+def _choose_removed_items(items: Items, bins: Bins, removed: Integers, random: Any) -> int:  # noqa: ANN401
+    """Choose items of two bins near a random item, into ``removed[0]``; return how many.
+
+    Parameters
+    ----------
+    items : Items
+        All items.
+    bins : Bins
+        Bins.
+    removed : ndarray of int, shape (3, n)
+        Removed items with bin and placement; changed.
+    random : ndarray of uint64, shape (1,)
+        State of the random numbers; changed.
+    """
+    centre = draw_integer(random, len(items.low))
+    wanted, count = 2 + draw_integer(random, _MAX_REMOVED - 1), 0
+    reach = 1 + draw_integer(random, 3)
     life = items.high[centre] - items.low[centre]
     for source in range(2):
-        chosen = bins.bin_of[centre] if source == 0 else draw(random, len(bins.head))
+        chosen = bins.bin_of[centre] if source == 0 else draw_integer(random, len(bins.head))
         if source == 1 and chosen == bins.bin_of[centre]:
             break
         member = bins.head[chosen]
@@ -294,15 +356,29 @@ def _tear(items: Items, bins: Bins, torn: Integers, random: Any) -> int:  # noqa
                 and items.low[centre] - reach * life <= items.high[member]
             )
             if near:
-                torn[0, count] = member
+                removed[0, count] = member
                 count += 1
             member = bins.after[member]
     return count
 
 
-@part
-def _added(items: Items, bins: Bins, terms: CostTerms, chosen: int, item: int) -> float:
-    """What an item adds to the cost of a bin that it is not in."""
+@compile_helper
+def _added_cost(items: Items, bins: Bins, terms: CostTerms, chosen: int, item: int) -> float:
+    """Return what an item adds to the cost of a bin that it is not in.
+
+    Parameters
+    ----------
+    items : Items
+        All items.
+    bins : Bins
+        Bins.
+    terms : CostTerms
+        Costs.
+    chosen : int
+        Bin.
+    item : int
+        Item.
+    """
     low, high, empty = items.low[item], items.high[item], terms.empty
     was_on = low > 0 and bins.load[chosen, low - 1] != empty
     fire_ups = 0 if was_on else 1

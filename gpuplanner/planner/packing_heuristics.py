@@ -1,8 +1,8 @@
-"""Compiled heuristics of temporal bin packing.
+"""Compiled heuristics of temporal bin packing: greedy orders, and elimination of bins by ejection.
 
-An item without a place is tried in every bin. Where it fits nowhere it takes the place of others that were
-seldom homeless so far, and these look for places in turn. Between the steps, members change bins at random, which
-keeps the search from going in circles.
+An item without a bin is tried in every bin. If it fits nowhere it takes the place of others that were seldom without a
+bin so far, and these are placed in turn (ejection search [1]_). Between the steps, items change bins at random, which
+keeps the search from cycling.
 
 References
 ----------
@@ -17,14 +17,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpuplanner.core.execution import compiled_entry, part
-from gpuplanner.planner.packing_problem import AnyProblem, Grid, Integers, MigPackingProblem
+from gpuplanner.core.execution import compile_entry, compile_helper
+from gpuplanner.planner.packing_problem import AnyProblem, Integers, MigPackingProblem, PackingGrid
 
-_BLOCK = 32  # moments tested at once: enough for vector instructions, few enough to stop early
+_MOMENTS_PER_TEST = 32  # moments tested at once: enough for vector instructions, few enough to stop early
 
 
 class Items(NamedTuple):
-    """Items of a grid, as compiled functions take them; see :class:`gpuplanner.planner.packing_problem.Grid`."""
+    """Items of a grid as compiled functions take them; see :class:`gpuplanner.planner.packing_problem.PackingGrid`."""
 
     low: Any
     high: Any
@@ -35,7 +35,7 @@ class Items(NamedTuple):
 
 
 class Bins(NamedTuple):
-    """Bins and who sits in them; the members of a bin are a doubly linked list."""
+    """Loads and items of bins; the items of a bin are a doubly linked list."""
 
     load: Any
     """Shape (n_bins, n_moments), int64: the words of a bin at each moment."""
@@ -49,48 +49,90 @@ class Bins(NamedTuple):
     """Shape (n_items,), int64: bin and way of each item, or -1."""
 
 
-def items_of(grid: Grid) -> Items:
-    """The items of a grid."""
+def items_of_grid(grid: PackingGrid) -> Items:
+    """Return the items of a grid."""
     return Items(grid.low, grid.high, grid.first, grid.words, grid.guard, grid.fill)
 
 
-def empty_bins(grid: Grid, n_bins: int) -> Bins:
-    """Bins without members."""
+def empty_bins(grid: PackingGrid, n_bins: int) -> Bins:
+    """Create bins without items."""
     lists = (np.full(grid.n_items, -1, dtype=np.int64) for _ in range(4))
     load = np.full((n_bins, grid.n_moments), grid.bias, dtype=np.int64)
     return Bins(load, np.full(n_bins, -1, dtype=np.int64), *lists)
 
 
-@part
-def fits(items: Items, bins: Bins, chosen: int, low: int, high: int, word: int) -> bool:
-    """Whether a bin takes a word at every moment from `low` to `high` - 1."""
+@compile_helper
+def fits_in_bin(items: Items, bins: Bins, chosen: int, low: int, high: int, word: int) -> bool:
+    """Whether a bin can take a word at every moment from `low` to `high` - 1.
+
+    Parameters
+    ----------
+    items : Items
+        All items.
+    bins : Bins
+        Bins.
+    chosen : int
+        Bin.
+    low : int
+        First moment.
+    high : int
+        First moment after the last one.
+    word : int
+        Word of the placement.
+    """
     moment = low
     while moment < high:
-        stop = min(moment + _BLOCK, high)
-        seen = np.int64(0)
+        stop = min(moment + _MOMENTS_PER_TEST, high)
+        loads = np.int64(0)
         for t in range(moment, stop):
-            seen |= bins.load[chosen, t] + word
-        if seen & items.guard:
+            loads |= bins.load[chosen, t] + word
+        if loads & items.guard:
             return False
         moment = stop
     return True
 
 
-@part
-def free_way(items: Items, bins: Bins, chosen: int, item: int) -> int:
-    """First way in which an item fits into a bin, or -1."""
-    for way in range(items.first[item], items.first[item + 1]):
-        if fits(items, bins, chosen, items.low[item], items.high[item], items.words[way]):
-            return way
+@compile_helper
+def find_placement(items: Items, bins: Bins, chosen: int, item: int) -> int:
+    """Return the first placement in which an item fits into a bin, or -1.
+
+    Parameters
+    ----------
+    items : Items
+        All items.
+    bins : Bins
+        Bins.
+    chosen : int
+        Bin.
+    item : int
+        Item.
+    """
+    for placement in range(items.first[item], items.first[item + 1]):
+        if fits_in_bin(items, bins, chosen, items.low[item], items.high[item], items.words[placement]):
+            return placement
     return -1
 
 
-@part
-def put(items: Items, bins: Bins, item: int, chosen: int, way: int) -> None:
-    """Seat an item."""
+@compile_helper
+def add_item(items: Items, bins: Bins, item: int, chosen: int, placement: int) -> None:
+    """Put an item into a bin.
+
+    Parameters
+    ----------
+    items : Items
+        All items.
+    bins : Bins
+        Bins.
+    item : int
+        Item.
+    chosen : int
+        Bin.
+    placement : int
+        Placement of the item.
+    """
     for t in range(items.low[item], items.high[item]):
-        bins.load[chosen, t] += items.words[way]
-    bins.bin_of[item], bins.way_of[item] = chosen, way
+        bins.load[chosen, t] += items.words[placement]
+    bins.bin_of[item], bins.way_of[item] = chosen, placement
     front = bins.head[chosen]
     bins.before[item], bins.after[item] = -1, front
     if front >= 0:
@@ -98,9 +140,9 @@ def put(items: Items, bins: Bins, item: int, chosen: int, way: int) -> None:
     bins.head[chosen] = item
 
 
-@part
-def take(items: Items, bins: Bins, item: int) -> None:
-    """Unseat an item."""
+@compile_helper
+def remove_item(items: Items, bins: Bins, item: int) -> None:
+    """Take an item out of its bin."""
     chosen, word = bins.bin_of[item], items.words[bins.way_of[item]]
     for t in range(items.low[item], items.high[item]):
         bins.load[chosen, t] -= word
@@ -114,9 +156,9 @@ def take(items: Items, bins: Bins, item: int) -> None:
     bins.bin_of[item] = -1
 
 
-@part
-def draw(state: Any, below: int) -> int:  # noqa: ANN401 - an array; numba knows its type
-    """Whole number from 0 to `below` - 1 by Marsaglia's xorshift; `state` is one uint64 that is not 0."""
+@compile_helper
+def draw_integer(state: Any, below: int) -> int:  # noqa: ANN401 - an array; numba knows its type
+    """Draw a whole number from 0 to `below` - 1 by Marsaglia's xorshift; `state` is one uint64 that is not 0."""
     x = state[0]
     x ^= x << np.uint64(13)
     x ^= x >> np.uint64(7)
@@ -126,250 +168,333 @@ def draw(state: Any, below: int) -> int:  # noqa: ANN401 - an array; numba knows
     return drawn  # type: ignore[no-any-return]
 
 
-_SHUFFLES = 10  # random changes between two steps
-_BINS_TRIED = 64  # bins in which an ejection is looked for
-_MOST_EJECTED = 32
-_NEVER = 1e300
+_MOVES_PER_STEP = 10  # random moves between two steps
+_MAX_BINS_TRIED = 64  # bins that are tried for an ejection
+_MAX_EJECTED = 32
+_INFINITE_COST = 1e300
 
-_HOMELESS, _STEP, _WORK = 0, 1, 2
+_N_UNPLACED, _N_STEPS, _N_MOMENTS = 0, 1, 2
 
 
 class _Memory(NamedTuple):
-    """What the search remembers between two slices of work."""
+    """State of the search between two slices of work."""
 
-    pool: Any  # (n_items,) int64: items without a place, the last one is tried next
-    count: Any  # (3,) int64: items in the pool, steps made, moments looked at
-    penalty: Any  # (n_items,) float64: 1 + how often an item found no place
+    pool: Any  # (n_items,) int64: items without a bin, the last one is tried next
+    count: Any  # (3,) int64: items in the pool, steps made, moments tested
+    penalty: Any  # (n_items,) float64: 1 + how often an item found no bin
     banned: Any  # (n_items,) int64: step before which an item is not ejected again
     room: Any  # (n_moments,) int64: scratch
-    out: Any  # (2, _MOST_EJECTED) int64: members to eject, found now and best so far
+    out: Any  # (2, _MAX_EJECTED) int64: items to eject, of this bin and of the best one
     random: Any  # (1,) uint64
 
 
-class Elimination:
-    """An attempt to do with one bin less; it can be continued for as long as there is patience.
+class BinElimination:
+    """Search for a packing with one bin less; it can be continued at will.
 
     - ``grid``: The items.
-    - ``bin_of``, ``way_of``, shape (n_items,): A packing; bins are numbered from 0.
+    - ``bin_of``, ``way_of``, shape (n_items,): Bin and placement of each item in a packing; bins are numbered from 0.
     - ``seed``: Seed of the search.
 
     Examples
     --------
-    >>> from gpuplanner.planner.packing_problem import as_grid
+    >>> from gpuplanner.planner.packing_problem import build_packing_grid
     >>> from gpuplanner.planner.packing_problem import PackingProblem
-    >>> grid = as_grid(PackingProblem([0] * 4, [9] * 4, [50, 30, 50, 70], 100))
-    >>> attempt = Elimination(grid, np.array([0, 0, 1, 2]), np.arange(4), seed=0)
-    >>> attempt.run(1000) > 0, attempt.done, sorted(attempt.bins.bin_of.tolist())
+    >>> grid = build_packing_grid(PackingProblem([0] * 4, [9] * 4, [50, 30, 50, 70], 100))
+    >>> attempt = BinElimination(grid, np.array([0, 0, 1, 2]), np.arange(4), seed=0)
+    >>> attempt.run_search(1000) > 0, attempt.is_done, sorted(attempt.bins.bin_of.tolist())
     (True, True, [0, 0, 1, 1])
     """
 
-    def __init__(self, grid: Grid, bin_of: Integers, way_of: Integers, *, seed: int) -> None:
+    def __init__(self, grid: PackingGrid, bin_of: Integers, way_of: Integers, *, seed: int) -> None:
         n_bins = int(bin_of.max()) + 1
-        area = np.bincount(bin_of, weights=grid.lives * (grid.words[way_of] & grid.fill), minlength=n_bins)
-        gone = int(np.argmin(area))
-        self._items = items_of(grid)
+        area = np.bincount(bin_of, weights=grid.durations * (grid.words[way_of] & grid.fill), minlength=n_bins)
+        removed_bin = int(np.argmin(area))
+        self._items = items_of_grid(grid)
         self.bins = empty_bins(grid, n_bins - 1)
-        stays = np.flatnonzero(bin_of != gone)
-        seat_items(self._items, self.bins, stays, bin_of[stays] - (bin_of[stays] > gone), way_of[stays])
-        homeless = np.flatnonzero(bin_of == gone)
+        kept_items = np.flatnonzero(bin_of != removed_bin)
+        new_bins = bin_of[kept_items] - (bin_of[kept_items] > removed_bin)
+        place_items(self._items, self.bins, kept_items, new_bins, way_of[kept_items])
+        unplaced = np.flatnonzero(bin_of == removed_bin)
         pool = np.zeros(grid.n_items, dtype=np.int64)
-        pool[: len(homeless)] = homeless
+        pool[: len(unplaced)] = unplaced
         self._memory = _Memory(
             pool=pool,
-            count=np.array([len(homeless), 0, 0], dtype=np.int64),
+            count=np.array([len(unplaced), 0, 0], dtype=np.int64),
             penalty=np.ones(grid.n_items),
             banned=np.zeros(grid.n_items, dtype=np.int64),
             room=np.zeros(grid.n_moments, dtype=np.int64),
-            out=np.zeros((2, _MOST_EJECTED), dtype=np.int64),
+            out=np.zeros((2, _MAX_EJECTED), dtype=np.int64),
             random=np.random.SeedSequence([seed, n_bins]).generate_state(1, np.uint64) | np.uint64(1),
         )
 
     @property
-    def done(self) -> bool:
-        """Whether every item has a place."""
-        return bool(self._memory.count[_HOMELESS] == 0)
+    def is_done(self) -> bool:
+        """Whether every item has a bin."""
+        return bool(self._memory.count[_N_UNPLACED] == 0)
 
-    def run(self, work: int) -> int:
-        """Go on until done, or until about `work` moments have been looked at; returns how many were."""
-        before = int(self._memory.count[_WORK])
+    def run_search(self, work: int) -> int:
+        """Search until done, or until about `work` moments have been tested; return how many were."""
+        before = int(self._memory.count[_N_MOMENTS])
         if len(self.bins.head):
-            _rehouse(self._items, self.bins, self._memory, before + work)
-            return int(self._memory.count[_WORK]) - before
+            _place_unplaced_items(self._items, self.bins, self._memory, before + work)
+            return int(self._memory.count[_N_MOMENTS]) - before
         return work
 
 
-@compiled_entry
-def seat_items(items: Items, bins: Bins, who: Integers, where: Integers, how: Integers) -> None:
-    """Seat items in bins, each in one of its ways."""
-    for index in range(len(who)):
-        put(items, bins, who[index], where[index], how[index])
+@compile_entry
+def place_items(items: Items, bins: Bins, item_ids: Integers, bin_ids: Integers, placements: Integers) -> None:
+    """Put items into bins, each in a given placement.
+
+    Parameters
+    ----------
+    items : Items
+        All items.
+    bins : Bins
+        Bins.
+    item_ids : ndarray of int
+        Items.
+    bin_ids : ndarray of int
+        Bin of each.
+    placements : ndarray of int
+        Placement of each.
+    """
+    for index in range(len(item_ids)):
+        add_item(items, bins, item_ids[index], bin_ids[index], placements[index])
 
 
-@compiled_entry
-def _rehouse(items: Items, bins: Bins, memory: _Memory, limit: int) -> None:
+@compile_entry
+def _place_unplaced_items(items: Items, bins: Bins, memory: _Memory, limit: int) -> None:
+    """Place items without a bin, with ejections, until all are placed or the work limit is reached.
+
+    Parameters
+    ----------
+    items : Items
+        All items.
+    bins : Bins
+        Bins.
+    memory : _Memory
+        State of the search.
+    limit : int
+        Moments that may be tested in all.
+    """
     n_bins, count = len(bins.head), memory.count
-    while count[_HOMELESS] > 0 and count[_WORK] < limit:
-        count[_STEP] += 1
-        count[_HOMELESS] -= 1
-        item = memory.pool[count[_HOMELESS]]
-        if not _house(items, bins, memory, item):
+    while count[_N_UNPLACED] > 0 and count[_N_MOMENTS] < limit:
+        count[_N_STEPS] += 1
+        count[_N_UNPLACED] -= 1
+        item = memory.pool[count[_N_UNPLACED]]
+        if not _place_in_any_bin(items, bins, memory, item):
             memory.penalty[item] += 1.0
-            least, found, found_way, n_out = _NEVER, -1, -1, 0
-            start = draw(memory.random, n_bins)
-            for turn in range(min(n_bins, _BINS_TRIED)):
+            least, best_bin, best_placement, n_ejected = _INFINITE_COST, -1, -1, 0
+            start = draw_integer(memory.random, n_bins)
+            for turn in range(min(n_bins, _MAX_BINS_TRIED)):
                 chosen = (start + turn) % n_bins
-                for way in range(items.first[item], items.first[item + 1]):
-                    cost, size = _cheapest(items, bins, memory, item, chosen, items.words[way], least)
+                for placement in range(items.first[item], items.first[item + 1]):
+                    cost, size = _find_cheapest_ejection(
+                        items, bins, memory, item, chosen, items.words[placement], least
+                    )
                     if cost < least:
-                        least, found, found_way, n_out = cost, chosen, way, size
+                        least, best_bin, best_placement, n_ejected = cost, chosen, placement, size
                         memory.out[1, :size] = memory.out[0, :size]
-            if found < 0:
-                # Everybody in its way may not be ejected yet: let the others go first.
-                for index in range(count[_HOMELESS], 0, -1):
+            if best_bin < 0:
+                # All items in the way are tabu: try the other unplaced items first.
+                for index in range(count[_N_UNPLACED], 0, -1):
                     memory.pool[index] = memory.pool[index - 1]
                 memory.pool[0] = item
-                count[_HOMELESS] += 1
+                count[_N_UNPLACED] += 1
             else:
-                for index in range(n_out):
-                    take(items, bins, memory.out[1, index])
-                put(items, bins, item, found, found_way)
-                memory.banned[item] = count[_STEP] + 1 + draw(memory.random, 4)
-                for index in range(n_out):
+                for index in range(n_ejected):
+                    remove_item(items, bins, memory.out[1, index])
+                add_item(items, bins, item, best_bin, best_placement)
+                memory.banned[item] = count[_N_STEPS] + 1 + draw_integer(memory.random, 4)
+                for index in range(n_ejected):
                     member = memory.out[1, index]
-                    if not _house(items, bins, memory, member):
-                        memory.pool[count[_HOMELESS]] = member
-                        count[_HOMELESS] += 1
-        for _ in range(_SHUFFLES):
-            _shuffle(items, bins, memory)
+                    if not _place_in_any_bin(items, bins, memory, member):
+                        memory.pool[count[_N_UNPLACED]] = member
+                        count[_N_UNPLACED] += 1
+        for _ in range(_MOVES_PER_STEP):
+            _move_or_swap(items, bins, memory)
 
 
-@part
-def _house(items: Items, bins: Bins, memory: _Memory, item: int) -> bool:
-    """Seat an item in the first bin with room, from a random one on."""
+@compile_helper
+def _place_in_any_bin(items: Items, bins: Bins, memory: _Memory, item: int) -> bool:
+    """Put an item into the first bin with room, from a random one on.
+
+    Parameters
+    ----------
+    items : Items
+        All items.
+    bins : Bins
+        Bins.
+    memory : _Memory
+        State of the search.
+    item : int
+        Item.
+    """
     n_bins = len(bins.head)
-    start = draw(memory.random, n_bins)
-    memory.count[_WORK] += n_bins
+    start = draw_integer(memory.random, n_bins)
+    memory.count[_N_MOMENTS] += n_bins
     for turn in range(n_bins):
         chosen = (start + turn) % n_bins
-        way = free_way(items, bins, chosen, item)
-        if way >= 0:
-            put(items, bins, item, chosen, way)
+        placement = find_placement(items, bins, chosen, item)
+        if placement >= 0:
+            add_item(items, bins, item, chosen, placement)
             return True
     return False
 
 
-@part
-def _cheapest(
+@compile_helper
+def _find_cheapest_ejection(
     items: Items, bins: Bins, memory: _Memory, item: int, chosen: int, word: int, limit: float
 ) -> tuple[float, int]:
-    """Members of a bin to eject for an item, greedily: their penalties and their number, in ``out[0]``."""
+    """Choose items of a bin to eject for another item, greedily; return their penalties and their number.
+
+    The items are written to ``ejected``, row 0 of ``memory.out``.
+
+    Parameters
+    ----------
+    items : Items
+        All items.
+    bins : Bins
+        Bins.
+    memory : _Memory
+        State of the search.
+    item : int
+        Item to place.
+    chosen : int
+        Bin to place it in.
+    word : int
+        Word of its placement.
+    limit : float
+        Penalty from which the ejection is not wanted.
+    """
     low, high, guard = items.low[item], items.high[item], items.guard
-    room, out, now = memory.room, memory.out[0], memory.count[_STEP]
+    scratch_load, ejected, step = memory.room, memory.out[0], memory.count[_N_STEPS]
     for t in range(low, high):
-        room[t] = bins.load[chosen, t] + word
-    memory.count[_WORK] += high - low
+        scratch_load[t] = bins.load[chosen, t] + word
+    memory.count[_N_MOMENTS] += high - low
     size, cost, moment = 0, 0.0, low
     while moment < high:
-        if not room[moment] & guard:
+        if not scratch_load[moment] & guard:
             moment += 1
             continue
-        victim, least = -1, _NEVER
+        victim, least = -1, _INFINITE_COST
         member = bins.head[chosen]
         while member >= 0:
-            memory.count[_WORK] += 1
+            memory.count[_N_MOMENTS] += 1
             if (
                 items.low[member] <= moment < items.high[member]
-                and memory.banned[member] <= now
+                and memory.banned[member] <= step
                 and cost + memory.penalty[member] < limit
             ):
-                listed = False
+                is_listed = False
                 for index in range(size):
-                    listed |= out[index] == member
-                if not listed:
-                    freed, taken = 0, items.words[bins.way_of[member]]
+                    is_listed |= ejected[index] == member
+                if not is_listed:
+                    n_freed, item_word = 0, items.words[bins.way_of[member]]
                     for t in range(moment, min(high, items.high[member])):
-                        freed += room[t] & guard != 0 and (room[t] - taken) & guard == 0
-                    memory.count[_WORK] += min(high, items.high[member]) - moment
-                    # Cheap for the moments that it frees; the noise breaks ties differently each time.
-                    score = memory.penalty[member] / (freed + 0.1) * (1 + draw(memory.random, 64) / 256)
+                        n_freed += scratch_load[t] & guard != 0 and (scratch_load[t] - item_word) & guard == 0
+                    memory.count[_N_MOMENTS] += min(high, items.high[member]) - moment
+                    # Penalty for each moment that it frees; the noise breaks ties at random.
+                    score = memory.penalty[member] / (n_freed + 0.1) * (1 + draw_integer(memory.random, 64) / 256)
                     if score < least:
                         victim, least = member, score
             member = bins.after[member]
-        if victim < 0 or size == _MOST_EJECTED:
-            return _NEVER, 0
-        out[size] = victim
+        if victim < 0 or size == _MAX_EJECTED:
+            return _INFINITE_COST, 0
+        ejected[size] = victim
         size += 1
         cost += memory.penalty[victim]
-        taken = items.words[bins.way_of[victim]]
+        item_word = items.words[bins.way_of[victim]]
         for t in range(max(low, items.low[victim]), min(high, items.high[victim])):
-            room[t] -= taken
-    return _spare(items, bins, memory, low, high, size, cost)
+            scratch_load[t] -= item_word
+    return _drop_needless_ejections(items, bins, memory, low, high, size, cost)
 
 
-@part
-def _spare(items: Items, bins: Bins, memory: _Memory, low: int, high: int, size: int, cost: float) -> tuple[float, int]:
-    """Leave out of the ejection who turns out to be in nobody's way."""
-    room, out = memory.room, memory.out[0]
+@compile_helper
+def _drop_needless_ejections(
+    items: Items, bins: Bins, memory: _Memory, low: int, high: int, size: int, cost: float
+) -> tuple[float, int]:
+    """Remove from the ejection the items that can stay; return the penalties and the number of the others.
+
+    Parameters
+    ----------
+    items : Items
+        All items.
+    bins : Bins
+        Bins.
+    memory : _Memory
+        State of the search.
+    low : int
+        First moment.
+    high : int
+        First moment after the end.
+    size : int
+        Number of items to eject.
+    cost : float
+        Sum of their penalties.
+    """
+    scratch_load, ejected = memory.room, memory.out[0]
     for index in range(size - 2, -1, -1):
-        member = out[index]
-        taken = items.words[bins.way_of[member]]
+        member = ejected[index]
+        item_word = items.words[bins.way_of[member]]
         first, last = max(low, items.low[member]), min(high, items.high[member])
-        seen = np.int64(0)
+        loads = np.int64(0)
         for t in range(first, last):
-            seen |= room[t] + taken
-        if seen & items.guard:
+            loads |= scratch_load[t] + item_word
+        if loads & items.guard:
             continue
         for t in range(first, last):
-            room[t] += taken
+            scratch_load[t] += item_word
         cost -= memory.penalty[member]
         size -= 1
         for later in range(index, size):
-            out[later] = out[later + 1]
+            ejected[later] = ejected[later + 1]
     return cost, size
 
 
-@part
-def _shuffle(items: Items, bins: Bins, memory: _Memory) -> None:
-    """Move a random member to a random bin, or exchange it with one that it would meet there, if they fit."""
-    item = draw(memory.random, len(items.low))
-    chosen = draw(memory.random, len(bins.head))
-    home = bins.bin_of[item]
-    memory.count[_WORK] += 1
-    if home < 0 or home == chosen:
+@compile_helper
+def _move_or_swap(items: Items, bins: Bins, memory: _Memory) -> None:
+    """Move a random item to a random bin, or swap it with an item that it overlaps there, if they fit."""
+    item = draw_integer(memory.random, len(items.low))
+    chosen = draw_integer(memory.random, len(bins.head))
+    current_bin = bins.bin_of[item]
+    memory.count[_N_MOMENTS] += 1
+    if current_bin < 0 or current_bin == chosen:
         return
-    way = free_way(items, bins, chosen, item)
-    if way >= 0:
-        take(items, bins, item)
-        put(items, bins, item, chosen, way)
+    placement = find_placement(items, bins, chosen, item)
+    if placement >= 0:
+        remove_item(items, bins, item)
+        add_item(items, bins, item, chosen, placement)
         return
-    partner, met = -1, 0
+    partner, n_met = -1, 0
     member = bins.head[chosen]
     while member >= 0:
         if items.low[member] < items.high[item] and items.low[item] < items.high[member]:
-            met += 1
-            if draw(memory.random, met) == 0:
+            n_met += 1
+            if draw_integer(memory.random, n_met) == 0:
                 partner = member
         member = bins.after[member]
     if partner < 0:
         return
-    item_way, partner_way = bins.way_of[item], bins.way_of[partner]
-    take(items, bins, item)
-    take(items, bins, partner)
-    there = free_way(items, bins, chosen, item)
-    here = free_way(items, bins, home, partner)
-    if there >= 0 and here >= 0:
-        put(items, bins, item, chosen, there)
-        put(items, bins, partner, home, here)
+    old_placement, old_partner_placement = bins.way_of[item], bins.way_of[partner]
+    remove_item(items, bins, item)
+    remove_item(items, bins, partner)
+    new_placement = find_placement(items, bins, chosen, item)
+    partner_placement = find_placement(items, bins, current_bin, partner)
+    if new_placement >= 0 and partner_placement >= 0:
+        add_item(items, bins, item, chosen, new_placement)
+        add_item(items, bins, partner, current_bin, partner_placement)
     else:
-        put(items, bins, item, home, item_way)
-        put(items, bins, partner, chosen, partner_way)
+        add_item(items, bins, item, current_bin, old_placement)
+        add_item(items, bins, partner, chosen, old_partner_placement)
 
 
-RULES = ("first", "best")
+FIT_RULES = ("first", "best")
+"""First fit, and best fit."""
 
 
-def orders(problem: AnyProblem) -> Iterator[Integers]:
-    """Orders of the items; none wins everywhere: on some sets size rules, on others time."""
+def list_item_orders(problem: AnyProblem) -> Iterator[Integers]:
+    """Yield orders of the items for greedy packing; on some sets size decides, on others time."""
     life = problem.ends - problem.starts
     if isinstance(problem, MigPackingProblem):
         slices = {profile.name: profile.memory_slices for profile in problem.gpu_model.profiles}
@@ -384,47 +509,71 @@ def orders(problem: AnyProblem) -> Iterator[Integers]:
     yield np.lexsort((-size, -life))
 
 
-def fit(grid: Grid, order: Integers, *, rule: str, most: int) -> Bins | None:
-    """Seat items in an order, opening a bin when none has room.
+def pack_in_order(grid: PackingGrid, order: Integers, *, rule: str, max_bins: int) -> Bins | None:
+    """Put items into bins in an order, opening a bin when none has room; None if that needs more than `max_bins`.
+
+    Parameters
+    ----------
+    grid : PackingGrid
+        The items.
+    order : ndarray of int, shape (n_items,)
+        Items in the order of packing.
+    rule : {"first", "best"}
+        First bin with room, or the fullest one.
+    max_bins : int
+        Most bins.
 
     Examples
     --------
-    >>> from gpuplanner.planner.packing_problem import as_grid
+    >>> from gpuplanner.planner.packing_problem import build_packing_grid
     >>> from gpuplanner.planner.packing_problem import PackingProblem
     >>> problem = PackingProblem([0, 0, 0], [9, 9, 9], [60, 60, 40], 100)
-    >>> fit(as_grid(problem), np.arange(3), rule="first", most=2).bin_of.tolist()
+    >>> pack_in_order(build_packing_grid(problem), np.arange(3), rule="first", max_bins=2).bin_of.tolist()
     [0, 1, 0]
-    >>> fit(as_grid(problem), np.arange(3), rule="first", most=1) is None
+    >>> pack_in_order(build_packing_grid(problem), np.arange(3), rule="first", max_bins=1) is None
     True
     """
-    bins = empty_bins(grid, most)
-    used = _fit(items_of(grid), bins, order, rule == "best")
+    bins = empty_bins(grid, max_bins)
+    used = _pack_items_in_order(items_of_grid(grid), bins, order, rule == "best")
     return None if used < 0 else bins
 
 
-@compiled_entry
-def _fit(items: Items, bins: Bins, order: Integers, best: bool) -> int:
-    used = 0
+@compile_entry
+def _pack_items_in_order(items: Items, bins: Bins, order: Integers, use_best_fit: bool) -> int:
+    """Pack items by first fit or best fit; return the bins used, or -1 if there are too few.
+
+    Parameters
+    ----------
+    items : Items
+        All items.
+    bins : Bins
+        Bins.
+    order : ndarray of int, shape (n_items,)
+        Items in order.
+    use_best_fit : bool
+        Best fit instead of first fit.
+    """
+    n_bins_used = 0
     for item in order:
         low, high = items.low[item], items.high[item]
-        found, found_way, found_fill = -1, -1, np.int64(-1)
-        for chosen in range(used):
-            for way in range(items.first[item], items.first[item + 1]):
-                if not fits(items, bins, chosen, low, high, items.words[way]):
+        best_bin, best_placement, best_fill = -1, -1, np.int64(-1)
+        for chosen in range(n_bins_used):
+            for placement in range(items.first[item], items.first[item + 1]):
+                if not fits_in_bin(items, bins, chosen, low, high, items.words[placement]):
                     continue
                 fill = np.int64(0)
-                if best:
+                if use_best_fit:
                     for t in range(low, high):
                         fill += bins.load[chosen, t] & items.fill
-                if fill > found_fill:
-                    found, found_way, found_fill = chosen, way, fill
+                if fill > best_fill:
+                    best_bin, best_placement, best_fill = chosen, placement, fill
                 break
-            if found >= 0 and not best:
+            if best_bin >= 0 and not use_best_fit:
                 break
-        if found < 0:
-            if used == len(bins.head):
+        if best_bin < 0:
+            if n_bins_used == len(bins.head):
                 return -1
-            found, found_way = used, items.first[item]
-            used += 1
-        put(items, bins, item, found, found_way)
-    return used
+            best_bin, best_placement = n_bins_used, items.first[item]
+            n_bins_used += 1
+        add_item(items, bins, item, best_bin, best_placement)
+    return n_bins_used

@@ -1,11 +1,11 @@
-"""Temporal bin packing: problem, arrays and result.
+"""Temporal bin packing: problem, arrays for compiled code, and result.
 
-Only some moments matter. What is active just after a start can only be the largest set around it if some item
-ends before the next start, so a packing that holds at these starts holds always [1]_.
+Only some moments matter. The items active just after a start can be a largest set only if some item ends before the
+next start, so a packing that is feasible at these starts is always feasible [1]_.
 
-A word has one field for each thing that a bin has a limit of, and a guard bit on top of each field. A load
-begins at a bias such that a guard bit is set if and only if its field is above the limit. One addition and one
-test thus check a plain size, or all memory slices and engines of a MIG board at once.
+The load of a bin is a word with one field for each limit of the bin, and a guard bit on top of each field. An empty
+bin starts at a bias such that a guard bit is set if and only if its field exceeds the limit. One addition and one test
+thus check a plain size, or all memory slices and engines of a MIG GPU at once.
 
 References
 ----------
@@ -25,22 +25,22 @@ from numpy.typing import ArrayLike, NDArray
 
 from gpuplanner.core.errors import ScenarioError, examples
 from gpuplanner.core.schemas import WHOLE_GPU
-from gpuplanner.hardware.gpu_models import GpuModel, as_board
+from gpuplanner.hardware.gpu_models import GpuModel, as_gpu_model
 
 Integers: TypeAlias = NDArray[np.int64]
 
-LARGEST = 2**31 - 1
-"""Largest capacity, and largest instant: what keeps every sum of the bounds exact in 64 bits."""
+MAX_PACKING_INTEGER = 2**31 - 1
+"""Largest capacity and largest instant: keeps every sum of the bounds exact in 64 bits."""
 
 MAX_ITEMS = 50_000
-"""More items than this are refused."""
+"""Most items of a packing problem."""
 
 
 @dataclass(frozen=True, eq=False)
 class PackingProblem:
-    """Items that each need one bin from their start to their end; a bin holds `capacity` at every moment.
+    """Temporal bin packing: each item needs one bin from its start to its end; a bin holds `capacity` at every moment.
 
-    An item is active in [start, end): one that ends at t does not meet one that starts at t.
+    An item is active in [start, end): an item that ends at t does not overlap one that starts at t.
 
     Parameters
     ----------
@@ -54,7 +54,7 @@ class PackingProblem:
     Raises
     ------
     ScenarioError
-        If lengths differ or a value makes no sense; the message names the items.
+        If lengths differ or a value is invalid; the message names the items.
 
     Examples
     --------
@@ -69,17 +69,17 @@ class PackingProblem:
 
     def __post_init__(self) -> None:
         _set_times(self, self.starts, self.ends)
-        object.__setattr__(self, "sizes", _whole("sizes", self.sizes, len(self.starts)))
+        object.__setattr__(self, "sizes", _as_whole_numbers("sizes", self.sizes, len(self.starts)))
         capacity = self.capacity
         if isinstance(capacity, bool) or not isinstance(capacity, int | np.integer):
-            _refuse("capacity", "a whole number", repr(capacity))
-        if not 1 <= capacity <= LARGEST:
-            _refuse("capacity", f"from 1 to {LARGEST}", repr(capacity))
+            _raise_packing_error("capacity", "a whole number", repr(capacity))
+        if not 1 <= capacity <= MAX_PACKING_INTEGER:
+            _raise_packing_error("capacity", f"from 1 to {MAX_PACKING_INTEGER}", repr(capacity))
         object.__setattr__(self, "capacity", int(capacity))
         wrong = np.flatnonzero((self.sizes < 1) | (self.sizes > capacity))
         if wrong.size:
             got = f"{wrong.size} others, at items {examples(wrong.tolist())}: {examples(self.sizes[wrong].tolist())}"
-            _refuse("sizes", f"from 1 to the capacity {capacity}", got)
+            _raise_packing_error("sizes", f"from 1 to the capacity {capacity}", got)
 
     @property
     def n_items(self) -> int:
@@ -89,26 +89,26 @@ class PackingProblem:
 
 @dataclass(frozen=True, eq=False)
 class MigPackingProblem:
-    """Items that each ask for one MIG instance; a bin is one GPU of the board.
+    """Temporal packing of MIG instances: each item needs one instance; a bin is one GPU.
 
-    An instance cannot move while its job runs: a packing gives each item one start slice for its whole life,
-    and the instances that are active together must be a layout that the board can hold.
+    An instance cannot move while its job runs: a packing gives each item one start slice for its whole life, and the
+    instances that are active together must be a layout that the GPU model can have.
 
     Parameters
     ----------
     starts, ends : sequence of int, shape (n_items,)
         Instants; an item is active in [start, end).
     profiles : sequence of str, shape (n_items,)
-        MIG profile of each item, or ``"gpu"`` for a GPU that is not cut.
+        MIG profile of each item, or ``"gpu"`` for a full GPU.
     gpu_model : GpuModel or str
-        The board; a unique prefix of its name will do.
+        The GPU model; a unique prefix of its name will do.
 
     Raises
     ------
     ScenarioError
-        If lengths differ or an instant makes no sense.
+        If lengths differ or an instant is invalid.
     GeometryError
-        If the board or a profile is unknown.
+        If the GPU model or a profile is unknown.
 
     Examples
     --------
@@ -123,12 +123,14 @@ class MigPackingProblem:
 
     def __post_init__(self) -> None:
         _set_times(self, self.starts, self.ends)
-        gpu_model = as_board(self.gpu_model)
+        gpu_model = as_gpu_model(self.gpu_model)
         if len(self.profiles) != len(self.starts):
-            _refuse("profiles", f"one for each of {len(self.starts)} starts", str(len(self.profiles)))
-        own = {name: name if name == WHOLE_GPU else gpu_model.profile(name).name for name in set(self.profiles)}
+            _raise_packing_error("profiles", f"one for each of {len(self.starts)} starts", str(len(self.profiles)))
+        canonical_names = {
+            name: name if name == WHOLE_GPU else gpu_model.profile(name).name for name in set(self.profiles)
+        }
         object.__setattr__(self, "gpu_model", gpu_model)
-        object.__setattr__(self, "profiles", tuple(own[name] for name in self.profiles))
+        object.__setattr__(self, "profiles", tuple(canonical_names[name] for name in self.profiles))
 
     @property
     def n_items(self) -> int:
@@ -137,48 +139,53 @@ class MigPackingProblem:
 
 
 AnyProblem: TypeAlias = PackingProblem | MigPackingProblem
+"""Either kind of packing problem."""
 
 
 def _set_times(problem: AnyProblem, starts: ArrayLike, ends: ArrayLike) -> None:
-    object.__setattr__(problem, "starts", first := _whole("starts", starts, None))
-    object.__setattr__(problem, "ends", last := _whole("ends", ends, len(first)))
+    """Check starts and ends of a problem, and store them as read-only arrays."""
+    object.__setattr__(problem, "starts", first := _as_whole_numbers("starts", starts, None))
+    object.__setattr__(problem, "ends", last := _as_whole_numbers("ends", ends, len(first)))
     if not 1 <= len(first) <= MAX_ITEMS:
-        _refuse("items", f"from 1 to {MAX_ITEMS}", str(len(first)))
-    wrong = np.flatnonzero((last <= first) | (np.abs(first) > LARGEST) | (np.abs(last) > LARGEST))
+        _raise_packing_error("items", f"from 1 to {MAX_ITEMS}", str(len(first)))
+    wrong = np.flatnonzero(
+        (last <= first) | (np.abs(first) > MAX_PACKING_INTEGER) | (np.abs(last) > MAX_PACKING_INTEGER)
+    )
     if wrong.size:
         got = f"{wrong.size} others, at items {examples(wrong.tolist())}"
-        _refuse("starts and ends", f"end > start and both of at most {LARGEST}", got)
+        _raise_packing_error("starts and ends", f"end > start and both of at most {MAX_PACKING_INTEGER}", got)
 
 
-def _whole(name: str, values: ArrayLike | Sequence[int], length: int | None) -> Integers:
-    """A read-only copy as whole numbers."""
-    given = np.array(values)
-    if given.ndim != 1 or (given.size and given.dtype.kind not in "iu"):
-        _refuse(name, "a list of whole numbers", f"{given.dtype} of shape {given.shape}")
-    if length is not None and len(given) != length:
-        _refuse(name, f"one for each of {length} starts", str(len(given)))
-    if given.dtype == np.uint64 and given.size and given.max() > LARGEST:
-        _refuse(name, f"at most {LARGEST}", str(given.max()))
-    whole = given.astype(np.int64)
-    whole.setflags(write=False)
-    return whole
+def _as_whole_numbers(name: str, values: ArrayLike | Sequence[int], length: int | None) -> Integers:
+    """Copy values to a read-only array of whole numbers, or raise a ScenarioError."""
+    array = np.array(values)
+    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
+        _raise_packing_error(name, "a list of whole numbers", f"{array.dtype} of shape {array.shape}")
+    if length is not None and len(array) != length:
+        _raise_packing_error(name, f"one for each of {length} starts", str(len(array)))
+    if array.dtype == np.uint64 and array.size and array.max() > MAX_PACKING_INTEGER:
+        _raise_packing_error(name, f"at most {MAX_PACKING_INTEGER}", str(array.max()))
+    integers = array.astype(np.int64)
+    integers.setflags(write=False)
+    return integers
 
 
-def _refuse(what: str, expected: str, got: str) -> NoReturn:
-    raise ScenarioError(f"packing: {what}", expected, got, f"Fix {what}.")
+def _raise_packing_error(item_name: str, expected: str, got: str) -> NoReturn:
+    """Raise a ScenarioError on an argument of a packing problem."""
+    raise ScenarioError(f"packing: {item_name}", expected, got, f"Fix {item_name}.")
 
 
 @dataclass(frozen=True, eq=False)
-class Grid:
-    """Items over numbered moments, each with one or more ways to sit in a bin.
+class PackingGrid:
+    """Items over numbered moments, each with one or more possible placements in a bin, for compiled code.
 
     - ``low``, ``high``, shape (n_items,): Item j is active at moments ``low[j]`` to ``high[j] - 1``.
     - ``n_moments``: Number of moments.
-    - ``first``, shape (n_items + 1,): The ways of item j are ``first[j]`` to ``first[j + 1] - 1``.
-    - ``words``, shape (n_ways,): What a way takes.
-    - ``places``, shape (n_ways,): Start slice of a way; 0 for plain sizes.
-    - ``bias``, ``guard``, ``fill``: Word of an empty bin, guard bits, and mask of the field by which bins count as
-      full.
+    - ``first``, shape (n_items + 1,): The placements of item j are ``first[j]`` to ``first[j + 1] - 1``.
+    - ``words``, shape (n_placements,): Word that a placement adds to the load of its bin.
+    - ``places``, shape (n_placements,): Start slice of a placement; 0 for plain sizes.
+    - ``bias``, ``guard``, ``fill``: Word of an empty bin, guard bits, and mask of the field that measures how full a
+      bin is.
     """
 
     low: Integers
@@ -197,39 +204,46 @@ class Grid:
         return len(self.low)
 
     @property
-    def lives(self) -> Integers:
-        """Moments that each item is active at, shape (n_items,)."""
+    def durations(self) -> Integers:
+        """Number of moments at which each item is active, shape (n_items,)."""
         return self.high - self.low
 
 
-def as_grid(problem: AnyProblem, moments: Integers | None = None) -> Grid:
-    """Number the moments of a problem and turn sizes into words.
+def build_packing_grid(problem: AnyProblem, moments: Integers | None = None) -> PackingGrid:
+    """Number the moments of a problem and convert sizes to words.
+
+    Parameters
+    ----------
+    problem : PackingProblem or MigPackingProblem
+        The problem.
+    moments : ndarray of int, optional
+        Instants of the moments, ascending; those of :func:`list_relevant_moments` if None.
 
     Examples
     --------
-    >>> grid = as_grid(PackingProblem([0, 1, 6], [5, 9, 9], [60, 50, 40], 100))
+    >>> grid = build_packing_grid(PackingProblem([0, 1, 6], [5, 9, 9], [60, 50, 40], 100))
     >>> grid.n_moments, grid.low.tolist(), grid.high.tolist()
     (2, [0, 0, 1], [1, 2, 2])
     """
     if moments is None:
-        moments = moments_that_matter(problem.starts, problem.ends)
-    fields = _Fields()
+        moments = list_relevant_moments(problem.starts, problem.ends)
+    fields = _WordFields()
     if isinstance(problem, MigPackingProblem):
-        first, words, places = _instances(problem, fields)
+        first, words, places = _item_placements(problem, fields)
     else:
-        size = fields.add("size", problem.capacity)
+        size = fields.add_field("size", problem.capacity)
         first = np.arange(problem.n_items + 1, dtype=np.int64)
         words, places = problem.sizes << size, np.zeros(problem.n_items, dtype=np.int64)
     low, high = (np.searchsorted(moments, times).astype(np.int64) for times in (problem.starts, problem.ends))
-    return Grid(low, high, len(moments), first, words, places, fields.bias, fields.guard, fields.fill)
+    return PackingGrid(low, high, len(moments), first, words, places, fields.bias, fields.guard, fields.fill)
 
 
-def moments_that_matter(starts: Integers, ends: Integers) -> Integers:
-    """Distinct starts after which some item ends before the next start.
+def list_relevant_moments(starts: Integers, ends: Integers) -> Integers:
+    """Return the distinct starts after which some item ends before the next start, ascending.
 
     Examples
     --------
-    >>> moments_that_matter(np.array([0, 1, 6]), np.array([5, 9, 9])).tolist()
+    >>> list_relevant_moments(np.array([0, 1, 6]), np.array([5, 9, 9])).tolist()
     [1, 6]
     """
     distinct, stops = np.unique(starts), np.unique(ends)
@@ -238,75 +252,79 @@ def moments_that_matter(starts: Integers, ends: Integers) -> Integers:
     return distinct[next_end <= following]
 
 
-class _Fields:
-    """Lays out the fields of a word, the lowest first; the first one says how full a bin is."""
+class _WordFields:
+    """Positions of the fields of a word, the lowest first; the first field measures how full a bin is."""
 
     def __init__(self) -> None:
         self.width = 0
         self.bias = self.guard = self.fill = 0
 
-    def add(self, name: str, limit: int) -> int:
+    def add_field(self, name: str, limit: int) -> int:
         """Reserve a field with a limit, and return its lowest bit."""
         bits = limit.bit_length()
-        at = self.width
-        self.bias |= ((1 << bits) - 1 - limit) << at
-        self.guard |= 1 << (at + bits)
-        self.fill = self.fill or (1 << (at + bits + 1)) - 1
+        lowest_bit = self.width
+        self.bias |= ((1 << bits) - 1 - limit) << lowest_bit
+        self.guard |= 1 << (lowest_bit + bits)
+        self.fill = self.fill or (1 << (lowest_bit + bits + 1)) - 1
         self.width += bits + 1
         if self.width > 62:
-            where = f"packing: limits of one bin, at {name}"
+            context = f"packing: limits of one bin, at {name}"
             expected = "at most 62 bits for all of them"
-            raise ScenarioError(where, expected, f"{self.width}", "Name fewer profiles.")
-        return at
+            raise ScenarioError(context, expected, f"{self.width}", "Name fewer profiles.")
+        return lowest_bit
 
 
-def _instances(problem: MigPackingProblem, fields: _Fields) -> tuple[Integers, Integers, Integers]:
-    """Ways of every item: one for each start slice of its profile."""
+def _item_placements(problem: MigPackingProblem, fields: _WordFields) -> tuple[Integers, Integers, Integers]:
+    """Return first placement of every item, and word and start slice of every placement, one for each start slice."""
     gpu_model = problem.gpu_model
-    ways = _ways(gpu_model, sorted(set(problem.profiles)), fields)
-    counts = np.array([len(ways[name]) for name in problem.profiles])
+    placements = _placements_by_profile(gpu_model, sorted(set(problem.profiles)), fields)
+    counts = np.array([len(placements[name]) for name in problem.profiles])
     first = np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
-    pairs = [pair for name in problem.profiles for pair in ways[name]]
+    pairs = [pair for name in problem.profiles for pair in placements[name]]
     places, words = np.array(pairs, dtype=np.int64).T
     return first, np.ascontiguousarray(words), np.ascontiguousarray(places)
 
 
-def _ways(gpu_model: GpuModel, names: list[str], fields: _Fields) -> Mapping[str, list[tuple[int, int]]]:
-    """Start slice and word of every way to place each profile, in the driver's order of trying."""
-    from gpuplanner.hardware.mig_layouts import driver_starts
+def _placements_by_profile(
+    gpu_model: GpuModel, names: list[str], fields: _WordFields
+) -> Mapping[str, list[tuple[int, int]]]:
+    """Return start slice and word of every placement of each profile, in the order in which the driver tries them."""
+    from gpuplanner.hardware.mig_layouts import order_driver_starts
 
-    memory = fields.add("memory slices", gpu_model.memory_slices)
-    slices = [fields.add(f"memory slice {place}", 1) for place in range(gpu_model.memory_slices)]
+    memory = fields.add_field("memory slices", gpu_model.memory_slices)
+    slices = [
+        fields.add_field(f"memory slice {slice_position}", 1) for slice_position in range(gpu_model.memory_slices)
+    ]
     engines = {
-        resource: fields.add(resource, limit)
+        resource: fields.add_field(resource, limit)
         for resource, limit in gpu_model.budget.items()
         if any(name != WHOLE_GPU and gpu_model.profile(name).amount(resource) for name in names)
     }
-    ways: dict[str, list[tuple[int, int]]] = {}
+    placements: dict[str, list[tuple[int, int]]] = {}
     for name in names:
         if name == WHOLE_GPU:
-            ways[name] = [(0, (gpu_model.memory_slices << memory) | sum(1 << bit for bit in slices))]
+            placements[name] = [(0, (gpu_model.memory_slices << memory) | sum(1 << bit for bit in slices))]
             continue
         profile = gpu_model.profile(name)
         word = profile.memory_slices << memory
         for resource, bit in engines.items():
             word += (profile.amount(resource) or 0) << bit
         if profile.max_instances < gpu_model.memory_slices // profile.memory_slices:
-            word += 1 << fields.add(f"instances of {name}", profile.max_instances)
-        ways[name] = [
+            word += 1 << fields.add_field(f"instances of {name}", profile.max_instances)
+        placements[name] = [
             (start, word + sum(1 << bit for bit in slices[start : start + profile.memory_slices]))
-            for start in driver_starts(gpu_model, profile)
+            for start in order_driver_starts(gpu_model, profile)
         ]
-    return ways
+    return placements
 
 
-STOPS = ("proof", "time_limit", "work_limit", "user")
-"""Why a search ended: bins and bound met; the time was up; the work was done; somebody pressed Ctrl-C."""
+PACKING_STOP_REASONS = ("proof", "time_limit", "work_limit", "user")
+"""Why a search ended: number of bins and lower bound met; time limit; work limit; Ctrl-C."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Packing:
-    """Items in bins, with the proof of how good it is.
+    """Items in bins, with a lower bound on the number of bins.
 
     Parameters
     ----------
@@ -319,9 +337,9 @@ class Packing:
     places : ndarray of int or None, shape (n_items,)
         Start slice of each MIG instance for its whole life; None for plain sizes.
     stopped_by : str
-        One of :data:`STOPS`; ``proof`` where the bound on what was asked for, bins or cost, was met.
+        One of :data:`PACKING_STOP_REASONS`; ``proof`` if the bound on bins or cost, whichever was requested, was met.
     seconds : float
-        Time that the search took [s].
+        Run time of the search. [s]
 
     Examples
     --------
@@ -344,7 +362,7 @@ class Packing:
 
     @property
     def gap(self) -> float:
-        """How many of the bins may be too many, as a share: (bins - lower_bound) / bins."""
+        """(bins - lower_bound) / bins [0-1]."""
         return (self.bins - self.lower_bound) / self.bins
 
     @property
@@ -353,11 +371,11 @@ class Packing:
         return self.bins == self.lower_bound
 
     def to_dict(self) -> dict[str, Any]:
-        """What there is to say about it in short."""
+        """Convert the figures to plain values for JSON."""
         return {name: getattr(self, name) for name in ("bins", "lower_bound", "gap", "proven", "seconds")}
 
     def to_frame(self) -> pl.DataFrame:
-        """One row an item: its number, its bin, and the start slice on MIG boards.
+        """Return one row an item: its number, its bin, and on MIG GPUs its start slice.
 
         Examples
         --------
@@ -371,18 +389,18 @@ class Packing:
 
 @dataclass(frozen=True, eq=False)
 class CostedPacking:
-    """A packing under a cost of bins, fire-ups and time on.
+    """A packing with its cost of bins, fire-ups and time on.
 
     Parameters
     ----------
     packing : Packing
-        The packing; its own bound is on the number of bins alone.
+        The packing; its own lower bound is on the number of bins alone.
     cost, bound : float
-        Its cost, and what no packing undercuts.
+        Its cost, and a cost that no packing undercuts.
     fire_ups : int
         Changes of a bin from empty to used.
     busy_time : int
-        Total time that bins are on, in the problem's unit.
+        Total time that bins are in use, in the unit of the problem.
     """
 
     packing: Packing
@@ -393,17 +411,17 @@ class CostedPacking:
 
     @property
     def gap(self) -> float:
-        """(cost - bound) / cost; 0 if it costs nothing."""
+        """(cost - bound) / cost; 0 if it costs nothing [0-1]."""
         return (self.cost - self.bound) / self.cost if self.cost > self.bound else 0.0
 
     @property
     def proven(self) -> bool:
-        """Whether no packing costs less, to a part in a million million."""
+        """Whether no packing costs less, to a relative 1e-12."""
         return self.cost <= self.bound * (1 + 1e-12)
 
     def to_dict(self) -> dict[str, Any]:
-        """What there is to say about it in short; `lower_bound` is on the bins, `bound` on the cost."""
-        own = ("cost", "bound", "gap", "proven", "fire_ups", "busy_time")
-        of_packing = ("bins", "lower_bound", "seconds")
-        packed = {name: getattr(self.packing, name) for name in of_packing}
-        return {name: getattr(self, name) for name in own} | packed
+        """Convert the figures to plain values; `lower_bound` is on the bins, `bound` on the cost."""
+        cost_fields = ("cost", "bound", "gap", "proven", "fire_ups", "busy_time")
+        packing_fields = ("bins", "lower_bound", "seconds")
+        packing_values = {name: getattr(self.packing, name) for name in packing_fields}
+        return {name: getattr(self, name) for name in cost_fields} | packing_values

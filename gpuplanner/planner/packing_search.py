@@ -1,9 +1,8 @@
-"""Search for packings with fewer bins, exact for small problems.
+"""Search for packings with few bins, exact for small problems.
 
-Take whole values v of the items such that no pattern is worth more than V. In a packing of L bins the values add
-up to sum v, and L - 1 of the bins hold at most V each, so every bin holds at least sum v - (L - 1) V [1]_. With the
-prices of the pattern program few patterns are worth that much. If no L of them cover the items, L + 1 bins are
-needed.
+Take whole values v of the items such that no pattern is worth more than V. In a packing of L bins the values add up to
+sum v, and L - 1 of the bins hold at most V each, so every bin holds at least sum v - (L - 1) V [1]_. With the prices
+of the pattern program few patterns are worth that much. If no L of them cover the items, L + 1 bins are needed.
 
 References
 ----------
@@ -21,29 +20,36 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpuplanner.planner.linear_model import UNIT, Effort, fewest_columns
+from gpuplanner.planner.linear_model import STEPS_PER_WORK_UNIT, Effort, cover_with_fewest_patterns
 from gpuplanner.planner.packing_bounds import (
-    SCALE,
-    Goal,
+    VALUE_SCALE,
+    BinBounds,
     PatternBound,
+    build_window_bound,
     moment_bound,
-    program_of,
-    stronger_bounds,
+    raise_bound_by_windows,
 )
-from gpuplanner.planner.packing_heuristics import RULES, Elimination, fit, orders
-from gpuplanner.planner.packing_problem import AnyProblem, Grid, Integers, Packing, PackingProblem, as_grid
-from gpuplanner.planner.temporal_knapsack import price
+from gpuplanner.planner.packing_heuristics import FIT_RULES, BinElimination, list_item_orders, pack_in_order
+from gpuplanner.planner.packing_problem import (
+    AnyProblem,
+    Integers,
+    Packing,
+    PackingGrid,
+    PackingProblem,
+    build_packing_grid,
+)
+from gpuplanner.planner.temporal_knapsack import price_patterns
 
-_MOST_PATTERNS = 30_000
-_MOST_LABELS = 300_000  # few of the labels that are made on the way end as patterns
-_LEAST_VALUE = SCALE // 10**6  # an item worth nothing would be in no pattern
+_MAX_LISTED_PATTERNS = 30_000
+_MAX_LISTING_LABELS = 300_000  # few labels become patterns
+_MIN_ITEM_VALUE = VALUE_SCALE // 10**6  # an item without value would be in no pattern
 
 
 @dataclass(frozen=True)
-class Settled:
-    """Answer of :func:`settle`.
+class BinCountDecision:
+    """Answer of :func:`decide_bin_count`.
 
-    - ``bin_of``, shape (n_items,): A packing, if one was found.
+    - ``bin_of``, shape (n_items,): Bin of each item, if a packing was found.
     - ``impossible``: Whether it is proven that there is none.
     - ``work``: Labels made.
     """
@@ -53,87 +59,100 @@ class Settled:
     work: int
 
 
-def settle(program: PatternBound, most: int, *, time_limit_s: float, seed: int) -> Settled:
-    """Find a packing of at most `most` bins, or prove that there is none, or give up.
+def decide_bin_count(pattern_bound: PatternBound, max_bins: int, *, time_limit_s: float, seed: int) -> BinCountDecision:
+    """Find a packing of at most `max_bins` bins, or prove that there is none, or give up.
+
+    Parameters
+    ----------
+    pattern_bound : PatternBound
+        Linear program over patterns, solved.
+    max_bins : int
+        Most bins.
+    time_limit_s : float
+        Time limit of the set covering. [s]
+    seed : int
+        Seed of the solver.
 
     Examples
     --------
     >>> import numpy as np
-    >>> from gpuplanner.planner.packing_bounds import as_knapsack
+    >>> from gpuplanner.planner.packing_bounds import build_knapsack
     >>> low, high = np.zeros(4, np.int64), np.ones(4, np.int64)
-    >>> program = PatternBound(as_knapsack(low, high, np.array([40, 40, 60, 60]), 100), np.eye(4, dtype=bool))
+    >>> program = PatternBound(build_knapsack(low, high, np.array([40, 40, 60, 60]), 100), np.eye(4, dtype=bool))
     >>> while not program.exhausted:
     ...     _ = program.step()
-    >>> sorted(settle(program, 2, time_limit_s=9, seed=0).bin_of.tolist())
+    >>> sorted(decide_bin_count(program, 2, time_limit_s=9, seed=0).bin_of.tolist())
     [0, 0, 1, 1]
-    >>> settle(program, 1, time_limit_s=9, seed=0).impossible
+    >>> decide_bin_count(program, 1, time_limit_s=9, seed=0).impossible
     True
     """
-    values = np.maximum(program.values, _LEAST_VALUE)
-    prices, work = program.moment_prices(values)
-    top = price(program.knapsack, values, prices, floor=0, most_labels=_MOST_PATTERNS)
-    least = max(int(values.sum()) - (most - 1) * top.ceiling, 1)
-    limits = {"floor": least - 1, "most_labels": _MOST_LABELS, "most_patterns": _MOST_PATTERNS}
-    listed = price(program.knapsack, values, prices, merge=False, **limits)
-    work += top.work + listed.work
-    if least > top.ceiling:
-        return Settled(None, True, work)
-    whole = not listed.truncated and len(listed.patterns) < _MOST_PATTERNS
-    # Without the whole list the patterns of the program may still make a packing, but prove nothing.
-    patterns = listed.patterns if whole else np.array(program.patterns)
+    values = np.maximum(pattern_bound.values, _MIN_ITEM_VALUE)
+    prices, work = pattern_bound.price_moments(values)
+    best_answer = price_patterns(pattern_bound.knapsack, values, prices, floor=0, most_labels=_MAX_LISTED_PATTERNS)
+    min_pattern_value = max(int(values.sum()) - (max_bins - 1) * best_answer.ceiling, 1)
+    limits = {"floor": min_pattern_value - 1, "most_labels": _MAX_LISTING_LABELS, "most_patterns": _MAX_LISTED_PATTERNS}
+    listing = price_patterns(pattern_bound.knapsack, values, prices, merge=False, **limits)
+    work += best_answer.work + listing.work
+    if min_pattern_value > best_answer.ceiling:
+        return BinCountDecision(None, True, work)
+    is_complete = not listing.truncated and len(listing.patterns) < _MAX_LISTED_PATTERNS
+    # If the list is incomplete, the patterns of the program may still cover the items, but prove nothing.
+    patterns = listing.patterns if is_complete else np.array(pattern_bound.patterns)
     if not patterns.any(axis=0).all():
-        return Settled(None, whole, work)
-    chosen, decided = fewest_columns(patterns, most, time_limit_s=time_limit_s, seed=seed)
+        return BinCountDecision(None, is_complete, work)
+    chosen, is_decided = cover_with_fewest_patterns(patterns, max_bins, time_limit_s=time_limit_s, seed=seed)
     if chosen is None:
-        return Settled(None, whole and decided, work)
+        return BinCountDecision(None, is_complete and is_decided, work)
     _, bin_of = np.unique(np.argmax(patterns[chosen], axis=0), return_inverse=True)
-    return Settled(bin_of.astype(np.int64), False, work)
+    return BinCountDecision(bin_of.astype(np.int64), False, work)
 
 
-_SMALL = 300  # items up to which an exact answer is tried
-_STEPS_PER_LABEL = 4  # a step of the bound takes about as long as four of the search for fewer bins
+_MAX_EXACT_ITEMS = 300  # most items of an exact search
+_STEPS_PER_LABEL = 4  # one step of the bound takes about as long as four of the elimination
 
 
 @dataclass
 class _Incumbent:
-    """The best packing so far."""
+    """Best packing so far."""
 
     bin_of: Integers
     way_of: Integers
 
     @property
     def bins(self) -> int:
+        """Bins in use."""
         return int(self.bin_of.max()) + 1
 
-    def take(self, bin_of: Integers, way_of: Integers, goal: Goal) -> None:
+    def update(self, bin_of: Integers, way_of: Integers, bounds: BinBounds) -> None:
+        """Replace the packing, and lower the upper bound."""
         self.bin_of, self.way_of = bin_of.copy(), way_of.copy()
-        goal.upper = self.bins
+        bounds.upper = self.bins
 
 
 def pack(problem: AnyProblem, *, time_limit_s: float = 5.0, work_limit: int | None = None, seed: int = 0) -> Packing:
-    """Pack items into few bins, with a bound on how few there could be.
+    """Pack items into few bins, with a lower bound on the number of bins.
 
     Parameters
     ----------
     problem : PackingProblem or MigPackingProblem
         The problem.
     time_limit_s : float
-        Most seconds; the search ends earlier when the bound is met.
+        Time limit; the search ends earlier when the bound is met. [s]
     work_limit : int, optional
-        Most units of a million elementary steps: with it, and time enough, the same problem and seed give the
-        same packing on every machine.
+        Most units of a million elementary steps: with it, and time enough, the same problem and seed give the same
+        packing on every machine.
     seed : int
-        Seed of everything random.
+        Seed of the search.
 
     Returns
     -------
     Packing
-        Always a packing that holds; Ctrl-C and the limits return the best one so far.
+        Always a feasible packing; Ctrl-C and the limits return the best one so far.
 
     Raises
     ------
     ScenarioError
-        If a limit makes no sense.
+        If a limit is invalid.
     MissingDependencyError
         If numba or HiGHS is not installed.
 
@@ -144,108 +163,168 @@ def pack(problem: AnyProblem, *, time_limit_s: float = 5.0, work_limit: int | No
     >>> found.bins, found.proven, found.assignment.tolist()
     (2, True, [0, 0, 0, 1])
     """
-    _compile()
-    began = time.monotonic()
-    effort = Effort.begin(time_limit_s=time_limit_s, seed=seed, work_limit=work_limit, what="packing")
-    grid = as_grid(problem)
-    goal = Goal(lower=1, upper=problem.n_items)
+    _warm_up_search()
+    started = time.monotonic()
+    effort = Effort.begin(time_limit_s=time_limit_s, seed=seed, work_limit=work_limit, error_context="packing")
+    grid = build_packing_grid(problem)
+    bounds = BinBounds(lower=1, upper=problem.n_items)
     best = _Incumbent(np.arange(problem.n_items), grid.first[:-1].copy())
     try:
-        goal.lower = moment_bound(problem, grid)
-        stopped_by = _search(problem, grid, goal, best, effort)
+        bounds.lower = moment_bound(problem, grid)
+        stopped_by = _search_both_sides(problem, grid, bounds, best, effort)
     except KeyboardInterrupt:
         stopped_by = "user"
     places = None if isinstance(problem, PackingProblem) else grid.places[best.way_of]
-    lower = min(goal.lower, best.bins)
-    return Packing(best.bins, lower, best.bin_of, places, stopped_by, time.monotonic() - began)
+    lower = min(bounds.lower, best.bins)
+    return Packing(best.bins, lower, best.bin_of, places, stopped_by, time.monotonic() - started)
 
 
-def _search(problem: AnyProblem, grid: Grid, goal: Goal, best: _Incumbent, effort: Effort) -> str:
-    for work in _greedy(problem, grid, goal, best):
-        effort.spend(work)
-        if (why := _why_over(goal, effort)) is not None:
-            return why
-    higher: Iterator[int] = iter(())
+def _search_both_sides(
+    problem: AnyProblem, grid: PackingGrid, bounds: BinBounds, best: _Incumbent, effort: Effort
+) -> str:
+    """Search for fewer bins and for a higher bound in turn; return the reason for the stop.
+
+    Parameters
+    ----------
+    problem : PackingProblem or MigPackingProblem
+        The problem.
+    grid : PackingGrid
+        Items over moments.
+    bounds : BinBounds
+        Bounds on the number of bins; changed.
+    best : _Incumbent
+        Best packing so far; changed.
+    effort : Effort
+        Limits of the search.
+    """
+    for work in _try_greedy_orders(problem, grid, bounds, best):
+        effort.count_steps(work)
+        if (stop_reason := _stop_reason(bounds, effort)) is not None:
+            return stop_reason
+    bound_steps: Iterator[int] = iter(())
     if isinstance(problem, PackingProblem):
-        higher = _higher_bound(problem, grid, goal, best, effort)
-    behind = 0  # work that the search for a higher bound may do until it is the other's turn
+        bound_steps = _raise_lower_bound(problem, grid, bounds, best, effort)
+    work_ahead = 0  # work by which the elimination is ahead of the bound
     longest_s = 0.0
-    for work in _fewer_bins(grid, goal, best, effort.seed):
-        effort.spend(work)
-        behind += work
-        # A step of the bound may be long: none is begun that might not end in time.
-        while behind > 0 and _why_over(goal, effort) is None and effort.remaining_s() > longest_s:
-            begun_s = time.monotonic()
-            step = next(higher, None)
+    for work in _eliminate_bins(grid, bounds, best, effort.seed):
+        effort.count_steps(work)
+        work_ahead += work
+        # A step of the bound may be long: none is started that might not end in time.
+        while work_ahead > 0 and _stop_reason(bounds, effort) is None and effort.remaining_s() > longest_s:
+            step_start_s = time.monotonic()
+            step = next(bound_steps, None)
             if step is None:
                 break
-            longest_s = max(longest_s, time.monotonic() - begun_s)
-            effort.spend(step * _STEPS_PER_LABEL)
-            behind -= step * _STEPS_PER_LABEL
-        if (why := _why_over(goal, effort)) is not None:
-            return why
+            longest_s = max(longest_s, time.monotonic() - step_start_s)
+            effort.count_steps(step * _STEPS_PER_LABEL)
+            work_ahead -= step * _STEPS_PER_LABEL
+        if (stop_reason := _stop_reason(bounds, effort)) is not None:
+            return stop_reason
     return "proof"
 
 
-def _why_over(goal: Goal, effort: Effort) -> str | None:
-    return "proof" if goal.reached else effort.why_spent()
+def _stop_reason(bounds: BinBounds, effort: Effort) -> str | None:
+    """Return why the search ends now, or None."""
+    return "proof" if bounds.is_closed else effort.reached_limit()
 
 
-def _greedy(problem: AnyProblem, grid: Grid, goal: Goal, best: _Incumbent) -> Iterator[int]:
-    """Every order with every rule, each with the bins that would make it better than those before."""
-    most = goal.lower + goal.lower // 4 + 4
-    for order in orders(problem):
-        for rule in RULES:
-            bins = fit(grid, order, rule=rule, most=most)
-            while bins is None and most < best.bins - 1:
-                # The first order has not succeeded yet: the guess was too low.
-                most = min(2 * most, best.bins - 1)
-                bins = fit(grid, order, rule=rule, most=most)
+def _try_greedy_orders(problem: AnyProblem, grid: PackingGrid, bounds: BinBounds, best: _Incumbent) -> Iterator[int]:
+    """Pack by every order and rule, each with the bins that would improve on those before; yield the work.
+
+    Parameters
+    ----------
+    problem : PackingProblem or MigPackingProblem
+        The problem.
+    grid : PackingGrid
+        Items over moments.
+    bounds : BinBounds
+        Bounds on the number of bins; changed.
+    best : _Incumbent
+        Best packing so far; changed.
+    """
+    max_bins = bounds.lower + bounds.lower // 4 + 4
+    for order in list_item_orders(problem):
+        for rule in FIT_RULES:
+            bins = pack_in_order(grid, order, rule=rule, max_bins=max_bins)
+            while bins is None and max_bins < best.bins - 1:
+                # No order has succeeded yet: the number of bins was too low.
+                max_bins = min(2 * max_bins, best.bins - 1)
+                bins = pack_in_order(grid, order, rule=rule, max_bins=max_bins)
             if bins is not None:
-                best.take(bins.bin_of, bins.way_of, goal)
-                most = goal.upper - 1
-            yield grid.n_items * most
-            if goal.reached:
+                best.update(bins.bin_of, bins.way_of, bounds)
+                max_bins = bounds.upper - 1
+            yield grid.n_items * max_bins
+            if bounds.is_closed:
                 return
 
 
-def _fewer_bins(grid: Grid, goal: Goal, best: _Incumbent, seed: int) -> Iterator[int]:
-    """Take away one bin after another, for as long as it is wanted."""
-    while not goal.reached:
-        attempt = Elimination(grid, best.bin_of, best.way_of, seed=seed)
-        while not attempt.done:
-            yield attempt.run(UNIT)
-        best.take(attempt.bins.bin_of, attempt.bins.way_of, goal)
+def _eliminate_bins(grid: PackingGrid, bounds: BinBounds, best: _Incumbent, seed: int) -> Iterator[int]:
+    """Eliminate one bin after another until the bounds meet; yield the work.
+
+    Parameters
+    ----------
+    grid : PackingGrid
+        Items over moments.
+    bounds : BinBounds
+        Bounds on the number of bins; changed.
+    best : _Incumbent
+        Best packing so far; changed.
+    seed : int
+        Seed of the search.
+    """
+    while not bounds.is_closed:
+        attempt = BinElimination(grid, best.bin_of, best.way_of, seed=seed)
+        while not attempt.is_done:
+            yield attempt.run_search(STEPS_PER_WORK_UNIT)
+        best.update(attempt.bins.bin_of, attempt.bins.way_of, bounds)
 
 
-def _higher_bound(problem: PackingProblem, grid: Grid, goal: Goal, best: _Incumbent, effort: Effort) -> Iterator[int]:
-    """Pattern bounds of windows; then, if the problem is small, an exact answer for one number after another."""
-    yield from stronger_bounds(problem, grid, goal, lambda: best.bin_of)
-    if grid.n_items > _SMALL or goal.reached:
+def _raise_lower_bound(
+    problem: PackingProblem, grid: PackingGrid, bounds: BinBounds, best: _Incumbent, effort: Effort
+) -> Iterator[int]:
+    """Compute pattern bounds of windows; for a small problem, then decide one number of bins after another.
+
+    Parameters
+    ----------
+    problem : PackingProblem
+        The problem.
+    grid : PackingGrid
+        Items over moments.
+    bounds : BinBounds
+        Bounds on the number of bins; changed.
+    best : _Incumbent
+        Best packing so far; changed.
+    effort : Effort
+        Limits of the search.
+    """
+    yield from raise_bound_by_windows(problem, grid, bounds, lambda: best.bin_of)
+    if grid.n_items > _MAX_EXACT_ITEMS or bounds.is_closed:
         return
-    program = program_of(problem, grid, (0, grid.n_moments), best.bin_of)
-    if program is None:
+    pattern_bound = build_window_bound(problem, grid, (0, grid.n_moments), best.bin_of)
+    if pattern_bound is None:
         return
-    while not program.exhausted:
-        yield program.step()
-    while not goal.reached:
-        answer = settle(program, goal.lower, time_limit_s=effort.remaining_s() + 0.01, seed=effort.seed)
+    while not pattern_bound.exhausted:
+        yield pattern_bound.step()
+    while not bounds.is_closed:
+        answer = decide_bin_count(
+            pattern_bound, bounds.lower, time_limit_s=effort.remaining_s() + 0.01, seed=effort.seed
+        )
         if answer.bin_of is not None:
-            best.take(answer.bin_of, grid.first[:-1], goal)
+            best.update(answer.bin_of, grid.first[:-1], bounds)
         elif answer.impossible:
-            goal.lower += 1
+            bounds.lower += 1
         else:
             return
         yield answer.work
 
 
 @functools.cache
-def _compile() -> None:
-    """Have everything compiled, or loaded from disk, before the clock of the first search starts."""
+def _warm_up_search() -> None:
+    """Compile, or load from disk, all compiled functions before the clock of the first search starts."""
     starts, ends, sizes = np.array([0, 0, 0, 1]), np.array([2, 2, 2, 2]), np.array([50, 30, 70, 50])
     problem = PackingProblem(starts, ends, sizes, 100)
-    grid = as_grid(problem)
-    goal, best = Goal(1, 4), _Incumbent(np.arange(4), np.arange(4))
-    next(_fewer_bins(grid, goal, best, 0))
-    next(_greedy(problem, grid, goal, best))
-    next(stronger_bounds(problem, grid, goal, lambda: np.arange(4)))
+    grid = build_packing_grid(problem)
+    bounds, best = BinBounds(1, 4), _Incumbent(np.arange(4), np.arange(4))
+    next(_eliminate_bins(grid, bounds, best, 0))
+    next(_try_greedy_orders(problem, grid, bounds, best))
+    next(raise_bound_by_windows(problem, grid, bounds, lambda: np.arange(4)))

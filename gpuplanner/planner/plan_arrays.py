@@ -1,12 +1,18 @@
-"""A planning problem as arrays: substitution, change costs, shortage.
+"""The planning problem as arrays: substitution, transition costs and cost of unmet demand.
 
-The unit of decision is the number of GPUs that are on with a given layout in a given slot, so that nothing
-here grows with the fleet. Where GPUs that are not needed are parked, those that keep a layout are counted beside
-them, in further columns; the rest is parked and not cut.
+State variables are counts: x[t, c] GPUs in interval t and column c, one column for each layout of powered-on GPUs and,
+where idle GPUs keep their layout, one for each MIG layout of idle GPUs. All other GPUs are idle and full. No array
+grows with the size of the fleet.
 
-Pooled demand d needs R = ceil(d) instances. With k of them missing, max(0, d - (R - k)) of the demand is left
-unmet, taken from the lowest tier first. Its cost is convex in k with breaks at whole instances only, so that
-few linear steps give it exactly.
+A plan x costs
+
+    sum over t of   f_t(x[t])  +  r(x[t - 1], x[t]),
+
+f_t being GPU-hours and unmet demand of interval t, r the cost of the transition between two intervals.
+
+Unmet demand: pooled demand d needs R = ceil(d) instances. With k of them missing, max(0, d - (R - k)) of the demand is
+unmet, taken from the lowest tier first. Its cost is convex and piecewise linear in k with breaks at whole numbers
+only, so that a few linear steps give it exactly.
 """
 
 from __future__ import annotations
@@ -19,121 +25,153 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuplanner.core.schemas import WHOLE_GPU
-from gpuplanner.hardware.layout_enumeration import multisets, pareto_counts
+from gpuplanner.hardware.layout_enumeration import list_pareto_counts, list_profile_counts
 from gpuplanner.hardware.mig_layouts import format_layout, parse_layout
-from gpuplanner.planner.plan_problem import TIERS, Counts, Floats, PlanProblem, membership, serves, up_sets
+from gpuplanner.planner.plan_problem import (
+    SERVICE_TIERS,
+    Counts,
+    Floats,
+    PlanProblem,
+    can_serve,
+    find_up_sets,
+    incidence_rows,
+)
 
 
 @dataclass(frozen=True, eq=False)
-class Ways:
-    """Edges of the tree of states, and what it costs to send GPUs over them.
+class StateTransitions:
+    """Edges of the tree of GPU states, with the price of moving GPUs over each.
 
-    Each edge parts the states in two. Over it goes, one way or the other, what the side beyond it has too much:
-    the change of the number of GPUs there. The costs of all edges add up to a distance: over a third state it is
-    never less than straight.
+    Each edge divides the states in two sides. GPUs cross an edge by as many as the far side gains or loses, so that the
+    cost of a transition from counts x to counts y is
 
-    - ``beyond``, shape (n_ways, n_columns): Whether GPUs of a column are beyond the edge.
-    - ``come``, ``go``, shape (n_ways,): Cost of one batch that goes beyond the edge, and of one that comes back.
-    - ``batch``, shape (n_ways,): GPUs of a batch: those of a node, where it is nodes that reboot; else 1.
-    - ``recut``, shape (n_ways, 2): Whether a GPU that goes beyond the edge takes up a layout, and whether one that
-      comes back does.
-    - ``names``: What going over each is called in models, out and back.
+        r(x, y) = sum over edges e of  price_e * ceil(| s_e . (y - x) | / b_e),
+
+    s_e being the 0/1 row of the far side, b_e the batch, price_e that of the direction. This r is a metric: a detour
+    over a third state never costs less.
+
+    - ``far_side``, shape (n_edges, n_columns): Whether GPUs of a column lie on the far side of the edge.
+    - ``cost_to_far``, ``cost_to_near``, shape (n_edges,): Price of one batch that moves to the far side, or back. [GPU
+      h]
+    - ``batch_gpus``, shape (n_edges,): GPUs of a batch: those of a node where the node reboots, else 1.
+    - ``takes_layout``, shape (n_edges, 2): Whether a GPU that moves to the far side, or back, takes a new layout.
+    - ``names``: Name of each edge in models, to the far side and back.
     """
 
-    beyond: Counts
-    come: Floats
-    go: Floats
-    batch: Counts
-    recut: NDArray[np.bool_]
+    far_side: Counts
+    cost_to_far: Floats
+    cost_to_near: Floats
+    batch_gpus: Counts
+    takes_layout: NDArray[np.bool_]
     names: tuple[tuple[str, str], ...]
 
-    def costs(self, before: Counts, after: Counts) -> Floats:
-        """Cost of changing from each state to each other."""
+    def pairwise_costs(self, before: Counts, after: Counts) -> Floats:
+        """Return the cost of the transition from each row to each other, shape (n_before, n_after) [GPU h]."""
         costs = np.zeros((len(before), len(after)))
-        for way, (come, go, batch) in enumerate(zip(self.come, self.go, self.batch.tolist(), strict=True)):
-            more = (after @ self.beyond[way])[None, :] - (before @ self.beyond[way])[:, None]
-            for price, gpus in ((come, more), (go, -more)):
+        for edge, (cost_to_far, cost_to_near, batch_gpus) in enumerate(
+            zip(self.cost_to_far, self.cost_to_near, self.batch_gpus.tolist(), strict=True)
+        ):
+            n_to_far = (after @ self.far_side[edge])[None, :] - (before @ self.far_side[edge])[:, None]
+            for price, gpus in ((cost_to_far, n_to_far), (cost_to_near, -n_to_far)):
                 if price:
-                    costs += price * (gpus.clip(0) if batch == 1 else -(-gpus.clip(0) // batch))
+                    costs += price * (gpus.clip(0) if batch_gpus == 1 else -(-gpus.clip(0) // batch_gpus))
         return costs
 
-    def cost(self, before: Counts | None, after: Counts) -> float:
-        """Cost between two slots; none if nothing is known of the first."""
+    def transition_cost(self, before: Counts | None, after: Counts) -> float:
+        """Return the cost of the transition between two intervals; 0 if the counts of the first are unknown [GPU h]."""
         if before is None:
             return 0.0
-        more = self.beyond @ (after - before)
-        batches = -(-np.abs(more) // self.batch)
-        return float(np.where(more > 0, self.come, self.go) @ batches)
+        n_to_far = self.far_side @ (after - before)
+        batches = -(-np.abs(n_to_far) // self.batch_gpus)
+        return float(np.where(n_to_far > 0, self.cost_to_far, self.cost_to_near) @ batches)
 
-    def recuts(self, before: Counts | None, after: Counts) -> int:
-        """GPUs that take up a layout between two slots; none if nothing is known of the first."""
+    def count_new_layouts(self, before: Counts | None, after: Counts) -> int:
+        """Count the GPUs that take a new layout between two intervals; 0 if the counts of the first are unknown."""
         if before is None:
             return 0
-        more = self.beyond @ (after - before)
-        return int(np.stack([more, -more], axis=1).clip(0)[self.recut].sum())
+        n_to_far = self.far_side @ (after - before)
+        return int(np.stack([n_to_far, -n_to_far], axis=1).clip(0)[self.takes_layout].sum())
 
     @property
-    def taking_up(self) -> Floats:
-        """Cost of one more GPU that takes up a layout, by column; 0 for a GPU that is not cut."""
-        return np.where(self.recut[:, 0], self.come, 0.0) @ self.beyond
+    def layout_cost_by_column(self) -> Floats:
+        """Price of one more GPU that takes the layout of a column, shape (n_columns,); 0 for a full GPU [GPU h]."""
+        return np.where(self.takes_layout[:, 0], self.cost_to_far, 0.0) @ self.far_side
 
     @property
-    def of_columns(self) -> Floats:
-        """Cost of one GPU more and of one less, by column, shape (2, n_columns), where each edge is of one column."""
-        return np.stack([self.come, self.go]) @ self.beyond
+    def costs_by_column(self) -> Floats:
+        """Price of one GPU more, and of one less, by column, shape (2, n_columns), if edges have one column [GPU h]."""
+        return np.stack([self.cost_to_far, self.cost_to_near]) @ self.far_side
 
-    def some(self, kept: NDArray[np.bool_]) -> Self:
-        """Some of the edges alone."""
-        names = tuple(name for name, keep in zip(self.names, kept.tolist(), strict=True) if keep)
-        arrays = {name: getattr(self, name)[kept] for name in ("beyond", "come", "go", "batch", "recut")}
-        return replace(self, names=names, **arrays)
+    def select(self, is_kept: NDArray[np.bool_]) -> Self:
+        """Select edges by a mask of shape (n_edges,)."""
+        names = tuple(name for name, keep_edge in zip(self.names, is_kept.tolist(), strict=True) if keep_edge)
+        array_names = ("far_side", "cost_to_far", "cost_to_near", "batch_gpus", "takes_layout")
+        selected = {name: getattr(self, name)[is_kept] for name in array_names}
+        return replace(self, names=names, **selected)
 
-    def dearer(self, price: float) -> Self:
-        """The same if taking up a layout cost at least so much."""
-        cost = np.stack([self.come, self.go])
-        come, go = np.where(self.recut.T, np.maximum(cost, price), cost)
-        return replace(self, come=come, go=go)
+    def with_min_layout_cost(self, min_price: float) -> Self:
+        """Raise the price of taking a layout to at least `min_price`."""
+        edge_costs = np.stack([self.cost_to_far, self.cost_to_near])
+        cost_to_far, cost_to_near = np.where(self.takes_layout.T, np.maximum(edge_costs, min_price), edge_costs)
+        return replace(self, cost_to_far=cost_to_far, cost_to_near=cost_to_near)
 
 
-def ways_of(problem: PlanProblem, layouts: Sequence[str], owner: Counts) -> Ways:
-    """Edges of the tree of states of a problem."""
+def build_state_transitions(problem: PlanProblem, layouts: Sequence[str], layout_of_column: Counts) -> StateTransitions:
+    """Build the edges of the tree of GPU states of a planning problem.
+
+    Without state prices, each MIG layout has one edge: taking the layout. With them, a busy GPU is linked to the idle
+    state with its layout (drain, wake), an idle GPU with a MIG layout to the partitioned state without one (create and
+    remove instances), and that to the full GPU (MIG mode, node reboot); see :mod:`gpuplanner.planner.fleet_limits`.
+
+    Parameters
+    ----------
+    problem : PlanProblem
+        Prices and GPU model.
+    layouts : sequence of str
+        Layout texts.
+    layout_of_column : ndarray of int, shape (n_columns,)
+        Layout of each column of counts.
+    """
     prices, gpu_model = problem.prices, problem.gpu_model
-    columns = np.arange(len(owner))
-    cut = np.array([layouts[i] != WHOLE_GPU for i in owner], dtype=bool)
-    takes_up, gives_up, neither = (True, False), (False, True), (False, False)
+    columns = np.arange(len(layout_of_column))
+    is_partitioned = np.array([layouts[i] != WHOLE_GPU for i in layout_of_column], dtype=bool)
+    # Whether a GPU that moves to the far side, or back, takes a new layout.
+    takes_up = (True, False)
+    gives_up = (False, True)
+    neither = (False, False)
     rows: list[tuple[NDArray[np.bool_], float, float, int, tuple[bool, bool], tuple[str, str]]] = []
     if prices is None:
         price = problem.change_gpu_hours
-        rows = [(columns == i, price, 0.0, 1, takes_up, ("cut", "")) for i in columns[cut].tolist()]
+        rows = [(columns == i, price, 0.0, 1, takes_up, ("cut", "")) for i in columns[is_partitioned].tolist()]
     else:
         for i, text in enumerate(layouts):
-            emptied = prices.drain_of(gpu_model, text)
-            rows.append((columns == i, prices.wake, emptied, 1, neither, ("wake", "drain")))
-        for i in columns[: len(layouts)][cut[: len(layouts)]].tolist():
-            come, go = prices.dress_of(layouts[i]), prices.strip_of(layouts[i])
-            rows.append((owner == i, come, go, 1, takes_up, ("dress", "strip")))
-        whole = prices.mode + prices.dress_of(WHOLE_GPU)
-        rows.append((cut, prices.mode, whole, 1, gives_up, ("mode_on", "mode_off")))
-        node = problem.gpus_per_node
-        rows.append((cut, prices.reboot, prices.reboot, node, neither, ("reboot_on", "reboot_off")))
+            drain_cost = prices.drain_cost(gpu_model, text)
+            rows.append((columns == i, prices.wake, drain_cost, 1, neither, ("wake", "drain")))
+        for i in columns[: len(layouts)][is_partitioned[: len(layouts)]].tolist():
+            take_cost, strip_cost = prices.layout_cost(layouts[i]), prices.removal_cost(layouts[i])
+            rows.append((layout_of_column == i, take_cost, strip_cost, 1, takes_up, ("dress", "strip")))
+        mode_off_cost = prices.mode + prices.layout_cost(WHOLE_GPU)
+        rows.append((is_partitioned, prices.mode, mode_off_cost, 1, gives_up, ("mode_on", "mode_off")))
+        gpus_per_node = problem.gpus_per_node
+        rows.append((is_partitioned, prices.reboot, prices.reboot, gpus_per_node, neither, ("reboot_on", "reboot_off")))
     rows = [row for row in rows if (row[1] or row[2] or any(row[4])) and row[0].any()]
-    return Ways(
-        beyond=np.array([row[0] for row in rows], dtype=np.int64).reshape(len(rows), len(owner)),
-        come=np.array([row[1] for row in rows]),
-        go=np.array([row[2] for row in rows]),
-        batch=np.array([row[3] for row in rows], dtype=np.int64),
-        recut=np.array([row[4] for row in rows], dtype=bool).reshape(len(rows), 2),
+    return StateTransitions(
+        far_side=np.array([row[0] for row in rows], dtype=np.int64).reshape(len(rows), len(layout_of_column)),
+        cost_to_far=np.array([row[1] for row in rows]),
+        cost_to_near=np.array([row[2] for row in rows]),
+        batch_gpus=np.array([row[3] for row in rows], dtype=np.int64),
+        takes_layout=np.array([row[4] for row in rows], dtype=bool).reshape(len(rows), 2),
         names=tuple(row[5] for row in rows),
     )
 
 
 @dataclass(frozen=True)
 class ShortageSteps:
-    """Cost of missing instances in one slot, as linear steps; within a profile from cheap to dear.
+    """Cost of missing instances in one interval as linear steps; the steps of a profile rise in price.
 
     - ``profile``, shape (n_steps,): Profile of each step, by position.
     - ``width``, shape (n_steps,): Instances in the step.
-    - ``cost``, shape (n_steps,): Cost of each instance of the step that is missing, for the slot.
+    - ``cost``, shape (n_steps,): Price of each missing instance of the step, for the interval. [GPU h]
     """
 
     profile: Counts
@@ -141,10 +179,10 @@ class ShortageSteps:
     cost: Floats
 
 
-def tenant_order(problem: PlanProblem) -> list[list[int]]:
-    """Groups of tenants in the order in which they go short: lowest tier, then cheapest, first.
+def group_tenants_by_shortage_order(problem: PlanProblem) -> list[list[int]]:
+    """Group tenants in the order in which their demand goes unmet: lowest tier first, then lowest price.
 
-    Within a group the shortage is shared in proportion to demand.
+    Within a group unmet demand is shared in proportion to demand.
 
     Examples
     --------
@@ -153,57 +191,74 @@ def tenant_order(problem: PlanProblem) -> list[list[int]]:
     ...     "A30", 1, 1, datetime(2026, 1, 1, tzinfo=UTC), 1, ["a", "b", "c"], ["1g.6gb"], np.ones((3, 1, 1)),
     ...     tiers=["guaranteed", "best_effort", "guaranteed"],
     ... )
-    >>> tenant_order(problem)
+    >>> group_tenants_by_shortage_order(problem)
     [[1], [0, 2]]
     """
-    ranks = [-TIERS.index(tier) for tier in problem.tiers]
+    ranks = [-SERVICE_TIERS.index(tier) for tier in problem.tiers]
     keys = list(zip(ranks, problem.unmet_price, strict=True))
-    return [[i for i, key in enumerate(keys) if key == one] for one in sorted(set(keys))]
+    return [[i for i, key in enumerate(keys) if key == group_key] for group_key in sorted(set(keys))]
 
 
-def shortage_steps(problem: PlanProblem) -> list[ShortageSteps]:
-    """Steps of every slot of a problem."""
-    groups = tenant_order(problem)
+def build_shortage_steps(problem: PlanProblem) -> list[ShortageSteps]:
+    """Build the cost steps of missing instances for every interval of a problem."""
+    groups = group_tenants_by_shortage_order(problem)
     prices = np.array([problem.unmet_price[group[0]] for group in groups])
-    demand = np.array([problem.admitted[group].sum(axis=0) for group in groups])
+    demand = np.array([problem.admitted_demand[group].sum(axis=0) for group in groups])
     demand = demand.reshape(len(groups), *problem.demand.shape[1:])
     weights = problem.shares * problem.interval_hours
-    required = problem.required
-    return [_slot_steps(demand[:, :, t], required[:, t], prices, weights) for t in range(problem.n_slots)]
+    required = problem.required_instances
+    return [_build_slot_steps(demand[:, :, t], required[:, t], prices, weights) for t in range(problem.n_slots)]
 
 
-def _slot_steps(demand: Floats, required: Counts, prices: Floats, weights: Floats) -> ShortageSteps:
+def _build_slot_steps(demand: Floats, required: Counts, prices: Floats, weights: Floats) -> ShortageSteps:
+    """Build the cost steps of one interval from demand, shape (n_groups, n_profiles), and instances required.
+
+    Parameters
+    ----------
+    demand : ndarray of float, shape (n_groups, n_profiles)
+        Demand by group, in order of shortage. [instances]
+    required : ndarray of int, shape (n_profiles,)
+        Instances that meet the demand.
+    prices : ndarray of float, shape (n_groups,)
+        Price of unmet demand of each group. [GPU h]
+    weights : ndarray of float, shape (n_profiles,)
+        GPU-hours of one instance in the interval. [GPU h]
+    """
     steps: list[tuple[int, int, float]] = []
-    for profile, needed in enumerate(required.tolist()):
-        if needed:
-            pieces = _profile_steps(demand[:, profile], needed, prices * weights[profile])
-            steps += [(profile, width, cost) for width, cost in pieces]
+    for profile, n_required in enumerate(required.tolist()):
+        if n_required:
+            profile_steps = _build_profile_steps(demand[:, profile], n_required, prices * weights[profile])
+            steps += [(profile, width, cost) for width, cost in profile_steps]
     profiles, widths, costs = zip(*steps, strict=True) if steps else ((), (), ())
     instances = np.array(widths, dtype=np.int64)
     return ShortageSteps(np.array(profiles, dtype=np.int64), instances, np.array(costs))
 
 
-def _profile_steps(demand: Floats, needed: int, prices: Floats) -> list[tuple[int, float]]:
-    """Width and cost per instance of each step, for demand by group in the order of going short."""
+def _build_profile_steps(demand: Floats, n_required: int, prices: Floats) -> list[tuple[int, float]]:
+    """Return width [instances] and price of each cost step of one profile, for demand by group in order of shortage.
+
+    The cost of k missing instances is the piecewise linear function of max(0, k - surplus) with breaks where the demand
+    of one group ends; instances are whole, so it is read at whole numbers next to each break.
+    """
     breaks = np.concatenate([[0.0], np.cumsum(demand)])
     costs = np.concatenate([[0.0], np.cumsum(demand * prices)])
-    spare = max(0.0, needed - float(breaks[-1]))
-    near = np.concatenate([np.floor(breaks + spare), np.ceil(breaks + spare), [0.0, 1.0, needed]])
-    missing = np.unique(near.clip(0, needed))
-    totals = np.interp((missing - spare).clip(0), breaks, costs)
-    widths = np.diff(missing)
-    slopes = np.diff(totals) / widths
-    joined: list[tuple[int, float]] = []
+    surplus = max(0.0, n_required - float(breaks[-1]))
+    candidates = np.concatenate([np.floor(breaks + surplus), np.ceil(breaks + surplus), [0.0, 1.0, n_required]])
+    n_missing = np.unique(candidates.clip(0, n_required))
+    shortage_costs = np.interp((n_missing - surplus).clip(0), breaks, costs)
+    widths = np.diff(n_missing)
+    slopes = np.diff(shortage_costs) / widths
+    merged: list[tuple[int, float]] = []
     for width, slope in zip(widths.astype(int).tolist(), slopes.tolist(), strict=True):
-        if joined and np.isclose(joined[-1][1], slope, rtol=1e-9, atol=1e-12):
-            joined[-1] = (joined[-1][0] + width, joined[-1][1])
+        if merged and np.isclose(merged[-1][1], slope, rtol=1e-9, atol=1e-12):
+            merged[-1] = (merged[-1][0] + width, merged[-1][1])
         else:
-            joined.append((width, slope))
-    return joined
+            merged.append((width, slope))
+    return merged
 
 
-def unmet_by_tenant(problem: PlanProblem, missing: Counts) -> Floats:
-    """Demand left unmet when instances are missing.
+def split_unmet_demand(problem: PlanProblem, missing: Counts) -> Floats:
+    """Split the demand that missing instances leave unmet among tenants, shape (n_tenants, n_profiles, n_slots).
 
     Examples
     --------
@@ -212,61 +267,61 @@ def unmet_by_tenant(problem: PlanProblem, missing: Counts) -> Floats:
     ...     "A30", 1, 1, datetime(2026, 1, 1, tzinfo=UTC), 1, ["a", "b"], ["1g.6gb"], [[[1.5]], [[0.8]]],
     ...     tiers=["standard", "best_effort"],
     ... )
-    >>> unmet_by_tenant(problem, np.array([[2]])).ravel().round(3).tolist()
+    >>> split_unmet_demand(problem, np.array([[2]])).ravel().round(3).tolist()
     [0.5, 0.8]
     """
-    served = problem.required - missing
-    left = np.where(missing > 0, problem.pooled - served, 0.0).clip(0.0)
-    unmet = np.zeros_like(problem.admitted)
-    for group in tenant_order(problem):
-        demand = problem.admitted[group]
+    n_served = problem.required_instances - missing
+    unmet_left = np.where(missing > 0, problem.pooled_demand - n_served, 0.0).clip(0.0)
+    unmet = np.zeros_like(problem.admitted_demand)
+    for group in group_tenants_by_shortage_order(problem):
+        demand = problem.admitted_demand[group]
         total = demand.sum(axis=0)
-        taken = np.minimum(left, total)
-        unmet[group] = demand * np.divide(taken, total, out=np.zeros_like(total), where=total > 0)
-        left = left - taken
+        group_unmet = np.minimum(unmet_left, total)
+        unmet[group] = demand * np.divide(group_unmet, total, out=np.zeros_like(total), where=total > 0)
+        unmet_left = unmet_left - group_unmet
     return unmet
 
 
 @dataclass(frozen=True, eq=False)
-class Fluid:
-    """Arrays of a :class:`PlanProblem`.
+class PlanArrays:
+    """Arrays of a :class:`PlanProblem`: columns of counts, coverage, costs and limits.
 
-    - ``problem``: Where they come from.
-    - ``layouts``: Layouts that a plan may need: those that no other covers at no higher price, and those that are
-      there at first or must stay.
-    - ``owner``, shape (n_columns,): Layout of each column of counts: of GPUs on, one for each layout in their order,
-      then of parked GPUs, one for each layout that is cut.
-    - ``cut``, shape (n_columns,): Whether a GPU in the column is cut.
-    - ``demanded``, shape (n_sets, n_profiles): One row for each set of requests that can be short together.
-    - ``cover``, shape (n_sets, n_columns): Instances on one GPU of each column that can serve the set.
-    - ``steps``: Cost of missing instances, by slot.
-    - ``on_cost``, ``idle_cost``: Cost of one GPU that is on for one slot, beyond one that is not; and of all of them,
-      were none on.
-    - ``ways``: What it costs to come from some counts to others.
-    - ``gpus``, shape (n_slots,): GPUs that may be on.
-    - ``cuttable``, shape (n_slots,): GPUs that may be cut; below 0 where the limits contradict each other.
-    - ``pinned``, shape (n_columns,): GPUs that must have a layout in every slot.
-    - ``initial``, shape (n_columns,): GPUs by column before the first slot.
+    - ``problem``: The planning problem.
+    - ``layouts``: Layouts that an optimal plan may need: those that no other layout dominates, those of the initial
+      state, and pinned ones.
+    - ``layout_of_column``, shape (n_columns,): Layout of each column of counts: first powered-on GPUs, one column for
+      each layout, then idle GPUs, one for each MIG layout.
+    - ``is_partitioned``, shape (n_columns,): Whether a GPU in the column is MIG-partitioned.
+    - ``request_sets``, shape (n_sets, n_profiles): Rows of 0 and 1: sets of requests of Hall's condition.
+    - ``coverage``, shape (n_sets, n_columns): Instances on one GPU of each column that can serve the set.
+    - ``shortage_steps``: Cost of missing instances, by interval.
+    - ``on_cost``, ``idle_cost``: Price of one powered-on GPU for one interval above that of an idle one, and of the
+      whole fleet if every GPU were idle. [GPU h]
+    - ``transitions``: Prices of transitions between counts.
+    - ``max_gpus_on``, shape (n_slots,): Most GPUs that may be powered on.
+    - ``max_partitioned``, shape (n_slots,): Most partitioned GPUs; below 0 where limits contradict each other.
+    - ``pinned``, shape (n_columns,): GPUs that must have a layout in every interval.
+    - ``initial``, shape (n_columns,): Counts before the first interval; None if unknown.
     """
 
     problem: PlanProblem
     layouts: tuple[str, ...]
-    owner: Counts
-    cut: NDArray[np.bool_]
-    demanded: Counts
-    cover: Counts
-    steps: list[ShortageSteps]
+    layout_of_column: Counts
+    is_partitioned: NDArray[np.bool_]
+    request_sets: Counts
+    coverage: Counts
+    shortage_steps: list[ShortageSteps]
     on_cost: float
     idle_cost: float
-    ways: Ways
-    gpus: Counts
-    cuttable: Counts
+    transitions: StateTransitions
+    max_gpus_on: Counts
+    max_partitioned: Counts
     pinned: Counts
     initial: Counts | None
 
     @classmethod
-    def of(cls, problem: PlanProblem, layouts: Sequence[str] | None = None) -> Fluid:
-        """Build the arrays; with given layouts, or with those that a plan may need.
+    def from_problem(cls, problem: PlanProblem, layouts: Sequence[str] | None = None) -> PlanArrays:
+        """Build the arrays of a problem, with given layouts or with those that an optimal plan may need.
 
         Examples
         --------
@@ -275,200 +330,241 @@ class Fluid:
         >>> problem = PlanProblem(
         ...     "A100-40GB", 8, 8, datetime(2026, 1, 1, tzinfo=UTC), 1, ["a"], names, np.ones((1, 3, 2))
         ... )
-        >>> Fluid.of(problem).layouts
+        >>> PlanArrays.from_problem(problem).layouts
         ('4g.20gb:1,3g.20gb:1', '4g.20gb:1,1g.5gb:3', '3g.20gb:1,1g.5gb:4', '1g.5gb:7')
         """
-        initial, pinned = dict(problem.initial or {}), problem.limits.pinned
+        initial = dict(problem.initial or {})
         parked = dict(problem.parked or {})
-        named = {*initial, *pinned, *parked, *(layouts or ())}
-        layouts = list(dict.fromkeys([*(layouts or _useful_layouts(problem)), *initial, *pinned, *parked]))
-        held = [parse_layout(layout) for layout in layouts]
-        supply = tuple(dict.fromkeys(name for counts in held for name in counts))
-        wanted = np.flatnonzero(problem.required.any(axis=1)).tolist()
-        sets = up_sets(problem.gpu_model, tuple(problem.profiles[p] for p in wanted), supply)
-        provides = np.zeros((len(supply), len(held)), dtype=np.int64)
-        for layout, counts in enumerate(held):
-            provides[[supply.index(name) for name in counts], layout] = list(counts.values())
-        cover = membership([able for _, able in sets], len(supply)) @ provides
-        merits = _merits(problem, layouts, cover)
-        useful = [bool(cover[:, i].any()) and not _beaten(merits, i) for i in range(len(layouts))]
-        keep = [i for i, text in enumerate(layouts) if text in named or useful[i]]
-        texts = tuple(layouts[i] for i in keep)
-        cut = np.array([text != WHOLE_GPU for text in texts], dtype=bool)
-        idle = np.flatnonzero(cut) if problem.prices is not None else np.zeros(0, dtype=np.int64)
-        owner = np.concatenate([np.arange(len(texts)), idle]).astype(np.int64)
+        pinned = problem.limits.pinned
+        required_layouts = {*initial, *pinned, *parked, *(layouts or ())}
+        layouts = list(dict.fromkeys([*(layouts or _list_candidate_layouts(problem)), *initial, *pinned, *parked]))
+        layout_instances = [parse_layout(layout) for layout in layouts]
+        supply = tuple(dict.fromkeys(name for instances in layout_instances for name in instances))
 
-        def columns(on: Mapping[str, int], kept: Mapping[str, int]) -> Counts:
-            held = [on.get(text, 0) for text in texts] + [kept.get(texts[i], 0) for i in idle]
-            return np.array(held, dtype=np.int64)
+        # Coverage: instances of each layout that can serve each set of requests (Hall's condition).
+        requested = np.flatnonzero(problem.required_instances.any(axis=1)).tolist()
+        served_sets = find_up_sets(problem.gpu_model, tuple(problem.profiles[p] for p in requested), supply)
+        instances_per_gpu = np.zeros((len(supply), len(layouts)), dtype=np.int64)
+        for layout, instances in enumerate(layout_instances):
+            instances_per_gpu[[supply.index(name) for name in instances], layout] = list(instances.values())
+        cover = incidence_rows([servers for _, servers in served_sets], len(supply)) @ instances_per_gpu
 
+        # Layouts that another one dominates are left out, unless the problem names them.
+        merits = _layout_merits(problem, layouts, cover)
+        is_useful = [bool(cover[:, i].any()) and not _is_dominated(merits, i) for i in range(len(layouts))]
+        kept = [i for i, text in enumerate(layouts) if text in required_layouts or is_useful[i]]
+        texts = tuple(layouts[i] for i in kept)
+
+        # Columns of counts: powered-on GPUs by layout, then idle GPUs by MIG layout.
+        is_partitioned = np.array([text != WHOLE_GPU for text in texts], dtype=bool)
+        idle_layouts = np.flatnonzero(is_partitioned) if problem.prices is not None else np.zeros(0, dtype=np.int64)
+        layout_of_column = np.concatenate([np.arange(len(texts)), idle_layouts]).astype(np.int64)
+
+        def columns(on: Mapping[str, int], idle: Mapping[str, int]) -> Counts:
+            on_counts = [on.get(text, 0) for text in texts]
+            return np.array(on_counts + [idle.get(texts[i], 0) for i in idle_layouts], dtype=np.int64)
+
+        request_rows = [[requested[p] for p in requests] for requests, _ in served_sets]
         parked_price = 0.0 if problem.prices is None else problem.prices.parked_price
         return cls(
             problem=problem,
             layouts=texts,
-            owner=owner,
-            cut=cut[owner],
-            demanded=membership([[wanted[p] for p in asked] for asked, _ in sets], len(problem.profiles)),
-            cover=np.pad(cover[:, keep], ((0, 0), (0, len(idle)))),
-            steps=shortage_steps(problem),
+            layout_of_column=layout_of_column,
+            is_partitioned=is_partitioned[layout_of_column],
+            request_sets=incidence_rows(request_rows, len(problem.profiles)),
+            coverage=np.pad(cover[:, kept], ((0, 0), (0, len(idle_layouts)))),
+            shortage_steps=build_shortage_steps(problem),
             on_cost=(problem.on_price - parked_price) * problem.interval_hours,
             idle_cost=parked_price * problem.interval_hours * problem.gpus,
-            ways=ways_of(problem, texts, owner),
-            gpus=problem.gpus_allowed_on,
-            cuttable=problem.gpus_cuttable,
+            transitions=build_state_transitions(problem, texts, layout_of_column),
+            max_gpus_on=problem.max_gpus_on,
+            max_partitioned=problem.max_partitioned_gpus,
             pinned=columns(pinned, {}),
             initial=None if problem.initial is None else columns(initial, parked),
         )
 
     @property
-    def used(self) -> NDArray[np.bool_]:
-        """Which columns count GPUs that are on, shape (n_columns,)."""
-        return np.arange(len(self.owner)) < len(self.layouts)
+    def is_on(self) -> NDArray[np.bool_]:
+        """Whether a column counts powered-on GPUs, shape (n_columns,)."""
+        return np.arange(len(self.layout_of_column)) < len(self.layouts)
 
     @property
-    def useful(self) -> Counts:
-        """Most GPUs of each column that have work in a slot, shape (n_slots, n_columns)."""
-        rows = [self.demanded[:, steps.profile] @ steps.width for steps in self.steps]
-        asked = np.array(rows, dtype=np.int64).reshape(len(self.steps), len(self.demanded))
-        needed = np.where(self.cover > 0, -(-asked[:, :, None] // self.cover.clip(1)), 0)
-        most: Counts = needed.max(axis=1, initial=0)
-        return most
+    def max_useful_gpus(self) -> Counts:
+        """Most GPUs of each column that can have work in an interval, shape (n_slots, n_columns)."""
+        rows = [self.request_sets[:, steps.profile] @ steps.width for steps in self.shortage_steps]
+        n_asked = np.array(rows, dtype=np.int64).reshape(len(self.shortage_steps), len(self.request_sets))
+        n_needed = np.where(self.coverage > 0, -(-n_asked[:, :, None] // self.coverage.clip(1)), 0)
+        max_useful: Counts = n_needed.max(axis=1, initial=0)
+        return max_useful
 
     @property
     def may_change(self) -> NDArray[np.bool_]:
-        """Whether counts may change as a slot begins, shape (n_slots,)."""
+        """Whether counts may change at the start of an interval, shape (n_slots,)."""
         slots = self.problem.limits.change_slots
         number = np.arange(self.problem.n_slots)
         return np.ones(len(number), bool) if slots is None else np.isin(number, slots)
 
     @property
-    def parks(self) -> bool:
-        """Whether GPUs that are not needed are parked."""
+    def keeps_idle_layouts(self) -> bool:
+        """Whether GPUs that are not needed stay idle with their layout (else they are released)."""
         return self.problem.prices is not None
 
-    def split(self, counts: Counts) -> tuple[Counts, Counts]:
-        """GPUs on and GPUs parked by layout, shape (n_slots, n_layouts) each; what is parked uncut is left out."""
+    def split_on_and_idle(self, counts: Counts) -> tuple[Counts, Counts]:
+        """Split counts into powered-on and idle GPUs by layout, shape (n_slots, n_layouts) each."""
         on = counts[:, : len(self.layouts)]
         parked = np.zeros_like(on)
-        parked[:, self.owner[len(self.layouts) :]] = counts[:, len(self.layouts) :]
+        parked[:, self.layout_of_column[len(self.layouts) :]] = counts[:, len(self.layouts) :]
         return on, parked
 
-    def allowed(self, slot: int, states: Counts) -> NDArray[np.bool_]:
-        """Whether vectors of counts, shape (n, n_columns), keep the limits of a slot."""
+    def keeps_limits(self, slot: int, states: Counts) -> NDArray[np.bool_]:
+        """Whether each row of counts, shape (n, n_columns), is within the limits of an interval."""
         on = states[:, : len(self.layouts)]
-        cut = on[:, self.cut[: len(self.layouts)]]
-        fits = (on.sum(axis=1) <= self.gpus[slot]) & (cut.sum(axis=1) <= self.cuttable[slot])
-        within: NDArray[np.bool_] = fits & (states >= self.pinned).all(axis=1)
-        if self.parks:
-            within &= states.sum(axis=1) <= self.problem.gpus_held
-            within &= states[:, self.cut].sum(axis=1) <= self.problem.gpus_held_cut
-        return within
+        partitioned = on[:, self.is_partitioned[: len(self.layouts)]]
+        is_within_fleet = (on.sum(axis=1) <= self.max_gpus_on[slot]) & (
+            partitioned.sum(axis=1) <= self.max_partitioned[slot]
+        )
+        is_allowed: NDArray[np.bool_] = is_within_fleet & (states >= self.pinned).all(axis=1)
+        if self.keeps_idle_layouts:
+            is_allowed &= states.sum(axis=1) <= self.problem.max_gpus_with_layout
+            is_allowed &= states[:, self.is_partitioned].sum(axis=1) <= self.problem.max_partitioned_with_layout
+        return is_allowed
 
-    def with_instance(self, profile: int) -> Fluid:
-        """The same arrays with one more column of counts, last: single instances of a profile, free of cost."""
+    def with_single_instance(self, profile: int) -> PlanArrays:
+        """Append a column of counts: single instances of one profile, at no cost."""
         names = self.problem.profiles
-        serving = [serves(self.problem.gpu_model, names[profile], name) for name in names]
-        column = (self.demanded @ np.array(serving, dtype=np.int64) > 0).astype(np.int64)
-        return replace(self, cover=np.column_stack([self.cover, column]), owner=np.append(self.owner, 0))
+        serving = [can_serve(self.problem.gpu_model, names[profile], name) for name in names]
+        column = (self.request_sets @ np.array(serving, dtype=np.int64) > 0).astype(np.int64)
+        coverage = np.column_stack([self.coverage, column])
+        return replace(self, coverage=coverage, layout_of_column=np.append(self.layout_of_column, 0))
 
-    def missing(self, slot: int, counts: Counts) -> Counts:
-        """Instances short of each profile, chosen so that the shortage costs least.
+    def count_missing_instances(self, slot: int, counts: Counts) -> Counts:
+        """Return the missing instances of each profile, shape (n_profiles,), at the least cost of unmet demand.
 
-        Serving the dearest requests first is exact, because the sets of requests that can be served together
-        form a polymatroid.
+        Serving the requests of the highest price first is exact (greedy algorithm), because the vectors of requests
+        that can be served together form a polymatroid.
+
+        References
+        ----------
+        Edmonds, Submodular functions, matroids, and certain polyhedra, 1970.
         """
-        short = self.problem.required[:, slot].copy()
-        for profile, served, _ in self._serve(slot, counts[None]):
-            short[profile] -= served[0]
-        return short
+        n_missing = self.problem.required_instances[:, slot].copy()
+        for profile, served, _ in self._serve_requests(slot, counts[None]):
+            n_missing[profile] -= served[0]
+        return n_missing
 
     def slot_costs(self, slot: int, counts: Counts) -> Floats:
-        """Cost of a slot, GPUs on and demand unmet, under several vectors of counts."""
-        steps = self.steps[slot]
+        """Return f_t of several rows of counts, shape (n,): GPU-hours and unmet demand of one interval [GPU h]."""
+        steps = self.shortage_steps[slot]
         on = counts[:, : len(self.layouts)].sum(axis=1)
         costs: Floats = self.on_cost * on + (self.idle_cost + float(steps.width @ steps.cost))
-        for _, served, price in self._serve(slot, counts):
+        for _, served, price in self._serve_requests(slot, counts):
             costs -= served * price
         return costs
 
-    def _serve(self, slot: int, counts: Counts) -> Iterator[tuple[int, Counts, float]]:
-        """Profile, instances served under each vector of counts, and price of each step, dearest first."""
-        steps = self.steps[slot]
-        free = self.cover @ counts.T
+    def _serve_requests(self, slot: int, counts: Counts) -> Iterator[tuple[int, Counts, float]]:
+        """Yield profile, instances served under each row of counts, and price, step by step, highest price first."""
+        steps = self.shortage_steps[slot]
+        n_free = self.coverage @ counts.T
         for step in np.argsort(-steps.cost, kind="stable").tolist():
             profile = int(steps.profile[step])
-            sets = self.demanded[:, profile] > 0
-            served = np.minimum(steps.width[step], free[sets].min(axis=0))
-            free[sets] -= served
+            sets = self.request_sets[:, profile] > 0
+            served = np.minimum(steps.width[step], n_free[sets].min(axis=0))
+            n_free[sets] -= served
             yield profile, served, float(steps.cost[step])
 
-    def departures(self, before: Counts | None, after: Counts) -> int:
-        """GPUs emptied between two slots; none if nothing is known of the first."""
+    def count_drained_gpus(self, before: Counts | None, after: Counts) -> int:
+        """Count the GPUs drained between two intervals; 0 if the counts of the first are unknown."""
         return 0 if before is None else int((before - after)[: len(self.layouts)].clip(0).sum())
 
-    def changes(self, before: Counts | None, after: Counts) -> int:
-        """GPUs that take up a layout between two slots, or give one up and stay on; none if the first is not known.
+    def count_layout_changes(self, before: Counts | None, after: Counts) -> int:
+        """Count the GPUs that take a layout, or lose one and stay on, between two intervals; 0 if the first is unknown.
 
-        Where GPUs are released, one comes back uncut. So those that are to be on uncut are taken from what was not
-        cut as long as there is any.
+        A released GPU returns as a full GPU, so full GPUs are taken from those without a MIG layout as long as there
+        are any.
         """
         if before is None:
             return 0
-        uncut = 0 if self.parks else int(after[~self.cut].sum() + before[self.cut].sum()) - self.problem.gpus
-        return self.ways.recuts(before, after) + max(0, uncut)
+        n_losing_layout = (
+            0
+            if self.keeps_idle_layouts
+            else int(after[~self.is_partitioned].sum() + before[self.is_partitioned].sum()) - self.problem.gpus
+        )
+        return self.transitions.count_new_layouts(before, after) + max(0, n_losing_layout)
 
-    def cost(self, counts: Counts, *, start: int = 0, before: Counts | None = None) -> float:
-        """Cost of consecutive slots with the changes into and between them."""
+    def plan_cost(self, counts: Counts, *, start: int = 0, before: Counts | None = None) -> float:
+        """Return the cost of consecutive intervals with the transitions into the first and between them [GPU h].
+
+        Parameters
+        ----------
+        counts : ndarray of int, shape (n, n_columns)
+            Counts of consecutive intervals.
+        start : int
+            Position of the first interval.
+        before : ndarray of int, shape (n_columns,), optional
+            Counts before the first interval; None: entering it is free.
+        """
         total = 0.0
         previous = before
-        for slot, now in enumerate(counts, start):
-            total += float(self.slot_costs(slot, now[None])[0])
-            total += self.ways.cost(previous, now)
-            previous = now
+        for slot, slot_counts in enumerate(counts, start):
+            total += float(self.slot_costs(slot, slot_counts[None])[0])
+            total += self.transitions.transition_cost(previous, slot_counts)
+            previous = slot_counts
         return total
 
-    def before(self, counts: Counts, slot: int) -> Counts | None:
-        """Counts of the slot before one of a plan; the initial ones before the first."""
+    def entry_costs(self, states: Counts) -> Floats:
+        """Return the cost of the transition from the initial counts to each row of counts; 0 if unknown [GPU h]."""
+        if self.initial is None:
+            return np.zeros(len(states))
+        costs: Floats = self.transitions.pairwise_costs(self.initial[None], states)[0]
+        return costs
+
+    def total_cost(self, counts: Counts) -> float:
+        """Return the cost of a plan of all intervals, with the transition from the initial counts [GPU h]."""
+        return self.plan_cost(counts, before=self.initial)
+
+    def counts_before(self, counts: Counts, slot: int) -> Counts | None:
+        """Return the counts of the interval before `slot`; the initial ones before the first."""
         return counts[slot - 1] if slot else self.initial
 
 
-def _useful_layouts(problem: PlanProblem) -> list[str]:
-    """Texts of layouts: the fullest ones of the profiles that anybody wants, and the whole GPU if wanted; then all.
+def _list_candidate_layouts(problem: PlanProblem) -> list[str]:
+    """List layout texts: maximal layouts of the requested profiles, the full GPU if requested, then all others.
 
-    Where taking up, giving up or emptying has a price that depends on the layout, one with fewer instances, or with
-    other ones than anybody asks for by name, may be the cheaper way to do the same.
+    Where the price of taking, removing or draining depends on the layout, a layout with fewer or other instances than
+    requested may be cheaper.
     """
-    wanted = [p for p, needed in zip(problem.profiles, problem.required.max(axis=1), strict=True) if needed]
-    slices = [profile for profile in wanted if profile != WHOLE_GPU]
-    counts = pareto_counts(problem.gpu_model, slices) if slices else []
-    every = multisets(problem.gpu_model) if slices and problem.prices is not None else []
-    whole = [WHOLE_GPU] if WHOLE_GPU in wanted else []
-    return [*map(format_layout, counts), *whole, *map(format_layout, every)]
+    n_required = problem.required_instances.max(axis=1)
+    requested = [profile for profile, n in zip(problem.profiles, n_required, strict=True) if n]
+    slices = [profile for profile in requested if profile != WHOLE_GPU]
+    counts = list_pareto_counts(problem.gpu_model, slices) if slices else []
+    all_layouts = list_profile_counts(problem.gpu_model) if slices and problem.prices is not None else []
+    whole = [WHOLE_GPU] if WHOLE_GPU in requested else []
+    return [*map(format_layout, counts), *whole, *map(format_layout, all_layouts)]
 
 
-def _merits(problem: PlanProblem, layouts: Sequence[str], cover: Counts) -> Floats:
-    """What each layout can do, and what it saves on its ways, a column each: more is better, row by row.
+def _layout_merits(problem: PlanProblem, layouts: Sequence[str], cover: Counts) -> Floats:
+    """Return what each layout serves and saves, shape (n_merits, n_layouts): more is better in every row.
 
-    A layout that another one covers in all rows is not needed. Let GPUs have the other one wherever a plan has the
-    first, on or parked. They serve as much, at the same price of hours, within the same limits (both are cut, or no
-    layout serves what a whole GPU does). The edges of the tree of states that part the two from the rest join: with
-    x and y GPUs on their way, (x + y)+ is at most x+ + y+, and each costs no more than it did, as waking costs the
-    same for all layouts, and emptying, taking up and giving up cost no more for the other one. Hence the plan costs
-    no more. Layouts that GPUs have at first, or must keep, stay: there nothing can be exchanged.
+    A layout that another one dominates in all rows is not needed. Replace it by the other one everywhere, busy or idle.
+    The plan serves as much, at the same price of hours and within the same limits (both are partitioned, or no layout
+    serves what a full GPU does). The edges of the two layouts in the tree of states merge: with x and y GPUs on their
+    way, (x + y)+ <= x+ + y+, and each costs no more than before, as waking costs the same for all layouts, and
+    draining, taking and removing cost no more for the other one. So the plan costs no more. Initial and pinned layouts
+    are kept.
 
-    One that serves nothing is not needed either: what a GPU had before, or has after, is as good a state to wait in.
+    A layout that serves nothing is not needed either: a GPU can idle with the layout that it had before or has after.
     """
     if problem.prices is None:
         return cover.astype(np.float64)
     prices, gpu_model = problem.prices, problem.gpu_model
-    emptied = [-prices.drain_of(gpu_model, text) for text in layouts]
-    given_up = [-prices.strip_of(text) for text in layouts]
-    return np.vstack([cover, emptied, given_up])
+    drain_merits = [-prices.drain_cost(gpu_model, text) for text in layouts]
+    removal_merits = [-prices.removal_cost(text) for text in layouts]
+    return np.vstack([cover, drain_merits, removal_merits])
 
 
-def _beaten(merits: Floats, layout: int) -> bool:
-    """Whether some other layout has all that this one has, and more (or the same, and comes first)."""
-    own = merits[:, layout]
-    at_least = (merits >= own[:, None]).all(axis=0)
-    equal = (merits == own[:, None]).all(axis=0)
-    return bool((at_least & ~equal).any() or equal[:layout].any())
+def _is_dominated(merits: Floats, layout: int) -> bool:
+    """Whether another layout has the merits of this one and more, or the same merits and an earlier position."""
+    layout_merits = merits[:, layout]
+    is_as_good = (merits >= layout_merits[:, None]).all(axis=0)
+    is_equal = (merits == layout_merits[:, None]).all(axis=0)
+    return bool((is_as_good & ~is_equal).any() or is_equal[:layout].any())

@@ -1,7 +1,7 @@
-"""Improvement of plans: best path, forward pass and re-optimised windows.
+"""Improvement of plans: cheapest path through known states, interval-by-interval pass, windows solved again.
 
-Alone, one big model is hopeless at middle sizes. Begun from a good plan and with the floors of slots in it,
-it closes small problems and tightens the bound of others.
+One integer program over the whole horizon is too slow at medium size. Started from a good plan and with the window
+bounds as valid inequalities, it solves small problems and raises the lower bound of others.
 """
 
 from __future__ import annotations
@@ -12,279 +12,363 @@ from dataclasses import replace
 import numpy as np
 
 from gpuplanner.core.errors import MissingDependencyError
-from gpuplanner.planner.linear_model import TOLERANCE, Effort, relative_gap
+from gpuplanner.planner.linear_model import COST_TOLERANCE, Effort, relative_gap
 from gpuplanner.planner.linear_program import (
-    Floor,
     SlotModel,
-    add_changes,
-    add_fleet,
+    WindowBound,
+    add_fleet_rows,
+    add_full_gpu_rows,
     add_on_columns,
-    add_whole_kept,
-    best_in_window,
-    build,
-    start_values,
+    add_transition_columns,
+    build_slot_model,
+    column_values_of_plan,
+    solve_window,
 )
 from gpuplanner.planner.milp_solver import solve
-from gpuplanner.planner.plan_arrays import Fluid
-from gpuplanner.planner.plan_explanation import counts_in
+from gpuplanner.planner.plan_arrays import PlanArrays
+from gpuplanner.planner.plan_explanation import spread_counts
 from gpuplanner.planner.plan_problem import Counts, Floats
 
-_KEPT = 200
-_PATH_NODES = 50
+_MAX_CANDIDATES = 200
+"""States from other plans that are tried in each interval."""
+_IDLE_MODEL_NODES = 50
+"""Branch-and-bound nodes for the layouts of idle GPUs."""
 
-# Part of the price of a layout that a GPU which comes back pays, as some find one that was kept for them.
-_SHARE_TAKEN_UP = 0.3
+_RETURNING_GPU_SHARE = 0.3
+"""Fraction of the price of a layout that a returning GPU pays in the rough path, as some idle GPUs kept theirs."""
 
 
-def shortest_path(costs: Sequence[Floats] | Floats, entering: Floats, between: Callable[[int], Floats]) -> list[int]:
-    """Position of the state of each slot that together cost least: dynamic programming over slots.
+def shortest_path(
+    state_costs: Sequence[Floats] | Floats, entry_costs: Floats, transition_costs: Callable[[int], Floats]
+) -> list[int]:
+    """Return the position of the state of each interval on the path of least cost, by dynamic programming.
 
-    States cost `costs` by slot, and coming to those of the first one costs `entering`; `between` says for another slot
-    what it costs to come from each state of the slot before to each of its own, infinite where that is forbidden.
+    With f_t the cost of a state in interval t and r_t that of a transition into it,
+
+        V_t(x) = f_t(x) + min over x' of ( V_{t-1}(x') + r_t(x', x) ).
+
+    Parameters
+    ----------
+    state_costs : sequence of ndarray of float, each of shape (n_states,)
+        f_t: cost of each state, by interval.
+    entry_costs : ndarray of float, shape (n_states,)
+        Cost of entering each state of the first interval.
+    transition_costs : callable
+        From an interval t to r_t, shape (n_states before, n_states); infinite where a change is forbidden.
 
     Examples
     --------
     >>> shortest_path([np.zeros(2), np.array([1.0, 0.0])], np.array([0.0, 5.0]), lambda slot: 2.0 - 2.0 * np.eye(2))
     [0, 0]
     """
-    value, origins = entering + costs[0], []
-    for slot, own in enumerate(costs[1:], 1):
-        total = value[:, None] + between(slot)
+    path_costs = entry_costs + state_costs[0]
+    origins = []
+    for slot, slot_costs in enumerate(state_costs[1:], 1):
+        total = path_costs[:, None] + transition_costs(slot)
         origins.append(total.argmin(axis=0))
-        value = total.min(axis=0) + own
-    chosen = [int(value.argmin())]
+        path_costs = total.min(axis=0) + slot_costs
+
+    # Trace the cheapest path back from the last interval.
+    chosen = [int(path_costs.argmin())]
     for origin in reversed(origins):
         chosen.append(int(origin[chosen[-1]]))
     return chosen[::-1]
 
 
-def cheapest_path(fluid: Fluid, plans: Sequence[Counts], states: Sequence[Counts] = ()) -> Counts:
-    """Choose a state for each slot among all states of given plans, at the least total cost.
+def cheapest_path(arrays: PlanArrays, plans: Sequence[Counts], states: Sequence[Counts] = ()) -> Counts:
+    """Choose a state for each interval from the states of all given plans, at the least total cost.
 
-    A state is a vector of counts. A state found for one slot often suits another: demand comes back every
-    day. In each slot the states of the plans themselves and the cheapest others take part, so that the
-    result is never dearer than the best of the plans.
+    A state is a row of counts. A state of one interval often suits another: demand returns every day. In each interval
+    the states of the plans and the cheapest others take part, so that the result never costs more than the best plan.
+
+    Parameters
+    ----------
+    arrays : PlanArrays
+        The problem.
+    plans : sequence of ndarray of int, each of shape (n_slots, n_columns)
+        Plans to combine.
+    states : sequence of ndarray of int, each of shape (n, n_columns)
+        Further states.
     """
     pool = np.unique(np.concatenate([*plans, *states]), axis=0)
     planned = np.stack(plans, axis=1)
-    held = [_candidates(fluid, slot, pool, own) for slot, own in enumerate(planned)]
-    first = held[0][0]
-    entering = np.zeros(len(first))
-    if fluid.initial is not None:
-        entering = fluid.ways.costs(fluid.initial[None], first)[0]
+    candidates = [_candidate_states(arrays, slot, pool, slot_states) for slot, slot_states in enumerate(planned)]
+    first_states = candidates[0][0]
+    entry_costs = arrays.entry_costs(first_states)
 
-    def between(slot: int) -> Floats:
-        before, now = held[slot - 1][0], held[slot][0]
-        costs = fluid.ways.costs(before, now)
-        if not fluid.may_change[slot]:
-            costs[(before[:, None] != now[None]).any(axis=2)] = np.inf
+    def transition_costs(slot: int) -> Floats:
+        before, after = candidates[slot - 1][0], candidates[slot][0]
+        costs = arrays.transitions.pairwise_costs(before, after)
+        if not arrays.may_change[slot]:
+            costs[(before[:, None] != after[None]).any(axis=2)] = np.inf
         return costs
 
-    path = shortest_path([costs for _, costs in held], entering, between)
-    return np.array([own[at] for (own, _), at in zip(held, path, strict=True)])
+    path = shortest_path([costs for _, costs in candidates], entry_costs, transition_costs)
+    return np.array([slot_states[at] for (slot_states, _), at in zip(candidates, path, strict=True)])
 
 
-def _candidates(fluid: Fluid, slot: int, pool: Counts, own: Counts) -> tuple[Counts, Floats]:
-    """States that may be taken in a slot, with their costs."""
-    others = pool[fluid.allowed(slot, pool)]
-    cheapest = np.argsort(fluid.slot_costs(slot, others), kind="stable")[:_KEPT]
-    states = np.unique(np.concatenate([own, others[cheapest]]), axis=0)
-    return states, fluid.slot_costs(slot, states)
+def _candidate_states(arrays: PlanArrays, slot: int, pool: Counts, planned_states: Counts) -> tuple[Counts, Floats]:
+    """Return the states that may be chosen in an interval, with their costs.
 
-
-def parked_best(fluid: Fluid, counts: Counts, effort: Effort) -> Counts:
-    """Choose anew what parked GPUs keep, with the GPUs on as they are, at the least cost of changes.
-
-    With the GPUs on fixed, what is left is a flow on the tree of states, which fractions solve in whole numbers
-    unless whole nodes reboot for it.
+    Parameters
+    ----------
+    arrays : PlanArrays
+        Arrays of the problem.
+    slot : int
+        Interval.
+    pool : ndarray of int, shape (n, n_columns)
+        States of all plans.
+    planned_states : ndarray of int, shape (n_plans, n_columns)
+        States of the plans in the interval.
     """
-    if not fluid.parks or effort.spent():
+    allowed_states = pool[arrays.keeps_limits(slot, pool)]
+    cheapest = np.argsort(arrays.slot_costs(slot, allowed_states), kind="stable")[:_MAX_CANDIDATES]
+    states = np.unique(np.concatenate([planned_states, allowed_states[cheapest]]), axis=0)
+    return states, arrays.slot_costs(slot, states)
+
+
+def optimize_idle_layouts(arrays: PlanArrays, counts: Counts, effort: Effort) -> Counts:
+    """Choose the layouts of idle GPUs at the least cost of transitions, with the powered-on GPUs fixed.
+
+    What remains is a flow on the tree of states. Its linear program has whole-number solutions (network matrix), unless
+    whole nodes reboot.
+    """
+    if not arrays.keeps_idle_layouts or effort.is_spent():
         return counts
-    n_on = len(fluid.layouts)
-    there = counts.any(axis=0) if fluid.initial is None else counts.any(axis=0) | (fluid.initial > 0)
-    # Layouts that no GPU has are kept for nothing, and what emptying and waking cost is known already.
-    ever = np.bincount(fluid.owner, weights=there, minlength=n_on) > 0
-    free = ever[fluid.owner] & ~fluid.used
-    lean = replace(fluid, ways=fluid.ways.some(fluid.ways.beyond @ free > 0))
-    model = SlotModel(lean, range(len(counts)))
+    n_on = len(arrays.layouts)
+    is_seen_column = counts.any(axis=0) if arrays.initial is None else counts.any(axis=0) | (arrays.initial > 0)
+    # Layouts that no GPU has need not be kept, and the costs of draining and waking are fixed.
+    is_seen_layout = np.bincount(arrays.layout_of_column, weights=is_seen_column, minlength=n_on) > 0
+    is_free = is_seen_layout[arrays.layout_of_column] & ~arrays.is_on
+    idle_arrays = replace(arrays, transitions=arrays.transitions.select(arrays.transitions.far_side @ is_free > 0))
+    model = SlotModel(idle_arrays, range(len(counts)))
     add_on_columns(model)
-    for on, now in zip(model.on, counts, strict=True):
-        fixed = np.where(fluid.used, now, 0)
-        model.linear.narrow(on[~free], fixed[~free], fixed[~free])
-    add_fleet(model)
-    add_whole_kept(model)
-    add_changes(model, fluid.initial, None)
-    answer = solve(model.linear, effort, gap=0.2 * effort.gap_target, nodes=_PATH_NODES)
+    for on, slot_counts in zip(model.on_columns, counts, strict=True):
+        fixed = np.where(arrays.is_on, slot_counts, 0)
+        model.linear.narrow_bounds(on[~is_free], fixed[~is_free], fixed[~is_free])
+    add_fleet_rows(model)
+    add_full_gpu_rows(model)
+    add_transition_columns(model, arrays.initial, None)
+    answer = solve(model.linear, effort, gap=0.2 * effort.gap_target, nodes=_IDLE_MODEL_NODES)
     if answer.values is None:
         return counts
-    found = model.counts(answer.values)
-    return min(found, counts, key=lambda one: fluid.cost(one, before=fluid.initial))
+    solved = model.counts(answer.values)
+    return min(solved, counts, key=arrays.total_cost)
 
 
-def kept_on(fluid: Fluid, near: Counts | None, now: Counts) -> Counts:
-    """Counts of a slot whose parked GPUs keep what they had in the slot next to it, as far as there is room."""
-    if near is None or not fluid.parks:
-        return now
-    n_on = len(fluid.layouts)
-    beside = fluid.owner[n_on:]
-    kept = (near[beside] + near[n_on:] - now[beside]).clip(0)
-    cut = int(now[:n_on][fluid.cut[:n_on]].sum())
-    room = min(fluid.problem.gpus_held - int(now[:n_on].sum()), fluid.problem.gpus_held_cut - cut)
-    while kept.sum() > room:
-        kept[kept.argmax()] -= 1
-    return np.concatenate([now[:n_on], kept])
+def keep_idle_layouts(arrays: PlanArrays, neighbour: Counts | None, slot_counts: Counts) -> Counts:
+    """Let GPUs that become idle keep the layout of the neighbouring interval, as far as rack power and limits allow."""
+    if neighbour is None or not arrays.keeps_idle_layouts:
+        return slot_counts
+    n_on = len(arrays.layouts)
+    layouts = arrays.layout_of_column[n_on:]
+    idle_counts = (neighbour[layouts] + neighbour[n_on:] - slot_counts[layouts]).clip(0)
+    n_partitioned = int(slot_counts[:n_on][arrays.is_partitioned[:n_on]].sum())
+    n_with_power = arrays.problem.max_gpus_with_layout - int(slot_counts[:n_on].sum())
+    max_idle = min(n_with_power, arrays.problem.max_partitioned_with_layout - n_partitioned)
+    while idle_counts.sum() > max_idle:
+        idle_counts[idle_counts.argmax()] -= 1
+    return np.concatenate([slot_counts[:n_on], idle_counts])
 
 
-def cheapest_way(fluid: Fluid, plans: list[Counts], states: list[Counts], effort: Effort) -> Counts:
-    """The cheapest path through states, and what parked GPUs keep along it.
+def cheapest_path_with_idle_gpus(
+    arrays: PlanArrays, plans: list[Counts], states: list[Counts], effort: Effort
+) -> Counts:
+    """Return the cheapest path through states, with the best layouts of idle GPUs along it.
 
-    States of single slots say nothing of what is parked. So the path is that of the GPUs on, at a part of the price
-    of taking up a layout.
+    States of single intervals say nothing about idle GPUs. So the path is that of powered-on GPUs at a fraction of the
+    price of taking a layout.
+
+    Parameters
+    ----------
+    arrays : PlanArrays
+        Arrays of the problem.
+    plans : sequence of ndarray of int
+        Plans.
+    states : list of ndarray of int
+        Further states.
+    effort : Effort
+        Limits of the search.
     """
-    if not fluid.parks:
-        return cheapest_path(fluid, plans, states)
-    ways = fluid.ways
-    between = np.where((ways.beyond[:, ~fluid.used] > 0).any(axis=1), _SHARE_TAKEN_UP, 1.0)
-    rough = replace(fluid, ways=replace(ways, come=ways.come * between, go=ways.go * between))
-    path = cheapest_path(rough, *([one * fluid.used for one in some] for some in (plans, states)))
-    return _parked_along(fluid, path, effort)
+    if not arrays.keeps_idle_layouts:
+        return cheapest_path(arrays, plans, states)
+    transitions = arrays.transitions
+    price_factors = np.where((transitions.far_side[:, ~arrays.is_on] > 0).any(axis=1), _RETURNING_GPU_SHARE, 1.0)
+    costs = {name: getattr(transitions, name) * price_factors for name in ("cost_to_far", "cost_to_near")}
+    rough_arrays = replace(arrays, transitions=replace(transitions, **costs))
+    path = cheapest_path(rough_arrays, *([counts * arrays.is_on for counts in group] for group in (plans, states)))
+    return _add_idle_layouts_along(arrays, path, effort)
 
 
-def released_twin(fluid: Fluid) -> Fluid:
-    """The same with GPUs released where they are not needed, and the same layouts."""
-    return Fluid.of(replace(fluid.problem, prices=None, parked=None), fluid.layouts)
+def without_idle_states(arrays: PlanArrays) -> PlanArrays:
+    """Return the arrays with the same layouts if GPUs that are not needed are released instead of idle."""
+    return PlanArrays.from_problem(replace(arrays.problem, prices=None, parked=None), arrays.layouts)
 
 
-def on_alone(fluid: Fluid) -> Fluid:
-    """The GPUs on by themselves, woken and emptied: no plan with parked ones costs less than the best of theirs."""
-    on, ways = fluid.used, fluid.ways.some(fluid.ways.beyond @ ~fluid.used == 0)
-    arrays = {name: getattr(fluid, name)[on] for name in ("owner", "cut", "pinned")}
+def restrict_to_powered_on(arrays: PlanArrays) -> PlanArrays:
+    """Restrict the arrays to powered-on GPUs, woken and drained; their optimum is a lower bound of all plans."""
+    is_on = arrays.is_on
+    transitions = arrays.transitions.select(arrays.transitions.far_side @ ~is_on == 0)
+    column_fields = {name: getattr(arrays, name)[is_on] for name in ("layout_of_column", "is_partitioned", "pinned")}
     return replace(
-        fluid,
-        problem=replace(fluid.problem, prices=None, parked=None),
-        cover=fluid.cover[:, on],
-        ways=replace(ways, beyond=ways.beyond[:, on]),
-        initial=None if fluid.initial is None else fluid.initial[on],
-        **arrays,
+        arrays,
+        problem=replace(arrays.problem, prices=None, parked=None),
+        coverage=arrays.coverage[:, is_on],
+        transitions=replace(transitions, far_side=transitions.far_side[:, is_on]),
+        initial=None if arrays.initial is None else arrays.initial[is_on],
+        **column_fields,
     )
 
 
-def parked_since(fluid: Fluid, twin: Fluid, counts: Counts | None, effort: Effort) -> Counts | None:
-    """A plan of :func:`released_twin` with the best that parked GPUs keep under it."""
+def add_idle_layouts(
+    arrays: PlanArrays, released_arrays: PlanArrays, counts: Counts | None, effort: Effort
+) -> Counts | None:
+    """Convert a plan of :func:`without_idle_states` to the full columns, with the best layouts of idle GPUs.
+
+    Parameters
+    ----------
+    arrays : PlanArrays
+        Arrays of the problem.
+    released_arrays : PlanArrays
+        Arrays of :func:`without_idle_states`.
+    counts : ndarray of int, optional
+        Plan with these arrays; None gives None.
+    effort : Effort
+        Limits of the search.
+    """
     if counts is None:
         return None
-    return _parked_along(fluid, counts_in(fluid, twin.layouts, counts), effort)
+    return _add_idle_layouts_along(arrays, spread_counts(arrays, released_arrays.layouts, counts), effort)
 
 
-def _parked_along(fluid: Fluid, path: Counts, effort: Effort) -> Counts:
-    """The best that parked GPUs keep while the GPUs on are those of a path."""
-    lazily = path.copy()
+def _add_idle_layouts_along(arrays: PlanArrays, path: Counts, effort: Effort) -> Counts:
+    """Add the best layouts of idle GPUs to a path of powered-on GPUs."""
+    with_idle = path.copy()
     for slot in range(len(path)):
-        lazily[slot] = kept_on(fluid, lazily[slot - 1] if slot else fluid.initial, path[slot])
-    return parked_best(fluid, lazily, effort)
+        with_idle[slot] = keep_idle_layouts(arrays, with_idle[slot - 1] if slot else arrays.initial, path[slot])
+    return optimize_idle_layouts(arrays, with_idle, effort)
 
 
-_SHARE_OF_GAP = 0.2
+_WINDOW_GAP_SHARE = 0.2
+"""Fraction of the target gap at which the model of a window stops."""
 _SWEEP_NODES = 200
+"""Branch-and-bound nodes of the model of one interval."""
 
 
-def rounded(fluid: Fluid, guide: Floats) -> Counts:
-    """Each slot of a guide in whole GPUs, rounded in the way that costs least: a plan at no cost of time."""
-    counts = np.tile(fluid.pinned, (len(guide), 1))
-    for slot, row in enumerate(guide):
-        near = [np.ceil(row - TOLERANCE), np.rint(row), np.floor(row + TOLERANCE)]
-        tried = np.maximum(np.array(near, dtype=np.int64), fluid.pinned)
-        tried = tried[fluid.allowed(slot, tried)]
-        if len(tried):
-            counts[slot] = tried[fluid.slot_costs(slot, tried).argmin()]
+def round_guide(arrays: PlanArrays, guide: Floats) -> Counts:
+    """Round each interval of a fractional solution to whole GPUs, up, to the nearest or down, whichever costs least."""
+    counts = np.tile(arrays.pinned, (len(guide), 1))
+    for slot, fractions in enumerate(guide):
+        candidates = [np.ceil(fractions - COST_TOLERANCE), np.rint(fractions), np.floor(fractions + COST_TOLERANCE)]
+        feasible = np.maximum(np.array(candidates, dtype=np.int64), arrays.pinned)
+        feasible = feasible[arrays.keeps_limits(slot, feasible)]
+        if len(feasible):
+            counts[slot] = feasible[arrays.slot_costs(slot, feasible).argmin()]
     return counts
 
 
-def standing(fluid: Fluid) -> list[Counts]:
-    """Plans that nobody has to search for, the last of which keeps every limit that can be kept.
+def trivial_plans(arrays: PlanArrays) -> list[Counts]:
+    """Return plans that need no search: initial layouts where allowed, all GPUs full, and pinned layouts only.
 
-    GPUs as they are at first, wherever there is room; as many whole ones as may be on; those alone that must stay.
-    What is not on is parked as it was.
+    The last one meets every limit that can be met. Idle GPUs keep their initial layout.
     """
-    n_slots, pinned = fluid.problem.n_slots, fluid.pinned
-    first = pinned if fluid.initial is None else fluid.initial
-    alone, whole = (kept_on(fluid, first, now) for now in (pinned, _whole_ones(fluid)))
-    plans = [np.tile(alone, (n_slots, 1)) for _ in range(3)]
-    for plan, state in zip(plans, (np.maximum(first, pinned), whole), strict=False):
-        there = [bool(fluid.allowed(slot, state[None])[0]) for slot in range(n_slots)]
-        plan[there] = state
+    n_slots, pinned = arrays.problem.n_slots, arrays.pinned
+    first_counts = pinned if arrays.initial is None else arrays.initial
+    pinned_only = keep_idle_layouts(arrays, first_counts, pinned)
+    filled = keep_idle_layouts(arrays, first_counts, _fill_with_full_gpus(arrays))
+    plans = [np.tile(pinned_only, (n_slots, 1)) for _ in range(3)]
+    for plan, state in zip(plans, (np.maximum(first_counts, pinned), filled), strict=False):
+        is_allowed = [bool(arrays.keeps_limits(slot, state[None])[0]) for slot in range(n_slots)]
+        plan[is_allowed] = state
     return plans
 
 
-def _whole_ones(fluid: Fluid) -> Counts:
-    """GPUs that must stay, and beside them as many whole ones as may be on in every slot."""
-    counts = fluid.pinned.copy()
-    counts[np.flatnonzero(fluid.used & ~fluid.cut)] += max(0, int(fluid.gpus.min() - counts.sum()))
+def _fill_with_full_gpus(arrays: PlanArrays) -> Counts:
+    """Add full GPUs to the pinned layouts, as many as may be powered on in every interval."""
+    counts = arrays.pinned.copy()
+    n_free = int(arrays.max_gpus_on.min() - counts.sum())
+    counts[np.flatnonzero(arrays.is_on & ~arrays.is_partitioned)] += max(0, n_free)
     return counts
 
 
-def sweep(
-    fluid: Fluid, fallback: Counts | None, guide: Floats | None, effort: Effort, *, backward: bool = False
+def plan_slot_by_slot(
+    arrays: PlanArrays, fallback: Counts | None, guide: Floats | None, effort: Effort, *, backward: bool = False
 ) -> Counts:
-    """Decide slot after slot in whole GPUs, each as cheap as can be beside the one decided before.
+    """Decide interval by interval in whole GPUs, each at the least cost next to the one decided before.
 
-    A slot by itself does not see what comes; the guide, made of fractions, has seen the whole horizon. A slot
-    may leave it by one GPU a layout beyond rounding. Where the solver has no answer a slot is as in the fallback;
-    without one it is decided by exchanges.
+    One interval alone does not see later demand; the fractional solution `guide` has seen the whole horizon. An
+    interval may deviate from it by one GPU of each layout beyond rounding. Without an answer of the solver an interval
+    is that of `fallback`, or is decided by exchanges.
+
+    Parameters
+    ----------
+    arrays : PlanArrays
+        The problem.
+    fallback : ndarray of int, shape (n_slots, n_columns), optional
+        Plan to keep where the solver has no answer.
+    guide : ndarray of float, shape (n_slots, n_columns), optional
+        Solution of the relaxation.
+    effort : Effort
+        Limits of the search.
+    backward : bool
+        Start with the last interval.
     """
-    counts = np.tile(fluid.pinned, (fluid.problem.n_slots, 1)) if fallback is None else fallback.copy()
+    counts = np.tile(arrays.pinned, (arrays.problem.n_slots, 1)) if fallback is None else fallback.copy()
     last = len(counts) - 1
     for slot in range(last, -1, -1) if backward else range(last + 1):
-        before = None if backward and slot else fluid.before(counts, slot)
+        before = None if backward and slot else arrays.counts_before(counts, slot)
         after = counts[slot + 1] if backward and slot < last else None
-        model = build(fluid, range(slot, slot + 1), before=before, after=after)
+        model = build_slot_model(arrays, range(slot, slot + 1), before=before, after=after)
         if guide is not None:
-            low, high = np.floor(guide[slot] + TOLERANCE) - 1, np.ceil(guide[slot] - TOLERANCE) + 1
-            model.linear.narrow(model.on[0], low, high)
-        answer = best_in_window(model, effort, gap=_SHARE_OF_GAP * effort.gap_target, nodes=_SWEEP_NODES)
+            low, high = np.floor(guide[slot] + COST_TOLERANCE) - 1, np.ceil(guide[slot] - COST_TOLERANCE) + 1
+            model.linear.narrow_bounds(model.on_columns[0], low, high)
+        answer = solve_window(model, effort, gap=_WINDOW_GAP_SHARE * effort.gap_target, nodes=_SWEEP_NODES)
         if answer is not None or fallback is None:
-            now = _exchanged(fluid, slot, before) if answer is None else model.counts(answer[0])[0]
-            counts[slot] = kept_on(fluid, after if backward else before, now)
-    return parked_best(fluid, counts, effort)
+            slot_counts = _decide_by_exchange(arrays, slot, before) if answer is None else model.counts(answer[0])[0]
+            counts[slot] = keep_idle_layouts(arrays, after if backward else before, slot_counts)
+    return optimize_idle_layouts(arrays, counts, effort)
 
 
-def _exchanged(fluid: Fluid, slot: int, before: Counts | None) -> Counts:
-    """Counts of a slot without a solver: the exchange of GPUs that saves most, again and again until none does.
+def _decide_by_exchange(arrays: PlanArrays, slot: int, before: Counts | None) -> Counts:
+    """Decide the counts of an interval without a solver, by the exchange of GPUs that saves most, until none does.
 
-    GPUs of a layout are put on, taken off or get another one, 1, 2, 4 or more at a time.
+    GPUs of a layout are powered on, powered down or given another layout, 1, 2, 4 or more at a time.
     """
-    n, parked = len(fluid.layouts), fluid.owner[len(fluid.layouts) :]
-    ends = np.eye(n + 1, dtype=np.int64)[:, 1:]
-    ways = (ends[:, None] - ends[None]).reshape(-1, n)
-    sizes = 2 ** np.arange(int(fluid.gpus[slot]).bit_length() + 1)
-    steps = np.pad((sizes[:, None, None] * ways).reshape(-1, n), ((0, 0), (0, len(parked))))
+    n_layouts, idle_layouts = len(arrays.layouts), arrays.layout_of_column[len(arrays.layouts) :]
+    unit_counts = np.eye(n_layouts + 1, dtype=np.int64)[:, 1:]
+    exchanges = (unit_counts[:, None] - unit_counts[None]).reshape(-1, n_layouts)
+    sizes = 2 ** np.arange(int(arrays.max_gpus_on[slot]).bit_length() + 1)
+    steps = np.pad((sizes[:, None, None] * exchanges).reshape(-1, n_layouts), ((0, 0), (0, len(idle_layouts))))
 
-    def cost(states: Counts) -> Floats:
-        own = fluid.slot_costs(slot, states)
+    def neighbour_costs(states: Counts) -> Floats:
+        slot_costs = arrays.slot_costs(slot, states)
         if before is None:
-            return own
-        kept = (before[parked] + before[n:] - states[:, parked]).clip(0)
-        costs: Floats = own + fluid.ways.costs(before[None], np.hstack([states[:, :n], kept]))[0]
+            return slot_costs
+        idle_counts = (before[idle_layouts] + before[n_layouts:] - states[:, idle_layouts]).clip(0)
+        costs: Floats = (
+            slot_costs
+            + arrays.transitions.pairwise_costs(before[None], np.hstack([states[:, :n_layouts], idle_counts]))[0]
+        )
         return costs
 
-    now = fluid.pinned if before is None else np.maximum(before * fluid.used, fluid.pinned)
-    now = now if fluid.allowed(slot, now[None])[0] else fluid.pinned
+    current = arrays.pinned if before is None else np.maximum(before * arrays.is_on, arrays.pinned)
+    current = current if arrays.keeps_limits(slot, current[None])[0] else arrays.pinned
     while True:
-        near = np.vstack([now, now + steps])
-        near = near[fluid.allowed(slot, near)]
-        costs = cost(near)
+        neighbours = np.vstack([current, current + steps])
+        neighbours = neighbours[arrays.keeps_limits(slot, neighbours)]
+        costs = neighbour_costs(neighbours)
         best = int(costs.argmin())
-        if costs[best] >= costs[0] - TOLERANCE:
-            return now
-        now = near[best]
+        if costs[best] >= costs[0] - COST_TOLERANCE:
+            return current
+        current = neighbours[best]
 
 
-def greedy_counts(fluid: Fluid, effort: Effort) -> Counts:
-    """Decide slot after slot, each at the least cost of its own and of the change into it.
+def plan_greedily(arrays: PlanArrays, effort: Effort) -> Counts:
+    """Decide interval by interval, each at the least cost of its own and of the transition into it.
 
-    A baseline. It gives back a GPU as soon as a slot does without it, cuts it anew in the next, and never
-    cuts for a need that grows later: what that costs, the other methods save. Without a solver, or without time for
-    one, exchanges of GPUs decide, which come near that.
+    A baseline. It releases a GPU as soon as one interval does without it, repartitions it in the next, and never
+    prepares for later demand: other methods save that cost. Without a solver, or without time for one, exchanges of
+    GPUs decide.
 
     Examples
     --------
@@ -295,89 +379,134 @@ def greedy_counts(fluid: Fluid, effort: Effort) -> Counts:
     ...     interval_hours=1, tenants=["ads"], profiles=["7g.40gb"], demand=[[[2, 0, 0, 2]]],
     ...     change_gpu_hours=2.5,
     ... )
-    >>> fluid = Fluid.of(problem)
+    >>> arrays = PlanArrays.from_problem(problem)
     >>> effort = Effort.begin()
-    >>> greedy_counts(fluid, effort).ravel().tolist()  # two idle hours would cost less than a cut
+    >>> plan_greedily(arrays, effort).ravel().tolist()  # two idle hours would cost less than a cut
     [2, 0, 0, 2]
     """
     try:
-        return sweep(fluid, None, None, effort)
+        return plan_slot_by_slot(arrays, None, None, effort)
     except MissingDependencyError:
-        return sweep(fluid, None, None, replace(effort, deadline=0.0))
+        return plan_slot_by_slot(arrays, None, None, replace(effort, deadline=0.0))
 
 
-_WIDTH = 4
+_WINDOW_SLOTS = 4
+"""Length of the windows that are solved again [intervals]."""
 _WINDOW_NODES = 200
+"""Branch-and-bound nodes of the model of a window."""
 
 
-def solve_whole(
-    fluid: Fluid, counts: Counts, floors: Sequence[Floor], effort: Effort
+def solve_whole_horizon(
+    arrays: PlanArrays, counts: Counts, window_bounds: Sequence[WindowBound], effort: Effort
 ) -> tuple[Counts | None, float | None]:
-    """Solve all slots together, beginning from a plan."""
-    model = build(fluid, range(len(counts)), before=fluid.initial, floors=floors)
-    start = start_values(model, counts, fluid.initial, None)
+    """Solve all intervals as one integer program, starting from a plan; return counts and lower bound.
+
+    Parameters
+    ----------
+    arrays : PlanArrays
+        Arrays of the problem.
+    counts : ndarray of int, shape (n_slots, n_columns)
+        Counts of a plan.
+    window_bounds : sequence of WindowBound
+        Valid inequalities.
+    effort : Effort
+        Limits of the search.
+    """
+    model = build_slot_model(arrays, range(len(counts)), before=arrays.initial, window_bounds=window_bounds)
+    start = column_values_of_plan(model, counts, arrays.initial, None)
     answer = solve(model.linear, effort, gap=effort.gap_target, start=start, nodes=_WINDOW_NODES)
     return None if answer.values is None else model.counts(answer.values), answer.bound
 
 
-def static_counts(fluid: Fluid, effort: Effort) -> tuple[Counts | None, float | None]:
-    """Choose counts once, for all slots together.
+def solve_static(arrays: PlanArrays, effort: Effort) -> tuple[Counts | None, float | None]:
+    """Choose one row of counts for all intervals; return counts and lower bound of all plans without change.
 
-    Every GPU that is on stays on, cut as it is, so that the only changes are those from the initial layouts.
+    Powered-on GPUs keep their layout, so that the only transitions are those from the initial layouts.
     """
-    n_slots = fluid.problem.n_slots
-    model = build(fluid, range(n_slots), before=fluid.initial, constant=True)
+    n_slots = arrays.problem.n_slots
+    model = build_slot_model(arrays, range(n_slots), before=arrays.initial, constant=True)
     answer = solve(model.linear, effort, gap=effort.gap_target)
     counts = None if answer.values is None else np.array(model.counts(answer.values))
     return counts, answer.bound
 
 
-def improved(fluid: Fluid, counts: Counts, floors: Sequence[Floor], bound: float, effort: Effort) -> Iterator[Counts]:
-    """Yield better and better plans until the gap is reached, no window helps, or the time is up.
+def improve_by_windows(
+    arrays: PlanArrays, counts: Counts, window_bounds: Sequence[WindowBound], bound: float, effort: Effort
+) -> Iterator[Counts]:
+    """Yield better and better plans until the gap is reached, no window helps, or the effort is spent.
 
-    Windows cover the horizon twice, the second time shifted by half a window, again and again while that
-    helps.
+    Windows cover the horizon twice, the second time shifted by half a window, as long as that helps (fix and optimize).
+
+    Parameters
+    ----------
+    arrays : PlanArrays
+        The problem.
+    counts : ndarray of int, shape (n_slots, n_columns)
+        Plan to start from.
+    window_bounds : sequence of WindowBound
+        Window bounds, added to the models as valid inequalities.
+    bound : float
+        Lower bound of all plans. [GPU h]
+    effort : Effort
+        Limits of the search.
     """
     counts = counts.copy()
-    cost = fluid.cost(counts, before=fluid.initial)
+    cost = arrays.total_cost(counts)
     helped = True
     while helped:
         helped = False
-        for window in _windows(fluid.problem.n_slots):
-            if relative_gap(cost, bound) <= effort.gap_target or effort.spent():
+        for window in _overlapping_windows(arrays.problem.n_slots):
+            if relative_gap(cost, bound) <= effort.gap_target or effort.is_spent():
                 return
-            saved = _resolve(fluid, counts, window, floors, effort)
-            if saved > TOLERANCE * max(1.0, cost):
+            saved = _reoptimize_window(arrays, counts, window, window_bounds, effort)
+            if saved > COST_TOLERANCE * max(1.0, cost):
                 helped = True
                 cost -= saved
                 yield counts.copy()
 
 
-def _windows(n_slots: int) -> Iterator[range]:
-    for first in (0, -(_WIDTH // 2)):
-        for start in range(first, n_slots, _WIDTH):
-            window = range(max(start, 0), min(start + _WIDTH, n_slots))
+def _overlapping_windows(n_slots: int) -> Iterator[range]:
+    """Yield windows that cover the horizon twice, the second time shifted by half a window."""
+    for first in (0, -(_WINDOW_SLOTS // 2)):
+        for start in range(first, n_slots, _WINDOW_SLOTS):
+            window = range(max(start, 0), min(start + _WINDOW_SLOTS, n_slots))
             if len(window):
                 yield window
 
 
-def _resolve(fluid: Fluid, counts: Counts, window: range, floors: Sequence[Floor], effort: Effort) -> float:
-    """Solve one window; put the answer into the counts if it is cheaper, and say by how much."""
+def _reoptimize_window(
+    arrays: PlanArrays, counts: Counts, window: range, window_bounds: Sequence[WindowBound], effort: Effort
+) -> float:
+    """Solve one window again; write a cheaper answer into `counts` and return the saving [GPU h].
+
+    Parameters
+    ----------
+    arrays : PlanArrays
+        Arrays of the problem.
+    counts : ndarray of int, shape (n_slots, n_columns)
+        Counts of a plan.
+    window : range
+        Intervals.
+    window_bounds : sequence of WindowBound
+        Valid inequalities.
+    effort : Effort
+        Limits of the search.
+    """
     inside = slice(window.start, window.stop)
-    before = fluid.before(counts, window.start)
+    before = arrays.counts_before(counts, window.start)
     after = counts[window.stop] if window.stop < len(counts) else None
-    model = build(fluid, window, before=before, after=after, floors=floors)
-    gap, start = _SHARE_OF_GAP * effort.gap_target, start_values(model, counts[inside], before, after)
+    model = build_slot_model(arrays, window, before=before, after=after, window_bounds=window_bounds)
+    gap, start = _WINDOW_GAP_SHARE * effort.gap_target, column_values_of_plan(model, counts[inside], before, after)
     answer = solve(model.linear, effort, gap=gap, start=start, nodes=_WINDOW_NODES)
     if answer.values is None:
         return 0.0
 
-    def cost(slots: Counts) -> float:
-        leaving = 0.0 if after is None else fluid.ways.cost(slots[-1], after)
-        return fluid.cost(slots, start=window.start, before=before) + leaving
+    def window_cost(slots: Counts) -> float:
+        leaving = 0.0 if after is None else arrays.transitions.transition_cost(slots[-1], after)
+        return arrays.plan_cost(slots, start=window.start, before=before) + leaving
 
-    found = model.counts(answer.values)
-    saved = cost(counts[inside]) - cost(found)
+    solved = model.counts(answer.values)
+    saved = window_cost(counts[inside]) - window_cost(solved)
     if saved > 0:
-        counts[inside] = found
+        counts[inside] = solved
     return max(saved, 0.0)

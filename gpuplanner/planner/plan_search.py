@@ -1,8 +1,9 @@
-"""From a problem to a plan: bound, methods and improvement within limits.
+"""Search for a layout plan: lower bound, methods, and plans within limits on changes.
 
-Counts do not say which GPU is cut, so limits are checked on numbered GPUs. A plan that breaks one is made
-calmer: changes are priced higher until the cheapest path through the states known keeps the limit, and what
-the path costs is counted at the true price. The bound of the plan without the limit stays a bound.
+Counts do not show which GPU is repartitioned, so limits on changes are checked on numbered GPUs. A plan that breaks
+one is searched again with a higher price of changes (a penalty, found by bisection), until the cheapest path through
+the known states meets the limit; its cost is then counted at the true prices. The lower bound without the limit
+remains a lower bound.
 """
 
 from __future__ import annotations
@@ -16,316 +17,407 @@ import numpy as np
 
 from gpuplanner.core.errors import MissingDependencyError, ScenarioError
 from gpuplanner.core.scenario import SearchLimits
-from gpuplanner.planner.dynamic_program import dynamic_counts
+from gpuplanner.planner.dynamic_program import solve_dynamic_program
 from gpuplanner.planner.fleet_limits import is_count
-from gpuplanner.planner.layout_calendar import calendar_counts
+from gpuplanner.planner.layout_calendar import solve_calendar
 from gpuplanner.planner.layout_plan import Plan
 from gpuplanner.planner.linear_model import Effort, relative_gap
-from gpuplanner.planner.linear_program import Floor, instant_bound, lower_bound, window_floors
-from gpuplanner.planner.numbered_gpus import changes_when_numbered, node_reboots
-from gpuplanner.planner.plan_arrays import Fluid, unmet_by_tenant
-from gpuplanner.planner.plan_explanation import explain, explain_limits
+from gpuplanner.planner.linear_program import WindowBound, bound_without_solver, solve_relaxation, solve_window_bounds
+from gpuplanner.planner.numbered_gpus import count_node_reboots, count_numbered_changes
+from gpuplanner.planner.plan_arrays import PlanArrays, split_unmet_demand
+from gpuplanner.planner.plan_explanation import explain_conflict, explain_plan
 from gpuplanner.planner.plan_improvement import (
+    add_idle_layouts,
     cheapest_path,
-    cheapest_way,
-    greedy_counts,
-    improved,
-    on_alone,
-    parked_best,
-    parked_since,
-    released_twin,
-    rounded,
-    solve_whole,
-    standing,
-    static_counts,
-    sweep,
+    cheapest_path_with_idle_gpus,
+    improve_by_windows,
+    optimize_idle_layouts,
+    plan_greedily,
+    plan_slot_by_slot,
+    restrict_to_powered_on,
+    round_guide,
+    solve_static,
+    solve_whole_horizon,
+    trivial_plans,
+    without_idle_states,
 )
 from gpuplanner.planner.plan_problem import Counts, PlanProblem
 
-# Of the time that is left, what floors of one width may take.
-_FLOORS_SHARE = 0.7
+_WINDOW_BOUND_SHARE = 0.7
+"""Fraction of the remaining effort for the bounds of windows of one width."""
 
-# Floors of wider windows cost more than they tell.
-_WIDEST_FLOOR = 4
+_MAX_BOUND_SLOTS = 4
+"""Widest window whose bound is computed [intervals]; wider ones cost more than they add."""
 
-# Up to this many numbers of GPUs (slots times layouts), the whole horizon as one model is the shortest way.
-_SMALL = 600
+_MAX_ONE_MODEL_VARIABLES = 600
+"""Integer variables (intervals times columns) up to which the whole horizon is one model."""
 
-# Up to this many states of the fleet, trying all of them is the shortest way of all.
-_FEW_STATES = 30_000
+_MAX_EXACT_STATES = 30_000
+"""States of the fleet up to which the dynamic program over all of them is fastest."""
 
-# Where what is parked must still be found out, no more states of all slots together than this.
-_FEW_TRIED = 5_000_000
+_MAX_EXACT_SLOT_STATES = 5_000_000
+"""States of all intervals together up to which powered-on GPUs are planned exactly before idle layouts are added."""
 
-# Parts of a week that the first bound is made of; a wider floor is worth longer ones.
-_PARTS = 4
+_FIRST_BOUND_PARTS = 4
+"""Parts of a week in the first lower bound; wider windows use longer parts."""
 
 
 @dataclass(frozen=True)
-class State:
-    """The best plan and bound so far, and whether little more gives more."""
+class Incumbent:
+    """Best plan and best lower bound found so far (incumbent of branch and bound).
+
+    - ``counts``, shape (n_slots, n_columns): Best plan; None until one is found.
+    - ``cost``: Its cost. [GPU h]
+    - ``bound``: Cost that no plan undercuts. [GPU h]
+    - ``preliminary``: Whether the next stage of the search is short and certain to improve it.
+    """
 
     counts: Counts | None = None
     cost: float = float("inf")
     bound: float = 0.0
     preliminary: bool = False
 
-    def better(self, fluid: Fluid, counts: Counts | None) -> State:
-        """With a plan, if it is cheaper than the one held."""
+    def with_counts(self, arrays: PlanArrays, counts: Counts | None) -> Incumbent:
+        """Replace the plan if `counts` costs less."""
         if counts is None:
             return self
-        cost = fluid.cost(counts, before=fluid.initial)
+        cost = arrays.total_cost(counts)
         return replace(self, counts=counts, cost=cost) if cost < self.cost else self
 
-    def tighter(self, bound: float | None) -> State:
-        """With a bound, if it is higher than the one held."""
+    def with_bound(self, bound: float | None) -> Incumbent:
+        """Replace the lower bound if `bound` is higher."""
         return self if bound is None else replace(self, bound=max(self.bound, bound))
 
     @property
-    def plan(self) -> Counts:
-        """The plan, once there is one."""
+    def best_counts(self) -> Counts:
+        """Counts of the best plan; there must be one."""
         assert self.counts is not None
         return self.counts
 
     @property
-    def gap(self) -> float:
-        """Relative gap; infinite without a plan."""
+    def optimality_gap(self) -> float:
+        """(cost - bound) / cost; infinite without a plan."""
         return float("inf") if self.counts is None else relative_gap(self.cost, self.bound)
 
 
-Stages = Iterator[State]
+Incumbents = Iterator[Incumbent]
 
 
-def auto(fluid: Fluid, known: Learned, effort: Effort) -> Stages:
-    """Exactly where the fleet is small enough, or its GPUs on are by themselves; else in rounds."""
-    found = dynamic_counts(fluid, effort.share(0.5), max_states=_FEW_STATES)
-    if found is not None:
-        counts, bound = found
-        yield State().better(fluid, counts).tighter(bound)
+def search_automatically(arrays: PlanArrays, cache: SearchCache, effort: Effort) -> Incumbents:
+    """Solve exactly if all states, or those of powered-on GPUs, are few enough; else search in rounds."""
+    exact_answer = solve_dynamic_program(arrays, effort.with_fraction(0.5), max_states=_MAX_EXACT_STATES)
+    if exact_answer is not None:
+        counts, bound = exact_answer
+        yield Incumbent().with_counts(arrays, counts).with_bound(bound)
         return
-    state, twin = State(), on_alone(fluid) if fluid.parks and fluid.on_cost >= 0 else None
-    most = min(_FEW_STATES, _FEW_TRIED // fluid.problem.n_slots)
-    found = None if twin is None else dynamic_counts(twin, effort.share(0.5), max_states=most)
-    if twin is not None and found is not None:
-        counts, bound = found
-        state = state.better(fluid, parked_since(fluid, twin, counts, effort)).tighter(bound)
-        if state.gap > 0:
-            state = state.better(fluid, greedy_counts(fluid, effort.unlimited()))
-        yield state
-    yield from rounds(fluid, known, effort, state)
+
+    # Powered-on GPUs alone: their optimum is a lower bound, and idle layouts are added to it.
+    incumbent = Incumbent()
+    if arrays.keeps_idle_layouts and arrays.on_cost >= 0:
+        on_arrays = restrict_to_powered_on(arrays)
+        max_states = min(_MAX_EXACT_STATES, _MAX_EXACT_SLOT_STATES // arrays.problem.n_slots)
+        exact_answer = solve_dynamic_program(on_arrays, effort.with_fraction(0.5), max_states=max_states)
+    if exact_answer is not None:
+        counts, bound = exact_answer
+        with_idle = add_idle_layouts(arrays, on_arrays, counts, effort)
+        incumbent = incumbent.with_counts(arrays, with_idle).with_bound(bound)
+        if incumbent.optimality_gap > 0:
+            incumbent = incumbent.with_counts(arrays, plan_greedily(arrays, effort.without_limits()))
+        yield incumbent
+    yield from search_in_rounds(arrays, cache, effort, incumbent)
 
 
-def rounds(fluid: Fluid, known: Learned, effort: Effort, state: State | None = None) -> Stages:
-    """Greedy; then rounds of bound and plans, each with floors of wider windows; then all at once."""
-    # Greedy comes before all limits, so that none of them leaves less than a greedy plan.
-    plans = [greedy_counts(fluid, effort.unlimited()), *standing(fluid)]
-    first = lower_bound(fluid, (), effort, parts=_PARTS)
-    state = (state or State()).tighter(instant_bound(fluid)).tighter(first.bound)
-    if state.counts is not None:
-        plans.append(state.counts)
-    if first.guide is not None:
-        plans.append(rounded(fluid, first.guide))
+def search_in_rounds(
+    arrays: PlanArrays, cache: SearchCache, effort: Effort, incumbent: Incumbent | None = None
+) -> Incumbents:
+    """Improve a greedy plan and the lower bound in rounds with bounds of wider windows; then solve one model.
+
+    Parameters
+    ----------
+    arrays : PlanArrays
+        Arrays of the problem.
+    cache : SearchCache
+        Known states and window bounds.
+    effort : Effort
+        Limits of the search.
+    incumbent : Incumbent, optional
+        Best plan and bound so far.
+    """
+    # The greedy plan is made without limits, so that there is always one.
+    plans = [plan_greedily(arrays, effort.without_limits()), *trivial_plans(arrays)]
+    first_relaxation = solve_relaxation(arrays, (), effort, parts=_FIRST_BOUND_PARTS)
+    incumbent = (incumbent or Incumbent()).with_bound(bound_without_solver(arrays)).with_bound(first_relaxation.bound)
+    if incumbent.counts is not None:
+        plans.append(incumbent.counts)
+    if first_relaxation.guide is not None:
+        plans.append(round_guide(arrays, first_relaxation.guide))
     for counts in plans:
-        state = state.better(fluid, counts)
-    yield state
-    if fluid.problem.limits.switches_per_day is not None:
-        known.constant, _ = static_counts(fluid, effort.share(0.3))
-    floors, states = known.floors, known.states
-    n_slots = fluid.problem.n_slots
-    widest = 1 if n_slots * len(fluid.owner) <= _SMALL else min(_WIDEST_FLOOR, n_slots)
-    for width in range(1, 1 + widest):
-        # What is left of the time must do for the program that makes a bound of the floors.
-        found = window_floors(fluid, width, floors, effort.share(_FLOORS_SHARE))
-        floors += found.floors
-        states.append(found.states)
+        incumbent = incumbent.with_counts(arrays, counts)
+    yield incumbent
+    if arrays.problem.limits.switches_per_day is not None:
+        cache.static_plan, _ = solve_static(arrays, effort.with_fraction(0.3))
+    window_bounds, window_states = cache.window_bounds, cache.window_states
+    n_slots = arrays.problem.n_slots
+    is_small = n_slots * len(arrays.layout_of_column) <= _MAX_ONE_MODEL_VARIABLES
+    for width in range(1, 1 + (1 if is_small else min(_MAX_BOUND_SLOTS, n_slots))):
+        # The rest of the effort must suffice for the linear program with the window bounds.
+        solved = solve_window_bounds(arrays, width, window_bounds, effort.with_fraction(_WINDOW_BOUND_SHARE))
+        window_bounds += solved.bounds
+        window_states.append(solved.states)
         if width == 1:
-            state = state.tighter(sum(floor.cost for floor in floors))
-            if found.complete:
-                plans.append(parked_best(fluid, found.states, effort))
-        relaxation = lower_bound(fluid, floors, effort, parts=max(1, _PARTS // width))
-        state = state.tighter(relaxation.bound)
+            incumbent = incumbent.with_bound(sum(window.cost for window in window_bounds))
+            if solved.complete:
+                plans.append(optimize_idle_layouts(arrays, solved.states, effort))
+        relaxation = solve_relaxation(arrays, window_bounds, effort, parts=max(1, _FIRST_BOUND_PARTS // width))
+        incumbent = incumbent.with_bound(relaxation.bound)
         if relaxation.guide is not None:
-            plans.append(rounded(fluid, relaxation.guide))
-            state = state.better(fluid, plans[-1])
-        yield state
-        if not found.complete:
+            plans.append(round_guide(arrays, relaxation.guide))
+            incumbent = incumbent.with_counts(arrays, plans[-1])
+        yield incumbent
+        if not solved.complete:
             break
         for backward in (False, True):
-            plans.append(sweep(fluid, state.plan, relaxation.guide, effort, backward=backward))
-            state = state.better(fluid, cheapest_way(fluid, [*plans, state.plan], states, effort))
-            yield state
+            guide = relaxation.guide
+            plans.append(plan_slot_by_slot(arrays, incumbent.best_counts, guide, effort, backward=backward))
+            known_plans = [*plans, incumbent.best_counts]
+            counts = cheapest_path_with_idle_gpus(arrays, known_plans, window_states, effort)
+            incumbent = incumbent.with_counts(arrays, counts)
+            yield incumbent
         if width > 1:
-            for counts in improved(fluid, state.plan, floors, state.bound, effort):
-                state = state.better(fluid, counts)
-                yield state
-    if state.counts is not None and not effort.spent():
-        best, proven = solve_whole(fluid, state.counts, floors, effort)
-        yield state.better(fluid, best).tighter(proven)
+            for counts in improve_by_windows(arrays, incumbent.best_counts, window_bounds, incumbent.bound, effort):
+                incumbent = incumbent.with_counts(arrays, counts)
+                yield incumbent
+    if incumbent.counts is not None and not effort.is_spent():
+        best, proven = solve_whole_horizon(arrays, incumbent.counts, window_bounds, effort)
+        yield incumbent.with_counts(arrays, best).with_bound(proven)
 
 
-def exact(fluid: Fluid, known: Learned, effort: Effort) -> Stages:
-    """Dynamic programming over all states, for small fleets."""
-    found = dynamic_counts(fluid, effort)
-    if found is None and effort.spent():
-        state = State().tighter(instant_bound(fluid))
-        yield state.better(fluid, greedy_counts(fluid, effort.unlimited()))
+def search_exactly(arrays: PlanArrays, cache: SearchCache, effort: Effort) -> Incumbents:
+    """Solve the dynamic program over all states, for small fleets."""
+    exact_answer = solve_dynamic_program(arrays, effort)
+    if exact_answer is None and effort.is_spent():
+        incumbent = Incumbent().with_bound(bound_without_solver(arrays))
+        yield incumbent.with_counts(arrays, plan_greedily(arrays, effort.without_limits()))
         return
-    if found is None:
+    if exact_answer is None:
         expected = "a fleet small enough to try every state"
-        got = f"{fluid.problem.gpus} GPUs and {len(fluid.layouts)} layouts"
+        got = f"{arrays.problem.gpus} GPUs and {len(arrays.layouts)} layouts"
         raise ScenarioError("plan: method dp", expected, got, "Choose the method 'auto'.")
-    counts, bound = found
-    yield State().better(fluid, counts).tighter(bound)
+    counts, bound = exact_answer
+    yield Incumbent().with_counts(arrays, counts).with_bound(bound)
 
 
-def greedy(fluid: Fluid, known: Learned, effort: Effort) -> Stages:
-    """Slot after slot without looking ahead, with the bound of all plans."""
-    state = State().tighter(instant_bound(fluid))
-    state = state.better(fluid, greedy_counts(fluid, effort.unlimited()))
-    yield replace(state, preliminary=True)
+def search_greedily(arrays: PlanArrays, cache: SearchCache, effort: Effort) -> Incumbents:
+    """Plan interval by interval without lookahead; the lower bound is that of all plans."""
+    incumbent = Incumbent().with_bound(bound_without_solver(arrays))
+    incumbent = incumbent.with_counts(arrays, plan_greedily(arrays, effort.without_limits()))
+    yield replace(incumbent, preliminary=True)
     try:
-        state = state.tighter(lower_bound(fluid, (), effort).bound)
-        yield from _bounded(fluid, state, known, effort)
+        incumbent = incumbent.with_bound(solve_relaxation(arrays, (), effort).bound)
+        yield from _tighten_by_window_bounds(arrays, incumbent, cache, effort)
     except MissingDependencyError:
-        yield state
+        yield incumbent
 
 
-def calendar(fluid: Fluid, known: Learned, effort: Effort) -> Stages:
-    """Few different vectors of counts, with the bound of all plans."""
-    first = lower_bound(fluid, (), effort)
-    state = State().tighter(instant_bound(fluid)).tighter(first.bound)
-    if fluid.parks:
-        # What parked GPUs keep makes many vectors of the same GPUs on; without it few go further.
-        twin = released_twin(fluid)
-        plan = calendar_counts(twin, known.calendars, effort)
-        state = state.better(fluid, parked_since(fluid, twin, plan, effort))
-    state = state.better(fluid, calendar_counts(fluid, known.calendars, effort))
-    yield from _bounded(fluid, state, known, effort)
+def search_calendar(arrays: PlanArrays, cache: SearchCache, effort: Effort) -> Incumbents:
+    """Plan with few different rows of counts; the lower bound is that of all plans."""
+    relaxation = solve_relaxation(arrays, (), effort)
+    incumbent = Incumbent().with_bound(bound_without_solver(arrays)).with_bound(relaxation.bound)
+    if arrays.keeps_idle_layouts:
+        # Different idle layouts make many vectors of the same powered-on GPUs: plan without them first.
+        released_arrays = without_idle_states(arrays)
+        counts = solve_calendar(released_arrays, cache.calendars, effort)
+        incumbent = incumbent.with_counts(arrays, add_idle_layouts(arrays, released_arrays, counts, effort))
+    incumbent = incumbent.with_counts(arrays, solve_calendar(arrays, cache.calendars, effort))
+    yield from _tighten_by_window_bounds(arrays, incumbent, cache, effort)
 
 
-def _bounded(fluid: Fluid, state: State, known: Learned, effort: Effort) -> Stages:
-    found = window_floors(fluid, 1, (), effort.share(_FLOORS_SHARE))
-    known.floors += found.floors
-    known.states.append(found.states)
-    relaxation = lower_bound(fluid, found.floors, effort)
-    yield state.tighter(sum(floor.cost for floor in found.floors)).tighter(relaxation.bound)
+def _tighten_by_window_bounds(
+    arrays: PlanArrays, incumbent: Incumbent, cache: SearchCache, effort: Effort
+) -> Incumbents:
+    """Raise the lower bound by the optimum of each interval alone.
+
+    Parameters
+    ----------
+    arrays : PlanArrays
+        Arrays of the problem.
+    incumbent : Incumbent
+        Best plan and bound so far.
+    cache : SearchCache
+        Known states and window bounds.
+    effort : Effort
+        Limits of the search.
+    """
+    solved = solve_window_bounds(arrays, 1, (), effort.with_fraction(_WINDOW_BOUND_SHARE))
+    cache.window_bounds += solved.bounds
+    cache.window_states.append(solved.states)
+    relaxation = solve_relaxation(arrays, solved.bounds, effort)
+    yield incumbent.with_bound(sum(floor.cost for floor in solved.bounds)).with_bound(relaxation.bound)
 
 
-def static(fluid: Fluid, known: Learned, effort: Effort) -> Stages:
-    """One vector of counts for all slots."""
-    counts, bound = static_counts(fluid, effort)
-    yield State().better(fluid, counts).tighter(bound)
+def search_static(arrays: PlanArrays, cache: SearchCache, effort: Effort) -> Incumbents:
+    """Plan the same counts for all intervals."""
+    counts, bound = solve_static(arrays, effort)
+    yield Incumbent().with_counts(arrays, counts).with_bound(bound)
 
 
 METHOD_STAGES = {
-    "auto": auto,
-    "milp": rounds,
-    "dp": exact,
-    "greedy": greedy,
-    "calendar": calendar,
-    "static": static,
+    "auto": search_automatically,
+    "milp": search_in_rounds,
+    "dp": search_exactly,
+    "greedy": search_greedily,
+    "calendar": search_calendar,
+    "static": search_static,
 }
-"""Stages of each method."""
+"""Search function of each method; it yields better and better incumbents."""
 
 
 @dataclass
-class Learned:
-    """What a search was told, and what it has learnt besides its best plan and bound.
+class SearchCache:
+    """Settings of a search, and what it has learned besides its incumbent.
 
-    - ``calendars``: Most different vectors of counts, for the method ``"calendar"``.
-    - ``floors``: Least costs of slots.
-    - ``states``, shape (n, n_layouts): States that were the best for some slot.
-    - ``constant``, shape (n_slots, n_layouts): The best constant plan, if it was looked for.
+    - ``calendars``: Most different rows of counts, for the method ``"calendar"``.
+    - ``window_bounds``: Least costs of windows of intervals.
+    - ``window_states``, shape (n, n_columns): Optimal counts of single windows.
+    - ``static_plan``, shape (n_slots, n_columns): Best plan without change, if it was computed.
     """
 
     calendars: int = 2
-    floors: list[Floor] = field(default_factory=list)
-    states: list[Counts] = field(default_factory=list)
-    constant: Counts | None = None
+    window_bounds: list[WindowBound] = field(default_factory=list)
+    window_states: list[Counts] = field(default_factory=list)
+    static_plan: Counts | None = None
 
 
-_STEEPEST = 2.0**12
-_HALVINGS = 5
+_MAX_PRICE_FACTOR = 2.0**12
+"""Largest factor on the price of a change when changes are limited."""
+_PRICE_BISECTIONS = 5
+"""Bisection steps for the factor on the price of a change."""
 
 
-def keeps_changes(fluid: Fluid, counts: Counts) -> bool:
-    """Whether numbered GPUs can follow the counts within the limits of changes."""
-    problem, limits = fluid.problem, fluid.problem.limits
-    moved = 1 + np.flatnonzero((counts[1:] != counts[:-1]).any(axis=1))
-    if limits.change_slots is not None and not np.isin(moved, limits.change_slots).all():
+def meets_change_limits(arrays: PlanArrays, counts: Counts) -> bool:
+    """Whether numbered GPUs can follow the counts within the limits on changes."""
+    problem, limits = arrays.problem, arrays.problem.limits
+    change_slots = 1 + np.flatnonzero((counts[1:] != counts[:-1]).any(axis=1))
+    if limits.change_slots is not None and not np.isin(change_slots, limits.change_slots).all():
         return False
-    at_most = (limits.switches_per_day, limits.node_changes_per_day, limits.most_changes)
-    if at_most == (None,) * 3:
+    allowed = (limits.switches_per_day, limits.node_changes_per_day, limits.most_changes)
+    if allowed == (None,) * 3:
         return True
-    switches, nodes = changes_when_numbered(problem, fluid.layouts, *fluid.split(counts))
-    days = np.array([problem.day_of(slot) for slot in range(len(counts))])
-    per_day = max(int(nodes[days == day].sum(axis=0).max()) for day in np.unique(days))
-    figures = (switches, per_day, int(nodes.sum()))
-    return all(most is None or figure <= most for figure, most in zip(figures, at_most, strict=True))
+    switches, nodes = count_numbered_changes(problem, arrays.layouts, *arrays.split_on_and_idle(counts))
+    days = np.array([problem.day_of_slot(slot) for slot in range(len(counts))])
+    max_node_changes = max(int(nodes[days == day].sum(axis=0).max()) for day in np.unique(days))
+    measured = (switches, max_node_changes, int(nodes.sum()))
+    return all(maximum is None or figure <= maximum for figure, maximum in zip(measured, allowed, strict=True))
 
 
-def calmed(
-    fluid: Fluid, counts: Counts, known: Learned, bound: float, effort: Effort, *, few: bool = False
+def reduce_changes(
+    arrays: PlanArrays,
+    counts: Counts,
+    cache: SearchCache,
+    bound: float,
+    effort: Effort,
+    *,
+    own_states_only: bool = False,
 ) -> Counts | None:
-    """A plan within the limit, as cheap as can be found."""
-    constant = known.constant if known.constant is not None else static_counts(fluid, effort)[0]
-    still = standing(fluid) + ([] if constant is None else [constant])
-    # A search may end before it has learned any states: those of the plan itself are always there.
-    states = [np.unique(counts, axis=0), *([] if few else known.states)]
-    if few:
-        own = [np.tile(one, (len(counts), 1)) for one in states[0]]
-        own = [one for one in own if all(fluid.allowed(t, one[:1])[0] for t in range(len(one)))]
-        still = own + [one for one in still if (one == one[0]).all()]
-    plans = still if few or fluid.problem.limits.change_slots is not None else [counts, *still]
-    price = max(float(fluid.ways.taking_up.max(initial=0)), 0.01 * fluid.on_cost)
-    low, high = 1.0, 2.0
-    found = None
-    while high <= _STEEPEST and found is None:
-        found = _calm_path(fluid, price * high, plans, states)
-        low, high = (low, high) if found is not None else (high, 2 * high)
-    if found is None:
-        kept = [one for one in still if keeps_changes(fluid, one)]
-        return min(kept, key=lambda one: fluid.cost(one, before=fluid.initial)) if kept else None
-    best = found
-    for _ in range(_HALVINGS):
-        middle = (low * high) ** 0.5
-        found = _calm_path(fluid, price * middle, [*plans, best], states)
-        if found is None:
-            low = middle
+    """Find the cheapest plan that meets the limits on changes, by raising the price of a change.
+
+    Parameters
+    ----------
+    arrays : PlanArrays
+        The problem.
+    counts : ndarray of int, shape (n_slots, n_columns)
+        Plan that breaks a limit.
+    cache : SearchCache
+        Known states, window bounds and static plan.
+    bound : float
+        Lower bound, to stop the improvement. [GPU h]
+    effort : Effort
+        Limits of the search.
+    own_states_only : bool
+        Use only the rows of counts of the plan, for a calendar.
+
+    Returns
+    -------
+    ndarray of int, shape (n_slots, n_columns), or None
+        None if no known plan meets the limits.
+    """
+    static_plan = cache.static_plan if cache.static_plan is not None else solve_static(arrays, effort)[0]
+    unchanging = trivial_plans(arrays) + ([] if static_plan is None else [static_plan])
+    # A search may end before it knows any states; those of the plan itself are always there.
+    state_pools = [np.unique(counts, axis=0), *([] if own_states_only else cache.window_states)]
+    if own_states_only:
+        slots = range(len(counts))
+        states = [row for row in state_pools[0] if all(arrays.keeps_limits(t, row[None])[0] for t in slots)]
+        constant_plans = [np.tile(row, (len(counts), 1)) for row in states]
+        unchanging = constant_plans + [candidate for candidate in unchanging if (candidate == candidate[0]).all()]
+    plans = unchanging if own_states_only or arrays.problem.limits.change_slots is not None else [counts, *unchanging]
+
+    # Double the price of a change until the cheapest path meets the limits; then bisect the last factor.
+    price = max(float(arrays.transitions.layout_cost_by_column.max(initial=0)), 0.01 * arrays.on_cost)
+    low_factor, high_factor = 1.0, 2.0
+    path = None
+    while high_factor <= _MAX_PRICE_FACTOR and path is None:
+        path = _path_at_change_price(arrays, price * high_factor, plans, state_pools)
+        low_factor, high_factor = (low_factor, high_factor) if path is not None else (high_factor, 2 * high_factor)
+    if path is None:
+        feasible = [candidate for candidate in unchanging if meets_change_limits(arrays, candidate)]
+        return min(feasible, key=arrays.total_cost) if feasible else None
+    best = path
+    for _ in range(_PRICE_BISECTIONS):
+        middle_factor = (low_factor * high_factor) ** 0.5
+        path = _path_at_change_price(arrays, price * middle_factor, [*plans, best], state_pools)
+        if path is None:
+            low_factor = middle_factor
         else:
-            high = middle
-            best = min(best, found, key=lambda one: fluid.cost(one, before=fluid.initial))
-    dear = replace(fluid, ways=fluid.ways.dearer(price * high))
-    if few:
+            high_factor = middle_factor
+            best = min(best, path, key=arrays.total_cost)
+    costly_arrays = replace(arrays, transitions=arrays.transitions.with_min_layout_cost(price * high_factor))
+    if own_states_only:
         return best
-    for better in improved(dear, best, known.floors, bound, effort):
-        cheaper = fluid.cost(better, before=fluid.initial) < fluid.cost(best, before=fluid.initial)
-        if cheaper and keeps_changes(fluid, better):
-            best = better
+    for candidate_counts in improve_by_windows(costly_arrays, best, cache.window_bounds, bound, effort):
+        is_cheaper = arrays.total_cost(candidate_counts) < arrays.total_cost(best)
+        if is_cheaper and meets_change_limits(arrays, candidate_counts):
+            best = candidate_counts
     return best
 
 
-def _calm_path(fluid: Fluid, price: float, plans: Sequence[Counts], states: Sequence[Counts]) -> Counts | None:
-    """The cheapest path if changes had another price; None if it still breaks the limit."""
-    dear = replace(fluid, ways=fluid.ways.dearer(price))
-    path = cheapest_path(dear, plans, [*states, *map(np.asarray, plans)])
-    return path if keeps_changes(fluid, path) else None
+def _path_at_change_price(
+    arrays: PlanArrays, min_layout_cost: float, plans: Sequence[Counts], states: Sequence[Counts]
+) -> Counts | None:
+    """Return the cheapest path if a layout costs at least `min_layout_cost`; None if it still breaks a limit.
+
+    Parameters
+    ----------
+    arrays : PlanArrays
+        Arrays of the problem.
+    min_layout_cost : float
+        Least price of taking a layout. [GPU h]
+    plans : sequence of ndarray of int
+        Plans.
+    states : sequence of ndarray of int
+        Further states.
+    """
+    costly_arrays = replace(arrays, transitions=arrays.transitions.with_min_layout_cost(min_layout_cost))
+    path = cheapest_path(costly_arrays, plans, [*states, *map(np.asarray, plans)])
+    return path if meets_change_limits(arrays, path) else None
 
 
-METHODS = tuple(METHOD_STAGES)
-"""``auto``: exact where the fleet is small enough, else ``milp``. ``milp``: rounds of bound and plan, free to
-change in every slot. ``dp``: dynamic programming over all states, small fleets only. ``greedy``: slot after
-slot without looking ahead. ``calendar``: few different days. ``static``: no change at all."""
+PLAN_METHODS = tuple(METHOD_STAGES)
+"""``auto``: exact if the fleet is small enough, else ``milp``. ``milp``: rounds of lower bound and plan, free to
+change in every interval. ``dp``: dynamic program over all states, small fleets only. ``greedy``: interval by
+interval without lookahead. ``calendar``: few different days. ``static``: no change at all.
+"""
 
-_DECIMALS = 9
+_COST_DECIMALS = 9
+"""Decimals of cost, bound and gap in a plan."""
 
 
 GAP_TARGET = 0.005
-"""Gap at which a search stops, where nobody says another."""
+"""Default relative optimality gap at which a search stops."""
 
 
 class SearchArguments(SearchLimits, total=False):
-    """How a plan is searched for: arguments of :func:`plan` that other searches hand on."""
+    """Arguments of :func:`plan` that other searches pass on."""
 
     method: str
     calendars: int
@@ -342,24 +434,24 @@ def plan(
     solver: str = "highs",
     work_limit: int | None = None,
 ) -> Plan:
-    """Choose how many GPUs are on with which layout in every slot, with a bound on how good that is.
+    """Choose how many GPUs to power on with which layout in every interval, with a lower bound on the cost.
 
-    First the greedy plan is there. Where few GPUs are on, and the others parked, the best plan of those on by
-    themselves is a bound, and often a plan that nothing parked makes dearer. Then, in rounds: each slot's (later,
-    each few slots') own optimum in whole GPUs is a floor of a linear program over all slots, which gives a bound
-    and is rounded to a plan; a sweep through the slots, forward or backward, rounds it again, knowing the slot
-    before; the cheapest path through all states seen so far, and windows of slots solved anew, make the plan
-    better. Last, the whole horizon is one model.
-    The search ends when the gap is reached. The same problem and seed give the same plan, whatever the machine
-    and however busy it is, unless a time limit ends it. Whenever it is stopped there is a bound; by
-    ``work_limit``, ``auto`` is never dearer than ``greedy``.
+    The search starts from a greedy plan. If few GPUs are powered on and others idle, the optimal plan of the powered-on
+    GPUs alone is a lower bound, and often a plan to which idle layouts add no cost. Then come rounds: the optimum of
+    each interval (later, of each few intervals) in whole GPUs is a valid inequality of a linear program over all
+    intervals, whose solution is a lower bound and is rounded to a plan; a pass through the intervals, forward or
+    backward, rounds it again, knowing the neighbour; the cheapest path through all known states, and windows of
+    intervals that are solved again, improve the plan. At the end the whole horizon is one integer program. The search
+    stops when the gap is reached. The same problem and seed give the same plan on every machine, however busy it is,
+    unless a time limit ends the search. There is a lower bound whenever it ends; with ``work_limit``, ``auto`` never
+    costs more than ``greedy``.
 
     Parameters
     ----------
     problem : PlanProblem
         Demand, fleet, prices and limits.
     method : {"auto", "milp", "dp", "greedy", "calendar", "static"}
-        See :data:`METHODS`.
+        See :data:`PLAN_METHODS`.
     calendars : int
         Most different vectors of counts over the horizon, for the method ``"calendar"``.
     time_limit_s : float, optional
@@ -377,13 +469,13 @@ def plan(
     Returns
     -------
     Plan
-        Also when there is none to find; see ``Plan.status`` and ``Plan.require``. Ctrl-C returns the best
-        plan so far, if there is one.
+        Also if there is none to find; see ``Plan.status`` and ``Plan.require``. Ctrl-C returns the best plan so far, if
+        there is one.
 
     Raises
     ------
     ScenarioError
-        If an argument makes no sense.
+        If an argument is invalid.
     MissingDependencyError
         If the solver is not installed.
 
@@ -402,88 +494,144 @@ def plan(
     effort = Effort.begin(
         gap_target=gap_target, time_limit_s=time_limit_s, seed=seed, solver=solver, work_limit=work_limit
     )
-    return planned_within(problem, method, calendars, effort)
+    return plan_within_effort(problem, method, calendars, effort)
 
 
-def planned_within(problem: PlanProblem, method: str, calendars: int, effort: Effort) -> Plan:
-    """A plan within limits that a search may share with others; see :func:`plan`."""
-    if method not in METHODS:
-        raise ScenarioError("plan: method", f"one of {', '.join(METHODS)}", repr(method), "Choose another.")
+def plan_within_effort(problem: PlanProblem, method: str, calendars: int, effort: Effort) -> Plan:
+    """Plan within the limits of an effort that other searches may share; see :func:`plan`.
+
+    Parameters
+    ----------
+    problem : PlanProblem
+        Demand, fleet, prices and limits.
+    method : str
+        One of :data:`PLAN_METHODS`.
+    calendars : int
+        Most different rows of counts, for the method ``"calendar"``.
+    effort : Effort
+        Limits of the search.
+    """
+    if method not in PLAN_METHODS:
+        raise ScenarioError("plan: method", f"one of {', '.join(PLAN_METHODS)}", repr(method), "Choose another.")
     if not is_count(calendars, 1):
         raise ScenarioError("plan: calendars", "a whole number from 1", repr(calendars), "Give --calendars 2.")
-    began = time.perf_counter()
-    fault = explain_limits(problem)
-    if fault is not None:
-        found = _no_plan(problem, method, "infeasible", "proof", fault)
-        return replace(found, seconds=time.perf_counter() - began)
-    fluid = Fluid.of(problem)
-    state, stopped_by = _search(fluid, method, calendars, effort)
+    started = time.perf_counter()
+    conflict = explain_conflict(problem)
+    if conflict is not None:
+        result = _plan_without_counts(problem, method, "infeasible", "proof", conflict)
+        return replace(result, seconds=time.perf_counter() - started)
+    arrays = PlanArrays.from_problem(problem)
+    state, stopped_by = _run_method(arrays, method, calendars, effort)
     if state.counts is None:
         text = "No plan that was found keeps the limits on changes: allow more of them, or more time."
-        found = _no_plan(problem, method, "unknown", stopped_by, text)
+        result = _plan_without_counts(problem, method, "unknown", stopped_by, text)
     else:
-        found = _plan_of(fluid, state, method, stopped_by)
-        found = replace(found, explanation=explain(found, problem, effort))
-    return replace(found, seconds=time.perf_counter() - began)
+        result = _plan_from_incumbent(arrays, state, method, stopped_by)
+        result = replace(result, explanation=explain_plan(result, problem, effort))
+    return replace(result, seconds=time.perf_counter() - started)
 
 
-def _search(fluid: Fluid, method: str, calendars: int, effort: Effort) -> tuple[State, str]:
-    limited = fluid.problem.limits.of_changes
-    known, state = Learned(calendars), State()
+def _run_method(arrays: PlanArrays, method: str, calendars: int, effort: Effort) -> tuple[Incumbent, str]:
+    """Run a search method until the gap or a limit is reached; return the incumbent and the reason for the stop.
+
+    Parameters
+    ----------
+    arrays : PlanArrays
+        Arrays of the problem.
+    method : str
+        One of :data:`PLAN_METHODS`.
+    calendars : int
+        Most different rows of counts, for the method ``"calendar"``.
+    effort : Effort
+        Limits of the search.
+    """
+    limits_changes = arrays.problem.limits.limits_changes
+    cache, incumbent = SearchCache(calendars), Incumbent()
     stopped_by = None
     try:
-        for state in METHOD_STAGES[method](fluid, known, effort):
-            if state.gap <= effort.gap_target and not state.preliminary:
+        for incumbent in METHOD_STAGES[method](arrays, cache, effort):
+            if incumbent.optimality_gap <= effort.gap_target and not incumbent.preliminary:
                 stopped_by = "proof"
                 break
-            # The second half of the time is for finding out what limits on changes cost.
-            late = limited and state.bound > 0 and effort.left() < 0.5
-            if late and state.counts is not None and not keeps_changes(fluid, state.counts):
+            # The second half of the effort is for a plan that meets the limits on changes.
+            is_second_half = limits_changes and incumbent.bound > 0 and effort.remaining_fraction() < 0.5
+            if is_second_half and incumbent.counts is not None and not meets_change_limits(arrays, incumbent.counts):
                 break
-        if state.counts is None:
-            constant = (one for one in standing(fluid) if (one == one[0]).all())
-            state = state.better(fluid, min(constant, key=lambda one: fluid.cost(one, before=fluid.initial)))
-        if limited and not keeps_changes(fluid, state.plan):
-            counts = calmed(fluid, state.plan, known, state.bound, effort, few=method == "calendar")
-            state = replace(state, counts=None, cost=float("inf")).better(fluid, counts)
-            stopped_by = "proof" if state.gap <= effort.gap_target else None
+        if incumbent.counts is None:
+            constant_plans = (counts for counts in trivial_plans(arrays) if (counts == counts[0]).all())
+            incumbent = incumbent.with_counts(arrays, min(constant_plans, key=arrays.total_cost))
+        if limits_changes and not meets_change_limits(arrays, incumbent.best_counts):
+            own_only = method == "calendar"
+            bound = incumbent.bound
+            counts = reduce_changes(arrays, incumbent.best_counts, cache, bound, effort, own_states_only=own_only)
+            incumbent = replace(incumbent, counts=None, cost=float("inf")).with_counts(arrays, counts)
+            stopped_by = "proof" if incumbent.optimality_gap <= effort.gap_target else None
     except KeyboardInterrupt:
-        if state.counts is None or not keeps_changes(fluid, state.counts):
+        if incumbent.counts is None or not meets_change_limits(arrays, incumbent.counts):
             raise
-        return state, "user"
-    return state, stopped_by or effort.why_spent() or "passes"
+        return incumbent, "user"
+    return incumbent, stopped_by or effort.reached_limit() or "passes"
 
 
-def _plan_of(fluid: Fluid, state: State, method: str, stopped_by: str) -> Plan:
-    """The state as a plan; layouts that no GPU ever has are left out."""
-    problem, counts = fluid.problem, state.plan
-    on, parked = fluid.split(counts)
-    used = np.flatnonzero(on.any(axis=0) | parked.any(axis=0))
-    # How GPUs are numbered may turn on the layouts that are named: reboots are those of the plan as it is handed on.
-    layouts, on, parked = tuple(fluid.layouts[i] for i in used), on[:, used], parked[:, used]
-    missing = np.array([fluid.missing(t, row) for t, row in enumerate(counts)]).T
-    unmet = unmet_by_tenant(problem, missing)
-    pairs = list(zip([fluid.initial, *counts], counts, strict=False))
+def _plan_from_incumbent(arrays: PlanArrays, incumbent: Incumbent, method: str, stopped_by: str) -> Plan:
+    """Convert an incumbent to a plan; layouts that no GPU ever has are left out.
+
+    Parameters
+    ----------
+    arrays : PlanArrays
+        Arrays of the problem.
+    incumbent : Incumbent
+        Best plan and bound so far.
+    method : str
+        Method of the search.
+    stopped_by : str
+        Reason for the stop.
+    """
+    problem, counts = arrays.problem, incumbent.best_counts
+    on, parked = arrays.split_on_and_idle(counts)
+    used_layouts = np.flatnonzero(on.any(axis=0) | parked.any(axis=0))
+    # The numbering of GPUs may depend on the layouts listed: reboots are those of the plan that is returned.
+    layouts = tuple(arrays.layouts[i] for i in used_layouts)
+    on = on[:, used_layouts]
+    parked = parked[:, used_layouts]
+    missing = np.array([arrays.count_missing_instances(t, row) for t, row in enumerate(counts)]).T
+    unmet = split_unmet_demand(problem, missing)
+    pairs = list(zip([arrays.initial, *counts], counts, strict=False))
     return Plan(
         method=method,
-        status="optimal" if state.gap == 0 else "feasible",
+        status="optimal" if incumbent.optimality_gap == 0 else "feasible",
         stopped_by=stopped_by,
-        objective=round(state.cost, _DECIMALS),
-        bound=round(min(state.bound, state.cost), _DECIMALS),
-        gap=round(state.gap, _DECIMALS),
+        objective=round(incumbent.cost, _COST_DECIMALS),
+        bound=round(min(incumbent.bound, incumbent.cost), _COST_DECIMALS),
+        gap=round(incumbent.optimality_gap, _COST_DECIMALS),
         layouts=layouts,
         counts=on,
         parked=parked,
         unmet=unmet,
-        changes=sum(fluid.changes(before, now) for before, now in pairs),
-        departures=sum(fluid.departures(before, now) for before, now in pairs),
-        reboots=node_reboots(problem, layouts, on, parked),
+        changes=sum(arrays.count_layout_changes(before, after) for before, after in pairs),
+        departures=sum(arrays.count_drained_gpus(before, after) for before, after in pairs),
+        reboots=count_node_reboots(problem, layouts, on, parked),
         gpu_hours_on=float(on.sum()) * problem.interval_hours,
         unmet_gpu_hours=float((unmet.sum(axis=(0, 2)) * problem.shares).sum() * problem.interval_hours),
     )
 
 
-def _no_plan(problem: PlanProblem, method: str, status: str, stopped_by: str, explanation: str) -> Plan:
+def _plan_without_counts(problem: PlanProblem, method: str, status: str, stopped_by: str, explanation: str) -> Plan:
+    """Build a plan that reports why there is none.
+
+    Parameters
+    ----------
+    problem : PlanProblem
+        The problem.
+    method : str
+        Method of the search.
+    status : str
+        Status.
+    stopped_by : str
+        Reason for the stop.
+    explanation : str
+        Text.
+    """
     figures: dict[str, Any] = dict.fromkeys(("objective", "bound", "gap"))
     figures |= dict.fromkeys(("changes", "departures", "reboots"), 0)
     figures |= dict.fromkeys(("gpu_hours_on", "unmet_gpu_hours"), 0.0)

@@ -1,8 +1,8 @@
-"""Plans of several pools, and what a limit costs.
+"""Plans of fleets with several pools, comparison of methods, and the price of limits.
 
 A request that names a profile of one pool, as a Slurm ``gres`` type or a node selector does, is served there, and
-quotas are counted by tenant and pool, as Kueue counts them by flavor. So a fleet is the sum of its pools: the sum of
-their bounds is a bound, and the sum of best plans is a best plan.
+quotas are counted by team and pool, as Kueue counts them by flavor. So a fleet is the sum of its pools: the sum of
+their lower bounds is a lower bound, and the sum of optimal plans is an optimal plan.
 """
 
 from __future__ import annotations
@@ -19,78 +19,77 @@ import polars as pl
 from gpuplanner.core.errors import ScenarioError, examples
 from gpuplanner.core.schemas import WHOLE_GPU
 from gpuplanner.core.serialization import load_json, read_text, to_json
-from gpuplanner.planner.layout_plan import FORMAT as PLAN_FORMAT
-from gpuplanner.planner.layout_plan import LARGEST_FILE, Plan, plan_from_plain
+from gpuplanner.planner.layout_plan import MAX_PLAN_FILE_BYTES, PLAN_FILE_FORMAT, Plan, plan_from_plain
 from gpuplanner.planner.linear_model import WORK_LIMIT, Effort, relative_gap
 from gpuplanner.planner.plan_problem import PlanProblem
-from gpuplanner.planner.plan_search import GAP_TARGET, SearchArguments, plan, planned_within
+from gpuplanner.planner.plan_search import GAP_TARGET, SearchArguments, plan, plan_within_effort
 from gpuplanner.planner.plan_verification import verify
 
-FORMAT = "gpuplanner.fleet-plan/3"
+FLEET_FILE_FORMAT = "gpuplanner.fleet-plan/3"
+"""Name and version of the file format of fleet plans."""
 
-_EXPECTED = "a JSON object: a problem, a plan file, or 'pools' with a problem for each name"
+_EXPECTED_FILE = "a JSON object: a problem, a plan file, or 'pools' with a problem for each name"
 
 
 @dataclass(frozen=True, eq=False)
 class FleetPlan:
-    """Plans of all pools, and their sums.
+    """Plans of all pools of a fleet, and their sums.
 
     Parameters
     ----------
     plans : mapping of str to Plan
         By pool.
     seconds : float
-        Time that the search took [s].
+        Run time of the search. [s]
     """
 
     plans: Mapping[str, Plan]
     seconds: float
 
     @property
-    def found(self) -> bool:
-        """Whether there are counts to act on in every pool."""
-        return all(plan.found for plan in self.plans.values())
+    def is_feasible(self) -> bool:
+        """Whether a plan was found for every pool."""
+        return all(plan.is_feasible for plan in self.plans.values())
 
     @property
     def objective(self) -> float | None:
-        """Cost of all pools; None unless every pool has a plan."""
-        return sum(plan.objective or 0.0 for plan in self.plans.values()) if self.found else None
+        """Cost of all pools; None unless every pool has a plan [GPU h]."""
+        return sum(plan.objective or 0.0 for plan in self.plans.values()) if self.is_feasible else None
 
     @property
     def bound(self) -> float | None:
-        """What no fleet plan undercuts; None unless every pool has a plan."""
-        return sum(plan.bound or 0.0 for plan in self.plans.values()) if self.found else None
+        """Cost that no plan of the fleet undercuts; None unless every pool has a plan [GPU h]."""
+        return sum(plan.bound or 0.0 for plan in self.plans.values()) if self.is_feasible else None
 
     @property
     def gap(self) -> float | None:
-        """(objective - bound) / objective; None unless every pool has a plan."""
+        """(objective - bound) / objective; None unless every pool has a plan [0-1]."""
         if self.objective is None or self.bound is None:
             return None
         return relative_gap(self.objective, self.bound)
 
     @property
     def status(self) -> str:
-        """The weakest status of a pool; see ``Plan.status``."""
+        """Weakest status of a pool; see ``Plan.status``."""
         order = ("infeasible", "unknown", "feasible", "optimal")
         return min((plan.status for plan in self.plans.values()), key=order.index)
 
     @property
     def explanation(self) -> str:
-        """Every pool in words."""
+        """Explanation of every pool, one line each."""
         return "\n".join(f"{name}: {plan.explanation}" for name, plan in self.plans.items())
 
 
 def plan_fleet(pools: Mapping[str, PlanProblem], **how: Unpack[SearchArguments]) -> FleetPlan:
-    """Plan every pool of a fleet, one after the other, each with an equal part of the work, or time, that is left.
+    """Plan every pool of a fleet in turn, each with an equal part of the remaining work or time.
 
     Parameters
     ----------
     pools : mapping of str to PlanProblem
-        By name, over the same slots.
+        Problems by pool name, over the same intervals.
     **how
-        Arguments of :func:`~gpuplanner.planner.plan_search.plan`; its limits are those of all pools together, and
-        without any,
-        each pool adds the work of one.
+        Arguments of :func:`~gpuplanner.planner.plan_search.plan`; limits are those of all pools together, and without
+        any, each pool adds the work of one.
 
     Returns
     -------
@@ -99,7 +98,7 @@ def plan_fleet(pools: Mapping[str, PlanProblem], **how: Unpack[SearchArguments])
     Raises
     ------
     ScenarioError
-        If there is no pool, pools have other slots, or an argument makes no sense.
+        If there is no pool, pools have other intervals, or an argument is invalid.
 
     Examples
     --------
@@ -114,8 +113,8 @@ def plan_fleet(pools: Mapping[str, PlanProblem], **how: Unpack[SearchArguments])
     >>> found.status, found.objective, verify_fleet(found, pools)
     ('optimal', 8.05, [])
     """
-    _check(pools)
-    began = time.perf_counter()
+    _check_same_slots(pools)
+    started = time.perf_counter()
     limits: dict[str, Any] = {"gap_target": GAP_TARGET, **how}
     method, calendars = limits.pop("method", "auto"), limits.pop("calendars", 2)
     if limits.get("time_limit_s") is None and limits.get("work_limit") is None:
@@ -123,14 +122,14 @@ def plan_fleet(pools: Mapping[str, PlanProblem], **how: Unpack[SearchArguments])
     effort = Effort.begin(**limits)
 
     plans = {}
-    for place, (name, problem) in enumerate(pools.items()):
-        part = effort.share(1 / (len(pools) - place))
-        plans[name] = planned_within(problem, method, calendars, part)
-    return FleetPlan(plans, time.perf_counter() - began)
+    for position, (name, problem) in enumerate(pools.items()):
+        pool_effort = effort.with_fraction(1 / (len(pools) - position))
+        plans[name] = plan_within_effort(problem, method, calendars, pool_effort)
+    return FleetPlan(plans, time.perf_counter() - started)
 
 
 def verify_fleet(fleet: FleetPlan, pools: Mapping[str, PlanProblem]) -> list[str]:
-    """Say everything that is wrong with the plans of a fleet, pool by pool.
+    """List everything that is wrong with the plans of a fleet, pool by pool.
 
     Parameters
     ----------
@@ -150,39 +149,48 @@ def verify_fleet(fleet: FleetPlan, pools: Mapping[str, PlanProblem]) -> list[str
 
 
 def fleet_to_json(fleet: FleetPlan, pools: Mapping[str, PlanProblem]) -> str:
-    """Print the plans with their problems; the same input gives the same bytes."""
+    """Write the plans of a fleet with their problems as JSON; the same input gives the same bytes.
+
+    Parameters
+    ----------
+    fleet : FleetPlan
+        The plans.
+    pools : mapping of str to PlanProblem
+        The problems.
+    """
     parts = {}
-    for name, found in fleet.plans.items():
-        parts[name] = {"plan": found.to_dict(), "problem": pools[name].to_dict()}
-    return to_json({"format": FORMAT, "pools": parts})
+    for name, pool_plan in fleet.plans.items():
+        parts[name] = {"plan": pool_plan.to_dict(), "problem": pools[name].to_dict()}
+    return to_json({"format": FLEET_FILE_FORMAT, "pools": parts})
 
 
 def fleet_from_json(text: str) -> dict[str, tuple[Plan, PlanProblem]]:
-    """Read what :func:`fleet_to_json` printed, or the one pool of ``plan_to_json``.
+    """Read plans and problems by pool from JSON of :func:`fleet_to_json`, or of ``plan_to_json`` (one pool).
 
     Raises
     ------
     ScenarioError
         If the text is neither.
     GeometryError
-        If it names a board, profile or layout that does not exist.
+        If a GPU model, profile or layout does not exist.
     """
-    values = load_json(text, where="plan file", error=ScenarioError)
-    if not isinstance(values, dict) or values.get("format") != FORMAT:
-        found, problem = plan_from_plain(values)
-        return {problem.gpu_model.name: (found, problem)}
+    values = load_json(text, source="plan file", error=ScenarioError)
+    if not isinstance(values, dict) or values.get("format") != FLEET_FILE_FORMAT:
+        pool_plan, problem = plan_from_plain(values)
+        return {problem.gpu_model.name: (pool_plan, problem)}
     pools = values.get("pools")
     if set(values) != {"format", "pools"} or not isinstance(pools, dict):
         got = examples(sorted(values))
         raise ScenarioError("fleet plan file", "'format' and 'pools'", got, "Plan again.")
     plans = {}
     for name, pool in pools.items():
-        plans[name] = plan_from_plain({"format": PLAN_FORMAT, **pool} if isinstance(pool, dict) else pool)
-    _check({name: problem for name, (_, problem) in plans.items()})
+        plans[name] = plan_from_plain({"format": PLAN_FILE_FORMAT, **pool} if isinstance(pool, dict) else pool)
+    _check_same_slots({name: problem for name, (_, problem) in plans.items()})
     return plans
 
 
-def _check(pools: Mapping[str, PlanProblem]) -> None:
+def _check_same_slots(pools: Mapping[str, PlanProblem]) -> None:
+    """Raise a ScenarioError unless all pools have the same intervals."""
     slots = {(p.slot_start, p.interval_hours, p.n_slots) for p in pools.values()}
     if len(slots) != 1:
         got = "no pool" if not pools else f"{len(slots)} different ones"
@@ -190,62 +198,62 @@ def _check(pools: Mapping[str, PlanProblem]) -> None:
 
 
 def read_problems(path: str | Path) -> dict[str, PlanProblem]:
-    """Read the problem of a file, or of each pool of a fleet.
+    """Read the planning problem of a file, or of each pool of a fleet.
 
     Parameters
     ----------
     path : str or Path
-        JSON: the values of ``PlanProblem.to_dict`` (what has a default may be left out, and a board may be
-        named instead of described), a file that ``plan_to_json`` or ``fleet_to_json`` wrote, or an object
-        with ``pools``: a problem for each name.
+        JSON: the values of ``PlanProblem.to_dict`` (fields with a default may be missing, and a GPU model may be a
+        name), a file of ``plan_to_json`` or ``fleet_to_json``, or an object with ``pools``: a problem for each name.
 
     Returns
     -------
     dict of str to PlanProblem
-        By pool; a single pool bears the name of its board.
+        By pool; a single pool has the name of its GPU model.
 
     Raises
     ------
     ScenarioError
-        If the file is none of these, or a value makes no sense.
+        If the file is none of these, or a value is invalid.
     GeometryError
-        If it names a board, profile or layout that does not exist.
+        If a GPU model, profile or layout does not exist.
     """
-    text = read_text(path, error=ScenarioError, what="problem", limit_bytes=LARGEST_FILE)
-    values = load_json(text, where=str(path), error=ScenarioError)
+    text = read_text(path, error=ScenarioError, kind="problem", limit_bytes=MAX_PLAN_FILE_BYTES)
+    values = load_json(text, source=str(path), error=ScenarioError)
     if not isinstance(values, dict):
-        raise ScenarioError(str(path), _EXPECTED, type(values).__name__, "Check the file.")
+        raise ScenarioError(str(path), _EXPECTED_FILE, type(values).__name__, "Check the file.")
     pools = values.get("pools")
     if pools is None:
-        found = PlanProblem.from_dict(_problem(values))
-        return {found.gpu_model.name: found}
+        problem = PlanProblem.from_dict(_unwrap_problem(values))
+        return {problem.gpu_model.name: problem}
     if not isinstance(pools, dict) or not all(isinstance(pool, dict) for pool in pools.values()):
-        raise ScenarioError(str(path), _EXPECTED, "'pools' of another kind", "Fix 'pools'.")
-    return {str(name): PlanProblem.from_dict(_problem(pool)) for name, pool in pools.items()}
+        raise ScenarioError(str(path), _EXPECTED_FILE, "'pools' of another kind", "Fix 'pools'.")
+    return {str(name): PlanProblem.from_dict(_unwrap_problem(pool)) for name, pool in pools.items()}
 
 
-def _problem(values: dict[str, Any]) -> dict[str, Any]:
+def _unwrap_problem(values: dict[str, Any]) -> dict[str, Any]:
+    """Return the problem inside the values of a plan file, or the values themselves."""
     inner = values.get("problem")
     return inner if isinstance(inner, dict) else values
 
 
-AS_IT_STANDS = "as it stands"
-"""Name of the first row of :func:`price_of_limits`."""
+BASE_VARIANT_NAME = "as it stands"
+"""Name of the first row of :func:`price_of_limits`: the problem without changes."""
 
-_COMPARED = {
+_COMPARISON_SCHEMA = {
     "method": pl.String,
     **dict.fromkeys(("objective", "bound", "gap"), pl.Float64),
     "changes": pl.Int64,
     **dict.fromkeys(("gpu_hours_on", "unmet_gpu_hours"), pl.Float64),
     "distinct": pl.Int64,
 }
-_PRICED = {
+_LIMIT_PRICE_SCHEMA = {
     "variant": pl.String,
     **dict.fromkeys(("objective", "bound", "extra_low", "extra", "extra_high"), pl.Float64),
     "explanation": pl.String,
 }
-# Costs can be set side by side where these are the same.
-_ALIKE = (
+# Costs are comparable if these fields are equal.
+_COMPARABLE_FIELDS = (
     "slot_start",
     "interval_hours",
     "tenants",
@@ -262,10 +270,28 @@ def compare_plans(
     methods: Sequence[str] = ("static", "calendar", "auto"),
     *,
     calendars: Sequence[int] = (2,),
-    known: Mapping[str, Plan] | None = None,
+    reused_plans: Mapping[str, Plan] | None = None,
     **how: Any,  # noqa: ANN401 - arguments of plan
 ) -> pl.DataFrame:
-    """Plan one problem by several methods, and measure every plan by the same bound.
+    """Plan one problem by several methods, and measure every plan against the same lower bound.
+
+    Parameters
+    ----------
+    problem : PlanProblem
+        The problem.
+    methods : sequence of str
+        Methods, see :data:`gpuplanner.planner.plan_search.PLAN_METHODS`.
+    calendars : sequence of int
+        Numbers of different rows of counts for the method ``"calendar"``.
+    reused_plans : mapping of str to Plan, optional
+        Plans that were made before, by row name.
+    **how
+        Arguments of :func:`~gpuplanner.planner.plan_search.plan`.
+
+    Returns
+    -------
+    polars.DataFrame
+        A row for each method: cost, bound, gap, changes, GPU-hours and different rows of counts.
 
     Examples
     --------
@@ -277,16 +303,20 @@ def compare_plans(
     >>> compare_plans(problem, gap_target=0).select("method", "objective", "bound", "changes").rows()
     [('static', 8.0, 6.05, 0), ('calendar (2)', 6.05, 6.05, 1), ('auto', 6.05, 6.05, 1)]
     """
-    plans = dict(known or {})
-    for name, choice in _named(methods, calendars):
+    plans = dict(reused_plans or {})
+    for name, choice in _list_method_choices(methods, calendars):
         plans[name] = plans.get(name) or plan(problem, **choice, **how)
-    order = [name for name, _ in _named(methods, calendars)]
-    bounds = [found.bound for found in plans.values() if found.bound is not None and found.method != "static"]
-    costs = [found.objective for found in plans.values() if found.objective is not None]
-    # A proof may exceed the cost of the best plan by the solver's tolerance.
+    order = [name for name, _ in _list_method_choices(methods, calendars)]
+    bounds = [
+        method_plan.bound
+        for method_plan in plans.values()
+        if method_plan.bound is not None and method_plan.method != "static"
+    ]
+    costs = [method_plan.objective for method_plan in plans.values() if method_plan.objective is not None]
+    # A bound may exceed the cost of the best plan by the solver's tolerance.
     bound = min(max(bounds), *costs) if bounds else None
-    rows = [(name, *_measured(plans[name], bound)) for name in order]
-    return pl.DataFrame(rows, schema=_COMPARED, orient="row")
+    rows = [(name, *_measure_plan(plans[name], bound)) for name in order]
+    return pl.DataFrame(rows, schema=_COMPARISON_SCHEMA, orient="row")
 
 
 def with_limit(
@@ -296,7 +326,18 @@ def with_limit(
     whole_nodes_kept: int | None = None,
     switches_per_day: int | None = None,
 ) -> PlanProblem:
-    """Set limits of a problem otherwise; what is None stays as it is.
+    """Return the problem with other limits; None keeps a limit.
+
+    Parameters
+    ----------
+    problem : PlanProblem
+        The problem.
+    gpus : int, optional
+        Size of the fleet. [GPUs]
+    whole_nodes_kept : int, optional
+        Nodes that stay full.
+    switches_per_day : int, optional
+        Most layout changes of one GPU a day.
 
     Examples
     --------
@@ -309,23 +350,39 @@ def with_limit(
     >>> smaller.gpus, smaller.initial, smaller.limits.switches_per_day
     (3, {'3g.20gb:2': 1, 'gpu': 2}, 1)
     """
-    given = {"whole_nodes_kept": whole_nodes_kept, "switches_per_day": switches_per_day}
-    changed = {name: value for name, value in given.items() if value is not None}
+    new_limits = {"whole_nodes_kept": whole_nodes_kept, "switches_per_day": switches_per_day}
+    changed = {name: value for name, value in new_limits.items() if value is not None}
     limits = replace(problem.limits, **changed)  # type: ignore[arg-type]
-    return replace(problem, limits=limits, **({} if gpus is None else _resized(problem, gpus)))
+    return replace(problem, limits=limits, **({} if gpus is None else _resize_fleet(problem, gpus)))
 
 
 def price_of_limits(
     problem: PlanProblem,
     variants: Mapping[str, PlanProblem],
     *,
-    base: Plan | None = None,
+    base_plan: Plan | None = None,
     **how: Any,  # noqa: ANN401 - arguments of plan
 ) -> pl.DataFrame:
-    """Plan a problem as it stands and with other limits, and say what each of them costs.
+    """Plan a problem with its own and with other limits, and compute the extra cost of each.
 
-    Neither plan need be the best one, so that the price is known within a range: a variant costs at least
-    its bound and at most its plan, and so does the problem as it stands.
+    Plans need not be optimal, so that the price has a range: a variant costs at least its bound and at most its plan,
+    and so does the problem itself.
+
+    Parameters
+    ----------
+    problem : PlanProblem
+        The problem.
+    variants : mapping of str to PlanProblem
+        The problem with other limits, by name.
+    base_plan : Plan, optional
+        Plan of the problem, if it was made before.
+    **how
+        Arguments of :func:`~gpuplanner.planner.plan_search.plan`.
+
+    Returns
+    -------
+    polars.DataFrame
+        A row for the problem and for each variant; extra cost as low, planned and high value. [GPU h]
 
     Examples
     --------
@@ -338,17 +395,16 @@ def price_of_limits(
     >>> prices.select("variant", pl.col("objective", "extra_low", "extra_high").round(3)).rows()
     [('as it stands', 3.05, 0.0, 0.0), ('one GPU', 10.571, 7.521, 7.521)]
     """
-    for name, variant in variants.items():
-        _check_alike(name, variant, problem)
-    base = base or plan(problem, **how)
-    rows = [(AS_IT_STANDS, base.objective, base.bound, *_difference(base, base), base.explanation)]
-    for name, variant in variants.items():
-        found = plan(variant, **how)
-        rows.append((name, found.objective, found.bound, *_difference(found, base), found.explanation))
-    return pl.DataFrame(rows, schema=_PRICED, orient="row")
+    for name, variant_problem in variants.items():
+        _check_comparable(name, variant_problem, problem)
+    base_plan = base_plan or plan(problem, **how)
+    plans = [(BASE_VARIANT_NAME, base_plan), *((name, plan(variant, **how)) for name, variant in variants.items())]
+    rows = [(n, p.objective, p.bound, *_cost_difference(p, base_plan), p.explanation) for n, p in plans]
+    return pl.DataFrame(rows, schema=_LIMIT_PRICE_SCHEMA, orient="row")
 
 
-def _named(methods: Sequence[str], calendars: Sequence[int]) -> Iterator[tuple[str, dict[str, Any]]]:
+def _list_method_choices(methods: Sequence[str], calendars: Sequence[int]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the row name and the arguments of each method."""
     for method in methods:
         if method == "calendar":
             yield from ((f"calendar ({n})", {"method": method, "calendars": n}) for n in calendars)
@@ -356,52 +412,59 @@ def _named(methods: Sequence[str], calendars: Sequence[int]) -> Iterator[tuple[s
             yield method, {"method": method}
 
 
-def _measured(found: Plan, bound: float | None) -> tuple[float | int | None, ...]:
-    if found.objective is None:
+def _measure_plan(measured_plan: Plan, bound: float | None) -> tuple[float | int | None, ...]:
+    """Return the figures of a plan in :func:`compare_plans`."""
+    if measured_plan.objective is None:
         return (None, bound, *(None,) * 5)
-    gap = None if bound is None else relative_gap(found.objective, bound)
-    distinct = len(np.unique(found.counts, axis=0))
-    hours = (found.gpu_hours_on, found.unmet_gpu_hours)
-    return (found.objective, bound, gap, found.changes, *hours, distinct)
+    gap = None if bound is None else relative_gap(measured_plan.objective, bound)
+    distinct = len(np.unique(measured_plan.counts, axis=0))
+    hours = (measured_plan.gpu_hours_on, measured_plan.unmet_gpu_hours)
+    return (measured_plan.objective, bound, gap, measured_plan.changes, *hours, distinct)
 
 
-def _difference(found: Plan, base: Plan) -> tuple[float | None, float | None, float | None]:
-    """What a plan costs more than another one: at least, as planned, at most."""
-    if found.objective is None or found.bound is None or base.objective is None or base.bound is None:
+def _cost_difference(variant_plan: Plan, base_plan: Plan) -> tuple[float | None, float | None, float | None]:
+    """Return the extra cost of a plan over the base plan: at least, as planned, at most [GPU h]."""
+    if (
+        variant_plan.objective is None
+        or variant_plan.bound is None
+        or base_plan.objective is None
+        or base_plan.bound is None
+    ):
         return (None, None, None)
-    if found is base:
+    if variant_plan is base_plan:
         return (0.0, 0.0, 0.0)
-    extra, high = found.objective - base.objective, found.objective - base.bound
-    return round(found.bound - base.objective, 9), round(extra, 9), round(high, 9)
+    extra, high = variant_plan.objective - base_plan.objective, variant_plan.objective - base_plan.bound
+    return round(variant_plan.bound - base_plan.objective, 9), round(extra, 9), round(high, 9)
 
 
-def _resized(problem: PlanProblem, gpus: int) -> dict[str, Any]:
-    """Fields of a problem with another number of GPUs."""
-    needed = -(-gpus // problem.gpus_per_node)
-    nodes = None if problem.nodes is None or needed > len(problem.nodes) else problem.nodes[:needed]
-    more = gpus - problem.gpus
-    available = problem.available and [min(max(have + more, 0), gpus) for have in problem.available]
-    initial = _kept(problem.initial, gpus)
-    parked = _kept(problem.parked, gpus - sum((initial or {}).values()))
+def _resize_fleet(problem: PlanProblem, gpus: int) -> dict[str, Any]:
+    """Return the fields of a problem with another number of GPUs."""
+    n_nodes = -(-gpus // problem.gpus_per_node)
+    nodes = None if problem.nodes is None or n_nodes > len(problem.nodes) else problem.nodes[:n_nodes]
+    n_added = gpus - problem.gpus
+    available = problem.available and [min(max(have + n_added, 0), gpus) for have in problem.available]
+    initial = _shrink_layout_counts(problem.initial, gpus)
+    parked = _shrink_layout_counts(problem.parked, gpus - sum((initial or {}).values()))
     return {"gpus": gpus, "nodes": nodes, "available": available, "initial": initial, "parked": parked}
 
 
-def _kept(initial: Mapping[str, int] | None, gpus: int) -> dict[str, int] | None:
-    """What is on at the start in a fleet that may be smaller: cut GPUs are kept before whole ones."""
-    if initial is None:
+def _shrink_layout_counts(layout_counts: Mapping[str, int] | None, gpus: int) -> dict[str, int] | None:
+    """Reduce the initial GPUs to a smaller fleet: MIG-partitioned GPUs are kept before full ones."""
+    if layout_counts is None:
         return None
-    left, kept = gpus, {}
-    for layout in sorted(initial, key=lambda layout: layout == WHOLE_GPU):
-        kept[layout] = max(0, min(initial[layout], left))
-        left -= kept[layout]
-    return kept
+    gpus_left, kept_counts = gpus, {}
+    for layout in sorted(layout_counts, key=lambda layout: layout == WHOLE_GPU):
+        kept_counts[layout] = max(0, min(layout_counts[layout], gpus_left))
+        gpus_left -= kept_counts[layout]
+    return kept_counts
 
 
-def _check_alike(name: str, variant: PlanProblem, problem: PlanProblem) -> None:
-    other = [field for field in _ALIKE if getattr(variant, field) != getattr(problem, field)]
-    if not other and not np.array_equal(variant.admitted, problem.admitted):
-        other = ["demand within quotas"]
-    if other:
+def _check_comparable(name: str, variant_problem: PlanProblem, problem: PlanProblem) -> None:
+    """Raise a ScenarioError if a variant differs from the problem in more than limits."""
+    differences = [field for field in _COMPARABLE_FIELDS if getattr(variant_problem, field) != getattr(problem, field)]
+    if not differences and not np.array_equal(variant_problem.admitted_demand, problem.admitted_demand):
+        differences = ["demand within quotas"]
+    if differences:
         expected = "the intervals, prices and demand within quotas of the problem"
         todo = "Change other limits only: else costs are not comparable."
-        raise ScenarioError(f"price of limits, {name!r}", expected, f"another {', '.join(other)}", todo)
+        raise ScenarioError(f"price of limits, {name!r}", expected, f"another {', '.join(differences)}", todo)

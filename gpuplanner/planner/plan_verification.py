@@ -1,8 +1,8 @@
-"""An independent check of a plan: geometry, counts, changes and cost.
+"""Independent check of a plan: geometry, counts, changes and cost.
 
-Nothing here is shared with the methods that make plans: requests are matched to instances by augmenting paths,
-not by the rows of a model; costs, changes, hours and shortages are added up anew; layouts are placed on the
-board by :func:`gpuplanner.hardware.mig_layouts.prove`.
+Nothing is shared with the methods that make plans: requests are matched to instances by augmenting paths, not by the
+rows of a model; costs, changes, hours and unmet demand are summed again; layouts are placed on the GPU by
+:func:`gpuplanner.hardware.mig_layouts.prove`.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ import polars as pl
 
 from gpuplanner.core.errors import GpuPlannerError
 from gpuplanner.core.schemas import WHOLE_GPU
-from gpuplanner.hardware.mig_layouts import OFF, format_layout, parse_layout, prove
-from gpuplanner.planner.layout_plan import STATUSES, STOPS, Plan
+from gpuplanner.hardware.mig_layouts import UNUSED_LAYOUT, format_layout, parse_layout, prove
+from gpuplanner.planner.layout_plan import PLAN_STATUSES, PLAN_STOP_REASONS, Plan
 from gpuplanner.planner.limit_verification import (
-    count_faults,
-    layout_plan_faults,
-    pinned_alone_fits,
-    power_for,
-    within_quotas,
+    count_powered_gpus,
+    demand_within_quotas,
+    does_pinned_fleet_fit,
+    find_count_faults,
+    find_layout_plan_faults,
 )
-from gpuplanner.planner.plan_problem import TIERS, Floats, PlanProblem, serves
+from gpuplanner.planner.plan_problem import SERVICE_TIERS, Floats, PlanProblem, can_serve
 
 
 @dataclass
 class StateChanges:
-    """Totals over the horizon, those into the first slot included where it is known what was before.
+    """Totals of transitions over the horizon, with those into the first interval if the state before is known.
 
-    - ``departures``: GPUs emptied.
-    - ``changes``: GPUs that take up a layout; where others are released, those too that give theirs up and stay on.
-    - ``cost``: What all of it costs, emptying and reboots included.
+    - ``departures``: Drained GPUs.
+    - ``changes``: GPUs that take a layout; where others are released, also those that lose theirs and stay on.
+    - ``cost``: Cost of all transitions, drains and reboots included. [GPU h]
     """
 
     departures: int = 0
@@ -44,39 +44,39 @@ class StateChanges:
     cost: float = 0.0
 
 
-def state_changes(plan: Plan, problem: PlanProblem) -> StateChanges:
-    """Add up what happens from slot to slot, layout by layout."""
+def count_state_changes(plan: Plan, problem: PlanProblem) -> StateChanges:
+    """Sum the transitions from interval to interval, layout by layout."""
     rows = zip(plan.counts.tolist(), plan.parked.tolist(), strict=True)
-    states = [(_by_layout(plan, on), _by_layout(plan, kept)) for on, kept in rows]
+    states = [(_layout_counter(plan, on), _layout_counter(plan, idle)) for on, idle in rows]
     if problem.initial is not None:
         states.insert(0, (Counter(problem.initial), Counter(problem.parked or {})))
-    found = StateChanges()
-    for (on, kept), (on_later, kept_later) in itertools.pairwise(states):
-        emptied, woken = on - on_later, on_later - on
-        found.departures += emptied.total()
+    totals = StateChanges()
+    for (on, idle), (on_later, idle_later) in itertools.pairwise(states):
+        drained, woken = on - on_later, on_later - on
+        totals.departures += drained.total()
         if problem.prices is None:
-            cuts = sum(gpus for layout, gpus in woken.items() if layout != WHOLE_GPU)
-            found.cost += cuts * problem.change_gpu_hours
-            found.changes += cuts
-            # Whoever takes up no layout had none, or has given it up.
-            never_cut = problem.gpus - sum(gpus for layout, gpus in on.items() if layout != WHOLE_GPU)
-            found.changes += max(0, on_later[WHOLE_GPU] - never_cut)
+            n_new_layouts = sum(gpus for layout, gpus in woken.items() if layout != WHOLE_GPU)
+            totals.cost += n_new_layouts * problem.change_gpu_hours
+            totals.changes += n_new_layouts
+            # A full GPU had no MIG layout before, or has lost it.
+            n_without_layout = problem.gpus - sum(gpus for layout, gpus in on.items() if layout != WHOLE_GPU)
+            totals.changes += max(0, on_later[WHOLE_GPU] - n_without_layout)
             continue
         prices, gpu_model = problem.prices, problem.gpu_model
-        held, held_later = _with_uncut(problem, on + kept), _with_uncut(problem, on_later + kept_later)
-        taken, given = held_later - held, held - held_later
-        found.changes += taken.total()
-        found.cost += sum(gpus * prices.drain_of(gpu_model, layout) for layout, gpus in emptied.items())
-        found.cost += woken.total() * prices.wake
-        found.cost += sum(gpus * prices.dress_of(layout) for layout, gpus in taken.items())
-        found.cost += sum(gpus * prices.strip_of(layout) for layout, gpus in given.items())
-        modes = abs(held[WHOLE_GPU] - held_later[WHOLE_GPU])
-        found.cost += modes * prices.mode + math.ceil(modes / problem.gpus_per_node) * prices.reboot
-    return found
+        layouts, layouts_later = _add_full_gpus(problem, on + idle), _add_full_gpus(problem, on_later + idle_later)
+        taken_up, given_up = layouts_later - layouts, layouts - layouts_later
+        totals.changes += taken_up.total()
+        totals.cost += sum(gpus * prices.drain_cost(gpu_model, layout) for layout, gpus in drained.items())
+        totals.cost += woken.total() * prices.wake
+        totals.cost += sum(gpus * prices.layout_cost(layout) for layout, gpus in taken_up.items())
+        totals.cost += sum(gpus * prices.removal_cost(layout) for layout, gpus in given_up.items())
+        n_mode_changes = abs(layouts[WHOLE_GPU] - layouts_later[WHOLE_GPU])
+        totals.cost += n_mode_changes * prices.mode + math.ceil(n_mode_changes / problem.gpus_per_node) * prices.reboot
+    return totals
 
 
-def parked_faults(plan: Plan, problem: PlanProblem) -> Iterator[str]:
-    """Faults of the GPUs that are said to be parked; the counts of those on have none."""
+def find_idle_faults(plan: Plan, problem: PlanProblem) -> Iterator[str]:
+    """Yield faults of the idle GPUs: shape, layouts that cannot idle, and limits."""
     if plan.parked.shape != plan.counts.shape or (plan.parked < 0).any():
         yield f"parked: the shape is {plan.parked.shape}, expected {plan.counts.shape} of at least 0"
         return
@@ -86,31 +86,32 @@ def parked_faults(plan: Plan, problem: PlanProblem) -> Iterator[str]:
         return
     if WHOLE_GPU in plan.layouts and plan.parked[:, plan.layouts.index(WHOLE_GPU)].any():
         yield "parked: full GPUs are not counted, they are the rest"
-    held = plan.counts + plan.parked
-    cut = held[:, [text != WHOLE_GPU for text in plan.layouts]].sum(axis=1)
-    kept = max(problem.whole_gpus_kept, problem.limits.whole_nodes_kept * problem.gpus_per_node)
-    for what, gpus, most in (
-        ("powered on", held.sum(axis=1), power_for(problem)),
-        ("partitioned", cut, min(problem.gpus - kept, power_for(problem, cut=True))),
+    with_layout = plan.counts + plan.parked
+    n_partitioned = with_layout[:, [text != WHOLE_GPU for text in plan.layouts]].sum(axis=1)
+    n_kept_full = max(problem.whole_gpus_kept, problem.limits.whole_nodes_kept * problem.gpus_per_node)
+    for verb, gpus, maximum in (
+        ("powered on", with_layout.sum(axis=1), count_powered_gpus(problem)),
+        ("partitioned", n_partitioned, min(problem.gpus - n_kept_full, count_powered_gpus(problem, partitioned=True))),
     ):
-        for slot in np.flatnonzero(gpus > most)[:1].tolist():
-            yield f"interval {slot}: {gpus[slot]} GPUs are {what}, at most {most} allowed"
+        for slot in np.flatnonzero(gpus > maximum)[:1].tolist():
+            yield f"interval {slot}: {gpus[slot]} GPUs are {verb}, at most {maximum} allowed"
 
 
-def _by_layout(plan: Plan, counts: list[int]) -> Counter[str]:
+def _layout_counter(plan: Plan, counts: list[int]) -> Counter[str]:
+    """Count GPUs by layout text."""
     return Counter(dict(zip(plan.layouts, counts, strict=True)))
 
 
-def _with_uncut(problem: PlanProblem, held: Counter[str]) -> Counter[str]:
-    """All GPUs by layout: those that nothing is said of are not cut."""
-    return held + Counter({WHOLE_GPU: problem.gpus - held.total()})
+def _add_full_gpus(problem: PlanProblem, counter: Counter[str]) -> Counter[str]:
+    """Add the GPUs without a MIG layout as full GPUs."""
+    return counter + Counter({WHOLE_GPU: problem.gpus - counter.total()})
 
 
-_TOLERANCE = 1e-6
+_VERIFY_TOLERANCE = 1e-6
 
 
 def verify(plan: Plan, problem: PlanProblem, layout_plan: pl.DataFrame | None = None) -> list[str]:
-    """Say everything that is wrong with a plan.
+    """List everything that is wrong with a plan.
 
     Parameters
     ----------
@@ -119,7 +120,7 @@ def verify(plan: Plan, problem: PlanProblem, layout_plan: pl.DataFrame | None = 
     problem : PlanProblem
         The problem that it claims to solve.
     layout_plan : polars.DataFrame, optional
-        Its numbered GPUs, as :func:`~gpuplanner.planner.numbered_gpus` gives them; checked too.
+        Its numbered GPUs, from :func:`~gpuplanner.planner.numbered_gpus.assign`; checked too.
 
     Returns
     -------
@@ -140,37 +141,38 @@ def verify(plan: Plan, problem: PlanProblem, layout_plan: pl.DataFrame | None = 
     >>> verify(replace(best, changes=7), problem)
     ['changes: the plan states 7, its counts give 1']
     """
-    if not plan.found:
-        faults = list(_claim_faults(plan, problem))
+    if not plan.is_feasible:
+        faults = list(_find_claim_faults(plan, problem))
     else:
-        faults = [*_shape_faults(plan, problem), *_layout_faults(plan, problem)]
-        faults = faults or list(parked_faults(plan, problem))
-    if faults or not plan.found:
+        faults = [*_find_shape_faults(plan, problem), *_find_layout_faults(plan, problem)]
+        faults = faults or list(find_idle_faults(plan, problem))
+    if faults or not plan.is_feasible:
         return faults
-    faults += _limit_faults(plan, problem)
-    faults += count_faults(plan, problem)
-    faults += _shortage_faults(plan, problem, within_quotas(problem))
-    faults += _total_faults(plan, problem)
-    faults += _gap_faults(plan)
+    faults += _find_limit_faults(plan, problem)
+    faults += find_count_faults(plan, problem)
+    faults += _find_shortage_faults(plan, problem, demand_within_quotas(problem))
+    faults += _find_total_faults(plan, problem)
+    faults += _find_gap_faults(plan)
     if layout_plan is not None:
-        faults += layout_plan_faults(layout_plan, plan, problem)
+        faults += find_layout_plan_faults(layout_plan, plan, problem)
     return faults
 
 
-def _claim_faults(plan: Plan, problem: PlanProblem) -> Iterator[str]:
-    """A plan that says that there is none."""
-    if plan.status not in STATUSES:
-        yield f"status: {plan.status!r} is none of {', '.join(STATUSES)}"
+def _find_claim_faults(plan: Plan, problem: PlanProblem) -> Iterator[str]:
+    """Yield faults of a plan without counts: wrong status, or figures that it cannot have."""
+    if plan.status not in PLAN_STATUSES:
+        yield f"status: {plan.status!r} is none of {', '.join(PLAN_STATUSES)}"
         return
-    held = (plan.objective, plan.bound, plan.gap)
+    figures = (plan.objective, plan.bound, plan.gap)
     totals = (plan.changes, plan.departures, plan.reboots, plan.gpu_hours_on, plan.unmet_gpu_hours)
-    if any(one is not None for one in held) or any(totals) or plan.layouts or plan.counts.size:
+    if any(figure is not None for figure in figures) or any(totals) or plan.layouts or plan.counts.size:
         yield f"status: {plan.status}, yet there is a cost, bound, gap or counts"
-    if plan.status == "infeasible" and pinned_alone_fits(problem):
+    if plan.status == "infeasible" and does_pinned_fleet_fit(problem):
         yield "status: infeasible, yet GPUs that are all off, but for those that must stay, keep every limit"
 
 
-def _shape_faults(plan: Plan, problem: PlanProblem) -> Iterator[str]:
+def _find_shape_faults(plan: Plan, problem: PlanProblem) -> Iterator[str]:
+    """Yield faults of shapes, types and finite values."""
     shape = (problem.n_slots, len(plan.layouts))
     if plan.counts.shape != shape:
         yield f"counts: the shape is {plan.counts.shape}, expected {shape}"
@@ -182,31 +184,33 @@ def _shape_faults(plan: Plan, problem: PlanProblem) -> Iterator[str]:
         yield f"unmet: the shape is {plan.unmet.shape}, expected {problem.demand.shape}"
     elif not np.isfinite(plan.unmet).all():
         yield "unmet: not finite"
-    if plan.stopped_by not in (*STOPS, ""):
-        yield f"stopped_by: {plan.stopped_by!r} is none of {', '.join(STOPS)}"
+    if plan.stopped_by not in (*PLAN_STOP_REASONS, ""):
+        yield f"stopped_by: {plan.stopped_by!r} is none of {', '.join(PLAN_STOP_REASONS)}"
     numbers = {"objective": plan.objective, "bound": plan.bound, "gap": plan.gap}
     for name, value in numbers.items():
         if value is None or not math.isfinite(value):
             yield f"{name}: {value!r} is no number"
 
 
-def _layout_faults(plan: Plan, problem: PlanProblem) -> Iterator[str]:
+def _find_layout_faults(plan: Plan, problem: PlanProblem) -> Iterator[str]:
+    """Yield faults of layout texts: duplicates, texts that are not canonical, and impossible layouts."""
     if len(set(plan.layouts)) < len(plan.layouts):
         yield f"layouts: one is named twice in {plan.layouts}"
     for text in plan.layouts:
         try:
-            held = parse_layout(text)
-            proof = prove(problem.gpu_model, held)
+            instances = parse_layout(text)
+            proof = prove(problem.gpu_model, instances)
         except GpuPlannerError as error:
             yield f"layouts: {error}"
             continue
-        if format_layout(held) != text or text == OFF:
+        if format_layout(instances) != text or text == UNUSED_LAYOUT:
             yield f"layouts: {text!r} is not the canonical text of a layout that is on"
         if not proof:
             yield f"layouts: {text!r} is impossible: {proof.reason}"
 
 
-def _limit_faults(plan: Plan, problem: PlanProblem) -> Iterator[str]:
+def _find_limit_faults(plan: Plan, problem: PlanProblem) -> Iterator[str]:
+    """Yield faults of GPUs in service and GPUs kept full."""
     on = plan.counts.sum(axis=1)
     is_cut = [text != WHOLE_GPU for text in plan.layouts]
     whole = problem.gpus_in_service - plan.counts[:, is_cut].sum(axis=1)
@@ -218,9 +222,9 @@ def _limit_faults(plan: Plan, problem: PlanProblem) -> Iterator[str]:
         yield "counts: they change, yet the method is static"
 
 
-def _shortage_faults(plan: Plan, problem: PlanProblem, demand: Floats) -> Iterator[str]:
-    """Unmet demand must be just what the counts leave at the least cost, taken from tenants in order."""
-    below, above = plan.unmet < -_TOLERANCE, plan.unmet > demand + _TOLERANCE
+def _find_shortage_faults(plan: Plan, problem: PlanProblem, demand: Floats) -> Iterator[str]:
+    """Yield faults of unmet demand: it must have the least cost that the counts allow, and fall on tenants in order."""
+    below, above = plan.unmet < -_VERIFY_TOLERANCE, plan.unmet > demand + _VERIFY_TOLERANCE
     if (below | above).any():
         tenant, profile, slot = np.argwhere(below | above)[0]
         yield (
@@ -228,75 +232,79 @@ def _shortage_faults(plan: Plan, problem: PlanProblem, demand: Floats) -> Iterat
             f"for {problem.tenants[tenant]}, {problem.profiles[profile]}, interval {slot}"
         )
         return
-    held = [parse_layout(text) for text in plan.layouts]
-    supply = sorted({name for counts in held for name in counts})
-    able = [[i for i in supply if serves(problem.gpu_model, i, request)] for request in problem.profiles]
-    pooled, left = demand.sum(axis=0), plan.unmet.sum(axis=0)
+    instances_by_layout = [parse_layout(text) for text in plan.layouts]
+    supply = sorted({name for counts in instances_by_layout for name in counts})
+    servers = [[i for i in supply if can_serve(problem.gpu_model, i, request)] for request in problem.profiles]
+    pooled, unmet = demand.sum(axis=0), plan.unmet.sum(axis=0)
     prices = np.array(problem.unmet_price)
-    for slot, steps in enumerate(_missing_steps(problem)):
+    for slot, steps in enumerate(_price_missing_instances(problem)):
         instances = dict.fromkeys(supply, 0)
-        for counts, gpus in zip(held, plan.counts[slot].tolist(), strict=True):
+        for counts, gpus in zip(instances_by_layout, plan.counts[slot].tolist(), strict=True):
             for name, number in counts.items():
                 instances[name] += number * gpus
-        served = np.ceil(pooled[:, slot] - left[:, slot] - _TOLERANCE).astype(int)
-        matching = Matching(able, instances)
+        served = np.ceil(pooled[:, slot] - unmet[:, slot] - _VERIFY_TOLERANCE).astype(int)
+        matching = Matching(servers, instances)
         for request in range(len(problem.profiles)):
             if matching.serve(request, int(served[request])) < served[request]:
                 yield f"interval {slot}: the plan serves more than the instances can"
                 break
-        hourly = float((plan.unmet[:, :, slot] * prices[:, None] * problem.shares).sum())
-        stated, least = hourly * problem.interval_hours, _least_shortage(steps, Matching(able, instances))
-        if not _near(stated, least):
-            yield f"interval {slot}: unmet demand is priced {stated:.6g}, these counts leave {least:.6g} at the least"
-    yield from _order_faults(plan, problem, demand)
+        hourly_cost = float((plan.unmet[:, :, slot] * prices[:, None] * problem.shares).sum())
+        stated_cost = hourly_cost * problem.interval_hours
+        least_cost = _least_shortage_cost(steps, Matching(servers, instances))
+        if not _is_close(stated_cost, least_cost):
+            costs = f"priced {stated_cost:.6g}, these counts leave {least_cost:.6g} at the least"
+            yield f"interval {slot}: unmet demand is {costs}"
+    yield from _find_order_faults(plan, problem, demand)
 
 
-def _missing_steps(problem: PlanProblem) -> list[list[list[tuple[int, float]]]]:
-    """Instances and their price if missing, dearest first, by slot and profile.
+def _price_missing_instances(problem: PlanProblem) -> list[list[list[tuple[int, float]]]]:
+    """Return instances and their price if missing, highest price first, by interval and profile.
 
-    Whoever pays most is served first, so that the last instance is worth least; what instances are worth changes
-    only where the demand of one tenant ends and that of the next begins.
+    The tenant with the highest price is served first, so that the last instance has the lowest value; the value of an
+    instance changes only where the demand of one tenant ends and that of the next begins.
     """
-    demand = within_quotas(problem)
+    demand = demand_within_quotas(problem)
     dearest = sorted(range(len(problem.tenants)), key=lambda i: -problem.unmet_price[i])
     slots = []
     for slot in range(problem.n_slots):
         by_profile = []
         for profile, share in enumerate(problem.shares.tolist()):
             wanted = demand[dearest, profile, slot]
-            ends = np.append(0.0, np.cumsum(wanted))
+            cumulative = np.append(0.0, np.cumsum(wanted))
             price = [problem.unmet_price[i] * share * problem.interval_hours for i in dearest]
-            worth = np.append(0.0, np.cumsum(np.array(price) * wanted))
-            needed = math.ceil(float(ends[-1]) - 1e-9)
-            near = np.concatenate([np.floor(ends), np.ceil(ends), [0, needed]]).clip(0, needed)
-            places = np.unique(near)
-            gained = np.diff(np.interp(places, ends, worth))
-            widths = np.diff(places)
-            pairs = zip(widths.astype(int).tolist(), (gained / widths).tolist(), strict=True)
+            served_value = np.append(0.0, np.cumsum(np.array(price) * wanted))
+            n_required = math.ceil(float(cumulative[-1]) - 1e-9)
+            candidates = np.concatenate([np.floor(cumulative), np.ceil(cumulative), [0, n_required]]).clip(
+                0, n_required
+            )
+            breaks = np.unique(candidates)
+            step_values = np.diff(np.interp(breaks, cumulative, served_value))
+            widths = np.diff(breaks)
+            pairs = zip(widths.astype(int).tolist(), (step_values / widths).tolist(), strict=True)
             by_profile.append(list(pairs))
         slots.append(by_profile)
     return slots
 
 
-def _least_shortage(steps: Sequence[Sequence[tuple[int, float]]], matching: Matching) -> float:
-    """Price of what is missing in a slot if instances serve the dearest requests first."""
-    offers = [(price, request, width) for request, one in enumerate(steps) for width, price in one]
+def _least_shortage_cost(steps: Sequence[Sequence[tuple[int, float]]], matching: Matching) -> float:
+    """Return the cost of missing instances if the requests of the highest price are served first [GPU h]."""
+    offers = [(price, request, width) for request, profile_steps in enumerate(steps) for width, price in profile_steps]
     ranked = sorted(offers, reverse=True)
     return sum(price * (width - matching.serve(request, width)) for price, request, width in ranked)
 
 
-def _order_faults(plan: Plan, problem: PlanProblem, demand: Floats) -> Iterator[str]:
-    """Lower tiers go short first; within a tier cheaper tenants; among equals in proportion."""
-    rank = [(-TIERS.index(t), p) for t, p in zip(problem.tiers, problem.unmet_price, strict=True)]
-    left = plan.unmet.sum(axis=0)
+def _find_order_faults(plan: Plan, problem: PlanProblem, demand: Floats) -> Iterator[str]:
+    """Yield faults of the order of shortage: lower tiers first, then lower prices; among equals in proportion."""
+    tenant_keys = [(-SERVICE_TIERS.index(t), p) for t, p in zip(problem.tiers, problem.unmet_price, strict=True)]
+    unmet = plan.unmet.sum(axis=0)
     expected = np.zeros_like(plan.unmet)
-    for key in sorted(set(rank)):
-        group = [i for i, other in enumerate(rank) if other == key]
+    for key in sorted(set(tenant_keys)):
+        group = [i for i, tenant_key in enumerate(tenant_keys) if tenant_key == key]
         total = demand[group].sum(axis=0)
-        part = np.minimum(left, total) / np.where(total > 0, total, 1.0)
-        expected[group] = demand[group] * part
-        left = left - np.minimum(left, total)
-    wrong = np.argwhere(~np.isclose(plan.unmet, expected, rtol=_TOLERANCE, atol=_TOLERANCE))
+        fraction = np.minimum(unmet, total) / np.where(total > 0, total, 1.0)
+        expected[group] = demand[group] * fraction
+        unmet = unmet - np.minimum(unmet, total)
+    wrong = np.argwhere(~np.isclose(plan.unmet, expected, rtol=_VERIFY_TOLERANCE, atol=_VERIFY_TOLERANCE))
     if len(wrong):
         tenant, profile, slot = wrong[0]
         yield (
@@ -305,50 +313,53 @@ def _order_faults(plan: Plan, problem: PlanProblem, demand: Floats) -> Iterator[
         )
 
 
-def _total_faults(plan: Plan, problem: PlanProblem) -> Iterator[str]:
-    found = state_changes(plan, problem)
+def _find_total_faults(plan: Plan, problem: PlanProblem) -> Iterator[str]:
+    """Yield faults of changes, hours and cost."""
+    totals = count_state_changes(plan, problem)
     for name in ("changes", "departures"):
-        if getattr(plan, name) != getattr(found, name):
-            yield f"{name}: the plan states {getattr(plan, name)}, its counts give {getattr(found, name)}"
+        if getattr(plan, name) != getattr(totals, name):
+            yield f"{name}: the plan states {getattr(plan, name)}, its counts give {getattr(totals, name)}"
     on_hours = float(plan.counts.sum()) * problem.interval_hours
     unmet_hours: Floats = (plan.unmet * problem.shares[:, None]).sum(axis=(1, 2)) * problem.interval_hours
-    objective = problem.on_price * on_hours + float(unmet_hours @ np.array(problem.unmet_price)) + found.cost
+    objective = problem.on_price * on_hours + float(unmet_hours @ np.array(problem.unmet_price)) + totals.cost
     if problem.prices is not None:
         idle_hours = problem.gpus * problem.n_slots * problem.interval_hours - on_hours
         objective += problem.prices.parked_price * idle_hours
-    for name, said, counted in (
+    for name, stated, counted in (
         ("gpu_hours_on", plan.gpu_hours_on, on_hours),
         ("unmet_gpu_hours", plan.unmet_gpu_hours, float(unmet_hours.sum())),
         ("objective", plan.objective, objective),
     ):
-        if not _near(said, counted):
-            yield f"{name}: the plan states {said}, its counts give {counted:.9g}"
+        if not _is_close(stated, counted):
+            yield f"{name}: the plan states {stated}, its counts give {counted:.9g}"
 
 
-def _gap_faults(plan: Plan) -> Iterator[str]:
+def _find_gap_faults(plan: Plan) -> Iterator[str]:
+    """Yield faults of bound, gap and status."""
     assert plan.objective is not None
     assert plan.bound is not None
     assert plan.gap is not None
     distance = plan.objective - plan.bound
-    if distance < -_TOLERANCE * max(1.0, plan.objective):
+    if distance < -_VERIFY_TOLERANCE * max(1.0, plan.objective):
         yield f"bound: {plan.bound} is above the objective, {plan.objective}"
-    proven = distance <= _TOLERANCE * max(1.0, plan.objective)
+    proven = distance <= _VERIFY_TOLERANCE * max(1.0, plan.objective)
     gap = 0.0 if proven else distance / max(1e-12, plan.objective)
-    if not math.isclose(plan.gap, gap, abs_tol=_TOLERANCE):
+    if not math.isclose(plan.gap, gap, abs_tol=_VERIFY_TOLERANCE):
         yield f"gap: the plan states {plan.gap}, objective and bound give {gap}"
     if proven != (plan.status == "optimal"):
         yield f"status: {plan.status}, while the bound {'is' if proven else 'is not'} reached"
 
 
-def _near(one: float | None, other: float) -> bool:
-    return one is not None and math.isclose(one, other, rel_tol=_TOLERANCE, abs_tol=_TOLERANCE)
+def _is_close(stated: float | None, expected: float) -> bool:
+    """Whether a stated value is equal to the expected one within tolerance."""
+    return stated is not None and math.isclose(stated, expected, rel_tol=_VERIFY_TOLERANCE, abs_tol=_VERIFY_TOLERANCE)
 
 
 class Matching:
-    """A growing assignment of requests to instances, by profile and count.
+    """Matching of requests to instances, by profile and count, that grows along augmenting paths.
 
-    - ``able``: For each request profile, the instance profiles that can serve it.
-    - ``instances``: Instances there are of each profile.
+    - ``servers_by_request``: For each requested profile, the instance profiles that can serve it.
+    - ``instances``: Number of instances of each profile.
 
     Examples
     --------
@@ -361,19 +372,19 @@ class Matching:
     """
 
     def __init__(self, able: Sequence[Sequence[str]], instances: Mapping[str, int]) -> None:
-        self.able = able
+        self.servers_by_request = able
         self.free = dict(instances)
         self.used: list[dict[str, int]] = [dict.fromkeys(names, 0) for names in able]
 
-    def serve(self, request: int, wanted: int) -> int:
-        """Serve more requests of one profile, moving others aside where that helps; say how many."""
+    def serve(self, request: int, n_requests: int) -> int:
+        """Serve up to `n_requests` more requests of a profile, reassigning others where that helps; return how many."""
         served = 0
-        while served < wanted:
-            path = self._path(request)
+        while served < n_requests:
+            path = self._find_augmenting_path(request)
             if path is None:
                 break
-            amount = min(wanted - served, self.free[path[-1][1]])
-            # Along the path, each request profile but the first gives up the instances of the step before.
+            amount = min(n_requests - served, self.free[path[-1][1]])
+            # Along the path, each requested profile but the first releases the instances of the step before.
             for (_, name), (mover, _) in itertools.pairwise(path):
                 amount = min(amount, self.used[mover][name])
             self.free[path[-1][1]] -= amount
@@ -384,31 +395,32 @@ class Matching:
             served += amount
         return served
 
-    def _path(self, request: int) -> list[tuple[int, str]] | None:
-        """Shortest chain of (request profile, instance profile it takes) that ends at a free instance."""
-        came: dict[str, tuple[int, str | None]] = {}
+    def _find_augmenting_path(self, request: int) -> list[tuple[int, str]] | None:
+        """Find the shortest chain of (requested profile, instance it takes) that ends at a free instance (BFS)."""
+        reached_by: dict[str, tuple[int, str | None]] = {}
         queue: deque[tuple[int, str | None]] = deque([(request, None)])
-        asked = {request}
+        visited = {request}
         while queue:
-            taker, via = queue.popleft()
-            for name in self.able[taker]:
-                if name in came or name not in self.free:
+            taker, taken_from = queue.popleft()
+            for name in self.servers_by_request[taker]:
+                if name in reached_by or name not in self.free:
                     continue
-                came[name] = (taker, via)
+                reached_by[name] = (taker, taken_from)
                 if self.free[name]:
-                    return self._trace(name, came)
-                for other, used in enumerate(self.used):
-                    if other not in asked and used.get(name):
-                        asked.add(other)
-                        queue.append((other, name))
+                    return self._trace_path(name, reached_by)
+                for holder, used in enumerate(self.used):
+                    if holder not in visited and used.get(name):
+                        visited.add(holder)
+                        queue.append((holder, name))
         return None
 
     @staticmethod
-    def _trace(name: str, came: Mapping[str, tuple[int, str | None]]) -> list[tuple[int, str]]:
+    def _trace_path(name: str, reached_by: Mapping[str, tuple[int, str | None]]) -> list[tuple[int, str]]:
+        """Trace a chain back from its last instance profile."""
         path = []
-        at: str | None = name
-        while at is not None:
-            taker, via = came[at]
-            path.append((taker, at))
-            at = via
+        instance: str | None = name
+        while instance is not None:
+            taker, taken_from = reached_by[instance]
+            path.append((taker, instance))
+            instance = taken_from
         return path[::-1]

@@ -16,15 +16,16 @@ from gpuplanner.planner.plan_explanation import realised_cost, realised_costs
 from gpuplanner.planner.plan_problem import Counts, Floats, PlanProblem
 from gpuplanner.planner.plan_search import SearchArguments, plan
 
-DRAWS = 1000
+BOOTSTRAP_DRAWS = 1000
+"""Draws of the bootstrap of the mean gain."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a new plan gains over the one in force, changes paid for, at the prices of the problem [GPU h].
+    """Gain of a new plan over the current one, changes included, at the prices of the problem [GPU h].
 
-    - ``gain``, ``low``, ``high``: Mean over the paths of demand, and the 5 % and 95 % quantiles.
-    - ``chance``: That it gains on average: share of draws of the evidence anew on which the mean is above nothing.
+    - ``gain``, ``low``, ``high``: Mean over the demand paths, and the 5 % and 95 % quantiles. [GPU h]
+    - ``chance``: Bootstrap probability that the mean gain is above 0. [0-1]
     """
 
     gain: float
@@ -39,29 +40,29 @@ class Verdict:
 
 def weigh(
     problem: PlanProblem,
-    standing: Plan,
-    new: Plan,
+    current_plan: Plan,
+    new_plan: Plan,
     paths: Floats,
     *,
-    until: int | None = None,
+    decision_slot: int | None = None,
     days: int | None = None,
 ) -> Verdict:
-    """Hold a new plan against the one in force on paths of demand.
+    """Compare a new plan with the current one on demand paths.
 
     Parameters
     ----------
     problem : PlanProblem
-        Prices, limits and the layouts before its first slot; its demand is not looked at.
-    standing, new : Plan
-        Two plans for its slots; changes of either are paid for as they come.
+        Prices, limits and the layouts before its first interval; its demand is not used.
+    current_plan, new_plan : Plan
+        Two plans for its intervals; changes of either are paid for when they come.
     paths : ndarray of float, shape (n_paths, n_profiles, n_slots)
-        Demand of all tenants together.
-    until : int, optional
-        Slots to the next decision, at which the new plan may be gone over to just as well: what is weighed is to wait
-        as long. None: the plan in force is kept to the end.
+        Demand of all tenants together. [instances]
+    decision_slot : int, optional
+        Interval of the next decision, at which the new plan can be taken just as well: the comparison is with waiting
+        until then. None: the current plan is kept to the end.
     days : int, optional
-        Days of the past that the paths are made of: they are as much evidence, however many paths there are. None:
-        each path is evidence of its own.
+        Days of the past that the paths are made of: the evidence for the bootstrap, however many paths there are. None:
+        each path counts as a day.
 
     Returns
     -------
@@ -85,60 +86,74 @@ def weigh(
     >>> paths = np.array([[[1.0, 1.0, 1.0]], [[3.0, 3.0, 3.0]]])
     >>> weigh(problem, standing_plan(fewer, problem), fewer, paths)  # 6 GPU-hours less; or 6 short, at 10 each
     Verdict(gain=-24.0, low=-51.0, high=3.0, chance=0.217)
-    >>> weigh(problem, standing_plan(fewer, problem), fewer, paths[:1], until=1)  # the other two could be saved later
+    >>> weigh(problem, standing_plan(fewer, problem), fewer, paths[:1], decision_slot=1)  # two could be saved later
     Verdict(gain=2.0, low=2.0, high=2.0, chance=1.0)
     """
-    if until is not None and until < problem.n_slots:
-        stays, goes = (rows_of(one.layouts, one.counts) for one in (standing, new))
-        problem, paths = replace(problem, demand=problem.demand[:, :, : until + 1]), paths[:, :, : until + 1]
-        standing = standing_plan(new, problem, [*stays[:until], goes[until]])
-        new = replace(new, counts=new.counts[: until + 1], parked=new.parked[: until + 1])
-    costs = realised_costs(problem, [standing, new], paths)
+    if decision_slot is not None and decision_slot < problem.n_slots:
+        # Waiting: the current plan until the next decision, then the new one.
+        current_counts = counts_by_layout(current_plan.layouts, current_plan.counts)
+        new_counts = counts_by_layout(new_plan.layouts, new_plan.counts)
+        end = decision_slot + 1
+        problem = replace(problem, demand=problem.demand[:, :, :end])
+        paths = paths[:, :, :end]
+        current_plan = standing_plan(new_plan, problem, [*current_counts[:decision_slot], new_counts[decision_slot]])
+        new_plan = replace(new_plan, counts=new_plan.counts[:end], parked=new_plan.parked[:end])
+    costs = realised_costs(problem, [current_plan, new_plan], paths)
     gains = costs[0] - costs[1]
-    low, high = (round(float(one), 9) for one in np.quantile(gains, (0.05, 0.95)))
-    drawn = np.random.default_rng(0).integers(0, len(gains), (DRAWS, min(days or len(gains), len(gains))))
-    chance = float((gains[drawn].mean(axis=1) > 0).mean())
+    low, high = (round(float(quantile), 9) for quantile in np.quantile(gains, (0.05, 0.95)))
+    draws = np.random.default_rng(0).integers(0, len(gains), (BOOTSTRAP_DRAWS, min(days or len(gains), len(gains))))
+    chance = float((gains[draws].mean(axis=1) > 0).mean())
     return Verdict(round(float(gains.mean()), 9), low, high, chance)
 
 
-def rows_of(layouts: Sequence[str], counts: Counts) -> list[Mapping[str, int]]:
-    """Slot by slot, GPUs by layout."""
+def counts_by_layout(layouts: Sequence[str], counts: Counts) -> list[Mapping[str, int]]:
+    """Convert counts to GPUs by layout text, interval by interval."""
     return [dict(zip(layouts, row, strict=True)) for row in counts.tolist()]
 
 
-def standing_plan(plan: Plan, problem: PlanProblem, course: Sequence[Mapping[str, int]] | None = None) -> Plan:
-    """A plan that keeps the layouts before the first slot, or goes on with a course of them and stays at its last."""
-    rows: list[Mapping[str, int]] = list(course) if course else [problem.initial or {}]
+def standing_plan(plan: Plan, problem: PlanProblem, planned_rows: Sequence[Mapping[str, int]] | None = None) -> Plan:
+    """Build a plan that keeps the layouts before the first interval, or follows `planned_rows` and stays at the last.
+
+    Parameters
+    ----------
+    plan : Plan
+        Plan whose other fields are kept.
+    problem : PlanProblem
+        Intervals, and GPUs by layout before the first.
+    planned_rows : sequence of mapping of str to int, optional
+        GPUs by layout, interval by interval.
+    """
+    rows: list[Mapping[str, int]] = list(planned_rows) if planned_rows else [problem.initial or {}]
     rows = (rows + rows[-1:] * problem.n_slots)[: problem.n_slots]
-    layouts, counts, _ = _counts_of(rows, [])
-    idle = np.zeros_like(counts)
-    return replace(plan, layouts=layouts, counts=counts, parked=idle, bound=None, gap=None)
+    layouts, counts, _ = _as_count_arrays(rows, [])
+    idle_counts = np.zeros_like(counts)
+    return replace(plan, layouts=layouts, counts=counts, parked=idle_counts, bound=None, gap=None)
 
 
-Accept = Callable[[int, PlanProblem, Plan, Plan], bool]
-"""From a slot, the problem ahead, the plan in force and a new one to whether the new one is taken."""
-Forecast = Callable[[int], ArrayLike]
-"""Demand believed at a slot for the slots from it on, shape (n_tenants, n_profiles, at least the horizon)."""
+AcceptPlan = Callable[[int, PlanProblem, Plan, Plan], bool]
+"""From an interval, the problem ahead, the current plan and a new one to whether the new one is taken."""
+DemandForecast = Callable[[int], ArrayLike]
+"""From an interval to the demand expected from it on, shape (n_tenants, n_profiles, at least the horizon)."""
 
 
 @dataclass(frozen=True, eq=False)
 class Online:
-    """What was done slot by slot, beside the best that could have been done.
+    """Result of :func:`roll`: the counts interval by interval, and the best plan in hindsight.
 
     Parameters
     ----------
     layouts : tuple of str
         Layouts in use, as text.
     counts : ndarray of int, shape (n_slots, n_layouts)
-        GPUs that were on with each layout.
+        Powered-on GPUs with each layout.
     parked : ndarray of int, shape (n_slots, n_layouts)
-        GPUs that kept each layout, and were not on.
+        Idle GPUs with each layout.
     cost : float
-        What they cost under the true demand.
+        Their cost under the true demand. [GPU h]
     hindsight : Plan
-        The plan made with the true demand known from the start, with its bound.
+        Plan made with the true demand known from the start, with its bound.
     replans : int
-        How often it was decided anew.
+        Number of new plans that were taken.
     """
 
     layouts: tuple[str, ...]
@@ -150,38 +165,38 @@ class Online:
 
     @property
     def hindsight_cost(self) -> float:
-        """Cost of the best plan known for the true demand; what was done is one of them."""
+        """Cost of the best known plan for the true demand, the executed one included [GPU h]."""
         assert self.hindsight.objective is not None, "a plan that was found has a cost"
         return min(self.cost, self.hindsight.objective)
 
 
 def roll(
     problem: PlanProblem,
-    forecast: Forecast,
+    forecast: DemandForecast,
     *,
     commit: int = 1,
     horizon: int = 24,
-    accept: Accept | None = None,
+    accept: AcceptPlan | None = None,
     hindsight: Plan | None = None,
     **how: Unpack[SearchArguments],
 ) -> Online:
-    """Plan some slots ahead from a forecast, do the first of them, and plan anew from where that leads.
+    """Plan some intervals ahead from a forecast, execute the first, and plan again from there (receding horizon).
 
     Parameters
     ----------
     problem : PlanProblem
         True demand, prices and limits. The demand is used to measure, never to decide.
     forecast : callable
-        From a slot to the demand then believed for the slots from it on.
+        From an interval to the demand expected from it on.
     commit : int
-        Slots done before the next plan, at most `horizon`.
+        Intervals executed before the next plan, at most `horizon`.
     horizon : int
-        Slots planned ahead; fewer near the end.
+        Intervals planned ahead; fewer near the end.
     accept : callable, optional
-        Asked of every new plan, with the slot, the problem ahead and the plan in force, which goes on where it says
-        no; the last layouts of a plan stay until another one is accepted. None: every new plan is taken.
+        Called with the interval, the problem ahead, the current plan and a new one; False keeps the current plan, whose
+        last layouts remain until another one is accepted. None: every new plan is taken.
     hindsight : Plan, optional
-        The plan made with the true demand known, where it was made before. None: it is made.
+        Plan made with the true demand known, if it was made before.
     **how
         Arguments of :func:`~gpuplanner.planner.plan_search.plan`, for each plan.
 
@@ -192,9 +207,9 @@ def roll(
     Raises
     ------
     ScenarioError
-        If an argument makes no sense, or the forecast has another shape than the demand.
+        If an argument is invalid, or the forecast has another shape than the demand.
     InfeasiblePlanError
-        If some plan could not be made; the slot is named.
+        If some plan could not be made; the message names the interval.
 
     Examples
     --------
@@ -214,65 +229,82 @@ def roll(
     if not (is_count(commit, 1) and is_count(horizon, commit)):
         expected = "whole numbers, commit at least 1 and horizon no less than commit"
         raise ScenarioError("roll", expected, f"commit {commit!r} and horizon {horizon!r}", "Fix these.")
-    now, kept = problem.initial, problem.parked
-    done: list[Mapping[str, int]] = []
-    idle: list[Mapping[str, int]] = []
-    course: list[Mapping[str, int]] = []
+    on_counts, idle_counts = problem.initial, problem.parked
+    on_rows: list[Mapping[str, int]] = []
+    idle_rows: list[Mapping[str, int]] = []
+    planned_rows: list[Mapping[str, int]] = []
     replans = 0
-    while len(done) < problem.n_slots:
-        slots = range(len(done), min(len(done) + horizon, problem.n_slots))
-        believed = _believed(problem, forecast(slots.start), slots)
-        part = stretch(problem, slots, believed, now, kept)
-        ahead = plan(part, **how)
-        if not ahead.found:
-            where = f"plan at interval {slots.start}"
-            raise InfeasiblePlanError(where, "a plan", ahead.status, ahead.explanation)
-        standing = None if accept is None or now is None else standing_plan(ahead, part, course)
-        if accept is None or standing is None or accept(slots.start, part, standing, ahead):
+    while len(on_rows) < problem.n_slots:
+        slots = range(len(on_rows), min(len(on_rows) + horizon, problem.n_slots))
+        expected_demand = _check_forecast(problem, forecast(slots.start), slots)
+        slot_problem = slice_problem(problem, slots, expected_demand, on_counts, idle_counts)
+        next_plan = plan(slot_problem, **how)
+        if not next_plan.is_feasible:
+            context = f"plan at interval {slots.start}"
+            raise InfeasiblePlanError(context, "a plan", next_plan.status, next_plan.explanation)
+        current_plan = (
+            None if accept is None or on_counts is None else standing_plan(next_plan, slot_problem, planned_rows)
+        )
+        if accept is None or current_plan is None or accept(slots.start, slot_problem, current_plan, next_plan):
             replans += 1
         else:
-            ahead = standing
-        for rows, counts in ((done, ahead.counts), (idle, ahead.parked)):
-            rows += rows_of(ahead.layouts, counts[:commit])
-        course = rows_of(ahead.layouts, ahead.counts[commit:]) or done[-1:]
-        now, kept = ({text: gpus for text, gpus in rows[-1].items() if gpus} for rows in (done, idle))
-    layouts, counts, parked = _counts_of(done, idle)
+            next_plan = current_plan
+        for rows, counts in ((on_rows, next_plan.counts), (idle_rows, next_plan.parked)):
+            rows += counts_by_layout(next_plan.layouts, counts[:commit])
+        planned_rows = counts_by_layout(next_plan.layouts, next_plan.counts[commit:]) or on_rows[-1:]
+        on_counts, idle_counts = (
+            {text: gpus for text, gpus in rows[-1].items() if gpus} for rows in (on_rows, idle_rows)
+        )
+    layouts, counts, parked = _as_count_arrays(on_rows, idle_rows)
     cost = realised_cost(problem, layouts, counts, parked)
     best = hindsight or plan(problem, **how).require()
     return Online(layouts, counts, parked, cost, best, replans)
 
 
-def stretch(
+def slice_problem(
     problem: PlanProblem,
     slots: range,
     demand: Floats,
     initial: Mapping[str, int] | None,
     parked: Mapping[str, int] | None = None,
 ) -> PlanProblem:
-    """The problem of some consecutive slots, with a demand for them and the GPUs on, and parked, before them."""
+    """Return the problem of some consecutive intervals, with their demand and the GPUs before them.
+
+    Parameters
+    ----------
+    problem : PlanProblem
+        The whole problem.
+    slots : range
+        Intervals.
+    demand : ndarray of float, shape (n_tenants, n_profiles, n_slots)
+        Demand of these intervals.
+    initial, parked : mapping of str to int, optional
+        Powered-on and idle GPUs by layout before them.
+    """
     available = None if problem.available is None else problem.available[slots.start : slots.stop]
     start = problem.slot_times[slots.start]
-    kept = None if problem.prices is None else parked
-    return replace(problem, slot_start=start, demand=demand, available=available, initial=initial, parked=kept)
+    idle_counts = None if problem.prices is None else parked
+    return replace(problem, slot_start=start, demand=demand, available=available, initial=initial, parked=idle_counts)
 
 
-def _counts_of(
+def _as_count_arrays(
     on: Sequence[Mapping[str, int]], parked: Sequence[Mapping[str, int]]
 ) -> tuple[tuple[str, ...], Counts, Counts]:
-    """Layouts in use, and counts of GPUs on and parked, shape (n, n_layouts) each, from rows by layout text."""
+    """Convert rows by layout text to layouts and counts of powered-on and idle GPUs, (n_slots, n_layouts) each."""
     layouts = tuple(dict.fromkeys(text for row in (*on, *parked) for text, gpus in row.items() if gpus))
-    counts, kept = (
+    counts, idle_counts = (
         np.array([[row.get(text, 0) for text in layouts] for row in rows], dtype=np.int64) for rows in (on, parked)
     )
-    return layouts, counts.reshape(len(on), len(layouts)), kept.reshape(len(parked), len(layouts))
+    return layouts, counts.reshape(len(on), len(layouts)), idle_counts.reshape(len(parked), len(layouts))
 
 
-def _believed(problem: PlanProblem, given: ArrayLike, slots: range) -> Floats:
-    demand = np.asarray(given, dtype=np.float64)
+def _check_forecast(problem: PlanProblem, forecast_demand: ArrayLike, slots: range) -> Floats:
+    """Return the demand forecast for intervals, or raise a ScenarioError if its shape is wrong."""
+    demand = np.asarray(forecast_demand, dtype=np.float64)
     expected = problem.demand.shape[:2]
     if demand.ndim != 3 or demand.shape[:2] != expected or demand.shape[2] < len(slots):
-        where = f"forecast at interval {slots.start}"
+        context = f"forecast at interval {slots.start}"
         shape = f"the shape ({expected[0]}, {expected[1]}, at least {len(slots)})"
         todo = "Give the demand of all teams and profiles from this interval on."
-        raise ScenarioError(where, shape, str(demand.shape), todo)
+        raise ScenarioError(context, shape, str(demand.shape), todo)
     return demand[:, :, : len(slots)]

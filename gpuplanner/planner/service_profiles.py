@@ -1,4 +1,4 @@
-"""Request rates of services and measured profiles of instances."""
+"""Request rates of inference services and measured profiles of their instances."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from typing import Any, Literal
 import dataframely as dy
 import polars as pl
 
-from gpuplanner.core.errors import OTHER_FILE, ScenarioError, TraceFormatError, examples
+from gpuplanner.core.errors import REPLACE_FILE_HINT, ScenarioError, TraceFormatError, examples
 from gpuplanner.core.schema_checks import conform
-from gpuplanner.hardware.gpu_models import GpuModel, as_board
+from gpuplanner.hardware.gpu_models import GpuModel, as_gpu_model
 from gpuplanner.ingest.row_reader import read_rows
 from gpuplanner.ingest.source_fields import Field
 from gpuplanner.ingest.text_files import read_text_file
-from gpuplanner.usage.requested_demand import smallest_of_compute
+from gpuplanner.usage.requested_demand import smallest_by_compute
 
 NOT_SERVED = "N/A"
 
 
 @dataclass(frozen=True)
 class ServiceDemand:
-    """Load of one service and the promise to its users.
+    """Load of one inference service and its latency limit.
 
-    - ``rate_per_s``: Requests [1/s].
-    - ``latency_ms``: Longest time from a request to its answer [ms].
+    - ``rate_per_s``: Requests. [1/s]
+    - ``latency_ms``: Longest time from a request to its answer. [ms]
     """
 
     rate_per_s: float
@@ -37,7 +37,19 @@ class ServiceDemand:
 def service_demands(
     rates: Mapping[str, float], latencies: Mapping[str, float], services: Iterable[str]
 ) -> dict[str, ServiceDemand]:
-    """Join rates and latency limits, in the order of their services' names; a rate of 0 asks for nothing.
+    """Join rates and latency limits by service, sorted by name; services of rate 0 are left out.
+
+    Parameters
+    ----------
+    rates, latencies : mapping of str to float
+        Requests [1/s] and latency limit [ms] of each service.
+    services : iterable of str
+        Services with profiles.
+
+    Raises
+    ------
+    ScenarioError
+        If a service lacks a rate, a limit or a profile, or a value is invalid.
 
     Examples
     --------
@@ -45,8 +57,8 @@ def service_demands(
     {'bert': ServiceDemand(rate_per_s=19.0, latency_ms=6434.0)}
     """
     faults = []
-    known = set(services)
-    if unknown := sorted({*rates, *latencies} - known):
+    known_services = set(services)
+    if unknown := sorted({*rates, *latencies} - known_services):
         faults.append(f"no profiles of {examples(unknown)}")
     if unpaired := sorted(set(rates) ^ set(latencies)):
         faults.append(f"a rate or a latency limit, not both, of {examples(unpaired)}")
@@ -59,8 +71,8 @@ def service_demands(
     if faults:
         todo = "Name the same services in both, each with a profile file."
         raise ScenarioError("services", "a rate [1/s] and a latency limit [ms] each", "; ".join(faults), todo)
-    asked = sorted(name for name, rate in rates.items() if rate > 0)
-    return {name: ServiceDemand(float(rates[name]), float(latencies[name])) for name in asked}
+    requested = sorted(name for name, rate in rates.items() if rate > 0)
+    return {name: ServiceDemand(float(rates[name]), float(latencies[name])) for name in requested}
 
 
 def read_service_demands(
@@ -71,12 +83,12 @@ def read_service_demands(
     Parameters
     ----------
     rates, latencies : str or Path
-        CSV files without a header: one row a scenario, one column a service, requests per second and
-        milliseconds; ``N/A`` where a service is not served.
+        CSV files without a header: one row a scenario, one column a service, requests per second and milliseconds;
+        ``N/A`` where a service is not served.
     services : sequence of str
         Services in the order of the columns: that of their profile files.
     row : int
-        Which scenario, from 1; blank lines do not count.
+        Number of the scenario, from 1; blank lines do not count.
 
     Returns
     -------
@@ -86,7 +98,7 @@ def read_service_demands(
     Raises
     ------
     TraceFormatError
-        If a file cannot be read, has no such row, or a cell that is no number: file, row and column are named.
+        If a file cannot be read, has no such row, or a cell that is no number; the message names file, row and column.
 
     Examples
     --------
@@ -97,50 +109,53 @@ def read_service_demands(
     ...     read_service_demands(*paths, ["bert", "vgg16"])
     ({'bert': 19.0}, {'bert': 6434.0})
     """
-    asked, limits = (_read_row(Path(path), services, row) for path in (rates, latencies))
-    unpaired = sorted(set(asked) ^ set(limits))
+    rates_by_service, latency_limits = (_read_row(Path(path), services, row) for path in (rates, latencies))
+    unpaired = sorted(set(rates_by_service) ^ set(latency_limits))
     if unpaired:
-        what = f"{rates} and {latencies}, row {row}"
+        context = f"{rates} and {latencies}, row {row}"
         expected = f"the same services marked {NOT_SERVED}"
-        raise TraceFormatError(what, expected, examples(unpaired), "Fix one of the files.")
-    return asked, limits
+        raise TraceFormatError(context, expected, examples(unpaired), "Fix one of the files.")
+    return rates_by_service, latency_limits
 
 
 def _read_row(path: Path, services: Sequence[str], row: int) -> dict[str, float]:
+    """Read one row of a file of rates or latency limits, by service."""
     lines = [line for line in read_text_file(path).lines["text"].to_list() if line.strip()]
     if not 1 <= row <= len(lines):
         expected = f"a row from 1 to {len(lines)}"
         raise TraceFormatError(f"{path}, row {row}", expected, "no such row", "Choose one.")
     cells = [cell.strip().strip('"') for cell in lines[row - 1].split(",")]
     if len(cells) != len(services):
-        what = f"{len(services)} columns, one for each of {examples(services)}"
+        expected_columns = f"{len(services)} columns, one for each of {examples(services)}"
         todo = "Compare with the profile files."
-        raise TraceFormatError(f"{path}, row {row}", what, f"{len(cells)} columns", todo)
+        raise TraceFormatError(f"{path}, row {row}", expected_columns, f"{len(cells)} columns", todo)
     pairs = [(name, cell) for name, cell in zip(services, cells, strict=True) if cell.upper() != NOT_SERVED]
-    return {name: _number(cell, f"{path}, row {row}, column {name}") for name, cell in pairs}
+    return {name: _parse_rate_or_limit(cell, f"{path}, row {row}, column {name}") for name, cell in pairs}
 
 
-def _number(cell: str, where: str) -> float:
+def _parse_rate_or_limit(cell: str, context: str) -> float:
+    """Parse a cell as a number of at least 0, or raise a TraceFormatError."""
     try:
         value = float(cell)
     except ValueError:
         value = math.nan
     if not (math.isfinite(value) and value >= 0):
         expected = f"a number of at least 0, or {NOT_SERVED}"
-        raise TraceFormatError(where, expected, repr(cell[:40]), f"Fix this cell: a number or {NOT_SERVED}.")
+        raise TraceFormatError(context, expected, repr(cell[:40]), f"Fix this cell: a number or {NOT_SERVED}.")
     return value
 
 
 def _is_number(value: object) -> bool:
+    """Whether a value is a finite number; booleans are not."""
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 ThroughputOf = Literal["process", "instance"]
 
-BOARD = "A100-80GB"
-"""Board of the published profiles, and of a plan where none is named."""
+PROFILED_GPU_MODEL = "A100-80GB"
+"""GPU model of the published profiles, and default of a plan."""
 
-COLUMNS = {
+PROFILE_FILE_COLUMNS = {
     "Mig instance": Field("compute_slices", "number"),
     "Batch size": Field("batch", "number"),
     "Workload Number": Field("processes", "number"),
@@ -149,13 +164,15 @@ COLUMNS = {
 }
 """Columns of a profile file and how they are read."""
 
-_KEY = ("compute_slices", "batch", "processes")
-_COUNT_HEADERS = {field.name: header for header, field in COLUMNS.items() if field.name in _KEY}
-_LIKENESS = 0.1
+_SETTING_COLUMNS = ("compute_slices", "batch", "processes")
+_COUNT_HEADERS = {
+    field.name: header for header, field in PROFILE_FILE_COLUMNS.items() if field.name in _SETTING_COLUMNS
+}
+_THROUGHPUT_TOLERANCE = 0.1
 
 
 class ServiceProfiles(dy.Schema):
-    """One measured setting of one service a row; throughput and latency 0: it did not fit or was not run."""
+    """Measured settings of services, one a row; throughput and latency 0: it did not fit or was not run."""
 
     service = dy.String(nullable=False, primary_key=True)
     compute_slices = dy.Int64(nullable=False, min=1, primary_key=True)
@@ -171,37 +188,36 @@ class ServiceProfiles(dy.Schema):
 
 
 def read_service_profiles(
-    folder: str | Path, gpu_model: GpuModel | str = BOARD, *, throughput_of: ThroughputOf = "process"
+    folder: str | Path, gpu_model: GpuModel | str = PROFILED_GPU_MODEL, *, throughput_of: ThroughputOf = "process"
 ) -> pl.DataFrame:
-    r"""Read a folder with one profile file a service, as ParvaGPU publishes them.
+    r"""Read a folder with one profile file a service, in the format of ParvaGPU.
 
-    A file holds the columns ``Mig instance`` (compute slices), ``Batch size``, ``Workload Number`` (processes
-    that share the instance), ``Throughput`` [1/s] and ``Latency`` [s]. Rows of zeros did not fit or were not
-    run.
+    A file has the columns ``Mig instance`` (compute slices), ``Batch size``, ``Workload Number`` (processes that share
+    the instance), ``Throughput`` [1/s] and ``Latency`` [s]. Rows of zeros did not fit or were not run.
 
     Parameters
     ----------
     folder : str or Path
         Folder of the files; ``bert.csv`` is the service ``bert``.
     gpu_model : GpuModel or str
-        Board on which they were measured; it says which sizes there are.
+        GPU model on which they were measured; it has the sizes of instances.
     throughput_of : {"process", "instance"}
-        Whose throughput the files state. In ParvaGPU's it is that of one process: throughput times latency is
-        the batch, whatever the number of processes, and the planner of the authors multiplies by them.
+        Whose throughput the files state. In ParvaGPU's it is that of one process: throughput times latency is the
+        batch, whatever the number of processes, and the authors' planner multiplies by them.
 
     Returns
     -------
     polars.DataFrame
-        A table :class:`ServiceProfiles`, services in the order of their file names.
+        Table :class:`ServiceProfiles`, services in the order of their file names.
 
     Raises
     ------
     TraceFormatError
-        If the folder holds no such files, or a row of one cannot be what it says: file, line and column are
-        named. Also if `throughput_of` is ``"process"`` and the figures are those of whole instances: by
-        Little's law throughput times latency is the number of requests in flight.
+        If the folder has no such files, or a row of one is invalid; the message names file, line and column. Also if
+        `throughput_of` is ``"process"`` and the figures are those of whole instances: by Little's law throughput times
+        latency is the number of requests in flight.
     GeometryError
-        If the board is unknown.
+        If the GPU model is unknown.
 
     References
     ----------
@@ -218,7 +234,7 @@ def read_service_profiles(
     ...     read_service_profiles(folder).rows()
     [('bert', 1, 8, 2, 200.0, 0.08), ('bert', 7, 8, 2, 0.0, 0.0)]
     """
-    gpu_model = as_board(gpu_model)
+    gpu_model = as_gpu_model(gpu_model)
     if throughput_of not in ("process", "instance"):
         raise TraceFormatError("throughput_of", "'process' or 'instance'", repr(throughput_of), "Choose one.")
     files = sorted(path for path in Path(folder).glob("*.csv") if not path.name.startswith("."))
@@ -234,28 +250,31 @@ def read_service_profiles(
 
 
 def _read_file(path: Path, gpu_model: GpuModel) -> pl.DataFrame:
-    """Rows of one file; any row that cannot be used is an error, since a plan would rest on what is missing."""
-    rows = read_rows([path], COLUMNS, source="service profiles")
-    sizes = sorted(smallest_of_compute(gpu_model))
+    """Read one profile file; any unusable row is an error, as a plan would depend on the missing setting."""
+    rows = read_rows([path], PROFILE_FILE_COLUMNS, source="service profiles")
+    sizes = sorted(smallest_by_compute(gpu_model))
     throughput, latency = pl.col("throughput_per_s"), pl.col("latency_s")
-    known = f"{gpu_model.name} has instances of {', '.join(map(str, sizes))} compute slices"
+    sizes_text = f"{gpu_model.name} has instances of {', '.join(map(str, sizes))} compute slices"
     faults: dict[str, pl.Expr] = {
         f"{header}: not a whole number above 0": (pl.col(name) < 1) | (pl.col(name) % 1 != 0)
         for name, header in _COUNT_HEADERS.items()
     }
-    faults[f"Mig instance: {known}"] = ~pl.col("compute_slices").is_in([float(size) for size in sizes])
+    faults[f"Mig instance: {sizes_text}"] = ~pl.col("compute_slices").is_in([float(size) for size in sizes])
     faults["Throughput and Latency: one is 0 and the other is not"] = (throughput == 0) != (latency == 0)
-    faults[f"{', '.join(_COUNT_HEADERS.values())}: measured more than once"] = pl.struct(_KEY).is_duplicated()
+    faults[f"{', '.join(_COUNT_HEADERS.values())}: measured more than once"] = pl.struct(
+        _SETTING_COLUMNS
+    ).is_duplicated()
     rows = rows.reject(faults)
     if rows.rejects.height:
         _refuse_rows(path, rows.rejects.to_dicts())
     if rows.good.is_empty():
-        raise TraceFormatError(str(path), "rows of service profiles", "a header alone", OTHER_FILE)
+        raise TraceFormatError(str(path), "rows of service profiles", "a header alone", REPLACE_FILE_HINT)
     named = rows.good.with_columns(service=pl.lit(path.stem))
-    return conform(named, ServiceProfiles, where=str(path))
+    return conform(named, ServiceProfiles, source=str(path))
 
 
 def _refuse_rows(path: Path, rejects: list[dict[str, Any]]) -> None:
+    """Raise a TraceFormatError that lists unusable rows."""
     listed = [f"line {reject['row']}: {reject['reason']} ({reject['raw'][:60]})" for reject in rejects]
     got = f"{len(rejects)} unusable row(s): {examples(listed)}"
     expected = "five figures a row that a measurement can give"
@@ -263,11 +282,11 @@ def _refuse_rows(path: Path, rejects: list[dict[str, Any]]) -> None:
 
 
 def _refuse_whole_instances(table: pl.DataFrame, folder: str) -> None:
-    """Multiplying what is already a sum would promise several times what the instances can do."""
+    """Raise a TraceFormatError if throughput is already that of whole instances: multiplying it would overstate it."""
     shared = table.filter((pl.col("processes") > 1) & (pl.col("throughput_per_s") > 0))
     in_flight = pl.col("throughput_per_s") * pl.col("latency_s") / (pl.col("batch") * pl.col("processes"))
     likeness = shared.select(in_flight.median()).item()
-    if likeness is not None and abs(likeness - 1) < _LIKENESS:
+    if likeness is not None and abs(likeness - 1) < _THROUGHPUT_TOLERANCE:
         expected = "throughput of one process (throughput x latency = batch size)"
         got = "that of all of them (throughput x latency = batch size x workload number)"
         raise TraceFormatError(folder, expected, got, "Read it with throughput_of='instance'.")

@@ -1,8 +1,14 @@
-"""Instances of services: options, integer program and first fit.
+"""Sizing of inference services: instance options, integer program and first fit.
 
-Columns, all whole numbers: instances of each option, GPUs of each layout. The rows of floors say nothing that
-whole instances would not, but fractions of instances would: with them the relaxed program all but states the
-answer, and hundreds of services are proven in seconds.
+Variables, all whole numbers: n_o instances of each option o, g_l GPUs of each layout l. Minimize GPUs, sum g_l, then
+compute slices, sum slices_o n_o, subject to
+
+- rate of each service:  sum over its options of  throughput_o n_o / rate >= 1;
+- supply of each profile:  sum over layouts of  instances in l * g_l >= instances of its options;
+- valid inequalities:  compute and memory slices of each service, and GPUs, are at least their lower bounds.
+
+The last are implied by whole instances, but not by fractional ones: with them the optimum of the relaxation is close
+to that of the program, and hundreds of services are proven optimal in seconds.
 """
 
 from __future__ import annotations
@@ -18,33 +24,33 @@ import polars as pl
 
 from gpuplanner.core.errors import GeometryError, InfeasiblePlanError, ScenarioError, examples
 from gpuplanner.hardware.gpu_models import GpuModel, MigProfile
-from gpuplanner.hardware.layout_enumeration import pareto_counts
+from gpuplanner.hardware.layout_enumeration import list_pareto_counts
 from gpuplanner.planner.linear_model import Effort, LinearModel
 from gpuplanner.planner.milp_solver import solve
 from gpuplanner.planner.plan_problem import Counts
 from gpuplanner.planner.service_profiles import ServiceDemand
-from gpuplanner.usage.requested_demand import smallest_of_compute
+from gpuplanner.usage.requested_demand import smallest_by_compute
 
-SHORTFALL = 1e-6
-"""A rate counts as met if no more than this share of it is missing: the tolerance of the solvers."""
+MAX_RATE_SHORTFALL = 1e-6
+"""Fraction of a rate that may be missing while the rate counts as met: the tolerance of the solvers."""
 
-MAX_GPUS = 100_000
-"""A demand for more GPUs than this is a mistake in the rates."""
+MAX_SERVICE_GPUS = 100_000
+"""Largest demand that is accepted [GPUs]; more is a mistake in the rates."""
 
 _RATE_ROUNDING = 1e-9
-_LONGEST_TABLE = 500
-_ASKED = {"service": pl.String, "allowed_s": pl.Float64}
+_MAX_TABLE_SLICES = 500
+_LATENCY_LIMIT_SCHEMA = {"service": pl.String, "allowed_s": pl.Float64}
 
 
 @dataclass(frozen=True)
 class InstanceOption:
-    """The best setting of a service on instances of one size.
+    """Best setting of a service on instances of one size.
 
-    - ``service``: The service.
-    - ``profile``: The instance.
+    - ``service``: Name of the service.
+    - ``profile``: MIG profile of the instance.
     - ``batch``, ``processes``: Requests in a batch, and processes that share the instance.
-    - ``throughput_per_s``: Requests that all processes of one instance serve [1/s].
-    - ``latency_s``: Time from the start of a batch to its end [s].
+    - ``throughput_per_s``: Requests that all processes of one instance serve. [1/s]
+    - ``latency_s``: Time from the start of a batch to its end. [s]
     """
 
     service: str
@@ -57,12 +63,12 @@ class InstanceOption:
 
 @dataclass(frozen=True, eq=False)
 class Choices:
-    """All that can be chosen from, as arrays.
+    """Options and layouts to choose from, and the rates to serve.
 
-    - ``gpu_model``: Board of every GPU.
+    - ``gpu_model``: GPU model of every GPU.
     - ``options``: By service, smallest instance first.
-    - ``layouts``: Instances of one GPU; every way to cut it is part of one of them.
-    - ``rate_per_s``: Requests of each service [1/s].
+    - ``layouts``: Instances of one GPU; every possible layout is part of one of them.
+    - ``rate_per_s``: Requests of each service. [1/s]
     """
 
     gpu_model: GpuModel
@@ -70,17 +76,17 @@ class Choices:
     layouts: tuple[dict[str, int], ...]
     rate_per_s: dict[str, float]
 
-    def of(self, service: str) -> list[int]:
-        """Places of a service's options."""
-        return [place for place, option in enumerate(self.options) if option.service == service]
+    def options_of_service(self, service: str) -> list[int]:
+        """Return the positions of the options of a service."""
+        return [position for position, option in enumerate(self.options) if option.service == service]
 
-    def slices(self, instances: Counts) -> int:
-        """Compute slices of so many instances of each option."""
-        each = np.array([option.profile.compute_slices for option in self.options], dtype=np.int64)
-        return int(each @ instances)
+    def count_slices(self, instances: Counts) -> int:
+        """Return the compute slices of the given instances of each option."""
+        slices_per_instance = np.array([option.profile.compute_slices for option in self.options], dtype=np.int64)
+        return int(slices_per_instance @ instances)
 
-    def holds(self, instances: Counts, on: Counts) -> bool:
-        """Whether so many instances of each option serve every rate, and so many GPUs hold them."""
+    def meets_rates(self, instances: Counts, on: Counts) -> bool:
+        """Whether the given instances of each option serve every rate, and the given GPUs of each layout hold them."""
         served = dict.fromkeys(self.rate_per_s, 0.0)
         placed: Counter[str] = Counter()
         for option, number in zip(self.options, instances.tolist(), strict=True):
@@ -88,16 +94,16 @@ class Choices:
             placed[option.profile.name] += number
         for layout, gpus in zip(self.layouts, on.tolist(), strict=True):
             placed.subtract({name: number * gpus for name, number in layout.items()})
-        met = all(served[name] >= rate * (1 - SHORTFALL) for name, rate in self.rate_per_s.items())
+        met = all(served[name] >= rate * (1 - MAX_RATE_SHORTFALL) for name, rate in self.rate_per_s.items())
         return met and max(placed.values(), default=0) <= 0
 
 
 @dataclass(frozen=True)
-class LeastSlices:
-    """No plan takes less: of each service by itself, of all together, and GPUs.
+class SliceBounds:
+    """Lower bounds: slices of each service by itself, of all together, and GPUs.
 
-    - ``compute``, ``memory``: Least slices of each service, one kind at a time.
-    - ``slices``: Compute slices of all.
+    - ``compute``, ``memory``: Least slices of each service, one resource at a time.
+    - ``slices``: Compute slices of all services.
     - ``gpus``: GPUs with so many compute and memory slices.
     """
 
@@ -107,89 +113,133 @@ class LeastSlices:
     gpus: int
 
 
-def choices_for(
+def build_choices(
     profiles: pl.DataFrame, demands: Mapping[str, ServiceDemand], gpu_model: GpuModel, latency_share: float
 ) -> Choices:
-    """Keep the best setting of each service and size that answers in time.
+    """Keep the setting of each service and instance size with the highest throughput within the latency limit.
 
-    Only throughput and the size of the instance matter to a plan, so the setting with the most throughput
-    replaces all others that answer in time; of equals the quickest, then that with fewest processes.
+    Only throughput and instance size matter to a plan. Of equals the setting with the lowest latency is kept, then that
+    with fewest processes.
+
+    Parameters
+    ----------
+    profiles : polars.DataFrame
+        Measured settings.
+    demands : mapping of str to ServiceDemand
+        Rate and latency limit of each service.
+    gpu_model : GpuModel
+        GPU model of every GPU.
+    latency_share : float
+        Fraction of the latency limit that a batch may take. [0-1]
     """
-    of_size = smallest_of_compute(gpu_model)
-    if strange := sorted(set(profiles["compute_slices"].to_list()) - set(of_size)):
-        expected = f"instances of {', '.join(map(str, of_size))} compute slices"
+    profile_of_size = smallest_by_compute(gpu_model)
+    if unknown_sizes := sorted(set(profiles["compute_slices"].to_list()) - set(profile_of_size)):
+        expected = f"instances of {', '.join(map(str, profile_of_size))} compute slices"
         todo = "Give the GPU model on which they were measured: --gpu-model."
-        raise GeometryError(f"service profiles on {gpu_model.name}", expected, examples(strange), todo)
+        raise GeometryError(f"service profiles on {gpu_model.name}", expected, examples(unknown_sizes), todo)
     allowed_s = [demand.latency_ms / 1000 * latency_share for demand in demands.values()]
-    asked = pl.DataFrame({"service": list(demands), "allowed_s": allowed_s}, schema=_ASKED)
-    ran = profiles.filter(pl.col("throughput_per_s") > 0).join(asked, on="service")
-    in_time = ran.filter(pl.col("latency_s") <= pl.col("allowed_s") * (1 + _RATE_ROUNDING)).drop("allowed_s")
-    _refuse_the_slow(ran, in_time, demands, latency_share)
+    latency_limits = pl.DataFrame({"service": list(demands), "allowed_s": allowed_s}, schema=_LATENCY_LIMIT_SCHEMA)
+    measured = profiles.filter(pl.col("throughput_per_s") > 0).join(latency_limits, on="service")
+    in_time = measured.filter(pl.col("latency_s") <= pl.col("allowed_s") * (1 + _RATE_ROUNDING)).drop("allowed_s")
+    _require_fast_settings(measured, in_time, demands, latency_share)
     order = ["service", "compute_slices", "throughput_per_s", "latency_s", "processes", "batch"]
     best = in_time.sort(order, descending=[name == "throughput_per_s" for name in order]).unique(
         ["service", "compute_slices"], keep="first", maintain_order=True
     )
     rows = best.to_dicts()
-    options = tuple(InstanceOption(r.pop("service"), of_size[r.pop("compute_slices")], **r) for r in rows)
+    options = tuple(
+        InstanceOption(row.pop("service"), profile_of_size[row.pop("compute_slices")], **row) for row in rows
+    )
     names = sorted({option.profile.name for option in options})
     rates = {name: demand.rate_per_s for name, demand in demands.items()}
-    layouts = tuple(pareto_counts(gpu_model, names)) if names else ()
+    layouts = tuple(list_pareto_counts(gpu_model, names)) if names else ()
     return Choices(gpu_model, options, layouts, rates)
 
 
-def least(choices: Choices) -> LeastSlices:
-    """What no plan undercuts: the sum of what each service takes by itself, were GPUs cut without loss."""
+def bound_slices(choices: Choices) -> SliceBounds:
+    """Compute lower bounds: the sum of what each service needs by itself, if GPUs were partitioned without loss."""
     compute: dict[str, int] = {}
     memory: dict[str, int] = {}
     for service, rate in choices.rate_per_s.items():
-        options = [choices.options[place] for place in choices.of(service)]
+        options = [choices.options[position] for position in choices.options_of_service(service)]
         throughput = [option.throughput_per_s for option in options]
-        compute[service] = least_weight(throughput, [o.profile.compute_slices for o in options], rate)
-        memory[service] = least_weight(throughput, [o.profile.memory_slices for o in options], rate)
+        compute[service] = min_covering_weight(throughput, [option.profile.compute_slices for option in options], rate)
+        memory[service] = min_covering_weight(throughput, [option.profile.memory_slices for option in options], rate)
     slices = sum(compute.values())
     gpu_model = choices.gpu_model
     gpus = max(-(-slices // gpu_model.compute_slices), -(-sum(memory.values()) // gpu_model.memory_slices))
-    if gpus > MAX_GPUS:
-        expected = f"a demand for at most {MAX_GPUS} GPUs"
+    if gpus > MAX_SERVICE_GPUS:
+        expected = f"a demand for at most {MAX_SERVICE_GPUS} GPUs"
         todo = "Are the rates in requests per second?"
         raise ScenarioError("rates", expected, f"one for at least {gpus}", todo)
-    return LeastSlices(compute, memory, slices, gpus)
+    return SliceBounds(compute, memory, slices, gpus)
 
 
-def least_weight(throughputs: Sequence[float], weights: Sequence[int], rate: float) -> int:
-    """Least weight of instances that together serve a rate: an unbounded covering knapsack.
+def min_covering_weight(throughputs: Sequence[float], weights: Sequence[int], rate: float) -> int:
+    """Return the least weight of instances that together serve a rate: an unbounded covering knapsack.
+
+    With the most throughput of weight w, T(w) = max over instances i of T(w - w_i) + t_i, the answer is the least w
+    with T(w) >= rate. Beyond 500 slices it is the fractional bound, ceil(rate * min of w_i / t_i).
+
+    Parameters
+    ----------
+    throughputs : sequence of float
+        t_i: throughput of each kind of instance. [1/s]
+    weights : sequence of int
+        w_i: its slices.
+    rate : float
+        Rate to serve. [1/s]
 
     Examples
     --------
-    >>> least_weight([100.0, 250.0], [1, 2], 400.0), least_weight([100.0, 250.0], [1, 2], 450.0)
+    >>> min_covering_weight([100.0, 250.0], [1, 2], 400.0), min_covering_weight([100.0, 250.0], [1, 2], 450.0)
     (4, 4)
     """
-    needed = rate * (1 - SHORTFALL)
-    kinds = list(zip(weights, throughputs, strict=True))
-    fractional = math.ceil(min(weight * needed / throughput for weight, throughput in kinds) - _RATE_ROUNDING)
-    if fractional > _LONGEST_TABLE:
+    needed = rate * (1 - MAX_RATE_SHORTFALL)
+    weights_and_throughputs = list(zip(weights, throughputs, strict=True))
+    fractional = math.ceil(
+        min(weight * needed / throughput for weight, throughput in weights_and_throughputs) - _RATE_ROUNDING
+    )
+    if fractional > _MAX_TABLE_SLICES:
         return fractional
-    most = [0.0]  # throughput of at most so much weight
-    while most[-1] < needed:
-        now = len(most)
-        fits = [most[now - weight] + throughput for weight, throughput in kinds if weight <= now]
-        most.append(max([most[-1], *fits]))
-    return len(most) - 1
+    max_throughput = [0.0]  # T(w), by w
+    while max_throughput[-1] < needed:
+        weight_now = len(max_throughput)
+        candidates = [
+            max_throughput[weight_now - weight] + throughput
+            for weight, throughput in weights_and_throughputs
+            if weight <= weight_now
+        ]
+        max_throughput.append(max([max_throughput[-1], *candidates]))
+    return len(max_throughput) - 1
 
 
-def _refuse_the_slow(
+def _require_fast_settings(
     ran: pl.DataFrame, in_time: pl.DataFrame, demands: Mapping[str, ServiceDemand], latency_share: float
 ) -> None:
+    """Raise an InfeasiblePlanError if a service has no measured setting within its latency limit.
+
+    Parameters
+    ----------
+    ran : polars.DataFrame
+        Measured settings.
+    in_time : polars.DataFrame
+        Those within the latency limit.
+    demands : mapping of str to ServiceDemand
+        Rates and latency limits.
+    latency_share : float
+        Fraction of the latency limit for a batch. [0-1]
+    """
     quickest = dict(ran.group_by("service").agg(pl.col("latency_s").min()).iter_rows())
-    late = sorted(set(demands) - set(in_time["service"].to_list()))
-    if not late:
+    slow_services = sorted(set(demands) - set(in_time["service"].to_list()))
+    if not slow_services:
         return
     faults = []
-    for name in late:
+    for name in slow_services:
         allowed = f"{demands[name].latency_ms * latency_share:g} ms of {demands[name].latency_ms:g} ms"
         reached = f"{1000 * quickest[name]:g} ms" if name in quickest else "none, it ran on no instance"
         faults.append(f"{name}: a batch may take {allowed}, the least latency measured is {reached}")
-    got = f"none for {len(late)} of {len(demands)}: {examples(faults)}"
+    got = f"none for {len(slow_services)} of {len(demands)}: {examples(faults)}"
     share = f"raise latency_share (now {latency_share:g})"
     todo = f"Relax the latency limit, {share}, or measure smaller batches."
     raise InfeasiblePlanError("services", "a measured setting of each that answers in time", got, todo)
@@ -200,27 +250,27 @@ Content = tuple[int, ...]
 
 @dataclass(frozen=True, eq=False)
 class Sizing:
-    """How many instances of each option, and how many GPUs of each layout to hold them.
+    """Number of instances of each option, and of GPUs of each layout that hold them.
 
     - ``instances``, shape (n_options,): Instances.
-    - ``on``, shape (n_layouts,): GPUs.
+    - ``gpus_per_layout``, shape (n_layouts,): GPUs.
     """
 
     instances: Counts
-    on: Counts
+    gpus_per_layout: Counts
 
     @property
-    def gpus(self) -> int:
-        """GPUs in all."""
-        return int(self.on.sum())
+    def n_gpus(self) -> int:
+        """Number of all GPUs."""
+        return int(self.gpus_per_layout.sum())
 
 
-def sized_alone(choices: Choices) -> Sizing:
-    """Size every service by itself and pack the instances.
+def size_services_separately(choices: Choices) -> Sizing:
+    """Size every service by itself and pack the instances first fit.
 
-    As many instances as stay busy of the size with the most throughput per compute slice, one more, the
-    smallest that will do, for the rest; then all of them onto GPUs, first fit by decreasing size. This is the
-    way of ParvaGPU but for its last step, which splits the instances of GPUs that stay half empty.
+    Use as many instances as stay busy of the size with the highest throughput per compute slice, and one more, the
+    smallest that suffices, for the remaining rate; then pack all of them onto GPUs, first fit by decreasing size. This
+    is the method of ParvaGPU without its last step, which splits the instances of GPUs that stay half empty.
 
     References
     ----------
@@ -228,21 +278,21 @@ def sized_alone(choices: Choices) -> Sizing:
     """
     instances = np.zeros(len(choices.options), dtype=np.int64)
     for service, rate in choices.rate_per_s.items():
-        places = choices.of(service)
-        throughput = {place: choices.options[place].throughput_per_s for place in places}
-        slices = {place: choices.options[place].profile.compute_slices for place in places}
-        main = max(places, key=lambda place: (throughput[place] / slices[place], -slices[place]))
-        instances[main] = math.floor(rate / throughput[main])
-        rest = rate - instances[main] * throughput[main]
-        if rest > rate * SHORTFALL:
-            instances[next(place for place in places if throughput[place] >= rest)] += 1
-    return Sizing(instances, first_fit(choices, instances))
+        places = choices.options_of_service(service)
+        throughput = {position: choices.options[position].throughput_per_s for position in places}
+        slices = {position: choices.options[position].profile.compute_slices for position in places}
+        main_option = max(places, key=lambda position: (throughput[position] / slices[position], -slices[position]))
+        instances[main_option] = math.floor(rate / throughput[main_option])
+        remaining_rate = rate - instances[main_option] * throughput[main_option]
+        if remaining_rate > rate * MAX_RATE_SHORTFALL:
+            instances[next(position for position in places if throughput[position] >= remaining_rate)] += 1
+    return Sizing(instances, pack_first_fit(choices, instances))
 
 
-def first_fit(choices: Choices, instances: Counts) -> Counts:
-    """Pack instances onto GPUs, largest first, each onto the first GPU that can hold it.
+def pack_first_fit(choices: Choices, instances: Counts) -> Counts:
+    """Pack instances onto GPUs, largest first, each onto the first GPU that can hold it; return GPUs of each layout.
 
-    GPUs that hold the same are handled together, so that the work does not grow with their number.
+    GPUs with the same instances are handled together, so that the work does not grow with their number.
     """
     profiles = {option.profile.name: option.profile for option in choices.options}
     names = sorted(profiles, key=lambda name: profiles[name].size_order, reverse=True)
@@ -251,44 +301,58 @@ def first_fit(choices: Choices, instances: Counts) -> Counts:
     for position, name in enumerate(names):
         of_profile = [option.profile.name == name for option in choices.options]
         left = int(instances[of_profile].sum())
-        groups = _add(groups, position, left, room.reshape(-1, len(names)))
+        groups = _pack_instances(groups, position, left, room.reshape(-1, len(names)))
     on: Counts = np.zeros(len(choices.layouts), dtype=np.int64)
     for content, gpus in groups:
         on[int(np.flatnonzero((room >= content).all(axis=1))[0])] += gpus
     return on
 
 
-def _add(groups: list[tuple[Content, int]], position: int, left: int, room: Counts) -> list[tuple[Content, int]]:
-    """First fit of so many instances of one profile onto groups of like GPUs, then onto new ones."""
-    packed: list[tuple[Content, int]] = []
-    for content, gpus in [*groups, ((0,) * room.shape[1], left)]:
-        others = np.array(content)
-        others[position] = 0
-        holding = room[(room >= others).all(axis=1), position]
-        each = int(holding.max()) - content[position]
-        full = min(gpus, left // each) if each else 0
-        partly = left % each if each and full < gpus else 0
-        left -= full * each + partly
-        untouched = gpus - full - bool(partly) if any(content) else 0
-        for number, added in ((full, each), (int(partly > 0), partly), (untouched, 0)):
+def _pack_instances(
+    groups: list[tuple[Content, int]], position: int, n_left: int, room: Counts
+) -> list[tuple[Content, int]]:
+    """Pack instances of one profile first fit onto groups of equal GPUs, then onto new ones.
+
+    Parameters
+    ----------
+    groups : list of (tuple of int, int)
+        Instances by profile on a GPU, and number of such GPUs.
+    position : int
+        Position of the profile.
+    n_left : int
+        Instances to pack.
+    room : ndarray of int, shape (n_layouts, n_profiles)
+        Instances of each layout.
+    """
+    packed_groups: list[tuple[Content, int]] = []
+    for content, gpus in [*groups, ((0,) * room.shape[1], n_left)]:
+        other_instances = np.array(content)
+        other_instances[position] = 0
+        holding = room[(room >= other_instances).all(axis=1), position]
+        n_per_gpu = int(holding.max()) - content[position]
+        n_full_gpus = min(gpus, n_left // n_per_gpu) if n_per_gpu else 0
+        n_on_last_gpu = n_left % n_per_gpu if n_per_gpu and n_full_gpus < gpus else 0
+        n_left -= n_full_gpus * n_per_gpu + n_on_last_gpu
+        untouched = gpus - n_full_gpus - bool(n_on_last_gpu) if any(content) else 0
+        for number, added in ((n_full_gpus, n_per_gpu), (int(n_on_last_gpu > 0), n_on_last_gpu), (untouched, 0)):
             if number:
                 grown = (*content[:position], content[position] + added, *content[position + 1 :])
-                packed.append((grown, number))
-    return packed
+                packed_groups.append((grown, number))
+    return packed_groups
 
 
-Aim = Literal["gpus", "slices"]
+SizingAim = Literal["gpus", "slices"]
 
 _PROGRAM_ROUNDING = 1e-6
 
 
 @dataclass(frozen=True)
 class BoundedSizing:
-    """The best sizing found, with its bounds.
+    """Best sizing found, with lower bounds.
 
-    - ``sizing``: The answer.
+    - ``sizing``: The sizing.
     - ``gpus``: No plan needs fewer GPUs.
-    - ``slices``: No plan with at most as many GPUs as the answer takes fewer compute slices.
+    - ``slices``: No plan with at most as many GPUs as the sizing takes fewer compute slices.
     """
 
     sizing: Sizing
@@ -296,27 +360,51 @@ class BoundedSizing:
     slices: int
 
 
-def sized_jointly(choices: Choices, floor: LeastSlices, start: Sizing, effort: Effort) -> BoundedSizing:
-    """Choose instances and layouts of all services together."""
-    found = BoundedSizing(start, floor.gpus, floor.slices)
+def size_services_jointly(choices: Choices, bounds: SliceBounds, start_sizing: Sizing, effort: Effort) -> BoundedSizing:
+    """Choose instances and layouts of all services together: fewest GPUs, then fewest compute slices.
+
+    Parameters
+    ----------
+    choices : Choices
+        Options and layouts.
+    bounds : SliceBounds
+        Lower bounds, as valid inequalities.
+    start_sizing : Sizing
+        Known sizing to start from.
+    effort : Effort
+        Limits of the search.
+    """
+    best = BoundedSizing(start_sizing, bounds.gpus, bounds.slices)
     try:
-        if found.sizing.gpus > found.gpus:
-            sizing, bound = _best(choices, floor, found.sizing, "gpus", effort)
-            found = BoundedSizing(sizing, max(bound, floor.gpus), floor.slices)
-        if choices.slices(found.sizing.instances) > found.slices:
-            sizing, bound = _best(choices, floor, found.sizing, "slices", effort)
-            found = BoundedSizing(sizing, found.gpus, max(bound, floor.slices))
+        if best.sizing.n_gpus > best.gpus:
+            sizing, bound = _solve_sizing(choices, bounds, best.sizing, "gpus", effort)
+            best = BoundedSizing(sizing, max(bound, bounds.gpus), bounds.slices)
+        if choices.count_slices(best.sizing.instances) > best.slices:
+            sizing, bound = _solve_sizing(choices, bounds, best.sizing, "slices", effort)
+            best = BoundedSizing(sizing, best.gpus, max(bound, bounds.slices))
     except KeyboardInterrupt:
-        return found
-    return found
+        return best
+    return best
 
 
-def program(choices: Choices, floor: LeastSlices, aim: Aim, peak_gpus: int) -> LinearModel:
-    """The model."""
+def build_sizing_model(choices: Choices, bounds: SliceBounds, aim: SizingAim, peak_gpus: int) -> LinearModel:
+    """Build the integer program of a sizing.
+
+    Parameters
+    ----------
+    choices : Choices
+        Options and layouts.
+    bounds : SliceBounds
+        Lower bounds, as valid inequalities.
+    aim : {"gpus", "slices"}
+        Objective.
+    peak_gpus : int
+        Most GPUs.
+    """
     model = LinearModel()
     options, layouts = choices.options, choices.layouts
     profiles = [option.profile for option in options]
-    # Of the rate; an instance that serves more than all of it is worth no more.
+    # Fraction of the rate; capped at 1, as an instance cannot serve more than the rate.
     served = [min(1.0, option.throughput_per_s / choices.rate_per_s[option.service]) for option in options]
     instances = model.add_columns(
         [f"instances_{option}" for option in range(len(options))],
@@ -327,30 +415,48 @@ def program(choices: Choices, floor: LeastSlices, aim: Aim, peak_gpus: int) -> L
     names = [f"on_{layout}" for layout in range(n_layouts)]
     on = model.add_columns(names, cost=[aim == "gpus"] * n_layouts, high=[peak_gpus] * n_layouts)
     for number, service in enumerate(choices.rate_per_s):
-        own = choices.of(service)
-        model.add_row(f"rate_{number}", instances[own], [served[option] for option in own], ">=", 1.0)
-        compute = [profiles[option].compute_slices for option in own]
-        model.add_row(f"compute_{number}", instances[own], compute, ">=", floor.compute[service])
-        memory = [profiles[option].memory_slices for option in own]
-        model.add_row(f"memory_{number}", instances[own], memory, ">=", floor.memory[service])
+        options_of = choices.options_of_service(service)
+        model.add_row(f"rate_{number}", instances[options_of], [served[option] for option in options_of], ">=", 1.0)
+        compute = [profiles[option].compute_slices for option in options_of]
+        model.add_row(f"compute_{number}", instances[options_of], compute, ">=", bounds.compute[service])
+        memory = [profiles[option].memory_slices for option in options_of]
+        model.add_row(f"memory_{number}", instances[options_of], memory, ">=", bounds.memory[service])
     for name in sorted({profile.name for profile in profiles}):
-        held = [layout.get(name, 0) for layout in layouts]
-        wanted = [-1 if profile.name == name else 0 for profile in profiles]
-        model.add_row(f"supply_{name}", [*on, *instances], [*held, *wanted], ">=", 0.0)
-    model.add_row("fewest_gpus", on, np.ones(len(on)), ">=", floor.gpus)
+        supply = [layout.get(name, 0) for layout in layouts]
+        use = [-1 if profile.name == name else 0 for profile in profiles]
+        model.add_row(f"supply_{name}", [*on, *instances], [*supply, *use], ">=", 0.0)
+    model.add_row("fewest_gpus", on, np.ones(len(on)), ">=", bounds.gpus)
     model.add_row("peak_gpus", on, np.ones(len(on)), "<=", peak_gpus)
     return model
 
 
-def _best(choices: Choices, floor: LeastSlices, start: Sizing, aim: Aim, effort: Effort) -> tuple[Sizing, int]:
-    """The better of the start and what the solver finds, with the solver's bound (0 if it proved nothing)."""
-    model = program(choices, floor, aim, start.gpus)
-    answer = solve(model, effort, start=np.concatenate([start.instances, start.on]).astype(float))
+def _solve_sizing(
+    choices: Choices, bounds: SliceBounds, start_sizing: Sizing, aim: SizingAim, effort: Effort
+) -> tuple[Sizing, int]:
+    """Return the better of the start and the solver's answer, with the lower bound (0 if nothing was proven).
+
+    Parameters
+    ----------
+    choices : Choices
+        Options and layouts.
+    bounds : SliceBounds
+        Lower bounds.
+    start_sizing : Sizing
+        Known sizing to start from.
+    aim : {"gpus", "slices"}
+        Objective.
+    effort : Effort
+        Limits of the search.
+    """
+    model = build_sizing_model(choices, bounds, aim, start_sizing.n_gpus)
+    answer = solve(
+        model, effort, start=np.concatenate([start_sizing.instances, start_sizing.gpus_per_layout]).astype(float)
+    )
     proven = answer.bound or 0.0
     bound = math.ceil(proven - _PROGRAM_ROUNDING * max(1.0, proven))
     if answer.values is None:
-        return start, bound
+        return start_sizing, bound
     whole = np.rint(answer.values).astype(np.int64)
-    found = Sizing(*np.split(whole, [len(choices.options)]))
-    # A solver keeps to its rows within a tolerance: an answer counts once it is checked in whole numbers.
-    return (found if choices.holds(found.instances, found.on) else start), bound
+    solved = Sizing(*np.split(whole, [len(choices.options)]))
+    # The solver meets rows within a tolerance: an answer counts only if it holds in whole numbers.
+    return (solved if choices.meets_rates(solved.instances, solved.gpus_per_layout) else start_sizing), bound

@@ -1,15 +1,15 @@
-"""Compiled: the most valuable items that fit into one bin over time.
+"""Compiled labelling algorithm for the temporal knapsack: the most valuable items that fit into one bin over time.
 
-A label is a choice among the items seen so far; two labels with the same active members have the same future, so
-only the better one is kept. Labels carry what they can still be worth at most: with a price on capacity at every
-moment, any choice is worth
+A label is a choice among the items that started so far; two labels with the same active items have the same future, so
+only the better one is kept. Labels carry an upper bound of their final value. With a price p_t on capacity at every
+moment, any choice S is worth
 
-    sum of capacity x price  +  sum over members (value - size x price over life)  -  sum of idle capacity x price,
+    sum over t of C p_t  +  sum over j in S of (v_j - s_j * sum of p_t over its life)  -  sum over t of idle_t * p_t,
 
-so an upper bound starts with all good members in and nothing idle, and falls by every good member left out, every
-bad one taken in, and every idle moment. Labels that fall to the floor are dropped. Any prices are valid; those
-of the linear relaxation are best. If labels are too many, the worst are dropped and the best of those is
-reported, so that the answer comes with a bound that holds in every case.
+so an upper bound starts with all items of positive reduced value in and nothing idle, and falls by each such item left
+out, each item of negative reduced value taken in, and all idle capacity. Labels that fall to the floor are dropped.
+Any prices are valid; those of the linear relaxation are best. If labels are too many, the worst are dropped and the
+best bound of those is reported, so that the answer always comes with a valid upper bound.
 """
 
 from __future__ import annotations
@@ -20,17 +20,23 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuplanner.core.execution import compiled_entry, part
+from gpuplanner.core.execution import compile_entry, compile_helper
 from gpuplanner.planner.packing_problem import Integers
 
-MOST_ACTIVE = 128
+MAX_ACTIVE_ITEMS = 128
 """Most items that may be active at one moment."""
 
-_ONE = np.uint64(1)
+_SINGLE_BIT = np.uint64(1)
 
 
 class Knapsack(NamedTuple):
-    """Items over moments, without regard to their value."""
+    """Items over moments, without their values.
+
+    - ``low``, ``high``, shape (n_items,): First moment of each item, and the first one after it.
+    - ``sizes``, shape (n_items,): Sizes.
+    - ``seat``, shape (n_items,): Bit of each item in a label, see :func:`assign_seats`.
+    - ``capacity``, ``n_moments``: Capacity of the bin, and number of moments.
+    """
 
     low: Any
     high: Any
@@ -42,8 +48,8 @@ class Knapsack(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Priced:
-    """Answer of :func:`price`.
+class PricingAnswer:
+    """Answer of :func:`price_patterns`.
 
     - ``best``: Value of the best set found, or the floor if none exceeds it.
     - ``ceiling``: No set is worth more; equals `best` unless labels were dropped for their number.
@@ -60,34 +66,36 @@ class Priced:
 
 
 class _Labels(NamedTuple):
-    members: Any  # (n, 2) uint64: seats of the active members
+    """Labels of the algorithm as parallel arrays."""
+
+    members: Any  # (n, 2) uint64: bits of the active items
     load: Any  # (n,) int64
     worth: Any  # (n,) int64: upper bound of the final value
-    node: Any  # (n,) int64: last member in the tree of choices
+    node: Any  # (n,) int64: last item, as a node of the tree of choices
 
 
-def seats(low: Integers, high: Integers) -> Integers:
-    """Give items that are active together different numbers, as few as possible.
+def assign_seats(low: Integers, high: Integers) -> Integers:
+    """Number items so that items active together have different numbers, as few as possible (interval colouring).
 
     Examples
     --------
-    >>> seats(np.array([0, 0, 2]), np.array([2, 3, 4])).tolist()
+    >>> assign_seats(np.array([0, 0, 2]), np.array([2, 3, 4])).tolist()
     [0, 1, 0]
     """
-    found = np.zeros(len(low), dtype=np.int64)
+    seat_of_item = np.zeros(len(low), dtype=np.int64)
     free: list[int] = []
     seats_used = 0
     for moment in range(int(high.max())):
-        free.extend(found[high == moment].tolist())
+        free.extend(seat_of_item[high == moment].tolist())
         for item in np.flatnonzero(low == moment):
             if not free:
                 free.append(seats_used)
                 seats_used += 1
-            found[item] = free.pop()
-    return found
+            seat_of_item[item] = free.pop()
+    return seat_of_item
 
 
-def price(
+def price_patterns(
     knapsack: Knapsack,
     values: Integers,
     prices: Integers,
@@ -96,32 +104,62 @@ def price(
     most_labels: int,
     merge: bool = True,
     most_patterns: int = 1,
-) -> Priced:
-    """Find the sets of items worth more than a floor that fit into one bin.
+) -> PricingAnswer:
+    """Find the sets of items worth more than a floor that fit into one bin (pricing problem of column generation).
+
+    Parameters
+    ----------
+    knapsack : Knapsack
+        Items, capacity and moments.
+    values : ndarray of int, shape (n_items,)
+        Value of each item.
+    prices : ndarray of int, shape (n_moments,)
+        Price of capacity at each moment, for the upper bounds.
+    floor : int
+        Sets must be worth more than this.
+    most_labels : int
+        Labels that are kept at most.
+    merge : bool
+        Keep only the best of labels with the same active items; else all sets above the floor are listed.
+    most_patterns : int
+        Sets returned at most.
 
     Examples
     --------
     >>> low, high = np.array([0, 0, 1]), np.array([1, 2, 2])
-    >>> knapsack = Knapsack(low, high, np.array([6, 5, 4]), seats(low, high), 10, 2)
-    >>> found = price(knapsack, np.array([5, 4, 3]), np.zeros(2, np.int64), floor=0, most_labels=99)
+    >>> knapsack = Knapsack(low, high, np.array([6, 5, 4]), assign_seats(low, high), 10, 2)
+    >>> found = price_patterns(knapsack, np.array([5, 4, 3]), np.zeros(2, np.int64), floor=0, most_labels=99)
     >>> found.best, found.ceiling, found.patterns.tolist()
     (8, 8, [[True, False, True]])
     """
     chosen = np.flatnonzero(values > 0)
     order = chosen[np.argsort(knapsack.low[chosen], kind="stable")]
     leaving = order[np.argsort(knapsack.high[order], kind="stable")]
-    worth, nodes, tree_item, tree_back, ceiling, work = _search(
+    worth, nodes, tree_item, tree_back, ceiling, work = _run_labelling(
         knapsack, order, leaving, values, prices, floor, most_labels, merge
     )
     best = np.argsort(-worth, kind="stable")[:most_patterns]
     patterns = np.zeros((len(best), len(values)), dtype=np.bool_)
-    _trace(nodes[best], tree_item, tree_back, patterns)
+    _trace_patterns(nodes[best], tree_item, tree_back, patterns)
     top = int(worth[best[0]]) if len(best) else floor
-    return Priced(top, max(top, int(ceiling)), patterns, int(work), bool(ceiling > floor))
+    return PricingAnswer(top, max(top, int(ceiling)), patterns, int(work), bool(ceiling > floor))
 
 
-@compiled_entry
-def _trace(nodes: Integers, tree_item: Integers, tree_back: Integers, patterns: NDArray[np.bool_]) -> None:
+@compile_entry
+def _trace_patterns(nodes: Integers, tree_item: Integers, tree_back: Integers, patterns: NDArray[np.bool_]) -> None:
+    """Mark the items of each final label in a row of `patterns`, along the tree of choices.
+
+    Parameters
+    ----------
+    nodes : ndarray of int
+        Last node of each label.
+    tree_item : ndarray of int
+        Item of each node of the tree of choices.
+    tree_back : ndarray of int
+        Parent of each node, or -1.
+    patterns : ndarray of bool, shape (n_patterns, n_items)
+        Sets of items; changed.
+    """
     for row in range(len(nodes)):
         node = nodes[row]
         while node >= 0:
@@ -129,11 +167,32 @@ def _trace(nodes: Integers, tree_item: Integers, tree_back: Integers, patterns: 
             node = tree_back[node]
 
 
-@compiled_entry
-def _search(
+@compile_entry
+def _run_labelling(
     knapsack: Knapsack, order: Integers, leaving: Integers, values: Integers, prices: Integers,
     floor: int, most_labels: int, merge: bool,
 ) -> tuple[Integers, Integers, Integers, Integers, int, int]:  # fmt: skip
+    """Run the labelling algorithm over all moments.
+
+    Parameters
+    ----------
+    knapsack : Knapsack
+        Items, capacity and moments.
+    order : ndarray of int, shape (n_items,)
+        Items in order.
+    leaving : ndarray of int
+        Items by their end.
+    values : ndarray of int, shape (n_items,)
+        Value of each item.
+    prices : ndarray of int, shape (n_moments,)
+        Price of capacity at each moment.
+    floor : int
+        Labels with this upper bound or less are dropped.
+    most_labels : int
+        Labels kept at most.
+    merge : bool
+        Keep only the best of labels with the same active items.
+    """
     n_items, capacity = len(order), knapsack.capacity
     labels = _Labels(
         np.zeros((2 * most_labels, 2), np.uint64),
@@ -160,31 +219,35 @@ def _search(
         while left < n_items and knapsack.high[leaving[left]] <= moment:
             left += 1
         if left > first:
-            count = _leave(knapsack, labels, count, leaving[first:left], table, merge)
+            count = _remove_ended_items(knapsack, labels, count, leaving[first:left], table, merge)
         while entered < n_items and knapsack.low[order[entered]] == moment:
             item = order[entered]
             entered += 1
             if n_nodes + count > len(tree_item):
                 grown = 2 * (n_nodes + count)
-                tree_item, tree_back = _grown(tree_item, grown), _grown(tree_back, grown)
-            count, n_nodes = _enter(knapsack, labels, count, item, reduced[item], floor, tree_item, tree_back, n_nodes)
+                tree_item, tree_back = _enlarge(tree_item, grown), _enlarge(tree_back, grown)
+            count, n_nodes = _branch_on_item(
+                knapsack, labels, count, item, reduced[item], floor, tree_item, tree_back, n_nodes
+            )
             work += count
             if count > most_labels:
-                ceiling = max(ceiling, _keep_best(labels, count, most_labels))
+                ceiling = max(ceiling, _keep_best_labels(labels, count, most_labels))
                 count = most_labels
-        count = _idle(labels, count, capacity, prices[moment], floor)
+        count = _charge_idle_capacity(labels, count, capacity, prices[moment], floor)
     return labels.worth[:count], labels.node[:count], tree_item, tree_back, ceiling, work
 
 
-@part
-def _grown(values: Any, size: int) -> Any:  # noqa: ANN401 - an array; numba knows its type
+@compile_helper
+def _enlarge(values: Any, size: int) -> Any:  # noqa: ANN401 - an array; numba knows its type
+    """Copy an array to a larger one."""
     grown = np.empty(size, np.int64)
     grown[: len(values)] = values
     return grown
 
 
-@part
-def _copy(labels: _Labels, source: int, target: int) -> None:
+@compile_helper
+def _copy_label(labels: _Labels, source: int, target: int) -> None:
+    """Copy a label to another position."""
     labels.members[target, 0] = labels.members[source, 0]
     labels.members[target, 1] = labels.members[source, 1]
     labels.load[target] = labels.load[source]
@@ -192,28 +255,44 @@ def _copy(labels: _Labels, source: int, target: int) -> None:
     labels.node[target] = labels.node[source]
 
 
-@part
-def _leave(knapsack: Knapsack, labels: _Labels, count: int, items: Any, table: Any, merge: bool) -> int:  # noqa: ANN401
-    """Unseat items that end, and keep the best of the labels that are then alike."""
+@compile_helper
+def _remove_ended_items(knapsack: Knapsack, labels: _Labels, count: int, items: Any, table: Any, merge: bool) -> int:  # noqa: ANN401
+    """Remove ended items from all labels, and keep the best of labels that are then equal.
+
+    Parameters
+    ----------
+    knapsack : Knapsack
+        Items, capacity and moments.
+    labels : _Labels
+        Labels; changed.
+    count : int
+        Number of labels.
+    items : ndarray of int
+        Items that end.
+    table : ndarray of int
+        Hash table of labels.
+    merge : bool
+        Keep only the best of labels with the same active items.
+    """
     keep = np.full(2, ~np.uint64(0), np.uint64)
     for item in items:
         seat = knapsack.seat[item]
-        keep[seat >> 6] &= ~(_ONE << np.uint64(seat & 63))
+        keep[seat >> 6] &= ~(_SINGLE_BIT << np.uint64(seat & 63))
     used, kept = np.empty(count, np.int64), 0
     for label in range(count):
         for item in items:
             seat = knapsack.seat[item]
-            if labels.members[label, seat >> 6] >> np.uint64(seat & 63) & _ONE:
+            if labels.members[label, seat >> 6] >> np.uint64(seat & 63) & _SINGLE_BIT:
                 labels.load[label] -= knapsack.sizes[item]
         labels.members[label, 0] &= keep[0]
         labels.members[label, 1] &= keep[1]
         if not merge:
             continue
-        slot = _slot(labels, label, table)
+        slot = _hash_slot(labels, label, table)
         twin = table[slot]
         if twin < 0:
             table[slot], used[kept] = kept, slot
-            _copy(labels, label, kept)
+            _copy_label(labels, label, kept)
             kept += 1
         elif labels.worth[label] > labels.worth[twin]:
             labels.worth[twin], labels.node[twin] = labels.worth[label], labels.node[label]
@@ -222,64 +301,102 @@ def _leave(knapsack: Knapsack, labels: _Labels, count: int, items: Any, table: A
     return kept if merge else count
 
 
-@part
-def _slot(labels: _Labels, label: int, table: Any) -> int:  # noqa: ANN401 - an array
-    """Slot of a hash table for the members of a label: that of their first label, or a free one."""
-    one, two = labels.members[label, 0], labels.members[label, 1]
-    mixed = one * np.uint64(0x9E3779B97F4A7C15) ^ (two + _ONE) * np.uint64(0xD6E8FEB86659FD93)
+@compile_helper
+def _hash_slot(labels: _Labels, label: int, table: Any) -> int:  # noqa: ANN401 - an array
+    """Return the slot of a hash table for the active items of a label: that of an equal label, or a free one."""
+    low_word, high_word = labels.members[label, 0], labels.members[label, 1]
+    mixed = low_word * np.uint64(0x9E3779B97F4A7C15) ^ (high_word + _SINGLE_BIT) * np.uint64(0xD6E8FEB86659FD93)
     mixed = (mixed ^ mixed >> np.uint64(29)) * np.uint64(0xBF58476D1CE4E5B9)
     last = len(table) - 1
     slot: Any = np.int64((mixed ^ mixed >> np.uint64(32)) & np.uint64(last))
     while True:
-        twin = table[slot]
-        if twin < 0 or (labels.members[twin, 0] == one and labels.members[twin, 1] == two):
+        other_label = table[slot]
+        if other_label < 0 or (
+            labels.members[other_label, 0] == low_word and labels.members[other_label, 1] == high_word
+        ):
             return slot  # type: ignore[no-any-return]
         slot = (slot + 1) & last
 
 
-@part
-def _enter(
+@compile_helper
+def _branch_on_item(
     knapsack: Knapsack, labels: _Labels, count: int, item: int, reduced: int, floor: int,
     tree_item: Any, tree_back: Any, n_nodes: int,  # noqa: ANN401
 ) -> tuple[int, int]:  # fmt: skip
-    """Split every label: with the item, if it fits, and without it."""
+    """Branch every label: with the item, if it fits, and without it.
+
+    Parameters
+    ----------
+    knapsack : Knapsack
+        Items, capacity and moments.
+    labels : _Labels
+        Labels; changed.
+    count : int
+        Number of labels.
+    item : int
+        Item.
+    reduced : int
+        Reduced value of the item.
+    floor : int
+        Labels with this upper bound or less are dropped.
+    tree_item : ndarray of int
+        Item of each node of the tree of choices.
+    tree_back : ndarray of int
+        Parent of each node, or -1.
+    n_nodes : int
+        Nodes in the tree.
+    """
     size, seat = knapsack.sizes[item], knapsack.seat[item]
-    last, kept = count, 0
+    n_labels, kept = count, 0
     for label in range(count):
         if labels.load[label] + size <= knapsack.capacity and labels.worth[label] + min(reduced, 0) > floor:
-            _copy(labels, label, last)
-            labels.members[last, seat >> 6] |= _ONE << np.uint64(seat & 63)
-            labels.load[last] += size
-            labels.worth[last] += min(reduced, 0)
-            labels.node[last] = n_nodes
+            _copy_label(labels, label, n_labels)
+            labels.members[n_labels, seat >> 6] |= _SINGLE_BIT << np.uint64(seat & 63)
+            labels.load[n_labels] += size
+            labels.worth[n_labels] += min(reduced, 0)
+            labels.node[n_labels] = n_nodes
             tree_item[n_nodes], tree_back[n_nodes] = item, labels.node[label]
             n_nodes += 1
-            last += 1
+            n_labels += 1
         labels.worth[label] -= max(reduced, 0)
-    for label in range(last):
+    for label in range(n_labels):
         if labels.worth[label] > floor:
-            _copy(labels, label, kept)
+            _copy_label(labels, label, kept)
             kept += 1
     return kept, n_nodes
 
 
-@part
-def _keep_best(labels: _Labels, count: int, most: int) -> int:
-    """Keep the labels of most worth, in their order; the worth of the best one dropped."""
+@compile_helper
+def _keep_best_labels(labels: _Labels, count: int, max_labels: int) -> int:
+    """Keep the labels of highest bound, in their order; return the bound of the best one dropped."""
     ranked = np.argsort(-labels.worth[:count], kind="mergesort")
-    dropped: int = labels.worth[ranked[most]]
-    for kept, label in enumerate(np.sort(ranked[:most])):
-        _copy(labels, label, kept)
+    dropped: int = labels.worth[ranked[max_labels]]
+    for kept, label in enumerate(np.sort(ranked[:max_labels])):
+        _copy_label(labels, label, kept)
     return dropped
 
 
-@part
-def _idle(labels: _Labels, count: int, capacity: int, moment_price: int, floor: int) -> int:
-    """Take off what is lost by idle capacity at a moment."""
+@compile_helper
+def _charge_idle_capacity(labels: _Labels, count: int, capacity: int, moment_price: int, floor: int) -> int:
+    """Subtract the price of idle capacity at a moment from the bound of every label.
+
+    Parameters
+    ----------
+    labels : _Labels
+        Labels; changed.
+    count : int
+        Number of labels.
+    capacity : int
+        Capacity of the bin.
+    moment_price : int
+        Price of capacity at the moment.
+    floor : int
+        Labels with this upper bound or less are dropped.
+    """
     kept = 0
     for label in range(count):
         labels.worth[label] -= moment_price * (capacity - labels.load[label])
         if labels.worth[label] > floor:
-            _copy(labels, label, kept)
+            _copy_label(labels, label, kept)
             kept += 1
     return kept

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -9,25 +10,29 @@ from datetime import timedelta
 from hashlib import sha256
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from gpuplanner.core.units import SECONDS_PER_MINUTE, counted
+from gpuplanner.core.schemas import WHOLE_GPU
+from gpuplanner.core.units import SECONDS_PER_MINUTE, count_text
 from gpuplanner.decision.policy_fleets import FleetRules
 from gpuplanner.hardware.catalog import facts
-from gpuplanner.hardware.gpu_models import GpuModel, as_board
-from gpuplanner.hardware.repartitioning_cost import ChangeCost, Reconfiguration, minutes
+from gpuplanner.hardware.gpu_models import GpuModel, as_gpu_model
+from gpuplanner.hardware.repartitioning_cost import ChangeCost, Reconfiguration, Seconds
 from gpuplanner.planner.layout_plan import (
-    REHEARSED,
+    REHEARSAL_COLUMNS,
     LayoutChange,
     NodeState,
-    checked_plan,
-    held_by,
-    layout_changes_of,
-    stamp,
+    check_layout_plan,
+    format_utc,
+    list_layout_changes,
+    node_states_of_table,
 )
 from gpuplanner.simulator.scheduling_rules import Drain
+
+if TYPE_CHECKING:
+    from gpuplanner.report.slurm_files import GresTypes
 
 SHARED_PARTS = {"COMMON": "common.sh", "FAIL": "fail.sh", "KUBERNETES": "kubernetes.sh"}
 """Files that several scripts hold, by their word between at-signs."""
@@ -46,15 +51,14 @@ def change_note(cost: ChangeCost, node: str, before: NodeState | None, after: No
             changes.append(cost.change(was[gpu], layout))
     if changes:
         switched = sum(change.mode_change for change in changes)
-        mode = f", MIG mode changed on {counted(switched, 'GPU')}" if switched else ""
+        mode = f", MIG mode changed on {count_text(switched, 'GPU')}" if switched else ""
         longest = max(changes, key=lambda change: change.seconds)
-        reboots = "; MIG mode changes, which needs a reboot (WITH_REBOOT of the MIG manager)"
-        reboot = reboots if longest.reboot else ""
+        reboot = "; MIG mode changes, which needs a reboot (WITH_REBOOT of the MIG manager)" * longest.reboot
         lines.append(
             f"#   {sum(len(change.destroyed) for change in changes)} instances deleted, "
-            f"{sum(len(change.created) for change in changes)} created{mode}; about {minutes(longest.seconds)} "
-            f"({longest.low_s / SECONDS_PER_MINUTE:.4g} to {longest.high_s / SECONDS_PER_MINUTE:.4g}) by "
-            f"{longest.actuator}, without the drain{reboot}"
+            f"{sum(len(change.created) for change in changes)} created{mode}; "
+            f"{Seconds(longest.seconds, longest.low_s, longest.high_s, '').describe_time()} by {longest.actuator}, "
+            f"without the drain{reboot}"
         )
     return "\n".join(lines)
 
@@ -65,8 +69,8 @@ def change_script(
     """A shipped script with what it needs to know of a change: times, board, nodes, notes, how long it waits."""
     notes = "\n".join(change_note(cost, node, *states) for node, states in one.nodes.items())
     known = {
-        "TIME": one.stamps,
-        "TIMES": " ".join(map(stamp, one.times)),
+        "TIME": one.times_text,
+        "TIMES": " ".join(map(format_utc, one.times)),
         "NAME": one.name,
         "GPU_MODEL": gpu_model.name,
         "NODES": " ".join(one.nodes),
@@ -158,6 +162,7 @@ class PageWords:
     - ``measures``: What is to be done, in order.
     - ``command``, ``data``: What writes these files, and the data that it reads.
     - ``reasons``: Why, what happens to waits, and what it costs.
+    - ``emptying``: How long the nodes needed to empty in the record; empty where it is not known.
     """
 
     sentence: str
@@ -166,6 +171,7 @@ class PageWords:
     measures: Sequence[MeasureWords] = ()
     command: str = "gpuplanner export"
     data: str = "DATA"
+    emptying: str = ""
 
 
 @dataclass
@@ -205,14 +211,19 @@ class FleetPack(Pack):
     - ``gpu_model``: Its board.
     - ``change``: What a change of layout costs.
     - ``drain``: How nodes are emptied.
-    - ``gres_type``: Slurm's type of a whole GPU, where it is not what slurmd finds.
+    - ``gres_type``: Slurm's types of the nodes, or the type of a full GPU, where it is not what slurmd detects.
     """
 
     rules: FleetRules
     gpu_model: GpuModel
     change: ChangeCost
     drain: Drain
-    gres_type: str | None = None
+    gres_type: GresTypes | str | None = None
+
+    @functools.cached_property
+    def index(self) -> pl.DataFrame:
+        """Layout changes by node and GPU."""
+        return change_index(self.rules.layout_plan(), self.gpu_model, change=self.change, drain=self.drain)
 
     @property
     def release_words(self) -> str:
@@ -306,14 +317,14 @@ def change_index(
     drain : Drain, optional
         What is emptied, how long ahead, and what happens at the limit; None: whole nodes, as long as `change` waits.
     expected : polars.DataFrame, optional
-        ``planned``, ``node``, ``gpu`` and the columns of :data:`REHEARSED`.
+        ``planned``, ``node``, ``gpu`` and the columns of :data:`REHEARSAL_COLUMNS`.
     initial : polars.DataFrame, optional
         How GPUs are cut before the plan begins: ``node``, ``gpu``, ``layout``.
 
     Returns
     -------
     polars.DataFrame
-        The columns of :data:`INDEX` and :data:`REHEARSED`, by time, node and GPU. ``change`` names the files.
+        The columns of :data:`INDEX` and :data:`REHEARSAL_COLUMNS`, by time, node and GPU. ``change`` names the files.
         ``before`` is empty, and ``instances_removed`` null, where nothing is known of the time before; null
         ``give_up_at``: never.
 
@@ -322,13 +333,13 @@ def change_index(
     SchemaError, GeometryError
         If the table is not a layout plan, or a layout cannot be placed on the board.
     """
-    gpu_model = as_board(gpu_model)
-    frame = checked_plan(plan, gpu_model)
-    cost = ChangeCost.of(gpu_model) if change is None else change.on(gpu_model)
+    gpu_model = as_gpu_model(gpu_model)
+    frame = check_layout_plan(plan, gpu_model)
+    cost = ChangeCost.from_catalogue(gpu_model) if change is None else change.require_model(gpu_model)
     drain = Drain(limit_s=cost.drain_s.high) if drain is None else drain
     flagged = set(frame.filter("changed").select("node", "slot_start", "gpu").iter_rows())
     rows: list[dict[str, Any]] = []
-    for one in layout_changes_of(frame, drain.limit_s, held_by(initial)):
+    for one in list_layout_changes(frame, drain.limit_s, node_states_of_table(initial)):
         for node, (before, after) in one.nodes.items():
             was = dict(before.gpus) if before else {}
             for time in one.times:
@@ -352,8 +363,8 @@ def change_index(
     index = pl.DataFrame(rows, schema=INDEX).with_columns(reserve_from=pl.max_horizontal(earliest, last))
     index = index.sort("planned", "node", "gpu")
     if expected is None:
-        return index.with_columns(pl.lit(None, kind).alias(name) for name, kind in REHEARSED.items())
-    known = expected.select("planned", "node", "gpu", *REHEARSED)
+        return index.with_columns(pl.lit(None, kind).alias(name) for name, kind in REHEARSAL_COLUMNS.items())
+    known = expected.select("planned", "node", "gpu", *REHEARSAL_COLUMNS)
     return index.join(known, on=["planned", "node", "gpu"], how="left", nulls_equal=True, maintain_order="left")
 
 
@@ -366,16 +377,34 @@ def to_index_text(index: pl.DataFrame, gpu_model: GpuModel | str, change: Change
     heads = [name for name in (rows or [{}])[0] if any(row[name] for row in rows)]
     lines = [heads, ["---"] * len(heads), *([row[name] for name in heads] for row in rows)]
     values = {
-        "GPU_MODEL": as_board(gpu_model).name, "COUNT": counted(index.height, "change"),
-        "FILES": counted(index["change"].n_unique(), "script"), "DURATION": change.words(),
+        "GPU_MODEL": as_gpu_model(gpu_model).name, "COUNT": count_text(index.height, "change"),
+        "FILES": count_text(index["change"].n_unique(), "script"), "DURATION": duration_words(index, change),
+        "DRAIN": " *Drain* is the simulated time until a node or GPU is empty." * ("drain, median (p95)" in heads),
         "ROWS": "\n".join(f"| {' | '.join(line)} |" for line in lines),
     }  # fmt: skip
     return filled_template("templates/changes.md", values)
 
 
+def duration_words(index: pl.DataFrame, change: ChangeCost) -> str:
+    """How long the changes of an index take; a reboot only where MIG mode changes or the present layout is unknown."""
+    pairs = [
+        (before.get(gpu, WHOLE_GPU), layout)
+        for before, after in map(_layouts, index.iter_rows(named=True))
+        for gpu, layout in after.items()
+    ]
+    switched = any((old == WHOLE_GPU) != (new == WHOLE_GPU) for old, new in pairs)
+    return (change if switched else replace(change, reboot_s=None)).describe_time()
+
+
+def _layouts(row: dict[str, Any]) -> tuple[dict[str, str], dict[str, str]]:
+    """Layouts of the GPUs of a row before and after, by GPU."""
+    before, after = (dict(word.split("=") for word in row[name].split()) for name in ("before", "after"))
+    return before, after
+
+
 def _index_cells(row: dict[str, Any], change: ChangeCost, *, dated: bool) -> dict[str, str]:
     """A row of the index by the heads of its columns; empty: none."""
-    before, after = (dict(word.split("=") for word in row[name].split()) for name in ("before", "after"))
+    before, after = _layouts(row)
     known = [change.change(before[gpu], layout) for gpu, layout in after.items() if gpu in before]
     counts = [sum(len(one.destroyed) for one in known), sum(len(one.created) for one in known)]
     deleted, created = map(str, counts) if len(known) == len(after) else ("not known", "not known")
@@ -389,13 +418,8 @@ def _index_cells(row: dict[str, Any], change: ChangeCost, *, dated: bool) -> dic
         "drain, median (p95)": "" if median is None else f"{median:.0f} ({late:.0f}) min",
     }
     if dated:
-        ends = "never" if row["give_up_at"] is None else stamp(row["give_up_at"])
-        cells = {
-            "planned (UTC)": stamp(row["planned"]),
-            **cells,
-            "timeout (UTC)": ends,
-            "file": row["change"],
-        }
+        ends = "never" if row["give_up_at"] is None else format_utc(row["give_up_at"])
+        cells = {"planned (UTC)": format_utc(row["planned"]), **cells, "timeout (UTC)": ends, "file": row["change"]}
     return cells
 
 
@@ -414,7 +438,7 @@ def _content(gpus: list[tuple[int, str | None, str]], cost: ChangeCost) -> dict[
         "gpus": len(gpus),
         "before": _words((gpu, old) for gpu, old, _ in known),
         "after": _words((gpu, new) for gpu, _, new in gpus),
-        "instances_removed": sum(cost.change(old, new).emptied for _, old, new in known)
+        "instances_removed": sum(cost.change(old, new).drained_units for _, old, new in known)
         if len(known) == len(gpus)
         else None,
     }

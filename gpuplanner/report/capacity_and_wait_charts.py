@@ -23,7 +23,7 @@ from gpuplanner.report.chart_theme import (
     tips,
 )
 
-WITHIN, ABOVE, MISSING = "allocated, within quota", "allocated, borrowed", "shortfall"
+WITHIN, ABOVE, MISSING = "within quota or fair share", "borrowed", "shortfall"
 NO_TEAM = "-"
 _PARTS = {WITHIN: "allocated_gpu_hours", ABOVE: "above_gpu_hours", MISSING: "deficit_gpu_hours"}
 _COLOURS = {WITHIN: theme.BLUE, ABOVE: theme.SKY, MISSING: theme.VERMILION}
@@ -126,22 +126,17 @@ def entitlements_text(accounts: pl.DataFrame) -> str:
     Examples
     --------
     >>> entitlements_text(pl.DataFrame({"tenant": ["a", "b"], "deficit_gpu_hours": [0.0, 4.0]}))
-    '1 of 2 teams have a shortfall; the largest is that of b, 4.0 GPU-hours.'
+    'The largest shortfall is that of b, 4.0 GPU-hours.'
     """
     lacking = accounts.filter(pl.col("deficit_gpu_hours") > 0)
     if lacking.is_empty():
         return "No team has a shortfall."
     row = lacking.sort("deficit_gpu_hours", "tenant", descending=[True, False]).row(0, named=True)
-    return (
-        f"{lacking.height} of {accounts.height} teams have a shortfall; the largest is that of {row['tenant']}, "
-        f"{row['deficit_gpu_hours']:,.1f} GPU-hours."
-    )
+    return f"The largest shortfall is that of {row['tenant']}, {row['deficit_gpu_hours']:,.1f} GPU-hours."
 
 
 @drawn(
-    "GPU-hours borrowed, by borrower and lender",
-    *_PAIRS,
-    empty="No team borrowed GPU-hours, and none has a shortfall.",
+    "GPU-hours borrowed, by borrower and lender", *_PAIRS, empty="No team borrowed GPU-hours, and none has a shortfall."
 )
 def plot_borrowing(borrowed: pl.DataFrame, *, top: int = 12) -> ChartType:
     """GPU-hours that each team (row) borrowed from each other one (column).
@@ -166,7 +161,7 @@ def plot_borrowing(borrowed: pl.DataFrame, *, top: int = 12) -> ChartType:
     'GPU-hours borrowed, by borrower and lender'
     """
     sides = {}
-    for side, word in {"borrower": "idle GPUs", "lender": "unclaimed"}.items():
+    for side, word in {"borrower": "(idle GPUs)", "lender": "(no team)"}.items():
         known = ranked(borrowed.filter(pl.col(side) != NO_TEAM), side, "gpu_hours")
         sides[side] = folded(known, top) | {NO_TEAM: word}
     rows = (
@@ -178,13 +173,13 @@ def plot_borrowing(borrowed: pl.DataFrame, *, top: int = 12) -> ChartType:
     lenders, borrowers = ([name for name in each(sides[side]) if name in rows[side]] for side in ("lender", "borrower"))
     half = float(rows["gpu_hours"].max()) / 2  # type: ignore[arg-type]
     base = chart_of(rows).encode(
-        x=alt.X("lender:N", title="lender", sort=lenders, axis=alt.Axis(labelAngle=-35, labelLimit=120)),
-        y=alt.Y("borrower:N", title="borrower", sort=borrowers),
+        x=alt.X("lender:N", title="team short", sort=lenders, axis=alt.Axis(labelAngle=-35, labelLimit=120)),
+        y=alt.Y("borrower:N", title="team above its share", sort=borrowers),
     )
     shades = alt.Scale(range=[theme.EMPTY, theme.BLUE], zero=True)
     cells = base.mark_rect().encode(
         color=alt.Color("gpu_hours:Q", legend=None, scale=shades),
-        tooltip=tips(borrower="borrower", lender="lender", gpu_hours=("GPU-hours", ",.1f")),
+        tooltip=tips(borrower="team above its share", lender="team short", gpu_hours=("GPU-hours", ",.1f")),
     )
     numbers = base.mark_text(fontSize=11).encode(
         text=alt.Text("gpu_hours:Q", format=",.1f"),
@@ -256,7 +251,7 @@ def plot_use(frame: pl.DataFrame, *, gpus: int, known: bool = True) -> ChartType
         .sort("what", "day")
     )
     shown = [name for name in _USE if name in long["what"]]
-    most = float(long["gpus"].quantile(0.98) or 1.0)
+    most = min(long["gpus"].quantile(1.0) or 1.0, 2 * (long["gpus"].quantile(0.98) or 1.0))
     level, word = _level(gpus, f"{gpus:,} installed", most)
     top = max(most, level if known else 0.0) * 1.12
     colours = dict(zip(_USE, (theme.MUTED, theme.INK, theme.BLUE), strict=True))
@@ -405,8 +400,9 @@ MOST_PANELS = 3
 def plot_wait_curve(frame: pl.DataFrame, *, today: int, recommended: int, limits: pl.DataFrame) -> ChartType:
     """One panel per job size: p95 queue wait of today's layout (thin) and of the recommended one (bold, with interval).
 
-    A ring marks today's number of GPUs, a dot the recommended one, a dashed line the wait limit. Job sizes whose p95
-    wait is under a minute are left out, if others wait longer.
+    A ring marks today's number of GPUs, a dot the recommended one, a dashed line the wait limit. The job size that sets
+    the number of GPUs, as it misses its limit on the next smaller fleet, is drawn; others are left out if their p95
+    wait is under a minute.
 
     Parameters
     ----------
@@ -434,7 +430,6 @@ def plot_wait_curve(frame: pl.DataFrame, *, today: int, recommended: int, limits
     y_scale = alt.Scale(type="symlog", constant=1, nice=False)
     x = alt.X("gpus:Q", title="GPUs", scale=alt.Scale(zero=False, nice=False), axis=alt.Axis(tickCount=5))
     axis = alt.Axis(values=_TICKS, labelExpr=_TICK_LABEL)
-    y = alt.Y("p95_minutes:Q", title=None, scale=y_scale, axis=axis)
     hover = tips(
         layout="layout",
         gpus="GPUs",
@@ -446,18 +441,23 @@ def plot_wait_curve(frame: pl.DataFrame, *, today: int, recommended: int, limits
     def panel(size: str) -> ChartType:
         mine = frame.filter(job_size=size)
         drawn_bold = mine.filter(layout=bold)
+        title = "p95 [min, h], log" if size == shown[0] else None
+        y = alt.Y("p95_minutes:Q", title=title, scale=y_scale, axis=axis)
         layers: list[ChartType] = [
             chart_of(drawn_bold)
             .mark_area(opacity=0.16, color=theme.BLUE)
-            .encode(x=x, y=alt.Y("low:Q", scale=y_scale, axis=axis, title=None), y2="high:Q"),
+            .encode(x=x, y=alt.Y("low:Q", scale=y_scale, axis=axis, title=title), y2="high:Q"),
             chart_of(limits.filter(job_size=size))
             .mark_rule(color=theme.INK, strokeDash=[4, 3])
             .encode(y=alt.Y("limit_minutes:Q", scale=y_scale)),
         ]
         if bold != "today":
-            thin = chart_of(mine.filter(layout="today")).mark_line(color=theme.QUIET, size=1.5)
+            thin = chart_of(mine.filter(layout="today")).mark_line(
+                color=theme.QUIET, size=1.5, point={"size": 12, "color": theme.QUIET}
+            )
             layers.append(thin.encode(x=x, y=y, tooltip=hover))
-        layers.append(chart_of(drawn_bold).mark_line(color=theme.BLUE, size=2.5).encode(x=x, y=y, tooltip=hover))
+        line = chart_of(drawn_bold).mark_line(color=theme.BLUE, size=2.5, point={"size": 18, "color": theme.BLUE})
+        layers.append(line.encode(x=x, y=y, tooltip=hover))
         now, then = mine.filter(layout="today", gpus=today), drawn_bold.filter(gpus=recommended)
         ring = chart_of(now).mark_point(color=theme.INK, size=80, strokeWidth=2)
         dot = chart_of(then).mark_point(color=theme.BLUE, size=90, filled=True, opacity=1)
@@ -475,11 +475,27 @@ def plot_wait_curve(frame: pl.DataFrame, *, today: int, recommended: int, limits
         | ((pl.col("layout") == bold) & (pl.col("gpus") == recommended))
     )
     waits = dict(at_ends.group_by("job_size").agg(pl.col("p95_minutes").max()).iter_rows())
-    longest = sorted(sizes, key=lambda size: -waits.get(size, 0.0))[:MOST_PANELS]
+    decisive = deciding_size(frame.filter(pl.col("gpus") < recommended, layout=bold), limits)
+    longest = sorted(sizes, key=lambda size: (size != decisive, -waits.get(size, 0.0)))[:MOST_PANELS]
     shown = [size for size in sizes if size in longest and (waits.get(size, 0.0) > 1 or size == longest[0])]
     chart = alt.concat(*[panel(size) for size in shown], columns=len(shown))
     finding = wait_curve_text(frame, today=today, recommended=recommended)
-    return theme.finish(chart, finding=finding, panels={"columns": len(shown), "minimum": 170, "margin": 24})
+    return theme.finish(chart, finding=finding, panels={"columns": len(shown), "minimum": 170, "margin": 32})
+
+
+def deciding_size(smaller: pl.DataFrame, limits: pl.DataFrame) -> str | None:
+    """The job size that misses its limit by the largest factor on the largest of some fleets; None where none does.
+
+    Examples
+    --------
+    >>> smaller = pl.DataFrame({"gpus": [8, 15, 15], "job_size": ["a", "a", "b"], "p95_minutes": [99.0, 0.0, 60.0]})
+    >>> deciding_size(smaller, pl.DataFrame({"job_size": ["a", "b"], "limit_minutes": [10.0, 30.0]}))
+    'b'
+    """
+    over = pl.col("p95_minutes") / pl.max_horizontal("limit_minutes", 1.0)
+    missed = smaller.filter(pl.col("gpus") == pl.col("gpus").max()).join(limits, on="job_size")
+    missed = missed.filter(pl.col("p95_minutes") > pl.col("limit_minutes")).sort(over, descending=True)
+    return None if missed.is_empty() else str(missed["job_size"][0])
 
 
 def wait_curve_text(frame: pl.DataFrame, *, today: int, recommended: int) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -13,12 +14,12 @@ import polars as pl
 
 from gpuplanner._version import __version__
 from gpuplanner.core.errors import GeometryError, GpuPlannerError, ScenarioError
-from gpuplanner.core.output_places import MANIFEST, Mark
-from gpuplanner.core.output_writing import replaced_directory
-from gpuplanner.core.scenario import FILES, Scenario
+from gpuplanner.core.output_places import MANIFEST, FolderMark
+from gpuplanner.core.output_writing import replace_directory
+from gpuplanner.core.scenario import FILE_FIELDS, Scenario
 from gpuplanner.core.schemas import WHOLE_GPU, QueueQuotas
 from gpuplanner.core.stage_cache import data_folder, input_hashes
-from gpuplanner.core.units import wait_text
+from gpuplanner.core.units import SECONDS_PER_HOUR, SECONDS_PER_MINUTE, wait_text
 from gpuplanner.decision.comparison_record import Comparison, curve_table, played, policy_table, service_table
 from gpuplanner.decision.decision_text import IDLE_ACTIONS, nodes_text
 from gpuplanner.decision.decision_types import ROUNDING_MINUTES, Decision
@@ -27,11 +28,12 @@ from gpuplanner.decision.policy_comparison import WAYS
 from gpuplanner.decision.policy_fleets import BY_JOBS, FleetRules, TenantQuota
 from gpuplanner.decision.requests import RIGHTSIZED
 from gpuplanner.decision.study import Study, open_study
-from gpuplanner.hardware.catalog import measure_words
-from gpuplanner.hardware.gpu_models import GpuModel, any_board, as_board, whole_board
-from gpuplanner.hardware.repartitioning_cost import ChangeCost, cost_of_change, minutes
+from gpuplanner.hardware.catalog import find_measure_texts
+from gpuplanner.hardware.gpu_models import GpuModel, as_gpu_model, load_any_gpu_model, make_non_mig_model
+from gpuplanner.hardware.repartitioning_cost import ChangeCost, find_change_cost
+from gpuplanner.ingest.gpu_model_resolution import try_expand_node_list
 from gpuplanner.ingest.large_tables import read_table
-from gpuplanner.planner.layout_plan import checked_plan, states_at
+from gpuplanner.planner.layout_plan import check_layout_plan, node_states_at
 from gpuplanner.report.bundle_files import (
     CONFIG_MAP,
     NAMESPACE,
@@ -42,7 +44,7 @@ from gpuplanner.report.bundle_files import (
     PageWords,
     Step,
     add_release,
-    change_index,
+    duration_words,
     filled,
     lines_of,
     replaced,
@@ -50,9 +52,9 @@ from gpuplanner.report.bundle_files import (
     to_index_text,
 )
 from gpuplanner.report.mig_manager_files import allocatable, to_change_scripts, to_config_map, to_mig_parted
-from gpuplanner.report.slurm_files import to_slurm_files
+from gpuplanner.report.slurm_files import INSTALL, STATIC_GRES, GresTypes, site_types, to_slurm_files
 from gpuplanner.simulator.scheduling_rules import Drain
-from gpuplanner.usage.planned_fleet import known_board
+from gpuplanner.usage.planned_fleet import is_catalogue_model
 
 PAGE = "README.md"
 NOTHING = "Nothing to do."
@@ -61,13 +63,13 @@ CHANGES_FLEET = ("repartition", "rightsize", "power_down", "autoscale")
 
 
 def to_pack(
-    rules: FleetRules, told: PageWords, change: ChangeCost, drain: Drain, *, gres_type: str | None = None
+    rules: FleetRules, told: PageWords, change: ChangeCost, drain: Drain, *, gres_type: GresTypes | str | None = None
 ) -> Pack:
     """The files of what was decided, and the page that says how to use them."""
     from gpuplanner.report.kubernetes_pools import add_queues, on_demand, pools
     from gpuplanner.report.slurm_files import power_saving
 
-    gpu_model = change.gpu_model or as_board(rules.gpu_model)
+    gpu_model = change.gpu_model or as_gpu_model(rules.gpu_model)
     pack = FleetPack(rules=rules, gpu_model=gpu_model, change=change, drain=drain, gres_type=gres_type)
     if not rules.named and rules.actuator != "autoscaler":
         pack.warnings.append("the data do not name the nodes; files that name nodes are left out")
@@ -97,8 +99,9 @@ def _by_operator(pack: FleetPack) -> None:
     rules, plan = pack.rules, pack.rules.layout_plan()
     by_gpu = rules.actuator == "nvidia-smi"
     if pack.gpu_model.profiles and not by_gpu:
-        says = "MIG configurations, one per node layout, for the MIG manager"
-        pack.add(to_config_map(plan, pack.gpu_model), Step.manifest(pack.place("configmap.yaml"), says))
+        says = "MIG configurations, one per node layout, for the MIG manager; `policy.sh` creates it"
+        place = pack.place("configmap.yaml")
+        pack.add(to_config_map(plan, pack.gpu_model), replace(Step.manifest(place, says), do=""))
         pack.add_script("policy.sh", POLICY_STEP)
     if pack.gpu_model.profiles:
         drain = replace(pack.drain, scope="gpu") if by_gpu else pack.drain
@@ -120,7 +123,7 @@ def _by_parted(pack: FleetPack) -> None:
             Step(pack.place("mig-parted.yaml"), "MIG configurations, one per node layout"),
         )
         last = plan["slot_start"].max()
-        held = states_at(checked_plan(plan, pack.gpu_model), last)  # type: ignore[arg-type]
+        held = node_states_at(check_layout_plan(plan, pack.gpu_model), last)  # type: ignore[arg-type]
         changed = sorted(set(plan.filter("changed")["node"]))
         if changed:
             steps = "\n".join(f"config[{node}]={held[node].config_name}" for node in changed)
@@ -145,35 +148,29 @@ def _on_slurm(pack: FleetPack) -> None:
     scripts = [name for name in files if name.startswith("change-")]
     if pack.gpu_model.profiles:
         yaml = pack.place("mig-parted.yaml")
-        changed = pack.place("changed.txt")
-        pack.files[changed] = lines_of(sorted(set(plan.filter("changed")["node"])))
-        copy = (
-            "export PARTED=/etc/gpuplanner-mig-parted.yaml\n"
-            f'for node in $(cat {changed}); do scp {yaml} "$node:$PARTED"; done'
-        )
-        pack.add(to_mig_parted(plan, pack.gpu_model),
-                 Step(yaml, "MIG configurations, one per node layout; copied to the nodes of `changed.txt`",
-                      copy))  # fmt: skip
-    # Of the lines of before and after a change those of after.
-    unused = {name for name in files if name.startswith("slurm-")} - {f"slurm-{one[7:-3]}.conf" for one in scripts}
-    left_out = {*scripts, *unused}
-    pack.files |= {
-        pack.place(name): text.replace(scripts[0], "change.sh") for name, text in files.items() if name not in left_out
+        says = "MIG configurations, one per node layout; copied to the nodes of `changed.txt`"
+        pack.add(to_mig_parted(plan, pack.gpu_model), Step(yaml, says))
+        changed = lines_of(sorted(set(plan.filter("changed")["node"])))
+        pack.add(changed, Step(pack.place("changed.txt"), "nodes that are repartitioned"))
+    purposes = {  # the fleet changes once; of the lines of before and after that, those of after
+        f"slurm-{scripts[0][7:-3]}.conf": "planned Gres of all nodes, as lines of slurm.conf",
+        INSTALL: "writes Gres of changed nodes into the live slurm.conf; keeps `slurm.conf.before-gpuplanner`",
+        "gres.conf": f"for nodes whose Slurm has NVML; the others need the output of `{STATIC_GRES}`",
+        STATIC_GRES: "prints gres.conf on a node whose Slurm has no NVML; set `STATIC_GRES`",
     }
-    says = "for nodes whose Slurm has NVML; the others need the output of `static-gres.sh`"
-    pack.steps.append(Step(pack.place("gres.conf"), says))
+    for name, purpose in purposes.items():
+        pack.add(files[name].replace(scripts[0], "change.sh"), Step(pack.place(name), purpose))
     _add_index(pack)
-    does = "drains nodes, waits, repartitions them, updates slurm.conf, verifies, resumes"
+    does = "drains nodes, waits, repartitions them, runs `install-gres.sh`, reconfigures Slurm, verifies, resumes"
     step = Step.script(pack.place("change.sh"), does)
-    undo = f"export PARTED=/etc/gpuplanner-mig-parted.yaml\n{step.undo}"
-    pack.add(files[scripts[0]], replace(step, undo=undo))
+    parted = "export PARTED=/etc/gpuplanner-mig-parted.yaml\n"
+    pack.add(files[scripts[0]], replace(step, do=parted + step.do, undo=parted + step.undo))
     add_release(pack, rules.released, what)
 
 
 def _add_index(pack: FleetPack) -> None:
-    index = change_index(pack.rules.layout_plan(), pack.gpu_model, change=pack.change, drain=pack.drain)
-    if index.height:
-        text = to_index_text(index, pack.gpu_model, pack.change, dated=False)
+    if pack.index.height:
+        text = to_index_text(pack.index, pack.gpu_model, pack.change, dated=False)
         pack.add(text, Step(pack.place("changes.md"), "layout changes by node and GPU"))
 
 
@@ -183,10 +180,13 @@ def to_page(pack: FleetPack, told: PageWords) -> str:
     text, changes = _page_texts(pack, told), bool(_changed(pack))
     rightsized = rules.requests == RIGHTSIZED
     there = {name: name * (pack.place(name) in pack.files) for name in ("policy.sh", "power.sh", "released.txt")}
+    notes = [there["policy.sh"], "emptying" * changes, "in_parts" * (len(_changed(pack)) > 1), "timeout" * changes]
+    notes += [there["power.sh"], there["released.txt"]]
+    kind = "kept" if isinstance(pack.gres_type, GresTypes) else "given" if pack.gres_type else "detected"
     known = {
         "TITLE": f"Incomplete change bundle: {warnings}" if warnings else told.sentence,
         "ACTUATOR": rules.actuator,
-        "POLICY": told.policy,
+        "POLICY": text(f"policy_{rules.policy}") or told.policy,
         "GPU_MODEL": rules.gpu_model,
         "BEGINS": (rules.begins or "")[:16].replace("T", " ") + " UTC",
         "WHERE": text("where"),
@@ -195,10 +195,12 @@ def to_page(pack: FleetPack, told: PageWords) -> str:
         "AGREE": [
             text("rightsized" if rightsized else "as_today"),
             text("capacity") * changes,
+            text("emptying_record") * (changes and bool(told.emptying)),
             _quota_text(pack, text),
+            text(f"types_{kind}") * changes,
         ],
         "PREFLIGHT": text("preflight" if changes else "preflight_files"),
-        "NOTES": map(text, [there["policy.sh"], "emptying" * changes, there["power.sh"], there["released.txt"]]),
+        "NOTES": map(text, notes),
         "SWITCH": text("switch") * rightsized,
         "BACK": [text("back_requests") * rightsized, text("back_nodes") * changes],
         **page_tables(pack),
@@ -224,8 +226,9 @@ def _page_texts(pack: FleetPack, told: PageWords) -> Callable[[str], str]:
         "NODES": nodes_text(nodes), "NODE": nodes[0] if nodes else "", "SCRIPT": pack.place("change.sh"),
         "GPUS": str(sum(len(rules.before[node]) for node in nodes)),
         "TOTAL": str(sum(map(len, rules.before.values()))),
-        "LIMIT": "without a limit" if limit is None else f"up to {minutes(limit)}",
-        "DURATION": pack.change.words(), "RELEASE": pack.release_words,
+        "LIMIT": "without a limit" if limit is None else f"up to {wait_text(limit / SECONDS_PER_MINUTE)}",
+        "DURATION": duration_words(pack.index, pack.change) if nodes else "", "RELEASE": pack.release_words,
+        "EMPTYING": told.emptying, "TYPE": str(getattr(pack.gres_type, "full", pack.gres_type)),
     }  # fmt: skip
 
     def text(name: str) -> str:
@@ -246,8 +249,12 @@ def _quota_text(pack: FleetPack, text: Callable[[str], str]) -> str:
     for pools, total in ((rules.today, today), (rules.pools, then)):
         for pool in pools:
             total.update({name: count * pool.count for name, count in allocatable(pool.state).items()})
-    changes = [f"`{one}` {today[one]:,} → {then[one]:,}" for one in sorted(today | then) if today[one] != then[one]]
-    return f"{text('quotas_by_hand')} {', '.join(changes)}." if changes else ""
+    changes: dict[str, list[str]] = {"lower before `apply`": [], "raise after `verify`": []}
+    for one in sorted(today | then):
+        verb = list(changes)[then[one] > today[one]]
+        changes[verb] += [f"`{one}` {today[one]:,} → {then[one]:,}"] if then[one] != today[one] else []
+    parts = [f"{verb}: {', '.join(words)}" for verb, words in changes.items() if words]
+    return f"{text('quotas_by_hand')} {'; '.join(parts)}." if parts else ""
 
 
 def _by_measure(pack: FleetPack, told: PageWords) -> dict[str, str]:
@@ -284,7 +291,7 @@ def _by_hand(pack: FleetPack, told: PageWords, one: MeasureWords) -> tuple[str, 
     commands = [command for _, command in one.steps if command]
     if one.action == "buy":
         return "No file carries it out.", commands, "", ""
-    words = measure_words(one.action, pack.rules.actuator)
+    words = find_measure_texts(one.action, pack.rules.actuator)
     checked, undone = (words[name].replace("{nodes}", "NODES") for name in ("check", "undo"))
     return "No file carries it out; by hand:", commands, checked, undone
 
@@ -302,12 +309,7 @@ def page_tables(pack: Pack) -> dict[str, str]:
 def _pool_table(rules: FleetRules) -> str:
     """Nodes and resources of each pool; where nodes are powered down, also how many are up."""
     moving = rules.comes_and_goes
-    heads = [
-        "pool",
-        "nodes",
-        *(["powered on at most", "idle nodes kept"] if moving else []),
-        "resources of a node",
-    ]
+    heads = ["pool", "nodes", *(["powered on at most", "idle nodes kept"] if moving else []), "resources of a node"]
     lines = [heads, ["---"] * len(heads)]
     for pool in rules.pools:
         resources = "MIG instances as requested" if BY_JOBS in pool.layouts else ", ".join(
@@ -326,10 +328,27 @@ def _fence(commands: Sequence[str]) -> str:
     return "```bash\n" + "\n".join(lines) + "\n```" if lines else ""
 
 
-MARK = Mark(MANIFEST, "gpuplanner export 1")
+MARK = FolderMark(MANIFEST, "gpuplanner export 1")
 ENDS_WAITS = ("pack", "raise_limit", "repartition", "rightsize")
 FOLDER = "export"
 """Where the pack stands in the folder of a report or of a start."""
+
+
+def time_to_empty(scenario: Scenario, nodes: Sequence[str]) -> tuple[float, float] | None:
+    """How long nodes took in the record until their last job had ended, from each hour on: median and p95 [s]."""
+    file = data_folder(scenario.data) / "jobs.parquet"
+    if not nodes or not file.exists():
+        return None
+    jobs = pl.read_parquet(file, columns=["node_list", "start_time", "end_time"]).drop_nulls()
+    there = [one for one in jobs["node_list"].unique() if not {*nodes}.isdisjoint(try_expand_node_list(one) or ())]
+    starts = jobs.filter(pl.col("node_list").is_in(there)).sort("start_time").set_sorted("start_time")
+    if starts.is_empty():
+        return None
+    ends = starts.select("start_time", last=pl.col("end_time").cum_max())
+    hours = ends.select(pl.datetime_range(pl.col("start_time").min(), pl.col("start_time").max(), "1h"))
+    left = (pl.col("last") - pl.col("start_time")).dt.total_seconds().clip(0)
+    waits = hours.join_asof(ends, on="start_time").select(left).to_series()
+    return float(waits.quantile(0.5) or 0), float(waits.quantile(0.95) or 0)
 
 
 def decision_pack(scenario: Scenario, found: Comparison, *, gres_type: str | None = None) -> Pack | None:
@@ -337,18 +356,26 @@ def decision_pack(scenario: Scenario, found: Comparison, *, gres_type: str | Non
     rules, decision = found.rules, found.decision
     if rules is None:
         return None
-    gpu_model = any_board(rules.gpu_model) if known_board(rules.gpu_model) else whole_board(rules.gpu_model)
-    change = cost_of_change(scenario, gpu_model)
-    rules = replace(rules, quotas=tuple(_quotas(scenario, gpu_model)))
-    told = PageWords(
-        decision.sentence,
-        WAYS[decision.policy].meaning,
-        reasons=tuple(_reasons(decision)),
-        measures=tuple(_measures(decision)),
-        command=f"gpuplanner export {scenario.data} --actuator {rules.actuator}",
-        data=str(scenario.data),
+    gpu_model = (
+        load_any_gpu_model(rules.gpu_model)
+        if is_catalogue_model(rules.gpu_model)
+        else make_non_mig_model(rules.gpu_model)
     )
-    return to_pack(rules, told, change, drain_of(scenario, change), gres_type=gres_type)
+    change = find_change_cost(scenario, gpu_model)
+    rules = replace(rules, quotas=tuple(_quotas(scenario, gpu_model)))
+    drain, emptying, changed = drain_of(scenario, change), "", rules.layout_plan().filter("changed")["node"]
+    times = time_to_empty(scenario, [*changed.unique(), *rules.released])
+    if times is not None and drain.scope == "node":
+        emptying = "{} (median) to {} (p95)".format(*(wait_text(each / SECONDS_PER_MINUTE) for each in times))
+        if drain.limit_s == change.drain_s.high:  # no maintenance window limits it
+            hours_s = math.ceil(times[1] / SECONDS_PER_HOUR) * SECONDS_PER_HOUR
+            drain = replace(drain, limit_s=max(drain.limit_s, hours_s))
+    types = gres_type or (site_types(scenario.data, gpu_model) if rules.actuator == "slurm" else None)
+    told = PageWords(
+        decision.sentence, WAYS[decision.policy].meaning, tuple(_reasons(decision)), tuple(_measures(decision)),
+        f"gpuplanner export {scenario.data} --actuator {rules.actuator}", str(scenario.data), emptying,
+    )  # fmt: skip
+    return to_pack(rules, told, change, drain, gres_type=types)
 
 
 def pack_into(scenario: Scenario, found: Comparison, folder: Path) -> None:
@@ -363,7 +390,7 @@ def kept_study(folder: Path) -> Study | None:
     with contextlib.suppress(OSError, GpuPlannerError):
         study = open_study(folder)
         scenario = study.scenario
-        inputs = input_hashes(scenario.data, *(getattr(scenario, name) for name in FILES))
+        inputs = input_hashes(scenario.data, *(getattr(scenario, name) for name in FILE_FIELDS))
         if (study.provenance.gpuplanner, study.provenance.inputs) == (__version__, inputs):
             return study
     return None
@@ -382,7 +409,7 @@ def export_decision(
     pack = decision_pack(scenario, found, gres_type=gres_type)
     if pack is None:
         raise ScenarioError(f"export of {scenario.name}", "a decision", found.decision.sentence, "Ingest more jobs.")
-    with replaced_directory(out, mark=MARK) as folder:
+    with replace_directory(out, mark=MARK) as folder:
         pack.write(folder)
     return [Path(out) / name for name in sorted(pack.files)], tuple(pack.warnings)
 
@@ -395,13 +422,9 @@ def hand_over(scenario: Scenario, found: Comparison, out: str | Path) -> Path:
     from gpuplanner.report.finance_exports import write_workbook
 
     pack = decision_pack(scenario, found)
-    tables = {
-        "Policies": policy_table(found),
-        "Waits": service_table(found),
-        "Wait curve": curve_table(found),
-    }
+    tables = {"Policies": policy_table(found), "Waits": service_table(found), "Wait curve": curve_table(found)}
     notes = {"Decision": found.decision.sentence, "Confidence": " ".join(found.decision.confidence)}
-    with replaced_directory(out, mark=MARK) as folder:
+    with replace_directory(out, mark=MARK) as folder:
         if pack is not None:
             pack.write(folder)
         write_workbook(
@@ -416,7 +439,7 @@ def _quotas(scenario: Scenario, gpu_model: GpuModel) -> Iterator[TenantQuota]:
     if not file.exists():
         return
     table = read_table(file, QueueQuotas)
-    share = pl.col("profile").map_elements(gpu_model.share, return_dtype=pl.Float64).fill_null(1.0)
+    share = pl.col("profile").map_elements(gpu_model.gpu_fraction, return_dtype=pl.Float64).fill_null(1.0)
     gpus = {name: (pl.col(name) * share).sum() for name in ("nominal", "borrow", "lend")}
     mine = table.filter(pl.col("gpu_model").fill_null(gpu_model.name) == gpu_model.name)
     limits = (
@@ -451,8 +474,11 @@ def _reasons(decision: Decision) -> Iterator[str]:
         yield "Jobs that find no node powered on wait until one is up."
     elif not later and decision.service:
         order = ", if the measures take effect in this order" if len(decision.measures) > 1 else ""
-        yield f"After the change no job size waits longer at p95{order}."
-    yield f"Cost: {decision.financial_impact.basis.splitlines()[0]}"
+        means = [(one.size, one.today_mean_minutes, one.recommended_mean_minutes) for one in decision.service]
+        rises = [f"{size} ({was:.1f} → {then:.1f} min)" for size, was, then in means if then - was >= 0.1]
+        rise = f" The mean queue wait rises on {', '.join(rises)}." if rises else ""
+        yield f"After the change no job size waits longer at p95{order}.{rise}"
+    yield f"Cost: {decision.financial_impact.basis.splitlines()[0].removeprefix('Spend ')}"
     yield "Approved by: ____"
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import altair as alt
 from altair.typing import ChartType
 
-from gpuplanner.core.errors import printable
+from gpuplanner.core.errors import escape_controls
 from gpuplanner.core.execution import import_optional
 
 SVG_WIDTH = 860
@@ -55,7 +55,7 @@ def chart_spec(chart: ChartType) -> dict[str, Any]:
 def _shown(value: Any) -> Any:  # noqa: ANN401 - JSON of any shape
     """Texts of a specification as they may be shown: a control character among them ends the process that draws."""
     if isinstance(value, str):
-        return printable(value)
+        return escape_controls(value)
     if isinstance(value, dict):
         return {key: _shown(each) for key, each in value.items()}
     return [_shown(each) for each in value] if isinstance(value, list) else value

@@ -8,18 +8,19 @@ from decimal import Decimal
 import polars as pl
 
 from gpuplanner import report as plots
-from gpuplanner.core.units import UNALLOCATED, counted, day_text, money_text, percent_text
-from gpuplanner.cost.cost_review import CostReview, price_rows, price_text
+from gpuplanner.core.column_headings import cells_in_words
+from gpuplanner.core.units import count_text, day_text, money_text, percent_text
+from gpuplanner.cost.cost_review import BASES, CostReview, price_rows, price_text
 from gpuplanner.cost.energy_and_carbon import AMOUNTS
+from gpuplanner.cost.showback import LIST_PRICE
 from gpuplanner.decision.comparison_record import Comparison
 from gpuplanner.decision.purchase_plan import BurstPlan, Purchase, Refresh
 from gpuplanner.decision.track_record import SavingsMonth, outcomes, record_of, savings_table, standing_table
 from gpuplanner.forecast.gpu_demand import Wanted
-from gpuplanner.forecast.model_selection import CHOSEN, Judged, fold_scores, mean_scores
+from gpuplanner.forecast.model_selection import CHOSEN_MODEL, Judged, fold_scores, mean_scores
 from gpuplanner.report import html_page as page
-from gpuplanner.report.first_screen import NOT_ALLOCATED
 from gpuplanner.report.html_page import Section
-from gpuplanner.usage.requested_demand import POOL
+from gpuplanner.usage.requested_demand import POOLED_TENANT
 
 _TWO = ",.2f"
 MOST_JOBS = 20
@@ -37,66 +38,81 @@ def month_parts(found: CostReview) -> Iterator[str]:
         yield page.paragraph(_total_text(found, found.total))
     yield from (page.note(text) for text in found.missing)
     if found.total is not None:
-        by_tenant = found.by_tenant.with_columns(pl.col("tenant").replace(UNALLOCATED, NOT_ALLOCATED))
+        names = {"cost": f"cost{found.price_basis} [{found.currency}]", "share": "% of total"}
+        by_tenant = cells_in_words(found.by_tenant)
         yield page.figure(
             plots.plot_costs(by_tenant.select("tenant", pl.col("cost").cast(pl.Float64)), unit=found.currency),
-            title="Cost by team",
-            alt="What was not allocated is a line of its own, not spread over teams.",
-            numbers=by_tenant,
+            title=f"Cost by team{found.price_basis}",
+            alt="Unallocated GPU-hours are a line of their own, not spread over teams.",
         )
-        buckets = found.by_bucket.with_columns(pl.col("bucket").cast(pl.String).str.replace_all("_", " "))
-        yield page.table(buckets, caption="Cost by bucket; idle GPU-hours by cause")
-        ends = found.by_end.with_columns(pl.col("state").str.to_lowercase().str.replace_all("_", " "))
-        yield page.table(ends, caption="Cost of allocated GPU-hours, by end state of jobs")
-        yield page.answers(
-            found.units_in_words, caption="Cost of all installed GPU-hours per unit of work", answer="cost"
-        )
+        for by, caption in COST_TABLES.items():
+            yield page.table(found.breakdown(by), caption=caption, headings=names)
+            yield page.paragraph(found.bridge) if by == "bucket" and found.bridge else ""
+        units = {name: value for name, value in found.units_in_words.items() if name.startswith("cost per")}
+        yield page.answers(units, caption="Cost of all installed GPU-hours per unit of work", answer="cost")
+        sums = (f"{name[:1].upper()}{name[1:]}: {value}." for name, value in found.units_in_words.items())
+        yield page.paragraph(" ".join(text for text in sums if not text.startswith("Cost per")))
     if found.energy is not None and (location := found.carbon_kg["location"]) is not None:
+        market = "Market-based = location-based: no supply contract is stated in the price book."
+        if (supplied := found.carbon_kg["market"]) is not None and round(supplied.value) != round(location.value):
+            market = f"Market-based, by supply contract: {supplied.value:,.0f} kg CO2e."
         one, yearly = found.carbon, found.carbon_at_yearly_mean_kg or 0.0
         other = "" if round(yearly) == round(location.value) else f", {yearly:,.0f} kg at the yearly mean"
         yield page.paragraph(
             f"Facility energy {found.energy.value:,.0f} kWh (PUE {found.pue:g}); location-based carbon "
             f"{location.value:,.0f} kg CO2e{other} ({one.gco2e_per_kwh:g} g/kWh, {one.region}, {one.method}, "
-            f"{one.year}). Market-based carbon is the same unless grid data state it."
+            f"{one.year}). {market}"
         )
         yield page.table(
             found.states.select("state", "gpu_hours", f"^({'|'.join(('counted', *AMOUNTS))}).*$"),
             caption="Energy and carbon by state of the GPUs, with ranges; busy: used or without telemetry, idle: all "
-            "others. Counted: energy measured at the GPUs, without servers and cooling. Embodied carbon is separate",
+            "others. Measured: energy read at the GPUs, without servers and cooling. Embodied carbon is separate",
         )
 
 
+COST_TABLES = {
+    "tenant": "Cost by team", "bucket": "Cost by bucket of GPU-hours",
+    "end": "Cost of allocated GPU-hours, by end state of jobs",
+}  # fmt: skip
+"""Captions of the tables of cost, by their names."""
+
+
 def _total_text(found: CostReview, total: Decimal) -> str:
-    """Which tables sum to the total, and the range that the price gives it."""
+    """The tables that sum to the total, and the spread of the list prices."""
     sums = (
         f"The charge lines, and the tables by team and by bucket, sum to {money_text(total, found.currency)} "
-        f"{found.currency}{found.price_basis}. The table by end state covers allocated GPU-hours only."
+        f"{found.currency}{found.price_basis} ({found.rate_text}). The table by end state covers allocated GPU-hours "
+        "only."
     )
-    if found.price is None or not found.price_basis:
+    if found.price is None or found.price_basis != BASES[LIST_PRICE]:
         return sums
     low, high = (float(total) * side / found.price.value for side in (found.price.low, found.price.high))
-    return f"{sums} The price is {price_text(found.price)}: {low:,.0f} to {high:,.0f} {found.currency} in total."
+    return (
+        f"{sums} The list price is the {found.price.source.split(':')[0]} of public clouds, host included: "
+        f"{price_text(found.price)}, or {low:,.0f} to {high:,.0f} {found.currency} in total. This is the spread of "
+        "offers, not the uncertainty of your cost; commitments and specialist clouds cost less."
+    )
 
 
 def prices(found: CostReview) -> Section:
     """Dated prices for the GPU model: own prices first, then the list."""
     table = price_rows(found)
-    about = "Own prices come before list prices; each has its unit, date and source."
+    about = "Your rates come before list prices; each has its unit, date and source."
     return page.section("Prices", page.paragraph(about), page.table(table, caption="Price book"))
 
 
 def commitments(found: Purchase, renewed: Refresh | None = None) -> Section:
     """Purchases, reservations and rentals of the months ahead, and when a newer GPU model pays off."""
     costs, begun = found.costs, found.begin
-    ways = costs.rename({"way_to_pay": "tenant"})
+    ways = costs.filter(~pl.col("option").str.starts_with(" ")).rename({"option": "tenant"})
     return page.section(
         "Buy, reserve or rent",
         page.paragraph(found.sentence),
         *(page.note(one) for one in found.notes),
         page.figure(
             plots.plot_costs(ways, unit=found.currency, title="Cost by purchase option"),
-            title="Recommended mix against single options",
-            alt="Mean cost over demand scenarios; for the mix also CVaR (10 %).",
+            title=found.scope,
+            alt="Mean cost over demand scenarios; for the cheapest mix also CVaR (10 %).",
             numbers=costs,
         ),
         page.table(begun, caption="Start dates") if begun.height else "",
@@ -213,7 +229,7 @@ def past_errors(judged: Judged) -> Section:
     scores = fold_scores(judged)
     mean = mean_scores(scores)
     told = {row["model"]: row for row in mean.iter_rows(named=True)}
-    chosen, naive = told[CHOSEN], told["Naive"]
+    chosen, naive = told[CHOSEN_MODEL], told["Naive"]
     compared = "no error can be measured"
     if chosen["mase"] is not None and naive["mase"] is not None:
         compared = f"its error was {chosen['mase']:.2f}, that of the naive baseline {naive['mase']:.2f}"
@@ -222,7 +238,7 @@ def past_errors(judged: Judged) -> Section:
         page.figure(
             plots.plot_backtest_scores(scores.filter(pl.col("mase").is_not_null())),
             title="Error and coverage at past cutoffs",
-            alt=f"{CHOSEN!r} is the model chosen by earlier cutoffs: {compared} (MASE); its 90 % interval "
+            alt=f"{CHOSEN_MODEL!r} is the model chosen by earlier cutoffs: {compared} (MASE); its 90 % interval "
             f"covered {percent_text(chosen['coverage_90'] or 0)} of the values.",
             numbers=mean,
         ),
@@ -247,7 +263,7 @@ def decision(source: Wanted, horizon: int, gap: int, price: float, *, seed: int 
 
 def calendar(source: Wanted, horizon: int, gap: int, price: float, capacity: float) -> Section:
     """GPUs to plan day by day, as a chart and a table."""
-    table = source.calendar(horizon, gap, price)
+    table = source.plan_calendar(horizon, gap, price)
     most = table.sort("planned", "day", descending=[True, False]).row(0, named=True)
     over = table.filter(pl.col("planned") > capacity).height
     return page.section(
@@ -255,7 +271,7 @@ def calendar(source: Wanted, horizon: int, gap: int, price: float, capacity: flo
         page.figure(
             plots.plot_peaks(table.select("day", gpus="planned"), gpus=round(capacity)),
             title=f"GPUs to plan on each day, {_named(source)}",
-            alt=f"Peak on {day_text(most['day'])}: {most['planned']:,.0f} GPUs; {counted(over, 'day')} above the "
+            alt=f"Peak on {day_text(most['day'])}: {most['planned']:,.0f} GPUs; {count_text(over, 'day')} above the "
             f"{capacity:,.0f} installed.",
             numbers=table,
         ),
@@ -272,10 +288,10 @@ def forecast_record(ledger: pl.DataFrame) -> Section:
     """Errors of the forecasts of earlier reports, and the cost of planning by them."""
     record = record_of(ledger)
     if record.is_empty():
-        text = f"{counted(ledger['cutoff'].n_unique(), 'forecast')} recorded; a later report shows the error."
+        text = f"{count_text(ledger['cutoff'].n_unique(), 'forecast')} recorded; a later report shows the error."
         return page.fold("Past forecasts", page.paragraph(text), about=text, appendix=True)
     mean = record.select(pl.col("mae", "naive_mae", "cost", "naive_cost", "coverage_90").mean()).row(0, named=True)
-    told = f"{counted(record.height, 'earlier forecast')}"
+    told = f"{count_text(record.height, 'earlier forecast')}"
     text = (
         f"{told}: MAE {mean['mae']:.2f} instances, naive baseline {mean['naive_mae']:.2f}; the 90 % interval "
         f"covered {percent_text(mean['coverage_90'])} of the values. Planning by them cost {mean['cost']:.2f} per "
@@ -289,4 +305,4 @@ def forecast_record(ledger: pl.DataFrame) -> Section:
 
 def _named(source: Wanted) -> str:
     """Name of what is summed up, for people."""
-    return "all GPUs" if source.whole.startswith(f"{POOL}/") else source.whole
+    return "all GPUs" if source.whole.startswith(f"{POOLED_TENANT}/") else source.whole

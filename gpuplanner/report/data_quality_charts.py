@@ -8,8 +8,8 @@ import altair as alt
 import polars as pl
 from altair.typing import ChartType
 
-from gpuplanner.core.units import counted, percent_text
-from gpuplanner.ingest.telemetry.telemetry_quality import LOW_COVERAGE
+from gpuplanner.core.units import count_text, percent_text
+from gpuplanner.ingest.telemetry.telemetry_quality import MIN_DAY_COVERAGE
 from gpuplanner.report import chart_theme as theme
 from gpuplanner.report.chart_theme import (
     Labels,
@@ -40,7 +40,7 @@ ROW, LINE = 24, 13
 """Pixels of a row, and of each further line of the names."""
 NAME = 24
 """Characters of a line of names: those of findings are sentences."""
-FULL, PARTLY, NOTHING = f"{LOW_COVERAGE:.0%} or more", f"less than {LOW_COVERAGE:.0%}", "nothing (×)"
+FULL, PARTLY, NOTHING = f"{MIN_DAY_COVERAGE:.0%} or more", f"less than {MIN_DAY_COVERAGE:.0%}", "nothing (×)"
 _BINS = (("1d", "day"), ("1w", "week"), ("1mo", "month"))
 _STATES = {FULL: theme.BLUE, PARTLY: theme.ORANGE, NOTHING: theme.VERMILION}
 _ROWS = {"jobs": theme.BLUE, "rejected": theme.VERMILION, NOTHING: theme.VERMILION}
@@ -104,7 +104,7 @@ def quality_text(findings: pl.DataFrame) -> str:
         return "No faults found in the rows that were read."
     counts = dict(findings.unique("check")["severity"].value_counts().iter_rows())
     words = {"info": "note"}
-    said = ", ".join(counted(counts[one], words.get(one, one)) for one in SEVERITIES if one in counts)
+    said = ", ".join(count_text(counts[one], words.get(one, one)) for one in SEVERITIES if one in counts)
     first = findings.row(0, named=True)
     effect = f": {first['effect']}" if first.get("effect") else ""
     return f"{said.capitalize()}. Gravest: {first['rows']:,} × {first['check']}{effect}."
@@ -150,7 +150,7 @@ def plot_coverage(coverage: pl.DataFrame, *, top: int = ROWS) -> ChartType:
         .agg(hours)
         .with_columns(
             share=share,
-            state=pl.when(share >= LOW_COVERAGE)
+            state=pl.when(share >= MIN_DAY_COVERAGE)
             .then(pl.lit(FULL))
             .when(pl.col("observed_gpu_h") > 0)
             .then(pl.lit(PARTLY))

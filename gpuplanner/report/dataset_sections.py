@@ -15,8 +15,8 @@ from gpuplanner.hardware.power_and_carbon import Price
 from gpuplanner.report import html_page as page
 from gpuplanner.report.html_page import Section, Text, still
 from gpuplanner.usage.dataset_description import DataQuality, by_figure
-from gpuplanner.usage.dataset_explorer import EVERYBODY, Inbox
-from gpuplanner.usage.requested_demand import pool
+from gpuplanner.usage.dataset_explorer import ALL_TENANTS, Inbox
+from gpuplanner.usage.requested_demand import pool_demand
 
 HISTORY_DAYS = 14
 """Days of demand that are drawn; the tables cover all."""
@@ -90,9 +90,11 @@ def quality_svg(found: DataQuality) -> str:
     return page.told_svg(charts, [*words, plots.coverage_text(found.coverage)])
 
 
-def ledger(box: Inbox, tenant: str = EVERYBODY) -> Section:
+def ledger(box: Inbox, tenant: str = ALL_TENANTS) -> Section:
     """GPU-hours by bucket, team and month, and activity and end state of allocated GPU-hours."""
-    mine, activity, ended = (box.of(table, tenant) for table in (box.ledger, box.activity, box.ended))
+    mine, activity, ended = (
+        box.rows_of(table, tenant) for table in (box.gpu_hour_ledger, box.activity, box.allocated_by_end_state)
+    )
     by_month = box.months(tenant).with_columns(pl.col("period").dt.to_string("%Y-%m"))
     months = page.table(
         by_month,
@@ -117,7 +119,7 @@ def ledger(box: Inbox, tenant: str = EVERYBODY) -> Section:
             numbers=states.sort("gpu_hours", "state", descending=[True, False]),
         ),
     ]
-    if tenant != EVERYBODY:
+    if tenant != ALL_TENANTS:
         return page.section(f"GPU-hours of {tenant}", *held, months)
     buckets = box.buckets()
     largest = buckets.sort("gpu_hours", descending=True).row(0, named=True)
@@ -131,13 +133,11 @@ def ledger(box: Inbox, tenant: str = EVERYBODY) -> Section:
     return page.section("GPU-hours by bucket", whole, *held, months)
 
 
-def demand(box: Inbox, tenant: str = EVERYBODY) -> Section:
+def demand(box: Inbox, tenant: str = ALL_TENANTS) -> Section:
     """Demand by profile and by team."""
-    wanted = box.of(box.demand, tenant)
+    wanted = box.rows_of(box.demand_series, tenant)
     sums = wanted.group_by("tenant", "profile").agg(
-        mean_instances=pl.col("y").mean(),
-        p95_instances=pl.col("y").quantile(0.95),
-        most_instances=pl.col("y").max(),
+        mean_instances=pl.col("y").mean(), p95_instances=pl.col("y").quantile(0.95), most_instances=pl.col("y").max()
     )
     table = sums.sort("mean_instances", "tenant", "profile", descending=[True, False, False])
     first = table.row(0, named=True) if table.height else None
@@ -148,13 +148,13 @@ def demand(box: Inbox, tenant: str = EVERYBODY) -> Section:
     shown = f"The last {HISTORY_DAYS} days, each panel on its own scale"
     parts = [
         page.figure(
-            plots.plot_demand(pool(wanted) if wanted.height else wanted, history_days=HISTORY_DAYS),
+            plots.plot_demand(pool_demand(wanted) if wanted.height else wanted, history_days=HISTORY_DAYS),
             title=f"Demand by profile{_on(box)}, {tenant} [instances]",
             alt=f"{most}{shown}; unconstrained demand, without queue waits.",
             numbers=table,
         )
     ]
-    if tenant == EVERYBODY:
+    if tenant == ALL_TENANTS:
         parts.append(
             page.figure(
                 plots.plot_demand(box.demand_gpus, by="tenant", history_days=HISTORY_DAYS, unit="GPUs"),
@@ -175,7 +175,7 @@ def phases(box: Inbox, job: str = "") -> Section:
         return page.section(title, page.note(_GPU_MODEL))
     name = job or known[0]
     view = box.job(name)
-    facts = box.sampled.filter(job_id=name).row(0, named=True)
+    facts = box.jobs_with_telemetry.filter(job_id=name).row(0, named=True)
     table, spikes = view.phases, view.spikes.table
     steps = " → ".join(label or "no sample" for label in table["label"])
     gaps = {label: gap.total_seconds() / 60 for label, gap in view.spikes.periods.items()}
@@ -227,7 +227,7 @@ def claim(box: Inbox) -> Section:
     """Whether later phases of jobs need fewer GPUs, and the bottleneck of each job class."""
     title = "Do later phases of jobs need fewer GPUs?"
     if box.claim is None or box.signatures is None:
-        return page.section(title, page.note(_TELEMETRY if box.phases is None else _GPU_MODEL))
+        return page.section(title, page.note(_TELEMETRY if box.job_phases is None else _GPU_MODEL))
     first = box.claim.row(0, named=True)
     verdict = f"Verdict: {first['verdict']}, from {first['jobs']} jobs; {first['reason']}."
     others = box.claim["verdict"].n_unique()
@@ -237,10 +237,7 @@ def claim(box: Inbox) -> Section:
         title,
         page.note(verdict + depends),
         page.table(
-            box.claim,
-            caption=f"Demand of later phases over earlier ones. {_LATER}",
-            formats=_RATIOS,
-            headings=_CLAIM,
+            box.claim, caption=f"Demand of later phases over earlier ones. {_LATER}", formats=_RATIOS, headings=_CLAIM
         ),
         page.figure(
             page.roomy(plots.plot_signatures(box.signatures)),
@@ -254,7 +251,7 @@ def claim(box: Inbox) -> Section:
 
 def provenance(box: Inbox) -> Section:
     """Source, files and versions."""
-    kept = box.trace.stated
+    kept = box.trace.source_facts
     facts = {
         "source": kept.source,
         "span": f"{kept.span_start} to {kept.span_end} (UTC)",
@@ -271,7 +268,7 @@ def provenance(box: Inbox) -> Section:
 
 View = Callable[[Inbox, str, str], Text]
 VIEWS: Mapping[str, View] = {
-    "quality": lambda box, _tenant, _job: still(quality(box.quality)),
+    "quality": lambda box, _tenant, _job: still(quality(box.quality_report)),
     "ledger": lambda box, tenant, _job: still(ledger(box, tenant)),
     "demand": lambda box, tenant, _job: still(demand(box, tenant)),
     "phases": lambda box, _tenant, job: still(phases(box, job)),

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import polars as pl
 
-from gpuplanner.core.errors import GeometryError, TraceFormatError, nearest
+from gpuplanner.core.errors import GeometryError, TraceFormatError, nearest_names
 from gpuplanner.core.schemas import WHOLE_GPU
-from gpuplanner.core.serialization import LinedMapping, load_strict, read_text
-from gpuplanner.hardware.gpu_models import GpuModel, as_board
-from gpuplanner.hardware.layout_enumeration import spread
-from gpuplanner.hardware.mig_layouts import format_layout, parse_layout, prove, slices
-from gpuplanner.planner.layout_plan import MAX_LABEL
+from gpuplanner.core.serialization import LinedMapping, load_yaml, read_text
+from gpuplanner.hardware.gpu_models import GpuModel, as_gpu_model
+from gpuplanner.hardware.layout_enumeration import spread_over_gpus
+from gpuplanner.hardware.mig_layouts import format_layout, format_slices, parse_layout, prove
+from gpuplanner.planner.layout_plan import MAX_LABEL_CHARS
 from gpuplanner.report.mig_manager_files import ALL_DISABLED, DATA_KEY
 
 TOP_KEYS = ("version", "mig-configs")
@@ -49,7 +49,7 @@ class _Config:
     """One named config while it is looked at."""
 
     def __init__(self, name: object, line: int, gpu_model: GpuModel, gpus_per_node: int) -> None:
-        plain = isinstance(name, str) and len(name) <= MAX_LABEL and _LABEL.fullmatch(name)
+        plain = isinstance(name, str) and len(name) <= MAX_LABEL_CHARS and _LABEL.fullmatch(name)
         self.title = f"config {name if plain else _show(name)}"
         self.line = line
         self.gpu_model = gpu_model
@@ -61,7 +61,7 @@ class _Config:
             self._problem(line, "the name is no valid label value, so no node can select it")
 
     def _of(self, devices: tuple[int, ...]) -> str:
-        return f"{self.title}, devices {slices(devices)}" if devices else self.title
+        return f"{self.title}, devices {format_slices(devices)}" if devices else self.title
 
     def _problem(self, line: int, fault: str, devices: tuple[int, ...] = ()) -> None:
         self.problems.append(f"line {line}: {self._of(devices)}: {fault}")
@@ -194,7 +194,7 @@ def _unknown_keys(found: LinedMapping, known: Iterable[str], what: str) -> Itera
     allowed = list(known)
     for key in found:
         if key not in allowed:
-            near = nearest(str(key), allowed)
+            near = nearest_names(str(key), allowed)
             hint = f"; did you mean {near[0]!r}?" if near else f"; {what} has {', '.join(allowed)}"
             yield f"unknown key {_show(key)} in line {found.lines[key]}{hint}"
 
@@ -290,7 +290,7 @@ def _files(text: str) -> int:
 
 def fit_on(gpu_model: GpuModel, counts: Mapping[str, int], gpus: int) -> tuple[list[str], list[str]]:
     """Say how instances and whole GPUs fit on some GPUs, or that they do not."""
-    filled = spread(gpu_model, dict(counts), gpus)
+    filled = spread_over_gpus(gpu_model, dict(counts), gpus)
     wanted = ", ".join(f"{name} x{count}" for name, count in counts.items())
     if filled is None:
         return [f"{wanted} do not fit on {gpus} GPUs of {gpu_model.name}"], []
@@ -441,7 +441,7 @@ def verify_file(path: str | Path, gpu_model: GpuModel | str, *, gpus_per_node: i
     GeometryError
         If the board is unknown.
     """
-    gpu_model = as_board(gpu_model)
+    gpu_model = as_gpu_model(gpu_model)
     if not 1 <= gpus_per_node <= _MAX_GPUS_PER_NODE:
         raise TraceFormatError("gpus_per_node", f"1 to {_MAX_GPUS_PER_NODE}", repr(gpus_per_node), "Fix the number.")
     text, where = read_text(path, limit_bytes=MAX_BYTES, error=TraceFormatError), str(path)
@@ -450,7 +450,7 @@ def verify_file(path: str | Path, gpu_model: GpuModel | str, *, gpus_per_node: i
     elif _NODE_LINE.search(text):
         problems, findings = check_slurm(text, gpu_model, gpus_per_node)
     else:
-        document = load_strict(text, where=where)
+        document = load_yaml(text, source=where)
         if isinstance(document, LinedMapping) and document.get("kind") == "ConfigMap":
             problems, findings = _check_config_map(document, gpu_model, gpus_per_node, where=where)
         elif isinstance(document, LinedMapping) and "mig-configs" in document:
@@ -488,7 +488,7 @@ def _check_config_map(
     body = data.get(DATA_KEY) if isinstance(data, LinedMapping) else None
     if not isinstance(body, str):
         return [*problems, f"ConfigMap: data must hold the text {DATA_KEY!r}"], []
-    inner = load_strict(body, where=f"{where}, data {DATA_KEY}")
+    inner = load_yaml(body, source=f"{where}, data {DATA_KEY}")
     if not isinstance(inner, LinedMapping):
         return [*problems, f"ConfigMap: data {DATA_KEY!r} is not a mig-parted file"], []
     found, findings = check_parted(inner, gpu_model, gpus_per_node)

@@ -15,16 +15,8 @@ from html import escape, unescape
 from pathlib import Path
 from typing import Any
 
-from gpuplanner.core.errors import printable
-from gpuplanner.core.units import (
-    LOCALES,
-    NO_FIGURE,
-    UNALLOCATED,
-    day_text,
-    in_locale,
-    percent_text,
-    wait_text,
-)
+from gpuplanner.core.errors import escape_controls
+from gpuplanner.core.units import LOCALES, MISSING_FIGURE, UNALLOCATED, day_text, localize_text, percent_text, wait_text
 from gpuplanner.decision.comparison_record import Comparison
 from gpuplanner.decision.decision_types import FULL, Decision, TeamRow
 from gpuplanner.decision.wait_causes import CAUSES
@@ -50,7 +42,7 @@ def safe(text: str) -> str:
     >>> safe("<b>\u202ecod")
     '&lt;b&gt;\\u202ecod'
     """
-    return escape(printable(text))
+    return escape(escape_controls(text))
 
 
 @dataclass(frozen=True)
@@ -129,22 +121,22 @@ def localised(html: str, name: str) -> str:
         return html
     texts, at = list[str](), 0
     for found in _PARTS.finditer(html):
-        texts += [in_locale(html[at : found.start()], name), _part(found, name)]
+        texts += [localize_text(html[at : found.start()], name), _part(found, name)]
         at = found.end()
-    return "".join([*texts, in_locale(html[at:], name)])
+    return "".join([*texts, localize_text(html[at:], name)])
 
 
 def _part(found: re.Match[str], name: str) -> str:
     if found["chart"]:
         return _chart(found["chart"], name)
     if found["named"]:
-        return in_locale(found["named"], name, numbers=False)
+        return localize_text(found["named"], name, numbers=False)
     return found[0] if found["kept"] or found["facts"] else _tag(found[0], name)
 
 
 def _tag(tag: str, name: str) -> str:
     """A tag with what it says in words, and the text of a picture in it."""
-    tag = _SAID.sub(lambda found: f'{found[1]}="{in_locale(found[2], name)}"', tag)
+    tag = _SAID.sub(lambda found: f'{found[1]}="{localize_text(found[2], name)}"', tag)
     return _PICTURE.sub(lambda found: f"data:image/svg+xml;base64,{_redrawn(found[1], name)}", tag)
 
 
@@ -158,13 +150,7 @@ def _chart(script: str, name: str) -> str:
     opening, _, rest = script.partition(">")
     spec = _worded(json.loads(rest.removesuffix("</script>")), name)
     to = LOCALES[name]
-    marks = {
-        "decimal": to.decimal,
-        "thousands": to.thousands,
-        "grouping": [3],
-        "currency": ["", ""],
-        "percent": " %",
-    }
+    marks = {"decimal": to.decimal, "thousands": to.thousands, "grouping": [3], "currency": ["", ""], "percent": " %"}
     spec["config"] = spec.get("config", {}) | {"locale": {"number": marks}}
     return f"{opening}>{as_json(spec)}</script>"
 
@@ -174,7 +160,7 @@ def _worded(value: Any, name: str, key: str = "") -> Any:  # noqa: ANN401 - JSON
         return {each: _worded(one, name, each) for each, one in value.items()}
     if isinstance(value, list):
         return [_worded(one, name, key) for one in value]
-    return in_locale(value, name) if isinstance(value, str) and key in _TEXTS else value
+    return localize_text(value, name) if isinstance(value, str) and key in _TEXTS else value
 
 
 Value = str | int | float | None
@@ -261,9 +247,9 @@ def times(value: str | int | float) -> str:
     Examples
     --------
     >>> times(1.257)
-    '1.26 times'
+    '1.26x'
     """
-    return f"{float(value):.2f} times"
+    return f"{float(value):.2f}x"
 
 
 def day(value: str | int | float) -> str:
@@ -290,8 +276,9 @@ DERIVED: Mapping[str, Callable[[Decision], Value]] = {
     "all_idle": lambda one: _sum([row.idle_gpu_hours for row in _teams(one)]),
     "all_busy": lambda one: _sum([row.busy_gpu_hours for row in one.teams]),
     "teams_allocated": lambda one: sum(row.allocated_gpu_hours for row in _teams(one)),
-    "telemetry_share": lambda one: _ratio(
-        one.telemetry_matched_gpu_hours, sum(row.allocated_gpu_hours for row in _teams(one))),
+    "use_known_share": lambda one: _ratio(
+        sum((row.busy_gpu_hours or 0.0) + (row.idle_gpu_hours or 0.0) for row in _teams(one)),
+        sum(row.allocated_gpu_hours for row in _teams(one))),
     "busy_as_recommended": lambda one: _ratio(_sum([row.busy_gpu_hours for row in one.teams]),
         sum(row.allocated_gpu_hours for row in one.teams) * one.gpus_mean / max(one.fleet_gpus, 1)),
     "mean_wait_today_minutes": lambda one: _weighted(one, "today_mean_minutes"),
@@ -309,6 +296,7 @@ OF_ALL = "share of "
 """Prefix of names of shares of all installed GPU-hours."""
 OF_COMPARISON: Mapping[str, Callable[[Comparison], Value]] = {
     "months_left": lambda found: _months_left(found),
+    "headroom_share": lambda found: None if found.headroom is None else found.headroom.factor - 1.0,
     "months_left_today": lambda found: 0 if late_sizes(found.decision) else None,
     "waiting": lambda found: sum(row.waited for row in found.waits.causes.job_size) if found.waits else None,
     **{f"waiting.{cause}": partial(_cause_percent, cause=cause) for cause in CAUSES},
@@ -355,7 +343,7 @@ def shown(one: Decision | Comparison, name: str, form: Form = count) -> str:
     """
     value = value_of(one, name)
     if value is None or value != value:
-        return f'<data data-of="{name}" value="">{NO_FIGURE}</data>'
+        return f'<data data-of="{name}" value="">{MISSING_FIGURE}</data>'
     return f'<data data-of="{name}" value="{safe(str(value))}">{safe(form(value))}</data>'
 
 

@@ -16,45 +16,24 @@ from typing import Any, TypeAlias
 
 import polars as pl
 
-from gpuplanner.core.column_headings import heading, unit_of
+from gpuplanner.core.column_headings import CODES, cells_in_words, column_heading, unit_of
 from gpuplanner.core.errors import CheckError, GpuPlannerWarning, OutputError, SchemaError, examples
 from gpuplanner.core.execution import import_optional
 from gpuplanner.core.output_writing import write_atomically, write_csv_safe
 from gpuplanner.core.scenario import Scenario
-from gpuplanner.core.units import LOCALES, in_locale
-from gpuplanner.cost.cost_review import CostReview, price_rows, price_text
+from gpuplanner.core.units import LOCALES, UNALLOCATED, localize_text
+from gpuplanner.cost.cost_review import UNITS, CostReview, basis_of, cost_review, price_rows, price_text
 from gpuplanner.cost.energy_and_carbon import AMOUNTS
+from gpuplanner.cost.showback import CENTS
 from gpuplanner.decision.comparison_record import target_in_words
 from gpuplanner.decision.study import Study
-from gpuplanner.report.first_screen import confidence_rows
+from gpuplanner.report.first_screen import confidence_rows, next_steps
+from gpuplanner.report.formulas import layout_table
 
-MANDATORY = (
-    "BilledCost", "BillingAccountId", "BillingAccountName", "BillingCurrency", "BillingPeriodEnd", "BillingPeriodStart",
-    "ChargeCategory", "ChargeClass", "ChargeDescription", "ChargePeriodEnd", "ChargePeriodStart", "ContractedCost",
-    "EffectiveCost", "InvoiceIssuerName", "ListCost", "PricingQuantity", "PricingUnit", "ProviderName", "PublisherName",
-    "ServiceCategory", "ServiceName",
-)  # fmt: skip
-"""Columns that every FOCUS 1.2 file has; those of :data:`MAY_BE_NULL` may be empty."""
-MAY_BE_NULL = ("BillingAccountName", "ChargeClass", "ChargeDescription", "PricingQuantity", "PricingUnit")
-WORDS = {
-    "ChargeCategory": {"Usage", "Purchase", "Tax", "Credit", "Adjustment"},
-    "ChargeClass": {"Correction", ""},
-    "PricingCategory": {"Standard", "Dynamic", "Committed", "Other", ""},
-    "ServiceCategory": {
-        "AI and Machine Learning", "Analytics", "Business Applications", "Compute", "Databases", "Developer Tools",
-        "Multicloud", "Identity", "Integration", "Internet of Things", "Management and Governance", "Media",
-        "Migration", "Mobile", "Networking", "Other", "Security", "Storage", "Web",
-    },
-}  # fmt: skip
+FOCUS_RULES = pl.read_csv((resources.files(__package__) / "focus_rules.csv").read_bytes()).rows(named=True)
+"""Rules of FOCUS 1.2 by column: whether each file has it, whether it may be empty, and its allowed values or form."""
+MANDATORY = tuple(rule["column"] for rule in FOCUS_RULES if rule["mandatory"] == "yes")
 INSTANTS = ("BillingPeriodStart", "BillingPeriodEnd", "ChargePeriodStart", "ChargePeriodEnd")
-FORMS = (
-    dict.fromkeys(INSTANTS, r"^\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}Z$")
-    | dict.fromkeys(
-        ("BilledCost", "ContractedCost", "EffectiveCost", "ListCost", "PricingQuantity", "ListUnitPrice"),
-        r"^-?\d+(\.\d+)?([eE][+-]?\d+)?$",
-    )
-    | {"BillingCurrency": "^[A-Z]{3}$"}
-)
 FOCUS_TIME = "%Y-%m-%dT%H:%M:%SZ"
 
 
@@ -64,10 +43,10 @@ def write_focus(path: str | Path, costs: pl.DataFrame) -> Path:
     Examples
     --------
     >>> from gpuplanner.core.schemas import Costs
-    >>> from gpuplanner.core.schema_checks import empty
+    >>> from gpuplanner.core.schema_checks import make_empty_table
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     write_focus(Path(folder) / "bill.csv", empty(Costs)).read_text()[:41]
+    ...     write_focus(Path(folder) / "bill.csv", make_empty_table(Costs)).read_text()[:41]
     'BillingPeriodStart,BillingPeriodEnd,Charg'
     """
     plain = focus_text(costs)
@@ -107,26 +86,23 @@ def check_focus(lines: pl.DataFrame) -> list[str]:
 
 def _faults(text: pl.DataFrame) -> Iterator[str]:
     filled = {name: pl.col(name).fill_null("") for name in text.columns}
-    rules = [(name, filled[name] == "", "must not be null") for name in MANDATORY if name in filled]
-    rules = [rule for rule in rules if rule[0] not in MAY_BE_NULL]
-    rules += [
-        (name, ~filled[name].is_in(sorted(words)), "not an allowed value")
-        for name, words in WORDS.items()
-        if name in filled
-    ]
-    rules += [
-        (name, (filled[name] != "") & ~filled[name].str.contains(form), "not in the format of FOCUS")
-        for name, form in FORMS.items()
-        if name in filled
-    ]
+    rules = []
+    for rule in (rule for rule in FOCUS_RULES if rule["column"] in filled):
+        name, value = rule["column"], filled[rule["column"]]
+        if rule["may_be_null"] == "no":
+            rules.append((name, value == "", "must not be null"))
+        if rule["allowed"]:
+            rules.append((name, ~value.is_in(["", *rule["allowed"].split("|")]), "not an allowed value"))
+        if rule["form"]:
+            rules.append((name, (value != "") & ~value.str.contains(rule["form"]), "not in the format of FOCUS"))
     rules += [
         (end, filled[end] <= filled[start], f"not after {start}")
         for start, end in (INSTANTS[:2], INSTANTS[2:])
         if {start, end} <= set(filled)
     ]
-    for name, broken, rule in rules:
+    for name, broken, fault in rules:
         wrong = text.with_row_index("line", 1).filter(broken)
-        yield f"{name}: {rule} in line {wrong['line'][0]}: {wrong[name][0]!r}" if wrong.height else ""
+        yield f"{name}: {fault} in line {wrong['line'][0]}: {wrong[name][0]!r}" if wrong.height else ""
     if {"ListUnitPrice", "PricingQuantity", "ListCost"} <= set(filled):
         yield _products(text)
 
@@ -172,12 +148,14 @@ class Summary:
     - ``sheet``: Name of the table that is summed.
     - ``totals``: Column by the name that its sum gets in the whole workbook.
     - ``parted``, ``by``: Column that is summed for each value of a column of text.
+    - ``facts``: Text beside the totals, by its name.
     """
 
     sheet: str
     totals: Mapping[str, str]
     parted: str
     by: str
+    facts: Mapping[str, str]
 
 
 SUMMARY = "Totals"
@@ -223,7 +201,7 @@ def write_workbook(
     book.set_properties({"title": title, "created": _CREATED})
     names = _legal_names(sheets)
     formats = _Formats(book, LOCALES[locale].day)
-    notes = {key: in_locale(text, locale) for key, text in notes.items()}
+    notes = {key: localize_text(text, locale) for key, text in notes.items()}
     _write_readme(book.add_worksheet(README), formats, title, notes, sheets, names)
     if summary is not None:
         _write_summary(book, formats, summary, sheets[summary.sheet])
@@ -330,11 +308,12 @@ def _write_sum(sheet: Library, height: int, column: int, series: pl.Series, styl
 
 
 def _write_summary(book: Library, formats: _Formats, summary: Summary, frame: pl.DataFrame) -> None:
-    """Named totals and bars, recomputed from the rows of another sheet, which stays as a reader of bills takes it."""
+    """Named totals and parts, recomputed from the rows of another sheet, which stays as a reader of bills takes it."""
     letter = import_optional("xlsxwriter.utility", extra="report").xl_col_to_name
     sheet, bold = book.add_worksheet(SUMMARY), formats(bold=True)
-    cost = f"cost_{frame['BillingCurrency'][0].lower()}"
-    sheet.set_column(0, 1, 28)
+    money = f"{basis_of(frame).strip()} [{frame['BillingCurrency'][0]}]"
+    sheet.set_column(0, 0, 52)
+    sheet.set_column(1, 1, 28)
 
     def column(name: str) -> str:
         place = letter(frame.get_column_index(name), col_abs=True)
@@ -342,27 +321,31 @@ def _write_summary(book: Library, formats: _Formats, summary: Summary, frame: pl
 
     for row, (name, source) in enumerate(summary.totals.items()):
         style = formats(num_format=_number_format(frame[source]))
-        sheet.write_string(row, 0, heading(name.replace("cost", cost)).replace("total", "Total"), bold)
+        sheet.write_string(row, 0, NAMED[name][1] + (f" {money}" if name == "total_cost" else ""), bold)
         sheet.write_formula(row, 1, f"=SUM({column(source)})", style, float(frame[source].sum() or 0))
         book.define_name(name, f"={SUMMARY}!$B${row + 1}")
-    first = len(summary.totals) + 2
+    for row, fact in enumerate(summary.facts.items(), len(summary.totals)):
+        for column_number, text in enumerate(fact):
+            _write_text(sheet, row, column_number, text, formats, bold=not column_number)
+    first = len(summary.totals) + len(summary.facts) + 2
     style = formats(num_format=_number_format(frame[summary.parted]))
-    sheet.write_string(first - 1, 0, heading("tenant"), bold)
-    sheet.write_string(first - 1, 1, heading(cost), bold)
+    sheet.write_string(first - 1, 0, column_heading("tenant"), bold)
+    sheet.write_string(first - 1, 1, f"cost {money}", bold)
     parts = frame.group_by(summary.by, maintain_order=True).agg(pl.col(summary.parted).sum())
     for row, (name, amount) in enumerate(parts.iter_rows(), first):
-        _write_text(sheet, row, 0, name, formats)
+        _write_text(sheet, row, 0, CODES[UNALLOCATED] if name == UNALLOCATED else name, formats)
         # Not SUMIF: that takes a name with a star or an equals sign for a pattern.
-        formula = f"=SUMPRODUCT(({column(summary.by)}=A{row + 1})*{column(summary.parted)})"
+        key = f'"{name}"' if name == UNALLOCATED else f"A{row + 1}"
+        formula = f"=SUMPRODUCT(({column(summary.by)}={key})*{column(summary.parted)})"
         sheet.write_formula(row, 1, formula, style, float(amount))
     if parts.height:
         chart = book.add_chart({"type": "bar"})
         last = first + min(parts.height, MOST_BARS) - 1
         places = {"categories": [SUMMARY, first, 0, last, 0], "values": [SUMMARY, first, 1, last, 1]}
-        chart.add_series({"name": summary.parted, **places})
+        chart.add_series({"name": f"cost {money}", **places})
         chart.set_legend({"none": True})
         chart.set_y_axis({"reverse": True})
-        sheet.insert_chart(0, 3, chart, {"description": f"{summary.parted} by {summary.by}"})
+        sheet.insert_chart(first, 3, chart, {"description": f"cost {money} by team"})
 
 
 def _plain(series: pl.Series) -> list[Any]:
@@ -387,7 +370,7 @@ def _number_format(series: pl.Series) -> str:
         return "#,##0" + ("." + "0" * min(dtype.scale, 2) if dtype.scale else "")
     if dtype.is_integer():
         return "0" if series.name.endswith(("id", "gpu", "node")) else "#,##0"
-    unit = unit_of(series.name)
+    unit = unit_of(COLUMNS.get(series.name, series.name))
     return unit.excel if unit else "#,##0.00"
 
 
@@ -407,10 +390,10 @@ def sheet_heading(name: str) -> str:
     Examples
     --------
     >>> [sheet_heading(name) for name in ("x_Bucket", "EffectiveCost", "location_kg_low", "idle_share")]
-    ['x_Bucket', 'EffectiveCost', 'location-based carbon low [kg]', 'idle of used and idle [%]']
+    ['x_Bucket', 'EffectiveCost', 'operational location-based carbon low [kg]', 'idle of used and idle [%]']
     """
     stem, limit = found.groups() if (found := _LIMIT.fullmatch(name)) else (name, "")
-    return name if name.startswith("x_") else heading(COLUMNS.get(stem, stem) + limit)
+    return name if name.startswith("x_") else column_heading(COLUMNS.get(stem, stem) + limit)
 
 
 def _width(name: str, values: Sequence[object]) -> float:
@@ -451,70 +434,85 @@ def _check(name: str, frame: pl.DataFrame, sums: Collection[str]) -> None:
 
 
 SHEETS = {
+    "layouts": ("Target layout", ["gpus"]),
+    "next_steps": ("Next steps", []),
     "ledger_buckets": ("GPU-hour ledger", ["gpu_hours"]),
     "ledger_tenants": ("Teams", ["allocated_gpu_hours", "used", "no_telemetry", "allocated_idle"]),
+    "teams": ("Fair share", ["allocated_gpu_hours", "shortfall_gpu_hours"]),
     "costs": ("Costs", []),
     "energy": ("Energy and carbon", ["gpu_hours", "energy_kwh", "location_kg", "market_kg", "embodied_kg"]),
     "policies": ("Policy comparison", []),
     "waits": ("Queue waits", []),
     "wait_curve": ("Wait curve", []),
-    "rightsizing": ("Rightsizing", ["jobs", "gpu_hours"]),
-    "weeks": ("GPUs needed by week", []),
+    "rightsizing": ("Rightsizing", ["jobs", "whole_run_gpu_hours"]),
+    "weeks": ("Jobs of at most one GPU", []),
     "choice": ("Forecast models", []),
     "scores": ("Forecast accuracy", []),
     "quality": ("Data quality", []),
 }
 """Tables of the workbook: name of the sheet, and the columns added up at its foot. What ``ingest`` reads as a bill has
 none: its sums stand on a sheet of their own."""
-NAMED = {
-    "total_cost": "EffectiveCost", "total_gpu_hours": "PricingQuantity", "total_energy_kwh": "x_EnergyKwh",
-    "total_carbon_kg": "x_CarbonKg",
+COST_SHEETS = {"tenant": "Cost by team", "bucket": "Cost by GPU time", "end": "Cost by end of job"}
+"""Sheets of cost in every workbook, by the table of the review."""
+BY_PERIOD = {
+    "policies": {"gpu_hours": "weekly_gpu_hours", "gpu_hours_promised": "expected_weekly_gpu_hours"},
+    "wait_curve": {"gpu_hours": "weekly_gpu_hours"}, "rightsizing": {"gpu_hours": "whole_run_gpu_hours"},
 }  # fmt: skip
+"""Columns whose period a sheet has to name."""
+NAMED = {
+    "total_cost": ("EffectiveCost", "Total cost"), "total_gpu_hours": ("PricingQuantity", "Total installed GPU-hours"),
+    "total_energy_kwh": ("x_EnergyKwh", "Total energy [kWh]"),
+    "total_carbon_kg": ("x_CarbonKg", "Total operational carbon, location-based [kg CO2e]"),
+}  # fmt: skip
+"""Named cells: the column that is summed, and the label."""
 
 
 def write_study_workbook(path: str | Path, study: Study, more: Mapping[str, pl.DataFrame] | None = None) -> Path:
     """Write the tables of a study, and more sheets by name, as a workbook whose totals are those of the report."""
-    there = {name: study.tables[name] for name in SHEETS if name in study.tables}
+    review, asked = cost_review(study.scenario), study.scenario
+    steps = pl.DataFrame({"step": next_steps(study.decision)}, schema={"step": pl.String})
+    tables = {"layouts": layout_table(study.decision), "next_steps": steps, **study.tables}
+    there = {name: cells_in_words(tables[name]) for name in SHEETS if name in tables}
     # Energy of the simulated weeks is not that of the period, which has a sheet of its own.
     there["policies"] = there.get("policies", pl.DataFrame()).drop("^energy_kwh.*$", "carbon_kg", strict=False)
-    sheets = {SHEETS[name][0]: table for name, table in there.items() if table.width} | dict(more or {})
-    totals = {sheet: columns for sheet, columns in SHEETS.values() if columns and sheet in sheets}
-    asked = study.scenario
-    return _with_totals(path, sheets, title=asked.name, notes=notes(study), totals=totals, locale=asked.number_locale)
+    sheets = {SHEETS[name][0]: table.rename(BY_PERIOD.get(name, {}), strict=False) for name, table in there.items()}
+    return _with_totals(path, sheets | dict(more or {}), review, title=asked.name, notes=notes(study),
+                        totals=dict(SHEETS.values()), locale=asked.number_locale)  # fmt: skip
 
 
 def write_cost_workbook(
-    path: str | Path, found: CostReview, more: Mapping[str, pl.DataFrame] | None = None, *, locale: str = "en"
+    path: str | Path, review: CostReview, more: Mapping[str, pl.DataFrame] | None = None, *, locale: str = "en"
 ) -> Path:
     """Write a review of a month as a workbook for finance: charge lines as a bill is read, and what they sum to."""
-    parts = {"team": found.by_tenant, "GPU time": found.by_bucket, "ownership": found.by_ownership,
-             "end of job": found.by_end, "job": found.by_job}  # fmt: skip
-    cost = {"cost": f"cost_{found.currency.lower()}"}
-    sheets = {"Costs": found.costs, **{f"Cost by {name}": table.rename(cost) for name, table in parts.items()},
-              "Energy and carbon": found.states, "Prices": price_rows(found), **(more or {})}  # fmt: skip
-    told = {"Period": _period(*found.period), "Missing": " ".join(found.missing) or "nothing"}
+    sheets = {"Costs": review.costs, "Cost by job": review.by_job,
+              "Cost by ownership": review.breakdown("ownership"), "Energy and carbon": cells_in_words(review.states),
+              "Prices": price_rows(review), **(more or {})}  # fmt: skip
+    told = {"Period": _period(*review.period), "Missing": " ".join(review.missing) or "nothing"}
     totals = {"Energy and carbon": list(AMOUNTS)}
-    there = {name: table for name, table in sheets.items() if table.width}
-    return _with_totals(path, there, title=found.name, notes=told, totals=totals, locale=locale)
+    return _with_totals(path, sheets, review, title=review.name, notes=told, totals=totals, locale=locale)
 
 
 def _with_totals(
-    path: str | Path,
-    sheets: Mapping[str, pl.DataFrame],
-    *,
-    title: str,
-    notes: Mapping[str, str],
-    totals: Mapping[str, Sequence[str]],
-    locale: str,
-) -> Path:
-    """A workbook whose charge lines stand as a reader of bills takes them, summed on a sheet of their own."""
-    name, summary = SHEETS["costs"][0], None
-    if name in sheets and sheets[name].height:
-        lines = sheets[name].with_columns(pl.selectors.datetime().dt.strftime(FOCUS_TIME))
-        sheets = {**sheets, name: lines}
+    path: str | Path, sheets: Mapping[str, pl.DataFrame], review: CostReview, *, title: str, notes: Mapping[str, str],
+    totals: Mapping[str, Sequence[str]], locale: str,
+) -> Path:  # fmt: skip
+    """A workbook with the sheets of cost, whose charge lines stand as a reader of bills takes them and are summed."""
+    lines, summary = sheets.get("Costs", pl.DataFrame()), None
+    if lines.height:
+        lines = lines.with_columns(pl.selectors.datetime().dt.strftime(FOCUS_TIME))
+        units = {UNITS[name]: Decimal(value) for name, value in review.unit_costs.items() if value is not None}
+        unit_costs = pl.DataFrame({"name": list(units), "cost": pl.Series(list(units.values()), dtype=CENTS)})
+        parts = {name: review.breakdown(by) for by, name in COST_SHEETS.items()}
+        sheets = {**sheets, "Costs": lines, **parts, "Unit costs": unit_costs}
         # What no line knows has no total: it is not zero.
-        told = {total: column for total, column in NAMED.items() if lines[column].count()}
-        summary = Summary(name, told, "EffectiveCost", "SubAccountName")
+        totalled = {total: column for total, (column, _) in NAMED.items() if lines[column].count()}
+        facts = {"Price basis": review.price_basis.strip(), "Price per GPU-hour": review.rate_text,
+                 "Period": _period(*review.period), "Unallocated": review.bridge}  # fmt: skip
+        summary = Summary("Costs", totalled, "EffectiveCost", "SubAccountId", facts)
+        notes = {**notes, "Cost": f"{review.total_text}. {review.bridge}"}
+    cost = {"cost": f"cost_{review.currency.lower()}"}
+    sheets = {name: table.rename(cost, strict=False) for name, table in sheets.items() if table.width}
+    totals = {name: columns for name, columns in totals.items() if columns and name in sheets}
     return write_workbook(path, sheets, title=title, notes=notes, totals=totals, summary=summary, locale=locale)
 
 
@@ -534,8 +532,9 @@ def notes(study: Study) -> Mapping[str, str]:
         "Fleet": f"{study.headline.fleet_gpus} GPUs of {study.headline.gpu_model or study.headline.boards}, "
         f"{study.headline.fleet_note}; {study.headline.installed_gpus} installed",
         "Baseline": study.provenance.policies["today"],
+        "Evaluation window": _period(study.comparison.judged_from, study.comparison.judged_to),
         "Wait limit": target_in_words(study.comparison),
-        "Price": "none" if price is None else f"{price_text(price)}; {price.source}; prices of {price.date}",
+        "Price": "none" if price is None else f"{price_text(price)}; {price.source}; newest of {price.date}",
         "Carbon": f"{study.provenance.carbon.source}; {study.provenance.carbon.year}",
         "Scenario": "; ".join(stated) or "all defaults",
         "Input files": "; ".join(f"{name}: sha256 {sha}" for name, sha in sorted(study.provenance.inputs.items())),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import groupby, takewhile
 
 import polars as pl
@@ -12,13 +13,13 @@ import polars as pl
 from gpuplanner import report as plots
 from gpuplanner.core.errors import GpuPlannerError
 from gpuplanner.core.schemas import WHOLE_GPU
-from gpuplanner.core.units import NO_FIGURE, UNALLOCATED, wait_text
+from gpuplanner.core.units import MISSING_FIGURE, UNALLOCATED, wait_text
 from gpuplanner.decision.comparison_record import Comparison, curve_table, service_table
 from gpuplanner.decision.decision_types import FULL, Decision, LayoutOnNodes, NextStep
 from gpuplanner.decision.policy_fleets import FleetRules
 from gpuplanner.hardware.gpu_models import GpuModel, load_gpu_model
-from gpuplanner.hardware.layout_enumeration import placement_table
-from gpuplanner.ingest.quality_report import QualityWarning, warning_text
+from gpuplanner.hardware.layout_enumeration import make_placement_table
+from gpuplanner.ingest.quality_report import QualityWarning, format_warning
 from gpuplanner.report import html_page as page
 from gpuplanner.report.figure_formats import (
     OF_ALL,
@@ -65,7 +66,7 @@ def fleet_picture(one: Decision, rules: FleetRules | None = None) -> str:
     by_node = 0 < nodes <= MOST_ROWS or 0 < len(kinds) <= MOST_KINDS < nodes
     groups = _by_node(kinds, gpu_model, single=nodes <= MOST_ROWS) if by_node else _by_layout(one, gpu_model)
     about = "One box is a GPU" if by_node or _box(one) == 1 else f"One box is {_box(one):,} GPUs"
-    about += ", widths are memory slices" if one.cut_gpus else ""
+    about += " (not by index), widths are memory slices" if one.cut_gpus else ""
     full = sum(part.gpus for part in one.layouts if part.layout == FULL)
     parts = {"full": full, "partitioned": one.cut_gpus, released_word(one): max(one.fleet_gpus - one.gpus, 0)}
     sums = " + ".join(f"{gpus:,} {word}" for word, gpus in parts.items() if gpus)
@@ -191,7 +192,7 @@ def _gpu(layout: str, gpu_model: GpuModel | None) -> str:
     if layout == FULL or gpu_model is None or not gpu_model.memory_slices:
         return '<div class="gpu full"></div>'
     parts, end = [], 0
-    for _, profile, start, size in placement_table(gpu_model, [layout]).sort("start").rows():
+    for _, profile, start, size in make_placement_table(gpu_model, [layout]).sort("start").rows():
         parts += [("", start - end)] if start > end else []
         parts.append((profile, size))
         end = start + size
@@ -235,6 +236,7 @@ LEFT_OUT = 0.01
 
 Links = Sequence[tuple[str, str]]
 """Files beside the page: name and path."""
+BUNDLE, EXPORT = ("Change bundle", "export/"), "gpuplanner export "
 
 
 def first_screen(
@@ -258,30 +260,28 @@ def first_screen(
         right, missing = missing, ""
     sides = {"left": left, "right": right}
     charts = "".join(f'<div class="{name}">{part}</div>' for name, part in sides.items() if part)
-    lower = f'<div class="by-team">{_teams(one, period)}</div><div class="next-steps">{_next_steps(one)}</div>'
+    steps = f'<div class="next-steps">{_next_steps(one, links)}{missing}</div>'
     projects = "".join(f"<li>{safe(answer.sentence)}</li>" for answer in found.projects)
     announced = f'<h3>Announced projects</h3><ul class="projects">{projects}</ul>' if projects else ""
     return (
         f'<div class="decision">{warning_list(warnings)}{_today(found)}{_shown_cards(found, how)}'
         f'<div class="pair charts">{charts}</div>'
-        f'<div class="pair lower">{lower}</div>{announced}{missing}{_facts(one, doubts, links)}</div>'
+        f'<div class="pair lower"><div class="by-team">{_teams(one, period)}</div>{steps}</div>'
+        f"{announced}{_facts(one, doubts, links)}</div>"
     )
 
 
 def warning_list(warnings: Sequence[QualityWarning]) -> str:
     """Warnings of the quality report, above all figures."""
-    rows = [f"<li>{safe(warning_text(warning))}</li>" for warning in warnings]
+    rows = [f"<li>{safe(format_warning(warning))}</li>" for warning in warnings]
     return f'<ul class="warnings">{"".join(rows)}</ul>' if rows else ""
 
 
 def badges(one: Decision) -> list[tuple[str, bool]]:
     """Markup of the badges of the page, each with whether it is a warning."""
     excluded = shown(one, "left_out_share", per_cent)
-    measured = f", telemetry {shown(one, 'telemetry_share', per_cent)}"
-    quality = (
-        f"Data quality: good ({excluded} excluded{measured if one.telemetry_matched_gpu_hours else ''})",
-        False,
-    )
+    known = f", use known {shown(one, 'use_known_share', per_cent)}" if value_of(one, "use_known_share") else ""
+    quality = f"Data quality: good ({excluded} excluded{known})", False
     if one.left_out_share > LEFT_OUT:
         quality = f"Data quality: {excluded} of GPU-hours excluded", True
     elif one.action == "none":
@@ -373,7 +373,7 @@ def _then(before: str, after: str) -> str:
 def _gpus(one: Decision) -> Card:
     label = "GPUs needed to meet the wait limit"
     if one.action == "none":
-        return (label, NO_FIGURE, safe(_reason(one)))
+        return (label, MISSING_FIGURE, safe(_reason(one)))
     value = _then(shown(one, "fleet_gpus"), shown(one, "gpus"))
     more = f"{shown(one, 'more_gpus')} to buy" if one.gpus > one.fleet_gpus else ""
     mean = f"{shown(one, 'gpus_mean')} on average" if round(one.gpus_mean) != one.gpus else ""
@@ -382,16 +382,17 @@ def _gpus(one: Decision) -> Card:
         freed = f"capacity freed: {shown(one, 'saving.value')} GPU-hours per week"
         if one.saving.varies:
             freed += f" (90 % interval {shown(one, 'saving.low')} to {shown(one, 'saving.high')})"
-    met = "wait limit met for every job size" if one.service and all(size.meets_limit for size in one.service) else ""
+    met = one.service and all(size.meets_limit for size in one.service)
+    limits = "wait limit met for every job size in the record" if met else ""
     installed = f"{shown(one, 'fleet_gpus')} installed"
-    return (label, value, installed, met, more, mean, freed)
+    return (label, value, installed, limits, more, mean, freed)
 
 
 def _wait(one: Decision) -> Card:
     gains = one.most_improved
     if gains is None:
         why = "" if one.action == "none" else "the replay of today is too far from the record"
-        return ("p95 queue wait", NO_FIGURE, safe(_sentence(why or _reason(one))))
+        return ("p95 queue wait", MISSING_FIGURE, safe(_sentence(why or _reason(one))))
     name = f"service.{one.service.index(gains)}"
     now, then, observed = (
         shown(one, f"{name}.{field}_p95_minutes", minutes) for field in ("today", "recommended", "observed")
@@ -418,7 +419,7 @@ def _busy(one: Decision) -> Card:
     if one.action == "none" or value_of(one, "busy_as_recommended") is None or resized:
         if not one.service:
             reason = "no telemetry" if one.teams and value_of(one, "all_busy") is None else _reason(one)
-            return ("Utilization of provisioned GPUs", NO_FIGURE, safe(_sentence(reason)))
+            return ("Utilization of provisioned GPUs", MISSING_FIGURE, safe(_sentence(reason)))
         now, then = (shown(one, f"mean_wait_{when}_minutes", mean_minutes) for when in _WHEN)
         return ("Mean queue wait, all jobs, simulated", _then(now, then), "mean over jobs of all sizes")
     now, then = (shown(one, name, per_cent) for name in (f"{OF_ALL}all_busy", "busy_as_recommended"))
@@ -431,10 +432,11 @@ def _months(found: Comparison) -> Card:
     late = late_sizes(one)
     load = ""
     if found.headroom is not None:
-        load = f"limits met up to {shown(found, 'headroom.factor', times)} today's load"
+        factor = shown(found, "headroom.factor", times)
+        load = f"headroom {shown(found, 'headroom_share', per_cent)} (load can grow {factor})"
     missed = f"{safe(late[0])} misses the limit today" if late else ""
     if value_of(found, "months_left") is None:
-        return (label, NO_FIGURE, safe(_sentence(ends.reason or _reason(one))), load)
+        return (label, MISSING_FIGURE, safe(_sentence(ends.reason or _reason(one))), load)
     value = shown(found, "months_left", str)
     if late and one.measures:
         value = _then(shown(found, "months_left_today"), value)
@@ -445,7 +447,7 @@ def _months(found: Comparison) -> Card:
     return (label, value, due, missed, chance, load)
 
 
-_MARKS = "p95. Gray: today (ring). Blue: recommended (dot), 80 % interval. Dashed: wait limit."
+_MARKS = "p95, log scale. Gray: today (ring). Blue: recommended (dot), 80 % interval. Dashed: wait limit."
 
 
 def curve_figure(found: Comparison) -> str:
@@ -453,13 +455,14 @@ def curve_figure(found: Comparison) -> str:
     one, frame = found.decision, curve_table(found)
     limits = service_table(found).select("limit_minutes", job_size="size")
     ends = {"today": one.fleet_gpus, "recommended": one.gpus}
-    numbers = frame.pivot("job_size", index=("layout", "gpus"), values="p95_minutes", aggregate_function="first")
+    named = frame.with_columns(job_size="p95, " + pl.col("job_size") + " [min]")
+    numbers = named.pivot("job_size", index=("layout", "gpus"), values="p95_minutes", aggregate_function="first")
     return page.figure(
         plots.plot_wait_curve(frame, **ends, limits=limits),
         title="Queue wait by number of GPUs",
         alt=_MARKS,
         numbers=numbers,
-        formats=dict.fromkeys(limits["job_size"], ",.1f"),
+        formats=dict.fromkeys(numbers.columns[2:], ",.1f"),
     )
 
 
@@ -511,7 +514,7 @@ def _teams(one: Decision, period: str) -> str:
     rows += [(NOT_ALLOCATED, f"teams.{number}", "unallocated") for number in unallocated]
     body = "".join(_team(one, *row, waits=waits) for row in [*rows, ("Total", "all", "all")])
     unknown = any(row.idle_gpu_hours is None for row in one.teams)
-    about = "; ".join(filter(None, (period, f"{NO_FIGURE} is not measured" if unknown else "")))
+    about = "; ".join(filter(None, (period, f"{MISSING_FIGURE} is not measured" if unknown else "")))
     when = f' <span class="about">{safe(about)}</span>' if about else ""
     return (
         f"<h3>By team{when}</h3>"
@@ -532,12 +535,12 @@ def teams_table(one: Decision) -> pl.DataFrame:
     """The table by team as text; no row where no team is known."""
 
     def wait(value: float | None) -> str:
-        return NO_FIGURE if value is None else wait_text(value)
+        return MISSING_FIGURE if value is None else wait_text(value)
 
     rows = []
     for row in one.teams:
         rest = row.team == UNALLOCATED
-        idle = NO_FIGURE if row.idle_gpu_hours is None else count(row.idle_gpu_hours)
+        idle = MISSING_FIGURE if row.idle_gpu_hours is None else count(row.idle_gpu_hours)
         figures = (count(row.jobs), count(row.allocated_gpu_hours), idle)
         waits = (wait(row.today_p95_minutes), wait(row.recommended_p95_minutes))
         rows.append((NOT_ALLOCATED, "", figures[1], "", "", "") if rest else (row.team, *figures, *waits))
@@ -563,13 +566,22 @@ def _team(one: Decision, name: str, path: str, kind: str, *, waits: bool) -> str
     return f'<tr{kind and f" class={kind!r}"}><th scope="row">{safe(name)}</th>{row}</tr>'
 
 
-def next_steps(one: Decision) -> list[str]:
+def next_steps(one: Decision, links: Links = ()) -> list[str]:
     """The next steps as plain text; a command ends its line, so that it can be copied."""
-    return [f"{step.text[:1].upper()}{step.text[1:]}{'' if step.command else '.'}" for step in one.next_steps]
+    steps = steps_with_bundle(one, links)
+    return [f"{step.text[:1].upper()}{step.text[1:]}{'' if step.command else '.'}" for step in steps]
 
 
-def _next_steps(one: Decision) -> str:
-    steps = "".join(f"<li>{_with_command(step)}</li>" for step in one.next_steps)
+def steps_with_bundle(one: Decision, links: Links) -> list[NextStep]:
+    """The next steps; where a change bundle stands beside the page, its README in place of the command to write one."""
+    written = [step for step in one.next_steps if BUNDLE in links and (step.command or "").startswith(EXPORT)]
+    readme = "apply the change bundle, open export/README.md"
+    applied = {step: replace(step, what=f"{readme}: {step.what}", command=None) for step in written}
+    return [applied.get(step, step) for step in one.next_steps]
+
+
+def _next_steps(one: Decision, links: Links) -> str:
+    steps = "".join(f"<li>{_with_command(step)}</li>" for step in steps_with_bundle(one, links))
     body = f'<ol class="steps">{steps}</ol>' if steps else '<p class="about">First add the missing data.</p>'
     return f"<h3>Next steps</h3>{body}"
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from gpuplanner.core.units import HOURS_PER_WEEK, WATTS_PER_KILOWATT, day_text, three_figures
+from gpuplanner.core.units import HOURS_PER_WEEK, WATTS_PER_KILOWATT, day_text, format_three_figures
 from gpuplanner.cost.cost_review import cost_review
+from gpuplanner.decision.decision_types import Decision
 from gpuplanner.decision.explained_waits import cause_table
 from gpuplanner.decision.study import Study
 from gpuplanner.report.figure_formats import OF_ALL, per_cent, value_of
@@ -61,7 +62,7 @@ def value_text(value: float | str | None) -> str:
         return "–"
     if isinstance(value, str):
         return day_text(value) if value[:4].isdigit() and value[4:5] == "-" else value
-    return three_figures(value)
+    return format_three_figures(value)
 
 
 def formulas(study: Study) -> list[Formula]:
@@ -71,11 +72,7 @@ def formulas(study: Study) -> list[Formula]:
 
 def _decision_formulas(study: Study) -> list[Formula]:
     decision = study.decision
-    layouts = pl.DataFrame(
-        [(one.layout, one.gpus, ", ".join(one.nodes)) for one in decision.layouts],
-        schema={"layout": pl.String, "gpus": pl.Int64, "nodes": pl.String},
-        orient="row",
-    )
+    layouts = layout_table(decision)
     measures = pl.DataFrame(decision.measures, infer_schema_length=None)
     service = pl.DataFrame(decision.service)
     latest = decision.most_improved
@@ -85,8 +82,9 @@ def _decision_formulas(study: Study) -> list[Formula]:
     return [
         Formula(
             "gpus", "GPUs needed to meet the wait limit", _total(layouts, "gpus"), "GPUs",
-            "sum of the GPUs of all layouts: the fewest with which each job size meets its limit in 80 % of resampled "
-            "records",
+            "sum of the GPUs of all layouts. A change beside today's number of GPUs has to meet the limit of each job "
+            "size in the record; GPUs are released or bought only where it also holds in 80 % of resampled records, "
+            "each compared with today's fleet on the same record",
             {"installed": decision.fleet_gpus}, layouts, "study.json: decision.layouts",
         ),
         Formula(
@@ -112,9 +110,9 @@ def _decision_formulas(study: Study) -> list[Formula]:
         ),
         Formula(
             "exhaustion", "Exhaustion date", ends.date, "",
-            "day on which the load reaches the factor at which a job size misses its wait limit",
+            "day on which the load reaches the headroom: the factor at which a job size misses the wait target",
             {
-                "growth per week": growth.value, "load": None if headroom is None else headroom.factor,
+                "growth per week": growth.value, "load, times today's": None if headroom is None else headroom.factor,
                 "probability within a year": ends.probability, "reason without a date": ends.reason,
             },
             pl.DataFrame(), "study.json: comparison.exhaustion",
@@ -126,6 +124,12 @@ def _decision_formulas(study: Study) -> list[Formula]:
         ),
         _electricity_formula(study),
     ]  # fmt: skip
+
+
+def layout_table(decision: Decision) -> pl.DataFrame:
+    """``layout, gpus, nodes`` of the recommended layouts."""
+    rows = [(one.layout, one.gpus, ", ".join(one.nodes)) for one in decision.layouts]
+    return pl.DataFrame(rows, schema={"layout": pl.String, "gpus": pl.Int64, "nodes": pl.String}, orient="row")
 
 
 def _busy_share(study: Study) -> str | None:
@@ -165,10 +169,7 @@ def _period_formulas(study: Study) -> list[Formula]:
     buckets, tenants = shown_buckets(tables["ledger_buckets"]), shown_tenants(tables["ledger_tenants"])
     ended, costs, energy = tables["ended"], tables["costs"], tables["energy"]
     carbon_factor = study.provenance.carbon.gco2e_per_kwh
-    price, basis = (
-        {"price per GPU-hour": headline.price_per_gpu_hour},
-        cost_review(study.scenario).price_basis,
-    )
+    price, basis = ({"price per GPU-hour": headline.price_per_gpu_hour}, cost_review(study.scenario).price_basis)
     return [
         Formula(
             "installed", "Installed GPU-hours", _total(buckets, "gpu_hours"), "GPU-hours",
@@ -185,7 +186,7 @@ def _period_formulas(study: Study) -> list[Formula]:
             {}, tenants, "tables/ledger.parquet",
         ),
         Formula(
-            "lost", "GPU-hours of failed or cancelled jobs",
+            "lost", "GPU-hours of unsuccessful jobs",
             _total(ended.filter("lost"), "gpu_hours"), "GPU-hours",
             "sum of gpu_hours of all rows whose state is lost", price, ended, "tables/ended.parquet",
         ),

@@ -15,18 +15,25 @@ import polars as pl
 
 from gpuplanner import ingest
 from gpuplanner.core.errors import ScenarioError, examples
-from gpuplanner.core.output_places import MANIFEST, Written, read_manifest
-from gpuplanner.core.scenario_fields import EMPTIED
+from gpuplanner.core.output_places import MANIFEST, WrittenFile, read_manifest
+from gpuplanner.core.scenario_fields import DRAINED_UNIT_BY_ACTUATOR
 from gpuplanner.core.schemas import WHOLE_GPU
 from gpuplanner.core.serialization import read_text
-from gpuplanner.hardware.catalog import board_names, whole_board_names
-from gpuplanner.hardware.gpu_models import GpuModel, any_board, as_board
+from gpuplanner.hardware.catalog import mig_model_names, non_mig_model_names
+from gpuplanner.hardware.gpu_models import GpuModel, as_gpu_model, load_any_gpu_model
 from gpuplanner.hardware.mig_layouts import parse_layout, prove
 from gpuplanner.ingest.gpu_model_resolution import expand_node_list
-from gpuplanner.ingest.text_files import head
-from gpuplanner.planner.layout_plan import LARGEST_FILE, NodeState, Plan, checked_plan, stamp, states_at
-from gpuplanner.planner.limit_verification import layout_plan_faults
-from gpuplanner.planner.numbered_gpus import assign, node_reboots
+from gpuplanner.ingest.text_files import read_head
+from gpuplanner.planner.layout_plan import (
+    MAX_PLAN_FILE_BYTES,
+    NodeState,
+    Plan,
+    check_layout_plan,
+    format_utc,
+    node_states_at,
+)
+from gpuplanner.planner.limit_verification import find_layout_plan_faults
+from gpuplanner.planner.numbered_gpus import assign, count_node_reboots
 from gpuplanner.planner.plan_problem import PlanProblem
 from gpuplanner.planner.plan_variants import fleet_from_json
 from gpuplanner.planner.plan_verification import verify
@@ -52,7 +59,7 @@ def read_plan(path: str | Path) -> tuple[Plan, PlanProblem]:
 
 def read_plans(path: str | Path) -> dict[str, tuple[Plan, PlanProblem]]:
     """Read a plan.json of one pool or of a fleet, by pool."""
-    text = read_text(path, error=ScenarioError, what="plan", limit_bytes=LARGEST_FILE)
+    text = read_text(path, error=ScenarioError, kind="plan", limit_bytes=MAX_PLAN_FILE_BYTES)
     try:
         return fleet_from_json(text)
     except ScenarioError as error:
@@ -63,7 +70,7 @@ def verify_any(
     path: str | Path,
     gpu_model: str | None,
     *,
-    gpus_per_node: int = 8,
+    gpus_per_node: int | None = None,
     against: Mapping[str, PlanProblem] | None = None,
 ) -> FileReport:
     """Check a plan, an exported file or a whole pack again, with code that shares nothing with what made it.
@@ -78,8 +85,8 @@ def verify_any(
     gpu_model : str or None
         Board of the nodes; a plan names its own, which must then be the same. None: the one that the file names, else
         the page of its pack.
-    gpus_per_node : int
-        GPUs on a node, for files that do not say.
+    gpus_per_node : int, optional
+        GPUs on a node, for files that do not say; None: as many as the devices that a file names, else 8.
     against : mapping of str to PlanProblem, optional
         Problems by pool that the plans must be of; the name does not matter where there is one. Without, a plan is
         held against the problem in its file, which is right about itself whoever wrote it.
@@ -103,8 +110,10 @@ def verify_any(
         gpu_model = gpu_model or _board_named(Path(path))
         if gpu_model is None:
             raise ScenarioError(str(path), "--gpu-model of the nodes", "none", "Add --gpu-model.")
-        return verify_file(path, any_board(gpu_model), gpus_per_node=gpus_per_node)
-    text = read_text(path, error=ScenarioError, what="plan", limit_bytes=LARGEST_FILE)
+        devices = re.findall(r"devices: \[(?:\d+, )*(\d+)\]", Path(path).read_text("utf-8", errors="replace"))
+        gpus_per_node = gpus_per_node or max(map(int, devices), default=7) + 1
+        return verify_file(path, load_any_gpu_model(gpu_model), gpus_per_node=gpus_per_node)
+    text = read_text(path, error=ScenarioError, kind="plan", limit_bytes=MAX_PLAN_FILE_BYTES)
     if is_service_plan(text):
         return _service_report(text, gpu_model)
     report = FileReport(ok=True)
@@ -121,7 +130,7 @@ def verify_any(
     return report
 
 
-def _pack_report(folder: Path, gpu_model: str | None, gpus_per_node: int) -> FileReport:
+def _pack_report(folder: Path, gpu_model: str | None, gpus_per_node: int | None) -> FileReport:
     """Check all files of a pack: whether they are as they were written, and the layouts of those that people edit."""
     folder = _absolute(folder)
     listed = _listed_files(folder)
@@ -136,7 +145,7 @@ def _pack_report(folder: Path, gpu_model: str | None, gpus_per_node: int) -> Fil
             report.problems.append(f"{name}: missing")
             continue
         checked = MADE_ELSEWHERE not in name.parts and _has_own_check(path)
-        if not written.still_in(path):
+        if not written.is_unchanged_at(path):
             report.problems.append(f"{name}: {EDITED_CHECKED if checked else EDITED}")
         elif checked:
             found = verify_any(path, gpu_model, gpus_per_node=gpus_per_node)
@@ -155,12 +164,12 @@ def _listed_report(path: Path) -> FileReport | None:
     written = None if _has_own_check(path) else _listed_files(path.parent).get(_absolute(path))
     if written is None:
         return None
-    if written.still_in(path):
+    if written.is_unchanged_at(path):
         return FileReport(ok=True, findings=[UNCHANGED])
     return FileReport(ok=False, problems=[EDITED])
 
 
-def _listed_files(folder: Path) -> dict[Path, Written]:
+def _listed_files(folder: Path) -> dict[Path, WrittenFile]:
     """Files that the manifest of a folder lists, else that of one of the two folders above it."""
     folder = _absolute(folder)
     for home in (folder, *folder.parents[:2]):
@@ -175,7 +184,7 @@ def _has_own_check(path: Path) -> bool:
     if path.suffix == ".md":  # a page may quote lines of any kind
         return False
     try:
-        text = read_text(path, error=ScenarioError, what="file", limit_bytes=LARGEST_FILE)
+        text = read_text(path, error=ScenarioError, kind="file", limit_bytes=MAX_PLAN_FILE_BYTES)
     except ScenarioError:
         return False
     return states_layouts(text) or (path.suffix == ".json" and _PLAN_FORMAT.search(text) is not None)
@@ -189,8 +198,8 @@ def _board_named(path: Path) -> str | None:
     """The one board of the catalogue that a file names, else the page of the pack that it stands in."""
     for place in (path, *(folder / PAGE for folder in path.absolute().parents[:2])):
         with contextlib.suppress(ScenarioError):
-            text = read_text(place, error=ScenarioError, what="file", limit_bytes=LARGEST_FILE)
-            named = {*board_names(), *whole_board_names()} & set(re.findall(r"[\w.+-]*\w", text))
+            text = read_text(place, error=ScenarioError, kind="file", limit_bytes=MAX_PLAN_FILE_BYTES)
+            named = {*mig_model_names(), *non_mig_model_names()} & set(re.findall(r"[\w.+-]*\w", text))
             if len(named) == 1:
                 return named.pop()
     return None
@@ -199,18 +208,18 @@ def _board_named(path: Path) -> str | None:
 def _plan_faults(plan: Plan, problem: PlanProblem, gpu_model: str | None) -> list[str]:
     """What is wrong with a plan."""
     own, faults = problem.gpu_model.name, list(verify(plan, problem))
-    if gpu_model is not None and any_board(gpu_model).name != own:
-        faults.append(f"the plan is for {own}, not for {any_board(gpu_model).name}")
-    if own in board_names() and as_board(own) != problem.gpu_model:
+    if gpu_model is not None and load_any_gpu_model(gpu_model).name != own:
+        faults.append(f"the plan is for {own}, not for {load_any_gpu_model(gpu_model).name}")
+    if own in mig_model_names() and as_gpu_model(own) != problem.gpu_model:
         faults.append(f"the file describes {own} differently from the catalogue")
     if plan.status == "unknown":
         faults.append("status: unknown, the file has no plan; run gpuplanner plan again")
-    if faults or not plan.found:
+    if faults or not plan.is_feasible:
         return faults
-    reboots = node_reboots(problem, plan.layouts, plan.counts, plan.parked)
+    reboots = count_node_reboots(problem, plan.layouts, plan.counts, plan.parked)
     if plan.reboots != reboots:
         return [f"reboots: the plan has {plan.reboots}, recomputed from its numbered GPUs {reboots}"]
-    return layout_plan_faults(assign(plan, problem), plan, problem)
+    return find_layout_plan_faults(assign(plan, problem), plan, problem)
 
 
 def _held_against(plan: Plan, problem: PlanProblem) -> Iterator[str]:
@@ -219,14 +228,14 @@ def _held_against(plan: Plan, problem: PlanProblem) -> Iterator[str]:
     yield (
         f"checked against the problem in the file: {asked:.6g} GPU-hours requested in {problem.n_slots} intervals from "
         f"{problem.slot_times[0]:%Y-%m-%d %H:%M} UTC, {problem.gpus} x {problem.gpu_model.name}; "
-        f"{problem.change.words()}"
+        f"{problem.change.describe_time()}"
     )
-    if plan.found:
+    if plan.is_feasible:
         yield "every layout can be placed; cost, changes, reboots and unmet demand equal the recomputed values"
     else:
         yield "no plan meets the limits: the GPUs that must stay unchanged already break them"
     silent = None if problem.prices is None else replace(problem.prices, basis="")
-    yield f"GPUs that are not needed are {replace(problem, prices=silent).idle_words}"
+    yield f"GPUs that are not needed are {replace(problem, prices=silent).idle_gpus_text}"
 
 
 def _differences(found: Mapping[str, PlanProblem], due: Mapping[str, PlanProblem]) -> Iterator[str]:
@@ -245,8 +254,8 @@ def _differences(found: Mapping[str, PlanProblem], due: Mapping[str, PlanProblem
 def _service_report(text: str, gpu_model: str | None) -> FileReport:
     plan, profiles, rates, latencies = services_from_json(text)
     problems = verify_services(plan, profiles, rates, latencies)
-    if gpu_model is not None and as_board(gpu_model).name != plan.gpu_model.name:
-        problems.append(f"the plan is for {plan.gpu_model.name}, not for {as_board(gpu_model).name}")
+    if gpu_model is not None and as_gpu_model(gpu_model).name != plan.gpu_model.name:
+        problems.append(f"the plan is for {plan.gpu_model.name}, not for {as_gpu_model(gpu_model).name}")
     finding = (
         f"{plan.gpus} x {plan.gpu_model.name} for {len(rates)} services: every setting was measured, every rate is "
         "served, every layout can be placed"
@@ -316,9 +325,9 @@ def difference(current: Sequence[str | Path], plan: str | Path, at: datetime | N
     ``scontrol show node`` with ``sacct`` beside it, a node list, or another plan.
     """
     found, problem = read_plan(plan)
-    table = checked_plan(assign(found, problem), problem.gpu_model)
+    table = check_layout_plan(assign(found, problem), problem.gpu_model)
     at = at or problem.slot_times[0]
-    planned = states_at(table, at)
+    planned = node_states_at(table, at)
     there, jobs, problems = _as_it_is(current, problem.gpu_model, at)
     common = [node for node in planned if node in there]
     if not common:
@@ -339,8 +348,8 @@ def difference(current: Sequence[str | Path], plan: str | Path, at: datetime | N
     given_up = at + timedelta(seconds=problem.change.drain_s.high)
     late = victims.filter(pl.col("ends_by") > given_up)
     problems += [
-        f"{row['node']}: job {row['job']} may run until {stamp(row['ends_by'])}, after the timeout of the change at "
-        f"{stamp(given_up)}"
+        f"{row['node']}: job {row['job']} may run until {format_utc(row['ends_by'])}, after the timeout of the change "
+        f"at {format_utc(given_up)}"
         for row in late.iter_rows(named=True)
     ]
     others = sorted(set(there) - set(planned))
@@ -369,12 +378,12 @@ def _as_it_is(
     jobs: list[pl.DataFrame] = []
     problems: list[str] = []
     for path in paths:
-        if Path(path).suffix == ".json" and _PLAN.search("".join(head(path))):
+        if Path(path).suffix == ".json" and _PLAN.search("".join(read_head(path))):
             earlier, problem = read_plan(path)
-            states = states_at(checked_plan(assign(earlier, problem), problem.gpu_model), at)
+            states = node_states_at(check_layout_plan(assign(earlier, problem), problem.gpu_model), at)
             there |= {node: [layout for _, layout in state.gpus] for node, state in states.items()}
             continue
-        tables = ingest.read("auto", path).tables
+        tables = ingest.read_files("auto", path).tables
         jobs += [tables["jobs"]] if "jobs" in tables else []
         for row in tables["inventory"].iter_rows(named=True) if "inventory" in tables else ():
             node, model = row["node"], row["gpu_model"]
@@ -391,7 +400,7 @@ def _as_it_is(
 
 def _canonical(gpu_model: GpuModel, layout: str) -> str:
     proof = prove(gpu_model, parse_layout(layout))
-    return layout if proof.layout is None or not proof.layout.placements else proof.layout.text
+    return layout if proof.layout is None or not proof.layout.placements else proof.layout.counts_text
 
 
 def _lined_up(held: Sequence[str], planned: NodeState) -> Iterator[tuple[str, str]]:
@@ -409,13 +418,13 @@ def _row(node: str, gpu: int, before: str, after: str, problem: PlanProblem) -> 
     if before == after:
         return node, gpu, before, after, 0, 0
     change = problem.change.change(before, after)
-    return node, gpu, before, after, change.emptied, len(change.created)
+    return node, gpu, before, after, change.drained_units, len(change.created)
 
 
 def _victims(gpus: pl.DataFrame, jobs: Sequence[pl.DataFrame], problem: PlanProblem) -> pl.DataFrame:
     """Jobs at work on nodes that are emptied; where GPUs are, on instances of the kinds that go."""
     changed = gpus.filter(pl.col("before") != pl.col("after"))
-    by_gpu = EMPTIED.get(problem.change.actuator, "gpu") == "gpu"
+    by_gpu = DRAINED_UNIT_BY_ACTUATOR.get(problem.change.actuator, "gpu") == "gpu"
     gone: dict[str, set[str]] = {}
     for node, layout in changed.select("node", "before").iter_rows():
         gone.setdefault(node, set()).update(parse_layout(layout) or [WHOLE_GPU])

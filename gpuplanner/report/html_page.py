@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from gpuplanner import report as plots
-from gpuplanner.core.column_headings import heading, unit_of
+from gpuplanner.core.column_headings import column_heading, unit_of
 from gpuplanner.core.execution import import_optional
 from gpuplanner.core.output_writing import write_atomically
-from gpuplanner.core.units import NO_FIGURE, figure_text
+from gpuplanner.core.units import MISSING_FIGURE, figure_text
 from gpuplanner.report.figure_formats import as_json, localised, safe, told, words_on
 
 if TYPE_CHECKING:
@@ -279,7 +279,7 @@ def table(
     specs, names = formats or {}, headings or {}
     side = [_side(series) for series in frame.get_columns()]
     head = "".join(
-        f'<th scope="col"{css}>{told(names.get(name) or _IN_WORDS.get(name) or heading(name))}</th>'
+        f'<th scope="col"{css}>{told(names.get(name) or _IN_WORDS.get(name) or column_heading(name))}</th>'
         for name, css in zip(frame.columns, side, strict=True)
     )
     columns = [_texts(series.head(max_rows), specs.get(series.name)) for series in frame.get_columns()]
@@ -450,7 +450,7 @@ def _texts(series: pl.Series, spec: str | None) -> list[str]:
 def _text(value: object, spec: str) -> str:
     match value:
         case None:
-            return NO_FIGURE
+            return MISSING_FIGURE
         case bool():
             return "yes" if value else "no"
         case int() | float() | Decimal():

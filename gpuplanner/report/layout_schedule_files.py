@@ -8,14 +8,14 @@ from pathlib import Path
 from types import FunctionType
 from typing import Any
 
-from gpuplanner.core.errors import GeometryError, GpuPlannerError, OutputError, ScenarioError, resolve
-from gpuplanner.core.execution import EXPORTERS, plugged
-from gpuplanner.core.output_writing import guarded, replaced_directory
+from gpuplanner.core.errors import GeometryError, GpuPlannerError, OutputError, ScenarioError, resolve_name
+from gpuplanner.core.execution import EXPORTER_ENTRY_POINTS, load_plugins
+from gpuplanner.core.output_writing import escape_formulas, replace_directory
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.decision.layout_planning import NAME_THEM, Planned
 from gpuplanner.decision.plan_rehearsal import drain_of, rehearse
 from gpuplanner.planner.layout_plan import Plan
-from gpuplanner.planner.numbered_gpus import assign, layouts_before
+from gpuplanner.planner.numbered_gpus import assign, initial_gpu_layouts
 from gpuplanner.planner.plan_problem import PlanProblem
 from gpuplanner.report.bundle_files import (
     CONFIG_MAP,
@@ -82,7 +82,7 @@ def export_plan(
     """
     plan, problem = read_plan(path)
     pack = calendar_pack(plan, problem, formats=formats, at=at, gres_type=gres_type, scenario=scenario)
-    with replaced_directory(out, mark=MARK, inputs=[path]) as folder:
+    with replace_directory(out, mark=MARK, inputs=[path]) as folder:
         pack.write(folder)
         _check_layouts(folder, problem)
     return [Path(out) / name for name in sorted(pack.files)]
@@ -101,8 +101,8 @@ def calendar_pack(
 
     What names of nodes cannot enter is left out with a warning, unless it is all that was asked for.
     """
-    others = plugged(EXPORTERS, FunctionType, frozenset(FORMATS))
-    formats = resolve(formats, (*FORMATS, *others), what="format", error=ScenarioError)
+    others = load_plugins(EXPORTER_ENTRY_POINTS, FunctionType, frozenset(FORMATS))
+    formats = resolve_name(formats, (*FORMATS, *others), subject="format", error=ScenarioError)
     gpu_model = problem.gpu_model
     if not gpu_model.profiles:
         expected = "a plan for a GPU model with MIG"
@@ -112,7 +112,7 @@ def calendar_pack(
     if problem.nodes is None:
         got = "a plan of nodes without names"
         raise ScenarioError("export", "a plan that names its nodes", got, NAME_THEM)
-    layouts, initial = assign(plan.require(), problem), layouts_before(plan, problem)
+    layouts, initial = assign(plan.require(), problem), initial_gpu_layouts(plan, problem)
     drain = drain_of(scenario or Scenario(actuator=problem.change.actuator), problem.change)
     known: dict[str, Any] = {"change": problem.change, "drain": drain, "initial": initial}
     wanted = FORMATS[:-1] if formats == "all" else (formats,)
@@ -146,13 +146,12 @@ def calendar_pack(
     if at is None and {"runbook", "slurm"} & set(wanted):
         rehearsed = None if scenario is None else rehearse(scenario, layouts, problem)
         index = change_index(layouts, gpu_model, **known, expected=rehearsed)
-        pack.files["changes.csv"] = guarded(index, FOCUS_TIME).write_csv()
+        pack.files["changes.csv"] = escape_formulas(index, FOCUS_TIME).write_csv()
         pack.add(to_index_text(index, gpu_model, problem.change), Step("changes.md", "all changes by time"))
     for name in others if formats == "all" else others.keys() & {formats}:
         for file, text in others[name](layouts, gpu_model).items():
             pack.add(
-                text,
-                Step(f"{MADE_ELSEWHERE}/{name}/{Path(file).name}", "written by another package, not checked"),
+                text, Step(f"{MADE_ELSEWHERE}/{name}/{Path(file).name}", "written by another package, not checked")
             )
     pack.files[PAGE] = filled("calendar/page.md", {"GPU_MODEL": gpu_model.name, **page_tables(pack)})
     return pack
@@ -167,10 +166,10 @@ def hand_over_plan(planned: Planned, out: str | Path, *, scenario: Scenario | No
     pack = calendar_pack(planned.plan, problem, scenario=scenario)
     tables = {
         "Layout plan": cuts,
-        "Layout changes": change_index(cuts, problem.gpu_model, initial=layouts_before(planned.plan, problem)),
+        "Layout changes": change_index(cuts, problem.gpu_model, initial=initial_gpu_layouts(planned.plan, problem)),
     }
     notes = {"Cost": f"{planned.plan.objective:.6g} GPU-hours; lower bound {planned.plan.bound:.6g}"}
-    with replaced_directory(out, mark=MARK) as folder:
+    with replace_directory(out, mark=MARK) as folder:
         pack.write(folder)
         _check_layouts(folder, problem)
         write_workbook(folder / "workbook.xlsx", tables, title=f"Layouts of {problem.gpu_model.name}", notes=notes)

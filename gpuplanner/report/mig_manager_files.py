@@ -19,10 +19,16 @@ import polars as pl
 
 from gpuplanner.core.errors import GeometryError, OutputError, examples
 from gpuplanner.core.schemas import WHOLE_GPU
-from gpuplanner.hardware.gpu_models import GpuModel, as_board
+from gpuplanner.hardware.gpu_models import GpuModel, as_gpu_model
 from gpuplanner.hardware.mig_layouts import parse_layout
 from gpuplanner.hardware.repartitioning_cost import ChangeCost
-from gpuplanner.planner.layout_plan import NodeState, checked_plan, held_by, layout_changes_of, node_states
+from gpuplanner.planner.layout_plan import (
+    NodeState,
+    check_layout_plan,
+    list_layout_changes,
+    node_state_timeline,
+    node_states_of_table,
+)
 from gpuplanner.report.bundle_files import CONFIG_MAP, NAMESPACE, change_script
 from gpuplanner.simulator.scheduling_rules import Drain
 
@@ -83,9 +89,9 @@ def to_mig_parted(plan: pl.DataFrame, gpu_model: GpuModel | str, *, at: datetime
         - devices: [1]
           mig-enabled: false
     """
-    gpu_model = as_board(gpu_model)
+    gpu_model = as_gpu_model(gpu_model)
     configs: dict[str, tuple[NodeState, list[str]]] = {}
-    for node, states in node_states(checked_plan(plan, gpu_model), at).items():
+    for node, states in node_state_timeline(check_layout_plan(plan, gpu_model), at).items():
         for state in dict.fromkeys(states.values()):
             same, nodes = configs.setdefault(state.config_name, (state, []))
             assert same.gpus == state.gpus, "two states share a digest"
@@ -104,7 +110,7 @@ def to_mig_parted(plan: pl.DataFrame, gpu_model: GpuModel | str, *, at: datetime
         if at is not None:
             lines.append(f"  # {', '.join(nodes)}")
         lines.append(f"  {json.dumps(name)}:")
-        for layout, gpus in state.by_layout.items():
+        for layout, gpus in state.gpus_by_layout.items():
             lines.append(f"    - devices: [{', '.join(map(str, gpus))}]")
             if layout == WHOLE_GPU:
                 lines.append("      mig-enabled: false")
@@ -212,15 +218,15 @@ def to_change_scripts(
     GeometryError
         If a layout cannot be placed on the board, or a name cannot be one of a Kubernetes object.
     """
-    gpu_model = as_board(gpu_model)
+    gpu_model = as_gpu_model(gpu_model)
     _check_names("name of the ConfigMap", [name])
     _check_names("namespace", [namespace])
-    cost = ChangeCost.of(gpu_model) if change is None else change.on(gpu_model)
-    frame = checked_plan(plan, gpu_model)
+    cost = ChangeCost.from_catalogue(gpu_model) if change is None else change.require_model(gpu_model)
+    frame = check_layout_plan(plan, gpu_model)
     _check_names("layout plan: node names", frame["node"].unique().sort().to_list())
     scripts: dict[str, str] = {}
     limit_s = cost.drain_s.high if drain is None else drain.limit_s
-    for one in layout_changes_of(frame, limit_s, held_by(initial)):
+    for one in list_layout_changes(frame, limit_s, node_states_of_table(initial)):
         by_gpu = drain is not None and drain.scope == "gpu"
         step = functools.partial(_gpu_steps, cost=cost) if by_gpu else _node_step
         steps = "\n".join(step(node, *states) for node, states in one.nodes.items())

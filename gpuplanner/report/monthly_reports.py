@@ -20,9 +20,9 @@ import polars as pl
 from gpuplanner._version import __version__
 from gpuplanner.core.errors import GpuPlannerError, MissingDependencyError, ScenarioError
 from gpuplanner.core.output_places import MANIFEST, is_intact
-from gpuplanner.core.output_writing import sole_writer, write_atomically
-from gpuplanner.core.scenario import FILES, Scenario
-from gpuplanner.core.serialization import load_json, of_plain, sha256, to_json, to_plain
+from gpuplanner.core.output_writing import lock_for_writing, write_atomically
+from gpuplanner.core.scenario import FILE_FIELDS, Scenario
+from gpuplanner.core.serialization import from_plain, load_json, sha256, to_json, to_plain
 from gpuplanner.core.stage_cache import input_hashes
 from gpuplanner.decision.capacity_check import INFERRED
 from gpuplanner.decision.replanning import Watched
@@ -41,8 +41,8 @@ from gpuplanner.report.figure_formats import safe
 from gpuplanner.report.policy_and_team_sections import write_scorecards
 from gpuplanner.report.report_messages import report_mail
 from gpuplanner.report.report_rendering import write_report
-from gpuplanner.usage.installed_capacity import nodes_changed, nodes_seen
-from gpuplanner.usage.job_history import begin_of, end_of, load_trace, long_trace, months_from
+from gpuplanner.usage.installed_capacity import describe_node_changes, gpus_of_nodes
+from gpuplanner.usage.job_history import begin_of, end_of, load_dataset, months_from, open_long_dataset
 
 FORMAT = "gpuplanner.chain/1"
 RECORD, PAGE = "chain.json", "index.html"
@@ -125,10 +125,10 @@ def read_chain(folder: Path) -> Chain:
     if not place.exists():
         return Chain()
     try:
-        values = load_json(place.read_text(encoding="utf-8"), where=str(place), error=ScenarioError)
+        values = load_json(place.read_text(encoding="utf-8"), source=str(place), error=ScenarioError)
         if values["format"] != FORMAT:
             raise ValueError(values["format"])
-        chain = Chain(tuple(of_plain(MonthRecord, one) for one in values["months"]))
+        chain = Chain(tuple(from_plain(MonthRecord, one) for one in values["months"]))
         if odd := next((said for one in chain.months for said in _odd(one)), None):
             raise ValueError(odd)
         if [one.month for one in chain.months] != sorted({one.month for one in chain.months}):
@@ -180,7 +180,7 @@ def chain_page(chain: Chain, out: Path, locale: str = "en") -> str:
     told = [one for one in chain.months if one.has_data]
     guessed = [one.month for one in told if one.facts.get("fleet_inferred")]
     notes = [page.note(f"{', '.join(guessed)}: {INFERRED}.")] if guessed else []
-    changes = [(after.month, nodes_changed(before.nodes, after.nodes)) for before, after in pairwise(told)]
+    changes = [(after.month, describe_node_changes(before.nodes, after.nodes)) for before, after in pairwise(told)]
     notes += [page.note(f"{month}: {words}") for month, words in changes if words]
     parts = [page.section("Months", _months(chain), *notes, _links(chain, out))]
     if told:
@@ -272,10 +272,7 @@ def _forecasts(ledger: Path) -> list[str]:
     )  # fmt: skip
     about = page.note("Below 1, the forecast beats the naive forecast, which repeats the last value.")
     formats = {"coverage": ".0%", "error": ".2f"}
-    return [
-        page.table(frame, caption="Evaluated forecasts", headings=FORECASTS, formats=formats),
-        about,
-    ]
+    return [page.table(frame, caption="Evaluated forecasts", headings=FORECASTS, formats=formats), about]
 
 
 Told = Callable[[str], None]
@@ -295,7 +292,7 @@ def months_between(text: str, scenario: Scenario) -> list[str]:
     """
     first, _, last = text.partition("..")
     if not (first and last):
-        trace, zone = load_trace(scenario.data, columns=("submit_time",)), ZoneInfo(scenario.tz)
+        trace, zone = load_dataset(scenario.data, columns=("submit_time",)), ZoneInfo(scenario.tz)
         begin, end = begin_of(trace).astimezone(zone), end_of(trace).astimezone(zone)
         # The month in which the data end is whole only where the next one begins.
         first, last = first or f"{begin:%Y-%m}", last or f"{_first_of_month(end) - timedelta(days=1):%Y-%m}"
@@ -326,7 +323,7 @@ def report_months(
     if strange := sorted(set(again) - set(months)):
         what, todo = "report --again", "Name months of the range, such as 2026-02."
         raise ScenarioError(what, f"some of {months[0]}..{months[-1]}", ", ".join(strange), todo)
-    with sole_writer(out):
+    with lock_for_writing(out):
         if (out / PAGE).exists() and not (out / RECORD).exists():
             what, todo = f"report to {out}", "Choose another folder with -o; nothing was changed."
             raise ScenarioError(what, "a folder of monthly reports, or a new one", f"one with a {PAGE}", todo)
@@ -345,7 +342,7 @@ def report_months(
 
 
 def _write_text(place: Path, text: str) -> None:
-    write_atomically(place, lambda new: new.write_text(text, encoding="utf-8"), guarded=False)
+    write_atomically(place, lambda new: new.write_text(text, encoding="utf-8"), protect_foreign=False)
 
 
 def _handed_on(chain: Chain, month: str, out: Path) -> Path | None:
@@ -388,7 +385,7 @@ class _Month:
 
     def rests_on(self) -> MonthRecord:
         """Hashes of all that the month is made of, as it is now."""
-        hashes = input_hashes(self.scenario.data, *(getattr(self.scenario, name) for name in FILES))
+        hashes = input_hashes(self.scenario.data, *(getattr(self.scenario, name) for name in FILE_FIELDS))
         kept = self.scenario.but(data="")
         data, asked = _sha(to_json(hashes)), _sha(kept.to_yaml())
         return MonthRecord(self.month, __version__, asked, data, _hash_of(self.before))
@@ -477,19 +474,19 @@ class _Month:
 
     def data(self) -> tuple[list[Path], dict[str, Fact]]:
         """Look whether there are jobs in the month, and what became of the rows."""
-        trace = long_trace(self.scenario.data)
+        trace = open_long_dataset(self.scenario.data)
         span = self.scenario.month_span()
         assert span is not None, "every step is of a month"
         begin, end = max(span[0], begin_of(trace)), min(span[1], end_of(trace))
         came = pl.col("submit_time").is_between(begin, end, closed="left")
         # As it stood at the end of the month: what comes later is no change to it.
         by_then = (pl.when(pl.col(name) <= end).then(name) for name in ("start_time", "end_time"))
-        jobs = trace.long.there(begin, end, SEEN).with_columns(*by_then)
+        jobs = trace.lazy_jobs.collect_between(begin, end, SEEN).with_columns(*by_then)
         if begin >= end or not jobs.select(came.any()).item():
             raise _NothingThereError("no job was submitted in this month: skipped")
-        stated = trace.stated
+        stated = trace.source_facts
         return [], {
-            "nodes": json.dumps(nodes_seen(trace.inventory, end), ensure_ascii=False),
+            "nodes": json.dumps(gpus_of_nodes(trace.inventory, end), ensure_ascii=False),
             "rows_in": stated.rows_in, "rows_rejected": stated.rows_rejected,
             "rows_quarantined": stated.rows_quarantined, "jobs": jobs.height,
             "observed_share": round((end - begin) / (span[1] - span[0]), 6),
@@ -518,7 +515,7 @@ class _Month:
             path.unlink()
         for path in [] if self.before is None else _beside(self.before):
             name = path.name.replace(self.before.stem, ledger.stem, 1)  # type: ignore[union-attr]
-            write_atomically(ledger.parent / name, partial(shutil.copyfile, path), guarded=False)
+            write_atomically(ledger.parent / name, partial(shutil.copyfile, path), protect_foreign=False)
         try:
             write_report(self.scenario, folder, inputs=[self.scenario.data], ledger=ledger)
         except BaseException:
@@ -539,7 +536,7 @@ class _Month:
         """Write a message that can be sent as it is."""
         place = self.out / "mail" / f"{self.month}.eml"
         page, at = f"{self.month}/index.html", self.scenario.report_url
-        text = report_mail(self.evaluated(), page, at=at, fleet=nodes_changed(self.nodes_before, self.nodes))
+        text = report_mail(self.evaluated(), page, at=at, fleet=describe_node_changes(self.nodes_before, self.nodes))
         _write_text(place, text)
         return [place], {}
 

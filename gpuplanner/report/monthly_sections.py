@@ -8,7 +8,8 @@ from decimal import Decimal
 import polars as pl
 
 from gpuplanner import report as plots
-from gpuplanner.core.units import NO_FIGURE, counted, day_text, percent_text
+from gpuplanner.core.column_headings import cells_in_words, code_in_words
+from gpuplanner.core.units import MISSING_FIGURE, count_text, day_text, percent_text
 from gpuplanner.cost.cost_review import cost_review
 from gpuplanner.decision.comparison_record import curve_table
 from gpuplanner.decision.policy_simulation import warnings_about
@@ -18,7 +19,7 @@ from gpuplanner.decision.team_fairness import Fairness
 from gpuplanner.report import html_page as page
 from gpuplanner.report.cost_and_forecast_sections import month_parts
 from gpuplanner.report.figure_formats import safe
-from gpuplanner.report.first_screen import Links, first_screen, peaks_figure
+from gpuplanner.report.first_screen import BUNDLE, Links, first_screen, peaks_figure
 from gpuplanner.report.formulas import formulas, shown_buckets, shown_tenants, value_text
 from gpuplanner.report.html_page import Section
 from gpuplanner.report.policy_and_team_sections import placements, ways
@@ -113,7 +114,7 @@ def layouts(study: Study) -> Section:
         calendar = plots.plot_layout_calendar(study.tables["layout_plan"])
         shown.append(page.figure(calendar, title="Calendar by GPU", alt=rows))
     if changed.height:
-        caption = f"Changes of layout, most frequent first: {study.problem.change.words()}"
+        caption = f"Changes of layout, most frequent first: {study.problem.change.describe_time()}"
         formats = dict.fromkeys(("minutes", "minutes_low", "minutes_high"), ".4g")
         shown.append(page.table(changed.head(25), caption=caption, formats=formats))
     title = "Alternative schedule of layouts" if cut else "Alternative schedule of GPUs"
@@ -134,9 +135,9 @@ CARDS = ("gpus", "wait", "utilization", "exhaustion")
 HOW, MOST_BEHIND = "how-", 25
 _ASSUMED = ("value", "low", "high", "unit", "source", "date")
 _WEEKS = {
-    "mean_gpus_whole": "full GPUs allocated, mean", "gpus_whole": "GPUs, MIG disabled",
-    "gpus_requested": "GPUs, requested profiles", "gpus_rightsized": "GPUs, recommended profiles",
-    "layouts_rightsized": "layouts, recommended profiles",
+    "mean_gpus_whole": "GPUs with MIG disabled, mean", "gpus_whole": "GPUs with MIG disabled, 95 % of hours",
+    "gpus_requested": "on requested profiles", "gpus_rightsized": "on recommended profiles",
+    "layouts_rightsized": "their layouts",
 }  # fmt: skip
 
 
@@ -163,7 +164,7 @@ def capacity(study: Study) -> Section:
     peaks = daily_peaks(study)
     growth, ends = study.comparison.growth_per_week, study.comparison.exhaustion
     if growth.value is None or growth.low is None or growth.high is None:
-        said = f"Growth of the submitted work: {NO_FIGURE}, {growth.reason or 'nothing was simulated'}."
+        said = f"Growth of the submitted work: {MISSING_FIGURE}, {growth.reason or 'nothing was simulated'}."
     else:
         until = f"capacity is exhausted by {day_text(ends.date)}" if ends.date else (ends.reason or "")
         said = (
@@ -203,7 +204,7 @@ def links(study: Study) -> Links:
     """Files that stand beside the page."""
     pack = study.plan is not None and study.headline.board_has_mig
     printed = [PDF] if browser() is not None else []
-    return (*([("Change bundle", "export/")] if pack else []), *FILES, *printed)
+    return (*([BUNDLE] if pack else []), *FILES, *printed)
 
 
 def quality(study: Study) -> Section:
@@ -221,7 +222,7 @@ def quality(study: Study) -> Section:
         *(page.note(note) for note in trace.notes),
         found,
         *(page.note(text) for text in study.provenance.cautions),
-        about=f"{trace.rows_kept:,} of {trace.rows_in:,} rows kept, {counted(table.height, 'finding')}",
+        about=f"{trace.rows_kept:,} of {trace.rows_in:,} rows kept, {count_text(table.height, 'finding')}",
     )
 
 
@@ -239,8 +240,8 @@ def ledger(study: Study) -> Section:
                 plots.plot_ledger(study.tables["ledger"], tz=study.scenario.tz),
                 title="Installed GPU-hours by bucket",
                 alt="Each installed GPU-hour is in one bucket; the largest is "
-                f"{largest['bucket'].replace('_', ' ')} with {percent_text(largest['share'])}.",
-                numbers=buckets.with_columns(pl.col("bucket").cast(pl.String).str.replace_all("_", " ")),
+                f"{code_in_words(largest['bucket'])} with {percent_text(largest['share'])}.",
+                numbers=cells_in_words(buckets),
             ),
             page.figure(
                 plots.plot_ledger_tenants(study.tables["ledger"]),
@@ -265,7 +266,7 @@ def _lost(study: Study) -> str:
     states = lost.sort("gpu_hours", "state", descending=[True, False]).iter_rows()
     parts = ", ".join(f"{str(state).lower().replace('_', ' ')} {part:,.0f}" for state, part in states)
     return (
-        f"Jobs that did not complete took {hours:,.0f} GPU-hours ({parts}), {percent_text(hours / held)} of allocated"
+        f"Unsuccessful jobs took {hours:,.0f} GPU-hours ({parts}), {percent_text(hours / held)} of allocated"
         f"{value}; work saved by checkpoints is not deducted."
     )
 
@@ -273,7 +274,7 @@ def _lost(study: Study) -> str:
 def rightsizing(study: Study) -> Section:
     """Requested and recommended profiles, in total and by week."""
     figures = study.headline
-    title, about = "Rightsizing", f"{NO_FIGURE}: no telemetry of memory or activity"
+    title, about = "Rightsizing", f"{MISSING_FIGURE}: no telemetry of memory or activity"
     if figures.small_jobs_with_evidence:
         about = (
             f"{figures.small_jobs_asking_too_much:,} of {figures.small_jobs:,} jobs of up to one GPU request a larger "
@@ -288,7 +289,8 @@ def rightsizing(study: Study) -> Section:
     )
     frequent = page.table(
         study.tables["rightsizing"].head(25),
-        caption="Jobs by requested and recommended profile, most frequent first; jobs on several GPUs are rows of gpu",
+        caption="Jobs by requested and recommended profile, most frequent first; GPU-hours of whole run times, also "
+        "outside the period. gpu: one full GPU, or several, which stay as requested",
     )
     return page.fold(title, said, page.paragraph(text), frequent, *_by_week(study), about=about)
 
@@ -302,7 +304,8 @@ def _by_week(study: Study) -> list[str]:
         f"{gpu_model}s, on requested profiles and on recommended profiles. Fractions of a GPU in the source are read "
         "as the same fraction of this GPU model: they may have run on full GPUs."
     )
-    return [page.paragraph(text), page.table(weeks, caption=f"GPUs ({gpu_model}) by week", headings=_WEEKS)]
+    caption = f"GPUs ({gpu_model}) by week, each week packed for itself; the first screen has the layout to apply"
+    return [page.paragraph(text), page.table(weeks, caption=caption, headings=_WEEKS)]
 
 
 def comparison(study: Study) -> Section:
@@ -315,10 +318,7 @@ def teams(study: Study) -> Section:
     found = Fairness.of_tables(study.tables)
     if found is None:
         return Section("")
-    parts = [
-        shared_by(found, tried=SharingTried.of_tables(study.tables)),
-        placements(study.tables.get("placements")),
-    ]
+    parts = [shared_by(found, tried=SharingTried.of_tables(study.tables)), placements(study.tables.get("placements"))]
     return Section("\n".join(filter(None, parts)))
 
 
@@ -353,9 +353,11 @@ def costs(study: Study) -> Section:
 
 def method(study: Study) -> Section:
     """Assumed values with range and source."""
-    assumed = study.provenance.assumptions
+    assumed, price = study.provenance.assumptions, study.provenance.price
+    stated = [] if price is None else [vars(price) | {"assumption": "price per GPU-hour", "unit": price.currency}]
     rows = pl.DataFrame(
-        [{"assumption": one.name} | {name: getattr(one, name) for name in _ASSUMED} for one in assumed.values()]
+        [{name: row[name] for name in ("assumption", *_ASSUMED)} for row in stated]
+        + [{"assumption": one.name} | {name: getattr(one, name) for name in _ASSUMED} for one in assumed.values()]
     )
     table = page.table(rows, caption="Assumed values with range, source and date")
-    return page.fold("Assumptions", table, about=f"{counted(len(assumed), 'assumed value')}, with sources")
+    return page.fold("Assumptions", table, about=f"{count_text(len(assumed), 'assumed value')}, with sources")

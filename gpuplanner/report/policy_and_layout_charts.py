@@ -96,11 +96,7 @@ def plot_policies(frame: pl.DataFrame, *, names: Mapping[str, str] | None = None
 
 @drawn("Provisioned GPU-hours per week against added queue wait", *_POINTS, empty="No policy was simulated.")
 def plot_frontier(
-    frame: pl.DataFrame,
-    *,
-    limit: float = 10.0,
-    best: str | None = None,
-    names: Mapping[str, str] | None = None,
+    frame: pl.DataFrame, *, limit: float = 10.0, best: str | None = None, names: Mapping[str, str] | None = None
 ) -> ChartType:
     """Provisioned GPU-hours per week against the added queue wait, each policy with its name.
 
@@ -154,9 +150,7 @@ def plot_frontier(
     axis = alt.Axis(values=[0, 10, 20, 30, 40, 50, 60])
     x = alt.X("added_wait_p95_minutes:Q", title="added queue wait, p95 [min]", scale=scale, axis=axis)
     y = alt.Y(
-        "gpu_hours:Q",
-        title="provisioned [GPU h per week]",
-        scale=alt.Scale(domain=[low, high], nice=False, zero=False),
+        "gpu_hours:Q", title="provisioned [GPU h per week]", scale=alt.Scale(domain=[low, high], nice=False, zero=False)
     )
     colour = alt.Color("look:N", scale=theme.scale(looks, list(looks)), legend=None)
     hover = tips(
@@ -168,11 +162,7 @@ def plot_frontier(
     zone = chart_of(pl.DataFrame({"from": [0.0], "to": [limit]}))
     lines, filled, outlined = (
         chart_of(some).encode(x=x, y=y, color=colour)
-        for some in (
-            rows.filter(~pinned).sort("added_wait_p95_minutes"),
-            marks.filter(~pinned),
-            marks.filter(pinned),
-        )
+        for some in (rows.filter(~pinned).sort("added_wait_p95_minutes"), marks.filter(~pinned), marks.filter(pinned))
     )
     said = chart_of(labels).encode(x=alt.X("label_x:Q"), y=alt.Y("label_y:Q"))
     parts: list[ChartType] = [

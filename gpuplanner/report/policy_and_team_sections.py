@@ -11,10 +11,10 @@ import polars as pl
 
 from gpuplanner import report as plots
 from gpuplanner._version import __version__
-from gpuplanner.core.errors import ScenarioError, first_line, printable
-from gpuplanner.core.output_places import Mark
-from gpuplanner.core.output_writing import replaced_directory
-from gpuplanner.core.units import UNALLOCATED, counted, in_locale, percent_text
+from gpuplanner.core.errors import ScenarioError, escape_controls, first_error_line
+from gpuplanner.core.output_places import FolderMark
+from gpuplanner.core.output_writing import replace_directory
+from gpuplanner.core.units import UNALLOCATED, count_text, localize_text, percent_text
 from gpuplanner.decision.comparison_record import (
     Comparison,
     frontier_frame,
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from altair.typing import ChartType
 
 
-MARK = Mark("scorecard.csv", "team,jobs,allocated_gpu_hours", ("cards/*.txt",))
+MARK = FolderMark("scorecard.csv", "team,jobs,allocated_gpu_hours", ("cards/*.txt",))
 SCHEMA = pl.Schema(
     {
         "team": pl.String(), "jobs": pl.Int64(), "allocated_gpu_hours": pl.Float64(), "idle_gpu_hours": pl.Float64(),
@@ -59,7 +59,7 @@ def write_scorecards(
     Teams appear as the scenario shows them: with ``smallest_group`` those of few people stand together.
     """
     table = scorecard(teams, None if before is None or not before.exists() else _read(before))
-    with replaced_directory(folder, mark=MARK) as place:
+    with replace_directory(folder, mark=MARK) as place:
         table.write_csv(place / "scorecard.csv", float_precision=6)
         (place / "cards").mkdir()
         for number, row in enumerate(table.iter_rows(named=True), start=1):
@@ -102,7 +102,7 @@ def _read(path: Path) -> pl.DataFrame:
         return pl.read_csv(path, schema_overrides=dict(SCHEMA)).select(list(SCHEMA)).cast(SCHEMA)
     except (OSError, pl.exceptions.PolarsError) as error:
         raise ScenarioError(
-            str(path), "a scorecard", first_line(error), "Remove it, or report its month again."
+            str(path), "a scorecard", first_error_line(error), "Remove it, or report its month again."
         ) from None
 
 
@@ -114,7 +114,7 @@ def _card(
     """What one team is told: its own figures, its place among all, and no other team's name or figure."""
     grown = "" if held_change is None else f", {percent_text(held_change, '+.0f')} on the month before"
     lines = [
-        f"{printable(team)}, {month}".replace("\n", " "),
+        f"{escape_controls(team)}, {month}".replace("\n", " "),
         f"{jobs:,} jobs, {allocated_gpu_hours:,.0f} GPU-hours allocated{grown}.",
     ]
     if idle_share is None or idle_gpu_hours is None:
@@ -124,7 +124,7 @@ def _card(
         change = "" if idle_share_change is None else f", {points:+.1f} points on the month before"
         lines.append(f"Allocated but idle: {idle_gpu_hours:,.0f} GPU-hours, {percent_text(idle_share, '.1f')}{change}.")
         lines.append(f"Rank {rank} of {teams} teams (lowest idle share first).")
-    return "\n".join([lines[0], *(in_locale(line, locale) for line in lines[1:])]) + "\n"
+    return "\n".join([lines[0], *(localize_text(line, locale) for line in lines[1:])]) + "\n"
 
 
 _TITLE = "Fair share by team"
@@ -133,7 +133,7 @@ _COLUMNS = {
     "tenant": "team", "jobs": "jobs", "entitled_gpus": "quota or fair share [GPUs]",
     "allocated_gpu_hours": "allocated [GPU h]", "lent_gpu_hours": "lent [GPU h]",
     "borrowed_gpu_hours": "borrowed [GPU h]", "shortfall_gpu_hours": "shortfall [GPU h]",
-    "fair_share_received": "fair share received", "starved_hours": "starved [h]",
+    "fair_share_received": "fair share received", "starved_hours": "no GPU while jobs waited [h]",
     "mean_slowdown": "slowdown against a dedicated share", "slower_share": "jobs slower than on a dedicated share",
 }  # fmt: skip
 _HOURS_TRIED = ("waited_before", "waited_after", "change", "change_low", "change_high")
@@ -148,11 +148,7 @@ _SAID = {"tenant": "team", "why": "cause of waiting", "next_step": "next step"}
 
 
 def teams(
-    found: Fairness,
-    ahead: QuotaAdvice | None = None,
-    tried: SharingTried | None = None,
-    *,
-    title: str = _TITLE,
+    found: Fairness, ahead: QuotaAdvice | None = None, tried: SharingTried | None = None, *, title: str = _TITLE
 ) -> Section:
     """Fair share by team, causes of waiting, effects of other rules, and the forecast."""
     table = found.teams
@@ -174,15 +170,11 @@ def teams(
         ),
         page.table(
             table.select(list(_COLUMNS)),
-            caption=f"Teams in figures ({found.rules.source}; {found.basis})",
+            caption=f"Teams in figures ({found.rules.source}; {found.basis}). A MIG instance counts as the larger of "
+            "its compute and memory share, as in quotas; all other GPU-hours of the page count its compute slices",
             headings=_COLUMNS,
             formats=dict.fromkeys([name for name in _COLUMNS if name.endswith("_gpu_hours")], _HOURS)
-            | {
-                "fair_share_received": ".0%",
-                "slower_share": ".0%",
-                "mean_slowdown": ".2f",
-                "starved_hours": ",.1f",
-            },
+            | {"fair_share_received": ".0%", "slower_share": ".0%", "mean_slowdown": ".2f", "starved_hours": ",.1f"},
         ),
         page.table(table.select(list(_SAID)), caption="Causes of waiting and next steps", headings=_SAID),
         alone,
@@ -204,7 +196,7 @@ def teams(
         page.figure(
             plots.plot_tenant_shares(found.shares),
             title="GPUs allocated over time, by team",
-            alt="Mean GPUs allocated to each team in each interval.",
+            alt="Mean GPUs allocated to each team, in intervals of 1/120 of the record and at least an hour.",
         )
         if found.shares["gpus"].max()
         else "",
@@ -248,12 +240,7 @@ def _accounts(found: Fairness) -> pl.DataFrame:
 
 
 def write_teams(
-    found: Mapping[str, Fairness],
-    path: str | Path,
-    *,
-    title: str,
-    ahead: Mapping[str, QuotaAdvice],
-    locale: str = "en",
+    found: Mapping[str, Fairness], path: str | Path, *, title: str, ahead: Mapping[str, QuotaAdvice], locale: str = "en"
 ) -> Path:
     """Write the accounts of teams, pool by pool, as a page of its own (``.html``) or as a picture (``.svg``)."""
     several = len(found) > 1
@@ -281,13 +268,14 @@ def write_teams(
 _WAYS = {
     "policy": "policy", "meaning": "description", "gpu_hours_promised": "provisioned, GPU-hours per week",
     "of_today": "% of today", "peak_gpus": "GPUs provisioned at peak",
-    "added_wait_p95_minutes": "added queue wait, p95 [min]", "delayed_share": "jobs delayed [%]",
+    "added_wait_p95_minutes": "added wait [min]", "delayed_share": "jobs delayed [%]",
     "longest_added_wait_minutes": "longest wait [min]", "power_ups_per_week": "power-ups per week",
     "meets_target": "meets the limit", "reason": "reason",
 }  # fmt: skip
 _SERVICE = {
     "size": "job size", "observed_p95_minutes": "p95, observed", "today_p95_minutes": "p95, simulated today",
-    "recommended_p95_minutes": "p95, recommended", "low": "80 % interval, low", "high": "80 % interval, high",
+    "recommended_p95_minutes": "p95, recommended",
+    "low": "resampled records, recommended: 80 % interval, low", "high": "80 % interval, high",
     "today_mean_minutes": "mean, simulated today", "recommended_mean_minutes": "mean, recommended",
     "jobs_delayed": "jobs delayed (number)", "limit_minutes": "limit of the p95",
 }  # fmt: skip
@@ -308,8 +296,9 @@ def ways(found: Comparison, pool: str = "") -> Section:
         return page.fold(title, page.paragraph("No policy could be simulated."), about=about)
     frame, table = frontier_frame(found), _ways_table(found)
     note = (
-        f"Added queue wait: the largest rise of the p95 over job sizes, or of the mean. {limit_in_words(found)} "
-        f"{not_compared(found)}"
+        "Added wait: p95 queue wait less that of today's fleet, of the job size where it grows most; or the growth of "
+        f"the mean of all jobs, if that is more. {limit_in_words(found)} The waits of the recommended policy are those "
+        f"of the whole record, as in the table below. {not_compared(found)}"
     )
     chart = ""
     if frame.select("gpu_hours", "added_wait_p95_minutes").n_unique() > 1:
@@ -424,15 +413,16 @@ def _page(found: Mapping[str, Comparison], title: str) -> str:
     return page.render_page(
         "".join(body),
         title=title,
-        subtitle=counted(len(found), "pool"),
+        subtitle=count_text(len(found), "pool"),
         provenance={"pools": ", ".join(found), "target": target_in_words(first), "gpuplanner": __version__},
         decision=fleet_sentence(decisions),
     )
 
 
 def _named(frame: pl.DataFrame) -> pl.DataFrame:
-    """Policies by their names on a page."""
-    return frame.with_columns(pl.col("policy").replace(SHORT))
+    """Policies by their names on a page, each with the setting that was chosen and others."""
+    kinds = {"tuned": "chosen setting", "setting": "other setting"}
+    return frame.with_columns(pl.col("policy").replace(SHORT), pl.col("kind").replace(kinds))
 
 
 def _judged(found: Comparison) -> str:

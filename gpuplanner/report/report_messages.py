@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import os
 import re
 import shutil
@@ -11,15 +12,17 @@ from collections.abc import Iterator, Mapping
 from email.message import EmailMessage
 from email.policy import SMTP
 from html import escape, unescape
+from importlib import resources
 from pathlib import Path
 
 import polars as pl
 
-from gpuplanner.core.errors import OutputError, printable
-from gpuplanner.core.units import in_locale
+from gpuplanner.core.errors import OutputError, escape_controls
+from gpuplanner.core.schemas import TABLES
+from gpuplanner.core.units import localize_text
 from gpuplanner.decision.comparison_record import Comparison
 from gpuplanner.decision.study import Study
-from gpuplanner.report.first_screen import cards, confidence_rows, fleet_words, next_steps, teams_table
+from gpuplanner.report.first_screen import Links, cards, confidence_rows, fleet_words, next_steps, teams_table
 
 STYLE = "font-family:sans-serif;font-size:15px;line-height:1.45;color:#1a1a1a;max-width:40em"
 
@@ -30,11 +33,11 @@ def report_mail(study: Study, page: str, *, at: str | None = None, fleet: str = 
     `page` is the file of the report in the folder of all reports, `at` the address of that folder where it is served;
     `fleet` says which nodes came and went.
     """
-    name = " ".join(printable(study.scenario.name).split())
+    name = " ".join(escape_controls(study.scenario.name).split())
     month = study.scenario.month or "all data"
     locale = study.scenario.number_locale
-    findings = [in_locale(printable(one), locale) for one in (*study.findings, *filter(None, [fleet]))]
-    steps = [in_locale(printable(one.text), locale) for one in study.decision.next_steps]
+    findings = [localize_text(escape_controls(one), locale) for one in (*study.findings, *filter(None, [fleet]))]
+    steps = [localize_text(escape_controls(one.text), locale) for one in study.decision.next_steps]
     address = None if at is None else f"{at.rstrip('/')}/{page}"
     where = f"{page} in the report folder" if address is None else address
     message = EmailMessage(policy=SMTP.clone(linesep="\n"))
@@ -84,13 +87,13 @@ def plain(html: str) -> str:
     return " ".join(unescape(_TAG.sub("", html.replace("<br>", " "))).split())
 
 
-def message_text(found: Comparison, *, title: str, period: str) -> str:
+def message_text(found: Comparison, title: str, period: str, links: Links) -> str:
     """The decision as a message of at most :data:`LONGEST_MESSAGE` characters; what matters least is left out first."""
     one = found.decision
     parts = [
         [f"{title}, {period}, {fleet_words(one)}", "", one.sentence, ""],
         [f"{label}: {value}" + (f" ({detail})" if detail else "") for label, value, detail in _cards(found)],
-        ["", "Next steps:", *(f"{number}. {step}" for number, step in enumerate(next_steps(one), start=1))],
+        ["", "Next steps:", *(f"{number}. {step}" for number, step in enumerate(next_steps(one, links), start=1))],
         ["", *(f"{name}: {text}" for name, text in confidence_rows(one))],
         ["", "GPU-hours allocated by team:", *(f"{row[0]}: {row[2]}" for row in teams_table(one).rows())],
     ]
@@ -103,35 +106,42 @@ def message_text(found: Comparison, *, title: str, period: str) -> str:
     return "\n".join(lines)[:LONGEST_MESSAGE].rstrip() + "\n"
 
 
-def markdown_text(found: Comparison, *, title: str, period: str, links: Mapping[str, str]) -> str:
+def markdown_text(found: Comparison, title: str, period: str, links: Links) -> str:
     """The decision as Markdown: for a wiki, an issue or a commit."""
     one = found.decision
     lines = [f"# {_cell(title)}", "", f"**{_cell(one.sentence)}**", ""]
     lines += [_cell(f"{period}, {fleet_words(one)}"), "", "| | | |", "|---|---|---|"]
     lines += [f"| {_cell(label)} | **{_cell(value)}** | {_cell(detail)} |" for label, value, detail in _cards(found)]
     lines += ["", "## Next steps", ""]
-    lines += [f"{number}. {_cell(step)}" for number, step in enumerate(next_steps(one), start=1)]
+    lines += [f"{number}. {_cell(step)}" for number, step in enumerate(next_steps(one, links), start=1)]
     table = teams_table(one)
     if table.height:
         head = table.columns
         lines += ["", "## By team", "", f"| {' | '.join(head)} |", f"|---|{'---:|' * (len(head) - 1)}"]
         lines += [f"| {' | '.join(_cell(cell) for cell in row)} |" for row in table.rows()]
     lines += ["", *(f"**{name}.** {_cell(text)}\n" for name, text in confidence_rows(one))]
-    lines.append(" · ".join(f"[{name}]({path})" for name, path in links.items()))
+    lines.append(" · ".join(f"[{name}]({path})" for name, path in (("Page", "index.html"), *links)))
     return "\n".join(lines) + "\n"
 
 
 def tables_into(folder: Path, tables: Mapping[str, pl.DataFrame]) -> None:
-    """Write every table as Parquet, and a page that lists their columns."""
+    """Write every table as Parquet, and a page with the unit and the meaning of their columns."""
     folder.mkdir(parents=True)
-    lines = ["# Tables of this report", ""]
+    lines = ["# Tables of this report", "", "Times are UTC; an empty value is not known, never 0.", ""]
+    text = (resources.files(__package__) / "table_columns.csv").read_text("utf-8").splitlines()
+    meanings = {row["column"]: row for row in csv.DictReader(text)}
     for name, table in sorted(tables.items()):
         if not table.width:
             continue
         table.write_parquet(folder / f"{name}.parquet")
         lines += [f"## {name}.parquet", "", f"{table.height:,} rows.", ""]
-        lines += ["| column | type |", "|---|---|"]
-        lines += [f"| `{one}` | {dtype} |" for one, dtype in table.schema.items()]
+        lines += ["| column | type | unit | meaning |", "|---|---|---|---|"]
+        stated = (
+            {key: column.metadata for key, column in TABLES[name].columns().items()} if name in TABLES else meanings
+        )
+        for one, dtype in table.schema.items():
+            about = stated.get(one) or {"unit": "", "meaning": "own column of this report"}
+            lines.append(f"| `{one}` | {dtype.base_type()} | {about['unit'] or '-'} | {about['meaning']} |")
         lines.append("")
     (folder / "README.md").write_text("\n".join(lines), encoding="utf-8")
 
@@ -185,4 +195,4 @@ def _cards(found: Comparison) -> Iterator[tuple[str, str, str]]:
 
 def _cell(text: str) -> str:
     """Text that means nothing but itself in Markdown."""
-    return re.sub(r"([\\`*_\[\]<>|#])", r"\\\1", " ".join(printable(text).split()))
+    return re.sub(r"([\\`*_\[\]<>|#])", r"\\\1", " ".join(escape_controls(text).split()))

@@ -24,17 +24,17 @@ from gpuplanner.core.errors import (
     OutputError,
     ScenarioError,
     examples,
-    first_line,
-    nearest,
+    first_error_line,
+    nearest_names,
 )
 from gpuplanner.core.execution import import_optional
-from gpuplanner.core.output_places import MANIFEST, Mark, remove_ours
-from gpuplanner.core.output_writing import replaced_directory, write_atomically
-from gpuplanner.core.scenario import FILES, Scenario
+from gpuplanner.core.output_places import MANIFEST, FolderMark, remove_own_file
+from gpuplanner.core.output_writing import replace_directory, write_atomically
+from gpuplanner.core.scenario import FILE_FIELDS, Scenario
 from gpuplanner.core.schemas import BUCKETS
 from gpuplanner.core.serialization import to_json
 from gpuplanner.core.stage_cache import notebook_folder
-from gpuplanner.core.units import counted, in_locale
+from gpuplanner.core.units import count_text, localize_text
 from gpuplanner.decision.decision_types import Decision
 from gpuplanner.decision.layout_planning import Planned
 from gpuplanner.decision.policy_simulation import warnings_about
@@ -67,8 +67,8 @@ from gpuplanner.report.first_screen import badges, fleet_words, warning_list
 from gpuplanner.report.html_page import FRAGMENT, Section, paragraph, parted, render_page
 from gpuplanner.report.monthly_sections import PDF, links, period
 from gpuplanner.report.report_messages import browser, markdown_text, message_text, pdf_into, tables_into
-from gpuplanner.usage.job_history import FleetPools, pool_table
-from gpuplanner.usage.period_accounts import ledger
+from gpuplanner.usage.job_history import FleetPools, tabulate_pools
+from gpuplanner.usage.period_accounts import scenario_ledger
 
 CELL_TIMEOUT_S = 1800
 NOTEBOOK = "monthly_report.ipynb"
@@ -76,7 +76,7 @@ NEEDED = {"papermill": "report", "xlsxwriter": "report", "vl_convert": "plot", "
 """Optional packages of a report and their extras, checked before the pipeline starts."""
 PAGES = ("index.html", "appendix.html", "message.txt", "summary.md", "report.pdf")
 FIGURES = (f"{TABLES}/*.parquet", "study.json", "workbook.xlsx", "plan.json", "scenario.yaml", "report.ipynb")
-MARK = Mark(MANIFEST, "gpuplanner report 1", names=(*PAGES, *FIGURES))
+MARK = FolderMark(MANIFEST, "gpuplanner report 1", names=(*PAGES, *FIGURES))
 
 
 def write_report(
@@ -92,7 +92,7 @@ def write_report(
     The folder gets ``index.html`` and ``appendix.html``, ``message.txt``, ``summary.md`` and, where a browser is,
     ``report.pdf``, ``study.json``, ``workbook.xlsx``, ``tables/``, ``plan.json``, ``scenario.yaml``, ``report.ipynb``
     (as executed), ``export/`` and ``manifest.json`` with the hash of each. If anything fails, what stood there stays;
-    a failed notebook is kept beside it as ``<out>.failed.ipynb``. A `ledger` holds what earlier months
+    a failed notebook is kept beside it as ``<out>.failed.ipynb``. A `scenario_ledger` holds what earlier months
     forecast, and its neighbour, ``<ledger>.savings.json``, what they promised to save.
     """
     out = Path(out)
@@ -101,7 +101,7 @@ def write_report(
     saved = None if ledger is None else read_savings(savings_file(ledger))
     for name, extra in NEEDED.items():
         import_optional(name, extra=extra)
-    with replaced_directory(out, mark=MARK, inputs=inputs) as folder:
+    with replace_directory(out, mark=MARK, inputs=inputs) as folder:
         study = evaluate(scenario)
         (folder / "scenario.yaml").write_text(_absolute(scenario).to_yaml(), encoding="utf-8")
         source = notebook or notebook_folder() / NOTEBOOK
@@ -123,22 +123,20 @@ def write_report(
         write_study_workbook(folder / "workbook.xlsx", study, more)
         pack_into(scenario, study.comparison, folder)
         _printed(folder)
-    remove_ours(out.with_suffix(".failed.ipynb"))
+    remove_own_file(out.with_suffix(".failed.ipynb"))
     if ledger is not None and told is not None:
-        write_atomically(ledger, told.write_parquet, guarded=False)
+        write_atomically(ledger, told.write_parquet, protect_foreign=False)
     if ledger is not None and saved is not None:
         text = savings_json(saved)
-        write_atomically(savings_file(ledger), lambda place: place.write_text(text, encoding="utf-8"), guarded=False)
+        write_atomically(
+            savings_file(ledger), lambda place: place.write_text(text, encoding="utf-8"), protect_foreign=False
+        )
     return study
 
 
 def _written(folder: Path, study: Study, body: str, aside: str) -> None:
     """Write the page, its appendix, and what is sent: all from the one decision."""
-    title, one, write = (
-        f"GPU capacity report · {study.scenario.name}",
-        study.decision,
-        study.scenario.number_locale,
-    )
+    title, one, write = (f"GPU capacity report · {study.scenario.name}", study.decision, study.scenario.number_locale)
     more = '<p class="more"><a href="appendix.html">Appendix: demand forecast and planned layouts</a></p>'
     index = render_page(
         body + (more if aside else ""),
@@ -152,17 +150,14 @@ def _written(folder: Path, study: Study, body: str, aside: str) -> None:
     back = paragraph(
         "Appendix to index.html: the demand forecast with its errors and the planned layouts with their bounds."
     )
-    told = {"title": title, "period": period(study)}
     texts = {
         "index.html": index,
         "appendix.html": render_page(
             back + aside, title=f"{title}, appendix", subtitle=_subtitle(study), provenance=notes(study),
             locale=write,
         ),
-        "message.txt": in_locale(message_text(study.comparison, **told), write),
-        "summary.md": in_locale(
-            markdown_text(study.comparison, **told, links=dict([("Page", "index.html"), *links(study)])), write
-        ),
+        "message.txt": localize_text(message_text(study.comparison, title, period(study), links(study)), write),
+        "summary.md": localize_text(markdown_text(study.comparison, title, period(study), links(study)), write),
     }  # fmt: skip
     for name, text in texts.items():
         (folder / name).write_text(text, encoding="utf-8")
@@ -185,11 +180,7 @@ def _printed(folder: Path) -> None:
 
 
 def run_notebook(
-    source: Path,
-    target: Path,
-    parameters: Mapping[str, str | float | bool | None],
-    *,
-    keep: Path | None = None,
+    source: Path, target: Path, parameters: Mapping[str, str | float | bool | None], *, keep: Path | None = None
 ) -> None:
     """Execute a notebook with papermill; unknown parameters are refused, which papermill only logs."""
     papermill = import_optional("papermill", extra="report")
@@ -200,7 +191,7 @@ def run_notebook(
         known = _parameters(source)
         unknown = [name for name in parameters if name not in known]
         if unknown:
-            near = [nearest(name, known)[:1] for name in unknown]
+            near = [nearest_names(name, known)[:1] for name in unknown]
             expected = f"names of its parameters cell: {', '.join(known) or 'none'}"
             got = f"unknown {examples(unknown)} (nearest: {near})"
             todo = "Rename or remove them in the parameters cell."
@@ -223,7 +214,7 @@ def run_notebook(
             ) from None
         except (exceptions.DeadKernelError, exceptions.CellTimeoutError) as error:
             # The kernel was killed, or a cell took longer than any should: what it had done so far is kept.
-            why = first_line(error)
+            why = first_error_line(error)
             expected = f"a kernel that answers within {CELL_TIMEOUT_S / 60:g} minutes a cell"
             todo = "Check memory (the usual cause), then run it again."
             raise GpuPlannerError(source.name, expected, f"{why}{_keep(target, keep)}", todo) from None
@@ -280,7 +271,7 @@ def _strip(executed: Path) -> None:
 def _absolute(scenario: Scenario) -> Scenario:
     """The scenario as the kernel must see it, which runs in another folder."""
     data = scenario.data if scenario.data == "sample" else _resolved(scenario.data)
-    files = {name: (place := getattr(scenario, name)) and _resolved(place) for name in FILES}
+    files = {name: (place := getattr(scenario, name)) and _resolved(place) for name in FILE_FIELDS}
     return scenario.but(data=data, **files)
 
 
@@ -341,7 +332,7 @@ def write_fleet_report(
     :func:`~gpuplanner.report.report_rendering.write_report` writes
     of the pool by itself, ``fleet.json`` has the figures and ``plan.json`` the plans of all pools.
     """
-    with replaced_directory(out, mark=MARK, inputs=inputs) as folder:
+    with replace_directory(out, mark=MARK, inputs=inputs) as folder:
         studies = {}
         (folder / FOLDER).mkdir()
         for name, own in fleet.pools.items():
@@ -395,14 +386,14 @@ def fleet_page(fleet: FleetPools, studies: Mapping[str, Study], *, title: str) -
         _where_time_went(fleet),
     ]
     parts += _teams(studies)
-    pools = page.table(pool_table(fleet), caption="Nodes, GPUs and jobs by pool", headings=_HEADINGS)
+    pools = page.table(tabulate_pools(fleet), caption="Nodes, GPUs and jobs by pool", headings=_HEADINGS)
     parts.append(page.section("Fleet", pools))
     first = next(iter(studies.values()))
     gpus = sum(one.fleet_gpus for one in decisions.values())
     return page.render_page(
         "\n".join(parts),
         title=f"GPU capacity report · {title}",
-        subtitle=f"{gpus:,} GPUs in {counted(len(studies), 'pool')}",
+        subtitle=f"{gpus:,} GPUs in {count_text(len(studies), 'pool')}",
         decision=fleet_sentence(decisions),
         provenance={"pools": ", ".join(studies), "made by": first.provenance.gpuplanner},
         locale=first.scenario.number_locale,
@@ -472,7 +463,7 @@ def fleet_hours(fleet: FleetPools) -> pl.DataFrame:
         alone = name.rpartition("/")[2] if len(fleet.pools) == 1 else "all GPU models"
         gpu_model = pl.col("gpu_model").cast(pl.String).fill_null(alone)
         tenant = pl.concat_str(pl.lit(f"{prefix}/" if prefix else ""), gpu_model)
-        parts.append(ledger(own).select("bucket", "gpu_hours", tenant=tenant))
+        parts.append(scenario_ledger(own).select("bucket", "gpu_hours", tenant=tenant))
     return pl.concat(parts)
 
 
@@ -481,12 +472,7 @@ def _teams(studies: Mapping[str, Study]) -> list[Section]:
     found = {name: Fairness.of_tables(study.tables) for name, study in studies.items()}
     rows = [
         one.teams.filter(pl.col("jobs") > 0).select(
-            "tenant",
-            pl.lit(name).alias("pool"),
-            "allocated_gpu_hours",
-            "shortfall_gpu_hours",
-            "why",
-            "next_step",
+            "tenant", pl.lit(name).alias("pool"), "allocated_gpu_hours", "shortfall_gpu_hours", "why", "next_step"
         )
         for name, one in found.items()
         if one is not None

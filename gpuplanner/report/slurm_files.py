@@ -8,27 +8,29 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 
 import polars as pl
 
 from gpuplanner.core.errors import GeometryError
 from gpuplanner.core.schemas import WHOLE_GPU
+from gpuplanner.core.stage_cache import data_folder
 from gpuplanner.decision.policy_fleets import PoolRule
-from gpuplanner.hardware.catalog import facts, names_of, slurm_type, slurm_type_of
-from gpuplanner.hardware.gpu_models import GpuModel, as_board
-from gpuplanner.hardware.mig_layouts import OFF
+from gpuplanner.hardware.catalog import derive_slurm_type, facts, find_slurm_type, list_model_aliases
+from gpuplanner.hardware.gpu_models import GpuModel, as_gpu_model
+from gpuplanner.hardware.mig_layouts import UNUSED_LAYOUT
 from gpuplanner.hardware.repartitioning_cost import ChangeCost
 from gpuplanner.planner.layout_plan import (
     LayoutChange,
     NodeState,
-    checked_plan,
-    file_stamp,
-    held_by,
-    layout_changes_of,
-    stamp,
-    states_at,
+    check_layout_plan,
+    format_utc,
+    list_layout_changes,
+    node_states_at,
+    node_states_of_table,
+    to_file_stamp,
 )
 from gpuplanner.report.bundle_files import (
     FleetPack,
@@ -56,11 +58,70 @@ INSTALL = "install-gres.sh"
 _TYPE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
 
+@dataclass(frozen=True)
+class GresTypes:
+    """GRES types of the nodes, as Slurm shows them today: with others, requests of jobs and limits would not hold.
+
+    - ``full``: Type of a full GPU.
+    - ``mig``: Type of a MIG instance, before its profile.
+    - ``by_node``: The same two of nodes that have their own.
+    - ``shown``: Whether a node shows a type; else the types are those that slurmd detects, or as given.
+    """
+
+    full: str
+    mig: str
+    by_node: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    shown: bool = False
+
+    @classmethod
+    def of_nodes(cls, gpu_model: GpuModel, texts: Mapping[str, str]) -> GresTypes:
+        """Types by ``gres_types`` of the inventory; types that do not end in their profile are not used.
+
+        Examples
+        --------
+        >>> texts = {"n1": "gpu=a100", "n2": "1g.5gb=a100_1g.5gb,3g.20gb=a100_3g.20gb"}
+        >>> types = GresTypes.of_nodes(as_gpu_model("A100-40GB"), texts)
+        >>> types.of("n1", "1g.5gb"), types.of("n2", "gpu"), types.of("n3", "2g.10gb")
+        ('a100_1g.5gb', 'a100', 'a100_2g.10gb')
+        """
+        found = {node: _type_parts(text) for node, text in texts.items()}
+        full = next((one for one, _ in found.values() if one), None) or find_slurm_type(gpu_model.name)
+        mig = next((one for _, one in found.values() if one is not None), f"{full}_")
+        own = {
+            node: (whole or full, (mig if whole in (None, full) else f"{whole}_") if part is None else part)
+            for node, (whole, part) in found.items()
+        }
+        return cls(full, mig, own, shown=any(map(any, found.values())))
+
+    def of(self, node: str, profile: str) -> str:
+        """Type of a full GPU or MIG instance of a node."""
+        full, mig = self.by_node.get(node, (self.full, self.mig))
+        return full if profile == WHOLE_GPU else f"{mig}{profile}"
+
+
+def _type_parts(text: str) -> tuple[str | None, str | None]:
+    """Type of a full GPU and the part before the profile, as a node shows them; None: it shows none."""
+    types = dict(item.split("=", 1) for item in text.split(",") if _TYPE.fullmatch(item.partition("=")[2]))
+    full = types.pop(WHOLE_GPU, None)
+    mig = next((name.removesuffix(profile) for profile, name in types.items() if name.endswith(profile)), None)
+    return full or (mig or "").rstrip("_.-") or None, mig
+
+
+def site_types(data: str, gpu_model: GpuModel) -> GresTypes | None:
+    """GRES types that the nodes of a dataset show; None where they show none."""
+    file = data_folder(data) / "inventory.parquet"
+    if not file.exists() or "gres_types" not in pl.read_parquet_schema(file):
+        return None
+    nodes = pl.read_parquet(file, columns=["node", "gpu_model", "gres_types"]).drop_nulls("gres_types")
+    texts = dict(nodes.filter(pl.col("gpu_model") == gpu_model.name).select("node", "gres_types").iter_rows())
+    return GresTypes.of_nodes(gpu_model, texts) if texts else None
+
+
 def to_slurm_files(
     plan: pl.DataFrame,
     gpu_model: GpuModel | str,
     *,
-    gres_type: str | None = None,
+    gres_type: GresTypes | str | None = None,
     change: ChangeCost | None = None,
     drain: Drain | None = None,
     initial: pl.DataFrame | None = None,
@@ -88,24 +149,26 @@ def to_slurm_files(
     SchemaError, GeometryError
         As :func:`to_slurm`.
     """
-    gpu_model = as_board(gpu_model)
-    whole = _checked_type(gpu_model, gres_type)
-    cost = ChangeCost.of(gpu_model) if change is None else change.on(gpu_model)
-    frame = checked_plan(plan, gpu_model)
+    gpu_model = as_gpu_model(gpu_model)
+    types = _checked_types(gpu_model, gres_type)
+    cost = ChangeCost.from_catalogue(gpu_model) if change is None else change.require_model(gpu_model)
+    frame = check_layout_plan(plan, gpu_model)
     limit_s = cost.drain_s.high if drain is None else drain.limit_s
-    changes = layout_changes_of(frame, limit_s, held_by(initial))
+    changes = list_layout_changes(frame, limit_s, node_states_of_table(initial))
     first = min(frame["slot_start"])
     times = dict.fromkeys([first, *(one.times[0] for one in changes)])
-    lines = {f"slurm-{file_stamp(time)}.conf": _lines(frame, gpu_model, time, whole) for time in times}
-    static = filled_template(STATIC_GRES, {"TYPE": whole})
+    lines = {f"slurm-{to_file_stamp(time)}.conf": _lines(frame, gpu_model, time, types) for time in times}
+    static = filled_template(STATIC_GRES, {"TYPE": types.full, "MIG": types.mig})
     return (
         {"gres.conf": GRES_CONF, STATIC_GRES: static, INSTALL: template_text(INSTALL)}
         | lines
-        | {f"{one.name}.sh": _change_script(one, cost, gpu_model, whole) for one in changes}
+        | {f"{one.name}.sh": _change_script(one, cost, gpu_model, types) for one in changes}
     )
 
 
-def to_slurm(plan: pl.DataFrame, gpu_model: GpuModel | str, at: datetime, *, gres_type: str | None = None) -> str:
+def to_slurm(
+    plan: pl.DataFrame, gpu_model: GpuModel | str, at: datetime, *, gres_type: GresTypes | str | None = None
+) -> str:
     """Print the lines of slurm.conf that hold at one time.
 
     Parameters
@@ -116,10 +179,10 @@ def to_slurm(plan: pl.DataFrame, gpu_model: GpuModel | str, at: datetime, *, gre
         The board of all nodes.
     at : datetime
         With its zone.
-    gres_type : str, optional
-        Type of a whole GPU; slices are ``<type>_<profile>``. Slurm drains a node whose types are not part of those
-        that slurmd finds. By default what slurmd finds for the usual variant of the board
-        (:func:`~gpuplanner.hardware.catalog.slurm_type`), ``nvidia_h100_80gb_hbm3``.
+    gres_type : GresTypes or str, optional
+        Types of the nodes, or that of a full GPU; MIG instances are ``<type>_<profile>``. Slurm drains a node whose
+        types are not part of those that slurmd finds. By default what slurmd finds for the usual variant of the board
+        (:func:`~gpuplanner.hardware.catalog.derive_slurm_type`), ``nvidia_h100_80gb_hbm3``.
 
     Returns
     -------
@@ -147,80 +210,82 @@ def to_slurm(plan: pl.DataFrame, gpu_model: GpuModel | str, at: datetime, *, gre
     >>> print(to_slurm(plan, "H100-80GB-SXM5", start).splitlines()[-1])
     NodeName=n1 Gres=gpu:nvidia_h100_80gb_hbm3:1,gpu:nvidia_h100_80gb_hbm3_1g.10gb:7
     """
-    gpu_model = as_board(gpu_model)
-    return _lines(checked_plan(plan, gpu_model), gpu_model, at, _checked_type(gpu_model, gres_type))
+    gpu_model = as_gpu_model(gpu_model)
+    return _lines(check_layout_plan(plan, gpu_model), gpu_model, at, _checked_types(gpu_model, gres_type))
 
 
-def _change_script(one: LayoutChange, cost: ChangeCost, gpu_model: GpuModel, whole: str) -> str:
+def _change_script(one: LayoutChange, cost: ChangeCost, gpu_model: GpuModel, types: GresTypes) -> str:
     """The script of a change."""
     steps = [
         f"config[{node}]={shlex.quote(after.config_name)}\n"
-        f"gres[{node}]={shlex.quote(','.join(sorted(_counts(after, whole))))}\n"
+        f"gres[{node}]={shlex.quote(','.join(sorted(_counts(node, after, types))))}\n"
         f"before[{node}]={shlex.quote(had.config_name if had else '')} size[{node}]={len(after.gpus)}"
         for node, (had, after) in one.nodes.items()
     ]
-    lines = f"slurm-{file_stamp(one.times[0])}.conf"
+    lines = f"slurm-{to_file_stamp(one.times[0])}.conf"
     parts = {"LINES": lines, "STEPS": "\n".join(steps)}
     return change_script("change_slurm.sh", one, cost, gpu_model, parts)
 
 
-def _counts(state: NodeState, whole: str) -> list[str]:
+def _counts(node: str, state: NodeState, types: GresTypes) -> list[str]:
     """What a node has without the GPUs that are released: Slurm drains nodes that have fewer than stated, not more."""
     there = NodeState(tuple(one for one in state.gpus if one[0] not in state.released))
-    return [f"gpu:{_gres_type(whole, profile)}:{count}" for profile, count in there.totals.items()]
+    return [f"gpu:{types.of(node, profile)}:{count}" for profile, count in there.totals.items()]
 
 
-def gres_of(state: NodeState, gpu_model: GpuModel, gres_type: str | None) -> str:
+def gres_of(node: str, state: NodeState, gpu_model: GpuModel, gres_type: GresTypes | str | None) -> str:
     """What a node line says of a node's GPUs."""
-    return ",".join(_counts(state, _checked_type(gpu_model, gres_type)))
+    return ",".join(_counts(node, state, _checked_types(gpu_model, gres_type)))
 
 
-def _lines(frame: pl.DataFrame, gpu_model: GpuModel, at: datetime, whole: str) -> str:
+def _lines(frame: pl.DataFrame, gpu_model: GpuModel, at: datetime, types: GresTypes) -> str:
     """Lines of one time of a checked plan."""
-    states = states_at(frame, at)
+    states = node_states_at(frame, at)
     everything = NodeState(tuple(enumerate(frame["layout"].unique().sort().to_list())))
-    types = [f"gres/gpu:{_gres_type(whole, profile)}" for profile in everything.totals]
+    kinds = dict.fromkeys(f"gres/gpu:{types.of(node, profile)}" for profile in everything.totals for node in states)
     lines = [
-        f"# Lines of slurm.conf from {stamp(at)}, GPU model {gpu_model.name}.",
+        f"# Lines of slurm.conf from {format_utc(at)}, GPU model {gpu_model.name}.",
         "# Order: drain the changed nodes, wait until they are empty, repartition their GPUs, copy the Gres of these",
         "# lines into yours ('bash install-gres.sh --dry-run FILE' shows it; a second line for a node is fatal),",
         "# 'scontrol reconfigure' (before Slurm 23.11: restart slurmctld, then slurmd of the nodes), resume.",
-        f"# change-{file_stamp(at)}.sh does this for repartitioned nodes. Slurm drains nodes with too few devices.",
-        *_type_notes(gpu_model, whole),
+        f"# change-{to_file_stamp(at)}.sh does this for repartitioned nodes. Slurm drains nodes with too few devices.",
+        *_type_notes(gpu_model, types),
         "# gres.conf: AutoDetect=nvml; if Slurm has no NVML plugin, the output of static-gres.sh on the node.",
         "GresTypes=gpu",
         "# Only with slurmdbd; without it, slurmctld does not start with this line:",
-        f"# AccountingStorageTRES={','.join(['gres/gpu', *types])}",
+        f"# AccountingStorageTRES={','.join(['gres/gpu', *kinds])}",
     ]
     for node, state in states.items():
-        lines += [f"# {node} gpu {gpu}: {OFF if gpu in state.released else layout}" for gpu, layout in state.gpus]
-        counts = _counts(state, whole)
+        lines += [
+            f"# {node} gpu {gpu}: {UNUSED_LAYOUT if gpu in state.released else layout}" for gpu, layout in state.gpus
+        ]
+        counts = _counts(node, state, types)
         lines.append(f"NodeName={node}" + (f" Gres={','.join(counts)}" if counts else ""))
     return "\n".join(lines) + "\n"
 
 
-def _type_notes(gpu_model: GpuModel, whole: str) -> list[str]:
+def _type_notes(gpu_model: GpuModel, types: GresTypes) -> list[str]:
     """Comments: for which product the types are those that slurmd finds, and the types of the others."""
-    types = {name: slurm_type(name) for name in names_of(gpu_model.name, "nvml")}
+    if types.shown:
+        return ["# GRES types as the nodes have them today."]
+    detected = {name: derive_slurm_type(name) for name in list_model_aliases(gpu_model.name, "nvml")}
     # Before the profile, the type must be the end of the one found.
-    fit = [name for name, found in types.items() if found.endswith(whole.lower())]
-    others = [f"{name}: {found}" for name, found in types.items() if name not in fit]
+    fit = [name for name, found in detected.items() if found.endswith(types.full.lower())]
+    others = [f"{name}: {found}" for name, found in detected.items() if name not in fit]
     return [
         f"# Types as slurmd detects them on {' and '.join(fit)}." if fit else "# Types as given by --gres-type.",
         *([f"# Other variants of this GPU model need --gres-type: {'; '.join(others)}."] if others else []),
     ]
 
 
-def _checked_type(gpu_model: GpuModel, gres_type: str | None) -> str:
-    whole = gres_type if gres_type is not None else slurm_type_of(gpu_model.name)
+def _checked_types(gpu_model: GpuModel, gres_type: GresTypes | str | None) -> GresTypes:
+    if isinstance(gres_type, GresTypes):
+        return gres_type
+    whole = gres_type if gres_type is not None else find_slurm_type(gpu_model.name)
     if not _TYPE.fullmatch(whole):
         allowed = "letters, digits, '_', '.' and '-'"
         raise GeometryError("Slurm GRES type", allowed, repr(whole), "Use the type of 'slurmd -G'.")
-    return whole
-
-
-def _gres_type(whole: str, profile: str) -> str:
-    return whole if profile == WHOLE_GPU else f"{whole}_{profile}"
+    return GresTypes(whole, f"{whole}_")
 
 
 PROGRAMS = "/etc/slurm/gpuplanner"
@@ -233,7 +298,7 @@ def power_saving(pack: FleetPack) -> None:
     # Where the type of the GPUs is not known, these fail: before any file is written.
     node_lines = [
         f"NodeName={name} NodeHostname={machine} NodeAddr={machine} Feature={pool.name} State=CLOUD "
-        f"Gres={gres_of(pool.state, pack.gpu_model, pack.gres_type)}"
+        f"Gres={gres_of(pool.nodes[0], pool.state, pack.gpu_model, pack.gres_type)}"
         for pool, name, machine in _cloud(pack, names)
     ]
     gres_lines = _gres_lines(pack, names)
@@ -271,8 +336,7 @@ def power_saving(pack: FleetPack) -> None:
     if gres_lines:
         says = "GPUs of those node names for the controller, which counts none while they are powered down"
         pack.add(
-            pack.script("controller_gres.conf", LINES="\n".join(gres_lines)),
-            Step(place("controller-gres.conf"), says),
+            pack.script("controller_gres.conf", LINES="\n".join(gres_lines)), Step(place("controller-gres.conf"), says)
         )
     programs = {
         "resume.sh": "ResumeProgram: powers a machine up under one node name at a time",
@@ -339,7 +403,7 @@ def _gres_lines(pack: FleetPack, names: dict[str, list[str]]) -> list[str]:
         first = 0
         if pool.name not in members:
             continue  # the GPUs of a machine under its own name are in the site's slurm.conf
-        for gres in gres_of(pool.state, pack.gpu_model, pack.gres_type).split(","):
+        for gres in gres_of(pool.nodes[0], pool.state, pack.gpu_model, pack.gres_type).split(","):
             kind, name, count = gres.split(":")
             files = f"/dev/nvidia[{first}-{first + int(count) - 1}]"
             first += int(count)

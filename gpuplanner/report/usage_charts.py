@@ -131,10 +131,7 @@ def plot_backtest_scores(scores: pl.DataFrame) -> ChartType:
     means = scores.group_by("model").agg(pl.col("mase").mean())
     models = means.sort("mase", "model", nulls_last=True)["model"].to_list()
     hover = tips(
-        unique_id="series",
-        model="model",
-        mase=("MASE", ".3f"),
-        coverage_90=("coverage of the 90 % interval", ".1%"),
+        unique_id="series", model="model", mase=("MASE", ".3f"), coverage_90=("coverage of the 90 % interval", ".1%")
     )
     rows = chart_of(scores.select(_SCORES).sort("model", "unique_id")).encode(
         y=alt.Y("model:N", title=None, sort=models), tooltip=hover
@@ -335,10 +332,7 @@ def plot_ledger(ledger: pl.DataFrame, *, tz: str = "UTC") -> ChartType:
         .encode(x=utc_axis(binned, "start", "end", slot=word, tz=tz), x2="end:T")
     )
     hover = tips(
-        from_=word,
-        bucket="bucket",
-        gpu_hours=("GPU-hours", ",.1f"),
-        installed=("installed GPU-hours", ",.1f"),
+        from_=word, bucket="bucket", gpu_hours=("GPU-hours", ",.1f"), installed=("installed GPU-hours", ",.1f")
     )
     bars = base.mark_bar(orient="vertical", binSpacing=1).encode(
         y=alt.Y("gpu_hours:Q", title=f"GPU-hours per {word}", stack="zero"),
@@ -352,14 +346,10 @@ def plot_ledger(ledger: pl.DataFrame, *, tz: str = "UTC") -> ChartType:
         y="installed:Q", strokeDash=alt.StrokeDash("line:N", scale=alt.Scale(range=[[1, 0]]), legend=apart)
     )
     title = f"Installed GPU-hours per {word} by bucket"
-    return theme.finish(alt.layer(bars, line), title=title, height=300, legend=115)
+    return theme.finish(alt.layer(bars, line), title=title, height=300, legend=150)
 
 
-@drawn(
-    "Allocated GPU-hours by team and bucket",
-    *("tenant", "bucket", "gpu_hours"),
-    empty="No GPU was allocated.",
-)
+@drawn("Allocated GPU-hours by team and bucket", *("tenant", "bucket", "gpu_hours"), empty="No GPU was allocated.")
 def plot_ledger_tenants(ledger: pl.DataFrame, *, top: int = 12) -> ChartType:
     """Allocated GPU-hours of each team by bucket, largest first; teams beyond ``top`` are added up.
 
@@ -390,7 +380,7 @@ def plot_held_activity(held: pl.DataFrame, *, top: int = 12) -> ChartType:
     ----------
     held : polars.DataFrame
         ``tenant`` and the GPU-hours ``used, idle_with_process, idle_without_process, idle_unclear, unobserved``, from
-        :func:`gpuplanner.usage.allocated_hours.held_by_activity`.
+        :func:`gpuplanner.usage.allocated_hours.allocated_by_activity`.
     top : int
         Tenants with a bar of their own.
 

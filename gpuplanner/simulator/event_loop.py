@@ -1,477 +1,576 @@
 """The compiled event loop over nodes.
 
-Within one instant: ends, planned changes that are done, those that begin, nodes that come up, requests that become
-ready, starts in the order of the queue, growth, idle nodes that go. Ties go to the lowest number of request, pool, node
-and planned change.
+Events of one instant are processed in this order: ends of requests, planned changes (ends, then cordons), nodes that
+come online, arrivals, starts in the order of the queue, power-ups, power-downs. Ties go to the lowest number of
+request, pool, node and planned change.
+
+Queue rules: in a strict queue the first request that does not fit blocks all behind it. With EASY backfill a request
+passes the queue head if it ends by the head's shadow time (latest start), or needs only what is left over then. In
+Slurm's backfill the head of each partition reserves full nodes, and all others keep off them.
+
+Invariants, after each event: what is unallocated on a node plus its allocations is its capacity; ``queue`` holds the
+waiting requests without gaps from ``queue_first`` on; ``ends`` has one event for each running request; a search result
+is used only while ``status.changes`` is what it was.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from gpuplanner.core.execution import called, compiled, event_loop_entry
-from gpuplanner.simulator.node_placement import choose, lead, reserve, tier_of
+from gpuplanner.core.execution import compile_event_loop_entry, compile_inlined, compile_not_inlined
+from gpuplanner.simulator.node_placement import choose_nodes, network_tier, reserve_nodes, set_queue_head
 from gpuplanner.simulator.node_provisioning import (
-    clear,
-    come_up,
-    grow,
-    is_flexible,
-    note,
-    offer,
-    settle,
-    shrink,
-    wake,
+    allocate_on_gpus,
+    is_dynamic_node,
+    log_power_change,
+    power_down_idle_nodes,
+    power_up_chosen_nodes,
+    power_up_nodes,
+    release_instances,
+    reset_unallocated,
+    set_online,
 )
-from gpuplanner.simulator.planned_changes import close_cordons, find_change, make_changes, open_cordons
-from gpuplanner.simulator.simulation_state import COMING, CORDONED, DEPTH, NONE, NodeWorld, Table
+from gpuplanner.simulator.planned_changes import (
+    advance_planned_changes,
+    find_change,
+    hide_cordoned_nodes,
+    show_cordoned_nodes_only,
+)
+from gpuplanner.simulator.simulation_state import (
+    BACKFILL_DEPTH,
+    CORDONED,
+    NO_INDEX,
+    POWERING_UP,
+    SimulationState,
+    Table,
+)
 
 
-@compiled
-def push(heap: Table, size: int, at: float, who: int) -> int:
-    """Add an event; return the new size."""
-    place = size
-    while place > 0:
-        parent = (place - 1) // 2
-        if heap[parent].at < at or (heap[parent].at == at and heap[parent].who < who):
+@compile_inlined
+def push_event(heap: Table, size: int, time_s: float, request: int) -> int:
+    """Add an event to a binary heap, ordered by time and request; return the heap's new size."""
+    slot = size
+    while slot > 0:
+        parent = (slot - 1) // 2
+        if heap[parent].time_s < time_s or (heap[parent].time_s == time_s and heap[parent].request < request):
             break
-        heap[place] = heap[parent]
-        place = parent
-    heap[place].at, heap[place].who = at, who
+        heap[slot] = heap[parent]
+        slot = parent
+
+    heap[slot].time_s, heap[slot].request = time_s, request
     return size + 1
 
 
-@compiled
-def pop(heap: Table, size: int) -> int:
-    """Remove the first event (read it before); return the new size."""
+@compile_inlined
+def pop_event(heap: Table, size: int) -> int:
+    """Remove the first event of a binary heap, which is to be read before; return the heap's new size."""
     size -= 1
-    at, who, place = heap[size].at, heap[size].who, 0
+    time_s, request = heap[size].time_s, heap[size].request
+    slot = 0
     while True:
-        child, other = 2 * place + 1, 2 * place + 2
+        child, right = 2 * slot + 1, 2 * slot + 2
         if child >= size:
             break
-        if other < size and (
-            heap[other].at < heap[child].at or (heap[other].at == heap[child].at and heap[other].who < heap[child].who)
+        if right < size and (
+            heap[right].time_s < heap[child].time_s
+            or (heap[right].time_s == heap[child].time_s and heap[right].request < heap[child].request)
         ):
-            child = other
-        if at < heap[child].at or (at == heap[child].at and who < heap[child].who):
+            child = right
+        if time_s < heap[child].time_s or (time_s == heap[child].time_s and request < heap[child].request):
             break
-        heap[place] = heap[child]
-        place = child
-    heap[place].at, heap[place].who = at, who
+        heap[slot] = heap[child]
+        slot = child
+
+    heap[slot].time_s, heap[slot].request = time_s, request
     return size
 
 
-@compiled
-def drop(heap: Table, size: int, who: int) -> int:
-    """Remove the event of somebody who has one; return the new size."""
-    place = 0
-    while heap[place].who != who:
-        place += 1
-    while place > 0:
-        parent = (place - 1) // 2
-        heap[place] = heap[parent]
-        place = parent
-    return pop(heap, size)
+@compile_inlined
+def remove_event(heap: Table, size: int, request: int) -> int:
+    """Remove the event of a request that has one from a binary heap; return the heap's new size."""
+    slot = 0
+    while heap[slot].request != request:
+        slot += 1
+    while slot > 0:
+        parent = (slot - 1) // 2
+        heap[slot] = heap[parent]
+        slot = parent
+    return pop_event(heap, size)
 
 
-@event_loop_entry
-def advance(w: NodeWorld) -> bool:
-    """Play until all is done (True), or until the log must be emptied before going on (False)."""
-    s = w.status[0]
-    open_nodes(w)
-    while len(w.log) - s.logged > 4 * len(w.gpus) + 2 * len(w.plan):
-        now = next_instant(w)
-        if now == np.inf:
+@compile_event_loop_entry
+def run_events(state: SimulationState) -> bool:
+    """Process events until none is left (True), or until the power log must be emptied before going on (False)."""
+    status = state.status[0]
+    initialize_nodes(state)
+
+    # One instant writes at most four rows of the log a node, and two a planned change.
+    while len(state.power_log) - status.logged > 4 * len(state.gpus) + 2 * len(state.planned):
+        now_s = next_event_time(state)
+        if now_s == np.inf:
             return True
-        s.now = now
-        while s.running and w.ends[0].at <= now:
-            request = w.ends[0].who
-            s.running = pop(w.ends, s.running)
-            end(w, request)
-        if w.changing and (s.vacated or s.due <= now):
-            make_changes(w)
-        let_come(w)
-        if s.waiting:
-            start_some(w)
-        if s.waiting and s.closing:
-            start_before_changes(w)
-        if s.waiting > w.most_waiting:
+        status.now_s = now_s
+
+        while status.running and state.ends[0].time_s <= now_s:
+            request = state.ends[0].request
+            status.running = pop_event(state.ends, status.running)
+            release_nodes(state, request)
+
+        if state.has_changes and (status.vacated_nodes or status.next_change_s <= now_s):
+            advance_planned_changes(state)
+
+        process_arrivals(state)
+        if status.waiting:
+            schedule_queue(state)
+        if status.waiting and status.short_start_nodes:
+            schedule_on_cordoned_nodes(state)
+        if status.waiting > state.max_waiting:
             return True
-        if w.switching:
-            grow(w)
-            # What went may come at once for what waits.
-            if shrink(w) and s.waiting:
-                if w.slurm:
-                    start_some(w)
-                grow(w)
+
+        if state.is_autoscaled:
+            power_up_nodes(state)
+            # A node that has just powered down may power up at once, in another pool, for a request that waits.
+            if power_down_idle_nodes(state) and status.waiting:
+                if state.is_slurm:
+                    schedule_queue(state)
+                power_up_nodes(state)
     return False
 
 
-@compiled
-def open_nodes(w: NodeWorld) -> None:
-    """Begin with the nodes that are on."""
-    s = w.status[0]
-    if not s.begun:
-        s.begun = 1
-        for node in range(len(w.gpus)):
-            if w.pool[node] != NONE:
-                offer(w, node)
-                come_up(w, node, -np.inf)
-                note(w, node, -np.inf, 1)
-            w.drain[node] = find_change(w, node, w.plan_of[node], 1)
-            w.power[node] = find_change(w, node, w.plan_of[node], 0)
+@compile_inlined
+def initialize_nodes(state: SimulationState) -> None:
+    """Bring the nodes online that are on at first, and find the first planned changes of each node."""
+    status = state.status[0]
+    if not status.has_begun:
+        status.has_begun = 1
+        for node in range(len(state.gpus)):
+            if state.pool[node] != NO_INDEX:
+                reset_unallocated(state, node)
+                set_online(state, node, -np.inf)
+                log_power_change(state, node, -np.inf, 1)
+            state.next_drain[node] = find_change(state, node, state.first_change[node], 1)
+            state.next_power_change[node] = find_change(state, node, state.first_change[node], 0)
 
 
-@compiled
-def let_come(w: NodeWorld) -> None:
-    """Let the nodes come up, and the requests wait, whose time it is."""
-    s = w.status[0]
-    if w.switching:
-        for node in range(len(w.gpus)):
-            if w.state[node] == COMING and w.come[node] <= s.now:
-                come_up(w, node, s.now)
-    while s.arrived < len(w.ready) and w.ready[s.arrived] <= s.now:
-        join(w, s.arrived)
-        s.arrived += 1
+@compile_inlined
+def process_arrivals(state: SimulationState) -> None:
+    """Bring nodes online that have powered up, and add requests to the queue that are ready."""
+    status = state.status[0]
+    if state.is_autoscaled:
+        for node in range(len(state.gpus)):
+            if state.node_state[node] == POWERING_UP and state.online_at_s[node] <= status.now_s:
+                set_online(state, node, status.now_s)
+
+    while status.arrived < len(state.ready_s) and state.ready_s[status.arrived] <= status.now_s:
+        enqueue(state, status.arrived)
+        status.arrived += 1
 
 
-@compiled
-def join(w: NodeWorld, request: int) -> None:
-    """Put a request into the queue: at its end, or behind those of no higher rank."""
-    s = w.status[0]
-    place = s.first + s.waiting
-    if w.ranked:
-        while place > s.first and w.turn[w.queue[place - 1]] > w.turn[request]:
-            w.queue[place] = w.queue[place - 1]
-            place -= 1
-    w.queue[place] = request
-    s.waiting += 1
-    s.kinds += w.of_kind[w.kind[request]] == 0
-    w.of_kind[w.kind[request]] += 1
+@compile_inlined
+def enqueue(state: SimulationState, request: int) -> None:
+    """Add a request to the queue: at its end, or behind the requests whose rank is not higher."""
+    status = state.status[0]
+    slot = status.queue_first + status.waiting
+    if state.is_ranked:
+        while slot > status.queue_first and state.rank[state.queue[slot - 1]] > state.rank[request]:
+            state.queue[slot] = state.queue[slot - 1]
+            slot -= 1
+    state.queue[slot] = request
+
+    status.waiting += 1
+    status.waiting_kinds += state.waiting_of_kind[state.kind[request]] == 0
+    state.waiting_of_kind[state.kind[request]] += 1
 
 
-@compiled
-def next_instant(w: NodeWorld) -> float:
-    """When something happens next; infinite if nothing ever does."""
-    s, now = w.status[0], np.inf
-    if s.running:
-        now = w.ends[0].at
-    if s.arrived < len(w.ready):
-        now = min(now, w.ready[s.arrived])
-    if w.changing:
-        now = min(now, s.due)
-    if w.switching:
-        now = min(now, s.timer)
-        for node in range(len(w.gpus)):
-            if w.state[node] == COMING:
-                now = min(now, w.come[node])
-    return now
+@compile_inlined
+def next_event_time(state: SimulationState) -> float:
+    """Find the time of the next event [s]; infinite where there is none."""
+    status = state.status[0]
+    next_s = np.inf
+    if status.running:
+        next_s = state.ends[0].time_s
+    if status.arrived < len(state.ready_s):
+        next_s = min(next_s, state.ready_s[status.arrived])
+    if state.has_changes:
+        next_s = min(next_s, status.next_change_s)
+    if state.is_autoscaled:
+        next_s = min(next_s, status.next_power_down_s)
+        for node in range(len(state.gpus)):
+            if state.node_state[node] == POWERING_UP:
+                next_s = min(next_s, state.online_at_s[node])
+    return next_s
 
 
-@compiled
-def end(w: NodeWorld, request: int) -> None:
-    """Give back what a request held."""
-    profile = w.served[request]
-    w.status[0].changes += 1
-    for held in range(w.hold[request], w.hold[request + 1]):
-        node = w.on_node[held]
-        if node == NONE:
+@compile_inlined
+def release_nodes(state: SimulationState, request: int) -> None:
+    """Release all allocations of a request."""
+    status = state.status[0]
+    profile = state.served_profile[request]
+    status.changes += 1
+    for allocation in range(state.first_allocation[request], state.first_allocation[request + 1]):
+        node = state.allocated_node[allocation]
+        if node == NO_INDEX:
             continue
-        if is_flexible(w, node):
-            clear(w, node, request)
+        if is_dynamic_node(state, node):
+            release_instances(state, node, request)
         else:
-            w.free[node, profile] += w.amount[held]
-        w.moves[node] += 1
-        w.used[node] -= w.weight[profile] * w.amount[held]
-        w.busy[node] -= 1
-        if w.busy[node] == 0:
-            w.used[node], w.since[node] = 0.0, w.status[0].now
-            w.status[0].vacated += w.stage[node] == CORDONED
-        if w.before[held] == NONE:
-            w.first_of[node] = w.next_of[held]
+            state.unallocated[node, profile] += state.amount[allocation]
+        state.node_changes[node] += 1
+        state.used_gpus[node] -= state.gpu_fraction[profile] * state.amount[allocation]
+        state.allocation_count[node] -= 1
+        if state.allocation_count[node] == 0:
+            state.used_gpus[node], state.idle_since_s[node] = 0.0, status.now_s
+            status.vacated_nodes += state.stage[node] == CORDONED
+
+        # Unlink the allocation from the list of its node.
+        previous, following = state.previous_allocation[allocation], state.next_allocation[allocation]
+        if previous == NO_INDEX:
+            state.node_allocation[node] = following
         else:
-            w.next_of[w.before[held]] = w.next_of[held]
-        if w.next_of[held] != NONE:
-            w.before[w.next_of[held]] = w.before[held]
+            state.next_allocation[previous] = following
+        if following != NO_INDEX:
+            state.previous_allocation[following] = previous
 
 
-@called
-def start_some(w: NodeWorld) -> None:
-    """Start what can start, in the order of the queue."""
-    s = w.status[0]
-    kept, place, last = s.first, s.first, s.first + s.waiting
-    begin_pass(w)
-    while place < last and s.hopeful:
-        request = w.queue[place]
-        if is_passed_over(w, request):
-            w.queue[kept] = request
-            kept, place = kept + 1, place + 1
-            continue
-        kind = w.kind[request]
-        was_dead = w.dead[kind]
-        if try_start(w, request):
-            let_run(w, request, w.run[request] * w.factor[request])
-            w.of_kind[kind] -= 1
-            if w.of_kind[kind] == 0:
-                s.kinds -= 1
-                s.hopeful -= 1
-        else:
-            s.hopeful -= w.dead[kind] and not was_dead
-            w.queue[kept] = request
-            kept += 1
-        place += 1
-    close_gap(w, kept, place, last)
+@compile_not_inlined
+def schedule_queue(state: SimulationState) -> None:
+    """Start the requests that can start, in the order of the queue (one scheduling pass).
 
-
-@called
-def start_before_changes(w: NodeWorld) -> None:
-    """Start requests on nodes under a cordon if they end before the change by their limits, in the order of the queue.
-
-    Nobody has a claim on these nodes, so nobody waits for those before.
+    Requests that keep waiting move up in the array, so that one sweep removes the started ones. The pass stops as soon
+    as no waiting kind of request can start any more.
     """
-    s = w.status[0]
-    kept, last = s.first, s.first + s.waiting
-    latest = open_cordons(w)
-    w.tight[:] = np.inf
-    for place in range(s.first, last):
-        request = w.queue[place]
-        serving = choose_before_change(w, request, latest)
-        if serving == NONE:
-            w.queue[kept] = request
+    status = state.status[0]
+    kept = slot = status.queue_first
+    end = status.queue_first + status.waiting
+    reset_pass(state)
+    while slot < end and status.placeable_kinds:
+        request = state.queue[slot]
+        if is_passed_over(state, request):
+            state.queue[kept] = request
+            kept += 1
+            slot += 1
+            continue
+
+        kind = state.kind[request]
+        was_unplaceable = state.is_unplaceable[kind]
+        if try_start(state, request):
+            schedule_end_event(state, request, state.run_s[request] * state.run_factor[request])
+            state.waiting_of_kind[kind] -= 1
+            if state.waiting_of_kind[kind] == 0:
+                status.waiting_kinds -= 1
+                status.placeable_kinds -= 1
+        else:
+            status.placeable_kinds -= state.is_unplaceable[kind] and not was_unplaceable
+            state.queue[kept] = request
+            kept += 1
+        slot += 1
+    close_queue_gap(state, kept, slot, end)
+
+
+@compile_not_inlined
+def schedule_on_cordoned_nodes(state: SimulationState) -> None:
+    """Start requests on cordoned nodes if they end before the planned change by their limits, in the queue's order.
+
+    No request has a reservation on these nodes, so none waits there for those before it in the queue.
+    """
+    status = state.status[0]
+    kept, end = status.queue_first, status.queue_first + status.waiting
+    latest_s = show_cordoned_nodes_only(state)
+    state.infeasible_from_s[:] = np.inf
+    for slot in range(status.queue_first, end):
+        request = state.queue[slot]
+        serving = choose_cordoned_nodes(state, request, latest_s)
+        if serving == NO_INDEX:
+            state.queue[kept] = request
             kept += 1
             continue
-        begin(w, request, serving, False)
-        let_run(w, request, w.run[request] * w.factor[request])
-        for rank in range(w.nodes[request]):
-            w.plan[w.drain[w.chosen[rank]]].emptied = np.nan
-        w.of_kind[w.kind[request]] -= 1
-        s.kinds -= w.of_kind[w.kind[request]] == 0
-    close_gap(w, kept, last, last)
-    close_cordons(w)
+
+        start_request(state, request, serving, False)
+        schedule_end_event(state, request, state.run_s[request] * state.run_factor[request])
+        for rank in range(state.node_count[request]):
+            state.planned[state.next_drain[state.chosen_node[rank]]].emptied_s = np.nan
+        state.waiting_of_kind[state.kind[request]] -= 1
+        status.waiting_kinds -= state.waiting_of_kind[state.kind[request]] == 0
+    close_queue_gap(state, kept, end, end)
+    hide_cordoned_nodes(state)
 
 
-@compiled
-def choose_before_change(w: NodeWorld, request: int, latest: float) -> int:
-    """Choose nodes under a cordon for a request, over at an instant at the latest; return the profile that serves it.
+@compile_inlined
+def choose_cordoned_nodes(state: SimulationState, request: int, latest_s: float) -> int:
+    """Choose cordoned nodes for a request that ends by a time by its limit; return the profile that serves it.
 
-    NONE if there is no room until it is over by its limit, on nodes as far apart as any are.
+    The limit counts as on nodes that are as far apart as any. NO_INDEX where there is no room.
     """
-    kind, found = w.kind[request], NONE
-    tier = 0 if w.nodes[request] == 1 else len(w.domain) + 1
-    for rank in range(w.larger.shape[1]):
-        serving = w.larger[w.profile[request], rank]
-        if serving == NONE or found != NONE:
+    kind, chosen = state.kind[request], NO_INDEX
+    tier = 0 if state.node_count[request] == 1 else len(state.domain) + 1
+    for preference in range(state.serving_profiles.shape[1]):
+        serving = state.serving_profiles[state.profile[request], preference]
+        if serving == NO_INDEX or chosen != NO_INDEX:
             continue
-        over = over_at(w, request, serving, tier)
-        # What is over later than one that found no room finds none either.
-        if over <= latest and over < w.tight[kind, rank]:
-            if choose(w, request, serving, False, over):
-                found = serving
+        end_s = latest_end(state, request, serving, tier)
+        # A request that ends later than one of its kind that found no room finds none either.
+        if end_s <= latest_s and end_s < state.infeasible_from_s[kind, preference]:
+            if choose_nodes(state, request, serving, False, end_s):
+                chosen = serving
             else:
-                w.tight[kind, rank] = over
-    return found
+                state.infeasible_from_s[kind, preference] = end_s
+    return chosen
 
 
-@compiled
-def close_gap(w: NodeWorld, kept: int, place: int, last: int) -> None:
-    """Join what is left of the queue before a place and from it on, by moving the shorter part."""
-    s, started = w.status[0], place - kept
-    if kept - s.first <= last - place:
-        for rank in range(kept - 1, s.first - 1, -1):
-            w.queue[rank + started] = w.queue[rank]
-        s.first += started
+@compile_inlined
+def close_queue_gap(state: SimulationState, kept: int, slot: int, end: int) -> None:
+    """Close the gap in the queue from `kept` to `slot` that started requests left, by moving the shorter part."""
+    status = state.status[0]
+    started = slot - kept
+    if kept - status.queue_first <= end - slot:
+        for rank in range(kept - 1, status.queue_first - 1, -1):
+            state.queue[rank + started] = state.queue[rank]
+        status.queue_first += started
     elif started:
-        for rank in range(place, last):
-            w.queue[rank - started] = w.queue[rank]
-    s.waiting -= started
+        for rank in range(slot, end):
+            state.queue[rank - started] = state.queue[rank]
+    status.waiting -= started
 
 
-@compiled
-def begin_pass(w: NodeWorld) -> None:
-    """Nobody waits yet, of those that are looked at."""
-    s = w.status[0]
-    s.hopeful, s.behind = s.kinds, 0
-    s.changes += 1
-    w.head[:] = NONE
-    w.shut[:] = 0
-    w.blocked[:] = 0
-    w.dead[:] = 0
-    if w.slurm:
-        w.reserved[:] = np.inf
+@compile_inlined
+def reset_pass(state: SimulationState) -> None:
+    """Forget queue heads, blocked profiles and reservations before a scheduling pass."""
+    status = state.status[0]
+    status.placeable_kinds, status.backfill_tried = status.waiting_kinds, 0
+    status.changes += 1
+    state.head[:] = NO_INDEX
+    state.is_closed[:] = 0
+    state.is_blocked[:] = 0
+    state.is_unplaceable[:] = 0
+    if state.is_slurm:
+        state.reserved_from_s[:] = np.inf
 
 
-@compiled
-def is_passed_over(w: NodeWorld, request: int) -> bool:
-    """Whether a request cannot start in this pass, and holds up nobody whom others do not hold up already.
+@compile_inlined
+def is_passed_over(state: SimulationState, request: int) -> bool:
+    """Whether a request cannot start in this pass, and blocks no request that is not blocked already.
 
-    What :func:`try_start` would find as well, without a call for each of a long queue.
+    :func:`try_start` would find the same; this saves its call for each request of a long queue.
     """
-    profile = w.profile[request]
-    if not w.slurm and w.line[profile] == NONE:
-        return bool(w.blocked[profile])
-    passed = bool(w.dead[w.kind[request]])
-    if passed and not w.slurm and not w.strict and not w.passing:
-        passed = bool(w.head[w.line[profile]] != NONE)
+    profile = state.profile[request]
+    if not state.is_slurm and state.queue_of_profile[profile] == NO_INDEX:
+        return bool(state.is_blocked[profile])
+    passed = bool(state.is_unplaceable[state.kind[request]])
+    if passed and not state.is_slurm and not state.is_strict and not state.all_may_pass:
+        # With EASY the first request that waits becomes the head, which only try_start does.
+        passed = bool(state.head[state.queue_of_profile[profile]] != NO_INDEX)
     return passed
 
 
-@called
-def is_behind(w: NodeWorld, request: int) -> bool:
-    """Whether somebody waits before a request wherever it may wait."""
-    asked = w.profile[request]
-    if w.slurm or w.line[asked] == NONE:
-        return bool(w.blocked[w.part[asked] if w.slurm else asked])
-    for rank in range(w.larger.shape[1]):
-        serving = w.larger[asked, rank]
-        if serving != NONE and not has_head(w, serving):
+@compile_not_inlined
+def is_behind_head(state: SimulationState, request: int) -> bool:
+    """Whether another request waits first in each queue in which a request may wait."""
+    profile = state.profile[request]
+    if state.is_slurm or state.queue_of_profile[profile] == NO_INDEX:
+        return bool(state.is_blocked[state.partition_of_profile[profile] if state.is_slurm else profile])
+    for preference in range(state.serving_profiles.shape[1]):
+        serving = state.serving_profiles[profile, preference]
+        if serving != NO_INDEX and not has_head(state, serving):
             return False
     return True
 
 
-@compiled
-def has_head(w: NodeWorld, profile: int) -> bool:
-    """Whether somebody waits first in the line of a profile."""
-    mine = w.line[profile]
-    return bool(mine != NONE and (w.shut[mine] or w.head[mine] != NONE))
+@compile_inlined
+def has_head(state: SimulationState, profile: int) -> bool:
+    """Whether the queue of a profile has a head that waits in this pass."""
+    queue = state.queue_of_profile[profile]
+    return bool(queue != NO_INDEX and (state.is_closed[queue] or state.head[queue] != NO_INDEX))
 
 
-@called
-def try_start(w: NodeWorld, request: int) -> bool:
-    """Start a request, if it may and can."""
-    s, profile, kind, waits = w.status[0], w.profile[request], w.kind[request], False
-    if w.slurm:
-        return try_in_slurm(w, request)
-    if w.dead[kind] or (w.line[profile] == NONE and w.blocked[profile]):
-        hold_others(w, request)
-        return False
-    for rank in range(w.larger.shape[1]):
-        serving = w.larger[profile, rank]
-        # Without the heads' claims first: what finds no room so finds none at all.
-        if serving == NONE or (w.line[serving] != NONE and w.shut[w.line[serving]]):
-            continue
-        if not has_room(w, request, serving, rank):
-            continue
-        behind = has_head(w, serving)
-        over = over_at(w, request, serving, w.tier[kind, rank])
-        late = behind and over > w.shadow[w.line[serving]]
-        waits |= behind
-        if not behind or (s.behind < DEPTH and is_beside(w, request, serving, rank, late, over)):
-            begin(w, request, serving, late)
-            return True
-    s.behind += waits
-    w.dead[kind] = not waits or s.behind >= DEPTH
-    hold_others(w, request)
-    return False
+@compile_not_inlined
+def try_start(state: SimulationState, request: int) -> bool:
+    """Start a request if the queue rule and the nodes allow it; else let it block those behind it.
 
-
-@called
-def hold_others(w: NodeWorld, request: int) -> None:
-    """Let those behind who may not pass wait as well, or see what they may take."""
-    asked = w.profile[request]
-    if w.passing:
-        return
-    if w.line[asked] == NONE:
-        w.blocked[asked] = 1
-    elif not w.strict:
-        lead(w, request)
-    else:
-        w.shut[w.line[asked]] = 1
-
-
-@called
-def try_in_slurm(w: NodeWorld, request: int) -> bool:
-    """Start a request beside nodes that others wait for, if need be on some that sleep; the first to wait reserves."""
-    s, kind, part, room = w.status[0], w.kind[request], w.part[w.profile[request]], False
-    if w.dead[kind]:
-        return False
-    for rank in range(w.larger.shape[1]):
-        serving = w.larger[w.profile[request], rank]
-        if serving == NONE or not has_room(w, request, serving, rank):
-            continue
-        room = True
-        over = over_at(w, request, serving, w.tier[kind, rank])
-        if s.behind < DEPTH and is_beside(w, request, serving, rank, False, over):
-            wake(w, request, serving)
-            begin(w, request, serving, False)
-            return True
-    s.behind += room
-    w.dead[kind] = not room or s.behind >= DEPTH
-    if not w.blocked[part] and reserve(w, request, part):
-        w.blocked[part] = 1
-    return False
-
-
-@compiled
-def has_room(w: NodeWorld, request: int, serving: int, rank: int) -> bool:
-    """Whether there is room if nobody waited before, on nodes that are chosen.
-
-    What was found for another one of its kind holds until something changes; they are then not chosen anew, and both
-    wait.
+    The profiles that serve the request are tried in order of preference. One is skipped where its queue is closed or
+    no nodes have room. With a head before it, the request starts only as backfill, within the depth of backfill.
     """
-    s, kind = w.status[0], w.kind[request]
-    if w.tried[kind, rank] != s.changes:
-        found = choose(w, request, serving, False, -np.inf)
-        w.tight[kind, rank] = np.inf if found else -np.inf
-        w.tier[kind, rank] = tier_of(w, w.nodes[request]) if found else 0
-        w.tried[kind, rank] = s.changes
-    return bool(w.tight[kind, rank] > -np.inf)
-
-
-@compiled
-def is_beside(w: NodeWorld, request: int, serving: int, rank: int, late: bool, over: float) -> bool:
-    """Whether a request has room beside those that wait before, until it is over: what is over later has no more."""
-    kind = w.kind[request]
-    if w.tight[kind, rank] <= over < np.inf:
+    status = state.status[0]
+    profile, kind = state.profile[request], state.kind[request]
+    if state.is_slurm:
+        return try_start_in_slurm(state, request)
+    is_fifo = state.queue_of_profile[profile] == NO_INDEX
+    if state.is_unplaceable[kind] or (is_fifo and state.is_blocked[profile]):
+        block_later_requests(state, request)
         return False
-    if choose(w, request, serving, late, over):
-        return True
-    w.tight[kind, rank] = over
+
+    waits_for_head = False
+    for preference in range(state.serving_profiles.shape[1]):
+        serving = state.serving_profiles[profile, preference]
+        if serving == NO_INDEX:
+            continue
+        queue = state.queue_of_profile[serving]
+        if queue != NO_INDEX and state.is_closed[queue]:
+            continue
+        # First without the heads' reservations: a request that finds no room so finds none at all.
+        if not has_room(state, request, serving, preference):
+            continue
+        is_backfill = has_head(state, serving)
+        end_s = latest_end(state, request, serving, state.found_tier[kind, preference])
+        past_shadow = is_backfill and end_s > state.shadow_s[queue]
+        waits_for_head |= is_backfill
+        if not is_backfill or (
+            status.backfill_tried < BACKFILL_DEPTH
+            and can_backfill(state, request, serving, preference, past_shadow, end_s)
+        ):
+            start_request(state, request, serving, past_shadow)
+            return True
+
+    status.backfill_tried += waits_for_head
+    state.is_unplaceable[kind] = not waits_for_head or status.backfill_tried >= BACKFILL_DEPTH
+    block_later_requests(state, request)
     return False
 
 
-@compiled
-def over_at(w: NodeWorld, request: int, profile: int, tier: int) -> float:
-    """When a request that starts now on nodes so far apart is over at the latest, by its limit."""
-    lasts = w.limit[request] * w.apart[tier]
-    over: float = w.status[0].now + longest_made(w, request, profile) + lasts
-    return over
+@compile_not_inlined
+def block_later_requests(state: SimulationState, request: int) -> None:
+    """Apply the queue rule to the requests behind one that waits: block them, or set it as the head to backfill."""
+    profile = state.profile[request]
+    if state.all_may_pass:
+        return
+    if state.queue_of_profile[profile] == NO_INDEX:
+        state.is_blocked[profile] = 1
+    elif not state.is_strict:
+        set_queue_head(state, request)
+    else:
+        state.is_closed[state.queue_of_profile[profile]] = 1
 
 
-@compiled
-def longest_made(w: NodeWorld, request: int, profile: int) -> float:
-    """How long it takes at most until what a request gets is made [s]."""
-    made: float = w.per[request] * w.cuts.make_s if profile else w.cuts.whole_s
-    return made
+@compile_not_inlined
+def try_start_in_slurm(state: SimulationState, request: int) -> bool:
+    """Start a request on nodes that are not reserved, some powered up for it; the first that waits reserves nodes."""
+    status = state.status[0]
+    kind = state.kind[request]
+    partition = state.partition_of_profile[state.profile[request]]
+    if state.is_unplaceable[kind]:
+        return False
+
+    found_room = False
+    for preference in range(state.serving_profiles.shape[1]):
+        serving = state.serving_profiles[state.profile[request], preference]
+        if serving == NO_INDEX or not has_room(state, request, serving, preference):
+            continue
+        found_room = True
+        end_s = latest_end(state, request, serving, state.found_tier[kind, preference])
+        if status.backfill_tried < BACKFILL_DEPTH and can_backfill(state, request, serving, preference, False, end_s):
+            power_up_chosen_nodes(state, request, serving)
+            start_request(state, request, serving, False)
+            return True
+
+    status.backfill_tried += found_room
+    state.is_unplaceable[kind] = not found_room or status.backfill_tried >= BACKFILL_DEPTH
+    if not state.is_blocked[partition] and reserve_nodes(state, request, partition):
+        state.is_blocked[partition] = 1
+    return False
 
 
-@called
-def begin(w: NodeWorld, request: int, profile: int, late: bool) -> None:
-    """Start a request on the chosen nodes, once instances are made."""
-    s, made = w.status[0], 0.0
-    s.changes += 1
-    w.start[request], w.served[request] = s.now + longest_made(w, request, profile), profile
-    w.factor[request] = w.apart[tier_of(w, w.nodes[request])]
-    for rank in range(w.nodes[request]):
-        node, held = w.chosen[rank], w.hold[request] + rank
-        w.on_node[held], w.amount[held], w.owner[held] = node, w.given[rank], request
-        if is_flexible(w, node):
-            made = max(made, settle(w, node, profile, w.given[rank], request, late and w.in_shadow[node] > 0))
+@compile_inlined
+def has_room(state: SimulationState, request: int, serving: int, preference: int) -> bool:
+    """Whether nodes have room for a request if no other waited before it; these nodes are chosen.
+
+    The result for another request of its kind is used until something changes. Nodes are then not chosen again, which
+    is safe: that other request found room and waits, so this one has a head before it and goes through backfill.
+    """
+    status = state.status[0]
+    kind = state.kind[request]
+    if state.searched_at[kind, preference] != status.changes:
+        has_nodes = choose_nodes(state, request, serving, False, -np.inf)
+        state.infeasible_from_s[kind, preference] = np.inf if has_nodes else -np.inf
+        state.found_tier[kind, preference] = network_tier(state, state.node_count[request]) if has_nodes else 0
+        state.searched_at[kind, preference] = status.changes
+    return bool(state.infeasible_from_s[kind, preference] > -np.inf)
+
+
+@compile_inlined
+def can_backfill(
+    state: SimulationState, request: int, serving: int, preference: int, past_shadow: bool, end_s: float
+) -> bool:
+    """Whether a request fits until its end beside those that wait before it; the nodes are chosen.
+
+    Parameters
+    ----------
+    state : SimulationState
+    request : int
+        Number of the request.
+    serving : int
+        Profile that serves it.
+    preference : int
+        Rank of that profile among those that may serve it.
+    past_shadow : bool
+        Whether it ends after the latest start of the queue head, so that it may use only what the head leaves.
+    end_s : float
+        Latest end by its limit. [s]
+    """
+    kind = state.kind[request]
+    # Reservations only grow within a pass: a request that ends later than one without room has no room.
+    if state.infeasible_from_s[kind, preference] <= end_s < np.inf:
+        return False
+    if choose_nodes(state, request, serving, past_shadow, end_s):
+        return True
+    state.infeasible_from_s[kind, preference] = end_s
+    return False
+
+
+@compile_inlined
+def latest_end(state: SimulationState, request: int, profile: int, tier: int) -> float:
+    """Find when a request that starts now, on nodes of a network tier, ends at the latest by its limit [s]."""
+    limit_s = state.limit_s[request] * state.slowdown[tier]
+    end_s: float = state.status[0].now_s + max_setup_time(state, request, profile) + limit_s
+    return end_s
+
+
+@compile_inlined
+def max_setup_time(state: SimulationState, request: int, profile: int) -> float:
+    """Bound the time in which the MIG instances or full GPUs of a request are made [s]."""
+    setup_s: float = state.per_node[request] * state.mig.make_s if profile else state.mig.restore_s
+    return setup_s
+
+
+@compile_not_inlined
+def start_request(state: SimulationState, request: int, profile: int, past_shadow: bool) -> None:
+    """Allocate the chosen nodes to a request; it starts once its instances are made and its nodes are online."""
+    status = state.status[0]
+    status.changes += 1
+    state.served_profile[request] = profile
+    # The limit runs from the latest start until the real one is known: instances that are placed look at it.
+    state.start_s[request] = status.now_s + max_setup_time(state, request, profile)
+    state.run_factor[request] = state.slowdown[network_tier(state, state.node_count[request])]
+
+    setup_s = 0.0
+    for rank in range(state.node_count[request]):
+        node, amount = state.chosen_node[rank], state.chosen_amount[rank]
+        allocation = state.first_allocation[request] + rank
+        state.allocated_node[allocation] = node
+        state.amount[allocation] = amount
+        state.allocated_request[allocation] = request
+        if is_dynamic_node(state, node):
+            spares_head = past_shadow and state.is_shadow_node[node] > 0
+            setup_s = max(setup_s, allocate_on_gpus(state, node, profile, amount, request, spares_head))
         else:
-            w.free[node, profile] -= w.given[rank]
-            w.extra[node] -= w.given[rank] if late and profile == w.wants[w.line[profile]] else 0
-        if w.state[node] == COMING:
-            made = max(made, w.come[node] - s.now)
-        w.moves[node] += 1
-        w.used[node] += w.weight[profile] * w.given[rank]
-        w.busy[node] += 1
-        w.before[held], w.next_of[held] = NONE, w.first_of[node]
-        if w.first_of[node] != NONE:
-            w.before[w.first_of[node]] = held
-        w.first_of[node] = held
-    w.start[request] = s.now + made
+            state.unallocated[node, profile] -= amount
+            if past_shadow and profile == state.head_profile[state.queue_of_profile[profile]]:
+                state.extra[node] -= amount
+        if state.node_state[node] == POWERING_UP:
+            setup_s = max(setup_s, state.online_at_s[node] - status.now_s)
+        state.node_changes[node] += 1
+        state.used_gpus[node] += state.gpu_fraction[profile] * amount
+        state.allocation_count[node] += 1
+
+        # Link the allocation in front of the list of its node.
+        following = state.node_allocation[node]
+        state.previous_allocation[allocation], state.next_allocation[allocation] = NO_INDEX, following
+        if following != NO_INDEX:
+            state.previous_allocation[following] = allocation
+        state.node_allocation[node] = allocation
+    state.start_s[request] = status.now_s + setup_s
 
 
-@compiled
-def let_run(w: NodeWorld, request: int, lasts: float) -> None:
-    """Note when a request that was started will end."""
-    w.status[0].running = push(w.ends, w.status[0].running, w.start[request] + lasts, request)
+@compile_inlined
+def schedule_end_event(state: SimulationState, request: int, duration_s: float) -> None:
+    """Add the end event of a request that was started and runs for a duration [s]."""
+    status = state.status[0]
+    status.running = push_event(state.ends, status.running, state.start_s[request] + duration_s, request)

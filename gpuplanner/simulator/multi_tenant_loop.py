@@ -1,14 +1,19 @@
 """The compiled event loop with quotas, tiers, preemption and failures.
 
-A team or cohort keeps of its quota what it does not lend, and the cohort above has the rest of it. What is used beyond
-what is kept counts against the cohort above, and so on to the top. This is how Kueue counts.
+A team or cohort keeps of its quota what it does not lend; the rest is in the cohort above. Usage beyond what a group
+keeps counts against the cohort above, and so on to the top, as in Kueue [1]_.
+
+Events of one instant are processed in this order: ends and failures, arrivals, starts in the order of the queue.
+
+Queue order: by tier; within a tier teams with quota of their own left come first, then, with fair share, teams with
+less past use, then earlier requests. A request that lacks quota is passed over; in a strict queue it blocks its team.
+
+Invariants, after each scheduling pass: a team's usage is the quota units of its running requests; a request is either
+in the queue or in the end events; its restart time, lost time and work left add up to what it still costs.
 
 References
 ----------
-Kueue, ``pkg/cache/scheduler/resource_node.go`` (available, addUsage, removeUsage), v0.12.
-
-Within one instant: ends and failures, nodes that come up, requests that become ready, starts in the order of the queue,
-growth, idle nodes that go.
+.. [1] Kueue, ``pkg/cache/scheduler/resource_node.go`` (available, addUsage, removeUsage), v0.12.
 """
 
 from __future__ import annotations
@@ -17,110 +22,126 @@ import math
 
 import numpy as np
 
-from gpuplanner.core.execution import called, event_loop_entry
+from gpuplanner.core.execution import compile_event_loop_entry, compile_not_inlined
 from gpuplanner.simulator.event_loop import (
-    begin_pass,
-    drop,
-    end,
+    enqueue,
     has_head,
-    is_behind,
-    join,
-    let_come,
-    let_run,
-    next_instant,
-    open_nodes,
-    pop,
+    initialize_nodes,
+    is_behind_head,
+    next_event_time,
+    pop_event,
+    process_arrivals,
+    release_nodes,
+    remove_event,
+    reset_pass,
+    schedule_end_event,
     try_start,
 )
 from gpuplanner.simulator.simulation_state import (
-    NONE,
-    ON,
-    UNITS,
-    UNLIMITED,
+    NO_INDEX,
+    ONLINE,
+    QUOTA_UNITS_PER_GPU,
+    UNLIMITED_UNITS,
     Floats,
     Ints,
-    NodeWorld,
     Row,
+    SimulationState,
     Table,
     Tenancy,
 )
 
 
-@called
-def available(groups: Table, team: int) -> int:
-    """Units that a team may take on top of what it holds."""
-    if not groups[team].limited:
-        return UNLIMITED
-    # From the top down: what a group has is what it keeps and does not use, and what it may have of the one above.
+@compile_not_inlined
+def available_quota(groups: Table, team: int) -> int:
+    """Compute the quota units that a team may use on top of its usage, its own and borrowed."""
+    if not groups[team].has_quota:
+        return UNLIMITED_UNITS
     depth, group = 0, team
-    while groups[group].parent != NONE:
+    while groups[group].parent != NO_INDEX:
         group, depth = groups[group].parent, depth + 1
-    found = groups[group].subtree - groups[group].usage
+
+    # From the top down: a group has the units that it keeps and does not use, and those available in its parent.
+    units = groups[group].subtree - groups[group].usage
     for steps in range(depth - 1, -1, -1):
         group = team
         for _ in range(steps):
             group = groups[group].parent
-        mine = groups[group]
-        if mine.borrow < UNLIMITED:
-            lent, beyond = mine.subtree - mine.local, max(mine.usage - mine.local, 0)
-            found = min(found, lent - beyond + mine.borrow)
-        found += max(mine.local - mine.usage, 0)
-    return int(found)
+        row = groups[group]
+        if row.borrow < UNLIMITED_UNITS:
+            lendable, beyond_local = row.subtree - row.local, max(row.usage - row.local, 0)
+            units = min(units, lendable - beyond_local + row.borrow)
+        units += max(row.local - row.usage, 0)
+    return int(units)
 
 
-@called
-def take(groups: Table, team: int, units: int) -> None:
-    """Let a team hold so many units more."""
+@compile_not_inlined
+def add_usage(groups: Table, team: int, units: int) -> None:
+    """Add quota units to the usage of a team; cohorts count the units beyond what the groups below them keep."""
     group = team
-    while group != NONE and units > 0:
-        mine = groups[group]
-        kept = max(mine.local - mine.usage, 0)
-        mine.usage += units
-        units -= kept
-        group = mine.parent if mine.limited else NONE
+    while group != NO_INDEX and units > 0:
+        row = groups[group]
+        local_left = max(row.local - row.usage, 0)
+        row.usage += units
+        units -= local_left
+        group = row.parent if row.has_quota else NO_INDEX
 
 
-@called
-def give_back(groups: Table, team: int, units: int) -> None:
-    """Let a team hold so many units less."""
+@compile_not_inlined
+def remove_usage(groups: Table, team: int, units: int) -> None:
+    """Remove quota units from the usage of a team, and from its cohorts those that counted there."""
     group = team
-    while group != NONE and units > 0:
-        mine = groups[group]
-        beyond = max(mine.usage - mine.local, 0)
-        mine.usage -= units
-        units = min(units, beyond)
-        group = mine.parent if mine.limited else NONE
+    while group != NO_INDEX and units > 0:
+        row = groups[group]
+        beyond_local = max(row.usage - row.local, 0)
+        row.usage -= units
+        units = min(units, beyond_local)
+        group = row.parent if row.has_quota else NO_INDEX
 
 
-MOST_STARTS = 10_000
-"""A request that was started so often will never end."""
+MAX_STARTS = 10_000
+"""Starts after which a request counts as one that never ends."""
 
 
-@called
-def checkpoints(work: float, every: float) -> float:
-    """How many are written on the way, none at the end."""
-    return max(math.ceil(work / every) - 1.0, 0.0) if 0.0 < every < np.inf else 0.0
+@compile_not_inlined
+def count_checkpoints(work_s: float, checkpoint_s: float) -> float:
+    """Count the checkpoints that are written during some work, none at its end."""
+    if 0.0 < checkpoint_s < np.inf:
+        return max(math.ceil(work_s / checkpoint_s) - 1.0, 0.0)
+    return 0.0
 
 
-@called
-def next_run(mine: Row, write: float, seed: int, factor: float) -> float:
-    """How long a request will hold its nodes once it works: to its end, or to a failure.
+@compile_not_inlined
+def run_duration(job_row: Row, write_s: float, seed: int, factor: float) -> float:
+    """Compute how long the present run of a request has its nodes, to its end or to a failure [s].
 
-    Its work takes there so many times as long as on what it asked for.
+    Parameters
+    ----------
+    job_row : Row
+        Request of a tenant; whether it will fail is written to it.
+    write_s : float
+        Time to write a checkpoint. [s]
+    seed : int
+        Seed of the failures.
+    factor : float
+        Run time on the chosen nodes over that on what it asked for.
     """
-    takes = mine.left * factor
-    needs: float = mine.charge + takes + write * checkpoints(takes, mine.every)
-    mine.fails = 0
-    if mine.mtbf < np.inf:
-        fails = time_to_failure(seed, mine.row, mine.starts, mine.mtbf)
-        mine.fails = fails < needs
-        needs = min(needs, fails)
-    return needs
+    work_s = job_row.work_left_s * factor
+    duration_s: float = job_row.restart_s + work_s + write_s * count_checkpoints(work_s, job_row.checkpoint_s)
+    job_row.will_fail = 0
+    if job_row.mtbf_s < np.inf:
+        failure_s = time_to_failure(seed, job_row.row, job_row.starts, job_row.mtbf_s)
+        job_row.will_fail = failure_s < duration_s
+        duration_s = min(duration_s, failure_s)
+    return duration_s
 
 
-@called
-def time_to_failure(seed: int, row: int, starts: int, mtbf: float) -> float:
-    """Exponential, by a number that depends on the seed, the request and the start alone (splitmix64)."""
+@compile_not_inlined
+def time_to_failure(seed: int, row: int, starts: int, mtbf_s: float) -> float:
+    """Draw an exponential time to failure [s].
+
+    The draw depends on the seed, the request's row and its number of starts alone (splitmix64), so that each policy
+    sees the same failures.
+    """
     mixed = np.uint64(seed) * np.uint64(0x9E3779B97F4A7C15)
     for part in (row, starts):
         mixed += (np.uint64(part) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
@@ -128,365 +149,491 @@ def time_to_failure(seed: int, row: int, starts: int, mtbf: float) -> float:
         mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
         mixed = mixed ^ (mixed >> np.uint64(31))
     uniform = (float(mixed >> np.uint64(11)) + 0.5) * 2.0**-53
-    return -math.log(uniform) * mtbf
+    return -math.log(uniform) * mtbf_s
 
 
-@called
-def note_start(t: Tenancy, request: int, now: float, works: float) -> None:
-    """Write that a request got its nodes, and works from an instant on."""
-    mine = t.jobs[request]
-    mine.queued += now - mine.since
-    mine.begun = now
-    if mine.starts == 0:
-        mine.first = works
-    if mine.starts == MOST_STARTS:
-        t.status[0].stuck = request
-    mine.starts += 1
+@compile_not_inlined
+def record_start(tenancy: Tenancy, request: int, now_s: float, start_s: float) -> None:
+    """Record that a request is allocated its nodes now, and starts to work at `start_s`."""
+    job_row = tenancy.jobs[request]
+    job_row.queued_s += now_s - job_row.waiting_since_s
+    job_row.allocated_s = now_s
+    if job_row.starts == 0:
+        job_row.first_start_s = start_s
+    if job_row.starts == MAX_STARTS:
+        tenancy.status[0].stuck_request = request
+    job_row.starts += 1
 
 
-@called
-def note_end(t: Tenancy, request: int, now: float, works: float, factor: float) -> None:
-    """Write that all work of a request is done."""
-    mine = t.jobs[request]
-    takes = mine.left * factor
-    mine.end = now
-    mine.lost += works - mine.begun + mine.charge + t.status[0].write * checkpoints(takes, mine.every)
-    mine.slowed += takes - mine.left
-    mine.left = 0.0
+@compile_not_inlined
+def record_end(tenancy: Tenancy, request: int, now_s: float, start_s: float, factor: float) -> None:
+    """Record that all work of a request is done; set-up, restart and checkpoints count as lost time."""
+    job_row = tenancy.jobs[request]
+    work_s = job_row.work_left_s * factor
+    checkpoints_s = tenancy.status[0].write_s * count_checkpoints(work_s, job_row.checkpoint_s)
+    job_row.end_s = now_s
+    job_row.lost_s += start_s - job_row.allocated_s + job_row.restart_s + checkpoints_s
+    job_row.slowed_s += work_s - job_row.work_left_s
+    job_row.work_left_s = 0.0
 
 
-@called
-def note_stop(t: Tenancy, request: int, now: float, works: float, factor: float, charge: float, failed: int) -> None:
-    """Write that a run was stopped: what its last checkpoint saved is kept, and the next start pays."""
-    s, mine = t.status[0], t.jobs[request]
-    wall, every = now - mine.begun, mine.every
-    saved = max(now - works - mine.charge, 0.0)
-    if every > 0.0:
-        saved = 0.0 if every == np.inf else every * math.floor(saved / (every + s.write))
-    saved = min(saved, mine.left * factor)
-    mine.left -= saved / factor
-    mine.slowed += saved - saved / factor
-    mine.lost += wall - saved
-    mine.charge, mine.since = charge, now
-    mine.stops += 1 - failed
-    mine.failures += failed
-    row = t.stopped[s.stopped]
-    row.request, row.failed, row.begun, row.at, row.lost = request, failed, mine.begun, now, wall - saved
-    s.stopped += 1
+@compile_not_inlined
+def record_stop(
+    tenancy: Tenancy, request: int, now_s: float, start_s: float, factor: float, restart_s: float, has_failed: int
+) -> None:
+    """Record that a preemption or a failure ended a run: work since the last checkpoint is lost.
 
-
-@called
-def next_victim(t: Tenancy, ends: Row, running: int, request: int, within: bool, now: float) -> int:
-    """Who is to be stopped next for a request; NONE if nobody may be. Notes when one that is spared may be.
-
-    First the least urgent tier, then the latest start, then the highest number. Tiers stop their own team's requests,
-    and of others what these hold beyond their own quota; a team within its own takes that back from anybody.
+    Parameters
+    ----------
+    tenancy : Tenancy
+    request : int
+        Number of the request.
+    now_s, start_s : float
+        Now, and when the run started to work. [s]
+    factor : float
+        Run time on its nodes over that on what it asked for.
+    restart_s : float
+        Time that the next start takes on top. [s]
+    has_failed : int
+        1 for a failure, 0 for a preemption.
     """
-    s, mine, best = t.status[0], t.jobs[request], NONE
+    status, job_row = tenancy.status[0], tenancy.jobs[request]
+    allocated_s, checkpoint_s = now_s - job_row.allocated_s, job_row.checkpoint_s
+    saved_s = max(now_s - start_s - job_row.restart_s, 0.0)
+    if checkpoint_s == np.inf:
+        saved_s = 0.0
+    elif checkpoint_s > 0.0:
+        saved_s = checkpoint_s * math.floor(saved_s / (checkpoint_s + status.write_s))
+    saved_s = min(saved_s, job_row.work_left_s * factor)
+
+    job_row.work_left_s -= saved_s / factor
+    job_row.slowed_s += saved_s - saved_s / factor
+    job_row.lost_s += allocated_s - saved_s
+    job_row.restart_s, job_row.waiting_since_s = restart_s, now_s
+    job_row.preemptions += 1 - has_failed
+    job_row.failures += has_failed
+
+    row = tenancy.stopped[status.stopped_rows]
+    row.request, row.failed = request, has_failed
+    row.begun, row.at, row.lost = job_row.allocated_s, now_s, allocated_s - saved_s
+    status.stopped_rows += 1
+
+
+@compile_not_inlined
+def next_victim(tenancy: Tenancy, end_rows: Row, running: int, request: int, within_quota: bool, now_s: float) -> int:
+    """Choose the next request to preempt for another one, or NO_INDEX.
+
+    The least urgent tier goes first, then the latest start, then the highest number. With preemption by tier a request
+    preempts its own team's requests of less urgent tiers, and other teams' only while they use more than their own
+    quota; a team within its own quota reclaims that from any of these. Where a request is still in its protected run
+    time, the time when that ends is written as the next pass.
+
+    Parameters
+    ----------
+    tenancy : Tenancy
+    end_rows : table of END_EVENT_COLUMNS
+        End events, which are the running requests.
+    running : int
+        Their number.
+    request : int
+        Request to make room for.
+    within_quota : bool
+        Whether its team may reclaim, being within its own quota.
+    now_s : float
+        Now. [s]
+    """
+    status, job_row, best = tenancy.status[0], tenancy.jobs[request], NO_INDEX
     for rank in range(running):
-        one = ends[rank].who
-        theirs = t.jobs[one]
-        by_tier = s.by_tier and theirs.tier > mine.tier
-        if theirs.marked or not (by_tier or (within and theirs.team != mine.team)):
+        candidate = end_rows[rank].request
+        victim_row = tenancy.jobs[candidate]
+        is_less_urgent = status.tiers_preempt and victim_row.tier > job_row.tier
+        is_reclaimable = within_quota and victim_row.team != job_row.team
+        if victim_row.is_victim or not (is_less_urgent or is_reclaimable):
             continue
-        if theirs.team != mine.team:
-            group = t.groups[theirs.team]
-            if group.usage - group.reserved <= (group.nominal if group.limited else 0):
+        if victim_row.team != job_row.team:
+            group = tenancy.groups[victim_row.team]
+            if group.usage - group.reserved <= (group.nominal if group.has_quota else 0):
                 continue
-        free = theirs.begun + s.min_run
-        if free > now:
-            s.wake = min(s.wake, free)
-        elif best == NONE or stopped_before(theirs, t.jobs[best], one > best):
-            best = one
+
+        protected_until_s = victim_row.allocated_s + status.min_run_s
+        if protected_until_s > now_s:
+            status.next_pass_s = min(status.next_pass_s, protected_until_s)
+        elif best == NO_INDEX or is_preempted_before(victim_row, tenancy.jobs[best], candidate > best):
+            best = candidate
     return best
 
 
-@called
-def stopped_before(mine: Row, theirs: Row, later: bool) -> bool:
-    """Whether of two that run one is stopped before the other; `later`: its number is higher."""
-    if mine.tier != theirs.tier:
-        return bool(mine.tier > theirs.tier)
-    return bool(mine.begun > theirs.begun or (mine.begun == theirs.begun and later))
+@compile_not_inlined
+def is_preempted_before(job_row: Row, other_row: Row, has_higher_number: bool) -> bool:
+    """Whether one running request is preempted before another; `has_higher_number` breaks ties."""
+    if job_row.tier != other_row.tier:
+        return bool(job_row.tier > other_row.tier)
+    if job_row.allocated_s != other_row.allocated_s:
+        return bool(job_row.allocated_s > other_row.allocated_s)
+    return has_higher_number
 
 
-@called
-def make_room(w: NodeWorld, t: Tenancy, request: int) -> None:
-    """Stop others until a request has quota and fits, if that can be done at all; nobody if it fits as it is."""
-    for stop in range(2):
-        for rank in range(w.larger.shape[1]):
-            profile = w.larger[w.profile[request], rank]
-            if profile != NONE and (w.slurm or not has_head(w, profile)):
-                weigh_nodes(w, t, request, profile)
-                if enough(w, t, request) or (stop and find_victims(w, t, request, profile)):
-                    return
+@compile_not_inlined
+def preempt_for(state: SimulationState, tenancy: Tenancy, request: int) -> None:
+    """Preempt others until a request has quota and fits; none if it fits without, or cannot be made to fit.
+
+    All profiles that serve the request are tried without preemption first.
+    """
+    for may_preempt in range(2):
+        for preference in range(state.serving_profiles.shape[1]):
+            profile = state.serving_profiles[state.profile[request], preference]
+            if profile == NO_INDEX or not (state.is_slurm or not has_head(state, profile)):
+                continue
+            count_roomy_nodes(state, tenancy, request, profile)
+            if has_quota_and_room(state, tenancy, request):
+                return
+            if may_preempt and preempt_victims(state, tenancy, request, profile):
+                return
 
 
-@called
-def enough(w: NodeWorld, t: Tenancy, request: int) -> bool:
-    """Whether a request has quota, and nodes with room, as those are weighed."""
-    s, count, mine = t.status[0], w.nodes[request], t.jobs[request]
-    return bool(s.full >= count - 1 and s.last >= count and available(t.groups, mine.team) >= mine.units)
+@compile_not_inlined
+def has_quota_and_room(state: SimulationState, tenancy: Tenancy, request: int) -> bool:
+    """Whether a request has quota, and enough nodes with room as they are counted now."""
+    status, job_row = tenancy.status[0], tenancy.jobs[request]
+    count = state.node_count[request]
+    has_nodes = status.roomy_nodes >= count - 1 and status.roomy_last_nodes >= count
+    return bool(has_nodes and available_quota(tenancy.groups, job_row.team) >= job_row.units)
 
 
-@called
-def weigh_nodes(w: NodeWorld, t: Tenancy, request: int, profile: int) -> None:
-    """Count the nodes with room for a request."""
-    t.status[0].full = t.status[0].last = 0
-    for node in range(len(w.gpus)):
-        w.virtual[node, profile] = NONE
-        weigh(w, t, request, profile, node)
+@compile_not_inlined
+def count_roomy_nodes(state: SimulationState, tenancy: Tenancy, request: int, profile: int) -> None:
+    """Count the nodes with room for parts of a request, served by a profile."""
+    tenancy.status[0].roomy_nodes = tenancy.status[0].roomy_last_nodes = 0
+    for node in range(len(state.gpus)):
+        state.unclaimed[node, profile] = NO_INDEX
+        recount_node(state, tenancy, request, profile, node)
 
 
-@called
-def weigh(w: NodeWorld, t: Tenancy, request: int, profile: int, node: int) -> None:
-    """Count a node anew; in Slurm those reserved for others by then have no room."""
-    s, before, usable = t.status[0], w.virtual[node, profile], w.state[node] == ON
-    if w.slurm:
-        usable = usable and w.status[0].now + w.limit[request] <= w.reserved[node]
-    room = room_without(w, t, node, profile) if usable else NONE
-    w.virtual[node, profile] = room
-    s.full += int(room >= w.per[request]) - int(before >= w.per[request])
-    s.last += int(room >= w.rest[request]) - int(before >= w.rest[request])
+@compile_not_inlined
+def recount_node(state: SimulationState, tenancy: Tenancy, request: int, profile: int, node: int) -> None:
+    """Update the count of nodes with room by one node; in Slurm a node reserved before the request ends has none."""
+    status, room_before = tenancy.status[0], state.unclaimed[node, profile]
+    is_usable = state.node_state[node] == ONLINE
+    if state.is_slurm:
+        end_s = state.status[0].now_s + state.limit_s[request]
+        is_usable = is_usable and end_s <= state.reserved_from_s[node]
+    room = room_without_victims(state, tenancy, node, profile) if is_usable else NO_INDEX
+    state.unclaimed[node, profile] = room
+
+    per_node, on_last_node = state.per_node[request], state.on_last_node[request]
+    status.roomy_nodes += int(room >= per_node) - int(room_before >= per_node)
+    status.roomy_last_nodes += int(room >= on_last_node) - int(room_before >= on_last_node)
 
 
-@called
-def room_without(w: NodeWorld, t: Tenancy, node: int, profile: int) -> int:
-    """Instances for which a node has room once those that are marked are gone."""
-    room = w.free[node, profile]
-    held = w.first_of[node]
-    while held != NONE:
-        owner = w.owner[held]
-        if t.jobs[owner].marked and w.served[owner] == profile:
-            room += w.amount[held]
-        held = w.next_of[held]
+@compile_not_inlined
+def room_without_victims(state: SimulationState, tenancy: Tenancy, node: int, profile: int) -> int:
+    """Count the instances of a profile for which a node has room once the chosen victims are preempted."""
+    room = state.unallocated[node, profile]
+    allocation = state.node_allocation[node]
+    while allocation != NO_INDEX:
+        owner = state.allocated_request[allocation]
+        if tenancy.jobs[owner].is_victim and state.served_profile[owner] == profile:
+            room += state.amount[allocation]
+        allocation = state.next_allocation[allocation]
     return int(room)
 
 
-@called
-def mark(w: NodeWorld, t: Tenancy, request: int, profile: int, victim: int, marked: int) -> None:
-    """Count as if one that runs were gone, or were there again."""
-    mine = t.jobs[victim]
-    mine.marked = marked
-    if marked:
-        give_back(t.groups, mine.team, mine.units)
+@compile_not_inlined
+def set_victim(
+    state: SimulationState, tenancy: Tenancy, request: int, profile: int, victim: int, is_victim: int
+) -> None:
+    """Choose a running request as a victim, or spare it; count quota and room accordingly.
+
+    Parameters
+    ----------
+    state : SimulationState
+    tenancy : Tenancy
+    request : int
+        Request to make room for.
+    profile : int
+        Profile that serves it.
+    victim : int
+        Running request.
+    is_victim : int
+        1: choose it; 0: spare it.
+    """
+    victim_row = tenancy.jobs[victim]
+    victim_row.is_victim = is_victim
+    if is_victim:
+        remove_usage(tenancy.groups, victim_row.team, victim_row.units)
     else:
-        take(t.groups, mine.team, mine.units)
-    for held in range(w.hold[victim], w.hold[victim + 1]):
-        if w.on_node[held] != NONE:
-            weigh(w, t, request, profile, w.on_node[held])
+        add_usage(tenancy.groups, victim_row.team, victim_row.units)
+    for allocation in range(state.first_allocation[victim], state.first_allocation[victim + 1]):
+        if state.allocated_node[allocation] != NO_INDEX:
+            recount_node(state, tenancy, request, profile, state.allocated_node[allocation])
 
 
-@called
-def find_victims(w: NodeWorld, t: Tenancy, request: int, profile: int) -> bool:
-    """Find who has to be stopped, spare those who turn out not to be in the way, and stop the others."""
-    s, n, mine, found = w.status[0], t.status[0], t.jobs[request], 0
-    group = t.groups[mine.team]
-    within = n.reclaim and group.limited and group.usage + mine.units <= group.nominal
-    while not enough(w, t, request):
-        victim = next_victim(t, w.ends, s.running, request, bool(within), s.now)
-        if victim == NONE or n.stopped + found + 1 >= len(t.stopped):
-            for rank in range(found):
-                mark(w, t, request, profile, t.victims[rank], 0)
+@compile_not_inlined
+def preempt_victims(state: SimulationState, tenancy: Tenancy, request: int, profile: int) -> bool:
+    """Choose victims until a request fits, spare those that are not needed, and preempt the others.
+
+    Returns whether it fits; if not, no request is preempted.
+    """
+    status, rules = state.status[0], tenancy.status[0]
+    job_row, chosen = tenancy.jobs[request], 0
+    group = tenancy.groups[job_row.team]
+    within_quota = rules.reclaims and group.has_quota and group.usage + job_row.units <= group.nominal
+
+    # 1. Choose victims, one by one.
+    while not has_quota_and_room(state, tenancy, request):
+        victim = next_victim(tenancy, state.ends, status.running, request, bool(within_quota), status.now_s)
+        is_log_full = rules.stopped_rows + chosen + 1 >= len(tenancy.stopped)
+        if victim == NO_INDEX or is_log_full:
+            for rank in range(chosen):
+                set_victim(state, tenancy, request, profile, tenancy.victims[rank], 0)
             return False
-        mark(w, t, request, profile, victim, 1)
-        t.victims[found] = victim
-        found += 1
-    for rank in range(found - 1, -1, -1):
-        victim = t.victims[rank]
-        mark(w, t, request, profile, victim, 0)
-        if not enough(w, t, request):
-            mark(w, t, request, profile, victim, 1)
-    for rank in range(found):
-        victim = t.victims[rank]
-        theirs = t.jobs[victim]
-        if theirs.marked:
-            theirs.marked = 0
-            if not (n.by_tier and theirs.tier > mine.tier):
-                theirs.barred = s.now
-            s.running = drop(w.ends, s.running, victim)
-            end(w, victim)
-            note_stop(t, victim, s.now, w.start[victim], w.factor[victim], theirs.overhead, 0)
-            t.victims[n.victims] = victim
-            n.victims += 1
+        set_victim(state, tenancy, request, profile, victim, 1)
+        tenancy.victims[chosen] = victim
+        chosen += 1
+
+    # 2. Spare those without which it fits as well, the last chosen first.
+    for rank in range(chosen - 1, -1, -1):
+        victim = tenancy.victims[rank]
+        set_victim(state, tenancy, request, profile, victim, 0)
+        if not has_quota_and_room(state, tenancy, request):
+            set_victim(state, tenancy, request, profile, victim, 1)
+
+    # 3. Preempt the others.
+    for rank in range(chosen):
+        victim = tenancy.victims[rank]
+        victim_row = tenancy.jobs[victim]
+        if victim_row.is_victim:
+            victim_row.is_victim = 0
+            # A request that loses its nodes to a reclaim must not preempt for them in the same instant.
+            if not (rules.tiers_preempt and victim_row.tier > job_row.tier):
+                victim_row.reclaimed_s = status.now_s
+            status.running = remove_event(state.ends, status.running, victim)
+            release_nodes(state, victim)
+            start_s, factor = state.start_s[victim], state.run_factor[victim]
+            record_stop(tenancy, victim, status.now_s, start_s, factor, victim_row.overhead_s, 0)
+            tenancy.victims[rules.victims] = victim
+            rules.victims += 1
     return True
 
 
-@called
-def age(groups: Table, decay: float, seconds: float) -> None:
-    """Let teams use what they hold, and forget."""
-    kept = np.exp(-decay * seconds)
-    lasting = (1.0 - kept) / decay if decay > 0.0 else seconds
+@compile_not_inlined
+def decay_use(groups: Table, decay_per_s: float, seconds: float) -> None:
+    """Add the use of teams since the last event, and let past use decay exponentially (Slurm's fair share)."""
+    kept_fraction = np.exp(-decay_per_s * seconds)
+    effective_s = (1.0 - kept_fraction) / decay_per_s if decay_per_s > 0.0 else seconds
     for group in groups:
-        group.used = group.used * kept + group.usage / UNITS * lasting / group.weight
+        use = group.usage / QUOTA_UNITS_PER_GPU * effective_s / group.weight
+        group.used = group.used * kept_fraction + use
 
 
-@called
-def see_quotas(groups: Table) -> None:
-    """See who has quota of its own left; where any team has a quota, those without one have none left."""
-    stated = 0
+@compile_not_inlined
+def mark_teams_over_quota(groups: Table) -> None:
+    """Mark groups with no quota of their own left: where any team has a quota, also those without one."""
+    has_any_quota = 0
     for group in groups:
-        stated |= group.limited
+        has_any_quota |= group.has_quota
     for group in groups:
-        group.shut = 0
-        group.over = stated and (group.usage >= group.nominal or not group.limited)
+        group.is_closed = 0
+        group.is_over = has_any_quota and (group.usage >= group.nominal or not group.has_quota)
 
 
-@called
-def see_hours(hours: Floats, passed: Ints, now: float) -> None:
-    """See which hours have begun and ended."""
-    for row in range(len(passed)):
-        while hours[row, passed[row]] <= now:
-            passed[row] += 1
+@compile_not_inlined
+def advance_start_hours(hours_s: Floats, passed_hours: Ints, now_s: float) -> None:
+    """Count the begins and ends of start hours that have passed."""
+    for row in range(len(passed_hours)):
+        while hours_s[row, passed_hours[row]] <= now_s:
+            passed_hours[row] += 1
 
 
-@called
-def precedes(groups: Table, jobs: Table, one: int, other: int) -> bool:
-    """Whether a request comes before another."""
-    mine, theirs = jobs[one], jobs[other]
-    if mine.tier != theirs.tier:
-        return bool(mine.tier < theirs.tier)
-    if mine.team != theirs.team:
-        ours, others = groups[mine.team], groups[theirs.team]
-        if ours.over != others.over:
-            return bool(ours.over < others.over)
-        if ours.used != others.used:
-            return bool(ours.used < others.used)
-    return one < other
+@compile_not_inlined
+def is_queued_before(groups: Table, jobs: Table, request: int, other_request: int) -> bool:
+    """Whether a request goes before another one in the queue: by tier, own quota left, past use, then number."""
+    job_row, other_row = jobs[request], jobs[other_request]
+    if job_row.tier != other_row.tier:
+        return bool(job_row.tier < other_row.tier)
+    if job_row.team != other_row.team:
+        group, other_group = groups[job_row.team], groups[other_row.team]
+        if group.is_over != other_group.is_over:
+            return bool(group.is_over < other_group.is_over)
+        if group.used != other_group.used:
+            return bool(group.used < other_group.used)
+    return request < other_request
 
 
-@called
-def put_in_order(groups: Table, jobs: Table, queue: Ints, spare: Ints, first: int, count: int) -> None:
-    """Sort the queue from a place on by merging; it costs next to nothing where it is in order."""
-    width = 1
-    for place in range(first + 1, count):
-        if precedes(groups, jobs, queue[place], queue[place - 1]):
-            width = 0
+@compile_not_inlined
+def sort_queue(groups: Table, jobs: Table, queue: Ints, merge_buffer: Ints, first: int, count: int) -> None:
+    """Sort the queue from slot `first` up to `count` by merging; it costs next to nothing where it is in order.
+
+    Parameters
+    ----------
+    groups, jobs : Table
+        Quota table, and requests of tenants.
+    queue : array of int, shape (n_requests,)
+        Requests by slot, which is sorted.
+    merge_buffer : array of int, shape (n_requests,)
+        Room to merge in.
+    first, count : int
+        First slot, and slot behind the last one.
+    """
+    is_sorted = True
+    for slot in range(first + 1, count):
+        if is_queued_before(groups, jobs, queue[slot], queue[slot - 1]):
+            is_sorted = False
             break
-    if width:
+    if is_sorted:
         return
+
     width = 1
     while width < count - first:
         for low in range(first, count, 2 * width):
             middle, high = min(low + width, count), min(low + 2 * width, count)
             left, right = low, middle
-            for place in range(low, high):
-                if left < middle and (right == high or not precedes(groups, jobs, queue[right], queue[left])):
-                    spare[place] = queue[left]
+            for slot in range(low, high):
+                takes_left = left < middle and (
+                    right == high or not is_queued_before(groups, jobs, queue[right], queue[left])
+                )
+                if takes_left:
+                    merge_buffer[slot] = queue[left]
                     left += 1
                 else:
-                    spare[place] = queue[right]
+                    merge_buffer[slot] = queue[right]
                     right += 1
-        for place in range(first, count):
-            queue[place] = spare[place]
+        for slot in range(first, count):
+            queue[slot] = merge_buffer[slot]
         width *= 2
 
 
-STARTED, WAITS, LACKS = range(3)
+STARTED, WAITS, LACKS_QUOTA = range(3)
+"""Results of an attempt to start a request."""
 
 
-@event_loop_entry
-def advance_shared(w: NodeWorld, t: Tenancy) -> bool:
-    """Play until all is done or a request is stuck (True), or until the logs must be emptied (False)."""
-    s, n = w.status[0], t.status[0]
-    open_nodes(w)
-    while len(w.log) - s.logged > 4 * len(w.gpus) and 2 * n.stopped <= len(t.stopped):
-        now = min(next_instant(w), n.wake)
-        if now == np.inf or n.stuck != NONE:
+@compile_event_loop_entry
+def run_shared_events(state: SimulationState, tenancy: Tenancy) -> bool:
+    """Process events until none is left or a request is stuck (True), or until the logs must be emptied (False)."""
+    status, rules = state.status[0], tenancy.status[0]
+    initialize_nodes(state)
+    while len(state.power_log) - status.logged > 4 * len(state.gpus) and 2 * rules.stopped_rows <= len(tenancy.stopped):
+        now_s = min(next_event_time(state), rules.next_pass_s)
+        if now_s == np.inf or rules.stuck_request != NO_INDEX:
             return True
-        if n.fair:
-            age(t.groups, n.decay, now - s.now)
-        s.now = now
-        while s.running and w.ends[0].at <= now:
-            request = w.ends[0].who
-            s.running = pop(w.ends, s.running)
-            end_run(w, t, request)
-        before = s.arrived
-        let_come(w)
-        for request in range(before, s.arrived):
-            t.jobs[request].since = now
-        share_out(w, t)
+        if rules.is_fair_share:
+            decay_use(tenancy.groups, rules.decay_per_s, now_s - status.now_s)
+        status.now_s = now_s
+
+        while status.running and state.ends[0].time_s <= now_s:
+            request = state.ends[0].request
+            status.running = pop_event(state.ends, status.running)
+            end_run(state, tenancy, request)
+
+        arrived_before = status.arrived
+        process_arrivals(state)
+        for request in range(arrived_before, status.arrived):
+            tenancy.jobs[request].waiting_since_s = now_s
+        schedule_shared_queue(state, tenancy)
     return False
 
 
-@called
-def end_run(w: NodeWorld, t: Tenancy, request: int) -> None:
-    """Take a request off its nodes; one that failed waits again."""
-    s, mine = w.status[0], t.jobs[request]
-    end(w, request)
-    give_back(t.groups, mine.team, mine.units)
-    if mine.fails:
-        note_stop(t, request, s.now, w.start[request], w.factor[request], t.status[0].restart, 1)
-        join(w, request)
+@compile_not_inlined
+def end_run(state: SimulationState, tenancy: Tenancy, request: int) -> None:
+    """End the present run of a request; one that failed goes back to the queue."""
+    status, job_row = state.status[0], tenancy.jobs[request]
+    start_s, factor = state.start_s[request], state.run_factor[request]
+    release_nodes(state, request)
+    remove_usage(tenancy.groups, job_row.team, job_row.units)
+    if job_row.will_fail:
+        record_stop(tenancy, request, status.now_s, start_s, factor, tenancy.status[0].restart_s, 1)
+        enqueue(state, request)
     else:
-        note_end(t, request, s.now, w.start[request], w.factor[request])
+        record_end(tenancy, request, status.now_s, start_s, factor)
 
 
-@called
-def share_out(w: NodeWorld, t: Tenancy) -> None:
-    """Start what can start, in the order of the queue."""
-    s, n, kept, place = w.status[0], t.status[0], 0, 0
-    n.wake, n.lacking, n.heads = np.inf, 0, 0
-    see_quotas(t.groups)
-    see_hours(t.hours, t.passed, s.now)
-    put_in_order(t.groups, t.jobs, w.queue, t.spare, 0, s.waiting)
-    begin_pass(w)
-    while place < s.waiting:
-        request = w.queue[place]
-        what = attempt(w, t, request)
-        if what == STARTED:
-            w.of_kind[w.kind[request]] -= 1
-            s.kinds -= w.of_kind[w.kind[request]] == 0
-        elif what == LACKS:
-            t.aside[n.lacking] = request
-            n.lacking += 1
+@compile_not_inlined
+def schedule_shared_queue(state: SimulationState, tenancy: Tenancy) -> None:
+    """Start the requests that can start, in the order of the queue (one scheduling pass).
+
+    Requests that wait are kept in front; those that lack quota follow them at the end. Preempted requests join the part
+    of the queue that is still to be tried.
+    """
+    status, rules = state.status[0], tenancy.status[0]
+    rules.next_pass_s, rules.over_quota, rules.heads = np.inf, 0, 0
+    mark_teams_over_quota(tenancy.groups)
+    advance_start_hours(tenancy.hours_s, tenancy.passed_hours, status.now_s)
+    sort_queue(tenancy.groups, tenancy.jobs, state.queue, tenancy.merge_buffer, 0, status.waiting)
+    reset_pass(state)
+
+    kept, slot = 0, 0
+    while slot < status.waiting:
+        request = state.queue[slot]
+        result = attempt_start(state, tenancy, request)
+        if result == STARTED:
+            state.waiting_of_kind[state.kind[request]] -= 1
+            status.waiting_kinds -= state.waiting_of_kind[state.kind[request]] == 0
+        elif result == LACKS_QUOTA:
+            tenancy.over_quota[rules.over_quota] = request
+            rules.over_quota += 1
         else:
-            w.queue[kept] = request
+            state.queue[kept] = request
             kept += 1
-        place += 1
-        if n.victims:
-            for rest in range(place, s.waiting):
-                w.queue[kept + rest - place] = w.queue[rest]
-            s.waiting, place = s.waiting - (place - kept), kept
-            for rank in range(n.victims):
-                join(w, t.victims[rank])
-            n.victims = 0
-            put_in_order(t.groups, t.jobs, w.queue, t.spare, place, s.waiting)
-    s.waiting = kept + n.lacking
-    for rank in range(n.lacking):
-        w.queue[kept + rank] = t.aside[rank]
-    for rank in range(n.heads):
-        mine = t.jobs[t.heads[rank]]
-        give_back(t.groups, mine.team, mine.units)
-        t.groups[mine.team].reserved = 0
+        slot += 1
+
+        if rules.victims:
+            # Close the gap in front of the requests still to be tried, and merge the victims into these.
+            for untried in range(slot, status.waiting):
+                state.queue[kept + untried - slot] = state.queue[untried]
+            status.waiting -= slot - kept
+            slot = kept
+            for rank in range(rules.victims):
+                enqueue(state, tenancy.victims[rank])
+            rules.victims = 0
+            sort_queue(tenancy.groups, tenancy.jobs, state.queue, tenancy.merge_buffer, slot, status.waiting)
+
+    status.waiting = kept + rules.over_quota
+    for rank in range(rules.over_quota):
+        state.queue[kept + rank] = tenancy.over_quota[rank]
+    # Quota kept for queue heads counts for this pass alone.
+    for rank in range(rules.heads):
+        head_row = tenancy.jobs[tenancy.heads[rank]]
+        remove_usage(tenancy.groups, head_row.team, head_row.units)
+        tenancy.groups[head_row.team].reserved = 0
 
 
-@called
-def attempt(w: NodeWorld, t: Tenancy, request: int) -> int:
-    """Start a request, if it may and can, if need be in place of others; or say whether it waits, or lacks quota."""
-    s, n, mine = w.status[0], t.status[0], t.jobs[request]
-    group = t.groups[mine.team]
-    if mine.hours != NONE and t.passed[mine.hours] % 2 == 0:
-        n.wake = min(n.wake, t.hours[mine.hours, t.passed[mine.hours]])
-        return LACKS
-    if group.shut:
-        return LACKS
-    behind = is_behind(w, request)
-    if (n.by_tier or n.reclaim) and not behind and mine.barred != s.now:
-        make_room(w, t, request)
-        if n.victims:
-            w.dead[:] = 0
-    if available(t.groups, mine.team) < mine.units:
-        group.shut = w.strict
-        return LACKS
-    if try_start(w, request):
-        let_run(w, request, next_run(mine, n.write, n.seed, w.factor[request]))
-        take(t.groups, mine.team, mine.units)
-        note_start(t, request, s.now, w.start[request])
+@compile_not_inlined
+def attempt_start(state: SimulationState, tenancy: Tenancy, request: int) -> int:
+    """Start a request if hours, quota and nodes allow it, preempting others if the rules do.
+
+    Returns STARTED, WAITS (for nodes) or LACKS_QUOTA (or start hours).
+    """
+    status, rules = state.status[0], tenancy.status[0]
+    job_row = tenancy.jobs[request]
+    group = tenancy.groups[job_row.team]
+    # An even number of passed begins and ends: outside its start hours.
+    if job_row.hours != NO_INDEX and tenancy.passed_hours[job_row.hours] % 2 == 0:
+        opens_s = tenancy.hours_s[job_row.hours, tenancy.passed_hours[job_row.hours]]
+        rules.next_pass_s = min(rules.next_pass_s, opens_s)
+        return LACKS_QUOTA
+    if group.is_closed:
+        return LACKS_QUOTA
+
+    is_behind = is_behind_head(state, request)
+    if (rules.tiers_preempt or rules.reclaims) and not is_behind and job_row.reclaimed_s != status.now_s:
+        preempt_for(state, tenancy, request)
+        if rules.victims:
+            state.is_unplaceable[:] = 0
+    if available_quota(tenancy.groups, job_row.team) < job_row.units:
+        group.is_closed = state.is_strict
+        return LACKS_QUOTA
+
+    if try_start(state, request):
+        duration_s = run_duration(job_row, rules.write_s, rules.seed, state.run_factor[request])
+        schedule_end_event(state, request, duration_s)
+        add_usage(tenancy.groups, job_row.team, job_row.units)
+        record_start(tenancy, request, status.now_s, state.start_s[request])
         return STARTED
-    if n.keep and not behind and not w.passing:
-        # Who waits first keeps its quota, as it keeps its nodes; where all may pass, nobody is first.
-        take(t.groups, mine.team, mine.units)
-        group.reserved += mine.units
-        t.heads[n.heads] = request
-        n.heads += 1
+
+    if rules.heads_keep_quota and not is_behind and not state.all_may_pass:
+        # A queue head keeps its quota as it keeps its nodes; where all may pass there is no head.
+        add_usage(tenancy.groups, job_row.team, job_row.units)
+        group.reserved += job_row.units
+        tenancy.heads[rules.heads] = request
+        rules.heads += 1
     return WAITS

@@ -1,270 +1,342 @@
-"""Placement of jobs on nodes, and when the first waiting job can start.
+"""Placement of requests on nodes, and the reservation of the queue head for backfill.
 
-Backfill of Slurm keeps one reservation a partition (``bf_job_part_count_reserve=1``): of the nodes that the first job
-which has to wait will start on, all of each, so that on a cut node it holds up jobs of other profiles as well. Whole
-GPUs and slices of a board are a partition each. Jobs are given nodes that sleep as they are given others, after those
-that are on and those that come; these wake, and the job stays with them.
+Slurm's backfill keeps one reservation a partition (``bf_job_part_count_reserve=1``): all of each node on which the
+first waiting job will start, so that on a partitioned node it blocks jobs of other profiles as well. Full GPUs and MIG
+slices of a GPU model are a partition each. Jobs may be given nodes that are powered down, after those that are online
+and those that power up; these nodes then power up, and the job stays with them.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from gpuplanner.core.execution import called, compiled
-from gpuplanner.simulator.node_provisioning import due_of, is_flexible, left_at, pool_with, spares
+from gpuplanner.core.execution import compile_inlined, compile_not_inlined
+from gpuplanner.simulator.node_provisioning import (
+    can_spare,
+    first_pool_with,
+    is_dynamic_node,
+    latest_end_of_running,
+    set_after_ends,
+)
 from gpuplanner.simulator.simulation_state import (
-    COMING,
     CONSOLIDATE,
-    FULLEST,
-    GONE,
-    LOWEST,
-    NONE,
-    ON,
+    LOWEST_NUMBER,
+    MOST_USED,
+    NO_INDEX,
+    OFFLINE,
+    ONLINE,
+    POWERING_UP,
     SPREAD,
-    NodeWorld,
+    SimulationState,
 )
 
 
-@called
-def choose(w: NodeWorld, request: int, profile: int, late: bool, until: float) -> bool:
-    """Choose nodes for a request, or find that there are not enough.
+@compile_not_inlined
+def choose_nodes(state: SimulationState, request: int, profile: int, past_shadow: bool, end_s: float) -> bool:
+    """Choose nodes for a request by the placement rule; return whether there are enough.
 
-    It may be there until an instant by its limit, and leaves alone what is reserved for others before; minus infinity:
-    nobody waits. Late: beside what the first of its line will need.
+    Parameters
+    ----------
+    state : SimulationState
+    request : int
+        Number of the request.
+    profile : int
+        Profile that serves it.
+    past_shadow : bool
+        Whether it ends after the latest start of the queue head: it then takes only what the head leaves.
+    end_s : float
+        Latest end by its limit, before which no reservation may begin; minus infinity: reservations do not count. [s]
     """
-    if w.placement == CONSOLIDATE and w.nodes[request] > 1:
-        for tier in range(len(w.domain)):
-            if choose_together(w, request, profile, late, until, tier):
+    if state.placement == CONSOLIDATE and state.node_count[request] > 1:
+        for tier in range(len(state.domain)):
+            if choose_in_one_domain(state, request, profile, past_shadow, end_s, tier):
                 return True
-    return gather(w, request, profile, late, until, NONE, NONE)
+    return choose_one_by_one(state, request, profile, past_shadow, end_s, NO_INDEX, NO_INDEX)
 
 
-@called
-def choose_together(w: NodeWorld, request: int, profile: int, late: bool, until: float, tier: int) -> bool:
-    """Choose nodes of one domain: of those with enough nodes that with the least to spare, the lowest first."""
-    w.full[:] = 0
-    w.last[:] = 0
-    w.spare[:] = 0
-    for node in range(len(w.gpus)):
-        place = w.domain[tier, node]
-        if w.state[node] == ON:
-            w.spare[place] += w.free[node, profile]
-        w.full[place] += usable(w, node, profile, w.per[request], late, until)
-        w.last[place] += usable(w, node, profile, w.rest[request], late, until)
-    best = NONE
-    for place in range(len(w.spare)):
-        enough = w.full[place] >= w.nodes[request] - 1 and w.last[place] >= w.nodes[request]
-        if enough and (best == NONE or w.spare[place] < w.spare[best]):
-            best = place
-    return bool(best != NONE and gather(w, request, profile, late, until, tier, best))
+@compile_not_inlined
+def choose_in_one_domain(
+    state: SimulationState, request: int, profile: int, past_shadow: bool, end_s: float, tier: int
+) -> bool:
+    """Choose nodes of one network domain; of several domains with enough nodes the one with the least unallocated.
+
+    Parameters as of :func:`choose_nodes`, and `tier`, the network tier of the domains.
+    """
+    state.domain_nodes[:] = 0
+    state.domain_last_nodes[:] = 0
+    state.domain_unallocated[:] = 0
+    for node in range(len(state.gpus)):
+        domain = state.domain[tier, node]
+        if state.node_state[node] == ONLINE:
+            state.domain_unallocated[domain] += state.unallocated[node, profile]
+        state.domain_nodes[domain] += is_usable(state, node, profile, state.per_node[request], past_shadow, end_s)
+        is_last_usable = is_usable(state, node, profile, state.on_last_node[request], past_shadow, end_s)
+        state.domain_last_nodes[domain] += is_last_usable
+
+    best, count = NO_INDEX, state.node_count[request]
+    for domain in range(len(state.domain_unallocated)):
+        is_enough = state.domain_nodes[domain] >= count - 1 and state.domain_last_nodes[domain] >= count
+        if is_enough and (best == NO_INDEX or state.domain_unallocated[domain] < state.domain_unallocated[best]):
+            best = domain
+    return bool(best != NO_INDEX and choose_one_by_one(state, request, profile, past_shadow, end_s, tier, best))
 
 
-@called
-def gather(w: NodeWorld, request: int, profile: int, late: bool, until: float, tier: int, place: int) -> bool:
-    """Choose node after node, of one domain or of all."""
-    s, count, found = w.status[0], w.nodes[request], 0
-    s.stamp += 1
-    while found < count:
-        need = w.per[request] if found < count - 1 else w.rest[request]
-        best, awake, least = NONE, GONE, np.inf
-        for node in range(len(w.gpus)):
-            state = w.state[node]
-            if state < awake or w.taken[node] == s.stamp or (state != ON and not w.slurm):
+@compile_not_inlined
+def choose_one_by_one(
+    state: SimulationState, request: int, profile: int, past_shadow: bool, end_s: float, tier: int, domain: int
+) -> bool:
+    """Choose node after node, of one network domain or of all.
+
+    Parameters as of :func:`choose_nodes`, and `tier` and `domain`; NO_INDEX: nodes of all domains. In Slurm a node
+    that is online goes before one that powers up, and that before one that is powered down.
+    """
+    status = state.status[0]
+    count, chosen = state.node_count[request], 0
+    status.search += 1
+    while chosen < count:
+        need = state.per_node[request] if chosen < count - 1 else state.on_last_node[request]
+        best, best_state, least = NO_INDEX, OFFLINE, np.inf
+        for node in range(len(state.gpus)):
+            node_state = state.node_state[node]
+            if node_state < best_state or state.chosen_by[node] == status.search:
                 continue
-            if (state != GONE and w.free[node, profile] < need) or (tier != NONE and w.domain[tier, node] != place):
+            # Cheap reasons first, before the reservation and the head are looked at.
+            if node_state != ONLINE and not state.is_slurm:
                 continue
-            if not usable(w, node, profile, need, late, until):
+            if node_state != OFFLINE and state.unallocated[node, profile] < need:
                 continue
+            if tier != NO_INDEX and state.domain[tier, node] != domain:
+                continue
+            if not is_usable(state, node, profile, need, past_shadow, end_s):
+                continue
+
             key = 0.0
-            if state != GONE and w.placement != LOWEST:
-                key = -w.used[node] if w.placement == FULLEST else float(w.free[node, profile])
-                if w.placement == SPREAD:
+            if node_state != OFFLINE and state.placement != LOWEST_NUMBER:
+                if state.placement == MOST_USED:
+                    key = -state.used_gpus[node]
+                else:
+                    key = float(state.unallocated[node, profile])
+                if state.placement == SPREAD:
                     key = -key
-            if best == NONE or state > awake or key < least:
-                best, awake, least = node, state, key
-        if best == NONE:
+            if best == NO_INDEX or node_state > best_state or key < least:
+                best, best_state, least = node, node_state, key
+        if best == NO_INDEX:
             break
-        w.taken[best] = s.stamp
-        w.chosen[found], w.given[found] = best, need
-        found += 1
-    return bool(found == count)
+        state.chosen_by[best] = status.search
+        state.chosen_node[chosen], state.chosen_amount[chosen] = best, need
+        chosen += 1
+    return bool(chosen == count)
 
 
-@compiled
-def usable(w: NodeWorld, node: int, profile: int, need: int, late: bool, until: float) -> bool:
-    """Whether a node can give so much; in Slurm those that sleep can."""
-    if until > w.reserved[node] or (w.state[node] != ON and not w.slurm):
+@compile_inlined
+def is_usable(state: SimulationState, node: int, profile: int, need: int, past_shadow: bool, end_s: float) -> bool:
+    """Whether a node has room for `need` GPUs or instances of a profile; in Slurm powered-down nodes may.
+
+    `past_shadow` and `end_s` as of :func:`choose_nodes`.
+    """
+    if end_s > state.reserved_from_s[node] or (state.node_state[node] != ONLINE and not state.is_slurm):
         return False
-    if w.state[node] == GONE:
-        if not w.switching or pool_with(w, node, profile, need) == NONE:
+    if state.node_state[node] == OFFLINE:
+        if not state.is_autoscaled or first_pool_with(state, node, profile, need) == NO_INDEX:
             return False
-    elif w.free[node, profile] < need:
+    elif state.unallocated[node, profile] < need:
         return False
-    return not (late and w.in_shadow[node] and not spares(w, node, profile, need))
+    return not (past_shadow and state.is_shadow_node[node] and not can_spare(state, node, profile, need))
 
 
-@called
-def tier_of(w: NodeWorld, count: int) -> int:
-    """How far apart the chosen nodes are: 0 for one node, then by the domains that hold all, then beyond them."""
+@compile_not_inlined
+def network_tier(state: SimulationState, count: int) -> int:
+    """Find the network tier of the first `count` chosen nodes.
+
+    0 for one node; then 1 and so on for the narrowest tier with a domain of all; else the number of tiers + 1.
+    """
     tier = 0
     if count > 1:
-        tier = len(w.domain) + 1
-        for number in range(len(w.domain)):
-            together = True
+        tier = len(state.domain) + 1
+        for number in range(len(state.domain)):
+            is_one_domain = True
             for rank in range(1, count):
-                together &= w.domain[number, w.chosen[rank]] == w.domain[number, w.chosen[0]]
-            if together:
+                first, node = state.chosen_node[0], state.chosen_node[rank]
+                is_one_domain &= state.domain[number, node] == state.domain[number, first]
+            if is_one_domain:
                 tier = number + 1
                 break
     return tier
 
 
-@called
-def lead(w: NodeWorld, request: int) -> None:
-    """Let a request be the first of its line, where none is yet, by the first profile with which it will ever start.
+@compile_not_inlined
+def set_queue_head(state: SimulationState, request: int) -> None:
+    """Set a request as the head of its queue if that has none, and reserve for the first profile that serves it.
 
-    Where it never will, it holds up nobody.
+    Where no profile ever will, the head has no reservation and delays no request.
     """
-    mine = w.line[w.profile[request]]
-    if w.head[mine] != NONE:
+    queue = state.queue_of_profile[state.profile[request]]
+    if state.head[queue] != NO_INDEX:
         return
-    w.head[mine] = request
-    for rank in range(w.larger.shape[1]):
-        wants = w.larger[w.profile[request], rank]
-        if wants != NONE and w.line[wants] != NONE:
-            find_nodes(w, request, wants, mine)
-            if w.shadow[mine] < np.inf:
+    state.head[queue] = request
+    for preference in range(state.serving_profiles.shape[1]):
+        serving = state.serving_profiles[state.profile[request], preference]
+        if serving != NO_INDEX and state.queue_of_profile[serving] != NO_INDEX:
+            find_head_start(state, request, serving, queue)
+            if state.shadow_s[queue] < np.inf:
                 return
 
 
-@called
-def find_nodes(w: NodeWorld, head: int, wants: int, mine: int) -> None:
-    """Find when the head of a line can start by the limits of what runs, where, and what there is to spare then.
+@compile_not_inlined
+def find_head_start(state: SimulationState, head: int, profile: int, queue: int) -> None:
+    """Find when and where a queue head will start if all ends by its limit, and what is left over there then.
 
-    The node for the rest of a head is chosen last, and has to have no more than that.
+    Writes the shadow time, the shadow nodes and their extra room (EASY backfill). The node for the last part of the
+    request is chosen last, and may have only that much room.
+
+    Parameters
+    ----------
+    state : SimulationState
+    head : int
+        Number of the request.
+    profile : int
+        Profile that serves it.
+    queue : int
+        Number of its queue; in Slurm of its partition.
     """
-    count = w.nodes[head]
-    w.status[0].changes += 1
-    w.wants[mine] = wants
-    w.in_shadow[:] = 0
-    w.shadow[mine] = np.inf
+    count = state.node_count[head]
+    state.status[0].changes += 1
+    state.head_profile[queue] = profile
+    state.is_shadow_node[:] = 0
+    state.shadow_s[queue] = np.inf
 
-    start, last, need = -np.inf, NONE, NONE
+    # Take the nodes that have room soonest, one by one: the last of them sets the start.
+    start_s, last, need = -np.inf, NO_INDEX, NO_INDEX
     for rank in range(count):
-        share = w.per[head] if rank < count - 1 else w.rest[head]
-        if share != need:
-            need = share
-            for node in range(len(w.gpus)):
-                w.at[node] = room_from(w, mine, node, need, wants)
-        best = NONE
-        for node in range(len(w.gpus)):
-            if not w.in_shadow[node] and w.at[node] < np.inf and (best == NONE or w.at[node] < w.at[best]):
+        part = state.per_node[head] if rank < count - 1 else state.on_last_node[head]
+        if part != need:
+            need = part
+            for node in range(len(state.gpus)):
+                state.room_s[node] = find_room_time(state, queue, node, need, profile)
+        best = NO_INDEX
+        for node in range(len(state.gpus)):
+            if state.is_shadow_node[node] or state.room_s[node] == np.inf:
+                continue
+            if best == NO_INDEX or state.room_s[node] < state.room_s[best]:
                 best = node
-        if best == NONE:
-            w.in_shadow[:] = 0
+        if best == NO_INDEX:
+            state.is_shadow_node[:] = 0
             return
-        w.in_shadow[best] = 1
-        start, last = max(start, w.at[best]), best
+        state.is_shadow_node[best] = 1
+        start_s, last = max(start_s, state.room_s[best]), best
 
-    w.shadow[mine] = start
-    for node in range(len(w.gpus)):
-        if w.in_shadow[node]:
-            share = w.rest[head] if node == last else w.per[head]
-            # A node that is cut anew for the head has to be empty by then: below 0, nothing may stay on it.
-            w.extra[node] = max(free_by(w, node, start, wants) - share, NONE)
+    state.shadow_s[queue] = start_s
+    for node in range(len(state.gpus)):
+        if state.is_shadow_node[node]:
+            part = state.on_last_node[head] if node == last else state.per_node[head]
+            # Below 0 where the node is repartitioned for the head: it has to be empty by then.
+            state.extra[node] = max(room_at(state, node, start_s, profile) - part, NO_INDEX)
 
 
-@called
-def room_from(w: NodeWorld, mine: int, node: int, need: int, wants: int) -> float:
-    """When a node has so much of what the head wants, be it on, coming or asleep; infinite if it never has."""
-    if w.state[node] == ON or (w.slurm and w.state[node] == COMING):
-        return next_room(w, mine, node, need, wants)
-    if w.slurm and w.state[node] == GONE:
-        if w.switching and pool_with(w, node, wants, need) != NONE:
-            return float(w.status[0].now)
-    elif w.state[node] == COMING and w.capacity[node, w.pool[node], wants] >= need:
-        return float(w.come[node])
+@compile_not_inlined
+def find_room_time(state: SimulationState, queue: int, node: int, need: int, profile: int) -> float:
+    """Find when a node, in any state, has room for `need` instances for the head of a queue [s]; infinite: never."""
+    if state.node_state[node] == ONLINE or (state.is_slurm and state.node_state[node] == POWERING_UP):
+        return cached_room_time(state, queue, node, need, profile)
+    if state.is_slurm and state.node_state[node] == OFFLINE:
+        if state.is_autoscaled and first_pool_with(state, node, profile, need) != NO_INDEX:
+            return float(state.status[0].now_s)
+    elif state.node_state[node] == POWERING_UP and state.capacity[node, state.pool[node], profile] >= need:
+        return float(state.online_at_s[node])
     return np.inf
 
 
-@compiled
-def next_room(w: NodeWorld, mine: int, node: int, need: int, wants: int) -> float:
-    """When a node has so much of what the head wants: looked for anew only where something changed since.
+@compile_inlined
+def cached_room_time(state: SimulationState, queue: int, node: int, need: int, profile: int) -> float:
+    """Return :func:`next_room_time`, computed only where the node has changed since the last call for the queue.
 
-    What was still to come then comes as it did: whoever is over its limit by now had not given enough.
+    A cached time that lies ahead stays right: requests that are over their limits by now had not left enough room.
     """
-    asked = need * w.free.shape[1] + wants
-    if w.asked[mine, node] != asked or w.moved[mine, node] != w.moves[node] or w.then[mine, node] <= w.status[0].now:
-        w.then[mine, node] = room_at(w, node, need, wants)
-        w.asked[mine, node] = NONE if is_flexible(w, node) else asked
-        w.moved[mine, node] = w.moves[node]
-    found: float = w.then[mine, node]
-    return found
+    cache_key = need * state.unallocated.shape[1] + profile
+    if (
+        state.cached_need[queue, node] != cache_key
+        or state.cached_at[queue, node] != state.node_changes[node]
+        or state.cached_room_s[queue, node] <= state.status[0].now_s
+    ):
+        state.cached_room_s[queue, node] = next_room_time(state, node, need, profile)
+        state.cached_need[queue, node] = NO_INDEX if is_dynamic_node(state, node) else cache_key
+        state.cached_at[queue, node] = state.node_changes[node]
+    room_s: float = state.cached_room_s[queue, node]
+    return room_s
 
 
-@called
-def room_at(w: NodeWorld, node: int, need: int, wants: int) -> float:
-    """When a node has so much of what the head wants, by the limits of what runs; infinite if it never has."""
-    s, flexible = w.status[0], is_flexible(w, node)
-    room, at = w.free[node, wants], s.now
-    anew = w.flexible and w.switching and w.capacity[node, w.pool[node], wants] < need
-    if anew:
-        if pool_with(w, node, wants, need) == NONE:
+@compile_not_inlined
+def next_room_time(state: SimulationState, node: int, need: int, profile: int) -> float:
+    """Find when a node has room for `need` instances of a profile if all ends by its limit [s]; infinite: never."""
+    status = state.status[0]
+    is_dynamic = is_dynamic_node(state, node)
+    room, time_s = state.unallocated[node, profile], status.now_s
+
+    # The pool of the node never has that much: it has to be empty to be brought up in another one.
+    if state.has_dynamic_mig and state.is_autoscaled and state.capacity[node, state.pool[node], profile] < need:
+        if first_pool_with(state, node, profile, need) == NO_INDEX:
             return np.inf
-        held = w.first_of[node]
-        while held != NONE:
-            at = max(at, due_of(w, w.owner[held]))
-            held = w.next_of[held]
-        return float(at)
+        allocation = state.node_allocation[node]
+        while allocation != NO_INDEX:
+            time_s = max(time_s, latest_end_of_running(state, state.allocated_request[allocation]))
+            allocation = state.next_allocation[allocation]
+        return float(time_s)
+
+    # Go from end to end of the allocations until there is room.
     while room < need:
-        soonest = np.inf
-        held = w.first_of[node]
-        while held != NONE:
-            due = due_of(w, w.owner[held])
-            serves = flexible or w.served[w.owner[held]] == wants
-            if serves and (at < due or at == s.now) and due < soonest:
-                soonest = due
-            held = w.next_of[held]
-        if soonest == np.inf:
+        soonest_s = np.inf
+        allocation = state.node_allocation[node]
+        while allocation != NO_INDEX:
+            request = state.allocated_request[allocation]
+            end_s = latest_end_of_running(state, request)
+            frees_profile = is_dynamic or state.served_profile[request] == profile
+            if frees_profile and (time_s < end_s or time_s == status.now_s) and end_s < soonest_s:
+                soonest_s = end_s
+            allocation = state.next_allocation[allocation]
+        if soonest_s == np.inf:
             return np.inf
-        at, room = soonest, free_by(w, node, soonest, wants)
-        if at == s.now and room < need:
-            # All that is over its limit counts as ending now: go on behind it.
-            at = np.nextafter(at, np.inf)
-    found: float = max(at, s.now)
-    return found
+        time_s, room = soonest_s, room_at(state, node, soonest_s, profile)
+        if time_s == status.now_s and room < need:
+            # All requests over their limits count as ending now: go on with the ends after that.
+            time_s = np.nextafter(time_s, np.inf)
+    room_s: float = max(time_s, status.now_s)
+    return room_s
 
 
-@called
-def free_by(w: NodeWorld, node: int, at: float, wants: int) -> int:
-    """How much of what the head wants is free on a node at an instant if nothing else starts there."""
-    if w.state[node] == COMING and not w.slurm:
-        return int(w.capacity[node, w.pool[node], wants])
+@compile_not_inlined
+def room_at(state: SimulationState, node: int, time_s: float, profile: int) -> int:
+    """Count the instances of a profile that fit on a node at a time, if all ends by its limit and none starts."""
+    if state.node_state[node] == POWERING_UP and not state.is_slurm:
+        return int(state.capacity[node, state.pool[node], profile])
+
     room = 0
-    if is_flexible(w, node):
-        if w.capacity[node, w.pool[node], wants]:
-            for gpu in range(w.cuts.first[node], w.cuts.first[node + 1]):
-                room += w.cuts.places.room[left_at(w, gpu, w.cuts.state[gpu], at), wants]
+    if is_dynamic_node(state, node):
+        if state.capacity[node, state.pool[node], profile]:
+            for gpu in range(state.mig.first_gpu[node], state.mig.first_gpu[node + 1]):
+                gpu_set = set_after_ends(state, gpu, state.mig.gpu_set[gpu], time_s)
+                room += state.mig.instance_sets.room[gpu_set, profile]
         return int(room)
-    room, held = w.free[node, wants], w.first_of[node]
-    while held != NONE:
-        if w.served[w.owner[held]] == wants and due_of(w, w.owner[held]) <= at:
-            room += w.amount[held]
-        held = w.next_of[held]
+
+    room, allocation = state.unallocated[node, profile], state.node_allocation[node]
+    while allocation != NO_INDEX:
+        request = state.allocated_request[allocation]
+        if state.served_profile[request] == profile and latest_end_of_running(state, request) <= time_s:
+            room += state.amount[allocation]
+        allocation = state.next_allocation[allocation]
     return int(room)
 
 
-@called
-def reserve(w: NodeWorld, request: int, part: int) -> bool:
-    """Reserve the nodes on which a request can start first, all of each; False if no nodes will do."""
-    for rank in range(w.larger.shape[1]):
-        serving = w.larger[w.profile[request], rank]
-        if serving == NONE:
+@compile_not_inlined
+def reserve_nodes(state: SimulationState, request: int, partition: int) -> bool:
+    """Reserve all of each node on which a request can start first (Slurm's backfill); return whether there are any."""
+    for preference in range(state.serving_profiles.shape[1]):
+        serving = state.serving_profiles[state.profile[request], preference]
+        if serving == NO_INDEX:
             return False
-        find_nodes(w, request, serving, part)
-        if w.shadow[part] < np.inf:
-            for node in range(len(w.gpus)):
-                if w.in_shadow[node]:
-                    w.reserved[node] = min(w.reserved[node], w.shadow[part])
+        find_head_start(state, request, serving, partition)
+        if state.shadow_s[partition] < np.inf:
+            for node in range(len(state.gpus)):
+                if state.is_shadow_node[node]:
+                    state.reserved_from_s[node] = min(state.reserved_from_s[node], state.shadow_s[partition])
             return True
     return False

@@ -1,308 +1,385 @@
-"""Nodes that are started and powered down, and instances made on demand."""
+"""Nodes that power up and down (autoscaling), and MIG instances made on demand."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from gpuplanner.core.execution import called, compiled
-from gpuplanner.simulator.simulation_state import COMING, GONE, IMPOSSIBLE, NONE, ON, Ints, NodeWorld
+from gpuplanner.core.execution import compile_inlined, compile_not_inlined
+from gpuplanner.simulator.simulation_state import (
+    IMPOSSIBLE_LOSS,
+    NO_INDEX,
+    OFFLINE,
+    ONLINE,
+    POWERING_UP,
+    Ints,
+    SimulationState,
+)
 
 
-@compiled
-def is_flexible(w: NodeWorld, node: int) -> bool:
-    """Whether the GPUs of a node are cut as jobs come and go."""
-    return bool(w.flexible and w.pool[node] != NONE and w.cuts.pools[w.pool[node]])
+@compile_inlined
+def is_dynamic_node(state: SimulationState, node: int) -> bool:
+    """Whether MIG instances on the GPUs of a node are made and removed with their jobs."""
+    return bool(state.has_dynamic_mig and state.pool[node] != NO_INDEX and state.mig.is_dynamic_pool[state.pool[node]])
 
 
-@called
-def recount(w: NodeWorld, node: int, states: Ints, free: Ints) -> None:
-    """Count what a node still has room for, of each profile by itself."""
-    for profile in range(free.shape[1]):
-        count = 0
-        if w.capacity[node, w.pool[node], profile]:
-            for gpu in range(w.cuts.first[node], w.cuts.first[node + 1]):
-                count += w.cuts.places.room[states[gpu], profile]
-        free[node, profile] = count
+@compile_not_inlined
+def count_room(state: SimulationState, node: int, gpu_sets: Ints, room: Ints) -> None:
+    """Count the instances of each profile for which the GPUs of a node with dynamic MIG have room.
 
-
-@compiled
-def due_of(w: NodeWorld, request: int) -> float:
-    """When a request that runs is over by its limit, at the earliest now."""
-    due: float = max(w.start[request] + w.limit[request] * w.factor[request], w.status[0].now)
-    return due
-
-
-@called
-def left_at(w: NodeWorld, gpu: int, state: int, at: float) -> int:
-    """What a GPU still holds at an instant, if all ends by its limit and nothing else starts there."""
-    for slot in range(w.cuts.owner.shape[1]):
-        owner = w.cuts.owner[gpu, slot]
-        if owner != NONE and due_of(w, owner) <= at:
-            state = w.cuts.places.take[state, slot]
-    return state
-
-
-@called
-def put(w: NodeWorld, node: int, states: Ints, profile: int, need: int, request: int, late: bool) -> int:
-    """Put instances where they keep the most possible; return what the head of the queue loses by it.
-
-    For no request they are put on paper only. Those that are late, which is beyond the instant at which the head will
-    start, leave it what it needs there; IMPOSSIBLE: they cannot.
+    Parameters
+    ----------
+    state : SimulationState
+    node : int
+        Number of the node.
+    gpu_sets : array of int, shape (n_gpus,)
+        Instance set of each GPU.
+    room : array of int, shape (n_nodes, n_profiles)
+        Where the counts are written; each profile counts as if the others took nothing.
     """
-    p, lost, mine = w.cuts.places, 0, w.line[profile]
+    for profile in range(room.shape[1]):
+        count = 0
+        if state.capacity[node, state.pool[node], profile]:
+            for gpu in range(state.mig.first_gpu[node], state.mig.first_gpu[node + 1]):
+                count += state.mig.instance_sets.room[gpu_sets[gpu], profile]
+        room[node, profile] = count
+
+
+@compile_inlined
+def latest_end_of_running(state: SimulationState, request: int) -> float:
+    """Find when a running request ends at the latest by its limit, at the earliest now [s]."""
+    limit_s = state.limit_s[request] * state.run_factor[request]
+    end_s: float = max(state.start_s[request] + limit_s, state.status[0].now_s)
+    return end_s
+
+
+@compile_not_inlined
+def set_after_ends(state: SimulationState, gpu: int, gpu_set: int, time_s: float) -> int:
+    """Find the instance set of a GPU at a time, if all requests end by their limits and none starts."""
+    for start_slice in range(state.mig.slice_request.shape[1]):
+        request = state.mig.slice_request[gpu, start_slice]
+        if request != NO_INDEX and latest_end_of_running(state, request) <= time_s:
+            gpu_set = state.mig.instance_sets.after_removing[gpu_set, start_slice]
+    return gpu_set
+
+
+@compile_not_inlined
+def place_instances(
+    state: SimulationState, node: int, gpu_sets: Ints, profile: int, need: int, request: int, spares_head: bool
+) -> int:
+    """Place instances on the GPUs of a node where most stays possible; return what the queue head loses.
+
+    Parameters
+    ----------
+    state : SimulationState
+    node : int
+        Number of the node.
+    gpu_sets : array of int, shape (n_gpus,)
+        Instance set of each GPU, which is updated.
+    profile, need : int
+        Profile of the instances, and their number.
+    request : int
+        Request that gets them; NO_INDEX: they are planned only.
+    spares_head : bool
+        Whether they are still there at the latest start of the queue head, and have to leave it what it needs.
+
+    Returns
+    -------
+    int
+        Instances of the head's profile for which there is less room at its start; IMPOSSIBLE_LOSS if there is no room.
+    """
+    sets, queue = state.mig.instance_sets, state.queue_of_profile[profile]
+    head_loss = 0
     for _ in range(need):
-        best, least, costs = NONE, IMPOSSIBLE, 0
-        for gpu in range(w.cuts.first[node], w.cuts.first[node + 1]):
-            after, loses = p.add[states[gpu], profile], p.lose[states[gpu], profile]
-            if after == NONE or loses >= least:
+        best, least_loss, best_head_loss = NO_INDEX, IMPOSSIBLE_LOSS, 0
+        for gpu in range(state.mig.first_gpu[node], state.mig.first_gpu[node + 1]):
+            after, loss = sets.after_adding[gpu_sets[gpu], profile], sets.loss[gpu_sets[gpu], profile]
+            if after == NO_INDEX or loss >= least_loss:
                 continue
-            cost = 0
-            if late:
-                shadow, head = w.shadow[mine], w.wants[mine]
-                before = left_at(w, gpu, states[gpu], shadow)
-                cost = p.room[before, head] - p.room[left_at(w, gpu, after, shadow), head]
-                if lost + cost > w.extra[node]:
+
+            gpu_head_loss = 0
+            if spares_head:
+                shadow_s, head_profile = state.shadow_s[queue], state.head_profile[queue]
+                set_without = set_after_ends(state, gpu, gpu_sets[gpu], shadow_s)
+                set_with = set_after_ends(state, gpu, after, shadow_s)
+                gpu_head_loss = sets.room[set_without, head_profile] - sets.room[set_with, head_profile]
+                if head_loss + gpu_head_loss > state.extra[node]:
                     continue
-            best, least, costs = gpu, loses, cost
-        if best == NONE:
-            return IMPOSSIBLE
-        if request != NONE:
-            w.cuts.owner[best, p.slot[states[best], profile]] = request
-        states[best] = p.add[states[best], profile]
-        lost += costs
-    return lost
+            best, least_loss, best_head_loss = gpu, loss, gpu_head_loss
+        if best == NO_INDEX:
+            return IMPOSSIBLE_LOSS
+
+        if request != NO_INDEX:
+            state.mig.slice_request[best, sets.start_slice[gpu_sets[best], profile]] = request
+        gpu_sets[best] = sets.after_adding[gpu_sets[best], profile]
+        head_loss += best_head_loss
+    return head_loss
 
 
-@called
-def spares(w: NodeWorld, node: int, profile: int, need: int) -> bool:
-    """Whether a late request leaves the head of the queue what it needs on a node."""
-    if not is_flexible(w, node):
-        return bool(w.extra[node] >= (need if profile == w.wants[w.line[profile]] else 0))
-    for gpu in range(w.cuts.first[node], w.cuts.first[node + 1]):
-        w.cuts.paper[gpu] = w.cuts.state[gpu]
-    return put(w, node, w.cuts.paper, profile, need, NONE, True) < IMPOSSIBLE
+@compile_not_inlined
+def can_spare(state: SimulationState, node: int, profile: int, need: int) -> bool:
+    """Whether a request that ends after the latest start of the queue head leaves it what it needs on a node."""
+    if not is_dynamic_node(state, node):
+        is_head_profile = profile == state.head_profile[state.queue_of_profile[profile]]
+        return bool(state.extra[node] >= (need if is_head_profile else 0))
+    for gpu in range(state.mig.first_gpu[node], state.mig.first_gpu[node + 1]):
+        state.mig.planned_set[gpu] = state.mig.gpu_set[gpu]
+    return place_instances(state, node, state.mig.planned_set, profile, need, NO_INDEX, True) < IMPOSSIBLE_LOSS
 
 
-@called
-def settle(w: NodeWorld, node: int, profile: int, amount: int, request: int, late: bool) -> float:
-    """Put a request on the GPUs of a node; return how long that takes before it begins [s]."""
-    cuts = w.cuts
-    lost = put(w, node, cuts.state, profile, amount, request, late)
-    if late:
-        w.extra[node] -= lost
-    takes = amount * cuts.make_s if profile else 0.0
-    for gpu in range(cuts.first[node], cuts.first[node + 1]):
-        for slot in range(cuts.owner.shape[1]):
-            if cuts.owner[gpu, slot] == request:
-                if profile == 0 and cuts.was_cut[gpu]:
-                    takes = cuts.whole_s
-                cuts.was_cut[gpu] = profile > 0
-    recount(w, node, cuts.state, w.free)
-    return takes
+@compile_not_inlined
+def allocate_on_gpus(
+    state: SimulationState, node: int, profile: int, amount: int, request: int, spares_head: bool
+) -> float:
+    """Make instances, or restore full GPUs, for a request on a node with dynamic MIG.
+
+    Parameters as of :func:`place_instances`.
+
+    Returns
+    -------
+    float
+        Delay before the request begins. [s]
+    """
+    mig = state.mig
+    head_loss = place_instances(state, node, mig.gpu_set, profile, amount, request, spares_head)
+    if spares_head:
+        state.extra[node] -= head_loss
+
+    setup_s = amount * mig.make_s if profile else 0.0
+    for gpu in range(mig.first_gpu[node], mig.first_gpu[node + 1]):
+        for start_slice in range(mig.slice_request.shape[1]):
+            if mig.slice_request[gpu, start_slice] == request:
+                if profile == 0 and mig.was_partitioned[gpu]:
+                    setup_s = mig.restore_s
+                mig.was_partitioned[gpu] = profile > 0
+    count_room(state, node, mig.gpu_set, state.unallocated)
+    return setup_s
 
 
-@called
-def clear(w: NodeWorld, node: int, request: int) -> None:
-    """Remove what a request held on a node."""
-    cuts = w.cuts
-    for gpu in range(cuts.first[node], cuts.first[node + 1]):
-        for slot in range(cuts.owner.shape[1]):
-            if cuts.owner[gpu, slot] == request:
-                cuts.owner[gpu, slot] = NONE
-                cuts.state[gpu] = cuts.places.take[cuts.state[gpu], slot]
-    recount(w, node, cuts.state, w.free)
+@compile_not_inlined
+def release_instances(state: SimulationState, node: int, request: int) -> None:
+    """Remove the instances, or full GPUs, of a request from a node with dynamic MIG."""
+    mig = state.mig
+    for gpu in range(mig.first_gpu[node], mig.first_gpu[node + 1]):
+        for start_slice in range(mig.slice_request.shape[1]):
+            if mig.slice_request[gpu, start_slice] == request:
+                mig.slice_request[gpu, start_slice] = NO_INDEX
+                mig.gpu_set[gpu] = mig.instance_sets.after_removing[mig.gpu_set[gpu], start_slice]
+    count_room(state, node, mig.gpu_set, state.unallocated)
 
 
-@compiled
-def note(w: NodeWorld, node: int, at: float, on: int) -> None:
-    """Write that a node comes, or goes."""
-    row = w.log[w.status[0].logged]
-    row.node, row.pool, row.at, row.on = node, w.pool[node], at, on
-    w.status[0].logged += 1
+@compile_inlined
+def log_power_change(state: SimulationState, node: int, time_s: float, is_on: int) -> None:
+    """Write to the log that a node powers up in its pool, or down."""
+    row = state.power_log[state.status[0].logged]
+    row.node, row.pool = node, state.pool[node]
+    row.time_s, row.is_on = time_s, is_on
+    state.status[0].logged += 1
 
 
-@called
-def offer(w: NodeWorld, node: int) -> None:
-    """Let a node have all that it has in its pool."""
-    w.moves[node] += 1
-    for profile in range(w.free.shape[1]):
-        w.free[node, profile] = w.virtual[node, profile] = w.capacity[node, w.pool[node], profile]
+@compile_not_inlined
+def reset_unallocated(state: SimulationState, node: int) -> None:
+    """Set the unallocated instances of an empty node to all that it has in its pool."""
+    state.node_changes[node] += 1
+    for profile in range(state.unallocated.shape[1]):
+        capacity = state.capacity[node, state.pool[node], profile]
+        state.unallocated[node, profile] = state.unclaimed[node, profile] = capacity
 
 
-@compiled
-def come_up(w: NodeWorld, node: int, now: float) -> None:
-    """A node is there."""
-    w.state[node], w.since[node] = ON, now
+@compile_inlined
+def set_online(state: SimulationState, node: int, now_s: float) -> None:
+    """Set a node online and idle since now."""
+    state.node_state[node], state.idle_since_s[node] = ONLINE, now_s
 
 
-@called
-def grow(w: NodeWorld) -> None:
-    """Bring nodes for requests that wait for more than what is on or coming, then those that pools keep idle."""
-    s = w.status[0]
-    keeps = 0
-    for pool in range(len(w.kept)):
-        keeps += w.kept[pool]
-    if w.slurm:
-        if keeps:
-            keep_idle(w)
+@compile_not_inlined
+def power_up_nodes(state: SimulationState) -> None:
+    """Power up nodes for requests that find no room on nodes that are on, then up to the idle nodes that pools keep.
+
+    Each request claims room on nodes in the order of the queue; in Slurm starts power up their own nodes instead.
+    """
+    status = state.status[0]
+    idle_nodes_kept = 0
+    for pool in range(len(state.min_idle_nodes)):
+        idle_nodes_kept += state.min_idle_nodes[pool]
+    if state.is_slurm:
+        if idle_nodes_kept:
+            power_up_idle_nodes(state)
         return
-    if s.waiting == 0 and keeps == 0:
+    if status.waiting == 0 and idle_nodes_kept == 0:
         return
-    w.claimed[:] = 0
-    if s.waiting == 0:
-        keep_idle(w)
+    state.is_claimed[:] = 0
+    if status.waiting == 0:
+        power_up_idle_nodes(state)
         return
-    w.lost[:] = 0
-    for node in range(len(w.gpus)):
-        for profile in range(w.free.shape[1]):
-            w.virtual[node, profile] = 0
-            if w.state[node] == ON:
-                w.virtual[node, profile] = w.free[node, profile]
-            elif w.state[node] == COMING:
-                w.virtual[node, profile] = w.capacity[node, w.pool[node], profile]
-    for gpu in range(len(w.cuts.state)):
-        w.cuts.paper[gpu] = w.cuts.state[gpu]
-    place, s.hopeful = 0, s.kinds
-    while place < s.waiting and s.hopeful:
-        request = w.queue[s.first + place]
-        place += 1
-        if w.lost[w.kind[request]]:
+
+    # What is not claimed yet: all that is unallocated now, or will be once a node is online.
+    state.is_unprovisionable[:] = 0
+    for node in range(len(state.gpus)):
+        for profile in range(state.unallocated.shape[1]):
+            state.unclaimed[node, profile] = 0
+            if state.node_state[node] == ONLINE:
+                state.unclaimed[node, profile] = state.unallocated[node, profile]
+            elif state.node_state[node] == POWERING_UP:
+                state.unclaimed[node, profile] = state.capacity[node, state.pool[node], profile]
+    for gpu in range(len(state.mig.gpu_set)):
+        state.mig.planned_set[gpu] = state.mig.gpu_set[gpu]
+
+    rank, status.placeable_kinds = 0, status.waiting_kinds
+    while rank < status.waiting and status.placeable_kinds:
+        request = state.queue[status.queue_first + rank]
+        rank += 1
+        if state.is_unprovisionable[state.kind[request]]:
             continue
-        found = False
-        for rank in range(w.larger.shape[1]):
-            serving = w.larger[w.profile[request], rank]
-            if serving != NONE and not found:
-                found = claim(w, request, serving)
-        if not found:
-            w.lost[w.kind[request]] = 1
-            s.hopeful -= 1
-    if keeps:
-        keep_idle(w)
+        has_claim = False
+        for preference in range(state.serving_profiles.shape[1]):
+            serving = state.serving_profiles[state.profile[request], preference]
+            if serving != NO_INDEX and not has_claim:
+                has_claim = claim_nodes(state, request, serving)
+        if not has_claim:
+            state.is_unprovisionable[state.kind[request]] = 1
+            status.placeable_kinds -= 1
+    if idle_nodes_kept:
+        power_up_idle_nodes(state)
 
 
-@called
-def claim(w: NodeWorld, request: int, profile: int) -> bool:
-    """Claim room for a request on nodes that are on or coming, or bring nodes for it; False if there is none at all."""
-    s, count, found = w.status[0], w.nodes[request], False
-    s.stamp += 1
+@compile_not_inlined
+def claim_nodes(state: SimulationState, request: int, profile: int) -> bool:
+    """Claim room for a request on nodes that are on, power up, or are powered up for it; False if there is none."""
+    status = state.status[0]
+    count, has_claim = state.node_count[request], False
+    status.search += 1
     for rank in range(count):
-        need = w.per[request] if rank < count - 1 else w.rest[request]
-        node = room_for(w, profile, need)
-        if node == NONE:
+        need = state.per_node[request] if rank < count - 1 else state.on_last_node[request]
+        node = provision_node(state, profile, need)
+        if node == NO_INDEX:
             continue
-        found = True
-        w.taken[node], w.claimed[node] = s.stamp, 1
-        if is_flexible(w, node):
-            put(w, node, w.cuts.paper, profile, need, NONE, False)
-            recount(w, node, w.cuts.paper, w.virtual)
+        has_claim = True
+        state.chosen_by[node], state.is_claimed[node] = status.search, 1
+        if is_dynamic_node(state, node):
+            place_instances(state, node, state.mig.planned_set, profile, need, NO_INDEX, False)
+            count_room(state, node, state.mig.planned_set, state.unclaimed)
         else:
-            w.virtual[node, profile] -= need
-    return found
+            state.unclaimed[node, profile] -= need
+    return has_claim
 
 
-@called
-def room_for(w: NodeWorld, profile: int, need: int) -> int:
-    """A node with room that nobody claims: one that is on, one that comes, else one that is brought or cut anew."""
-    s = w.status[0]
-    for state in (ON, COMING):
-        for node in range(len(w.gpus)):
-            if w.state[node] == state and w.virtual[node, profile] >= need and w.taken[node] != s.stamp:
+@compile_not_inlined
+def provision_node(state: SimulationState, profile: int, need: int) -> int:
+    """Find a node with unclaimed room: one that is on, that powers up, that is powered up, or that is repartitioned."""
+    status = state.status[0]
+    for node_state in (ONLINE, POWERING_UP):
+        for node in range(len(state.gpus)):
+            has_unclaimed = state.node_state[node] == node_state and state.unclaimed[node, profile] >= need
+            if has_unclaimed and state.chosen_by[node] != status.search:
                 return node
-    for node in range(len(w.gpus)):
-        if w.state[node] == GONE:
-            pool = pool_with(w, node, profile, need)
-            if pool != NONE:
-                bring(w, node, pool)
+
+    for node in range(len(state.gpus)):
+        if state.node_state[node] == OFFLINE:
+            pool = first_pool_with(state, node, profile, need)
+            if pool != NO_INDEX:
+                power_up_node(state, node, pool)
                 return node
-    for node in range(len(w.gpus)):
-        if w.state[node] == ON and w.busy[node] == 0 and not w.claimed[node]:
-            pool = pool_with(w, node, profile, need)
-            if w.capacity[node, w.pool[node], profile] < need and pool != NONE:
-                note(w, node, s.now, 0)
-                bring(w, node, pool)
+
+    for node in range(len(state.gpus)):
+        is_idle = state.node_state[node] == ONLINE and state.allocation_count[node] == 0
+        if is_idle and not state.is_claimed[node]:
+            pool = first_pool_with(state, node, profile, need)
+            if state.capacity[node, state.pool[node], profile] < need and pool != NO_INDEX:
+                log_power_change(state, node, status.now_s, 0)
+                power_up_node(state, node, pool)
                 return node
-    return NONE
+    return NO_INDEX
 
 
-@compiled
-def pool_with(w: NodeWorld, node: int, profile: int, need: int) -> int:
-    """The first pool in which a node would have that much."""
-    for pool in range(w.capacity.shape[1]):
-        if w.capacity[node, pool, profile] >= need:
+@compile_inlined
+def first_pool_with(state: SimulationState, node: int, profile: int, need: int) -> int:
+    """Find the first pool in which a node has at least `need` instances of a profile, or NO_INDEX."""
+    for pool in range(state.capacity.shape[1]):
+        if state.capacity[node, pool, profile] >= need:
             return pool
-    return NONE
+    return NO_INDEX
 
 
-@called
-def bring(w: NodeWorld, node: int, pool: int) -> None:
-    """Let a node come in a pool."""
-    s = w.status[0]
-    w.state[node], w.pool[node] = COMING, pool
-    w.come[node], s.last_add = s.now + w.lead_s, s.now
-    if w.look_s > 0:
-        w.come[node] = np.ceil(w.come[node] / w.look_s) * w.look_s
-    offer(w, node)
-    note(w, node, s.now, 1)
+@compile_not_inlined
+def power_up_node(state: SimulationState, node: int, pool: int) -> None:
+    """Power up a node in a pool; it is online after the power-up time, at the next poll."""
+    status = state.status[0]
+    state.node_state[node], state.pool[node] = POWERING_UP, pool
+    state.online_at_s[node] = status.now_s + state.power_up_s
+    status.last_power_up_s = status.now_s
+    if state.poll_s > 0:
+        state.online_at_s[node] = np.ceil(state.online_at_s[node] / state.poll_s) * state.poll_s
+    reset_unallocated(state, node)
+    log_power_change(state, node, status.now_s, 1)
 
 
-@called
-def keep_idle(w: NodeWorld) -> None:
-    """Bring nodes until every pool has as many idle ones, that nobody claims, as it keeps."""
-    for pool in range(len(w.kept)):
+@compile_not_inlined
+def power_up_idle_nodes(state: SimulationState) -> None:
+    """Power up nodes until every pool has the idle, unclaimed nodes that it keeps."""
+    for pool in range(len(state.min_idle_nodes)):
         idle = 0
-        for node in range(len(w.gpus)):
-            resting = w.state[node] != GONE and w.busy[node] == 0
-            idle += resting and not w.claimed[node] and w.pool[node] == pool
-        for node in range(len(w.gpus)):
-            able = w.state[node] == GONE
-            if idle < w.kept[pool] and able and w.capacity[node, pool].any():
-                bring(w, node, pool)
+        for node in range(len(state.gpus)):
+            is_idle = state.node_state[node] != OFFLINE and state.allocation_count[node] == 0
+            idle += is_idle and not state.is_claimed[node] and state.pool[node] == pool
+        for node in range(len(state.gpus)):
+            is_offline = state.node_state[node] == OFFLINE
+            if idle < state.min_idle_nodes[pool] and is_offline and state.capacity[node, pool].any():
+                power_up_node(state, node, pool)
                 idle += 1
 
 
-@called
-def shrink(w: NodeWorld) -> bool:
-    """Let nodes go that have been idle for long enough, the highest first; and see when the next one may.
+@compile_not_inlined
+def power_down_idle_nodes(state: SimulationState) -> bool:
+    """Power down nodes that have been idle for long enough, the highest number first; return whether any did.
 
-    Idle nodes that somebody who waits has a claim on are none of those that pools keep, here as where they grow.
+    Writes when the next node may power down. Idle nodes that a waiting request has claimed do not count as nodes that
+    pools keep idle, neither here nor in :func:`power_up_idle_nodes`.
     """
-    s, gone = w.status[0], False
-    s.timer = np.inf
-    w.wanted[:] = 0
-    w.idle[:] = 0
-    for kind in range(len(w.of_kind)):
-        for rank in range(w.larger.shape[1]):
-            serving = w.larger[w.asks[kind], rank]
-            if w.of_kind[kind] and serving != NONE:
-                w.wanted[serving] = 1
-    for node in range(len(w.gpus)):
-        if w.state[node] == ON and w.busy[node] == 0 and not (s.waiting and w.claimed[node]):
-            w.idle[w.pool[node]] += 1
-    for back in range(len(w.gpus)):
-        node = len(w.gpus) - 1 - back
-        if w.state[node] != ON or w.busy[node]:
+    status = state.status[0]
+    has_powered_down = False
+    status.next_power_down_s = np.inf
+
+    # Profiles that would serve requests that wait, and idle nodes by pool.
+    state.is_wanted[:] = 0
+    state.idle_nodes[:] = 0
+    for kind in range(len(state.waiting_of_kind)):
+        for preference in range(state.serving_profiles.shape[1]):
+            serving = state.serving_profiles[state.kind_profile[kind], preference]
+            if state.waiting_of_kind[kind] and serving != NO_INDEX:
+                state.is_wanted[serving] = 1
+    for node in range(len(state.gpus)):
+        is_idle = state.node_state[node] == ONLINE and state.allocation_count[node] == 0
+        if is_idle and not (status.waiting and state.is_claimed[node]):
+            state.idle_nodes[state.pool[node]] += 1
+
+    for node in range(len(state.gpus) - 1, -1, -1):
+        if state.node_state[node] != ONLINE or state.allocation_count[node]:
             continue
-        may = w.since[node] + w.idle_s
-        cool = s.last_add + w.cool_s
-        if s.now < may or s.now < cool:
-            s.timer = min(s.timer, may if s.now < may else cool)
+        idle_until_s = state.idle_since_s[node] + state.idle_s
+        cooldown_end_s = status.last_power_up_s + state.cooldown_s
+        if status.now_s < idle_until_s or status.now_s < cooldown_end_s:
+            may_power_down_s = idle_until_s if status.now_s < idle_until_s else cooldown_end_s
+            status.next_power_down_s = min(status.next_power_down_s, may_power_down_s)
             continue
-        pool, useful = w.pool[node], False
-        # Slurm looks at nodes alone, and who waits may have those that sleep.
-        for profile in range(0 if w.slurm else len(w.wanted)):
-            useful |= w.wanted[profile] and w.capacity[node, pool, profile] > 0
-        if useful or w.idle[pool] <= w.kept[pool]:
+
+        # Slurm does not ask what waits: those requests may be given nodes that are powered down.
+        pool, is_useful = state.pool[node], False
+        for profile in range(0 if state.is_slurm else len(state.is_wanted)):
+            is_useful |= state.is_wanted[profile] and state.capacity[node, pool, profile] > 0
+        if is_useful or state.idle_nodes[pool] <= state.min_idle_nodes[pool]:
             continue
-        w.idle[pool] -= 1
-        w.state[node], gone = GONE, True
-        note(w, node, s.now, 0)
-    return gone
+        state.idle_nodes[pool] -= 1
+        state.node_state[node] = OFFLINE
+        has_powered_down = True
+        log_power_change(state, node, status.now_s, 0)
+    return has_powered_down
 
 
-@called
-def wake(w: NodeWorld, request: int, profile: int) -> None:
-    """Wake those of the chosen nodes that sleep."""
-    for rank in range(w.nodes[request]):
-        node = w.chosen[rank]
-        if w.state[node] == GONE:
-            bring(w, node, pool_with(w, node, profile, w.given[rank]))
+@compile_not_inlined
+def power_up_chosen_nodes(state: SimulationState, request: int, profile: int) -> None:
+    """Power up those of the nodes chosen for a request that are powered down."""
+    for rank in range(state.node_count[request]):
+        node = state.chosen_node[rank]
+        if state.node_state[node] == OFFLINE:
+            pool = first_pool_with(state, node, profile, state.chosen_amount[rank])
+            power_up_node(state, node, pool)

@@ -1,7 +1,7 @@
-"""Planned layout changes as events.
+"""Planned layout changes as events of the simulation.
 
-Within one instant, node by node: what is partitioned comes back, GPUs are powered down and up, what is empty is
-partitioned, what is late is given up, cordons begin; as often as one of these makes another one possible.
+Within one instant, node by node, these steps repeat until none is possible: partitioned nodes return to service, GPUs
+are powered down and up, empty nodes are partitioned, changes past their deadline are given up, cordons begin.
 """
 
 from __future__ import annotations
@@ -13,84 +13,84 @@ import polars as pl
 from numpy.typing import NDArray
 
 from gpuplanner.core.errors import ScenarioError
-from gpuplanner.core.execution import called, compiled
-from gpuplanner.simulator.node_provisioning import come_up, note, offer
-from gpuplanner.simulator.simulated_fleet import OFF, NodeFleet
+from gpuplanner.core.execution import compile_inlined, compile_not_inlined
+from gpuplanner.simulator.node_provisioning import log_power_change, reset_unallocated, set_online
+from gpuplanner.simulator.simulated_fleet import OFF_POOL, NodeFleet
 from gpuplanner.simulator.simulation_state import (
+    CHANGE_COLUMNS,
     CORDONED,
-    GONE,
-    NONE,
-    ON,
-    OPEN,
+    NO_INDEX,
+    OFFLINE,
+    ONLINE,
     PARTITIONING,
-    PLANNED,
+    SCHEDULABLE,
     Floats,
     Ints,
-    NodeWorld,
+    SimulationState,
     Table,
-    table,
+    make_table,
 )
 
 DONE, GIVEN_UP = range(2)
-OUTCOMES = {DONE: "done", GIVEN_UP: "given up"}
-"""How a planned change ends, by the number that the loop writes."""
+CHANGE_OUTCOMES = {DONE: "done", GIVEN_UP: "given up"}
+"""Outcomes of a planned change by the numbers that the event loop writes."""
 
 
 @dataclass(frozen=True, eq=False)
 class LayoutChanges:
-    """Planned changes of nodes from one pool to another, a row each, in any order.
+    """Planned changes of nodes from one pool to another, one row each, in any order.
 
-    A change that drains its node goes through four steps. From the cordon on nothing new starts on the node. Once its
-    last request has ended the node is partitioned, which takes a while; then it offers what its new pool has. A node
-    that has not emptied by the deadline is given up: it keeps its pool and takes requests again. The changes of a node
-    that drain it follow each other by the time that they are planned for: the cordon of the next one begins when the
-    one before is over, and one whose deadline has passed by then is given up without a cordon.
+    A change that drains its node has four steps. From the cordon on no request starts on the node. Once its last
+    request has ended the node is partitioned, for ``change_s``; then it offers the capacity of its new pool. A node
+    that has not emptied by the deadline is given up: it keeps its pool and takes requests again. The draining changes
+    of a node follow each other by the times that they are planned for: the next cordon begins when the change before
+    is over, and a change whose deadline has passed by then is given up without a cordon.
 
-    A change that drains nothing powers GPUs of the node down or up. What the node offers changes by the difference at
-    the time that is planned, under a cordon as well. Requests that run go on, so that fewer than none may be free; no
-    other starts on the node in place of those. Such a change belongs to the draining change that is planned before it
-    on the same node: it waits until that is over. Where that was given up, or where the node is already partitioned
-    for a later one, it is given up.
+    A change that drains nothing powers GPUs of the node down or up. The capacity of the node changes by the difference
+    at the planned time, under a cordon as well. Running requests go on, so that the unallocated count may fall below
+    0; no request starts in their place. Such a change belongs to the draining change that is planned before it on the
+    same node, and waits until that is over. Where that was given up, or where the node is already partitioned for a
+    later one, it is given up.
 
     Parameters
     ----------
     node : array of int, shape (n_changes,)
         Number of the node.
     planned_s : array of float, shape (n_changes,)
-        When the new pool is wanted [s]; the changes of a node are made in this order, then in the order of the rows.
+        When the node is to be in its new pool; changes of a node go in this order, then in the order of the rows. [s]
     cordon_s : array of float, shape (n_changes,)
-        When the cordon begins [s], at the latest at `planned_s`.
+        When the cordon begins, at the latest at `planned_s`. [s]
     deadline_s : array of float, shape (n_changes,)
-        When it is given up if requests still run on the node [s], at the earliest at `planned_s`; infinite: never.
+        When it is given up if requests still run on the node, at the earliest at `planned_s`; infinite: never. [s]
     change_s : array of float, shape (n_changes,)
-        How long partitioning takes once the node is empty [s].
+        Duration of partitioning once the node is empty. [s]
     pool : array of int, shape (n_changes,)
-        Pool of :attr:`NodeFleet.capacity` afterwards.
+        Pool of :attr:`NodeFleet.capacity` after the change.
     drained : array of bool, shape (n_changes,), optional
-        Whether the node is drained; None: by all changes. The others need no cordon, no deadline and no time.
+        Whether the node is drained; None: by all changes. Other changes need no cordon, no deadline and no duration.
     before_change : bool
-        Whether requests still start under a cordon if they end by `planned_s` by their limit. The node is then not
-        partitioned before `planned_s`. Else it is partitioned as soon as it is empty.
+        Whether requests may start on a cordoned node if by their limits they end by `planned_s`. The node is then not
+        partitioned before `planned_s`; else it is as soon as it is empty.
 
     Raises
     ------
     ScenarioError
-        If the arrays differ in length, a time is not a number or below 0, or a cordon begins after the time that is
-        planned or a deadline lies before it.
+        If the arrays differ in length, a time is missing or below 0, a cordon begins after the planned time, or a
+        deadline lies before it.
 
     Examples
     --------
     A node of two GPUs is partitioned at 50 s; the request that runs there holds it up until 100 s.
 
     >>> from gpuplanner.simulator.simulated_fleet import NodeRequests
-    >>> from gpuplanner.simulator.simulation_run import play
+    >>> from gpuplanner.simulator.simulation_run import simulate_requests
     >>> fleet = NodeFleet(("gpu", "1g.10gb"), [2], [[[2, 0], [0, 14]]], [0], [1.0, 1 / 7])
-    >>> asked = NodeRequests([0, 60], [0, 60], [100, 5], [100, 5], [0, 1], [1, 1], [1, 1])
+    >>> requests = NodeRequests([0, 60], [0, 60], [100, 5], [100, 5], [0, 1], [1, 1], [1, 1])
     >>> planned = LayoutChanges([0], [50.0], [50.0], [np.inf], [60.0], [1])
-    >>> found = play(asked, fleet, changes=planned)
-    >>> found.start_s.tolist()
+    >>> outcome = simulate_requests(requests, fleet, changes=planned)
+    >>> outcome.start_s.tolist()
     [0.0, 160.0]
-    >>> found.changes.rows()
+    >>> outcome.changes.rows()
     [(0, 50.0, 100.0, 160.0, 'done')]
     """
 
@@ -107,13 +107,16 @@ class LayoutChanges:
         """Cast and check the columns."""
         if self.drained is None:
             object.__setattr__(self, "drained", np.ones(np.shape(self.node), bool))
-        columns = [one.name for one in fields(self) if one.name != "before_change"]
+        columns = [column.name for column in fields(self) if column.name != "before_change"]
         for name in columns:
-            kind = np.float64 if name.endswith("_s") else np.bool_ if name == "drained" else np.int64
-            object.__setattr__(self, name, np.array(getattr(self, name), kind))
+            dtype: type[np.generic] = np.float64 if name.endswith("_s") else np.int64
+            if name == "drained":
+                dtype = np.bool_
+            object.__setattr__(self, name, np.array(getattr(self, name), dtype))
+
         lengths = {getattr(self, name).shape for name in columns}
         finite = (self.planned_s, self.cordon_s, self.change_s)
-        sound = (
+        is_valid = (
             len(lengths) == 1
             and self.node.ndim == 1
             and all((column >= 0).all() for column in (self.node, self.pool, self.change_s))
@@ -121,12 +124,13 @@ class LayoutChanges:
             and (self.cordon_s <= self.planned_s).all()
             and (self.deadline_s >= self.planned_s).all()
         )
-        if not sound:
+        if not is_valid:
             expected = (
                 "columns of one length, nodes, pools and change_s not below 0, and cordon_s <= planned_s <= deadline_s"
             )
-            some = f"{len(self)} rows of which some differ"
-            got = f"shapes {sorted(lengths)}" if len(lengths) > 1 else some
+            got = f"{len(self)} rows of which some differ"
+            if len(lengths) > 1:
+                got = f"shapes {sorted(lengths)}"
             raise ScenarioError("layout changes", expected, got, "Correct these rows.")
 
     def __len__(self) -> int:
@@ -134,8 +138,8 @@ class LayoutChanges:
         return len(self.node)
 
 
-def planned_table(changes: LayoutChanges | None, fleet: NodeFleet) -> tuple[Table, Ints]:
-    """Changes as the loop takes them, by node and time, and the first row of each node.
+def tabulate_planned_changes(changes: LayoutChanges | None, fleet: NodeFleet) -> tuple[Table, Ints]:
+    """Tabulate planned changes for the event loop, by node and time.
 
     Parameters
     ----------
@@ -147,7 +151,8 @@ def planned_table(changes: LayoutChanges | None, fleet: NodeFleet) -> tuple[Tabl
     Returns
     -------
     tuple of (Table, array of int, shape (n_nodes + 1,))
-        The rows of a node are those from its first one to that of the next node.
+        The changes, with ``CHANGE_COLUMNS``; and the first row of each node. The rows of a node end at the first row
+        of the next node.
 
     Raises
     ------
@@ -156,175 +161,208 @@ def planned_table(changes: LayoutChanges | None, fleet: NodeFleet) -> tuple[Tabl
     """
     nodes = len(fleet.gpus)
     if changes is None:
-        return table(PLANNED, 0), np.zeros(nodes + 1, np.int64)
+        return make_table(CHANGE_COLUMNS, 0), np.zeros(nodes + 1, np.int64)
     assert changes.drained is not None
-    known = (changes.node < nodes) & (changes.pool < fleet.capacity.shape[1])
-    known[known] = fleet.first[changes.node[known]] != OFF
-    if not known.all():
-        where = f"layout change {int(np.flatnonzero(~known)[0])}"
+
+    is_valid = (changes.node < nodes) & (changes.pool < fleet.capacity.shape[1])
+    is_valid[is_valid] = fleet.first[changes.node[is_valid]] != OFF_POOL
+    if not is_valid.all():
+        location = f"layout change {int(np.flatnonzero(~is_valid)[0])}"
         expected = f"one of {nodes} nodes that is on at first, and one of {fleet.capacity.shape[1]} pools"
-        got = f"node {changes.node[~known][0]}, pool {changes.pool[~known][0]}"
-        raise ScenarioError(where, expected, got, "Correct the row.")
+        got = f"node {changes.node[~is_valid][0]}, pool {changes.pool[~is_valid][0]}"
+        raise ScenarioError(location, expected, got, "Correct the row.")
+
     order = np.lexsort((np.arange(len(changes)), changes.planned_s, changes.node))
-    planned = table(PLANNED, len(changes))
-    planned.row, planned.drained, planned.pool = order, changes.drained[order], changes.pool[order]
-    planned.planned, planned.cordon = changes.planned_s[order], changes.cordon_s[order]
-    planned.deadline, planned.takes = changes.deadline_s[order], changes.change_s[order]
-    planned.began = planned.emptied = planned.ended = np.nan
-    planned.outcome = NONE
-    node, before, last = changes.node[order].tolist(), NONE, NONE
-    for number, (place, drained) in enumerate(zip(node, planned.drained.tolist(), strict=True)):
-        last = last if place == before else NONE
-        planned[number].follows = last
-        last, before = (number if drained else last), place
-    return planned, np.searchsorted(node, np.arange(nodes + 1)).astype(np.int64)
+    planned = make_table(CHANGE_COLUMNS, len(changes))
+    planned.row = order
+    planned.drains_node = changes.drained[order]
+    planned.pool = changes.pool[order]
+    planned.planned_s = changes.planned_s[order]
+    planned.cordon_s = changes.cordon_s[order]
+    planned.deadline_s = changes.deadline_s[order]
+    planned.change_s = changes.change_s[order]
+    planned.began_s = planned.emptied_s = planned.ended_s = np.nan
+    planned.outcome = NO_INDEX
+
+    nodes_of_rows = changes.node[order].tolist()
+    previous_node, previous_drain = NO_INDEX, NO_INDEX
+    for row, (node, drains_node) in enumerate(zip(nodes_of_rows, planned.drains_node.tolist(), strict=True)):
+        if node != previous_node:
+            previous_drain = NO_INDEX
+        planned[row].previous_drain = previous_drain
+        if drains_node:
+            previous_drain = row
+        previous_node = node
+    return planned, np.searchsorted(nodes_of_rows, np.arange(nodes + 1)).astype(np.int64)
 
 
-def changes_made(planned: Table) -> pl.DataFrame:
-    """What became of each change, in the order of the rows of :class:`LayoutChanges`."""
-    times = {f"{name}_s": planned[name] for name in ("began", "emptied", "ended")}
+def tabulate_change_outcomes(planned: Table) -> pl.DataFrame:
+    """Tabulate the times and outcomes of planned changes, in the order of the rows of :class:`LayoutChanges`."""
+    times = {"began_s": planned.began_s, "drained_s": planned.emptied_s, "ended_s": planned.ended_s}
     return (
         pl.DataFrame({"row": planned.row, **times, "outcome": planned.outcome})
         .with_columns(
             pl.col(*times).fill_nan(None),
-            pl.col("outcome").replace_strict(OUTCOMES, default=None, return_dtype=pl.String),
+            pl.col("outcome").replace_strict(CHANGE_OUTCOMES, default=None, return_dtype=pl.String),
         )
-        .rename({"emptied_s": "drained_s"})
         .sort("row")
     )
 
 
-@called
-def make_changes(w: NodeWorld) -> None:
-    """Go on with the changes of all nodes as far as they come in this instant."""
-    s = w.status[0]
-    s.vacated, s.closing, s.due = 0, 0, np.inf
-    for node in range(len(w.gpus)):
-        if w.plan_of[node] == w.plan_of[node + 1]:
+@compile_not_inlined
+def advance_planned_changes(state: SimulationState) -> None:
+    """Make all steps of planned changes that are due in this instant, and write when the next one is."""
+    status = state.status[0]
+    status.vacated_nodes, status.short_start_nodes = 0, 0
+    status.next_change_s = np.inf
+    for node in range(len(state.gpus)):
+        if state.first_change[node] == state.first_change[node + 1]:
             continue
-        while power_gpus(w, node) or go_on(w, node):
+        while apply_power_change(state, node) or advance_drain(state, node):
             pass
-        s.due = min(s.due, next_step(w, node))
-        s.closing += takes_short(w, node)
+        status.next_change_s = min(status.next_change_s, next_step_time(state, node))
+        status.short_start_nodes += takes_short_requests(state, node)
 
 
-@compiled
-def find_change(w: NodeWorld, node: int, number: int, drained: int) -> int:
-    """Find the first change of a node from a row on that drains it, or that does not."""
-    while number < w.plan_of[node + 1] and w.plan[number].drained != drained:
-        number += 1
-    return number
+@compile_inlined
+def find_change(state: SimulationState, node: int, row: int, drains_node: int) -> int:
+    """Find the first change of a node from a row on that drains it, or that does not; its end if there is none."""
+    while row < state.first_change[node + 1] and state.planned[row].drains_node != drains_node:
+        row += 1
+    return row
 
 
-@called
-def go_on(w: NodeWorld, node: int) -> bool:
-    """Make one step of the change that drains a node; False if there is none to make yet."""
-    s, number = w.status[0], w.drain[node]
-    if number == w.plan_of[node + 1]:
+@compile_not_inlined
+def advance_drain(state: SimulationState, node: int) -> bool:
+    """Make one step of the change that drains a node; False if none is due."""
+    status, row = state.status[0], state.next_drain[node]
+    if row == state.first_change[node + 1]:
         return False
-    mine, empty = w.plan[number], w.busy[node] == 0
-    if w.stage[node] == PARTITIONING:
-        if mine.ended > s.now:
+    change = state.planned[row]
+
+    # Partitioning is over: return the node to service in its new pool.
+    if state.stage[node] == PARTITIONING:
+        if change.ended_s > status.now_s:
             return False
-        if w.pool[node] != mine.pool:
-            note(w, node, s.now, 0)
-            w.pool[node] = mine.pool
-            note(w, node, s.now, 1)
-        offer(w, node)
-        come_up(w, node, s.now)
-        close_change(w, node, DONE)
+        if state.pool[node] != change.pool:
+            move_to_pool(state, node, change.pool)
+        reset_unallocated(state, node)
+        set_online(state, node, status.now_s)
+        close_change(state, node, DONE)
         return True
-    if w.stage[node] == CORDONED and empty:
-        if np.isnan(mine.emptied):
-            mine.emptied = s.now
-        if not w.before_change or mine.planned <= s.now:
-            w.stage[node], w.made_for[node] = PARTITIONING, number
-            mine.ended = s.now + mine.takes
+
+    # The node is empty: partition it.
+    if state.stage[node] == CORDONED and state.allocation_count[node] == 0:
+        if np.isnan(change.emptied_s):
+            change.emptied_s = status.now_s
+        if not state.starts_before_change or change.planned_s <= status.now_s:
+            state.stage[node], state.partitioned_for[node] = PARTITIONING, row
+            change.ended_s = status.now_s + change.change_s
             return True
-    if mine.deadline <= s.now:
-        w.state[node] = ON
-        mine.ended = s.now
-        close_change(w, node, GIVEN_UP)
+
+    # The deadline has passed: give up.
+    if change.deadline_s <= status.now_s:
+        state.node_state[node] = ONLINE
+        change.ended_s = status.now_s
+        close_change(state, node, GIVEN_UP)
         return True
-    if w.stage[node] == OPEN and mine.cordon <= s.now:
-        w.stage[node], w.state[node] = CORDONED, GONE
-        mine.began = s.now
+
+    if state.stage[node] == SCHEDULABLE and change.cordon_s <= status.now_s:
+        state.stage[node], state.node_state[node] = CORDONED, OFFLINE
+        change.began_s = status.now_s
         return True
     return False
 
 
-@compiled
-def close_change(w: NodeWorld, node: int, outcome: int) -> None:
-    """Write how a change of a node ended, and turn to the next one."""
-    w.plan[w.drain[node]].outcome = outcome
-    w.stage[node] = OPEN
-    w.moves[node] += 1
-    w.drain[node] = find_change(w, node, w.drain[node] + 1, 1)
+@compile_inlined
+def move_to_pool(state: SimulationState, node: int, pool: int) -> None:
+    """Move a node from its pool to another one, and log both."""
+    log_power_change(state, node, state.status[0].now_s, 0)
+    state.pool[node] = pool
+    log_power_change(state, node, state.status[0].now_s, 1)
 
 
-@called
-def power_gpus(w: NodeWorld, node: int) -> bool:
-    """Make the next change of a node that drains nothing, if its time has come; False if not."""
-    s, number = w.status[0], w.power[node]
-    if number == w.plan_of[node + 1]:
+@compile_inlined
+def close_change(state: SimulationState, node: int, outcome: int) -> None:
+    """Write the outcome of a draining change of a node, and go to its next one."""
+    state.planned[state.next_drain[node]].outcome = outcome
+    state.stage[node] = SCHEDULABLE
+    state.node_changes[node] += 1
+    state.next_drain[node] = find_change(state, node, state.next_drain[node] + 1, 1)
+
+
+@compile_inlined
+def apply_power_change(state: SimulationState, node: int) -> bool:
+    """Make the next change of a node that powers GPUs down or up without a drain; False if none is due."""
+    status, row = state.status[0], state.next_power_change[node]
+    if row == state.first_change[node + 1]:
         return False
-    mine = w.plan[number]
-    if mine.planned > s.now or w.drain[node] < number:
+    change = state.planned[row]
+    # It waits for the draining changes that are planned before it.
+    if change.planned_s > status.now_s or state.next_drain[node] < row:
         return False
-    mine.began = mine.ended = s.now
-    mine.outcome = GIVEN_UP
-    if mine.follows == w.made_for[node]:
-        mine.outcome = DONE
-        for profile in range(w.free.shape[1]):
-            more = w.capacity[node, mine.pool, profile] - w.capacity[node, w.pool[node], profile]
-            w.free[node, profile] += more
-        if w.pool[node] != mine.pool:
-            note(w, node, s.now, 0)
-            w.pool[node] = mine.pool
-            note(w, node, s.now, 1)
-        w.moves[node] += 1
-    w.power[node] = find_change(w, node, number + 1, 0)
+
+    change.began_s = change.ended_s = status.now_s
+    change.outcome = GIVEN_UP
+    if change.previous_drain == state.partitioned_for[node]:
+        change.outcome = DONE
+        for profile in range(state.unallocated.shape[1]):
+            before = state.capacity[node, state.pool[node], profile]
+            state.unallocated[node, profile] += state.capacity[node, change.pool, profile] - before
+        if state.pool[node] != change.pool:
+            move_to_pool(state, node, change.pool)
+        state.node_changes[node] += 1
+    state.next_power_change[node] = find_change(state, node, row + 1, 0)
     return True
 
 
-@compiled
-def next_step(w: NodeWorld, node: int) -> float:
-    """When the next step of a node is due, if it does not empty before; infinite if none is."""
-    s, at, number = w.status[0], np.inf, w.drain[node]
-    if number < w.plan_of[node + 1]:
-        mine = w.plan[number]
-        if w.stage[node] == OPEN:
-            at = mine.cordon
-        elif w.stage[node] == PARTITIONING:
-            at = mine.ended
+@compile_inlined
+def next_step_time(state: SimulationState, node: int) -> float:
+    """Find when the next step of a node's changes is due if it does not empty before [s]; infinite: none is."""
+    status, step_s = state.status[0], np.inf
+    drain = state.next_drain[node]
+    if drain < state.first_change[node + 1]:
+        change = state.planned[drain]
+        if state.stage[node] == SCHEDULABLE:
+            step_s = change.cordon_s
+        elif state.stage[node] == PARTITIONING:
+            step_s = change.ended_s
+        elif state.starts_before_change and change.planned_s > status.now_s:
+            step_s = change.planned_s
         else:
-            at = mine.planned if w.before_change and mine.planned > s.now else mine.deadline
-    if w.power[node] < w.plan_of[node + 1] and w.plan[w.power[node]].planned > s.now:
-        at = min(at, w.plan[w.power[node]].planned)
-    return at
+            step_s = change.deadline_s
+
+    power_change = state.next_power_change[node]
+    if power_change < state.first_change[node + 1] and state.planned[power_change].planned_s > status.now_s:
+        step_s = min(step_s, state.planned[power_change].planned_s)
+    return step_s
 
 
-@compiled
-def takes_short(w: NodeWorld, node: int) -> bool:
-    """Whether requests that end before the change of a node by their limits still start there."""
-    return bool(w.before_change and w.stage[node] == CORDONED and w.plan[w.drain[node]].planned > w.status[0].now)
+@compile_inlined
+def takes_short_requests(state: SimulationState, node: int) -> bool:
+    """Whether a cordoned node takes requests that by their limits end before its planned change."""
+    if not state.starts_before_change or state.stage[node] != CORDONED:
+        return False
+    return bool(state.planned[state.next_drain[node]].planned_s > state.status[0].now_s)
 
 
-@compiled
-def open_cordons(w: NodeWorld) -> float:
-    """Let requests see nodes under a cordon alone, each until its change; return the latest of these instants."""
-    latest = -np.inf
-    for node in range(len(w.gpus)):
-        w.state[node] = GONE
-        if takes_short(w, node):
-            w.state[node], w.reserved[node] = ON, w.plan[w.drain[node]].planned
-            latest = max(latest, w.reserved[node])
-    return latest
+@compile_inlined
+def show_cordoned_nodes_only(state: SimulationState) -> float:
+    """Offer cordoned nodes alone to requests, each until its change; return the latest of these times [s]."""
+    latest_s = -np.inf
+    for node in range(len(state.gpus)):
+        state.node_state[node] = OFFLINE
+        if takes_short_requests(state, node):
+            state.node_state[node] = ONLINE
+            state.reserved_from_s[node] = state.planned[state.next_drain[node]].planned_s
+            latest_s = max(latest_s, state.reserved_from_s[node])
+    return latest_s
 
 
-@compiled
-def close_cordons(w: NodeWorld) -> None:
-    """Let requests see the other nodes again."""
-    for node in range(len(w.gpus)):
-        w.state[node] = ON if w.stage[node] == OPEN and w.pool[node] != NONE else GONE
-        w.reserved[node] = np.inf
+@compile_inlined
+def hide_cordoned_nodes(state: SimulationState) -> None:
+    """Offer the nodes that are not cordoned to requests again."""
+    for node in range(len(state.gpus)):
+        is_in_service = state.stage[node] == SCHEDULABLE and state.pool[node] != NO_INDEX
+        state.node_state[node] = ONLINE if is_in_service else OFFLINE
+        state.reserved_from_s[node] = np.inf

@@ -1,4 +1,4 @@
-"""Bootstrapped weeks and confidence intervals over replications."""
+"""Replications of a simulation: bootstrapped arrival days, and confidence intervals over replications."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Interval:
     mean : float
         Mean of the values.
     low, high : float or None
-        Bounds of the interval; None where a single value says nothing about spread.
+        Bounds of the interval; None for a single value.
     replications : int
         Number of values.
     level : float
@@ -43,7 +43,7 @@ class Interval:
 
 @dataclass(frozen=True)
 class PairedChange:
-    """What a policy changes against a baseline, replication by replication.
+    """Paired difference of a policy against a baseline over the same replications.
 
     Parameters
     ----------
@@ -58,7 +58,7 @@ class PairedChange:
 
 
 def mean_interval(values: Sequence[float] | NDArray[np.float64], *, level: float = 0.95) -> Interval:
-    """Student's t interval for the mean of independent values.
+    """Compute Student's t interval for the mean of independent values.
 
     Parameters
     ----------
@@ -79,19 +79,19 @@ def mean_interval(values: Sequence[float] | NDArray[np.float64], *, level: float
 
     Examples
     --------
-    >>> found = mean_interval([10.0, 12.0, 14.0])
-    >>> found.mean, round(found.low, 3), round(found.high, 3)
+    >>> interval = mean_interval([10.0, 12.0, 14.0])
+    >>> interval.mean, round(interval.low, 3), round(interval.high, 3)
     (12.0, 7.032, 16.968)
     """
-    sample = _finite(values)
+    sample = _finite_sample(values)
     n, mean = len(sample), float(np.mean(sample))
     if n == 1:
         return Interval(mean, None, None, n, level)
-    half = student_t((1 + level) / 2, n - 1) * float(np.std(sample, ddof=1)) / math.sqrt(n)
-    return Interval(mean, mean - half, mean + half, n, level)
+    half_width = student_t((1 + level) / 2, n - 1) * float(np.std(sample, ddof=1)) / math.sqrt(n)
+    return Interval(mean, mean - half_width, mean + half_width, n, level)
 
 
-def paired(
+def compare_paired(
     baseline: Sequence[float] | NDArray[np.float64],
     values: Sequence[float] | NDArray[np.float64],
     *,
@@ -99,8 +99,8 @@ def paired(
 ) -> PairedChange:
     """Compare two policies that served the same jobs in every replication.
 
-    The interval is that of the differences. With common random numbers it is far narrower than those of the
-    two means, because what was a hard week for one policy was a hard week for the other.
+    The interval is that of the differences. With common random numbers it is far narrower than those of the two means,
+    because a hard week for one policy is a hard week for the other.
 
     Parameters
     ----------
@@ -116,11 +116,11 @@ def paired(
 
     Examples
     --------
-    >>> found = paired([100.0, 140.0, 120.0], [50.0, 88.0, 66.0])
-    >>> found.difference.mean, round(found.difference.low, 3), round(found.ratio, 3)
+    >>> change = compare_paired([100.0, 140.0, 120.0], [50.0, 88.0, 66.0])
+    >>> change.difference.mean, round(change.difference.low, 3), round(change.ratio, 3)
     (-52.0, -56.968, 0.567)
     """
-    before, after = _finite(baseline), _finite(values)
+    before, after = _finite_sample(baseline), _finite_sample(values)
     if len(before) != len(after):
         expected = "as many values as baseline values"
         todo = "Run both policies on the same replications."
@@ -131,7 +131,7 @@ def paired(
 
 
 def student_t(probability: float, degrees: int) -> float:
-    """Quantile of Student's t distribution.
+    """Compute a quantile of Student's t distribution.
 
     The distribution function for whole degrees of freedom is a finite sum of powers of a cosine [1]_; it is
     inverted by bisection over the angle, to the precision of a float.
@@ -156,15 +156,20 @@ def student_t(probability: float, degrees: int) -> float:
         expected = "a probability between 0 and 1 and at least 1 degree of freedom"
         todo = "Give a level between 0 and 1 and at least two values."
         raise SchemaError("Student's t quantile", expected, f"{probability} and {degrees}", todo)
-    wanted = abs(2 * probability - 1)
+    central = abs(2 * probability - 1)
+    if not central:
+        return 0.0
     low, high = 0.0, math.pi / 2
     while low < (middle := (low + high) / 2) < high:
-        low, high = (middle, high) if _within(middle, degrees) < wanted else (low, middle)
-    return math.copysign(math.tan(low) * math.sqrt(degrees), probability - 0.5) if wanted else 0.0
+        if _central_probability(middle, degrees) < central:
+            low = middle
+        else:
+            high = middle
+    return math.copysign(math.tan(low) * math.sqrt(degrees), probability - 0.5)
 
 
-def _within(angle: float, degrees: int) -> float:
-    """Probability that a t variable lies between -t and t, where t = sqrt(degrees) tan(angle)."""
+def _central_probability(angle: float, degrees: int) -> float:
+    """Compute the probability that a t variable lies between -t and t, where t = sqrt(degrees) tan(angle)."""
     odd = degrees % 2
     cosine_squared = math.cos(angle) ** 2
     term = math.cos(angle) if odd else 1.0
@@ -176,8 +181,8 @@ def _within(angle: float, degrees: int) -> float:
     return 2 / math.pi * (angle + total) if odd else total
 
 
-def _finite(values: Sequence[float] | NDArray[np.float64]) -> NDArray[np.float64]:
-    """The values as an array, after refusing what no mean can be taken of."""
+def _finite_sample(values: Sequence[float] | NDArray[np.float64]) -> NDArray[np.float64]:
+    """Convert the values of replications to an array; raise if there are none, or one is not finite."""
     sample = np.array(values, dtype=np.float64)
     if sample.ndim != 1 or not len(sample) or not np.isfinite(sample).all():
         got = f"{sample.size} values, {int((~np.isfinite(sample)).sum())} of them missing"
@@ -187,7 +192,9 @@ def _finite(values: Sequence[float] | NDArray[np.float64]) -> NDArray[np.float64
 
 
 SATURDAY = 6
-MEASURED, WARM_UP = 0, 1
+"""ISO weekday; Monday is 1."""
+MEASURED_DAYS, WARM_UP_DAYS = 0, 1
+"""Streams of random numbers of the two kinds of days."""
 
 
 def bootstrap_days(
@@ -199,15 +206,14 @@ def bootstrap_days(
     warmup_days: int = 0,
     start_weekday: int = 1,
 ) -> pl.DataFrame:
-    """Draw a day of the history for every day to simulate, and copy its arrivals.
+    """Draw a day of the history for every day to simulate, and copy its arrivals (day bootstrap).
 
-    Working days are drawn from working days and weekends from weekends, with replacement, so that the daily
-    course, bursts within a day and the mix of jobs stay as they were; what carries over from one day to the
-    next does not. History days without arrivals, between the first and the last one, count as days. Cut off
-    days that were recorded in part.
+    Working days are drawn from working days and weekends from weekends, with replacement. The daily course, bursts
+    within a day and the mix of jobs are kept; dependence between days is not. History days without arrivals, between
+    the first and the last one, count as days. Remove days that were recorded in part before the call.
 
-    A draw depends on ``seed``, ``replication`` and the day alone: every policy sees the same jobs (common
-    random numbers), and neither a longer run nor a longer warm-up changes the days that both have.
+    A draw depends on ``seed``, ``replication`` and the day alone: every policy gets the same jobs (common random
+    numbers), and neither a longer run nor a longer warm-up changes the days that both have.
 
     Parameters
     ----------
@@ -216,10 +222,10 @@ def bootstrap_days(
     days : int
         Days to measure.
     seed, replication : int
-        Not below 0.
+        Seed and number of the replication, not below 0.
     warmup_days : int
-        Days before those, so that the measurement does not begin with an empty fleet. The run starts with
-        them: measure from ``warmup_days * 86400`` s on.
+        Days before those, so that the measurement does not begin with an empty fleet. The run starts with them:
+        measure from ``warmup_days * 86400`` s on.
     start_weekday : int
         ISO weekday (Monday is 1) of the first measured day.
 
@@ -232,7 +238,7 @@ def bootstrap_days(
     Raises
     ------
     ScenarioError
-        If a number is out of range, or a kind of day that is needed is not in the history.
+        If a number is out of range, or the history has no working day or no weekend where one is needed.
 
     Examples
     --------
@@ -242,19 +248,19 @@ def bootstrap_days(
     >>> bootstrap_days(history, days=3, seed=1, replication=0).rows()
     [('b#0', 43200.0), ('b#1', 129600.0), ('a#2', 205200.0)]
     """
-    _check(jobs, days, seed, replication, warmup_days, start_weekday)
+    _check_bootstrap(jobs, days, seed, replication, warmup_days, start_weekday)
     history = jobs.with_columns(history_day=pl.col("submit_time").dt.date()).with_row_index("row")
     day = pl.col("history_day")
     every_day = history.select(pl.date_range(day.min(), day.max())).to_series()
     number = np.arange(-warmup_days, days)
-    wanted = (start_weekday - 1 + number) % 7 + 1 >= SATURDAY
-    drawn = _draw(every_day, wanted, _uniform(seed, replication, days, warmup_days))
-    calendar = pl.DataFrame({"day": number, "history_day": every_day.gather(drawn)})
-    in_day = pl.col("submit_time") - pl.col("history_day").cast(pl.Datetime("us", "UTC"))
+    is_weekend = (start_weekday - 1 + number) % 7 + 1 >= SATURDAY
+    drawn_days = _draw_history_days(every_day, is_weekend, _uniform_draws(seed, replication, days, warmup_days))
+    calendar = pl.DataFrame({"day": number, "history_day": every_day.gather(drawn_days)})
+    time_of_day = pl.col("submit_time") - pl.col("history_day").cast(pl.Datetime("us", "UTC"))
     return (
         calendar.join(history, on="history_day")
         .with_columns(
-            submit_s=(pl.col("day") + warmup_days) * SECONDS_PER_DAY + in_day.dt.total_microseconds() / 1e6,
+            submit_s=(pl.col("day") + warmup_days) * SECONDS_PER_DAY + time_of_day.dt.total_microseconds() / 1e6,
             job_id=pl.format("{}#{}", "job_id", "day"),
         )
         .sort("submit_s", "day", "row")
@@ -262,35 +268,54 @@ def bootstrap_days(
     )
 
 
-def _draw(history: pl.Series, wanted: np.ndarray, uniform: np.ndarray) -> np.ndarray:
-    """For every day to simulate the place of a history day of its kind, which is weekend where wanted."""
-    weekend = history.dt.weekday().to_numpy() >= SATURDAY
-    drawn = np.empty(len(wanted), np.int64)
+def _draw_history_days(history: pl.Series, is_weekend: np.ndarray, uniform: np.ndarray) -> np.ndarray:
+    """Draw a history day of the same kind, working day or weekend, for every day to simulate.
+
+    Parameters
+    ----------
+    history : polars.Series of date
+        Days of the history.
+    is_weekend : array of bool, shape (n_days,)
+        Whether each day to simulate is a Saturday or Sunday.
+    uniform : array of float, shape (n_days,)
+        Uniform draws. [0-1)
+
+    Returns
+    -------
+    array of int, shape (n_days,)
+        Positions in `history`.
+    """
+    is_history_weekend = history.dt.weekday().to_numpy() >= SATURDAY
+    positions = np.empty(len(is_weekend), np.int64)
     for name, kind in (("working", False), ("weekend", True)):
-        days, pool = wanted == kind, np.flatnonzero(weekend == kind)
-        if days.any() and not len(pool):
+        days = is_weekend == kind
+        candidates = np.flatnonzero(is_history_weekend == kind)
+        if days.any() and not len(candidates):
             got = f"none between {history[0]} and {history[-1]}"
             todo = "Give a longer history, or simulate fewer days."
             raise ScenarioError("bootstrap of arrival days", f"a {name} day in the history", got, todo)
         if days.any():
-            drawn[days] = pool[(uniform[days] * len(pool)).astype(np.int64)]
-    return drawn
+            positions[days] = candidates[(uniform[days] * len(candidates)).astype(np.int64)]
+    return positions
 
 
-def _uniform(seed: int, replication: int, days: int, warmup_days: int) -> np.ndarray:
-    """One number in [0, 1) for each day, warm-up days first; each kind is a sequence counted from day 0."""
-    measured, warm_up = (
-        np.random.default_rng([seed, replication, kind]).random(count)
-        for kind, count in ((MEASURED, days), (WARM_UP, warmup_days))
-    )
+def _uniform_draws(seed: int, replication: int, days: int, warmup_days: int) -> np.ndarray:
+    """Draw a number in [0, 1) for each day, warm-up days first.
+
+    Both kinds are counted away from the first measured day, so that more days do not change the draws of others.
+    """
+    measured = np.random.default_rng([seed, replication, MEASURED_DAYS]).random(days)
+    warm_up = np.random.default_rng([seed, replication, WARM_UP_DAYS]).random(warmup_days)
     return np.concatenate([warm_up[::-1], measured])
 
 
-def _check(jobs: pl.DataFrame, days: int, seed: int, replication: int, warmup_days: int, start_weekday: int) -> None:
-    """Refuse numbers out of range and a history without jobs."""
+def _check_bootstrap(
+    jobs: pl.DataFrame, days: int, seed: int, replication: int, warmup_days: int, start_weekday: int
+) -> None:
+    """Raise if an argument of :func:`bootstrap_days` is out of range, or the history has no jobs."""
     numbers = f"days={days}, seed={seed}, replication={replication}, warmup_days={warmup_days}"
-    sound = days >= 1 and min(seed, replication, warmup_days) >= 0 and 1 <= start_weekday <= 7
-    if not (sound and jobs.height):
+    is_valid = days >= 1 and min(seed, replication, warmup_days) >= 0 and 1 <= start_weekday <= 7
+    if not (is_valid and jobs.height):
         expected = (
             "a history with jobs, days above 0, seed, replication and warmup_days not below 0, and "
             "start_weekday from 1 (Monday) to 7"
@@ -300,33 +325,55 @@ def _check(jobs: pl.DataFrame, days: int, seed: int, replication: int, warmup_da
 
 
 LIMIT_FACTOR = 2.0
-"""Run-time limit over run time where the source has no limits: people request twice the run time they need."""
-SPARE_SLOTS = 2
-"""Slots that a forecast needs beside as many as it tells."""
+"""Time limit over run time where the source has no limits: users request twice the run time they need."""
+MIN_EXTRA_INTERVALS = 2
+"""Intervals of history that a forecast needs on top of as many as its horizon."""
 
 
-def past_jobs(known: History) -> pl.DataFrame:
-    """Jobs of the recent past, once, with what each view asks for."""
-    same = ("key", "tenant", "submit_time", "start_time", "end_time")
+def past_jobs(job_history: History) -> pl.DataFrame:
+    """Select the jobs of the recent past that have a run time, with their requests under each view.
+
+    Returns
+    -------
+    polars.DataFrame
+        One row a job; ``profile_*``, ``instances_*`` and ``sms_*`` for each of ``VIEWS``.
+    """
+    job_columns = ("key", "tenant", "submit_time", "start_time", "end_time")
     limit_s = pl.max_horizontal(pl.col("time_limit_s"), "run_s").fill_null(LIMIT_FACTOR * pl.col("run_s"))
-    base = known.views["whole"].select(*same, pl.col("state").cast(pl.String), "run_s", limit_s=limit_s)
-    asked = {"profile": "profile", "instances": "instances", "sms": "sms_needed"}
-    asks = []
+    base = job_history.views["whole"].select(*job_columns, pl.col("state").cast(pl.String), "run_s", limit_s=limit_s)
+    request_columns = {"profile": "profile", "instances": "instances", "sms": "sms_needed"}
+    requests = []
     for view in VIEWS:
-        columns = [pl.col(name).alias(f"{asks_for}_{view}") for asks_for, name in asked.items()]
-        asks.append(known.views[view].select(columns))
-    return pl.concat([base, *asks], how="horizontal").filter(pl.col("run_s").is_not_null())
+        columns = [pl.col(name).alias(f"{prefix}_{view}") for prefix, name in request_columns.items()]
+        requests.append(job_history.views[view].select(columns))
+    return pl.concat([base, *requests], how="horizontal").filter(pl.col("run_s").is_not_null())
 
 
-def replicate(scenario: Scenario, known: History, past: pl.DataFrame, replication: int) -> pl.DataFrame:
-    """Jobs of one replication, the same for every policy.
+def draw_replication(scenario: Scenario, job_history: History, past: pl.DataFrame, replication: int) -> pl.DataFrame:
+    """Draw the jobs of one replication, the same for every policy.
 
-    Jobs that run or wait when the plan begins come first, with the rest of their run time; the days of the
-    horizon are drawn from past days of the same kind.
+    Jobs that run or wait when the plan begins come first, with their remaining run time; the days of the horizon are
+    drawn from past days of the same kind.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        Horizon, seed and arrival scale.
+    job_history : History
+        Jobs and nodes of the observed period.
+    past : polars.DataFrame
+        As :func:`past_jobs` returns it.
+    replication : int
+        Number of the replication.
+
+    Returns
+    -------
+    polars.DataFrame
+        Jobs with ``submit_s`` from the begin of the plan; below 0 for jobs that run (-2) or wait (-1). [s]
     """
     days = int(np.ceil(scenario.horizon_intervals * scenario.interval_hours / 24))
     open_jobs = past.filter(pl.col("end_time").is_null() & pl.col("state").is_in(["RUNNING", "PENDING"]))
-    age_s = (pl.lit(known.plan_start) - pl.col("start_time")).dt.total_microseconds() / 1e6
+    age_s = (pl.lit(job_history.plan_start) - pl.col("start_time")).dt.total_microseconds() / 1e6
     carried = open_jobs.with_columns(
         job_id="key",
         submit_s=pl.when(pl.col("state") == "RUNNING").then(-2.0).otherwise(-1.0),
@@ -334,40 +381,40 @@ def replicate(scenario: Scenario, known: History, past: pl.DataFrame, replicatio
         limit_s=(pl.col("limit_s") - age_s.fill_null(0.0)).clip(lower_bound=1.0),
     ).sort("submit_s", "start_time", "submit_time", "key")
     drawn = bootstrap_days(
-        days_to_draw(known, past).rename({"key": "job_id"}).drop("start_time", "end_time", "state"),
+        complete_days(job_history, past).rename({"key": "job_id"}).drop("start_time", "end_time", "state"),
         days=days,
         seed=scenario.seed,
         replication=replication,
-        start_weekday=known.plan_start.isoweekday(),
+        start_weekday=job_history.plan_start.isoweekday(),
     )
-    horizon_s = scenario.horizon_intervals * scenario.slot_s
-    arrivals = scaled_arrivals(drawn.filter(pl.col("submit_s") < horizon_s), scenario, replication)
+    horizon_s = scenario.horizon_intervals * scenario.interval_s
+    arrivals = scale_arrivals(drawn.filter(pl.col("submit_s") < horizon_s), scenario, replication)
     columns = [name for name in arrivals.columns if name in carried.columns]
     return pl.concat([carried.select(columns), arrivals.select(columns)])
 
 
-def days_to_draw(known: History, past: pl.DataFrame) -> pl.DataFrame:
-    """Jobs of the whole days of the recent past, from which days of the horizon are drawn."""
-    # Days that either end of the recent past cuts are left out.
-    first_midnight = pl.lit(known.recent).dt.offset_by("-1us").dt.truncate("1d").dt.offset_by("1d")
-    last_midnight = pl.lit(known.plan_start).dt.truncate("1d")
+def complete_days(job_history: History, past: pl.DataFrame) -> pl.DataFrame:
+    """Select the past jobs of complete days, from which days of the horizon are drawn; all jobs if there is none."""
+    # The recent past may begin and end within a day: these two days are left out.
+    first_midnight = pl.lit(job_history.recent).dt.offset_by("-1us").dt.truncate("1d").dt.offset_by("1d")
+    last_midnight = pl.lit(job_history.plan_start).dt.truncate("1d")
     submit_time = pl.col("submit_time")
     whole_days = past.filter(submit_time >= first_midnight, submit_time < last_midnight)
-    return whole_days if whole_days.height else past.filter(pl.col("submit_time") >= known.recent)
+    return whole_days if whole_days.height else past.filter(submit_time >= job_history.recent)
 
 
-def workload(jobs: pl.DataFrame, view: str) -> pl.DataFrame:
-    """The jobs as one view asks for them, in the form that the simulator reads.
+def simulator_jobs(jobs: pl.DataFrame, view: str) -> pl.DataFrame:
+    """Convert jobs to those that the simulator reads, with their requests under one view.
 
-    A request for several slices runs as that many single slices: the simulator's jobs hold one instance.
+    A request for several slices becomes that many jobs of one slice: a job of the simulator has one instance.
     """
-    asked = jobs.with_columns(
+    requests = jobs.with_columns(
         profile=f"profile_{view}", instances=f"instances_{view}", sms_needed=f"sms_{view}"
     ).filter(pl.col("profile").is_not_null() & (pl.col("instances") > 0))
     whole = pl.col("profile") == WHOLE_GPU
     several = pl.col("instances") > 1
     exploded = (
-        asked.with_columns(copy=pl.when(whole).then(1).otherwise("instances"))
+        requests.with_columns(copy=pl.when(whole).then(1).otherwise("instances"))
         .with_columns(copy=pl.int_ranges(1, pl.col("copy") + 1))
         .explode("copy")
         .with_columns(
@@ -380,8 +427,8 @@ def workload(jobs: pl.DataFrame, view: str) -> pl.DataFrame:
     )  # fmt: skip
 
 
-def scaled_arrivals(jobs: pl.DataFrame, scenario: Scenario, replication: int) -> pl.DataFrame:
-    """Thin or multiply arrivals by the scenario's factor; copies come a little later than the original."""
+def scale_arrivals(jobs: pl.DataFrame, scenario: Scenario, replication: int) -> pl.DataFrame:
+    """Drop or copy jobs at random by the scenario's arrival scale; each copy arrives 60 s after the one before."""
     if scenario.arrival_scale == 1:
         return jobs
     rng = np.random.default_rng([scenario.seed, replication, 7])
@@ -399,35 +446,36 @@ def scaled_arrivals(jobs: pl.DataFrame, scenario: Scenario, replication: int) ->
     )
 
 
-def too_short(scenario: Scenario) -> str | None:
-    """Why no plan can be made of so short a past, in words; None where it is long enough.
+def explain_short_history(scenario: Scenario) -> str | None:
+    """Explain why the history is too short for a plan; None where it is long enough.
 
     Examples
     --------
-    >>> too_short(Scenario(month="2026-02"))
-    >>> too_short(Scenario(month="2026-02", history_days=3))
+    >>> explain_short_history(Scenario(month="2026-02"))
+    >>> explain_short_history(Scenario(month="2026-02", history_days=3))
     'the history has 72 hours, and a forecast of 168 hours needs at least 170'
     """
-    known = history(scenario)
-    seen = (known.plan_start - known.recent) / timedelta(hours=1)
-    ahead = scenario.horizon_intervals * scenario.interval_hours
-    needed = ahead + SPARE_SLOTS * scenario.interval_hours
-    if seen < needed:
-        return f"the history has {seen:g} hours, and a forecast of {ahead:g} hours needs at least {needed:g}"
-    return _missing_days(known, ahead)
+    job_history = history(scenario)
+    history_h = (job_history.plan_start - job_history.recent) / timedelta(hours=1)
+    horizon_h = scenario.horizon_intervals * scenario.interval_hours
+    needed_h = horizon_h + MIN_EXTRA_INTERVALS * scenario.interval_hours
+    if history_h < needed_h:
+        return f"the history has {history_h:g} hours, and a forecast of {horizon_h:g} hours needs at least {needed_h:g}"
+    return _explain_missing_days(job_history, horizon_h)
 
 
-def _missing_days(known: History, ahead_h: float) -> str | None:
-    """Working days are drawn from working days, days of weekends from such."""
-    past = days_to_draw(known, past_jobs(known))
+def _explain_missing_days(job_history: History, horizon_h: float) -> str | None:
+    """Explain which days cannot be drawn: the history has no working day or no weekend, and the horizon has one."""
+    past = complete_days(job_history, past_jobs(job_history))
     if past.is_empty():
         return "no job was submitted in the history"
     submit_day = pl.col("submit_time").dt.date()
-    seen = past.select(pl.date_range(submit_day.min(), submit_day.max()))
-    kinds = set((seen.to_series().dt.weekday() >= SATURDAY).to_list())
-    days = -(-int(ahead_h) // 24)
-    coming = {(known.plan_start + timedelta(days=day)).isoweekday() >= SATURDAY for day in range(days)}
-    for weekend, name in ((False, "working day"), (True, "day of a weekend")):
-        if weekend in coming - kinds:
+    past_days = past.select(pl.date_range(submit_day.min(), submit_day.max()))
+    past_kinds = set((past_days.to_series().dt.weekday() >= SATURDAY).to_list())
+    days = -(-int(horizon_h) // 24)
+    first_day = job_history.plan_start
+    horizon_kinds = {(first_day + timedelta(days=day)).isoweekday() >= SATURDAY for day in range(days)}
+    for is_weekend, name in ((False, "working day"), (True, "day of a weekend")):
+        if is_weekend in horizon_kinds - past_kinds:
             return f"the history has no {name}, and the horizon has"
     return None

@@ -1,4 +1,4 @@
-"""Preemption, checkpoints, failures, sharing rules and drains of a simulation; queue rules are in the loops."""
+"""Rules of a simulation for preemption, checkpoints, failures, quotas, fair share and drains."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from dataclasses import dataclass, field
 import numpy as np
 import polars as pl
 
-from gpuplanner.core.errors import ScenarioError, resolve
-from gpuplanner.hardware.repartitioning_cost import drain_time
+from gpuplanner.core.errors import ScenarioError, resolve_name
+from gpuplanner.hardware.repartitioning_cost import find_drain_time
 from gpuplanner.simulator.simulated_fleet import Outcome
 from gpuplanner.simulator.simulation_state import Floats, Ints
 
 
 @dataclass(frozen=True)
 class Preemption:
-    """What it takes to stop a job and to start it again.
+    """Costs and limits of preemption.
 
     Parameters
     ----------
     overhead_s : float
-        Time that a stopped job needs on top [s].
+        Extra time of a preempted job when it starts again. [s]
     min_run_s : float
-        A job that has run for less is not stopped for one of a more urgent tier [s].
+        Run time before a job may be preempted. [s]
     """
 
     overhead_s: float = 0.0
@@ -38,15 +38,15 @@ class Preemption:
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """How often work is saved. What was done since the last checkpoint is lost with a stop or a failure.
+    """Checkpoints of jobs: work since the last one is lost with a preemption or a failure.
 
     Parameters
     ----------
     interval_s : float or None
-        Work between two checkpoints [s]; 0: saved all the time; infinite: never. None: by Young's formula
-        ``sqrt(2 * write_s * MTBF of the job)`` where there are failures, else never.
+        Work between two checkpoints; 0: saved all the time; infinite: never. None: by Young's formula
+        ``sqrt(2 * write_s * MTBF of the job)`` where there are failures, else never. [s]
     write_s : float
-        Time that writing one takes [s].
+        Time to write a checkpoint. [s]
 
     References
     ----------
@@ -71,22 +71,22 @@ class Checkpoints:
             raise ScenarioError("checkpoints", expected, str(self), "Fix these values.")
 
     def interval_of(self, mtbf_s: float) -> float:
-        """Work between two checkpoints of a job whose failures come on average so far apart [s]."""
+        """Compute the work between two checkpoints of a job [s] from its mean time between failures [s]."""
         return math.sqrt(2 * self.write_s * mtbf_s) if self.interval_s is None else self.interval_s
 
 
 @dataclass(frozen=True)
 class Failures:
-    """Failures that stop a job, by a constant rate for each GPU that it holds.
+    """GPU failures that end a run of a job, at a constant rate for each of its GPUs.
 
     Parameters
     ----------
     mtbf_gpu_h : float
-        Mean time between failures of one GPU [h].
+        Mean time between failures of one GPU. [h]
     restart_s : float
-        Time that a failed job needs on top when it starts again [s].
+        Extra time of a failed job when it starts again. [s]
     seed : int
-        The same seed gives a job the same failures under every policy.
+        Seed of the draws; with one seed a job has the same failures under every policy.
 
     References
     ----------
@@ -109,18 +109,18 @@ class Failures:
             raise ScenarioError("failures", expected, str(self), "Fix these values.")
 
     def mtbf_s(self, gpus: int) -> float:
-        """Mean time between failures of a job that holds that many GPUs [s]."""
+        """Compute the mean time between failures of a job [s] from its number of GPUs."""
         return self.mtbf_gpu_h * 3600.0 / gpus
 
 
 @dataclass(frozen=True)
 class FairShare:
-    """Tenants take turns by what they used, seen through an exponential decay.
+    """Fair share: teams with less past use, exponentially decayed, go first.
 
     Parameters
     ----------
     half_life_s : float
-        Time in which past use loses half its weight [s]; infinite: nothing is forgotten.
+        Time in which past use loses half its weight; infinite: it never decays. [s]
 
     References
     ----------
@@ -135,26 +135,26 @@ class FairShare:
             raise ScenarioError("fair share", "half_life_s above 0", str(self), "Fix these values.")
 
 
-SCOPES = ("node", "gpu")
+DRAIN_SCOPES = ("node", "gpu")
+"""What a drain empties."""
 
 
 @dataclass(frozen=True)
 class Drain:
-    """How a planned change of layout is made: cordon, drain, a time limit, cut, return.
+    """Drain before a planned layout change: cordon, drain up to a time limit, repartition, uncordon.
 
     Parameters
     ----------
     scope : {"node", "gpu"}
-        What is emptied for a change: all GPUs of the node (the operator), or the GPU alone (NVML, mig-parted).
+        What is emptied: all GPUs of the node (GPU operator), or the GPU alone (NVML, mig-parted).
     ahead_s : float
-        How long before the change is planned the cordon begins [s].
+        Time from the cordon to the planned change. [s]
     limit_s : float or None
-        How long after the time that it is planned for the change is given up [s]: the high end of ``drain_s`` of the
-        change, and if nothing is stated that of the catalogue. None: not before the next one on the same GPUs is
-        planned. The GPUs keep their layout until the next change.
+        Time after the planned change when it is given up, and the GPUs keep their layout; by default the high end of
+        the catalogue's drain time. None: not before the next change of the same GPUs is planned. [s]
     before_change : bool
-        Whether the scheduler reserves ahead: until the change is planned jobs start that end by then by their limits,
-        and nothing is cut before. Else nothing starts from the cordon on, and what is empty is cut.
+        Whether jobs may start on cordoned GPUs if by their limits they end before the planned change; no GPU is
+        repartitioned before then. Else no job starts from the cordon on, and GPUs are repartitioned once empty.
 
     Raises
     ------
@@ -169,12 +169,12 @@ class Drain:
 
     scope: str = "node"
     ahead_s: float = 0.0
-    limit_s: float | None = field(default_factory=lambda: drain_time().high)
+    limit_s: float | None = field(default_factory=lambda: find_drain_time().high)
     before_change: bool = False
 
     def __post_init__(self) -> None:
         """Check the values."""
-        scope = resolve(self.scope, SCOPES, what="drain: scope", error=ScenarioError)
+        scope = resolve_name(self.scope, DRAIN_SCOPES, subject="drain: scope", error=ScenarioError)
         object.__setattr__(self, "scope", scope)
         limit = 0.0 if self.limit_s is None else self.limit_s
         if not all(0 <= time < math.inf for time in (self.ahead_s, limit)):
@@ -182,23 +182,25 @@ class Drain:
 
 
 SHARED_ORDERS = ("fifo", "fair")
+"""Orders of the queue within a tier."""
 NO_GROUP = -1
+"""Number in place of a quota group, or of start hours, where there are none."""
 
 
 @dataclass(frozen=True)
 class QuotaGroup:
-    """What a team or a cohort has, in GPUs.
+    """Quota of a team or a cohort.
 
     Parameters
     ----------
     gpus : float or None
-        Its own. None: quotas do not bind it, and it runs on what is free; a team within a cohort has none of its own.
+        Nominal quota. None: quotas do not bind it; a team within a cohort then has no quota of its own. [GPU]
     borrow, lend : float or None
-        Of others at most, and to others at most; None: no limit.
+        Most that it borrows from others, and lends to others; None: no limit. [GPU]
     parent : int
-        Number of the cohort that it is in, teams counted first; -1: in none, so that it borrows and lends nothing.
+        Number of its cohort, teams counted first; -1: none, so that it borrows and lends nothing.
     weight : float
-        Its share where teams take turns by use.
+        Weight in fair share.
     """
 
     gpus: float | None = None
@@ -208,53 +210,53 @@ class QuotaGroup:
     weight: float = 1.0
 
     @property
-    def limited(self) -> bool:
-        """Whether quotas bind it."""
+    def has_quota(self) -> bool:
+        """Whether a quota binds the group."""
         return self.gpus is not None or self.parent != NO_GROUP
 
 
 @dataclass(frozen=True, eq=False)
 class Sharing:
-    """How teams share nodes.
+    """Rules by which teams share nodes: quotas, tiers, fair share, preemption, failures and start hours.
 
-    Within a tier requests of teams with quota of their own left come first, then those of teams that used less where
-    the order is ``"fair"``, then those that came first. Who lacks quota is passed over; in a strict queue it holds up
-    its own team.
+    Within a tier teams with quota of their own left go first, then, in the order ``"fair"``, teams with less past use,
+    then earlier requests. A request that lacks quota is passed over; in a strict queue it blocks its own team.
 
     Parameters
     ----------
     team, tier : array of int, shape (n_requests,)
-        Number of the team of each request in ``groups``, and its tier, 0 the most urgent.
+        Number of each request's team in ``groups``, and its priority tier, 0 the most urgent.
     groups : tuple of QuotaGroup
         Teams, then cohorts.
     shares : array of float, shape (n_profiles,)
-        What an instance counts against quotas, in GPUs; None: its weight in the fleet.
+        Quota that an instance of each profile uses; None: its weight in the fleet. [GPU]
     order : {"fifo", "fair"}
-        Who is first within a tier.
+        Order within a tier.
     fair_share : FairShare
-        In which time use is half forgotten; weights are those of the groups.
+        Decay of past use; weights are those of the groups.
     tiers_preempt : bool
-        Who does not fit stops requests of less urgent tiers: its own team's, and those of teams that hold more than
-        their own quota.
+        Whether a request that does not fit preempts requests of less urgent tiers: its own team's, and those of teams
+        that use more than their own quota.
     reclaim : bool
-        Who does not fit, and stays within its own team's quota, stops requests of teams that hold more than theirs.
+        Whether a request that does not fit, of a team within its own quota, preempts requests of teams that use more
+        than theirs.
     preemption : Preemption
-        What stops cost, and who is spared.
+        Cost of preemptions, and protected run time.
     checkpoints : Checkpoints
-        What stops and failures undo.
+        Work that preemptions and failures lose.
     failures : Failures, optional
-        None: nothing fails.
+        None: no GPU fails.
     hours : array of int, shape (n_requests,), optional
-        Row of ``openings`` in which a request may start, -1: at any time. Who may not now is passed over.
+        Row of ``openings`` in which a request may start, -1: at any time. Outside these hours it is passed over.
     openings : tuple of sequence of float
-        When hours begin and end, in turn and in order [s]; what begins last may have no end.
+        Begins and ends of start hours, in turn and ascending; the last begin may have no end. [s]
     head_keeps_quota : bool
-        Whether who waits first for nodes keeps its quota as well; in Slurm the next of its team may take it.
+        Whether the request that waits first for nodes keeps its quota too; in Slurm its team's next may use it.
 
     Raises
     ------
     ScenarioError
-        If the groups are no tree, or a request is of none.
+        If the groups form no tree, or a request's team does not exist.
     """
 
     team: Ints
@@ -276,24 +278,26 @@ class Sharing:
         """Cast and check the values."""
         for name in ("team", "tier"):
             object.__setattr__(self, name, np.asarray(getattr(self, name), np.int64))
-        order = resolve(self.order, SHARED_ORDERS, what="sharing: order", error=ScenarioError)
+        order = resolve_name(self.order, SHARED_ORDERS, subject="sharing: order", error=ScenarioError)
         object.__setattr__(self, "order", order)
         hours = np.full(len(self.team), NO_GROUP) if self.hours is None else np.asarray(self.hours, np.int64)
         object.__setattr__(self, "hours", hours)
-        known_hours = (hours >= NO_GROUP) & (hours < len(self.openings))
-        if hours.shape != self.team.shape or not known_hours.all():
+        is_valid_hours = (hours >= NO_GROUP) & (hours < len(self.openings))
+        if hours.shape != self.team.shape or not is_valid_hours.all():
             expected = f"{len(self.team)} rows of {len(self.openings)} openings, or -1"
             raise ScenarioError("sharing: hours", expected, "others", "Fix the start hours.")
-        known = len(self.groups)
-        sound = len(self.team) == len(self.tier) and bool(((self.team >= 0) & (self.team < known)).all())
-        sound = sound and all(NO_GROUP <= one.parent < known and one.weight > 0 for one in self.groups)
-        if not sound or not _is_tree(self.groups):
+
+        count = len(self.groups)
+        is_valid = len(self.team) == len(self.tier) and bool(((self.team >= 0) & (self.team < count)).all())
+        is_valid = is_valid and all(NO_GROUP <= group.parent < count and group.weight > 0 for group in self.groups)
+        if not is_valid or not _is_tree(self.groups):
             expected = "a team and a tier for every request, and cohorts that form a tree"
             todo = "Give every team a row, cohorts after them."
-            raise ScenarioError("sharing", expected, f"{known} groups", todo)
+            raise ScenarioError("sharing", expected, f"{count} groups", todo)
 
 
 def _is_tree(groups: Sequence[QuotaGroup]) -> bool:
+    """Whether the parents of all groups lead to a top without a cycle."""
     for start in range(len(groups)):
         group, steps = start, 0
         while group != NO_GROUP and steps <= len(groups):
@@ -305,22 +309,26 @@ def _is_tree(groups: Sequence[QuotaGroup]) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class SharedOutcome(Outcome):
-    """What came of requests that may be stopped and may fail.
+    """Outcome of a simulation in which requests may be preempted and may fail.
 
     Attributes
     ----------
-    start_s, on, held, factor
-        As of :class:`Outcome`; the first start, and what each held in its last run.
+    start_s, power_intervals, allocations, factor
+        As of :class:`Outcome`: the first start, and the allocations of the last run.
     end_s : array of float, shape (n_requests,)
-        When all its work was done; NaN: never.
+        End of all its work; NaN: it never ended. [s]
     queued_s : array of float, shape (n_requests,)
-        Time in the queue, before the first start and after stops and failures [s].
+        Time in the queue, before the first start and after preemptions and failures. [s]
     lost_s : array of float, shape (n_requests,)
-        Time that it held its nodes for nothing that lasts: work done again, checkpoints, restarts [s].
+        Time on its nodes without lasting progress: repeated work, checkpoints, restarts. [s]
     stops, failures : array of int, shape (n_requests,)
-        How often it was stopped for others, and failed.
+        Number of preemptions, and of failures.
     stopped : polars.DataFrame
-        ``request, begun_s, at_s, lost_s, failed``: the runs that ended so, in order of time.
+        ``request, begun_s, at_s, lost_s, failed``: runs that a preemption or a failure ended, in order of time. [s]
+    slowed_s : array of float, shape (n_requests,)
+        Run time beyond that on one node with what it asked for, by GPU model and network; below 0: less. [s]
+    last_s : array of float, shape (n_requests,)
+        Begin of its last allocation; NaN: it waits. [s]
     """
 
     end_s: Floats
@@ -331,13 +339,17 @@ class SharedOutcome(Outcome):
     stopped: pl.DataFrame
 
     def runs(self) -> pl.DataFrame:
-        """``request, begun_s, at_s``: when each request held its nodes, run by run; those under way have no end."""
+        """Tabulate when each request had its nodes, run by run.
+
+        Returns
+        -------
+        polars.DataFrame
+            ``request, begun_s, at_s`` [s]; the end is null for runs that have not ended.
+        """
         columns = {"request": np.arange(len(self.end_s)), "begun_s": self.last_s, "at_s": self.end_s}
         last = pl.DataFrame(columns, nan_to_null=True).drop_nulls("begun_s")
         before = self.stopped.select("request", "begun_s", "at_s")
         return pl.concat([before, last]).sort("request", "begun_s", maintain_order=True)
 
     slowed_s: Floats
-    """Time that its runs took longer than on what it asked for, by board and network; below 0: less long [s]."""
     last_s: Floats
-    """When each got its nodes for its last run; NaN: it waits."""

@@ -1,7 +1,7 @@
-"""Job lists on equal nodes: the fast path.
+"""Simulation of a job list on nodes of equal size: reading, a fast event loop, and summaries.
 
-Nodes of equal size differ in their number of free GPUs alone. A set of nodes is kept for each such number, so that a
-job finds its node without a look at all of them; a million jobs on a thousand nodes take seconds.
+Nodes of equal size differ in their number of unallocated GPUs alone. For each such number a bit set of nodes is kept,
+so that a job finds its node without a search over all of them; a million jobs on a thousand nodes take seconds.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from gpuplanner.core.errors import ScenarioError, TraceFormatError, examples, first_line, resolve
-from gpuplanner.core.execution import compiled, event_loop_entry
-from gpuplanner.simulator.event_loop import pop, push
-from gpuplanner.simulator.simulation_state import EVENT, Floats, Ints, Table, table
+from gpuplanner.core.errors import ScenarioError, TraceFormatError, examples, first_error_line, resolve_name
+from gpuplanner.core.execution import compile_event_loop_entry, compile_inlined
+from gpuplanner.simulator.event_loop import pop_event, push_event
+from gpuplanner.simulator.simulation_state import END_EVENT_COLUMNS, NO_INDEX, Floats, Ints, Table, make_table
 
-Words = NDArray[np.uint64]
-NO_NODE = -1
-ONE_BIT, TOP_BITS = np.uint64(1), np.uint64(58)
-DE_BRUIJN = np.uint64(0x03F79D71B4CB0A89)
+BitSets = NDArray[np.uint64]
+"""Sets of nodes as bits: [free GPUs, word of 64 nodes]."""
+ONE_BIT, DE_BRUIJN_SHIFT = np.uint64(1), np.uint64(58)
+DE_BRUIJN_NUMBER = np.uint64(0x03F79D71B4CB0A89)
 BIT_NUMBER = np.zeros(64, np.int64)
 """Number of the bit that is set in a power of two: found by the top six bits of its product with a de Bruijn number
 (C. E. Leiserson, H. Prokop, K. H. Randall, "Using de Bruijn sequences to index a 1 in a computer word", 1998)."""
-BIT_NUMBER[[((int(DE_BRUIJN) << bit) % 2**64) >> 58 for bit in range(64)]] = np.arange(64)
+BIT_NUMBER[[((int(DE_BRUIJN_NUMBER) << bit) % 2**64) >> 58 for bit in range(64)]] = np.arange(64)
 
 
 def start_jobs_on_equal_nodes(
@@ -37,24 +37,24 @@ def start_jobs_on_equal_nodes(
     passing: bool = False,
     shortest_first: bool = False,
 ) -> Floats:
-    """Find when each job starts on nodes of equal size, where a job takes full nodes and a part of one more.
+    """Find the start of each job on nodes of equal size; a job takes whole nodes and a part of one more.
 
     Parameters
     ----------
     submit_s : array of float, shape (n_jobs,)
-        When each job is submitted, in ascending order. [s]
+        Submission of each job, in ascending order. [s]
     run_s : array of float, shape (n_jobs,)
-        How long it runs. [s]
+        Run time. [s]
     gpus : array of int, shape (n_jobs,)
-        GPUs that it needs at once, at most those of all nodes.
+        Requested GPUs, at most those of all nodes.
     nodes : int
         Number of nodes.
     gpus_per_node : int
         GPUs of each node.
     passing : bool
-        Whether jobs that fit may start before one that has to wait; if not, nobody passes it.
+        Whether jobs that fit may start before one that has to wait.
     shortest_first : bool
-        Whether the queue goes by run time instead of the time of submission.
+        Whether the queue goes by run time instead of submission.
 
     Returns
     -------
@@ -73,9 +73,9 @@ def start_jobs_on_equal_nodes(
     """
     count = len(submit_s)
     start_s = np.zeros(count)
-    words_with_free = np.zeros((gpus_per_node + 1, nodes // 64 + 1), np.uint64)
-    first_spot = np.concatenate([[0], np.cumsum(-(-gpus // gpus_per_node))]).astype(np.int64)
-    run_until_done(
+    node_bits = np.zeros((gpus_per_node + 1, nodes // 64 + 1), np.uint64)
+    first_part = np.concatenate([[0], np.cumsum(-(-gpus // gpus_per_node))]).astype(np.int64)
+    run_equal_nodes(
         np.ascontiguousarray(submit_s, np.float64),
         np.ascontiguousarray(run_s, np.float64),
         np.ascontiguousarray(gpus, np.int64),
@@ -83,18 +83,18 @@ def start_jobs_on_equal_nodes(
         shortest_first,
         start_s,
         np.full(nodes, gpus_per_node, np.int64),
-        words_with_free,
+        node_bits,
         np.zeros(gpus_per_node + 1, np.int64),
         np.zeros(count, np.int64),
-        table(EVENT, count),
-        first_spot,
-        np.zeros(first_spot[-1], np.int64),
+        make_table(END_EVENT_COLUMNS, count),
+        first_part,
+        np.zeros(first_part[-1], np.int64),
     )
     return start_s
 
 
-@event_loop_entry
-def run_until_done(
+@compile_event_loop_entry
+def run_equal_nodes(
     submit_s: Floats,
     run_s: Floats,
     gpus: Ints,
@@ -102,137 +102,162 @@ def run_until_done(
     shortest_first: bool,
     start_s: Floats,
     free: Ints,
-    words_with_free: Words,
+    node_bits: BitSets,
     nodes_with_free: Ints,
     queue: Ints,
     ends: Table,
-    first_spot: Ints,
-    spots: Ints,
+    first_part: Ints,
+    part_node: Ints,
 ) -> None:
-    """Run the events: within one instant ends, then submissions, then starts in the order of the queue."""
+    """Process all events; within one instant ends, then submissions, then starts in the order of the queue.
+
+    Parameters
+    ----------
+    submit_s, run_s, gpus, passing, shortest_first
+        As of :func:`start_jobs_on_equal_nodes`.
+    start_s : array of float, shape (n_jobs,)
+        Where the starts are written. [s]
+    free : array of int, shape (n_nodes,)
+        Unallocated GPUs of each node.
+    node_bits : array of uint64, shape (gpus_per_node + 1, n_words)
+        Nodes by their unallocated GPUs, as bits.
+    nodes_with_free : array of int, shape (gpus_per_node + 1,)
+        Number of nodes by their unallocated GPUs.
+    queue : array of int, shape (n_jobs,)
+        Waiting jobs, from slot `first` up to `last`.
+    ends : Table
+        Heap of end events.
+    first_part, part_node : array of int
+        First part of each job, shape (n_jobs + 1,), and the node of each part.
+    """
     per_node = len(nodes_with_free) - 1
     for node in range(len(free)):
-        words_with_free[per_node, node // 64] |= ONE_BIT << np.uint64(node % 64)
+        node_bits[per_node, node // 64] |= ONE_BIT << np.uint64(node % 64)
     nodes_with_free[per_node] = len(free)
-    running, submitted, first, last = 0, 0, 0, 0
+    running, submitted = 0, 0
+    first, last = 0, 0
 
     while running or submitted < len(submit_s):
         now = np.inf
         if running:
-            now = ends[0].at
+            now = ends[0].time_s
         if submitted < len(submit_s) and submit_s[submitted] < now:
             now = submit_s[submitted]
 
-        while running and ends[0].at <= now:
-            job = ends[0].who
-            running = pop(ends, running)
-            left = gpus[job]
-            for spot in range(first_spot[job], first_spot[job + 1]):
-                change_free(free, words_with_free, nodes_with_free, spots[spot], min(left, per_node))
-                left -= per_node
+        while running and ends[0].time_s <= now:
+            job = ends[0].request
+            running = pop_event(ends, running)
+            gpus_left = gpus[job]
+            for part in range(first_part[job], first_part[job + 1]):
+                move_node(free, node_bits, nodes_with_free, part_node[part], min(gpus_left, per_node))
+                gpus_left -= per_node
 
         while submitted < len(submit_s) and submit_s[submitted] <= now:
-            place = last
+            slot = last
             if shortest_first:
-                while place > first and run_s[queue[place - 1]] > run_s[submitted]:
-                    queue[place] = queue[place - 1]
-                    place -= 1
-            queue[place] = submitted
+                while slot > first and run_s[queue[slot - 1]] > run_s[submitted]:
+                    queue[slot] = queue[slot - 1]
+                    slot -= 1
+            queue[slot] = submitted
             last += 1
             submitted += 1
 
-        # A job that needs no less than one that did not fit does not fit either.
-        kept, place, too_many = first, first, len(free) * per_node + 1
-        while place < last and too_many > 1:
-            job = queue[place]
-            if gpus[job] < too_many and has_room(free, nodes_with_free, gpus[job]):
-                left = gpus[job]
-                for spot in range(first_spot[job], first_spot[job + 1]):
-                    part = min(left, per_node)
-                    node = find_tightest(free, words_with_free, nodes_with_free, part)
-                    change_free(free, words_with_free, nodes_with_free, node, -part)
-                    spots[spot] = node
-                    left -= part
+        # A job that requests no less than one that did not fit does not fit either.
+        kept = slot = first
+        too_many = len(free) * per_node + 1
+        while slot < last and too_many > 1:
+            job = queue[slot]
+            if gpus[job] < too_many and fits_now(free, nodes_with_free, gpus[job]):
+                gpus_left = gpus[job]
+                for part in range(first_part[job], first_part[job + 1]):
+                    part_gpus = min(gpus_left, per_node)
+                    node = find_best_fit(free, node_bits, nodes_with_free, part_gpus)
+                    move_node(free, node_bits, nodes_with_free, node, -part_gpus)
+                    part_node[part] = node
+                    gpus_left -= part_gpus
                 start_s[job] = now
-                running = push(ends, running, now + run_s[job], job)
+                running = push_event(ends, running, now + run_s[job], job)
             else:
                 too_many = min(too_many, gpus[job])
                 queue[kept] = job
                 kept += 1
                 if not passing:
-                    place += 1
+                    slot += 1
                     break
-            place += 1
-        started = place - kept
+            slot += 1
+
+        # Close the gap that started jobs left, by moving the waiting ones in front of it.
+        started = slot - kept
         for rank in range(kept - 1, first - 1, -1):
             queue[rank + started] = queue[rank]
         first += started
 
 
-@compiled
-def has_room(free: Ints, nodes_with_free: Ints, gpus: int) -> bool:
-    """Whether there are enough empty nodes for the full nodes of a job, and one more for the rest."""
+@compile_inlined
+def fits_now(free: Ints, nodes_with_free: Ints, gpus: int) -> bool:
+    """Whether a job fits: enough idle nodes for its whole nodes, and one more node with room for the last part."""
     if len(free) == 1:
         return bool(free[0] >= gpus)
     per_node = len(nodes_with_free) - 1
-    full, rest = gpus // per_node, gpus % per_node
-    if nodes_with_free[per_node] < full:
+    whole_nodes, last_part = gpus // per_node, gpus % per_node
+    if nodes_with_free[per_node] < whole_nodes:
         return False
-    if rest == 0 or nodes_with_free[per_node] > full:
+    if last_part == 0 or nodes_with_free[per_node] > whole_nodes:
         return True
-    with_rest = 0
-    for most in range(rest, per_node):
-        with_rest += nodes_with_free[most]
-    return with_rest > 0
+    nodes_for_last_part = 0
+    for free_gpus in range(last_part, per_node):
+        nodes_for_last_part += nodes_with_free[free_gpus]
+    return nodes_for_last_part > 0
 
 
-@compiled
-def find_tightest(free: Ints, words_with_free: Words, nodes_with_free: Ints, gpus: int) -> int:
-    """Find the node with the fewest free GPUs that are enough; of several the first."""
+@compile_inlined
+def find_best_fit(free: Ints, node_bits: BitSets, nodes_with_free: Ints, gpus: int) -> int:
+    """Find the node with the fewest unallocated GPUs that are enough (best fit); of several the first."""
     if len(free) == 1:
         return 0
-    for most in range(gpus, len(nodes_with_free)):
-        if nodes_with_free[most]:
-            for word in range(words_with_free.shape[1]):
-                bits = words_with_free[most, word]
+    for free_gpus in range(gpus, len(nodes_with_free)):
+        if nodes_with_free[free_gpus]:
+            for word in range(node_bits.shape[1]):
+                bits = node_bits[free_gpus, word]
                 if bits:
                     lowest = bits & (~bits + ONE_BIT)
-                    return int(64 * word + BIT_NUMBER[(lowest * DE_BRUIJN) >> TOP_BITS])
-    return NO_NODE
+                    return int(64 * word + BIT_NUMBER[(lowest * DE_BRUIJN_NUMBER) >> DE_BRUIJN_SHIFT])
+    return NO_INDEX
 
 
-@compiled
-def change_free(free: Ints, words_with_free: Words, nodes_with_free: Ints, node: int, more: int) -> None:
-    """Move a node to the set of those with as many free GPUs as it has from now on."""
+@compile_inlined
+def move_node(free: Ints, node_bits: BitSets, nodes_with_free: Ints, node: int, change: int) -> None:
+    """Add GPUs to the unallocated ones of a node, and move it to the set of nodes with that number."""
     bit = ONE_BIT << np.uint64(node % 64)
-    words_with_free[free[node], node // 64] &= ~bit
+    node_bits[free[node], node // 64] &= ~bit
     nodes_with_free[free[node]] -= 1
-    free[node] += more
-    words_with_free[free[node], node // 64] |= bit
+    free[node] += change
+    node_bits[free[node], node // 64] |= bit
     nodes_with_free[free[node]] += 1
 
 
 LATEST_S = 1e12
-"""No time in a list may be later or longer, so that sums of such times still resolve milliseconds. [s]"""
-MAX_GPUS = 10_000_000
-COLUMNS = ("job_id", "submit_time", "duration", "num_gpus")
-OPTIONAL_COLUMNS = ("tenant", "limit_s")
+"""Largest time or duration in a job list: sums of such times still resolve milliseconds. [s]"""
+MAX_FLEET_GPUS = 10_000_000
+"""GPUs of the largest fleet, and of the largest job. [GPU]"""
+REQUIRED_COLUMNS = ("job_id", "submit_time", "duration", "num_gpus")
+OPTIONAL_JOB_COLUMNS = ("tenant", "limit_s")
 COLUMN_RULES = {
     "submit_time": ("a number from 0 to 1e12", pl.col("submit_time").is_between(0, LATEST_S)),
     "duration": ("a number from 0 to 1e12", pl.col("duration").is_between(0, LATEST_S)),
     "num_gpus": (
-        f"a whole number from 1 to {MAX_GPUS}",
-        pl.col("num_gpus").is_between(1, MAX_GPUS) & (pl.col("num_gpus") % 1 == 0),
+        f"a whole number from 1 to {MAX_FLEET_GPUS}",
+        pl.col("num_gpus").is_between(1, MAX_FLEET_GPUS) & (pl.col("num_gpus") % 1 == 0),
     ),
     "limit_s": (
         "a number above 0 and up to 1e12, or nothing",
         pl.col("limit_s").is_between(0, LATEST_S, closed="right"),
     ),
 }
-"""What each number of a list has to be, as text and as an expression."""
-QUEUES = ("fifo", "pass", "backfill", "sjf", "fair")
-"""Queue rules: first come, first served; whoever fits passes; EASY backfill; shortest job first; fair share by team."""
-QUANTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
+"""Valid values of each number of a job list, as text and as an expression."""
+JOB_LIST_QUEUES = ("fifo", "pass", "backfill", "sjf", "fair")
+"""Queue rules: first come, first served; every job that fits; EASY backfill; shortest job first; fair share by team."""
+WAIT_PERCENTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 
 
 def read_job_list(path: str | Path) -> tuple[pl.DataFrame, list[str]]:
@@ -249,12 +274,12 @@ def read_job_list(path: str | Path) -> tuple[pl.DataFrame, list[str]]:
     jobs : polars.DataFrame
         ``job_id, tenant, submit_s, run_s, limit_s, gpus``, in order of submission, ties in the order of the file.
     remarks : list of str
-        Columns that are not read; rows out of order, tied submissions, durations of zero.
+        Remarks about unread columns, rows out of order, tied submissions and durations of zero.
 
     Raises
     ------
     TraceFormatError
-        If the file is no such list or is empty, or if numbers are missing or out of range.
+        If the file is no job list or is empty, or if numbers are missing or out of range.
 
     Examples
     --------
@@ -269,7 +294,7 @@ def read_job_list(path: str | Path) -> tuple[pl.DataFrame, list[str]]:
     ['rows out of order of submission: 1; sorted', "durations of zero: 1: 'a'"]
     """
     cells = _read_cells(path)
-    optional = [name for name in OPTIONAL_COLUMNS if name not in cells.columns]
+    optional = [name for name in OPTIONAL_JOB_COLUMNS if name not in cells.columns]
     rows = cells.with_columns(pl.lit(None, pl.String).alias(name) for name in optional).with_columns(
         pl.col(name).str.strip_chars().cast(pl.Float64, strict=False) for name in COLUMN_RULES
     )
@@ -282,14 +307,14 @@ def read_job_list(path: str | Path) -> tuple[pl.DataFrame, list[str]]:
         limit_s=pl.coalesce("limit_s", "duration"),
         gpus=pl.col("num_gpus").cast(pl.Int64),
     )
-    return jobs.sort("submit_s", maintain_order=True), _remarks(jobs, cells.columns)
+    return jobs.sort("submit_s", maintain_order=True), _collect_remarks(jobs, cells.columns)
 
 
 def simulate_job_list(jobs: pl.DataFrame, *, gpus: int, gpus_per_node: int, queue: str = "fifo") -> pl.DataFrame:
     """Simulate jobs on nodes of equal size.
 
-    A job larger than a node takes full nodes and a part of one more; smaller ones go to the node with the fewest free
-    GPUs that are enough.
+    A job larger than a node takes whole nodes and a part of one more; smaller jobs go to the node with the fewest
+    unallocated GPUs that are enough (best fit).
 
     Parameters
     ----------
@@ -300,7 +325,7 @@ def simulate_job_list(jobs: pl.DataFrame, *, gpus: int, gpus_per_node: int, queu
     gpus_per_node : int
         GPUs of each node; `gpus` for one pool without nodes.
     queue : {"fifo", "pass", "backfill", "sjf", "fair"}
-        Which job starts next; ``"fair"`` is by recent use of the team, with backfill.
+        Queue rule; ``"fair"`` goes by recent use of the team, with backfill.
 
     Returns
     -------
@@ -310,7 +335,7 @@ def simulate_job_list(jobs: pl.DataFrame, *, gpus: int, gpus_per_node: int, queu
     Raises
     ------
     ScenarioError
-        If the fleet is not made of full nodes, is too large, or is too small for a job.
+        If the GPUs are no multiple of those of a node, too many, or too few for a job.
 
     Examples
     --------
@@ -319,37 +344,45 @@ def simulate_job_list(jobs: pl.DataFrame, *, gpus: int, gpus_per_node: int, queu
     >>> simulate_job_list(jobs, gpus=8, gpus_per_node=8)["start_s"].to_list()
     [0.0, 60.0]
     """
-    queue = resolve(queue, QUEUES, what="queue", error=ScenarioError)
+    queue = resolve_name(queue, JOB_LIST_QUEUES, subject="queue", error=ScenarioError)
     _check_fleet(jobs, gpus, gpus_per_node)
     start_s = _find_starts(jobs, gpus // gpus_per_node, gpus_per_node, queue)
     started = jobs.with_columns(start_s=pl.Series(start_s))
     return started.with_columns(end_s=pl.col("start_s") + pl.col("run_s"))
 
 
-def draw_curve(jobs: pl.DataFrame, *, gpus: int, gpus_per_node: int, queue: str = "fifo") -> pl.DataFrame:
-    """Queue waits on 50 to 200 % of some GPUs, in whole nodes that hold the largest job.
+def tabulate_wait_curve(jobs: pl.DataFrame, *, gpus: int, gpus_per_node: int, queue: str = "fifo") -> pl.DataFrame:
+    """Simulate a job list on 50 to 200 % of a number of GPUs, and tabulate the queue waits.
 
-    Arguments as of :func:`simulate_job_list`.
+    Parameters
+    ----------
+    jobs, gpus, gpus_per_node, queue
+        As of :func:`simulate_job_list`. Fleets that are too small for the largest job are left out.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``gpus, mean_wait_s, p95_wait_s``, a row for each of up to 12 fleets. [GPU, s]
 
     Examples
     --------
     >>> jobs = pl.DataFrame({"job_id": ["a", "b"], "submit_s": [0.0, 0.0], "run_s": [10.0, 10.0], "gpus": [4, 4],
     ...     "tenant": ["t", "t"], "limit_s": [10.0, 10.0]})
-    >>> draw_curve(jobs, gpus=4, gpus_per_node=4).rows()
+    >>> tabulate_wait_curve(jobs, gpus=4, gpus_per_node=4).rows()
     [(4, 5.0, 10.0), (8, 0.0, 0.0)]
     """
     nodes = np.round(np.linspace(0.5, 2.0, 12) * gpus / gpus_per_node).astype(int)
     rows = []
     largest = jobs["gpus"].to_numpy().max(initial=1)
     for count in np.unique(nodes[nodes * gpus_per_node >= largest]).tolist():
-        found = simulate_job_list(jobs, gpus=count * gpus_per_node, gpus_per_node=gpus_per_node, queue=queue)
-        waits = found["start_s"] - found["submit_s"]
+        outcomes = simulate_job_list(jobs, gpus=count * gpus_per_node, gpus_per_node=gpus_per_node, queue=queue)
+        waits = outcomes["start_s"] - outcomes["submit_s"]
         rows.append((count * gpus_per_node, waits.mean(), waits.quantile(0.95, "higher")))
     return pl.DataFrame(rows, schema=["gpus", "mean_wait_s", "p95_wait_s"], orient="row")
 
 
 def summarize_run(outcomes: pl.DataFrame, *, gpus: int) -> dict[str, float]:
-    """Summarize a simulated list in the figures by which simulators are compared.
+    """Summarize a simulated job list: mean wait and completion time, makespan, utilization.
 
     Parameters
     ----------
@@ -405,7 +438,7 @@ def tabulate_waits(outcomes: pl.DataFrame) -> pl.DataFrame:
         outcomes.select(
             measure=pl.lit(name),
             mean=values.mean(),
-            **{label: values.quantile(level, "linear") for label, level in QUANTILES.items()},
+            **{label: values.quantile(level, "linear") for label, level in WAIT_PERCENTILES.items()},
             max=values.max(),
         )
         for name, values in measures.items()
@@ -413,7 +446,7 @@ def tabulate_waits(outcomes: pl.DataFrame) -> pl.DataFrame:
 
 
 def _find_starts(jobs: pl.DataFrame, nodes: int, gpus_per_node: int, queue: str) -> Floats:
-    """Start times in the order of the jobs: by the fast path, or by the loop over nodes for backfill and fair share."""
+    """Find the start of each job [s]: by the fast loop, or by the general one for backfill and fair share."""
     submit_s, run_s, limit_s = (jobs[name].to_numpy() for name in ("submit_s", "run_s", "limit_s"))
     gpus = jobs["gpus"].to_numpy()
     if queue in ("fifo", "pass", "sjf"):
@@ -422,24 +455,24 @@ def _find_starts(jobs: pl.DataFrame, nodes: int, gpus_per_node: int, queue: str)
 
     from gpuplanner.simulator.scheduling_rules import QuotaGroup, Sharing
     from gpuplanner.simulator.simulated_fleet import NodeFleet, NodeRequests
-    from gpuplanner.simulator.simulation_run import play, play_shared
+    from gpuplanner.simulator.simulation_run import simulate_requests, simulate_shared_requests
 
-    whole, on_nodes = np.zeros(len(gpus), np.int64), -(-gpus // gpus_per_node)
-    on_each = np.minimum(gpus, gpus_per_node)
-    requests = NodeRequests(submit_s, submit_s, run_s, limit_s, whole, gpus, on_nodes, per=on_each)
-    fleet = NodeFleet.whole([gpus_per_node] * nodes)
+    full_gpu, job_nodes = np.zeros(len(gpus), np.int64), -(-gpus // gpus_per_node)
+    per_node = np.minimum(gpus, gpus_per_node)
+    requests = NodeRequests(submit_s, submit_s, run_s, limit_s, full_gpu, gpus, job_nodes, per=per_node)
+    fleet = NodeFleet.of_full_gpus([gpus_per_node] * nodes)
     if queue == "backfill":
-        return play(requests, fleet, queue="easy").start_s
+        return simulate_requests(requests, fleet, queue="easy").start_s
     team = jobs["tenant"].rank("dense").to_numpy().astype(np.int64) - 1
     groups = tuple(QuotaGroup() for _ in range(int(team.max()) + 1))
     sharing = Sharing(team, np.zeros(len(team), np.int64), groups, order="fair")
-    return play_shared(requests, fleet, sharing, queue="easy").start_s
+    return simulate_shared_requests(requests, fleet, sharing, queue="easy").start_s
 
 
 def _check_fleet(jobs: pl.DataFrame, gpus: int, gpus_per_node: int) -> None:
-    """Raise if the fleet is not made of full nodes, is too large, or cannot hold a job."""
-    if gpus > MAX_GPUS or gpus % gpus_per_node:
-        expected = f"full nodes of {gpus_per_node} GPUs, at most {MAX_GPUS} GPUs"
+    """Raise if the GPUs are no multiple of those of a node, too many, or too few for a job."""
+    if gpus > MAX_FLEET_GPUS or gpus % gpus_per_node:
+        expected = f"full nodes of {gpus_per_node} GPUs, at most {MAX_FLEET_GPUS} GPUs"
         raise ScenarioError("fleet", expected, f"{gpus} GPUs", "Change --gpus or --gpus-per-node.")
     too_large = jobs.filter(pl.col("gpus") > gpus)["job_id"].to_list()
     if too_large:
@@ -449,17 +482,17 @@ def _check_fleet(jobs: pl.DataFrame, gpus: int, gpus_per_node: int) -> None:
 
 
 def _read_cells(path: str | Path) -> pl.DataFrame:
-    """Read the cells as text; every required column is there, and each once."""
+    """Read the cells of a job list as text; raise if a required column is missing or repeated."""
     try:
         cells = pl.read_csv(path, infer_schema=False)
     except pl.exceptions.NoDataError:
         cells = pl.DataFrame()
     except (OSError, pl.exceptions.PolarsError) as error:
         todo = "Give a CSV file with a list of jobs."
-        raise TraceFormatError(str(path), "a CSV file, plain or gzip", first_line(error), todo) from None
+        raise TraceFormatError(str(path), "a CSV file, plain or gzip", first_error_line(error), todo) from None
 
-    missing = [name for name in COLUMNS if name not in cells.columns]
-    repeated = [name for name in (*COLUMNS, *OPTIONAL_COLUMNS) if f"{name}_duplicated_0" in cells.columns]
+    missing = [name for name in REQUIRED_COLUMNS if name not in cells.columns]
+    repeated = [name for name in (*REQUIRED_COLUMNS, *OPTIONAL_JOB_COLUMNS) if f"{name}_duplicated_0" in cells.columns]
     got = ""
     if not cells.columns:
         got = "nothing"
@@ -470,35 +503,35 @@ def _read_cells(path: str | Path) -> pl.DataFrame:
     elif not cells.height:
         got = "no rows"
     if got:
-        expected = f"columns {', '.join(map(repr, COLUMNS))}, separated by commas, and at least one job"
+        expected = f"columns {', '.join(map(repr, REQUIRED_COLUMNS))}, separated by commas, and at least one job"
         raise TraceFormatError(str(path), expected, got, "Fix the file.")
     return cells
 
 
 def _check_rows(rows: pl.DataFrame, cells: pl.DataFrame, path: str | Path) -> None:
-    """Raise if a job has no id, an id stands twice, or a number breaks its rule; name the column and the rows."""
-    _require(cells, pl.col("job_id").is_not_null(), path, "job_id", "an id")
-    _require(cells, ~pl.col("job_id").is_duplicated(), path, "job_id", "ids that stand once")
+    """Raise if a job has no id, an id occurs twice, or a number breaks its rule; name the column and the rows."""
+    _require_valid(cells, pl.col("job_id").is_not_null(), path, "job_id", "an id")
+    _require_valid(cells, ~pl.col("job_id").is_duplicated(), path, "job_id", "ids that stand once")
     for name, (expected, rule) in COLUMN_RULES.items():
         if name in cells.columns:
             is_empty = cells[name].fill_null("").str.strip_chars() == ""
-            may_be_empty = pl.lit(value=name not in COLUMNS) & is_empty
+            may_be_empty = pl.lit(value=name not in REQUIRED_COLUMNS) & is_empty
             valid = rows.select(rule.fill_null(value=False) | may_be_empty).to_series()
-            _require(cells, valid, path, name, expected)
+            _require_valid(cells, valid, path, name, expected)
 
 
-def _require(cells: pl.DataFrame, valid: pl.Expr | pl.Series, path: str | Path, name: str, expected: str) -> None:
-    """Raise with the cells of the rows that are not valid, counted from 1 below the header."""
-    wrong = cells.with_row_index("row", offset=1).filter(~valid).select("row", name).rows()
-    if wrong:
-        listed = examples([f"row {row}: {'nothing' if cell is None else cell[:80]}" for row, cell in wrong])
-        got = f"{len(wrong)} of {cells.height} others: {listed}"
+def _require_valid(cells: pl.DataFrame, valid: pl.Expr | pl.Series, path: str | Path, name: str, expected: str) -> None:
+    """Raise if rows are not valid, with their cells and row numbers (from 1 below the header)."""
+    invalid = cells.with_row_index("row", offset=1).filter(~valid).select("row", name).rows()
+    if invalid:
+        listed = examples([f"row {row}: {'nothing' if cell is None else cell[:80]}" for row, cell in invalid])
+        got = f"{len(invalid)} of {cells.height} others: {listed}"
         raise TraceFormatError(f"{path}: column {name!r}", expected, got, "Fix or drop these rows.")
 
 
-def _remarks(jobs: pl.DataFrame, columns: list[str]) -> list[str]:
+def _collect_remarks(jobs: pl.DataFrame, columns: list[str]) -> list[str]:
     """Describe columns that are not read, and rows that are unusual but harmless, with counts."""
-    unused = [name for name in columns if name not in (*COLUMNS, *OPTIONAL_COLUMNS)]
+    unused = [name for name in columns if name not in (*REQUIRED_COLUMNS, *OPTIONAL_JOB_COLUMNS)]
     unsorted = int((jobs["submit_s"] < jobs["submit_s"].cum_max()).sum())
     tied = jobs.height - jobs["submit_s"].n_unique()
     zero = jobs.filter(pl.col("run_s") == 0)["job_id"].to_list()

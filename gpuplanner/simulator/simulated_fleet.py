@@ -1,4 +1,4 @@
-"""Requests, nodes and instances of a simulation, and its outcome."""
+"""Inputs of a simulation (requests, nodes, MIG instances, network) and its outcome."""
 
 from __future__ import annotations
 
@@ -14,21 +14,31 @@ from numpy.typing import ArrayLike
 from gpuplanner.core.errors import ScenarioError
 from gpuplanner.core.schemas import WHOLE_GPU
 from gpuplanner.hardware.gpu_models import GpuModel
-from gpuplanner.hardware.layout_enumeration import placed_layouts
-from gpuplanner.hardware.mig_layouts import driver_starts
+from gpuplanner.hardware.layout_enumeration import list_placed_layouts
+from gpuplanner.hardware.mig_layouts import order_driver_starts
 from gpuplanner.hardware.repartitioning_cost import ChangeCost
-from gpuplanner.simulator.simulation_state import NONE, Floats, InstanceSets, Ints
+from gpuplanner.simulator.simulation_state import NO_INDEX, Floats, InstanceSets, Ints
 
-EMPTY = 0
-"""Number of the set without instances."""
+EMPTY_SET = 0
+"""Number of the instance set without instances."""
 
 
 @dataclass(frozen=True, eq=False)
-class Flexible:
-    """Pools whose GPUs hold what jobs on them ask for: an instance is made for its job, and removed with it.
+class DynamicMig:
+    """Pools with dynamic MIG: an instance is made for its job, and removed when the job ends.
 
-    ``make_s`` passes before a job begins on an instance, ``whole_s`` before one begins on whole GPUs of which some
-    were cut last. Whole GPUs are there for jobs only where the capacity of the pool has them.
+    Full GPUs are offered only where the capacity of the pool has them.
+
+    Parameters
+    ----------
+    pools : tuple of bool
+        Whether the GPUs of each pool are partitioned on demand.
+    places : InstanceSets
+        Legal sets of MIG instances of the GPU model.
+    make_s : float
+        Delay before a job begins on an instance. [s]
+    whole_s : float
+        Delay before a job begins on full GPUs of which some were partitioned last. [s]
     """
 
     pools: tuple[bool, ...]
@@ -37,103 +47,147 @@ class Flexible:
     whole_s: float
 
     @classmethod
-    def of(cls, gpu_model: GpuModel, profiles: tuple[str, ...], cost: ChangeCost) -> Self:
-        """The only pool, or, where MIG mode needs a reboot, the second beside one of whole GPUs.
+    def from_change_cost(cls, gpu_model: GpuModel, profiles: tuple[str, ...], cost: ChangeCost) -> Self:
+        """Set up pools with dynamic MIG for a GPU model.
 
-        One instance is removed and one made for a job; on a GPU that becomes whole all may have to go.
+        Parameters
+        ----------
+        gpu_model : GpuModel
+            Model of the GPUs.
+        profiles : tuple of str
+            Names of the profiles that jobs ask for, the full GPU first.
+        cost : ChangeCost
+            Durations of repartitioning: a job removes one instance and makes one; a GPU that becomes full may have to
+            remove all.
+
+        Returns
+        -------
+        DynamicMig
+            One pool; where MIG mode needs a reboot, the second pool beside one of full GPUs.
         """
-        most = max(profile.max_instances for profile in gpu_model.profiles)
-        each, change = cost.instance_s.value, cost.change_s.value
+        max_instances = max(profile.max_instances for profile in gpu_model.profiles)
+        instance_s, change_s = cost.instance_s.value, cost.change_s.value
         pools = (True,) if cost.reboot_s is None else (False, True)
-        return cls(pools, instance_sets(gpu_model, profiles), change + 2 * each, change + most * each)
+        sets = instance_sets(gpu_model, profiles)
+        return cls(pools, sets, change_s + 2 * instance_s, change_s + max_instances * instance_s)
 
     def capacity(self, gpus: int, *, whole: bool) -> list[int]:
-        """What a node of so many empty GPUs offers, of each profile by itself."""
-        room = gpus * self.places.room[EMPTY]
+        """Count the instances of each profile on a node of empty GPUs, as if there were no other profile.
+
+        Parameters
+        ----------
+        gpus : int
+            GPUs of the node.
+        whole : bool
+            Whether it offers full GPUs as well.
+        """
+        room = gpus * self.places.room[EMPTY_SET]
         room[0] = gpus if whole else 0
         return [int(count) for count in room]
 
 
+InstanceSet = frozenset[tuple[int, int]]
+"""Instances on a GPU: number of the profile and start slice of each."""
+
+
 @functools.lru_cache(maxsize=64)
 def instance_sets(gpu_model: GpuModel, profiles: tuple[str, ...]) -> InstanceSets:
-    """Tables of a board for some profiles, the whole GPU first.
+    """Tabulate the legal sets of MIG instances of a GPU model, and what they become as instances come and go.
 
-    A new instance goes where the most stays possible: the instances of each profile, and whole GPUs, that could be
-    added by themselves count by their compute slices. Of equals it goes where the driver would put it.
+    A new instance goes where the most stays possible: instances of each profile, and full GPUs, that could be added
+    count by their compute slices, as if there were no other profile. Of equals the driver's order decides.
+
+    Parameters
+    ----------
+    gpu_model : GpuModel
+        Model of the GPUs.
+    profiles : tuple of str
+        Names of the profiles, the full GPU first.
 
     Examples
     --------
     >>> from gpuplanner.hardware.gpu_models import load_gpu_model
-    >>> found = instance_sets(load_gpu_model("H100-80GB-SXM5"), ("gpu", "1g.10gb", "3g.40gb"))
-    >>> found.room[EMPTY].tolist()
+    >>> sets = instance_sets(load_gpu_model("H100-80GB-SXM5"), ("gpu", "1g.10gb", "3g.40gb"))
+    >>> sets.room[EMPTY_SET].tolist()
     [1, 7, 2]
-    >>> one = found.add[EMPTY, 1]  # at slice 6: two instances of 3g.40gb become one, but seven small ones still fit
-    >>> found.slot[EMPTY, 1].item(), found.room[one].tolist()
+    >>> after = sets.after_adding[EMPTY_SET, 1]  # at slice 6: one 3g.40gb less has room, but still seven 1g.10gb in all
+    >>> sets.start_slice[EMPTY_SET, 1].item(), sets.room[after].tolist()
     (6, [0, 6, 1])
     """
-    used = [gpu_model.profile(name) for name in profiles if name != WHOLE_GPU]
-    number = {profile.name: place for place, profile in enumerate(used, start=1)}
-    layouts = placed_layouts(gpu_model, list(number)) if used else ()
-    sets = [frozenset((number[one.profile], one.start) for one in layout.placements) for layout in layouts]
-    sets = [frozenset[tuple[int, int]](), *sorted(sets, key=lambda held: (len(held), sorted(held)))]
-    place_of = {held: place for place, held in enumerate(sets)}
-    size = [gpu_model.compute_slices, *(profile.compute_slices for profile in used)]
-    starts = [(), *(driver_starts(gpu_model, profile) for profile in used)]
-    add, slot, room, lose = (np.full((len(sets) + 1, len(size)), fill) for fill in (NONE, NONE, 0, 0))
-    take = np.full((len(sets) + 1, gpu_model.memory_slices), NONE)
-    most = np.zeros_like(room)  # how many could be added if places were chosen for this profile alone
-    worth = np.zeros(len(sets) + 1, np.int64)
-    add[EMPTY, 0], slot[EMPTY, 0], take[-1, 0] = len(sets), 0, EMPTY
-    room[EMPTY, 0] = most[EMPTY, 0] = 1
-    for held in reversed(range(len(sets))):  # larger sets first: what follows is known
-        further = _further(sets[held], starts, place_of)
-        for profile, ways in enumerate(further):
-            most[held, profile] = max([most[held, profile], *(1 + most[after, profile] for _, after in ways)])
-        worth[held] = most[held] @ size
-        for profile, ways in enumerate(further):
-            if ways:
-                start, after = max(ways, key=lambda way: worth[way[1]])
-                add[held, profile], slot[held, profile] = after, start
-                room[held, profile] = 1 + room[after, profile]
-        for profile, start in sets[held]:
-            take[held, start] = place_of[sets[held] - {(profile, start)}]
-    able = add != NONE
-    lose[able] = (worth[:, None] - worth[add])[able]
-    return InstanceSets(add, slot, take, room, lose)
-
-
-def _further(
-    held: frozenset[tuple[int, int]],
-    starts: Sequence[tuple[int, ...]],
-    place_of: dict[frozenset[tuple[int, int]], int],
-) -> list[list[tuple[int, int]]]:
-    """For each profile the starts where one more may be, in the driver's order, and the set that it makes."""
-    return [
-        [
-            (start, place_of[after])
-            for start in begins
-            if (after := held | {(profile, start)}) in place_of and after != held
-        ]
-        for profile, begins in enumerate(starts)
+    mig_profiles = [gpu_model.profile(name) for name in profiles if name != WHOLE_GPU]
+    number_of = {profile.name: number for number, profile in enumerate(mig_profiles, start=1)}
+    layouts = list_placed_layouts(gpu_model, list(number_of)) if mig_profiles else ()
+    layout_sets = [
+        frozenset((number_of[placement.profile], placement.start) for placement in layout.placements)
+        for layout in layouts
     ]
+    sets = [InstanceSet(), *sorted(layout_sets, key=lambda instances: (len(instances), sorted(instances)))]
+    set_number = {instances: number for number, instances in enumerate(sets)}
+    slices = [gpu_model.compute_slices, *(profile.compute_slices for profile in mig_profiles)]
+    starts = [(), *(order_driver_starts(gpu_model, profile) for profile in mig_profiles)]
+
+    shape = (len(sets) + 1, len(slices))
+    after_adding, start_slice = np.full(shape, NO_INDEX), np.full(shape, NO_INDEX)
+    room, loss = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
+    after_removing = np.full((len(sets) + 1, gpu_model.memory_slices), NO_INDEX)
+    max_room = np.zeros_like(room)  # with the best places for each profile alone
+    value = np.zeros(len(sets) + 1, np.int64)  # compute slices that may still be added, over all profiles
+
+    # The full GPU has the last number; it fits on an empty GPU alone.
+    after_adding[EMPTY_SET, 0], start_slice[EMPTY_SET, 0], after_removing[-1, 0] = len(sets), 0, EMPTY_SET
+    room[EMPTY_SET, 0] = max_room[EMPTY_SET, 0] = 1
+
+    # Larger sets come first, so that the sets with one instance more are known.
+    for number in reversed(range(len(sets))):
+        additions = _possible_additions(sets[number], starts, set_number)
+        for profile, options in enumerate(additions):
+            rooms = [1 + max_room[after, profile] for _, after in options]
+            max_room[number, profile] = max([max_room[number, profile], *rooms])
+        value[number] = max_room[number] @ slices
+        for profile, options in enumerate(additions):
+            if options:
+                start, after = max(options, key=lambda option: value[option[1]])
+                after_adding[number, profile], start_slice[number, profile] = after, start
+                room[number, profile] = 1 + room[after, profile]
+        for profile, start in sets[number]:
+            after_removing[number, start] = set_number[sets[number] - {(profile, start)}]
+
+    fits = after_adding != NO_INDEX
+    loss[fits] = (value[:, None] - value[after_adding])[fits]
+    return InstanceSets(after_adding, start_slice, after_removing, room, loss)
+
+
+def _possible_additions(
+    instances: InstanceSet, starts: Sequence[tuple[int, ...]], set_number: dict[InstanceSet, int]
+) -> list[list[tuple[int, int]]]:
+    """List by profile the start slices of one instance more, in the driver's order, and the number of the new set."""
+    additions = []
+    for profile, profile_starts in enumerate(starts):
+        options = []
+        for start in profile_starts:
+            after = instances | {(profile, start)}
+            if after in set_number and after != instances:
+                options.append((start, set_number[after]))
+        additions.append(options)
+    return additions
 
 
 @dataclass(frozen=True, eq=False)
 class NodeNetwork:
-    """Domains of nodes that reach each other quickly, and how much longer work takes beyond them.
+    """Network domains of nodes, and the slowdown of jobs that are spread over several.
 
     Parameters
     ----------
     domains : array of int, shape (n_tiers, n_nodes)
-        Number of the domain of each node, narrow tiers first: NVLink domains, racks, spines. Islands within a node are
-        nodes of their own, and the node is their domain.
+        Number of the domain of each node by tier, narrow tiers first: NVLink domains, racks, spines. NVLink islands
+        within a node are nodes of their own, and the node is their domain.
     slowdowns : array of float, shape (n_tiers + 2,)
-        How many times as long work takes on one node, within one domain of each tier, and beyond all.
+        Run time over that on one node: on one node, within one domain of each tier, and beyond all domains.
 
     Raises
     ------
     ScenarioError
-        If the shapes do not fit, or work is faster where nodes are further apart.
+        If the shapes do not fit, or a slowdown is below that of a narrower tier.
 
     Examples
     --------
@@ -160,32 +214,32 @@ class NodeNetwork:
             raise ScenarioError("network of nodes", expected, got, "Give every node a row.")
 
     def only(self, nodes: ArrayLike) -> Self:
-        """Some of the nodes, by mask or number."""
+        """Select some of the nodes, by mask or number."""
         return replace(self, domains=self.domains[:, np.asarray(nodes)])
 
 
-OFF = -1
-"""Pool of a node that is off."""
+OFF_POOL = -1
+"""Number in place of the pool of a node that is powered down at first."""
 
 
 @dataclass(frozen=True, eq=False)
 class NodeRequests:
-    """What jobs ask for, a row each, in any order.
+    """Requests of jobs for GPUs or MIG instances, one row each, in any order.
 
     Parameters
     ----------
     ready_s, submit_s : array of float, shape (n_requests,)
-        When a request may start at the earliest, and when it was made [s]; queues go by both, then by the row.
+        Earliest start and submission; queues go by both, then by the row. [s]
     run_s, limit_s : array of float, shape (n_requests,)
-        How long it holds what it gets, and how long it may by its limit [s].
+        Run time and time limit. [s]
     profile : array of int, shape (n_requests,)
-        Number of the profile; 0 is the whole GPU.
+        Number of the profile; 0 is the full GPU.
     total : array of int, shape (n_requests,)
-        GPUs, or instances of the profile, in all.
+        GPUs, or instances of the profile, on all nodes together.
     nodes : array of int, shape (n_requests,)
-        Nodes over which they are spread, each with as many but the last, which takes the rest.
+        Nodes over which they are spread.
     per : array of int, shape (n_requests,), optional
-        GPUs or instances on each node but the last; without any, as evenly as whole numbers allow.
+        GPUs or instances on each node but the last, which takes what is left; by default as even as possible.
 
     Raises
     ------
@@ -204,69 +258,69 @@ class NodeRequests:
 
     def __post_init__(self) -> None:
         """Cast and check the columns."""
-        # Copies: an array that must not be written to, as tables give them, would be another type to the compiler.
-        for one in fields(self):
-            kind = np.float64 if one.name.endswith("_s") else np.int64
-            object.__setattr__(self, one.name, np.array(getattr(self, one.name), kind))
+        # Copies: a read-only array, as data frames give them, would be another type to the compiler.
+        for column in fields(self):
+            dtype = np.float64 if column.name.endswith("_s") else np.int64
+            object.__setattr__(self, column.name, np.array(getattr(self, column.name), dtype))
         if not len(self.per) and len(self.total) == len(self.nodes):
             object.__setattr__(self, "per", -(-self.total // np.maximum(self.nodes, 1)))
         object.__setattr__(self, "limit_s", np.maximum(self.limit_s, self.run_s))
-        lengths = {len(getattr(self, one.name)) for one in fields(self)}
-        sound = len(lengths) == 1 and bool(np.isfinite(self.ready_s).all())
-        sound = sound and all((column >= 0).all() for column in (self.run_s, self.profile))
-        if not (sound and all((column >= 1).all() for column in (self.nodes, self.rest))):
+        lengths = {len(getattr(self, column.name)) for column in fields(self)}
+        is_valid = len(lengths) == 1 and bool(np.isfinite(self.ready_s).all())
+        is_valid = is_valid and all((values >= 0).all() for values in (self.run_s, self.profile))
+        if not (is_valid and all((values >= 1).all() for values in (self.nodes, self.on_last_node))):
             expected = "columns of one length, finite times, run_s >= 0, and at least one GPU or instance on every node"
             todo = "Leave such rows out, or correct them."
             raise ScenarioError("requests", expected, f"lengths {sorted(lengths)}", todo)
 
     def __len__(self) -> int:
-        """Number of requests."""
+        """Count the requests."""
         return len(self.ready_s)
 
     @property
-    def rest(self) -> Ints:
-        """GPUs or instances on the last node."""
+    def on_last_node(self) -> Ints:
+        """GPUs or instances on the last node of each request."""
         return np.asarray(self.total - self.per * (self.nodes - 1), np.int64)
 
-    def take(self, rows: ArrayLike) -> Self:
-        """Some of the requests, by mask or number."""
+    def select(self, rows: ArrayLike) -> Self:
+        """Select some of the requests, by mask or number."""
         chosen = np.asarray(rows)
-        return type(self)(*(getattr(self, one.name)[chosen] for one in fields(self)))
+        return type(self)(*(getattr(self, column.name)[chosen] for column in fields(self)))
 
-    def at(self, ready_s: Floats) -> Self:
-        """The same requests, ready at other times."""
+    def with_ready_times(self, ready_s: Floats) -> Self:
+        """Copy the requests with other earliest starts [s]."""
         return replace(self, ready_s=ready_s)
 
 
 @dataclass(frozen=True, eq=False)
 class NodeFleet:
-    """Nodes, and what each offers in each pool that it may be in.
+    """Nodes, and the capacity of each in each node pool that it may be in.
 
     Parameters
     ----------
     profiles : tuple of str
-        Names of the profiles; the first is the whole GPU, all others are slices.
+        Names of the profiles; the first is the full GPU, all others are MIG slices.
     gpus : array of int, shape (n_nodes,)
         GPUs of each node.
     capacity : array of int, shape (n_nodes, n_pools, n_profiles)
-        What a node offers in a pool; nothing at all where it cannot be in it.
+        GPUs or instances of each profile that a node offers in a pool; all 0 where it cannot be in that pool.
     first : array of int, shape (n_nodes,)
-        Pool that it begins in; -1: it is off.
+        Pool at the beginning; -1: the node is powered down.
     weights : array of float, shape (n_profiles,)
-        Share of a GPU that an instance is.
-    flexible : Flexible, optional
-        Pools whose GPUs are cut as jobs come and go; their capacity is that of empty GPUs, profile by profile.
+        Share of a GPU of one instance. [0-1]
+    flexible : DynamicMig, optional
+        Pools with dynamic MIG; their capacity is that of empty GPUs, of each profile as if there were no other.
     network : NodeNetwork, optional
-        How far nodes are apart, and what that costs; None: distance makes no difference.
+        Network domains and slowdowns; None: placement does not change run times.
 
     Raises
     ------
     ScenarioError
-        If the shapes do not fit, or a node begins in a pool that it cannot be in.
+        If the shapes do not fit, or a node begins in a pool that does not exist.
 
     Examples
     --------
-    >>> fleet = NodeFleet.whole([8, 4])
+    >>> fleet = NodeFleet.of_full_gpus([8, 4])
     >>> fleet.capacity[:, 0, 0].tolist(), fleet.first.tolist()
     ([8, 4], [0, 0])
     """
@@ -276,58 +330,58 @@ class NodeFleet:
     capacity: Ints
     first: Ints
     weights: Floats
-    flexible: Flexible | None = None
+    flexible: DynamicMig | None = None
     network: NodeNetwork | None = None
 
     def __post_init__(self) -> None:
         """Cast and check the tables."""
         for name in ("gpus", "capacity", "first", "weights"):
-            kind = np.float64 if name == "weights" else np.int64
-            object.__setattr__(self, name, np.array(getattr(self, name), kind))
-        nodes, wide = len(self.gpus), len(self.profiles)
+            dtype = np.float64 if name == "weights" else np.int64
+            object.__setattr__(self, name, np.array(getattr(self, name), dtype))
+        nodes, profiles = len(self.gpus), len(self.profiles)
         fits = (
             self.capacity.ndim == 3
             and self.capacity.shape[0] == nodes == len(self.first)
-            and self.capacity.shape[2] == wide == len(self.weights)
-            and (self.flexible is None or self.flexible.places.add.shape[1] == wide)
+            and self.capacity.shape[2] == profiles == len(self.weights)
+            and (self.flexible is None or self.flexible.places.after_adding.shape[1] == profiles)
             and bool((self.first < self.capacity.shape[1]).all() and (self.capacity >= 0).all())
             and (self.network is None or self.network.domains.shape[1] == nodes)
         )
         if not fits or nodes == 0:
             expected = "at least one node, and capacity (and places, where GPUs are flexible) by node, pool and profile"
-            got = f"{nodes} nodes, {wide} profiles, capacity {self.capacity.shape}"
+            got = f"{nodes} nodes, {profiles} profiles, capacity {self.capacity.shape}"
             raise ScenarioError("fleet of nodes", expected, got, "Give every node a row.")
 
     @classmethod
-    def whole(cls, gpus: Sequence[int]) -> Self:
-        """Nodes of whole GPUs that are always on."""
+    def of_full_gpus(cls, gpus: Sequence[int]) -> Self:
+        """Make a fleet of nodes with full GPUs (MIG disabled) that are always on, from their numbers of GPUs."""
         sizes = np.asarray(gpus, np.int64)
         return cls(("gpu",), sizes, sizes[:, None, None], np.zeros(len(sizes), np.int64), np.ones(1))
 
     def only(self, nodes: ArrayLike) -> Self:
-        """Some of the nodes, by mask or number."""
-        kept = np.asarray(nodes)
-        network = self.network and self.network.only(kept)
-        some = {name: getattr(self, name)[kept] for name in ("gpus", "capacity", "first")}
-        return replace(self, network=network, **some)
+        """Select some of the nodes, by mask or number."""
+        chosen = np.asarray(nodes)
+        network = self.network and self.network.only(chosen)
+        tables = {name: getattr(self, name)[chosen] for name in ("gpus", "capacity", "first")}
+        return replace(self, network=network, **tables)
 
 
 @dataclass(frozen=True)
 class Switching:
-    """How nodes come when requests wait, and go when they are idle.
+    """Autoscaling of nodes: they power up for waiting requests, and power down when idle.
 
     Parameters
     ----------
     idle_s : float
-        How long a node has been idle when it goes [s].
+        Idle time after which a node powers down. [s]
     lead_s : float
-        How long it takes to come, its cut included [s].
+        Time to power up, partitioning included. [s]
     kept : tuple of int
-        Idle nodes that each pool keeps on.
+        Idle nodes that each pool keeps powered up.
     cool_s : float
-        For how long after a node was brought none goes [s].
+        Time after a power-up in which no node powers down. [s]
     look_s : float
-        How often somebody looks whether nodes that were called are there [s]; 0: all the time.
+        Interval at which nodes that power up are polled; 0: continuously. [s]
     """
 
     idle_s: float
@@ -345,54 +399,82 @@ class Switching:
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """What came of requests.
+    """Outcome of a simulation: starts, powered-up nodes, allocations and planned changes.
 
     Attributes
     ----------
     start_s : array of float, shape (n_requests,)
-        When each started, in the order of the rows; NaN: never.
-    on : polars.DataFrame
-        ``node, pool, from_s, until_s``: when each node was on or coming; infinite where nothing bounds it.
-    held : polars.DataFrame
-        ``request, node, profile, amount``: what each request held, by its row.
+        Start of each request, in the order of the rows; NaN: it never started. [s]
+    power_intervals : polars.DataFrame
+        ``node, pool, from_s, until_s``: when each node was on or powering up; infinite where it is not bounded. [s]
+    allocations : polars.DataFrame
+        ``request, node, profile, amount``: GPUs or instances allocated to each request, by its row.
     factor : array of float, shape (n_requests,)
-        How many times as long each ran, by its board and network, as on what it asked for; NaN: never.
+        Run time over that on one node with what the request asked for; NaN: it never started.
     changes : polars.DataFrame
-        ``row, began_s, drained_s, ended_s, outcome``: for each planned change when its cordon began, when the last
-        request left its node, when it was over, and whether it was ``"done"`` or ``"given up"``; null where it did not
-        come to that.
+        ``row, began_s, drained_s, ended_s, outcome``: for each planned change begin of the cordon, end of the last
+        request on its node, end of the change, and ``"done"`` or ``"given up"``; null where that did not happen. [s]
     """
 
     start_s: Floats
-    on: pl.DataFrame
-    held: pl.DataFrame
+    power_intervals: pl.DataFrame
+    allocations: pl.DataFrame
     factor: Floats
     changes: pl.DataFrame
 
     def peak_gpus(self, gpus: Ints, begin_s: float, end_s: float) -> int:
-        """GPUs of nodes that were on at once, at most, within a window."""
-        node, since, until = (self.on[name].to_numpy() for name in ("node", "from_s", "until_s"))
-        inside = (until > begin_s) & (since < end_s)
-        node, since, until = node[inside], since[inside], until[inside]
-        change = np.concatenate([gpus[node], -gpus[node]])
-        # What goes at an instant makes room for what comes at it.
-        order = np.lexsort((change, np.concatenate([since.clip(begin_s), until])))
+        """Find the peak of GPUs on nodes that were on at once, within a window.
+
+        Parameters
+        ----------
+        gpus : array of int, shape (n_nodes,)
+            GPUs of each node.
+        begin_s, end_s : float
+            Window. [s]
+        """
+        inside = self.power_intervals.filter(pl.col("until_s") > begin_s, pl.col("from_s") < end_s)
+        node_gpus = gpus[inside["node"].to_numpy()]
+        from_s = inside["from_s"].to_numpy().clip(begin_s)
+        change = np.concatenate([node_gpus, -node_gpus])
+        # Of changes at one instant power-downs come first.
+        order = np.lexsort((change, np.concatenate([from_s, inside["until_s"].to_numpy()])))
         return int(np.cumsum(change[order]).max(initial=0))
 
 
-def serving_table(wide: int, larger: Sequence[Sequence[int]] | None) -> Ints:
-    """For each of so many profiles those that serve it: itself, then larger ones, then -1 [profile, rank]."""
-    rows = [[number, *(larger[number] if larger is not None else ())] for number in range(wide)]
-    most = max(map(len, rows))
-    return np.array([[*one, *[-1] * (most - len(one))] for one in rows], np.int64)
+def serving_profile_table(profiles: int, larger: Sequence[Sequence[int]] | None) -> Ints:
+    """Tabulate the profiles that may serve each profile, in order of preference.
+
+    Parameters
+    ----------
+    profiles : int
+        Number of profiles.
+    larger : sequence of sequence of int or None
+        For each profile the larger ones that may serve in its place; None: none may.
+
+    Returns
+    -------
+    array of int, shape (n_profiles, n_preferences)
+        The profile itself, then the larger ones, then -1.
+    """
+    rows = [[number, *(larger[number] if larger is not None else ())] for number in range(profiles)]
+    width = max(map(len, rows))
+    return np.array([[*row, *[-1] * (width - len(row))] for row in rows], np.int64)
 
 
-def kinds_of(requests: NodeRequests) -> tuple[Ints, Ints]:
-    """Requests that ask for the same, as rows of profile, per node, nodes and rest; and which of them each is."""
-    asked = np.stack([requests.profile, requests.per, requests.nodes, requests.rest], axis=1)
-    # As np.unique of rows, which compares records and takes several times as long: a play asks twice.
-    order = np.lexsort(asked.T[::-1])
-    first = np.concatenate([[True], (np.diff(asked[order], axis=0) != 0).any(axis=1)])[: len(asked)]
-    kind = np.empty(len(asked), np.int64)
-    kind[order] = np.cumsum(first) - 1
-    return asked[order][first], kind
+def request_kinds(requests: NodeRequests) -> tuple[Ints, Ints]:
+    """Group requests that ask for the same.
+
+    Returns
+    -------
+    tuple of (array of int, shape (n_kinds, 4), array of int, shape (n_requests,))
+        For each kind profile, amount on each node but the last, nodes, and amount on the last node; and the kind of
+        each request.
+    """
+    columns = np.stack([requests.profile, requests.per, requests.nodes, requests.on_last_node], axis=1)
+    # As np.unique of rows, which compares records and takes several times as long: a simulation calls this twice.
+    order = np.lexsort(columns.T[::-1])
+    ordered = columns[order]
+    is_first = np.concatenate([[True], (np.diff(ordered, axis=0) != 0).any(axis=1)])[: len(columns)]
+    kind = np.empty(len(columns), np.int64)
+    kind[order] = np.cumsum(is_first) - 1
+    return ordered[is_first], kind

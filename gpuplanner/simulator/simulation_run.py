@@ -9,8 +9,8 @@ from typing import Self
 import numpy as np
 import polars as pl
 
-from gpuplanner.core.errors import ScenarioError, resolve
-from gpuplanner.simulator.planned_changes import LayoutChanges, changes_made, planned_table
+from gpuplanner.core.errors import ScenarioError, resolve_name
+from gpuplanner.simulator.planned_changes import LayoutChanges, tabulate_change_outcomes, tabulate_planned_changes
 from gpuplanner.simulator.scheduling_rules import NO_GROUP, QuotaGroup, SharedOutcome, Sharing
 from gpuplanner.simulator.simulated_fleet import (
     NodeFleet,
@@ -18,39 +18,41 @@ from gpuplanner.simulator.simulated_fleet import (
     NodeRequests,
     Outcome,
     Switching,
-    kinds_of,
-    serving_table,
+    request_kinds,
+    serving_profile_table,
 )
 from gpuplanner.simulator.simulation_state import (
-    CHANGE,
-    EVENT,
-    GROUP,
-    STATUS,
-    STOPPED,
-    TENANCY_STATUS,
-    TENANT_JOB,
-    UNITS,
-    UNLIMITED,
-    Cuts,
+    END_EVENT_COLUMNS,
+    NO_INDEX,
+    POWER_LOG_COLUMNS,
+    QUOTA_COLUMNS,
+    QUOTA_UNITS_PER_GPU,
+    STATUS_COLUMNS,
+    STOPPED_RUN_COLUMNS,
+    TENANCY_STATUS_COLUMNS,
+    TENANT_JOB_COLUMNS,
+    UNLIMITED_UNITS,
+    DynamicMigState,
     Floats,
     InstanceSets,
     Ints,
-    NodeWorld,
+    SimulationState,
     Table,
     Tenancy,
-    table,
+    make_table,
 )
 
-QUEUES = ("easy", "strict", "slurm", "pass")
-PLACEMENTS = ("best", "fullest", "lowest", "consolidate", "spread")
-NO_NODE = -1
-PARTS = 2
-"""Partitions of Slurm: whole GPUs, and slices. The line of whole GPUs, and of all where pools are flexible, is 0."""
-ROOM = 1 << 14
-"""Changes of nodes that are written before the loop hands them over."""
+QUEUE_RULES = ("easy", "strict", "slurm", "pass")
+"""Names of the queue rules: EASY backfill, strict FIFO, Slurm's backfill, every request that fits."""
+PLACEMENT_RULES = ("best", "fullest", "lowest", "consolidate", "spread")
+"""Names of the placement rules, in the order of their numbers."""
+N_QUEUES = 2
+"""Queues with a head, and partitions of Slurm: full GPUs (0), and MIG slices (1). With dynamic MIG all are in 0."""
+POWER_LOG_ROWS = 1 << 14
+"""Power changes of nodes that are logged before the event loop hands them over [rows]."""
 
 
-def play(
+def simulate_requests(
     requests: NodeRequests,
     fleet: NodeFleet,
     *,
@@ -62,45 +64,44 @@ def play(
     most_waiting: int | None = None,
     changes: LayoutChanges | None = None,
 ) -> Outcome:
-    """Start requests in the order of the queue, until nothing more can start.
+    """Simulate requests on nodes in the order of the queue, until no more can start.
 
-    The queue goes by readiness, submission and row; where ranks are given, by the rank of each request before that.
+    The queue goes by rank where ranks are given, then by readiness, submission and row.
 
-    Requests for instances of a profile wait for those before them that ask for the same profile. On whole GPUs, the
-    first that has to wait holds all others up in a ``"strict"`` queue; in an ``"easy"`` one others pass where by their
-    limits they do not delay it [1]_, and in a ``"pass"`` queue all that fit start. In ``"slurm"`` whoever passes,
-    slices as well, leaves alone the nodes that the first to wait will start on; and requests are given nodes that sleep
-    at once, and stay with them [2]_.
+    MIG slices: a request waits for those before it that ask for the same profile. Full GPUs: in a ``"strict"`` queue
+    the first request that has to wait blocks all others; in an ``"easy"`` one others pass it where by their limits
+    they do not delay it [1]_; in a ``"pass"`` queue all that fit start. In ``"slurm"`` a request, for slices as well,
+    may pass if it keeps off the nodes on which the first waiting one will start; powered-down nodes are allocated at
+    once, and requests stay with them [2]_.
 
-    A node under the cordon of a planned change, or that is partitioned for one, is not there: nothing starts on it, and
-    no request that waits is promised it. Where the changes let requests start before them, those that still wait once
-    the queue has been served start on nodes under a cordon alone, in the order of the queue, if they end by their
-    limits, on nodes as far apart as any, before each of these nodes is to be changed. Nobody has a claim on such nodes,
-    so nobody waits there for those before.
+    Nodes that are cordoned or partitioned for a planned change take no requests, and none is reserved. Where
+    ``changes.before_change`` is set, requests that still wait after the pass over the queue start on cordoned nodes if
+    by their limits, on nodes of the widest network tier, they end before the changes. None has a reservation there, so
+    none waits there for those before it.
 
-    Within one instant requests end, changes are done, changes begin, requests become ready, and requests start.
+    Within one instant requests end, changes end, changes begin, requests become ready, and requests start.
 
     Parameters
     ----------
     requests : NodeRequests
-        What is asked for.
+        Requests of jobs.
     fleet : NodeFleet
-        Where.
+        Nodes.
     queue : {"easy", "strict", "slurm", "pass"}
-        Which requests may pass one that has to wait.
+        Queue rule: which requests may pass one that has to wait.
     order : array of float, shape (n_requests,), optional
         Ranks, the lowest first; None: first come, first served.
     placement : {"best", "fullest", "lowest", "consolidate", "spread"}
-        Which nodes are taken first: with least of the profile to spare, with most in use, of the lowest number, those
-        of the narrowest domain that has enough, or with most to spare.
+        Which nodes go first: with least of the profile unallocated, with most in use, of the lowest number, those of
+        the narrowest network domain that has enough, or with most unallocated.
     larger : sequence of sequence of int, optional
-        For each profile those that may serve in its place, in this order; None: exact profiles alone.
+        For each profile the larger ones that may serve in its place, in this order; None: exact profiles alone.
     switching : Switching, optional
-        How nodes come and go; None: they stay in the pool that they begin in.
+        Autoscaling of nodes; None: they stay in the pool in which they begin.
     most_waiting : int, optional
-        Where more requests wait at once the play is given up: none that has not started by then ever does.
+        The simulation is given up when more requests wait at once: those that wait then never start.
     changes : LayoutChanges, optional
-        Planned changes of what nodes offer; not together with `switching` or flexible pools.
+        Planned changes of nodes; not together with `switching` or dynamic MIG.
 
     Returns
     -------
@@ -118,45 +119,46 @@ def play(
 
     Examples
     --------
-    >>> asked = NodeRequests([0, 1, 2], [0, 1, 2], [100, 100, 10], [100, 100, 10], [0, 0, 0], [8, 8, 4], [1, 1, 1])
-    >>> play(asked, NodeFleet.whole([8, 4])).start_s.tolist()
+    >>> requests = NodeRequests([0, 1, 2], [0, 1, 2], [100, 100, 10], [100, 100, 10], [0, 0, 0], [8, 8, 4], [1, 1, 1])
+    >>> simulate_requests(requests, NodeFleet.of_full_gpus([8, 4])).start_s.tolist()
     [0.0, 100.0, 2.0]
-    >>> gone = play(asked, NodeFleet.whole([8, 4]), switching=Switching(idle_s=60.0, lead_s=300.0))
-    >>> gone.on.filter(node=1).rows()
+    >>> power_saving = Switching(idle_s=60.0, lead_s=300.0)
+    >>> outcome = simulate_requests(requests, NodeFleet.of_full_gpus([8, 4]), switching=power_saving)
+    >>> outcome.power_intervals.filter(node=1).rows()
     [(1, 0, -inf, 0.0), (1, 0, 2.0, 362.0)]
     """
-    playing = Playing.of(requests, fleet, queue, placement, larger, order, switching, most_waiting, changes)
-    if playing.world is not None:
-        from gpuplanner.simulator.event_loop import advance
+    run = SimulationRun.prepare(requests, fleet, queue, placement, larger, order, switching, most_waiting, changes)
+    if run.state is not None:
+        from gpuplanner.simulator.event_loop import run_events
 
-        finished = False
-        while not finished:
-            finished = advance(playing.world)
-            playing.turn_page()
-    return playing.outcome()
+        is_finished = False
+        while not is_finished:
+            is_finished = run_events(run.state)
+            run.collect_power_log()
+    return run.outcome()
 
 
 @dataclass(eq=False)
-class Playing:
-    """A play under way.
+class SimulationRun:
+    """A simulation run in progress.
 
-    - ``fleet``: Where.
+    - ``fleet``: Nodes.
     - ``count``: Requests in all.
-    - ``order``: Rows of those that are played, in the order of the queue.
-    - ``world``: The tables of the loop; None where nothing can be played.
-    - ``planned``: The planned changes.
-    - ``pages``: When nodes came and went, so far.
+    - ``order``: Rows of the requests that are simulated, in the order of the queue.
+    - ``state``: State of the event loop; None where nothing can be simulated.
+    - ``planned``: Planned changes.
+    - ``power_logs``: Power changes of nodes so far, in parts.
     """
 
     fleet: NodeFleet
     count: int
     order: Ints
-    world: NodeWorld | None
+    state: SimulationState | None
     planned: Table
-    pages: list[np.ndarray] = field(default_factory=list)
+    power_logs: list[np.ndarray] = field(default_factory=list)
 
     @classmethod
-    def of(
+    def prepare(
         cls,
         requests: NodeRequests,
         fleet: NodeFleet,
@@ -168,88 +170,109 @@ class Playing:
         most_waiting: int | None = None,
         changes: LayoutChanges | None = None,
     ) -> Self:
-        """Lay out the tables; arguments as of :func:`play`."""
+        """Check the arguments, which are as of :func:`simulate_requests`, and set up the state of the event loop."""
         if changes is not None and not (switching is None and fleet.flexible is None):
             expected = "nodes that stay, and requests that start on any node with capacity"
             got = "switching or flexible pools beside them"
             raise ScenarioError("planned changes of nodes", expected, got, "Leave one of them out.")
-        plan = planned_table(changes, fleet)
-        kept, rows = _playable(requests, fleet, larger)
-        queue = resolve(queue, QUEUES, what="queue", error=ScenarioError)
-        turn = None if order is None else np.asarray(order, np.float64)[rows]
-        place = PLACEMENTS.index(resolve(placement, PLACEMENTS, what="placement", error=ScenarioError))
-        early, world = changes is not None and changes.before_change, None
-        if len(rows) or changes is not None:
-            world = _world(kept, fleet, queue, turn, place, larger, switching, most_waiting, plan, early)
-        return cls(fleet, len(requests), rows, world, plan[0])
+        plan = tabulate_planned_changes(changes, fleet)
+        rows = _startable_rows(requests, fleet, larger)
+        queue = resolve_name(queue, QUEUE_RULES, subject="queue", error=ScenarioError)
+        rank = None if order is None else np.asarray(order, np.float64)[rows]
+        rule = PLACEMENT_RULES.index(resolve_name(placement, PLACEMENT_RULES, subject="placement", error=ScenarioError))
 
-    def turn_page(self) -> None:
-        """Keep what the loop has written, and let it go on."""
-        assert self.world is not None
-        self.pages.append(self.world.log[: self.world.status[0].logged].copy())
-        self.world.status[0].logged = 0
+        state = None
+        if len(rows) or changes is not None:
+            starts_before_change = changes is not None and changes.before_change
+            state = _initial_state(
+                requests.select(rows), fleet, queue, rank, rule, larger, switching, most_waiting, plan,
+                starts_before_change,
+            )  # fmt: skip
+        return cls(fleet, len(requests), rows, state, plan[0])
+
+    def collect_power_log(self) -> None:
+        """Keep the rows of the event loop's power log, and empty it."""
+        assert self.state is not None
+        self.power_logs.append(self.state.power_log[: self.state.status[0].logged].copy())
+        self.state.status[0].logged = 0
 
     def outcome(self) -> Outcome:
-        """What came of it."""
-        start, world = np.full(self.count, np.nan), self.world
-        if world is None:
-            held = pl.DataFrame(schema=dict.fromkeys(("request", "node", "profile", "amount"), pl.Int64))
-            return Outcome(start, _on([], self.fleet), held, start.copy(), changes_made(self.planned))
-        factor = start.copy()
-        start[self.order], factor[self.order] = world.start, world.factor
-        started = world.on_node != NO_NODE
-        owner = world.owner[started]
-        held = pl.DataFrame({
-            "request": self.order[owner], "node": world.on_node[started], "profile": world.served[owner],
-            "amount": world.amount[started],
+        """Collect starts, power intervals, allocations and planned changes, by the rows of the requests."""
+        start_s, state = np.full(self.count, np.nan), self.state
+        power_intervals, changes = _power_intervals(self.power_logs, self.fleet), tabulate_change_outcomes(self.planned)
+        if state is None:
+            allocations = pl.DataFrame(schema=dict.fromkeys(("request", "node", "profile", "amount"), pl.Int64))
+            return Outcome(start_s, power_intervals, allocations, start_s.copy(), changes)
+
+        factor = start_s.copy()
+        start_s[self.order], factor[self.order] = state.start_s, state.run_factor
+        is_used = state.allocated_node != NO_INDEX
+        request = state.allocated_request[is_used]
+        allocations = pl.DataFrame({
+            "request": self.order[request], "node": state.allocated_node[is_used],
+            "profile": state.served_profile[request], "amount": state.amount[is_used],
         })  # fmt: skip
-        ran = np.where(np.isnan(start), np.nan, factor)
-        return Outcome(start, _on(self.pages, self.fleet), held, ran, changes_made(self.planned))
+        return Outcome(start_s, power_intervals, allocations, np.where(np.isnan(start_s), np.nan, factor), changes)
 
 
-def _playable(
-    requests: NodeRequests, fleet: NodeFleet, larger: Sequence[Sequence[int]] | None
-) -> tuple[NodeRequests, Ints]:
-    """Requests that could start on an empty fleet, in the order of the queue, and their rows."""
-    most = fleet.capacity.max(axis=1)
-    served_by = serving_table(most.shape[1], larger)
-    kinds, kind = kinds_of(requests)
-    able = np.zeros(len(kinds), bool)
-    for number, (profile, per, nodes, rest) in enumerate(kinds.tolist()):
-        for serving in served_by[profile][served_by[profile] != NO_NODE]:
-            room = most[:, serving]
-            enough, last = int((room >= per).sum()), int((room >= rest).sum())
-            able[number] |= enough >= nodes - 1 and last >= nodes
+def _startable_rows(requests: NodeRequests, fleet: NodeFleet, larger: Sequence[Sequence[int]] | None) -> Ints:
+    """Find the rows of the requests that could start on an empty fleet, in the order of the queue."""
+    max_capacity = fleet.capacity.max(axis=1)
+    serving_profiles = serving_profile_table(max_capacity.shape[1], larger)
+    kinds, kind = request_kinds(requests)
+    can_start = np.zeros(len(kinds), bool)
+    for number, (profile, per_node, nodes, on_last_node) in enumerate(kinds.tolist()):
+        for serving in serving_profiles[profile][serving_profiles[profile] != NO_INDEX]:
+            capacity = max_capacity[:, serving]
+            fit, fit_last = int((capacity >= per_node).sum()), int((capacity >= on_last_node).sum())
+            can_start[number] |= fit >= nodes - 1 and fit_last >= nodes
     rows = np.lexsort((np.arange(len(requests)), requests.submit_s, requests.ready_s))
-    rows = rows[able[kind[rows]]]
-    return requests.take(rows), rows
+    return np.asarray(rows[can_start[kind[rows]]])
 
 
-def _world(
-    kept: NodeRequests,
+def _initial_state(
+    requests: NodeRequests,
     fleet: NodeFleet,
     queue: str,
-    turn: Floats | None,
+    rank: Floats | None,
     placement: int,
     larger: Sequence[Sequence[int]] | None,
     switching: Switching | None,
     most_waiting: int | None,
     plan: tuple[Table, Ints],
-    before_change: bool,
-) -> NodeWorld:
-    """Fill the tables of a play."""
-    nodes, pools, wide = fleet.capacity.shape
-    serving = serving_table(wide, larger)
-    ranks = serving.shape[1]
-    asks, kind = kinds_of(kept)
-    count, kinds = len(kept), int(kind.max(initial=-1)) + 1
-    hold = np.concatenate([[0], np.cumsum(kept.nodes)])
-    how = switching or Switching(0.0, 0.0)
-    sliced = np.arange(wide) > 0
-    net = fleet.network or NodeNetwork(np.zeros((0, nodes), np.int64), np.ones(2))
-    domains = int(net.domains.max(initial=-1)) + 1
-    status = table(STATUS, 1)
-    status[0].last_add, status[0].timer, status[0].due = -np.inf, np.inf, -np.inf
+    starts_before_change: bool,
+) -> SimulationState:
+    """Set up the state of the event loop.
+
+    Parameters
+    ----------
+    requests : NodeRequests
+        Requests that are simulated, in the order of the queue.
+    fleet, queue, larger, switching, most_waiting
+        As of :func:`simulate_requests`.
+    rank : array of float, shape (n_requests,), optional
+        Ranks of these requests.
+    placement : int
+        Number of the placement rule.
+    plan : tuple of (Table, array of int)
+        As of :func:`tabulate_planned_changes`.
+    starts_before_change : bool
+        Whether requests may start on cordoned nodes.
+    """
+    nodes, pools, profiles = fleet.capacity.shape
+    serving_profiles = serving_profile_table(profiles, larger)
+    preferences = serving_profiles.shape[1]
+    kind_columns, kind = request_kinds(requests)
+    count, kinds = len(requests), int(kind.max(initial=-1)) + 1
+    first_allocation = np.concatenate([[0], np.cumsum(requests.nodes)]).astype(np.int64)
+    allocations, max_nodes = int(first_allocation[-1]), int(requests.nodes.max(initial=0))
+    scaling = switching or Switching(0.0, 0.0)
+    is_slice = np.arange(profiles) > 0
+    network = fleet.network or NodeNetwork(np.zeros((0, nodes), np.int64), np.ones(2))
+    domains = int(network.domains.max(initial=-1)) + 1
+    status = make_table(STATUS_COLUMNS, 1)
+    status[0].last_power_up_s = status[0].next_change_s = -np.inf
+    status[0].next_power_down_s = np.inf
 
     def ints(*shape: int, fill: int = 0) -> Ints:
         return np.full(shape, fill, np.int64)
@@ -257,75 +280,99 @@ def _world(
     def floats(*shape: int) -> Floats:
         return np.zeros(shape)
 
-    return NodeWorld(
-        strict=queue == "strict", passing=queue == "pass", ranked=turn is not None,
-        slurm=queue == "slurm" and fleet.flexible is None, placement=placement, switching=switching is not None,
-        flexible=fleet.flexible is not None, changing=len(plan[0]) > 0, before_change=before_change,
-        idle_s=float(how.idle_s), lead_s=float(how.lead_s), look_s=float(how.look_s), cool_s=float(how.cool_s),
-        most_waiting=count if most_waiting is None else most_waiting,
-        kept=np.array([*how.kept, *[0] * pools][:pools], np.int64),
-        ready=kept.ready_s, run=kept.run_s, turn=kept.run_s if turn is None else turn, limit=kept.limit_s,
-        profile=kept.profile, nodes=kept.nodes,
-        per=kept.per, rest=kept.rest, kind=kind, hold=hold.astype(np.int64),
-        larger=serving, line=np.where(sliced & (fleet.flexible is None), NO_NODE, 0), part=sliced.astype(np.int64),
-        apart=net.slowdowns,
-        domain=np.ascontiguousarray(net.domains),
-        full=ints(domains), last=ints(domains), spare=ints(domains),
-        head=ints(PARTS, fill=NO_NODE), wants=ints(PARTS), shadow=floats(PARTS), shut=ints(PARTS),
-        factor=np.ones(count),
-        weight=fleet.weights, gpus=fleet.gpus, capacity=np.ascontiguousarray(fleet.capacity),
-        pool=fleet.first.copy(), state=ints(nodes), come=floats(nodes), since=floats(nodes), used=floats(nodes),
-        busy=ints(nodes), free=ints(nodes, wide), first_of=ints(nodes, fill=NO_NODE),
-        on_node=ints(int(hold[-1]), fill=NO_NODE), amount=ints(int(hold[-1])), next_of=ints(int(hold[-1]),
-        fill=NO_NODE),
-        before=ints(int(hold[-1]), fill=NO_NODE), owner=ints(int(hold[-1])), start=np.full(count, np.nan),
-        served=ints(count, fill=NO_NODE), queue=ints(count), ends=table(EVENT, count),
-        chosen=ints(int(kept.nodes.max(initial=0))), given=ints(int(kept.nodes.max(initial=0))), taken=ints(nodes),
-        blocked=ints(max(wide, PARTS)),
-        wanted=ints(wide), of_kind=ints(kinds),
-        asks=asks[:, 0].copy(), dead=ints(kinds), lost=ints(kinds),
-        tried=ints(kinds, ranks), tight=floats(kinds, ranks), tier=ints(kinds, ranks),
-        at=floats(nodes), in_shadow=ints(nodes),
-        moves=ints(nodes), asked=ints(PARTS, nodes, fill=NO_NODE), moved=ints(PARTS, nodes), then=floats(PARTS, nodes),
-        reserved=np.full(nodes, np.inf),
-        extra=ints(nodes), virtual=ints(nodes, wide), claimed=ints(nodes), idle=ints(pools),
-        cuts=_cuts(fleet), plan=plan[0], plan_of=plan[1], stage=ints(nodes), drain=ints(nodes), power=ints(nodes),
-        made_for=ints(nodes, fill=NO_NODE), log=table(CHANGE, ROOM + 8 * nodes + 2 * len(plan[0])), status=status,
+    return SimulationState(
+        # Rules
+        is_strict=queue == "strict", all_may_pass=queue == "pass", is_ranked=rank is not None,
+        is_slurm=queue == "slurm" and fleet.flexible is None, placement=placement, is_autoscaled=switching is not None,
+        has_dynamic_mig=fleet.flexible is not None, has_changes=len(plan[0]) > 0,
+        starts_before_change=starts_before_change,
+        idle_s=float(scaling.idle_s), power_up_s=float(scaling.lead_s), poll_s=float(scaling.look_s),
+        cooldown_s=float(scaling.cool_s), max_waiting=count if most_waiting is None else most_waiting,
+        min_idle_nodes=np.array([*scaling.kept, *[0] * pools][:pools], np.int64),
+        # Requests
+        ready_s=requests.ready_s, run_s=requests.run_s, rank=requests.run_s if rank is None else rank,
+        limit_s=requests.limit_s, profile=requests.profile, node_count=requests.nodes, per_node=requests.per,
+        on_last_node=requests.on_last_node, kind=kind, first_allocation=first_allocation,
+        serving_profiles=serving_profiles, gpu_fraction=fleet.weights,
+        queue_of_profile=np.where(is_slice & (fleet.flexible is None), NO_INDEX, 0),
+        partition_of_profile=is_slice.astype(np.int64),
+        # Network and nodes
+        slowdown=network.slowdowns, domain=np.ascontiguousarray(network.domains), gpus=fleet.gpus,
+        capacity=np.ascontiguousarray(fleet.capacity), pool=fleet.first.copy(), node_state=ints(nodes),
+        online_at_s=floats(nodes), idle_since_s=floats(nodes), used_gpus=floats(nodes), allocation_count=ints(nodes),
+        unallocated=ints(nodes, profiles), node_allocation=ints(nodes, fill=NO_INDEX),
+        # Allocations
+        allocated_node=ints(allocations, fill=NO_INDEX), amount=ints(allocations),
+        next_allocation=ints(allocations, fill=NO_INDEX), previous_allocation=ints(allocations, fill=NO_INDEX),
+        allocated_request=ints(allocations),
+        # Starts and the queue
+        start_s=np.full(count, np.nan), run_factor=np.ones(count), served_profile=ints(count, fill=NO_INDEX),
+        queue=ints(count), ends=make_table(END_EVENT_COLUMNS, count), chosen_node=ints(max_nodes),
+        chosen_amount=ints(max_nodes), chosen_by=ints(nodes), is_blocked=ints(max(profiles, N_QUEUES)),
+        head=ints(N_QUEUES, fill=NO_INDEX), head_profile=ints(N_QUEUES), shadow_s=floats(N_QUEUES),
+        is_closed=ints(N_QUEUES), is_wanted=ints(profiles), waiting_of_kind=ints(kinds),
+        kind_profile=kind_columns[:, 0].copy(), is_unplaceable=ints(kinds),
+        # Cached searches
+        searched_at=ints(kinds, preferences), infeasible_from_s=floats(kinds, preferences),
+        found_tier=ints(kinds, preferences), is_unprovisionable=ints(kinds), room_s=floats(nodes),
+        node_changes=ints(nodes), cached_need=ints(N_QUEUES, nodes, fill=NO_INDEX), cached_at=ints(N_QUEUES, nodes),
+        cached_room_s=floats(N_QUEUES, nodes), is_shadow_node=ints(nodes), reserved_from_s=np.full(nodes, np.inf),
+        extra=ints(nodes), domain_nodes=ints(domains), domain_last_nodes=ints(domains),
+        domain_unallocated=ints(domains), unclaimed=ints(nodes, profiles), is_claimed=ints(nodes),
+        idle_nodes=ints(pools), mig=_dynamic_mig_state(fleet),
+        # Planned changes
+        planned=plan[0], first_change=plan[1], stage=ints(nodes), next_drain=ints(nodes),
+        next_power_change=ints(nodes), partitioned_for=ints(nodes, fill=NO_INDEX),
+        power_log=make_table(POWER_LOG_COLUMNS, POWER_LOG_ROWS + 8 * nodes + 2 * len(plan[0])), status=status,
     )  # fmt: skip
 
 
-def _cuts(fleet: NodeFleet) -> Cuts:
-    """GPUs that are cut as jobs come and go; without rows where there are none."""
-    how, wide = fleet.flexible, len(fleet.profiles)
-    gpus, none = 0 if how is None else int(fleet.gpus.sum()), np.zeros((0, wide), np.int64)
-    tables = InstanceSets(none, none, none, none, none) if how is None else how.places
-    return Cuts(
-        pools=np.array([] if how is None else how.pools, np.int64), places=tables,
-        make_s=0.0 if how is None else float(how.make_s), whole_s=0.0 if how is None else float(how.whole_s),
-        first=np.concatenate([[0], np.cumsum(fleet.gpus)]).astype(np.int64),
-        state=np.zeros(gpus, np.int64), paper=np.zeros(gpus, np.int64), was_cut=np.zeros(gpus, np.int64),
-        owner=np.full((gpus, tables.take.shape[1]), NO_NODE),
+def _dynamic_mig_state(fleet: NodeFleet) -> DynamicMigState:
+    """Set up the state of GPUs with dynamic MIG; without rows where there are none."""
+    flexible, first_gpu = fleet.flexible, np.concatenate([[0], np.cumsum(fleet.gpus)]).astype(np.int64)
+    if flexible is None:
+        no_sets = np.zeros((0, len(fleet.profiles)), np.int64)
+        sets, gpus = InstanceSets(no_sets, no_sets, no_sets, no_sets, no_sets), 0
+        pools, make_s, restore_s = np.zeros(0, np.int64), 0.0, 0.0
+    else:
+        sets, gpus = flexible.places, int(fleet.gpus.sum())
+        pools = np.array(flexible.pools, np.int64)
+        make_s, restore_s = float(flexible.make_s), float(flexible.whole_s)
+    return DynamicMigState(
+        is_dynamic_pool=pools, instance_sets=sets, make_s=make_s, restore_s=restore_s, first_gpu=first_gpu,
+        gpu_set=np.zeros(gpus, np.int64), planned_set=np.zeros(gpus, np.int64),
+        slice_request=np.full((gpus, sets.after_removing.shape[1]), NO_INDEX),
+        was_partitioned=np.zeros(gpus, np.int64),
     )  # fmt: skip
 
 
-def _on(pages: Sequence[np.ndarray], fleet: NodeFleet) -> pl.DataFrame:
-    """Intervals in which nodes were on or coming; what was on when nothing more happened stays on."""
+def _power_intervals(power_logs: Sequence[np.ndarray], fleet: NodeFleet) -> pl.DataFrame:
+    """Tabulate the intervals in which nodes were on or powering up; nodes that are on at the last event stay on.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``node, pool, from_s, until_s``. [s]
+    """
     schema = {"node": pl.Int64, "pool": pl.Int64, "from_s": pl.Float64, "until_s": pl.Float64}
-    if not pages:
-        placed = [(node, pool) for node, pool in enumerate(fleet.first.tolist()) if pool != NO_NODE]
-        return pl.DataFrame([(*one, -np.inf, np.inf) for one in placed], schema=schema, orient="row")
-    log = np.concatenate(pages)
-    by_node = np.argsort(log["node"], kind="stable")
-    node, at, on = log["node"][by_node], log["at"][by_node], log["on"][by_node]
-    begins = np.flatnonzero(on == 1)
-    follows = begins + 1
-    ended = (follows < len(on)) & (node[np.minimum(follows, len(on) - 1)] == node[begins])
-    until = np.where(ended, at[np.minimum(follows, len(on) - 1)], np.inf)
-    columns = (node[begins], log["pool"][by_node][begins], at[begins], until)
+    if not power_logs:
+        pools = enumerate(fleet.first.tolist())
+        rows = [(node, pool, -np.inf, np.inf) for node, pool in pools if pool != NO_INDEX]
+        return pl.DataFrame(rows, schema=schema, orient="row")
+
+    log = np.concatenate(power_logs)
+    log = log[np.argsort(log["node"], kind="stable")]
+    node, time_s = log["node"], log["time_s"]
+    begins = np.flatnonzero(log["is_on"] == 1)
+    # A node that was powered up is powered down by its next row, if it has one.
+    following = np.minimum(begins + 1, len(log) - 1)
+    has_end = (begins + 1 < len(log)) & (node[following] == node[begins])
+    until_s = np.where(has_end, time_s[following], np.inf)
+    columns = (node[begins], log["pool"][begins], time_s[begins], until_s)
     return pl.DataFrame(dict(zip(schema, columns, strict=True)), schema=schema)
 
 
-def play_shared(
+def simulate_shared_requests(
     requests: NodeRequests,
     fleet: NodeFleet,
     sharing: Sharing,
@@ -334,18 +381,18 @@ def play_shared(
     placement: str = "best",
     larger: Sequence[Sequence[int]] | None = None,
 ) -> SharedOutcome:
-    """Start requests as :func:`play` does, where teams have quotas, tiers and stops, and GPUs fail.
+    """Simulate requests of several teams with quotas, tiers, preemption and GPU failures.
 
-    Nodes that teams share stay on, and as they are cut. A request runs anew from its last checkpoint where it was
-    stopped for others or failed. Failures come by the number of GPUs that it holds or has a slice of, by the same draws
-    whatever the rules are.
+    Nodes stay on, in the pools in which they begin. A request that was preempted or failed starts again from its last
+    checkpoint. Its failure rate goes by the GPUs of which it has all or a slice; the draws are the same under all
+    rules.
 
     Parameters
     ----------
     requests, fleet, queue, placement, larger
-        As of :func:`play`.
+        As of :func:`simulate_requests`.
     sharing : Sharing
-        The rules.
+        Rules by which teams share the nodes.
 
     Returns
     -------
@@ -358,134 +405,161 @@ def play_shared(
 
     Examples
     --------
-    >>> asked = NodeRequests([0, 1, 2], [0, 1, 2], [100, 100, 10], [100, 100, 10], [0, 0, 0], [6, 2, 4], [1, 1, 1])
+    >>> requests = NodeRequests([0, 1, 2], [0, 1, 2], [100, 100, 10], [100, 100, 10], [0, 0, 0], [6, 2, 4], [1, 1, 1])
+    >>> fleet = NodeFleet.of_full_gpus([8])
     >>> teams = (QuotaGroup(4.0, parent=2), QuotaGroup(4.0, parent=2), QuotaGroup(0.0))
-    >>> lent = play_shared(asked, NodeFleet.whole([8]), Sharing([0, 0, 1], [0, 0, 0], teams))
-    >>> lent.start_s.tolist(), lent.stops.tolist()
+    >>> lending = simulate_shared_requests(requests, fleet, Sharing([0, 0, 1], [0, 0, 0], teams))
+    >>> lending.start_s.tolist(), lending.stops.tolist()
     ([0.0, 1.0, 100.0], [0, 0, 0])
-    >>> back = play_shared(asked, NodeFleet.whole([8]), Sharing([0, 0, 1], [0, 0, 0], teams, reclaim=True))
-    >>> back.start_s.tolist(), back.end_s.tolist(), back.stops.tolist()
+    >>> rules = Sharing([0, 0, 1], [0, 0, 0], teams, reclaim=True)
+    >>> reclaiming = simulate_shared_requests(requests, fleet, rules)
+    >>> reclaiming.start_s.tolist(), reclaiming.end_s.tolist(), reclaiming.stops.tolist()
     ([0.0, 1.0, 2.0], [112.0, 101.0, 12.0], [1, 0, 0])
     """
-    playing = Playing.of(requests, fleet, queue, placement, larger)
+    run = SimulationRun.prepare(requests, fleet, queue, placement, larger)
     if len(sharing.team) != len(requests) or fleet.flexible is not None:
         expected = f"{len(requests)} teams, one for each request, on nodes without MIG on demand"
         raise ScenarioError("sharing", expected, f"{len(sharing.team)}", "Give each its team.")
-    tenancy = _tenancy(requests, fleet, sharing, playing.order)
+    tenancy = _initial_tenancy(requests, fleet, sharing, run.order)
     stopped: list[np.ndarray] = []
-    if playing.world is not None:
-        from gpuplanner.simulator.multi_tenant_loop import advance_shared
+    if run.state is not None:
+        from gpuplanner.simulator.multi_tenant_loop import run_shared_events
 
-        world, finished = playing.world, False
-        while not finished:
-            finished = advance_shared(world, tenancy)
-            playing.turn_page()
-            stopped.append(tenancy.stopped[: tenancy.status[0].stopped].copy())
-            tenancy.status[0].stopped = 0
-        _refuse_stuck(tenancy)
-    return _outcome(playing, tenancy, stopped)
+        is_finished = False
+        while not is_finished:
+            is_finished = run_shared_events(run.state, tenancy)
+            run.collect_power_log()
+            stopped.append(tenancy.stopped[: tenancy.status[0].stopped_rows].copy())
+            tenancy.status[0].stopped_rows = 0
+        _require_progress(tenancy)
+    return _shared_outcome(run, tenancy, stopped)
 
 
-def _tenancy(requests: NodeRequests, fleet: NodeFleet, sharing: Sharing, order: Ints) -> Tenancy:
-    """Fill the tables of the requests that are played, in the order of the queue."""
-    count, status, jobs = len(order), table(TENANCY_STATUS, 1), table(TENANT_JOB, len(order))
-    total = requests.total[order]
+def _initial_tenancy(requests: NodeRequests, fleet: NodeFleet, sharing: Sharing, order: Ints) -> Tenancy:
+    """Set up the state of tenants for the event loop.
+
+    Parameters
+    ----------
+    requests : NodeRequests
+        All requests.
+    fleet : NodeFleet
+        Nodes.
+    sharing : Sharing
+        Rules by which teams share the nodes.
+    order : array of int, shape (n_simulated,)
+        Rows of the requests that are simulated, in the order of the queue.
+    """
+    count, total = len(order), requests.total[order]
+    failures, checkpoints = sharing.failures, sharing.checkpoints
+    mtbf_s = np.full(count, np.inf) if failures is None else failures.mtbf_s(1) / total
+    checkpoint_s = np.full(count, np.inf if checkpoints.interval_s is None else float(checkpoints.interval_s))
+    if checkpoints.interval_s is None and failures is not None:
+        checkpoint_s = np.sqrt(2.0 * checkpoints.write_s * failures.mtbf_s(1) / total)
     shares = fleet.weights if sharing.shares is None else np.asarray(sharing.shares)
-    failures, marks = sharing.failures, sharing.checkpoints
-    mtbf = np.full(count, np.inf) if failures is None else failures.mtbf_s(1) / total
-    every = np.full(count, np.inf if marks.interval_s is None else float(marks.interval_s))
-    if marks.interval_s is None and failures is not None:
-        every = np.sqrt(2.0 * marks.write_s * failures.mtbf_s(1) / total)
+    units = np.round(QUOTA_UNITS_PER_GPU * shares).astype(np.int64)
+
+    jobs = make_table(TENANT_JOB_COLUMNS, count)
     jobs.team, jobs.tier, jobs.row = sharing.team[order], sharing.tier[order], order
-    jobs.units = np.round(UNITS * shares).astype(np.int64)[requests.profile[order]] * total
-    jobs.left, jobs.every, jobs.mtbf = requests.run_s[order], every, mtbf
-    jobs.overhead = sharing.preemption.overhead_s
-    jobs.first = jobs.end = jobs.barred = np.nan
-    status.fair, status.by_tier = sharing.order == "fair", sharing.tiers_preempt
-    status.reclaim = sharing.reclaim
-    status.keep = sharing.head_keeps_quota
-    status.decay = np.log(2) / sharing.fair_share.half_life_s
-    status.min_run, status.write = sharing.preemption.min_run_s, marks.write_s
-    status.restart, status.seed = (0.0, 0) if failures is None else (failures.restart_s, failures.seed)
-    status.wake, status.stuck = np.inf, NO_GROUP
-    victims, aside, heads, spare = np.zeros((4, count), np.int64)
-    # In one instant no more fail than ran as it began.
-    stopped = table(STOPPED, 2 * count + 64)
+    jobs.units = units[requests.profile[order]] * total
+    jobs.work_left_s = requests.run_s[order]
+    jobs.checkpoint_s = checkpoint_s
+    jobs.mtbf_s = mtbf_s
+    jobs.overhead_s = sharing.preemption.overhead_s
+    jobs.first_start_s = jobs.end_s = jobs.reclaimed_s = np.nan
+
+    status = make_table(TENANCY_STATUS_COLUMNS, 1)
+    status.is_fair_share = sharing.order == "fair"
+    status.tiers_preempt = sharing.tiers_preempt
+    status.reclaims = sharing.reclaim
+    status.heads_keep_quota = sharing.head_keeps_quota
+    status.decay_per_s = np.log(2) / sharing.fair_share.half_life_s
+    status.min_run_s = sharing.preemption.min_run_s
+    status.write_s = checkpoints.write_s
+    if failures is not None:
+        status.restart_s, status.seed = failures.restart_s, failures.seed
+    status.next_pass_s, status.stuck_request = np.inf, NO_INDEX
+
     assert sharing.hours is not None
     jobs.hours = sharing.hours[order]
-    hours = np.full((len(sharing.openings), 1 + max(map(len, sharing.openings), default=0)), np.inf)
-    for row, instants in zip(hours, sharing.openings, strict=True):
+    hours_s = np.full((len(sharing.openings), 1 + max(map(len, sharing.openings), default=0)), np.inf)
+    for row, instants in zip(hours_s, sharing.openings, strict=True):
         row[: len(instants)] = instants
-    passed = np.zeros(len(hours), np.int64)
-    groups = groups_of(sharing.groups)
-    return Tenancy(groups, jobs, victims, aside, heads, spare, hours, passed, stopped, status)
+    passed_hours = np.zeros(len(hours_s), np.int64)
+
+    victims, over_quota, heads, merge_buffer = np.zeros((4, count), np.int64)
+    # In one instant no more requests fail than were running when it began.
+    stopped = make_table(STOPPED_RUN_COLUMNS, 2 * count + 64)
+    groups = tabulate_quota_groups(sharing.groups)
+    return Tenancy(groups, jobs, victims, over_quota, heads, merge_buffer, hours_s, passed_hours, stopped, status)
 
 
-def groups_of(groups: Sequence[QuotaGroup]) -> Table:
-    """Teams and cohorts as the loop takes them.
+def tabulate_quota_groups(groups: Sequence[QuotaGroup]) -> Table:
+    """Tabulate teams and cohorts for the event loop, with ``QUOTA_COLUMNS``.
 
     Examples
     --------
-    >>> found = groups_of([QuotaGroup(4.0, lend=1.0, parent=2), QuotaGroup(2.0, parent=2), QuotaGroup(1.0)])
-    >>> (found.local / UNITS).tolist(), (found.subtree / UNITS).tolist()
+    >>> table = tabulate_quota_groups([QuotaGroup(4.0, lend=1.0, parent=2), QuotaGroup(2.0, parent=2), QuotaGroup(1.0)])
+    >>> (table.local / QUOTA_UNITS_PER_GPU).tolist(), (table.subtree / QUOTA_UNITS_PER_GPU).tolist()
     ([3.0, 0.0, 0.0], [4.0, 2.0, 4.0])
     """
-    found = table(GROUP, len(groups))
-    for row, one in zip(found, groups, strict=True):
-        row.nominal = round(UNITS * (one.gpus or 0.0))
-        row.borrow = UNLIMITED if one.borrow is None else round(UNITS * one.borrow)
-        row.parent, row.weight = one.parent, one.weight
-        row.limited = one.limited
-    above = set(found.parent.tolist())
-    found.limited[[number in above for number in range(len(groups))]] = 1
-    depth = [_depth(groups, number) for number in range(len(groups))]
-    found.subtree = found.nominal
-    for number in sorted(range(len(groups)), key=lambda number: -depth[number]):
-        row, lend = found[number], groups[number].lend
-        row.local = 0 if lend is None else max(row.subtree - round(UNITS * lend), 0)
+    table = make_table(QUOTA_COLUMNS, len(groups))
+    for row, group in zip(table, groups, strict=True):
+        row.nominal = round(QUOTA_UNITS_PER_GPU * (group.gpus or 0.0))
+        row.borrow = UNLIMITED_UNITS if group.borrow is None else round(QUOTA_UNITS_PER_GPU * group.borrow)
+        row.parent, row.weight = group.parent, group.weight
+        row.has_quota = group.has_quota
+    parents = set(table.parent.tolist())
+    table.has_quota[[number in parents for number in range(len(groups))]] = 1
+
+    # From the leaves to the top: a cohort has its own quota and what the groups below it lend.
+    table.subtree = table.nominal
+    for number in sorted(range(len(groups)), key=lambda number: -_depth(groups, number)):
+        row, lend = table[number], groups[number].lend
+        row.local = 0 if lend is None else max(row.subtree - round(QUOTA_UNITS_PER_GPU * lend), 0)
         if row.parent != NO_GROUP:
-            found[row.parent].subtree += row.subtree - row.local
-    return found
+            table[row.parent].subtree += row.subtree - row.local
+    return table
 
 
 def _depth(groups: Sequence[QuotaGroup], number: int) -> int:
+    """Count the cohorts above a group."""
     parent = groups[number].parent
     return 0 if parent == NO_GROUP else 1 + _depth(groups, parent)
 
 
-def _refuse_stuck(tenancy: Tenancy) -> None:
+def _require_progress(tenancy: Tenancy) -> None:
     """Raise if a request fails so often that it never ends."""
-    stuck = int(tenancy.status[0].stuck)
-    if stuck != NO_GROUP:
-        from gpuplanner.simulator.multi_tenant_loop import MOST_STARTS
+    stuck_request = int(tenancy.status[0].stuck_request)
+    if stuck_request != NO_INDEX:
+        from gpuplanner.simulator.multi_tenant_loop import MAX_STARTS
 
-        where = f"request {int(tenancy.jobs[stuck].row)}"
-        expected = f"an end after at most {MOST_STARTS} starts"
+        location = f"request {int(tenancy.jobs[stuck_request].row)}"
+        expected = f"an end after at most {MAX_STARTS} starts"
         todo = "Lower the rate of failures, or save work more often."
-        raise ScenarioError(where, expected, "one that is stopped before it gets on", todo)
+        raise ScenarioError(location, expected, "one that is stopped before it gets on", todo)
 
 
-def _outcome(playing: Playing, tenancy: Tenancy, stopped: list[np.ndarray]) -> SharedOutcome:
-    jobs, order, count = tenancy.jobs, playing.order, playing.count
+def _shared_outcome(run: SimulationRun, tenancy: Tenancy, stopped: list[np.ndarray]) -> SharedOutcome:
+    """Collect the outcome of the tenants' requests, by the rows of the requests."""
+    jobs, order = tenancy.jobs, run.order
 
-    def spread(values: np.ndarray, fill: float = np.nan) -> np.ndarray:
-        found = np.full(count, fill, values.dtype)
-        found[order] = values
-        return found
+    def by_row(values: np.ndarray, fill: float = np.nan) -> np.ndarray:
+        column = np.full(run.count, fill, values.dtype)
+        column[order] = values
+        return column
 
-    plain = playing.outcome()
-    running = np.zeros(len(order), bool)
-    if playing.world is not None:
-        world = playing.world
-        running[world.ends.who[: world.status[0].running]] = True
-    last = np.where(running | ~np.isnan(jobs.end), jobs.begun, np.nan)
-    log = np.concatenate(stopped) if stopped else table(STOPPED, 0)
+    outcome = run.outcome()
+    is_running = np.zeros(len(order), bool)
+    if run.state is not None:
+        is_running[run.state.ends.request[: run.state.status[0].running]] = True
+    last_s = np.where(is_running | ~np.isnan(jobs.end_s), jobs.allocated_s, np.nan)
+    log = np.concatenate(stopped) if stopped else make_table(STOPPED_RUN_COLUMNS, 0)
     times = {f"{name}_s": log[name] for name in ("begun", "at", "lost")}
     return SharedOutcome(
-        start_s=spread(jobs.first), on=plain.on, held=plain.held, factor=plain.factor, changes=plain.changes,
-        end_s=spread(jobs.end),
-        queued_s=spread(jobs.queued, 0.0), lost_s=spread(jobs.lost, 0.0), stops=spread(jobs.stops, 0),
-        failures=spread(jobs.failures, 0),
+        start_s=by_row(jobs.first_start_s), power_intervals=outcome.power_intervals,
+        allocations=outcome.allocations, factor=outcome.factor, changes=outcome.changes,
+        end_s=by_row(jobs.end_s), queued_s=by_row(jobs.queued_s, 0.0),
+        lost_s=by_row(jobs.lost_s, 0.0), stops=by_row(jobs.preemptions, 0), failures=by_row(jobs.failures, 0),
         stopped=pl.DataFrame({"request": order[log["request"]], **times, "failed": log["failed"] == 1}),
-        last_s=spread(last), slowed_s=spread(jobs.slowed, 0.0),
+        last_s=by_row(last_s), slowed_s=by_row(jobs.slowed_s, 0.0),
     )  # fmt: skip

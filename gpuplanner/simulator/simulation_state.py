@@ -1,4 +1,4 @@
-"""State arrays of the event loops."""
+"""State arrays of the event loops: columns of their tables, nodes, requests, queues, MIG instances and quotas."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ Floats: TypeAlias = NDArray[np.float64]
 Table: TypeAlias = np.recarray[Any, Any]
 Row: TypeAlias = Any  # one row of a table
 
-EVENT = {"at": float, "who": int}
-"""When something happens, and the number of whoever it happens to."""
+END_EVENT_COLUMNS = {"time_s": float, "request": int}
+"""Columns of an event heap: when a request ends, and its number."""
 
 
-def table(columns: Mapping[str, type], rows: int) -> Table:
-    """A table of zeros.
+def make_table(columns: Mapping[str, type], rows: int) -> Table:
+    """Make a record array of zeros.
 
     Parameters
     ----------
@@ -29,249 +29,271 @@ def table(columns: Mapping[str, type], rows: int) -> Table:
 
     Examples
     --------
-    >>> table(EVENT, 2).who.tolist()
+    >>> make_table(END_EVENT_COLUMNS, 2).request.tolist()
     [0, 0]
     """
     return np.zeros(rows, np.dtype(list(columns.items()), align=True)).view(np.recarray)
 
 
-NONE = -1
-IMPOSSIBLE = 1 << 60
-GONE, COMING, ON = range(3)
-OPEN, CORDONED, PARTITIONING = range(3)
-BEST, FULLEST, LOWEST, CONSOLIDATE, SPREAD = range(5)
-DEPTH = 500
-"""Requests behind the head that a backfill looks at: bf_max_job_test of Slurm (slurm.conf(5), SchedulerParameters)."""
-STATUS = {
-    "now": float,
-    "begun": int,
+NO_INDEX = -1
+"""Number in place of a request, node, pool, profile or row where there is none."""
+IMPOSSIBLE_LOSS = 1 << 60
+"""Instances lost to the queue head where the instances that are to be placed do not fit at all."""
+OFFLINE, POWERING_UP, ONLINE = range(3)
+"""States of a node. Offline: powered down, or cordoned for a planned change, so that nothing starts on it."""
+SCHEDULABLE, CORDONED, PARTITIONING = range(3)
+"""Steps of a planned change that drains a node."""
+BEST_FIT, MOST_USED, LOWEST_NUMBER, CONSOLIDATE, SPREAD = range(5)
+"""Placement rules, by their numbers."""
+BACKFILL_DEPTH = 500
+"""Requests that backfill tries behind the queue head: bf_max_job_test (slurm.conf(5), SchedulerParameters)."""
+STATUS_COLUMNS = {
+    "now_s": float,
+    "has_begun": int,
     "arrived": int,
     "waiting": int,  # requests in the queue
-    "first": int,  # rank of the first of them; those before it have started
-    "kinds": int,  # kinds of requests in the queue
-    "hopeful": int,  # of these, such that may still start in this pass, or that room may still come for
+    "queue_first": int,  # rank of the queue's first request; those before it have started
+    "waiting_kinds": int,  # kinds of requests in the queue
+    "placeable_kinds": int,  # of these, kinds that may still start, or be given a node, in this pass
     "running": int,
     "logged": int,
-    "stamp": int,  # of the search under way: nodes already used by a request bear it
-    "last_add": float,
-    "behind": int,  # requests that were looked at behind the head in this pass, and could not start
-    "changes": int,  # passes, starts, ends and reservations so far: what was found before one of them no longer holds
-    "timer": float,  # next instant at which an idle node may go
-    "due": float,  # next instant at which a planned change goes on
-    "vacated": int,  # nodes under a cordon that the last request has left in this instant
-    "closing": int,  # nodes under a cordon on which requests start that end before the change
+    "search": int,  # number of the present search: nodes that it has chosen carry it
+    "last_power_up_s": float,
+    "backfill_tried": int,  # requests behind the queue head that did not start in this pass
+    "changes": int,  # passes, starts, ends and reservations so far: searches made before the last one are stale
+    "next_power_down_s": float,
+    "next_change_s": float,  # next step of a planned change
+    "vacated_nodes": int,  # cordoned nodes whose last request has ended in this instant
+    "short_start_nodes": int,  # cordoned nodes that take requests which end before the change
 }
-PLANNED = {
-    "row": int,  # as it was given
-    "planned": float,
-    "cordon": float,
-    "deadline": float,
-    "takes": float,
+"""Columns of the one row of counters and clocks."""
+CHANGE_COLUMNS = {
+    "row": int,  # row of the change in the input
+    "planned_s": float,
+    "cordon_s": float,
+    "deadline_s": float,
+    "change_s": float,
     "pool": int,
-    "drained": int,  # 1 if the node is drained for it
-    "follows": int,  # draining change of the node before it; NONE: there is none
-    "began": float,
-    "emptied": float,
-    "ended": float,  # while the node is partitioned: when that will be done
-    "outcome": int,  # NONE until it is over
+    "drains_node": int,
+    "previous_drain": int,  # draining change of the node before it, or NO_INDEX
+    "began_s": float,
+    "emptied_s": float,
+    "ended_s": float,  # while the node is partitioned: when that will be done
+    "outcome": int,  # NO_INDEX until it is over
 }
-CHANGE = {"node": int, "pool": int, "at": float, "on": int}
+"""Columns of the planned changes of nodes."""
+POWER_LOG_COLUMNS = {"node": int, "pool": int, "time_s": float, "is_on": int}
+"""Columns of the log of nodes that power up or down."""
 
 
 class InstanceSets(NamedTuple):
-    """Legal sets of placed instances of a board, by number: the empty one first, a GPU that is held whole last."""
+    """Legal sets of MIG instances on a GPU, numbered: the empty set first, a full GPU (MIG disabled) last."""
 
-    add: Ints  # [set, profile] the set with one more, where that keeps the most possible; NONE: there is no place
-    slot: Ints  # [set, profile] slice where that one begins
-    take: Ints  # [set, slice] the set without the instance that begins there
-    room: Ints  # [set, profile] how many more could be added, one after the other
-    lose: Ints  # [set, profile] what one more makes impossible, in compute slices over all profiles
-
-
-class Cuts(NamedTuple):
-    """GPUs that are cut as jobs come and go, numbered node by node."""
-
-    pools: Ints  # [pool] 1 if its nodes have such GPUs
-    places: InstanceSets
-    make_s: float  # for each instance, before its job begins
-    whole_s: float  # before a job begins on whole GPUs of which some were cut last
-    first: Ints  # [node + 1] first of its GPUs
-    state: Ints  # [gpu] what it holds
-    paper: Ints  # [gpu] what it would hold if those who wait had what they claim
-    owner: Ints  # [gpu, slice] request that holds the instance which begins there; NONE: none does
-    was_cut: Ints  # [gpu] 1 if it held an instance last
+    after_adding: Ints  # [set, profile] the set with one more instance where that keeps most possible, or NO_INDEX
+    start_slice: Ints  # [set, profile] slice where that instance begins
+    after_removing: Ints  # [set, slice] the set without the instance that begins there
+    room: Ints  # [set, profile] instances that could be added one after the other
+    loss: Ints  # [set, profile] compute slices, over all profiles, that one more instance makes impossible
 
 
-class NodeWorld(NamedTuple):
-    """Everything that the loop reads and writes; requests are numbered in the order of the queue."""
+class DynamicMigState(NamedTuple):
+    """GPUs whose MIG instances are made and removed with their jobs, numbered node by node."""
 
-    strict: bool
-    passing: bool  # all that fit start
-    ranked: bool  # the lowest rank first
-    slurm: bool  # who waits reserves whole nodes, and who wakes nodes has them at once
+    is_dynamic_pool: Ints  # [pool]
+    instance_sets: InstanceSets
+    make_s: float  # delay of a job for each instance that is made
+    restore_s: float  # delay of a job on full GPUs of which some were partitioned last
+    first_gpu: Ints  # [node + 1]
+    gpu_set: Ints  # [gpu] instance set
+    planned_set: Ints  # [gpu] instance set if the requests that wait had what they claim
+    slice_request: Ints  # [gpu, slice] request of the instance that begins there, or NO_INDEX
+    was_partitioned: Ints  # [gpu] 1 if its last job ran on an instance
+
+
+class SimulationState(NamedTuple):
+    """All that the event loop reads and writes. Requests are numbered in the order of the queue.
+
+    An allocation is what a request has on one node. Requests of one kind ask for the same. Profile 0 is the full GPU.
+    """
+
+    # Rules
+    is_strict: bool
+    all_may_pass: bool  # every request that fits starts
+    is_ranked: bool  # the queue goes by rank
+    is_slurm: bool  # waiting requests reserve full nodes, and get powered-down nodes at once
     placement: int
-    switching: bool
-    flexible: bool  # some GPUs are cut as jobs come and go
-    changing: bool  # changes of nodes are planned
-    before_change: bool  # requests start under a cordon if they end before the change
-    idle_s: float
-    lead_s: float
-    look_s: float
-    cool_s: float
-    most_waiting: int  # with more in the queue the play is given up
-    kept: Ints  # [pool]
-    ready: Floats  # [request]
-    run: Floats
-    turn: Floats  # [request] in a ranked queue the lowest is first
-    limit: Floats
+    is_autoscaled: bool
+    has_dynamic_mig: bool
+    has_changes: bool
+    starts_before_change: bool  # requests start on a cordoned node if they end before its change
+    idle_s: float  # until an idle node powers down
+    power_up_s: float
+    poll_s: float  # interval at which nodes that power up are polled; 0: none
+    cooldown_s: float  # after a power-up, until a node may power down
+    max_waiting: int  # with more requests in the queue the simulation is given up
+    min_idle_nodes: Ints  # [pool]
+    # Requests
+    ready_s: Floats  # [request]
+    run_s: Floats
+    rank: Floats  # [request] in a ranked queue the lowest is first
+    limit_s: Floats
     profile: Ints
-    nodes: Ints
-    per: Ints
-    rest: Ints
-    kind: Ints  # requests of one kind ask for the same
-    hold: Ints  # [request + 1] first of its holdings
-    larger: Ints  # [profile, rank] profiles that serve it: itself, then larger ones, then NONE
-    weight: Floats  # [profile]
-    line: Ints  # [profile] line with a head in which requests for it wait; NONE: first come first served by itself
-    part: Ints  # [profile] partition in Slurm
-    apart: Floats  # [tier] how many times as long it takes on nodes so far apart: one, one domain of each tier, or none
+    node_count: Ints
+    per_node: Ints  # GPUs or instances on each node but the last
+    on_last_node: Ints
+    kind: Ints
+    first_allocation: Ints  # [request + 1]
+    serving_profiles: Ints  # [profile, preference] the profile itself, then larger ones, then NO_INDEX
+    gpu_fraction: Floats  # [profile]
+    queue_of_profile: Ints  # [profile] queue with a head, or NO_INDEX: first come, first served by profile
+    partition_of_profile: Ints  # [profile] partition in Slurm
+    # Network and nodes
+    slowdown: Floats  # [tier] run time over run time on one node: one node, one domain of each tier, no common domain
     domain: Ints  # [tier, node] narrow tiers first
     gpus: Ints  # [node]
     capacity: Ints  # [node, pool, profile]
     pool: Ints  # [node]
-    state: Ints  # [node]
-    come: Floats  # [node]
-    since: Floats  # [node] idle since
-    used: Floats  # [node] GPUs in use, by their weight
-    busy: Ints  # [node] holdings on it
-    free: Ints  # [node, profile]
-    first_of: Ints  # [node] first of the holdings on it
-    on_node: Ints  # [holding]
-    amount: Ints
-    next_of: Ints
-    before: Ints
-    owner: Ints
-    start: Floats  # [request]
-    factor: Floats  # [request] how many times as long it runs as on what it asked for
-    served: Ints
+    node_state: Ints  # [node] OFFLINE, POWERING_UP or ONLINE
+    online_at_s: Floats  # [node]
+    idle_since_s: Floats  # [node]
+    used_gpus: Floats  # [node]
+    allocation_count: Ints  # [node]
+    unallocated: Ints  # [node, profile]
+    node_allocation: Ints  # [node] first in the linked list of its allocations
+    # Allocations
+    allocated_node: Ints  # [allocation]
+    amount: Ints  # [allocation] GPUs or instances
+    next_allocation: Ints  # [allocation] on the same node
+    previous_allocation: Ints
+    allocated_request: Ints
+    # Starts and the queue
+    start_s: Floats  # [request]
+    run_factor: Floats  # [request] run time over run time on what it asked for
+    served_profile: Ints
     queue: Ints  # [rank]
-    ends: Table  # [heap]
-    chosen: Ints  # [rank] nodes chosen for a start
-    given: Ints  # [rank] how much of each
-    taken: Ints  # [node] stamp of the last search that used it
-    blocked: Ints  # [profile] 1 if a request for it waits; in Slurm [partition]
-    head: Ints  # [line] first request that has to wait in this pass and that others may delay; NONE: none has
-    wants: Ints  # [line] profile that it is served with
-    shadow: Floats  # [line] when it can start at the latest; in Slurm [partition]
-    shut: Ints  # [line] 1 if nobody may pass who waits
-    wanted: Ints  # [profile] 1 if it would serve one that waits
-    of_kind: Ints  # [kind] how many of them wait
-    asks: Ints  # [kind] its profile
-    dead: Ints  # [kind] 1 if none of them can start any more in this pass
-    tried: Ints  # [kind, rank] after how many changes room for it was looked for with that profile
-    tight: Floats  # [kind, rank] until when it may not be there beside what waits; minus infinity: there is no room
-    tier: Ints  # [kind, rank] of the nodes that were found
-    lost: Ints  # [kind] 1 if nothing can come for them any more in this instant
-    at: Floats  # [node] when it has room for the head
-    moves: Ints  # [node] how often what is on it changed
-    asked: Ints  # [line, node] room that was looked for last, as a number; NONE: none yet
-    moved: Ints  # [line, node] after how many changes
-    then: Floats  # [line, node] when there will be as much, if nothing changes
-    in_shadow: Ints  # [node] 1 if the head that was looked at last will start there
-    reserved: Floats  # [node] from when on a request that waits has it for itself; infinite: none does
-    extra: Ints  # [node] what others may still hold when the head starts
-    full: Ints  # [domain] its nodes with room for a part of the request that is looked at
-    last: Ints  # [domain] and for what is on its last node
-    spare: Ints  # [domain] what is free there
-    virtual: Ints  # [node, profile] what is not claimed by requests that wait
-    claimed: Ints  # [node]
-    idle: Ints  # [pool] idle nodes
-    cuts: Cuts
-    plan: Table  # [change] by node and time
-    plan_of: Ints  # [node + 1] first of its changes
-    stage: Ints  # [node] OPEN, CORDONED or PARTITIONING
-    drain: Ints  # [node] its draining change that is under way or the next one
-    power: Ints  # [node] its next change that drains nothing
-    made_for: Ints  # [node] draining change that it was partitioned for last; NONE: it was not
-    log: Table
+    ends: Table  # [heap] end events
+    chosen_node: Ints  # [rank] nodes chosen for a start
+    chosen_amount: Ints  # [rank] GPUs or instances on each
+    chosen_by: Ints  # [node] number of the last search that chose it
+    is_blocked: Ints  # [profile] 1 if a request for it waits; in Slurm [partition]
+    head: Ints  # [queue] first request that waits in this pass and that others may delay, or NO_INDEX
+    head_profile: Ints  # [queue] profile that will serve the head
+    shadow_s: Floats  # [queue] latest start of the head (EASY's shadow time); in Slurm [partition]
+    is_closed: Ints  # [queue] 1 if no request may pass the head
+    is_wanted: Ints  # [profile] 1 if it would serve a request that waits
+    waiting_of_kind: Ints  # [kind]
+    kind_profile: Ints  # [kind]
+    is_unplaceable: Ints  # [kind] 1 if none can start any more in this pass
+    # Cached searches
+    searched_at: Ints  # [kind, preference] count of changes at the last search for nodes
+    infeasible_from_s: Floats  # [kind, preference] requests that end then or later find no nodes; -inf: none does
+    found_tier: Ints  # [kind, preference] network tier of the nodes found
+    is_unprovisionable: Ints  # [kind] 1 if no node can be given to it in this instant
+    room_s: Floats  # [node] when it has room for the head
+    node_changes: Ints  # [node] changes of what is allocated on it
+    cached_need: Ints  # [queue, node] need of the last search for room, or NO_INDEX
+    cached_at: Ints  # [queue, node] count of the node's changes at that search
+    cached_room_s: Floats  # [queue, node] its result
+    is_shadow_node: Ints  # [node] 1 if the head that was searched for last will start there
+    reserved_from_s: Floats  # [node] start of the reservation of a request that waits; infinite: none
+    extra: Ints  # [node] what later requests may still have when the head starts (EASY's extra nodes)
+    domain_nodes: Ints  # [domain] nodes with room for a part of the request
+    domain_last_nodes: Ints  # [domain] nodes with room for the last part of the request
+    domain_unallocated: Ints  # [domain]
+    unclaimed: Ints  # [node, profile] unallocated, and not claimed by requests that wait
+    is_claimed: Ints  # [node]
+    idle_nodes: Ints  # [pool]
+    mig: DynamicMigState
+    # Planned changes
+    planned: Table  # [change] by node and time
+    first_change: Ints  # [node + 1]
+    stage: Ints  # [node] SCHEDULABLE, CORDONED or PARTITIONING
+    next_drain: Ints  # [node] its draining change that is under way, or the next one
+    next_power_change: Ints  # [node] its next change that drains nothing
+    partitioned_for: Ints  # [node] draining change that it was partitioned for last, or NO_INDEX
+    power_log: Table
     status: Table  # one row
 
 
-UNITS = 5040
-"""Parts of a GPU in which quotas are counted: divisible by every share of a board that the catalogue has."""
-UNLIMITED = 1 << 60
-GROUP = {
-    "nominal": int,  # units of its own
-    "local": int,  # of these, and of what those below it have: what it keeps for itself
-    "subtree": int,  # its own and what those below it lend
-    "borrow": int,  # of others, at most
-    "parent": int,  # NONE: there is none
-    "limited": int,  # 1 if quotas bind it
-    "usage": int,  # of a team what it holds, of a cohort what those below it hold beyond what they keep
-    "reserved": int,  # of a team, within usage: what is kept for those who wait first in this pass
-    "over": int,  # 1 if it had no quota of its own left as this pass began
-    "shut": int,  # 1 if none of it may pass one who lacks quota in this pass
+QUOTA_UNITS_PER_GPU = 5040
+"""Parts of a GPU in which quotas are counted: divisible by the slices of every GPU model in the catalogue."""
+UNLIMITED_UNITS = 1 << 60
+"""Quota units of a group that no quota binds."""
+QUOTA_COLUMNS = {
+    "nominal": int,  # quota units of its own
+    "local": int,  # quota units that it does not lend
+    "subtree": int,  # its own units and those that the groups below it lend
+    "borrow": int,  # units that it may borrow at most
+    "parent": int,  # its cohort, or NO_INDEX
+    "has_quota": int,  # 1 if quotas bind it
+    "usage": int,  # team: units allocated; cohort: units allocated below it beyond what those groups do not lend
+    "reserved": int,  # team, within usage: units kept for the queue heads of this pass
+    "is_over": int,  # 1 if it had no quota of its own left when this pass began
+    "is_closed": int,  # 1 if its requests may not pass one that lacks quota in this pass
     "weight": float,
-    "used": float,  # decayed GPU-seconds for its weight
+    "used": float,  # decayed GPU-seconds over its weight
 }
-"""Teams, then cohorts."""
-TENANT_JOB = {
+"""Columns of the quota table: teams, then cohorts."""
+TENANT_JOB_COLUMNS = {
     "team": int,
     "tier": int,
-    "row": int,  # by which failures are drawn
-    "units": int,
-    "hours": int,  # row of the hours in which it may start; NONE: at any time
-    "marked": int,  # 1 if it is to be stopped for the one that is looked at
+    "row": int,  # row of the request in the input, which seeds its failures
+    "units": int,  # quota units
+    "hours": int,  # row of the hours in which it may start, or NO_INDEX: at any time
+    "is_victim": int,  # 1 if it is to be preempted for the present request
     "starts": int,
-    "fails": int,  # 1 if its present run ends in a failure
-    "stops": int,
+    "will_fail": int,  # 1 if its present run ends in a failure
+    "preemptions": int,
     "failures": int,
-    "left": float,  # work still to do
-    "charge": float,  # time that the next start takes on top
-    "every": float,  # work between checkpoints; 0: saved all the time; infinite: never
-    "overhead": float,  # what a stop costs
-    "mtbf": float,  # time between failures, in the middle; infinite: none
-    "since": float,  # it waits since
-    "begun": float,  # when it last got its nodes
-    "first": float,  # when it first began, NaN before
-    "end": float,
-    "queued": float,  # time in the queue so far
-    "lost": float,  # time it held its nodes for nothing that lasts
-    "slowed": float,  # and longer, or less long below 0, than on what it asked for
-    "barred": float,  # instant in which its team had to give back: it stops nobody then
+    "work_left_s": float,
+    "restart_s": float,  # time that its next start takes on top
+    "checkpoint_s": float,  # work between checkpoints; 0: saved all the time; infinite: never
+    "overhead_s": float,  # cost of a preemption
+    "mtbf_s": float,  # mean time between failures; infinite: none
+    "waiting_since_s": float,
+    "allocated_s": float,  # when it last got its nodes
+    "first_start_s": float,  # NaN before
+    "end_s": float,
+    "queued_s": float,
+    "lost_s": float,  # time on its nodes without lasting progress
+    "slowed_s": float,  # run time beyond that on what it asked for
+    "reclaimed_s": float,  # when it lost its nodes to a reclaim: it preempts no other in that instant
 }
-STOPPED = {"request": int, "failed": int, "begun": float, "at": float, "lost": float}
-TENANCY_STATUS = {
-    "fair": int,
-    "by_tier": int,
-    "reclaim": int,
-    "keep": int,  # 1 if who waits first keeps its quota
+"""Columns of the requests of tenants."""
+STOPPED_RUN_COLUMNS = {"request": int, "failed": int, "begun": float, "at": float, "lost": float}
+"""Columns of the log of runs that a preemption or a failure ended."""
+TENANCY_STATUS_COLUMNS = {
+    "is_fair_share": int,
+    "tiers_preempt": int,
+    "reclaims": int,
+    "heads_keep_quota": int,
     "seed": int,
-    "decay": float,  # rate at which use is forgotten [1/s]
-    "min_run": float,
-    "write": float,  # time that writing a checkpoint takes
-    "restart": float,  # what a failure costs
-    "wake": float,  # when somebody may be stopped who is spared now
-    "stuck": int,  # request that was started too often, or NONE
-    "stopped": int,  # rows of ``stopped`` in use
-    "victims": int,  # just stopped, and not yet in the queue
-    "lacking": int,  # last in the queue: those who lack quota
-    "heads": int,  # who waits first, and has quota kept
-    "full": int,  # nodes with room for a part of the request that is looked at
-    "last": int,  # nodes with room for what is on its last node
+    "decay_per_s": float,  # rate at which past use is forgotten
+    "min_run_s": float,  # run time before a request may be preempted
+    "write_s": float,  # time to write a checkpoint
+    "restart_s": float,  # cost of a failure
+    "next_pass_s": float,  # when a request may be preempted, or start, that may not now
+    "stuck_request": int,  # request with too many starts, or NO_INDEX
+    "stopped_rows": int,
+    "victims": int,  # requests just preempted, and not yet in the queue
+    "over_quota": int,  # requests that lack quota, which go to the end of the queue
+    "heads": int,  # queue heads with quota kept for them
+    "roomy_nodes": int,  # nodes with room for a part of the present request
+    "roomy_last_nodes": int,  # nodes with room for the last part of the present request
 }
+"""Columns of the one row of rules and counters of tenants."""
 
 
 class Tenancy(NamedTuple):
-    """Teams and cohorts, what becomes of requests that may be stopped, and rules; rows of requests as in the nodes."""
+    """State of teams, cohorts and their requests, and sharing rules; requests are numbered as in SimulationState."""
 
     groups: Table  # [team or cohort]
     jobs: Table  # [request]
     victims: Ints  # [rank]
-    aside: Ints  # [rank] who lacks quota in this pass
-    heads: Ints  # [rank] who waits first
-    spare: Ints  # [rank] room to sort
-    hours: Floats  # [hours, rank] when they begin and end, in turn; infinite in the end
-    passed: Ints  # [hours] how many of these are over
+    over_quota: Ints  # [rank] requests that lack quota in this pass
+    heads: Ints  # [rank] queue heads
+    merge_buffer: Ints  # [rank] room to sort the queue
+    hours_s: Floats  # [hours, rank] when start hours begin and end, in turn; infinite in the end
+    passed_hours: Ints  # [hours] how many of these instants have passed
     stopped: Table  # [row] runs that were stopped; the loop pauses for it to be emptied
     status: Table  # one row

@@ -1,4 +1,4 @@
-"""Training plans for a model on the GPU models at hand."""
+"""Plans of training jobs and services on the available GPU models, with memory, time, cost and energy."""
 
 from __future__ import annotations
 
@@ -13,51 +13,59 @@ import numpy as np
 
 from gpuplanner.core.errors import GeometryError, ScenarioError
 from gpuplanner.hardware.catalog import (
-    board_names,
-    boards_called,
-    find_any_board,
-    has_price,
-    parameter,
-    whole_board_names,
+    find_parameter,
+    has_list_price,
+    match_gpu_models,
+    mig_model_names,
+    non_mig_model_names,
+    resolve_gpu_model,
 )
-from gpuplanner.hardware.power_and_carbon import facility_kwh, gpu_hour_price, gpu_kwh, power_model
+from gpuplanner.hardware.power_and_carbon import (
+    compute_facility_kwh,
+    compute_gpu_kwh,
+    find_gpu_hour_price,
+    make_power_model,
+)
 from gpuplanner.sizing.learned_memory import PeakModel
 from gpuplanner.sizing.memory_components import peak_gib
-from gpuplanner.sizing.model_architecture import Architecture, describe, published_preset
-from gpuplanner.sizing.run_table_words import meaning
-from gpuplanner.sizing.run_tables import job_of
+from gpuplanner.sizing.model_architecture import Architecture, find_published_preset, parse_architecture
+from gpuplanner.sizing.run_table_words import resolve_word
+from gpuplanner.sizing.run_tables import make_job
 from gpuplanner.sizing.serving_speed import Serving
-from gpuplanner.sizing.throughput import Board, board_facts, tokens_per_s
-from gpuplanner.sizing.training_job import ANY, TARGETS, TrainingJob, tool_facts
+from gpuplanner.sizing.throughput import GpuSpec, estimate_tokens_per_s, find_gpu_spec
+from gpuplanner.sizing.training_job import GENERIC_TOOL, TARGETS, TrainingJob, resolve_tool_facts
 
-TASKS = ("train", "dpo", "lora", "qlora", "serve")
-CACHES = {"": 2.0, "auto": 2.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0}
-"""Bytes of a number of the cache of keys and values."""
-RISK = 0.05
-"""Largest probability to run out of memory that a plan may have."""
-_LARGEST = 1024
+SIZING_TASKS = ("train", "dpo", "lora", "qlora", "serve")
+"""Tasks that can be sized."""
+CACHE_BYTES = {"": 2.0, "auto": 2.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0}
+"""Bytes of a number in the key and value cache, by its format."""
+MAX_OOM_PROBABILITY = 0.05
+"""Largest probability of running out of memory that a plan may have."""
+_DEFAULT_GPU_COUNT = 1024
+"""GPUs of a model whose number was not stated."""
 
 
 @dataclass(frozen=True)
-class Wish:
-    """What is wanted.
+class SizingRequest:
+    """What a user wants to size: a model, a task, limits and available GPUs.
 
     - ``model``: Preset, config.json, Megatron arguments or spec.
-    - ``task`` {"train", "dpo", "lora", "qlora", "serve"}: What to do with it; QLoRA is LoRA beside 4 bit weights, DPO
-      full training on pairs of answers beside a copy of the model.
+    - ``task`` {"train", "dpo", "lora", "qlora", "serve"}: QLoRA is LoRA with 4 bit weights; DPO is full training on
+      pairs of answers with a reference copy of the model.
     - ``seq``: Tokens of a sequence; serving: of prompt and answer together.
-    - ``tool``: Training tool; otherwise mixed precision with what each plan says.
-    - ``tokens``: To train on, or to generate.
-    - ``deadline_h``: Hours until it is done.
-    - ``boards``: Board → GPUs at hand of it (None: as many as are needed); empty: all with a data sheet and a price.
-    - ``itl_s``: Serving: seconds between two tokens of an answer, at most.
-    - ``quantization``: Of frozen or served weights, in any words: ``nf4``, ``4bit double``, ``int8``, ``fp8``, ``awq``.
-      None: as published where they are served, else 16 bits.
-    - ``cache_dtype``: Serving: ``fp8`` keeps keys and values in 8 bits; by default 16, whatever the weights have.
-    - ``adapters``: Serving: LoRA adapters that are loaded beside the model.
-    - ``risk``: Largest probability to run out of memory.
+    - ``tool``: Training tool; None: mixed precision with the settings of each plan.
+    - ``tokens``: Tokens to train on or to generate.
+    - ``deadline_h``: Time until the job must be finished [h].
+    - ``boards``: Available GPUs by GPU model (None: as many as needed); empty: all models with a data sheet and a
+      price.
+    - ``itl_s``: Serving: largest time between two tokens of an answer [s].
+    - ``quantization``: Format of frozen or served weights, in any spelling: ``nf4``, ``4bit double``, ``int8``,
+      ``fp8``, ``awq``. None: as published for serving, else 16 bits.
+    - ``cache_dtype``: Serving: ``fp8`` stores keys and values in 8 bits; default 16, whatever the weights have.
+    - ``adapters``: Serving: LoRA adapters loaded with the model.
+    - ``risk``: Largest probability of running out of memory.
     - ``prompt``, ``answer``: Serving: tokens of a prompt and of an answer; None: two thirds of ``seq``, and the rest.
-    - ``rate``, ``ttft_s``: Serving: requests a second, and seconds to the first token for 99 % of them, at most.
+    - ``rate``, ``ttft_s``: Serving: requests per second, and largest time to the first token for 99 % of them [s].
     """
 
     model: str
@@ -69,7 +77,7 @@ class Wish:
     boards: Mapping[str, int | None] | None = None
     itl_s: float | None = None
     quantization: str | None = None
-    risk: float = RISK
+    risk: float = MAX_OOM_PROBABILITY
     cache_dtype: str = ""
     adapters: int = 0
     prompt: int | None = None
@@ -78,48 +86,60 @@ class Wish:
     ttft_s: float | None = None
 
     def __post_init__(self) -> None:
-        if self.task not in TASKS:
-            _refuse("task", f"one of {', '.join(TASKS)}", repr(self.task), "Choose one.")
+        """Check all values and resolve the quantization and the task."""
+        if self.task not in SIZING_TASKS:
+            _reject_option("task", f"one of {', '.join(SIZING_TASKS)}", repr(self.task), "Choose one.")
         for name in ("seq", "tokens", "deadline_h", "itl_s", "risk", "prompt", "answer", "rate", "ttft_s"):
             value = getattr(self, name)
             if value is not None and not 0 < value < math.inf:
-                _refuse(name, "a number above 0", repr(value), "Correct it.")
-        narrow = meaning("quantization", self.quantization) if self.quantization else ""
+                _reject_option(name, "a number above 0", repr(value), "Correct it.")
+        narrow = resolve_word("quantization", self.quantization) if self.quantization else ""
         if self.task == "qlora":
             object.__setattr__(self, "task", "lora")
             narrow = narrow or "nf4-dq"
         if self.quantization is not None or self.task != "serve":
             object.__setattr__(self, "quantization", "" if narrow == "none" else narrow)
         if self.quantization and self.task in ("train", "dpo"):
-            _refuse("quantization", "task lora or serve", self.task, "Quantised weights are not trained.")
-        if self.cache_dtype not in CACHES:
-            known = ", ".join(name for name in CACHES if name)
-            _refuse("cache_dtype", f"one of {known}", repr(self.cache_dtype), "Choose one.")
+            _reject_option("quantization", "task lora or serve", self.task, "Quantised weights are not trained.")
+        if self.cache_dtype not in CACHE_BYTES:
+            names = ", ".join(name for name in CACHE_BYTES if name)
+            _reject_option("cache_dtype", f"one of {names}", repr(self.cache_dtype), "Choose one.")
         served = ("cache_dtype", "adapters", "itl_s", "prompt", "answer", "rate", "ttft_s")
         if self.task != "serve" and (given := [name for name in served if getattr(self, name)]):
-            _refuse(" and ".join(given), "task serve", self.task, "Leave them out.")
+            _reject_option(" and ".join(given), "task serve", self.task, "Leave them out.")
         if (self.prompt is None) != (self.answer is None):
-            _refuse("prompt and answer", "tokens of both", f"{self.prompt} and {self.answer}", "State both.")
+            _reject_option("prompt and answer", "tokens of both", f"{self.prompt} and {self.answer}", "State both.")
         if self.prompt is not None and self.answer is not None:
             object.__setattr__(self, "seq", self.prompt + self.answer)
         elif self.rate is not None:
-            _refuse("rate", "prompt and answer beside it", "none", "State the tokens of a request.")
+            _reject_option("rate", "prompt and answer beside it", "none", "State the tokens of a request.")
         if self.ttft_s is not None and self.rate is None:
-            _refuse("ttft", "a rate beside it", "none", "State the requests a second.")
+            _reject_option("ttft", "a rate beside it", "none", "State the requests a second.")
 
 
-def _refuse(where: str, expected: str, got: str, hint: str) -> NoReturn:
-    raise ScenarioError(f"size, {where}", expected, got, hint)
+def _reject_option(option: str, expected: str, got: str, hint: str) -> NoReturn:
+    """Raise :class:`ScenarioError` for an option of ``gpuplanner size``.
+
+    Parameters
+    ----------
+    option : str
+        Name of the option.
+    expected, got : str
+        The expected value, and the value found.
+    hint : str
+        The fix.
+    """
+    raise ScenarioError(f"size, {option}", expected, got, hint)
 
 
-def boards_named(words: Iterable[str]) -> dict[str, int | None]:
+def parse_gpu_counts(words: Iterable[str]) -> dict[str, int | None]:
     """Boards at hand as people write them, ``BOARD`` or ``BOARD=COUNT``; None: as many as are needed.
 
-    A word that may mean several boards stays as it is: :func:`settled` says which is taken.
+    A word that may mean several boards stays as it is: :func:`resolve_gpu_words` says which is taken.
 
     Examples
     --------
-    >>> boards_named(["H100-SXM5-80GB=64", "A30", "a100=8"])
+    >>> parse_gpu_counts(["H100-SXM5-80GB=64", "A30", "a100=8"])
     {'H100-80GB-SXM5': 64, 'A30-24GB': None, 'a100': 8}
     """
     counts: dict[str, int | None] = {}
@@ -128,115 +148,117 @@ def boards_named(words: Iterable[str]) -> dict[str, int | None]:
         if equals and not (count.isdecimal() and int(count)):
             expected = "MODEL or MODEL=COUNT with a whole number above 0"
             raise ScenarioError("--gpus", expected, repr(word), "Give for example --gpus A100-40GB=8.")
-        called = boards_called(name)
-        known = name if len(called) > 1 else called[0] if called else find_any_board(name)
-        counts[known] = int(count) if equals else None
+        called = match_gpu_models(name)
+        names = name if len(called) > 1 else called[0] if called else resolve_gpu_model(name)
+        counts[names] = int(count) if equals else None
     return counts
 
 
-def settled(boards: Mapping[str, int | None]) -> tuple[dict[str, int | None], list[str]]:
-    """Boards by their own names, and which was taken where a word may mean several: the most common of a family.
+def resolve_gpu_words(boards: Mapping[str, int | None]) -> tuple[dict[str, int | None], list[str]]:
+    """Resolve GPU model names; of several that a word may mean, the most common of the family is assumed and reported.
 
     Examples
     --------
-    >>> settled({"a100": 8})
+    >>> resolve_gpu_words({"a100": 8})
     ({'A100-40GB': 8}, ['GPU model a100: assumed A100-40GB, could also be A100-80GB'])
     """
     names: dict[str, int | None] = {}
-    taken = []
+    assumptions = []
     for word, count in boards.items():
-        first, *others = boards_called(word) or (find_any_board(word),)
-        if others:
-            taken.append(f"GPU model {word}: assumed {first}, could also be {', '.join(others)}")
-        already = names.get(first, 0)
-        names[first] = None if count is None or already is None else count + already
-    return names, taken
+        gpu_model, *alternatives = match_gpu_models(word) or (resolve_gpu_model(word),)
+        if alternatives:
+            assumptions.append(f"GPU model {word}: assumed {gpu_model}, could also be {', '.join(alternatives)}")
+        count_before = names.get(gpu_model, 0)
+        names[gpu_model] = None if count is None or count_before is None else count + count_before
+    return names, assumptions
 
 
-def boards_of(asked: Mapping[str, int | None] | None) -> list[tuple[Board, int]]:
-    """Boards at hand with their numbers; without any, all that have a data sheet and a price."""
-    named = asked or {name: None for name in (*board_names(), *whole_board_names()) if has_price(name)}
-    found = []
-    for name, count in named.items():
+def find_available_gpus(requested: Mapping[str, int | None] | None) -> list[tuple[GpuSpec, int]]:
+    """List the available GPU models with their numbers; without a statement, all with a data sheet and a price."""
+    counts = requested or {name: None for name in (*mig_model_names(), *non_mig_model_names()) if has_list_price(name)}
+    available = []
+    for name, count in counts.items():
         try:
-            gpu_model = board_facts(name)
+            gpu_model = find_gpu_spec(name)
         except GeometryError:
-            if asked:
+            if requested:
                 raise
             continue
         if gpu_model is not None:
-            found.append((gpu_model, count or _LARGEST))
-        elif asked:
+            available.append((gpu_model, count or _DEFAULT_GPU_COUNT))
+        elif requested:
             expected = "a data sheet with peak and bandwidth"
             raise ScenarioError(f"GPU model {name}", expected, "none", "Choose another GPU model.")
-    return found
+    return available
 
 
-def settle_wish(wish: Wish) -> tuple[Wish, Architecture, list[tuple[Board, int]], list[str]]:
-    """Describe the model and find the boards, with the formats and lengths that the model allows.
+def resolve_request(
+    request: SizingRequest,
+) -> tuple[SizingRequest, Architecture, list[tuple[GpuSpec, int]], list[str]]:
+    """Resolve the model and the GPU models of a request, with defaults for what it leaves open.
 
     Returns
     -------
     tuple
-        The wish with what was open, the model, boards with their numbers, and what was assumed.
+        The completed request, the architecture, GPU models with their numbers, and the assumptions.
     """
-    published = published_preset(wish.model) if wish.task == "serve" else None
-    model, assumed = (published, []) if published else describe(wish.model)
-    if model.positions and wish.seq > model.positions:
-        if wish.prompt:
-            most = f"at most {model.positions:,} tokens, the context of {model.name}"
-            _refuse("prompt and answer", most, f"{wish.seq:,}", "Shorten one of them.")
-        beyond = f"{wish.seq} is beyond the {model.positions} positions of {model.name}, which are taken"
+    published = find_published_preset(request.model) if request.task == "serve" else None
+    model, assumed = (published, []) if published else parse_architecture(request.model)
+    if model.positions and request.seq > model.positions:
+        if request.prompt:
+            expected = f"at most {model.positions:,} tokens, the context of {model.name}"
+            _reject_option("prompt and answer", expected, f"{request.seq:,}", "Shorten one of them.")
+        beyond = f"{request.seq} is beyond the {model.positions} positions of {model.name}, which are taken"
         assumed.append(f"seq: {beyond}")
-        wish = replace(wish, seq=model.positions)
-    elif wish.prompt and not model.positions:
-        assumed.append(f"context: {model.name} is taken to allow {wish.seq:,} tokens; see its config.json")
-    if wish.quantization is None:
-        wish = replace(wish, quantization=model.released)
+        request = replace(request, seq=model.positions)
+    elif request.prompt and not model.positions:
+        assumed.append(f"context: {model.name} is taken to allow {request.seq:,} tokens; see its config.json")
+    if request.quantization is None:
+        request = replace(request, quantization=model.released)
         if model.released:
-            assumed.append(f"weights: {wish.quantization}, as published; --quantization bf16 for 16 bits")
-    if wish.boards:
-        named, taken = settled(wish.boards)
-        wish = replace(wish, boards=named)
-        assumed += taken
+            assumed.append(f"weights: {request.quantization}, as published; --quantization bf16 for 16 bits")
+    if request.boards:
+        counts, assumptions = resolve_gpu_words(request.boards)
+        request = replace(request, boards=counts)
+        assumed += assumptions
     else:
         assumed.append("GPU models: all with a list price (--gpus MODEL=COUNT or --data for your own)")
-    boards = boards_of(wish.boards)
-    unpriced = [gpu_model.name for gpu_model, _ in boards if not has_price(gpu_model.name)]
+    boards = find_available_gpus(request.boards)
+    unpriced = [gpu_model.name for gpu_model, _ in boards if not has_list_price(gpu_model.name)]
     if unpriced:
         assumed.append(f"price: none is known of {', '.join(unpriced)}, plans of it have no cost")
-    return wish, model, boards, assumed
+    return request, model, boards, assumed
 
 
-def tags_of(wish: Wish) -> frozenset[str]:
-    """Words for the situation, which the conditions of the tools' table name."""
-    kind = "lora" if wish.task == "lora" else "full"
-    return frozenset({"sharded", kind, wish.task, *(["quantised"] if wish.quantization else [])})
+def situation_tags(request: SizingRequest) -> frozenset[str]:
+    """Return the conditions of the tool facts that apply to a request."""
+    kind = "lora" if request.task == "lora" else "full"
+    return frozenset({"sharded", kind, request.task, *(["quantised"] if request.quantization else [])})
 
 
-_OF_JOB = ("tp", "pp", "dp", "ep", "sharding", "recompute", "micro_batch", "accumulation", "regime")
-_WITHIN = ("job", "engine", "replicas", "parts")
-_PER = {"job": "in all", "hour": "an hour"}
-_MAYBE_UNKNOWN = ("cost", "currency", "energy_kwh")
-STEP_TOKENS = 1 << 20
-"""Tokens of a step, about what public recipes of this size take."""
-_ACTIVITY = 0.9
-_RANK = 16
-"""Rank of adapters of all linear layers where no tool says another."""
-_SHORT = 1024
-"""Tokens below which sequences, such as those of images, go by several at once."""
-_TOGETHER = 0.95
-"""What replicas on unlike boards reach of the sum of their speeds."""
+_JOB_FIELDS = ("tp", "pp", "dp", "ep", "sharding", "recompute", "micro_batch", "accumulation", "regime")
+_NESTED_FIELDS = ("job", "engine", "replicas", "parts")
+_PRICE_UNITS = {"job": "in all", "hour": "an hour"}
+_NULLABLE_FIELDS = ("cost", "currency", "energy_kwh")
+TOKENS_PER_STEP = 1 << 20
+"""Tokens of a training step, about that of public recipes of this size."""
+_BUSY_SM_ACTIVITY = 0.9
+_DEFAULT_LORA_RANK = 16
+"""Rank of adapters of all linear layers if the tool states none."""
+_SHORT_SEQUENCE_TOKENS = 1024
+"""Length below which several sequences form a micro-batch, such as those of images. [tokens]"""
+_MIXED_POOL_EFFICIENCY = 0.95
+"""Speed of replicas on different GPU models over the sum of their speeds."""
 
 
 @dataclass(frozen=True)
 class JobPlan:
-    """One way to run a job: where, whether it fits in memory, how fast, for how much.
+    """One way to run a job: GPUs, memory, speed and cost.
 
-    Memory in GiB a GPU, ``p_oom`` the probability to run out of it; ``cost`` in ``currency`` and ``energy_kwh`` are of
-    the whole job where its tokens are known, else of an hour (``per``), and None where no source states them. ``job``
-    or ``engine`` says how it is run. ``parts`` are the boards of a pool with their GPUs. From ``rank`` on it is what
-    ``gpuplanner size`` adds to the plans that it shows.
+    Memory is in GiB per GPU; ``p_oom`` is the probability of exceeding it. ``cost`` in ``currency`` and ``energy_kwh``
+    are for the whole job if its tokens are known, else for an hour (``per``); they are None if no source states them.
+    ``job`` or ``engine`` has the settings. ``parts`` are the GPU models of a mixed pool with their numbers.
+    ``gpuplanner size`` fills ``rank`` and the fields after it for the plans that it shows.
     """
 
     gpu_model: str
@@ -270,54 +292,77 @@ class JobPlan:
     request: str | None = None
     launch: str | None = None
 
-    def meets(self, wish: Wish) -> bool:
-        """Whether it is done by the deadline."""
-        return wish.deadline_h is None or self.hours is None or self.hours <= wish.deadline_h
+    def meets_deadline(self, request: SizingRequest) -> bool:
+        """Whether the job ends by the deadline."""
+        return request.deadline_h is None or self.hours is None or self.hours <= request.deadline_h
 
     @property
     def price(self) -> str | None:
-        """What it costs, with its unit."""
-        return None if self.cost is None else f"{self.cost:,.2f} {self.currency} {_PER[self.per]}"
+        """Cost with its unit."""
+        return None if self.cost is None else f"{self.cost:,.2f} {self.currency} {_PRICE_UNITS[self.per]}"
 
     def to_dict(self) -> dict[str, Any]:
-        """The plan for JSON and tables; what does not apply to it is left out."""
-        told = {field.name: getattr(self, field.name) for field in fields(self)} | {"price": self.price}
-        told |= {name: getattr(self.job, name, None) for name in _OF_JOB}
+        """Convert the plan to values for JSON and tables, without those that do not apply."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)} | {"price": self.price}
+        values |= {name: getattr(self.job, name, None) for name in _JOB_FIELDS}
         if self.job is not None and self.job.shards == 1:
-            told["sharding"] = "none"
+            values["sharding"] = "none"
         if self.engine is not None:
-            told |= {
+            values |= {
                 "tp": self.engine.tp, "dp": self.replicas, "concurrency": self.engine.concurrency * self.replicas,
                 "seconds_per_token": self.engine.step_s,
             }  # fmt: skip
-        known = [name for name, value in told.items() if value is not None or name in _MAYBE_UNKNOWN]
-        return {name: told[name] for name in known if name not in _WITHIN}
+        names = [name for name, value in values.items() if value is not None or name in _NULLABLE_FIELDS]
+        return {name: values[name] for name in names if name not in _NESTED_FIELDS}
 
 
-def base_job(wish: Wish, model: Architecture, tool: str) -> TrainingJob:
-    """What every plan has in common: what the tool does in bf16, as rows are read; of no tool mixed precision."""
-    method = "lora" if wish.task == "lora" else "full"
-    row = {"method": method, "precision": "bf16", "quantization": wish.quantization or "none"}
-    row["optimizer"] = tool_facts(tool, tags_of(wish)).get("optimizer", "adamw")
-    job = job_of(model, row, wish.seq, tool)
-    if tool == ANY:
-        job = replace(job, regime="mixed", adapter_regime="amp", lora_rank=_RANK, lora_targets=TARGETS)
-    return replace(job, fused_step=True, reference=wish.task == "dpo")
+def make_base_job(request: SizingRequest, architecture: Architecture, tool: str) -> TrainingJob:
+    """Make the job that all plans share: the settings of the tool in bf16; mixed precision for an unknown tool."""
+    method = "lora" if request.task == "lora" else "full"
+    row = {"method": method, "precision": "bf16", "quantization": request.quantization or "none"}
+    row["optimizer"] = resolve_tool_facts(tool, situation_tags(request)).get("optimizer", "adamw")
+    job = make_job(architecture, row, request.seq, tool)
+    if tool == GENERIC_TOOL:
+        job = replace(job, regime="mixed", adapter_regime="amp", lora_rank=_DEFAULT_LORA_RANK, lora_targets=TARGETS)
+    return replace(job, fused_step=True, reference=request.task == "dpo")
 
 
-def shapes(wish: Wish, model: Architecture, tool: str, *, parallel: bool = True) -> Iterator[TrainingJob]:
-    """Every shape but the number of replicas, the least parallel first; experts on all ranks, or shared by some."""
-    facts, base = tool_facts(tool, tags_of(wish)), base_job(wish, model, tool)
+def iterate_shapes(
+    request: SizingRequest, architecture: Architecture, tool: str, *, parallel: bool = True
+) -> Iterator[TrainingJob]:
+    """Yield every parallel layout, sharding, recompute mode and micro-batch of a job, least parallel first.
+
+    The number of replicas is left at its minimum; experts lie on all ranks, or are shared by some.
+
+    Parameters
+    ----------
+    request : SizingRequest
+        The request.
+    architecture : Architecture
+        The model.
+    tool : str
+        Training tool.
+    parallel : bool
+        Also split the model over GPUs.
+    """
+    facts, base = (
+        resolve_tool_facts(tool, situation_tags(request)),
+        make_base_job(request, architecture, tool),
+    )
     kinds, modes = (facts.get("parallel") or "").split(), facts["modes"].split()
-    whole = model.kind != "diffusion" and parallel
-    tensor = [t for t in (1, 2, 4, 8) if whole and model.heads % t == 0 and (t == 1 or "tp" in kinds)] or [1]
-    pipes = [p for p in (1, 2, 4, 8) if whole and model.layers % p == 0 and (p == 1 or "pp" in kinds)] or [1]
-    many = whole and model.experts % 8 == 0 and "ep" in kinds
-    experts = [1, 8] if many and model.experts else [1]
+    whole = architecture.kind != "diffusion" and parallel
+    tensor = [t for t in (1, 2, 4, 8) if whole and architecture.heads % t == 0 and (t == 1 or "tp" in kinds)] or [1]
+    pipes = [p for p in (1, 2, 4, 8) if whole and architecture.layers % p == 0 and (p == 1 or "pp" in kinds)] or [1]
+    many = whole and architecture.experts % 8 == 0 and "ep" in kinds
+    experts = [1, 8] if many and architecture.experts else [1]
     plain = "ddp" if base.frozen else "zero1"
-    one = 2 if base.reference else 1
-    several = one if model.kind == "diffusion" else one << max(0, (_SHORT // wish.seq).bit_length() - 1)
-    micros = sorted({one, *(several * times for times in (1, 2, 4, 8))})
+    sequences = 2 if base.reference else 1
+    grouped_sequences = (
+        sequences
+        if architecture.kind == "diffusion"
+        else sequences << max(0, (_SHORT_SEQUENCE_TOKENS // request.seq).bit_length() - 1)
+    )
+    micros = sorted({sequences, *(grouped_sequences * times for times in (1, 2, 4, 8))})
     for p, t, e in itertools.product(pipes, tensor, experts):
         for sharding in ("fsdp", plain) if p == e == 1 and parallel else (plain,):
             for recompute, micro in itertools.product(modes, micros):
@@ -327,45 +372,66 @@ def shapes(wish: Wish, model: Architecture, tool: str, *, parallel: bool = True)
                 )  # fmt: skip
 
 
-def expected_peak(job: TrainingJob, tool: str, peaks: PeakModel) -> tuple[float, float]:
-    """GiB that are expected of a job, and the logarithm of the factor of their bound."""
+def expect_peak(job: TrainingJob, tool: str, peaks: PeakModel) -> tuple[float, float]:
+    """Predict the peak memory of a job [GiB], and the logarithm of the factor to its bound."""
     knobs = [float(knob) for knob in np.exp(peaks.logs(tool))]
     peak = sum(knob * part for knob, part in zip(knobs, peak_gib(job), strict=True))
-    return peak, peaks.radius(tool, known=True, job=job)
+    return peak, peaks.radius(tool, is_known_tool=True, job=job)
 
 
-def training_plans(
-    wish: Wish, model: Architecture, tool: str, boards: Sequence[tuple[Board, int]], peaks: PeakModel
+def iterate_training_plans(
+    request: SizingRequest,
+    architecture: Architecture,
+    tool: str,
+    boards: Sequence[tuple[GpuSpec, int]],
+    peaks: PeakModel,
 ) -> Iterator[JobPlan]:
-    """Plans that fit, of each shape with ever more replicas until the deadline is met on each board."""
+    """Yield plans that fit, for each shape with more and more replicas until the deadline is met on each GPU model.
+
+    Parameters
+    ----------
+    request : SizingRequest
+        The request.
+    architecture : Architecture
+        The model.
+    tool : str
+        Training tool.
+    boards : sequence of (GpuSpec, int)
+        GPU models with their numbers.
+    peaks : PeakModel
+        Memory model.
+    """
     largest = max(gpu_model.memory_gib for gpu_model, _ in boards)
-    most = max(count for _, count in boards)
-    level = "tool measured" if peaks.seen(tool) else "tool not measured"
-    for shape in shapes(wish, model, tool):
-        dp, before = shape.ep, math.inf
+    max_gpus = max(count for _, count in boards)
+    level = "tool measured" if peaks.has_tool(tool) else "tool not measured"
+    for shape in iterate_shapes(request, architecture, tool):
+        dp, previous_peak = shape.ep, math.inf
         waiting = list(boards)
-        while waiting and shape.tp * shape.pp * dp <= most:
-            steps = max(1, round(STEP_TOKENS / (dp * shape.micro_batch * shape.seq)))
+        while waiting and shape.tp * shape.pp * dp <= max_gpus:
+            steps = max(1, round(TOKENS_PER_STEP / (dp * shape.micro_batch * shape.seq)))
             job = replace(shape, dp=dp, accumulation=steps)
-            peak, radius = expected_peak(job, tool, peaks)
-            if peak > largest and dp > 1 and peak > 0.98 * before:
+            peak, radius = expect_peak(job, tool, peaks)
+            if peak > largest and dp > 1 and peak > 0.98 * previous_peak:
                 break
-            before = peak
+            previous_peak = peak
             for gpu_model, count in tuple(waiting):
-                out = peaks.p_oom(peak, gpu_model.memory_gib, radius)
-                if job.gpus > count:
+                p_oom = peaks.p_oom(peak, gpu_model.memory_gib, radius)
+                if job.n_gpus > count:
                     waiting.remove((gpu_model, count))
-                elif out <= wish.risk:
-                    memory = JobMemory(gpu_model.memory_gib, peak, peak * math.exp(radius), out, level)
-                    plan = replace(priced(gpu_model, job.gpus, tokens_per_s(job, gpu_model), memory, wish), job=job)
+                elif p_oom <= request.risk:
+                    memory = JobMemory(gpu_model.memory_gib, peak, peak * math.exp(radius), p_oom, level)
+                    plan = replace(
+                        price_plan(gpu_model, job.n_gpus, estimate_tokens_per_s(job, gpu_model), memory, request),
+                        job=job,
+                    )
                     yield plan
-                    if plan.meets(wish):
+                    if plan.meets_deadline(request):
                         waiting.remove((gpu_model, count))
             dp *= 2
 
 
 class JobMemory(NamedTuple):
-    """Memory of a board or slice and of a job on it, in GiB, and how likely it runs out."""
+    """Memory of a GPU or slice and of a job on it [GiB], and the probability that it is exceeded."""
 
     gpu_gib: float
     predicted_gib: float
@@ -374,21 +440,37 @@ class JobMemory(NamedTuple):
     level: str
 
 
-def priced(
-    gpu_model: Board,
+def price_plan(
+    gpu_model: GpuSpec,
     gpus: int,
     rates: tuple[float, float, float],
     memory: JobMemory,
-    wish: Wish,
+    request: SizingRequest,
     share: float = 1.0,
 ) -> JobPlan:
-    """Time, money and energy of a number of GPUs, or of a share of one, at some tokens a second."""
+    """Make a plan with time, cost and energy of GPUs, or of a fraction of one.
+
+    Parameters
+    ----------
+    gpu_model : GpuSpec
+        The GPU model.
+    gpus : int
+        Number of GPUs.
+    rates : tuple of float
+        Low, expected and high speed. [tokens/s]
+    memory : JobMemory
+        Memory of the job.
+    request : SizingRequest
+        The request.
+    share : float
+        Fraction of a GPU that is used. [0-1]
+    """
     low, rate, high = rates
-    hours = [wish.tokens / each / 3600 if wish.tokens else None for each in rates]
+    hours = [request.tokens / tokens_per_s / 3600 if request.tokens else None for tokens_per_s in rates]
     gpu_hours = gpus * share * (1.0 if hours[1] is None else hours[1])
-    price, energy = _hour(gpu_model.name)
+    price, energy = _gpu_hour_cost(gpu_model.name)
     return JobPlan(
-        gpu_model.name, gpus, *memory, rate, low, high, "job" if wish.tokens else "hour", share_of_gpu=share,
+        gpu_model.name, gpus, *memory, rate, low, high, "job" if request.tokens else "hour", share_of_gpu=share,
         hours=hours[1], hours_low=hours[2], hours_high=hours[0],
         cost=None if price is None else gpu_hours * price, currency=None if price is None else "USD",
         energy_kwh=None if energy is None else gpu_hours * energy,
@@ -396,20 +478,22 @@ def priced(
 
 
 @functools.cache
-def _hour(gpu_model: str) -> tuple[float | None, float | None]:
-    """Price and energy at the building's meter of one busy GPU-hour, None where no source states them."""
-    price = gpu_hour_price(gpu_model).value if has_price(gpu_model) else None
+def _gpu_hour_cost(gpu_model: str) -> tuple[float | None, float | None]:
+    """Return price [USD] and facility energy [kWh] of one busy GPU-hour; None where no source states them."""
+    price = find_gpu_hour_price(gpu_model).value if has_list_price(gpu_model) else None
     try:
-        law = power_model(gpu_model)
+        law = make_power_model(gpu_model)
     except ScenarioError:
         return price, None
-    energy = gpu_kwh(law, powered_gpu_hours=1, resident_gpu_hours=1, active_gpu_hours=_ACTIVITY)
-    return price, facility_kwh(energy, host_factor=parameter("host_factor").value, pue=parameter("pue").value)
+    energy = compute_gpu_kwh(law, powered_gpu_hours=1, resident_gpu_hours=1, active_gpu_hours=_BUSY_SM_ACTIVITY)
+    return price, compute_facility_kwh(
+        energy, host_factor=find_parameter("host_factor").value, pue=find_parameter("pue").value
+    )
 
 
-def pool_plans(plans: Sequence[JobPlan], wish: Wish) -> list[JobPlan]:
-    """Plans over several boards at hand: replicas of one shape, micro-batches by the speed of each board."""
-    if not wish.boards or len(wish.boards) < 2:
+def make_pool_plans(plans: Sequence[JobPlan], request: SizingRequest) -> list[JobPlan]:
+    """Make plans over two GPU models: replicas of one shape, with micro-batches by the speed of each model."""
+    if not request.boards or len(request.boards) < 2:
         return []
     shapes: dict[tuple[object, ...], dict[str, JobPlan]] = {}
     for plan in plans:
@@ -419,27 +503,27 @@ def pool_plans(plans: Sequence[JobPlan], wish: Wish) -> list[JobPlan]:
             if plan.gpus > kept.gpus:
                 shapes[key][plan.gpu_model] = plan
     pairs = (itertools.combinations(of_board.values(), 2) for of_board in shapes.values())
-    return [_pooled(both, wish) for both in itertools.chain.from_iterable(pairs)]
+    return [_combine_plans(both, request) for both in itertools.chain.from_iterable(pairs)]
 
 
-def _pooled(both: tuple[JobPlan, JobPlan], wish: Wish) -> JobPlan:
-    """Two plans of one shape as one: as likely to run out of memory as the likelier of them."""
+def _combine_plans(pair: tuple[JobPlan, JobPlan], request: SizingRequest) -> JobPlan:
+    """Combine two plans of one shape; the probability of running out of memory is the higher of the two."""
     names = ("tokens_per_s_low", "tokens_per_s", "tokens_per_s_high")
-    low, rate, high = (_TOGETHER * sum(getattr(one, name) for one in both) for name in names)
-    hours = wish.tokens / rate / 3600 if wish.tokens else None
+    low, rate, high = (_MIXED_POOL_EFFICIENCY * sum(getattr(plan, name) for plan in pair) for name in names)
+    hours = request.tokens / rate / 3600 if request.tokens else None
 
-    def summed(name: str) -> float | None:
-        """What an hour of both takes, for as long as they need together; None where one of them is not known."""
-        hourly = [None if (of := getattr(one, name)) is None else of / (one.hours or 1.0) for one in both]
-        known = [each for each in hourly if each is not None]
-        return sum(known) * (hours or 1.0) if len(known) == len(both) else None
+    def sum_hourly(name: str) -> float | None:
+        """Sum hourly figures of both plans over their common run time; None if one is unknown."""
+        hourly = [None if (total := getattr(plan, name)) is None else total / (plan.hours or 1.0) for plan in pair]
+        known_values = [value for value in hourly if value is not None]
+        return sum(known_values) * (hours or 1.0) if len(known_values) == len(pair) else None
 
     return replace(
-        max(both, key=lambda plan: plan.p_oom),
-        gpu_model=" + ".join(f"{one.gpus} x {one.gpu_model}" for one in both), gpus=sum(one.gpus for one in both),
-        parts=tuple((one.gpu_model, one.gpus) for one in both),
+        max(pair, key=lambda plan: plan.p_oom),
+        gpu_model=" + ".join(f"{plan.gpus} x {plan.gpu_model}" for plan in pair), gpus=sum(plan.gpus for plan in pair),
+        parts=tuple((plan.gpu_model, plan.gpus) for plan in pair),
         tokens_per_s=rate, tokens_per_s_low=low, tokens_per_s_high=high,
-        hours=hours, hours_low=wish.tokens / high / 3600 if wish.tokens else None,
-        hours_high=wish.tokens / low / 3600 if wish.tokens else None,
-        cost=summed("cost"), energy_kwh=summed("energy_kwh"),
+        hours=hours, hours_low=request.tokens / high / 3600 if request.tokens else None,
+        hours_high=request.tokens / low / 3600 if request.tokens else None,
+        cost=sum_hourly("cost"), energy_kwh=sum_hourly("energy_kwh"),
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Ranked plans of a training job with memory, time, cost and energy."""
+"""Ranking and explanation of the plans of a training job or service."""
 
 from __future__ import annotations
 
@@ -12,27 +12,49 @@ import polars as pl
 
 from gpuplanner.core.errors import GpuPlannerError, InfeasiblePlanError
 from gpuplanner.core.serialization import to_plain
-from gpuplanner.hardware.catalog import board_names, slurm_type_of
+from gpuplanner.hardware.catalog import find_slurm_type, mig_model_names
 from gpuplanner.hardware.gpu_models import load_gpu_model
-from gpuplanner.sizing.job_plans import JobPlan, Wish, pool_plans, settle_wish, tags_of, training_plans
-from gpuplanner.sizing.learned_memory import PeakModel, shipped_model
-from gpuplanner.sizing.memory_components import explained
-from gpuplanner.sizing.mig_slices import SliceFit, one_job, serving_plans, slice_plans, wide_speeds
+from gpuplanner.sizing.job_plans import (
+    JobPlan,
+    SizingRequest,
+    iterate_training_plans,
+    make_pool_plans,
+    resolve_request,
+    situation_tags,
+)
+from gpuplanner.sizing.learned_memory import PeakModel, shipped_peak_model
+from gpuplanner.sizing.memory_components import explain_peak
+from gpuplanner.sizing.mig_slices import (
+    SliceFit,
+    describe_wide_speeds,
+    make_serving_plans,
+    make_slice_plans,
+    require_one_job,
+)
 from gpuplanner.sizing.model_architecture import Architecture
-from gpuplanner.sizing.request_lines import Request, request_lines
-from gpuplanner.sizing.service_plans import serve_line, speed_evidence
-from gpuplanner.sizing.throughput import NODE
-from gpuplanner.sizing.training_job import ANY, ToolFact, TrainingJob, tool_called, tool_facts, what_it_does
+from gpuplanner.sizing.request_lines import Request, format_request_lines
+from gpuplanner.sizing.service_plans import describe_speed_evidence, format_serve_line
+from gpuplanner.sizing.throughput import GPUS_PER_NODE
+from gpuplanner.sizing.training_job import (
+    GENERIC_TOOL,
+    ToolFact,
+    TrainingJob,
+    find_tool,
+    list_tool_facts,
+    resolve_tool_facts,
+)
 
-SHOWN = 8
-_LONGEST_S = 30 * 86400.0
-_PLAINER = 0.75
-"""Share of the best speed at which replicas alone are preferred: a model in parts asks for another training program."""
+MAX_SHOWN_PLANS = 8
+"""Largest number of plans that are shown."""
+_MAX_TIME_LIMIT_S = 30 * 86400.0
+"""Longest time limit in a request. [s]"""
+_MIN_UNSPLIT_SPEED_FRACTION = 0.75
+"""Fraction of the best speed from which replicas are preferred: a split model needs another training program."""
 
 
 @dataclass(frozen=True)
 class ModelSize:
-    """A model and its parameters: all, and those that one token passes through."""
+    """A model with its parameters: all, and those active for one token."""
 
     name: str
     parameters: float
@@ -40,11 +62,11 @@ class ModelSize:
 
 
 @dataclass(frozen=True)
-class Sized:
-    """Plans for a model, the best first, and what was taken for granted of it and of the tool.
+class JobSizing:
+    """Plans for a model, the best first, with the assumptions about it and the tool.
 
-    ``note`` stands where no plan meets the deadline; the fastest are shown then. ``slices`` says of every slice of the
-    boards how likely the job runs out of memory there, also where it does not fit.
+    ``note`` is set if no plan meets the deadline; the fastest plans are shown then. ``slices`` has the probability of
+    running out of memory on every slice of the GPU models, including slices that do not fit.
     """
 
     model: ModelSize
@@ -54,85 +76,103 @@ class Sized:
     note: str | None = None
     slices: tuple[SliceFit, ...] = ()
 
-    def table(self) -> pl.DataFrame:
-        """One row a plan."""
+    def plan_table(self) -> pl.DataFrame:
+        """Make a table with one row per plan."""
         return pl.DataFrame([plan.to_dict() for plan in self.plans], infer_schema_length=None)
 
     def slice_table(self) -> pl.DataFrame:
-        """One row a slice of the boards at hand; of serving, sequences at once where training has its micro-batch."""
-        table = pl.DataFrame([asdict(one) for one in self.slices])
+        """Make a table with one row per slice; for serving, concurrent sequences replace the micro-batch."""
+        table = pl.DataFrame([asdict(fit) for fit in self.slices])
         if self.slices and any(plan.engine for plan in self.plans):
             return table.drop("recompute").rename({"micro_batch": "concurrency"})
         return table
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it for JSON."""
+        """Convert everything to values for JSON."""
         plans = [plan.to_dict() for plan in self.plans]
-        told = {"model": self.model, "assumed": self.assumed, "tool_does": self.tool_does, "plans": plans}
-        told["slices"] = [asdict(one) for one in self.slices]
-        plain: dict[str, Any] = to_plain(told if self.note is None else told | {"note": self.note})
+        values = {"model": self.model, "assumed": self.assumed, "tool_does": self.tool_does, "plans": plans}
+        values["slices"] = [asdict(fit) for fit in self.slices]
+        plain: dict[str, Any] = to_plain(values if self.note is None else values | {"note": self.note})
         return plain
 
 
-def sized(wish: Wish, peaks: PeakModel | None = None, speeds: pl.DataFrame | None = None) -> Sized:
-    """Plans that fit, the best first, each with memory, probability, time, cost and energy, and why.
+def size_job(request: SizingRequest, peaks: PeakModel | None = None, speeds: pl.DataFrame | None = None) -> JobSizing:
+    """Plan a training job or engine: the best plans first, each with memory, time, cost, energy and reasons.
 
-    Enumerates tensor, pipeline and data parallelism, sharding, recompute and micro-batch on each board, and slices of
-    boards for what fits one; plans above the risk or past the deadline are left out, and of the rest those that take
-    the fewest GPUs, or the least of one, stand first, the cheapest of them before the others. ``speeds`` is what is
-    known of the job's speed on slices, one row of :class:`~gpuplanner.sizing.mig_speed_law.SpeedJobs`.
+    It enumerates tensor, pipeline and data parallelism, sharding, recompute and micro-batch on each GPU model, and
+    slices for jobs that fit one. Plans above the risk or past the deadline are left out; fewer GPUs come first, then
+    lower cost.
+
+    Parameters
+    ----------
+    request : SizingRequest
+        Model, task, limits and GPUs.
+    peaks : PeakModel, optional
+        Memory model; default: the shipped one.
+    speeds : polars.DataFrame, optional
+        Known speed of the job on slices, one row of :class:`~gpuplanner.sizing.mig_speed_law.SpeedJobs`.
+
+    Returns
+    -------
+    JobSizing
+
+    Raises
+    ------
+    InfeasiblePlanError
+        If no plan fits.
 
     Examples
     --------
-    >>> best = sized(Wish("gpt2", "train", 1024, tokens=1e9, deadline_h=24, boards={"A100-80GB": 8})).plans[0]
+    >>> request = SizingRequest("gpt2", "train", 1024, tokens=1e9, deadline_h=24, boards={"A100-80GB": 8})
+    >>> best = size_job(request).plans[0]
     >>> best.gpu_model, best.p_oom < 0.05
     ('A100-80GB', True)
     """
-    peaks = peaks or shipped_model()
-    wish, model, boards, assumed = settle_wish(wish)
-    if wish.task == "dpo":
+    peaks = peaks or shipped_peak_model()
+    request, model, boards, assumed = resolve_request(request)
+    if request.task == "dpo":
         pairs = "two sequences each, tokens count both; beside adapters no copy lies: --task lora"
         assumed.append(f"pairs: {pairs}")
-    tool = tool_called(wish.tool)
-    if wish.tool and tool == ANY:
-        assumed.append(f"tool {wish.tool!r} is not known: generic facts")
+    tool = find_tool(request.tool)
+    if request.tool and tool == GENERIC_TOOL:
+        assumed.append(f"tool {request.tool!r} is not known: generic facts")
     fits: list[SliceFit] = []
-    if wish.task == "serve":
-        plans, fits = serving_plans(wish, model, boards, peaks)
+    if request.task == "serve":
+        plans, fits = make_serving_plans(request, model, boards, peaks)
     else:
-        plans = list(training_plans(wish, model, tool, boards, peaks))
-        cut, fits = slice_plans(wish, model, tool, boards, peaks, one_job(speeds))
-        plans += cut + pool_plans(plans, wish)
-        shown = [(one.profile, one.tokens_per_s_low, one.tokens_per_s_high) for one in fits if one.fits]
-        if wish.boards and (wide := wide_speeds(shown)):
+        plans = list(iterate_training_plans(request, model, tool, boards, peaks))
+        slice_job_plans, fits = make_slice_plans(request, model, tool, boards, peaks, require_one_job(speeds))
+        plans += slice_job_plans + make_pool_plans(plans, request)
+        speed_ranges = [(fit.profile, fit.tokens_per_s_low, fit.tokens_per_s_high) for fit in fits if fit.fits]
+        if request.boards and (wide := describe_wide_speeds(speed_ranges)):
             assumed.append(wide)
     if not plans:
-        what = f"{wish.task} of {model.name} at {wish.seq} tokens on {', '.join(b.name for b, _ in boards)}"
-        expected = f"a plan with p_oom of at most {wish.risk:g}"
-        raise InfeasiblePlanError(what, expected, "none", _ways_out(wish))
-    in_time = [plan for plan in plans if plan.meets(wish)]
-    ranked = _best(in_time or plans, by_time=not in_time)[:SHOWN]
-    if wish.task == "serve":
-        assumed += speed_evidence(model.name, ((plan.gpu_model, plan.profile) for plan in ranked))
-    knobs = np.exp(peaks.logs(tool)).tolist()
-    ranked[:3] = [_reasoned(plan, plans, fits, wish, knobs) for plan in ranked[:3]]
-    return Sized(
+        subject = f"{request.task} of {model.name} at {request.seq} tokens on {', '.join(b.name for b, _ in boards)}"
+        expected = f"a plan with p_oom of at most {request.risk:g}"
+        raise InfeasiblePlanError(subject, expected, "none", _suggest_changes(request))
+    in_time = [plan for plan in plans if plan.meets_deadline(request)]
+    ranked = _rank_plans(in_time or plans, by_time=not in_time)[:MAX_SHOWN_PLANS]
+    if request.task == "serve":
+        assumed += describe_speed_evidence(model.name, ((plan.gpu_model, plan.profile) for plan in ranked))
+    multipliers = np.exp(peaks.logs(tool)).tolist()
+    ranked[:3] = [_explain_plan(plan, plans, fits, request, multipliers) for plan in ranked[:3]]
+    return JobSizing(
         ModelSize(model.name, model.params(), model.params(active=True)),
         tuple(assumed),
-        tuple(what_it_does(tool, tags_of(wish))),
-        tuple(_offered(plan, rank, wish, model, tool) for rank, plan in enumerate(ranked, start=1)),
+        tuple(list_tool_facts(tool, situation_tags(request))),
+        tuple(_add_request_lines(plan, rank, request, model, tool) for rank, plan in enumerate(ranked, start=1)),
         None if in_time else "no plan meets the deadline; the fastest ones are shown",
-        tuple(fits) if wish.boards else (),
+        tuple(fits) if request.boards else (),
     )
 
 
-def stack(plans: Iterable[JobPlan]) -> pl.DataFrame:
-    """The components of the plans that are explained, one row each, with bounds and the board's limit, for a chart.
+def stack_components(plans: Iterable[JobPlan]) -> pl.DataFrame:
+    """Make a table of the memory components of the explained plans, with bounds and the memory of the GPU, for a chart.
 
     Examples
     --------
-    >>> found = sized(Wish("gpt2", "train", 1024, tokens=1e9, boards={"A100-80GB": 1}))
-    >>> stack(found.plans).columns
+    >>> found = size_job(SizingRequest("gpt2", "train", 1024, tokens=1e9, boards={"A100-80GB": 1}))
+    >>> stack_components(found.plans).columns
     ['plan', 'component', 'gib', 'predicted_gib', 'upper_gib', 'gpu_gib']
     """
     rows = [
@@ -145,7 +185,8 @@ def stack(plans: Iterable[JobPlan]) -> pl.DataFrame:
     return pl.DataFrame(rows, schema=names, orient="row")
 
 
-def _order(plan: JobPlan) -> tuple[float, ...]:
+def _plan_order(plan: JobPlan) -> tuple[float, ...]:
+    """Sort key of plans: fewer GPUs, then lower cost, higher speed and lower risk; for engines the cost of a token."""
     cost, gpus = plan.cost, plan.gpus * plan.share_of_gpu
     if plan.engine is not None and plan.per == "hour":
         # As many are run as are needed: what counts is a token.
@@ -153,147 +194,228 @@ def _order(plan: JobPlan) -> tuple[float, ...]:
     return (gpus, cost is None, cost or 0.0, -plan.tokens_per_s, plan.p_oom)
 
 
-def _best(plans: Sequence[JobPlan], *, by_time: bool) -> list[JobPlan]:
-    """The best plan of each board, slice and number of GPUs, ranked."""
+def _rank_plans(plans: Sequence[JobPlan], *, by_time: bool) -> list[JobPlan]:
+    """Rank the best plan of each GPU model, slice and number of GPUs."""
 
     def order(plan: JobPlan) -> tuple[float, ...]:
-        return (-plan.tokens_per_s, *_order(plan)) if by_time else _order(plan)
+        """Sort key of a plan, optionally by speed first."""
+        return (-plan.tokens_per_s, *_plan_order(plan)) if by_time else _plan_order(plan)
 
-    alike: dict[tuple[str, str, int], list[JobPlan]] = {}
+    plans_by_key: dict[tuple[str, str, int], list[JobPlan]] = {}
     for plan in plans:
-        alike.setdefault(_place(plan), []).append(plan)
-    share = 1.0 if by_time else _PLAINER
-    found = []
-    for group in alike.values():
-        least = share * max(plan.tokens_per_s for plan in group)
-        near = [plan for plan in group if plan.tokens_per_s >= least]
-        found.append(min(near, key=lambda plan: (_in_parts(plan), *order(plan))))
-    return sorted(found, key=order)
+        plans_by_key.setdefault(_plan_key(plan), []).append(plan)
+    share = 1.0 if by_time else _MIN_UNSPLIT_SPEED_FRACTION
+    best_plans = []
+    for group in plans_by_key.values():
+        min_tokens_per_s = share * max(plan.tokens_per_s for plan in group)
+        fast_plans = [plan for plan in group if plan.tokens_per_s >= min_tokens_per_s]
+        best_plans.append(min(fast_plans, key=lambda plan: (_split_level(plan), *order(plan))))
+    return sorted(best_plans, key=order)
 
 
-def _place(plan: JobPlan) -> tuple[str, str, int]:
+def _plan_key(plan: JobPlan) -> tuple[str, str, int]:
+    """Key of plans that compete: GPU model, profile and number of GPUs."""
     return plan.gpu_model, plan.profile, plan.gpus
 
 
-def _in_parts(plan: JobPlan) -> int:
-    """How far a model in training is split: not, its matrices, its layers."""
+def _split_level(plan: JobPlan) -> int:
+    """Rank how far a model in training is split: not, its matrices, its layers."""
     return 0 if plan.job is None else (plan.job.tp > 1) + 2 * (plan.job.pp > 1)
 
 
-def _ways_out(wish: Wish) -> str:
-    """What somebody can do whom no plan fits."""
+def _suggest_changes(request: SizingRequest) -> str:
+    """Suggest changes of a request that no plan fits."""
     ways = ["Add GPU models", "shorten the sequence"]
-    if wish.task == "lora" and not wish.quantization:
+    if request.task == "lora" and not request.quantization:
         ways.append("take --task qlora")
-    if wish.task == "serve":
+    if request.task == "serve":
         ways.append("take --quantization fp8 or --cache-dtype fp8")
     return f"{', '.join(ways[:-1])}, or {ways[-1]}."
 
 
-def _reasoned(
-    plan: JobPlan, plans: Sequence[JobPlan], fits: Sequence[SliceFit], wish: Wish, knobs: Sequence[float]
+def _explain_plan(
+    plan: JobPlan,
+    plans: Sequence[JobPlan],
+    fits: Sequence[SliceFit],
+    request: SizingRequest,
+    multipliers: Sequence[float],
 ) -> JobPlan:
-    """The plan with why it is one, what the next smaller one lacks, and where its memory goes."""
-    smaller = _next_smaller(plan, plans, fits, wish)
-    plan = replace(plan, why=_why(plan, wish) + _split(plan, plans), next_smaller=smaller)
+    """Add to a plan its reasons, what the next smaller plan lacks, and its memory components.
+
+    Parameters
+    ----------
+    plan : JobPlan
+        The plan.
+    plans : sequence of JobPlan
+        All plans.
+    fits : sequence of SliceFit
+        All slices.
+    request : SizingRequest
+        The request.
+    multipliers : sequence of float
+        Factor of each memory component.
+    """
+    smaller = _describe_next_smaller(plan, plans, fits, request)
+    plan = replace(plan, why=_describe_plan(plan, request) + _describe_parallel_gain(plan, plans), next_smaller=smaller)
     if plan.job is None:
         return plan
-    parts = explained(plan.job, knobs)
-    words = {part.name: part.why for part in parts}
-    return replace(plan, components={part.name: part.gib for part in parts}, explained=words)
+    components = explain_peak(plan.job, multipliers)
+    reasons = {part.name: part.why for part in components}
+    return replace(plan, components={part.name: part.gib for part in components}, explained=reasons)
 
 
-def _why(plan: JobPlan, wish: Wish) -> str:
+def _describe_plan(plan: JobPlan, request: SizingRequest) -> str:
+    """Describe memory, speed, time and price of a plan."""
     words = [
         f"{plan.predicted_gib:.1f} GiB expected of {plan.gpu_gib:.1f}",
         f"at most {plan.upper_gib:.1f} (95 % bound)",
         f"{plan.tokens_per_s:,.0f} tokens/s",
     ]
     if plan.hours is not None:
-        words.append(f"{plan.hours:.1f} h" + (f" of {wish.deadline_h:g}" if wish.deadline_h else ""))
+        words.append(f"{plan.hours:.1f} h" + (f" of {request.deadline_h:g}" if request.deadline_h else ""))
     if plan.price is not None:
         words.append(plan.price)
     return "; ".join(words)
 
 
-def _split(plan: JobPlan, plans: Sequence[JobPlan]) -> str:
-    """How much faster the same GPUs are with the model in parts, where they are."""
-    split = [one for one in plans if _place(one) == _place(plan) and _in_parts(one) > _in_parts(plan)]
-    best = max(split, key=lambda one: one.tokens_per_s, default=plan)
+def _describe_parallel_gain(plan: JobPlan, plans: Sequence[JobPlan]) -> str:
+    """Describe how much faster the same GPUs are with a split model, if they are."""
+    more_parallel = [
+        split_plan
+        for split_plan in plans
+        if _plan_key(split_plan) == _plan_key(plan) and _split_level(split_plan) > _split_level(plan)
+    ]
+    best = max(more_parallel, key=lambda split_plan: split_plan.tokens_per_s, default=plan)
     if best.job is None or best.tokens_per_s < 1.02 * plan.tokens_per_s:
         return ""
-    times = f"{best.tokens_per_s / plan.tokens_per_s:.2f} times as fast in parts"
-    return f"; {times}: tensor {best.job.tp}, pipeline {best.job.pp}"
+    gain_text = f"{best.tokens_per_s / plan.tokens_per_s:.2f} times as fast in parts"
+    return f"; {gain_text}: tensor {best.job.tp}, pipeline {best.job.pp}"
 
 
-def _next_smaller(plan: JobPlan, plans: Sequence[JobPlan], fits: Sequence[SliceFit], wish: Wish) -> str:
-    """What the next smaller plan on the same board lacks."""
+def _describe_next_smaller(
+    plan: JobPlan, plans: Sequence[JobPlan], fits: Sequence[SliceFit], request: SizingRequest
+) -> str:
+    """Describe what the next smaller plan on the same GPU model lacks.
+
+    Parameters
+    ----------
+    plan : JobPlan
+        The plan.
+    plans : sequence of JobPlan
+        All plans.
+    fits : sequence of SliceFit
+        All slices.
+    request : SizingRequest
+        The request.
+    """
     if plan.gpus == 1:
-        smaller = [one for one in fits if one.gpu_model == plan.gpu_model and one.memory_gib < plan.gpu_gib - 1]
+        smaller = [
+            candidate
+            for candidate in fits
+            if candidate.gpu_model == plan.gpu_model and candidate.memory_gib < plan.gpu_gib - 1
+        ]
         if not smaller:
             return "there is nothing smaller"
-        if plan.job is None and not any(one.fits for one in smaller):
-            late = ", or none is fast enough" if wish.itl_s else ""
-            return f"no smaller slice holds the model and one sequence of {wish.seq} tokens{late}"
-        near = max(smaller, key=lambda one: (one.memory_gib, one.share_of_gpu))
-        if near.fits:
-            return f"{near.profile} would do it too, at {near.tokens_per_s:,.0f} tokens/s"
-        return f"{near.profile} runs out of memory with a probability of {near.p_oom:.2g}"
-    fewer = [one for one in plans if one.gpu_model == plan.gpu_model and one.gpus < plan.gpus]
+        if plan.job is None and not any(candidate.fits for candidate in smaller):
+            late = ", or none is fast enough" if request.itl_s else ""
+            return f"no smaller slice holds the model and one sequence of {request.seq} tokens{late}"
+        best_slice = max(smaller, key=lambda candidate: (candidate.memory_gib, candidate.share_of_gpu))
+        if best_slice.fits:
+            return f"{best_slice.profile} would do it too, at {best_slice.tokens_per_s:,.0f} tokens/s"
+        return f"{best_slice.profile} runs out of memory with a probability of {best_slice.p_oom:.2g}"
+    fewer = [candidate for candidate in plans if candidate.gpu_model == plan.gpu_model and candidate.gpus < plan.gpus]
     if not fewer:
-        return f"with fewer than {plan.gpus} GPUs no plan has a p_oom of at most {wish.risk:g}"
-    other = max(fewer, key=lambda one: (one.gpus, one.tokens_per_s))
-    count = f"{other.gpus} GPUs" if other.gpus > 1 else "one GPU"
-    if not other.meets(wish):
-        return f"{count}: {other.hours:.1f} h, past the deadline of {wish.deadline_h:g} h"
-    price = f", for {other.price}" if other.price is not None else ""
+        return f"with fewer than {plan.gpus} GPUs no plan has a p_oom of at most {request.risk:g}"
+    best = max(fewer, key=lambda candidate: (candidate.gpus, candidate.tokens_per_s))
+    count = f"{best.gpus} GPUs" if best.gpus > 1 else "one GPU"
+    if not best.meets_deadline(request):
+        return f"{count}: {best.hours:.1f} h, past the deadline of {request.deadline_h:g} h"
+    price = f", for {best.price}" if best.price is not None else ""
     return f"{count} would do it too{price}"
 
 
-def _offered(plan: JobPlan, rank: int, wish: Wish, model: Architecture, tool: str) -> JobPlan:
-    """The plan with its place and the lines that ask the scheduler for it."""
-    limit = None if plan.hours_high is None else min(plan.hours_high * 3600, _LONGEST_S)
+def _add_request_lines(
+    plan: JobPlan, rank: int, request: SizingRequest, architecture: Architecture, tool: str
+) -> JobPlan:
+    """Add to a plan its rank, request lines for the scheduler and the launch command.
+
+    Parameters
+    ----------
+    plan : JobPlan
+        The plan.
+    rank : int
+        Rank among the plans, from 1.
+    request : SizingRequest
+        The request.
+    architecture : Architecture
+        The model.
+    tool : str
+        Training tool.
+    """
+    limit = None if plan.hours_high is None else min(plan.hours_high * 3600, _MAX_TIME_LIMIT_S)
     parts = plan.parts or ((plan.gpu_model, plan.gpus),)
-    launch = _launch(plan.job, plan.gpus, wish, tool) if plan.job is not None else None
+    launch = _make_launch_line(plan.job, plan.gpus, request, tool) if plan.job is not None else None
     if plan.engine is not None:
-        engine, encoder = plan.engine, model.kind == "encoder"
-        launch = serve_line(wish, engine.tp, engine.concurrency, plan.replicas, encoder=encoder)
-    lines = "".join(_request(gpu_model, gpus, plan.profile, limit) for gpu_model, gpus in parts)
+        engine, encoder = plan.engine, architecture.kind == "encoder"
+        launch = format_serve_line(request, engine.tp, engine.concurrency, plan.replicas, encoder=encoder)
+    lines = "".join(_make_request_lines(gpu_model, gpus, plan.profile, limit) for gpu_model, gpus in parts)
     return replace(plan, rank=rank, request=lines, launch=launch)
 
 
-def _request(gpu_model: str, gpus: int, profile: str, limit_s: float | None) -> str:
-    """Options of sbatch, or a comment that says why there are none."""
+def _make_request_lines(gpu_model: str, gpus: int, profile: str, limit_s: float | None) -> str:
+    """Make the options of sbatch, or a comment with the reason why there are none.
+
+    Parameters
+    ----------
+    gpu_model, profile : str
+        GPU model, and MIG profile or ``"gpu"``.
+    gpus : int
+        Number of GPUs or instances.
+    limit_s : float or None
+        Time limit. [s]
+    """
     try:
-        known = load_gpu_model(gpu_model) if gpu_model in board_names() else None
-        request = Request(profile, gpus, limit_s, math.ceil(gpus / NODE), known)
-        return request_lines(request, "sbatch", gres_type=slurm_type_of(gpu_model))
+        model = load_gpu_model(gpu_model) if gpu_model in mig_model_names() else None
+        request = Request(profile, gpus, limit_s, math.ceil(gpus / GPUS_PER_NODE), model)
+        return format_request_lines(request, "sbatch", gres_type=find_slurm_type(gpu_model))
     except GpuPlannerError as error:
         return f"# no lines: {error}\n"
 
 
-def _launch(job: TrainingJob, gpus: int, wish: Wish, tool: str) -> str:
-    """The line that starts the tool that was named; words for any tool where none was."""
-    nodes, local = math.ceil(gpus / NODE), min(gpus, NODE)
-    more = []
+def _make_launch_line(job: TrainingJob, gpus: int, request: SizingRequest, tool: str) -> str:
+    """Make the launch command of the tool; generic words without a tool.
+
+    Parameters
+    ----------
+    job : TrainingJob
+        The job.
+    gpus : int
+        Number of GPUs.
+    request : SizingRequest
+        The request.
+    tool : str
+        Training tool.
+    """
+    nodes, local = math.ceil(gpus / GPUS_PER_NODE), min(gpus, GPUS_PER_NODE)
+    options = []
     if job.tp > 1:
-        more.append(f"--tensor-model-parallel-size {job.tp} --sequence-parallel")
+        options.append(f"--tensor-model-parallel-size {job.tp} --sequence-parallel")
     if job.pp > 1:
-        more.append(f"--pipeline-model-parallel-size {job.pp}")
+        options.append(f"--pipeline-model-parallel-size {job.pp}")
     if job.ep > 1:
-        more.append(f"--expert-model-parallel-size {job.ep}")
+        options.append(f"--expert-model-parallel-size {job.ep}")
     if job.sharding in ("zero1", "fsdp") and job.dp > 1:
-        more.append("--use-distributed-optimizer" if job.sharding == "zero1" else "--use-torch-fsdp2")
+        options.append("--use-distributed-optimizer" if job.sharding == "zero1" else "--use-torch-fsdp2")
     if job.recompute != "none":
         granularity = f"--recompute-granularity {job.recompute}"
-        more.append(granularity + (" --recompute-method uniform" if job.recompute == "full" else ""))
-    line = tool_facts(tool, tags_of(wish) | {"single" if gpus == 1 else "several"})["launch"]
+        options.append(granularity + (" --recompute-method uniform" if job.recompute == "full" else ""))
+    line = resolve_tool_facts(tool, situation_tags(request) | {"single" if gpus == 1 else "several"})["launch"]
     line += "  # pairs: the tool's program for DPO" if job.reference and "dpo" not in line else ""
-    micro = job.micro_batch // (2 if job.reference else 1)
+    micro_batch = job.micro_batch // (2 if job.reference else 1)
     return line.format(
-        nodes=nodes, local=local, gpus=gpus, model=job.model.name, seq=job.seq, micro=micro,
-        accumulation=job.accumulation, batch=micro * job.dp * job.accumulation, tp=job.tp, pp=job.pp,
+        nodes=nodes, local=local, gpus=gpus, model=job.model.name, seq=job.seq, micro=micro_batch,
+        accumulation=job.accumulation, batch=micro_batch * job.dp * job.accumulation, tp=job.tp, pp=job.pp,
         dp=job.dp, ep=job.ep, sharding=job.sharding if job.shards > 1 else "no sharding", recompute=job.recompute,
         recomputed="False" if job.recompute == "none" else "True", narrow=job.quantization or "16 bit",
-        megatron=" ".join(more),
+        megatron=" ".join(options),
     ).strip()  # fmt: skip

@@ -1,4 +1,4 @@
-"""The fitted memory model, its bounds, and the user's own measured runs."""
+"""Memory model fitted to measured runs, its bounds, and learning from a user's own runs."""
 
 from __future__ import annotations
 
@@ -16,34 +16,35 @@ import polars as pl
 from numpy.typing import NDArray
 
 from gpuplanner.core.errors import SchemaError, TraceFormatError
-from gpuplanner.hardware.gpu_models import GpuModel, as_board
+from gpuplanner.hardware.gpu_models import GpuModel, as_gpu_model
 from gpuplanner.sizing.memory_components import COMPONENTS
-from gpuplanner.sizing.training_job import ANY, TrainingJob, extent_of, kind_of, tool_called
+from gpuplanner.sizing.training_job import GENERIC_TOOL, TrainingJob, compute_extent, describe_training_kind, find_tool
 
 Floats = NDArray[np.float64]
 
-PRIOR = dict(zip(COMPONENTS, (0.02, 0.10, 0.15, 0.10, 0.15, 0.15, 0.30, 0.30, 0.40), strict=True))
-"""Standard deviation of the logarithm of each knob before anything is measured: states are known, slack is not."""
-NOISE = 0.065
+KNOB_PRIOR_SD = dict(zip(COMPONENTS, (0.02, 0.10, 0.15, 0.10, 0.15, 0.15, 0.30, 0.30, 0.40), strict=True))
+"""Prior standard deviation of the logarithm of each component's multiplier: states are well known, slack is not."""
+MEASUREMENT_NOISE = 0.065
 """Scatter of a measured peak about a perfect model, as a share: rounding, units and allocators."""
 SOURCE_ROWS = 20.0
-"""What a source of any size weighs, in rows."""
-FEW = 5
-"""Rows of a tool after which a bound is that of few rows."""
-BETWEEN = {True: 0.03, False: 0.235}
-"""Standard deviation of the logarithm of a shift of all peaks of a tool, by whether its facts are known."""
+"""Largest weight of one source of runs. [rows]"""
+FEW_ROWS = 5
+"""Rows of a tool from which the radius for few rows applies."""
+TOOL_SHIFT_SD = {True: 0.03, False: 0.235}
+"""Standard deviation of the logarithm of a common shift of a tool's peaks, by whether its facts are known."""
 # Of unknown ones the root mean square over four public tables, 0.12, times what four leave open: 1.94 in 90 of 100.
-NORMAL = 1.645
-"""The 95 % point of normal scatter."""
-DECIDED = NORMAL * math.hypot(BETWEEN[False], NOISE)
-"""Radius at most of a tool that is not known where a row leaves nothing open: a shift of its own, and the noise."""
-SHRINK = 8.0
-"""Rows that everybody's knobs weigh against a tool's own, as its first rows may be odd ones."""
-TOOL_PRIOR = 1.5
-"""How much wider the prior of a tool's knobs is about everybody's than everybody's about 1."""
-FLAGGED = 0.1
-"""Weight of a row that does not say what decides it."""
-_STEPS = 12
+NORMAL_P95 = 1.645
+"""95 % point of the normal distribution."""
+MAX_DECIDED_RADIUS = NORMAL_P95 * math.hypot(TOOL_SHIFT_SD[False], MEASUREMENT_NOISE)
+"""Largest radius of an unknown tool where a row leaves nothing open: its shift and the measurement noise."""
+COMMON_KNOBS_ROWS = 8.0
+"""Weight of the common multipliers against a tool's own rows, since its first rows may be unusual. [rows]"""
+TOOL_PRIOR_FACTOR = 1.5
+"""Width of the prior of a tool's multipliers around the common ones, relative to that of the common ones around 1."""
+FLAGGED_ROW_WEIGHT = 0.1
+"""Weight of a row that lacks a setting which decides its peak."""
+_NEWTON_STEPS = 12
+"""Gauss-Newton steps of a fit."""
 
 
 @dataclass(frozen=True)
@@ -72,28 +73,44 @@ class Runs:
     def __len__(self) -> int:
         return len(self.measured)
 
-    def take(self, chosen: NDArray[np.bool_] | NDArray[np.int64]) -> Runs:
-        """Some of the runs."""
+    def select(self, selection: NDArray[np.bool_] | NDArray[np.int64]) -> Runs:
+        """Select some of the runs."""
         texts = (self.sources, self.models, self.kinds)
-        sources, models, kinds = (tuple(np.array(names, dtype=object)[chosen]) for names in texts)
+        sources, models, kinds = (tuple(np.array(names, dtype=object)[selection]) for names in texts)
         return Runs(
-            self.parts[chosen], self.measured[chosen], sources, self.flagged[chosen], self.worst[chosen], models,
-            self.extent[chosen], kinds,
+            self.parts[selection], self.measured[selection], sources, self.flagged[selection], self.worst[selection],
+            models, self.extent[selection], kinds,
         )  # fmt: skip
 
-    def of(self, source: str) -> NDArray[np.bool_]:
-        """Which runs are of a source."""
-        return np.array([each == source for each in self.sources], dtype=np.bool_)
+    def is_from(self, source: str) -> NDArray[np.bool_]:
+        """Mask of the runs of a source."""
+        return np.array([name == source for name in self.sources], dtype=np.bool_)
 
 
 def fit_knobs(
-    runs: Runs, centre: Floats | None = None, widen: float = 1.0, between: float = 0.0, shrink: float = 0.0
+    runs: Runs, centre: Floats | None = None, widen: float = 1.0, shift_sd: float = 0.0, shrink: float = 0.0
 ) -> Floats:
-    """Logarithms of the knobs: robust least squares on log ratios with a normal prior.
+    """Fit the logarithms of the component multipliers: robust least squares on log ratios with a normal prior.
 
-    Knobs share a shift of the standard deviation `between` beside their own. Minimises
-    ``Σ w ρ((log m - log Σ e^θ c) / noise) + Σ ((θ - centre) / sd)²`` with Student's ρ of 4 degrees, by
-    reweighted Gauss-Newton steps.
+    It minimises ``Σ w ρ((log m - log Σ e^θ c) / noise) + Σ ((θ - centre) / sd)²`` with Student's ρ of 4 degrees of
+    freedom, by reweighted Gauss-Newton steps.
+
+    Parameters
+    ----------
+    runs : Runs
+        Measured runs.
+    centre : numpy.ndarray, shape (9,), optional
+        Centre of the prior; default 0.
+    widen : float
+        Factor on the standard deviations of the prior.
+    shift_sd : float
+        Standard deviation of a shift that all multipliers share.
+    shrink : float
+        Rows by which the weight of the runs is reduced.
+
+    Returns
+    -------
+    numpy.ndarray, shape (9,)
 
     Examples
     --------
@@ -105,50 +122,52 @@ def fit_knobs(
     1.2
     """
     centre = np.zeros(len(COMPONENTS)) if centre is None else centre
-    spread = np.diag((widen * np.array(list(PRIOR.values()))) ** 2) + between**2
+    spread = np.diag((widen * np.array(list(KNOB_PRIOR_SD.values()))) ** 2) + shift_sd**2
     precision = np.linalg.inv(spread)
     theta, weights = centre.copy(), _row_weights(runs) * len(runs) / (len(runs) + shrink or 1.0)
     if not len(runs):
         return theta
-    for _ in range(_STEPS):
+    for _ in range(_NEWTON_STEPS):
         scaled = runs.parts * np.exp(theta)
         predicted = scaled.sum(axis=1)
         residual = np.log(runs.measured / predicted)
-        held = weights * 5.0 / (4.0 + (residual / NOISE) ** 2) / NOISE**2
+        robust_weights = weights * 5.0 / (4.0 + (residual / MEASUREMENT_NOISE) ** 2) / MEASUREMENT_NOISE**2
         slope = scaled / predicted[:, None]
-        curvature = (slope * held[:, None]).T @ slope + precision
-        theta = theta + np.linalg.solve(curvature, slope.T @ (held * residual) - precision @ (theta - centre))
+        curvature = (slope * robust_weights[:, None]).T @ slope + precision
+        theta = theta + np.linalg.solve(curvature, slope.T @ (robust_weights * residual) - precision @ (theta - centre))
     return theta
 
 
-def predicted_gib(parts: Floats, knobs: Floats) -> Floats:
-    """GiB of runs under knobs given as logarithms."""
+def predict_gib(parts: Floats, knobs: Floats) -> Floats:
+    """Predict the peaks of runs [GiB] with given logarithms of the multipliers."""
     return np.asarray(parts @ np.exp(knobs), dtype=np.float64)
 
 
-def learn_tool(runs: Runs, centre: Floats, *, known: bool = True) -> Floats:
-    """A tool's own knobs about everybody's: one row shifts them together, more move them apart."""
-    return fit_knobs(runs, centre, TOOL_PRIOR, BETWEEN[known], SHRINK)
+def learn_tool(runs: Runs, centre: Floats, *, is_known_tool: bool = True) -> Floats:
+    """Fit a tool's own multipliers around the common ones: one row shifts all, more rows separate them."""
+    return fit_knobs(runs, centre, TOOL_PRIOR_FACTOR, TOOL_SHIFT_SD[is_known_tool], COMMON_KNOBS_ROWS)
 
 
-def source_names(runs: Runs) -> Sequence[str]:
-    """Sources in the order of their names."""
+def list_sources(runs: Runs) -> Sequence[str]:
+    """List the sources of runs, sorted."""
     return sorted(set(runs.sources))
 
 
 def _row_weights(runs: Runs) -> Floats:
-    weights = np.where(runs.flagged, FLAGGED, 1.0)
-    for source in source_names(runs):
-        mine = runs.of(source)
-        total = weights[mine].sum()
-        weights[mine] *= min(1.0, SOURCE_ROWS / total) if total else 1.0
+    """Weight runs so that no source dominates."""
+    weights = np.where(runs.flagged, FLAGGED_ROW_WEIGHT, 1.0)
+    for source in list_sources(runs):
+        is_own = runs.is_from(source)
+        total = weights[is_own].sum()
+        weights[is_own] *= min(1.0, SOURCE_ROWS / total) if total else 1.0
     return weights
 
 
-FORMAT = "gpuplanner peak model 1"
-DEFAULT = "memory_model.json"
-"""The model that is shipped; ``python benchmarks/memory_model.py --write`` makes it."""
-_TAIL = 2.353
+PEAK_MODEL_FORMAT = "gpuplanner peak model 1"
+"""Format of a stored memory model."""
+PEAK_MODEL_FILE = "memory_model.json"
+"""Shipped memory model; ``python benchmarks/memory_model.py --write`` makes it."""
+_STUDENT_T3_P95 = 2.353
 """The 95 % point of Student's t with 3 degrees of freedom, by which peaks scatter: a few are far off."""
 Extent = tuple[tuple[float, float], ...]
 
@@ -172,7 +191,7 @@ class PeakModel:
     generic : float
         The same where the tool is not known at all.
     few : float
-        The same after `FEW` rows of a tool: the largest of the tools that were tried so, as there are few of them.
+        The same after `FEW_ROWS` rows of a tool: the largest of the tools that were tried so, as there are few of them.
     rows : Mapping
         Tool → rows learned from.
     few_generic : float
@@ -206,12 +225,12 @@ class PeakModel:
     kinds: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     accuracy: Mapping[str, tuple[float, int]] = field(default_factory=dict)
 
-    def seen(self, tool: str) -> bool:
-        """Whether runs of the tool were learned from."""
+    def has_tool(self, tool: str) -> bool:
+        """Whether the model was fitted with runs of the tool."""
         return tool in self.tools
 
     def logs(self, tool: str) -> Floats:
-        """Logarithms of the knobs of a tool, as an array in the order of `COMPONENTS`."""
+        """Return the logarithms of a tool's multipliers in the order of `COMPONENTS`."""
         return self._logs[tool if tool in self.tools else None]
 
     @functools.cached_property
@@ -219,49 +238,57 @@ class PeakModel:
         every = [(None, self.knobs), *self.tools.items()]
         return {tool: np.log([knobs[name] for name in COMPONENTS]) for tool, knobs in every}
 
-    def radius(self, tool: str, *, known: bool, job: TrainingJob | None = None, decided: bool = False) -> float:
-        """Logarithm of the factor of the bound: of the tool, of tools unseen, or of no tool known; and of distance.
+    def radius(self, tool: str, *, is_known_tool: bool, job: TrainingJob | None = None, decided: bool = False) -> float:
+        """Return the logarithm of the factor from prediction to 95 % bound.
 
-        A job of an architecture that was not seen, or larger or smaller than all runs, has a wider one; a tool that is
-        not known a narrower one where its row is decided: nothing was assumed that matters.
+        Parameters
+        ----------
+        tool : str
+            Tool of the job.
+        is_known_tool : bool
+            Whether the table of tool facts has it.
+        job : TrainingJob, optional
+            Widens the bound for an architecture without runs, and for jobs larger or smaller than all runs.
+        decided : bool
+            Whether nothing that matters was assumed, which narrows the bound of an unknown tool.
         """
-        stranger = min(self.generic, DECIDED) if decided else self.generic
-        own = self.radii.get(tool, self.unseen if known else stranger)
+        unknown_radius = min(self.generic, MAX_DECIDED_RADIUS) if decided else self.generic
+        tool_radius = self.radii.get(tool, self.unseen if is_known_tool else unknown_radius)
         if job is None:
-            return own
-        if (kinds := self.kinds.get(tool)) and kind_of(job) not in kinds:
-            own = max(own, self.unseen)  # the tool was seen, but not at this
-        new = self.architecture if self.models and job.model.name not in self.models else 0.0
+            return tool_radius
+        if (kinds := self.kinds.get(tool)) and describe_training_kind(job) not in kinds:
+            tool_radius = max(tool_radius, self.unseen)  # the tool was seen, but not at this
+        architecture_radius = self.architecture if self.models and job.model.name not in self.models else 0.0
         within = self.extents.get(tool, self.extents.get("", ()))
-        return math.hypot(own, new, self.beyond * _distance(extent_of(job), within))
+        return math.hypot(tool_radius, architecture_radius, self.beyond * _distance(compute_extent(job), within))
 
-    def few_radius(self, rows: int, *, known: bool) -> float:
-        """Radius after some rows of a tool, from that of no row to that of `FEW`."""
-        none, few = (self.unseen, self.few) if known else (self.generic, self.few_generic)
-        return none + (few - none) * min(1.0, rows / FEW)
+    def few_radius(self, rows: int, *, is_known_tool: bool) -> float:
+        """Return the radius after some rows of a tool, between those of no row and of `FEW_ROWS`."""
+        none, few = (self.unseen, self.few) if is_known_tool else (self.generic, self.few_generic)
+        return none + (few - none) * min(1.0, rows / FEW_ROWS)
 
     def p_oom(self, peak_gib: float, room_gib: float, radius: float) -> float:
-        """Probability that a peak is above the room, not below what the number of runs supports (3 / rows)."""
-        at = _TAIL * math.log(max(room_gib, 1e-3) / peak_gib) / radius / math.sqrt(3.0)
+        """Return the probability that a peak exceeds the memory, at least 3 / rows."""
+        at = _STUDENT_T3_P95 * math.log(max(room_gib, 1e-3) / peak_gib) / radius / math.sqrt(3.0)
         above = 0.5 - (at / (1 + at * at) + math.atan(at)) / math.pi
         return max(above, min(0.5, 3.0 / max(1, sum(self.rows.values()))))
 
 
 def _distance(extent: tuple[float, ...], within: Extent) -> float:
-    """Logarithm of the factor by which a job is outside of what was seen, in the direction in which it is farthest."""
+    """Return the logarithm of the factor by which a job lies outside the observed range, in the worst direction."""
     ends = zip(extent, within, strict=False)
     return max((max(0.0, low - at, at - high) for at, (low, high) in ends), default=0.0)
 
 
-def peak_model_text(model: PeakModel) -> str:
-    """Text of a model: stable, readable, no code.
+def format_peak_model(model: PeakModel) -> str:
+    """Format a memory model as stable, readable JSON.
 
     Examples
     --------
-    >>> read_peak_model(peak_model_text(shipped_model())) == shipped_model()
+    >>> read_peak_model(format_peak_model(shipped_peak_model())) == shipped_peak_model()
     True
     """
-    document: dict[str, Any] = {"format": FORMAT}
+    document: dict[str, Any] = {"format": PEAK_MODEL_FORMAT}
     for entry in fields(model):
         value = getattr(model, entry.name)
         # Components stand in the order in which they are counted, everything else in that of the names.
@@ -271,151 +298,160 @@ def peak_model_text(model: PeakModel) -> str:
     return json.dumps(document, indent=1) + "\n"
 
 
-def read_peak_model(text: str, *, where: str = "peak model") -> PeakModel:
-    """Read a model again.
+def read_peak_model(text: str, *, source: str = "peak model") -> PeakModel:
+    """Parse a memory model from JSON.
 
     Raises
     ------
     TraceFormatError
-        If it is no such text.
+        If the text is not of this format.
     """
     try:
-        told: dict[str, Any] = json.loads(text)
-        if told["format"] != FORMAT:
-            raise KeyError(told["format"])
-        told_numbers = ("unseen", "generic", "few", "few_generic", "architecture", "beyond")
+        document: dict[str, Any] = json.loads(text)
+        if document["format"] != PEAK_MODEL_FORMAT:
+            raise KeyError(document["format"])
+        number_fields = ("unseen", "generic", "few", "few_generic", "architecture", "beyond")
         return PeakModel(
-            provenance=str(told["provenance"]),
-            knobs={name: float(told["knobs"][name]) for name in COMPONENTS},
-            tools={tool: {name: float(knobs[name]) for name in COMPONENTS} for tool, knobs in told["tools"].items()},
-            radii={tool: float(value) for tool, value in told["radii"].items()},
-            rows={tool: int(count) for tool, count in told["rows"].items()},
-            models=tuple(told.get("models", ())),
+            provenance=str(document["provenance"]),
+            knobs={name: float(document["knobs"][name]) for name in COMPONENTS},
+            tools={
+                tool: {name: float(knobs[name]) for name in COMPONENTS} for tool, knobs in document["tools"].items()
+            },
+            radii={tool: float(value) for tool, value in document["radii"].items()},
+            rows={tool: int(count) for tool, count in document["rows"].items()},
+            models=tuple(document.get("models", ())),
             extents={
                 tool: tuple((float(low), float(high)) for low, high in extent)
-                for tool, extent in told.get("extents", {}).items()
+                for tool, extent in document.get("extents", {}).items()
             },
-            kinds={tool: tuple(kinds) for tool, kinds in told.get("kinds", {}).items()},
-            accuracy={name: (float(value), int(rows)) for name, (value, rows) in told["accuracy"].items()},
-            **{name: float(told[name]) for name in told_numbers},
+            kinds={tool: tuple(kinds) for tool, kinds in document.get("kinds", {}).items()},
+            accuracy={name: (float(value), int(rows)) for name, (value, rows) in document["accuracy"].items()},
+            **{name: float(document[name]) for name in number_fields},
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        expected = f"JSON of format {FORMAT!r}, as --learn writes it"
-        raise TraceFormatError(where, expected, repr(error), "Write it again with --learn.") from error
+        expected = f"JSON of format {PEAK_MODEL_FORMAT!r}, as --learn writes it"
+        raise TraceFormatError(source, expected, repr(error), "Write it again with --learn.") from error
 
 
 @functools.cache
-def shipped_model() -> PeakModel:
-    """The model that is shipped."""
-    return read_peak_model((resources.files(__package__) / DEFAULT).read_text("utf-8"))
+def shipped_peak_model() -> PeakModel:
+    """Load the shipped memory model."""
+    return read_peak_model((resources.files(__package__) / PEAK_MODEL_FILE).read_text("utf-8"))
 
 
-STUDENT = {2: 6.31, 3: 2.92, 4: 2.35, 5: 2.13, 6: 2.02, 7: 1.94, 8: 1.89}
-"""One-sided 95 % points of Student's t by the number of values; of more they are nearly normal."""
+STUDENT_T_P95 = {2: 6.31, 3: 2.92, 4: 2.35, 5: 2.13, 6: 2.02, 7: 1.94, 8: 1.89}
+"""One-sided 95 % points of Student's t by number of values; for more values nearly normal."""
 
 
-def learned(model: PeakModel, runs: Runs) -> PeakModel:
-    """The model with one's own runs: even one row of a tool moves its knobs and tightens its bound, not everybody's."""
+def learn_own_runs(model: PeakModel, runs: Runs) -> PeakModel:
+    """Return the model updated with own runs: one row of a tool already moves its multipliers and narrows its bound.
+
+    Multipliers of other tools stay.
+    """
     tools, radii, rows, extents = dict(model.tools), dict(model.radii), dict(model.rows), dict(model.extents)
     kinds = dict(model.kinds)
-    for name in source_names(runs):
-        own = runs.take(runs.of(name))
-        known = tool_called(name) != ANY
-        knobs = learn_tool(own, model.logs(name), known=known)
-        residuals = np.log(own.measured / predicted_gib(own.parts, knobs))
-        before = model.radii.get(name) or model.few_radius(len(own), known=known)
-        tools[name], rows[name] = named_knobs(knobs), rows.get(name, 0) + len(own)
-        radii[name] = round(own_radius(residuals, before), 4)
-        extents[name] = _joined(learned_extent(own), extents.get(name, ()))
-        kinds[name] = tuple(sorted({*kinds.get(name, ()), *own.kinds}))
+    for name in list_sources(runs):
+        tool_runs = runs.select(runs.is_from(name))
+        is_known_tool = find_tool(name) != GENERIC_TOOL
+        knobs = learn_tool(tool_runs, model.logs(name), is_known_tool=is_known_tool)
+        residuals = np.log(tool_runs.measured / predict_gib(tool_runs.parts, knobs))
+        prior_radius = model.radii.get(name) or model.few_radius(len(tool_runs), is_known_tool=is_known_tool)
+        tools[name], rows[name] = name_knobs(knobs), rows.get(name, 0) + len(tool_runs)
+        radii[name] = round(combine_radius(residuals, prior_radius), 4)
+        extents[name] = _union_extents(find_extent(tool_runs), extents.get(name, ()))
+        kinds[name] = tuple(sorted({*kinds.get(name, ()), *tool_runs.kinds}))
     models = tuple(sorted({*model.models, *runs.models}))
     return replace(model, tools=tools, radii=radii, rows=rows, extents=extents, models=models, kinds=kinds)
 
 
-def own_radius(residuals: Floats, few: float) -> float:
-    """Radius after few rows: that of other tools after as few, and what one's own rows exceed, by their number.
+def combine_radius(residuals: Floats, prior_radius: float) -> float:
+    """Combine the radius of other tools after few rows with the spread of the tool's own rows, by their number.
 
-    Not below what the noise of a measured peak gives a next value after a mean of so many, by Student's t.
+    It is at least the noise of a measured peak in a prediction from so many rows, by Student's t.
     """
     count = len(residuals)
-    spread = NORMAL * float(np.sqrt(np.mean(residuals**2))) if count else 0.0
+    spread = NORMAL_P95 * float(np.sqrt(np.mean(residuals**2))) if count else 0.0
     weight = count / (count + 20.0)
-    floor = NOISE * STUDENT.get(count, 1.8) * math.sqrt(1 + 1 / max(count, 1))
-    return max(floor, math.sqrt((1 - weight) * few**2 + weight * spread**2))
+    floor = MEASUREMENT_NOISE * STUDENT_T_P95.get(count, 1.8) * math.sqrt(1 + 1 / max(count, 1))
+    return max(floor, math.sqrt((1 - weight) * prior_radius**2 + weight * spread**2))
 
 
-def learned_extent(runs: Runs) -> Extent:
-    """Least and greatest logarithm of parameters, tokens and GPUs of some runs."""
+def find_extent(runs: Runs) -> Extent:
+    """Return the range of the logarithms of parameters, tokens and GPUs of runs."""
     ends = zip(runs.extent.min(axis=0), runs.extent.max(axis=0), strict=True)
     return tuple((round(float(low), 3), round(float(high), 3)) for low, high in ends)
 
 
-def _joined(one: Extent, other: Extent) -> Extent:
-    if not other:
-        return one
-    return tuple((min(a[0], b[0]), max(a[1], b[1])) for a, b in zip(one, other, strict=True))
+def _union_extents(first: Extent, second: Extent) -> Extent:
+    """Return the smallest range that covers both."""
+    if not second:
+        return first
+    return tuple((min(a[0], b[0]), max(a[1], b[1])) for a, b in zip(first, second, strict=True))
 
 
-def named_knobs(logs: Floats) -> dict[str, float]:
-    """Knobs by component, of their logarithms."""
+def name_knobs(logs: Floats) -> dict[str, float]:
+    """Convert logarithms to multipliers by component."""
     return {name: round(float(np.exp(value)), 4) for name, value in zip(COMPONENTS, logs, strict=True)}
 
 
-HEADROOM = 0.05
-"""What is added to a peak that is none but a peak; an upper bound has its headroom within."""
-_SAME = 0.001
-_FEW = 0.75
-"""Share of different peaks among settings up to which they are steps and not needs."""
-_MOST = 12
-"""Different peaks that steps of any kind have at most: doublings of a GiB pass every board by then."""
-_DOUBLING = 1.5
+PEAK_HEADROOM = 0.05
+"""Fraction added to a measured peak; an upper bound already includes it."""
+_EQUAL_PEAKS_TOLERANCE = 0.001
+_MAX_STEP_SHARE = 0.75
+"""Fraction of different peaks among settings up to which peaks are allocation steps."""
+_MAX_STEP_PEAKS = 12
+"""Largest number of different peaks that allocation steps have."""
+_MIN_STEP_GROWTH = 1.5
 
 
-def with_kind(seen: pl.DataFrame) -> pl.DataFrame:
-    """Say of each peak whether it is one, or an upper bound of a framework that takes memory in growing steps.
+def classify_peaks(peaks: pl.DataFrame) -> pl.DataFrame:
+    """Classify each peak as measured, or as the upper bound of a framework that allocates in growing steps.
 
     Examples
     --------
-    >>> seen = pl.DataFrame({"program": ["a", "a", "b", "b"], "peak_gib": [9.7, 9.7, 5.0, 5.6]})
-    >>> with_kind(seen)["peak_is"].to_list()
+    >>> peaks = pl.DataFrame({"program": ["a", "a", "b", "b"], "peak_gib": [9.7, 9.7, 5.0, 5.6]})
+    >>> classify_peaks(peaks)["peak_is"].to_list()
     ['upper bound', 'upper bound', 'peak', 'peak']
     """
     steps = {}
-    for (program,), rows in seen.group_by("program"):
-        peaks = rows["peak_gib"].drop_nulls().sort().to_list()
-        climbs = [high - low for low, high in itertools.pairwise(peaks) if high - low > _SAME * high]
-        shared = len(climbs) + 1 <= min(_FEW * len(peaks), _MOST)
-        grows = len(climbs) > 1 and all(b >= _DOUBLING * a for a, b in itertools.pairwise(climbs))
+    for (program,), rows in peaks.group_by("program"):
+        sorted_peaks = rows["peak_gib"].drop_nulls().sort().to_list()
+        climbs = [
+            high - low for low, high in itertools.pairwise(sorted_peaks) if high - low > _EQUAL_PEAKS_TOLERANCE * high
+        ]
+        shared = len(climbs) + 1 <= min(_MAX_STEP_SHARE * len(sorted_peaks), _MAX_STEP_PEAKS)
+        grows = len(climbs) > 1 and all(b >= _MIN_STEP_GROWTH * a for a, b in itertools.pairwise(climbs))
         steps[program] = shared or grows
-    bounds = [name for name, grown in steps.items() if grown]
-    known = pl.when(pl.col("program").is_in(bounds)).then(pl.lit("upper bound")).otherwise(pl.lit("peak"))
-    return seen.with_columns(peak_is=known)
+    bounded_programs = [name for name, grown in steps.items() if grown]
+    peak_kind = pl.when(pl.col("program").is_in(bounded_programs)).then(pl.lit("upper bound")).otherwise(pl.lit("peak"))
+    return peaks.with_columns(peak_is=peak_kind)
 
 
-def fits(seen: pl.DataFrame, gpu_model: GpuModel | str) -> pl.DataFrame:
-    """Whether each job fits each slice of a board: by its peak, overruled by a run on a smaller slice.
+def list_fitting_slices(peaks: pl.DataFrame, gpu_model: GpuModel | str) -> pl.DataFrame:
+    """Decide for each job and slice whether it fits: by its peak, overruled by runs on smaller slices.
 
     Examples
     --------
-    >>> seen = pl.DataFrame({"program": ["tf"] * 2, "job": ["64", "512"], "peak_gib": [5.5, 5.5],
+    >>> peaks = pl.DataFrame({"program": ["tf"] * 2, "job": ["64", "512"], "peak_gib": [5.5, 5.5],
     ...     "ran_profile": ["1g.5gb", None], "ran": [True, None]})
-    >>> fits(seen, "A100-40GB").filter(pl.col("profile") == "1g.5gb").select("job", "fits", "because").rows()
+    >>> slices = list_fitting_slices(peaks, "A100-40GB").filter(pl.col("profile") == "1g.5gb")
+    >>> slices.select("job", "fits", "because").rows()
     [('64', True, 'ran'), ('512', False, 'upper bound')]
     """
-    lacking = [name for name in ("program", "job", "peak_gib") if name not in seen.columns]
-    if lacking:
-        raise SchemaError("measured peaks", "program, job, peak_gib", f"no {', '.join(lacking)}", "Add them.")
-    known = as_board(gpu_model)
-    plain = [one for one in known.profiles if one.memory_gib is not None and "+" not in one.name]
-    sizes = {one.name: one.memory_gib for one in plain}
+    missing_columns = [name for name in ("program", "job", "peak_gib") if name not in peaks.columns]
+    if missing_columns:
+        raise SchemaError("measured peaks", "program, job, peak_gib", f"no {', '.join(missing_columns)}", "Add them.")
+    model = as_gpu_model(gpu_model)
+    plain = [profile for profile in model.profiles if profile.memory_gib is not None and "+" not in profile.name]
+    sizes = {profile.name: profile.memory_gib for profile in plain}
     profiles = pl.DataFrame({"profile": list(sizes), "memory_gib": list(sizes.values())})
-    tried = seen if {"ran_profile", "ran"} <= set(seen.columns) else seen.with_columns(
+    with_runs = peaks if {"ran_profile", "ran"} <= set(peaks.columns) else peaks.with_columns(
         ran_profile=pl.lit(None, pl.String), ran=pl.lit(None, pl.Boolean)
     )  # fmt: skip
-    names = {word: known.profile(word).name for word in tried["ran_profile"].drop_nulls().unique().to_list()}
+    names = {word: model.profile(word).name for word in with_runs["ran_profile"].drop_nulls().unique().to_list()}
     ran_sizes = {word: sizes[name] for word, name in names.items() if name in sizes}
-    at = pl.col("ran_profile").replace_strict(ran_sizes, default=None, return_dtype=pl.Float64)
-    rows = with_kind(tried).with_columns(ran_gib=at).join(profiles, how="cross")
+    ran_gib = pl.col("ran_profile").replace_strict(ran_sizes, default=None, return_dtype=pl.Float64)
+    rows = classify_peaks(with_runs).with_columns(ran_gib=ran_gib).join(profiles, how="cross")
     larger = pl.col("ran") & (pl.col("memory_gib") >= pl.col("ran_gib"))
     smaller = ~pl.col("ran") & (pl.col("memory_gib") <= pl.col("ran_gib"))
     return rows.with_columns(
@@ -424,26 +460,26 @@ def fits(seen: pl.DataFrame, gpu_model: GpuModel | str) -> pl.DataFrame:
     ).select("program", "job", "peak_gib", "peak_is", "profile", "memory_gib", "fits", "because")  # fmt: skip
 
 
-def smallest_that_fits(seen: pl.DataFrame, gpu_model: GpuModel | str) -> pl.DataFrame:
-    """The smallest slice for each job with room to spare, and the next smaller one that a run would settle.
+def find_smallest_slices(peaks: pl.DataFrame, gpu_model: GpuModel | str) -> pl.DataFrame:
+    """Find the smallest slice for each job, and the next smaller one on which a test run would decide.
 
-    A peak gets `HEADROOM`; an upper bound and a run need none. Where a peak is an upper bound, ``try_next`` names the
-    largest slice below that only the bound speaks against: a run there overrules it.
+    A peak gets `PEAK_HEADROOM`; an upper bound and a run need none. Where a peak is an upper bound, ``try_next`` names
+    the largest slice that only the bound excludes: a run there overrules it.
 
     Examples
     --------
-    >>> seen = pl.DataFrame({"program": ["tf"] * 2, "job": ["64", "512"], "peak_gib": [5.5, 5.5]})
-    >>> smallest_that_fits(seen, "A100-40GB").select("profile", "try_next").rows()
+    >>> peaks = pl.DataFrame({"program": ["tf"] * 2, "job": ["64", "512"], "peak_gib": [5.5, 5.5]})
+    >>> find_smallest_slices(peaks, "A100-40GB").select("profile", "try_next").rows()
     [('1g.10gb', '1g.5gb'), ('1g.10gb', '1g.5gb')]
     """
-    slack = pl.when(pl.col("peak_is") == "peak").then(1 + HEADROOM).otherwise(1.0)
-    need = with_kind(seen).with_columns(peak_gib=pl.col("peak_gib") * slack).drop("peak_is")
-    table = fits(need, gpu_model).sort("memory_gib", "profile", maintain_order=True)
-    good = table.filter("fits").group_by("program", "job", maintain_order=True).first()
+    slack = pl.when(pl.col("peak_is") == "peak").then(1 + PEAK_HEADROOM).otherwise(1.0)
+    need = classify_peaks(peaks).with_columns(peak_gib=pl.col("peak_gib") * slack).drop("peak_is")
+    table = list_fitting_slices(need, gpu_model).sort("memory_gib", "profile", maintain_order=True)
+    smallest = table.filter("fits").group_by("program", "job", maintain_order=True).first()
     open_ones = table.filter(~pl.col("fits") & (pl.col("because") == "upper bound"))
-    tries = open_ones.group_by("program", "job", maintain_order=True).agg(try_next=pl.col("profile").last())
-    found = with_kind(seen)
-    for more in (good.select("program", "job", "profile", "because"), tries):
-        found = found.join(more, on=["program", "job"], how="left")
+    next_tries = open_ones.group_by("program", "job", maintain_order=True).agg(try_next=pl.col("profile").last())
+    result = classify_peaks(peaks)
+    for columns in (smallest.select("program", "job", "profile", "because"), next_tries):
+        result = result.join(columns, on=["program", "job"], how="left")
     because = pl.col("because").fill_null("larger than all slices")
-    return found.with_columns(pl.col("profile").fill_null("gpu"), because)
+    return result.with_columns(pl.col("profile").fill_null("gpu"), because)

@@ -1,4 +1,4 @@
-"""Components of peak memory: weights, gradients, optimiser, activations, overheads."""
+"""Components of the peak memory of training: weights, gradients, optimiser, activations, overheads."""
 
 from __future__ import annotations
 
@@ -8,62 +8,62 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from gpuplanner.hardware.catalog import parameter
+from gpuplanner.hardware.catalog import find_parameter
 from gpuplanner.sizing.model_architecture import Architecture
-from gpuplanner.sizing.training_job import TrainingJob, figures, matrices, methods
+from gpuplanner.sizing.training_job import TrainingJob, find_figures, list_adapted_matrices, load_methods
 
-FULLY = ("zero3", "fsdp")
+FULL_SHARDINGS = ("zero3", "fsdp")
+"""Sharding modes that shard weights as well."""
 
 
 @functools.lru_cache(1024)
 def regime_bytes(regime: str, optimizer: str = "adamw") -> tuple[float, float, float]:
-    """Bytes a parameter of weights, gradients and optimiser.
+    """Return bytes per parameter of weights, gradients and optimiser states.
 
     Examples
     --------
     >>> regime_bytes("mixed"), sum(regime_bytes("pure", "sgd"))
     ((2.0, 2.0, 12.0), 4.0)
     """
-    weights, gradients, states = figures("regime", regime, "bytes") or (0.0, 0.0, 0.0)
+    weights, gradients, states = find_figures("regime", regime, "bytes") or (0.0, 0.0, 0.0)
     moment = 2.0 if regime == "pure" else 4.0
-    if (fixed := figures("optimizer", optimizer, "moment_bytes")) is not None:
+    if (fixed := find_figures("optimizer", optimizer, "moment_bytes")) is not None:
         states += fixed[0] - 2 * moment
-    elif (count := figures("optimizer", optimizer, "moments")) is not None:
+    elif (count := find_figures("optimizer", optimizer, "moments")) is not None:
         states += (count[0] - 2) * moment
     return weights, gradients, states
 
 
-def stage_params(model: Architecture, tp: int, pp: int) -> float:
-    """Parameters of the first rank of a pipeline: its layers, positions and the embedding.
+def stage_params(architecture: Architecture, tp: int, pp: int) -> float:
+    """Count the parameters of the first pipeline rank: its layers, positions and the embedding.
 
     Examples
     --------
-    >>> from gpuplanner.sizing.model_architecture import preset
-    >>> round(stage_params(preset("llama-3.1-8b"), 4, 1) / 1e6)
+    >>> from gpuplanner.sizing.model_architecture import load_preset
+    >>> round(stage_params(load_preset("llama-3.1-8b"), 4, 1) / 1e6)
     2008
     """
-    if model.kind == "diffusion":
-        return model.given_params
-    ends = model.embedding_params(128 * tp if tp > 1 else 1)
-    count = 2 if pp == 1 and not model.tied and model.kind == "decoder" else 1
-    positions = model.positions * model.hidden
-    return (model.layers / pp * model.layer_params() + count * ends + positions + model.extra / pp) / tp
+    if architecture.kind == "diffusion":
+        return architecture.given_params
+    ends = architecture.embedding_params(128 * tp if tp > 1 else 1)
+    count = 2 if pp == 1 and not architecture.tied and architecture.kind == "decoder" else 1
+    positions = architecture.positions * architecture.hidden
+    return (
+        architecture.layers / pp * architecture.layer_params() + count * ends + positions + architecture.extra / pp
+    ) / tp
 
 
 def _absent_params(job: TrainingJob) -> float:
-    """Parameters of experts that lie on other ranks of expert parallelism."""
+    """Count the parameters of experts that lie on other ranks of expert parallelism."""
     if job.ep == 1:
         return 0.0
     model = job.model
-    here = replace(model, experts=model.experts // job.ep, experts_active=1)
-    return model.layers * (model.layer_params() - here.layer_params()) / job.tp / job.pp
+    local_architecture = replace(model, experts=model.experts // job.ep, experts_active=1)
+    return model.layers * (model.layer_params() - local_architecture.layer_params()) / job.tp / job.pp
 
 
 def trained_bytes(job: TrainingJob, params: float) -> float:
-    """Weights, gradients and states of trained parameters on one rank.
-
-    ZeRO-1 shards states; ZeRO-2 gradients also; ZeRO-3 and FSDP all [1]_. DeepSpeed's fp32 gradients of the step are
-    counted with the states, which share their sharding; in stage 3 fp16 gradients are part of them: 18 / n [2]_.
+    """Return the bytes of weights, gradients and states of trained parameters on one rank.
 
     References
     ----------
@@ -72,33 +72,39 @@ def trained_bytes(job: TrainingJob, params: float) -> float:
 
     Examples
     --------
-    >>> from gpuplanner.sizing.model_architecture import preset
-    >>> job = TrainingJob(preset("gpt2"), 1024, regime="mixed", dp=64, sharding="zero1")
+    >>> from gpuplanner.sizing.model_architecture import load_preset
+    >>> job = TrainingJob(load_preset("gpt2"), 1024, regime="mixed", dp=64, sharding="zero1")
     >>> round(trained_bytes(job, 7.5e9) / 1e9, 1)
     31.4
     """
     weights, gradients, states = regime_bytes(job.regime, job.optimizer)
-    n, kind = job.shards, job.sharding
-    held = params - _absent_params(job)
+    n, sharding = job.shards, job.sharding
+    local_params = params - _absent_params(job)
     if job.offload == "all":
-        return 0.0 if kind in FULLY else weights * held
+        return 0.0 if sharding in FULL_SHARDINGS else weights * local_params
     if job.offload:
         states = 0.0
     at_once = 0.0
     if job.step_in_backward:  # one gradient at a time, of which that of the embedding or head is the largest
-        at_once = gradients * job.model.embedding_params() / job.tp / (n if kind in FULLY else 1)
+        at_once = gradients * job.model.embedding_params() / job.tp / (n if sharding in FULL_SHARDINGS else 1)
         gradients = 0.0
-    if kind == "zero3" and job.regime == "deepspeed":
+    if sharding == "zero3" and job.regime == "deepspeed":
         return (weights + states) * params / n
-    shared = params / n  # experts are shared by as many ranks in fewer groups: what is sharded is the same
-    whole = job.gradients_whole and kind in FULLY
-    kept = weights * (shared if kind in FULLY else held)
-    kept += gradients * (shared if kind in (*FULLY, "zero2") and not whole else held)
-    return kept + at_once + states * (shared if kind in (*FULLY, "zero1", "zero2") else held)
+    params_per_shard = params / n  # experts are shared by as many ranks in fewer groups: what is sharded is the same
+    keeps_whole_gradients = job.gradients_whole and sharding in FULL_SHARDINGS
+    total = weights * (params_per_shard if sharding in FULL_SHARDINGS else local_params)
+    total += gradients * (
+        params_per_shard if sharding in (*FULL_SHARDINGS, "zero2") and not keeps_whole_gradients else local_params
+    )
+    return (
+        total
+        + at_once
+        + states * (params_per_shard if sharding in (*FULL_SHARDINGS, "zero1", "zero2") else local_params)
+    )
 
 
 def reference_bytes(job: TrainingJob, params: float) -> float:
-    """Weights of the copy that preference training measures against; adapters are taken off for it instead.
+    """Return the bytes of the reference copy of preference training; with adapters the base model serves as reference.
 
     References
     ----------
@@ -106,55 +112,55 @@ def reference_bytes(job: TrainingJob, params: float) -> float:
     """
     if not job.reference or job.frozen:
         return 0.0
-    whole = job.shards == 1 or job.sharding not in FULLY
+    whole = job.shards == 1 or job.sharding not in FULL_SHARDINGS
     return regime_bytes(job.regime)[0] * (params - _absent_params(job) if whole else params / job.shards)
 
 
-def late_gradient_bytes(job: TrainingJob, params: float) -> float:
-    """Gradients of :func:`trained_bytes` that do not lie there yet when forward has kept all of its activations.
+def reusable_gradient_bytes(job: TrainingJob, params: float) -> float:
+    """Return the bytes of gradients that are allocated only as backward frees activations.
 
-    A framework that lets them go after each step makes them anew in backward, which frees activations as it goes; of
-    several micro-batches a step all but the first find them there. Replicas reduce in buckets that stay. Pieces of
-    sharded gradients are too small for activations to lie where they lay, and the allocator keeps their place.
+    A framework that frees gradients after each step allocates them again in backward, while activations are freed; of
+    several micro-batches per step only the first does. Replicas keep buckets for the reduction. Pieces of sharded
+    gradients are too small to reuse the memory of activations, which the allocator keeps.
     """
-    shared = job.shards if job.sharding in (*FULLY, "zero2") and not job.gradients_whole else 1
+    n_shards = job.shards if job.sharding in (*FULL_SHARDINGS, "zero2") and not job.gradients_whole else 1
     replicas = job.shards > 1 and job.sharding in ("", "ddp")
-    kept = replicas or job.accumulation > 1 or not job.gradients_freed
-    if kept or job.offload == "all" or job.step_in_backward:
+    stays = replicas or job.accumulation > 1 or not job.gradients_freed
+    if stays or job.offload == "all" or job.step_in_backward:
         return 0.0
-    if shared > 1 and job.meter != "allocated":
+    if n_shards > 1 and job.meter != "allocated":
         return 0.0
-    here = params if shared > 1 else params - _absent_params(job)
-    return regime_bytes(job.regime, job.optimizer)[1] * here / shared
+    local_params = params if n_shards > 1 else params - _absent_params(job)
+    return regime_bytes(job.regime, job.optimizer)[1] * local_params / n_shards
 
 
 def frozen_bytes(job: TrainingJob, params: float) -> float:
-    """Weights of a model that is not trained, and gradients where the tool keeps them all the same."""
-    model, n = job.model, job.shards if job.sharding in FULLY else 1
-    each = job.weight_bytes
+    """Return the bytes of frozen weights, and of gradients where the tool keeps them anyway."""
+    model, n = job.model, job.shards if job.sharding in FULL_SHARDINGS else 1
+    weight_bytes = job.weight_bytes
     if n == 1:
         params -= _absent_params(job)
     if job.offload == "all":
-        return 0.0 if job.sharding in FULLY else each * params
+        return 0.0 if job.sharding in FULL_SHARDINGS else weight_bytes * params
     if not job.quantization:
-        kept = each * params / n
+        kept = weight_bytes * params / n
     else:
-        narrow = (figures("quantization", job.quantization, "weight_bytes") or [2.0])[0]
+        narrow = (find_figures("quantization", job.quantization, "weight_bytes") or [2.0])[0]
         ends = model.embedding_params() / job.tp
         wide = ends if model.tied or job.quantised_head else 2 * ends
         kept = (narrow * (params - wide) + job.embedding_bytes * wide) / n
     if job.frozen_gradients:
-        kept += each * params / (1 if job.gradients_whole else n)
+        kept += weight_bytes * params / (1 if job.gradients_whole else n)
     return kept
 
 
 def static_bytes(job: TrainingJob, params: float) -> float:
-    """Bytes of weights, gradients and states of these parameters of a stage, without what is trained beside them."""
+    """Return the bytes of weights, gradients and states of a stage, without adapters."""
     return frozen_bytes(job, params) if job.frozen else trained_bytes(job, params)
 
 
 def dequantised_bytes(job: TrainingJob) -> float:
-    """The largest matrix of 4 or 8 bits, in 16 bits while it is multiplied."""
+    """Return the bytes of the largest quantised matrix while it is unpacked to 16 bits."""
     if not job.quantization:
         return 0.0
     model = job.model
@@ -163,13 +169,13 @@ def dequantised_bytes(job: TrainingJob) -> float:
 
 
 def gathered_bytes(job: TrainingJob) -> float:
-    """What a sharded job holds whole for a moment: units of FSDP, live parameters and the largest layer of ZeRO-3."""
-    if job.sharding not in FULLY or (job.shards == 1 and job.sharding == "fsdp"):
+    """Return the bytes that a sharded job gathers temporarily: FSDP units, or live parameters and a layer of ZeRO-3."""
+    if job.sharding not in FULL_SHARDINGS or (job.shards == 1 and job.sharding == "fsdp"):
         return 0.0
     model, t = job.model, job.tp
     narrow = 2.0
     if job.quantization:
-        narrow = (figures("quantization", job.quantization, "weight_bytes") or [2.0])[0]
+        narrow = (find_figures("quantization", job.quantization, "weight_bytes") or [2.0])[0]
     ends = model.embedding_params() * (1 if model.tied else 2) / t
     layer = model.layer_params() / t - _absent_params(job) * job.pp / max(1, model.layers)
     if job.sharding == "zero3":
@@ -179,47 +185,47 @@ def gathered_bytes(job: TrainingJob) -> float:
     return units * layer + 2.0 * ends
 
 
-def beside_params(job: TrainingJob) -> float:
-    """Trained parameters of a job whose model is frozen, on all ranks: ``r (in + out)`` of each matrix with LoRA.
+def adapter_params(job: TrainingJob) -> float:
+    """Count the trained parameters of a job with a frozen model: ``r (in + out)`` of each matrix with LoRA.
 
     Examples
     --------
-    >>> from gpuplanner.sizing.model_architecture import preset
-    >>> int(beside_params(TrainingJob(preset("llama-2-7b"), 1, method="lora")))
+    >>> from gpuplanner.sizing.model_architecture import load_preset
+    >>> int(adapter_params(TrainingJob(load_preset("llama-2-7b"), 1, method="lora")))
     4194304
     """
-    model, method = job.model, methods()[job.method]
+    model, method = job.model, load_methods()[job.method]
     if method.base == "layers":
         head = model.embedding_params() if job.method == "head" else 0
         return job.trained_layers * model.layer_params() + head
     n = method.counts
     of_layer = n["layer_h"] * model.hidden + n["layer_kv"] * model.kv_width
-    adapted = matrices(model, job.lora_targets) if method.adapts else []
+    adapted = list_adapted_matrices(model, job.lora_targets) if method.adapts else []
     of_layer += sum(method.matrix_params(into, out, job.lora_rank) for _, into, out in adapted)
     return model.layers * of_layer + n["fixed_h"] * model.hidden
 
 
 def dense_bytes(job: TrainingJob) -> float:
-    """Bytes of the matrices that a method makes of one layer, as large as those that it adapts."""
-    if not job.frozen or not methods()[job.method].counts["dense"]:
+    """Return the bytes of the dense matrices that a method builds in one layer, as large as the adapted ones."""
+    if not job.frozen or not load_methods()[job.method].counts["dense"]:
         return 0.0
-    return 2.0 * sum(into * out for _, into, out in matrices(job.model, job.lora_targets)) / job.tp
+    return 2.0 * sum(into * out for _, into, out in list_adapted_matrices(job.model, job.lora_targets)) / job.tp
 
 
 def adapter_bytes(job: TrainingJob) -> float:
-    """Weights, gradients and states of what is trained beside a frozen model, on one rank.
+    """Return the bytes of weights, gradients and states trained next to a frozen model, on one rank.
 
-    Layers that are not frozen have their weights with those of the model; what a regime keeps of them beyond is here.
+    Weights of layers that are not frozen count with the model; only what their regime needs beyond is counted here.
     """
     model = job.model
     if not job.frozen:
         return 0.0
-    params = beside_params(job) / job.tp / job.pp
+    params = adapter_params(job) / job.tp / job.pp
     weights, gradients, states = regime_bytes(job.adapter_regime, job.optimizer)
-    if methods()[job.method].base == "layers":
+    if load_methods()[job.method].base == "layers":
         weights = max(0.0, weights - job.weight_bytes)
-    full = job.shards if job.sharding in FULLY else 1
-    half = job.shards if job.sharding in (*FULLY, "zero1", "zero2") else 1
+    full = job.shards if job.sharding in FULL_SHARDINGS else 1
+    half = job.shards if job.sharding in (*FULL_SHARDINGS, "zero1", "zero2") else 1
     kept = params * (weights / full + gradients / full + states / half)
     if job.embeddings_trained:
         copies = model.embedding_params() * (1 if model.tied else 2) / job.tp
@@ -233,14 +239,7 @@ AUTOCAST = "amp"
 
 
 def layer_bytes(job: TrainingJob) -> tuple[float, float]:
-    """Bytes a layer keeps for a micro-batch: what tensor parallelism does not split, and what it does.
-
-    Per token and hidden element in 16 bit: norms' inputs 2 + 2 and outputs 2 + 2, queries 2, attention output 2, keys
-    and values 2 + 2 by their width, and 8 (gated) or 4 (not) by the MLP's [1]_. A GELU that is composed of elementary
-    operations keeps what `_composed_gelu` counts. A norm that upcasts (RMS, eager) keeps
-    fp32 and costs about 7 more; masks of dropout cost 1 + 1. A frozen layer does not keep the inputs of its linear
-    layers, unless a 4 bit kernel does; adapters keep theirs. The score matrix adds ``5 a s²``, and with flash attention
-    ``4 a s`` of statistics.
+    """Return the activation bytes of a layer per micro-batch: not split, and split, by tensor parallelism.
 
     References
     ----------
@@ -248,15 +247,15 @@ def layer_bytes(job: TrainingJob) -> tuple[float, float]:
 
     Examples
     --------
-    >>> from gpuplanner.sizing.model_architecture import preset
-    >>> job = TrainingJob(preset("gpt2"), 1024)
+    >>> from gpuplanner.sizing.model_architecture import load_preset
+    >>> job = TrainingJob(load_preset("gpt2"), 1024)
     >>> round(sum(layer_bytes(job)) / (1024 * 768), 2)  # 12 + 4 + 16, and 4 a / h
     32.06
     """
     model, h = job.model, job.model.hidden
     wide = 2.0 if job.regime == "fp32" else 1.0
     q, kv, f = model.q_width / h, model.kv_width / h, model.mlp_width / h
-    frozen = methods()[job.method].base == "frozen"
+    frozen = load_methods()[job.method].base == "frozen"
     inputs, outputs, upcast = _norm_bytes(job, frozen=frozen)
     products = 2.0 * f
     mlp = (6.0 if job.compiled else 8.0) * f if model.gated else 4.0 * f
@@ -276,43 +275,34 @@ def layer_bytes(job: TrainingJob) -> tuple[float, float]:
 
 
 def _norm_bytes(job: TrainingJob, *, frozen: bool) -> tuple[float, float, float]:
-    """Of a layer's norms, by token and hidden element: inputs, outputs as matrices read them, and what an upcast adds.
-
-    Autocast of fp32 weights has a residual in fp32, and makes a copy in 16 bit for each matrix that reads a norm
-    (queries, keys and values of grouped or gated models are matrices of their own); so it does for each adapter.
-    """
+    """Return bytes of a layer's norms per token and hidden element: inputs, outputs, and upcasts."""
     model = job.model
     norms = min(model.norms, 2)
     rms = model.norm == "rms" and not job.compiled
     if job.eager and not frozen and job.regime == AUTOCAST:
-        apart = model.gated or model.kv_width != model.q_width or model.kind == "encoder"
-        return 4.0 * norms, 2.0 * ((3 if apart else 1) + (2 if model.gated else 1)), 4.0 * model.norms * rms
+        has_separate_matrices = model.gated or model.kv_width != model.q_width or model.kind == "encoder"
+        return (
+            4.0 * norms,
+            2.0 * ((3 if has_separate_matrices else 1) + (2 if model.gated else 1)),
+            4.0 * model.norms * rms,
+        )
     if frozen and job.inputs_each:
         return 4.0 * norms, 0.0, 4.0 * (model.norms - norms) * rms
     return 2.0 * norms, 2.0 * norms, 3.5 * model.norms * rms
 
 
 def _composed_gelu(job: TrainingJob) -> float:
-    """Bytes by the MLP's width that ``0.5 x (1 + tanh(√(2/π) (x + 0.044715 x³)))`` keeps, one operation after another.
-
-    In the model's type x for its power, tanh, 1 + tanh, x / 2 and the product. Autocast makes the power and all that
-    follows of it fp32, and casts the product for the matrix behind it.
-    """
+    """Return the bytes that a GELU composed of elementary operations keeps, per element of the MLP width."""
     regime = job.adapter_regime if job.frozen else job.regime
     return 4.0 + 4.0 + 4.0 + 2.0 + 2.0 if regime == AUTOCAST or job.inputs_each else 5 * 2.0
 
 
 def _adapter_elements(job: TrainingJob) -> float:
-    """What adapters of one layer keep, in bytes by the hidden size.
-
-    LoRA and its kin: a dropped copy (2) and its mask (1) of each input; without dropout the input, once where matrices
-    share it, and not where attention keeps it. And the delta (2) of each output, unless kernels are fused. What scales
-    or shifts outputs keeps them.
-    """
-    method, h = methods()[job.method], job.model.hidden
+    """Return the bytes that the adapters of one layer keep, per hidden element."""
+    method, h = load_methods()[job.method], job.model.hidden
     if not job.frozen or not method.adapts:
         return 0.0
-    adapted = {name: (into / h, out / h) for name, into, out in matrices(job.model, job.lora_targets)}
+    adapted = {name: (into / h, out / h) for name, into, out in list_adapted_matrices(job.model, job.lora_targets)}
     if kept := method.counts["kept_out"]:
         return kept * sum(out for _, out in adapted.values())
     if job.inputs_each and not job.lora_dropout:
@@ -330,7 +320,7 @@ _INPUT = {"q": "attention", "k": "attention", "v": "attention", "gate": "mlp", "
 
 
 def _selected_bytes(job: TrainingJob, layer: float, border: float) -> float:
-    """What selective recompute keeps of a layer: all but the scores, or input, attention and every other product."""
+    """Return the bytes of a layer that selective recompute keeps."""
     model, h = job.model, job.model.hidden
     if job.selective == "attention":
         return layer - (0.0 if job.flash else 5.0 * job.tokens * job.seq * model.heads / job.tp)
@@ -340,11 +330,7 @@ def _selected_bytes(job: TrainingJob, layer: float, border: float) -> float:
 
 
 def activation_bytes(job: TrainingJob) -> tuple[float, float, float]:
-    """What the first and the last stage of a pipeline keep, and what is worked on while a layer is computed again.
-
-    Under 1F1B the first stage holds min(m, p) micro-batches of l / p layers, the last one [1]_. Full recompute keeps
-    the input of each layer, and one layer whole in backward. Selective recompute by operators keeps also the output of
-    attention and of every other matrix product, of attention everything but its scores [2]_.
+    """Return the activation bytes of the first and last pipeline stage, and those of a layer being recomputed.
 
     References
     ----------
@@ -368,29 +354,31 @@ def activation_bytes(job: TrainingJob) -> tuple[float, float, float]:
     if job.recompute == "full" and job.inputs_offloaded:
         keeps = 0.0
     layers = model.layers / job.pp
-    if methods()[job.method].base == "layers":  # nothing below the first trained layer has a gradient
+    if load_methods()[job.method].base == "layers":  # nothing below the first trained layer has a gradient
         layers = min(layers, job.trained_layers)
     return min(job.accumulation, job.in_flight or job.pp) * layers * keeps, layers * keeps, working
 
 
-GIB = 2.0**30
+BYTES_PER_GIB = 2.0**30
+"""Bytes in a GiB."""
 
 
 @functools.cache
-def _known(name: str) -> float:
-    return parameter(name).value
+def _parameter_value(name: str) -> float:
+    """Return the value of a catalogue parameter; cached."""
+    return find_parameter(name).value
 
 
 def bucket_bytes(job: TrainingJob, params: float) -> float:
-    """Buckets in which DeepSpeed reduces gradients and gathers parameters, of 16 bit elements."""
-    trained = beside_params(job) if job.frozen else params
+    """Return the bytes of DeepSpeed's buckets for reducing gradients and gathering parameters, in 16 bits."""
+    trained = adapter_params(job) if job.frozen else params
     return 2.0 * (min(job.reduce_bucket, 2 * trained) + min(job.allgather_bucket, trained))
 
 
 def step_bytes(job: TrainingJob, params: float) -> float:
-    """Temporary of an optimiser step that is not fused: one more copy of a moment of what is trained.
+    """Return the temporary bytes of an optimiser step that is not fused: one more copy of a moment.
 
-    An optimiser that goes through the matrices one by one has temporaries of the largest.
+    An optimiser that processes matrices one by one needs temporaries of the largest.
 
     References
     ----------
@@ -399,37 +387,40 @@ def step_bytes(job: TrainingJob, params: float) -> float:
     if job.step_in_backward or job.offload:
         return 0.0
     regime = job.adapter_regime if job.frozen else job.regime
-    half = job.shards if job.sharding in (*FULLY, "zero1", "zero2") else 1
-    if one := figures("optimizer", job.optimizer, "step_bytes"):
+    half = job.shards if job.sharding in (*FULL_SHARDINGS, "zero1", "zero2") else 1
+    if step_figures := find_figures("optimizer", job.optimizer, "step_bytes"):
         model = job.model
         largest = max(model.embedding_params(), model.hidden * model.mlp_width) / job.tp
-        return 0.0 if job.frozen else (one[0] + 2 * (regime == "pure")) * largest / half
+        return 0.0 if job.frozen else (step_figures[0] + 2 * (regime == "pure")) * largest / half
     if job.fused_step:
         return 0.0
-    trained = beside_params(job) if job.frozen else params
-    each = 2.0 if regime == "pure" else 4.0
-    return each * trained / half if regime_bytes(regime, job.optimizer)[2] else 0.0
+    trained = adapter_params(job) if job.frozen else params
+    bytes_per_parameter = 2.0 if regime == "pure" else 4.0
+    return bytes_per_parameter * trained / half if regime_bytes(regime, job.optimizer)[2] else 0.0
 
 
 def context_bytes(job: TrainingJob) -> float:
-    """Context of CUDA and buffers of a communicator for each kind of parallelism: what the allocator does not see."""
+    """Return the bytes of the CUDA context and communicator buffers, which the allocator does not count."""
     return _context(job) if job.meter == "device" else 0.0
 
 
 def hidden_bytes(job: TrainingJob) -> float:
-    """What the job's meter does not show though it lies on the board: the context, where the allocator is the meter."""
+    """Return the bytes on the GPU that the job's meter does not show."""
     return 0.0 if job.meter == "device" else _context(job)
 
 
 def _context(job: TrainingJob) -> float:
+    """Return the bytes of the CUDA context and of one communicator per kind of parallelism."""
     groups = sum(size > 1 for size in (job.tp, job.pp, job.shards))
     groups = job.communicators if groups and job.communicators else groups
-    return ((job.context_gib or _known("cuda_context_gib")) + groups * _known("communicator_gib")) * GIB
+    return (
+        (job.context_gib or _parameter_value("cuda_context_gib")) + groups * _parameter_value("communicator_gib")
+    ) * BYTES_PER_GIB
 
 
 def slack_share() -> float:
-    """Share that the allocator holds beyond what is allocated."""
-    return _known("allocator_slack")
+    """Return the fraction that the allocator reserves beyond allocations."""
+    return _parameter_value("allocator_slack")
 
 
 MEGATRON_NORM = 4.0
@@ -437,14 +428,12 @@ MEGATRON_NORM = 4.0
 
 
 def logits_bytes(job: TrainingJob) -> float:
-    """Logits of one micro-batch on the last stage, with their copies, loss and gradient.
-
-    Chunks of the loss divide all of it.
+    """Return the bytes of logits of one micro-batch on the last stage, with copies, loss and gradient.
 
     Examples
     --------
-    >>> from gpuplanner.sizing.model_architecture import preset
-    >>> round(logits_bytes(TrainingJob(preset("qwen-7b"), 8192, logits_bytes=14)) / 1e9, 1)
+    >>> from gpuplanner.sizing.model_architecture import load_preset
+    >>> round(logits_bytes(TrainingJob(load_preset("qwen-7b"), 8192, logits_bytes=14)) / 1e9, 1)
     17.6
     """
     model = job.model
@@ -453,7 +442,7 @@ def logits_bytes(job: TrainingJob) -> float:
     width = model.embedding_params() / model.hidden / job.tp
     chunks = job.loss_chunks
     if job.loss_gib:
-        chunks = math.ceil(4 * job.tokens * width / GIB / job.loss_gib)
+        chunks = math.ceil(4 * job.tokens * width / BYTES_PER_GIB / job.loss_gib)
     return job.tokens * (job.logits_bytes * width / chunks + MEGATRON_NORM * model.hidden)
 
 
@@ -468,11 +457,11 @@ COMPONENTS = (
     "context",
     "slack",
 )
-"""Names of the parts of a peak, in the order of the stack."""
+"""Names of the components of a peak, in the order of the stack."""
 
 
 class Part(NamedTuple):
-    """One component of a peak."""
+    """One component of a peak, with its explanation."""
 
     name: str
     gib: float
@@ -480,17 +469,17 @@ class Part(NamedTuple):
 
 
 def peak_gib(job: TrainingJob) -> tuple[float, ...]:
-    """GiB of each of `COMPONENTS` on the most loaded GPU.
+    """Predict each of `COMPONENTS` on the most loaded GPU [GiB].
 
-    The first stage of a pipeline holds the most activations, the last one the logits; a layer is computed again when
-    the logits are gone, and a step that is not fused has its temporary when the activations are; gradients that are
-    made anew come as activations go. Whichever is larger counts, the other is 0. Slack is a share of what comes and
-    goes in a step.
+    The first pipeline stage has the most activations, the last one the logits. A layer is recomputed after the logits
+    are freed, the temporary of a step exists after activations are freed, and reused gradients appear as activations
+    go. Of such alternatives the larger counts and the other is 0. Slack is a fraction of what is allocated within a
+    step.
 
     Examples
     --------
-    >>> from gpuplanner.sizing.model_architecture import preset
-    >>> job = TrainingJob(preset("llama-3.2-3b"), 4096, 2, regime="pure", recompute="full", fused_step=True,
+    >>> from gpuplanner.sizing.model_architecture import load_preset
+    >>> job = TrainingJob(load_preset("llama-3.2-3b"), 4096, 2, regime="pure", recompute="full", fused_step=True,
     ...     loss_chunks=8, compiled=True, meter="allocated")
     >>> round(sum(peak_gib(job)), 1)  # measured: 24.9
     26.6
@@ -499,7 +488,7 @@ def peak_gib(job: TrainingJob) -> tuple[float, ...]:
     states = static_bytes(job, stage) + reference_bytes(job, stage)
     first, last, working = activation_bytes(job)
     logits, step = logits_bytes(job), step_bytes(job, stage)
-    if not job.frozen and job.regime == AUTOCAST and job.sharding not in FULLY:
+    if not job.frozen and job.regime == AUTOCAST and job.sharding not in FULL_SHARDINGS:
         copies = 2.0 * stage
         if job.recompute == "full":  # they go as forward ends
             logits += copies
@@ -509,22 +498,22 @@ def peak_gib(job: TrainingJob) -> tuple[float, ...]:
         kept, logits = max(first, last) + working, 0.0
     else:
         kept = last
-    late = 0.0 if job.frozen else late_gradient_bytes(job, stage)
-    if step > max(kept + logits - late, working):
+    reusable = 0.0 if job.frozen else reusable_gradient_bytes(job, stage)
+    if step > max(kept + logits - reusable, working):
         kept = logits = 0.0
-    elif late > kept + logits - working:
+    elif reusable > kept + logits - working:
         kept, logits, step = working, 0.0, 0.0
     else:  # what is kept beside the states is what is more than the gradients that come in its place
-        step, taken = 0.0, min(late, kept)
-        kept, logits = kept - taken, logits - (late - taken)
+        step, reused = 0.0, min(reusable, kept)
+        kept, logits = kept - reused, logits - (reusable - reused)
     gathered = gathered_bytes(job) + dequantised_bytes(job)
     parts = [states, adapter_bytes(job), gathered, kept, logits, step, bucket_bytes(job, stage)]
     slack = slack_share() * sum(parts[2:]) if job.meter != "allocated" else 0.0
-    return tuple(part / GIB for part in (*parts, context_bytes(job), slack))
+    return tuple(part / BYTES_PER_GIB for part in (*parts, context_bytes(job), slack))
 
 
-def explained(job: TrainingJob, knobs: Sequence[float] = (1.0,) * len(COMPONENTS)) -> list[Part]:
-    """The components times their knobs, with a word of explanation each; those of nothing are left out."""
+def explain_peak(job: TrainingJob, knobs: Sequence[float] = (1.0,) * len(COMPONENTS)) -> list[Part]:
+    """List the components of a peak times their multipliers, each with an explanation; zero components are left out."""
     trained = job.method if job.frozen else "all parameters"
     words = {
         "states": f"{job.regime} on {job.sharding or 'one rank'} of {job.shards}{', and a copy' * job.reference}"

@@ -1,4 +1,4 @@
-"""Memory growth of running jobs, and observed against predicted peaks."""
+"""Memory trends of running jobs: growth, time until memory is full, and the next profile."""
 
 from __future__ import annotations
 
@@ -13,34 +13,34 @@ from numpy.typing import NDArray
 from gpuplanner.core.errors import TraceFormatError
 from gpuplanner.core.schema_checks import conform
 from gpuplanner.core.schemas import WHOLE_GPU, Samples
-from gpuplanner.hardware.gpu_models import as_board
-from gpuplanner.sizing.learned_memory import smallest_that_fits
+from gpuplanner.hardware.gpu_models import as_gpu_model
+from gpuplanner.sizing.learned_memory import find_smallest_slices
 from gpuplanner.sizing.run_tables import predict_table
-from gpuplanner.usage.job_history import load_trace
-from gpuplanner.usage.requested_demand import slices
-from gpuplanner.usage.rightsizing import asked_and_used
+from gpuplanner.usage.job_history import load_dataset
+from gpuplanner.usage.requested_demand import slice_profiles
+from gpuplanner.usage.rightsizing import requested_and_used
 
-BINS = 48
-"""Pieces of a run whose peaks are followed: spikes of evaluation and checkpoints count as what they need."""
-FEWEST = 8
-"""Peaks of the later half of a run below which nothing is said."""
-CERTAIN_Z = 2.33
+RUN_BINS = 48
+"""Time bins of a run whose peaks are followed, so that spikes of evaluation and checkpoints count."""
+MIN_TREND_PEAKS = 8
+"""Fewest peaks in the later half of a run for a trend."""
+MANN_KENDALL_Z = 2.33
 """One-sided 1 % of Mann and Kendall's test: fleets watch many jobs at once."""
-LEAST_H = 1.0
-"""Hours of samples below which data loading and compiling look like growth."""
-LEAST_RISE = 0.01
-LEAST_RISE_GIB = 0.25
+MIN_TREND_H = 1.0
+"""Shortest sampled time for a trend, since data loading and compiling look like growth. [h]"""
+MIN_RISE_FRACTION = 0.01
+MIN_RISE_GIB = 0.25
 """A rise over the later half below both is the noise of an allocator [share of the peak; GiB]."""
-LEVELLING = 0.6
+MAX_LEVELLING_RATIO = 0.6
 """A last quarter that rose by less than this share of the quarter before goes on falling by the same ratio."""
-HEADROOM = 0.05
+TREND_HEADROOM = 0.05
 
 _Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Trend:
-    """How the peaks of a run go, GiB an hour with its upper bound, and the rise still to come where it levels off."""
+    """Trend of the peaks of a run: GiB per hour with its upper bound, and the remaining rise where it levels off."""
 
     kind: str
     gib_per_h: float = 0.0
@@ -49,39 +49,36 @@ class Trend:
 
 
 @dataclass(frozen=True)
-class _Ahead:
+class _MemoryForecast:
     full_in_h: float | None
     full_in_h_low: float | None
     at_end_gib: float | None
 
 
-def trend_of(hours: _Floats, peaks: _Floats) -> Trend:
-    """Tell growth from a plateau by the later half of a run.
-
-    Mann and Kendall's test says whether it rises, Theil and Sen's slope how fast, its ranks how sure (P. K. Sen,
-    Estimates of the regression coefficient based on Kendall's tau, JASA 63, 1968).
+def classify_trend(hours: _Floats, peaks: _Floats) -> Trend:
+    """Distinguish growth from a plateau by the later half of a run.
 
     Examples
     --------
     >>> hours = np.arange(32.0)
-    >>> trend_of(hours, 10 + 0.5 * hours).kind, trend_of(hours, np.full(32, 10.0)).kind
+    >>> classify_trend(hours, 10 + 0.5 * hours).kind, classify_trend(hours, np.full(32, 10.0)).kind
     ('grows', 'plateau')
-    >>> trend_of(hours, np.where(hours > 24, 14.0, 10.0)).kind
+    >>> classify_trend(hours, np.where(hours > 24, 14.0, 10.0)).kind
     'step'
     """
-    late = hours >= (hours[0] + hours[-1]) / 2
-    x, y = hours[late], peaks[late]
+    in_later_half = hours >= (hours[0] + hours[-1]) / 2
+    x, y = hours[in_later_half], peaks[in_later_half]
     n = len(x)
-    if n < FEWEST or hours[-1] - hours[0] < LEAST_H:
+    if n < MIN_TREND_PEAKS or hours[-1] - hours[0] < MIN_TREND_H:
         return Trend("too short")
-    one, other = np.triu_indices(n, 1)
-    slopes = np.sort((y[other] - y[one]) / (x[other] - x[one]))
+    first, second = np.triu_indices(n, 1)
+    slopes = np.sort((y[second] - y[first]) / (x[second] - x[first]))
     _, ties = np.unique(y, return_counts=True)
     spread = math.sqrt((n * (n - 1) * (2 * n + 5) - float((ties * (ties - 1) * (2 * ties + 5)).sum())) / 18)
-    score = float(np.sign(y[other] - y[one]).sum())
+    score = float(np.sign(y[second] - y[first]).sum())
     slope, span = float(np.median(slopes)), float(x[-1] - x[0])
-    least_rise = max(LEAST_RISE_GIB, LEAST_RISE * float(y.max()))
-    if score - 1 <= CERTAIN_Z * spread or float(y.max() - y[0]) < least_rise:
+    least_rise = max(MIN_RISE_GIB, MIN_RISE_FRACTION * float(y.max()))
+    if score - 1 <= MANN_KENDALL_Z * spread or float(y.max() - y[0]) < least_rise:
         return Trend("plateau")
     if _is_step(x, y):
         return Trend("step")
@@ -89,7 +86,7 @@ def trend_of(hours: _Floats, peaks: _Floats) -> Trend:
     high = float(slopes[min(len(slopes) - 1, math.ceil((len(slopes) + reach) / 2))])
     before, last = (float(np.median(part)) for part in _quarter_slopes(x, y, span))
     ratio = max(0.0, last / before) if before > 0 else 1.0
-    if ratio < LEVELLING:
+    if ratio < MAX_LEVELLING_RATIO:
         return Trend("levels off", max(last, 0.0), high, max(last, 0.0) * span / 2 * ratio / (1 - ratio))
     return Trend("grows", slope, high)
 
@@ -105,22 +102,22 @@ def _is_step(x: _Floats, y: _Floats) -> bool:
 def _quarter_slopes(x: _Floats, y: _Floats, span: float) -> tuple[_Floats, _Floats]:
     """Slopes between all pairs of peaks of the last quarter but one, and of the last."""
     parts = []
-    for inside in (x <= x[0] + span / 2, x >= x[0] + span / 2):
-        at, value = x[inside], y[inside]
-        one, other = np.triu_indices(len(at), 1)
-        parts.append((value[other] - value[one]) / (at[other] - at[one]))
+    for in_quarter in (x <= x[0] + span / 2, x >= x[0] + span / 2):
+        hours, value = x[in_quarter], y[in_quarter]
+        first, second = np.triu_indices(len(hours), 1)
+        parts.append((value[second] - value[first]) / (hours[second] - hours[first]))
     return parts[0], parts[1]
 
 
 def peak_trends(
     history: pl.DataFrame, samples: pl.DataFrame, now: datetime, *, checkpoint_h: float | None = None
 ) -> pl.DataFrame:
-    """Follow the memory of every job that was sampled, and say what to do about it.
+    """Follow the memory of every sampled job and recommend an action.
 
     Parameters
     ----------
     history : polars.DataFrame
-        Of :func:`~gpuplanner.usage.rightsizing.asked_and_used`; ``run_s`` is null where a job still runs.
+        Of :func:`~gpuplanner.usage.rightsizing.requested_and_used`; ``run_s`` is null where a job still runs.
     samples : polars.DataFrame
         Table ``schemas.Samples``; those that name a job and its memory count.
     now : datetime
@@ -157,22 +154,22 @@ def peak_trends(
     >>> print(peak_trends(pl.DataFrame(job), samples, times[-1])["advice"][0])
     grows by 0.42 GiB an hour; full in 1.5 h (1.5 at the earliest) of 14.2 left: move to 1g.20gb now; ...
     """
-    table = conform(samples, Samples, where="peak trend: samples")
-    told = pl.col("job_evidence").is_null() | ~pl.col("job_evidence").is_in(["together", "none"])
-    known = table.drop_nulls(["job_id", "memory_used_gib"]).filter(told)
+    table = conform(samples, Samples, source="peak trend: samples")
+    is_reliable = pl.col("job_evidence").is_null() | ~pl.col("job_evidence").is_in(["together", "none"])
+    known_samples = table.drop_nulls(["job_id", "memory_used_gib"]).filter(is_reliable)
     runs = {
         name: (rows["time"].dt.epoch("us").to_numpy() / 3.6e9, rows["memory_used_gib"].to_numpy())
-        for (name,), rows in known.sort("time").group_by(["job_id"], maintain_order=True)
+        for (name,), rows in known_samples.sort("time").group_by(["job_id"], maintain_order=True)
     }
     jobs = history.filter(pl.col("job_id").is_in(list(runs)) & pl.col("memory_asked_gib").is_not_null())
     rows = jobs.iter_rows(named=True)
-    found = [_row(row, *_peaks(*runs[row["job_id"]]), now, checkpoint_h) for row in rows]
-    return pl.DataFrame(found, schema=COLUMNS, infer_schema_length=None).sort(
+    trend_rows = [_make_trend_row(row, *_bin_peaks(*runs[row["job_id"]]), now, checkpoint_h) for row in rows]
+    return pl.DataFrame(trend_rows, schema=TREND_COLUMNS, infer_schema_length=None).sort(
         pl.col("next_profile").is_null() | ~pl.col("running"), "full_in_h", "job_id", nulls_last=True
     )
 
 
-COLUMNS = {
+TREND_COLUMNS = {
     "job_id": pl.String, "tenant": pl.String, "running": pl.Boolean, "profile": pl.String, "room_gib": pl.Float64,
     "peak_gib": pl.Float64, "trend": pl.String, "gib_per_h": pl.Float64, "hours_left": pl.Float64,
     "full_in_h": pl.Float64, "full_in_h_low": pl.Float64, "at_end_gib": pl.Float64, "next_profile": pl.String,
@@ -181,118 +178,125 @@ COLUMNS = {
 """Columns of :func:`peak_trends`."""
 
 
-def _peaks(hours: _Floats, gib: _Floats) -> tuple[_Floats, _Floats]:
-    """The highest of each piece of the run, over all its devices, and when it was seen."""
+def _bin_peaks(hours: _Floats, gib: _Floats) -> tuple[_Floats, _Floats]:
+    """Return the peak of each time bin over all devices, with its time."""
     span = hours[-1] - hours[0]
-    piece = np.minimum(((hours - hours[0]) / (span or 1.0) * BINS).astype(np.int64), BINS - 1)
+    piece = np.minimum(((hours - hours[0]) / (span or 1.0) * RUN_BINS).astype(np.int64), RUN_BINS - 1)
     order = np.lexsort((-gib, piece))
     first = order[np.unique(piece[order], return_index=True)[1]]
     return hours[first], gib[first]
 
 
-def _row(
+def _make_trend_row(
     job: dict[str, object], hours: _Floats, peaks: _Floats, now: datetime, checkpoint_h: float | None
 ) -> dict[str, object]:
-    began, limit, ended = job["start_time"], job["time_limit_s"], job["run_s"] is not None
-    room, share = float(job["memory_asked_gib"]), float(job["share_asked"] or 1.0)  # type: ignore[arg-type]
-    ran = (job["run_s"] if ended else (now - began).total_seconds()) / 3600  # type: ignore[operator]
-    left = None if limit is None else max(0.0, float(limit) / 3600 - ran)  # type: ignore[arg-type]
-    trend, peak = trend_of(hours, peaks), float(peaks.max())
-    ahead = _ahead(trend, peak, room, left)
+    start_time, limit, has_ended = job["start_time"], job["time_limit_s"], job["run_s"] is not None
+    room_gib, share = float(job["memory_asked_gib"]), float(job["share_asked"] or 1.0)  # type: ignore[arg-type]
+    run_h = (job["run_s"] if has_ended else (now - start_time).total_seconds()) / 3600  # type: ignore[operator]
+    hours_left = None if limit is None else max(0.0, float(limit) / 3600 - run_h)  # type: ignore[arg-type]
+    trend, peak = classify_trend(hours, peaks), float(peaks.max())
+    memory_forecast = _forecast_memory(trend, peak, room_gib, hours_left)
     width = share * float(job["instances"])  # type: ignore[arg-type]
-    repeated = width * (ran if checkpoint_h is None else min(ran, checkpoint_h))
-    need = None if ahead.at_end_gib is None else ahead.at_end_gib * (1 + HEADROOM)
-    full = ahead.full_in_h_low is not None and (left is None or ahead.full_in_h_low < left)
-    step = trend.kind == "step" and peak * (1 + HEADROOM) > room
-    wanted = max(need or 0.0, peak * (1 + HEADROOM), room * (1 + HEADROOM))
-    move = _next(job, wanted) if full or step else None
+    repeated = width * (run_h if checkpoint_h is None else min(run_h, checkpoint_h))
+    need_gib = None if memory_forecast.at_end_gib is None else memory_forecast.at_end_gib * (1 + TREND_HEADROOM)
+    becomes_full = memory_forecast.full_in_h_low is not None and (
+        hours_left is None or memory_forecast.full_in_h_low < hours_left
+    )
+    has_outgrown = trend.kind == "step" and peak * (1 + TREND_HEADROOM) > room_gib
+    wanted_gib = max(need_gib or 0.0, peak * (1 + TREND_HEADROOM), room_gib * (1 + TREND_HEADROOM))
+    next_profile = _find_next_profile(job, wanted_gib) if becomes_full or has_outgrown else None
     lost = None
-    if full and ahead.full_in_h is not None:
-        lost = repeated if checkpoint_h is not None else repeated + width * ahead.full_in_h
-    told = {
-        "job_id": job["job_id"], "tenant": job["tenant"], "running": not ended, "profile": job["profile"],
-        "room_gib": room, "peak_gib": peak, "trend": trend.kind, "gib_per_h": trend.gib_per_h, "hours_left": left,
-        **asdict(ahead), "next_profile": move, "restart_gpu_hours": repeated, "lost_gpu_hours": lost,
+    if becomes_full and memory_forecast.full_in_h is not None:
+        lost = repeated if checkpoint_h is not None else repeated + width * memory_forecast.full_in_h
+    figures = {
+        "job_id": job["job_id"], "tenant": job["tenant"], "running": not has_ended, "profile": job["profile"],
+        "room_gib": room_gib, "peak_gib": peak, "trend": trend.kind, "gib_per_h": trend.gib_per_h,
+        "hours_left": hours_left, **asdict(memory_forecast),
+        "next_profile": next_profile, "restart_gpu_hours": repeated, "lost_gpu_hours": lost,
     }  # fmt: skip
-    return told | {"advice": _advice(trend, ahead, told, full=full)}
+    return figures | {"advice": _format_advice(trend, memory_forecast, figures, full=becomes_full)}
 
 
-def _ahead(trend: Trend, peak: float, room: float, left: float | None) -> _Ahead:
-    """When the slice is full, at the slope and at its upper bound, and the most that is needed by the end."""
+def _forecast_memory(trend: Trend, peak: float, room: float, hours_left: float | None) -> _MemoryForecast:
+    """Forecast when memory is full, at the slope and its upper bound, and the memory needed by the end."""
     if trend.kind not in ("grows", "levels off"):
-        return _Ahead(None, None, peak if trend.kind == "plateau" else None)
+        return _MemoryForecast(None, None, peak if trend.kind == "plateau" else None)
     lacking = max(0.0, room - peak)
     if lacking > trend.rise_left_gib:
-        return _Ahead(None, None, peak + trend.rise_left_gib)
+        return _MemoryForecast(None, None, peak + trend.rise_left_gib)
     rates = (trend.gib_per_h, trend.gib_per_h_high)
-    until, soonest = (lacking / rate if rate > 0 else None for rate in rates)
-    most = None if left is None else peak + min(trend.gib_per_h_high * left, trend.rise_left_gib)
-    return _Ahead(until, soonest, most)
+    full_in_h, full_in_h_low = (lacking / rate if rate > 0 else None for rate in rates)
+    at_end_gib = None if hours_left is None else peak + min(trend.gib_per_h_high * hours_left, trend.rise_left_gib)
+    return _MemoryForecast(full_in_h, full_in_h_low, at_end_gib)
 
 
-def _next(job: dict[str, object], need_gib: float) -> str | None:
-    """The smallest slice that holds the need and computes no slower, else the whole GPU if it holds it."""
+def _find_next_profile(job: dict[str, object], need_gib: float) -> str | None:
+    """Find the smallest profile that holds the need and is not slower, else the full GPU if it does."""
     if job["board"] is None:
         return None
-    gpu_model = as_board(str(job["board"]))
-    computes = 0 if job["profile"] == WHOLE_GPU else gpu_model.profile(str(job["profile"])).compute_slices
-    for one in slices(gpu_model) if computes else ():
-        if one.memory_gib is not None and one.memory_gib >= need_gib and one.compute_slices >= computes:
-            return one.name
-    return WHOLE_GPU if computes and gpu_model.memory_gib >= min(need_gib, gpu_model.memory_gib) else None
+    gpu_model = as_gpu_model(str(job["board"]))
+    compute_slices = 0 if job["profile"] == WHOLE_GPU else gpu_model.profile(str(job["profile"])).compute_slices
+    for profile in slice_profiles(gpu_model) if compute_slices else ():
+        if (
+            profile.memory_gib is not None
+            and profile.memory_gib >= need_gib
+            and profile.compute_slices >= compute_slices
+        ):
+            return profile.name
+    return WHOLE_GPU if compute_slices and gpu_model.memory_gib >= min(need_gib, gpu_model.memory_gib) else None
 
 
-def _advice(trend: Trend, ahead: _Ahead, told: dict[str, object], *, full: bool) -> str:
-    peak, room = told["peak_gib"], told["room_gib"]
+def _format_advice(trend: Trend, memory_forecast: _MemoryForecast, figures: dict[str, object], *, full: bool) -> str:
+    peak, room = figures["peak_gib"], figures["room_gib"]
     if trend.kind == "too short":
-        return f"sampled for less than {LEAST_H:g} h, or too rarely, for a trend"
+        return f"sampled for less than {MIN_TREND_H:g} h, or too rarely, for a trend"
     if trend.kind == "plateau":
         return f"stays at {peak:.1f} of {room:.1f} GiB"
     if trend.kind == "step":
         return f"rose in one step to {peak:.1f} of {room:.1f} GiB: no trend can be derived from one step"
     rise = f"{trend.kind} by {trend.gib_per_h:.2g} GiB an hour"
     if not full:
-        why = "its time limit ends it first" if ahead.full_in_h_low is not None else "it will not be full"
+        why = "its time limit ends it first" if memory_forecast.full_in_h_low is not None else "it will not be full"
         return f"{rise}: {why}"
-    soon = "" if ahead.full_in_h is None else f"full in {ahead.full_in_h:.1f} h "
-    left = "" if told["hours_left"] is None else f" of {told['hours_left']:.1f} left"
-    when = f"{rise}; {soon}({ahead.full_in_h_low:.1f} at the earliest){left}"
-    if told["next_profile"] is None:
-        return f"{when}: no larger profile on this GPU model; make the job smaller, or use more GPUs"
-    again, lost = told["restart_gpu_hours"], told["lost_gpu_hours"]
+    soon = "" if memory_forecast.full_in_h is None else f"full in {memory_forecast.full_in_h:.1f} h "
+    left = "" if figures["hours_left"] is None else f" of {figures['hours_left']:.1f} left"
+    forecast_text = f"{rise}; {soon}({memory_forecast.full_in_h_low:.1f} at the earliest){left}"
+    if figures["next_profile"] is None:
+        return f"{forecast_text}: no larger profile on this GPU model; make the job smaller, or use more GPUs"
+    restart_h, lost = figures["restart_gpu_hours"], figures["lost_gpu_hours"]
     against = "" if lost is None else f", against {lost:.1f} when it is full"
-    return f"{when}: move to {told['next_profile']} now; a restart repeats {again:.1f} GPU-h{against}"
+    return f"{forecast_text}: move to {figures['next_profile']} now; a restart repeats {restart_h:.1f} GPU-h{against}"
 
 
-def peaks_of_folder(folder: str, gpu_model: str) -> pl.DataFrame:
-    """Peaks of the jobs of a dataset, with the profile that its telemetry says is enough."""
-    trace = load_trace(folder)
-    jobs = asked_and_used(trace.jobs, {None: gpu_model}, samples=trace.samples).drop_nulls("memory_peak_gib")
+def read_dataset_peaks(folder: str, gpu_model: str) -> pl.DataFrame:
+    """Read the peaks of the jobs of a dataset, with the profile that telemetry shows to be enough."""
+    trace = load_dataset(folder)
+    jobs = requested_and_used(trace.jobs, {None: gpu_model}, samples=trace.samples).drop_nulls("memory_peak_gib")
     program = pl.col("job_class").fill_null("-")
-    found = jobs.select("profile_needed", job="job_id", program=program, peak_gib="memory_peak_gib")
-    return found.unique("job", maintain_order=True)
+    peaks = jobs.select("profile_needed", job="job_id", program=program, peak_gib="memory_peak_gib")
+    return peaks.unique("job", maintain_order=True)
 
 
-def seen_and_predicted(table: pl.DataFrame, gpu_model: str) -> pl.DataFrame:
-    """Slices by what was seen, with what is predicted of the same rows where they describe a model."""
+def compare_measured_and_predicted(table: pl.DataFrame, gpu_model: str) -> pl.DataFrame:
+    """Compare the slices by measured peaks with predictions of the same rows."""
     lacking = [name for name in ("job", "peak_gib") if name not in table.columns]
     if lacking:
         expected = "columns job and peak_gib"
         raise TraceFormatError("measured peaks", expected, f"no {', '.join(lacking)}", "Add them.")
     if "program" not in table.columns:
         table = table.with_columns(program=pl.lit("-"))
-    seen = table.with_columns(pl.col("peak_gib").cast(pl.Float64, strict=False))
+    measured = table.with_columns(pl.col("peak_gib").cast(pl.Float64, strict=False))
     if "ran" in table.columns:
         ran = pl.col("ran").cast(pl.String).str.to_lowercase().is_in(["true", "yes", "1"])
-        seen = seen.with_columns(ran)
-    read = ("program", "job", "peak_gib", "ran_profile", "ran", "profile_needed")
-    found = smallest_that_fits(seen.select([name for name in read if name in seen.columns]), gpu_model)
+        measured = measured.with_columns(ran)
+    columns = ("program", "job", "peak_gib", "ran_profile", "ran", "profile_needed")
+    slices = find_smallest_slices(measured.select([name for name in columns if name in measured.columns]), gpu_model)
     if "model" not in table.columns:
-        return found
+        return slices
     predicted = predict_table(table).select("job", "predicted_gib", "upper_gib", "level", "missing")
-    both = found.join(predicted, on="job", how="left")
-    least = pl.col("predicted_gib") ** 2 / pl.col("upper_gib")
-    close = pl.col("peak_gib").is_between(least, pl.col("upper_gib"))
+    both = slices.join(predicted, on="job", how="left")
+    lower_bound = pl.col("predicted_gib") ** 2 / pl.col("upper_gib")
+    close = pl.col("peak_gib").is_between(lower_bound, pl.col("upper_gib"))
     below = (pl.col("peak_is") == "upper bound") & (pl.col("predicted_gib") <= pl.col("peak_gib"))
     right = pl.when(pl.col("predicted_gib").is_null()).then(None).when(close).then(pl.lit("both"))
     right = right.when(below).then(pl.lit("prediction"))

@@ -1,4 +1,4 @@
-"""The smallest MIG slice for a job or a serving engine."""
+"""Plans on MIG slices: the smallest slice for a training job or a serving engine."""
 
 from __future__ import annotations
 
@@ -9,35 +9,35 @@ from dataclasses import dataclass, replace
 import polars as pl
 
 from gpuplanner.core.errors import GeometryError, SchemaError
-from gpuplanner.hardware.catalog import board_names, parameter
+from gpuplanner.hardware.catalog import find_parameter, mig_model_names
 from gpuplanner.hardware.gpu_models import GpuModel, load_gpu_model
 from gpuplanner.sizing.job_plans import (
-    CACHES,
-    STEP_TOKENS,
+    CACHE_BYTES,
+    TOKENS_PER_STEP,
     JobMemory,
     JobPlan,
-    Wish,
-    expected_peak,
-    priced,
-    shapes,
+    SizingRequest,
+    expect_peak,
+    iterate_shapes,
+    price_plan,
 )
 from gpuplanner.sizing.learned_memory import PeakModel
 from gpuplanner.sizing.model_architecture import Architecture
-from gpuplanner.sizing.serving_speed import EngineLayout, Serving, footprint, layout_of, serve
-from gpuplanner.sizing.throughput import Board, slice_board, tokens_per_s
+from gpuplanner.sizing.serving_speed import EngineLayout, Serving, compute_footprint, make_engine, make_layout
+from gpuplanner.sizing.throughput import GpuSpec, estimate_tokens_per_s, make_slice_spec
 from gpuplanner.sizing.training_job import TrainingJob
 
-WIDE = 10.0
-"""Width of an interval of speed, as a ratio, from which it is said that it says little."""
-_UNASKED = (math.nan, math.nan, math.nan)
-"""Speed of slices that do not hold the job, on boards that nobody named: it takes time and is not shown."""
+WIDE_INTERVAL_RATIO = 10.0
+"""Ratio of the ends of a speed interval above which a hint is shown."""
+_UNKNOWN_SPEED = (math.nan, math.nan, math.nan)
+"""Speed of slices that do not hold the job on GPU models that were not requested."""
 
 
 @dataclass(frozen=True)
 class SliceFit:
-    """A job on one slice of a board: the fastest way that fits it, else the one least likely to run out of memory.
+    """A job on one slice: the fastest setting that fits, else the one with the lowest risk.
 
-    An engine that serves has no ``recompute``, and as ``micro_batch`` the sequences that it serves at once.
+    For serving, ``recompute`` is empty and ``micro_batch`` is the number of concurrent sequences.
     """
 
     gpu_model: str
@@ -55,57 +55,65 @@ class SliceFit:
     tokens_per_s_high: float
 
 
-def wide_speeds(ends: Iterable[tuple[str, float, float]]) -> str | None:
-    """Words on slices whose speed is known within a factor of ten only or worse, and what would narrow it.
+def describe_wide_speeds(ends: Iterable[tuple[str, float, float]]) -> str | None:
+    """Describe slices whose speed is known only within a factor of ten or more, and the data that narrow it.
 
     Examples
     --------
-    >>> wide_speeds([("1g.10gb", 0.02, 1.0), ("3g.40gb", 0.3, 1.0)])
+    >>> describe_wide_speeds([("1g.10gb", 0.02, 1.0), ("3g.40gb", 0.3, 1.0)])
     'the speed on 1g.10gb is known within a factor of 50 only: more in --speed-table narrows it ...'
-    >>> wide_speeds([("3g.40gb", 0.3, 1.0)])
+    >>> describe_wide_speeds([("3g.40gb", 0.3, 1.0)])
     """
-    wide = {name: high / low for name, low, high in ends if high > WIDE * low}
-    if not wide:
+    ratios = {name: high / low for name, low, high in ends if high > WIDE_INTERVAL_RATIO * low}
+    if not ratios:
         return None
-    most = max(wide.values())
-    narrows = "more in --speed-table narrows it (power_share, step_s, measured_profile and measured_speed)"
-    return f"the speed on {', '.join(wide)} is known within a factor of {most:.0f} only: {narrows}"
+    max_ratio = max(ratios.values())
+    remedy = "more in --speed-table narrows it (power_share, step_s, measured_profile and measured_speed)"
+    return f"the speed on {', '.join(ratios)} is known within a factor of {max_ratio:.0f} only: {remedy}"
 
 
-def one_job(known: pl.DataFrame | None) -> pl.DataFrame:
-    """What is known of one job's speed; its memory is left to the prediction."""
-    if known is None:
+def require_one_job(speed_jobs: pl.DataFrame | None) -> pl.DataFrame:
+    """Return the known speed figures of one job, without its memory."""
+    if speed_jobs is None:
         return pl.DataFrame({"job_class": ["job"]})
-    if known.height != 1:
+    if speed_jobs.height != 1:
         expected = "one row, for the job of --model"
-        raise SchemaError("--speed-table", expected, f"{known.height} rows", "Keep the row of this job.")
-    return known.with_columns(memory_gib=None)
+        raise SchemaError("--speed-table", expected, f"{speed_jobs.height} rows", "Keep the row of this job.")
+    return speed_jobs.with_columns(memory_gib=None)
 
 
-def share_of(gpu_model: GpuModel, profile: str) -> float:
-    """What an instance takes of its board: its compute slices or its memory slices, whichever is the larger share.
+def max_slice_fraction(gpu_model: GpuModel, profile: str) -> float:
+    """Return the fraction of a GPU that an instance takes: of compute or memory slices, the larger. [0-1].
 
     Examples
     --------
     >>> gpu_model = load_gpu_model("H100-80GB-SXM5")
-    >>> share_of(gpu_model, "1g.20gb"), share_of(gpu_model, "3g.40gb")
+    >>> max_slice_fraction(gpu_model, "1g.20gb"), max_slice_fraction(gpu_model, "3g.40gb")
     (0.25, 0.5)
     """
-    one = gpu_model.profile(profile)
-    return max(one.compute_slices / gpu_model.compute_slices, one.memory_slices / gpu_model.memory_slices)
+    mig_profile = gpu_model.profile(profile)
+    return max(
+        mig_profile.compute_slices / gpu_model.compute_slices, mig_profile.memory_slices / gpu_model.memory_slices
+    )
 
 
-def _slices(gpu_model: GpuModel) -> list[tuple[str, float]]:
-    """Slices of a board that are less than all of it, with their memory; media extensions change nothing here."""
-    smaller = [one for one in gpu_model.profiles if one.compute_slices < gpu_model.compute_slices]
-    return [(one.name, one.memory_gib) for one in smaller if one.memory_gib and "+" not in one.name]
+def _list_partial_slices(gpu_model: GpuModel) -> list[tuple[str, float]]:
+    """List the slices of a GPU model smaller than the GPU, with their memory [GiB], without media extensions."""
+    smaller = [
+        mig_profile for mig_profile in gpu_model.profiles if mig_profile.compute_slices < gpu_model.compute_slices
+    ]
+    return [
+        (mig_profile.name, mig_profile.memory_gib)
+        for mig_profile in smaller
+        if mig_profile.memory_gib and "+" not in mig_profile.name
+    ]
 
 
 @dataclass(frozen=True)
-class ServingPlace:
-    """A GPU or a slice of one, its share of that GPU, how many one engine takes, and how many one GPU has."""
+class ServingDevice:
+    """GPUs or a slice for one engine: fraction of a GPU, GPUs per engine, and instances per GPU."""
 
-    gpu_model: Board
+    gpu_model: GpuSpec
     profile: str
     share: float
     gpus: int
@@ -113,139 +121,163 @@ class ServingPlace:
 
     @property
     def words(self) -> str:
-        """The place as people call it."""
+        """Name of the device for people."""
         return f"{self.gpus} x " * (self.gpus > 1) + f"{self.gpu_model.name} {self.profile}".removesuffix(" gpu")
 
 
-def serving_places(model: Architecture, gpu_model: Board, count: int) -> Iterator[ServingPlace]:
-    """Places for one engine on a number of GPUs: 1, 2, 4 or 8 that share its heads, or one slice."""
+def iterate_serving_devices(architecture: Architecture, gpu_model: GpuSpec, count: int) -> Iterator[ServingDevice]:
+    """Yield the devices for one engine: 1, 2, 4 or 8 GPUs that share its heads, or one slice."""
     for gpus in (1, 2, 4, 8):
-        if gpus <= count and model.heads % gpus == 0:
-            yield ServingPlace(gpu_model, "gpu", 1.0, gpus)
-    if gpu_model.name in board_names():
+        if gpus <= count and architecture.heads % gpus == 0:
+            yield ServingDevice(gpu_model, "gpu", 1.0, gpus)
+    if gpu_model.name in mig_model_names():
         geometry = load_gpu_model(gpu_model.name)
-        for profile, _ in _slices(geometry):
-            share, most = share_of(geometry, profile), geometry.profile(profile).max_instances
-            yield ServingPlace(slice_board(gpu_model, profile), profile, share, 1, most)
+        for profile, _ in _list_partial_slices(geometry):
+            share, max_instances = max_slice_fraction(geometry, profile), geometry.profile(profile).max_instances
+            yield ServingDevice(make_slice_spec(gpu_model, profile), profile, share, 1, max_instances)
 
 
-def slice_plans(
-    wish: Wish,
-    model: Architecture,
+def make_slice_plans(
+    request: SizingRequest,
+    architecture: Architecture,
     tool: str,
-    boards: Sequence[tuple[Board, int]],
+    boards: Sequence[tuple[GpuSpec, int]],
     peaks: PeakModel,
-    known: pl.DataFrame,
+    speed_jobs: pl.DataFrame,
 ) -> tuple[list[JobPlan], list[SliceFit]]:
-    """Plans of one slice, recompute and micro-batch chosen for it, at its speed; and how each slice would do.
+    """Make the plans of a job on one slice, with recompute and micro-batch chosen for it, and the fit of every slice.
 
-    ``known`` is what the user knows of the job's speed, a row of :class:`~gpuplanner.sizing.mig_speed_law.SpeedJobs`.
+    Parameters
+    ----------
+    request : SizingRequest
+        The request.
+    architecture : Architecture
+        The model.
+    tool : str
+        Training tool.
+    boards : sequence of (GpuSpec, int)
+        GPU models with their numbers.
+    peaks : PeakModel
+        Memory model.
+    speed_jobs : polars.DataFrame
+        Known speed of the job, a row of :class:`~gpuplanner.sizing.mig_speed_law.SpeedJobs`.
     """
-    ways = []
-    for shape in shapes(wish, model, tool, parallel=False):
-        job = replace(shape, accumulation=max(1, round(STEP_TOKENS / (shape.micro_batch * shape.seq))))
-        peak, radius = expected_peak(job, tool, peaks)
-        ways.append((job, peak, radius))
-    level = "tool measured" if peaks.seen(tool) else "tool not measured"
+    candidates = []
+    for shape in iterate_shapes(request, architecture, tool, parallel=False):
+        job = replace(shape, accumulation=max(1, round(TOKENS_PER_STEP / (shape.micro_batch * shape.seq))))
+        peak, radius = expect_peak(job, tool, peaks)
+        candidates.append((job, peak, radius))
+    level = "tool measured" if peaks.has_tool(tool) else "tool not measured"
     plans, fits = [], []
-    for facts, _ in boards:
-        if facts.name not in board_names():
+    for gpu_spec, _ in boards:
+        if gpu_spec.name not in mig_model_names():
             continue
-        gpu_model = load_gpu_model(facts.name)
-        rooms = dict(_slices(gpu_model))
-        of_slice = {profile: (room, *_way(ways, room, facts, wish, peaks)) for profile, room in rooms.items()}
-        asked = wish.boards or any(one[-1] for one in of_slice.values())
-        told = _speeds(known, gpu_model) if asked else dict.fromkeys(of_slice, _UNASKED)
-        for profile, (room, out, rates, job, peak, radius, fitting) in of_slice.items():
-            if profile not in told:
+        gpu_model = load_gpu_model(gpu_spec.name)
+        memory_by_profile = dict(_list_partial_slices(gpu_model))
+        choices = {
+            profile: (memory_gib, *_choose_shape(candidates, memory_gib, gpu_spec, request, peaks))
+            for profile, memory_gib in memory_by_profile.items()
+        }
+        is_requested = request.boards or any(fit[-1] for fit in choices.values())
+        speeds = _predict_speeds(speed_jobs, gpu_model) if is_requested else dict.fromkeys(choices, _UNKNOWN_SPEED)
+        for profile, (memory_gib, out, rates, job, peak, radius, fitting) in choices.items():
+            if profile not in speeds:
                 continue
-            low, rate, high = (whole * share for whole, share in zip(rates, told[profile], strict=True))
-            share, upper = share_of(gpu_model, profile), peak * math.exp(radius)
+            low, rate, high = (whole * share for whole, share in zip(rates, speeds[profile], strict=True))
+            share, upper = max_slice_fraction(gpu_model, profile), peak * math.exp(radius)
             fits.append(
-                SliceFit(facts.name, profile, room, peak, upper, out, fitting, share, job.recompute,
+                SliceFit(gpu_spec.name, profile, memory_gib, peak, upper, out, fitting, share, job.recompute,
                          job.micro_batch, rate, low, high)
             )  # fmt: skip
             if fitting:
-                memory = JobMemory(room, peak, upper, out, level)
-                plan = priced(facts, 1, (low, rate, high), memory, wish, share)
+                memory = JobMemory(memory_gib, peak, upper, out, level)
+                plan = price_plan(gpu_spec, 1, (low, rate, high), memory, request, share)
                 plans.append(replace(plan, profile=profile, job=job))
     return plans, fits
 
 
-def _speeds(known: pl.DataFrame, gpu_model: GpuModel) -> dict[str, tuple[float, float, float]]:
-    """Least, likely and largest speed by slice; none where no source states SMs, or another board's was measured."""
-    from gpuplanner.sizing.mig_speed_model import default_model
+def _predict_speeds(speed_jobs: pl.DataFrame, gpu_model: GpuModel) -> dict[str, tuple[float, float, float]]:
+    """Predict low, likely and high speed by slice; empty where they cannot be predicted."""
+    from gpuplanner.sizing.mig_speed_model import default_speed_model
 
     try:
-        speeds = default_model().predict(known, gpu_model, where="--speed-table")
+        speeds = default_speed_model().predict(speed_jobs, gpu_model, source="--speed-table")
     except GeometryError:
         return {}
     rows = speeds.select("profile", "speed_low", "speed", "speed_high").iter_rows()
     return {profile: (low, speed, high) for profile, low, speed, high in rows}
 
 
-def _way(
-    ways: Sequence[tuple[TrainingJob, float, float]], room: float, facts: Board, wish: Wish, peaks: PeakModel
+def _choose_shape(
+    candidates: Sequence[tuple[TrainingJob, float, float]],
+    memory_gib: float,
+    gpu_spec: GpuSpec,
+    request: SizingRequest,
+    peaks: PeakModel,
 ) -> tuple[float, tuple[float, float, float], TrainingJob, float, float, bool]:
-    """The fastest way that a room holds, or the one likeliest to fit, and whether it does."""
+    """Choose the fastest setting that fits a memory size, or the one most likely to fit, and whether it does."""
     tried = []
-    for job, peak, radius in ways:
-        tried.append((peaks.p_oom(peak, room, radius), tokens_per_s(job, facts), job, peak, radius))
-    if fitting := [one for one in tried if one[0] <= wish.risk]:
-        return *max(fitting, key=lambda one: one[1][1]), True
-    return *min(tried, key=lambda one: one[0]), False
+    for job, peak, radius in candidates:
+        tried.append((peaks.p_oom(peak, memory_gib, radius), estimate_tokens_per_s(job, gpu_spec), job, peak, radius))
+    if fitting := [trial for trial in tried if trial[0] <= request.risk]:
+        return *max(fitting, key=lambda trial: trial[1][1]), True
+    return *min(tried, key=lambda trial: trial[0]), False
 
 
-def serving_plans(
-    wish: Wish, model: Architecture, boards: Sequence[tuple[Board, int]], peaks: PeakModel
+def make_serving_plans(
+    request: SizingRequest, architecture: Architecture, boards: Sequence[tuple[GpuSpec, int]], peaks: PeakModel
 ) -> tuple[list[JobPlan], list[SliceFit]]:
-    """Engines on boards and their slices, as many as the deadline asks for; and how each slice would do."""
+    """Make plans of engines on GPUs and slices, as many as the deadline needs, and the fit of every slice."""
     plans: list[JobPlan] = []
     fits: list[SliceFit] = []
-    if model.kind == "diffusion":
+    if architecture.kind == "diffusion":
         return plans, fits
-    weights, cache_bytes = wish.quantization or "none", CACHES[wish.cache_dtype]
+    weights, cache_bytes = request.quantization or "none", CACHE_BYTES[request.cache_dtype]
 
-    def engine_of(place: Board, layout: EngineLayout, itl_s: float | None = None) -> Serving | None:
-        prompt, adapters = wish.prompt, wish.adapters
-        return serve(model, place, layout, wish.seq, prompt=prompt, itl_s=itl_s, adapters=adapters)
+    def engine_of(device_spec: GpuSpec, layout: EngineLayout, itl_s: float | None = None) -> Serving | None:
+        """Size an engine on a device; None if it does not fit."""
+        prompt, adapters = request.prompt, request.adapters
+        return make_engine(
+            architecture, device_spec, layout, request.seq, prompt=prompt, itl_s=itl_s, adapters=adapters
+        )
 
-    kept = parameter("serving_memory_share").value
+    memory_share = find_parameter("serving_memory_share").value
     for gpu_model, count in boards:
         # An encoder answers as fast on each of several GPUs: it is split only where one does not hold it.
-        single = layout_of(model, weights, cache_bytes=cache_bytes)
-        alone = model.kind == "encoder" and engine_of(gpu_model, single) is not None
-        for place in serving_places(model, gpu_model, count):
-            t, replicas = (1, place.gpus) if alone else (place.gpus, 1)
-            layout = layout_of(model, weights, t, cache_bytes=cache_bytes)
-            engine = engine_of(place.gpu_model, layout, wish.itl_s)
+        single = make_layout(architecture, weights, cache_bytes=cache_bytes)
+        is_replicated = architecture.kind == "encoder" and engine_of(gpu_model, single) is not None
+        for device in iterate_serving_devices(architecture, gpu_model, count):
+            t, replicas = (1, device.gpus) if is_replicated else (device.gpus, 1)
+            layout = make_layout(architecture, weights, t, cache_bytes=cache_bytes)
+            engine = engine_of(device.gpu_model, layout, request.itl_s)
             # weights are known, the workspace is not
-            taken = footprint(model, layout, wish.seq, wish.adapters)
-            least, radius = taken.least_gib, peaks.unseen / 4
-            room = place.gpu_model.memory_gib if engine is None else place.gpu_model.memory_gib - engine.cache_gib
-            need = least / kept if engine is None else engine.weights_gib + engine.workspace_gib
-            out = peaks.p_oom(need, room, radius)
+            engine_footprint = compute_footprint(architecture, layout, request.seq, request.adapters)
+            least_gib, radius = engine_footprint.least_gib, peaks.unseen / 4
+            room_gib = device.gpu_model.memory_gib if engine is None else device.gpu_model.memory_gib - engine.cache_gib
+            need_gib = least_gib / memory_share if engine is None else engine.weights_gib + engine.workspace_gib
+            p_oom = peaks.p_oom(need_gib, room_gib, radius)
             rate = 0.0 if engine is None else engine.tokens_per_s
             low, high = (0.0, 0.0) if engine is None else engine.tokens_per_s_interval
-            if place.profile != "gpu":
+            if device.profile != "gpu":
                 fits.append(
                     SliceFit(
-                        gpu_model.name, place.profile, place.gpu_model.memory_gib, least, least * math.exp(radius), out,
-                        engine is not None, place.share, "", engine.concurrency if engine else 0, rate, low, high,
+                        gpu_model.name, device.profile, device.gpu_model.memory_gib, least_gib,
+                        least_gib * math.exp(radius), p_oom, engine is not None, device.share, "", engine.concurrency if
+                        engine else 0, rate, low, high,
                     )
                 )  # fmt: skip
             if engine is None:
                 continue
-            if wish.tokens and wish.deadline_h:
-                asked = math.ceil(wish.tokens / (3600 * wish.deadline_h) / engine.tokens_per_s)
-                replicas = max(replicas, asked)
-            if replicas * t * place.share > count:
+            if request.tokens and request.deadline_h:
+                needed = math.ceil(request.tokens / (3600 * request.deadline_h) / engine.tokens_per_s)
+                replicas = max(replicas, needed)
+            if replicas * t * device.share > count:
                 continue
             rates = (low * replicas, rate * replicas, high * replicas)
-            whole = place.gpu_model.memory_gib
-            memory = JobMemory(whole, need + engine.cache_gib, whole, out, "tool not measured")
+            gpu_gib = device.gpu_model.memory_gib
+            memory = JobMemory(gpu_gib, need_gib + engine.cache_gib, gpu_gib, p_oom, "tool not measured")
             parts = {name: getattr(engine, f"{name}_gib") for name in ("weights", "cache", "workspace")}
-            plan = priced(gpu_model, replicas * t, rates, memory, wish, place.share)
-            plan = replace(plan, profile=place.profile, engine=engine, replicas=replicas, components=parts)
+            plan = price_plan(gpu_model, replicas * t, rates, memory, request, device.share)
+            plan = replace(plan, profile=device.profile, engine=engine, replicas=replicas, components=parts)
             plans.append(plan)
     return plans, fits

@@ -1,4 +1,4 @@
-"""The fitted speed model and its predictions."""
+"""Fitted model of speed on MIG slices, with prediction intervals."""
 
 from __future__ import annotations
 
@@ -19,52 +19,52 @@ from gpuplanner.core.errors import (
     SchemaError,
     TraceFormatError,
     examples,
-    message,
+    format_message,
 )
-from gpuplanner.core.schema_checks import check, conform
-from gpuplanner.hardware.gpu_models import GpuModel, as_board
+from gpuplanner.core.schema_checks import check_table, conform
+from gpuplanner.hardware.gpu_models import GpuModel, as_gpu_model
 from gpuplanner.sizing.mig_speed_law import (
-    Fitted,
+    FittedSpeed,
     Link,
     SpeedJobs,
     SpeedLaw,
-    full_profile,
-    log_boundness,
-    profile_table,
+    estimate_log_boundness,
+    find_full_profile,
+    make_profile_table,
     sm_fraction,
 )
 
-COLUMNS = ("job_class", "profile", "speed", "speed_low", "speed_high", "evidence")
+PREDICTION_COLUMNS = ("job_class", "profile", "speed", "speed_low", "speed_high", "evidence")
 """Columns of a prediction."""
 
 COVERAGES = (0.8, 0.9)
-"""Nominal coverages for which radii are kept."""
+"""Nominal coverages with stored radii."""
 
-NEAR_WHOLE = 0.9
-"""Predicted speed from which a job counts as hardly slowed: its errors are smaller."""
+NEAR_FULL_SPEED = 0.9
+"""Predicted speed from which a job counts as hardly slowed, which has smaller errors. [0-1]"""
 
-LEVELS = (
+CALIBRATION_GROUPS = (
     ("evidence", "measured_slices", "compute_slices", "near_whole"),
     ("evidence", "measured_slices", "compute_slices"),
     ("evidence", "measured_slices"),
     ("evidence",),
 )
-"""Groups from narrow to wide."""
+"""Groups of predictions with their own radii, from narrow to wide."""
 
 
 @dataclass(frozen=True, eq=False)
 class SpeedModel:
-    """Speed of jobs on MIG profiles, relative to the whole GPU, with intervals.
+    """Model of the speed of jobs on MIG profiles, relative to the full GPU, with intervals.
 
-    Fitted by ``benchmarks/speed_model.py``, read by :func:`~gpuplanner.sizing.mig_speed_model.model_from_json`; the one
-    that is shipped is :func:`~gpuplanner.sizing.mig_speed_model.default_model`.
+    Fitted by ``benchmarks/speed_model.py`` and parsed by :func:`speed_model_from_json`; :func:`default_speed_model` is
+    the shipped one.
 
     Parameters
     ----------
     fitted : Fitted
         Law and links.
     radii : polars.DataFrame
-        One row a group of :data:`LEVELS`: half-widths that covered errors on models left out of the fit.
+        One row a group of :data:`CALIBRATION_GROUPS`: half-widths that covered errors on models left out of the fit.
     noise : tuple of float
         Half-widths of a speed that was measured, at each of :data:`COVERAGES`.
     slices : tuple of int
@@ -78,7 +78,7 @@ class SpeedModel:
         Data, split, and errors and coverage on held-out models; text and numbers.
     """
 
-    fitted: Fitted
+    fitted: FittedSpeed
     radii: pl.DataFrame
     noise: tuple[float, ...]
     slices: tuple[int, ...]
@@ -92,9 +92,9 @@ class SpeedModel:
         gpu_model: GpuModel | str,
         *,
         coverage: float = 0.9,
-        where: str = "predict: jobs",
+        source: str = "predict: jobs",
     ) -> pl.DataFrame:
-        """Speed of each class of jobs on each profile of a board that it fits.
+        """Predict the speed of each class of jobs on each profile of a GPU model that it fits.
 
         Parameters
         ----------
@@ -105,13 +105,13 @@ class SpeedModel:
             The board.
         coverage : {0.8, 0.9}
             Nominal coverage of the intervals.
-        where : str
+        source : str
             Where the table came from, for messages.
 
         Returns
         -------
         polars.DataFrame
-            :data:`COLUMNS`, jobs in their order, profiles from small to large, then ``"gpu"``: ``speed``
+            :data:`PREDICTION_COLUMNS`, jobs in their order, profiles from small to large, then ``"gpu"``: ``speed``
             relative to the full-size profile in (0, 1], the ends of its interval, and ``evidence``. A profile
             that a job does not fit has no row: the job is not slow there, it does not run. The interval of
             the full-size profile begins at its share of the SMs of the board that is not cut (98 of 108 on an
@@ -139,72 +139,72 @@ class SpeedModel:
         Examples
         --------
         >>> jobs = pl.DataFrame({"job_class": ["tuning"], "memory_gib": 12.0, "power_share": 0.5})
-        >>> default_model().predict(jobs, "A100-40GB").select("profile", "evidence").rows()
+        >>> default_speed_model().predict(jobs, "A100-40GB").select("profile", "evidence").rows()
         [('3g.20gb', 'telemetry'), ('4g.20gb', 'telemetry'), ('7g.40gb', 'full GPU'), ('gpu', 'full GPU')]
         """
         if coverage not in COVERAGES:
             expected = f"one of {', '.join(map(str, COVERAGES))}"
             raise SchemaError("predict: coverage", expected, repr(coverage), "Choose one.")
-        known = as_board(gpu_model)
-        table = check(conform(jobs, SpeedJobs, where=where), SpeedJobs, where=where).with_row_index("job")
-        facts = _with_measured(table, known)
-        facts = facts.with_columns(log_boundness(self.fitted, facts))
-        rows = _fitting(facts, profile_table(known))
-        parts = self._bounded(self._predicted(rows.filter(pl.col("fraction") < 1), known), coverage)
+        model = as_gpu_model(gpu_model)
+        table = check_table(conform(jobs, SpeedJobs, source=source), SpeedJobs, source=source).with_row_index("job")
+        facts = _add_measured_fraction(table, model)
+        facts = facts.with_columns(estimate_log_boundness(self.fitted, facts))
+        rows = _pair_with_fitting_profiles(facts, make_profile_table(model))
+        parts = self._add_interval(self._add_speed(rows.filter(pl.col("fraction") < 1), model), coverage)
         whole = rows.filter(pl.col("fraction") == 1).with_columns(
             speed=1.0, speed_low="full", speed_high=1.0, evidence=pl.lit("full GPU")
         )
-        both = pl.concat([parts, whole], how="diagonal")
-        return both.sort("job", "rank").select(COLUMNS)
+        table = pl.concat([parts, whole], how="diagonal")
+        return table.sort("job", "rank").select(PREDICTION_COLUMNS)
 
-    def _predicted(self, rows: pl.DataFrame, gpu_model: GpuModel) -> pl.DataFrame:
-        """Add the limit and the speed, and what of the calibration holds for the profile."""
+    def _add_speed(self, rows: pl.DataFrame, gpu_model: GpuModel) -> pl.DataFrame:
+        """Add limit and speed, and the calibration group of each profile."""
         limit = self.fitted.law.limit(rows["fraction"].to_numpy())
         speed = self.fitted.law.speed(rows["log_boundness"].to_numpy(), limit)
-        own = (pl.col("profile") == pl.col("measured_profile")).fill_null(False)
-        places = [(gpu_model.name, *size) for size in rows.select("compute_slices", "memory_slices").iter_rows()]
-        known = pl.Series([place in self.measured for place in places], dtype=pl.Boolean)
+        is_measured = (pl.col("profile") == pl.col("measured_profile")).fill_null(False)
+        keys = [(gpu_model.name, *size) for size in rows.select("compute_slices", "memory_slices").iter_rows()]
+        has_calibration = pl.Series([key in self.measured for key in keys], dtype=pl.Boolean)
         return rows.with_columns(room=-pl.Series(limit).log(), speed=pl.Series(speed)).with_columns(
-            speed=pl.when(own).then(pl.col("measured_speed").clip(upper_bound=1.0)).otherwise("speed"),
-            near_whole=pl.col("speed") >= NEAR_WHOLE,
+            speed=pl.when(is_measured).then(pl.col("measured_speed").clip(upper_bound=1.0)).otherwise("speed"),
+            near_whole=pl.col("speed") >= NEAR_FULL_SPEED,
             compute_slices=self._nearest(rows["fraction"]),
             measured_slices=self._nearest(rows["measured_fraction"]),
-            carried=~own & ~known,
-            evidence=pl.when(own).then(pl.lit("measured")).otherwise("evidence"),
+            carried=~is_measured & ~has_calibration,
+            evidence=pl.when(is_measured).then(pl.lit("measured")).otherwise("evidence"),
         )
 
-    def _bounded(self, rows: pl.DataFrame, coverage: float) -> pl.DataFrame:
-        """Add the interval."""
+    def _add_interval(self, rows: pl.DataFrame, coverage: float) -> pl.DataFrame:
+        """Add the ends of the interval."""
         radius = pl.col(radius_name(coverage)) * pl.col("room")
         noise = self.noise[COVERAGES.index(coverage)]
         half = pl.when(pl.col("evidence") == "measured").then(noise).otherwise(radius)
         half = half * pl.when("carried").then(self.widening).otherwise(1.0)
-        return with_radii(rows, self.radii).with_columns(
+        return add_radii(rows, self.radii).with_columns(
             speed_low=pl.col("speed") * (-half).exp(),
             speed_high=(pl.col("speed") * half.exp()).clip(upper_bound=1.0),
             evidence=pl.col("evidence") + pl.when("carried").then(pl.lit(", carried by SMs")).otherwise(pl.lit("")),
         )
 
     def _nearest(self, fractions: pl.Series) -> pl.Series:
-        """Compute slices of the measured profile whose share of the SMs is nearest, as a ratio."""
-        known = [math.log(fraction) for fraction in self.fitted.law.fractions]
+        """Return the compute slices of the measured profile with the nearest SM fraction, by ratio."""
+        log_fractions = [math.log(fraction) for fraction in self.fitted.law.fractions]
 
         def nearest(fraction: float) -> int:
-            sizes = zip(known, self.slices, strict=False)
-            return min(sizes, key=lambda one: abs(one[0] - math.log(fraction)))[1]
+            sizes = zip(log_fractions, self.slices, strict=False)
+            return min(sizes, key=lambda pair: abs(pair[0] - math.log(fraction)))[1]
 
-        found = {fraction: nearest(fraction) for fraction in fractions.drop_nulls().unique()}
-        return fractions.replace_strict(found, default=None, return_dtype=pl.Int64)
+        nearest_sizes = {fraction: nearest(fraction) for fraction in fractions.drop_nulls().unique()}
+        return fractions.replace_strict(nearest_sizes, default=None, return_dtype=pl.Int64)
 
 
-def _with_measured(table: pl.DataFrame, gpu_model: GpuModel) -> pl.DataFrame:
-    """Add the share of the SMs of the profile on which a speed was measured, under its name on this board."""
+def _add_measured_fraction(table: pl.DataFrame, gpu_model: GpuModel) -> pl.DataFrame:
+    """Add the SM fraction of the profile on which a speed was measured, under its name on this GPU model."""
     names = table["measured_profile"].drop_nulls().unique(maintain_order=True)
     profiles = {name: gpu_model.profile(name) for name in names}
     fractions = {name: sm_fraction(gpu_model, profile) for name, profile in profiles.items()}
     whole = [name for name, fraction in fractions.items() if fraction >= 1]
     if whole:
-        expected = f"a profile smaller than {full_profile(gpu_model).name}"
+        expected = f"a profile smaller than {find_full_profile(gpu_model).name}"
         todo = "Its speed is 1; leave both columns empty."
         raise SchemaError("predict: measured_profile", expected, examples(whole), todo)
     column = pl.col("measured_profile")
@@ -214,8 +214,8 @@ def _with_measured(table: pl.DataFrame, gpu_model: GpuModel) -> pl.DataFrame:
     return table.with_columns(named, measured_fraction=fraction)
 
 
-def _fitting(facts: pl.DataFrame, profiles: pl.DataFrame) -> pl.DataFrame:
-    """Every job on every profile that holds it; those that none holds are named."""
+def _pair_with_fitting_profiles(facts: pl.DataFrame, profiles: pl.DataFrame) -> pl.DataFrame:
+    """Pair every job with the profiles that it fits; warn of jobs that fit none."""
     unknown = profiles.filter(pl.col("memory_gib").is_null())["profile"]
     if len(unknown) and facts["memory_gib"].is_not_null().any():
         got = f"none for {examples(unknown.to_list())}"
@@ -227,13 +227,13 @@ def _fitting(facts: pl.DataFrame, profiles: pl.DataFrame) -> pl.DataFrame:
     if nowhere:
         got = f"more in {len(nowhere)} class(es): {examples(nowhere)}"
         todo = "They are left out: choose a larger GPU model, or more than one GPU."
-        text = message("predict: memory_gib", "at most the memory of the full GPU", got, todo)
+        text = format_message("predict: memory_gib", "at most the memory of the full GPU", got, todo)
         warnings.warn(text, GpuPlannerWarning, stacklevel=3)
     return rows
 
 
 def radius_name(coverage: float) -> str:
-    """Column of a coverage.
+    """Return the column name of the radius of a coverage.
 
     Examples
     --------
@@ -243,35 +243,35 @@ def radius_name(coverage: float) -> str:
     return f"radius_{round(100 * coverage)}"
 
 
-def with_radii(rows: pl.DataFrame, radii: pl.DataFrame) -> pl.DataFrame:
-    """Add to predictions the radii of the narrowest group that has any.
+def add_radii(rows: pl.DataFrame, radii: pl.DataFrame) -> pl.DataFrame:
+    """Add the radii of the narrowest group that has any.
 
     Examples
     --------
     >>> group = {"evidence": ["telemetry"], "measured_slices": [None], "compute_slices": [1], "near_whole": [False]}
     >>> rows = pl.DataFrame(group, schema_overrides={"measured_slices": pl.Int64})
     >>> radii = rows.with_columns(level=pl.lit(1), radius_80=pl.lit(0.08), radius_90=pl.lit(0.09))
-    >>> with_radii(rows, radii).select("radius_80", "radius_90").row(0)
+    >>> add_radii(rows, radii).select("radius_80", "radius_90").row(0)
     (0.08, 0.09)
     """
     names = [radius_name(coverage) for coverage in COVERAGES]
-    found, groups = rows.lazy(), radii.lazy()
-    for level, keys in enumerate(LEVELS):
+    joined, groups = rows.lazy(), radii.lazy()
+    for level, keys in enumerate(CALIBRATION_GROUPS):
         of_level = (pl.col(name).alias(f"{name}_{level}") for name in names)
         group = groups.filter(level=level).select(*keys, *of_level)
-        found = found.join(group, on=keys, how="left", nulls_equal=True, maintain_order="left")
-    narrowest = {name: [f"{name}_{level}" for level in range(len(LEVELS))] for name in names}
+        joined = joined.join(group, on=keys, how="left", nulls_equal=True, maintain_order="left")
+    narrowest = {name: [f"{name}_{level}" for level in range(len(CALIBRATION_GROUPS))] for name in names}
     bounded = (pl.coalesce(*columns, pl.lit(float("inf"))).alias(name) for name, columns in narrowest.items())
-    return found.select(*rows.columns, *bounded).collect()
+    return joined.select(*rows.columns, *bounded).collect()
 
 
-FORMAT = "gpuplanner speed model 1"
-"""What the text says that it is."""
+SPEED_MODEL_FORMAT = "gpuplanner speed model 1"
+"""Format of a stored speed model."""
 
-DEFAULT = "mig_speed_model.json"
-"""The model that is shipped; ``python benchmarks/speed_model.py --write`` makes it."""
+SPEED_MODEL_FILE = "mig_speed_model.json"
+"""Shipped model; ``python benchmarks/speed_model.py --write`` makes it."""
 
-RADII = {
+RADII_SCHEMA = {
     "level": pl.Int32,
     "evidence": pl.String,
     "measured_slices": pl.Int64,
@@ -280,16 +280,17 @@ RADII = {
     "n": pl.Int64,
     **{radius_name(coverage): pl.Float64 for coverage in COVERAGES},
 }
+"""Columns of the stored radii."""
 
 
-def model_from_json(text: str, *, where: str = "speed model") -> SpeedModel:
-    """Read a model from its text.
+def speed_model_from_json(text: str, *, source: str = "speed model") -> SpeedModel:
+    """Parse a speed model from JSON.
 
     Parameters
     ----------
     text : str
         A model as the shipped ``mig_speed_model.json`` has it.
-    where : str
+    source : str
         Where the text came from, for the message.
 
     Raises
@@ -299,7 +300,7 @@ def model_from_json(text: str, *, where: str = "speed model") -> SpeedModel:
 
     Examples
     --------
-    >>> model_from_json('{"format": "other"}')
+    >>> speed_model_from_json('{"format": "other"}')
     Traceback (most recent call last):
         ...
     gpuplanner.core.errors.TraceFormatError: speed model: expected format 'gpuplanner speed model 1'; got 'other'. ...
@@ -308,31 +309,32 @@ def model_from_json(text: str, *, where: str = "speed model") -> SpeedModel:
     try:
         document = json.loads(text)
     except ValueError as error:
-        raise TraceFormatError(where, "JSON", str(error), todo) from error
-    found = document.get("format") if isinstance(document, dict) else type(document).__name__
-    if found != FORMAT:
-        raise TraceFormatError(where, f"format {FORMAT!r}", repr(found), todo)
+        raise TraceFormatError(source, "JSON", str(error), todo) from error
+    stated_format = document.get("format") if isinstance(document, dict) else type(document).__name__
+    if stated_format != SPEED_MODEL_FORMAT:
+        raise TraceFormatError(source, f"format {SPEED_MODEL_FORMAT!r}", repr(stated_format), todo)
     try:
-        return _model(document)
+        return _parse_speed_model(document)
     except (KeyError, TypeError, ValueError, pl.exceptions.PolarsError) as error:
         got = f"{type(error).__name__}: {error}"
-        raise TraceFormatError(where, "all parts of a speed model", got, todo) from error
+        raise TraceFormatError(source, "all parts of a speed model", got, todo) from error
 
 
 @functools.cache
-def default_model() -> SpeedModel:
-    """The shipped model, fitted on all public measurements; it needs no data.
+def default_speed_model() -> SpeedModel:
+    """Load the shipped model, fitted to all public measurements; it needs no data.
 
     Examples
     --------
-    >>> default_model().slices
+    >>> default_speed_model().slices
     (1, 2, 3, 4)
     """
-    path = resources.files(__package__) / DEFAULT
-    return model_from_json(path.read_text(encoding="utf-8"), where=f"gpuplanner/sizing/{DEFAULT}")
+    path = resources.files(__package__) / SPEED_MODEL_FILE
+    return speed_model_from_json(path.read_text(encoding="utf-8"), source=f"gpuplanner/sizing/{SPEED_MODEL_FILE}")
 
 
-def _model(document: dict[str, Any]) -> SpeedModel:
+def _parse_speed_model(document: dict[str, Any]) -> SpeedModel:
+    """Build a speed model from its JSON document."""
     law = SpeedLaw(
         fractions=tuple(map(float, document["law"]["fractions"])),
         limits=tuple(map(float, document["law"]["limits"])),
@@ -343,8 +345,8 @@ def _model(document: dict[str, Any]) -> SpeedModel:
         raise ValueError("law: one fraction and limit more than slices, for the full GPU")
     links = {str(name): Link(float(low), float(slope)) for name, (low, slope) in document["links"].items()}
     return SpeedModel(
-        fitted=Fitted(law, links),
-        radii=pl.DataFrame(document["radii"], schema=RADII, orient="row"),
+        fitted=FittedSpeed(law, links),
+        radii=pl.DataFrame(document["radii"], schema=RADII_SCHEMA, orient="row"),
         noise=tuple(math.inf if radius is None else float(radius) for radius in document["noise"]),
         slices=slices,
         measured=tuple(

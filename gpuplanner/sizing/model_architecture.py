@@ -1,4 +1,4 @@
-"""Model architectures: layers, widths, experts, parameters, from presets or config files."""
+"""Model architectures from presets, config files, arguments or specs, and their parameter counts."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
-from gpuplanner.core.errors import ScenarioError, resolve
+from gpuplanner.core.errors import ScenarioError, resolve_name
 from gpuplanner.hardware.catalog import facts
 
-KINDS = ("decoder", "encoder", "diffusion")
-NORMS = ("rms", "layer")
+ARCHITECTURE_KINDS = ("decoder", "encoder", "diffusion")
+NORM_KINDS = ("rms", "layer")
 LABEL_TOLERANCE = 0.03
 """Share by which a stated parameter count may differ from the architecture before one of them must be wrong."""
 
 
 @dataclass(frozen=True)
 class Architecture:
-    """A transformer, or a diffusion model known by its parameters and activations.
+    """Architecture of a transformer, or a diffusion model known by its parameters and activations.
 
     Parameters
     ----------
@@ -97,22 +97,25 @@ class Architecture:
     given_activation_bytes: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.kind not in KINDS or self.norm not in NORMS:
-            _refuse(self.name, "kind, norm", f"one of {KINDS} and of {NORMS}", (self.kind, self.norm))
+        """Check the fields and fill in those that follow from others."""
+        if self.kind not in ARCHITECTURE_KINDS or self.norm not in NORM_KINDS:
+            _reject_field(
+                self.name, "kind, norm", f"one of {ARCHITECTURE_KINDS} and of {NORM_KINDS}", (self.kind, self.norm)
+            )
         if self.kind == "diffusion":
             if self.given_params <= 0:
-                _refuse(self.name, "given_params", "a number above 0", self.given_params)
+                _reject_field(self.name, "given_params", "a number above 0", self.given_params)
             return
         for name in ("layers", "hidden", "heads", "vocab", "ffn"):
             if getattr(self, name) <= 0 and not (name == "ffn" and self.experts):
-                _refuse(self.name, name, "a whole number above 0", getattr(self, name))
+                _reject_field(self.name, name, "a whole number above 0", getattr(self, name))
         object.__setattr__(self, "kv_heads", self.kv_heads or self.heads)
         if not self.head_dim and self.hidden % self.heads:
             near = max(d for d in range(1, self.heads + 1) if self.hidden % d == 0)
-            _refuse(self.name, "heads", f"a divisor of hidden {self.hidden}, such as {near}", self.heads)
+            _reject_field(self.name, "heads", f"a divisor of hidden {self.hidden}, such as {near}", self.heads)
         object.__setattr__(self, "head_dim", self.head_dim or self.hidden // self.heads)
         if self.heads % self.kv_heads and not self.kv_rank:
-            _refuse(self.name, "kv_heads", f"a divisor of heads {self.heads}", self.kv_heads)
+            _reject_field(self.name, "kv_heads", f"a divisor of heads {self.heads}", self.kv_heads)
 
     @functools.cached_property
     def q_width(self) -> int:
@@ -133,7 +136,7 @@ class Architecture:
 
     @property
     def mlp_width(self) -> int:
-        """MLP width that one token meets in a layer; with experts, of those that it visits."""
+        """MLP width that one token passes in a layer, over its active experts."""
         return self.experts_active * self.expert_ffn + self.shared_ffn if self.experts else self.ffn
 
     def attention_params(self) -> int:
@@ -185,7 +188,7 @@ class Architecture:
 
         Examples
         --------
-        >>> round(preset("llama-3.1-8b").params())
+        >>> round(load_preset("llama-3.1-8b").params())
         8030261248
         """
         if self.kind == "diffusion":
@@ -195,43 +198,43 @@ class Architecture:
         return self.layers * self.layer_params(active=active) + embeddings + once
 
 
-def with_width_for(architecture: Architecture, params: float) -> Architecture:
-    """The MLP width that nobody gave, from the parameter count.
+def infer_mlp_width(architecture: Architecture, params: float) -> Architecture:
+    """Infer a missing MLP width from the parameter count.
 
     Examples
     --------
-    >>> with_width_for(Architecture("x", 32, 4096, 32, 32, 32000, ffn=1), 6738415616).ffn
+    >>> infer_mlp_width(Architecture("x", 32, 4096, 32, 32, 32000, ffn=1), 6738415616).ffn
     11008
     """
-    one = replace(architecture, ffn=1)
-    two = replace(architecture, ffn=2)
-    width = 1 + (params - one.params()) / (two.params() - one.params())
+    width_1 = replace(architecture, ffn=1)
+    width_2 = replace(architecture, ffn=2)
+    width = 1 + (params - width_1.params()) / (width_2.params() - width_1.params())
     if width < 1:
-        expected = f"more than {one.params():.4g} for these layers"
-        _refuse(architecture.name, "params", expected, f"{params:.4g}")
+        expected = f"more than {width_1.params():.4g} for these layers"
+        _reject_field(architecture.name, "params", expected, f"{params:.4g}")
     return replace(architecture, ffn=max(1, round(width)))
 
 
-def agree(architecture: Architecture, params: float, *, label: bool) -> str:
-    """Compare a stated parameter count with the architecture."""
+def compare_params(architecture: Architecture, params: float, *, label: bool) -> str:
+    """Compare a stated parameter count with that of the architecture; return a note if they differ."""
     counted = architecture.params()
     if abs(counted - params) <= LABEL_TOLERANCE * params:
         return ""
     if not label:
-        _refuse(architecture.name, "params", f"{counted:.6g}, which its layers have", f"{params:.6g}")
+        _reject_field(architecture.name, "params", f"{counted:.6g}, which its layers have", f"{params:.6g}")
     return f"label states {params / 1e9:.3g}B, the layers have {counted / 1e9:.4g}B, which is used"
 
 
-def fields_of() -> tuple[str, ...]:
-    """Names of what describes an architecture."""
+def list_architecture_fields() -> tuple[str, ...]:
+    """List the field names of an architecture."""
     return tuple(field.name for field in fields(Architecture))
 
 
-def _refuse(name: str, field: str, expected: str, came: object) -> NoReturn:
-    raise ScenarioError(f"architecture {name!r}, {field}", expected, repr(came), f"Fix {field}.")
+def _reject_field(name: str, field: str, expected: str, got: object) -> NoReturn:
+    raise ScenarioError(f"architecture {name!r}, {field}", expected, repr(got), f"Fix {field}.")
 
 
-_HUB = {
+_CONFIG_KEYS = {
     "layers": ("num_hidden_layers", "n_layer", "num_layers"),
     "hidden": ("hidden_size", "n_embd", "d_model"),
     "heads": ("num_attention_heads", "n_head", "n_heads"),
@@ -249,23 +252,23 @@ _HUB = {
     "head_dim": ("head_dim", "qk_nope_head_dim"),
     "tied": ("tie_word_embeddings",),
 }
-"""What a Hub-style config.json calls each field."""
-_GPT = {"gated": False, "bias": True, "norm": "layer"}
+"""Keys of a Hub-style config.json for each field."""
+_GPT_STYLE = {"gated": False, "bias": True, "norm": "layer"}
 _FAMILIES: dict[str, dict[str, Any]] = {
-    **{family: {**_GPT, "tied": True} for family in ("gpt2", "bloom", "opt")},
-    "gpt_neox": _GPT,
-    "phi": {**_GPT, "norms": 1},
+    **{family: {**_GPT_STYLE, "tied": True} for family in ("gpt2", "bloom", "opt")},
+    "gpt_neox": _GPT_STYLE,
+    "phi": {**_GPT_STYLE, "norms": 1},
     "falcon": {"gated": False, "norm": "layer", "tied": True, "norms": 1},
-    "bert": {**_GPT, "kind": "encoder", "tied": True},
+    "bert": {**_GPT_STYLE, "kind": "encoder", "tied": True},
     **{family: {"qkv_bias": True} for family in ("qwen2", "qwen")},
     **{family: {"qk_norm": True} for family in ("qwen3", "qwen3_moe")},
     "gemma": {"tied": True},
     "gemma2": {"tied": True, "norms": 4},
     **{family: {} for family in ("llama", "mistral", "mixtral", "deepseek_v2", "deepseek_v3", "phi3")},
 }
-"""What ``model_type`` says that the fields of a config.json do not."""
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([bm])\b", re.IGNORECASE)
-_MEGATRON = {
+"""Fields that follow from ``model_type`` in a config.json."""
+_PARAMS_LABEL = re.compile(r"(\d+(?:\.\d+)?)\s*([bm])\b", re.IGNORECASE)
+_MEGATRON_FIELDS = {
     "num-layers": "layers",
     "hidden-size": "hidden",
     "num-attention-heads": "heads",
@@ -281,87 +284,91 @@ _MEGATRON = {
 
 
 @functools.cache
-def presets() -> dict[str, Architecture]:
-    """The shipped architectures by name, each with its source in ``hardware/facts/model_presets.csv``.
+def load_presets() -> dict[str, Architecture]:
+    """Load the shipped architectures by name; their sources are in ``hardware/facts/model_presets.csv``.
 
     Examples
     --------
-    >>> presets()["llama-2-7b"].ffn
+    >>> load_presets()["llama-2-7b"].ffn
     11008
     """
-    named = [name for name in fields_of() if name != "name"]
+    named = [name for name in list_architecture_fields() if name != "name"]
     return {
         row["preset"]: Architecture(
-            row["preset"], **{name: _value(name, row[name]) for name in named if row[name] is not None}
+            row["preset"], **{name: _parse_field(name, row[name]) for name in named if row[name] is not None}
         )
         for row in facts("model_presets").iter_rows(named=True)
     }
 
 
-_SAME = frozenset({"instruct", "it", "chat", "base", "hf", "pt", "sft", "dpo", "thinking", "deduped", "meta"})
+_RELEASE_WORDS = frozenset({"instruct", "it", "chat", "base", "hf", "pt", "sft", "dpo", "thinking", "deduped", "meta"})
 """Words that tell releases of one architecture apart."""
 
 
 @functools.cache
-def _called() -> dict[str, str]:
-    """Preset by every spelling."""
+def _presets_by_spelling() -> dict[str, str]:
+    """Map every spelling of a preset to its name."""
     names: dict[str, str] = {}
     for row in facts("model_presets").select("preset", "aliases").iter_rows():
         for name in (row[0], *(row[1].split(";") if row[1] else ())):
-            names[_bare(name)] = row[0]
+            names[_fold_model_name(name)] = row[0]
     return names
 
 
-_FORMAT = re.compile(
+_FORMAT_SUFFIX = re.compile(
     r"[-_.](?:quantized[-_.])?((?:nv|mx)?fp[48]|awq|gptq|int[48]|w4a16|w8a8|bf16)(?:[-_.](?:block|dynamic|int4|kv|v\d))*$",
     re.IGNORECASE,
 )
 """Format of weights at the end of a name on a hub."""
 
 
-def preset(name: str) -> Architecture:
-    """A shipped architecture.
+def load_preset(name: str) -> Architecture:
+    """Load a shipped architecture by name or unique prefix.
 
     Examples
     --------
-    >>> preset("Llama-3.1-8B").kv_heads
+    >>> load_preset("Llama-3.1-8B").kv_heads
     8
     """
-    known = known_preset(name)
-    return known or presets()[resolve(name, presets(), what="model preset", error=ScenarioError)]
+    architecture = find_preset(name)
+    return (
+        architecture or load_presets()[resolve_name(name, load_presets(), subject="model preset", error=ScenarioError)]
+    )
 
 
-def known_preset(name: str | None) -> Architecture | None:
-    """A shipped architecture if the name is one of its spellings, else None.
+def find_preset(name: str | None) -> Architecture | None:
+    """Find a shipped architecture by an exact spelling, else None.
 
     Examples
     --------
-    >>> known_preset("google/gemma-3-27b-it").layers, known_preset("gemma-3-28b")
+    >>> find_preset("google/gemma-3-27b-it").layers, find_preset("gemma-3-28b")
     (62, None)
     """
-    own = (name or "").rpartition("/")[2]
-    words = [word for word in re.split(r"[-\s]+", own) if word.lower() not in _SAME]
-    found = _called().get(_bare(name or "")) or _called().get(_bare("-".join(words)))
-    return presets()[found] if found else None
+    short_name = (name or "").rpartition("/")[2]
+    words = [word for word in re.split(r"[-\s]+", short_name) if word.lower() not in _RELEASE_WORDS]
+    preset_name = _presets_by_spelling().get(_fold_model_name(name or "")) or _presets_by_spelling().get(
+        _fold_model_name("-".join(words))
+    )
+    return load_presets()[preset_name] if preset_name else None
 
 
-def published_preset(name: str) -> Architecture | None:
-    """A shipped architecture as a hub calls its published weights, in the format that the end of the name states.
+def find_published_preset(name: str) -> Architecture | None:
+    """Find a shipped architecture by the name of published weights, with the format at the end of the name.
 
     Examples
     --------
-    >>> published_preset("Qwen/Qwen3-32B-FP8").released, published_preset("Qwen/Qwen3-32B").released
+    >>> find_published_preset("Qwen/Qwen3-32B-FP8").released, find_published_preset("Qwen/Qwen3-32B").released
     ('FP8', '')
     """
-    if model := known_preset(name):
+    if model := find_preset(name):
         return model
-    stated, bare = _FORMAT.search(name), _FORMAT.sub("", name)
-    found = known_preset(bare) or known_preset(bare.replace("_", "-"))
-    return replace(found, released=stated[1]) if found and stated else found
+    suffix, base_name = _FORMAT_SUFFIX.search(name), _FORMAT_SUFFIX.sub("", name)
+    architecture = find_preset(base_name) or find_preset(base_name.replace("_", "-"))
+    return replace(architecture, released=suffix[1]) if architecture and suffix else architecture
 
 
-def describe(model: str) -> tuple[Architecture, list[str]]:
-    """An architecture from a preset's name, the path of a config.json, Megatron arguments or a short spec.
+def parse_architecture(model: str) -> tuple[Architecture, list[str]]:
+    """Parse an architecture from a preset name, a config.json, Megatron arguments or a short spec.
 
     Parameters
     ----------
@@ -381,29 +388,29 @@ def describe(model: str) -> tuple[Architecture, list[str]]:
 
     Examples
     --------
-    >>> describe("layers=32 hidden=4096 heads=32 vocab=32000 params=6738415616")[0].ffn
+    >>> parse_architecture("layers=32 hidden=4096 heads=32 vocab=32000 params=6738415616")[0].ffn
     11008
     """
     if model.endswith(".json"):
         path = Path(model)
         try:
-            return from_config(json.loads(path.read_text("utf-8")), path.stem)
+            return parse_config(json.loads(path.read_text("utf-8")), path.stem)
         except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
             expected = "a readable config.json"
             raise ScenarioError(f"model {path.name}", expected, str(error), "Check the path.") from error
     if model.lstrip().startswith("--"):
-        return from_arguments(model.split())
+        return parse_megatron_arguments(model.split())
     if "=" in model:
-        return _from_spec(dict(_pair(word) for word in model.split()))
-    return preset(model), []
+        return _parse_spec(dict(_split_assignment(word) for word in model.split()))
+    return load_preset(model), []
 
 
-def from_config(config: Mapping[str, Any], name: str) -> tuple[Architecture, list[str]]:
-    """An architecture from a Hub-style config.
+def parse_config(config: Mapping[str, Any], name: str) -> tuple[Architecture, list[str]]:
+    """Parse an architecture from a Hub-style config.
 
     Examples
     --------
-    >>> from_config({"model_type": "llama", "num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4,
+    >>> parse_config({"model_type": "llama", "num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4,
     ...     "vocab_size": 100, "intermediate_size": 172}, "tiny")[0].params()
     111936
     """
@@ -412,100 +419,103 @@ def from_config(config: Mapping[str, Any], name: str) -> tuple[Architecture, lis
     if family not in _FAMILIES:
         todo = "Give layers, hidden, heads, vocab and params as a spec instead."
         raise ScenarioError(f"model {name}, model_type", f"one of {', '.join(_FAMILIES)}", repr(family), todo)
-    given: dict[str, Any] = dict(_FAMILIES[family])
-    for field, names in _HUB.items():
-        value = next((config[each] for each in names if config.get(each) is not None), None)
+    values: dict[str, Any] = dict(_FAMILIES[family])
+    for field, names in _CONFIG_KEYS.items():
+        value = next((config[key] for key in names if config.get(key) is not None), None)
         if value is not None:
-            given[field] = value
-    given["gelu_new"] = "gelu_new" in (config.get("activation_function"), config.get("hidden_act"))
+            values[field] = value
+    values["gelu_new"] = "gelu_new" in (config.get("activation_function"), config.get("hidden_act"))
     if config.get("multi_query") and "num_kv_heads" not in config:
-        given["kv_heads"] = 1
-    given["qkv_bias"] = bool(config.get("attention_bias", given.get("qkv_bias", False)))
-    said = []
+        values["kv_heads"] = 1
+    values["qkv_bias"] = bool(config.get("attention_bias", values.get("qkv_bias", False)))
+    notes = []
     if family in ("gpt2", "bloom", "gpt_neox", "phi", "opt", "bert"):
-        given["positions"] = config.get("n_positions", config.get("max_position_embeddings", 0))
-        given["positions"] *= family in ("gpt2", "opt", "bert")
-    if "ffn" not in given and "hidden" in given and not given.get("experts"):
-        given["ffn"] = 4 * given["hidden"]
-        said.append(f"MLP width assumed {given['ffn']}, 4 x hidden")
-    if family == "qwen" and "ffn" in given:
-        given["ffn"] //= 2  # its config counts both halves of the gate
-    if given.get("experts"):
-        given.setdefault("expert_ffn", given.get("ffn", 0))
+        values["positions"] = config.get("n_positions", config.get("max_position_embeddings", 0))
+        values["positions"] *= family in ("gpt2", "opt", "bert")
+    if "ffn" not in values and "hidden" in values and not values.get("experts"):
+        values["ffn"] = 4 * values["hidden"]
+        notes.append(f"MLP width assumed {values['ffn']}, 4 x hidden")
+    if family == "qwen" and "ffn" in values:
+        values["ffn"] //= 2  # its config counts both halves of the gate
+    if values.get("experts"):
+        values.setdefault("expert_ffn", values.get("ffn", 0))
         shared = config.get("n_shared_experts") or 0
-        given["shared_ffn"] = shared * given["expert_ffn"]
-    return _made(name, given), said
+        values["shared_ffn"] = shared * values["expert_ffn"]
+    return _make_architecture(name, values), notes
 
 
-def from_arguments(words: Sequence[str]) -> tuple[Architecture, list[str]]:
-    """An architecture from Megatron or DeepSpeed arguments.
+def parse_megatron_arguments(words: Sequence[str]) -> tuple[Architecture, list[str]]:
+    """Parse an architecture from Megatron or DeepSpeed arguments.
 
     Examples
     --------
-    >>> from_arguments("--num-layers 2 --hidden-size 64 --num-attention-heads 4 --vocab-size 100".split())[0].ffn
+    >>> words = "--num-layers 2 --hidden-size 64 --num-attention-heads 4 --vocab-size 100".split()
+    >>> parse_megatron_arguments(words)[0].ffn
     256
     """
-    given: dict[str, Any] = {**_GPT, "tied": True}
+    values: dict[str, Any] = {**_GPT_STYLE, "tied": True}
     for word, value in zip(words, [*words[1:], ""], strict=True):
         key = word.lstrip("-").partition("=")[0]
-        if word.startswith("--") and key in _MEGATRON:
-            given[_MEGATRON[key]] = _value(_MEGATRON[key], word.partition("=")[2] or value)
+        if word.startswith("--") and key in _MEGATRON_FIELDS:
+            values[_MEGATRON_FIELDS[key]] = _parse_field(_MEGATRON_FIELDS[key], word.partition("=")[2] or value)
     flags = {word.lstrip("-") for word in words}
-    given["gated"] = "swiglu" in flags
-    given["bias"] = "disable-bias-linear" not in flags
-    given["tied"] = "untie-embeddings-and-output-weights" not in flags
-    given["norm"] = "rms" if "RMSNorm" in words else "layer"
-    said = []
-    if "ffn" not in given and "hidden" in given:
-        given["ffn"] = 4 * given["hidden"]
-        said.append("MLP width 4 x hidden, Megatron's default")
-    if given.get("experts"):
-        given["expert_ffn"] = given["ffn"]
-        given.setdefault("experts_active", 2)
-    return _made("arguments", given), said
+    values["gated"] = "swiglu" in flags
+    values["bias"] = "disable-bias-linear" not in flags
+    values["tied"] = "untie-embeddings-and-output-weights" not in flags
+    values["norm"] = "rms" if "RMSNorm" in words else "layer"
+    notes = []
+    if "ffn" not in values and "hidden" in values:
+        values["ffn"] = 4 * values["hidden"]
+        notes.append("MLP width 4 x hidden, Megatron's default")
+    if values.get("experts"):
+        values["expert_ffn"] = values["ffn"]
+        values.setdefault("experts_active", 2)
+    return _make_architecture("arguments", values), notes
 
 
-def size_in(text: str | None) -> float | None:
-    """Parameters that a label names, as in ``GPT 20B``.
+def parse_params_label(text: str | None) -> float | None:
+    """Parse the parameter count in a label such as ``GPT 20B``.
 
     Examples
     --------
-    >>> size_in("GPT 20B"), size_in("bert-base")
+    >>> parse_params_label("GPT 20B"), parse_params_label("bert-base")
     (20000000000.0, None)
     """
-    found = _SIZE.search((text or "").replace("-", " ").replace("_", "."))
-    return float(found[1]) * (1e9 if found[2].lower() == "b" else 1e6) if found else None
+    match = _PARAMS_LABEL.search((text or "").replace("-", " ").replace("_", "."))
+    return float(match[1]) * (1e9 if match[2].lower() == "b" else 1e6) if match else None
 
 
-def _from_spec(given: dict[str, str]) -> tuple[Architecture, list[str]]:
-    """Fields by name; ``params`` as a word (6.7B) or a number; the MLP width follows from it where it is not given."""
-    name, stated = given.pop("name", "spec"), given.pop("params", None)
+def _parse_spec(words: dict[str, str]) -> tuple[Architecture, list[str]]:
+    """Parse fields by name; ``params`` may be a word (6.7B) or a number and determines a missing MLP width."""
+    name, params_text = words.pop("name", "spec"), words.pop("params", None)
     values = {}
-    for key, text in given.items():
-        values[key] = _value(resolve(key, fields_of(), what="field", error=ScenarioError), text)
-    label = stated is not None and not stated.replace(".", "", 1).isdigit()
-    params = None if stated is None else size_in(stated) if label else float(stated)
-    if stated is not None and not params:
-        raise ScenarioError("spec, params", "6.7B or a number", repr(stated), "Give one of these.")
+    for key, text in words.items():
+        values[key] = _parse_field(
+            resolve_name(key, list_architecture_fields(), subject="field", error=ScenarioError), text
+        )
+    label = params_text is not None and not params_text.replace(".", "", 1).isdigit()
+    params = None if params_text is None else parse_params_label(params_text) if label else float(params_text)
+    if params_text is not None and not params:
+        raise ScenarioError("spec, params", "6.7B or a number", repr(params_text), "Give one of these.")
     if "ffn" not in values and not values.get("experts"):
         if params is None:
             expected = "ffn, or params from which it follows"
             raise ScenarioError("spec", expected, "neither", "Give one of them.")
-        made = with_width_for(_made(name, {**values, "ffn": 1}), params)
-        return made, [f"MLP width {made.ffn} from {params:.4g} parameters"]
-    made = _made(name, values)
-    said = agree(made, params, label=label) if params else ""
-    return made, [said] if said else []
+        architecture = infer_mlp_width(_make_architecture(name, {**values, "ffn": 1}), params)
+        return architecture, [f"MLP width {architecture.ffn} from {params:.4g} parameters"]
+    architecture = _make_architecture(name, values)
+    note = compare_params(architecture, params, label=label) if params else ""
+    return architecture, [note] if note else []
 
 
-def _made(name: str, given: Mapping[str, Any]) -> Architecture:
+def _make_architecture(name: str, values: Mapping[str, Any]) -> Architecture:
     try:
-        return Architecture(name, **{key: value for key, value in given.items() if value is not None})
+        return Architecture(name, **{key: value for key, value in values.items() if value is not None})
     except TypeError as error:
         raise ScenarioError(f"model {name}", "numbers", str(error), "Check its fields.") from error
 
 
-def _value(field: str, text: str | float) -> Any:  # noqa: ANN401 - what the field is
+def _parse_field(field: str, text: str | float) -> Any:  # noqa: ANN401 - what the field is
     if field in ("norm", "kind", "name", "released"):
         return text
     try:
@@ -517,12 +527,12 @@ def _value(field: str, text: str | float) -> Any:  # noqa: ANN401 - what the fie
     return number if field.startswith("given") else int(number)
 
 
-def _pair(word: str) -> tuple[str, str]:
+def _split_assignment(word: str) -> tuple[str, str]:
     key, equals, value = word.partition("=")
     if not equals:
         raise ScenarioError("spec", "words such as layers=32", repr(word), "Write 'layers=32'.")
     return key, value
 
 
-def _bare(name: str) -> str:
+def _fold_model_name(name: str) -> str:
     return re.sub(r"[^a-z0-9.]", "", name.lower().rpartition("/")[2].replace("_", "."))

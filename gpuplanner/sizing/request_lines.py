@@ -1,4 +1,4 @@
-"""Recommended requests as lines to paste, and ways to share a GPU."""
+"""Request lines for Slurm and Kubernetes, and recommended GPU sharing modes."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from gpuplanner.core.errors import GeometryError, SchemaError
 from gpuplanner.core.schemas import WHOLE_GPU
 from gpuplanner.core.units import percent_text
 from gpuplanner.hardware.catalog import facts
-from gpuplanner.hardware.gpu_models import GpuModel, ProfileName, any_board
+from gpuplanner.hardware.gpu_models import GpuModel, ProfileName, load_any_gpu_model
 
-FORMS = ("sbatch", "pod", "dra")
-"""Forms that :func:`request_lines` prints."""
+REQUEST_FORMS = ("sbatch", "pod", "dra")
+"""Forms of :func:`format_request_lines`."""
 
 _OBJECT_NAME = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
 _GRES_TYPE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
@@ -25,7 +25,7 @@ _GRES_TYPE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 
 @dataclass(frozen=True)
 class Request:
-    """GPUs or MIG instances, for how long.
+    """GPUs or MIG instances with a time limit.
 
     Parameters
     ----------
@@ -49,8 +49,8 @@ class Request:
 
     Examples
     --------
-    >>> from gpuplanner.hardware.gpu_models import as_board
-    >>> Request("3g.39gb", 1, gpu_model=as_board("A100-80GB")).profile
+    >>> from gpuplanner.hardware.gpu_models import as_gpu_model
+    >>> Request("3g.39gb", 1, gpu_model=as_gpu_model("A100-80GB")).profile
     '3g.40gb'
     """
 
@@ -62,7 +62,7 @@ class Request:
 
     def __post_init__(self) -> None:
         if self.profile != WHOLE_GPU:
-            name = self.gpu_model.profile(self.profile).name if self.gpu_model else ProfileName.parse(self.profile)
+            name = self.gpu_model.profile(self.profile).name if self.gpu_model else ProfileName.parse_name(self.profile)
             object.__setattr__(self, "profile", str(name))
         limit = self.time_limit_s
         if self.count < 1 or self.nodes < 1 or (limit is not None and not 0 < limit < math.inf):
@@ -70,10 +70,10 @@ class Request:
             raise SchemaError("request", expected, repr(self), "Give numbers above 0.")
 
 
-def request_lines(
+def format_request_lines(
     request: Request, form: str, *, gres_type: str | None = None, name: str | None = None, note: str = ""
 ) -> str:
-    r"""Print a request in one of the forms.
+    r"""Format a request as lines to paste.
 
     Parameters
     ----------
@@ -109,10 +109,10 @@ def request_lines(
 
     Examples
     --------
-    >>> print(request_lines(Request("3g.40gb", 1, 5400), "sbatch", gres_type="h100"), end="")
+    >>> print(format_request_lines(Request("3g.40gb", 1, 5400), "sbatch", gres_type="h100"), end="")
     #SBATCH --gres=gpu:h100_3g.40gb:1
     #SBATCH --time=0-01:30:00
-    >>> print(request_lines(Request("gpu", 8), "pod", note="Anna\n#!"), end="")
+    >>> print(format_request_lines(Request("gpu", 8), "pod", note="Anna\n#!"), end="")
     # 'Anna\n#!'
     apiVersion: v1
     kind: Pod
@@ -128,21 +128,21 @@ def request_lines(
             nvidia.com/gpu: 8
     """
     if form == "sbatch":
-        lines = _sbatch(request, gres_type)
+        lines = _format_sbatch(request, gres_type)
     elif form == "pod":
-        lines = _pod(request, _object_name(request, name))
+        lines = _format_pod(request, _object_name(request, name))
     elif form == "dra":
         named = _object_name(request, name)
-        lines = [*_claim_template(request, named), "---", *_claiming_pod(request, named)]
+        lines = [*_format_claim_template(request, named), "---", *_format_claiming_pod(request, named)]
     else:
-        expected = f"one of {', '.join(FORMS)}"
+        expected = f"one of {', '.join(REQUEST_FORMS)}"
         raise SchemaError("form of request lines", expected, repr(form), "Use one of these.")
     head = [f"# {note[:200]!a}"] if note else []
     return "".join(f"{line}\n" for line in [*head, *lines])
 
 
 def is_gres_type(text: str) -> bool:
-    """Whether a word can be the type of a GPU in Slurm.
+    """Whether a word can be a GPU type in Slurm.
 
     Examples
     --------
@@ -152,17 +152,17 @@ def is_gres_type(text: str) -> bool:
     return _GRES_TYPE.fullmatch(text) is not None
 
 
-def _sbatch(request: Request, gres_type: str | None) -> list[str]:
+def _format_sbatch(request: Request, gres_type: str | None) -> list[str]:
     """Options of sbatch: GPUs of a node, nodes and time limit, up to the next minute."""
     sliced = request.profile != WHOLE_GPU
     if sliced if gres_type is None else not is_gres_type(gres_type):
-        place = f"Slurm GRES type for {request.profile}"
+        subject = f"Slurm GRES type for {request.profile}"
         todo = "Take it from GresTypes of the site, or what slurmd detects."
-        raise SchemaError(place, "letters, digits, '_', '.' and '-'", repr(gres_type), todo)
+        raise SchemaError(subject, "letters, digits, '_', '.' and '-'", repr(gres_type), todo)
     kind = "" if gres_type is None else f"{gres_type}_{request.profile}:" if sliced else f"{gres_type}:"
-    of_node, left = divmod(request.count, request.nodes)
+    per_node, remainder = divmod(request.count, request.nodes)
     # What does not divide evenly cannot be said by the node, only in all.
-    lines = [f"#SBATCH --gpus={kind}{request.count}" if left else f"#SBATCH --gres=gpu:{kind}{of_node}"]
+    lines = [f"#SBATCH --gpus={kind}{request.count}" if remainder else f"#SBATCH --gres=gpu:{kind}{per_node}"]
     if request.nodes > 1:
         lines.append(f"#SBATCH --nodes={request.nodes}")
     if request.time_limit_s is not None:
@@ -182,25 +182,25 @@ def _object_name(request: Request, name: str | None) -> str:
     return name
 
 
-def _pod(request: Request, name: str) -> list[str]:
+def _format_pod(request: Request, name: str) -> list[str]:
     """A Pod with limits; a plus sign cannot stand in the name of a resource."""
     resource = "gpu" if request.profile == WHOLE_GPU else f"mig-{request.profile.replace('+', '.')}"
     limit = f"      nvidia.com/{resource}: {request.count}"
-    return [*_pod_head(request, name), *_container("    limits:", limit)]
+    return [*_format_pod_head(request, name), *_format_container("    limits:", limit)]
 
 
-def _claiming_pod(request: Request, name: str) -> list[str]:
+def _format_claiming_pod(request: Request, name: str) -> list[str]:
     """A Pod that gets its GPUs by the claim template of the same name."""
     return [
-        *_pod_head(request, name),
+        *_format_pod_head(request, name),
         "  resourceClaims:",
         "  - name: gpus",
         f"    resourceClaimTemplateName: {name}",
-        *_container("    claims:", "    - name: gpus"),
+        *_format_container("    claims:", "    - name: gpus"),
     ]
 
 
-def _pod_head(request: Request, name: str) -> list[str]:
+def _format_pod_head(request: Request, name: str) -> list[str]:
     limit = request.time_limit_s
     return [
         "apiVersion: v1",
@@ -213,7 +213,7 @@ def _pod_head(request: Request, name: str) -> list[str]:
     ]
 
 
-def _container(*resources: str) -> list[str]:
+def _format_container(*resources: str) -> list[str]:
     """The only container; an image in capitals is none, so that nothing runs before one is put in."""
     return [
         "  containers:",
@@ -224,7 +224,7 @@ def _container(*resources: str) -> list[str]:
     ]
 
 
-def _claim_template(request: Request, name: str) -> list[str]:
+def _format_claim_template(request: Request, name: str) -> list[str]:
     """A claim template of resource.k8s.io/v1, with the profile selected in CEL."""
     whole = request.profile == WHOLE_GPU
     chosen = f"device.attributes['gpu.nvidia.com'].profile == '{request.profile}'"
@@ -246,28 +246,28 @@ def _claim_template(request: Request, name: str) -> list[str]:
     ]
 
 
-WHOLE, MIG, MPS, IN_TURN = "whole", "mig", "mps", "time-slicing"
-COVERED = 0.95
-"""Share of the jobs of a class that what is advised must be enough for."""
-FEWEST = 5
-RESTING = 0.10
-"""SM activity below which a session rests most of the time: then jobs take turns without meeting."""
-MOST_TOGETHER = 8
-"""Jobs on one GPU at most: beyond, what is not measured decides."""
+SHARING_FULL, SHARING_MIG, SHARING_MPS, SHARING_TIME_SLICING = "whole", "mig", "mps", "time-slicing"
+COVERED_FRACTION = 0.95
+"""Fraction of the jobs of a class for which a recommendation must be enough."""
+MIN_MEASURED_JOBS = 5
+"""Fewest measured jobs for a recommendation."""
+MAX_IDLE_SM_ACTIVITY = 0.10
+"""SM activity below which a session counts as mostly idle, so that time-slicing hardly slows it. [0-1]"""
+MAX_JOBS_PER_GPU = 8
+"""Largest number of jobs on one GPU that is recommended."""
 
 
-def sharing(history: pl.DataFrame) -> pl.DataFrame:
-    """Say for each class of jobs, on each board, how its jobs may share a GPU, and what that means for them.
+def recommend_sharing(history: pl.DataFrame) -> pl.DataFrame:
+    """Recommend for each class of jobs and GPU model how its jobs may share a GPU.
 
-    A slice is advised where one is enough for 95 % of the jobs of the class: nothing else isolates. Where no slice is,
-    and the board lets two of them fit by memory and SM activity (both at 95 %), jobs of one user may share under MPS;
-    sessions that rest most of the time may take turns. Jobs on more than one GPU, and classes of which fewer than five
-    jobs were measured, keep whole GPUs.
+    A slice is recommended where one is enough for 95 % of the jobs, since nothing else isolates jobs. Otherwise, where
+    two jobs fit by memory and SM activity (both at 95 %), jobs of one user may share under MPS, and mostly idle
+    sessions may be time-sliced. Jobs on several GPUs, and classes with fewer than five measured jobs, keep full GPUs.
 
     Parameters
     ----------
     history : polars.DataFrame
-        From :func:`~gpuplanner.usage.rightsizing.asked_and_used`.
+        From :func:`~gpuplanner.usage.rightsizing.requested_and_used`.
 
     Returns
     -------
@@ -283,56 +283,58 @@ def sharing(history: pl.DataFrame) -> pl.DataFrame:
     Examples
     --------
     >>> from datetime import UTC, datetime, timedelta
-    >>> from gpuplanner.usage.rightsizing import asked_and_used
+    >>> from gpuplanner.usage.rightsizing import requested_and_used
     >>> nine = datetime(2026, 2, 2, 9, tzinfo=UTC)
     >>> jobs = pl.DataFrame({"job_id": list("abcdefgh"), "attempt": 1, "tenant": "t", "user": "u", "state": "COMPLETED",
     ...     "gpus": 1.0, "gpu_model": ["H100-80GB-SXM5"] * 4 + ["T4"] * 4, "job_class": "evaluation",
     ...     "submit_time": nine, "start_time": nine, "end_time": nine + timedelta(hours=1), "sm_activity": 0.2,
     ...     "memory_peak_gib": 3.0})
     >>> twice = pl.concat([jobs, jobs.with_columns(attempt=pl.lit(2))])
-    >>> sharing(asked_and_used(twice)).select("board", "mode", "profile", "together").rows()
+    >>> recommend_sharing(requested_and_used(twice)).select("board", "mode", "profile", "together").rows()
     [('H100-80GB-SXM5', 'mig', '2g.20gb', 3), ('T4', 'mps', None, 5)]
     """
-    words = {word: _gpu_model(word) for word in history["gpu_model"].cast(pl.String).unique().to_list()}
-    names = {word: gpu_model and gpu_model.name for word, gpu_model in words.items()}
-    of_word = pl.col("gpu_model").cast(pl.String).replace_strict(names, return_dtype=pl.String)
-    known = history.with_columns(
+    models = {word: _load_gpu_model(word) for word in history["gpu_model"].cast(pl.String).unique().to_list()}
+    model_names = {word: gpu_model and gpu_model.name for word, gpu_model in models.items()}
+    of_word = pl.col("gpu_model").cast(pl.String).replace_strict(model_names, return_dtype=pl.String)
+    classes = history.with_columns(
         job_class=pl.col("job_class").cast(pl.String).fill_null("not known"),
         board=pl.coalesce("board", of_word),
         several=(pl.col("instances") > 1) & (pl.col("profile").fill_null(WHOLE_GPU) == WHOLE_GPU),
     )
-    parts = known.partition_by("job_class", "board", "several", maintain_order=True)
-    rows = [_advice(part) for part in parts]
-    table = pl.DataFrame(rows, schema=_COLUMNS, orient="row")
-    told = facts("sharing_modes").pivot(on="fact", index="mode", values="value", maintain_order=True)
-    return table.join(told, on="mode", how="left", maintain_order="left").sort(
+    parts = classes.partition_by("job_class", "board", "several", maintain_order=True)
+    rows = [_make_sharing_row(part) for part in parts]
+    table = pl.DataFrame(rows, schema=_SHARING_COLUMNS, orient="row")
+    mode_texts = facts("sharing_modes").pivot(on="fact", index="mode", values="value", maintain_order=True)
+    return table.join(mode_texts, on="mode", how="left", maintain_order="left").sort(
         "gpu_hours", "job_class", "board", descending=[True, False, False], nulls_last=True
     )
 
 
-_COLUMNS = {
+_SHARING_COLUMNS = {
     "job_class": pl.String, "board": pl.String, "gpus": pl.String, "jobs": pl.Int64, "measured": pl.Int64,
     "users": pl.Int64, "gpu_hours": pl.Float64, "memory_peak_gib": pl.Float64, "sm_activity": pl.Float64,
     "mode": pl.String, "profile": pl.String, "together": pl.Int64, "slow_at_most": pl.Float64, "why": pl.String,
 }  # fmt: skip
 
 
-def _advice(part: pl.DataFrame) -> tuple[object, ...]:
-    """The row of one class on one board."""
+def _make_sharing_row(part: pl.DataFrame) -> tuple[object, ...]:
+    """Make the row of one class on one GPU model."""
     job_class, name, several = part["job_class"][0], part["board"][0], part["several"][0]
     measured = part.drop_nulls(["memory_peak_gib", "sm_activity"])
-    memory, busy = (_covering(measured[column]) for column in ("memory_peak_gib", "sm_activity"))
+    memory, busy = (_covering_value(measured[column]) for column in ("memory_peak_gib", "sm_activity"))
     users = part["user"].fill_null(part["tenant"]).n_unique()
-    gpu_model = None if name is None else _gpu_model(name)
-    mode, profile, together, why = _mode(part, measured, gpu_model, users, memory, busy)
-    slow = {WHOLE: 1.0, MIG: None, MPS: max(together * (busy or 0.0), 1.0)}.get(mode, float(together))
+    gpu_model = None if name is None else _load_gpu_model(name)
+    mode, profile, together, why = _choose_sharing(part, measured, gpu_model, users, memory, busy)
+    slow = {SHARING_FULL: 1.0, SHARING_MIG: None, SHARING_MPS: max(together * (busy or 0.0), 1.0)}.get(
+        mode, float(together)
+    )
     return (
         job_class, name, "several" if several else "one", part.height, measured.height, users, part["gpu_hours"].sum(),
         memory, busy, mode, profile, together, slow, why,
     )  # fmt: skip
 
 
-def _mode(
+def _choose_sharing(
     part: pl.DataFrame,
     measured: pl.DataFrame,
     gpu_model: GpuModel | None,
@@ -340,51 +342,59 @@ def _mode(
     memory: float | None,
     busy: float | None,
 ) -> tuple[str, str | None, int, str]:
-    """Mode, profile of a slice, jobs on one GPU, and why."""
+    """Choose mode, slice profile, jobs per GPU and the reason."""
     if gpu_model is None:
-        return WHOLE, None, 1, "the GPU model is not known"
+        return SHARING_FULL, None, 1, "the GPU model is not known"
     if part["several"][0]:
-        return WHOLE, None, 1, "jobs on several GPUs communicate, which MIG instances and shared GPUs cannot"
-    if measured.height < FEWEST or memory is None or busy is None:
-        return WHOLE, None, 1, f"{measured.height} of its jobs were measured, {FEWEST} are needed"
+        return SHARING_FULL, None, 1, "jobs on several GPUs communicate, which MIG instances and shared GPUs cannot"
+    if measured.height < MIN_MEASURED_JOBS or memory is None or busy is None:
+        return SHARING_FULL, None, 1, f"{measured.height} of its jobs were measured, {MIN_MEASURED_JOBS} are needed"
     slices = measured.drop_nulls("rank_needed").sort("rank_needed")
     if gpu_model.profiles and slices.height:
-        needed = slices["profile_needed"][math.ceil(COVERED * slices.height) - 1]
+        needed = slices["profile_needed"][math.ceil(COVERED_FRACTION * slices.height) - 1]
         if needed != WHOLE_GPU and (count := gpu_model.profile(needed).max_instances) > 1:
-            return MIG, needed, count, f"{needed} is enough for {percent_text(COVERED)} of its jobs"
+            return SHARING_MIG, needed, count, f"{needed} is enough for {percent_text(COVERED_FRACTION)} of its jobs"
     usable = gpu_model.memory_gib
-    fit = min(int(usable / max(memory, 1e-3)), MOST_TOGETHER)
-    if fit < 2:
-        return WHOLE, None, 1, f"{percent_text(COVERED)} of its jobs need up to {memory:.0f} of {usable:.0f} GiB"
-    if users == 1 and (beside := min(fit, int(1 / max(busy, 1e-3)))) > 1:
-        why = f"{beside} of one user leave memory and SMs free: up to {memory:.0f} GiB and {percent_text(busy)} each"
-        return MPS, None, beside, why
-    if part["job_class"][0] == "interactive" and float(measured["sm_activity"].median()) < RESTING:  # type: ignore[arg-type]
-        why = f"sessions rest most of the time; {fit} fit by memory, which nothing guards"
-        return IN_TURN, None, fit, why
-    who = "one user's" if users == 1 else f"{users} users'"
-    return WHOLE, None, 1, f"no slice is enough, and {who} jobs would meet: {percent_text(busy)} of the SMs each"
+    max_fitting = min(int(usable / max(memory, 1e-3)), MAX_JOBS_PER_GPU)
+    if max_fitting < 2:
+        return (
+            SHARING_FULL,
+            None,
+            1,
+            f"{percent_text(COVERED_FRACTION)} of its jobs need up to {memory:.0f} of {usable:.0f} GiB",
+        )
+    if users == 1 and (jobs_per_gpu := min(max_fitting, int(1 / max(busy, 1e-3)))) > 1:
+        needs = f"up to {memory:.0f} GiB and {percent_text(busy)} each"
+        why = f"{jobs_per_gpu} of one user leave memory and SMs free: {needs}"
+        return SHARING_MPS, None, jobs_per_gpu, why
+    if part["job_class"][0] == "interactive" and float(measured["sm_activity"].median()) < MAX_IDLE_SM_ACTIVITY:  # type: ignore[arg-type]
+        why = f"sessions rest most of the time; {max_fitting} fit by memory, which nothing guards"
+        return SHARING_TIME_SLICING, None, max_fitting, why
+    owners = "one user's" if users == 1 else f"{users} users'"
+    return (
+        SHARING_FULL,
+        None,
+        1,
+        f"no slice is enough, and {owners} jobs would meet: {percent_text(busy)} of the SMs each",
+    )
 
 
-def _gpu_model(word: str | None) -> GpuModel | None:
-    """The board of a word, with MIG or without."""
+def _load_gpu_model(word: str | None) -> GpuModel | None:
+    """Load the GPU model of a word, with MIG or without; None if unknown."""
     try:
-        return None if word is None else any_board(word)
+        return None if word is None else load_any_gpu_model(word)
     except GeometryError:
         return None
 
 
-def _covering(values: pl.Series) -> float | None:
-    return None if not len(values) else float(values.sort()[math.ceil(COVERED * len(values)) - 1])
+def _covering_value(values: pl.Series) -> float | None:
+    """Return the value that covers most of the jobs; None without values."""
+    return None if not len(values) else float(values.sort()[math.ceil(COVERED_FRACTION * len(values)) - 1])
 
 
-def plugin_configs(table: pl.DataFrame) -> str:
-    """Configurations of NVIDIA's device plugin for what shares by MPS or in turn: a ConfigMap, one key a class.
-
-    A node takes one by its label ``nvidia.com/device-plugin.config``; the GPU operator reads the ConfigMap where
-    ClusterPolicy ``spec.devicePlugin.config.name`` names it.
-    """
-    keys = "".join(f"  {name}: |\n{body}" for name, body in _configs(table))
+def format_plugin_configs(table: pl.DataFrame) -> str:
+    """Format NVIDIA device plugin configurations for MPS and time-slicing as a ConfigMap with one key per class."""
+    keys = "".join(f"  {name}: |\n{body}" for name, body in _iterate_plugin_configs(table))
     if not keys:
         return "# No class shares by MPS or time-slicing: nothing to configure.\n"
     return (
@@ -393,9 +403,9 @@ def plugin_configs(table: pl.DataFrame) -> str:
     )
 
 
-def _configs(table: pl.DataFrame) -> Iterator[tuple[str, str]]:
-    for row in table.filter(pl.col("mode").is_in([MPS, IN_TURN])).iter_rows(named=True):
-        key = "mps" if row["mode"] == MPS else "timeSlicing"
+def _iterate_plugin_configs(table: pl.DataFrame) -> Iterator[tuple[str, str]]:
+    for row in table.filter(pl.col("mode").is_in([SHARING_MPS, SHARING_TIME_SLICING])).iter_rows(named=True):
+        key = "mps" if row["mode"] == SHARING_MPS else "timeSlicing"
         lines = [
             "version: v1", f"# {json.dumps(row['why'])[1:-1]}", "sharing:", f"  {key}:",
             # Two replicas are no two GPUs: a job that asks for two would get one.
@@ -403,4 +413,4 @@ def _configs(table: pl.DataFrame) -> Iterator[tuple[str, str]]:
             f"        replicas: {row['together']}",
         ]  # fmt: skip
         name = f"{row['job_class']}-{row['board']}".lower().replace(" ", "-")
-        yield name, "".join(f"    {one}\n" for one in lines)
+        yield name, "".join(f"    {line}\n" for line in lines)

@@ -1,4 +1,4 @@
-"""Recommended size and time limit of a request, from past runs."""
+"""Recommended size and time limit of requests, from past runs."""
 
 from __future__ import annotations
 
@@ -10,25 +10,19 @@ import numpy as np
 import polars as pl
 
 from gpuplanner.core.errors import SchemaError
-from gpuplanner.hardware.gpu_models import as_board
-from gpuplanner.usage.requested_demand import SIZES, sizes
-from gpuplanner.usage.rightsizing import REQUEST, first_text
+from gpuplanner.hardware.gpu_models import as_gpu_model
+from gpuplanner.usage.requested_demand import PROFILE_SIZE_COLUMNS, profile_sizes
+from gpuplanner.usage.rightsizing import REQUEST_KEYS, first_text
 
-FULL_STATES = ("COMPLETED", "TIMEOUT")
+COMPLETE_RUN_STATES = ("COMPLETED", "TIMEOUT")
 """Runs that reached their end or their limit. What failed or was cancelled may have stopped before its peak: it
 counts as a lower bound of the need, never as evidence that little was needed."""
 CONFIDENCE_PERCENT = 95
 """Confidence of the largest share of later runs that may need more than the recommended size."""
 
 
-def size_risks(jobs: pl.DataFrame) -> pl.DataFrame:
-    """Find the largest size that a run of each group needed, and how surely it is enough for later runs.
-
-    A request of one GPU or instance needs a profile, a request of several needs as many GPUs as worked. The observed
-    risk is the share of full runs that would have failed with the largest need of all other runs. A risk of 0 over few
-    runs proves little: the largest of n runs covers less than 1 - p of all that are alike with probability (1 - p)^n,
-    whatever their distribution; ``size_risk_at_most`` is the p where that falls to 5 %, for many runs the "rule of
-    three", 3 / n.
+def estimate_size_risks(jobs: pl.DataFrame) -> pl.DataFrame:
+    """Find the largest size that a run of each group needed, and the risk that it is not enough for later runs.
 
     Parameters
     ----------
@@ -52,7 +46,7 @@ def size_risks(jobs: pl.DataFrame) -> pl.DataFrame:
     --------
     >>> runs = pl.DataFrame({"group": 0, "board": "H100-80GB-SXM5", "state": "COMPLETED", "run_s": 3600.0,
     ...     "instances": 1, "rank_needed": [0, 0, 1], "memory_peak_gib": [8.0, 8.0, 15.0], "gpus_active": None})
-    >>> size_risks(runs).select("needed", "size_runs", pl.col("size_risk").round(3)).row(0)
+    >>> estimate_size_risks(runs).select("needed", "size_runs", pl.col("size_risk").round(3)).row(0)
     ('1g.20gb', 3, 0.333)
     """
     several = pl.col("instances") > 1
@@ -66,20 +60,23 @@ def size_risks(jobs: pl.DataFrame) -> pl.DataFrame:
         runs_at_largest=(pl.col("need") == pl.col("need").max()).sum(),
         second=pl.col("need").filter(pl.col("need") < pl.col("need").max()).max(),
     )
-    alone = (pl.col("need") == pl.col("largest")) & (pl.col("runs_at_largest") == 1)
+    is_only_largest = (pl.col("need") == pl.col("largest")) & (pl.col("runs_at_largest") == 1)
     profiles = _profile_ranks(jobs)
     full = (
         runs.join(by_group.drop("board", "instances"), on="group")
-        .with_columns(need_of_others=pl.when(alone).then("second").otherwise("largest"))
-        .filter(pl.col("state").is_in(FULL_STATES) & pl.col("need_of_others").is_not_null())
+        .with_columns(need_of_others=pl.when(is_only_largest).then("second").otherwise("largest"))
+        .filter(pl.col("state").is_in(COMPLETE_RUN_STATES) & pl.col("need_of_others").is_not_null())
         .join(profiles, left_on=["board", "need_of_others"], right_on=["board", "rank"], how="left")
     )
-    more, beyond = pl.col("need") > pl.col("need_of_others"), pl.col("memory_peak_gib") > pl.col("memory_gib")
-    failed = pl.when(several).then(more).otherwise(beyond)
+    needs_more_gpus, needs_more_memory = (
+        pl.col("need") > pl.col("need_of_others"),
+        pl.col("memory_peak_gib") > pl.col("memory_gib"),
+    )
+    would_fail = pl.when(several).then(needs_more_gpus).otherwise(needs_more_memory)
     risks = full.group_by("group").agg(
         size_runs=pl.len(),
-        size_risk=failed.mean(),
-        size_risk_hours=pl.col("run_s").filter(failed).sum() / 3600,
+        size_risk=would_fail.mean(),
+        size_risk_hours=pl.col("run_s").filter(would_fail).sum() / 3600,
     )
 
     at_most = 1 - (math.log(1 - CONFIDENCE_PERCENT / 100) / pl.col("size_runs")).exp()
@@ -96,42 +93,39 @@ def size_risks(jobs: pl.DataFrame) -> pl.DataFrame:
 
 
 def _profile_ranks(jobs: pl.DataFrame) -> pl.DataFrame:
-    """The :func:`sizes` of all boards behind their names, those that have a rank."""
+    """Make the ranked profiles of all GPU models, with their names."""
     boards = jobs["board"].drop_nulls().unique().sort()
-    tables = [sizes(as_board(name)).select(pl.lit(name).alias("board"), *SIZES) for name in boards]
+    tables = [
+        profile_sizes(as_gpu_model(name)).select(pl.lit(name).alias("board"), *PROFILE_SIZE_COLUMNS) for name in boards
+    ]
     return (
-        pl.concat([pl.DataFrame(schema={"board": pl.String, **SIZES}), *tables])
+        pl.concat([pl.DataFrame(schema={"board": pl.String, **PROFILE_SIZE_COLUMNS}), *tables])
         .filter(pl.col("rank").is_not_null())
         .unique(["board", "rank"], keep="first", maintain_order=True)
     )
 
 
 COVERED_PERCENT = 95
-"""Share of later runs that a time limit is to cover."""
-MARGIN = 0.75
+"""Percentage of later runs that a time limit should cover."""
+TIME_LIMIT_MARGIN = 0.75
 """Share by which a limit exceeds the run that it rests on: later runs are not always like earlier ones, and of those
 that began lately only the short ones have ended. The smallest multiple of a quarter with which at most 5 % of later
 runs outlast the limit on Philly and on ITP; on MIT Supercloud, where it was not chosen, 3.6 % do (9.9 % without)."""
 
 
-def runs_needed(percent: int = COVERED_PERCENT) -> int:
-    """Fewest runs from which a limit can be told: below, even the longest of them covers a smaller share.
+def min_runs_for_limit(percent: int = COVERED_PERCENT) -> int:
+    """Return the fewest runs that support a limit: with fewer, even the longest covers a smaller share.
 
     Examples
     --------
-    >>> runs_needed(), runs_needed(90)
+    >>> min_runs_for_limit(), min_runs_for_limit(90)
     (19, 9)
     """
-    return next(n for n in range(1, 1000) if _place(n, percent) <= n)
+    return next(n for n in range(1, 1000) if _covering_rank(n, percent) <= n)
 
 
-def limit_risks(jobs: pl.DataFrame) -> pl.DataFrame:
-    """Limit that covers most later runs of each group, and how often runs outlasted what those before them gave.
-
-    The next of n + 1 runs that are alike is longer than the k-th shortest of the first n with probability
-    (n + 1 - k) / (n + 1), whatever their distribution. The limit rests on the smallest k for which that is at most
-    5 %; a run that its limit stopped counts as endless. Each run that began when enough others had ended is held
-    against the limit that those others gave then, so that nothing later than it is used.
+def estimate_limit_risks(jobs: pl.DataFrame) -> pl.DataFrame:
+    """Find the time limit that covers most later runs of each group, and how often later runs exceeded it.
 
     References
     ----------
@@ -142,79 +136,62 @@ def limit_risks(jobs: pl.DataFrame) -> pl.DataFrame:
     >>> from datetime import UTC, datetime, timedelta
     >>> hours = [datetime(2026, 2, 2, tzinfo=UTC) + timedelta(hours=number) for number in range(21)]
     >>> runs = pl.DataFrame({"group": 0, "state": "COMPLETED", "start_time": hours, "run_s": [600.0] * 20 + [3000.0]})
-    >>> limit_risks(runs).select("run_p95_s", "limit", "later_runs", "risk_time_out").row(0)
+    >>> estimate_limit_risks(runs).select("run_p95_s", "limit", "later_runs", "risk_time_out").row(0)
     (600.0, 5280.0, 2, 0.5)
     """
-    full = jobs.filter(pl.col("state").is_in(FULL_STATES) & pl.col("run_s").is_not_null()).sort("start_time")
+    full = jobs.filter(pl.col("state").is_in(COMPLETE_RUN_STATES) & pl.col("run_s").is_not_null()).sort("start_time")
     rows = []
     for (group,), runs in full.group_by("group", maintain_order=True):
-        held_s = runs["run_s"].to_numpy()
-        needed_s = np.where(runs["state"] == "TIMEOUT", math.inf, held_s)
+        run_s = runs["run_s"].to_numpy()
+        needed_s = np.where(runs["state"] == "TIMEOUT", math.inf, run_s)
         ordered = np.sort(needed_s).tolist()
         percentile = ordered[-(-COVERED_PERCENT * len(ordered) // 100) - 1]
-        failed = _outlasting(runs["start_time"].dt.epoch("us").to_numpy() / 1e6, held_s, needed_s)
-        risk = sum(failed) / len(failed) if failed else None
-        rows.append((group, len(ordered), percentile, _limit(ordered), len(failed), risk))
+        overruns = _find_overruns(runs["start_time"].dt.epoch("us").to_numpy() / 1e6, run_s, needed_s)
+        risk = sum(overruns) / len(overruns) if overruns else None
+        rows.append((group, len(ordered), percentile, _covering_limit_s(ordered), len(overruns), risk))
     whole, figure = pl.Int64(), pl.Float64()
     types = {"limit_runs": whole, "run_p95_s": figure, "limit": figure, "later_runs": whole}
     schema = pl.Schema({"group": jobs.schema["group"], **types, "risk_time_out": figure})
     return pl.DataFrame(rows, schema=schema, orient="row")
 
 
-def _place(runs: int, percent: int = COVERED_PERCENT) -> int:
-    """Place in order of length, from 1, of the run that covers the share; beyond the last if none does."""
+def _covering_rank(runs: int, percent: int = COVERED_PERCENT) -> int:
+    """Return the rank by length, from 1, of the run that covers the share; above the number of runs if none does."""
     return -(-percent * (runs + 1) // 100)
 
 
-def _limit(ordered: list[float]) -> float | None:
-    """Limit from the lengths of runs in order."""
-    place = _place(len(ordered))
-    if place > len(ordered):
+def _covering_limit_s(ordered: list[float]) -> float | None:
+    """Return the time limit from sorted run lengths [s]; None from too few runs."""
+    rank = _covering_rank(len(ordered))
+    if rank > len(ordered):
         return None
-    limit_s = (1 + MARGIN) * ordered[place - 1]
+    limit_s = (1 + TIME_LIMIT_MARGIN) * ordered[rank - 1]
     # Slurm keeps time limits in minutes.
     return limit_s if math.isinf(limit_s) else math.ceil(limit_s / 60.0 - 1e-9) * 60.0
 
 
-def _outlasting(start_s: np.ndarray, held_s: np.ndarray, needed_s: np.ndarray) -> list[bool]:
-    """Whether each run, in order of start, was longer than the limit from those that had ended; those with a limit."""
+def _find_overruns(start_s: np.ndarray, run_s: np.ndarray, needed_s: np.ndarray) -> list[bool]:
+    """List for each run with a limit from earlier runs whether it was longer than that limit."""
     ended: list[float] = []
     running: list[tuple[float, float]] = []
-    failed = []
-    for start, held, needed in zip(start_s.tolist(), held_s.tolist(), needed_s.tolist(), strict=True):
+    overruns = []
+    for start, run, needed in zip(start_s.tolist(), run_s.tolist(), needed_s.tolist(), strict=True):
         while running and running[0][0] <= start:
             bisect.insort(ended, heapq.heappop(running)[1])
-        limit = _limit(ended)
+        limit = _covering_limit_s(ended)
         if limit is not None:
-            failed.append(needed > limit)
-        heapq.heappush(running, (start + held, needed))
-    return failed
+            overruns.append(needed > limit)
+        heapq.heappush(running, (start + run, needed))
+    return overruns
 
 
-def hints(history: pl.DataFrame, *, minimum_evidence: int = 5, highest_risk: float = 0.10) -> pl.DataFrame:
-    """Say for each group of equal requests what to ask for next time, or why there is no hint.
-
-    - Profile: the largest that any measured run of the group needed, as
-      :func:`~gpuplanner.usage.rightsizing.rightsize` says with its headroom. For requests of one GPU or instance.
-    - Number of GPUs: the most that worked in any run of which all GPUs were sampled.
-    - Time limit: one that at most 5 % of later runs outlast if they are like the earlier ones, and a margin for those
-      that are not, in whole minutes; none from fewer than 19 runs. A run that was stopped by its limit needs more
-      than it had, how much more is not known.
-
-    The risk of a profile or a number of GPUs is the share of full runs that would have failed with what all others
-    of the group needed, see :func:`~gpuplanner.sizing.request_recommendations.size_risks`. That of a limit is
-    measured on
-    later runs: each is compared with the limit that the runs which had ended before it gave. Both are rates of the
-    past, over as many runs as stated; where one is above `highest_risk`, no hint is given.
-    GPU-hours saved take run times as they were: the profile has the SMs that were used.
-
-    Slurm's OUT_OF_MEMORY speaks of host memory and says nothing here; a job that ran out of GPU memory fails, and
-    its peak, near all of what it held, keeps the hint from going below.
+def recommend_requests(history: pl.DataFrame, *, minimum_evidence: int = 5, highest_risk: float = 0.10) -> pl.DataFrame:
+    """Recommend size and time limit for each group of equal requests, or give the reason for none.
 
     Parameters
     ----------
     history : polars.DataFrame
-        From :func:`~gpuplanner.usage.rightsizing.asked_and_used`.
+        From :func:`~gpuplanner.usage.rightsizing.requested_and_used`.
     minimum_evidence : int
         Fewest full runs that a hint rests on, for each of its parts.
     highest_risk : float
@@ -223,7 +200,7 @@ def hints(history: pl.DataFrame, *, minimum_evidence: int = 5, highest_risk: flo
     Returns
     -------
     polars.DataFrame
-        One row per group, most GPU-hours saved first: the columns ``REQUEST``, ``gpu_model``, ``profile``,
+        One row per group, most GPU-hours saved first: the columns ``REQUEST_KEYS``, ``gpu_model``, ``profile``,
         ``instances``, ``nodes`` (most), ``jobs``; ``memory_asked_gib``, ``memory_peak_gib`` (highest),
         ``sm_activity`` (median), ``run_s`` (median), ``run_p95_s`` (covers 95 %), ``time_limit_s`` (median asked),
         ``wait_s`` (median); ``recommended_profile``, ``instances_hint``, ``size_runs`` (full runs), ``size_risk``
@@ -243,13 +220,13 @@ def hints(history: pl.DataFrame, *, minimum_evidence: int = 5, highest_risk: flo
     Examples
     --------
     >>> from datetime import UTC, datetime, timedelta
-    >>> from gpuplanner.usage.rightsizing import asked_and_used
+    >>> from gpuplanner.usage.rightsizing import requested_and_used
     >>> nine = datetime(2026, 2, 2, 9, tzinfo=UTC)
     >>> jobs = pl.DataFrame({"job_id": list("abcdefghijklmnopqrst"), "attempt": 1, "tenant": "t", "state": "COMPLETED",
     ...     "gpus": 1.0, "gpu_model": "H100-80GB-SXM5", "submit_time": nine, "start_time": nine,
     ...     "end_time": nine + timedelta(hours=1), "time_limit_s": 86400.0, "sm_activity": 0.1,
     ...     "memory_peak_gib": 8.0})
-    >>> row = hints(asked_and_used(jobs)).row(0, named=True)
+    >>> row = recommend_requests(requested_and_used(jobs)).row(0, named=True)
     >>> row["recommended_profile"], row["recommended_time_limit_s"], round(row["saved_gpu_hours"], 2)
     ('1g.10gb', 6300.0, 17.14)
     >>> row["size_runs"], row["size_risk"], round(row["size_risk_at_most"], 2)
@@ -259,21 +236,21 @@ def hints(history: pl.DataFrame, *, minimum_evidence: int = 5, highest_risk: flo
         expected = "minimum_evidence of at least 2 and highest_risk from 0 to 1"
         got = f"{minimum_evidence!r} and {highest_risk!r}"
         raise SchemaError("hints", expected, got, "Use for example 5 and 0.1.")
-    groups = history.select(REQUEST).unique(maintain_order=True).with_row_index("group")
-    jobs = history.join(groups, on=REQUEST, how="left", nulls_equal=True, maintain_order="left")
+    groups = history.select(REQUEST_KEYS).unique(maintain_order=True).with_row_index("group")
+    jobs = history.join(groups, on=REQUEST_KEYS, how="left", nulls_equal=True, maintain_order="left")
     table = groups
-    for part in (_asked(jobs), size_risks(jobs), limit_risks(jobs)):
+    for part in (_summarize_groups(jobs), estimate_size_risks(jobs), estimate_limit_risks(jobs)):
         table = table.join(part, on="group", how="left", maintain_order="left")
-    table = table.join(_freed(table, jobs), on="group", how="left", maintain_order="left")
+    table = table.join(_sum_freed_hours(table, jobs), on="group", how="left", maintain_order="left")
     return (
-        _gains(_decided(table, minimum_evidence, highest_risk))
+        _add_gains(_decide_recommendations(table, minimum_evidence, highest_risk))
         .sort("saved_gpu_hours", "gpu_hours", "group", descending=[True, True, False], nulls_last=True)
-        .select(COLUMNS)
+        .select(RECOMMENDATION_COLUMNS)
     )
 
 
-COLUMNS = (
-    *REQUEST,
+RECOMMENDATION_COLUMNS = (
+    *REQUEST_KEYS,
     "board",
     "profile",
     "instances",
@@ -305,11 +282,11 @@ COLUMNS = (
 )
 
 
-def _asked(jobs: pl.DataFrame) -> pl.DataFrame:
-    """What a group asked for and used, in figures that stand for it."""
-    same = ("board", "profile", "instances", "memory_asked_gib", "share_asked", "rank_asked")
+def _summarize_groups(jobs: pl.DataFrame) -> pl.DataFrame:
+    """Summarise requests and use of each group."""
+    group_columns = ("board", "profile", "instances", "memory_asked_gib", "share_asked", "rank_asked")
     return jobs.group_by("group").agg(
-        *(pl.col(name).first() for name in same),
+        *(pl.col(name).first() for name in group_columns),
         pl.col("nodes").max(),
         pl.col("memory_peak_gib").max(),
         *(pl.col(name).median() for name in ("sm_activity", "run_s", "time_limit_s", "wait_s")),
@@ -318,35 +295,35 @@ def _asked(jobs: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _decided(table: pl.DataFrame, minimum: int, highest_risk: float) -> pl.DataFrame:
-    """Hints where there is enough evidence and little risk, and a reason in any case."""
+def _decide_recommendations(table: pl.DataFrame, minimum: int, highest_risk: float) -> pl.DataFrame:
+    """Recommend where evidence is enough and risk is low, with a reason in any case."""
     table = table.with_columns(pl.col("size_runs", "limit_runs", "later_runs").fill_null(0))
-    one, no_board = pl.col("instances") == 1, pl.col("board").is_null()
+    is_single, no_board = pl.col("instances") == 1, pl.col("board").is_null()
     few_sizes, risky_size = pl.col("size_runs") < minimum, pl.col("size_risk") > highest_risk
     size_failures = (pl.col("size_risk") * pl.col("size_runs")).round().cast(pl.Int64), "size_runs"
-    sized = _some("size_runs", "full run"), pl.lit(minimum)
-    size_refused = first_text(
-        (~one & few_sizes, pl.format("{} with samples of all GPUs, {} needed", *sized)),
+    sized = _count_expression("size_runs", "full run"), pl.lit(minimum)
+    no_size_reason = first_text(
+        (~is_single & few_sizes, pl.format("{} with samples of all GPUs, {} needed", *sized)),
         (
-            ~one & risky_size,
+            ~is_single & risky_size,
             pl.format("not smaller: in {} of {} runs more GPUs worked than in the others", *size_failures),
         ),
-        (one & no_board & pl.col("gpu_model").is_null(), "GPU model not named"),
-        (one & no_board, pl.format("GPU model {} is not in the catalog", "gpu_model")),
-        (one & pl.col("rank_asked").is_null(), "variant of a profile: kept"),
-        (one & few_sizes, pl.format("{} with measured memory, {} needed", *sized)),
+        (is_single & no_board & pl.col("gpu_model").is_null(), "GPU model not named"),
+        (is_single & no_board, pl.format("GPU model {} is not in the catalog", "gpu_model")),
+        (is_single & pl.col("rank_asked").is_null(), "variant of a profile: kept"),
+        (is_single & few_sizes, pl.format("{} with measured memory, {} needed", *sized)),
         (
-            one & risky_size,
+            is_single & risky_size,
             pl.format("not smaller: {} of {} runs would not have fitted where the others did", *size_failures),
         ),
     )
     limit_failures = (pl.col("risk_time_out") * pl.col("later_runs")).round().cast(pl.Int64), "later_runs"
     outlasted = pl.format("{} of {} later runs outlast the limit of those before", *limit_failures)
-    few = max(minimum, runs_needed())
-    limit_refused = first_text(
+    min_runs = max(minimum, min_runs_for_limit())
+    no_limit_reason = first_text(
         (
-            pl.col("limit_runs") < few,
-            pl.format("{}, {} needed", _some("limit_runs", "full run"), pl.lit(few)),
+            pl.col("limit_runs") < min_runs,
+            pl.format("{}, {} needed", _count_expression("limit_runs", "full run"), pl.lit(min_runs)),
         ),
         (
             pl.col("limit").is_infinite(),
@@ -356,55 +333,57 @@ def _decided(table: pl.DataFrame, minimum: int, highest_risk: float) -> pl.DataF
         (pl.col("risk_time_out") > highest_risk, pl.format("not recommended: {}", outlasted)),
     )
     tested = first_text((pl.col("later_runs") > 0, outlasted), (pl.lit(True), "no later run to test it on"))
-    covered = f"covers {COVERED_PERCENT} % of runs like these {{}}, plus {100 * MARGIN:.0f} %; {{}}"
+    covered = f"covers {COVERED_PERCENT} % of runs like these {{}}, plus {100 * TIME_LIMIT_MARGIN:.0f} %; {{}}"
     covers = pl.format(covered, "limit_runs", tested)
-    held = pl.format("fits {} full runs with headroom", "size_runs")
-    worked = pl.format("at most {} worked in {} full runs", _some("active", "GPU"), "size_runs")
+    fits_text = pl.format("fits {} full runs with headroom", "size_runs")
+    gpus_text = pl.format("at most {} worked in {} full runs", _count_expression("active", "GPU"), "size_runs")
     risk_percent = (100 * pl.col("size_risk_at_most")).ceil().cast(pl.Int64)
     need_more = f"{{}}; at most {{}} % of later runs need more ({CONFIDENCE_PERCENT} % confidence)"
-    proven = pl.format(need_more, pl.when(one).then(held).otherwise(worked), risk_percent)
+    proven = pl.format(need_more, pl.when(is_single).then(fits_text).otherwise(gpus_text), risk_percent)
     unchanged = pl.col("rank") == pl.col("rank_asked")
     return table.with_columns(
-        recommended_profile=pl.when(size_refused.is_null()).then(
-            pl.when(one & ~unchanged).then("needed").otherwise("profile")
+        recommended_profile=pl.when(no_size_reason.is_null()).then(
+            pl.when(is_single & ~unchanged).then("needed").otherwise("profile")
         ),
-        instances_hint=pl.when(size_refused.is_null()).then(
-            pl.when(one).then(pl.lit(1)).otherwise(pl.max_horizontal("active", 1)).cast(pl.Int32)
+        instances_hint=pl.when(no_size_reason.is_null()).then(
+            pl.when(is_single).then(pl.lit(1)).otherwise(pl.max_horizontal("active", 1)).cast(pl.Int32)
         ),
-        recommended_time_limit_s=pl.when(limit_refused.is_null()).then("limit"),
+        recommended_time_limit_s=pl.when(no_limit_reason.is_null()).then("limit"),
         run_p95_s=pl.when(pl.col("run_p95_s").is_finite()).then("run_p95_s"),
-        size_reason=pl.coalesce(size_refused, proven),
-        limit_reason=pl.coalesce(limit_refused, covers),
+        size_reason=pl.coalesce(no_size_reason, proven),
+        limit_reason=pl.coalesce(no_limit_reason, covers),
     )
 
 
-def _some(count: str, noun: str) -> pl.Expr:
-    """A number of things in words: one run, or several runs."""
+def _count_expression(count: str, noun: str) -> pl.Expr:
+    """Make an expression of a number with its noun: "1 run" or "2 runs"."""
     ending = pl.when(pl.col(count) == 1).then(pl.lit("")).otherwise(pl.lit("s"))
     return pl.format("{} " + noun + "{}", count, ending)
 
 
-def _gains(table: pl.DataFrame) -> pl.DataFrame:
+def _add_gains(table: pl.DataFrame) -> pl.DataFrame:
     """Add GPU-hours saved, at risk, and freed from time limits."""
-    one = pl.col("instances") == 1
+    is_single = pl.col("instances") == 1
     share = pl.col("share_hint") / pl.col("share_asked")
-    size = pl.when(one).then(share).otherwise(pl.col("instances_hint") / pl.col("instances"))
+    size = pl.when(is_single).then(share).otherwise(pl.col("instances_hint") / pl.col("instances"))
     hinted = pl.col("recommended_profile").is_not_null()
-    held = pl.when(one).then(pl.col("share_hint")).otherwise(pl.col("share_asked") * pl.col("instances_hint"))
+    gpus_held = (
+        pl.when(is_single).then(pl.col("share_hint")).otherwise(pl.col("share_asked") * pl.col("instances_hint"))
+    )
     stopped = pl.col("risk_time_out") * pl.col("limit_runs") * pl.col("recommended_time_limit_s") / 3600
     limited = pl.col("recommended_time_limit_s").is_not_null()
     return table.with_columns(
         saved_gpu_hours=pl.when(hinted).then(pl.col("gpu_hours") * (1 - size)),
-        at_risk_gpu_hours=pl.when(hinted).then(pl.col("size_risk_hours") * held),
+        at_risk_gpu_hours=pl.when(hinted).then(pl.col("size_risk_hours") * gpus_held),
         freed_limit_gpu_hours=pl.when(limited).then("freed"),
         time_out_gpu_hours=pl.when(limited).then(stopped * pl.col("share_asked") * pl.col("instances")),
     )
 
 
-def _freed(table: pl.DataFrame, jobs: pl.DataFrame) -> pl.DataFrame:
-    """GPU-hours that the limits of past runs asked for beyond the limit that covers them."""
+def _sum_freed_hours(table: pl.DataFrame, jobs: pl.DataFrame) -> pl.DataFrame:
+    """Sum the GPU-hours that past limits exceed the recommended limit."""
     limits = table.select("group", "limit")
     runs = jobs.filter(pl.col("run_s").is_not_null()).join(limits, on="group", maintain_order="left")
     beyond = (pl.col("time_limit_s") - pl.col("limit")) * pl.col("share_asked") * pl.col("instances")
-    known = beyond.is_not_null()
-    return runs.filter(known).group_by("group").agg(freed=beyond.sum() / 3600)
+    is_known = beyond.is_not_null()
+    return runs.filter(is_known).group_by("group").agg(freed=beyond.sum() / 3600)

@@ -1,4 +1,4 @@
-"""Replicas of language-model services: queue, settings and cost."""
+"""Plans of language-model services: simulated queue, number of replicas, settings and cost."""
 
 from __future__ import annotations
 
@@ -22,43 +22,43 @@ from gpuplanner.core.errors import (
     ScenarioError,
     SchemaError,
     examples,
-    first_line,
-    nearest,
+    first_error_line,
+    nearest_names,
 )
 from gpuplanner.core.units import SECONDS_PER_HOUR
-from gpuplanner.hardware.catalog import boards_called, find_any_board, has_price
-from gpuplanner.hardware.power_and_carbon import gpu_hour_price
-from gpuplanner.sizing.job_plans import CACHES, Wish, settle_wish
-from gpuplanner.sizing.mig_slices import ServingPlace, serving_places
-from gpuplanner.sizing.model_architecture import Architecture, describe, presets, published_preset
-from gpuplanner.sizing.run_table_words import meaning
+from gpuplanner.hardware.catalog import has_list_price, match_gpu_models, resolve_gpu_model
+from gpuplanner.hardware.power_and_carbon import find_gpu_hour_price
+from gpuplanner.sizing.job_plans import CACHE_BYTES, SizingRequest, resolve_request
+from gpuplanner.sizing.mig_slices import ServingDevice, iterate_serving_devices
+from gpuplanner.sizing.model_architecture import Architecture, find_published_preset, load_presets, parse_architecture
+from gpuplanner.sizing.run_table_words import resolve_word
 from gpuplanner.sizing.serving_speed import (
     EngineLayout,
     Load,
     ServingPrediction,
     ServingSpeed,
-    layout_of,
+    compute_serving_work,
+    count_sequences_in_memory,
+    make_layout,
     predict_serving,
-    sequence_capacity,
-    serving_work,
     shipped_serving_speed,
     step_and_prefill_seconds,
 )
-from gpuplanner.sizing.throughput import Board, board_facts, slice_board
+from gpuplanner.sizing.throughput import GpuSpec, find_gpu_spec, make_slice_spec
 
-REQUESTS = 3000
-"""Requests of a simulation, at least."""
-LIFETIMES = 8
-"""Times a request's own time that a simulation covers, at least."""
-WARM_UP = 0.25
-"""Share of a simulation that fills the replicas and is not counted."""
-MOST_SIMULATED = 8
-"""Replicas that are simulated, at most: of more, so many with their share of the rate."""
+MIN_SIMULATED_REQUESTS = 3000
+"""Fewest requests of a simulation."""
+MIN_SIMULATED_LIFETIMES = 8
+"""Shortest simulation, as a multiple of the time of one request."""
+WARM_UP_FRACTION = 0.25
+"""Fraction of a simulation that fills the replicas and is not counted."""
+MAX_SIMULATED_REPLICAS = 8
+"""Largest number of simulated replicas; of more, this many are simulated with their share of the rate."""
 
 
 @dataclass(frozen=True, eq=False)
 class ReplicaSpeed:
-    """How long the steps of one replica take.
+    """Step times of one replica.
 
     Parameters
     ----------
@@ -78,31 +78,31 @@ class ReplicaSpeed:
     batched_tokens: int
 
     @property
-    def most(self) -> int:
-        """Sequences that run at once, at most."""
+    def max_sequences(self) -> int:
+        """Largest number of concurrent sequences."""
         return len(self.step_s) - 1
 
     def steady_itl_s(self, prompt: int, answer: int) -> NDArray[np.float64]:
-        """Mean time between output tokens while 1, 2, … requests run: each step carries its share of their prefills."""
-        running = np.arange(1, self.most + 1)
+        """Return the mean time between output tokens with 1, 2, … running requests, including their prefills [s]."""
+        running = np.arange(1, self.max_sequences + 1)
         return np.asarray(self.step_s[1:] + running * self.prompt_token_s * prompt / answer)
 
 
 @dataclass(frozen=True)
 class QueueResult:
-    """What requests saw, and how many ran at once.
+    """Simulated latencies, and the number of running sequences.
 
     - ``ttft_p99_s``: 99th percentile of the time to the first token [s].
     - ``itl_p95_s``: 95th percentile of a request's mean time between output tokens [s].
-    - ``running``: Sequences that decode in a replica at once, on average.
+    - ``running``: Mean number of decoding sequences of a replica.
     """
 
     ttft_p99_s: float
     itl_p95_s: float
     running: float
 
-    def meets(self, ttft_s: float, itl_s: float) -> bool:
-        """Whether both targets are met."""
+    def meets_targets(self, ttft_s: float, itl_s: float) -> bool:
+        """Whether both latency targets are met."""
         return self.ttft_p99_s <= ttft_s and self.itl_p95_s <= itl_s
 
 
@@ -117,21 +117,21 @@ class _Replica:
         self.waiting: deque[float] = deque()
         self.prefilled = 0
         self.running: list[tuple[int, float, float]] = []
-        self.seen: list[tuple[float, float, float]] = []
+        self.finished_requests: list[tuple[float, float, float]] = []
 
     @property
     def requests(self) -> int:
         """Requests that wait or run."""
         return len(self.waiting) + len(self.running)
 
-    def add(self, arrival: float) -> None:
-        """Take a request; the replica has been advanced to its arrival."""
+    def add_request(self, arrival: float) -> None:
+        """Add a request; the replica must have advanced to its arrival."""
         if not self.requests:
             self.now = max(self.now, arrival)
         self.waiting.append(arrival)
 
     def advance(self, until: float) -> None:
-        """Run all steps that begin before an instant."""
+        """Run all steps that begin before a time."""
         while self.now < until and self.requests:
             decoding = len(self.running)
             finished, tokens, left_over = self._prompts_of_step(decoding)
@@ -149,11 +149,11 @@ class _Replica:
                 heapq.heappush(self.running, (self.steps + self.answer - 1, self.now, self.waiting.popleft()))
             while self.running and self.running[0][0] <= self.steps:
                 _, first, arrival = heapq.heappop(self.running)
-                self.seen.append((arrival, first, self.now))
+                self.finished_requests.append((arrival, first, self.now))
 
     def _prompts_of_step(self, decoding: int) -> tuple[int, int, int]:
-        """Prompts that a step finishes, its prompt tokens, and tokens prefilled of the prompt that is next then."""
-        room, places = self.speed.batched_tokens - decoding, self.speed.most - decoding
+        """Return the prompts that a step finishes, its prompt tokens, and the tokens prefilled of the next prompt."""
+        room, places = self.speed.batched_tokens - decoding, self.speed.max_sequences - decoding
         if not self.waiting or places <= 0 or room <= 0:
             return 0, 0, self.prefilled
         first_rest = self.prompt - self.prefilled
@@ -161,15 +161,15 @@ class _Replica:
             return 0, room, self.prefilled + room
         finished = 1 + min((room - first_rest) // self.prompt, places - 1, len(self.waiting) - 1)
         tokens = first_rest + (finished - 1) * self.prompt
-        more = finished < len(self.waiting) and finished < places
-        part = room - tokens if more else 0
+        has_next_prompt = finished < len(self.waiting) and finished < places
+        part = room - tokens if has_next_prompt else 0
         return finished, tokens + part, part
 
 
 def simulate_queue(
     speed: ReplicaSpeed, replicas: int, rate: float, prompt: int, answer: int, *, seed: int = 0
 ) -> QueueResult:
-    """Simulate replicas to which requests come at random, each to the one with the fewest requests.
+    """Simulate replicas with random arrivals, each sent to the replica with the fewest requests.
 
     Parameters
     ----------
@@ -191,23 +191,23 @@ def simulate_queue(
     >>> round(found.ttft_p99_s, 3), round(found.itl_p95_s, 3)
     (0.02, 0.01)
     """
-    some = min(replicas, MOST_SIMULATED)
-    rate *= some / replicas
+    n_simulated = min(replicas, MAX_SIMULATED_REPLICAS)
+    rate *= n_simulated / replicas
     longest_s = answer * float(speed.steady_itl_s(prompt, answer)[-1])
-    count = max(REQUESTS, math.ceil(LIFETIMES * longest_s * rate))
+    count = max(MIN_SIMULATED_REQUESTS, math.ceil(MIN_SIMULATED_LIFETIMES * longest_s * rate))
     arrivals = np.cumsum(np.random.default_rng(seed).exponential(1 / rate, count)).tolist()
-    group = [_Replica(speed, prompt, answer) for _ in range(some)]
+    group = [_Replica(speed, prompt, answer) for _ in range(n_simulated)]
     for arrival in arrivals:
-        for one in group:
-            one.advance(arrival)
-        min(group, key=lambda one: one.requests).add(arrival)
-    for one in group:
-        one.advance(math.inf)
-    seen = np.array([row for one in group for row in one.seen])
-    arrival, first, end = seen[seen[:, 0] >= arrivals[round(WARM_UP * count)]].T
+        for replica in group:
+            replica.advance(arrival)
+        min(group, key=lambda replica: replica.requests).add_request(arrival)
+    for replica in group:
+        replica.advance(math.inf)
+    request_times = np.array([row for replica in group for row in replica.finished_requests])
+    arrival, first, end = request_times[request_times[:, 0] >= arrivals[round(WARM_UP_FRACTION * count)]].T
     ttft_s = float(np.quantile(first - arrival, 0.99)) + speed.first_token_s
     itl_s = float(np.quantile((end - first) / max(answer - 1, 1), 0.95))
-    return QueueResult(ttft_s, itl_s, sum(one.sequence_s for one in group) / (some * float(end.max())))
+    return QueueResult(ttft_s, itl_s, sum(replica.sequence_s for replica in group) / (n_simulated * float(end.max())))
 
 
 SERVING_COLUMNS = (
@@ -215,10 +215,10 @@ SERVING_COLUMNS = (
     "answer_tokens", "concurrency", "tp", "pp", "dp", "ep",
 )  # fmt: skip
 """Columns that are read. ``dp`` is data parallelism of attention; ``backend`` and ``ep`` change nothing measurable."""
-NEEDED_COLUMNS = ("model", "gpu_model", "prompt_tokens", "answer_tokens", "concurrency")
-PREDICTED = tuple(field.name for field in fields(ServingPrediction))
-REASON = "reason"
-FULL = "full"
+REQUIRED_SERVING_COLUMNS = ("model", "gpu_model", "prompt_tokens", "answer_tokens", "concurrency")
+PREDICTED_COLUMNS = tuple(field.name for field in fields(ServingPrediction))
+REASON_COLUMN = "reason"
+FULL_PROFILE = "full"
 """Word of ``profile`` for a GPU with MIG disabled."""
 _WEIGHTS_ONLY = re.compile(r"wo\b|a16|weight", re.IGNORECASE)
 """Formats of 8 bits that are unpacked to 16 before they are multiplied."""
@@ -228,7 +228,7 @@ _ONE_GPU_MODEL = {"a100_sxm": "A100-80GB"}
 
 
 def predict_serving_table(table: pl.DataFrame, speed: ServingSpeed | None = None) -> pl.DataFrame:
-    """A table with times [ms], tokens/s and the reason for each row that is not predicted behind its own columns.
+    """Predict times [ms], tokens/s or a reason for each row of a table of serving settings.
 
     Parameters
     ----------
@@ -249,39 +249,37 @@ def predict_serving_table(table: pl.DataFrame, speed: ServingSpeed | None = None
     >>> predict_serving_table(pl.DataFrame([row | {"answer_tokens": 0}]))["reason"].item()
     'row, answer_tokens: expected a whole number above 0; got 0. Correct it.'
     """
-    needed = (*NEEDED_COLUMNS, "tp" if "tp" in table.columns else "gpus")
+    needed = (*REQUIRED_SERVING_COLUMNS, "tp" if "tp" in table.columns else "gpus")
     if missing := [name for name in needed if name not in table.columns]:
         raise SchemaError("table", f"columns {', '.join(needed)}", f"no {examples(missing)}", "Add them.")
     names = [name for name in SERVING_COLUMNS if name in table.columns]
     rows = table.select(names).rows()
-    answers = {row: _predict(dict(zip(names, row, strict=True)), speed) for row in set(rows)}
+    answers = {row: _predict_row_columns(dict(zip(names, row, strict=True)), speed) for row in set(rows)}
     columns = {
-        name: pl.Series([answers[row].get(name) for row in rows], dtype=pl.Float64).round(4) for name in PREDICTED
+        name: pl.Series([answers[row].get(name) for row in rows], dtype=pl.Float64).round(4)
+        for name in PREDICTED_COLUMNS
     }
-    reasons = pl.Series([answers[row].get(REASON) for row in rows], dtype=pl.String)
-    return table.drop(*PREDICTED, REASON, strict=False).with_columns(**columns, reason=reasons)
+    reasons = pl.Series([answers[row].get(REASON_COLUMN) for row in rows], dtype=pl.String)
+    return table.drop(*PREDICTED_COLUMNS, REASON_COLUMN, strict=False).with_columns(**columns, reason=reasons)
 
 
-def _predict(row: Mapping[str, Any], speed: ServingSpeed | None) -> dict[str, Any]:
-    """Columns of one row."""
+def _predict_row_columns(row: Mapping[str, Any], speed: ServingSpeed | None) -> dict[str, Any]:
+    """Predict the columns of one row, or its reason."""
     try:
-        model, gpu_model, layout, load = serving_setting(row)
-        capacity = sequence_capacity(model, gpu_model, layout, load)
+        model, gpu_model, layout, load = read_serving_setting(row)
+        capacity = count_sequences_in_memory(model, gpu_model, layout, load)
         if not capacity:
-            where = f"memory of {layout.tp * layout.pp * layout.dp} x {gpu_model.name}"
+            subject = f"memory of {layout.tp * layout.pp * layout.dp} x {gpu_model.name}"
             room = f"memory for {model.name} and a request of {load.prompt + load.answer:,} tokens"
-            _refuse(where, room, "too little", "Add GPUs.")
-        work = serving_work(model, gpu_model, layout, load, capacity)
+            _reject_row(subject, room, "too little", "Add GPUs.")
+        work = compute_serving_work(model, gpu_model, layout, load, capacity)
         return asdict(predict_serving(work, speed))
     except GpuPlannerError as error:
-        return {REASON: first_line(error)}
+        return {REASON_COLUMN: first_error_line(error)}
 
 
-def serving_setting(row: Mapping[str, Any]) -> tuple[Architecture, Board, EngineLayout, Load]:
-    """The setting that a row states.
-
-    Without a precision the format at the end of the model's name counts, then that of the published weights. Of 4 bits
-    are only the experts of a model that has some.
+def read_serving_setting(row: Mapping[str, Any]) -> tuple[Architecture, GpuSpec, EngineLayout, Load]:
+    """Read the serving setting of a row.
 
     Raises
     ------
@@ -291,56 +289,56 @@ def serving_setting(row: Mapping[str, Any]) -> tuple[Architecture, Board, Engine
     Examples
     --------
     >>> row = {"model": "Qwen/Qwen3-32B-FP8", "gpu_model": "h200_sxm", "gpus": "4", "dp": "2", "prompt_tokens": "1000"}
-    >>> serving_setting({**row, "answer_tokens": "500", "concurrency": "8"})[2].tp
+    >>> read_serving_setting({**row, "answer_tokens": "500", "concurrency": "8"})[2].tp
     2
     """
     name = str(row.get("model") or "")
-    own = name.endswith(".json") or "=" in name
-    model = describe(name)[0] if own else published_preset(name) or _unknown(name)
+    is_described = name.endswith(".json") or "=" in name
+    model = parse_architecture(name)[0] if is_described else find_published_preset(name) or _reject_model(name)
     if model.kind != "decoder":
-        _refuse("model", "a decoder", f"{model.name}, {model.kind}", "Name another.")
-    load = Load(*(_count(row, name, None) for name in ("prompt_tokens", "answer_tokens", "concurrency")))
-    pp, dp, _ = (_count(row, name, 1) for name in ("pp", "dp", "ep"))
-    tp = _count(row, "tp", 0) or max(_count(row, "gpus", None) // (pp * dp), 1)
-    gpus = _count(row, "gpus", tp * pp * dp)
+        _reject_row("model", "a decoder", f"{model.name}, {model.kind}", "Name another.")
+    load = Load(*(_read_whole_number(row, name, None) for name in ("prompt_tokens", "answer_tokens", "concurrency")))
+    pp, dp, _ = (_read_whole_number(row, name, 1) for name in ("pp", "dp", "ep"))
+    tp = _read_whole_number(row, "tp", 0) or max(_read_whole_number(row, "gpus", None) // (pp * dp), 1)
+    gpus = _read_whole_number(row, "gpus", tp * pp * dp)
     if tp * pp * dp != gpus:
-        _refuse("tp x pp x dp", f"{gpus} GPUs", f"{tp * pp * dp}", "Correct them.")
+        _reject_row("tp x pp x dp", f"{gpus} GPUs", f"{tp * pp * dp}", "Correct them.")
     if model.heads % tp:
-        _refuse("tp", f"a divisor of {model.heads} heads", f"{tp}", "Correct it.")
-    if gpus > 1 and row.get("profile") not in (None, "", FULL):  # MIG instances have no NVLink to each other
-        _refuse("gpus", "1 where profile is a MIG slice", f"{gpus}", "Correct it.")
+        _reject_row("tp", f"a divisor of {model.heads} heads", f"{tp}", "Correct it.")
+    if gpus > 1 and row.get("profile") not in (None, "", FULL_PROFILE):  # MIG instances have no NVLink to each other
+        _reject_row("gpus", "1 where profile is a MIG slice", f"{gpus}", "Correct it.")
     text = str(row.get("precision") or model.released or "none")
-    weights = meaning("quantization", text, column="precision")
-    cache_bytes = 1.0 if meaning("quantization", str(row.get("cache_precision") or "none")) == "fp8" else 2.0
-    layout = layout_of(model, weights, tp, pp=pp, dp=dp, cache_bytes=cache_bytes)
+    weights = resolve_word("quantization", text, column="precision")
+    cache_bytes = 1.0 if resolve_word("quantization", str(row.get("cache_precision") or "none")) == "fp8" else 2.0
+    layout = make_layout(model, weights, tp, pp=pp, dp=dp, cache_bytes=cache_bytes)
     if weights == "int8" and _WEIGHTS_ONLY.search(text):
         layout = replace(layout, weights="none")
-    return model, _gpu(row), layout, load
+    return model, _read_gpu_spec(row), layout, load
 
 
-def _refuse(where: str, expected: str, got: str, hint: str) -> NoReturn:
-    raise ScenarioError(f"row, {where}", expected, got, hint)
+def _reject_row(column: str, expected: str, got: str, hint: str) -> NoReturn:
+    raise ScenarioError(f"row, {column}", expected, got, hint)
 
 
-def _unknown(name: str) -> NoReturn:
+def _reject_model(name: str) -> NoReturn:
     """Refuse a name that is no preset's, with the nearest ones."""
-    near = nearest(name.rpartition("/")[2], presets())
+    near = nearest_names(name.rpartition("/")[2], load_presets())
     hint = f"Did you mean {examples(near)}?" if near else "Give the config.json of the model."
-    _refuse("model", "a known model or a config.json", repr(name), hint)
+    _reject_row("model", "a known model or a config.json", repr(name), hint)
 
 
-def _gpu(row: Mapping[str, Any]) -> Board:
+def _read_gpu_spec(row: Mapping[str, Any]) -> GpuSpec:
     """The GPU, or the MIG slice that ``profile`` names; of several that a word may mean the most common."""
     word, profile = str(row.get("gpu_model") or ""), row.get("profile")
     word = _ONE_GPU_MODEL.get(word.lower(), word)
-    name = (boards_called(word) or (find_any_board(word),))[0]
-    gpu_model = board_facts(name)
+    name = (match_gpu_models(word) or (resolve_gpu_model(word),))[0]
+    gpu_model = find_gpu_spec(name)
     if gpu_model is None:
-        _refuse("gpu_model", "a GPU whose data sheet states peak and bandwidth", name, "Name another.")
-    return slice_board(gpu_model, str(profile)) if profile and profile != FULL else gpu_model
+        _reject_row("gpu_model", "a GPU whose data sheet states peak and bandwidth", name, "Name another.")
+    return make_slice_spec(gpu_model, str(profile)) if profile and profile != FULL_PROFILE else gpu_model
 
 
-def _count(row: Mapping[str, Any], name: str, default: int | None) -> int:
+def _read_whole_number(row: Mapping[str, Any], name: str, default: int | None) -> int:
     """A whole number above 0."""
     value = row.get(name)
     if value in (None, "") and default is not None:
@@ -350,26 +348,26 @@ def _count(row: Mapping[str, Any], name: str, default: int | None) -> int:
     except (TypeError, ValueError):
         number = 0.0
     if not 1 <= number < 1e12 or number % 1:
-        _refuse(name, "a whole number above 0", repr(value), "Correct it.")
+        _reject_row(name, "a whole number above 0", repr(value), "Correct it.")
     return int(number)
 
 
-TTFT_S, ITL_S = 1.0, 0.05
-"""Targets where none is stated: a first token within a second, and twenty tokens a second, about four times reading."""
-MOST_TIMES = 4
-"""Replicas that are tried, at most, in times those that carry the rate with no wait."""
-LARGE_GIB, LARGE = 70.0, (8192, 1024)
+DEFAULT_TTFT_S, DEFAULT_ITL_S = 1.0, 0.05
+"""Default latency targets: a first token within a second, and twenty tokens a second, four times reading speed."""
+MAX_REPLICA_FACTOR = 4
+"""Largest number of replicas tried, as a multiple of the number that carries the rate without a queue."""
+MIN_LARGE_GPU_GIB, LARGE_GPU_LIMITS = 70.0, (8192, 1024)
 """vLLM's defaults of --max-num-batched-tokens and --max-num-seqs for a server on a GPU with so much memory."""
-SMALL = (2048, 256)
+SMALL_GPU_LIMITS = (2048, 256)
 """The same on a GPU or MIG slice with less, and on an A100 of any size."""
-MOST_HEADROOM, HALVINGS = 4.0, 5
-SHOWN, MOST_COST = 8, 3.0
-"""Plans that are shown, at most, and their cost, in times that of the cheapest."""
-MEASURED = ("H100", "H200")
+MAX_RATE_HEADROOM, HEADROOM_BISECTIONS = 4.0, 5
+MAX_SHOWN_SERVICE_PLANS, MAX_COST_RATIO = 8, 3.0
+"""Largest number of shown plans, and their largest cost relative to the cheapest."""
+MEASURED_GPUS = ("H100", "H200")
 MEASURED_MODELS = ("llama-3.1-8b", "qwen3-32b", "gpt-oss-120b", "deepseek-v3")
-"""GPU models and models whose speeds the parameters were fitted on."""
-_VLLM = {"fp8": "fp8", "nf4": "bitsandbytes", "nf4-dq": "bitsandbytes", "fp4": "bitsandbytes"}
-"""Formats that vLLM makes of weights of 16 bits as it loads them; others are in the checkpoint."""
+"""GPU models and language models on which the parameters were fitted."""
+_VLLM_QUANTIZATIONS = {"fp8": "fp8", "nf4": "bitsandbytes", "nf4-dq": "bitsandbytes", "fp4": "bitsandbytes"}
+"""Formats to which vLLM quantises 16 bit weights on loading; others must be in the checkpoint."""
 
 
 @dataclass(frozen=True)
@@ -414,12 +412,12 @@ class SizedService:
     limits: tuple[str, ...]
 
 
-def size_service(wish: Wish) -> SizedService:
-    """Plan a service with a rate: the fewest replicas on each GPU, slice and number of GPUs, the cheapest first.
+def size_service(request: SizingRequest) -> SizedService:
+    """Plan a service with a request rate: the fewest replicas on each device, the cheapest first.
 
     Parameters
     ----------
-    wish : Wish
+    request : Wish
         With ``prompt``, ``answer`` and ``rate``; targets that are not stated are taken, and listed in ``assumed``.
 
     Raises
@@ -429,182 +427,217 @@ def size_service(wish: Wish) -> SizedService:
 
     Examples
     --------
-    >>> wish = Wish("llama-3.1-8b", "serve", prompt=1024, answer=512, rate=20, boards={"H100-80GB-SXM5": 8})
+    >>> wish = SizingRequest("llama-3.1-8b", "serve", prompt=1024, answer=512, rate=20, boards={"H100-80GB-SXM5": 8})
     >>> found = size_service(wish)
     >>> found.plans[0].ttft_p99_ms < 1000, found.assumed[0]
     (True, 'ttft: 1,000 ms for 99 % of the requests; --ttft-ms to change')
     """
-    wish, model, boards, taken = settle_wish(wish)
+    request, model, boards, request_assumptions = resolve_request(request)
     assumed = []
-    if wish.ttft_s is None:
-        assumed.append(f"ttft: {1e3 * TTFT_S:,.0f} ms for 99 % of the requests; --ttft-ms to change")
-    if wish.itl_s is None:
-        assumed.append(f"itl: {1e3 * ITL_S:,.0f} ms a token for 95 % of the requests; --itl-ms to change")
-    wish = replace(wish, ttft_s=wish.ttft_s or TTFT_S, itl_s=wish.itl_s or ITL_S)
+    if request.ttft_s is None:
+        assumed.append(f"ttft: {1e3 * DEFAULT_TTFT_S:,.0f} ms for 99 % of the requests; --ttft-ms to change")
+    if request.itl_s is None:
+        assumed.append(f"itl: {1e3 * DEFAULT_ITL_S:,.0f} ms a token for 95 % of the requests; --itl-ms to change")
+    request = replace(request, ttft_s=request.ttft_s or DEFAULT_TTFT_S, itl_s=request.itl_s or DEFAULT_ITL_S)
     plans: list[ReplicaPlan] = []
-    short: dict[str, list[str]] = {}
+    devices_by_reason: dict[str, list[str]] = {}
     for gpu_model, count in boards:
-        for place in serving_places(model, gpu_model, count):
-            found = _find_fewest(wish, model, place)
-            if isinstance(found, ReplicaPlan) and found.gpus > count:
-                found = f"{found.gpus:,} GPUs are needed, {count:,} are at hand"
-            if isinstance(found, str):
-                short.setdefault(found, []).append(place.words)
+        for device in iterate_serving_devices(model, gpu_model, count):
+            plan_or_reason = _find_fewest(request, model, device)
+            if isinstance(plan_or_reason, ReplicaPlan) and plan_or_reason.gpus > count:
+                plan_or_reason = f"{plan_or_reason.gpus:,} GPUs are needed, {count:,} are at hand"
+            if isinstance(plan_or_reason, str):
+                devices_by_reason.setdefault(plan_or_reason, []).append(device.words)
             else:
-                plans.append(found)
-    limits = [f"{', '.join(places)}: {reason}" for reason, places in short.items()]
+                plans.append(plan_or_reason)
+    limits = [f"{', '.join(places)}: {reason}" for reason, places in devices_by_reason.items()]
     if not plans:
-        what = f"serve {model.name} at {wish.rate:g} requests/s"
-        ttft_s, itl_s = _targets_of(wish)[3:]
-        targets = f"first tokens within {_ms(ttft_s)} and {_ms(itl_s)} a token"
+        subject = f"serve {model.name} at {request.rate:g} requests/s"
+        ttft_s, itl_s = _service_targets(request)[3:]
+        targets = f"first tokens within {_format_ms(ttft_s)} and {_format_ms(itl_s)} a token"
         hint = "Relax the target that is named, or add GPUs."
-        raise InfeasiblePlanError(what, targets, "; ".join(limits), hint)
+        raise InfeasiblePlanError(subject, targets, "; ".join(limits), hint)
 
-    plans.sort(key=lambda one: (one.usd_per_million_tokens or math.inf, one.gpus, one.ttft_p99_ms))
-    most = MOST_COST * (plans[0].usd_per_hour or math.inf)
-    shown = [one for one in plans[:SHOWN] if (one.usd_per_hour or 0.0) <= most]
-    ranked = tuple(replace(one, rank=rank) for rank, one in enumerate(shown, start=1))
-    assumed += taken + speed_evidence(model.name, ((one.gpu_model, one.profile) for one in ranked))
-    for name in dict.fromkeys(one.gpu_model for one in ranked if one.usd_per_hour is not None):
-        price = gpu_hour_price(name)
+    plans.sort(key=lambda plan: (plan.usd_per_million_tokens or math.inf, plan.gpus, plan.ttft_p99_ms))
+    max_usd_per_hour = MAX_COST_RATIO * (plans[0].usd_per_hour or math.inf)
+    shown = [plan for plan in plans[:MAX_SHOWN_SERVICE_PLANS] if (plan.usd_per_hour or 0.0) <= max_usd_per_hour]
+    ranked = tuple(replace(plan, rank=rank) for rank, plan in enumerate(shown, start=1))
+    assumed += request_assumptions + describe_speed_evidence(
+        model.name, ((plan.gpu_model, plan.profile) for plan in ranked)
+    )
+    for name in dict.fromkeys(plan.gpu_model for plan in ranked if plan.usd_per_hour is not None):
+        price = find_gpu_hour_price(name)
         assumed.append(f"price: {name} {price.value:g} USD an hour, {price.source.partition(':')[0]}")
     assumed.append("requests: at random instants, of one length, each to the replica with the fewest")
     return SizedService(model.name, tuple(assumed), ranked, tuple(limits))
 
 
-def speed_evidence(model: str, places: Iterable[tuple[str, str]]) -> list[str]:
-    """What speeds of serving rest on, and which model, GPU models and profiles nobody measured.
+def describe_speed_evidence(model: str, places: Iterable[tuple[str, str]]) -> list[str]:
+    """Describe the measurements behind serving speeds, and which models and devices were not measured.
 
     Examples
     --------
-    >>> speed_evidence("gemma-3-27b", [("H200-141GB", "gpu"), ("L40S", "gpu"), ("H200-141GB", "3g.71gb")])[1]
+    >>> describe_speed_evidence("gemma-3-27b", [("H200-141GB", "gpu"), ("L40S", "gpu"), ("H200-141GB", "3g.71gb")])[1]
     'not measured: gemma-3-27b, L40S, H200-141GB 3g.71gb: errors may be larger than the intervals'
     """
     source = shipped_serving_speed().provenance["source"]
-    said = [f"speed: measured on {', '.join(MEASURED_MODELS)}, {' and '.join(MEASURED)} ({source})"]
+    notes = [f"speed: measured on {', '.join(MEASURED_MODELS)}, {' and '.join(MEASURED_GPUS)} ({source})"]
     names = (name if profile == "gpu" else f"{name} {profile}" for name, profile in places)
-    other = [name for name in dict.fromkeys(names) if not name.startswith(MEASURED) or " " in name]
-    if other := [model] * (model not in MEASURED_MODELS) + other:
-        said.append(f"not measured: {', '.join(other)}: errors may be larger than the intervals")
-    return said
+    not_measured = [name for name in dict.fromkeys(names) if not name.startswith(MEASURED_GPUS) or " " in name]
+    if not_measured := [model] * (model not in MEASURED_MODELS) + not_measured:
+        notes.append(f"not measured: {', '.join(not_measured)}: errors may be larger than the intervals")
+    return notes
 
 
-def _find_fewest(wish: Wish, model: Architecture, place: ServingPlace) -> ReplicaPlan | str:
-    """The fewest replicas of a place that meet the targets, or what keeps any number of them from it."""
-    prompt, answer, rate, ttft_s, itl_s = _targets_of(wish)
-    gpu_model, speed = place.gpu_model, shipped_serving_speed()
-    layout = layout_of(model, wish.quantization or "none", place.gpus, cache_bytes=CACHES[wish.cache_dtype])
-    most = sequence_capacity(model, gpu_model, layout, Load(prompt, answer, 1))
-    if most < 1:
+def _find_fewest(request: SizingRequest, architecture: Architecture, device: ServingDevice) -> ReplicaPlan | str:
+    """Find the fewest replicas on a device that meet the targets, or the reason why none do."""
+    prompt, answer, rate, ttft_s, itl_s = _service_targets(request)
+    gpu_model, speed = device.gpu_model, shipped_serving_speed()
+    layout = make_layout(
+        architecture,
+        request.quantization or "none",
+        device.gpus,
+        cache_bytes=CACHE_BYTES[request.cache_dtype],
+    )
+    max_sequences = count_sequences_in_memory(architecture, gpu_model, layout, Load(prompt, answer, 1))
+    if max_sequences < 1:
         return f"weights and one request of {prompt + answer:,} tokens do not fit in memory"
-    batched, seqs = SMALL if gpu_model.memory_gib < LARGE_GIB or gpu_model.name.startswith("A100") else LARGE
-    running = np.arange(min(most, seqs) + 1.0)
+    batched, seqs = (
+        SMALL_GPU_LIMITS
+        if gpu_model.memory_gib < MIN_LARGE_GPU_GIB or gpu_model.name.startswith("A100")
+        else LARGE_GPU_LIMITS
+    )
+    running = np.arange(min(max_sequences, seqs) + 1.0)
 
-    work = serving_work(model, gpu_model, layout, Load(prompt, answer, running))
+    work = compute_serving_work(architecture, gpu_model, layout, Load(prompt, answer, running))
     steps, prefill_s = step_and_prefill_seconds(work, speed)
     per_token = float(np.max(prefill_s)) / prompt
     engine = ReplicaSpeed(steps, per_token, speed.first_token_s, batched)
-    alone = {
+    single_request_times = {
         "token": (float(steps[1]), float((work.read_s + work.experts_s)[1]), "memory bandwidth", itl_s),
         "first token": (
             speed.first_token_s + float(steps[1]) + per_token * prompt, float(np.max(work.prefill_s)), "peak", ttft_s
         ),
     }  # fmt: skip
-    for name, (taken, bound, limit, target) in alone.items():
+    for name, (taken, bound, limit, target) in single_request_times.items():
         if taken > target:
-            return f"a {name} takes {_ms(taken)} where one request runs alone, {_ms(bound)} at full {limit}"
+            return (
+                f"a {name} takes {_format_ms(taken)} where one request runs alone, {_format_ms(bound)} at full {limit}"
+            )
 
     itl = engine.steady_itl_s(prompt, answer)
-    allowed = max(int((itl <= itl_s).sum()), 1)
-    rates = running[1:] / (alone["first token"][0] + answer * itl)
-    least = max(math.ceil(rate / float(rates[:allowed].max())), 1)
-    ways: list[tuple[int, ReplicaSpeed]] = []
-    for sequences in sorted({allowed, engine.most}):
-        tried = replace(engine, step_s=steps[: sequences + 1])
+    max_allowed = max(int((itl <= itl_s).sum()), 1)
+    rates = running[1:] / (single_request_times["first token"][0] + answer * itl)
+    min_replicas = max(math.ceil(rate / float(rates[:max_allowed].max())), 1)
+    options: list[tuple[int, ReplicaSpeed]] = []
+    for sequences in sorted({max_allowed, engine.max_sequences}):
+        tried_speed = replace(engine, step_s=steps[: sequences + 1])
 
-        def meets(replicas: int, tried: ReplicaSpeed = tried) -> bool:
-            return simulate_queue(tried, replicas, rate, prompt, answer).meets(ttft_s, itl_s)
+        def meets(replicas: int, tried_speed: ReplicaSpeed = tried_speed) -> bool:
+            return simulate_queue(tried_speed, replicas, rate, prompt, answer).meets_targets(ttft_s, itl_s)
 
-        counts = range(least, MOST_TIMES * least + MOST_TIMES)
+        counts = range(min_replicas, MAX_REPLICA_FACTOR * min_replicas + MAX_REPLICA_FACTOR)
         enough = counts[bisect_left(counts, True, key=meets) :]
-        ways += [(count, tried) for count in enough[:1]]
-    if not ways:
-        found = simulate_queue(tried, counts[-1], rate, prompt, answer)
-        seen = f"{_ms(found.ttft_p99_s)} to the first token and {_ms(found.itl_p95_s)} a token"
-        return f"{counts[-1]:,} replicas still take {seen}"
-    return _price_replicas(wish, place, *min(ways, key=lambda way: way[0]), speed)
+        options += [(count, tried_speed) for count in enough[:1]]
+    if not options:
+        queue_result = simulate_queue(tried_speed, counts[-1], rate, prompt, answer)
+        times_text = (
+            f"{_format_ms(queue_result.ttft_p99_s)} to the first token and {_format_ms(queue_result.itl_p95_s)} a token"
+        )
+        return f"{counts[-1]:,} replicas still take {times_text}"
+    return _price_replicas(request, device, *min(options, key=lambda option: option[0]), speed)
 
 
-def _targets_of(wish: Wish) -> tuple[int, int, float, float, float]:
-    """Tokens of prompt and answer, requests a second, and both targets, all of which a settled wish has."""
-    found = wish.prompt, wish.answer, wish.rate, wish.ttft_s, wish.itl_s
-    assert None not in found, "only a service with a rate and targets is planned"
-    return found  # type: ignore[return-value]  # none is None
+def _service_targets(request: SizingRequest) -> tuple[int, int, float, float, float]:
+    """Return tokens of prompt and answer, rate, and both latency targets of a resolved request."""
+    targets = (
+        request.prompt,
+        request.answer,
+        request.rate,
+        request.ttft_s,
+        request.itl_s,
+    )
+    assert None not in targets, "only a service with a rate and targets is planned"
+    return targets  # type: ignore[return-value]  # none is None
 
 
-def _ms(seconds: float) -> str:
+def _format_ms(seconds: float) -> str:
     """Milliseconds with two figures, at least.
 
     Examples
     --------
-    >>> _ms(0.0044), _ms(0.3333)
+    >>> _format_ms(0.0044), _format_ms(0.3333)
     ('4.4 ms', '333 ms')
     """
     return f"{1e3 * seconds:,.{1 if seconds < 0.01 else 0}f} ms"
 
 
 def _price_replicas(
-    wish: Wish, place: ServingPlace, replicas: int, engine: ReplicaSpeed, speed: ServingSpeed
+    request: SizingRequest,
+    device: ServingDevice,
+    replicas: int,
+    replica_speed: ReplicaSpeed,
+    speed: ServingSpeed,
 ) -> ReplicaPlan:
-    """A number of replicas with what requests see, how much more they carry, and what a million tokens cost."""
-    prompt, answer, rate, ttft_s, itl_s = _targets_of(wish)
+    """Make the plan of a number of replicas, with latencies, headroom and cost of a million tokens."""
+    prompt, answer, rate, ttft_s, itl_s = _service_targets(request)
 
     def queue(times: float) -> QueueResult:
-        return simulate_queue(engine, replicas, times * rate, prompt, answer)
+        return simulate_queue(replica_speed, replicas, times * rate, prompt, answer)
 
-    low, high = 1.0, MOST_HEADROOM
-    for _ in range(HALVINGS):
+    low, high = 1.0, MAX_RATE_HEADROOM
+    for _ in range(HEADROOM_BISECTIONS):
         middle = math.sqrt(low * high)
-        low, high = (middle, high) if queue(middle).meets(ttft_s, itl_s) else (low, middle)
-    found = queue(1.0)
-    gpus = math.ceil(replicas * place.gpus / place.instances)
-    per_hour = gpus * gpu_hour_price(place.gpu_model.name).value if has_price(place.gpu_model.name) else None
+        low, high = (middle, high) if queue(middle).meets_targets(ttft_s, itl_s) else (low, middle)
+    queue_result = queue(1.0)
+    gpus = math.ceil(replicas * device.gpus / device.instances)
+    per_hour = (
+        gpus * find_gpu_hour_price(device.gpu_model.name).value if has_list_price(device.gpu_model.name) else None
+    )
     # Money goes where the time of the replicas goes: prompts are computed once, answers token by token.
-    decoding = max(found.running, 1.0)
-    prompt_s = prompt * engine.prompt_token_s
-    answer_s = answer * float(np.interp(decoding, np.arange(engine.most + 1), engine.step_s)) / decoding
+    decoding = max(queue_result.running, 1.0)
+    prompt_s = prompt * replica_speed.prompt_token_s
+    sequences = replica_speed.max_sequences
+    answer_s = answer * float(np.interp(decoding, np.arange(sequences + 1), replica_speed.step_s)) / decoding
     share = prompt_s / (prompt_s + answer_s)
 
     def per_million(part: float, tokens: float) -> float | None:
         return None if per_hour is None else 1e6 * per_hour * part / (SECONDS_PER_HOUR * rate * tokens)
 
-    ttft, itl = 1e3 * found.ttft_p99_s, 1e3 * found.itl_p95_s
+    batched = replica_speed.batched_tokens
+    ttft, itl = 1e3 * queue_result.ttft_p99_s, 1e3 * queue_result.itl_p95_s
     return ReplicaPlan(
-        0, place.gpu_model.name, place.profile, replicas, place.gpus, gpus, engine.most, engine.batched_tokens,
+        0, device.gpu_model.name, device.profile, replicas, device.gpus, gpus, sequences, batched,
         ttft, ttft / speed.ttft_factor, ttft * speed.ttft_factor, itl, itl / speed.itl_factor, itl * speed.itl_factor,
         low, per_hour, per_million(1.0, prompt + answer), per_million(share, prompt), per_million(1 - share, answer),
-        serve_line(wish, place.gpus, engine.most, replicas, batched_tokens=engine.batched_tokens),
+        format_serve_line(request, device.gpus, sequences, replicas, batched_tokens=batched),
     )  # fmt: skip
 
 
-def serve_line(
-    wish: Wish, tp: int, sequences: int, replicas: int, *, batched_tokens: int = 0, encoder: bool = False
+def format_serve_line(
+    request: SizingRequest,
+    tp: int,
+    sequences: int,
+    replicas: int,
+    *,
+    batched_tokens: int = 0,
+    encoder: bool = False,
 ) -> str:
-    """The line that starts one replica, in vLLM's words; what vLLM would take from the size of the GPU is stated."""
-    name = wish.model if "/" in wish.model and " " not in wish.model else "MODEL"
-    words = [f"vllm serve {shlex.quote(name)} --tensor-parallel-size {tp} --max-model-len {wish.seq}"]
+    """Format the vLLM command that starts one replica, with defaults that would depend on the GPU stated."""
+    name = request.model if "/" in request.model and " " not in request.model else "MODEL"
+    words = [f"vllm serve {shlex.quote(name)} --tensor-parallel-size {tp} --max-model-len {request.seq}"]
     words.append(f"--max-num-seqs {sequences}")
     if batched_tokens:
         words.append(f"--max-num-batched-tokens {batched_tokens}")
     if encoder:
         words.append("--runner pooling")
-    if wish.cache_dtype == "fp8":
+    if request.cache_dtype == "fp8":
         words.append("--kv-cache-dtype fp8")
-    if wish.quantization in _VLLM:
-        words.append(f"--quantization {_VLLM[wish.quantization]}")
-    if wish.adapters:
-        words.append(f"--enable-lora --max-loras {wish.adapters}")
+    if request.quantization in _VLLM_QUANTIZATIONS:
+        words.append(f"--quantization {_VLLM_QUANTIZATIONS[request.quantization]}")
+    if request.adapters:
+        words.append(f"--enable-lora --max-loras {request.adapters}")
     notes = [f"{replicas} times"] * (replicas > 1)
-    if wish.quantization and wish.quantization not in _VLLM:
-        notes.append(f"a checkpoint in {wish.quantization.replace('gptq', 'GPTQ or AWQ')}")
+    if request.quantization and request.quantization not in _VLLM_QUANTIZATIONS:
+        notes.append(f"a checkpoint in {request.quantization.replace('gptq', 'GPTQ or AWQ')}")
     return " ".join(words) + (f"  # {', '.join(notes)}" if notes else "")

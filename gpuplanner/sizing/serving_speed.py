@@ -14,21 +14,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuplanner.hardware.catalog import parameter
-from gpuplanner.sizing.memory_components import GIB
+from gpuplanner.hardware.catalog import find_parameter
+from gpuplanner.sizing.memory_components import BYTES_PER_GIB
 from gpuplanner.sizing.model_architecture import Architecture
-from gpuplanner.sizing.throughput import NODE, Board
-from gpuplanner.sizing.training_job import figures
+from gpuplanner.sizing.throughput import GPUS_PER_NODE, GpuSpec
+from gpuplanner.sizing.training_job import find_figures
 
-DEFAULT = "serving_speed.json"
-"""Parameters that are shipped; ``python benchmarks/serving_speed.py --write DATE`` makes them."""
-FOUR_BIT = ("nvfp4", "mxfp4", "fp4")
+SERVING_SPEED_FILE = "serving_speed.json"
+"""Shipped parameters; ``python benchmarks/serving_speed.py --write DATE`` makes them."""
+FOUR_BIT_FORMATS = ("nvfp4", "mxfp4", "fp4")
 """Formats of weights that Blackwell multiplies in 4 bits; older GPUs unpack them to 16."""
 
 
 @dataclass(frozen=True)
 class Load:
-    """A closed loop of requests on one engine.
+    """A constant number of concurrent requests on one engine.
 
     Parameters
     ----------
@@ -45,7 +45,7 @@ class Load:
 
 @dataclass(frozen=True)
 class EngineLayout:
-    """How an engine spreads a model over GPUs, and in which number formats.
+    """Parallelism and number formats of an engine.
 
     Parameters
     ----------
@@ -93,7 +93,7 @@ class ServingWork:
 
 @dataclass(frozen=True)
 class ServingSpeed:
-    """Fitted parameters of the speed of serving, and how far measurements lay from it.
+    """Fitted parameters of serving speed, with the errors of measurements.
 
     Parameters
     ----------
@@ -147,53 +147,54 @@ class ServingPrediction:
 
 @functools.cache
 def shipped_serving_speed() -> ServingSpeed:
-    """The shipped parameters, fitted on public measurements.
+    """Load the shipped parameters, fitted to public measurements.
 
     Examples
     --------
     >>> 0.5 < shipped_serving_speed().bandwidth_share < 1
     True
     """
-    text = (resources.files(__package__) / DEFAULT).read_text("utf-8")
+    text = (resources.files(__package__) / SERVING_SPEED_FILE).read_text("utf-8")
     return ServingSpeed(**json.loads(text))
 
 
-def attended_tokens(model: Architecture, tokens: float) -> float:
-    """Tokens of a context that the mean layer reads: layers with a sliding window read no more than that.
+def count_attended_tokens(architecture: Architecture, tokens: float) -> float:
+    """Count the context tokens that an average layer reads; sliding windows limit them.
 
     Examples
     --------
-    >>> from gpuplanner.sizing.model_architecture import preset
-    >>> attended_tokens(preset("gpt-oss-20b"), 1024)
+    >>> from gpuplanner.sizing.model_architecture import load_preset
+    >>> count_attended_tokens(load_preset("gpt-oss-20b"), 1024)
     576.0
     """
-    if not model.window:
+    if not architecture.window:
         return tokens
-    full = 1 / model.window_every if model.window_every else 0.0
-    return full * tokens + (1 - full) * min(tokens, model.window)
+    full = 1 / architecture.window_every if architecture.window_every else 0.0
+    return full * tokens + (1 - full) * min(tokens, architecture.window)
 
 
-def weight_counts(model: Architecture) -> tuple[float, float, int]:
-    """Weights of all layers without routed experts, of routed experts, and of the head.
+def count_weights(architecture: Architecture) -> tuple[float, float, int]:
+    """Count weights of all layers without routed experts, of routed experts, and of the head.
 
     Examples
     --------
-    >>> from gpuplanner.sizing.model_architecture import preset
-    >>> [round(count / 1e9, 1) for count in weight_counts(preset("gpt-oss-120b"))]
+    >>> from gpuplanner.sizing.model_architecture import load_preset
+    >>> [round(count / 1e9, 1) for count in count_weights(load_preset("gpt-oss-120b"))]
     [1.0, 114.7, 0.6]
     """
-    head = model.vocab * model.hidden
-    routed = float(model.mlp_params(model.expert_ffn)) * model.experts * (model.layers - model.dense_layers)
-    return model.params() - routed - head * (1 if model.tied else 2), routed, head
+    head = architecture.vocab * architecture.hidden
+    routed = (
+        float(architecture.mlp_params(architecture.expert_ffn))
+        * architecture.experts
+        * (architecture.layers - architecture.dense_layers)
+    )
+    return architecture.params() - routed - head * (1 if architecture.tied else 2), routed, head
 
 
-def serving_work(
-    model: Architecture, gpu_model: Board, layout: EngineLayout, load: Load, capacity: float = np.inf
+def compute_serving_work(
+    architecture: Architecture, gpu_model: GpuSpec, layout: EngineLayout, load: Load, capacity: float = np.inf
 ) -> ServingWork:
-    """Work of an engine in the steady state of a closed loop.
-
-    A step reads the weights that its sequences touch, of experts ``1 - (1 - active / experts) ** sequences``, and the
-    cache of a mean context of prompt and half the answer. A prefill computes 2 operations a weight and token.
+    """Compute the work of an engine in the steady state of constant concurrency.
 
     Parameters
     ----------
@@ -204,45 +205,46 @@ def serving_work(
 
     Examples
     --------
-    >>> from gpuplanner.sizing.model_architecture import preset
-    >>> from gpuplanner.sizing.throughput import board_facts
-    >>> work = serving_work(preset("llama-3.1-8b"), board_facts("H100-80GB-SXM5"), EngineLayout(), Load(1024, 512, 1))
+    >>> from gpuplanner.sizing.model_architecture import load_preset
+    >>> from gpuplanner.sizing.throughput import find_gpu_spec
+    >>> h100 = find_gpu_spec("H100-80GB-SXM5")
+    >>> work = compute_serving_work(load_preset("llama-3.1-8b"), h100, EngineLayout(), Load(1024, 512, 1))
     >>> round(1e3 * float(work.read_s), 2)  # 15 GB of weights and 0.2 GB of cache at 3.35 TB/s
     4.53
     """
     running = np.minimum(load.concurrency, capacity)
     at_once = running / layout.pp  # micro-batches take turns in a pipeline
-    each = at_once / layout.dp
+    sequences_per_replica = at_once / layout.dp
     spread = layout.tp * layout.dp
-    dense, routed, head = weight_counts(model)
-    visited = model.experts_active / max(model.experts, 1)
+    dense, routed, head = count_weights(architecture)
+    visited = architecture.experts_active / max(architecture.experts, 1)
     active, touched = routed * visited, routed * (1 - (1 - visited) ** at_once)
-    peak, narrow = compute_peak(gpu_model, layout.weights)
-    context = attended_tokens(model, load.prompt + load.answer / 2) * model.layers
-    past = attended_tokens(model, load.prompt / 2) * model.layers
-    if model.kv_rank:  # decoding works on the latent, prefill on what it expands to
-        cache = (model.kv_rank + model.rope_dim) * layout.cache_bytes
-        width = model.heads * (model.kv_rank + model.rope_dim / 2) / layout.tp
-        prefill_width = model.heads * (model.head_dim + model.rope_dim + model.v_dim) / 2
+    peak, narrow = find_compute_peak(gpu_model, layout.weights)
+    context = count_attended_tokens(architecture, load.prompt + load.answer / 2) * architecture.layers
+    past = count_attended_tokens(architecture, load.prompt / 2) * architecture.layers
+    if architecture.kv_rank:  # decoding works on the latent, prefill on what it expands to
+        cache = (architecture.kv_rank + architecture.rope_dim) * layout.cache_bytes
+        width = architecture.heads * (architecture.kv_rank + architecture.rope_dim / 2) / layout.tp
+        prefill_width = architecture.heads * (architecture.head_dim + architecture.rope_dim + architecture.v_dim) / 2
     else:
-        cache = 2 * model.kv_width * layout.cache_bytes / min(layout.tp, model.kv_heads)
-        width, prefill_width = model.q_width / layout.tp, model.q_width
-    read = (dense * layout.dense_bytes + 2.0 * head) / layout.tp + each * context * cache
-    compute = 2 * each * (dense + head) / layout.tp + 2 * at_once * active / spread
+        cache = 2 * architecture.kv_width * layout.cache_bytes / min(layout.tp, architecture.kv_heads)
+        width, prefill_width = architecture.q_width / layout.tp, architecture.q_width
+    read = (dense * layout.dense_bytes + 2.0 * head) / layout.tp + sequences_per_replica * context * cache
+    compute = 2 * sequences_per_replica * (dense + head) / layout.tp + 2 * at_once * active / spread
     prefill = 2 * load.prompt * (dense + active) / peak + 4 * load.prompt * past * prefill_width / gpu_model.flops
-    link = gpu_model.fabric if spread <= NODE else 1e9 * parameter("network_gb_s").value
+    link = gpu_model.fabric if spread <= GPUS_PER_NODE else 1e9 * find_parameter("network_gb_s").value
     # two all-reduces of 2 bytes, both ways
-    moved = 8.0 * model.layers * model.hidden * (spread - 1) / spread / link
+    moved = 8.0 * architecture.layers * architecture.hidden * (spread - 1) / spread / link
     return ServingWork(
         read_s=read / gpu_model.memory_bandwidth,
         experts_s=touched * layout.weight_bytes / spread / gpu_model.memory_bandwidth,
-        compute_s=compute / peak + 4 * each * context * width / gpu_model.flops,
-        link_s=moved * each,
+        compute_s=compute / peak + 4 * sequences_per_replica * context * width / gpu_model.flops,
+        link_s=moved * sequences_per_replica,
         prefill_s=prefill / (spread * layout.pp),
         prefill_link_s=moved * load.prompt / (layout.dp * layout.pp),
-        layers=model.layers,
-        expert_layers=model.layers - model.dense_layers if model.experts else 0,
-        reduces=2 * model.layers * (spread > 1),
+        layers=architecture.layers,
+        expert_layers=architecture.layers - architecture.dense_layers if architecture.experts else 0,
+        reduces=2 * architecture.layers * (spread > 1),
         narrow=float(narrow),
         answer=load.answer,
         running=running,
@@ -250,16 +252,17 @@ def serving_work(
     )
 
 
-def compute_peak(gpu_model: Board, weights: str) -> tuple[float, bool]:
-    """Dense peak at which a GPU multiplies weights of a format [FLOP/s], and whether it is one of 8 or 4 bits.
+def find_compute_peak(gpu_model: GpuSpec, weights: str) -> tuple[float, bool]:
+    """Find the dense peak for a weight format [FLOP/s], and whether it uses 8 or 4 bits.
 
     Examples
     --------
-    >>> from gpuplanner.sizing.throughput import board_facts
-    >>> compute_peak(board_facts("H100-80GB-SXM5"), "nvfp4") == compute_peak(board_facts("H100-80GB-SXM5"), "none")
+    >>> from gpuplanner.sizing.throughput import find_gpu_spec
+    >>> h100 = find_gpu_spec("H100-80GB-SXM5")
+    >>> find_compute_peak(h100, "nvfp4") == find_compute_peak(h100, "none")
     True
     """
-    if weights in FOUR_BIT and gpu_model.fp4_flops:
+    if weights in FOUR_BIT_FORMATS and gpu_model.fp4_flops:
         return gpu_model.fp4_flops, True
     if weights in ("fp8", "int8") and gpu_model.fp8_flops:
         return gpu_model.fp8_flops, True
@@ -267,12 +270,7 @@ def compute_peak(gpu_model: Board, weights: str) -> tuple[float, bool]:
 
 
 def serving_seconds(work: ServingWork, speed: ServingSpeed) -> tuple[Any, Any]:
-    """Mean time per output token and mean time to the first token [s].
-
-    A step takes ``max(bytes / bandwidth, operations / peak)``, launches, all-reduces and the host's time; to that come
-    the prefills of the requests that follow on those that ended, ``running / answer`` a step. A request waits for a
-    share of them before its first token, and, where memory holds fewer than all, for a place.
-    """
+    """Return mean time per output token and mean time to the first token [s]."""
     step, prefill = step_and_prefill_seconds(work, speed)
     waits = speed.wait_share * work.running * prefill
     itl = step + (1 - speed.wait_share) * work.running / work.answer * prefill
@@ -282,7 +280,7 @@ def serving_seconds(work: ServingWork, speed: ServingSpeed) -> tuple[Any, Any]:
 
 
 def step_and_prefill_seconds(work: ServingWork, speed: ServingSpeed) -> tuple[Any, Any]:
-    """Time of a decoding step and of the prefill of one prompt [s], each without the other."""
+    """Return the time of a decoding step and of the prefill of one prompt, each alone [s]."""
     ratio = np.where(work.narrow, speed.narrow_compute_ratio, 1.0)
     read = work.read_s / speed.bandwidth_share + work.experts_s / speed.expert_bandwidth_share
     step = np.maximum(read, work.compute_s / (speed.compute_share * ratio)) + speed.step_s
@@ -294,20 +292,21 @@ def step_and_prefill_seconds(work: ServingWork, speed: ServingSpeed) -> tuple[An
 
 
 def predict_serving(work: ServingWork, speed: ServingSpeed | None = None) -> ServingPrediction:
-    """Speed of one setting with its intervals.
+    """Predict the speed of one setting with intervals.
 
     Parameters
     ----------
     work : ServingWork
-        From :func:`serving_work`.
+        From :func:`compute_serving_work`.
     speed : ServingSpeed, optional
         By default the shipped parameters.
 
     Examples
     --------
-    >>> from gpuplanner.sizing.model_architecture import preset
-    >>> from gpuplanner.sizing.throughput import board_facts
-    >>> work = serving_work(preset("llama-3.1-8b"), board_facts("H100-80GB-SXM5"), EngineLayout(), Load(1024, 512, 64))
+    >>> from gpuplanner.sizing.model_architecture import load_preset
+    >>> from gpuplanner.sizing.throughput import find_gpu_spec
+    >>> h100 = find_gpu_spec("H100-80GB-SXM5")
+    >>> work = compute_serving_work(load_preset("llama-3.1-8b"), h100, EngineLayout(), Load(1024, 512, 64))
     >>> 8 < predict_serving(work).itl_ms < 16
     True
     """
@@ -319,10 +318,10 @@ def predict_serving(work: ServingWork, speed: ServingSpeed | None = None) -> Ser
     return ServingPrediction(*map(float, (*itl_ms, *ttft_ms, rate)))
 
 
-BLOCK = 16
-"""Tokens of a block of the cache, vLLM's default."""
-PROMPT_SHARE = 2 / 3
-"""Share of a sequence that is taken as its prompt where only its length is known; assumption of this project."""
+CACHE_BLOCK_TOKENS = 16
+"""Tokens of a cache block, vLLM's default."""
+DEFAULT_PROMPT_FRACTION = 2 / 3
+"""Fraction of a sequence assumed to be its prompt where only its length is known; assumption of this project."""
 _GRAPH_GIB = 0.5
 _PREFILL_TOKENS = 8192
 
@@ -341,20 +340,20 @@ class Serving:
     tokens_per_s_interval: tuple[float, float]
 
 
-def cache_bytes_per_token(model: Architecture, tp: int = 1, *, bytes_each: float = 2.0) -> float:
+def cache_bytes_per_token(architecture: Architecture, tp: int = 1, *, bytes_each: float = 2.0) -> float:
     """Bytes of key and value cache a token on one GPU: ``2 l n_kv d``, of MLA the latent and the rotary part.
 
     Heads are shared by at most as many ranks as there are key and value heads.
 
     Examples
     --------
-    >>> from gpuplanner.sizing.model_architecture import preset
-    >>> [cache_bytes_per_token(preset(name)) / 1024 for name in ("llama-3.1-8b", "llama-3.1-70b")]
+    >>> from gpuplanner.sizing.model_architecture import load_preset
+    >>> [cache_bytes_per_token(load_preset(name)) / 1024 for name in ("llama-3.1-8b", "llama-3.1-70b")]
     [128.0, 320.0]
     """
-    if model.kv_rank:
-        return model.layers * (model.kv_rank + model.rope_dim) * bytes_each
-    return 2.0 * model.layers * model.kv_width * bytes_each / min(tp, model.kv_heads)
+    if architecture.kv_rank:
+        return architecture.layers * (architecture.kv_rank + architecture.rope_dim) * bytes_each
+    return 2.0 * architecture.layers * architecture.kv_width * bytes_each / min(tp, architecture.kv_heads)
 
 
 @dataclass(frozen=True)
@@ -367,69 +366,73 @@ class Footprint:
 
     @property
     def least_gib(self) -> float:
-        """What an engine needs that serves one sequence at a time."""
-        return (self.weights + self.workspace + self.sequence) / GIB
+        """Memory of an engine that serves one sequence at a time [GiB]."""
+        return (self.weights + self.workspace + self.sequence) / BYTES_PER_GIB
 
 
-def layout_of(
-    model: Architecture, weights: str, tp: int = 1, *, pp: int = 1, dp: int = 1, cache_bytes: float = 2.0
+def make_layout(
+    architecture: Architecture, weights: str, tp: int = 1, *, pp: int = 1, dp: int = 1, cache_bytes: float = 2.0
 ) -> EngineLayout:
-    """A layout with the bytes of a format of weights: of 4 bits are only the experts of a model that has some.
+    """Make a layout with the bytes of a weight format; 4 bits apply to the experts only, if the model has some.
 
     Examples
     --------
-    >>> from gpuplanner.sizing.model_architecture import preset
-    >>> layout = layout_of(preset("gpt-oss-120b"), "mxfp4")
+    >>> from gpuplanner.sizing.model_architecture import load_preset
+    >>> layout = make_layout(load_preset("gpt-oss-120b"), "mxfp4")
     >>> layout.weight_bytes < 1, layout.dense_bytes
     (True, 2.0)
     """
-    read = figures("quantization", weights, "weight_bytes")
+    read = find_figures("quantization", weights, "weight_bytes")
     weight_bytes = dense_bytes = read[0] if read else 2.0
-    if model.experts and weight_bytes < 1:
-        dense_bytes = 1.0 if model.released == "fp8" else 2.0
+    if architecture.experts and weight_bytes < 1:
+        dense_bytes = 1.0 if architecture.released == "fp8" else 2.0
     return EngineLayout(tp, pp, dp, weight_bytes, dense_bytes, cache_bytes, weights)
 
 
-def footprint(model: Architecture, layout: EngineLayout, seq: float, adapters: int = 0) -> Footprint:
-    """What an engine takes on each of its GPUs, whatever their size; embeddings and head have 16 bits."""
-    dense, routed, head = weight_counts(model)
+def compute_footprint(architecture: Architecture, layout: EngineLayout, seq: float, adapters: int = 0) -> Footprint:
+    """Compute the memory of an engine on each GPU [bytes]; embeddings and head have 16 bits."""
+    dense, routed, head = count_weights(architecture)
     tp = layout.tp
-    weights = (dense * layout.dense_bytes + 2.0 * head * (1 if model.tied else 2)) / tp
+    weights = (dense * layout.dense_bytes + 2.0 * head * (1 if architecture.tied else 2)) / tp
     weights = (weights + routed * layout.weight_bytes / (tp * layout.dp)) / layout.pp
-    weights += adapters * 0.01 * model.params() / tp
-    width = max(model.mlp_width, model.q_width + 2 * model.kv_width)
-    workspace = _PREFILL_TOKENS * (2 * width / tp + 4 * model.hidden) * 2.0 + 4.0 * model.vocab * 256 / tp
-    communicator_gib = (tp > 1) * parameter("communicator_gib").value
-    workspace += (_GRAPH_GIB + parameter("cuda_context_gib").value + communicator_gib) * GIB
-    blocks = math.ceil(seq / BLOCK) * BLOCK
-    one = cache_bytes_per_token(model, tp, bytes_each=layout.cache_bytes) * blocks
-    if model.kind == "encoder":
+    weights += adapters * 0.01 * architecture.params() / tp
+    width = max(architecture.mlp_width, architecture.q_width + 2 * architecture.kv_width)
+    workspace = _PREFILL_TOKENS * (2 * width / tp + 4 * architecture.hidden) * 2.0 + 4.0 * architecture.vocab * 256 / tp
+    communicator_gib = (tp > 1) * find_parameter("communicator_gib").value
+    workspace += (_GRAPH_GIB + find_parameter("cuda_context_gib").value + communicator_gib) * BYTES_PER_GIB
+    blocks = math.ceil(seq / CACHE_BLOCK_TOKENS) * CACHE_BLOCK_TOKENS
+    sequence_bytes = cache_bytes_per_token(architecture, tp, bytes_each=layout.cache_bytes) * blocks
+    if architecture.kind == "encoder":
         # Nothing is kept from step to step: a sequence takes what one layer works with.
-        one = seq * (2 * width / tp + 4 * model.hidden) * 2.0
-    return Footprint(weights, workspace, one)
+        sequence_bytes = seq * (2 * width / tp + 4 * architecture.hidden) * 2.0
+    return Footprint(weights, workspace, sequence_bytes)
 
 
-def sequence_capacity(model: Architecture, gpu_model: Board, layout: EngineLayout, load: Load) -> int:
-    """Sequences of mean length for which an engine has memory in its share of each GPU, beside its weights.
+def count_sequences_in_memory(architecture: Architecture, gpu_model: GpuSpec, layout: EngineLayout, load: Load) -> int:
+    """Count the sequences of average length that fit in the memory of an engine next to its weights.
 
     Examples
     --------
-    >>> from gpuplanner.sizing.model_architecture import preset
-    >>> from gpuplanner.sizing.throughput import board_facts
-    >>> model, gpu_model = preset("llama-3.1-70b"), board_facts("H100-80GB-SXM5")
-    >>> [sequence_capacity(model, gpu_model, EngineLayout(tp), Load(1024, 512, 1)) for tp in (1, 2, 4)]
+    >>> from gpuplanner.sizing.model_architecture import load_preset
+    >>> from gpuplanner.sizing.throughput import find_gpu_spec
+    >>> model, gpu_model = load_preset("llama-3.1-70b"), find_gpu_spec("H100-80GB-SXM5")
+    >>> [count_sequences_in_memory(model, gpu_model, EngineLayout(tp), Load(1024, 512, 1)) for tp in (1, 2, 4)]
     [0, 16, 371]
     """
     length = load.prompt + load.answer / 2
-    taken = footprint(model, layout, length)
-    one = taken.sequence * attended_tokens(model, length) / length / layout.pp
-    room = gpu_model.memory_gib * GIB * parameter("serving_memory_share").value - taken.weights - taken.workspace
-    return max(int(room / one), 0) * layout.dp
+    engine_footprint = compute_footprint(architecture, layout, length)
+    sequence_bytes = engine_footprint.sequence * count_attended_tokens(architecture, length) / length / layout.pp
+    free_bytes = (
+        gpu_model.memory_gib * BYTES_PER_GIB * find_parameter("serving_memory_share").value
+        - engine_footprint.weights
+        - engine_footprint.workspace
+    )
+    return max(int(free_bytes / sequence_bytes), 0) * layout.dp
 
 
-def serve(
-    model: Architecture,
-    gpu_model: Board,
+def make_engine(
+    architecture: Architecture,
+    gpu_model: GpuSpec,
     layout: EngineLayout,
     seq: int,
     *,
@@ -437,34 +440,45 @@ def serve(
     itl_s: float | None = None,
     adapters: int = 0,
 ) -> Serving | None:
-    """An engine that fills its share of the GPU with cache, at most as many sequences as the time per token allows.
+    """Make an engine that fills its memory with cache, with as many sequences as the time per token allows.
 
-    Without a ``prompt`` two thirds of a sequence of ``seq`` tokens are taken as one. The speed is that of
-    :func:`~gpuplanner.sizing.serving_speed.serving_seconds`.
+    Without ``prompt``, two thirds of ``seq`` tokens are assumed to be the prompt. The speed is that of
+    :func:`serving_seconds`. None if not even one sequence fits or is fast enough.
     """
-    taken = footprint(model, layout, seq, adapters)
-    weights, workspace, one = taken.weights, taken.workspace, taken.sequence
-    room = gpu_model.memory_gib * GIB * parameter("serving_memory_share").value - weights - workspace
-    most = int(min(room, 1e4 * one) // one)
+    engine_footprint = compute_footprint(architecture, layout, seq, adapters)
+    weights, workspace, sequence_bytes = engine_footprint.weights, engine_footprint.workspace, engine_footprint.sequence
+    free_bytes = (
+        gpu_model.memory_gib * BYTES_PER_GIB * find_parameter("serving_memory_share").value - weights - workspace
+    )
+    max_sequences = int(min(free_bytes, 1e4 * sequence_bytes) // sequence_bytes)
     speed = shipped_serving_speed()
-    asked = PROMPT_SHARE * seq if prompt is None else prompt
+    prompt_tokens = DEFAULT_PROMPT_FRACTION * seq if prompt is None else prompt
 
     def work(count: int) -> ServingWork:
-        return serving_work(model, gpu_model, layout, Load(asked, seq - asked, count))
+        return compute_serving_work(architecture, gpu_model, layout, Load(prompt_tokens, seq - prompt_tokens, count))
 
     def step(count: int) -> float:
-        if model.kind == "encoder":  # all tokens of a sequence at once, told by the token
+        if architecture.kind == "encoder":  # all tokens of a sequence at once, told by the token
             read = weights / (gpu_model.memory_bandwidth * speed.bandwidth_share)
-            compute = 2.0 * model.params() / layout.tp / (gpu_model.flops * speed.compute_share)
+            compute = 2.0 * architecture.params() / layout.tp / (gpu_model.flops * speed.compute_share)
             return max(read, count * seq * compute) / seq
         return float(serving_seconds(work(count), speed)[0])
 
     if itl_s is not None:
-        most = bisect_right(range(1, most + 1), itl_s, key=step)
-    if most < 1:
+        max_sequences = bisect_right(range(1, max_sequences + 1), itl_s, key=step)
+    if max_sequences < 1:
         return None
-    rate, step_s = most / step(most), step(most)
-    if model.kind != "encoder":
-        rate = predict_serving(work(most), speed).tokens_per_s
+    rate, step_s = max_sequences / step(max_sequences), step(max_sequences)
+    if architecture.kind != "encoder":
+        rate = predict_serving(work(max_sequences), speed).tokens_per_s
     interval = (rate / speed.itl_factor, rate * speed.itl_factor)
-    return Serving(layout.tp, weights / GIB, most * one / GIB, workspace / GIB, most, step_s, rate, interval)
+    return Serving(
+        layout.tp,
+        weights / BYTES_PER_GIB,
+        max_sequences * sequence_bytes / BYTES_PER_GIB,
+        workspace / BYTES_PER_GIB,
+        max_sequences,
+        step_s,
+        rate,
+        interval,
+    )

@@ -5,32 +5,32 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass, replace
 
-from gpuplanner.hardware.catalog import board_spec, find_any_board, parameter
+from gpuplanner.hardware.catalog import find_data_sheet, find_parameter, resolve_gpu_model
 from gpuplanner.hardware.gpu_models import load_gpu_model
-from gpuplanner.sizing.memory_components import FULLY, layer_bytes, regime_bytes, stage_params
-from gpuplanner.sizing.training_job import TrainingJob, matrices, methods
+from gpuplanner.sizing.memory_components import FULL_SHARDINGS, layer_bytes, regime_bytes, stage_params
+from gpuplanner.sizing.training_job import TrainingJob, list_adapted_matrices, load_methods
 
-NODE = 8
+GPUS_PER_NODE = 8
 """GPUs of a node that share a fabric."""
-_HIDDEN = 0.95
-"""Share of the computing behind which communication of gradients and parameters can hide."""
+_OVERLAPPED_FRACTION = 0.95
+"""Fraction of the computing time that can hide communication of gradients and parameters."""
 _RAMP_TOKENS = 256.0
-"""Tokens of a micro-batch at which kernels reach half of what they can."""
-_AGAIN = {"none": 0.0, "selective": 0.24, "full": 1.0}
-"""Share of forward that is computed again in backward."""
-_EAGER = ("eager_matmul_share", "eager_passes", "eager_logit_bytes", "eager_step_passes", "eager_layer_s")
-_ADAPTED = 1.8
-"""Kernels of a layer with adapters beside its matrices, by those of one without; 0.6 more where forward comes again."""
-_UNPACKED = 4.5
-"""Bytes moved for a weight of 4 bits that is unpacked to 16 for a matrix product: 0.5, 2 and 2."""
-_EAGER_RATE = 23e9
+"""Tokens of a micro-batch at which kernels reach half of their peak rate."""
+_RECOMPUTED_FORWARD_FRACTION = {"none": 0.0, "selective": 0.24, "full": 1.0}
+"""Fraction of the forward pass that is recomputed in backward."""
+_EAGER_PARAMETERS = ("eager_matmul_share", "eager_passes", "eager_logit_bytes", "eager_step_passes", "eager_layer_s")
+_ADAPTER_KERNEL_FACTOR = 1.8
+"""Kernels of a layer with adapters over those without; 0.6 more where forward is recomputed."""
+_UNPACK_BYTES = 4.5
+"""Bytes moved to unpack a 4 bit weight to 16 bits: 0.5, 2 and 2."""
+_MAX_EAGER_BYTES_PER_S = 23e9
 """Bytes a second that a multiprocessor moves at most for kernels that are not fused, however fast the memory is."""
 """Parameters of a tool that launches kernel after kernel."""
 
 
 @dataclass(frozen=True)
-class Board:
-    """What a plan needs to know of a GPU: GiB, dense peaks in FLOP/s (0: it has none), bandwidths in bytes/s, bf16."""
+class GpuSpec:
+    """Figures of a GPU for planning: GiB, dense peaks [FLOP/s] (0: none), bandwidths [bytes/s], bf16 support."""
 
     name: str
     memory_gib: float
@@ -45,25 +45,25 @@ class Board:
 
 
 @functools.cache
-def board_facts(name: str) -> Board | None:
-    """Facts of a board, or None where its data sheet states no peak.
+def find_gpu_spec(name: str) -> GpuSpec | None:
+    """Find the figures of a GPU model; None if its data sheet states no peak.
 
     Examples
     --------
-    >>> board_facts("H100-80GB-SXM5").memory_gib
+    >>> find_gpu_spec("H100-80GB-SXM5").memory_gib
     79.25
     """
-    known = find_any_board(name)
-    sheet = board_spec(known)
+    full_name = resolve_gpu_model(name)
+    sheet = find_data_sheet(full_name)
     peak = sheet.dense_bf16_tflops or sheet.dense_fp16_tflops
     if not peak or not sheet.memory_bandwidth_gb_s:
         return None
     memory = 0.98 * (sheet.memory_gb or 0.0)
     if sheet.mig_model:
-        memory = max(profile.memory_gib or 0.0 for profile in load_gpu_model(known).profiles) or memory
-    fabric = (sheet.nvlink_or_fabric_total_gb_s or 0.0) / 2 or parameter("link_pcie5_gb_s").value
-    return Board(
-        known,
+        memory = max(profile.memory_gib or 0.0 for profile in load_gpu_model(full_name).profiles) or memory
+    fabric = (sheet.nvlink_or_fabric_total_gb_s or 0.0) / 2 or find_parameter("link_pcie5_gb_s").value
+    return GpuSpec(
+        full_name,
         memory,
         peak * 1e12,
         sheet.memory_bandwidth_gb_s * 1e9,
@@ -76,110 +76,103 @@ def board_facts(name: str) -> Board | None:
     )
 
 
-def slice_board(gpu_model: Board, profile: str) -> Board:
-    """A MIG slice as a GPU of its own: its memory, and its shares of bandwidth, peaks and multiprocessors.
+def make_slice_spec(gpu_model: GpuSpec, profile: str) -> GpuSpec:
+    """Scale the figures of a GPU to a MIG slice: memory, bandwidth, peaks and multiprocessors.
 
     Examples
     --------
-    >>> slice_board(board_facts("H100-80GB-SXM5"), "1g.20gb").memory_bandwidth / 3.35e12
+    >>> make_slice_spec(find_gpu_spec("H100-80GB-SXM5"), "1g.20gb").memory_bandwidth / 3.35e12
     0.25
     """
-    whole = load_gpu_model(gpu_model.name)
-    one = whole.profile(profile)
-    share = one.compute_slices / whole.compute_slices
+    geometry = load_gpu_model(gpu_model.name)
+    mig_profile = geometry.profile(profile)
+    share = mig_profile.compute_slices / geometry.compute_slices
     peaks = {name: getattr(gpu_model, name) * share for name in ("flops", "fp8_flops", "fp4_flops")}
-    bandwidth = gpu_model.memory_bandwidth * one.memory_slices / whole.memory_slices
-    return replace(gpu_model, memory_gib=one.memory_gib or 0.0, memory_bandwidth=bandwidth, **peaks)
+    bandwidth = gpu_model.memory_bandwidth * mig_profile.memory_slices / geometry.memory_slices
+    return replace(gpu_model, memory_gib=mig_profile.memory_gib or 0.0, memory_bandwidth=bandwidth, **peaks)
 
 
-def flops_per_token(job: TrainingJob) -> float:
-    """Floating point operations a token: 6 a parameter that a token visits, and causal attention.
-
-    An embedding is looked up; the head multiplies, also where it shares the embedding's parameters. LoRA saves 2 of 6,
-    a reference adds 2.
+def count_flops_per_token(job: TrainingJob) -> float:
+    """Count floating-point operations per token: 6 per visited parameter, and causal attention.
 
     Examples
     --------
-    >>> from gpuplanner.sizing.model_architecture import preset
-    >>> round(flops_per_token(TrainingJob(preset("llama-2-7b"), 2048)) / 1e9, 1)
+    >>> from gpuplanner.sizing.model_architecture import load_preset
+    >>> round(count_flops_per_token(TrainingJob(load_preset("llama-2-7b"), 2048)) / 1e9, 1)
     41.3
     """
     model = job.model
-    visits = _visits(job)
+    visits = _flops_per_weight(job)
     looked_up = 0 if model.tied or model.kind == "diffusion" else model.embedding_params()
     attention = (6.0 + 2.0 * job.reference) * model.layers * job.seq * model.q_width
     return visits * (model.params(active=True) - looked_up) + attention
 
 
-def _visits(job: TrainingJob) -> float:
+def _flops_per_weight(job: TrainingJob) -> float:
+    """Return the operations per weight and token: forward and backward, and a reference model."""
     return (4.0 if job.frozen else 6.0) + 2.0 * job.reference
 
 
-def tokens_per_s(job: TrainingJob, gpu_model: Board) -> tuple[float, float, float]:
-    """Tokens a second of the whole job: low, expected and high.
-
-    Of a tuned tool, computing takes what the model FLOP/s utilisation of published runs says. One that launches kernel
-    after kernel takes matrix products at a share of the peak, and beside them what those kernels move through memory:
-    what forward keeps, logits, the optimiser's state; at least what the host takes to launch a layer. To that come
-    all-reduces of tensor parallelism inside a node, the bubble ``(p - 1) / m`` of a pipeline, and gradients or
-    parameters over the fabric or the network as far as they cannot hide behind computing. fp32 computes at the peak of
-    fp32: TF32 is off in PyTorch unless switched on.
+def estimate_tokens_per_s(job: TrainingJob, gpu_model: GpuSpec) -> tuple[float, float, float]:
+    """Estimate the tokens per second of the whole job: low, expected and high.
 
     Examples
     --------
-    >>> from gpuplanner.sizing.model_architecture import preset
-    >>> job = TrainingJob(preset("llama-2-7b"), 2048, 4, 4, dp=8, sharding="fsdp")
-    >>> [round(rate / 8) for rate in tokens_per_s(job, board_facts("H100-80GB-SXM5"))]  # published: 10643
+    >>> from gpuplanner.sizing.model_architecture import load_preset
+    >>> job = TrainingJob(load_preset("llama-2-7b"), 2048, 4, 4, dp=8, sharding="fsdp")
+    >>> [round(rate / 8) for rate in estimate_tokens_per_s(job, find_gpu_spec("H100-80GB-SXM5"))]  # published: 10643
     [6974, 9764, 10926]
     """
-    link = gpu_model.fabric if job.tp * job.shards <= NODE else parameter("network_gb_s").value * 1e9
+    link = gpu_model.fabric if job.tp * job.shards <= GPUS_PER_NODE else find_parameter("network_gb_s").value * 1e9
     per_step = job.tokens * job.shards * job.accumulation
-    low, value, high = (per_step / _step_s(job, gpu_model, end, link) for end in ("low", "value", "high"))
+    low, value, high = (per_step / _step_seconds(job, gpu_model, end, link) for end in ("low", "value", "high"))
     return low, value, high
 
 
 @functools.cache
-def _figure(name: str, end: str) -> float:
-    """A parameter where it makes for the least (`low`), the expected (`value`) or the highest speed (`high`)."""
-    known = parameter(name)
+def _speed_parameter(name: str, end: str) -> float:
+    """Return a catalogue parameter at the end of its range that gives low, expected or high speed."""
+    parameter = find_parameter(name)
     slows = name.startswith("eager_") and name != "eager_matmul_share"
-    return float(getattr(known, {"low": "high", "high": "low"}.get(end, end) if slows else end))
+    return float(getattr(parameter, {"low": "high", "high": "low"}.get(end, end) if slows else end))
 
 
-def _micro_s(job: TrainingJob, gpu_model: Board, end: str) -> tuple[float, float]:
-    """Seconds that a GPU computes for a micro-batch, and for the optimiser's step where that is not among them."""
+def _micro_batch_seconds(job: TrainingJob, gpu_model: GpuSpec, end: str) -> tuple[float, float]:
+    """Return the seconds of a micro-batch on a GPU, and of the optimiser step where counted separately."""
     split = job.tp * job.pp
-    visits = _visits(job)
-    again = _AGAIN[job.recompute]
-    work = job.tokens * flops_per_token(job) * (visits + 2.0 * again) / visits / split
+    visits = _flops_per_weight(job)
+    recomputed = _RECOMPUTED_FORWARD_FRACTION[job.recompute]
+    work = job.tokens * count_flops_per_token(job) * (visits + 2.0 * recomputed) / visits / split
     peak = gpu_model.flops
     if job.regime == "fp32":
         peak = gpu_model.fp32_flops or peak
     if not job.eager or job.model.kind == "diffusion":
-        return work / (peak * _figure("mfu", end) * job.tokens / (job.tokens + _RAMP_TOKENS)), 0.0
-    share, passes, logit_bytes, step_passes, layer_s = (_figure(name, end) for name in _EAGER)
+        return work / (peak * _speed_parameter("mfu", end) * job.tokens / (job.tokens + _RAMP_TOKENS)), 0.0
+    share, passes, logit_bytes, step_passes, layer_s = (_speed_parameter(name, end) for name in _EAGER_PARAMETERS)
     model = job.model
-    kept = sum(layer_bytes(job))
+    moved_bytes = sum(layer_bytes(job))
     if job.inputs_each:  # what adapters add to each output is moved and not kept
-        kept += 2.0 * job.tokens * sum(out for _, _, out in matrices(model, job.lora_targets))
-    kept *= passes * (1 + again / 2) * model.layers / split
-    kept += logit_bytes * job.tokens * model.vocab / job.tp
+        moved_bytes += 2.0 * job.tokens * sum(out for _, _, out in list_adapted_matrices(model, job.lora_targets))
+    moved_bytes *= passes * (1 + recomputed / 2) * model.layers / split
+    moved_bytes += logit_bytes * job.tokens * model.vocab / job.tp
     if job.quantization:  # read, written and read again in 16 bit for each pass
-        kept += _UNPACKED * (2 + again) * model.params() / split
-    adapts = methods()[job.method].adapts
-    launched = layer_s * model.layers / job.pp * (1 + 0.6 * again) * (_ADAPTED if adapts else 1)
-    share_of = job.shards if job.sharding in (*FULLY, "zero1", "zero2") else 1
-    moved = regime_bytes(job.regime)[0] * stage_params(model, job.tp, job.pp) / share_of
-    rate = min(gpu_model.memory_bandwidth, gpu_model.multiprocessors * _EAGER_RATE or gpu_model.memory_bandwidth)
-    micro = max(work / (peak * share) + kept / rate, launched)
-    return micro, 0.0 if job.frozen else step_passes * moved / rate
+        moved_bytes += _UNPACK_BYTES * (2 + recomputed) * model.params() / split
+    adapts = load_methods()[job.method].adapts
+    launched = layer_s * model.layers / job.pp * (1 + 0.6 * recomputed) * (_ADAPTER_KERNEL_FACTOR if adapts else 1)
+    share_of = job.shards if job.sharding in (*FULL_SHARDINGS, "zero1", "zero2") else 1
+    state_bytes = regime_bytes(job.regime)[0] * stage_params(model, job.tp, job.pp) / share_of
+    rate = min(
+        gpu_model.memory_bandwidth, gpu_model.multiprocessors * _MAX_EAGER_BYTES_PER_S or gpu_model.memory_bandwidth
+    )
+    micro = max(work / (peak * share) + moved_bytes / rate, launched)
+    return micro, 0.0 if job.frozen else step_passes * state_bytes / rate
 
 
-def _step_s(job: TrainingJob, gpu_model: Board, end: str, link: float) -> float:
-    """Seconds of a step of the whole job, its gradients and parameters going over a link of so many bytes/s."""
+def _step_seconds(job: TrainingJob, gpu_model: GpuSpec, end: str, link: float) -> float:
+    """Return the seconds of a step of the whole job, with gradients or parameters over a link of given bytes/s."""
     model, t, p, d = job.model, job.tp, job.pp, job.shards
     micro = job.tokens
-    compute, optimiser = _micro_s(job, gpu_model, end)
+    compute, optimiser = _micro_batch_seconds(job, gpu_model, end)
     reduce_s = 0.0
     if t > 1:
         once = 2.0 * (t - 1) / t * micro * model.hidden * 2.0
@@ -192,4 +185,4 @@ def _step_s(job: TrainingJob, gpu_model: Board, end: str, link: float) -> float:
         rounds = 3.0 * job.accumulation if job.sharding in ("fsdp", "zero3") else 2.0
         moved = rounds * (d - 1) / d * share / link
     step = (compute + reduce_s) * (job.accumulation + p - 1) + optimiser
-    return float(step + max(0.0, moved - _HIDDEN * compute * job.accumulation))
+    return float(step + max(0.0, moved - _OVERLAPPED_FRACTION * compute * job.accumulation))

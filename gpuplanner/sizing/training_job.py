@@ -1,4 +1,4 @@
-"""A training job with every setting, from the user, the tool or an assumption."""
+"""A training job with all settings, from the user, the tool or an assumption."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from gpuplanner.hardware.catalog import facts
 from gpuplanner.sizing.model_architecture import Architecture
 
 TARGETS = ("q", "k", "v", "o", "gate", "up", "down")
-"""Matrices of a layer that a method may adapt."""
-_NUMBERS = (
+"""Matrices of a layer that a method can adapt."""
+_COEFFICIENT_COLUMNS = (
     "rank", "r_in", "r_out", "r_sq", "in", "out", "in_out", "each", "layer_h", "layer_kv", "fixed_h", "kept_out",
     "dense",
 )  # fmt: skip
@@ -38,28 +38,28 @@ class Method:
 
     @functools.cached_property
     def adapts(self) -> bool:
-        """Whether it adds to matrices of the model."""
+        """Whether the method adds to matrices of the model."""
         return any(self.counts[name] for name in ("r_in", "r_out", "r_sq", "in", "out", "in_out", "each"))
 
     @functools.cached_property
     def of_rank(self) -> bool:
-        """Whether a rank says how much is trained."""
+        """Whether a rank determines the trained parameters."""
         return any(self.counts[name] for name in ("r_in", "r_out", "r_sq"))
 
     def matrix_params(self, inputs: int, outputs: int, rank: int) -> float:
-        """Trained parameters of one adapted matrix."""
+        """Count the trained parameters of one adapted matrix."""
         n = self.counts
         ranked = rank * (n["r_in"] * inputs + n["r_out"] * outputs + n["r_sq"] * rank)
         return ranked + n["in"] * inputs + n["out"] * outputs + n["in_out"] * inputs * outputs + n["each"]
 
 
 @functools.cache
-def methods() -> dict[str, Method]:
-    """Every method by its name.
+def load_methods() -> dict[str, Method]:
+    """Load all training methods by name.
 
     Examples
     --------
-    >>> methods()["dora"].base, methods()["freeze"].layers
+    >>> load_methods()["dora"].base, load_methods()["freeze"].layers
     ('frozen', 2)
     """
     return {
@@ -67,7 +67,7 @@ def methods() -> dict[str, Method]:
             row["method"],
             row["base"],
             tuple((row["targets"] or "").split()),
-            {name: float(row[name] or 0) for name in _NUMBERS},
+            {name: float(row[name] or 0) for name in _COEFFICIENT_COLUMNS},
             int(row["trained_layers"] or 0),
         )
         for row in facts("training_methods").iter_rows(named=True)
@@ -75,107 +75,110 @@ def methods() -> dict[str, Method]:
 
 
 @functools.cache
-def method_names() -> dict[str, str]:
-    """Method by each of its names, in lower case and with ``_`` between words."""
+def methods_by_name() -> dict[str, str]:
+    """Map every spelling of a method to its name."""
     table = facts("training_methods").select("method", "called").iter_rows()
     return {name: method for method, called in table for name in (method, *(called or "").split())}
 
 
-def matrices(model: Architecture, targets: tuple[str, ...]) -> list[tuple[str, int, int]]:
-    """Name, inputs and outputs of the adapted matrices of a layer; a plain MLP has no gate.
+def list_adapted_matrices(architecture: Architecture, targets: tuple[str, ...]) -> list[tuple[str, int, int]]:
+    """List name, inputs and outputs of the adapted matrices of a layer; an MLP without gate has no ``gate``.
 
     Examples
     --------
-    >>> from gpuplanner.sizing.model_architecture import preset
-    >>> matrices(preset("llama-2-7b"), ("q", "down"))
+    >>> from gpuplanner.sizing.model_architecture import load_preset
+    >>> list_adapted_matrices(load_preset("llama-2-7b"), ("q", "down"))
     [('q', 4096, 4096), ('down', 11008, 4096)]
     """
-    sides = model.sides
-    return [(name, *sides[name]) for name in targets if name != "gate" or model.gated]
+    sides = architecture.sides
+    return [(name, *sides[name]) for name in targets if name != "gate" or architecture.gated]
 
 
-ANY = "any"
-"""The generic row: what is assumed of a tool that is not known."""
-OWN_LOOPS = (ANY, "pytorch")
-"""Loops of one's own, which have no recipe: what is not stated of them may be anything, and a bound covers it."""
+GENERIC_TOOL = "any"
+"""Table row with the assumptions for an unknown tool."""
+TOOLS_WITHOUT_RECIPE = (GENERIC_TOOL, "pytorch")
+"""Own training loops without a recipe: settings that are not stated may be anything, which the bound covers."""
 
 
 @functools.cache
-def _rows(tool: str) -> tuple[tuple[frozenset[str], str, str], ...]:
+def _tool_rows(tool: str) -> tuple[tuple[frozenset[str], str, str], ...]:
     """Conditions, fact and value of a tool, in the order of the table."""
     rows = facts("training_tools").filter(tool=tool).select("when", "fact", "value").iter_rows()
-    return tuple((frozenset((when or "").split()), fact, value) for when, fact, value in rows)
+    return tuple((frozenset((condition or "").split()), fact, value) for condition, fact, value in rows)
 
 
 @functools.cache
-def _names() -> dict[str, str]:
+def _tools_by_name() -> dict[str, str]:
+    """Map every spelling of a tool to its name."""
     called = facts("training_tools").filter(fact="called").select("tool", "value").iter_rows()
     return {name: tool for tool, names in called for name in (tool, *names.split())}
 
 
-def tool_called(*names: str | None) -> str:
-    """The tool behind the first name that is known, else the generic row.
+def find_tool(*names: str | None) -> str:
+    """Find the tool of the first known name, else the generic row.
 
     Examples
     --------
-    >>> tool_called(None, "Lightning-AI/litgpt"), tool_called("my-trainer")
+    >>> find_tool(None, "Lightning-AI/litgpt"), find_tool("my-trainer")
     ('litgpt', 'any')
     """
-    known = _names()
+    tools = _tools_by_name()
     for name in names:
-        if name and (found := known.get(name.strip().lower())):
-            return found
-    return ANY
+        if name and (tool := tools.get(name.strip().lower())):
+            return tool
+    return GENERIC_TOOL
 
 
 @functools.lru_cache(4096)
-def tool_facts(tool: str, tags: frozenset[str]) -> dict[str, str]:
-    """What a tool does in a situation: of rows whose conditions hold, later and the tool's own ones win.
+def resolve_tool_facts(tool: str, tags: frozenset[str]) -> dict[str, str]:
+    """Resolve the settings of a tool in a situation: later rows and the tool's own override others.
 
     Examples
     --------
-    >>> tool_facts("qwen-finetune", frozenset({"lora"}))["lora_rank"]
+    >>> resolve_tool_facts("qwen-finetune", frozenset({"lora"}))["lora_rank"]
     '64'
     """
-    sources = (ANY,) if tool == ANY else (ANY, tool)
-    return {fact: value or "" for each in sources for when, fact, value in _rows(each) if when <= tags}
+    sources = (GENERIC_TOOL,) if tool == GENERIC_TOOL else (GENERIC_TOOL, tool)
+    return {
+        fact: value or "" for source in sources for conditions, fact, value in _tool_rows(source) if conditions <= tags
+    }
 
 
 @functools.lru_cache(1024)
-def figures(kind: str, name: str, fact: str) -> list[float] | None:
-    """Numbers of the generic table, such as bytes a parameter of a regime; None where it has no such row.
+def find_figures(kind: str, name: str, fact: str) -> list[float] | None:
+    """Find numbers of the generic table, such as bytes per parameter of a regime; None without such a row.
 
     Examples
     --------
-    >>> figures("regime", "deepspeed", "bytes")
+    >>> find_figures("regime", "deepspeed", "bytes")
     [2.0, 2.0, 16.0]
     """
-    text = tool_facts(ANY, frozenset({kind, name})).get(fact)
+    text = resolve_tool_facts(GENERIC_TOOL, frozenset({kind, name})).get(fact)
     return None if text is None else [float(word) for word in text.split() if word != "x"]
 
 
 @dataclass(frozen=True)
 class ToolFact:
-    """One thing that a tool does unasked, and who says so."""
+    """One default setting of a tool, with its source."""
 
     fact: str
     value: str
     source: str
 
 
-_OF_PLANS = ("called", "launch", "parallel", "modes", "kernels")
-"""Facts that say how a tool is started and how fast it is, not what it does to memory."""
+_PLAN_FACTS = ("called", "launch", "parallel", "modes", "kernels")
+"""Facts on launch and speed of a tool, which do not affect memory."""
 
 
-def what_it_does(tool: str, tags: Iterable[str]) -> list[ToolFact]:
-    """What a tool does unasked, for people to read."""
-    held = frozenset(tags)
+def list_tool_facts(tool: str, tags: Iterable[str]) -> list[ToolFact]:
+    """List the default settings of a tool that apply to a situation."""
+    situation = frozenset(tags)
     table = facts("training_tools").filter(tool=tool)
-    found: dict[str, ToolFact] = {}
-    for when, fact, value, source in table.select("when", "fact", "value", "source").iter_rows():
-        if frozenset((when or "").split()) <= held and fact not in _OF_PLANS:
-            found[fact] = ToolFact(fact, value, source)
-    return list(found.values())
+    facts_by_name: dict[str, ToolFact] = {}
+    for condition, fact, value, source in table.select("when", "fact", "value", "source").iter_rows():
+        if frozenset((condition or "").split()) <= situation and fact not in _PLAN_FACTS:
+            facts_by_name[fact] = ToolFact(fact, value, source)
+    return list(facts_by_name.values())
 
 
 RECOMPUTE = ("none", "selective", "full")
@@ -186,7 +189,7 @@ _counts = operator.attrgetter(*_COUNTS)
 
 @dataclass(frozen=True)
 class TrainingJob:
-    """One way to train one model.
+    """One setting of one training job.
 
     Parameters
     ----------
@@ -285,35 +288,36 @@ class TrainingJob:
     communicators: int = 0
 
     def __post_init__(self) -> None:
+        """Check the settings."""
         for name, value in zip(_COUNTS, _counts(self), strict=True):
             if value < 1:
-                _refuse(name, "a whole number above 0", value)
-        for name, allowed in (("method", methods()), ("recompute", RECOMPUTE), ("meter", METERS)):
+                _reject_job_field(name, "a whole number above 0", value)
+        for name, allowed in (("method", load_methods()), ("recompute", RECOMPUTE), ("meter", METERS)):
             if getattr(self, name) not in allowed:
-                _refuse(name, f"one of {', '.join(allowed)}", getattr(self, name))
+                _reject_job_field(name, f"one of {', '.join(allowed)}", getattr(self, name))
         if self.model.kind != "diffusion":
             if self.model.heads % self.tp:
                 near = max(t for t in range(1, self.tp) if self.model.heads % t == 0)
-                _refuse("tp", f"a divisor of {self.model.heads} heads, such as {near}", self.tp)
+                _reject_job_field("tp", f"a divisor of {self.model.heads} heads, such as {near}", self.tp)
             if self.model.layers < self.pp:
-                _refuse("pp", f"at most {self.model.layers}, the layers", self.pp)
+                _reject_job_field("pp", f"at most {self.model.layers}, the layers", self.pp)
             if self.ep > 1 and (self.model.experts % self.ep or not self.model.experts):
-                _refuse("ep", f"a divisor of {self.model.experts} experts", self.ep)
+                _reject_job_field("ep", f"a divisor of {self.model.experts} experts", self.ep)
             if self.shards % self.ep:
-                _refuse("ep", f"a divisor of {self.shards} data and context parallel ranks", self.ep)
+                _reject_job_field("ep", f"a divisor of {self.shards} data and context parallel ranks", self.ep)
             if not 0 <= self.trained_layers <= self.model.layers:
-                _refuse("trained_layers", f"at most {self.model.layers}, the layers", self.trained_layers)
-        if figures("regime", self.regime, "bytes") is None:
-            _refuse("regime", "a regime of the tools' table", self.regime)
+                _reject_job_field("trained_layers", f"at most {self.model.layers}, the layers", self.trained_layers)
+        if find_figures("regime", self.regime, "bytes") is None:
+            _reject_job_field("regime", "a regime of the tools' table", self.regime)
 
     @property
     def frozen(self) -> bool:
-        """Whether the base model is not trained."""
-        return methods()[self.method].base != "trained"
+        """Whether the base model is frozen."""
+        return load_methods()[self.method].base != "trained"
 
     @property
     def shards(self) -> int:
-        """Ranks that share what is sharded: FSDP and ZeRO shard over data and context parallel ranks."""
+        """Ranks over which FSDP and ZeRO shard: data times context parallel ranks."""
         return self.dp * self.cp
 
     @property
@@ -322,20 +326,20 @@ class TrainingJob:
         return self.seq * self.micro_batch / self.cp
 
     @property
-    def gpus(self) -> int:
-        """GPUs of the job."""
+    def n_gpus(self) -> int:
+        """Number of GPUs of the job."""
         return self.tp * self.pp * self.dp * self.cp
 
 
-def _refuse(name: str, expected: str, came: object) -> NoReturn:
-    raise ScenarioError(f"job, {name}", expected, repr(came), f"Fix {name}.")
+def _reject_job_field(name: str, expected: str, got: object) -> NoReturn:
+    raise ScenarioError(f"job, {name}", expected, repr(got), f"Fix {name}.")
 
 
-def kind_of(job: TrainingJob) -> str:
-    """What kind of training it is, as far as memory tells: method, precision, whether weights are narrow."""
+def describe_training_kind(job: TrainingJob) -> str:
+    """Describe what determines memory: method, precision, and whether weights are quantised."""
     return f"{job.method} {job.regime}{' narrow' if job.quantization else ''}"
 
 
-def extent_of(job: TrainingJob) -> tuple[float, float, float]:
-    """How large a job is: logarithms of its parameters, its tokens of a micro-batch and its GPUs."""
-    return math.log(max(1.0, job.model.params())), math.log(max(1.0, job.tokens)), math.log(job.gpus)
+def compute_extent(job: TrainingJob) -> tuple[float, float, float]:
+    """Return the logarithms of parameters, tokens of a micro-batch and GPUs of a job."""
+    return math.log(max(1.0, job.model.params())), math.log(max(1.0, job.tokens)), math.log(job.n_gpus)

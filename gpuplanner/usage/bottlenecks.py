@@ -11,13 +11,13 @@ import polars as pl
 
 from gpuplanner.core.schema_checks import conform
 from gpuplanner.core.schemas import Samples
-from gpuplanner.hardware.catalog import board_spec
-from gpuplanner.hardware.gpu_models import GpuModel, as_board
+from gpuplanner.hardware.catalog import find_data_sheet
+from gpuplanner.hardware.gpu_models import GpuModel, as_gpu_model
 
 
 @dataclass(frozen=True)
 class Threshold:
-    """One figure of the rules.
+    """A threshold of the bottleneck rules, with its unit and source.
 
     Parameters
     ----------
@@ -39,7 +39,7 @@ class Threshold:
 
 @functools.cache
 def load_thresholds() -> dict[str, Threshold]:
-    """Thresholds of the rules, as shipped.
+    """Load the thresholds of the bottleneck rules from the package.
 
     Returns
     -------
@@ -53,42 +53,42 @@ def load_thresholds() -> dict[str, Threshold]:
     """
     return {
         row["name"]: Threshold(**(row | {"value": float(row["value"])}))
-        for row in _read("bottleneck_thresholds.csv").iter_rows(named=True)
+        for row in _read_catalogue("bottleneck_thresholds.csv").iter_rows(named=True)
     }
 
 
 @functools.cache
 def advice() -> pl.DataFrame:
-    """What each signature means for the slice or board to choose.
+    """Load the advice for each bottleneck: which MIG slice or GPU model to choose.
 
     Returns
     -------
     polars.DataFrame
-        ``bound, meaning, slice, board, source``, one row for each of :data:`gpuplanner.usage.bottlenecks.BOUNDS`.
+        ``bound, meaning, slice, board, source``, one row for each of :data:`RESOURCE_BOUNDS`.
 
     Examples
     --------
     >>> advice().filter(bound="interconnect")["slice"][0]
     'do not cut: instances have no peer-to-peer between GPUs'
     """
-    return _read("bottleneck_advice.csv")
+    return _read_catalogue("bottleneck_advice.csv")
 
 
-def _read(file: str) -> pl.DataFrame:
+def _read_catalogue(file: str) -> pl.DataFrame:
     return pl.read_csv((resources.files(__package__) / file).read_bytes(), infer_schema=False)
 
 
-BOUNDS = ("compute", "memory-bandwidth", "interconnect", "input", "launch", "mixed", "idle", "unclear")
+RESOURCE_BOUNDS = ("compute", "memory-bandwidth", "interconnect", "input", "launch", "mixed", "idle", "unclear")
 """What a job can be bound by."""
-FIELDS = ("sm_activity", "tensor_activity", "dram_activity", "pcie_gb_s", "nvlink_gb_s")
+COUNTER_FIELDS = ("sm_activity", "tensor_activity", "dram_activity", "pcie_gb_s", "nvlink_gb_s")
 """Counters of the rules; a null is not read, never zero."""
 
 
 @dataclass(frozen=True)
 class Signature:
-    """What a job waits for.
+    """Bottleneck of a job, with its evidence.
 
-    - ``bound``: One of :data:`BOUNDS`.
+    - ``bound``: One of :data:`RESOURCE_BOUNDS`.
     - ``evidence``: The figures that decided, against their thresholds.
     """
 
@@ -98,7 +98,7 @@ class Signature:
 
 @dataclass(frozen=True)
 class Counters:
-    """Means of the profiling counters over the readings in which they were read; None is not read, never zero.
+    """Means of the profiling counters of a job over its readings; None: not read, never zero.
 
     Parameters
     ----------
@@ -132,8 +132,8 @@ class Counters:
     activity_source: str | None = None
 
 
-def signature(means: Counters, *, gpus: int = 1, nvlink_peak_gb_s: float | None = None) -> Signature:
-    """Name what GPUs wait for.
+def signature(counters: Counters, *, gpus: int = 1, nvlink_peak_gb_s: float | None = None) -> Signature:
+    """Classify the bottleneck of a job from the means of its profiling counters.
 
     The first rule that holds wins: idle; memory-bandwidth, where memory is nearer to its reachable peak than
     the tensor cores; compute, where tensor cores or multiprocessors are busy; input, where the GPU is quiet
@@ -145,12 +145,12 @@ def signature(means: Counters, *, gpus: int = 1, nvlink_peak_gb_s: float | None 
 
     Parameters
     ----------
-    means : Counters
+    counters : Counters
         Over the readings of a job.
     gpus : int
         GPUs of the job: one has nobody to exchange with.
     nvlink_peak_gb_s : float, optional
-        NVLink bandwidth of the board, both directions.
+        NVLink bandwidth of the GPU model, both directions.
 
     Returns
     -------
@@ -171,55 +171,71 @@ def signature(means: Counters, *, gpus: int = 1, nvlink_peak_gb_s: float | None 
     on however few multiprocessors')
     """
     limit = {name: row.value for name, row in load_thresholds().items()}
-    rung, sm = means.activity_source, means.sm_activity
-    tensor, dram = means.tensor_activity, means.dram_activity
-    pcie = means.pcie_gb_s
+    rung, sm = counters.activity_source, counters.sm_activity
+    tensor, dram = counters.tensor_activity, counters.dram_activity
+    pcie = counters.pcie_gb_s
     if rung != "profiling" or sm is None:
         return Signature("unclear", _no_profiling(rung, sm))
-    told = f"SM activity {sm:.2g}"
+    text = f"SM activity {sm:.2g}"
     if sm < limit["idle_sm"] and (pcie is None or pcie < limit["heavy_pcie_gb_s"]):
-        return Signature("idle", f"{told} < {limit['idle_sm']:g}")
+        return Signature("idle", f"{text} < {limit['idle_sm']:g}")
     if tensor is None or dram is None:
         absent = [name for name, value in (("tensor", tensor), ("DRAM", dram)) if value is None]
-        return Signature("unclear", f"{told}; {' and '.join(absent)} activity not read")
-    told += f", tensor {tensor:.2g}, DRAM {dram:.2g}" + _extras(means, limit)
+        return Signature("unclear", f"{text}; {' and '.join(absent)} activity not read")
+    text += f", tensor {tensor:.2g}, DRAM {dram:.2g}" + _extras(counters, limit)
     near_tensor, near_dram = tensor / limit["tensor_peak"], dram / limit["dram_peak"]
     if dram >= limit["bound_dram"] and near_dram >= near_tensor:
         peak = f"{_percent(near_dram)} of the DRAM activity that can be reached, {_percent(near_tensor)} of the tensor"
-        return Signature("memory-bandwidth", f"{told}; {peak}")
+        return Signature("memory-bandwidth", f"{text}; {peak}")
     busy = sm >= limit["ineffective_sm"] and tensor >= limit["some_tensor"]
     if tensor >= limit["heavy_tensor"] or sm >= limit["effective_sm"] or busy:
-        told += f"; {_percent(near_tensor)} of the tensor activity that can be reached"
-        return Signature("compute", told)
-    return _waiting(told, sm, means, gpus, nvlink_peak_gb_s, limit)
+        text += f"; {_percent(near_tensor)} of the tensor activity that can be reached"
+        return Signature("compute", text)
+    return _waiting(text, sm, counters, gpus, nvlink_peak_gb_s, limit)
 
 
 def _waiting(
-    told: str,
+    text: str,
     sm: float,
-    means: Counters,
+    counters: Counters,
     gpus: int,
     nvlink_peak_gb_s: float | None,
     limit: Mapping[str, float],
 ) -> Signature:
-    """The rules for GPUs that are not busy themselves."""
-    pcie, nvlink, idle_share = means.pcie_gb_s, means.nvlink_gb_s, means.idle_share
+    """Apply the rules for GPUs that are not busy themselves.
+
+    Parameters
+    ----------
+    text : str
+        Evidence so far.
+    sm : float
+        SM activity. [0-1]
+    counters : Counters
+        Means of the profiling counters.
+    gpus : int
+        GPUs of the job.
+    nvlink_peak_gb_s : float or None
+        NVLink bandwidth of the GPU model. [GB/s]
+    limit : mapping of str to float
+        Thresholds by name.
+    """
+    pcie, nvlink, idle_share = counters.pcie_gb_s, counters.nvlink_gb_s, counters.idle_share
     quiet = sm < limit["waiting_sm"]
     if quiet and idle_share is not None and idle_share >= limit["waiting_share"]:
         host = "not read" if pcie is None else f"{pcie:.2g} GB/s"
-        return Signature("input", f"{told}; idle in {_percent(idle_share)} of the readings; PCIe {host}")
+        return Signature("input", f"{text}; idle in {_percent(idle_share)} of the readings; PCIe {host}")
     if quiet and pcie is not None and pcie >= limit["heavy_pcie_gb_s"]:
         heavy = limit["heavy_pcie_gb_s"]
-        return Signature("input", f"{told}; PCIe {pcie:.2g} GB/s >= {heavy:g} while the GPU is quiet")
+        return Signature("input", f"{text}; PCIe {pcie:.2g} GB/s >= {heavy:g} while the GPU is quiet")
     if quiet and pcie is None:
-        return Signature("unclear", f"{told}; PCIe traffic not read")
+        return Signature("unclear", f"{text}; PCIe traffic not read")
     if sm >= limit["ineffective_sm"]:
-        return Signature("mixed", f"{told}; no resource is near its limit")
-    low = f"{told}; SM activity < {limit['ineffective_sm']:g} is likely ineffective"
+        return Signature("mixed", f"{text}; no resource is near its limit")
+    low = f"{text}; SM activity < {limit['ineffective_sm']:g} is likely ineffective"
     if gpus > 1:
         if nvlink is None or nvlink_peak_gb_s is None:
-            which = "NVLink traffic not read" if nvlink is None else "NVLink bandwidth of the GPU not known"
-            return Signature("unclear", f"{low}; {which}")
+            resource = "NVLink traffic not read" if nvlink is None else "NVLink bandwidth of the GPU not known"
+            return Signature("unclear", f"{low}; {resource}")
         share = nvlink / nvlink_peak_gb_s
         low += f"; NVLink {nvlink:.3g} GB/s = {_percent(share)} of {nvlink_peak_gb_s:g}"
         if share >= limit["heavy_nvlink_share"]:
@@ -238,9 +254,9 @@ def _no_profiling(rung: object, activity: float | None) -> str:
     return "SM activity not read"
 
 
-def _extras(means: Counters, limit: Mapping[str, float]) -> str:
-    """What no rule needs but a reader wants to know."""
-    occupancy, power = means.sm_occupancy, means.power_share
+def _extras(counters: Counters, limit: Mapping[str, float]) -> str:
+    """Format SM occupancy and power, which no rule needs."""
+    occupancy, power = counters.sm_occupancy, counters.power_share
     text = "" if occupancy is None else f", occupancy {occupancy:.2g}"
     if power is None:
         return text
@@ -252,7 +268,7 @@ def _percent(share: float) -> str:
     return f"{100 * share:.0f} %"
 
 
-DEVICE = ("node", "gpu", "instance")
+DEVICE_KEYS = ("node", "gpu", "instance")
 
 
 def signatures_of(
@@ -262,14 +278,14 @@ def signatures_of(
     jobs: pl.DataFrame | None = None,
     by: Sequence[str] = ("job_id",),
 ) -> pl.DataFrame:
-    """Name what each job, or each phase of one, waits for.
+    """Classify the bottleneck of each job, or of each phase of a job.
 
     Parameters
     ----------
     samples : polars.DataFrame
         Table ``schemas.Samples``, and beside it the columns of `by`.
     gpu_model : GpuModel or str
-        The board that was sampled: its power limit and NVLink bandwidth.
+        The GPU model that was sampled: its power limit and NVLink bandwidth.
     jobs : polars.DataFrame, optional
         ``job_id`` and ``gpus``: GPUs of jobs of which only some were sampled; the share of those with ``instances``.
         Otherwise the sampled devices count.
@@ -287,7 +303,7 @@ def signatures_of(
     SchemaError
         If the samples lack columns.
     GeometryError
-        If the board is unknown.
+        If the GPU model is unknown.
 
     Examples
     --------
@@ -297,30 +313,30 @@ def signatures_of(
     >>> signatures_of(pl.DataFrame([row]), "H100-80GB-SXM5").select("job_id", "bound").row(0)
     ('7', 'compute')
     """
-    spec = board_spec(as_board(gpu_model).name)
+    spec = find_data_sheet(as_gpu_model(gpu_model).name)
     means = _means(samples, by, load_thresholds()["idle_sm"].value, spec.tdp_w)
     gpus, share = means["devices"], means["devices"].cast(pl.Float64)
     if jobs is not None and "job_id" in by:
         # A job on instances holds its share of GPUs, however many devices were sampled.
         cut = pl.col("instances").is_not_null() if "instances" in jobs.columns else pl.lit(value=False)
-        asked = jobs.select("job_id", asked="gpus", share=pl.when(cut).then("gpus")).unique("job_id")
-        held = means.select("job_id", "devices").join(asked, on="job_id", how="left", maintain_order="left")
+        requested = jobs.select("job_id", asked="gpus", share=pl.when(cut).then("gpus")).unique("job_id")
+        allocated = means.select("job_id", "devices").join(requested, on="job_id", how="left", maintain_order="left")
         whole = pl.when(pl.col("share").is_null()).then(pl.col("asked").ceil().cast(pl.Int64))
-        gpus = held.select(pl.max_horizontal("devices", whole)).to_series()
-        share = held.select(pl.coalesce("share", gpus.cast(pl.Float64))).to_series()
+        gpus = allocated.select(pl.max_horizontal("devices", whole)).to_series()
+        share = allocated.select(pl.coalesce("share", gpus.cast(pl.Float64))).to_series()
     counters = means.select(field.name for field in fields(Counters))
     named = [
         signature(Counters(*row), gpus=count, nvlink_peak_gb_s=spec.nvlink_or_fabric_total_gb_s)
         for row, count in zip(counters.iter_rows(), gpus, strict=True)
     ]
-    bounds = pl.Series("bound", [each.bound for each in named], dtype=pl.String)
-    evidence = pl.Series("evidence", [each.evidence for each in named], dtype=pl.String)
-    shares = (*FIELDS, "idle_share", "power_share")
+    bounds = pl.Series("bound", [job_counters.bound for job_counters in named], dtype=pl.String)
+    evidence = pl.Series("evidence", [job_counters.evidence for job_counters in named], dtype=pl.String)
+    shares = (*COUNTER_FIELDS, "idle_share", "power_share")
     return means.select(*by, bounds, evidence, "hours", share.alias("gpus"), *shares).sort(by)
 
 
 def signatures_by_class(signatures: pl.DataFrame, jobs: pl.DataFrame) -> pl.DataFrame:
-    """Share of each signature among the jobs of a class, with what it means.
+    """Tabulate the share of each bottleneck among the jobs of a class, with advice.
 
     Parameters
     ----------
@@ -355,23 +371,35 @@ def signatures_by_class(signatures: pl.DataFrame, jobs: pl.DataFrame) -> pl.Data
 
 
 def _means(samples: pl.DataFrame, by: Sequence[str], idle: float, limit_w: float | None) -> pl.DataFrame:
-    """Means of the counters of each group over the readings in which they were read."""
-    table = conform(samples, Samples, where="signatures: samples")
-    beside = [name for name in by if name not in table.columns]
-    table = table.with_columns(samples.select(beside)) if beside else table
-    apart_h = pl.col("time").sort().diff().over(*by, *DEVICE).dt.total_microseconds() / 3.6e9
+    """Compute the means of the counters of each group over the readings in which they were read.
+
+    Parameters
+    ----------
+    samples : polars.DataFrame
+        Table ``schemas.Samples``.
+    by : sequence of str
+        Columns of a group.
+    idle : float
+        SM activity below which a reading is idle. [0-1]
+    limit_w : float or None
+        Power limit of the GPU model. [W]
+    """
+    table = conform(samples, Samples, source="signatures: samples")
+    joined = [name for name in by if name not in table.columns]
+    table = table.with_columns(samples.select(joined)) if joined else table
+    apart_h = pl.col("time").sort().diff().over(*by, *DEVICE_KEYS).dt.total_microseconds() / 3.6e9
     best_rung = pl.col("activity_source").mode().sort().last()
     return (
         table.sort("time")
         .with_columns(apart_h=apart_h)
         .group_by(by, maintain_order=True)
         .agg(
-            *(pl.col(name).mean() for name in FIELDS),
+            *(pl.col(name).mean() for name in COUNTER_FIELDS),
             pl.col("sm_occupancy").mean(),
             idle_share=(pl.col("sm_activity") < idle).mean(),
             power_share=pl.col("power_w").mean() / limit_w if limit_w else pl.lit(None, pl.Float64),
             activity_source=best_rung,
-            devices=pl.struct(DEVICE).n_unique().cast(pl.Int64),
-            hours=pl.len() * pl.col("apart_h").median().fill_null(0.0) / pl.struct(DEVICE).n_unique(),
+            devices=pl.struct(DEVICE_KEYS).n_unique().cast(pl.Int64),
+            hours=pl.len() * pl.col("apart_h").median().fill_null(0.0) / pl.struct(DEVICE_KEYS).n_unique(),
         )
     )

@@ -7,16 +7,16 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from gpuplanner.core.errors import ScenarioError, resolve
+from gpuplanner.core.errors import ScenarioError, resolve_name
 from gpuplanner.core.serialization import to_plain
 from gpuplanner.core.stage_cache import data_folder
-from gpuplanner.ingest.bills.bill_summary import summarise, totals, unknown_types
-from gpuplanner.ingest.dataset import Dataset, Stated
+from gpuplanner.ingest.bills.bill_summary import find_unknown_types, sum_costs, summarise_bill
+from gpuplanner.ingest.dataset import Dataset, SourceFacts
 from gpuplanner.ingest.dataset_folder import scan_samples
 from gpuplanner.ingest.telemetry.coverage import coverage
-from gpuplanner.ingest.telemetry.device_hours import hourly
-from gpuplanner.usage.job_classes import CLASSES, classify
-from gpuplanner.usage.job_history import grouped, load_trace, long_trace
+from gpuplanner.ingest.telemetry.device_hours import aggregate_hourly
+from gpuplanner.usage.job_classes import JOB_CLASSES, classify_jobs
+from gpuplanner.usage.job_history import load_dataset, merge_small_tenants, open_long_dataset
 from gpuplanner.usage.period_accounts import JobFacts, describe_jobs
 
 EVERY_CLASS = "all"
@@ -27,7 +27,7 @@ Tables = dict[str, pl.DataFrame]
 
 @dataclass(frozen=True, eq=False)
 class Description:
-    """What a folder holds.
+    """Description of a dataset folder: its sources, facts of its jobs, and summary tables.
 
     - ``read``: What its sources say of themselves, to be shown.
     - ``jobs``: Facts of its jobs, or None without any.
@@ -41,8 +41,8 @@ class Description:
     hours: pl.DataFrame | None
 
     @property
-    def facts(self) -> dict[str, object]:
-        """All facts, to be shown; those of jobs without a span that need one are absent."""
+    def all_facts(self) -> dict[str, object]:
+        """All facts; those of jobs that need a time span are absent without one."""
         if self.jobs is None:
             return dict(self.read)
         shown = ("jobs", "quarantined", "tenants") if self.hours is None else tuple(vars(self.jobs))
@@ -50,7 +50,7 @@ class Description:
 
     @property
     def figures(self) -> dict[str, object]:
-        """The figures that scripts read by fixed names: GPUs, GPU-hours, how telemetry matched, and all warnings."""
+        """Figures for scripts, by fixed names: GPUs, GPU-hours, matched telemetry, and all warnings."""
         join = self.read.get("telemetry by job")
         ledger, nodes = self.tables.get("ledger"), self.tables.get("nodes by GPU model")
         used = None
@@ -59,15 +59,15 @@ class Description:
             used = float(observed.filter(bucket="used")["gpu_hours"].sum())
         if used is not None and isinstance(join, Mapping):
             used += join.get("unmatched_used_gpu_hours", 0.0)
-        installed = self.facts.get("installed_gpus")
+        installed = self.all_facts.get("installed_gpus")
         if installed is None and nodes is not None:
             installed = int(nodes["gpus"].sum())
         quality = self.tables["quality"].filter(pl.col("severity").is_in(["error", "warning"]))
         warnings = []
         for row in quality.iter_rows(named=True):
             example = f" ({row['example']})" if row["example"] else ""
-            what = f"{row['check']}{example}: {row['effect']}"
-            warnings.append({"what": what, "count": row["rows"], "gpu_hours": row["gpu_hours"]})
+            text = f"{row['check']}{example}: {row['effect']}"
+            warnings.append({"what": text, "count": row["rows"], "gpu_hours": row["gpu_hours"]})
         return {
             "gpu_hours": self.read.get("gpu_hours"),
             "installed_gpus": installed,
@@ -77,12 +77,12 @@ class Description:
         }
 
     def to_dict(self) -> dict[str, object]:
-        """Figures of fixed names, facts and tables for JSON."""
-        return {**self.figures, "facts": self.facts, **self.tables}
+        """Convert to figures of fixed names, facts and tables for JSON."""
+        return {**self.figures, "facts": self.all_facts, **self.tables}
 
 
 def describe(folder: str, *, smallest_group: int = 0, nodes: bool = False, job_class: str | None = None) -> Description:
-    """Say what a folder holds, without planning anything.
+    """Describe a dataset folder, without planning anything.
 
     Parameters
     ----------
@@ -115,28 +115,28 @@ def describe(folder: str, *, smallest_group: int = 0, nodes: bool = False, job_c
     >>> found.jobs.jobs, list(found.tables)[:2]
     (11521, ['quality', 'ledger'])
     """
-    found = long_trace(folder)
-    tables: Tables = {"quality": found.quality}
+    dataset = open_long_dataset(folder)
+    tables: Tables = {"quality": dataset.quality}
     facts, hours = None, None
-    if found.has_jobs:
-        told = describe_jobs(grouped(found, smallest_group), nodes=nodes)
-        facts, hours = told.facts, told.hours
-        tables |= told.tables
-    if job_class is not None and found.has_jobs:
-        tables |= jobs_of_class(load_trace(folder), job_class)
-    for name, table in found.tables.items():
-        if name in ABOUT and not table.is_empty():
-            tables |= ABOUT[name](table)
-    return Description(found.summary(), facts, tables, hours)
+    if dataset.has_jobs:
+        description = describe_jobs(merge_small_tenants(dataset, smallest_group), nodes=nodes)
+        facts, hours = description.facts, description.hours
+        tables |= description.tables
+    if job_class is not None and dataset.has_jobs:
+        tables |= jobs_of_class(load_dataset(folder), job_class)
+    for name, table in dataset.tables.items():
+        if name in TABLE_SUMMARIES and not table.is_empty():
+            tables |= TABLE_SUMMARIES[name](table)
+    return Description(dataset.summary(), facts, tables, hours)
 
 
-def jobs_of_class(trace: Dataset, job_class: str) -> Tables:
-    """Jobs of a class with what named it, and how many jobs are of each class; :data:`EVERY_CLASS` lists all."""
-    named = classify(trace.jobs, samples=trace.samples)
-    known = [*CLASSES, *named["job_class"].drop_nulls().unique().sort().to_list(), EVERY_CLASS]
-    chosen = resolve(job_class, list(dict.fromkeys(known)), what="job class", error=ScenarioError)
+def jobs_of_class(dataset: Dataset, job_class: str) -> Tables:
+    """List the jobs of a class with the rule that named it, and count the jobs of each class."""
+    named = classify_jobs(dataset.jobs, samples=dataset.samples)
+    known_classes = [*JOB_CLASSES, *named["job_class"].drop_nulls().unique().sort().to_list(), EVERY_CLASS]
+    chosen = resolve_name(job_class, list(dict.fromkeys(known_classes)), subject="job class", error=ScenarioError)
     run_h = (pl.col("end_time") - pl.col("start_time")).dt.total_seconds() / 3600
-    jobs = trace.jobs.select("tenant", "gpus", pl.col("state").cast(pl.String), "submit_time", run_h=run_h)
+    jobs = dataset.jobs.select("tenant", "gpus", pl.col("state").cast(pl.String), "submit_time", run_h=run_h)
     listed = pl.concat([named, jobs], how="horizontal")
     counts = named.group_by("job_class", "class_source").agg(jobs=pl.len())
     return {
@@ -146,14 +146,14 @@ def jobs_of_class(trace: Dataset, job_class: str) -> Tables:
 
 
 def hours_of_telemetry(folder: str) -> pl.DataFrame:
-    """Telemetry of a folder by hour, device and job, a day of it in memory at a time.
+    """Aggregate the telemetry of a folder by hour, device and job, with one day in memory at a time.
 
     Examples
     --------
     >>> hours_of_telemetry("sample").select("node", "gpu", "samples").head(1).rows()
     [('n03', 1, 16)]
     """
-    return hourly(scan_samples(data_folder(folder)))
+    return aggregate_hourly(scan_samples(data_folder(folder)))
 
 
 def _nodes(table: pl.DataFrame) -> Tables:
@@ -185,9 +185,9 @@ def _processes(table: pl.DataFrame) -> Tables:
 
 def _charges(table: pl.DataFrame) -> Tables:
     return {
-        "bill by currency": totals(table),
-        "bill by month, tenant and instance type": summarise(table),
-        "instance types that are not known": unknown_types(table),
+        "bill by currency": sum_costs(table),
+        "bill by month, tenant and instance type": summarise_bill(table),
+        "instance types that are not known": find_unknown_types(table),
     }
 
 
@@ -270,7 +270,7 @@ def _job_states(table: pl.DataFrame) -> Tables:
     return {"jobs by state": by_state.sort("jobs", "state", descending=[True, False])}
 
 
-ABOUT: Mapping[str, Callable[[pl.DataFrame], Tables]] = {
+TABLE_SUMMARIES: Mapping[str, Callable[[pl.DataFrame], Tables]] = {
     "inventory": _nodes,
     "coverage": _coverage,
     "processes": _processes,
@@ -287,7 +287,7 @@ ABOUT: Mapping[str, Callable[[pl.DataFrame], Tables]] = {
 """What is said of each table beside jobs and samples, by its name in ``schemas.TABLES``."""
 
 
-FIGURES = {
+AFFECTED_FIGURES = {
     "GPU-hours": ("gpu-hour", "every figure", "capacity", "hold no gpu", "same job twice", "number of gpus"),
     "demand": ("demand", "every figure", "request no gpu", "tenant", "same job twice", "number of gpus"),
     "queueing delays": ("queue", "every figure"),
@@ -298,16 +298,16 @@ FIGURES = {
     "cost": ("cost", "charge", "price", "bill"),
 }
 """Figures that findings speak of, and the words by which the effect of a finding names them."""
-OTHER, NONE = "other", "none"
+OTHER_FIGURES, NO_FIGURES = "other", "none"
 INTAKE = pl.Schema({"what": pl.String, "day": pl.Date, "rows": pl.Int64})
 """Columns of :func:`intake`."""
-SUBMITTED = "jobs submitted"
+SUBMITTED_JOBS = "jobs submitted"
 _DATE = r"(?:19|20)\d\d-[01]\d-[0-3]\d"
 
 
 @dataclass(frozen=True, eq=False)
 class DataQuality:
-    """The quality report of a folder, with what is needed to draw it.
+    """Quality report of a dataset, with the tables of its charts.
 
     - ``read``: Source, row counts, span, files.
     - ``findings``: As in the quality report: ``check, severity, rows, effect, example``, gravest first.
@@ -316,14 +316,14 @@ class DataQuality:
     - ``intake``: Jobs and rejected rows by day, see :func:`intake`.
     """
 
-    read: Stated
+    read: SourceFacts
     findings: pl.DataFrame
     coverage: pl.DataFrame | None
     intake: pl.DataFrame
 
 
 def data_quality(data: str | Dataset) -> DataQuality:
-    """Gather the quality report of jobs or telemetry.
+    """Collect the quality report of jobs or telemetry.
 
     Examples
     --------
@@ -331,16 +331,16 @@ def data_quality(data: str | Dataset) -> DataQuality:
     >>> found.findings["check"].to_list(), found.coverage["node"].n_unique()
     (['running when the observation ended'], 8)
     """
-    read = load_trace(data, columns=["submit_time"]) if isinstance(data, str) else data
-    seen = read.coverage
-    if seen is None and read.samples is not None:  # of an earlier version
-        seen = coverage(read.samples)
+    read = load_dataset(data, columns=["submit_time"]) if isinstance(data, str) else data
+    observed = read.coverage
+    if observed is None and read.samples is not None:  # of an earlier version
+        observed = coverage(read.samples)
     jobs = read.tables.get("jobs", pl.DataFrame(schema={"submit_time": pl.Datetime("us", "UTC")}))
-    return DataQuality(read.stated, read.quality, seen, intake(jobs, read.rejects))
+    return DataQuality(read.source_facts, read.quality, observed, intake(jobs, read.rejects))
 
 
 def figures_moved(effect: str) -> tuple[str, ...]:
-    """Figures that the effect of a finding names.
+    """Find the figures that a finding affects, from the text of its effect.
 
     Examples
     --------
@@ -351,13 +351,13 @@ def figures_moved(effect: str) -> tuple[str, ...]:
     """
     text = effect.lower()
     if text.startswith("none"):
-        return (NONE,)
-    named = tuple(figure for figure, words in FIGURES.items() if any(word in text for word in words))
-    return named or (OTHER,)
+        return (NO_FIGURES,)
+    named = tuple(figure for figure, words in AFFECTED_FIGURES.items() if any(word in text for word in words))
+    return named or (OTHER_FIGURES,)
 
 
 def by_figure(findings: pl.DataFrame) -> pl.DataFrame:
-    """Part findings by the figures that they move.
+    """Repeat each finding for each figure that it affects.
 
     Examples
     --------
@@ -390,5 +390,5 @@ def intake(jobs: pl.DataFrame, rejects: pl.DataFrame) -> pl.DataFrame:
         .sort("all", "reason", "day", descending=[True, False, False], nulls_last=True)
         .select(pl.format("rejected: {}", "reason").alias("what"), "day", "rows")
     )
-    submitted = counted.sort("day").select(pl.lit(SUBMITTED).alias("what"), "day", "rows")
+    submitted = counted.sort("day").select(pl.lit(SUBMITTED_JOBS).alias("what"), "day", "rows")
     return pl.concat([submitted.cast(INTAKE), refused.cast(INTAKE)])

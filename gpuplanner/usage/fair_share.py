@@ -11,13 +11,13 @@ import polars as pl
 from numpy.typing import NDArray
 
 from gpuplanner.core.errors import SchemaError
-from gpuplanner.core.step_functions import slot_sums
+from gpuplanner.core.step_functions import sum_overlap_by_interval
 from gpuplanner.core.units import SECONDS_PER_HOUR
 
 
 @dataclass(frozen=True, eq=False)
 class Claims:
-    """Jobs over time, in whole units, so that sums are exact.
+    """Requested and allocated units of jobs over time, as whole numbers so that sums are exact.
 
     Parameters
     ----------
@@ -35,7 +35,7 @@ class Claims:
     window: tuple[float, float]
 
     def by_tenant(self, tenants: frozenset[str] = frozenset()) -> pl.DataFrame:
-        """Units held and waited for, tenant by tenant, over the whole window.
+        """Tabulate allocated and waiting units of each tenant over the whole window.
 
         Parameters
         ----------
@@ -49,27 +49,40 @@ class Claims:
             tenant.
         """
         begin, end = self.window
-        held, wanted = pl.col("held"), pl.col("wanted")
-        everyone = sorted(tenants.union(self.table["tenant"]))
-        none = {"tenant": everyone, "at_s": begin, "held": 0, "waiting": 0}
+        allocated, wanted = pl.col("held"), pl.col("wanted")
+        all_tenants = sorted(tenants.union(self.table["tenant"]))
+        none = {"tenant": all_tenants, "at_s": begin, "held": 0, "waiting": 0}
         events = [pl.DataFrame(none, schema={"tenant": pl.String, "at_s": float, "held": int, "waiting": int})]
-        changes = (("submit_s", pl.lit(0), wanted), ("start_s", held, -wanted), ("end_s", -held, pl.lit(0)))
-        for instant, more, longer in changes:
+        changes = (("submit_s", pl.lit(0), wanted), ("start_s", allocated, -wanted), ("end_s", -allocated, pl.lit(0)))
+        for instant, allocated_change, waiting_change in changes:
             at = pl.col(instant).clip(begin, end)
-            events.append(self.table.select("tenant", at_s=at, held=more.cast(int), waiting=longer.cast(int)))
-        return steps(pl.concat(events), "tenant", ["held", "waiting"], until_s=end)
+            events.append(
+                self.table.select("tenant", at_s=at, held=allocated_change.cast(int), waiting=waiting_change.cast(int))
+            )
+        return sum_steps(pl.concat(events), "tenant", ["held", "waiting"], until_s=end)
 
 
-def steps(events: pl.DataFrame, by: str, changes: Sequence[str], *, until_s: float) -> pl.DataFrame:
-    """Sum up changes over time, group by group.
+def sum_steps(events: pl.DataFrame, by: str, changes: Sequence[str], *, until_s: float) -> pl.DataFrame:
+    """Sum changes over time into levels, group by group.
 
     Changes of one instant count at once. Sorting is all that costs more than one pass: O(n log n). Integer
     changes are summed exactly.
 
+    Parameters
+    ----------
+    events : polars.DataFrame
+        `by`, ``at_s`` and the columns `changes`.
+    by : str
+        Column of a group.
+    changes : sequence of str
+        Columns that are summed.
+    until_s : float
+        End of the last interval. [s]
+
     Examples
     --------
     >>> events = pl.DataFrame({"node": 0, "at_s": [5.0, 0.0, 5.0], "held": [-2, 3, 1]})
-    >>> steps(events, "node", ["held"], until_s=9.0).rows()
+    >>> sum_steps(events, "node", ["held"], until_s=9.0).rows()
     [(0, 0.0, 5.0, 3), (0, 5.0, 9.0, 2)]
     """
     following = pl.col("start_s").shift(-1).over(by)
@@ -83,11 +96,13 @@ def steps(events: pl.DataFrame, by: str, changes: Sequence[str], *, until_s: flo
     )
 
 
-TICKS_PER_SECOND = 1_000_000
+TICKS_PER_S = 1_000_000
 
 
-def entitlements(gpus: float, tenants: Iterable[str], shares: Mapping[str, float] | None = None) -> dict[str, float]:
-    """GPUs that each tenant is entitled to, by shares.
+def entitled_by_shares(
+    gpus: float, tenants: Iterable[str], shares: Mapping[str, float] | None = None
+) -> dict[str, float]:
+    """Divide the GPUs of a cluster among tenants by their shares.
 
     Parameters
     ----------
@@ -110,7 +125,7 @@ def entitlements(gpus: float, tenants: Iterable[str], shares: Mapping[str, float
 
     Examples
     --------
-    >>> entitlements(64, ["b", "a"], {"a": 3.0})
+    >>> entitled_by_shares(64, ["b", "a"], {"a": 3.0})
     {'a': 48.0, 'b': 16.0}
     """
     given = shares or {}
@@ -121,12 +136,12 @@ def entitlements(gpus: float, tenants: Iterable[str], shares: Mapping[str, float
     return {tenant: gpus * weight / total for tenant, weight in weights.items()}
 
 
-def tenant_pieces(claimed: Claims, entitled: Mapping[str, float]) -> pl.DataFrame:
-    """Pieces of time of every tenant with what was due, missing and above, in GPUs.
+def tenant_intervals(claims: Claims, entitled: Mapping[str, float]) -> pl.DataFrame:
+    """Tabulate the intervals of every tenant with GPUs due, missing and above its entitlement.
 
     Parameters
     ----------
-    claimed : Claims
+    claims : Claims
         The claims.
     entitled : mapping of str to float
         GPUs of each tenant; tenants that are not named are entitled to none.
@@ -151,34 +166,34 @@ def tenant_pieces(claimed: Claims, entitled: Mapping[str, float]) -> pl.DataFram
     --------
     >>> table = pl.DataFrame({"tenant": ["x", "y"], "submit_s": 0.0, "start_s": [0.0, 60.0],
     ...     "end_s": [60.0, 90.0], "wanted": [4, 2], "held": [4, 2]})
-    >>> pieces = tenant_pieces(Claims(table, 1, (0.0, 90.0)), {"x": 3.0, "y": 1.0})
+    >>> pieces = tenant_intervals(Claims(table, 1, (0.0, 90.0)), {"x": 3.0, "y": 1.0})
     >>> pieces.select("tenant", "end_s", "deficit", "above", "unclaimed").rows()
     [('x', 60.0, 0.0, 1.0, 0.0), ('x', 90.0, 0.0, 0.0, 3.0), ('y', 60.0, 1.0, 0.0, 0.0), ('y', 90.0, 0.0, 1.0, 0.0)]
     """
-    pieces = claimed.by_tenant(frozenset(entitled))
-    held, entitlement = pl.col("held"), pl.col("entitled")
+    pieces = claims.by_tenant(frozenset(entitled))
+    allocated, entitlement = pl.col("held"), pl.col("entitled")
     share = pl.col("tenant").replace_strict(dict(entitled), default=0.0, return_dtype=pl.Float64)
     return (
-        pieces.with_columns(pl.col("held", "waiting") / claimed.units_per_gpu, entitled=share)
-        .with_columns(due=pl.min_horizontal(held + pl.col("waiting"), "entitled"))
+        pieces.with_columns(pl.col("held", "waiting") / claims.units_per_gpu, entitled=share)
+        .with_columns(due=pl.min_horizontal(allocated + pl.col("waiting"), "entitled"))
         .with_columns(
-            deficit=(pl.col("due") - held).clip(lower_bound=0.0),
-            above=(held - entitlement).clip(lower_bound=0.0),
-            unclaimed=(entitlement - held - pl.col("waiting")).clip(lower_bound=0.0),
-            starving=(pl.col("waiting") > 0) & (held == 0) & (entitlement > 0),
+            deficit=(pl.col("due") - allocated).clip(lower_bound=0.0),
+            above=(allocated - entitlement).clip(lower_bound=0.0),
+            unclaimed=(entitlement - allocated - pl.col("waiting")).clip(lower_bound=0.0),
+            starving=(pl.col("waiting") > 0) & (allocated == 0) & (entitlement > 0),
         )
     )
 
 
-def tenant_accounts(claimed: Claims, entitled: Mapping[str, float]) -> pl.DataFrame:
-    """Sum up what every tenant was entitled to, wanted and got.
+def tenant_accounts(claims: Claims, entitled: Mapping[str, float]) -> pl.DataFrame:
+    """Sum entitled, requested and received GPU-hours of every tenant.
 
     Integrals are exact: everything is constant between two events.
 
     Parameters
     ----------
     claimed, entitled
-        As for :func:`tenant_pieces`.
+        As for :func:`tenant_intervals`.
 
     Returns
     -------
@@ -198,12 +213,12 @@ def tenant_accounts(claimed: Claims, entitled: Mapping[str, float]) -> pl.DataFr
     """
     hours = (pl.col("end_s") - pl.col("start_s")) / SECONDS_PER_HOUR
     stretch = pl.col("starving").rle_id().over("tenant")
-    pieces = tenant_pieces(claimed, entitled).rename({"held": "allocated"})
+    pieces = tenant_intervals(claims, entitled).rename({"held": "allocated"})
     pieces = pieces.with_columns(hours=hours, stretch=stretch)
     starved = pieces.filter("starving").group_by("tenant", "stretch").agg(pl.col("hours").sum())
     longest = starved.group_by("tenant").agg(longest_starvation_h=pl.col("hours").max())
     sums = ("allocated", "due", "deficit", "above", "unclaimed")
-    received = 1 - _quotient(pl.col("deficit_gpu_hours"), pl.col("due_gpu_hours"))
+    received = 1 - _ratio_or_null(pl.col("deficit_gpu_hours"), pl.col("due_gpu_hours"))
     return (
         pieces.group_by("tenant")
         .agg(
@@ -215,7 +230,7 @@ def tenant_accounts(claimed: Claims, entitled: Mapping[str, float]) -> pl.DataFr
         .sort("tenant")
         .select(
             pl.col("tenant", "entitled_gpus", "allocated_gpu_hours"),
-            _quotient(pl.col("allocated_gpu_hours"), pl.col("allocated_gpu_hours").sum()).alias("allocated_share"),
+            _ratio_or_null(pl.col("allocated_gpu_hours"), pl.col("allocated_gpu_hours").sum()).alias("allocated_share"),
             pl.col("due_gpu_hours", "deficit_gpu_hours"),
             received.alias("fair_share_received"),
             pl.col("above_gpu_hours", "unclaimed_gpu_hours", "starved_hours"),
@@ -224,12 +239,12 @@ def tenant_accounts(claimed: Claims, entitled: Mapping[str, float]) -> pl.DataFr
     )
 
 
-def shares_over_time(claimed: Claims, *, slot_s: float) -> pl.DataFrame:
-    """Mean GPUs that every tenant held, slot by slot.
+def shares_over_time(claims: Claims, *, slot_s: float) -> pl.DataFrame:
+    """Compute the mean allocated GPUs of every tenant in each interval.
 
     Parameters
     ----------
-    claimed : Claims
+    claims : Claims
         The claims.
     slot_s : float
         Length of a slot [s]; the last one may reach beyond the window, where nothing is held.
@@ -252,34 +267,34 @@ def shares_over_time(claimed: Claims, *, slot_s: float) -> pl.DataFrame:
     >>> shares_over_time(Claims(table, 1, (0.0, 90.0)), slot_s=60.0).rows()
     [('x', 0.0, 4.0, 1.0), ('x', 60.0, 0.0, 0.0), ('y', 0.0, 0.0, 0.0), ('y', 60.0, 1.0, 1.0)]
     """
-    ticks = round(slot_s * TICKS_PER_SECOND)
+    ticks = round(slot_s * TICKS_PER_S)
     if ticks < 1:
         raise SchemaError("shares over time", "intervals from a microsecond", f"{slot_s!r} s", "Use 3600.")
-    begin, end = claimed.window
+    begin, end = claims.window
     slots = max(1, math.ceil((end - begin) / slot_s))
-    names = claimed.table["tenant"].unique().sort()
+    names = claims.table["tenant"].unique().sort()
 
     def instants(column: str) -> NDArray[np.int64]:
-        seconds = claimed.table[column].clip(begin, end) - begin
-        return (seconds * TICKS_PER_SECOND).round().cast(pl.Int64).to_numpy()
+        seconds = claims.table[column].clip(begin, end) - begin
+        return (seconds * TICKS_PER_S).round().cast(pl.Int64).to_numpy()
 
-    group = claimed.table["tenant"].replace_strict(names, range(len(names)), return_dtype=pl.Int64)
-    sums = slot_sums(
-        instants("start_s"), instants("end_s"), claimed.table["held"].to_numpy(), group.to_numpy(),
-        groups=len(names), slots=slots, slot_ticks=ticks,
+    group = claims.table["tenant"].replace_strict(names, range(len(names)), return_dtype=pl.Int64)
+    sums = sum_overlap_by_interval(
+        instants("start_s"), instants("end_s"), claims.table["held"].to_numpy(), group.to_numpy(),
+        n_groups=len(names), n_intervals=slots, interval_ticks=ticks,
     )  # fmt: skip
     starts = begin + slot_s * np.arange(slots)
     return pl.DataFrame(
         {
             "tenant": names.gather(np.repeat(np.arange(len(names)), slots)),
             "slot_s": np.tile(starts, len(names)),
-            "gpus": (sums / (ticks * claimed.units_per_gpu)).ravel(),
+            "gpus": (sums / (ticks * claims.units_per_gpu)).ravel(),
         }
-    ).with_columns(share=_quotient(pl.col("gpus"), pl.col("gpus").sum().over("slot_s")))
+    ).with_columns(share=_ratio_or_null(pl.col("gpus"), pl.col("gpus").sum().over("slot_s")))
 
 
 def jain_index(values: Sequence[float] | NDArray[np.float64]) -> float | None:
-    """Jain's index of fairness: 1 where all values are equal, 1/n where one has everything.
+    """Compute Jain's index of fairness: 1 where all values are equal, 1/n where one tenant has everything.
 
     ``(sum x)^2 / (n * sum x^2)``.
 
@@ -308,19 +323,19 @@ def jain_index(values: Sequence[float] | NDArray[np.float64]) -> float | None:
     return float(array.sum()) ** 2 / (len(array) * squares) if squares else None
 
 
-def _quotient(part: pl.Expr, whole: pl.Expr) -> pl.Expr:
+def _ratio_or_null(part: pl.Expr, whole: pl.Expr) -> pl.Expr:
     return pl.when(whole > 0).then(part / whole)
 
 
-NOBODY = "-"
+NO_TENANT = "-"
 """As borrower: GPUs that nobody held. As lender: entitlement that nobody claimed."""
 
-TINY_GPUS = 1e-9
+MAX_ROUNDING_GPUS = 1e-9
 """What may remain of nothing after many additions."""
 
 
-def borrowing(claimed: Claims, entitled: Mapping[str, float]) -> pl.DataFrame:
-    """Say who borrowed how much from whom.
+def borrowed_hours(claims: Claims, entitled: Mapping[str, float]) -> pl.DataFrame:
+    """Attribute GPU-hours above entitlements to the tenants that lacked them.
 
     At every instant, tenant i holds ``b_i`` GPUs above its entitlement, and tenant j lacks ``d_j`` that are
     due to it. With ``B`` and ``L`` their sums, i borrows ``b_i * d_j / max(B, L)`` from j: everybody who is
@@ -334,45 +349,45 @@ def borrowing(claimed: Claims, entitled: Mapping[str, float]) -> pl.DataFrame:
     Parameters
     ----------
     claimed, entitled
-        As for :func:`~gpuplanner.usage.fair_share.tenant_pieces`.
+        As for :func:`~gpuplanner.usage.fair_share.tenant_intervals`.
 
     Returns
     -------
     polars.DataFrame
-        ``borrower``, ``lender``, ``gpu_hours`` above 0, sorted by names; :data:`NOBODY` on either side. Takes
+        ``borrower``, ``lender``, ``gpu_hours`` above 0, sorted by names; :data:`NO_TENANT` on either side. Takes
         a sort of the events, and one pass over them for every borrower.
 
     Examples
     --------
     >>> table = pl.DataFrame({"tenant": ["x", "y"], "submit_s": 0.0, "start_s": [0.0, 3600.0],
     ...     "end_s": [3600.0, 7200.0], "wanted": [4, 1], "held": [4, 1]})
-    >>> borrowing(Claims(table, 1, (0.0, 7200.0)), {"x": 2.0, "y": 2.0}).rows()
+    >>> borrowed_hours(Claims(table, 1, (0.0, 7200.0)), {"x": 2.0, "y": 2.0}).rows()
     [('x', '-', 1.0), ('x', 'y', 1.0)]
     """
-    names, seconds, tenant, low, high, above, deficit, _ = _laid_out(claimed, entitled)
-    above_all, deficit_all = (_summed(values, low, high, len(seconds)) for values in (above, deficit))
-    most = np.maximum(above_all, deficit_all)
-    per_gpu = np.divide(seconds, most, out=np.zeros_like(seconds), where=most > TINY_GPUS)
-    idle, unclaimed = ((most - part) * (most - part > TINY_GPUS) for part in (above_all, deficit_all))
+    names, seconds, tenant, low, high, above, deficit, _ = _piece_arrays(claims, entitled)
+    above_all, deficit_all = (_sum_pieces(values, low, high, len(seconds)) for values in (above, deficit))
+    larger = np.maximum(above_all, deficit_all)
+    per_gpu = np.divide(seconds, larger, out=np.zeros_like(seconds), where=larger > MAX_ROUNDING_GPUS)
+    idle, unclaimed = ((larger - part) * (larger - part > MAX_ROUNDING_GPUS) for part in (above_all, deficit_all))
     rows = []
     for rank, borrower in enumerate(names):
-        mine = tenant == rank
+        of_borrower = tenant == rank
         # The pieces of one tenant are adjacent, so repeating them lays them out over all edges.
-        held = np.repeat(above[mine], (high - low)[mine]) if rank else idle
-        so_far = np.append(0.0, np.cumsum(held * per_gpu))
+        borrowed = np.repeat(above[of_borrower], (high - low)[of_borrower]) if rank else idle
+        so_far = np.append(0.0, np.cumsum(borrowed * per_gpu))
         lent = np.bincount(tenant, deficit * (so_far[high] - so_far[low]), minlength=len(names))
-        lent[0] = held @ (per_gpu * unclaimed)
+        lent[0] = borrowed @ (per_gpu * unclaimed)
         pairs = zip(names, lent / SECONDS_PER_HOUR, strict=True)
         rows += [(borrower, lender, hours) for lender, hours in pairs if hours > 0]
     schema = {"borrower": pl.String, "lender": pl.String, "gpu_hours": pl.Float64}
     return pl.DataFrame(rows, schema=schema, orient="row")
 
 
-def lent_hours(claimed: Claims, entitled: Mapping[str, float]) -> list[tuple[str, float]]:
-    """GPU-hours of its entitlement that each tenant did not ask for, and that others held meanwhile.
+def lent_hours(claims: Claims, entitled: Mapping[str, float]) -> list[tuple[str, float]]:
+    """Compute the unclaimed GPU-hours of each tenant's entitlement that others used meanwhile.
 
-    What tenants hold above their entitlement comes first from what others lack, see :func:`borrowing`; the rest from
-    entitlement that nobody claims, of each in proportion to what it leaves; GPUs that are nobody's due come last.
+    GPUs above a tenant's entitlement come first from the deficits of others, see :func:`borrowed_hours`; then from
+    unclaimed entitlement, of each tenant in proportion to what it leaves; last from GPUs without an entitlement.
 
     Examples
     --------
@@ -381,24 +396,24 @@ def lent_hours(claimed: Claims, entitled: Mapping[str, float]) -> list[tuple[str
     >>> lent_hours(Claims(table, 1, (0.0, 7200.0)), {"x": 2.0, "y": 1.0, "z": 2.0})
     [('x', 0.0), ('y', 0.66...), ('z', 1.33...)]
     """
-    names, seconds, tenant, low, high, above, deficit, unclaimed = _laid_out(claimed, entitled)
+    names, seconds, tenant, low, high, above, deficit, unclaimed = _piece_arrays(claims, entitled)
     amounts = (above, deficit, unclaimed)
-    above_all, deficit_all, left_all = (_summed(values, low, high, len(seconds)) for values in amounts)
-    freely = np.clip(above_all - deficit_all, 0.0, left_all)
-    part = np.divide(freely * seconds, left_all, out=np.zeros_like(seconds), where=left_all > TINY_GPUS)
+    above_all, deficit_all, left_all = (_sum_pieces(values, low, high, len(seconds)) for values in amounts)
+    lent_gpus = np.clip(above_all - deficit_all, 0.0, left_all)
+    part = np.divide(lent_gpus * seconds, left_all, out=np.zeros_like(seconds), where=left_all > MAX_ROUNDING_GPUS)
     so_far = np.append(0.0, np.cumsum(part))
     lent = np.bincount(tenant, unclaimed * (so_far[high] - so_far[low]), minlength=len(names))
     return list(zip(names[1:], (lent[1:] / SECONDS_PER_HOUR).tolist(), strict=True))
 
 
-def _laid_out(
-    claimed: Claims, entitled: Mapping[str, float]
+def _piece_arrays(
+    claims: Claims, entitled: Mapping[str, float]
 ) -> tuple[list[str], np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Names, nobody first; seconds between edges; and of each piece its tenant, first and last edge, and amounts."""
-    pieces = tenant_pieces(claimed, entitled)
-    names = [NOBODY, *pieces["tenant"].unique().sort()]
+    """Convert :func:`tenant_intervals` to arrays: tenants, seconds between edges, edges and amounts."""
+    pieces = tenant_intervals(claims, entitled)
+    names = [NO_TENANT, *pieces["tenant"].unique().sort()]
     number = {name: rank for rank, name in enumerate(names)}
-    edges = np.append(np.unique(pieces["start_s"].to_numpy()), claimed.window[1])
+    edges = np.append(np.unique(pieces["start_s"].to_numpy()), claims.window[1])
     tenant, low, high, above, deficit, unclaimed = (
         pieces.with_columns(pl.col("tenant").replace_strict(number, return_dtype=pl.Int64))
         .select("tenant", "start_s", "end_s", "above", "deficit", "unclaimed")
@@ -409,8 +424,18 @@ def _laid_out(
     return names, np.diff(edges), tenant.astype(np.int64), low, high, above, deficit, unclaimed
 
 
-def _summed(values: np.ndarray, low: np.ndarray, high: np.ndarray, count: int) -> np.ndarray:
-    """Sum of pieces over every stretch between two edges."""
+def _sum_pieces(values: np.ndarray, low: np.ndarray, high: np.ndarray, count: int) -> np.ndarray:
+    """Sum intervals over every stretch between two edges.
+
+    Parameters
+    ----------
+    values : numpy.ndarray, shape (n_intervals,)
+        Amount of each interval.
+    low, high : numpy.ndarray of int, shape (n_intervals,)
+        First and last edge of each interval.
+    count : int
+        Number of stretches.
+    """
     changes = np.bincount(low, values, minlength=count + 1) - np.bincount(high, values, minlength=count + 1)
     total: np.ndarray = np.cumsum(changes)[:count]
     return total

@@ -11,48 +11,39 @@ import numpy as np
 import polars as pl
 
 from gpuplanner.core.errors import SchemaError
-from gpuplanner.core.schema_checks import conform, some_columns
+from gpuplanner.core.schema_checks import cast_columns, conform
 from gpuplanner.core.schemas import WHOLE_GPU, Inventory, Jobs
-from gpuplanner.hardware.gpu_models import GpuModel, any_board
+from gpuplanner.hardware.gpu_models import GpuModel, load_any_gpu_model
 from gpuplanner.hardware.mig_layouts import parse_layout
-from gpuplanner.ingest.gpu_model_resolution import known_nodes
-from gpuplanner.ingest.large_tables import LongJobs
-from gpuplanner.usage.occupancy import (
-    TOLERANCE_GPUS,
-    Idle,
-    Kinds,
-    Slabs,
-    Spans,
-    Window,
-    gpu_jobs,
-    running_sum,
-)
+from gpuplanner.ingest.gpu_model_resolution import try_expand_node_list
+from gpuplanner.ingest.large_tables import LazyJobs
+from gpuplanner.usage.occupancy import TOLERANCE_GPUS, Idle, Kinds, Slabs, Spans, Window, jobs_with_gpus, running_sum
 
 
 @dataclass(frozen=True, eq=False)
 class NodePool:
-    """Who holds GPUs of which nodes of a pool, and what the waiting jobs need of a node.
+    """Allocations on the nodes of a pool, and the needs of waiting jobs per node.
 
-    - ``there``: GPUs installed, one interval for each node.
-    - ``held``: GPUs held or out of service, on all nodes of the interval together.
-    - ``of_held``, shape (intervals of held,): Number of the node list of each.
+    - ``installed``: GPUs installed, one interval for each node.
+    - ``allocated``: GPUs allocated or out of service, on all nodes of the interval together.
+    - ``list_of_allocation``, shape (n_allocated,): Number of the node list of each.
     - ``lists``: The node lists.
     - ``waiting``: Waiting jobs.
-    - ``asked``, shape (waiting jobs,): Which of the needs each has.
+    - ``need_of_job``, shape (waiting jobs,): Which of the needs each has.
     - ``needs``, shape (needs, 2): GPUs needed on one node, and on how many nodes; largest first, then the fewest
       nodes.
     """
 
-    there: Spans
-    held: Spans
-    of_held: np.ndarray
+    installed: Spans
+    allocated: Spans
+    list_of_allocation: np.ndarray
     lists: NodeLists
     waiting: Spans
-    asked: np.ndarray
+    need_of_job: np.ndarray
     needs: np.ndarray
 
     def idle(self, slabs: Slabs) -> Idle:
-        """GPUs that are free in pieces, and GPUs asked for by jobs that fit, between each edge and the next.
+        """Start a sweep over fragmented GPUs, and GPUs requested by waiting jobs that fit.
 
         A job that needs g GPUs on each of k nodes fits by count if k x g GPUs are left, and fits if k nodes have g
         GPUs free; all nodes with g GPUs free are then of use to it. Where a job fits by count and does not fit, what
@@ -64,20 +55,20 @@ class NodePool:
 
 
 class _NodeSweep:
-    """Free GPUs of every node, and who waits, carried from slab to slab."""
+    """Unallocated GPUs of every node and waiting jobs, carried from slab to slab."""
 
     def __init__(self, pool: NodePool, slabs: Slabs) -> None:
         self._pool = pool
-        self._there = pool.there.steps(slabs)
-        self._held = pool.held.steps(slabs)
+        self._there = pool.installed.steps(slabs)
+        self._held = pool.allocated.steps(slabs)
         waiting = pool.waiting
-        self._waiting = Kinds(waiting.begin, waiting.end, pool.asked, len(pool.needs), slabs)
-        self._sum = np.zeros(len(pool.there.gpus))
+        self._waiting = Kinds(waiting.begin, waiting.end, pool.need_of_job, len(pool.needs), slabs)
+        self._sum = np.zeros(len(pool.installed.gpus))
         self._unplaced = 0.0
 
-    def idle(self, slab: int, edges: np.ndarray, left: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """GPUs in pieces, and GPUs asked for by jobs that fit."""
-        was_free = _rounded(self._sum)
+    def idle(self, slab: int, edges: np.ndarray, unallocated: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Compute fragmented GPUs, and GPUs requested by jobs that fit, between the edges of a slab."""
+        was_free = _drop_rounding(self._sum)
         node, tick, change = self._changes(slab)
         outside = node < 0
         taken = np.zeros(len(edges))
@@ -85,56 +76,56 @@ class _NodeSweep:
         unplaced = running_sum(taken, self._unplaced)
         self._unplaced = float(unplaced[-1])
         edge = np.searchsorted(edges, tick[~outside])
-        place, free, before = self._events(node[~outside], edge, change[~outside])
+        event_edge, free, before = self._events(node[~outside], edge, change[~outside])
 
         def running(begin: float, change: np.ndarray) -> np.ndarray:
-            return running_sum(np.bincount(place, change, minlength=len(edges)), begin)
+            return running_sum(np.bincount(event_edge, change, minlength=len(edges)), begin)
 
-        useless, fit, fit_by_count = left, np.zeros_like(left), np.zeros_like(left)
-        too_small = np.zeros(len(left), dtype=bool)
+        unusable, fit, fit_by_count = unallocated, np.zeros_like(unallocated), np.zeros_like(unallocated)
+        too_small = np.zeros(len(unallocated), dtype=bool)
         for kind, jobs in self._waiting.counts(slab, edges):
             need, nodes = self._pool.needs[kind]
             fits, fitted, had = (gpus >= need - TOLERANCE_GPUS for gpus in (free, before, was_free))
             able = running(float(had.sum()), fits.astype(float) - fitted)
             unable = running(was_free[~had].sum(), free * ~fits - before * ~fitted)
-            asked = jobs * (need * nodes)
-            enough = (asked > TOLERANCE_GPUS) & (left >= need * nodes - TOLERANCE_GPUS)
-            there = enough & (able >= nodes - 0.5)
-            fit += np.where(there, asked, 0.0)
-            fit_by_count += np.where(enough, asked, 0.0)
-            useless = np.where(there, unable, useless)
-            too_small |= enough & ~there
+            requested = jobs * (need * nodes)
+            fits_by_count = (requested > TOLERANCE_GPUS) & (unallocated >= need * nodes - TOLERANCE_GPUS)
+            fits_on_nodes = fits_by_count & (able >= nodes - 0.5)
+            fit += np.where(fits_on_nodes, requested, 0.0)
+            fit_by_count += np.where(fits_by_count, requested, 0.0)
+            unusable = np.where(fits_on_nodes, unable, unusable)
+            too_small |= fits_by_count & ~fits_on_nodes
         over, was_over, had_over = (gpus < -TOLERANCE_GPUS for gpus in (free, before, was_free))
         unclear = unplaced > TOLERANCE_GPUS
         unclear |= running(float(had_over.sum()), over.astype(float) - was_over) > 0.5
-        in_pieces = np.where(too_small & ~unclear, useless, 0.0)
-        return in_pieces, np.where(unclear, fit_by_count, fit)
+        fragmented = np.where(too_small & ~unclear, unusable, 0.0)
+        return fragmented, np.where(unclear, fit_by_count, fit)
 
     def _changes(self, slab: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Node (-1: not known), instant and change of what is free there."""
-        pool, found = self._pool, []
-        installed = ((self._there.begins, pool.there.begin, 1), (self._there.ends, pool.there.end, -1))
+        """List the changes of unallocated GPUs in a slab: node (-1: unknown), tick and GPUs."""
+        pool, changes = self._pool, []
+        installed = ((self._there.begins, pool.installed.begin, 1), (self._there.ends, pool.installed.end, -1))
         for events, ticks, sign in installed:
             at = events[slab]
-            found.append((at.astype(np.int64), ticks[at], sign * pool.there.gpus[at]))
-        held = ((self._held.begins, pool.held.begin, -1), (self._held.ends, pool.held.end, 1))
-        for events, ticks, sign in held:
+            changes.append((at.astype(np.int64), ticks[at], sign * pool.installed.gpus[at]))
+        allocated = ((self._held.begins, pool.allocated.begin, -1), (self._held.ends, pool.allocated.end, 1))
+        for events, ticks, sign in allocated:
             at = events[slab]
-            row, node, many = pool.lists.spread(pool.of_held[at])
-            found.append((node, ticks[at][row], sign * (pool.held.gpus[at][row] / many)))
-        node, tick, change = (np.concatenate(part) for part in zip(*found, strict=True))
+            row, node, many = pool.lists.spread(pool.list_of_allocation[at])
+            changes.append((node, ticks[at][row], sign * (pool.allocated.gpus[at][row] / many)))
+        node, tick, change = (np.concatenate(part) for part in zip(*changes, strict=True))
         return node, tick, change
 
     def _events(
-        self, node: np.ndarray, place: np.ndarray, change: np.ndarray
+        self, node: np.ndarray, edge: np.ndarray, change: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Edge, free GPUs after and before: several things that happen to a node at once are one event."""
+        """Merge changes of a node at one edge: edge, and unallocated GPUs after and before."""
         if not len(node):
-            return place, change, change
-        order = np.lexsort((place, node))  # stable: sums of floats keep their order
-        node, place, change = node[order], place[order], change[order]
-        first = np.flatnonzero(np.r_[True, (np.diff(node) != 0) | (np.diff(place) != 0)])
-        node, place, change = node[first], place[first], np.add.reduceat(change, first)
+            return edge, change, change
+        order = np.lexsort((edge, node))  # stable: sums of floats keep their order
+        node, edge, change = node[order], edge[order], change[order]
+        first = np.flatnonzero(np.r_[True, (np.diff(node) != 0) | (np.diff(edge) != 0)])
+        node, edge, change = node[first], edge[first], np.add.reduceat(change, first)
         begins = np.flatnonzero(np.r_[True, np.diff(node) != 0])
         before_all = self._sum[node[begins]]
         change[begins] += before_all
@@ -142,32 +133,50 @@ class _NodeSweep:
         total = events.select(pl.col("change").cum_sum().over("node")).to_series().to_numpy()
         last = np.append(begins[1:], len(node)) - 1
         self._sum[node[last]] = total[last]
-        free = _rounded(total)
+        free = _drop_rounding(total)
         before = np.concatenate([[0.0], free[:-1]])
-        before[begins] = _rounded(before_all)
-        return place, free, before
+        before[begins] = _drop_rounding(before_all)
+        return edge, free, before
 
 
-def _rounded(gpus: np.ndarray) -> np.ndarray:
-    """Rounding of sums must not leave a trace: less than a millionth of a GPU is none."""
+def _drop_rounding(gpus: np.ndarray) -> np.ndarray:
+    """Set GPU counts below a millionth of a GPU, which are rounding of sums, to 0."""
     return np.where(np.abs(gpus) < TOLERANCE_GPUS, 0.0, gpus)
 
 
 def node_pool(
     started: pl.LazyFrame,
-    taken: Spans,
+    allocated_spans: Spans,
     queued: pl.LazyFrame,
-    waiting: Spans,
+    waiting_spans: Spans,
     nodes: pl.DataFrame,
     out: pl.DataFrame,
     window: Window,
 ) -> NodePool | None:
-    """Who holds what on which node, or None where no job names a node or the inventory names one twice."""
-    number = {name: place for place, name in enumerate(nodes["node"])}
+    """Collect allocations by node; None where no job names a node, or the inventory names one twice.
+
+    Parameters
+    ----------
+    started : polars.LazyFrame
+        Started jobs of the pool.
+    allocated_spans : Spans
+        Their allocations.
+    queued : polars.LazyFrame
+        Waiting jobs of the pool.
+    waiting_spans : Spans
+        Their waits.
+    nodes : polars.DataFrame
+        Table ``schemas.Inventory``.
+    out : polars.DataFrame
+        GPUs out of service, see :func:`gpuplanner.usage.gpu_hour_ledger.check_out_of_service`.
+    window : Window
+        Window of the ledger.
+    """
+    number = {name: position for position, name in enumerate(nodes["node"])}
     if len(number) < nodes.height:
         return None
-    gone = out.select("start_time", "end_time", "gpus", node_list="node")
-    texts = pl.concat([_texts(started.select("node_list").collect()), _texts(gone)])
+    out_nodes = out.select("start_time", "end_time", "gpus", node_list="node")
+    texts = pl.concat([_node_lists(started.select("node_list").collect()), _node_lists(out_nodes)])
     of_held, lists = numbered_lists(texts, number)
     used = np.bincount(of_held, minlength=len(lists.first) - 1) > 0
     if not (lists.node[np.repeat(used, np.diff(lists.first))] >= 0).any():
@@ -175,27 +184,27 @@ def node_pool(
     largest = float(nodes["gpus"].max() or 0)  # type: ignore[arg-type]
     # A job that does not say over how many nodes it spreads needs one node, or whole ones if larger.
     many = pl.coalesce("nodes", (pl.col("gpus") / largest).ceil()).clip(lower_bound=1).cast(pl.Int64)
-    asking = queued.select(each=pl.col("gpus") / many, many=many).collect()
-    needs = asking.unique().sort("each", "many", descending=[True, False])
-    asked = asking.join(needs.with_row_index("need"), on=["each", "many"], how="left", maintain_order="left")
+    requests = queued.select(each=pl.col("gpus") / many, many=many).collect()
+    needs = requests.unique().sort("each", "many", descending=[True, False])
+    needs_of_jobs = requests.join(needs.with_row_index("need"), on=["each", "many"], how="left", maintain_order="left")
     return NodePool(
-        there=window.spans(nodes, "installed", "retired", "gpus"),
-        held=taken.joined(window.spans(gone, "start_time", "end_time", "gpus")),
-        of_held=of_held,
+        installed=window.spans(nodes, "installed", "retired", "gpus"),
+        allocated=allocated_spans.concatenate(window.spans(out_nodes, "start_time", "end_time", "gpus")),
+        list_of_allocation=of_held,
         lists=lists,
-        waiting=waiting,
-        asked=asked["need"].to_numpy(),
+        waiting=waiting_spans,
+        need_of_job=needs_of_jobs["need"].to_numpy(),
         needs=needs.to_numpy(),
     )
 
 
-def _texts(table: pl.DataFrame) -> pl.Series:
+def _node_lists(table: pl.DataFrame) -> pl.Series:
     return table["node_list"].cast(pl.Categorical)
 
 
 @dataclass(frozen=True, eq=False)
 class NodeLists:
-    """Lists of nodes, numbered, as numbers of nodes in an inventory; -1 for a node that is not in it.
+    """Numbered lists of nodes, as numbers of nodes in an inventory; -1: a node that is not in it.
 
     - ``first``, shape (lists + 1,): Where each list begins in ``node``.
     - ``node``: The nodes of all lists, one list after the other.
@@ -205,11 +214,11 @@ class NodeLists:
     node: np.ndarray
 
     def spread(self, lists: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """For the given lists: which of them, node, and how many nodes that list has, one row a node."""
+        """Expand lists to one row a node: position of the list, node, and number of nodes of the list."""
         many = self.first[lists + 1] - self.first[lists]
         row = np.repeat(np.arange(len(lists)), many)
-        place = np.arange(len(row)) - np.repeat(np.cumsum(many) - many, many)
-        return row, self.node[self.first[lists][row] + place], many[row]
+        position = np.arange(len(row)) - np.repeat(np.cumsum(many) - many, many)
+        return row, self.node[self.first[lists][row] + position], many[row]
 
 
 def numbered_lists(texts: pl.Series, number: Mapping[str, int]) -> tuple[np.ndarray, NodeLists]:
@@ -222,14 +231,14 @@ def numbered_lists(texts: pl.Series, number: Mapping[str, int]) -> tuple[np.ndar
     >>> node.tolist(), many.tolist()
     ([0, 1, -1, 1], [2, 2, 1, 1])
     """
-    known = texts.drop_nulls().unique().cast(pl.String).sort()
-    names = [[-1], *([number.get(name, -1) for name in known_nodes(text) or [""]] for text in known)]
-    of_job = texts.replace_strict(known, range(1, len(known) + 1), default=0, return_dtype=pl.Int32)
+    names_of_lists = texts.drop_nulls().unique().cast(pl.String).sort()
+    names = [[-1], *([number.get(name, -1) for name in try_expand_node_list(text) or [""]] for text in names_of_lists)]
+    of_job = texts.replace_strict(names_of_lists, range(1, len(names_of_lists) + 1), default=0, return_dtype=pl.Int32)
     first = np.cumsum([0, *map(len, names)])
     return of_job.fill_null(0).to_numpy(), NodeLists(first, np.concatenate(names).astype(np.int64))
 
 
-PARTS = ("held", "cut_idle", "lost_to_layout", "whole")
+SLICE_STATES = ("held", "cut_idle", "lost_to_layout", "whole")
 """What a slice-hour was.
 
 held
@@ -237,22 +246,22 @@ held
 cut_idle
     In an instance that nobody held.
 lost_to_layout
-    On a cut GPU and in no instance: the layout leaves it over.
+    On a partitioned GPU and in no instance: the layout leaves it over.
 whole
     On a GPU that was not cut.
 """
-TOLERANCE = 1e-9
-_OF_SLICES = (
+MAX_EXCESS_FRACTION = 1e-9
+_SLICE_COLUMNS = (
     "submit_time", "start_time", "end_time", "state", "gpus", "gpu_model", "profile_requested", "instances",
 )  # fmt: skip
 
 
 def slice_hours(
-    jobs: pl.DataFrame | LongJobs, inventory: pl.DataFrame, *, start: datetime, end: datetime
+    jobs: pl.DataFrame | LazyJobs, inventory: pl.DataFrame, *, start: datetime, end: datetime
 ) -> pl.DataFrame:
-    """Account for every compute slice and memory slice installed, by the layouts that the inventory states.
+    """Account for the hours of every installed compute and memory slice, by the layouts of the inventory.
 
-    A slice is a seventh of the compute and an eighth of the memory of most boards; 3g + 3g takes all memory
+    A slice is a seventh of the compute and an eighth of the memory of most GPU models; 3g + 3g takes all memory
     and leaves one compute slice that nothing can use.
 
     Parameters
@@ -268,15 +277,15 @@ def slice_hours(
     Returns
     -------
     polars.DataFrame
-        ``gpu_model``, ``part`` (one of :data:`PARTS`), ``compute_slice_hours``, ``memory_slice_hours``. The
-        parts of a board sum to all its slices.
+        ``gpu_model``, ``part`` (one of :data:`SLICE_STATES`), ``compute_slice_hours``, ``memory_slice_hours``. The
+        parts of a GPU model sum to all its slices.
 
     Raises
     ------
     SchemaError
         If more instances of a profile are held than the layouts have, or a table is not as declared.
     CatalogError, GeometryError
-        If a board or a profile is unknown.
+        If a GPU model or a profile is unknown.
 
     Examples
     --------
@@ -289,31 +298,45 @@ def slice_hours(
     [('held', 3.0, 4.0), ('cut_idle', 3.0, 4.0), ('lost_to_layout', 1.0, 0.0), ('whole', 0.0, 0.0)]
     """
     window = Window(start, end)
-    nodes = conform(inventory, Inventory, where="inventory")
+    nodes = conform(inventory, Inventory, source="inventory")
     nodes = nodes.with_columns(hours=window.overlap_h("installed", "retired"))
-    each = []
-    for part in LongJobs.of(jobs).parts(_OF_SLICES):
-        asked = gpu_jobs(some_columns(part, Jobs, _OF_SLICES, where="jobs"), window)
-        cut = asked.drop_nulls(["instances", "profile_requested", "start_time"])
+    instance_hours = []
+    for part in LazyJobs.from_table(jobs).iterate_chunks(_SLICE_COLUMNS):
+        requests = jobs_with_gpus(cast_columns(part, Jobs, _SLICE_COLUMNS, source="jobs"), window)
+        cut = requests.drop_nulls(["instances", "profile_requested", "start_time"])
         hours = window.overlap_h("start_time", "end_time") * pl.col("instances")
         words = pl.col("gpu_model", "profile_requested").cast(pl.String)
-        each.append(cut.group_by(words, maintain_order=True).agg(instance_hours=hours.sum()))
-    held = pl.concat(each)
+        instance_hours.append(cut.group_by(words, maintain_order=True).agg(instance_hours=hours.sum()))
+    allocated = pl.concat(instance_hours)
     names = nodes["gpu_model"].drop_nulls().unique().sort()
     rows: list[tuple[str, str, float, float]] = []
     for name in names:
         # Jobs that name no board can only be on the one board there is.
-        here = pl.col("gpu_model") == name if len(names) > 1 else pl.lit(value=True)
-        rows += _gpu_model(any_board(name), nodes.filter(gpu_model=name), held.filter(here), name)
+        is_model = pl.col("gpu_model") == name if len(names) > 1 else pl.lit(value=True)
+        rows += _slice_hours_of_model(
+            load_any_gpu_model(name), nodes.filter(gpu_model=name), allocated.filter(is_model), name
+        )
     hours_of = dict.fromkeys(("compute_slice_hours", "memory_slice_hours"), pl.Float64)
     schema = {"gpu_model": pl.String, "part": pl.String, **hours_of}
     return pl.DataFrame(rows, schema=schema, orient="row")
 
 
-def _gpu_model(
-    gpu_model: GpuModel, nodes: pl.DataFrame, held: pl.DataFrame, name: str
+def _slice_hours_of_model(
+    gpu_model: GpuModel, nodes: pl.DataFrame, allocated: pl.DataFrame, name: str
 ) -> list[tuple[str, str, float, float]]:
-    """Name of the board, part, and hours of its compute and of its memory slices."""
+    """Tabulate GPU model, state, and hours of compute and memory slices.
+
+    Parameters
+    ----------
+    gpu_model : GpuModel
+        The GPU model.
+    nodes : polars.DataFrame
+        Its nodes, with ``hours`` in the window.
+    allocated : polars.DataFrame
+        ``profile_requested`` and ``instance_hours``.
+    name : str
+        Name of the model in the inventory.
+    """
     cut: dict[str, float] = defaultdict(float)
     cut_gpu_hours = whole_gpu_hours = 0.0
     for layouts, gpus, hours in nodes.select("layouts", "gpus", "hours").iter_rows():
@@ -325,24 +348,24 @@ def _gpu_model(
             for profile, count in parse_layout(text.strip()).items():
                 cut[gpu_model.profile(profile).name] += count * hours
     used: dict[str, float] = defaultdict(float)
-    for profile, hours in held.select("profile_requested", "instance_hours").iter_rows():
+    for profile, hours in allocated.select("profile_requested", "instance_hours").iter_rows():
         used[gpu_model.profile(profile).name] += hours
     for profile, hours in used.items():
-        if hours > cut[profile] * (1 + TOLERANCE):
+        if hours > cut[profile] * (1 + MAX_EXCESS_FRACTION):
             expected = f"at most the {cut[profile]:g} instance-hours that the layouts of the inventory have"
             got, todo = f"{hours:g} allocated to jobs", "State the layouts in force during this time."
             raise SchemaError(f"slices of {name}, profile {profile}", expected, got, todo)
 
-    def slices(instances: dict[str, float]) -> tuple[float, float]:
+    def slice_hours_of(instances: dict[str, float]) -> tuple[float, float]:
         sizes = [(gpu_model.profile(profile), hours) for profile, hours in instances.items()]
-        compute = sum(size.compute_slices * hours for size, hours in sizes)
-        return compute, sum(size.memory_slices * hours for size, hours in sizes)
+        compute_hours = sum(size.compute_slices * hours for size, hours in sizes)
+        return compute_hours, sum(size.memory_slices * hours for size, hours in sizes)
 
-    all_cut, all_held = slices(cut), slices(used)
+    all_cut, all_held = slice_hours_of(cut), slice_hours_of(used)
     of_board = (gpu_model.compute_slices, gpu_model.memory_slices)
     kinds = [
-        [all_held[kind], all_cut[kind] - all_held[kind], cut_gpu_hours * each - all_cut[kind],
-         whole_gpu_hours * each]
-        for kind, each in enumerate(of_board)
+        [all_held[kind], all_cut[kind] - all_held[kind], cut_gpu_hours * slices_per_gpu - all_cut[kind],
+         whole_gpu_hours * slices_per_gpu]
+        for kind, slices_per_gpu in enumerate(of_board)
     ]  # fmt: skip
-    return [(name, *row) for row in zip(PARTS, *kinds, strict=True)]
+    return [(name, *row) for row in zip(SLICE_STATES, *kinds, strict=True)]

@@ -9,35 +9,35 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import numpy as np
 import polars as pl
 
-from gpuplanner.core.errors import SchemaError, examples, message, resolve
-from gpuplanner.core.schema_checks import check, conform, some_columns
+from gpuplanner.core.errors import SchemaError, examples, format_message, resolve_name
+from gpuplanner.core.schema_checks import cast_columns, check_table, conform
 from gpuplanner.core.schemas import BUCKETS, Inventory, Jobs, Ledger
-from gpuplanner.core.step_functions import TICK, require_zone, untimed, waiting_since
-from gpuplanner.usage.allocated_hours import ACTIVE, BY_ID, IDLE, held_hours
+from gpuplanner.core.step_functions import TICK, has_unknown_end, require_time_zone, waiting_since
+from gpuplanner.usage.allocated_hours import ACTIVE, ALLOCATED_IDLE_STATES, JOIN_COLUMNS, split_allocated_hours
 from gpuplanner.usage.fragmentation import node_pool
 from gpuplanner.usage.occupancy import (
     PoolHours,
     Reservation,
     Window,
-    gpu_jobs,
     inferred_inventory,
+    jobs_with_gpus,
+    match_gpu_models,
     sweep_pool,
-    with_boards,
 )
 
-TIMES = ("submit_time", "start_time", "end_time")
-COLUMNS = (
-    "tenant", *TIMES, "eligible_time", "state", "gpus", "gpu_model", "profile_requested", "nodes", "node_list",
+JOB_TIMES = ("submit_time", "start_time", "end_time")
+LEDGER_COLUMNS = (
+    "tenant", *JOB_TIMES, "eligible_time", "state", "gpus", "gpu_model", "profile_requested", "nodes", "node_list",
     "sm_activity", "memory_peak_gib", "gpus_by_memory", "instances",
 )  # fmt: skip
 """Columns of ``schemas.Jobs`` that a ledger looks at, beside ``job_id`` where there are samples."""
 ONE_POOL = "The GPU models of the jobs do not match the inventory: all GPUs are one pool."
-"""What :func:`assumptions` says where boards are not told apart."""
+"""What :func:`ledger_assumptions` says where GPU models are not told apart."""
 ROUNDING_GPU_HOURS = 1e-12
 """Smaller amounts are rounding of sums and get no row."""
-NOBODY = "-"
+UNALLOCATED_TENANT = "-"
 """Tenant of GPU-time that nobody held."""
-_KINDS = ("reserved", "reconfiguring", "down")
+_OUT_OF_SERVICE_BUCKETS = ("reserved", "reconfiguring", "down")
 _OPTIONAL = dict.fromkeys(("gpu_model", "tenant", "node"), pl.String())
 _SPAN = dict.fromkeys(("start_time", "end_time"), pl.Datetime("us", "UTC"))
 _OUT = {"bucket": pl.Enum(BUCKETS), **_SPAN, "gpus": pl.Float64(), **_OPTIONAL}
@@ -54,7 +54,7 @@ def gpu_time_ledger(
     samples: pl.DataFrame | None = None,
     out_of_service: pl.DataFrame | None = None,
 ) -> pl.DataFrame:
-    """Put every installed GPU-hour into one bucket.
+    """Assign every installed GPU-hour to exactly one bucket.
 
     Held time is ``used`` where the device was seen to work (SM activity of at least 0.05 in the minute),
     ``allocated_idle`` where it was seen not to, and ``unobserved`` where nothing was measured. A sample holds until the
@@ -63,13 +63,13 @@ def gpu_time_ledger(
     and nodes have it only in pieces too small; ``idle_pending`` as far as eligible jobs wait that ask for no more, on
     the nodes or, while it is not known on which nodes GPUs are held, by count; else ``free``. Of a
     reservation, what its tenant does not hold is ``reserved``. A MIG instance counts its share of the compute slices
-    of a board.
+    of a GPU model.
 
     Parameters
     ----------
     jobs : polars.DataFrame
         Table ``schemas.Jobs``. A job that is ``RUNNING`` or ``PENDING`` and has no end is so to `end`; of one
-        that ended nobody knows when nothing is counted, see :func:`assumptions`.
+        that ended nobody knows when nothing is counted, see :func:`ledger_assumptions`.
     inventory : polars.DataFrame, optional
         Table ``schemas.Inventory``. Default: :func:`inferred_inventory`, a lower bound.
     start, end : datetime
@@ -78,15 +78,15 @@ def gpu_time_ledger(
         Table ``schemas.Samples``, in steps of at most an hour.
     out_of_service : polars.DataFrame, optional
         GPUs ``reserved``, ``reconfiguring`` or ``down`` (column ``bucket``): ``start_time``, ``end_time``,
-        ``gpus``; ``gpu_model`` if boards are kept apart; ``tenant``, for whom they are reserved; ``node``, if
+        ``gpus``; ``gpu_model`` if GPU models are kept apart; ``tenant``, for whom they are reserved; ``node``, if
         known: GPUs that jobs hold on it are not among them. Without the table, such time shows as free.
 
     Returns
     -------
     polars.DataFrame
-        Table ``schemas.Ledger``, sorted by hour, board, tenant and bucket; rows of nothing are left out. It
-        sums to :func:`installed_gpu_hours`. ``gpu_model`` is null if the boards of jobs and inventory cannot
-        be matched, see :func:`assumptions`.
+        Table ``schemas.Ledger``, sorted by hour, GPU model, tenant and bucket; rows of nothing are left out. It
+        sums to :func:`installed_gpu_hours`. ``gpu_model`` is null if the GPU models of jobs and inventory cannot
+        be matched, see :func:`ledger_assumptions`.
 
     Raises
     ------
@@ -115,44 +115,44 @@ def gpu_time_ledger(
     [('-', 'unallocated', 2.5), ('-', 'idle_pending', 0.5), ('vision', 'no_telemetry', 1.0)]
     """
     window = Window(start, end)
-    ids = [] if samples is None else [name for name in BY_ID if name not in COLUMNS]
-    asking, nodes = with_boards(*_tables(jobs, inventory, window, [*ids, *COLUMNS]))
-    started = asking.lazy().filter(pl.col("start_time").is_not_null())
-    left = pl.coalesce("start_time", "end_time")
-    queued = asking.lazy().with_columns(waiting_since=waiting_since(), left_queue=left)
-    out = withheld(out_of_service, nodes["board"])
-    bucket = pl.col("state").replace(dict.fromkeys(IDLE, "allocated_idle")).alias("bucket")
+    ids = [] if samples is None else [name for name in JOIN_COLUMNS if name not in LEDGER_COLUMNS]
+    gpu_attempts, nodes = match_gpu_models(*_ledger_inputs(jobs, inventory, window, [*ids, *LEDGER_COLUMNS]))
+    started = gpu_attempts.lazy().filter(pl.col("start_time").is_not_null())
+    left_queue = pl.coalesce("start_time", "end_time")
+    queued = gpu_attempts.lazy().with_columns(waiting_since=waiting_since(), left_queue=left_queue)
+    out = check_out_of_service(out_of_service, nodes["board"])
+    bucket = pl.col("state").replace(dict.fromkeys(ALLOCATED_IDLE_STATES, "allocated_idle")).alias("bucket")
     keys = ["tenant", "board", "hour", bucket]
-    held = held_hours(started, samples, window).filter(pl.col("state") != ACTIVE)
-    parts = [held.group_by(keys, maintain_order=True).agg(pl.col("gpu_hours").sum())]
+    allocated = split_allocated_hours(started, samples, window).filter(pl.col("state") != ACTIVE)
+    parts = [allocated.group_by(keys, maintain_order=True).agg(pl.col("gpu_hours").sum())]
     boards = started.select("board").unique().collect()["board"]
     for gpu_model in pl.concat([nodes["board"], boards]).unique().sort():
-        here = pl.col("board").eq_missing(gpu_model)
-        waits = queued.filter(here | pl.col("board").is_null())
-        pool = _pool(started.filter(here), waits, nodes.filter(here), out.filter(here), window)
+        is_model = pl.col("board").eq_missing(gpu_model)
+        waits = queued.filter(is_model | pl.col("board").is_null())
+        pool = _sweep_ledger_pool(started.filter(is_model), waits, nodes.filter(is_model), out.filter(is_model), window)
         if pool.excess_gpus > 0:
-            raise SchemaError(_excess(pool, gpu_model, window))
+            raise SchemaError(_describe_excess(pool, gpu_model, window))
         nobody = {"unallocated": pool.free, "fragmented": pool.fragmented, "idle_pending": pool.idle_pending}
-        parts += [_row(NOBODY, gpu_model, kind, hours) for kind, hours in nobody.items()]
-        parts += [_row(tenant, gpu_model, "reserved", hours) for tenant, hours in pool.reserved.items()]
-        shut = out.filter(here, ~_KEPT_ANYWHERE).group_by("bucket", "tenant", maintain_order=True)
-        for (kind, tenant), rows in shut:
+        parts += [_bucket_rows(UNALLOCATED_TENANT, gpu_model, kind, hours) for kind, hours in nobody.items()]
+        parts += [_bucket_rows(tenant, gpu_model, "reserved", hours) for tenant, hours in pool.reserved.items()]
+        out_rows = out.filter(is_model, ~_KEPT_ANYWHERE).group_by("bucket", "tenant", maintain_order=True)
+        for (kind, tenant), rows in out_rows:
             spans = window.spans(rows, "start_time", "end_time", "gpus")
             hours = spans.by_hour(window.hours, np.zeros(len(spans.gpus)), 1)[0]
-            parts.append(_row(str(tenant), gpu_model, str(kind), hours))
+            parts.append(_bucket_rows(str(tenant), gpu_model, str(kind), hours))
     ledger = (
         pl.concat(parts)
         .filter(pl.col("gpu_hours") > ROUNDING_GPU_HOURS)
         .with_columns(hour=pl.lit(window.origin) + pl.duration(hours="hour"), gpu_model="board")
         .sort("hour", "gpu_model", "tenant", pl.col("bucket").cast(pl.Enum(BUCKETS)))
     )
-    return check(ledger, Ledger, where="ledger")
+    return check_table(ledger, Ledger, source="ledger")
 
 
-def assumptions(
+def ledger_assumptions(
     jobs: pl.DataFrame, inventory: pl.DataFrame | None = None, *, start: datetime, end: datetime
 ) -> list[str]:
-    """What a ledger over these tables takes for granted, in sentences for the reader of a report.
+    """List the assumptions behind a ledger over these tables, as sentences for a report.
 
     Parameters
     ----------
@@ -162,7 +162,7 @@ def assumptions(
     Returns
     -------
     list of str
-        Empty if inventory, boards and GPU counts are all known.
+        Empty if inventory, GPU models and GPU counts are all known.
 
     Examples
     --------
@@ -170,57 +170,71 @@ def assumptions(
     >>> day = datetime(2026, 2, 2, tzinfo=UTC)
     >>> jobs = pl.DataFrame({"job_id": ["1"], "attempt": 1, "tenant": "a", "state": "RUNNING", "gpus": 3.0})
     >>> jobs = jobs.with_columns(submit_time=day, start_time=day)
-    >>> assumptions(jobs, start=day, end=day + timedelta(days=1))[0].partition(":")[0]
+    >>> ledger_assumptions(jobs, start=day, end=day + timedelta(days=1))[0].partition(":")[0]
     'No inventory was given'
     """
     window = Window(start, end)
-    _, nodes = with_boards(*_tables(jobs, inventory, window, COLUMNS))
-    found = []
+    _, nodes = match_gpu_models(*_ledger_inputs(jobs, inventory, window, LEDGER_COLUMNS))
+    sentences = []
     if inventory is None:
-        told = "GPUs are assumed, the peak of allocated GPUs; unallocated time is a lower bound."
-        found.append(f"No inventory was given: {nodes['gpus'].sum()} {told}")
+        text = "GPUs are assumed, the peak of allocated GPUs; unallocated time is a lower bound."
+        sentences.append(f"No inventory was given: {nodes['gpus'].sum()} {text}")
     elif nodes.filter(pl.col("board").is_null() & pl.col("gpu_model").is_not_null()).height:
-        found.append(ONE_POOL)
-    table = some_columns(jobs, Jobs, [*TIMES, "eligible_time", "state", "gpus", "node_list"], where="jobs")
+        sentences.append(ONE_POOL)
+    table = cast_columns(jobs, Jobs, [*JOB_TIMES, "eligible_time", "state", "gpus", "node_list"], source="jobs")
     unknown = table.filter(pl.col("gpus").is_null() & pl.col("start_time").is_not_null()).height
     if unknown:
-        told = "jobs ran on an unknown number of GPUs: their time counts as unallocated."
-        found.append(f"{unknown} of {table.height} {told}")
-    endless = table.filter((pl.col("gpus") > 0) & untimed()).height
+        text = "jobs ran on an unknown number of GPUs: their time counts as unallocated."
+        sentences.append(f"{unknown} of {table.height} {text}")
+    endless = table.filter((pl.col("gpus") > 0) & has_unknown_end()).height
     if endless:
-        told = "jobs with GPUs have no start or end: their time counts as unallocated."
-        found.append(f"{endless} of {table.height} {told}")
+        text = "jobs with GPUs have no start or end: their time counts as unallocated."
+        sentences.append(f"{endless} of {table.height} {text}")
     waited = table.filter(pl.col("start_time") > waiting_since()).height
     unplaced = table.filter(pl.col("start_time").is_not_null() & pl.col("node_list").is_null()).height
     if waited and unplaced:
-        found.append(
+        sentences.append(
             f"{unplaced} jobs do not name their nodes: while they run, no GPU counts as fragmented, and "
             "unallocated GPUs that pending jobs request count as idle with eligible jobs pending."
         )
-    return found
+    return sentences
 
 
-def _tables(
+def _ledger_inputs(
     jobs: pl.DataFrame, inventory: pl.DataFrame | None, window: Window, columns: Sequence[str]
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
-    asking = gpu_jobs(some_columns(jobs, Jobs, columns, where="ledger: jobs"), window)
+    asking = jobs_with_gpus(cast_columns(jobs, Jobs, columns, source="ledger: jobs"), window)
     if inventory is None:
         return asking, inferred_inventory(asking, start=window.start, end=window.end)
-    return asking, conform(inventory, Inventory, where="ledger: inventory")
+    return asking, conform(inventory, Inventory, source="ledger: inventory")
 
 
-def _pool(
+def _sweep_ledger_pool(
     started: pl.LazyFrame, queued: pl.LazyFrame, nodes: pl.DataFrame, out: pl.DataFrame, window: Window
 ) -> PoolHours:
-    """What is left of one pool."""
+    """Compute the unallocated GPU-hours of one pool.
+
+    Parameters
+    ----------
+    started : polars.LazyFrame
+        Started jobs of the pool.
+    queued : polars.LazyFrame
+        Jobs that may wait for the pool.
+    nodes : polars.DataFrame
+        Table ``schemas.Inventory``.
+    out : polars.DataFrame
+        GPUs out of service.
+    window : Window
+        Window of the ledger.
+    """
     kept = out.filter(_KEPT_ANYWHERE)
-    gone = window.spans(out.filter(~_KEPT_ANYWHERE), "start_time", "end_time", "gpus")
-    taken = window.spans(started, "start_time", "end_time", "gpus")
+    out_spans = window.spans(out.filter(~_KEPT_ANYWHERE), "start_time", "end_time", "gpus")
+    allocated = window.spans(started, "start_time", "end_time", "gpus")
     waiting = window.spans(queued, "waiting_since", "left_queue", "gpus")
     return sweep_pool(
-        installed=window.spans(nodes, "installed", "retired", "gpus"),
-        taken=taken.joined(gone),
-        waiting=waiting,
+        installed_spans=window.spans(nodes, "installed", "retired", "gpus"),
+        allocated_spans=allocated.concatenate(out_spans),
+        waiting_spans=waiting,
         reservations={
             tenant: Reservation(
                 window.spans(kept.filter(tenant=tenant), "start_time", "end_time", "gpus"),
@@ -228,81 +242,77 @@ def _pool(
             )
             for tenant in kept["tenant"].unique().sort()
         },
-        pieces=node_pool(started, taken, queued, waiting, nodes, out, window),
+        pieces=node_pool(started, allocated, queued, waiting, nodes, out, window),
         hours=window.hours,
     )
 
 
-def _row(tenant: str, gpu_model: str | None, bucket: str, gpu_hours: np.ndarray) -> pl.DataFrame:
+def _bucket_rows(tenant: str, gpu_model: str | None, bucket: str, gpu_hours: np.ndarray) -> pl.DataFrame:
     hours = pl.DataFrame({"hour": np.arange(len(gpu_hours)), "gpu_hours": gpu_hours})
     names = {"tenant": pl.lit(tenant), "board": pl.lit(gpu_model, pl.String), "bucket": pl.lit(bucket)}
     return hours.with_columns(**names).select("tenant", "board", "hour", "bucket", "gpu_hours")
 
 
-def _excess(pool: PoolHours, gpu_model: str | None, window: Window) -> str:
-    when = window.origin + pool.excess_tick * TICK
-    return message(
+def _describe_excess(pool: PoolHours, gpu_model: str | None, window: Window) -> str:
+    first_time = window.origin + pool.excess_tick * TICK
+    return format_message(
         f"ledger: GPUs of {gpu_model if gpu_model is not None else 'all models'} allocated or out of service",
         "never more than the inventory has installed",
-        f"up to {pool.excess_gpus:g} GPUs more, first at {when:%Y-%m-%d %H:%M:%S} UTC",
+        f"up to {pool.excess_gpus:g} GPUs more, first at {first_time:%Y-%m-%d %H:%M:%S} UTC",
         "Complete the inventory (installed, retired, gpus), look for attempts of one job that overlap, or "
         "leave the inventory out to have it inferred from the peak.",
     )
 
 
-def withheld(table: pl.DataFrame | None, boards: pl.Series) -> pl.DataFrame:
-    """Check a table of GPUs out of service, and give each row the board of the pool that misses them.
+def check_out_of_service(table: pl.DataFrame | None, boards: pl.Series) -> pl.DataFrame:
+    """Check a table of GPUs out of service, and give each row the GPU model of its pool.
 
     Examples
     --------
-    >>> withheld(None, pl.Series(["A100"])).height
+    >>> check_out_of_service(None, pl.Series(["A100"])).height
     0
     """
     if table is None:
         return pl.DataFrame(schema=_OUT | {"board": pl.String})
-    known = boards.unique().sort()
-    needed = [name for name in _OUT if name not in _OPTIONAL or (name == "gpu_model" and len(known) > 1)]
+    models = boards.unique().sort()
+    needed = [name for name in _OUT if name not in _OPTIONAL or (name == "gpu_model" and len(models) > 1)]
     missing = [name for name in needed if name not in table.columns]
     if missing:
-        _refuse("", f"columns {', '.join(map(repr, needed))}", f"none of {examples(missing)}", "Add them.")
-    _only(table, "bucket", list(_KINDS), "Fix the column bucket.")
+        _raise_out_of_service(
+            "", f"columns {', '.join(map(repr, needed))}", f"none of {examples(missing)}", "Add them."
+        )
+    _require_values(table, "bucket", list(_OUT_OF_SERVICE_BUCKETS), "Fix the column bucket.")
     absent = [pl.lit(None, _OUT[name]).alias(name) for name in _OPTIONAL if name not in table.columns]
     rows = table.with_columns(absent).select(*_OUT).cast(_OUT)  # type: ignore[arg-type]
     if rows.filter(pl.col("start_time").is_null() | ~(pl.col("gpus") >= 0)).height:
-        _refuse("", "a start_time and a number of gpus in every row", "none or a negative one", "Fill it in.")
-    rows = rows.with_columns(tenant=pl.col("tenant").fill_null(NOBODY))
-    if len(known) == 1:
-        return rows.with_columns(board=pl.lit(known[0], pl.String))
-    _only(rows, "gpu_model", known.to_list(), "Use the GPU model as written in the inventory.")
+        _raise_out_of_service(
+            "", "a start_time and a number of gpus in every row", "none or a negative one", "Fill it in."
+        )
+    rows = rows.with_columns(tenant=pl.col("tenant").fill_null(UNALLOCATED_TENANT))
+    if len(models) == 1:
+        return rows.with_columns(board=pl.lit(models[0], pl.String))
+    _require_values(rows, "gpu_model", models.to_list(), "Use the GPU model as written in the inventory.")
     return rows.with_columns(board="gpu_model")
 
 
-def _only(table: pl.DataFrame, column: str, words: list[str], todo: str) -> None:
+def _require_values(table: pl.DataFrame, column: str, words: list[str], todo: str) -> None:
     unknown = table.filter(~pl.col(column).cast(pl.String).is_in(words).fill_null(False))
     if unknown.height:
-        found = unknown[column].cast(pl.String).fill_null("nothing").unique().sort().to_list()
-        got = f"{unknown.height} rows with {examples(found)}"
-        _refuse(f", column {column!r}", f"one of {examples(words)}", got, todo)
+        values = unknown[column].cast(pl.String).fill_null("nothing").unique().sort().to_list()
+        got = f"{unknown.height} rows with {examples(values)}"
+        _raise_out_of_service(f", column {column!r}", f"one of {examples(words)}", got, todo)
 
 
-def _refuse(place: str, expected: str, got: str, todo: str) -> None:
-    raise SchemaError(f"ledger: out_of_service{place}", expected, got, todo)
+def _raise_out_of_service(location: str, expected: str, got: str, todo: str) -> None:
+    raise SchemaError(f"ledger: out_of_service{location}", expected, got, todo)
 
 
-UNUSED_BUCKETS = (
-    "allocated_idle",
-    "unallocated",
-    "fragmented",
-    "idle_pending",
-    "reserved",
-    "reconfiguring",
-    "down",
-)
+UNUSED_BUCKETS = ("allocated_idle", "unallocated", "fragmented", "idle_pending", "reserved", "reconfiguring", "down")
 """Paid for, no work done. Unobserved time is not among them: nothing may be claimed of it."""
 ALLOCATED_BUCKETS = ("used", "no_telemetry", "allocated_idle")
 
 
-def reconcile(ledger: pl.DataFrame, installed: float, *, tolerance: float = 1e-9) -> dict[str, float | bool]:
+def reconcile_ledger(ledger: pl.DataFrame, installed: float, *, tolerance: float = 1e-9) -> dict[str, float | bool]:
     """Compare a ledger with the GPU-hours installed.
 
     Parameters
@@ -322,11 +332,11 @@ def reconcile(ledger: pl.DataFrame, installed: float, *, tolerance: float = 1e-9
 
     Examples
     --------
-    >>> from gpuplanner.core.schema_checks import empty
-    >>> reconcile(empty(Ledger), 24.0)["difference_gpu_hours"]
+    >>> from gpuplanner.core.schema_checks import make_empty_table
+    >>> reconcile_ledger(make_empty_table(Ledger), 24.0)["difference_gpu_hours"]
     -24.0
     """
-    total = float(conform(ledger, Ledger, where="ledger")["gpu_hours"].sum())
+    total = float(conform(ledger, Ledger, source="ledger")["gpu_hours"].sum())
     difference = total - installed
     scale = max(abs(installed), abs(total))
     relative = difference / scale if scale > 0 else 0.0
@@ -339,8 +349,8 @@ def reconcile(ledger: pl.DataFrame, installed: float, *, tolerance: float = 1e-9
     }
 
 
-def by_bucket(ledger: pl.DataFrame) -> pl.DataFrame:
-    """GPU-hours and share of each bucket, all buckets listed in their fixed order.
+def hours_by_bucket(ledger: pl.DataFrame) -> pl.DataFrame:
+    """Sum GPU-hours and shares of each bucket, all buckets in their fixed order.
 
     Returns
     -------
@@ -349,11 +359,11 @@ def by_bucket(ledger: pl.DataFrame) -> pl.DataFrame:
 
     Examples
     --------
-    >>> from gpuplanner.core.schema_checks import empty
-    >>> by_bucket(empty(Ledger))["bucket"].to_list()[:3]
+    >>> from gpuplanner.core.schema_checks import make_empty_table
+    >>> hours_by_bucket(make_empty_table(Ledger))["bucket"].to_list()[:3]
     ['used', 'no_telemetry', 'allocated_idle']
     """
-    table = conform(ledger, Ledger, where="ledger")
+    table = conform(ledger, Ledger, source="ledger")
     buckets = table.group_by(pl.col("bucket").cast(pl.String), maintain_order=True)
     sums = dict(buckets.agg(pl.col("gpu_hours").sum()).iter_rows())
     hours = [float(sums.get(bucket, 0.0)) for bucket in BUCKETS]
@@ -363,8 +373,8 @@ def by_bucket(ledger: pl.DataFrame) -> pl.DataFrame:
     return pl.DataFrame({"bucket": names, "gpu_hours": hours, "share": shares})
 
 
-def by_tenant(ledger: pl.DataFrame) -> pl.DataFrame:
-    """What each tenant held, and what of it was seen to work.
+def hours_by_tenant(ledger: pl.DataFrame) -> pl.DataFrame:
+    """Sum the allocated GPU-hours of each tenant, and their used, idle and unobserved parts.
 
     Returns
     -------
@@ -375,15 +385,15 @@ def by_tenant(ledger: pl.DataFrame) -> pl.DataFrame:
 
     Examples
     --------
-    >>> from gpuplanner.core.schema_checks import empty
-    >>> by_tenant(empty(Ledger)).columns
+    >>> from gpuplanner.core.schema_checks import make_empty_table
+    >>> hours_by_tenant(make_empty_table(Ledger)).columns
     ['tenant', 'allocated_gpu_hours', 'used', 'no_telemetry', 'allocated_idle', 'idle_share']
     """
     hours = pl.col("gpu_hours")
     observed = pl.col("used") + pl.col("allocated_idle")
     parts = {bucket: hours.filter(pl.col("bucket") == bucket).sum() for bucket in ALLOCATED_BUCKETS}
     return (
-        conform(ledger, Ledger, where="ledger")
+        conform(ledger, Ledger, source="ledger")
         .filter(pl.col("bucket").cast(pl.String).is_in(ALLOCATED_BUCKETS))
         .group_by("tenant", maintain_order=True)
         .agg(allocated_gpu_hours=hours.sum(), **parts)
@@ -393,7 +403,7 @@ def by_tenant(ledger: pl.DataFrame) -> pl.DataFrame:
 
 
 def unused_share(ledger: pl.DataFrame) -> dict[str, float]:
-    """Share of the installed GPU-time that was paid for and did no work, by part.
+    """Compute the share of the installed GPU-hours that did no work, by bucket.
 
     Returns
     -------
@@ -403,11 +413,11 @@ def unused_share(ledger: pl.DataFrame) -> dict[str, float]:
 
     Examples
     --------
-    >>> from gpuplanner.core.schema_checks import empty
-    >>> unused_share(empty(Ledger))["unused"]
+    >>> from gpuplanner.core.schema_checks import make_empty_table
+    >>> unused_share(make_empty_table(Ledger))["unused"]
     0.0
     """
-    shares = dict(by_bucket(ledger).select(pl.col("bucket").cast(pl.String), "share").iter_rows())
+    shares = dict(hours_by_bucket(ledger).select(pl.col("bucket").cast(pl.String), "share").iter_rows())
     parts = {bucket: shares[bucket] for bucket in UNUSED_BUCKETS}
     return parts | {"unused": sum(parts.values())}
 
@@ -417,7 +427,7 @@ QUARTERS = 4
 """Parts of an hour that zones differ by: all offsets in use are whole quarters of an hour."""
 
 
-def by_period(
+def hours_by_period(
     ledger: pl.DataFrame, *, every: str, tz: str, start: datetime | None = None, end: datetime | None = None
 ) -> pl.DataFrame:
     """Sum a ledger over local days, weeks (from Monday) or months.
@@ -454,18 +464,18 @@ def by_period(
     >>> begin = datetime(2026, 3, 28, 23, tzinfo=UTC)
     >>> hours = [begin + timedelta(hours=hour) for hour in range(23)]
     >>> rows = pl.DataFrame({"tenant": "a", "gpu_model": None, "hour": hours, "bucket": "used", "gpu_hours": 1.0})
-    >>> by_period(rows, every="day", tz="Europe/Berlin").select("period", "gpu_hours").rows()
+    >>> hours_by_period(rows, every="day", tz="Europe/Berlin").select("period", "gpu_hours").rows()
     [(datetime.date(2026, 3, 29), 23.0)]
     """
-    length = PERIODS[resolve(every, tuple(PERIODS), what="ledger: period", error=SchemaError)]
+    length = PERIODS[resolve_name(every, tuple(PERIODS), subject="ledger: period", error=SchemaError)]
     try:
         ZoneInfo(tz)
     except (ZoneInfoNotFoundError, ValueError):
         todo = "Give it like 'Europe/Berlin'."
         raise SchemaError("ledger: zone", "a name of the IANA database", repr(tz), todo) from None
-    require_zone(start, end, where="ledger: periods")
-    table = conform(ledger, Ledger, where="ledger")
-    parts = _parts(table["hour"].unique(), length, tz, start, end)
+    require_time_zone(start, end, source="ledger: periods")
+    table = conform(ledger, Ledger, source="ledger")
+    parts = _split_hours(table["hour"].unique(), length, tz, start, end)
     if parts["hour"].n_unique() < table["hour"].n_unique():
         got, todo = "rows of other hours", "Give the start and end that the ledger was made with."
         raise SchemaError("ledger: periods", f"hours from {start} to {end}", got, todo)
@@ -477,8 +487,20 @@ def by_period(
     )
 
 
-def _parts(hours: pl.Series, length: str, tz: str, start: datetime | None, end: datetime | None) -> pl.DataFrame:
-    """Periods that each hour falls into, with the part of its covered time in each."""
+def _split_hours(hours: pl.Series, length: str, tz: str, start: datetime | None, end: datetime | None) -> pl.DataFrame:
+    """Split hours among the periods that they fall into, with the part of the covered time in each.
+
+    Parameters
+    ----------
+    hours : polars.Series
+        Begins of hours.
+    length : str
+        Length of a period, for polars.
+    tz : str
+        IANA zone.
+    start, end : datetime, optional
+        Time that the ledger covers.
+    """
     begin = pl.col("hour") + pl.duration(minutes=pl.col("quarter") * (60 // QUARTERS))
     first = pl.max_horizontal(begin, pl.lit(start))
     last = pl.min_horizontal(begin + pl.duration(minutes=60 // QUARTERS), pl.lit(end))

@@ -12,17 +12,17 @@ from typing import Any, TypeAlias
 
 import polars as pl
 
-from gpuplanner.core.errors import ScenarioError, examples, nearest
+from gpuplanner.core.errors import ScenarioError, examples, nearest_names
 from gpuplanner.core.schema_checks import conform
 from gpuplanner.core.schemas import Jobs
 from gpuplanner.core.serialization import LinedMapping, read_yaml
-from gpuplanner.ingest.source_fields import known_zone
+from gpuplanner.ingest.source_fields import validate_time_zone
 from gpuplanner.usage.rightsizing import samples_of_runs
 
-TEXTS = ("job_name", "partition", "queue")
+TEXT_FACTS = ("job_name", "partition", "queue")
 """Names, where the table has such columns; ``schemas.Jobs`` alone has none of them."""
 
-NUMBERS = {
+NUMBER_FACTS = {
     "gpus": "GPUs",
     "nodes": "nodes",
     "time_limit_s": "s",
@@ -37,17 +37,17 @@ NUMBERS = {
 }
 """Numbers with their units."""
 
-BEFORE_RUN = (*TEXTS, "gpus", "nodes", "time_limit_s", "hour", "weekday")
+SUBMISSION_FACTS = (*TEXT_FACTS, "gpus", "nodes", "time_limit_s", "hour", "weekday")
 """Facts that are known when a job is submitted; the others are known of its past alone."""
 
-SCRIPT_ENDING = r"\.(sh|bash|csh|zsh|py|r|jl|m|pl|slurm|sbatch|job|run|cmd)$"
+SCRIPT_SUFFIX_PATTERN = r"\.(sh|bash|csh|zsh|py|r|jl|m|pl|slurm|sbatch|job|run|cmd)$"
 """Endings of the names of scripts."""
 
-REQUEST = ("tenant", "user", "gpus", "profile_requested", "time_limit_s")
+REPEAT_KEYS = ("tenant", "user", "gpus", "profile_requested", "time_limit_s")
 
 
 def job_facts(jobs: pl.DataFrame, samples: pl.DataFrame | None = None, *, tz: str = "UTC") -> pl.DataFrame:
-    """Facts of each job, null where they are not known.
+    """Tabulate the facts of each job that rules may use, null where they are unknown.
 
     Examples
     --------
@@ -57,9 +57,10 @@ def job_facts(jobs: pl.DataFrame, samples: pl.DataFrame | None = None, *, tz: st
     >>> job_facts(jobs, tz="Europe/Oslo").select("hour", "weekday", "repeats").row(0)
     (1.5, 4, 2)
     """
-    local = pl.col("submit_time").dt.convert_time_zone(known_zone(tz))
-    named = conform(jobs, Jobs, where="job classes: jobs").with_columns(
-        jobs[name].cast(pl.String) if name in jobs.columns else pl.lit(None, pl.String).alias(name) for name in TEXTS
+    local = pl.col("submit_time").dt.convert_time_zone(validate_time_zone(tz))
+    named = conform(jobs, Jobs, source="job classes: jobs").with_columns(
+        jobs[name].cast(pl.String) if name in jobs.columns else pl.lit(None, pl.String).alias(name)
+        for name in TEXT_FACTS
     )
     table = named.with_row_index("row").with_columns(
         run_s=(pl.col("end_time") - pl.col("start_time")).dt.total_microseconds() / 1e6,
@@ -69,33 +70,33 @@ def job_facts(jobs: pl.DataFrame, samples: pl.DataFrame | None = None, *, tz: st
         day=local.dt.date(),
     )
     return (
-        table.with_columns(repeats=pl.when(pl.col("user").is_not_null()).then(pl.len().over(*REQUEST, "day")))
-        .join(_steadiness(table, samples), on="row", how="left", maintain_order="left")
+        table.with_columns(repeats=pl.when(pl.col("user").is_not_null()).then(pl.len().over(*REPEAT_KEYS, "day")))
+        .join(_activity_statistics(table, samples), on="row", how="left", maintain_order="left")
         .with_columns(sm_activity=pl.coalesce("sm_activity", "sampled_activity"))
         .drop("row", "day", "sampled_activity")
     )
 
 
-def spaced(text: pl.Expr) -> pl.Expr:
-    """Words of a name in small letters, with one blank before, between and behind them.
+def pad_words(text: pl.Expr) -> pl.Expr:
+    """Convert a name to lower-case words, with one blank before, between and behind them.
 
     The ending of a script is no word: ``submit.bash`` is sent off, ``bash`` is typed into.
 
     Examples
     --------
-    >>> pl.select(spaced(pl.lit("LLM_fine-tune7b (v2)"))).item()
+    >>> pl.select(pad_words(pl.lit("LLM_fine-tune7b (v2)"))).item()
     ' llm fine tune b v '
-    >>> pl.select(spaced(pl.lit("submit.bash"))).item()
+    >>> pl.select(pad_words(pl.lit("submit.bash"))).item()
     ' submit '
     """
-    name = text.str.to_lowercase().str.replace(SCRIPT_ENDING, "")
+    name = text.str.to_lowercase().str.replace(SCRIPT_SUFFIX_PATTERN, "")
     return pl.concat_str(pl.lit(" "), name.str.replace_all(r"[^\p{L}]+", " ").str.strip_chars(), pl.lit(" "))
 
 
-def _steadiness(jobs: pl.DataFrame, samples: pl.DataFrame | None) -> pl.DataFrame:
-    """Mean and standard deviation of SM activity over the minutes that a job held its GPUs."""
+def _activity_statistics(jobs: pl.DataFrame, samples: pl.DataFrame | None) -> pl.DataFrame:
+    """Compute mean and standard deviation of SM activity over the minutes of a job's run."""
     return (
-        samples_of_runs(jobs, samples, where="job classes: samples")
+        samples_of_runs(jobs, samples, table_name="job classes: samples")
         .filter(pl.col("sm_activity").is_not_null())
         .group_by("row", pl.col("time").dt.truncate("1m"))
         .agg(pl.col("sm_activity").mean())
@@ -105,20 +106,20 @@ def _steadiness(jobs: pl.DataFrame, samples: pl.DataFrame | None) -> pl.DataFram
     )
 
 
-CLASSES = ("pretraining", "fine-tuning", "evaluation", "inference", "interactive")
+JOB_CLASSES = ("pretraining", "fine-tuning", "evaluation", "inference", "interactive")
 """Classes that a rule may name."""
 
-MAX_TEXT = 200
+MAX_TEXT_LENGTH = 200
 
 
 @dataclass(frozen=True)
 class Words:
-    """Condition: one of the words stands in a name.
+    """Condition of a rule: a name contains one of several words.
 
     Attributes
     ----------
     fact : str
-        One of :data:`~gpuplanner.usage.job_classes.TEXTS`.
+        One of :data:`~gpuplanner.usage.job_classes.TEXT_FACTS`.
     words : tuple of str
         Words, or several words with a blank between them, in small letters.
     """
@@ -128,17 +129,17 @@ class Words:
 
     def holds(self) -> pl.Expr:
         """Whether the condition holds; null where the name is not known."""
-        return spaced(pl.col(self.fact)).str.contains_any([f" {word} " for word in self.words])
+        return pad_words(pl.col(self.fact)).str.contains_any([f" {word} " for word in self.words])
 
 
 @dataclass(frozen=True)
 class Range:
-    """Condition: a number lies in a half-open range.
+    """Condition of a rule: a number is in a half-open range.
 
     Attributes
     ----------
     fact : str
-        One of :data:`~gpuplanner.usage.job_classes.NUMBERS`.
+        One of :data:`~gpuplanner.usage.job_classes.NUMBER_FACTS`.
     low, high : float
         At or above `low`, below `high`; infinite where the rule does not say. Of the hour, a `low` above `high`
         passes midnight.
@@ -159,14 +160,14 @@ Condition: TypeAlias = Words | Range
 
 @dataclass(frozen=True)
 class Rule:
-    """One rule.
+    """Rule that assigns a class to the jobs for which all its conditions hold.
 
     Attributes
     ----------
     name : str
         Name, unique among the rules of a file.
     job_class : str
-        Class that it gives, one of :data:`CLASSES`.
+        Class that it gives, one of :data:`JOB_CLASSES`.
     conditions : tuple of Words or Range
         What must hold, all of it.
     because, source : str
@@ -181,21 +182,21 @@ class Rule:
 
     @property
     def before_run(self) -> bool:
-        """Whether everything that the rule looks at is known at submission."""
-        return all(condition.fact in BEFORE_RUN for condition in self.conditions)
+        """Whether all facts of the rule are known at submission."""
+        return all(condition.fact in SUBMISSION_FACTS for condition in self.conditions)
 
     def holds(self) -> pl.Expr:
-        """Whether all conditions hold; what is not known does not hold."""
+        """Whether all conditions hold; conditions on unknown facts do not."""
         return pl.all_horizontal(condition.holds().fill_null(False) for condition in self.conditions)
 
 
 @functools.cache
 def shipped_rules() -> tuple[Rule, ...]:
-    """Rules that come with the package.
+    """Load the rules that come with the package.
 
     Examples
     --------
-    >>> sorted({rule.job_class for rule in shipped_rules()}) == sorted(CLASSES)
+    >>> sorted({rule.job_class for rule in shipped_rules()}) == sorted(JOB_CLASSES)
     True
     """
     with resources.as_file(resources.files(__package__) / "job_class_rules.yaml") as path:
@@ -234,110 +235,112 @@ def read_rules(path: str | Path) -> tuple[Rule, ...]:
     gpuplanner.core.errors.ScenarioError: ...rules.yaml line 2, rule 'big', when: expected one of ...; got 'gpu'. Did
     you mean 'gpus'?
     """
-    where = Path(path).name
+    file_name = Path(path).name
     document = read_yaml(path)
-    listed = _mapping(document, ("rules",), where).get("rules")
+    listed = _require_mapping(document, ("rules",), file_name).get("rules")
     if not isinstance(listed, list) or not listed:
-        raise _fault(where, "'rules' with a list of at least one rule", listed, "Add rules.")
-    rules = tuple(_rule(item, f"{where}, rule {number}") for number, item in enumerate(listed, start=1))
+        raise _rule_error(file_name, "'rules' with a list of at least one rule", listed, "Add rules.")
+    rules = tuple(_parse_rule(item, f"{file_name}, rule {number}") for number, item in enumerate(listed, start=1))
     names = [rule.name for rule in rules]
-    again = sorted({name for name in names if names.count(name) > 1})
-    if again:
-        raise _fault(where, "rules of different names", examples(again), "Rename one of each.")
+    repeated = sorted({name for name in names if names.count(name) > 1})
+    if repeated:
+        raise _rule_error(file_name, "rules of different names", examples(repeated), "Rename one of each.")
     return rules
 
 
-def _rule(item: object, where: str) -> Rule:
-    known = _mapping(item, ("name", "class", "because", "source", "when"), where)
-    where = _at(where, known, "name")
-    name = _text(known, "name", where)
-    where = f"{where.rpartition(', ')[0]}, rule {name!r}"
-    job_class = _text(known, "class", where)
-    if job_class not in CLASSES:
-        raise _not_of(CLASSES, job_class, _at(where, known, "class") + ", class")
-    if "when" not in known:
-        raise _fault(where, "'when' with at least one condition", "none", "Add when.")
-    when = _mapping(known["when"], (*TEXTS, *NUMBERS), f"{_at(where, known, 'when')}, when")
-    if not when:
-        raise _fault(_at(where, known, "when"), "at least one condition in 'when'", "none", "Add one.")
-    places = {fact: f"{_at(where, when, fact)}, {fact}" for fact in when}
-    conditions = tuple(_condition(fact, value, places[fact]) for fact, value in when.items())
-    because, source = (_text(known, key, where) if key in known else "" for key in ("because", "source"))
+def _parse_rule(item: object, location: str) -> Rule:
+    rule = _require_mapping(item, ("name", "class", "because", "source", "when"), location)
+    location = _locate_key(location, rule, "name")
+    name = _read_rule_text(rule, "name", location)
+    location = f"{location.rpartition(', ')[0]}, rule {name!r}"
+    job_class = _read_rule_text(rule, "class", location)
+    if job_class not in JOB_CLASSES:
+        raise _unknown_name_error(JOB_CLASSES, job_class, _locate_key(location, rule, "class") + ", class")
+    if "when" not in rule:
+        raise _rule_error(location, "'when' with at least one condition", "none", "Add when.")
+    conditions_by_fact = _require_mapping(
+        rule["when"], (*TEXT_FACTS, *NUMBER_FACTS), f"{_locate_key(location, rule, 'when')}, when"
+    )
+    if not conditions_by_fact:
+        raise _rule_error(_locate_key(location, rule, "when"), "at least one condition in 'when'", "none", "Add one.")
+    locations = {fact: f"{_locate_key(location, conditions_by_fact, fact)}, {fact}" for fact in conditions_by_fact}
+    conditions = tuple(_parse_condition(fact, value, locations[fact]) for fact, value in conditions_by_fact.items())
+    because, source = (_read_rule_text(rule, key, location) if key in rule else "" for key in ("because", "source"))
     return Rule(name, job_class, conditions, because, source)
 
 
-def _condition(fact: str, value: object, where: str) -> Condition:
-    if fact in TEXTS:
+def _parse_condition(fact: str, value: object, location: str) -> Condition:
+    if fact in TEXT_FACTS:
         words = value if isinstance(value, list) else [value]
         # The same folding as of names, on one word.
-        folded = [pl.select(spaced(pl.lit(word))).item() for word in words if isinstance(word, str)]
-        good = [" ".join(word.split()) for word in folded]
-        if not words or len(good) < len(words) or not all(good):
-            raise _fault(where, "a list of words", value, "Write for example [eval, benchmark].")
-        return Words(fact, tuple(good))
+        folded = [pl.select(pad_words(pl.lit(word))).item() for word in words if isinstance(word, str)]
+        padded = [" ".join(word.split()) for word in folded]
+        if not words or len(padded) < len(words) or not all(padded):
+            raise _rule_error(location, "a list of words", value, "Write for example [eval, benchmark].")
+        return Words(fact, tuple(padded))
     if not isinstance(value, dict):
-        raise _fault(where, "{from: ..., below: ...}", value, "Give one bound or both.")
-    bounds = _mapping(value, ("from", "below"), where)
+        raise _rule_error(location, "{from: ..., below: ...}", value, "Give one bound or both.")
+    bounds = _require_mapping(value, ("from", "below"), location)
     for key, bound in bounds.items():
         if isinstance(bound, bool) or not isinstance(bound, int | float) or not math.isfinite(bound):
-            place = f"{_at(where, bounds, key)}, {key}"
-            raise _fault(place, "a number", bound, f"Unit: {NUMBERS[fact]}.")
+            bound_location = f"{_locate_key(location, bounds, key)}, {key}"
+            raise _rule_error(bound_location, "a number", bound, f"Unit: {NUMBER_FACTS[fact]}.")
     low, high = float(bounds.get("from", -math.inf)), float(bounds.get("below", math.inf))
     if not bounds or low == high or (low > high and fact != "hour"):
-        raise _fault(where, "a range that holds something", dict(value), "Put 'from' below 'below'.")
+        raise _rule_error(location, "a range that holds something", dict(value), "Put 'from' below 'below'.")
     return Range(fact, low, high)
 
 
-def _mapping(value: object, keys: tuple[str, ...], where: str) -> Mapping[str, Any]:
-    """The mapping itself, if it has no keys but these."""
+def _require_mapping(value: object, keys: tuple[str, ...], location: str) -> Mapping[str, Any]:
+    """Return a mapping; raise if it is none, or has other keys."""
     if not isinstance(value, dict):
         todo = "See the shipped job_class_rules.yaml."
-        raise _fault(where, f"a mapping with {', '.join(keys)}", value, todo)
+        raise _rule_error(location, f"a mapping with {', '.join(keys)}", value, todo)
     for key in value:
         if key not in keys:
-            raise _not_of(keys, key, _at(where, value, key))
+            raise _unknown_name_error(keys, key, _locate_key(location, value, key))
     return value
 
 
-def _text(known: Mapping[str, Any], key: str, where: str) -> str:
-    value = known.get(key)
-    if not isinstance(value, str) or not value.isprintable() or not 0 < len(value) <= MAX_TEXT:
-        place = f"{_at(where, known, key)}, {key}"
-        raise _fault(place, f"up to {MAX_TEXT} letters on one line", value, "Write it.")
+def _read_rule_text(rule: Mapping[str, Any], key: str, location: str) -> str:
+    value = rule.get(key)
+    if not isinstance(value, str) or not value.isprintable() or not 0 < len(value) <= MAX_TEXT_LENGTH:
+        key_location = f"{_locate_key(location, rule, key)}, {key}"
+        raise _rule_error(key_location, f"up to {MAX_TEXT_LENGTH} letters on one line", value, "Write it.")
     return value
 
 
-def _at(where: str, known: Mapping[str, Any], key: str) -> str:
-    """The place with the line of a key put behind the file name."""
-    line = known.lines.get(key) if isinstance(known, LinedMapping) else None
+def _locate_key(location: str, mapping: Mapping[str, Any], key: str) -> str:
+    """Add the line of a key to a location, behind the file name."""
+    line = mapping.lines.get(key) if isinstance(mapping, LinedMapping) else None
     if line is None:
-        return where
-    file, comma, rest = where.partition(", ")
-    return f"{file.partition(' line ')[0]} line {line}{comma}{rest}"
+        return location
+    file, comma, remainder = location.partition(", ")
+    return f"{file.partition(' line ')[0]} line {line}{comma}{remainder}"
 
 
-def _not_of(known: tuple[str, ...], got: object, where: str) -> ScenarioError:
-    near = nearest(str(got), known)
-    todo = f"Did you mean {near[0]!r}?" if near else "Use one of these."
-    return _fault(where, f"one of {', '.join(known)}", got, todo)
+def _unknown_name_error(names: tuple[str, ...], got: object, location: str) -> ScenarioError:
+    similar = nearest_names(str(got), names)
+    todo = f"Did you mean {similar[0]!r}?" if similar else "Use one of these."
+    return _rule_error(location, f"one of {', '.join(names)}", got, todo)
 
 
-def _fault(where: str, expected: str, got: object, todo: str) -> ScenarioError:
+def _rule_error(location: str, expected: str, got: object, todo: str) -> ScenarioError:
     shown = got if isinstance(got, str) and got == "none" else repr(got)
-    return ScenarioError(where, expected, shown[:MAX_TEXT], todo)
+    return ScenarioError(location, expected, shown[:MAX_TEXT_LENGTH], todo)
 
 
-COLUMNS = ("job_id", "attempt", "job_class", "class_source", "rule", "facts")
+CLASS_COLUMNS = ("job_id", "attempt", "job_class", "class_source", "rule", "facts")
 
 
-def classify(
+def classify_jobs(
     jobs: pl.DataFrame,
     rules: Sequence[Rule] | None = None,
     *,
     samples: pl.DataFrame | None = None,
     tz: str = "UTC",
 ) -> pl.DataFrame:
-    """Name the class of each job, with the rule that did so and what it saw.
+    """Assign a class to each job by rules, with the rule and the facts that it used.
 
     A class that the source gives stands, whatever a rule says. A job without a GPU gets no class from a rule.
 
@@ -371,54 +374,54 @@ def classify(
     >>> from datetime import UTC, datetime
     >>> jobs = pl.DataFrame({"job_id": ["1", "2"], "attempt": 1, "tenant": "a", "state": "PENDING",
     ...     "submit_time": datetime(2026, 2, 2, tzinfo=UTC), "job_name": ["OOD Jupyter", "train_7b"]})
-    >>> classify(jobs).select("job_class", "rule", "facts").rows()
+    >>> classify_jobs(jobs).select("job_class", "rule", "facts").rows()
     [('interactive', 'session by name', 'job_name=OOD Jupyter'), (None, None, None)]
     """
-    tried = shipped_rules() if rules is None else tuple(rules)
-    seen = job_facts(jobs, samples, tz=tz).rename({"job_class": "given"}).with_row_index("row")
-    numbers = dict(enumerate(tried))
+    rules_in_order = shipped_rules() if rules is None else tuple(rules)
+    facts_of_jobs = job_facts(jobs, samples, tz=tz).rename({"job_class": "given"}).with_row_index("row")
+    numbers = dict(enumerate(rules_in_order))
     first = pl.coalesce(*(pl.when(rule.holds()).then(number) for number, rule in numbers.items()), None)
     # Work without a GPU is of none of the classes; of what is not known, names may yet tell.
     holds_gpu = (pl.col("gpus") != 0).fill_null(True)
-    decided = seen.with_columns(number=pl.when(holds_gpu).then(first).cast(pl.Int32))
-    named = []
+    decided = facts_of_jobs.with_columns(number=pl.when(holds_gpu).then(first).cast(pl.Int32))
+    matches = []
     for number, rule in numbers.items():
-        facts = pl.concat_str((_shown(condition.fact) for condition in rule.conditions), separator=", ")
+        facts = pl.concat_str((_fact_text(condition.fact) for condition in rule.conditions), separator=", ")
         texts = {"by_rule": pl.lit(rule.job_class), "rule": pl.lit(rule.name), "facts": facts}
-        named.append(decided.filter(number=number).select("row", **texts))
+        matches.append(decided.filter(number=number).select("row", **texts))
     by_source, by_rule = pl.col("given").is_not_null(), pl.col("by_rule").is_not_null()
     source = pl.when(by_source).then(pl.lit("source")).when(by_rule).then(pl.lit("rule"))
     evidence = [pl.when(~by_source).then(name).alias(name) for name in ("rule", "facts")]
     return (
-        decided.join(pl.concat(named), on="row", how="left", maintain_order="left")
+        decided.join(pl.concat(matches), on="row", how="left", maintain_order="left")
         .with_columns(*evidence, job_class=pl.coalesce("given", "by_rule"), class_source=source)
-        .select(COLUMNS)
+        .select(CLASS_COLUMNS)
     )
 
 
-def _shown(fact: str) -> pl.Expr:
-    """``fact=value`` as text."""
-    value = pl.col(fact).cast(pl.Float64).round_sig_figs(4) if fact in NUMBERS else pl.col(fact)
-    text = value.cast(pl.String).str.strip_suffix(".0") if fact in NUMBERS else value
+def _fact_text(fact: str) -> pl.Expr:
+    """Format a fact as ``fact=value``."""
+    value = pl.col(fact).cast(pl.Float64).round_sig_figs(4) if fact in NUMBER_FACTS else pl.col(fact)
+    text = value.cast(pl.String).str.strip_suffix(".0") if fact in NUMBER_FACTS else value
     return pl.concat_str(pl.lit(f"{fact}="), text)
 
 
-SIZES = (0.99, 1.99, 7.99, 31.99)
-LENGTHS_S = (600.0, 3600.0, 14_400.0, 86_400.0)
-HOURS = (8, 20)
-CELL = ("size", "length", "hours")
-FEWEST, SURE = 5, 0.5
+SIZE_EDGES_GPUS = (0.99, 1.99, 7.99, 31.99)
+RUN_TIME_EDGES_S = (600.0, 3600.0, 14_400.0, 86_400.0)
+DAYTIME_HOURS = (8, 20)
+SHAPE_COLUMNS = ("size", "length", "hours")
+MIN_SHAPE_JOBS, MIN_CLASS_SHARE = 5, 0.5
 """Jobs of known class that a cell must have, and the share of them that must be of one class."""
 
 
-def class_by_shape(jobs: pl.DataFrame, known: pl.Series, *, tz: str = "UTC") -> pl.DataFrame:
-    """Give each job without a class that of most jobs of its size, duration and hour, if more than half are of it.
+def class_by_shape(jobs: pl.DataFrame, job_class: pl.Series, *, tz: str = "UTC") -> pl.DataFrame:
+    """Assign the majority class of jobs of the same size, run time and hour to jobs without a class.
 
     Parameters
     ----------
     jobs : polars.DataFrame
         ``gpus, submit_time`` and ``run_s`` [s].
-    known : polars.Series
+    job_class : polars.Series
         Class of each where it is known, by the source or by a rule, else null.
     tz : str
         Zone of the hours.
@@ -438,21 +441,21 @@ def class_by_shape(jobs: pl.DataFrame, known: pl.Series, *, tz: str = "UTC") -> 
     >>> class_by_shape(jobs, known).tail(2).rows()
     [('evaluation', 0.8333333333333334), (None, None)]
     """
-    hour = pl.col("submit_time").dt.convert_time_zone(known_zone(tz)).dt.hour()
+    hour = pl.col("submit_time").dt.convert_time_zone(validate_time_zone(tz)).dt.hour()
     table = jobs.select(
-        size=pl.sum_horizontal(pl.col("gpus") > edge for edge in SIZES),
-        length=pl.sum_horizontal(pl.col("run_s") > edge for edge in LENGTHS_S),
-        hours=hour.is_between(*HOURS, closed="left"),
-    ).with_columns(known=known)
-    counts = table.drop_nulls("known").group_by(*CELL, "known").len()
+        size=pl.sum_horizontal(pl.col("gpus") > edge for edge in SIZE_EDGES_GPUS),
+        length=pl.sum_horizontal(pl.col("run_s") > edge for edge in RUN_TIME_EDGES_S),
+        hours=hour.is_between(*DAYTIME_HOURS, closed="left"),
+    ).with_columns(known=job_class)
+    counts = table.drop_nulls("known").group_by(*SHAPE_COLUMNS, "known").len()
     counts = counts.sort("len", "known", descending=[True, False])
     total = pl.col("len").sum()
     best = (
-        counts.group_by(CELL, maintain_order=True)
+        counts.group_by(SHAPE_COLUMNS, maintain_order=True)
         .agg(like=pl.col("known").first(), confidence=pl.col("len").first() / total, jobs=total)
-        .filter(pl.col("jobs") >= FEWEST, pl.col("confidence") > SURE)
+        .filter(pl.col("jobs") >= MIN_SHAPE_JOBS, pl.col("confidence") > MIN_CLASS_SHARE)
     )
-    return table.join(best, on=CELL, how="left", nulls_equal=True, maintain_order="left").select(
+    return table.join(best, on=SHAPE_COLUMNS, how="left", nulls_equal=True, maintain_order="left").select(
         job_class=pl.coalesce("known", "like"),
         confidence=pl.when(pl.col("known").is_null()).then("confidence"),
     )

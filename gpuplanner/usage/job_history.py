@@ -16,31 +16,31 @@ from gpuplanner.core.privacy import merge_small_groups
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.schemas import WHOLE_GPU, Jobs
 from gpuplanner.core.stage_cache import data_folder, stage
-from gpuplanner.hardware.catalog import board_names, whole_board_names
+from gpuplanner.hardware.catalog import mig_model_names, non_mig_model_names
 from gpuplanner.hardware.gpu_models import GpuModel
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.dataset_folder import open_dataset
-from gpuplanner.ingest.quarantine import believed
-from gpuplanner.usage.installed_capacity import installed
-from gpuplanner.usage.job_classes import class_by_shape, classify
-from gpuplanner.usage.observed_nodes import TodaysNodes, numbered_nodes
+from gpuplanner.ingest.quarantine import drop_quarantined
+from gpuplanner.usage.installed_capacity import find_installed
+from gpuplanner.usage.job_classes import class_by_shape, classify_jobs
+from gpuplanner.usage.observed_nodes import TodaysNodes, make_numbered_nodes
 from gpuplanner.usage.planned_fleet import PlannedFleet, planned_fleet
 from gpuplanner.usage.requested_demand import resolve_requests
-from gpuplanner.usage.rightsizing import HEADROOM, keep_requests, rightsize
+from gpuplanner.usage.rightsizing import RIGHTSIZING_HEADROOM, keep_requests, rightsize
 from gpuplanner.usage.run_times import impute_run_times
 
 VIEWS = ("whole", "requested", "rightsized")
-"""Three ways to read the same jobs: whole GPUs only; slices as asked for; slices as needed."""
+"""Three ways to read the same jobs: full GPUs only; slices as asked for; slices as needed."""
 
-MOST_JOBS = 1 << 20
+MAX_STUDY_JOBS = 1 << 20
 """Jobs that a study holds at once, if the month and the recent past that it looks at have no more."""
-MOST_PLAYED = 400_000
+MAX_SIMULATED_JOBS = 400_000
 """Jobs on which ways to run the fleet are played, if a week has no more."""
 
 
 @dataclass(frozen=True, eq=False)
 class History:
-    """Everything that the walk knows of the past.
+    """History that a plan is made from: jobs, their requests, right sizes, and the fleet.
 
     - ``trace``: As ingested.
     - ``jobs``: ``schemas.Jobs`` as known at ``plan_start``, with ``key``, ``run_s``, ``run_known``.
@@ -53,7 +53,7 @@ class History:
     - ``recent``: Start of the history that forecasts and bootstraps use, a full hour; it ends at ``plan_start``.
     - ``plan_start``: First instant of the plan, the full hour at or after ``end``. What runs at the end of the
       observation is taken to run until then.
-    - ``fleet``: Board and GPUs that are planned for.
+    - ``fleet``: GPU model and GPUs that are planned for.
     """
 
     trace: Dataset
@@ -70,7 +70,7 @@ class History:
 
     @cached_property
     def shared_share(self) -> float:
-        """Share of the GPU-hours of jobs that hold a part of a GPU that is no MIG instance [0-1]."""
+        """Share of the GPU-hours of jobs on a part of a GPU that is no MIG instance [0-1]."""
         hours = pl.col("gpus") * pl.col("run_s")
         shared = (pl.col("gpus") % 1 > 0) & pl.col("instances").is_null()
         every, part = self.jobs.select(hours.sum(), hours.filter(shared).sum().alias("shared")).row(0)
@@ -78,119 +78,135 @@ class History:
 
     @cached_property
     def played_since(self) -> datetime:
-        """Begin of the time on which ways to run the fleet are played: the recent past, or the last days of it.
+        """Begin of the time on which policies are simulated: the recent past, or its last days.
 
-        Each way is played again and again: of more than :data:`MOST_PLAYED` jobs the latest do, and a week at least.
+        Each policy is simulated many times: of more than :data:`MAX_SIMULATED_JOBS` jobs only the latest are used, but
+        a week at least.
         """
         came = self.jobs.filter(pl.col("submit_time") >= self.recent)["submit_time"].sort()
-        if len(came) <= MOST_PLAYED:
+        if len(came) <= MAX_SIMULATED_JOBS:
             return self.recent
-        days = (self.plan_start - came[-MOST_PLAYED]) // timedelta(days=1)
+        days = (self.plan_start - came[-MAX_SIMULATED_JOBS]) // timedelta(days=1)
         return max(self.recent, self.plan_start - timedelta(days=max(days, 7)))
 
     def how_played(self) -> list[str]:
-        """A sentence for who reads what was played, where it is less than the recent past."""
+        """Describe the time on which policies are simulated, where it is less than the recent past."""
         if self.played_since == self.recent:
             return []
         days, came = (self.plan_start - self.played_since).days, self.jobs["submit_time"] >= self.played_since
         played = f"policies were simulated on its last {days} days, of {came.sum():,} jobs."
-        return [f"The recent past has more than {MOST_PLAYED:,} jobs: {played}"]
+        return [f"The recent past has more than {MAX_SIMULATED_JOBS:,} jobs: {played}"]
 
 
-def load_trace(data: str, *, columns: Sequence[str] | None = None) -> Dataset:
-    """Open the folder that a scenario names, or some columns of its jobs; ``"sample"`` is the shipped one.
+def load_dataset(data: str, *, columns: Sequence[str] | None = None) -> Dataset:
+    """Load the dataset folder of a scenario, or some columns of its jobs; ``"sample"`` is the shipped one.
 
     Jobs in quarantine are left out: no figure of a study is made of them.
     """
-    wanted = None if columns is None else list(dict.fromkeys([*columns, "quarantined"]))
-    trace = open_dataset(data_folder(data), columns=wanted)
-    return trace.with_tables(jobs=believed(trace.jobs)) if "jobs" in trace.tables else trace
+    columns_read = None if columns is None else list(dict.fromkeys([*columns, "quarantined"]))
+    dataset = open_dataset(data_folder(data), columns=columns_read)
+    return dataset.with_tables(jobs=drop_quarantined(dataset.jobs)) if "jobs" in dataset.tables else dataset
 
 
-def long_trace(data: str) -> Dataset:
-    """The same with its jobs on disk, to be read some at a time."""
-    return open_dataset(data_folder(data), long=True)
+def open_long_dataset(data: str) -> Dataset:
+    """Open the dataset folder of a scenario with its jobs on disk, to be read in parts."""
+    return open_dataset(data_folder(data), jobs_on_disk=True)
 
 
-def grouped(trace: Dataset, smallest: int) -> Dataset:
-    """A trace as it may be shown to others: tenants of fewer than `smallest` people stand together; 0: as it is.
+def merge_small_tenants(dataset: Dataset, smallest: int) -> Dataset:
+    """Merge tenants of fewer than `smallest` people, for output that is shared; 0: none.
 
     Examples
     --------
-    >>> grouped(load_trace("sample"), 1000).jobs["tenant"].unique().to_list()
+    >>> merge_small_tenants(load_dataset("sample"), 1000).jobs["tenant"].unique().to_list()
     ['(small groups)']
     """
     if not smallest:
-        return trace
-    if trace.kept is not None:
-        return replace(trace, kept=trace.kept.merged(smallest))
-    return trace.with_tables(jobs=merge_small_groups(trace.jobs, "tenant", "user", smallest=smallest))
+        return dataset
+    if dataset.stored_jobs is not None:
+        return replace(dataset, stored_jobs=dataset.stored_jobs.merge_small_tenants(smallest))
+    return dataset.with_tables(jobs=merge_small_groups(dataset.jobs, "tenant", "user", min_people=smallest))
 
 
-def study_trace(
+def load_study_dataset(
     scenario: Scenario, *, columns: Sequence[str] | None = None, at: datetime | None = None, days: int = 0
 ) -> Dataset:
-    """The trace of a scenario, or some columns of its jobs: of a long list the latest, as if no others were there.
+    """Load the dataset of a scenario, or some columns of its jobs; of a long job list only the latest jobs.
 
-    Of more than :data:`MOST_JOBS` jobs those are left that were there since the month of the scenario began, or the
-    recent past of its plan (or so many days), or the last so many jobs before its end; the source then states so
+    Of more than :data:`MAX_STUDY_JOBS` jobs, those are kept that were in the system since the begin of the scenario's
+    month, of the recent past of its plan (or of `days`), or of the last that many jobs; the dataset then states so
     (``shortened``).
+
+    Parameters
+    ----------
+    scenario : Scenario
+        Scenario of the study.
+    columns : sequence of str, optional
+        Columns of jobs; None: all.
+    at : datetime, optional
+        Last instant that is needed; None: end of the scenario's month.
+    days : int
+        Least length of the history. [d]
     """
-    trace = long_trace(scenario.data)
-    known = trace.long.merged(scenario.smallest_group) if trace.has_jobs else None
-    if known is None:
-        return trace
-    if known.height <= MOST_JOBS:
-        return replace(trace, kept=None, tables={"jobs": _as_text(known.rows(columns)), **trace.tables})
+    dataset = open_long_dataset(scenario.data)
+    jobs_on_disk = dataset.lazy_jobs.merge_small_tenants(scenario.smallest_group) if dataset.has_jobs else None
+    if jobs_on_disk is None:
+        return dataset
+    if jobs_on_disk.height <= MAX_STUDY_JOBS:
+        return replace(
+            dataset,
+            stored_jobs=None,
+            tables={"jobs": _categories_to_text(jobs_on_disk.collect_rows(columns)), **dataset.tables},
+        )
     month = scenario.month_span()
-    begin, end = begin_of(trace), end_of(trace)
+    begin, end = begin_of(dataset), end_of(dataset)
     until = min(end, at or (end if month is None else month[1]))
     recent = _next_hour(until) - timedelta(days=max(scenario.history_days, days))
-    came = known.believed(["submit_time"]).filter(pl.col("submit_time") < until)
-    rows = came.select(pl.len()).collect(engine="streaming").item()
-    latest = came.slice(max(rows - MOST_JOBS, 0), 1).collect(engine="streaming")["submit_time"].to_list()
+    submissions = jobs_on_disk.scan_unquarantined(["submit_time"]).filter(pl.col("submit_time") < until)
+    rows = submissions.select(pl.len()).collect(engine="streaming").item()
+    latest = submissions.slice(max(rows - MAX_STUDY_JOBS, 0), 1).collect(engine="streaming")["submit_time"].to_list()
     since = max(begin, _floor_hour(min([recent, *latest, *(month or ())])))
-    jobs = _as_text(known.there(since, until, columns or Jobs.column_names()))
-    told = (
-        f"Of {known.height:,} jobs, the {jobs.height:,} that were there from {since:%Y-%m-%d} to {until:%Y-%m-%d} are "
-        "looked at: figures are of that time. Name a month for another."
+    jobs = _categories_to_text(jobs_on_disk.collect_between(since, until, columns or Jobs.column_names()))
+    remark = (
+        f"Of {jobs_on_disk.height:,} jobs, the {jobs.height:,} that were there from {since:%Y-%m-%d} to "
+        f"{until:%Y-%m-%d} are looked at: figures are of that time. Name a month for another."
     )
-    return trace.shortened(jobs, since, until, told)
+    return dataset.restrict_to_span(jobs, since, until, remark)
 
 
-def _as_text(jobs: pl.DataFrame) -> pl.DataFrame:
+def _categories_to_text(jobs: pl.DataFrame) -> pl.DataFrame:
     return jobs.cast({name: pl.String for name, dtype in jobs.schema.items() if dtype == pl.Categorical})
 
 
 @stage
 def history(scenario: Scenario) -> History:
-    """Read the trace and take the view of the planner at the end of the month."""
-    trace = study_trace(scenario)
-    begin, end = _window(scenario, trace)
+    """Build the history of a scenario as a planner sees it at the end of the month."""
+    dataset = load_study_dataset(scenario)
+    begin, end = _observed_month(scenario, dataset)
     plan_start = _next_hour(end)
-    fleet = planned_fleet(scenario, trace, begin, end)
-    known = fleet.jobs_of(_as_known(trace.jobs, plan_start).filter(pl.col("gpus") > 0))
-    jobs = impute_run_times(known, plan_start, seed=scenario.seed)
+    fleet = planned_fleet(scenario, dataset, begin, end)
+    known_jobs = fleet.jobs_of(_jobs_as_of(dataset.jobs, plan_start).filter(pl.col("gpus") > 0))
+    jobs = impute_run_times(known_jobs, plan_start, seed=scenario.seed)
     if jobs.is_empty():
-        where, todo = f"scenario, data {scenario.data!r}", "Choose another month."
-        raise ScenarioError(where, f"jobs with GPUs before {end:%Y-%m-%d}", "none", todo)
-    classes = classify(jobs, samples=trace.samples, tz=scenario.tz)["job_class"]
-    named = class_by_shape(jobs, classes, tz=scenario.tz)
+        location, todo = f"scenario, data {scenario.data!r}", "Choose another month."
+        raise ScenarioError(location, f"jobs with GPUs before {end:%Y-%m-%d}", "none", todo)
+    classes = classify_jobs(jobs, samples=dataset.samples, tz=scenario.tz)["job_class"]
+    classes_by_shape = class_by_shape(jobs, classes, tz=scenario.tz)
     # Without profiles there is nothing to choose from, and without the SMs of the board nothing to choose by.
     if fleet.can_be_cut and fleet.gpu_model.sms is not None:
-        sizes = rightsize(jobs.with_columns(named["job_class"]), fleet.gpu_model, samples=trace.samples)
+        sizes = rightsize(jobs.with_columns(classes_by_shape["job_class"]), fleet.gpu_model, samples=dataset.samples)
     else:
         sizes = keep_requests(jobs, fleet.gpu_model)
-    views = _views(jobs, sizes, scenario, fleet.gpu_model)
-    recent = max(_floor_hour(begin_of(trace)), plan_start - timedelta(days=scenario.history_days))
-    like = named["confidence"].drop_nulls()
+    views = _tabulate_views(jobs, sizes, scenario, fleet.gpu_model)
+    recent = max(_floor_hour(begin_of(dataset)), plan_start - timedelta(days=scenario.history_days))
+    confidence = classes_by_shape["confidence"].drop_nulls()
     return History(
-        trace=trace,
+        trace=dataset,
         jobs=jobs,
         views=views,
         rightsizing=sizes,
-        undecided=named["job_class"].null_count() / jobs.height,
-        like_others=None if like.is_empty() else float(np.mean(like.to_numpy())),
+        undecided=classes_by_shape["job_class"].null_count() / jobs.height,
+        like_others=None if confidence.is_empty() else float(np.mean(confidence.to_numpy())),
         begin=begin,
         end=end,
         recent=recent,
@@ -199,18 +215,18 @@ def history(scenario: Scenario) -> History:
     )
 
 
-def begin_of(trace: Dataset) -> datetime:
-    """First instant of the observation."""
-    return trace.stated.span[0]
+def begin_of(dataset: Dataset) -> datetime:
+    """Return the first instant of the observation."""
+    return dataset.source_facts.span[0]
 
 
-def end_of(trace: Dataset) -> datetime:
-    """First instant after the observation."""
-    return trace.stated.span[1]
+def end_of(dataset: Dataset) -> datetime:
+    """Return the first instant after the observation."""
+    return dataset.source_facts.span[1]
 
 
 def months_from(first: str, last: str) -> list[str]:
-    """Calendar months from one to another, both of them included; none where the last is before the first.
+    """List the calendar months from one to another, both included; empty where the last is before the first.
 
     Examples
     --------
@@ -221,21 +237,21 @@ def months_from(first: str, last: str) -> list[str]:
     return [f"{number // 12:04d}-{number % 12 + 1:02d}" for number in range(begin, end + 1)]
 
 
-def _window(scenario: Scenario, trace: Dataset) -> tuple[datetime, datetime]:
-    """The month, as far as it was observed."""
-    begin, end = begin_of(trace), end_of(trace)
+def _observed_month(scenario: Scenario, dataset: Dataset) -> tuple[datetime, datetime]:
+    """Find the observed part of the scenario's month."""
+    begin, end = begin_of(dataset), end_of(dataset)
     span = scenario.month_span()
     if span is None:
         return begin, end
     if span[1] <= begin or span[0] >= end:
-        where, todo = f"month {scenario.month} ({scenario.tz})", "Choose a month that the data cover."
+        location, todo = f"month {scenario.month} ({scenario.tz})", "Choose a month that the data cover."
         expected = f"a month from {begin:%Y-%m} to {end - timedelta(microseconds=1):%Y-%m}"
-        raise ScenarioError(where, expected, "no observation in it", todo)
+        raise ScenarioError(location, expected, "no observation in it", todo)
     return max(begin, span[0]), min(end, span[1])
 
 
-def _as_known(jobs: pl.DataFrame, now: datetime) -> pl.DataFrame:
-    """Jobs as they stood at ``now``: what happened later is not known yet."""
+def _jobs_as_of(jobs: pl.DataFrame, now: datetime) -> pl.DataFrame:
+    """Select the jobs submitted before ``now``, without starts, ends and measurements after it."""
     ended = pl.col("end_time") <= now
     begun = pl.col("start_time") < now
     later = pl.col("end_time") > now
@@ -254,23 +270,25 @@ def _as_known(jobs: pl.DataFrame, now: datetime) -> pl.DataFrame:
     )
 
 
-def _views(jobs: pl.DataFrame, sizes: pl.DataFrame, scenario: Scenario, gpu_model: GpuModel) -> dict[str, pl.DataFrame]:
+def _tabulate_views(
+    jobs: pl.DataFrame, sizes: pl.DataFrame, scenario: Scenario, gpu_model: GpuModel
+) -> dict[str, pl.DataFrame]:
     # How fast a job runs on a slice depends on what it was seen to use, so the headroom is taken off again;
     # a need that was judged by other jobs says which slice to give, not how fast this job would run there.
     used = (
         pl.when(pl.col("evidence") == "telemetry")
         .then("sms_needed")
         .when(pl.col("evidence") == "job statistics")
-        .then(pl.col("sms_needed") / (1 + HEADROOM))
+        .then(pl.col("sms_needed") / (1 + RIGHTSIZING_HEADROOM))
     )
     needed = sizes.select("profile_needed", needed_instances="instances", sms=used)
-    asked = pl.concat([resolve_requests(jobs, gpu_model), needed], how="horizontal")
+    requests = pl.concat([resolve_requests(jobs, gpu_model), needed], how="horizontal")
     gpus, whole = pl.col("gpus").ceil().cast(pl.Int32), pl.lit(WHOLE_GPU)
-    sized = asked.with_columns(sms_needed="sms")
+    with_sms = requests.with_columns(sms_needed="sms")
     return {
-        "whole": asked.with_columns(profile=whole, instances=gpus, sms_needed=pl.lit(None, pl.Float64)),
-        "requested": sized,
-        "rightsized": sized.with_columns(profile="profile_needed", instances="needed_instances"),
+        "whole": requests.with_columns(profile=whole, instances=gpus, sms_needed=pl.lit(None, pl.Float64)),
+        "requested": with_sms,
+        "rightsized": with_sms.with_columns(profile="profile_needed", instances="needed_instances"),
     }
 
 
@@ -283,38 +301,40 @@ def _next_hour(time: datetime) -> datetime:
     return floor if floor == time else floor + timedelta(hours=1)
 
 
-def boards_at_hand(scenario: Scenario) -> dict[str, int | None]:
-    """Boards and GPUs of a scenario's fleet: of its data, and of its own board where it plans for another.
+def gpus_by_model(scenario: Scenario) -> dict[str, int | None]:
+    """Count the GPUs of a scenario's fleet by GPU model.
 
     Examples
     --------
-    >>> boards_at_hand(Scenario())
+    >>> gpus_by_model(Scenario())
     {'H100-80GB-SXM5': 64}
     """
-    return boards_of_trace(study_trace(scenario), scenario.gpu_model, where=scenario.data)
+    return gpus_by_model_of_dataset(load_study_dataset(scenario), scenario.gpu_model, source=scenario.data)
 
 
-def boards_of_trace(trace: Dataset, gpu_model: str | None = None, *, where: str = "the trace") -> dict[str, int | None]:
-    """Boards and GPUs that are installed in a trace, all of them as ``board`` where one is named."""
-    there = installed(trace, begin_of(trace), end_of(trace))
-    found: dict[str, int | None] = {}
-    for part in there.pools:
+def gpus_by_model_of_dataset(
+    dataset: Dataset, gpu_model: str | None = None, *, source: str = "the trace"
+) -> dict[str, int | None]:
+    """Count the installed GPUs of a dataset by GPU model; under one name where a model is given."""
+    capacity = find_installed(dataset, begin_of(dataset), end_of(dataset))
+    gpus_by_name: dict[str, int | None] = {}
+    for part in capacity.pools:
         name = gpu_model or part.gpu_model
-        if name is not None and part.gpus and name in (*board_names(), *whole_board_names()):
-            found[name] = (found.get(name) or 0) + part.gpus
-    if not found:
+        if name is not None and part.gpus and name in (*mig_model_names(), *non_mig_model_names()):
+            gpus_by_name[name] = (gpus_by_name.get(name) or 0) + part.gpus
+    if not gpus_by_name:
         expected, todo = "data with GPU models of the catalog", "Give them with --gpus MODEL=COUNT."
-        raise ScenarioError(f"GPU models of {where}", expected, there.listed, todo)
-    return found
+        raise ScenarioError(f"GPU models of {source}", expected, capacity.models_text, todo)
+    return gpus_by_name
 
 
 @dataclass(frozen=True)
 class FleetPools:
-    """A fleet as pools that are planned and judged each by itself.
+    """A fleet as pools that are planned and evaluated separately.
 
     - ``pools``: By name, the scenario of each pool that jobs held, most GPUs first; the one scenario itself where
       there is nothing to tell apart.
-    - ``idle``: GPUs of the boards that no job held, by name: installed, in the ledger, and not planned.
+    - ``idle``: GPUs of the GPU models that no job held, by name: installed, in the ledger, and not planned.
     """
 
     pools: Mapping[str, Scenario]
@@ -326,75 +346,88 @@ class FleetPools:
         return len(self.pools) > 1
 
 
-def pools_of(scenario: Scenario) -> FleetPools:
-    """The pools of a scenario's fleet: one for each board that jobs can be told apart by.
+def split_into_pools(scenario: Scenario) -> FleetPools:
+    """Split a scenario's fleet into pools: one for each GPU model by which jobs can be told apart.
 
-    A scenario that names a board, a pool or a number of nodes asks for one pool, and gets it.
+    A scenario that names a GPU model, a pool or a number of nodes asks for one pool, and gets it.
 
     Examples
     --------
-    >>> found = pools_of(Scenario())
+    >>> found = split_into_pools(Scenario())
     >>> found.several, list(found.pools), found.idle
     (False, ['H100-80GB-SXM5'], {})
     """
     fleet = history(scenario).fleet
-    there = fleet.installed
+    capacity = fleet.installed
     whole = scenario.gpu_model is not None or scenario.pool is not None or scenario.nodes > 0
-    busy = [str(pool.gpu_model) for pool in there.pools if pool.gpu_model in there.busy]
-    if whole or len(there.pools) < 2 or not busy:
+    busy = [str(pool.gpu_model) for pool in capacity.pools if pool.gpu_model in capacity.busy]
+    if whole or len(capacity.pools) < 2 or not busy:
         return FleetPools({fleet.name or scenario.name: scenario}, {})
-    idle = {str(pool.gpu_model): pool.gpus for pool in there.pools if pool.gpu_model not in there.busy}
+    idle = {str(pool.gpu_model): pool.gpus for pool in capacity.pools if pool.gpu_model not in capacity.busy}
     # The largest pool is the one that the scenario has by itself: nothing is read or computed twice for it.
     pools = {gpu_model: scenario if gpu_model == fleet.pool else scenario.but(pool=gpu_model) for gpu_model in busy}
     return FleetPools(pools, idle)
 
 
-def clusters_of(scenarios: Sequence[Scenario]) -> FleetPools:
-    """The pools of several clusters, each a dataset of its own: named ``cluster/board``, whatever boards they share.
+def combine_clusters(scenarios: Sequence[Scenario]) -> FleetPools:
+    """Combine the pools of several clusters, each a dataset of its own, under ``cluster/gpu_model``.
 
     Two clusters that are the same dataset, or bear one name, are a ``ScenarioError``.
     """
-    places = [str(Path(one.data).resolve()) for one in scenarios]
-    names = [one.name for one in scenarios]
-    for what, listed in (("dataset", places), ("name", names)):
-        twice = sorted({one for one in listed if listed.count(one) > 1})
+    places = [str(Path(scenario.data).resolve()) for scenario in scenarios]
+    names = [scenario.name for scenario in scenarios]
+    for field, listed in (("dataset", places), ("name", names)):
+        twice = sorted({scenario for scenario in listed if listed.count(scenario) > 1})
         if twice:
             todo = "Give each cluster once, in a folder of its own name."
-            raise ScenarioError("fleet", f"clusters that differ in their {what}", examples(twice), todo)
-    found = [(one.name, pools_of(one)) for one in scenarios]
+            raise ScenarioError("fleet", f"clusters that differ in their {field}", examples(twice), todo)
+    fleets = [(scenario.name, split_into_pools(scenario)) for scenario in scenarios]
     return FleetPools(
-        {f"{name}/{gpu_model}": own for name, fleet in found for gpu_model, own in fleet.pools.items()},
-        {f"{name}/{gpu_model}": gpus for name, fleet in found for gpu_model, gpus in fleet.idle.items()},
+        {
+            f"{name}/{gpu_model}": pool_scenario
+            for name, fleet in fleets
+            for gpu_model, pool_scenario in fleet.pools.items()
+        },
+        {f"{name}/{gpu_model}": gpus for name, fleet in fleets for gpu_model, gpus in fleet.idle.items()},
     )
 
 
-def pool_table(fleet: FleetPools) -> pl.DataFrame:
-    """What there is, pool by pool: nodes and GPUs, how many are cut, and the jobs that are planned for."""
+def tabulate_pools(fleet: FleetPools) -> pl.DataFrame:
+    """Tabulate the nodes, GPUs, partitioned GPUs and planned jobs of each pool."""
     rows = []
-    for name, own in fleet.pools.items():
-        known = history(own)
-        one = known.fleet
-        rows.append((name, len(one.today.names), one.gpus, one.cut_gpus, known.jobs.height, one.can_be_cut))
+    for name, pool_scenario in fleet.pools.items():
+        job_history = history(pool_scenario)
+        planned = job_history.fleet
+        rows.append(
+            (
+                name,
+                len(planned.today.names),
+                planned.gpus,
+                planned.cut_gpus,
+                job_history.jobs.height,
+                planned.can_be_cut,
+            )
+        )
     rows += [(name, 0, gpus, 0, 0, False) for name, gpus in fleet.idle.items()]
     counts = dict.fromkeys(("nodes", "gpus", "cut_gpus", "jobs"), pl.Int64)
     schema = {"pool": pl.String, **counts, "can_be_cut": pl.Boolean}
     return pl.DataFrame(rows, orient="row", schema=schema)
 
 
-def todays_nodes(known: History) -> TodaysNodes:
-    """Nodes that a study plays today's fleet on; their GPUs are those of the fleet that is planned.
+def nodes_of_todays_fleet(job_history: History) -> TodaysNodes:
+    """Build the nodes on which today's fleet is simulated, with the GPUs of the planned fleet.
 
     Examples
     --------
     >>> from gpuplanner.core.scenario import Scenario
 
-    >>> nodes = todays_nodes(history(Scenario()))
+    >>> nodes = nodes_of_todays_fleet(history(Scenario()))
     >>> len(nodes.names), set(nodes.gpus), nodes.total, nodes.named
     (8, {8}, 64, True)
     """
-    fleet = known.fleet
+    fleet = job_history.fleet
     if fleet.today.total == fleet.gpus:
         return fleet.today
     # A study of small jobs plans for as many GPUs as these held, whatever else there is.
-    played = numbered_nodes(fleet.gpus, fleet.node_size, fleet.layouts)
-    return replace(played, inferred=fleet.today.inferred, snapshot=fleet.today.snapshot)
+    simulated = make_numbered_nodes(fleet.gpus, fleet.node_size, fleet.layouts)
+    return replace(simulated, inferred=fleet.today.inferred, snapshot=fleet.today.snapshot)

@@ -96,13 +96,13 @@ def signals_of(samples: pl.DataFrame, step: timedelta | None = None) -> Signals:
     >>> signals_of(samples, timedelta(minutes=1)).table["sm_activity"].round(6).to_list()
     [0.2, 0.3, 0.4]
     """
-    table = conform(samples, Samples, where="phases: samples")
+    table = conform(samples, Samples, source="phases: samples")
     jobs = table["job_id"].unique().sort()
     names = tuple(name for name in LEAST_NOISE if table[name].count())
     if len(jobs) > 1 or not names:
-        seen = examples(names) if names else "no signal"
+        signal_names = examples(names) if names else "no signal"
         expected, todo = "samples of one job, with activity, memory or power", "Filter the samples by job_id."
-        got = f"{table.height} samples of jobs {examples(jobs.to_list())}, with {seen}"
+        got = f"{table.height} samples of jobs {examples(jobs.to_list())}, with {signal_names}"
         raise SchemaError("phases: samples", expected, got, todo)
     every = step or step_for(table)
     even = (
@@ -117,14 +117,14 @@ def signals_of(samples: pl.DataFrame, step: timedelta | None = None) -> Signals:
 
 
 def rows_of(signals: Signals) -> int:
-    """Rows of the shortest phase, as it suits the distance of the rows and the length of the job."""
+    """Compute the rows of the shortest phase from the step of the rows and the length of the job."""
     if signals.table.height * signals.step >= LONG:
         return max(ROWS_OF_A_PHASE, math.ceil(SHORTEST / signals.step))
     return ROWS_OF_A_PHASE if signals.step > timedelta(seconds=STEPS_S[0]) else ROWS_OF_A_SHORT_PHASE
 
 
 def step_for(samples: pl.DataFrame) -> timedelta:
-    """Distance of rows that suits a job: about :data:`ROWS_WANTED` rows, never finer than it was sampled.
+    """Choose the step of the grid for a job: about :data:`ROWS_WANTED` rows, no finer than the samples.
 
     A minute is the most, unless the readings themselves are farther apart.
 
@@ -139,10 +139,10 @@ def step_for(samples: pl.DataFrame) -> timedelta:
     """
     device = ("node", "gpu", "instance")
     gap = pl.col("time").diff().over(device)
-    apart = samples.sort("time").select(gap.drop_nulls().dt.total_microseconds()).to_series()
-    if not len(apart):
+    gaps_us = samples.sort("time").select(gap.drop_nulls().dt.total_microseconds()).to_series()
+    if not len(gaps_us):
         return timedelta(seconds=STEPS_S[-1])
-    typical_s = float(apart.median()) / 1e6  # type: ignore[arg-type]
+    typical_s = float(gaps_us.median()) / 1e6  # type: ignore[arg-type]
     if typical_s > STEPS_S[-1] * 1.5:
         return timedelta(seconds=round(typical_s))
     length = samples["time"].max() - samples["time"].min()  # type: ignore[operator]
@@ -150,7 +150,7 @@ def step_for(samples: pl.DataFrame) -> timedelta:
     return timedelta(seconds=next((step for step in STEPS_S if step >= least_s), STEPS_S[-1]))
 
 
-LABELS = ("setup", "ramp", "steady", "long-context", "reduced", "input-stall", "decay", "cool-down", "idle")
+PHASE_LABELS = ("setup", "ramp", "steady", "long-context", "reduced", "input-stall", "decay", "cool-down", "idle")
 """What a phase looks like.
 
 setup
@@ -188,7 +188,7 @@ EXACT_ROWS = 100_000
 
 
 def find_phases(samples: pl.DataFrame, *, step: timedelta | None = None) -> pl.DataFrame:
-    """Part the telemetry of one job into phases.
+    """Split the telemetry of one job into phases.
 
     Change points are sought jointly in SM activity, memory and power, each in units of its noise (from the
     median absolute deviation of first differences), by PELT with squared error and the penalty
@@ -212,7 +212,7 @@ def find_phases(samples: pl.DataFrame, *, step: timedelta | None = None) -> pl.D
     -------
     polars.DataFrame
         ``phase`` (from 1), ``start``, ``end``, the means ``sm_activity``, ``memory_used_gib`` [GiB] and
-        ``power_w`` [W] over all its samples (null where never seen), ``label`` (one of :data:`LABELS`; null
+        ``power_w`` [W] over all its samples (null where never seen), ``label`` (one of :data:`PHASE_LABELS`; null
         without activity).
 
     Raises
@@ -252,12 +252,12 @@ def find_phases(samples: pl.DataFrame, *, step: timedelta | None = None) -> pl.D
 def _label() -> pl.Expr:
     activity, memory = pl.col("sm_activity"), pl.col("memory_used_gib")
     idle, steady = activity < IDLE_BELOW, activity >= STEADY_FROM * activity.max()
-    held = (memory / memory.shift() - 1).abs() <= SAME_MEMORY
+    keeps_memory = (memory / memory.shift() - 1).abs() <= SAME_MEMORY
     first_memory = memory.filter(steady & ~idle).first()
     label = first_text(
         (idle & (idle.not_().cum_sum() == 0), "setup"),
         (idle & (idle.not_().cum_sum(reverse=True) == 0), "cool-down"),
-        (idle & held.fill_null(False), "input-stall"),
+        (idle & keeps_memory.fill_null(False), "input-stall"),
         (idle, "idle"),
         (steady & (memory >= MORE_MEMORY * first_memory).fill_null(False), "long-context"),
         (steady, "steady"),
@@ -269,16 +269,16 @@ def _label() -> pl.Expr:
 
 
 def _change_points(signals: Signals, shortest: int) -> np.ndarray:
-    """Rows at which a phase ends, the last row's end included."""
+    """Find the rows at which phases end, the end of the last row included."""
     rows = signals.table.height
-    seen = np.flatnonzero(signals.table["seen"].to_numpy())
-    if len(seen) < 2 * shortest:
+    observed_rows = np.flatnonzero(signals.table["seen"].to_numpy())
+    if len(observed_rows) < 2 * shortest:
         return np.array([rows])
     noise = {name: signals.noise(name) for name in signals.names}
-    flat = {name: signals.without_spikes(name, shortest).to_numpy()[seen] for name in signals.names}
+    flat = {name: signals.without_spikes(name, shortest).to_numpy()[observed_rows] for name in signals.names}
     bridged = np.column_stack([flat[name] / noise[name] for name in signals.names])
-    penalty = 2 * len(signals.names) * float(np.log(len(seen)))
-    if len(seen) > EXACT_ROWS:
+    penalty = 2 * len(signals.names) * float(np.log(len(observed_rows)))
+    if len(observed_rows) > EXACT_ROWS:
         ends = binary_segmentation(bridged, shortest, penalty)
     else:
         ruptures = import_optional("ruptures", extra="phases")
@@ -286,10 +286,10 @@ def _change_points(signals: Signals, shortest: int) -> np.ndarray:
         search = ruptures.KernelCPD(kernel="linear", min_size=shortest)
         ends = search.fit(bridged).predict(pen=penalty)
     least = np.maximum(SAME_LEVEL, SAME_SHARE * np.abs(bridged).max(axis=0))
-    kept = _merged(bridged, _without_dips(bridged, ends, shortest, least), least)
+    kept = _merge_equal_levels(bridged, _without_dips(bridged, ends, shortest, least), least)
     if "sm_activity" in signals.names:
         kept = _with_setup(kept, bridged[:, 0] * noise["sm_activity"], shortest)
-    return np.array([*(seen[end] for end in kept[:-1]), rows])
+    return np.array([*(observed_rows[end] for end in kept[:-1]), rows])
 
 
 def _with_setup(ends: list[int], activity: np.ndarray, shortest: int) -> list[int]:
@@ -301,7 +301,19 @@ def _with_setup(ends: list[int], activity: np.ndarray, shortest: int) -> list[in
 
 
 def _without_dips(scaled: np.ndarray, ends: list[int], shortest: int, least: np.ndarray) -> list[int]:
-    """Join what lies on one level before and after a dip: fewer rows than a phase off that level."""
+    """Merge phases on one level before and after a dip that is shorter than a phase.
+
+    Parameters
+    ----------
+    scaled : numpy.ndarray, shape (n_rows, n_signals)
+        Signals in units of their noise.
+    ends : list of int
+        Last rows of the phases.
+    shortest : int
+        Rows of the shortest phase.
+    least : numpy.ndarray, shape (n_signals,)
+        Smallest step between two levels.
+    """
     kept = [0, *ends]
     at = 1
     while at + 2 < len(kept):
@@ -316,8 +328,8 @@ def _without_dips(scaled: np.ndarray, ends: list[int], shortest: int, least: np.
     return kept[1:]
 
 
-def _merged(scaled: np.ndarray, ends: list[int], least: np.ndarray) -> list[int]:
-    """Join neighbours with the same medians: what set them apart were single rows, not a level."""
+def _merge_equal_levels(scaled: np.ndarray, ends: list[int], least: np.ndarray) -> list[int]:
+    """Merge neighbouring phases with the same medians."""
     kept: list[int] = []
     begin = 0
     for end, following in itertools.pairwise(ends):
@@ -342,7 +354,7 @@ def binary_segmentation(signal: np.ndarray, shortest: int, penalty: float) -> li
     [50, 100, 150]
     """
     sums = np.vstack([np.zeros(signal.shape[1]), np.cumsum(signal, axis=0)])
-    found: list[int] = []
+    split_rows: list[int] = []
     open_parts = [(0, len(signal))]
     while open_parts:
         begin, end = open_parts.pop()
@@ -350,11 +362,11 @@ def binary_segmentation(signal: np.ndarray, shortest: int, penalty: float) -> li
         if not len(splits):
             continue
         left, right = (splits - begin)[:, None], (end - splits)[:, None]
-        apart = (sums[splits] - sums[begin]) / left - (sums[end] - sums[splits]) / right
-        gains = (apart**2).sum(axis=1) * (left * right).ravel() / (end - begin)
+        difference = (sums[splits] - sums[begin]) / left - (sums[end] - sums[splits]) / right
+        gains = (difference**2).sum(axis=1) * (left * right).ravel() / (end - begin)
         best = int(gains.argmax())
         if gains[best] > penalty:
             split = int(splits[best])
-            found.append(split)
+            split_rows.append(split)
             open_parts += [(begin, split), (split, end)]
-    return [*sorted(found), len(signal)]
+    return [*sorted(split_rows), len(signal)]

@@ -16,18 +16,18 @@ import polars as pl
 from gpuplanner.core.errors import SchemaError
 from gpuplanner.core.schema_checks import conform
 from gpuplanner.core.schemas import WHOLE_GPU, Samples
-from gpuplanner.hardware.gpu_models import GpuModel, as_board
+from gpuplanner.hardware.gpu_models import GpuModel, as_gpu_model
 from gpuplanner.ingest.telemetry.telemetry_join import SHARED
 from gpuplanner.usage.job_phases import find_phases
 from gpuplanner.usage.requested_demand import smallest_profile
 
 SUPPORTED, NOT_SUPPORTED, CANNOT_TELL = "supported", "not supported", "inconclusive"
 VERDICTS = (SUPPORTED, NOT_SUPPORTED, CANNOT_TELL)
-PARTS = ("thirds", "phases")
+CLAIM_PARTS = ("thirds", "phases")
 """What is late: the last third of the run after set-up, against the first; or what comes after the longest phase of
 the highest level, against what comes before its end."""
-NEEDS = ("both", "sm", "memory")
-"""What a GPU is needed for: the greater of SM activity and of memory as a share of the board, or one of them."""
+CLAIM_NEEDS = ("both", "sm", "memory")
+"""What a GPU is needed for: the greater of SM activity and of memory as a share of the GPU model, or one of them."""
 LEAST_DEMAND = 0.01
 """GPUs below which a part demands nothing that a ratio could be taken of."""
 
@@ -121,7 +121,7 @@ def late_over_early(
     part: str = "thirds",
     need: str = "both",
 ) -> pl.DataFrame:
-    """Compare late with early demand of each job: GPUs held times the fraction of them that is needed.
+    """Compare late with early demand of each job: allocated GPUs times the fraction that is needed.
 
     Demand is taken from the readings themselves, minute by minute, so that a slow decline counts that is no phase.
     Set-up is left out.
@@ -133,9 +133,9 @@ def late_over_early(
     phases : polars.DataFrame
         From :func:`gpuplanner.usage.phase_demand.phases_of_jobs`: set-up, GPUs held, and where late begins.
     gpu_model : GpuModel or str
-        The board that was sampled, for its memory.
+        The GPU model that was sampled, for its memory.
     part, need : str
-        One of :data:`PARTS`, one of :data:`NEEDS`.
+        One of :data:`CLAIM_PARTS`, one of :data:`CLAIM_NEEDS`.
 
     Returns
     -------
@@ -160,7 +160,7 @@ def late_over_early(
     >>> found.select(pl.col("ratio").round(1)).item()
     0.6
     """
-    memory = pl.col("memory_used_gib") / as_board(gpu_model).memory_gib
+    memory = pl.col("memory_used_gib") / as_gpu_model(gpu_model).memory_gib
     fractions = {
         "both": pl.max_horizontal("sm_activity", memory) + 0 * (pl.col("sm_activity") + memory),
         "sm": pl.col("sm_activity"),
@@ -180,7 +180,7 @@ def late_over_early(
         fraction = fractions[need]
         early_until, late_from = {"thirds": (third, 2 * third), "phases": (top_s, top_s)}[part]
     except KeyError as error:
-        expected, got = f"a part of {PARTS} and a need of {NEEDS}", f"{part!r} and {need!r}"
+        expected, got = f"a part of {CLAIM_PARTS} and a need of {CLAIM_NEEDS}", f"{part!r} and {need!r}"
         raise SchemaError("claim", expected, got, "Use one of these.") from error
     at_s = (pl.col("time") - pl.col("begin")).dt.total_microseconds() / 1e6
     demand = pl.col("gpus") * fraction
@@ -203,11 +203,11 @@ def late_over_early(
 def claim_table(
     samples: pl.DataFrame, phases: pl.DataFrame, gpu_model: GpuModel | str, *, effect: float = 0.10
 ) -> pl.DataFrame:
-    """Judge the claim by every definition of late and of need, so that a verdict that hangs on one is seen.
+    """Judge the claim by every definition of late and of need, to show verdicts that depend on one.
 
     Parameters
     ----------
-    samples, phases, board
+    samples, phases, gpu_model
         As in :func:`late_over_early`; filter the phases for the classes that the claim is about.
     effect : float
         As in :func:`judge_claim`, for each row alone. The first row is the test; the others show how it depends on
@@ -231,8 +231,8 @@ def claim_table(
     (6, ['inconclusive'])
     """
     rows = []
-    for part in PARTS:
-        for need in NEEDS:
+    for part in CLAIM_PARTS:
+        for need in CLAIM_NEEDS:
             ratios = late_over_early(samples, phases, gpu_model, part=part, need=need)["ratio"].to_numpy()
             rows.append({"part": part, "need": need} | asdict(judge_claim(ratios, effect=effect)))
     figures = dict.fromkeys(("ratio", "low", "high"), pl.Float64)
@@ -244,6 +244,11 @@ def claim_by_class(
     samples: pl.DataFrame, phases: pl.DataFrame, gpu_model: GpuModel | str, *, effect: float = 0.10
 ) -> pl.DataFrame:
     """Judge the claim for each class of jobs on its own: :func:`claim_table` with ``job_class`` in front.
+
+    Parameters
+    ----------
+    samples, phases, gpu_model, effect
+        As of :func:`claim_table`.
 
     Examples
     --------
@@ -257,8 +262,8 @@ def claim_by_class(
     ['pretraining']
     """
     parts = []
-    for (name,), mine in phases.sort("job_class").group_by("job_class", maintain_order=True):
-        table = claim_table(samples, mine, gpu_model, effect=effect)
+    for (name,), class_phases in phases.sort("job_class").group_by("job_class", maintain_order=True):
+        table = claim_table(samples, class_phases, gpu_model, effect=effect)
         parts.append(table.select(pl.lit(name, pl.String).alias("job_class"), pl.all()))
     return pl.concat(parts)
 
@@ -274,7 +279,7 @@ def _rank(n: int) -> int | None:
     return rank or None
 
 
-DEVICE = ("node", "gpu", "instance")
+PHASE_DEVICE_KEYS = ("node", "gpu", "instance")
 NEED_QUANTILE = 0.95
 """Quantile of the minute means of SM activity that a phase is sized for, as whole jobs are."""
 SPREAD = ("share", "sm_activity", "memory_peak_gib", "power_w", "gpus")
@@ -282,7 +287,7 @@ SPREAD = ("share", "sm_activity", "memory_peak_gib", "power_w", "gpus")
 
 
 def phases_of_jobs(samples: pl.DataFrame, jobs: pl.DataFrame) -> pl.DataFrame:
-    """Find the phases of every job that was sampled, and what it used in each.
+    """Find the phases of every sampled job, and its use in each.
 
     Parameters
     ----------
@@ -295,8 +300,8 @@ def phases_of_jobs(samples: pl.DataFrame, jobs: pl.DataFrame) -> pl.DataFrame:
     -------
     polars.DataFrame
         ``job_id``, ``job_class`` (null if the job is not in `jobs`), ``phase`` (from 1), ``label``, ``start``,
-        ``end``, ``run_s`` [s], ``share`` of the job's time, ``gpus`` (held by the job, of whole GPUs at least
-        those that were sampled), ``devices`` (sampled), ``profile`` of the instance held (null for whole GPUs), means
+        ``end``, ``run_s`` [s], ``share`` of the job's time, ``gpus`` (held by the job, of full GPUs at least
+        those that were sampled), ``devices`` (sampled), ``profile`` of the instance held (null for full GPUs), means
         ``sm_activity`` [0-1], ``memory_used_gib`` [GiB] and ``power_w`` [W], ``sm_need`` (95 % quantile of the
         minute means of a device) and ``memory_peak_gib`` (of the fullest device). Sorted by job and phase.
 
@@ -320,22 +325,22 @@ def phases_of_jobs(samples: pl.DataFrame, jobs: pl.DataFrame) -> pl.DataFrame:
     """
     # The activity of a device that jobs share is of no one of them.
     shared = (pl.col("job_evidence") == SHARED).fill_null(value=False)
-    table = conform(samples, Samples, where="phases: samples").filter(pl.col("job_id").is_not_null(), ~shared)
+    table = conform(samples, Samples, source="phases: samples").filter(pl.col("job_id").is_not_null(), ~shared)
     if table.is_empty():
         todo = "Add telemetry and jobs to one dataset: gpuplanner ingest joins them."
         raise SchemaError("phases: samples", "samples with a job_id", "none", todo)
-    found = [
-        _used(mine, find_phases(mine)).with_columns(job_id=pl.lit(job))
-        for (job,), mine in table.sort("job_id", "time").group_by("job_id", maintain_order=True)
-        if any(mine[name].count() for name in ("sm_activity", "memory_used_gib", "power_w"))
+    phases = [
+        _add_needs(job_samples, find_phases(job_samples)).with_columns(job_id=pl.lit(job))
+        for (job,), job_samples in table.sort("job_id", "time").group_by("job_id", maintain_order=True)
+        if any(job_samples[name].count() for name in ("sm_activity", "memory_used_gib", "power_w"))
     ]
     cut = pl.col("instances").is_not_null() if "instances" in jobs.columns else pl.lit(value=False)
-    known = jobs.select("job_id", "job_class", held=pl.col("gpus").cast(pl.Float64), cut=cut).unique("job_id")
+    job_columns = jobs.select("job_id", "job_class", held=pl.col("gpus").cast(pl.Float64), cut=cut).unique("job_id")
     sampled = pl.max_horizontal("held", pl.col("devices").cast(pl.Float64))
     gpus = pl.when("cut").then("held").otherwise(sampled)
     return (
-        pl.concat(found)
-        .join(known, on="job_id", how="left")
+        pl.concat(phases)
+        .join(job_columns, on="job_id", how="left")
         .with_columns(gpus=gpus, share=pl.col("run_s") / pl.col("run_s").sum().over("job_id"))
         .select(
             pl.col("job_id", "job_class", "phase", "label", "start", "end", "run_s", "share"),
@@ -347,7 +352,7 @@ def phases_of_jobs(samples: pl.DataFrame, jobs: pl.DataFrame) -> pl.DataFrame:
 
 
 def demand_by_class(phases: pl.DataFrame) -> pl.DataFrame:
-    """Demand of each class of jobs in each of its phases, with spread and count.
+    """Tabulate the demand of each class of jobs in each of its phases, with spread and count.
 
     Phases of one label in one job count once: shares are added, the rest is weighted by time.
 
@@ -398,42 +403,42 @@ def demand_by_class(phases: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _used(samples: pl.DataFrame, phases: pl.DataFrame) -> pl.DataFrame:
-    """What the devices of one job used in each phase."""
+def _add_needs(samples: pl.DataFrame, phases: pl.DataFrame) -> pl.DataFrame:
+    """Add the use of one job's devices in each phase."""
     minutes = (
         samples.with_columns(at=pl.col("time"))
         .sort("at")
         .join_asof(phases.select("phase", "start"), left_on="at", right_on="start")
         .with_columns(pl.col("phase").fill_null(1))
-        .group_by("phase", *DEVICE, pl.col("time").dt.truncate("1m"))
+        .group_by("phase", *PHASE_DEVICE_KEYS, pl.col("time").dt.truncate("1m"))
         .agg(pl.col("sm_activity").mean(), pl.col("memory_used_gib").max(), pl.col("profile").first())
     )
     needs = minutes.group_by("phase").agg(
         sm_need=pl.col("sm_activity").quantile(NEED_QUANTILE, interpolation="equiprobable"),
         memory_peak_gib=pl.col("memory_used_gib").max(),
         profile=pl.col("profile").drop_nulls().first(),
-        devices=pl.struct(DEVICE).n_unique().cast(pl.Int64),
+        devices=pl.struct(PHASE_DEVICE_KEYS).n_unique().cast(pl.Int64),
     )
     run_s = (pl.col("end") - pl.col("start")).dt.total_microseconds() / 1e6
     return phases.with_columns(run_s=run_s).join(needs, on="phase", how="left", maintain_order="left")
 
 
-MARGIN = 0.10
+MEMORY_MARGIN = 0.10
 """Share added to the peak of memory; SM activity is a 95 % quantile and gets none, as in right-sizing."""
 
 
 def fit_phases(phases: pl.DataFrame, gpu_model: GpuModel | str) -> pl.DataFrame:
-    """Fit each phase, and each job as a whole, to a slice of a board.
+    """Find the smallest MIG slice for each phase, and for each job as a whole.
 
-    Only jobs on one GPU or slice are fitted; others keep whole GPUs. A phase without readings of activity or memory
-    keeps a whole GPU.
+    Only jobs on one GPU or slice are fitted; others keep full GPUs. A phase without readings of activity or memory
+    keeps a full GPU.
 
     Parameters
     ----------
     phases : polars.DataFrame
         From :func:`gpuplanner.usage.phase_demand.phases_of_jobs`.
     gpu_model : GpuModel or str
-        The board to fit to, taken to be the one that was sampled.
+        The GPU model to fit to, taken to be the one that was sampled.
 
     Returns
     -------
@@ -445,7 +450,7 @@ def fit_phases(phases: pl.DataFrame, gpu_model: GpuModel | str) -> pl.DataFrame:
     Raises
     ------
     GeometryError
-        If the board is unknown or no source states its SMs.
+        If the GPU model is unknown or no source states its SMs.
 
     Examples
     --------
@@ -454,21 +459,21 @@ def fit_phases(phases: pl.DataFrame, gpu_model: GpuModel | str) -> pl.DataFrame:
     >>> fit_phases(phases, "H100-80GB-SXM5").select("profile_phase", "profile_job", "saved_gpu_hours").rows()
     [('1g.10gb', '3g.40gb', 0.2857142857142857), ('3g.40gb', '3g.40gb', 0.0)]
     """
-    known = as_board(gpu_model)
+    model = as_gpu_model(gpu_model)
     single = pl.col("gpus") <= 1
-    held = pl.col("profile").map_elements(lambda name: float(known.sms_of(name)), return_dtype=pl.Float64)
-    of_whole = pl.lit(float(known.sms_of(WHOLE_GPU)))
-    sms = pl.when(pl.col("profile").is_null()).then(of_whole).otherwise(held)
+    slice_sms = pl.col("profile").map_elements(lambda name: float(model.sms_of(name)), return_dtype=pl.Float64)
+    of_whole = pl.lit(float(model.sms_of(WHOLE_GPU)))
+    sms = pl.when(pl.col("profile").is_null()).then(of_whole).otherwise(slice_sms)
     table = phases.with_columns(sms_needed=pl.col("sm_need") * sms)
     needs = {"job_sms": "sms_needed", "job_memory": "memory_peak_gib"}
-    table = table.with_columns(_largest(need).over("job_id").alias(name) for name, need in needs.items())
+    table = table.with_columns(_largest_need(need).over("job_id").alias(name) for name, need in needs.items())
 
-    def fitted(sms: str, memory_gib: str) -> pl.Expr:
-        enough = smallest_profile(known, pl.col(sms), pl.col(memory_gib) * (1 + MARGIN))
+    def fitting_profile(sms: str, memory_gib: str) -> pl.Expr:
+        enough = smallest_profile(model, pl.col(sms), pl.col(memory_gib) * (1 + MEMORY_MARGIN))
         return pl.when(single).then(enough).otherwise(pl.lit(WHOLE_GPU))
 
-    shares = {name: known.share(name) for name in (WHOLE_GPU, *(each.name for each in known.profiles))}
-    of_phase, of_job = fitted("sms_needed", "memory_peak_gib"), fitted("job_sms", "job_memory")
+    shares = {name: model.gpu_fraction(name) for name in (WHOLE_GPU, *(profile.name for profile in model.profiles))}
+    of_phase, of_job = fitting_profile("sms_needed", "memory_peak_gib"), fitting_profile("job_sms", "job_memory")
     whole = table.with_columns(profile_phase=of_phase, profile_job=of_job)
     share = pl.col("profile_job", "profile_phase").replace_strict(shares, return_dtype=pl.Float64)
     less = whole.select(share).select(pl.col("profile_job") - pl.col("profile_phase")).to_series()
@@ -476,6 +481,6 @@ def fit_phases(phases: pl.DataFrame, gpu_model: GpuModel | str) -> pl.DataFrame:
     return whole.with_columns(saved_gpu_hours=saved).drop("job_sms", "job_memory")
 
 
-def _largest(name: str) -> pl.Expr:
-    """The largest need of a job; null if any phase's is not known."""
+def _largest_need(name: str) -> pl.Expr:
+    """Build the largest need of a job; null if that of any phase is unknown."""
     return pl.when(pl.col(name).is_not_null().all()).then(pl.col(name).max())

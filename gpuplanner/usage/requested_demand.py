@@ -14,24 +14,24 @@ from datetime import datetime, timedelta
 import numpy as np
 import polars as pl
 
-from gpuplanner.core.errors import GeometryError, GpuPlannerWarning, SchemaError, examples, resolve
-from gpuplanner.core.schema_checks import conform, empty
+from gpuplanner.core.errors import GeometryError, GpuPlannerWarning, SchemaError, examples, resolve_name
+from gpuplanner.core.schema_checks import conform, make_empty_table
 from gpuplanner.core.schemas import WHOLE_GPU, Demand, Jobs
 from gpuplanner.core.step_functions import (
-    EPOCH,
-    require_zone,
-    slot_count,
-    slot_sums,
-    slot_ticks,
-    ticks,
-    untimed,
+    UNIX_EPOCH,
+    count_intervals,
+    has_unknown_end,
+    interval_ticks,
+    require_time_zone,
+    sum_overlap_by_interval,
+    ticks_since,
 )
-from gpuplanner.hardware.gpu_models import GpuModel, MigProfile, as_board
+from gpuplanner.hardware.gpu_models import GpuModel, MigProfile, as_gpu_model
 
-CLOCKS = ("held", "wanted")
-REQUEST_COLUMNS = ("profile", "instances")
+DEMAND_CLOCKS = ("held", "wanted")
+RESOLVED_COLUMNS = ("profile", "instances")
 DAY = timedelta(days=1)
-POOL = "all"
+POOLED_TENANT = "all"
 """Name of the tenant that stands for all of them."""
 DAY_H = 24.0
 
@@ -44,12 +44,12 @@ def demand_series(
     end: datetime | None = None,
     clock: str = "held",
 ) -> pl.DataFrame:
-    """Mean number of concurrent instances per slot, one series per tenant and profile.
+    """Compute the mean number of concurrent instances per interval, one series per tenant and profile.
 
     The value of a slot is the integral of the number of instances over the slot, divided by its length. The
     integral is summed in whole microseconds, so ``sum(y) * interval_hours`` equals instances x hours within the
     grid but for the rounding of that one division. Jobs whose request is not known are left out;
-    :func:`excluded` counts them. So are those that are over and have no end: until when they counted is not
+    :func:`count_excluded_jobs` counts them. So are those that are over and have no end: until when they counted is not
     known, and the quality report says how many there are.
 
     Parameters
@@ -98,31 +98,35 @@ def demand_series(
     >>> demand_series(jobs)["y"].to_list()
     [1.0, 1.5]
     """
-    known = resolve(clock, CLOCKS, what="clock", error=SchemaError)
-    begin = "start_time" if known == "held" else "submit_time"
-    countable = pl.col("profile").is_not_null() & (pl.col("instances") > 0) & ~untimed()
-    asked = _requests(jobs).filter(countable)
-    begun = asked.filter(pl.col(begin).is_not_null())
+    known_clock = resolve_name(clock, DEMAND_CLOCKS, subject="clock", error=SchemaError)
+    begin = "start_time" if known_clock == "held" else "submit_time"
+    countable = pl.col("profile").is_not_null() & (pl.col("instances") > 0) & ~has_unknown_end()
+    requests = _resolved_jobs(jobs).filter(countable)
+    begun = requests.filter(pl.col(begin).is_not_null())
     if begun.is_empty():
-        return empty(Demand)
-    step = slot_ticks(interval_hours, where="demand")
+        return make_empty_table(Demand)
+    step = interval_ticks(interval_hours, source="demand")
     slot = timedelta(microseconds=step)
-    first, last = _grid(asked, begin, slot, start, end)
-    slots = slot_count(first, last, interval_hours, where="demand")
-    spans = begun.with_columns(unique_id=pl.format("{}/{}", "tenant", "profile"), until=_until(known, last))
+    first, last = _demand_grid(requests, begin, slot, start, end)
+    slots = count_intervals(first, last, interval_hours, source="demand")
+    spans = begun.with_columns(
+        unique_id=pl.format("{}/{}", "tenant", "profile"), until=_counted_until(known_clock, last)
+    )
     series = spans.select("unique_id", "tenant", "profile").unique().sort("unique_id")
     row = spans["unique_id"].cast(pl.Enum(series["unique_id"])).to_physical().to_numpy().astype(np.int64)
-    begins, ends = ticks(spans[begin], first), ticks(spans["until"], first)
+    begins, ends = ticks_since(spans[begin], first), ticks_since(spans["until"], first)
     instances = spans["instances"].to_numpy()
-    sums = slot_sums(begins, ends, instances, row, groups=series.height, slots=slots, slot_ticks=step)
+    sums = sum_overlap_by_interval(
+        begins, ends, instances, row, n_groups=series.height, n_intervals=slots, interval_ticks=step
+    )
     starts = pl.datetime_range(first, last, slot, closed="left", time_zone="UTC", eager=True)
     table = series[np.repeat(np.arange(series.height), slots)].with_columns(
         ds=starts[np.tile(np.arange(slots), series.height)], y=pl.Series((sums / step).ravel())
     )
-    return conform(table, Demand, where="demand")
+    return conform(table, Demand, source="demand")
 
 
-def excluded(jobs: pl.DataFrame) -> dict[str, int]:
+def count_excluded_jobs(jobs: pl.DataFrame) -> dict[str, int]:
     """Count the jobs that a demand series leaves out, by reason.
 
     Returns
@@ -132,41 +136,53 @@ def excluded(jobs: pl.DataFrame) -> dict[str, int]:
 
     Examples
     --------
-    >>> excluded(pl.DataFrame({"profile": ["gpu", None, None], "instances": [1, 0, None]}))
+    >>> count_excluded_jobs(pl.DataFrame({"profile": ["gpu", None, None], "instances": [1, 0, None]}))
     {'request unknown': 1, 'no GPU': 1}
     """
     unknown = jobs["instances"].is_null() | (jobs["profile"].is_null() & (jobs["instances"] != 0))
     return {"request unknown": int(unknown.sum()), "no GPU": int((jobs["instances"] == 0).sum())}
 
 
-def _requests(jobs: pl.DataFrame) -> pl.DataFrame:
-    """The jobs table with the two columns of the resolved request."""
-    missing = [name for name in REQUEST_COLUMNS if name not in jobs.columns]
+def _resolved_jobs(jobs: pl.DataFrame) -> pl.DataFrame:
+    """Check the jobs table, with the two columns of the resolved request."""
+    missing = [name for name in RESOLVED_COLUMNS if name not in jobs.columns]
     if missing:
-        expected = f"columns {', '.join(map(repr, REQUEST_COLUMNS))}"
+        expected = f"columns {', '.join(map(repr, RESOLVED_COLUMNS))}"
         todo = "Add them with sizing.resolve_requests(jobs, gpu_model)."
         raise SchemaError("demand: jobs", expected, f"none of {examples(missing)}", todo)
     requests = jobs["profile"].cast(pl.String), jobs["instances"].cast(pl.Int64)
-    return conform(jobs, Jobs, where="demand: jobs").with_columns(*requests)
+    return conform(jobs, Jobs, source="demand: jobs").with_columns(*requests)
 
 
-def _grid(
-    asked: pl.DataFrame, begin: str, slot: timedelta, start: datetime | None, end: datetime | None
+def _demand_grid(
+    requests: pl.DataFrame, begin: str, slot: timedelta, start: datetime | None, end: datetime | None
 ) -> tuple[datetime, datetime]:
-    """The grid that was asked for, or the smallest that holds every event."""
-    require_zone(start, end, where="demand")
+    """Return the given grid, or the smallest that holds every event.
+
+    Parameters
+    ----------
+    requests : polars.DataFrame
+        Jobs that are counted.
+    begin : str
+        Column with the instant from which a job counts.
+    slot : timedelta
+        Length of an interval.
+    start, end : datetime, optional
+        Bounds of the grid, where they are given.
+    """
+    require_time_zone(start, end, source="demand")
     if start is None:
         unit = min(slot, DAY)
-        earliest = asked.select(pl.col(begin).min()).item()
-        start = EPOCH + (earliest - EPOCH) // unit * unit
+        earliest = requests.select(pl.col(begin).min()).item()
+        start = UNIX_EPOCH + (earliest - UNIX_EPOCH) // unit * unit
     if end is None:
-        latest = asked.select(pl.max_horizontal(pl.col("submit_time", "start_time", "end_time").max())).item()
+        latest = requests.select(pl.max_horizontal(pl.col("submit_time", "start_time", "end_time").max())).item()
         end = start + max(-((start - latest) // slot), 1) * slot
     return start, end
 
 
-def _until(clock: str, last: datetime) -> pl.Expr:
-    """When a job stops counting on this clock; open ends last to the end of the grid."""
+def _counted_until(clock: str, last: datetime) -> pl.Expr:
+    """Build the instant until which a job counts on a clock; open ends last to the end of the grid."""
     released = pl.col("end_time").fill_null(pl.lit(last))
     if clock == "held":
         return released
@@ -174,8 +190,8 @@ def _until(clock: str, last: datetime) -> pl.Expr:
     return pl.coalesce(pl.col("submit_time") + run, released)
 
 
-def pool(demand: pl.DataFrame) -> pl.DataFrame:
-    """Add up the tenants: one series per profile, of tenant ``"all"``.
+def pool_demand(demand: pl.DataFrame) -> pl.DataFrame:
+    """Sum the demand of all tenants: one series per profile, of tenant ``"all"``.
 
     Parameters
     ----------
@@ -193,21 +209,21 @@ def pool(demand: pl.DataFrame) -> pl.DataFrame:
     >>> ds = datetime(2026, 2, 2, tzinfo=UTC)
     >>> tenants = pl.DataFrame({"unique_id": ["a/gpu", "b/gpu"], "tenant": ["a", "b"]})
     >>> demand = tenants.with_columns(ds=pl.lit(ds), y=pl.lit(1.5), profile=pl.lit("gpu"))
-    >>> pool(demand).select("unique_id", "y").rows()
+    >>> pool_demand(demand).select("unique_id", "y").rows()
     [('all/gpu', 3.0)]
     """
     total = (
-        conform(demand, Demand, where="demand")
+        conform(demand, Demand, source="demand")
         .sort("profile", "ds", "unique_id")  # the order in which floats are added is part of the result
         .group_by("profile", "ds", maintain_order=True)
         .agg(pl.col("y").sum())
-        .with_columns(unique_id=pl.format(POOL + "/{}", "profile"), tenant=pl.lit(POOL))
+        .with_columns(unique_id=pl.format(POOLED_TENANT + "/{}", "profile"), tenant=pl.lit(POOLED_TENANT))
     )
-    return conform(total.sort("unique_id", "ds"), Demand, where="demand")
+    return conform(total.sort("unique_id", "ds"), Demand, source="demand")
 
 
-def weekly(demand: pl.DataFrame, *, quantile: float = 0.95) -> pl.DataFrame:
-    """Mean, peak and quantile of the slots of each week, for each profile over all tenants.
+def weekly_demand(demand: pl.DataFrame, *, quantile: float = 0.95) -> pl.DataFrame:
+    """Compute mean, peak and quantile of demand by week and profile, over all tenants.
 
     Parameters
     ----------
@@ -232,7 +248,7 @@ def weekly(demand: pl.DataFrame, *, quantile: float = 0.95) -> pl.DataFrame:
     >>> from datetime import UTC, datetime
     >>> monday = datetime(2026, 2, 2, tzinfo=UTC)
     >>> demand = pl.DataFrame({"unique_id": "a/gpu", "tenant": "a", "profile": "gpu", "y": [1.0, 3.0]})
-    >>> weekly(demand.with_columns(ds=pl.Series([monday, monday.replace(hour=1)])))["mean"].to_list()
+    >>> weekly_demand(demand.with_columns(ds=pl.Series([monday, monday.replace(hour=1)])))["mean"].to_list()
     [2.0]
     """
     if not 0 <= quantile <= 1:
@@ -240,17 +256,17 @@ def weekly(demand: pl.DataFrame, *, quantile: float = 0.95) -> pl.DataFrame:
     y = pl.col("y")
     upper = y.quantile(quantile, interpolation="equiprobable")
     return (
-        pool(demand)
+        pool_demand(demand)
         .group_by(pl.col("ds").dt.truncate("1w").alias("week"), "profile", maintain_order=True)
         .agg(slots=pl.len(), mean=y.mean(), peak=y.max(), quantile=upper)
         .sort("week", "profile")
     )
 
 
-def occupancy(
+def mean_occupancy(
     begin: np.ndarray, end: np.ndarray, size: np.ndarray, row: np.ndarray, rows: int, slots: int
 ) -> np.ndarray:
-    """Mean size that is held in every slot, by row.
+    """Compute the mean occupied size in every interval, by row.
 
     Parameters
     ----------
@@ -266,7 +282,7 @@ def occupancy(
 
     Examples
     --------
-    >>> occupancy(np.array([0.5]), np.array([2.25]), np.array([4.0]), np.array([0]), 1, 3).tolist()
+    >>> mean_occupancy(np.array([0.5]), np.array([2.25]), np.array([4.0]), np.array([0]), 1, 3).tolist()
     [[2.0, 4.0, 1.0]]
     """
     width = slots + 2
@@ -279,64 +295,64 @@ def occupancy(
         slot = edge.astype(np.int64)
         change += np.bincount(cells + slot, weights=sign * size, minlength=total)
         inside += np.bincount(cells + slot, weights=-sign * size * (edge - slot), minlength=total)
-    held = (change.reshape(rows, width).cumsum(axis=1) + inside.reshape(rows, width))[:, :slots]
-    return np.where(held > 1e-9, held, 0.0)
+    occupied = (change.reshape(rows, width).cumsum(axis=1) + inside.reshape(rows, width))[:, :slots]
+    return np.where(occupied > 1e-9, occupied, 0.0)
 
 
-def day_shares(spans: np.ndarray, days: np.ndarray) -> np.ndarray:
-    """Share of each day, given by its first hour, that lies in one of the spans.
+def covered_day_shares(spans: np.ndarray, days: np.ndarray) -> np.ndarray:
+    """Compute the share of each day that is in one of the spans.
 
     Examples
     --------
-    >>> day_shares(np.array([[6.0, 12.0], [30.0, 99.0]]), np.array([0.0, 24.0])).tolist()
+    >>> covered_day_shares(np.array([[6.0, 12.0], [30.0, 99.0]]), np.array([0.0, 24.0])).tolist()
     [0.25, 0.75]
     """
     inside = (np.minimum(days + DAY_H, end) - np.maximum(days, begin) for begin, end in spans)
-    held = sum(np.clip(hours, 0.0, None) for hours in inside)
-    return np.minimum(np.asarray(held) / DAY_H, 1.0)
+    covered_h = sum(np.clip(hours, 0.0, None) for hours in inside)
+    return np.minimum(np.asarray(covered_h) / DAY_H, 1.0)
 
 
 def plain_profiles(gpu_model: GpuModel) -> tuple[MigProfile, ...]:
-    """Profiles from small to large; variants with media or graphics engines compute like the one they vary.
+    """List MIG profiles from small to large, without variants with media or graphics engines.
 
     Examples
     --------
-    >>> [profile.name for profile in plain_profiles(as_board("A30-24GB"))]
+    >>> [profile.name for profile in plain_profiles(as_gpu_model("A30-24GB"))]
     ['1g.6gb', '2g.12gb', '4g.24gb']
     """
     plain = (profile for profile in gpu_model.profiles if not profile.attribute)
     return tuple(sorted(plain, key=lambda profile: profile.compute_order))
 
 
-def slices(gpu_model: GpuModel | str) -> tuple[MigProfile, ...]:
-    """Profiles that a request can be mapped to, small to large: by compute slices, then memory.
+def slice_profiles(gpu_model: GpuModel | str) -> tuple[MigProfile, ...]:
+    """List the MIG profiles that a request may be mapped to, small to large by compute slices, then memory.
 
-    Full-size profiles are left out, since the whole GPU serves as well without being cut; so are variants
+    Full-size profiles are left out, since the full GPU serves as well without being cut; so are variants
     with media or graphics engines, which only a request that names them should get, and profiles whose SMs or
     memory no source states.
 
     Examples
     --------
-    >>> [profile.name for profile in slices("H100-80GB-SXM5")]
+    >>> [profile.name for profile in slice_profiles("H100-80GB-SXM5")]
     ['1g.10gb', '1g.20gb', '2g.20gb', '3g.40gb', '4g.40gb']
     """
-    known = as_board(gpu_model)
+    model = as_gpu_model(gpu_model)
     return tuple(
         profile
-        for profile in plain_profiles(known)
-        if profile.memory_slices < known.memory_slices and profile.sms is not None and profile.memory_gib is not None
+        for profile in plain_profiles(model)
+        if profile.memory_slices < model.memory_slices and profile.sms is not None and profile.memory_gib is not None
     )
 
 
 def smallest_profile(gpu_model: GpuModel | str, sms: pl.Expr, memory_gib: pl.Expr) -> pl.Expr:
-    """Smallest of the :func:`slices` of a board that holds a need, else the whole GPU.
+    """Build the smallest of the :func:`slice_profiles` that holds a need, else the full GPU.
 
-    A need that was not observed (null) is as large as the board, never zero. Room to spare is added by who asks.
+    A need that was not observed (null) counts as a full GPU, never as zero. Headroom is added by the caller.
 
     Parameters
     ----------
     gpu_model : GpuModel or str
-        The board.
+        The GPU model.
     sms : polars.Expr
         Streaming multiprocessors needed.
     memory_gib : polars.Expr
@@ -354,77 +370,77 @@ def smallest_profile(gpu_model: GpuModel | str, sms: pl.Expr, memory_gib: pl.Exp
     >>> needs.select(found.alias("profile"))["profile"].to_list()
     ['1g.10gb', '1g.20gb', 'gpu']
     """
-    return _first(gpu_model, lambda part: (sms <= part.sms) & (memory_gib <= part.memory_gib))
+    return _first_fitting(gpu_model, lambda profile: (sms <= profile.sms) & (memory_gib <= profile.memory_gib))
 
 
-def smallest_of_share(gpu_model: GpuModel | str, share: pl.Expr) -> pl.Expr:
-    """Smallest slice whose share of the board's SMs and of its memory slices both reach a share of a GPU.
+def smallest_for_share(gpu_model: GpuModel | str, share: pl.Expr) -> pl.Expr:
+    """Build the smallest MIG slice whose shares of SMs and memory slices both reach a share of a GPU.
 
-    The whole GPU where none does; null where the share is.
+    The full GPU where none does; null where the share is.
 
     Examples
     --------
     >>> shares = pl.DataFrame({"gpus": [0.1, 0.2, 0.5, None]})
-    >>> shares.select(smallest_of_share("H100-80GB-SXM5", pl.col("gpus"))).to_series().to_list()
+    >>> shares.select(smallest_for_share("H100-80GB-SXM5", pl.col("gpus"))).to_series().to_list()
     ['1g.10gb', '2g.20gb', 'gpu', None]
     """
-    known = as_board(gpu_model)
+    model = as_gpu_model(gpu_model)
 
-    def reaches(part: MigProfile) -> pl.Expr:
-        of_sms = (part.sms or 0) / known.sms if known.sms is not None else 0.0
-        return share <= min(of_sms, part.memory_slices / known.memory_slices)
+    def reaches(profile: MigProfile) -> pl.Expr:
+        of_sms = (profile.sms or 0) / model.sms if model.sms is not None else 0.0
+        return share <= min(of_sms, profile.memory_slices / model.memory_slices)
 
-    return pl.when(share.is_not_null()).then(_first(known, reaches))
+    return pl.when(share.is_not_null()).then(_first_fitting(model, reaches))
 
 
-def smallest_of_compute(gpu_model: GpuModel) -> dict[int, MigProfile]:
-    """For each number of compute slices the profile with the least memory.
+def smallest_by_compute(gpu_model: GpuModel) -> dict[int, MigProfile]:
+    """Find the profile with the least memory for each number of compute slices.
 
     Examples
     --------
-    >>> {slices: p.name for slices, p in smallest_of_compute(as_board("A100-80GB")).items()}
+    >>> {slice_profiles: p.name for slice_profiles, p in smallest_by_compute(as_gpu_model("A100-80GB")).items()}
     {1: '1g.10gb', 2: '2g.20gb', 3: '3g.40gb', 4: '4g.40gb', 7: '7g.80gb'}
     """
-    found: dict[int, MigProfile] = {}
+    profile_by_slices: dict[int, MigProfile] = {}
     for profile in plain_profiles(gpu_model):
-        found.setdefault(profile.compute_slices, profile)
-    return found
+        profile_by_slices.setdefault(profile.compute_slices, profile)
+    return profile_by_slices
 
 
-def _first(gpu_model: GpuModel | str, fits: Callable[[MigProfile], pl.Expr]) -> pl.Expr:
-    found = [pl.when(fits(part)).then(pl.lit(part.name)) for part in slices(gpu_model)]
-    return pl.coalesce(*found, pl.lit(WHOLE_GPU))
+def _first_fitting(gpu_model: GpuModel | str, fits: Callable[[MigProfile], pl.Expr]) -> pl.Expr:
+    choices = [pl.when(fits(part)).then(pl.lit(part.name)) for part in slice_profiles(gpu_model)]
+    return pl.coalesce(*choices, pl.lit(WHOLE_GPU))
 
 
-_FIGURES = dict.fromkeys(("sms", "memory_gib", "share"), pl.Float64)
-SIZES = {"profile": pl.String, "rank": pl.Int32, **_FIGURES}
-"""Columns of :func:`sizes`."""
+_SIZE_NUMBERS = dict.fromkeys(("sms", "memory_gib", "share"), pl.Float64)
+PROFILE_SIZE_COLUMNS = {"profile": pl.String, "rank": pl.Int32, **_SIZE_NUMBERS}
+"""Columns of :func:`profile_sizes`."""
 
 
-def sizes(gpu_model: GpuModel) -> pl.DataFrame:
-    """All profiles of a board as a table, with the rank by which requests are compared."""
-    names = [part.name for part in slices(gpu_model)]
+def profile_sizes(gpu_model: GpuModel) -> pl.DataFrame:
+    """Tabulate the sizes of all profiles of a GPU model, with the rank by which requests are compared."""
+    names = [part.name for part in slice_profiles(gpu_model)]
     full = [part for part in gpu_model.profiles if part.memory_slices == gpu_model.memory_slices and not part.attribute]
     ranks = {name: rank for rank, name in enumerate(names)} | {part.name: len(names) for part in full}
     rows = [
-        (part.name, ranks.get(part.name), part.sms, part.memory_gib, gpu_model.share(part.name))
+        (part.name, ranks.get(part.name), part.sms, part.memory_gib, gpu_model.gpu_fraction(part.name))
         for part in gpu_model.profiles
     ]
     memory_gib = next((part.memory_gib for part in full if part.memory_gib is not None), gpu_model.memory_gib)
     whole = (WHOLE_GPU, len(names) + 1, gpu_model.sms_of(WHOLE_GPU), memory_gib, 1.0)
-    return pl.DataFrame([*rows, whole], schema=SIZES, orient="row")
+    return pl.DataFrame([*rows, whole], schema=PROFILE_SIZE_COLUMNS, orient="row")
 
 
 def resolve_requests(jobs: pl.DataFrame, gpu_model: GpuModel | str) -> pl.DataFrame:
-    """Add what each job asks for in terms of one board.
+    """Resolve the request of each job to a profile and a number of instances of one GPU model.
 
-    - A profile that is named and on the board is taken, under the name of this board; as many instances as
-      the job holds, and where it holds whole GPUs as many as these, at least one.
-    - A profile that the board does not have is sized by the share of a GPU that each instance is.
+    - A named profile of the GPU model is taken, under the catalogue's name; with the job's number of instances, else
+      its number of full GPUs, at least one.
+    - A profile that the GPU model does not have is sized by the share of a GPU that each instance is.
     - A fraction of a GPU is the smallest slice whose share of the board's SMs and of its memory slices both
-      reach the fraction. Instances do not add up to a whole board (three 2g of an H100 hold 96 of 132 SMs),
+      reach the fraction. Instances do not add up to a full GPU (three 2g of an H100 hold 96 of 132 SMs),
       so half a GPU can need a whole one; above what any slice reaches, it is one GPU.
-    - One GPU or more are whole GPUs, rounded up.
+    - One GPU or more are full GPUs, rounded up.
     - No GPU: no profile and 0 instances. Not known: neither profile nor instances.
 
     Parameters
@@ -432,7 +448,7 @@ def resolve_requests(jobs: pl.DataFrame, gpu_model: GpuModel | str) -> pl.DataFr
     jobs : polars.DataFrame
         Table ``schemas.Jobs``; other columns are kept.
     gpu_model : GpuModel or str
-        The board to size for.
+        The GPU model to size for.
 
     Returns
     -------
@@ -442,7 +458,7 @@ def resolve_requests(jobs: pl.DataFrame, gpu_model: GpuModel | str) -> pl.DataFr
     Warns
     -----
     GpuPlannerWarning
-        If profiles are named that the board does not have; those jobs are mapped by their share of a GPU.
+        If profiles are named that the GPU model does not have; those jobs are mapped by their share of a GPU.
         :func:`unknown_profiles` lists them.
 
     Examples
@@ -459,21 +475,23 @@ def resolve_requests(jobs: pl.DataFrame, gpu_model: GpuModel | str) -> pl.DataFr
     >>> resolve_requests(jobs, "H100-80GB-SXM5").select("profile", "instances").rows()
     [('2g.20gb', 1), ('gpu', 1), ('3g.40gb', 1), ('gpu', 8), (None, 0)]
     """
-    known = as_board(gpu_model)
-    unknown = unknown_profiles(jobs, known)
+    model = as_gpu_model(gpu_model)
+    unknown = unknown_profiles(jobs, model)
     if unknown.height:
         text = (
-            f"{unknown['jobs'].sum()} jobs name a profile that {known.name} does not have "
+            f"{unknown['jobs'].sum()} jobs name a profile that {model.name} does not have "
             f"({examples(unknown['profile_requested'].to_list())}); they are sized by their share of a GPU"
         )
         warnings.warn(text, GpuPlannerWarning, stacklevel=2)
-    table = conform(jobs, Jobs, where="jobs")
-    names = canonical_names(table["profile_requested"], known)
+    table = conform(jobs, Jobs, source="jobs")
+    names = canonical_names(table["profile_requested"], model)
     gpus, named = pl.col("gpus"), pl.col("profile_requested").replace_strict(names, default=None)
     number = pl.coalesce("instances", pl.max_horizontal(gpus.ceil(), 1).cast(pl.Int32))
-    each = gpus / pl.coalesce("instances", 1)
+    gpus_per_instance = gpus / pl.coalesce("instances", 1)
     requests = table.select(
-        profile=pl.when(gpus == 0).then(None).otherwise(pl.coalesce(named, smallest_of_share(known, each))),
+        profile=pl.when(gpus == 0)
+        .then(None)
+        .otherwise(pl.coalesce(named, smallest_for_share(model, gpus_per_instance))),
         instances=pl.when(gpus == 0)
         .then(0)
         .when(named.is_not_null())
@@ -485,23 +503,23 @@ def resolve_requests(jobs: pl.DataFrame, gpu_model: GpuModel | str) -> pl.DataFr
 
 
 def unknown_profiles(jobs: pl.DataFrame, gpu_model: GpuModel | str) -> pl.DataFrame:
-    """Profiles that jobs name but the board does not have.
+    """Tabulate the profiles that jobs name and the GPU model does not have.
 
     Returns
     -------
     polars.DataFrame
         ``profile_requested`` and ``jobs`` (how many name it), sorted by name.
     """
-    table = conform(jobs, Jobs, where="jobs")
-    known = canonical_names(table["profile_requested"], as_board(gpu_model))
-    unknown = table.filter(~pl.col("profile_requested").is_in(list(known)))
+    table = conform(jobs, Jobs, source="jobs")
+    known_names = canonical_names(table["profile_requested"], as_gpu_model(gpu_model))
+    unknown = table.filter(~pl.col("profile_requested").is_in(list(known_names)))
     return unknown.group_by("profile_requested").agg(jobs=pl.len()).sort("profile_requested")
 
 
 def canonical_names(names: pl.Series, gpu_model: GpuModel) -> dict[str, str]:
-    """Names that are profiles of the board, with the name under which the board lists them."""
-    found = {}
+    """Map requested names that are profiles of the GPU model to the catalogue's names."""
+    name_by_request = {}
     for name in names.drop_nulls().unique().sort():
         with suppress(GeometryError):
-            found[name] = WHOLE_GPU if name == WHOLE_GPU else gpu_model.profile(name).name
-    return found
+            name_by_request[name] = WHOLE_GPU if name == WHOLE_GPU else gpu_model.profile(name).name
+    return name_by_request

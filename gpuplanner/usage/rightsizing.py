@@ -8,15 +8,15 @@ from contextlib import suppress
 import polars as pl
 
 from gpuplanner.core.errors import GeometryError, SchemaError
-from gpuplanner.core.schema_checks import conform, empty
-from gpuplanner.core.schemas import USED_FROM, WHOLE_GPU, Jobs, Samples
-from gpuplanner.hardware.catalog import find_board
-from gpuplanner.hardware.gpu_models import GpuModel, as_board
+from gpuplanner.core.schema_checks import conform, make_empty_table
+from gpuplanner.core.schemas import MIN_USED_SM_ACTIVITY, WHOLE_GPU, Jobs, Samples
+from gpuplanner.hardware.catalog import resolve_mig_model
+from gpuplanner.hardware.gpu_models import GpuModel, as_gpu_model
 from gpuplanner.usage.requested_demand import (
     canonical_names,
+    profile_sizes,
     resolve_requests,
-    sizes,
-    slices,
+    slice_profiles,
     smallest_profile,
 )
 
@@ -27,13 +27,13 @@ CLASS_QUANTILE = 0.95
 
 
 def first_text(*cases: tuple[pl.Expr, pl.Expr | str]) -> pl.Expr:
-    """The text that stands beside the first condition that holds; null where none does."""
+    """Build the text of the first condition that holds; null where none does."""
     texts = ((holds, pl.lit(text) if isinstance(text, str) else text) for holds, text in cases)
     return pl.coalesce(pl.when(holds).then(text) for holds, text in texts)
 
 
-def samples_of_runs(jobs: pl.DataFrame, samples: pl.DataFrame | None, *, where: str) -> pl.DataFrame:
-    """Samples of jobs while they held their GPUs, each with the ``row`` of its job.
+def samples_of_runs(jobs: pl.DataFrame, samples: pl.DataFrame | None, *, table_name: str) -> pl.DataFrame:
+    """Select the samples of jobs while they were allocated GPUs, with the ``row`` of the job.
 
     Parameters
     ----------
@@ -41,12 +41,12 @@ def samples_of_runs(jobs: pl.DataFrame, samples: pl.DataFrame | None, *, where: 
         ``row``, ``job_id``, ``start_time`` and ``end_time``, which is null while a job runs.
     samples : polars.DataFrame, optional
         Table ``schemas.Samples``.
-    where : str
+    table_name : str
         What errors name the table.
     """
-    table = conform(samples, Samples, where=where) if samples is not None else empty(Samples)
-    held = (pl.col("time") >= pl.col("start_time")) & (pl.col("time") < pl.col("end_time")).fill_null(True)
-    return table.join(jobs.select("row", "job_id", "start_time", "end_time"), on="job_id").filter(held)
+    table = conform(samples, Samples, source=table_name) if samples is not None else make_empty_table(Samples)
+    spans = (pl.col("time") >= pl.col("start_time")) & (pl.col("time") < pl.col("end_time")).fill_null(True)
+    return table.join(jobs.select("row", "job_id", "start_time", "end_time"), on="job_id").filter(spans)
 
 
 def add_own_needs(
@@ -57,11 +57,25 @@ def add_own_needs(
     headroom: float,
     minimum_minutes: int,
 ) -> pl.DataFrame:
-    """Add what the jobs were observed to use, and that with headroom."""
-    seen = pl.col("minutes") >= minimum_minutes
+    """Add the observed use of jobs, and their needs with headroom.
+
+    Parameters
+    ----------
+    jobs : polars.DataFrame
+        Table ``schemas.Jobs``.
+    samples : polars.DataFrame, optional
+        Table ``schemas.Samples``.
+    gpu_model : GpuModel
+        GPU model of the jobs.
+    headroom : float
+        Share added to the observed use.
+    minimum_minutes : int
+        Fewest sampled minutes that count as evidence.
+    """
+    observed = pl.col("minutes") >= minimum_minutes
     whole = float(gpu_model.sms_of(WHOLE_GPU))
     # A job that names a slice may yet hold a whole GPU, if it is not known to have held instances.
-    held = (
+    allocated = (
         pl.when("cut")
         .then("asked_sms")
         .when(pl.col("gpus") >= 1)
@@ -70,12 +84,12 @@ def add_own_needs(
         .then(pl.col("gpus") * whole)
         .otherwise("asked_sms")
     )
-    sampled = pl.when(seen).then(pl.coalesce("sampled_sms", held) * pl.col("activity"))
-    recorded = held * pl.col("sm_activity")
-    with_headroom = held * (pl.col("sm_activity") * (1 + headroom)).clip(upper_bound=1.0)
-    peak = pl.max_horizontal("memory_peak_gib", pl.when(seen).then("sampled_memory_gib"))
+    sampled = pl.when(observed).then(pl.coalesce("sampled_sms", allocated) * pl.col("activity"))
+    recorded = allocated * pl.col("sm_activity")
+    with_headroom = allocated * (pl.col("sm_activity") * (1 + headroom)).clip(upper_bound=1.0)
+    peak = pl.max_horizontal("memory_peak_gib", pl.when(observed).then("sampled_memory_gib"))
     needs = {
-        "minutes": pl.when(seen).then("minutes"),
+        "minutes": pl.when(observed).then("minutes"),
         "used_sms": pl.coalesce(sampled, recorded),
         "own_sms": pl.coalesce(sampled, with_headroom),
         "used_memory_gib": peak,
@@ -89,7 +103,7 @@ def add_own_needs(
 
 
 def add_class_needs(jobs: pl.DataFrame, *, minimum_jobs: int) -> pl.DataFrame:
-    """Add what jobs of the same tenant and class need, else of the same class, to jobs not observed."""
+    """Add needs of jobs of the same tenant and class, else of the same class, to jobs without observed use."""
     needs = ("sms", "memory_gib")
     observed = jobs.filter(pl.all_horizontal(pl.col(f"own_{need}").is_not_null() for need in needs))
     blind = pl.col("sizable") & pl.all_horizontal(pl.col(f"own_{need}").is_null() for need in needs)
@@ -101,19 +115,19 @@ def add_class_needs(jobs: pl.DataFrame, *, minimum_jobs: int) -> pl.DataFrame:
         group = observed.group_by(keys).agg(**sums)
         enough = group.filter(pl.col(f"{level}_jobs") >= minimum_jobs)
         jobs = jobs.join(enough, on=keys, how="left", maintain_order="left")
-    found = [f"{level}_{name}" for level in levels for name in (*needs, "jobs")]
+    level_columns = [f"{level}_{name}" for level in levels for name in (*needs, "jobs")]
     return jobs.with_columns(
         pl.when(blind).then(pl.coalesce(f"near_{name}", f"far_{name}")).alias(f"class_{name}")
         for name in (*needs, "jobs")
-    ).drop(found)
+    ).drop(level_columns)
 
 
 def _telemetry(jobs: pl.DataFrame, samples: pl.DataFrame | None, gpu_model: GpuModel) -> pl.DataFrame:
-    """By job: minutes with activity, their 95 % quantile, peak memory, SMs of the sampled instance."""
-    held = samples_of_runs(jobs, samples, where="samples")
-    names = canonical_names(held["profile"], gpu_model)
-    sms = {name: float(gpu_model.sms_of(known)) for name, known in names.items()}
-    minutes = held.group_by("row", "node", "gpu", "instance", pl.col("time").dt.truncate("1m")).agg(
+    """Tabulate minutes, activity quantile, peak memory and SMs of sampled jobs."""
+    spans = samples_of_runs(jobs, samples, table_name="samples")
+    names = canonical_names(spans["profile"], gpu_model)
+    sms = {name: float(gpu_model.sms_of(profile)) for name, profile in names.items()}
+    minutes = spans.group_by("row", "node", "gpu", "instance", pl.col("time").dt.truncate("1m")).agg(
         pl.col("sm_activity").mean(),
         pl.col("memory_used_gib").max(),
         sms=pl.col("profile").replace_strict(sms, default=None, return_dtype=pl.Float64).max(),
@@ -126,10 +140,10 @@ def _telemetry(jobs: pl.DataFrame, samples: pl.DataFrame | None, gpu_model: GpuM
     )
 
 
-EVIDENCE = ("telemetry", "job statistics", "class", "request")
+EVIDENCE_KINDS = ("telemetry", "job statistics", "class", "request")
 """What a size rests on, from best to none: samples of the job, its accounting record, jobs of its class, its
 own request."""
-COLUMNS = (
+RIGHTSIZING_COLUMNS = (
     "job_id",
     "attempt",
     "tenant",
@@ -146,7 +160,7 @@ COLUMNS = (
     "gpu_hours_needed",
 )
 
-HEADROOM = 0.10
+RIGHTSIZING_HEADROOM = 0.10
 """Share added to observed use when a request is right-sized."""
 
 
@@ -155,10 +169,10 @@ def rightsize(
     gpu_model: GpuModel | str,
     *,
     samples: pl.DataFrame | None = None,
-    headroom: float = HEADROOM,
+    headroom: float = RIGHTSIZING_HEADROOM,
     minimum_evidence: int = 5,
 ) -> pl.DataFrame:
-    """Say for each job which profile it needs, and what that rests on.
+    """Find the smallest profile that each job needs, with the evidence for it.
 
     A need has two parts. SMs: activity times the SMs of what the job *held* (a job that names 1g.10gb but
     held a whole H100 at 20 % uses 26 SMs). Memory: the peak. The profile is the smallest, by compute slices
@@ -180,7 +194,7 @@ def rightsize(
     jobs : polars.DataFrame
         Table ``schemas.Jobs``.
     gpu_model : GpuModel or str
-        The board to size for; the activity of whole GPUs is taken to be that of this board.
+        The GPU model to size for; the activity of full GPUs is taken to be that of this GPU model.
     samples : polars.DataFrame, optional
         Table ``schemas.Samples``.
     headroom : float
@@ -192,14 +206,14 @@ def rightsize(
     -------
     polars.DataFrame, shape (n_jobs, 14)
         In the order of `jobs`: ``job_id``, ``attempt``, ``tenant``, ``job_class``, ``profile_requested`` (on
-        this board), ``profile_needed``, ``instances``, ``sms_needed``, ``memory_needed_gib`` [GiB] (of each
-        instance), ``change`` (smaller, same, larger), ``evidence`` (one of :data:`EVIDENCE`), ``reason``,
+        this GPU model), ``profile_needed``, ``instances``, ``sms_needed``, ``memory_needed_gib`` [GiB] (of each
+        instance), ``change`` (smaller, same, larger), ``evidence`` (one of :data:`EVIDENCE_KINDS`), ``reason``,
         ``gpu_hours_requested`` and ``gpu_hours_needed`` [GPU h over the time held; null if that is open].
 
     Raises
     ------
     GeometryError
-        If no source states the SMs of the board.
+        If no source states the SMs of the GPU model.
     SchemaError
         If `headroom` or `minimum_evidence` is out of range.
 
@@ -217,18 +231,18 @@ def rightsize(
     ...     start_time=nine,
     ...     end_time=nine + timedelta(hours=7),
     ... )
-    >>> sizes = rightsize(jobs, "H100-80GB-SXM5")
-    >>> sizes.select("profile_requested", "profile_needed", "gpu_hours_needed").rows()
+    >>> profile_sizes = rightsize(jobs, "H100-80GB-SXM5")
+    >>> profile_sizes.select("profile_requested", "profile_needed", "gpu_hours_needed").rows()
     [('gpu', '1g.20gb', 1.0), ('gpu', 'gpu', 56.0)]
     """
     if not 0 <= headroom < 1 or minimum_evidence < 1:
         expected = "headroom from 0 to below 1 and minimum_evidence of at least 1"
         got = f"{headroom!r} and {minimum_evidence!r}"
         raise SchemaError("rightsize", expected, got, "Use for example 0.1 and 5.")
-    known = as_board(gpu_model)
-    table = conform(jobs, Jobs, where="rightsize: jobs").with_columns(cut=pl.col("instances").is_not_null())
-    asked = _asked(resolve_requests(table, known), known)
-    observed = add_own_needs(asked, samples, known, headroom=headroom, minimum_minutes=minimum_evidence)
+    model = as_gpu_model(gpu_model)
+    table = conform(jobs, Jobs, source="rightsize: jobs").with_columns(cut=pl.col("instances").is_not_null())
+    requests = _add_request_sizes(resolve_requests(table, model), model)
+    observed = add_own_needs(requests, samples, model, headroom=headroom, minimum_minutes=minimum_evidence)
     needs = add_class_needs(observed, minimum_jobs=minimum_evidence).with_columns(
         sms_needed=pl.coalesce("own_sms", "class_sms", "asked_sms"),
         memory_needed_gib=pl.coalesce("own_memory_gib", "class_memory_gib", "asked_memory_gib"),
@@ -239,50 +253,50 @@ def rightsize(
             (pl.lit(True), "request"),
         ),
     )
-    return _explained(_decided(needs, known), known).select(COLUMNS)
+    return _add_reasons(_choose_profiles(needs, model), model).select(RIGHTSIZING_COLUMNS)
 
 
 def keep_requests(jobs: pl.DataFrame, gpu_model: GpuModel | str) -> pl.DataFrame:
-    """What :func:`rightsize` returns where nothing can be judged: every request stands.
+    """Keep every request, in the form of :func:`rightsize`.
 
-    For boards that cannot be cut, and for those of which no source states the SMs.
+    For GPU models that cannot be cut, and for those of which no source states the SMs.
 
     Parameters
     ----------
     jobs : polars.DataFrame
         Table ``schemas.Jobs``.
     gpu_model : GpuModel or str
-        The board that requests are read for.
+        The GPU model that requests are read for.
 
     Examples
     --------
     >>> from datetime import UTC, datetime
-    >>> from gpuplanner.hardware.gpu_models import whole_board
+    >>> from gpuplanner.hardware.gpu_models import make_non_mig_model
     >>> jobs = {"job_id": ["1"], "attempt": 1, "tenant": "a", "state": "RUNNING", "gpus": 0.5}
     >>> jobs = pl.DataFrame(jobs).with_columns(submit_time=datetime(2026, 2, 2, tzinfo=UTC))
-    >>> keep_requests(jobs, whole_board("T4")).select("profile_needed", "change", "reason").row(0)
+    >>> keep_requests(jobs, make_non_mig_model("T4")).select("profile_needed", "change", "reason").row(0)
     ('gpu', 'same', 'nothing to choose from')
     """
-    known = as_board(gpu_model)
-    asked = resolve_requests(conform(jobs, Jobs, where="keep_requests: jobs"), known)
-    names = asked["profile"].drop_nulls().unique().to_list()
-    shares = {name: known.share(name) for name in names}
+    model = as_gpu_model(gpu_model)
+    requests = resolve_requests(conform(jobs, Jobs, source="keep_requests: jobs"), model)
+    names = requests["profile"].drop_nulls().unique().to_list()
+    shares = {name: model.gpu_fraction(name) for name in names}
     share = pl.col("profile").replace_strict(shares, default=None, return_dtype=pl.Float64)
     hours = (pl.col("end_time") - pl.col("start_time")).dt.total_microseconds() / 3.6e9
     gpu_hours = share * pl.col("instances") * hours
-    return asked.with_columns(
+    return requests.with_columns(
         **dict.fromkeys(("profile_requested", "profile_needed"), pl.col("profile")),
         **dict.fromkeys(("sms_needed", "memory_needed_gib"), pl.lit(None, pl.Float64)),
         **dict.fromkeys(("gpu_hours_requested", "gpu_hours_needed"), gpu_hours),
         change=pl.lit("same"),
         evidence=pl.lit("request"),
         reason=pl.lit("nothing to choose from"),
-    ).select(COLUMNS)
+    ).select(RIGHTSIZING_COLUMNS)
 
 
-def _asked(jobs: pl.DataFrame, gpu_model: GpuModel) -> pl.DataFrame:
-    """What each job asked for, in SMs and memory of one instance, and whether it can be sized at all."""
-    table = sizes(gpu_model)
+def _add_request_sizes(jobs: pl.DataFrame, gpu_model: GpuModel) -> pl.DataFrame:
+    """Add requested SMs and memory of one instance, and whether the job can be sized at all."""
+    table = profile_sizes(gpu_model)
     whole = table.row(by_predicate=pl.col("profile") == WHOLE_GPU, named=True)
     fraction = (pl.col("gpus") < 1) & pl.col("profile_requested").is_null()
     return (
@@ -296,26 +310,26 @@ def _asked(jobs: pl.DataFrame, gpu_model: GpuModel) -> pl.DataFrame:
     )
 
 
-def _decided(needs: pl.DataFrame, gpu_model: GpuModel) -> pl.DataFrame:
-    """Exchange the profile for the smallest that fits; for a larger one only where the use is larger."""
-    ranks = {part.name: rank for rank, part in enumerate(slices(gpu_model))}
+def _choose_profiles(needs: pl.DataFrame, gpu_model: GpuModel) -> pl.DataFrame:
+    """Replace the profile by the smallest that fits; by a larger one only where the use itself is larger."""
+    ranks = {part.name: rank for rank, part in enumerate(slice_profiles(gpu_model))}
     full, whole = len(ranks), len(ranks) + 1  # ranks of the sizes that take the whole board
     enough = smallest_profile(gpu_model, pl.col("sms_needed"), pl.col("memory_needed_gib"))
     not_cut = pl.when(pl.col("rank") == full).then(full).otherwise(whole)
     fitting = enough.replace_strict(ranks, default=not_cut, return_dtype=pl.Int32)
     sms_fit, memory_fits = (pl.col(f"used_{name}") <= pl.col(name) for name in ("sms", "memory_gib"))
     use_fits = sms_fit.fill_null(True) & memory_fits.fill_null(True)
-    own = pl.col("evidence").is_in(EVIDENCE[:2])
+    has_own_evidence = pl.col("evidence").is_in(EVIDENCE_KINDS[:2])
     larger = pl.col("fitting") > pl.col("rank")
-    same = ~pl.col("sizable") | (pl.col("fitting") == pl.col("rank")) | (larger & (use_fits | ~own))
+    is_kept = ~pl.col("sizable") | (pl.col("fitting") == pl.col("rank")) | (larger & (use_fits | ~has_own_evidence))
     return needs.with_columns(enough=enough, fitting=fitting).with_columns(
-        change=first_text((same, "same"), (larger, "larger"), (pl.lit(True), "smaller")),
-        profile_needed=pl.when(same).then("profile").otherwise("enough"),
+        change=first_text((is_kept, "same"), (larger, "larger"), (pl.lit(True), "smaller")),
+        profile_needed=pl.when(is_kept).then("profile").otherwise("enough"),
     )
 
 
-def _explained(decided: pl.DataFrame, gpu_model: GpuModel) -> pl.DataFrame:
-    """Add the reason in words, and GPU-hours before and after."""
+def _add_reasons(decided: pl.DataFrame, gpu_model: GpuModel) -> pl.DataFrame:
+    """Add the reason as text, and GPU-hours before and after."""
     by_telemetry = pl.format("95 % quantile of {} minutes, peak memory + headroom", "minutes")
     by_record = pl.concat_str(
         pl.when(pl.col("own_sms").is_not_null()).then(pl.lit("mean activity")),
@@ -334,7 +348,7 @@ def _explained(decided: pl.DataFrame, gpu_model: GpuModel) -> pl.DataFrame:
         (pl.lit(True), "nothing observed"),
     )
     hours = (pl.col("end_time") - pl.col("start_time")).dt.total_microseconds() / 3.6e9
-    shares = dict(sizes(gpu_model).select("profile", "share").iter_rows())
+    shares = dict(profile_sizes(gpu_model).select("profile", "share").iter_rows())
     share_needed = pl.col("profile_needed").replace_strict(shares, default=None)
     return decided.with_columns(
         profile_requested="profile",
@@ -344,25 +358,27 @@ def _explained(decided: pl.DataFrame, gpu_model: GpuModel) -> pl.DataFrame:
     )
 
 
-REQUEST = ("tenant", "user", "job_class", "gpu_model", "profile_requested", "gpus")
+REQUEST_KEYS = ("tenant", "user", "job_class", "gpu_model", "profile_requested", "gpus")
 """Jobs that are equal in these asked for the same thing."""
 
 
-def boards_of(jobs: pl.DataFrame, boards: Mapping[str | None, str] | None = None) -> dict[str | None, GpuModel | None]:
-    """Boards of the catalogue behind the words of the source.
+def models_of_jobs(
+    jobs: pl.DataFrame, boards: Mapping[str | None, str] | None = None
+) -> dict[str | None, GpuModel | None]:
+    """Map the GPU model names of jobs to GPU models of the catalogue.
 
     Parameters
     ----------
     jobs : polars.DataFrame
         With ``gpu_model``.
     boards : mapping, optional
-        Name in the catalogue by word of the source; under None, the board of jobs that name none. Words that are
+        Name in the catalogue by word of the source; under None, the GPU model of jobs that name none. Words that are
         left out are looked up in the catalogue, where a unique prefix is enough.
 
     Returns
     -------
     dict
-        Board by word, None where none is known: a board is never guessed.
+        GPU model by word, None where none is known: a GPU model is never guessed.
 
     Raises
     ------
@@ -372,34 +388,34 @@ def boards_of(jobs: pl.DataFrame, boards: Mapping[str | None, str] | None = None
     Examples
     --------
     >>> words = pl.DataFrame({"gpu_model": ["a100", "B200", None]})
-    >>> {word: gpu_model and gpu_model.name for word, gpu_model in boards_of(words, {"a100": "A100-80GB"}).items()}
+    >>> {word: gpu_model and gpu_model.name for word, gpu_model in models_of_jobs(words, {"a100": "A100-80GB"}).items()}
     {None: None, 'B200': 'B200-180GB', 'a100': 'A100-80GB'}
     """
     stated = dict(boards or {})
-    found: dict[str | None, GpuModel | None] = {}
+    model_by_word: dict[str | None, GpuModel | None] = {}
     for word in jobs["gpu_model"].cast(pl.String).unique().sort().to_list():
-        found[word] = as_board(stated[word]) if word in stated else None
+        model_by_word[word] = as_gpu_model(stated[word]) if word in stated else None
         if word is not None and word not in stated:
             with suppress(GeometryError):
-                found[word] = as_board(find_board(word))
-    return found
+                model_by_word[word] = as_gpu_model(resolve_mig_model(word))
+    return model_by_word
 
 
-def asked_and_used(
+def requested_and_used(
     jobs: pl.DataFrame,
     boards: Mapping[str | None, str] | None = None,
     *,
     samples: pl.DataFrame | None = None,
     headroom: float = 0.10,
 ) -> pl.DataFrame:
-    """Put what each GPU job asked for beside what it used.
+    """Tabulate what each GPU job requested beside what it used.
 
     Parameters
     ----------
     jobs : polars.DataFrame
         Table ``schemas.Jobs``. Jobs without a GPU, or of which the number of GPUs is not known, are left out.
     boards : mapping, optional
-        As for :func:`boards_of`.
+        As for :func:`models_of_jobs`.
     samples : polars.DataFrame, optional
         Table ``schemas.Samples``.
     headroom : float
@@ -408,18 +424,18 @@ def asked_and_used(
     Returns
     -------
     polars.DataFrame
-        In the order of `jobs`: ``job_id``, ``attempt``, the columns :data:`REQUEST`, ``nodes``, ``state``,
+        In the order of `jobs`: ``job_id``, ``attempt``, the columns :data:`REQUEST_KEYS`, ``nodes``, ``state``,
         ``board`` (of the catalogue), ``profile`` (on it), ``instances``, ``memory_asked_gib`` [GiB, of one GPU or
         instance], ``memory_peak_gib`` [GiB, of the record or the samples], ``sm_activity`` [0-1, of the record,
         else of the samples], ``start_time``, ``run_s``, ``time_limit_s``, ``wait_s`` [s], ``gpus_active`` (that worked
         in some minute; null unless all were sampled), ``profile_needed``, ``size_from`` (the evidence for it),
-        ``share_asked`` (of the board, per instance), ``rank_asked``, ``rank_needed`` (sizes of the board in
+        ``share_asked`` (of the GPU model, per instance), ``rank_asked``, ``rank_needed`` (sizes of the GPU model in
         order; null where the job cannot be sized), and ``gpu_hours`` [GPU h, of what was asked for].
 
     Raises
     ------
     SchemaError, GeometryError
-        As :func:`~gpuplanner.usage.rightsizing.rightsize` and :func:`boards_of`.
+        As :func:`~gpuplanner.usage.rightsizing.rightsize` and :func:`models_of_jobs`.
 
     Examples
     --------
@@ -428,24 +444,24 @@ def asked_and_used(
     >>> jobs = pl.DataFrame({"job_id": ["1"], "attempt": 1, "tenant": "a", "state": "COMPLETED", "gpus": 1.0,
     ...     "submit_time": nine, "start_time": nine, "end_time": nine + timedelta(hours=2),
     ...     "sm_activity": 0.1, "memory_peak_gib": 8.0})
-    >>> seen = asked_and_used(jobs, {None: "H100-80GB-SXM5"})
+    >>> seen = requested_and_used(jobs, {None: "H100-80GB-SXM5"})
     >>> seen.select("memory_asked_gib", "memory_peak_gib", "profile_needed", "gpu_hours").row(0)
     (79.25, 8.0, '1g.10gb', 2.0)
     """
-    table = conform(jobs, Jobs, where="hints: jobs").filter(pl.col("gpus") > 0).with_row_index("row")
+    table = conform(jobs, Jobs, source="hints: jobs").filter(pl.col("gpus") > 0).with_row_index("row")
     table = table.with_columns(devices=pl.coalesce("instances", "gpus"))
     sized = [
-        _sized(table.filter(pl.col("gpu_model").eq_missing(pl.lit(word))), gpu_model, samples, headroom)
-        for word, gpu_model in boards_of(table, boards).items()
+        _size_jobs_of_model(table.filter(pl.col("gpu_model").eq_missing(pl.lit(word))), gpu_model, samples, headroom)
+        for word, gpu_model in models_of_jobs(table, boards).items()
     ]
     hours = (pl.col("end_time") - pl.col("start_time")).dt.total_microseconds() / 3.6e9
     wait_s = (pl.col("start_time") - pl.col("submit_time")).dt.total_microseconds() / 1e6
     return (
-        pl.concat([*sized, _sized(table.clear(), None, None, headroom)])
+        pl.concat([*sized, _size_jobs_of_model(table.clear(), None, None, headroom)])
         .sort("row")
-        .join(_seen(table, samples), on="row", how="left", maintain_order="left")
+        .join(_sampled_use(table, samples), on="row", how="left", maintain_order="left")
         .select(
-            pl.col("job_id", "attempt", *REQUEST),
+            pl.col("job_id", "attempt", *REQUEST_KEYS),
             pl.col("nodes", "state", "board", "profile", "instances", "memory_asked_gib"),
             pl.max_horizontal("memory_peak_gib", "sampled_memory_gib"),
             pl.coalesce("sm_activity", "sampled_activity"),
@@ -460,10 +476,22 @@ def asked_and_used(
     )
 
 
-def _sized(
+def _size_jobs_of_model(
     jobs: pl.DataFrame, gpu_model: GpuModel | None, samples: pl.DataFrame | None, headroom: float
 ) -> pl.DataFrame:
-    """Jobs of one board with the request on it and the profile that they needed."""
+    """Resolve and rightsize the jobs of one GPU model.
+
+    Parameters
+    ----------
+    jobs : polars.DataFrame
+        Table ``schemas.Jobs``.
+    gpu_model : GpuModel or None
+        Their GPU model; None: unknown.
+    samples : polars.DataFrame, optional
+        Table ``schemas.Samples``.
+    headroom : float
+        Share added to the observed use.
+    """
     if gpu_model is None:
         named = pl.col("profile_requested").is_not_null()
         # Without a board a slice has no known memory; a whole GPU is one GPU anywhere.
@@ -480,29 +508,29 @@ def _sized(
             size_from=pl.lit(None, pl.String),
             rank_needed=pl.lit(None, pl.Int32),
         )
-    table = sizes(gpu_model)
-    asked = table.select("profile", memory_asked_gib="memory_gib", share_asked="share", rank_asked="rank")
+    table = profile_sizes(gpu_model)
+    request_columns = table.select("profile", memory_asked_gib="memory_gib", share_asked="share", rank_asked="rank")
     needed = rightsize(jobs, gpu_model, samples=samples, headroom=headroom)
     ranks = dict(table.select("profile", "rank").iter_rows())
-    own = pl.col("size_from").is_in(EVIDENCE[:2])
+    has_own_evidence = pl.col("size_from").is_in(EVIDENCE_KINDS[:2])
     rank = pl.col("profile_needed").replace_strict(ranks, default=None, return_dtype=pl.Int32)
     return (
         resolve_requests(jobs, gpu_model)
-        .join(asked, on="profile", how="left", maintain_order="left")
+        .join(request_columns, on="profile", how="left", maintain_order="left")
         .with_columns(
             board=pl.lit(gpu_model.name),
             profile_needed=needed["profile_needed"],
             size_from=needed["evidence"],
         )
-        .with_columns(rank_needed=pl.when(own & (pl.col("instances") == 1)).then(rank))
-        .select(_sized(jobs.clear(), None, None, headroom).columns)
+        .with_columns(rank_needed=pl.when(has_own_evidence & (pl.col("instances") == 1)).then(rank))
+        .select(_size_jobs_of_model(jobs.clear(), None, None, headroom).columns)
     )
 
 
-def _seen(jobs: pl.DataFrame, samples: pl.DataFrame | None) -> pl.DataFrame:
-    """By job: devices with samples and those that worked, mean activity and peak memory."""
+def _sampled_use(jobs: pl.DataFrame, samples: pl.DataFrame | None) -> pl.DataFrame:
+    """Compute sampled and active devices, mean activity and peak memory by job."""
     return (
-        samples_of_runs(jobs, samples, where="hints: samples")
+        samples_of_runs(jobs, samples, table_name="hints: samples")
         .group_by("row", "node", "gpu", "instance", pl.col("time").dt.truncate("1m"))
         .agg(pl.col("sm_activity").mean(), pl.col("memory_used_gib").max())
         .group_by("row", "node", "gpu", "instance")
@@ -514,7 +542,7 @@ def _seen(jobs: pl.DataFrame, samples: pl.DataFrame | None) -> pl.DataFrame:
         .group_by("row")
         .agg(
             gpus_seen=pl.col("highest").count(),
-            gpus_active=(pl.col("highest") >= USED_FROM).sum().cast(pl.Int32),
+            gpus_active=(pl.col("highest") >= MIN_USED_SM_ACTIVITY).sum().cast(pl.Int32),
             sampled_activity=pl.col("mean").sort().mean(),
             sampled_memory_gib=pl.col("memory").max(),
         )

@@ -11,28 +11,28 @@ import polars as pl
 
 from gpuplanner.core.errors import SchemaError
 
-EDGES_H = np.concatenate([[0.0], np.geomspace(1 / 60, 2000.0, 60)])
+AGE_EDGES_H = np.concatenate([[0.0], np.geomspace(1 / 60, 2000.0, 60)])
 """Edges of the bins in which the hazard is constant [h]: from a minute to twelve weeks. The last one has no end."""
-WIDTHS_H = np.diff(EDGES_H)
-PRIOR = 0.7
+AGE_WIDTHS_H = np.diff(AGE_EDGES_H)
+PRIOR_HAZARD = 0.7
 """Before any job was seen, a job of age t ends at the rate 0.7 / t: run times have heavy tails."""
 PSEUDO_EVENTS = 0.5
 """How many ends of jobs the rate of a larger group counts for in each bin of a smaller one: as in the prior of Jeffreys
 for a rate."""
-HALF_LIFE_H = 90 * 24.0
+HAZARD_HALF_LIFE_H = 90 * 24.0
 """An end that lies so far back counts half."""
-WIDE = (1.01, 4.01, 8.01)
+WIDTH_EDGES_GPUS = (1.01, 4.01, 8.01)
 """GPUs from which a job falls into the next class of width: 1, 2 to 4, 5 to 8, more."""
 
 
 @dataclass(frozen=True, eq=False)
 class Hazards:
-    """Piecewise exponential law of run times, one for each class.
+    """Hazards of run times: a piecewise exponential distribution for each class of jobs.
 
     Parameters
     ----------
     rate : numpy.ndarray, shape (n_classes, n_bins)
-        Ends an hour of jobs whose age lies in a bin of :data:`EDGES_H` [1/h], above 0.
+        Ends an hour of jobs whose age lies in a bin of :data:`AGE_EDGES_H` [1/h], above 0.
     seen_h : numpy.ndarray, shape (n_classes, n_bins)
         Time at risk behind each rate [h], pseudo-events included: its variance is ``rate / seen_h``.
     """
@@ -41,7 +41,7 @@ class Hazards:
     seen_h: np.ndarray
 
     def used(self, kind: np.ndarray, age_h: np.ndarray) -> np.ndarray:
-        """Cumulative hazard at an age, ``-log S(age)``.
+        """Compute the cumulative hazard at an age, ``-log S(age)``.
 
         Parameters
         ----------
@@ -50,12 +50,12 @@ class Hazards:
         age_h : numpy.ndarray, shape (n,)
             Time since its start [h].
         """
-        summed = self._summed()
-        place = np.clip(np.searchsorted(EDGES_H, age_h, side="right") - 1, 0, len(WIDTHS_H) - 1)
-        return np.asarray(summed[kind, place] + self.rate[kind, place] * (age_h - EDGES_H[place]))
+        summed = self._cumulative_hazard()
+        age_bin = np.clip(np.searchsorted(AGE_EDGES_H, age_h, side="right") - 1, 0, len(AGE_WIDTHS_H) - 1)
+        return np.asarray(summed[kind, age_bin] + self.rate[kind, age_bin] * (age_h - AGE_EDGES_H[age_bin]))
 
     def remaining(self, kind: np.ndarray, age_h: np.ndarray, hazard: np.ndarray) -> np.ndarray:
-        """Time in which a job uses up so much more hazard [h].
+        """Find the time in which the cumulative hazard of a job grows by an amount [h].
 
         With ``hazard`` drawn from the exponential law of mean 1 these are draws of the remaining run time; with
         ``-log(1 - p)`` they are its quantile p.
@@ -71,30 +71,32 @@ class Hazards:
         numpy.ndarray, shape (..., n)
         """
         goal = self.used(kind, age_h) + hazard
-        summed, found = self._summed(), np.empty_like(goal)
-        for each in np.unique(kind):
-            mine, sums = kind == each, summed[each]
-            wanted = goal[..., mine]
-            place = np.clip(np.searchsorted(sums, wanted, side="right") - 1, 0, len(WIDTHS_H) - 1)
-            found[..., mine] = EDGES_H[place] + (wanted - sums[place]) / self.rate[each][place]
-        return np.asarray(np.maximum(found - age_h, 0.0))
+        summed, end_age_h = self._cumulative_hazard(), np.empty_like(goal)
+        for class_number in np.unique(kind):
+            is_class, sums = kind == class_number, summed[class_number]
+            wanted = goal[..., is_class]
+            age_bin = np.clip(np.searchsorted(sums, wanted, side="right") - 1, 0, len(AGE_WIDTHS_H) - 1)
+            end_age_h[..., is_class] = (
+                AGE_EDGES_H[age_bin] + (wanted - sums[age_bin]) / self.rate[class_number][age_bin]
+            )
+        return np.asarray(np.maximum(end_age_h - age_h, 0.0))
 
     def mean_remaining(self, kind: np.ndarray, age_h: np.ndarray) -> np.ndarray:
-        """Expected remaining run time of jobs of a class and age [h], shape (n,)."""
-        inside = np.exp(-self.rate * WIDTHS_H)
-        ahead = np.empty((len(self.rate), len(EDGES_H)))
+        """Compute the expected remaining run time of jobs of a class and age [h], shape (n,)."""
+        inside = np.exp(-self.rate * AGE_WIDTHS_H)
+        ahead = np.empty((len(self.rate), len(AGE_EDGES_H)))
         ahead[:, -1] = 1.0 / self.rate[:, -1]
-        for each in reversed(range(len(WIDTHS_H))):
-            stays = inside[:, each]
-            ahead[:, each] = (1 - stays) / self.rate[:, each] + stays * ahead[:, each + 1]
-        place = np.clip(np.searchsorted(EDGES_H, age_h, side="right") - 1, 0, len(WIDTHS_H) - 1)
-        rate = self.rate[kind, place]
-        stays = np.exp(-rate * np.maximum(EDGES_H[place + 1] - age_h, 0.0))
-        return np.asarray((1 - stays) / rate + stays * ahead[kind, place + 1])
+        for later_bin in reversed(range(len(AGE_WIDTHS_H))):
+            stays = inside[:, later_bin]
+            ahead[:, later_bin] = (1 - stays) / self.rate[:, later_bin] + stays * ahead[:, later_bin + 1]
+        age_bin = np.clip(np.searchsorted(AGE_EDGES_H, age_h, side="right") - 1, 0, len(AGE_WIDTHS_H) - 1)
+        rate = self.rate[kind, age_bin]
+        stays = np.exp(-rate * np.maximum(AGE_EDGES_H[age_bin + 1] - age_h, 0.0))
+        return np.asarray((1 - stays) / rate + stays * ahead[kind, age_bin + 1])
 
-    def _summed(self) -> np.ndarray:
-        """Cumulative hazard at the edges, shape (n_classes, n_bins + 1)."""
-        return np.pad(np.cumsum(self.rate * WIDTHS_H, axis=1), ((0, 0), (1, 0)))
+    def _cumulative_hazard(self) -> np.ndarray:
+        """Compute the cumulative hazard at the edges of the bins, shape (n_classes, n_bins + 1)."""
+        return np.pad(np.cumsum(self.rate * AGE_WIDTHS_H, axis=1), ((0, 0), (1, 0)))
 
 
 def fit_hazards(
@@ -107,7 +109,7 @@ def fit_hazards(
     """Estimate hazards from jobs that ended and jobs that still run.
 
     The rate of a bin is the number of ends in it over the time that jobs spent in it, each with pseudo-events at
-    the rate of the next larger group (the mean of a Gamma posterior): all jobs towards :data:`PRIOR` over t, the
+    the rate of the next larger group (the mean of a Gamma posterior): all jobs towards :data:`PRIOR_HAZARD` over t, the
     first of `groups` towards all jobs, the second towards the first. A class with few ends runs like its group.
 
     Parameters
@@ -138,12 +140,12 @@ def fit_hazards(
     True
     """
     count = np.ones(len(ran_h)) if weight is None else weight
-    middle = np.sqrt(np.maximum(EDGES_H[:-1], 1 / 240) * EDGES_H[1:])
-    rate = seen_h = (PRIOR / middle)[None, :]
+    middle = np.sqrt(np.maximum(AGE_EDGES_H[:-1], 1 / 240) * AGE_EDGES_H[1:])
+    rate = seen_h = (PRIOR_HAZARD / middle)[None, :]
     above = np.zeros(len(ran_h), dtype=np.int64)
     for number in (np.zeros(len(ran_h), dtype=np.int64), *groups):
         size = int(number.max()) + 1 if len(number) else 1
-        ends, time = _counts(ran_h, ended, number, count, size)
+        ends, time = _count_ends(ran_h, ended, number, count, size)
         parent = np.zeros(size, dtype=np.int64)
         parent[number] = above
         seen_h = time + PSEUDO_EVENTS / rate[parent]
@@ -153,20 +155,20 @@ def fit_hazards(
 
 
 def width_class(gpus: np.ndarray) -> np.ndarray:
-    """Class of a job by the GPUs that it asks for: 0 for 1, 1 for 2 to 4, 2 for 5 to 8, 3 for more.
+    """Classify jobs by requested GPUs: 0 for 1, 1 for 2 to 4, 2 for 5 to 8, 3 for more.
 
     Examples
     --------
     >>> width_class(np.array([0.5, 1, 4, 8, 16])).tolist()
     [0, 0, 1, 2, 3]
     """
-    return np.asarray(np.digitize(gpus, WIDE))
+    return np.asarray(np.digitize(gpus, WIDTH_EDGES_GPUS))
 
 
 def remaining_run_time(
     jobs: pl.DataFrame, *, levels: Sequence[float] = (0.5, 0.9), by: Sequence[str] = ()
 ) -> pl.DataFrame:
-    """Expected remaining run time and its quantiles for every job, from the ends of all of them.
+    """Estimate the remaining run time of every job, as mean and quantiles.
 
     What a drain of a running job costs, or how long a reservation behind it must be, follows from it. Running jobs
     are counted as censored; leaving them out would leave out the longest.
@@ -202,19 +204,19 @@ def remaining_run_time(
     if not (np.isfinite(ran_h).all() and (ran_h >= 0).all()):
         raise SchemaError("remaining run time", "hours of at least 0", "others", "Look at starts and ends.")
     groups = group_numbers(jobs.select(*by, wide=pl.Series(width_class(jobs["gpus"].to_numpy()))))
-    law = fit_hazards(ran_h, ended, groups)
+    hazards = fit_hazards(ran_h, ended, groups)
     kind = groups[-1]
-    columns = {"remaining_h": law.mean_remaining(kind, ran_h)}
+    columns = {"remaining_h": hazards.mean_remaining(kind, ran_h)}
     for level in levels:
         hazard = np.full(len(kind), -np.log1p(-level))
-        columns[f"remaining_q{100 * level:02g}_h"] = law.remaining(kind, ran_h, hazard)
+        columns[f"remaining_q{100 * level:02g}_h"] = hazards.remaining(kind, ran_h, hazard)
     over = pl.Series(ended)
-    found = {name: pl.when(~over).then(pl.Series(values)) for name, values in columns.items()}
-    return jobs.with_columns(**found)
+    masked = {name: pl.when(~over).then(pl.Series(values)) for name, values in columns.items()}
+    return jobs.with_columns(**masked)
 
 
 def remaining_while_busy(run_h: np.ndarray, weight: np.ndarray | None = None, *, values: int = 20) -> np.ndarray:
-    """How long work runs on at an instant that does not look at it: equally likely values [h], ascending.
+    """Compute equally likely remaining run times at a random instant [h], ascending.
 
     At such an instant one finds long jobs more often than short ones, somewhere within their time. With the
     distribution F of run times and their mean m, what remains has the density (1 - F(t)) / m.
@@ -252,7 +254,7 @@ def remaining_while_busy(run_h: np.ndarray, weight: np.ndarray | None = None, *,
 
 
 def group_numbers(columns: pl.DataFrame) -> list[np.ndarray]:
-    """Number the groups of the first column, of the first two, and so on, in the order in which they come.
+    """Number the groups of the first column, of the first two columns, and so on.
 
     Examples
     --------
@@ -266,34 +268,48 @@ def group_numbers(columns: pl.DataFrame) -> list[np.ndarray]:
     ]
 
 
-def _counts(
+def _count_ends(
     ran_h: np.ndarray, ended: np.ndarray, group: np.ndarray, weight: np.ndarray, size: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Ends in each bin and time spent in it, by group, shape (size, n_bins) each."""
-    bins = len(WIDTHS_H)
-    place = np.clip(np.searchsorted(EDGES_H, ran_h, side="right") - 1, 0, bins - 1)
-    cell, shape = group * bins + place, (size, bins)
+    """Count ends and sum exposure in each age bin, by group, shape (size, n_bins) each.
+
+    Parameters
+    ----------
+    ran_h : numpy.ndarray, shape (n_jobs,)
+        Time run. [h]
+    ended : numpy.ndarray of bool, shape (n_jobs,)
+        Whether the job ended then.
+    group : numpy.ndarray of int, shape (n_jobs,)
+        Group of each job.
+    weight : numpy.ndarray, shape (n_jobs,)
+        Weight of each job.
+    size : int
+        Number of groups.
+    """
+    bins = len(AGE_WIDTHS_H)
+    age_bin = np.clip(np.searchsorted(AGE_EDGES_H, ran_h, side="right") - 1, 0, bins - 1)
+    cell, shape = group * bins + age_bin, (size, bins)
     left = np.bincount(cell, weights=weight, minlength=size * bins).reshape(shape)
     ends = np.bincount(cell, weights=weight * ended, minlength=size * bins).reshape(shape)
-    within_h = weight * (ran_h - EDGES_H[place])
+    within_h = weight * (ran_h - AGE_EDGES_H[age_bin])
     inside = np.bincount(cell, weights=within_h, minlength=size * bins).reshape(shape)
     passed = left[:, ::-1].cumsum(axis=1)[:, ::-1] - left  # those that went through the whole bin
-    return ends, passed * WIDTHS_H + inside
+    return ends, passed * AGE_WIDTHS_H + inside
 
 
-def decay(since_h: np.ndarray) -> np.ndarray:
-    """Weight of an end that lies so many hours back.
+def decay_weight(since_h: np.ndarray) -> np.ndarray:
+    """Compute the weight of an end from its age [h].
 
     Examples
     --------
-    >>> decay(np.array([0.0, HALF_LIFE_H])).tolist()
+    >>> decay_weight(np.array([0.0, HAZARD_HALF_LIFE_H])).tolist()
     [1.0, 0.5]
     """
-    return np.asarray(0.5 ** (since_h / HALF_LIFE_H))
+    return np.asarray(0.5 ** (since_h / HAZARD_HALF_LIFE_H))
 
 
 def impute_run_times(jobs: pl.DataFrame, until: datetime, *, seed: int) -> pl.DataFrame:
-    """Give every job a run time.
+    """Add a run time to every job, drawn where it has not ended.
 
     Leaving unended jobs out would leave out the longest ones. A job that runs for ``a`` seconds already gets
     the run time of an ended job of its class, drawn among those that ran for at least ``a``; where no job of
@@ -339,7 +355,7 @@ def impute_run_times(jobs: pl.DataFrame, until: datetime, *, seed: int) -> pl.Da
     pools = {kind: np.sort(group["run_s"].to_numpy()) for (kind,), group in groups}
     everyone = np.sort(ended["run_s"].to_numpy())
     drawn = [
-        _draw(pools.get(kind, everyone), age, rng) if is_open else None
+        _draw_longer_run(pools.get(kind, everyone), age, rng) if is_open else None
         for kind, age, is_open in table.select("kind", "age_s", "open").iter_rows()
     ]
     return table.with_columns(
@@ -348,6 +364,6 @@ def impute_run_times(jobs: pl.DataFrame, until: datetime, *, seed: int) -> pl.Da
     ).drop("age_s", "kind", "open")
 
 
-def _draw(pool: np.ndarray, age_s: float, rng: np.random.Generator) -> float:
+def _draw_longer_run(pool: np.ndarray, age_s: float, rng: np.random.Generator) -> float:
     longer = pool[np.searchsorted(pool, age_s) :]
     return float(rng.choice(longer)) if len(longer) else 2.0 * age_s

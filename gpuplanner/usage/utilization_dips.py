@@ -20,7 +20,7 @@ CORRELATED_FROM = 0.3
 """Autocorrelation from which a signal counts as periodic."""
 NEARLY = 0.9
 """Share of the highest peak from which another stands for the same period."""
-NEAR = 0.08
+MAX_PACE_DEVIATION = 0.08
 """Share of the period by which an event may be early or late."""
 MOST_MISSED = 2
 """Events in a row that may be missing."""
@@ -39,7 +39,7 @@ REACH = 6
 
 @dataclass(frozen=True)
 class Pace:
-    """Events that come at one distance.
+    """Periodic events: their period, members and spread.
 
     - ``period_s``: Distance, in seconds.
     - ``members``: Positions of the events that keep the pace.
@@ -54,7 +54,7 @@ class Pace:
 
 
 def find_pace(times_s: np.ndarray, *, grain_s: float = 1.0) -> Pace | None:
-    """Find the pace that events keep, if it is more than chance.
+    """Find the period of events, if they are periodic beyond chance.
 
     Each distance between an event and one of the next few is tried as the period, and the events are followed
     from one to the next, as a fold of the time axis would do, but with a slow drift allowed. The pace is
@@ -74,7 +74,7 @@ def find_pace(times_s: np.ndarray, *, grain_s: float = 1.0) -> Pace | None:
     if n < FEWEST_EVENTS or not periods:
         return None
     rate = n / (times_s[-1] - times_s[0])
-    found: tuple[float, list[int], np.ndarray] | None = None
+    best_chain: tuple[float, list[int], np.ndarray] | None = None
     for period in periods:
         for first in range(min(n, REACH)):
             chain, steps = _chain(times_s, first, period)
@@ -84,11 +84,11 @@ def find_pace(times_s: np.ndarray, *, grain_s: float = 1.0) -> Pace | None:
             worst = max(float(np.abs(single - np.median(single)).max()), grain_s / 2)
             chances = np.minimum(1.0, np.array(steps) * 2 * worst * rate)
             expected = float(np.log(chances).sum() - np.log(chances).max())  # one link sets the period
-            if found is None or expected < found[0]:
-                found = expected, chain, single
-    if found is None:
+            if best_chain is None or expected < best_chain[0]:
+                best_chain = expected, chain, single
+    if best_chain is None:
         return None
-    expected, chain, single = found
+    expected, chain, single = best_chain
     spread = float(single.std() / single.mean())
     expected += math.log(len(periods) * min(n, REACH)) + _CHANCE_AT_NONE + _CHANCE_BY_EVENT * n
     missing = np.ptp(np.diff(times_s)) > single.mean() / 2
@@ -99,12 +99,23 @@ def find_pace(times_s: np.ndarray, *, grain_s: float = 1.0) -> Pace | None:
 
 
 def find_paces(
-    times_s: np.ndarray, kinds: Sequence[np.ndarray] = (), *, grain_s: float = 1.0, most: int = 2
+    times_s: np.ndarray, kinds: Sequence[np.ndarray] = (), *, grain_s: float = 1.0, max_paces: int = 2
 ) -> list[Pace]:
-    """Find the paces that events keep, the strongest first: whatever their kind, or one of each kind.
+    """Find the periods of events, the strongest first: of all events, or of each kind.
 
     In the first reading, the pace that is least likely to be chance is taken, then that of the events left over. In the
     second, events of one kind cannot hide the pace of another. Of both, that is taken which is less likely as a whole.
+
+    Parameters
+    ----------
+    times_s : numpy.ndarray, shape (n,)
+        Times of the events, ascending. [s]
+    kinds : sequence of numpy.ndarray of bool
+        Events of each kind.
+    grain_s : float
+        Resolution of the times. [s]
+    max_paces : int
+        Largest number of periods.
 
     Examples
     --------
@@ -113,25 +124,25 @@ def find_paces(
     [60.0, 90.0]
     """
     everything = np.arange(len(times_s))
-    alike = [np.flatnonzero(kind) for kind in kinds]
+    events_by_kind = [np.flatnonzero(kind) for kind in kinds]
     mixed: list[Pace] = []
-    rest = everything
-    while len(mixed) < most:
-        sought = [rest, *alike] if mixed else [everything]
-        found = [_pace_among(times_s, events, grain_s) for events in sought]
-        new = [pace for pace in found if pace is not None and not any(_same(pace, old) for old in mixed)]
+    events_left = everything
+    while len(mixed) < max_paces:
+        sought = [events_left, *events_by_kind] if mixed else [everything]
+        candidates = [_pace_among(times_s, events, grain_s) for events in sought]
+        new = [pace for pace in candidates if pace is not None and not any(_is_same_pace(pace, old) for old in mixed)]
         if not new:
             break
         best = min(new, key=lambda pace: pace.log_chance)
-        mixed.append(replace(best, members=tuple(np.intersect1d(best.members, rest).tolist())))
-        rest = np.setdiff1d(rest, best.members)
-    by_kind = [pace for events in alike if (pace := _pace_among(times_s, events, grain_s)) is not None]
-    paces = min(mixed, by_kind, key=lambda found: sum(pace.log_chance for pace in found))
+        mixed.append(replace(best, members=tuple(np.intersect1d(best.members, events_left).tolist())))
+        events_left = np.setdiff1d(events_left, best.members)
+    by_kind = [pace for events in events_by_kind if (pace := _pace_among(times_s, events, grain_s)) is not None]
+    paces = min(mixed, by_kind, key=lambda candidates: sum(pace.log_chance for pace in candidates))
     return sorted(paces, key=lambda pace: pace.log_chance)
 
 
 def _pace_among(times_s: np.ndarray, events: np.ndarray, grain_s: float) -> Pace | None:
-    """Pace of some of the events, its members named by their place among all.
+    """Find the period of some of the events, with members numbered among all.
 
     Of a part of the events, three at one distance are no pace, and chance must be rarer: there are several parts.
     """
@@ -144,32 +155,32 @@ def _pace_among(times_s: np.ndarray, events: np.ndarray, grain_s: float) -> Pace
     return replace(pace, members=tuple(events[list(pace.members)].tolist()))
 
 
-def _same(pace: Pace, other: Pace) -> bool:
-    """Whether a pace is another one again: at a multiple of its distance, or with a third of its events."""
-    ratio = pace.period_s / other.period_s
+def _is_same_pace(pace: Pace, other_pace: Pace) -> bool:
+    """Whether a pace repeats another one: at a multiple of its period, or with a third of its events."""
+    ratio = pace.period_s / other_pace.period_s
     multiple = round(ratio) > 1 and abs(ratio - round(ratio)) < EVEN_BELOW * ratio
-    return multiple or 3 * len(set(pace.members) & set(other.members)) > len(pace.members)
+    return multiple or 3 * len(set(pace.members) & set(other_pace.members)) > len(pace.members)
 
 
 def _periods(times_s: np.ndarray) -> list[float]:
-    """Distances worth trying: between each event and the next few, those within 2 % of each other once."""
-    apart = [times_s[k:] - times_s[:-k] for k in range(1, min(REACH, len(times_s) - 1) + 1)]
+    """List the periods to try: distances between each event and the next few, merged within 2 %."""
+    distances = [times_s[k:] - times_s[:-k] for k in range(1, min(REACH, len(times_s) - 1) + 1)]
     kept: list[float] = []
-    for distance in np.sort(np.concatenate(apart)) if apart else []:
+    for distance in np.sort(np.concatenate(distances)) if distances else []:
         if distance > 0 and (not kept or distance > 1.02 * kept[-1]):
             kept.append(float(distance))
     return kept
 
 
 def _chain(times_s: np.ndarray, first: int, period: float) -> tuple[list[int], list[int]]:
-    """Events that follow each other at the period, and how many periods lie between each two."""
+    """List events that follow each other at a period, and the number of periods between each two."""
     chain, steps = [first], list[int]()
     while True:
         last = times_s[chain[-1]]
         for step in range(1, MOST_MISSED + 2):
             due = last + step * period
             near = int(np.abs(times_s - due).argmin())
-            if near > chain[-1] and abs(times_s[near] - due) <= NEAR * period:
+            if near > chain[-1] and abs(times_s[near] - due) <= MAX_PACE_DEVIATION * period:
                 chain.append(near)
                 steps.append(step)
                 break
@@ -178,7 +189,7 @@ def _chain(times_s: np.ndarray, first: int, period: float) -> tuple[list[int], l
 
 
 def correlation_lag(signal: np.ndarray, shortest: int) -> int | None:
-    """Lag at which an even signal is most like itself, if that is more than by chance.
+    """Find the lag with the highest autocorrelation of an even signal, if it is beyond chance.
 
     References
     ----------
@@ -278,19 +289,19 @@ def _border_s(trained: pl.DataFrame) -> float:
 
 
 def _evidence(rises: pl.Expr, *, several: bool) -> pl.Expr:
-    def share(name: str, words: str) -> pl.Expr:
+    def change_text(name: str, words: str) -> pl.Expr:
         percent = (100 * pl.col(name)).round(0).cast(pl.Int64)
         sign = pl.when(percent > 0).then(pl.lit("+")).otherwise(pl.lit(""))
-        told = pl.concat_str(pl.lit(f"{words} "), sign, percent, pl.lit(" %"))
-        return pl.when(pl.col(name).is_null()).then(pl.lit(f"{words} not read")).otherwise(told)
+        text = pl.concat_str(pl.lit(f"{words} "), sign, percent, pl.lit(" %"))
+        return pl.when(pl.col(name).is_null()).then(pl.lit(f"{words} not read")).otherwise(text)
 
-    alike = pl.col("label").is_in([CHECKPOINT, EPOCH]) & (pl.col("lost_s") <= 2 * SHORT_S) & ~rises
+    is_ambiguous = pl.col("label").is_in([CHECKPOINT, EPOCH]) & (pl.col("lost_s") <= 2 * SHORT_S) & ~rises
     return pl.concat_str(
-        share("memory_change", "memory"),
-        pl.when(pl.col("traffic_change").is_not_null()).then(share("traffic_change", "PCIe traffic")),
+        change_text("memory_change", "memory"),
+        pl.when(pl.col("traffic_change").is_not_null()).then(change_text("traffic_change", "PCIe traffic")),
         pl.format("{} s of full stop", pl.col("lost_s").round(0).cast(pl.Int64)),
         pl.col("rhythm"),
-        pl.when(alike & pl.lit(not several)).then(pl.lit("a checkpoint and an epoch edge look alike here")),
+        pl.when(is_ambiguous & pl.lit(not several)).then(pl.lit("a checkpoint and an epoch edge look alike here")),
         separator="; ",
         ignore_nulls=True,
     )
@@ -304,7 +315,7 @@ GRAIN = 0.25
 
 @dataclass(frozen=True)
 class Spikes:
-    """Dips of one job.
+    """Dips of SM activity of one job, with labels and periods.
 
     Parameters
     ----------
@@ -384,7 +395,7 @@ def find_spikes(samples: pl.DataFrame, *, step: timedelta | None = None) -> Spik
 
 
 def spikes_of_jobs(samples: pl.DataFrame) -> pl.DataFrame:
-    """Summarise the dips of every job that was sampled, by label.
+    """Summarize the dips of every sampled job, by label.
 
     Parameters
     ----------
@@ -407,9 +418,9 @@ def spikes_of_jobs(samples: pl.DataFrame) -> pl.DataFrame:
     [('1', 'checkpoint', 5)]
     """
     rows = []
-    seen = samples.filter(pl.col("job_id").is_not_null() & pl.col("sm_activity").is_not_null())
-    for (job,), mine in seen.sort("job_id", "time").group_by("job_id", maintain_order=True):
-        spikes = find_spikes(mine)
+    readings = samples.filter(pl.col("job_id").is_not_null() & pl.col("sm_activity").is_not_null())
+    for (job,), job_samples in readings.sort("job_id", "time").group_by("job_id", maintain_order=True):
+        spikes = find_spikes(job_samples)
         last_s = (pl.col("end") - pl.col("start")).dt.total_microseconds().median() / 1e6
         by_label = spikes.table.group_by("label").agg(pl.len(), last_s, pl.col("lost_s").sum()).sort("label")
         for label, dips, length_s, lost_s in by_label.iter_rows():
@@ -422,14 +433,26 @@ def spikes_of_jobs(samples: pl.DataFrame) -> pl.DataFrame:
 
 
 def _dips(signals: Signals, drop: pl.Series, rows: int, traffic: pl.Series) -> pl.DataFrame:
-    """One row for each stretch of low activity."""
+    """Tabulate the stretches of low activity.
+
+    Parameters
+    ----------
+    signals : Signals
+        Signals of the job.
+    drop : polars.Series
+        Drop of activity below its level.
+    rows : int
+        Rows of the shortest phase.
+    traffic : polars.Series
+        PCIe traffic. [GB/s]
+    """
     level = signals.around("sm_activity", rows)["low"]
     usual_memory = signals.around("memory_used_gib", rows)["low"]
     usual_traffic = traffic.rolling_median(4 * rows, min_samples=1, center=True)
     return (
         signals.table.with_columns(
             drop=drop,
-            dip=_closed(_stands_out(signals, drop, rows)),
+            dip=_bridge_gaps(_stands_out(signals, drop, rows)),
             lost=_share(drop, level).fill_null(0.0).clip(0, 1),
             memory=_share(signals.table["memory_used_gib"], usual_memory) - 1,
             traffic=_share(traffic, usual_traffic) - 1,
@@ -500,8 +523,8 @@ def _share(part: pl.Series, whole: pl.Series) -> pl.Series:
     return pl.select(pl.when(whole > 0).then(part / whole)).to_series()
 
 
-def _closed(dip: pl.Series) -> pl.Series:
-    """Bridge what parts a dip for at most :data:`BRIDGED_ROWS` rows."""
+def _bridge_gaps(dip: pl.Series) -> pl.Series:
+    """Merge parts of a dip that are at most :data:`BRIDGED_ROWS` rows apart."""
     rows = pl.int_range(pl.len())
     last = pl.when("dip").then(rows).forward_fill()
     following = pl.when("dip").then(rows).backward_fill()
@@ -510,7 +533,7 @@ def _closed(dip: pl.Series) -> pl.Series:
 
 
 def _traffic(samples: pl.DataFrame, signals: Signals) -> pl.Series:
-    """PCIe traffic on the grid of the signals; null where it was not read."""
+    """Average PCIe traffic on the grid of the signals; null where it was not read."""
     if "pcie_gb_s" not in samples.columns:
         return pl.Series([None] * signals.table.height, dtype=pl.Float64)
     steps = samples.sort("time").group_by_dynamic("time", every=signals.step)

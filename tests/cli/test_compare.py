@@ -9,7 +9,7 @@ import pytest
 
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.decision.comparison_record import comparison
-from gpuplanner.ingest.dataset_import import add
+from gpuplanner.ingest.dataset_import import add_files
 
 FEW = ["--policies", "fewer_nodes", "--actuator", "slurm"]
 
@@ -26,8 +26,8 @@ def small(tmp_path_factory) -> str:
         lines.append("|".join([str(number), "ann", "vision", "gpu", "COMPLETED", *told, "1", "n1", tres, tres]))
     (folder / "sacct.txt").write_text("\n".join(lines) + "\n")
     (folder / "nodes.csv").write_text("node,gpus,gpu_model\n" + "".join(f"n{n},4,A100-80GB\n" for n in range(1, 5)))
-    add("slurm", [folder / "sacct.txt"], folder / "data", tz="UTC")
-    add("nodes", [folder / "nodes.csv"], folder / "data")
+    add_files("slurm", [folder / "sacct.txt"], folder / "data", tz="UTC")
+    add_files("nodes", [folder / "nodes.csv"], folder / "data")
     return str(folder / "data")
 
 
@@ -88,7 +88,9 @@ def test_projects_are_answered_beside(command, small, tmp_path):
 def test_a_longer_wait_never_costs_more(command):
     hours = []
     for minutes in ("2", "240"):
-        code, out, _ = command("compare", "sample", *FEW, "--set", "month=2026-02", "--max-added-wait-minutes", minutes, "--json")
+        code, out, _ = command(
+            "compare", "sample", *FEW, "--set", "month=2026-02", "--max-added-wait-minutes", minutes, "--json"
+        )
         assert code == 0
         row = json.loads(out)["policies"][0]
         hours.append(float("inf") if row["gpu_hours"] is None else row["gpu_hours"])

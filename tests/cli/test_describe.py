@@ -46,10 +46,10 @@ def test_a_description_that_is_shared_shows_small_tenants_together(command, tele
 def test_nodes_and_the_dark_share_are_a_count_of_the_jobs(command):
     """Hours in which attempts held GPUs, spread over the nodes that they name; the ledger closes over all of them."""
     from gpuplanner.ingest.gpu_model_resolution import expand_node_list
-    from gpuplanner.usage.job_history import load_trace
+    from gpuplanner.usage.job_history import load_dataset
 
     told = json.loads(command("describe", "sample", "--by-node", "--json")[1])
-    trace = load_trace("sample")
+    trace = load_dataset("sample")
     first, last = (datetime.fromisoformat(trace.provenance[side]) for side in ("span_start", "span_end"))
     held = Counter()
     columns = ("gpus", "state", "start_time", "end_time", "node_list")

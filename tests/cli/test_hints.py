@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 import yaml
 
-from gpuplanner.core.schema_checks import check
+from gpuplanner.core.schema_checks import check_table
 from gpuplanner.core.schemas import Jobs
 from gpuplanner.core.stage_cache import sample_folder
 from gpuplanner.ingest.dataset import Dataset
@@ -82,7 +82,7 @@ def test_wrong_use(command, arguments, code, told):
 def test_names_of_users_do_not_act(command, tmp_path):
     trace = open_dataset(sample_folder())
     evil = "x'\n#SBATCH --wrap='rm -rf ~'\x1b[2J"
-    jobs = check(trace.jobs.with_columns(user=pl.lit(evil), gpu_model=pl.lit("h100; rm")), Jobs, where="test")
+    jobs = check_table(trace.jobs.with_columns(user=pl.lit(evil), gpu_model=pl.lit("h100; rm")), Jobs, source="test")
     write_dataset(Dataset({"jobs": jobs}, trace.rejects, trace.quality, trace.provenance), tmp_path / "t")
     arguments = ("rightsize", str(tmp_path / "t"), "--gpu-model", "h100; rm=H100-80GB-SXM5", "--format")
     for form in ("sbatch", "pod", "dra"):

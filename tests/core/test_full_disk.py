@@ -17,7 +17,7 @@ import polars as pl
 import pytest
 
 from gpuplanner.core.errors import GpuPlannerError, OutputError
-from gpuplanner.core.output_places import explained
+from gpuplanner.core.output_places import translate_write_errors
 from gpuplanner.core.output_writing import write_atomically
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.decision.study import Study
@@ -80,21 +80,21 @@ def trace(out: Path, place: Path, rows: int, study: Study) -> None:
 
 
 def added(out: Path, place: Path, rows: int, study: Study) -> None:
-    from gpuplanner.ingest.dataset_import import add
+    from gpuplanner.ingest.dataset_import import add_files
 
-    add("itp", [jobs(place, rows)], out)
+    add_files("itp", [jobs(place, rows)], out)
 
 
 def telemetry(out: Path, place: Path, rows: int, study: Study) -> None:
     from gpuplanner.ingest.dataset_writer import write_dataset
-    from gpuplanner.ingest.source_registry import read
+    from gpuplanner.ingest.source_registry import read_files
 
     head, log = "timestamp, index, power.draw [W]\n", place / "n1.csv"
     lines = (
         f"2026/01/31 {row // 3600:02}:{row // 60 % 60:02}:{row % 60:02}, 0, {row % 397} W\n" for row in range(rows)
     )
     log.write_text(head + "".join(lines))
-    write_dataset(read("nvidia-smi", [log], tz="UTC"), out)
+    write_dataset(read_files("nvidia-smi", [log], tz="UTC"), out)
 
 
 def saved(out: Path, place: Path, rows: int, study: Study) -> None:
@@ -170,11 +170,11 @@ def test_a_full_disk_is_said_and_changes_nothing(small_disk: Path, tmp_path: Pat
 
 
 def test_a_key_that_finds_no_room_is_no_key(small_disk: Path):
-    from gpuplanner.core.privacy import new_key
+    from gpuplanner.core.privacy import write_new_key
 
     filled(small_disk, 0)
     with pytest.raises(GpuPlannerError, match="a place with free space; got No space left on device"):
-        new_key(small_disk / "key")
+        write_new_key(small_disk / "key")
     assert not (small_disk / "key").exists()
 
 
@@ -225,7 +225,7 @@ def test_faults_of_inputs_and_of_the_program_pass_unchanged(tmp_path: Path):
         pl.exceptions.ComputeError("no such column"),
         ValueError("os error 28"),
     ):
-        with pytest.raises(type(fault)) as found, explained(tmp_path / "out", within=within):
+        with pytest.raises(type(fault)) as found, translate_write_errors(tmp_path / "out", own_paths=within):
             raise fault
         assert found.value is fault
 

@@ -20,18 +20,18 @@ from hypothesis import strategies as st
 from gpuplanner.core import output_places as foreign
 from gpuplanner.core import output_writing as folder
 from gpuplanner.core.errors import GpuPlannerWarning, OutputError, TraceFormatError
-from gpuplanner.core.output_places import Mark
-from gpuplanner.core.output_writing import replaced_directory, sole_writer, write_atomically
+from gpuplanner.core.output_places import FolderMark
+from gpuplanner.core.output_writing import lock_for_writing, replace_directory, write_atomically
 from gpuplanner.core.serialization import sha256
 from gpuplanner.ingest.dataset_folder import open_dataset
-from gpuplanner.ingest.dataset_import import add
+from gpuplanner.ingest.dataset_import import add_files
 from tests.examples import examples
 
-MARK = Mark("about.txt", "made here", names=("content.txt", "deep/*.txt"))
+MARK = FolderMark("about.txt", "made here", names=("content.txt", "deep/*.txt"))
 
 
 def replace(path: Path, content: str, *, more: dict[str, str] | None = None, **given: object) -> None:
-    with replaced_directory(path, mark=MARK, **given) as new:
+    with replace_directory(path, mark=MARK, **given) as new:
         for name, text in {"about.txt": "made here", "content.txt": content, **(more or {})}.items():
             (new / name).parent.mkdir(exist_ok=True, parents=True)
             (new / name).write_text(text)
@@ -54,7 +54,7 @@ def tree(path: Path) -> dict[str, bytes | None]:
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """Both ways to replace a folder."""
     if request.param == "in two steps":
-        monkeypatch.setattr(folder, "exchanged", lambda one, other: False)
+        monkeypatch.setattr(folder, "exchange_paths", lambda one, other: False)
     return request.param
 
 
@@ -111,7 +111,7 @@ def test_of_any_files_only_stale_ones_of_ours_go(tmp_path_factory, old, theirs, 
     before = tree(out)
     with pytest.MonkeyPatch.context() as patch:
         if two_steps:
-            patch.setattr(folder, "exchanged", lambda one, other: False)
+            patch.setattr(folder, "exchange_paths", lambda one, other: False)
         if {"about.txt", "content.txt", *new} & theirs or "deep/a.txt" in theirs or "deep/c.txt" in theirs:
             with pytest.raises(OutputError, match="names that it writes"):
                 replace(out, "new", more=dict.fromkeys(new, "new"))
@@ -168,11 +168,11 @@ def test_a_manifest_never_leads_out_of_its_folder(tmp_path: Path, listed: str):
 
 def test_an_older_kind_is_replaced_and_another_one_is_not(tmp_path: Path):
     replace(tmp_path / "out", "old")
-    other = Mark("about.txt", "made there")
+    other = FolderMark("about.txt", "made there")
     refused = pytest.raises(OutputError, match="expected a 'made there' or another folder; got a 'made here'")
-    with refused, replaced_directory(tmp_path / "out", mark=other):
+    with refused, replace_directory(tmp_path / "out", mark=other):
         raise AssertionError
-    with replaced_directory(tmp_path / "out", mark=Mark("about.txt", "made there", older=(MARK,))) as new:
+    with replace_directory(tmp_path / "out", mark=FolderMark("about.txt", "made there", older=(MARK,))) as new:
         (new / "b.txt").write_text("")
     assert set(tree(tmp_path / "out")) == {"b.txt"}
 
@@ -263,7 +263,7 @@ def test_what_the_system_says_to_an_exchange(tmp_path: Path, monkeypatch: pytest
 
 def test_a_second_rename_that_fails_is_undone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     replace(tmp_path / "out", "old")
-    monkeypatch.setattr(folder, "exchanged", lambda one, other: False)
+    monkeypatch.setattr(folder, "exchange_paths", lambda one, other: False)
     rename, calls = Path.rename, []
 
     def failing(path: Path, target: Path) -> Path:
@@ -288,7 +288,7 @@ def test_a_fault_after_the_exchange_loses_nothing(tmp_path: Path, monkeypatch: p
         raise OSError(errno.EACCES, "Permission denied")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(foreign, "move", refuse)
+        patch.setattr(foreign, "move_without_overwriting", refuse)
         with pytest.raises(OutputError, match="Permission denied"):
             replace(tmp_path / "out", "new")
     assert content(tmp_path / "out") == "new"
@@ -302,11 +302,11 @@ KILLED = """
 import json, os, shutil, signal, sys, warnings
 from pathlib import Path
 from gpuplanner.core import output_places as foreign
-from gpuplanner.core.output_places import Mark
-from gpuplanner.core.output_writing import replaced_directory
+from gpuplanner.core.output_places import FolderMark
+from gpuplanner.core.output_writing import replace_directory
 
 above, steps, known = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
-out, mark = above / "out", Mark("about.txt", "made here", names=("content.txt", "deep/ours.txt"))
+out, mark = above / "out", FolderMark("about.txt", "made here", names=("content.txt", "deep/ours.txt"))
 WATCHED = {"open", "os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.chmod", "os.chown", "os.scandir"}
 left = None
 warnings.simplefilter("ignore")
@@ -318,7 +318,7 @@ def one_less(event, given):
         if left < 0:
             os.kill(os.getpid(), signal.SIGKILL)
 
-renamed = foreign._renamed
+renamed = foreign._rename_with_flag
 
 def counted(one, other, how):
     one_less("os.rename", ())
@@ -327,7 +327,7 @@ def counted(one, other, how):
     return done
 
 def replace(content):
-    with replaced_directory(out, mark=mark) as new:
+    with replace_directory(out, mark=mark) as new:
         (new / "about.txt").write_text("made here")
         (new / "content.txt").write_text(content)
         (new / "deep").mkdir()
@@ -338,7 +338,7 @@ def tree():
     return {name: each.read_text() for name, each in found.items() if name != "manifest.json"}
 
 sys.addaudithook(one_less)
-foreign._renamed = counted
+foreign._rename_with_flag = counted
 countdown, status, told = 0, None, []
 while status != 0:
     for each in above.iterdir():
@@ -388,15 +388,15 @@ STOPPED = """
 import os, signal, sys
 from pathlib import Path
 from gpuplanner.core import output_writing as folder
-from gpuplanner.ingest.dataset_import import add
-folder.exchanged = lambda one, other: False
+from gpuplanner.ingest.dataset_import import add_files
+folder.exchange_paths = lambda one, other: False
 rename = Path.rename
 def die(one, other):
     rename(one, other)
     if other.name == "previous":
         os.kill(os.getpid(), signal.SIGKILL)
 Path.rename = die
-add("itp", [sys.argv[1]], sys.argv[2])
+add_files("itp", [sys.argv[1]], sys.argv[2])
 """
 
 
@@ -406,16 +406,16 @@ def test_a_folder_that_stands_aside_is_named_and_put_back(tmp_path: Path):
     old, new = tmp_path / "old.csv", tmp_path / "new.csv"
     old.write_text(header + "a,0,3600,8\n")
     new.write_text(header + "b,60,3600,8\n")
-    add("itp", [old], store)
+    add_files("itp", [old], store)
     done = subprocess.run([sys.executable, "-c", STOPPED, str(new), str(store)], check=False)
     assert done.returncode == -signal.SIGKILL
     assert not store.exists()
     with pytest.raises(TraceFormatError, match=r"a run was stopped; what stood there is .*/previous"):
         open_dataset(store)
     with pytest.warns(GpuPlannerWarning, match="put back as it was before that run"):
-        again = add("itp", [old], store)
+        again = add_files("itp", [old], store)
     assert (again.added, again.unchanged) == ((), ("old.csv",))
-    assert add("itp", [new], store).dataset.jobs["job_id"].to_list() == ["a", "b"]
+    assert add_files("itp", [new], store).dataset.jobs["job_id"].to_list() == ["a", "b"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["new.csv", "old.csv", "store"]
 
 
@@ -445,13 +445,13 @@ def test_nobody_else_writes_while_a_run_reads_and_its_own_writers_may(tmp_path: 
     def other() -> None:
         for write in (
             lambda: replace(tmp_path / "out", "other"),
-            lambda: sole_writer(tmp_path / "out").__enter__(),
+            lambda: lock_for_writing(tmp_path / "out").__enter__(),
         ):
             with pytest.raises(OutputError, match="the only run that writes it; got another run at it"):
                 write()
             refused.append(True)
 
-    with sole_writer(tmp_path / "out"):
+    with lock_for_writing(tmp_path / "out"):
         thread = threading.Thread(target=other)
         thread.start()
         thread.join()

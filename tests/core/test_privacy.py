@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from gpuplanner.cli.application import main
 from gpuplanner.core.errors import PrivacyError
-from gpuplanner.core.privacy import merge_small_groups, new_key, pseudonym, read_key, rows_that_name
+from gpuplanner.core.privacy import count_rows_with_names, make_pseudonym, merge_small_groups, read_key, write_new_key
 from gpuplanner.ingest.dataset_folder import open_dataset
 
 DUMP = """JobID|User|Account|State|Submit|Start|End|AllocTRES|NNodes
@@ -34,7 +34,7 @@ def run(monkeypatch, *words):
 
 @pytest.fixture
 def key_file(tmp_path):
-    new_key(tmp_path / "names.key")
+    write_new_key(tmp_path / "names.key")
     return tmp_path / "names.key"
 
 
@@ -63,7 +63,7 @@ def test_no_name_remains_and_no_figure_changes(monkeypatch, tmp_path, dump, key_
     again = tmp_path / "again"
     assert run(monkeypatch, *words, again, *private) == 0
     assert open_dataset(again).jobs.equals(nameless.jobs)
-    new_key(tmp_path / "other.key")
+    write_new_key(tmp_path / "other.key")
     private[-1] = tmp_path / "other.key"
     assert run(monkeypatch, *words, again, *private) == 3  # another key would give everybody a second name
     assert run(monkeypatch, *words, again, *private, "--replace") == 0
@@ -112,7 +112,7 @@ def test_names_are_found_where_they_stand_as_words(texts: list[str], names: list
     telling = [name.lower() for name in names if len(name) > 1 and not name.isdigit()]
     expected = sum(any(name in re.split(r"[^a-z0-9]+", text.lower()) for name in telling) for text in texts)
     table = pl.DataFrame({"text": texts, "kept": texts}, schema={"text": pl.String, "kept": pl.String})
-    assert rows_that_name(table, names, but=["kept"]) == ({"text": expected} if expected else {})
+    assert count_rows_with_names(table, names, except_columns=["kept"]) == ({"text": expected} if expected else {})
 
 
 def test_a_key_is_never_overwritten(monkeypatch, capsys, tmp_path):
@@ -142,8 +142,8 @@ def test_a_key_that_others_can_read_is_refused(key_file: Path):
 
 @given(st.text(), st.text(), st.binary(min_size=32, max_size=32))
 def test_pseudonyms_tell_names_apart_and_say_nothing_of_them(one, other, key):
-    assert (pseudonym(one, key, "user") == pseudonym(other, key, "user")) == (one == other)
-    assert len(pseudonym(one, key, "user")) == len("user-") + 10
+    assert (make_pseudonym(one, key, "user") == make_pseudonym(other, key, "user")) == (one == other)
+    assert len(make_pseudonym(one, key, "user")) == len("user-") + 10
 
 
 PEOPLE = st.lists(st.tuples(st.none() | st.sampled_from("abcdef"), st.none() | st.integers(0, 12)), max_size=60)
@@ -152,7 +152,7 @@ PEOPLE = st.lists(st.tuples(st.none() | st.sampled_from("abcdef"), st.none() | s
 @given(PEOPLE, st.integers(1, 6))
 def test_no_group_of_too_few_is_left_over(rows, smallest):
     table = pl.DataFrame(rows, schema={"tenant": pl.String, "user": pl.Int64}, orient="row")
-    merged = merge_small_groups(table, "tenant", "user", smallest=smallest)
+    merged = merge_small_groups(table, "tenant", "user", min_people=smallest)
     assert merged.height == table.height
     # Who is not named may be one and the same: he counts for nobody.
     sizes = dict(merged.group_by("tenant").agg(pl.col("user").drop_nulls().n_unique()).iter_rows())
@@ -165,12 +165,12 @@ def test_no_group_of_too_few_is_left_over(rows, smallest):
 def test_a_study_shows_small_tenants_together():
     from gpuplanner.core.scenario import Scenario
     from gpuplanner.usage.job_history import history
-    from gpuplanner.usage.period_accounts import ledger
+    from gpuplanner.usage.period_accounts import scenario_ledger
 
     users = history(Scenario()).trace.jobs.group_by("tenant").agg(pl.col("user").n_unique())
     few, many = int(users["user"].min()), int(users["user"].max())
     kept, merged = Scenario(smallest_group=few), Scenario(smallest_group=many + 1)
-    assert set(ledger(kept)["tenant"]) - {"-"} == set(users["tenant"])
-    assert set(ledger(merged)["tenant"]) - {"-"} == {"(small groups)"}
-    hours = [ledger(each)["gpu_hours"].sum() for each in (kept, merged)]
+    assert set(scenario_ledger(kept)["tenant"]) - {"-"} == set(users["tenant"])
+    assert set(scenario_ledger(merged)["tenant"]) - {"-"} == {"(small groups)"}
+    hours = [scenario_ledger(each)["gpu_hours"].sum() for each in (kept, merged)]
     assert hours[0] == pytest.approx(hours[1], rel=1e-12)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from gpuplanner import decide
 from gpuplanner.core.errors import ScenarioError
 from gpuplanner.core.scenario import Scenario
-from gpuplanner.hardware.actuators import scenario_abilities
+from gpuplanner.hardware.actuators import find_scenario_abilities
 
 
 @given(
@@ -65,11 +65,11 @@ def test_months_are_local_calendar_months():
 
 
 def test_what_a_scenario_says_of_its_nodes_reaches_the_path():
-    said = scenario_abilities(Scenario(actuator="autoscaler", node_lead_s=90, ownership="owned"), "T4")
+    said = find_scenario_abilities(Scenario(actuator="autoscaler", node_lead_s=90, ownership="owned"), "T4")
     assert (said.actuator, said.boot.value, said.returns) == ("autoscaler", 90.0, "idled")
     # The inventory's word counts only where the scenario has none.
-    assert scenario_abilities(Scenario(), ownership="on_demand").returns == "returned"
-    assert scenario_abilities(Scenario(ownership="owned"), ownership="on_demand").returns == "idled"
+    assert find_scenario_abilities(Scenario(), ownership="on_demand").returns == "returned"
+    assert find_scenario_abilities(Scenario(ownership="owned"), ownership="on_demand").returns == "idled"
 
 
 @pytest.mark.parametrize(

@@ -9,22 +9,22 @@ from hypothesis import strategies as st
 from gpuplanner.cli.application import of_row
 from gpuplanner.core.errors import GpuPlannerError
 from gpuplanner.core.scenario import Scenario
-from gpuplanner.core.scenario_fields import DropDown, Slider, knobs_of
+from gpuplanner.core.scenario_fields import DropDown, Slider, settings_of
 
-ROWS = knobs_of(Scenario)
+ROWS = settings_of(Scenario)
 
 
 @pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
 def test_a_row_is_whole(row):
     assert row.group
     assert row.meaning.endswith((".", "?", ")"))
-    assert row.usual != "None"
-    assert row.cast(row.default) == row.default
-    assert row.keeps_rule(row.default, Scenario())
+    assert row.default_text != "None"
+    assert row.cast_value(row.default) == row.default
+    assert row.meets_rule(row.default, Scenario())
     assert row.default is not None or row.none
-    assert f"{row.name} : {row.types}, default: {row.usual}" in Scenario.__doc__
+    assert f"{row.name} : {row.types}, default: {row.default_text}" in Scenario.__doc__
     option = of_row(row.name)
-    assert row.usual in option.help.replace("`", "") or "`" in row.usual
+    assert row.default_text in option.help.replace("`", "") or "`" in row.default_text
     assert row.unit in option.help
     assert all(choice in option.help for choice in (row.rule.options() if row.rule else ()))
 
@@ -34,10 +34,10 @@ def test_a_control_asks_for_what_the_rule_allows(row):
     whole = Scenario()
     if isinstance(row.control, Slider):
         assert row.control.low < row.control.high
-        assert all(row.keeps_rule(end, whole) for end in (row.control.low, row.control.high))
+        assert all(row.meets_rule(end, whole) for end in (row.control.low, row.control.high))
     else:
         assert isinstance(row.control, DropDown)
-        assert all(row.keeps_rule(option, whole) for option in row.rule.options())
+        assert all(row.meets_rule(option, whole) for option in row.rule.options())
 
 
 @given(st.sampled_from(sorted(ROWS)), st.one_of(st.none(), st.integers(-9, 9), st.floats(), st.text(max_size=9)))

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuplanner.core.errors import SchemaError
-from gpuplanner.core.step_functions import slot_count, slot_sums
+from gpuplanner.core.step_functions import count_intervals, sum_overlap_by_interval
 
 MONDAY = datetime(2026, 2, 2, tzinfo=UTC)
 SPANS = st.lists(
@@ -26,10 +26,12 @@ def test_sums_equal_a_count_of_every_tick(spans, slot, slots):
         for tick in range(max(begin, 0), min(end, slot * slots)):
             expected[group, tick // slot] += weight
     begin, end, weight, group = np.array(spans, dtype=np.int64).reshape(-1, 4).T
-    sums = slot_sums(begin, end, weight, group, groups=3, slots=slots, slot_ticks=slot)
+    sums = sum_overlap_by_interval(begin, end, weight, group, n_groups=3, n_intervals=slots, interval_ticks=slot)
     assert sums.dtype == np.int64
     np.testing.assert_array_equal(sums, expected)
-    fractions = slot_sums(begin, end, weight / 7, group, groups=3, slots=slots, slot_ticks=slot)
+    fractions = sum_overlap_by_interval(
+        begin, end, weight / 7, group, n_groups=3, n_intervals=slots, interval_ticks=slot
+    )
     np.testing.assert_allclose(fractions, expected / 7, atol=1e-12)
 
 
@@ -45,10 +47,10 @@ def test_sums_equal_a_count_of_every_tick(spans, slot, slots):
 )
 def test_what_is_not_a_grid_is_refused(start, end):
     with pytest.raises(SchemaError, match="start and end"):
-        slot_count(start, end, 1.0, where="demand")
+        count_intervals(start, end, 1.0, source="demand")
 
 
 def test_zones_with_odd_offsets_have_a_grid():
     india = timezone(timedelta(hours=5, minutes=30))
     midnight = datetime(2026, 2, 1, tzinfo=india)
-    assert slot_count(midnight, midnight + timedelta(days=28), 1.0, where="demand") == 672
+    assert count_intervals(midnight, midnight + timedelta(days=28), 1.0, source="demand") == 672

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from gpuplanner.core.errors import WorkerError
-from gpuplanner.core.execution import in_turn
-from gpuplanner.ingest.dataset_import import add
+from gpuplanner.core.execution import run_tasks
+from gpuplanner.ingest.dataset_import import add_files
 
 
 def slow_square(number: int, mark: str) -> int:
@@ -42,7 +42,7 @@ def test_a_killed_process_changes_nothing(tmp_path):
     mark = str(tmp_path / "killed")
     told: list[tuple[int, int]] = []
     found = dict(
-        in_turn(
+        run_tasks(
             slow_square, [(number, mark) for number in range(6)], workers=2,
             progress=lambda done, total: told.append((done, total)),
         )
@@ -55,13 +55,13 @@ def test_a_killed_process_changes_nothing(tmp_path):
 @pytest.mark.long
 def test_a_task_that_kills_every_process_is_given_up():
     with pytest.raises(WorkerError, match="3 times in a row"):
-        list(in_turn(deadly, [(1,), (2,)], workers=2))
+        list(run_tasks(deadly, [(1,), (2,)], workers=2))
 
 
 @pytest.mark.long
 def test_a_killed_dask_worker_changes_nothing(cluster, tmp_path):
     tasks = [(number, str(tmp_path / "killed")) for number in range(6)]
-    found = dict(in_turn(slow_square, tasks, workers=cluster.scheduler_address))
+    found = dict(run_tasks(slow_square, tasks, workers=cluster.scheduler_address))
     assert (tmp_path / "killed").exists()
     assert found == {number: number * number for number in range(6)}
 
@@ -74,8 +74,8 @@ def test_files_that_two_processes_read_are_those_that_one_reads(tmp_path):
         path.write_text("\n".join(["job_id,submission_time,duration,num_gpu", *rows, "broken,x,1,1"]) + "\n")
         files.append(path)
     one, two = tmp_path / "one", tmp_path / "two"
-    add("itp", files, one)
-    add("itp", files, two, workers=2)
+    add_files("itp", files, one)
+    add_files("itp", files, two, workers=2)
     told = [{path.relative_to(folder): path.read_bytes() for path in folder.rglob("*.*")} for folder in (one, two)]
     assert told[0] == told[1]
     assert len(told[0]) > 5

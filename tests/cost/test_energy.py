@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuplanner.core.errors import ScenarioError
-from gpuplanner.hardware.power_and_carbon import facility_kwh, gpu_kwh, power_model
+from gpuplanner.hardware.power_and_carbon import compute_facility_kwh, compute_gpu_kwh, make_power_model
 
 H100 = "H100-80GB-SXM5"
 
@@ -19,14 +19,14 @@ H100 = "H100-80GB-SXM5"
     [(1070 / 9806, 486), (1954 / 9806, 513), (3391 / 9806, 560), (5147 / 9806, 610), (7037 / 9806, 669)],
 )
 def test_busy_power_is_near_measured_decoding(throughput_share, watts):
-    assert power_model(H100).busy_w(throughput_share) == pytest.approx(watts, rel=0.15)
+    assert make_power_model(H100).busy_w(throughput_share) == pytest.approx(watts, rel=0.15)
 
 
 def test_straight_line_law_would_be_far_off():
     # Kalos, A100 with a rating of 400 W: mean power 191 W at a mean utilisation of two thirds (Acme, NSDI 24).
     # With 30 % of the GPUs idle and a median SM activity of 40 %, the law lands within a quarter of it.
-    law = power_model("A100-80GB")
-    fleet_w = 1000 * gpu_kwh(law, powered_gpu_hours=1, resident_gpu_hours=0.5, active_gpu_hours=0.2)
+    law = make_power_model("A100-80GB")
+    fleet_w = 1000 * compute_gpu_kwh(law, powered_gpu_hours=1, resident_gpu_hours=0.5, active_gpu_hours=0.2)
     straight_w = law.idle_w + (law.tdp_w - law.idle_w) * 0.66
     assert abs(fleet_w - 191) < 0.25 * 191 < abs(straight_w - 191)
 
@@ -37,21 +37,23 @@ def test_straight_line_law_would_be_far_off():
     st.floats(0, 1),
 )
 def test_energy_lies_between_idle_and_rating(powered, resident_share, activity):
-    law = power_model(H100)
+    law = make_power_model(H100)
     resident = powered * resident_share
-    kwh = gpu_kwh(law, powered_gpu_hours=powered, resident_gpu_hours=resident, active_gpu_hours=resident * activity)
+    kwh = compute_gpu_kwh(
+        law, powered_gpu_hours=powered, resident_gpu_hours=resident, active_gpu_hours=resident * activity
+    )
     assert law.idle_w * powered / 1000 - 1e-6 <= kwh <= law.tdp_w * powered / 1000 + 1e-6
 
 
 def test_figures_that_do_not_nest_are_refused():
     with pytest.raises(ScenarioError, match="active <= resident <= powered"):
-        gpu_kwh(power_model(H100), powered_gpu_hours=1, resident_gpu_hours=2, active_gpu_hours=0)
+        compute_gpu_kwh(make_power_model(H100), powered_gpu_hours=1, resident_gpu_hours=2, active_gpu_hours=0)
 
 
 def test_board_without_a_rating_is_refused():
     with pytest.raises(ScenarioError, match="tdp_w"):
-        power_model("GH200-144GB")
+        make_power_model("GH200-144GB")
 
 
 def test_facility_energy_multiplies_host_and_building():
-    assert facility_kwh(10, host_factor=1.5, pue=1.1) == pytest.approx(16.5)
+    assert compute_facility_kwh(10, host_factor=1.5, pue=1.1) == pytest.approx(16.5)

@@ -18,7 +18,7 @@ from gpuplanner.cost.energy_and_carbon import (
     state_watts,
     total_of,
 )
-from gpuplanner.hardware.power_and_carbon import power_model
+from gpuplanner.hardware.power_and_carbon import make_power_model
 
 H100 = "H100-80GB-SXM5"
 NOON = datetime(2026, 2, 1, 12, tzinfo=UTC)
@@ -50,7 +50,7 @@ def told(booked: pl.DataFrame, **given: object) -> pl.DataFrame:
 
 
 def test_idle_is_not_charged_like_busy():
-    law = power_model(H100)
+    law = make_power_model(H100)
     rows = told(
         ledger(
             [

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from gpuplanner.core.errors import ScenarioError
 from gpuplanner.cost.showback import Rate, showback
-from gpuplanner.hardware.power_and_carbon import Price, gpu_hour_price
+from gpuplanner.hardware.power_and_carbon import Price, find_gpu_hour_price
 
 DAY, AFTER = datetime(2026, 2, 1, tzinfo=UTC), datetime(2026, 2, 2, tzinfo=UTC)
 PRICE = Price(2.5, 2.0, 3.0, "USD", "own price", "as given")
@@ -63,6 +63,14 @@ def test_a_tenant_called_nobody_is_not_nobody():
     assert lines["SubAccountName"].to_list() == ["__unallocated__ (tenant)", "__unallocated__"]
 
 
+def test_owned_gpus_are_never_billed_and_name_their_basis():
+    for basis in ("own rate", "list price"):
+        lines = charge({"a": 1.0, "-": 3.0}, Rate(PRICE, basis=basis))
+        assert lines["BilledCost"].sum() == lines["ContractedCost"].sum() == 0
+        assert lines["EffectiveCost"].sum() == 10
+        assert set(lines["x_PriceBasis"]) == {basis}
+
+
 def test_list_cost_is_list_price_times_quantity_to_the_last_digit():
     lines = charge({"a": 1 / 3, "-": 2 / 3}, Rate(PRICE, listed=12.29))
     for row in lines.iter_rows(named=True):
@@ -71,14 +79,14 @@ def test_list_cost_is_list_price_times_quantity_to_the_last_digit():
 
 
 def test_catalogue_price_is_the_median_of_dated_rows_without_unconfirmed_licences():
-    price = gpu_hour_price("H100-80GB-SXM5")
+    price = find_gpu_hour_price("H100-80GB-SXM5")
     assert price.low <= price.value <= price.high
     assert price.date == "2026-08-03"
     assert "skypilot" not in price.source
-    assert gpu_hour_price("H100-80GB-SXM5", term="spot").value < price.value
+    assert find_gpu_hour_price("H100-80GB-SXM5", term="spot").value < price.value
 
 
 def test_no_currency_is_converted_without_a_rate():
     with pytest.raises(ScenarioError, match="currency"):
-        gpu_hour_price("H100-80GB-SXM5", currency="EUR")
-    assert gpu_hour_price("H100-80GB-SXM5", own=2.0, currency="EUR").currency == "EUR"
+        find_gpu_hour_price("H100-80GB-SXM5", currency="EUR")
+    assert find_gpu_hour_price("H100-80GB-SXM5", own_price=2.0, currency="EUR").currency == "EUR"

@@ -86,7 +86,7 @@ def test_overlapping_terms_and_gaps_are_refused(book):
     with pytest.raises(ScenarioError, match="one price at a time"):
         book(overlap)
     ended = book(f"prices:\n- {{{PRICE}, to: 2026-02-14}}\n")
-    with pytest.raises(ScenarioError, match="rows for 50%"):
+    with pytest.raises(ScenarioError, match="rows for 50 %"):
         ended.rate("T4", "on_demand", "USD", BEGIN, END)
     with pytest.raises(ScenarioError, match="a rate dated by 2026-03-01"):
         book(f"prices:\n- {{{PRICE}}}\n").rate("T4", "on_demand", "EUR", BEGIN, END)

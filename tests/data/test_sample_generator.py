@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 from sample_generator import BOARD, SLICES, as_jobs, make_requests, make_samples
 
-from gpuplanner.hardware.catalog import parameter
+from gpuplanner.hardware.catalog import find_parameter
 from gpuplanner.hardware.gpu_models import load_gpu_model
 
 MONDAY = datetime(2026, 2, 2, tzinfo=UTC)
@@ -156,7 +156,7 @@ def test_evaluation_idles_while_it_loads_and_while_it_scores(samples):
 
 
 def test_power_is_idle_without_work_and_below_the_limit_with_it(samples):
-    idle_w = parameter("idle_fraction").value * 700
+    idle_w = find_parameter("idle_fraction").value * 700
     quiet = samples.filter(pl.col("sm_activity") < 0.01)["power_w"]
     assert quiet.mean() == pytest.approx(idle_w, rel=0.05)
     busy = samples.filter(pl.col("sm_activity") > 0.3)["power_w"]

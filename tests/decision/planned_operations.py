@@ -8,14 +8,14 @@ from gpuplanner.decision.plan_rehearsal import GpuCalendar, PlannedNodes
 from gpuplanner.planner.plan_problem import PlanProblem
 from gpuplanner.simulator.scheduling_rules import Drain
 from gpuplanner.simulator.simulated_fleet import NodeRequests
-from gpuplanner.simulator.simulation_run import play
+from gpuplanner.simulator.simulation_run import simulate_requests
 
 
 def operations_on_an_idle_fleet(calendar: GpuCalendar, problem: PlanProblem, drain: Drain) -> pl.DataFrame:
     """``node, gpu, gpus, before, after, wanted_s, began_s, ended_s, outcome`` of every change that drains GPUs."""
     planned = PlannedNodes.of(calendar, problem, drain)
     nobody = NodeRequests(*([[]] * 7))
-    made = play(nobody, planned.node_fleet(problem, ()), changes=planned.changes).changes
+    made = simulate_requests(nobody, planned.node_fleet(problem, ()), changes=planned.changes).changes
     per_node, size = problem.gpus_per_node, planned.pools.shape[1]
     slots = (planned.changes.planned_s / (3600.0 * problem.interval_hours)).round().astype(int)
     rows = []

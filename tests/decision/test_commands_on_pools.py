@@ -12,7 +12,7 @@ from gpuplanner.cli.application import main
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.decision.quota_comparison import rules_tried
 from gpuplanner.ingest.dataset_writer import write_dataset
-from gpuplanner.usage.job_history import pools_of
+from gpuplanner.usage.job_history import split_into_pools
 from tests.usage.test_fleet import DAY, made, nodes
 
 RUN_H = 1.5
@@ -70,6 +70,6 @@ def test_quotas_and_failures_are_played_on_every_board(crowded, tmp_path, monkey
         said_by(capsys, monkeypatch, "compare", str(tmp_path / "s.yaml"), "--json", "--quiet", "--chart", page)
     )
     html = (tmp_path / "ways.html").read_text()
-    for name, own in pools_of(asked).pools.items():
+    for name, own in split_into_pools(asked).pools.items():
         assert told["pools"][name]["sharing"] == json.loads(json.dumps(rules_tried(own).to_dict()))
         assert f"Policy comparison on {name}" in html

@@ -14,18 +14,12 @@ from gpuplanner.core.errors import ScenarioError
 from gpuplanner.decision.comparison_record import comparison
 from gpuplanner.decision.quota_recommendation import burn_down, daly_s, quotas_for
 from gpuplanner.decision.requests import Asked
-from gpuplanner.decision.sharing_rules import (
-    SharingRules,
-    TeamQuota,
-    entitled_gpus,
-    quotas_of_queues,
-    read_quotas,
-)
+from gpuplanner.decision.sharing_rules import SharingRules, TeamQuota, entitled_gpus, quotas_of_queues, read_quotas
 from gpuplanner.decision.team_fairness import Fairness, fairness, seconds_until, shared, waits_by_team
 from gpuplanner.decision.wait_causes import CAUSES
-from gpuplanner.hardware.gpu_models import any_board, load_gpu_model
+from gpuplanner.hardware.gpu_models import load_any_gpu_model, load_gpu_model
 from gpuplanner.simulator.simulated_fleet import NodeFleet, NodeRequests
-from gpuplanner.simulator.simulation_run import play
+from gpuplanner.simulator.simulation_run import simulate_requests
 from gpuplanner.usage.observed_nodes import TodaysNodes
 
 BOARD = load_gpu_model("H100-80GB-SXM5")
@@ -50,7 +44,7 @@ def two_teams(seed: int, jobs: int = 300) -> Asked:
         np.zeros(2),
         np.array([1, 1 / 7, 3 / 7]),
     )
-    start = play(requests, fleet).start_s
+    start = simulate_requests(requests, fleet).start_s
     layouts = (("gpu",) * 4 + ("3g.40gb:2",) * 3 + ("1g.20gb:4",), ("gpu",) * 8)
     frame = pl.DataFrame({"tenant": np.where(flood, "flood", "meek")})
     return Asked(
@@ -146,7 +140,7 @@ def test_quotas_count_on_the_board_that_they_are_for(tmp_path):
     row = {"tenant": "t", "cohort": None, "borrow": None, "lend": None}
     flavors = [("NVIDIA-H100-80GB-HBM3", "3g.40gb", 2.0), ("NVIDIA-L40S", None, 4.0), (None, None, 1.0)]
     rows = pl.DataFrame([row | dict(zip(("gpu_model", "profile", "nominal"), one, strict=True)) for one in flavors])
-    due = {name: quotas_of_queues(rows, any_board(name)).of("t").gpus for name in ("H100-80GB-SXM5", "L40S")}
+    due = {name: quotas_of_queues(rows, load_any_gpu_model(name)).of("t").gpus for name in ("H100-80GB-SXM5", "L40S")}
     assert due == {"H100-80GB-SXM5": 2.0, "L40S": 5.0}
 
 

@@ -11,7 +11,7 @@ import pytest
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.decision.policy_simulation import correction_of, warnings_about
 from gpuplanner.decision.recommendation import decide
-from gpuplanner.ingest.dataset_import import add
+from gpuplanner.ingest.dataset_import import add_files
 
 GPU = "nvidia.com/gpu"
 
@@ -36,7 +36,7 @@ def dataset(folder: Path, *pods: dict[str, Any]) -> str:
     node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1", "labels": labels}, "status": {}}
     path = folder / "dump.json"
     path.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": [node, *pods]}))
-    add("kubernetes", [path], folder / "data")
+    add_files("kubernetes", [path], folder / "data")
     return str(folder / "data")
 
 
@@ -68,7 +68,7 @@ def test_a_rejected_row_counts_as_a_job_like_the_others(tmp_path: Path):
     lines += ["9|u|lab|COMPLETED|never|never|never|1|gres/gpu=1"]
     path = tmp_path / "sacct.txt"
     path.write_text("\n".join(lines) + "\n")
-    add("slurm", [path], tmp_path / "data", tz="UTC")
+    add_files("slurm", [path], tmp_path / "data", tz="UTC")
     correction = correction_of(str(tmp_path / "data"))
     assert correction is not None
     assert correction.share == pytest.approx(1 / 4)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpuplanner.core.scenario import Scenario
-from gpuplanner.core.scenario_fields import MADE_BY
+from gpuplanner.core.scenario_fields import PARTITIONER_BY_ACTUATOR
 from gpuplanner.decision.decision_types import CUT_BY_JOBS, ON_DEMAND
 from gpuplanner.decision.policy_comparison import WAYS, opened
 from gpuplanner.decision.policy_fleets import on_demand_fleet
@@ -16,7 +16,7 @@ from gpuplanner.decision.recommendation import decide
 @pytest.mark.parametrize(("gpu_model", "able"), [("H100-80GB-SXM5", {"dra"}), ("A100-80GB", set())])
 def test_who_makes_an_instance_for_each_job(gpu_model, able):
     found = set()
-    for actuator in MADE_BY:
+    for actuator in PARTITIONER_BY_ACTUATOR:
         scenario = Scenario(actuator=actuator, gpu_model=gpu_model)
         known, _, _, can = opened(scenario)
         if WAYS[ON_DEMAND].why_not(can, known.fleet) is None:

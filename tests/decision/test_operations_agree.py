@@ -95,7 +95,7 @@ def cases(draw: st.DrawFn) -> tuple[PlanProblem, pl.DataFrame, ChangeCost, Drain
     return (
         problem,
         plan,
-        ChangeCost.of(gpu_model, draw(st.sampled_from(["mig-manager", "nvidia-smi"]))),
+        ChangeCost.from_catalogue(gpu_model, draw(st.sampled_from(["mig-manager", "nvidia-smi"]))),
         drain,
     )
 

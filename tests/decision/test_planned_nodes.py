@@ -16,13 +16,13 @@ from gpuplanner.hardware.gpu_models import load_gpu_model
 from gpuplanner.hardware.repartitioning_cost import ChangeCost
 from gpuplanner.planner.plan_problem import PlanProblem
 from gpuplanner.simulator.scheduling_rules import Drain
-from gpuplanner.simulator.simulation_run import play
+from gpuplanner.simulator.simulation_run import simulate_requests
 from tests.decision.planned_operations import operations_on_an_idle_fleet
 from tests.examples import examples
 
 BOARD = load_gpu_model("H100-80GB-SXM5")
 LAYOUTS = ("gpu", "1g.10gb:7", "3g.40gb:2")
-COST = ChangeCost.of(BOARD, "mig-manager", change_s=60.0)
+COST = ChangeCost.from_catalogue(BOARD, "mig-manager", change_s=60.0)
 OFF = -1
 
 
@@ -54,7 +54,7 @@ def rehearsed(jobs, calendar, problem, drain):
     requests = week_requests(jobs, fleet, BOARD)
     placement = "best" if fleet.network is None else "consolidate"
     larger = larger_profiles(BOARD, fleet.profiles)
-    outcome = play(requests, fleet, changes=planned.changes, placement=placement, larger=larger)
+    outcome = simulate_requests(requests, fleet, changes=planned.changes, placement=placement, larger=larger)
     return RehearsedWeek(requests, fleet, planned, outcome)
 
 
@@ -180,9 +180,8 @@ def test_changes_are_those_of_the_plan_and_touch_no_running_job(case):
     most_s = drain.ahead_s + (np.inf if drain.limit_s is None else drain.limit_s) + 1e-6
     assert (drained["drained_s"] - drained["began_s"] <= most_s).all()
     # While a node is partitioned nothing runs on it.
-    spells = week.outcome.held.with_columns(
-        start_s=week.outcome.start_s[week.outcome.held["request"]], end_s=week.ends_s[week.outcome.held["request"]]
-    )  # fmt: skip
+    request = week.outcome.allocations["request"]
+    spells = week.outcome.allocations.with_columns(start_s=week.outcome.start_s[request], end_s=week.ends_s[request])
     done = made.with_columns(node=pl.Series(changes.node)).filter(pl.col("drained_s").is_not_null(), outcome="done")
     both = done.join(spells, on="node").filter(
         pl.col("start_s") < pl.col("ended_s"),

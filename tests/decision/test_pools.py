@@ -24,8 +24,8 @@ from gpuplanner.planner.plan_problem import PlanProblem
 from gpuplanner.planner.plan_search import plan
 from gpuplanner.planner.plan_variants import verify_fleet
 from gpuplanner.report.report_rendering import fleet_hours, fleet_page, folder_of, planned_of
-from gpuplanner.usage.job_history import clusters_of, history, pool_table, pools_of
-from gpuplanner.usage.period_accounts import ledger
+from gpuplanner.usage.job_history import combine_clusters, history, split_into_pools, tabulate_pools
+from gpuplanner.usage.period_accounts import scenario_ledger
 from tests.clusters.mixed import mixed_fleet, untyped
 from tests.clusters.traces import read_cluster
 from tests.usage.test_fleet import MIXED, TWO_BOARDS, made, nodes
@@ -46,9 +46,9 @@ def mixed(tmp_path_factory):
 
 def test_each_board_that_jobs_held_is_a_pool_with_its_jobs_and_gpus(mixed):
     planted = {pool.catalogued: pool for pool in mixed_fleet(1).pools}
-    found = pools_of(mixed)
+    found = split_into_pools(mixed)
     assert set(found.pools) == set(planted)
-    rows = {row["pool"]: row for row in pool_table(found).to_dicts()}
+    rows = {row["pool"]: row for row in tabulate_pools(found).to_dicts()}
     for name, pool in planted.items():
         assert (rows[name]["gpus"], rows[name]["nodes"]) == (pool.gpus, len(pool.nodes))
         assert rows[name]["jobs"] == len(pool.jobs)
@@ -62,7 +62,7 @@ def two(tmp_path_factory):
 
 
 def test_series_are_named_by_board_and_profile_and_are_those_of_the_pool(two):
-    found = fleet_forecast(pools_of(two))[0].forecast
+    found = fleet_forecast(split_into_pools(two))[0].forecast
     series = {"A100-40GB/gpu", "A100-40GB/t0/gpu", "T4/gpu", "T4/t0/gpu", "T4/t1/gpu"}
     assert set(found["unique_id"].unique()) == series
     own = OUTLOOKS["rightsized"](two.but(gpu_model="T4")).result.forecast.filter(unique_id="all/gpu")
@@ -70,7 +70,7 @@ def test_series_are_named_by_board_and_profile_and_are_those_of_the_pool(two):
 
 
 def test_a_fleet_costs_what_its_pools_cost_and_the_bounds_add_up(two):
-    found = fleet_planned(pools_of(two), "greedy")
+    found = fleet_planned(split_into_pools(two), "greedy")
     assert verify_fleet(found.plan, found.problems) == []
     for gpu_model, one in found.pools.items():
         alone = plan_view(two.but(gpu_model=gpu_model), "rightsized", "greedy")
@@ -83,7 +83,7 @@ def test_a_fleet_costs_what_its_pools_cost_and_the_bounds_add_up(two):
 
 
 def test_the_ledger_of_a_fleet_is_kept_by_board(mixed):
-    hours = dict(ledger(mixed).group_by("gpu_model").agg(pl.col("gpu_hours").sum()).iter_rows())
+    hours = dict(scenario_ledger(mixed).group_by("gpu_model").agg(pl.col("gpu_hours").sum()).iter_rows())
     gpus = {pool.catalogued: pool.gpus for pool in mixed_fleet(1).pools}
     each = {name: hours[name] / gpus[name] for name in gpus}
     assert len({round(one, 6) for one in each.values()}) == 1
@@ -99,23 +99,23 @@ def test_a_job_that_waits_and_names_no_board_is_counted_in_one_pool(tmp_path):
         partition=pl.when(pl.col("gpu_model") == "T4").then(pl.lit("small")).otherwise(pl.lit("large"))
     )
     both = pl.concat([jobs, waits.select(jobs.columns).cast(dict(jobs.schema))])
-    known = pools_of(told(tmp_path, trace.with_tables(jobs=both)))
+    known = split_into_pools(told(tmp_path, trace.with_tables(jobs=both)))
     held = {name: set(history(own).jobs["job_id"]) for name, own in known.pools.items()}
     assert [name for name, ids in held.items() if "waits" in ids] == ["T4"]
     assert sum(map(len, held.values())) == both.height
 
 
 def test_a_board_that_no_job_held_is_named_and_not_planned(tmp_path):
-    found = pools_of(told(tmp_path, made(MIXED, pl.concat([TWO_BOARDS, nodes(("v1", "L40S", 4))]))))
+    found = split_into_pools(told(tmp_path, made(MIXED, pl.concat([TWO_BOARDS, nodes(("v1", "L40S", 4))]))))
     assert (list(found.pools), found.idle) == (["A100-40GB", "T4"], {"L40S": 4})
-    assert pool_table(found).filter(pool="L40S")["gpus"].item() == 4
+    assert tabulate_pools(found).filter(pool="L40S")["gpus"].item() == 4
 
 
 def test_a_pool_of_a_board_without_geometry_is_planned_whole(tmp_path):
     """A word of the source that no catalogue has is a pool like any other; its GPUs are never cut."""
     word = "rtx-5090-lab"
     listed = pl.concat([TWO_BOARDS, nodes(("w1", word, 4))])
-    found = pools_of(told(tmp_path, made([*MIXED, (word, 1, 8, 6)], listed)))
+    found = split_into_pools(told(tmp_path, made([*MIXED, (word, 1, 8, 6)], listed)))
     planned = plan_view(found.pools[word], "rightsized", "greedy")
     assert (planned.problem.gpus, set(planned.plan.layouts)) == (4, {"gpu"})
     with pytest.raises(ScenarioError, match=r"pool 'H100': expected a GPU model of the data; got .*T4"):
@@ -134,7 +134,7 @@ def test_a_plan_is_of_what_quotas_admit(two, tmp_path):
     assert {one.cohort for one in held.limits.quotas.values()} == {"all"}
     assert (held.demand == free.demand).all()
     asked = held.demand.sum(axis=(0, 1))
-    assert held.admitted.sum(axis=(0, 1)) == pytest.approx(np.minimum(asked, 1.5))
+    assert held.admitted_demand.sum(axis=(0, 1)) == pytest.approx(np.minimum(asked, 1.5))
     assert asked.max() > 1.5
     assert "Quotas reject" in plan(held).explanation
 
@@ -149,10 +149,10 @@ def test_pools_that_any_job_may_use_cost_what_one_pool_of_all_gpus_costs(tmp_pat
     problems = filled_in_turn(asked)
     assert {name: one.gpus for name, one in problems.items()} == {"L40S": 8, "A100-40GB": 4, "T4": 3}
     whole = plan_problem(asked, "rightsized")
-    parted = sum(one.required[0] for one in problems.values())
-    assert (parted == whole.required[0]).all()
-    assert whole.required[0].max() > 8, "one pool alone does not hold it"
-    found = fleet_planned(pools_of(asked), "dp").plan
+    parted = sum(one.required_instances[0] for one in problems.values())
+    assert (parted == whole.required_instances[0]).all()
+    assert whole.required_instances[0].max() > 8, "one pool alone does not hold it"
+    found = fleet_planned(split_into_pools(asked), "dp").plan
     one = plan(whole, method="dp")
     assert (found.objective, found.bound) == pytest.approx((one.objective, one.bound), abs=1e-7)
 
@@ -165,10 +165,10 @@ def test_the_sum_is_the_cheapest_of_all_ways_on_two_boards_of_two_gpus(tmp_path)
         horizon_intervals=8,
     )
     problems = filled_in_turn(asked)
-    found = fleet_planned(pools_of(asked), "dp").plan
+    found = fleet_planned(split_into_pools(asked), "dp").plan
     total = sum(one.demand.sum(axis=(0, 1)) for one in problems.values())
     one = next(iter(problems.values()))
-    drain = one.prices.drain_of(one.gpu_model, "gpu")
+    drain = one.prices.drain_cost(one.gpu_model, "gpu")
     parked = one.prices.parked_price
 
     def step_cost(slot, before, now):
@@ -185,14 +185,14 @@ def test_the_sum_is_the_cheapest_of_all_ways_on_two_boards_of_two_gpus(tmp_path)
 
 def test_clusters_are_pools_by_their_names(tmp_path):
     west, east = (told(tmp_path, made(MIXED, TWO_BOARDS), name) for name in ("west", "east"))
-    found = clusters_of([west, east])
+    found = combine_clusters([west, east])
     assert list(found.pools) == ["west/A100-40GB", "west/T4", "east/A100-40GB", "east/T4"]
     planned = fleet_planned(found, "greedy")
-    assert planned.plan.objective == pytest.approx(2 * fleet_planned(pools_of(west), "greedy").plan.objective)
+    assert planned.plan.objective == pytest.approx(2 * fleet_planned(split_into_pools(west), "greedy").plan.objective)
     with pytest.raises(ScenarioError, match="differ in their dataset"):
-        clusters_of([west, west.but(name="again")])
+        combine_clusters([west, west.but(name="again")])
     with pytest.raises(ScenarioError, match=r"differ in their name; got 'west'"):
-        clusters_of([west, east.but(name="west")])
+        combine_clusters([west, east.but(name="west")])
 
 
 def test_plan_of_several_boards_needs_no_board_and_its_file_holds(two, tmp_path, monkeypatch, capsys):
@@ -241,7 +241,7 @@ def test_start_takes_several_datasets_as_clusters_of_one_fleet(tmp_path, monkeyp
 
 
 def test_the_page_of_a_fleet_shows_every_pool_and_believes_no_name(two, monkeypatch):
-    fleet = pools_of(two)
+    fleet = split_into_pools(two)
     hours = dict(fleet_hours(fleet).group_by("tenant").agg(pl.col("gpu_hours").sum()).iter_rows())
     assert hours == pytest.approx({"A100-40GB": 16 * 72, "T4": 4 * 72})
     one = no_decision(two, "nothing")
@@ -265,12 +265,12 @@ def test_the_page_of_a_fleet_shows_every_pool_and_believes_no_name(two, monkeypa
         scenario=Scenario(),
     )
     studies = {"A100-40GB": study, "<b>T4</b>": study}
-    assert planned_of(pools_of(two), studies) is None
+    assert planned_of(split_into_pools(two), studies) is None
     warned = {"what": "habana.ai/gaudi is not read", "count": 20, "gpu_hours": None}
     monkeypatch.setattr("gpuplanner.report.report_rendering.warnings_about", lambda _: [warned])
     text = fleet_page(fleet, studies, title="two")
     # Both pools are of one dataset, whose warning stands once.
-    assert text.count("<li>20: habana.ai/gaudi is not read</li>") == 1
+    assert text.count("<li>habana.ai/gaudi is not read [20 rows]</li>") == 1
     assert "&lt;b&gt;T4&lt;/b&gt;" in text
     assert "<b>T4" not in text
     # Each team's line of each pool says why its jobs waited there.
@@ -302,7 +302,7 @@ def bare_problems(pools):
 
 
 def test_demand_that_named_no_model_is_tried_on_the_models_in_their_order(mixed):
-    fleet = pools_of(mixed.but(substitute_models="L40S, h100"))
+    fleet = split_into_pools(mixed.but(substitute_models="L40S, h100"))
     problems = bare_problems(fleet.pools)
     found = {(one.pool, one.profile): one for one in find_flexible_demand(fleet, problems)}
     assert {profile for _, profile in found} == {"gpu"}
@@ -317,29 +317,29 @@ def test_demand_that_named_no_model_is_tried_on_the_models_in_their_order(mixed)
 
     # On its own model it is the turn of the model's own jobs; a model that the order does not name is not tried.
     assert [one.pool for one in found["H100-80GB-SXM5", "gpu"].substitutes] == ["L40S", "H100-80GB-SXM5"]
-    assert find_flexible_demand(pools_of(mixed), problems) == ()
+    assert find_flexible_demand(split_into_pools(mixed), problems) == ()
     with pytest.raises(ScenarioError, match=r"model of substitute_models 'T4' is unknown: expected one of A100"):
-        find_flexible_demand(pools_of(mixed.but(substitute_models="T4")), problems)
+        find_flexible_demand(split_into_pools(mixed.but(substitute_models="T4")), problems)
 
 
 @pytest.mark.long
 def test_a_fleet_is_planned_with_the_demand_where_it_was_sent(mixed):
-    fleet = pools_of(mixed.but(substitute_models="L40S"))
+    fleet = split_into_pools(mixed.but(substitute_models="L40S"))
     found = fleet_planned(fleet, "greedy")
     alone = {name: plan_problem(own, "rightsized") for name, own in fleet.pools.items()}
     assert verify_fleet(found.plan, found.problems) == []
     assert set(found.moved["to"]) == {"L40S/gpu"}
     moved = found.moved.filter(of="A100-40GB/gpu").row(0, named=True)
     row = alone["A100-40GB"].profiles.index("gpu")
-    gone = alone["A100-40GB"].pooled[row] - found.problems["A100-40GB"].pooled[row]
+    gone = alone["A100-40GB"].pooled_demand[row] - found.problems["A100-40GB"].pooled_demand[row]
     assert moved["instances"] == pytest.approx(gone.mean())
-    came = found.problems["L40S"].pooled.sum(axis=0) - alone["L40S"].pooled.sum(axis=0)
+    came = found.problems["L40S"].pooled_demand.sum(axis=0) - alone["L40S"].pooled_demand.sum(axis=0)
     assert came.mean() == pytest.approx(found.moved["instances_there"].sum())
     assert "goes to another GPU model" in found.sentence
     # Plans that are at hand are kept where no demand came or went.
     made = {name: planned_for(one, fleet.pools[name], "greedy") for name, one in alone.items()}
     again = fleet_planned(fleet, "greedy", known_plans=made)
     assert again.plan.objective == pytest.approx(found.plan.objective)
-    unmoved = fleet_planned(pools_of(mixed), "greedy", known_plans=made)
+    unmoved = fleet_planned(split_into_pools(mixed), "greedy", known_plans=made)
     assert all(unmoved.pools[name] is made[name] for name in made)
     assert unmoved.sentence is None

@@ -18,7 +18,7 @@ from gpuplanner.decision.comparison_record import Comparison
 from gpuplanner.decision.decision_text import no_decision
 from gpuplanner.decision.headroom_and_growth import fit_growth_per_week
 from gpuplanner.decision.projects import ALL, ProjectAnswer, _Case, _describe, answered, read_projects
-from gpuplanner.ingest.dataset_import import add
+from gpuplanner.ingest.dataset_import import add_files
 
 FIRST = datetime(2026, 1, 5, tzinfo=UTC)
 DAYS, NODES = 42, 4
@@ -43,8 +43,8 @@ def flat(tmp_path_factory) -> Scenario:
     (place / "sacct.txt").write_text("\n".join(lines) + "\n")
     nodes = "\n".join(f"n{number},4,A100-80GB" for number in range(1, NODES + 1))
     (place / "nodes.csv").write_text(f"node,gpus,gpu_model\n{nodes}\n")
-    add("slurm", [place / "sacct.txt"], place / "data", tz="UTC")
-    add("nodes", [place / "nodes.csv"], place / "data")
+    add_files("slurm", [place / "sacct.txt"], place / "data", tz="UTC")
+    add_files("nodes", [place / "nodes.csv"], place / "data")
     return Scenario(data=str(place / "data"), actuator="slurm")
 
 
@@ -62,7 +62,7 @@ def test_what_fits_beside_the_peaks_is_taken_and_nobody_waits(flat, tmp_path):
     assert (found.fits_chance_without, found.fits_chance) == (1.0, 1.0)
     assert found.served is True
     assert found.waits == ()
-    assert "x (4 GPUs from 1 Mar 2026, 100% likely) fits" in found.sentence
+    assert "x (4 GPUs from 1 Mar 2026, 100 % likely) fits" in found.sentence
 
 
 def test_what_does_not_fit_says_who_waits_and_what_to_order_by_when(flat, tmp_path):

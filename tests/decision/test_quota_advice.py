@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 
 from gpuplanner.decision.quota_recommendation import quota_at
-from gpuplanner.forecast.run_off import run_off
+from gpuplanner.forecast.run_off import lay_out_run_off
 from gpuplanner.simulator.replications import student_t
 from tests.clusters.growth import months
 from tests.clusters.traces import read_cluster
@@ -20,9 +20,9 @@ def held_back(seed: int) -> list[tuple[float, np.ndarray, np.ndarray]]:
     """Of every team and risk of a generated cluster: the risk, and what was expected and realised in each week."""
     data = read_cluster(months(seed, BEFORE + WEEKS))
     jobs = data.jobs.filter(pl.col("gpus") > 0)
-    known = run_off(jobs, start=data.stated.span[0].replace(minute=0, second=0, microsecond=0))
+    known = lay_out_run_off(jobs, start=data.source_facts.span[0].replace(minute=0, second=0, microsecond=0))
     teams = list(known.names)
-    seen = known.seen(teams, (BEFORE + WEEKS) * WEEK)
+    seen = known.demand_before(teams, (BEFORE + WEEKS) * WEEK)
     found = {(team, risk): ([], []) for team in teams for risk in RISKS}
     for begin in range(BEFORE * WEEK, (BEFORE + WEEKS) * WEEK, WEEK):
         paths = known.draws(teams, begin, WEEK, 1)

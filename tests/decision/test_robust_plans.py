@@ -8,7 +8,7 @@ import pytest
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.decision import layout_planning as module
 from gpuplanner.decision.layout_planning import Planned, plan_problem, weigh_plans_over_paths
-from gpuplanner.forecast.demand_outlook import paths_of
+from gpuplanner.forecast.demand_outlook import demand_paths
 from gpuplanner.planner.plan_problem import PlanProblem
 from gpuplanner.planner.plan_verification import verify
 from tests.planner.conftest import MONDAY
@@ -24,7 +24,7 @@ def two_futures(monkeypatch):
 
     paths = np.array([[[[1.0]], [[0.0]]]] * 9 + [[[[3.0]], [[1.0]]]])
     monkeypatch.setattr(module, "plan_problem", forecast_at)
-    monkeypatch.setattr(module, "paths_of", lambda *_: paths)
+    monkeypatch.setattr(module, "demand_paths", lambda *_: paths)
     monkeypatch.setattr(module, "largest_gang", lambda _: 0)
     return Scenario()
 
@@ -48,7 +48,7 @@ def test_mean_and_cvar_of_each_plan_are_those_counted_by_hand(two_futures):
 
 def test_paths_of_a_plan_have_its_shape_and_hold_what_runs(quick):
     problem = plan_problem(quick, "rightsized")
-    paths = paths_of(quick, problem.tenants, problem.profiles)
+    paths = demand_paths(quick, problem.tenants, problem.profiles)
     assert paths.shape[1:] == problem.demand.shape
     assert np.isfinite(paths).all()
     assert paths.min() >= 0

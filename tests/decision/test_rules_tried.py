@@ -29,7 +29,7 @@ from gpuplanner.hardware.gpu_models import load_gpu_model
 from gpuplanner.ingest.dataset_writer import write_dataset
 from gpuplanner.simulator.scheduling_rules import Failures
 from gpuplanner.simulator.simulated_fleet import NodeFleet, NodeRequests
-from gpuplanner.simulator.simulation_run import play, play_shared
+from gpuplanner.simulator.simulation_run import simulate_requests, simulate_shared_requests
 from gpuplanner.usage.observed_nodes import TodaysNodes
 from tests.decision.test_fairness import ZERO
 from tests.usage.test_fleet import MIXED, TWO_BOARDS, made
@@ -56,8 +56,8 @@ def flooded(days: int = 6, largest: int = 1) -> Arena:
     total, on = ones.copy(), ones.copy()
     total[-1], on[-1] = largest, 1 + (largest > 8)
     requests = NodeRequests(submit[order], submit[order], run[order], run[order], 0 * ones, total, on)
-    fleet = NodeFleet.whole([8, 8])
-    start = play(requests, fleet).start_s
+    fleet = NodeFleet.of_full_gpus([8, 8])
+    start = simulate_requests(requests, fleet).start_s
     nodes = TodaysNodes(("a", "b"), (8, 8), (("gpu",) * 8,) * 2, True, False, False)
     none = [None] * len(team)
     types = dict.fromkeys(("tier", "partition"), pl.String)
@@ -105,7 +105,7 @@ def test_who_may_start_at_night_alone_leaves_the_day_to_others():
     arena = flooded()
     requests = arena.requests("today")
     rules = sharing_of(PlayedRules("nights", nights, tz="Asia/Kolkata"), arena.asked)
-    start = play_shared(requests, arena.asked.fleet, rules).start_s
+    start = simulate_shared_requests(requests, arena.asked.fleet, rules).start_s
     hour = (start + 5.5 * 3600.0) % DAY / 3600.0
     flood = (arena.asked.jobs["tenant"] == "flood").to_numpy()
     assert ((hour >= 20.0) | (hour < 6.0) | (start > 34 * DAY))[flood].all()

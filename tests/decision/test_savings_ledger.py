@@ -31,7 +31,7 @@ from gpuplanner.decision.track_record import (
     standing_table,
 )
 from gpuplanner.ingest.dataset_writer import write_dataset
-from gpuplanner.usage.job_history import load_trace
+from gpuplanner.usage.job_history import load_dataset
 
 BEGIN = datetime(2026, 2, 1, tzinfo=UTC)
 HOURS = st.floats(0, 1e5).map(lambda hours: round(hours, 3))
@@ -110,12 +110,12 @@ def decided():
 @pytest.fixture(scope="module")
 def two_months(quick, decided, tmp_path_factory):
     """The sample, and the same jobs four weeks later on a fleet that gave two nodes back."""
-    trace = load_trace("sample")
+    trace = load_dataset("sample")
     four_weeks = timedelta(days=28)
     left = trace.inventory.filter(~pl.col("node").is_in(["n07", "n08"]))
     jobs = trace.jobs.filter(~pl.col("node_list").fill_null("").str.contains("n07|n08"))
     jobs = jobs.with_columns(pl.col("submit_time", "start_time", "end_time") + four_weeks)
-    begin, end = (one + four_weeks for one in trace.stated.span)
+    begin, end = (one + four_weeks for one in trace.source_facts.span)
     span = {"span_start": begin.isoformat(), "span_end": end.isoformat()}
     later = replace(trace.with_tables(jobs=jobs, inventory=left), provenance=trace.provenance | span)
     folder = tmp_path_factory.mktemp("later") / "data"
@@ -132,7 +132,7 @@ def test_the_next_month_s_nodes_say_what_was_realised(two_months):
     [one] = outcomes(both)
     assert one.levers == (LeverHours(HELD, pytest.approx(16 * 168)), LeverHours(RESTED, 0.0))
     assert one.realised == pytest.approx(16 * 168 + one.service)
-    jobs = load_trace("sample").jobs.filter(pl.col("start_time").is_not_null())
+    jobs = load_dataset("sample").jobs.filter(pl.col("start_time").is_not_null())
     begin, end = datetime(2026, 2, 1, tzinfo=UTC), datetime(2026, 3, 1, tzinfo=UTC)
     held = pl.min_horizontal("end_time", pl.lit(end)) - pl.max_horizontal("start_time", pl.lit(begin))
     hours = jobs.select((pl.col("gpus") * held.dt.total_seconds().clip(lower_bound=0) / 3600).sum()).item()

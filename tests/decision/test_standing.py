@@ -12,7 +12,7 @@ from gpuplanner.decision.policy_comparison import opened
 from gpuplanner.decision.policy_fleets import as_they_are
 from gpuplanner.decision.recommendation import decide
 from gpuplanner.ingest.dataset_folder import open_dataset
-from gpuplanner.ingest.dataset_import import add
+from gpuplanner.ingest.dataset_import import add_files
 
 FIRST = datetime(2026, 1, 5, tzinfo=UTC)
 DAYS, NODES, SERVED = 21, 4, 6
@@ -57,8 +57,8 @@ def _cluster(place, owner: str | None) -> Scenario:
     (place / "nodes.csv").write_text(
         "node,gpus,gpu_model\n" + "".join(f"n{number},4,A100-80GB\n" for number in range(NODES))
     )
-    add("kubernetes", [place / "pods.json"], place / "data")
-    add("nodes", [place / "nodes.csv"], place / "data")
+    add_files("kubernetes", [place / "pods.json"], place / "data")
+    add_files("nodes", [place / "nodes.csv"], place / "data")
     return Scenario(data=str(place / "data"), policies="fewer_nodes", actuator="nvidia-smi")
 
 

@@ -17,10 +17,10 @@ from gpuplanner.decision.comparison_record import comparison
 from gpuplanner.decision.layout_planning import planned_calendar
 from gpuplanner.decision.study import Study, open_study
 from gpuplanner.decision.study_pipeline import evaluate
-from gpuplanner.forecast.demand_outlook import OUTLOOKS, at_quantile, pooled
+from gpuplanner.forecast.demand_outlook import OUTLOOKS, at_quantile, pooled_forecast
 from gpuplanner.planner.plan_verification import verify
 from gpuplanner.report.finance_exports import notes
-from gpuplanner.usage.job_history import history, load_trace
+from gpuplanner.usage.job_history import history, load_dataset
 
 FEBRUARY = datetime(2026, 2, 1, tzinfo=UTC), datetime(2026, 3, 1, tzinfo=UTC)
 
@@ -33,7 +33,7 @@ def test_ledger_sums_to_installed_gpu_time(study: Study):
 
 def test_allocated_hours_equal_a_query_of_their_own(study: Study):
     begin, end = FEBRUARY
-    held = load_trace("sample").jobs.filter(pl.col("start_time").is_not_null()).select(
+    held = load_dataset("sample").jobs.filter(pl.col("start_time").is_not_null()).select(
         hours=(
             pl.col("end_time").fill_null(end).clip(begin, end) - pl.col("start_time").clip(begin, end)
         ).dt.total_microseconds() / 3.6e9 * pl.col("gpus")
@@ -54,7 +54,7 @@ def test_plan_is_proven_and_verified(study: Study):
 
 
 def test_same_scenario_gives_the_same_bytes(study: Study, quick: Scenario):
-    for stage in (history, pooled, comparison, money, *OUTLOOKS.values(), planned_calendar):
+    for stage in (history, pooled_forecast, comparison, money, *OUTLOOKS.values(), planned_calendar):
         stage.forget()
     again = evaluate(quick, cache=False)
     assert again.to_json() == study.to_json()
@@ -96,7 +96,7 @@ def test_json_holds_what_the_tables_hold(study: Study):
 
 def test_a_price_moves_money_and_nothing_else(study: Study, quick: Scenario):
     evaluate(quick, cache=False)
-    stages = [history, pooled, planned_calendar]
+    stages = [history, pooled_forecast, planned_calendar]
     computed = [stage.computed for stage in stages]
     dearer = evaluate(replace(quick, price_usd_per_gpu_hour=100.0), cache=False)
     assert [stage.computed for stage in stages] == computed

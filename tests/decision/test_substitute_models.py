@@ -16,7 +16,7 @@ from gpuplanner.decision.pool_decisions import (
     find_substitute_profile,
     route_demand,
 )
-from gpuplanner.hardware.gpu_models import load_gpu_model, whole_board
+from gpuplanner.hardware.gpu_models import load_gpu_model, make_non_mig_model
 from gpuplanner.planner.fleet_limits import Limits, Quota
 from gpuplanner.planner.plan_problem import PlanProblem
 
@@ -27,7 +27,7 @@ ALL = np.ones(1)
 def pool(gpus, demand, *, model="T4", tenants=("ads",), **more):
     """A pool of full GPUs; demand by tenant and slot."""
     rows = np.array(demand, dtype=float)[:, None, :]
-    return PlanProblem(whole_board(model), gpus, gpus, MONDAY, 1, tenants, ["gpu"], rows, **more)
+    return PlanProblem(make_non_mig_model(model), gpus, gpus, MONDAY, 1, tenants, ["gpu"], rows, **more)
 
 
 def flexible(name, *order, part=ALL):
@@ -86,8 +86,8 @@ def test_what_quotas_refuse_goes_nowhere():
     sent = route_demand(pools, [flexible("a", ("b", 1.0))])
     assert amounts(sent) == {("a", "b"): [1]}
     there = apply_transfers(pools, sent)
-    assert there["a"].pooled.sum() == 0
-    assert there["b"].pooled.sum() == 1
+    assert there["a"].pooled_demand.sum() == 0
+    assert there["b"].pooled_demand.sum() == 1
 
 
 @st.composite
@@ -119,9 +119,9 @@ def test_no_demand_is_lost_or_made_and_none_fills_a_pool_beyond_its_gpus(made):
         (flexible_part,) = (one.part for one in demand if one.pool == name)
         assert (gone <= own.demand[:, 0] * flexible_part[:, None] + 1e-9).all()
         came = sum(one.amount.sum(axis=0) * one.instances_for_one for one in sent if one.place[0] == name)
-        assert there[name].pooled[0] == pytest.approx(own.pooled[0] - gone.sum(axis=0) + came)
+        assert there[name].pooled_demand[0] == pytest.approx(own.pooled_demand[0] - gone.sum(axis=0) + came)
         # A pool is never fuller than its GPUs, or than it was.
-        assert (there[name].pooled[0] <= np.maximum(own.gpus, own.pooled[0]) + 1e-9).all()
+        assert (there[name].pooled_demand[0] <= np.maximum(own.gpus, own.pooled_demand[0]) + 1e-9).all()
 
 
 def test_a_slice_is_served_by_the_smallest_slice_with_as_much_of_everything():
@@ -133,4 +133,4 @@ def test_a_slice_is_served_by_the_smallest_slice_with_as_much_of_everything():
         pytest.approx(989 * 3 / 7 / 312, rel=0.01),
     )
     assert find_substitute_profile(new, "7g.80gb", old) is None
-    assert find_substitute_profile(whole_board("lab-x"), "gpu", old) is None
+    assert find_substitute_profile(make_non_mig_model("lab-x"), "gpu", old) is None

@@ -44,7 +44,7 @@ def chosen(*candidates: tuple[WaySetting, float]) -> WaySetting:
 
 
 def setting(idle: int = 10, layouts: Sequence[str] = ("1g.10gb:7", "1g.10gb:7")) -> WaySetting:
-    return WaySetting("p", "", NodeFleet.whole([2]), ((tuple(layouts),),), (0,), knobs={"idle_minutes": idle})
+    return WaySetting("p", "", NodeFleet.of_full_gpus([2]), ((tuple(layouts),),), (0,), knobs={"idle_minutes": idle})
 
 
 @pytest.mark.parametrize(("hours", "idle"), [(990.0, 10), (969.0, 1), (950.0, 1)])
@@ -96,7 +96,7 @@ def test_other_policies_are_tried_with_several_settings(policy, path):
 def test_power_ups_are_those_of_nodes_that_were_called_in_the_evaluation_window():
     day = 86_400.0
     on = pl.DataFrame({"from_s": [-7200.0, 0.5 * day, 1.0 * day, 1.5 * day, 3.2 * day]})
-    trial = Trial(setting(), None, None, None, SimpleNamespace(on=on))
+    trial = Trial(setting(), None, None, None, SimpleNamespace(power_intervals=on))
     assert power_ups(trial, np.array([False, True, True, False])) == 2
 
 
@@ -152,7 +152,7 @@ def test_prices_of_a_coarse_answer_are_the_exact_ones(large):
 @pytest.mark.parametrize(("excess_min", "is_good"), [(9.0, True), (11.0, False)])
 def test_where_nodes_are_slow_jobs_may_be_later_by_as_much(excess_min, is_good):
     """Nodes take 5 minutes to come, and 15 where they are slow."""
-    powered = WaySetting("p", "", NodeFleet.whole([2]), (), (0,), Switching(600.0, 300.0))
+    powered = WaySetting("p", "", NodeFleet.of_full_gpus([2]), (), (0,), Switching(600.0, 300.0))
     arena = SimpleNamespace(
         play=lambda setting, *_, **__: Trial(setting, None, None, None, None),
         holds=lambda trial, _, later_minutes=0.0: trial.setting.switching.lead_s < 900 or excess_min <= later_minutes,

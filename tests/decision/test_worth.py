@@ -12,7 +12,7 @@ from gpuplanner.decision.decision_types import (
     impact_of,
     usd_per_kwh_of,
 )
-from gpuplanner.hardware.catalog import parameter
+from gpuplanner.hardware.catalog import find_parameter
 from gpuplanner.hardware.power_and_carbon import PowerModel, Price
 
 LAW = PowerModel("any", idle_w=50.0, base_w=240.0, slope_w=130.0, tdp_w=400.0, source="made up")
@@ -84,5 +84,5 @@ def test_a_reservation_is_paid_until_its_term_ends():
 
 
 def test_electricity_costs_what_the_scenario_says_else_what_the_catalogue_has():
-    assert usd_per_kwh_of(Scenario()) == parameter("electricity_usd_per_kwh").value
+    assert usd_per_kwh_of(Scenario()) == find_parameter("electricity_usd_per_kwh").value
     assert usd_per_kwh_of(Scenario(price_usd_per_kwh=0)) == 0.0

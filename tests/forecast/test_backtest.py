@@ -53,7 +53,7 @@ def test_processes_change_nothing(make_demand, daily_wave):
     two = backtest(demand, **options, workers=2, progress=lambda done, total: told.append((done, total)))
     for model, said in one.predicted.items():
         assert said.tobytes() == two.predicted[model].tobytes()
-        assert one.said(model).tobytes() == two.said(model).tobytes()
+        assert one.raw_quantiles(model).tobytes() == two.raw_quantiles(model).tobytes()
     assert told == [(done, 5) for done in range(1, 6)]
 
 

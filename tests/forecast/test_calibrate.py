@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from gpuplanner.forecast.backtest import backtest
-from gpuplanner.forecast.model_selection import CHOSEN, fold_table, judge
-from gpuplanner.forecast.quantile_calibration import _shifts, mean_at
+from gpuplanner.forecast.model_selection import CHOSEN_MODEL, evaluate_backtest, fold_table
+from gpuplanner.forecast.quantile_calibration import _quantile_shifts, calibrated_mean
 
 CHEAP = ("Naive", "SeasonalNaive", "WeeklyMean", "HourOfDay")
 OPTIONS = {"horizon": 24, "gap": 6, "windows": 24, "models": CHEAP, "walk": True}
@@ -15,7 +15,7 @@ OPTIONS = {"horizon": 24, "gap": 6, "windows": 24, "models": CHEAP, "walk": True
 
 def judged_of(make_demand, values, **options):
     demand = make_demand({f"t{number}/gpu": row for number, row in enumerate(values)})
-    return judge(backtest(demand, **(OPTIONS | options)), first=10)
+    return evaluate_backtest(backtest(demand, **(OPTIONS | options)), first=10)
 
 
 def inside(judged, model):
@@ -70,7 +70,7 @@ def test_the_mean_of_a_forecast_follows_its_quantiles(make_demand):
     said = judged.means["Naive"][:, judged.first :].mean()
     assert said == pytest.approx(test.actual[:, judged.first :].mean(), rel=0.4)
     assert (judged.means["Naive"][:, judged.first :] <= judged.quantiles["Naive"][:, judged.first :, :, -1]).all()
-    folds = fold_table(judged).filter(model=CHOSEN)
+    folds = fold_table(judged).filter(model=CHOSEN_MODEL)
     assert folds["mean"].mean() == pytest.approx(folds["y"].mean(), rel=0.1)
 
 
@@ -90,17 +90,21 @@ def test_a_quota_holds_quantiles_and_mean(make_demand):
     rng = np.random.default_rng(6)
     values = 8.0 * np.repeat(rng.random((4, 40)) < np.linspace(0.2, 1.0, 40), 30, axis=1)
     demand = make_demand({f"t{number}/gpu": row for number, row in enumerate(values)})
-    judged = judge(backtest(demand, **OPTIONS, caps={f"t{number}/gpu": 8.0 for number in range(4)}), first=10)
+    judged = evaluate_backtest(
+        backtest(demand, **OPTIONS, caps={f"t{number}/gpu": 8.0 for number in range(4)}), first=10
+    )
     for model in CHEAP:
         assert np.nanmax(judged.quantiles[model]) <= 8
         assert np.nanmax(judged.means[model]) <= 8
     said = np.array([0.0, 0.0, 0.0, 8.0, 8.0, 8.0, 8.0])
-    assert mean_at(np.array(7.0), said, np.full(7, 8.0), 8.0) == 8
-    assert mean_at(np.array(7.0), said, np.full(7, 8.0)) > 8
+    assert calibrated_mean(np.array(7.0), said, np.full(7, 8.0), 8.0) == 8
+    assert calibrated_mean(np.array(7.0), said, np.full(7, 8.0)) > 8
 
 
 def test_few_errors_on_one_side_say_nothing_of_the_other_side():
     errors, sure = np.ones((1, 8, 24, 7)), np.ones(8)
-    ends = {apart: _shifts(errors, sure, np.ones(1, dtype=bool), apart)[0, 0, [0, -1]] for apart in (0.01, 1.0)}
+    ends = {
+        apart: _quantile_shifts(errors, sure, np.ones(1, dtype=bool), apart)[0, 0, [0, -1]] for apart in (0.01, 1.0)
+    }
     assert ends[1.0] == pytest.approx([1.0, 1.0], abs=0.02)  # eight days: what comes lies above what is said
     assert ends[0.01] == pytest.approx([-1.0, 1.0], abs=0.2)  # one day, seen from hour to hour

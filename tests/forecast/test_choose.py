@@ -6,7 +6,14 @@ import numpy as np
 import pytest
 
 from gpuplanner.forecast.backtest import backtest
-from gpuplanner.forecast.model_selection import best_fixed, fold_scores, judge, mean_scores, records, score
+from gpuplanner.forecast.model_selection import (
+    compare_best_fixed,
+    evaluate_backtest,
+    fold_scores,
+    mean_scores,
+    relative_losses,
+    score_backtest,
+)
 from gpuplanner.forecast.statistical_models import MODELS
 
 NAMES = ("Naive", "WeeklyMean", "AutoETS")
@@ -15,7 +22,7 @@ NAMES = ("Naive", "WeeklyMean", "AutoETS")
 def record(loss, seasons=8.0, full=True):
     """Records of candidates, from what each lost: a row a candidate, a column a series."""
     loss = np.asarray(loss, dtype=float)
-    return records(loss, np.full(loss.shape, seasons), np.full(loss.shape[1], full), NAMES[: len(loss)])
+    return relative_losses(loss, np.full(loss.shape, seasons), np.full(loss.shape[1], full), NAMES[: len(loss)])
 
 
 def test_evidence_of_many_series_outweighs_a_prior_that_one_cannot():
@@ -46,10 +53,10 @@ def test_series_that_are_mostly_zero_make_no_common_record():
 
 def test_what_no_origin_has_tried_weighs_nothing(make_demand, daily_wave):
     demand = make_demand({"a/gpu": daily_wave(1, 300)})
-    judged = judge(backtest(demand, horizon=48, windows=2, step=48, models=("SeasonalNaive", "HourOfDay")))
+    judged = evaluate_backtest(backtest(demand, horizon=48, windows=2, step=48, models=("SeasonalNaive", "HourOfDay")))
     assert judged.weights[0, 0, 0] == 1.0  # nothing is known before the first origin: the last value is said
     assert (judged.weights[1:, 0, 1:].sum(axis=0) > 0.5).all()
-    np.testing.assert_array_equal(judged.said[0, 0, :, 3], judged.quantiles["Naive"][0, 0, :, 3])
+    np.testing.assert_array_equal(judged.mixture[0, 0, :, 3], judged.quantiles["Naive"][0, 0, :, 3])
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +67,7 @@ def waves(make_demand, daily_wave):
 
 @pytest.fixture(scope="module")
 def scores(waves):
-    return score(waves)
+    return score_backtest(waves)
 
 
 def test_naive_is_always_in_the_table_and_models_stand_in_order(scores):
@@ -78,8 +85,8 @@ def test_a_wave_is_better_forecast_by_its_season(scores):
 
 
 def test_what_was_said_stands_beside_the_candidate_that_was_best_throughout(waves):
-    mean = mean_scores(fold_scores(judge(waves, price=5.0, first=2)))
-    table = {row["measure"]: row for row in best_fixed(mean).iter_rows(named=True)}
+    mean = mean_scores(fold_scores(evaluate_backtest(waves, price=5.0, first=2)))
+    table = {row["measure"]: row for row in compare_best_fixed(mean).iter_rows(named=True)}
     assert set(table) == {"mase", "pinball", "realised_cost"}
     for measure, row in table.items():
         values = dict(mean.select("model", measure).iter_rows())

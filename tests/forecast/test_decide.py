@@ -7,7 +7,7 @@ from statistics import NormalDist
 import numpy as np
 import pytest
 
-from gpuplanner.forecast.forecast_result import cost_curve, representatives
+from gpuplanner.forecast.forecast_result import choose_representatives, cost_curve
 
 
 @pytest.mark.parametrize("price", [2.5, 5.0, 10.0])
@@ -27,7 +27,7 @@ def test_the_newsvendor_quantile_of_normal_demand(price):
 def test_few_paths_stand_for_all_and_keep_their_mean():
     rng = np.random.default_rng(4)
     paths = np.concatenate([10 + rng.normal(0, 1, (150, 3, 24)), 30 + rng.normal(0, 1, (50, 3, 24))])
-    numbers, weights = representatives(paths, 20)
+    numbers, weights = choose_representatives(paths, 20)
     assert len(numbers) == len(set(numbers)) == 20
     assert weights.sum() == pytest.approx(1)
     assert weights[numbers >= 150].sum() == pytest.approx(0.25)

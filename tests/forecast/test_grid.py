@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from gpuplanner.forecast.statistical_models import as_grid
+from gpuplanner.forecast.statistical_models import series_grid
 
 
 def test_gaps_carry_the_last_value_on_and_are_counted(make_demand):
@@ -16,7 +16,7 @@ def test_gaps_carry_the_last_value_on_and_are_counted(make_demand):
     hour = pl.col("ds").dt.hour()
     is_a = pl.col("unique_id") == "a/gpu"
     with_gaps = demand.filter(~(is_a & hour.is_in([2, 4])) & ~(~is_a & hour.is_in([0, 1])))
-    grid = as_grid(with_gaps.sample(fraction=1, shuffle=True, seed=1))
+    grid = series_grid(with_gaps.sample(fraction=1, shuffle=True, seed=1))
     assert grid.ids == ("a/gpu", "b/gpu")
     np.testing.assert_array_equal(grid.values, [[1, 2, 2, 4, 4], [np.nan, np.nan, 8, 9, 10]])
     assert grid.filled == (2, 0)
@@ -34,7 +34,7 @@ def test_gaps_carry_the_last_value_on_and_are_counted(make_demand):
     ],
 )
 def test_season_is_a_day_or_for_days_a_week(make_demand, slot, season, week):
-    grid = as_grid(make_demand({"a/gpu": [1, 2, 3]}, slot))
+    grid = series_grid(make_demand({"a/gpu": [1, 2, 3]}, slot))
     assert (grid.season, grid.week) == (season, week)
 
 
@@ -43,7 +43,7 @@ def test_a_coarser_series_beside_a_finer_one_is_filled_and_counted(make_demand):
         make_demand({"a/gpu": [1, 2, 3, 4, 5]}),
         make_demand({"b/gpu": [6, 7, 8]}, timedelta(hours=2)),
     )
-    grid = as_grid(pl.concat([fine, coarse]))
+    grid = series_grid(pl.concat([fine, coarse]))
     np.testing.assert_array_equal(grid.values[1], [6, 6, 7, 7, 8])
     assert (grid.slot, grid.filled) == (timedelta(hours=1), (0, 2))
 
@@ -54,7 +54,7 @@ def test_a_change_to_summer_time_is_no_gap_and_no_double_hour(make_demand):
         utc = night.with_columns(pl.col("ds").dt.offset_by(f"{days}d"))
         local = utc.with_columns(pl.col("ds").dt.convert_time_zone("Europe/Berlin"))
         assert local["ds"].dt.hour().to_list() != utc["ds"].dt.hour().to_list()
-        one, other = as_grid(local), as_grid(utc)
+        one, other = series_grid(local), series_grid(utc)
         assert one.filled == (0,)
         assert one.start == other.start
         np.testing.assert_array_equal(one.values, other.values)

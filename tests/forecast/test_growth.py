@@ -93,18 +93,18 @@ def test_every_law_is_weighed_as_its_normal_density_says():
     values = np.array([1.0, 1.4, np.nan, 1.1, 1.7])
     weeks = np.arange(1, len(values))
     noise, (walk, walk_odds), (spread, trend_odds), at = growth._laws(len(values))
-    evidence, *_, level, trend, cov = growth._weighed(values, logs=False)
+    evidence, *_, level, trend, cov = growth._posterior_of_laws(values, logs=False)
     seen = np.isfinite(values[1:])
     gone = np.minimum.outer(weeks, weeks)
     for k in range(0, len(at), 7):
         trending = (spread[k] / growth.WEEKS_IN_YEAR) ** 2
         levels = noise[k] ** 2 + trending * np.outer(weeks, weeks) + walk[k] ** 2 * gone
-        levels += growth.JUMP**2 * ((at[k] > 0) & (gone >= at[k]))
+        levels += growth.JUMP_SD**2 * ((at[k] > 0) & (gone >= at[k]))
         joint = np.block([[levels, trending * weeks[:, None]], [trending * weeks[None, :], np.full((1, 1), trending)]])
         read = np.append(seen, False)
         own = joint[np.ix_(read, read)] + noise[k] ** 2 * np.eye(seen.sum())
         missed = values[1:][seen] - values[0]
-        odds = walk_odds[k] * trend_odds[k] * (1 - growth.IN_LOGS) * (growth.JUMP_ODDS if at[k] else 1.0)
+        odds = walk_odds[k] * trend_odds[k] * (1 - growth.PRIOR_LOG_SCALE) * (growth.JUMP_ODDS if at[k] else 1.0)
         density = np.log(odds) - 0.5 * (np.linalg.slogdet(own)[1] + missed @ np.linalg.solve(own, missed))
         last = [len(weeks) - 1, len(weeks)]
         gain = np.linalg.solve(own, joint[np.ix_(read, last)]).T

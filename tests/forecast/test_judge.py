@@ -9,22 +9,22 @@ import pytest
 
 from gpuplanner.forecast.backtest import backtest
 from gpuplanner.forecast.model_selection import (
-    ahead,
+    evaluate_backtest,
     fold_scores,
     fold_table,
-    judge,
+    forecast_future,
     mean_scores,
-    plan_at,
-    realised,
+    planned_quantile,
+    realised_cost,
 )
-from gpuplanner.forecast.statistical_models import LEVELS
+from gpuplanner.forecast.statistical_models import QUANTILE_LEVELS
 
 CHEAP = ("Naive", "SeasonalNaive", "WeeklyMean", "HourOfDay")
 
 
 def judged_of(demand, *, price=5.0, first=4, **options):
     options = {"horizon": 24, "gap": 6, "windows": 10, "models": CHEAP, "walk": True} | options
-    return judge(backtest(demand, **options), price=price, first=first)
+    return evaluate_backtest(backtest(demand, **options), price=price, first=first)
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +41,7 @@ def test_nothing_that_came_later_changes_what_was_said(make_demand, daily_wave):
         other = judged_of(make_demand(noise))
         upto = slice(None, place + 1)
         assert (one.weights[..., upto] == other.weights[..., upto]).all()
-        assert one.said[:, upto].tobytes() == other.said[:, upto].tobytes()
+        assert one.mixture[:, upto].tobytes() == other.mixture[:, upto].tobytes()
         for model, quantiles in one.quantiles.items():
             assert quantiles[:, upto].tobytes() == other.quantiles[model][:, upto].tobytes()
 
@@ -55,13 +55,13 @@ def test_intervals_hold_what_they_promise_on_waves(waves):
 
 def test_above_the_median_more_candidates_are_heard(waves):
     each = np.stack(list(waves.quantiles.values()))
-    levels, later = np.array(LEVELS) > 0.5, slice(waves.first, None)
+    levels, later = np.array(QUANTILE_LEVELS) > 0.5, slice(waves.first, None)
     for weights, part in ((waves.weights, ~levels), (waves.upper, levels)):
         mixed = np.einsum("msohl,mso->sohl", each[..., part], weights[:, :, :-1])
-        assert waves.said[:, later][..., part] == pytest.approx(mixed[:, later], rel=0.02)
+        assert waves.mixture[:, later][..., part] == pytest.approx(mixed[:, later], rel=0.02)
     assert (waves.upper.max(axis=0) <= waves.weights.max(axis=0) + 1e-9).all()
     assert ((waves.upper > 0).sum(axis=0) > (waves.weights > 0).sum(axis=0)).any()
-    assert (np.diff(waves.said[:, later], axis=-1) >= 0).all()
+    assert (np.diff(waves.mixture[:, later], axis=-1) >= 0).all()
 
 
 def test_all_scores_can_be_computed_again_from_the_folds(waves):
@@ -72,9 +72,9 @@ def test_all_scores_can_be_computed_again_from_the_folds(waves):
         part = folds.filter(unique_id=row["unique_id"], model=row["model"])
         y, levels, scale = part["y"].to_numpy(), part.select(names).to_numpy(), part["scale"].to_numpy()
         assert row["mase"] == pytest.approx((np.abs(y - levels[:, 3]) / scale).mean())
-        assert row["pinball"] == pytest.approx((2 * realised(y, levels, None) / scale).mean())
+        assert row["pinball"] == pytest.approx((2 * realised_cost(y, levels, None) / scale).mean())
         assert row["coverage_90"] == pytest.approx(((y >= levels[:, 0]) & (y <= levels[:, 6])).mean())
-        assert row["realised_cost"] == pytest.approx(realised(y, levels, 5.0).sum() / y.sum())
+        assert row["realised_cost"] == pytest.approx(realised_cost(y, levels, 5.0).sum() / y.sum())
     assert mean_scores(scores).filter(model="chosen")["cutoffs"].item() == 16
 
 
@@ -97,8 +97,8 @@ def test_what_is_planned_costs_least_where_demand_is_normal():
     draws = np.random.default_rng(2).normal(100, 15, 400_000)
     for price in (4.0, 10.0):
         best = law.inv_cdf(1 - 1 / price)
-        assert plan_at(levels, price) == pytest.approx(best, rel=0.01)
-        cost = realised(draws, np.broadcast_to(levels, (len(draws), 7)), price).mean()
+        assert planned_quantile(levels, price) == pytest.approx(best, rel=0.01)
+        cost = realised_cost(draws, np.broadcast_to(levels, (len(draws), 7)), price).mean()
         standard = NormalDist().pdf(NormalDist().inv_cdf(1 - 1 / price))
         assert cost == pytest.approx(100 + price * 15 * standard, rel=0.005)  # mean + price x sigma x density
 
@@ -109,7 +109,7 @@ class RunsOn:
     def __init__(self, values):
         self.values = values
 
-    def seen(self, series, origin):
+    def demand_before(self, series, origin):
         return np.stack([self.values[uid][:origin] for uid in series])
 
     def draws(self, series, origin, steps, seed):
@@ -121,8 +121,8 @@ def test_what_is_ahead_is_drawn_from_the_end_of_the_history(make_demand):
     """Demand goes up by steps that only the jobs explain: two days before the end it was less than half."""
     values = {f"t{number}/gpu": np.repeat([2.0, 3, 2, 3, 4, 5, 6, 8, 9, 20], 24) for number in range(3)}
     known = RunsOn(values)
-    judged = judged_of(make_demand(values), known=known, models=("HourOfDay", "RunOff"), gap=0, windows=8)
+    judged = judged_of(make_demand(values), known_jobs=known, models=("HourOfDay", "RunOff"), gap=0, windows=8)
     assert (judged.weight_of("RunOff") > 0.5).all()
-    mean, levels = ahead(judged, known=known)
+    mean, levels = forecast_future(judged, known_jobs=known)
     assert (levels[..., 3] > 15).all()
     assert (mean > 15).all()

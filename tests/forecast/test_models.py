@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuplanner.forecast import statistical_models as models
-from gpuplanner.forecast.statistical_models import MODELS, RULES, predict, rule_of, usable_models
+from gpuplanner.forecast.statistical_models import MODELS, SERIES_RULES, predict_series, series_rule, usable_models
 
 HOURLY = {"season": 24, "week": 168}
 
@@ -33,8 +33,8 @@ def spike(slots):
     ],
 )
 def test_rules(history, rule):
-    assert rule_of(history, **HOURLY) == rule
-    assert rule in RULES
+    assert series_rule(history, **HOURLY) == rule
+    assert rule in SERIES_RULES
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_departures_return_to_the_mean_day_as_they_did_before():
     for slot in range(1, len(departure)):
         departure[slot] = 0.9 * departure[slot - 1] + rng.normal()
     departure[-1] = 10.0
-    found = predict(np.tile(day, 56) + departure, "Reverting", 48, **HOURLY) - np.tile(day, 2)
+    found = predict_series(np.tile(day, 56) + departure, "Reverting", 48, **HOURLY) - np.tile(day, 2)
     assert found[0] == pytest.approx(9.0, abs=0.8)
     assert found[11] == pytest.approx(10 * 0.9**12, abs=1.0)
     assert abs(found[47]) < 2.0
@@ -73,20 +73,20 @@ def test_departures_return_to_the_mean_day_as_they_did_before():
 
 def test_after_a_few_days_a_departure_is_taken_to_stay():
     history = np.repeat([3.0, 9.0], 36)
-    assert (predict(history, "Reverting", 24, **HOURLY)[[0, -1]] > [8.0, 6.0]).all()
+    assert (predict_series(history, "Reverting", 24, **HOURLY)[[0, -1]] > [8.0, 6.0]).all()
 
 
 def test_exponential_smoothing_finds_the_day(daily_wave):
     history = daily_wave(3, 672)
     truth = 10 * (1 + 0.6 * np.sin(np.arange(672, 696) * 2 * np.pi / 24))
-    assert np.abs(predict(history, "AutoETS", 24, **HOURLY) - truth).mean() < 1.0
+    assert np.abs(predict_series(history, "AutoETS", 24, **HOURLY) - truth).mean() < 1.0
 
 
 @pytest.mark.parametrize("answer", [np.array([np.nan, 1.0]), np.array([1.0, 1e9])], ids=["nan", "runaway"])
 def test_last_value_stands_in_for_a_model_that_fails(monkeypatch, daily_wave, answer):
-    monkeypatch.setattr(models, "_answer", lambda part, history, horizon: answer)
+    monkeypatch.setattr(models, "_fit_and_predict", lambda part, history, horizon: answer)
     history = daily_wave(4, 400)
-    assert (predict(history, "AutoETS", 2, **HOURLY) == history[-1]).all()
+    assert (predict_series(history, "AutoETS", 2, **HOURLY) == history[-1]).all()
 
 
 @settings(deadline=None, max_examples=15)
@@ -97,7 +97,7 @@ def test_last_value_stands_in_for_a_model_that_fails(monkeypatch, daily_wave, an
 )
 def test_no_series_breaks_a_model(values, length, model):
     history = np.resize(np.array(values), length)
-    answer = predict(history, model, 26, **HOURLY)
+    answer = predict_series(history, model, 26, **HOURLY)
     assert answer.shape == (26,)
     assert np.isfinite(answer).all()
     assert answer.max() <= 2 * history.max()

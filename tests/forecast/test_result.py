@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 
 from gpuplanner.core.errors import SchemaError
-from gpuplanner.core.schema_checks import check
+from gpuplanner.core.schema_checks import check_table
 from gpuplanner.core.schemas import Forecast
 from gpuplanner.forecast.backtest import mae, seasonal_scale
 from gpuplanner.forecast.forecast_result import forecast_demand
@@ -26,7 +26,7 @@ def result(make_demand, daily_wave):
 
 
 def test_table_holds_every_series_and_slot(result):
-    forecast = check(result.forecast, Forecast, where="forecast")
+    forecast = check_table(result.forecast, Forecast, source="forecast")
     assert forecast.equals(forecast.sort("unique_id", "ds"))
     assert forecast["unique_id"].n_unique() == 8
     ds = forecast.filter(unique_id="t0/gpu")["ds"]

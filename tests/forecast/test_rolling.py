@@ -14,10 +14,10 @@ from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.schema_checks import conform
 from gpuplanner.core.schemas import Samples
 from gpuplanner.forecast.demand_changes import complete_until, read_announced
-from gpuplanner.forecast.demand_outlook import ahead_of
-from gpuplanner.forecast.gpu_demand import by_board, laid_out, sampled, wanted
+from gpuplanner.forecast.demand_outlook import forecast_ahead
+from gpuplanner.forecast.gpu_demand import lay_out_demand, lay_out_jobs, lay_out_telemetry, name_series_by_model
 from gpuplanner.forecast.statistical_models import CANDIDATES
-from gpuplanner.usage.job_history import load_trace
+from gpuplanner.usage.job_history import load_dataset
 
 FAST = ("Naive", "SeasonalNaive", "HourOfDay", "RunOff")
 END = datetime(2026, 3, 1, tzinfo=UTC)
@@ -42,14 +42,14 @@ def noised(jobs, at, seed):
 
 
 def said(jobs, at, models=FAST):
-    source = laid_out(jobs, trace_end=END, at=at)
-    choice, table = ahead_of(source, horizon=24, gap=6, price=5.0, models=models)
+    source = lay_out_jobs(jobs, trace_end=END, at=at)
+    choice, table = forecast_ahead(source, horizon=24, gap=6, price=5.0, models=models)
     return choice.write_json() + table.write_json()
 
 
 @pytest.mark.long
 def test_noise_after_the_origin_changes_nothing():
-    jobs = load_trace("sample").jobs
+    jobs = load_dataset("sample").jobs
     for day in range(18, 28):
         at = datetime(2026, 2, day, 3 * day % 24, tzinfo=UTC)
         assert said(jobs, at) == said(noised(jobs, at, day), at)
@@ -98,11 +98,11 @@ def test_a_record_of_ended_jobs_is_cut_where_it_thins_out():
 
 def test_an_origin_before_all_jobs_is_refused():
     with pytest.raises(ScenarioError, match="two intervals with jobs"):
-        wanted(Scenario(), at=datetime(2025, 1, 1, tzinfo=UTC))
+        lay_out_demand(Scenario(), at=datetime(2025, 1, 1, tzinfo=UTC))
 
 
 def test_the_fleet_is_the_sum_of_its_tenants_in_series_and_paths():
-    source = wanted(Scenario(), at=datetime(2026, 2, 20, tzinfo=UTC))
+    source = lay_out_demand(Scenario(), at=datetime(2026, 2, 20, tzinfo=UTC))
     assert source.ids[-1] == "all/gpu"
     assert source.values[:-1].sum(axis=0) == pytest.approx(source.values[-1])
     paths = source.paths(24, 6, seed=1)
@@ -114,9 +114,9 @@ def test_the_fleet_is_the_sum_of_its_tenants_in_series_and_paths():
 
 def test_what_runs_is_counted_and_what_is_left_of_it_estimated():
     at = datetime(2026, 2, 20, tzinfo=UTC)
-    jobs = load_trace("sample").jobs
+    jobs = load_dataset("sample").jobs
     runs = jobs.filter(pl.col("start_time") < at, (pl.col("end_time") > at) | pl.col("end_time").is_null())
-    told = wanted(Scenario(), at=at).running()
+    told = lay_out_demand(Scenario(), at=at).running()
     assert told["gpus"].sum() == pytest.approx(runs["gpus"].sum())
     assert told["jobs"].sum() == runs.height
     assert (told["remaining_q50_h"] < told["remaining_q90_h"]).all()
@@ -157,11 +157,11 @@ def test_a_calendar_helps_where_it_says_something_and_harms_nowhere(effect, most
     error = {True: [], False: []}
     for seed in range(3):
         jobs, calendar, begin, days = released(seed, effect=effect)
-        wide = laid_out(jobs, trace_end=begin + timedelta(days=56), at=begin + timedelta(days=56))
+        wide = lay_out_jobs(jobs, trace_end=begin + timedelta(days=56), at=begin + timedelta(days=56))
         for day in days:
             at = begin + timedelta(days=day)
             for told in error:
-                known = laid_out(jobs, trace_end=at, at=at, calendar=calendar if told else None).known
+                known = lay_out_jobs(jobs, trace_end=at, at=at, calendar=calendar if told else None).run_off
                 drawn = np.median(known.draws(["a/gpu"], 24 * day, 24, seed=1)[0], axis=0)
                 actual = wide.values[0, 24 * day : 24 * day + 24]
                 error[told].append(np.abs(actual - drawn).mean())
@@ -170,7 +170,7 @@ def test_a_calendar_helps_where_it_says_something_and_harms_nowhere(effect, most
 
 def test_announced_jobs_come_on_top_of_every_forecast_and_path():
     at = datetime(2026, 2, 25, tzinfo=UTC)
-    source = wanted(Scenario(), at=at)
+    source = lay_out_demand(Scenario(), at=at)
     known = next(uid for uid in source.ids if uid != source.whole)
     start, end = at + timedelta(hours=2), at + timedelta(hours=5)
     jobs = pl.DataFrame(
@@ -183,7 +183,7 @@ def test_announced_jobs_come_on_top_of_every_forecast_and_path():
     )
     more = replace(source, announced=jobs)
     options = {"horizon": 8, "gap": 0, "price": 5.0, "models": FAST}
-    before, after = ahead_of(source, **options)[1], ahead_of(more, **options)[1]
+    before, after = forecast_ahead(source, **options)[1], forecast_ahead(more, **options)[1]
     for name in ("mean", "q05", "q95"):
         gained = after.with_columns(gained=after[name] - before[name]).filter(pl.col("gained") > 1e-9)
         told = {uid: part["gained"].round(6).to_list() for (uid,), part in gained.group_by("unique_id")}
@@ -209,13 +209,13 @@ def test_what_is_announced_badly_is_refused(tmp_path, text, fault):
 
 
 def test_a_clock_that_jumped_does_not_stretch_the_series():
-    jobs = load_trace("sample").jobs
+    jobs = load_dataset("sample").jobs
     early = jobs.head(2).with_columns(
         pl.col("submit_time", "start_time", "end_time").dt.offset_by("-40y"),
         job_id=pl.format("old{}", "job_id"),
     )
     late = jobs.head(1).with_columns(submit_time=pl.lit(datetime(2088, 1, 1, tzinfo=UTC)), job_id=pl.lit("new"))
-    right, wrong = (laid_out(part, trace_end=END) for part in (jobs, pl.concat([early, jobs, late])))
+    right, wrong = (lay_out_jobs(part, trace_end=END) for part in (jobs, pl.concat([early, jobs, late])))
     assert wrong.start == right.start
     np.testing.assert_array_equal(wrong.values, right.values)
     assert "2 submission(s) lie more than 56 days before the next" in wrong.remarks[0]
@@ -246,8 +246,8 @@ def made(tenants, boards):
     ],
 )
 def test_boards_and_teams_have_series_and_every_sum_is_that_of_its_parts(boards, forced, names):
-    jobs, _ = by_board(made(["a/x", "a/y", "b"], boards), forced=forced)
-    found = laid_out(jobs, trace_end=END, at=datetime(2026, 2, 9, tzinfo=UTC), series="series")
+    jobs, _ = name_series_by_model(made(["a/x", "a/y", "b"], boards), forced=forced)
+    found = lay_out_jobs(jobs, trace_end=END, at=datetime(2026, 2, 9, tzinfo=UTC), series="series")
     if names:
         assert list(found.ids) == names
     else:
@@ -259,12 +259,12 @@ def test_boards_and_teams_have_series_and_every_sum_is_that_of_its_parts(boards,
         assert set(parts) <= leaves
         np.testing.assert_allclose(rows[whole], sum(rows[part] for part in parts), atol=1e-9)
     np.testing.assert_allclose(rows["all/gpu"], sum(rows[leaf] for leaf in leaves), atol=1e-9)
-    drawn = found.known.draws(["a/gpu" if names else "all/A/gpu"], found.slots, 4, seed=1)
+    drawn = found.run_off.draws(["a/gpu" if names else "all/A/gpu"], found.slots, 4, seed=1)
     assert drawn.shape[1:] == (200, 4)
 
 
 def test_a_tenant_whose_name_begins_others_keeps_its_own_jobs_apart():
-    found = laid_out(made(["a", "a/x"], ["A"]), trace_end=END, at=datetime(2026, 2, 9, tzinfo=UTC))
+    found = lay_out_jobs(made(["a", "a/x"], ["A"]), trace_end=END, at=datetime(2026, 2, 9, tzinfo=UTC))
     assert found.sums == {"a/gpu": ("a/(own)/gpu", "a/x/gpu"), "all/gpu": ("a/(own)/gpu", "a/x/gpu")}
     rows = dict(zip(found.ids, found.values, strict=True))
     np.testing.assert_allclose(rows["a/gpu"], rows["all/gpu"])
@@ -281,20 +281,20 @@ def test_telemetry_alone_is_forecast_by_what_devices_held():
         )
         for gpu, work, memory in ((0, [0.8 * one for one in busy], 0.0), (1, [0.0] * len(times), 20.0))
     )
-    found = sampled(conform(both, Samples, where="samples").lazy(), 1.0, None)
+    found = lay_out_telemetry(conform(both, Samples, source="samples").lazy(), 1.0, None)
     assert found.ids == ("all/gpu",)
     assert found.caps == {"all/gpu": 2}
     assert found.values[0, :24].tolist() == [2.0 if 9 <= hour < 17 else 1.0 for hour in range(24)]
-    choice, table = ahead_of(found, horizon=24, gap=0, price=5.0, models=FAST)
+    choice, table = forecast_ahead(found, horizon=24, gap=0, price=5.0, models=FAST)
     assert "HourOfDay" in choice["weights"].item() or "SeasonalNaive" in choice["weights"].item()
     assert table["q95"].max() <= 2
-    earlier = sampled(conform(both, Samples, where="samples").lazy(), 1.0, begin + timedelta(days=2))
+    earlier = lay_out_telemetry(conform(both, Samples, source="samples").lazy(), 1.0, begin + timedelta(days=2))
     assert earlier.slots == 48
 
 
 def test_what_is_announced_counts_in_its_team_and_in_the_fleet():
     at = datetime(2026, 2, 9, tzinfo=UTC)
-    found = laid_out(made(["a/x", "a/y", "b"], ["A"]), trace_end=END, at=at)
+    found = lay_out_jobs(made(["a/x", "a/y", "b"], ["A"]), trace_end=END, at=at)
     told = pl.DataFrame({"tenant": ["a/x"], "gpus": [4.0]}).with_columns(
         start_time=pl.lit(at + timedelta(hours=1)), end_time=pl.lit(at + timedelta(hours=2))
     )

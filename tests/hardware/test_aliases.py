@@ -6,7 +6,14 @@ import polars as pl
 import pytest
 
 from gpuplanner.core.errors import GeometryError
-from gpuplanner.hardware.catalog import all_boards, board_names, boards_called, facts, names_of, slurm_type_of
+from gpuplanner.hardware.catalog import (
+    facts,
+    find_slurm_type,
+    list_gpu_models,
+    list_model_aliases,
+    match_gpu_models,
+    mig_model_names,
+)
 
 AMBIGUOUS = {
     "a100", "gh200", "h100", "h100_80gb", "h20", "NVIDIA H100", "NVIDIA-H100", "P100", "v100", "V100M32", "v100_pcie",
@@ -23,9 +30,11 @@ NO_NVML_NAME = {
 def test_every_board_of_the_catalogue_has_its_names():
     with_sheet = facts("gpu_specs").select(pl.coalesce("mig_model", "gpu_model")).to_series()
     amd = set(facts("gpu_specs").filter(vendor="AMD")["gpu_model"])
-    assert {*board_names(), *with_sheet} <= set(all_boards())
-    assert {gpu_model for gpu_model in all_boards() if not names_of(gpu_model, "nvml")} == amd | NO_NVML_NAME
-    assert all(names_of(gpu_model, "gres_type") for gpu_model in all_boards())
+    assert {*mig_model_names(), *with_sheet} <= set(list_gpu_models())
+    assert {
+        gpu_model for gpu_model in list_gpu_models() if not list_model_aliases(gpu_model, "nvml")
+    } == amd | NO_NVML_NAME
+    assert all(list_model_aliases(gpu_model, "gres_type") for gpu_model in list_gpu_models())
 
 
 def test_only_declared_names_are_shared():
@@ -36,9 +45,9 @@ def test_only_declared_names_are_shared():
 def test_every_name_leads_to_its_board_in_any_writing():
     for gpu_model, name in facts("board_names").select("gpu_model", "name").iter_rows():
         for text in (name, name.upper(), name.replace(" ", "_"), name.replace("-", " ").lower()):
-            assert gpu_model in boards_called(text), (gpu_model, text)
+            assert gpu_model in match_gpu_models(text), (gpu_model, text)
     for variant, gpu_model in facts("gpu_specs").select("gpu_model", "mig_model").iter_rows():
-        assert boards_called(variant) == (gpu_model or variant,)
+        assert match_gpu_models(variant) == (gpu_model or variant,)
 
 
 @pytest.mark.parametrize(
@@ -55,7 +64,7 @@ def test_every_name_leads_to_its_board_in_any_writing():
     ],
 )
 def test_words_of_real_sources(word, boards):
-    assert boards_called(word) == boards
+    assert match_gpu_models(word) == boards
 
 
 def test_slurm_types_are_those_of_the_usual_variant():
@@ -70,6 +79,6 @@ def test_slurm_types_are_those_of_the_usual_variant():
         "H200-141GB": "nvidia_h200",
         "V100-16GB-SXM2": "tesla_v100",
     }
-    assert {gpu_model: slurm_type_of(gpu_model) for gpu_model in seen} == seen
+    assert {gpu_model: find_slurm_type(gpu_model) for gpu_model in seen} == seen
     with pytest.raises(GeometryError, match="slurmd detects"):
-        slurm_type_of("MI300X")
+        find_slurm_type("MI300X")

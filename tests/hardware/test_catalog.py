@@ -7,7 +7,7 @@ import pytest
 
 from gpuplanner.core.errors import ScenarioError
 from gpuplanner.hardware.catalog import FACT_TABLES, facts
-from gpuplanner.hardware.power_and_carbon import carbon_factor
+from gpuplanner.hardware.power_and_carbon import find_carbon_factor
 
 
 @pytest.mark.parametrize("name", FACT_TABLES)
@@ -38,10 +38,10 @@ def test_region_of_several_scopes_must_name_one():
     doubled = table.group_by("region").agg(pl.col("scope").n_unique()).filter(pl.col("scope") > 1)
     for region in doubled["region"]:
         with pytest.raises(ScenarioError):
-            carbon_factor(region)
-    assert carbon_factor("europe-west4") == carbon_factor("gcp:europe-west4")
+            find_carbon_factor(region)
+    assert find_carbon_factor("europe-west4") == find_carbon_factor("gcp:europe-west4")
     with pytest.raises(ScenarioError, match="carbon region"):
-        carbon_factor("atlantis")
+        find_carbon_factor("atlantis")
 
 
 def test_partitions_of_a_mode_have_all_of_a_board_between_them():

@@ -11,7 +11,7 @@ BOARDS = ("A100-80GB", "H100-80GB-SXM5")
 
 
 def test_a_cost_holds_for_its_own_board_alone() -> None:
-    cost = ChangeCost.of(BOARDS[0])
-    assert cost.on(BOARDS[0]) == cost
+    cost = ChangeCost.from_catalogue(BOARDS[0])
+    assert cost.require_model(BOARDS[0]) == cost
     with pytest.raises(ScenarioError, match="one for H100"):
-        cost.on(BOARDS[1])
+        cost.require_model(BOARDS[1])

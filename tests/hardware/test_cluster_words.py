@@ -6,20 +6,20 @@ import polars as pl
 import pytest
 
 from gpuplanner.hardware.catalog import (
-    all_boards,
-    boards_called,
     facts,
-    instance_type,
-    node_labels,
-    resource_words,
-    sharing_systems,
+    find_instance_type,
+    list_gpu_models,
+    list_node_labels,
+    list_resource_names,
+    list_sharing_systems,
+    match_gpu_models,
 )
 
 
 def test_instance_types_are_known_once_and_of_boards_of_the_catalogue():
     types = facts("instance_types")
     assert types["instance_type"].str.to_lowercase().is_duplicated().sum() == 0
-    assert set(types["gpu_model"]) <= set(all_boards())
+    assert set(types["gpu_model"]) <= set(list_gpu_models())
     assert types["gpus"].is_between(1, 16).all()
     assert types["board_share"].is_between(0, 1, closed="right").all()
     assert types.filter(pl.col("board_share") < 1)["gpus"].unique().to_list() == [1]
@@ -32,7 +32,7 @@ def test_instance_types_and_price_lists_say_the_same():
     assert both.height >= 50, "priced instance types were lost"
     assert both.filter(pl.col("gpu_count") != pl.col("gpus")).is_empty()
     for priced, gpu_model in both.select("gpu_model", "gpu_model_right").iter_rows():
-        assert gpu_model in boards_called(priced) or gpu_model.startswith(priced), (priced, gpu_model)
+        assert gpu_model in match_gpu_models(priced) or gpu_model.startswith(priced), (priced, gpu_model)
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_instance_types_and_price_lists_say_the_same():
     ],
 )
 def test_a_type_has_the_gpus_that_its_cloud_states(name: str, model: str, gpus: int, share: float):
-    found = instance_type(name)
+    found = find_instance_type(name)
     assert found is not None
     assert (found.gpu_model, found.gpus) == (model, gpus)
     assert found.board_share == pytest.approx(share, abs=1e-6)
@@ -62,9 +62,9 @@ def test_labels_and_resources_stand_once_for_a_meaning():
     labels, words = facts("node_labels"), facts("gpu_resources")
     assert labels["label"].is_duplicated().sum() == 0
     assert words.select("word", "place", "system", "role").is_duplicated().sum() == 0
-    assert set(node_labels("memory").values()) == {"MiB", "GiB"}
-    assert len(resource_words("resource", "accelerator")) >= 10
-    assert all("cores" in system or "memory" in system for system in sharing_systems())
+    assert set(list_node_labels("memory").values()) == {"MiB", "GiB"}
+    assert len(list_resource_names("resource", "accelerator")) >= 10
+    assert all("cores" in system or "memory" in system for system in list_sharing_systems())
 
 
 @pytest.mark.parametrize(
@@ -84,8 +84,8 @@ def test_labels_and_resources_stand_once_for_a_meaning():
     ],
 )
 def test_words_of_clouds_and_sites_lead_to_their_board(word: str, gpu_model: str):
-    assert boards_called(word) == (gpu_model,)
+    assert match_gpu_models(word) == (gpu_model,)
 
 
 def test_a_word_of_two_boards_is_not_decided():
-    assert set(boards_called("rtx_6000")) == {"Quadro-RTX-6000", "RTX-6000-Ada"}
+    assert set(match_gpu_models("rtx_6000")) == {"Quadro-RTX-6000", "RTX-6000-Ada"}

@@ -11,10 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuplanner.core.errors import GeometryError
-from gpuplanner.hardware.catalog import board_names, facts
+from gpuplanner.hardware.catalog import facts, mig_model_names
 from gpuplanner.hardware.gpu_models import load_gpu_model
-from gpuplanner.hardware.layout_enumeration import multisets, spread
-from gpuplanner.hardware.mig_layouts import arrangements, creation_order, layout_faults, place_in_order, prove
+from gpuplanner.hardware.layout_enumeration import list_profile_counts, spread_over_gpus
+from gpuplanner.hardware.mig_layouts import (
+    find_creation_order,
+    find_layout_faults,
+    iterate_arrangements,
+    place_as_created,
+    prove,
+)
 from tests.examples import examples
 
 ENGINES = ("copy_engines", "decoders", "encoders", "jpeg_engines", "ofa_engines")
@@ -52,12 +58,12 @@ def brute_force(gpu_model: str) -> set[Vector]:
     }
 
 
-@pytest.mark.parametrize("gpu_model", board_names())
+@pytest.mark.parametrize("gpu_model", mig_model_names())
 def test_proof_agrees_with_brute_force(gpu_model: str) -> None:
     """Every feasible count is proved; every count one instance larger that is not feasible is refused."""
     names = [row["profile"] for row in table(gpu_model)]
     feasible = brute_force(gpu_model)
-    assert {tuple(counts.get(name, 0) for name in names) for counts in multisets(gpu_model)} == feasible - {
+    assert {tuple(counts.get(name, 0) for name in names) for counts in list_profile_counts(gpu_model)} == feasible - {
         (0,) * len(names)
     }
     beyond = {
@@ -68,7 +74,7 @@ def test_proof_agrees_with_brute_force(gpu_model: str) -> None:
         assert proof
         assert proof.reason == ""
         assert proof.layout.counts == {n: c for n, c in zip(names, vector, strict=True) if c}
-        assert not layout_faults(gpu_model, proof.layout)
+        assert not find_layout_faults(gpu_model, proof.layout)
     for vector in beyond:
         proof = prove(gpu_model, dict(zip(names, vector, strict=True)))
         assert not proof
@@ -77,7 +83,7 @@ def test_proof_agrees_with_brute_force(gpu_model: str) -> None:
 
 
 @settings(max_examples=examples(300))
-@given(st.sampled_from(board_names()), st.data())
+@given(st.sampled_from(mig_model_names()), st.data())
 def test_proof_agrees_with_brute_force_on_any_counts(gpu_model: str, data: st.DataObject) -> None:
     rows = table(gpu_model)
     vector = tuple(data.draw(st.integers(0, row["max_instances"] + 1)) for row in rows)
@@ -99,7 +105,11 @@ def test_cases_that_counting_compute_slices_gets_wrong() -> None:
 @pytest.mark.parametrize(
     ("gpu_model", "counts"),
     [
-        *((name, {"1g": 2, "2g": 1, "3g": 1}) for name in board_names() if load_gpu_model(name).compute_slices == 7),
+        *(
+            (name, {"1g": 2, "2g": 1, "3g": 1})
+            for name in mig_model_names()
+            if load_gpu_model(name).compute_slices == 7
+        ),
         ("A30-24GB", {"1g": 2, "2g": 1}),
         ("RTX-PRO-6000-Blackwell-96GB", {"1g": 2, "2g": 1}),
     ],
@@ -127,12 +137,12 @@ def test_counts_that_are_no_counts(count: Any) -> None:
 
 @pytest.mark.parametrize("counts", [{"1g.5gb": 3}, {"3g.20gb": 1, "1g.5gb": 2}, {"2g.10gb": 2, "1g.10gb": 1}])
 def test_arrangements_are_all_valid_layouts_with_these_counts(counts: dict[str, int]) -> None:
-    from gpuplanner.hardware.layout_enumeration import placed_layouts
+    from gpuplanner.hardware.layout_enumeration import list_placed_layouts
 
     gpu_model = load_gpu_model("A100-40GB")
-    found = list(arrangements(gpu_model, counts))
+    found = list(iterate_arrangements(gpu_model, counts))
     assert len(set(found)) == len(found)
-    assert set(found) == {layout for layout in placed_layouts(gpu_model) if layout.counts == counts}
+    assert set(found) == {layout for layout in list_placed_layouts(gpu_model) if layout.counts == counts}
 
 
 # What drivers did, as told in the MIG User Guide and in transcripts of "nvidia-smi mig -cgi".
@@ -149,19 +159,19 @@ TRANSCRIPTS = [
 
 @pytest.mark.parametrize(("names", "starts"), TRANSCRIPTS)
 def test_predicted_places_are_those_of_the_driver(names: list[str], starts: list[int] | None) -> None:
-    layout = place_in_order("A100-40GB", names)
+    layout = place_as_created("A100-40GB", names)
     if starts is None:
         assert layout is None
     else:
         assert sorted((p.start, p.profile) for p in layout.placements) == sorted(zip(starts, names, strict=True))
 
 
-@pytest.mark.parametrize("gpu_model", board_names())
+@pytest.mark.parametrize("gpu_model", mig_model_names())
 def test_largest_first_always_works_on_known_boards(gpu_model: str) -> None:
-    for counts in multisets(gpu_model):
-        order = creation_order(gpu_model, counts)
+    for counts in list_profile_counts(gpu_model):
+        order = find_creation_order(gpu_model, counts)
         assert Counter(order) == counts
-        assert place_in_order(gpu_model, order) == prove(gpu_model, counts).layout
+        assert place_as_created(gpu_model, order) == prove(gpu_model, counts).layout
 
 
 @settings(max_examples=examples(60), deadline=None)
@@ -170,12 +180,12 @@ def test_spread_agrees_with_trying_all_combinations(gpu_model: str, gpus: int, d
     names = data.draw(st.lists(st.sampled_from([p.name for p in load_gpu_model(gpu_model).profiles]), max_size=3))
     counts = {name: data.draw(st.integers(0, 4)) for name in names}
     whole = data.draw(st.integers(0, 1))
-    single = [{}, *multisets(gpu_model, names)] if names else [{}]
+    single = [{}, *list_profile_counts(gpu_model, names)] if names else [{}]
     sums = {
         tuple(sum(c.get(name, 0) for c in chosen) for name in counts)
         for chosen in itertools.combinations_with_replacement(single, gpus - whole)
     }
-    found = spread(gpu_model, counts | {"gpu": whole}, gpus)
+    found = spread_over_gpus(gpu_model, counts | {"gpu": whole}, gpus)
     assert (found is not None) == (tuple(counts.values()) in sums)
     if found is not None:
         assert len(found) <= gpus

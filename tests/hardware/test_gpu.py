@@ -10,7 +10,7 @@ import pytest
 
 from gpuplanner.core.errors import GeometryError
 from gpuplanner.hardware.catalog import facts
-from gpuplanner.hardware.gpu_models import RESOURCES, GpuModel, as_board, load_gpu_model
+from gpuplanner.hardware.gpu_models import RESOURCE_LABELS, GpuModel, as_gpu_model, load_gpu_model
 from gpuplanner.hardware.mig_layouts import prove
 
 Rows: TypeAlias = Callable[..., list[dict[str, Any]]]
@@ -105,9 +105,9 @@ def test_own_board(toy_rows: Rows) -> None:
         "Hopper",
     )
     assert gpu_model.budget == {"sms": 80, "copy_engines": 4}
-    assert gpu_model.untested == ("decoders", "encoders", "jpeg_engines", "ofa_engines")
+    assert gpu_model.unstated_resources == ("decoders", "encoders", "jpeg_engines", "ofa_engines")
     assert prove(gpu_model, {"2g.16gb": 1, "1g.8gb": 2}).ok
-    assert as_board(gpu_model) is gpu_model
+    assert as_gpu_model(gpu_model) is gpu_model
 
 
 def test_own_boards_stand_beside_the_catalogue(toy_rows: Rows) -> None:
@@ -141,5 +141,5 @@ def test_catalogue_rows_stand_as_they_are() -> None:
     for row in table.iter_rows(named=True):
         profile = load_gpu_model(row["gpu_model"]).profile(row["profile"])
         assert profile.starts == tuple(int(start) for start in row["placement_starts"].split(";"))
-        for key in ("compute_slices", "memory_slices", "max_instances", "memory_gib", *RESOURCES):
+        for key in ("compute_slices", "memory_slices", "max_instances", "memory_gib", *RESOURCE_LABELS):
             assert getattr(profile, key) == row[key]

@@ -9,8 +9,8 @@ import pytest
 
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.cost.period_costs import idle_gpus
-from gpuplanner.hardware.catalog import parameter
-from gpuplanner.hardware.power_and_carbon import gpu_hour_price, power_model
+from gpuplanner.hardware.catalog import find_parameter
+from gpuplanner.hardware.power_and_carbon import find_gpu_hour_price, make_power_model
 from gpuplanner.usage.job_history import history
 
 
@@ -24,9 +24,9 @@ def owned_as(kinds: list[str | None]):
 
 
 def test_an_owned_gpu_costs_its_power():
-    pue, electricity = parameter("pue").value, parameter("electricity_usd_per_kwh").value
+    pue, electricity = find_parameter("pue").value, find_parameter("electricity_usd_per_kwh").value
     gpu_model = "H100-80GB-SXM5"
-    expected = power_model(gpu_model).idle_w / 1000 * pue * electricity / gpu_hour_price(gpu_model).value
+    expected = make_power_model(gpu_model).idle_w / 1000 * pue * electricity / find_gpu_hour_price(gpu_model).value
     assert idle_gpus(Scenario(), owned_as(["owned"]))[0] == pytest.approx(expected)
     assert idle_gpus(Scenario(pue=1.0), owned_as(["owned"]))[0] == pytest.approx(expected / pue)
 

@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 
 from gpuplanner.core.errors import GeometryError
 from gpuplanner.hardware.gpu_models import load_gpu_model
-from gpuplanner.hardware.layout_enumeration import placed_layouts
+from gpuplanner.hardware.layout_enumeration import list_placed_layouts
 from gpuplanner.hardware.mig_layouts import (
+    find_free_slices,
+    find_layout_faults,
     format_layout,
-    free_slices,
-    layout_faults,
     parse_layout,
     parse_placements,
 )
@@ -57,12 +57,12 @@ def test_counts_that_are_no_layout(counts: dict[str, int]) -> None:
 @pytest.mark.parametrize("gpu_model", ["A30", BOARD, "RTX-PRO-6000"])
 def test_every_enumerated_layout_is_valid_and_round_trips(gpu_model: str) -> None:
     slices = set(range(load_gpu_model(gpu_model).memory_slices))
-    for layout in placed_layouts(gpu_model):
+    for layout in list_placed_layouts(gpu_model):
         assert parse_placements(gpu_model, str(layout)) == layout
         taken = [s for p in layout.placements for s in range(p.start, p.start + p.size)]
-        assert set(free_slices(gpu_model, layout)) == slices - set(taken)
+        assert set(find_free_slices(gpu_model, layout)) == slices - set(taken)
         assert len(taken) == len(set(taken))
-        assert not layout_faults(gpu_model, layout)
+        assert not find_layout_faults(gpu_model, layout)
 
 
 @pytest.mark.parametrize("text", ["3g.20gb", "3g.20gb@", "3g.20gb@-4", "4"])

@@ -26,7 +26,7 @@ ATTRIBUTES = ["", "+me", "+me.all", "-me", "+gfx"]
     ],
 )
 def test_spellings(text: str, name: str) -> None:
-    assert str(ProfileName.parse(text)) == name
+    assert str(ProfileName.parse_name(text)) == name
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,7 @@ def test_spellings(text: str, name: str) -> None:
 )
 def test_other_text_is_refused(text: str) -> None:
     with pytest.raises(GeometryError, match="MIG profile"):
-        ProfileName.parse(text)
+        ProfileName.parse_name(text)
 
 
 @given(
@@ -48,5 +48,5 @@ def test_other_text_is_refused(text: str) -> None:
     )
 )
 def test_print_and_parse_round_trip(name: ProfileName) -> None:
-    assert ProfileName.parse(str(name)) == name
-    assert ProfileName.parse(f"MIG {str(name).upper()}") == name
+    assert ProfileName.parse_name(str(name)) == name
+    assert ProfileName.parse_name(f"MIG {str(name).upper()}") == name

@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 
 from gpuplanner.core.errors import OutputError, TraceFormatError
 from gpuplanner.ingest.dataset_folder import open_dataset
-from gpuplanner.ingest.dataset_import import add
+from gpuplanner.ingest.dataset_import import add_files
 from gpuplanner.ingest.dataset_writer import write_dataset
-from gpuplanner.ingest.job_table import SUPERSEDED
-from gpuplanner.ingest.source_registry import read
+from gpuplanner.ingest.job_table import SUPERSEDED_REASON
+from gpuplanner.ingest.source_registry import read_files
 
 HEADER = "JobIDRaw|Account|Submit|Start|End|State|AllocTRES"
 JANUARY = (
@@ -52,16 +52,16 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 def test_the_later_export_wins_and_every_row_is_accounted_for(dump: Callable[..., Path], tmp_path: Path):
     months = dump("jan.txt", *JANUARY), dump("feb.txt", *FEBRUARY)
-    done = add("slurm", months, tmp_path / "store", tz="UTC")
+    done = add_files("slurm", months, tmp_path / "store", tz="UTC")
     assert done.added == ("jan.txt", "feb.txt")
     jobs, facts = done.dataset.jobs, done.dataset.summary()
     assert jobs["job_id", "state"].rows() == [("1", "COMPLETED"), ("2", "COMPLETED"), ("3", "COMPLETED")]
     assert (facts["rows_in"], facts["rows_kept"], facts["rows_rejected"]) == (5, 3, 2)
     assert facts["gpu_hours"] == 4 * 2 + 8 * 2 + 1
     rejects = done.dataset.rejects["file", "row", "reason", "raw"].rows()
-    assert ("jan.txt", None, SUPERSEDED, "job 2, attempt 1") in rejects
+    assert ("jan.txt", None, SUPERSEDED_REASON, "job 2, attempt 1") in rejects
     checks = dict(done.dataset.quality["check", "rows"].iter_rows())
-    assert checks[f"rejected: {SUPERSEDED}"] == 1
+    assert checks[f"rejected: {SUPERSEDED_REASON}"] == 1
     assert "running when the observation ended" not in checks  # true of January alone
     opened = open_dataset(tmp_path / "store")
     assert opened.jobs.equals(jobs)
@@ -72,7 +72,7 @@ def test_the_later_export_wins_and_every_row_is_accounted_for(dump: Callable[...
 def test_an_export_that_ends_half_a_second_later_is_later(tmp_path: Path):
     for name, seconds, gpus in (("z.csv", "100", 1), ("a.csv", "100.5", 2)):
         (tmp_path / name).write_text(f"job_id,submission_time,duration,num_gpu\nj,0,{seconds},{gpus}\n")
-    done = add("itp", [tmp_path / "a.csv", tmp_path / "z.csv"], tmp_path / "store")
+    done = add_files("itp", [tmp_path / "a.csv", tmp_path / "z.csv"], tmp_path / "store")
     assert done.dataset.jobs["gpus"].to_list() == [2]
     assert done.dataset.provenance["span_end"] == "2021-03-04T00:01:40.500000Z"
 
@@ -83,36 +83,36 @@ def test_the_order_of_the_files_changes_no_byte(dump: Callable[..., Path], tmp_p
     for number, order in enumerate(itertools.permutations(files)):
         folder = tmp_path / f"store{number}"
         for path in order:
-            add("slurm", [path], folder, tz="UTC")
+            add_files("slurm", [path], folder, tz="UTC")
         found.append(contents(folder))
-    add("slurm", files, tmp_path / "at once", tz="UTC")
+    add_files("slurm", files, tmp_path / "at once", tz="UTC")
     assert all(each == contents(tmp_path / "at once") for each in found)
 
 
 def test_nothing_new_is_said_and_nothing_is_written(dump: Callable[..., Path], tmp_path: Path):
     january = dump("jan.txt", *JANUARY)
-    add("slurm", [january], tmp_path / "store", tz="UTC")
+    add_files("slurm", [january], tmp_path / "store", tz="UTC")
     inode, before = (tmp_path / "store").stat().st_ino, contents(tmp_path / "store")
     renamed = january.rename(tmp_path / "january.txt")
-    again = add("auto", [renamed], tmp_path / "store", tz="UTC")
+    again = add_files("auto", [renamed], tmp_path / "store", tz="UTC")
     assert (again.added, again.replaced, again.unchanged) == ((), (), ("january.txt",))
-    assert again.news() == "nothing to do: 1 file(s) read before, none new or changed"
+    assert again.describe_import() == "nothing to do: 1 file(s) read before, none new or changed"
     assert ((tmp_path / "store").stat().st_ino, contents(tmp_path / "store")) == (inode, before)
 
 
 def test_a_file_that_changed_takes_back_what_it_said(dump: Callable[..., Path], tmp_path: Path):
     """Job 2 was told by both; once February has it no more, January's word counts again."""
     files = dump("jan.txt", *JANUARY), dump("feb.txt", *FEBRUARY)
-    add("slurm", files, tmp_path / "store", tz="UTC")
+    add_files("slurm", files, tmp_path / "store", tz="UTC")
     dump("feb.txt", FEBRUARY[1])
-    done = add("slurm", files, tmp_path / "store", tz="UTC")
+    done = add_files("slurm", files, tmp_path / "store", tz="UTC")
     assert (done.added, done.replaced, done.unchanged) == ((), ("feb.txt",), ("jan.txt",))
     assert done.dataset.jobs["job_id", "state"].rows() == [
         ("1", "COMPLETED"),
         ("2", "RUNNING"),
         ("3", "COMPLETED"),
     ]
-    add("slurm", files, tmp_path / "anew", tz="UTC")
+    add_files("slurm", files, tmp_path / "anew", tz="UTC")
     assert contents(tmp_path / "anew") == contents(tmp_path / "store")
 
 
@@ -140,7 +140,7 @@ def test_merged_is_what_a_dictionary_would_hold(exports: list[dict[int, int]]):
                 )
             )
             expected |= {str(job): float(gpus) for job, gpus in export.items()} | {f"mark{day}": 0.0}
-            found = add("itp", [path], Path(folder) / "store").dataset
+            found = add_files("itp", [path], Path(folder) / "store").dataset
     assert dict(found.jobs["job_id", "gpus"].iter_rows()) == expected
     facts = found.summary()
     assert facts["rows_in"] == sum(len(export) + 1 for export in exports)
@@ -189,12 +189,12 @@ def test_files_without_job_ids_read_at_once_are_those_added_one_by_one(source: s
             path.write_text("\n".join([header, *lines, ""]))
         if len({path.read_bytes() for path in paths}) < len(paths):
             return  # equal files are refused in both ways
-        at_once = read(source, paths)
+        at_once = read_files(source, paths)
         for path in paths:
-            done = add(source, [path], Path(folder) / "store").dataset
+            done = add_files(source, [path], Path(folder) / "store").dataset
         again = Path(folder) / "again.csv"
         again.write_text("\r\n".join([header, *parts[-1], ""]))
-        twice = add(source, [again], Path(folder) / "store").dataset
+        twice = add_files(source, [again], Path(folder) / "store").dataset
     facts = ("rows_in", "rows_kept", "rows_rejected", "span_start", "span_end", "gpu_hours")
     order = ["submit_time", "job_id"]
     assert done.jobs.sort(order).equals(at_once.jobs.sort(order))  # type: ignore[union-attr]
@@ -210,8 +210,8 @@ def test_a_month_of_philly_by_hand(tmp_path: Path):
         ("two.csv", [shared, other, other]),
     ):
         (tmp_path / name).write_text("\n".join([PHILLY, *lines, ""]))
-    add("philly", [tmp_path / "one.csv"], tmp_path / "store")
-    done = add("auto", [tmp_path / "two.csv"], tmp_path / "store")
+    add_files("philly", [tmp_path / "one.csv"], tmp_path / "store")
+    done = add_files("auto", [tmp_path / "two.csv"], tmp_path / "store")
     facts = done.dataset.summary()
     assert (facts["rows_in"], facts["rows_kept"], facts["rows_rejected"]) == (5, 4, 1)
     assert facts["gpu_hours"] == 1 * 2 + 2 * 1 + 2 * (4 * 0.5)
@@ -225,19 +225,19 @@ def test_two_kinds_of_files_that_tell_of_the_same_jobs_are_not_put_together(tmp_
     job = {"jobid": "application_1", "status": "Pass", "vc": "a", "user": "u", "attempts": [attempt]}
     log.write_text(json.dumps([job | {"submitted_time": "2017-10-01 06:13:03"}]))
     with pytest.raises(TraceFormatError, match="files of one kind"):
-        add("philly", [table, log], store)
-    add("philly", [table], store)
+        add_files("philly", [table, log], store)
+    add_files("philly", [table], store)
     before = contents(store)
     with pytest.raises(TraceFormatError, match=r"the options that it was read with, .*'kind': 'job table'"):
-        add("philly", [log], store)
-    assert add("auto", [table], store).unchanged == ("table.csv",)
+        add_files("philly", [log], store)
+    assert add_files("auto", [table], store).unchanged == ("table.csv",)
     assert contents(store) == before
 
 
 def test_what_cannot_be_added_leaves_the_folder_as_it_was(dump: Callable[..., Path], tmp_path: Path):
     january = dump("jan.txt", *JANUARY)
     store = tmp_path / "store"
-    add("slurm", [january], store, tz="UTC")
+    add_files("slurm", [january], store, tz="UTC")
     before = contents(store)
     february, bad = dump("feb.txt", *FEBRUARY), dump("bad.txt", "1|bio|x|x|x|x|x")
     rival, twin = tmp_path / "rival.csv", tmp_path / "twin.txt"
@@ -256,50 +256,50 @@ def test_what_cannot_be_added_leaves_the_folder_as_it_was(dump: Callable[..., Pa
         ("a regular file; got a folder", "slurm", [tmp_path], "UTC"),
     ):
         with pytest.raises(TraceFormatError, match=fault):
-            add(source, paths, store, tz=zone)
+            add_files(source, paths, store, tz=zone)
         assert contents(store) == before
-    plain = write_dataset(read("slurm", january, tz="UTC"), tmp_path / "plain")  # type: ignore[arg-type]
+    plain = write_dataset(read_files("slurm", january, tz="UTC"), tmp_path / "plain")  # type: ignore[arg-type]
     with pytest.raises(TraceFormatError, match="a source that can grow; got one that an earlier version read at once"):
-        add("slurm", [january], plain, tz="UTC")
+        add_files("slurm", [january], plain, tz="UTC")
     facts = json.loads((store / "provenance.json").read_text())
     facts["sources"][0]["files"] = [{"name": "jan.txt"}]
     (store / "provenance.json").write_text(json.dumps(facts))
     with pytest.raises(TraceFormatError, match="the facts of each source"):
         open_dataset(store)
     with pytest.raises(OutputError, match=r"'provenance\.json', changed since"):
-        add("slurm", [january], store, tz="UTC")
+        add_files("slurm", [january], store, tz="UTC")
 
 
 SLOW = """
 import sys, time
 from gpuplanner.ingest import dataset_writer as draft
-from gpuplanner.ingest.dataset_import import add
+from gpuplanner.ingest.dataset_import import add_files
 write = draft.write_table
 def slow(*given, **named):
     write(*given, **named)
     print("writing", flush=True)
     time.sleep(60)
 draft.write_table = slow
-add("slurm", [sys.argv[1]], sys.argv[2], tz="UTC")
+add_files("slurm", [sys.argv[1]], sys.argv[2], tz="UTC")
 """
 
 
 def test_two_runs_cannot_collide_and_one_that_is_killed_leaves_the_old_state(dump: Callable[..., Path], tmp_path: Path):
     january, february, store = dump("jan.txt", *JANUARY), dump("feb.txt", *FEBRUARY), tmp_path / "store"
-    add("slurm", [january], store, tz="UTC")
+    add_files("slurm", [january], store, tz="UTC")
     before = contents(store)
     command = [sys.executable, "-c", SLOW, str(february), str(store)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as other:
         assert other.stdout is not None
         assert other.stdout.readline() == "writing\n"
         with pytest.raises(OutputError, match="the only run that writes it; got another run at it"):
-            add("slurm", [february], store, tz="UTC")
+            add_files("slurm", [february], store, tz="UTC")
         with pytest.raises(OutputError, match="another run"):
             write_dataset(open_dataset(store), store)
         assert contents(store) == before
         other.send_signal(signal.SIGKILL)
     assert contents(store) == before
-    assert add("slurm", [february], store, tz="UTC").added == ("feb.txt",)
+    assert add_files("slurm", [february], store, tz="UTC").added == ("feb.txt",)
 
 
 def test_the_command_says_what_it_did(dump: Callable[..., Path], tmp_path: Path, capsys, monkeypatch):

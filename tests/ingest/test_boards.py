@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuplanner.hardware.catalog import board_names
+from gpuplanner.hardware.catalog import mig_model_names
 from gpuplanner.hardware.gpu_models import load_gpu_model
-from gpuplanner.ingest.gpu_shares import resolve_jobs, resolve_nodes
+from gpuplanner.ingest.gpu_shares import count_jobs_in_gpus, resolve_node_models
 
 
 def job(devices=None, gpus=None, **further):
@@ -29,7 +29,7 @@ def nodes(*rows):
 
 
 def resolved(*rows, inventory=None, stated=None):
-    told, _, findings = resolve_jobs(table(*rows), inventory, stated)
+    told, _, findings = count_jobs_in_gpus(table(*rows), inventory, stated)
     return told, {finding.check: finding for finding in findings}
 
 
@@ -64,7 +64,7 @@ def test_a_word_tells_board_and_share(word, gpu_model, share, memory, profile):
     assert row[2] == (pytest.approx(2 * memory) if memory is not None else None)
     assert row[3:] == (instances, profile)
     assert UNKNOWN not in found
-    assert (UNDECIDED in found) == (gpu_model not in board_names() and gpu_model not in ("T4", "nothing known"))
+    assert (UNDECIDED in found) == (gpu_model not in mig_model_names() and gpu_model not in ("T4", "nothing known"))
     assert (STRANGE in found) == (gpu_model == "nothing known")
 
 
@@ -77,7 +77,7 @@ def test_what_no_word_decides_is_not_known_and_said(word):
     assert word in found[UNKNOWN].example
 
 
-@given(st.sampled_from(board_names()), st.data(), st.integers(1, 7))
+@given(st.sampled_from(mig_model_names()), st.data(), st.integers(1, 7))
 def test_every_profile_of_every_board_counts_its_slices(name, data, count):
     gpu_model = load_gpu_model(name)
     profile = data.draw(st.sampled_from(gpu_model.profiles))
@@ -117,7 +117,7 @@ def test_the_user_decides_first():
 def test_a_model_that_was_stated_for_nodes_is_in_use():
     """Nodes are counted first, and then are called by the model that was stated for them."""
     stated = {"h100": "H100-80GB-SXM5", "l40": "L40S"}
-    counted, _ = resolve_nodes(nodes(("n1", 8, "h100", None)), stated)
+    counted, _ = resolve_node_models(nodes(("n1", 8, "h100", None)), stated)
     _, found = resolved(job(None, 2.0, node_list="n1"), inventory=counted, stated=stated)
     assert found["--map-gpu of no device"].example == "'l40'"
 
@@ -161,7 +161,7 @@ def test_instances_on_two_cut_boards_of_one_inventory_count_as_what_they_are():
 
 def test_tables_that_were_resolved_stay_as_they_are():
     once, _ = resolved(job("a100_1g.5gb=2,a100=1", 3.0), job("a100_1g.5gb=2", 2.0), job("t4=1", 1.0), job(None, None))
-    again, _, findings = resolve_jobs(once, None)
+    again, _, findings = count_jobs_in_gpus(once, None)
     assert again.equals(once)
     assert {finding.check for finding in findings} <= {UNDECIDED}
 
@@ -174,7 +174,7 @@ def test_nodes_have_the_boards_that_words_and_layouts_tell():
         ("n4", 2, "T4|x", None),
         ("n5", 0, None, None),
     )
-    told, findings = resolve_nodes(inventory, {"y": "T4"})
+    told, findings = resolve_node_models(inventory, {"y": "T4"})
     assert told["gpu_model"].to_list() == ["A100-40GB", "A100-40GB", "T4|A30-24GB", "T4|x", None]
     assert [(found.check, found.rows, found.example) for found in findings] == [
         ("unknown GPU type of nodes", 1, "'x'"),
@@ -188,7 +188,7 @@ def test_a_node_follows_the_jobs_that_name_its_model():
     nodes = nodes.with_columns(layouts=pl.lit(None, pl.String))
     words = ["nvidia_a100-sxm4-80gb=8", "a100=8", "a100=8"]
     jobs = pl.DataFrame({"job_id": ["1", "2", "3"], "gpus": 8.0, "devices": words, "node_list": ["n1", "n2", "n3"]})
-    told, known, _ = resolve_jobs(jobs, nodes)
+    told, known, _ = count_jobs_in_gpus(jobs, nodes)
     assert known is not None
     assert known["gpu_model"].to_list() == ["A100-80GB", "a100", "A100-40GB"], "n2 stays open"
     assert told["gpu_model"].to_list() == ["A100-80GB", "a100", "A100-40GB"]

@@ -11,28 +11,28 @@ import polars as pl
 import pytest
 
 from gpuplanner.decision.policy_simulation import correction_of
-from gpuplanner.hardware.catalog import boards_called
+from gpuplanner.hardware.catalog import match_gpu_models
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.kubernetes.cluster_reader import (
-    BY_CATALOGUE,
-    CLOSED,
-    GONE_NODES,
-    NO_NODES,
-    NO_NUMBER,
-    UNRESOLVED_SHARES,
+    CATALOGUE_MEMORY_CHECK,
+    CLOSED_NODES_CHECK,
+    MISSING_NODES_CHECK,
+    NO_NODES_CHECK,
+    UNKNOWN_GPU_COUNT_CHECK,
+    UNRESOLVED_SHARES_CHECK,
 )
 from gpuplanner.ingest.kubernetes.node_gpus import (
-    ASSUMED_SHARES,
-    FEWER_UNITS,
-    OTHER_COUNT,
-    OTHER_MODEL,
-    PARTS_OF_BOARDS,
-    SHARED_UNITS,
-    TOO_MANY,
-    UNCONFIRMED,
-    UNKNOWN_SHARES,
+    ASSUMED_SHARES_CHECK,
+    COUNT_MISMATCH_CHECK,
+    MODEL_MISMATCH_CHECK,
+    SHARED_UNITS_CHECK,
+    TOO_MANY_GPUS_CHECK,
+    UNCONFIRMED_GPUS_CHECK,
+    UNKNOWN_REPLICAS_CHECK,
+    VGPU_CHECK,
+    WITHHELD_GPUS_CHECK,
 )
-from gpuplanner.ingest.source_registry import read
+from gpuplanner.ingest.source_registry import read_files
 
 CASES = Path(__file__).parent / "cluster_dumps" / "kubernetes"
 GPU = "nvidia.com/gpu"
@@ -46,7 +46,7 @@ def read_case(case: str, folder: Path) -> Dataset:
     if not path.exists():
         path = folder / path.name
         path.write_bytes(gzip.decompress((CASES / f"{case}.gz").read_bytes()))
-    return read("auto", path)
+    return read_files("auto", path)
 
 
 def installed(found: Dataset) -> dict[str, int]:
@@ -111,7 +111,7 @@ def test_flavors_name_their_model_by_any_node_label(tmp_path: Path):
         found = read_case(f"20-kueue/{case}", tmp_path)
         assert by_model(found) == pytest.approx({"H100-80GB-SXM5": 3200, "L4": 80})
         assert found.quotas is not None
-        assert [boards_called(word) for word in found.quotas["gpu_model"]] == [("H100-80GB-SXM5",), ("L4",)]
+        assert [match_gpu_models(word) for word in found.quotas["gpu_model"]] == [("H100-80GB-SXM5",), ("L4",)]
     stuck = read_case("20-kueue/stuck.json", tmp_path).jobs.filter(job_id="res/stuck")
     assert stuck.select("gpus", "state", "attempt").rows() == [(8.0, "PREEMPTED", 1)]
 
@@ -119,7 +119,7 @@ def test_flavors_name_their_model_by_any_node_label(tmp_path: Path):
 def test_shared_units_that_no_label_explains_stop_every_recommendation(tmp_path: Path):
     found = read_case("08-bottlerocket-shared/dump.json", tmp_path)
     assert installed(found) == {"H100-80GB-SXM5": 8}
-    assert grave(found) == {UNKNOWN_SHARES: 40, "number of GPUs not known": 40}
+    assert grave(found) == {UNKNOWN_REPLICAS_CHECK: 40, "number of GPUs not known": 40}
     correction = correction_of(found)
     assert correction is not None
     assert correction.share == 1.0
@@ -173,7 +173,7 @@ def pod(name: str, on: str, limits: Json, **more: Any) -> Json:
 def dump(folder: Path, *things: Json) -> Dataset:
     path = folder / "dump.json"
     path.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": list(things)}))
-    return read("kubernetes", path)
+    return read_files("kubernetes", path)
 
 
 EKS = "eks.amazonaws.com/instance-gpu-"
@@ -296,7 +296,7 @@ def test_seven_gpus_on_an_instance_of_one_are_its_instances(tmp_path: Path):
     found = dump(tmp_path, node("n1", {TYPE: "Standard_NC24ads_A100_v4"}, {GPU: "7"}), pod("a", "n1", {GPU: "1"}))
     assert installed(found) == {"A100-80GB": 1}
     assert found.provenance["gpu_hours"] == pytest.approx(10 / 7, rel=1e-9)
-    assert found.quality.filter(check=SHARED_UNITS)["severity", "rows"].rows() == [("info", 1)]
+    assert found.quality.filter(check=SHARED_UNITS_CHECK)["severity", "rows"].rows() == [("info", 1)]
 
 
 @pytest.mark.parametrize(
@@ -306,38 +306,38 @@ def test_seven_gpus_on_an_instance_of_one_are_its_instances(tmp_path: Path):
             {TYPE: "g5.12xlarge"},
             "40",
             1.0,
-            {ASSUMED_SHARES: 1},
+            {ASSUMED_SHARES_CHECK: 1},
         ),  # time-slicing, as an A10G has no instances, or HAMi
         ({TYPE: "Standard_ND96isr_MI300X_v5"}, "64", 1.25, {}),  # CPX, by the modes of the MI300X
         (
             {TYPE: "p4d.24xlarge"},
             "24",
             0.0,
-            {UNKNOWN_SHARES: 1, "number of GPUs not known": 1},
+            {UNKNOWN_REPLICAS_CHECK: 1, "number of GPUs not known": 1},
         ),  # 2g or a third
         (
             {TYPE: "g5.12xlarge"},
             "10",
             0.0,
-            {UNKNOWN_SHARES: 1, "number of GPUs not known": 1},
+            {UNKNOWN_REPLICAS_CHECK: 1, "number of GPUs not known": 1},
         ),  # not so many each
         (
             {f"{GPU}.product": "NVIDIA-L40S"},
             "64",
             0.0,
-            {TOO_MANY: 1, NO_NUMBER: 1, "number of GPUs not known": 1},
+            {TOO_MANY_GPUS_CHECK: 1, UNKNOWN_GPU_COUNT_CHECK: 1, "number of GPUs not known": 1},
         ),
-        ({"accelerator": "nvidia-l40s"}, "8", 10.0, {UNCONFIRMED: 1}),  # a label set by hand, and no number
-        ({TYPE: "p5.48xlarge", f"{GPU}.product": "Tesla-T4"}, "8", 10.0, {OTHER_MODEL: 1}),
-        ({TYPE: "g5.12xlarge", f"{KARPENTER}count": "8"}, "8", 10.0, {OTHER_COUNT: 1}),
-        ({TYPE: "g6f.large"}, "1", 10.0, {PARTS_OF_BOARDS: 1}),
+        ({"accelerator": "nvidia-l40s"}, "8", 10.0, {UNCONFIRMED_GPUS_CHECK: 1}),  # a label set by hand, and no number
+        ({TYPE: "p5.48xlarge", f"{GPU}.product": "Tesla-T4"}, "8", 10.0, {MODEL_MISMATCH_CHECK: 1}),
+        ({TYPE: "g5.12xlarge", f"{KARPENTER}count": "8"}, "8", 10.0, {COUNT_MISMATCH_CHECK: 1}),
+        ({TYPE: "g6f.large"}, "1", 10.0, {VGPU_CHECK: 1}),
         (
             {f"{GPU}.product": "NVIDIA-A10-4Q", "nvidia.com/vgpu.present": "true"},
             "1",
             10.0,
-            {PARTS_OF_BOARDS: 1, "unknown GPU type": 1, "unknown GPU type of nodes": 1},
+            {VGPU_CHECK: 1, "unknown GPU type": 1, "unknown GPU type of nodes": 1},
         ),
-        ({TYPE: "p5.48xlarge"}, "7", 10.0, {FEWER_UNITS: 1}),
+        ({TYPE: "p5.48xlarge"}, "7", 10.0, {WITHHELD_GPUS_CHECK: 1}),
     ],
 )
 def test_capacity_is_checked_against_everything_else_that_is_said(
@@ -354,7 +354,7 @@ def test_instances_that_do_not_fit_on_the_gpus_are_a_warning(tmp_path: Path):
     machine = node("n1", labels, {"nvidia.com/mig-1g.10gb": "15"})
     found = dump(tmp_path, machine, pod("a", "n1", {"nvidia.com/mig-1g.10gb": "1"}))
     assert found.provenance["gpu_hours"] == pytest.approx(10 / 7)
-    assert grave(found) == {OTHER_COUNT: 1}
+    assert grave(found) == {COUNT_MISMATCH_CHECK: 1}
 
 
 def test_gpus_that_a_node_does_not_offer_are_out_of_service_and_installed(tmp_path: Path):
@@ -369,8 +369,8 @@ def test_gpus_that_a_node_does_not_offer_are_out_of_service_and_installed(tmp_pa
     assert installed(found) == {"H100-80GB-SXM5": 24}
     out = found.tables["out_of_service"].select("node", pl.col("start_time").dt.hour(), "gpus").rows()
     assert sorted(out) == [("closed", 12, None), ("fallen", 0, 1.0), ("ill", 0, 2.0)]
-    assert grave(found) == {FEWER_UNITS: 2}
-    assert found.quality.filter(check=CLOSED)["rows"].to_list() == [1]
+    assert grave(found) == {WITHHELD_GPUS_CHECK: 2}
+    assert found.quality.filter(check=CLOSED_NODES_CHECK)["rows"].to_list() == [1]
 
 
 KUEUE = {"apiVersion": "kueue.x-k8s.io/v1beta1"}
@@ -506,7 +506,7 @@ def test_what_may_be_a_gpu_is_a_warning_and_its_hours_stay_open(things: list[Jso
 def test_without_nodes_nobody_knows_whether_gpus_are_shared(tmp_path: Path):
     found = dump(tmp_path, pod("a", "n1", {GPU: "2"}))
     assert found.provenance["gpu_hours"] == 20.0
-    assert grave(found) == {NO_NODES: 1}
+    assert grave(found) == {NO_NODES_CHECK: 1}
 
 
 HALF_T4 = {GPU: "1", "nvidia.com/gpumem": "8192"}
@@ -516,14 +516,14 @@ T4S = node("n1", {f"{GPU}.product": "Tesla-T4", f"{GPU}.count": "4"}, {GPU: "4"}
 @pytest.mark.parametrize(
     ("things", "gpu_hours", "check", "named"),
     [
-        ([T4S, pod("a", "gone", {GPU: "2"})], 20.0, GONE_NODES, f"1 pod requested {GPU};"),
+        ([T4S, pod("a", "gone", {GPU: "2"})], 20.0, MISSING_NODES_CHECK, f"1 pod requested {GPU};"),
         # 8192 MiB are half of the 16 GiB of the catalogue; a T4 shows 15,360 MiB of them.
-        ([T4S, pod("a", "n1", HALF_T4)], 5.0, BY_CATALOGUE, "1 pod requested nvidia.com/gpumem;"),
-        ([pod("a", "n1", HALF_T4)], 0.0, UNRESOLVED_SHARES, "1 pod requested nvidia.com/gpumem on a GPU model"),
+        ([T4S, pod("a", "n1", HALF_T4)], 5.0, CATALOGUE_MEMORY_CHECK, "1 pod requested nvidia.com/gpumem;"),
+        ([pod("a", "n1", HALF_T4)], 0.0, UNRESOLVED_SHARES_CHECK, "1 pod requested nvidia.com/gpumem on a GPU model"),
         # A claim keeps its device, and the ResourceSlice went with the node.
         (
             [claim("c", "mig.nvidia.com", ("gpu.nvidia.com", "gpu-0-mig-19-0-1")), claiming("a", "c")],
-            0.0, UNRESOLVED_SHARES, "1 pod requested devices of mig.nvidia.com;",
+            0.0, UNRESOLVED_SHARES_CHECK, "1 pod requested devices of mig.nvidia.com;",
         ),
     ],
 )  # fmt: skip

@@ -18,7 +18,7 @@ COLUMNS = ("job_id", "tenant", "submit_time", "end_time", "gpus", "node_list", "
 
 @pytest.mark.parametrize("rows", [1000, 11_521, 100_000])
 def test_pieces_are_the_whole_table(monkeypatch, rows):
-    monkeypatch.setattr(job_pieces, "PIECE", rows)
+    monkeypatch.setattr(job_pieces, "READ_CHUNK_ROWS", rows)
     whole = open_dataset(sample_folder()).jobs
     found = read_jobs(sample_folder() / "jobs.parquet", COLUMNS)
     assert found.columns == list(COLUMNS)
@@ -29,7 +29,7 @@ def test_pieces_are_the_whole_table(monkeypatch, rows):
 
 
 def test_a_bad_row_in_a_later_piece_is_found_also_in_a_column_not_asked_for(monkeypatch, tmp_path):
-    monkeypatch.setattr(job_pieces, "PIECE", 1000)
+    monkeypatch.setattr(job_pieces, "READ_CHUNK_ROWS", 1000)
     jobs = open_dataset(sample_folder()).jobs.with_columns(
         attempt=pl.when(pl.int_range(pl.len()) == 5007).then(0).otherwise("attempt")
     )

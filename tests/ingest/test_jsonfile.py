@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from gpuplanner.core.errors import TraceFormatError
 from gpuplanner.ingest import text_files as text_blocks
-from gpuplanner.ingest.row_reader import BROKEN, Item, read_items
+from gpuplanner.ingest.row_reader import NOT_JSON, Item, read_items
 
 File = Callable[..., Path]
 
@@ -42,7 +42,7 @@ def test_what_was_written_is_read(
     path.write_text(json.dumps({"meta": extra, "jobs": listed, "errors": []}, indent=indent))
     found = items(path, "jobs")
     assert [item.value for item in found] == listed
-    assert [item.place for item in found] == list(range(1, len(listed) + 1))
+    assert [item.position for item in found] == list(range(1, len(listed) + 1))
     assert all(item.around == {"meta": extra} for item in found)
 
 
@@ -54,11 +54,11 @@ def test_documents_without_a_list_are_items(file: File):
 
 def test_each_line_may_be_a_list_of_its_own_and_fail_alone(file: File):
     path = file('{"jobs": [1, 2]}\n\n{"jobs": [3, }\n{"jobs": [4]}\n')
-    assert [(item.place, item.value, item.fault) for item in items(path, "jobs")] == [
+    assert [(item.position, item.value, item.fault) for item in items(path, "jobs")] == [
         (1, 1, ""),
         (1, 2, ""),
         (3, 3, ""),
-        (3, None, BROKEN),
+        (3, None, NOT_JSON),
         (4, 4, ""),
     ]
 

@@ -19,7 +19,7 @@ from gpuplanner.cli.application import app, register_commands
 from gpuplanner.core.errors import GpuPlannerError, GpuPlannerWarning
 from gpuplanner.decision.study_pipeline import beginning
 from gpuplanner.ingest.dataset_folder import open_dataset
-from gpuplanner.ingest.dataset_import import add_together, parts_of, require_jobs
+from gpuplanner.ingest.dataset_import import add_sources, group_files_by_source, require_jobs
 
 CASES = Path(__file__).parent / "cluster_dumps"
 INPUTS = (
@@ -276,7 +276,7 @@ def outcome(number: int, folder: Path) -> str:
     """What comes of reading the files and looking into them: nothing, or the sentence of an error."""
     files = write(number, folder / "in")
     try:
-        add_together(parts_of(files), folder / "data", tz="UTC")
+        add_sources(group_files_by_source(files), folder / "data", tz="UTC")
         found = open_dataset(folder / "data")
         require_jobs(found.tables, files, folder / "data")
         beginning(str(folder / "data"))

@@ -10,7 +10,7 @@ import pytest
 from gpuplanner.core.schema_checks import conform
 from gpuplanner.core.schemas import Jobs
 from gpuplanner.ingest.dataset import gpu_hours
-from gpuplanner.ingest.quality_report import JOB_CHECKS, gap_findings, run_checks
+from gpuplanner.ingest.quality_report import JOB_CHECKS, find_submission_gaps, run_checks
 
 ZERO = datetime(2025, 1, 1, tzinfo=UTC)
 
@@ -27,7 +27,7 @@ def job(state: str, start_h: float | None, end_h: float | None, gpus: float | No
 def jobs(*rows: Row) -> pl.DataFrame:
     fixed = {"attempt": 1, "tenant": "a"}
     named = [{"job_id": str(number), **fixed, **row} for number, row in enumerate(rows)]
-    return conform(pl.DataFrame(named, infer_schema_length=None), Jobs, where="jobs")
+    return conform(pl.DataFrame(named, infer_schema_length=None), Jobs, source="jobs")
 
 
 @pytest.mark.parametrize(
@@ -53,10 +53,10 @@ def test_each_check_finds_its_case_among_sound_jobs(row: Row, check: str):
 def test_gaps_between_submissions():
     hours = pl.Series([0, 1, 24, 49, 80])
     times = ZERO + hours.cast(pl.Duration("us")) * 3_600_000_000
-    (finding,) = gap_findings(times)
+    (finding,) = find_submission_gaps(times)
     assert finding.rows == 2  # 24 → 49 and 49 → 80
     assert finding.example == "31.0 hours before 2025-01-04 08:00 UTC"
-    assert gap_findings(times.head(3)) == []
+    assert find_submission_gaps(times.head(3)) == []
 
 
 def test_gpu_hours_by_hand():

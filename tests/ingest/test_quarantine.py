@@ -17,13 +17,13 @@ from gpuplanner.ingest.quarantine import (
     FAR_AWAY,
     FULL_NODE,
     FULL_POOL,
-    OTHER_CLUSTER,
+    OTHER_CLUSTER_CHECK,
     UNBELIEVABLE,
-    believed,
-    outgrown_nodes,
+    add_past_nodes,
+    drop_quarantined,
+    find_past_fleet_changes,
+    mark_quarantine,
     quarantine_findings,
-    with_past_nodes,
-    with_quarantine,
 )
 from gpuplanner.usage.gpu_hour_ledger import gpu_time_ledger
 from gpuplanner.usage.occupancy import installed_gpu_hours
@@ -52,18 +52,18 @@ def jobs_of(*rows):
             infer_schema_length=None,
         ),
         Jobs,
-        where="test",
+        source="test",
     )  # fmt: skip
 
 
 def nodes_of(*gpus, gpu_model=None):
     names = [f"n{place}" for place in range(len(gpus))]
     boards = pl.Series(gpu_model if isinstance(gpu_model, list) else [gpu_model] * len(gpus), dtype=pl.String)
-    return conform(pl.DataFrame({"node": names, "gpus": gpus, "gpu_model": boards}), Inventory, where="test")
+    return conform(pl.DataFrame({"node": names, "gpus": gpus, "gpu_model": boards}), Inventory, source="test")
 
 
 def marks(jobs, inventory=None):
-    return with_quarantine(jobs, inventory)["quarantined"].to_list()
+    return mark_quarantine(jobs, inventory)["quarantined"].to_list()
 
 
 USUAL = [(8, place, place, place + 2, None, None) for place in range(20)]
@@ -73,7 +73,7 @@ def test_two_jobs_on_the_gpus_of_one_node():
     jobs = jobs_of((8, 0, 0, 4, "n0", None), (8, 1, 1, 3, "n0", None), (8, 4, 4, 5, "n0", None))
     assert marks(jobs, nodes_of(8, 8)) == [None, FULL_NODE, None], "the node is full though the fleet is not"
     assert marks(jobs) == [None] * 3, "without an inventory nobody knows that the node has eight"
-    told = quarantine_findings(with_quarantine(jobs, nodes_of(8, 8)), hour(5))
+    told = quarantine_findings(mark_quarantine(jobs, nodes_of(8, 8)), hour(5))
     assert [(each.rows, each.severity, each.example) for each in told] == [(1, "error", "job 1")]
     assert "16.0 GPU-hours" in told[0].effect
 
@@ -94,11 +94,11 @@ def test_a_job_over_nodes_counts_with_what_must_be_on_each():
 def test_jobs_on_nodes_that_the_list_lacks_count_as_they_ran():
     jobs = jobs_of((8, 0, 0, 4, "n0", None), (8, 0, 0, 4, "n7", None), (12, 5, 5, 6, "n[0,8]", None))
     assert marks(jobs, nodes_of(8)) == [None] * 3
-    past = with_past_nodes(jobs, nodes_of(8))
+    past = add_past_nodes(jobs, nodes_of(8))
     assert past.select("node", "gpus", "installed", "retired").rows() == [
         ("n0", 8, None, None), ("n7", 8, hour(0), hour(4)), ("n8", 6, hour(5), hour(6)),
     ]  # fmt: skip
-    (told,) = outgrown_nodes(jobs, nodes_of(8))
+    (told,) = find_past_fleet_changes(jobs, nodes_of(8))
     assert (told.rows, told.gpu_hours, told.example) == (2, 44.0, "'n7', 'n8'")
     later = jobs_of((4, 9, 9, 10, "n7", None), (8, 9, 9, 10, "n0", None))
     assert marks(later, past) == [None, None], "a list that was completed by earlier jobs binds no later ones"
@@ -106,7 +106,7 @@ def test_jobs_on_nodes_that_the_list_lacks_count_as_they_ran():
     assert marks(three, nodes_of(8)) == [None, None, None, FULL_NODE], "no server has 24 GPUs"
     other = jobs_of((8, 0, 0, 4, "x1", None), (8, 0, 0, 4, "x2", None))
     assert marks(other, nodes_of(8)) == [None, FULL_POOL], "no name is of the list: they may be the same nodes"
-    assert [each.check for each in outgrown_nodes(other, nodes_of(8))] == [OTHER_CLUSTER]
+    assert [each.check for each in find_past_fleet_changes(other, nodes_of(8))] == [OTHER_CLUSTER_CHECK]
 
 
 @pytest.mark.parametrize(
@@ -186,11 +186,11 @@ JOB = st.tuples(
 def test_what_is_believed_has_a_ledger_and_rows_add_up(rows, boards):
     """Whatever the rows: the ledger over the inventory comes, and every minute fits; what fitted stays."""
     jobs, inventory = jobs_of(*rows), nodes_of(4, 4, gpu_model=boards)
-    marked = with_quarantine(jobs, inventory)
-    kept = believed(marked)
+    marked = mark_quarantine(jobs, inventory)
+    kept = drop_quarantined(marked)
     assert marked.drop("quarantined").equals(jobs.drop("quarantined"))
     assert kept.height + marked["quarantined"].count() == jobs.height
-    past = with_past_nodes(kept, inventory)
+    past = add_past_nodes(kept, inventory)
     ledger = gpu_time_ledger(kept, past, start=DAY, end=hour(40))
     assert ledger["gpu_hours"].sum() == pytest.approx(installed_gpu_hours(past, DAY, hour(40)))
     assert past.filter(pl.col("node").is_in(["n0", "n1"])).equals(inventory)

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuplanner.core.errors import TraceFormatError
-from gpuplanner.core.schema_checks import check
+from gpuplanner.core.schema_checks import check_table
 from gpuplanner.core.schemas import Jobs
 from gpuplanner.ingest.dataset import Dataset
 from tests.examples import examples
@@ -92,7 +92,7 @@ def _lawful(read: Read, content: bytes) -> None:
     lines = text.replace("\r\n", "\n").split("\n")
     assert trace.summary()["rows_in"] == sum(line != "" for line in lines) - 1
     assert trace.summary()["rows_in"] == trace.jobs.height + trace.rejects.height
-    check(trace.jobs, Jobs, where="jobs")
+    check_table(trace.jobs, Jobs, source="jobs")
     for number, raw in trace.rejects["row", "raw"].iter_rows():
         assert lines[number - 1] == raw
 

@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 
 from gpuplanner.core.errors import TraceFormatError
-from gpuplanner.core.schema_checks import empty
+from gpuplanner.core.schema_checks import make_empty_table
 from gpuplanner.core.schemas import Inventory, Samples
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.dataset_folder import open_dataset
@@ -44,9 +44,9 @@ def test_what_was_written_is_opened(trace: Dataset, tmp_path: Path):
 
 def test_inventory_and_samples_go_with_it(trace: Dataset, tmp_path: Path):
     nodes = pl.DataFrame({"node": ["n1"], "gpus": [512]})  # room for every job
-    inventory = pl.concat([empty(Inventory), nodes.cast({"gpus": pl.Int32})], how="diagonal")
+    inventory = pl.concat([make_empty_table(Inventory), nodes.cast({"gpus": pl.Int32})], how="diagonal")
     jobs = trace.jobs.with_columns(node_list=pl.lit(None, pl.String))  # no node that the list lacks
-    whole = trace.with_tables(jobs=jobs, inventory=inventory, samples=empty(Samples))
+    whole = trace.with_tables(jobs=jobs, inventory=inventory, samples=make_empty_table(Samples))
     opened = open_dataset(write_dataset(whole, tmp_path / "a"))
     assert same(opened, whole)
     assert opened.inventory is not None
@@ -69,7 +69,7 @@ def test_the_same_trace_gives_the_same_bytes(trace: Dataset, good: Good, file: F
 
 
 def test_an_older_trace_is_replaced_whole(trace: Dataset, tmp_path: Path):
-    folder = write_dataset(trace.with_tables(samples=empty(Samples)), tmp_path / "a")
+    folder = write_dataset(trace.with_tables(samples=make_empty_table(Samples)), tmp_path / "a")
     write_dataset(trace, folder)
     assert not (folder / "samples").exists()
     assert same(open_dataset(folder), trace)

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from gpuplanner.core.errors import TraceFormatError
-from gpuplanner.core.execution import progress_bar, tell_progress
+from gpuplanner.core.execution import report_bytes_read, show_progress_bar
 from gpuplanner.ingest import text_files as text_blocks
 from gpuplanner.ingest import text_files as text_file
 from gpuplanner.ingest.dataset_folder import open_dataset
 from gpuplanner.ingest.dataset_writer import write_dataset
-from gpuplanner.ingest.text_files import head, read_text_file
+from gpuplanner.ingest.text_files import read_head, read_text_file
 
 File = Callable[..., Path]
 
@@ -35,16 +35,18 @@ def test_a_decompression_bomb_is_stopped_early(file: File, monkeypatch: pytest.M
     monkeypatch.setattr(text_blocks, "RATIO_FREE_BYTES", 1 << 20)
     bomb = file(gzip.compress(bytes(64 << 20)))
     unpacked = []
-    members = text_blocks.members
-    monkeypatch.setattr(text_blocks, "members", lambda packed: (unpacked.append(len(p)) or p for p in members(packed)))
+    members = text_blocks.decompress_members
+    monkeypatch.setattr(
+        text_blocks, "decompress_members", lambda packed: (unpacked.append(len(p)) or p for p in members(packed))
+    )
     with pytest.raises(TraceFormatError, match="packed at most 200 times"):
         read_text_file(bomb)
     # At most one step of input beyond the limit was unpacked: DEFLATE makes no more than 1032 bytes of one.
-    assert sum(unpacked) <= max(1 << 20, 200 * bomb.stat().st_size) + 1032 * text_file.STEP_BYTES
+    assert sum(unpacked) <= max(1 << 20, 200 * bomb.stat().st_size) + 1032 * text_file.READ_STEP_BYTES
 
 
 def test_a_text_above_the_size_limit_is_an_error(file: File, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(text_blocks, "MAX_BYTES", 100)
+    monkeypatch.setattr(text_blocks, "MAX_TEXT_BYTES", 100)
     for content in (b"x" * 101, gzip.compress(b"x" * 101)):
         with pytest.raises(TraceFormatError, match="expected at most 100 bytes of text"):
             read_text_file(file(content))
@@ -65,7 +67,7 @@ def test_a_text_above_the_size_limit_is_an_error(file: File, monkeypatch: pytest
 )
 def test_other_formats_are_named(file: File, content: bytes, kind: str):
     path = file(content)
-    for read in (read_text_file, head):
+    for read in (read_text_file, read_head):
         with pytest.raises(TraceFormatError, match=kind):
             read(path)
 
@@ -98,9 +100,9 @@ def test_a_bar_is_shown_on_terminals_alone(monkeypatch: pytest.MonkeyPatch):
 
     def shown(screen: io.StringIO, *, quiet: bool = False) -> str:
         monkeypatch.setattr("sys.stderr", screen)
-        with progress_bar(quiet=quiet):
-            tell_progress(50, 100)
-            tell_progress(100 << 20, 200 << 20)
+        with show_progress_bar(quiet=quiet):
+            report_bytes_read(50, 100)
+            report_bytes_read(100 << 20, 200 << 20)
         return screen.getvalue()
 
     assert "50 %" in shown(Screen())

@@ -20,7 +20,7 @@ def test_the_calendar_is_the_quantile_that_a_price_implies(source):
     """Counted anew from the paths: at the same price the planned quantile, day by day the busiest slot."""
     table = source.calendar(gp.AheadQuestion(48, gap=6, price=5.0)).frame()
     wanted = source.source
-    drawn = wanted.known.draws([wanted.whole], wanted.slots, 54, 1)[0, :, 6:]
+    drawn = wanted.run_off.draws([wanted.whole], wanted.slots, 54, 1)[0, :, 6:]
     best = wanted.cost_curve(48, 6, 5.0).filter("best")["quantile"][0]
     slots = np.ceil(np.quantile(drawn, best, axis=0))
     assert table["planned"].max() == slots.max()

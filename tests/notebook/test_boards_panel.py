@@ -10,7 +10,7 @@ from gpuplanner.decision.pool_decisions import FleetCompared
 from gpuplanner.ingest.dataset_writer import write_dataset
 from gpuplanner.notebook.study_views import decide
 from gpuplanner.notebook.usage_panels import ALL_BOARDS
-from gpuplanner.usage.job_history import pools_of
+from gpuplanner.usage.job_history import split_into_pools
 from tests.usage.test_fleet import H200S, MIXED, TWO_BOARDS, made
 
 
@@ -29,7 +29,7 @@ def found(two):
 
 @pytest.mark.long
 def test_each_board_shows_what_it_is_decided_by_itself(two, found):
-    panel, fleet = found.boards(), pools_of(two)
+    panel, fleet = found.boards(), split_into_pools(two)
     assert panel.gpu_model.options == (*fleet.pools, ALL_BOARDS)
     for name, own in fleet.pools.items():
         panel.gpu_model.value = name
@@ -42,7 +42,7 @@ def test_each_board_shows_what_it_is_decided_by_itself(two, found):
 
 @pytest.mark.long
 def test_all_boards_are_told_with_their_sum(two, found):
-    panel, fleet = found.boards(), pools_of(two)
+    panel, fleet = found.boards(), split_into_pools(two)
     panel.gpu_model.value = ALL_BOARDS
     answer = panel.ask().result(timeout=600)
     by_hand = FleetCompared({name: compared(own) for name, own in fleet.pools.items()})

@@ -126,7 +126,7 @@ def test_every_control_moves_its_own_field(panel, few):
 
 def test_controls_have_label_unit_and_help(panel):
     for row in CONTROLS:
-        assert panel.controls[row.name].tooltip == row.brief
+        assert panel.controls[row.name].tooltip == row.summary
         assert panel.controls[row.name].description == row.label
         if isinstance(row.control, Slider):  # else a browser rounds the start to the step
             assert not panel.controls[row.name].continuous_update

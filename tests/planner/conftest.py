@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpuplanner.hardware.layout_enumeration import pareto_counts
+from gpuplanner.hardware.layout_enumeration import list_pareto_counts
 from gpuplanner.hardware.mig_layouts import format_layout
-from gpuplanner.planner.plan_problem import TIERS, PlanProblem, serves
+from gpuplanner.planner.plan_problem import SERVICE_TIERS, PlanProblem, can_serve
 
 MONDAY = datetime(2026, 11, 2, tzinfo=UTC)
 
@@ -36,13 +36,15 @@ def make_problem(demand: Any, profiles: Sequence[str], **changes: Any) -> PlanPr
 
 def shortage_cost(problem: PlanProblem, slot: int, served: Sequence[int]) -> float:
     """Price of what is left when so many instances serve each profile: lowest tier, then cheapest, first."""
-    order = sorted(range(len(problem.tenants)), key=lambda i: (-TIERS.index(problem.tiers[i]), problem.unmet_price[i]))
+    order = sorted(
+        range(len(problem.tenants)), key=lambda i: (-SERVICE_TIERS.index(problem.tiers[i]), problem.unmet_price[i])
+    )
     cost = 0.0
     for profile, instances in enumerate(served):
         left = max(0.0, float(problem.demand[:, profile, slot].sum()) - instances)
         for tenant in order:
             taken = min(left, float(problem.demand[tenant, profile, slot]))
-            cost += taken * problem.unmet_price[tenant] * problem.gpu_model.share(problem.profiles[profile])
+            cost += taken * problem.unmet_price[tenant] * problem.gpu_model.gpu_fraction(problem.profiles[profile])
             left -= taken
     return cost * problem.interval_hours
 
@@ -50,7 +52,7 @@ def shortage_cost(problem: PlanProblem, slot: int, served: Sequence[int]) -> flo
 def best_service(problem: PlanProblem, slot: int, instances: dict[str, int]) -> float:
     """Least shortage cost over every vector of served instances that passes Hall's test on every subset."""
     names = range(len(problem.profiles))
-    able = [{i for i in instances if serves(problem.gpu_model, i, p)} for p in problem.profiles]
+    able = [{i for i in instances if can_serve(problem.gpu_model, i, p)} for p in problem.profiles]
     subsets = [s for size in range(1, len(able) + 1) for s in itertools.combinations(names, size)]
     limits = [(s, sum(instances[i] for i in set().union(*(able[p] for p in s)))) for s in subsets]
     wanted = [math.ceil(problem.demand[:, p, slot].sum() - 1e-9) for p in names]
@@ -71,7 +73,7 @@ def states_of(problem: PlanProblem, layouts: Sequence[dict[str, int]]) -> Iterat
 def brute_force(problem: PlanProblem) -> float:
     """Least cost, by dynamic programming over all states, with every layout that is not part of another."""
     slices = [p for p in problem.profiles if p != "gpu"]
-    layouts = pareto_counts(problem.gpu_model, slices) if slices else []
+    layouts = list_pareto_counts(problem.gpu_model, slices) if slices else []
     layouts += [{"gpu": 1}] if "gpu" in problem.profiles else []
     cut = np.array(["gpu" not in layout for layout in layouts], dtype=bool)
     states = np.array(list(states_of(problem, layouts))).reshape(-1, len(layouts))

@@ -12,7 +12,7 @@ from functools import cache
 
 import numpy as np
 
-from gpuplanner.hardware.gpu_models import GpuModel, as_board
+from gpuplanner.hardware.gpu_models import GpuModel, as_gpu_model
 from gpuplanner.hardware.mig_layouts import format_layout, parse_layout
 from gpuplanner.planner.plan_problem import PlanProblem
 from tests.planner.conftest import shortage_cost
@@ -23,7 +23,7 @@ MOST_STATES = 10_000
 @cache
 def every_layout(gpu_model: str) -> list[dict[str, int]]:
     """Every multiset of instances that some placement holds, by trying every start of every profile."""
-    model = as_board(gpu_model)
+    model = as_gpu_model(gpu_model)
     found: set[tuple[tuple[str, int], ...]] = set()
 
     def place(first: int, free: frozenset[int], held: Counter[str]) -> None:
@@ -70,7 +70,7 @@ def layouts_of(problem: PlanProblem) -> list[str]:
     kept: dict[object, str] = {}
     for text in dict.fromkeys(every):
         prices = problem.prices
-        price = (0, 0) if prices is None else (prices.drain_of(problem.gpu_model, text), prices.strip_of(text))
+        price = (0, 0) if prices is None else (prices.drain_cost(problem.gpu_model, text), prices.removal_cost(text))
         named = text if text in (*(problem.initial or {}), *(problem.parked or {}), "gpu") else ""
         kept.setdefault((able(problem, text), price, named), text)
     return list(kept.values())
@@ -85,7 +85,7 @@ def ways(problem: PlanProblem, layouts: list[str]) -> np.ndarray:
     if prices is None:  # parked stands for released: nothing is kept
         taken_up = (on & ~whole)[None] & ~itself
         return problem.change_gpu_hours * np.where(taken_up, 1.0, 0.0)
-    drain = np.array([prices.drain_of(problem.gpu_model, text) for text in layouts] * 2)
+    drain = np.array([prices.drain_cost(problem.gpu_model, text) for text in layouts] * 2)
     made = np.array([0 if text == "gpu" else sum(parse_layout(text).values()) for text in layouts] * 2)
     leave, come = drain * on, prices.wake * on
     anew = prices.dress + prices.instance * (made[:, None] + made[None])

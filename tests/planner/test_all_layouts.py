@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpuplanner.hardware.layout_enumeration import multisets
+from gpuplanner.hardware.layout_enumeration import list_profile_counts
 from gpuplanner.hardware.mig_layouts import format_layout
 from gpuplanner.planner.fleet_limits import StatePrices
 from gpuplanner.planner.numbered_gpus import assign
@@ -80,7 +80,9 @@ def some_problems(problem_of: Any, first: int, count: int) -> Any:
 
 @pytest.mark.parametrize("gpu_model", BOARDS)
 def test_every_layout_is_known(gpu_model: str) -> None:
-    own, theirs = (sorted(map(format_layout, some)) for some in (every_layout(gpu_model), multisets(gpu_model)))
+    own, theirs = (
+        sorted(map(format_layout, some)) for some in (every_layout(gpu_model), list_profile_counts(gpu_model))
+    )
     assert own == theirs
 
 

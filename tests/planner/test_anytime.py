@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpuplanner.hardware.layout_enumeration import multisets
+from gpuplanner.hardware.layout_enumeration import list_profile_counts
 from gpuplanner.hardware.mig_layouts import format_layout
 from gpuplanner.planner import plan_search as stages
 from gpuplanner.planner.fleet_limits import Limits, StatePrices
 from gpuplanner.planner.layout_plan import plan_from_json, plan_to_json
 from gpuplanner.planner.numbered_gpus import assign
 from gpuplanner.planner.plan_problem import PlanProblem
-from gpuplanner.planner.plan_search import METHODS, plan
+from gpuplanner.planner.plan_search import PLAN_METHODS, plan
 from gpuplanner.planner.plan_verification import verify
 
 PROFILES = ("1g.5gb", "2g.10gb", "3g.20gb", "7g.40gb", "gpu")
@@ -35,7 +35,7 @@ def some_problem(problem_of: Any, rng: np.random.Generator) -> PlanProblem:
 def test_auto_is_never_dearer_than_greedy_and_has_a_bound_at_any_work_limit(
     problem_of: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stages, "_FEW_STATES", 100)  # the shortest way to what happens to large fleets
+    monkeypatch.setattr(stages, "_MAX_EXACT_STATES", 100)  # the shortest way to what happens to large fleets
     rng = np.random.default_rng(3)
     for _ in range(15):
         problem = some_problem(problem_of, rng)
@@ -71,16 +71,16 @@ def test_every_method_has_a_plan_that_is_verified_from_its_file(
     demand = np.full((1, 2, slots), how.pop("demand", 1.3))
     how |= {"available": [0] * slots} if "available" in how else {}
     problem = problem_of(demand, ["3g.20gb", "gpu"], gpus=2, prices=prices, **how)
-    for method in METHODS:
+    for method in PLAN_METHODS:
         found = plan(problem, method=method, time_limit_s=limit)
         read, question = plan_from_json(plan_to_json(found, problem))
-        assert read.found
+        assert read.is_feasible
         assert verify(read, question, assign(read, question)) == []
 
 
 @pytest.mark.parametrize("method", ["auto", "milp", "greedy", "calendar", "static"])
 def test_many_layouts_that_are_named_and_no_time_leave_a_plan(problem_of: Any, method: str) -> None:
-    named = {format_layout(one): 0 for one in multisets("H100-80GB-SXM5")[:77]}
+    named = {format_layout(one): 0 for one in list_profile_counts("H100-80GB-SXM5")[:77]}
     rng = np.random.default_rng(0)
     demand = rng.uniform(0, 20, size=(1, 3, 12))
     problem = problem_of(
@@ -93,5 +93,5 @@ def test_many_layouts_that_are_named_and_no_time_leave_a_plan(problem_of: Any, m
         prices=PRICES,
     )
     found = plan(problem, method=method, time_limit_s=1e-9)
-    assert found.found
+    assert found.is_feasible
     assert verify(found, problem) == []

@@ -19,7 +19,7 @@ from gpuplanner.hardware.gpu_models import GpuModel
 from gpuplanner.hardware.repartitioning_cost import ChangeCost
 from gpuplanner.planner.fleet_limits import Limits
 from gpuplanner.planner.layout_plan import plan_from_json, plan_to_json
-from gpuplanner.planner.numbered_gpus import assign, changes_when_numbered
+from gpuplanner.planner.numbered_gpus import assign, count_numbered_changes
 from gpuplanner.planner.plan_problem import PlanProblem
 from gpuplanner.planner.plan_search import plan
 from gpuplanner.planner.plan_verification import verify
@@ -70,7 +70,7 @@ def numbered(problem: PlanProblem, layouts: Sequence[str], counts: Sequence[Sequ
 def rough(gpu_model: GpuModel, before: Sequence[str], after: Sequence[str]) -> tuple[int, int, int]:
     """Reboots, instances destroyed and instances made, if GPUs are cut so through NVML."""
     changes = [
-        ChangeCost.of(gpu_model, "nvidia-smi").change(was, now)
+        ChangeCost.from_catalogue(gpu_model, "nvidia-smi").change(was, now)
         for was, now in zip(before, after, strict=True)
         if was != now
     ]
@@ -118,7 +118,7 @@ def test_new_cuts_harm_as_little_as_any_choice_would(problem_of: Any, data: st.D
         sum(now not in (was, "off") and (was, now) != ("off", "gpu") for was, now in itertools.pairwise(gpu))
         for gpu in zip(*slots, strict=True)
     ]
-    assert changes_when_numbered(problem, layouts, np.array(counts))[0] == max(cuts)
+    assert count_numbered_changes(problem, layouts, np.array(counts))[0] == max(cuts)
 
 
 def test_an_idle_cut_that_keeps_an_instance_is_taken_rather_than_a_gpu_that_needs_a_reboot(
@@ -129,10 +129,10 @@ def test_an_idle_cut_that_keeps_an_instance_is_taken_rather_than_a_gpu_that_need
     problem = problem_of(np.zeros((1, 1, 2)), ["1g.5gb"], gpus=5, gpus_per_node=2)
     before, after = numbered(problem, [old, new, other, "gpu"], [[1, 0, 2, 2], [0, 1, 1, 1]])
     assert before.index(old) == after.index(new)
-    change = ChangeCost.of(problem.gpu_model, "nvidia-smi").change(old, new)
+    change = ChangeCost.from_catalogue(problem.gpu_model, "nvidia-smi").change(old, new)
     assert [str(each) for each in change.kept] == ["4g.20gb@0"]
     assert not change.reboot
-    assert ChangeCost.of(problem.gpu_model, "nvidia-smi").change("gpu", new).reboot
+    assert ChangeCost.from_catalogue(problem.gpu_model, "nvidia-smi").change("gpu", new).reboot
 
 
 @pytest.mark.parametrize("first", [("7g.40gb:1", "3g.20gb:2"), ("3g.20gb:2", "7g.40gb:1")])

@@ -11,9 +11,9 @@ import pytest
 from gpuplanner.planner import linear_program as bound
 from gpuplanner.planner.fleet_limits import Limits, StatePrices
 from gpuplanner.planner.linear_model import Effort, LinearModel
-from gpuplanner.planner.linear_program import lower_bound, window_floors
+from gpuplanner.planner.linear_program import solve_relaxation, solve_window_bounds
 from gpuplanner.planner.milp_solver import branch_and_bound, solve
-from gpuplanner.planner.plan_arrays import Fluid
+from gpuplanner.planner.plan_arrays import PlanArrays
 from gpuplanner.planner.plan_problem import PlanProblem
 from gpuplanner.planner.plan_search import plan
 
@@ -45,10 +45,10 @@ def test_every_bound_is_below_the_cost_of_a_plan_and_floors_raise_it(
     rng = np.random.default_rng(1)
     for _ in range(4):
         problem = some_problem(problem_of, rng, prices=prices)
-        fluid, effort = Fluid.of(problem), Effort.begin(gap_target=0.0)
-        relaxed = lower_bound(fluid, (), effort).bound
-        floors = window_floors(fluid, 1, (), effort).floors
-        with_floors = lower_bound(fluid, floors, effort).bound
+        arrays, effort = PlanArrays.from_problem(problem), Effort.begin(gap_target=0.0)
+        relaxed = solve_relaxation(arrays, (), effort).bound
+        floors = solve_window_bounds(arrays, 1, (), effort).bounds
+        with_floors = solve_relaxation(arrays, floors, effort).bound
         cost = plan(problem, method="milp", gap_target=0.02).objective
         assert relaxed <= with_floors + 1e-6 <= cost + 2e-6
         assert sum(floor.cost for floor in floors) <= with_floors + 1e-6
@@ -61,11 +61,11 @@ def test_a_bound_taken_in_parts_is_a_little_below_that_of_the_whole_horizon(
 ) -> None:
     """Changes from one part to the next are free."""
     problem = some_problem(problem_of, np.random.default_rng(5), prices=prices)
-    fluid = Fluid.of(replace(problem, demand=np.tile(problem.demand, (1, 1, 6)), available=None))
+    arrays = PlanArrays.from_problem(replace(problem, demand=np.tile(problem.demand, (1, 1, 6)), available=None))
     effort = Effort.begin(gap_target=0, seed=0, solver="highs")
-    whole = lower_bound(fluid, (), effort).bound
-    monkeypatch.setattr(bound, "_PART", 7)
-    assert 0.97 * whole <= lower_bound(fluid, (), effort).bound <= whole + 1e-6
+    whole = solve_relaxation(arrays, (), effort).bound
+    monkeypatch.setattr(bound, "_MAX_RELAXED_SLOTS", 7)
+    assert 0.97 * whole <= solve_relaxation(arrays, (), effort).bound <= whole + 1e-6
 
 
 def test_branch_and_bound_costs_what_a_solver_finds() -> None:

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpuplanner.planner.layout_calendar import calendar_counts
+from gpuplanner.planner.layout_calendar import solve_calendar
 from gpuplanner.planner.linear_model import Effort
-from gpuplanner.planner.plan_arrays import Fluid
+from gpuplanner.planner.plan_arrays import PlanArrays
 from gpuplanner.planner.plan_problem import PlanProblem
 from gpuplanner.planner.plan_search import plan
 from tests.seeds import seeds
@@ -29,17 +29,17 @@ def daily(problem_of: Any, seed: int, slots: int = 24, **changes: Any) -> PlanPr
     return problem
 
 
-def cost(fluid: Fluid, counts: np.ndarray) -> float:
-    return fluid.cost(counts, before=fluid.initial)
+def cost(arrays: PlanArrays, counts: np.ndarray) -> float:
+    return arrays.total_cost(counts)
 
 
-def best_of_all(fluid: Fluid, distinct: int) -> float:
+def best_of_all(arrays: PlanArrays, distinct: int) -> float:
     """Least cost over every set of so many states, each with its cheapest path."""
-    n = len(fluid.layouts)
+    n = len(arrays.layouts)
     states = np.array([s for s in itertools.product(range(3), repeat=n) if sum(s) <= 2])
-    slots = range(fluid.problem.n_slots)
-    costs = np.array([np.where(fluid.allowed(t, states), fluid.slot_costs(t, states), np.inf) for t in slots])
-    changes = fluid.ways.costs(states, states)
+    slots = range(arrays.problem.n_slots)
+    costs = np.array([np.where(arrays.keeps_limits(t, states), arrays.slot_costs(t, states), np.inf) for t in slots])
+    changes = arrays.transitions.pairwise_costs(states, states)
     least = np.inf
     for chosen in itertools.combinations(range(len(states)), distinct):
         rows = list(chosen)
@@ -53,16 +53,16 @@ def best_of_all(fluid: Fluid, distinct: int) -> float:
 @pytest.mark.parametrize("seed", seeds(2, 4))
 def test_more_vectors_never_cost_more(problem_of: Any, seed: int) -> None:
     problem = daily(problem_of, seed, change_gpu_hours=0.4, available=[4] * 10 + [2] * 3 + [4] * 11)
-    fluid = Fluid.of(problem)
+    arrays = PlanArrays.from_problem(problem)
     best = plan(problem, method="milp", gap_target=0.01)
     assert best.bound is not None
     before = np.inf
     for distinct in (1, 2, 3):
-        counts = calendar_counts(fluid, distinct, effort())
+        counts = solve_calendar(arrays, distinct, effort())
         assert counts is not None
         assert len(np.unique(counts, axis=0)) <= distinct
-        assert all(fluid.allowed(slot, row[None])[0] for slot, row in enumerate(counts))
-        now = cost(fluid, counts)
+        assert all(arrays.keeps_limits(slot, row[None])[0] for slot, row in enumerate(counts))
+        now = cost(arrays, counts)
         assert best.bound - 1e-6 <= now <= before + 1e-6
         before = now
 
@@ -71,8 +71,8 @@ def test_day_and_night_are_found(problem_of: Any) -> None:
     hours = np.arange(72)
     demand = np.where(hours % 24 // 12 == 0, 1.0, 3.0)[None, None]
     problem = problem_of(demand, ["7g.40gb"], gpus=4, change_gpu_hours=0.5)
-    fluid = Fluid.of(problem)
-    counts = calendar_counts(fluid, 2, effort())
+    arrays = PlanArrays.from_problem(problem)
+    counts = solve_calendar(arrays, 2, effort())
     assert counts is not None
     assert counts.ravel().tolist() == demand.ravel().astype(int).tolist()
 
@@ -81,18 +81,18 @@ def test_day_and_night_are_found(problem_of: Any) -> None:
 def test_close_to_the_best_calendar_of_all(problem_of: Any, seed: int) -> None:
     rng = np.random.default_rng(seed)
     problem = problem_of(rng.uniform(0, 4, size=(1, 2, 6)), ["2g.10gb", "3g.20gb"], gpus=2, change_gpu_hours=0.3)
-    fluid = Fluid.of(problem)
+    arrays = PlanArrays.from_problem(problem)
     for distinct in (1, 2):
-        counts = calendar_counts(fluid, distinct, effort())
+        counts = solve_calendar(arrays, distinct, effort())
         assert counts is not None
-        best = best_of_all(fluid, distinct)
+        best = best_of_all(arrays, distinct)
         # A local search; the bound on how far it may stray was chosen before it was measured.
-        assert best - 1e-6 <= cost(fluid, counts) <= best * (1.0 if distinct == 1 else 1.05) + 1e-6
+        assert best - 1e-6 <= cost(arrays, counts) <= best * (1.0 if distinct == 1 else 1.05) + 1e-6
 
 
 def test_as_many_vectors_as_slots_are_a_free_plan_at_best(problem_of: Any, least_cost: Any) -> None:
     rng = np.random.default_rng(11)
     problem = problem_of(rng.uniform(0, 3, size=(1, 1, 5)), ["7g.40gb"], change_gpu_hours=0.2)
-    counts = calendar_counts(Fluid.of(problem), 5, effort())
+    counts = solve_calendar(PlanArrays.from_problem(problem), 5, effort())
     assert counts is not None
-    assert cost(Fluid.of(problem), counts) == pytest.approx(least_cost(problem))
+    assert cost(PlanArrays.from_problem(problem), counts) == pytest.approx(least_cost(problem))

@@ -23,7 +23,7 @@ def test_many_demands_cost_what_each_costs_alone(problem_of: Any, seed: int, par
     believed, *paths = rng.choice([0, 0.5, 1, 2.2, 0.3], size=(7, 4, 3))
     problem = problem_of(believed[None], PROFILES, gpus=4, initial={"7g.40gb:1": 1})
     if parks:
-        prices = StatePrices.of(problem.change, problem.gpus_per_node, parked_price=0.2)
+        prices = StatePrices.from_change_cost(problem.change, problem.gpus_per_node, parked_price=0.2)
         problem = replace(problem, prices=prices)
     plans = [plan(problem, method=method) for method in ("greedy", "static")]
     lost = realised_costs(problem, plans, np.array(paths))
@@ -33,7 +33,7 @@ def test_many_demands_cost_what_each_costs_alone(problem_of: Any, seed: int, par
             for path in paths
         ]
         assert row == pytest.approx(alone)
-    assert (realised_costs(problem, plans, np.array(paths), waits=True) >= lost - 1e-9).all()
+    assert (realised_costs(problem, plans, np.array(paths), carry_over=True) >= lost - 1e-9).all()
 
 
 def test_waiting_demand_is_served_later_and_paid_for_until_then(problem_of: Any) -> None:
@@ -41,7 +41,7 @@ def test_waiting_demand_is_served_later_and_paid_for_until_then(problem_of: Any)
     made = replace(plan(problem), layouts=("gpu",), counts=np.array([[1], [1], [2], [0]]))
     # Of 3 GPUs wanted at first two wait; one waits in the second slot; the third has room for it.
     path = np.array([[[3.0, 0.0, 0.0, 0.0]]])
-    assert realised_costs(problem, [made], path, waits=True).item() == pytest.approx(4 + 10 * (2 + 1))
+    assert realised_costs(problem, [made], path, carry_over=True).item() == pytest.approx(4 + 10 * (2 + 1))
 
 
 def test_hours_in_which_nothing_is_wanted_cost_what_is_on(problem_of: Any) -> None:

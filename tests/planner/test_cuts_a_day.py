@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gpuplanner.planner.fleet_limits import Limits, StatePrices
-from gpuplanner.planner.numbered_gpus import ParkedPlacer, changes_when_numbered
+from gpuplanner.planner.numbered_gpus import IdleGpuPlacer, count_numbered_changes
 from gpuplanner.planner.plan_problem import PlanProblem
 
 SMALL, LARGE = "1g.5gb:7", "3g.20gb:2"
@@ -24,7 +24,7 @@ def pool(problem_of: Any, slots: int, **changes: Any) -> PlanProblem:
 def cuts(problem: PlanProblem, layouts: list[str], counts: list[list[int]]) -> int:
     """Most cuts of one GPU in one day; what is not on is parked as whole GPUs."""
     parked = None if problem.prices is None else np.zeros_like(counts)
-    return changes_when_numbered(problem, layouts, np.array(counts), parked)[0]
+    return count_numbered_changes(problem, layouts, np.array(counts), parked)[0]
 
 
 @pytest.mark.parametrize("prices", [None, StatePrices()])
@@ -54,6 +54,6 @@ def test_the_gpu_that_was_not_cut_today_is_made_whole(problem_of: Any, first: tu
 
 def test_of_gpus_parked_alike_the_last_comes_back(problem_of: Any) -> None:
     """Nodes are filled with cut GPUs from the last one on, so that whole nodes stay free at the other end."""
-    place = ParkedPlacer(pool(problem_of, 1, gpus=3, prices=StatePrices()), [SMALL, "gpu"])
+    place = IdleGpuPlacer(pool(problem_of, 1, gpus=3, prices=StatePrices()), [SMALL, "gpu"])
     all_parked_small = np.full(3, 2, dtype=np.int16)
-    assert place.next(all_parked_small, np.array([1, 0, 2, 0])).tolist() == [2, 2, 0]
+    assert place.place_next(all_parked_small, np.array([1, 0, 2, 0])).tolist() == [2, 2, 0]

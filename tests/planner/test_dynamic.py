@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpuplanner.planner.dynamic_program import dynamic_counts
+from gpuplanner.planner.dynamic_program import solve_dynamic_program
 from gpuplanner.planner.fleet_limits import Limits
 from gpuplanner.planner.linear_model import Effort
-from gpuplanner.planner.plan_arrays import Fluid
+from gpuplanner.planner.plan_arrays import PlanArrays
 from gpuplanner.planner.plan_problem import PlanProblem
 from gpuplanner.planner.plan_search import plan
 from tests.seeds import seeds
@@ -40,7 +40,7 @@ def random_problem(problem_of: Any, seed: int, **changes: Any) -> PlanProblem:
     }
     demand = rng.choice([0, 0, 0.05, 0.5, 1, 1.3, 2, 3.7], size=(tenants, len(profiles), slots))
     problem: PlanProblem = problem_of(demand, profiles, **(values | changes))
-    layouts = Fluid.of(problem).layouts
+    layouts = PlanArrays.from_problem(problem).layouts
     if layouts and rng.random() < 0.6:
         start = dict(
             zip(
@@ -59,13 +59,13 @@ def random_problem(problem_of: Any, seed: int, **changes: Any) -> PlanProblem:
 def test_cost_is_the_least_of_all(problem_of: Any, least_cost: Any, first: int) -> None:
     for seed in range(first, first + 30):
         problem = random_problem(problem_of, seed)
-        fluid = Fluid.of(problem)
-        found = dynamic_counts(fluid, effort())
+        arrays = PlanArrays.from_problem(problem)
+        found = solve_dynamic_program(arrays, effort())
         assert found is not None
         counts, bound = found
         assert bound == pytest.approx(least_cost(problem), abs=1e-9), seed
-        assert fluid.cost(counts, before=fluid.initial) == bound
-        assert all(fluid.allowed(slot, row[None])[0] for slot, row in enumerate(counts))
+        assert arrays.total_cost(counts) == bound
+        assert all(arrays.keeps_limits(slot, row[None])[0] for slot, row in enumerate(counts))
 
 
 @pytest.mark.parametrize("seed", seeds(6, 12))
@@ -76,7 +76,7 @@ def test_agrees_with_the_integer_programs(problem_of: Any, seed: int) -> None:
     demand = level * rng.uniform(0.8, 1.2, size=(1, 4, len(hours)))
     profiles = ["1g.5gb", "2g.10gb", "3g.20gb", "7g.40gb"]
     problem = problem_of(demand, profiles, gpus=6, change_gpu_hours=[0.05, 0.25, 3.0][seed % 3])
-    found = dynamic_counts(Fluid.of(problem), effort())
+    found = solve_dynamic_program(PlanArrays.from_problem(problem), effort())
     assert found is not None
     other = plan(problem, method="milp", gap_target=0)
     assert other.status == "optimal"
@@ -90,10 +90,10 @@ def test_pinned_layouts_stay(problem_of: Any, seed: int) -> None:
     problem = problem_of(
         demand, ["1g.5gb", "3g.20gb"], gpus=3, limits=Limits(pinned={"7g.40gb:1": 1}), change_gpu_hours=0.5
     )
-    fluid = Fluid.of(problem)
-    found = dynamic_counts(fluid, effort())
+    arrays = PlanArrays.from_problem(problem)
+    found = solve_dynamic_program(arrays, effort())
     assert found is not None
-    assert (found[0][:, fluid.layouts.index("7g.40gb:1")] >= 1).all()
+    assert (found[0][:, arrays.layouts.index("7g.40gb:1")] >= 1).all()
     other = plan(problem, method="milp", gap_target=0)
     assert found[1] == pytest.approx(other.objective, abs=1e-6)
 
@@ -101,7 +101,7 @@ def test_pinned_layouts_stay(problem_of: Any, seed: int) -> None:
 def test_a_dear_change_is_bridged(problem_of: Any) -> None:
     demand = np.array([[[1, 0, 0, 1, 0, 0, 0, 0, 1]]])
     problem = problem_of(demand, ["7g.40gb"], change_gpu_hours=3.0, initial={"7g.40gb:1": 0})
-    found = dynamic_counts(Fluid.of(problem), effort())
+    found = solve_dynamic_program(PlanArrays.from_problem(problem), effort())
     assert found is not None
     # Two idle slots cost less than a cut, four cost more.
     assert found[0].ravel().tolist() == [1, 1, 1, 1, 0, 0, 0, 0, 1]
@@ -109,6 +109,6 @@ def test_a_dear_change_is_bridged(problem_of: Any) -> None:
 
 
 def test_gives_up_beyond_the_limits(problem_of: Any) -> None:
-    fluid = Fluid.of(problem_of(np.full((1, 3, 3), 6.0), ["1g.5gb", "2g.10gb", "3g.20gb"], gpus=12))
-    assert dynamic_counts(fluid, effort(), max_states=10) is None
-    assert dynamic_counts(fluid, Effort(gap_target=0, deadline=0.0)) is None
+    arrays = PlanArrays.from_problem(problem_of(np.full((1, 3, 3), 6.0), ["1g.5gb", "2g.10gb", "3g.20gb"], gpus=12))
+    assert solve_dynamic_program(arrays, effort(), max_states=10) is None
+    assert solve_dynamic_program(arrays, Effort(gap_target=0, deadline=0.0)) is None

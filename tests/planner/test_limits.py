@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuplanner.core.errors import ScenarioError
-from gpuplanner.planner.fleet_limits import Limits, Quota, admitted_demand
+from gpuplanner.planner.fleet_limits import Limits, Quota, apply_quotas
 from gpuplanner.planner.layout_plan import plan_from_json, plan_to_json
-from gpuplanner.planner.limit_verification import within_quotas
+from gpuplanner.planner.limit_verification import demand_within_quotas
 from gpuplanner.planner.numbered_gpus import assign
 from gpuplanner.planner.plan_problem import PlanProblem
 from gpuplanner.planner.plan_search import plan
@@ -48,8 +48,8 @@ def test_admission_agrees_with_the_check_and_with_common_sense(problem_of: Any, 
         for borrow, lend in [data.draw(st.tuples(st.none() | amounts, st.none() | amounts))]
     }
     problem = problem_of(demand, NAMES, tiers=tiers, limits=Limits(quotas=quotas))
-    admitted = problem.admitted
-    assert np.allclose(admitted, within_quotas(problem))
+    admitted = problem.admitted_demand
+    assert np.allclose(admitted, demand_within_quotas(problem))
     used = np.einsum("ips,p->is", admitted, problem.shares)
     wanted = np.einsum("ips,p->is", demand, problem.shares)
     assert (admitted <= demand + 1e-12).all()
@@ -73,10 +73,10 @@ def test_admission_agrees_with_the_check_and_with_common_sense(problem_of: Any, 
 def test_a_higher_tier_borrows_first():
     quotas = {name: Quota(2, cohort="lab") for name in "abc"}
     demand = np.array([[[4.0]], [[4.0]], [[1.0]]])
-    admitted = admitted_demand(demand, np.ones(1), "abc", [1, 0, 2], quotas)
+    admitted = apply_quotas(demand, np.ones(1), "abc", [1, 0, 2], quotas)
     assert admitted.ravel().tolist() == [2.0, 3.0, 1.0]
     kept = quotas | {"c": Quota(2, cohort="lab", lend=0.25)}
-    assert admitted_demand(demand, np.ones(1), "abc", [1, 0, 2], kept).ravel().tolist() == [2.0, 2.25, 1.0]
+    assert apply_quotas(demand, np.ones(1), "abc", [1, 0, 2], kept).ravel().tolist() == [2.0, 2.25, 1.0]
 
 
 def test_quotas_bound_what_is_planned_and_are_told(problem_of: Any) -> None:
@@ -151,7 +151,7 @@ def test_no_gpu_is_cut_more_often_than_a_day_allows(problem_of: Any, most: int) 
     problem = replace(free, limits=Limits(switches_per_day=most))
     loose, found = plan(free, gap_target=0), plan(problem, gap_target=0)
     assert loose.changes > 2 * 2 * 6
-    assert found.found
+    assert found.is_feasible
     frame = assign(found, problem)
     assert verify(found, problem, frame) == []
     assert any("changes layout" in fault for fault in verify(loose, problem, assign(loose, problem)))
@@ -169,7 +169,7 @@ def test_where_nothing_may_be_cut_things_stay_as_they_are(problem_of: Any) -> No
     )  # fmt: skip
     for method in ("auto", "milp", "static"):
         found = plan(problem, method=method, gap_target=0)
-        assert (found.found, found.changes) == (True, 0)
+        assert (found.is_feasible, found.changes) == (True, 0)
         assert found.unmet_gpu_hours == pytest.approx(13 * 6 * 3 / 7)
         assert verify(found, problem, assign(found, problem)) == []
 

@@ -15,7 +15,7 @@ from gpuplanner.planner.layout_plan import plan_to_json
 from gpuplanner.planner.numbered_gpus import assign
 from gpuplanner.planner.plan_explanation import instance_prices
 from gpuplanner.planner.plan_problem import PlanProblem
-from gpuplanner.planner.plan_search import METHODS, plan
+from gpuplanner.planner.plan_search import PLAN_METHODS, plan
 from gpuplanner.planner.plan_variants import (
     fleet_from_json,
     fleet_to_json,
@@ -37,7 +37,7 @@ def two_days(problem_of: Any) -> PlanProblem:
 
 
 def test_methods_stand_in_the_right_order(two_days: PlanProblem) -> None:
-    found = {method: plan(two_days, method=method, gap_target=0) for method in METHODS}
+    found = {method: plan(two_days, method=method, gap_target=0) for method in PLAN_METHODS}
     for method, one in found.items():
         assert one.method == method
         assert verify(one, two_days, assign(one, two_days)) == []
@@ -80,7 +80,7 @@ def test_dp_refuses_a_fleet_too_large_to_list(problem_of: Any) -> None:
     problem = problem_of(demand, ["1g.5gb", "1g.10gb", "2g.10gb", "3g.20gb"], gpus=400)
     with pytest.raises(ScenarioError, match="a fleet small enough to try every state"):
         plan(problem, method="dp")
-    assert plan(problem).found
+    assert plan(problem).is_feasible
 
 
 def test_the_same_problem_seed_and_work_limit_give_the_same_bytes(two_days: PlanProblem) -> None:
@@ -127,7 +127,7 @@ def test_one_pool_without_a_plan_leaves_the_fleet_without_one(pools: dict[str, P
     broken = replace(pools["old"], whole_gpus_kept=9, available=[3] * 48)
     fleet = plan_fleet({"new": pools["new"], "old": broken})
     assert fleet.status == "infeasible"
-    assert (fleet.objective, fleet.bound, fleet.gap, fleet.found) == (None, None, None, False)
+    assert (fleet.objective, fleet.bound, fleet.gap, fleet.is_feasible) == (None, None, None, False)
     assert "Cheapest fix" in fleet.explanation
 
 

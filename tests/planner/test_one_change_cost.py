@@ -13,8 +13,8 @@ import pytest
 from gpuplanner.core.errors import ScenarioError
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.decision.plan_rehearsal import GpuCalendar, drain_of
-from gpuplanner.hardware.gpu_models import GpuModel, load_gpu_model, whole_board
-from gpuplanner.hardware.repartitioning_cost import ChangeCost, cost_of_change, drain_time
+from gpuplanner.hardware.gpu_models import GpuModel, load_gpu_model, make_non_mig_model
+from gpuplanner.hardware.repartitioning_cost import ChangeCost, find_change_cost, find_drain_time
 from gpuplanner.planner.fleet_limits import StatePrices
 from gpuplanner.planner.layout_plan import plan_to_json
 from gpuplanner.planner.numbered_gpus import assign, layout_changes
@@ -52,7 +52,7 @@ def problem_of(gpu_model, actuator, before, after, change=None):
     """One GPU that is asked for as it is for an hour, and then otherwise."""
     profiles = list(dict.fromkeys([ASKED[before][0], ASKED[after][0]]))
     demand = [[ASKED[text][1] * (profile == ASKED[text][0]) for text in (before, after)] for profile in profiles]
-    change = change or cost_of_change(Scenario(actuator=actuator), gpu_model)
+    change = change or find_change_cost(Scenario(actuator=actuator), gpu_model)
     return PlanProblem(
         gpu_model,
         1,
@@ -94,12 +94,13 @@ def test_every_door_states_the_same_minutes(tmp_path, study, gpu_model, actuator
     for formats, folder in (("runbook", "runbook"), ("slurm", "slurm")):
         export_plan(kept, tmp_path / folder, formats=formats)
         (script,) = (tmp_path / folder).rglob("change-*.sh")
-        stated = re.search(rf"about ([\d.]+) min \(.*\) by {actuator}, without the drain(.*)", script.read_text())
-        assert float(stated[1]) == pytest.approx(minutes, rel=1e-3)  # four digits are printed
-        assert ("reboot" in stated[2]) == reboot
+        stated = re.search(rf"about ([\d.]+) (min|s) \(.*\) by {actuator}, without the drain(.*)", script.read_text())
+        in_minutes = float(stated[1]) / (60 if stated[2] == "s" else 1)
+        assert in_minutes == pytest.approx(minutes, rel=1e-3)  # four digits are printed
+        assert ("reboot" in stated[3]) == reboot
     shown = replace(study, problem=problem, tables={**study.tables, "layout_changes": layout_changes(found, problem)})
     assert f">{minutes:.4g}<" in appendix.layouts(shown)
-    words = problem.change.words()
+    words = problem.change.describe_time()
     assert words in appendix.layouts(shown)
     assert words in verify_any(kept, None).findings[0]
     if reboot or actuator != "nvidia-smi":
@@ -108,16 +109,20 @@ def test_every_door_states_the_same_minutes(tmp_path, study, gpu_model, actuator
 
 @pytest.mark.parametrize("gpu_model", [AMPERE, HOPPER])
 def test_what_a_scenario_states_holds_instead_of_the_catalogue(gpu_model):
-    assert cost_of_change(Scenario(change_gpu_hours=0.7), gpu_model).plan_gpu_hours(8) == 0.7
+    assert find_change_cost(Scenario(change_gpu_hours=0.7), gpu_model).plan_gpu_hours(8) == 0.7
 
 
 def test_what_a_plan_pays_by_hand():
     """A minute and a quarter of an hour less a minute of emptying; a reboot stops the eight GPUs of a node."""
-    drain_s = drain_time().value
-    assert ChangeCost.of(HOPPER).plan_gpu_hours(8) == (60 + drain_s) / 3600 == 0.25
-    assert ChangeCost.of(AMPERE).plan_gpu_hours(8) == (8 * 600 + drain_s) / 3600
-    assert ChangeCost.of(HOPPER, "nvidia-smi").plan_gpu_hours(8) == pytest.approx((7 * 0.3 + drain_s) / 3600)
-    assert ChangeCost.of(whole_board("T4")).plan_gpu_hours(8) == 0.25  # never paid: there is nothing to cut
+    drain_s = find_drain_time().value
+    assert ChangeCost.from_catalogue(HOPPER).plan_gpu_hours(8) == (60 + drain_s) / 3600 == 0.25
+    assert ChangeCost.from_catalogue(AMPERE).plan_gpu_hours(8) == (8 * 600 + drain_s) / 3600
+    assert ChangeCost.from_catalogue(HOPPER, "nvidia-smi").plan_gpu_hours(8) == pytest.approx(
+        (7 * 0.3 + drain_s) / 3600
+    )
+    assert (
+        ChangeCost.from_catalogue(make_non_mig_model("T4")).plan_gpu_hours(8) == 0.25
+    )  # never paid: there is nothing to cut
     demand = [[[2, 3]]]
     pool = {
         "gpus_per_node": 8,
@@ -126,13 +131,13 @@ def test_what_a_plan_pays_by_hand():
         "tenants": ["t"],
         "profiles": ["3g.40gb"],
     }
-    assert PlanProblem(AMPERE, 8, demand=demand, **pool).change == ChangeCost.of(AMPERE)
+    assert PlanProblem(AMPERE, 8, demand=demand, **pool).change == ChangeCost.from_catalogue(AMPERE)
     assert PlanProblem(HOPPER, 8, demand=demand, **pool).change_gpu_hours == 0.25
 
 
 def test_times_that_do_not_exist_are_refused():
     with pytest.raises(ScenarioError, match="got mode_s"):
-        ChangeCost.of(HOPPER, mode_s=1.0)
+        ChangeCost.from_catalogue(HOPPER, mode_s=1.0)
     problem = problem_of(HOPPER, "mig-manager", "gpu", HALVES)
     for change, words in (
         ({"minutes": 1}, "got minutes"),
@@ -158,20 +163,20 @@ def _of_own_rows(**stated: float) -> GpuModel:
 
 def test_a_drain_is_stated_once_by_the_gpu_model_and_holds_everywhere():
     """Twice the catalogue's time to empty is twice its limit."""
-    by_row = ChangeCost.of(_of_own_rows(drain_s=1680))
-    slow = replace(ChangeCost.of(HOPPER), drain_s=by_row.drain_s)
+    by_row = ChangeCost.from_catalogue(_of_own_rows(drain_s=1680))
+    slow = replace(ChangeCost.from_catalogue(HOPPER), drain_s=by_row.drain_s)
     assert (slow.drain_s.value, slow.drain_s.high) == (1680.0, 7200.0)
     assert slow.plan_gpu_hours(8) == (60 + 1680) / 3600
-    assert ChangeCost.of(_of_own_rows()).drain_s == drain_time()
+    assert ChangeCost.from_catalogue(_of_own_rows()).drain_s == find_drain_time()
 
     problem = problem_of(HOPPER, "mig-manager", "gpu", HALVES, slow)
     assert problem.change_gpu_hours == slow.plan_gpu_hours(8)
     assert PlanProblem.from_dict(json.loads(json.dumps(problem.to_dict()))).change == slow
     own = problem_of(_of_own_rows(drain_s=1680), "mig-manager", "gpu", HALVES, by_row)
     assert PlanProblem.from_dict(own.to_dict()).gpu_model.drain_s == 1680
-    prices = StatePrices.of(slow, 8)
+    prices = StatePrices.from_change_cost(slow, 8)
     assert (prices.drain, prices.limit_h) == (1680 / 3600, 2.0)
-    assert Drain().limit_s == drain_time().high
+    assert Drain().limit_s == find_drain_time().high
     assert drain_of(Scenario(actuator="slurm"), slow).limit_s == 7200.0
     table = assign(plan(problem), problem)
     index = change_index(table, HOPPER, change=slow, drain=drain_of(Scenario(), slow))

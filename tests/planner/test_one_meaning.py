@@ -14,8 +14,8 @@ from gpuplanner.core.scenario import Scenario
 from gpuplanner.decision.layout_planning import plan_problem
 from gpuplanner.decision.plan_rehearsal import GpuCalendar
 from gpuplanner.planner.fleet_limits import StatePrices
-from gpuplanner.planner.layout_plan import Plan, checked_plan, held_by, layout_changes_of
-from gpuplanner.planner.numbered_gpus import assign, layout_changes, layouts_before
+from gpuplanner.planner.layout_plan import Plan, check_layout_plan, list_layout_changes, node_states_of_table
+from gpuplanner.planner.numbered_gpus import assign, initial_gpu_layouts, layout_changes
 from gpuplanner.planner.plan_problem import PlanProblem
 from gpuplanner.planner.plan_search import plan
 from gpuplanner.planner.plan_verification import verify
@@ -47,11 +47,13 @@ def counted(found: Plan, problem: PlanProblem) -> dict[str, tuple[int, ...]]:
 
     They begin with the first slot where initial layouts are known, else after it.
     """
-    frame, initial = assign(found, problem), layouts_before(found, problem)
+    frame, initial = assign(found, problem), initial_gpu_layouts(found, problem)
     assert verify(found, problem, frame) == []
     exported = [
         (before, after, len(one.times))
-        for one in layout_changes_of(checked_plan(frame, problem.gpu_model), initial=held_by(initial))
+        for one in list_layout_changes(
+            check_layout_plan(frame, problem.gpu_model), initial=node_states_of_table(initial)
+        )
         for before, after in one.nodes.values()
         if before is not None
     ]
@@ -92,7 +94,7 @@ def counted(found: Plan, problem: PlanProblem) -> dict[str, tuple[int, ...]]:
               for made in scripts),
         ),
         "emptied": (
-            sum(change.emptied for node in pairs for change in node),
+            sum(change.drained_units for node in pairs for change in node),
             *(one["instances_removed"].sum() for one in index.values()),
         ),
         "reboots": (

@@ -13,13 +13,13 @@ import polars as pl
 import pytest
 from scipy.optimize import linear_sum_assignment
 
-from gpuplanner.hardware.gpu_models import as_board
-from gpuplanner.hardware.layout_enumeration import pareto_counts
+from gpuplanner.hardware.gpu_models import as_gpu_model
+from gpuplanner.hardware.layout_enumeration import list_pareto_counts
 from gpuplanner.hardware.mig_layouts import format_layout, parse_layout
 from gpuplanner.planner.fleet_limits import Limits, StatePrices
 from gpuplanner.planner.layout_plan import plan_from_json, plan_to_json
 from gpuplanner.planner.numbered_gpus import assign
-from gpuplanner.planner.plan_arrays import Fluid
+from gpuplanner.planner.plan_arrays import PlanArrays
 from gpuplanner.planner.plan_problem import PlanProblem
 from gpuplanner.planner.plan_search import plan
 from gpuplanner.planner.plan_verification import verify
@@ -54,7 +54,9 @@ def random_problem(problem_of: Any, seed: int) -> PlanProblem:
     )
     initial = parked = None
     if rng.random() < 0.5:
-        texts = [format_layout(one) for one in pareto_counts(as_board(gpu_model), _slices(profiles))] or ["gpu"]
+        texts = [format_layout(one) for one in list_pareto_counts(as_gpu_model(gpu_model), _slices(profiles))] or [
+            "gpu"
+        ]
         initial = {str(rng.choice([*texts, "gpu"])): int(rng.integers(2))}
         parked = {texts[0]: int(rng.integers(gpus))} if texts[0] != "gpu" else {}
     return problem_of(
@@ -81,7 +83,7 @@ def emptying(prices: StatePrices, problem: PlanProblem, layout: str) -> float:
     if not all(name in prices.remaining_h for name in names):
         return prices.drain
     most = math.inf if prices.limit_h is None else prices.limit_h
-    shares = [problem.gpu_model.share(name) for name in names]
+    shares = [problem.gpu_model.gpu_fraction(name) for name in names]
     lost = []
     for times in itertools.product(*(prices.remaining_h[name] for name in names)):
         ends = [min(time, most) for time in times]
@@ -165,22 +167,22 @@ def test_a_transition_costs_what_the_best_assignment_of_gpus_costs(problem_of: A
         prices=problem.prices,
         gpus_per_node=6,
     )
-    fluid = Fluid.of(problem)
-    layouts = list(dict.fromkeys([*fluid.layouts, "gpu"]))
+    arrays = PlanArrays.from_problem(problem)
+    layouts = list(dict.fromkeys([*arrays.layouts, "gpu"]))
     one = ways_between(problem, layouts)
     for _ in range(20):
         states = rng.integers(0, 2 * len(layouts), (2, problem.gpus))
-        if "gpu" not in fluid.layouts:  # a GPU that nobody asks for uncut is never on uncut
+        if "gpu" not in arrays.layouts:  # a GPU that nobody asks for uncut is never on uncut
             states[states == layouts.index("gpu")] += len(layouts)
         pairs = one[states[0][:, None], states[1][None, :]]
         cheapest = pairs[linear_sum_assignment(pairs)].sum()
         counts = [np.bincount(row, minlength=2 * len(layouts)) for row in states]
-        n, on, beside = len(layouts), len(fluid.layouts), fluid.owner[len(fluid.layouts) :]
+        n, on, beside = len(layouts), len(arrays.layouts), arrays.layout_of_column[len(arrays.layouts) :]
         columns = [np.concatenate([row[:on], row[n:][beside]]) for row in counts]
-        modes = abs(fluid.cut @ (columns[1] - columns[0]))
+        modes = abs(arrays.is_partitioned @ (columns[1] - columns[0]))
         reboot = problem.prices.reboot * (modes > 0)
-        assert fluid.ways.cost(*columns) == pytest.approx(cheapest + reboot)
-        costs = fluid.ways.costs(np.array(columns), np.array(columns))
+        assert arrays.transitions.transition_cost(*columns) == pytest.approx(cheapest + reboot)
+        costs = arrays.transitions.pairwise_costs(np.array(columns), np.array(columns))
         assert costs[0, 1] == pytest.approx(cheapest + reboot)
         assert costs[0, 0] == costs[1, 1] == 0
 
@@ -225,9 +227,10 @@ def test_prices_stand_in_the_plan_file_and_plans_without_them_are_read(problem_o
     for name in ("prices", "parked"):
         before.pop(name)
     assert PlanProblem.from_dict(before).prices is None
-    assert "released; partitioning one again costs 0.05" in PlanProblem.from_dict(before).idle_words
+    assert "released; partitioning one again costs 0.05" in PlanProblem.from_dict(before).idle_gpus_text
     assert (
-        "idle and powered on at 0 of a GPU-hour; draining costs the run times of 7g.40gb, else 0.1" in same.idle_words
+        "idle and powered on at 0 of a GPU-hour; draining costs the run times of 7g.40gb, else 0.1"
+        in same.idle_gpus_text
     )
 
 

@@ -103,7 +103,7 @@ def test_a_plan_cut_short_is_feasible_and_says_that_the_time_was_up(
 ) -> None:
     """The clock jumps to the deadline once a first plan is there."""
     late = [0.0]
-    clock, path = time.monotonic, stages.cheapest_way
+    clock, path = time.monotonic, stages.cheapest_path_with_idle_gpus
 
     def then_the_time_is_up(*arguments: Any, **options: Any) -> Any:
         late[0] = 1e9
@@ -111,7 +111,7 @@ def test_a_plan_cut_short_is_feasible_and_says_that_the_time_was_up(
 
     jumping = SimpleNamespace(monotonic=lambda: clock() + late[0])
     monkeypatch.setattr("gpuplanner.planner.linear_model.time", jumping)
-    monkeypatch.setattr(stages, "cheapest_way", then_the_time_is_up)
+    monkeypatch.setattr(stages, "cheapest_path_with_idle_gpus", then_the_time_is_up)
     found = plan(day, method="milp", gap_target=0, time_limit_s=3600)
     assert found.status == "feasible"
     assert found.hit_time_limit
@@ -123,12 +123,12 @@ def test_interrupt_returns_the_best_plan_so_far(monkeypatch: pytest.MonkeyPatch,
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(stages, "cheapest_way", interrupt)
+    monkeypatch.setattr(stages, "cheapest_path_with_idle_gpus", interrupt)
     found = plan(day, method="milp", gap_target=0)
     assert (found.status, found.stopped_by) == ("feasible", "user")
     assert "stopped by the user" in found.explanation
     assert verify(found, day) == []
-    monkeypatch.setattr(stages, "lower_bound", interrupt)
+    monkeypatch.setattr(stages, "solve_relaxation", interrupt)
     with pytest.raises(KeyboardInterrupt):
         plan(day, method="milp")
 

@@ -67,7 +67,7 @@ def test_demand_cannot_be_changed_behind_the_back_of_the_problem(problem_of: Any
 
 def test_required_rounds_up_but_not_for_dust(problem_of: Any) -> None:
     problem = problem_of([[[0.3, 2.0 + 1e-12, 0.0]], [[0.3, 0.0, 1e-12]]], ["gpu"])
-    assert problem.required.tolist() == [[1, 2, 0]]
+    assert problem.required_instances.tolist() == [[1, 2, 0]]
 
 
 def test_slot_times_are_utc_and_end_with_the_horizon(problem_of: Any) -> None:

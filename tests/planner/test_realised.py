@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from gpuplanner.hardware.mig_layouts import parse_layout
-from gpuplanner.planner.plan_arrays import Fluid
+from gpuplanner.planner.plan_arrays import PlanArrays
 from gpuplanner.planner.plan_explanation import realised_cost
 from gpuplanner.planner.plan_search import plan
 from tests.seeds import seeds
@@ -71,5 +71,5 @@ def shortage(problem: Any, made: Any) -> float:
 
 def test_layouts_that_the_true_demand_would_not_use_are_priced(problem_of: Any) -> None:
     problem = problem_of(np.ones((1, 1, 2)), ["3g.20gb"])
-    assert "7g.40gb:1" not in Fluid.of(problem).layouts
+    assert "7g.40gb:1" not in PlanArrays.from_problem(problem).layouts
     assert realised_cost(problem, ["7g.40gb:1"], np.array([[1], [1]])) == pytest.approx(2.0)

@@ -15,8 +15,8 @@ import pytest
 from gpuplanner.core.errors import MissingDependencyError, ScenarioError
 from gpuplanner.planner import milp_solver as solver
 from gpuplanner.planner.linear_model import Effort, LinearModel, relative_gap
-from gpuplanner.planner.linear_program import Floor, build
-from gpuplanner.planner.plan_arrays import Fluid
+from gpuplanner.planner.linear_program import WindowBound, build_slot_model
+from gpuplanner.planner.plan_arrays import PlanArrays
 
 
 def effort(**changes: Any) -> Effort:
@@ -39,8 +39,8 @@ def week(problem_of: Any) -> LinearModel:
     hours = np.arange(24)
     demand = [[1.3 + hours % 5, 0.7 + hours % 3, 1 + 0 * hours]]
     problem = problem_of(demand, ["1g.5gb", "3g.20gb", "gpu"], gpus=6, change_gpu_hours=0.2)
-    floors = [Floor(range(t, t + 1), 1.5) for t in range(24)]
-    return build(Fluid.of(problem), range(24), floors=floors).linear
+    floors = [WindowBound(range(t, t + 1), 1.5) for t in range(24)]
+    return build_slot_model(PlanArrays.from_problem(problem), range(24), window_bounds=floors).linear
 
 
 @pytest.mark.parametrize("relaxed", [False, True])
@@ -80,7 +80,7 @@ def test_a_stopped_solver_is_not_believed_to_be_optimal(name: str) -> None:
 
 def test_time_that_is_up_gives_no_answer(week: LinearModel) -> None:
     late = Effort(gap_target=0.0, deadline=time.monotonic() - 1)
-    assert late.spent()
+    assert late.is_spent()
     assert solver.solve(week, late) == solver.Solution("unknown")
 
 

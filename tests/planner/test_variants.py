@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gpuplanner.planner.fleet_limits import Limits
 from gpuplanner.planner.plan_problem import PlanProblem
-from gpuplanner.planner.plan_variants import AS_IT_STANDS, compare_plans, price_of_limits, with_limit
+from gpuplanner.planner.plan_variants import BASE_VARIANT_NAME, compare_plans, price_of_limits, with_limit
 
 NAMES = ["1g.5gb", "3g.20gb", "gpu"]
 LEVELS = (0.0, 0.4, 1.0, 1.7, 3.0)
@@ -58,7 +58,7 @@ def test_no_plan_is_a_row_without_numbers(problem_of: Any) -> None:
 def test_price_of_a_gpu_less_worked_by_hand(steps: PlanProblem) -> None:
     # Two GPUs: the last slot leaves two 3g unserved, 2 x 3/7 x 10, and saves one GPU-hour and one cut.
     prices = price_of_limits(steps, {"two GPUs": with_limit(steps, gpus=2)}, gap_target=0)
-    assert prices["variant"].to_list() == [AS_IT_STANDS, "two GPUs"]
+    assert prices["variant"].to_list() == [BASE_VARIANT_NAME, "two GPUs"]
     expected = 60 / 7 - 1 - 0.25
     assert prices.row(1)[3:6] == pytest.approx((expected, expected, expected))
     assert prices.row(0)[3:6] == (0.0, 0.0, 0.0)

@@ -18,10 +18,10 @@ from gpuplanner.cost.cost_review import cost_review
 from gpuplanner.decision.purchase_plan import purchase
 from gpuplanner.decision.study import Study
 from gpuplanner.ingest.dataset_writer import write_dataset
-from gpuplanner.ingest.source_registry import read
+from gpuplanner.ingest.source_registry import read_files
 from gpuplanner.report import monthly_sections as tearsheet
 from gpuplanner.report.finance_exports import write_focus, write_study_workbook
-from gpuplanner.usage.job_history import load_trace
+from gpuplanner.usage.job_history import load_dataset
 
 AMOUNT = re.compile(r"sum to ([\d,.]+\d) USD")
 
@@ -31,7 +31,7 @@ def _sum(rows: list[dict[str, Any]]) -> Decimal:
 
 
 def _read_back(path: Path) -> dict[str, Any]:
-    reading: Any = read("auto", path)
+    reading: Any = read_files("auto", path)
     assert reading.summary()["source"] == "focus"
     assert reading.rejects.is_empty()
     found: dict[str, Any] = reading.summary()
@@ -71,6 +71,14 @@ def test_the_sheet_of_costs_is_read_back_as_a_bill_and_totals_are_named(study: S
     assert sum(round(float(row[1]), 2) for row in parts) == pytest.approx(float(study.headline.cost or 0), abs=1e-6)
 
 
+def test_unallocated_hours_of_teams_are_the_sum_of_their_buckets(quick: Scenario):
+    found = cost_review(quick)
+    amount, *parts = (Decimal(text.replace(",", "")) for text in re.findall(r"\d[\d,]*\.\d\d", found.bridge))
+    assert amount == sum(parts) == found.by_tenant["cost"][-1]
+    for by in ("tenant", "bucket", "ownership"):
+        assert found.breakdown(by)["cost"][-1] == found.total
+
+
 def test_jobs_and_ends_share_what_tenants_were_charged(quick: Scenario):
     found = cost_review(quick)
     held = found.by_tenant.filter(pl.col("tenant") != "__unallocated__")
@@ -81,12 +89,12 @@ def test_jobs_and_ends_share_what_tenants_were_charged(quick: Scenario):
 
 def test_work_done_again_and_tokens_have_their_price(quick: Scenario, tmp_path: Path):
     """Every second job is a second attempt; 5 million tokens were answered by the services of one tenant."""
-    trace = load_trace("sample")
+    trace = load_dataset("sample")
     jobs = trace.jobs.sort("job_id").with_columns(
         attempt=1 + pl.int_range(pl.len()).cast(pl.Int32) % 2,
         job_class=pl.when(pl.col("tenant") == "search").then(pl.lit("service")).otherwise(pl.lit("pretraining")),
     )
-    begin, _ = trace.stated.span
+    begin, _ = trace.source_facts.span
     asked = {"service": "chat", "time": [begin + timedelta(hours=one) for one in (1, 2)], "prompt_tokens": 2_000_000,
              "generated_tokens": 500_000}  # fmt: skip
     known = trace.with_tables(jobs=jobs, requests=pl.DataFrame(asked))
@@ -165,9 +173,11 @@ def test_what_is_reserved_is_cheaper_than_either_plain_way(quick: Scenario, stud
     assert mix.cost <= min(mix.all_rented, mix.all_reserved) + 1e-6
     assert mix.gap < 1e-3
     assert found.held_gpus == 0
-    winner = study.comparison.row(study.comparison.winner)
+    winner, today = study.comparison.row(study.comparison.winner), study.comparison.today
     assert winner is not None
-    assert found.margin == pytest.approx(winner.gpu_hours / winner.busy_gpu_hours)
+    assert today is not None
+    assert found.margin == pytest.approx(winner.gpu_hours / today.busy_gpu_hours)
+    assert found.mean_gpus <= max(winner.peak_gpus, 64)
     assert json.loads(json.dumps(found.to_dict(), default=vars))["begin"]
 
 
@@ -176,6 +186,8 @@ def test_who_owns_enough_waits(quick: Scenario, tmp_path: Path):
     found = purchase(quick.but(price_book=str(tmp_path / "prices.yaml")), 3)
     assert found.held_gpus == 64
     assert found.action.startswith("wait")
+    assert "growth unknown" in found.sentence
+    assert "no purchase advice" in found.sentence
 
 
 def test_tenants_share_a_bill_to_the_cent_and_one_that_does_not_reconcile_is_refused(

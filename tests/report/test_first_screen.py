@@ -14,7 +14,7 @@ import pytest
 
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.serialization import to_json
-from gpuplanner.core.units import NO_FIGURE
+from gpuplanner.core.units import MISSING_FIGURE
 from gpuplanner.decision.comparison_record import Comparison, comparison
 from gpuplanner.decision.decision_text import no_decision
 from gpuplanner.decision.decision_types import (
@@ -38,14 +38,15 @@ from gpuplanner.report import figure_formats as figures
 from gpuplanner.report.first_screen import badges, first_screen, fleet_picture
 from gpuplanner.report.html_page import render_page, section
 from gpuplanner.report.policy_and_team_sections import decided, ways
-from gpuplanner.usage.job_history import load_trace
+from gpuplanner.usage.job_history import load_dataset
 from tests.clusters import planted as clusters
 
 FORMS = {
     "saving": figures.count, "left_out_share": figures.per_cent,
     "exhaustion.date": figures.day, "exhaustion.order_by": figures.day, "exhaustion.probability": figures.per_cent,
     "headroom.factor": figures.times, "busy_as_recommended": figures.per_cent, "delayed_share": figures.per_cent,
-    "months_left": str, "waiting": figures.count, "telemetry_share": figures.per_cent,
+    "months_left": str, "waiting": figures.count, "use_known_share": figures.per_cent,
+    "headroom_share": figures.per_cent,
 }  # fmt: skip
 """The form of each figure that is not a count."""
 START = datetime(2026, 5, 4, tzinfo=UTC)
@@ -58,8 +59,8 @@ def test_warnings_come_before_every_figure():
         {"what": "jobs <left> out", "count": 3, "gpu_hours": 1234.5},
     ]
     page = first_screen(one, warnings=told)
-    assert page.startswith('<div class="decision"><ul class="warnings"><li>20: habana.ai/gaudi is not read</li>')
-    assert "<li>3 (1,234.5 GPU-hours): jobs &lt;left&gt; out</li>" in page
+    assert page.startswith('<div class="decision"><ul class="warnings"><li>habana.ai/gaudi is not read [20 rows]</li>')
+    assert "<li>jobs &lt;left&gt; out [3 rows, 1,234.5 GPU-hours]</li>" in page
     assert "warnings" not in first_screen(one)
 
 
@@ -106,7 +107,7 @@ def form_of(name):
 
 def thin_trace(folder) -> str:
     """Three days of a dozen jobs on full GPUs of nodes that are in no list."""
-    template = load_trace("sample").jobs.filter(pl.col("gpus") == 1).head(1)
+    template = load_dataset("sample").jobs.filter(pl.col("gpus") == 1).head(1)
     rows = []
     for number in range(36):
         begin = START + timedelta(hours=2 * number)
@@ -119,7 +120,7 @@ def thin_trace(folder) -> str:
                 end_time=pl.lit(begin + timedelta(hours=3), pl.Datetime("us", "UTC")),
             )
         )
-    trace = load_trace("sample")
+    trace = load_dataset("sample")
     told = {
         **trace.provenance,
         "span_start": START.isoformat(),
@@ -162,7 +163,7 @@ def planted() -> Comparison:
         missing=(Missing("nodes", "gpuplanner ingest nodes N"),),
         teams=(TeamRow("a", 55.0, 5.0, 3, 50.0, 200.0, 12.0), TeamRow("__unallocated__", 45.0, 45.0, 0, 0.0)),
         confidence=("Evaluated on 14 days.",),
-        assumptions=("actuator slurm (--actuator)",),
+        assumptions=("actuator slurm (--actuator)",), today_p95_minutes=200.0, recommended_p95_minutes=12.0,
     )  # fmt: skip
     curve = tuple(
         CurvePoint("today", gpus, size, wait, wait / 2, wait * 2, wait / 3, 0.5, 168.0 * gpus)
@@ -188,12 +189,14 @@ def checked(found, html):
         if name.startswith(figures.OF_ALL) and expected is not None:  # the table has tenths of a percent
             assert text in (figures.per_cent(expected), figures.tenths(expected)), name
         else:
-            assert text == (NO_FIGURE if expected is None else form_of(name)(expected)), name
+            assert text == (MISSING_FIGURE if expected is None else form_of(name)(expected)), name
     return {name for name, _, _ in told}
 
 
 def value_of(found: Comparison, name: str):
-    beside = name.split(".")[0] in ("headroom", "exhaustion", "waiting", "months_left", "months_left_today")
+    beside = name.split(".")[0] in (
+        "headroom", "headroom_share", "exhaustion", "waiting", "months_left", "months_left_today",
+    )  # fmt: skip
     return figures.value_of(found if beside else found.decision, name)
 
 
@@ -252,7 +255,7 @@ def test_there_is_a_screen_where_nothing_can_be_decided():
                        decision=one.sentence, badges=badges(one))  # fmt: skip
     assert "No recommendation: no job states when it ran." in page
     assert "gpuplanner ingest auto JOBS -o sample" in page
-    assert page.count(f'<dd class="value">{NO_FIGURE}</dd>') == 4
+    assert page.count(f'<dd class="value">{MISSING_FIGURE}</dd>') == 4
     assert "No policy could be simulated." in ways(found)
 
 

@@ -13,8 +13,8 @@ from gpuplanner.report import dataset_sections as inbox
 from gpuplanner.report.dataset_sections import quality_page, quality_svg
 from gpuplanner.report.html_page import Text, parts, still, write_drawn
 from gpuplanner.usage.dataset_description import data_quality
-from gpuplanner.usage.dataset_explorer import EVERYBODY, open_inbox
-from gpuplanner.usage.job_history import load_trace
+from gpuplanner.usage.dataset_explorer import ALL_TENANTS, open_inbox
+from gpuplanner.usage.job_history import load_dataset
 
 HOSTILE = "<script>alert(1)</script>"
 
@@ -26,7 +26,7 @@ def box():
 
 @pytest.fixture(scope="module")
 def blind():
-    trace = load_trace("sample")
+    trace = load_dataset("sample")
     jobs = trace.jobs.head(200).with_columns(pl.col("tenant").replace({"search": HOSTILE}))
     return open_inbox(Dataset({"jobs": jobs}, trace.rejects, trace.quality.clear(), trace.provenance))
 
@@ -45,7 +45,7 @@ def test_every_figure_has_its_message_before_it_and_in_place_of_it(box, name):
 
 @pytest.mark.parametrize("name", inbox.VIEWS)
 def test_without_telemetry_or_faults_every_section_says_so(blind, name):
-    html = inbox.VIEWS[name](blind, EVERYBODY, "").html
+    html = inbox.VIEWS[name](blind, ALL_TENANTS, "").html
     assert "<script" not in html
     if name == "quality":
         assert "No faults found" in html
@@ -55,18 +55,18 @@ def test_without_telemetry_or_faults_every_section_says_so(blind, name):
 
 def test_ledger_names_the_shares_that_its_tables_hold(box):
     html = inbox.ledger(box, "research")
-    sums = box.of(box.activity, "research").row(0, named=True)
+    sums = box.rows_of(box.activity, "research").row(0, named=True)
     held = sum(value for part, value in sums.items() if part != "tenant")
     assert f"{100 * sums['idle_with_process'] / held:.0f} % idle with a process" in html
     assert "GPU-hours by month (Europe/Berlin), research" in html
 
 
 def test_phases_of_a_job_name_signature_and_slice(box):
-    name = box.sampled.filter(pl.col("gpus") == 1)["job_id"][0]
+    name = box.jobs_with_telemetry.filter(pl.col("gpus") == 1)["job_id"][0]
     view, html = box.job(name), inbox.phases(box, name)
     assert f"Bound by: {view.bound}" in html
     assert f"One slice for the whole job is {view.phases['profile_job'][0]}" in html
-    hours = (view.phases["run_s"] / 3600 * box.sampled.filter(job_id=name)["gpus"][0]).to_list()
+    hours = (view.phases["run_s"] / 3600 * box.jobs_with_telemetry.filter(job_id=name)["gpus"][0]).to_list()
     assert view.phases["gpu_hours"].to_list() == pytest.approx(hours)
     assert view.phases["cost"].to_list() == pytest.approx([view.price.value * each for each in hours])
     quiet = view.phases.filter(pl.col("label").is_in(["setup", "cool-down", "idle", "input-stall"]))["cost"].sum()
@@ -108,8 +108,8 @@ def test_files_stand_alone(tmp_path):
 @pytest.mark.long
 def test_a_page_that_is_shared_names_no_user_and_no_small_tenant():
     box = open_inbox("sample", smallest_group=1000)
-    parts = (inbox.quality(box.quality), *(part(box) for part in (inbox.ledger, inbox.demand, inbox.phases)))
+    parts = (inbox.quality(box.quality_report), *(part(box) for part in (inbox.ledger, inbox.demand, inbox.phases)))
     page = "".join(part for part in (*parts, inbox.claim(box), inbox.provenance(box)))
-    users, tenants = (load_trace("sample").jobs[name].drop_nulls().unique() for name in ("user", "tenant"))
+    users, tenants = (load_dataset("sample").jobs[name].drop_nulls().unique() for name in ("user", "tenant"))
     assert "(small groups)" in page
     assert [name for name in (*users, *tenants) if re.search(rf"\b{name}\b", page)] == []

@@ -66,7 +66,7 @@ class Killer:
         wanted, last = self.rng.randint(1, self.most_lines), ""
         for number, line in enumerate(told, start=1):
             if line in stood:
-                self.again.append(line)
+                self.repeated.append(line)
             last = line if "stands" not in line else last
             if number >= wanted and last and not to_the_end:
                 time.sleep(self.rng.uniform(0, self.longest_s))

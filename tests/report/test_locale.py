@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 
 from gpuplanner import report as plots
-from gpuplanner.core.units import LOCALES, in_locale
+from gpuplanner.core.units import LOCALES, localize_text
 from gpuplanner.report import html_page as page
 from gpuplanner.report.figure_formats import localised
 from gpuplanner.report.finance_exports import write_workbook
@@ -53,7 +53,7 @@ def test_text_charts_and_pictures_are_written_alike():
 
 def test_versions_addresses_and_lists_stay():
     kept = "gpuplanner 0.1.0, 10.0.0.1, llama-3.1-8b, n[1,2], a=0.5, nodes 1,2, 2026-03-01T00:00:00"
-    assert in_locale(kept, "fr") == kept
+    assert localize_text(kept, "fr") == kept
 
 
 def test_a_workbook_has_the_same_cells_and_other_days(tmp_path):

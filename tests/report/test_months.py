@@ -20,8 +20,8 @@ import pytest
 import yaml
 
 from gpuplanner.core.errors import GpuPlannerError, MissingDependencyError, OutputError, ScenarioError
-from gpuplanner.core.output_places import MANIFEST, Mark
-from gpuplanner.core.output_writing import replaced_directory, sole_writer, write_atomically
+from gpuplanner.core.output_places import MANIFEST, FolderMark
+from gpuplanner.core.output_writing import lock_for_writing, replace_directory, write_atomically
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.decision import recommendation as decide
 from gpuplanner.decision.decision_text import no_decision
@@ -34,7 +34,7 @@ from gpuplanner.report.monthly_reports import read_chain, report_months
 from tests.decision.recurring.small_fleets import SmallFleet
 
 SIX = [f"2026-{number:02d}" for number in range(1, 7)]
-MARK = Mark(MANIFEST, "gpuplanner report 1", names=("index.html",))
+MARK = FolderMark(MANIFEST, "gpuplanner report 1", names=("index.html",))
 
 
 class KilledError(BaseException):
@@ -87,13 +87,13 @@ class Works:
         rows = pl.DataFrame({key: [None] for key in SCHEMA} | {"unique_id": [scenario.month]}, schema=SCHEMA)
         before = [pl.read_parquet(ledger)] if ledger.exists() else []
         self.moment()
-        with replaced_directory(out, mark=MARK) as folder:
+        with replace_directory(out, mark=MARK) as folder:
             self.moment()
             (folder / "index.html").write_text(
                 f"{scenario.month} after {len(before) and before[0].height}\n{self.more}"
             )
         self.moment()
-        write_atomically(ledger, lambda place: pl.concat([*before, rows]).write_parquet(place), guarded=False)
+        write_atomically(ledger, lambda place: pl.concat([*before, rows]).write_parquet(place), protect_foreign=False)
         self.moment()
 
 
@@ -330,7 +330,7 @@ def test_a_month_whose_page_somebody_changed_does_not_stand(half_year, works, tm
 
 
 def test_two_runs_at_once(half_year, works, tmp_path):
-    with sole_writer(tmp_path / "out"):
+    with lock_for_writing(tmp_path / "out"):
         held = {}
 
         def second():

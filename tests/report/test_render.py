@@ -26,7 +26,7 @@ from gpuplanner.ingest.dataset_writer import write_dataset
 from gpuplanner.report.export_verification import verify_file
 from gpuplanner.report.formulas import formulas, value_text
 from gpuplanner.report.report_rendering import run_notebook, write_report
-from gpuplanner.usage.job_history import load_trace
+from gpuplanner.usage.job_history import load_dataset
 from tests.report.test_first_screen import Figures
 
 pytestmark = pytest.mark.notebook
@@ -99,7 +99,7 @@ def test_what_is_sent_says_what_the_page_says_and_is_linked_from_it(report):
         assert shown["exhaustion.date"] in text if "exhaustion.date" in shown else "until capacity is exhausted" in text
         name = f"service.{one.service.index(one.most_improved)}"
         assert f"{shown[f'{name}.today_p95_minutes']} → {shown[f'{name}.recommended_p95_minutes']}" in text
-        assert all(" ".join(step.text.split())[1:] in " ".join(text.split()) for step in one.next_steps)
+        assert all(" ".join(step.what.split()) in " ".join(text.split()) for step in one.next_steps)
     held = pl.read_parquet(report / "tables" / "ledger_tenants.parquet")["allocated_gpu_hours"].sum()
     assert shown["all_allocated"] == f"{sum(row.allocated_gpu_hours for row in one.teams):,.0f}"
     assert held == pytest.approx(sum(row.allocated_gpu_hours for row in one.teams if row.team != "__unallocated__"))
@@ -217,7 +217,7 @@ def test_made_again_over_the_first_it_is_the_same_to_the_byte(report, quick, tmp
 
 
 def hostile_trace(folder) -> str:
-    trace = load_trace("sample")
+    trace = load_dataset("sample")
     evil = {"search": '=HYPERLINK("http://x")', "vision": "<script>alert(1)</script>", "speech": "@SUM(1)"}
     lately = pl.col("submit_time") >= trace.jobs["submit_time"].max() - timedelta(weeks=3)
     jobs = trace.jobs.filter(lately & pl.col("tenant").is_in(list(evil))).with_columns(pl.col("tenant").replace(evil))
@@ -308,11 +308,11 @@ def test_notebooks_run_headless(root, tmp_path, name, parameters):
 @pytest.mark.slow
 def test_openb_numbers_equal_a_short_query(public_data, tmp_path):
     """What the report says of OpenB is what ten lines of polars say of the raw file."""
-    from gpuplanner.ingest.source_registry import read
+    from gpuplanner.ingest.source_registry import read_files
 
     pods = public_data / "alibaba_gpu_v2023" / "openb_pod_list_default.csv.gz"
     nodes = public_data / "alibaba_gpu_v2023" / "openb_node_list_gpu_node.csv"
-    write_dataset(read("openb", pods, nodes=nodes), tmp_path / "openb")
+    write_dataset(read_files("openb", pods, nodes=nodes), tmp_path / "openb")
     found = evaluate(
         Scenario(data=str(tmp_path / "openb"), replications=2, policies="fewer_nodes"),
         cache=False,
@@ -333,10 +333,10 @@ def test_openb_numbers_equal_a_short_query(public_data, tmp_path):
 @pytest.mark.slow
 def test_philly_numbers_equal_a_short_query(public_data, tmp_path):
     """October 2017 in Seattle: what was allocated, and by whom."""
-    from gpuplanner.ingest.source_registry import read
+    from gpuplanner.ingest.source_registry import read_files
 
     path = public_data / "philly" / "philly.csv.gz"
-    write_dataset(read("philly", path, tz="America/Los_Angeles"), tmp_path / "philly")
+    write_dataset(read_files("philly", path, tz="America/Los_Angeles"), tmp_path / "philly")
     zone = "America/Los_Angeles"
     found = evaluate(
         Scenario(

@@ -12,11 +12,11 @@ from gpuplanner.core.scenario import Scenario
 from gpuplanner.decision.study import open_study
 from gpuplanner.decision.study_pipeline import evaluate
 from gpuplanner.ingest.dataset_writer import write_dataset
-from gpuplanner.ingest.source_registry import read
+from gpuplanner.ingest.source_registry import read_files
 from gpuplanner.report import monthly_sections as appendix
 from gpuplanner.report import monthly_sections as tearsheet
 from gpuplanner.report.finance_exports import write_study_workbook
-from gpuplanner.simulator.replications import too_short
+from gpuplanner.simulator.replications import explain_short_history
 
 HEADER = "JobID|User|Account|State|Submit|Start|End|ElapsedRaw|Timelimit|NodeList|ReqTRES|AllocTRES|JobName"
 JOBS = 29
@@ -36,7 +36,7 @@ def three_days(tmp_path_factory):
         lines.append(f"{number}|u|acc{number % 3}|COMPLETED|{times}|{seconds}|1-00:00:00|n1||gres/gpu={gpus}|train")
         held += gpus * seconds / 3600
     (folder / "sacct.txt").write_text("\n".join(lines) + "\n")
-    write_dataset(read("slurm", folder / "sacct.txt", tz="UTC"), folder / "trace")
+    write_dataset(read_files("slurm", folder / "sacct.txt", tz="UTC"), folder / "trace")
     return str(folder / "trace"), held
 
 
@@ -67,5 +67,5 @@ def test_what_happened_is_told_and_nothing_is_planned(three_days, tmp_path):
 
 def test_a_day_of_a_weekend_cannot_be_drawn_from_a_week_without_one(three_days):
     folder, _ = three_days  # Monday to Thursday; two days ahead begin on a Thursday
-    assert too_short(Scenario(data=folder, horizon_intervals=24)) is None
-    assert "no day of a weekend" in str(too_short(Scenario(data=folder, horizon_intervals=60)))
+    assert explain_short_history(Scenario(data=folder, horizon_intervals=24)) is None
+    assert "no day of a weekend" in str(explain_short_history(Scenario(data=folder, horizon_intervals=60)))

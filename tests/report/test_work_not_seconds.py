@@ -26,7 +26,7 @@ def no_clock() -> float:
 def test_nothing_of_a_report_looks_at_a_clock_to_stop(monkeypatch, tmp_path):
     monkeypatch.setattr("gpuplanner.planner.linear_model.time", SimpleNamespace(monotonic=no_clock))
     study = write_report(Scenario(**SMALL), tmp_path / "report")
-    assert study.plan.found
+    assert study.plan.is_feasible
     with pytest.raises(AssertionError, match="looked at the clock"):
         plan_view(Scenario(**SMALL, time_limit_s=60), "rightsized")
 

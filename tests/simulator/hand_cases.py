@@ -43,4 +43,4 @@ def starts_of(rows, outcome):
 
 def pools_of(outcome, node):
     """Pool of a node over time, as (from, until, pool)."""
-    return outcome.on.filter(node=node).sort("from_s").select("from_s", "until_s", "pool").rows()
+    return outcome.power_intervals.filter(node=node).sort("from_s").select("from_s", "until_s", "pool").rows()

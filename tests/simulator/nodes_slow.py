@@ -942,7 +942,7 @@ def _switching(rng, pools):
 def spells_of(case, outcome):
     """What was held, by node: (start, end, profile, amount, request)."""
     found = [[] for _ in case["fleet"]["gpus"]]
-    for request, node, profile, amount in outcome.held.iter_rows():
+    for request, node, profile, amount in outcome.allocations.iter_rows():
         start = float(outcome.start_s[request])
         found[node].append((start, start + case["requests"][request]["run"], profile, amount, request))
     return found

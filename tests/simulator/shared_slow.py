@@ -198,7 +198,7 @@ class Shared:
     def grow(self):
         everybody = self.queue
         self.queue = [request for request in everybody if request not in self.lacking]
-        super().grow()
+        super().add_level()
         self.queue = everybody
 
     def shrink(self):

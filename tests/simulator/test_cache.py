@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 
 from gpuplanner.core import stage_cache as cache
 from gpuplanner.core.scenario import Scenario
-from gpuplanner.core.stage_cache import shelved, stage
+from gpuplanner.core.stage_cache import disk_stage, stage
 from gpuplanner.decision import policy_simulation as arena
 from gpuplanner.decision.policy_simulation import simulate_once
 from gpuplanner.forecast.demand_outlook import forecast_from_bytes, forecast_to_bytes
 from gpuplanner.forecast.forecast_result import ForecastResult
 from gpuplanner.simulator.simulated_fleet import NodeFleet, NodeRequests, Switching
-from gpuplanner.simulator.simulation_run import play
+from gpuplanner.simulator.simulation_run import simulate_requests
 
 SCENARIOS = st.builds(
     Scenario,
@@ -100,7 +100,7 @@ def test_a_folder_on_disk_knows_what_was_read_too(monkeypatch, tmp_path):
     runs = []
 
     def fresh():
-        @shelved("trial", lambda result: json.dumps(result).encode(), json.loads)
+        @disk_stage("trial", lambda result: json.dumps(result).encode(), json.loads)
         def trial(scenario):
             runs.append(scenario.nodes)
             return list(branching(scenario))
@@ -131,7 +131,7 @@ def test_a_file_that_a_field_names_counts_with_its_content(tmp_path, monkeypatch
     rules = tmp_path / "quotas.yaml"
     rules.write_text("one")
     asked = Scenario(quotas=str(rules))
-    on_disk = shelved("trial", str.encode, bytes.decode)(lambda scenario: Path(scenario.quotas).read_text())
+    on_disk = disk_stage("trial", str.encode, bytes.decode)(lambda scenario: Path(scenario.quotas).read_text())
     in_memory = stage(lambda scenario: Path(scenario.quotas).read_text())
     assert (on_disk(asked), in_memory(asked)) == ("one", "one")
     rules.write_text("two")
@@ -141,7 +141,7 @@ def test_a_file_that_a_field_names_counts_with_its_content(tmp_path, monkeypatch
 def test_the_oldest_results_on_disk_go_first(tmp_path, monkeypatch):
     monkeypatch.setenv("GPUPLANNER_CACHE", str(tmp_path))
     monkeypatch.setattr(cache, "MAX_DISK_BYTES", 250)
-    sized = shelved("trial", str.encode, bytes.decode)(lambda scenario: f"{scenario.seed:0100d}")
+    sized = disk_stage("trial", str.encode, bytes.decode)(lambda scenario: f"{scenario.seed:0100d}")
     for seed in range(4):
         sized(Scenario(seed=seed))
         for age, actuator in enumerate(sorted(tmp_path.rglob("*.result"), key=lambda actuator: actuator.read_text())):
@@ -160,13 +160,13 @@ def test_a_damaged_forecast_is_made_again(damage):
 
 
 ASKED = NodeRequests([0, 1, 2], [0, 1, 2], [100, 100, 10], [100, 100, 10], [0, 0, 0], [8, 8, 4], [1, 1, 1])
-FLEET = NodeFleet.whole([8, 4])
+FLEET = NodeFleet.of_full_gpus([8, 4])
 
 
 def test_another_job_node_or_rule_is_another_play():
     other = [
         (replace(ASKED, run_s=np.array([100.0, 100.0, 11.0])), FLEET, {}),
-        (ASKED, NodeFleet.whole([8, 8]), {}),
+        (ASKED, NodeFleet.of_full_gpus([8, 8]), {}),
         (ASKED, FLEET, {"queue": "strict"}),
         (ASKED, FLEET, {"switching": Switching(idle_s=60.0, lead_s=300.0)}),
         (ASKED, FLEET, {"switching": Switching(idle_s=60.0, lead_s=301.0)}),
@@ -176,7 +176,7 @@ def test_another_job_node_or_rule_is_another_play():
     for requests, fleet, how in other:
         found = simulate_once(requests, fleet, **how)
         assert found is not first
-        np.testing.assert_array_equal(found.start_s, play(requests, fleet, **how).start_s)
+        np.testing.assert_array_equal(found.start_s, simulate_requests(requests, fleet, **how).start_s)
         assert simulate_once(requests, fleet, **how) is found
 
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from gpuplanner.hardware.gpu_models import load_gpu_model
-from gpuplanner.hardware.layout_enumeration import placed_layouts
-from gpuplanner.simulator.simulated_fleet import Flexible, NodeFleet, NodeRequests, Switching, instance_sets
-from gpuplanner.simulator.simulation_run import play
+from gpuplanner.hardware.layout_enumeration import list_placed_layouts
+from gpuplanner.simulator.simulated_fleet import DynamicMig, NodeFleet, NodeRequests, Switching, instance_sets
+from gpuplanner.simulator.simulation_run import simulate_requests
 from tests.simulator.nodes_slow import random_case
 from tests.simulator.test_nodes_oracle import as_engine_takes_it
 
@@ -21,7 +21,7 @@ SHARES = np.array([1.0, 1 / 7, 3 / 7])
 
 def flexible(*nodes, whole=True):
     """Nodes of so many GPUs that are all cut as jobs come and go."""
-    how = Flexible((True,), instance_sets(BOARD, NAMES), MAKE_S, WHOLE_S)
+    how = DynamicMig((True,), instance_sets(BOARD, NAMES), MAKE_S, WHOLE_S)
     return NodeFleet(NAMES, nodes, [[how.capacity(gpus, whole=whole)] for gpus in nodes], [0] * len(nodes), SHARES, how)
 
 
@@ -32,7 +32,7 @@ def asked(*rows):
 
 
 def starts(fleet, *rows, **options):
-    return play(asked(*rows), fleet, **options).start_s.tolist()
+    return simulate_requests(asked(*rows), fleet, **options).start_s.tolist()
 
 
 def test_an_instance_is_made_before_its_job_begins_and_a_gpu_becomes_whole_again():
@@ -71,7 +71,7 @@ def test_jobs_on_whole_gpus_do_not_starve_an_instance(queue):
 
 
 def test_where_mig_mode_needs_a_reboot_an_empty_node_changes_as_a_whole():
-    how = Flexible((False, True), instance_sets(BOARD, NAMES), MAKE_S, WHOLE_S)
+    how = DynamicMig((False, True), instance_sets(BOARD, NAMES), MAKE_S, WHOLE_S)
     capacity = [[[2, 0, 0], how.capacity(2, whole=False)]]
     fleet = NodeFleet(NAMES, [2], capacity, [1], SHARES, how)
     small = [(second, 50, SMALL, 1) for second in range(0, 3000, 10)]
@@ -97,7 +97,7 @@ def test_no_gpu_is_ever_oversubscribed():
     for seed in range(200):
         case = random_case(seed, flexible=True)
         (requests, fleet), options = as_engine_takes_it(case)
-        outcome = play(requests, fleet, **options)
+        outcome = simulate_requests(requests, fleet, **options)
         rows = [
             (
                 node,
@@ -106,7 +106,7 @@ def test_no_gpu_is_ever_oversubscribed():
                 outcome.start_s[request],
                 outcome.start_s[request] + requests.run_s[request],
             )
-            for request, node, profile, amount in outcome.held.iter_rows()
+            for request, node, profile, amount in outcome.allocations.iter_rows()
         ]
         for node, gpus in enumerate(fleet.gpus.tolist()):
             mine = [row for row in rows if row[0] == node]
@@ -116,7 +116,7 @@ def test_no_gpu_is_ever_oversubscribed():
                     held[profile] += amount if start <= instant < end else 0
                 pools = [
                     pool
-                    for _, pool, since, until in outcome.on.filter(node=node).iter_rows()
+                    for _, pool, since, until in outcome.power_intervals.filter(node=node).iter_rows()
                     if since <= instant < until
                 ]
                 for pool in pools:
@@ -130,12 +130,14 @@ def test_a_set_of_instances_is_one_that_the_board_can_hold_and_goes_back_the_way
     gpu_model = load_gpu_model("A30-24GB")
     names = ("gpu", *(profile.name for profile in gpu_model.profiles))
     found = instance_sets(gpu_model, names)
-    assert len(found.add) == len(placed_layouts(gpu_model)) + 2  # and the empty GPU, and the one that is held whole
-    for held, profile in zip(*np.nonzero(found.add >= 0), strict=True):
-        after, slot = found.add[held, profile], found.slot[held, profile]
-        assert found.take[after, slot] == held
+    assert (
+        len(found.after_adding) == len(list_placed_layouts(gpu_model)) + 2
+    )  # and the empty GPU, and the one that is held whole
+    for held, profile in zip(*np.nonzero(found.after_adding >= 0), strict=True):
+        after, slot = found.after_adding[held, profile], found.start_slice[held, profile]
+        assert found.after_removing[after, slot] == held
         assert found.room[held, profile] == 1 + found.room[after, profile]
-        assert found.lose[held, profile] > 0
+        assert found.loss[held, profile] > 0
 
 
 def heavy(seed):
@@ -165,7 +167,9 @@ def test_jobs_on_whole_gpus_wait_no_longer_than_under_the_static_layout_that_wai
     for seed in range(10):
         requests = heavy(seed)
         fleets = [flexible(4, 4, 4, 4), *(static(cut) for cut in range(1, 10))]
-        on_demand, *others = (np.maximum(play(requests, fleet).start_s - requests.ready_s, 0.0) for fleet in fleets)
+        on_demand, *others = (
+            np.maximum(simulate_requests(requests, fleet).start_s - requests.ready_s, 0.0) for fleet in fleets
+        )
         best = min(others, key=np.mean)
         on_whole = requests.profile == WHOLE
         longer.append((on_demand[on_whole].mean() - best[on_whole].mean(), on_demand.mean() - best.mean()))

@@ -11,7 +11,7 @@ import pytest
 
 from gpuplanner.core.errors import MissingDependencyError
 from gpuplanner.simulator.simulated_fleet import NodeFleet, NodeRequests
-from gpuplanner.simulator.simulation_run import play
+from gpuplanner.simulator.simulation_run import simulate_requests
 
 
 def python(code, **environment):
@@ -42,14 +42,15 @@ def test_without_numba_the_extra_is_named(monkeypatch):
             monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "numba", None)
     with pytest.raises(MissingDependencyError, match=r"gpuplanner\[simulate\]"):
-        play(NodeRequests([0], [0], [1], [1], [0], [1], [1]), NodeFleet.whole([1]))
+        simulate_requests(NodeRequests([0], [0], [1], [1], [0], [1], [1]), NodeFleet.of_full_gpus([1]))
 
 
 WALK = """
 import numpy as np
 from gpuplanner.simulator.planned_changes import LayoutChanges
-from gpuplanner.simulator.simulated_fleet import NodeFleet, NodeRequests
-from gpuplanner.simulator.simulation_run import play
+from gpuplanner.simulator.simulated_fleet import NodeFleet
+from gpuplanner.simulator.simulated_fleet import NodeRequests
+from gpuplanner.simulator.simulation_run import simulate_requests
 rng = np.random.default_rng(7)
 n = 400
 profile = rng.choice([0, 0, 1, 2], n)
@@ -63,8 +64,9 @@ at = np.sort(rng.integers(0, 8000, 60)).astype(float)
 changes = LayoutChanges(
     rng.integers(0, 5, 60), at, at - 400.0, at + 300.0, np.full(60, 30.0), rng.integers(0, 3, 60), rng.random(60) < 0.7,
     before_change=True)
-found = play(asked, fleet, changes=changes, larger=((), (), (1,)))
-print(hash((found.start_s.tobytes(), str(found.held.rows()), str(found.changes.rows()), str(found.on.rows()))))
+found = simulate_requests(asked, fleet, changes=changes, larger=((), (), (1,)))
+rows = found.allocations.rows()
+print(hash((found.start_s.tobytes(), str(rows), str(found.changes.rows()), str(found.power_intervals.rows()))))
 """
 
 
@@ -75,11 +77,11 @@ def test_compiled_and_interpreted_code_agree():
 
 
 def test_where_nothing_can_be_kept_code_is_compiled_in_memory():
-    from gpuplanner.core.execution import event_loop_entry
+    from gpuplanner.core.execution import compile_event_loop_entry
 
     names = {}
     exec("def double(number):\n    return 2 * number", names)  # numba finds no folder for it
-    assert event_loop_entry(names["double"])(21) == 42
+    assert compile_event_loop_entry(names["double"])(21) == 42
 
 
 @pytest.mark.long
@@ -97,8 +99,8 @@ def test_machine_code_is_kept_and_read_back(tmp_path):
 @pytest.mark.parametrize(
     ("file", "now", "then"),
     [
-        ("nodes/planned_changes.py", "s.now + mine.takes", "s.now + 2 * mine.takes"),
-        ("heap.py", "= at, who\n    return size + 1", "= at + 1.0, who\n    return size + 1"),
+        ("planned_changes.py", "status.now_s + change.change_s", "status.now_s + 2 * change.change_s"),
+        ("event_loop.py", "= time_s, request\n    return size + 1", "= time_s + 1.0, request\n    return size + 1"),
     ],
 )
 def test_a_change_of_a_function_called_from_another_file_is_compiled_anew(root, tmp_path, file, now, then):
@@ -106,7 +108,7 @@ def test_a_change_of_a_function_called_from_another_file_is_compiled_anew(root, 
     shutil.copytree(root / "gpuplanner", copy, ignore=shutil.ignore_patterns("__pycache__"))
     environment = {"PYTHONPATH": str(tmp_path), "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
     before = python(WALK, **environment)
-    called = copy / "simulate" / file
+    called = copy / "simulator" / file
     source = called.read_text()
     called.write_text(source.replace(now, then))
     assert called.read_text() != source

@@ -10,7 +10,7 @@ import pytest
 from gpuplanner.simulator.replications import mean_interval
 from gpuplanner.simulator.simple_queue import start_jobs_on_equal_nodes
 from gpuplanner.simulator.simulated_fleet import NodeFleet, NodeRequests
-from gpuplanner.simulator.simulation_run import play
+from gpuplanner.simulator.simulation_run import simulate_requests
 
 CASES = 100
 
@@ -90,9 +90,9 @@ def test_starts_are_those_of_the_loop_over_nodes_and_of_the_slow_program(passing
             -(-gpus // per_node),
             per=np.minimum(gpus, per_node),
         )
-        general = play(
+        general = simulate_requests(
             requests,
-            NodeFleet.whole([per_node] * nodes),
+            NodeFleet.of_full_gpus([per_node] * nodes),
             queue="pass" if passing else "strict",
             order=run_s if shortest_first else None,
         )

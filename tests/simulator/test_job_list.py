@@ -18,7 +18,7 @@ from gpuplanner.simulator.simple_queue import (
     summarize_run,
 )
 from gpuplanner.simulator.simulated_fleet import NodeFleet, NodeRequests
-from gpuplanner.simulator.simulation_run import play
+from gpuplanner.simulator.simulation_run import simulate_requests
 
 HEAD = "job_id,submit_time,duration,num_gpus\n"
 WITH_LIMIT = "job_id,submit_time,duration,num_gpus,limit_s\n"
@@ -136,7 +136,7 @@ def test_the_loop_over_nodes_has_the_published_figures_too(public_data):
         submit_s, run_s, gpus = (jobs[name].to_numpy() for name in ("submit_s", "run_s", "gpus"))
         per = np.minimum(gpus, per_node)
         asked = NodeRequests(submit_s, submit_s, run_s, run_s, 0 * gpus, gpus, -(-gpus // per_node), per)
-        start_s = play(asked, NodeFleet.whole([per_node] * nodes), queue="strict").start_s
+        start_s = simulate_requests(asked, NodeFleet.of_full_gpus([per_node] * nodes), queue="strict").start_s
         assert_published(row, jobs, pl.Series(start_s))
 
 

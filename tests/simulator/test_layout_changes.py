@@ -10,7 +10,7 @@ import pytest
 from gpuplanner.core.errors import ScenarioError
 from gpuplanner.simulator.planned_changes import LayoutChanges
 from gpuplanner.simulator.simulated_fleet import NodeFleet, NodeNetwork, NodeRequests, Switching
-from gpuplanner.simulator.simulation_run import play
+from gpuplanner.simulator.simulation_run import simulate_requests
 from tests.simulator.hand_cases import (
     HALVES,
     LARGER,
@@ -41,7 +41,7 @@ def drains(*rows, ahead_s=0.0, limit_s=INFINITE, takes_s=60.0, before_change=Fal
 
 def serve(rows, fleet, changes, queue="strict", **options):
     """Starts by name, and the outcome."""
-    outcome = play(
+    outcome = simulate_requests(
         requests_of(*rows, per_node=int(fleet.gpus[0])),
         fleet,
         queue=queue,
@@ -100,7 +100,7 @@ class TestDrain:
         rows = [("pair", 60, 10, 2, "gpu"), ("one", 61, 10, 1, "gpu"), ("slice", 61, 10, 1, "1g.10gb")]
         starts, outcome = serve(rows, fleet, drains((1, 50, 1)), placement="consolidate")
         assert starts == {"pair": 60, "one": 61, "slice": 110}
-        assert outcome.held.sort("request", "node")["node"].to_list() == [2, 3, 0, 1]
+        assert outcome.allocations.sort("request", "node")["node"].to_list() == [2, 3, 0, 1]
 
     def test_what_does_not_empty_in_time_keeps_its_pool_until_the_next_change(self):
         rows = [("a", 0, 100, 1, "gpu"), ("b", 60, 5, 1, "gpu"), ("c", 60, 5, 1, "1g.10gb")]
@@ -165,7 +165,7 @@ class TestReservation:
     def test_limits_not_run_times_say_what_ends_before(self):
         requests = requests_of(("a", 20, 5, 1, "gpu"), ("b", 20, 5, 1, "gpu"), limit_s=[30.0, 31.0])
         changes = drains((0, 50, 1), (0, 400, 0), ahead_s=40.0, before_change=True)
-        found = play(requests, fleet_of([WHOLE] * 2, [SEVENTHS] * 2), changes=changes)
+        found = simulate_requests(requests, fleet_of([WHOLE] * 2, [SEVENTHS] * 2), changes=changes)
         assert found.start_s.tolist() == [20.0, 460.0]
 
     def test_the_next_change_of_a_node_is_reserved_from_the_last_one_on(self):
@@ -265,11 +265,11 @@ class TestRefused:
     def test_nodes_and_pools_are_those_of_the_fleet(self, node, pool):
         fleet = NodeFleet(("gpu",), [1, 1], [[[1], [0]]] * 2, [0, -1], [1.0])
         with pytest.raises(ScenarioError, match="layout change 1: expected one of 2 nodes that is on at first"):
-            play(requests_of(("a", 0, 1, 1, "gpu")), fleet, changes=drains((0, 5, 1), (node, 9, pool)))
+            simulate_requests(requests_of(("a", 0, 1, 1, "gpu")), fleet, changes=drains((0, 5, 1), (node, 9, pool)))
 
     def test_nodes_that_come_and_go_have_no_planned_changes(self):
         with pytest.raises(ScenarioError, match="Leave one of them out"):
-            play(
+            simulate_requests(
                 requests_of(("a", 0, 1, 1, "gpu")), fleet_of([WHOLE], [SEVENTHS]), changes=drains((0, 5, 1)),
                 switching=Switching(1.0, 1.0),
             )  # fmt: skip
@@ -281,8 +281,8 @@ def test_the_log_is_emptied_as_often_as_it_fills():
     rows = np.arange(1, count + 1)
     changes = LayoutChanges(0 * rows, 10.0 * rows, 10.0 * rows, 10.0 * rows + 9, 0.0 * rows + 1, rows % 2)
     nobody = NodeRequests(*([[]] * 7))
-    outcome = play(nobody, fleet_of([WHOLE], [SEVENTHS]), changes=changes)
-    assert outcome.on.height == count + 1
+    outcome = simulate_requests(nobody, fleet_of([WHOLE], [SEVENTHS]), changes=changes)
+    assert outcome.power_intervals.height == count + 1
     assert outcome.changes["ended_s"].to_list() == (10.0 * rows + 1).tolist()
-    many = play(nobody, fleet_of([WHOLE], [SEVENTHS], nodes=3_000), changes=drains((7, 5, 1), takes_s=1.0))
-    assert many.on.height == 3_001
+    many = simulate_requests(nobody, fleet_of([WHOLE], [SEVENTHS], nodes=3_000), changes=drains((7, 5, 1), takes_s=1.0))
+    assert many.power_intervals.height == 3_001

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuplanner.hardware.gpu_models import load_gpu_model
-from gpuplanner.simulator.simulated_fleet import Flexible, NodeFleet, NodeRequests, Switching, instance_sets
-from gpuplanner.simulator.simulation_run import play
+from gpuplanner.simulator.simulated_fleet import DynamicMig, NodeFleet, NodeRequests, Switching, instance_sets
+from gpuplanner.simulator.simulation_run import simulate_requests
 from tests.examples import examples
 from tests.simulator.nodes_slow import play_slow, random_case, spells_of
 
@@ -37,7 +37,7 @@ def as_engine_takes_it(case):
             fleet["capacity"],
             fleet["first"],
             case["weights"],
-            how and Flexible(tuple(how["pools"]), instance_sets(BOARD, names), how["make_s"], how["whole_s"]),
+            how and DynamicMig(tuple(how["pools"]), instance_sets(BOARD, names), how["make_s"], how["whole_s"]),
         ),
     ), {
         "queue": case["queue"],
@@ -52,13 +52,13 @@ def played(seed, flexible=False, queue=None):
     """A case, and what the engine makes of it."""
     case = random_case(seed, flexible=flexible, queue=queue)
     (requests, fleet), options = as_engine_takes_it(case)
-    return case, play(requests, fleet, **options)
+    return case, simulate_requests(requests, fleet, **options)
 
 
 def intervals(outcome, nodes):
     """(from, until, pool) of each node in order of time."""
     found = [[] for _ in range(nodes)]
-    for node, pool, start, until in outcome.on.select("node", "pool", "from_s", "until_s").iter_rows():
+    for node, pool, start, until in outcome.power_intervals.select("node", "pool", "from_s", "until_s").iter_rows():
         found[node].append((start, until, pool))
     return [sorted(each) for each in found]
 
@@ -114,14 +114,14 @@ def test_in_slurm_a_slice_that_waits_holds_a_whole_node_and_a_job_stays_with_the
         "nodes": [1, 1, 1, 1],
     }
     fleet = NodeFleet(("gpu", "1g.10gb", "3g.40gb"), [1], [[[0, 2, 1]]], [0], (8.0, 1.0, 3.0))
-    assert play(NodeRequests(**columns), fleet).start_s.tolist() == [0.0, 50.0, 2.0, 12.0]
-    assert play(NodeRequests(**columns), fleet, queue="slurm").start_s.tolist() == [0.0, 50.0, 50.0, 3.0]
+    assert simulate_requests(NodeRequests(**columns), fleet).start_s.tolist() == [0.0, 50.0, 2.0, 12.0]
+    assert simulate_requests(NodeRequests(**columns), fleet, queue="slurm").start_s.tolist() == [0.0, 50.0, 50.0, 3.0]
     # Two nodes of one GPU, the second one asleep; the first is free again before the second is there.
     jobs = NodeRequests([0, 1], [0, 1], [20, 10], [20, 10], [0, 0], [1, 1], [1, 1])
     nodes = NodeFleet(("gpu",), [1, 1], [[[1]], [[1]]], [0, NOBODY], (1.0,))
     for queue, start, look_s in (("easy", 20.0, 0.0), ("slurm", 101.0, 0.0), ("slurm", 120.0, 30.0)):
         switching = Switching(idle_s=600.0, lead_s=100.0, look_s=look_s)
-        assert play(jobs, nodes, queue=queue, switching=switching).start_s.tolist() == [0.0, start], queue
+        assert simulate_requests(jobs, nodes, queue=queue, switching=switching).start_s.tolist() == [0.0, start], queue
 
 
 @in_batches
@@ -148,7 +148,7 @@ def test_nodes_hold_no_more_than_they_offer_and_only_while_they_are_on(number):
 def test_requests_get_what_they_asked_for_once_they_are_ready(number):
     for seed in batch(number):
         case, outcome = played(seed)
-        shares = outcome.held.group_by("request").agg("node", "profile", "amount")
+        shares = outcome.allocations.group_by("request").agg("node", "profile", "amount")
         given = {row["request"]: row for row in shares.iter_rows(named=True)}
         for row, (asked, start) in enumerate(zip(case["requests"], outcome.start_s.tolist(), strict=True)):
             assert math.isnan(start) == (row not in given), (seed, row)
@@ -191,7 +191,7 @@ def test_an_idle_node_stays_for_who_may_have_a_larger_instance_than_asked_for():
         "switching": {"idle_s": 20.0, "lead_s": 5.0, "kept": (0,)},
     }
     (requests, fleet), options = as_engine_takes_it(case)
-    outcome = play(requests, fleet, **options)
+    outcome = simulate_requests(requests, fleet, **options)
     assert outcome.start_s.tolist() == [0.0, 100.0]
     assert intervals(outcome, 2) == [[(-math.inf, 130.0, 0)]] * 2
 
@@ -210,8 +210,8 @@ def test_one_node_more_delays_nobody_who_asks_for_one_gpu(rows, gpus, more, queu
     ready, run, slack = np.array(rows, float).T
     ones = np.ones(len(rows), int)
     requests = NodeRequests(ready, ready, run, run + slack, 0 * ones, ones, ones)
-    before = play(requests, NodeFleet.whole(gpus), queue=queue).start_s
-    after = play(requests, NodeFleet.whole([*gpus, more]), queue=queue).start_s
+    before = simulate_requests(requests, NodeFleet.of_full_gpus(gpus), queue=queue).start_s
+    after = simulate_requests(requests, NodeFleet.of_full_gpus([*gpus, more]), queue=queue).start_s
     assert (after <= before).all()
     assert after.mean() <= before.mean()
 
@@ -229,7 +229,7 @@ def test_mean_wait_of_exponential_requests_is_erlangs(gpus, load, queue):
     ready = np.cumsum(rng.exponential(1.0 / (servers * load), ARRIVALS))
     run, ones = rng.exponential(1.0, ARRIVALS), np.ones(ARRIVALS, int)
     requests = NodeRequests(ready, ready, run, run, 0 * ones, ones, ones)
-    waits = play(requests, NodeFleet.whole(gpus), queue=queue).start_s - ready
+    waits = simulate_requests(requests, NodeFleet.of_full_gpus(gpus), queue=queue).start_s - ready
     offered = servers * load
     waiting = offered**servers / math.factorial(servers) / (1 - load)
     idle = sum(offered**count / math.factorial(count) for count in range(servers))

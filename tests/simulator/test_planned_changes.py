@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuplanner.simulator.planned_changes import LayoutChanges
-from gpuplanner.simulator.simulation_run import play
+from gpuplanner.simulator.simulation_run import simulate_requests
 from tests.examples import examples
 from tests.simulator.nodes_slow import Game, play_slow_with_changes, random_case, random_changes, spells_of
 from tests.simulator.test_nodes_oracle import CASES, as_engine_takes_it, batch, in_batches, intervals
@@ -27,7 +27,7 @@ def played(seed):
     changes, before_change = random_changes(case, seed)
     (requests, fleet), options = as_engine_takes_it(case)
     planned = LayoutChanges(*([one[name] for one in changes] for name in COLUMNS), before_change)
-    return case, changes, before_change, play(requests, fleet, changes=planned, **options)
+    return case, changes, before_change, simulate_requests(requests, fleet, changes=planned, **options)
 
 
 def same(mine, theirs):
@@ -44,7 +44,7 @@ def differences(seed):
         if not same(mine, theirs)
     ]
     theirs = [{} for _ in held]
-    for request, node, _, amount in outcome.held.iter_rows():
+    for request, node, _, amount in outcome.allocations.iter_rows():
         theirs[request][node] = amount
     said += [
         f"case {seed}, request {row}: holds {mine} here, {other} by the engine"
@@ -85,7 +85,7 @@ def test_the_cases_have_changes_of_all_kinds_and_starts_under_a_cordon():
             ends[change["drained"], made["outcome"]] += 1
             if change["drained"] and made["began_s"] is not None:
                 cordons.append((change["node"], made["began_s"], made["ended_s"]))
-        for request, node, _, _ in outcome.held.iter_rows():
+        for request, node, _, _ in outcome.allocations.iter_rows():
             start = float(outcome.start_s[request])
             inside = any(node == place and since <= start < until for place, since, until in cordons)
             assert before_change or not inside, (seed, request)
@@ -132,7 +132,7 @@ def test_each_request_holds_what_it_asked_for_or_never_starts(number):
     for seed in batch(number):
         case, _, _, outcome = played(seed)
         given = [[] for _ in case["requests"]]
-        for request, _, profile, amount in outcome.held.iter_rows():
+        for request, _, profile, amount in outcome.allocations.iter_rows():
             given[request].append((profile, amount))
         for row, (asked, start) in enumerate(zip(case["requests"], outcome.start_s.tolist(), strict=True)):
             assert math.isnan(start) == (given[row] == []), (seed, row)
@@ -153,9 +153,9 @@ def test_the_order_of_rows_does_not_matter_and_the_same_input_gives_the_same_pla
         order = list(range(len(changes)))
         order = sorted(order, key=lambda row: changes[row]["planned"]) if unlike else order
         columns = ([changes[row][name] for row in order] for name in COLUMNS)
-        again = play(requests, fleet, changes=LayoutChanges(*columns, before_change), **options)
+        again = simulate_requests(requests, fleet, changes=LayoutChanges(*columns, before_change), **options)
         assert np.array_equal(again.start_s, outcome.start_s, equal_nan=True), seed
-        assert again.on.sort("node", "from_s").equals(outcome.on.sort("node", "from_s")), seed
+        assert again.power_intervals.sort("node", "from_s").equals(outcome.power_intervals.sort("node", "from_s")), seed
         assert again.changes.drop("row").equals(outcome.changes[order].drop("row")), seed
 
 
@@ -181,7 +181,7 @@ def test_easy_never_delays_the_first_to_wait_beyond_its_promise(number):
         (requests, fleet), options = as_engine_takes_it(case)
         game = Promising(*case.values())
         game.play()
-        starts = play(requests, fleet, **options).start_s
+        starts = simulate_requests(requests, fleet, **options).start_s
         for row, promise in getattr(game, "promised", {}).items():
             assert not starts[row] > promise, (seed, row)
             kept += 1

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from gpuplanner.simulator.simulation_run import play
+from gpuplanner.simulator.simulation_run import simulate_requests
 from tests.simulator.hand_cases import LARGER, WHOLE, fleet_of, requests_of, starts_of
 
 
 def serve(*rows, nodes=1, per_node=4, queue="easy", limit_s=None):
     """Starts by name on whole GPUs, and the nodes of each request."""
     requests = requests_of(*rows, per_node=per_node, limit_s=limit_s)
-    outcome = play(requests, fleet_of([WHOLE] * per_node, nodes=nodes), queue=queue)
-    held = outcome.held.sort("request", "node").group_by("request", maintain_order=True).agg("node")
+    outcome = simulate_requests(requests, fleet_of([WHOLE] * per_node, nodes=nodes), queue=queue)
+    held = outcome.allocations.sort("request", "node").group_by("request", maintain_order=True).agg("node")
     return starts_of(rows, outcome), held["node"].to_list()
 
 
 def serve_instances(*rows, layout, substitute=True):
     """Starts by name on one GPU of a layout, and the profile that serves each request."""
-    outcome = play(requests_of(*rows), fleet_of([layout]), larger=LARGER if substitute else None)
-    served = outcome.held.sort("request")["profile"].to_list()
+    outcome = simulate_requests(requests_of(*rows), fleet_of([layout]), larger=LARGER if substitute else None)
+    served = outcome.allocations.sort("request")["profile"].to_list()
     return starts_of(rows, outcome), served
 
 
@@ -101,5 +101,5 @@ class TestInstances:
 
     def test_whole_gpus_never_stand_in(self):
         rows = [("a", 0, 100, 1, "1g.10gb"), *[(f"b{number}", 1, 100, 1, "1g.10gb") for number in range(7)]]
-        outcome = play(requests_of(*rows), fleet_of([WHOLE, {"1g.10gb": 7}]), larger=LARGER)
+        outcome = simulate_requests(requests_of(*rows), fleet_of([WHOLE, {"1g.10gb": 7}]), larger=LARGER)
         assert starts_of(rows, outcome)["b6"] == 100

@@ -15,9 +15,9 @@ from gpuplanner.simulator.scheduling_rules import (
     Sharing,
 )
 from gpuplanner.simulator.simulated_fleet import NodeFleet, NodeRequests
-from gpuplanner.simulator.simulation_run import play_shared
+from gpuplanner.simulator.simulation_run import simulate_shared_requests
 
-NODE = NodeFleet.whole([4])
+NODE = NodeFleet.of_full_gpus([4])
 PREEMPTION = Preemption(overhead_s=10.0, min_run_s=30.0)
 
 
@@ -31,7 +31,9 @@ def requests_of(*rows):
 class TestTiers:
     def run(self, rows, tier, fleet=NODE, **rules):
         rules = {"tiers_preempt": True, "preemption": PREEMPTION} | rules
-        return play_shared(requests_of(*rows), fleet, Sharing(np.zeros(len(tier)), tier, **rules), queue="strict")
+        return simulate_shared_requests(
+            requests_of(*rows), fleet, Sharing(np.zeros(len(tier)), tier, **rules), queue="strict"
+        )
 
     def test_a_stopped_job_loses_the_work_since_its_checkpoint_and_pays_the_overhead(self):
         found = self.run([(0, 100, 4), (50, 20, 2)], [1, 0], checkpoints=Checkpoints(interval_s=15.0))
@@ -63,7 +65,7 @@ class TestTiers:
     def test_a_job_that_does_not_stand_in_the_way_is_spared(self):
         # One job of the second node alone makes room for two GPUs; the one stopped before it is spared.
         rows = [(0, 900, 2), (0, 900, 1), (1, 900, 1), (100, 10, 2)]
-        found = self.run(rows, [1, 1, 2, 0], fleet=NodeFleet.whole([2, 2]))
+        found = self.run(rows, [1, 1, 2, 0], fleet=NodeFleet.of_full_gpus([2, 2]))
         assert found.stops.tolist() == [0, 1, 1, 0]
 
     def test_nobody_is_stopped_for_the_same_tier_or_in_vain(self):
@@ -84,7 +86,7 @@ def test_fair_share_goes_by_use_for_each_weight_and_forgets(half_life_s, weight,
     jobs = requests_of((0, 100, 4), (900, 10, 4), (905, 10, 4), (905, 10, 4))
     groups = (QuotaGroup(weight=weight), QuotaGroup())
     sharing = Sharing([0, 1, 0, 1], [0] * 4, groups, order="fair", fair_share=FairShare(half_life_s))
-    assert play_shared(jobs, NODE, sharing, queue="strict").start_s.tolist() == starts
+    assert simulate_shared_requests(jobs, NODE, sharing, queue="strict").start_s.tolist() == starts
 
 
 class TestFailures:
@@ -94,7 +96,7 @@ class TestFailures:
         failures = Failures(**({"mtbf_gpu_h": 20.0} | values))
         none = np.zeros(len(self.JOBS))
         sharing = Sharing(none, none, failures=failures, checkpoints=Checkpoints(write_s=30.0))
-        return play_shared(self.JOBS, NodeFleet.whole([8] * 4), sharing, queue=queue)
+        return simulate_shared_requests(self.JOBS, NodeFleet.of_full_gpus([8] * 4), sharing, queue=queue)
 
     def test_the_same_seed_fails_the_same_jobs_under_another_rule(self):
         first = self.run()
@@ -105,7 +107,7 @@ class TestFailures:
     def test_a_job_that_never_gets_on_is_named_instead_of_run_for_ever(self):
         sharing = Sharing([0, 0], [0, 0], failures=Failures(mtbf_gpu_h=0.001))
         with pytest.raises(ScenarioError, match="request 1: expected an end after at most 10000 starts"):
-            play_shared(requests_of((0, 1, 1), (1, 1000, 4)), NODE, sharing)
+            simulate_shared_requests(requests_of((0, 1, 1), (1, 1000, 4)), NODE, sharing)
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from gpuplanner.simulator.scheduling_rules import (
     QuotaGroup,
     Sharing,
 )
-from gpuplanner.simulator.simulation_run import play, play_shared
+from gpuplanner.simulator.simulation_run import simulate_requests, simulate_shared_requests
 from tests.examples import examples
 from tests.simulator.shared_slow import play_shared_slow, shared_case
 from tests.simulator.test_nodes_oracle import as_engine_takes_it, intervals
@@ -62,7 +62,7 @@ def played(seed, kind, queue=None):
     case, rules = shared_case(seed, **KINDS[kind], queue=queue)
     (requests, fleet), options = as_engine_takes_it(case)
     options.pop("switching")
-    return case, rules, play_shared(requests, fleet, sharing_of(rules), **options)
+    return case, rules, simulate_shared_requests(requests, fleet, sharing_of(rules), **options)
 
 
 def differences(seed, kind, queue=None):
@@ -183,12 +183,12 @@ def test_who_shares_nothing_is_played_as_by_the_plain_loop(way):
         case, _ = shared_case(seed, **WAYS[way])
         (requests, fleet), options = as_engine_takes_it(case)
         options.pop("switching")
-        plain = play(requests, fleet, **options)
+        plain = simulate_requests(requests, fleet, **options)
         nobody = Sharing(np.zeros(len(requests)), np.zeros(len(requests)))
-        shared = play_shared(requests, fleet, nobody, **options)
+        shared = simulate_shared_requests(requests, fleet, nobody, **options)
         np.testing.assert_array_equal(shared.start_s, plain.start_s)
-        assert shared.on.equals(plain.on)
-        assert shared.held.equals(plain.held)
+        assert shared.power_intervals.equals(plain.power_intervals)
+        assert shared.allocations.equals(plain.allocations)
         assert not (shared.stops + shared.failures).any()
 
 

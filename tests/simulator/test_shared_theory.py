@@ -10,7 +10,7 @@ import pytest
 from gpuplanner.simulator.replications import mean_interval
 from gpuplanner.simulator.scheduling_rules import Checkpoints, Failures, Preemption, Sharing
 from gpuplanner.simulator.simulated_fleet import NodeFleet, NodeRequests
-from gpuplanner.simulator.simulation_run import play_shared
+from gpuplanner.simulator.simulation_run import simulate_shared_requests
 
 pytestmark = pytest.mark.long
 MEAN_S = 100.0
@@ -36,7 +36,9 @@ def replicate(servers, load, measure, **rules):
         tier = rng.choice(2, JOBS, p=[URGENT, 1 - URGENT])
         none, one = np.zeros(JOBS, np.int64), np.ones(JOBS, np.int64)
         requests = NodeRequests(submit_s, submit_s, run_s, run_s, none, one, one)
-        run = play_shared(requests, NodeFleet.whole([1] * servers), Sharing(none, tier, **rules), queue="strict")
+        run = simulate_shared_requests(
+            requests, NodeFleet.of_full_gpus([1] * servers), Sharing(none, tier, **rules), queue="strict"
+        )
         values = measure(run, submit_s)[WARM_UP:]
         means.append([values[tier[WARM_UP:] == number].mean() for number in range(2)])
     return np.array(means)
@@ -91,6 +93,6 @@ def test_time_to_finish_with_failures_and_checkpoints(interval_s):
     none = np.zeros(jobs, np.int64)
     requests = NodeRequests(none, none, np.full(jobs, work), np.full(jobs, work), none, np.full(jobs, gpus), none + 1)
     sharing = Sharing(none, none, failures=failures, checkpoints=saved)
-    run = play_shared(requests, NodeFleet.whole([gpus] * jobs), sharing, queue="strict")
+    run = simulate_shared_requests(requests, NodeFleet.of_full_gpus([gpus] * jobs), sharing, queue="strict")
     assert run.failures.sum() > jobs
     assert_mean_is(run.end_s, expected, 0.05)

@@ -10,7 +10,7 @@ import pytest
 from gpuplanner.simulator.planned_changes import LayoutChanges
 from gpuplanner.simulator.replications import mean_interval
 from gpuplanner.simulator.simulated_fleet import NodeRequests
-from gpuplanner.simulator.simulation_run import play
+from gpuplanner.simulator.simulation_run import simulate_requests
 from tests.simulator.hand_cases import PROFILES, fleet_of
 
 SERVICE_S = 100.0
@@ -34,7 +34,7 @@ def replicate(profile, servers, load, draw_service, changes=None):
         run_s, one = draw_service(rng), np.ones(JOBS, int)
         requests = NodeRequests(ready_s, ready_s, run_s, run_s, one * PROFILES.index(profile), one, one)
         pool = [{profile: servers}]
-        start_s = play(requests, fleet_of(pool, pool), queue="strict", changes=changes).start_s
+        start_s = simulate_requests(requests, fleet_of(pool, pool), queue="strict", changes=changes).start_s
         begin, end = ready_s[WARM_UP], ready_s[-1]
         held_s = np.clip(start_s + run_s, begin, end) - np.clip(start_s, begin, end)
         waits.append((start_s - ready_s)[WARM_UP:].mean())

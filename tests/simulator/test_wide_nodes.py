@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from gpuplanner.core.errors import ScenarioError
 from gpuplanner.simulator.simulated_fleet import NodeFleet, NodeNetwork, NodeRequests, Switching
-from gpuplanner.simulator.simulation_run import play, play_shared
+from gpuplanner.simulator.simulation_run import simulate_requests, simulate_shared_requests
 from tests.examples import examples
 from tests.simulator.test_nodes_oracle import intervals
 from tests.simulator.test_shared_nodes import sharing_of
@@ -43,8 +43,8 @@ def played(seed, way):
     options = {name: case[name] for name in ("queue", "placement", "larger")}
     if rules is None:
         switched = None if switching is None else Switching(**switching)
-        return case, rules, play(requests, nodes, switching=switched, **options)
-    return case, rules, play_shared(requests, nodes, sharing_of(rules), **options)
+        return case, rules, simulate_requests(requests, nodes, switching=switched, **options)
+    return case, rules, simulate_shared_requests(requests, nodes, sharing_of(rules), **options)
 
 
 def differences(seed, way):
@@ -93,7 +93,7 @@ def held_spells(case, rules, outcome):
     until = outcome.start_s + run * outcome.factor if rules is None else outcome.end_s
     return [
         (profile, node, amount, begun[request], math.inf if math.isnan(until[request]) else until[request])
-        for request, node, profile, amount in outcome.held.select("request", "node", "profile", "amount").iter_rows()
+        for request, node, profile, amount in outcome.allocations.iter_rows()
         if not math.isnan(begun[request])
     ]  # fmt: skip
 
@@ -116,7 +116,7 @@ def test_every_request_is_served_by_what_may_serve_it_and_takes_as_long_as_that_
     moved = 0
     for _, case, _, outcome in some():
         net, nodes = case["fleet"]["network"], {}
-        for request, node, profile in outcome.held.select("request", "node", "profile").iter_rows():
+        for request, node, profile in outcome.allocations.select("request", "node", "profile").iter_rows():
             nodes.setdefault((request, profile), []).append(node)
         for (number, profile), mine in nodes.items():
             asked = case["requests"][number]
@@ -145,9 +145,9 @@ def test_work_is_conserved_with_networks_of_unequal_speed(seed, way):
 def test_who_consolidates_is_slowed_down_less_than_who_spreads():
     asked = NodeRequests(*np.zeros((2, 3)), [100.0] * 3, [100.0] * 3, [0, 0, 0], [4, 4, 4], [1, 2, 2])
     network = NodeNetwork([[0, 0, 1, 1]], [1.0, 1.2, 1.5])
-    fleet = replace(NodeFleet.whole([4, 4, 4, 4]), network=network)
-    close = play(asked, fleet, placement="consolidate")
-    far = play(asked, fleet, placement="spread")
+    fleet = replace(NodeFleet.of_full_gpus([4, 4, 4, 4]), network=network)
+    close = simulate_requests(asked, fleet, placement="consolidate")
+    far = simulate_requests(asked, fleet, placement="spread")
     assert close.factor.tolist() == [1.0, 1.2, 1.2]
     assert far.factor.tolist() == [1.0, 1.5, 1.5]
 

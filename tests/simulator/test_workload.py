@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 from gpuplanner.core.scenario import Scenario
-from gpuplanner.simulator.replications import past_jobs, replicate, workload
+from gpuplanner.simulator.replications import draw_replication, past_jobs, simulator_jobs
 from gpuplanner.usage.job_history import history
 
 SCENARIO = Scenario(month="2026-02")
@@ -21,7 +21,7 @@ def past():
 
 def jobs_of(past, replication=0, **changes):
     scenario = replace(SCENARIO, **changes)
-    return replicate(scenario, history(scenario), past, replication)
+    return draw_replication(scenario, history(scenario), past, replication)
 
 
 def test_running_jobs_come_first_with_the_rest_of_their_run(past):
@@ -54,6 +54,6 @@ def test_request_for_several_slices_runs_as_single_ones():
             "profile_requested": ["2g.20gb", "gpu"], "instances_requested": [3, 4], "sms_requested": None,
         }
     )  # fmt: skip
-    asked = workload(jobs, "requested")
+    asked = simulator_jobs(jobs, "requested")
     assert asked["job_id"].to_list() == ["a.1", "a.2", "a.3", "b"]
     assert asked["gpus"].to_list() == [1, 1, 1, 4]

@@ -29,7 +29,7 @@ def make_jobs():
         }
         table = [{"job_id": str(number)} | usual | row for number, row in enumerate(rows)]
         types = {name: column.dtype for name, column in Jobs.columns().items()}
-        return conform(pl.DataFrame(table, schema=types), Jobs, where="jobs")
+        return conform(pl.DataFrame(table, schema=types), Jobs, source="jobs")
 
     return build
 
@@ -53,6 +53,6 @@ def make_samples():
             for number, activity in enumerate(activities)
         ]
         types = {name: column.dtype for name, column in Samples.columns().items()}
-        return conform(pl.DataFrame(rows, schema=types), Samples, where="samples")
+        return conform(pl.DataFrame(rows, schema=types), Samples, source="samples")
 
     return build

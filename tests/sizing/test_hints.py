@@ -15,13 +15,18 @@ from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
 
 from gpuplanner.core.errors import GeometryError
-from gpuplanner.hardware.catalog import board_names
+from gpuplanner.hardware.catalog import mig_model_names
 from gpuplanner.ingest.public.attempt_logs import read_supercloud
 from gpuplanner.ingest.slurm.accounting import read_slurm
-from gpuplanner.sizing.request_recommendations import MARGIN, _limit, hints, limit_risks
-from gpuplanner.usage.job_history import load_trace
-from gpuplanner.usage.requested_demand import slices
-from gpuplanner.usage.rightsizing import REQUEST, asked_and_used, boards_of, rightsize
+from gpuplanner.sizing.request_recommendations import (
+    TIME_LIMIT_MARGIN,
+    _covering_limit_s,
+    estimate_limit_risks,
+    recommend_requests,
+)
+from gpuplanner.usage.job_history import load_dataset
+from gpuplanner.usage.requested_demand import slice_profiles
+from gpuplanner.usage.rightsizing import REQUEST_KEYS, models_of_jobs, requested_and_used, rightsize
 from tests.examples import examples
 
 BOARD = "H100-80GB-SXM5"
@@ -37,7 +42,7 @@ MEMORY_GIB = {
 
 
 def group(jobs, samples=None, boards=BOARDS, **options):
-    table = hints(asked_and_used(jobs, boards, samples=samples), **options)
+    table = recommend_requests(requested_and_used(jobs, boards, samples=samples), **options)
     assert table.height == 1
     return table.row(0, named=True)
 
@@ -220,27 +225,27 @@ def test_groups_are_equal_requests(make_jobs):
         for gpus, profile in requests
         for _ in range(6)
     ]
-    table = hints(asked_and_used(make_jobs(*rows), BOARDS))
-    assert table.height == table.select(REQUEST).n_unique() == 12
+    table = recommend_requests(requested_and_used(make_jobs(*rows), BOARDS))
+    assert table.height == table.select(REQUEST_KEYS).n_unique() == 12
     assert table["jobs"].to_list() == [6] * 12
     without = make_jobs({"gpus": 0.0}, {"gpus": None})
-    assert asked_and_used(without, BOARDS).is_empty()
-    assert hints(asked_and_used(without, BOARDS)).is_empty()
+    assert requested_and_used(without, BOARDS).is_empty()
+    assert recommend_requests(requested_and_used(without, BOARDS)).is_empty()
 
 
 def test_boards_are_looked_up_and_never_guessed(make_jobs):
     words = make_jobs({"gpu_model": "a100"}, {"gpu_model": "a30"}, {}, {"gpu_model": "l40s"})
-    names = {word: gpu_model and gpu_model.name for word, gpu_model in boards_of(words).items()}
+    names = {word: gpu_model and gpu_model.name for word, gpu_model in models_of_jobs(words).items()}
     assert names == {"a100": None, "a30": "A30-24GB", None: None, "l40s": None}
-    assert boards_of(words, {"a100": "A100-40GB"})["a100"].name == "A100-40GB"
+    assert models_of_jobs(words, {"a100": "A100-40GB"})["a100"].name == "A100-40GB"
     with pytest.raises(GeometryError, match="l40s"):
-        boards_of(words, {"l40s": "l40s"})
+        models_of_jobs(words, {"l40s": "l40s"})
 
 
-@pytest.mark.parametrize("gpu_model", board_names())
+@pytest.mark.parametrize("gpu_model", mig_model_names())
 def test_sizes_in_order_hold_more_and_more(gpu_model):
     # A hint is the largest size by rank: that is right only while no later one has less of anything.
-    parts = slices(gpu_model)
+    parts = slice_profiles(gpu_model)
     for small, large in pairwise(parts):
         assert small.sms <= large.sms
         assert small.memory_gib <= large.memory_gib
@@ -305,7 +310,7 @@ def test_the_bound_holds_whatever_the_distribution():
     for n in (19, 25, 39, 70):
         for draw in (rng.exponential, rng.standard_cauchy, lambda size: rng.lognormal(0, 2, size)):
             runs_s = 1e6 * (1 + np.abs(draw(size=(500, n + 1))))
-            limits_s = np.array([_limit(sorted(each)) for each in runs_s[:, :-1]]) / (1 + MARGIN)
+            limits_s = np.array([_covering_limit_s(sorted(each)) for each in runs_s[:, :-1]]) / (1 + TIME_LIMIT_MARGIN)
             outlasted += (runs_s[:, -1] > limits_s).sum()
             cases += 500
     assert outlasted / cases == pytest.approx(0.045, abs=0.01)
@@ -319,16 +324,16 @@ def test_later_runs_of_a_public_trace_keep_the_limit(public_data: Path):
         group=pl.struct("tenant", "user", "gpus", "time_limit_s"),
         run_s=(pl.col("end_time") - pl.col("start_time")).dt.total_seconds().cast(pl.Float64),
     )
-    told = limit_risks(ended).filter(pl.col("later_runs") > 0)
+    told = estimate_limit_risks(ended).filter(pl.col("later_runs") > 0)
     later = told["later_runs"].sum()
     assert later > 1000
     assert (told["later_runs"] * told["risk_time_out"]).sum() / later <= 0.05
 
 
 def test_sample_saves_less_than_job_by_job_and_fails_seldom():
-    trace = load_trace("sample")
-    history = asked_and_used(trace.jobs, samples=trace.samples)
-    table = hints(history)
+    trace = load_dataset("sample")
+    history = requested_and_used(trace.jobs, samples=trace.samples)
+    table = recommend_requests(history)
     assert table["jobs"].sum() == trace.jobs.height
     assert table["gpu_hours"].sum() == pytest.approx(history["gpu_hours"].sum())
     # Knowing each job's own peak beforehand is a bound on what hints from other runs can save.
@@ -345,25 +350,25 @@ def test_sample_saves_less_than_job_by_job_and_fails_seldom():
 
 
 def test_order_of_jobs_does_not_matter():
-    trace = load_trace("sample")
+    trace = load_dataset("sample")
     jobs = trace.jobs.head(3000)
-    keys = [*REQUEST]
-    one, other = (hints(asked_and_used(table)).sort(keys) for table in (jobs, jobs.reverse()))
+    keys = [*REQUEST_KEYS]
+    one, other = (recommend_requests(requested_and_used(table)).sort(keys) for table in (jobs, jobs.reverse()))
     assert_frame_equal(one, other, rel_tol=1e-12)
 
 
 @pytest.mark.data
 def test_fox_has_one_group_with_enough_runs_for_a_limit(public_data: Path):
     jobs = read_slurm([public_data / "slurm" / "sacct_fox_2025.txt"], tz="Europe/Oslo").jobs
-    history = asked_and_used(jobs)
-    table = hints(history)
+    history = requested_and_used(jobs)
+    table = recommend_requests(history)
     assert table["recommended_profile"].is_null().all()
     (row,) = table.filter(pl.col("limit_runs") >= 19).to_dicts()
     ended = jobs.filter((pl.col("user") == "ec313-autotekst") & (pl.col("state") == "COMPLETED"))
     seconds = (ended["end_time"] - ended["start_time"]).dt.total_seconds().sort()
     assert (row["user"], row["limit_runs"], seconds.len()) == ("ec313-autotekst", 43, 43)
     assert row["run_p95_s"] == seconds[40]  # the 41st of 43 covers 95 % of them
-    (told,) = limit_risks(history.with_columns(group=pl.lit(0)).filter(user="ec313-autotekst")).to_dicts()
+    (told,) = estimate_limit_risks(history.with_columns(group=pl.lit(0)).filter(user="ec313-autotekst")).to_dicts()
     assert told["limit"] == math.ceil(1.75 * seconds[41] / 60) * 60  # and the 42nd 95 % of what follows
     assert (row["later_runs"], row["risk_time_out"]) == (23, 0.0)
     # Eleven minutes were asked for, and one run in twenty takes more than nine of them: nothing to be had.

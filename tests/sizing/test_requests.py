@@ -6,7 +6,7 @@ import pytest
 
 from gpuplanner.core.errors import GeometryError, GpuPlannerWarning
 from gpuplanner.hardware.gpu_models import load_gpu_model
-from gpuplanner.usage.requested_demand import resolve_requests, sizes, slices, unknown_profiles
+from gpuplanner.usage.requested_demand import profile_sizes, resolve_requests, slice_profiles, unknown_profiles
 
 
 def resolved(jobs, gpu_model="H100-80GB-SXM5"):
@@ -56,17 +56,17 @@ def test_unknown_profiles_fall_back_to_gpus_and_are_counted(make_jobs):
 
 
 def test_a_board_whose_sms_no_source_states_has_no_slices_to_map_to(make_jobs):
-    assert slices("B300") == ()
+    assert slice_profiles("B300") == ()
     assert resolved(make_jobs({"gpus": 0.1}, {"profile_requested": "1g.34gb"}), "B300") == [
         ("gpu", 1),
         ("1g.34gb", 1),
     ]
     with pytest.raises(GeometryError, match="SMs"):
-        sizes(load_gpu_model("B300"))
+        profile_sizes(load_gpu_model("B300"))
 
 
 def test_ranks_run_from_slices_to_the_whole_gpu():
-    ranks = dict(sizes(load_gpu_model("H100-80GB-SXM5")).select("profile", "rank").iter_rows())
+    ranks = dict(profile_sizes(load_gpu_model("H100-80GB-SXM5")).select("profile", "rank").iter_rows())
     assert sorted((rank, name) for name, rank in ranks.items() if rank is not None) == [
         (0, "1g.10gb"),
         (1, "1g.20gb"),

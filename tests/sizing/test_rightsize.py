@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuplanner.usage.rightsizing import EVIDENCE, rightsize
+from gpuplanner.usage.rightsizing import EVIDENCE_KINDS, rightsize
 from tests.examples import examples
 
 BOARD = "H100-80GB-SXM5"
@@ -163,7 +163,7 @@ def test_every_answer_holds_its_need_or_is_the_request(make_jobs, jobs):
     assert table["job_id"].to_list() == [str(number) for number in range(len(jobs))]
     capacity = SLICES | {"gpu": (132, 79.25)}
     for row in table.iter_rows(named=True):
-        assert row["evidence"] in EVIDENCE
+        assert row["evidence"] in EVIDENCE_KINDS
         sms, memory_gib = capacity[row["profile_needed"]]
         if row["change"] != "same" and row["profile_needed"] != "gpu":
             assert row["sms_needed"] <= sms

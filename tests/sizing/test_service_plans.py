@@ -8,8 +8,8 @@ from functools import cache
 import pytest
 
 from gpuplanner.core.errors import InfeasiblePlanError, ScenarioError
-from gpuplanner.hardware.catalog import gpu_price
-from gpuplanner.sizing.job_plans import Wish
+from gpuplanner.hardware.catalog import find_list_price
+from gpuplanner.sizing.job_plans import SizingRequest
 from gpuplanner.sizing.service_plans import size_service
 
 H100 = {"H100-80GB-SXM5": 64}
@@ -17,7 +17,7 @@ H100 = {"H100-80GB-SXM5": 64}
 
 @cache
 def sized(model, quantization, boards, figures):
-    return size_service(Wish(model, "serve", quantization=quantization, boards=dict(boards), **dict(figures)))
+    return size_service(SizingRequest(model, "serve", quantization=quantization, boards=dict(boards), **dict(figures)))
 
 
 def service(model="llama-3.1-8b", quantization=None, boards=H100, **changed):
@@ -49,7 +49,7 @@ def test_a_replica_of_one_gpu_serves_what_calibrated_tools_say():
 
 def test_the_price_of_tokens_is_what_the_replicas_cost():
     for plan in service().plans:
-        hourly = plan.gpus * gpu_price("H100-80GB-SXM5").value
+        hourly = plan.gpus * find_list_price("H100-80GB-SXM5").value
         assert plan.usd_per_hour == pytest.approx(hourly)
         prompt = plan.usd_per_million_prompt_tokens * 20 * 1024
         answer = plan.usd_per_million_answer_tokens * 20 * 512
@@ -150,7 +150,7 @@ def test_weights_that_leave_no_room_in_the_share_of_an_engine_do_not_fit():
 )
 def test_half_a_service_is_refused(given, words):
     with pytest.raises(ScenarioError, match=words):
-        Wish(**({"model": "llama-3.1-8b", "task": "serve"} | given))
+        SizingRequest(**({"model": "llama-3.1-8b", "task": "serve"} | given))
 
 
 def test_a_request_beyond_the_context_is_refused():

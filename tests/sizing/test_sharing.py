@@ -9,8 +9,8 @@ import pytest
 import yaml
 
 from gpuplanner.hardware.catalog import facts
-from gpuplanner.sizing.request_lines import plugin_configs, sharing
-from gpuplanner.usage.rightsizing import asked_and_used
+from gpuplanner.sizing.request_lines import format_plugin_configs, recommend_sharing
+from gpuplanner.usage.rightsizing import requested_and_used
 
 NINE = datetime(2026, 2, 2, 9, tzinfo=UTC)
 
@@ -36,7 +36,7 @@ def jobs(
 
 
 def advised(*parts: pl.DataFrame) -> dict:
-    return sharing(asked_and_used(pl.concat(parts, how="diagonal_relaxed"))).row(0, named=True)
+    return recommend_sharing(requested_and_used(pl.concat(parts, how="diagonal_relaxed"))).row(0, named=True)
 
 
 @pytest.mark.parametrize(
@@ -79,15 +79,15 @@ def test_jobs_that_share_leave_each_other_what_they_use():
 
 
 def test_the_device_plugin_is_told_what_shares_and_nothing_else():
-    table = sharing(asked_and_used(pl.concat([jobs("T4", 3.0, 0.3), jobs("H100-80GB-SXM5", 6.0, 0.05)])))
-    config = yaml.safe_load(plugin_configs(table))
+    table = recommend_sharing(requested_and_used(pl.concat([jobs("T4", 3.0, 0.3), jobs("H100-80GB-SXM5", 6.0, 0.05)])))
+    config = yaml.safe_load(format_plugin_configs(table))
     assert config["kind"] == "ConfigMap"
     [(name, text)] = config["data"].items()
     assert name == "evaluation-t4"
     [resource] = yaml.safe_load(text)["sharing"]["mps"]["resources"]
     assert resource == {"name": "nvidia.com/gpu", "replicas": 3}
-    none = sharing(asked_and_used(jobs("H100-80GB-SXM5", 6.0, 0.05)))
-    assert yaml.safe_load(plugin_configs(none)) is None
+    none = recommend_sharing(requested_and_used(jobs("H100-80GB-SXM5", 6.0, 0.05)))
+    assert yaml.safe_load(format_plugin_configs(none)) is None
 
 
 def test_the_sample_through_the_command(command):

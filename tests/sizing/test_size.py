@@ -12,17 +12,17 @@ from gpuplanner.cli.application import app, register_commands
 from gpuplanner.core.errors import InfeasiblePlanError, ScenarioError
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.hardware.gpu_models import load_gpu_model
-from gpuplanner.sizing.job_plans import Wish, boards_named, settled
-from gpuplanner.sizing.job_size import sized
+from gpuplanner.sizing.job_plans import SizingRequest, parse_gpu_counts, resolve_gpu_words
+from gpuplanner.sizing.job_size import size_job
 from gpuplanner.sizing.memory_components import peak_gib
-from gpuplanner.sizing.mig_slices import share_of
-from gpuplanner.sizing.throughput import flops_per_token
-from gpuplanner.usage.job_history import boards_at_hand
+from gpuplanner.sizing.mig_slices import max_slice_fraction
+from gpuplanner.sizing.throughput import count_flops_per_token
+from gpuplanner.usage.job_history import gpus_by_model
 
 
 @pytest.fixture(scope="module")
 def found():
-    return sized(Wish("llama-3.1-8b", "train", 8192, tokens=2e9, deadline_h=168))
+    return size_job(SizingRequest("llama-3.1-8b", "train", 8192, tokens=2e9, deadline_h=168))
 
 
 def test_plans_fit_meet_the_deadline_and_take_the_fewest_gpus_first(found):
@@ -45,22 +45,22 @@ def test_gpus_tokens_and_hours_hang_together(found):
 def test_a_tighter_deadline_never_takes_fewer_gpus_and_a_tool_that_was_seen_has_a_tighter_bound():
     boards = {"A100-80GB": 64}
     taken = [
-        sized(Wish("llama-2-7b", "train", 2048, tokens=1e9, deadline_h=hours, boards=boards)).plans[0].gpus
+        size_job(SizingRequest("llama-2-7b", "train", 2048, tokens=1e9, deadline_h=hours, boards=boards)).plans[0].gpus
         for hours in (200, 20, 5)
     ]
     assert taken == sorted(taken)
     assert taken[0] < taken[-1]
-    plain = sized(Wish("llama-2-7b", "lora", 2048, boards={"A100-80GB": 1})).plans[0]
-    seen = sized(Wish("llama-2-7b", "lora", 2048, "litgpt", boards={"A100-80GB": 1})).plans[0]
+    plain = size_job(SizingRequest("llama-2-7b", "lora", 2048, boards={"A100-80GB": 1})).plans[0]
+    seen = size_job(SizingRequest("llama-2-7b", "lora", 2048, "litgpt", boards={"A100-80GB": 1})).plans[0]
     assert seen.level == "tool measured"
     assert seen.upper_gib / seen.predicted_gib < plain.upper_gib / plain.predicted_gib
 
 
 def test_small_jobs_find_slices_and_pools_join_unlike_boards():
-    small = sized(Wish("gpt2", "train", 512, tokens=1e8, boards={"H100-80GB-SXM5": 1}))
+    small = size_job(SizingRequest("gpt2", "train", 512, tokens=1e8, boards={"H100-80GB-SXM5": 1}))
     assert any(plan.profile != "gpu" for plan in small.plans)
-    pool = sized(
-        Wish(
+    pool = size_job(
+        SizingRequest(
             "llama-3.1-8b",
             "train",
             4096,
@@ -75,7 +75,7 @@ def test_small_jobs_find_slices_and_pools_join_unlike_boards():
 
 
 def test_serving_meets_its_latency_and_asks_for_replicas():
-    wish = Wish(
+    wish = SizingRequest(
         "llama-3.1-70b",
         "serve",
         4096,
@@ -84,7 +84,7 @@ def test_serving_meets_its_latency_and_asks_for_replicas():
         itl_s=0.05,
         boards={"H100-80GB-SXM5": None},
     )
-    plan = sized(wish).plans[0]
+    plan = size_job(wish).plans[0]
     assert plan.engine.step_s <= 0.05
     assert plan.engine.concurrency > 0
     assert plan.tokens_per_s * 86400 >= 1e9
@@ -92,10 +92,10 @@ def test_serving_meets_its_latency_and_asks_for_replicas():
 
 def test_a_slice_costs_the_larger_of_its_shares_and_is_tuned_by_itself():
     gpu_model = load_gpu_model("H100-80GB-SXM5")
-    assert share_of(gpu_model, "1g.20gb") == 1 / 4  # four fit a board
-    assert share_of(gpu_model, "3g.40gb") == 1 / 2
-    assert share_of(gpu_model, "1g.10gb") == pytest.approx(1 / 7)
-    found = sized(Wish("llama-3.2-1b", "lora", 2048, tokens=1e8, boards={"H100-80GB-SXM5": 1}))
+    assert max_slice_fraction(gpu_model, "1g.20gb") == 1 / 4  # four fit a board
+    assert max_slice_fraction(gpu_model, "3g.40gb") == 1 / 2
+    assert max_slice_fraction(gpu_model, "1g.10gb") == pytest.approx(1 / 7)
+    found = size_job(SizingRequest("llama-3.2-1b", "lora", 2048, tokens=1e8, boards={"H100-80GB-SXM5": 1}))
     hourly = {plan.profile: plan.cost / plan.hours for plan in found.plans}
     assert hourly["1g.20gb"] == pytest.approx(hourly["gpu"] / 4)
     ways = {one.profile: (one.micro_batch, one.recompute) for one in found.slices if one.fits}
@@ -103,7 +103,7 @@ def test_a_slice_costs_the_larger_of_its_shares_and_is_tuned_by_itself():
 
 
 def test_every_slice_has_its_probability_also_where_the_job_does_not_fit():
-    found = sized(Wish("llama-3.1-8b", "qlora", 8192, boards={"A100-80GB": 4}))
+    found = size_job(SizingRequest("llama-3.1-8b", "qlora", 8192, boards={"A100-80GB": 4}))
     assert {one.profile for one in found.slices} == {"1g.10gb", "1g.20gb", "2g.20gb", "3g.40gb", "4g.40gb"}
     by_memory = sorted(found.slices, key=lambda one: one.memory_gib)
     outs = [one.p_oom for one in by_memory if not one.fits]
@@ -114,7 +114,7 @@ def test_every_slice_has_its_probability_also_where_the_job_does_not_fit():
 
 def test_services_run_on_slices_and_the_cache_is_narrow_only_where_it_is_asked_for():
     def engines(**more):
-        plans = sized(Wish("llama-3.2-3b", "serve", 8192, boards={"H100-80GB-SXM5": 2}, **more)).plans
+        plans = size_job(SizingRequest("llama-3.2-3b", "serve", 8192, boards={"H100-80GB-SXM5": 2}, **more)).plans
         return {plan.profile: plan.engine for plan in plans}
 
     plain, weights, cache = engines(), engines(quantization="fp8"), engines(cache_dtype="fp8")
@@ -126,24 +126,24 @@ def test_services_run_on_slices_and_the_cache_is_narrow_only_where_it_is_asked_f
 
 
 def test_experts_are_spread_where_the_tool_can_and_no_tool_is_told_to_do_what_it_cannot():
-    wish = Wish("mixtral-8x7b", "train", 4096, "megatron-lm", 1e9, boards={"H100-80GB-SXM5": 64})
-    assert any(plan.job.ep > 1 and "--expert-model-parallel-size" in plan.launch for plan in sized(wish).plans)
+    wish = SizingRequest("mixtral-8x7b", "train", 4096, "megatron-lm", 1e9, boards={"H100-80GB-SXM5": 64})
+    assert any(plan.job.ep > 1 and "--expert-model-parallel-size" in plan.launch for plan in size_job(wish).plans)
     for tool, words in (
         ("axolotl", "axolotl train"),
         ("torchtune", "tune run"),
         ("litgpt", "litgpt finetune_lora"),
     ):
-        plans = sized(Wish("llama-3.1-8b", "lora", 2048, tool, 1e8, boards={"H100-80GB-SXM5": 8})).plans
+        plans = size_job(SizingRequest("llama-3.1-8b", "lora", 2048, tool, 1e8, boards={"H100-80GB-SXM5": 8})).plans
         assert all(plan.job.tp == plan.job.pp == 1 for plan in plans)
         assert all(words in plan.launch for plan in plans)
         assert "model-parallel" not in plans[0].launch
-    lora = sized(Wish("llama-3.1-8b", "qlora", 2048, boards={"H100-80GB-SXM5": 1})).plans[0]
+    lora = size_job(SizingRequest("llama-3.1-8b", "qlora", 2048, boards={"H100-80GB-SXM5": 1})).plans[0]
     assert "accelerate launch" in lora.launch
     assert lora.price.endswith("USD an hour")
 
 
 def test_boards_come_from_the_data_and_their_number_is_kept():
-    boards = boards_at_hand(Scenario())
+    boards = gpus_by_model(Scenario())
     assert boards == {"H100-80GB-SXM5": 64}
     register_commands()
     told = CliRunner().invoke(app, ["size", "--model", "gpt2", "--seq", "512", "--data", "sample", "--json"])
@@ -164,17 +164,17 @@ def test_boards_come_from_the_data_and_their_number_is_kept():
     ],
 )
 def test_of_boards_that_a_word_may_mean_the_most_common_is_taken_and_said(word, taken, other):
-    sizes = sized(Wish("gpt2", "train", 1024, tokens=1e9, boards=boards_named([f"{word}=2"])))
+    sizes = size_job(SizingRequest("gpt2", "train", 1024, tokens=1e9, boards=parse_gpu_counts([f"{word}=2"])))
     assert {plan.gpu_model for plan in sizes.plans} == {taken}
     assert max(plan.gpus for plan in sizes.plans) <= 2
     assert any(word in line and taken in line and other in line for line in sizes.assumed)
-    assert settled({word: 2, taken: 3})[0] == {taken: 5}
+    assert resolve_gpu_words({word: 2, taken: 3})[0] == {taken: 5}
 
 
 def test_what_cannot_be_says_why():
     with pytest.raises(InfeasiblePlanError, match="p_oom"):
-        sized(Wish("llama-3.1-405b", "train", 8192, boards={"A100-80GB": 1}))
-    late = sized(Wish("llama-2-7b", "train", 2048, tokens=1e12, deadline_h=1, boards={"A100-80GB": 8}))
+        size_job(SizingRequest("llama-3.1-405b", "train", 8192, boards={"A100-80GB": 1}))
+    late = size_job(SizingRequest("llama-2-7b", "train", 2048, tokens=1e12, deadline_h=1, boards={"A100-80GB": 8}))
     assert "deadline" in late.note
     for wrong in (
         {"task": "fly"},
@@ -182,7 +182,7 @@ def test_what_cannot_be_says_why():
         {"task": "train", "quantization": "nf4"},
     ):
         with pytest.raises(ScenarioError):
-            Wish(**({"model": "gpt2", "seq": 512} | wrong))
+            SizingRequest(**({"model": "gpt2", "seq": 512} | wrong))
 
 
 def test_the_command_answers_with_plans_probability_cost_and_energy():
@@ -236,45 +236,50 @@ def test_what_is_known_of_a_job_narrows_its_speed_on_slices(tmp_path):
 
 def test_a_model_is_sized_without_the_readers_of_data():
     code = (
-        "import sys; from gpuplanner.sizing.job_size import sized; from gpuplanner.sizing.job_plans import Wish; "
-        "sized(Wish('gpt2', boards={'A100-80GB': 1}, task='train', seq=1024)); "
+        "import sys; from gpuplanner.sizing.job_size import size_job; "
+        "from gpuplanner.sizing.job_plans import SizingRequest; "
+        "size_job(SizingRequest('gpt2', boards={'A100-80GB': 1}, task='train', seq=1024)); "
         "sys.exit(any(name.startswith('gpuplanner.ingest') for name in sys.modules))"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_an_encoder_on_several_gpus_is_replicas():
-    plans = sized(Wish("bert-large", "serve", 512, boards={"A100-80GB": 4})).plans
+    plans = size_job(SizingRequest("bert-large", "serve", 512, boards={"A100-80GB": 4})).plans
     whole = [plan for plan in plans if plan.profile == "gpu"]
     assert [(plan.gpus, plan.engine.tp, plan.replicas) for plan in whole] == [(1, 1, 1), (2, 1, 2), (4, 1, 4)]
     assert whole[1].tokens_per_s == pytest.approx(2 * whole[0].tokens_per_s)
 
 
 def test_a_model_is_split_only_where_replicas_are_far_slower():
-    eight = sized(Wish("llama-3.1-8b", "train", 4096, tokens=1e9, deadline_h=168, boards={"H100-80GB-SXM5": 8}))
+    eight = size_job(
+        SizingRequest("llama-3.1-8b", "train", 4096, tokens=1e9, deadline_h=168, boards={"H100-80GB-SXM5": 8})
+    )
     assert all(plan.job.tp == plan.job.pp == 1 for plan in eight.plans)
     assert "times as fast in parts: tensor 2, pipeline 1" in eight.plans[0].why
-    far = sized(Wish("llama-3.1-70b", "train", 4096, boards={"H100-80GB-SXM5": 64}))
+    far = size_job(SizingRequest("llama-3.1-70b", "train", 4096, boards={"H100-80GB-SXM5": 64}))
     assert any(plan.job.tp > 1 for plan in far.plans)
 
 
 def test_preference_training_has_a_copy_beside_and_takes_pairs():
     boards = {"H100-80GB-SXM5": 16}
-    alone, pairs = (sized(Wish("llama-3.2-3b", task, 1024, boards=boards)).plans for task in ("train", "dpo"))
+    alone, pairs = (
+        size_job(SizingRequest("llama-3.2-3b", task, 1024, boards=boards)).plans for task in ("train", "dpo")
+    )
     both = next(plan for plan in pairs if plan.components and plan.job)
     assert both.job.reference
     assert both.job.micro_batch % 2 == 0
     copy = replace(both.job, reference=False)
     assert peak_gib(both.job)[0] - peak_gib(copy)[0] == pytest.approx(2 * 3.2e9 / both.job.shards / 2**30, rel=0.05)
     assert alone[0].gpus <= pairs[0].gpus
-    line = sized(Wish("llama-3.2-3b", "dpo", 1024, "torchtune", boards=boards)).plans[0].launch
+    line = size_job(SizingRequest("llama-3.2-3b", "dpo", 1024, "torchtune", boards=boards)).plans[0].launch
     assert "full_dpo_distributed" in line
     assert "# pairs" in pairs[0].launch
-    assert flops_per_token(both.job) > 1.25 * flops_per_token(copy)
+    assert count_flops_per_token(both.job) > 1.25 * count_flops_per_token(copy)
 
 
 @pytest.mark.parametrize(("model", "positions"), [("vit-large", 197), ("bge-base-en-v1.5", 512), ("bge-m3", 8194)])
 def test_a_sequence_beyond_the_positions_of_a_model_is_cut_and_said(model, positions):
-    found = sized(Wish(model, "train", 10_000, boards={"A100-80GB": 1}))
+    found = size_job(SizingRequest(model, "train", 10_000, boards={"A100-80GB": 1}))
     assert found.plans[0].job.seq == positions
     assert any("positions" in line for line in found.assumed)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuplanner.hardware.gpu_models import load_gpu_model
-from gpuplanner.usage.requested_demand import slices, smallest_of_compute, smallest_of_share, smallest_profile
+from gpuplanner.usage.requested_demand import slice_profiles, smallest_by_compute, smallest_for_share, smallest_profile
 
 BOARDS = ("A100-40GB", "A100-80GB", "H100-80GB-SXM5", "A30-24GB", "B200-180GB", "RTX-PRO-6000-Blackwell-96GB")
 
@@ -38,9 +38,9 @@ def test_a_need_that_was_not_observed_is_a_whole_gpu():
 
 
 def test_where_no_source_states_the_sizes_of_slices_all_are_whole_gpus():
-    assert slices("B300") == ()
+    assert slice_profiles("B300") == ()
     assert chosen("B300", 1.0, 1.0) == "gpu"
-    assert pl.DataFrame({"share": [0.1]}).select(smallest_of_share("B300", pl.col("share"))).item() == "gpu"
+    assert pl.DataFrame({"share": [0.1]}).select(smallest_for_share("B300", pl.col("share"))).item() == "gpu"
 
 
 @settings(deadline=None)
@@ -49,17 +49,17 @@ def test_a_share_is_reached_in_sms_and_in_memory(name, share):
     gpu_model = load_gpu_model(name)
     rows = [
         (part.compute_slices, part.memory_slices, part.name)
-        for part in slices(gpu_model)
+        for part in slice_profiles(gpu_model)
         if part.sms / gpu_model.sms >= share and part.memory_slices / gpu_model.memory_slices >= share
     ]
-    found = pl.DataFrame({"share": [share]}).select(smallest_of_share(name, pl.col("share"))).item()
+    found = pl.DataFrame({"share": [share]}).select(smallest_for_share(name, pl.col("share"))).item()
     assert found == (min(rows)[2] if rows else "gpu")
 
 
 @pytest.mark.parametrize("name", BOARDS)
 def test_a_number_of_compute_slices_stands_for_its_least_memory(name):
     gpu_model = load_gpu_model(name)
-    found = smallest_of_compute(gpu_model)
+    found = smallest_by_compute(gpu_model)
     assert set(found) == {part.compute_slices for part in gpu_model.profiles}
     for part in gpu_model.profiles:
         assert found[part.compute_slices].memory_slices <= part.memory_slices

@@ -12,10 +12,10 @@ from gpuplanner.core.errors import TraceFormatError
 from gpuplanner.core.schema_checks import conform
 from gpuplanner.core.schemas import TABLES, Inventory, Jobs
 from gpuplanner.ingest.dataset import Dataset
-from gpuplanner.ingest.dataset_import import add
-from gpuplanner.ingest.source_registry import read
-from gpuplanner.usage.installed_capacity import out_of_service
-from gpuplanner.usage.period_accounts import trace_ledger
+from gpuplanner.ingest.dataset_import import add_files
+from gpuplanner.ingest.source_registry import read_files
+from gpuplanner.usage.installed_capacity import out_of_service_gpus
+from gpuplanner.usage.period_accounts import dataset_ledger
 
 NINE = datetime(2026, 3, 2, 9, tzinfo=UTC)
 BUCKET = TABLES["out_of_service"].columns()["bucket"].dtype
@@ -34,12 +34,12 @@ def jobs_of(*rows):
          "node_list": names}
         for number, (start, end, gpus, names) in enumerate(rows)
     ], infer_schema_length=None)  # fmt: skip
-    return conform(frame, Jobs, where="test")
+    return conform(frame, Jobs, source="test")
 
 
 def nodes_of(*sizes):
     frame = pl.DataFrame({"node": [f"n{number}" for number in range(len(sizes))], "gpus": sizes})
-    return conform(frame, Inventory, where="test")
+    return conform(frame, Inventory, source="test")
 
 
 def events(*rows):
@@ -64,7 +64,7 @@ def down_by_hour(out, of):
 
 def test_a_drained_node_goes_on_with_its_jobs_and_what_they_leave_is_nobodys():
     jobs = jobs_of((0, 3, 8, "n1"), (0, 2, 4, "n[0-1]"))
-    out = out_of_service(events(("n1", 1, 5, None)), jobs, nodes_of(8, 16), hours(0), hours(8))
+    out = out_of_service_gpus(events(("n1", 1, 5, None)), jobs, nodes_of(8, 16), hours(0), hours(8))
     assert down_by_hour(out, range(7)) == [0, 6, 8, 16, 16, 0, 0]
 
 
@@ -83,7 +83,7 @@ def test_random_spells_are_those_of_a_count_hour_by_hour():
         shut = [(f"n{draw.integers(4)}", int(a), None if b > 22 else int(a + b), None)
                 for a, b in draw.integers(0, 24, (4, 2))]  # fmt: skip
         jobs = jobs_of(*rows) if rows else jobs_of((0, 1, 1, "n9")).clear()
-        out = out_of_service(events(*shut), jobs, nodes_of(*sizes), hours(0), hours(24))
+        out = out_of_service_gpus(events(*shut), jobs, nodes_of(*sizes), hours(0), hours(24))
         expected = [
             sum(
                 sizes[node] - busy[node][at]
@@ -103,7 +103,7 @@ def test_the_ledger_closes_with_nodes_that_are_down():
         pl.DataFrame(),
         {"source": "test"},
     )
-    by = dict(trace_ledger(trace, hours(0), hours(8), nodes_of(8, 16)).group_by("bucket").agg(
+    by = dict(dataset_ledger(trace, hours(0), hours(8), nodes_of(8, 16)).group_by("bucket").agg(
         pl.col("gpu_hours").sum()).iter_rows())  # fmt: skip
     assert by["down"] == pytest.approx(2 * 8 + 2 * 16)
     assert sum(by.values()) == pytest.approx(24 * 8)
@@ -111,7 +111,7 @@ def test_the_ledger_closes_with_nodes_that_are_down():
 
 def test_where_jobs_and_closed_nodes_are_more_than_there_is_jobs_are_believed():
     jobs = jobs_of((0, 4, 12, None), (0, 4, 8, "n0"))  # 12 GPUs somewhere, though n1 is said to be down
-    out = out_of_service(events(("n1", 1, 3, None)), jobs, nodes_of(8, 16), hours(0), hours(4))
+    out = out_of_service_gpus(events(("n1", 1, 3, None)), jobs, nodes_of(8, 16), hours(0), hours(4))
     assert down_by_hour(out, range(4)) == [0, 4, 4, 0]
     trace = Dataset(
         {"jobs": jobs, "out_of_service": events(("n1", 1, 3, None))},
@@ -119,7 +119,7 @@ def test_where_jobs_and_closed_nodes_are_more_than_there_is_jobs_are_believed():
         pl.DataFrame(),
         {"source": "test"},
     )
-    by = trace_ledger(trace, hours(0), hours(4), nodes_of(8, 16))
+    by = dataset_ledger(trace, hours(0), hours(4), nodes_of(8, 16))
     assert by["gpu_hours"].sum() == pytest.approx(24 * 4)
 
 
@@ -133,20 +133,20 @@ def test_events_of_slurm_are_read_in_their_zone(tmp_path):
         "c|n3|2026-03-02T11:00:00|2026-03-02T11:05:00|IDLE|back",
     ]
     path.write_text("\n".join(lines) + "\n")
-    found = read("auto", [path], tz="Europe/Oslo")
+    found = read_files("auto", [path], tz="Europe/Oslo")
     assert found.table.select("node", "start_time", "end_time", "gpus", "bucket").rows() == [
         ("n1", NINE, hours(2.5), None, "down"), ("n2", hours(1), None, None, "down"),
     ]  # fmt: skip
     assert found.rejects.height == 2
     with pytest.raises(TraceFormatError, match="a stated time zone"):
-        read("slurm-events", [path])
+        read_files("slurm-events", [path])
 
 
 def test_of_a_reserved_node_what_jobs_leave_is_kept_for_its_team_unless_it_is_down():
     jobs = jobs_of((0, 2, 6, "n1"), (3, 4, 4, "n0"))
     shut = events(("n1", 0, 4, None, "reserved", "t"), ("n1", 3, 5, None), ("n0", 0, 4, 2.0, "reserved", "t"))
     trace = Dataset({"jobs": jobs, "out_of_service": shut}, pl.DataFrame(), pl.DataFrame(), {"source": "test"})
-    booked = trace_ledger(trace, hours(0), hours(6), nodes_of(8, 8))
+    booked = dataset_ledger(trace, hours(0), hours(6), nodes_of(8, 8))
     by = {
         (tenant, bucket): gpu_hours
         for tenant, bucket, gpu_hours in booked.group_by("tenant", pl.col("bucket").cast(pl.String))
@@ -179,17 +179,17 @@ def test_reservations_of_slurm_are_read_beside_its_events(tmp_path):
     plan, log = tmp_path / "reservations.txt", tmp_path / "events.txt"
     plan.write_text(RESERVATIONS)
     log.write_text(f"{HEADER}\nc|n1|2026-03-02T10:00:00|2026-03-02T12:30:00|DOWN*|power\n")
-    found = read("auto", [plan], tz="Europe/Oslo")
+    found = read_files("auto", [plan], tz="Europe/Oslo")
     assert found.table.select("node", "start_time", "end_time", "gpus", "bucket", "tenant").rows() == [
         ("n1", NINE, hours(2), 4.0, "reserved", "vision"), ("n2", NINE, hours(2), 4.0, "reserved", "vision"),
         ("n3", NINE, hours(1), None, "down", None),
     ]  # fmt: skip
     assert found.rejects["reason"].to_list() == ["nodes: none, or not such as n[1-4]"]
     with pytest.raises(TraceFormatError, match="the time zone of scontrol"):
-        read("slurm-reservations", [plan])
+        read_files("slurm-reservations", [plan])
     for path in (plan, log):
-        both = add("auto", [path], tmp_path / "data", tz="Europe/Oslo").dataset
+        both = add_files("auto", [path], tmp_path / "data", tz="Europe/Oslo").dataset
     assert both.tables["out_of_service"].group_by("bucket").len().sort("bucket")["len"].to_list() == [2, 2]
     plan.write_text(RESERVATIONS.replace("n3", "n4"))
-    again = add("auto", [plan], tmp_path / "data", tz="Europe/Oslo", replace_source=True).dataset
+    again = add_files("auto", [plan], tmp_path / "data", tz="Europe/Oslo", replace_source=True).dataset
     assert sorted(again.tables["out_of_service"]["node"]) == ["n1", "n1", "n2", "n4"]

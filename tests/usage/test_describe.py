@@ -8,17 +8,17 @@ import pytest
 from gpuplanner.ingest.dataset_writer import write_dataset
 from gpuplanner.usage import dataset_description as description
 from gpuplanner.usage.dataset_description import describe
-from gpuplanner.usage.job_history import load_trace
+from gpuplanner.usage.job_history import load_dataset
 
 
 def as_told(found):
     """Tables as text and numbers, in the order in which they are shown."""
-    return {"facts": found.facts} | {name: part.rows(named=True) for name, part in found.tables.items()}
+    return {"facts": found.all_facts} | {name: part.rows(named=True) for name, part in found.tables.items()}
 
 
 def cut_without_inventory(folder):
     """The sample with every third small job on an instance, and nobody to say what is installed."""
-    sample = load_trace("sample")
+    sample = load_dataset("sample")
     small = (pl.col("gpus") == 1) & (pl.int_range(pl.len()) % 3 == 0)
     jobs = sample.jobs.with_columns(
         gpus=pl.when(small).then(3 / 7).otherwise("gpus"),
@@ -36,7 +36,7 @@ def cut_without_inventory(folder):
 def test_the_columns_that_are_read_are_all_that_is_looked_at(monkeypatch, tmp_path, cut, smallest_group):
     folder = cut_without_inventory(tmp_path / "cut") if cut else "sample"
     some = as_told(describe(folder, smallest_group=smallest_group, nodes=True))
-    monkeypatch.setattr(description, "long_trace", load_trace)
+    monkeypatch.setattr(description, "open_long_dataset", load_dataset)
     whole = as_told(describe(folder, smallest_group=smallest_group, nodes=True))
     sums = ("installed_gpu_hours", "unused_share")
     assert some["facts"] == whole["facts"] | {name: pytest.approx(whole["facts"][name]) for name in sums}

@@ -11,9 +11,9 @@ import pytest
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.decision.study import Study
 from gpuplanner.decision.study_pipeline import doubts
-from gpuplanner.usage.gpu_hour_ledger import by_bucket
+from gpuplanner.usage.gpu_hour_ledger import hours_by_bucket
 from gpuplanner.usage.job_history import end_of, history
-from gpuplanner.usage.period_accounts import ledger
+from gpuplanner.usage.period_accounts import scenario_ledger
 
 FEBRUARY = Scenario(month="2026-02")
 
@@ -25,7 +25,7 @@ def known():
 
 @pytest.fixture(scope="module")
 def booked():
-    return by_bucket(ledger(FEBRUARY))
+    return hours_by_bucket(scenario_ledger(FEBRUARY))
 
 
 def told(known, booked, study: Study) -> str:

@@ -9,10 +9,10 @@ import pytest
 
 from gpuplanner.core.errors import ScenarioError
 from gpuplanner.ingest.dataset import Dataset
-from gpuplanner.usage.allocated_hours import held_by_activity
-from gpuplanner.usage.dataset_explorer import EVERYBODY, open_inbox
-from gpuplanner.usage.gpu_hour_ledger import by_bucket
-from gpuplanner.usage.job_history import begin_of, end_of, load_trace
+from gpuplanner.usage.allocated_hours import allocated_by_activity
+from gpuplanner.usage.dataset_explorer import ALL_TENANTS, open_inbox
+from gpuplanner.usage.gpu_hour_ledger import hours_by_bucket
+from gpuplanner.usage.job_history import begin_of, end_of, load_dataset
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +24,7 @@ def test_months_are_local_and_sum_to_the_ledger(box):
     months = box.months()
     assert months["period"].to_list() == [date(2026, 2, 1), date(2026, 3, 1)]  # one hour of March in Berlin
     assert months["gpu_hours"][1] == pytest.approx(64.0)
-    assert months["gpu_hours"].sum() == pytest.approx(by_bucket(box.ledger)["gpu_hours"].sum(), rel=1e-9)
+    assert months["gpu_hours"].sum() == pytest.approx(hours_by_bucket(box.gpu_hour_ledger)["gpu_hours"].sum(), rel=1e-9)
 
 
 def test_tenants_partition_what_is_held(box):
@@ -35,33 +35,33 @@ def test_tenants_partition_what_is_held(box):
 
 
 def test_activity_is_that_of_the_ledger(box):
-    trace = load_trace("sample")
-    alone = held_by_activity(trace.jobs, trace.samples, start=begin_of(trace), end=end_of(trace))
-    assert box.of(box.activity, "search").equals(alone.filter(tenant="search"))
-    assert box.of(box.activity, EVERYBODY).equals(alone)
+    trace = load_dataset("sample")
+    alone = allocated_by_activity(trace.jobs, trace.samples, start=begin_of(trace), end=end_of(trace))
+    assert box.rows_of(box.activity, "search").equals(alone.filter(tenant="search"))
+    assert box.rows_of(box.activity, ALL_TENANTS).equals(alone)
 
 
 def test_jobs_are_those_with_telemetry(box):
     assert len(box.jobs_of()) == 44
-    assert set(box.jobs_of("search")) == set(box.sampled.filter(tenant="search")["job_id"])
+    assert set(box.jobs_of("search")) == set(box.jobs_with_telemetry.filter(tenant="search")["job_id"])
     counts = box.trace.samples.filter(job_id=box.jobs_of()[0]).height
-    assert box.sampled["readings"].to_list()[0] == counts == box.sampled["readings"].max()
+    assert box.jobs_with_telemetry["readings"].to_list()[0] == counts == box.jobs_with_telemetry["readings"].max()
 
 
 def test_a_job_is_the_same_alone_as_among_all(box):
     view = box.job("job-002875")
-    among = box.phases.filter(job_id="job-002875")
+    among = box.job_phases.filter(job_id="job-002875")
     assert view.phases.select(among.columns).equals(among)
     assert view.phases["bound"].null_count() == 0
     assert view.phases["end"].to_list()[:-1] == view.phases["start"].to_list()[1:]
 
 
 def test_without_telemetry_there_is_nothing_to_say_of_phases():
-    trace = load_trace("sample")
+    trace = load_dataset("sample")
     tables = {"jobs": trace.jobs, "inventory": trace.inventory}
     blind = open_inbox(Dataset(tables, trace.rejects, trace.quality, trace.provenance))
     assert blind.jobs_of() == []
-    assert (blind.phases, blind.signatures, blind.claim, blind.quality.coverage) == (None,) * 4
+    assert (blind.job_phases, blind.signatures, blind.claim, blind.quality_report.coverage) == (None,) * 4
     with pytest.raises(ScenarioError, match="Ingest telemetry"):
         blind.job("job-002875")
 
@@ -72,23 +72,23 @@ def test_public_traces_open_by_name(public_data, monkeypatch, name, kept):
     monkeypatch.setenv("GPUPLANNER_DATA", str(public_data))
     box = open_inbox(name)
     assert kept in (None, box.trace.jobs.height)
-    assert box.months()["gpu_hours"].sum() == pytest.approx(box.ledger["gpu_hours"].sum(), rel=1e-9)
+    assert box.months()["gpu_hours"].sum() == pytest.approx(box.gpu_hour_ledger["gpu_hours"].sum(), rel=1e-9)
 
 
 def test_small_tenants_stand_together_in_all_that_is_shown():
-    trace = load_trace("sample")
+    trace = load_dataset("sample")
     first = trace.jobs.filter(tenant="vision")["user"].min()
     alone = pl.when(pl.col("user") == first).then(pl.lit("solo")).otherwise("tenant")
     jobs = trace.jobs.with_columns(tenant=alone)
     box = open_inbox(trace.with_tables(jobs=jobs), smallest_group=5)
-    tables = (box.ledger, box.demand, box.activity, box.ended, box.sampled)
+    tables = (box.gpu_hour_ledger, box.demand_series, box.activity, box.allocated_by_end_state, box.jobs_with_telemetry)
     assert all("solo" not in table["tenant"] for table in tables)
     people = box.trace.jobs.group_by("tenant").agg(pl.col("user").n_unique())
     assert people["user"].min() >= 5
 
 
 def test_demand_in_gpus_weighs_slices_by_their_share(box):
-    both = box.demand.join(box.demand_gpus, on=["unique_id", "ds"], suffix="_gpus")
+    both = box.demand_series.join(box.demand_gpus, on=["unique_id", "ds"], suffix="_gpus")
     sums = dict(both.group_by("profile").agg(pl.col("y_gpus").sum() / pl.col("y").sum()).iter_rows())
     assert sums["gpu"] == 1.0
     assert sums["3g.40gb"] == pytest.approx(3 / 7)

@@ -17,13 +17,13 @@ from gpuplanner.decision.requests import counts_of
 from gpuplanner.decision.study_pipeline import evaluate
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.dataset_writer import write_dataset
-from gpuplanner.simulator.replications import past_jobs, replicate, workload
+from gpuplanner.simulator.replications import draw_replication, past_jobs, simulator_jobs
 from gpuplanner.simulator.simulated_fleet import NodeFleet
-from gpuplanner.simulator.simulation_run import play
-from gpuplanner.usage.job_history import begin_of, end_of, history, load_trace
+from gpuplanner.simulator.simulation_run import simulate_requests
+from gpuplanner.usage.job_history import begin_of, end_of, history, load_dataset
 from gpuplanner.usage.occupancy import installed_gpu_hours
-from gpuplanner.usage.period_accounts import ledger
-from gpuplanner.usage.planned_fleet import UNNAMED, installed, planned_fleet
+from gpuplanner.usage.period_accounts import scenario_ledger
+from gpuplanner.usage.planned_fleet import UNNAMED_MODEL, find_installed, planned_fleet
 
 DAY = datetime(2026, 2, 2, tzinfo=UTC)
 DAYS = 3
@@ -51,12 +51,12 @@ def made(jobs, inventory=None):
         for day in range(DAYS)
         for number, (gpu_model, gpus, first, hours) in enumerate(jobs)
     ]
-    table = conform(pl.DataFrame(rows, infer_schema_length=None), Jobs, where="test")
+    table = conform(pl.DataFrame(rows, infer_schema_length=None), Jobs, source="test")
     span = {"span_start": DAY.isoformat(), "span_end": (DAY + timedelta(days=DAYS)).isoformat()}
     kept = {"source": "test", "rows_in": len(rows), "rows_kept": len(rows), "rows_rejected": 0} | span
-    sample = load_trace("sample")
+    sample = load_dataset("sample")
     empty = sample.rejects.clear(), sample.quality.clear()
-    given = None if inventory is None else conform(inventory, Inventory, where="test")
+    given = None if inventory is None else conform(inventory, Inventory, source="test")
     facts = kept | {"gpu_hours": 0.0, "files": []}
     return Dataset({"jobs": table}, *empty, facts).with_tables(inventory=given)
 
@@ -103,7 +103,7 @@ def test_another_board_is_a_what_if_for_the_whole_fleet():
 
 def test_boards_that_jobs_do_not_name_are_one_pool_of_whole_gpus():
     found = chosen(made([(None, 2, 8, 6)], TWO_BOARDS))
-    assert (found.name, found.gpu_model.name, found.gpus, found.can_be_cut) == (None, UNNAMED, 20, False)
+    assert (found.name, found.gpu_model.name, found.gpus, found.can_be_cut) == (None, UNNAMED_MODEL, 20, False)
     assert "A100-40GB, T4" in found.remarks()[0]
     with pytest.raises(ScenarioError, match=r"A100-40GB.*Name one with --gpu-model"):
         found.require_board("plan")
@@ -129,7 +129,7 @@ def test_nodes_in_service_at_the_end_are_the_fleet():
         retired=pl.Series([None, DAY + timedelta(days=2), None], dtype=pl.Datetime("us", "UTC")),
     )
     trace = made(H200S, dates)
-    assert installed(trace, begin_of(trace), end_of(trace)).gpus == 16
+    assert find_installed(trace, begin_of(trace), end_of(trace)).gpus == 16
     assert chosen(trace).node_names == ("n1", "n3")
     assert installed_gpu_hours(dates, begin_of(trace), end_of(trace)) == 24 * (8 * 3 + 8 * 2 + 8 * 2)
 
@@ -140,7 +140,7 @@ def test_ledger_plan_and_simulation_have_the_same_gpus(tmp_path, inventory):
     write_dataset(trace, tmp_path / "t")
     scenario = Scenario(data=str(tmp_path / "t"), horizon_intervals=24, replications=2)
     known = history(scenario)
-    hours = float(ledger(scenario)["gpu_hours"].sum())
+    hours = float(scenario_ledger(scenario)["gpu_hours"].sum())
     gpus = hours / (24 * DAYS)
     assert gpus == known.fleet.gpus
     study = evaluate(scenario, cache=False)
@@ -182,13 +182,13 @@ def test_a_fleet_that_is_cut_is_compared_with_itself_as_it_is_cut(tmp_path):
     assert dict(study.problem.initial) == {"1g.5gb:7": 4, "gpu": 4}
     # Twenty instances at once are three GPUs of the four that are cut; as whole GPUs they would not fit on eight.
     known = history(study.scenario)
-    jobs = workload(replicate(study.scenario, known, past_jobs(known), 0), "requested")
+    jobs = simulator_jobs(draw_replication(study.scenario, known, past_jobs(known), 0), "requested")
     layouts = [text for text, count in known.fleet.layouts.items() for _ in range(count)]
     profiles = ("gpu", "1g.5gb")
     offered = [counts_of(layouts[first : first + 4], profiles) for first in (0, 4)]
     fleet = NodeFleet(profiles, [4, 4], np.array(offered)[:, None], [0, 0], [1.0, 1 / 7])
     requests = week_requests(jobs, fleet, known.fleet.gpu_model)
-    assert (play(requests, fleet).start_s == requests.ready_s).all()
+    assert (simulate_requests(requests, fleet).start_s == requests.ready_s).all()
     held = study.tables["layout_plan"].filter(pl.col("layout").str.starts_with("1g."))
     assert held["node"].unique().to_list() == ["a1"]
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import polars as pl
 
 from gpuplanner.usage.gpu_hour_ledger import gpu_time_ledger
-from gpuplanner.usage.observed_nodes import seen_nodes
+from gpuplanner.usage.observed_nodes import observe_nodes
 
 DAY = datetime(2026, 3, 2, tzinfo=UTC)
 NEXT = DAY + timedelta(days=1)
@@ -32,7 +32,7 @@ def held(*rows: tuple[float, str, str | None, int | None, str]) -> pl.DataFrame:
 
 def test_instances_of_a_profile_that_the_model_lacks_count_by_their_share():
     jobs = held((32 / 7, "h100", "4g.40gb", 8, "n1"), (16 / 7, "h100", "2g.20gb", 8, "n2"))
-    nodes = seen_nodes(jobs, DAY, NEXT)
+    nodes = observe_nodes(jobs, DAY, NEXT)
     assert nodes["gpus"].to_list() == [5, 3]
     ledger = gpu_time_ledger(jobs, nodes, start=DAY, end=NEXT)
     assert abs(ledger["gpu_hours"].sum() - 8 * 24) < 1e-9
@@ -44,7 +44,7 @@ def test_nodes_on_which_two_models_were_held_are_one_pool():
         (2.0, "RTX-A6000", None, None, "n1"),
         (1.0, "RTX-A6000", None, None, "n1"),
     )
-    nodes = seen_nodes(jobs, DAY, NEXT)
+    nodes = observe_nodes(jobs, DAY, NEXT)
     assert nodes.select("node", "gpus", "gpu_model").rows() == [("n1", 7, "MI300X|RTX-A6000")]
     ledger = gpu_time_ledger(jobs, nodes, start=DAY, end=NEXT)
     assert abs(ledger["gpu_hours"].sum() - 7 * 24) < 1e-9

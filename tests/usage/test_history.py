@@ -11,12 +11,19 @@ import pytest
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.decision.requests import asked_of
 from gpuplanner.ingest.dataset_writer import write_dataset
-from gpuplanner.ingest.source_registry import read
+from gpuplanner.ingest.source_registry import read_files
 from gpuplanner.usage import job_history as history_room
 from gpuplanner.usage.dataset_description import describe
 from gpuplanner.usage.dataset_explorer import open_inbox
-from gpuplanner.usage.job_history import begin_of, end_of, grouped, history, load_trace, study_trace
-from gpuplanner.usage.period_accounts import ledger
+from gpuplanner.usage.job_history import (
+    begin_of,
+    end_of,
+    history,
+    load_dataset,
+    load_study_dataset,
+    merge_small_tenants,
+)
+from gpuplanner.usage.period_accounts import scenario_ledger
 
 SACCT = """\
 JobID|User|Account|State|Submit|Start|End|ElapsedRaw|Timelimit|NodeList|ReqTRES|AllocTRES|JobName
@@ -33,16 +40,16 @@ INSTALLED = 3 * 125 / 60
 @pytest.fixture
 def folder(tmp_path):
     (tmp_path / "sacct.txt").write_text(SACCT)
-    write_dataset(read("slurm", tmp_path / "sacct.txt", tz="UTC"), tmp_path / "trace")
+    write_dataset(read_files("slurm", tmp_path / "sacct.txt", tz="UTC"), tmp_path / "trace")
     return str(tmp_path / "trace")
 
 
 def test_report_description_and_inbox_hold_the_same_gpu_hours(folder):
     scenario = Scenario(data=folder, gpu_model="A100-80GB")
-    for rows in (ledger(scenario), describe(folder).hours, open_inbox(folder).ledger):
+    for rows in (scenario_ledger(scenario), describe(folder).hours, open_inbox(folder).ledger):
         held = rows.filter(rows["tenant"] != "-")["gpu_hours"].sum()
         assert (held, rows["gpu_hours"].sum()) == (pytest.approx(HELD), pytest.approx(INSTALLED))
-    assert describe(folder).facts["gpu_hours"] == pytest.approx(HELD)
+    assert describe(folder).all_facts["gpu_hours"] == pytest.approx(HELD)
 
 
 def test_a_month_ends_where_the_observation_does_and_the_plan_begins_at_the_full_hour(folder):
@@ -56,17 +63,17 @@ def test_a_month_ends_where_the_observation_does_and_the_plan_begins_at_the_full
 
 def test_a_long_list_is_looked_at_as_if_no_earlier_jobs_were_there(monkeypatch):
     asked = Scenario(history_days=7)
-    whole = load_trace("sample")
-    assert study_trace(asked).jobs.equals(whole.jobs)
-    assert study_trace(asked.but(smallest_group=5)).jobs.equals(grouped(whole, 5).jobs)
-    monkeypatch.setattr(history_room, "MOST_JOBS", 2000)
-    found = study_trace(asked)
+    whole = load_dataset("sample")
+    assert load_study_dataset(asked).jobs.equals(whole.jobs)
+    assert load_study_dataset(asked.but(smallest_group=5)).jobs.equals(merge_small_tenants(whole, 5).jobs)
+    monkeypatch.setattr(history_room, "MAX_STUDY_JOBS", 2000)
+    found = load_study_dataset(asked)
     since = begin_of(found)
     assert since == end_of(whole) - timedelta(days=7)
     assert found.jobs.height < whole.jobs.height
     assert found.jobs.equals(whole.jobs.filter(pl.col("end_time").is_null() | (pl.col("end_time") > since)))
-    assert found.stated.shortened.startswith(f"Of {whole.jobs.height:,} jobs, the {found.jobs.height:,} that")
-    month = study_trace(asked.but(month="2026-02"))
+    assert found.source_facts.shortened.startswith(f"Of {whole.jobs.height:,} jobs, the {found.jobs.height:,} that")
+    month = load_study_dataset(asked.but(month="2026-02"))
     assert begin_of(month) == begin_of(whole), "a month is looked at from its beginning"
 
 
@@ -76,12 +83,12 @@ def test_of_very_many_jobs_ways_are_played_on_the_last_days_and_said_so(monkeypa
     assert whole.played_since == whole.recent
     assert whole.how_played() == []
     came = whole.jobs.filter(pl.col("submit_time") >= whole.plan_start - timedelta(days=12)).height
-    monkeypatch.setattr(history_room, "MOST_PLAYED", came + 1)
+    monkeypatch.setattr(history_room, "MAX_SIMULATED_JOBS", came + 1)
     known = replace(whole)  # what is kept of it is not looked up again
     assert known.plan_start - known.played_since == timedelta(days=12)
     assert f"on its last 12 days, of {came:,} jobs." in known.how_played()[0]
     played = asked_of(known)
     assert played.zero == known.played_since
     assert known.recent == whole.recent, "forecasts look at all of the recent past"
-    monkeypatch.setattr(history_room, "MOST_PLAYED", 10)
+    monkeypatch.setattr(history_room, "MAX_SIMULATED_JOBS", 10)
     assert replace(whole).played_since == known.plan_start - timedelta(days=7)

@@ -13,10 +13,10 @@ from gpuplanner.core.schema_checks import conform
 from gpuplanner.core.schemas import Inventory, Jobs
 from gpuplanner.hardware.mig_layouts import parse_layout, prove
 from gpuplanner.ingest.dataset import Dataset
-from gpuplanner.ingest.dataset_import import add
-from gpuplanner.ingest.source_registry import read
-from gpuplanner.usage.job_history import begin_of, end_of, history, load_trace, todays_nodes
-from gpuplanner.usage.planned_fleet import installed, planned_fleet
+from gpuplanner.ingest.dataset_import import add_files
+from gpuplanner.ingest.source_registry import read_files
+from gpuplanner.usage.job_history import begin_of, end_of, history, load_dataset, nodes_of_todays_fleet
+from gpuplanner.usage.planned_fleet import find_installed, planned_fleet
 
 DAY = datetime(2026, 2, 2, tzinfo=UTC)
 DAYS = 3
@@ -44,12 +44,12 @@ def made(*jobs, inventory=None, gpu_model="A100-40GB", days=DAYS):
                 **(more[0] if more else {}),
             }
         )
-    table = conform(pl.DataFrame(rows, infer_schema_length=None), Jobs, where="test")
+    table = conform(pl.DataFrame(rows, infer_schema_length=None), Jobs, source="test")
     span = {"span_start": DAY.isoformat(), "span_end": (DAY + timedelta(days=days)).isoformat()}
     kept = {"source": "test", "rows_in": len(rows), "rows_kept": len(rows), "rows_rejected": 0} | span
-    sample = load_trace("sample")
+    sample = load_dataset("sample")
     empty = sample.rejects.clear(), sample.quality.clear()
-    given = None if inventory is None else conform(inventory, Inventory, where="test")
+    given = None if inventory is None else conform(inventory, Inventory, source="test")
     return Dataset({"jobs": table}, *empty, kept | {"gpu_hours": 0.0, "files": []}).with_tables(inventory=given)
 
 
@@ -91,7 +91,7 @@ def test_twenty_gpus_on_nodes_of_four_stay_twenty():
     found = fleet(trace)
     assert (found.gpus, found.today.gpus, found.node_size) == (20, (4,) * 5, 4)
     assert found.node_names == found.today.names == tuple(f"gpu0{n}" for n in range(1, 6))
-    assert installed(trace, begin_of(trace), end_of(trace)).gpus == 20
+    assert find_installed(trace, begin_of(trace), end_of(trace)).gpus == 20
 
 
 @pytest.mark.parametrize(
@@ -224,7 +224,7 @@ def test_a_list_made_at_one_moment_is_told_from_a_history():
 
 
 def test_fox_is_seen_as_a_list_of_one_moment_on_the_nodes_of_its_jobs(public_data):
-    trace = read("slurm", [public_data / "slurm" / "sacct_fox_2025.txt"], tz="Europe/Oslo")
+    trace = read_files("slurm", [public_data / "slurm" / "sacct_fox_2025.txt"], tz="Europe/Oslo")
     found = fleet(trace)
     most = {}
     ran = trace.jobs.filter(pl.col("gpus") > 0, pl.col("start_time").is_not_null())
@@ -253,10 +253,10 @@ def test_a_node_list_joins_the_jobs_that_are_there_already(tmp_path):
         "NodeName=g2 Arch=x86_64\n   Gres=gpu:a100:2,gpu:a100_1g.5gb:14\n   State=IDLE+DRAIN\n"
         "NodeName=g3 Arch=x86_64\n   Gres=gpu:a100:4\n   State=IDLE\n"
     )
-    add("slurm", [jobs], folder)
-    added = add("nodes", [nodes], folder)
+    add_files("slurm", [jobs], folder)
+    added = add_files("nodes", [nodes], folder)
     assert "node that takes no new jobs" in added.dataset.quality["check"].to_list()
-    nodes_now = todays_nodes(history(Scenario(data=str(folder))))
+    nodes_now = nodes_of_todays_fleet(history(Scenario(data=str(folder))))
     assert dict(zip(nodes_now.names, nodes_now.gpus, strict=True)) == {"g1": 4, "g2": 4, "g3": 4}
     assert nodes_now.layouts[2] == ("gpu", "gpu", "1g.5gb:7", "1g.5gb:7")
     assert (nodes_now.named, nodes_now.inferred) == (True, False)

@@ -10,8 +10,8 @@ import pytest
 
 from gpuplanner.ingest.dataset_writer import write_dataset
 from gpuplanner.ingest.quality_report import JOB_CHECKS
-from gpuplanner.ingest.source_registry import read
-from gpuplanner.usage.dataset_description import FIGURES, data_quality, describe, figures_moved, intake
+from gpuplanner.ingest.source_registry import read_files
+from gpuplanner.usage.dataset_description import AFFECTED_FIGURES, data_quality, describe, figures_moved, intake
 
 
 def no_rejects() -> pl.DataFrame:
@@ -20,7 +20,7 @@ def no_rejects() -> pl.DataFrame:
 
 @pytest.mark.parametrize("check", JOB_CHECKS, ids=lambda check: check.check)
 def test_effect_of_every_common_check_names_a_figure(check):
-    assert set(figures_moved(check.effect)) <= set(FIGURES)
+    assert set(figures_moved(check.effect)) <= set(AFFECTED_FIGURES)
 
 
 def test_jobs_are_counted_on_every_day_between_first_and_last():
@@ -52,7 +52,7 @@ def telemetry(tmp_path) -> str:
     lines += [f"2026/03/01 {8 + m // 60:02d}:{m % 60:02d}:00.000, 0, 50 %, 1000 MiB, 200.0 W" for m in minutes]
     path = tmp_path / "node1.csv"
     path.write_text("\n".join(lines) + "\n")
-    write_dataset(read("auto", [path], tz="UTC"), tmp_path / "telemetry")
+    write_dataset(read_files("auto", [path], tz="UTC"), tmp_path / "telemetry")
     return str(tmp_path / "telemetry")
 
 

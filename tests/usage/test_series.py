@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuplanner.core.schema_checks import check
+from gpuplanner.core.schema_checks import check_table
 from gpuplanner.core.schemas import Demand
-from gpuplanner.usage.requested_demand import demand_series, excluded
+from gpuplanner.usage.requested_demand import count_excluded_jobs, demand_series
 
 MONDAY = datetime(2026, 2, 2, tzinfo=UTC)
 
@@ -71,7 +71,7 @@ def test_three_jobs_by_hand():
             ("b", "1g.10gb", 1, 170, 179, 181),  # one minute on either side of the third edge
         ]
     )
-    demand = check(demand_series(jobs), Demand, where="demand")
+    demand = check_table(demand_series(jobs), Demand, source="demand")
     assert values(demand) == {"a/gpu": [1.0, 2.0, 1.0, 0.0], "b/1g.10gb": [0.0, 0.0, 1 / 60, 1 / 60]}
     assert demand["ds"].unique().sort().to_list() == [MONDAY + timedelta(hours=h) for h in range(4)]
 
@@ -122,14 +122,14 @@ def test_of_jobs_that_ended_nobody_knows_when_nothing_is_counted():
 def test_unknown_requests_are_left_out_and_counted():
     jobs = make_jobs([("a", "gpu", 1, 0, 0, 60), ("a", None, None, 0, 0, 60), ("a", None, 0, 0, 0, 60)])
     assert values(demand_series(jobs)) == {"a/gpu": [1]}
-    assert excluded(jobs) == {"request unknown": 1, "no GPU": 1}
+    assert count_excluded_jobs(jobs) == {"request unknown": 1, "no GPU": 1}
 
 
 @pytest.mark.parametrize("count", [0, 1, 2])
 def test_every_job_is_in_the_series_or_excluded(count):
     """A lone instance without a profile is a request that is not known; none at all is no request."""
     jobs = make_jobs([("a", "gpu", count, 0, 0, 60), ("a", None, count, 0, 0, 60), ("a", None, None, 0, 0, 60)])
-    left_out = excluded(jobs)
+    left_out = count_excluded_jobs(jobs)
     assert left_out == {"request unknown": 2 if count else 1, "no GPU": 0 if count else 2}
     counted = sum(demand_series(jobs)["y"]) if count else 0
     assert counted == (jobs.height - sum(left_out.values())) * count

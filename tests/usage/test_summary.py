@@ -6,9 +6,9 @@ from datetime import UTC, datetime, timedelta
 
 import polars as pl
 
-from gpuplanner.core.schema_checks import check
+from gpuplanner.core.schema_checks import check_table
 from gpuplanner.core.schemas import Demand
-from gpuplanner.usage.requested_demand import pool, weekly
+from gpuplanner.usage.requested_demand import pool_demand, weekly_demand
 
 SATURDAY = datetime(2026, 1, 31, tzinfo=UTC)
 
@@ -31,7 +31,7 @@ def make_demand(series, slot=timedelta(hours=12)):
 
 def test_pool_adds_tenants_slot_by_slot():
     demand = make_demand({"a/gpu": [1.0, 2.0], "b/gpu": [0.5, 0.0], "b/1g.10gb": [3.0, 4.0]})
-    total = check(pool(demand), Demand, where="pool")
+    total = check_table(pool_demand(demand), Demand, source="pool")
     assert total.select("unique_id", "y").rows() == [
         ("all/1g.10gb", 3.0),
         ("all/1g.10gb", 4.0),
@@ -39,12 +39,12 @@ def test_pool_adds_tenants_slot_by_slot():
         ("all/gpu", 2.0),
     ]
     assert set(total["tenant"]) == {"all"}
-    assert pool(demand.reverse()).equals(total)
+    assert pool_demand(demand.reverse()).equals(total)
 
 
 def test_weeks_begin_on_monday_and_show_how_much_of_them_was_seen():
     demand = make_demand({"a/gpu": [1.0, 2.0, 3.0, 4.0, 10.0, 20.0], "b/gpu": [0.0, 0.0, 0.0, 0.0, 0.0, 2.0]})
-    weeks = weekly(demand, quantile=0.5)
+    weeks = weekly_demand(demand, quantile=0.5)
     assert weeks.rows(named=True) == [
         {
             "week": SATURDAY - timedelta(days=5),

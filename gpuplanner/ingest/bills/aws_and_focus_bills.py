@@ -1,4 +1,4 @@
-"""AWS Cost and Usage Reports, and bills in FOCUS."""
+"""Readers of AWS Cost and Usage Reports, and of bills in FOCUS."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from pathlib import Path
 import polars as pl
 
 from gpuplanner.core.errors import TraceFormatError
-from gpuplanner.ingest.bills.charge_lines import BILL, assemble_bill, delivered, headers
+from gpuplanner.ingest.bills.charge_lines import BILL_DIALECT, assemble_bill, read_headers, select_delivered_files
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.quality_report import source_check
 from gpuplanner.ingest.row_reader import read_rows
-from gpuplanner.ingest.source_definition import columns_of, header_has, looks
+from gpuplanner.ingest.source_definition import has_header_columns, has_required_columns, register_sniffer
 from gpuplanner.ingest.source_fields import Field, source_columns
 
 CUR_COLUMNS = source_columns("cur")
-"""Legacy names; :func:`cur2_name` gives those of CUR 2.0."""
+"""Columns of the legacy report; :func:`to_cur2_name` gives their names in CUR 2.0."""
 
-TAG = re.compile(r"^(?:resourceTags/|resource_tags_)")
-"""What the names of columns of tags begin with in the legacy report, as CSV and as Parquet."""
-TAGS = "resource_tags"
-"""Column of CUR 2.0 that holds all tags of a line."""
-TAG_OWNER = re.compile(r"^(?:user:|user_)")
-"""Tags that users made carry this in front."""
+TAG_COLUMN_PATTERN = re.compile(r"^(?:resourceTags/|resource_tags_)")
+"""Prefix of tag columns in the legacy report, as CSV and as Parquet."""
+CUR2_TAG_COLUMN = "resource_tags"
+"""Column of CUR 2.0 with all tags of a line."""
+TAG_OWNER_PATTERN = re.compile(r"^(?:user:|user_)")
+"""Prefix of tags that users created."""
 
-CATEGORIES = {
+CATEGORY_BY_LINE_TYPE = {
     **dict.fromkeys(("Usage", "DiscountedUsage", "SavingsPlanCoveredUsage", "SavingsPlanNegation"), "Usage"),
     **dict.fromkeys(("Fee", "RIFee", "SavingsPlanRecurringFee", "SavingsPlanUpfrontFee"), "Purchase"),
     "Tax": "Tax",
@@ -40,61 +40,66 @@ CATEGORIES = {
         "Adjustment",
     ),
 }
-"""Type of a line → FOCUS charge category. A negation takes back the on-demand price of what a savings plan covered:
-it stands with the usage, so that the two cancel out there."""
+"""Type of a line → FOCUS charge category. A negation reverses the on-demand price of what a savings plan covered: it
+is
+usage too, so that the two cancel out.
+"""
 
-_LINE = pl.col("line_type")
+_LINE_TYPE = pl.col("line_type")
 
 
-def _zero(name: str) -> pl.Expr:
+def _fill_zero(name: str) -> pl.Expr:
+    """Column with 0 for missing values."""
     return pl.col(name).fill_null(0)
 
 
 EFFECTIVE_COST = (
-    pl.when(_LINE == "SavingsPlanCoveredUsage")
+    pl.when(_LINE_TYPE == "SavingsPlanCoveredUsage")
     .then(pl.coalesce("planned", "BilledCost"))
-    .when(_LINE == "DiscountedUsage")
+    .when(_LINE_TYPE == "DiscountedUsage")
     .then(pl.coalesce("reserved", "BilledCost"))
-    .when(_LINE == "SavingsPlanRecurringFee")
-    .then(_zero("committed") - _zero("used"))
-    .when(_LINE == "RIFee")
-    .then(_zero("unused_upfront") + _zero("unused_recurring"))
+    .when(_LINE_TYPE == "SavingsPlanRecurringFee")
+    .then(_fill_zero("committed") - _fill_zero("used"))
+    .when(_LINE_TYPE == "RIFee")
+    .then(_fill_zero("unused_upfront") + _fill_zero("unused_recurring"))
     .when(
-        _LINE.is_in(["SavingsPlanNegation", "SavingsPlanUpfrontFee"])
-        | ((_LINE == "Fee") & pl.col("reservation").is_not_null())
+        _LINE_TYPE.is_in(["SavingsPlanNegation", "SavingsPlanUpfrontFee"])
+        | ((_LINE_TYPE == "Fee") & pl.col("reservation").is_not_null())
     )
     .then(pl.col("BilledCost") - pl.col("BilledCost"))
     .otherwise("BilledCost")
 )
-"""Amortised cost: usage under a commitment carries its share, and fees keep what was not used [1]_.
+"""Amortised cost: usage under a commitment carries its share, and fees the unused rest [1]_.
 
 References
 ----------
 .. [1] AWS Well-Architected Labs, CUR Query Library: ``amortized_cost`` of the global queries.
 """
 
-IS_COVERED = _LINE.is_in(["DiscountedUsage", "SavingsPlanCoveredUsage"])
-CHECK = source_check("aws: no effective cost", IS_COVERED & pl.coalesce("planned", "reserved").is_null())
+IS_COVERED = _LINE_TYPE.is_in(["DiscountedUsage", "SavingsPlanCoveredUsage"])
+NO_EFFECTIVE_COST_CHECK = source_check(
+    "aws: no effective cost", IS_COVERED & pl.coalesce("planned", "reserved").is_null()
+)
 
 
-def cur2_name(legacy: str) -> str:
-    """Name of a legacy column in CUR 2.0.
+def to_cur2_name(legacy: str) -> str:
+    """Convert the name of a legacy column to CUR 2.0.
 
     Examples
     --------
-    >>> cur2_name("lineItem/UsageAmount"), cur2_name("reservation/ReservationARN")
+    >>> to_cur2_name("lineItem/UsageAmount"), to_cur2_name("reservation/ReservationARN")
     ('line_item_usage_amount', 'reservation_reservation_a_r_n')
     """
     return "_".join(re.sub(r"(?<!^)(?=[A-Z])", "_", part).lower() for part in legacy.split("/"))
 
 
 def looks_like_cur(lines: Sequence[str]) -> bool:
-    """True if the first lines of a file look like a report, legacy or CUR 2.0."""
+    """Whether the first lines of a file look like a report, legacy or CUR 2.0."""
     needed = [name for name, field in CUR_COLUMNS.items() if not field.optional]
-    return header_has(needed)(lines) or header_has(map(cur2_name, needed))(lines)
+    return has_header_columns(needed)(lines) or has_header_columns(map(to_cur2_name, needed))(lines)
 
 
-@looks(looks_like_cur)
+@register_sniffer(looks_like_cur)
 def read_cur(paths: Sequence[str | Path]) -> Dataset:
     r"""Read AWS Cost and Usage Reports, all legacy or all CUR 2.0.
 
@@ -115,79 +120,86 @@ def read_cur(paths: Sequence[str | Path]) -> Dataset:
     ...     read_cur([path]).table["x_InstanceType", "EffectiveCost"].row(0)[0]
     'p5.48xlarge'
     """
-    delivery = delivered(paths)
-    names = list(dict.fromkeys(name for found in headers(delivery.files).values() for name in found))
-    slashes = any("/" in name for name in names)
-    tags = [name for name in names if TAG.match(name)]
-    columns = {name if slashes else cur2_name(name): field for name, field in CUR_COLUMNS.items()}
-    columns |= {name: Field(f"tag:{name}", nullable=True, optional=True) for name in [*tags, TAGS]}
-    rows = read_rows(delivery.files, columns, source="cur", dialect=BILL)
-    rows = rows.reject({f"LineItemType: not one of {', '.join(CATEGORIES)}": ~_LINE.is_in(list(CATEGORIES))})
-    own_type = pl.col("usage_type").str.extract(r":([a-z][a-z0-9-]*\.[a-z0-9-]+)$")
+    delivery = select_delivered_files(paths)
+    names = list(dict.fromkeys(name for file_columns in read_headers(delivery.files).values() for name in file_columns))
+    is_legacy = any("/" in name for name in names)
+    tags = [name for name in names if TAG_COLUMN_PATTERN.match(name)]
+    columns = {name if is_legacy else to_cur2_name(name): field for name, field in CUR_COLUMNS.items()}
+    columns |= {name: Field(f"tag:{name}", nullable=True, optional=True) for name in [*tags, CUR2_TAG_COLUMN]}
+    rows = read_rows(delivery.files, columns, source="cur", dialect=BILL_DIALECT)
+    rows = rows.reject(
+        {f"LineItemType: not one of {', '.join(CATEGORY_BY_LINE_TYPE)}": ~_LINE_TYPE.is_in(list(CATEGORY_BY_LINE_TYPE))}
+    )
+    usage_instance_type = pl.col("usage_type").str.extract(r":([a-z][a-z0-9-]*\.[a-z0-9-]+)$")
     rows = rows.with_columns(
         ProviderName=pl.lit("AWS"),
-        ChargeCategory=_LINE.replace_strict(CATEGORIES),
-        ChargeClass=pl.when(_LINE == "Refund").then(pl.lit("Correction")),
+        ChargeCategory=_LINE_TYPE.replace_strict(CATEGORY_BY_LINE_TYPE),
+        ChargeClass=pl.when(_LINE_TYPE == "Refund").then(pl.lit("Correction")),
         ServiceCategory=pl.when(pl.col("ServiceName") == "AmazonEC2").then(pl.lit("Compute")),
-        x_InstanceType=pl.coalesce("x_InstanceType", own_type),
+        x_InstanceType=pl.coalesce("x_InstanceType", usage_instance_type),
         PricingCategory=pl.when(IS_COVERED)
         .then(pl.lit("Committed"))
         .when(pl.col("usage_type").str.contains("SpotUsage"))
         .then(pl.lit("Dynamic"))
-        .when(_LINE == "Usage")
+        .when(_LINE_TYPE == "Usage")
         .then(pl.lit("Standard")),
-        PricingQuantity=pl.when(_LINE != "SavingsPlanNegation").then("quantity"),
-        PricingUnit=pl.coalesce("PricingUnit", pl.when(own_type.is_not_null()).then(pl.lit("Hrs"))),
+        PricingQuantity=pl.when(_LINE_TYPE != "SavingsPlanNegation").then("quantity"),
+        PricingUnit=pl.coalesce("PricingUnit", pl.when(usage_instance_type.is_not_null()).then(pl.lit("Hrs"))),
         CommitmentDiscountId=pl.coalesce("savings_plan", "reservation"),
         CommitmentDiscountStatus=pl.when(IS_COVERED).then(pl.lit("Used")),
         EffectiveCost=EFFECTIVE_COST,
-        Tags=pl.coalesce(f"tag:{TAGS}", _tags(tags)),
+        Tags=pl.coalesce(f"tag:{CUR2_TAG_COLUMN}", _collect_tags(tags)),
     )
-    kind = "legacy report" if slashes or tags else "CUR 2.0"
-    return assemble_bill(rows, delivery, source="cur", checks=[CHECK], notes=[kind], tag_owner=TAG_OWNER)
+    kind = "legacy report" if is_legacy or tags else "CUR 2.0"
+    return assemble_bill(
+        rows, delivery, source="cur", checks=[NO_EFFECTIVE_COST_CHECK], notes=[kind], tag_owner=TAG_OWNER_PATTERN
+    )
 
 
-def _tags(columns: Sequence[str]) -> pl.Expr:
-    """Tags of the legacy report, a column each, as a JSON object; null where a line has none."""
+def _collect_tags(columns: Sequence[str]) -> pl.Expr:
+    """Collect the tag columns of the legacy report to a JSON object; null where a line has no tags."""
     if not columns:
         return pl.lit(None, pl.String)
-    each = [pl.col(f"tag:{name}").alias(TAG.sub("", name)) for name in columns]
-    return pl.struct(each).map_elements(_object, return_dtype=pl.String)
+    tag_columns = [pl.col(f"tag:{name}").alias(TAG_COLUMN_PATTERN.sub("", name)) for name in columns]
+    return pl.struct(tag_columns).map_elements(_tags_to_json, return_dtype=pl.String)
 
 
-def _object(tags: dict[str, str | None]) -> str | None:
-    given = {name: value for name, value in tags.items() if value is not None}
-    return json.dumps(given) if given else None
+def _tags_to_json(tags: dict[str, str | None]) -> str | None:
+    """Format tags as a JSON object; None without any."""
+    present_tags = {name: value for name, value in tags.items() if value is not None}
+    return json.dumps(present_tags) if present_tags else None
 
 
 FOCUS_COLUMNS = source_columns("focus")
-"""What is read of the 43 columns of version 1.0 (57 of 1.2); ``x_`` columns are those of AWS and Microsoft, and our
-own ``x_InstanceType``."""
+"""Columns that are read, of the 43 of version 1.0 (57 of 1.2); ``x_`` columns are those of AWS and Microsoft, and our
+own ``x_InstanceType``.
+"""
 
 VERSION_MARKS = {
     "1.2": {"InvoiceId", "BillingAccountType", "SubAccountType", "PricingCurrency"},
     "1.1": {"SkuMeter", "SkuPriceDetails", "ServiceSubcategory", "CapacityReservationId"},
 }
-"""Columns that came with a version."""
+"""Version → columns that it introduced."""
 
-DETAIL = r'"(?:InstanceType|ServiceType|MachineType)"\s*:\s*"([^"]+)"'
-SHAPE = r"^((?:BM|VM)\.[A-Za-z0-9.]+)$"
-USAGE = r":((?:ml\.)?[a-z][a-z0-9-]*\.[a-z0-9-]+)$"
+DETAIL_TYPE_PATTERN = r'"(?:InstanceType|ServiceType|MachineType)"\s*:\s*"([^"]+)"'
+OCI_SHAPE_PATTERN = r"^((?:BM|VM)\.[A-Za-z0-9.]+)$"
+USAGE_TYPE_PATTERN = r":((?:ml\.)?[a-z][a-z0-9-]*\.[a-z0-9-]+)$"
 
 INSTANCE_TYPE = pl.coalesce(
     pl.col("x_InstanceType"),
-    pl.col("SkuPriceDetails").str.extract(DETAIL),
-    pl.col("x_SkuDetails").str.extract(DETAIL),
-    pl.col("x_UsageType").str.extract(USAGE),
-    pl.col("ResourceType").str.extract(SHAPE),
+    pl.col("SkuPriceDetails").str.extract(DETAIL_TYPE_PATTERN),
+    pl.col("x_SkuDetails").str.extract(DETAIL_TYPE_PATTERN),
+    pl.col("x_UsageType").str.extract(USAGE_TYPE_PATTERN),
+    pl.col("ResourceType").str.extract(OCI_SHAPE_PATTERN),
     pl.col("SkuMeter"),
     pl.col("x_SkuMeterName"),
 )
-"""Where the instance type stands: in a column of its own (our tables of charges), in the details of the price (AWS,
-Microsoft), at the end of the usage type (AWS), in the type of the resource (OCI), in the name of the meter
-(Microsoft)."""
-ZONELESS = r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d(?::\d\d(?:\.\d+)?)?(?:[\",;]|$)"
-"""A time without its offset in a line; by the standard all are UTC, and AWS leaves the ``Z`` out [1]_.
+"""Instance type of a line: from a column of its own (our charge tables), the price details (AWS, Microsoft), the end
+of
+the usage type (AWS), the resource type (OCI), or the meter name (Microsoft).
+"""
+ZONELESS_TIME_PATTERN = r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d(?::\d\d(?:\.\d+)?)?(?:[\",;]|$)"
+"""A time without its offset in a line; by the standard all are UTC, and AWS omits the ``Z`` [1]_.
 
 References
 ----------
@@ -195,7 +207,7 @@ References
 """
 
 
-@looks(columns_of(FOCUS_COLUMNS))
+@register_sniffer(has_required_columns(FOCUS_COLUMNS))
 def read_focus(paths: Sequence[str | Path]) -> Dataset:
     r"""Read bills in FOCUS.
 
@@ -215,27 +227,29 @@ def read_focus(paths: Sequence[str | Path]) -> Dataset:
     ...     read_focus([path]).summary()["BilledCost_USD"]
     '98.32'
     """
-    delivery = delivered(paths)
-    versions = {version_of(names): path for path, names in headers(delivery.files).items()}
+    delivery = select_delivered_files(paths)
+    versions = {detect_focus_version(names): path for path, names in read_headers(delivery.files).items()}
     if len(versions) > 1:
         got = "; ".join(f"{path.name}: {version}" for version, path in sorted(versions.items()))
         todo = "Read each version on its own: exports of two versions may hold the same charges."
         raise TraceFormatError("focus", "files of one version", got, todo)
-    rows = read_rows(delivery.files, FOCUS_COLUMNS, source="focus", dialect=BILL)
+    rows = read_rows(delivery.files, FOCUS_COLUMNS, source="focus", dialect=BILL_DIALECT)
     rows = rows.with_columns(x_InstanceType=INSTANCE_TYPE)
     notes = [f"FOCUS {version}" for version in versions]
-    zoneless = source_check("focus: no zone", pl.col("raw").str.contains(ZONELESS))
+    zoneless = source_check("focus: no zone", pl.col("raw").str.contains(ZONELESS_TIME_PATTERN))
     return assemble_bill(rows, delivery, source="focus", checks=[zoneless], notes=notes)
 
 
-def version_of(names: Collection[str]) -> str:
-    """Version of FOCUS by the columns that came with each, whatever the case of their letters.
+def detect_focus_version(names: Collection[str]) -> str:
+    """Detect the version of FOCUS by the columns that each introduced, in any letter case.
 
     Examples
     --------
-    >>> version_of({"BilledCost", "SkuMeter"}), version_of({"BilledCost"})
+    >>> detect_focus_version({"BilledCost", "SkuMeter"}), detect_focus_version({"BilledCost"})
     ('1.1', '1.0')
     """
-    folded = {name.casefold() for name in names}
-    marks = ((version, {mark.casefold() for mark in marks}) for version, marks in VERSION_MARKS.items())
-    return next((version for version, each in marks if each & folded), "1.0")
+    lower_names = {name.casefold() for name in names}
+    lower_marks = (
+        (version, {mark.casefold() for mark in lower_marks}) for version, lower_marks in VERSION_MARKS.items()
+    )
+    return next((version for version, version_marks in lower_marks if version_marks & lower_names), "1.0")

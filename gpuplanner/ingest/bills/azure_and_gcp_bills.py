@@ -1,4 +1,4 @@
-"""Azure cost details and Google Cloud billing exports."""
+"""Readers of Azure cost details and Google Cloud billing exports."""
 
 from __future__ import annotations
 
@@ -13,37 +13,44 @@ import polars as pl
 
 from gpuplanner.core.errors import TraceFormatError
 from gpuplanner.core.schemas import DECIMAL
-from gpuplanner.ingest.bills.aws_and_focus_bills import DETAIL
-from gpuplanner.ingest.bills.charge_lines import BILL, assemble_bill, delivered
+from gpuplanner.ingest.bills.aws_and_focus_bills import DETAIL_TYPE_PATTERN
+from gpuplanner.ingest.bills.charge_lines import BILL_DIALECT, assemble_bill, select_delivered_files
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.delimited_rows import Records, Rows
 from gpuplanner.ingest.quality_report import source_check
 from gpuplanner.ingest.row_reader import read_items, read_rows
-from gpuplanner.ingest.source_definition import columns_of, header_has, looks
+from gpuplanner.ingest.source_definition import has_header_columns, has_required_columns, register_sniffer
 from gpuplanner.ingest.source_fields import Field, source_columns
 
-PERIOD = ("BillingPeriodStartDate", "BillingPeriodEndDate")
-DATES = (*PERIOD, "Date")
+PERIOD_COLUMNS = ("BillingPeriodStartDate", "BillingPeriodEndDate")
+"""First and last day of the billing period."""
+DATE_COLUMNS = (*PERIOD_COLUMNS, "Date")
+"""Columns with a day."""
 AZURE_COLUMNS = source_columns("azure")
-"""Names of the Enterprise Agreement schema (2024-08-01); the Customer Agreement schema (2023-12-01-preview) has them in
-camel case, and ``billingCurrency`` and ``paygCostInBillingCurrency`` of its own [1]_."""
+"""Columns of the Enterprise Agreement schema (2024-08-01); the Customer Agreement schema (2023-12-01-preview) has
+them in
+camel case, and ``billingCurrency`` and ``paygCostInBillingCurrency`` of its own [1]_.
+"""
 
-UNUSED = ("UnusedReservation", "UnusedSavingsPlan")
+UNUSED_CHARGE_TYPES = ("UnusedReservation", "UnusedSavingsPlan")
+"""Charge types of unused commitments."""
 AZURE_CATEGORIES = {
-    **dict.fromkeys(("Usage", *UNUSED), "Usage"),
+    **dict.fromkeys(("Usage", *UNUSED_CHARGE_TYPES), "Usage"),
     "Purchase": "Purchase",
     "Tax": "Tax",
     "Credit": "Credit",
     **dict.fromkeys(("Refund", "Adjustment", "RoundingAdjustment", "RoundAdjustment"), "Adjustment"),
 }
 """``ChargeType`` → FOCUS charge category."""
-PRICING = {"OnDemand": "Standard", "Reservation": "Committed", "SavingsPlan": "Committed", "Spot": "Dynamic"}
-COMMITTED = ("Reservation", "SavingsPlan")
+PRICING_CATEGORIES = {"OnDemand": "Standard", "Reservation": "Committed", "SavingsPlan": "Committed", "Spot": "Dynamic"}
+"""Pricing model → FOCUS pricing category."""
+COMMITTED_MODELS = ("Reservation", "SavingsPlan")
+"""Pricing models under a commitment."""
 
 
-@looks(columns_of(AZURE_COLUMNS))
+@register_sniffer(has_required_columns(AZURE_COLUMNS))
 def read_azure(paths: Sequence[str | Path]) -> Dataset:
-    r"""Read cost details of Azure, either actual or amortised cost: an export holds one of the two.
+    r"""Read cost details of Azure, either actual or amortised cost: an export has one of the two.
 
     References
     ----------
@@ -61,29 +68,30 @@ def read_azure(paths: Sequence[str | Path]) -> Dataset:
     ...     read_azure([path]).table["x_InstanceType", "ChargePeriodEnd"].row(0)
     ('ND96isr H100 v5', datetime.datetime(2025, 9, 3, 0, 0, tzinfo=zoneinfo.ZoneInfo(key='UTC')))
     """
-    delivery = delivered(paths)
+    delivery = select_delivered_files(paths)
     parquet = all(path.suffix == ".parquet" for path in delivery.files)
-    dates = {name: Field(name, "instant" if parquet else "text", name in PERIOD) for name in DATES}
-    dialect = replace(BILL, any_of=(("BillingCurrencyCode", "BillingCurrency"),))
+    dates = {name: Field(name, "instant" if parquet else "text", name in PERIOD_COLUMNS) for name in DATE_COLUMNS}
+    dialect = replace(BILL_DIALECT, any_of=(("BillingCurrencyCode", "BillingCurrency"),))
     rows = read_rows(delivery.files, {**AZURE_COLUMNS, **dates}, source="azure", dialect=dialect)
-    blank = {name: pl.col(name).is_null() for name in PERIOD}
-    rows = rows.with_columns(no_period=pl.any_horizontal(blank.values()))
+    is_blank = {name: pl.col(name).is_null() for name in PERIOD_COLUMNS}
+    rows = rows.with_columns(no_period=pl.any_horizontal(is_blank.values()))
     if not parquet:
-        rows = rows.with_columns(_day(name).alias(name) for name in DATES)
+        rows = rows.with_columns(_parse_day(name).alias(name) for name in DATE_COLUMNS)
     # An export without the period is of the months of its days.
     month = (pl.col("Date").dt.month_start(), pl.col("Date").dt.month_end())
     rows = rows.with_columns(
-        pl.when("no_period").then(edge).otherwise(name).alias(name) for name, edge in zip(PERIOD, month, strict=True)
+        pl.when("no_period").then(edge).otherwise(name).alias(name)
+        for name, edge in zip(PERIOD_COLUMNS, month, strict=True)
     )
     kind, model = pl.col("charge_type"), pl.col("model")
     rows = rows.reject(
         {
-            **{f"{name}: not a day as MM/DD/YYYY or YYYY-MM-DD": pl.col(name).is_null() for name in DATES},
+            **{f"{name}: not a day as MM/DD/YYYY or YYYY-MM-DD": pl.col(name).is_null() for name in DATE_COLUMNS},
             f"ChargeType: not one of {', '.join(AZURE_CATEGORIES)}": ~kind.is_in(list(AZURE_CATEGORIES)),
         }
     )
     day = pl.duration(days=1)
-    unused = kind.is_in(UNUSED)
+    unused = kind.is_in(UNUSED_CHARGE_TYPES)
     tags = pl.col("Tags").str.strip_chars()
     rows = rows.with_columns(
         BillingPeriodStart="BillingPeriodStartDate",
@@ -96,67 +104,69 @@ def read_azure(paths: Sequence[str | Path]) -> Dataset:
         ChargeCategory=kind.replace_strict(AZURE_CATEGORIES),
         ChargeClass=pl.when(kind == "Refund").then(pl.lit("Correction")),
         ServiceCategory=pl.when(pl.col("ServiceName") == "Virtual Machines").then(pl.lit("Compute")),
-        x_InstanceType=pl.coalesce(pl.col("info").str.extract(DETAIL), "meter"),
-        PricingCategory=model.replace_strict(PRICING, default=None, return_dtype=pl.String),
+        x_InstanceType=pl.coalesce(pl.col("info").str.extract(DETAIL_TYPE_PATTERN), "meter"),
+        PricingCategory=model.replace_strict(PRICING_CATEGORIES, default=None, return_dtype=pl.String),
         CommitmentDiscountId=pl.coalesce("reservation", "benefit"),
         CommitmentDiscountStatus=pl.when(unused).then(pl.lit("Unused"))
-        .when(model.is_in(COMMITTED) & (kind == "Usage")).then(pl.lit("Used")),
+        .when(model.is_in(COMMITTED_MODELS) & (kind == "Usage")).then(pl.lit("Used")),
         EffectiveCost="BilledCost",
         ListCost=pl.coalesce("payg_cost", pl.col("payg_price") * pl.col("PricingQuantity")),
         # Older files leave the braces out.
         Tags=pl.when(tags.str.starts_with("{")).then(tags).when(tags != "").then("{" + tags + "}"),
     )  # fmt: skip
-    used = model.is_in(COMMITTED) & (kind == "Usage") & (pl.col("BilledCost") != 0)
-    committed = (kind == "Purchase") & pl.col("CommitmentDiscountId").is_not_null()
-    spread, bought = rows.good.select((unused | used).any(), committed.any().alias("bought")).row(0)
-    if spread and bought:
+    is_used_commitment = model.is_in(COMMITTED_MODELS) & (kind == "Usage") & (pl.col("BilledCost") != 0)
+    is_purchase = (kind == "Purchase") & pl.col("CommitmentDiscountId").is_not_null()
+    has_spread_costs, has_purchases = rows.good.select(
+        (unused | is_used_commitment).any(), is_purchase.any().alias("bought")
+    ).row(0)
+    if has_spread_costs and has_purchases:
         got = "commitments bought, and their cost spread over use"
         todo = "Read one of them: both hold the same charges."
         raise TraceFormatError("azure", "an export of actual or of amortised cost", got, todo)
     check = source_check("azure: no period", pl.col("no_period"))
-    notes = ["amortised cost" if spread else "actual cost"]
+    notes = ["amortised cost" if has_spread_costs else "actual cost"]
     return assemble_bill(rows, delivery, source="azure", checks=[check], notes=notes)
 
 
-def _day(name: str) -> pl.Expr:
-    """A day as American or ISO text, with or without a time behind it."""
+def _parse_day(name: str) -> pl.Expr:
+    """Parse a day in American or ISO format, with or without a time after it."""
     text = pl.col(name).str.slice(0, 10)
-    how: dict[str, Any] = {"time_unit": "us", "time_zone": "UTC", "strict": False}
-    return pl.coalesce(text.str.to_datetime(form, **how) for form in ("%m/%d/%Y", "%Y-%m-%d"))
+    parse_options: dict[str, Any] = {"time_unit": "us", "time_zone": "UTC", "strict": False}
+    return pl.coalesce(text.str.to_datetime(day_format, **parse_options) for day_format in ("%m/%d/%Y", "%Y-%m-%d"))
 
 
 GCP_COLUMNS = source_columns("gcp")
-"""Columns of the standard and the detailed table; records and lists stand as JSON [1]_."""
+"""Columns of the standard and the detailed table; records and lists are JSON [1]_."""
 
-GCP_CATEGORIES = {
-    "regular": "Usage",
-    "tax": "Tax",
-    "adjustment": "Adjustment",
-    "rounding_error": "Adjustment",
-}
+GCP_CATEGORIES = {"regular": "Usage", "tax": "Tax", "adjustment": "Adjustment", "rounding_error": "Adjustment"}
 """``cost_type`` → FOCUS charge category; the fee of a commitment is a purchase."""
-FEE = r"(?i)^commitment\b"
-GPU = r"(?i)\bgpu\b"
-CORE = r"(?i)\bcore\b"
-SPARE = r"(?i)\b(?:spot|preemptible)\b"
-MACHINE = "compute.googleapis.com/machine_spec"
-NOT_A_LINE = "not a charge line: no object with a billing_account_id"
+COMMITMENT_FEE_PATTERN = r"(?i)^commitment\b"
+"""Description of the fee of a commitment."""
+GPU_SKU_PATTERN = r"(?i)\bgpu\b"
+"""Description of a charge for GPUs."""
+CORE_SKU_PATTERN = r"(?i)\bcore\b"
+"""Description of a charge for CPU cores."""
+SPOT_SKU_PATTERN = r"(?i)\b(?:spot|preemptible)\b"
+"""Description of a charge for spot capacity."""
+MACHINE_TYPE_LABEL = "compute.googleapis.com/machine_spec"
+"""System label with the machine type."""
+NOT_A_LINE_FAULT = "not a charge line: no object with a billing_account_id"
 
 
 def looks_like_gcp(lines: Sequence[str]) -> bool:
-    """True if the first lines of a file look like an export: names of columns, or an object of them."""
+    """Whether the first lines of a file look like an export: column names, or an object with them."""
     needed = [name for name, field in GCP_COLUMNS.items() if not field.optional]
-    if header_has(needed)(lines):
+    if has_header_columns(needed)(lines):
         return True
     return lines[0].lstrip().startswith("{") and all(f'"{name}"' in lines[0] for name in needed[:6])
 
 
-@looks(looks_like_gcp)
+@register_sniffer(looks_like_gcp)
 def read_gcp(paths: Sequence[str | Path]) -> Dataset:
-    r"""Read billing exports of Google Cloud. What is billed is the cost with the credits of its line.
+    r"""Read billing exports of Google Cloud. The billed cost is the cost with the credits of its line.
 
-    A machine with GPUs is charged part by part: its GPUs, its cores and its memory each have a line. GPU-hours are
-    those of the lines of GPUs; the type of the machine stands on all of its lines.
+    A machine with GPUs is charged part by part: its GPUs, cores and memory have a line each. GPU-hours are those of the
+    GPU lines; the machine type is in all of its lines.
 
     References
     ----------
@@ -176,18 +186,18 @@ def read_gcp(paths: Sequence[str | Path]) -> Dataset:
     ...     read_gcp([path]).table.select("PricingUnit", pl.col("BilledCost").cast(pl.Float64)).row(0)
     ('GPU-Hours', 10.0)
     """
-    delivery = delivered(paths)
+    delivery = select_delivered_files(paths)
     if all(path.suffix == ".parquet" for path in delivery.files):
-        rows = read_rows(delivery.files, GCP_COLUMNS, source="gcp", dialect=BILL)
+        rows = read_rows(delivery.files, GCP_COLUMNS, source="gcp", dialect=BILL_DIALECT)
     else:
-        rows = _from_json(delivery.files)
-    month, cost_type = _of("invoice", "month"), pl.col("cost_type")
+        rows = _read_json_lines(delivery.files)
+    month, cost_type = _json_member("invoice", "month"), pl.col("cost_type")
     start = (month + "01").str.to_datetime("%Y%m%d", time_unit="us", time_zone="UTC", strict=False)
     rows = rows.with_columns(
         BillingPeriodStart=start,
-        given=pl.col("credits").map_elements(_sum, return_dtype=pl.String).cast(DECIMAL, strict=False),
-        what=_of("sku", "description"),
-        machine=pl.col("system_labels").map_elements(_machine, return_dtype=pl.String),
+        given=pl.col("credits").map_elements(_sum_credits, return_dtype=pl.String).cast(DECIMAL, strict=False),
+        what=_json_member("sku", "description"),
+        machine=pl.col("system_labels").map_elements(_find_machine_type, return_dtype=pl.String),
     )
     rows = rows.reject(
         {
@@ -196,29 +206,29 @@ def read_gcp(paths: Sequence[str | Path]) -> Dataset:
             "credits: not a list of amounts": pl.col("credits").is_not_null() & pl.col("given").is_null(),
         }
     )
-    what, unit = pl.col("what"), _of("usage", "pricing_unit")
-    fee = what.str.contains(FEE).fill_null(value=False)
+    sku_text, unit = pl.col("what"), _json_member("usage", "pricing_unit")
+    is_fee = sku_text.str.contains(COMMITMENT_FEE_PATTERN).fill_null(value=False)
     billed = pl.col("cost") + pl.col("given").fill_null(0)
     rows = rows.with_columns(
         BillingPeriodEnd=pl.col("BillingPeriodStart").dt.offset_by("1mo"),
         ProviderName=pl.lit("Google Cloud"),
-        SubAccountId=_of("project", "id"),
-        SubAccountName=_of("project", "name"),
-        ChargeCategory=pl.when(fee).then(pl.lit("Purchase")).otherwise(
+        SubAccountId=_json_member("project", "id"),
+        SubAccountName=_json_member("project", "name"),
+        ChargeCategory=pl.when(is_fee).then(pl.lit("Purchase")).otherwise(
             cost_type.replace_strict(GCP_CATEGORIES)),
         ChargeClass=pl.when(cost_type == "adjustment").then(pl.lit("Correction")),
         ChargeDescription="what",
-        ServiceName=_of("service", "description"),
-        ServiceCategory=pl.when(_of("service", "description") == "Compute Engine").then(pl.lit("Compute")),
-        SkuId=_of("sku", "id"),
-        RegionId=_of("location", "region"),
-        ResourceId=pl.coalesce(_of("resource", "global_name"), _of("resource", "name")),
+        ServiceName=_json_member("service", "description"),
+        ServiceCategory=pl.when(_json_member("service", "description") == "Compute Engine").then(pl.lit("Compute")),
+        SkuId=_json_member("sku", "id"),
+        RegionId=_json_member("location", "region"),
+        ResourceId=pl.coalesce(_json_member("resource", "global_name"), _json_member("resource", "name")),
         x_InstanceType="machine",
-        PricingCategory=pl.when(fee).then(pl.lit("Committed")).when(what.str.contains(SPARE)).then(pl.lit("Dynamic"))
+        PricingCategory=pl.when(is_fee).then(pl.lit("Committed")).when(sku_text.str.contains(SPOT_SKU_PATTERN)).then(pl.lit("Dynamic"))
         .otherwise(pl.lit("Standard")),
-        PricingQuantity=_of("usage", "amount_in_pricing_units").cast(DECIMAL, strict=False),
-        PricingUnit=pl.when(unit == "hour", what.str.contains(GPU)).then(pl.lit("GPU-Hours"))
-        .when(unit == "hour", what.str.contains(CORE)).then(pl.lit("Core-Hours")).otherwise(unit),
+        PricingQuantity=_json_member("usage", "amount_in_pricing_units").cast(DECIMAL, strict=False),
+        PricingUnit=pl.when(unit == "hour", sku_text.str.contains(GPU_SKU_PATTERN)).then(pl.lit("GPU-Hours"))
+        .when(unit == "hour", sku_text.str.contains(CORE_SKU_PATTERN)).then(pl.lit("Core-Hours")).otherwise(unit),
         CommitmentDiscountId=pl.lit(None, pl.String),
         CommitmentDiscountStatus=pl.lit(None, pl.String),
         BilledCost=billed,
@@ -228,8 +238,8 @@ def read_gcp(paths: Sequence[str | Path]) -> Dataset:
     return assemble_bill(rows, delivery, source="gcp", notes=["cost with credits"])
 
 
-def _from_json(paths: Sequence[Path]) -> Rows:
-    """Lines of JSON as rows: what is nested stays as JSON."""
+def _read_json_lines(paths: Sequence[Path]) -> Rows:
+    """Read lines of JSON as rows; nested values stay JSON."""
     records, files = Records(GCP_COLUMNS), []
     for number, path in enumerate(paths):
         file, items = read_items(path, ())
@@ -237,37 +247,38 @@ def _from_json(paths: Sequence[Path]) -> Rows:
         for item in items:
             line = item.value
             if item.fault or not isinstance(line, dict) or "billing_account_id" not in line:
-                records.reject(number, item.place, item.raw, item.fault or NOT_A_LINE)
+                records.reject(number, item.position, item.raw, item.fault or NOT_A_LINE_FAULT)
                 continue
-            texts = {name: _text(line.get(name)) for name in GCP_COLUMNS}
-            records.add(number, item.place, item.raw, texts)
+            texts = {name: _to_cell_text(line.get(name)) for name in GCP_COLUMNS}
+            records.add_record(number, item.position, item.raw, texts)
     return records.rows(files)
 
 
-def _text(value: Any) -> str | None:  # noqa: ANN401 - anything JSON holds
+def _to_cell_text(value: Any) -> str | None:  # noqa: ANN401 - anything JSON holds
+    """Format a JSON value as the text of a cell."""
     if value is None or isinstance(value, str):
         return value
     return json.dumps(value, ensure_ascii=True)
 
 
-def _of(column: str, key: str) -> pl.Expr:
-    """A member of a record."""
+def _json_member(column: str, key: str) -> pl.Expr:
+    """Extract a member of a JSON record."""
     return pl.col(column).str.json_path_match(f"$.{key}")
 
 
-def _sum(text: str) -> str | None:
-    """The exact sum of the credits of a line; None where they are no list of amounts."""
+def _sum_credits(text: str) -> str | None:
+    """Sum the credits of a line exactly; None where they are no list of amounts."""
     try:
-        found = json.loads(text, parse_float=Decimal)
-        return str(sum((Decimal(one["amount"]) for one in found), Decimal()))
+        credits = json.loads(text, parse_float=Decimal)
+        return str(sum((Decimal(credit["amount"]) for credit in credits), Decimal()))
     except (ValueError, TypeError, KeyError, ArithmeticError):
         return None
 
 
-def _machine(text: str) -> str | None:
-    """The type of the machine by the labels that Google sets."""
+def _find_machine_type(text: str) -> str | None:
+    """Find the machine type among the labels that Google sets; None without it."""
     try:
         labels: Sequence[Mapping[str, str]] = json.loads(text)
-        return next((one["value"] for one in labels if one["key"] == MACHINE), None)
+        return next((label["value"] for label in labels if label["key"] == MACHINE_TYPE_LABEL), None)
     except (ValueError, TypeError, KeyError):
         return None

@@ -1,4 +1,4 @@
-"""Cost and GPU-hours of a bill by month, tenant and instance type."""
+"""Summary of bills: cost and GPU-hours by month, tenant and instance type."""
 
 from __future__ import annotations
 
@@ -11,57 +11,57 @@ import polars as pl
 from gpuplanner.core.schemas import DECIMAL
 from gpuplanner.hardware.catalog import facts
 
-GPU_HOUR_UNITS = r"(?i)^gpu[- ]?hours?$"
-"""Unit of lines that count GPUs themselves."""
+GPU_HOUR_UNIT_PATTERN = r"(?i)^gpu[- ]?hours?$"
+"""Pricing unit of lines that count GPU-hours."""
 
-GPU_WORDS = (
+GPU_TEXT_PATTERN = (
     r"(?i)\b(?:gpus?|nvidia|tesla|instinct|accelerators?|[abhlv]\d00x?|gb[23]00|l40s?|l4|t4|mi\d\d\dx?)\b"
     r"|(?:^|[\s:.])(?:p[2-9]|g[3-9])[a-z]*\.[a-z0-9-]+"
 )
-"""What speaks of GPUs in a line of a bill: the words, names of GPU models, and the families of AWS."""
-HOUR_UNITS = r"(?i)^(\d+ )?(?:h|hrs?|hours?)$"
-"""Unit of lines that count hours of an instance; Microsoft prices blocks such as ``100 Hours``."""
+"""Text in a bill that names GPUs: the word, GPU models, and the instance families of AWS."""
+HOUR_UNIT_PATTERN = r"(?i)^(\d+ )?(?:h|hrs?|hours?)$"
+"""Pricing unit of lines that count instance hours; Microsoft prices blocks such as ``100 Hours``."""
 
-MANAGED = "ml."
-"""What SageMaker adds to the name of an instance type: it is the same instance."""
-MARKET = r" (?:spot|low priority)$"
-"""What Microsoft adds to the name of a meter for spare capacity; it is the same instance."""
+SAGEMAKER_PREFIX = "ml."
+"""Prefix of instance types in SageMaker."""
+SPOT_METER_PATTERN = r" (?:spot|low priority)$"
+"""Suffix of Microsoft's meter names for spot capacity of the same instance type."""
 
 
 @functools.cache
-def instance_types() -> pl.DataFrame:
-    """GPUs of each instance type of the catalogue; parts of boards where an instance has a vGPU.
+def read_instance_types() -> pl.DataFrame:
+    """Read the GPUs of each instance type of the catalogue; fractions where an instance has a vGPU.
 
     Examples
     --------
-    >>> instance_types().filter(key="p5.48xlarge")["gpu_count"].item()
+    >>> read_instance_types().filter(key="p5.48xlarge")["gpu_count"].item()
     8.0
     """
-    key = instance_key(pl.col("instance_type")).alias("key")
+    key = normalise_instance_type(pl.col("instance_type")).alias("key")
     gpus = (pl.col("gpus") * pl.col("board_share")).alias("gpu_count")
     types = facts("instance_types").select(key, "gpu_model", gpus)
     prices = facts("gpu_prices").select(key, "gpu_model", pl.col("gpu_count").cast(pl.Float64))
     return pl.concat([prices, types]).unique("key", keep="first").sort("key")
 
 
-def instance_key(name: pl.Expr) -> pl.Expr:
-    """Name of an instance type without what providers vary: case, blanks, the words Standard and ml., spot meters.
+def normalise_instance_type(name: pl.Expr) -> pl.Expr:
+    """Normalise the name of an instance type across providers: case, blanks, the words Standard and ml., spot meters.
 
     Examples
     --------
     >>> names = pl.Series(["ND96isr H100 v5 Spot", "Standard_ND96isr_H100_v5"])
-    >>> pl.select(key=instance_key(pl.lit(names)))["key"].unique().to_list()
+    >>> pl.select(key=normalise_instance_type(pl.lit(names)))["key"].unique().to_list()
     ['nd96isr_h100_v5']
     """
-    plain = name.str.to_lowercase().str.replace(MARKET, "").str.replace_all(" ", "_", literal=True)
-    return plain.str.strip_prefix("standard_").str.strip_prefix(MANAGED)
+    plain = name.str.to_lowercase().str.replace(SPOT_METER_PATTERN, "").str.replace_all(" ", "_", literal=True)
+    return plain.str.strip_prefix("standard_").str.strip_prefix(SAGEMAKER_PREFIX)
 
 
-def gpu_lines(charges: pl.DataFrame) -> pl.DataFrame:
-    """Say of each charge line which GPUs it is for and how many GPU-hours it counts.
+def add_gpu_hours(charges: pl.DataFrame) -> pl.DataFrame:
+    """Add GPU model, GPU count and GPU-hours to charge lines.
 
-    Only usage holds GPUs: a fee, a tax or a credit for a GPU instance moves the cost, not the hours. An instance
-    type that the catalogue does not have is never guessed at; see :func:`unknown_types`.
+    Only usage has GPU-hours: a fee, a tax or a credit for a GPU instance changes the cost, not the hours. An instance
+    type that the catalogue lacks is never guessed; see :func:`find_unknown_types`.
 
     Parameters
     ----------
@@ -71,47 +71,53 @@ def gpu_lines(charges: pl.DataFrame) -> pl.DataFrame:
     Returns
     -------
     polars.DataFrame
-        `charges` with ``gpu_model`` and ``gpu_count`` (null where no GPU is known), ``hours`` of the instance
-        (null where the unit is none of time), ``gpu_hours`` [GPU h] held, and ``unused_gpu_hours`` [GPU h] of a
-        commitment that were paid and not used; both null where not known.
+        `charges` with ``gpu_model`` and ``gpu_count`` (null without a known GPU), ``hours`` of the instance [h] (null
+        where the unit is none of time), allocated ``gpu_hours`` [GPU h], and ``unused_gpu_hours`` [GPU h] of a
+        commitment that were paid and not used; both null where unknown.
 
     Examples
     --------
     >>> from decimal import Decimal
     >>> line = {"x_InstanceType": "p5.48xlarge", "PricingUnit": "Hrs", "PricingQuantity": Decimal("2.5")}
     >>> line |= {"ChargeCategory": "Usage", "CommitmentDiscountStatus": None}
-    >>> gpu_lines(pl.DataFrame([line], schema_overrides={"CommitmentDiscountStatus": pl.String}))["gpu_hours"].item()
+    >>> charges = pl.DataFrame([line], schema_overrides={"CommitmentDiscountStatus": pl.String})
+    >>> add_gpu_hours(charges)["gpu_hours"].item()
     20.0
     """
     unit, quantity = pl.col("PricingUnit"), pl.col("PricingQuantity").cast(pl.Float64)
-    block = unit.str.extract(HOUR_UNITS).str.strip_chars().cast(pl.Float64).fill_null(1.0)
-    keyed = charges.with_columns(key=instance_key(pl.col("x_InstanceType")))
-    known = keyed.join(instance_types(), on="key", how="left", maintain_order="left")
-    counted = known.with_columns(hours=pl.when(unit.str.contains(HOUR_UNITS)).then(quantity * block))
-    of_gpus = pl.col("hours") * pl.col("gpu_count")
-    held = pl.when(unit.str.contains(GPU_HOUR_UNITS)).then(quantity).otherwise(of_gpus)
-    held = pl.when(pl.col("ChargeCategory") == "Usage").then(held)
-    unused = (pl.col("CommitmentDiscountStatus") == "Unused").fill_null(False)
-    hours = {"gpu_hours": pl.when(~unused).then(held), "unused_gpu_hours": pl.when(unused).then(held)}
-    return counted.with_columns(**hours).drop("key")
+    hours_per_unit = unit.str.extract(HOUR_UNIT_PATTERN).str.strip_chars().cast(pl.Float64).fill_null(1.0)
+    keyed_lines = charges.with_columns(key=normalise_instance_type(pl.col("x_InstanceType")))
+    typed_lines = keyed_lines.join(read_instance_types(), on="key", how="left", maintain_order="left")
+    counted_lines = typed_lines.with_columns(
+        hours=pl.when(unit.str.contains(HOUR_UNIT_PATTERN)).then(quantity * hours_per_unit)
+    )
+    instance_gpu_hours = pl.col("hours") * pl.col("gpu_count")
+    line_gpu_hours = pl.when(unit.str.contains(GPU_HOUR_UNIT_PATTERN)).then(quantity).otherwise(instance_gpu_hours)
+    line_gpu_hours = pl.when(pl.col("ChargeCategory") == "Usage").then(line_gpu_hours)
+    is_unused = (pl.col("CommitmentDiscountStatus") == "Unused").fill_null(False)
+    hours = {
+        "gpu_hours": pl.when(~is_unused).then(line_gpu_hours),
+        "unused_gpu_hours": pl.when(is_unused).then(line_gpu_hours),
+    }
+    return counted_lines.with_columns(**hours).drop("key")
 
 
-def looks_like_gpus() -> pl.Expr:
-    """Whether the instance type, the unit or the description of a charge line speaks of GPUs.
+def mentions_gpus() -> pl.Expr:
+    """Whether the instance type, the unit or the description of a charge line mentions GPUs.
 
     Examples
     --------
     >>> lines = pl.DataFrame({"x_InstanceType": ["ml.g9.xlarge", "m5.large"], "PricingUnit": "Hrs"})
-    >>> lines.with_columns(ChargeDescription=pl.lit("x")).select(looks_like_gpus()).to_series().to_list()
+    >>> lines.with_columns(ChargeDescription=pl.lit("x")).select(mentions_gpus()).to_series().to_list()
     [True, False]
     """
     columns = ("x_InstanceType", "PricingUnit", "ChargeDescription")
     texts = pl.concat_str(columns, separator=" ", ignore_nulls=True)
-    return texts.str.contains(GPU_WORDS).fill_null(value=False)
+    return texts.str.contains(GPU_TEXT_PATTERN).fill_null(value=False)
 
 
-def unknown_types(charges: pl.DataFrame) -> pl.DataFrame:
-    """Instance types that the catalogue does not have: if one holds GPUs, its hours are missing everywhere.
+def find_unknown_types(charges: pl.DataFrame) -> pl.DataFrame:
+    """Find instance types that the catalogue lacks, whose GPU-hours would be missing.
 
     Parameters
     ----------
@@ -121,14 +127,14 @@ def unknown_types(charges: pl.DataFrame) -> pl.DataFrame:
     Returns
     -------
     polars.DataFrame
-        ``x_InstanceType``, ``BillingCurrency``, ``lines``, ``hours`` (null where no unit is one of time) and
-        ``BilledCost`` (exact), of usage in the service category Compute, or of which instance type, unit or
-        description speak of GPUs; dearest first within a currency.
+        ``x_InstanceType``, ``BillingCurrency``, ``lines``, ``hours`` [h] (null where no unit is one of time) and
+        ``BilledCost`` (exact), of usage in the service category Compute, or whose instance type, unit or description
+        mentions GPUs; most expensive first within a currency.
     """
-    computes = (pl.col("ServiceCategory") == "Compute") & pl.col("x_InstanceType").is_not_null()
-    lines = gpu_lines(charges).filter(
+    is_compute = (pl.col("ServiceCategory") == "Compute") & pl.col("x_InstanceType").is_not_null()
+    lines = add_gpu_hours(charges).filter(
         pl.col("ChargeCategory") == "Usage",
-        computes.fill_null(value=False) | looks_like_gpus(),
+        is_compute.fill_null(value=False) | mentions_gpus(),
         pl.col("gpu_count").is_null(),
     )
     lines = lines.with_columns(pl.coalesce("x_InstanceType", "ChargeDescription", "SkuId"))
@@ -147,8 +153,8 @@ UNTAGGED = "untagged"
 """Tenant of lines without the tag that names tenants: shown, never spread over the others."""
 
 
-def tag_pairs(charges: pl.DataFrame) -> pl.DataFrame:
-    """Tags as pairs, one a row.
+def list_tag_pairs(charges: pl.DataFrame) -> pl.DataFrame:
+    """List the tags of charge lines as pairs, one per row.
 
     Parameters
     ----------
@@ -162,7 +168,7 @@ def tag_pairs(charges: pl.DataFrame) -> pl.DataFrame:
 
     Examples
     --------
-    >>> tag_pairs(pl.DataFrame({"Tags": ['{"app":"x","team":"a"}', None]})).rows()
+    >>> list_tag_pairs(pl.DataFrame({"Tags": ['{"app":"x","team":"a"}', None]})).rows()
     [(0, 'app', 'x'), (0, 'team', 'a')]
     """
     pairs = [
@@ -175,16 +181,16 @@ def tag_pairs(charges: pl.DataFrame) -> pl.DataFrame:
     return pl.DataFrame(pairs, schema=schema, orient="row")
 
 
-def with_tenants(charges: pl.DataFrame, tag: str | None = None) -> pl.DataFrame:
-    """Name the tenant of each charge line.
+def add_tenants(charges: pl.DataFrame, tag: str | None = None) -> pl.DataFrame:
+    """Add the tenant of each charge line.
 
     Parameters
     ----------
     charges : polars.DataFrame
         Table ``schemas.TABLES["charges"]``.
     tag : str, optional
-        Key of the tag that names tenants (case matters); :data:`UNTAGGED` where a line has none. Without it,
-        the tenant is the name of the sub-account, else its id, else the billing account.
+        Key of the tag that names tenants (case matters); :data:`UNTAGGED` where a line lacks it. Without it, the tenant
+        is the name of the sub-account, else its id, else the billing account.
 
     Returns
     -------
@@ -193,58 +199,59 @@ def with_tenants(charges: pl.DataFrame, tag: str | None = None) -> pl.DataFrame:
 
     Examples
     --------
-    >>> with_tenants(pl.DataFrame({"Tags": ['{"team":"a"}', '{"Team":"b"}']}), "team")["tenant"].to_list()
+    >>> add_tenants(pl.DataFrame({"Tags": ['{"team":"a"}', '{"Team":"b"}']}), "team")["tenant"].to_list()
     ['a', 'untagged']
     """
     if tag is None:
         return charges.with_columns(tenant=pl.coalesce("SubAccountName", "SubAccountId", "BillingAccountId"))
-    named = tag_pairs(charges).filter(pl.col("key") == tag, pl.col("value") != "")
-    named = named.select("charge", tenant="value")
+    tenant_tags = list_tag_pairs(charges).filter(pl.col("key") == tag, pl.col("value") != "")
+    tenant_tags = tenant_tags.select("charge", tenant="value")
     lines = charges.with_row_index("charge")
-    joined = lines.join(named, on="charge", how="left", maintain_order="left")
+    joined = lines.join(tenant_tags, on="charge", how="left", maintain_order="left")
     return joined.with_columns(pl.col("tenant").fill_null(UNTAGGED)).drop("charge")
 
 
 COSTS = ("BilledCost", "EffectiveCost", "ListCost")
 
 Period = Literal["billing", "charge"]
-"""``billing``: the month in which a line is invoiced; ``charge``: the month of what is charged."""
+"""``billing``: the month in which a line is invoiced; ``charge``: the month of the charged use."""
 
 
-def summarise(charges: pl.DataFrame, *, tag: str | None = None, period: Period = "billing") -> pl.DataFrame:
-    """Cost and GPU-hours by month, tenant, instance type and charge category, each currency on its own.
+def summarise_bill(charges: pl.DataFrame, *, tag: str | None = None, period: Period = "billing") -> pl.DataFrame:
+    """Sum cost and GPU-hours by month, tenant, instance type and charge category, separately for each currency.
 
-    Every line of the bill is in exactly one row, GPUs or not, so that the costs of each currency sum to the bill.
+    Every line of the bill is in exactly one row, with or without GPUs, so that the costs of each currency sum to the
+    bill.
 
     Parameters
     ----------
     charges : polars.DataFrame
         Table ``schemas.TABLES["charges"]``.
     tag : str, optional
-        Key of the tag that names tenants, see :func:`gpuplanner.ingest.bills.bill_summary.with_tenants`.
+        Key of the tag that names tenants, see :func:`gpuplanner.ingest.bills.bill_summary.add_tenants`.
     period : {"billing", "charge"}
-        Which period a month is of. Months are those of UTC, in which bills are made.
+        Period that gives the month, in UTC as bills are.
 
     Returns
     -------
     polars.DataFrame
-        ``month``, ``tenant``, ``BillingCurrency``, ``ChargeCategory``, ``gpu_model`` and ``x_InstanceType`` (null
-        for lines that are for no known GPU), ``lines``, ``gpu_hours`` and ``unused_gpu_hours`` [GPU h], and the
-        exact ``BilledCost``, ``EffectiveCost`` and ``ListCost`` (lines without a list cost add nothing).
+        ``month``, ``tenant``, ``BillingCurrency``, ``ChargeCategory``, ``gpu_model`` and ``x_InstanceType`` (null for
+        lines without a known GPU), ``lines``, ``gpu_hours`` and ``unused_gpu_hours`` [GPU h], and the exact
+        ``BilledCost``, ``EffectiveCost`` and ``ListCost`` (lines without a list cost add nothing).
     """
     start = pl.col("BillingPeriodStart" if period == "billing" else "ChargePeriodStart")
-    lines = with_tenants(gpu_lines(charges), tag).with_columns(
+    lines = add_tenants(add_gpu_hours(charges), tag).with_columns(
         month=start.dt.strftime("%Y-%m"),
         x_InstanceType=pl.when(pl.col("gpu_count").is_not_null()).then("x_InstanceType"),
     )
     keys = ["month", "tenant", "BillingCurrency", "ChargeCategory", "gpu_model", "x_InstanceType"]
     hours = pl.col("gpu_hours", "unused_gpu_hours").sum()
-    summary = lines.group_by(keys).agg(pl.len().alias("lines"), hours, **_sums())
+    summary = lines.group_by(keys).agg(pl.len().alias("lines"), hours, **_cost_sums())
     return summary.sort(keys, nulls_last=True)
 
 
-def totals(charges: pl.DataFrame) -> pl.DataFrame:
-    """Exact costs of each currency.
+def sum_costs(charges: pl.DataFrame) -> pl.DataFrame:
+    """Sum the costs of each currency exactly.
 
     Parameters
     ----------
@@ -254,24 +261,24 @@ def totals(charges: pl.DataFrame) -> pl.DataFrame:
     Returns
     -------
     polars.DataFrame
-        ``BillingCurrency`` and the three costs, in the order of the currencies.
+        ``BillingCurrency`` and the three costs, sorted by currency.
 
     Examples
     --------
     >>> from decimal import Decimal
     >>> lines = {"BillingCurrency": ["EUR", "EUR"], **{cost: [Decimal("0.1"), Decimal("0.2")] for cost in COSTS}}
-    >>> totals(pl.DataFrame(lines))["BilledCost"].item() == Decimal("0.3")
+    >>> sum_costs(pl.DataFrame(lines))["BilledCost"].item() == Decimal("0.3")
     True
     """
-    return charges.group_by("BillingCurrency").agg(**_sums()).sort("BillingCurrency")
+    return charges.group_by("BillingCurrency").agg(**_cost_sums()).sort("BillingCurrency")
 
 
-def difference(parts: pl.DataFrame, charges: pl.DataFrame) -> pl.DataFrame:
-    """By how much the costs of a summary miss those of its bill: zeros, or something was lost.
+def compare_costs(summary: pl.DataFrame, charges: pl.DataFrame) -> pl.DataFrame:
+    """Compute the difference between the costs of a summary and of its bill: zeros unless something was lost.
 
     Parameters
     ----------
-    parts : polars.DataFrame
+    summary : polars.DataFrame
         A summary.
     charges : polars.DataFrame
         The lines that it was made of.
@@ -279,12 +286,12 @@ def difference(parts: pl.DataFrame, charges: pl.DataFrame) -> pl.DataFrame:
     Returns
     -------
     polars.DataFrame
-        ``BillingCurrency`` and the three costs, parts - charges; a currency that either lacks counts as zero
-        there.
+        ``BillingCurrency`` and the three costs, summary - charges; a currency that either lacks counts as zero there.
     """
-    negative = totals(charges).with_columns(-pl.col(*COSTS))
-    return totals(pl.concat([totals(parts), negative]))
+    negative = sum_costs(charges).with_columns(-pl.col(*COSTS))
+    return sum_costs(pl.concat([sum_costs(summary), negative]))
 
 
-def _sums() -> dict[str, pl.Expr]:
+def _cost_sums() -> dict[str, pl.Expr]:
+    """Expressions that sum the three costs."""
     return {cost: pl.col(cost).cast(DECIMAL).sum() for cost in COSTS}

@@ -1,11 +1,12 @@
-"""Steps that all bills share: tags, currencies, and which files of a delivery count.
+"""Common steps of all bill readers: delivered files, tags and currencies.
 
-Providers deliver a bill as a folder of parts. Each refresh of a period repeats all of it, often beside the older
-ones, so that the parts of two refreshes must never be added: what counts is said by manifests [1]_ [2]_ [3]_.
+Providers deliver a bill as a folder of parts. Each refresh of a period repeats all of it, often next to the older ones,
+so that the parts of two refreshes must never be added: manifests say which parts count [1]_ [2]_ [3]_.
 
 References
 ----------
-.. [1] AWS, Cost and Usage Reports user guide, "Viewing report files": ``yyyymmdd-yyyymmdd/assemblyId/``, and a manifest
+.. [1] AWS, Cost and Usage Reports user guide, "Viewing report files": ``yyyymmdd-yyyymmdd/assemblyId/``, and a
+manifest
    with ``assemblyId`` and ``reportKeys`` in both folders; the one above is that of the newest assembly.
 .. [2] AWS, Data Exports user guide, "Understanding export delivery": ``data/BILLING_PERIOD=yyyy-mm/`` and
    ``metadata/BILLING_PERIOD=yyyy-mm/``, whose manifest has ``dataFiles``.
@@ -27,35 +28,36 @@ from typing import Any, NoReturn
 import polars as pl
 
 from gpuplanner.core.errors import TraceFormatError, examples
-from gpuplanner.ingest.bills.bill_summary import GPU_HOUR_UNITS, gpu_lines, looks_like_gpus
+from gpuplanner.ingest.bills.bill_summary import GPU_HOUR_UNIT_PATTERN, add_gpu_hours, mentions_gpus
 from gpuplanner.ingest.dataset import Dataset
-from gpuplanner.ingest.delimited_rows import PLACE, Rows
-from gpuplanner.ingest.job_table import assemble_reading
+from gpuplanner.ingest.delimited_rows import POSITION_COLUMNS, Rows
+from gpuplanner.ingest.job_table import assemble_table
 from gpuplanner.ingest.quality_report import Check, Finding, source_check, source_finding
-from gpuplanner.ingest.source_fields import Dialect, header_names
-from gpuplanner.ingest.text_files import head, read_document
+from gpuplanner.ingest.source_fields import Dialect, parse_header
+from gpuplanner.ingest.text_files import read_document, read_head
 
-MANIFEST = "manifest.json"
-"""End of the name of every manifest, in small letters."""
+MANIFEST_ENDING = "manifest.json"
+"""Ending of the name of every manifest, in small letters."""
 
-PART = re.compile(r"\.(?:csv|parquet|avro|orc)(?:\.(?:gz|zip|zst|bz2|xz))?$", re.IGNORECASE)
-"""End of the name of every part; those of a format that is not read are named by the error, not passed over."""
+PART_PATTERN = re.compile(r"\.(?:csv|parquet|avro|orc)(?:\.(?:gz|zip|zst|bz2|xz))?$", re.IGNORECASE)
+"""Ending of the name of every part; one in an unsupported format is an error and not skipped."""
 
-PERIOD = re.compile(r"(?<![^/])(?:BILLING_PERIOD=\d{4}-\d{2}|\d{8}-\d{8}|year=\d{4}/month=\d{1,2})(?=/)")
+PERIOD_PATTERN = re.compile(r"(?<![^/])(?:BILLING_PERIOD=\d{4}-\d{2}|\d{8}-\d{8}|year=\d{4}/month=\d{1,2})(?=/)")
 """Folders of a billing period."""
 
-MADE = re.compile(r"\d{4}-?\d{2}-?\d{2}T\d{2}:?\d{2}:?\d{2}[.\d]*Z")
-"""Instant in the name of the folder of a refresh."""
+CREATION_TIME_PATTERN = re.compile(r"\d{4}-?\d{2}-?\d{2}T\d{2}:?\d{2}:?\d{2}[.\d]*Z")
+"""Instant in the folder name of a refresh."""
 
-REMEDY = "Give the folder as it was delivered, or the files themselves."
+DELIVERY_ADVICE = "Give the folder as it was delivered, or the files themselves."
+"""Advice of the error for an incomplete delivery."""
 
 
 @dataclass(frozen=True)
 class Delivery:
-    """What is to be read.
+    """Files of delivered bills.
 
-    - ``files``: In the order of the folders, and by name within one.
-    - ``left_out``: Parts in the folders that no counting manifest lists: older refreshes.
+    - ``files``: Files to read, in the order of the folders, and by name within one.
+    - ``left_out``: Parts in the folders that no current manifest lists: older refreshes.
     """
 
     files: tuple[Path, ...]
@@ -64,7 +66,14 @@ class Delivery:
 
 @dataclass(frozen=True)
 class Manifest:
-    """A list of parts: where it lies, of which export and period, when it was made ("" if not told), their keys."""
+    """A list of parts of a bill.
+
+    - ``path``: Path of the manifest below the delivered folder.
+    - ``export``: Name of the export.
+    - ``period``: Billing period.
+    - ``made``: Time of creation; "" if unknown.
+    - ``keys``: Keys of the parts.
+    """
 
     path: PurePosixPath
     export: str
@@ -73,8 +82,8 @@ class Manifest:
     keys: tuple[str, ...]
 
 
-def delivered(paths: Iterable[str | Path]) -> Delivery:
-    """Files to read: those given, and the parts that count in each folder given.
+def select_delivered_files(paths: Iterable[str | Path]) -> Delivery:
+    """Select the files to read: given files, and the current parts in each given folder.
 
     Examples
     --------
@@ -86,7 +95,7 @@ def delivered(paths: Iterable[str | Path]) -> Delivery:
     ...         _ = (place / "part_0.csv").write_text(run)
     ...         text = json.dumps({"blobs": [{"blobName": f"x/{run}/part_0.csv"}], "runInfo": {"submittedTime": time}})
     ...         _ = (place / "manifest.json").write_text(text)
-    ...     [path.read_text() for path in delivered([folder]).files]
+    ...     [path.read_text() for path in select_delivered_files([folder]).files]
     ['new']
     """
     files: list[Path] = []
@@ -95,9 +104,9 @@ def delivered(paths: Iterable[str | Path]) -> Delivery:
         if not path.is_dir():
             files.append(path)
             continue
-        parts, manifests = _inside(path)
-        newest = _newest(path, manifests)
-        chosen = [part for manifest in newest for part in _parts_of(path, manifest, parts)]
+        parts, manifests = _list_delivery(path)
+        newest = _select_newest(path, manifests)
+        chosen = [part for manifest in newest for part in _match_manifest_parts(path, manifest, parts)]
         if not manifests:
             _require_one_refresh(path, parts)
             chosen = parts
@@ -107,166 +116,184 @@ def delivered(paths: Iterable[str | Path]) -> Delivery:
     return Delivery(tuple(files), tuple(left_out))
 
 
-def _inside(folder: Path) -> tuple[list[PurePosixPath], list[Manifest]]:
-    """Parts and manifests in a folder, by their paths below it; hidden ones are passed over."""
+def _list_delivery(folder: Path) -> tuple[list[PurePosixPath], list[Manifest]]:
+    """List the parts and manifests in a folder, by their paths below it; hidden files are skipped."""
     hidden = (".", "_")
-    inside = sorted(path for path in _walk(folder) if not any(name.startswith(hidden) for name in path.parts))
-    parts = [path for path in inside if PART.search(path.name)]
+    inside = sorted(path for path in _list_files(folder) if not any(name.startswith(hidden) for name in path.parts))
+    parts = [path for path in inside if PART_PATTERN.search(path.name)]
     if not parts:
         got = examples([str(path) for path in inside]) if inside else "a folder with nothing in it"
-        _refuse(folder, "parts of a bill, as .csv, .csv.gz or .parquet", got)
-    return parts, [_manifest(folder, path) for path in inside if path.name.lower().endswith(MANIFEST)]
+        _reject_delivery(folder, "parts of a bill, as .csv, .csv.gz or .parquet", got)
+    return parts, [_read_manifest(folder, path) for path in inside if path.name.lower().endswith(MANIFEST_ENDING)]
 
 
-def _walk(folder: Path) -> list[PurePosixPath]:
-    """Every file in a folder; what cannot be listed or leads out of it is an error, since parts would be missed."""
+def _list_files(folder: Path) -> list[PurePosixPath]:
+    """List every file in a folder; unreadable folders and links are errors, since parts would be missed."""
 
-    def refuse(error: OSError) -> None:
-        _refuse(error.filename, "a readable folder", error.strerror or str(error))
+    def raise_unreadable(error: OSError) -> None:
+        _reject_delivery(error.filename, "a readable folder", error.strerror or str(error))
 
-    found = []
-    for place, folders, names in os.walk(folder, onerror=refuse):
-        links = [str(Path(place, name)) for name in folders if Path(place, name).is_symlink()]
+    files = []
+    for folder_path, folders, names in os.walk(folder, onerror=raise_unreadable):
+        links = [str(Path(folder_path, name)) for name in folders if Path(folder_path, name).is_symlink()]
         if links:
-            _refuse(links[0], "a folder of the delivery", "a link to a folder")
-        found += [PurePosixPath(Path(place, name).relative_to(folder).as_posix()) for name in names]
-    return found
+            _reject_delivery(links[0], "a folder of the delivery", "a link to a folder")
+        files += [PurePosixPath(Path(folder_path, name).relative_to(folder).as_posix()) for name in names]
+    return files
 
 
-def _manifest(folder: Path, path: PurePosixPath) -> Manifest:
+def _read_manifest(folder: Path, path: PurePosixPath) -> Manifest:
+    """Read a manifest."""
     text = read_document(folder / path)[1]
     try:
-        return Manifest(path, *_facts(json.loads(text), path))
+        return Manifest(path, *_manifest_facts(json.loads(text), path))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         expected = "a manifest with reportKeys, dataFiles or blobs"
-        _refuse(folder / path, expected, f"{type(error).__name__}: {error}"[:200])
+        _reject_delivery(folder / path, expected, f"{type(error).__name__}: {error}"[:200])
 
 
-def _facts(told: Any, path: PurePosixPath) -> tuple[str, str, str, tuple[str, ...]]:  # noqa: ANN401 - JSON
-    """Export, period, time and keys of a manifest of any of the three kinds."""
-    run, export = told.get("runInfo", {}), told.get("reportName") or path.name
-    if "blobs" in told:
-        keys = [blob["blobName"] for blob in told["blobs"]]
-        export = told.get("exportConfig", {}).get("exportName", "")
+def _manifest_facts(content: Any, path: PurePosixPath) -> tuple[str, str, str, tuple[str, ...]]:  # noqa: ANN401 - JSON
+    """Return export, period, creation time and keys of a manifest of any of the three kinds."""
+    run, export = content.get("runInfo", {}), content.get("reportName") or path.name
+    if "blobs" in content:
+        keys = [blob["blobName"] for blob in content["blobs"]]
+        export = content.get("exportConfig", {}).get("exportName", "")
     else:
-        keys = told["dataFiles"] if "dataFiles" in told else told["reportKeys"]
+        keys = content["dataFiles"] if "dataFiles" in content else content["reportKeys"]
     if not keys or not all(isinstance(key, str) for key in keys):
         raise TypeError
-    period, made = (_in(path, words) or _in(keys[0], words) for words in (PERIOD, MADE))
+    period, created = (
+        _search_path(path, words) or _search_path(keys[0], words) for words in (PERIOD_PATTERN, CREATION_TIME_PATTERN)
+    )
     if "startDate" in run:
         period = date.fromisoformat(run["startDate"][:10]).isoformat()
-    return str(export), period, str(run.get("submittedTime") or made), tuple(keys)
+    return str(export), period, str(run.get("submittedTime") or created), tuple(keys)
 
 
-def _in(path: object, words: re.Pattern[str]) -> str:
-    """What a path says of a period or time; nothing if it does not."""
-    found = words.search(str(path))
-    return found.group() if found else ""
+def _search_path(path: object, pattern: re.Pattern[str]) -> str:
+    """Return the part of a path that matches a pattern; "" without a match."""
+    match = pattern.search(str(path))
+    return match.group() if match else ""
 
 
-def _newest(folder: Path, manifests: Sequence[Manifest]) -> list[Manifest]:
-    """The manifest of each period that counts: made last or, where no time is told, standing above the others."""
+def _select_newest(folder: Path, manifests: Sequence[Manifest]) -> list[Manifest]:
+    """Select the current manifest of each period: created last or, without a time, in the topmost folder."""
     exports = sorted({manifest.export for manifest in manifests})
     if len(exports) > 1:
         todo = "Import each one separately: two exports may hold the same charges."
-        _refuse(folder, "parts of one export", examples(exports), todo)
-    newest = []
+        _reject_delivery(folder, "parts of one export", examples(exports), todo)
+    newest_manifests = []
     for period in sorted({manifest.period for manifest in manifests}):
-        same = [manifest for manifest in manifests if manifest.period == period]
-        order = sorted(same, key=_age)
-        if len({each.keys for each in order[-2:] if _age(each) == _age(order[-1])}) > 1:
-            _refuse_refreshes(folder, period, [str(manifest.path) for manifest in same])
-        newest.append(order[-1])
-    return newest
+        of_period = [manifest for manifest in manifests if manifest.period == period]
+        by_age = sorted(of_period, key=_manifest_age)
+        if len({manifest.keys for manifest in by_age[-2:] if _manifest_age(manifest) == _manifest_age(by_age[-1])}) > 1:
+            _reject_refreshes(folder, period, [str(manifest.path) for manifest in of_period])
+        newest_manifests.append(by_age[-1])
+    return newest_manifests
 
 
-def _age(manifest: Manifest) -> tuple[str, int]:
+def _manifest_age(manifest: Manifest) -> tuple[str, int]:
+    """Sort key of manifests, oldest first."""
     return manifest.made, -len(manifest.path.parts)
 
 
-def _parts_of(folder: Path, manifest: Manifest, parts: Sequence[PurePosixPath]) -> list[PurePosixPath]:
-    """The files that a manifest lists, by their keys: the same path from the period on, or beside the manifest."""
-    found, missing = [], []
+def _match_manifest_parts(folder: Path, manifest: Manifest, parts: Sequence[PurePosixPath]) -> list[PurePosixPath]:
+    """Find the files that a manifest lists: the same path from the period on, or next to the manifest."""
+    matched, missing = [], []
     for key in map(PurePosixPath, manifest.keys):
-        same = [part for part in parts if _ends_alike(part, key) or part == manifest.path.with_name(key.name)]
-        if len(same) == 1:
-            found += same
+        candidates = [
+            part for part in parts if _has_same_ending(part, key) or part == manifest.path.with_name(key.name)
+        ]
+        if len(candidates) == 1:
+            matched += candidates
         else:
             missing.append(str(key))
     if missing:
         expected = "each part that it lists in the folder once"
-        _refuse(folder / manifest.path, expected, f"not so for {examples(missing)}")
-    return found
+        _reject_delivery(folder / manifest.path, expected, f"not so for {examples(missing)}")
+    return matched
 
 
-def _ends_alike(part: PurePosixPath, key: PurePosixPath) -> bool:
-    """True if a key ends with the path of a part; folders above that of the period may be others."""
-    named = PERIOD.search(str(part))
-    end = PurePosixPath(str(part)[named.start() :]).parts if named else part.parts
-    return key.parts[-len(end) :] == end
+def _has_same_ending(part: PurePosixPath, key: PurePosixPath) -> bool:
+    """Whether a key ends with the path of a part; folders above the period may differ."""
+    period_match = PERIOD_PATTERN.search(str(part))
+    part_ending = PurePosixPath(str(part)[period_match.start() :]).parts if period_match else part.parts
+    return key.parts[-len(part_ending) :] == part_ending
 
 
 def _require_one_refresh(folder: Path, parts: Sequence[PurePosixPath]) -> None:
-    """Without a manifest, parts of a period in two folders may be two refreshes of it."""
+    """Refuse a folder without manifest that has parts of a period in two folders, which may be two refreshes."""
     places: dict[str, set[str]] = {}
     for part in parts:
-        places.setdefault(_in(part, PERIOD), set()).add(str(part.parent))
+        places.setdefault(_search_path(part, PERIOD_PATTERN), set()).add(str(part.parent))
     for period, folders in sorted(places.items()):
         if period and len(folders) > 1:
-            _refuse_refreshes(folder, period, sorted(folders))
+            _reject_refreshes(folder, period, sorted(folders))
 
 
 def _require_one_kind(folder: Path, parts: Sequence[PurePosixPath]) -> None:
+    """Refuse a folder with parts in both CSV and Parquet."""
     kinds = {"Parquet" if part.name.lower().endswith(".parquet") else "CSV": part.name for part in parts}
     if len(kinds) > 1:
         todo = "Give the files of one kind: the others may hold the same charges."
         got = "; ".join(f"{kind}: {name}" for kind, name in sorted(kinds.items()))
-        _refuse(folder, "parts of one kind", got, todo)
+        _reject_delivery(folder, "parts of one kind", got, todo)
 
 
-def _refuse_refreshes(folder: Path, period: str, got: Sequence[str]) -> None:
+def _reject_refreshes(folder: Path, period: str, got: Sequence[str]) -> None:
+    """Raise the error for several refreshes of a period."""
     expected = f"one refresh of {period}, or a manifest that names the newest"
-    _refuse(folder, expected, examples(got), "Give the folder of the newest one.")
+    _reject_delivery(folder, expected, examples(got), "Give the folder of the newest one.")
 
 
-def _refuse(where: str | Path, expected: str, got: str, todo: str = REMEDY) -> NoReturn:
-    raise TraceFormatError(str(where), expected, got, todo)
+def _reject_delivery(location: str | Path, expected: str, got: str, todo: str = DELIVERY_ADVICE) -> NoReturn:
+    """Raise a TraceFormatError about a delivery.
+
+    Parameters
+    ----------
+    location : str or Path
+        Folder or file.
+    expected, got, todo : str
+        Parts of the message.
+    """
+    raise TraceFormatError(str(location), expected, got, todo)
 
 
-CATEGORIES = ("Usage", "Purchase", "Tax", "Credit", "Adjustment")
+FOCUS_CATEGORIES = ("Usage", "Purchase", "Tax", "Credit", "Adjustment")
 """Values of ``ChargeCategory`` in FOCUS 1.0 to 1.2."""
 
-BILL = Dialect(
+BILL_DIALECT = Dialect(
     missing=frozenset({"NULL", "null"}),
     hint="Write the bill again, or name its source (gpuplanner ingest --list).",
     tables=True,
 )
+"""How lines of bills are split."""
 
 COSTS = ("BilledCost", "EffectiveCost", "ListCost")
 
 
-NOBODY = re.compile(r"(?!)")
-"""Matches no name: every tag is called as its users called it."""
+NO_OWNER_PATTERN = re.compile(r"(?!)")
+"""Pattern that matches no name: tag names have no prefix."""
 
 
-UNKNOWN_GPUS = "lines about GPUs of an unknown instance type"
-UNKNOWN_EFFECT = "their GPU-hours are not counted: gpuplanner describe lists their types"
-OPTIONAL = ("x_InstanceType", "PricingUnit", "ChargeDescription", "CommitmentDiscountStatus")
+UNKNOWN_TYPE_CHECK = "lines about GPUs of an unknown instance type"
+UNKNOWN_INSTANCE_EFFECT = "their GPU-hours are not counted: gpuplanner describe lists their types"
+OPTIONAL_BILL_COLUMNS = ("x_InstanceType", "PricingUnit", "ChargeDescription", "CommitmentDiscountStatus")
 BILLED_FROM, BILLED_UNTIL = pl.col("BillingPeriodStart"), pl.col("BillingPeriodEnd")
-CHECKS = (
+BILL_CHECKS = (
     source_check("bill: equal rows", ~pl.col("raw").is_first_distinct()),
     source_check(
-        "bill: other period",
-        ~pl.col("ChargePeriodStart").is_between(BILLED_FROM, BILLED_UNTIL, closed="left"),
+        "bill: other period", ~pl.col("ChargePeriodStart").is_between(BILLED_FROM, BILLED_UNTIL, closed="left")
     ),
     source_check("bill: correction", pl.col("ChargeClass") == "Correction"),
     source_check("bill: no list cost", pl.col("ListCost").is_null()),
 )
+"""Checks of every bill."""
 
 
-def headers(files: Sequence[Path]) -> dict[Path, list[str]]:
-    """Names of the columns of each file; none for an empty one."""
-    return {path: header_names(line, BILL) for path in files for line in head(path)[:1]}
+def read_headers(files: Sequence[Path]) -> dict[Path, list[str]]:
+    """Read the column names of each file; an empty file is left out."""
+    return {path: parse_header(line, BILL_DIALECT) for path in files for line in read_head(path)[:1]}
 
 
 def assemble_bill(
@@ -276,53 +303,76 @@ def assemble_bill(
     source: str,
     checks: Sequence[Check] = (),
     notes: Sequence[str] = (),
-    tag_owner: re.Pattern[str] = NOBODY,
+    tag_owner: re.Pattern[str] = NO_OWNER_PATTERN,
 ) -> Dataset:
-    """Make a reading of charge lines that have the columns of ``schemas.TABLES["charges"]``."""
-    _refuse_repeated_parts(rows)
-    tidy = pl.col("Tags").map_elements(lambda text: tidy_tags(text, tag_owner), return_dtype=pl.String)
-    rows = rows.with_columns(tidy=tidy)
+    """Build the dataset of charge lines that have the columns of ``schemas.TABLES["charges"]``.
+
+    Parameters
+    ----------
+    rows : Rows
+        Charge lines.
+    delivery : Delivery
+        Files that were read and left out.
+    source : str
+        Name of the source.
+    checks : sequence of Check
+        Checks of the reader.
+    notes : sequence of str
+        Remarks for the provenance.
+    tag_owner : re.Pattern
+        Prefix of tag names to remove.
+
+    Returns
+    -------
+    Dataset
+        Table ``charges``.
+    """
+    _reject_repeated_parts(rows)
+    normalised_tags = pl.col("Tags").map_elements(lambda text: normalise_tags(text, tag_owner), return_dtype=pl.String)
+    rows = rows.with_columns(tidy=normalised_tags)
     category, charge_end = pl.col("ChargeCategory"), pl.col("ChargePeriodEnd")
-    no_pairs = pl.col("tidy").is_null() & pl.col("Tags").is_not_null()
+    is_no_pairs = pl.col("tidy").is_null() & pl.col("Tags").is_not_null()
     rows = rows.reject(
         {
-            f"ChargeCategory: not one of {', '.join(CATEGORIES)}": ~category.is_in(CATEGORIES),
+            f"ChargeCategory: not one of {', '.join(FOCUS_CATEGORIES)}": ~category.is_in(FOCUS_CATEGORIES),
             "currency: not three capital letters": ~pl.col("BillingCurrency").str.contains(r"^[A-Z]{3}$"),
             "billing period: its end is not after its start": BILLED_FROM >= BILLED_UNTIL,
             "charge period: it ends before it starts": charge_end < pl.col("ChargePeriodStart"),
-            "Tags: not pairs of a name and a text, each name once": no_pairs,
+            "Tags: not pairs of a name and a text, each name once": is_no_pairs,
         }
     )
     rows = rows.with_columns(Tags=pl.col("tidy"))
     # In the order of the rows: what speaks of GPUs and is of no instance type that the catalogue has.
-    unknown = (category == "Usage") & looks_like_gpus() & pl.col("gpu_count").is_null()
-    uncounted = ~pl.col("PricingUnit").str.contains(GPU_HOUR_UNITS).fill_null(value=False)
-    absent = [pl.lit(None, pl.String).alias(name) for name in OPTIONAL if name not in rows.good.columns]
-    lines = gpu_lines(rows.good.with_columns(absent))
+    unknown = (category == "Usage") & mentions_gpus() & pl.col("gpu_count").is_null()
+    uncounted = ~pl.col("PricingUnit").str.contains(GPU_HOUR_UNIT_PATTERN).fill_null(value=False)
+    absent_columns = [
+        pl.lit(None, pl.String).alias(name) for name in OPTIONAL_BILL_COLUMNS if name not in rows.good.columns
+    ]
+    lines = add_gpu_hours(rows.good.with_columns(absent_columns))
     rows = rows.with_columns(lines.select(unknown_gpus=unknown & uncounted).to_series())
     currencies = rows.good["BillingCurrency"].unique().sort().to_list()
-    several = source_check("bill: several currencies", pl.lit(len(currencies) > 1))
-    unknown_gpus = Check(UNKNOWN_GPUS, "warning", UNKNOWN_EFFECT, pl.col("unknown_gpus"))
-    return assemble_reading(
+    currency_check = source_check("bill: several currencies", pl.lit(len(currencies) > 1))
+    unknown_gpus = Check(UNKNOWN_TYPE_CHECK, "warning", UNKNOWN_INSTANCE_EFFECT, pl.col("unknown_gpus"))
+    return assemble_table(
         rows,
         "charges",
         source=source,
-        order=["BillingPeriodStart", "ChargePeriodStart"],
-        what="charge",
-        checks=[several, *CHECKS, *checks, unknown_gpus],
-        findings=_file_findings(rows, delivery),
+        sort_columns=["BillingPeriodStart", "ChargePeriodStart"],
+        row_word="charge",
+        checks=[currency_check, *BILL_CHECKS, *checks, unknown_gpus],
+        findings=_delivery_findings(rows, delivery),
         totals={
             f"{cost}_{currency}": exact_text(pl.col(cost).filter(pl.col("BillingCurrency") == currency).sum())
             for currency in currencies
             for cost in COSTS
         },
-        span=("ChargePeriodStart", "ChargePeriodEnd"),
+        span_columns=("ChargePeriodStart", "ChargePeriodEnd"),
         notes=notes,
     )
 
 
 def exact_text(amounts: pl.Expr) -> pl.Expr:
-    """Decimals as text without trailing zeros.
+    """Format decimals as text without trailing zeros.
 
     Examples
     --------
@@ -332,63 +382,68 @@ def exact_text(amounts: pl.Expr) -> pl.Expr:
     return amounts.cast(pl.String).str.strip_chars_end("0").str.strip_chars_end(".")
 
 
-def _refuse_repeated_parts(rows: Rows) -> None:
-    """Two files with the same rows would count each charge twice, however differently they are packed."""
+def _reject_repeated_parts(rows: Rows) -> None:
+    """Refuse two files with the same rows, which would count each charge twice, in whatever format."""
     if len(rows.files) < 2:
         return
-    rest = pl.exclude(*PLACE)
-    parts = rows.good.select("file", hash=pl.struct(rest).hash()).group_by("file", maintain_order=True)
+    value_columns = pl.exclude(*POSITION_COLUMNS)
+    rows_by_file = rows.good.select("file", hash=pl.struct(value_columns).hash()).group_by("file", maintain_order=True)
     hashes = pl.col("hash")
-    looks = parts.agg(look=pl.struct(pl.len(), low=hashes.min(), high=hashes.max(), sum=hashes.sum()))
-    twins = looks.group_by("look", maintain_order=True).agg("file").filter(pl.col("file").list.len() > 1)
-    if twins.height:
-        one, other, *_ = (rows.file_names()[file] for file in twins["file"][0])
-        got = f"{one} and {other}, whose rows are the same"
+    fingerprints = rows_by_file.agg(look=pl.struct(pl.len(), low=hashes.min(), high=hashes.max(), sum=hashes.sum()))
+    equal_files = fingerprints.group_by("look", maintain_order=True).agg("file").filter(pl.col("file").list.len() > 1)
+    if equal_files.height:
+        first_file, second_file, *_ = (rows.file_names()[file] for file in equal_files["file"][0])
+        got = f"{first_file} and {second_file}, whose rows are the same"
         raise TraceFormatError("parts of a bill", "different rows in each", got, "Give one of them.")
 
 
-def _file_findings(rows: Rows, delivery: Delivery) -> list[Finding]:
-    """What the files of a bill make one know."""
+def _delivery_findings(rows: Rows, delivery: Delivery) -> list[Finding]:
+    """Report older refreshes and Parquet times without a zone."""
     findings = []
     if older := delivery.left_out:
         findings.append(source_finding("bill: older refresh", len(older), str(older[0])))
     types = [column for file in rows.files if file.table is not None for column in file.table.schema.items()]
-    zoneless = [name for name, each in types if isinstance(each, pl.Datetime) and each.time_zone is None]
+    zoneless = [name for name, dtype in types if isinstance(dtype, pl.Datetime) and dtype.time_zone is None]
     if zoneless:
         example = ", ".join(dict.fromkeys(zoneless))
         findings.append(source_finding("bill: no zone in Parquet", rows.count, example))
     return findings
 
 
-def tidy_tags(text: str, owner: re.Pattern[str] = NOBODY) -> str | None:
-    """One line's tags as a JSON object with sorted keys, or None where they are no pairs.
+def normalise_tags(text: str, owner: re.Pattern[str] = NO_OWNER_PATTERN) -> str | None:
+    """Normalise the tags of a line to a JSON object with sorted keys; None where they are no pairs.
 
-    They may be an object, or a list of objects with ``key`` and ``value``; what matches `owner` is no part of a name.
+    They may be an object, or a list of objects with ``key`` and ``value``; the prefix `owner` is removed from names.
 
     Examples
     --------
-    >>> tidy_tags('{"team": "a", "app": true}'), tidy_tags('[{"key": "team", "value": "a"}]'), tidy_tags("team=a")
-    ('{"app":"true","team":"a"}', '{"team":"a"}', None)
+    >>> normalise_tags('{"team": "a", "app": true}'), normalise_tags('[{"key": "team", "value": "a"}]')
+    ('{"app":"true","team":"a"}', '{"team":"a"}')
+    >>> normalise_tags("team=a") is None
+    True
     """
     try:
         # As tuples objects are no lists, and keep doubled names.
-        told = json.loads(text, object_pairs_hook=tuple)
-        pairs = told if isinstance(told, tuple) else [_pair(each) for each in told]
-        tidy = {owner.sub("", name): _text(value) for name, value in pairs}
+        content = json.loads(text, object_pairs_hook=tuple)
+        pairs = content if isinstance(content, tuple) else [_key_value_pair(member) for member in content]
+        tags = {owner.sub("", name): _tag_value_text(value) for name, value in pairs}
     except (ValueError, TypeError, KeyError, RecursionError):
         return None
-    if len(tidy) < len(pairs):
+    if len(tags) < len(pairs):
         return None
-    return json.dumps(tidy, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return json.dumps(tags, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
-def _pair(members: object) -> tuple[Any, Any]:
-    known = dict(members) if isinstance(members, tuple) else {}
-    return known["key"], known["value"]
+def _key_value_pair(members: object) -> tuple[Any, Any]:
+    """Return key and value of a tag object."""
+    member_values = dict(members) if isinstance(members, tuple) else {}
+    return member_values["key"], member_values["value"]
 
 
-def _text(value: object) -> str:
-    """The text of a tag; a tag without one has the value true, or null."""
+def _tag_value_text(value: object) -> str:
+    """Format the value of a tag as text; a tag without a value has the value true, or null."""
     if isinstance(value, (list, tuple)):
         raise TypeError
-    return "" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+    if value is None:
+        return ""
+    return str(value).lower() if isinstance(value, bool) else str(value)

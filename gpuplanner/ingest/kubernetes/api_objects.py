@@ -1,4 +1,4 @@
-"""Kubernetes API objects from JSON and YAML."""
+"""Readers for objects of the Kubernetes API in JSON and YAML, and for their fields: quantities, times, resources."""
 
 from __future__ import annotations
 
@@ -17,29 +17,35 @@ import yaml
 
 from gpuplanner.core.errors import TraceFormatError
 from gpuplanner.core.schemas import MAX_GPUS_PER_JOB
-from gpuplanner.hardware.catalog import resource_words, sharing_systems
-from gpuplanner.ingest.delimited_rows import refuse
-from gpuplanner.ingest.row_reader import Item, is_json, read_items
+from gpuplanner.hardware.catalog import list_resource_names, list_sharing_systems
+from gpuplanner.ingest.delimited_rows import raise_fault
+from gpuplanner.ingest.row_reader import Item, looks_like_json, read_items
 from gpuplanner.ingest.source_fields import FIRST_INSTANT, LAST_INSTANT
-from gpuplanner.ingest.text_files import TextFile, head, read_document
+from gpuplanner.ingest.text_files import TextFile, read_document, read_head
 
-Object = Mapping[str, Any]
-"""One object of the API, or a part of it."""
+ApiObject = Mapping[str, Any]
+"""An object of the Kubernetes API, or an object within one, by the keys of its fields."""
 
-SUFFIXES = {
+QUANTITY_MULTIPLIERS = {
     **{unit: Decimal(10) ** power for unit, power in zip("num", (-9, -6, -3), strict=True)},
     **{unit: Decimal(1000) ** power for power, unit in enumerate(["", "k", "M", "G", "T", "P", "E"])},
     **{unit: Decimal(1024) ** power for power, unit in enumerate(["Ki", "Mi", "Gi", "Ti", "Pi", "Ei"], 1)},
 }
-QUANTITY = re.compile(r"([+-]?\d{1,30}(?:\.\d{0,30})?(?:[eE][+-]?\d{1,2})?)([a-zA-Z]{0,2})")
-MIG_RESOURCE = re.compile(r"mig-(\d+g\.\d+gb)(?:[.+](me(?:\.all)?)|(-me))?")
-PARTITION_RESOURCE = re.compile(r"amd\.com/([a-z]px)_nps\d+")
+"""Suffix of a quantity → factor (Kubernetes, resource.Quantity)."""
+
+QUANTITY_PATTERN = re.compile(r"([+-]?\d{1,30}(?:\.\d{0,30})?(?:[eE][+-]?\d{1,2})?)([a-zA-Z]{0,2})")
+MIG_RESOURCE_PATTERN = re.compile(r"mig-(\d+g\.\d+gb)(?:[.+](me(?:\.all)?)|(-me))?")
+AMD_PARTITION_PATTERN = re.compile(r"amd\.com/([a-z]px)_nps\d+")
 """Resources of the AMD device plugin under the naming strategy ``mixed``: compute and memory partition mode."""
-SHARED = ".shared"
-GPU_LIKE = re.compile(r"gpu|gaudi|npu|mlu|tpu|accelerator|/mig-|^nvidia\.com/|^amd\.com/", re.IGNORECASE)
-"""Names of extended resources that may stand for GPUs."""
+
+SHARED_RESOURCE_SUFFIX = ".shared"
+"""End of the names of resources whose units are time-sliced replicas (NVIDIA device plugin)."""
+
+GPU_LIKE_PATTERN = re.compile(r"gpu|gaudi|npu|mlu|tpu|accelerator|/mig-|^nvidia\.com/|^amd\.com/", re.IGNORECASE)
+"""Names of extended resources that may represent GPUs."""
+
 MAX_MEMORY_MIB = 10_000_000
-"""More than any board has, and less than bytes that were taken for MiB."""
+"""Largest memory request that is accepted [MiB]: more than any GPU has, and less than bytes mistaken for MiB."""
 
 
 _JSON_KEY = re.compile(r'"(?:apiVersion|kind)"\s*:\s*"')
@@ -47,18 +53,18 @@ _YAML_KEY = re.compile(r"^(?:- )?(?:apiVersion|kind):[ \t]+\S", re.MULTILINE)
 
 
 def looks_like_kubernetes(lines: Sequence[str]) -> bool:
-    """True if the first lines of a file look like objects of Kubernetes.
+    """Whether the first lines of a file look like objects of Kubernetes.
 
     Examples
     --------
     >>> looks_like_kubernetes(['{"apiVersion": "v1", "items": [']), looks_like_kubernetes(["kind: List"])
     (True, True)
     """
-    return _JSON_KEY.search("\n".join(lines)) is not None if is_json(lines) else is_kubernetes_yaml(lines)
+    return _JSON_KEY.search("\n".join(lines)) is not None if looks_like_json(lines) else is_kubernetes_yaml(lines)
 
 
 def is_kubernetes_yaml(lines: Sequence[str]) -> bool:
-    """True if the first lines of a file look like objects of Kubernetes in YAML.
+    """Whether the first lines of a file look like objects of Kubernetes in YAML.
 
     Examples
     --------
@@ -70,190 +76,221 @@ def is_kubernetes_yaml(lines: Sequence[str]) -> bool:
 
 @dataclass(frozen=True)
 class GpuResource:
-    """An extended resource that stands for GPUs.
+    """An extended resource that represents GPUs.
 
-    - ``plain``: Its name without the suffix of shared replicas.
-    - ``profile``: MIG profile, with the plus sign that resource names cannot have; None for whole GPUs.
-    - ``shared``: Its units are replicas of a GPU or instance that others use too.
-    - ``mode``: Compute partition mode of the AMD GPUs that its units are devices of.
+    - ``base_name``: Its name without the suffix of shared replicas.
+    - ``profile``: MIG profile, with the plus sign that resource names cannot have; None for full GPUs.
+    - ``is_shared``: Its units are replicas of a GPU or MIG instance that other pods use too.
+    - ``partition_mode``: Compute partition mode of the AMD GPUs that its units are partitions of.
     """
 
-    plain: str
+    base_name: str
     profile: str | None
-    shared: bool
-    mode: str | None = None
+    is_shared: bool
+    partition_mode: str | None = None
 
 
 @functools.lru_cache(maxsize=4096)
-def gpu_resource(name: str) -> GpuResource | None:
-    """Say what an extended resource is; None if it is no GPU.
+def parse_gpu_resource(name: str) -> GpuResource | None:
+    """Parse the name of an extended resource that represents GPUs; None for other resources.
 
     Examples
     --------
-    >>> gpu_resource("nvidia.com/mig-1g.10gb.me").profile, gpu_resource("nvidia.com/gpu.shared").shared
+    >>> parse_gpu_resource("nvidia.com/mig-1g.10gb.me").profile, parse_gpu_resource("nvidia.com/gpu.shared").is_shared
     ('1g.10gb+me', True)
-    >>> gpu_resource("amd.com/cpx_nps4").mode, gpu_resource("cpu")
+    >>> parse_gpu_resource("amd.com/cpx_nps4").partition_mode, parse_gpu_resource("cpu")
     ('CPX', None)
     """
-    plain = name.removesuffix(SHARED)
-    vendor, _, kind = plain.partition("/")
-    if plain in resource_words("resource", "full_gpu"):
-        return GpuResource(plain, None, plain != name)
-    if partition := PARTITION_RESOURCE.fullmatch(name):
+    base_name = name.removesuffix(SHARED_RESOURCE_SUFFIX)
+    vendor, _, kind = base_name.partition("/")
+    if base_name in list_resource_names("resource", "full_gpu"):
+        return GpuResource(base_name, None, base_name != name)
+    if partition := AMD_PARTITION_PATTERN.fullmatch(name):
         return GpuResource(name, None, False, partition[1].upper())
-    match = MIG_RESOURCE.fullmatch(kind) if vendor == "nvidia.com" else None
+    match = MIG_RESOURCE_PATTERN.fullmatch(kind) if vendor == "nvidia.com" else None
     if match is None:
         return None
     extra = f"+{match[2]}" if match[2] else match[3] or ""
-    return GpuResource(plain, match[1] + extra, plain != name)
+    return GpuResource(base_name, match[1] + extra, base_name != name)
 
 
 @functools.lru_cache(maxsize=4096)
-def unread_kind(name: str) -> str | None:
-    """Say what an extended resource is that is not read: ``accelerator``, ``gpu`` where it may be one, or None.
+def classify_unread_resource(name: str) -> str | None:
+    """Classify an extended resource that the catalogue lacks: ``accelerator``, ``gpu`` if it may be one, else None.
 
     Examples
     --------
-    >>> unread_kind("habana.ai/gaudi"), unread_kind("nvidia.com/NVIDIA_A10-12Q"), unread_kind("vpc.amazonaws.com/efa")
-    ('accelerator', 'gpu', None)
+    >>> names = ["habana.ai/gaudi", "nvidia.com/NVIDIA_A10-12Q", "vpc.amazonaws.com/efa"]
+    >>> [classify_unread_resource(name) for name in names]
+    ['accelerator', 'gpu', None]
     """
-    words = {word for system in sharing_systems() for word, _ in system.values()}
-    known = "/" not in name or name in words or gpu_resource(name) or name.startswith("requests.")
-    if known or _matches(name, "no_device") or name in resource_words("resource", "gpus_of_node"):
+    share_resources = {word for system in list_sharing_systems() for word, _ in system.values()}
+    is_known = "/" not in name or name in share_resources or parse_gpu_resource(name) or name.startswith("requests.")
+    if is_known or _matches_role(name, "no_device") or name in list_resource_names("resource", "gpus_of_node"):
         return None
-    if _matches(name, "accelerator"):
+    if _matches_role(name, "accelerator"):
         return "accelerator"
-    return "gpu" if GPU_LIKE.search(name) else None
+    return "gpu" if GPU_LIKE_PATTERN.search(name) else None
 
 
-def _matches(name: str, role: str) -> bool:
-    return any(fnmatchcase(name, pattern) for pattern in resource_words("resource", role))
+def _matches_role(name: str, role: str) -> bool:
+    """Whether a resource matches a name pattern that the catalogue has for a role."""
+    return any(fnmatchcase(name, pattern) for pattern in list_resource_names("resource", role))
 
 
-def quantity(value: object, where: str = "") -> Decimal:
-    """Read a quantity of the API: ``"2"``, ``8``, ``"1k"``, ``"80Gi"``, ``"1e3"``; `where` names it in the fault.
+def parse_quantity(value: object, field: str = "") -> Decimal:
+    """Parse a quantity of the Kubernetes API: ``"2"``, ``8``, ``"1k"``, ``"80Gi"``, ``"1e3"``.
+
+    Parameters
+    ----------
+    value : object
+        Text or number.
+    field : str
+        Name of the value in the error message.
+
+    Raises
+    ------
+    ValueError
+        If it is no quantity.
 
     Examples
     --------
-    >>> quantity("80Gi"), quantity("500m")
+    >>> parse_quantity("80Gi"), parse_quantity("500m")
     (Decimal('85899345920'), Decimal('0.500'))
     """
     text = value if isinstance(value, str) else str(value) if type(value) in (int, float) else ""
-    match = QUANTITY.fullmatch(text)
-    if match is None or match[2] not in SUFFIXES:
-        refuse(f"{where}{where and ': '}{str(value)[:40]!r} is no quantity")
-    return Decimal(match[1]) * SUFFIXES[match[2]]
+    match = QUANTITY_PATTERN.fullmatch(text)
+    if match is None or match[2] not in QUANTITY_MULTIPLIERS:
+        raise_fault(f"{field}{field and ': '}{str(value)[:40]!r} is no quantity")
+    return Decimal(match[1]) * QUANTITY_MULTIPLIERS[match[2]]
 
 
-def count(value: object, where: str) -> int:
-    """Read a whole number of devices."""
-    number = quantity(value, where)
+def parse_count(value: object, field: str) -> int:
+    """Parse a whole number of GPUs, from 0 to the most that a job may have; `field` names it in the error message."""
+    number = parse_quantity(value, field)
     if number != number.to_integral_value() or not 0 <= number <= MAX_GPUS_PER_JOB:
-        refuse(f"{where}: {str(value)[:40]!r} is no number of GPUs")
+        raise_fault(f"{field}: {str(value)[:40]!r} is no number of GPUs")
     return int(number)
 
 
-def within(owner: Object, name: str, most: int) -> Fraction:
-    """Read a figure between 0 and `most`; 0 where it is absent.
+def parse_bounded(owner: ApiObject, name: str, maximum: int) -> Fraction:
+    """Parse a field of an object as a number between 0 and `maximum`; 0 if the object lacks it.
 
     Examples
     --------
-    >>> within({"nvidia.com/gpucores": "30"}, "nvidia.com/gpucores", 100)
+    >>> parse_bounded({"nvidia.com/gpucores": "30"}, "nvidia.com/gpucores", 100)
     Fraction(30, 1)
     """
     if name not in owner:
         return Fraction(0)
-    number = quantity(owner[name], name)
-    if not 0 <= number <= most:
-        refuse(f"{name}: {str(owner[name])[:40]!r} is not between 0 and {most}")
+    number = parse_quantity(owner[name], name)
+    if not 0 <= number <= maximum:
+        raise_fault(f"{name}: {str(owner[name])[:40]!r} is not between 0 and {maximum}")
     return Fraction(number)
 
 
-def condition(status: Object, kind: str) -> tuple[bool, str, datetime | None]:
-    """Whether a condition holds, its reason, and when it last changed; false, "" and None if it is absent."""
-    each = next((each for each in parts(status, "conditions") if each.get("type") == kind), {})
-    reason = text(each.get("reason")) or ""
-    return each.get("status") == "True", reason, instant(each, "lastTransitionTime")
+def read_condition(status: ApiObject, condition_type: str) -> tuple[bool, str, datetime | None]:
+    """Read a condition of a status: whether it is true, its reason, and when it last changed.
+
+    False, "" and None if the status lacks it.
+    """
+    conditions = get_objects(status, "conditions")
+    condition = next((entry for entry in conditions if entry.get("type") == condition_type), {})
+    reason = to_text(condition.get("reason")) or ""
+    return condition.get("status") == "True", reason, read_time(condition, "lastTransitionTime")
 
 
-def instant(owner: Object, name: str) -> datetime | None:
-    """Time of an object; None if it has none."""
+def read_time(owner: ApiObject, name: str) -> datetime | None:
+    """Read a time field of an object, in UTC; None if the object lacks it."""
     value = owner.get(name)
     if value is None:
         return None
     try:
-        read = datetime.fromisoformat(value) if isinstance(value, str) else None
-        if read is not None and read.tzinfo is not None and FIRST_INSTANT <= read < LAST_INSTANT:
-            return read.astimezone(UTC)
+        parsed_time = datetime.fromisoformat(value) if isinstance(value, str) else None
+        if parsed_time is not None and parsed_time.tzinfo is not None and FIRST_INSTANT <= parsed_time < LAST_INSTANT:
+            return parsed_time.astimezone(UTC)
     except ValueError:
         pass
-    refuse(f"{name}: {str(value)[:40]!r} is no time of these days with its offset from UTC")
+    raise_fault(f"{name}: {str(value)[:40]!r} is no time of these days with its offset from UTC")
 
 
-def part(owner: Object, name: str) -> Object:
-    """A part of an object; an empty one if it is absent."""
+def get_object(owner: ApiObject, name: str) -> ApiObject:
+    """Return a field of an object that is an object itself; an empty object if it is missing."""
     value = owner.get(name)
     if value is None:
         return {}
     if not isinstance(value, dict):
-        refuse(f"{name}: not an object")
+        raise_fault(f"{name}: not an object")
     return value
 
 
-def parts(owner: Object, name: str) -> list[Object]:
-    """The objects of a list; none if it is absent."""
+def get_objects(owner: ApiObject, name: str) -> list[ApiObject]:
+    """Return a field of an object that is a list of objects; an empty list if it is missing."""
     value = owner.get(name)
     if value is None:
         return []
-    if not (isinstance(value, list) and all(isinstance(each, dict) for each in value)):
-        refuse(f"{name}: not a list of objects")
+    if not (isinstance(value, list) and all(isinstance(item, dict) for item in value)):
+        raise_fault(f"{name}: not a list of objects")
     return value
 
 
-def name_of(thing: Object) -> str:
-    """Name of an object, without which it is none."""
-    return text(part(thing, "metadata").get("name")) or refuse("metadata.name: missing")
+def object_name(api_object: ApiObject) -> str:
+    """Return the name in the metadata of an object; a ValueError if it has none."""
+    return to_text(get_object(api_object, "metadata").get("name")) or raise_fault("metadata.name: missing")
 
 
-def asked_of(thing: Object) -> tuple[Object, Object]:
-    """Specification and annotations of a pod, or of the template of one."""
-    return part(thing, "spec"), part(part(thing, "metadata"), "annotations")
+def spec_and_annotations(api_object: ApiObject) -> tuple[ApiObject, ApiObject]:
+    """Return the specification and the annotations of a pod, or of a pod template."""
+    return get_object(api_object, "spec"), get_object(get_object(api_object, "metadata"), "annotations")
 
 
-def text(value: object) -> str | None:
-    """The value if it is text, and not empty."""
+def to_text(value: object) -> str | None:
+    """Return the value if it is text and not empty, else None; a ValueError for control characters."""
     if not isinstance(value, str) or not value:
         return None
     if not value.isprintable():
-        refuse(f"{value[:40]!a}: a control character")
+        raise_fault(f"{value[:40]!a}: a control character")
     return value
 
 
-MAX_DEPTH = 64
-"""Objects inside one another; those of Kubernetes stay below 30."""
+MAX_YAML_DEPTH = 64
+"""Levels of nested objects that are read; those of Kubernetes stay below 30."""
 
-MAX_RAW = 80
+MAX_REJECT_CHARACTERS = 80
 """Characters of a faulty object that the reject table keeps."""
 
-LISTS = ("items",)
+ITEM_LIST_KEYS = ("items",)
+"""Keys of a document that hold its list of objects."""
 
-_PARSER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast where libyaml is there
-_INTEGER = re.compile(r"[-+]?\d{1,30}")
-_NUMBER = re.compile(r"[-+]?(?:\d{1,30}(?:\.\d{0,30})?|\.\d{1,30})(?:[eE][-+]?\d{1,3})?")
-_WORDS = {"": None, "~": None, "null": None, "true": True, "false": False}
+_YAML_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast where libyaml is there
+_YAML_INTEGER = re.compile(r"[-+]?\d{1,30}")
+_YAML_NUMBER = re.compile(r"[-+]?(?:\d{1,30}(?:\.\d{0,30})?|\.\d{1,30})(?:[eE][-+]?\d{1,3})?")
+_YAML_CONSTANTS = {"": None, "~": None, "null": None, "true": True, "false": False}
 
 
-def kind_of(item: Item) -> str:
-    """Kind of an object: its own, or that of the list it stands in."""
-    own = item.value.get("kind") if isinstance(item.value, dict) else None
-    return str(own or str(item.around.get("kind") or "").removesuffix("List"))
+def item_kind(item: Item) -> str:
+    """Return the kind of an object: its own, or the kind of the list that contains it."""
+    stated_kind = item.value.get("kind") if isinstance(item.value, dict) else None
+    return str(stated_kind or str(item.around.get("kind") or "").removesuffix("List"))
 
 
 def read_objects(path: str | Path) -> tuple[TextFile, Iterator[Item]]:
-    r"""Objects of a dump of Kubernetes, JSON or YAML: those of its lists, or its documents themselves.
+    r"""Read the objects of a Kubernetes dump in JSON or YAML: those of its lists, or its documents themselves.
 
     YAML gives the same values as JSON: a plain word is a number, true, false or null, or else text, also where it
-    looks like a time. Items are put together one at a time.
+    looks like a time. Items are parsed one at a time, so that a large dump fits into memory.
+
+    Parameters
+    ----------
+    path : str or Path
+        Output of ``kubectl get -o json`` or ``-o yaml``.
+
+    Returns
+    -------
+    file : TextFile
+        The file, for the provenance.
+    items : iterator of Item
+        Its objects, each with the fault that it has, if any.
 
     Examples
     --------
@@ -264,119 +301,125 @@ def read_objects(path: str | Path) -> tuple[TextFile, Iterator[Item]]:
     ...     [item.value for item in read_objects(path)[1]]
     [{'kind': 'Pod', 'at': '2025-09-01T08:00:00Z'}, {'kind': 'Node', 'gpus': 8}]
     """
-    if not is_kubernetes_yaml(head(path)):
-        return read_items(path, LISTS)
+    if not is_kubernetes_yaml(read_head(path)):
+        return read_items(path, ITEM_LIST_KEYS)
     file, text = read_document(path)
-    return file, _items(text, file.path)
+    return file, _parse_yaml_items(text, file.path)
 
 
-def _items(text: str, path: Path) -> Iterator[Item]:
-    walk = _Walk(text)
+def _parse_yaml_items(text: str, path: Path) -> Iterator[Item]:
+    """Parse the objects of a YAML text one at a time; faults of its syntax raise a TraceFormatError."""
+    parser = _YamlItemParser(text)
     try:
-        for place, (start, value, around, fault) in enumerate(walk.documents(), 1):
-            raw = text[start : start + MAX_RAW].partition("\n")[0]
-            yield Item(place, None if fault else value, raw, around, fault)
+        for item_number, (start, value, around, fault) in enumerate(parser.parse_items(), 1):
+            raw = text[start : start + MAX_REJECT_CHARACTERS].partition("\n")[0]
+            yield Item(item_number, None if fault else value, raw, around, fault)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
-        where = f"{path}, line {mark.line + 1}, column {mark.column + 1}" if mark else str(path)
+        error_place = f"{path}, line {mark.line + 1}, column {mark.column + 1}" if mark else str(path)
         fault = str(getattr(error, "problem", None) or "a character that YAML does not allow")
-        todo = "Fix the file, which may be incomplete: write it again with kubectl get -o yaml."
-        raise TraceFormatError(where, "YAML of plain data", fault, todo) from error
+        remedy = "Fix the file, which may be incomplete: write it again with kubectl get -o yaml."
+        raise TraceFormatError(error_place, "YAML of plain data", fault, remedy) from error
     finally:
-        walk.parser.dispose()
+        parser.parser.dispose()
 
 
-_Event = Any
+_YamlEvent = Any
 """An event of PyYAML, of either parser."""
 
-_Found = tuple[int, Any, dict[str, Any], str]
-"""Where an item begins in the text, its value, what stood before it in its document, and its fault."""
+_YamlItem = tuple[int, Any, dict[str, Any], str]
+"""Position of an item in the text, its value, the fields before it in its document, and its fault."""
 
 
-class _Walk:
-    """Follows the events of a YAML parser, and puts together one item after the other."""
+class _YamlItemParser:
+    """Builds one item after the other from the events of a YAML parser."""
 
     def __init__(self, text: str) -> None:
-        self.parser = _PARSER(text)
-        self._fault = ""
+        self.parser = _YAML_LOADER(text)
+        self._item_fault = ""
 
-    def documents(self) -> Iterator[_Found]:
-        while not isinstance(event := self._next(), yaml.StreamEndEvent):
+    def parse_items(self) -> Iterator[_YamlItem]:
+        """Yield the items of all documents."""
+        while not isinstance(event := self._next_event(), yaml.StreamEndEvent):
             if isinstance(event, yaml.SequenceStartEvent):
-                yield from self._list({})
+                yield from self._parse_list({})
             elif isinstance(event, yaml.MappingStartEvent):
-                yield from self._object(event)
-            elif isinstance(event, yaml.ScalarEvent) and (value := _plain(event)) is not None:
-                yield _mark(event).index, value, {}, ""
+                yield from self._parse_top_object(event)
+            elif isinstance(event, yaml.ScalarEvent) and (value := _parse_scalar(event)) is not None:
+                yield _event_start(event).index, value, {}, ""
 
-    def _object(self, start: _Event) -> Iterator[_Found]:
-        """An object at the top: its items if it lists some, else itself."""
-        own: dict[str, Any] = {}
-        self._fault, listed = "", False
-        for key, event in self._members(own):
-            if key in LISTS and isinstance(event, yaml.SequenceStartEvent):
-                listed = True
-                yield from self._list(dict(own))
+    def _parse_top_object(self, start_event: _YamlEvent) -> Iterator[_YamlItem]:
+        """Yield the items of the object at the top of a document if it is a list, else the object itself."""
+        members: dict[str, Any] = {}
+        self._item_fault = ""
+        has_items = False
+        for key, event in self._iter_keys(members):
+            if key in ITEM_LIST_KEYS and isinstance(event, yaml.SequenceStartEvent):
+                has_items = True
+                yield from self._parse_list(dict(members))
             else:
-                own[key] = self._value(event, 1)
-        if not listed:
-            yield _mark(start).index, own, {}, self._fault
+                members[key] = self._parse_value(event, 1)
+        if not has_items:
+            yield _event_start(start_event).index, members, {}, self._item_fault
 
-    def _list(self, around: dict[str, Any]) -> Iterator[_Found]:
-        for event in iter(self._next, None):
-            self._fault = ""
-            value = self._value(event, 1)
-            yield _mark(event).index, value, around, self._fault
+    def _parse_list(self, around: dict[str, Any]) -> Iterator[_YamlItem]:
+        """Yield the items of a list; `around` are the fields before it in its document."""
+        for event in iter(self._next_event, None):
+            self._item_fault = ""
+            value = self._parse_value(event, 1)
+            yield _event_start(event).index, value, around, self._item_fault
 
-    def _value(self, event: _Event, depth: int) -> Any:  # noqa: ANN401 - anything that JSON can hold
+    def _parse_value(self, event: _YamlEvent, depth: int) -> Any:  # noqa: ANN401 - anything that JSON can hold
+        """Build the value that starts at an event, `depth` levels below its item."""
         if isinstance(event, yaml.ScalarEvent):
-            return _plain(event)
-        if depth > MAX_DEPTH:
-            raise _fault(event, f"objects nested more than {MAX_DEPTH} deep")
+            return _parse_scalar(event)
+        if depth > MAX_YAML_DEPTH:
+            raise _yaml_error(event, f"objects nested more than {MAX_YAML_DEPTH} deep")
         if isinstance(event, yaml.SequenceStartEvent):
-            return [self._value(event, depth + 1) for event in iter(self._next, None)]
-        found: dict[str, Any] = {}
-        for key, event in self._members(found):
-            found[key] = self._value(event, depth + 1)
-        return found
+            return [self._parse_value(event, depth + 1) for event in iter(self._next_event, None)]
+        members: dict[str, Any] = {}
+        for key, event in self._iter_keys(members):
+            members[key] = self._parse_value(event, depth + 1)
+        return members
 
-    def _members(self, found: Mapping[str, Any]) -> Iterator[tuple[str, _Event]]:
-        """Keys of an object, each with the event at which its value begins; `found` are those before."""
-        for event in iter(self._next, None):
+    def _iter_keys(self, known_keys: Mapping[str, Any]) -> Iterator[tuple[str, _YamlEvent]]:
+        """Yield the keys of an object, each with the first event of its value; `known_keys` are the earlier ones."""
+        for event in iter(self._next_event, None):
             if not isinstance(event, yaml.ScalarEvent):
-                raise _fault(event, "a key that is no word")
-            if event.value in found:
-                self._fault = f"line {_mark(event).line + 1}: the same key twice"
-            yield str(event.value), self._next()
+                raise _yaml_error(event, "a key that is no word")
+            if event.value in known_keys:
+                self._item_fault = f"line {_event_start(event).line + 1}: the same key twice"
+            yield str(event.value), self._next_event()
 
-    def _next(self) -> _Event | None:
-        """The next event; None at the end of a list or object."""
+    def _next_event(self) -> _YamlEvent | None:
+        """Return the next event; None at the end of a list or object."""
         event = self.parser.get_event()
         if isinstance(event, (yaml.SequenceEndEvent, yaml.MappingEndEvent)):
             return None
         if isinstance(event, yaml.AliasEvent):
-            raise _fault(event, "an alias (*)")
+            raise _yaml_error(event, "an alias (*)")
         if getattr(event, "tag", None) is not None:
-            raise _fault(event, "a tag (!)")
+            raise _yaml_error(event, "a tag (!)")
         return event
 
 
-def _mark(event: _Event) -> Any:  # noqa: ANN401 - of either parser
-    """Where an event begins: index in the text, line and column from 0."""
+def _event_start(event: _YamlEvent) -> Any:  # noqa: ANN401 - of either parser
+    """Return the position of an event: index in the text, line and column from 0."""
     return event.start_mark
 
 
-def _fault(event: _Event, problem: str) -> yaml.MarkedYAMLError:
-    return yaml.MarkedYAMLError(problem=problem, problem_mark=_mark(event))
+def _yaml_error(event: _YamlEvent, problem: str) -> yaml.MarkedYAMLError:
+    """Make the error for a problem at an event."""
+    return yaml.MarkedYAMLError(problem=problem, problem_mark=_event_start(event))
 
 
-def _plain(event: _Event) -> str | float | bool | None:
-    """Value of a scalar; what stands in quotation marks, or in a block, is text."""
+def _parse_scalar(event: _YamlEvent) -> str | float | bool | None:
+    """Parse the value of a scalar; in quotation marks or in a block it is text."""
     text = str(event.value)
     if event.style not in (None, ""):
         return text
-    if text in _WORDS:
-        return _WORDS[text]
-    if _INTEGER.fullmatch(text):
+    if text in _YAML_CONSTANTS:
+        return _YAML_CONSTANTS[text]
+    if _YAML_INTEGER.fullmatch(text):
         return int(text)
-    return float(text) if _NUMBER.fullmatch(text) else text
+    return float(text) if _YAML_NUMBER.fullmatch(text) else text

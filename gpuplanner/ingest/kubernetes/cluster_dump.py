@@ -1,4 +1,4 @@
-"""A dump of Kubernetes objects sorted by kind, with Kueue workloads."""
+"""The objects of Kubernetes dumps sorted by kind, and readers for the Workloads and ClusterQueues of Kueue."""
 
 from __future__ import annotations
 
@@ -15,164 +15,167 @@ import polars as pl
 
 from gpuplanner.core.schema_checks import conform
 from gpuplanner.core.schemas import QueueQuotas
-from gpuplanner.ingest.delimited_rows import refuse
+from gpuplanner.ingest.delimited_rows import raise_fault
 from gpuplanner.ingest.kubernetes.api_objects import (
-    Object,
-    asked_of,
-    condition,
-    count,
-    gpu_resource,
-    kind_of,
-    name_of,
-    part,
-    parts,
-    quantity,
+    ApiObject,
+    classify_unread_resource,
+    get_object,
+    get_objects,
+    item_kind,
+    object_name,
+    parse_count,
+    parse_gpu_resource,
+    parse_quantity,
+    read_condition,
     read_objects,
-    text,
-    unread_kind,
+    spec_and_annotations,
+    to_text,
 )
-from gpuplanner.ingest.kubernetes.node_gpus import model_of_labels, profile_of_labels
+from gpuplanner.ingest.kubernetes.node_gpus import gpu_model_from_labels, profile_from_labels
 from gpuplanner.ingest.kubernetes.node_inventory import (
-    ClaimedDevice,
     DeviceClaim,
     DeviceClass,
+    DraDevice,
     Node,
     read_claim,
-    read_class,
+    read_device_class,
     read_node,
-    read_slice,
+    read_resource_slice,
 )
 from gpuplanner.ingest.kubernetes.pod_requests import (
-    Holding,
+    ObjectLocation,
     Owner,
-    PodPlace,
-    Thing,
-    asks_for_parts,
-    holds_for_others,
-    identity,
-    owner_of,
-    parent_of,
-    pod_gpus,
-    queue_rows,
+    PodOrJob,
+    WorkloadObject,
+    is_reservation_pod,
+    parent_queue,
+    pod_gpu_requests,
+    read_controller,
+    read_identity,
     read_job,
     read_pod,
-    share_words,
+    read_queue_quotas,
+    requests_gpu_fractions,
+    sharing_resources,
 )
 from gpuplanner.ingest.text_files import TextFile
 
-FINISHED = {"Succeeded": "COMPLETED", "Failed": "FAILED"}
-"""Reason of the condition Finished → state; older versions give another reason for both."""
+FINISHED_STATES = {"Succeeded": "COMPLETED", "Failed": "FAILED"}
+"""Reason of the condition Finished → state; older versions of Kueue give other reasons."""
 
-EVICTED_NOW = "PREEMPTED"
-"""State of a workload whose admission ended by an eviction after which it may come back."""
+REQUEUED_STATE = "PREEMPTED"
+"""State of a Workload that was evicted and may be queued again."""
 
-EVICTED = {"Deactivated": "CANCELLED", "MaximumExecutionTimeExceeded": "TIMEOUT"}
-"""End of a reason of the condition Evicted → state, where the workload does not come back."""
+EVICTION_STATES = {"Deactivated": "CANCELLED", "MaximumExecutionTimeExceeded": "TIMEOUT"}
+"""End of a reason of the condition Evicted → state, where the Workload is not queued again."""
 
 
 @dataclass(frozen=True)
-class KueueWorkload(Thing):
-    """What a Workload tells.
+class KueueWorkload(WorkloadObject):
+    """A Workload of Kueue.
 
-    - ``owners``: Uids of the objects that it stands for: one job, or the pods of a group.
+    - ``owner_uids``: Uids of the objects that it represents: one Job, or the pods of a group.
     - ``queue``: ClusterQueue that admitted it; ``local_queue`` is the LocalQueue that it was submitted to.
-    - ``state``: Ours; None if it finished and its job must tell how.
+    - ``state``: State in the job table; None if it finished and only its Job has the result.
     - ``flavors``: ResourceFlavors of its GPUs.
-    - ``evictions``: How often it was sent back to the queue.
+    - ``evictions``: Number of times that it was evicted and queued again.
     """
 
-    owners: tuple[str, ...]
+    owner_uids: tuple[str, ...]
     queue: str | None
     state: str | None
     flavors: frozenset[str]
     evictions: int
 
 
-def read_workload(workload: Object, place: PodPlace) -> KueueWorkload:
-    """Read an object of kind Workload.
+def read_workload(workload: ApiObject, location: ObjectLocation) -> KueueWorkload:
+    """Read an object of kind Workload (Kueue).
 
     References
     ----------
     kubernetes-sigs/kueue, apis/kueue/v1beta1/workload_types.go.
     """
-    about, spec, status = (part(workload, name) for name in ("metadata", "spec", "status"))
-    known = identity(workload, place) | {"local_queue": text(spec.get("queueName"))}
-    owners = tuple(uid for each in parts(about, "ownerReferences") if (uid := text(each.get("uid"))))
-    asks, flavors = _asks(spec, status)
-    start, end, state = _history(spec, status)
-    evictions = parts(part(status, "schedulingStats"), "evictions")
-    again = [count(each.get("count"), "evictions.count") for each in evictions]
+    metadata, spec, status = (get_object(workload, name) for name in ("metadata", "spec", "status"))
+    identity_fields = read_identity(workload, location) | {"local_queue": to_text(spec.get("queueName"))}
+    owners = tuple(uid for entry in get_objects(metadata, "ownerReferences") if (uid := to_text(entry.get("uid"))))
+    gpu_requests, flavors = _workload_requests(spec, status)
+    start, end, state = _read_admission(spec, status)
+    evictions = get_objects(get_object(status, "schedulingStats"), "evictions")
+    eviction_counts = [parse_count(entry.get("count"), "evictions.count") for entry in evictions]
     return KueueWorkload(
-        **known,
-        owners=(known["owner"][2],) if known["owner"] else owners,
-        queue=text(part(status, "admission").get("clusterQueue")),
+        **identity_fields,
+        owner_uids=(identity_fields["owner"][2],) if identity_fields["owner"] else owners,
+        queue=to_text(get_object(status, "admission").get("clusterQueue")),
         start=start,
         end=end,
         state=state,
-        asks=asks,
+        gpu_requests=gpu_requests,
         flavors=flavors,
-        evictions=max(sum(again) - (state == EVICTED_NOW), 0),
-        tier=text(spec.get("priorityClassName")) or text(part(spec, "priorityClassRef").get("name")),
+        evictions=max(sum(eviction_counts) - (state == REQUEUED_STATE), 0),
+        tier=to_text(spec.get("priorityClassName")) or to_text(get_object(spec, "priorityClassRef").get("name")),
         limit_s=spec.get("maximumExecutionTimeSeconds"),
     )
 
 
-def _history(spec: Object, status: Object) -> tuple[datetime | None, datetime | None, str | None]:
-    """Admission, end and state. An evicted workload that comes back waits again: its admission is gone.
+def _read_admission(spec: ApiObject, status: ApiObject) -> tuple[datetime | None, datetime | None, str | None]:
+    """Read admission, end and state of a Workload.
 
-    One that is both admitted and evicted later was taken off its GPUs at that time, and its admission is still there:
-    its pods are on their way out, or nothing takes it back to the queue.
+    An evicted Workload that is queued again is pending and has no admission any more. One that is admitted, and evicted
+    later, lost its GPUs at that time: its pods are terminating, or it is not queued again.
     """
-    admitted, _, since = condition(status, "Admitted")
-    finished, reason, ended = condition(status, "Finished")
-    evicted, why, left = condition(status, "Evicted")
+    admitted, _, admitted_at = read_condition(status, "Admitted")
+    finished, reason, finished_at = read_condition(status, "Finished")
+    evicted, eviction_reason, evicted_at = read_condition(status, "Evicted")
     if finished:
-        return since if admitted else None, ended, FINISHED.get(reason)
-    over = next((state for word, state in EVICTED.items() if why.endswith(word)), None)
-    if admitted and evicted and since and left and left >= since:
-        return since, left, over or EVICTED_NOW
+        return admitted_at if admitted else None, finished_at, FINISHED_STATES.get(reason)
+    final_state = next((state for word, state in EVICTION_STATES.items() if eviction_reason.endswith(word)), None)
+    if admitted and evicted and admitted_at and evicted_at and evicted_at >= admitted_at:
+        return admitted_at, evicted_at, final_state or REQUEUED_STATE
     if admitted:
-        return since, None, "RUNNING"
+        return admitted_at, None, "RUNNING"
     inactive = not spec.get("active", True)
-    if inactive or (evicted and over):
-        return None, left, over or "CANCELLED"
+    if inactive or (evicted and final_state):
+        return None, evicted_at, final_state or "CANCELLED"
     return None, None, "PENDING"
 
 
-def _asks(spec: Object, status: Object) -> tuple[dict[str, Fraction], frozenset[str]]:
-    """GPUs of all pods: as admitted, else as asked for; and the flavors that they were given.
+def _workload_requests(spec: ApiObject, status: ApiObject) -> tuple[dict[str, Fraction], frozenset[str]]:
+    """Return the GPU requests of all pods of a Workload, as admitted, else as requested, and the flavors of its GPUs.
 
-    Shares of boards are those that were asked for: what Kueue adds up is the part of each board, over the pods.
+    Fractions of GPUs are always those requested, as Kueue adds up the percentages of the pods.
     """
     total: dict[str, Fraction] = {}
     flavors: set[str] = set()
-    given = {text(each.get("name")): each for each in parts(part(status, "admission"), "podSetAssignments")}
-    for pod_set in parts(spec, "podSets"):
-        assignment = given.get(text(pod_set.get("name")) or "main", {})
-        usage, gpus = part(assignment, "resourceUsage"), pod_gpus(*asked_of(part(pod_set, "template")))
-        if usage and not asks_for_parts(gpus):
-            known = {name: value for name, value in usage.items() if gpu_resource(name) or unread_kind(name)}
-            gpus = {name: Fraction(quantity(value, name)) for name, value in known.items()}
+    admitted = get_objects(get_object(status, "admission"), "podSetAssignments")
+    assignments = {to_text(entry.get("name")): entry for entry in admitted}
+    for pod_set in get_objects(spec, "podSets"):
+        assignment = assignments.get(to_text(pod_set.get("name")) or "main", {})
+        usage = get_object(assignment, "resourceUsage")
+        gpus = pod_gpu_requests(*spec_and_annotations(get_object(pod_set, "template")))
+        if usage and not requests_gpu_fractions(gpus):
+            names = [name for name in usage if parse_gpu_resource(name) or classify_unread_resource(name)]
+            gpus = {name: Fraction(parse_quantity(usage[name], name)) for name in names}
         else:
-            pods = count(assignment.get("count", pod_set.get("count", 1)), "podSets.count")
-            gpus = {name: pods * each for name, each in gpus.items()}
+            pods = parse_count(assignment.get("count", pod_set.get("count", 1)), "podSets.count")
+            gpus = {name: pods * number for name, number in gpus.items()}
         for name, number in gpus.items():
             if number:
                 total[name] = total.get(name, Fraction(0)) + number
-        chosen = part(assignment, "flavors")
-        words = [(system.number, *system.parts()) for system in share_words()]
-        shared = [name for system in words for name in system if name]
-        named = [*gpus, *(shared if asks_for_parts(gpus) else [])]
-        flavors |= {flavor for name in named if (flavor := text(chosen.get(name)))}
+
+        chosen_flavors = get_object(assignment, "flavors")
+        sharing_names = [(system.number, *system.size_resources()) for system in sharing_resources()]
+        fraction_resources = [name for system in sharing_names for name in system if name]
+        resource_names = [*gpus, *(fraction_resources if requests_gpu_fractions(gpus) else [])]
+        flavors |= {flavor for name in resource_names if (flavor := to_text(chosen_flavors.get(name)))}
     return total, frozenset(flavors)
 
 
-QUOTA_AMOUNTS = {"nominal": "nominalQuota", "borrow": "borrowingLimit", "lend": "lendingLimit"}
-"""Column of the table of quotas → field of a resource."""
+QUOTA_FIELDS = {"nominal": "nominalQuota", "borrow": "borrowingLimit", "lend": "lendingLimit"}
+"""Column of the table of quotas → field of a resource in a ClusterQueue. [GPUs]"""
 
 
-def quota_rows(queue: Object) -> list[dict[str, Any]]:
-    """Quotas for GPUs of an object of kind ClusterQueue.
+def read_cluster_queue_quotas(queue: ApiObject) -> list[dict[str, Any]]:
+    """Read the GPU quotas of an object of kind ClusterQueue (Kueue) as rows of the table of quotas [GPUs].
 
     References
     ----------
@@ -182,261 +185,289 @@ def quota_rows(queue: Object) -> list[dict[str, Any]]:
     --------
     >>> resource = {"name": "nvidia.com/gpu", "nominalQuota": 8, "borrowingLimit": "4"}
     >>> group = {"coveredResources": ["nvidia.com/gpu"], "flavors": [{"name": "h100", "resources": [resource]}]}
-    >>> row = quota_rows({"metadata": {"name": "ads"}, "spec": {"cohort": "web", "resourceGroups": [group]}})[0]
+    >>> queue = {"metadata": {"name": "ads"}, "spec": {"cohort": "web", "resourceGroups": [group]}}
+    >>> row = read_cluster_queue_quotas(queue)[0]
     >>> row["tenant"], row["cohort"], row["nominal"], row["borrow"], row["lend"]
     ('ads', 'web', 8.0, 4.0, None)
     """
-    spec, name = part(queue, "spec"), name_of(queue)
-    weight = part(spec, "fairSharing").get("weight")
+    spec, name = get_object(queue, "spec"), object_name(queue)
+    weight = get_object(spec, "fairSharing").get("weight")
     rows = []
-    for group in parts(spec, "resourceGroups"):
-        for flavor in parts(group, "flavors"):
-            for resource in parts(flavor, "resources"):
-                kind = gpu_resource(text(resource.get("name")) or "")
+    for group in get_objects(spec, "resourceGroups"):
+        for flavor in get_objects(group, "flavors"):
+            for resource in get_objects(flavor, "resources"):
+                kind = parse_gpu_resource(to_text(resource.get("name")) or "")
                 if kind is None:
                     continue
-                about = {
+                quota_fields = {
                     "tenant": name,
-                    "cohort": text(spec.get("cohortName")) or text(spec.get("cohort")),
-                    "flavor": text(flavor.get("name")),
+                    "cohort": to_text(spec.get("cohortName")) or to_text(spec.get("cohort")),
+                    "flavor": to_text(flavor.get("name")),
                     "resource": resource["name"],
                     "profile": kind.profile,
                 }
-                amounts = {column: _amount(resource, key) for column, key in QUOTA_AMOUNTS.items()}
-                rows.append(about | amounts | {"weight": None if weight is None else float(quantity(weight))})
+                amounts = {column: _read_amount(resource, key) for column, key in QUOTA_FIELDS.items()}
+                share = {"weight": None if weight is None else float(parse_quantity(weight))}
+                rows.append(quota_fields | amounts | share)
     return rows
 
 
-def _amount(resource: Object, name: str) -> float | None:
+def _read_amount(resource: ApiObject, name: str) -> float | None:
+    """Read a quota or limit of a resource in a ClusterQueue [GPUs]; None if a limit is missing."""
     value = resource.get(name)
     if value is None and name != "nominalQuota":
         return None
-    amount = float(quantity(value))
+    amount = float(parse_quantity(value))
     if not 0 <= amount < 1e9:
-        refuse(f"{name}: {str(value)[:40]!r} is no amount")
+        raise_fault(f"{name}: {str(value)[:40]!r} is no amount")
     return amount
 
 
-def quota_table(
+def make_quota_table(
     quotas: Mapping[str, list[dict[str, Any]]],
-    boards: Mapping[str, tuple[str | None, str | None]],
+    gpu_models: Mapping[str, tuple[str | None, str | None]],
     queues: Mapping[tuple[str, str], str],
 ) -> pl.DataFrame | None:
-    """Make the table of quotas, with the boards of the flavors and the namespaces whose local queues lead there."""
-    spaces: dict[str, set[str]] = defaultdict(set)
-    for (space, _), queue in queues.items():
-        spaces[queue].add(space)
-    full = [
+    """Make the table of quotas, with the GPU models of the flavors and the namespaces of the LocalQueues.
+
+    Parameters
+    ----------
+    quotas : mapping of str to list of dict
+        ClusterQueue → its rows.
+    gpu_models : mapping of str to (str or None, str or None)
+        ResourceFlavor → GPU model and MIG profile.
+    queues : mapping of (str, str) to str
+        Namespace and name of a LocalQueue → its ClusterQueue.
+
+    Returns
+    -------
+    polars.DataFrame or None
+        Table ``schemas.QueueQuotas`` [GPUs]; None without quotas.
+    """
+    namespaces: dict[str, set[str]] = defaultdict(set)
+    for (namespace, _), queue in queues.items():
+        namespaces[queue].add(namespace)
+    rows_with_models = [
         {
             **row,
-            "gpu_model": boards.get(row["flavor"] or "", (None, None))[0],
-            "namespaces": ",".join(sorted(spaces[tenant])) or None,
+            "gpu_model": gpu_models.get(row["flavor"] or "", (None, None))[0],
+            "namespaces": ",".join(sorted(namespaces[tenant])) or None,
         }
         for tenant, rows in quotas.items()
         for row in rows
     ]
-    if not full:
+    if not rows_with_models:
         return None
-    table = conform(pl.DataFrame(full, infer_schema_length=None), QueueQuotas, where="quotas")
+    table = conform(pl.DataFrame(rows_with_models, infer_schema_length=None), QueueQuotas, source="quotas")
     return table.sort("tenant", "flavor", "resource", maintain_order=True)
 
 
-SEEN_AGAIN = "the same object again: the one that knows more was kept"
-OTHER_KIND = "of a kind that is not read"
-RESERVES = "holds a GPU for the pods that share it, which count"
-NO_OBJECT = "not an object of Kubernetes: no kind or no metadata"
+DUPLICATE_OBJECT_REASON = "the same object again: the one that knows more was kept"
+UNREAD_KIND_REASON = "of a kind that is not read"
+RESERVATION_POD_REASON = "holds a GPU for the pods that share it, which count"
+NOT_AN_OBJECT_REASON = "not an object of Kubernetes: no kind or no metadata"
+"""Reasons in the reject table."""
 
-MAX_OWNERS = 10
-"""Controllers above each other that are followed."""
+MAX_CONTROLLERS = 10
+"""Number of controllers, each of the one below it, that are followed from a pod."""
 
-DumpedObject = TypeVar("DumpedObject", Holding, KueueWorkload)
+DumpedObject = TypeVar("DumpedObject", PodOrJob, KueueWorkload)
 
 
 @dataclass
-class Dump:
-    """Objects of all files of a dump.
+class ClusterDump:
+    """Objects of all files of a dump, by kind.
 
-    - ``files``: What was read.
+    - ``files``: The files.
     - ``pods``, ``jobs``: Uid → pod, Job.
     - ``workloads``: Uid → Workload of Kueue.
     - ``nodes``: Name → node.
-    - ``nodes_of_file``: Number of a file → the same as it has them.
-    - ``gone``: Pods that ran in one file and are missing from a later one: uid → seconds between the two.
-    - ``finished``: Uid of a Job → pods of it that succeeded.
+    - ``nodes_of_file``: Number of a file → its nodes by name.
+    - ``vanished_gap_s``: Uid of a pod that runs in one file and is missing from a later one → time between the two [s].
+    - ``succeeded_pods``: Uid of a Job → number of its pods that succeeded.
     - ``devices``: Key → DRA device.
-    - ``classes``, ``extended``: Name → DRA device class; extended resource → device class that stands for it.
-    - ``claims``, ``templates``: Namespace and name → claim, and the claim that a template makes.
+    - ``classes``, ``class_by_resource``: Name → DRA device class; extended resource → name of its device class.
+    - ``claims``, ``templates``: Namespace and name → ResourceClaim, and the claim that a template makes.
     - ``queues``: Namespace and name of a LocalQueue → its ClusterQueue.
     - ``flavors``: ResourceFlavor → labels of its nodes.
     - ``quotas``: ClusterQueue → its rows for the table of quotas.
-    - ``above``: Queues of KAI or Volcano that others are below: no job is theirs.
-    - ``parents``: Uid → owner of that object.
-    - ``rejects``: Place and reason.
+    - ``parent_queues``: Queues of KAI or Volcano that have child queues: jobs are in the children.
+    - ``controllers``: Uid → controller of that object.
+    - ``rejects``: Location and reason of objects that are not read.
     """
 
     files: list[TextFile] = field(default_factory=list)
-    pods: dict[str, Holding] = field(default_factory=dict)
-    jobs: dict[str, Holding] = field(default_factory=dict)
+    pods: dict[str, PodOrJob] = field(default_factory=dict)
+    jobs: dict[str, PodOrJob] = field(default_factory=dict)
     workloads: dict[str, KueueWorkload] = field(default_factory=dict)
     nodes: dict[str, Node] = field(default_factory=dict)
     nodes_of_file: dict[int, dict[str, Node]] = field(default_factory=dict)
-    gone: dict[str, float] = field(default_factory=dict)
-    finished: dict[str, int] = field(default_factory=dict)
-    devices: dict[tuple[str, str, str], ClaimedDevice] = field(default_factory=dict)
+    vanished_gap_s: dict[str, float] = field(default_factory=dict)
+    succeeded_pods: dict[str, int] = field(default_factory=dict)
+    devices: dict[tuple[str, str, str], DraDevice] = field(default_factory=dict)
     classes: dict[str, DeviceClass] = field(default_factory=dict)
-    extended: dict[str, str] = field(default_factory=dict)
+    class_by_resource: dict[str, str] = field(default_factory=dict)
     claims: dict[tuple[str, str], DeviceClaim] = field(default_factory=dict)
     templates: dict[tuple[str, str], DeviceClaim] = field(default_factory=dict)
     queues: dict[tuple[str, str], str] = field(default_factory=dict)
-    flavors: dict[str, Object] = field(default_factory=dict)
+    flavors: dict[str, ApiObject] = field(default_factory=dict)
     quotas: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
-    above: set[str] = field(default_factory=set)
-    parents: dict[str, Owner] = field(default_factory=dict)
-    rejects: list[tuple[PodPlace, str]] = field(default_factory=list)
+    parent_queues: set[str] = field(default_factory=set)
+    controllers: dict[str, Owner] = field(default_factory=dict)
+    rejects: list[tuple[ObjectLocation, str]] = field(default_factory=list)
 
-    def take(self, thing: Object, kind: str, place: PodPlace) -> None:
-        """Sort in one object, or reject it with what is wrong with it."""
+    def add_object(self, api_object: ApiObject, kind: str, location: ObjectLocation) -> None:
+        """Read an object and store it by kind, or reject it with its fault."""
         try:
-            self._add(thing, kind, place)
+            self._store_object(api_object, kind, location)
         except ValueError as error:
-            self.rejects.append((place, str(error)))
+            self.rejects.append((location, str(error)))
 
-    def _add(self, thing: Object, kind: str, place: PodPlace) -> None:
-        about = part(thing, "metadata")
-        uid, owner = text(about.get("uid")), owner_of(thing)
+    def _store_object(self, api_object: ApiObject, kind: str, location: ObjectLocation) -> None:
+        """Read an object by its kind and store it; a ValueError for faults."""
+        metadata = get_object(api_object, "metadata")
+        uid, owner = to_text(metadata.get("uid")), read_controller(api_object)
         if uid and owner:
-            self.parents[uid] = owner
-        name = (text(about.get("namespace")) or "default", text(about.get("name")) or "")
-        spec, status = part(thing, "spec"), part(thing, "status")
-        if kind == "Pod" and holds_for_others(about):
-            self.rejects.append((place, RESERVES))
+            self.controllers[uid] = owner
+        key = (to_text(metadata.get("namespace")) or "default", to_text(metadata.get("name")) or "")
+        spec, status = get_object(api_object, "spec"), get_object(api_object, "status")
+        if kind == "Pod" and is_reservation_pod(metadata):
+            self.rejects.append((location, RESERVATION_POD_REASON))
         elif kind == "Pod":
-            self._keep(self.pods, read_pod(thing, place))
+            self._keep_fuller(self.pods, read_pod(api_object, location))
         elif kind == "Job":
-            job = read_job(thing, place)
-            self._keep(self.jobs, job)
+            job = read_job(api_object, location)
+            self._keep_fuller(self.jobs, job)
             succeeded = status.get("succeeded")
-            self.finished[job.uid] = succeeded if type(succeeded) is int else 0
+            self.succeeded_pods[job.uid] = succeeded if type(succeeded) is int else 0
         elif kind == "Workload":
-            self._keep(self.workloads, read_workload(thing, place))
+            self._keep_fuller(self.workloads, read_workload(api_object, location))
         elif kind == "Node":
-            node = read_node(thing)
-            self.nodes[name[1]] = node
-            self.nodes_of_file.setdefault(place.file, {})[name[1]] = node
+            node = read_node(api_object)
+            self.nodes[key[1]] = node
+            self.nodes_of_file.setdefault(location.file, {})[key[1]] = node
         elif kind == "ResourceSlice":
-            self.devices |= {device.key: device for device in read_slice(thing)}
+            self.devices |= {device.key: device for device in read_resource_slice(api_object)}
         elif kind == "DeviceClass":
-            self.classes[name[1]] = read_class(spec)
-            if resource := text(spec.get("extendedResourceName")):
-                self.extended[resource] = name[1]
+            self.classes[key[1]] = read_device_class(spec)
+            if resource := to_text(spec.get("extendedResourceName")):
+                self.class_by_resource[resource] = key[1]
         elif kind == "ResourceClaim":
-            self.claims[name] = read_claim(spec, status)
+            self.claims[key] = read_claim(spec, status)
         elif kind == "ResourceClaimTemplate":
-            self.templates[name] = read_claim(part(spec, "spec"), {})
+            self.templates[key] = read_claim(get_object(spec, "spec"), {})
         elif kind == "ClusterQueue":
-            self.quotas[name[1]] = quota_rows(thing)
+            self.quotas[key[1]] = read_cluster_queue_quotas(api_object)
         elif kind == "Queue":
-            self.quotas[name[1]] = queue_rows(thing)
-            self.above |= {parent_of(thing) or ""} - {""}
+            self.quotas[key[1]] = read_queue_quotas(api_object)
+            self.parent_queues |= {parent_queue(api_object) or ""} - {""}
         elif kind == "LocalQueue":
-            self.queues[name] = text(spec.get("clusterQueue")) or ""
+            self.queues[key] = to_text(spec.get("clusterQueue")) or ""
         elif kind == "ResourceFlavor":
-            self.flavors[name[1]] = part(spec, "nodeLabels")
+            self.flavors[key[1]] = get_object(spec, "nodeLabels")
         else:
-            self.rejects.append((place, OTHER_KIND))
+            self.rejects.append((location, UNREAD_KIND_REASON))
 
-    def _keep(self, known: dict[str, DumpedObject], thing: DumpedObject) -> None:
-        """Of two dumps of an object keep the one that knows its end, else the later one."""
-        other = known.get(thing.uid)
-        if other is not None and other.end is not None and thing.end is None:
-            thing, other = other, thing
-        known[thing.uid] = thing
-        if other is not None:
-            self.rejects.append((other.place, SEEN_AGAIN))
+    def _keep_fuller(self, stored: dict[str, DumpedObject], dumped_object: DumpedObject) -> None:
+        """Store an object; of two versions keep the one that has ended, else the later one, and reject the other."""
+        earlier = stored.get(dumped_object.uid)
+        if earlier is not None and earlier.end is not None and dumped_object.end is None:
+            dumped_object, earlier = earlier, dumped_object
+        stored[dumped_object.uid] = dumped_object
+        if earlier is not None:
+            self.rejects.append((earlier.location, DUPLICATE_OBJECT_REASON))
 
-    def nodes_of(self, flavor: str) -> list[Node]:
-        """The nodes with GPUs that have all labels of a ResourceFlavor."""
-        wanted = self.flavors.get(flavor, {})
+    def flavor_nodes(self, flavor: str) -> list[Node]:
+        """Return the nodes with GPUs that have all labels of a ResourceFlavor."""
+        flavor_labels = self.flavors.get(flavor, {})
         return [
             node
             for node in self.nodes.values()
-            if node.gpus and all(node.labels.get(label) == value for label, value in wanted.items())
+            if node.gpus and all(node.labels.get(label) == value for label, value in flavor_labels.items())
         ]
 
-    def board_of(self, flavor: str) -> tuple[str | None, str | None]:
-        """GPU model of a ResourceFlavor, and profile of its instances under the strategy single.
+    def flavor_gpu_model(self, flavor: str) -> tuple[str | None, str | None]:
+        """Return the GPU model of a ResourceFlavor, and the MIG profile of its GPUs under the strategy ``single``.
 
-        By its labels, else by the nodes that have them, where these are alike.
+        Both follow from its labels, or else from the nodes with these labels if they are all alike.
         """
         labels = self.flavors.get(flavor, {})
-        model, profile = model_of_labels(labels)[0], profile_of_labels(labels)
-        kinds = {(node.model, node.profile) for node in self.nodes_of(flavor)}
+        model, profile = gpu_model_from_labels(labels)[0], profile_from_labels(labels)
+        kinds = {(node.model, node.profile) for node in self.flavor_nodes(flavor)}
         return (model, profile) if model or len(kinds) != 1 else kinds.pop()
 
-    def node_of(self, pod: Holding) -> Node | None:
-        """The node of a pod, as the file has it that the pod is from."""
+    def find_pod_node(self, pod: PodOrJob) -> Node | None:
+        """Return the node of a pod, from the same file if that has it; None if no file has it."""
         name = pod.node or ""
-        return self.nodes_of_file.get(pod.place.file, {}).get(name) or self.nodes.get(name)
+        return self.nodes_of_file.get(pod.location.file, {}).get(name) or self.nodes.get(name)
 
-    def owners(self, thing: Holding) -> list[Owner]:
-        """The controllers of an object, from its own upward, as far as the dump shows them."""
-        found: list[Owner] = []
-        owner = thing.owner
-        while owner is not None and owner not in found and len(found) < MAX_OWNERS:
-            found.append(owner)
-            owner = self.parents.get(owner[2])
-        return found
+    def find_controllers(self, pod_or_job: PodOrJob) -> list[Owner]:
+        """Return the controllers of a pod or Job, from its own upward, as far as the dump has them."""
+        controllers: list[Owner] = []
+        owner = pod_or_job.owner
+        while owner is not None and owner not in controllers and len(controllers) < MAX_CONTROLLERS:
+            controllers.append(owner)
+            owner = self.controllers.get(owner[2])
+        return controllers
 
 
-def read_dump(paths: Sequence[str | Path]) -> Dump:
-    """Read all objects of some files of ``kubectl get``: lists, one a line (JSON), documents or objects in a row."""
-    dump, listed = Dump(), list[dict[str, set[str]]]()
-    for number, path in enumerate(paths):
-        listed.append(defaultdict(set))
+def read_dump(paths: Sequence[str | Path]) -> ClusterDump:
+    """Read all objects of files of ``kubectl get``: lists, JSON lines, documents, or concatenated objects.
+
+    Pods that run in one file and are missing from a later one end at the last file that has them.
+    """
+    dump = ClusterDump()
+    uids_by_file: list[dict[str, set[str]]] = []
+    for file_number, path in enumerate(paths):
+        uids_by_file.append(defaultdict(set))
         file, items = read_objects(path)
         dump.files.append(file)
         for item in items:
-            thing = item.value if isinstance(item.value, dict) else {}
-            about = thing.get("metadata")
-            kind = kind_of(item)
-            if item.fault or not kind or not isinstance(about, dict):
-                dump.rejects.append((PodPlace(number, item.place, item.raw[:40]), item.fault or NO_OBJECT))
+            api_object = item.value if isinstance(item.value, dict) else {}
+            metadata = api_object.get("metadata")
+            kind = item_kind(item)
+            if item.fault or not kind or not isinstance(metadata, dict):
+                location = ObjectLocation(file_number, item.position, item.raw[:40])
+                dump.rejects.append((location, item.fault or NOT_AN_OBJECT_REASON))
                 continue
-            raw = f"{kind[:60]} {str(about.get('namespace') or '')[:80]}/{str(about.get('name'))[:260]}"
-            place = PodPlace(number, item.place, raw)
+            raw = f"{kind[:60]} {str(metadata.get('namespace') or '')[:80]}/{str(metadata.get('name'))[:260]}"
+            location = ObjectLocation(file_number, item.position, raw)
             if kind == "Pod":
-                listed[number][str(about.get("namespace") or "default")].add(str(about.get("uid") or ""))
-            dump.take(thing, kind, place)
-    end_gone_pods(dump, listed)
+                namespace = str(metadata.get("namespace") or "default")
+                uids_by_file[file_number][namespace].add(str(metadata.get("uid") or ""))
+            dump.add_object(api_object, kind, location)
+    end_vanished_pods(dump, uids_by_file)
     return dump
 
 
-def end_gone_pods(dump: Dump, listed: Sequence[Mapping[str, set[str]]]) -> None:
-    """End pods that run in one file, and are missing from a later one, when they were last there.
+def end_vanished_pods(dump: ClusterDump, uids_by_file: Sequence[Mapping[str, set[str]]]) -> None:
+    """End each pod that runs in one file and is missing from a later one at the time of the last file that has it.
 
     Parameters
     ----------
-    dump : Dump
+    dump : ClusterDump
         The objects of all files.
-    listed : sequence of mapping
-        Of each file, namespace → uids of its pods; a file tells of namespaces of which it has pods, and of all where
-        it has pods of several.
+    uids_by_file : sequence of mapping
+        Of each file, namespace → uids of its pods. A file covers the namespaces of which it has pods, and all
+        namespaces if it has pods of several.
     """
-    times = {
-        number: max((node.seen for node in nodes.values() if node.seen), default=None)
-        for number, nodes in dump.nodes_of_file.items()
+    # A file was written when its nodes sent their latest heartbeats.
+    file_times = {
+        file_number: max((node.last_heartbeat for node in nodes.values() if node.last_heartbeat), default=None)
+        for file_number, nodes in dump.nodes_of_file.items()
     }
-    dated = sorted((seen, number) for number, seen in times.items() if seen)
-    last_place: dict[tuple[str, str], int] = {}
-    for place, (_, number) in enumerate(dated):
-        last_place |= {(name, uid): place for name, uids in listed[number].items() for uid in uids}
+    dated_files = sorted((file_time, file_number) for file_number, file_time in file_times.items() if file_time)
+    last_rank: dict[tuple[str, str], int] = {}
+    for rank, (_, file_number) in enumerate(dated_files):
+        last_rank |= {(name, uid): rank for name, uids in uids_by_file[file_number].items() for uid in uids}
     for uid, pod in dump.pods.items():
-        if pod.end is not None or pod.start is None or (pod.namespace, uid) not in last_place:
+        if pod.end is not None or pod.start is None or (pod.namespace, uid) not in last_rank:
             continue
-        place = last_place[pod.namespace, uid]
-        last = dated[place][0]
-        for seen, number in islice(dated, place + 1, None):
-            if seen > last and (len(listed[number]) > 1 or pod.namespace in listed[number]):
-                dump.pods[uid] = replace(pod, end=max(last, pod.start), state="UNKNOWN")
-                dump.gone[uid] = (seen - last).total_seconds()
+        rank = last_rank[pod.namespace, uid]
+        last_time = dated_files[rank][0]
+        for file_time, file_number in islice(dated_files, rank + 1, None):
+            namespaces = uids_by_file[file_number]
+            if file_time > last_time and (len(namespaces) > 1 or pod.namespace in namespaces):
+                dump.pods[uid] = replace(pod, end=max(last_time, pod.start), state="UNKNOWN")
+                dump.vanished_gap_s[uid] = (file_time - last_time).total_seconds()
                 break

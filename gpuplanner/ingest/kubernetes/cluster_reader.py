@@ -1,4 +1,4 @@
-"""The reader of Kubernetes dumps, and warnings about what it did not understand."""
+"""The reader of Kubernetes dumps, and the findings of the quality report on them."""
 
 from __future__ import annotations
 
@@ -6,142 +6,167 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
+from fractions import Fraction
 from pathlib import Path
 
 import polars as pl
 
 from gpuplanner.core.errors import TraceFormatError, examples
-from gpuplanner.core.units import SECONDS_PER_HOUR, counted
+from gpuplanner.core.units import SECONDS_PER_HOUR, count_text
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.delimited_rows import Records, Rows
-from gpuplanner.ingest.gpu_shares import resolve_nodes
-from gpuplanner.ingest.job_table import assemble, assemble_nodes
+from gpuplanner.ingest.gpu_shares import resolve_node_models
+from gpuplanner.ingest.job_table import assemble_jobs, assemble_nodes
 from gpuplanner.ingest.kubernetes.api_objects import (
-    SHARED,
-    gpu_resource,
-    kind_of,
+    SHARED_RESOURCE_SUFFIX,
+    classify_unread_resource,
+    item_kind,
     looks_like_kubernetes,
+    parse_gpu_resource,
     read_objects,
-    unread_kind,
 )
 from gpuplanner.ingest.kubernetes.cluster_dump import (
-    OTHER_KIND,
-    RESERVES,
-    SEEN_AGAIN,
-    Dump,
-    quota_table,
+    DUPLICATE_OBJECT_REASON,
+    RESERVATION_POD_REASON,
+    UNREAD_KIND_REASON,
+    ClusterDump,
+    make_quota_table,
     read_dump,
 )
-from gpuplanner.ingest.kubernetes.job_rows import COUNTED, NO_GPU, PodsAsking, UncertainRequests, job_rows
-from gpuplanner.ingest.kubernetes.node_gpus import (
-    ASSUMED_SHARES,
-    FEWER_UNITS,
-    OTHER_COUNT,
-    OTHER_MODEL,
-    PARTS_OF_BOARDS,
-    SHARED_UNITS,
-    TOO_MANY,
-    UNCONFIRMED,
-    UNKNOWN_SHARES,
-    Doubt,
+from gpuplanner.ingest.kubernetes.job_rows import (
+    COUNTED_POD_REASON,
+    NO_GPU_REASON,
+    ResourceRequests,
+    UncertainRequests,
+    make_job_rows,
 )
-from gpuplanner.ingest.kubernetes.node_inventory import closed_of, inventory_of
+from gpuplanner.ingest.kubernetes.node_gpus import (
+    ASSUMED_SHARES_CHECK,
+    COUNT_MISMATCH_CHECK,
+    MODEL_MISMATCH_CHECK,
+    SHARED_UNITS_CHECK,
+    TOO_MANY_GPUS_CHECK,
+    UNCONFIRMED_GPUS_CHECK,
+    UNKNOWN_REPLICAS_CHECK,
+    VGPU_CHECK,
+    WITHHELD_GPUS_CHECK,
+    NodeDoubt,
+)
+from gpuplanner.ingest.kubernetes.node_inventory import make_inventory, make_out_of_service
 from gpuplanner.ingest.quality_report import Check, Finding
-from gpuplanner.ingest.source_definition import looks
-from gpuplanner.ingest.text_files import head
+from gpuplanner.ingest.source_definition import register_sniffer
+from gpuplanner.ingest.text_files import read_head
 
-ENDED_BETWEEN = "pods whose end is not known: gone in a later dump"
-COLLECTED = "Jobs of which some pods are gone"
-NO_CLAIMS = "pods with a resourceclaim that is not in the dump"
-SHORT_GAP_S = 900.0
-"""Dumps so close together miss little of a pod that ends between them."""
-CLOSED = "node that takes no new jobs"
-NO_NODES = "pods with GPUs, and no node in the dump"
-NODES_TOO = (
+VANISHED_PODS_CHECK = "pods whose end is not known: gone in a later dump"
+COLLECTED_PODS_CHECK = "Jobs of which some pods are gone"
+MISSING_CLAIMS_CHECK = "pods with a resourceclaim that is not in the dump"
+MAX_SHORT_GAP_S = 900.0
+"""Longest time between two dumps that lose so little of a pod which ends between them that it needs no warning [s]."""
+
+CLOSED_NODES_CHECK = "node that takes no new jobs"
+NO_NODES_CHECK = "pods with GPUs, and no node in the dump"
+DUMP_NODES_ADVICE = (
     "each unit counts as a full GPU, which is too much where GPUs are shared: dump the nodes too "
     "(kubectl get pods,jobs,nodes -A -o json)"
 )
-GONE_NODES = "pods on nodes that are not in the dump"
-BY_CATALOGUE = "parts of the memory of GPUs that no node states"
-UNRESOLVED_SHARES = "part of a GPU not known"
-GONE_TOO = "dump the nodes together with the pods, before they are removed, where GPUs were shared on them"
-LABEL_MEMORY = (
+MISSING_NODES_CHECK = "pods on nodes that are not in the dump"
+CATALOGUE_MEMORY_CHECK = "parts of the memory of GPUs that no node states"
+UNRESOLVED_SHARES_CHECK = "part of a GPU not known"
+DUMP_EARLIER_ADVICE = "dump the nodes together with the pods, before they are removed, where GPUs were shared on them"
+LABEL_MEMORY_ADVICE = (
     "dump the nodes and resourceslices too, with nvidia.com/gpu.product, nvidia.com/gpu.memory and "
     "nvidia.com/gpu.replicas=N (units that share a GPU)"
 )
-NO_NUMBER = "number of GPUs of nodes not known"
-LABEL_SHARES = (
+UNKNOWN_GPU_COUNT_CHECK = "number of GPUs of nodes not known"
+LABEL_SHARES_ADVICE = (
     "label the nodes with nvidia.com/gpu.replicas=N (units that share a GPU) and nvidia.com/gpu.product, as "
     "gpu-feature-discovery does, and dump them again"
 )
 
-EFFECTS = {
-    OTHER_MODEL: "the first label counts for money, energy and layouts: correct the other one",
-    OTHER_COUNT: "the first number counts as installed GPUs: correct the label that is wrong",
-    SHARED_UNITS: "each unit counts as its equal part of a GPU",
-    ASSUMED_SHARES: "each unit counts as its equal part, as in time-slicing; HAMi and others give other parts: "
-    + LABEL_SHARES,
-    UNCONFIRMED: f"each unit counts as a full GPU, which is too much where GPUs are shared: {LABEL_SHARES}",
-    UNKNOWN_SHARES: f"GPU-hours leave their pods out, as the number of GPUs is not known: {LABEL_SHARES}",
-    FEWER_UNITS: "the rest counts as installed and, from the dump on, as out of service: check them",
-    TOO_MANY: f"units may be shares of GPUs, and GPU-hours leave their pods out: {LABEL_SHARES}",
-    PARTS_OF_BOARDS: "each counts as one GPU of its model: GPU-hours are of vGPUs, not of physical GPUs",
+DOUBT_EFFECTS = {
+    MODEL_MISMATCH_CHECK: "the first label counts for money, energy and layouts: correct the other one",
+    COUNT_MISMATCH_CHECK: "the first number counts as installed GPUs: correct the label that is wrong",
+    SHARED_UNITS_CHECK: "each unit counts as its equal part of a GPU",
+    ASSUMED_SHARES_CHECK: "each unit counts as its equal part, as in time-slicing; HAMi and others give other parts: "
+    + LABEL_SHARES_ADVICE,
+    UNCONFIRMED_GPUS_CHECK: "each unit counts as a full GPU, which is too much where GPUs are shared: "
+    + LABEL_SHARES_ADVICE,
+    UNKNOWN_REPLICAS_CHECK: "GPU-hours leave their pods out, as the number of GPUs is not known: "
+    + LABEL_SHARES_ADVICE,
+    WITHHELD_GPUS_CHECK: "the rest counts as installed and, from the dump on, as out of service: check them",
+    TOO_MANY_GPUS_CHECK: f"units may be shares of GPUs, and GPU-hours leave their pods out: {LABEL_SHARES_ADVICE}",
+    VGPU_CHECK: "each counts as one GPU of its model: GPU-hours are of vGPUs, not of physical GPUs",
 }
-"""Doubt about a node → which figures it moves; all but :data:`SHARED_UNITS` are warnings."""
+"""Check on a node → its effect on the figures; all but :data:`SHARED_UNITS_CHECK` are warnings."""
 
 
-def dump_findings(dump: Dump, asked: UncertainRequests, unknown: Sequence[str]) -> list[Finding]:
-    """What the objects of a dump leave open.
+def dump_findings(dump: ClusterDump, requests: UncertainRequests, nodes_without_count: Sequence[str]) -> list[Finding]:
+    """Make the findings of the quality report on a dump: resources, nodes and objects that are unknown or uncertain.
 
     Parameters
     ----------
-    dump : Dump
-        The objects.
-    asked : UncertainRequests
-        What pods ask for and is not read, or not certain.
-    unknown : sequence of str
-        Nodes whose number of GPUs does not follow.
+    dump : ClusterDump
+        The objects of the dump.
+    requests : UncertainRequests
+        Requests of pods that are not read, or whose number of GPUs is uncertain.
+    nodes_without_count : sequence of str
+        Nodes whose number of GPUs is unknown.
+
+    Returns
+    -------
+    list of Finding
     """
-    found = [*_unread(dump, asked.unread), *_closed(dump), *_on_nodes(dump)]
-    by_catalogue = f"the catalogue's counts, a few percent more or less: {LABEL_MEMORY}"
-    for check, things, effect in (
-        (GONE_NODES, asked.gone, f"each unit counts as on the nodes that are there: {GONE_TOO}"),
-        (BY_CATALOGUE, asked.by_catalogue, by_catalogue),
-        (UNRESOLVED_SHARES, asked.unresolved, f"GPU-hours leave them out: {LABEL_MEMORY}"),
+    findings = [*_unread_resource_findings(dump, requests.unread), *_closed_node_findings(dump)]
+    findings += _node_doubt_findings(dump)
+
+    missing_effect = f"each unit counts as on the nodes that are there: {DUMP_EARLIER_ADVICE}"
+    catalogue_effect = f"the catalogue's counts, a few percent more or less: {LABEL_MEMORY_ADVICE}"
+    unresolved_effect = f"GPU-hours leave them out: {LABEL_MEMORY_ADVICE}"
+    for check, requests_by_name, effect in (
+        (MISSING_NODES_CHECK, requests.on_missing_nodes, missing_effect),
+        (CATALOGUE_MEMORY_CHECK, requests.by_catalogue, catalogue_effect),
+        (UNRESOLVED_SHARES_CHECK, requests.unresolved, unresolved_effect),
     ):
-        for name, noted in sorted(things.items()):
-            example = f"{noted.example}: {name}"
-            text = f"{counted(noted.pods, 'pod')} requested {name}; {effect}"
-            found.append(Finding(check, "warning", noted.pods, text, example, noted.device_hours or None))
-    found += _missing_objects(dump)
-    units = [pod for pod in dump.pods.values() if any(map(gpu_resource, pod.asks))]
-    if units and not dump.nodes:
-        resources = sorted({name for pod in units for name in pod.asks if gpu_resource(name)})
-        example = f"{units[0].namespace}/{units[0].name}: {', '.join(resources)}"
-        found.append(Finding(NO_NODES, "warning", len(units), NODES_TOO, example))
-    if unknown:
-        effect = f"there is no inventory, and the fleet is inferred from its jobs: {LABEL_SHARES}"
-        found.append(Finding(NO_NUMBER, "warning", len(unknown), effect, examples(unknown)))
-    return found
+        for name, requested in sorted(requests_by_name.items()):
+            example = f"{requested.example}: {name}"
+            text = f"{count_text(requested.pods, 'pod')} requested {name}; {effect}"
+            findings.append(Finding(check, "warning", requested.pods, text, example, requested.device_hours or None))
+
+    findings += _missing_object_findings(dump)
+    gpu_pods = [pod for pod in dump.pods.values() if any(map(parse_gpu_resource, pod.gpu_requests))]
+    if gpu_pods and not dump.nodes:
+        resources = sorted({name for pod in gpu_pods for name in pod.gpu_requests if parse_gpu_resource(name)})
+        example = f"{gpu_pods[0].namespace}/{gpu_pods[0].name}: {', '.join(resources)}"
+        findings.append(Finding(NO_NODES_CHECK, "warning", len(gpu_pods), DUMP_NODES_ADVICE, example))
+    if nodes_without_count:
+        effect = f"there is no inventory, and the fleet is inferred from its jobs: {LABEL_SHARES_ADVICE}"
+        example = examples(nodes_without_count)
+        findings.append(Finding(UNKNOWN_GPU_COUNT_CHECK, "warning", len(nodes_without_count), effect, example))
+    return findings
 
 
-def _missing_objects(dump: Dump) -> Iterator[Finding]:
-    """Pods that ended between two dumps, pods of Jobs that are collected, and claims that no file has."""
-    late = [uid for uid, seconds in dump.gone.items() if seconds > SHORT_GAP_S]
-    if late:
-        pod = dump.pods[late[0]]
+def _missing_object_findings(dump: ClusterDump) -> Iterator[Finding]:
+    """Yield findings on pods that ended between two dumps, deleted pods of Jobs, and claims that no file has."""
+    vanished = [uid for uid, seconds in dump.vanished_gap_s.items() if seconds > MAX_SHORT_GAP_S]
+    if vanished:
+        pod = dump.pods[vanished[0]]
+        max_gap_h = max(dump.vanished_gap_s.values()) / SECONDS_PER_HOUR
         effect = (
-            f"{counted(len(late), 'pod')} ran in one dump and are gone in a later one: each ends at the last dump that "
-            f"had it, up to {max(dump.gone.values()) / SECONDS_PER_HOUR:,.1f} h too early; dump every ten minutes"
+            f"{count_text(len(vanished), 'pod')} ran in one dump and are gone in a later one: "
+            "each ends at the last dump "
+            f"that had it, up to {max_gap_h:,.1f} h too early; dump every ten minutes"
         )
-        yield Finding(ENDED_BETWEEN, "warning", len(late), effect, f"{pod.namespace}/{pod.name}")
-    left = Counter(uid for pod in dump.pods.values() for _, _, uid in dump.owners(pod))
-    missing = {uid: number - left[uid] for uid, number in dump.finished.items() if 0 < left[uid] < number}
+        yield Finding(VANISHED_PODS_CHECK, "warning", len(vanished), effect, f"{pod.namespace}/{pod.name}")
+
+    pods_left = Counter(uid for pod in dump.pods.values() for _, _, uid in dump.find_controllers(pod))
+    succeeded = dump.succeeded_pods
+    missing = {uid: number - pods_left[uid] for uid, number in succeeded.items() if 0 < pods_left[uid] < number}
     if missing:
         job = dump.jobs[next(iter(missing))]
-        effect = f"{counted(sum(missing.values()), 'pod')} that succeeded are gone: GPU-hours leave them out"
-        yield Finding(COLLECTED, "warning", len(missing), effect, f"{job.namespace}/{job.name}")
-    unknown = [
+        effect = f"{count_text(sum(missing.values()), 'pod')} that succeeded are gone: GPU-hours leave them out"
+        yield Finding(COLLECTED_PODS_CHECK, "warning", len(missing), effect, f"{job.namespace}/{job.name}")
+
+    pods = [
         pod
         for pod in dump.pods.values()
         if any(
@@ -149,95 +174,127 @@ def _missing_objects(dump: Dump) -> Iterator[Finding]:
             for name, template in pod.claims
         )
     ]
-    if unknown:
+    if pods:
         effect = (
-            f"{counted(len(unknown), 'pod')} use ResourceClaims that the dump lacks, and GPU-hours leave them out: "
+            f"{count_text(len(pods), 'pod')} use ResourceClaims that the dump lacks, and GPU-hours leave them out: "
             "kubectl get pods,jobs,nodes,resourceclaims,resourceclaimtemplates,resourceslices,deviceclasses "
             "-A -o json"
         )
-        yield Finding(NO_CLAIMS, "warning", len(unknown), effect, f"{unknown[0].namespace}/{unknown[0].name}")
+        yield Finding(MISSING_CLAIMS_CHECK, "warning", len(pods), effect, f"{pods[0].namespace}/{pods[0].name}")
 
 
-def _on_nodes(dump: Dump) -> Iterator[Finding]:
-    """One line for each kind of doubt about nodes, with the pods that it concerns."""
-    claimed = {device.node for device in dump.devices.values()}
-    by_check: dict[str, list[tuple[str, Doubt]]] = {}
+def _node_doubt_findings(dump: ClusterDump) -> Iterator[Finding]:
+    """Yield a finding for each check that nodes fail, with the pods that it affects."""
+    nodes_with_devices = {device.node for device in dump.devices.values()}
+    by_check: dict[str, list[tuple[str, NodeDoubt]]] = {}
     for name, node in sorted(dump.nodes.items()):
         for doubt in node.doubts:
-            if doubt.check != FEWER_UNITS or name not in claimed:
+            if doubt.check != WITHHELD_GPUS_CHECK or name not in nodes_with_devices:
                 by_check.setdefault(doubt.check, []).append((name, doubt))
     for check, rows in by_check.items():
-        severity, effect = "info" if check == SHARED_UNITS else "warning", EFFECTS[check]
-        named = examples([f"{name}: {doubt.words}" for name, doubt in rows])
-        pods, hours, resources = _pods_on(dump, rows)
+        severity = "info" if check == SHARED_UNITS_CHECK else "warning"
+        effect = DOUBT_EFFECTS[check]
+        node_examples = examples([f"{name}: {doubt.evidence}" for name, doubt in rows])
+        pods, hours, resources = _affected_pods(dump, rows)
         if pods:
-            effect = f"{counted(pods, 'pod')} on {counted(len(rows), 'node')} requested {resources}; {effect}"
-        known = hours if severity == "warning" and pods else None
-        number = pods if pods and check != FEWER_UNITS else len(rows)
-        yield Finding(check, severity, number, effect, named, known)
+            effect = f"{count_text(pods, 'pod')} on {count_text(len(rows), 'node')} requested {resources}; {effect}"
+        known_hours = hours if severity == "warning" and pods else None
+        number = pods if pods and check != WITHHELD_GPUS_CHECK else len(rows)
+        yield Finding(check, severity, number, effect, node_examples, known_hours)
 
 
-def _unread(dump: Dump, unread: Mapping[str, PodsAsking]) -> Iterator[Finding]:
-    """One line for each resource, or device class, that pods ask for or nodes have and that is not read."""
-    nodes: dict[str, list[int]] = {}
+def _unread_resource_findings(dump: ClusterDump, unread: Mapping[str, ResourceRequests]) -> Iterator[Finding]:
+    """Yield a finding for each resource or device class that pods request or nodes have, and that is not read."""
+    devices_by_resource: dict[str, list[int]] = {}
     for node in dump.nodes.values():
         for name, number in node.unread.items():
             if number:
-                nodes.setdefault(name, []).append(number)
-    for name in sorted({*unread, *nodes}):
-        noted, devices = unread.get(name, PodsAsking()), nodes.get(name, [])
-        effect = f"{counted(noted.pods, 'pod')} requested it, and {counted(len(devices), 'node')} had "
-        effect += f"{counted(sum(devices), 'device')} of it; "
-        if unread_kind(name) == "accelerator":
+                devices_by_resource.setdefault(name, []).append(number)
+    for name in sorted({*unread, *devices_by_resource}):
+        requests = unread.get(name, ResourceRequests())
+        devices = devices_by_resource.get(name, [])
+        effect = f"{count_text(requests.pods, 'pod')} requested it, and {count_text(len(devices), 'node')} had "
+        effect += f"{count_text(sum(devices), 'device')} of it; "
+        if classify_unread_resource(name) == "accelerator":
             effect += "it is no GPU of the catalogue, and no figure counts it"
         elif "/" in name:
             effect += "it may be a GPU or a part of one, and GPU-hours leave its pods out"
         else:
             effect += "it may be of GPUs, and GPU-hours leave its pods out: dump deviceclasses and resourceclaims too"
-        hours = None if unread_kind(name) == "accelerator" else noted.device_hours
-        severity = "warning" if noted.pods or hours is not None else "info"
-        yield Finding(f"{name} is not read", severity, noted.pods, effect, noted.example, hours)
+        hours = None if classify_unread_resource(name) == "accelerator" else requests.device_hours
+        severity = "warning" if requests.pods or hours is not None else "info"
+        yield Finding(f"{name} is not read", severity, requests.pods, effect, requests.example, hours)
 
 
-def _closed(dump: Dump) -> Iterator[Finding]:
-    closed = {name: node for name, node in sorted(dump.nodes.items()) if node.closed and node.gpus}
-    undated = [name for name, node in closed.items() if node.since is None]
-    if closed:
-        named = examples([f"{name} ({node.closed})" for name, node in closed.items()])
+def _closed_node_findings(dump: ClusterDump) -> Iterator[Finding]:
+    """Yield a finding on the nodes with GPUs that accept no new pods."""
+    closed_nodes = {name: node for name, node in sorted(dump.nodes.items()) if node.closed_reason and node.gpus}
+    undated_nodes = [name for name, node in closed_nodes.items() if node.closed_since is None]
+    if closed_nodes:
+        node_examples = examples([f"{name} ({node.closed_reason})" for name, node in closed_nodes.items()])
         effect = "its GPUs count as installed, and as down since it was closed, or from the dump on"
-        effect += f"; the start is not known of {examples(undated)}" if undated else ""
-        yield Finding(CLOSED, "info", len(closed), effect, named)
+        effect += f"; the start is not known of {examples(undated_nodes)}" if undated_nodes else ""
+        yield Finding(CLOSED_NODES_CHECK, "info", len(closed_nodes), effect, node_examples)
 
 
-def _pods_on(dump: Dump, rows: Sequence[tuple[str, Doubt]]) -> tuple[int, float, str]:
-    """Pods on some nodes that ask for what is in doubt there, their GPU-hours, about, and the resources."""
-    doubted: dict[str, set[str | None]] = {}
+def _affected_pods(dump: ClusterDump, rows: Sequence[tuple[str, NodeDoubt]]) -> tuple[int, float, str]:
+    """Count the pods that request resources in doubt on their nodes, estimate their GPU-hours, and name the resources.
+
+    Parameters
+    ----------
+    dump : ClusterDump
+        The objects of the dump.
+    rows : sequence of (str, NodeDoubt)
+        Nodes and their doubts.
+
+    Returns
+    -------
+    pods : int
+    hours : float
+        GPU-hours. [h]
+    resources : str
+        Names of the resources.
+    """
+    doubted_resources: dict[str, set[str | None]] = {}
     for name, doubt in rows:
-        doubted.setdefault(name, set()).add(doubt.resource)
-    pods, hours, resources = 0, 0.0, set[str]()
+        doubted_resources.setdefault(name, set()).add(doubt.resource)
+    pods = 0
+    hours = 0.0
+    names: set[str] = set()
     for pod in dump.pods.values():
-        of_node = doubted.get(pod.node or "", set())
-        units = {name: gpu_resource(name) for name in pod.asks}
-        named = [name for name, unit in units.items() if None in of_node or (unit and unit.plain in of_node)]
-        if not named or pod.node is None:
+        doubted = doubted_resources.get(pod.node or "", set())
+        units = {name: parse_gpu_resource(name) for name in pod.gpu_requests}
+        affected = [name for name, unit in units.items() if None in doubted or (unit and unit.base_name in doubted)]
+        if not affected or pod.node is None:
             continue
         pods += 1
-        resources |= set(named)
+        names |= set(affected)
         node = dump.nodes[pod.node]
-        for name in named:
-            there = node.units.get(name.removesuffix(SHARED), 0)
-            gpus = pod.asks[name] * node.gpus / there if there and node.gpus else pod.asks[name]
-            hours += float(gpus) * pod.hours if units[name] else 0.0
-    return pods, hours, ", ".join(sorted(resources))
+        for name in affected:
+            node_units = node.units.get(name.removesuffix(SHARED_RESOURCE_SUFFIX), 0)
+            gpus_per_unit = Fraction(node.gpus, node_units) if node_units and node.gpus else 1
+            hours += float(pod.gpu_requests[name] * gpus_per_unit) * pod.hours if units[name] else 0.0
+    return pods, hours, ", ".join(sorted(names))
 
 
-HARMLESS = (NO_GPU, COUNTED, OTHER_KIND, SEEN_AGAIN, RESERVES)
+HARMLESS_REASONS = (
+    NO_GPU_REASON,
+    COUNTED_POD_REASON,
+    UNREAD_KIND_REASON,
+    DUPLICATE_OBJECT_REASON,
+    RESERVATION_POD_REASON,
+)
 
-LEFT_OUT = "kubectl shows what still exists: jobs that were deleted, or cleaned up after their time, are missing"
+KUBECTL_SCOPE_NOTE = (
+    "kubectl shows what still exists: jobs that were deleted, or cleaned up after their time, are missing"
+)
 
-CHANGING = "nodes whose MIG configuration is not done: "
+"""Note on a dataset: scope of ``kubectl get``."""
 
-CHECKS = (
+RECONFIGURING_NOTE = "nodes whose MIG configuration is not done: "
+"""Note on a dataset, followed by the nodes."""
+
+KUBERNETES_CHECKS = (
     Check(
         "pods that ran together, joined to one job",
         "info",
@@ -247,7 +304,7 @@ CHECKS = (
     Check(
         "a Job whose pods are gone",
         "warning",
-        "its own times were taken: queueing delays are too short and GPU-hours may be too high",
+        "its own times were taken: queue waits are too short and GPU-hours may be too high",
         pl.col("told_by") == "Job",
     ),
     Check(
@@ -265,18 +322,33 @@ CHECKS = (
 )
 
 
-@looks(looks_like_kubernetes)
+@register_sniffer(looks_like_kubernetes)
 def read_kubernetes(paths: Sequence[str | Path], *, boards: Mapping[str, str] | None = None) -> Dataset:
-    """Read dumps of Kubernetes objects.
+    """Read the jobs, nodes and quotas of dumps of Kubernetes objects.
 
-    The more kinds a dump holds, the more is known: ``kubectl get pods,jobs,nodes -A -o json``, with Kueue
+    The more kinds a dump has, the more is known: ``kubectl get pods,jobs,nodes -A -o json``, with Kueue
     also ``workloads,clusterqueues,localqueues,resourceflavors``, with DRA also
     ``resourceclaims,resourceclaimtemplates,resourceslices``. A job is, in this order, a Workload of Kueue
-    (from its admission), the pods of one owner that ran together (from their binding to nodes), a pod by
-    itself, or a Job of which no pod is left. The tenant is the ClusterQueue, the queue of KAI or Volcano, or else the
-    namespace. The inventory comes with it where every node tells its GPUs, and the quotas where there are queues; of
-    nodes alone, the inventory.
-    Files are JSON (lists, lines, or objects in a row) or YAML; `boards`: product label → board.
+    (from its admission), the pods of one controller that ran together (from their binding to nodes), a pod by
+    itself, or a Job without pods. The tenant is the ClusterQueue, the queue of KAI or Volcano, or else the namespace.
+
+    Parameters
+    ----------
+    paths : sequence of str or Path
+        JSON (lists, lines, or concatenated objects) or YAML.
+    boards : mapping of str to str, optional
+        Product label → GPU model.
+
+    Returns
+    -------
+    Dataset
+        Jobs, the inventory if the GPUs of every node are known, and quotas if there are queues. Of nodes alone, the
+        inventory.
+
+    Raises
+    ------
+    TraceFormatError
+        If there is no file, or none of its objects are read.
 
     Examples
     --------
@@ -302,66 +374,87 @@ def read_kubernetes(paths: Sequence[str | Path], *, boards: Mapping[str, str] | 
         raise TraceFormatError("kubernetes", "at least one file", "none", "Give at least one file.")
     dump = read_dump(paths)
     _require_objects(dump, paths)
-    return dataset_of(dump, paths, boards)
+    return make_dataset(dump, paths, boards)
 
 
-def _require_objects(dump: Dump, paths: Sequence[str | Path]) -> None:
-    """Refuse files of configuration alone, such as a NodePool or a ResourceQuota."""
-    kinds = {place.raw.partition(" ")[0] for place, reason in dump.rejects if reason == OTHER_KIND}
+def _require_objects(dump: ClusterDump, paths: Sequence[str | Path]) -> None:
+    """Raise a TraceFormatError if files have configuration alone, such as a NodePool or a ResourceQuota."""
+    kinds = {location.raw.partition(" ")[0] for location, reason in dump.rejects if reason == UNREAD_KIND_REASON}
     if kinds and not (dump.pods or dump.jobs or dump.workloads or dump.nodes or dump.devices):
         names = ", ".join(str(path) for path in paths)
-        todo = "Run kubectl get pods,jobs,nodes -A -o json > dump.json."
+        remedy = "Run kubectl get pods,jobs,nodes -A -o json > dump.json."
         got = f"objects of kind {examples(sorted(kinds))} alone"
-        raise TraceFormatError(names, "pods, jobs, workloads or nodes", got, todo)
+        raise TraceFormatError(names, "pods, jobs, workloads or nodes", got, remedy)
 
 
-def dataset_of(
-    dump: Dump,
+def make_dataset(
+    dump: ClusterDump,
     paths: Sequence[str | Path],
     boards: Mapping[str, str] | None = None,
     *,
     last_seen: datetime | None = None,
 ) -> Dataset:
-    """Jobs, nodes and quotas of objects, or of nodes alone the inventory.
+    """Make a dataset from objects: jobs, inventory and quotas; of nodes alone the inventory.
 
     Parameters
     ----------
-    dump : Dump
+    dump : ClusterDump
         The objects.
     paths : sequence of str or Path
-        Where they come from.
-    boards : mapping, optional
+        Their files, for error messages.
+    boards : mapping of str to str, optional
         Product label → GPU model.
     last_seen : datetime, optional
-        Until when running jobs are counted, where no node says so.
+        Time until which running jobs are counted, where no node has a heartbeat.
+
+    Returns
+    -------
+    Dataset
     """
     if not (dump.pods or dump.jobs or dump.workloads) and (dump.nodes or dump.devices):
-        return _node_list(dump, paths, boards)
-    rows, names, asked = job_rows(dump)
-    inventory, unknown = inventory_of(dump.nodes, dump.devices.values())
-    last_beat = max((node.seen for node in dump.nodes.values() if node.seen), default=last_seen)
-    trace = assemble(
-        _with_attempts(rows),
+        return _make_node_list(dump, paths, boards)
+    rows, names, uncertain_requests = make_job_rows(dump)
+    inventory, nodes_without_count = make_inventory(dump.nodes, dump.devices.values())
+    heartbeats = (node.last_heartbeat for node in dump.nodes.values())
+    last_heartbeat = max(filter(None, heartbeats), default=last_seen)
+    dataset = assemble_jobs(
+        _with_attempt_numbers(rows),
         source="kubernetes",
-        last_seen=pl.lit(last_beat, pl.Datetime("us", "UTC")),
-        checks=CHECKS,
-        notes=_notes(dump),
-        harmless=HARMLESS,
-        findings=dump_findings(dump, asked, unknown),
+        last_seen=pl.lit(last_heartbeat, pl.Datetime("us", "UTC")),
+        checks=KUBERNETES_CHECKS,
+        notes=_provenance_notes(dump),
+        harmless_reasons=HARMLESS_REASONS,
+        findings_of_reader=dump_findings(dump, uncertain_requests, nodes_without_count),
         inventory=inventory,
         boards=boards,
     )
-    leaves = {name: rows for name, rows in dump.quotas.items() if name not in dump.above}
-    models = {flavor: dump.board_of(flavor) for flavor in dump.flavors}
-    return trace.with_tables(
-        queue_quotas=quota_table(leaves, models, dump.queues),
+    leaf_quotas = {name: rows for name, rows in dump.quotas.items() if name not in dump.parent_queues}
+    flavor_models = {flavor: dump.flavor_gpu_model(flavor) for flavor in dump.flavors}
+    return dataset.with_tables(
+        queue_quotas=make_quota_table(leaf_quotas, flavor_models, dump.queues),
         job_names=names if names.height else None,
-        out_of_service=closed_of(dump.nodes, dump.devices.values()),
+        out_of_service=make_out_of_service(dump.nodes, dump.devices.values()),
     )
 
 
 def read_kubernetes_nodes(paths: Sequence[str | Path], *, boards: Mapping[str, str] | None = None) -> Dataset:
-    """Read the nodes of dumps of Kubernetes objects, and nothing else of them, as an inventory.
+    """Read the nodes of dumps of Kubernetes objects as an inventory; other objects are ignored.
+
+    Parameters
+    ----------
+    paths : sequence of str or Path
+        JSON or YAML.
+    boards : mapping of str to str, optional
+        Product label → GPU model.
+
+    Returns
+    -------
+    Dataset
+
+    Raises
+    ------
+    TraceFormatError
+        If the number of GPUs of a node is unknown, or no node has GPUs.
 
     Examples
     --------
@@ -374,53 +467,54 @@ def read_kubernetes_nodes(paths: Sequence[str | Path], *, boards: Mapping[str, s
     ...     read_kubernetes_nodes([path]).summary()["gpus"]
     8
     """
-    return _node_list(read_dump(paths), paths, boards)
+    return _make_node_list(read_dump(paths), paths, boards)
 
 
 def is_nodes_alone(path: str | Path) -> bool:
-    """True if a file of Kubernetes objects holds nodes and nothing else; read up to the first other object."""
-    if not any("Node" in line for line in head(path)):
+    """Whether a file of Kubernetes objects has nodes and nothing else; it is read up to the first other object."""
+    if not any("Node" in line for line in read_head(path)):
         return False
-    kinds = map(kind_of, read_objects(path)[1])
+    kinds = map(item_kind, read_objects(path)[1])
     return next(kinds, None) == "Node" and all(kind == "Node" for kind in kinds)
 
 
-def _node_list(dump: Dump, paths: Sequence[str | Path], boards: Mapping[str, str] | None) -> Dataset:
-    """The inventory of a dump as a dataset of its own."""
-    inventory, unknown = inventory_of(dump.nodes, dump.devices.values())
+def _make_node_list(dump: ClusterDump, paths: Sequence[str | Path], boards: Mapping[str, str] | None) -> Dataset:
+    """Make a dataset from the inventory of a dump; a TraceFormatError if it has none."""
+    inventory, nodes_without_count = make_inventory(dump.nodes, dump.devices.values())
     if inventory is None:
-        got = f"no number for {examples(unknown)}" if unknown else "no node with GPUs"
+        got = f"no number for {examples(nodes_without_count)}" if nodes_without_count else "no node with GPUs"
         names = ", ".join(str(path) for path in paths)
-        todo = "Dump the nodes with their labels and capacity: kubectl get nodes -o json."
-        raise TraceFormatError(names, "nodes with their number of GPUs", got, todo)
-    table, findings = resolve_nodes(inventory, boards)
+        remedy = "Dump the nodes with their labels and capacity: kubectl get nodes -o json."
+        raise TraceFormatError(names, "nodes with their number of GPUs", got, remedy)
+    table, findings = resolve_node_models(inventory, boards)
     records = Records({})
-    for where, reason in dump.rejects:
-        records.reject(where.file, where.item, where.raw, reason)
+    for location, reason in dump.rejects:
+        records.reject(location.file, location.item, location.raw, reason)
     rows = records.rows(dump.files)
-    place = {"file": pl.lit(0, pl.UInt32), "line": pl.int_range(1, pl.len() + 1), "raw": pl.col("node")}
-    findings += dump_findings(dump, UncertainRequests(), unknown)
-    found = assemble_nodes(rows, table.with_columns(**place), findings, notes=_changing(dump))
-    return found.with_tables(out_of_service=closed_of(dump.nodes, dump.devices.values()))
+    row_place = {"file": pl.lit(0, pl.UInt32), "line": pl.int_range(1, pl.len() + 1), "raw": pl.col("node")}
+    findings += dump_findings(dump, UncertainRequests(), nodes_without_count)
+    dataset = assemble_nodes(rows, table.with_columns(**row_place), findings, notes=_reconfiguring_notes(dump))
+    return dataset.with_tables(out_of_service=make_out_of_service(dump.nodes, dump.devices.values()))
 
 
-def _notes(dump: Dump) -> list[str]:
-    notes = [LEFT_OUT, *_changing(dump)]
-    if not any(node.seen for node in dump.nodes.values()):
+def _provenance_notes(dump: ClusterDump) -> list[str]:
+    """Return the notes of the provenance of a dataset: its scope, and information that its nodes lack."""
+    notes = [KUBECTL_SCOPE_NOTE, *_reconfiguring_notes(dump)]
+    if not any(node.last_heartbeat for node in dump.nodes.values()):
         notes.append("no nodes with heartbeats: running jobs are counted up to the last event in the dump")
     return notes
 
 
-def _changing(dump: Dump) -> list[str]:
-    """The nodes whose GPUs may soon be cut otherwise."""
+def _reconfiguring_notes(dump: ClusterDump) -> list[str]:
+    """Return a note on the nodes whose GPUs are about to be repartitioned, if there are any."""
     nodes = sorted(f"{name} ({node.config_state})" for name, node in dump.nodes.items() if node.config_state)
-    return [f"{CHANGING}{examples(nodes)}"] if nodes else []
+    return [f"{RECONFIGURING_NOTE}{examples(nodes)}"] if nodes else []
 
 
-def _with_attempts(rows: Rows) -> Rows:
-    """Number the rows of each job by time; evictions that Kueue counted come before the row."""
+def _with_attempt_numbers(rows: Rows) -> Rows:
+    """Number the attempts of each job by time; evictions that Kueue counted are attempts before the row."""
     order = pl.coalesce("start_time", "submit_time")
     evictions = pl.col("evictions").fill_null(0)
     frame = rows.good.sort(order, "file", "line", maintain_order=True)
-    tries = (1 + evictions).cum_sum().over("job_id")
-    return replace(rows, good=frame.with_columns(attempt=tries).sort("file", "line", maintain_order=True))
+    attempts = (1 + evictions).cum_sum().over("job_id")
+    return replace(rows, good=frame.with_columns(attempt=attempts).sort("file", "line", maintain_order=True))

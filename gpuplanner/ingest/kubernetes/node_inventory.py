@@ -1,4 +1,4 @@
-"""The inventory of a Kubernetes cluster, with devices of Dynamic Resource Allocation."""
+"""Readers for nodes and devices of Dynamic Resource Allocation (DRA), and the inventory made from them."""
 
 from __future__ import annotations
 
@@ -13,64 +13,67 @@ import polars as pl
 
 from gpuplanner.core.schema_checks import conform
 from gpuplanner.core.schemas import TABLES, Inventory
-from gpuplanner.hardware.catalog import boards_called, resource_words
+from gpuplanner.hardware.catalog import list_resource_names, match_gpu_models
 from gpuplanner.ingest.kubernetes.api_objects import (
-    GPU_LIKE,
-    Object,
-    count,
-    instant,
-    name_of,
-    part,
-    parts,
-    text,
+    GPU_LIKE_PATTERN,
+    ApiObject,
+    get_object,
+    get_objects,
+    object_name,
+    parse_count,
+    read_time,
+    to_text,
 )
-from gpuplanner.ingest.kubernetes.node_gpus import CONFIG, NodeGpus, gpus_of_node, partitions_in_mode
+from gpuplanner.ingest.kubernetes.node_gpus import MIG_CONFIG_LABEL, NodeGpus, partitions_in_mode, read_node_gpus
 
-PROFILE_SELECTOR = re.compile(r"\.profile\s*==\s*['\"]([^'\"]+)['\"]")
-MIG_SELECTOR = re.compile(r"\.type\s*==\s*['\"]mig['\"]")
+PROFILE_SELECTOR_PATTERN = re.compile(r"\.profile\s*==\s*['\"]([^'\"]+)['\"]")
+MIG_SELECTOR_PATTERN = re.compile(r"\.type\s*==\s*['\"]mig['\"]")
 NVIDIA_DRIVER = "gpu.nvidia.com"
 """Driver whose devices that are parts of a GPU have ``mig`` in their names (NVIDIA/k8s-dra-driver-gpu)."""
-QUOTED = re.compile(r"['\"]([^'\"]+)['\"]")
+QUOTED_PATTERN = re.compile(r"['\"]([^'\"]+)['\"]")
 
-FULL, INSTANCES, NO_GPU, UNKNOWN = "full GPUs", "MIG instances", "no GPU", "not known"
-"""What the devices of a class are."""
+FULL_GPUS = "full GPUs"
+MIG_INSTANCES = "MIG instances"
+NO_GPUS = "no GPU"
+UNKNOWN_DEVICES = "not known"
+"""Kinds of devices of a DeviceClass."""
 
 
 @dataclass(frozen=True)
-class ClaimedDevice:
-    """One device that a driver offers.
+class DraDevice:
+    """One GPU, or part of a GPU, that a DRA driver offers in a ResourceSlice.
 
     - ``key``: Driver, pool and name.
     - ``node``: Node that it is on.
-    - ``board``: Identity of the GPU that it is, or is part of; None for a part that does not say.
-    - ``model``, ``profile``: Board; MIG profile, None for a whole GPU.
-    - ``parts``: Devices of an AMD GPU in its partition mode, of which this is one; 0 if their number is not known.
+    - ``gpu_id``: Identity of the GPU that it is, or is part of; None for a part without its parent.
+    - ``model``, ``profile``: GPU model; MIG profile, None for a full GPU.
+    - ``partitions``: Number of partitions of the AMD GPU of which it is one; 0 if unknown.
     """
 
     key: tuple[str, str, str]
     node: str | None
-    gpu_model: str | None
+    gpu_id: str | None
     model: str | None
     profile: str | None
-    parts: int = 1
+    partitions: int = 1
 
 
 @dataclass(frozen=True)
 class DeviceClass:
-    """What the devices of a class are, by the selectors of its object; the profile where these name one."""
+    """Kind of the devices of a DeviceClass, by its selectors, and their MIG profile if these name one."""
 
     kind: str
     profile: str | None = None
 
 
 @dataclass(frozen=True)
-class Held:
-    """What a claim holds or asks for.
+class ClaimedGpus:
+    """GPUs that are allocated to a claim, or requested by a claim without allocation.
 
-    - ``gpus``: GPUs, or MIG instances; None if their number is not known.
-    - ``profile``, ``model``: MIG profile and board, if all devices have the same.
-    - ``unread``: Device classes, or drivers, whose devices may be GPUs and are not known.
-    - ``classes``: Device classes of GPUs that it asks for, else the drivers of its devices.
+    - ``gpus``: Number of GPUs or MIG instances; None if unknown.
+    - ``profile``, ``model``: MIG profile and GPU model, if all devices have the same.
+    - ``unread``: Device classes, or drivers, whose devices may be GPUs and are not in the catalogue.
+    - ``classes``: Device classes of GPUs that it requests, else the drivers of its devices.
     """
 
     gpus: Fraction | int | None
@@ -82,7 +85,7 @@ class Held:
 
 @dataclass(frozen=True)
 class DeviceRequest:
-    """Devices of one class that a claim asks for; None as their number: it is not known before allocation."""
+    """Devices of one class that a claim requests; their number is None if it is open until allocation."""
 
     device_class: str
     number: int | None
@@ -93,16 +96,26 @@ class DeviceRequest:
 class DeviceClaim:
     """A ResourceClaim, or the claim that a ResourceClaimTemplate makes for each pod.
 
-    - ``allocated``: Keys of the devices allocated to it, of all drivers; empty while it waits.
-    - ``asked``: What it asks for.
+    - ``allocated``: Keys of the devices allocated to it, of all drivers; empty while it is pending.
+    - ``requests``: Devices that it requests.
     """
 
     allocated: tuple[tuple[str, str, str], ...]
-    asked: tuple[DeviceRequest, ...]
+    requests: tuple[DeviceRequest, ...]
 
 
-def read_slice(resource_slice: Object) -> Iterator[ClaimedDevice]:
+def read_resource_slice(resource_slice: ApiObject) -> Iterator[DraDevice]:
     """Read the GPUs of a ResourceSlice (``resource.k8s.io`` v1beta1, v1beta2 or v1).
+
+    Parameters
+    ----------
+    resource_slice : mapping
+        Object of kind ResourceSlice.
+
+    Yields
+    ------
+    DraDevice
+        Each GPU or part of one; devices of other drivers are left out.
 
     References
     ----------
@@ -113,168 +126,175 @@ def read_slice(resource_slice: Object) -> Iterator[ClaimedDevice]:
     --------
     >>> gpu = {"attributes": {"type": {"string": "gpu"}, "uuid": {"string": "GPU-1"}}}
     >>> spec = {"driver": "gpu.nvidia.com", "nodeName": "n1", "pool": {"name": "n1"}}
-    >>> [device.gpu_model for device in read_slice({"spec": spec | {"devices": [{"name": "gpu-0"} | gpu]}})]
+    >>> [device.gpu_id for device in read_resource_slice({"spec": spec | {"devices": [{"name": "gpu-0"} | gpu]}})]
     ['GPU-1']
     """
-    spec = part(resource_slice, "spec")
-    driver = text(spec.get("driver")) or ""
-    if driver not in resource_words("dra_driver", "full_gpu"):
+    spec = get_object(resource_slice, "spec")
+    driver = to_text(spec.get("driver")) or ""
+    if driver not in list_resource_names("dra_driver", "full_gpu"):
         return
-    pool, node = text(part(spec, "pool").get("name")) or "", text(spec.get("nodeName"))
-    for device in parts(spec, "devices"):
-        name = text(device.get("name")) or ""
-        basic = part(device, "basic") or device  # v1beta1 wraps what later versions have at the top
-        words = {
-            key.rpartition("/")[2]: text(value.get("string"))
-            for key, value in part(basic, "attributes").items()
+    pool, node = to_text(get_object(spec, "pool").get("name")) or "", to_text(spec.get("nodeName"))
+    for device in get_objects(spec, "devices"):
+        name = to_text(device.get("name")) or ""
+        basic = get_object(device, "basic") or device  # v1beta1 wraps what later versions have at the top
+        attributes = {
+            key.rpartition("/")[2]: to_text(value.get("string"))
+            for key, value in get_object(basic, "attributes").items()
             if isinstance(value, dict)
         }
-        kind, model = words.get("type"), words.get("productName")
+        kind, model = attributes.get("type"), attributes.get("productName")
         if kind not in (None, "gpu", "mig", "amdgpu", "amdgpu-partition"):
             continue
-        gpu_model: str | None = words.get("uuid") or f"{pool}/{name}"
-        pieces = 1
+        gpu_id: str | None = attributes.get("uuid") or f"{pool}/{name}"
+        partitions = 1
         if kind == "mig":
-            gpu_model = words.get("parentUUID")
+            gpu_id = attributes.get("parentUUID")
         elif kind == "amdgpu-partition":
-            pieces = partitions_in_mode(boards_called(model or ""), words.get("partitionProfile") or "")
-            gpu_model = f"{pool}/{words['parentPciAddr']}" if words.get("parentPciAddr") else None
-        yield ClaimedDevice(
+            partitions = partitions_in_mode(match_gpu_models(model or ""), attributes.get("partitionProfile") or "")
+            gpu_id = f"{pool}/{attributes['parentPciAddr']}" if attributes.get("parentPciAddr") else None
+        yield DraDevice(
             key=(driver, pool, name),
             node=node,
-            gpu_model=gpu_model,
+            gpu_id=gpu_id,
             model=model,
-            profile=words.get("profile") if kind == "mig" else None,
-            parts=pieces,
+            profile=attributes.get("profile") if kind == "mig" else None,
+            partitions=partitions,
         )
 
 
-def read_class(spec: Object) -> DeviceClass:
-    """Read the specification of a DeviceClass: GPUs where its selectors name a driver of GPUs.
+def read_device_class(spec: ApiObject) -> DeviceClass:
+    """Read the specification of a DeviceClass: its devices are GPUs if its selectors name a driver of GPUs.
 
     Examples
     --------
     >>> cel = {"expression": "device.driver == 'gpu.nvidia.com' && device.attributes['gpu.nvidia.com'].type == 'mig'"}
-    >>> read_class({"selectors": [{"cel": cel}]}).kind
+    >>> read_device_class({"selectors": [{"cel": cel}]}).kind
     'MIG instances'
     """
-    words = " ".join(text(part(each, "cel").get("expression")) or "" for each in parts(spec, "selectors"))
-    named = set(QUOTED.findall(words))
-    if not named.isdisjoint(resource_words("dra_driver", "full_gpu")):
-        profile = PROFILE_SELECTOR.search(words)
-        instances = profile or MIG_SELECTOR.search(words)
-        return DeviceClass(INSTANCES if instances else FULL, profile[1] if profile else None)
-    drivers = re.findall(r"\.driver\s*==\s*['\"]([^'\"]+)['\"]", words)
-    return DeviceClass(NO_GPU if drivers and not any(map(GPU_LIKE.search, drivers)) else UNKNOWN)
+    cels = [get_object(selector, "cel") for selector in get_objects(spec, "selectors")]
+    expressions = " ".join(to_text(cel.get("expression")) or "" for cel in cels)
+    quoted_words = set(QUOTED_PATTERN.findall(expressions))
+    if not quoted_words.isdisjoint(list_resource_names("dra_driver", "full_gpu")):
+        profile = PROFILE_SELECTOR_PATTERN.search(expressions)
+        instances = profile or MIG_SELECTOR_PATTERN.search(expressions)
+        return DeviceClass(MIG_INSTANCES if instances else FULL_GPUS, profile[1] if profile else None)
+    drivers = re.findall(r"\.driver\s*==\s*['\"]([^'\"]+)['\"]", expressions)
+    return DeviceClass(NO_GPUS if drivers and not any(map(GPU_LIKE_PATTERN.search, drivers)) else UNKNOWN_DEVICES)
 
 
-def read_claim(spec: Object, status: Object) -> DeviceClaim:
-    """Read the specification of a claim or template, and the status of a claim.
+def read_claim(spec: ApiObject, status: ApiObject) -> DeviceClaim:
+    """Read the specification of a ResourceClaim or of its template, and the status of a claim.
 
     Examples
     --------
     >>> exactly = {"deviceClassName": "gpu.nvidia.com", "count": 2}
-    >>> read_claim({"devices": {"requests": [{"name": "gpus", "exactly": exactly}]}}, {}).asked
+    >>> read_claim({"devices": {"requests": [{"name": "gpus", "exactly": exactly}]}}, {}).requests
     (DeviceRequest(device_class='gpu.nvidia.com', number=2, profile=None),)
     """
-    listed = parts(part(part(status, "allocation"), "devices"), "results")
-    results = [
-        (str(each["driver"]), text(each.get("pool")) or "", text(each.get("device")) or "")
-        for each in listed
-        if text(each.get("driver")) and not each.get("adminAccess")
+    allocation_results = get_objects(get_object(get_object(status, "allocation"), "devices"), "results")
+    allocated = [
+        (str(result["driver"]), to_text(result.get("pool")) or "", to_text(result.get("device")) or "")
+        for result in allocation_results
+        if to_text(result.get("driver")) and not result.get("adminAccess")
     ]
-    asked = []
-    for request in parts(part(spec, "devices"), "requests"):
-        # v1beta1 has these fields at the top; of alternatives the first says what class of devices it is about.
-        choices = parts(request, "firstAvailable")
-        exactly = choices[0] if choices else part(request, "exactly") or request
+    requests = []
+    for request in get_objects(get_object(spec, "devices"), "requests"):
+        # v1beta1 has these fields at the top. Of several alternatives, the first gives the class of devices.
+        choices = get_objects(request, "firstAvailable")
+        exactly = choices[0] if choices else get_object(request, "exactly") or request
         if exactly.get("adminAccess"):
             continue
-        open_number = bool(choices) or exactly.get("allocationMode") == "All"
-        number = None if open_number else count(exactly.get("count", 1), "count")
-        asked.append(DeviceRequest(text(exactly.get("deviceClassName")) or "", number, _profile(exactly)))
-    return DeviceClaim(tuple(results), tuple(asked))
+        is_open_count = bool(choices) or exactly.get("allocationMode") == "All"
+        device_count = None if is_open_count else parse_count(exactly.get("count", 1), "count")
+        class_name = to_text(exactly.get("deviceClassName")) or ""
+        requests.append(DeviceRequest(class_name, device_count, _selected_profile(exactly)))
+    return DeviceClaim(tuple(allocated), tuple(requests))
 
 
-def class_of(name: str, classes: Mapping[str, DeviceClass]) -> DeviceClass:
-    """What the devices of a class are: as the catalogue says, else as its object in the dump does.
+def find_device_class(name: str, classes: Mapping[str, DeviceClass]) -> DeviceClass:
+    """Find a device class by name: in the catalogue, else among the DeviceClasses of the dump.
 
     Examples
     --------
-    >>> class_of("mig.nvidia.com", {}).kind, class_of("compute-domain-daemon.nvidia.com", {}).kind
+    >>> find_device_class("mig.nvidia.com", {}).kind, find_device_class("compute-domain-daemon.nvidia.com", {}).kind
     ('MIG instances', 'no GPU')
     """
-    for role, kind in (("full_gpu", FULL), ("mig", INSTANCES), ("no_device", NO_GPU)):
-        if any(fnmatchcase(name, pattern) for pattern in resource_words("device_class", role)):
+    for role, kind in (("full_gpu", FULL_GPUS), ("mig", MIG_INSTANCES), ("no_device", NO_GPUS)):
+        if any(fnmatchcase(name, pattern) for pattern in list_resource_names("device_class", role)):
             return DeviceClass(kind)
-    return classes.get(name, DeviceClass(UNKNOWN))
+    return classes.get(name, DeviceClass(UNKNOWN_DEVICES))
 
 
-def _profile(request: Object) -> str | None:
-    """MIG profile that a request selects."""
-    for selector in parts(request, "selectors"):
-        match = PROFILE_SELECTOR.search(text(part(selector, "cel").get("expression")) or "")
+def _selected_profile(request: ApiObject) -> str | None:
+    """Return the MIG profile that a request selects; None if none."""
+    for selector in get_objects(request, "selectors"):
+        match = PROFILE_SELECTOR_PATTERN.search(to_text(get_object(selector, "cel").get("expression")) or "")
         if match:
             return match[1]
     return None
 
 
-def held(
+def count_claimed_gpus(
     claim: DeviceClaim,
-    devices: Mapping[tuple[str, str, str], ClaimedDevice],
+    devices: Mapping[tuple[str, str, str], DraDevice],
     classes: Mapping[str, DeviceClass],
-) -> Held:
-    """What a claim holds, or asks for while it holds nothing.
+) -> ClaimedGpus:
+    """Count the GPUs that are allocated to a claim, or that it requests while it has no allocation.
 
     Parameters
     ----------
     claim : DeviceClaim
         The claim.
-    devices : mapping
-        Key → device of the ResourceSlices in the dump.
-    classes : mapping
-        Name → device class of the dump.
+    devices : mapping of (str, str, str) to DraDevice
+        Devices of the ResourceSlices in the dump, by key.
+    classes : mapping of str to DeviceClass
+        Device classes of the dump, by name.
+
+    Returns
+    -------
+    ClaimedGpus
     """
-    asked = [(request, class_of(request.device_class, classes)) for request in claim.asked]
-    of_gpus = [(request, kind) for request, kind in asked if kind.kind in (FULL, INSTANCES)]
-    profiles = {request.profile or kind.profile for request, kind in of_gpus}
+    requests = [(request, find_device_class(request.device_class, classes)) for request in claim.requests]
+    gpu_requests = [(request, kind) for request, kind in requests if kind.kind in (FULL_GPUS, MIG_INSTANCES)]
+    profiles = {request.profile or kind.profile for request, kind in gpu_requests}
     profile = profiles.pop() if len(profiles) == 1 else None
-    named = {request.device_class for request, _ in of_gpus} or {driver for driver, _, _ in claim.allocated}
-    class_names = tuple(sorted(named))
+    requested_classes = {request.device_class for request, _ in gpu_requests}
+    class_names = tuple(sorted(requested_classes or {driver for driver, _, _ in claim.allocated}))
     if not claim.allocated:
-        unknown = profile is None and any(kind.kind == INSTANCES for _, kind in of_gpus)
-        if unknown:
+        needs_profile = profile is None and any(kind.kind == MIG_INSTANCES for _, kind in gpu_requests)
+        if needs_profile:
             offered = {device.profile for device in devices.values() if device.profile}
             profile = offered.pop() if len(offered) == 1 else None
-        unread = tuple(sorted({request.device_class for request, kind in asked if kind.kind == UNKNOWN}))
-        numbers = [request.number for request, _ in of_gpus]
-        known = [number for number in numbers if number is not None]
-        sure = not unread and len(known) == len(numbers) and not (unknown and profile is None)
-        gpus = sum(known) if sure else None
-        return Held(gpus, profile, None, unread, class_names)
-    drivers = resource_words("dra_driver", "full_gpu")
-    mine = [key for key in claim.allocated if key[0] in drivers]
-    others = {driver for driver, _, _ in claim.allocated if driver not in drivers}
-    unread = tuple(sorted(filter(GPU_LIKE.search, others)))
-    known_devices = [devices.get(key) for key in mine]
-    found = {device.profile if device else profile for device in known_devices}
+        unread = tuple(sorted({request.device_class for request, kind in requests if kind.kind == UNKNOWN_DEVICES}))
+        numbers = [request.number for request, _ in gpu_requests]
+        known_numbers = [number for number in numbers if number is not None]
+        is_certain = not unread and len(known_numbers) == len(numbers) and not (needs_profile and profile is None)
+        gpus = sum(known_numbers) if is_certain else None
+        return ClaimedGpus(gpus, profile, None, unread, class_names)
+
+    drivers = list_resource_names("dra_driver", "full_gpu")
+    gpu_keys = [key for key in claim.allocated if key[0] in drivers]
+    other_drivers = {driver for driver, _, _ in claim.allocated if driver not in drivers}
+    unread = tuple(sorted(filter(GPU_LIKE_PATTERN.search, other_drivers)))
+    known_devices = [devices.get(key) for key in gpu_keys]
+    found_profiles = {device.profile if device else profile for device in known_devices}
     models = {device.model for device in known_devices if device}
-    instances = any(kind.kind == INSTANCES for _, kind in asked)
-    shares = [
-        device.parts if device else _unlisted_parts(key, profile, instances=instances)
-        for key, device in zip(mine, known_devices, strict=True)
+    requests_instances = any(kind.kind == MIG_INSTANCES for _, kind in requests)
+    partitions = [
+        device.partitions if device else _unlisted_partitions(key, profile, instances=requests_instances)
+        for key, device in zip(gpu_keys, known_devices, strict=True)
     ]
-    return Held(
-        gpus=None if unread or 0 in shares else sum((Fraction(1, share) for share in shares), Fraction(0)),
-        profile=found.pop() if len(found) == 1 else None,
+    return ClaimedGpus(
+        gpus=None if unread or 0 in partitions else sum((Fraction(1, share) for share in partitions), Fraction(0)),
+        profile=found_profiles.pop() if len(found_profiles) == 1 else None,
         model=models.pop() if len(models) == 1 else None,
         unread=unread,
         classes=class_names,
     )
 
 
-def _unlisted_parts(key: tuple[str, str, str], profile: str | None, *, instances: bool) -> int:
-    """Parts of which a device is one that no ResourceSlice lists any more; 0 where it may be a part of a GPU.
+def _unlisted_partitions(key: tuple[str, str, str], profile: str | None, *, instances: bool) -> int:
+    """Return into how many parts the GPU of a device without ResourceSlice is divided: 1, or 0 if unknown.
 
     Parameters
     ----------
@@ -283,21 +303,21 @@ def _unlisted_parts(key: tuple[str, str, str], profile: str | None, *, instances
     profile : str or None
         MIG profile that its claim selects.
     instances : bool
-        Whether its claim asks for a class of MIG instances.
+        Whether its claim requests a class of MIG instances.
     """
     is_part = instances or "mig" in key[2] or key[0] != NVIDIA_DRIVER
     return 0 if is_part and profile is None else 1
 
 
-STATE = "nvidia.com/mig.config.state"
-CLIQUE = "nvidia.com/gpu.clique"
+MIG_CONFIG_STATE_LABEL = "nvidia.com/mig.config.state"
+NVLINK_CLIQUE_LABEL = "nvidia.com/gpu.clique"
 
-CLOSING = frozenset(
+CLOSING_TAINTS = frozenset(
     f"node.kubernetes.io/{word}" for word in ("unschedulable", "not-ready", "unreachable", "out-of-service")
 )
-"""Taints of a node that takes nothing new: Kubernetes, Well-Known Labels, Annotations and Taints."""
+"""Taints of a node that accepts no new pods: Kubernetes, Well-Known Labels, Annotations and Taints."""
 
-OWNERSHIP = {
+OWNERSHIP_BY_LABEL = {
     ("karpenter.sh/capacity-type", "spot"): "spot",
     ("karpenter.sh/capacity-type", "on-demand"): "on_demand",
     ("karpenter.sh/capacity-type", "reserved"): "reserved",
@@ -306,34 +326,34 @@ OWNERSHIP = {
     ("cloud.google.com/gke-spot", "true"): "spot",
     ("kubernetes.azure.com/scalesetpriority", "spot"): "spot",
 }
-"""Label and value of cloud nodes → how they are paid for."""
+"""Label and value of a cloud node → how it is paid for (its ownership)."""
 
 
 @dataclass(frozen=True)
 class Node(NodeGpus):
-    """What one node tells, beside its GPUs.
+    """A node and its GPUs.
 
     - ``name``: Name of the node.
-    - ``config_state``: State of the MIG configuration, where it is not done.
-    - ``closed``, ``since``: Why it takes no new jobs: ``"cordoned"``, ``"not ready"``; None if it does. And since when,
-      where a taint or a condition says it.
-    - ``domain``, ``ownership``: Fabric clique; how the node is paid for.
-    - ``installed``, ``seen``: When the node joined, and when it was last heard of.
-    - ``labels``: Its labels, by which flavors of Kueue select it.
+    - ``config_state``: State of its MIG configuration, unless that is done.
+    - ``closed_reason``: Why it accepts no new pods: ``"cordoned"``, ``"not ready"``; None if it does.
+    - ``closed_since``: Since when, if a taint or a condition has the time.
+    - ``domain``, ``ownership``: NVLink clique; how the node is paid for.
+    - ``installed``, ``last_heartbeat``: When the node joined the cluster; its latest heartbeat.
+    - ``labels``: Its labels, by which ResourceFlavors of Kueue select it.
     """
 
     name: str
     config_state: str | None = None
-    closed: str | None = None
-    since: datetime | None = None
+    closed_reason: str | None = None
+    closed_since: datetime | None = None
     domain: str | None = None
     ownership: str | None = None
     installed: datetime | None = None
-    seen: datetime | None = None
-    labels: Object = field(default_factory=dict)
+    last_heartbeat: datetime | None = None
+    labels: ApiObject = field(default_factory=dict)
 
 
-def read_node(node: Object) -> Node:
+def read_node(node: ApiObject) -> Node:
     """Read an object of kind Node.
 
     Examples
@@ -343,57 +363,76 @@ def read_node(node: Object) -> Node:
     >>> node.gpus, node.model
     (8, 'NVIDIA-H100-80GB-HBM3')
     """
-    about, status = part(node, "metadata"), part(node, "status")
-    labels = part(about, "labels")
-    state = text(labels.get(STATE))
-    beats = [instant(each, "lastHeartbeatTime") for each in parts(status, "conditions")]
-    capacity, allocatable = part(status, "capacity"), part(status, "allocatable")
-    gpus = gpus_of_node(labels, part(about, "annotations"), capacity, allocatable)
-    closed, since = _closed(node)
+    metadata, status = get_object(node, "metadata"), get_object(node, "status")
+    labels = get_object(metadata, "labels")
+    state = to_text(labels.get(MIG_CONFIG_STATE_LABEL))
+    heartbeats = [read_time(entry, "lastHeartbeatTime") for entry in get_objects(status, "conditions")]
+    capacity, allocatable = get_object(status, "capacity"), get_object(status, "allocatable")
+    gpus = read_node_gpus(labels, get_object(metadata, "annotations"), capacity, allocatable)
+    closed_reason, closed_since = _read_closing(node)
     return Node(
         **vars(gpus),
-        name=name_of(node),
-        config_state=state if text(labels.get(CONFIG)) and state != "success" else None,
-        closed=closed,
-        since=since,
-        domain=text(labels.get(CLIQUE)),
-        ownership=next((kind for (key, value), kind in OWNERSHIP.items() if labels.get(key) == value), None),
-        installed=instant(about, "creationTimestamp"),
-        seen=max((beat for beat in beats if beat), default=None),
+        name=object_name(node),
+        config_state=state if to_text(labels.get(MIG_CONFIG_LABEL)) and state != "success" else None,
+        closed_reason=closed_reason,
+        closed_since=closed_since,
+        domain=to_text(labels.get(NVLINK_CLIQUE_LABEL)),
+        ownership=next((kind for (key, value), kind in OWNERSHIP_BY_LABEL.items() if labels.get(key) == value), None),
+        installed=read_time(metadata, "creationTimestamp"),
+        last_heartbeat=max((beat for beat in heartbeats if beat), default=None),
         labels=labels,
     )
 
 
-def _closed(node: Object) -> tuple[str | None, datetime | None]:
-    """Why a node takes no new jobs, and since when; it still has its GPUs."""
-    spec = part(node, "spec")
-    words = ["cordoned"] if spec.get("unschedulable") is True else []
-    told = [each for each in parts(part(node, "status"), "conditions") if each.get("type") == "Ready"]
-    since = [instant(each, "timeAdded") for each in parts(spec, "taints") if each.get("key") in CLOSING]
-    if told and told[-1].get("status") != "True":
-        words.append("not ready")
-        since.append(instant(told[-1], "lastTransitionTime"))
-    known = min((each for each in since if each), default=None)
-    return ", ".join(words) or None, known if words else None
+def _read_closing(node: ApiObject) -> tuple[str | None, datetime | None]:
+    """Read why a node accepts no new pods, and since when; None twice if it accepts them."""
+    spec = get_object(node, "spec")
+    reasons = ["cordoned"] if spec.get("unschedulable") is True else []
+    conditions = get_objects(get_object(node, "status"), "conditions")
+    ready_conditions = [entry for entry in conditions if entry.get("type") == "Ready"]
+    closing_taints = [taint for taint in get_objects(spec, "taints") if taint.get("key") in CLOSING_TAINTS]
+    closing_times = [read_time(taint, "timeAdded") for taint in closing_taints]
+    if ready_conditions and ready_conditions[-1].get("status") != "True":
+        reasons.append("not ready")
+        closing_times.append(read_time(ready_conditions[-1], "lastTransitionTime"))
+    first_time = min(filter(None, closing_times), default=None)
+    return ", ".join(reasons) or None, first_time if reasons else None
 
 
-def inventory_of(nodes: Mapping[str, Node], devices: Iterable[ClaimedDevice]) -> tuple[pl.DataFrame | None, list[str]]:
-    """Inventory of the nodes that have GPUs."""
-    boards: dict[str, dict[str, str | None]] = {}
-    partitioned: set[str] = set()  # nodes of which a driver offers instances, cut already or on demand
+def make_inventory(nodes: Mapping[str, Node], devices: Iterable[DraDevice]) -> tuple[pl.DataFrame | None, list[str]]:
+    """Make the inventory of the nodes that have GPUs.
+
+    Parameters
+    ----------
+    nodes : mapping of str to Node
+        Nodes by name.
+    devices : iterable of DraDevice
+        DRA devices, which take precedence for the number of GPUs of their nodes.
+
+    Returns
+    -------
+    inventory : polars.DataFrame or None
+        Table ``schemas.Inventory``; None if no node has GPUs, or the number of one is unknown.
+    nodes_without_count : list of str
+        Nodes whose number of GPUs is unknown.
+    """
+    models_by_gpu: dict[str, dict[str, str | None]] = {}
+    partitioned: set[str] = set()  # nodes whose driver offers MIG instances, existing ones or on demand
     for device in devices:
-        if device.node is not None and device.gpu_model is not None:
-            boards.setdefault(device.node, {})[device.gpu_model] = device.model
+        if device.node is not None and device.gpu_id is not None:
+            models_by_gpu.setdefault(device.node, {})[device.gpu_id] = device.model
             if device.profile is not None:
                 partitioned.add(device.node)
-    rows, unknown = [], []
-    for name in sorted({*nodes, *boards}):
-        node, listed = nodes.get(name, Node(name)), boards.get(name, {})
-        gpus = len(listed) or node.gpus
+    rows = []
+    nodes_without_count = []
+    for name in sorted({*nodes, *models_by_gpu}):
+        node = nodes.get(name, Node(name))
+        node_models = models_by_gpu.get(name, {})
+        gpus = len(node_models) or node.gpus
         if gpus is None:
-            unknown.append(name)
+            nodes_without_count.append(name)
         elif gpus:
-            models = dict.fromkeys(model for model in listed.values() if model)
+            models = dict.fromkeys(model for model in node_models.values() if model)
             rows.append(
                 {
                     "node": name,
@@ -406,27 +445,37 @@ def inventory_of(nodes: Mapping[str, Node], devices: Iterable[ClaimedDevice]) ->
                     "mig_enabled": node.mig or name in partitioned,
                 }
             )
-    if unknown or not rows:
-        return None, unknown
+    if nodes_without_count or not rows:
+        return None, nodes_without_count
     types = {"installed": pl.Datetime("us", "UTC"), "layouts": pl.String()}
     table = pl.DataFrame(rows, schema_overrides=types, infer_schema_length=None)
-    return conform(table, Inventory, where="nodes"), unknown
+    return conform(table, Inventory, source="nodes"), nodes_without_count
 
 
-def closed_of(nodes: Mapping[str, Node], devices: Iterable[ClaimedDevice]) -> pl.DataFrame | None:
-    """GPUs that take nothing new, since when; None where no dump says so.
+def make_out_of_service(nodes: Mapping[str, Node], devices: Iterable[DraDevice]) -> pl.DataFrame | None:
+    """Make the table ``out_of_service``: nodes that accept no new pods, and GPUs that a node does not offer.
 
-    Whole nodes that are closed, and GPUs that a node has and does not offer. Where nothing says since when, it is
-    since the node was last heard of: before, it may have taken jobs.
+    Parameters
+    ----------
+    nodes : mapping of str to Node
+        Nodes by name.
+    devices : iterable of DraDevice
+        DRA devices; their nodes offer GPUs by claims, so that GPUs missing from the capacity are not out of service.
+
+    Returns
+    -------
+    polars.DataFrame or None
+        Start [UTC] and GPUs of each outage. A node whose closing time is unknown is out since its latest heartbeat,
+        as it may have accepted pods before. None if there is no outage.
     """
-    claimed = {device.node for device in devices}
+    nodes_with_devices = {device.node for device in devices}
     rows = []
     for name, node in sorted(nodes.items()):
-        start = node.since or node.seen
-        withheld = None if node.closed else float(node.withheld)
-        is_closed = node.closed or (node.withheld and name not in claimed)
-        is_known = node.gpus or (node.gpus is None and node.since)
+        start = node.closed_since or node.last_heartbeat
+        withheld = None if node.closed_reason else float(node.withheld)
+        is_closed = node.closed_reason or (node.withheld and name not in nodes_with_devices)
+        is_known = node.gpus or (node.gpus is None and node.closed_since)
         if is_known and is_closed and start is not None:
             rows.append({"node": name, "start_time": start, "gpus": withheld, "bucket": "down"})
     table = pl.DataFrame(rows, schema_overrides={"gpus": pl.Float64}, infer_schema_length=None)
-    return conform(table, TABLES["out_of_service"], where="nodes") if rows else None
+    return conform(table, TABLES["out_of_service"], source="nodes") if rows else None

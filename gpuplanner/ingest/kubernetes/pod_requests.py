@@ -1,4 +1,4 @@
-"""GPU requests of pods, their run times, queues and quotas."""
+"""Parsers for pods and Jobs: their GPU requests, run times and queues, and the quotas of queues."""
 
 from __future__ import annotations
 
@@ -14,40 +14,42 @@ from typing import Any
 
 from gpuplanner.core.schemas import MAX_GPUS_PER_JOB
 from gpuplanner.core.units import SECONDS_PER_HOUR
-from gpuplanner.hardware.catalog import resource_words, sharing_systems
-from gpuplanner.ingest.delimited_rows import refuse
+from gpuplanner.hardware.catalog import list_resource_names, list_sharing_systems
+from gpuplanner.ingest.delimited_rows import raise_fault
 from gpuplanner.ingest.kubernetes.api_objects import (
     MAX_MEMORY_MIB,
-    Object,
-    asked_of,
-    condition,
-    count,
-    gpu_resource,
-    instant,
-    name_of,
-    part,
-    parts,
-    quantity,
-    text,
-    unread_kind,
-    within,
+    ApiObject,
+    classify_unread_resource,
+    get_object,
+    get_objects,
+    object_name,
+    parse_bounded,
+    parse_count,
+    parse_gpu_resource,
+    parse_quantity,
+    read_condition,
+    read_time,
+    spec_and_annotations,
+    to_text,
 )
 
-BOARDS = "boards"
-"""Key of the sum of shares of boards that a pod asks for, beside the names of resources."""
+GPU_FRACTION_KEY = "boards"
+"""Key of the GPU fractions that a pod requests, summed over its GPUs, beside the names of resources. [GPUs]"""
 
-MEMORY_MIB = "MiB of GPUs"
-"""Key of the memory [MiB] of boards by which alone an annotation or a slice of nos says the share of a pod."""
+GPU_MEMORY_KEY = "MiB of GPUs"
+"""Key of the GPU memory [MiB] that a pod requests by an annotation, or by slices of nos, and by no other share."""
 
-BOARDS_BY_MEMORY = "GPUs by memory"
-BOARDS_MIB = "MiB beside cores"
-"""Keys of the memory that goes with :data:`BOARDS`: its share of boards, and MiB where it is named so."""
+MEMORY_FRACTION_KEY = "GPUs by memory"
+"""Key of the fraction of GPU memory that goes with :data:`GPU_FRACTION_KEY`. [GPUs]"""
 
-PARTS = (BOARDS, BOARDS_BY_MEMORY, BOARDS_MIB, MEMORY_MIB)
-"""All keys that are no resources."""
+MEMORY_BESIDE_CORES_KEY = "MiB beside cores"
+"""Key of the GPU memory that goes with :data:`GPU_FRACTION_KEY`, where the pod states it in MiB."""
 
-ENTIRE = 100
-"""Percent of a board."""
+FRACTION_KEYS = (GPU_FRACTION_KEY, MEMORY_FRACTION_KEY, MEMORY_BESIDE_CORES_KEY, GPU_MEMORY_KEY)
+"""All keys of requests that are not names of resources."""
+
+FULL_GPU_PERCENT = 100
+"""Percent that are one full GPU."""
 
 MIB_PER_UNIT = {
     "MiB": Fraction(1),
@@ -55,23 +57,23 @@ MIB_PER_UNIT = {
     "256 MiB": Fraction(256),
     "bytes": Fraction(1, 1024**2),
 }
-"""Units in which resources count memory → MiB."""
+"""Unit in which a resource counts memory → MiB."""
 
-OF_NODE = "of the node"
-"""Unit of memory that only the node says: its capacity over its GPUs is one GPU."""
+NODE_MEMORY_UNIT = "of the node"
+"""Unit of memory that only the node defines: its capacity divided by its GPUs is one GPU."""
 
-MEMORY_SLICE = re.compile(r"nvidia\.com/gpu-(\d{1,4})gb")
-"""Resources of nos: a slice of so many GB of a GPU (nebuly-ai/nos, docs/getting-started-mps@12e0a72)."""
+MEMORY_SLICE_PATTERN = re.compile(r"nvidia\.com/gpu-(\d{1,4})gb")
+"""Resources of nos: memory slices of a GPU, named by their size in GB (docs/getting-started-mps@12e0a72)."""
 
 
 @dataclass(frozen=True)
-class ShareWords:
-    """Resource names of one way to share boards; None where it has none.
+class SharingResources:
+    """Resource names of one GPU sharing system, such as HAMi; None where it lacks the resource.
 
-    - ``number``: Boards that a container gets a part of; without it, the parts are of one board.
-    - ``cores``, ``memory``, ``memory_percentage``: Part of each of these boards: percent of its compute, memory and
-      percent of its memory.
-    - ``memory_unit``: Unit of ``memory``, one of :data:`MIB_PER_UNIT`, or as the node says (:data:`OF_NODE`).
+    - ``number``: GPUs of which a container gets a fraction each; without it, the fractions are of one GPU.
+    - ``cores``, ``memory``, ``memory_percentage``: Size of the fraction of each GPU: percent of its compute, amount of
+      memory, percent of its memory.
+    - ``memory_unit``: Unit of ``memory``: one of :data:`MIB_PER_UNIT`, or :data:`NODE_MEMORY_UNIT`.
     """
 
     number: str | None
@@ -80,60 +82,72 @@ class ShareWords:
     memory_percentage: str | None
     memory_unit: str
 
-    def parts(self) -> list[str]:
-        """The names that say how large the part is."""
+    def size_resources(self) -> list[str]:
+        """Return the resources that state the size of the fraction."""
         return [name for name in (self.cores, self.memory, self.memory_percentage) if name]
 
 
 @functools.cache
-def share_words() -> tuple[ShareWords, ...]:
-    """The ways to share boards that the catalogue knows."""
-    none = (None, None)
+def sharing_resources() -> tuple[SharingResources, ...]:
+    """Return the GPU sharing systems of the catalogue."""
+    absent = (None, None)
     return tuple(
-        ShareWords(
-            system.get("number", none)[0],
-            system.get("cores", none)[0],
-            system.get("memory", none)[0],
-            system.get("memory_percentage", none)[0],
-            system.get("memory", none)[1] or "MiB",
+        SharingResources(
+            system.get("number", absent)[0],
+            system.get("cores", absent)[0],
+            system.get("memory", absent)[0],
+            system.get("memory_percentage", absent)[0],
+            system.get("memory", absent)[1] or "MiB",
         )
-        for system in sharing_systems()
+        for system in list_sharing_systems()
     )
 
 
 @functools.cache
-def memory_words() -> frozenset[str]:
-    """Resources that stand for memory of a board: in MiB, but for :func:`node_memory_words`."""
-    return frozenset(words.memory for words in share_words() if words.memory)
+def memory_resources() -> frozenset[str]:
+    """Return the resources that represent memory of a GPU: in MiB, except those of :func:`node_memory_units`."""
+    return frozenset(words.memory for words in sharing_resources() if words.memory)
 
 
 @functools.cache
-def node_memory_words() -> Mapping[str, str]:
-    """Resources whose memory only the node can translate into a share of a board, and their units."""
+def node_memory_units() -> Mapping[str, str]:
+    """Return the resources whose memory only the node can convert into a fraction of a GPU, with their units."""
     return {
         words.memory: words.memory_unit
-        for words in share_words()
-        if words.memory and words.memory_unit.startswith(OF_NODE)
+        for words in sharing_resources()
+        if words.memory and words.memory_unit.startswith(NODE_MEMORY_UNIT)
     }
 
 
-RESERVED_INDEX = "run.ai/reserve_for_gpu_index"
-RESERVATIONS = frozenset({"kai-resource-reservation", "runai-reservation"})
-"""Namespaces of the pods that hold a whole GPU for those that share it."""
+RESERVATION_ANNOTATION = "run.ai/reserve_for_gpu_index"
+RESERVATION_NAMESPACES = frozenset({"kai-resource-reservation", "runai-reservation"})
+"""Namespaces of the pods with which KAI and Run:ai reserve a full GPU for the pods that share it."""
 
-NOTHING: Object = MappingProxyType({})
+EMPTY_OBJECT: ApiObject = MappingProxyType({})
 
 
-def pod_gpus(spec: Object, annotations: Object = NOTHING) -> dict[str, Fraction]:
-    """GPUs that a pod holds: the larger of what its containers and its start-up need.
+def pod_gpu_requests(spec: ApiObject, annotations: ApiObject = EMPTY_OBJECT) -> dict[str, Fraction]:
+    """Return the GPUs that a pod requests: the larger of the needs of its containers and of its init containers.
 
     Init containers run one after another, each beside the sidecars (init containers with
-    ``restartPolicy: Always``) that stand before it; sidecars run on beside the containers.
+    ``restartPolicy: Always``) listed before it; sidecars run on beside the containers.
 
-    A container that names, for each of its GPUs, percent of the cores (``nvidia.com/gpucores``) holds that part of
-    the boards, else the part of their memory that it names. A request of GPUs alone is of whole ones, unless the
-    device plugin noted smaller parts on the pod. The annotations of KAI count where no container asks. Resources that
-    look like GPUs and are not known stay under their own names.
+    A container that names a percentage of the cores of each of its GPUs (``nvidia.com/gpucores``) requests that
+    fraction of them, else the fraction of their memory that it names. A request of GPUs alone is of full GPUs, unless
+    the device plugin noted smaller fractions on the pod. The annotations of KAI count where no container requests GPUs.
+
+    Parameters
+    ----------
+    spec : mapping
+        Specification of the pod.
+    annotations : mapping
+        Annotations of the pod.
+
+    Returns
+    -------
+    dict of str to Fraction
+        GPU resource or one of :data:`FRACTION_KEYS` → number. Resources that look like GPUs and are not in the
+        catalogue stay under their own names.
 
     References
     ----------
@@ -141,188 +155,232 @@ def pod_gpus(spec: Object, annotations: Object = NOTHING) -> dict[str, Fraction]
     Project-HAMi/HAMi, docs/config.md@15c0bd24: ``resourceMem``, ``resourceCores``, ``defaultCores`` (0 fits anywhere,
     100 is the entire board); issue 302: cores and memory are of each GPU. volcano-sh/volcano,
     pkg/scheduler/api/devices/config/vgpu.go. NVIDIA/KAI-Scheduler, docs/gpu-sharing/README.md@82d69adb, and
-    pkg/common/constants. The words and their units stand in ``gpu_resources.csv``.
+    pkg/common/constants. Resource names and their units are in ``gpu_resources.csv``.
 
     Examples
     --------
     >>> ask = lambda **words: {"resources": {"limits": {f"nvidia.com/{name}": n for name, n in words.items()}}}
-    >>> pod_gpus({"initContainers": [ask(gpu=4)], "containers": [ask(gpu=1), ask(gpu="1")]})
+    >>> pod_gpu_requests({"initContainers": [ask(gpu=4)], "containers": [ask(gpu=1), ask(gpu="1")]})
     {'nvidia.com/gpu': Fraction(4, 1)}
-    >>> pod_gpus({"containers": [ask(gpu=2, gpumem=10240, gpucores=30)]})
+    >>> pod_gpu_requests({"containers": [ask(gpu=2, gpumem=10240, gpucores=30)]})
     {'boards': Fraction(3, 5), 'MiB beside cores': Fraction(20480, 1)}
-    >>> pod_gpus({"containers": [{}]}, {"gpu-fraction": "0.5"})
+    >>> pod_gpu_requests({"containers": [{}]}, {"gpu-fraction": "0.5"})
     {'boards': Fraction(1, 2), 'GPUs by memory': Fraction(1, 2)}
-    >>> pod_gpus({"containers": [{"resources": {"limits": {"aliyun.com/gpu-mem": 10}}}]})
+    >>> pod_gpu_requests({"containers": [{"resources": {"limits": {"aliyun.com/gpu-mem": 10}}}]})
     {'aliyun.com/gpu-mem': Fraction(10, 1)}
     """
-    running, most = Counter[str](), Counter[str]()
-    for container in parts(spec, "initContainers"):
-        own = _requests(container)
-        most |= running + own
-        running += own if container.get("restartPolicy") == "Always" else Counter()
-    for container in parts(spec, "containers"):
-        running += _requests(container)
-    asked: Mapping[str, Any] = most | running  # a Counter adds fractions as well as whole numbers
-    if not asked:
-        return _fraction(annotations)
-    return _as_noted(dict(asked), annotations)
+    running_gpus = Counter[str]()
+    peak = Counter[str]()
+    for container in get_objects(spec, "initContainers"):
+        container_gpus = _container_requests(container)
+        peak |= running_gpus + container_gpus
+        running_gpus += container_gpus if container.get("restartPolicy") == "Always" else Counter()
+    for container in get_objects(spec, "containers"):
+        running_gpus += _container_requests(container)
+    requested: Mapping[str, Any] = peak | running_gpus  # a Counter adds fractions as well as whole numbers
+    if not requested:
+        return _annotated_fractions(annotations)
+    return _apply_plugin_annotations(dict(requested), annotations)
 
 
-def other_resources(spec: Object) -> dict[str, Fraction]:
-    """Extended resources that a pod asks for and that do not look like GPUs; a DeviceClass may say that they are.
+def other_extended_resources(spec: ApiObject) -> dict[str, Fraction]:
+    """Return the extended resources of a pod that do not look like GPUs; a DeviceClass may define them as GPUs.
 
     Examples
     --------
-    >>> other_resources({"containers": [{"resources": {"limits": {"cpu": 4, "site.example/h100": 2}}}]})
+    >>> other_extended_resources({"containers": [{"resources": {"limits": {"cpu": 4, "site.example/h100": 2}}}]})
     {'site.example/h100': Fraction(2, 1)}
     """
-    found = Counter[str]()
-    for container in parts(spec, "containers"):
-        for name, value in part(part(container, "resources"), "limits").items():
-            if "/" in name and not (gpu_resource(name) or unread_kind(name)):
-                found[name] += Fraction(quantity(value, name))  # type: ignore[assignment]
-    return dict(found)  # type: ignore[arg-type]
+    requests = Counter[str]()
+    for container in get_objects(spec, "containers"):
+        for name, value in get_object(get_object(container, "resources"), "limits").items():
+            if "/" in name and not (parse_gpu_resource(name) or classify_unread_resource(name)):
+                requests[name] += Fraction(parse_quantity(value, name))  # type: ignore[assignment]
+    return dict(requests)  # type: ignore[arg-type]
 
 
-def asks_for_parts(asks: Mapping[str, Fraction]) -> bool:
-    """True if boards are shared by what a pod asks for.
+def requests_gpu_fractions(requests: Mapping[str, Fraction]) -> bool:
+    """Whether requests include fractions of GPUs.
 
     Examples
     --------
-    >>> asks_for_parts({BOARDS: Fraction(3, 10)}), asks_for_parts({"nvidia.com/gpu": Fraction(1)})
-    (True, False)
+    >>> [requests_gpu_fractions({name: Fraction(1)}) for name in (GPU_FRACTION_KEY, "nvidia.com/gpu")]
+    [True, False]
     """
-    return BOARDS in asks or MEMORY_MIB in asks or not memory_words().isdisjoint(asks)
+    return GPU_FRACTION_KEY in requests or GPU_MEMORY_KEY in requests or not memory_resources().isdisjoint(requests)
 
 
-def holds_for_others(about: Object) -> bool:
-    """True for the pod that keeps a whole GPU for the pods of KAI or Run:ai that share it.
+def is_reservation_pod(metadata: ApiObject) -> bool:
+    """Whether the metadata are of a pod with which KAI or Run:ai reserves a full GPU for the pods that share it.
 
     References
     ----------
     NVIDIA/KAI-Scheduler, pkg/binder/binding/resourcereservation/resource_reservation.go@5149a97a.
     """
-    return text(about.get("namespace")) in RESERVATIONS or RESERVED_INDEX in part(about, "annotations")
+    annotations = get_object(metadata, "annotations")
+    return to_text(metadata.get("namespace")) in RESERVATION_NAMESPACES or RESERVATION_ANNOTATION in annotations
 
 
-def _requests(container: Object) -> Counter[str]:
-    """GPUs of one container; for extended resources a limit is a request."""
-    resources = part(container, "resources")
-    both = {**part(resources, "limits"), **part(resources, "requests")}
-    found = Counter[str]()
-    for words in share_words():
-        for_parts_alone = words.number is not None and gpu_resource(words.number) is None
-        if any(name in both for name in words.parts()) or (for_parts_alone and words.number in both):
-            found.update(_shares(both, words))
-    for name, value in both.items():
-        if match := MEMORY_SLICE.fullmatch(name):
-            found[MEMORY_MIB] += Fraction(count(value, name)) * int(match[1]) * 1024  # type: ignore[assignment]
-        elif gpu_resource(name):
-            found[name] += Fraction(count(value, name))  # type: ignore[assignment]
-        elif unread_kind(name):
-            found[name] += Fraction(quantity(value, name))  # type: ignore[assignment]
-    return found
+def _container_requests(container: ApiObject) -> Counter[str]:
+    """Return the GPU requests of one container; for extended resources a limit is a request."""
+    resources = get_object(container, "resources")
+    requests = {**get_object(resources, "limits"), **get_object(resources, "requests")}
+    gpus = Counter[str]()
+    for sharing in sharing_resources():
+        names = sharing.size_resources()
+        if sharing.number is not None and parse_gpu_resource(sharing.number) is None:
+            names.append(sharing.number)  # units of this resource are always fractions
+        if not requests.keys().isdisjoint(names):
+            gpus.update(_take_gpu_fractions(requests, sharing))
+    for name, value in requests.items():
+        if match := MEMORY_SLICE_PATTERN.fullmatch(name):
+            gpus[GPU_MEMORY_KEY] += Fraction(parse_count(value, name)) * int(match[1]) * 1024  # type: ignore[assignment]
+        elif parse_gpu_resource(name):
+            gpus[name] += Fraction(parse_count(value, name))  # type: ignore[assignment]
+        elif classify_unread_resource(name):
+            gpus[name] += Fraction(parse_quantity(value, name))  # type: ignore[assignment]
+    return gpus
 
 
-def _shares(both: dict[str, Any], words: ShareWords) -> dict[str, Fraction]:
-    """Take the parts of boards that a container asks for out of its requests."""
-    own = {name: both.pop(name) for name in words.parts() if name in both}
-    named = words.number is not None and words.number in both
-    number = Fraction(count(both.pop(words.number), words.number)) if named else Fraction(bool(own))  # type: ignore[arg-type]
-    most = ENTIRE if words.number else ENTIRE * MAX_GPUS_PER_JOB
-    cores = within(own, words.cores, most) if words.cores else Fraction(0)
-    percentage = within(own, words.memory_percentage, most) if words.memory_percentage else Fraction(0)
-    memory = _memory(own, words)
-    if not named and own and not (cores or percentage or memory):
+def _take_gpu_fractions(requests: dict[str, Any], sharing: SharingResources) -> dict[str, Fraction]:
+    """Take the requests for fractions of GPUs out of the requests of a container.
+
+    Parameters
+    ----------
+    requests : dict
+        Resource → quantity; those of the sharing system are removed.
+    sharing : SharingResources
+        Resource names of one GPU sharing system.
+
+    Returns
+    -------
+    dict of str to Fraction
+        Fractions of GPUs by the keys of this module, or units of the memory resource.
+    """
+    sizes = {name: requests.pop(name) for name in sharing.size_resources() if name in requests}
+    if sharing.number is not None and sharing.number in requests:
+        has_count = True
+        number = Fraction(parse_count(requests.pop(sharing.number), sharing.number))
+    else:
+        has_count = False
+        number = Fraction(bool(sizes))
+
+    max_percent = FULL_GPU_PERCENT if sharing.number else FULL_GPU_PERCENT * MAX_GPUS_PER_JOB
+    cores = percentage = Fraction(0)
+    if sharing.cores:
+        cores = parse_bounded(sizes, sharing.cores, max_percent)
+    if sharing.memory_percentage:
+        percentage = parse_bounded(sizes, sharing.memory_percentage, max_percent)
+    memory = _requested_memory(sizes, sharing)
+    if not has_count and sizes and not (cores or percentage or memory):
         return {}
     if memory and not (cores or percentage):
-        return {str(words.memory): number * memory}
-    part = (cores or percentage or ENTIRE) / Fraction(ENTIRE)
-    # Who names no memory gets all of it, HAMi says; who names percent and MiB is refused there.
-    if memory and words.memory_unit != OF_NODE:
-        return {BOARDS: number * part, BOARDS_MIB: number * memory}
-    by_memory = percentage / ENTIRE if percentage else max(part, Fraction(1))
-    return {BOARDS: number * part, BOARDS_BY_MEMORY: number * by_memory}
+        return {str(sharing.memory): number * memory}
+
+    fraction = (cores or percentage or FULL_GPU_PERCENT) / Fraction(FULL_GPU_PERCENT)
+    if memory and sharing.memory_unit != NODE_MEMORY_UNIT:
+        return {GPU_FRACTION_KEY: number * fraction, MEMORY_BESIDE_CORES_KEY: number * memory}
+    # In HAMi, a container that names no memory gets all of it.
+    memory_fraction = percentage / FULL_GPU_PERCENT if percentage else max(fraction, Fraction(1))
+    return {GPU_FRACTION_KEY: number * fraction, MEMORY_FRACTION_KEY: number * memory_fraction}
 
 
-def _memory(own: Object, words: ShareWords) -> Fraction:
-    """Memory that a container names, in MiB or as the node counts it; 0 where it names none."""
-    if words.memory is None or words.memory not in own:
+def _requested_memory(sizes: ApiObject, sharing: SharingResources) -> Fraction:
+    """Return the memory that a container requests, in MiB or in units of the node; 0 if it names none."""
+    if sharing.memory is None or sharing.memory not in sizes:
         return Fraction(0)
-    value = own[words.memory]
-    mib = Fraction(quantity(value, words.memory)) * MIB_PER_UNIT.get(words.memory_unit, Fraction(1))
+    value = sizes[sharing.memory]
+    mib = Fraction(parse_quantity(value, sharing.memory)) * MIB_PER_UNIT.get(sharing.memory_unit, Fraction(1))
     if not 0 <= mib <= MAX_MEMORY_MIB:
-        refuse(f"{words.memory}: {str(value)[:40]!r} is not between 0 and {MAX_MEMORY_MIB} MiB")
+        raise_fault(f"{sharing.memory}: {str(value)[:40]!r} is not between 0 and {MAX_MEMORY_MIB} MiB")
     return mib
 
 
-def _as_noted(asked: dict[str, Fraction], annotations: Object) -> dict[str, Fraction]:
-    """What a pod asks for, as the device plugin noted it on the pod where that says more."""
-    for name, resource in resource_words("pod_annotation", "units_of_gpu").items():
-        units = within(annotations, name, MAX_MEMORY_MIB)
-        if units and resource in asked:
-            share = asked.pop(resource) / units
-            asked = asked | {BOARDS: share, BOARDS_BY_MEMORY: share}
-    notes = (text(annotations.get(name)) for name in resource_words("pod_annotation", "allocated"))
-    noted = next(filter(None, notes), "")
-    devices = [fields for each in re.split("[:;]", noted) if len(fields := each.split(",")) == 4]
-    whole = asked.keys() == {"nvidia.com/gpu"}
-    if not (whole and devices and all(mib.isdigit() and cores.isdigit() for _, _, mib, cores in devices)):
-        return asked
-    found = Counter[str]()
+def _apply_plugin_annotations(requests: dict[str, Fraction], annotations: ApiObject) -> dict[str, Fraction]:
+    """Replace GPU requests of a pod by the allocation that its device plugin noted on it, where that is more exact.
+
+    Parameters
+    ----------
+    requested : dict of str to Fraction
+        Resource or key of a fraction → number.
+    annotations : mapping
+        Annotations of the pod.
+    """
+    for name, resource in list_resource_names("pod_annotation", "units_of_gpu").items():
+        units = parse_bounded(annotations, name, MAX_MEMORY_MIB)
+        if units and resource in requests:
+            share = requests.pop(resource) / units
+            requests = requests | {GPU_FRACTION_KEY: share, MEMORY_FRACTION_KEY: share}
+    device_lists = (to_text(annotations.get(name)) for name in list_resource_names("pod_annotation", "allocated"))
+    device_list = next(filter(None, device_lists), "")
+    devices = [fields for device_text in re.split("[:;]", device_list) if len(fields := device_text.split(",")) == 4]
+    requests_full_gpus = requests.keys() == {"nvidia.com/gpu"}
+    if not (requests_full_gpus and devices and all(mib.isdigit() and cores.isdigit() for _, _, mib, cores in devices)):
+        return requests
+    allocated = Counter[str]()
     for _, _, mib, cores in devices:
         if int(cores):
-            found[BOARDS] += Fraction(int(cores), ENTIRE)  # type: ignore[assignment]
-            found[BOARDS_MIB] += Fraction(int(mib))  # type: ignore[assignment]
+            allocated[GPU_FRACTION_KEY] += Fraction(int(cores), FULL_GPU_PERCENT)  # type: ignore[assignment]
+            allocated[MEMORY_BESIDE_CORES_KEY] += Fraction(int(mib))  # type: ignore[assignment]
         else:
-            found[MEMORY_MIB] += Fraction(int(mib))  # type: ignore[assignment]
-    return dict(found)  # type: ignore[arg-type]
+            allocated[GPU_MEMORY_KEY] += Fraction(int(mib))  # type: ignore[assignment]
+    return dict(allocated)  # type: ignore[arg-type]
 
 
-def _fraction(annotations: Object) -> dict[str, Fraction]:
-    """Parts of boards that the annotations of a pod ask for."""
-    share_word, memory_word, devices_word = (
-        next(iter(resource_words("pod_annotation", role)))
-        for role in ("fraction", "fraction_memory", "fraction_devices")
-    )
-    share = within(annotations, share_word, 1)
-    memory = within(annotations, memory_word, MAX_MEMORY_MIB)
+def _annotated_fractions(annotations: ApiObject) -> dict[str, Fraction]:
+    """Read the fractions of GPUs that a pod requests by annotations, as for KAI."""
+    roles = ("fraction", "fraction_memory", "fraction_devices")
+    fraction_key, memory_key, count_key = (next(iter(list_resource_names("pod_annotation", role))) for role in roles)
+    share = parse_bounded(annotations, fraction_key, 1)
+    memory = parse_bounded(annotations, memory_key, MAX_MEMORY_MIB)
     if not share and not memory:
         return {}
-    number = count(annotations.get(devices_word, 1), devices_word)
+    number = parse_count(annotations.get(count_key, 1), count_key)
     if not share:
-        return {MEMORY_MIB: number * memory}
-    return {BOARDS: number * share, BOARDS_BY_MEMORY: number * share}
+        return {GPU_MEMORY_KEY: number * memory}
+    return {GPU_FRACTION_KEY: number * share, MEMORY_FRACTION_KEY: number * share}
 
 
-LABELS = ("kai.scheduler/queue", "runai/queue", "volcano.sh/queue-name")
-ANNOTATION = "scheduling.volcano.sh/queue-name"
+QUEUE_LABELS = ("kai.scheduler/queue", "runai/queue", "volcano.sh/queue-name")
+QUEUE_ANNOTATION = "scheduling.volcano.sh/queue-name"
 KUEUE_LABEL = "kueue.x-k8s.io/queue-name"
-"""Label of a job or pod of Kueue: its LocalQueue (Kueue, Labels and Annotations)."""
-UNLIMITED = -1.0
+"""Label of a job or pod that names its LocalQueue (Kueue, Labels and Annotations)."""
+
+UNLIMITED_QUOTA = -1.0
+"""Value of KAI for a quota without limit."""
 
 
-def queue_of(about: Object) -> str | None:
-    """Queue that the metadata of a pod name; None if none.
+def queue_name(metadata: ApiObject) -> str | None:
+    """Return the queue of KAI, Run:ai or Volcano that the metadata of a pod name; None if none.
 
     Examples
     --------
-    >>> queue_of({"labels": {"kai.scheduler/queue": "vision"}})
+    >>> queue_name({"labels": {"kai.scheduler/queue": "vision"}})
     'vision'
     """
-    labels = part(about, "labels")
-    named = [*(labels.get(key) for key in LABELS), part(about, "annotations").get(ANNOTATION)]
-    return next((word for value in named if (word := text(value))), None)
+    labels = get_object(metadata, "labels")
+    values = [*(labels.get(key) for key in QUEUE_LABELS), get_object(metadata, "annotations").get(QUEUE_ANNOTATION)]
+    return next((queue for value in values if (queue := to_text(value))), None)
 
 
-def parent_of(queue: Object) -> str | None:
-    """Queue above one; what it has is shared by those below."""
-    spec = part(queue, "spec")
-    return text(spec.get("parentQueue")) or text(spec.get("parent"))
+def parent_queue(queue: ApiObject) -> str | None:
+    """Return the parent of a queue, whose quota its children share; None if it has none."""
+    spec = get_object(queue, "spec")
+    return to_text(spec.get("parentQueue")) or to_text(spec.get("parent"))
 
 
-def queue_rows(queue: Object) -> list[dict[str, Any]]:
-    """Quotas for GPUs of an object of kind Queue, for the table of quotas.
+def read_queue_quotas(queue: ApiObject) -> list[dict[str, Any]]:
+    """Read the GPU quotas of a Queue of KAI or Volcano.
+
+    Parameters
+    ----------
+    queue : mapping
+        Object of kind Queue.
+
+    Returns
+    -------
+    list of dict
+        Rows of the table of quotas. [GPUs]
 
     References
     ----------
@@ -332,48 +390,52 @@ def queue_rows(queue: Object) -> list[dict[str, Any]]:
     Examples
     --------
     >>> spec = {"parentQueue": "research", "resources": {"gpu": {"quota": 8, "limit": -1, "overQuotaWeight": 2}}}
-    >>> row = queue_rows({"metadata": {"name": "vision"}, "spec": spec})[0]
+    >>> row = read_queue_quotas({"metadata": {"name": "vision"}, "spec": spec})[0]
     >>> row["cohort"], row["nominal"], row["borrow"], row["weight"]
     ('research', 8.0, None, 2.0)
     """
-    spec = part(queue, "spec")
-    gpu = part(part(spec, "resources"), "gpu")
-    known: dict[str, Any] = {"tenant": name_of(queue), "cohort": parent_of(queue), "flavor": None}
+    spec = get_object(queue, "spec")
+    gpu = get_object(get_object(spec, "resources"), "gpu")
+    queue_fields: dict[str, Any] = {"tenant": object_name(queue), "cohort": parent_queue(queue), "flavor": None}
     if gpu:
-        known |= {"resource": "gpu", "profile": None, "weight": _limit(gpu, "overQuotaWeight")}
-        return [known | _amounts(_limit(gpu, "quota"), _limit(gpu, "limit"))]
-    deserved, most_of, least = (part(spec, name) for name in ("deserved", "capability", "guarantee"))
-    kept, known = part(least, "resource"), known | {"weight": _limit(spec, "weight")}
+        queue_fields |= {"resource": "gpu", "profile": None, "weight": _read_limit(gpu, "overQuotaWeight")}
+        return [queue_fields | _quota_amounts(_read_limit(gpu, "quota"), _read_limit(gpu, "limit"))]
+    deserved, capability, guarantee = (get_object(spec, name) for name in ("deserved", "capability", "guarantee"))
+    guaranteed = get_object(guarantee, "resource")
+    queue_fields |= {"weight": _read_limit(spec, "weight")}
     rows = []
-    for name in dict.fromkeys([*deserved, *kept, *most_of]):
-        kind = gpu_resource(name)
+    for name in dict.fromkeys([*deserved, *guaranteed, *capability]):
+        kind = parse_gpu_resource(name)
         if kind is not None:
-            own = _limit(deserved, name) or _limit(kept, name)
-            lend = None if own is None or name not in kept else own - (_limit(kept, name) or 0.0)
-            amounts = _amounts(own, _limit(most_of, name), lend)
-            rows.append(known | {"resource": name, "profile": kind.profile} | amounts)
+            nominal = _read_limit(deserved, name) or _read_limit(guaranteed, name)
+            lend = None
+            if nominal is not None and name in guaranteed:
+                lend = nominal - (_read_limit(guaranteed, name) or 0.0)
+            amounts = _quota_amounts(nominal, _read_limit(capability, name), lend)
+            rows.append(queue_fields | {"resource": name, "profile": kind.profile} | amounts)
     return rows
 
 
-def _amounts(nominal: float | None, most: float | None, lend: float | None = None) -> dict[str, float | None]:
-    borrow = None if most is None else max(0.0, most - (nominal or 0.0))
+def _quota_amounts(nominal: float | None, limit: float | None, lend: float | None = None) -> dict[str, float | None]:
+    """Return nominal quota, borrowing limit and lending limit of a queue from its quota and its limit, all in GPUs."""
+    borrow = None if limit is None else max(0.0, limit - (nominal or 0.0))
     return {"nominal": nominal, "borrow": borrow, "lend": lend}
 
 
-def _limit(owner: Object, name: str) -> float | None:
-    """An amount; None where there is none, or no limit."""
+def _read_limit(owner: ApiObject, name: str) -> float | None:
+    """Read an amount of a queue [GPUs, or a weight]; None if it is missing or unlimited."""
     value = owner.get(name)
-    amount = UNLIMITED if value is None or value == UNLIMITED else float(quantity(value, name))
+    amount = UNLIMITED_QUOTA if value is None or value == UNLIMITED_QUOTA else float(parse_quantity(value, name))
     return None if amount < 0 else amount
 
 
-GANG_SPREAD = timedelta(seconds=60)
-"""Pods of one owner that start, and end, within this time of each other are one gang."""
+MAX_GANG_SPREAD = timedelta(seconds=60)
+"""Longest time between the starts, and between the ends, of the pods of one gang."""
 
-SERVERS = frozenset({"ReplicaSet", "StatefulSet", "DaemonSet", "ReplicationController", "Node"})
-"""Kinds of owners whose pods serve side by side: each is a job of its own."""
+SERVICE_OWNER_KINDS = frozenset({"ReplicaSet", "StatefulSet", "DaemonSet", "ReplicationController", "Node"})
+"""Kinds of controllers whose pods are replicas of a service: each is a job of its own."""
 
-FAILURES = {
+FAILURE_STATES = {
     **dict.fromkeys(("Evicted", "Preempting"), "PREEMPTED"),
     "DeadlineExceeded": "TIMEOUT",
     **dict.fromkeys(("NodeLost", "NodeShutdown", "NodeAffinity", "Shutdown", "Terminated"), "NODE_FAIL"),
@@ -381,7 +443,7 @@ FAILURES = {
 }
 """Reason of a failed pod → state."""
 
-DISRUPTIONS = {
+DISRUPTION_STATES = {
     "PreemptionByScheduler": "PREEMPTED",
     "EvictionByEvictionAPI": "PREEMPTED",
     "DeletionByTaintManager": "NODE_FAIL",
@@ -390,11 +452,11 @@ DISRUPTIONS = {
 }
 """Reason of the condition DisruptionTarget → state."""
 
-WORST = (
+GANG_STATE_ORDER = (
     *("NODE_FAIL", "PREEMPTED", "OUT_OF_MEMORY", "TIMEOUT", "FAILED", "CANCELLED"),
     *("UNKNOWN", "RUNNING", "PENDING", "COMPLETED"),
 )
-"""States of the pods of a gang: the first that one of them is in is the state of the gang."""
+"""Order of states: the first one that a pod of a gang is in is the state of the gang."""
 
 
 Owner = tuple[str, str, str]
@@ -402,8 +464,13 @@ Owner = tuple[str, str, str]
 
 
 @dataclass(frozen=True)
-class PodPlace:
-    """Where an object stands, and its name for the reject table: a dump holds secrets, so no more of it."""
+class ObjectLocation:
+    """Where an object is in the files of a dump.
+
+    - ``file``: Number of the file, from 0.
+    - ``item``: Number of the object in the file, from 1.
+    - ``raw``: Kind and name for the reject table. A dump contains secrets, so the object itself is not kept.
+    """
 
     file: int
     item: int
@@ -411,20 +478,20 @@ class PodPlace:
 
 
 @dataclass(frozen=True)
-class Thing:
-    """What pods, Jobs and Workloads tell alike.
+class WorkloadObject:
+    """Fields that pods, Jobs and Kueue Workloads have in common.
 
-    - ``place``, ``owner``, ``submit``: Where it stands, who controls it, when it was made.
-    - ``tenant``: Whose it is: its queue, or namespace.
-    - ``local_queue``: The LocalQueue of Kueue that its label names.
-    - ``start``, ``end``: When it was bound to its node or admitted, from when it holds its GPUs; when its last
+    - ``location``, ``owner``, ``submit``: Its place in the dump, its controller, and when it was created.
+    - ``tenant``: Its queue, else its namespace.
+    - ``local_queue``: LocalQueue of Kueue that its label names.
+    - ``start``, ``end``: When it was bound to its node or admitted, so that its GPUs were allocated; when its last
       container ended.
-    - ``asks``: GPU resource → number, for one pod or all of a Workload, and its shares of boards.
+    - ``gpu_requests``: GPU resource, or key of a GPU fraction → number, for one pod, or all pods of a Workload.
     - ``tier``: Its priority class.
     - ``limit_s``: Its deadline [s].
     """
 
-    place: PodPlace
+    location: ObjectLocation
     kind: str
     namespace: str
     name: str
@@ -435,183 +502,218 @@ class Thing:
     local_queue: str | None
     start: datetime | None
     end: datetime | None
-    asks: Mapping[str, Fraction]
+    gpu_requests: Mapping[str, Fraction]
     tier: str | None
     limit_s: object
 
     @property
     def hours(self) -> float:
-        """Hours that it ran; 0 where it has not begun or ended [h]."""
+        """Run time [h]; 0 if it has not started or not ended."""
         return (self.end - self.start).total_seconds() / SECONDS_PER_HOUR if self.start and self.end else 0.0
 
 
 @dataclass(frozen=True)
-class Holding(Thing):
-    """What a pod or Job tells of itself.
+class PodOrJob(WorkloadObject):
+    """A pod, or a Job of ``batch/v1``.
 
-    - ``state``: Ours.
-    - ``node``: Node that it is on.
+    - ``state``: State in the job table.
+    - ``node``: Node that the pod is bound to.
     - ``copies``: Pods that a Job runs at once; 1 for a pod.
-    - ``others``: Other extended resources → number, for one pod.
-    - ``claims``: Names of the ResourceClaims that one pod uses, each with the template that it is made from; None where
-      it is not made yet, or from no template.
+    - ``other_requests``: Extended resources that do not look like GPUs → number, for one pod.
+    - ``claims``: ResourceClaims of one pod: name, None if not created yet, and template, None if made from none.
     """
 
     state: str
     node: str | None
     copies: int
-    others: Mapping[str, Fraction]
+    other_requests: Mapping[str, Fraction]
     claims: tuple[tuple[str | None, str | None], ...]
 
 
-def identity(thing: Object, place: PodPlace) -> dict[str, Any]:
-    """Who an object is: fields of a :class:`Thing`, from the metadata of an object.
+def read_identity(api_object: ApiObject, location: ObjectLocation) -> dict[str, Any]:
+    """Read the fields of a :class:`WorkloadObject` that are in the metadata of an object.
+
+    Parameters
+    ----------
+    api_object : mapping
+        A pod, Job or Workload.
+    location : ObjectLocation
+        Its place in the dump.
+
+    Returns
+    -------
+    dict
+        Field of :class:`WorkloadObject` → value.
 
     Examples
     --------
     >>> about = {"name": "a", "creationTimestamp": "2025-09-01T08:00:00Z"}
-    >>> who = identity({"kind": "Job", "metadata": about}, PodPlace(0, 1, ""))
+    >>> who = read_identity({"kind": "Job", "metadata": about}, ObjectLocation(0, 1, ""))
     >>> who["kind"], who["namespace"], who["name"]
     ('Job', 'default', 'a')
     """
-    about, kind = part(thing, "metadata"), text(thing.get("kind")) or "Pod"
-    name, namespace = name_of(thing), text(about.get("namespace")) or "default"
-    submit = instant(about, "creationTimestamp") or refuse("metadata.creationTimestamp: missing")
-    uid = text(about.get("uid")) or f"{kind} {namespace}/{name} {submit}"
-    known = {"place": place, "kind": kind, "namespace": namespace, "name": name, "uid": uid}
-    local_queue = text(part(about, "labels").get(KUEUE_LABEL))
-    whose = {"tenant": queue_of(about) or namespace, "local_queue": local_queue}
-    return {**known, "owner": owner_of(thing), "submit": submit, **whose}
+    metadata = get_object(api_object, "metadata")
+    kind = to_text(api_object.get("kind")) or "Pod"
+    name = object_name(api_object)
+    namespace = to_text(metadata.get("namespace")) or "default"
+    submit = read_time(metadata, "creationTimestamp") or raise_fault("metadata.creationTimestamp: missing")
+    return {
+        "location": location,
+        "kind": kind,
+        "namespace": namespace,
+        "name": name,
+        "uid": to_text(metadata.get("uid")) or f"{kind} {namespace}/{name} {submit}",
+        "owner": read_controller(api_object),
+        "submit": submit,
+        "tenant": queue_name(metadata) or namespace,
+        "local_queue": to_text(get_object(metadata, "labels").get(KUEUE_LABEL)),
+    }
 
 
-def read_pod(pod: Object, place: PodPlace) -> Holding:
+def read_pod(pod: ApiObject, location: ObjectLocation) -> PodOrJob:
     """Read an object of kind Pod."""
-    spec, status = part(pod, "spec"), part(pod, "status")
-    bound, _, since = condition(status, "PodScheduled")
-    node = text(spec.get("nodeName"))
-    start = (since if bound else None) or (instant(status, "startTime") if node else None)
-    phase = text(status.get("phase")) or "Unknown"
-    over = phase in ("Succeeded", "Failed")
-    return Holding(
-        **identity(pod, place),
-        **_asks(pod, status),
+    spec, status = get_object(pod, "spec"), get_object(pod, "status")
+    bound, _, bound_time = read_condition(status, "PodScheduled")
+    node = to_text(spec.get("nodeName"))
+    start = (bound_time if bound else None) or (read_time(status, "startTime") if node else None)
+    phase = to_text(status.get("phase")) or "Unknown"
+    has_ended = phase in ("Succeeded", "Failed")
+    return PodOrJob(
+        **read_identity(pod, location),
+        **_read_requests(pod, status),
         start=start,
-        end=_end(status) if over else None,
-        state=_state(status, phase, start is not None),
+        end=_pod_end(status) if has_ended else None,
+        state=_pod_state(status, phase, start is not None),
         node=node,
         copies=1,
         limit_s=spec.get("activeDeadlineSeconds"),
     )
 
 
-def read_job(job: Object, place: PodPlace) -> Holding:
-    """Read an object of kind Job (``batch/v1``): all that is left where its pods are not in the dump."""
-    spec, status = part(job, "spec"), part(job, "status")
-    failed, reason, failed_at = condition(status, "Failed")
-    complete, _, complete_at = condition(status, "Complete")
-    together = spec.get("parallelism", 1)
-    if type(together) is not int or not 0 <= together <= 1_000_000:
-        refuse(f"parallelism: {str(together)[:40]!r} is no number of pods")
-    start = instant(status, "startTime")
+def read_job(job: ApiObject, location: ObjectLocation) -> PodOrJob:
+    """Read an object of kind Job (``batch/v1``), which represents its pods where the dump has none of them."""
+    spec, status = get_object(job, "spec"), get_object(job, "status")
+    failed, reason, failed_at = read_condition(status, "Failed")
+    complete, _, complete_at = read_condition(status, "Complete")
+    parallelism = spec.get("parallelism", 1)
+    if type(parallelism) is not int or not 0 <= parallelism <= 1_000_000:
+        raise_fault(f"parallelism: {str(parallelism)[:40]!r} is no number of pods")
+    start = read_time(status, "startTime")
     if failed:
         state = "TIMEOUT" if reason == "DeadlineExceeded" else "FAILED"
     elif complete:
         state = "COMPLETED"
     else:
         state = "RUNNING" if start and status.get("active") and not spec.get("suspend") else "PENDING"
-    return Holding(
-        **identity(job, place),
-        **_asks(part(spec, "template"), {}),
+    return PodOrJob(
+        **read_identity(job, location),
+        **_read_requests(get_object(spec, "template"), {}),
         start=None if state == "PENDING" else start,
-        end=failed_at if failed else instant(status, "completionTime") or complete_at if complete else None,
+        end=failed_at if failed else read_time(status, "completionTime") or complete_at if complete else None,
         state=state,
         node=None,
-        copies=together,
+        copies=parallelism,
         limit_s=spec.get("activeDeadlineSeconds"),
     )
 
 
-def owner_of(thing: Object) -> Owner | None:
-    """Kind, name and uid of the controller of an object."""
-    for each in parts(part(thing, "metadata"), "ownerReferences"):
-        if each.get("controller"):
-            return tuple(text(each.get(name)) or "" for name in ("kind", "name", "uid"))  # type: ignore[return-value]
+def read_controller(api_object: ApiObject) -> Owner | None:
+    """Return kind, name and uid of the controller of an object; None if it has none."""
+    for reference in get_objects(get_object(api_object, "metadata"), "ownerReferences"):
+        if reference.get("controller"):
+            return tuple(to_text(reference.get(name)) or "" for name in ("kind", "name", "uid"))  # type: ignore[return-value]
     return None
 
 
-def gangs(pods: Iterable[Holding]) -> list[list[Holding]]:
-    """Part the pods of one owner into gangs: pods that started and ended together, or wait together.
+def group_gangs(pods: Iterable[PodOrJob]) -> list[list[PodOrJob]]:
+    """Group the pods of one controller into gangs: pods that started and ended together, or are pending together.
+
+    Parameters
+    ----------
+    pods : iterable of PodOrJob
+        Pods of one controller, in any order.
+
+    Returns
+    -------
+    list of list of PodOrJob
+        Gangs in order of their first start.
 
     Examples
     --------
-    >>> gangs([])
+    >>> group_gangs([])
     []
     """
-    found: list[list[Holding]] = []
-    # Two pods whose ends lie in one minute, or in two next to each other, may be together. Pods come in the
-    # order of their starts, so the last gang of each minute is the only one that can still grow.
-    last: dict[tuple[bool, int], list[Holding]] = {}
+    all_gangs: list[list[PodOrJob]] = []
+    # Two pods whose ends lie in the same minute, or in neighbouring minutes, may be of one gang. The loop follows
+    # the order of starts, so only the latest gang of each minute can still grow.
+    open_gangs: dict[tuple[bool, int], list[PodOrJob]] = {}
     for pod in sorted(pods, key=lambda pod: (pod.start or pod.submit, pod.name)):
-        waits = pod.state == "PENDING"
-        minute = -1 if pod.end is None else int(pod.end.timestamp() // GANG_SPREAD.total_seconds())
-        near = [minute] if pod.end is None else [minute, minute - 1, minute + 1]
-        near_gangs = [last[waits, each] for each in near if (waits, each) in last]
-        gang = next((gang for gang in near_gangs if _together(gang[0], pod)), None)
+        is_pending = pod.state == "PENDING"
+        minute = -1 if pod.end is None else int(pod.end.timestamp() // MAX_GANG_SPREAD.total_seconds())
+        near_minutes = [minute] if pod.end is None else [minute, minute - 1, minute + 1]
+        near_gangs = [open_gangs.get((is_pending, near_minute), []) for near_minute in near_minutes]
+        gang = next((gang for gang in near_gangs if gang and _run_together(gang[0], pod)), None)
         if gang is None:
-            gang = last[waits, minute] = []
-            found.append(gang)
+            gang = open_gangs[is_pending, minute] = []
+            all_gangs.append(gang)
         gang.append(pod)
-    return found
+    return all_gangs
 
 
-def _together(one: Holding, other: Holding) -> bool:
-    """True if two pods that both wait, or both do not, began and ended within the spread."""
-    pairs = [(one.start, other.start), (one.end, other.end)]
-    if one.start is None and other.start is None:
-        pairs.append((one.submit, other.submit))
+def _run_together(first_pod: PodOrJob, second_pod: PodOrJob) -> bool:
+    """Whether two pods started and ended within :data:`MAX_GANG_SPREAD` of each other, or were created so."""
+    pairs = [(first_pod.start, second_pod.start), (first_pod.end, second_pod.end)]
+    if first_pod.start is None and second_pod.start is None:
+        pairs.append((first_pod.submit, second_pod.submit))
     return all(
-        first == second or (first is not None and second is not None and abs(first - second) <= GANG_SPREAD)
-        for first, second in pairs
+        first_time == second_time
+        or (first_time is not None and second_time is not None and abs(first_time - second_time) <= MAX_GANG_SPREAD)
+        for first_time, second_time in pairs
     )
 
 
-def _asks(pod: Object, status: Object) -> dict[str, Any]:
-    """What a pod asks for: GPUs, claims or the templates from which these are still to be made, and a priority."""
-    spec, notes = asked_of(pod)
-    claim_statuses = parts(status, "resourceClaimStatuses")
-    made = {text(each.get("name")): text(each.get("resourceClaimName")) for each in claim_statuses}
+def _read_requests(pod: ApiObject, status: ApiObject) -> dict[str, Any]:
+    """Read the requests of a pod as fields of :class:`PodOrJob`: GPUs, other resources, claims and priority class."""
+    spec, annotations = spec_and_annotations(pod)
+    claim_statuses = get_objects(status, "resourceClaimStatuses")
+    claim_names = {to_text(entry.get("name")): to_text(entry.get("resourceClaimName")) for entry in claim_statuses}
     claims = []
-    for each in parts(spec, "resourceClaims"):
-        source = part(each, "source") or each  # v1alpha2 wraps the two names
-        claim = text(source.get("resourceClaimName")) or made.get(text(each.get("name")))
-        template = text(source.get("resourceClaimTemplateName"))
+    for entry in get_objects(spec, "resourceClaims"):
+        source = get_object(entry, "source") or entry  # v1alpha2 wraps the two names
+        claim = to_text(source.get("resourceClaimName")) or claim_names.get(to_text(entry.get("name")))
+        template = to_text(source.get("resourceClaimTemplateName"))
         claims += [(claim, template)] if claim or template else []
-    tier = text(spec.get("priorityClassName"))
-    asked = {"asks": pod_gpus(spec, notes), "others": other_resources(spec)}
-    return {**asked, "claims": tuple(claims), "tier": tier}
+    return {
+        "gpu_requests": pod_gpu_requests(spec, annotations),
+        "other_requests": other_extended_resources(spec),
+        "claims": tuple(claims),
+        "tier": to_text(spec.get("priorityClassName")),
+    }
 
 
-def _statuses(status: Object) -> list[Object]:
+def _terminated_states(status: ApiObject) -> list[ApiObject]:
+    """Return the terminated states of the containers of a pod; empty objects for containers that did not end."""
     return [
-        part(part(each, "state"), "terminated")
+        get_object(get_object(container_status, "state"), "terminated")
         for name in ("initContainerStatuses", "containerStatuses")
-        for each in parts(status, name)
+        for container_status in get_objects(status, name)
     ]
 
 
-def _end(status: Object) -> datetime | None:
-    """When the last container ended; of a pod that was taken away before any ran, when that was decided."""
-    ends = [end for each in _statuses(status) if (end := instant(each, "finishedAt"))]
-    return max(ends, default=condition(status, "DisruptionTarget")[2])
+def _pod_end(status: ApiObject) -> datetime | None:
+    """Return when the last container of a pod ended; if none ever ran, when the pod was disrupted."""
+    ends = [end for terminated in _terminated_states(status) if (end := read_time(terminated, "finishedAt"))]
+    return max(ends, default=read_condition(status, "DisruptionTarget")[2])
 
 
-def _state(status: Object, phase: str, bound: bool) -> str:
+def _pod_state(status: ApiObject, phase: str, bound: bool) -> str:
+    """Map the phase and reasons of a pod to a state of the job table; `bound`: whether it has a node."""
     if phase in ("Pending", "Running"):
         return "RUNNING" if bound else "PENDING"
     if phase != "Failed":
         return "COMPLETED" if phase == "Succeeded" else "UNKNOWN"
-    disrupted, why, _ = condition(status, "DisruptionTarget")
-    if disrupted and why in DISRUPTIONS:
-        return DISRUPTIONS[why]
-    out_of_memory = any(each.get("reason") == "OOMKilled" for each in _statuses(status))
-    return FAILURES.get(text(status.get("reason")) or "", "OUT_OF_MEMORY" if out_of_memory else "FAILED")
+    disrupted, reason, _ = read_condition(status, "DisruptionTarget")
+    if disrupted and reason in DISRUPTION_STATES:
+        return DISRUPTION_STATES[reason]
+    out_of_memory = any(terminated.get("reason") == "OOMKilled" for terminated in _terminated_states(status))
+    return FAILURE_STATES.get(to_text(status.get("reason")) or "", "OUT_OF_MEMORY" if out_of_memory else "FAILED")

@@ -1,7 +1,4 @@
-"""Pods and nodes from kube-state-metrics.
-
-Each pod and node becomes an object of the API of Kubernetes, so that requests, shares and labels are read as in a dump.
-"""
+"""The reader of kube-state-metrics: pods and nodes become objects of the Kubernetes API, read as those of a dump."""
 
 from __future__ import annotations
 
@@ -21,31 +18,31 @@ import polars as pl
 
 from gpuplanner.core.errors import TraceFormatError
 from gpuplanner.ingest.dataset import Dataset
-from gpuplanner.ingest.kubernetes.cluster_dump import Dump
-from gpuplanner.ingest.kubernetes.cluster_reader import LEFT_OUT, dataset_of
-from gpuplanner.ingest.kubernetes.pod_requests import PodPlace
-from gpuplanner.ingest.quality_report import Finding, report
-from gpuplanner.ingest.row_reader import SAMPLE, parse_labels, series_of_answer
-from gpuplanner.ingest.source_definition import looks, matches
-from gpuplanner.ingest.source_fields import FIRST_INSTANT, LAST_INSTANT, known_origin
+from gpuplanner.ingest.kubernetes.cluster_dump import ClusterDump
+from gpuplanner.ingest.kubernetes.cluster_reader import KUBECTL_SCOPE_NOTE, make_dataset
+from gpuplanner.ingest.kubernetes.pod_requests import ObjectLocation
+from gpuplanner.ingest.quality_report import Finding, build_quality_report
+from gpuplanner.ingest.row_reader import SAMPLE_PATTERN, extract_series, parse_labels
+from gpuplanner.ingest.source_definition import matches_pattern, register_sniffer
+from gpuplanner.ingest.source_fields import FIRST_INSTANT, LAST_INSTANT, parse_origin
 from gpuplanner.ingest.text_files import read_document
 
-SOURCE = "kube-state-metrics"
-METRIC = re.compile(r"kube_(?:pod|node)_\w+")
-PAGE = r"^(?:# (?:HELP|TYPE) )?kube_(?:pod|node)_\w+[ {]"
-ANSWER = r'"__name__"\s*:\s*"kube_(?:pod|node)_'
-VENDORS = (
+STATE_METRICS_SOURCE = "kube-state-metrics"
+STATE_METRIC_PATTERN = re.compile(r"kube_(?:pod|node)_\w+")
+METRICS_PAGE_REGEX = r"^(?:# (?:HELP|TYPE) )?kube_(?:pod|node)_\w+[ {]"
+PROMETHEUS_ANSWER_REGEX = r'"__name__"\s*:\s*"kube_(?:pod|node)_'
+RESOURCE_VENDORS = (
     "nvidia.com", "amd.com", "habana.ai", "gpu.intel.com", "intel.com", "aliyun.com", "volcano.sh", "koordinator.sh",
     "tencent.com", "tke.cloud.tencent.com", "4paradigm.com",
 )  # fmt: skip
-"""Vendors of resources; kube-state-metrics writes ``_`` for all marks in their names [1]_.
+"""Vendors of resources; kube-state-metrics writes ``_`` for all punctuation in their names [1]_.
 
 References
 ----------
 .. [1] kubernetes/kube-state-metrics, internal/store/utils.go@c92fe0c: sanitizeLabelName.
 """
-MIG = re.compile(r"mig_(\d+g)_(\d+gb)(.*)")
-LABELS = (
+SANITIZED_MIG_PATTERN = re.compile(r"mig_(\d+g)_(\d+gb)(.*)")
+KNOWN_LABELS = (
     "nvidia.com/gpu.product", "nvidia.com/gpu.count", "nvidia.com/gpu.replicas", "nvidia.com/gpu.memory",
     "nvidia.com/gpu.sharing-strategy", "nvidia.com/mig.strategy", "nvidia.com/mig.config",
     "nvidia.com/mig.config.state", "amd.com/gpu.product-name", "amd.com/compute-memory-partition",
@@ -55,46 +52,53 @@ LABELS = (
     "cloud.google.com/gke-gpu-partition-size", "karpenter.k8s.aws/instance-gpu-name",
     "karpenter.k8s.aws/instance-gpu-count", "karpenter.sh/capacity-type", "kueue.x-k8s.io/queue-name",
 )  # fmt: skip
-"""Labels that readers know, of which kube-state-metrics writes the marks as ``_`` too."""
-SANITISED = {"label_" + re.sub(r"[^a-zA-Z0-9_]", "_", name): name for name in LABELS}
-OWN_LABELS = (
+"""Labels that are read; kube-state-metrics writes their punctuation as ``_`` too."""
+
+LABEL_BY_SANITIZED_NAME = {"label_" + re.sub(r"[^a-zA-Z0-9_]", "_", name): name for name in KNOWN_LABELS}
+OBJECT_LABELS = (
     "uid", "node", "owner_kind", "owner_name", "created_by_kind", "created_by_name", "priority_class",
 )  # fmt: skip
-"""Labels of a series that tell of its object."""
-TIMES = {
+"""Labels of a series that describe its pod or node."""
+
+TIME_METRICS = {
     "kube_pod_created": "created",
     "kube_pod_start_time": "started",
     "kube_pod_status_scheduled_time": "scheduled",
     "kube_pod_completion_time": "completed",
     "kube_node_created": "created",
 }
-REQUESTS = (
+REQUEST_METRICS = (
     "kube_pod_container_resource_requests",
     "kube_pod_resource_request",
     "kube_pod_container_resource_limits",
 )
-"""Of GPUs, requests equal limits."""
-GAP_FACTOR = 2.5
-NO_TIMES = "metrics without times, and no --origin was given"
-NO_PHASE = "pods without their phase"
-NO_VALUES = "no finite value at a time that a cluster can have"
-VANISHED = "pods that were deleted while they ran"
-NO_MODEL = "nodes without labels"
-EPOCH = "1970-01-01T00:00:00Z"
+"""Metrics of the resources of a container: GPU requests equal limits."""
+
+MAX_GAP_STEPS = 2.5
+"""Longest gap before the end of all series after which an object still exists. [scrape intervals]"""
+
+NO_TIMES_CHECK = "metrics without times, and no --origin was given"
+NO_PHASE_CHECK = "pods without their phase"
+NO_VALUES_REASON = "no finite value at a time that a cluster can have"
+DELETED_PODS_CHECK = "pods that were deleted while they ran"
+NO_MODEL_CHECK = "nodes without labels"
+EPOCH_ORIGIN = "1970-01-01T00:00:00Z"
+"""Time of a page without times if no origin is given."""
+
 DAY_S = 86400
 
 
 @dataclass
-class Gathered:
-    """What metrics report of one pod or node.
+class ObjectMetrics:
+    """Metrics of one pod or node, gathered from its series.
 
-    - ``labels``: The last labels of all its series, and those of the object itself.
-    - ``facts``: Instants by name, as unix seconds.
+    - ``labels``: The latest labels of its series, and labels of the object itself.
+    - ``facts``: Times by name. [epoch s]
     - ``amounts``: Kind of amount (``requests``, ``init``, ``capacity``, ``allocatable``), container, resource → number.
-    - ``phases``: Phase → first and last instant at which it held.
+    - ``phases``: Phase of a pod → first and last time at which it was in it. [epoch s]
     - ``conditions``: Condition of a node → its status.
-    - ``cordoned``: It takes no new pods.
-    - ``first``, ``last``: Instants of its first and last value.
+    - ``cordoned``: The node accepts no new pods.
+    - ``first``, ``last``: Times of its first and last value. [epoch s]
     """
 
     labels: dict[str, str] = field(default_factory=dict)
@@ -107,11 +111,13 @@ class Gathered:
     last: float = -inf
 
 
-Series = tuple[str, Mapping[str, str], list[tuple[float, float]]]
-"""Metric, labels, and values by time; the time of a page without times is NaN."""
+MetricSeries = tuple[str, Mapping[str, str], list[tuple[float, float]]]
+"""Metric, labels, and pairs of time [epoch s] and value; NaN as the time for a page without times."""
 
 
-@looks(lambda lines: matches(PAGE, re.M)(lines) or matches(ANSWER)(lines))
+@register_sniffer(
+    lambda lines: matches_pattern(METRICS_PAGE_REGEX, re.M)(lines) or matches_pattern(PROMETHEUS_ANSWER_REGEX)(lines)
+)
 def read_state_metrics(
     paths: Sequence[str | Path],
     *,
@@ -120,17 +126,26 @@ def read_state_metrics(
 ) -> Dataset:
     r"""Read pages of kube-state-metrics, or answers of Prometheus to queries for its metrics.
 
-    A pod holds its GPUs from when it was scheduled, or first ran, until it completed, or its series ended. Pages carry
-    no times: they show what there is at the origin.
+    GPUs are allocated to a pod from when it was scheduled, or first ran, until it completed, or its series ended. Pages
+    have no times: they show one moment, the origin.
 
     Parameters
     ----------
     paths : sequence of str or Path
-        Files that belong together: requests, phases, capacities, labels.
-    boards : mapping, optional
+        Files of one cluster that belong together: requests, phases, capacities, labels.
+    boards : mapping of str to str, optional
         Product label → GPU model.
     origin : datetime or str, optional
-        When a page without times was fetched.
+        Time at which a page without times was fetched.
+
+    Returns
+    -------
+    Dataset
+
+    Raises
+    ------
+    TraceFormatError
+        If there are no metrics of pods or nodes.
 
     Examples
     --------
@@ -144,284 +159,366 @@ def read_state_metrics(
     ...     read_state_metrics([path]).summary()["gpu_hours"]
     2.0
     """
-    dump, objects = Dump(), defaultdict[tuple[str, str, str], Gathered](Gathered)
+    dump = ClusterDump()
+    objects = defaultdict[tuple[str, str, str], ObjectMetrics](ObjectMetrics)
     steps: list[float] = []
-    places: dict[tuple[str, str, str], PodPlace] = {}
-    known = None if origin is None else known_origin(origin).timestamp()
+    locations: dict[tuple[str, str, str], ObjectLocation] = {}
+    origin_s = None if origin is None else parse_origin(origin).timestamp()
     undated = []
-    for number, path in enumerate(paths):
+    for file_number, path in enumerate(paths):
         file, text = read_document(path)
         dump.files.append(file)
-        for place, (metric, labels, values) in enumerate(_series(text, str(path), known), 1):
-            key = _key(metric, labels)
+        for series_number, (metric, labels, values) in enumerate(_parse_series(text, str(path), origin_s), 1):
+            key = _object_key(metric, labels)
             if key is None:
                 continue
-            at_place = PodPlace(number, place, f"{key[0]} {key[1]}/{key[2]}"[:400])
+            location = ObjectLocation(file_number, series_number, f"{key[0]} {key[1]}/{key[2]}"[:400])
             if not values:
-                dump.rejects.append((at_place, NO_VALUES))
+                dump.rejects.append((location, NO_VALUES_REASON))
                 continue
-            places.setdefault(key, at_place)
+            locations.setdefault(key, location)
             if isnan(values[0][0]):
                 undated.append((key, metric, labels, values[0][1]))
                 continue
-            _take(objects[key], metric, labels, values)
+            _record_series(objects[key], metric, labels, values)
             steps += [later[0] - earlier[0] for earlier, later in itertools.pairwise(values[:3])]
-    at = max((gathered.last for gathered in objects.values()), default=known_origin(EPOCH).timestamp())
+    # Series without times show the same moment as the latest values with times.
+    page_time = max((metrics.last for metrics in objects.values()), default=parse_origin(EPOCH_ORIGIN).timestamp())
     for key, metric, labels, value in undated:
-        _take(objects[key], metric, labels, [(at, value)], timed=objects[key].last > -inf)
+        _record_series(objects[key], metric, labels, [(page_time, value)], timed=objects[key].last > -inf)
     if not objects:
-        needed = "kube_pod_container_resource_requests, kube_pod_status_phase, kube_node_status_capacity"
-        raise TraceFormatError(SOURCE, "metrics of pods and nodes", "none", f"Query {needed}.")
+        needed_metrics = "kube_pod_container_resource_requests, kube_pod_status_phase, kube_node_status_capacity"
+        raise TraceFormatError(STATE_METRICS_SOURCE, "metrics of pods and nodes", "none", f"Query {needed_metrics}.")
+
     step = median(steps) if steps else 0.0
-    end = max(gathered.last for gathered in objects.values()) + step
-    for key, gathered in objects.items():
+    end = max(metrics.last for metrics in objects.values()) + step
+    for key, metrics in objects.items():
         kind, namespace, name = key
-        thing = _node(name, gathered, end) if kind == "Node" else _pod(namespace, name, gathered, end, step)
-        dump.take(thing, kind, places[key])
-    found = dataset_of(dump, paths, boards, last_seen=_instant(end))
-    return _with_findings(found, objects, end - GAP_FACTOR * step, timeless=bool(undated) and at < DAY_S)
+        if kind == "Node":
+            api_object = _make_node(name, metrics, end)
+        else:
+            api_object = _make_pod(namespace, name, metrics, end, step)
+        dump.add_object(api_object, kind, locations[key])
+    dataset = make_dataset(dump, paths, boards, last_seen=_to_utc(end))
+    return _add_findings(dataset, objects, end - MAX_GAP_STEPS * step, timeless=bool(undated) and page_time < DAY_S)
 
 
-def _series(text: str, where: str, at: float | None) -> Iterator[Series]:
-    """Series of a page or of an answer that are of pods or nodes; values that cannot be read are left out."""
+def _parse_series(text: str, source_name: str, page_time: float | None) -> Iterator[MetricSeries]:
+    """Parse the series of pods and nodes in a page, or in an answer of Prometheus.
+
+    Parameters
+    ----------
+    text : str
+        Content of a file.
+    source_name : str
+        Name of the file in error messages.
+    page_time : float, optional
+        Time of values without time. [epoch s]
+
+    Yields
+    ------
+    MetricSeries
+        Values that cannot be read are left out.
+    """
     if text.lstrip().startswith("{"):
         try:
-            for each in series_of_answer(json.loads(text), where):
-                labels = {name: str(value) for name, value in each.get("metric", {}).items()}
-                points = each.get("values") or [each.get("value")]
+            for series in extract_series(json.loads(text), source_name):
+                labels = {name: str(value) for name, value in series.get("metric", {}).items()}
+                points = series.get("values") or [series.get("value")]
                 values = [(float(time), float(value)) for time, value in filter(None, points)]
-                if METRIC.fullmatch(labels.get("__name__", "")) and values:
-                    yield labels["__name__"], labels, _lawful(values)
+                if STATE_METRIC_PATTERN.fullmatch(labels.get("__name__", "")) and values:
+                    yield labels["__name__"], labels, _valid_points(values)
         except TraceFormatError:
             raise
         except (ValueError, TypeError, AttributeError, RecursionError) as error:
-            expected, todo = "an answer of Prometheus with series", "Save the whole answer."
-            no_json = isinstance(error, json.JSONDecodeError)
-            got = str(error)[:200] if no_json else "a series without labels or pairs"
-            raise TraceFormatError(where, expected, got, todo) from error
+            expected, remedy = "an answer of Prometheus with series", "Save the whole answer."
+            is_bad_json = isinstance(error, json.JSONDecodeError)
+            got = str(error)[:200] if is_bad_json else "a series without labels or pairs"
+            raise TraceFormatError(source_name, expected, got, remedy) from error
         return
     for line in text.splitlines():
-        found = re.match(SAMPLE, line)
-        labels_of = parse_labels(found[2] or "") if found and METRIC.fullmatch(found[1]) else None
+        sample = re.match(SAMPLE_PATTERN, line)
+        sample_labels = parse_labels(sample[2] or "") if sample and STATE_METRIC_PATTERN.fullmatch(sample[1]) else None
         try:
-            if found and labels_of is not None:
-                fetched = nan if at is None else at
-                time = float(found[4]) / 1e3 if found[4] else fetched
-                yield found[1], labels_of, _lawful([(time, float(found[3]))], timed=False)
+            if sample and sample_labels is not None:
+                fetch_time = nan if page_time is None else page_time
+                time = float(sample[4]) / 1e3 if sample[4] else fetch_time
+                yield sample[1], sample_labels, _valid_points([(time, float(sample[3]))], timed=False)
         except ValueError:
             continue
 
 
-def _lawful(values: list[tuple[float, float]], *, timed: bool = True) -> list[tuple[float, float]]:
-    """Finite values at times that a cluster can have, or at none where those of a page have none."""
-    lawful = [(time, value) for time, value in values if isfinite(value)]
-    return [(time, value) for time, value in lawful if _is_time(time) or (isnan(time) and not timed)]
+def _valid_points(values: list[tuple[float, float]], *, timed: bool = True) -> list[tuple[float, float]]:
+    """Return the finite values at plausible times [epoch s]; without `timed` also those without time (NaN)."""
+    finite = [(time, value) for time, value in values if isfinite(value)]
+    return [(time, value) for time, value in finite if _is_plausible_time(time) or (isnan(time) and not timed)]
 
 
-def _is_time(seconds: float) -> bool:
+def _is_plausible_time(seconds: float) -> bool:
+    """Whether epoch seconds are a time that a dataset may have."""
     return FIRST_INSTANT.timestamp() <= seconds <= LAST_INSTANT.timestamp()
 
 
-def _key(metric: str, labels: Mapping[str, str]) -> tuple[str, str, str] | None:
-    """Kind, namespace and name of the object that a series is of; ``exported_`` labels are the object's own."""
+def _object_key(metric: str, labels: Mapping[str, str]) -> tuple[str, str, str] | None:
+    """Return kind, namespace and name of the object that a series describes; None if its labels lack the name."""
     if metric.startswith("kube_node_"):
-        node = _own(labels, "node")
+        node = _object_label(labels, "node")
         return ("Node", "", node) if node else None
-    pod = _own(labels, "pod")
-    return ("Pod", _own(labels, "namespace") or "default", pod) if pod else None
+    pod = _object_label(labels, "pod")
+    return ("Pod", _object_label(labels, "namespace") or "default", pod) if pod else None
 
 
-def _own(labels: Mapping[str, str], name: str) -> str:
+def _object_label(labels: Mapping[str, str], name: str) -> str:
+    """Return a label of the object itself, which Prometheus may store with the prefix ``exported_``; "" if missing."""
     return labels.get(f"exported_{name}") or labels.get(name) or ""
 
 
-def _take(
-    gathered: Gathered,
+def _record_series(
+    metrics: ObjectMetrics,
     metric: str,
     labels: Mapping[str, str],
     values: list[tuple[float, float]],
     *,
     timed: bool = False,
 ) -> None:
-    """Add what a series tells of its object; an object of `timed` series takes no time from a page without."""
+    """Add a series to the metrics of its object.
+
+    Parameters
+    ----------
+    metrics : ObjectMetrics
+        Metrics of the object; updated in place.
+    metric : str
+        Name of the metric.
+    labels : mapping of str to str
+        Labels of the series.
+    values : list of (float, float)
+        Times [epoch s] and values.
+    timed : bool
+        Whether the object has series with times, so that a series of a page without times adds none.
+    """
     if not timed:
-        gathered.first, gathered.last = min(gathered.first, values[0][0]), max(gathered.last, values[-1][0])
+        metrics.first = min(metrics.first, values[0][0])
+        metrics.last = max(metrics.last, values[-1][0])
     latest = values[-1][1]
-    for name in OWN_LABELS:
-        if text := _own(labels, name):
-            gathered.labels[name] = text
-    gathered.labels |= {name: value for name, value in labels.items() if name in SANITISED}
-    resource = (_own(labels, "container"), labels.get("resource", ""))
+    for name in OBJECT_LABELS:
+        if text := _object_label(labels, name):
+            metrics.labels[name] = text
+    metrics.labels |= {name: value for name, value in labels.items() if name in LABEL_BY_SANITIZED_NAME}
+    resource = (_object_label(labels, "container"), labels.get("resource", ""))
     kind = metric.removeprefix("kube_node_status_")
-    if metric in REQUESTS:
-        gathered.amounts["requests", *resource] = latest
+    if metric in REQUEST_METRICS:
+        metrics.amounts["requests", *resource] = latest
     elif metric == "kube_pod_init_container_resource_requests":
-        gathered.amounts["init", *resource] = latest
+        metrics.amounts["init", *resource] = latest
     elif kind in ("capacity", "allocatable"):
-        gathered.amounts[kind, "", resource[1]] = latest
+        metrics.amounts[kind, "", resource[1]] = latest
     elif metric == "kube_pod_status_phase":
-        held = [time for time, value in values if value == 1]
-        if held and not (timed and gathered.phases):
-            gathered.phases[labels.get("phase", "")] = (held[0], held[-1])
+        phase_times = [time for time, value in values if value == 1]
+        if phase_times and not (timed and metrics.phases):
+            metrics.phases[labels.get("phase", "")] = (phase_times[0], phase_times[-1])
     elif metric == "kube_node_status_condition" and latest == 1:
-        gathered.conditions[labels.get("condition", "")] = labels.get("status", "").capitalize()
+        metrics.conditions[labels.get("condition", "")] = labels.get("status", "").capitalize()
     elif metric == "kube_node_spec_unschedulable":
-        gathered.cordoned = latest == 1
-    elif metric in TIMES and latest > 0 and _is_time(latest):
-        gathered.facts[TIMES[metric]] = latest
+        metrics.cordoned = latest == 1
+    elif metric in TIME_METRICS and latest > 0 and _is_plausible_time(latest):
+        metrics.facts[TIME_METRICS[metric]] = latest
 
 
-def _pod(namespace: str, name: str, gathered: Gathered, end: float, step: float) -> dict[str, Any]:
-    """A pod as an object of the API."""
-    node = gathered.labels.get("node")
-    running = gathered.phases.get("Running")
-    start = gathered.facts.get("scheduled") or gathered.facts.get("started")
-    if start is None and (running or (not gathered.phases and node and gathered.first < gathered.last)):
-        start = running[0] if running else gathered.first
-    over = next((phase for phase in ("Failed", "Succeeded") if phase in gathered.phases), None)
-    finish = gathered.facts.get("completed") or (gathered.phases[over][0] if over else None)
-    gone = (running[1] if running else gathered.last) + step
-    if finish is None and start is not None and end - gone > (GAP_FACTOR - 1) * step:
-        finish, over = gone, over or "Succeeded"
-    owner = [
-        {"kind": gathered.labels[f"{word}_kind"], "name": gathered.labels[f"{word}_name"], "controller": True}
-        for word in ("owner", "created_by")
-        if gathered.labels.get(f"{word}_kind", "<none>") != "<none>" and f"{word}_name" in gathered.labels
-    ]
-    for each in owner:
-        each["uid"] = f"{each['kind']} {namespace}/{each['name']}"
-    began = gathered.first if start is None else start
-    submit = min(gathered.facts.get("created", gathered.first), began)
-    if not {"scheduled", "started"} & gathered.facts.keys() and start == gathered.first:
-        submit = gathered.first  # it ran before anybody looked: how long it waited is not known
-    waits = "Pending" if gathered.phases or not node else "Unknown"
-    status: dict[str, Any] = {"phase": over or ("Running" if start is not None else waits)}
+def _make_pod(namespace: str, name: str, metrics: ObjectMetrics, end: float, step: float) -> dict[str, Any]:
+    """Make a Pod object of the Kubernetes API from its metrics.
+
+    Parameters
+    ----------
+    namespace, name : str
+        Its namespace and name.
+    metrics : ObjectMetrics
+        Its metrics.
+    end : float
+        End of all series. [epoch s]
+    step : float
+        Scrape interval. [s]
+
+    Returns
+    -------
+    dict
+    """
+    node = metrics.labels.get("node")
+    running = metrics.phases.get("Running")
+    start = metrics.facts.get("scheduled") or metrics.facts.get("started")
+    if start is None and (running or (not metrics.phases and node and metrics.first < metrics.last)):
+        start = running[0] if running else metrics.first
+    final_phase = next((phase for phase in ("Failed", "Succeeded") if phase in metrics.phases), None)
+    finish = metrics.facts.get("completed") or (metrics.phases[final_phase][0] if final_phase else None)
+    last_observed = (running[1] if running else metrics.last) + step
+    if finish is None and start is not None and end - last_observed > (MAX_GAP_STEPS - 1) * step:
+        finish = last_observed
+        final_phase = final_phase or "Succeeded"
+
+    owners = []
+    for prefix in ("owner", "created_by"):
+        owner_kind, owner = metrics.labels.get(f"{prefix}_kind", "<none>"), metrics.labels.get(f"{prefix}_name")
+        if owner_kind != "<none>" and owner is not None:
+            uid = f"{owner_kind} {namespace}/{owner}"
+            owners.append({"kind": owner_kind, "name": owner, "controller": True, "uid": uid})
+
+    first_active = metrics.first if start is None else start
+    submit = min(metrics.facts.get("created", metrics.first), first_active)
+    if not {"scheduled", "started"} & metrics.facts.keys() and start == metrics.first:
+        submit = metrics.first  # it ran before the first scrape, so its queue wait is unknown
+
+    idle_phase = "Pending" if metrics.phases or not node else "Unknown"
+    status: dict[str, Any] = {"phase": final_phase or ("Running" if start is not None else idle_phase)}
     if start is not None:
-        bound = {"type": "PodScheduled", "status": "True", "lastTransitionTime": _text(start)}
-        status |= {"startTime": _text(start), "conditions": [bound]}
+        scheduled_condition = {"type": "PodScheduled", "status": "True", "lastTransitionTime": _format_time(start)}
+        status |= {"startTime": _format_time(start), "conditions": [scheduled_condition]}
     if finish is not None:
-        ended = {"finishedAt": _text(max(finish, start or finish))}
-        status["containerStatuses"] = [{"state": {"terminated": ended}}]
-    containers = {
-        kind: [
-            {"name": container, "resources": {"requests": requests, "limits": requests}}
-            for container, requests in _by_container(gathered, kind).items()
-        ]
-        for kind in ("requests", "init")
-    }
+        terminated = {"finishedAt": _format_time(max(finish, start or finish))}
+        status["containerStatuses"] = [{"state": {"terminated": terminated}}]
     return {
         "kind": "Pod",
         "metadata": {
-            "name": name, "namespace": namespace, "uid": gathered.labels.get("uid"), "creationTimestamp": _text(submit),
-            "ownerReferences": owner[:1], "labels": _labels(gathered),
+            "name": name, "namespace": namespace, "uid": metrics.labels.get("uid"),
+            "creationTimestamp": _format_time(submit), "ownerReferences": owners[:1], "labels": _known_labels(metrics),
         },
         "spec": {
-            "nodeName": node, "containers": containers["requests"], "initContainers": containers["init"],
-            "priorityClassName": gathered.labels.get("priority_class"),
+            "nodeName": node, "priorityClassName": metrics.labels.get("priority_class"),
+            "containers": _make_containers(metrics, "requests"), "initContainers": _make_containers(metrics, "init"),
         },
         "status": status,
     }  # fmt: skip
 
 
-def _with_findings(
-    found: Dataset, objects: Mapping[tuple[str, str, str], Gathered], since: float, *, timeless: bool
+def _make_containers(metrics: ObjectMetrics, kind: str) -> list[dict[str, Any]]:
+    """Make the container objects of a pod: of its containers (``requests``) or its init containers (``init``)."""
+    return [
+        {"name": container, "resources": {"requests": requests, "limits": requests}}
+        for container, requests in _container_amounts(metrics, kind).items()
+    ]
+
+
+def _add_findings(
+    dataset: Dataset, objects: Mapping[tuple[str, str, str], ObjectMetrics], vanished_before: float, *, timeless: bool
 ) -> Dataset:
-    """The dataset under its own name, with what the metrics leave open; nodes that went are retired."""
-    findings = [Finding(*row) for row in found.quality.iter_rows()]
-    pods = [each for (kind, _, _), each in objects.items() if kind == "Pod" and _has_devices(each)]
-    nodes = {name: gathered for (kind, _, name), gathered in objects.items() if kind == "Node"}
-    blind = sum(not pod.phases and "completed" not in pod.facts for pod in pods)
-    seen_running = [pod for pod in pods if pod.phases and not {"Succeeded", "Failed"} & pod.phases.keys()]
-    gone = sum(pod.last < since for pod in seen_running)
-    plain = [name for name, gathered in nodes.items() if _has_devices(gathered) and not _labels(gathered)]
+    """Return the dataset as one of kube-state-metrics, with its findings; nodes whose series ended are retired.
+
+    Parameters
+    ----------
+    dataset : Dataset
+        Dataset made from the objects.
+    objects : mapping of (str, str, str) to ObjectMetrics
+        Metrics by kind, namespace and name of the object.
+    vanished_before : float
+        Time before which the last value of an object means that it was deleted. [epoch s]
+    timeless : bool
+        Whether the metrics have no times.
+    """
+    findings = [Finding(*row) for row in dataset.quality.iter_rows()]
+    pods = [metrics for (kind, _, _), metrics in objects.items() if kind == "Pod" and _has_devices(metrics)]
+    nodes = {name: metrics for (kind, _, name), metrics in objects.items() if kind == "Node"}
+    pods_without_phase = sum(not pod.phases and "completed" not in pod.facts for pod in pods)
+    running_pods = [pod for pod in pods if pod.phases and not {"Succeeded", "Failed"} & pod.phases.keys()]
+    deleted_pods = sum(pod.last < vanished_before for pod in running_pods)
+    unlabelled = [name for name, metrics in nodes.items() if _has_devices(metrics) and not _known_labels(metrics)]
+
     if timeless:
         effect = (
             "they show one instant: state when the page was fetched (--origin 2026-01-31T12:00:00Z), or "
             "query a month from Prometheus; GPU-hours are not known"
         )
-        findings.append(Finding(NO_TIMES, "warning", len(pods), effect, ""))
-    if blind:
+        findings.append(Finding(NO_TIMES_CHECK, "warning", len(pods), effect, ""))
+    if pods_without_phase:
         effect = "GPU-hours are too high where finished pods were kept: query kube_pod_status_phase as well"
-        findings.append(Finding(NO_PHASE, "warning", blind, effect, ""))
-    if gone:
+        findings.append(Finding(NO_PHASE_CHECK, "warning", pods_without_phase, effect, ""))
+    if deleted_pods:
         effect = "they are taken to have completed then: whether they failed is not known"
-        findings.append(Finding(VANISHED, "info", gone, effect, ""))
-    if plain:
+        findings.append(Finding(DELETED_PODS_CHECK, "info", deleted_pods, effect, ""))
+    if unlabelled:
         allow = "--metric-labels-allowlist=nodes=[*]"
         effect = f"the GPU model is not known: start kube-state-metrics with {allow}, or give --map-gpu"
-        findings.append(Finding(NO_MODEL, "warning", len(plain), effect, plain[0]))
-    inventory = found.inventory
+        findings.append(Finding(NO_MODEL_CHECK, "warning", len(unlabelled), effect, unlabelled[0]))
+
+    inventory = dataset.inventory
     if inventory is not None:
-        left = {name: _instant(gathered.last) for name, gathered in nodes.items() if gathered.last < since}
-        retired = pl.col("node").replace_strict(left, default=None, return_dtype=pl.Datetime("us", "UTC"))
+        retired_at = {name: _to_utc(metrics.last) for name, metrics in nodes.items() if metrics.last < vanished_before}
+        retired = pl.col("node").replace_strict(retired_at, default=None, return_dtype=pl.Datetime("us", "UTC"))
         inventory = inventory.with_columns(retired=pl.coalesce("retired", retired))
-    notes = [note for note in found.provenance["notes"] if note != LEFT_OUT]
-    facts = {**found.provenance, "source": SOURCE, "notes": notes}
-    return replace(found, quality=report(findings), provenance=facts).with_tables(inventory=inventory)
+    notes = [note for note in dataset.provenance["notes"] if note != KUBECTL_SCOPE_NOTE]
+    facts = {**dataset.provenance, "source": STATE_METRICS_SOURCE, "notes": notes}
+    return replace(dataset, quality=build_quality_report(findings), provenance=facts).with_tables(inventory=inventory)
 
 
-def _node(name: str, gathered: Gathered, end: float) -> dict[str, Any]:
-    """A node as an object of the API."""
-    ready = gathered.conditions.get("Ready", "True")
+def _make_node(name: str, metrics: ObjectMetrics, end: float) -> dict[str, Any]:
+    """Make a Node object of the Kubernetes API from its metrics; `end` is the end of all series [epoch s]."""
+    ready = metrics.conditions.get("Ready", "True")
     amounts: dict[str, dict[str, str]] = {"capacity": {}, "allocatable": {}}
-    for (kind, _, resource), value in gathered.amounts.items():
-        amounts[kind][resource_name(resource)] = _number(value)
-    heartbeat = {"type": "Ready", "status": ready, "lastHeartbeatTime": _text(end)}
-    created = {"creationTimestamp": _text(gathered.facts["created"])} if "created" in gathered.facts else {}
+    for (kind, _, resource), value in metrics.amounts.items():
+        amounts[kind][restore_resource_name(resource)] = _format_amount(value)
+    heartbeat = {"type": "Ready", "status": ready, "lastHeartbeatTime": _format_time(end)}
+    created = {"creationTimestamp": _format_time(metrics.facts["created"])} if "created" in metrics.facts else {}
     return {
         "kind": "Node",
-        "metadata": {"name": name, "labels": _labels(gathered), **created},
-        "spec": {"unschedulable": True} if gathered.cordoned else {},
+        "metadata": {"name": name, "labels": _known_labels(metrics), **created},
+        "spec": {"unschedulable": True} if metrics.cordoned else {},
         "status": {**amounts, "conditions": [heartbeat]},
     }
 
 
-def _by_container(gathered: Gathered, kind: str) -> dict[str, dict[str, str]]:
-    found: dict[str, dict[str, str]] = defaultdict(dict)
-    for (what, container, resource), value in gathered.amounts.items():
-        if what == kind and value > 0:
-            found[container][resource_name(resource)] = _number(value)
-    if len(found) > 1:
-        found.pop("", None)  # the scheduler's sum over the containers
-    return found
+def _container_amounts(metrics: ObjectMetrics, kind: str) -> dict[str, dict[str, str]]:
+    """Return the resource amounts of one kind (``requests``, ``init``) by container."""
+    amounts: dict[str, dict[str, str]] = defaultdict(dict)
+    for (amount_kind, container, resource), value in metrics.amounts.items():
+        if amount_kind == kind and value > 0:
+            amounts[container][restore_resource_name(resource)] = _format_amount(value)
+    if len(amounts) > 1:
+        amounts.pop("", None)  # the scheduler's sum over the containers
+    return amounts
 
 
-def resource_name(word: str) -> str:
-    """Name of a resource of which kube-state-metrics wrote all marks as ``_``.
+def restore_resource_name(sanitized_name: str) -> str:
+    """Restore the name of a resource in which kube-state-metrics replaced all punctuation by ``_``.
 
     Examples
     --------
-    >>> resource_name("nvidia_com_gpu"), resource_name("nvidia_com_mig_1g_10gb"), resource_name("amd_com_cpx_nps4")
+    >>> words = ["nvidia_com_gpu", "nvidia_com_mig_1g_10gb", "amd_com_cpx_nps4"]
+    >>> tuple(map(restore_resource_name, words))
     ('nvidia.com/gpu', 'nvidia.com/mig-1g.10gb', 'amd.com/cpx_nps4')
     """
-    for vendor in VENDORS:
-        begin = re.sub(r"[.-]", "_", vendor) + "_"
-        if word.startswith(begin):
-            kind = word.removeprefix(begin)
-            if match := MIG.fullmatch(kind):
+    for vendor in RESOURCE_VENDORS:
+        prefix = re.sub(r"[.-]", "_", vendor) + "_"
+        if sanitized_name.startswith(prefix):
+            kind = sanitized_name.removeprefix(prefix)
+            if match := SANITIZED_MIG_PATTERN.fullmatch(kind):
                 kind = f"mig-{match[1]}.{match[2]}{match[3].replace('_', '.')}"
             elif vendor != "amd.com":
                 kind = "gpu.shared" if kind == "gpu_shared" else kind.replace("_", "-")
             return f"{vendor}/{kind}"
-    return word
+    return sanitized_name
 
 
-def _has_devices(gathered: Gathered) -> bool:
-    """True if a pod requests, or a node has, resources of a vendor, not CPU and memory alone."""
-    return any("/" in resource_name(resource) for _, _, resource in gathered.amounts)
+def _has_devices(metrics: ObjectMetrics) -> bool:
+    """Whether a pod requests, or a node has, resources of a vendor besides CPU and memory."""
+    return any("/" in restore_resource_name(resource) for _, _, resource in metrics.amounts)
 
 
-def _labels(gathered: Gathered) -> dict[str, str]:
-    return {SANITISED[name]: value for name, value in gathered.labels.items() if name in SANITISED}
+def _known_labels(metrics: ObjectMetrics) -> dict[str, str]:
+    """Return the labels of an object that are read, under their original names."""
+    return {
+        LABEL_BY_SANITIZED_NAME[name]: value
+        for name, value in metrics.labels.items()
+        if name in LABEL_BY_SANITIZED_NAME
+    }
 
 
-def _number(value: float) -> str:
+def _format_amount(value: float) -> str:
+    """Format an amount as a quantity of the Kubernetes API."""
     return str(int(value)) if value == int(value) else str(value)
 
 
-def _instant(seconds: float) -> datetime:
+def _to_utc(seconds: float) -> datetime:
+    """Convert epoch seconds to a time in UTC."""
     return datetime.fromtimestamp(seconds, UTC)
 
 
-def _text(seconds: float) -> str:
-    return _instant(seconds).isoformat()
+def _format_time(seconds: float) -> str:
+    """Format epoch seconds as an ISO time in UTC."""
+    return _to_utc(seconds).isoformat()

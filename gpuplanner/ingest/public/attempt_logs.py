@@ -1,4 +1,4 @@
-"""Public traces with attempts: Philly, Helios logs in JSON, Alibaba PAI, MIT Supercloud."""
+"""Readers of public traces of several files or with attempts: Philly's job log, MISO, Alibaba PAI, MIT Supercloud."""
 
 from __future__ import annotations
 
@@ -14,17 +14,28 @@ from gpuplanner.core.errors import TraceFormatError, examples
 from gpuplanner.hardware.catalog import facts
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.delimited_rows import Records, Rows
-from gpuplanner.ingest.job_table import assemble
-from gpuplanner.ingest.public.job_lists import IN_PARTS, PHILLY_ZONE, JobTrace, plain, told_apart, with_states
+from gpuplanner.ingest.job_table import assemble_jobs
+from gpuplanner.ingest.public.job_lists import (
+    GPU_FRACTION_CHECK,
+    PHILLY_ZONE,
+    JobTrace,
+    format_number,
+    map_source_states,
+    number_shared_ids,
+)
 from gpuplanner.ingest.quality_report import source_check
-from gpuplanner.ingest.row_reader import is_json, read_items, read_rows
-from gpuplanner.ingest.slurm.accounting_fields import UNSET, with_resources
-from gpuplanner.ingest.source_definition import columns_of, looks, matches
-from gpuplanner.ingest.source_fields import FIRST_INSTANT, INSTANT, Dialect, Field, source_columns
-from gpuplanner.ingest.text_files import TextFile, head
+from gpuplanner.ingest.row_reader import looks_like_json, read_items, read_rows
+from gpuplanner.ingest.slurm.accounting_fields import UNSET_NUMBERS, parse_resources
+from gpuplanner.ingest.source_definition import has_required_columns, matches_pattern, register_sniffer
+from gpuplanner.ingest.source_fields import FIRST_INSTANT, UTC_TIME_TYPE, Dialect, Field, source_columns
+from gpuplanner.ingest.text_files import TextFile, read_head
 
-ODD = "not a job as the source documents it"
-EARLIER, RAN = pl.col("again").is_not_null(), pl.col("start_time").is_not_null()
+UNDOCUMENTED_JOB_REASON = "not a job as the source documents it"
+"""Reason in the reject table for an item of another structure."""
+
+HAS_LATER_ATTEMPT = pl.col("again").is_not_null()
+HAS_STARTED = pl.col("start_time").is_not_null()
+"""Conditions on an attempt."""
 
 PHILLY_LOG = JobTrace(
     "philly",
@@ -33,22 +44,23 @@ PHILLY_LOG = JobTrace(
     states={"Pass": "COMPLETED", "Killed": "CANCELLED", "Failed": "FAILED"},
     steps=[
         {
-            "state": pl.when(EARLIER)
+            "state": pl.when(HAS_LATER_ATTEMPT)
             .then(pl.lit("FAILED"))
-            .when(RAN & pl.col("end_time").is_null())
+            .when(HAS_STARTED & pl.col("end_time").is_null())
             .then(pl.lit("RUNNING"))
             .otherwise("state")
         }
     ],
     checks=[
-        source_check("philly: another attempt", EARLIER),
+        source_check("philly: another attempt", HAS_LATER_ATTEMPT),
         source_check("philly: never scheduled", pl.col("gpus").is_null()),
     ],
 )
 """`vc`: virtual cluster; `ip`: servers; `again`: not empty for an attempt that was followed by another."""
 
-ARRIVALS, RUNS = "trace", "exp"
-"""Beginnings of the names of the two files of MISO: nothing inside tells them apart."""
+ARRIVAL_FILE_PREFIX = "trace"
+RUN_TIME_FILE_PREFIX = "exp"
+"""Prefixes of the names of the two files of MISO, whose contents look alike."""
 
 MISO = JobTrace(
     "miso",
@@ -60,17 +72,28 @@ MISO = JobTrace(
 
 
 def is_philly_log(lines: Sequence[str]) -> bool:
-    """True if the first lines of a file look like ``cluster_job_log``."""
+    """Whether the first lines of a file look like ``cluster_job_log``."""
     text = "\n".join(lines)
-    return is_json(lines) and all(f'"{name}"' in text for name in ("jobid", "vc", "attempts"))
+    return looks_like_json(lines) and all(f'"{name}"' in text for name in ("jobid", "vc", "attempts"))
 
 
-@looks(is_philly_log)
+@register_sniffer(is_philly_log)
 def read_philly_log(paths: Sequence[str | Path], *, tz: str | None = None) -> Dataset:
-    """Read the Philly job log, ``cluster_job_log``: a row of the trace is one scheduling attempt.
+    """Read the Philly job log, ``cluster_job_log``, with one row for each scheduling attempt.
 
-    The status is that of the job, so it is given to the last attempt; those before it failed. A last attempt
+    The status is that of the job, so it is the state of the last attempt; those before it failed. A last attempt
     without an end still ran when the snapshot was taken. A job without attempts was never scheduled.
+
+    Parameters
+    ----------
+    paths : sequence of str or Path
+        JSON files.
+    tz : str, optional
+        Time zone of the times. Default: that of the cluster.
+
+    Returns
+    -------
+    Dataset
 
     References
     ----------
@@ -91,51 +114,58 @@ def read_philly_log(paths: Sequence[str | Path], *, tz: str | None = None) -> Da
     if not paths:
         raise TraceFormatError("philly", "at least one file", "none", "Give at least one file.")
     records, files = Records(PHILLY_LOG.columns), []
-    for number, path in enumerate(paths):
+    for file_number, path in enumerate(paths):
         file, items = read_items(path, ())
         files.append(file)
         for item in items:
-            attempts = None if item.fault else _attempts(item.value)
+            attempts = None if item.fault else _parse_job_attempts(item.value)
             if attempts is None:
-                records.reject(number, item.place, item.raw, item.fault or ODD)
+                records.reject(file_number, item.position, item.raw, item.fault or UNDOCUMENTED_JOB_REASON)
             for attempt in attempts or ():
-                records.add(number, item.place, item.raw, attempt)
-    return PHILLY_LOG.of(records.rows(files), tz=tz)
+                records.add_record(file_number, item.position, item.raw, attempt)
+    return PHILLY_LOG.make_dataset(records.rows(files), tz=tz)
 
 
-def _attempts(job: Any) -> list[dict[str, str | None]] | None:  # noqa: ANN401 - anything that JSON can hold
-    """Text of each column for each attempt of a job; None if it is not built as documented."""
+def _parse_job_attempts(job: Any) -> list[dict[str, str | None]] | None:  # noqa: ANN401 - anything that JSON can hold
+    """Parse a job of the Philly log into the fields of its attempts; None if it has another structure."""
     try:
-        shared = {name: _text(job[name]) for name in ("jobid", "vc", "user", "status")}
-        submitted, tries = _text(job["submitted_time"]), list(_tries(job["attempts"]))
+        job_fields = {name: _parse_philly_text(job[name]) for name in ("jobid", "vc", "user", "status")}
+        submit_time = _parse_philly_text(job["submitted_time"])
+        parsed_attempts = list(_parse_attempts(job["attempts"]))
     except (KeyError, TypeError, AttributeError):
         return None
-    if not tries:
-        return [shared | {"attempt": "1", "submitted_time": submitted}]
-    ends = [submitted, *(attempt["end_time"] for attempt in tries)]
+    if not parsed_attempts:
+        return [job_fields | {"attempt": "1", "submitted_time": submit_time}]
+    # A later attempt was submitted when the one before it ended.
+    attempt_ends = [submit_time, *(attempt["end_time"] for attempt in parsed_attempts)]
     attempts = []
-    for number, attempt in enumerate(tries, 1):
-        place = {"attempt": str(number), "submitted_time": ends[number - 1] or submitted}
-        attempts.append(shared | attempt | place | {"again": "yes" if number < len(tries) else None})
+    for number, attempt in enumerate(parsed_attempts, 1):
+        attempt_fields: dict[str, str | None] = {
+            "attempt": str(number),
+            "submitted_time": attempt_ends[number - 1] or submit_time,
+        }
+        attempt_fields |= {"again": "yes" if number < len(parsed_attempts) else None}
+        attempts.append(job_fields | attempt | attempt_fields)
     return attempts
 
 
-def _tries(attempts: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, str | None]]:
+def _parse_attempts(attempts: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, str | None]]:
+    """Yield times, GPUs and servers of the attempts of a job."""
     for attempt in attempts:
-        places = [(place["ip"], place["gpus"]) for place in attempt["detail"]]
-        if not all(isinstance(ip, str) and isinstance(gpus, list) for ip, gpus in places):
+        servers = [(server["ip"], server["gpus"]) for server in attempt["detail"]]
+        if not all(isinstance(ip, str) and isinstance(gpus, list) for ip, gpus in servers):
             raise TypeError
         yield {
-            "start_time": _text(attempt["start_time"]),
-            "end_time": _text(attempt["end_time"]),
-            "gpus": str(sum(len(gpus) for _, gpus in places)) if places else None,
-            "nodes": str(len({ip for ip, _ in places})) if places else None,
-            "ip": ",".join(dict.fromkeys(ip for ip, _ in places)) or None,
+            "start_time": _parse_philly_text(attempt["start_time"]),
+            "end_time": _parse_philly_text(attempt["end_time"]),
+            "gpus": str(sum(len(gpus) for _, gpus in servers)) if servers else None,
+            "nodes": str(len({ip for ip, _ in servers})) if servers else None,
+            "ip": ",".join(dict.fromkeys(ip for ip, _ in servers)) or None,
         }
 
 
-def _text(value: Any) -> str | None:  # noqa: ANN401 - anything that JSON can hold
-    """A text; the source writes what is missing as null or "None"."""
+def _parse_philly_text(value: Any) -> str | None:  # noqa: ANN401 - anything that JSON can hold
+    """Return a text of the Philly log; None for null and "None", with which it writes missing values."""
     if value is None or value == "None":
         return None
     if not isinstance(value, str):
@@ -143,9 +173,25 @@ def _text(value: Any) -> str | None:  # noqa: ANN401 - anything that JSON can ho
     return value
 
 
-@looks(matches(r'\A\s*\{\s*"0"\s*:\s*\d'))
+@register_sniffer(matches_pattern(r'\A\s*\{\s*"0"\s*:\s*\d'))
 def read_miso(paths: Sequence[str | Path], *, origin: datetime | str | None = None) -> Dataset:
-    """Read the arrivals and the run times of the same jobs, a file each.
+    """Read the MISO trace: arrivals and run times of the same jobs, in one file each.
+
+    Parameters
+    ----------
+    paths : sequence of str or Path
+        Files ``trace_*.json`` and ``exp_*.json``.
+    origin : datetime or str, optional
+        Time of second 0.
+
+    Returns
+    -------
+    Dataset
+
+    Raises
+    ------
+    TraceFormatError
+        If it is not one file of each.
 
     Examples
     --------
@@ -157,23 +203,23 @@ def read_miso(paths: Sequence[str | Path], *, origin: datetime | str | None = No
     >>> (trace.jobs["end_time"] - trace.jobs["start_time"]).item().total_seconds()
     346.0
     """
-    parts = {
-        role: [Path(path) for path in paths if Path(path).name.startswith(f"{role}_")] for role in (ARRIVALS, RUNS)
-    }
-    if [len(each) for each in parts.values()] != [1, 1] or len(paths) != 2:
+    arrival_paths = [Path(path) for path in paths if Path(path).name.startswith(f"{ARRIVAL_FILE_PREFIX}_")]
+    run_paths = [Path(path) for path in paths if Path(path).name.startswith(f"{RUN_TIME_FILE_PREFIX}_")]
+    if len(paths) != 2 or len(arrival_paths) != 1 or len(run_paths) != 1:
         got = examples([str(path) for path in paths]) or "no files"
-        expected = f"one {ARRIVALS}_*.json and one {RUNS}_*.json"
+        expected = f"one {ARRIVAL_FILE_PREFIX}_*.json and one {RUN_TIME_FILE_PREFIX}_*.json"
         raise TraceFormatError("miso", expected, got, "Give both together.")
-    (first, arrivals), (second, runs) = (_seconds(part[0]) for part in parts.values())
+    arrival_file, arrivals = _read_seconds(arrival_paths[0])
+    run_file, run_times = _read_seconds(run_paths[0])
     records = Records(MISO.columns)
-    for place, job in enumerate(dict.fromkeys([*arrivals, *runs]), 1):
-        row = {"job": job, "arrival": arrivals.get(job), "run": runs.get(job)}
-        records.add(0 if job in arrivals else 1, place, f"{job}: {row['arrival']}, {row['run']}", row)
-    return MISO.of(records.rows([first, second]), origin=origin)
+    for job_number, job in enumerate(dict.fromkeys([*arrivals, *run_times]), 1):
+        row = {"job": job, "arrival": arrivals.get(job), "run": run_times.get(job)}
+        records.add_record(0 if job in arrivals else 1, job_number, f"{job}: {row['arrival']}, {row['run']}", row)
+    return MISO.make_dataset(records.rows([arrival_file, run_file]), origin=origin)
 
 
-def _seconds(path: Path) -> tuple[TextFile, dict[str, str | None]]:
-    """Text of the seconds of each job."""
+def _read_seconds(path: Path) -> tuple[TextFile, dict[str, str | None]]:
+    """Read the seconds of each job as text, by job number."""
     file, items = read_items(path, ())
     values = [item.value for item in items]
     if len(values) != 1 or not isinstance(values[0], dict):
@@ -182,7 +228,7 @@ def _seconds(path: Path) -> tuple[TextFile, dict[str, str | None]]:
     return file, {job: None if value is None else str(value) for job, value in values[0].items()}
 
 
-TABLES = {
+PAI_TABLE_COLUMNS = {
     "job": ("job_name", "inst_id", "user", "status", "start_time", "end_time"),
     "task": (
         *("job_name", "task_name", "inst_num", "status", "start_time", "end_time"),
@@ -195,53 +241,70 @@ TABLES = {
 }
 """Columns of the three tables, whose files have no header line; each has another number of them."""
 
-JOB_COLUMNS = source_columns("pai_job")
-TASK_COLUMNS = source_columns("pai_task")
-INSTANCE_COLUMNS = source_columns("pai_instance")
-"""Times in seconds; `plan_gpu`: % of one GPU that each instance asks for; `start_time` of a job: submission."""
+PAI_JOB_COLUMNS = source_columns("pai_job")
+PAI_TASK_COLUMNS = source_columns("pai_task")
+PAI_INSTANCE_COLUMNS = source_columns("pai_instance")
+"""Times in seconds; `plan_gpu`: % of one GPU that each instance requests; `start_time` of a job: submission."""
 
-STATES = {"Terminated": "COMPLETED", "Failed": "FAILED", "Running": "RUNNING", "Waiting": "PENDING"}
-SHARE = pl.col("percent") / 100
-NO_GPU = pl.when(pl.col("gpu_model") == "CPU").then(SHARE.fill_null(0.0)).otherwise(SHARE)
+PAI_STATES = {"Terminated": "COMPLETED", "Failed": "FAILED", "Running": "RUNNING", "Waiting": "PENDING"}
+REQUESTED_GPUS = pl.col("percent") / 100
+INSTANCE_GPUS = pl.when(pl.col("gpu_model") == "CPU").then(REQUESTED_GPUS.fill_null(0.0)).otherwise(REQUESTED_GPUS)
+"""GPUs of one instance of a task; 0 for an instance on CPU nodes that requests none."""
 
-TASKS = JobTrace(
+PAI_TASKS = JobTrace(
     "pai",
-    TASK_COLUMNS,
+    PAI_TASK_COLUMNS,
     origin=FIRST_INSTANT,
     steps=[
         {
             "job_id": pl.concat_str("job_name", "task_name", separator="/"),
             "tenant": pl.col("user").fill_null("pai"),
-            "gpus": NO_GPU * pl.col("workers"),
+            "gpus": INSTANCE_GPUS * pl.col("workers"),
         }
     ],
-    checks=[source_check("pai: no submission", pl.col("no_submission")), IN_PARTS],
+    checks=[source_check("pai: no submission", pl.col("no_submission")), GPU_FRACTION_CHECK],
 )
-SHIFTED = source_check("pai: shifted dates", pl.lit(value=True))
+SHIFTED_DATES_CHECK = source_check("pai: shifted dates", pl.lit(value=True))
 
 
-def table_of(lines: Sequence[str]) -> str | None:
-    """Which of the three tables a file is, from its first lines; None if it is none.
+def detect_pai_table(lines: Sequence[str]) -> str | None:
+    """Detect which of the three PAI tables a file is, from its first lines; None if it is none.
 
     Examples
     --------
-    >>> table_of(["4f05,tensorflow,1.0,Terminated,1739162.0,1739200.0,600.0,29.3,50.0,MISC"])
+    >>> detect_pai_table(["4f05,tensorflow,1.0,Terminated,1739162.0,1739200.0,600.0,29.3,50.0,MISC"])
     'task'
     """
-    for name, columns in TABLES.items():
+    for name, columns in PAI_TABLE_COLUMNS.items():
         fields = lines[0].split(",") if lines else []
         status = columns.index("status")
-        if len(fields) == len(columns) and (fields[status] in STATES or tuple(fields) == columns):
+        if len(fields) == len(columns) and (fields[status] in PAI_STATES or tuple(fields) == columns):
             return name
     return None
 
 
-@looks(lambda lines: table_of(lines) is not None)
+@register_sniffer(lambda lines: detect_pai_table(lines) is not None)
 def read_pai(paths: Sequence[str | Path], *, origin: datetime | str | None = None) -> Dataset:
     r"""Read PAI tables: the task table, and better with the job table and the instance table.
 
-    A task is a row of the trace, named job/task, since each has GPUs, times and a state of its own. The job
+    A task is a job of the dataset, named job/task, since each has GPUs, times and a state of its own. The job
     table gives the user and the submission, the instance table the machines.
+
+    Parameters
+    ----------
+    paths : sequence of str or Path
+        Tables without header lines, in any order.
+    origin : datetime or str, optional
+        Time of second 0.
+
+    Returns
+    -------
+    Dataset
+
+    Raises
+    ------
+    TraceFormatError
+        If there is no task table.
 
     References
     ----------
@@ -256,63 +319,63 @@ def read_pai(paths: Sequence[str | Path], *, origin: datetime | str | None = Non
     ...     read_pai([path]).jobs["job_id", "gpus", "gpu_model"].row(0)
     ('4f05/worker', 2.0, 'T4')
     """
-    parts = _by_table(paths)
-    rows = with_states(_read("task", parts["task"], TASK_COLUMNS), STATES)
-    side = {
-        "job": _read("job", parts["job"], JOB_COLUMNS) if parts["job"] else None,
-        "instance": _read("instance", parts["instance"], INSTANCE_COLUMNS) if parts["instance"] else None,
-    }
-    tasks = _placed(_submitted(rows.good, side["job"]), side["instance"])
+    paths_by_table = _group_by_table(paths)
+    rows = map_source_states(_read_pai_table("task", paths_by_table["task"], PAI_TASK_COLUMNS), PAI_STATES)
+    side_columns = {"job": PAI_JOB_COLUMNS, "instance": PAI_INSTANCE_COLUMNS}
+    given = {name: columns for name, columns in side_columns.items() if paths_by_table[name]}
+    read_tables = {name: _read_pai_table(name, paths_by_table[name], columns) for name, columns in given.items()}
+    tasks = _with_machines(_with_submissions(rows.good, read_tables.get("job")), read_tables.get("instance"))
     rows = replace(rows, good=tasks)
     rows = rows.reject({"start_time: missing, and the submission is not known": pl.col("submit_s").is_null()})
-    read = {name: table for name, table in side.items() if table is not None}
-    return TASKS.of(
+    return PAI_TASKS.make_dataset(
         rows,
         origin=origin,
-        checks=[SHIFTED] if origin is None else [],
+        checks=[SHIFTED_DATES_CHECK] if origin is None else [],
         notes=[
             f"pai_{name}_table: {table.count} rows, {table.rejects.height} of them unreadable"
-            for name, table in read.items()
+            for name, table in read_tables.items()
         ],
-        more_files=[file for table in read.values() for file in table.files],
+        more_files=[file for table in read_tables.values() for file in table.files],
     )
 
 
-def _by_table(paths: Sequence[str | Path]) -> dict[str, list[str | Path]]:
-    parts: dict[str, list[str | Path]] = {name: [] for name in TABLES}
+def _group_by_table(paths: Sequence[str | Path]) -> dict[str, list[str | Path]]:
+    """Group paths by the PAI table that they are; a TraceFormatError without the task table."""
+    paths_by_table: dict[str, list[str | Path]] = {name: [] for name in PAI_TABLE_COLUMNS}
     for path in paths:
-        lines = head(path)
-        parts[table_of(lines) or "task"].append(path)
-    if not parts["task"]:
+        lines = read_head(path)
+        paths_by_table[detect_pai_table(lines) or "task"].append(path)
+    if not paths_by_table["task"]:
         expected, todo = "pai_task_table, which holds the GPUs", "Give it with the other tables."
         got = examples([str(path) for path in paths]) or "no files"
         raise TraceFormatError("pai", expected, got, todo)
-    return parts
+    return paths_by_table
 
 
-def _read(table: str, paths: Sequence[str | Path], columns: Mapping[str, Field]) -> Rows:
-    names = TABLES[table]
-    headless = Dialect(
+def _read_pai_table(table: str, paths: Sequence[str | Path], columns: Mapping[str, Field]) -> Rows:
+    """Read the files of one PAI table, with or without header lines."""
+    names = PAI_TABLE_COLUMNS[table]
+    dialect = Dialect(
         names=lambda lines: None if lines[0].split(",")[0] == names[0] else names,
         hint=f"The columns are those of pai_{table}_table: {', '.join(names)}.",
     )
-    return read_rows(paths, columns, source=f"pai_{table}_table", dialect=headless)
+    return read_rows(paths, columns, source=f"pai_{table}_table", dialect=dialect)
 
 
-def _submitted(tasks: pl.DataFrame, jobs: Rows | None) -> pl.DataFrame:
-    """Tasks with the user and submission of their job; the start, where the job is not known."""
+def _with_submissions(tasks: pl.DataFrame, jobs: Rows | None) -> pl.DataFrame:
+    """Add the user and submission of the job to tasks; the start of the task if its job is missing."""
     if jobs is None:
-        known = tasks.with_columns(user=pl.lit(None, pl.String), submit_s=pl.lit(None, pl.Float64))
+        with_jobs = tasks.with_columns(user=pl.lit(None, pl.String), submit_s=pl.lit(None, pl.Float64))
     else:
-        first = jobs.good.unique("job_name", keep="first", maintain_order=True)
-        first = first.select("job_name", "user", "submit_s")
-        known = tasks.join(first, on="job_name", how="left", maintain_order="left")
+        submissions = jobs.good.unique("job_name", keep="first", maintain_order=True)
+        submissions = submissions.select("job_name", "user", "submit_s")
+        with_jobs = tasks.join(submissions, on="job_name", how="left", maintain_order="left")
     submit_s = pl.coalesce("submit_s", "start_s")
-    return known.with_columns(no_submission=pl.col("submit_s").is_null(), submit_s=submit_s)
+    return with_jobs.with_columns(no_submission=pl.col("submit_s").is_null(), submit_s=submit_s)
 
 
-def _placed(tasks: pl.DataFrame, instances: Rows | None) -> pl.DataFrame:
-    """Tasks with the machines that their instances ran on."""
+def _with_machines(tasks: pl.DataFrame, instances: Rows | None) -> pl.DataFrame:
+    """Add the machines of their instances to tasks."""
     if instances is None:
         return tasks
     task, machine = ["job_name", "task_name"], pl.col("machine").unique().sort()
@@ -321,28 +384,37 @@ def _placed(tasks: pl.DataFrame, instances: Rows | None) -> pl.DataFrame:
     return tasks.join(machines, on=task, how="left", maintain_order="left")
 
 
-COLUMN_MAP = source_columns("supercloud")
+SUPERCLOUD_COLUMNS = source_columns("supercloud")
 """Times in epoch seconds, 0 for none; `timelimit` in minutes. `mem_req` is not read: with bit 63 set it is
 MB per CPU and no longer exact. `gres_used` is always empty. The table has no account: the user is the tenant."""
 
 SLURM_RESOURCES = ("cpu", "mem", "energy", "node", "billing", "fs/disk", "vmem", "pages")
-TRES_CODES = {str(code): name for code, name in enumerate(SLURM_RESOURCES, 1)}
-TRES_CODES |= {"1001": "gres/gpu:tesla", "1002": "gres/gpu:volta"}
-"""Code of a resource → its name. Below 1000 Slurm's own, from there those of this cluster."""
+TRES_NAME_BY_CODE = {str(code): name for code, name in enumerate(SLURM_RESOURCES, 1)}
+TRES_NAME_BY_CODE |= {"1001": "gres/gpu:tesla", "1002": "gres/gpu:volta"}
+"""Code of a TRES → its name: below 1000 those of Slurm, from there those of this cluster."""
 
-CHECKS = (
+SUPERCLOUD_CHECKS = (
     source_check("supercloud: shared id", pl.col("twin") > 0),
     source_check("supercloud: rounded user", pl.col("id_user").is_not_null()),
     source_check("supercloud: suspended", pl.col("suspended_s") > 0),
 )
 
 
-@looks(columns_of(COLUMN_MAP))
+@register_sniffer(has_required_columns(SUPERCLOUD_COLUMNS))
 def read_supercloud(paths: Sequence[str | Path]) -> Dataset:
     r"""Read job tables of MIT Supercloud.
 
-    The ids of the source were rounded and collide: a job is named after its id, task of an array, user and submission
-    [epoch s], none of which change while it lives.
+    The ids of the source were rounded and collide: a job is named after its id, array task, user and submission
+    [epoch s], none of which change from one export to the next.
+
+    Parameters
+    ----------
+    paths : sequence of str or Path
+        CSV files.
+
+    Returns
+    -------
+    Dataset
 
     References
     ----------
@@ -362,56 +434,59 @@ def read_supercloud(paths: Sequence[str | Path]) -> Dataset:
     >>> trace.summary()["gpu_hours"]
     8.0
     """
-    rows = read_rows(paths, COLUMN_MAP, source="supercloud")
-    known = facts("slurm_states").drop_nulls("number").select(pl.col("number").cast(pl.Float64), "ours")
-    words = dict(known.iter_rows())
+    rows = read_rows(paths, SUPERCLOUD_COLUMNS, source="supercloud")
+    numbered_states = facts("slurm_states").drop_nulls("number").select(pl.col("number").cast(pl.Float64), "ours")
+    state_by_number = dict(numbered_states.iter_rows())
     number = pl.col("state_number")
-    rows = rows.reject({"state: not a number of a state of Slurm": ~number.is_in(list(words))})
-    rows = _with_names_of_resources(rows)
-    user = _whole("id_user")
-    parts_of_id = (_whole("id_job"), "_" + _whole("array_task"), "-" + user, "-" + plain("submit_s"))
+    rows = rows.reject({"state: not a number of a state of Slurm": ~number.is_in(list(state_by_number))})
+    rows = _with_resource_names(rows)
+    user = _integer_text("id_user")
+    task = "_" + _integer_text("array_task")
+    job_id_parts = (_integer_text("id_job"), task, "-" + user, "-" + format_number("submit_s"))
     jobs = rows.good.with_columns(
-        job_id=pl.concat_str(*parts_of_id, ignore_nulls=True),
+        job_id=pl.concat_str(*job_id_parts, ignore_nulls=True),
         attempt=pl.lit(1),
         account=user,
         user=user,
         node_list=pl.col("node_list").str.replace_all(r"[\[\]' ]", ""),
-        state=number.replace_strict(words, return_dtype=pl.String),
-        limit_min=_whole("limit_min"),
+        state=number.replace_strict(state_by_number, return_dtype=pl.String),
+        limit_min=_integer_text("limit_min"),
         limit=pl.lit(None, pl.String),
-        **{f"{name}_time": _instant(f"{name}_s") for name in ("submit", "start", "end")},
+        **{f"{name}_time": _epoch_to_time(f"{name}_s") for name in ("submit", "start", "end")},
     )
     rows = replace(rows, good=jobs).reject({"time_submit: missing": pl.col("submit_time").is_null()})
-    rows = with_resources(rows)
-    return assemble(replace(rows, good=told_apart(rows.good)), source="supercloud", checks=CHECKS)
+    rows = parse_resources(rows)
+    return assemble_jobs(
+        replace(rows, good=number_shared_ids(rows.good)), source="supercloud", checks=SUPERCLOUD_CHECKS
+    )
 
 
-def _with_names_of_resources(rows: Rows) -> Rows:
-    """Resources as sacct prints them: 1=20,1002=2 → cpu=20,gres/gpu:volta=2. Each text is read once."""
+def _with_resource_names(rows: Rows) -> Rows:
+    """Write resources as sacct does: 1=20,1002=2 becomes cpu=20,gres/gpu:volta=2. Each different text is read once."""
     names = ("alloc_tres", "req_tres")
     texts = pl.concat([rows.good[name] for name in names]).drop_nulls().unique().to_list()
-    named = {text: _named(text) for text in texts}
-    faulty = [text for text, words in named.items() if words is None]
-    is_faulty = pl.any_horizontal(pl.col(names).is_in(faulty))
+    renamed = {text: _name_tres_codes(text) for text in texts}
+    unreadable = [text for text, new_text in renamed.items() if new_text is None]
+    is_faulty = pl.any_horizontal(pl.col(names).is_in(unreadable))
     rows = rows.reject({"tres: not a list of code=count with known codes": is_faulty})
-    return rows.with_columns(pl.col(names).replace_strict(named, return_dtype=pl.String))
+    return rows.with_columns(pl.col(names).replace_strict(renamed, return_dtype=pl.String))
 
 
-def _named(text: str) -> str | None:
-    """One TRES text with names for its codes; None if it is none, or has a code that may be a GPU."""
+def _name_tres_codes(text: str) -> str | None:
+    """Replace the codes of a TRES text by names; None if it is no TRES text, or has an unknown code."""
     pairs = [item.partition("=") for item in text.split(",")]
-    if any(code not in TRES_CODES or not (count.isascii() and count.isdigit()) for code, _, count in pairs):
+    if any(code not in TRES_NAME_BY_CODE or not (count.isascii() and count.isdigit()) for code, _, count in pairs):
         return None
-    return ",".join(f"{TRES_CODES[code]}={count}" for code, _, count in pairs)
+    return ",".join(f"{TRES_NAME_BY_CODE[code]}={count}" for code, _, count in pairs)
 
 
-def _whole(name: str) -> pl.Expr:
-    """Text of a whole number; null where Slurm's number for "not set" or "without limit" stands."""
-    value = pl.col(name)
-    is_set = ~value.is_in([float(mark) for mark in UNSET])
+def _integer_text(column: str) -> pl.Expr:
+    """Format a column of whole numbers as text; null for Slurm's numbers for "not set" and "unlimited"."""
+    value = pl.col(column)
+    is_set = ~value.is_in([float(mark) for mark in UNSET_NUMBERS])
     return pl.when(is_set).then(value.cast(pl.Int64, strict=False)).cast(pl.String)
 
 
-def _instant(name: str) -> pl.Expr:
-    """Epoch seconds; 0 stands for no time."""
-    return (pl.when(pl.col(name) > 0).then(pl.col(name) * 1e6)).cast(pl.Int64).cast(INSTANT)
+def _epoch_to_time(column: str) -> pl.Expr:
+    """Convert a column of epoch seconds to times; null for 0, which means no time."""
+    return (pl.when(pl.col(column) > 0).then(pl.col(column) * 1e6)).cast(pl.Int64).cast(UTC_TIME_TYPE)

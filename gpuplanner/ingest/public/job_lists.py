@@ -1,4 +1,4 @@
-"""Public traces with one row a job, as declarations."""
+"""Readers of public traces with one row for each job, as declarations of their columns, states and checks."""
 
 from __future__ import annotations
 
@@ -9,53 +9,55 @@ from pathlib import Path
 
 import polars as pl
 
-from gpuplanner.core.errors import file_name
+from gpuplanner.core.errors import printable_file_name
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.delimited_rows import Rows
-from gpuplanner.ingest.job_table import assemble
-from gpuplanner.ingest.quality_report import AMBIGUOUS_TIME, NO_QUEUE, Check, source_check
+from gpuplanner.ingest.job_table import assemble_jobs
+from gpuplanner.ingest.quality_report import AMBIGUOUS_TIME_CHECK, NO_START_CHECK, Check, source_check
 from gpuplanner.ingest.row_reader import read_rows
 from gpuplanner.ingest.slurm.node_records import read_inventory
-from gpuplanner.ingest.source_definition import columns_of
+from gpuplanner.ingest.source_definition import has_required_columns
 from gpuplanner.ingest.source_fields import (
     FIRST_INSTANT,
-    INSTANT,
+    UTC_TIME_TYPE,
     Field,
-    iso,
-    known_origin,
-    known_zone,
-    seconds,
+    convert_to_utc,
+    format_utc,
+    parse_origin,
+    seconds_to_duration,
     source_columns,
-    to_utc,
+    validate_time_zone,
 )
-from gpuplanner.ingest.text_files import TextFile, head
+from gpuplanner.ingest.text_files import TextFile, read_head
 
-INSTANTS = ("submit", "start", "end")
+JOB_TIMES = ("submit", "start", "end")
 
-RELATIVE = source_check("public: relative dates", pl.lit(value=True))
+"""Times of a job: prefixes of the columns ``*_s`` [s] and ``*_time``."""
+
+RELATIVE_DATES_CHECK = source_check("public: relative dates", pl.lit(value=True))
 
 
 @dataclass(frozen=True)
 class JobTrace:
-    """A public list of jobs.
+    """The declaration of a public list of jobs; called with paths, it reads them.
 
-    Fields that are named as columns of ``schemas.Jobs`` become these. Of ``submit_s``, ``start_s`` and ``end_s``
-    instants are made by the clock. Where there is no start, it is that of the submission, and the end follows from
-    ``run_s``. Where nothing names a tenant it is the name of the file, and where nothing names a state, it is UNKNOWN.
+    Fields that are named as columns of ``schemas.Jobs`` become these columns. ``submit_s``, ``start_s`` and ``end_s``
+    are seconds after the origin. A list without starts has jobs that start at submission and end after ``run_s``.
+    Without a tenant, it is the name of the file; without a state, it is UNKNOWN.
 
     - ``source``: Name of the source.
     - ``columns``: Column of the file → how to read it.
-    - ``zone``: Zone of naive times, unless the user states another.
-    - ``origin``: Instant of second 0 as the source tells it, unless the user states another.
-    - ``states``: State of the source → ours; other ones reject their row.
-    - ``faults``: Reason → rows that are none.
-    - ``steps``: Columns made of the fields, each step of those before it.
-    - ``ids_shared``: Several jobs may have one id, :func:`told_apart`.
-    - ``checks``: What the quality report says of its rows.
-    - ``notes``: What the provenance says.
-    - ``zone_note``: What it says where the zone was not stated, with a place for the zone.
-    - ``seen``: Column of seconds up to which the trace was observed, beside the times of its jobs.
-    - ``reduced``: Columns, and the declaration that holds where a file has none of them.
+    - ``zone``: Time zone of naive times, unless the user gives another.
+    - ``origin``: Time of second 0 according to the source, unless the user gives another.
+    - ``states``: State of the source → state in the job table; other states reject their row.
+    - ``faults``: Reason → condition for rows that are rejected.
+    - ``steps``: Columns computed from the fields, each step from those before it.
+    - ``ids_shared``: Several jobs may have one id, see :func:`number_shared_ids`.
+    - ``checks``: Checks of the quality report on its rows.
+    - ``notes``: Notes in the provenance.
+    - ``zone_note``: Note for an assumed time zone, with ``{}`` in place of its name.
+    - ``observed_column``: Column of the time up to which the trace was observed [s after the origin].
+    - ``reduced_form``: Columns of the full list, and the declaration for files that have none of them.
     """
 
     source: str
@@ -69,13 +71,13 @@ class JobTrace:
     checks: Sequence[Check] = ()
     notes: Sequence[str] = ()
     zone_note: str = ""
-    seen: str | None = None
-    reduced: tuple[Collection[str], JobTrace] | None = None
+    observed_column: str | None = None
+    reduced_form: tuple[Collection[str], JobTrace] | None = None
 
     def sniff(self, lines: Sequence[str]) -> bool:
-        """True if the first lines of a file look like this list."""
-        columns = self.columns if self.reduced is None else self.reduced[1].columns
-        return columns_of(columns)(lines)
+        """Whether the first lines of a file look like this list."""
+        columns = self.columns if self.reduced_form is None else self.reduced_form[1].columns
+        return has_required_columns(columns)(lines)
 
     def __call__(
         self,
@@ -85,17 +87,33 @@ class JobTrace:
         origin: datetime | str | None = None,
         nodes: str | Path | None = None,
     ) -> Dataset:
-        """Read files of this list."""
-        trace = self
-        if self.reduced is not None:
-            headers = [line for path in paths for line in head(path)[:1]]
-            wanted, other = self.reduced
-            if not any(name in line for line in headers for name in wanted):
-                trace = other
-        rows = read_rows(paths, trace.columns, source=self.source)
-        return trace.of(rows, tz=tz, origin=origin, nodes=nodes)
+        """Read files of this list.
 
-    def of(
+        Parameters
+        ----------
+        paths : sequence of str or Path
+            Files of one form.
+        tz : str, optional
+            Time zone of naive times.
+        origin : datetime or str, optional
+            Time of second 0.
+        nodes : str or Path, optional
+            Node list of the cluster; it becomes the inventory.
+
+        Returns
+        -------
+        Dataset
+        """
+        trace = self
+        if self.reduced_form is not None:
+            headers = [line for path in paths for line in read_head(path)[:1]]
+            full_columns, reduced_trace = self.reduced_form
+            if not any(name in line for line in headers for name in full_columns):
+                trace = reduced_trace
+        rows = read_rows(paths, trace.columns, source=self.source)
+        return trace.make_dataset(rows, tz=tz, origin=origin, nodes=nodes)
+
+    def make_dataset(
         self,
         rows: Rows,
         *,
@@ -106,131 +124,176 @@ class JobTrace:
         notes: Sequence[str] = (),
         more_files: Sequence[TextFile] = (),
     ) -> Dataset:
-        """Make a dataset of rows with these fields; `checks` and `notes` are those of these files alone."""
+        """Make a dataset from rows with the fields of this list.
+
+        Parameters
+        ----------
+        rows : Rows
+            Rows of the files.
+        tz : str, optional
+            Time zone of naive times.
+        origin : datetime or str, optional
+            Time of second 0.
+        nodes : str or Path, optional
+            Node list of the cluster; it becomes the inventory.
+        checks : sequence of Check
+            Checks in addition to those of the list.
+        notes : sequence of str
+            Notes in addition to those of the list.
+        more_files : sequence of TextFile
+            Further files that the rows were made from.
+
+        Returns
+        -------
+        Dataset
+        """
         rows = rows.reject(self.faults) if self.faults else rows
-        rows = with_states(rows, self.states) if self.states else rows
-        zone = None if self.zone is None else known_zone(tz or self.zone)
+        rows = map_source_states(rows, self.states) if self.states else rows
+        zone = None if self.zone is None else validate_time_zone(tz or self.zone)
         if zone is not None:
-            called = {each.name: name for name, each in self.columns.items() if each.kind == "time"}
-            rows = localized(rows, called, zone)
-        counts = any(f"{name}_s" in rows.good.columns for name in INSTANTS)
-        first = origin or self.origin
-        zero = known_origin(first or FIRST_INSTANT) if counts else None
-        relative = counts and first is None
+            source_names = {field_.name: name for name, field_ in self.columns.items() if field_.kind == "time"}
+            rows = convert_local_times(rows, source_names, zone)
+
+        has_relative_times = any(f"{name}_s" in rows.good.columns for name in JOB_TIMES)
+        stated_origin = origin or self.origin
+        origin_time = parse_origin(stated_origin or FIRST_INSTANT) if has_relative_times else None
+        is_relative = has_relative_times and stated_origin is None
+
         jobs = rows.good
         for step in self.steps:
             jobs = jobs.with_columns(**step)
-        jobs = told_apart(jobs) if self.ids_shared else jobs
-        if zero is not None:
-            jobs = jobs.with_columns(
-                at(zero, f"{name}_s").alias(f"{name}_time") for name in INSTANTS if f"{name}_s" in jobs.columns
-            )
-        queued = "start_time" in jobs.columns
-        if not queued:
+        jobs = number_shared_ids(jobs) if self.ids_shared else jobs
+        if origin_time is not None:
+            names = [name for name in JOB_TIMES if f"{name}_s" in jobs.columns]
+            jobs = jobs.with_columns(offset_time(origin_time, f"{name}_s").alias(f"{name}_time") for name in names)
+        has_starts = "start_time" in jobs.columns
+        if not has_starts:
             submit = pl.col("submit_time")
-            jobs = jobs.with_columns(start_time=submit, end_time=submit + seconds(pl.col("run_s")))
-        usual = {"attempt": pl.lit(1), "tenant": stem_of(rows.files), "state": pl.lit("UNKNOWN")}
-        jobs = jobs.with_columns(**{name: each for name, each in usual.items() if name not in jobs.columns})
+            jobs = jobs.with_columns(start_time=submit, end_time=submit + seconds_to_duration(pl.col("run_s")))
+        defaults = {"attempt": pl.lit(1), "tenant": file_stem(rows.files), "state": pl.lit("UNKNOWN")}
+        jobs = jobs.with_columns(**{name: value for name, value in defaults.items() if name not in jobs.columns})
+
         inventory, node_file = (None, None) if nodes is None else read_inventory(nodes)
-        told = [f"times are seconds from the start of the trace; second 0 was set to {iso(zero)}"]
-        return assemble(
+        last_seen = None
+        if origin_time is not None and self.observed_column is not None:
+            last_seen = offset_time(origin_time, self.observed_column)
+        relative_notes = [
+            f"times are seconds from the start of the trace; second 0 was set to {format_utc(origin_time)}"
+        ]
+        return assemble_jobs(
             replace(rows, good=jobs),
             source=self.source,
             time_zone=zone,
-            origin=zero,
-            last_seen=None if zero is None or self.seen is None else at(zero, self.seen),
+            origin=origin_time,
+            last_seen=last_seen,
             checks=[
                 *self.checks,
                 *checks,
-                *([] if queued else [NO_QUEUE]),
-                *([] if zone is None else [AMBIGUOUS_TIME]),
-                *([RELATIVE] if relative else []),
+                *([] if has_starts else [NO_START_CHECK]),
+                *([] if zone is None else [AMBIGUOUS_TIME_CHECK]),
+                *([RELATIVE_DATES_CHECK] if is_relative else []),
             ],
             notes=[
-                *(told if relative else []),
+                *(relative_notes if is_relative else []),
                 *self.notes,
                 *([self.zone_note.format(zone)] if self.zone_note and not tz else []),
                 *notes,
             ],
             inventory=inventory,
-            more_files=[*more_files, *([] if node_file is None else [node_file])],
+            extra_files=[*more_files, *([] if node_file is None else [node_file])],
         )
 
 
-def at(zero: datetime, column: str) -> pl.Expr:
-    """Instants of a column of seconds from second 0."""
-    return pl.lit(zero, INSTANT) + seconds(pl.col(column))
+def offset_time(origin_time: datetime, column: str) -> pl.Expr:
+    """Return the times of a column of seconds after the origin."""
+    return pl.lit(origin_time, UTC_TIME_TYPE) + seconds_to_duration(pl.col(column))
 
 
-def stem_of(files: Sequence[TextFile]) -> pl.Expr:
-    """Name of the file of each row, up to its first dot."""
-    stems = {number: file_name(file.path).split(".")[0] for number, file in enumerate(files)}
+def file_stem(files: Sequence[TextFile]) -> pl.Expr:
+    """Return the name of the file of each row, up to its first dot."""
+    stems = {number: printable_file_name(file.path).split(".")[0] for number, file in enumerate(files)}
     return pl.col("file").replace_strict(stems, return_dtype=pl.String)
 
 
-def with_states(rows: Rows, words: Mapping[str, str]) -> Rows:
-    """Put our states for the source's; rows with a state that is none of its words are rejected."""
+def map_source_states(rows: Rows, state_map: Mapping[str, str]) -> Rows:
+    """Map the states of a source to those of the job table; rows with other states are rejected."""
     state = pl.col("state")
-    rows = rows.reject({f"state: not one of {', '.join(words)}": ~state.is_in(list(words))})
-    return rows.with_columns(state.replace_strict(dict(words), default="UNKNOWN"))
+    rows = rows.reject({f"state: not one of {', '.join(state_map)}": ~state.is_in(list(state_map))})
+    return rows.with_columns(state.replace_strict(dict(state_map), default="UNKNOWN"))
 
 
-def localized(rows: Rows, called: Mapping[str, str], zone: str) -> Rows:
-    """Turn naive times into UTC instants; `called` says what the source calls each of their columns."""
-    columns = list(called)
-    was = [pl.col(name).is_not_null().alias(f"was:{name}") for name in columns]
-    good = to_utc(rows.good.with_columns(was), columns, zone)
-    skipped = {
-        f"{word}: the clocks of {zone} skip it": pl.col(f"was:{name}") & pl.col(name).is_null()
-        for name, word in called.items()
+def convert_local_times(rows: Rows, source_names: Mapping[str, str], zone: str) -> Rows:
+    """Convert naive local times to UTC; rows with a time that the clocks skip are rejected.
+
+    Parameters
+    ----------
+    rows : Rows
+        Rows with columns of naive times.
+    source_names : mapping of str to str
+        Column of times → its name in the source, for the reasons of rejects.
+    zone : str
+        Time zone.
+    """
+    columns = list(source_names)
+    was_present = [pl.col(name).is_not_null().alias(f"was:{name}") for name in columns]
+    good = convert_to_utc(rows.good.with_columns(was_present), columns, zone)
+    skipped_times = {
+        f"{source_name}: the clocks of {zone} skip it": pl.col(f"was:{name}") & pl.col(name).is_null()
+        for name, source_name in source_names.items()
     }
-    read = replace(rows, good=good).reject(skipped)
-    return replace(read, good=read.good.drop(f"was:{name}" for name in columns))
+    converted = replace(rows, good=good).reject(skipped_times)
+    return replace(converted, good=converted.good.drop(f"was:{name}" for name in columns))
 
 
-def told_apart(rows: pl.DataFrame) -> pl.DataFrame:
-    """Give rows of one file that share an id a number behind it, ``twin`` + 1; rows of different files keep theirs.
+def number_shared_ids(rows: pl.DataFrame) -> pl.DataFrame:
+    """Number the jobs of one file that share an id, as suffix of the id; ``twin`` counts from 0.
 
-    An export lists no job twice, so equal ids within it are different jobs that its columns cannot tell apart.
-    In a second export the same id is the same job again.
+    An export lists no job twice, so equal ids within it are different jobs that its columns do not distinguish.
+    In a second export the same id is the same job.
 
     Examples
     --------
-    >>> told_apart(pl.DataFrame({"file": [0, 0, 1], "job_id": ["a", "a", "a"]}))["job_id"].to_list()
+    >>> number_shared_ids(pl.DataFrame({"file": [0, 0, 1], "job_id": ["a", "a", "a"]}))["job_id"].to_list()
     ['a', 'a#2', 'a']
     """
     rows = rows.with_columns(pl.zeros(rows.height, pl.Int64, eager=True).alias("twin"))
-    shared = rows["job_id"].is_duplicated()
-    if not shared.any():  # few are: all of them would take as long as reading them
+    is_shared = rows["job_id"].is_duplicated()
+    if not is_shared.any():
         return rows
-    before = rows.filter(shared).select(pl.int_range(pl.len()).over("file", "job_id")).to_series()
-    again = shared.arg_true().filter(before > 0)
-    number = before.filter(before > 0)
-    named = rows["job_id"].gather(again) + "#" + (number + 1).cast(pl.String)
-    return rows.with_columns(rows["twin"].scatter(again, number), rows["job_id"].scatter(again, named))
+    # Only the few shared ids are numbered: numbering all would take as long as reading the file.
+    earlier_rows = rows.filter(is_shared).select(pl.int_range(pl.len()).over("file", "job_id")).to_series()
+    repeated_rows = is_shared.arg_true().filter(earlier_rows > 0)
+    number = earlier_rows.filter(earlier_rows > 0)
+    numbered_ids = rows["job_id"].gather(repeated_rows) + "#" + (number + 1).cast(pl.String)
+    twin = rows["twin"].scatter(repeated_rows, number)
+    return rows.with_columns(twin, rows["job_id"].scatter(repeated_rows, numbered_ids))
 
 
-def plain(name: str) -> pl.Expr:
-    """Text of a number for an id, without the decimals of a whole one; empty where it is missing.
+def format_number(column: str) -> pl.Expr:
+    """Format numbers as parts of an id: whole ones without decimals, missing ones as "".
 
     Examples
     --------
-    >>> pl.DataFrame({"gpus": [4.0, 0.5, None]}).select(plain("gpus"))["gpus"].to_list()
+    >>> pl.DataFrame({"gpus": [4.0, 0.5, None]}).select(format_number("gpus"))["gpus"].to_list()
     ['4', '0.5', '']
     """
-    return pl.col(name).cast(pl.String).str.strip_suffix(".0").fill_null("")
+    return pl.col(column).cast(pl.String).str.strip_suffix(".0").fill_null("")
 
 
 RUN_S = (pl.col("end_time") - pl.col("start_time")).dt.total_microseconds() / 1e6
 QUEUE_S = (pl.col("start_time") - pl.col("submit_time")).dt.total_microseconds() / 1e6
-HELIOS_ZONE = "Asia/Shanghai"
-"""Zone of naive times: the clusters stood in China, whose clocks are never changed."""
-PHILLY_ZONE = "America/Los_Angeles"
-"""Zone of naive times: the utilisation files of the trace carry PDT and PST."""
-UNZONED = "the source names no zone: times were read as {}"
+"""Run time and queue wait of a job. [s]"""
 
-IN_PARTS = source_check("public: part of a GPU", pl.col("gpus") != pl.col("gpus").floor())
-OTHER_QUEUE = source_check("public: other queue", (QUEUE_S - pl.col("queue_s")).abs() > 1.0)
+HELIOS_ZONE = "Asia/Shanghai"
+"""Time zone of naive times of Helios: the clusters were in China, which has no daylight saving time."""
+
+PHILLY_ZONE = "America/Los_Angeles"
+"""Time zone of naive times of Philly: the utilisation files of the trace have PDT and PST."""
+
+ASSUMED_ZONE_NOTE = "the source names no zone: times were read as {}"
+
+GPU_FRACTION_CHECK = source_check("public: part of a GPU", pl.col("gpus") != pl.col("gpus").floor())
+QUEUE_MISMATCH_CHECK = source_check("public: other queue", (QUEUE_S - pl.col("queue_s")).abs() > 1.0)
 
 
 ITP = JobTrace(
@@ -243,37 +306,37 @@ ITP = JobTrace(
 collection; the source gives neither hour nor zone."""
 
 SIMULATOR = JobTrace("simulator", source_columns("simulator"))
-"""What simulators of clusters read."""
+"""Job list that simulators of clusters read."""
 
-TIERS = {"HP": "guaranteed", "Spot": "best_effort"}
+SPOT_TIERS = {"HP": "guaranteed", "Spot": "best_effort"}
 SPOT = JobTrace(
     "spot",
     source_columns("spot"),
     steps=[
         {
             "gpus": pl.col("gpus_per_worker") * pl.col("workers"),
-            "tier": pl.col("job_type").replace_strict(TIERS, default=pl.col("job_type")),
+            "tier": pl.col("job_type").replace_strict(SPOT_TIERS, default=pl.col("job_type")),
         }
     ],
 )
 """Alibaba's spot GPU cluster (Duan et al., GFS, ASPLOS 2026; alibaba/clusterdata, cluster-trace-v2026-spot-gpu, README:
 columns of ``job_info_df.csv``). `organization`: cost organisation; `gpu_request`: GPUs of one worker."""
 
-ROLES = ("CN", "HN")
-BEFORE = pl.col("submit_s").is_null()
-OPEN_END = pl.when(pl.col("start_s").is_null()).then(pl.lit("PENDING")).otherwise(pl.lit("RUNNING"))
+DLRM_ROLES = ("CN", "HN")
+STARTED_BEFORE_TRACE = pl.col("submit_s").is_null()
+STATE_WITHOUT_END = pl.when(pl.col("start_s").is_null()).then(pl.lit("PENDING")).otherwise(pl.lit("RUNNING"))
 DLRM = JobTrace(
     "dlrm",
     source_columns("dlrm"),
-    faults={f"role: not one of {', '.join(ROLES)}": ~pl.col("role").is_in(list(ROLES))},
+    faults={f"role: not one of {', '.join(DLRM_ROLES)}": ~pl.col("role").is_in(list(DLRM_ROLES))},
     steps=[
         {
-            "censored": BEFORE,
+            "censored": STARTED_BEFORE_TRACE,
             "job_class": pl.lit("inference"),
-            "start_s": pl.coalesce("start_s", pl.when(BEFORE).then(0.0)),
+            "start_s": pl.coalesce("start_s", pl.when(STARTED_BEFORE_TRACE).then(0.0)),
             "submit_s": pl.col("submit_s").fill_null(0.0),
         },
-        {"state": pl.when(pl.col("end_s").is_null()).then(OPEN_END).otherwise(pl.lit("UNKNOWN"))},
+        {"state": pl.when(pl.col("end_s").is_null()).then(STATE_WITHOUT_END).otherwise(pl.lit("UNKNOWN"))},
     ],
     checks=[
         source_check("dlrm: before the trace", pl.col("censored")),
@@ -282,66 +345,69 @@ DLRM = JobTrace(
     ],
 )
 """Alibaba DLRM serving: instances of recommendation models, 2025 (Yang et al., USENIX NSDI 2025). One without creation
-time existed before the trace, one without deletion time outlived it; how the others ended is not told. `role`: ``HN``
-on GPU nodes, ``CN`` on CPU nodes."""
+time existed before the trace, one without deletion time outlived it; the trace lacks the result of the others. `role`:
+``HN`` on GPU nodes, ``CN`` on CPU nodes."""
 
-PHASES = {"Succeeded": "COMPLETED", "Failed": "FAILED"}
-PHASES |= {phase: phase.upper() for phase in ("Pending", "Running", "Unknown")}
-PHASE = pl.col("phase")
-AT_END = pl.col("end_s") == pl.max_horizontal(pl.col("submit_s", "start_s", "end_s").max())
-STILL_RUNS = (PHASE == "Running") & (AT_END | pl.col("end_s").is_null())
-OPENB = JobTrace(
+OPENB_STATES = {"Succeeded": "COMPLETED", "Failed": "FAILED"}
+OPENB_STATES |= {phase: phase.upper() for phase in ("Pending", "Running", "Unknown")}
+POD_PHASE = pl.col("phase")
+ENDS_WITH_TRACE = pl.col("end_s") == pl.max_horizontal(pl.col("submit_s", "start_s", "end_s").max())
+IS_STILL_RUNNING = (POD_PHASE == "Running") & (ENDS_WITH_TRACE | pl.col("end_s").is_null())
+OPENB_WITH_TIMES = JobTrace(
     "openb",
     source_columns("openb"),
-    faults={f"pod_phase: not one of {', '.join(PHASES)}": ~PHASE.is_in(list(PHASES))},
+    faults={f"pod_phase: not one of {', '.join(OPENB_STATES)}": ~POD_PHASE.is_in(list(OPENB_STATES))},
     steps=[
         {
             "tenant": pl.lit("openb"),
             "tier": pl.col("qos").str.to_lowercase(),
             "gpus": pl.col("whole_gpus") * pl.col("gpu_milli") / 1000,
-            "deleted": (PHASE == "Running") & ~AT_END,
+            "deleted": (POD_PHASE == "Running") & ~ENDS_WITH_TRACE,
             "seen_s": pl.col("end_s"),
-            "end_s": pl.when(~STILL_RUNS.fill_null(value=False)).then(pl.col("end_s")),
+            "end_s": pl.when(~IS_STILL_RUNNING.fill_null(value=False)).then(pl.col("end_s")),
         },
         {
             "state": pl.when("deleted")
             .then(pl.lit("UNKNOWN"))
-            .otherwise(PHASE.replace_strict(PHASES, default="UNKNOWN"))
+            .otherwise(POD_PHASE.replace_strict(OPENB_STATES, default="UNKNOWN"))
         },
     ],
-    checks=[source_check("openb: deleted", pl.col("deleted")), IN_PARTS],
+    checks=[source_check("openb: deleted", pl.col("deleted")), GPU_FRACTION_CHECK],
     notes=["the trace names no teams: all jobs are of 'openb'"],
-    seen="seen_s",
+    observed_column="seen_s",
 )
 """Alibaba OpenB: pods with whole and fractional GPUs, 2023 (Weng et al., USENIX ATC 2023). A running pod deleted at the
-last instant of the trace still ran; one deleted earlier ended in a state that is not told. The variant lists are
-resamplings of the same pods: read them one at a time. `gpu_milli`: thousandths of one GPU; `gpu_spec`: wanted models
-joined by ``|``."""
+last instant of the trace still ran; one deleted earlier ended in an unknown state. The variant lists are resamplings of
+the same pods: read them one at a time. `gpu_milli`: thousandths of one GPU; `gpu_spec`: requested GPU models joined by
+``|``."""
 
-UNTIMED = replace(
-    OPENB,
+OPENB_WITHOUT_TIMES = replace(
+    OPENB_WITH_TIMES,
     columns={
-        name: each if place < 3 else replace(each, nullable=True, optional=True)
-        for place, (name, each) in enumerate(OPENB.columns.items())
+        name: column if number < 3 else replace(column, nullable=True, optional=True)
+        for number, (name, column) in enumerate(OPENB_WITH_TIMES.columns.items())
     },
     faults={},
-    steps=[{"phase": pl.lit("Pending"), "submit_s": pl.lit(0.0)}, *OPENB.steps],
-    checks=[*OPENB.checks, source_check("openb: no times", pl.lit(value=True))],
+    steps=[{"phase": pl.lit("Pending"), "submit_s": pl.lit(0.0)}, *OPENB_WITH_TIMES.steps],
+    checks=[*OPENB_WITH_TIMES.checks, source_check("openb: no times", pl.lit(value=True))],
 )
 """The lists ``multigpu20`` to ``multigpu50`` have five columns only and no times: a queue of pods."""
 
-OPENB = replace(OPENB, reduced=(("creation_time", "deletion_time", "scheduled_time"), UNTIMED))
+OPENB = replace(
+    OPENB_WITH_TIMES, reduced_form=(("creation_time", "deletion_time", "scheduled_time"), OPENB_WITHOUT_TIMES)
+)
 
-STATES = ("COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "NODE_FAIL", "RUNNING", "PENDING")
-HELIOS_STATES = {**{state: state for state in STATES}, "SUSPENDED": "UNKNOWN"}
-"""States of the source (its README names one suspended job) → ours."""
+HELIOS_STATE_NAMES = ("COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "NODE_FAIL", "RUNNING", "PENDING")
+HELIOS_STATES = {**{state: state for state in HELIOS_STATE_NAMES}, "SUSPENDED": "UNKNOWN"}
+"""State of Helios → state in the job table. The README names one suspended job."""
+
 HELIOS = JobTrace(
     "helios",
     source_columns("helios"),
     zone=HELIOS_ZONE,
     states=HELIOS_STATES,
-    checks=[OTHER_QUEUE, source_check("helios: other duration", (RUN_S - pl.col("run_s")).abs() > 1.0)],
-    zone_note=UNZONED,
+    checks=[QUEUE_MISMATCH_CHECK, source_check("helios: other duration", (RUN_S - pl.col("run_s")).abs() > 1.0)],
+    zone_note=ASSUMED_ZONE_NOTE,
 )
 """Helios: jobs of SenseTime clusters, 2020 (Hu et al., SC 2021; S-Lab-System-Group/HeliosData, README: schema of
 ``cluster_log.csv``). `vc`: virtual cluster; `duration`: end - start [s]; `queue`: start - submission [s]."""
@@ -349,27 +415,27 @@ HELIOS = JobTrace(
 ACME_STATES = {
     name: name for name in ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "RUNNING", "PENDING", "UNKNOWN")
 }
-CLASSES = {"Pretrain": "pretraining", "SFT": "fine-tuning", "Evaluation": "evaluation"}
-"""Kinds of work of the source → ours; others stay, in lower case."""
-KIND = pl.col("job_class")
+ACME_JOB_CLASSES = {"Pretrain": "pretraining", "SFT": "fine-tuning", "Evaluation": "evaluation"}
+"""Kind of work in Acme → job class; others stay, in lower case."""
+ACME_JOB_CLASS = pl.col("job_class")
 IS_SEREN = pl.col("job_id").str.contains(r"^\d+$")
-OF_CLUSTER = {"seren": IS_SEREN, "tenant": pl.when(IS_SEREN).then(pl.lit("seren")).otherwise(pl.lit("kalos"))}
-"""Seren numbers its jobs; Kalos names them."""
-REDUCED_COLUMNS = source_columns("acme_reduced")
-HELD_S = pl.col("duration_s") - pl.when(IS_SEREN).then(0.0).otherwise(pl.col("queue_s"))
-KNOWN_S = RUN_S + pl.when("seren").then(0.0).otherwise(QUEUE_S)
+ACME_CLUSTER_COLUMNS = {"seren": IS_SEREN, "tenant": pl.when(IS_SEREN).then(pl.lit("seren")).otherwise(pl.lit("kalos"))}
+"""Columns by cluster: job ids of Seren are numbers, those of Kalos are names."""
+
+ACME_RUN_S = pl.col("duration_s") - pl.when(IS_SEREN).then(0.0).otherwise(pl.col("queue_s"))
+ACME_DURATION_S = RUN_S + pl.when("seren").then(0.0).otherwise(QUEUE_S)
 ACME_CHECKS = [
-    OTHER_QUEUE,
+    QUEUE_MISMATCH_CHECK,
     source_check("acme: duration with queue", ~pl.col("seren")),
-    source_check("acme: other duration", (KNOWN_S - pl.col("duration_s")).abs() > 1.0),
+    source_check("acme: other duration", (ACME_DURATION_S - pl.col("duration_s")).abs() > 1.0),
 ]
-REDUCED_ACME = JobTrace(
+ACME_REDUCED = JobTrace(
     "acme",
-    REDUCED_COLUMNS,
-    faults={"duration: below queue, which it contains": HELD_S < 0},
+    source_columns("acme_reduced"),
+    faults={"duration: below queue, which it contains": ACME_RUN_S < 0},
     steps=[
-        {**OF_CLUSTER, "start_time": pl.col("submit_time") + seconds(pl.col("queue_s"))},
-        {"end_time": pl.col("start_time") + seconds(HELD_S)},
+        {**ACME_CLUSTER_COLUMNS, "start_time": pl.col("submit_time") + seconds_to_duration(pl.col("queue_s"))},
+        {"end_time": pl.col("start_time") + seconds_to_duration(ACME_RUN_S)},
     ],
     checks=[*ACME_CHECKS, source_check("acme: no start", pl.col("start_time").is_not_null())],
 )
@@ -379,28 +445,37 @@ ACME = JobTrace(
     states=ACME_STATES,
     steps=[
         {
-            **OF_CLUSTER,
-            "job_class": KIND.replace_strict(CLASSES, default=KIND.str.to_lowercase()),
+            **ACME_CLUSTER_COLUMNS,
+            "job_class": ACME_JOB_CLASS.replace_strict(ACME_JOB_CLASSES, default=ACME_JOB_CLASS.str.to_lowercase()),
         }
     ],
     checks=[
         *ACME_CHECKS,
         source_check("acme: other GPU time", ~pl.col("seren") & (pl.col("gpu_s") > pl.col("gpus") * RUN_S + 1.0)),
     ],
-    reduced=(("start_time",), REDUCED_ACME),
+    reduced_form=(("start_time",), ACME_REDUCED),
 )
 """Acme: jobs of the LLM clusters Seren and Kalos, 2023 (Hu et al., USENIX NSDI 2024; InternLM/AcmeTrace, README: schema
-of ``trace_seren.csv`` and ``trace_kalos.csv``), whole or reduced to five columns. They mean different things in each:
-the duration of Seren is end - start, that of Kalos is end - submission, against its documentation. `gpu_time`:
+of ``trace_seren.csv`` and ``trace_kalos.csv``), full or reduced to five columns. The columns differ in meaning: the
+duration of Seren is end - start, that of Kalos is end - submission, against its documentation. `gpu_time`:
 GPUs × duration [GPU s]."""
 
-SUBMITTED = pl.col("submit_time").dt.epoch("s").cast(pl.String)
+SUBMIT_EPOCH_TEXT = pl.col("submit_time").dt.epoch("s").cast(pl.String)
 PHILLY = JobTrace(
     "philly",
     source_columns("philly"),
     zone=PHILLY_ZONE,
     steps=[
-        {"job_id": pl.concat_str(pl.lit("philly"), SUBMITTED, "tenant", plain("gpus"), plain("run_s"), separator="-")}
+        {
+            "job_id": pl.concat_str(
+                pl.lit("philly"),
+                SUBMIT_EPOCH_TEXT,
+                "tenant",
+                format_number("gpus"),
+                format_number("run_s"),
+                separator="-",
+            )
+        }
     ],
     ids_shared=True,
     checks=[

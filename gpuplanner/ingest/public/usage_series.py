@@ -1,4 +1,4 @@
-"""Public occupancy series and serving traces."""
+"""Readers of public series: GPUs and nodes in use, quotas, distributions, step times, and requests to LLM services."""
 
 from __future__ import annotations
 
@@ -8,80 +8,118 @@ from pathlib import Path
 
 import polars as pl
 
-from gpuplanner.core.errors import TraceFormatError, file_name
+from gpuplanner.core.errors import TraceFormatError, printable_file_name
 from gpuplanner.core.schemas import MAX_GPUS_PER_JOB
 from gpuplanner.core.units import SECONDS_PER_HOUR
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.delimited_rows import Rows
-from gpuplanner.ingest.job_table import assemble_reading
-from gpuplanner.ingest.public.job_lists import HELIOS_ZONE, PHILLY_ZONE, UNZONED, at, localized, stem_of
-from gpuplanner.ingest.quality_report import AMBIGUOUS_TIME, Check, Finding, source_check
+from gpuplanner.ingest.job_table import assemble_table
+from gpuplanner.ingest.public.job_lists import (
+    ASSUMED_ZONE_NOTE,
+    HELIOS_ZONE,
+    PHILLY_ZONE,
+    convert_local_times,
+    file_stem,
+    offset_time,
+)
+from gpuplanner.ingest.quality_report import AMBIGUOUS_TIME_CHECK, Check, Finding, source_check
 from gpuplanner.ingest.row_reader import read_rows
-from gpuplanner.ingest.source_definition import columns_of, looks
+from gpuplanner.ingest.source_definition import has_required_columns, register_sniffer
 from gpuplanner.ingest.source_fields import (
     CSV,
     FIRST_INSTANT,
     Dialect,
     Field,
-    header_names,
-    known_zone,
+    parse_header,
     source_columns,
+    validate_time_zone,
 )
-from gpuplanner.ingest.text_files import head
+from gpuplanner.ingest.text_files import read_head
 
-COUNT = Field("", "number", high=MAX_GPUS_PER_JOB)
+GPU_COUNT_FIELD = Field("", "number", high=MAX_GPUS_PER_JOB)
+"""Field of a number of GPUs, without its name."""
 
-HELIOS_COLUMNS = source_columns("helios_sequence")
+HELIOS_SEQUENCE_COLUMNS = source_columns("helios_sequence")
 """Columns of ``cluster_sequence_vc.csv``; `gpu_utilization`: running / total, so allocation and not activity."""
 
-PHILLY_COLUMNS = source_columns("philly_nodes")
+PHILLY_NODE_COLUMNS = source_columns("philly_nodes")
 
-HALF_DIGIT = 0.0005 + 1e-9
-"""The source rounds shares to three decimals."""
+MAX_ROUNDING_ERROR = 0.0005 + 1e-9
+"""Largest error of a share that the source rounded to three decimals. [0-1]"""
 
 ALLOCATED_SHARE = pl.col("allocated") / pl.col("total")
 OCCUPANCY_CHECKS = (
-    AMBIGUOUS_TIME,
+    AMBIGUOUS_TIME_CHECK,
     source_check("pools: more allocated than installed", pl.col("allocated") > pl.col("total")),
 )
-HELIOS_CHECKS = (
+HELIOS_SEQUENCE_CHECKS = (
     *OCCUPANCY_CHECKS,
     source_check("helios: other idle", pl.col("allocated") + pl.col("idle") != pl.col("total")),
-    source_check("helios: other share", (pl.col("share") - ALLOCATED_SHARE).abs() > HALF_DIGIT),
+    source_check("helios: other share", (pl.col("share") - ALLOCATED_SHARE).abs() > MAX_ROUNDING_ERROR),
 )
 
-DAY, TOTAL = "date", "total"
-POOL = "pool:"
-"""Stands in front of the names of pools, so that none is taken for another column."""
+DAY_COLUMN = "date"
+TOTAL_COLUMN = "total"
+"""First and last column of a table of quotas by day."""
+
+POOL_PREFIX = "pool:"
+"""Prefix of the columns of pools, so that their names cannot equal those of other columns."""
 
 QUOTA_CHECKS = (
     source_check("helios: other total", pl.col("stated") != pl.col("sum")),
     source_check("helios: empty pool", pl.col("absent") > 0),
 )
 
-PERCENT = "__cdf_pct"
-"""End of the name of the column that holds the share, beside the column of the value."""
+PERCENT_SUFFIX = "__cdf_pct"
+"""Suffix of the column of a cumulative share [%], beside the column of the value."""
 
-NO_SERIES = "a distribution, not a time series: no demand, phase or ledger can be made of it"
+DISTRIBUTION_NOTE = "a distribution, not a time series: no demand, phase or ledger can be made of it"
 
 STEP_COLUMNS = source_columns("step_times")
 """`gpu`: share of a GPU [%]; `time`: position in the series; `batch_time_norm`: 0..1000, without unit."""
 
-STEP_AGAIN = source_check("pai: step again", ~pl.struct("file", "worker", "step").is_first_distinct())
+REPEATED_STEP_CHECK = source_check("pai: step again", ~pl.struct("file", "worker", "step").is_first_distinct())
 
 
-@looks(columns_of(HELIOS_COLUMNS))
+@register_sniffer(has_required_columns(HELIOS_SEQUENCE_COLUMNS))
 def read_helios_sequence(paths: Sequence[str | Path], *, tz: str | None = None) -> Dataset:
-    """Read the per-minute sequences of Helios virtual clusters; the folder of a file names its pool."""
-    rows = read_rows(paths, HELIOS_COLUMNS, source="helios")
-    pools = {number: file_name(file.path.resolve().parent) for number, file in enumerate(rows.files)}
-    notes = [] if tz else [UNZONED.format(HELIOS_ZONE)]
-    return _occupancy(rows, "helios", "gpu", pools, known_zone(tz or HELIOS_ZONE), HELIOS_CHECKS, notes)
+    """Read the per-minute series of allocated GPUs of Helios virtual clusters; the folder of a file names its pool.
+
+    Parameters
+    ----------
+    paths : sequence of str or Path
+        Files ``cluster_sequence_vc.csv``.
+    tz : str, optional
+        Time zone of the times. Default: that of the clusters.
+
+    Returns
+    -------
+    Dataset
+        With the table ``occupancy``. [GPUs]
+    """
+    rows = read_rows(paths, HELIOS_SEQUENCE_COLUMNS, source="helios")
+    pools = {number: printable_file_name(file.path.resolve().parent) for number, file in enumerate(rows.files)}
+    notes = [] if tz else [ASSUMED_ZONE_NOTE.format(HELIOS_ZONE)]
+    return _make_occupancy(
+        rows, "helios", "gpu", pools, validate_time_zone(tz or HELIOS_ZONE), HELIOS_SEQUENCE_CHECKS, notes
+    )
 
 
-@looks(columns_of(PHILLY_COLUMNS))
+@register_sniffer(has_required_columns(PHILLY_NODE_COLUMNS))
 def read_philly_nodes(paths: Sequence[str | Path], *, tz: str | None = None) -> Dataset:
-    r"""Read the per-minute count of active and of all Philly nodes.
+    r"""Read the per-minute number of active and of all Philly nodes.
+
+    Parameters
+    ----------
+    paths : sequence of str or Path
+        CSV files.
+    tz : str, optional
+        Time zone of the times. Default: that of the cluster.
+
+    Returns
+    -------
+    Dataset
+        With the table ``occupancy``. [nodes]
 
     Examples
     --------
@@ -92,12 +130,12 @@ def read_philly_nodes(paths: Sequence[str | Path], *, tz: str | None = None) -> 
     ...     read_philly_nodes([path]).summary()["allocated_hours"]
     10.2
     """
-    rows = read_rows(paths, PHILLY_COLUMNS, source="philly")
+    rows = read_rows(paths, PHILLY_NODE_COLUMNS, source="philly")
     pools = dict.fromkeys(range(len(rows.files)), "philly")
-    return _occupancy(rows, "philly", "node", pools, known_zone(tz or PHILLY_ZONE), OCCUPANCY_CHECKS, [])
+    return _make_occupancy(rows, "philly", "node", pools, validate_time_zone(tz or PHILLY_ZONE), OCCUPANCY_CHECKS, [])
 
 
-def _occupancy(
+def _make_occupancy(
     rows: Rows,
     source: str,
     resource: str,
@@ -106,24 +144,43 @@ def _occupancy(
     checks: Sequence[Check],
     notes: Sequence[str],
 ) -> Dataset:
-    rows = localized(rows, {"time": "time"}, zone)
+    """Make a dataset from series of allocated and total GPUs or nodes.
+
+    Parameters
+    ----------
+    rows : Rows
+        Readings with local times.
+    source : str
+        Name of the source.
+    resource : str
+        ``gpu`` or ``node``.
+    pools : mapping of int to str
+        Number of a file → its pool.
+    zone : str
+        Time zone of the times.
+    checks : sequence of Check
+        Checks of the quality report.
+    notes : sequence of str
+        Notes of the provenance.
+    """
+    rows = convert_local_times(rows, {"time": "time"}, zone)
     counts = pl.col("total", "allocated", *(["pending"] if resource == "gpu" else []))
     rows = rows.reject({"not a whole number": pl.any_horizontal(counts != counts.floor())})
     pool = pl.col("file").replace_strict(dict(pools), return_dtype=pl.String)
     rows = rows.with_columns(pool=pool, resource=pl.lit(resource))
-    ordered = rows.good.sort("pool", "time")
-    gaps_s = ordered.select(pl.col("time").diff().over("pool").dt.total_seconds()).to_series().drop_nulls()
+    sorted_readings = rows.good.sort("pool", "time")
+    gaps_s = sorted_readings.select(pl.col("time").diff().over("pool").dt.total_seconds()).to_series().drop_nulls()
     step_s = int(gaps_s.mode().sort()[0]) if len(gaps_s) else 0
     hours = step_s / SECONDS_PER_HOUR
     missing = int((gaps_s > step_s).sum())
     effect = f"readings are missing there; each row counts {step_s} s and no more"
-    return assemble_reading(
+    return assemble_table(
         rows,
         "occupancy",
         source=source,
-        order=["pool", "time"],
-        key=["pool", "time"],
-        what="reading",
+        sort_columns=["pool", "time"],
+        key_columns=["pool", "time"],
+        row_word="reading",
         checks=checks,
         findings=[Finding("gap in the series", "warning", missing, effect, "")] if missing else [],
         totals={
@@ -137,14 +194,26 @@ def _occupancy(
 
 
 def looks_like_quotas(lines: Sequence[str]) -> bool:
-    """True if the first lines of a file look like quotas by day: pools between a date and their total."""
-    names = header_names(lines[0], CSV)
-    return len(names) > 2 and names[0] == DAY and names[-1] == TOTAL
+    """Whether the first lines of a file look like quotas by day: columns of pools between a date and their total."""
+    names = parse_header(lines[0], CSV)
+    return len(names) > 2 and names[0] == DAY_COLUMN and names[-1] == TOTAL_COLUMN
 
 
-@looks(looks_like_quotas)
+@register_sniffer(looks_like_quotas)
 def read_helios_quotas(paths: Sequence[str | Path]) -> Dataset:
-    r"""Read ``cluster_gpu_number.csv``: a row a day, a column a virtual cluster; 0 means that it did not exist.
+    r"""Read ``cluster_gpu_number.csv`` of Helios: GPUs by day (rows) and virtual cluster (columns).
+
+    A virtual cluster with 0 GPUs did not exist on that day.
+
+    Parameters
+    ----------
+    paths : sequence of str or Path
+        CSV files.
+
+    Returns
+    -------
+    Dataset
+        With the table ``quotas``. [GPUs]
 
     References
     ----------
@@ -159,51 +228,59 @@ def read_helios_quotas(paths: Sequence[str | Path]) -> Dataset:
     ...     read_helios_quotas([path]).table["pool", "gpus"].rows()
     [('vc1', 112)]
     """
-    names = (name for name in _header_names(paths) if name not in ("", DAY, TOTAL))
+    names = (name for name in _read_header_names(paths) if name not in ("", DAY_COLUMN, TOTAL_COLUMN))
     columns = {
-        DAY: Field("day", "time", format="%Y-%m-%d"),
-        **{name: replace(COUNT, name=POOL + name) for name in names},
-        TOTAL: replace(COUNT, name="stated", nullable=True),
+        DAY_COLUMN: Field("day", "time", format="%Y-%m-%d"),
+        **{name: replace(GPU_COUNT_FIELD, name=POOL_PREFIX + name) for name in names},
+        TOTAL_COLUMN: replace(GPU_COUNT_FIELD, name="stated", nullable=True),
     }
     rows = read_rows(paths, columns, source="helios")
-    each = pl.col(f"^{POOL}.*$")
-    rows = rows.reject(
-        {
-            "not a whole number of GPUs": pl.any_horizontal(each != each.floor()),
-            "the same day as an earlier row": ~pl.col("day").is_first_distinct(),
-        }
-    )
-    return assemble_reading(
-        rows.with_columns(sum=pl.sum_horizontal(each), absent=pl.sum_horizontal(each == 0)),
+    pool_columns = pl.col(f"^{POOL_PREFIX}.*$")
+    rows = rows.reject({
+        "not a whole number of GPUs": pl.any_horizontal(pool_columns != pool_columns.floor()),
+        "the same day as an earlier row": ~pl.col("day").is_first_distinct(),
+    })  # fmt: skip
+    return assemble_table(
+        rows.with_columns(sum=pl.sum_horizontal(pool_columns), absent=pl.sum_horizontal(pool_columns == 0)),
         "quotas",
         source="helios",
-        order=["day", "pool"],
-        what="day",
-        shape=_by_pool,
+        sort_columns=["day", "pool"],
+        row_word="day",
+        reshape=_unpivot_pools,
         checks=QUOTA_CHECKS,
         totals={"pools": pl.col("pool").n_unique(), "gpu_days": pl.col("gpus").cast(pl.Int64).sum()},
-        span=(),
+        span_columns=(),
         notes=["days are local days; the source names no zone"],
     )
 
 
-def _header_names(paths: Sequence[str | Path]) -> list[str]:
-    """Names in the header lines of all files, each once."""
-    headers = (header_names(line, CSV) for path in paths for line in head(path)[:1])
+def _read_header_names(paths: Sequence[str | Path]) -> list[str]:
+    """Return the column names of all files, each once."""
+    headers = (parse_header(line, CSV) for path in paths for line in read_head(path)[:1])
     return list(dict.fromkeys(name for header in headers for name in header))
 
 
-def _by_pool(wide: pl.DataFrame) -> pl.DataFrame:
-    """One row per day and pool that existed."""
-    pools = [name for name in wide.columns if name.startswith(POOL)]
-    long = wide.unpivot(pools, index="day", variable_name="pool", value_name="gpus")
-    named = long.with_columns(pl.col("day").dt.date(), pl.col("pool").str.strip_prefix(POOL))
-    return named.filter(pl.col("gpus") > 0)
+def _unpivot_pools(wide: pl.DataFrame) -> pl.DataFrame:
+    """Turn columns of pools into one row for each day and pool that existed."""
+    pools = [name for name in wide.columns if name.startswith(POOL_PREFIX)]
+    unpivoted = wide.unpivot(pools, index="day", variable_name="pool", value_name="gpus")
+    renamed = unpivoted.with_columns(pl.col("day").dt.date(), pl.col("pool").str.strip_prefix(POOL_PREFIX))
+    return renamed.filter(pl.col("gpus") > 0)
 
 
-@looks(lambda lines: PERCENT in lines[0])
+@register_sniffer(lambda lines: PERCENT_SUFFIX in lines[0])
 def read_distributions(paths: Sequence[str | Path]) -> Dataset:
     r"""Read cumulative distributions of utilisation and power of Acme: pairs of columns ``x`` and ``x__cdf_pct``.
+
+    Parameters
+    ----------
+    paths : sequence of str or Path
+        CSV files.
+
+    Returns
+    -------
+    Dataset
+        With the table ``distributions``.
 
     Examples
     --------
@@ -214,49 +291,61 @@ def read_distributions(paths: Sequence[str | Path]) -> Dataset:
     ...     read_distributions([path]).table["series"].unique().to_list()
     ['gpu_power_kalos: gpu_power_w']
     """
-    ends = [name.removesuffix(PERCENT) for name in _header_names(paths) if name.endswith(PERCENT)]
-    names = list(dict.fromkeys(ends)) or ["x"]
+    series_names = [
+        name.removesuffix(PERCENT_SUFFIX) for name in _read_header_names(paths) if name.endswith(PERCENT_SUFFIX)
+    ]
+    names = list(dict.fromkeys(series_names)) or ["x"]
     value = Field("", "number", nullable=True, optional=True, low=-1e12)
     share = replace(value, low=0.0, high=100.0)
     columns = {name: replace(value, name=f"value:{name}") for name in names}
-    columns |= {name + PERCENT: replace(share, name=f"percent:{name}") for name in names}
+    columns |= {name + PERCENT_SUFFIX: replace(share, name=f"percent:{name}") for name in names}
     rows = read_rows(paths, columns, source="acme")
-    half = [pl.col(f"value:{name}").is_null() != pl.col(f"percent:{name}").is_null() for name in names]
-    parts = [pl.col(f"{part}:{name}") for name in names for part in ("value", "percent")]
-    falls = [part < part.cum_max().over("file") for part in parts]
-    rows = rows.reject(
-        {
-            "a value without its share, or a share without its value": pl.any_horizontal(half),
-            "below an earlier row: a cumulative distribution rises": pl.any_horizontal(falls),
-        }
-    )
-    stem = stem_of(rows.files)
+    is_incomplete = [pl.col(f"value:{name}").is_null() != pl.col(f"percent:{name}").is_null() for name in names]
+    series_columns = [pl.col(f"{column}:{name}") for name in names for column in ("value", "percent")]
+    is_falling = [column < column.cum_max().over("file") for column in series_columns]
+    rows = rows.reject({
+        "a value without its share, or a share without its value": pl.any_horizontal(is_incomplete),
+        "below an earlier row: a cumulative distribution rises": pl.any_horizontal(is_falling),
+    })  # fmt: skip
+    stem = file_stem(rows.files)
 
-    def points(wide: pl.DataFrame) -> pl.DataFrame:
-        """One row per point of each distribution."""
-        series = {name: stem + pl.lit(f": {name}") for name in names}
-        each = [wide.select(series=series[name], value=f"value:{name}", percent=f"percent:{name}") for name in names]
-        return pl.concat(each).drop_nulls("value")
+    def make_points(wide: pl.DataFrame) -> pl.DataFrame:
+        """Make one row for each point of each distribution."""
+        frames = [
+            wide.select(series=stem + pl.lit(f": {name}"), value=f"value:{name}", percent=f"percent:{name}")
+            for name in names
+        ]
+        return pl.concat(frames).drop_nulls("value")
 
-    return assemble_reading(
+    return assemble_table(
         rows,
         "distributions",
         source="acme",
-        order=["series", "percent"],
-        what="point",
-        shape=points,
-        findings=[Finding("a distribution", "info", rows.good.height, NO_SERIES, "")],
+        sort_columns=["series", "percent"],
+        row_word="point",
+        reshape=make_points,
+        findings=[Finding("a distribution", "info", rows.good.height, DISTRIBUTION_NOTE, "")],
         totals={"series": pl.col("series").n_unique()},
-        span=(),
-        notes=[NO_SERIES],
+        span_columns=(),
+        notes=[DISTRIBUTION_NOTE],
     )
 
 
-@looks(columns_of(STEP_COLUMNS))
+@register_sniffer(has_required_columns(STEP_COLUMNS))
 def read_step_times(paths: Sequence[str | Path]) -> Dataset:
-    r"""Read mini-batch times of workers on shares of GPUs (Alibaba PAI), one file per training job, its name.
+    r"""Read mini-batch times of workers on shares of GPUs (Alibaba PAI), one file for each training job.
 
-    They are no jobs and no telemetry: the times have no unit and the steps no dates.
+    They are neither jobs nor telemetry: the times have no unit and the steps no dates.
+
+    Parameters
+    ----------
+    paths : sequence of str or Path
+        CSV files, named after their jobs.
+
+    Returns
+    -------
+    Dataset
+        With the table ``step_times``.
 
     Examples
     --------
@@ -270,32 +359,34 @@ def read_step_times(paths: Sequence[str | Path]) -> Dataset:
     rows = read_rows(paths, STEP_COLUMNS, source="pai")
     counts = pl.col("worker", "step")
     rows = rows.reject({"worker or time: not a whole number": pl.any_horizontal(counts != counts.floor())})
-    job = stem_of(rows.files).str.strip_suffix("_norm")
-    return assemble_reading(
+    job = file_stem(rows.files).str.strip_suffix("_norm")
+    return assemble_table(
         rows.with_columns(job=job, gpu_share=pl.col("percent") / 100),
         "step_times",
         source="pai",
-        order=["job", "worker", "step"],
-        what="step",
-        checks=[STEP_AGAIN],
+        sort_columns=["job", "worker", "step"],
+        row_word="step",
+        checks=[REPEATED_STEP_CHECK],
         totals={"jobs": pl.col("job").n_unique(), "mean_step_time": pl.col("step_time").mean()},
-        span=(),
+        span_columns=(),
         notes=["times are scaled to 0..1000 within each job: they compare within one job only"],
     )
 
 
-MAX_TOKENS = 100_000_000
-TOKENS = ("prompt_tokens", "generated_tokens")
+MAX_REQUEST_TOKENS = 100_000_000
+"""Largest number of tokens of one request that is accepted."""
 
-REQUEST_COLUMNS = {
+TOKEN_COLUMNS = ("prompt_tokens", "generated_tokens")
+
+AZURE_LLM_COLUMNS = {
     "TIMESTAMP": Field("time", "time", format="%Y-%m-%d %H:%M:%S%.f"),
-    "ContextTokens": Field("prompt_tokens", "number", high=MAX_TOKENS),
-    "GeneratedTokens": Field("generated_tokens", "number", high=MAX_TOKENS),
+    "ContextTokens": Field("prompt_tokens", "number", high=MAX_REQUEST_TOKENS),
+    "GeneratedTokens": Field("generated_tokens", "number", high=MAX_REQUEST_TOKENS),
 }
-"""`TIMESTAMP`: seven decimals, no zone; what is finer than a microsecond is cut off."""
+"""`TIMESTAMP`: seven decimals, no zone; truncated to microseconds."""
 
-REQUEST_CHECKS = (
-    AMBIGUOUS_TIME,
+AZURE_LLM_CHECKS = (
+    AMBIGUOUS_TIME_CHECK,
     source_check("azure-llm: out of order", pl.col("time") < pl.col("time").cum_max()),
     source_check("azure-llm: equal rows", ~pl.col("raw").is_first_distinct()),
 )
@@ -303,19 +394,23 @@ REQUEST_CHECKS = (
 GAUGE_COLUMNS = source_columns("genai_gauges")
 """Long format; `timestamp_anon`: shifted seconds; `container_ip`: hash, empty for requests to the API."""
 
-NULLS = Dialect(missing=frozenset({"NULL", "None"}))
+GENAI_DIALECT = Dialect(missing=frozenset({"NULL", "None"}))
 
 
 @dataclass(frozen=True)
 class GaugeMetric:
-    """What one file holds: its name, unit and upper bound."""
+    """Metric of one file of gauges.
+
+    - ``name``, ``unit``: Its name and unit in the table.
+    - ``high``: Largest value that is accepted, in that unit.
+    """
 
     name: str
     unit: str
     high: float | None = None
 
 
-METRICS = {
+GAUGE_METRICS = {
     "pod_gpu_duty_cycle": GaugeMetric("gpu_duty_cycle", "%", 100.0),
     "pod_gpu_memory_used_bytes": GaugeMetric("gpu_memory_used", "bytes"),
     "pod_memory_util": GaugeMetric("memory_used", "%", 100.0),
@@ -323,15 +418,34 @@ METRICS = {
     "queue_size_raw": GaugeMetric("queue_size", "requests"),
     "queue_rt_raw": GaugeMetric("queue_time", "ms"),
 }
-"""File name → metric: nothing in a file says which it is."""
+"""File name → metric, which the content of a file does not name."""
 
-CLOCK = "the source shifted and scaled its clock: dates and durations are not real (steps of 57 s stand for more)"
-OF_SERVICE = source_check("genai: whole service", pl.col("subject").is_null())
+SCALED_CLOCK_NOTE = (
+    "the source shifted and scaled its clock: dates and durations are not real (steps of 57 s stand for more)"
+)
+SERVICE_GAUGE_CHECK = source_check("genai: whole service", pl.col("subject").is_null())
 
 
-@looks(columns_of(REQUEST_COLUMNS))
+@register_sniffer(has_required_columns(AZURE_LLM_COLUMNS))
 def read_azure_llm(paths: Sequence[str | Path], *, tz: str | None = None) -> Dataset:
-    r"""Read a log of requests with their tokens; the name of a file is its service.
+    r"""Read logs of requests to LLM services with their tokens; the name of a file is its service.
+
+    Parameters
+    ----------
+    paths : sequence of str or Path
+        CSV files.
+    tz : str
+        Time zone of the times; the source names none.
+
+    Returns
+    -------
+    Dataset
+        With the table ``requests``. [tokens]
+
+    Raises
+    ------
+    TraceFormatError
+        If no time zone is given.
 
     References
     ----------
@@ -349,26 +463,36 @@ def read_azure_llm(paths: Sequence[str | Path], *, tz: str | None = None) -> Dat
     if tz is None:
         expected, todo = "a stated time zone", "Give the time zone of the times with --tz; UTC is likely."
         raise TraceFormatError("azure-llm: TIMESTAMP", expected, "times without one", todo)
-    zone = known_zone(tz)
-    rows = localized(read_rows(paths, REQUEST_COLUMNS, source="azure-llm"), {"time": "time"}, zone)
-    tokens = pl.col(TOKENS)
+    zone = validate_time_zone(tz)
+    rows = convert_local_times(read_rows(paths, AZURE_LLM_COLUMNS, source="azure-llm"), {"time": "time"}, zone)
+    tokens = pl.col(TOKEN_COLUMNS)
     rows = rows.reject({"not a whole number of tokens": pl.any_horizontal(tokens != tokens.floor())})
-    return assemble_reading(
-        rows.with_columns(service=stem_of(rows.files)),
+    return assemble_table(
+        rows.with_columns(service=file_stem(rows.files)),
         "requests",
         source="azure-llm",
-        order=["time"],
-        what="request",
-        checks=REQUEST_CHECKS,
-        totals={name: pl.col(name).cast(pl.Int64).sum() for name in TOKENS},
+        sort_columns=["time"],
+        row_word="request",
+        checks=AZURE_LLM_CHECKS,
+        totals={name: pl.col(name).cast(pl.Int64).sum() for name in TOKEN_COLUMNS},
         time_zone=zone,
         notes=["times are truncated to the microsecond"],
     )
 
 
-@looks(columns_of(GAUGE_COLUMNS))
+@register_sniffer(has_required_columns(GAUGE_COLUMNS))
 def read_genai(paths: Sequence[str | Path]) -> Dataset:
-    r"""Read gauges of serving containers: duty cycle, memory and request rates, one metric a file.
+    r"""Read gauges of serving containers: duty cycle, memory and request rates, one metric for each file.
+
+    Parameters
+    ----------
+    paths : sequence of str or Path
+        CSV files, named after their metrics.
+
+    Returns
+    -------
+    Dataset
+        With the table ``gauges``.
 
     References
     ----------
@@ -383,35 +507,36 @@ def read_genai(paths: Sequence[str | Path]) -> Dataset:
     ...     read_genai([path]).table["metric", "value", "unit"].row(0)
     ('gpu_duty_cycle', 40.0, '%')
     """
-    metrics = [_metric(Path(path)) for path in paths]
-    rows = read_rows(paths, GAUGE_COLUMNS, source="genai", dialect=NULLS)
+    metrics = [_gauge_metric_of(Path(path)) for path in paths]
+    rows = read_rows(paths, GAUGE_COLUMNS, source="genai", dialect=GENAI_DIALECT)
     schema = {"name": pl.String, "unit": pl.String, "high": pl.Float64}
-    about = pl.DataFrame(metrics, schema=schema)
-    high, names, units = (pl.lit(about[name]).gather("file") for name in ("high", "name", "unit"))
+    metric_table = pl.DataFrame(metrics, schema=schema)
+    high, names, units = (pl.lit(metric_table[name]).gather("file") for name in ("high", "name", "unit"))
     rows = rows.reject({"value: above what its unit allows": pl.col("value") > high})
-    good = rows.good.with_columns(time=at(FIRST_INSTANT, "time_s"), metric=names, unit=units)
-    return assemble_reading(
+    good = rows.good.with_columns(time=offset_time(FIRST_INSTANT, "time_s"), metric=names, unit=units)
+    return assemble_table(
         replace(rows, good=good),
         "gauges",
         source="genai",
-        order=["metric", "subject", "time", "kind"],
-        key=["metric", "subject", "kind", "time"],
-        what="reading",
-        checks=[OF_SERVICE],
-        findings=[Finding("clock shifted and scaled", "warning", good.height, CLOCK, "")],
+        sort_columns=["metric", "subject", "time", "kind"],
+        key_columns=["metric", "subject", "kind", "time"],
+        row_word="reading",
+        checks=[SERVICE_GAUGE_CHECK],
+        findings=[Finding("clock shifted and scaled", "warning", good.height, SCALED_CLOCK_NOTE, "")],
         totals={
             "containers": pl.col("subject").drop_nulls().n_unique(),
             "steps": pl.col("time").n_unique(),
             "mean_value": pl.when(pl.col("metric").n_unique() == 1).then(pl.col("value").mean()),
         },
-        notes=[CLOCK],
+        notes=[SCALED_CLOCK_NOTE],
     )
 
 
-def _metric(path: Path) -> GaugeMetric:
-    name = file_name(path).split(".")[0].removesuffix("_anon")
-    if name not in METRICS:
-        expected = f"a file named {', '.join(METRICS)}, with or without _anon"
+def _gauge_metric_of(path: Path) -> GaugeMetric:
+    """Return the metric of a file of gauges by its name."""
+    name = printable_file_name(path).split(".")[0].removesuffix("_anon")
+    if name not in GAUGE_METRICS:
+        expected = f"a file named {', '.join(GAUGE_METRICS)}, with or without _anon"
         todo = "Restore its name: the content does not name the metric."
         raise TraceFormatError(str(path), expected, repr(path.name), todo)
-    return METRICS[name]
+    return GAUGE_METRICS[name]

@@ -1,4 +1,4 @@
-"""Readers of further schedulers: a file each, which is found by itself, and those of other installed packages.
+"""Readers of further schedulers: each module here is found automatically, and so are readers of installed packages.
 
 ``CONTRIBUTING.md``, "Where to add a reader", has one to begin with.
 """
@@ -8,12 +8,21 @@ from __future__ import annotations
 import importlib
 import pkgutil
 
-from gpuplanner.core.execution import READERS, plugged
+from gpuplanner.core.execution import READER_ENTRY_POINTS, load_plugins
 from gpuplanner.ingest.source_definition import Source
 
 
 def sources(taken: frozenset[str] = frozenset()) -> tuple[Source, ...]:
-    """The ``SOURCE`` of each file of this folder, by the names of the files, and what is plugged in as a reader.
+    """Return the ``SOURCE`` of each module of this package, by module name, and the readers of installed packages.
+
+    Parameters
+    ----------
+    taken : frozenset of str
+        Names of other sources, which readers of installed packages may not use.
+
+    Returns
+    -------
+    tuple of Source
 
     Examples
     --------
@@ -21,5 +30,6 @@ def sources(taken: frozenset[str] = frozenset()) -> tuple[Source, ...]:
     True
     """
     names = sorted(module.name for module in pkgutil.iter_modules(__path__))
-    ours = tuple(importlib.import_module(f"{__name__}.{name}").SOURCE for name in names)
-    return ours + tuple(plugged(READERS, Source, taken | {one.name for one in ours}).values())
+    own_sources = tuple(importlib.import_module(f"{__name__}.{name}").SOURCE for name in names)
+    taken_names = taken | {source.name for source in own_sources}
+    return own_sources + tuple(load_plugins(READER_ENTRY_POINTS, Source, taken_names).values())

@@ -1,4 +1,4 @@
-"""Slurm accounting: ``sacct`` as text and JSON, and limits of associations."""
+"""Readers of Slurm accounting: ``sacct`` output as text or JSON, and the limits of associations."""
 
 from __future__ import annotations
 
@@ -10,54 +10,71 @@ from typing import Any
 
 import polars as pl
 
-from gpuplanner.core.errors import OTHER_FILE, TraceFormatError, examples
-from gpuplanner.core.schema_checks import conform, empty
+from gpuplanner.core.errors import REPLACE_FILE_HINT, TraceFormatError, examples
+from gpuplanner.core.schema_checks import conform, make_empty_table
 from gpuplanner.core.schemas import QueueQuotas
 from gpuplanner.hardware.catalog import export_command
-from gpuplanner.hardware.gpu_model_names import parse_device
+from gpuplanner.hardware.gpu_model_names import parse_device_name
 from gpuplanner.ingest.dataset import Dataset
-from gpuplanner.ingest.delimited_rows import Record, Records, Rows, refuse
-from gpuplanner.ingest.job_table import assemble, assemble_reading
-from gpuplanner.ingest.large_tables import LongRows
-from gpuplanner.ingest.quality_report import AMBIGUOUS_TIME, RUN_S, Check, Finding
-from gpuplanner.ingest.row_reader import is_json, read_items, read_row_blocks, read_rows
+from gpuplanner.ingest.delimited_rows import Record, Records, Rows, raise_fault
+from gpuplanner.ingest.job_table import assemble_jobs, assemble_table
+from gpuplanner.ingest.large_tables import ChunkedRows
+from gpuplanner.ingest.quality_report import AMBIGUOUS_TIME_CHECK, RUN_S, Check, Finding
+from gpuplanner.ingest.row_reader import looks_like_json, read_items, read_row_blocks, read_rows
 from gpuplanner.ingest.slurm.accounting_fields import (
-    NO_VALUE,
-    SEEN_AGAIN,
-    TYPED_GPU,
-    UNSET,
-    attempts_of,
-    derived_times,
-    duration_s,
-    known_fields,
-    looks_like_slurm,
-    of_cluster,
-    several_clusters,
-    step_use,
-    with_our_states,
-    with_resources,
-    with_times,
-    with_use,
+    DUPLICATE_SUBMISSION_REASON,
+    NULL_TEXTS,
+    TYPED_GPU_PATTERN,
+    UNSET_NUMBERS,
+    derive_missing_times,
+    detect_fields,
+    join_gpu_use,
+    looks_like_sacct,
+    map_states,
+    number_attempts,
+    parse_duration_s,
+    parse_resources,
+    parse_times,
+    read_step_use,
+    several_clusters_finding,
+    with_cluster_prefix,
 )
 from gpuplanner.ingest.slurm.node_records import read_inventory
-from gpuplanner.ingest.source_definition import header_has, looks
-from gpuplanner.ingest.source_fields import MAX_SECONDS, Dialect, Field, known_zone, seconds
-from gpuplanner.ingest.text_files import MAX_BYTES, MAX_STREAM_BYTES, FileBlocks, head
+from gpuplanner.ingest.source_definition import has_header_columns, register_sniffer
+from gpuplanner.ingest.source_fields import MAX_DURATION_S, Dialect, Field, seconds_to_duration, validate_time_zone
+from gpuplanner.ingest.text_files import MAX_STREAM_BYTES, MAX_TEXT_BYTES, FileBlocks, read_head
 
-COLUMNS = {
+ASSOCIATION_COLUMNS = {
     "Account": Field("tenant"),
     "User": Field("user", nullable=True),
     "Share": Field("share", nullable=True),
     "GrpTRES": Field("tres", nullable=True),
     "Par Name": Field("cohort", nullable=True, optional=True),
 }
-ROOT = "root"
-LISTING = Dialect(separator="|", quotes=False)
+"""Fields of ``sacctmgr show associations`` and the columns that they are read into."""
+
+ROOT_ACCOUNT = "root"
+"""Account at the top of every Slurm association tree."""
+
+PIPE_DIALECT = Dialect(separator="|", quotes=False)
+"""Format of ``--parsable2``: fields between vertical bars, without quotation marks."""
 
 
-@looks(header_has(("Account", "User", "Share", "GrpTRES"), "|"))
+@register_sniffer(has_header_columns(("Account", "User", "Share", "GrpTRES"), "|"))
 def read_slurm_associations(paths: Sequence[str | Path]) -> Dataset:
-    r"""Read what accounts may hold at most and what share they have: GrpTRES is a ceiling, so nothing is borrowed.
+    r"""Read the GPU limits (GrpTRES) and fair shares of Slurm accounts into the table of quotas.
+
+    GrpTRES is a hard limit, so an account with one borrows nothing.
+
+    Parameters
+    ----------
+    paths : sequence of str or Path
+        Output of ``sacctmgr --parsable2 show associations``.
+
+    Returns
+    -------
+    Dataset
+        With the table ``queue_quotas``. [GPUs]
 
     Examples
     --------
@@ -69,240 +86,273 @@ def read_slurm_associations(paths: Sequence[str | Path]) -> Dataset:
     ...     table.select("tenant", "cohort", "gpu_model", "nominal", "borrow", "weight").rows()
     [('ads', 'web', 'a100', 16.0, 0.0, 40.0)]
     """
-    rows = read_rows(paths, COLUMNS, source="slurm-associations", dialect=LISTING)
-    limited = pl.col("tres").fill_null("").str.contains(r"gres/gpu(?::[^=,]+)?=\d")
-    shared = pl.col("share").str.contains(r"^[1-9]\d*$").fill_null(value=False)
+    rows = read_rows(paths, ASSOCIATION_COLUMNS, source="slurm-associations", dialect=PIPE_DIALECT)
+    has_gpu_limit = pl.col("tres").fill_null("").str.contains(r"gres/gpu(?::[^=,]+)?=\d")
+    has_share = pl.col("share").str.contains(r"^[1-9]\d*$").fill_null(value=False)
     skipped = {
-        "root stands for the whole cluster, not for a team": pl.col("tenant") == ROOT,
+        "root stands for the whole cluster, not for a team": pl.col("tenant") == ROOT_ACCOUNT,
         "of a user: accounts are the teams": pl.col("user").is_not_null(),
-        "neither a number of GPUs nor a share": ~limited & ~shared,
+        "neither a number of GPUs nor a share": ~has_gpu_limit & ~has_share,
     }
     rows = rows.reject(skipped)
     if "cohort" not in rows.good.columns:
         rows = rows.with_columns(cohort=pl.lit(None, pl.String))
 
-    def quotas(good: pl.DataFrame) -> pl.DataFrame:
-        found = [row for one in good.iter_rows(named=True) for row in _rows(one)]
-        table = pl.DataFrame(found, infer_schema_length=None) if found else empty(QueueQuotas)
-        return conform(table, QueueQuotas, where="slurm-associations")
+    def make_quotas(good: pl.DataFrame) -> pl.DataFrame:
+        """Make the table of quotas from the good rows."""
+        quotas = [row for association in good.iter_rows(named=True) for row in _quota_rows(association)]
+        table = pl.DataFrame(quotas, infer_schema_length=None) if quotas else make_empty_table(QueueQuotas)
+        return conform(table, QueueQuotas, source="slurm-associations")
 
-    return assemble_reading(
-        rows, "queue_quotas", source="slurm-associations", order=("tenant", "resource"), shape=quotas,
-        what="account with a limit or a share", span=(), harmless=tuple(skipped),
+    return assemble_table(
+        rows, "queue_quotas", source="slurm-associations", sort_columns=("tenant", "resource"), reshape=make_quotas,
+        row_word="account with a limit or a share", span_columns=(), harmless_reasons=tuple(skipped),
     )  # fmt: skip
 
 
-def _rows(one: dict[str, Any]) -> list[dict[str, Any]]:
-    """A row for each type of GPU that is limited; of all types together where none is named."""
-    parent, share = one["cohort"], one["share"] or ""
-    known = {
-        "tenant": one["tenant"], "cohort": None if parent == ROOT else parent, "flavor": None, "lend": None,
-        "weight": float(share) if share.isdigit() else None,
-    }  # fmt: skip
-    amounts = dict(item.split("=", 1) for item in (one["tres"] or "").split(",") if "=" in item)
-    typed = {name: TYPED_GPU.fullmatch(name) for name in amounts}
-    some = {match[1]: float(amounts[name]) for name, match in typed.items() if match}
-    if not some:
-        whole = float(amounts["gres/gpu"]) if "gres/gpu" in amounts else None
-        return [known | {"resource": "gres/gpu", "nominal": whole, "borrow": None if whole is None else 0.0}]
-    devices = {word: parse_device(word) for word in some}
-    return [
-        known
-        | {
-            "resource": f"gres/gpu:{word}",
-            "gpu_model": devices[word].gpu_model,
-            "profile": devices[word].profile,
-        }
-        | {"nominal": number, "borrow": 0.0}
-        for word, number in some.items()
-    ]
+def _quota_rows(association: dict[str, Any]) -> list[dict[str, Any]]:
+    """Make one quota row for each GPU type that an association limits, or one for all types together."""
+    parent = association["cohort"]
+    share = association["share"] or ""
+    cohort = None if parent == ROOT_ACCOUNT else parent
+    weight = float(share) if share.isdigit() else None
+    account = {"tenant": association["tenant"], "cohort": cohort, "flavor": None, "lend": None, "weight": weight}
+
+    tres_items = (association["tres"] or "").split(",")
+    amounts = dict(item.split("=", 1) for item in tres_items if "=" in item)
+    matches = {name: TYPED_GPU_PATTERN.fullmatch(name) for name in amounts}
+    gpus_by_type = {match[1]: float(amounts[name]) for name, match in matches.items() if match}
+
+    if not gpus_by_type:
+        gpus = float(amounts["gres/gpu"]) if "gres/gpu" in amounts else None
+        return [account | {"resource": "gres/gpu", "nominal": gpus, "borrow": None if gpus is None else 0.0}]
+
+    rows = []
+    for gpu_type, gpus in gpus_by_type.items():
+        device = parse_device_name(gpu_type)
+        resource = {"resource": f"gres/gpu:{gpu_type}", "gpu_model": device.gpu_model, "profile": device.profile}
+        rows.append(account | resource | {"nominal": gpus, "borrow": 0.0})
+    return rows
 
 
-LISTS = ("jobs", "data", "attributes", "slurm_jobs")
-REPAIRED = "start repaired"
+JOB_LIST_KEYS = ("jobs", "data", "attributes", "slurm_jobs")
+"""Keys of a JSON document that hold its list of jobs."""
+
+START_REPAIRED_COLUMN = "start repaired"
 """Column that marks jobs whose stated start is the time at which they became eligible."""
 
-LIVE = "shown by squeue"
-"""Column that marks jobs of ``squeue --json``, which shows what waits and runs at one moment."""
+FROM_SQUEUE_COLUMN = "shown by squeue"
+"""Column that marks jobs of ``squeue --json``, which shows the jobs that are pending or running at one moment."""
 
-SACCT_TEXTS = {
+SACCT_TEXT_KEYS = {
     **{"Account": "account", "User": "user", "QOS": "qos", "JobName": "name"},
     **{"Partition": "partition", "NodeList": "nodes", "Cluster": "cluster"},
 }
-SONAR_TEXTS = {
+SONAR_TEXT_KEYS = {
     **{"Submit": "submit_time", "Start": "start_time", "End": "end_time", "ReqTRES": "requested_resources"},
     **{"Account": "account", "User": "user_name", "JobName": "job_name", "Partition": "partition"},
 }
-SQUEUE_TEXTS = {
+SQUEUE_TEXT_KEYS = {
     **{"Account": "account", "User": "user_name", "QOS": "qos", "JobName": "name", "Partition": "partition"},
     **{"NodeList": "nodes", "AllocTRES": "tres_alloc_str", "ReqTRES": "tres_req_str", "Cluster": "cluster"},
 }
-SQUEUE_TIMES = {name: f"{name.lower()}_time" for name in ("Submit", "Eligible", "Start", "End")}
-"""Column of sacct → where its text, or its time, stands."""
-HAS_NO_END = ("RUNNING", "PENDING", "SUSPENDED", "COMPLETING", "CONFIGURING", "STOPPED", "RESIZING")
-"""States in which squeue shows as the end the time at which the limit of the job is reached."""
+SQUEUE_TIME_KEYS = {name: f"{name.lower()}_time" for name in ("Submit", "Eligible", "Start", "End")}
+"""Field of sacct → key of its text, or of its time [epoch s], in the JSON of a job."""
 
-SPAN = ("time.start", "time.eligible", "time.end", "time.elapsed", "time.suspended")
+UNFINISHED_STATES = ("RUNNING", "PENDING", "SUSPENDED", "COMPLETING", "CONFIGURING", "STOPPED", "RESIZING")
+"""States in which squeue shows as the end of a job the time at which it reaches its time limit."""
+
+TIME_PATHS = ("time.start", "time.eligible", "time.end", "time.elapsed", "time.suspended")
+"""Paths of the times of a job or step in sacct's JSON: three instants [epoch s] and two durations [s]."""
 
 
 def read_slurm_json(paths: Sequence[str | Path], columns: Mapping[str, Field]) -> Rows:
-    """Read JSON into the fields that the text form of sacct has."""
-    records, files = Records(columns), []
-    for number, path in enumerate(paths):
-        file, items = read_items(path, LISTS)
+    """Read JSON of sacct, squeue or Sonar into the fields that the text output of sacct has.
+
+    Parameters
+    ----------
+    paths : sequence of str or Path
+        JSON files.
+    columns : mapping of str to Field
+        Field of sacct → how to read it.
+
+    Returns
+    -------
+    Rows
+        One row for each job; items that are not jobs are among the rejects.
+
+    Raises
+    ------
+    TraceFormatError
+        If a file has no list of jobs.
+    """
+    records = Records(columns)
+    files = []
+    for file_number, path in enumerate(paths):
+        file, items = read_items(path, JOB_LIST_KEYS)
         files.append(file)
-        listed = 0
+        item_count = 0
         for item in items:
-            listed += 1
+            item_count += 1
             job = item.value
             if item.fault or not isinstance(job, dict) or "job_id" not in job:
                 reason = item.fault or "not a job: no object with a job_id"
-                records.reject(number, item.place, item.raw, reason)
+                records.reject(file_number, item.position, item.raw, reason)
                 continue
             try:
-                live = "tres_req_str" in job
-                record = _squeue(job) if live else _sonar(job) if "job_state" in job else _sacct(job)
+                record = _parse_json_job(job)
             except ValueError as error:
-                records.reject(number, item.place, item.raw, str(error))
+                records.reject(file_number, item.position, item.raw, str(error))
             else:
-                records.add(number, item.place, item.raw, record)
-        if not listed:
-            raise TraceFormatError(str(path), "a list of jobs", "none", OTHER_FILE)
+                records.add_record(file_number, item.position, item.raw, record)
+        if not item_count:
+            raise TraceFormatError(str(path), "a list of jobs", "none", REPLACE_FILE_HINT)
     return records.rows(files)
 
 
-def _sacct(job: Mapping[str, Any]) -> Record:
-    """Fields of a job as data_parser and the older openapi plugins of slurmdbd print it.
+def _parse_json_job(job: Mapping[str, Any]) -> Record:
+    """Parse a job by the program that wrote it: squeue, Sonar or sacct."""
+    if "tres_req_str" in job:
+        return _parse_squeue_job(job)
+    if "job_state" in job:
+        return _parse_sonar_job(job)
+    return _parse_sacct_job(job)
+
+
+def _parse_sacct_job(job: Mapping[str, Any]) -> Record:
+    """Parse a job that slurmdbd printed as JSON, by data_parser or by one of the older openapi plugins.
 
     The plugins up to dbv0.0.39 print the time at which a job became eligible as its start. Where the two
-    are equal and the elapsed time tells otherwise, the elapsed time is right: it leaves out only the time
-    suspended. For a job that still runs, its running steps tell when sacct was run.
+    are equal and the elapsed time contradicts them, the elapsed time is right: it leaves out only the time
+    suspended. For a job that still runs, its running steps show when sacct was run.
 
     References
     ----------
     SchedMD/slurm: src/plugins/openapi/dbv0.0.37/parse.c (``parse_job``) and src/plugins/data_parser.
     """
-    start, eligible, end, elapsed, suspended = (_number(job, where) for where in SPAN)
-    told = None
+    start, eligible, end, elapsed, suspended = (_integer_at(job, path) for path in TIME_PATHS)
+    start_by_elapsed = None
     if start is not None and start == eligible and elapsed is not None:
-        seen = end or _seen(job)
-        told = None if seen is None else seen - elapsed - (suspended or 0)
-    repaired = told is not None and start is not None and told > start + 1
+        observed = end or _export_time(job)
+        start_by_elapsed = None if observed is None else observed - elapsed - (suspended or 0)
+    is_repaired = start_by_elapsed is not None and start is not None and start_by_elapsed > start + 1
     return {
-        "JobID": _job_id(job),
-        "State": _state(_at(job, "state.current", job.get("state"))),
-        "Submit": _plain(_number(job, "time.submission") or None),
-        "Eligible": _plain(eligible or None),
-        "Start": _plain(told if repaired else start or None),
-        "End": _plain(end or None),
-        "AllocTRES": _tres(job, "tres.allocated"),
-        "ReqTRES": _tres(job, "tres.requested"),
-        **{column: _text(job.get(name)) for column, name in SACCT_TEXTS.items()},
-        "ElapsedRaw": _plain(elapsed),
-        "TimelimitRaw": _plain(_number(job, "time.limit")),
-        REPAIRED: "yes" if repaired else None,
+        "JobID": _format_job_id(job),
+        "State": _base_state(_value_at(job, "state.current", job.get("state"))),
+        "Submit": _format_integer(_integer_at(job, "time.submission") or None),
+        "Eligible": _format_integer(eligible or None),
+        "Start": _format_integer(start_by_elapsed if is_repaired else start or None),
+        "End": _format_integer(end or None),
+        "AllocTRES": _format_tres(job, "tres.allocated"),
+        "ReqTRES": _format_tres(job, "tres.requested"),
+        **{column: _text_or_none(job.get(name)) for column, name in SACCT_TEXT_KEYS.items()},
+        "ElapsedRaw": _format_integer(elapsed),
+        "TimelimitRaw": _format_integer(_integer_at(job, "time.limit")),
+        START_REPAIRED_COLUMN: "yes" if is_repaired else None,
     }
 
 
-def _sonar(job: Mapping[str, Any]) -> Record:
-    """Fields of a job as NordicHPC Sonar writes it: limits in s, plus 2 (0: not set, 1: without limit)."""
-    limit, elapsed = _number(job, "time_limit"), _number(job, "sacct.ElapsedRaw")
+def _parse_sonar_job(job: Mapping[str, Any]) -> Record:
+    """Parse a job that NordicHPC Sonar wrote as JSON; its time limits are in s, plus 2 (0: not set, 1: unlimited)."""
+    limit = _integer_at(job, "time_limit")
+    elapsed = _integer_at(job, "sacct.ElapsedRaw")
     nodes = job.get("nodes") or []
     if not (isinstance(nodes, list) and all(isinstance(node, str) for node in nodes)):
-        refuse("nodes: not a list of names")
-    step = _text(job.get("job_step"))
+        raise_fault("nodes: not a list of names")
+    step = _text_or_none(job.get("job_step"))
     return {
-        "JobID": _job_id(job) + (f".{step}" if step else ""),
-        "State": _state(job.get("job_state")),
-        **{column: _text(job.get(name)) for column, name in SONAR_TEXTS.items()},
-        "AllocTRES": _text(_at(job, "sacct.AllocTRES")) or _text(job.get("allocated_resources")),
+        "JobID": _format_job_id(job) + (f".{step}" if step else ""),
+        "State": _base_state(job.get("job_state")),
+        **{column: _text_or_none(job.get(name)) for column, name in SONAR_TEXT_KEYS.items()},
+        "AllocTRES": _text_or_none(_value_at(job, "sacct.AllocTRES")) or _text_or_none(job.get("allocated_resources")),
         "NodeList": ",".join(nodes),
-        "ElapsedRaw": _plain(elapsed),
+        "ElapsedRaw": _format_integer(elapsed),
         "TimelimitRaw": None if limit is None or limit < 2 else repr((limit - 2) / 60),
     }
 
 
-def _squeue(job: Mapping[str, Any]) -> Record:
-    """Fields of a job as ``squeue --json`` or ``scontrol show jobs --json`` shows it, from Slurm 22.05 on.
+def _parse_squeue_job(job: Mapping[str, Any]) -> Record:
+    """Parse a job that ``squeue --json`` or ``scontrol show jobs --json`` printed, from Slurm 22.05 on.
 
     References
     ----------
     SchedMD/slurm: src/plugins/data_parser/v0.0.40/parsers.c, JOB_INFO.
     """
     if not isinstance(job.get("job_state"), list):
-        refuse("squeue of Slurm before 22.05")
-    state = _state(job["job_state"])
-    times = {column: _number(job, name) or None for column, name in SQUEUE_TIMES.items()}
-    times |= {"End": None} if state in HAS_NO_END else {}
+        raise_fault("squeue of Slurm before 22.05")
+    state = _base_state(job["job_state"])
+    times = {column: _integer_at(job, name) or None for column, name in SQUEUE_TIME_KEYS.items()}
+    times |= {"End": None} if state in UNFINISHED_STATES else {}
     return {
-        "JobID": _job_id(job),
+        "JobID": _format_job_id(job),
         "State": state,
-        **{column: _plain(time) for column, time in times.items()},
-        **{column: _text(job.get(name)) for column, name in SQUEUE_TEXTS.items()},
-        "TimelimitRaw": _plain(_number(job, "time_limit")),
-        LIVE: "yes",
+        **{column: _format_integer(time) for column, time in times.items()},
+        **{column: _text_or_none(job.get(name)) for column, name in SQUEUE_TEXT_KEYS.items()},
+        "TimelimitRaw": _format_integer(_integer_at(job, "time_limit")),
+        FROM_SQUEUE_COLUMN: "yes",
     }
 
 
-def _job_id(job: Mapping[str, Any]) -> str:
-    """The id that sacct prints as text: 7, 7_3 for a task of an array, 7_[3-9] for waiting ones, 7+1."""
-    own = _number(job, "job_id")
-    if own is None:
-        refuse("job_id: missing")
-    group = _number(job, "array.job_id", "array_job_id")
-    task = _number(job, "array.task_id", "array_task_id")
-    waiting = _text(_at(job, "array.task", job.get("array_task_string")))
-    if group and task is not None:
-        return f"{group}_{task}"
-    if waiting:
-        return f"{group or own}_[{waiting}]"
-    leader = _number(job, "het.job_id", "het_job_id")
-    offset = _number(job, "het.job_offset", "het_job_offset")
-    return f"{leader}+{offset or 0}" if leader else str(own)
+def _format_job_id(job: Mapping[str, Any]) -> str:
+    """Format the job id as sacct prints it: 7, array task 7_3, pending tasks 7_[3-9], heterogeneous component 7+1."""
+    job_id = _integer_at(job, "job_id")
+    if job_id is None:
+        raise_fault("job_id: missing")
+    array_id = _integer_at(job, "array.job_id", "array_job_id")
+    task_id = _integer_at(job, "array.task_id", "array_task_id")
+    pending_tasks = _text_or_none(_value_at(job, "array.task", job.get("array_task_string")))
+    if array_id and task_id is not None:
+        return f"{array_id}_{task_id}"
+    if pending_tasks:
+        return f"{array_id or job_id}_[{pending_tasks}]"
+    leader_id = _integer_at(job, "het.job_id", "het_job_id")
+    offset = _integer_at(job, "het.job_offset", "het_job_offset")
+    return f"{leader_id}+{offset or 0}" if leader_id else str(job_id)
 
 
-def _seen(job: Mapping[str, Any]) -> int | None:
-    """When a job that still runs was observed, from its first running step."""
+def _export_time(job: Mapping[str, Any]) -> int | None:
+    """Return when sacct was run [epoch s], from the first running step of a job; None if it has none."""
     steps = job.get("steps")
     for step in steps if isinstance(steps, list) else ():
-        told = {"steps.time": step.get("time") if isinstance(step, dict) else None}
-        start, _, end, elapsed, suspended = (_number(told, f"steps.{where}") for where in SPAN)
+        step_times = {"steps.time": step.get("time") if isinstance(step, dict) else None}
+        start, _, end, elapsed, suspended = (_integer_at(step_times, f"steps.{path}") for path in TIME_PATHS)
         if start and elapsed is not None and not end:
             return start + elapsed + (suspended or 0)
     return None
 
 
-def _tres(job: Mapping[str, Any], where: str) -> str | None:
-    """GPUs and nodes of a TRES list as sacct's text: ``gres/gpu:a100=2,node=1``; None if there is no list."""
-    listed = _at(job, where)
+def _format_tres(job: Mapping[str, Any], path: str) -> str | None:
+    """Format the TRES list at a path as sacct does, ``gres/gpu:a100=2,node=1``; None if there is no list."""
+    listed = _value_at(job, path)
     if listed is None or listed == []:
         return None
     if not (isinstance(listed, list) and all(isinstance(item, dict) for item in listed)):
-        refuse(f"{where}: not a list of objects")
+        raise_fault(f"{path}: not a list of objects")
     items = []
     for item in listed:
-        kind, name = _text(item.get("type")), _text(item.get("name"))
-        count = _whole(item.get("count"), f"{where}.count")
+        kind = _text_or_none(item.get("type"))
+        name = _text_or_none(item.get("name"))
+        count = _parse_integer(item.get("count"), f"{path}.count")
         if kind is None or count is None or "," in (name or ""):
             continue
         items.append(f"{kind}/{name}={count}" if name else f"{kind}={count}")
     return ",".join(items) or None
 
 
-def _state(stated: object) -> str | None:
-    """The base state: newer versions print a list of it and its flags."""
-    if isinstance(stated, list):
-        stated = stated[0] if stated else None
-    return _text(stated)
+def _base_state(state: object) -> str | None:
+    """Return the base state of a job; newer versions of Slurm print a list of it and its flags."""
+    if isinstance(state, list):
+        state = state[0] if state else None
+    return _text_or_none(state)
 
 
-def _number(job: Mapping[str, Any], where: str, else_at: str = "") -> int | None:
-    """A whole number of a job, which older versions have elsewhere."""
-    return _whole(_at(job, where, job.get(else_at) if else_at else None), where)
+def _integer_at(job: Mapping[str, Any], path: str, fallback_key: str = "") -> int | None:
+    """Return the whole number at a path of a job, or else at the key that older versions of Slurm use."""
+    return _parse_integer(_value_at(job, path, job.get(fallback_key) if fallback_key else None), path)
 
 
-def _whole(value: object, where: str) -> int | None:
-    """A whole number, plain or as ``{"set": true, "infinite": false, "number": 5}``; None if it is not set."""
+def _parse_integer(value: object, path: str) -> int | None:
+    """Parse a whole number, plain or as ``{"set": true, "infinite": false, "number": 5}``; None if it is not set."""
     if isinstance(value, dict):
         if not value.get("set", True) or value.get("infinite", False):
             return None
@@ -312,26 +362,28 @@ def _whole(value: object, where: str) -> int | None:
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 1 << 64:
-        refuse(f"{where}: not a whole number")
-    return None if value in UNSET else value
+        raise_fault(f"{path}: not a whole number")
+    return None if value in UNSET_NUMBERS else value
 
 
-def _plain(number: int | None) -> str | None:
+def _format_integer(number: int | None) -> str | None:
+    """Format a number as the text of a record; None stays None."""
     return None if number is None else str(number)
 
 
-def _text(value: object) -> str | None:
+def _text_or_none(value: object) -> str | None:
+    """Return the value if it is text and not empty, else None."""
     return value if isinstance(value, str) and value else None
 
 
-def _at(job: Mapping[str, Any], path: str, default: object = None) -> Any:  # noqa: ANN401 - what JSON can hold
-    """What stands in a job at a path such as ``time.start``; the default where it has no such place."""
-    above, _, name = path.rpartition(".")
-    place = job.get(above) if above else job
-    return place.get(name, default) if isinstance(place, dict) else default
+def _value_at(job: Mapping[str, Any], path: str, default: object = None) -> Any:  # noqa: ANN401 - what JSON can hold
+    """Return the value of a job at a path such as ``time.start``, or the default where the job lacks the path."""
+    parent_key, _, key = path.rpartition(".")
+    parent = job.get(parent_key) if parent_key else job
+    return parent.get(key, default) if isinstance(parent, dict) else default
 
 
-COLUMN_MAP = {
+SACCT_COLUMNS = {
     "JobID": Field("job_id", nullable=True, optional=True),
     "JobIDRaw": Field("job_id_raw", nullable=True, optional=True),
     "State": Field("slurm_state"),
@@ -347,43 +399,45 @@ COLUMN_MAP = {
     "JobName": Field("job_name", nullable=True, optional=True),
     "Partition": Field("partition", nullable=True, optional=True),
     "NodeList": Field("node_list", nullable=True, optional=True),
-    "ElapsedRaw": Field("elapsed_s", "number", nullable=True, optional=True, high=MAX_SECONDS),
+    "ElapsedRaw": Field("elapsed_s", "number", nullable=True, optional=True, high=MAX_DURATION_S),
     "Elapsed": Field("elapsed", nullable=True, optional=True),
     "TimelimitRaw": Field("limit_min", nullable=True, optional=True),
     "Timelimit": Field("limit", nullable=True, optional=True),
     "Cluster": Field("cluster", nullable=True, optional=True),
     "TRESUsageInTot": Field("tres_used", nullable=True, optional=True),
     "AdminComment": Field("admin_comment", nullable=True, optional=True),
-    REPAIRED: Field("repaired", nullable=True, optional=True),
-    LIVE: Field("live", nullable=True, optional=True),
+    START_REPAIRED_COLUMN: Field("repaired", nullable=True, optional=True),
+    FROM_SQUEUE_COLUMN: Field("live", nullable=True, optional=True),
 }
-"""Fields of sacct that are read; the others are not. Account is the tenant, QOS the tier."""
+"""Fields of sacct that are read, and their columns. Account is the tenant, QOS the tier."""
 
-TEXTS = ("slurm_state", "submit", "eligible", "start", "end", "elapsed", "tres_used")
-"""Fields that are not looked at again once they are read."""
+PARSED_TEXT_COLUMNS = ("slurm_state", "submit", "eligible", "start", "end", "elapsed", "tres_used")
+"""Text columns that are dropped once they are parsed."""
 
-NEEDED = (
+REQUIRED_FIELD_GROUPS = (
     ("JobID", "JobIDRaw"),
     ("Submit", "Eligible", "Start"),
     ("Start", "End"),
     ("End", "ElapsedRaw", "Elapsed"),
     ("AllocTRES", "ReqTRES"),
 )
-"""Of each group, a field list has at least one: what is left out must follow from the rest."""
+"""Groups of fields of which a file needs at least one each: the missing ones are derived from the others."""
 
-SACCT = Dialect(
+SACCT_DIALECT = Dialect(
     separator="|",
     quotes=False,
-    names=known_fields,
+    names=detect_fields,
     free_tail=frozenset({"jobname", "comment", "admincomment", "systemcomment", "workdir", "submitline"}),
-    any_of=NEEDED,
+    any_of=REQUIRED_FIELD_GROUPS,
     hint=f"JobID, State, Submit, Start, End and AllocTRES are needed: run {export_command('sacct')}.",
 )
+"""Format of sacct's text output, with or without header line."""
 
-STEP = "step of a job: its GPUs are counted on the job row"
+JOB_STEP_REASON = "step of a job: its GPUs are counted on the job row"
+"""Reason in the reject table for rows of job steps."""
 
-CHECKS = (
-    AMBIGUOUS_TIME,
+SACCT_CHECKS = (
+    AMBIGUOUS_TIME_CHECK,
     Check(
         "the stated start is the time at which the job became eligible",
         "warning",
@@ -436,7 +490,7 @@ CHECKS = (
 )
 
 
-@looks(looks_like_slurm)
+@register_sniffer(looks_like_sacct)
 def read_slurm(
     paths: Sequence[str | Path],
     *,
@@ -446,14 +500,37 @@ def read_slurm(
     boards: Mapping[str, str] | None = None,
     into: Path | None = None,
 ) -> Dataset:
-    r"""Read sacct output, as text or JSON.
+    r"""Read the jobs of Slurm accounting (sacct), as text or JSON.
 
-    Any list of fields will do from which a job's id, state, times and GPUs follow, in any order (see
-    :data:`NEEDED`). Put JobName last: it may contain the separator. Steps of jobs go to the reject table. A
-    requeued job has one row per submission; these become its attempts. The zone is needed unless times carry an offset
-    or are epoch seconds, as in JSON or with ``SLURM_TIME_FORMAT=%s``; `columns` name the fields of text without header
-    line, of which the lists of Sonar and Open XDMoD are known; `boards`: type of a GPU in Slurm → board. With a
-    folder `into`, text may be longer than the memory: jobs and rejects are written there.
+    The fields may come in any order, as long as a job's id, state, times and GPUs follow from them (see
+    :data:`REQUIRED_FIELD_GROUPS`). Put JobName last: it may contain the separator. Steps of jobs go to the reject
+    table. A requeued job has one row per submission; these become its attempts.
+
+    Parameters
+    ----------
+    paths : sequence of str or Path
+        Files of one form: all text, or all JSON.
+    tz : str, optional
+        Time zone in which sacct ran. Needed unless times carry an offset or are epoch seconds, as in JSON or with
+        ``SLURM_TIME_FORMAT=%s``.
+    nodes : str or Path, optional
+        Node list of the cluster; it becomes the inventory.
+    columns : sequence of str, optional
+        Names of the fields of text without header line; those of Sonar and Open XDMoD are detected.
+    boards : mapping of str to str, optional
+        GPU type in Slurm → GPU model.
+    into : Path, optional
+        Folder for the tables of jobs and rejects of files that are larger than the memory.
+
+    Returns
+    -------
+    Dataset
+        Jobs, with the inventory if `nodes` is given.
+
+    Raises
+    ------
+    TraceFormatError
+        If JSON and text are mixed, a field is missing, or times need a zone.
 
     Examples
     --------
@@ -469,77 +546,88 @@ def read_slurm(
     >>> trace.jobs.height, trace.rejects.height, trace.provenance["gpu_hours"]
     (1, 1, 5.0)
     """
-    zone = None if tz is None else known_zone(tz)
-    given = set[str]()
+    zone = None if tz is None else validate_time_zone(tz)
+    stated_times = set[str]()
     clusters = set[str]()
-    used: list[pl.DataFrame] = []
-    times = {name: COLUMN_MAP[name].name for name in ("Submit", "Start", "End")}
+    step_use_frames: list[pl.DataFrame] = []
+    job_name_frames: list[pl.DataFrame] = []
+    time_columns = {name: SACCT_COLUMNS[name].name for name in ("Submit", "Start", "End")}
 
-    def read(rows: Rows) -> Rows:
-        given.update(name for name, column in times.items() if not rows.good[column].is_null().all())
+    def prepare_rows(rows: Rows) -> Rows:
+        """Parse states and times of a block, and note the fields, clusters and step use that it has."""
+        stated_times.update(name for name, column in time_columns.items() if not rows.good[column].is_null().all())
         rows = rows.with_columns(job_id=pl.coalesce("job_id", "job_id_raw"))
         clusters.update(rows.good["cluster"].drop_nulls().unique())
-        used.extend(step_use(rows.good))
-        rows = rows.reject({STEP: pl.col("job_id").str.contains(".", literal=True)})
+        step_use_frames.extend(read_step_use(rows.good))
+        rows = rows.reject({JOB_STEP_REASON: pl.col("job_id").str.contains(".", literal=True)})
         rows = rows.reject({"JobID: missing": pl.col("job_id").is_null()})
-        elapsed = pl.coalesce("elapsed_s", duration_s(pl.col("elapsed")))
-        rows = with_our_states(with_times(rows.with_columns(elapsed_s=elapsed), zone))
-        # A job that waits, or never had a node, has no start.
-        placed = (pl.col("state") != "PENDING") & (pl.col("node_list") != "None assigned").fill_null(True)
+        elapsed = pl.coalesce("elapsed_s", parse_duration_s(pl.col("elapsed")))
+        rows = map_states(parse_times(rows.with_columns(elapsed_s=elapsed), zone))
+        # A job that is pending, or never had a node, has no start.
+        was_started = (pl.col("state") != "PENDING") & (pl.col("node_list") != "None assigned").fill_null(True)
         rows = rows.with_columns(
-            start_time=pl.when(placed).then("start_time"),
-            node_list=pl.when(~pl.col("node_list").is_in(NO_VALUE)).then("node_list"),
+            start_time=pl.when(was_started).then("start_time"),
+            node_list=pl.when(~pl.col("node_list").is_in(NULL_TEXTS)).then("node_list"),
         )
-        return replace(rows, good=rows.good.drop(*TEXTS))
+        return replace(rows, good=rows.good.drop(*PARSED_TEXT_COLUMNS))
 
     def with_requests(rows: Rows) -> Rows:
-        names = [of_cluster("job_id").alias("job_id")] if len(clusters) > 1 else []
-        for column in (*names, *derived):
+        """Add derived times and requested resources, once all blocks have shown which fields are missing."""
+        names = [with_cluster_prefix("job_id").alias("job_id")] if len(clusters) > 1 else []
+        for column in (*names, *derived_columns):
             rows = rows.with_columns(column)
-        return with_resources(rows.reject({"Submit: missing": pl.col("submit_time").is_null()}))
+        return parse_resources(rows.reject({"Submit: missing": pl.col("submit_time").is_null()}))
 
-    named: list[pl.DataFrame] = []
-
-    json = [str(path) for path in paths if is_json(head(path))]
-    text = [str(path) for path in paths if str(path) not in json]
-    if json and text:
-        got = f"JSON in {examples(json)} and text in {examples(text)}"
+    json_paths = [str(path) for path in paths if looks_like_json(read_head(path))]
+    text_paths = [str(path) for path in paths if str(path) not in json_paths]
+    if json_paths and text_paths:
+        got = f"JSON in {examples(json_paths)} and text in {examples(text_paths)}"
         raise TraceFormatError("slurm", "files of one form", got, "Read each form on its own.")
-    rows = LongRows(None if json else into)
-    if json:
-        rows.add(read(read_slurm_json(paths, COLUMN_MAP)))
+    rows = ChunkedRows(None if json_paths else into)
+    if json_paths:
+        rows.add_rows(prepare_rows(read_slurm_json(paths, SACCT_COLUMNS)))
     else:
-        dialect = SACCT if columns is None else replace(SACCT, names=lambda _: columns)
-        blocks = FileBlocks(paths, limit=MAX_BYTES if into is None else MAX_STREAM_BYTES)
-        for part in read_row_blocks(blocks, COLUMN_MAP, source="slurm", dialect=dialect):
-            rows.add(read(part) if part.good.width else part)
+        dialect = SACCT_DIALECT if columns is None else replace(SACCT_DIALECT, names=lambda _: columns)
+        blocks = FileBlocks(paths, limit=MAX_TEXT_BYTES if into is None else MAX_STREAM_BYTES)
+        for block_rows in read_row_blocks(blocks, SACCT_COLUMNS, source="slurm", dialect=dialect):
+            rows.add_rows(prepare_rows(block_rows) if block_rows.good.width else block_rows)
         rows.files = tuple(blocks.files)
-    derived, time_checks = derived_times(times.keys() - given)
-    attempts = attempts_of(rows.then(with_requests))
-    rows.then(partial(with_use, attempts=attempts, used=used, several=len(clusters) > 1, named=named))
+    derived_columns, time_checks = derive_missing_times(time_columns.keys() - stated_times)
+    attempts = number_attempts(rows.then(with_requests))
+    add_use = partial(
+        join_gpu_use,
+        attempts=attempts,
+        step_use_frames=step_use_frames,
+        has_several_clusters=len(clusters) > 1,
+        job_name_frames=job_name_frames,
+    )
+    rows.then(add_use)
+
     inventory, node_file = (None, None) if nodes is None else read_inventory(nodes, boards)
-    seen_running = pl.col("start_time") + seconds(pl.col("elapsed_s"))
-    trace = assemble(
+    last_observed = pl.col("start_time") + seconds_to_duration(pl.col("elapsed_s"))
+    trace = assemble_jobs(
         rows,
         source="slurm",
         time_zone=zone,
-        last_seen=pl.when(pl.col("end_time").is_null()).then(seen_running),
-        checks=[*CHECKS, *time_checks],
-        findings=[several_clusters(clusters)] if len(clusters) > 1 else [],
-        harmless=[STEP, SEEN_AGAIN],
+        last_seen=pl.when(pl.col("end_time").is_null()).then(last_observed),
+        checks=[*SACCT_CHECKS, *time_checks],
+        findings_of_reader=[several_clusters_finding(clusters)] if len(clusters) > 1 else [],
+        harmless_reasons=[JOB_STEP_REASON, DUPLICATE_SUBMISSION_REASON],
         inventory=inventory,
         boards=boards,
         any_device=True,
-        more_files=[] if node_file is None else [node_file],
-        into=into,
+        extra_files=[] if node_file is None else [node_file],
+        output_folder=into,
     )
-    names = pl.concat(named).unique("name", maintain_order=True).sort("name")
+    names = pl.concat(job_name_frames).unique("name", maintain_order=True).sort("name")
     return trace.with_tables(job_names=names if names.height else None)
 
 
-NAMED = ("JobID", "State")
-TIMES = ("Submit", "Eligible", "Start", "End")
-STATE_COLUMNS = {
+STATE_LIST_FIELDS = ("JobID", "State")
+"""Fields by which sacct output without times is recognised."""
+
+TIME_FIELDS = ("Submit", "Eligible", "Start", "End")
+JOB_STATE_COLUMNS = {
     "JobID": Field("job_id"),
     "State": Field("slurm_state"),
     "Account": Field("tenant", nullable=True, optional=True),
@@ -548,12 +636,28 @@ STATE_COLUMNS = {
     "AllocCPUS": Field("cpus", "number", nullable=True, optional=True, high=2**31 - 1),
     "ExitCode": Field("exit_code", nullable=True, optional=True),
 }
-NO_TIMES = f"no times and no GPUs: to read it as jobs run {export_command('sacct')}"
+STATES_ONLY_NOTE = f"no times and no GPUs: to read it as jobs run {export_command('sacct')}"
 
 
-@looks(lambda lines: header_has(NAMED, "|")(lines) and not any(header_has([n], "|")(lines) for n in TIMES))
+def _is_state_list(lines: Sequence[str]) -> bool:
+    """Whether the first lines of a file have job ids and states of Slurm, and no times."""
+    has_times = any(has_header_columns([name], "|")(lines) for name in TIME_FIELDS)
+    return has_header_columns(STATE_LIST_FIELDS, "|")(lines) and not has_times
+
+
+@register_sniffer(_is_state_list)
 def read_slurm_states(paths: Sequence[str | Path]) -> Dataset:
-    r"""Read sacct output that has no times, such as that of a plain ``sacct --parsable2``.
+    r"""Read the job states of sacct output that has no times, such as that of a plain ``sacct --parsable2``.
+
+    Parameters
+    ----------
+    paths : sequence of str or Path
+        Files with the fields JobID and State.
+
+    Returns
+    -------
+    Dataset
+        With the table ``job_states``.
 
     Examples
     --------
@@ -564,20 +668,20 @@ def read_slurm_states(paths: Sequence[str | Path]) -> Dataset:
     ...     read_slurm_states([path]).table.select("job_id", "tenant", "state").rows()
     [('7', 'vision', 'COMPLETED')]
     """
-    rows = read_rows(paths, STATE_COLUMNS, source="slurm-states", dialect=LISTING)
+    rows = read_rows(paths, JOB_STATE_COLUMNS, source="slurm-states", dialect=PIPE_DIALECT)
     rows = rows.reject({"step of a job": pl.col("job_id").str.contains(".", literal=True)})
-    rows = with_our_states(rows)
-    return assemble_reading(
+    rows = map_states(rows)
+    return assemble_table(
         rows,
         "job_states",
         source="slurm-states",
-        order=["job_id"],
-        what="job",
-        findings=[Finding("no times", "warning", rows.good.height, NO_TIMES, "")],
+        sort_columns=["job_id"],
+        row_word="job",
+        findings=[Finding("no times", "warning", rows.good.height, STATES_ONLY_NOTE, "")],
         totals={
             f"jobs_{name.lower()}": (pl.col("state") == name).sum()
             for name in ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "RUNNING", "PENDING")
         },
-        span=(),
-        notes=[NO_TIMES],
+        span_columns=(),
+        notes=[STATES_ONLY_NOTE],
     )

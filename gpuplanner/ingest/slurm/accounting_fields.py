@@ -1,4 +1,4 @@
-"""Fields of Slurm accounting, job steps, and GPU use that Slurm measured."""
+"""Parsers for the fields of Slurm accounting: states, times, TRES, and the GPU use that Slurm or jobstats measured."""
 
 from __future__ import annotations
 
@@ -14,63 +14,66 @@ import polars as pl
 from gpuplanner.core.errors import TraceFormatError, examples
 from gpuplanner.core.schemas import MAX_GPUS_PER_JOB
 from gpuplanner.hardware.catalog import export_command, facts
-from gpuplanner.ingest.delimited_rows import OUT_OF_TIME, Rows, out_of_time
-from gpuplanner.ingest.gpu_model_resolution import SHARES
-from gpuplanner.ingest.gpu_shares import DEVICES, device_words
-from gpuplanner.ingest.large_tables import LongRows
+from gpuplanner.ingest.delimited_rows import OUT_OF_RANGE_TIME, Rows, is_out_of_range
+from gpuplanner.ingest.gpu_model_resolution import SHARE_RESOURCES
+from gpuplanner.ingest.gpu_shares import DEVICES_COLUMN, format_device_counts
+from gpuplanner.ingest.large_tables import ChunkedRows
 from gpuplanner.ingest.quality_report import Check, Finding
-from gpuplanner.ingest.row_reader import is_json
-from gpuplanner.ingest.source_definition import header_has
-from gpuplanner.ingest.source_fields import INSTANT, map_texts, seconds, to_utc
+from gpuplanner.ingest.row_reader import looks_like_json
+from gpuplanner.ingest.source_definition import has_header_columns
+from gpuplanner.ingest.source_fields import UTC_TIME_TYPE, convert_to_utc, map_unique_texts, seconds_to_duration
 
-STATES: dict[str, str] = dict(facts("slurm_states").select("state", "ours").iter_rows())
-"""State of Slurm → ours. A suspended or stopped job keeps its GPUs; a requeued one lost them."""
+SLURM_STATES: dict[str, str] = dict(facts("slurm_states").select("state", "ours").iter_rows())
+"""State of Slurm → state in the job table. A suspended or stopped job keeps its GPUs; a requeued one lost them."""
 
-NO_VALUE = ("", "Unknown", "None", "N/A", "None assigned", "(null)")
-"""What sacct prints where there is nothing."""
+NULL_TEXTS = ("", "Unknown", "None", "N/A", "None assigned", "(null)")
+"""Texts that Slurm prints for a missing value."""
 
-UNSET = (0xFFFFFFFE, 0xFFFFFFFF, 0xFFFFFFFFFFFFFFFE, 0xFFFFFFFFFFFFFFFF)
-"""Slurm's NO_VAL and INFINITE, 32 and 64 bit: not set, and without limit."""
+UNSET_NUMBERS = (0xFFFFFFFE, 0xFFFFFFFF, 0xFFFFFFFFFFFFFFFE, 0xFFFFFFFFFFFFFFFF)
+"""Slurm's numbers NO_VAL (not set) and INFINITE (unlimited), 32 and 64 bit."""
 
 SONAR_FIELDS = (
     "JobID|JobIDRaw|User|Account|State|Start|End|AveCPU|AveDiskRead|AveDiskWrite|AveRSS|AveVMSize|ElapsedRaw"
     "|ExitCode|Layout|MaxRSS|MaxVMSize|MinCPU|ReqCPUS|ReqMem|ReqNodes|Reservation|Submit|Suspended|SystemCPU"
     "|TimelimitRaw|UserCPU|NodeList|Partition|AllocTRES|Priority|JobName"
 )
-"""Fields that NordicHPC Sonar asks of sacct, without a header line."""
+"""Fields that NordicHPC Sonar requests from sacct, without a header line."""
 
 XDMOD_FIELDS = (
     "JobID|JobIDRaw|Cluster|Partition|QOS|Account|Group|GID|User|UID|Submit|Eligible|Start|End|Elapsed|ExitCode"
     "|State|NNodes|NCPUS|ReqCPUS|ReqMem|ReqTRES|AllocTRES|Timelimit|NodeList|JobName"
 )
-"""Fields that Open XDMoD asks of sacct, without a header line."""
+"""Fields that Open XDMoD requests from sacct, without a header line."""
 
-FIELD_LISTS = tuple(text.split("|") for text in (SONAR_FIELDS, XDMOD_FIELDS))
+HEADERLESS_FIELD_LISTS = tuple(text.split("|") for text in (SONAR_FIELDS, XDMOD_FIELDS))
+"""Field names of the programs that run sacct without a header line."""
 
-SACCT_NAMES = frozenset(
+SACCT_HEADER_NAMES = frozenset(
     {"jobid", "jobidraw", "state", "submit", "eligible", "start", "end", "elapsed", "elapsedraw"}
     | {"alloctres", "reqtres", "allocgres", "nodelist"}
 )
-"""Fields of sacct, in small letters, a few of which tell its header line."""
-FEWEST_NAMES = 3
+"""Fields of sacct, in lower case, by which its header line is recognised."""
+
+MIN_HEADER_NAMES = 3
+"""Number of :data:`SACCT_HEADER_NAMES` that make a header line one of sacct."""
 
 INSTANT_PATTERN = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d([+-]\d\d:?\d\d)?|\d{9,11}")
-SLURM_JSON = re.compile(r'"(?:slurm_)?jobs"\s*:\s*\[')
-OTHER_JSON = re.compile(r'"(?:apiVersion|kind)"\s*:\s*"')
-TYPED_GPU = re.compile(r"gres/gpu:(.+)")
-SHARE_OF_GPU = re.compile(r"gres/(shard|mps)(?::(.+))?")
+SLURM_JSON_PATTERN = re.compile(r'"(?:slurm_)?jobs"\s*:\s*\[')
+KUBERNETES_JSON_PATTERN = re.compile(r'"(?:apiVersion|kind)"\s*:\s*"')
+TYPED_GPU_PATTERN = re.compile(r"gres/gpu:(.+)")
+GPU_SHARE_PATTERN = re.compile(r"gres/(shard|mps)(?::(.+))?")
 
 
 @dataclass(frozen=True)
 class Tres:
-    """GPUs and nodes of one TRES text.
+    """GPUs and nodes of one TRES (trackable resources) text of Slurm.
 
     - ``gpus``: Number of devices, GPUs and MIG instances alike: the untyped count where there is one, else the sum of
-      the typed ones: never both. None where the devices are shares of GPUs (``gres/shard``, ``gres/mps``), whose size
-      the node states.
+      the typed counts. None where the devices are shares of GPUs (``gres/shard``, ``gres/mps``), whose size only the
+      node list gives.
     - ``types``: Number of different GPU types.
-    - ``typed``: Sum of the typed counts.
-    - ``devices``: Types and their counts, as :data:`gpuplanner.ingest.gpu_shares.DEVICES` has them.
+    - ``typed``: Sum of the typed counts. [devices]
+    - ``devices``: Types and their counts, in the format of :data:`gpuplanner.ingest.gpu_shares.DEVICES_COLUMN`.
     - ``nodes``: Number of nodes.
     """
 
@@ -82,7 +85,12 @@ class Tres:
 
 
 def parse_tres(text: str) -> Tres:
-    """Read a TRES text such as ``billing=32,cpu=32,gres/gpu:a100=2,gres/gpu=2,mem=128G,node=1``.
+    """Parse a TRES text such as ``billing=32,cpu=32,gres/gpu:a100=2,gres/gpu=2,mem=128G,node=1``.
+
+    Raises
+    ------
+    ValueError
+        If an item is not ``name=value`` or a count is not a number.
 
     Examples
     --------
@@ -102,268 +110,331 @@ def parse_tres(text: str) -> Tres:
         if not (name and equals and value):
             raise ValueError(item)
         if name == "gres/gpu":
-            untyped = _count(value)
+            untyped = _parse_count(value)
         elif name == "node":
-            nodes = _count(value)
-        elif match := TYPED_GPU.fullmatch(name):
-            typed[match[1]] = typed.get(match[1], 0) + _count(value)
-        elif match := SHARE_OF_GPU.fullmatch(name):
-            shares[name.removeprefix("gres/")] = _count(value)
+            nodes = _parse_count(value)
+        elif match := TYPED_GPU_PATTERN.fullmatch(name):
+            typed[match[1]] = typed.get(match[1], 0) + _parse_count(value)
+        elif match := GPU_SHARE_PATTERN.fullmatch(name):
+            shares[name.removeprefix("gres/")] = _parse_count(value)
     total = sum(typed.values())
-    for name in SHARES:
-        # Like GPUs, shares may be counted both with and without a type.
-        of_types = sum(count for word, count in shares.items() if word.startswith(f"{name}:"))
-        shares[name] = max(shares.get(name, 0) - of_types, 0)
-    shared = device_words(dict(sorted(shares.items())))
+    for name in SHARE_RESOURCES:
+        # Like GPUs, shares may be counted both with and without a type: the untyped count includes the typed ones.
+        typed_shares = sum(count for word, count in shares.items() if word.startswith(f"{name}:"))
+        shares[name] = max(shares.get(name, 0) - typed_shares, 0)
+    share_devices = format_device_counts(dict(sorted(shares.items())))
     return Tres(
-        gpus=None if shared else float(total if untyped is None else untyped),
+        gpus=None if share_devices else float(total if untyped is None else untyped),
         types=len(typed),
         typed=float(total),
-        devices=shared or device_words(dict(sorted(typed.items()))),
+        devices=share_devices or format_device_counts(dict(sorted(typed.items()))),
         nodes=nodes,
     )
 
 
-def _count(text: str) -> int:
-    """A number of things: decimal digits, and no more of them than a 32-bit table column holds."""
+def _parse_count(text: str) -> int:
+    """Parse a count of at most nine decimal digits, so that it fits a 32-bit column."""
     if not (text.isascii() and text.isdigit() and len(text) <= 9):
         raise ValueError(text)
     return int(text)
 
 
-def slurm_state(text: str) -> str | None:
-    """Our state for one of Slurm's; None if it is unknown.
+def parse_slurm_state(text: str) -> str | None:
+    """Map a state that Slurm prints, in full or abbreviated with a plus sign, to a state of the job table.
+
+    None if Slurm has no such state, or the abbreviation fits several.
 
     Examples
     --------
-    >>> slurm_state("CANCELLED by 380693"), slurm_state("OUT_OF_ME+"), slurm_state("LOST")
+    >>> parse_slurm_state("CANCELLED by 380693"), parse_slurm_state("OUT_OF_ME+"), parse_slurm_state("LOST")
     ('CANCELLED', 'OUT_OF_MEMORY', None)
     """
     word = text.split(" ")[0]
     if not word.endswith("+"):
-        return STATES.get(word)
-    ours = {state for name, state in STATES.items() if name.startswith(word[:-1]) and len(word) > 3}
-    return ours.pop() if len(ours) == 1 else None
+        return SLURM_STATES.get(word)
+    matching_states = {state for name, state in SLURM_STATES.items() if name.startswith(word[:-1]) and len(word) > 3}
+    return matching_states.pop() if len(matching_states) == 1 else None
 
 
-def duration_s(text: pl.Expr) -> pl.Expr:
-    """Seconds of ``[days-][hours:]minutes:seconds``; null where it is no such text.
+def parse_duration_s(text: pl.Expr) -> pl.Expr:
+    """Parse durations such as ``[days-][hours:]minutes:seconds`` into seconds [s]; null for any other text.
 
     Examples
     --------
-    >>> pl.select(duration_s(pl.lit("10-13:27:06"))).item()
+    >>> pl.select(parse_duration_s(pl.lit("10-13:27:06"))).item()
     912426.0
     """
-    parts = text.str.extract_groups(r"^(?:(\d{1,6})-)?(?:(\d{1,6}):)?(\d{1,6}):(\d{1,2}(?:\.\d{1,6})?)$")
-    days, hours, minutes, rest = (parts.struct.field(str(place)).cast(pl.Float64) for place in range(1, 5))
-    return days.fill_null(0) * 86400 + hours.fill_null(0) * 3600 + minutes * 60 + rest
+    groups = text.str.extract_groups(r"^(?:(\d{1,6})-)?(?:(\d{1,6}):)?(\d{1,6}):(\d{1,2}(?:\.\d{1,6})?)$")
+    days, hours, minutes, seconds_ = (groups.struct.field(str(number)).cast(pl.Float64) for number in range(1, 5))
+    return days.fill_null(0) * 86400 + hours.fill_null(0) * 3600 + minutes * 60 + seconds_
 
 
-def known_fields(lines: Sequence[str]) -> list[str] | None:
-    """Field names of a file without a header line, from the number of fields and what stands in them.
+def detect_fields(lines: Sequence[str]) -> list[str] | None:
+    """Detect the field names of sacct output without a header line, from the number and content of its fields.
+
+    None if most lines fit no known list of fields.
 
     Examples
     --------
-    >>> known_fields(["JobID|State|Submit"]) is None
+    >>> detect_fields(["JobID|State|Submit"]) is None
     True
     """
-    for names in FIELD_LISTS:
-        if 2 * sum(_fits(line, names) for line in lines) > len(lines):
+    for names in HEADERLESS_FIELD_LISTS:
+        if 2 * sum(_line_fits_fields(line, names) for line in lines) > len(lines):
             return list(names)
     return None
 
 
-def _fits(line: str, names: Sequence[str]) -> bool:
+def _line_fits_fields(line: str, names: Sequence[str]) -> bool:
+    """Whether a line has as many fields as there are names, a state of Slurm, and a submission time."""
     values = dict(zip(names, line.split("|", len(names) - 1), strict=False))
     return (
         len(values) == len(names)
-        and slurm_state(values["State"]) is not None
+        and parse_slurm_state(values["State"]) is not None
         and INSTANT_PATTERN.fullmatch(values["Submit"]) is not None
     )
 
 
-def looks_like_slurm(lines: Sequence[str]) -> bool:
-    """True if the first lines of a file look like output of sacct, as text or JSON.
+def looks_like_sacct(lines: Sequence[str]) -> bool:
+    """Whether the first lines of a file look like output of sacct, as text or JSON.
 
     Examples
     --------
-    >>> looks_like_slurm(["JobID|State|Start"]), looks_like_slurm(['{"meta": {}, "jobs": [']), looks_like_slurm(["a,b"])
+    >>> looks_like_sacct(["JobID|State|Start"]), looks_like_sacct(['{"meta": {}, "jobs": [']), looks_like_sacct(["a,b"])
     (True, True, False)
     """
-    if is_json(lines):
+    if looks_like_json(lines):
         text = "\n".join(lines)
-        return SLURM_JSON.search(text) is not None and not OTHER_JSON.search(text)
+        return SLURM_JSON_PATTERN.search(text) is not None and not KUBERNETES_JSON_PATTERN.search(text)
     header = {name.strip().casefold() for name in lines[0].split("|")}
     return (
-        any(header_has([name, "State"], "|")(lines) for name in ("JobID", "JobIDRaw"))
-        or len(header & SACCT_NAMES) >= FEWEST_NAMES
-        or known_fields(lines) is not None
+        any(has_header_columns([name, "State"], "|")(lines) for name in ("JobID", "JobIDRaw"))
+        or len(header & SACCT_HEADER_NAMES) >= MIN_HEADER_NAMES
+        or detect_fields(lines) is not None
     )
 
 
-SEEN_AGAIN = "the same job and submission again: the row that knows more was kept"
-TIMES = {"submit": "Submit", "eligible": "Eligible", "start": "Start", "end": "End"}
-NAIVE = "%Y-%m-%dT%H:%M:%S"
+DUPLICATE_SUBMISSION_REASON = "the same job and submission again: the row that knows more was kept"
+"""Reason in the reject table for the row of a submission that lacks times which another row has."""
+
+TIME_LABELS = {"submit": "Submit", "eligible": "Eligible", "start": "Start", "end": "End"}
+"""Text column of a time → its field in sacct."""
+
+NAIVE_TIME_FORMAT = "%Y-%m-%dT%H:%M:%S"
+"""Format of Slurm's times without an offset from UTC."""
+
 TRES_SCHEMA = {
     "tres": pl.String,
     "gpus": pl.Float64,
     "types": pl.Int64,
     "typed": pl.Float64,
-    DEVICES: pl.String,
+    DEVICES_COLUMN: pl.String,
     "nodes": pl.Int64,
 }
+"""Columns for a TRES text and the fields of its :class:`Tres`."""
 
 
-def with_times(
-    rows: Rows, zone: str | None, *, source: str = "slurm", labels: Mapping[str, str] = TIMES, todo: str = ""
+def parse_times(
+    rows: Rows, zone: str | None, *, source: str = "slurm", labels: Mapping[str, str] = TIME_LABELS, remedy: str = ""
 ) -> Rows:
-    """Read the instants: naive in the zone, with an offset, or as epoch seconds (``SLURM_TIME_FORMAT=%s``).
+    """Parse text columns into UTC instants, as columns with the suffix ``_time``.
+
+    Times are naive in the zone, have an offset, or are epoch seconds (``SLURM_TIME_FORMAT=%s``). Rows with a text that
+    is no such time are rejected.
 
     Parameters
     ----------
     rows : Rows
-        Rows with a column of text for each instant.
+        Rows with a text column for each instant.
     zone : str, optional
-        Zone of naive times.
+        Time zone of naive times.
     source : str
-        Source of the rows, for messages.
+        Name of the source in error messages.
     labels : mapping of str to str
-        Column of text → what the source calls it.
-    todo : str
-        How to write times that can be read; default: as sacct does it.
+        Text column → name of the field in the source.
+    remedy : str
+        Advice in the error message for a file without readable times. Default: how to set the format of sacct.
+
+    Returns
+    -------
+    Rows
+
+    Raises
+    ------
+    TraceFormatError
+        If times are naive and no zone is given, or if no submission or start of a file is a time.
     """
-    names = [f"{text}_time" for text in labels]
-    frame = rows.good.with_columns(pl.when(~pl.col(text).is_in(NO_VALUE)).then(text) for text in labels)
-    local = pl.col(list(labels)).str.to_datetime(NAIVE, time_unit="us", strict=False)
-    naive = frame.with_columns(local.name.suffix("_time"))
-    zoneless = naive.filter(pl.any_horizontal(pl.col(names).is_not_null()))
+    time_names = [f"{text}_time" for text in labels]
+    frame = rows.good.with_columns(pl.when(~pl.col(text).is_in(NULL_TEXTS)).then(text) for text in labels)
+    naive_times = pl.col(list(labels)).str.to_datetime(NAIVE_TIME_FORMAT, time_unit="us", strict=False)
+    with_naive_times = frame.with_columns(naive_times.name.suffix("_time"))
+    zoneless = with_naive_times.filter(pl.any_horizontal(pl.col(time_names).is_not_null()))
     if zone is None and zoneless.height:
-        shown = zoneless.select(pl.coalesce(*labels)).item(0, 0)
-        where = f"{source}: times of {zoneless.height} rows"
-        got = f"times without an offset, such as {shown!r}"
-        stated = "Give the time zone: --tz Europe/Oslo or --tz UTC."
-        raise TraceFormatError(where, "a stated time zone", got, stated)
-    read = to_utc(naive, names, zone or "UTC").with_columns(
-        pl.coalesce(f"{text}_time", _absolute(pl.col(text))).alias(f"{text}_time") for text in labels
+        example_time = zoneless.select(pl.coalesce(*labels)).item(0, 0)
+        error_place = f"{source}: times of {zoneless.height} rows"
+        got = f"times without an offset, such as {example_time!r}"
+        zone_remedy = "Give the time zone: --tz Europe/Oslo or --tz UTC."
+        raise TraceFormatError(error_place, "a stated time zone", got, zone_remedy)
+    with_instants = convert_to_utc(with_naive_times, time_names, zone or "UTC").with_columns(
+        pl.coalesce(f"{text}_time", _parse_zoned_times(pl.col(text))).alias(f"{text}_time") for text in labels
     )
-    _require_times(read, source, labels, todo)
-    skipped = f", or one that the clocks of {zone} skip" if zone else ""
+    _require_times(with_instants, source, labels, remedy)
+    skipped_hour = f", or one that the clocks of {zone} skip" if zone else ""
     faults = {}
     for text, label in labels.items():
         instant = pl.col(f"{text}_time")
-        faults[f"{label}: not a time{skipped}"] = pl.col(text).is_not_null() & instant.is_null()
-        faults[f"{label}: {OUT_OF_TIME}"] = out_of_time(instant)
-    return replace(rows, good=read).reject(faults)
+        faults[f"{label}: not a time{skipped_hour}"] = pl.col(text).is_not_null() & instant.is_null()
+        faults[f"{label}: {OUT_OF_RANGE_TIME}"] = is_out_of_range(instant)
+    return replace(rows, good=with_instants).reject(faults)
 
 
-def _require_times(read: pl.DataFrame, source: str, labels: Mapping[str, str], todo: str) -> None:
-    """Refuse files of several jobs in which no submission, or no start, is a time."""
-    for text in ("submit", "start"):
-        told = read[text].drop_nulls()
-        if len(told) > 1 and read[f"{text}_time"].null_count() == read.height:
-            got = f"{told[0]!r} in the first of {len(told)} rows, of which none is one"
-            usual = f"Set SLURM_TIME_FORMAT=%s: {export_command('sacct')}."
-            raise TraceFormatError(f"{source}: {labels[text]}", "times", got, todo or usual)
+def _require_times(rows: pl.DataFrame, source: str, labels: Mapping[str, str], remedy: str) -> None:
+    """Raise a TraceFormatError if a file of several jobs has texts for submissions, or starts, and none is a time."""
+    for column in ("submit", "start"):
+        texts = rows[column].drop_nulls()
+        if len(texts) > 1 and rows[f"{column}_time"].null_count() == rows.height:
+            got = f"{texts[0]!r} in the first of {len(texts)} rows, of which none is one"
+            default_remedy = f"Set SLURM_TIME_FORMAT=%s: {export_command('sacct')}."
+            raise TraceFormatError(f"{source}: {labels[column]}", "times", got, remedy or default_remedy)
 
 
-def _absolute(text: pl.Expr) -> pl.Expr:
-    """Instants that need no zone: with an offset, or epoch seconds."""
-    offset = text.str.to_datetime(f"{NAIVE}%z", time_unit="us", strict=False)
+def _parse_zoned_times(text: pl.Expr) -> pl.Expr:
+    """Parse times that need no zone: those with an offset from UTC, and epoch seconds."""
+    offset = text.str.to_datetime(f"{NAIVE_TIME_FORMAT}%z", time_unit="us", strict=False)
     epoch = text.str.extract(r"^(\d{9,10})$").cast(pl.Int64) * 1_000_000
-    return pl.coalesce(offset.dt.convert_time_zone("UTC"), epoch.cast(INSTANT))
+    return pl.coalesce(offset.dt.convert_time_zone("UTC"), epoch.cast(UTC_TIME_TYPE))
 
 
-def with_our_states(rows: Rows) -> Rows:
-    """Our states for those of Slurm."""
-    state = map_texts(rows.good["slurm_state"], slurm_state, pl.String)
+def map_states(rows: Rows) -> Rows:
+    """Add the column ``state``: Slurm's states mapped to those of the job table. Unknown states reject their rows."""
+    state = map_unique_texts(rows.good["slurm_state"], parse_slurm_state, pl.String)
     return rows.with_columns(state=state).reject({"State: not a state of Slurm": pl.col("state").is_null()})
 
 
-def derived_times(absent: Collection[str]) -> tuple[list[pl.Expr], list[Check]]:
-    """Times that a field list leaves out, from those that it has: columns one after the other, and what to say."""
+def derive_missing_times(missing_fields: Collection[str]) -> tuple[list[pl.Expr], list[Check]]:
+    """Derive the times that a file lacks from those that it has.
+
+    Parameters
+    ----------
+    missing_fields : collection of str
+        Those of the fields Submit, Start and End that no row has.
+
+    Returns
+    -------
+    columns : list of polars.Expr
+        Columns to add one after the other, as a later one may use an earlier one.
+    checks : list of Check
+        Lines of the quality report on the derived times.
+    """
     submit, start, end = (pl.col(f"{name}_time") for name in ("submit", "start", "end"))
-    elapsed, columns, checks = seconds(pl.col("elapsed_s")), [], []
-    if "End" in absent:
-        over = ~pl.col("state").is_in(["RUNNING", "PENDING"])
-        columns.append(pl.when(over).then(start + elapsed).alias("end_time"))
+    elapsed = seconds_to_duration(pl.col("elapsed_s"))
+    columns = []
+    checks = []
+    if "End" in missing_fields:
+        has_ended = ~pl.col("state").is_in(["RUNNING", "PENDING"])
+        columns.append(pl.when(has_ended).then(start + elapsed).alias("end_time"))
         effect = "it was taken from the start and the elapsed time: too early for jobs that were suspended"
         checks.append(Check("end not in the source", "warning", effect, end.is_not_null()))
-    if "Start" in absent:
+    if "Start" in missing_fields:
         columns.append(pl.when(pl.col("elapsed_s") > 0).then(end - elapsed).alias("start_time"))
         effect = "computed from end and elapsed time: after the true start of suspended jobs"
         checks.append(Check("start not in the source", "warning", effect, start.is_not_null()))
-    if "Submit" in absent:
+    if "Submit" in missing_fields:
         columns.append(pl.coalesce("eligible_time", start, end).alias("submit_time"))
-        effect = "the first time known was taken instead: queueing delays are too short"
+        effect = "the first time known was taken instead: queue waits are too short"
         checks.append(Check("submission not in the source", "warning", effect, submit.is_not_null()))
     return columns, checks
 
 
-def with_resources(rows: Rows) -> Rows:
-    """Devices, nodes and time limit. Each different TRES text is parsed once."""
-    text = pl.coalesce("alloc_tres", "req_tres")
+def parse_resources(rows: Rows) -> Rows:
+    """Add the devices, number of nodes, team and time limit [s] of jobs. Each different TRES text is parsed once."""
+    tres_text = pl.coalesce("alloc_tres", "req_tres")
     parsed: dict[str, Tres] = {}
-    faulty = []
-    for tres in rows.good.select(text).to_series().drop_nulls().unique().to_list():
+    unreadable = []
+    for text in rows.good.select(tres_text).to_series().drop_nulls().unique().to_list():
         try:
-            parsed[tres] = parse_tres(tres)
+            parsed[text] = parse_tres(text)
         except ValueError:
-            faulty.append(tres)
-    rows = rows.reject({"TRES: not a list of name=value": text.is_in(faulty)})
-    facts = [(tres, *vars(facts).values()) for tres, facts in parsed.items()]
-    table = pl.DataFrame(facts, schema=TRES_SCHEMA, orient="row")
-    minutes = pl.col("limit_min").cast(pl.Float64, strict=False) * 60
+            unreadable.append(text)
+    rows = rows.reject({"TRES: not a list of name=value": tres_text.is_in(unreadable)})
+    tres_rows = [(text, *vars(tres).values()) for text, tres in parsed.items()]
+    table = pl.DataFrame(tres_rows, schema=TRES_SCHEMA, orient="row")
+    limit_s = pl.col("limit_min").cast(pl.Float64, strict=False) * 60
     good = (
-        rows.good.with_columns(tres=text)
+        rows.good.with_columns(tres=tres_text)
         .join(table, on="tres", how="left", maintain_order="left")
         .with_columns(
             untyped="gpus",
-            # What was given has its type wherever Slurm counts by type; what was asked for has one if it was named.
+            # Allocated GPUs have a type wherever Slurm counts by type; requested GPUs have one only if it was named.
             gpu_model_requested=pl.col("req_tres").str.contains(r"(?:^|,)gres/gpu:"),
             tenant=pl.col("account").fill_null("unknown"),
-            time_limit_s=pl.coalesce(minutes, duration_s(pl.col("limit"))),
+            time_limit_s=pl.coalesce(limit_s, parse_duration_s(pl.col("limit"))),
         )
     )
     too_many = pl.col("gpus") > MAX_GPUS_PER_JOB
     return replace(rows, good=good).reject({f"GPUs: above {MAX_GPUS_PER_JOB}": too_many})
 
 
-ATTEMPTS = {"file": pl.UInt32, "line": pl.UInt32, "attempt": pl.UInt32}
+ATTEMPT_SCHEMA = {"file": pl.UInt32, "line": pl.UInt32, "attempt": pl.UInt32}
 
 
-def attempts_of(rows: LongRows) -> pl.DataFrame:
-    """Numbers of the submissions of each job that has several; 0: of the same one another row knows more.
+def number_attempts(rows: ChunkedRows) -> pl.DataFrame:
+    """Number the submissions of each job that has several rows, by time.
 
     Slurm keeps one record per job id and submission: a requeued job, or a reused id, is submitted again.
+
+    Parameters
+    ----------
+    rows : LongRows
+        Jobs with the columns ``job_id``, ``submit_time``, ``start_time`` and ``end_time``.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``file``, ``line`` and ``attempt``, from 1; 0 for a row whose submission another row describes more fully.
     """
-    if not rows.has_twins("job_id"):
-        return pl.DataFrame(schema=ATTEMPTS)
-    twins = rows.settle().twins("job_id", ["submit_time", "start_time", "end_time"])
-    knows = pl.col("end_time").is_not_null().cast(pl.Int8) * 2 + pl.col("start_time").is_not_null()
-    rank = knows.rank("ordinal", descending=True).over("job_id", "submit_time")
+    if not rows.may_have_duplicates("job_id"):
+        return pl.DataFrame(schema=ATTEMPT_SCHEMA)
+    duplicates = rows.apply_steps().find_duplicates("job_id", ["submit_time", "start_time", "end_time"])
+    # Of several rows of one submission, the one with an end is best, then the one with a start.
+    known_times = pl.col("end_time").is_not_null().cast(pl.Int8) * 2 + pl.col("start_time").is_not_null()
+    rank = known_times.rank("ordinal", descending=True).over("job_id", "submit_time")
     attempt = pl.col("submit_time").rank("dense").over("job_id")
-    return twins.select("file", "line", attempt=pl.when(rank == 1).then(attempt).otherwise(0))
+    return duplicates.select("file", "line", attempt=pl.when(rank == 1).then(attempt).otherwise(0))
 
 
-JOBSTATS = "JS1:"
-"""How the summary of jobstats begins that stands in AdminComment: base64 of JSON packed with gzip."""
-GIB = {"": 2.0**-30, "K": 2.0**-20, "M": 2.0**-10, "G": 1.0, "T": 2.0**10}
+JOBSTATS_PREFIX = "JS1:"
+"""Beginning of the summary that jobstats puts into AdminComment: base64 of JSON packed with gzip."""
+
+GIB_PER_UNIT = {"": 2.0**-30, "K": 2.0**-20, "M": 2.0**-10, "G": 1.0, "T": 2.0**10}
+"""Unit of memory in TRES texts → GiB."""
 
 
-def of_cluster(name: str) -> pl.Expr:
-    """Name of a job with its cluster before it, where a file has several."""
-    return pl.concat_str([pl.col("cluster"), pl.lit("/"), pl.col(name)]).fill_null(pl.col(name))
+def with_cluster_prefix(column: str) -> pl.Expr:
+    """Return the names of jobs as ``cluster/name``; without the cluster where the row has none."""
+    return pl.concat_str([pl.col("cluster"), pl.lit("/"), pl.col(column)]).fill_null(pl.col(column))
 
 
-def several_clusters(clusters: Collection[str]) -> Finding:
-    """A line of the quality report on files of several clusters."""
+def several_clusters_finding(clusters: Collection[str]) -> Finding:
+    """Make the line of the quality report on files with jobs of several clusters."""
     effect = "none on jobs, whose ids carry the cluster; nodes are planned together: export each with --clusters=NAME"
-    named = examples(sorted(clusters))
-    return Finding("jobs of several clusters", "info", len(clusters), effect, named)
+    cluster_names = examples(sorted(clusters))
+    return Finding("jobs of several clusters", "info", len(clusters), effect, cluster_names)
 
 
-def step_use(rows: pl.DataFrame) -> list[pl.DataFrame]:
-    """Use of GPUs by the steps of jobs: percent summed over GPUs, and GiB, times seconds; none where Slurm has none.
+def read_step_use(rows: pl.DataFrame) -> list[pl.DataFrame]:
+    """Read the GPU use that Slurm measured for the steps of jobs.
+
+    Parameters
+    ----------
+    rows : polars.DataFrame
+        Rows of jobs and steps with TRESUsageInTot as ``tres_used``.
+
+    Returns
+    -------
+    list of polars.DataFrame
+        One frame with ``cluster``, ``job_id``, ``percent`` (utilization summed over GPUs) [%], ``gib`` (memory) [GiB]
+        and ``seconds`` (run time) [s]; an empty list if Slurm measured nothing.
 
     References
     ----------
@@ -371,89 +442,101 @@ def step_use(rows: pl.DataFrame) -> list[pl.DataFrame]:
     """
     if rows["tres_used"].null_count() == rows.height:
         return []
-    used = pl.col("tres_used")
-    steps = rows.filter(pl.col("job_id").str.contains(".", literal=True), used.str.contains("gres/gpuutil="))
-    memory = used.str.extract_groups(r"gres/gpumem=(\d+(?:\.\d+)?)([KMGT]?)")
-    unit = memory.struct.field("2").replace_strict(GIB, default=None, return_dtype=pl.Float64)
+    usage_text = pl.col("tres_used")
+    steps = rows.filter(pl.col("job_id").str.contains(".", literal=True), usage_text.str.contains("gres/gpuutil="))
+    memory = usage_text.str.extract_groups(r"gres/gpumem=(\d+(?:\.\d+)?)([KMGT]?)")
+    unit = memory.struct.field("2").replace_strict(GIB_PER_UNIT, default=None, return_dtype=pl.Float64)
     return [
         steps.select(
             "cluster",
             job_id=pl.col("job_id").str.extract(r"^([^.]+)\."),
-            percent=used.str.extract(r"gres/gpuutil=(\d+(?:\.\d+)?)").cast(pl.Float64),
+            percent=usage_text.str.extract(r"gres/gpuutil=(\d+(?:\.\d+)?)").cast(pl.Float64),
             gib=memory.struct.field("1").cast(pl.Float64) * unit,
-            seconds=pl.coalesce("elapsed_s", duration_s(pl.col("elapsed"))),
+            seconds=pl.coalesce("elapsed_s", parse_duration_s(pl.col("elapsed"))),
         )
     ]
 
 
-def with_use(
-    rows: Rows, *, attempts: pl.DataFrame, used: list[pl.DataFrame], several: bool, named: list[pl.DataFrame]
+def join_gpu_use(
+    rows: Rows,
+    *,
+    attempts: pl.DataFrame,
+    step_use_frames: list[pl.DataFrame],
+    has_several_clusters: bool,
+    job_name_frames: list[pl.DataFrame],
 ) -> Rows:
-    """Jobs with their numbers, the mean activity of their GPUs, and the memory used where they held one.
+    """Add the attempt, the mean SM activity and the peak memory of each job, as far as Slurm or jobstats measured them.
 
-    Of a job that ran several times it is not known which run a step belongs to, and of MIG instances NVML states no
-    use: both stay without. jobstats goes first, as it has each GPU.
+    A job that ran several times gets no use of its steps, as they name no run; MIG instances get none, as NVML measures
+    none for them. Values of jobstats take precedence: it measures each GPU.
 
     Parameters
     ----------
     rows : Rows
         Jobs.
     attempts : polars.DataFrame
-        Numbers of their submissions, as :func:`attempts_of` gives them.
-    used : list of polars.DataFrame
-        Use by the steps of jobs, as :func:`step_use` gives it.
-    several : bool
-        The jobs are of several clusters.
-    named : list of polars.DataFrame
-        Gets the own numbers of tasks of arrays, by which a prolog names their jobs to telemetry.
+        Numbers of their submissions, from :func:`number_attempts`.
+    step_use_frames : list of polars.DataFrame
+        Use by the steps of jobs, from :func:`read_step_use`.
+    has_several_clusters : bool
+        Whether job ids carry their cluster.
+    job_name_frames : list of polars.DataFrame
+        Is appended to: the raw ids of array tasks, which a prolog may give to telemetry, and their job ids.
+
+    Returns
+    -------
+    Rows
+        With ``attempt``, ``sm_activity`` [0-1] and ``memory_peak_gib`` [GiB].
     """
-    numbered = rows.good.join(attempts, on=["file", "line"], how="left", maintain_order="left")
-    rows = replace(rows, good=numbered.with_columns(pl.col("attempt").fill_null(1)))
-    rows = rows.reject({SEEN_AGAIN: pl.col("attempt") == 0})
+    numbered_jobs = rows.good.join(attempts, on=["file", "line"], how="left", maintain_order="left")
+    rows = replace(rows, good=numbered_jobs.with_columns(pl.col("attempt").fill_null(1)))
+    rows = rows.reject({DUPLICATE_SUBMISSION_REASON: pl.col("attempt") == 0})
     names = rows.good.select(name="job_id_raw", job_id="job_id")
-    named.append(names.filter(pl.col("name") != pl.col("job_id")))
-    stats = _jobstats(rows.good)
-    if used:
-        steps = pl.concat(used)
-        steps = steps.with_columns(job_id=of_cluster("job_id")) if several else steps
+    job_name_frames.append(names.filter(pl.col("name") != pl.col("job_id")))
+    use = _read_jobstats(rows.good)
+    if step_use_frames:
+        steps = pl.concat(step_use_frames)
+        steps = steps.with_columns(job_id=with_cluster_prefix("job_id")) if has_several_clusters else steps
+        # A step names its job, not the run of it, and its use covers all GPUs: only jobs that ran once, on full GPUs,
+        # get the use of their steps, and only jobs of one GPU its memory.
         run_s = (pl.col("end_time") - pl.col("start_time")).dt.total_seconds()
-        whole = rows.good.select("job_id", "gpus", "attempt", run_s=run_s)
-        busy_s = (pl.col("percent") * pl.col("seconds")).sum() / 100.0
-        busy = steps.group_by("job_id").agg(busy_s=busy_s, gib=pl.col("gib").max())
-        once = (pl.len().over("job_id") == 1) & (pl.col("attempt") == 1) & (pl.col("gpus") >= 1)
-        once &= ~rows.good["devices"].str.contains(r"\dg\.").fill_null(value=False)
+        jobs = rows.good.select("job_id", "gpus", "attempt", run_s=run_s)
+        gpu_busy_s = (pl.col("percent") * pl.col("seconds")).sum() / 100.0
+        use_by_job = steps.group_by("job_id").agg(busy_s=gpu_busy_s, gib=pl.col("gib").max())
+        is_attributable = (pl.len().over("job_id") == 1) & (pl.col("attempt") == 1) & (pl.col("gpus") >= 1)
+        is_attributable &= ~rows.good["devices"].str.contains(r"\dg\.").fill_null(value=False)
         activity = (pl.col("busy_s") / (pl.col("gpus") * pl.col("run_s"))).clip(0.0, 1.0)
-        columns = whole.join(busy, on="job_id", how="left", maintain_order="left").select(
-            sm_activity=pl.when(once & (pl.col("run_s") > 0)).then(activity),
-            memory_peak_gib=pl.when(once & (pl.col("gpus") == 1)).then("gib"),
+        columns = jobs.join(use_by_job, on="job_id", how="left", maintain_order="left").select(
+            sm_activity=pl.when(is_attributable & (pl.col("run_s") > 0)).then(activity),
+            memory_peak_gib=pl.when(is_attributable & (pl.col("gpus") == 1)).then("gib"),
         )
-        stats = stats.with_columns(pl.col(name).fill_null(columns[name]) for name in columns.columns)
-    return rows.with_columns(stats["sm_activity"], stats["memory_peak_gib"])
+        use = use.with_columns(pl.col(name).fill_null(columns[name]) for name in columns.columns)
+    return rows.with_columns(use["sm_activity"], use["memory_peak_gib"])
 
 
-def _jobstats(rows: pl.DataFrame) -> pl.DataFrame:
-    """Mean use of the GPUs of each job, and memory of the fullest, as jobstats summed them up.
+def _read_jobstats(rows: pl.DataFrame) -> pl.DataFrame:
+    """Read the mean utilization of the GPUs of each job [0-1] and its peak memory [GiB] from summaries of jobstats.
 
     References
     ----------
     PrincetonUniversity/jobstats: jobstats.py, ``force_recalc`` and ``JOBSTATS`` in AdminComment.
     """
     comments = rows.select("admin_comment")
-    texts = [text for text in comments["admin_comment"].drop_nulls().unique() if JOBSTATS in text]
+    texts = [text for text in comments["admin_comment"].drop_nulls().unique() if JOBSTATS_PREFIX in text]
     schema = {"admin_comment": pl.String, "sm_activity": pl.Float64, "memory_peak_gib": pl.Float64}
-    use = pl.DataFrame([(text, *_summary(text)) for text in texts], schema=schema, orient="row")
+    use = pl.DataFrame([(text, *_decode_jobstats(text)) for text in texts], schema=schema, orient="row")
     return comments.join(use, on="admin_comment", how="left", maintain_order="left")
 
 
-def _summary(text: str) -> tuple[float | None, float | None]:
+def _decode_jobstats(text: str) -> tuple[float | None, float | None]:
+    """Decode a summary of jobstats: mean utilization of the GPUs [0-1], and memory of the fullest GPU [GiB]."""
     try:
-        packed = base64.b64decode(text.partition(JOBSTATS)[2], validate=False)
+        packed = base64.b64decode(text.partition(JOBSTATS_PREFIX)[2], validate=False)
         nodes = json.loads(gzip.decompress(packed))["nodes"].values()
-        percent = [float(value) for node in nodes for value in node.get("gpu_utilization", {}).values()]
-        used = [float(value) for node in nodes for value in node.get("gpu_used_memory", {}).values()]
+        percents = [float(value) for node in nodes for value in node.get("gpu_utilization", {}).values()]
+        used_bytes = [float(value) for node in nodes for value in node.get("gpu_used_memory", {}).values()]
     except (ValueError, OSError, EOFError, KeyError, AttributeError, TypeError):
         return None, None
-    return (
-        min(sum(percent) / len(percent) / 100.0, 1.0) if percent else None,
-        max(used) * GIB[""] if used else None,
-    )
+    utilization = min(sum(percents) / len(percents) / 100.0, 1.0) if percents else None
+    memory_gib = max(used_bytes) * GIB_PER_UNIT[""] if used_bytes else None
+    return utilization, memory_gib

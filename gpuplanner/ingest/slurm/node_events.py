@@ -1,4 +1,4 @@
-"""Node events of Slurm, and change logs of our scripts."""
+"""Readers of times when nodes were out of service: Slurm events and reservations, and change logs of gpuplanner."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import polars as pl
 from gpuplanner.core.errors import TraceFormatError
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.delimited_rows import Records
-from gpuplanner.ingest.gpu_model_resolution import known_nodes
-from gpuplanner.ingest.job_table import assemble_reading
+from gpuplanner.ingest.gpu_model_resolution import try_expand_node_list
+from gpuplanner.ingest.job_table import assemble_table
 from gpuplanner.ingest.row_reader import read_rows
-from gpuplanner.ingest.slurm.accounting_fields import NO_VALUE
-from gpuplanner.ingest.slurm.node_records import scontrol_records
-from gpuplanner.ingest.source_definition import header_has, looks
-from gpuplanner.ingest.source_fields import Dialect, Field, known_zone, map_texts, to_utc
-from gpuplanner.ingest.text_files import read_text_file, refuse_twins
+from gpuplanner.ingest.slurm.accounting_fields import NULL_TEXTS
+from gpuplanner.ingest.slurm.node_records import parse_scontrol_records
+from gpuplanner.ingest.source_definition import has_header_columns, register_sniffer
+from gpuplanner.ingest.source_fields import Dialect, Field, convert_to_utc, map_unique_texts, validate_time_zone
+from gpuplanner.ingest.text_files import read_text_file, reject_duplicate_files
 
 CHANGE_LOG_COLUMNS = {
     "time": Field("time", "instant"),
@@ -26,14 +26,28 @@ CHANGE_LOG_COLUMNS = {
     "gpus": Field("gpus", "number"),
     "event": Field("event"),
 }
-BEGIN, END = "begin", "end"
+"""Columns of ``changes.csv``, which the exported scripts write."""
+
+BEGIN_EVENT = "begin"
+END_EVENT = "end"
+"""Events of a change in ``changes.csv``: the node goes out of service, and comes into service again."""
 
 
-@looks(lambda lines: lines[0].strip() == ",".join(CHANGE_LOG_COLUMNS))
+@register_sniffer(lambda lines: lines[0].strip() == ",".join(CHANGE_LOG_COLUMNS))
 def read_changes(paths: Sequence[str | Path]) -> Dataset:
-    r"""Read changes.csv as scripts write it: GPUs that were out of service while they were cut.
+    r"""Read changes.csv, which the exported scripts write: when GPUs were out of service while they were repartitioned.
 
-    A change that stopped and was gone on with is one; the first of its beginnings counts.
+    A change that stopped and was resumed is one outage, from the first of its begin events.
+
+    Parameters
+    ----------
+    paths : sequence of str or Path
+        Files ``changes.csv``.
+
+    Returns
+    -------
+    Dataset
+        With the table ``out_of_service``. [GPUs]
 
     Examples
     --------
@@ -46,25 +60,26 @@ def read_changes(paths: Sequence[str | Path]) -> Dataset:
     [('n1', 8.0, 'reconfiguring')]
     """
     rows = read_rows(paths, CHANGE_LOG_COLUMNS, source="changes")
-    rows = rows.reject({"event: neither begin nor end": ~pl.col("event").is_in([BEGIN, END])})
-    return assemble_reading(
-        rows, "out_of_service", source="changes", order=("start_time", "node"), shape=_spells, what="event",
-        span=("start_time", "end_time"),
+    rows = rows.reject({"event: neither begin nor end": ~pl.col("event").is_in([BEGIN_EVENT, END_EVENT])})
+    return assemble_table(
+        rows, "out_of_service", source="changes",
+        sort_columns=("start_time", "node"), reshape=_pair_change_events, row_word="event",
+        span_columns=("start_time", "end_time"),
     )  # fmt: skip
 
 
-def _spells(events: pl.DataFrame) -> pl.DataFrame:
-    """One row for each time that a node was out of service; an end without a beginning says nothing."""
-    begins = pl.col("event") == BEGIN
-    fresh = begins & (pl.col("event").shift().over("node") != BEGIN).fill_null(value=True)
+def _pair_change_events(events: pl.DataFrame) -> pl.DataFrame:
+    """Pair begin and end events of each node into outages; an end without a begin is ignored."""
+    is_begin = pl.col("event") == BEGIN_EVENT
+    starts_outage = is_begin & (pl.col("event").shift().over("node") != BEGIN_EVENT).fill_null(value=True)
     return (
         events.sort("node", "time", maintain_order=True)
-        .with_columns(spell=fresh.cum_sum().over("node"))
+        .with_columns(spell=starts_outage.cum_sum().over("node"))
         .filter(pl.col("spell") > 0)
         .group_by("node", "spell", maintain_order=True)
         .agg(
             start_time=pl.col("time").first(),
-            end_time=pl.col("time").filter(~begins).first(),
+            end_time=pl.col("time").filter(~is_begin).first(),
             gpus=pl.col("gpus").first(),
         )
         .select("node", "start_time", "end_time", "gpus", bucket=pl.lit("reconfiguring"))
@@ -77,15 +92,35 @@ EVENT_COLUMNS = {
     "TimeEnd": Field("end_time", nullable=True),
     "State": Field("state"),
 }
-OUT = r"(?i)DOWN|DRAIN|FAIL|MAINT|POWERED_OFF|REBOOT"
-"""States in which a node takes nothing new: slurm.conf(5) and sinfo(1), NODE STATE CODES."""
+"""Fields of ``sacctmgr show events`` and the columns that they are read into."""
+
+UNAVAILABLE_STATE_PATTERN = r"(?i)DOWN|DRAIN|FAIL|MAINT|POWERED_OFF|REBOOT"
+"""States in which a node accepts no jobs: slurm.conf(5) and sinfo(1), NODE STATE CODES."""
 
 
-@looks(header_has(("NodeName", "TimeStart", "TimeEnd", "State"), "|"))
+@register_sniffer(has_header_columns(("NodeName", "TimeStart", "TimeEnd", "State"), "|"))
 def read_slurm_events(paths: Sequence[str | Path], *, tz: str | None = None) -> Dataset:
-    r"""Read when nodes took no jobs; all of a node is out, but for what jobs still hold there.
+    r"""Read Slurm events: when nodes were down or drained.
 
-    Times are those of the zone in which sacctmgr ran. An event of the cluster alone, which names no node, says nothing.
+    All GPUs of such a node are out of service, except those that are still allocated to jobs. Events of the whole
+    cluster, which name no node, are rejected.
+
+    Parameters
+    ----------
+    paths : sequence of str or Path
+        Output of ``sacctmgr --parsable2 show events``.
+    tz : str
+        Time zone in which sacctmgr ran.
+
+    Returns
+    -------
+    Dataset
+        With the table ``out_of_service``.
+
+    Raises
+    ------
+    TraceFormatError
+        If no time zone is given.
 
     Examples
     --------
@@ -97,26 +132,30 @@ def read_slurm_events(paths: Sequence[str | Path], *, tz: str | None = None) -> 
     ...     read_slurm_events([path], tz="UTC").table.select("node", "gpus", "bucket").rows()
     [('n1', None, 'down')]
     """
-    zone = _stated_zone(tz, "slurm-events", "sacctmgr")
+    zone = _require_zone(tz, "slurm-events", "sacctmgr")
     dialect = Dialect(separator="|", quotes=False, missing=frozenset({"Unknown", "None"}))
     rows = read_rows(paths, EVENT_COLUMNS, source="slurm-events", dialect=dialect)
     rows = rows.reject({
         "node: an event of the whole cluster": pl.col("node").is_null(),
-        "state: one in which a node takes jobs": ~pl.col("state").str.contains(OUT),
-        "start: no time of Slurm": _no_time("start_time"),
+        "state: one in which a node takes jobs": ~pl.col("state").str.contains(UNAVAILABLE_STATE_PATTERN),
+        "start: no time of Slurm": _is_not_a_time("start_time"),
     })  # fmt: skip
 
-    def spells(good: pl.DataFrame) -> pl.DataFrame:
-        shown = _in_utc(good, zone).unique(["node", "start_time"], keep="last")
-        return shown.select("node", "start_time", "end_time", gpus=pl.lit(None, pl.Float64), bucket=pl.lit("down"))
+    def make_outages(good: pl.DataFrame) -> pl.DataFrame:
+        """Make the table of outages from the good rows."""
+        latest_rows = _with_utc_times(good, zone).unique(["node", "start_time"], keep="last")
+        return latest_rows.select(
+            "node", "start_time", "end_time", gpus=pl.lit(None, pl.Float64), bucket=pl.lit("down")
+        )
 
-    return assemble_reading(
-        rows, "out_of_service", source="slurm-events", order=("start_time", "node"), shape=spells, what="event",
-        span=("start_time", "end_time"), time_zone=zone,
+    return assemble_table(
+        rows, "out_of_service", source="slurm-events",
+        sort_columns=("start_time", "node"), reshape=make_outages, row_word="event",
+        span_columns=("start_time", "end_time"), time_zone=zone,
     )  # fmt: skip
 
 
-RESERVED = {
+RESERVATION_COLUMNS = {
     "NODES": Field("nodes", nullable=True),
     "STARTTIME": Field("start_time"),
     "ENDTIME": Field("end_time"),
@@ -124,14 +163,33 @@ RESERVED = {
     "ACCOUNTS": Field("accounts", nullable=True),
     "TRES": Field("tres", nullable=True),
 }
+"""Keys of ``scontrol show reservations`` and the columns that they are read into."""
 
 
-@looks(lambda lines: bool(lines) and lines[0].lstrip().startswith("ReservationName="))
+@register_sniffer(lambda lines: bool(lines) and lines[0].lstrip().startswith("ReservationName="))
 def read_slurm_reservations(paths: Sequence[str | Path], *, tz: str | None = None) -> Dataset:
-    r"""Read which nodes were kept for whom: what jobs do not hold of them is reserved, in maintenance down.
+    r"""Read Slurm reservations: which nodes were reserved for which accounts, or for maintenance.
 
-    Times are those of the zone in which scontrol ran. It shows reservations that are in force or to come: those of the
-    past are known from earlier dumps. GPUs that are counted among what is reserved are parted evenly over the nodes.
+    GPUs of a reservation that no job is allocated count as reserved, in maintenance as down. scontrol shows active and
+    future reservations; those of the past are known from earlier dumps. GPUs that a reservation counts in its TRES are
+    divided evenly among its nodes.
+
+    Parameters
+    ----------
+    paths : sequence of str or Path
+        Output of ``scontrol show reservations``.
+    tz : str
+        Time zone in which scontrol ran.
+
+    Returns
+    -------
+    Dataset
+        With the table ``out_of_service``. [GPUs]
+
+    Raises
+    ------
+    TraceFormatError
+        If no time zone is given.
 
     References
     ----------
@@ -148,53 +206,57 @@ def read_slurm_reservations(paths: Sequence[str | Path], *, tz: str | None = Non
     ...     read_slurm_reservations([path], tz="UTC").table.select("node", "bucket", "tenant").rows()
     [('n1', 'reserved', 'vision'), ('n2', 'reserved', 'vision')]
     """
-    zone = _stated_zone(tz, "slurm-reservations", "scontrol")
+    zone = _require_zone(tz, "slurm-reservations", "scontrol")
     files = tuple(map(read_text_file, paths))
-    refuse_twins(files, "slurm-reservations")
-    records = Records(RESERVED)
-    for place, file in enumerate(files):
-        for number, line, told in scontrol_records(list(file.lines.iter_rows()), "ReservationName="):
-            shown = {name: value for name, value in told.items() if value not in NO_VALUE}
-            records.add(place, number, line, shown)
+    reject_duplicate_files(files, "slurm-reservations")
+    records = Records(RESERVATION_COLUMNS)
+    for file_number, file in enumerate(files):
+        for line_number, line, values in parse_scontrol_records(list(file.lines.iter_rows()), "ReservationName="):
+            stated_values = {name: value for name, value in values.items() if value not in NULL_TEXTS}
+            records.add_record(file_number, line_number, line, stated_values)
     rows = records.rows(files)
-    nodes = map_texts(rows.good["nodes"], known_nodes, pl.List(pl.String))
+    nodes = map_unique_texts(rows.good["nodes"], try_expand_node_list, pl.List(pl.String))
     rows = rows.with_columns(node=nodes).reject({
         "nodes: none, or not such as n[1-4]": pl.col("node").is_null(),
-        "times: none of Slurm": _no_time("start_time") | _no_time("end_time"),
+        "times: none of Slurm": _is_not_a_time("start_time") | _is_not_a_time("end_time"),
         "end: before the start": pl.col("end_time") < pl.col("start_time"),
     })  # fmt: skip
 
-    def spells(good: pl.DataFrame) -> pl.DataFrame:
-        each = pl.col("tres").str.extract(r"gres/gpu=(\d+)").cast(pl.Float64) / pl.col("node").list.len()
-        closed = pl.col("flags").fill_null("").str.contains(r"\bMAINT\b")
-        only = pl.col("accounts").str.contains("^-") | closed
-        found = _in_utc(good, zone).with_columns(
-            gpus=pl.when(~closed).then(each),
-            bucket=pl.when(closed).then(pl.lit("down")).otherwise(pl.lit("reserved")),
-            tenant=pl.when(~only).then("accounts"),
+    def make_outages(good: pl.DataFrame) -> pl.DataFrame:
+        """Make the table of outages from the good rows."""
+        gpus_per_node = pl.col("tres").str.extract(r"gres/gpu=(\d+)").cast(pl.Float64) / pl.col("node").list.len()
+        is_maintenance = pl.col("flags").fill_null("").str.contains(r"\bMAINT\b")
+        has_no_team = pl.col("accounts").str.contains("^-") | is_maintenance
+        reservations = _with_utc_times(good, zone).with_columns(
+            gpus=pl.when(~is_maintenance).then(gpus_per_node),
+            bucket=pl.when(is_maintenance).then(pl.lit("down")).otherwise(pl.lit("reserved")),
+            tenant=pl.when(~has_no_team).then("accounts"),
         )
-        by_node = found.explode("node")
+        by_node = reservations.explode("node")
         return by_node.select("node", "start_time", "end_time", "gpus", "bucket", "tenant").unique()
 
-    return assemble_reading(
-        rows, "out_of_service", source="slurm-reservations", order=("start_time", "node", "tenant"), shape=spells,
-        what="reservation", span=("start_time", "end_time"), time_zone=zone,
+    return assemble_table(
+        rows, "out_of_service", source="slurm-reservations",
+        sort_columns=("start_time", "node", "tenant"), reshape=make_outages,
+        row_word="reservation", span_columns=("start_time", "end_time"), time_zone=zone,
     )  # fmt: skip
 
 
-def _stated_zone(tz: str | None, source: str, program: str) -> str:
+def _require_zone(tz: str | None, source: str, program: str) -> str:
+    """Return the time zone in which a program of Slurm ran, or raise a TraceFormatError if none is given."""
     if tz is None:
-        todo = f"Give the time zone of {program}: --tz Europe/Oslo or --tz UTC."
-        raise TraceFormatError(f"{source}: times", "a stated time zone", "times without an offset", todo)
-    return known_zone(tz)
+        remedy = f"Give the time zone of {program}: --tz Europe/Oslo or --tz UTC."
+        raise TraceFormatError(f"{source}: times", "a stated time zone", "times without an offset", remedy)
+    return validate_time_zone(tz)
 
 
-def _no_time(name: str) -> pl.Expr:
-    return pl.col(name).str.to_datetime(strict=False).is_null()
+def _is_not_a_time(column: str) -> pl.Expr:
+    """Whether each text of a column cannot be read as a time."""
+    return pl.col(column).str.to_datetime(strict=False).is_null()
 
 
-def _in_utc(rows: pl.DataFrame, zone: str) -> pl.DataFrame:
-    """Rows with both times in UTC, less those that begin in an hour that the zone does not have."""
+def _with_utc_times(rows: pl.DataFrame, zone: str) -> pl.DataFrame:
+    """Convert start and end to UTC, and leave out rows that start in an hour that the zone's clocks skip."""
     names = ["start_time", "end_time"]
     times = pl.col(names).str.to_datetime(time_unit="us", strict=False)
-    return to_utc(rows.with_columns(times), names, zone).filter(pl.col("start_time").is_not_null())
+    return convert_to_utc(rows.with_columns(times), names, zone).filter(pl.col("start_time").is_not_null())

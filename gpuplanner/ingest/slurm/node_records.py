@@ -1,4 +1,4 @@
-"""Node lists of Slurm: ``scontrol show node``, ``sinfo`` and JSON."""
+"""Readers of node lists: CSV inventories, and those of Slurm (``scontrol show node``, slurm.conf, ``sinfo``, JSON)."""
 
 from __future__ import annotations
 
@@ -14,48 +14,61 @@ from zoneinfo import ZoneInfo
 import polars as pl
 
 from gpuplanner.core.errors import GeometryError, TraceFormatError, examples
-from gpuplanner.core.schema_checks import check, conform
+from gpuplanner.core.schema_checks import check_table, conform
 from gpuplanner.core.schemas import MAX_GPUS_PER_JOB, TABLES, WHOLE_GPU, Inventory
-from gpuplanner.hardware.gpu_model_names import parse_device
-from gpuplanner.hardware.mig_layouts import OFF, parse_layout
+from gpuplanner.hardware.gpu_model_names import parse_device_name
+from gpuplanner.hardware.mig_layouts import UNUSED_LAYOUT, parse_layout
 from gpuplanner.ingest.dataset import Dataset
-from gpuplanner.ingest.delimited_rows import Record, Records, Rows, refuse, with_offset
+from gpuplanner.ingest.delimited_rows import Record, Records, Rows, parse_instants, raise_fault
 from gpuplanner.ingest.gpu_model_resolution import (
-    Boards,
-    known_nodes,
-    layouts_on,
-    stated_boards,
-    told_by_profiles,
+    DeviceResolver,
+    infer_models_from_profiles,
+    smallest_layouts,
+    try_expand_node_list,
+    validate_gpu_mapping,
 )
-from gpuplanner.ingest.gpu_shares import resolve_nodes
+from gpuplanner.ingest.gpu_shares import resolve_node_models
 from gpuplanner.ingest.job_table import assemble_nodes
 from gpuplanner.ingest.quality_report import Check
-from gpuplanner.ingest.row_reader import faultless, is_json, read_rows
-from gpuplanner.ingest.slurm.accounting_fields import NO_VALUE
-from gpuplanner.ingest.source_definition import looks
-from gpuplanner.ingest.source_fields import CSV, INSTANT, Field, header_names, known_zone, map_texts
-from gpuplanner.ingest.text_files import TextFile, head, read_text_file
+from gpuplanner.ingest.row_reader import looks_like_json, read_rows, require_faultless
+from gpuplanner.ingest.slurm.accounting_fields import NULL_TEXTS
+from gpuplanner.ingest.source_definition import register_sniffer
+from gpuplanner.ingest.source_fields import (
+    CSV,
+    UTC_TIME_TYPE,
+    Field,
+    map_unique_texts,
+    parse_header,
+    validate_time_zone,
+)
+from gpuplanner.ingest.text_files import TextFile, read_head, read_text_file
 
-SINFO_HEADER = {"NODELIST", "GRES"}
-OF_SCONTROL = re.compile(r"(?i)\s*(?:NodeName|SlurmctldHost|ClusterName)=")
-"""How lines of scontrol, and of slurm.conf, begin that has nodes in it."""
-OF_CONF = re.compile(r"[A-Z]\w*=")
-OF_JSON = re.compile(r'"(?:nodes|sinfo)"\s*:\s*\[')
-PARENTHESES = re.compile(r"\([^()]*\)")
-SHARE = re.compile(r"(?P<name>shard|mps)(?::(?P<type>[^:]*[^:\d][^:]*))?:(?P<count>\d{1,9})")
-ONE_SHARE = r"(?:shard|mps)(?::[^,:]+)?:\d+(?:\.\d+)?"
-SHARES = re.compile(f"{ONE_SHARE}(?:,{ONE_SHARE})*")
-DATED = re.compile(r"\[[^\[\]]*@(?P<time>[^\[\]\s]+)\]\s*$")
-"""Who gave the reason of a node that is closed, and when: ``[root@2026-03-22T11:03:34]``."""
-GPU = re.compile(r"gpu(?::(?P<type>(?!no_consume)[^:]*[^:\d][^:]*))?(?::no_consume)?(?::(?P<count>\d{1,6}))?")
+SINFO_HEADER_NAMES = {"NODELIST", "GRES"}
+"""Columns by which the output of sinfo is recognised."""
 
-STATE = {name: Field(name, nullable=True, optional=True) for name in ("state", "since")}
-Found = tuple[int, str, dict[str, str]]
-"""Number of the line, the line, and what it or its record says, by names in capital letters."""
+SCONTROL_LINE_PATTERN = re.compile(r"(?i)\s*(?:NodeName|SlurmctldHost|ClusterName)=")
+"""Beginning of a line of ``scontrol show node``, or of a slurm.conf that lists nodes."""
+
+CONF_LINE_PATTERN = re.compile(r"[A-Z]\w*=")
+NODE_JSON_PATTERN = re.compile(r'"(?:nodes|sinfo)"\s*:\s*\[')
+PARENTHESES_PATTERN = re.compile(r"\([^()]*\)")
+SHARE_GRES_PATTERN = re.compile(r"(?P<name>shard|mps)(?::(?P<type>[^:]*[^:\d][^:]*))?:(?P<count>\d{1,9})")
+SHARE_REGEX = r"(?:shard|mps)(?::[^,:]+)?:\d+(?:\.\d+)?"
+SHARE_LIST_PATTERN = re.compile(f"{SHARE_REGEX}(?:,{SHARE_REGEX})*")
+REASON_TIME_PATTERN = re.compile(r"\[[^\[\]]*@(?P<time>[^\[\]\s]+)\]\s*$")
+"""Who set the reason of a drained or down node, and when: ``[root@2026-03-22T11:03:34]``."""
+
+GPU_GRES_PATTERN = re.compile(
+    r"gpu(?::(?P<type>(?!no_consume)[^:]*[^:\d][^:]*))?(?::no_consume)?(?::(?P<count>\d{1,6}))?"
+)
+
+NODE_STATE_COLUMNS = {name: Field(name, nullable=True, optional=True) for name in ("state", "since")}
+NodeRecord = tuple[int, str, dict[str, str]]
+"""Line number, line, and the values of the record that starts there, by key in upper case."""
 
 
 def is_slurm_nodes(lines: Sequence[str]) -> bool:
-    """True if the first lines of a file look like nodes of Slurm.
+    """Whether the first lines of a file look like a node list of Slurm.
 
     Examples
     --------
@@ -64,20 +77,35 @@ def is_slurm_nodes(lines: Sequence[str]) -> bool:
     """
     if not lines:
         return False
-    if is_json(lines):
+    if looks_like_json(lines):
         text = "\n".join(lines)
-        return OF_JSON.search(text) is not None and '"apiVersion"' not in text
-    first = next((line for line in lines if line.strip() and not line.lstrip().startswith("#")), "")
-    ours = OF_SCONTROL.match(first) or (OF_CONF.match(first) and any(map(OF_SCONTROL.match, lines)))
-    return bool(ours) or set(re.split(r"[|\s]+", lines[0].upper())) >= SINFO_HEADER
+        return NODE_JSON_PATTERN.search(text) is not None and '"apiVersion"' not in text
+    first_line = next((line for line in lines if line.strip() and not line.lstrip().startswith("#")), "")
+    is_conf = CONF_LINE_PATTERN.match(first_line) and any(map(SCONTROL_LINE_PATTERN.match, lines))
+    is_key_value_list = SCONTROL_LINE_PATTERN.match(first_line) or is_conf
+    return bool(is_key_value_list) or set(re.split(r"[|\s]+", lines[0].upper())) >= SINFO_HEADER_NAMES
 
 
 def read_slurm_nodes(
-    paths: Sequence[str | Path], columns: dict[str, Field], stated: Mapping[str, str] | None = None
+    paths: Sequence[str | Path], columns: dict[str, Field], gpu_model_by_type: Mapping[str, str] | None = None
 ) -> Rows:
-    r"""Read the nodes of Slurm clusters: name, number of GPUs, board, and how the GPUs are cut.
+    r"""Read node lists of Slurm: name, number of GPUs, GPU model and MIG layouts of each node.
 
-    Instances are counted as the fewest boards that can hold them: seven of 1g are one board, and so are two of 3g.
+    MIG instances count as the fewest GPUs that can hold them: seven of 1g are one GPU, and so are two of 3g.
+
+    Parameters
+    ----------
+    paths : sequence of str or Path
+        Output of ``scontrol show node`` or ``sinfo``, as text or JSON, or slurm.conf.
+    columns : dict of str to Field
+        Columns of a node list and how to read them.
+    gpu_model_by_type : mapping of str to str, optional
+        GPU type in Gres → GPU model, for types whose name does not give it.
+
+    Returns
+    -------
+    Rows
+        One row for each node; nodes that cannot be read are among the rejects.
 
     Examples
     --------
@@ -86,76 +114,96 @@ def read_slurm_nodes(
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     path = Path(folder) / "nodes.txt"
     ...     _ = path.write_text("NodeName=n1 Arch=x86_64\n   Gres=gpu:a100:1(S:0-1),gpu:a100_1g.5gb:14,mps:400\n")
-    ...     read_slurm_nodes([path], COLUMN_MAP).good["node", "gpus", "gpu_model", "layouts"].rows()
-    [('n1', 3.0, 'a100', 'gpu;1g.5gb:7;1g.5gb:7')]
+    ...     read_slurm_nodes([path], NODE_LIST_COLUMNS).good["node", "gpus", "layouts", "gres_types"].rows()
+    [('n1', 3.0, 'gpu;1g.5gb:7;1g.5gb:7', 'gpu=a100,1g.5gb=a100_1g.5gb')]
     """
     files = [read_text_file(path) for path in paths]
-    found = [
-        (number, *record)
-        for number, (path, file) in enumerate(zip(paths, files, strict=True))
-        for record in _records_of(path, list(file.lines.iter_rows()))
+    numbered_records = [
+        (file_number, *record)
+        for file_number, (path, file) in enumerate(zip(paths, files, strict=True))
+        for record in _parse_node_list(path, list(file.lines.iter_rows()))
     ]
-    matches = (GPU.fullmatch(item) for *_, told in found for item in _gres(told.get("GRES", "")))
-    types = {match["type"] for match in matches if match}
-    boards = Boards(stated_boards(stated), told_by_profiles(parse_device(word) for word in types if word))
-    records, seen = Records(columns | STATE), set()
-    for number, place, line, told in found:
-        named, gres = told.get("NODENAME") or told.get("NODELIST", ""), told.get("GRES", "")
-        if "FUTURE" in told.get("STATE", "").upper():
+    gres_items = {item for *_, values in numbered_records for item in _split_gres(values.get("GRES", ""))}
+    types = {match["type"] for match in map(GPU_GRES_PATTERN.fullmatch, gres_items) if match}
+    boards = DeviceResolver(
+        validate_gpu_mapping(gpu_model_by_type),
+        infer_models_from_profiles(parse_device_name(word) for word in types if word),
+    )
+
+    records = Records(columns | NODE_STATE_COLUMNS)
+    added_nodes = set()
+    for file_number, line_number, line, values in numbered_records:
+        node_list = values.get("NODENAME") or values.get("NODELIST", "")
+        gres = values.get("GRES", "")
+        if "FUTURE" in values.get("STATE", "").upper():
             continue
-        closed = {"state": told.get("STATE") or None, "since": _since(told)}
-        for node in known_nodes(named) or ("",):
-            if (node, gres) in seen:
+        state_fields = {"state": values.get("STATE") or None, "since": _reason_time(values)}
+        for node in try_expand_node_list(node_list) or ("",):
+            if (node, gres) in added_nodes:
                 continue
-            seen.add((node, gres))
+            added_nodes.add((node, gres))
             try:
-                records.add(number, place, line, {**_record(node, gres, boards), **closed})
+                records.add_record(
+                    file_number, line_number, line, {**_parse_node_gres(node, gres, boards), **state_fields}
+                )
             except ValueError as error:
-                records.reject(number, place, line, str(error))
+                records.reject(file_number, line_number, line, str(error))
     return records.rows(files)
 
 
-def _records_of(path: str | Path, lines: Sequence[tuple[int, str]]) -> list[Found]:
-    """Records of a node list of Slurm, in whichever of its forms it is."""
-    first = next((text for _, text in lines if text.strip()), "")
-    if is_json([first]):
-        return list(_json_records(path, "\n".join(text for _, text in lines)))
-    if set(re.split(r"[|\s]+", first.upper())) >= SINFO_HEADER:
-        return _sinfo(lines)
-    return _with_defaults(scontrol_records(lines))
+def _parse_node_list(path: str | Path, lines: Sequence[tuple[int, str]]) -> list[NodeRecord]:
+    """Parse a node list of Slurm in any of its forms: JSON, sinfo, or scontrol and slurm.conf."""
+    first_line = next((text for _, text in lines if text.strip()), "")
+    if looks_like_json([first_line]):
+        return list(_parse_node_json(path, "\n".join(text for _, text in lines)))
+    if set(re.split(r"[|\s]+", first_line.upper())) >= SINFO_HEADER_NAMES:
+        return _parse_sinfo(lines)
+    return _apply_conf_defaults(parse_scontrol_records(lines))
 
 
-def scontrol_records(lines: Sequence[tuple[int, str]], first: str = "NodeName=") -> list[Found]:
-    """Each record begins with the line of its name; the lines that are indented below belong to it."""
-    found: list[Found] = []
-    ours = False
+def parse_scontrol_records(lines: Sequence[tuple[int, str]], first_key: str = "NodeName=") -> list[NodeRecord]:
+    """Parse the output of scontrol: a record starts at the line with its first key, and goes on in indented lines.
+
+    Parameters
+    ----------
+    lines : sequence of (int, str)
+        Line numbers and lines.
+    first_key : str
+        Beginning of the first line of each record.
+
+    Returns
+    -------
+    list of NodeRecord
+    """
+    records: list[NodeRecord] = []
+    in_record = False
     for number, line in lines:
-        begins = line.lstrip().casefold().startswith(first.casefold())
-        ours = begins or (ours and line[:1] in ("", " ", "\t"))
-        if begins:
-            found.append((number, line, {}))
-        for word in line.split() if ours else ():
+        is_first_line = line.lstrip().casefold().startswith(first_key.casefold())
+        in_record = is_first_line or (in_record and line[:1] in ("", " ", "\t"))
+        if is_first_line:
+            records.append((number, line, {}))
+        for word in line.split() if in_record else ():
             name, _, value = word.partition("=")
-            found[-1][2].setdefault(name.upper(), value)
-        if ours and "Reason=" in line:
-            found[-1][2]["REASON"] = line.partition("Reason=")[2]
-    return found
+            records[-1][2].setdefault(name.upper(), value)
+        if in_record and "Reason=" in line:
+            records[-1][2]["REASON"] = line.partition("Reason=")[2]
+    return records
 
 
-def _with_defaults(found: Sequence[Found]) -> list[Found]:
-    """Nodes of slurm.conf with what its lines ``NodeName=DEFAULT`` before them say."""
+def _apply_conf_defaults(records: Sequence[NodeRecord]) -> list[NodeRecord]:
+    """Fill in the values of nodes of slurm.conf from the lines ``NodeName=DEFAULT`` above them."""
     defaults: dict[str, str] = {}
     nodes = []
-    for number, line, told in found:
-        if told.get("NODENAME", "").upper() == "DEFAULT":
-            defaults |= told
+    for number, line, values in records:
+        if values.get("NODENAME", "").upper() == "DEFAULT":
+            defaults |= values
         else:
-            nodes.append((number, line, {**defaults, **told}))
+            nodes.append((number, line, {**defaults, **values}))
     return nodes
 
 
-def _sinfo(lines: Sequence[tuple[int, str]]) -> list[Found]:
-    """A line for each node, or for some that are alike; one that has not a word for each column tells nothing."""
+def _parse_sinfo(lines: Sequence[tuple[int, str]]) -> list[NodeRecord]:
+    """Parse the output of sinfo; a line without a word for each column becomes a record without values."""
     separator = "|" if "|" in lines[0][1] else None
     (_, _, header), *table = [
         (number, line, [word.strip() for word in line.split(separator)]) for number, line in lines if line.strip()
@@ -168,33 +216,36 @@ def _sinfo(lines: Sequence[tuple[int, str]]) -> list[Found]:
     ]
 
 
-def _json_records(path: str | Path, text: str) -> Iterator[Found]:
-    """Nodes of ``scontrol show node --json``, or of ``sinfo --json``.
+def _parse_node_json(path: str | Path, text: str) -> Iterator[NodeRecord]:
+    """Parse the nodes of ``scontrol show node --json`` or ``sinfo --json``.
 
     References
     ----------
     SchedMD/slurm: src/plugins/data_parser/v0.0.40/parsers.c, NODE and SINFO_DATA.
     """
-    todo = "Write it again: scontrol show node --json > nodes.json."
+    remedy = "Write it again: scontrol show node --json > nodes.json."
     try:
-        found = json.loads(text)
-        items = found.get("nodes") or found.get("sinfo") or []
+        document = json.loads(text)
+        items = document.get("nodes") or document.get("sinfo") or []
     except (ValueError, RecursionError, AttributeError) as error:
-        raise TraceFormatError(str(path), "one JSON document", str(error), todo) from None
+        raise TraceFormatError(str(path), "one JSON document", str(error), remedy) from None
     for number, item in enumerate(items, 1):
         line = json.dumps(item)[:200]
         try:
-            record = _json_record(item)
+            record = _parse_json_node(item)
         except (AttributeError, KeyError, TypeError):
             expected = "nodes as scontrol writes them: name, gres and state"
-            raise TraceFormatError(f"{path}, node {number}", expected, line, todo) from None
+            raise TraceFormatError(f"{path}, node {number}", expected, line, remedy) from None
         yield number, line, record
 
 
-def _json_record(item: dict[str, Any]) -> dict[str, str]:
+def _parse_json_node(item: dict[str, Any]) -> dict[str, str]:
+    """Parse one item of the JSON of scontrol or sinfo into the values of a record."""
     group = item.get("node", item)
-    gres, names = item.get("gres"), item.get("nodes")
-    state, since = group.get("state") or (), item.get("reason_changed_at")
+    gres = item.get("gres")
+    names = item.get("nodes")
+    state = group.get("state") or ()
+    since = item.get("reason_changed_at")
     record = {
         "NODENAME": ",".join(names["nodes"]) if isinstance(names, dict) else item.get("name", ""),
         "GRES": (gres["total"] if isinstance(gres, dict) else gres) or "",
@@ -206,128 +257,176 @@ def _json_record(item: dict[str, Any]) -> dict[str, str]:
     return record
 
 
-def _since(told: Mapping[str, str]) -> str | None:
-    """When a node was closed, by its reason."""
-    match = DATED.search(told.get("REASON", ""))
-    text = match["time"] if match else told.get("TIMESTAMP", "")
-    return None if text in (*NO_VALUE, "0") else text
+def _reason_time(values: Mapping[str, str]) -> str | None:
+    """Return the time at which the reason of a down or drained node was set, as text; None if it has none."""
+    match = REASON_TIME_PATTERN.search(values.get("REASON", ""))
+    text = match["time"] if match else values.get("TIMESTAMP", "")
+    return None if text in (*NULL_TEXTS, "0") else text
 
 
-def _gres(text: str) -> list[str]:
-    return [] if text in NO_VALUE else PARENTHESES.sub("", text).split(",")
+def _split_gres(text: str) -> list[str]:
+    """Split a Gres text into its items, without the socket numbers in parentheses."""
+    return [] if text in NULL_TEXTS else PARENTHESES_PATTERN.sub("", text).split(",")
 
 
-def _record(node: str, gres: str, boards: Boards) -> Record:
+def _parse_node_gres(node: str, gres: str, boards: DeviceResolver) -> Record:
+    """Parse the Gres of a node into the columns of a node list: GPUs, GPU model, MIG layouts and shares per GPU."""
     if not node:
-        refuse("not a name and a Gres for each column of the header")
-    whole, models = 0, []
-    cut: dict[str, Counter[str]] = defaultdict(Counter)
-    gpus, parts = Counter[str](), Counter[tuple[str, str | None]]()
-    for item in _gres(gres):
-        match, share = GPU.fullmatch(item), SHARE.fullmatch(item)
-        if share is not None:
-            parts[share["name"], share["type"]] += int(share["count"])
-        if match is None:
+        raise_fault("not a name and a Gres for each column of the header")
+    full_gpus = 0
+    models = []
+    instances_by_model: dict[str, Counter[str]] = defaultdict(Counter)
+    gpus_by_model = Counter[str]()
+    shares = Counter[tuple[str, str | None]]()
+    gres_types: dict[str, str] = {}
+
+    for item in _split_gres(gres):
+        gpu_match = GPU_GRES_PATTERN.fullmatch(item)
+        share_match = SHARE_GRES_PATTERN.fullmatch(item)
+        if share_match is not None:
+            shares[share_match["name"], share_match["type"]] += int(share_match["count"])
+        if gpu_match is None:
             if item == "gpu" or item.startswith("gpu:"):
-                refuse(f"Gres: {item!r} is no number of GPUs")
+                raise_fault(f"Gres: {item!r} is no number of GPUs")
             continue
-        count, device = int(match["count"] or 1), boards.parts(match["type"] or WHOLE_GPU)
+        count = int(gpu_match["count"] or 1)
+        device = boards.split_word(gpu_match["type"] or WHOLE_GPU)
         models += [device.gpu_model] if device.gpu_model else []
+        if gpu_match["type"]:
+            gres_types[device.profile or WHOLE_GPU] = gpu_match["type"]
         if device.profile is None:
-            whole += count
-            gpus[device.gpu_model or ""] += count
+            full_gpus += count
+            gpus_by_model[device.gpu_model or ""] += count
         elif count:
-            cut[device.gpu_model or ""][device.profile] += count
+            instances_by_model[device.gpu_model or ""][device.profile] += count
+
     layouts = []
-    for gpu_model, counts in cut.items():
-        layouts += (of_board := _cut_gpus(gpu_model, counts, boards))
-        gpus[gpu_model] += len(of_board)
+    for gpu_model, counts in instances_by_model.items():
+        model_layouts = _fewest_gpu_layouts(gpu_model, counts, boards)
+        layouts += model_layouts
+        gpus_by_model[gpu_model] += len(model_layouts)
     return {
         "node": node,
-        "gpus": str(whole + len(layouts)),
+        "gpus": str(full_gpus + len(layouts)),
         "gpu_model": "|".join(dict.fromkeys(models)) or None,
         "mig_enabled": "true" if layouts else None,
-        "layouts": ";".join([WHOLE_GPU] * whole + layouts) if layouts else None,
-        "shares": _shares(parts, gpus, boards),
+        "layouts": ";".join([WHOLE_GPU] * full_gpus + layouts) if layouts else None,
+        "shares": _format_shares(shares, gpus_by_model, boards),
+        "gres_types": ",".join(f"{profile}={name}" for profile, name in gres_types.items()) or None,
     }
 
 
-def _shares(counts: Mapping[tuple[str, str | None], int], gpus: Mapping[str, int], boards: Boards) -> str | None:
-    """Parts of each GPU, by name and type of the shares; the type is left out where all GPUs are of one type."""
-    parts: dict[str, float] = {}
-    for (name, type_), count in counts.items():
-        of_type = gpus.get(boards.parts(type_).gpu_model or "", 0) if type_ else 0
-        word = f"{name}:{type_}" if of_type and len(gpus) > 1 else name
-        if count and any(gpus.values()):
-            parts[word] = parts.get(word, 0.0) + count / (of_type or sum(gpus.values()))
-    return ",".join(f"{word}:{size!r}".removesuffix(".0") for word, size in parts.items()) or None
+def _format_shares(
+    share_counts: Mapping[tuple[str, str | None], int], gpus_by_model: Mapping[str, int], boards: DeviceResolver
+) -> str | None:
+    """Format the shares into which each GPU of a node is divided, such as ``shard:4``.
+
+    Parameters
+    ----------
+    share_counts : mapping of (str, str or None) to int
+        Name and GPU type of the shares (``shard``, ``mps``) → number on the node.
+    gpus_by_model : mapping of str to int
+        GPUs of the node.
+    boards : DeviceResolver
+        GPU models of the types.
+
+    Returns
+    -------
+    str or None
+        Shares per GPU by name; the type follows the name where the node has several GPU models.
+    """
+    shares_per_gpu: dict[str, float] = {}
+    for (name, type_), count in share_counts.items():
+        typed_gpus = gpus_by_model.get(boards.split_word(type_).gpu_model or "", 0) if type_ else 0
+        word = f"{name}:{type_}" if typed_gpus and len(gpus_by_model) > 1 else name
+        if count and any(gpus_by_model.values()):
+            shares_per_gpu[word] = shares_per_gpu.get(word, 0.0) + count / (typed_gpus or sum(gpus_by_model.values()))
+    return ",".join(f"{word}:{size!r}".removesuffix(".0") for word, size in shares_per_gpu.items()) or None
 
 
-def _cut_gpus(gpu_model: str, counts: Mapping[str, int], boards: Boards) -> list[str]:
-    """Layouts of the fewest GPUs that hold some instances; all boards that may be meant must agree on them."""
-    devices = [boards.device(f"{gpu_model}_{profile}" if gpu_model else profile) for profile in counts]
-    maybe = [name for name in devices[0].maybe if all(name in device.maybe for device in devices)]
-    layouts = layouts_on(maybe, counts)
+def _fewest_gpu_layouts(gpu_model: str, instance_counts: Mapping[str, int], boards: DeviceResolver) -> list[str]:
+    """Return the MIG layouts of the fewest GPUs that hold some instances; all candidate GPU models must agree."""
+    devices = [boards.resolve_word(f"{gpu_model}_{profile}" if gpu_model else profile) for profile in instance_counts]
+    candidate_models = [name for name in devices[0].candidates if all(name in device.candidates for device in devices)]
+    layouts = smallest_layouts(candidate_models, instance_counts)
     if layouts is None:
-        named = f"{gpu_model or WHOLE_GPU}=MODEL"
-        refuse(f"MIG instances on an unknown number of GPUs: give --map-gpu {named}")
+        mapping_example = f"{gpu_model or WHOLE_GPU}=MODEL"
+        raise_fault(f"MIG instances on an unknown number of GPUs: give --map-gpu {mapping_example}")
     return layouts
 
 
-def _columns(node: str, gpus: str, model: str) -> dict[str, Field]:
-    """What every node list says, by the names that one kind of them has for it."""
+def _node_list_columns(node: str, gpus: str, model: str) -> dict[str, Field]:
+    """Return the columns that every node list has, under the names that one form of it gives them."""
     number = Field("gpus", "number", high=MAX_GPUS_PER_JOB)
     return {node: Field("node"), gpus: number, model: Field("gpu_model", nullable=True)}
 
 
-ABSENT = ("installed", "retired", "mig_enabled", "layouts", "shares")
-"""Columns that are looked at, and that some forms of lists do not have."""
+OPTIONAL_NODE_COLUMNS = ("installed", "retired", "mig_enabled", "layouts", "shares", "gres_types")
+"""Columns that some forms of node lists lack; they are filled with nulls."""
 
-COLUMN_MAP = _columns("node", "gpus", "gpu_model") | {
-    name: Field(name, nullable=True, optional=True) for name in ("rack", "nvlink_domain", "ownership", *ABSENT)
+NODE_LIST_COLUMNS = _node_list_columns("node", "gpus", "gpu_model") | {
+    name: Field(name, nullable=True, optional=True)
+    for name in ("rack", "nvlink_domain", "ownership", *OPTIONAL_NODE_COLUMNS)
 }
 """Columns of ``schemas.Inventory`` that a node list may give; times are dates (midnight in UTC) or have an offset."""
 
-SWITCH = {
+MIG_MODE_WORDS = {
     **dict.fromkeys(("true", "yes", "on", "1", "enabled"), True),
     **dict.fromkeys(("false", "no", "off", "0", "disabled"), False),
 }
-"""Words for MIG mode."""
+"""Words for MIG mode on and off."""
 
-KINDS = (
-    _columns("sn", "gpu", "model"),  # Alibaba OpenB
-    _columns("node_name", "gpu_capacity_num", "gpu_model"),  # Alibaba's spot GPU cluster, 2026
-    COLUMN_MAP,
+NODE_LIST_FORMS = (
+    _node_list_columns("sn", "gpu", "model"),  # Alibaba OpenB
+    _node_list_columns("node_name", "gpu_capacity_num", "gpu_model"),  # Alibaba's spot GPU cluster, 2026
+    NODE_LIST_COLUMNS,
 )
-"""Columns by which a node list is known, then those that it may have."""
+"""Forms of node lists in CSV: the first two columns of each are those by which it is recognised."""
 
 
-CPU_ONLY = Check("node without GPUs", "info", "it adds nothing to capacity", pl.col("gpus") == 0)
+CPU_ONLY_CHECK = Check("node without GPUs", "info", "it adds nothing to capacity", pl.col("gpus") == 0)
 
-# In words of its own: POWERED_DOWN is a node that comes back when it is needed.
-CLOSED_STATE = r"(?i)\b(?:DOWN|DRAIN|DRAINED|DRAINING|DRNG|FAIL|FAILING|FUTURE|MAINT|NOT_RESPONDING)\b"
-IS_CLOSED = (pl.col("gpus") > 0) & pl.col("state").str.contains(CLOSED_STATE)
-CLOSED = Check(
+# Whole words only: a node in state POWERED_DOWN powers up when it is needed.
+CLOSED_STATE_PATTERN = r"(?i)\b(?:DOWN|DRAIN|DRAINED|DRAINING|DRNG|FAIL|FAILING|FUTURE|MAINT|NOT_RESPONDING)\b"
+IS_CLOSED_GPU_NODE = (pl.col("gpus") > 0) & pl.col("state").str.contains(CLOSED_STATE_PATTERN)
+CLOSED_NODE_CHECK = Check(
     "node that takes no new jobs",
     "info",
     "its GPUs count as installed, and as out of service since the date of its reason",
-    IS_CLOSED,
+    IS_CLOSED_GPU_NODE,
 )
-UNDATED = Check(
+UNDATED_CLOSURE_CHECK = Check(
     "node that takes no new jobs since a time that is not known",
     "warning",
     "its GPUs count as installed and idle: its reason has no date, or a local one, which needs --tz",
-    IS_CLOSED & pl.col("closed_from").is_null(),
+    IS_CLOSED_GPU_NODE & pl.col("closed_from").is_null(),
 )
 
 
 def read_inventory(path: str | Path, boards: Mapping[str, str] | None = None) -> tuple[pl.DataFrame, TextFile]:
-    r"""Read a node list: table ``schemas.Inventory`` sorted by node, and the file, for the provenance.
+    r"""Read a node list into an inventory.
 
-    The list is CSV with `node`, `gpus`, `gpu_model` and what else :data:`COLUMN_MAP` has, or with the columns of OpenB
-    or of the spot cluster; or ``scontrol show node`` and ``sinfo``, as text or JSON, or slurm.conf. An inventory is a
-    denominator, so a fault in it is an error, never a reject. `boards`: word of the list → board, where the number of
-    GPUs depends on it.
+    An inventory is a denominator of shares, so a fault in it is an error, never a reject.
+
+    Parameters
+    ----------
+    path : str or Path
+        CSV with the columns `node`, `gpus`, `gpu_model` and others of :data:`NODE_LIST_COLUMNS`, or with those of OpenB
+        or of the spot cluster; or ``scontrol show node`` and ``sinfo``, as text or JSON, or slurm.conf.
+    boards : mapping of str to str, optional
+        GPU type in the list → GPU model, where the number of GPUs depends on it.
+
+    Returns
+    -------
+    inventory : polars.DataFrame
+        Table ``schemas.Inventory``, sorted by node.
+    file : TextFile
+        The file, for the provenance.
+
+    Raises
+    ------
+    TraceFormatError
+        If a node cannot be read.
 
     Examples
     --------
@@ -338,122 +437,143 @@ def read_inventory(path: str | Path, boards: Mapping[str, str] | None = None) ->
     ...     read_inventory(path)[0]["node", "gpus"].row(0)
     ('n1', 8)
     """
-    rows = inventory_rows([path], boards)
-    return conform(rows.good, Inventory, where=str(path)).sort("node"), rows.files[0]
+    rows = read_inventory_rows([path], boards)
+    return conform(rows.good, Inventory, source=str(path)).sort("node"), rows.files[0]
 
 
-def inventory_rows(paths: Sequence[str | Path], boards: Mapping[str, str] | None = None) -> Rows:
-    """Rows of node lists, in whichever of the forms they are."""
-    found = _rows(paths, boards)
-    absent = [pl.lit(None, pl.String).alias(name) for name in ABSENT if name not in found.good.columns]
+def read_inventory_rows(paths: Sequence[str | Path], boards: Mapping[str, str] | None = None) -> Rows:
+    """Read the rows of node lists in any of their forms; faults raise a TraceFormatError."""
+    rows = _read_node_rows(paths, boards)
+    missing = [name for name in OPTIONAL_NODE_COLUMNS if name not in rows.good.columns]
+    missing_columns = [pl.lit(None, pl.String).alias(name) for name in missing]
     faults = {
         "the same node again": ~pl.col("node").is_first_distinct(),
         "not a whole number of GPUs": pl.col("gpus") != pl.col("gpus").floor(),
     }
-    rows = _with_times(_with_layouts(found.with_columns(absent))).reject(faults)
-    return faultless(rows, ", ".join(str(path) for path in paths), "one whole row per node")
+    rows = _parse_service_dates(_check_layouts(rows.with_columns(missing_columns))).reject(faults)
+    return require_faultless(rows, ", ".join(str(path) for path in paths), "one whole row per node")
 
 
-def columns_of_nodes(lines: Sequence[str]) -> dict[str, Field] | None:
-    """Columns of a node list with this header line; None if it looks like none."""
-    header = {name.casefold() for line in lines[:1] for name in header_names(line, CSV)}
-    return next((columns for columns in KINDS if set(list(columns)[:2]) <= header), None)
+def detect_node_columns(lines: Sequence[str]) -> dict[str, Field] | None:
+    """Return the columns of a node list in CSV by its header line; None if it is no node list."""
+    header = {name.casefold() for line in lines[:1] for name in parse_header(line, CSV)}
+    return next((columns for columns in NODE_LIST_FORMS if set(list(columns)[:2]) <= header), None)
 
 
-def _with_layouts(rows: Rows) -> Rows:
-    """MIG mode as a truth, and layouts that are some."""
-    has_cut = map_texts(rows.good["layouts"], lambda text: _layout_counts(text)[0], pl.Int64) > 0
-    number = map_texts(rows.good["layouts"], lambda text: _layout_counts(text)[1], pl.Int64)
+def _check_layouts(rows: Rows) -> Rows:
+    """Parse MIG mode into a boolean, and reject rows with unreadable layouts or shares."""
+    has_instances = map_unique_texts(rows.good["layouts"], lambda text: _count_layouts(text)[0], pl.Int64) > 0
+    listed_gpus = map_unique_texts(rows.good["layouts"], lambda text: _count_layouts(text)[1], pl.Int64)
     word, layouts = pl.col("mig_enabled").str.strip_chars().str.to_lowercase(), pl.col("layouts")
-    mode = word.replace_strict(SWITCH, default=None, return_dtype=pl.Boolean)
-    shares = f"^(?:{SHARES.pattern})$"
+    mode = word.replace_strict(MIG_MODE_WORDS, default=None, return_dtype=pl.Boolean)
+    shares = f"^(?:{SHARE_LIST_PATTERN.pattern})$"
     faults = {
         "mig_enabled: neither true nor false": word.is_not_null() & mode.is_null(),
-        "layouts: not such as '3g.20gb:2;1g.5gb:7;gpu'": layouts.is_not_null() & number.is_null(),
-        "layouts: of more GPUs than the node has": number > pl.col("gpus"),
-        "layouts: of MIG instances, and mig_enabled is false": has_cut & ~mode,
+        "layouts: not such as '3g.20gb:2;1g.5gb:7;gpu'": layouts.is_not_null() & listed_gpus.is_null(),
+        "layouts: of more GPUs than the node has": listed_gpus > pl.col("gpus"),
+        "layouts: of MIG instances, and mig_enabled is false": has_instances & ~mode,
         "shares: not such as 'shard:4' or 'mps:100'": ~pl.col("shares").str.contains(shares),
     }
-    mig = pl.coalesce(mode, pl.when(has_cut).then(pl.lit(value=True)))
+    mig = pl.coalesce(mode, pl.when(has_instances).then(pl.lit(value=True)))
     return rows.reject(faults).with_columns(mig_enabled=mig)
 
 
-def _layout_counts(text: str) -> tuple[int | None, int | None]:
-    """How many GPUs a text of layouts cuts, and how many it tells of; None twice if it is none."""
-    parts = [part.strip() for part in text.split(";") if part.strip()]
+def _count_layouts(text: str) -> tuple[int | None, int | None]:
+    """Count the MIG-partitioned GPUs in a text of layouts, and all its GPUs; None twice if it is no such text."""
+    layouts = [part.strip() for part in text.split(";") if part.strip()]
     try:
-        cut = [part for part in parts if part not in (WHOLE_GPU, OFF) and parse_layout(part)]
+        partitioned = [part for part in layouts if part not in (WHOLE_GPU, UNUSED_LAYOUT) and parse_layout(part)]
     except GeometryError:
         return None, None
-    return len(cut), len(parts)
+    return len(partitioned), len(layouts)
 
 
-def _with_times(rows: Rows) -> Rows:
-    """Instants of coming and going."""
+def _parse_service_dates(rows: Rows) -> Rows:
+    """Parse the dates on which nodes were installed and retired."""
     names = ("installed", "retired")
-    read = rows.with_columns(_day_or_instant(name).alias(f"{name} time") for name in names)
+    with_times = rows.with_columns(_parse_day_or_instant(name).alias(f"{name} time") for name in names)
     faults = {
         f"{name}: neither a date nor a time with its offset from UTC": pl.col(name).is_not_null()
         & pl.col(f"{name} time").is_null()
         for name in names
     }
     faults["retired: before installed"] = pl.col("retired time") < pl.col("installed time")
-    return read.reject(faults).with_columns(pl.col(f"{name} time").alias(name) for name in names)
+    return with_times.reject(faults).with_columns(pl.col(f"{name} time").alias(name) for name in names)
 
 
-def _day_or_instant(name: str) -> pl.Expr:
-    text = pl.col(name).str.strip_chars()
+def _parse_day_or_instant(column: str) -> pl.Expr:
+    """Parse dates as midnight in UTC, and times with an offset from UTC."""
+    text = pl.col(column).str.strip_chars()
     day = text.str.to_datetime("%Y-%m-%d", time_unit="us", time_zone="UTC", strict=False)
-    return pl.coalesce(with_offset(text), day)
+    return pl.coalesce(parse_instants(text), day)
 
 
-def _rows(paths: Sequence[str | Path], boards: Mapping[str, str] | None) -> Rows:
-    heads = [head(path) for path in paths]
+def _read_node_rows(paths: Sequence[str | Path], boards: Mapping[str, str] | None) -> Rows:
+    """Read node lists of one form: of Slurm, or CSV."""
+    heads = [read_head(path) for path in paths]
     if paths and all(map(is_slurm_nodes, heads)):
-        return read_slurm_nodes(paths, COLUMN_MAP, boards)
+        return read_slurm_nodes(paths, NODE_LIST_COLUMNS, boards)
     if any(map(is_slurm_nodes, heads)):
-        others = [str(path) for path, lines in zip(paths, heads, strict=True) if not is_slurm_nodes(lines)]
-        got = f"no list of Slurm in {examples(others)}"
+        other_paths = [str(path) for path, lines in zip(paths, heads, strict=True) if not is_slurm_nodes(lines)]
+        got = f"no list of Slurm in {examples(other_paths)}"
         raise TraceFormatError("node list", "files of one form", got, "Leave all but one form out.")
-    columns = next(filter(None, map(columns_of_nodes, heads[:1])), COLUMN_MAP)
+    columns = next(filter(None, map(detect_node_columns, heads[:1])), NODE_LIST_COLUMNS)
     return read_rows(paths, columns, source="node list")
 
 
-def with_closing(rows: Rows, tz: str | None) -> Rows:
-    """Nodes with the instant at which they were closed, where the list says it: ``closed_from``."""
+def with_closing_times(rows: Rows, tz: str | None) -> Rows:
+    """Add ``closed_from``: the time since which a node accepts no new jobs, where the list gives it.
+
+    Times without an offset are in the zone `tz`; without one they stay null.
+    """
     if "since" not in rows.good.columns:
-        return rows.with_columns(state=pl.lit(None, pl.String), closed_from=pl.lit(None, INSTANT))
-    zone = None if tz is None else ZoneInfo(known_zone(tz))
-    since = map_texts(rows.good["since"], lambda text: _instant(text, zone), INSTANT)
-    return rows.with_columns(closed_from=pl.when(IS_CLOSED).then(since))
+        return rows.with_columns(state=pl.lit(None, pl.String), closed_from=pl.lit(None, UTC_TIME_TYPE))
+    zone = None if tz is None else ZoneInfo(validate_time_zone(tz))
+    since = map_unique_texts(rows.good["since"], lambda text: _parse_closing_time(text, zone), UTC_TIME_TYPE)
+    return rows.with_columns(closed_from=pl.when(IS_CLOSED_GPU_NODE).then(since))
 
 
-def _instant(text: str, zone: ZoneInfo | None) -> datetime | None:
+def _parse_closing_time(text: str, zone: ZoneInfo | None) -> datetime | None:
+    """Parse epoch seconds or an ISO time; None if it is neither, or has no offset and no zone is given."""
     if text.isdigit():
         return datetime.fromtimestamp(int(text), UTC)
     try:
-        found = datetime.fromisoformat(text)
+        instant = datetime.fromisoformat(text)
     except ValueError:
         return None
-    stated = found if found.tzinfo is not None or zone is None else found.replace(tzinfo=zone)
-    return None if stated.tzinfo is None else stated.astimezone(UTC)
+    zoned_instant = instant if instant.tzinfo is not None or zone is None else instant.replace(tzinfo=zone)
+    return None if zoned_instant.tzinfo is None else zoned_instant.astimezone(UTC)
 
 
-def closed_nodes(nodes: pl.DataFrame) -> pl.DataFrame | None:
-    """Table ``schemas.OutOfService`` of nodes that are closed since a known instant; None where there is none."""
+def closed_node_outages(nodes: pl.DataFrame) -> pl.DataFrame | None:
+    """Make the table ``schemas.OutOfService`` of nodes that are closed since a known time; None if there is none."""
     closed = nodes.filter(pl.col("closed_from").is_not_null()).sort("closed_from", "node")
-    found = closed.select(
-        "node", start_time="closed_from", end_time=pl.lit(None, INSTANT), gpus=pl.lit(None, pl.Float64),
+    outages = closed.select(
+        "node", start_time="closed_from", end_time=pl.lit(None, UTC_TIME_TYPE), gpus=pl.lit(None, pl.Float64),
         bucket=pl.lit("down"),
     )  # fmt: skip
-    return check(found, TABLES["out_of_service"], where="node list") if found.height else None
+    return check_table(outages, TABLES["out_of_service"], source="node list") if outages.height else None
 
 
-@looks(lambda lines: columns_of_nodes(lines) is not None or is_slurm_nodes(lines))
+@register_sniffer(lambda lines: detect_node_columns(lines) is not None or is_slurm_nodes(lines))
 def read_nodes(
     paths: Sequence[str | Path], *, boards: Mapping[str, str] | None = None, tz: str | None = None
 ) -> Dataset:
-    r"""Read node lists; nodes that are closed are out of service since the date of their reason.
+    r"""Read node lists; nodes that are down or drained are out of service since the time of their reason.
+
+    Parameters
+    ----------
+    paths : sequence of str or Path
+        Node lists of one form, as :func:`read_inventory` reads them.
+    boards : mapping of str to str, optional
+        GPU type in the list → GPU model.
+    tz : str, optional
+        Time zone of reasons of Slurm without an offset.
+
+    Returns
+    -------
+    Dataset
+        The inventory, with the table ``out_of_service`` where nodes are closed.
 
     Examples
     --------
@@ -464,7 +584,7 @@ def read_nodes(
     ...     read_nodes([path]).summary()["gpus"]
     4
     """
-    rows = with_closing(inventory_rows(paths, boards), tz)
-    nodes, findings = resolve_nodes(rows.good, boards)
-    found = assemble_nodes(rows, nodes, findings, checks=[CPU_ONLY, CLOSED, UNDATED])
-    return found.with_tables(out_of_service=closed_nodes(nodes))
+    rows = with_closing_times(read_inventory_rows(paths, boards), tz)
+    nodes, findings = resolve_node_models(rows.good, boards)
+    dataset = assemble_nodes(rows, nodes, findings, checks=[CPU_ONLY_CHECK, CLOSED_NODE_CHECK, UNDATED_CLOSURE_CHECK])
+    return dataset.with_tables(out_of_service=closed_node_outages(nodes))

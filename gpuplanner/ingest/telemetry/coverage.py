@@ -1,4 +1,4 @@
-"""Observed time of nodes and GPUs, sampling interval and gaps."""
+"""Coverage of telemetry: observed time of nodes and GPUs, sampling interval and gaps."""
 
 from __future__ import annotations
 
@@ -11,29 +11,30 @@ from typing import BinaryIO
 import numpy as np
 import polars as pl
 
-from gpuplanner.ingest.telemetry.device_hours import board_energy
-from gpuplanner.ingest.telemetry.metric_definitions import DEVICE_KEY, ORDER
+from gpuplanner.ingest.telemetry.device_hours import sum_gpu_energy
+from gpuplanner.ingest.telemetry.metric_definitions import DEVICE_KEY, SAMPLE_KEY
 from gpuplanner.ingest.telemetry.sample_buffer import (
     DAY_US,
-    Codes,
-    Columns,
-    Device,
-    Spill,
-    device_order,
-    hold_times,
-    ranked_devices,
+    ColumnArrays,
+    DeviceId,
+    SpillFile,
+    TupleNumbering,
+    compute_reading_spans,
+    device_sort_key,
+    rank_devices,
 )
 
 HOUR_US = 3.6e9
-GROUP_ROWS = 500_000
-"""Samples of a group of GPUs that are looked at together; more only where one GPU has more."""
+"""One hour [us]."""
+MAX_GROUP_ROWS = 500_000
+"""Samples of a group of GPUs that are processed together, unless one GPU has more."""
 
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+UNIX_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True)
-class SamplePlace:
-    """A sample, for an example."""
+class SamplePosition:
+    """Position of a sample, for an example: node, GPU and time."""
 
     node: str
     gpu: int
@@ -45,179 +46,215 @@ class SamplePlace:
 
 @dataclass(frozen=True)
 class Gaps:
-    """Steps between samples that are too long: how many, how long together, and the longest."""
+    """Gaps between samples: number, total time [us], and the longest one."""
 
     count: int = 0
     total_us: int = 0
     longest: tuple[str, int, datetime, float, float] | None = None
-    """Node, GPU, begin, step [s], usual step [s]."""
+    """Node, GPU, begin, step [s], usual step [s] of the longest gap."""
 
 
 @dataclass
-class Seen:
-    """Samples seen span by span, :meth:`see`; then :meth:`settle` looks at the GPUs.
+class SampleStatistics:
+    """Statistics of samples, which are added window by window; then the steps between them are measured.
 
-    - ``devices``: Node, GPU and instance, in their order: what ``rank`` counts.
-    - ``has_counter``: Energy counters were read, so that they are held against the power.
-    - ``stream``: Where samples are put until all were seen.
+    - ``devices``: Node, GPU and instance by ``rank``.
+    - ``has_counter``: Energy counters were read, to be compared with the power.
+    - ``stream``: File for samples until all were added.
+    - ``group_rows``: Samples that are processed together.
+    - ``samples``: Number of samples.
+    - ``activity_sources``: Activity source → number of samples, and the first of them.
+    - ``gaps``: Gaps between samples.
+    - ``observed_us``: Time for which samples are valid, over all GPUs [us].
+    - ``errors``, ``first_error``: GPUs with an XID, and the first XID with its position.
+    - ``energies``: Energy of each GPU by counter and by power [kWh].
     """
 
-    devices: Sequence[Device]
+    devices: Sequence[DeviceId]
     has_counter: bool = False
     stream: BinaryIO = field(default_factory=io.BytesIO)
-    group_rows: int = GROUP_ROWS
+    group_rows: int = MAX_GROUP_ROWS
     samples: int = 0
-    rungs: dict[str, tuple[int, SamplePlace]] = field(default_factory=dict)
+    activity_sources: dict[str, tuple[int, SamplePosition]] = field(default_factory=dict)
     gaps: Gaps = field(default_factory=Gaps)
     observed_us: int = 0
     errors: set[int] = field(default_factory=set)
-    first_error: tuple[int, SamplePlace] | None = None
+    first_error: tuple[int, SamplePosition] | None = None
     energies: pl.DataFrame | None = None
 
     def __post_init__(self) -> None:
-        gpus, nodes = Codes(("node", "gpu")), Codes(("node",))
-        self._gpu_of = np.array([gpus.code(tuple(device[:2])) for device in self.devices], np.int64)
-        self._node_of_gpu = np.array([nodes.code((gpu[0],)) for gpu in gpus.rows], np.int64)
-        self._instance_of = np.array([device_order(device)[2] for device in self.devices], np.int64)
+        gpus, nodes = TupleNumbering(("node", "gpu")), TupleNumbering(("node",))
+        self._gpu_of = np.array([gpus.number_tuple(tuple(device[:2])) for device in self.devices], np.int64)
+        self._node_of_gpu = np.array([nodes.number_tuple((gpu[0],)) for gpu in gpus.rows], np.int64)
+        self._instance_of = np.array([device_sort_key(device)[2] for device in self.devices], np.int64)
         self.gpus = [(str(node), int(str(gpu))) for node, gpu in gpus.rows]
         self.nodes = [str(node) for (node,) in nodes.rows]
-        self._of_gpu = np.zeros(len(self.gpus), np.int64)
-        self._whole = np.zeros(len(self.gpus), np.int64)
-        self._first_whole = np.full(len(self.gpus), np.iinfo(np.int64).max)
+        self._samples_by_gpu = np.zeros(len(self.gpus), np.int64)
+        self._full_gpu_samples = np.zeros(len(self.gpus), np.int64)
+        self._first_full_gpu_us = np.full(len(self.gpus), np.iinfo(np.int64).max)
         self._first = np.full(len(self.gpus), np.iinfo(np.int64).max)
         self._last = np.full(len(self.gpus), np.iinfo(np.int64).min)
         self._until = self._last.copy()
-        self._counted: list[pl.DataFrame] = []
-        self._observed: list[pl.DataFrame] = []
-        self._spill = Spill(self.stream, "gpu")
+        self._sample_counts: list[pl.DataFrame] = []
+        self._observed_amounts: list[pl.DataFrame] = []
+        self._spill = SpillFile(self.stream, "gpu")
 
-    def place(self, rank: int, time_us: int) -> SamplePlace:
-        """Place of a sample."""
+    def sample_position(self, rank: int, time_us: int) -> SamplePosition:
+        """Return the position of a sample."""
         node, gpu = self.gpus[int(self._gpu_of[rank])]
-        return SamplePlace(node, gpu, EPOCH + timedelta(microseconds=int(time_us)))
+        return SamplePosition(node, gpu, UNIX_EPOCH + timedelta(microseconds=int(time_us)))
 
-    def see(self, rows: Columns) -> None:
-        """Take in the samples of a span, which is later than those before."""
+    def add_rows(self, rows: ColumnArrays) -> None:
+        """Add the samples of a window, which is later than those before."""
         time, rank = rows["time"], rows["rank"]
         if not len(time):
             return
         self.samples += len(time)
         gpu = self._gpu_of[rank]
-        few = len(self.gpus) < 2**16
-        order = np.argsort(gpu.astype(np.uint16) if few else gpu, kind="stable")
+        fits_16_bits = len(self.gpus) < 2**16
+        order = np.argsort(gpu.astype(np.uint16) if fits_16_bits else gpu, kind="stable")
         ordered, times = gpu[order], time[order]
         counts = np.bincount(ordered, minlength=len(self.gpus))
-        there = np.flatnonzero(counts)
-        ends = np.cumsum(counts)[there]
-        self._of_gpu += counts
-        self._first[there] = np.minimum(self._first[there], times[ends - counts[there]])
-        self._last[there] = np.maximum(self._last[there], times[ends - 1])
-        self._counted.append(_by_node_and_day(self._node_of_gpu[gpu], time // DAY_US, np.ones_like(time)))
-        self._count_whole(time, rank, gpu)
+        sampled_gpus = np.flatnonzero(counts)
+        run_ends = np.cumsum(counts)[sampled_gpus]
+        self._samples_by_gpu += counts
+        self._first[sampled_gpus] = np.minimum(self._first[sampled_gpus], times[run_ends - counts[sampled_gpus]])
+        self._last[sampled_gpus] = np.maximum(self._last[sampled_gpus], times[run_ends - 1])
+        self._sample_counts.append(_sum_by_node_and_day(self._node_of_gpu[gpu], time // DAY_US, np.ones_like(time)))
+        self._count_full_gpu_samples(time, rank, gpu)
         self._count_errors(rows)
-        put = {"gpu": ordered.astype(np.int32), "time": times}
+        stored_columns = {"gpu": ordered.astype(np.int32), "time": times}
         if self.has_counter:
-            nothing = np.full(len(time), np.nan)
-            put |= {name: rows.get(name, nothing)[order] for name in ("power", "energy_counter")}
+            no_values = np.full(len(time), np.nan)
+            stored_columns |= {name: rows.get(name, no_values)[order] for name in ("power", "energy_counter")}
             if (self._instance_of >= 0).any():
-                put["instance"] = self._instance_of[rank][order]
-        self._spill.add(put)
+                stored_columns["instance"] = self._instance_of[rank][order]
+        self._spill.append_batch(stored_columns)
 
-    def _count_whole(self, time: np.ndarray, rank: np.ndarray, gpu: np.ndarray) -> None:
+    def _count_full_gpu_samples(self, time: np.ndarray, rank: np.ndarray, gpu: np.ndarray) -> None:
+        """Count samples of full GPUs where instances are sampled too."""
         if (self._instance_of < 0).all():
             return
-        whole = self._instance_of[rank] < 0
-        self._whole += np.bincount(gpu[whole], minlength=len(self.gpus))
-        at, first = np.unique(gpu[whole], return_index=True)
-        self._first_whole[at] = np.minimum(self._first_whole[at], time[whole][first])
+        is_full_gpu = self._instance_of[rank] < 0
+        self._full_gpu_samples += np.bincount(gpu[is_full_gpu], minlength=len(self.gpus))
+        gpu_numbers, first = np.unique(gpu[is_full_gpu], return_index=True)
+        self._first_full_gpu_us[gpu_numbers] = np.minimum(
+            self._first_full_gpu_us[gpu_numbers], time[is_full_gpu][first]
+        )
 
-    def _count_errors(self, rows: Columns) -> None:
+    def _count_errors(self, rows: ColumnArrays) -> None:
+        """Record GPUs with an XID."""
         if "xid" not in rows:
             return
-        found = np.flatnonzero(rows["xid"] > 0)
-        if not len(found):
+        error_rows = np.flatnonzero(rows["xid"] > 0)
+        if not len(error_rows):
             return
-        self.errors.update(np.unique(self._gpu_of[rows["rank"][found]]).tolist())
+        self.errors.update(np.unique(self._gpu_of[rows["rank"][error_rows]]).tolist())
         if self.first_error is None:
-            at = int(found[0])
-            self.first_error = int(rows["xid"][at]), self.place(int(rows["rank"][at]), int(rows["time"][at]))
+            first_row = int(error_rows[0])
+            self.first_error = (
+                int(rows["xid"][first_row]),
+                self.sample_position(int(rows["rank"][first_row]), int(rows["time"][first_row])),
+            )
 
-    def see_rungs(self, samples: pl.DataFrame) -> None:
-        """Count what activity comes from, in samples that are as they will be kept."""
+    def count_activity_sources(self, samples: pl.DataFrame) -> None:
+        """Count the activity sources of samples as they are stored."""
         source = samples["activity_source"]
-        for rung, count in source.value_counts().iter_rows():
-            if rung in self.rungs:
-                before, place = self.rungs[rung]
+        for activity_source, count in source.value_counts().iter_rows():
+            if activity_source in self.activity_sources:
+                earlier_count, position = self.activity_sources[activity_source]
             else:
-                first = samples.row(int((source == rung).arg_max() or 0), named=True)
-                before, place = 0, SamplePlace(first["node"], first["gpu"], first["time"])
-            self.rungs[rung] = before + count, place
+                first = samples.row(int((source == activity_source).arg_max() or 0), named=True)
+                earlier_count, position = 0, SamplePosition(first["node"], first["gpu"], first["time"])
+            self.activity_sources[activity_source] = earlier_count + count, position
 
-    def counted_twice(self) -> tuple[int, SamplePlace] | None:
-        """Samples of whole GPUs whose instances were sampled too, and the first of them."""
-        twice = np.flatnonzero((self._whole > 0) & (self._whole < self._of_gpu))
-        if not len(twice) or (self._instance_of < 0).all():
+    def count_duplicated_samples(self) -> tuple[int, SamplePosition] | None:
+        """Count samples of full GPUs whose instances were sampled too, with the first of them; None without any."""
+        duplicated = np.flatnonzero((self._full_gpu_samples > 0) & (self._full_gpu_samples < self._samples_by_gpu))
+        if not len(duplicated) or (self._instance_of < 0).all():
             return None
-        gpu = min(twice.tolist(), key=lambda each: (self._first_whole[each], each))
-        place = SamplePlace(*self.gpus[gpu], EPOCH + timedelta(microseconds=int(self._first_whole[gpu])))
-        return int(self._whole[twice].sum()), place
+        gpu = min(duplicated.tolist(), key=lambda gpu_number: (self._first_full_gpu_us[gpu_number], gpu_number))
+        position = SamplePosition(
+            *self.gpus[gpu], UNIX_EPOCH + timedelta(microseconds=int(self._first_full_gpu_us[gpu]))
+        )
+        return int(self._full_gpu_samples[duplicated].sum()), position
 
-    def settle(self) -> Seen:
-        """Look at the steps from sample to sample of every GPU, once all were seen."""
-        for begin, end in self._groups():
-            rows = self._of_group(begin, end)
-            self._step(rows)
+    def measure_gaps(self) -> SampleStatistics:
+        """Measure the steps between the samples of every GPU, once all were added."""
+        for begin, end in self._plan_gpu_groups():
+            rows = self._read_group(begin, end)
+            self._measure_steps(rows)
             if self.has_counter:
                 self._add_energies(rows)
         return self
 
-    def _groups(self) -> Iterator[tuple[int, int]]:
-        begin = held = 0
-        for gpu, count in enumerate(self._of_gpu.tolist()):
-            if held and held + count > self.group_rows:
+    def _plan_gpu_groups(self) -> Iterator[tuple[int, int]]:
+        """Yield ranges of GPUs that do not have too many samples."""
+        begin = group_samples = 0
+        for gpu, count in enumerate(self._samples_by_gpu.tolist()):
+            if group_samples and group_samples + count > self.group_rows:
                 yield begin, gpu
-                begin, held = gpu, 0
-            held += count
-        if held:
-            yield begin, len(self._of_gpu)
+                begin, group_samples = gpu, 0
+            group_samples += count
+        if group_samples:
+            yield begin, len(self._samples_by_gpu)
 
-    def _of_group(self, begin: int, end: int) -> Columns:
-        """Samples of some GPUs, by GPU and time."""
-        parts = list(self._spill.between(begin, end))
-        rows = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-        if len(parts) > 1:
+    def _read_group(self, begin: int, end: int) -> ColumnArrays:
+        """Read the samples of a range of GPUs, by GPU and time."""
+        batches = list(self._spill.iterate_between(begin, end))
+        rows = {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
+        if len(batches) > 1:
             gpu = rows["gpu"] - begin
             order = np.argsort(gpu.astype(np.uint16) if end - begin < 2**16 else gpu, kind="stable")
             rows = {name: values[order] for name, values in rows.items()}
         return rows
 
-    def _step(self, rows: Columns) -> None:
+    def _measure_steps(self, rows: ColumnArrays) -> None:
+        """Measure observed time and gaps of some GPUs."""
         gpu, time = rows["gpu"], rows["time"]
-        held = hold_times(gpu, time)
-        gap = held.gap
-        if gap.any():
-            step_us = np.append(time[1:], 0)[gap] - time[gap]
-            self._add_gaps(gpu[gap], time[gap], step_us, held.usual_us[gap])
-        np.maximum.at(self._until, gpu, held.until_us)
-        there = held.until_us > time
-        of, begin, held_us = gpu[there], time[there], (held.until_us - time)[there]
-        self.observed_us += int(held_us.sum())
-        node, day = self._node_of_gpu[of], begin // DAY_US
-        over = day != (begin + held_us) // DAY_US
-        self._observed.append(_by_node_and_day(node[~over], day[~over], held_us[~over]))
-        if over.any():
-            self._observed.append(_cut_at_midnights(node[over], begin[over], held_us[over]))
+        spans = compute_reading_spans(gpu, time)
+        is_gap = spans.gap
+        if is_gap.any():
+            step_us = np.append(time[1:], 0)[is_gap] - time[is_gap]
+            self._add_gaps(gpu[is_gap], time[is_gap], step_us, spans.usual_us[is_gap])
+        np.maximum.at(self._until, gpu, spans.until_us)
+        has_span = spans.until_us > time
+        span_gpu = gpu[has_span]
+        begin = time[has_span]
+        span_us = (spans.until_us - time)[has_span]
+        self.observed_us += int(span_us.sum())
+        node, day = self._node_of_gpu[span_gpu], begin // DAY_US
+        crosses_midnight = day != (begin + span_us) // DAY_US
+        self._observed_amounts.append(
+            _sum_by_node_and_day(node[~crosses_midnight], day[~crosses_midnight], span_us[~crosses_midnight])
+        )
+        if crosses_midnight.any():
+            self._observed_amounts.append(
+                _split_at_midnights(node[crosses_midnight], begin[crosses_midnight], span_us[crosses_midnight])
+            )
 
     def _add_gaps(self, gpu: np.ndarray, begin: np.ndarray, step_us: np.ndarray, usual_us: np.ndarray) -> None:
-        at = int(step_us.argmax())
-        longest, step_s = self.gaps.longest, int(step_us[at]) / 1e6
+        """Add gaps.
+
+        Parameters
+        ----------
+        gpu : numpy.ndarray, shape (n_gaps,)
+            Number of the GPU.
+        begin : numpy.ndarray, shape (n_gaps,)
+            Last reading before the gap [us].
+        step_us, usual_us : numpy.ndarray, shape (n_gaps,)
+            Step and usual step [us].
+        """
+        longest_step = int(step_us.argmax())
+        longest, step_s = self.gaps.longest, int(step_us[longest_step]) / 1e6
         if longest is None or step_s > longest[3]:
-            start = EPOCH + timedelta(microseconds=int(begin[at]))
-            longest = (*self.gpus[int(gpu[at])], start, step_s, float(usual_us[at] / 1e6))
+            start = UNIX_EPOCH + timedelta(microseconds=int(begin[longest_step]))
+            longest = (*self.gpus[int(gpu[longest_step])], start, step_s, float(usual_us[longest_step] / 1e6))
         total_us = self.gaps.total_us + int((step_us - usual_us).sum())
         self.gaps = Gaps(self.gaps.count + len(gpu), total_us, longest)
 
-    def _add_energies(self, rows: Columns) -> None:
+    def _add_energies(self, rows: ColumnArrays) -> None:
+        """Add the energy of some GPUs by counter and by power."""
         samples = pl.DataFrame({"board": pl.Series(rows["gpu"]).set_sorted()}).with_columns(
             time=pl.Series(rows["time"]).cast(pl.Datetime("us", "UTC")),
             power_w=pl.Series(rows["power"], nan_to_null=True),
@@ -226,42 +263,42 @@ class Seen:
         if "instance" in rows:
             instance = pl.Series(rows["instance"]).cast(pl.Int32)
             samples = samples.with_columns(instance=pl.when(instance >= 0).then(instance))
-        found = board_energy(samples, ["board"])
-        names = [self.gpus[gpu_model] for gpu_model in found["board"]]
-        boards = pl.DataFrame(names, schema={"node": pl.String, "gpu": pl.Int32}, orient="row")
-        found = boards.hstack(found.drop("board"))
-        self.energies = found if self.energies is None else pl.concat([self.energies, found])
+        energies = sum_gpu_energy(samples, ["board"])
+        names = [self.gpus[gpu_model] for gpu_model in energies["board"]]
+        gpu_names = pl.DataFrame(names, schema={"node": pl.String, "gpu": pl.Int32}, orient="row")
+        energies = gpu_names.hstack(energies.drop("board"))
+        self.energies = energies if self.energies is None else pl.concat([self.energies, energies])
 
     def observed_gpu_hours(self) -> float:
-        """GPU-hours for which samples hold [GPU h]."""
+        """GPU-hours for which samples are valid [GPU h]."""
         return self.observed_us / HOUR_US
 
     def span(self) -> tuple[datetime | None, datetime | None]:
-        """First and last instant."""
+        """First and last instant of the samples [UTC]; None without samples."""
         if not self.samples:
             return None, None
         first, last = int(self._first.min()), int(self._last.max())
-        return EPOCH + timedelta(microseconds=first), EPOCH + timedelta(microseconds=last)
+        return UNIX_EPOCH + timedelta(microseconds=first), UNIX_EPOCH + timedelta(microseconds=last)
 
     def coverage(self) -> pl.DataFrame:
         """Table of :func:`gpuplanner.ingest.telemetry.coverage.coverage`."""
-        there = self._of_gpu > 0
-        instant = pl.Datetime("us", "UTC")
+        has_samples = self._samples_by_gpu > 0
+        time_type = pl.Datetime("us", "UTC")
         nodes = (
             pl.DataFrame(
                 {
-                    "number": self._node_of_gpu[there],
-                    "first": self._first[there],
-                    "last": self._until[there],
-                    "last_read": np.maximum(self._last[there], self._until[there] - 1),
+                    "number": self._node_of_gpu[has_samples],
+                    "first": self._first[has_samples],
+                    "last": self._until[has_samples],
+                    "last_read": np.maximum(self._last[has_samples], self._until[has_samples] - 1),
                 }
             )
             .group_by("number", maintain_order=True)
             .agg(
                 gpus=pl.len(),
-                first=pl.col("first").min().cast(instant),
-                last=pl.col("last").max().cast(instant),
-                last_day=pl.col("last_read").max().cast(instant).dt.date(),
+                first=pl.col("first").min().cast(time_type),
+                last=pl.col("last").max().cast(time_type),
+                last_day=pl.col("last_read").max().cast(time_type).dt.date(),
             )
         )
         midnight = pl.col("day").cast(pl.Datetime("us")).dt.replace_time_zone("UTC")
@@ -274,8 +311,8 @@ class Seen:
         )
         names = pl.Series(self.nodes, dtype=pl.String)
         return (
-            days.join(_of_all_spans(self._counted, "samples"), on=["number", "day"], how="left")
-            .join(_of_all_spans(self._observed, "us"), on=["number", "day"], how="left")
+            days.join(_add_up_amounts(self._sample_counts, "samples"), on=["number", "day"], how="left")
+            .join(_add_up_amounts(self._observed_amounts, "us"), on=["number", "day"], how="left")
             .with_columns(observed_gpu_h=pl.col("us").fill_null(0) / HOUR_US)
             .select(
                 pl.lit(names).gather("number").alias("node"),
@@ -290,51 +327,64 @@ class Seen:
         )
 
 
-def seen_of(samples: pl.DataFrame) -> Seen:
-    """What was seen in samples that are in memory."""
-    absent = [name for name in DEVICE_KEY if name not in samples.columns]
-    samples = samples.with_columns(pl.lit(None, pl.Int32).alias(name) for name in absent).sort(ORDER)
-    codes = Codes(DEVICE_KEY)
-    code = codes.of(samples)
-    devices, rank = ranked_devices(codes.rows)
+def summarise_samples(samples: pl.DataFrame) -> SampleStatistics:
+    """Compute the statistics of samples in memory."""
+    absent_columns = [name for name in DEVICE_KEY if name not in samples.columns]
+    samples = samples.with_columns(pl.lit(None, pl.Int32).alias(name) for name in absent_columns).sort(SAMPLE_KEY)
+    numbering = TupleNumbering(DEVICE_KEY)
+    numbers = numbering.number_rows(samples)
+    devices, ranks = rank_devices(numbering.rows)
     values = {"xid": "xid", "power": "power_w", "energy_counter": "energy_counter_j"}
-    given = {
+    measured = {
         name: samples[column].cast(pl.Float64).to_numpy()
         for name, column in values.items()
         if column in samples.columns and samples[column].null_count() < samples.height
     }
-    seen = Seen(devices, "energy_counter" in given)
+    statistics = SampleStatistics(devices, "energy_counter" in measured)
     times = samples["time"].cast(pl.Datetime("us", "UTC")).to_physical().to_numpy()
-    seen.see({"time": times, "rank": rank[code] if len(rank) else code, **given})
+    statistics.add_rows({"time": times, "rank": ranks[numbers] if len(ranks) else numbers, **measured})
     if "activity_source" in samples.columns:
-        seen.see_rungs(samples)
-    return seen.settle()
+        statistics.count_activity_sources(samples)
+    return statistics.measure_gaps()
 
 
-def _by_node_and_day(node: np.ndarray, day: np.ndarray, amount: np.ndarray) -> pl.DataFrame:
+def _sum_by_node_and_day(node: np.ndarray, day: np.ndarray, amount: np.ndarray) -> pl.DataFrame:
+    """Sum amounts by node and day."""
     amounts = pl.DataFrame({"number": node, "day": day, "amount": amount})
     return amounts.group_by("number", "day").agg(pl.col("amount").sum())
 
 
-def _of_all_spans(parts: Sequence[pl.DataFrame], name: str) -> pl.DataFrame:
-    """Sums of the amounts of all spans by node and date."""
+def _add_up_amounts(amounts: Sequence[pl.DataFrame], name: str) -> pl.DataFrame:
+    """Add up the amounts of all windows by node and date."""
     empty = pl.DataFrame(schema=dict.fromkeys(("number", "day", "amount"), pl.Int64))
-    summed = pl.concat([empty, *parts]).group_by("number", "day").agg(pl.col("amount").sum().alias(name))
+    summed = pl.concat([empty, *amounts]).group_by("number", "day").agg(pl.col("amount").sum().alias(name))
     return summed.with_columns(pl.col("day").cast(pl.Int32).cast(pl.Date))
 
 
-def _cut_at_midnights(node: np.ndarray, begin: np.ndarray, step_us: np.ndarray) -> pl.DataFrame:
-    """Parts of steps on each of their days."""
+def _split_at_midnights(node: np.ndarray, begin: np.ndarray, step_us: np.ndarray) -> pl.DataFrame:
+    """Split steps at midnights UTC and sum them by node and day."""
     steps = pl.DataFrame({"number": node, "begin": begin, "end": begin + step_us})
     first, last = pl.col("begin") // DAY_US, pl.col("end") // DAY_US
-    cut = steps.with_columns(day=pl.int_ranges(first, last + 1)).explode("day")
-    low = pl.max_horizontal("begin", pl.col("day") * DAY_US)
-    high = pl.min_horizontal("end", (pl.col("day") + 1) * DAY_US)
-    return cut.group_by("number", "day").agg(amount=(high - low).sum())
+    steps_by_day = steps.with_columns(day=pl.int_ranges(first, last + 1)).explode("day")
+    part_begin = pl.max_horizontal("begin", pl.col("day") * DAY_US)
+    part_end = pl.min_horizontal("end", (pl.col("day") + 1) * DAY_US)
+    return steps_by_day.group_by("number", "day").agg(amount=(part_end - part_begin).sum())
 
 
 def observed_gpu_hours(samples: pl.DataFrame) -> float:
-    """GPU-hours for which samples hold: until the next one, before a gap and at the end for one usual step [GPU h].
+    """Sum the GPU-hours for which samples are valid [GPU h].
+
+    A sample is valid until the next one, before a gap and at the end for one usual step.
+
+    Parameters
+    ----------
+    samples : polars.DataFrame
+        Table ``schemas.Samples``.
+
+    Returns
+    -------
+    float
+        GPU-hours [GPU h].
 
     Examples
     --------
@@ -343,11 +393,11 @@ def observed_gpu_hours(samples: pl.DataFrame) -> float:
     >>> round(observed_gpu_hours(pl.DataFrame({"time": times, "node": "n1", "gpu": 0})), 6)
     1.666667
     """
-    return seen_of(samples).observed_gpu_hours()
+    return summarise_samples(samples).observed_gpu_hours()
 
 
 def coverage(samples: pl.DataFrame) -> pl.DataFrame:
-    """Observed share of each node and UTC day.
+    """Compute the observed share of each node and UTC day.
 
     Parameters
     ----------
@@ -357,9 +407,9 @@ def coverage(samples: pl.DataFrame) -> pl.DataFrame:
     Returns
     -------
     polars.DataFrame
-        ``node``, ``day``, ``gpus`` (seen on the node on any day), ``samples``, ``observed_gpu_h``,
-        ``expected_gpu_h`` (those GPUs over the part of the day from the node's first sample until its last
-        one holds no more) and ``covered`` (0-1; null where nothing was to be expected), sorted by node and day.
+        ``node``, ``day``, ``gpus`` (observed on the node on any day), ``samples``, ``observed_gpu_h`` [GPU h],
+        ``expected_gpu_h`` (those GPUs over the part of the day from the node's first sample until its last one ends)
+        [GPU h] and ``covered`` [0-1] (null where nothing was expected), sorted by node and day.
 
     Examples
     --------
@@ -368,4 +418,4 @@ def coverage(samples: pl.DataFrame) -> pl.DataFrame:
     >>> coverage(pl.DataFrame({"time": times, "node": "n1", "gpu": 0}))["observed_gpu_h"].to_list()
     [1.0, 1.0]
     """
-    return seen_of(samples).coverage()
+    return summarise_samples(samples).coverage()

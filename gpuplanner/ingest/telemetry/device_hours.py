@@ -1,83 +1,92 @@
-"""Energy of GPUs, and hourly sums by device and job.
+"""Energy of GPUs, and hourly sums of samples by device and job.
 
-The counter adds up inside the board, so it also tells what was drawn while nobody looked; the power is known at the
-instants of the samples alone. Both are the board's, also where an exporter repeats them on every MIG instance [1]_.
+The counter adds up inside the GPU, so it also covers the time between samples; the power is known at the instants of
+the samples only. Both are of the physical GPU, also where an exporter repeats them on every MIG instance [1]_.
 
 References
 ----------
-.. [1] NVIDIA/dcgm-exporter, issue 317: one counter, told by each of four instances of an A30.
+.. [1] NVIDIA/dcgm-exporter, issue 317: one counter, reported by each of four instances of an A30.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+from collections.abc import Sequence
 from datetime import timedelta
 
 import polars as pl
 
-from gpuplanner.core.errors import SchemaError, examples
+from gpuplanner.core.errors import SchemaError
+from gpuplanner.core.errors import examples
 from gpuplanner.core.schemas import Samples
-from gpuplanner.ingest.telemetry.metric_definitions import DEVICE_KEY, POWER_MARGIN, board_limits
-from gpuplanner.ingest.telemetry.sample_buffer import held_readings
+from gpuplanner.ingest.telemetry.metric_definitions import DEVICE_KEY
+from gpuplanner.ingest.telemetry.metric_definitions import POWER_MARGIN
+from gpuplanner.ingest.telemetry.metric_definitions import gpu_model_limits
+from gpuplanner.ingest.telemetry.sample_buffer import add_reading_spans
 
 
-def columns_of(samples: pl.LazyFrame, names: Iterable[str]) -> pl.LazyFrame:
-    """Select columns of samples, in the types of the table; those that may be null may be absent.
+def select_sample_columns(samples: pl.LazyFrame, names: Iterable[str]) -> pl.LazyFrame:
+    """Select columns of samples in the types of the table; nullable columns may be absent.
 
     Examples
     --------
-    >>> columns_of(pl.LazyFrame({"gpu": [3], "own": ["x"]}), ["gpu", "xid"]).collect().row(0)
+    >>> select_sample_columns(pl.LazyFrame({"gpu": [3], "own": ["x"]}), ["gpu", "xid"]).collect().row(0)
     (3, None)
     """
-    present = samples.collect_schema()
-    declared = {name: Samples.columns()[name] for name in names}
-    missing = [name for name, column in declared.items() if name not in present and not column.nullable]
-    if missing:
-        expected, got = f"columns {examples(missing)}", f"columns {examples(present.names())}"
+    present_columns = samples.collect_schema()
+    declared_columns = {name: Samples.columns()[name] for name in names}
+    missing_names = [
+        name for name, column in declared_columns.items() if name not in present_columns and not column.nullable
+    ]
+    if missing_names:
+        expected, got = f"columns {examples(missing_names)}", f"columns {examples(present_columns.names())}"
         raise SchemaError("samples", expected, got, "Add the columns.")
-    return samples.select(
-        pl.lit(None, column.dtype).alias(name)
-        if name not in present
-        # A cast, even to the same type, keeps filters from the file.
-        else pl.col(name)
-        if present[name] == column.dtype
-        else pl.col(name).cast(column.dtype)
-        for name, column in declared.items()
-    )
+    columns = []
+    for name, column in declared_columns.items():
+        if name not in present_columns:
+            columns.append(pl.lit(None, column.dtype).alias(name))
+        elif present_columns[name] == column.dtype:
+            # A cast, even to the same type, keeps filters from the file.
+            columns.append(pl.col(name))
+        else:
+            columns.append(pl.col(name).cast(column.dtype))
+    return samples.select(columns)
 
 
-BOARD = ("node", "gpu")
-TOLD = ("time", "instance", "power_w", "energy_counter_j")
-"""Columns of samples that tell the energy of a board, beside those that name it."""
+GPU_KEY = ("node", "gpu")
+"""Columns that identify a GPU."""
+ENERGY_COLUMNS = ("time", "instance", "power_w", "energy_counter_j")
+"""Columns of samples that give the energy of a GPU, beside those that identify it."""
 J_PER_KWH = 3.6e6
+"""Joules in a kilowatt-hour."""
 COUNTER, POWER, BOTH = "counter", "power", "counter and power"
-LAG_S = 1.0
-"""The driver renews the counter in steps: what it tells may be up to this old."""
+COUNTER_LAG_S = 1.0
+"""Age that a value of the counter may have, since the driver updates it in steps [s]."""
 
 
-def board_readings(samples: pl.DataFrame) -> pl.DataFrame:
-    """Power and energy counter of each board at each instant, once.
+def select_gpu_readings(samples: pl.DataFrame) -> pl.DataFrame:
+    """Select power and energy counter of each GPU at each instant, once.
 
     Examples
     --------
     >>> told = {"time": [0, 0, 1, 2], "node": "n1", "gpu": 0, "instance": [1, 2, 1, 1], "job_id": None}
     >>> told |= {"power_w": None, "energy_counter_j": [5.0, 5.0, None, 9.0]}
-    >>> board_readings(pl.DataFrame(told))["time", "energy_counter_j"].rows()
+    >>> select_gpu_readings(pl.DataFrame(told))["time", "energy_counter_j"].rows()
     [(0, 5.0), (2, 9.0)]
     """
-    columns = ("time", *BOARD, "job_id", "instance", "power_w", "energy_counter_j")
-    return _read_once(samples.select(columns).sort("time", maintain_order=True), BOARD)
+    columns = ("time", *GPU_KEY, "job_id", "instance", "power_w", "energy_counter_j")
+    return _drop_repeated_readings(samples.select(columns).sort("time", maintain_order=True), GPU_KEY)
 
 
-def _read_once(readings: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
-    """Readings of each board at each instant, once, of readings in the order of time."""
-    whole = pl.col("instance").is_null()
+def _drop_repeated_readings(readings: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
+    """Keep one reading of each GPU and instant, of readings in the order of time."""
+    is_full_gpu = pl.col("instance").is_null()
     if readings["instance"].null_count() < readings.height:
         readings = (
             readings.sort("time", "instance", nulls_last=False, maintain_order=True)
             .group_by("time", *by, maintain_order=True)
             .agg(
-                pl.col("^job_id$").filter(whole).first(),
+                pl.col("^job_id$").filter(is_full_gpu).first(),
                 pl.col("power_w", "energy_counter_j").drop_nulls().first(),
             )
         )
@@ -85,28 +94,28 @@ def _read_once(readings: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
     if readings["energy_counter_j"].null_count() in (0, readings.height):
         return readings
     counted = pl.col("energy_counter_j").is_not_null()
-    place = pl.int_range(pl.len()).over(by)
-    between = place.is_between(place.filter(counted).min().over(by), place.filter(counted).max().over(by))
-    return readings.filter(counted | ~between.fill_null(False))
+    position = pl.int_range(pl.len()).over(by)
+    is_between = position.is_between(position.filter(counted).min().over(by), position.filter(counted).max().over(by))
+    return readings.filter(counted | ~is_between.fill_null(False))
 
 
-def board_steps(held: pl.DataFrame, *, to_the_end: bool = True) -> pl.DataFrame:
-    """Energy of each board while its readings hold, and over the gaps between.
+def split_energy_steps(readings: pl.DataFrame, *, to_the_end: bool = True) -> pl.DataFrame:
+    """Compute the energy of each GPU between its readings, and over the gaps between them.
 
     Parameters
     ----------
-    held : polars.DataFrame
-        Readings of :func:`board_readings`, as :func:`~gpuplanner.ingest.telemetry.sample_buffer.held_readings` gives
-        them.
+    readings : polars.DataFrame
+        Readings of :func:`select_gpu_readings` with the columns of
+        :func:`~gpuplanner.ingest.telemetry.sample_buffer.add_reading_spans`.
     to_the_end : bool
-        Also give the time for which the last reading of each board holds.
+        Include the time for which the last reading of each GPU is valid.
 
     Returns
     -------
     polars.DataFrame
-        A row a piece of time: its begin ``time``, ``end``, ``step_s``, ``gap``, the instant of its ``reading``, and
-        ``counted_j``, ``integrated_j`` (null over gaps) and ``energy_j``, by the counter, the power and either [J]. Of
-        a gap, the time for which the reading before it holds is a piece of its own.
+        A row for each piece of time: its begin ``time``, ``end``, ``step_s``, ``gap``, the instant of its ``reading``,
+        and ``counted_j``, ``integrated_j`` (null over gaps) and ``energy_j``, by the counter, the power and either [J].
+        Of a gap, the time for which the reading before it is valid is a piece of its own.
 
     Examples
     --------
@@ -116,41 +125,43 @@ def board_steps(held: pl.DataFrame, *, to_the_end: bool = True) -> pl.DataFrame:
     >>> noon = datetime(2026, 1, 1, 12, tzinfo=UTC)
     >>> read = {"time": [noon + timedelta(seconds=s) for s in (0, 10, 20, 30, 930)], "node": "n1", "gpu": 0}
     >>> read |= {"job_id": None, "power_w": 100.0, "energy_counter_j": [7000.0, 8000.0, 500.0, 1500.0, 91500.0]}
-    >>> steps = board_steps(held_readings(pl.DataFrame(read), BOARD)).sort("time").drop_nulls("energy_j")
+    >>> steps = split_energy_steps(add_reading_spans(pl.DataFrame(read), GPU_KEY)).sort("time").drop_nulls("energy_j")
     >>> steps.select("counted_j", "energy_j", "gap").rows()[:3]
     [(1000.0, 1000.0, False), (None, 1000.0, False), (1000.0, 1000.0, False)]
     >>> steps.select("counted_j", "energy_j", "gap").rows()[3:]
     [(1000.0, 1000.0, False), (89000.0, 89000.0, True)]
     """
-    counter, later = pl.col("energy_counter_j"), pl.col("counter_end")
-    ahead = {"end": "time", "power_end": "power_w", "counter_end": "energy_counter_j", "job_end": "job_id"}
-    held = held.with_columns(
-        pl.when(~pl.col("last")).then(pl.col(name).shift(-1)).alias(end)
-        for end, name in ahead.items()
-        if name in held.columns
+    counter, counter_end = pl.col("energy_counter_j"), pl.col("counter_end")
+    next_columns = {"end": "time", "power_end": "power_w", "counter_end": "energy_counter_j", "job_end": "job_id"}
+    readings = readings.with_columns(
+        pl.when(~pl.col("last")).then(pl.col(name).shift(-1)).alias(next_name)
+        for next_name, name in next_columns.items()
+        if name in readings.columns
     )
-    whole_s = seconds_between("time", "end")
-    most = POWER_MARGIN * board_limits(None)[0] * (whole_s + LAG_S)
-    held = held.with_columns(
+    step_s = seconds_between("time", "end")
+    max_step_j = POWER_MARGIN * gpu_model_limits(None)[0] * (step_s + COUNTER_LAG_S)
+    readings = readings.with_columns(
         reading="time",
-        counted_j=pl.when((later - counter).is_between(0, most)).then(later - counter),
-        since_reset_j=pl.when((later < counter) & (later <= most)).then(later),
-        restarted=((later < counter) | (later - counter > most)).fill_null(value=False),
+        counted_j=pl.when((counter_end - counter).is_between(0, max_step_j)).then(counter_end - counter),
+        since_reset_j=pl.when((counter_end < counter) & (counter_end <= max_step_j)).then(counter_end),
+        restarted=((counter_end < counter) | (counter_end - counter > max_step_j)).fill_null(value=False),
     )
     # From one reading to the next, the power goes along a straight line.
     mean_w = (pl.col("power_w") + pl.col("power_end")) / 2
-    between = held.filter(~pl.col("gap"), ~pl.col("last"))
-    pieces = [between.with_columns(integrated_j=mean_w * whole_s)]
-    if held["gap"].any():
-        part = (seconds_between("time", "until") / whole_s).fill_nan(0.0)
-        gaps, counted_j = held.filter("gap"), pl.col("counted_j")
-        nothing = pl.lit(None, pl.Float64)
-        rest = gaps.with_columns(time="until", integrated_j=nothing, counted_j=counted_j * (1 - part))
-        before = gaps.with_columns(counted_j=counted_j * part, restarted=pl.lit(value=False))
-        pieces += [_held_on(before), rest]
+    between = readings.filter(~pl.col("gap"), ~pl.col("last"))
+    pieces = [between.with_columns(integrated_j=mean_w * step_s)]
+    if readings["gap"].any():
+        span_fraction = (seconds_between("time", "until") / step_s).fill_nan(0.0)
+        gap_steps, counted_j = readings.filter("gap"), pl.col("counted_j")
+        null_value = pl.lit(None, pl.Float64)
+        after_span = gap_steps.with_columns(
+            time="until", integrated_j=null_value, counted_j=counted_j * (1 - span_fraction)
+        )
+        in_span = gap_steps.with_columns(counted_j=counted_j * span_fraction, restarted=pl.lit(value=False))
+        pieces += [_extend_last_readings(in_span), after_span]
     if to_the_end:
-        pieces.append(_held_on(held.filter("last", counter.is_null())))
-        pieces.append(held.filter("last", counter.is_not_null()).with_columns(end="until"))
+        pieces.append(_extend_last_readings(readings.filter("last", counter.is_null())))
+        pieces.append(readings.filter("last", counter.is_not_null()).with_columns(end="until"))
     return (
         pl.concat(pieces, how="diagonal")
         .with_columns(step_s=seconds_between("time", "end"))
@@ -159,10 +170,10 @@ def board_steps(held: pl.DataFrame, *, to_the_end: bool = True) -> pl.DataFrame:
     )
 
 
-def _held_on(held: pl.DataFrame) -> pl.DataFrame:
-    """Pieces for which readings without a next one hold, at their power."""
+def _extend_last_readings(readings: pl.DataFrame) -> pl.DataFrame:
+    """Return the pieces for which readings without a next one are valid, at their power."""
     power_j = pl.col("power_w") * seconds_between("time", "until")
-    return held.with_columns(
+    return readings.with_columns(
         end="until",
         power_end="power_w",
         gap=pl.lit(value=False),
@@ -172,12 +183,24 @@ def _held_on(held: pl.DataFrame) -> pl.DataFrame:
 
 
 def seconds_between(begin: str, end: str) -> pl.Expr:
-    """Seconds from the instants of one column to those of another."""
+    """Seconds from the instants of one column to those of another [s]."""
     return (pl.col(end) - pl.col(begin)).dt.total_microseconds() / 1e6
 
 
-def board_energy(samples: pl.DataFrame, by: Sequence[str] = BOARD) -> pl.DataFrame:
-    """Energy of each board from its first to its last reading, by the counter and by the power.
+def sum_gpu_energy(samples: pl.DataFrame, key_columns: Sequence[str] = GPU_KEY) -> pl.DataFrame:
+    """Sum the energy of each GPU from its first to its last reading, by the counter and by the power.
+
+    Parameters
+    ----------
+    samples : polars.DataFrame
+        Table ``schemas.Samples``.
+    key_columns : sequence of str
+        Columns that identify a GPU.
+
+    Returns
+    -------
+    polars.DataFrame
+        The key with ``energy_kwh``, ``gap_kwh``, ``counted_kwh``, ``integrated_kwh`` [kWh] and counter ``restarts``.
 
     Examples
     --------
@@ -185,77 +208,75 @@ def board_energy(samples: pl.DataFrame, by: Sequence[str] = BOARD) -> pl.DataFra
     >>> noon = datetime(2026, 1, 1, 12, tzinfo=UTC)
     >>> read = {"time": [noon + timedelta(hours=h) for h in range(3)], "node": "n1", "gpu": 0, "instance": None}
     >>> read |= {"power_w": 500.0, "energy_counter_j": [1.0, 1800001.0, 3600001.0]}
-    >>> board_energy(pl.DataFrame(read)).select("energy_kwh", "counted_kwh", "integrated_kwh").row(0)
+    >>> sum_gpu_energy(pl.DataFrame(read)).select("energy_kwh", "counted_kwh", "integrated_kwh").row(0)
     (1.0, 1.0, 1.0)
     """
-    told = samples.select(by).hstack(columns_of(samples.lazy(), TOLD).collect())
-    if len(by) > 1 or not told[by[0]].flags["SORTED_ASC"]:
-        told = told.sort("time", maintain_order=True)
-    both = pl.col("counted_j").is_not_null() & pl.col("integrated_j").is_not_null()
+    readings = samples.select(key_columns).hstack(select_sample_columns(samples.lazy(), ENERGY_COLUMNS).collect())
+    if len(key_columns) > 1 or not readings[key_columns[0]].flags["SORTED_ASC"]:
+        readings = readings.sort("time", maintain_order=True)
+    has_both = pl.col("counted_j").is_not_null() & pl.col("integrated_j").is_not_null()
     kwh = pl.col("energy_j", "gap_j", "counted_j", "integrated_j") / J_PER_KWH
     return (
-        board_steps(held_readings(_read_once(told, by), by))
-        .group_by(by)
+        split_energy_steps(add_reading_spans(_drop_repeated_readings(readings, key_columns), key_columns))
+        .group_by(key_columns)
         .agg(
             pl.when(pl.col("energy_j").count() > 0).then(pl.col("energy_j").sum()),
             gap_j=pl.col("energy_j").filter("gap").sum(),
-            counted_j=pl.col("counted_j").filter(both).sum(),
-            integrated_j=pl.col("integrated_j").filter(both).sum(),
+            counted_j=pl.col("counted_j").filter(has_both).sum(),
+            integrated_j=pl.col("integrated_j").filter(has_both).sum(),
             restarts=pl.col("restarted").sum().cast(pl.Int64),
         )
-        .sort(by)
-        .select(*by, kwh.name.map(lambda name: name.replace("_j", "_kwh")), "restarts")
+        .sort(key_columns)
+        .select(*key_columns, kwh.name.map(lambda name: name.replace("_j", "_kwh")), "restarts")
     )
 
 
 HOUR = timedelta(hours=1)
 DAY = timedelta(days=1)
-MEANS = ("sm_activity", "tensor_activity", "dram_activity")
-HELD = ("time", *DEVICE_KEY, "job_id")
-READ = (*HELD, *MEANS, "memory_used_gib", "power_w", "energy_counter_j")
+MEAN_COLUMNS = ("sm_activity", "tensor_activity", "dram_activity")
+SPAN_COLUMNS = ("time", *DEVICE_KEY, "job_id")
+HOURLY_INPUT_COLUMNS = (*SPAN_COLUMNS, *MEAN_COLUMNS, "memory_used_gib", "power_w", "energy_counter_j")
 
-HOURS = pl.Schema(
+HOURLY_SCHEMA = pl.Schema(
     {"hour": pl.Datetime("us", "UTC"), "node": pl.String(), "gpu": pl.Int32(), "instance": pl.Int32()}
     | {"job_id": pl.String(), "samples": pl.Int64()}
-    | dict.fromkeys((*MEANS, "memory_peak_gib", "energy_kwh"), pl.Float64())
+    | dict.fromkeys((*MEAN_COLUMNS, "memory_peak_gib", "energy_kwh"), pl.Float64())
     | {"energy_source": pl.String(), "gap_kwh": pl.Float64(), "covered": pl.Float64()}
 )
-"""Columns of :func:`hourly`."""
+"""Columns of :func:`aggregate_hourly`."""
 
 
-def hourly(samples: pl.LazyFrame | pl.DataFrame, *, gap_s: float | None = None) -> pl.DataFrame:
+def aggregate_hourly(samples: pl.LazyFrame | pl.DataFrame, *, gap_s: float | None = None) -> pl.DataFrame:
     """Aggregate samples to hours of each device and job.
 
-    The samples are read one UTC day at a time, so that the memory needed is that of a day and of the answer,
-    however long the record is. Energy is what the board's counter adds up between successive readings, where there
-    is one; else the integral of the power along straight lines (trapezoids, cut where an hour ends). A sample holds
-    until the next one, before a gap and at the end for one usual step, see
-    :func:`~gpuplanner.ingest.telemetry.sample_buffer.hold_times`. Over the rest of a gap no power is integrated, and
-    the
-    energy of the counter is spread evenly and kept apart, so that energy goes with the covered time; both together
-    are what the board drew, see :func:`gpuplanner.ingest.telemetry.device_hours.board_energy`. The time for which a
-    sample
-    holds belongs to its job, a gap only where the job after it is the same.
+    Samples are read one UTC day at a time, so that memory for a day and for the result is enough. Energy is what the
+    GPU's counter adds up between successive readings, where there is one; else the integral of the power along straight
+    lines (trapezoids, split at hours). A sample is valid until the next one, before a gap and at the end for one usual
+    step, see :func:`~gpuplanner.ingest.telemetry.sample_buffer.compute_reading_spans`. Over the rest of a gap no power
+    is integrated, and the energy of the counter is spread evenly and kept apart, so that energy matches the covered
+    time; both together are the consumption of the GPU, see
+    :func:`gpuplanner.ingest.telemetry.device_hours.sum_gpu_energy`. The time for which a sample is valid belongs to its
+    job, a gap only where the job after it is the same.
 
-    Power and energy are the board's: they stand in the rows of whole GPUs, and where only instances were sampled, in
-    a row of the GPU beside them that has no samples.
+    Power and energy are those of the physical GPU: they are in the rows of full GPUs, and where only instances were
+    sampled, in a row of the GPU that has no samples.
 
     Parameters
     ----------
     samples : polars.LazyFrame or polars.DataFrame
-        Table ``schemas.Samples`` in any order, such as ``scan_samples`` of a dataset gives; one
-        sample per device and time. Columns that may be null may be absent: not measured.
+        Table ``schemas.Samples`` in any order, such as ``scan_samples`` of a dataset gives; one sample per device and
+        time. Nullable columns may be absent: not measured.
     gap_s : float, optional
-        Longest time between two samples that is no gap [s]. Default: 2.5 times the usual (median) step of the
-        device on that day; at most an hour.
+        Longest time between two samples that is no gap [s]. Default: 2.5 times the usual (median) step of the device on
+        that day; at most an hour.
 
     Returns
     -------
     polars.DataFrame, shape (n_hours, 14)
-        Columns :data:`HOURS`, sorted by hour, device and job: ``samples``, means of the activities over the
-        samples that have them [0-1], ``memory_peak_gib``, ``energy_kwh`` (null where neither was read),
-        ``energy_source`` (``counter``, ``power``, ``counter and power``), ``gap_kwh`` (over gaps; null where there is
-        none or no counter) and ``covered``, the share of the hour for which samples hold [0-1].
+        Columns :data:`HOURLY_SCHEMA`, sorted by hour, device and job: ``samples``, means of the activities over the
+        samples that have them [0-1], ``memory_peak_gib`` [GiB], ``energy_kwh`` (null where neither was read) [kWh],
+        ``energy_source`` (``counter``, ``power``, ``counter and power``), ``gap_kwh`` (over gaps; null without a gap or
+        counter) [kWh] and ``covered``, the share of the hour for which samples are valid [0-1].
 
     Raises
     ------
@@ -272,114 +293,121 @@ def hourly(samples: pl.LazyFrame | pl.DataFrame, *, gap_s: float | None = None) 
     >>> noon = datetime(2026, 1, 1, 12, tzinfo=UTC)
     >>> times = [noon + timedelta(minutes=minutes) for minutes in (0, 30, 60, 90)]
     >>> read = {"time": times, "node": "n1", "gpu": 0, "power_w": [100.0, 300.0, 500.0, 500.0]}
-    >>> samples = conform(pl.DataFrame(read | {"activity_source": "none"}), Samples, where="example")
-    >>> hourly(samples).select("samples", pl.col("energy_kwh").round(6), "covered").rows()
+    >>> samples = conform(pl.DataFrame(read | {"activity_source": "none"}), Samples, source="example")
+    >>> aggregate_hourly(samples).select("samples", pl.col("energy_kwh").round(6), "covered").rows()
     [(2, 0.3, 1.0), (2, 0.5, 1.0)]
     """
-    frame = columns_of(samples.lazy(), READ)
+    frame = select_sample_columns(samples.lazy(), HOURLY_INPUT_COLUMNS)
     span = frame.select(first=pl.col("time").min(), last=pl.col("time").max()).collect(engine="streaming")
     first, last = span.row(0)
     if first is None:
-        return pl.DataFrame(schema=HOURS)
+        return pl.DataFrame(schema=HOURLY_SCHEMA)
     day = first.replace(hour=0, minute=0, second=0, microsecond=0)
-    nothing = pl.DataFrame(schema=frame.collect_schema())
+    no_samples = pl.DataFrame(schema=frame.collect_schema())
     sums: list[pl.DataFrame] = []
-    border, board_border = nothing.select(HELD), board_readings(nothing)
+    open_samples, open_readings = no_samples.select(SPAN_COLUMNS), select_gpu_readings(no_samples)
     while day <= last:
-        inside = (pl.col("time") >= day) & (pl.col("time") < day + DAY)
-        today = frame.filter(inside).collect(engine="streaming")
-        sums.append(_counts(today))
-        readings = pl.concat([board_border, board_readings(today)], how="diagonal")
-        seen = pl.concat([border, today.select(HELD)], how="diagonal")
-        boards = held_readings(readings, BOARD, max_step_s=gap_s)
-        one_each = seen["instance"].null_count() == readings.height == seen.height
-        devices = boards if one_each else held_readings(seen, DEVICE_KEY, max_step_s=gap_s)
-        sums += _day_sums(boards, devices)
-        board_border = _latest(boards, readings.columns)
-        border = _latest(devices.with_columns(instance=pl.lit(None, pl.Int32)) if one_each else devices, HELD)
+        is_on_day = (pl.col("time") >= day) & (pl.col("time") < day + DAY)
+        today = frame.filter(is_on_day).collect(engine="streaming")
+        sums.append(_count_samples(today))
+        readings = pl.concat([open_readings, select_gpu_readings(today)], how="diagonal")
+        day_samples = pl.concat([open_samples, today.select(SPAN_COLUMNS)], how="diagonal")
+        gpu_readings = add_reading_spans(readings, GPU_KEY, max_step_s=gap_s)
+        is_one_per_gpu = day_samples["instance"].null_count() == readings.height == day_samples.height
+        devices = gpu_readings if is_one_per_gpu else add_reading_spans(day_samples, DEVICE_KEY, max_step_s=gap_s)
+        sums += _sum_day(gpu_readings, devices)
+        open_readings = _last_readings(gpu_readings, readings.columns)
+        open_samples = _last_readings(
+            devices.with_columns(instance=pl.lit(None, pl.Int32)) if is_one_per_gpu else devices, SPAN_COLUMNS
+        )
         day += DAY
-    boards = held_readings(board_border, BOARD, max_step_s=gap_s)
-    sums += _day_sums(boards, held_readings(border, DEVICE_KEY, max_step_s=gap_s), to_the_end=True)
-    return _hours(pl.concat(sums, how="diagonal"))
+    gpu_readings = add_reading_spans(open_readings, GPU_KEY, max_step_s=gap_s)
+    sums += _sum_day(gpu_readings, add_reading_spans(open_samples, DEVICE_KEY, max_step_s=gap_s), to_the_end=True)
+    return _combine_hour_sums(pl.concat(sums, how="diagonal"))
 
 
-def _latest(held: pl.DataFrame, columns: Iterable[str]) -> pl.DataFrame:
-    """Last reading of each series, with the usual step as known by then, to be continued on the next day."""
-    return held.filter("last").select(*dict.fromkeys([*columns, "usual_us"]))
+def _last_readings(readings: pl.DataFrame, columns: Iterable[str]) -> pl.DataFrame:
+    """Return the last reading of each series with its usual step, to be continued on the next day."""
+    return readings.filter("last").select(*dict.fromkeys([*columns, "usual_us"]))
 
 
-def _day_sums(boards: pl.DataFrame, devices: pl.DataFrame, *, to_the_end: bool = False) -> list[pl.DataFrame]:
-    """Energy and covered time of a day, whose last readings are left for the next one."""
-    between = _between(boards, to_the_end=to_the_end)
-    if devices is boards:
-        return [between]  # each sample is a reading of its board
-    counted = (pl.col("energy_count") > 0) | (pl.col("gap_count") > 0)
-    return [between.filter(counted).drop("covered_s"), _covered(devices, to_the_end=to_the_end)]
+def _sum_day(
+    gpu_readings: pl.DataFrame, device_readings: pl.DataFrame, *, to_the_end: bool = False
+) -> list[pl.DataFrame]:
+    """Sum energy and covered time of a day, whose last readings are left for the next one."""
+    energy_sums = _sum_energy(gpu_readings, to_the_end=to_the_end)
+    if device_readings is gpu_readings:
+        return [energy_sums]  # each sample is a reading of its board
+    has_energy = (pl.col("energy_count") > 0) | (pl.col("gap_count") > 0)
+    return [energy_sums.filter(has_energy).drop("covered_s"), _sum_covered_time(device_readings, to_the_end=to_the_end)]
 
 
-def _counts(today: pl.DataFrame) -> pl.DataFrame:
-    """Samples, sums of the activities and largest memory, by hour, device and job."""
+def _count_samples(today: pl.DataFrame) -> pl.DataFrame:
+    """Count samples and sum activities, with the peak memory, by hour, device and job."""
     return today.group_by(pl.col("time").dt.truncate("1h").alias("hour"), *DEVICE_KEY, "job_id").agg(
         pl.len().cast(pl.Int64).alias("samples"),
-        pl.col(MEANS).sum().name.suffix("_sum"),
-        pl.col(MEANS).count().cast(pl.Int64).name.suffix("_count"),
+        pl.col(MEAN_COLUMNS).sum().name.suffix("_sum"),
+        pl.col(MEAN_COLUMNS).count().cast(pl.Int64).name.suffix("_count"),
         pl.col("memory_used_gib").max().alias("memory_peak_gib"),
     )
 
 
-def _covered(held: pl.DataFrame, *, to_the_end: bool) -> pl.DataFrame:
-    """Time for which samples hold, by hour, device and job."""
-    held = held.rename({"until": "end"})
-    steps = (held if to_the_end else held.filter(~pl.col("last"))).filter(pl.col("end") > pl.col("time"))
-    by_hour = _cut(steps).group_by("hour", *DEVICE_KEY, "job_id")
+def _sum_covered_time(readings: pl.DataFrame, *, to_the_end: bool) -> pl.DataFrame:
+    """Sum the time for which samples are valid, by hour, device and job."""
+    readings = readings.rename({"until": "end"})
+    steps = (readings if to_the_end else readings.filter(~pl.col("last"))).filter(pl.col("end") > pl.col("time"))
+    by_hour = _split_at_hours(steps).group_by("hour", *DEVICE_KEY, "job_id")
     return by_hour.agg(covered_s=seconds_between("begin", "until").sum())
 
 
-def _between(held: pl.DataFrame, *, to_the_end: bool) -> pl.DataFrame:
-    """Energy, and time for which readings hold, by hour, board and job."""
-    told, gap = pl.col("energy_j").is_not_null(), pl.col("gap")
-    steps = board_steps(held, to_the_end=to_the_end)
-    pieces = _cut(steps.filter(told | ~gap).drop("until"))
+def _sum_energy(readings: pl.DataFrame, *, to_the_end: bool) -> pl.DataFrame:
+    """Sum energy, and time for which readings are valid, by hour, GPU and job."""
+    has_energy, is_gap = pl.col("energy_j").is_not_null(), pl.col("gap")
+    steps = split_energy_steps(readings, to_the_end=to_the_end)
+    pieces = _split_at_hours(steps.filter(has_energy | ~is_gap).drop("until"))
     by_power = pl.col("counted_j").is_null() & pl.col("integrated_j").is_not_null()
     rise = (pl.col("power_end") - pl.col("power_w")) / pl.col("step_s")
     middle_s = (seconds_between("time", "begin") + seconds_between("time", "until")) / 2
     watts = pl.when(by_power).then(pl.col("power_w") + rise * middle_s).otherwise(pl.col("energy_j") / pl.col("step_s"))
-    same_job = pl.col("job_id").eq_missing(pl.col("job_end"))
-    held_s = seconds_between("begin", "until")
+    is_same_job = pl.col("job_id").eq_missing(pl.col("job_end"))
+    piece_s = seconds_between("begin", "until")
     return (
         pieces.with_columns(
-            held_s=held_s,
-            joules=watts * held_s,
+            held_s=piece_s,
+            joules=watts * piece_s,
             instance=pl.lit(None, pl.Int32),
-            job_id=pl.when(~gap | same_job).then("job_id"),
+            job_id=pl.when(~is_gap | is_same_job).then("job_id"),
         )
         .group_by("hour", *DEVICE_KEY, "job_id")
         .agg(
-            covered_s=pl.col("held_s").filter(~gap).sum(),
-            energy_j=pl.col("joules").filter(~gap).sum(),
-            energy_count=(~gap & told).sum().cast(pl.Int64),
-            power_count=(~gap & by_power).sum().cast(pl.Int64),
-            gap_j=pl.col("joules").filter(gap).sum(),
-            gap_count=gap.sum().cast(pl.Int64),
+            covered_s=pl.col("held_s").filter(~is_gap).sum(),
+            energy_j=pl.col("joules").filter(~is_gap).sum(),
+            energy_count=(~is_gap & has_energy).sum().cast(pl.Int64),
+            power_count=(~is_gap & by_power).sum().cast(pl.Int64),
+            gap_j=pl.col("joules").filter(is_gap).sum(),
+            gap_count=is_gap.sum().cast(pl.Int64),
         )
     )
 
 
-def _cut(steps: pl.DataFrame) -> pl.DataFrame:
-    """Parts of steps that lie within an ``hour``, from ``begin`` until ``until``."""
+def _split_at_hours(steps: pl.DataFrame) -> pl.DataFrame:
+    """Split steps at hours: ``hour``, from ``begin`` until ``until``."""
     hour = pl.col("time").dt.truncate("1h")
-    crosses = pl.col("end") > hour + HOUR
+    crosses_hour = pl.col("end") > hour + HOUR
     last = pl.col("end").dt.offset_by("-1us").dt.truncate("1h")
-    inside = steps.filter(~crosses).with_columns(hour=hour, begin="time", until="end")
-    by_hour = steps.filter(crosses).with_columns(hour=pl.datetime_ranges(hour, last, "1h")).explode("hour")
+    within_hour = steps.filter(~crosses_hour).with_columns(hour=hour, begin="time", until="end")
+    by_hour = steps.filter(crosses_hour).with_columns(hour=pl.datetime_ranges(hour, last, "1h")).explode("hour")
     begin, until = pl.max_horizontal("time", "hour"), pl.min_horizontal("end", pl.col("hour") + HOUR)
-    return pl.concat([inside, by_hour.with_columns(begin=begin, until=until)])
+    return pl.concat([within_hour, by_hour.with_columns(begin=begin, until=until)])
 
 
-def _hours(sums: pl.DataFrame) -> pl.DataFrame:
-    """Add what was summed apart, and divide."""
+def _combine_hour_sums(sums: pl.DataFrame) -> pl.DataFrame:
+    """Combine partial sums of hours and compute means."""
     keys = ("hour", *DEVICE_KEY, "job_id")
-    means = [pl.when(pl.col(f"{n}_count") > 0).then(pl.col(f"{n}_sum") / pl.col(f"{n}_count")).alias(n) for n in MEANS]
+    means = [
+        pl.when(pl.col(f"{name}_count") > 0).then(pl.col(f"{name}_sum") / pl.col(f"{name}_count")).alias(name)
+        for name in MEAN_COLUMNS
+    ]
     return (
         sums.group_by(keys)
         .agg(pl.exclude("memory_peak_gib").sum(), pl.col("memory_peak_gib").max())
@@ -397,6 +425,6 @@ def _hours(sums: pl.DataFrame) -> pl.DataFrame:
             covered=pl.col("covered_s") / HOUR.total_seconds(),
         )
         .sort(keys)
-        .select(HOURS.names())
-        .match_to_schema(HOURS)
+        .select(HOURLY_SCHEMA.names())
+        .match_to_schema(HOURLY_SCHEMA)
     )

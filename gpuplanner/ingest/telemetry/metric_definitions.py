@@ -1,9 +1,9 @@
-"""Metrics of exporters: names, units, labels, limits, and which counter gives the activity.
+"""Definitions of exporter metrics: names, units, labels, limits, and the choice of the activity counter.
 
-SM activity, else engine activity, else - on a whole GPU that is not cut - the legacy counter, else nothing.
-A device stands on one rung throughout: where a better counter fails for a moment the sample is missing, since
-a worse one would put a spike in its place. The legacy counter is the share of time in which any kernel ran:
-it reads 99 % while a tenth of the tensor cores work, and 100 % on a job that hangs.
+Activity is SM activity, else engine activity, else - on a full GPU that is not MIG-partitioned - the legacy counter,
+else unknown. A device keeps one counter throughout: where a better one fails for a moment the sample is missing, since
+a worse one would put a spike in its place. The legacy counter is the share of time in which any kernel ran: it reads 99
+% while a tenth of the tensor cores work, and 100 % on a job that hangs.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ from gpuplanner.core.schema_checks import conform
 from gpuplanner.core.schemas import Samples
 from gpuplanner.hardware.catalog import facts
 from gpuplanner.ingest.delimited_rows import Rows
-from gpuplanner.ingest.source_fields import INSTANT
+from gpuplanner.ingest.source_fields import UTC_TIME_TYPE
 
 DEVICE_KEY = ("node", "gpu", "instance")
+"""Columns that identify a device."""
 
 
 QUANTITIES: dict[str, str] = {
@@ -37,14 +38,14 @@ QUANTITIES: dict[str, str] = {
     "xid": "number",
     **dict.fromkeys(("pcie_tx", "pcie_rx", "nvlink_tx", "nvlink_rx"), "rate"),
 }
-"""What can be read, and its dimension; inside: shares 0-1, memory GiB, power W, energy J, rates GB/s, numbers as
-they are."""
+"""Quantity → its dimension; stored as shares 0-1, memory [GiB], power [W], energy [J], rates [GB/s], plain
+numbers."""
 
-WIDE = ("energy", "rate")
-"""Dimensions whose values may be as large as the 32-bit numbers by which DCGM says "no value"."""
+WIDE_DIMENSIONS = ("energy", "rate")
+"""Dimensions whose values may be as large as the 32-bit numbers by which DCGM marks a missing value."""
 
 PERCENT_OR_RATIO = "% or ratio"
-"""Unit of a metric that is in percent or from 0 to 1 by the version of its exporter: its values tell."""
+"""Unit of a metric that is in percent or from 0 to 1, depending on the exporter's version; its values tell."""
 
 DIVISORS: dict[str, dict[str, float]] = {
     "share": {"ratio": 1.0, "%": 100.0, PERCENT_OR_RATIO: 1.0},
@@ -54,23 +55,23 @@ DIVISORS: dict[str, dict[str, float]] = {
     "number": {"": 1.0},
     "rate": {"GB/s": 1.0, "MB/s": 1e3, "KB/s": 1e6, "B/s": 1e9, "KB": 1e6},
 }
-"""Dimension → unit → what a value in it is divided by; an amount that stands for a rate is that of a counter."""
+"""Dimension → unit → divisor to our unit; an amount in place of a rate is a counter."""
 
 
-EXPORTERS = ("nvidia_gpu_exporter", "slurm_job_exporter", "jobstats")
-"""Tools of the catalogue whose metrics Prometheus scrapes, beside DCGM's and AMD's."""
+OTHER_EXPORTERS = ("nvidia_gpu_exporter", "slurm_job_exporter", "jobstats")
+"""Tools of the catalogue whose metrics Prometheus scrapes, beside those of DCGM and AMD."""
 
 
 @dataclass(frozen=True)
 class Metric:
-    """What a source calls a quantity, and the unit in which it gives it unless it says otherwise."""
+    """Definition of a metric: its quantity, and its unit unless the source states another."""
 
     quantity: str
     unit: str
 
     @property
     def divisor(self) -> float:
-        """What a value is divided by.
+        """Divisor from the metric's unit to ours.
 
         Examples
         --------
@@ -81,70 +82,73 @@ class Metric:
 
     @property
     def units(self) -> dict[str, float]:
-        """Units in which this quantity may be given, with their divisors."""
+        """Units in which the quantity may be given, with their divisors."""
         return DIVISORS[QUANTITIES[self.quantity]]
 
 
-def metrics_of(tool: str) -> dict[str, Metric]:
-    """What a tool calls the quantities that are read of it; rows of the catalogue's ``telemetry_metrics``.
+def read_tool_metrics(tool: str) -> dict[str, Metric]:
+    """Read the metrics of a tool from the catalogue's ``telemetry_metrics``.
 
     Examples
     --------
-    >>> metrics_of("smi_query")["power.draw"]
+    >>> read_tool_metrics("smi_query")["power.draw"]
     Metric(quantity='power', unit='W')
     """
     rows = facts("telemetry_metrics").filter(tool=tool).select("name", "quantity", "unit")
     return {name: Metric(quantity, unit or "") for name, quantity, unit in rows.iter_rows()}
 
 
-DCGM = metrics_of("dcgm")
-"""Fields of DCGM [1]_, under their older and newer names; other fields are seen but not read.
+DCGM_METRICS = read_tool_metrics("dcgm")
+"""Fields of DCGM [1]_, under their older and newer names; other fields are not read.
 
 References
 ----------
 .. [1] NVIDIA/dcgm-exporter, etc/default-counters.csv, and the profiling section of the DCGM user guide.
 """
 
-AMD = metrics_of("amd")
-EXPORTED = DCGM | AMD
-EXPORTED |= {name: metric for tool in EXPORTERS for name, metric in metrics_of(tool).items()}
+AMD_METRICS = read_tool_metrics("amd")
+EXPORTED_METRICS = DCGM_METRICS | AMD_METRICS
+"""Metrics of all GPU exporters that Prometheus scrapes, by name."""
+EXPORTED_METRICS |= {name: metric for tool in OTHER_EXPORTERS for name, metric in read_tool_metrics(tool).items()}
 """Metrics of all exporters of GPUs that Prometheus scrapes, by name."""
 
-DCGMI = metrics_of("dcgmi")
+DCGMI_METRICS = read_tool_metrics("dcgmi")
 """Column heads of ``dcgmi dmon``."""
 
-SMI_QUERY = metrics_of("smi_query")
-"""Fields of ``nvidia-smi --query-gpu``; the units are those that it prints where it prints any."""
+SMI_QUERY_METRICS = read_tool_metrics("smi_query")
+"""Fields of ``nvidia-smi --query-gpu``, with the units that it prints."""
 
-SMI_DMON = metrics_of("smi_dmon")
-"""Columns of ``nvidia-smi dmon``. Its ``sm`` is the legacy counter: the share of time in which a kernel ran,
-on however few multiprocessors; the SM activity is ``smutil``, of the option ``--gpm-metrics``."""
+SMI_DMON_METRICS = read_tool_metrics("smi_dmon")
+"""Columns of ``nvidia-smi dmon``. Its ``sm`` is the legacy counter: the share of time in which a kernel ran, on
+however
+few multiprocessors; the SM activity is ``smutil``, of the option ``--gpm-metrics``.
+"""
 
 SMI_UNITS = {"%": "%", "W": "W", "MB": "MiB", "MB/s": "MB/s", "GPM:%": "%"}
 """Units in the second header line of ``nvidia-smi dmon``; its MB of memory are MiB."""
 
-NODE_CSV = metrics_of("node_csv")
+NODE_CSV_METRICS = read_tool_metrics("node_csv")
 """Columns of per-node NVML and DCGM logs, as in the public H100 runs."""
 
 NODE_CSV_OPTIONAL = tuple(facts("telemetry_metrics").filter(tool="node_csv", optional="yes")["name"])
-"""Of them, those that a log may lack."""
+"""Columns of these logs that may be absent."""
 
 GAP_FACTOR = 2.5
-"""A step longer than this many usual intervals is a gap: at least one sample, and not just its jitter, is
+"""Step, as a multiple of the usual interval, above which readings have a gap: more than jitter, a sample is
 missing."""
 
 BLANK_TEXTS = ("", "-", "n/a", "nan", "na", "none", "null", "not supported")
-"""Folded texts that mean "no value"; so does any text in square brackets, as ``[Not Supported]``."""
+"""Lower-case texts that mean "no value"; so does any text in square brackets, as ``[Not Supported]``."""
 
 INT64_BLANK = float(0x7FFF_FFFF_FFFF_FFF0)
 FP64_BLANK = (2.0**47, 2.0**47 + 15)
 INT32_BLANK = (float(0x7FFF_FFF0), float(0x7FFF_FFFF))
-LEAST_BLANK = {True: FP64_BLANK[0], False: INT32_BLANK[0]}
-"""Of a dimension in :data:`WIDE`, or another: below this, no number says "no value"."""
+MIN_BLANK_VALUE = {True: FP64_BLANK[0], False: INT32_BLANK[0]}
+"""Smallest number that may mean "no value", for a dimension in :data:`WIDE_DIMENSIONS` (True) or another (False)."""
 
 
 def is_blank(text: pl.Expr) -> pl.Expr:
-    """True where a text means that there is no value.
+    """Whether a text means that there is no value.
 
     Examples
     --------
@@ -155,8 +159,8 @@ def is_blank(text: pl.Expr) -> pl.Expr:
     return fold.is_in(BLANK_TEXTS) | (text.str.starts_with("[") & text.str.ends_with("]"))
 
 
-def without_blanks(value: pl.Expr, *, wide: bool) -> pl.Expr:
-    """Null for NaN and for the numbers by which DCGM says "no value" [1]_.
+def replace_blank_values(value: pl.Expr, *, wide: bool) -> pl.Expr:
+    """Replace NaN and the numbers by which DCGM marks a missing value by null [1]_.
 
     References
     ----------
@@ -165,7 +169,7 @@ def without_blanks(value: pl.Expr, *, wide: bool) -> pl.Expr:
 
     Examples
     --------
-    >>> pl.select(without_blanks(pl.lit(9223372036854775794.0), wide=False)).item() is None
+    >>> pl.select(replace_blank_values(pl.lit(9223372036854775794.0), wide=False)).item() is None
     True
     """
     blank = ((value >= INT64_BLANK) & (value < math.inf)) | value.is_between(*FP64_BLANK) | value.is_nan()
@@ -177,16 +181,17 @@ def without_blanks(value: pl.Expr, *, wide: bool) -> pl.Expr:
 Frame = TypeVar("Frame", pl.DataFrame, pl.LazyFrame)
 
 PROFILING, ENGINE, LEGACY, NO_COUNTER = "profiling", "engine", "legacy", "none"
-RUNGS = (PROFILING, ENGINE, LEGACY, NO_COUNTER)
+ACTIVITY_SOURCES = (PROFILING, ENGINE, LEGACY, NO_COUNTER)
 """Values of ``activity_source``, best first."""
 
-PROFILED = ("tensor_active", "dram_active")
-ORDER = ("time", *DEVICE_KEY)
-"""Order of samples, of which this is the key."""
+PROFILING_COUNTERS = ("tensor_active", "dram_active")
+"""Counters that only profiling gives, beside SM activity."""
+SAMPLE_KEY = ("time", *DEVICE_KEY)
+"""Columns that identify a sample, and by which samples are sorted."""
 
 
-def climbed(wide: pl.DataFrame) -> pl.DataFrame:
-    """Climb down the ladder for every sample by itself; :func:`on_one_rung` then holds each device to one rung.
+def choose_activity_source(measurements: pl.DataFrame) -> pl.DataFrame:
+    """Choose the activity counter of every sample by itself; :func:`keep_best_counter` then unifies it per device.
 
     Examples
     --------
@@ -194,33 +199,33 @@ def climbed(wide: pl.DataFrame) -> pl.DataFrame:
     >>> row = {"time": datetime(2026, 1, 1, tzinfo=UTC), "node": "n1", "gpu": 0, "instance": None}
     >>> row |= dict.fromkeys(["profile", "job_id"]) | {"gpu_util": 0.99}
     >>> rows = [row | {"tensor_active": None}, row | {"gpu": 1, "tensor_active": 0.11}]
-    >>> climbed(pl.DataFrame(rows, infer_schema_length=None))["activity_source"].to_list()
+    >>> choose_activity_source(pl.DataFrame(rows, infer_schema_length=None))["activity_source"].to_list()
     ['legacy', 'profiling']
     """
-    absent = [pl.lit(None, pl.Float64).alias(name) for name in QUANTITIES if name not in wide.columns]
-    wide = wide.with_columns(absent).with_columns(pl.col(*QUANTITIES).cast(pl.Float64))
-    cut = pl.col("mig_enabled").fill_null(False) if "mig_enabled" in wide.columns else pl.lit(False)
-    rung = (
+    absent = [pl.lit(None, pl.Float64).alias(name) for name in QUANTITIES if name not in measurements.columns]
+    measurements = measurements.with_columns(absent).with_columns(pl.col(*QUANTITIES).cast(pl.Float64))
+    is_partitioned = pl.col("mig_enabled").fill_null(False) if "mig_enabled" in measurements.columns else pl.lit(False)
+    source = (
         pl.when(pl.col("sm_active").is_not_null())
         .then(pl.lit(PROFILING))
         .when(pl.col("engine_active").is_not_null())
         .then(pl.lit(ENGINE))
-        .when(pl.any_horizontal(pl.col(*PROFILED).is_not_null()))
+        .when(pl.any_horizontal(pl.col(*PROFILING_COUNTERS).is_not_null()))
         .then(pl.lit(PROFILING))
-        .when(pl.col("gpu_util").is_not_null() & ~cut)
+        .when(pl.col("gpu_util").is_not_null() & ~is_partitioned)
         .then(pl.lit(LEGACY))
         .otherwise(pl.lit(NO_COUNTER))
     )
     activity = (
-        pl.when(rung == PROFILING)
+        pl.when(source == PROFILING)
         .then("sm_active")
-        .when(rung == ENGINE)
+        .when(source == ENGINE)
         .then("engine_active")
-        .when(rung == LEGACY)
+        .when(source == LEGACY)
         .then("gpu_util")
     )
-    samples = wide.select(
-        *ORDER,
+    samples = measurements.select(
+        *SAMPLE_KEY,
         "profile",
         "job_id",
         sm_activity=activity.clip(upper_bound=1.0),
@@ -233,13 +238,13 @@ def climbed(wide: pl.DataFrame) -> pl.DataFrame:
         power_w="power",
         energy_counter_j="energy_counter",
         xid="xid",
-        activity_source=rung,
+        activity_source=source,
     )
-    return conform(samples, Samples, where="telemetry")
+    return conform(samples, Samples, source="telemetry")
 
 
-def rungs(samples: pl.DataFrame | pl.LazyFrame) -> pl.DataFrame:
-    """What each device was ever read by."""
+def find_device_counters(samples: pl.DataFrame | pl.LazyFrame) -> pl.DataFrame:
+    """Find for each device whether it ever had SM activity, and any better counter than the legacy one."""
     source = pl.col("activity_source")
     return (
         samples.lazy()
@@ -253,59 +258,65 @@ def rungs(samples: pl.DataFrame | pl.LazyFrame) -> pl.DataFrame:
     )
 
 
-def best_rungs(ever: pl.DataFrame) -> pl.DataFrame:
-    """What :func:`rungs` tell of each device, with whether its GPU is ``cut``: has instances.
+def merge_device_counters(device_counters: pl.DataFrame) -> pl.DataFrame:
+    """Merge the counters of each device, and add whether its GPU is MIG-partitioned as ``cut``.
 
     Examples
     --------
     >>> told = {"node": "n1", "gpu": 0, "instance": [None, None, 7], "has_sm": [False, True, False], "has_better": True}
-    >>> best_rungs(pl.DataFrame(told)).select("instance", "has_sm", "cut").rows()
+    >>> merge_device_counters(pl.DataFrame(told)).select("instance", "has_sm", "cut").rows()
     [(None, True, True), (7, False, True)]
     """
     return (
-        ever.group_by(DEVICE_KEY)
+        device_counters.group_by(DEVICE_KEY)
         .agg(pl.col("has_sm", "has_better").any())
         .with_columns(cut=pl.col("instance").is_not_null().any().over("node", "gpu"))
         .sort(DEVICE_KEY)
     )
 
 
-def on_one_rung(samples: Frame, ever: pl.DataFrame) -> Frame:
-    """Take away activity that comes from a worse counter than the best that the device was ever read by.
+def keep_best_counter(samples: Frame, device_counters: pl.DataFrame) -> Frame:
+    """Remove activity that comes from a worse counter than the best that the device was ever read by.
 
-    What is told of a device later can only take more away, so doing it again changes nothing.
+    More readings of a device can only remove more, so repeating it changes nothing.
 
     Examples
     --------
     >>> row = {"node": "n1", "gpu": 0, "instance": None, "tensor_activity": None, "dram_activity": None}
     >>> read = {"sm_activity": [0.99, 0.3], "activity_source": ["legacy", "profiling"]}
     >>> samples = pl.DataFrame(read).with_columns(pl.lit(value).alias(name) for name, value in row.items())
-    >>> on_one_rung(samples, rungs(samples))["sm_activity"].to_list()
+    >>> keep_best_counter(samples, find_device_counters(samples))["sm_activity"].to_list()
     [None, 0.3]
     """
     source = pl.col("activity_source")
-    stays = pl.col("sm_activity").is_not_null() & (
+    is_kept = pl.col("sm_activity").is_not_null() & (
         (source == PROFILING)
         | ((source == ENGINE) & ~pl.col("has_sm"))
         | ((source == LEGACY) & ~pl.col("has_better") & ~pl.col("cut"))
     )
-    left = pl.any_horizontal(pl.col("tensor_activity", "dram_activity").is_not_null())
-    judged = (
+    has_side_activity = pl.any_horizontal(pl.col("tensor_activity", "dram_activity").is_not_null())
+    filtered = (
         samples.lazy()
-        .join(best_rungs(ever).lazy(), on=DEVICE_KEY, how="left", nulls_equal=True, maintain_order="left")
+        .join(
+            merge_device_counters(device_counters).lazy(),
+            on=DEVICE_KEY,
+            how="left",
+            nulls_equal=True,
+            maintain_order="left",
+        )
         .with_columns(
-            sm_activity=pl.when(stays).then("sm_activity"),
-            activity_source=pl.when(stays)
+            sm_activity=pl.when(is_kept).then("sm_activity"),
+            activity_source=pl.when(is_kept)
             .then(source)
-            .otherwise(pl.when(left).then(pl.lit(PROFILING)).otherwise(pl.lit(NO_COUNTER))),
+            .otherwise(pl.when(has_side_activity).then(pl.lit(PROFILING)).otherwise(pl.lit(NO_COUNTER))),
         )
         .select(samples.collect_schema().names())
     )
-    return judged if isinstance(samples, pl.LazyFrame) else judged.collect()
+    return filtered if isinstance(samples, pl.LazyFrame) else filtered.collect()
 
 
-MAX_INDEX = 1023
-"""Larger GPU or instance numbers are faults of a source."""
+MAX_DEVICE_INDEX = 1023
+"""Largest valid GPU or instance number."""
 
 NODE_LABELS = ("node", "kubernetes_node", "exported_node")
 """Labels of the scrape that name the node itself."""
@@ -321,49 +332,50 @@ References
 ----------
 .. [1] NVIDIA/dcgm-exporter, deployment/values.yaml: ``honorLabels: false``; Prometheus, scrape_config, honor_labels.
 """
-EXPORTER = re.compile(r"(dcgm|metrics|gpu|smi|rocm)[a-z0-9-]*exporter", re.IGNORECASE)
-"""Pods that export readings of GPUs, and hold none."""
-OTHER_PARTITION = "a partition of an AMD GPU other than the first"
+EXPORTER_POD_PATTERN = re.compile(r"(dcgm|metrics|gpu|smi|rocm)[a-z0-9-]*exporter", re.IGNORECASE)
+"""Names of exporter pods, which use no GPU themselves."""
+OTHER_PARTITION_FAULT = "a partition of an AMD GPU other than the first"
+"""Fault of readings of AMD partitions that are not read."""
 
-DEVICE = pl.Schema(
+DEVICE_SCHEMA = pl.Schema(
     {"node": pl.String(), "gpu": pl.Int32(), "instance": pl.Int32()}
     | dict.fromkeys(("profile", "board", "job_id", "fault"), pl.String())
 )
-"""A device as its labels give it; `fault` says why they cannot be read."""
+"""A device as its labels describe it; `fault` says why they are malformed."""
 
-READING = pl.Schema(
-    {"file": pl.UInt32(), "line": pl.UInt32(), "raw": pl.String(), "time": INSTANT, **DEVICE}
+READING_SCHEMA = pl.Schema(
+    {"file": pl.UInt32(), "line": pl.UInt32(), "raw": pl.String(), "time": UTC_TIME_TYPE, **DEVICE_SCHEMA}
     | {"metric": pl.String(), "value": pl.String()}
 )
-"""One value of one metric of one device, before it is read as a number."""
+"""One value of one metric of one device, as text."""
 
 
-def device(labels: Mapping[str, str] | None, default_node: str | None = None) -> tuple[object, ...]:
-    """Device of a label set, as a row of :data:`DEVICE`; names of labels are known in any case of their letters.
+def parse_device(labels: Mapping[str, str] | None, default_node: str | None = None) -> tuple[object, ...]:
+    """Parse the labels of a series to a device, a row of :data:`DEVICE_SCHEMA`; label names match in any letter case.
 
-    The label ``UUID`` of a MIG sample is the parent's, so an instance is known by ``gpu`` and ``GPU_I_ID``. The host
-    name may be that of the exporter's pod: labels of the scrape that name the node come first.
-    The label ``job`` is the scrape job of Prometheus and says nothing about who computed.
+    The label ``UUID`` of a MIG sample is the parent's, so an instance is identified by ``gpu`` and ``GPU_I_ID``. The
+    host name may be that of the exporter's pod: labels of the scrape that name the node go first. The label ``job`` is
+    the scrape job of Prometheus and not a job of the cluster.
 
     Examples
     --------
-    >>> device({"gpu": "3", "Hostname": "n1", "GPU_I_ID": "7", "GPU_I_PROFILE": "1g.10gb", "job": "dcgm"})
+    >>> parse_device({"gpu": "3", "Hostname": "n1", "GPU_I_ID": "7", "GPU_I_PROFILE": "1g.10gb", "job": "dcgm"})
     ('n1', 3, 7, '1g.10gb', None, None, None)
-    >>> device({"gpu": "3", "Hostname": "dcgm-exporter-x7k2p", "node": "n1"})[0]
+    >>> parse_device({"gpu": "3", "Hostname": "dcgm-exporter-x7k2p", "node": "n1"})[0]
     'n1'
     """
     if labels is None:
-        return (None,) * (len(DEVICE) - 1) + ("labels that cannot be read",)
+        return (None,) * (len(DEVICE_SCHEMA) - 1) + ("labels that cannot be read",)
     labels = {name.lower(): value for name, value in labels.items()}
-    node = _node(labels, default_node)
-    gpu = _index(next((labels[name] for name in GPU_LABELS if labels.get(name)), ""))
+    node = _find_node(labels, default_node)
+    gpu = _parse_index(next((labels[name] for name in GPU_LABELS if labels.get(name)), ""))
     if gpu is None:
-        gpu = _index(labels.get("device", "").removeprefix("nvidia"))
+        gpu = _parse_index(labels.get("device", "").removeprefix("nvidia"))
     instance_text, profile = labels.get("gpu_i_id", ""), labels.get("gpu_i_profile") or None
-    instance = _index(instance_text)
+    instance = _parse_index(instance_text)
     fault = None
     if labels.get("gpu_partition_id", "").strip("0").isdigit():  # "NA" in virtual machines
-        fault = OTHER_PARTITION
+        fault = OTHER_PARTITION_FAULT
     elif gpu is None:
         fault = "no GPU number in the labels"
     elif node is None:
@@ -371,209 +383,237 @@ def device(labels: Mapping[str, str] | None, default_node: str | None = None) ->
     elif instance is None and (profile or instance_text):
         fault = "a MIG instance without its number"
     gpu_model = next((labels[name] for name in BOARD_LABELS if labels.get(name)), None)
-    return node, gpu, instance, profile, gpu_model, _holder(labels), fault
+    return node, gpu, instance, profile, gpu_model, _find_job(labels), fault
 
 
-def devices(labels: Sequence[Mapping[str, str] | None], default_node: str | None = None) -> pl.DataFrame:
-    """Devices of several label sets, one row each in their order.
+def parse_devices(labels: Sequence[Mapping[str, str] | None], default_node: str | None = None) -> pl.DataFrame:
+    """Parse the labels of several series to devices, one row each in their order.
 
-    Where a scrape renames the labels of workloads, ``pod`` never names one. Series that know their GPU by its UUID
-    alone have the number and model of the series that describes it.
+    Where a scrape renames the labels of workloads, ``pod`` never names one. Series that identify their GPU by UUID only
+    get the number and model from the series that describes it.
     """
-    renamed = {each.get("job") for each in labels if each and "exported_pod" in each}
-    described = {
-        each["uuid"]: {name: each[name] for name in ("index", "name") if name in each}
-        for each in labels
-        if each and {"uuid", "index"} <= each.keys()
+    renaming_jobs = {
+        series_labels.get("job") for series_labels in labels if series_labels and "exported_pod" in series_labels
     }
-    told = [
+    by_uuid = {
+        series_labels["uuid"]: {name: series_labels[name] for name in ("index", "name") if name in series_labels}
+        for series_labels in labels
+        if series_labels and {"uuid", "index"} <= series_labels.keys()
+    }
+    complete = [
         None
-        if each is None
-        else described.get(each.get("uuid", ""), {})
-        | {name: value for name, value in each.items() if each.get("job") not in renamed or name != "pod"}
-        for each in labels
+        if series_labels is None
+        else by_uuid.get(series_labels.get("uuid", ""), {})
+        | {
+            name: value
+            for name, value in series_labels.items()
+            if series_labels.get("job") not in renaming_jobs or name != "pod"
+        }
+        for series_labels in labels
     ]
-    return pl.DataFrame([device(each, default_node) for each in told], schema=DEVICE, orient="row")
+    return pl.DataFrame(
+        [parse_device(series_labels, default_node) for series_labels in complete], schema=DEVICE_SCHEMA, orient="row"
+    )
 
 
-def _node(labels: Mapping[str, str], default_node: str | None) -> str | None:
-    """Name of the node: the host name unless it is that of the exporter's pod, else the address of the scrape."""
+def _find_node(labels: Mapping[str, str], default_node: str | None) -> str | None:
+    """Find the node name: the host name unless it is that of the exporter's pod, else the address of the scrape."""
     node = next((labels[name] for name in NODE_LABELS if labels.get(name)), None)
     host = labels.get("hostname") or None
-    own = host is not None and (host == labels.get("pod") or EXPORTER.search(host) is not None)
+    is_exporter_pod = host is not None and (host == labels.get("pod") or EXPORTER_POD_PATTERN.search(host) is not None)
     address = re.sub(r":[0-9]+$", "", labels.get("instance", "")) or None
-    return node or (None if own else host) or default_node or address or host
+    return node or (None if is_exporter_pod else host) or default_node or address or host
 
 
-def _holder(labels: Mapping[str, str]) -> str | None:
-    """Job of the job mapping, else namespace/pod of the Kubernetes mapping."""
+def _find_job(labels: Mapping[str, str]) -> str | None:
+    """Find the job of the job mapping, else namespace/pod of the Kubernetes mapping."""
     job = next((labels[name] for name in JOB_LABELS if labels.get(name)), None)
     if job is not None:
         return job
     for namespace, pod in POD_LABELS:
-        if labels.get(pod) and not EXPORTER.search(labels[pod]):
+        if labels.get(pod) and not EXPORTER_POD_PATTERN.search(labels[pod]):
             return f"{labels[namespace]}/{labels[pod]}" if labels.get(namespace) else labels[pod]
     return None
 
 
-def _index(text: str) -> int | None:
-    """Number of a GPU or instance."""
-    return int(text) if re.fullmatch(r"[0-9]{1,4}", text) and int(text) <= MAX_INDEX else None
+def _parse_index(text: str) -> int | None:
+    """Parse the number of a GPU or instance; None if it is invalid."""
+    return int(text) if re.fullmatch(r"[0-9]{1,4}", text) and int(text) <= MAX_DEVICE_INDEX else None
 
 
-MIXED_SHARE = 0.01
+MAX_ABOVE_ONE_SHARE = 0.01
 """Share of values above 1 from which ratios are taken to be percent; fewer are single faults."""
 
-ROUNDING = 1e-6
-"""By how much a mean of ratios may exceed 1 through rounding of the source."""
+RATIO_TOLERANCE = 1e-6
+"""Amount by which a ratio may exceed 1 through rounding of the source."""
 
-SHOWN = 5
-PERCENT = DIVISORS["share"]["%"]
+MAX_SHOWN_VALUES = 5
+"""Example values that an error shows."""
+PERCENT_DIVISOR = DIVISORS["share"]["%"]
+"""Divisor from percent to a share."""
 
 
 @dataclass
-class _Signs:
+class _ValueStatistics:
+    """Statistics of the positive values of one quantity."""
+
     positive: int = 0
-    most: float = 0.0
-    least: float = float("inf")
+    largest: float = 0.0
+    smallest: float = float("inf")
     fractional: bool = False
-    odd: int = 0
+    n_odd: int = 0
     first: list[float] = field(default_factory=list)
-    first_odd: list[float] = field(default_factory=list)
+    first_odd_values: list[float] = field(default_factory=list)
 
 
 @dataclass
-class UnitSigns:
-    """Counts of values by quantity, of all blocks seen so far."""
+class UnitCheck:
+    """Check of the unit of each quantity by the values of all blocks."""
 
-    _signs: dict[str, _Signs] = field(default_factory=lambda: {name: _Signs() for name in QUANTITIES})
+    _statistics: dict[str, _ValueStatistics] = field(
+        default_factory=lambda: {name: _ValueStatistics() for name in QUANTITIES}
+    )
 
-    def see(self, quantity: str, values: np.ndarray) -> None:
-        """Count the values of a block; NaN is no value."""
-        signs = self._signs[quantity]
+    def add_values(self, quantity: str, values: np.ndarray) -> None:
+        """Add the values of a block; NaN is no value."""
+        statistics = self._statistics[quantity]
         positive = values[values > 0]
         if not len(positive):
             return
-        signs.positive += len(positive)
-        signs.most = max(signs.most, float(positive.max()))
-        signs.least = min(signs.least, float(positive.min()))
-        if quantity == "gpu_util" and not signs.fractional and signs.most <= 1 / PERCENT * 2:
-            percent = positive * PERCENT
-            signs.fractional = bool((np.rint(percent) != percent).any())
-        if len(signs.first) < SHOWN:
-            signs.first += positive[: SHOWN - len(signs.first)].tolist()
-        odd = positive[:0]
-        if quantity == "memory_total" and signs.least < 1:
-            odd = positive[positive < 1]
-        elif _is_share(quantity) and signs.most > 1 + ROUNDING:
-            odd = positive[positive > 1 + ROUNDING]
-        signs.odd += len(odd)
-        if len(signs.first_odd) < SHOWN:
-            signs.first_odd += odd[: SHOWN - len(signs.first_odd)].tolist()
+        statistics.positive += len(positive)
+        statistics.largest = max(statistics.largest, float(positive.max()))
+        statistics.smallest = min(statistics.smallest, float(positive.min()))
+        if quantity == "gpu_util" and not statistics.fractional and statistics.largest <= 1 / PERCENT_DIVISOR * 2:
+            percent = positive * PERCENT_DIVISOR
+            statistics.fractional = bool((np.rint(percent) != percent).any())
+        if len(statistics.first) < MAX_SHOWN_VALUES:
+            statistics.first += positive[: MAX_SHOWN_VALUES - len(statistics.first)].tolist()
+        odd_values = positive[:0]
+        if quantity == "memory_total" and statistics.smallest < 1:
+            odd_values = positive[positive < 1]
+        elif _is_share(quantity) and statistics.largest > 1 + RATIO_TOLERANCE:
+            odd_values = positive[positive > 1 + RATIO_TOLERANCE]
+        statistics.n_odd += len(odd_values)
+        if len(statistics.first_odd_values) < MAX_SHOWN_VALUES:
+            statistics.first_odd_values += odd_values[: MAX_SHOWN_VALUES - len(statistics.first_odd_values)].tolist()
 
-    def refuse_mixed(self, where: str) -> None:
-        """Refuse files whose values betray another unit than the one that was assumed.
+    def require_expected_units(self, location: str) -> None:
+        """Refuse files whose values reveal another unit than the assumed one.
 
-        A share above 1 shows that percent were given for ratios; the smaller ones among them would pass for
-        ratios, so not one of them can be believed. A percentage that is never above 1, yet no whole number, is
-        a ratio. A GPU with less than 1 GiB of memory was given in another unit.
+        A share above 1 shows that percent were given for ratios; smaller percentages among them would pass for ratios,
+        so none of the values is reliable. A percentage that is never above 1, but no integer, is a ratio. A GPU with
+        less than 1 GiB of memory was given in another unit.
 
         Examples
         --------
-        >>> signs = UnitSigns()
-        >>> signs.see("sm_active", np.array([0.5, 45.0]))
-        >>> signs.refuse_mixed("a.csv")
+        >>> signs = UnitCheck()
+        >>> signs.add_values("sm_active", np.array([0.5, 45.0]))
+        >>> signs.require_expected_units("a.csv")
         Traceback (most recent call last):
             ...
         gpuplanner.core.errors.TraceFormatError: a.csv: expected sm_active in the unit of the source; got percent ...
         """
-        for quantity, signs in self._signs.items():
-            if not signs.positive:
+        for quantity, statistics in self._statistics.items():
+            if not statistics.positive:
                 continue
-            suspicion, count, shown = None, signs.odd, signs.first_odd
+            suspicion, count, examples_shown = None, statistics.n_odd, statistics.first_odd_values
             if quantity == "gpu_util":
-                if signs.most * PERCENT <= 1 and signs.fractional:
-                    suspicion, count = "ratios where percent were expected", signs.positive
-                    shown = [value * PERCENT for value in signs.first]
-            elif _is_share(quantity) and signs.odd > MIXED_SHARE * signs.positive:
+                if statistics.largest * PERCENT_DIVISOR <= 1 and statistics.fractional:
+                    suspicion, count = "ratios where percent were expected", statistics.positive
+                    examples_shown = [value * PERCENT_DIVISOR for value in statistics.first]
+            elif _is_share(quantity) and statistics.n_odd > MAX_ABOVE_ONE_SHARE * statistics.positive:
                 suspicion = "percent where ratios were expected"
-            elif quantity == "memory_total" and signs.least < 1:
+            elif quantity == "memory_total" and statistics.smallest < 1:
                 suspicion = "a unit larger than the one expected"
             if suspicion is not None:
-                got = f"{suspicion}: {count} of {signs.positive} values, such as {examples(shown)}"
+                got = f"{suspicion}: {count} of {statistics.positive} values, such as {examples(examples_shown)}"
                 expected = f"{quantity} in the unit of the source"
-                raise TraceFormatError(where, expected, got, "Convert the column, or state its unit.")
+                raise TraceFormatError(location, expected, got, "Convert the column, or state its unit.")
 
 
 def _is_share(quantity: str) -> bool:
+    """Whether a quantity is a share from 0 to 1."""
     return QUANTITIES[quantity] == "share"
 
 
 POWER_MARGIN = 1.2
-"""A mean over a sampling period does not exceed the board's power limit by more than this."""
+"""Largest mean power over a sampling period, as a multiple of the GPU's power limit."""
 
 MAX_XID = 999
-"""Errors of the driver are numbered from 1; beyond this there is none [1]_.
+"""Largest number of a driver error [1]_.
 
 References
 ----------
 .. [1] NVIDIA, XID Errors: the catalogue ends below 200.
 """
 
-SIZE = re.compile("[0-9]{1,4}GB$")
+MEMORY_SIZE_PATTERN = re.compile("[0-9]{1,4}GB$")
+"""Word for a memory size in a model name."""
 
 
 @functools.cache
-def board_limits(model: str | None) -> tuple[float, float]:
-    """Largest power and memory of the boards that a model name may mean.
+def gpu_model_limits(model: str | None) -> tuple[float, float]:
+    """Return the largest power [W] and memory [GB] of the GPU models that a name may mean.
 
     Examples
     --------
-    >>> board_limits("NVIDIA H100 80GB HBM3")
+    >>> gpu_model_limits("NVIDIA H100 80GB HBM3")
     (700.0, 80.0)
     """
     specs = facts("gpu_specs")
     words = set(re.split(r"[\s-]+", (model or "").upper()))
-    named = [_family(name) <= words for name in specs["gpu_model"]]
-    rows = specs.filter(named) if any(named) else specs
-    sized = rows.filter(pl.col("memory_gb").is_in([float(word[:-2]) for word in words if SIZE.match(word)]))
-    rows = rows if sized.is_empty() else sized
+    is_meant = [_model_family(name) <= words for name in specs["gpu_model"]]
+    rows = specs.filter(is_meant) if any(is_meant) else specs
+    rows_of_size = rows.filter(
+        pl.col("memory_gb").is_in([float(word[:-2]) for word in words if MEMORY_SIZE_PATTERN.match(word)])
+    )
+    rows = rows if rows_of_size.is_empty() else rows_of_size
     power = rows["tdp_w"].max() or specs["tdp_w"].max()
     return float(power), float(rows["memory_gb"].max())  # type: ignore[arg-type]
 
 
-def _family(name: str) -> set[str]:
-    """Words of a catalogue name up to the first with a figure: RTX, PRO, 6000; H100."""
+def _model_family(name: str) -> set[str]:
+    """Return the words of a catalogue name up to the first with a digit: RTX, PRO, 6000; H100."""
     words = name.upper().split("-")
-    last = next(place for place, word in enumerate(words) if re.search(r"[0-9]", word))
-    return set(words[: last + 1])
+    last_position = next(position for position, word in enumerate(words) if re.search(r"[0-9]", word))
+    return set(words[: last_position + 1])
 
 
 def reject_impossible(rows: Rows, values: Mapping[str, pl.Expr], extremes: Mapping[str, tuple[float, float]]) -> Rows:
-    """Reject rows with a value below 0, a share above 1, or more power or memory than the board has."""
+    """Reject rows with a value below 0, a share above 1, or more power or memory than the GPU has.
+
+    Parameters
+    ----------
+    rows : Rows
+        Rows with GPU model words in ``board``.
+    values : mapping of str to polars.Expr
+        Quantity → its values.
+    extremes : mapping of str to tuple of float
+        Quantity → smallest and largest value, so that only quantities with faults are checked row by row.
+    """
     if rows.good.is_empty():
         return rows
     models = rows.good["board"].unique().to_list()
-    power = {model: POWER_MARGIN * board_limits(model)[0] for model in models}
-    memory = {model: board_limits(model)[1] for model in models}
-    watts = pl.col("board").replace_strict(power, return_dtype=pl.Float64)
-    gib = pl.col("board").replace_strict(memory, return_dtype=pl.Float64)
+    power_limits_w = {model: POWER_MARGIN * gpu_model_limits(model)[0] for model in models}
+    memory_limits_gib = {model: gpu_model_limits(model)[1] for model in models}
+    max_power_w = pl.col("board").replace_strict(power_limits_w, return_dtype=pl.Float64)
+    max_memory_gib = pl.col("board").replace_strict(memory_limits_gib, return_dtype=pl.Float64)
     faults: dict[str, pl.Expr] = {}
     for quantity, value in values.items():
-        least, most = extremes.get(quantity, (0.0, 0.0))
-        if least < 0:
+        smallest, largest = extremes.get(quantity, (0.0, 0.0))
+        if smallest < 0:
             faults[f"{quantity}: below 0"] = value < 0
         if QUANTITIES[quantity] == "share":
-            if most > 1 + ROUNDING:
-                faults[f"{quantity}: above 1"] = value > 1 + ROUNDING
+            if largest > 1 + RATIO_TOLERANCE:
+                faults[f"{quantity}: above 1"] = value > 1 + RATIO_TOLERANCE
         elif quantity == "xid":
-            if most > 0:
+            if largest > 0:
                 faults["xid: not the number of an error"] = (value % 1 != 0) | (value > MAX_XID)
         elif quantity == "power":
-            if most > min(power.values()):
-                faults[f"power: above {POWER_MARGIN} x the power limit of the GPU"] = value > watts
-        elif quantity.startswith("memory") and most > min(memory.values()):
-            faults[f"{quantity}: more than the GPU has"] = value > gib
+            if largest > min(power_limits_w.values()):
+                faults[f"power: above {POWER_MARGIN} x the power limit of the GPU"] = value > max_power_w
+        elif quantity.startswith("memory") and largest > min(memory_limits_gib.values()):
+            faults[f"{quantity}: more than the GPU has"] = value > max_memory_gib
     if "memory_used" in values and "memory_total" in rows.good.columns:
         faults["memory_used: more than memory_total"] = values["memory_used"] > values["memory_total"]
     return rows.reject(faults) if faults else rows

@@ -1,4 +1,4 @@
-"""Logs of monitors and exporters: CSV, ``dmon``, ``pmon``, ``dcgmi``, OpenMetrics."""
+"""Readers of logs of monitors and exporters: CSV, ``dmon``, ``pmon``, ``dcgmi``, OpenMetrics."""
 
 from __future__ import annotations
 
@@ -9,92 +9,102 @@ from pathlib import Path
 
 import polars as pl
 
-from gpuplanner.core.errors import TraceFormatError, message
+from gpuplanner.core.errors import TraceFormatError, format_message
 from gpuplanner.core.schema_checks import conform
 from gpuplanner.core.schemas import Processes
 from gpuplanner.ingest.dataset import Dataset
-from gpuplanner.ingest.delimited_rows import Rows, names_of
+from gpuplanner.ingest.delimited_rows import Rows, unique_file_names
 from gpuplanner.ingest.quality_report import Finding, source_finding
-from gpuplanner.ingest.row_reader import SAMPLE, parse_labels, read_row_blocks
-from gpuplanner.ingest.source_definition import matches
-from gpuplanner.ingest.source_fields import INSTANT, Field, source_columns
+from gpuplanner.ingest.row_reader import SAMPLE_PATTERN, parse_labels, read_row_blocks
+from gpuplanner.ingest.source_definition import matches_pattern
+from gpuplanner.ingest.source_fields import UTC_TIME_TYPE, Field, source_columns
 from gpuplanner.ingest.telemetry.metric_definitions import (
-    AMD,
-    DCGM,
-    DCGMI,
-    DEVICE,
-    EXPORTED,
-    NODE_CSV,
+    AMD_METRICS,
+    DCGM_METRICS,
+    DCGMI_METRICS,
+    DEVICE_SCHEMA,
+    EXPORTED_METRICS,
+    NODE_CSV_METRICS,
     NODE_CSV_OPTIONAL,
-    OTHER_PARTITION,
+    OTHER_PARTITION_FAULT,
     PERCENT_OR_RATIO,
     QUANTITIES,
-    SMI_DMON,
+    SMI_DMON_METRICS,
     SMI_UNITS,
     Metric,
-    device,
-    devices,
     is_blank,
+    parse_device,
+    parse_devices,
 )
-from gpuplanner.ingest.telemetry.sample_buffer import Gathering
-from gpuplanner.ingest.telemetry.sample_table import Story, Way, finish, telemetry_of
+from gpuplanner.ingest.telemetry.sample_buffer import SampleBuffer
+from gpuplanner.ingest.telemetry.sample_table import SampleOutput, SourceNotes, build_telemetry, finish_telemetry
 from gpuplanner.ingest.telemetry.telemetry_files import (
     Hints,
-    data_only,
-    header_begins,
-    known_unit,
-    path_of,
+    has_leading_columns,
+    keep_data_lines,
+    page_path,
+    parse_times,
     read_pages,
-    read_wide,
-    reads,
-    with_instants,
+    read_wide_values,
+    require_known_unit,
+    telemetry_reader,
 )
 from gpuplanner.ingest.text_files import FileBlocks, TextFile
 
-MANY_LABELS = 200_000
-"""Texts of labels that are remembered from block to block."""
+MAX_REMEMBERED_LABELS = 200_000
+"""Label texts that are remembered from block to block."""
 
-ROUND_S = 3.0
-"""Readings of one round of the DCGM CSV are up to this far apart."""
+MAX_ROUND_S = 3.0
+"""Longest time between readings of one scrape round in the DCGM CSV [s]."""
 
-NODE_COLUMNS = {
+NODE_CSV_COLUMNS = {
     "timestamp": Field("timestamp"),
     "gpu": Field("gpu", "number", high=1023),
     "gpu_model": Field("board", nullable=True),
-    **{column: Field(column, nullable=True, optional=column in NODE_CSV_OPTIONAL, at_once=True) for column in NODE_CSV},
+    **{
+        column: Field(column, nullable=True, optional=column in NODE_CSV_OPTIONAL, at_once=True)
+        for column in NODE_CSV_METRICS
+    },
 }
-READING_COLUMNS = source_columns("dcgm_csv")
+"""Columns of the per-node CSV."""
+DCGM_CSV_COLUMNS = source_columns("dcgm_csv")
+"""Columns of the DCGM CSV."""
 
 
-@reads(header_begins("timestamp", "gpu", *list(NODE_CSV)[:2]))
-def read_node_csv(paths: Sequence[str | Path], hints: Hints, way: Way | None = None) -> Dataset:
-    """Read logs with one row per GPU and time, one file per node, as of the public H100 runs.
+@telemetry_reader(has_leading_columns("timestamp", "gpu", *list(NODE_CSV_METRICS)[:2]))
+def read_node_csv(paths: Sequence[str | Path], hints: Hints, output: SampleOutput | None = None) -> Dataset:
+    """Read logs with one row per GPU and time, one file per node, as in the public H100 runs.
 
-    Columns: see :data:`gpuplanner.ingest.telemetry.metric_definitions.NODE_CSV`; ``timestamp`` in epoch seconds or
-    with an
-    offset. All but the energy counter are needed: a column that was renamed is an error.
+    Columns: see :data:`gpuplanner.ingest.telemetry.metric_definitions.NODE_CSV_METRICS`; ``timestamp`` in epoch seconds
+    or with an offset. All but the energy counter are required, so that a renamed column is an error.
     """
-    way, source = way or Way(), "node-csv"
-    blocks = FileBlocks(paths, way.block_bytes)
-    gathered = Gathering(stream=way.room(), keeps_text=way.into is None)
-    for rows in read_row_blocks(blocks, NODE_COLUMNS, source=source):
-        gathered.add(_of_node(rows, hints) if rows.good.width else rows)
-    more = node_finding(blocks.files, gathered.count, hints)
-    return finish(gathered, blocks.files, Story(source, hints.tz, more=more), way=way, again=blocks)
+    output, source = output or SampleOutput(), "node-csv"
+    blocks = FileBlocks(paths, output.block_bytes)
+    sample_buffer = SampleBuffer(stream=output.open_spill(), keeps_text=output.folder is None)
+    for rows in read_row_blocks(blocks, NODE_CSV_COLUMNS, source=source):
+        sample_buffer.add_rows(_parse_node_rows(rows, hints) if rows.good.width else rows)
+    findings = file_node_findings(blocks.files, sample_buffer.count, hints)
+    return finish_telemetry(
+        sample_buffer,
+        blocks.files,
+        SourceNotes(source, hints.tz, extra_findings=findings),
+        output=output,
+        reread_blocks=blocks,
+    )
 
 
-def _of_node(rows: Rows, hints: Hints) -> Rows:
-    """Rows of a block of a node's log."""
-    rows = read_wide(with_instants(rows, "timestamp", hints.tz, "node-csv"), NODE_CSV)
+def _parse_node_rows(rows: Rows, hints: Hints) -> Rows:
+    """Parse the rows of a block of a node's log."""
+    rows = read_wide_values(parse_times(rows, "timestamp", hints.tz, "node-csv"), NODE_CSV_METRICS)
     rows = rows.reject({"gpu: not a whole number": pl.col("gpu") % 1 != 0})
     return rows.with_columns(node=node_by_file(rows, hints), gpu=pl.col("gpu").cast(pl.Int32))
 
 
-@reads(header_begins(*list(READING_COLUMNS)[:3]))
-def read_dcgm_csv(paths: Sequence[str | Path], hints: Hints, way: Way | None = None) -> Dataset:
+@telemetry_reader(has_leading_columns(*list(DCGM_CSV_COLUMNS)[:3]))
+def read_dcgm_csv(paths: Sequence[str | Path], hints: Hints, output: SampleOutput | None = None) -> Dataset:
     r"""Read exporter readings in long form: timestamp, metric, gpu, host, value, label text.
 
-    The metrics of a round are read up to 3 s apart; readings of a GPU within that are one sample.
+    The metrics of a round are read up to 3 s apart; readings of a GPU within that time are one sample.
 
     Examples
     --------
@@ -107,46 +117,48 @@ def read_dcgm_csv(paths: Sequence[str | Path], hints: Hints, way: Way | None = N
     ...     read_dcgm_csv([path]).samples["node", "gpu", "memory_used_gib"].row(0)
     ('n1', 0, 2.0)
     """
-    way, source = way or Way(), "dcgm-csv"
-    blocks = FileBlocks(paths, way.block_bytes)
-    gathered = Gathering(DCGM, stream=way.room(), keeps_text=way.into is None)
-    devices = _Devices(hints.node)
-    for rows in read_row_blocks(blocks, READING_COLUMNS, source=source):
-        gathered.add(_of_exporter(rows, hints, devices) if rows.good.width else rows)
-    story = Story(source, hints.tz)
-    return finish(gathered, blocks.files, story, within_s=ROUND_S, way=way, again=blocks)
+    output, source = output or SampleOutput(), "dcgm-csv"
+    blocks = FileBlocks(paths, output.block_bytes)
+    sample_buffer = SampleBuffer(DCGM_METRICS, stream=output.open_spill(), keeps_text=output.folder is None)
+    device_table = _DeviceTable(hints.node)
+    for rows in read_row_blocks(blocks, DCGM_CSV_COLUMNS, source=source):
+        sample_buffer.add_rows(_parse_exporter_rows(rows, hints, device_table) if rows.good.width else rows)
+    source_notes = SourceNotes(source, hints.tz)
+    return finish_telemetry(
+        sample_buffer, blocks.files, source_notes, within_s=MAX_ROUND_S, output=output, reread_blocks=blocks
+    )
 
 
 @dataclass
-class _Devices:
-    """Devices by the labels that name them, remembered from block to block."""
+class _DeviceTable:
+    """Devices by their label text, remembered from block to block."""
 
     node: str | None
-    table: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema={"labels": pl.String, **DEVICE}))
+    table: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema={"labels": pl.String, **DEVICE_SCHEMA}))
 
-    def of(self, labels: pl.Series) -> pl.DataFrame:
-        """The devices that labels name, among others."""
+    def look_up(self, labels: pl.Series) -> pl.DataFrame:
+        """Return a table that has the devices of these labels, among others."""
         texts = labels.unique(maintain_order=True)
-        fresh = texts.filter(~texts.is_in(self.table["labels"].implode(), nulls_equal=True))
-        if len(fresh) and self.table.height > MANY_LABELS:
-            self.table, fresh = self.table.clear(), texts
-        named = [(text, *device(None if text is None else parse_labels(text), self.node)) for text in fresh]
-        self.table.extend(pl.DataFrame(named, schema=self.table.schema, orient="row"))
+        new_texts = texts.filter(~texts.is_in(self.table["labels"].implode(), nulls_equal=True))
+        if len(new_texts) and self.table.height > MAX_REMEMBERED_LABELS:
+            self.table, new_texts = self.table.clear(), texts
+        devices = [(text, *parse_device(None if text is None else parse_labels(text), self.node)) for text in new_texts]
+        self.table.extend(pl.DataFrame(devices, schema=self.table.schema, orient="row"))
         return self.table
 
 
-def _of_exporter(rows: Rows, hints: Hints, devices: _Devices) -> Rows:
-    """Readings of a block, with the devices that their labels name."""
-    rows = with_instants(rows, "timestamp", hints.tz, "dcgm-csv")
-    table = devices.of(rows.good["labels"])
-    named = rows.good.join(table, on="labels", how="left", maintain_order="left", nulls_equal=True)
-    other = (pl.col("hostname") != pl.col("node")) | (pl.col("gpu_id") != pl.col("gpu").cast(pl.String))
-    fault = pl.coalesce("fault", pl.when(other).then(pl.lit("columns and labels name different devices")))
-    return replace(rows, good=named.with_columns(fault=fault))
+def _parse_exporter_rows(rows: Rows, hints: Hints, device_table: _DeviceTable) -> Rows:
+    """Parse the readings of a block and add the devices that their labels name."""
+    rows = parse_times(rows, "timestamp", hints.tz, "dcgm-csv")
+    table = device_table.look_up(rows.good["labels"])
+    located = rows.good.join(table, on="labels", how="left", maintain_order="left", nulls_equal=True)
+    is_contradicting = (pl.col("hostname") != pl.col("node")) | (pl.col("gpu_id") != pl.col("gpu").cast(pl.String))
+    fault = pl.coalesce("fault", pl.when(is_contradicting).then(pl.lit("columns and labels name different devices")))
+    return replace(rows, good=located.with_columns(fault=fault))
 
 
 def node_by_file(rows: Rows, hints: Hints) -> pl.Expr:
-    """Node of each row of a source that does not name nodes."""
+    """Expression for the node of each row of a source that does not name nodes."""
     numbers = rows.good["file"].unique()
     nodes = {number: hints.node_of(rows.files[number].path) for number in numbers}
     if len(nodes) < 2:
@@ -154,96 +166,125 @@ def node_by_file(rows: Rows, hints: Hints) -> pl.Expr:
     return pl.col("file").replace_strict(nodes, return_dtype=pl.String)
 
 
-def node_finding(files: Sequence[TextFile], rows: int, hints: Hints) -> list[Finding]:
-    """Say where the node names of so many rows come from, if the source has none."""
+def file_node_findings(files: Sequence[TextFile], n_rows: int, hints: Hints) -> list[Finding]:
+    """Report that node names come from file names, where they do."""
     if hints.node is not None:
         return []
-    example = f"{names_of(files)[0]}: {hints.node_of(files[0].path)}"
-    return [source_finding("rows: node of the file", rows, example)]
+    example = f"{unique_file_names(files)[0]}: {hints.node_of(files[0].path)}"
+    return [source_finding("rows: node of the file", n_rows, example)]
 
 
-def found_on_trust(named: bool, counted: int, files: Sequence[TextFile], rows: int, hints: Hints) -> list[Finding]:
-    """What is not in the files: nodes, unless every row was `named`, and the times of `counted` rows."""
-    more = [] if named else node_finding(files, rows, hints)
-    if counted:
-        more.append(source_finding("rows: counted times", counted))
-    return more
+def assumption_findings(
+    has_node_names: bool, n_counted_times: int, files: Sequence[TextFile], n_rows: int, hints: Hints
+) -> list[Finding]:
+    """Report what the files do not state: node names and counted times.
+
+    Parameters
+    ----------
+    has_node_names : bool
+        Every row names its node.
+    n_counted_times : int
+        Rows whose time was counted from the origin.
+    files : sequence of TextFile
+        Files that were read.
+    n_rows : int
+        All rows.
+    hints : Hints
+        What the user stated.
+    """
+    findings = [] if has_node_names else file_node_findings(files, n_rows, hints)
+    if n_counted_times:
+        findings.append(source_finding("rows: counted times", n_counted_times))
+    return findings
 
 
-PREFIX = "amd_"
-"""What AMD's exporter may be told to put before each of its names."""
-CANONICAL = {name.lower(): name for name in EXPORTED}
-NOT_READ = re.compile("(amd_|gpu_|nvidia_|slurm_|pcie_|xgmi_|go_|process_|promhttp_|python_|scrape_)", re.IGNORECASE)
-"""Metrics of such exporters that are not of how busy GPUs are, beside those of DCGM, which are all of GPUs."""
-OVER_TIME = re.compile(
+AMD_PREFIX = "amd_"
+"""Prefix that AMD's exporter can be configured to put before its metric names."""
+LOWER_NAMES = {name.lower(): name for name in EXPORTED_METRICS}
+"""Lower-case metric name → name in the catalogue."""
+OTHER_METRIC_PATTERN = re.compile(
+    "(amd_|gpu_|nvidia_|slurm_|pcie_|xgmi_|go_|process_|promhttp_|python_|scrape_)", re.IGNORECASE
+)
+"""Metrics of GPU exporters that do not measure GPU use; all DCGM metrics are of GPUs."""
+RANGE_FUNCTION_PATTERN = re.compile(
     r"\b((?:avg|max|min|last)_over_time|increase|i?rate)\s*\(\s*([A-Za-z_:][\w:]*)\s*(?:\{[^}]*\}\s*)?\[(\d+)([smhd])"
 )
-"""Function over a range of time, metric, length and unit of the range in a query of Prometheus."""
-SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-POWER = "DCGM_FI_DEV_POWER_USAGE"
-COUNTERS = [
+"""Function over a time range, metric, length and unit of the range in a Prometheus query."""
+SECONDS_BY_UNIT = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+"""Unit of time in a Prometheus query → seconds."""
+POWER_METRIC = "DCGM_FI_DEV_POWER_USAGE"
+"""Metric under which power computed from an energy counter is stored."""
+COUNTER_METRICS = [
     name
-    for name, metric in EXPORTED.items()
+    for name, metric in EXPORTED_METRICS.items()
     if QUANTITIES[metric.quantity] == "rate" and not metric.unit.endswith("/s")
 ]
-UNDECIDED = [name for name, metric in EXPORTED.items() if metric.unit == PERCENT_OR_RATIO]
-AMD_POWER = [name for name, metric in AMD.items() if metric.quantity == "power"]
-BY_DCGM = "slurm_job_utilization_gpu", ("slurm_job_sm_occupancy_gpu", "slurm_job_tensor_gpu")
-"""Metric of slurm-job-exporter that is SM activity where the other ones are there, which DCGM alone gives."""
+"""Metrics that count up and are converted to rates."""
+UNIT_AMBIGUOUS_METRICS = [name for name, metric in EXPORTED_METRICS.items() if metric.unit == PERCENT_OR_RATIO]
+"""Metrics that are in percent or from 0 to 1, depending on the exporter's version."""
+AMD_POWER_METRICS = [name for name, metric in AMD_METRICS.items() if metric.quantity == "power"]
+"""Power metrics of AMD's exporter, where 0 W means unknown."""
+DCGM_ONLY_METRICS = "slurm_job_utilization_gpu", ("slurm_job_sm_occupancy_gpu", "slurm_job_tensor_gpu")
+"""Metric of slurm-job-exporter that is SM activity if the metrics next to it are present, which only DCGM gives."""
 
 
-def exported_readings(rows: Rows) -> tuple[Rows, list[Finding]]:
-    """Readings with the names of ``metric_definitions.EXPORTED``, and what is to be said of them.
+def normalise_readings(rows: Rows) -> tuple[Rows, list[Finding]]:
+    """Normalise exporter readings to the metric names of ``metric_definitions.EXPORTED_METRICS``, with findings.
 
-    Names are known in any case of their letters, as recording rules and agents write them. Activity and power of AMD
-    GPUs that are partitioned are read of the first partition alone: of the others the exporter says 0 or nothing,
-    which is not idle. A power of 0 W is one that is not known.
-    The rows have ``metric``, ``value`` as text, ``series`` (the labels) and the columns of a device.
+    Names are matched in any letter case, as recording rules and agents write them. Of partitioned AMD GPUs, activity
+    and power are read of the first partition only: for the others the exporter reports 0 or nothing, which is not idle.
+    A power of 0 W is unknown. The rows have ``metric``, ``value`` as text, ``series`` (the labels) and the columns of a
+    device.
     """
     if rows.good.is_empty():
         return rows, []
     names = rows.good["metric"].drop_nulls().unique(maintain_order=True).to_list()
-    known = {name: canonical(name) for name in names}
-    if set(BY_DCGM[1]) & set(known.values()):
-        known = {name: f"{one} of DCGM" if one == BY_DCGM[0] else one for name, one in known.items()}
-    good = rows.good.with_columns(pl.col("metric").replace(known))
-    other = {one for one in known.values() if one not in EXPORTED and NOT_READ.match(one)}
-    partition = pl.col("fault") == OTHER_PARTITION
+    canonical = {name: canonical_metric(name) for name in names}
+    if set(DCGM_ONLY_METRICS[1]) & set(canonical.values()):
+        canonical = {
+            name: f"{metric} of DCGM" if metric == DCGM_ONLY_METRICS[0] else metric
+            for name, metric in canonical.items()
+        }
+    good = rows.good.with_columns(pl.col("metric").replace(canonical))
+    other_names = {
+        metric for metric in canonical.values() if metric not in EXPORTED_METRICS and OTHER_METRIC_PATTERN.match(metric)
+    }
+    partition = pl.col("fault") == OTHER_PARTITION_FAULT
     partitions = good.filter(partition.fill_null(value=False)).height
-    left_out = pl.col("metric").is_in(list(other)) | partition
-    good = good.filter(~left_out.fill_null(value=False))
-    good, findings = _in_one_unit(good)
-    no_power = pl.col("metric").is_in(AMD_POWER) & (pl.col("value").cast(pl.Float64, strict=False) == 0)
-    good = _rates(good.with_columns(value=pl.when(~no_power.fill_null(value=False)).then("value")))
+    is_left_out = pl.col("metric").is_in(list(other_names)) | partition
+    good = good.filter(~is_left_out.fill_null(value=False))
+    good, findings = _unify_ratio_unit(good)
+    no_power = pl.col("metric").is_in(AMD_POWER_METRICS) & (pl.col("value").cast(pl.Float64, strict=False) == 0)
+    good = _counters_to_rates(good.with_columns(value=pl.when(~no_power.fill_null(value=False)).then("value")))
     count = rows.count - (rows.good.height - good.height)
     if partitions:
         findings.append(source_finding("metrics: other partitions", partitions))
-    rows = replace(rows, good=good.drop("series"), count=count, unused=(*rows.unused, *sorted(other)))
+    rows = replace(rows, good=good.drop("series"), count=count, unused=(*rows.unused, *sorted(other_names)))
     metric = pl.col("metric")
-    of_gpus = metric.str.starts_with("DCGM_") | metric.is_in(list(EXPORTED))
+    of_gpus = metric.str.starts_with("DCGM_") | metric.is_in(list(EXPORTED_METRICS))
     return rows.reject({"not a GPU metric": ~of_gpus.fill_null(value=False)}), findings
 
 
-def canonical(name: str) -> str:
-    """Name of a metric in the catalogue, or the name as it is.
+def canonical_metric(name: str) -> str:
+    """Return the name of a metric in the catalogue, or the name unchanged.
 
     Examples
     --------
-    >>> canonical("dcgm_fi_prof_gr_engine_active"), canonical("amd_gpu_gfx_activity"), canonical("other")
-    ('DCGM_FI_PROF_GR_ENGINE_ACTIVE', 'gpu_gfx_activity', 'other')
+    >>> [canonical_metric(name) for name in ("dcgm_fi_prof_gr_engine_active", "amd_gpu_gfx_activity", "other")]
+    ['DCGM_FI_PROF_GR_ENGINE_ACTIVE', 'gpu_gfx_activity', 'other']
     """
-    folded = name.lower()
-    found = CANONICAL.get(folded) or CANONICAL.get(folded.removeprefix(PREFIX))
-    return found or (name.upper() if folded.startswith("dcgm_fi_") else name)
+    lower_name = name.lower()
+    known_name = LOWER_NAMES.get(lower_name) or LOWER_NAMES.get(lower_name.removeprefix(AMD_PREFIX))
+    return known_name or (name.upper() if lower_name.startswith("dcgm_fi_") else name)
 
 
 @dataclass(frozen=True)
 class QueryMetric:
-    """What a query makes of a metric.
+    """The metric that a Prometheus query reads, and what it does with it.
 
     - ``metric``: Name of the metric.
-    - ``window_s``: The value at an instant is of so long before it [s].
-    - ``per_s``: What the value is multiplied by to be a rate; None where it is none.
+    - ``window_s``: Time before an instant that its value covers [s].
+    - ``per_s``: Factor that makes the value a rate; None where it is none.
     """
 
     metric: str
@@ -251,65 +292,65 @@ class QueryMetric:
     per_s: float | None
 
     @classmethod
-    def of(cls, query: str) -> QueryMetric | None:
-        """What a query asks for, or None where it names no metric that is read.
+    def from_query(cls, query: str) -> QueryMetric | None:
+        """Parse a query; None where it names no metric that is read.
 
         Examples
         --------
-        >>> QueryMetric.of("avg by (gpu) (avg_over_time(DCGM_FI_DEV_GPU_UTIL{node='n1'}[5m]))")
+        >>> QueryMetric.from_query("avg by (gpu) (avg_over_time(DCGM_FI_DEV_GPU_UTIL{node='n1'}[5m]))")
         QueryMetric(metric='DCGM_FI_DEV_GPU_UTIL', window_s=300.0, per_s=None)
         """
-        over = OVER_TIME.search(query)
-        names = [over[2]] if over else re.findall(r"[A-Za-z_:][\w:]*", query)
-        known = [name for name in map(canonical, names) if name in EXPORTED]
-        if not known:
+        range_match = RANGE_FUNCTION_PATTERN.search(query)
+        names = [range_match[2]] if range_match else re.findall(r"[A-Za-z_:][\w:]*", query)
+        known_metrics = [name for name in map(canonical_metric, names) if name in EXPORTED_METRICS]
+        if not known_metrics:
             return None
-        if over is None:
-            return cls(known[0], 0.0, None)
-        length_s = float(over[3]) * SECONDS[over[4]]
+        if range_match is None:
+            return cls(known_metrics[0], 0.0, None)
+        length_s = float(range_match[3]) * SECONDS_BY_UNIT[range_match[4]]
         rates = {"increase": 1 / length_s, "rate": 1.0, "irate": 1.0}
-        window_s = 0.0 if over[1] in ("last_over_time", "irate") else length_s
-        return cls(known[0], window_s, rates.get(over[1]))
+        window_s = 0.0 if range_match[1] in ("last_over_time", "irate") else length_s
+        return cls(known_metrics[0], window_s, rates.get(range_match[1]))
 
     def apply(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """Readings at the begin of the time that they are of, under the name of the metric."""
+        """Move readings to the begin of the time they cover, under the name of the metric."""
         value, metric = pl.col("value"), self.metric
-        if self.per_s is not None and EXPORTED[metric].quantity == "energy_counter":
-            watts = value.cast(pl.Float64, strict=False) * self.per_s / EXPORTED[metric].divisor
-            value, metric = watts.cast(pl.String), POWER
+        if self.per_s is not None and EXPORTED_METRICS[metric].quantity == "energy_counter":
+            watts = value.cast(pl.Float64, strict=False) * self.per_s / EXPORTED_METRICS[metric].divisor
+            value, metric = watts.cast(pl.String), POWER_METRIC
         window = pl.duration(microseconds=round(self.window_s * 1e6))
         return rows.with_columns(pl.col("time") - window, pl.col("metric").fill_null(metric), value=value)
 
 
-def _in_one_unit(good: pl.DataFrame) -> tuple[pl.DataFrame, list[Finding]]:
-    """Shares from 0 to 1 of metrics that are in percent on some nodes: those that have a value above 1."""
-    mine = pl.col("metric").is_in(UNDECIDED).fill_null(value=False)
-    if not good.select(mine.any()).item():
+def _unify_ratio_unit(good: pl.DataFrame) -> tuple[pl.DataFrame, list[Finding]]:
+    """Convert percent to shares for ambiguous metrics: a node with a value above 1 reports percent."""
+    is_ambiguous = pl.col("metric").is_in(UNIT_AMBIGUOUS_METRICS).fill_null(value=False)
+    if not good.select(is_ambiguous.any()).item():
         return good, []
     value = pl.col("value").cast(pl.Float64, strict=False)
     nodes = (
-        good.filter(mine)
+        good.filter(is_ambiguous)
         .group_by("node")
         .agg(percent=(value > 1).any(), whole=value.is_in([0.0, 1.0]).all(), rows=pl.len())
     )
     is_decided = pl.col("percent") | ~pl.col("whole")
-    decided = nodes.filter(is_decided)["percent"]
-    of_others = decided[0] if decided.n_unique() == 1 else None
-    percent = nodes.with_columns(percent=pl.when(is_decided).then("percent").otherwise(of_others))
-    in_percent = mine & pl.col("node").is_in(percent.filter("percent")["node"].implode())
+    decisions = nodes.filter(is_decided)["percent"]
+    common_decision = decisions[0] if decisions.n_unique() == 1 else None
+    percent = nodes.with_columns(percent=pl.when(is_decided).then("percent").otherwise(common_decision))
+    in_percent = is_ambiguous & pl.col("node").is_in(percent.filter("percent")["node"].implode())
     ratio = (value / 100).cast(pl.String)
     good = good.with_columns(value=pl.when(in_percent).then(ratio).otherwise("value"))
     unknown = percent.filter(pl.col("percent").is_null())
     if unknown.is_empty():
         return good, []
-    example = f"{UNDECIDED[0]} on {unknown['node'][0]}"
+    example = f"{UNIT_AMBIGUOUS_METRICS[0]} on {unknown['node'][0]}"
     return good, [source_finding("metrics: unit not known", int(unknown["rows"].sum()), example)]
 
 
-def _rates(good: pl.DataFrame) -> pl.DataFrame:
-    """Readings of counters as what was added a second since the reading before, summed over the links of a GPU."""
-    mine = pl.col("metric").is_in(COUNTERS).fill_null(value=False)
-    counters = good.filter(mine)
+def _counters_to_rates(good: pl.DataFrame) -> pl.DataFrame:
+    """Convert counters to their increase per second since the previous reading, summed over the links of a GPU."""
+    is_counter = pl.col("metric").is_in(COUNTER_METRICS).fill_null(value=False)
+    counters = good.filter(is_counter)
     if counters.is_empty():
         return good
     rise = pl.col("value").cast(pl.Float64, strict=False).diff().over("metric", "series")
@@ -323,28 +364,30 @@ def _rates(good: pl.DataFrame) -> pl.DataFrame:
             pl.when(pl.col("value").count() > 0).then(pl.col("value").sum()).cast(pl.String).alias("value"),
         )
     )
-    return pl.concat([good.filter(~mine), rates.select(good.columns)])
+    return pl.concat([good.filter(~is_counter), rates.select(good.columns)])
 
 
-NO_ORIGIN = "1970-01-01T00:00:00Z"
-END_OF_DAY = pl.lit("1970-01-02T00:00:00Z").str.to_datetime(time_unit="us", time_zone="UTC")
-END = "# EOF"
-"""Last line of an OpenMetrics file; a Prometheus page has none, which tells their times apart."""
+UNKNOWN_ORIGIN = "1970-01-01T00:00:00Z"
+"""Origin of pages without times where none is stated."""
+UNKNOWN_ORIGIN_END = pl.lit("1970-01-02T00:00:00Z").str.to_datetime(time_unit="us", time_zone="UTC")
+"""Instant before which times were counted from :data:`UNKNOWN_ORIGIN`."""
+OPEN_METRICS_END = "# EOF"
+"""Last line of an OpenMetrics file; a Prometheus page has none, and its times are in milliseconds."""
 
 
-PAGE = (
+EXPORTER_PAGE_PATTERN = (
     r"^(?:# (?:HELP|TYPE) )?(?:dcgm_fi_\w+|(?:amd_)?gpu_(?:(?:gfx|umc)_activity|\w+_vram|\w*power\w*)"
     r"|nvidia_smi_\w+|nvidia_gpu_\w+|slurm_job_\w+_gpu)[ {]"
 )
+"""Line that identifies a page of a GPU exporter."""
 
 
-@reads(matches(PAGE, re.M | re.I))
+@telemetry_reader(matches_pattern(EXPORTER_PAGE_PATTERN, re.M | re.I))
 def read_exporter(paths: Sequence[str | Path], hints: Hints) -> Dataset:
-    r"""Read pages of exporters of GPUs, in the order in which they were fetched.
+    r"""Read pages of GPU exporters, in the order in which they were fetched.
 
-    Pages have no times: the first was fetched at the origin, each other an interval later. Where no origin is given,
-    they are counted from 1970, with a warning. Samples that do carry times keep them. ``HELP`` and ``TYPE`` lines are
-    not rows.
+    Pages have no times: the first was fetched at the origin, each other one interval later. Without an origin they are
+    counted from 1970, with a warning. Samples with times keep them. ``HELP`` and ``TYPE`` lines are not rows.
 
     Examples
     --------
@@ -356,47 +399,55 @@ def read_exporter(paths: Sequence[str | Path], hints: Hints) -> Dataset:
     >>> page.samples["node", "sm_activity", "activity_source"].row(0)
     ('n1', 0.25, 'profiling')
     """
-    asked = hints if hints.origin is not None else replace(hints, origin=NO_ORIGIN)
-    rows = read_pages(paths, lambda page: _parse(page, asked), source="dcgm-exporter", twins=True)
-    rows, found = exported_readings(rows)
-    timeless = rows.good.filter(pl.col("time") < END_OF_DAY).height if hints.origin is None else 0
-    if timeless:
-        found.append(source_finding("metrics: no times", timeless))
-    return telemetry_of(rows, Story("dcgm-exporter", more=found), EXPORTED)
+    known_hints = hints if hints.origin is not None else replace(hints, origin=UNKNOWN_ORIGIN)
+    rows = read_pages(
+        paths,
+        lambda page_rows: _parse_exporter_page(page_rows, known_hints),
+        source="dcgm-exporter",
+        allow_duplicates=True,
+    )
+    rows, findings = normalise_readings(rows)
+    n_timeless = rows.good.filter(pl.col("time") < UNKNOWN_ORIGIN_END).height if hints.origin is None else 0
+    if n_timeless:
+        findings.append(source_finding("metrics: no times", n_timeless))
+    return build_telemetry(rows, SourceNotes("dcgm-exporter", extra_findings=findings), EXPORTED_METRICS)
 
 
-def _parse(page: Rows, hints: Hints) -> Rows:
-    path, number = path_of(page), int(page.good["file"][0])
-    open_metrics = page.good["raw"][-1].strip() == END
-    page = data_only(page, ~pl.col("raw").str.strip_chars_start().str.starts_with("#"))
-    parts = pl.col("raw").str.extract_groups(SAMPLE).struct
-    good = page.good.with_columns(metric=parts[0], labels=parts[1].fill_null(""), value=parts[2], at=parts[3])
-    page = replace(page, good=good).reject({"not a sample of the text format": pl.col("metric").is_null()})
-    texts = page.good["labels"].unique(maintain_order=True)
-    table = devices([parse_labels(text) for text in texts], hints.node_of(path))
-    per_second = 1e6 if open_metrics else 1e3
+def _parse_exporter_page(page_rows: Rows, hints: Hints) -> Rows:
+    """Parse a page to readings with metric, device, value and time."""
+    path, number = page_path(page_rows), int(page_rows.good["file"][0])
+    is_open_metrics = page_rows.good["raw"][-1].strip() == OPEN_METRICS_END
+    page_rows = keep_data_lines(page_rows, ~pl.col("raw").str.strip_chars_start().str.starts_with("#"))
+    parts = pl.col("raw").str.extract_groups(SAMPLE_PATTERN).struct
+    good = page_rows.good.with_columns(metric=parts[0], labels=parts[1].fill_null(""), value=parts[2], at=parts[3])
+    page_rows = replace(page_rows, good=good).reject({"not a sample of the text format": pl.col("metric").is_null()})
+    texts = page_rows.good["labels"].unique(maintain_order=True)
+    table = parse_devices([parse_labels(text) for text in texts], hints.node_of(path))
+    per_second = 1e6 if is_open_metrics else 1e3
     instant = (pl.col("at").cast(pl.Float64, strict=False) * per_second).round().cast(pl.Int64, strict=False)
-    if page.good["at"].null_count():
+    if page_rows.good["at"].null_count():
         fetched = hints.nth_instant(pl.lit(number), str(path), None if number else 0.0)
-        instant = pl.coalesce(instant.cast(INSTANT), pl.when(pl.col("at").is_null()).then(fetched))
-    joined = page.good.join(table.with_columns(labels=texts), on="labels", how="left", maintain_order="left")
-    good = joined.with_columns(time=instant.cast(INSTANT)).drop("at").rename({"labels": "series"})
-    return replace(page, good=good)
+        instant = pl.coalesce(instant.cast(UTC_TIME_TYPE), pl.when(pl.col("at").is_null()).then(fetched))
+    joined = page_rows.good.join(table.with_columns(labels=texts), on="labels", how="left", maintain_order="left")
+    good = joined.with_columns(time=instant.cast(UTC_TIME_TYPE)).drop("at").rename({"labels": "series"})
+    return replace(page_rows, good=good)
 
 
 DEFAULT_INTERVAL_S = 1.0
-"""Sampling interval of all three programs unless told otherwise (option ``-d``)."""
+"""Default sampling interval of the three programs (option ``-d``) [s]."""
 
-ENTITY = r"^\s*(GPU|GPU-I|GPU-CI)\s+([0-9]{1,4})\s+(.*)$"
-OTHER_INSTANCE = "an instance whose GPU the table does not name: fetch 'dcgmi discovery -c', or monitor one GPU"
+DCGMI_ENTITY_PATTERN = r"^\s*(GPU|GPU-I|GPU-CI)\s+([0-9]{1,4})\s+(.*)$"
+"""A row of ``dcgmi dmon``: kind and number of the entity, values."""
+UNKNOWN_PARENT_FAULT = "an instance whose GPU the table does not name: fetch 'dcgmi discovery -c', or monitor one GPU"
+"""Reject reason of a MIG instance whose GPU is unknown."""
 
 
-@reads(matches(r"\A#.*\bgpu\s"))
+@telemetry_reader(matches_pattern(r"\A#.*\bgpu\s"))
 def read_smi_dmon(paths: Sequence[str | Path], hints: Hints) -> Dataset:
     r"""Read ``nvidia-smi dmon``.
 
-    Its ``sm`` is the legacy counter, not the SM activity. Without the columns of ``-o DT``, rows of a GPU
-    are counted from the origin, by default a second apart.
+    Its ``sm`` is the legacy counter, not the SM activity. Without the columns of ``-o DT``, rows of a GPU are counted
+    from the origin, by default one second apart.
 
     Examples
     --------
@@ -409,29 +460,29 @@ def read_smi_dmon(paths: Sequence[str | Path], hints: Hints) -> Dataset:
     """
     source = "smi-dmon"
 
-    def parse(page: Rows) -> Rows:
-        path = path_of(page)
-        names, units = _header(page, path, source)
-        page = _cut(page, names)
-        page = _timed(page, names, hints, path, pl.int_range(pl.len()).over("gpu"))
+    def parse_dmon_page(page_rows: Rows) -> Rows:
+        path = page_path(page_rows)
+        names, units = _read_dmon_header(page_rows, path, source)
+        page_rows = _split_fields(page_rows, names)
+        page_rows = _add_times(page_rows, names, hints, path, pl.int_range(pl.len()).over("gpu"))
         metrics = {
-            name: known_unit(SMI_DMON[name], SMI_UNITS.get(unit, unit), f"{path}, column {name!r}")
+            name: require_known_unit(SMI_DMON_METRICS[name], SMI_UNITS.get(unit, unit), f"{path}, column {name!r}")
             for name, unit in zip(names, units, strict=False)
-            if name in SMI_DMON
+            if name in SMI_DMON_METRICS
         }
         unused = tuple(name for name in names if name not in {*metrics, "gpu", "Date", "Time"})
-        return replace(read_wide(page, metrics), unused=unused)
+        return replace(read_wide_values(page_rows, metrics), unused=unused)
 
-    rows = _with_gpu(read_pages(paths, parse, source=source), hints)
-    return telemetry_of(rows, Story(source, hints.tz, more=_assumed(rows, hints)))
+    rows = _add_device(read_pages(paths, parse_dmon_page, source=source), hints)
+    return build_telemetry(rows, SourceNotes(source, hints.tz, extra_findings=_counted_time_findings(rows, hints)))
 
 
-@reads(matches(r"\A#.*\bgpu\s+pid\s"))
+@telemetry_reader(matches_pattern(r"\A#.*\bgpu\s+pid\s"))
 def read_smi_pmon(paths: Sequence[str | Path], hints: Hints) -> Dataset:
-    r"""Read ``nvidia-smi pmon``: which processes are on the GPUs.
+    r"""Read ``nvidia-smi pmon``: processes on the GPUs.
 
-    The samples say that a GPU was looked at; activity per process is a share of the legacy counter that
-    cannot be added up, so it is not read. A GPU without a process has a row of dashes.
+    The samples prove that a GPU was observed; activity per process is a share of the legacy counter that cannot be
+    added up, so it is not read. A GPU without a process has a row of dashes.
 
     Examples
     --------
@@ -444,33 +495,35 @@ def read_smi_pmon(paths: Sequence[str | Path], hints: Hints) -> Dataset:
     """
     source = "smi-pmon"
 
-    def parse(page: Rows) -> Rows:
-        path = path_of(page)
-        names, _ = _header(page, path, source, needed=("gpu", "pid", "type", "command"))
-        page = _cut(page, names)
-        pairs = list(zip(page.good["gpu"], page.good["pid"], strict=True))
-        rounds = pl.lit(pl.Series(_rounds(pairs), dtype=pl.Int64))
-        page = _timed(page, names, hints, path, rounds)
+    def parse_pmon_page(page_rows: Rows) -> Rows:
+        path = page_path(page_rows)
+        names, _ = _read_dmon_header(page_rows, path, source, required=("gpu", "pid", "type", "command"))
+        page_rows = _split_fields(page_rows, names)
+        pairs = list(zip(page_rows.good["gpu"], page_rows.good["pid"], strict=True))
+        rounds = pl.lit(pl.Series(_number_rounds(pairs), dtype=pl.Int64))
+        page_rows = _add_times(page_rows, names, hints, path, rounds)
         number = pl.col("pid").cast(pl.Int64, strict=False)
-        page = page.reject({"pid: not a number": number.is_null() & ~is_blank(pl.col("pid"))})
+        page_rows = page_rows.reject({"pid: not a number": number.is_null() & ~is_blank(pl.col("pid"))})
         memory = {"fb": Metric("memory_used", "MiB")} if "fb" in names else {}
-        return replace(read_wide(page, memory), unused=("sm", "mem", "enc", "dec"))
+        return replace(read_wide_values(page_rows, memory), unused=("sm", "mem", "enc", "dec"))
 
-    rows = _with_gpu(read_pages(paths, parse, source=source), hints)
+    rows = _add_device(read_pages(paths, parse_pmon_page, source=source), hints)
     pid = pl.col("pid")
-    named = {"pid": pid.cast(pl.Int64), "kind": pl.col("type"), "memory_gib": pl.col("memory_used")}
-    processes = rows.good.filter(~is_blank(pid)).select("time", "node", "gpu", "command", **named)
+    process_columns = {"pid": pid.cast(pl.Int64), "kind": pl.col("type"), "memory_gib": pl.col("memory_used")}
+    processes = rows.good.filter(~is_blank(pid)).select("time", "node", "gpu", "command", **process_columns)
     rows = rows.with_columns(memory_used=pl.lit(None, pl.Float64))
-    told = conform(processes, Processes, where="processes")
-    return telemetry_of(rows, Story(source, hints.tz, more=_assumed(rows, hints), processes=told))
+    table = conform(processes, Processes, source="processes")
+    return build_telemetry(
+        rows, SourceNotes(source, hints.tz, extra_findings=_counted_time_findings(rows, hints), processes=table)
+    )
 
 
-@reads(matches(r"^\s*#\s*Entity\s", re.M))
+@telemetry_reader(matches_pattern(r"^\s*#\s*Entity\s", re.M))
 def read_dcgmi_dmon(paths: Sequence[str | Path], hints: Hints) -> Dataset:
     r"""Read ``dcgmi dmon``, with GPUs and MIG instances as entities.
 
-    DCGM numbers instances through the node and not through the GPU. Their GPU is known only where the table
-    names a single one; the numbers are DCGM's, not those of nvidia-smi.
+    DCGM numbers instances per node and not per GPU. Their GPU is known only where the table names a single one; the
+    numbers are those of DCGM, not those of nvidia-smi.
 
     Examples
     --------
@@ -483,96 +536,130 @@ def read_dcgmi_dmon(paths: Sequence[str | Path], hints: Hints) -> Dataset:
     """
     source = "dcgmi-dmon"
 
-    def parse(page: Rows) -> Rows:
-        path = path_of(page)
-        titles = page.good["raw"].filter(page.good["raw"].str.contains(r"^\s*#\s*Entity\s"))
+    def parse_dcgmi_page(page_rows: Rows) -> Rows:
+        path = page_path(page_rows)
+        titles = page_rows.good["raw"].filter(page_rows.good["raw"].str.contains(r"^\s*#\s*Entity\s"))
         if titles.is_empty():
-            raise TraceFormatError(_no_header(path, "# Entity", source))
+            raise TraceFormatError(_missing_header_message(path, "# Entity", source))
         names = titles[0].replace("#", " ").split()[1:]
-        page = data_only(page, ~pl.col("raw").str.contains(r"^\s*(#|I[dD]\b)"))
-        parts = pl.col("raw").str.extract_groups(ENTITY).struct
-        good = page.good.with_columns(entity=parts[0], number=parts[1].cast(pl.Int32), tail=parts[2])
-        page = replace(page, good=good).reject(
+        page_rows = keep_data_lines(page_rows, ~pl.col("raw").str.contains(r"^\s*(#|I[dD]\b)"))
+        parts = pl.col("raw").str.extract_groups(DCGMI_ENTITY_PATTERN).struct
+        good = page_rows.good.with_columns(entity=parts[0], number=parts[1].cast(pl.Int32), tail=parts[2])
+        page_rows = replace(page_rows, good=good).reject(
             {
                 "not a row of a GPU or an instance": pl.col("entity").is_null(),
                 "a compute instance: its GPU instance counts": pl.col("entity") == "GPU-CI",
             }
         )
-        page = _cut(page, names, "tail")
-        gpus = page.good.filter(pl.col("entity") == "GPU")["number"].unique()
-        page = page.reject({OTHER_INSTANCE: (pl.col("entity") == "GPU-I") & pl.lit(len(gpus) != 1)})
+        page_rows = _split_fields(page_rows, names, "tail")
+        gpus = page_rows.good.filter(pl.col("entity") == "GPU")["number"].unique()
+        page_rows = page_rows.reject({UNKNOWN_PARENT_FAULT: (pl.col("entity") == "GPU-I") & pl.lit(len(gpus) != 1)})
         parent = pl.lit(gpus[0] if len(gpus) else None, pl.Int32)
-        whole = pl.col("entity") == "GPU"
-        turn = pl.int_range(pl.len()).over("entity", "number")
-        good = page.good.with_columns(
-            gpu=pl.when(whole).then("number").otherwise(parent).cast(pl.String),
-            instance=pl.when(~whole).then("number"),
-            time=hints.nth_instant(turn, str(path), DEFAULT_INTERVAL_S),
+        is_full_gpu = pl.col("entity") == "GPU"
+        sample_number = pl.int_range(pl.len()).over("entity", "number")
+        good = page_rows.good.with_columns(
+            gpu=pl.when(is_full_gpu).then("number").otherwise(parent).cast(pl.String),
+            instance=pl.when(~is_full_gpu).then("number"),
+            time=hints.nth_instant(sample_number, str(path), DEFAULT_INTERVAL_S),
         )
-        unused = tuple(name for name in names if name not in DCGMI)
-        metrics = {name: DCGMI[name] for name in names if name in DCGMI}
-        return replace(read_wide(replace(page, good=good), metrics), unused=unused)
+        unused = tuple(name for name in names if name not in DCGMI_METRICS)
+        metrics = {name: DCGMI_METRICS[name] for name in names if name in DCGMI_METRICS}
+        return replace(read_wide_values(replace(page_rows, good=good), metrics), unused=unused)
 
-    rows = _with_gpu(read_pages(paths, parse, source=source), hints)
-    return telemetry_of(rows, Story(source, hints.tz, more=_assumed(rows, hints)))
+    rows = _add_device(read_pages(paths, parse_dcgmi_page, source=source), hints)
+    return build_telemetry(rows, SourceNotes(source, hints.tz, extra_findings=_counted_time_findings(rows, hints)))
 
 
-def _header(page: Rows, path: Path, source: str, needed: tuple[str, ...] = ("gpu",)) -> tuple[list[str], list[str]]:
-    """Names and units of the two header lines, which repeat every few rows."""
-    heads = page.good["raw"].filter(page.good["raw"].str.starts_with("#")).to_list()
-    names, units = (head.removeprefix("#").split() for head in [*heads[:2], "", ""][:2])
+def _read_dmon_header(
+    page_rows: Rows, path: Path, source: str, required: tuple[str, ...] = ("gpu",)
+) -> tuple[list[str], list[str]]:
+    """Read names and units from the two header lines, which repeat every few rows.
+
+    Parameters
+    ----------
+    page_rows : Rows
+        Lines of a file.
+    path : Path
+        The file, for messages.
+    source : str
+        Name of the source, for messages.
+    required : tuple of str
+        Columns that must be present.
+    """
+    header_lines = page_rows.good["raw"].filter(page_rows.good["raw"].str.starts_with("#")).to_list()
+    names, units = (header_line.removeprefix("#").split() for header_line in [*header_lines[:2], "", ""][:2])
     names = [{"date": "Date", "time": "Time"}.get(name.casefold(), name) for name in names]
-    if not set(needed) <= set(names):
-        raise TraceFormatError(_no_header(path, f"# {' '.join(needed)}", source))
-    other = [head for head in heads[::2] if head.split() != heads[0].split()]
-    if other or len(units) < len(names):
-        got = repr(other[0]) if other else f"{len(units)} units for {len(names)} columns"
+    if not set(required) <= set(names):
+        raise TraceFormatError(_missing_header_message(path, f"# {' '.join(required)}", source))
+    other_headers = [header_line for header_line in header_lines[::2] if header_line.split() != header_lines[0].split()]
+    if other_headers or len(units) < len(names):
+        got = repr(other_headers[0]) if other_headers else f"{len(units)} units for {len(names)} columns"
         todo = "Split the file where its columns change."
         raise TraceFormatError(str(path), "the same two header lines throughout", got, todo)
     return names, units
 
 
-def _cut(page: Rows, names: Sequence[str], column: str = "raw") -> Rows:
-    """Cut the data lines into the named fields; the last field of a pmon row, the command, may hold blanks."""
-    page = data_only(page, ~pl.col("raw").str.starts_with("#"))
-    last = r"(\S.*?)" if names[-1] in ("command", "name") else r"(\S+)"
-    pattern = r"^\s*" + r"\s+".join([*([r"(\S+)"] * (len(names) - 1)), last]) + r"\s*$"
+def _split_fields(page_rows: Rows, names: Sequence[str], column: str = "raw") -> Rows:
+    """Split the data lines into the named fields; the command, last in a pmon row, may contain blanks."""
+    page_rows = keep_data_lines(page_rows, ~pl.col("raw").str.starts_with("#"))
+    last_field = r"(\S.*?)" if names[-1] in ("command", "name") else r"(\S+)"
+    pattern = r"^\s*" + r"\s+".join([*([r"(\S+)"] * (len(names) - 1)), last_field]) + r"\s*$"
     parts = pl.col(column).str.extract_groups(pattern).struct
-    page = page.with_columns(**{name: parts[place] for place, name in enumerate(names)})
-    return page.reject({"the fields do not match the header": pl.col(names[0]).is_null()})
+    page_rows = page_rows.with_columns(**{name: parts[position] for position, name in enumerate(names)})
+    return page_rows.reject({"the fields do not match the header": pl.col(names[0]).is_null()})
 
 
-def _timed(page: Rows, names: Sequence[str], hints: Hints, path: Path, turn: pl.Expr) -> Rows:
+def _add_times(page_rows: Rows, names: Sequence[str], hints: Hints, path: Path, sample_number: pl.Expr) -> Rows:
+    """Add the time of each row: from its columns, or counted from the origin.
+
+    Parameters
+    ----------
+    page_rows : Rows
+        Rows of a file.
+    names : sequence of str
+        Its columns.
+    hints : Hints
+        Zone, origin and interval that the user stated.
+    path : Path
+        The file, for messages.
+    sample_number : polars.Expr
+        Number of the sample of each row.
+    """
     if {"Date", "Time"} <= set(names):
         day = pl.col("Date").str.replace(r"^(\d{4})(\d{2})(\d{2})$", "$1-$2-$3")
-        page = page.with_columns(stamp=day + " " + pl.col("Time"))
-        return with_instants(page, "stamp", hints.tz, str(path))
-    instant = hints.nth_instant(turn, str(path), DEFAULT_INTERVAL_S)
-    return page.with_columns(time=instant)
+        page_rows = page_rows.with_columns(stamp=day + " " + pl.col("Time"))
+        return parse_times(page_rows, "stamp", hints.tz, str(path))
+    instant = hints.nth_instant(sample_number, str(path), DEFAULT_INTERVAL_S)
+    return page_rows.with_columns(time=instant)
 
 
-def _rounds(pairs: Sequence[tuple[str, str]]) -> list[int]:
-    """Number of the sampling round of each row: a new one begins when a GPU and process come again."""
-    seen: set[tuple[str, str]] = set()
+def _number_rounds(pairs: Sequence[tuple[str, str]]) -> list[int]:
+    """Number the sampling round of each row: a new one begins when a GPU and process occur again."""
+    pairs_in_round: set[tuple[str, str]] = set()
     rounds, current = [], 0
     for pair in pairs:
-        if pair in seen:
-            seen, current = set(), current + 1
-        seen.add(pair)
+        if pair in pairs_in_round:
+            pairs_in_round, current = set(), current + 1
+        pairs_in_round.add(pair)
         rounds.append(current)
     return rounds
 
 
-def _with_gpu(rows: Rows, hints: Hints) -> Rows:
+def _add_device(rows: Rows, hints: Hints) -> Rows:
+    """Add GPU number and node to rows."""
     gpu = pl.col("gpu").cast(pl.Int32, strict=False)
     return rows.with_columns(gpu=gpu, node=node_by_file(rows, hints))
 
 
-def _assumed(rows: Rows, hints: Hints) -> list[Finding]:
-    counted = 0 if hints.origin is None else rows.count
-    return found_on_trust(False, counted, rows.files, rows.count, hints)
+def _counted_time_findings(rows: Rows, hints: Hints) -> list[Finding]:
+    """Report node names of files and counted times."""
+    n_counted_times = 0 if hints.origin is None else rows.count
+    return assumption_findings(False, n_counted_times, rows.files, rows.count, hints)
 
 
-def _no_header(path: Path, header: str, source: str) -> str:
-    got = "no such line"
-    return message(str(path), f"a header line {header!r} of {source}", got, "Keep the header of the output.")
+def _missing_header_message(path: Path, header: str, source: str) -> str:
+    """Return the error message for a file without its header line."""
+    found_text = "no such line"
+    return format_message(
+        str(path), f"a header line {header!r} of {source}", found_text, "Keep the header of the output."
+    )

@@ -1,4 +1,4 @@
-"""``nvidia-smi`` queries in CSV, and transcripts of its commands."""
+"""Readers of ``nvidia-smi`` queries in CSV, and of transcripts of its commands."""
 
 from __future__ import annotations
 
@@ -10,35 +10,35 @@ from pathlib import Path
 
 import polars as pl
 
-from gpuplanner.core.errors import OTHER_SOURCE, TraceFormatError, examples
+from gpuplanner.core.errors import NAME_SOURCE_HINT, TraceFormatError, examples
 from gpuplanner.core.schema_checks import conform
 from gpuplanner.core.schemas import Processes
 from gpuplanner.ingest.dataset import Dataset
-from gpuplanner.ingest.delimited_rows import HEADER_AGAIN, PLACE, Rows, together
+from gpuplanner.ingest.delimited_rows import POSITION_COLUMNS, REPEATED_HEADER, Rows, concat_rows
 from gpuplanner.ingest.quality_report import Finding, source_finding
-from gpuplanner.ingest.source_definition import matches
-from gpuplanner.ingest.source_fields import known_zone, to_utc
-from gpuplanner.ingest.telemetry.metric_definitions import QUANTITIES, SMI_QUERY, Metric, is_blank
-from gpuplanner.ingest.telemetry.monitor_logs import found_on_trust, node_by_file, node_finding
-from gpuplanner.ingest.telemetry.sample_buffer import Gathering
-from gpuplanner.ingest.telemetry.sample_table import Story, Way, finish, telemetry_of
+from gpuplanner.ingest.source_definition import matches_pattern
+from gpuplanner.ingest.source_fields import convert_to_utc, validate_time_zone
+from gpuplanner.ingest.telemetry.metric_definitions import QUANTITIES, SMI_QUERY_METRICS, Metric, is_blank
+from gpuplanner.ingest.telemetry.monitor_logs import assumption_findings, file_node_findings, node_by_file
+from gpuplanner.ingest.telemetry.sample_buffer import SampleBuffer
+from gpuplanner.ingest.telemetry.sample_table import SampleOutput, SourceNotes, build_telemetry, finish_telemetry
 from gpuplanner.ingest.telemetry.telemetry_files import (
     Hints,
-    header_begins,
-    known_unit,
-    path_of,
+    has_leading_columns,
+    page_path,
+    parse_times,
     read_page_blocks,
     read_pages,
-    read_wide,
-    reads,
-    with_instants,
+    read_wide_values,
+    require_known_unit,
+    telemetry_reader,
 )
 from gpuplanner.ingest.text_files import FileBlocks
 
-TITLE = re.compile(r"^([A-Za-z_.]+)(?:\s*\[(.+)\])?$")
-"""A field of the query, and its unit where the header states one."""
+TITLE_PATTERN = re.compile(r"^([A-Za-z_.]+)(?:\s*\[(.+)\])?$")
+"""A field of the query, with its unit where the header states one."""
 
-FACTS = {
+FIELD_COLUMNS = {
     "timestamp": "timestamp",
     "index": "index",
     "gpu": "gpu_text",
@@ -46,12 +46,14 @@ FACTS = {
     "hostname": "host",
     "mig.mode.current": "mig",
 }
-BLANKS = ' \t"'
+"""Field of the query → our column."""
+CELL_PADDING = ' \t"'
+"""Characters around a cell."""
 QUERY_SOURCE = "nvidia-smi"
 
 
-@reads(matches(r"\A.*(?:power\.draw|memory\.used|utilization\.gpu)"))
-def read_smi_query(paths: Sequence[str | Path], hints: Hints, way: Way | None = None) -> Dataset:
+@telemetry_reader(matches_pattern(r"\A.*(?:power\.draw|memory\.used|utilization\.gpu)"))
+def read_smi_query(paths: Sequence[str | Path], hints: Hints, output: SampleOutput | None = None) -> Dataset:
     r"""Read the CSV of ``nvidia-smi --query-gpu``.
 
     Where the header or a cell states a unit, that unit counts; otherwise nvidia-smi's own: MiB, W, %.
@@ -66,275 +68,350 @@ def read_smi_query(paths: Sequence[str | Path], hints: Hints, way: Way | None = 
     ...     read_smi_query([path], Hints(tz="UTC")).samples["node", "power_w"].row(0)
     ('n1', None)
     """
-    way = way or Way()
-    blocks = FileBlocks(paths, way.block_bytes)
-    gathered = Gathering(stream=way.room(), keeps_text=way.into is None)
-    turns: dict[int, Turns] = {}
-    named, counted = True, 0
+    output = output or SampleOutput()
+    blocks = FileBlocks(paths, output.block_bytes)
+    sample_buffer = SampleBuffer(stream=output.open_spill(), keeps_text=output.folder is None)
+    row_counts: dict[int, RowCounts] = {}
+    has_node_names, n_counted_times = True, 0
 
-    def parse(page: Rows, first: str | None) -> Rows:
-        number = int(page.good["file"][0])
-        return parse_query(page, hints, first, turns.setdefault(number, {}))
+    def parse_query_page(page_rows: Rows, first_line: str | None) -> Rows:
+        number = int(page_rows.good["file"][0])
+        return parse_query(page_rows, hints, first_line, row_counts.setdefault(number, {}))
 
-    for rows in read_page_blocks(blocks, parse, source=QUERY_SOURCE):
+    for rows in read_page_blocks(blocks, parse_query_page, source=QUERY_SOURCE):
         if rows.good.width and "named" in rows.good.columns:
-            named &= bool(rows.good["named"].all())
-            counted += int(rows.good["counted"].sum())
-            gathered.add(rows)
+            has_node_names &= bool(rows.good["named"].all())
+            n_counted_times += int(rows.good["counted"].sum())
+            sample_buffer.add_rows(rows)
         else:
-            gathered.blank += rows.blank
-    more = found_on_trust(named, counted, blocks.files, gathered.count, hints)
-    story = Story(QUERY_SOURCE, hints.tz, more=more)
-    return finish(gathered, blocks.files, story, way=way, again=blocks)
+            sample_buffer.blank += rows.blank
+    findings = assumption_findings(has_node_names, n_counted_times, blocks.files, sample_buffer.count, hints)
+    story = SourceNotes(QUERY_SOURCE, hints.tz, extra_findings=findings)
+    return finish_telemetry(sample_buffer, blocks.files, story, output=output, reread_blocks=blocks)
 
 
 def query_telemetry(rows: Rows, source: str, hints: Hints, assumed: Sequence[Finding] = ()) -> Dataset:
-    """Telemetry of rows of :func:`parse_query`, with what had to be taken on trust."""
-    named, counted = bool(rows.good["named"].all()), int(rows.good["counted"].sum())
-    more = [*assumed, *found_on_trust(named, counted, rows.files, rows.count, hints)]
-    return telemetry_of(rows, Story(source, hints.tz, more=more))
+    """Build the telemetry dataset of rows of :func:`parse_query`, with findings on what was assumed.
+
+    Parameters
+    ----------
+    rows : Rows
+        Parsed rows.
+    source : str
+        Name of the source.
+    hints : Hints
+        What the user stated.
+    assumed : sequence of Finding
+        Findings on further assumptions.
+    """
+    has_node_names, n_counted_times = bool(rows.good["named"].all()), int(rows.good["counted"].sum())
+    findings = [*assumed, *assumption_findings(has_node_names, n_counted_times, rows.files, rows.count, hints)]
+    return build_telemetry(rows, SourceNotes(source, hints.tz, extra_findings=findings))
 
 
-Turns = dict[tuple[str | None, int | None], int]
+RowCounts = dict[tuple[str | None, int | None], int]
 """Node and GPU → rows so far, of a file without times."""
 
 
-def parse_query(page: Rows, hints: Hints, first: str | None = None, turns: Turns | None = None) -> Rows:
-    """Rows of one output: time, node, GPU and quantities."""
-    path = path_of(page)
-    header = None if hints.columns else str(first or page.good["raw"][0])
-    titles = [title.strip(BLANKS) for title in (hints.columns or (header or "").split(","))]
-    metrics = _metrics(titles, str(path))
-    if header is not None and first is None:
-        page = replace(page, good=page.good.slice(1), count=page.count - 1)
+def parse_query(
+    page_rows: Rows, hints: Hints, first_line: str | None = None, row_counts: RowCounts | None = None
+) -> Rows:
+    """Parse one output of a query to time, node, GPU and quantities.
+
+    Parameters
+    ----------
+    page_rows : Rows
+        Lines of a file, or of a block of one.
+    hints : Hints
+        What the user stated.
+    first_line : str, optional
+        Header of the file, for a later block.
+    row_counts : dict, optional
+        Rows so far of each GPU, which is updated.
+    """
+    path = page_path(page_rows)
+    header = None if hints.columns else str(first_line or page_rows.good["raw"][0])
+    titles = [title.strip(CELL_PADDING) for title in (hints.columns or (header or "").split(","))]
+    metrics = _title_metrics(titles, str(path))
+    if header is not None and first_line is None:
+        page_rows = replace(page_rows, good=page_rows.good.slice(1), count=page_rows.count - 1)
     fields = pl.col("fields")
-    page = page.with_columns(fields=pl.col("raw").str.split(","))
-    page = page.reject(
+    page_rows = page_rows.with_columns(fields=pl.col("raw").str.split(","))
+    page_rows = page_rows.reject(
         {
-            HEADER_AGAIN: pl.lit(False) if header is None else pl.col("raw") == header,
+            REPEATED_HEADER: pl.lit(False) if header is None else pl.col("raw") == header,
             "fewer fields than columns": fields.list.len() < len(titles),
             "more fields than columns": fields.list.len() > len(titles),
         }
     )
-    places = {_base(title): place for place, title in enumerate(titles)}
-    wanted = {FACTS[base]: places[base] for base in FACTS if base in places}
-    wanted |= {title: titles.index(title) for title in metrics}
-    cells = {name: fields.list.get(place).str.strip_chars(BLANKS) for name, place in wanted.items()}
-    page = replace(page, good=page.good.with_columns(**cells).drop("fields"))
-    page = read_wide(_located(page, wanted, hints, path, turns), metrics)
-    mig = (pl.col("mig") == "Enabled").fill_null(False) if "mig" in wanted else pl.lit(False)
-    if "board" not in wanted:
-        page = page.with_columns(board=pl.lit(None, pl.String))
+    positions = {_field_name(title): position for position, title in enumerate(titles)}
+    position_by_name = {
+        FIELD_COLUMNS[field_name]: positions[field_name] for field_name in FIELD_COLUMNS if field_name in positions
+    }
+    position_by_name |= {title: titles.index(title) for title in metrics}
+    cells = {
+        name: fields.list.get(position).str.strip_chars(CELL_PADDING) for name, position in position_by_name.items()
+    }
+    page_rows = replace(page_rows, good=page_rows.good.with_columns(**cells).drop("fields"))
+    page_rows = read_wide_values(_locate_rows(page_rows, position_by_name, hints, path, row_counts), metrics)
+    has_mig = (pl.col("mig") == "Enabled").fill_null(False) if "mig" in position_by_name else pl.lit(False)
+    if "board" not in position_by_name:
+        page_rows = page_rows.with_columns(board=pl.lit(None, pl.String))
     gpu_model = pl.when(~is_blank(pl.col("board"))).then("board")
-    columns = (*PLACE, "time", "node", "gpu", "named", "counted", *QUANTITIES)
-    kept = page.good.select(columns, mig_enabled=mig, board=gpu_model)
-    unused = tuple(title for title in titles if title not in metrics and _base(title) not in FACTS)
-    return replace(page, good=kept, unused=unused)
+    columns = (*POSITION_COLUMNS, "time", "node", "gpu", "named", "counted", *QUANTITIES)
+    selected = page_rows.good.select(columns, mig_enabled=has_mig, board=gpu_model)
+    unused = tuple(title for title in titles if title not in metrics and _field_name(title) not in FIELD_COLUMNS)
+    return replace(page_rows, good=selected, unused=unused)
 
 
-def _base(title: str) -> str:
-    """Name of a field, without its unit."""
-    match = TITLE.match(title)
+def _field_name(title: str) -> str:
+    """Return the name of a field without its unit."""
+    match = TITLE_PATTERN.match(title)
     return match[1] if match else title
 
 
-def _metrics(titles: Sequence[str], where: str) -> dict[str, Metric]:
-    """Titles that are quantities. One that differs from a known name in punctuation alone was renamed."""
+def _title_metrics(titles: Sequence[str], location: str) -> dict[str, Metric]:
+    """Map titles to metrics; refuse one that differs from a known name in punctuation only."""
     metrics = {}
     for title in titles:
-        match = TITLE.match(title)
-        if match and match[1] in SMI_QUERY:
-            metric = SMI_QUERY[match[1]]
+        match = TITLE_PATTERN.match(title)
+        if match and match[1] in SMI_QUERY_METRICS:
+            metric = SMI_QUERY_METRICS[match[1]]
             unit = {None: metric.unit, "bytes": "B"}.get(match[2], match[2])
-            metrics[title] = known_unit(metric, unit, f"{where}, column {title!r}")
-    letters = {re.sub("[^a-z]", "", name): name for name in SMI_QUERY}
+            metrics[title] = require_known_unit(metric, unit, f"{location}, column {title!r}")
+    letters = {re.sub("[^a-z]", "", name): name for name in SMI_QUERY_METRICS}
     renamed = {
-        title: letters[plain]
+        title: letters[letters_only]
         for title in titles
-        if (plain := re.sub("[^a-z]", "", _base(title).casefold())) in letters and title not in metrics
+        if (letters_only := re.sub("[^a-z]", "", _field_name(title).casefold())) in letters and title not in metrics
     }
     if renamed or not metrics:
-        expected = f"columns {', '.join(map(repr, renamed.values() or SMI_QUERY))}"
+        expected = f"columns {', '.join(map(repr, renamed.values() or SMI_QUERY_METRICS))}"
         got = f"columns {examples(list(renamed) or [title[:40] for title in titles])}"
         todo = "Was a column renamed? Without a header, give the fields of the query as columns."
-        raise TraceFormatError(where, expected, got, todo)
+        raise TraceFormatError(location, expected, got, todo)
     return metrics
 
 
-def _located(page: Rows, wanted: Collection[str], hints: Hints, path: Path, turns: Turns | None = None) -> Rows:
-    """Time, node and GPU number of each row."""
+def _locate_rows(
+    page_rows: Rows, known_names: Collection[str], hints: Hints, path: Path, row_counts: RowCounts | None = None
+) -> Rows:
+    """Add time, node and GPU number to each row.
+
+    Parameters
+    ----------
+    page_rows : Rows
+        Rows with the text columns of the query.
+    known_names : collection of str
+        Columns that the query has.
+    hints : Hints
+        What the user stated.
+    path : Path
+        The file, for messages.
+    row_counts : dict, optional
+        Rows so far of each GPU, which is updated.
+    """
     node = pl.lit(hints.node_of(path))
-    named = pl.lit(False)
-    if "host" in wanted and hints.node is None:
-        named = ~is_blank(pl.col("host"))
-        node = pl.when(named).then("host").otherwise(node)
-    number = next((name for name in ("gpu_text", "index") if name in wanted), None)
-    if number is not None:
-        gpu = pl.col(number).cast(pl.Int32, strict=False)
+    has_node_name = pl.lit(False)
+    if "host" in known_names and hints.node is None:
+        has_node_name = ~is_blank(pl.col("host"))
+        node = pl.when(has_node_name).then("host").otherwise(node)
+    number_column = next((name for name in ("gpu_text", "index") if name in known_names), None)
+    if number_column is not None:
+        gpu = pl.col(number_column).cast(pl.Int32, strict=False)
     elif hints.gpu is not None:
         gpu = pl.lit(hints.gpu, pl.Int32)
     else:
         expected, todo = "a column 'index' or 'gpu'", "If all rows are of one GPU, give its number as gpu."
         raise TraceFormatError(str(path), expected, "neither", todo)
-    counted = "timestamp" not in wanted
-    columns = {"node": node, "named": named, "gpu": gpu, "counted": pl.lit(counted)}
-    page = page.with_columns(**columns)
-    if not counted:
-        return with_instants(page, "timestamp", hints.tz, str(path))
-    turn = pl.int_range(pl.len()).over("node", "gpu")
-    if turns is not None:
-        device = ["node", "gpu"]
-        counts = page.good.group_by(device, maintain_order=True).len()
-        earlier = pl.Series([turns.get(key, 0) for key in counts.select(device).rows()], dtype=pl.Int64)
-        counts = counts.with_columns(before=earlier)
-        good = page.good.join(counts, on=device, how="left", nulls_equal=True, maintain_order="left")
-        page = replace(page, good=good)
-        turn = turn + pl.col("before")
-        turns.update({(node, gpu): before + count for node, gpu, count, before in counts.rows()})
-    return page.with_columns(time=hints.nth_instant(turn, str(path)))
+    are_times_counted = "timestamp" not in known_names
+    columns = {"node": node, "named": has_node_name, "gpu": gpu, "counted": pl.lit(are_times_counted)}
+    page_rows = page_rows.with_columns(**columns)
+    if not are_times_counted:
+        return parse_times(page_rows, "timestamp", hints.tz, str(path))
+    row_number = pl.int_range(pl.len()).over("node", "gpu")
+    if row_counts is not None:
+        device_columns = ["node", "gpu"]
+        counts = page_rows.good.group_by(device_columns, maintain_order=True).len()
+        earlier_counts = pl.Series(
+            [row_counts.get(key, 0) for key in counts.select(device_columns).rows()], dtype=pl.Int64
+        )
+        counts = counts.with_columns(before=earlier_counts)
+        good = page_rows.good.join(counts, on=device_columns, how="left", nulls_equal=True, maintain_order="left")
+        page_rows = replace(page_rows, good=good)
+        row_number = row_number + pl.col("before")
+        row_counts.update({(node, gpu): rows_before + count for node, gpu, count, rows_before in counts.rows()})
+    return page_rows.with_columns(time=hints.nth_instant(row_number, str(path)))
 
 
-APPS = "smi-apps"
-MEMORY = Metric("memory_used", "MiB")
-APP_FIELDS = ("timestamp", "gpu_uuid", "pid", "process_name", "used_gpu_memory [MiB]")
+APPS_SOURCE = "smi-apps"
+PROCESS_MEMORY = Metric("memory_used", "MiB")
+"""Memory of a process."""
+APPS_FIELDS = ("timestamp", "gpu_uuid", "pid", "process_name", "used_gpu_memory [MiB]")
+"""Columns of ``--query-compute-apps`` in their order."""
 
 
-@reads(header_begins("pid", "process_name"))
+@telemetry_reader(has_leading_columns("pid", "process_name"))
 def read_smi_apps(paths: Sequence[str | Path], hints: Hints) -> Dataset:
     r"""Read the CSV of ``nvidia-smi --query-compute-apps``, with header and units.
 
-    The list names GPUs by UUID alone: the number of the GPU must be stated, and a list that speaks of several
-    GPUs is refused. A header without rows says that there was no process: no samples, no processes.
+    The list identifies GPUs by UUID only: the number of the GPU must be stated, and a list of several GPUs is refused.
+    A header without rows means that there was no process: no samples, no processes.
     """
     if hints.gpu is None:
         todo = "Give the number of the GPU as gpu."
-        raise TraceFormatError(APPS, "the GPU that the list is of", "no number", todo)
-    rows = read_pages(paths, _cut_apps, source=APPS, twins=True)
+        raise TraceFormatError(APPS_SOURCE, "the GPU that the list is of", "no number", todo)
+    rows = read_pages(paths, _split_app_fields, source=APPS_SOURCE, allow_duplicates=True)
     if rows.good["gpu_uuid"].n_unique() > 1:
         got = f"{rows.good['gpu_uuid'].n_unique()} UUIDs"
-        raise TraceFormatError(APPS, "processes of one GPU", got, "Split the list by gpu_uuid.")
-    rows = with_instants(rows, "timestamp", hints.tz, APPS)
+        raise TraceFormatError(APPS_SOURCE, "processes of one GPU", got, "Split the list by gpu_uuid.")
+    rows = parse_times(rows, "timestamp", hints.tz, APPS_SOURCE)
     number = pl.col("pid").cast(pl.Int64, strict=False)
-    rows = read_wide(rows.reject({"pid: not a number": number.is_null()}), {APP_FIELDS[-1]: MEMORY})
+    rows = read_wide_values(rows.reject({"pid: not a number": number.is_null()}), {APPS_FIELDS[-1]: PROCESS_MEMORY})
     good = rows.good.with_columns(gpu=pl.lit(hints.gpu, pl.Int32), node=node_by_file(rows, hints))
-    named = {"pid": number, "kind": pl.lit("C"), "command": pl.col("process_name")}
-    seen = good.select("time", "node", "gpu", **named, memory_gib="memory_used")
-    processes = conform(seen, Processes, where=APPS)
-    more = node_finding(rows.files, rows.count, hints)
+    process_columns = {"pid": number, "kind": pl.lit("C"), "command": pl.col("process_name")}
+    process_rows = good.select("time", "node", "gpu", **process_columns, memory_gib="memory_used")
+    processes = conform(process_rows, Processes, source=APPS_SOURCE)
+    findings = file_node_findings(rows.files, rows.count, hints)
     rows = replace(rows, good=good.with_columns(memory_used=pl.lit(None, pl.Float64)))
-    return telemetry_of(rows, Story(APPS, hints.tz, more=more, processes=processes, empty_is_fine=True))
+    return build_telemetry(
+        rows, SourceNotes(APPS_SOURCE, hints.tz, extra_findings=findings, processes=processes, allow_empty=True)
+    )
 
 
-def _cut_apps(page: Rows) -> Rows:
-    """Cut lines at their commas; the name of a process is what stands between the pid and the memory."""
-    path = path_of(page)
-    names = [name.strip() for name in page.good["raw"][0].split(",")]
-    missing = [name for name in APP_FIELDS if name not in names]
-    if missing or names.index("pid") + 2 != names.index("process_name") + 1 or names[-1] != APP_FIELDS[-1]:
-        expected = f"columns {', '.join(APP_FIELDS)}, in this order"
+def _split_app_fields(page_rows: Rows) -> Rows:
+    """Split lines at their commas; the process name is the text between pid and memory."""
+    path = page_path(page_rows)
+    names = [name.strip() for name in page_rows.good["raw"][0].split(",")]
+    missing = [name for name in APPS_FIELDS if name not in names]
+    if missing or names.index("pid") + 2 != names.index("process_name") + 1 or names[-1] != APPS_FIELDS[-1]:
+        expected = f"columns {', '.join(APPS_FIELDS)}, in this order"
         todo = "Query timestamp,gpu_uuid,pid,process_name,used_gpu_memory with --format=csv."
         raise TraceFormatError(str(path), expected, f"columns {', '.join(names)[:200]}", todo)
-    parts = [r"(.*)" if name == "process_name" else r"([^,]*)" for name in names]
-    cut = pl.col("raw").str.extract_groups(r"^" + r",\s*".join(parts) + r"$").struct
-    body = replace(page, good=page.good.slice(1), count=page.count - 1)
-    fields = {name: cut[place].str.strip_chars() for place, name in enumerate(names) if name in APP_FIELDS}
-    body = body.with_columns(**fields)
-    return body.reject({"the fields do not match the header": pl.col("timestamp").is_null()})
+    field_patterns = [r"(.*)" if name == "process_name" else r"([^,]*)" for name in names]
+    field_columns = pl.col("raw").str.extract_groups(r"^" + r",\s*".join(field_patterns) + r"$").struct
+    data_rows = replace(page_rows, good=page_rows.good.slice(1), count=page_rows.count - 1)
+    fields = {
+        name: field_columns[position].str.strip_chars() for position, name in enumerate(names) if name in APPS_FIELDS
+    }
+    data_rows = data_rows.with_columns(**fields)
+    return data_rows.reject({"the fields do not match the header": pl.col("timestamp").is_null()})
 
 
-INSTANT = re.compile(r"^#?\s*\w+:\s+(\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:\d\d))\s*$")
-WITHIN = timedelta(minutes=5)
-"""Longest time that may pass from the heading to the first row."""
-HALF_HOUR = timedelta(minutes=30)
-FURTHEST = timedelta(hours=14)
-"""No zone is further from UTC; none but UTC itself is nearer to it than an hour."""
-ONE_OFFSET = timedelta(days=1)
-"""Times this close to the heading are read in its offset: later, clocks may have been changed."""
+HEADING_TIME_PATTERN = re.compile(r"^#?\s*\w+:\s+(\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:\d\d))\s*$")
+"""A heading line with an instant and its zone."""
+MAX_HEADING_DELAY = timedelta(minutes=5)
+"""Longest time from the heading to the first row."""
+OFFSET_STEP = timedelta(minutes=30)
+"""Step of UTC offsets."""
+MAX_OFFSET = timedelta(hours=14)
+"""Largest UTC offset of a zone; except for UTC itself, none is below an hour."""
+MAX_ONE_OFFSET_SPAN = timedelta(days=1)
+"""Times this close to the heading have its offset; later, clocks may have changed."""
 
 
-def stated_instant(lines: Iterable[str]) -> datetime | None:
-    """The instant in a line such as ``collected_at: 2026-06-22T21:04:17Z``; None if there is not exactly one.
+def find_heading_time(lines: Iterable[str]) -> datetime | None:
+    """Find the instant in a line such as ``collected_at: 2026-06-22T21:04:17Z``; None unless there is exactly one.
 
     Examples
     --------
-    >>> stated_instant(["# a heading", "collected_at:   2026-06-22T21:04:17Z", "os: windows"]).isoformat()
+    >>> find_heading_time(["# a heading", "collected_at:   2026-06-22T21:04:17Z", "os: windows"]).isoformat()
     '2026-06-22T21:04:17+00:00'
     """
-    found = {match[1] for line in lines if (match := INSTANT.match(line))}
+    times = {match[1] for line in lines if (match := HEADING_TIME_PATTERN.match(line))}
     try:
-        return datetime.fromisoformat(found.pop()) if len(found) == 1 else None
+        return datetime.fromisoformat(times.pop()) if len(times) == 1 else None
     except ValueError:
         return None
 
 
-def shown_offset(stated: datetime, local: datetime) -> timedelta | None:
-    """Offset from UTC of a clock that showed `local` just after an instant; None if no offset fits.
+def infer_utc_offset(heading_time: datetime, local_time: datetime) -> timedelta | None:
+    """Infer the UTC offset of a clock that showed `local_time` just after an instant; None if no offset fits.
 
     Examples
     --------
-    >>> str(shown_offset(datetime.fromisoformat("2026-06-22T21:04:17Z"), datetime(2026, 6, 22, 23, 4, 18)))
+    >>> str(infer_utc_offset(datetime.fromisoformat("2026-06-22T21:04:17Z"), datetime(2026, 6, 22, 23, 4, 18)))
     '2:00:00'
     """
-    apart = local - stated.astimezone(UTC).replace(tzinfo=None)
-    offset = HALF_HOUR * round(apart / HALF_HOUR)
-    possible = not offset or timedelta(hours=1) <= abs(offset) <= FURTHEST
-    return offset if possible and abs(apart - offset) <= WITHIN else None
+    difference = local_time - heading_time.astimezone(UTC).replace(tzinfo=None)
+    offset = OFFSET_STEP * round(difference / OFFSET_STEP)
+    is_possible = not offset or timedelta(hours=1) <= abs(offset) <= MAX_OFFSET
+    return offset if is_possible and abs(difference - offset) <= MAX_HEADING_DELAY else None
 
 
-def zone_of(stated: datetime, local: pl.Series, tz: str | None, where: str) -> str | None:
-    """Zone of local times under a heading: the one given, if it does not contradict, else that of the heading.
+def choose_zone(heading_time: datetime, local_times: pl.Series, tz: str | None, location: str) -> str | None:
+    """Choose the zone of local times under a heading: the stated one if it fits, else that of the heading.
+
+    Parameters
+    ----------
+    heading_time : datetime
+        Instant in the heading, with its zone.
+    local_times : polars.Series
+        Local times under it.
+    tz : str, optional
+        Zone that the user stated.
+    location : str
+        File, for messages.
+
+    Returns
+    -------
+    str or None
+        Name of a zone or an offset; None if it is unknown.
 
     Examples
     --------
     >>> stated = datetime.fromisoformat("2026-06-22T21:04:17Z")
-    >>> zone_of(stated, pl.Series([datetime(2026, 6, 22, 23, 4, 18)]), None, "n1.txt")
+    >>> choose_zone(stated, pl.Series([datetime(2026, 6, 22, 23, 4, 18)]), None, "n1.txt")
     '+02:00'
     """
-    first, last = local.min(), local.max()
+    first, last = local_times.min(), local_times.max()
     if not isinstance(first, datetime) or not isinstance(last, datetime):
         return tz
-    offset = shown_offset(stated, first)
+    offset = infer_utc_offset(heading_time, first)
     if offset is None:
         return tz
-    name = _name(offset)
+    name = _format_offset(offset)
     if tz is not None:
-        instant, shown_twice = to_utc(pl.DataFrame({"local": [first]}), ["local"], known_zone(tz)).row(0)
-        if instant is None or shown_twice or abs(first - instant.replace(tzinfo=None) - offset) <= WITHIN:
+        instant, is_ambiguous = convert_to_utc(pl.DataFrame({"local": [first]}), ["local"], validate_time_zone(tz)).row(
+            0
+        )
+        if instant is None or is_ambiguous or abs(first - instant.replace(tzinfo=None) - offset) <= MAX_HEADING_DELAY:
             return tz
         got = f"{first} in {tz}, which is {instant:%Y-%m-%d %H:%M:%S} UTC"
         todo = f"The times show the offset {name}: state such a zone or none. If the heading is wrong, take it out."
-        raise TraceFormatError(where, f"times that fit the heading, {stated}", got, todo)
-    if last - first > ONE_OFFSET:
+        raise TraceFormatError(location, f"times that fit the heading, {heading_time}", got, todo)
+    if last - first > MAX_ONE_OFFSET_SPAN:
         return None
     if offset % timedelta(hours=1):
         todo = "State their zone, for example tz='Asia/Kolkata' (--tz Asia/Kolkata)."
-        raise TraceFormatError(where, "times with their zone", f"{first}, which shows {name}", todo)
+        raise TraceFormatError(location, "times with their zone", f"{first}, which shows {name}", todo)
     return name if offset else "UTC"
 
 
-def _name(offset: timedelta) -> str:
+def _format_offset(offset: timedelta) -> str:
+    """Format a UTC offset as ``+02:00``."""
     minutes = round(offset / timedelta(minutes=1))
     return f"{'-' if minutes < 0 else '+'}{abs(minutes) // 60:02d}:{abs(minutes) % 60:02d}"
 
 
 TRANSCRIPT_SOURCE = "smi-transcript"
-HEADING = "# $ nvidia-smi --query-gpu=..."
-QUERY = r"^# \$ nvidia-smi --query-gpu="
-COMMAND = "# $ "
-RULE = "#" * 20
-STAMP = r"(?:^|,)\s*(\d{4}/\d\d/\d\d \d\d:\d\d:\d\d)(?:\.\d+)?\s*(?:,|$)"
-"""A time as nvidia-smi prints it, in whichever column it stands."""
+QUERY_HEADING = "# $ nvidia-smi --query-gpu=..."
+QUERY_HEADING_PATTERN = r"^# \$ nvidia-smi --query-gpu="
+COMMAND_MARK = "# $ "
+RULE_MARK = "#" * 20
+SMI_TIME_PATTERN = r"(?:^|,)\s*(\d{4}/\d\d/\d\d \d\d:\d\d:\d\d)(?:\.\d+)?\s*(?:,|$)"
+"""A time as nvidia-smi prints it, in any column."""
 
 
-@reads(matches(r"\A#{20,}"))
+@telemetry_reader(matches_pattern(r"\A#{20,}"))
 def read_smi_transcript(paths: Sequence[str | Path], hints: Hints) -> Dataset:
-    """Read the CSV that stands under each ``# $ nvidia-smi --query-gpu=...`` heading of a transcript.
+    """Read the CSV under each ``# $ nvidia-smi --query-gpu=...`` heading of a transcript.
 
-    Rows of the other commands are not telemetry of the GPUs over time and are not counted. nvidia-smi prints local
-    times; where the transcript begins with an instant that has a zone, as ``collected_at: 2026-06-22T21:04:17Z``,
-    the first row tells their offset.
+    Rows of other commands are not telemetry over time and are not counted. nvidia-smi prints local times; where the
+    transcript begins with an instant that has a zone, as ``collected_at: 2026-06-22T21:04:17Z``, the first row reveals
+    their offset.
     """
-    rows = read_pages(paths, lambda page: _parse(page, hints), source=TRANSCRIPT_SOURCE)
+    rows = read_pages(paths, lambda page: _parse_transcript(page, hints), source=TRANSCRIPT_SOURCE)
     taken = rows.good.filter(pl.lit(hints.tz is None) & pl.col("zone").is_not_null())
     zones = taken["zone"].unique().sort().to_list()
     if not zones:
@@ -344,28 +421,28 @@ def read_smi_transcript(paths: Sequence[str | Path], hints: Hints) -> Dataset:
     return query_telemetry(rows, TRANSCRIPT_SOURCE, replace(hints, tz=", ".join(zones)), [assumed])
 
 
-def _parse(page: Rows, hints: Hints) -> Rows:
-    """Every part of the transcript that is a query of GPUs."""
-    raw, is_rule = pl.col("raw"), pl.col("raw").str.starts_with(RULE)
-    lines = page.good.with_columns(part=is_rule.cum_sum())
-    numbers = lines.filter(raw.str.contains(QUERY))["part"].unique().sort().to_list()
+def _parse_transcript(page_rows: Rows, hints: Hints) -> Rows:
+    """Parse every part of a transcript that is a query of GPUs."""
+    raw, is_rule = pl.col("raw"), pl.col("raw").str.starts_with(RULE_MARK)
+    lines = page_rows.good.with_columns(part=is_rule.cum_sum())
+    numbers = lines.filter(raw.str.contains(QUERY_HEADING_PATTERN))["part"].unique().sort().to_list()
     parts = [
-        replace(page, good=part.select(page.good.columns), count=part.height, blank=0)
+        replace(page_rows, good=part.select(page_rows.good.columns), count=part.height, blank=0)
         for number in numbers
         if (part := lines.filter(pl.col("part") == number + 1, ~is_rule)).height
     ]
     if not parts:
         got = "no output under such a heading"
-        raise TraceFormatError(str(path_of(page)), f"a heading {HEADING!r}", got, OTHER_SOURCE)
-    here = replace(hints, tz=_zone(page, parts, hints))
-    rows = together(page.files, [parse_query(part, here) for part in parts])
-    return rows.with_columns(zone=pl.lit(here.tz, pl.String))
+        raise TraceFormatError(str(page_path(page_rows)), f"a heading {QUERY_HEADING!r}", got, NAME_SOURCE_HINT)
+    part_hints = replace(hints, tz=_choose_transcript_zone(page_rows, parts, hints))
+    rows = concat_rows(page_rows.files, [parse_query(part, part_hints) for part in parts])
+    return rows.with_columns(zone=pl.lit(part_hints.tz, pl.String))
 
 
-def _zone(page: Rows, parts: Sequence[Rows], hints: Hints) -> str | None:
-    """Zone of the times of all parts: that of the hints, or the one that the heading shows."""
-    raw = page.good["raw"]
-    stated = stated_instant(raw.head(raw.str.starts_with(COMMAND).arg_max() or 0))
-    stamps = [part.good["raw"].str.extract(STAMP).drop_nulls() for part in parts]
+def _choose_transcript_zone(page_rows: Rows, parts: Sequence[Rows], hints: Hints) -> str | None:
+    """Choose the zone of the times of all parts: that of the hints, or the one that the heading reveals."""
+    raw = page_rows.good["raw"]
+    heading_time = find_heading_time(raw.head(raw.str.starts_with(COMMAND_MARK).arg_max() or 0))
+    stamps = [part.good["raw"].str.extract(SMI_TIME_PATTERN).drop_nulls() for part in parts]
     local = pl.concat(stamps).str.to_datetime("%Y/%m/%d %H:%M:%S", strict=False)
-    return hints.tz if stated is None else zone_of(stated, local, hints.tz, str(path_of(page)))
+    return hints.tz if heading_time is None else choose_zone(heading_time, local, hints.tz, str(page_path(page_rows)))

@@ -1,112 +1,169 @@
-"""The samples table: checked, joined to jobs, and laid over an existing folder."""
+"""The samples table: built from a buffer, written by month, and merged with an existing folder."""
 
 from __future__ import annotations
 
 import io
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from collections.abc import Mapping
+from collections.abc import Sequence
+from dataclasses import dataclass
+from dataclasses import field
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
+from typing import BinaryIO
 
 import numpy as np
 import polars as pl
 
 from gpuplanner._version import __version__
-from gpuplanner.core.errors import OTHER_SOURCE, TraceFormatError, message
-from gpuplanner.core.schema_checks import empty
-from gpuplanner.core.schemas import LATER_COUNTERS, Samples
+from gpuplanner.core.errors import NAME_SOURCE_HINT
+from gpuplanner.core.errors import TraceFormatError
+from gpuplanner.core.errors import format_message
+from gpuplanner.core.schema_checks import make_empty_table
+from gpuplanner.core.schemas import OPTIONAL_SAMPLE_COLUMNS
+from gpuplanner.core.schemas import Samples
 from gpuplanner.ingest.dataset import Dataset
-from gpuplanner.ingest.delimited_rows import REJECTS, Rows, names_of
-from gpuplanner.ingest.large_tables import DERIVED, by_month, scan_months, write_parts
-from gpuplanner.ingest.quality_report import Finding, combined, of_files, report
-from gpuplanner.ingest.source_fields import iso
-from gpuplanner.ingest.telemetry.coverage import GROUP_ROWS, Seen, seen_of
-from gpuplanner.ingest.telemetry.metric_definitions import (
-    DEVICE,
-    DEVICE_KEY,
-    ORDER,
-    QUANTITIES,
-    RUNGS,
-    Metric,
-    best_rungs,
-    climbed,
-    on_one_rung,
-    rungs,
-)
-from gpuplanner.ingest.telemetry.sample_buffer import Columns, Gathering, Spill, with_until
-from gpuplanner.ingest.telemetry.telemetry_join import (
-    AGAIN,
-    BETWEEN_JOBS,
-    CONTRADICTION,
-    WINDOW_ROWS,
-    Joiner,
-    holders_table,
-)
-from gpuplanner.ingest.telemetry.telemetry_quality import (
-    JUDGED_BY,
-    clock_went_back,
-    is_of_samples,
-    of_seen,
-    overlaps,
-    rejected,
-)
-from gpuplanner.ingest.text_files import FileBlocks, TextFile, texts_of_lines
+from gpuplanner.ingest.delimited_rows import REJECTS
+from gpuplanner.ingest.delimited_rows import Rows
+from gpuplanner.ingest.delimited_rows import unique_file_names
+from gpuplanner.ingest.large_tables import DERIVED_COLUMNS
+from gpuplanner.ingest.large_tables import scan_month_files
+from gpuplanner.ingest.large_tables import split_by_month
+from gpuplanner.ingest.large_tables import write_chunks
+from gpuplanner.ingest.quality_report import Finding
+from gpuplanner.ingest.quality_report import build_quality_report
+from gpuplanner.ingest.quality_report import combine_findings
+from gpuplanner.ingest.quality_report import file_findings_of
+from gpuplanner.ingest.source_fields import format_utc
+from gpuplanner.ingest.telemetry.coverage import MAX_GROUP_ROWS
+from gpuplanner.ingest.telemetry.coverage import SampleStatistics
+from gpuplanner.ingest.telemetry.coverage import summarise_samples
+from gpuplanner.ingest.telemetry.metric_definitions import ACTIVITY_SOURCES
+from gpuplanner.ingest.telemetry.metric_definitions import DEVICE_KEY
+from gpuplanner.ingest.telemetry.metric_definitions import DEVICE_SCHEMA
+from gpuplanner.ingest.telemetry.metric_definitions import QUANTITIES
+from gpuplanner.ingest.telemetry.metric_definitions import SAMPLE_KEY
+from gpuplanner.ingest.telemetry.metric_definitions import Metric
+from gpuplanner.ingest.telemetry.metric_definitions import choose_activity_source
+from gpuplanner.ingest.telemetry.metric_definitions import find_device_counters
+from gpuplanner.ingest.telemetry.metric_definitions import keep_best_counter
+from gpuplanner.ingest.telemetry.metric_definitions import merge_device_counters
+from gpuplanner.ingest.telemetry.sample_buffer import ColumnArrays
+from gpuplanner.ingest.telemetry.sample_buffer import SampleBuffer
+from gpuplanner.ingest.telemetry.sample_buffer import SpillFile
+from gpuplanner.ingest.telemetry.sample_buffer import add_sample_ends
+from gpuplanner.ingest.telemetry.telemetry_join import CONTRADICTING_READING
+from gpuplanner.ingest.telemetry.telemetry_join import JOB_SEPARATOR
+from gpuplanner.ingest.telemetry.telemetry_join import MAX_WINDOW_ROWS
+from gpuplanner.ingest.telemetry.telemetry_join import REPEATED_READING
+from gpuplanner.ingest.telemetry.telemetry_join import SampleJoiner
+from gpuplanner.ingest.telemetry.telemetry_join import device_jobs_table
+from gpuplanner.ingest.telemetry.telemetry_quality import FINDING_COLUMNS
+from gpuplanner.ingest.telemetry.telemetry_quality import clock_findings
+from gpuplanner.ingest.telemetry.telemetry_quality import find_file_overlaps
+from gpuplanner.ingest.telemetry.telemetry_quality import is_sample_finding
+from gpuplanner.ingest.telemetry.telemetry_quality import rejected_row_findings
+from gpuplanner.ingest.telemetry.telemetry_quality import sample_findings
+from gpuplanner.ingest.text_files import FileBlocks
+from gpuplanner.ingest.text_files import TextFile
+from gpuplanner.ingest.text_files import read_lines
 
-FACTS = ("profile", "job_id")
-ACTIVITY = ("sm_activity", "activity_source")
-OVERLAID_QUANTITIES = tuple(name for name in Samples.columns() if name not in (*ORDER, *FACTS, *ACTIVITY, *DERIVED))
-NEW = " of the new"
-"""Ending of the columns of new samples beside those of old ones."""
+PROFILE_AND_JOB = ("profile", "job_id")
+"""Columns of samples that describe the device and job, and are taken from either reading."""
+ACTIVITY_COLUMNS = ("sm_activity", "activity_source")
+"""Activity and the counter that gave it, which are taken together."""
+OVERLAID_QUANTITIES = tuple(
+    name
+    for name in Samples.columns()
+    if name not in (*SAMPLE_KEY, *PROFILE_AND_JOB, *ACTIVITY_COLUMNS, *DERIVED_COLUMNS)
+)
+NEW_SUFFIX = " of the new"
+"""Suffix of the columns of new samples next to those of old ones."""
 
 
-def grow(
-    old: Dataset, there: Mapping[str, Path], new: Dataset, *, by_metric: bool
+def merge_telemetry(
+    old_dataset: Dataset, stored_months: Mapping[str, Path], new_dataset: Dataset, *, by_metric: bool
 ) -> tuple[Dataset, dict[str, pl.DataFrame]]:
-    """Lay new telemetry over that of the same source; nothing is written.
+    """Merge new telemetry of a source into its stored months; nothing is written.
 
-    Months are read one by one, those without new samples only if a device in them was read by a better counter now.
+    Months are read one by one; those without new samples only if a device was now read by a better counter.
+
+    Parameters
+    ----------
+    old_dataset : Dataset
+        Coverage, rejects, quality report and provenance of the source so far.
+    stored_months : mapping of str to Path
+        Folder name of a month → file of samples.
+    new_dataset : Dataset
+        New samples with their origins.
+    by_metric : bool
+        Rows are readings of single metrics, of which several make one sample.
+
+    Returns
+    -------
+    tuple of Dataset and dict of str to polars.DataFrame
+        The whole source without its samples, and the samples of the months that changed.
     """
-    assert new.told is not None, "as every reader gives it"
-    coming = by_month(pl.concat([new.tables["samples"], new.told], how="horizontal"))
-    known = rungs(scan_months(list(there.values())))
-    ever = pl.concat([known, rungs(new.tables["samples"])])
-    best_now = best_rungs(ever).join(known, on=DEVICE_KEY, how="semi", nulls_equal=True)
-    unsettled = not best_rungs(known).equals(best_now)
-    changed: dict[str, pl.DataFrame] = {}
-    refused = [new.rejects]
-    for month in sorted({*there, *coming} if unsettled else coming):
-        stored = scan_months([there[month]] if month in there else []).collect()
-        samples = on_one_rung(stored, ever)
-        if month in coming:
-            samples, again = overlay(samples, on_one_rung(coming[month], ever), by_metric=by_metric)
-            samples = on_one_rung(samples, ever)
-            refused += [again] if new.processes is None else []
+    assert new_dataset.sample_origins is not None, "as every reader gives it"
+    new_months = split_by_month(
+        pl.concat([new_dataset.tables["samples"], new_dataset.sample_origins], how="horizontal")
+    )
+    known_counters = find_device_counters(scan_month_files(list(stored_months.values())))
+    counters = pl.concat([known_counters, find_device_counters(new_dataset.tables["samples"])])
+    counters_now = merge_device_counters(counters).join(known_counters, on=DEVICE_KEY, how="semi", nulls_equal=True)
+    have_counters_improved = not merge_device_counters(known_counters).equals(counters_now)
+    changed_months: dict[str, pl.DataFrame] = {}
+    all_rejects = [new_dataset.rejects]
+    for month in sorted({*stored_months, *new_months} if have_counters_improved else new_months):
+        stored = scan_month_files([stored_months[month]] if month in stored_months else []).collect()
+        samples = keep_best_counter(stored, counters)
+        if month in new_months:
+            samples, repeated = overlay_samples(
+                samples, keep_best_counter(new_months[month], counters), by_metric=by_metric
+            )
+            samples = keep_best_counter(samples, counters)
+            all_rejects += [repeated] if new_dataset.processes is None else []
         if not samples.equals(stored):
-            changed[month] = samples
-    parts = [
-        changed[month].lazy() if month in changed else scan_months([there[month]])
-        for month in sorted({*there, *changed})
+            changed_months[month] = samples
+    frames = [
+        changed_months[month].lazy() if month in changed_months else scan_month_files([stored_months[month]])
+        for month in sorted({*stored_months, *changed_months})
     ]
-    seen = seen_of(pl.concat([part.select(JUDGED_BY) for part in parts]).collect())
-    rejects = pl.concat([old.rejects, *refused]).sort("file", "row", maintain_order=True)
-    days = seen.coverage()
-    provenance = _provenance(old.provenance, new.provenance, seen, rejects.height)
-    before = (Finding(*row) for table in (old.quality, new.quality) for row in table.iter_rows())
-    lasting = combined(each for each in before if not is_of_samples(each.check))
-    found = [*rejected(rejects, provenance["rows_in"]), *of_seen(seen, days), *lasting]
-    whole = Dataset({"coverage": days}, rejects, report(found), provenance)
-    return whole.with_tables(processes=_processes(old, new)), changed
+    statistics = summarise_samples(pl.concat([frame.select(FINDING_COLUMNS) for frame in frames]).collect())
+    rejects = pl.concat([old_dataset.rejects, *all_rejects]).sort("file", "row", maintain_order=True)
+    days = statistics.coverage()
+    provenance = _merge_telemetry_facts(old_dataset.provenance, new_dataset.provenance, statistics, rejects.height)
+    earlier = (Finding(*row) for table in (old_dataset.quality, new_dataset.quality) for row in table.iter_rows())
+    file_findings = combine_findings(finding for finding in earlier if not is_sample_finding(finding.check))
+    findings = [
+        *rejected_row_findings(rejects, provenance["rows_in"]),
+        *sample_findings(statistics, days),
+        *file_findings,
+    ]
+    merged_dataset = Dataset({"coverage": days}, rejects, build_quality_report(findings), provenance)
+    return merged_dataset.with_tables(processes=_merge_processes(old_dataset, new_dataset)), changed_months
 
 
-def overlay(old: pl.DataFrame, new: pl.DataFrame, *, by_metric: bool) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Samples of a span with those that were read later; each device and instant counts once.
+def overlay_samples(old: pl.DataFrame, new: pl.DataFrame, *, by_metric: bool) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Merge samples of a span with those that were read later; each device and instant occurs once.
 
-    What was read first counts. Of a source whose rows are samples, an old sample stays as it is; of one whose rows
-    are readings of single metrics, each quantity that the old sample lacks is taken from the new one, activity from
-    the better rung, and the jobs of both, which then share the device. Either way the order in which files come
-    decides only between rows that contradict one another, and laying over in several steps gives what laying over in
-    one does.
+    The first reading wins. For a source whose rows are samples, an old sample is unchanged; for one whose rows are
+    readings of single metrics, each quantity that the old sample lacks is taken from the new one, activity from the
+    better counter, and the jobs of both, which then share the device. Either way the order of files matters only
+    between rows that contradict each other, and merging in several steps gives the same result as merging at once.
+
+    Parameters
+    ----------
+    old_samples, new_samples : polars.DataFrame
+        Table ``schemas.Samples``; the new one with ``file``, ``row`` and ``raw``.
+    by_metric : bool
+        Rows are readings of single metrics.
+
+    Returns
+    -------
+    tuple of two polars.DataFrame
+        Merged samples, and the reject table of repeated rows.
 
     Examples
     --------
@@ -115,376 +172,451 @@ def overlay(old: pl.DataFrame, new: pl.DataFrame, *, by_metric: bool) -> tuple[p
     >>> from gpuplanner.core.schema_checks import conform
     >>> row = {"time": datetime(2026, 1, 1, tzinfo=UTC), "node": "n1", "gpu": 0, "activity_source": "none"}
     >>> first, second = (
-    ...     conform(pl.DataFrame([row | read]), Samples, where="example")
+    ...     conform(pl.DataFrame([row | read]), Samples, source="example")
     ...     for read in ({"power_w": 400.0}, {"power_w": 410.0, "memory_used_gib": 8.0})
     ... )
     >>> place = {"file": pl.lit("b.prom"), "row": pl.lit(1, pl.Int64), "raw": pl.lit("...")}
-    >>> samples, again = overlay(first, second.with_columns(**place), by_metric=True)
+    >>> samples, again = overlay_samples(first, second.with_columns(**place), by_metric=True)
     >>> samples["power_w", "memory_used_gib"].row(0), again["reason"].to_list()
     ((400.0, 8.0), ['another value for the same device and time as an earlier row'])
     """
     columns = old.columns
-    both = old.join(new, on=ORDER, how="inner", suffix=NEW, nulls_equal=True, maintain_order="left")
-    only_new = new.join(both, on=ORDER, how="anti", nulls_equal=True).select(columns)
+    pairs = old.join(new, on=SAMPLE_KEY, how="inner", suffix=NEW_SUFFIX, nulls_equal=True, maintain_order="left")
+    only_new = new.join(pairs, on=SAMPLE_KEY, how="anti", nulls_equal=True).select(columns)
     if not by_metric:
-        same = pl.all_horizontal(
-            pl.col(name).eq_missing(pl.col(name + NEW)) for name in (*OVERLAID_QUANTITIES, *ACTIVITY)
+        is_equal = pl.all_horizontal(
+            pl.col(name).eq_missing(pl.col(name + NEW_SUFFIX)) for name in (*OVERLAID_QUANTITIES, *ACTIVITY_COLUMNS)
         )
-        reason = pl.when(same).then(pl.lit(AGAIN)).otherwise(pl.lit(CONTRADICTION))
-        return pl.concat([old, only_new]).sort(ORDER), _refused(both, reason)
-    better, equal = _rung(NEW) < _rung(""), _rung(NEW) == _rung("")
-    differs = [pl.col(name) != pl.col(name + NEW) for name in OVERLAID_QUANTITIES]
-    adds = [pl.col(name).is_null() & pl.col(name + NEW).is_not_null() for name in OVERLAID_QUANTITIES]
-    contradicts = pl.any_horizontal(*differs, equal & (pl.col("sm_activity") != pl.col("sm_activity" + NEW)))
-    shares = (pl.col("job_id") != pl.col("job_id" + NEW)).fill_null(value=False)
+        reason = pl.when(is_equal).then(pl.lit(REPEATED_READING)).otherwise(pl.lit(CONTRADICTING_READING))
+        return pl.concat([old, only_new]).sort(SAMPLE_KEY), _reject_repeats(pairs, reason)
+    is_better, is_equal_counter = (
+        _counter_rank(NEW_SUFFIX) < _counter_rank(""),
+        _counter_rank(NEW_SUFFIX) == _counter_rank(""),
+    )
+    differs = [pl.col(name) != pl.col(name + NEW_SUFFIX) for name in OVERLAID_QUANTITIES]
+    adds_value = [pl.col(name).is_null() & pl.col(name + NEW_SUFFIX).is_not_null() for name in OVERLAID_QUANTITIES]
+    contradicts = pl.any_horizontal(
+        *differs, is_equal_counter & (pl.col("sm_activity") != pl.col("sm_activity" + NEW_SUFFIX))
+    )
+    is_shared = (pl.col("job_id") != pl.col("job_id" + NEW_SUFFIX)).fill_null(value=False)
     reason = (
-        pl.when(shares)
+        pl.when(is_shared)
         .then(None)
         .when(contradicts.fill_null(False))
-        .then(pl.lit(CONTRADICTION))
-        .when(~pl.any_horizontal(*adds, better))
-        .then(pl.lit(AGAIN))
+        .then(pl.lit(CONTRADICTING_READING))
+        .when(~pl.any_horizontal(*adds_value, is_better))
+        .then(pl.lit(REPEATED_READING))
     )
-    jobs = pl.concat_list(pl.col(name).str.split(BETWEEN_JOBS) for name in ("job_id", "job_id" + NEW))
-    filled = both.with_columns(
-        *(pl.coalesce(name, name + NEW) for name in (*OVERLAID_QUANTITIES, "profile")),
-        pl.when(shares)
-        .then(jobs.list.unique().list.sort().list.join(BETWEEN_JOBS))
-        .otherwise(pl.coalesce("job_id", "job_id" + NEW))
+    job_ids = pl.concat_list(pl.col(name).str.split(JOB_SEPARATOR) for name in ("job_id", "job_id" + NEW_SUFFIX))
+    filled = pairs.with_columns(
+        *(pl.coalesce(name, name + NEW_SUFFIX) for name in (*OVERLAID_QUANTITIES, "profile")),
+        pl.when(is_shared)
+        .then(job_ids.list.unique().list.sort().list.join(JOB_SEPARATOR))
+        .otherwise(pl.coalesce("job_id", "job_id" + NEW_SUFFIX))
         .alias("job_id"),
-        *(pl.when(better).then(pl.col(name + NEW)).otherwise(pl.col(name)).alias(name) for name in ACTIVITY),
+        *(
+            pl.when(is_better).then(pl.col(name + NEW_SUFFIX)).otherwise(pl.col(name)).alias(name)
+            for name in ACTIVITY_COLUMNS
+        ),
     )
-    only_old = old.join(both, on=ORDER, how="anti", nulls_equal=True)
-    return pl.concat([only_old, filled.select(columns), only_new]).sort(ORDER), _refused(both, reason)
+    only_old = old.join(pairs, on=SAMPLE_KEY, how="anti", nulls_equal=True)
+    return pl.concat([only_old, filled.select(columns), only_new]).sort(SAMPLE_KEY), _reject_repeats(pairs, reason)
 
 
-def _rung(suffix: str) -> pl.Expr:
-    """Place on the ladder of what a sample's activity comes from; below all rungs where there is none."""
-    places = {rung: place for place, rung in enumerate(RUNGS)}
-    place = pl.col("activity_source" + suffix).replace_strict(places)
-    return pl.when(pl.col("sm_activity" + suffix).is_not_null()).then(place).otherwise(len(RUNGS))
+def _counter_rank(suffix: str) -> pl.Expr:
+    """Rank of the counter of a sample's activity, best first; samples without activity rank last."""
+    rank_by_source = {rung: rank for rank, rung in enumerate(ACTIVITY_SOURCES)}
+    rank = pl.col("activity_source" + suffix).replace_strict(rank_by_source)
+    return pl.when(pl.col("sm_activity" + suffix).is_not_null()).then(rank).otherwise(len(ACTIVITY_SOURCES))
 
 
-def _refused(both: pl.DataFrame, reason: pl.Expr) -> pl.DataFrame:
-    """New samples that were there already, as rows for the reject table; those without a reason are not refused."""
-    table = both.select("file", "row", reason.alias("reason"), "raw")
+def _reject_repeats(pairs: pl.DataFrame, reason: pl.Expr) -> pl.DataFrame:
+    """Return repeated new samples as rows of the reject table; those without a reason are accepted."""
+    table = pairs.select("file", "row", reason.alias("reason"), "raw")
     return table.filter(pl.col("reason").is_not_null()).cast(REJECTS)
 
 
-def _processes(old: Dataset, new: Dataset) -> pl.DataFrame | None:
-    """Processes of both, each once."""
-    tables = [each.processes for each in (old, new) if each.processes is not None]
+def _merge_processes(old_dataset: Dataset, new_dataset: Dataset) -> pl.DataFrame | None:
+    """Merge the processes of both datasets, each once."""
+    tables = [dataset.processes for dataset in (old_dataset, new_dataset) if dataset.processes is not None]
     return pl.concat(tables).unique(maintain_order=True) if tables else None
 
 
-def _provenance(old: Mapping[str, Any], new: Mapping[str, Any], seen: Seen, rejected_rows: int) -> dict[str, Any]:
-    first, last = seen.span()
-    rows_in = old["rows_in"] + new["rows_in"]
+def _merge_telemetry_facts(
+    old_facts: Mapping[str, Any], new_facts: Mapping[str, Any], statistics: SampleStatistics, n_rejected: int
+) -> dict[str, Any]:
+    """Merge the provenance of old and new telemetry.
+
+    Parameters
+    ----------
+    old_facts, new_facts : mapping
+        Provenance of the two.
+    statistics : SampleStatistics
+        Statistics of the merged samples.
+    n_rejected : int
+        Number of rejected rows of both.
+    """
+    first, last = statistics.span()
+    rows_in = old_facts["rows_in"] + new_facts["rows_in"]
     return {
-        **new,
-        "files": [*old["files"], *new["files"]],
+        **new_facts,
+        "files": [*old_facts["files"], *new_facts["files"]],
         "rows_in": rows_in,
-        "rows_kept": rows_in - rejected_rows,
-        "rows_rejected": rejected_rows,
-        "samples": seen.samples,
-        "span_start": iso(first),
-        "span_end": iso(last),
-        "gpu_hours": seen.observed_gpu_hours(),
-        "boards": sorted({*old["boards"], *new["boards"]}),
-        "notes": list(dict.fromkeys([*old["notes"], *new["notes"]])),
+        "rows_kept": rows_in - n_rejected,
+        "rows_rejected": n_rejected,
+        "samples": statistics.samples,
+        "span_start": format_utc(first),
+        "span_end": format_utc(last),
+        "gpu_hours": statistics.observed_gpu_hours(),
+        "boards": sorted({*old_facts["boards"], *new_facts["boards"]}),
+        "notes": list(dict.fromkeys([*old_facts["notes"], *new_facts["notes"]])),
         "gpuplanner": __version__,
     }
 
 
 BLOCK_BYTES = 24 << 20
-COUNTERS = {"sm_occupancy": "sm_occupancy", "energy_counter_j": "energy_counter", "xid": "xid"}
+"""Text that is read at a time [bytes]."""
+LATER_QUANTITIES = {"sm_occupancy": "sm_occupancy", "energy_counter_j": "energy_counter", "xid": "xid"}
 """Column of samples that older folders lack → quantity."""
-assert set(COUNTERS) == set(LATER_COUNTERS)
+assert set(LATER_QUANTITIES) == set(OPTIONAL_SAMPLE_COLUMNS)
 
 
 @dataclass(frozen=True)
-class Way:
-    """How much is in memory while telemetry is read, and where its samples go.
+class SampleOutput:
+    """Where samples are written, and how much is in memory while telemetry is read.
 
-    - ``into``: Folder that gets a file for each month in UTC; without one, all samples are in memory.
+    - ``folder``: Folder that gets a file for each UTC month; None keeps all samples in memory.
     - ``name``: Name of these files, each in a folder ``month=2026-01``.
-    - ``block_bytes``: Text that is read at a time.
+    - ``block_bytes``: Text that is read at a time [bytes].
     - ``window_rows``, ``group_rows``: Rows that are sorted at a time, by time and by GPU.
     """
 
-    into: Path | None = None
+    folder: Path | None = None
     name: str = "samples.parquet"
     block_bytes: int = BLOCK_BYTES
-    window_rows: int = WINDOW_ROWS
-    group_rows: int = GROUP_ROWS
+    window_rows: int = MAX_WINDOW_ROWS
+    group_rows: int = MAX_GROUP_ROWS
 
-    def room(self) -> BinaryIO:
-        """A file for what must wait: in memory with the samples, or beside them; it goes when it is closed."""
-        if self.into is None:
+    def open_spill(self) -> BinaryIO:
+        """Open a file for intermediate rows: in memory, or temporary in the folder."""
+        if self.folder is None:
             return io.BytesIO()
-        return tempfile.TemporaryFile(dir=self.into)
+        return tempfile.TemporaryFile(dir=self.folder)
 
 
 @dataclass
-class SampleSpans:
-    """Samples of all rows that were gathered.
+class SampleWriter:
+    """Writer of the samples of all buffered rows.
 
-    - ``joiner``: Gives the joined rows.
-    - ``way``: Where samples go.
+    - ``joiner``: Yields joined rows in the order of time.
+    - ``output``: Where samples are written.
+    - ``months``: Month (since year 0) → numbers of its batches.
     """
 
-    joiner: Joiner
-    way: Way
+    joiner: SampleJoiner
+    output: SampleOutput
     months: dict[int, list[int]] = field(default_factory=dict)
-    _holders: set[int] = field(default_factory=set)
+    _used_numbers: set[int] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        self.gathered: Gathering = self.joiner.gathered
-        metrics = self.gathered.metrics or {}
-        read = {metrics[str(name)].quantity for (name,) in self.gathered.names.rows if name in metrics}
-        has_counter = "energy_counter" in read or self.gathered.spill.has("energy_counter")
-        self.seen = Seen(self.joiner.devices, has_counter, self.way.room(), self.way.group_rows)
-        self._spill = Spill(self.way.room(), "time")
+        self.sample_buffer: SampleBuffer = self.joiner.sample_buffer
+        metrics = self.sample_buffer.metrics or {}
+        read = {metrics[str(name)].quantity for (name,) in self.sample_buffer.names.rows if name in metrics}
+        has_counter = "energy_counter" in read or self.sample_buffer.spill.has_column("energy_counter")
+        self.statistics = SampleStatistics(
+            self.joiner.devices, has_counter, self.output.open_spill(), self.output.group_rows
+        )
+        self._spill = SpillFile(self.output.open_spill(), "time")
         count = len(self.joiner.devices)
-        self._there, self._sm, self._better, self._engine, self._legacy = np.zeros((5, count), bool)
-        self._counted: dict[int, set[str]] = {}
+        self._has_samples, self._has_sm, self._has_better, self._has_engine, self._has_legacy = np.zeros(
+            (5, count), bool
+        )
+        self._counters_by_month: dict[int, set[str]] = {}
 
-    def take(self) -> pl.DataFrame:
-        """Make all samples; those in memory are given back, in order."""
-        unused = {"rank", "memory_total", *(() if self.way.into is None else ("id", "line"))}
+    def write_samples(self) -> pl.DataFrame:
+        """Build all samples and write them by month; without a folder they are returned, in order."""
+        dropped_columns = {"rank", "memory_total", *(() if self.output.folder is None else ("id", "line"))}
         for month, rows in self.joiner.samples():
             if not len(rows["time"]):
                 continue
-            self.seen.see(rows)
-            self._note(month, rows)
+            self.statistics.add_rows(rows)
+            self._note_counters(month, rows)
             self.months.setdefault(month, []).append(len(self._spill))
-            self._spill.add({name: values for name, values in rows.items() if name not in unused})
-        self.table = holders_table(self.gathered.holders)
-        self.ever = self._rungs()
-        if self.way.into is None:
-            frames = [frame for month in self.months for frame in self._frames(month)]
-            return pl.concat(frames, rechunk=True) if frames else empty(Samples)
+            self._spill.append_batch({name: values for name, values in rows.items() if name not in dropped_columns})
+        self.device_jobs = device_jobs_table(self.sample_buffer.device_jobs)
+        self.device_counters = self._find_device_counters()
+        if self.output.folder is None:
+            frames = [frame for month in self.months for frame in self._iterate_frames(month)]
+            return pl.concat(frames, rechunk=True) if frames else make_empty_table(Samples)
         for month in self.months:
-            place = self.way.into / f"month={month // 12:04d}-{month % 12 + 1:02d}"
-            absent = [name for name, quantity in COUNTERS.items() if quantity not in self._counted[month]]
+            month_folder = self.output.folder / f"month={month // 12:04d}-{month % 12 + 1:02d}"
+            absent = [
+                name for name, quantity in LATER_QUANTITIES.items() if quantity not in self._counters_by_month[month]
+            ]
             types = {
-                name: column.dtype for name, column in Samples.columns().items() if name not in (*absent, *DERIVED)
+                name: column.dtype
+                for name, column in Samples.columns().items()
+                if name not in (*absent, *DERIVED_COLUMNS)
             }
-            place.mkdir(parents=True, exist_ok=True)
-            self._write(month, pl.Schema(types), place / self.way.name)
-        return empty(Samples)
+            month_folder.mkdir(parents=True, exist_ok=True)
+            self._write_month(month, pl.Schema(types), month_folder / self.output.name)
+        return make_empty_table(Samples)
 
-    def _write(self, month: int, schema: pl.Schema, path: Path) -> None:
-        write_parts(lambda: (frame.select(schema.names()) for frame in self._frames(month)), schema, path)
+    def _write_month(self, month: int, schema: pl.Schema, path: Path) -> None:
+        """Write the samples of a month to a file."""
+        write_chunks(lambda: (frame.select(schema.names()) for frame in self._iterate_frames(month)), schema, path)
 
-    def _note(self, month: int, rows: Columns) -> None:
-        """Note what devices were read by, which counters a month has, and which holders have samples."""
+    def _note_counters(self, month: int, rows: ColumnArrays) -> None:
+        """Record the counters of each device and month, and the devices that have samples."""
         rank = rows["rank"]
-        self._there[rank] = True
-        self._holders.update(np.unique(rows["who"]).tolist())
-        given = {name: ~np.isnan(rows[name]) for name in QUANTITIES if name in rows}
-        counted = self._counted.setdefault(month, set())
-        counted.update(name for name in COUNTERS.values() if name in given and given[name].any())
-        nothing = np.zeros(len(rank), bool)
-        sm, engine = given.get("sm_active", nothing), given.get("engine_active", nothing)
-        self._sm[rank[sm]] = True
-        self._better[rank[sm]] = True
-        if sm.all():
+        self._has_samples[rank] = True
+        self._used_numbers.update(np.unique(rows["who"]).tolist())
+        has_value = {name: ~np.isnan(rows[name]) for name in QUANTITIES if name in rows}
+        month_counters = self._counters_by_month.setdefault(month, set())
+        month_counters.update(name for name in LATER_QUANTITIES.values() if name in has_value and has_value[name].any())
+        no_values = np.zeros(len(rank), bool)
+        has_sm, has_engine = has_value.get("sm_active", no_values), has_value.get("engine_active", no_values)
+        self._has_sm[rank[has_sm]] = True
+        self._has_better[rank[has_sm]] = True
+        if has_sm.all():
             return
-        side = given.get("tensor_active", nothing) | given.get("dram_active", nothing)
-        self._engine[rank[engine & ~sm]] = True
-        self._better[rank[engine | side]] = True
-        rest = given.get("gpu_util", nothing) & ~(sm | engine | side)
-        self._legacy[rank[rest]] = True
+        has_side_counter = has_value.get("tensor_active", no_values) | has_value.get("dram_active", no_values)
+        self._has_engine[rank[has_engine & ~has_sm]] = True
+        self._has_better[rank[has_engine | has_side_counter]] = True
+        legacy_only = has_value.get("gpu_util", no_values) & ~(has_sm | has_engine | has_side_counter)
+        self._has_legacy[rank[legacy_only]] = True
 
-    def _rungs(self) -> pl.DataFrame | None:
-        """What each device was ever read by; None where no device stands on two rungs."""
-        gpus = {
+    def _find_device_counters(self) -> pl.DataFrame | None:
+        """Return the counters by which each device was ever read; None where no device has two kinds of them."""
+        partitioned_gpus = {
             device[:2]
-            for device, there in zip(self.joiner.devices, self._there, strict=True)
-            if there and device[2] is not None
+            for device, has_samples in zip(self.joiner.devices, self._has_samples, strict=True)
+            if has_samples and device[2] is not None
         }
-        cut = np.array([device[:2] in gpus for device in self.joiner.devices], bool)
-        if not (self._engine & self._sm).any() and not (self._legacy & (self._better | cut)).any():
+        is_partitioned = np.array([device[:2] in partitioned_gpus for device in self.joiner.devices], bool)
+        if (
+            not (self._has_engine & self._has_sm).any()
+            and not (self._has_legacy & (self._has_better | is_partitioned)).any()
+        ):
             return None
-        schema = {name: DEVICE[name] for name in DEVICE_KEY}
+        schema = {name: DEVICE_SCHEMA[name] for name in DEVICE_KEY}
         devices = pl.DataFrame(self.joiner.devices, schema, orient="row")
-        read = devices.with_columns(has_sm=pl.Series(self._sm), has_better=pl.Series(self._better))
-        return read.filter(pl.Series(self._there))
+        counters = devices.with_columns(has_sm=pl.Series(self._has_sm), has_better=pl.Series(self._has_better))
+        return counters.filter(pl.Series(self._has_samples))
 
-    def _frames(self, month: int) -> Iterator[pl.DataFrame]:
-        """Samples of the spans of a month."""
+    def _iterate_frames(self, month: int) -> Iterator[pl.DataFrame]:
+        """Yield the samples of the batches of a month."""
         for number in self.months[month]:
-            frame = self._frame(self._spill.part(number))
-            self.seen.see_rungs(frame)
+            frame = self._build_frame(self._spill.read_batch(number))
+            self.statistics.count_activity_sources(frame)
             yield frame
 
-    def _frame(self, rows: Columns) -> pl.DataFrame:
-        who = pl.Series(rows["who"])
-        held = {
-            name: self.table[name].new_from_index(0, len(who))
-            if self.table[name].n_unique() == 1
-            else self.table[name].gather(who)
+    def _build_frame(self, rows: ColumnArrays) -> pl.DataFrame:
+        """Build the samples of a batch, with activity from the best counter of each device."""
+        numbers = pl.Series(rows["who"])
+        device_columns = {
+            name: self.device_jobs[name].new_from_index(0, len(numbers))
+            if self.device_jobs[name].n_unique() == 1
+            else self.device_jobs[name].gather(numbers)
             for name in ("node", "gpu", "instance", "profile", "job_id", "mig_enabled")
         }
         values = {name: pl.Series(rows[name], nan_to_null=True) for name in QUANTITIES if name in rows}
         time = pl.Series(rows["time"]).cast(pl.Datetime("us", "UTC"))
-        samples = climbed(pl.DataFrame({"time": time, **held, **values}))
-        return samples if self.ever is None else on_one_rung(samples, self.ever)
+        samples = choose_activity_source(pl.DataFrame({"time": time, **device_columns, **values}))
+        return samples if self.device_counters is None else keep_best_counter(samples, self.device_counters)
 
-    def boards(self) -> list[str]:
-        """Boards of the samples, in the words of the source."""
-        found = self.table["board"].gather(pl.Series(sorted(self._holders), dtype=pl.UInt32))
-        return found.drop_nulls().unique().sort().to_list()
+    def source_models(self) -> list[str]:
+        """List the GPU models of the samples, in the words of the source."""
+        models = self.device_jobs["board"].gather(pl.Series(sorted(self._used_numbers), dtype=pl.UInt32))
+        return models.drop_nulls().unique().sort().to_list()
 
-    def told(self, names: list[str]) -> pl.DataFrame:
-        """Where each sample was read first: file, row and text."""
-        parts = [self._spill.part(number) for month in self.months for number in self.months[month]]
+    def sample_origins(self, file_names: list[str]) -> pl.DataFrame:
+        """Return where each sample was first read: ``file``, ``row``, ``raw``."""
+        batches = [self._spill.read_batch(number) for month in self.months for number in self.months[month]]
         ids, lines = (
-            np.concatenate([part[name] for part in parts]) if parts else np.empty(0, np.int64)
+            np.concatenate([batch[name] for batch in batches]) if batches else np.empty(0, np.int64)
             for name in ("id", "line")
         )
-        file, raw = files_of(self.gathered, ids, names), texts_of(self.gathered, ids)
+        file, raw = file_names_of(self.sample_buffer, ids, file_names), kept_texts_of(self.sample_buffer, ids)
         return pl.DataFrame({"file": file, "row": lines.astype(np.int64), "raw": raw})
 
 
-def files_of(gathered: Gathering, ids: np.ndarray, names: list[str]) -> pl.Series:
-    """Names of the files of rows."""
-    return pl.Series(names, dtype=pl.String).gather(pl.Series(gathered.file_of(ids)))
+def file_names_of(sample_buffer: SampleBuffer, ids: np.ndarray, names: list[str]) -> pl.Series:
+    """Return the file names of rows by their row numbers."""
+    return pl.Series(names, dtype=pl.String).gather(pl.Series(sample_buffer.file_numbers_of(ids)))
 
 
-def texts_of(gathered: Gathering, ids: np.ndarray) -> pl.Series:
-    """Texts of rows, where they were kept."""
-    return pl.concat([pl.Series(dtype=pl.String), *gathered.texts]).gather(pl.Series(ids))
+def kept_texts_of(sample_buffer: SampleBuffer, ids: np.ndarray) -> pl.Series:
+    """Return the raw lines of rows by their row numbers, where they were kept."""
+    return pl.concat([pl.Series(dtype=pl.String), *sample_buffer.texts]).gather(pl.Series(ids))
 
 
-SHOWN_NAMES = 30
+MAX_SHOWN_NAMES = 30
+"""Unread columns and metrics that the provenance names."""
 
 
 @dataclass
-class Story:
-    """What a reader says of its files beside their rows.
+class SourceNotes:
+    """What a reader states about its files beside their rows.
 
     - ``source``: Name of the source.
     - ``time_zone``: Zone in which naive times were read.
-    - ``notes``: What a reader of the provenance must know.
-    - ``more``: Findings of this source.
-    - ``processes``: Table ``schemas.Processes``; then rows are processes, of which a device and time may have
+    - ``notes``: Remarks for the provenance.
+    - ``extra_findings``: Findings of this source.
+    - ``processes``: Table ``schemas.Processes``; rows are then processes, of which a device and time may have
       several.
-    - ``empty_is_fine``: No rows are an answer.
+    - ``allow_empty``: Files without rows are valid.
     """
 
     source: str
     time_zone: str | None = None
     notes: Sequence[str] = ()
-    more: Sequence[Finding] = ()
+    extra_findings: Sequence[Finding] = ()
     processes: pl.DataFrame | None = None
-    empty_is_fine: bool = False
+    allow_empty: bool = False
 
 
-def telemetry_of(rows: Rows, story: Story, metrics: dict[str, Metric] | None = None) -> Dataset:
-    """Telemetry of a source with one row per device and time or, of `metrics`, per device, time and metric."""
-    gathered = Gathering(metrics)
-    gathered.add(rows)
-    return finish(gathered, rows.files, story)
+def build_telemetry(rows: Rows, source_notes: SourceNotes, metrics: dict[str, Metric] | None = None) -> Dataset:
+    """Build the telemetry dataset of rows in memory.
+
+    Parameters
+    ----------
+    rows : Rows
+        One row per device and time or, with `metrics`, per device, time and metric.
+    source_notes : SourceNotes
+        What the reader states about the files.
+    metrics : dict of str to Metric, optional
+        Metric name → definition.
+    """
+    sample_buffer = SampleBuffer(metrics)
+    sample_buffer.add_rows(rows)
+    return finish_telemetry(sample_buffer, rows.files, source_notes)
 
 
-def finish(
-    gathered: Gathering,
+def finish_telemetry(
+    sample_buffer: SampleBuffer,
     files: Sequence[TextFile],
-    story: Story,
+    source_notes: SourceNotes,
     *,
     within_s: float = 0.0,
-    way: Way | None = None,
-    again: FileBlocks | None = None,
+    output: SampleOutput | None = None,
+    reread_blocks: FileBlocks | None = None,
 ) -> Dataset:
-    """Telemetry of all rows that were gathered."""
-    way = way or Way()
-    names = names_of(files)
-    where = f"{story.source}: {', '.join(names[:5])}"
-    gathered.signs.refuse_mixed(where)
-    rejects = pl.concat([pl.DataFrame(schema=REJECTS), *gathered.rejects])
-    if not gathered.good and not (story.empty_is_fine and rejects.is_empty()):
-        raise TraceFormatError(_nothing_left(gathered.count, rejects, where))
-    joiner = Joiner(gathered, within_s, story.processes is not None, way.window_rows)
-    spans = SampleSpans(joiner, way)
-    samples = with_until(spans.take())
-    seen = spans.seen.settle()
-    days = seen.coverage()
-    came_twice = _came_twice(joiner, names, again)
-    rejects = pl.concat([rejects, came_twice.drop("id")])
-    gone = came_twice["id"].to_numpy()
-    first, last = seen.span()
-    unused = [name[:40] for name in (*gathered.unused, *sorted(gathered.other_metrics))]
-    more_names = f" and {len(unused) - SHOWN_NAMES} more" if len(unused) > SHOWN_NAMES else ""
+    """Build the telemetry dataset of all buffered rows.
+
+    Parameters
+    ----------
+    sample_buffer : SampleBuffer
+        All rows.
+    files : sequence of TextFile
+        Files that were read.
+    source_notes : SourceNotes
+        What the reader states about the files.
+    within_s : float
+        Longest time between readings of one sample [s].
+    output : SampleOutput, optional
+        Where samples are written; None keeps them in memory.
+    reread_blocks : FileBlocks, optional
+        The files, to quote the raw lines of repeated rows.
+
+    Returns
+    -------
+    Dataset
+        Samples (unless written to a folder), coverage and processes with rejects, quality report and provenance.
+
+    Raises
+    ------
+    TraceFormatError
+        If no sample is readable, or values are in an unexpected unit.
+    """
+    output = output or SampleOutput()
+    file_names = unique_file_names(files)
+    location = f"{source_notes.source}: {', '.join(file_names[:5])}"
+    sample_buffer.unit_check.require_expected_units(location)
+    rejects = pl.concat([pl.DataFrame(schema=REJECTS), *sample_buffer.rejects])
+    if not sample_buffer.good and not (source_notes.allow_empty and rejects.is_empty()):
+        raise TraceFormatError(_no_samples_message(sample_buffer.count, rejects, location))
+    joiner = SampleJoiner(sample_buffer, within_s, source_notes.processes is not None, output.window_rows)
+    writer = SampleWriter(joiner, output)
+    samples = add_sample_ends(writer.write_samples())
+    statistics = writer.statistics.measure_gaps()
+    days = statistics.coverage()
+    repeated_rows = _find_repeated_rows(joiner, file_names, reread_blocks)
+    rejects = pl.concat([rejects, repeated_rows.drop("id")])
+    repeated_ids = repeated_rows["id"].to_numpy()
+    first, last = statistics.span()
+    unread_names = [name[:40] for name in (*sample_buffer.unused, *sorted(sample_buffer.other_metrics))]
+    more_text = f" and {len(unread_names) - MAX_SHOWN_NAMES} more" if len(unread_names) > MAX_SHOWN_NAMES else ""
     provenance = {
-        "source": story.source,
+        "source": source_notes.source,
         "files": [
-            {"name": name, "sha256": file.sha256, "bytes": file.bytes} for name, file in zip(names, files, strict=True)
+            {"name": name, "sha256": file.sha256, "bytes": file.bytes}
+            for name, file in zip(file_names, files, strict=True)
         ],
-        "rows_in": gathered.count,
-        "rows_kept": gathered.good - came_twice.height,
+        "rows_in": sample_buffer.count,
+        "rows_kept": sample_buffer.good - repeated_rows.height,
         "rows_rejected": rejects.height,
-        "samples": seen.samples,
-        "span_start": iso(first),
-        "span_end": iso(last),
-        "gpu_hours": seen.observed_gpu_hours(),
-        "boards": spans.boards(),
-        "time_zone": story.time_zone,
+        "samples": statistics.samples,
+        "span_start": format_utc(first),
+        "span_end": format_utc(last),
+        "gpu_hours": statistics.observed_gpu_hours(),
+        "boards": writer.source_models(),
+        "time_zone": source_notes.time_zone,
         "notes": [
-            *story.notes,
-            *([f"not read: {', '.join(unused[:SHOWN_NAMES])}{more_names}"] if unused else []),
+            *source_notes.notes,
+            *([f"not read: {', '.join(unread_names[:MAX_SHOWN_NAMES])}{more_text}"] if unread_names else []),
         ],
         "gpuplanner": __version__,
     }
-    falls, file, line = gathered.falls(gone)
-    found = [
-        *rejected(rejects, gathered.count),
-        *of_seen(seen, days),
-        *overlaps(gathered.spans_without(gone), gathered.devices.rows, names),
-        *clock_went_back(falls, f"{names[file]}, line {line}"),
-        *of_files(names, [file.ends_open for file in files], gathered.blank),
-        *story.more,
+    n_falls, file, line = sample_buffer.count_clock_falls(repeated_ids)
+    findings = [
+        *rejected_row_findings(rejects, sample_buffer.count),
+        *sample_findings(statistics, days),
+        *find_file_overlaps(sample_buffer.device_spans_without(repeated_ids), sample_buffer.devices.rows, file_names),
+        *clock_findings(n_falls, f"{file_names[file]}, line {line}"),
+        *file_findings_of(file_names, [file.ends_open for file in files], sample_buffer.blank),
+        *source_notes.extra_findings,
     ]
-    tables = {"coverage": days} if way.into is not None else {"samples": samples, "coverage": days}
-    if story.processes is not None:
-        tables["processes"] = story.processes.unique(maintain_order=True)
-    ordered = rejects.sort("file", "row", maintain_order=True)
-    told = spans.told(names) if gathered.keeps_text and way.into is None else None
-    return Dataset(tables, ordered, report(found), provenance, told=told)
+    tables = {"coverage": days} if output.folder is not None else {"samples": samples, "coverage": days}
+    if source_notes.processes is not None:
+        tables["processes"] = source_notes.processes.unique(maintain_order=True)
+    ordered_rejects = rejects.sort("file", "row", maintain_order=True)
+    origins = writer.sample_origins(file_names) if sample_buffer.keeps_text and output.folder is None else None
+    return Dataset(tables, ordered_rejects, build_quality_report(findings), provenance, sample_origins=origins)
 
 
-def _came_twice(joiner: Joiner, names: list[str], again: FileBlocks | None) -> pl.DataFrame:
-    """Rows that came twice, for the reject table, with their numbers, by which they are ordered."""
-    gathered = joiner.gathered
-    parts = [
-        pl.DataFrame({"id": places[0], "row": places[1]}).with_columns(reason=pl.lit(reason))
-        for reason, found in ((AGAIN, joiner.again), (CONTRADICTION, joiner.contradicting))
-        for places in found
+def _find_repeated_rows(joiner: SampleJoiner, file_names: list[str], reread_blocks: FileBlocks | None) -> pl.DataFrame:
+    """Return repeated and contradicting rows as a reject table, sorted by their row numbers ``id``."""
+    sample_buffer = joiner.sample_buffer
+    frames = [
+        pl.DataFrame({"id": id_and_line[0], "row": id_and_line[1]}).with_columns(reason=pl.lit(reason))
+        for reason, repeated in ((REPEATED_READING, joiner.repeated), (CONTRADICTING_READING, joiner.contradicting))
+        for id_and_line in repeated
     ]
     schema = {"id": pl.Int64, "row": pl.Int64, "reason": pl.String}
-    rows = pl.concat([pl.DataFrame(schema=schema), *parts]).sort("id")
+    rows = pl.concat([pl.DataFrame(schema=schema), *frames]).sort("id")
     ids = rows["id"].to_numpy()
-    numbers = gathered.file_of(ids) if len(ids) else ids
-    if gathered.keeps_text or again is None:
-        raw = texts_of(gathered, ids)
+    numbers = sample_buffer.file_numbers_of(ids) if len(ids) else ids
+    if sample_buffer.keeps_text or reread_blocks is None:
+        raw = kept_texts_of(sample_buffer, ids)
     else:
-        raw = _read_again(again, rows.select("row", number=pl.Series(numbers, dtype=pl.Int64)))
-    found = rows.with_columns(file=files_of(gathered, ids, names), raw=raw)
-    return found.select("id", *(pl.col(name).cast(dtype) for name, dtype in REJECTS.items()))
+        raw = _reread_texts(reread_blocks, rows.select("row", number=pl.Series(numbers, dtype=pl.Int64)))
+    repeated = rows.with_columns(file=file_names_of(sample_buffer, ids, file_names), raw=raw)
+    return repeated.select("id", *(pl.col(name).cast(dtype) for name, dtype in REJECTS.items()))
 
 
-def _read_again(blocks: FileBlocks, rows: pl.DataFrame) -> pl.Series:
-    """Texts of lines, by number of file and line."""
-    wanted: dict[int, set[int]] = {}
+def _reread_texts(blocks: FileBlocks, rows: pl.DataFrame) -> pl.Series:
+    """Read the raw lines of rows again, by number of file and line."""
+    lines_by_file: dict[int, set[int]] = {}
     for row, number in rows.select("row", "number").iter_rows():
-        wanted.setdefault(number, set()).add(row)
-    texts = texts_of_lines(blocks, wanted)
+        lines_by_file.setdefault(number, set()).add(row)
+    texts = read_lines(blocks, lines_by_file)
     return pl.Series([texts[number, row] for row, number in rows.iter_rows()], dtype=pl.String)
 
 
-def _nothing_left(count: int, rejects: pl.DataFrame, where: str) -> str:
+def _no_samples_message(count: int, rejects: pl.DataFrame, location: str) -> str:
+    """Return the error message for files without a readable sample."""
     reasons = rejects["reason"].value_counts(sort=True).head(5).iter_rows()
-    words = "; ".join(f"{reason} in {rows} row(s)" for reason, rows in reasons)
-    got = f"{count} rows and none of them: {words}" if count else "no rows"
-    return message(where, "at least one readable sample", got, OTHER_SOURCE)
+    reasons_text = "; ".join(f"{reason} in {rows} row(s)" for reason, rows in reasons)
+    description = f"{count} rows and none of them: {reasons_text}" if count else "no rows"
+    return format_message(location, "at least one readable sample", description, NAME_SOURCE_HINT)

@@ -1,4 +1,4 @@
-"""Telemetry files to rows: pages of metrics, times, numbers and units."""
+"""Parsing of telemetry files to rows: pages, times, numbers and units."""
 
 from __future__ import annotations
 
@@ -12,274 +12,320 @@ from typing import Any
 
 import polars as pl
 
-from gpuplanner.core.errors import TraceFormatError, file_name
+from gpuplanner.core.errors import TraceFormatError, printable_file_name
 from gpuplanner.ingest.dataset import Dataset
-from gpuplanner.ingest.delimited_rows import CONTROL, Rows
-from gpuplanner.ingest.row_reader import all_of, in_blocks
-from gpuplanner.ingest.source_definition import Sniff, looks, matches
-from gpuplanner.ingest.source_fields import AMBIGUOUS, INSTANT, known_origin, known_zone, seconds, to_utc
+from gpuplanner.ingest.delimited_rows import CONTROL_CHARACTER, Rows
+from gpuplanner.ingest.row_reader import concat_blocks, iterate_pages
+from gpuplanner.ingest.source_definition import Sniffer, matches_pattern, register_sniffer
+from gpuplanner.ingest.source_fields import (
+    AMBIGUOUS_COLUMN,
+    UTC_TIME_TYPE,
+    convert_to_utc,
+    parse_origin,
+    seconds_to_duration,
+    validate_time_zone,
+)
 from gpuplanner.ingest.telemetry.metric_definitions import (
-    LEAST_BLANK,
+    MIN_BLANK_VALUE,
     QUANTITIES,
-    WIDE,
+    WIDE_DIMENSIONS,
     Metric,
     is_blank,
-    without_blanks,
+    replace_blank_values,
 )
-from gpuplanner.ingest.text_files import CONTROL_PATTERN, MAX_BYTES, WHOLE, FileBlocks
+from gpuplanner.ingest.text_files import CONTROL_PATTERN, MAX_TEXT_BYTES, WHOLE_FILE_BYTES, FileBlocks
 
-NAIVE = r"^(\d{4})[-/](\d{2})[-/](\d{2})[ T](\d{2}:\d{2}:\d{2}(?:\.\d{1,9})?)$"
-OFFSET = r"^(\d{4}-\d{2}-\d{2})[ T](\d{2}:\d{2}:\d{2}(?:\.\d{1,9})?)(Z|[+-]\d{2}:?\d{2})$"
-EPOCH = r"^(\d{9,10}(?:\.\d{1,9})?)$"
-EPOCH_ASCII = r"^[0-9]{9,10}(?:\.[0-9]{1,9})?$"
-CLOCK = r"[0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]{1,9})?"
+NAIVE_TIME_PATTERN = r"^(\d{4})[-/](\d{2})[-/](\d{2})[ T](\d{2}:\d{2}:\d{2}(?:\.\d{1,9})?)$"
+"""A date and time without a zone."""
+OFFSET_TIME_PATTERN = r"^(\d{4}-\d{2}-\d{2})[ T](\d{2}:\d{2}:\d{2}(?:\.\d{1,9})?)(Z|[+-]\d{2}:?\d{2})$"
+"""A date and time with a UTC offset."""
+EPOCH_PATTERN = r"^(\d{9,10}(?:\.\d{1,9})?)$"
+"""Seconds since 1970."""
+EPOCH_ASCII_PATTERN = r"^[0-9]{9,10}(?:\.[0-9]{1,9})?$"
+"""Seconds since 1970 in ASCII digits."""
+CLOCK_TIME_PATTERN = r"[0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]{1,9})?"
+"""Hours, minutes and seconds."""
 
-SKIPPED = "a local time that the clock skipped"
-SHOWN_TWICE = "a local time that the clock showed twice: log in UTC"
-
-
-def with_instants(rows: Rows, column: str, tz: str | None, where: str) -> Rows:
-    """Read a column of time texts into ``time``."""
-    text = rows.good[column].str.strip_chars()
-    texts, runs = _runs(text)
-    known = _known(texts)
-    if known["naive"].null_count() < known.height:
-        if tz is None:
-            sample = known.filter(pl.col("naive").is_not_null())["text"][0]
-            todo = "State their zone, for example tz='UTC' (--tz UTC)."
-            raise TraceFormatError(where, "times with their zone", repr(sample), todo)
-        known = to_utc(known.with_columns(local="naive"), ["local"], known_zone(tz))
-        known = known.with_columns(time=pl.coalesce("time", "local"))
-    else:
-        known = known.with_columns(pl.lit(None, INSTANT).alias("local"), pl.lit(False).alias(AMBIGUOUS))
-    local = pl.col("naive").is_not_null()
-    skipped, twice = local & pl.col("local").is_null(), local & pl.col(AMBIGUOUS)
-    known = known.select("time", skipped=skipped, twice=twice)
-    faulty = known.select(pl.any_horizontal("skipped", "twice").any()).item()
-    told = known if runs is None else known[runs]
-    rows = rows.with_columns(text.alias(column), told["time"])
-    if not faulty:
-        return rows
-    return rows.reject({SKIPPED: pl.lit(told["skipped"]), SHOWN_TWICE: pl.lit(told["twice"])})
+SKIPPED_TIME_FAULT = "a local time that the clock skipped"
+"""Reject reason of a local time that does not exist."""
+AMBIGUOUS_TIME_FAULT = "a local time that the clock showed twice: log in UTC"
+"""Reject reason of a local time that occurs twice."""
 
 
-def _runs(text: pl.Series) -> tuple[pl.Series, pl.Series | None]:
-    """Texts, each once where the same follow each other, and for each row the number of its text."""
-    begins = text.ne_missing(text.shift(1))
-    if len(text):
-        begins = begins.scatter(0, True)
-    if 2 * int(begins.sum()) > len(text):
-        return text, None
-    return text.filter(begins), begins.cast(pl.UInt32).cum_sum() - 1
+def parse_times(rows: Rows, column: str, tz: str | None, location: str) -> Rows:
+    """Parse a column of time texts into ``time``.
 
+    Parameters
+    ----------
+    rows : Rows
+        Rows with the column.
+    column : str
+        Column of texts, with or without a zone.
+    tz : str, optional
+        Zone of times without one.
+    location : str
+        File, for messages.
 
-def _known(text: pl.Series) -> pl.DataFrame:
-    """``text``, ``time`` of times that need no zone, and ``naive`` of those that need one.
-
-    Most times of a column look alike: those of the form of the first are read by that form, the others in every way.
+    Raises
+    ------
+    TraceFormatError
+        If times have no zone and `tz` is None.
     """
-    first = text[text.is_not_null().arg_max() or 0] if len(text) else None
-    quick = _parse_times(first)
-    if quick is None:
-        return text.to_frame("text").with_columns(*_in_every_way(pl.col("text")))
-    pattern, read, name = quick
-    looks = text.str.contains(pattern).fill_null(False)
-    other = "naive" if name == "time" else "time"
-    dtypes = {"time": INSTANT, "naive": pl.Datetime("us")}
-    known = text.to_frame("text").select(
-        "text", pl.when(pl.lit(looks)).then(read).alias(name), pl.lit(None, dtypes[other]).alias(other)
+    text = rows.good[column].str.strip_chars()
+    unique_texts, row_numbers = _find_runs(text)
+    unique = _split_by_zone(unique_texts)
+    if unique["naive"].null_count() < unique.height:
+        if tz is None:
+            sample = unique.filter(pl.col("naive").is_not_null())["text"][0]
+            todo = "State their zone, for example tz='UTC' (--tz UTC)."
+            raise TraceFormatError(location, "times with their zone", repr(sample), todo)
+        unique = convert_to_utc(unique.with_columns(local="naive"), ["local"], validate_time_zone(tz))
+        unique = unique.with_columns(time=pl.coalesce("time", "local"))
+    else:
+        unique = unique.with_columns(pl.lit(None, UTC_TIME_TYPE).alias("local"), pl.lit(False).alias(AMBIGUOUS_COLUMN))
+    is_local = pl.col("naive").is_not_null()
+    is_skipped, is_ambiguous = is_local & pl.col("local").is_null(), is_local & pl.col(AMBIGUOUS_COLUMN)
+    unique = unique.select("time", skipped=is_skipped, twice=is_ambiguous)
+    has_faults = unique.select(pl.any_horizontal("skipped", "twice").any()).item()
+    times = unique if row_numbers is None else unique[row_numbers]
+    rows = rows.with_columns(text.alias(column), times["time"])
+    if not has_faults:
+        return rows
+    return rows.reject({SKIPPED_TIME_FAULT: pl.lit(times["skipped"]), AMBIGUOUS_TIME_FAULT: pl.lit(times["twice"])})
+
+
+def _find_runs(text: pl.Series) -> tuple[pl.Series, pl.Series | None]:
+    """Return texts, each once per run of equal ones, and for each row the number of its text."""
+    is_begin = text.ne_missing(text.shift(1))
+    if len(text):
+        is_begin = is_begin.scatter(0, True)
+    if 2 * int(is_begin.sum()) > len(text):
+        return text, None
+    return text.filter(is_begin), is_begin.cast(pl.UInt32).cum_sum() - 1
+
+
+def _split_by_zone(text: pl.Series) -> pl.DataFrame:
+    """Parse texts to ``text``, ``time`` of times with a zone, and ``naive`` of times without one.
+
+    Most times of a column look alike: those in the format of the first are parsed by it, the others in any format.
+    """
+    first_text = text[text.is_not_null().arg_max() or 0] if len(text) else None
+    time_format = _guess_time_format(first_text)
+    if time_format is None:
+        return text.to_frame("text").with_columns(*_parse_any_time(pl.col("text")))
+    pattern, parsed, name = time_format
+    has_format = text.str.contains(pattern).fill_null(False)
+    other_name = "naive" if name == "time" else "time"
+    dtypes = {"time": UTC_TIME_TYPE, "naive": pl.Datetime("us")}
+    times = text.to_frame("text").select(
+        "text", pl.when(pl.lit(has_format)).then(parsed).alias(name), pl.lit(None, dtypes[other_name]).alias(other_name)
     )
-    if looks.all():
-        return known
-    rest = (~looks & text.is_not_null()).arg_true()
-    slow = text.gather(rest).to_frame("text").with_columns(*_in_every_way(pl.col("text")))
-    return known.with_columns(known[each].clone().scatter(rest, slow[each]) for each in ("time", "naive"))
+    if has_format.all():
+        return times
+    other_rows = (~has_format & text.is_not_null()).arg_true()
+    other_times = text.gather(other_rows).to_frame("text").with_columns(*_parse_any_time(pl.col("text")))
+    return times.with_columns(
+        times[column].clone().scatter(other_rows, other_times[column]) for column in ("time", "naive")
+    )
 
 
-def _parse_times(first: str | None) -> tuple[str, pl.Expr, str] | None:
-    """Pattern of texts that look like the first, how such are read, and into which column."""
+def _guess_time_format(first_text: str | None) -> tuple[str, pl.Expr, str] | None:
+    """Guess from the first text its pattern, the expression that parses it, and the column for the result."""
     text = pl.col("text")
-    if first is None:
+    if first_text is None:
         return None
-    shape = re.fullmatch(r"[0-9]{4}([-/])[0-9]{2}\1[0-9]{2}([ T])[0-9:]{8}(?:\.[0-9]+)?(Z?)", first)
-    if shape is not None:
-        mark, gap, zulu = shape.groups()
-        pattern = rf"^[0-9]{{4}}{mark}[0-9]{{2}}{mark}[0-9]{{2}}{gap}{CLOCK}{zulu}$"
-        form = f"%Y{mark}%m{mark}%d{gap}%H:%M:%S%.f"
-        read = text.str.strip_suffix("Z").str.to_datetime(form, time_unit="us", strict=False, cache=False)
-        if not zulu:
-            return pattern, read, "naive"
-        return (pattern, read.dt.replace_time_zone("UTC"), "time") if mark == "-" else None
-    if re.fullmatch(EPOCH_ASCII[1:-1], first):
-        return EPOCH_ASCII, _epoch(text), "time"
+    match = re.fullmatch(r"[0-9]{4}([-/])[0-9]{2}\1[0-9]{2}([ T])[0-9:]{8}(?:\.[0-9]+)?(Z?)", first_text)
+    if match is not None:
+        date_separator, time_separator, utc_mark = match.groups()
+        date_pattern = rf"[0-9]{{4}}{date_separator}[0-9]{{2}}{date_separator}[0-9]{{2}}"
+        pattern = rf"^{date_pattern}{time_separator}{CLOCK_TIME_PATTERN}{utc_mark}$"
+        form = f"%Y{date_separator}%m{date_separator}%d{time_separator}%H:%M:%S%.f"
+        parsed = text.str.strip_suffix("Z").str.to_datetime(form, time_unit="us", strict=False, cache=False)
+        if not utc_mark:
+            return pattern, parsed, "naive"
+        return (pattern, parsed.dt.replace_time_zone("UTC"), "time") if date_separator == "-" else None
+    if re.fullmatch(EPOCH_ASCII_PATTERN[1:-1], first_text):
+        return EPOCH_ASCII_PATTERN, _from_epoch(text), "time"
     return None
 
 
-def _epoch(text: pl.Expr) -> pl.Expr:
-    """Instants of seconds since 1970."""
-    return (text.cast(pl.Float64, strict=False) * 1e6).round().cast(pl.Int64).cast(INSTANT)
+def _from_epoch(text: pl.Expr) -> pl.Expr:
+    """Convert seconds since 1970 to instants."""
+    return (text.cast(pl.Float64, strict=False) * 1e6).round().cast(pl.Int64).cast(UTC_TIME_TYPE)
 
 
-def _in_every_way(text: pl.Expr) -> tuple[pl.Expr, pl.Expr]:
-    """``time`` and ``naive`` of texts of any form."""
-    naive_text = text.str.extract_groups(NAIVE).struct
+def _parse_any_time(text: pl.Expr) -> tuple[pl.Expr, pl.Expr]:
+    """Parse texts of any supported format to ``time`` and ``naive``."""
+    naive_text = text.str.extract_groups(NAIVE_TIME_PATTERN).struct
     naive = pl.concat_str(
         pl.concat_str(*(naive_text[part] for part in range(3)), separator="-"), naive_text[3], separator=" "
     ).str.to_datetime("%Y-%m-%d %H:%M:%S%.f", time_unit="us", strict=False)
-    offset_text = text.str.extract_groups(OFFSET).struct
+    offset_text = text.str.extract_groups(OFFSET_TIME_PATTERN).struct
     offset = pl.concat_str(
         offset_text[0], pl.lit("T"), offset_text[1], offset_text[2].str.replace("Z", "+00:00", literal=True)
     ).str.to_datetime("%Y-%m-%dT%H:%M:%S%.f%z", time_unit="us", strict=False)
-    epoch = _epoch(text.str.extract(EPOCH))
+    epoch = _from_epoch(text.str.extract(EPOCH_PATTERN))
     return pl.coalesce(offset.dt.convert_time_zone("UTC"), epoch).alias("time"), naive.alias("naive")
 
 
-CELL = r"^([-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?)[ \t]*(%|[A-Za-z][A-Za-z/]*)?$"
-"""A number, and its unit where the cell states one."""
+CELL_PATTERN = r"^([-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?)[ \t]*(%|[A-Za-z][A-Za-z/]*)?$"
+"""A number, with its unit where the cell states one."""
 
-NOT_A_NUMBER = "not a number with a known unit"
+NOT_A_NUMBER_FAULT = "not a number with a known unit"
+"""Reject reason of a cell that is neither a number nor blank."""
 
 
-def known_unit(metric: Metric, unit: str, where: str) -> Metric:
-    """The metric in a unit that a header states.
+def require_known_unit(metric: Metric, unit: str, location: str) -> Metric:
+    """Return the metric in the unit of a header; refuse a unit that the quantity does not have.
 
     Examples
     --------
-    >>> known_unit(Metric("power", "W"), "mW", "a.csv").divisor
+    >>> require_known_unit(Metric("power", "W"), "mW", "a.csv").divisor
     1000.0
     """
     if unit not in metric.units:
         expected = f"{metric.quantity} in one of {', '.join(metric.units)}"
-        raise TraceFormatError(where, expected, repr(unit), "State the unit in the header.")
+        raise TraceFormatError(location, expected, repr(unit), "State the unit in the header.")
     return replace(metric, unit=unit)
 
 
-def read_wide(rows: Rows, columns: Mapping[str, Metric]) -> Rows:
-    """Read the columns of a table with one row per device and time."""
+def read_wide_values(rows: Rows, columns: Mapping[str, Metric]) -> Rows:
+    """Parse the metric columns of a table with one row per device and time."""
     values: dict[str, list[pl.Series]] = {quantity: [] for quantity in QUANTITIES}
     faults: dict[str, pl.Expr] = {}
     for column, metric in columns.items():
-        value, fault = read_cells(rows.good[column], metric)
+        value, fault = parse_cells(rows.good[column], metric)
         values[metric.quantity].append(value)
         if fault.any():
-            faults[f"{column}: {NOT_A_NUMBER}"] = pl.lit(fault)
-    filled = (_first_given(found, rows.good.height).alias(name) for name, found in values.items())
-    rows = rows.with_columns(*filled)
+            faults[f"{column}: {NOT_A_NUMBER_FAULT}"] = pl.lit(fault)
+    value_columns = (_first_available(series, rows.good.height).alias(name) for name, series in values.items())
+    rows = rows.with_columns(*value_columns)
     return rows.reject(faults) if faults else rows
 
 
-def _first_given(found: list[pl.Series], rows: int) -> pl.Series:
-    """Values of the first of several columns that has one."""
-    if not found:
-        return pl.Series([None], dtype=pl.Float64).new_from_index(0, rows)
-    return found[0] if len(found) == 1 else pl.select(pl.coalesce(found)).to_series()
+def _first_available(columns: list[pl.Series], n_rows: int) -> pl.Series:
+    """Return for each row the value of the first of several columns that has one."""
+    if not columns:
+        return pl.Series([None], dtype=pl.Float64).new_from_index(0, n_rows)
+    return columns[0] if len(columns) == 1 else pl.select(pl.coalesce(columns)).to_series()
 
 
-def read_cells(cells: pl.Series, metric: Metric) -> tuple[pl.Series, pl.Series]:
-    """Values of cells in our unit, and which cells are neither a value nor a blank; cells may be finite numbers.
+def parse_cells(cells: pl.Series, metric: Metric) -> tuple[pl.Series, pl.Series]:
+    """Parse cells to values in our unit, and mark those that are neither a value nor blank.
 
-    Most cells of a column look alike: those that are a number and the unit of the first are cast as they stand,
-    and only the others are taken apart.
+    Most cells of a column look alike: those that are a number and the unit of the first are cast directly, and only
+    the
+    others are matched by a pattern.
+
+    Parameters
+    ----------
+    cells : polars.Series
+        Text, or finite numbers.
+    metric : Metric
+        Quantity and unit of the column.
 
     Examples
     --------
-    >>> value, fault = read_cells(pl.Series(["400 W", "[N/A]", "0.5 kW", "2000 mW"]), Metric("power", "W"))
+    >>> value, fault = parse_cells(pl.Series(["400 W", "[N/A]", "0.5 kW", "2000 mW"]), Metric("power", "W"))
     >>> value.to_list(), fault.to_list()
     ([400.0, None, None, 2.0], [False, False, True, False])
     """
-    wide = QUANTITIES[metric.quantity] in WIDE
+    is_wide = QUANTITIES[metric.quantity] in WIDE_DIMENSIONS
     if cells.dtype == pl.Float64:
         fault = pl.Series([False]).new_from_index(0, len(cells))
-        return _in_our_unit(cells, metric.divisor, wide=wide), fault
+        return _convert_unit(cells, metric.divisor, wide=is_wide), fault
     text = cells.str.strip_chars()
-    number, divisor = _parse_numbers(text, metric)
-    read = number.is_finite().fill_null(False)
-    value = _in_our_unit(number, divisor, wide=wide)
-    if read.all():
-        return value, ~read
-    rest = (~read & text.is_not_null()).arg_true()
-    others = text.gather(rest)
-    slow = others.unique().to_frame("text").with_columns(_taken_apart(pl.col("text"), metric))
-    found = others.to_frame("text").join(slow, on="text", how="left", maintain_order="left")
-    value = pl.select(pl.when(pl.lit(read)).then(pl.lit(value))).to_series()
+    number, divisor = _parse_numbers_with_unit(text, metric)
+    is_number = number.is_finite().fill_null(False)
+    value = _convert_unit(number, divisor, wide=is_wide)
+    if is_number.all():
+        return value, ~is_number
+    other_rows = (~is_number & text.is_not_null()).arg_true()
+    other_texts = text.gather(other_rows)
+    parsed_texts = other_texts.unique().to_frame("text").with_columns(_parse_number_and_unit(pl.col("text"), metric))
+    other_values = other_texts.to_frame("text").join(parsed_texts, on="text", how="left", maintain_order="left")
+    value = pl.select(pl.when(pl.lit(is_number)).then(pl.lit(value))).to_series()
     fault = pl.Series([False]).new_from_index(0, len(text))
-    return value.scatter(rest, found["value"]), fault.scatter(rest, found["fault"])
+    return value.scatter(other_rows, other_values["value"]), fault.scatter(other_rows, other_values["fault"])
 
 
-def _in_our_unit(number: pl.Series, divisor: float, *, wide: bool) -> pl.Series:
-    """Numbers without blanks, divided."""
-    most = number.max()
+def _convert_unit(number: pl.Series, divisor: float, *, wide: bool) -> pl.Series:
+    """Divide numbers by the divisor of their unit, after removing blank markers."""
+    largest = number.max()
     value = number
-    if number.is_nan().any() or (isinstance(most, float) and most >= LEAST_BLANK[wide]):
-        value = pl.select(without_blanks(pl.lit(number), wide=wide)).to_series()
+    if number.is_nan().any() or (isinstance(largest, float) and largest >= MIN_BLANK_VALUE[wide]):
+        value = pl.select(replace_blank_values(pl.lit(number), wide=wide)).to_series()
     if divisor != 1:  # polars would multiply by its inverse, and be off in the last digit
         value = pl.Series(value.to_numpy() / divisor, nan_to_null=True)
     return value
 
 
-def _parse_numbers(text: pl.Series, metric: Metric) -> tuple[pl.Series, float]:
-    """Numbers of cells that state the unit of the first such cell, and what they are divided by."""
-    first = re.fullmatch(CELL[1:-1], text[text.is_not_null().arg_max() or 0] or "") if len(text) else None
-    if first is None or first[2] is None or first[2] not in metric.units:
+def _parse_numbers_with_unit(text: pl.Series, metric: Metric) -> tuple[pl.Series, float]:
+    """Parse cells that state the unit of the first such cell; return numbers and divisor."""
+    match = re.fullmatch(CELL_PATTERN[1:-1], text[text.is_not_null().arg_max() or 0] or "") if len(text) else None
+    if match is None or match[2] is None or match[2] not in metric.units:
         return text.cast(pl.Float64, strict=False), metric.divisor
-    unit = first[0][first.end(1) :]
-    bare = text.str.strip_suffix(unit)
-    divisor = metric.units[first[2]]
+    unit = match[0][match.end(1) :]
+    without_unit = text.str.strip_suffix(unit)
+    divisor = metric.units[match[2]]
     if divisor != metric.divisor:  # where no unit is stated, another counts
-        bare = pl.select(pl.when(pl.lit(text).str.ends_with(unit)).then(pl.lit(bare))).to_series()
-    return bare.cast(pl.Float64, strict=False), divisor
+        without_unit = pl.select(pl.when(pl.lit(text).str.ends_with(unit)).then(pl.lit(without_unit))).to_series()
+    return without_unit.cast(pl.Float64, strict=False), divisor
 
 
-def _taken_apart(text: pl.Expr, metric: Metric) -> tuple[pl.Expr, pl.Expr]:
-    """Value of a cell in our unit, and whether it is neither a value nor a blank."""
-    parts = text.str.extract_groups(CELL)
+def _parse_number_and_unit(text: pl.Expr, metric: Metric) -> tuple[pl.Expr, pl.Expr]:
+    """Parse a cell to its value in our unit, and whether it is neither a value nor blank."""
+    parts = text.str.extract_groups(CELL_PATTERN)
     unit = parts.struct[1].fill_null(metric.unit)
     divisor = unit.replace_strict(metric.units, default=None, return_dtype=pl.Float64)
     number = parts.struct[0].cast(pl.Float64, strict=False)
-    wide = QUANTITIES[metric.quantity] in WIDE
+    is_wide = QUANTITIES[metric.quantity] in WIDE_DIMENSIONS
     fault = ~is_blank(text) & ~(number / divisor).is_finite().fill_null(False)
-    return (without_blanks(number, wide=wide) / divisor).alias("value"), fault.fill_null(False).alias("fault")
+    return (replace_blank_values(number, wide=is_wide) / divisor).alias("value"), fault.fill_null(False).alias("fault")
 
 
-def read_long(rows: Rows, metrics: Mapping[str, Metric]) -> Rows:
-    """Read the values of a table with one row per device, time and metric."""
+def read_long_values(rows: Rows, metrics: Mapping[str, Metric]) -> Rows:
+    """Parse the values of a table with one row per device, time and metric."""
     texts = rows.good["value"].str.strip_chars()
     number = texts.cast(pl.Float64, strict=False)
-    read = number.is_finite().fill_null(False)
-    if not read.all():
-        others = texts.filter(~read).unique().to_frame("text")
+    is_number = number.is_finite().fill_null(False)
+    if not is_number.all():
+        other_texts = texts.filter(~is_number).unique().to_frame("text")
         is_nan = pl.col("text").cast(pl.Float64, strict=False).is_nan().fill_null(False)
-        rest = others.filter(~(is_blank(pl.col("text")) | is_nan))["text"].drop_nulls()
-        fault = texts.is_in(rest.implode()) & ~read
+        faulty_texts = other_texts.filter(~(is_blank(pl.col("text")) | is_nan))["text"].drop_nulls()
+        fault = texts.is_in(faulty_texts.implode()) & ~is_number
         rows = rows.reject({"the value is not a number": pl.lit(fault)})
-        finite = pl.select(pl.when(pl.lit(read)).then(pl.lit(number))).to_series()
+        finite = pl.select(pl.when(pl.lit(is_number)).then(pl.lit(number))).to_series()
         number = finite.filter(~fault.fill_null(False))
     names = rows.good["metric"].unique(maintain_order=True).drop_nulls().to_list()
-    known = {name: metrics[name] for name in names if name in metrics}
-    name = pl.col("metric").cast(pl.Enum(names)).to_physical()
-    wide = pl.Series([n in known and QUANTITIES[known[n].quantity] in WIDE for n in names], dtype=pl.Boolean)
-    divisor = pl.Series([known[n].divisor if n in known else None for n in names], dtype=pl.Float64)
-    quantity = pl.Series([known[n].quantity if n in known else None for n in names], dtype=pl.String)
-    frame = rows.good.with_columns(number.alias("value")).with_columns(
-        place=name, quantity=pl.lit(quantity).gather(name) if names else pl.lit(None, pl.String)
+    by_name = {metric_number: metrics[metric_number] for metric_number in names if metric_number in metrics}
+    metric_number = pl.col("metric").cast(pl.Enum(names)).to_physical()
+    is_wide = pl.Series(
+        [name in by_name and QUANTITIES[by_name[name].quantity] in WIDE_DIMENSIONS for name in names], dtype=pl.Boolean
     )
-    cleared_wide, cleared = (without_blanks(pl.col("value"), wide=each) for each in (True, False))
+    divisor = pl.Series([by_name[name].divisor if name in by_name else None for name in names], dtype=pl.Float64)
+    quantity = pl.Series([by_name[name].quantity if name in by_name else None for name in names], dtype=pl.String)
+    frame = rows.good.with_columns(number.alias("value")).with_columns(
+        place=metric_number, quantity=pl.lit(quantity).gather(metric_number) if names else pl.lit(None, pl.String)
+    )
+    cleared_wide, cleared = (replace_blank_values(pl.col("value"), wide=is_wide) for is_wide in (True, False))
     if names:
-        value = pl.when(pl.lit(wide).gather("place")).then(cleared_wide).otherwise(cleared)
+        value = pl.when(pl.lit(is_wide).gather("place")).then(cleared_wide).otherwise(cleared)
         frame = frame.with_columns(value=value / pl.lit(divisor).gather("place"))
     unused = (*rows.unused, *sorted(set(names) - metrics.keys()))
     return replace(rows, good=frame.drop("place"), unused=unused)
 
 
-Parse = Callable[[Rows], Rows]
-"""Turns the lines of one file (``file``, ``line``, ``raw``) into rows with more columns."""
+PageParser = Callable[[Rows], Rows]
+"""Function that turns the lines of one file (``file``, ``line``, ``raw``) into rows with more columns."""
 
-NO_TIME = "Give the time of the first row: --origin 2026-01-31T12:00:00Z."
+ORIGIN_ADVICE = "Give the time of the first row: --origin 2026-01-31T12:00:00Z."
+"""Advice of the error for files without times."""
 
 
 @dataclass(frozen=True)
 class Hints:
-    """What a file of telemetry may leave out, stated by who asks for it to be read.
+    """What a telemetry file leaves out, as the user states it.
 
     Attributes
     ----------
@@ -288,15 +334,15 @@ class Hints:
     origin : datetime or str, optional
         Instant of the first row, for files without times.
     interval_s : float, optional
-        Seconds between samples, for files without times.
+        Time between samples, for files without times [s].
     node : str, optional
         Node of files that do not name it; otherwise the file name up to its first dot.
     gpu : int, optional
-        Number of the one GPU of files that do not say which.
+        Number of the GPU of files that do not name it.
     columns : tuple of str
-        Fields of a file without a header, as they were asked for.
+        Fields of a file without a header, as they were queried.
     query : str, optional
-        Query that an answer of Prometheus is to.
+        Query of a saved Prometheus response.
     """
 
     tz: str | None = None
@@ -315,17 +361,26 @@ class Hints:
             raise TraceFormatError("gpu", "a number from 0", f"{self.gpu}", "Count GPUs from 0.")
 
     def node_of(self, path: Path) -> str:
-        """Node of a file that does not name it.
+        """Return the node of a file that does not name it.
 
         Examples
         --------
         >>> Hints().node_of(Path("n07.dmon.txt"))
         'n07'
         """
-        return self.node or file_name(path).split(".")[0]
+        return self.node or printable_file_name(path).split(".")[0]
 
-    def nth_instant(self, number: pl.Expr, where: str, default_s: float | None = None) -> pl.Expr:
-        """Instants of samples that carry no time, by their 0-based number.
+    def nth_instant(self, number: pl.Expr, location: str, default_s: float | None = None) -> pl.Expr:
+        """Compute the instants of samples without times from their 0-based number.
+
+        Parameters
+        ----------
+        number : polars.Expr
+            Number of the sample.
+        location : str
+            File, for messages.
+        default_s : float, optional
+            Interval of the source where none is stated [s].
 
         Raises
         ------
@@ -333,69 +388,93 @@ class Hints:
             If the origin is not stated, or the interval is neither stated nor known.
         """
         if self.origin is None:
-            raise TraceFormatError(where, "times in the file, or --origin", "neither", NO_TIME)
+            raise TraceFormatError(location, "times in the file, or --origin", "neither", ORIGIN_ADVICE)
         step = default_s if self.interval_s is None else self.interval_s
         if step is None:
             todo = "Give the sampling interval in seconds, for example --interval 30."
-            raise TraceFormatError(where, "times in the file, or an interval", "neither", todo)
-        return pl.lit(known_origin(self.origin), INSTANT) + seconds(number * step)
+            raise TraceFormatError(location, "times in the file, or an interval", "neither", todo)
+        return pl.lit(parse_origin(self.origin), UTC_TIME_TYPE) + seconds_to_duration(number * step)
 
 
-def reads(sniff: Sniff) -> Callable[[Callable[..., Dataset]], Callable[..., Dataset]]:
-    """Say of a reader of telemetry how its files look; it then takes :class:`Hints` as such or one by one."""
+def telemetry_reader(sniff: Sniffer) -> Callable[[Callable[..., Dataset]], Callable[..., Dataset]]:
+    """Decorate a telemetry reader with the test for its files; it then takes :class:`Hints` or their fields."""
 
-    def marked(reader: Callable[..., Dataset]) -> Callable[..., Dataset]:
-        @looks(sniff)
+    def decorate(reader: Callable[..., Dataset]) -> Callable[..., Dataset]:
+        @register_sniffer(sniff)
         @functools.wraps(reader)
-        def read(
+        def read_with_hints(
             paths: Sequence[str | Path],
             hints: Hints | None = None,
-            way: object = None,
-            **given: Any,  # noqa: ANN401 - fields of Hints
+            output: object = None,
+            **hint_values: Any,  # noqa: ANN401 - fields of Hints
         ) -> Dataset:
-            return reader(paths, hints or Hints(**given), *([] if way is None else [way]))
+            return reader(paths, hints or Hints(**hint_values), *([] if output is None else [output]))
 
-        return read
+        return read_with_hints
 
-    return marked
-
-
-def header_begins(*columns: str) -> Sniff:
-    """A test for files whose first line names the columns."""
-    ahead = "".join(rf'(?=(?:.*[,"\s])?{re.escape(column)}[",\s])' for column in columns)
-    return matches(rf"\A{ahead}")
+    return decorate
 
 
-def read_pages(paths: Sequence[str | Path], parse: Parse, *, source: str, twins: bool = False) -> Rows:
-    """Read files and let each be parsed whole."""
-    blocks = FileBlocks(paths, WHOLE, MAX_BYTES)
-    pages = read_page_blocks(blocks, lambda page, _: parse(page), source=source, twins=twins)
-    return all_of(pages, blocks)
+def has_leading_columns(*columns: str) -> Sniffer:
+    """Create a test for files whose first line names the columns."""
+    lookaheads = "".join(rf'(?=(?:.*[,"\s])?{re.escape(column)}[",\s])' for column in columns)
+    return matches_pattern(rf"\A{lookaheads}")
+
+
+def read_pages(paths: Sequence[str | Path], parse: PageParser, *, source: str, allow_duplicates: bool = False) -> Rows:
+    """Read files and parse each as a whole.
+
+    Parameters
+    ----------
+    paths : sequence of str or Path
+        Files of the source.
+    parse : callable
+        Function from the lines of a file to rows.
+    source : str
+        Name of the source, for messages.
+    allow_duplicates : bool
+        Accept files with equal bytes.
+    """
+    blocks = FileBlocks(paths, WHOLE_FILE_BYTES, MAX_TEXT_BYTES)
+    pages = read_page_blocks(blocks, lambda page, _: parse(page), source=source, allow_duplicates=allow_duplicates)
+    return concat_blocks(pages, blocks)
 
 
 def read_page_blocks(
-    blocks: FileBlocks, parse: Callable[[Rows, str | None], Rows], *, source: str, twins: bool = False
+    blocks: FileBlocks, parse: Callable[[Rows, str | None], Rows], *, source: str, allow_duplicates: bool = False
 ) -> Iterator[Rows]:
-    """Read files block by block; each but the first of a file is parsed with the first line of its file."""
-    firsts: dict[int, str] = {}
+    """Read files block by block; later blocks are parsed with the first line of their file.
+
+    Parameters
+    ----------
+    blocks : FileBlocks
+        Files in blocks of lines.
+    parse : callable
+        Function from the lines of a block, and the first line of its file or None, to rows.
+    source : str
+        Name of the source, for messages.
+    allow_duplicates : bool
+        Accept files with equal bytes.
+    """
+    first_lines: dict[int, str] = {}
 
     blank = pl.col("raw").str.strip_chars() == ""
-    for number, block, page in in_blocks(blocks, blank, source=source, twins=twins):
+    for number, block, page in iterate_pages(blocks, blank, source=source, allow_duplicates=allow_duplicates):
         if page.good.width:
-            first = str(page.good["raw"][0])
-            page = parse(page, firsts.get(number))
-            firsts.setdefault(number, first)
+            first_line = str(page.good["raw"][0])
+            page = parse(page, first_lines.get(number))
+            first_lines.setdefault(number, first_line)
             if block.has_controls:
-                page = page.reject({CONTROL: pl.col("raw").str.contains(CONTROL_PATTERN)})
+                page = page.reject({CONTROL_CHARACTER: pl.col("raw").str.contains(CONTROL_PATTERN)})
         yield page
 
 
-def path_of(page: Rows) -> Path:
-    """Path of the one file that a page comes from."""
-    return page.files[int(page.good["file"][0])].path
+def page_path(page_rows: Rows) -> Path:
+    """Return the path of the file of a page."""
+    return page_rows.files[int(page_rows.good["file"][0])].path
 
 
-def data_only(page: Rows, is_data: pl.Expr) -> Rows:
-    """Leave out lines that are no rows: comments and headers. They are not counted."""
-    data = page.good.filter(is_data)
-    return replace(page, good=data, count=page.count - (page.good.height - data.height))
+def keep_data_lines(page_rows: Rows, is_data: pl.Expr) -> Rows:
+    """Drop comment and header lines, which are not counted as rows."""
+    data = page_rows.good.filter(is_data)
+    return replace(page_rows, good=data, count=page_rows.count - (page_rows.good.height - data.height))

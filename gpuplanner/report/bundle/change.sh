@@ -14,13 +14,14 @@
 # be scaled down. 'kubectl drain' then evicts all other pods of the node; a pod without a controller stops it, and
 # PodDisruptionBudgets are honored. If repartitioning fails, the script exits with 1 and leaves that node cordoned.
 # After any stop, run the same command again: finished steps are skipped.
-# Before 'apply': 'kubectl apply' configmap.yaml and 'bash policy.sh apply', both in the folder of this script. A node
-# without a MIG label counts as all-disabled, and has that label after a rollback.
+# Before 'apply': 'bash policy.sh apply' in the folder of this script, which also creates the ConfigMap; 'check' passes
+# without it. A node without a MIG label counts as all-disabled, and has that label after a rollback.
 #
 # Environment:
 #   TIMEOUT_S       (@TIMEOUT_S@) seconds to wait for nodes to empty
 #   REPARTITION_S   (@REPARTITION_S@) seconds to wait for the MIG manager
 #   EVICT=yes       evict GPU pods that still run after TIMEOUT_S
+#   KEEP_CORDON=yes keep nodes cordoned after TIMEOUT_S
 #   IF_DUE=yes      do nothing unless the planned time has come and is at most TIMEOUT_S ago; report: only print that
 #   CHANGE_LOG      CSV file with the time that nodes are out of service (gpuplanner/changes.csv in XDG_STATE_HOME)
 #   CHECK_POLICY=no skip the check of the ClusterPolicy
@@ -45,17 +46,18 @@ declare -A config=() offers=() size=() stage=() since=()
 @COMMON@
 @KUBERNETES@
 check() { # all nodes, before any change; a rollback needs each node's present configuration in the ConfigMap
-  local node label policies configs problems=''
+  local node label policies configs todo='' problems=''
   configs=$(kubectl get configmap "$config_map" --namespace "$namespace" --ignore-not-found \
     -o 'go-template={{index .data "config.yaml"}}' | sed -n "s/^  [\"']\{0,1\}\([A-Za-z0-9._-]*\)[\"']\{0,1\}:.*/\1/p")
   if [[ -z "$configs" ]]; then
-    problems+="ConfigMap $namespace/$config_map does not exist yet: run 'kubectl apply -f $here/configmap.yaml'"$'\n'
+    todo+="ConfigMap $namespace/$config_map does not exist yet: run 'bash $here/policy.sh apply'"$'\n'
     configs=$(sed -n "s/^      [\"']\([A-Za-z0-9._-]*\)[\"']:$/\1/p" "$here/configmap.yaml" 2>/dev/null || true)
+    configs+=$'\n'$(bash "$here/policy.sh" copied 2>/dev/null || true)
   fi
   if [[ "${CHECK_POLICY:-yes}" != no ]]; then
     policies=$(kubectl get clusterpolicies.nvidia.com -o \
       'jsonpath={range .items[*]}{.metadata.name} {.spec.migManager.config.name} {.spec.mig.strategy}{end}')
-    [[ "$policies" == *" $config_map mixed" ]] || problems+="ClusterPolicy ('$policies') does not point at\
+    [[ "$policies" == *" $config_map mixed" ]] || todo+="ClusterPolicy ('$policies') does not point at\
  $config_map with strategy mixed yet: run 'bash $here/policy.sh apply'"$'\n'
   fi
   for node in "${nodes[@]}"; do
@@ -70,9 +72,15 @@ check() { # all nodes, before any change; a rollback needs each node's present c
     fi
     for label in "${config[$node]}" "${label:-$mig_disabled}"; do
       grep -qxF -- "$label" <<<"$configs" ||
-        problems+="Fix $node: '$label' is not in $config_map; copy your configuration into configmap.yaml."$'\n'
+        problems+="Fix $node: '$label' is not in $config_map, nor in the ConfigMap of the ClusterPolicy; copy your\
+ configuration into configmap.yaml."$'\n'
     done
+    if [[ "$verb" == check ]]; then
+      kubectl drain "$node" "${drain_flags[@]}" --dry-run=server --timeout=10s 2>&1 >/dev/null |
+        { grep -iE 'error|cannot' || true; } | sed "s/^/note: kubectl drain of $node would now stop: /"
+    fi
   done
+  if [[ "$verb" == check ]]; then echo -n "$todo"; else problems="$todo$problems"; fi
   if [[ -n "$problems" ]]; then fail "${problems}Nothing was changed."; fi
 }
 
@@ -93,10 +101,10 @@ begin() { # NODE: find its stage; a second run continues from there
 }
 
 time_out() { # NODE PODS
-  uncordon "$1"
+  if [[ "${KEEP_CORDON:-no}" != yes ]]; then uncordon "$1"; fi
   stage[$1]='timed out'
-  echo "$1: timed out after $timeout_s s: GPU pods still running: $2. The node keeps its layout and is uncordoned;" \
-    "EVICT=yes evicts them." >&2
+  echo "$1: timed out after $timeout_s s: GPU pods still running: $2. The node keeps its layout and" \
+    "$([[ "${KEEP_CORDON:-no}" == yes ]] && echo 'stays cordoned' || echo 'is uncordoned'); EVICT=yes evicts them." >&2
 }
 
 repartition_node() { # NODE

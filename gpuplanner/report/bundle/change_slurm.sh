@@ -2,18 +2,23 @@
 # MIG layout change for @TIME@, or later; GPU model @GPU_MODEL@; on a Slurm cluster.
 #
 #   bash FILE check           list what would stop the change (preflight), running jobs, and the changes of slurm.conf
-#   bash FILE reserve [TIME]  reserve the nodes from the next planned time for as long as the change may take: until
-#                             then only jobs that end before it start there. 'apply' and 'cancel' delete the reservation
+#   bash FILE reserve [TIME]  reserve the nodes from a time of yours (2026-11-02T08:00), or from the next planned time,
+#                             for as long as the change may take: until then only jobs that end before it start there.
+#                             'apply' and 'cancel' delete the reservation
 #   bash FILE cancel          delete the reservation and resume the nodes that are not repartitioned yet
 #   bash FILE apply           check, drain, wait until empty, repartition, update slurm.conf, reconfigure, resume
 #   bash FILE verify          compare each node with the plan; changes nothing
 #   bash FILE rollback        restore the MIG layout and Gres that each node had before, also after a failure
 #
 # All nodes share slurm.conf, so they change together, once the last of them is empty. If a node still runs jobs after
-# TIMEOUT_S, no node changes: all are resumed, the reservation is deleted, and the script exits with 75. After any other
-# failure it exits with 1 and leaves the nodes drained; fix the cause and run the same command again.
+# TIMEOUT_S, no node changes: all are resumed, the reservation is deleted, and the script exits with 75; with
+# KEEP_DRAIN=yes they stay drained, and the same command goes on waiting. After any other failure it exits with 1 and
+# leaves the nodes drained; fix the cause and run the same command again.
+# The live slurm.conf is rewritten in place (INSTALL); the earlier file is slurm.conf.before-gpuplanner beside it.
 #
 # Environment, with commands that your site may have to replace:
+#   STOP_CLIENTS   run as STOP_CLIENTS NODE on a node that is empty, to stop services that hold its GPUs (DCGM, exporters)
+#   START_CLIENTS  run as START_CLIENTS NODE once it is repartitioned
 #   REPARTITION    run as REPARTITION NODE CONFIG; default: ssh NODE nvidia-mig-parted apply -f PARTED -c CONFIG
 #   PARTED         path of mig-parted.yaml on the nodes (/etc/nvidia-mig-manager/config.yaml)
 #   INSTALL        run as INSTALL FILE NODE...: writes the Gres of these nodes from FILE into slurm.conf; default:
@@ -22,10 +27,12 @@
 #   RECONFIGURE    run as RECONFIGURE NODE...; default: scontrol reconfigure. Before Slurm 23.11 a new number of devices
 #                  needs a restart: systemctl restart slurmctld, then slurmd on the nodes by ssh
 #   TIMEOUT_S      (@TIMEOUT_S@) seconds to wait for nodes to empty
+#   KEEP_DRAIN     yes: nodes stay drained after TIMEOUT_S
 #   REPARTITION_S  (@REPARTITION_S@) seconds to wait until nodes register their new devices
 #   CHANGE_LOG     CSV file with the time that nodes are out of service (gpuplanner/changes.csv in XDG_STATE_HOME)
 #   STATE          folder for the layouts before the change (@NAME@.before beside this file)
 #   AHEAD_S        'reserve' does nothing earlier than this many seconds before the planned time
+#   RENAME         yes: change nodes although their GRES types change
 #   NO_ROLLBACK    yes: change nodes although REPARTITION could not restore their present layout
 #   IF_DUE=yes     do nothing unless a planned time has come and is at most TIMEOUT_S ago; 'reserve' then accepts that
 #                  all planned times are over. IF_DUE=report prints whether each planned time is ahead, due or over
@@ -39,6 +46,7 @@ readonly poll_s="${POLL_S:-5}" times='@TIMES@'
 readonly parted="${PARTED:-/etc/nvidia-mig-manager/config.yaml}" reason='gpuplanner @NAME@'
 readonly nodes=(@NODES@)
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+readonly own='gpuplanner-@NAME@-own' # reservation for a time of the operator
 readonly here lines="$here/@LINES@" state="${STATE:-$here/@NAME@.before}"
 list=$(IFS=,; echo "${nodes[*]}")
 readonly list
@@ -96,8 +104,13 @@ running_jobs() { # NODE
   squeue --noheader --nodelist="$1" --format=%A | paste -s -d ' ' -
 }
 
+types() { # GRES: its GPU types without MIG profile, sorted
+  tr ',' '\n' <<<"$1" | awk -F : '$1 == "gpu" && $2 ~ /[^0-9]/ { sub(/[_.-]?[0-9]+g\.[0-9]+gb.*$/, "", $2); if ($2 != "") print $2 }' |
+    LC_ALL=C sort -u | paste -s -d ' ' -
+}
+
 check() { # before any change; also that the present layout can be restored
-  local node problems=''
+  local node code had planned problems=''
   for node in "${nodes[@]}"; do
     if ! scontrol show node "$node" >/dev/null 2>&1; then
       problems+="Node $node not found: check SLURM_CONF."$'\n'
@@ -105,10 +118,24 @@ check() { # before any change; also that the present layout can be restored
       problems+="Fix $node: drained by another user or tool: $(field "$node" Reason)"$'\n'
     elif [[ "$(field "$node" State)" == *POWER* ]]; then
       problems+="Fix $node: it is powered down; run scontrol update nodename=$node state=power_up"$'\n'
-    elif [[ -z "${REPARTITION:-}" && "$verb" != rollback ]]; then
-      ssh "$node" nvidia-mig-parted assert --valid-config -f "$parted" -c "${config[$node]}" >/dev/null ||
-        problems+="Fix $node: $parted has no configuration ${config[$node]}; copy mig-parted.yaml there."$'\n'
-    elif [[ -z "${before[$node]:-}" && "${NO_ROLLBACK:-no}" != yes && "$verb" != rollback ]]; then
+    fi
+    if [[ "$verb" == rollback ]]; then continue; fi
+    had=$(types "$(gpus "$node")")
+    planned=$(types "${gres[$node]}")
+    if [[ -n "$had" && -n "$planned" && " $had " != *" $planned "* && "${RENAME:-no}" != yes ]]; then
+      problems+="Fix $node: its GRES type is '$had', and '$planned' in this bundle, so jobs that request '$had' would be\
+ rejected; export again with --gres-type, or change requests and limits first and set RENAME=yes."$'\n'
+    fi
+    if [[ -z "${REPARTITION:-}" ]]; then
+      code=0
+      ssh "$node" nvidia-mig-parted assert --valid-config -f "$parted" -c "${config[$node]}" >/dev/null || code=$?
+      case $code in
+        0) ;;
+        255) problems+="Fix $node: no ssh to it as $(id -un)."$'\n' ;;
+        127) problems+="Fix $node: nvidia-mig-parted is not installed there; install it, or set REPARTITION."$'\n' ;;
+        *) problems+="Fix $node: $parted has no configuration ${config[$node]}; copy mig-parted.yaml there."$'\n' ;;
+      esac
+    elif [[ -z "${before[$node]:-}" && "${NO_ROLLBACK:-no}" != yes ]]; then
       problems+="Fix $node: its present layout is not in the plan, so REPARTITION could not restore it; set\
  NO_ROLLBACK=yes to change it anyway."$'\n'
     fi
@@ -131,14 +158,12 @@ save_state() { # the present layouts and Gres, for a rollback
 }
 
 resume() {
-  local node time
+  local node time name
   for node in "${nodes[@]}"; do
     if drained_by_us "$node"; then scontrol update nodename="$node" state=resume; fi
   done
-  for time in $times; do
-    if scontrol show reservation "$(reservation "$time")" >/dev/null 2>&1; then
-      scontrol delete reservationname="$(reservation "$time")"
-    fi
+  for name in "$own" $(for time in $times; do reservation "$time"; done); do
+    if scontrol show reservation "$name" >/dev/null 2>&1; then scontrol delete reservationname="$name"; fi
   done
 }
 
@@ -146,31 +171,30 @@ reservation() { # TIME
   date -u -d "$1" '+gpuplanner-change-%Y%m%dT%H%M%SZ'
 }
 
-reserve() { # [TIME]: one of the planned times
-  local time start now
+reserve() { # [TIME]: of the operator; else the next planned time
+  local time start now name
   now=$(date -u +%s)
   for time in ${1:-$times}; do
     start=$(date -d "$time" +%s) || fail "Fix $time: expected a time such as 2026-11-02T08:00:00Z."
-    if [[ -n "${1:-}" && " $times " != *" $(date -u -d "@$start" +%Y-%m-%dT%H:%M:%SZ) "* ]]; then
-      fail "Fix $time: it is none of the planned times: $times."
-    fi
+    name=$own
+    if [[ " $times " == *" $(date -u -d "@$start" +%Y-%m-%dT%H:%M:%SZ) "* ]]; then name=$(reservation "$time"); fi
     if ((start > now + ${AHEAD_S:-2**62})); then
       echo "$time: not reserved yet"
       return
     elif ((start > now)); then
-      if scontrol show reservation "$(reservation "$time")" >/dev/null 2>&1; then
-        echo "$time: reserved"
+      if scontrol show reservation "$name" >/dev/null 2>&1; then
+        echo "reserved already, by reservation $name; 'cancel' deletes it"
         return
       fi
       check
-      scontrol create reservation reservationname="$(reservation "$time")" nodes="$list" users=root \
+      scontrol create reservation reservationname="$name" nodes="$list" users=root \
         starttime="$(date -d "@$start" +%Y-%m-%dT%H:%M:%S)" duration="$(((timeout_s + repartition_s + 59) / 60))" \
         flags=maint,ignore_jobs
       return
     fi
   done
   if [[ "${IF_DUE:-no}" == yes ]]; then return; fi
-  fail "Fix ${1:-$times}: this time is over; run 'bash $0 apply', which needs no reservation."
+  fail "Fix ${1:-$times}: this time is over; name a later one: bash $0 reserve 2026-11-02T08:00. 'apply' needs no reservation."
 }
 
 wait_until_empty() {
@@ -183,8 +207,9 @@ wait_until_empty() {
     done
     if [[ -z "$busy" ]]; then return; fi
     if ((SECONDS >= timeout_s)); then
-      resume
-      echo "Timed out after $timeout_s s: jobs still running:$busy All nodes keep their layout and are resumed." >&2
+      if [[ "${KEEP_DRAIN:-no}" != yes ]]; then resume; fi
+      echo "Timed out after $timeout_s s: jobs still running:$busy All nodes keep their layout and" \
+        "$([[ "${KEEP_DRAIN:-no}" == yes ]] && echo 'stay drained' || echo 'are resumed')." >&2
       exit 75
     fi
     sleep "$poll_s"
@@ -231,7 +256,9 @@ change_nodes() { # FILE with the lines to install
   wait_until_empty
   for node in "${nodes[@]}"; do
     log_change "$node" "${size[$node]}" begin
+    if [[ -n "${STOP_CLIENTS:-}" ]]; then $STOP_CLIENTS "$node"; fi
     repartition_node "$node" "${config[$node]}"
+    if [[ -n "${START_CLIENTS:-}" ]]; then $START_CLIENTS "$node"; fi
     if [[ -n "${STATIC_GRES:-}" ]]; then ssh "$node" "bash -s >'$STATIC_GRES'" <"$here/static-gres.sh"; fi
   done
   install_lines "$1"
@@ -251,8 +278,15 @@ if [[ "$verb" != reserve ]]; then exit_unless_due; fi
 case "$verb" in
   check)
     check
-    for node in "${nodes[@]}"; do echo "$node: running jobs: $(running_jobs "$node")"; done
+    for node in "${nodes[@]}"; do
+      echo "$node: running jobs: $(running_jobs "$node")"
+      if [[ -z "${REPARTITION:-}" ]]; then
+        echo "$node: services that may hold its GPUs: $(ssh "$node" systemctl list-units --state=active --plain \
+          --no-legend "'nvidia-*' '*dcgm*'" | awk '{ print $1 }' | paste -s -d ' ' -)"
+      fi
+    done
     install_lines --dry-run "$lines"
+    echo "ready to change: ${nodes[*]}"
     ;;
   reserve) reserve "${2:-}" ;;
   cancel) resume ;;

@@ -3,13 +3,13 @@
 #
 #   bash static-gres.sh [TYPE] >gres.conf     on the node itself, after every change of its MIG layout
 #
-# TYPE is the type of a full GPU in slurm.conf (@TYPE@); a MIG instance has its profile appended. MIG-enabled GPUs are
+# TYPE is the type of a full GPU in slurm.conf (default @TYPE@; a MIG instance is @MIG@<profile>). MIG-enabled GPUs are
 # listed by instance (MultipleFiles: the device file of the GPU and two capability files), the others as full GPUs (File).
 # Instances get new numbers with every layout change, so this file cannot be written in advance.
 
 set -euo pipefail
 
-readonly type="${1:-@TYPE@}" device="${DEVICE_ROOT:-/dev}"
+readonly type="${1:-@TYPE@}" mig="${1:-@MIG@}${1:+_}" device="${DEVICE_ROOT:-/dev}"
 readonly minors="${MIG_MINORS:-/proc/driver/nvidia-caps/mig-minors}"
 [[ "$type" =~ ^[A-Za-z0-9][A-Za-z0-9_.-]*$ ]] || {
   echo "Fix $type: a Slurm type has letters, digits, _, . and -" >&2
@@ -37,6 +37,6 @@ while IFS=', ' read -r gpu mode; do
     if [[ "$of" != "$gpu" ]]; then continue; fi
     gi=$(capability "gpu$minor/gi$instance/access")
     ci=$(capability "gpu$minor/gi$instance/ci0/access")
-    echo "Name=gpu Type=${type}_$profile MultipleFiles=$device/nvidia$minor,$device/nvidia-caps/nvidia-cap$gi,$device/nvidia-caps/nvidia-cap$ci"
+    echo "Name=gpu Type=$mig$profile MultipleFiles=$device/nvidia$minor,$device/nvidia-caps/nvidia-cap$gi,$device/nvidia-caps/nvidia-cap$ci"
   done <<<"$instances"
 done <<<"$gpus"

@@ -39,7 +39,7 @@ def made() -> pl.DataFrame:
     frame = pl.DataFrame(
         rows, schema=["source", "model", "batch", "profile", "step_s", "power_share"], orient="row"
     ).with_columns(kind=pl.lit("inference"), gpu_model=pl.lit("A100-80GB"), processes=1, outcome=pl.lit("measured"))
-    return conform(frame, Measurements, where="made")
+    return conform(frame, Measurements, source="made")
 
 
 @pytest.fixture(scope="session")

@@ -12,8 +12,8 @@ from speed_fit.held_out import accuracy, halves, held_out
 from speed_fit.measurements import JOB
 from speed_fit.trials import trials
 
-from gpuplanner.sizing.mig_speed_law import EVIDENCE
-from gpuplanner.sizing.mig_speed_model import default_model
+from gpuplanner.sizing.mig_speed_law import EVIDENCE_ORDER
+from gpuplanner.sizing.mig_speed_model import default_speed_model
 
 
 def test_the_law_that_made_the_measurements_is_found(made, law):
@@ -95,7 +95,7 @@ def test_radii_cover_the_next_score_as_often_as_they_say():
 def test_no_kind_of_evidence_covers_less_than_it_says(published):
     """Each half predicted from the other, pooled: no coverage is more than two points below the nominal one."""
     told = accuracy(held_out(relative_speeds(published.filter(processes=1))), "evidence")
-    assert told.height == len(EVIDENCE)
+    assert told.height == len(EVIDENCE_ORDER)
     assert told["covered_80"].min() >= 0.78
     assert told["covered_90"].min() >= 0.88
 
@@ -112,13 +112,13 @@ def test_a_model_fitted_to_own_measurements_predicts_them(made):
 @pytest.mark.long
 @pytest.mark.data
 def test_the_shipped_model_is_the_fit_to_the_public_data(published):
-    shipped = default_model()
+    shipped = default_speed_model()
     assert model_to_json(fit(published, date=shipped.provenance["date"])) == model_to_json(shipped)
 
 
 @pytest.mark.parametrize("evidence", ["telemetry", "second profile", "two batch sizes"])
 def test_held_out_errors_and_coverages_that_the_shipped_model_states(evidence):
-    rows = [row for row in default_model().provenance["held out"] if row["evidence"] == evidence]
+    rows = [row for row in default_speed_model().provenance["held out"] if row["evidence"] == evidence]
     assert {row["compute_slices"] for row in rows} == {1, 2, 3, 4}
     # Above 10 %: 1g from 4g, which a job may leave unslowed; and 1g from two batch sizes.
     missed = {(row["measured_slices"], row["compute_slices"]) for row in rows if row["median_error"] > 0.10}

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from gpuplanner.core.schema_checks import check
+from gpuplanner.core.schema_checks import check_table
 from gpuplanner.core.schemas import Inventory, Jobs
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.dataset_writer import write_dataset
@@ -128,12 +128,12 @@ class SmallFleet:
             },
             schema_overrides={"attempt": pl.Int32, "nodes": pl.Int32},
         )
-        return check(frame.sort("submit_time", "job_id", "attempt"), Jobs, where="a small fleet")
+        return check_table(frame.sort("submit_time", "job_id", "attempt"), Jobs, source="a small fleet")
 
     def write(self, folder: Path) -> Path:
         """A dataset of jobs and nodes."""
         jobs = self.jobs()
-        inventory = check(
+        inventory = check_table(
             pl.DataFrame(
                 {
                     "node": [f"n{number}" for number in range(self.nodes)],
@@ -144,7 +144,7 @@ class SmallFleet:
                 schema_overrides={"gpus": pl.Int32},
             ),
             Inventory,
-            where="a small fleet",
+            source="a small fleet",
         )
         facts = {
             "source": "synthetic", "files": [], "rows_in": jobs.height, "rows_kept": jobs.height, "rows_rejected": 0,

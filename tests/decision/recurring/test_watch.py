@@ -14,7 +14,7 @@ from gpuplanner.core.errors import ScenarioError
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.decision.replanning import look, replay
 from gpuplanner.ingest.dataset_folder import open_dataset
-from gpuplanner.ingest.dataset_import import add
+from gpuplanner.ingest.dataset_import import add_files
 from gpuplanner.planner.layout_plan import plan_from_json
 from gpuplanner.planner.plan_search import plan
 from gpuplanner.planner.receding_horizon import roll, standing_plan, weigh
@@ -127,9 +127,9 @@ def test_what_can_still_be_done_at_the_next_look_is_no_reason_to_act_now():
     goes = [{"gpu": int(n)} for n in new.counts[:, new.layouts.index("gpu")]]
     for until in (1, 2, 3):
         waits = standing_plan(new, problem, [{"gpu": 2}] * until + goes[until:])
-        told, whole = weigh(problem, stays, new, paths, until=until), weigh(problem, waits, new, paths)
+        told, whole = weigh(problem, stays, new, paths, decision_slot=until), weigh(problem, waits, new, paths)
         assert (told.gain, told.low, told.high) == pytest.approx((whole.gain, whole.low, whole.high))
-    assert weigh(problem, stays, new, paths, until=4) == weigh(problem, stays, new, paths)
+    assert weigh(problem, stays, new, paths, decision_slot=4) == weigh(problem, stays, new, paths)
 
 
 def test_rare_shortage_is_insured_although_most_paths_lose_by_it():
@@ -248,7 +248,7 @@ def test_a_running_job_that_outgrows_its_slice_is_told(command, tmp_path):
         used = 1024 * (4 + 0.08 * step)
         lines.append(f'DCGM_FI_DEV_FB_USED{{gpu="0",Hostname="n0",hpc_job="{job}"}} {used} {at}')
     page.write_text("\n".join(lines) + "\n")
-    add("dcgm-exporter", [page], folder)
+    add_files("dcgm-exporter", [page], folder)
     assert command("watch", str(folder), "--once", "-o", str(out), *QUICK)[0] == 0
     [told] = json.loads((out / "watch.json").read_text())["jobs"]
     assert (told["job_id"], told["profile"], told["next_profile"]) == (job, "1g.10gb", "1g.20gb")

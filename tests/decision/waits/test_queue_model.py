@@ -37,7 +37,7 @@ def test_mean_waits_are_those_of_theory(gpus, load):
     means = []
     for seed in range(4):
         jobs = exponential_jobs(seed, 60_000, load, gpus)
-        waited = queue.start(jobs, NodeFleet.whole([gpus])) - jobs.ready_s
+        waited = queue.start(jobs, NodeFleet.of_full_gpus([gpus])) - jobs.ready_s
         means.append(waited[5_000:].mean())
     assert np.mean(means) == pytest.approx(erlang_c(gpus, load) / (gpus * (1 - load)), rel=0.1)
 
@@ -47,9 +47,9 @@ def test_the_handover_is_held_and_a_limit_binds():
     jobs = NodeRequests(rows, rows, rows + 100, rows + 100, [0] * 3, [1] * 3, [1] * 3)
     tenant = np.array([0, 0, 1])
     free = QueueModel(Handover(60.0, 5.0), spread=False, tenant=tenant)
-    assert free.start(jobs, NodeFleet.whole([2])).tolist() == [0.0, 0.0, 105.0]
+    assert free.start(jobs, NodeFleet.of_full_gpus([2])).tolist() == [0.0, 0.0, 105.0]
     limited = QueueModel(Handover(60.0, 5.0), False, tenant, (NamedLimit(0, 1.0),))
-    assert limited.start(jobs, NodeFleet.whole([2])).tolist() == [0.0, 105.0, 0.0]
+    assert limited.start(jobs, NodeFleet.of_full_gpus([2])).tolist() == [0.0, 105.0, 0.0]
 
 
 def test_a_drawn_record_takes_whole_days_of_the_same_weekday():
@@ -71,7 +71,7 @@ def test_percentile_is_a_wait_that_95_of_100_jobs_do_not_pass():
 
 
 def test_more_nodes_are_like_most_of_todays():
-    fleet = resize_fleet(NodeFleet.whole([8, 4, 4]), 5)
+    fleet = resize_fleet(NodeFleet.of_full_gpus([8, 4, 4]), 5)
     assert fleet.gpus.tolist() == [8, 4, 4, 4, 4]
     assert fleet.capacity[:, 0, 0].tolist() == [8, 4, 4, 4, 4]
 

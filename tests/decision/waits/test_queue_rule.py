@@ -23,12 +23,12 @@ from gpuplanner.decision.wait_causes import CAUSES, NamedLimit, observe_use
 from gpuplanner.hardware.gpu_models import load_gpu_model
 from gpuplanner.simulator.scheduling_rules import Sharing
 from gpuplanner.simulator.simulated_fleet import NodeFleet, NodeRequests
-from gpuplanner.simulator.simulation_run import play, play_shared
+from gpuplanner.simulator.simulation_run import simulate_requests, simulate_shared_requests
 from gpuplanner.usage.observed_nodes import TodaysNodes
 
 DAY = 86_400.0
 ZERO = datetime(2026, 3, 2, tzinfo=UTC)
-FLEET = NodeFleet.whole([8, 8, 8, 8])
+FLEET = NodeFleet.of_full_gpus([8, 8, 8, 8])
 HANDOVER = Handover(60.0, 0.0)
 
 
@@ -48,7 +48,7 @@ def asked_of_jobs(requests: NodeRequests, tenant: np.ndarray, queue: QueueModel,
     ends = start + requests.run_s
     pins = None
     if queue.closings is None:
-        outcome = play(requests.at(start), FLEET, queue=PASS).held.sort("request")
+        outcome = simulate_requests(requests.with_ready_times(start), FLEET, queue=PASS).allocations.sort("request")
         pins = [[node] for node in outcome["node"].to_list()]
     named = pl.Series([f"t{number}" for number in tenant])
     return Asked(
@@ -116,7 +116,7 @@ def test_head_starts_contradict_no_pair_where_some_do_not(seed):
 def test_first_come_first_served_has_no_head_starts():
     requests, tenant = busy_jobs(5)
     tenant[-1] = 9  # a tenant of one job, of which no pair tells anything
-    start = play(requests, FLEET).start_s
+    start = simulate_requests(requests, FLEET).start_s
     use = observe_use(tenant, requests.total.astype(float), start, start + requests.run_s)
     assert find_head_starts(requests, start, np.ones(len(start), bool), [tenant], use, 60.0) is None
 
@@ -125,8 +125,11 @@ def test_first_come_first_served_has_no_head_starts():
 def test_ranks_order_the_queue_as_tiers_of_shared_nodes_do(queue):
     requests, tenant = busy_jobs(7, load=1.2)
     rank = np.random.default_rng(7).permutation(len(tenant))
-    shared = play_shared(requests, FLEET, Sharing(0 * tenant, rank), queue=queue)
-    assert play(requests, FLEET, queue=queue, order=rank.astype(float)).start_s.tolist() == shared.start_s.tolist()
+    shared = simulate_shared_requests(requests, FLEET, Sharing(0 * tenant, rank), queue=queue)
+    assert (
+        simulate_requests(requests, FLEET, queue=queue, order=rank.astype(float)).start_s.tolist()
+        == shared.start_s.tolist()
+    )
 
 
 def test_who_waits_first_for_nodes_takes_no_quota():
@@ -135,22 +138,22 @@ def test_who_waits_first_for_nodes_takes_no_quota():
     requests = NodeRequests(zero, zero, [100, 50, 10], [100, 50, 10], [0] * 3, [6, 3, 2], [1] * 3)
     for queue in (EASY, PASS):
         model = QueueModel(HANDOVER, False, np.array([0, 1, 1]), (NamedLimit(1, 4.0),), QueueRule(queue))
-        assert model.start(requests, NodeFleet.whole([8])).tolist() == [0.0, 100.0, 0.0]
+        assert model.start(requests, NodeFleet.of_full_gpus([8])).tolist() == [0.0, 100.0, 0.0]
 
 
 def test_a_tenant_below_its_limit_does_not_come_before_others():
     zero = np.zeros(3)
     requests = NodeRequests(zero, zero, [10] * 3, [10] * 3, [0] * 3, [8] * 3, [1] * 3)
     model = QueueModel(HANDOVER, False, np.array([0, 1, 0]), (NamedLimit(1, 8.0),))
-    assert model.start(requests, NodeFleet.whole([8])).tolist() == [0.0, 10.0, 20.0]
+    assert model.start(requests, NodeFleet.of_full_gpus([8])).tolist() == [0.0, 10.0, 20.0]
 
 
 def test_a_closed_node_takes_nothing_in_the_replay():
     requests = NodeRequests([10.0, 10], [10.0, 10], [5.0, 5], [5.0, 5], [0, 0], [8, 8], [1, 1])
     closings = closing_requests([(0.0, 90.0, 1, np.inf)], [[0], [0]], np.zeros(0), np.zeros(0), np.array([[8], [8]]))
     model = QueueModel(HANDOVER, False, np.zeros(2, int), closings=closings)
-    assert model.start(requests, NodeFleet.whole([8, 8])).tolist() == [10.0, 15.0]
-    assert model.start(requests, NodeFleet.whole([8])).tolist() == [
+    assert model.start(requests, NodeFleet.of_full_gpus([8, 8])).tolist() == [10.0, 15.0]
+    assert model.start(requests, NodeFleet.of_full_gpus([8])).tolist() == [
         10.0,
         15.0,
     ]  # the node that is left is in service
@@ -162,7 +165,7 @@ def test_nobody_delays_a_job_whose_last_node_takes_the_rest():
         [0.0, 1, 2], [0.0, 1, 2], [100.0, 50, 1000], [100.0, 50, 1000], [0] * 3, [4, 7, 3], [1, 2, 1]
     )
     model = QueueModel(HANDOVER, False, np.zeros(3, int))
-    assert model.start(requests, NodeFleet.whole([4, 3])).tolist() == [0.0, 100.0, 150.0]
+    assert model.start(requests, NodeFleet.of_full_gpus([4, 3])).tolist() == [0.0, 100.0, 150.0]
 
 
 def test_spells_of_a_node_that_overlap_close_it_once():
@@ -172,7 +175,7 @@ def test_spells_of_a_node_that_overlap_close_it_once():
     assert closings is not None
     assert closings.requests.run_s.tolist() == [90.0]
     model = QueueModel(HANDOVER, False, np.zeros(1, int), closings=closings)
-    assert model.start(requests, NodeFleet.whole([8, 8])).tolist() == [20.0]
+    assert model.start(requests, NodeFleet.of_full_gpus([8, 8])).tolist() == [20.0]
 
 
 def test_a_closed_node_offers_neither_slices_nor_whole_gpus():
@@ -206,7 +209,7 @@ def test_a_record_without_the_jobs_that_hold_the_nodes_carries_no_recommendation
     asked = asked_of_jobs(requests, tenant, QueueModel(HANDOVER, False, tenant))
     rows = np.flatnonzero(np.arange(len(tenant)) % 12 == 0)
     few = Asked(**vars(asked) | {
-        "jobs": asked.jobs[rows.tolist()], "views": {"today": requests.take(rows)},
+        "jobs": asked.jobs[rows.tolist()], "views": {"today": requests.select(rows)},
         "start_s": asked.start_s[rows], "end_s": asked.end_s[rows], "pins": [asked.pins[row] for row in rows],
         "standing": asked.standing[rows],
     })  # fmt: skip

@@ -30,7 +30,7 @@ from gpuplanner.decision.wait_curve import (
 from gpuplanner.hardware.gpu_models import load_gpu_model
 from gpuplanner.simulator.scheduling_rules import QuotaGroup, Sharing
 from gpuplanner.simulator.simulated_fleet import NodeFleet, NodeRequests
-from gpuplanner.simulator.simulation_run import play, play_shared
+from gpuplanner.simulator.simulation_run import simulate_requests, simulate_shared_requests
 from gpuplanner.usage.observed_nodes import TodaysNodes
 
 DAY, HOUR = 86_400.0, 3_600.0
@@ -84,11 +84,11 @@ def planted_model(
     placement = "spread" if spread else "best"
     sharing = Sharing(np.zeros(count, np.int64), np.zeros(count, np.int64), (QuotaGroup(peak_gpus),))
     outcome = (
-        play_shared(requests, fleet, sharing, placement=placement)
+        simulate_shared_requests(requests, fleet, sharing, placement=placement)
         if peak_gpus
-        else play(requests, fleet, placement=placement)
+        else simulate_requests(requests, fleet, placement=placement)
     )
-    pins = outcome.held.unique("request").sort("request")["node"].to_list()
+    pins = outcome.allocations.unique("request").sort("request")["node"].to_list()
     start = np.where(outcome.start_s < days * DAY, outcome.start_s, np.nan)
     end = np.where(start + run <= days * DAY, start + run, np.nan)
     layout = [("gpu",) * 8 if row[0] else ("1g.10gb:7",) * 8 for row in capacity.tolist()]

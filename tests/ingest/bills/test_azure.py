@@ -14,8 +14,8 @@ import pytest
 
 from gpuplanner.core.errors import TraceFormatError
 from gpuplanner.ingest.bills.azure_and_gcp_bills import AZURE_COLUMNS, read_azure
-from gpuplanner.ingest.bills.bill_summary import gpu_lines
-from gpuplanner.ingest.source_registry import detect
+from gpuplanner.ingest.bills.bill_summary import add_gpu_hours
+from gpuplanner.ingest.source_registry import detect_source
 
 File = Callable[..., Path]
 BOARD = json.dumps({"ServiceType": "Standard_ND96isr_H100_v5", "VMName": "n1"})
@@ -59,13 +59,13 @@ def details(lines: list[dict[str, str]], *, mca: bool = False) -> str:
 @pytest.mark.parametrize("mca", [False, True])
 def test_actual_cost_by_hand(file: File, mca: bool):
     path = file(details(ACTUAL, mca=mca))
-    assert detect(path) == "azure"
+    assert detect_source(path) == "azure"
     found = read_azure([path])
     assert found.rejects.is_empty()
     assert found.provenance["notes"] == ["actual cost"]
     billed = Decimal("2359.68") + Decimal("393.28") + Decimal("50000.05") - Decimal("98.32") + Decimal("1e-7")
     assert Decimal(found.provenance["totals"]["BilledCost_USD"]) == billed
-    lines = gpu_lines(found.table)
+    lines = add_gpu_hours(found.table)
     assert lines["gpu_hours"].sum() == 8 * (24 + 10 + 24)
     assert lines["gpu_model"].unique().to_list() == ["H100-80GB-SXM5"]
     one = lines.row(0, named=True)
@@ -81,7 +81,7 @@ def test_actual_cost_by_hand(file: File, mca: bool):
 def test_amortised_cost_parts_used_from_unused_hours(file: File):
     found = read_azure([file(details(AMORTISED))])
     assert found.provenance["notes"] == ["amortised cost"]
-    lines = gpu_lines(found.table)
+    lines = add_gpu_hours(found.table)
     assert (lines["gpu_hours"].sum(), lines["unused_gpu_hours"].sum()) == (192.0, 24.0)
     assert lines["CommitmentDiscountStatus"].to_list() == ["Used", "Unused"]
 

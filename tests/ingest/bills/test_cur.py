@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from gpuplanner.ingest.bills.aws_and_focus_bills import CUR_COLUMNS, cur2_name, read_cur
-from gpuplanner.ingest.source_registry import detect
+from gpuplanner.ingest.bills.aws_and_focus_bills import CUR_COLUMNS, read_cur, to_cur2_name
+from gpuplanner.ingest.source_registry import detect_source
 
 File = Callable[..., Path]
 
@@ -48,7 +48,7 @@ EFFECTIVE_USD = sum(
 def report(lines: list[dict[str, str]], *, legacy: bool) -> str:
     names = list(CUR_COLUMNS)
     tags = ["resourceTags/user:team", "resourceTags/aws:createdBy"] if legacy else ["resource_tags"]
-    header = [name if legacy else cur2_name(name) for name in names] + tags
+    header = [name if legacy else to_cur2_name(name) for name in names] + tags
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(header)
@@ -91,7 +91,7 @@ def test_a_month_by_hand(file: File, legacy: bool):
     path = file(report(LINES, legacy=legacy))
     reading = read_cur([path])
     facts = reading.summary()
-    assert detect(path) == "cur"
+    assert detect_source(path) == "cur"
     assert (facts["rows_in"], facts["rows_kept"]) == (12, 12)
     assert Decimal(facts["BilledCost_USD"]) == BILLED_USD == Decimal("5703.8867890122")
     assert Decimal(facts["EffectiveCost_USD"]) == EFFECTIVE_USD == Decimal("1343.9867890122")

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuplanner.ingest.bills.aws_and_focus_bills import read_focus
-from gpuplanner.ingest.bills.charge_lines import tidy_tags
-from gpuplanner.ingest.source_registry import detect
+from gpuplanner.ingest.bills.charge_lines import normalise_tags
+from gpuplanner.ingest.source_registry import detect_source
 
 File = Callable[..., Path]
 
@@ -119,7 +119,7 @@ MONTH = {
 def test_each_version_is_known_by_its_columns(file: File, version: str):
     path = file(bill(version, *MONTH.values()))
     reading = read_focus([path])
-    assert detect(path) == "focus"
+    assert detect_source(path) == "focus"
     assert reading.provenance["notes"][0] == f"FOCUS {version}"
     assert reading.summary()["rows_in"] == reading.table.height == 8
 
@@ -180,8 +180,8 @@ def test_the_versions_have_as_many_columns_as_the_specification():
 
 
 def test_tags_come_as_an_object_or_as_a_list_of_pairs():
-    assert tidy_tags('[{"key": "b", "value": "2"}, {"key": "a", "value": null}]') == '{"a":"","b":"2"}'
-    assert tidy_tags("{}") == tidy_tags("[]") == "{}"
+    assert normalise_tags('[{"key": "b", "value": "2"}, {"key": "a", "value": null}]') == '{"a":"","b":"2"}'
+    assert normalise_tags("{}") == normalise_tags("[]") == "{}"
     for bad in (
         "",
         "5",
@@ -192,10 +192,10 @@ def test_tags_come_as_an_object_or_as_a_list_of_pairs():
         '{"a": [1]}',
         '[{"key": 1, "value": 2}]',
     ):
-        assert tidy_tags(bad) is None
+        assert normalise_tags(bad) is None
 
 
 @given(st.text(max_size=30))
 def test_any_text_is_tags_or_none(text: str):
-    tidy = tidy_tags(text)
-    assert tidy is None or tidy_tags(tidy) == tidy
+    tidy = normalise_tags(text)
+    assert tidy is None or normalise_tags(tidy) == tidy

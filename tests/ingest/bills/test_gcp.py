@@ -12,8 +12,8 @@ import polars as pl
 import pytest
 
 from gpuplanner.ingest.bills.azure_and_gcp_bills import read_gcp
-from gpuplanner.ingest.bills.bill_summary import gpu_lines
-from gpuplanner.ingest.source_registry import detect
+from gpuplanner.ingest.bills.bill_summary import add_gpu_hours
+from gpuplanner.ingest.source_registry import detect_source
 
 File = Callable[..., Path]
 MACHINE = [{"key": "compute.googleapis.com/machine_spec", "value": "a3-highgpu-8g"}]
@@ -47,7 +47,7 @@ BILLED += Decimal("0.000012") - Decimal("3.5")
 def check(found: Any) -> None:
     assert found.rejects.is_empty()
     assert Decimal(found.provenance["totals"]["BilledCost_USD"]) == BILLED
-    lines = gpu_lines(found.table)
+    lines = add_gpu_hours(found.table)
     assert lines["gpu_hours"].sum() == 24.0  # neither cores nor the fee count as GPUs
     assert lines.filter(pl.col("gpu_hours") > 0)["gpu_model"].unique().to_list() == ["H100-80GB-SXM5"]
     assert lines["PricingUnit"].to_list()[:3] == ["GPU-Hours", "Core-Hours", "gibibyte hour"]
@@ -58,7 +58,7 @@ def check(found: Any) -> None:
 
 def test_lines_of_json(file: File):
     path = file("".join(json.dumps(line) + "\n" for line in LINES))
-    assert detect(path) == "gcp"
+    assert detect_source(path) == "gcp"
     check(read_gcp([path]))
 
 
@@ -66,7 +66,7 @@ def test_the_same_as_parquet(tmp_path: Path):
     path = tmp_path / "export.parquet"
     instant = pl.col("usage_start_time", "usage_end_time").str.to_datetime("%Y-%m-%d %H:%M:%S UTC", time_zone="UTC")
     pl.DataFrame(LINES, infer_schema_length=None).with_columns(instant).write_parquet(path)
-    assert detect(path) == "gcp"
+    assert detect_source(path) == "gcp"
     check(read_gcp([path]))
 
 

@@ -16,8 +16,8 @@ from gpuplanner.core.units import money_text
 from gpuplanner.cost.showback import Rate, showback
 from gpuplanner.hardware.power_and_carbon import Price
 from gpuplanner.ingest.bills.aws_and_focus_bills import read_cur, read_focus
-from gpuplanner.ingest.bills.bill_summary import gpu_lines, summarise
-from gpuplanner.ingest.source_registry import detect, read
+from gpuplanner.ingest.bills.bill_summary import add_gpu_hours, summarise_bill
+from gpuplanner.ingest.source_registry import detect_source, read_files
 from gpuplanner.report.finance_exports import write_focus
 
 File = Callable[..., Path]
@@ -47,12 +47,12 @@ def test_a_table_of_charges_is_read_back_with_its_gpu_hours(charges: pl.DataFram
         write_csv_safe(path, charges)
     else:
         charges.write_parquet(path)
-    assert detect(path) == "focus"
+    assert detect_source(path) == "focus"
     again = read_focus([path])
     assert again.rejects.is_empty()
     assert again.table.equals(charges)
-    assert gpu_lines(again.table)["gpu_hours"].sum() == 2 * 8
-    assert summarise(again.table).equals(summarise(charges))
+    assert add_gpu_hours(again.table)["gpu_hours"].sum() == 2 * 8
+    assert summarise_bill(again.table).equals(summarise_bill(charges))
 
 
 def test_the_costs_of_a_month_are_read_back_from_csv(tmp_path: Path):
@@ -71,11 +71,11 @@ def test_the_costs_of_a_month_are_read_back_from_csv(tmp_path: Path):
     write_csv_safe(tmp_path / "costs.csv", costs)
     write_focus(tmp_path / "focus.csv", costs)
     for name in ("costs.csv", "focus.csv"):
-        reading: Any = read("auto", tmp_path / name)
+        reading: Any = read_files("auto", tmp_path / name)
         assert reading.summary()["source"] == "focus"
         assert reading.rejects.is_empty()
         assert reading.summary()["EffectiveCost_USD"] == "500"  # 200 GPU-hours at 2.50
-        hours = gpu_lines(reading.table).select("SubAccountName", "gpu_hours").rows()
+        hours = add_gpu_hours(reading.table).select("SubAccountName", "gpu_hours").rows()
         assert hours == [("'=ads", 100.0), ("vision", 70.25), ("__unallocated__", 29.75)]
 
 

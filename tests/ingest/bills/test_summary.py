@@ -11,17 +11,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuplanner.core.schema_checks import check
+from gpuplanner.core.schema_checks import check_table
 from gpuplanner.core.schemas import TABLES
 from gpuplanner.hardware.catalog import facts
 from gpuplanner.ingest.bills.bill_summary import (
-    difference,
-    gpu_lines,
-    instance_types,
-    summarise,
-    totals,
-    unknown_types,
-    with_tenants,
+    add_gpu_hours,
+    add_tenants,
+    compare_costs,
+    find_unknown_types,
+    read_instance_types,
+    sum_costs,
+    summarise_bill,
 )
 from tests.examples import examples
 
@@ -52,7 +52,7 @@ LINE: dict[str, Any] = {
 def charges(*changes: dict[str, Any]) -> pl.DataFrame:
     schema = {name: column.dtype for name, column in TABLES["charges"].columns().items()}
     rows = [dict.fromkeys(schema) | LINE | change for change in changes]
-    return check(pl.DataFrame(rows, schema=schema), TABLES["charges"], where="charges")
+    return check_table(pl.DataFrame(rows, schema=schema), TABLES["charges"], source="charges")
 
 
 @pytest.mark.parametrize(
@@ -73,14 +73,14 @@ def charges(*changes: dict[str, Any]) -> pl.DataFrame:
     ],
 )
 def test_gpu_hours_of_one_line(change: dict[str, Any], held: float | None, unused: float | None):
-    line = gpu_lines(charges(change)).row(0, named=True)
+    line = add_gpu_hours(charges(change)).row(0, named=True)
     assert (line["gpu_hours"], line["unused_gpu_hours"]) == (held, unused)
 
 
 def test_every_type_of_the_catalogue_is_known_once():
     prices = facts("gpu_prices").select("instance_type", "gpu_model", "gpu_count").unique()
-    assert instance_types()["key"].is_unique().all()
-    lines = gpu_lines(charges(*({"x_InstanceType": name} for name in prices["instance_type"])))
+    assert read_instance_types()["key"].is_unique().all()
+    lines = add_gpu_hours(charges(*({"x_InstanceType": name} for name in prices["instance_type"])))
     assert lines["gpu_hours"].to_list() == [float(count) for count in prices["gpu_count"]]
     assert lines["gpu_model"].to_list() == prices["gpu_model"].to_list()
 
@@ -95,12 +95,12 @@ def test_unknown_types_are_reported_dearest_first_and_never_guessed():
         {"x_InstanceType": "LRS Data", "ServiceCategory": "Storage"},
         {"x_InstanceType": "p9.48xlarge", "ChargeCategory": "Tax"},
     )
-    assert unknown_types(bill).rows() == [
+    assert find_unknown_types(bill).rows() == [
         ("m5.large", "EUR", 1, 1.0, Decimal(5)),
         ("p9.48xlarge", "USD", 2, 2.0, Decimal(99)),
         ("m5.large", "USD", 1, None, Decimal("0.1")),
     ]
-    assert summarise(bill)["gpu_hours"].sum() == 8.0
+    assert summarise_bill(bill)["gpu_hours"].sum() == 8.0
 
 
 def test_a_month_by_tenant_and_type():
@@ -121,20 +121,20 @@ def test_a_month_by_tenant_and_type():
         "gpu_hours",
         "BilledCost",
     ]
-    assert summarise(bill, tag="team").select(columns).rows() == [
+    assert summarise_bill(bill, tag="team").select(columns).rows() == [
         ("2025-09", "speech", "USD", "Usage", "g5.xlarge", 1.0, Decimal("1.006")),
         ("2025-09", "untagged", "USD", "Tax", None, 0.0, Decimal("18.5")),
         ("2025-09", "vision", "EUR", "Usage", "p5.48xlarge", 8.0, Decimal(7)),
         ("2025-09", "vision", "USD", "Usage", "p5.48xlarge", 40.0, Decimal("215.16")),
     ]
-    by_charge = summarise(bill, tag="team", period="charge")
+    by_charge = summarise_bill(bill, tag="team", period="charge")
     assert by_charge.filter(month="2025-08")["BilledCost"].to_list() == [Decimal(-5)]
-    assert totals(bill)["BilledCost"].to_list() == [Decimal(7), Decimal("234.666")]
+    assert sum_costs(bill)["BilledCost"].to_list() == [Decimal(7), Decimal("234.666")]
 
 
 def test_tenants_without_a_tag_are_the_accounts():
     bill = charges({}, {"SubAccountName": "lab"}, {"SubAccountId": None})
-    assert with_tenants(bill)["tenant"].to_list() == ["2", "lab", "1"]
+    assert add_tenants(bill)["tenant"].to_list() == ["2", "lab", "1"]
 
 
 amounts = st.decimals(-(10**7), 10**7, places=18).map(lambda value: value.normalize())
@@ -163,7 +163,7 @@ amounts = st.decimals(-(10**7), 10**7, places=18).map(lambda value: value.normal
 )
 def test_every_summary_reconciles_to_the_last_digit(lines: list[dict[str, Any]], tag: str | None, period: Any):
     bill = charges(*lines)
-    parts = summarise(bill, tag=tag, period=period)
+    parts = summarise_bill(bill, tag=tag, period=period)
     assert parts["lines"].sum() == len(lines)
     for cost in ("BilledCost", "EffectiveCost", "ListCost"):
         by_hand: dict[str, Decimal] = {}
@@ -171,10 +171,10 @@ def test_every_summary_reconciles_to_the_last_digit(lines: list[dict[str, Any]],
             currency = line["BillingCurrency"]
             by_hand[currency] = by_hand.get(currency, Decimal(0)) + (line[cost] or Decimal(0))
         assert dict(parts.group_by("BillingCurrency").agg(pl.col(cost).sum()).iter_rows()) == by_hand
-        assert not any(difference(parts, bill)[cost])
+        assert not any(compare_costs(parts, bill)[cost])
 
 
 def test_a_lost_line_shows_in_the_difference():
     bill = charges({}, {"BillingCurrency": "EUR", "BilledCost": Decimal("0.01")})
-    missing = difference(summarise(bill.head(1)), bill)
+    missing = compare_costs(summarise_bill(bill.head(1)), bill)
     assert missing["BillingCurrency", "BilledCost"].rows() == [("EUR", Decimal("-0.01")), ("USD", Decimal(0))]

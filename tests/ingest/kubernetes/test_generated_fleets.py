@@ -18,8 +18,8 @@ from typing import Any
 import polars as pl
 import pytest
 
-from gpuplanner.ingest.quality_report import warnings_of
-from gpuplanner.ingest.source_registry import read
+from gpuplanner.ingest.quality_report import list_warnings
+from gpuplanner.ingest.source_registry import read_files
 
 Json = dict[str, Any]
 MONDAY = datetime(2026, 3, 2, tzinfo=UTC)
@@ -393,10 +393,10 @@ def read_fleet(folder: Path, dump: Json) -> tuple[dict[str, float], list[Any]]:
     """GPU-hours by namespace, and the warnings of the first screen, where jobs in quarantine stand with theirs."""
     path = folder / "dump.json"
     path.write_text(json.dumps(dump))
-    found = read("kubernetes", path)
+    found = read_files("kubernetes", path)
     hours = pl.col("gpus") * (pl.col("end_time") - pl.col("start_time")).dt.total_microseconds() / 3.6e9
     by_team = dict(found.jobs.group_by("tenant").agg(hours.sum()).rows())
-    return by_team, warnings_of(found.quality)
+    return by_team, list_warnings(found.quality)
 
 
 def is_right(group: Group, by_team: dict[str, float]) -> bool:

@@ -19,12 +19,12 @@ from gpuplanner.core.errors import TraceFormatError
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.dataset_folder import open_dataset
 from gpuplanner.ingest.dataset_writer import write_dataset
-from gpuplanner.ingest.kubernetes.api_objects import count, gpu_resource, quantity
-from gpuplanner.ingest.kubernetes.cluster_dump import OTHER_KIND, SEEN_AGAIN
-from gpuplanner.ingest.kubernetes.cluster_reader import NO_NUMBER, read_kubernetes
-from gpuplanner.ingest.kubernetes.job_rows import COUNTED, NO_GPU
-from gpuplanner.ingest.kubernetes.node_gpus import installed_gpus
-from gpuplanner.ingest.kubernetes.pod_requests import pod_gpus
+from gpuplanner.ingest.kubernetes.api_objects import parse_count, parse_gpu_resource, parse_quantity
+from gpuplanner.ingest.kubernetes.cluster_dump import DUPLICATE_OBJECT_REASON, UNREAD_KIND_REASON
+from gpuplanner.ingest.kubernetes.cluster_reader import UNKNOWN_GPU_COUNT_CHECK, read_kubernetes
+from gpuplanner.ingest.kubernetes.job_rows import COUNTED_POD_REASON, NO_GPU_REASON
+from gpuplanner.ingest.kubernetes.node_gpus import count_installed_gpus
+from gpuplanner.ingest.kubernetes.pod_requests import pod_gpu_requests
 from gpuplanner.planner.fleet_limits import Limits, Quota
 
 File = Callable[..., Path]
@@ -156,7 +156,7 @@ def test_a_running_pod_counts_up_to_the_last_heartbeat_of_a_node(file: File):
     ],
 )  # fmt: skip
 def test_a_pod_needs_the_most_of_start_up_and_run(spec: Json, expected: dict[str, int]):
-    assert pod_gpus(spec) == expected
+    assert pod_gpu_requests(spec) == expected
 
 
 def naive_pod_gpus(init: list[tuple[int, bool]], main: list[int]) -> int:
@@ -177,7 +177,7 @@ def test_the_rule_equals_a_walk_through_the_life_of_a_pod(init: list[tuple[int, 
         "initContainers": [box(gpus, **({"restartPolicy": "Always"} if side else {})) for gpus, side in init],
         "containers": [box(gpus) for gpus in main],
     }
-    assert pod_gpus(spec).get(GPU, 0) == naive_pod_gpus(init, main)
+    assert pod_gpu_requests(spec).get(GPU, 0) == naive_pod_gpus(init, main)
 
 
 @pytest.mark.parametrize(
@@ -190,29 +190,29 @@ def test_the_rule_equals_a_walk_through_the_life_of_a_pod(init: list[tuple[int, 
     ],
 )
 def test_names_of_gpu_resources(name: str, profile: str | None, shared: bool):
-    resource = gpu_resource(name)
+    resource = parse_gpu_resource(name)
     assert resource is not None
-    assert (resource.profile, resource.shared) == (profile, shared)
+    assert (resource.profile, resource.is_shared) == (profile, shared)
 
 
 @pytest.mark.parametrize("name", ["cpu", "memory", "nvidia.com/gpumem", "example.com/gpu", "nvidia.com/mig-", ""])
 def test_other_resources_are_no_gpus(name: str):
-    assert gpu_resource(name) is None
+    assert parse_gpu_resource(name) is None
 
 
 @pytest.mark.parametrize(("text", "number"), [("8", 8), (8, 8), ("2k", 2000), ("1e2", 100), ("2000m", 2), ("0", 0)])
 def test_counts(text: object, number: int):
-    assert count(text, "x") == number
+    assert parse_count(text, "x") == number
 
 
 @pytest.mark.parametrize("text", ["", "x", "1.5", "-1", "100001", "1 ", "NaN", "1e99", None, True, [], "1Qi", 0.5])
 def test_what_is_no_count_is_refused(text: object):
     with pytest.raises(ValueError, match=r"no quantity|no number of GPUs"):
-        count(text, "x")
+        parse_count(text, "x")
 
 
 def test_a_quantity_of_bytes():
-    assert quantity("1056270744Ki") == 1056270744 * 1024
+    assert parse_quantity("1056270744Ki") == 1056270744 * 1024
 
 
 @pytest.mark.parametrize(
@@ -259,10 +259,10 @@ def test_rows_are_kept_or_rejected_each_with_its_reason(file: File):
     )
     reasons = dict(trace.rejects["row", "reason"].iter_rows())
     assert reasons == {
-        2: NO_GPU,
+        2: NO_GPU_REASON,
         3: "creationTimestamp: 'yesterday' is no time of these days with its offset from UTC",
         4: "nvidia.com/gpu: '1.5' is no number of GPUs",
-        5: OTHER_KIND,
+        5: UNREAD_KIND_REASON,
         6: "not an object of Kubernetes: no kind or no metadata",
         7: "start before submission",
         8: r"'uid-esc\x1b[2J': a control character",
@@ -283,7 +283,7 @@ def test_pods_of_a_job_that_ran_together_are_one_gang_and_its_retry_another_atte
         ("ads/llm", 1, "FAILED", 32.0, 4),
         ("ads/llm", 2, "COMPLETED", 32.0, 4),
     ]
-    assert trace.rejects["reason"].to_list() == [COUNTED] * 6
+    assert trace.rejects["reason"].to_list() == [COUNTED_POD_REASON] * 6
     # The four of the first gang were bound one second after another, and their hours are their own.
     assert trace.provenance["gpu_hours"] == pytest.approx(32 * 1 - 8 * (1 + 2 + 3) / 3600 + 32 * 2, rel=1e-9)
 
@@ -396,7 +396,9 @@ def test_nodes_become_the_inventory(file: File):
 def test_a_node_that_does_not_tell_its_gpus_leaves_no_inventory(file: File):
     trace = dump(file, pod("a"), node("n1", H100, {GPU: "8"}), node("n2", {}, {"nvidia.com/mig-1g.10gb": "7"}))
     assert trace.inventory is None
-    [(severity, rows, named)] = trace.quality.filter(check=NO_NUMBER)["severity", "rows", "example"].rows()
+    [(severity, rows, named)] = trace.quality.filter(check=UNKNOWN_GPU_COUNT_CHECK)[
+        "severity", "rows", "example"
+    ].rows()
     assert (severity, rows, named) == ("warning", 1, "'n2'")
 
 
@@ -517,7 +519,7 @@ def test_a_workload_tells_queueing_admission_and_end(file: File):
     assert (row["start_time"] - row["submit_time"]).total_seconds() == 31 * 60 + 20
     assert row["gpu_model"] == "H100-80GB-SXM5"
     assert trace.provenance["gpu_hours"] == pytest.approx(8 * (2 * 3600 - 80) / 3600, rel=1e-9)
-    assert trace.rejects["reason"].to_list() == [COUNTED, COUNTED]
+    assert trace.rejects["reason"].to_list() == [COUNTED_POD_REASON, COUNTED_POD_REASON]
 
 
 def test_waiting_evicted_and_deactivated_workloads(file: File):
@@ -750,7 +752,7 @@ def test_of_two_dumps_of_a_pod_the_one_that_knows_its_end_counts(file: File):
     for paths in ([running, done], [done, running]):
         trace = read_kubernetes(paths)
         assert trace.jobs["state"].to_list() == ["COMPLETED"]
-        assert trace.rejects["reason"].to_list() == [SEEN_AGAIN]
+        assert trace.rejects["reason"].to_list() == [DUPLICATE_OBJECT_REASON]
 
 
 @pytest.mark.parametrize(
@@ -773,14 +775,14 @@ def test_gpus_of_a_node_follow_from_labels_and_capacity(labels: Json, capacity: 
     counted = {name: int(number) for name, number in capacity.items()}
     replicas = {GPU: int(labels[f"{GPU}.replicas"])} if f"{GPU}.replicas" in labels else {}
     stated = int(labels[f"{GPU}.count"]) if f"{GPU}.count" in labels else None
-    found = installed_gpus(labels, counted, replicas, "NVIDIA-H100-80GB-HBM3", None, stated=stated)
+    found = count_installed_gpus(labels, counted, replicas, "NVIDIA-H100-80GB-HBM3", None, stated=stated)
     assert found == (gpus, layouts)
 
 
 def test_under_the_strategy_single_instances_that_no_board_has_leave_the_number_open():
-    unknown = installed_gpus({}, {GPU: 8}, {}, "NVIDIA-H100-80GB-HBM3", "9g.90gb", instances_stated=8)
+    unknown = count_installed_gpus({}, {GPU: 8}, {}, "NVIDIA-H100-80GB-HBM3", "9g.90gb", instances_stated=8)
     assert unknown == (None, None)
-    assert installed_gpus({}, {}, {}, "NVIDIA-H100-80GB-HBM3", "1g.10gb") == (None, None)
+    assert count_installed_gpus({}, {}, {}, "NVIDIA-H100-80GB-HBM3", "1g.10gb") == (None, None)
 
 
 def queue(name: str, kind: str, **spec: Any) -> Json:

@@ -9,11 +9,11 @@ from typing import Any
 import polars as pl
 import pytest
 
-from gpuplanner.ingest.dataset_import import add
+from gpuplanner.ingest.dataset_import import add_files
 from gpuplanner.ingest.kubernetes.cluster_reader import read_kubernetes
-from gpuplanner.ingest.kubernetes.node_gpus import instances_of_labels
-from gpuplanner.ingest.source_registry import read
-from gpuplanner.usage.period_accounts import trace_ledger
+from gpuplanner.ingest.kubernetes.node_gpus import instances_from_labels
+from gpuplanner.ingest.source_registry import read_files
+from gpuplanner.usage.period_accounts import dataset_ledger
 
 GPU = "nvidia.com/gpu"
 MIG = "nvidia.com/mig-"
@@ -67,7 +67,7 @@ def written(path: Path, *things: dict[str, Any]) -> Path:
 
 @pytest.mark.parametrize("source", ["nodes", "kubernetes", "auto", "kubectl"])
 def test_nodes_alone_are_an_inventory_by_whichever_name_they_come(tmp_path: Path, source: str):
-    found = read(source, written(tmp_path / "n.json", *NODES))
+    found = read_files(source, written(tmp_path / "n.json", *NODES))
     assert found.kind == "inventory"
     assert found.provenance["source"] == "nodes"
     table = found.inventory
@@ -102,14 +102,14 @@ def test_since_when_a_node_is_closed_is_what_its_taint_or_its_condition_says(tmp
     ]
     both = written(tmp_path / "all.json", pod("train", "h1", 2), *nodes)
     for path in (both, written(tmp_path / "n.json", *nodes)):
-        closed = read("auto", path).tables["out_of_service"]
+        closed = read_files("auto", path).tables["out_of_service"]
         assert closed.select("node", pl.col("start_time").dt.hour(), "end_time", "gpus", "bucket").rows() == [
             ("h1", 6, None, None, "down"), ("h3", 0, None, None, "down"), ("h4", 8, None, None, "down"),
         ]  # fmt: skip
-    add("auto", [written(tmp_path / "p.json", pod("train", "h1", 2))], tmp_path / "data")
-    found = add("auto", [tmp_path / "n.json"], tmp_path / "data").dataset
-    begin, end = found.stated.span
-    booked = trace_ledger(found, begin, end).filter(bucket="down")
+    add_files("auto", [written(tmp_path / "p.json", pod("train", "h1", 2))], tmp_path / "data")
+    found = add_files("auto", [tmp_path / "n.json"], tmp_path / "data").dataset
+    begin, end = found.source_facts.span
+    booked = dataset_ledger(found, begin, end).filter(bucket="down")
     # From the submission at 8 to the end at 12: h1 with two of eight held from 9 on, h4 from 8 on.
     assert booked["gpu_hours"].sum() == pytest.approx(8 + 3 * 6 + 4 * 8)
 
@@ -117,10 +117,10 @@ def test_since_when_a_node_is_closed_is_what_its_taint_or_its_condition_says(tmp
 @pytest.mark.parametrize("source", ["nodes", "kubernetes", "auto"])
 def test_nodes_join_the_jobs_that_came_before_them_or_come_after(tmp_path: Path, source: str):
     pods, nodes = written(tmp_path / "p.json", pod("train", "h1", 2)), written(tmp_path / "n.json", *NODES)
-    add("kubernetes", [pods], tmp_path / "a")
-    first = add(source, [nodes], tmp_path / "a").dataset
-    add(source, [nodes], tmp_path / "b")
-    last = add("auto", [pods], tmp_path / "b").dataset
+    add_files("kubernetes", [pods], tmp_path / "a")
+    first = add_files(source, [nodes], tmp_path / "a").dataset
+    add_files(source, [nodes], tmp_path / "b")
+    last = add_files("auto", [pods], tmp_path / "b").dataset
     for found in (first, last):
         assert found.inventory["gpus"].sum() == 32
         assert found.jobs.select("gpus", "gpu_model").rows() == [(2.0, "H100-80GB-SXM5")]
@@ -136,4 +136,4 @@ def test_nodes_join_the_jobs_that_came_before_them_or_come_after(tmp_path: Path,
     ],
 )
 def test_labels_of_a_node_that_offers_nothing_tell_its_instances(labels: dict[str, str], instances: dict[str, int]):
-    assert instances_of_labels(labels, 8, "NVIDIA-H100-80GB-HBM3") == instances
+    assert instances_from_labels(labels, 8, "NVIDIA-H100-80GB-HBM3") == instances

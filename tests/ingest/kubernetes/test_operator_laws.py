@@ -16,14 +16,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuplanner.core.errors import TraceFormatError
-from gpuplanner.core.schema_checks import check
+from gpuplanner.core.schema_checks import check_table
 from gpuplanner.core.schemas import Inventory, Jobs
 from gpuplanner.core.schemas import QueueQuotas as Quotas
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.kubernetes.cluster_reader import read_kubernetes
 from gpuplanner.ingest.slurm.accounting import read_slurm
 from gpuplanner.ingest.slurm.node_records import read_inventory
-from gpuplanner.ingest.source_registry import detect
+from gpuplanner.ingest.source_registry import detect_source
 from tests.examples import examples
 
 T0 = 1_756_706_400
@@ -136,14 +136,14 @@ def lawful(content: bytes, reader: Callable[[list[Path]], Dataset]) -> None:
             trace = reader([path])
         except TraceFormatError:
             return
-    check(trace.jobs, Jobs, where="jobs")
+    check_table(trace.jobs, Jobs, source="jobs")
     assert trace.summary()["rows_in"] == trace.jobs.height + trace.rejects.height
     assert math.isfinite(trace.provenance["gpu_hours"])
     assert trace.provenance["gpu_hours"] >= 0
     if trace.inventory is not None:
-        check(trace.inventory, Inventory, where="inventory")
+        check_table(trace.inventory, Inventory, source="inventory")
     if trace.quotas is not None:
-        check(trace.quotas, Quotas, where="quotas")
+        check_table(trace.quotas, Quotas, source="quotas")
     json.dumps(trace.provenance).encode()
 
 
@@ -233,7 +233,7 @@ def test_a_damaged_list_of_nodes_gives_an_error_or_whole_nodes(text: str, cut: f
             inventory, _ = read_inventory(path)
         except TraceFormatError:
             return
-    check(inventory, Inventory, where="inventory")
+    check_table(inventory, Inventory, source="inventory")
     assert inventory["node"].is_unique().all()
 
 
@@ -250,4 +250,4 @@ def test_a_damaged_list_of_nodes_gives_an_error_or_whole_nodes(text: str, cut: f
 def test_forms_are_told_apart(tmp_path: Path, text: str, source: str):
     path = tmp_path / "dump"
     path.write_text(text)
-    assert detect(path) == source
+    assert detect_source(path) == source

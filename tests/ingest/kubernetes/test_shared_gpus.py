@@ -13,11 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuplanner.ingest.dataset import Dataset
-from gpuplanner.ingest.kubernetes.cluster_dump import RESERVES
-from gpuplanner.ingest.kubernetes.cluster_reader import NO_NUMBER, UNRESOLVED_SHARES, read_kubernetes
-from gpuplanner.ingest.kubernetes.node_gpus import registered_boards
+from gpuplanner.ingest.kubernetes.cluster_dump import RESERVATION_POD_REASON
+from gpuplanner.ingest.kubernetes.cluster_reader import (
+    UNKNOWN_GPU_COUNT_CHECK,
+    UNRESOLVED_SHARES_CHECK,
+    read_kubernetes,
+)
+from gpuplanner.ingest.kubernetes.node_gpus import read_gpu_register
 from gpuplanner.ingest.kubernetes.node_inventory import read_node
-from gpuplanner.ingest.kubernetes.pod_requests import BOARDS, pod_gpus
+from gpuplanner.ingest.kubernetes.pod_requests import GPU_FRACTION_KEY, pod_gpu_requests
 
 File = Callable[..., Path]
 Json = dict[str, Any]
@@ -128,7 +132,7 @@ def test_parts_of_containers_add_up_and_start_up_counts_only_where_it_needs_more
         most = max(most, beside + gpus * cores)
         beside += gpus * cores if stays else 0
     most = max(most, beside + sum(gpus * cores for gpus, cores in main))
-    assert pod_gpus(spec)[BOARDS] == Fraction(most, 100)
+    assert pod_gpu_requests(spec)[GPU_FRACTION_KEY] == Fraction(most, 100)
 
 
 @pytest.mark.parametrize(
@@ -152,7 +156,7 @@ def test_what_is_no_part_is_a_reject_with_its_reason(file: File, limits: Json, a
 def test_memory_of_a_board_that_is_not_known_leaves_the_share_unknown_and_names_the_board(file: File):
     trace = dump(file, pod("a", hami(gpu=1, gpumem=4096)), node("n1", {"nvidia.com/gpu.product": "Odd-Board-7"}))
     assert trace.jobs["gpus"].to_list() == [None]
-    told = trace.quality.filter(check=UNRESOLVED_SHARES).row(0, named=True)
+    told = trace.quality.filter(check=UNRESOLVED_SHARES_CHECK).row(0, named=True)
     assert told["rows"] == 1
     assert "nvidia.com/gpumem on Odd-Board-7" in told["effect"]
 
@@ -225,14 +229,14 @@ def test_installed_gpus_are_never_the_units_that_are_offered(labels: Json, annot
 def test_a_node_whose_boards_are_not_told_is_named(file: File):
     trace = dump(file, pod("a", hami(gpu=1)), node("n1", {}, {REGISTER: "?"}, gpus="80"))
     assert trace.inventory is None
-    assert trace.quality.filter(check=NO_NUMBER)["severity", "example"].rows() == [("warning", "'n1'")]
+    assert trace.quality.filter(check=UNKNOWN_GPU_COUNT_CHECK)["severity", "example"].rows() == [("warning", "'n1'")]
 
 
 @given(st.text(max_size=60))
 def test_any_list_of_boards_is_read_or_left(text: str):
     for name in (REGISTER, "volcano.sh/node-vgpu-register"):
         if text.isprintable():
-            found = registered_boards({name: text})
+            found = read_gpu_register({name: text})
             assert found is None or found[0] >= 1
 
 
@@ -247,7 +251,7 @@ def test_the_pod_that_keeps_a_gpu_for_those_that_share_it_does_not_count_beside_
         node("n1", labels),
     )
     assert trace.jobs["gpus"].sum() == 0.75
-    assert trace.rejects["reason"].to_list() == [RESERVES, RESERVES]
+    assert trace.rejects["reason"].to_list() == [RESERVATION_POD_REASON, RESERVATION_POD_REASON]
     assert not trace.quality.filter(severity="error").height
 
 
@@ -293,6 +297,6 @@ def test_a_workload_of_kueue_counts_parts_too(file: File):
 
 
 def test_memory_alone_is_kept_apart_until_the_board_is_known():
-    assert pod_gpus({"containers": [{"resources": {"limits": hami(gpu=2, gpumem=1024)}}]}) == {
+    assert pod_gpu_requests({"containers": [{"resources": {"limits": hami(gpu=2, gpumem=1024)}}]}) == {
         "nvidia.com/gpumem": Fraction(2048)
     }

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from gpuplanner.core.errors import TraceFormatError
 from gpuplanner.ingest.public import job_lists as job_tables
 from gpuplanner.ingest.public.attempt_logs import read_miso
-from gpuplanner.ingest.source_registry import detect, read
+from gpuplanner.ingest.source_registry import detect_source, read_files
 from tests.examples import examples
 
 File = Callable[..., Path]
@@ -104,7 +104,7 @@ def test_arrivals_and_run_times_of_miso_are_joined(file: File):
         file('{"0": 346, "1": null, "3": 5, "2": 7}', "exp_4.json"),
     ]
     trace = read_miso(paths)
-    assert detect(paths[0]) == detect(paths[1]) == "miso"
+    assert detect_source(paths[0]) == detect_source(paths[1]) == "miso"
     assert trace.jobs["job_id"].to_list() == ["0", "1"]
     assert trace.jobs["end_time"].to_list() == [ZERO + timedelta(seconds=466), None]
     assert dict(trace.rejects["row", "reason"].iter_rows()) == {
@@ -135,7 +135,7 @@ def test_a_damaged_miso_file_is_an_error_or_a_full_account(text: bytes):
 @pytest.mark.data
 def test_the_public_jobs_of_miso(public_data: Path):
     paths = [public_data / "miso_mig" / name for name in ("trace_100.json", "exp_100.json")]
-    trace = read("auto", paths)
+    trace = read_files("auto", paths)
     runs = (trace.jobs["end_time"] - trace.jobs["start_time"]).dt.total_seconds()
     assert trace.summary()["rows_in"] == trace.jobs.height == 100  # data README
     assert runs.sum() == sum(json.loads(paths[1].read_text()).values()) == 312_232

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from gpuplanner.core.errors import TraceFormatError
-from gpuplanner.ingest.public.attempt_logs import TABLES, read_pai
-from gpuplanner.ingest.source_registry import detect, read
+from gpuplanner.ingest.public.attempt_logs import PAI_TABLE_COLUMNS, read_pai
+from gpuplanner.ingest.source_registry import detect_source, read_files
 
 File = Callable[..., Path]
 
@@ -42,7 +42,10 @@ j1,ps,d,w4,i1,Terminated,7200.0,10800.0,m9
 
 
 def three(file: File) -> list[Path]:
-    return [file(text, f"pai_{name}_table.csv") for name, text in zip(TABLES, (JOBS, TASKS, INSTANCES), strict=True)]
+    return [
+        file(text, f"pai_{name}_table.csv")
+        for name, text in zip(PAI_TABLE_COLUMNS, (JOBS, TASKS, INSTANCES), strict=True)
+    ]
 
 
 def test_tasks_take_submissions_and_machines_from_the_other_tables(file: File):
@@ -67,15 +70,15 @@ def test_tasks_take_submissions_and_machines_from_the_other_tables(file: File):
 
 
 def test_a_header_line_changes_nothing(file: File):
-    headed = file(",".join(TABLES["task"]) + "\n" + TASKS, "headed.csv")
+    headed = file(",".join(PAI_TABLE_COLUMNS["task"]) + "\n" + TASKS, "headed.csv")
     assert read_pai([headed]).jobs.equals(read_pai([file(TASKS)]).jobs)
-    assert detect(headed) == "pai"
+    assert detect_source(headed) == "pai"
 
 
 def test_the_tables_are_found_in_any_order(file: File):
     paths = three(file)
-    assert all(detect(path) == "pai" for path in paths)
-    whole = read("auto", paths)
-    assert whole.summary() == read("auto", paths[::-1]).summary()
+    assert all(detect_source(path) == "pai" for path in paths)
+    whole = read_files("auto", paths)
+    assert whole.summary() == read_files("auto", paths[::-1]).summary()
     with pytest.raises(TraceFormatError, match="expected pai_task_table, which holds the GPUs"):
         read_pai([paths[0]])

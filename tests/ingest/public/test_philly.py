@@ -11,7 +11,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from gpuplanner.core.schema_checks import check
+from gpuplanner.core.schema_checks import check_table
 from gpuplanner.core.schemas import Jobs
 from gpuplanner.ingest.public.job_lists import PHILLY
 
@@ -120,7 +120,7 @@ def test_the_public_trace(public_data: Path):
     # README: 2017-09-04 10:30:41 .. 2017-12-22 07:41:13, local; UTC-7 before 5 November, UTC-8 after.
     assert trace.summary()["span_start"] == "2017-09-04T17:30:41Z"
     assert trace.jobs["submit_time"][-1] == datetime(2017, 12, 22, 15, 41, 13, tzinfo=UTC)
-    assert check(trace.jobs, Jobs, where="jobs").equals(trace.jobs)
+    assert check_table(trace.jobs, Jobs, source="jobs").equals(trace.jobs)
     assert trace.jobs["submit_time"].is_sorted()
     single = (trace.jobs["gpus"] == 1).sum() / trace.jobs.height
     assert single > 0.93

@@ -15,12 +15,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuplanner.core.errors import TraceFormatError
-from gpuplanner.core.schema_checks import check
+from gpuplanner.core.schema_checks import check_table
 from gpuplanner.core.schemas import TABLES, Jobs
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.dataset_folder import open_dataset
 from gpuplanner.ingest.dataset_writer import write_dataset
-from gpuplanner.ingest.source_registry import BILLS, PUBLIC, detect, read
+from gpuplanner.ingest.source_registry import BILL_SOURCES, PUBLIC_SOURCES, detect_source, read_files
 from tests.examples import examples
 
 HELIOS = """\
@@ -108,7 +108,7 @@ class Case:
     options: dict[str, str] = field(default_factory=dict)
 
     def read(self, path: Path) -> Dataset:
-        return read(self.source, path, **self.options)
+        return read_files(self.source, path, **self.options)
 
 
 CASES = {
@@ -158,14 +158,14 @@ def law(case: Case, content: bytes) -> Dataset | None:
     assert facts["rows_in"] == facts["rows_kept"] + facts["rows_rejected"]
     for number, raw in got.rejects["row", "raw"].iter_rows():
         assert lines[number - 1] == raw
-    check(got.table, TABLES[got.kind], where="table")
+    check_table(got.table, TABLES[got.kind], source="table")
     return got
 
 
 def test_whole_files_are_kept_whole_and_found_by_their_content(case: Case, tmp_path: Path):
     path = tmp_path / case.name
     path.write_text(case.text)
-    assert detect(path) == case.source
+    assert detect_source(path) == case.source
     got = case.read(path)
     assert got.summary()["rows_in"] == len(case.text.splitlines()) - case.headers
     assert got.summary()["rows_rejected"] == 0
@@ -235,11 +235,11 @@ def test_a_damaged_job_log_gives_an_error_or_a_full_account(changes):
         path = Path(folder) / "cluster_job_log"
         path.write_bytes(damaged(PHILLY_LOG.encode(), changes))
         try:
-            trace = read("philly", path)
+            trace = read_files("philly", path)
         except TraceFormatError:
             return
     assert trace.summary()["rows_in"] == trace.jobs.height + trace.rejects.height
-    check(trace.jobs, Jobs, where="jobs")
+    check_table(trace.jobs, Jobs, source="jobs")
 
 
 def kept(content: bytes, got: Dataset) -> list[dict[str, str]]:
@@ -310,5 +310,5 @@ def test_every_public_source_and_every_bill_has_a_case():
     # Among the first readers in test_reading; two files, in test_lists; with the readers of Slurm;
     # bills of two clouds in files of their own.
     elsewhere = {"itp", "openb", "miso", "supercloud", "azure", "gcp"}
-    told = {source.name for source in (*PUBLIC, *BILLS)}
+    told = {source.name for source in (*PUBLIC_SOURCES, *BILL_SOURCES)}
     assert {case.source for case in CASES.values()} | elsewhere == told | {"nodes"}

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from gpuplanner.decision.sharing_rules import quotas_of_queues
-from gpuplanner.hardware.gpu_models import any_board
-from gpuplanner.ingest.source_registry import read
+from gpuplanner.hardware.gpu_models import load_any_gpu_model
+from gpuplanner.ingest.source_registry import read_files
 
 TEXT = """\
 Cluster|Account|Par Name|User|Share|GrpTRES
@@ -20,7 +20,7 @@ c|empty|root||parent|cpu=8
 def test_limits_of_accounts_are_ceilings_by_board_and_shares_are_weights(tmp_path):
     path = tmp_path / "assoc.txt"
     path.write_text(TEXT)
-    found = read("auto", path)
+    found = read_files("auto", path)
     assert found.provenance["source"] == "slurm-associations"
     table = found.tables["queue_quotas"]
     assert table.select("tenant", "cohort", "gpu_model", "nominal", "borrow", "weight").rows() == [
@@ -30,6 +30,6 @@ def test_limits_of_accounts_are_ceilings_by_board_and_shares_are_weights(tmp_pat
         ("vision", "research", "l40s", 8.0, 0.0, 40.0),
     ]
     assert found.rejects.height == 3
-    rules = quotas_of_queues(table, any_board("L40S"))
+    rules = quotas_of_queues(table, load_any_gpu_model("L40S"))
     assert {one.name: one.gpus for one in rules.teams} == {"chem": 4.0, "guests": None, "vision": 8.0}
     assert rules.of("vision").weight == 40.0

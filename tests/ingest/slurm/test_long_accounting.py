@@ -9,8 +9,8 @@ import pytest
 
 from gpuplanner.core.errors import TraceFormatError
 from gpuplanner.ingest import job_table as job_rows
-from gpuplanner.ingest.dataset_import import add
-from gpuplanner.ingest.source_registry import read
+from gpuplanner.ingest.dataset_import import add_files
+from gpuplanner.ingest.source_registry import read_files
 from gpuplanner.ingest.text_files import FileBlocks
 
 HEAD = "JobID|JobIDRaw|State|Submit|Start|End|AllocTRES|Account|NodeList|ElapsedRaw|JobName"
@@ -45,10 +45,10 @@ def text_of(jobs: int, seed: int) -> str:
 def test_blocks_and_parts_change_nothing(monkeypatch, tmp_path: Path):
     path = tmp_path / "sacct.txt"
     path.write_text(text_of(300, 1))
-    whole = read("slurm", path, tz="Europe/Oslo")
+    whole = read_files("slurm", path, tz="Europe/Oslo")
     monkeypatch.setattr(FileBlocks, "__init__", _of_small_blocks(FileBlocks.__init__))
-    monkeypatch.setattr(job_rows, "PART_ROWS", 100)
-    found = add("slurm", [path], tmp_path / "data", tz="Europe/Oslo").dataset
+    monkeypatch.setattr(job_rows, "ORDERED_CHUNK_ROWS", 100)
+    found = add_files("slurm", [path], tmp_path / "data", tz="Europe/Oslo").dataset
     assert whole.rejects["reason"].n_unique() == 7
     assert whole.jobs["attempt"].max() == 2
     assert found.jobs.equals(whole.jobs)
@@ -65,7 +65,7 @@ def test_nothing_stays_of_a_list_that_cannot_be_read(monkeypatch, tmp_path: Path
     path.write_text(f"{HEAD}\n" + "1.batch|1|COMPLETED|x|x|x|cpu|a|n1|1|x\n" * 50)
     monkeypatch.setattr(FileBlocks, "__init__", _of_small_blocks(FileBlocks.__init__))
     with pytest.raises(TraceFormatError, match=r"step of a job.* in 50 row"):
-        add("slurm", [path], tmp_path / "data", tz="UTC")
+        add_files("slurm", [path], tmp_path / "data", tz="UTC")
     assert [each.name for each in tmp_path.iterdir() if each.name != ".data.lock"] == ["sacct.txt"]
 
 

@@ -13,9 +13,14 @@ import pytest
 
 from gpuplanner.core.errors import TraceFormatError
 from gpuplanner.ingest.dataset import Dataset
-from gpuplanner.ingest.slurm.accounting import STEP, read_slurm
-from gpuplanner.ingest.slurm.accounting_fields import SEEN_AGAIN, duration_s, parse_tres, slurm_state
-from gpuplanner.ingest.source_registry import read
+from gpuplanner.ingest.slurm.accounting import JOB_STEP_REASON, read_slurm
+from gpuplanner.ingest.slurm.accounting_fields import (
+    DUPLICATE_SUBMISSION_REASON,
+    parse_duration_s,
+    parse_slurm_state,
+    parse_tres,
+)
+from gpuplanner.ingest.source_registry import read_files
 
 File = Callable[..., Path]
 
@@ -53,7 +58,7 @@ def test_each_row_that_is_no_readable_job_is_rejected_with_its_line_and_reason(f
     trace = read_slurm([file(FAULTY)], tz="Europe/Oslo")
     skip = "not a time, or one that the clocks of Europe/Oslo skip"
     assert dict(trace.rejects["row", "reason"].iter_rows()) == {
-        **dict.fromkeys((3, 4, 5), STEP),
+        **dict.fromkeys((3, 4, 5), JOB_STEP_REASON),
         6: "State: not a state of Slurm",
         7: f"Submit: {skip}",
         8: "Submit: missing",
@@ -67,12 +72,12 @@ def test_each_row_that_is_no_readable_job_is_rejected_with_its_line_and_reason(f
         16: f"Submit: {skip}",
         17: "Submit: not between 1970 and 2100",
         18: "GPUs: above 100000",
-        19: SEEN_AGAIN,
+        19: DUPLICATE_SUBMISSION_REASON,
         20: "a control character",
     }
     assert trace.jobs["job_id"].to_list() == ["1"]
     assert trace.provenance["gpu_hours"] == 4.0
-    steps = trace.quality.filter(check=f"rejected: {STEP}")
+    steps = trace.quality.filter(check=f"rejected: {JOB_STEP_REASON}")
     assert steps["severity", "rows"].row(0) == ("info", 3)
 
 
@@ -141,7 +146,7 @@ def test_a_derived_end_is_left_open_for_jobs_that_run_or_wait(file: File):
 def test_a_field_list_without_a_header_can_be_named(file: File):
     rows = "".join(f"{number}|COMPLETED|{T0}|{T0}|{T0 + 3600}|gres/gpu={number}|a|b\n" for number in (1, 2))
     names = ["JobID", "State", "Submit", "Start", "End", "AllocTRES", "JobName"]
-    trace = read("slurm", file(rows), columns=names)
+    trace = read_files("slurm", file(rows), columns=names)
     assert trace.summary()["rows_in"] == trace.jobs.height == 2
     assert trace.summary()["gpu_hours"] == 3.0
 
@@ -193,7 +198,10 @@ def test_of_two_dumps_of_a_job_the_one_that_knows_its_end_counts(file: File):
     months = [file(f"{HEADER}\n{row}\n", name) for name, row in (("a", waiting), ("b", running), ("c", ended))]
     trace = read_slurm(months, tz="UTC")
     assert trace.jobs["state"].to_list() == ["FAILED"]
-    assert trace.rejects["file", "reason"].rows() == [("a", SEEN_AGAIN), ("b", SEEN_AGAIN)]
+    assert trace.rejects["file", "reason"].rows() == [
+        ("a", DUPLICATE_SUBMISSION_REASON),
+        ("b", DUPLICATE_SUBMISSION_REASON),
+    ]
 
 
 def test_a_running_job_counts_up_to_the_moment_sacct_ran(file: File):
@@ -267,7 +275,7 @@ def test_what_is_no_tres_text_is_refused(text: str):
     ],
 )
 def test_states(text: str, state: str | None):
-    assert slurm_state(text) == state
+    assert parse_slurm_state(text) == state
 
 
 @pytest.mark.parametrize(
@@ -282,7 +290,7 @@ def test_states(text: str, state: str | None):
     ],
 )
 def test_durations(text: str, value: float | None):
-    assert pl.select(duration_s(pl.lit(text))).item() == value
+    assert pl.select(parse_duration_s(pl.lit(text))).item() == value
 
 
 def instant(text: str | None) -> datetime | None:
@@ -294,7 +302,7 @@ def test_the_fox_dump_equals_what_was_checked_by_hand_upstream(public_data: Path
     trace = read_slurm([public_data / "slurm" / "sacct_fox_2025.txt"], tz="Europe/Oslo")
     assert trace.summary()["rows_in"] == 301
     assert trace.jobs.height == 122
-    assert trace.rejects["reason"].to_list() == [STEP] * 179
+    assert trace.rejects["reason"].to_list() == [JOB_STEP_REASON] * 179
     text = (public_data / "slurm" / "sonar_fox_2025.json").read_text()
     expected = {
         str(job["job_id"]): job for job in json.loads(text)["data"]["attributes"]["slurm_jobs"] if "job_step" not in job
@@ -358,7 +366,7 @@ def test_the_phillips_dump_has_two_gpu_jobs(public_data: Path):
 def test_a_dump_without_times_is_a_listing_of_states(public_data: Path):
     """269 rows, of which 163 are steps; the figures were counted with awk."""
     path = public_data / "slurm" / "sacct_short_ood.txt"
-    found = read("auto", path)
+    found = read_files("auto", path)
     facts = found.summary()
     assert (facts["rows_in"], found.table.height, found.rejects.height) == (269, 106, 163)
     assert (facts["jobs_completed"], facts["jobs_pending"], facts["jobs_timeout"]) == (44, 31, 10)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gpuplanner.ingest.dataset import Dataset
-from gpuplanner.ingest.slurm.accounting import STEP, read_slurm
+from gpuplanner.ingest.slurm.accounting import JOB_STEP_REASON, read_slurm
 
 File = Callable[..., Path]
 Json = dict[str, Any]
@@ -129,7 +129,7 @@ def test_the_dump_of_fox_is_the_same_as_text_and_as_json_job_by_job(public_data:
     text = read_slurm([public_data / "slurm" / "sacct_fox_2025.txt"], tz="Europe/Oslo")
     checked = read_slurm([public_data / "slurm" / "sonar_fox_2025.json"])  # its times carry their offset
     assert checked.summary()["rows_in"] == 301
-    assert checked.rejects["reason"].to_list() == [STEP] * 179
+    assert checked.rejects["reason"].to_list() == [JOB_STEP_REASON] * 179
     one, other = text.jobs.sort("job_id"), checked.jobs.sort("job_id")
     assert one.height == 122
     assert one.equals(other)

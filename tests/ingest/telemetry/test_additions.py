@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 
 from gpuplanner.core.errors import OutputError
 from gpuplanner.ingest.dataset_folder import open_dataset
-from gpuplanner.ingest.dataset_import import TERMS, add
+from gpuplanner.ingest.dataset_import import READ_TERMS_KEY, add_files
 from gpuplanner.ingest.dataset_writer import write_dataset
-from gpuplanner.ingest.source_registry import read
-from gpuplanner.ingest.telemetry.telemetry_join import AGAIN
+from gpuplanner.ingest.source_registry import read_files
+from gpuplanner.ingest.telemetry.telemetry_join import REPEATED_READING
 
 File = Callable[..., Path]
 HEAD = "timestamp, index, power.draw [W], utilization.gpu [%]"
@@ -52,7 +52,7 @@ def assert_alike(folder: Path, at_once: Path) -> None:
     assert [name for name in tables if one[name] != other[name]] == []
     grown, whole = open_dataset(folder), open_dataset(at_once)
     assert grown.rejects.drop("reason").equals(whole.rejects.drop("reason"))
-    assert {**grown.provenance, TERMS: None} == {**whole.provenance, TERMS: None}
+    assert {**grown.provenance, READ_TERMS_KEY: None} == {**whole.provenance, READ_TERMS_KEY: None}
 
 
 def test_month_by_month_is_as_all_at_once_and_other_months_keep_their_file(file: File, tmp_path: Path):
@@ -60,27 +60,31 @@ def test_month_by_month_is_as_all_at_once_and_other_months_keep_their_file(file:
     store = tmp_path / "store"
     inodes, written = {}, []
     for path in files:
-        done = add("nvidia-smi", [path], store, tz="UTC")
+        done = add_files("nvidia-smi", [path], store, tz="UTC")
         written.append(done.months)
         now = {month.name: next(month.iterdir()).stat().st_ino for month in (store / "samples").iterdir()}
         assert all(now[month] == inode for month, inode in inodes.items())
         inodes = now
     assert written == [("2026-01",), ("2026-02",), ("2026-03",)]
-    assert_alike(store, write_dataset(read("nvidia-smi", files, tz="UTC"), tmp_path / "once"))
+    assert_alike(store, write_dataset(read_files("nvidia-smi", files, tz="UTC"), tmp_path / "once"))
     assert contents(store)["quality.json"] == contents(tmp_path / "once")["quality.json"]
 
 
 def test_a_log_that_has_grown_counts_each_reading_once(file: File, tmp_path: Path):
     store = tmp_path / "store"
-    add("nvidia-smi", [file(log(*JANUARY), "n1.csv")], store, tz="UTC")
-    done = add("nvidia-smi", [file(log(*JANUARY, *FEBRUARY), "n1.csv")], store, tz="UTC")
+    add_files("nvidia-smi", [file(log(*JANUARY), "n1.csv")], store, tz="UTC")
+    done = add_files("nvidia-smi", [file(log(*JANUARY, *FEBRUARY), "n1.csv")], store, tz="UTC")
     assert (done.added, done.months) == (("n1.csv",), ("2026-02",))
     whole = open_dataset(store)
     assert whole.samples["power_w"].to_list() == [400, 401, 402, 400, 401, 402]
-    assert whole.rejects["row", "reason"].rows() == [(2, AGAIN), (3, AGAIN), (4, AGAIN)]
+    assert whole.rejects["row", "reason"].rows() == [
+        (2, REPEATED_READING),
+        (3, REPEATED_READING),
+        (4, REPEATED_READING),
+    ]
     assert (whole.provenance["rows_in"], whole.provenance["rows_kept"]) == (9, 6)
     found = dict(whole.quality["check", "severity"].iter_rows())
-    assert found[f"duplicates: {AGAIN}"] == "info"
+    assert found[f"duplicates: {REPEATED_READING}"] == "info"
 
 
 READING = st.tuples(st.integers(0, 5), st.integers(0, 1), st.sampled_from([100, 200]), st.sampled_from([None, 50, 60]))
@@ -105,8 +109,8 @@ def test_any_rows_in_any_runs_are_as_all_files_at_once(logs: list[list[tuple[Any
             files[-1].write_text(log(*texts, f"{EDGE + 7200}.0, {number + 2}, 1, 1"))
         bounds = [0, *sorted(cut for cut in cuts if cut < len(files)), len(files)]
         for first, last in pairwise(bounds):
-            add("nvidia-smi", files[first:last], Path(place) / "store", tz="UTC")
-        once = write_dataset(read("nvidia-smi", files, tz="UTC"), Path(place) / "once")
+            add_files("nvidia-smi", files[first:last], Path(place) / "store", tz="UTC")
+        once = write_dataset(read_files("nvidia-smi", files, tz="UTC"), Path(place) / "once")
         assert_alike(Path(place) / "store", once)
 
 
@@ -142,8 +146,8 @@ def test_metrics_that_come_in_different_files_make_one_sample(
             files[-1].write_text("\n".join([*lines, mark, ""]))
         bounds = [0, *sorted(cut for cut in cuts if cut < len(files)), len(files)]
         for first, last in pairwise(bounds):
-            add("dcgm-exporter", files[first:last], Path(place) / "store")
-        grown, once = open_dataset(Path(place) / "store"), read("dcgm-exporter", files)
+            add_files("dcgm-exporter", files[first:last], Path(place) / "store")
+        grown, once = open_dataset(Path(place) / "store"), read_files("dcgm-exporter", files)
         assert grown.samples.equals(once.samples)
     assert grown.coverage.equals(once.coverage)
     facts = grown.provenance
@@ -155,8 +159,8 @@ def test_processes_are_added_once(file: File, tmp_path: Path):
     rows = [f"2026/06/24 10:26:4{second}.0, GPU-0, {second}, a.py, 1024 MiB" for second in range(4)]
     one, two = (file("\n".join([head, *part, ""]), name) for name, part in (("n1.a", rows[:3]), ("n1.b", rows[2:])))
     for path in (one, two):
-        add("smi-apps", [path], tmp_path / "store", tz="UTC", gpu=0)
-    whole, once = open_dataset(tmp_path / "store"), read("smi-apps", [one, two], tz="UTC", gpu=0)
+        add_files("smi-apps", [path], tmp_path / "store", tz="UTC", gpu=0)
+    whole, once = open_dataset(tmp_path / "store"), read_files("smi-apps", [one, two], tz="UTC", gpu=0)
     assert whole.processes is not None
     assert once.processes is not None
     assert whole.processes.equals(once.processes)
@@ -170,7 +174,7 @@ def test_logs_without_times_start_at_the_origin_of_their_run(
     text = good_text("dcgmi-dmon")
     for day, name in enumerate(("n1", "n2"), start=1):
         origin = f"2026-01-0{day}T00:00:00Z"
-        add("dcgmi-dmon", [file(f"{text}# {day}\n", f"{name}.txt")], tmp_path / "store", origin=origin)
+        add_files("dcgmi-dmon", [file(f"{text}# {day}\n", f"{name}.txt")], tmp_path / "store", origin=origin)
     samples = open_dataset(tmp_path / "store").samples
     assert samples.group_by("node").agg(pl.col("time").min().dt.day()).sort("node").rows() == [
         ("n1", 1),
@@ -183,22 +187,22 @@ def test_public_runs_one_by_one(public_data: Path, tmp_path: Path):
     """Four logs of H100 nodes in two months, added one by one, against one reading of all: to the byte."""
     files = sorted((public_data / "h100_runs").glob("*_telemetry.csv.gz"))
     for path in files:
-        add("node-csv", [path], tmp_path / "store")
-    assert add("auto", files, tmp_path / "store").unchanged == tuple(path.name for path in files)
-    assert_alike(tmp_path / "store", write_dataset(read("node-csv", files), tmp_path / "once"))
+        add_files("node-csv", [path], tmp_path / "store")
+    assert add_files("auto", files, tmp_path / "store").unchanged == tuple(path.name for path in files)
+    assert_alike(tmp_path / "store", write_dataset(read_files("node-csv", files), tmp_path / "once"))
 
 
 SLOW = """
 import sys, time
 from gpuplanner.ingest import dataset_writer as draft
-from gpuplanner.ingest.dataset_import import add
-link = draft.linked
+from gpuplanner.ingest.dataset_import import add_files
+link = draft.link_or_copy
 def slow(*given):
     link(*given)
     print("writing", flush=True)
     time.sleep(60)
-draft.linked = slow
-add("nvidia-smi", [sys.argv[1]], sys.argv[2], tz="UTC")
+draft.link_or_copy = slow
+add_files("nvidia-smi", [sys.argv[1]], sys.argv[2], tz="UTC")
 """
 
 
@@ -208,14 +212,14 @@ def test_a_run_that_is_killed_leaves_the_old_state(file: File, tmp_path: Path):
         file(log(*FEBRUARY), "n1.b.csv"),
         tmp_path / "store",
     )
-    add("nvidia-smi", [january], store, tz="UTC")
+    add_files("nvidia-smi", [january], store, tz="UTC")
     before = contents(store)
     command = [sys.executable, "-c", SLOW, str(february), str(store)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as other:
         assert other.stdout is not None
         assert other.stdout.readline() == "writing\n"
         with pytest.raises(OutputError, match="another run"):
-            add("nvidia-smi", [february], store, tz="UTC")
+            add_files("nvidia-smi", [february], store, tz="UTC")
         other.send_signal(signal.SIGKILL)
     assert contents(store) == before
-    assert add("nvidia-smi", [february], store, tz="UTC").months == ("2026-02",)
+    assert add_files("nvidia-smi", [february], store, tz="UTC").months == ("2026-02",)

@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 
 from gpuplanner.core.errors import TraceFormatError
 from gpuplanner.ingest.dataset import Dataset
-from gpuplanner.ingest.large_tables import by_month, write_month
+from gpuplanner.ingest.large_tables import split_by_month, write_month
 from gpuplanner.ingest.telemetry.monitor_logs import read_dcgm_csv, read_node_csv
 from gpuplanner.ingest.telemetry.nvidia_smi import read_smi_query
-from gpuplanner.ingest.telemetry.sample_table import Way
+from gpuplanner.ingest.telemetry.sample_table import SampleOutput
 from gpuplanner.ingest.telemetry.telemetry_files import Hints
 
 READERS: dict[str, Callable[..., Dataset]] = {
@@ -30,7 +30,7 @@ READERS: dict[str, Callable[..., Dataset]] = {
 }
 EXAMPLES = settings(max_examples=5, deadline=None)
 START = datetime(2026, 1, 31, 23, 56, tzinfo=UTC)
-SMALL = Way(block_bytes=200, window_rows=7, group_rows=9)
+SMALL = SampleOutput(block_bytes=200, window_rows=7, group_rows=9)
 """A few lines at a time, a minute at a time, a GPU or two at a time."""
 
 
@@ -115,7 +115,7 @@ def damaged(random: random.Random, lines: list[str]) -> str:
     return "\n".join([lines[0], *body]) + random.choice(["\n", ""])
 
 
-def outcome(source: str, paths: list[Path], way: Way) -> Dataset | None:
+def outcome(source: str, paths: list[Path], way: SampleOutput) -> Dataset | None:
     """What reading in a way gives; None where the files are refused."""
     try:
         return READERS[source](paths, Hints(tz="UTC"), way)
@@ -136,22 +136,22 @@ def test_blocks_give_what_the_whole_gives(source: str, seed: int, rows: int, fil
             path.parent.mkdir(exist_ok=True)
             text = damaged(chance, MAKERS[source](chance, rows)).encode()
             path.write_bytes(gzip.compress(text) if chance.random() < 0.2 else text)
-        whole, small = (outcome(source, paths, way) for way in (Way(), SMALL))
+        whole, small = (outcome(source, paths, way) for way in (SampleOutput(), SMALL))
         (folder / "months").mkdir()
-        stored = outcome(source, paths, replace(SMALL, into=folder / "months"))
+        stored = outcome(source, paths, replace(SMALL, folder=folder / "months"))
         assert (whole is None) == (small is None) == (stored is None)
         if whole is None or small is None or stored is None:
             return
-        assert whole.told is not None
-        assert small.told is not None
+        assert whole.sample_origins is not None
+        assert small.sample_origins is not None
         assert small.samples.equals(whole.samples)
-        assert small.told.equals(whole.told)
+        assert small.sample_origins.equals(whole.sample_origins)
         for telemetry in (small, stored):
             assert telemetry.rejects.equals(whole.rejects)
             assert telemetry.quality.to_dicts() == whole.quality.to_dicts()
             assert telemetry.coverage.equals(whole.coverage)
             assert telemetry.provenance == whole.provenance
-        months = by_month(whole.samples)
+        months = split_by_month(whole.samples)
         assert sorted(path.name for path in (folder / "months").iterdir()) == sorted(months)
         for name, samples in months.items():
             write_month(samples, folder / "again" / name / "samples.parquet")

@@ -14,10 +14,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gpuplanner.core.errors import TraceFormatError
-from gpuplanner.core.schema_checks import check
+from gpuplanner.core.schema_checks import check_table
 from gpuplanner.core.schemas import Samples
 from gpuplanner.ingest.dataset import Dataset
-from gpuplanner.ingest.source_registry import TELEMETRY, read
+from gpuplanner.ingest.source_registry import TELEMETRY_READERS, read_files
 
 EXAMPLES = settings(max_examples=8, deadline=30_000, suppress_health_check=[HealthCheck.function_scoped_fixture])
 Good = tuple[str, str, dict[str, Any], int]
@@ -46,7 +46,7 @@ EDGES = st.sampled_from(
 )
 PIECES = st.text(max_size=12) | EDGES
 
-SOURCES = {source.name: source for source in TELEMETRY}
+SOURCES = {source.name: source for source in TELEMETRY_READERS}
 
 
 def attempt(name: str, content: bytes, hints: Mapping[str, Any]) -> Dataset | None:
@@ -55,14 +55,14 @@ def attempt(name: str, content: bytes, hints: Mapping[str, Any]) -> Dataset | No
         path = Path(folder) / "n1.txt"
         path.write_bytes(content)
         try:
-            telemetry = read(name, path, **hints)
+            telemetry = read_files(name, path, **hints)
         except TraceFormatError:
             return None
     facts = telemetry.provenance
     assert facts["rows_in"] == facts["rows_kept"] + facts["rows_rejected"]
     assert telemetry.rejects.height == facts["rows_rejected"]
     assert telemetry.rejects["reason"].null_count() == 0
-    check(telemetry.samples, Samples, where="fuzz")
+    check_table(telemetry.samples, Samples, source="fuzz")
     return telemetry
 
 
@@ -139,4 +139,4 @@ def test_a_page_of_many_rows_is_read_in_linear_time(tmp_path: Path):
     path = tmp_path / "a.prom"
     path.write_text("\n".join(rows) + "\n")
     with pytest.raises(TraceFormatError, match="not a sample of the text format in 500 row"):
-        read("dcgm-exporter", path, origin="2026-01-01T00:00:00Z")
+        read_files("dcgm-exporter", path, origin="2026-01-01T00:00:00Z")

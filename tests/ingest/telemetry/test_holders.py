@@ -17,8 +17,8 @@ from gpuplanner.core.schemas import Jobs, Samples
 from gpuplanner.ingest.gpu_model_resolution import expand_node_list
 from gpuplanner.ingest.quality_report import Finding
 from gpuplanner.ingest.telemetry.coverage import coverage
-from gpuplanner.ingest.telemetry.telemetry_join import devices_of, find_holders
-from gpuplanner.ingest.telemetry.telemetry_quality import join_report
+from gpuplanner.ingest.telemetry.telemetry_join import find_allocations, find_devices
+from gpuplanner.ingest.telemetry.telemetry_quality import summarise_join
 from tests.examples import examples
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -33,7 +33,7 @@ def samples(*rows: dict[str, Any]) -> pl.DataFrame:
     """Samples of GPU 0 on n1 unless they say otherwise."""
     common = {"time": START, "node": "n1", "gpu": 0, "instance": None, "profile": None, "job_id": None}
     table = pl.DataFrame([common | {"activity_source": "none"} | row for row in rows], infer_schema_length=None)
-    return conform(table, Samples, where="test")
+    return conform(table, Samples, source="test")
 
 
 def jobs(*rows: tuple[str, float, float | None, str | None, float | None, str | None]) -> pl.DataFrame:
@@ -56,16 +56,16 @@ def jobs(*rows: tuple[str, float, float | None, str | None, float | None, str | 
         ],
         infer_schema_length=None,
     )
-    return conform(table, Jobs, where="test")
+    return conform(table, Jobs, source="test")
 
 
 def matched(
     table: pl.DataFrame, known: pl.DataFrame, names: pl.DataFrame | None = None
 ) -> tuple[pl.DataFrame, dict[str, Any], list[Finding]]:
     """Samples with their jobs, and the report on the match."""
-    holders = find_holders(devices_of(table.lazy()), known, names)
-    found = holders.give_jobs(table.lazy())
-    facts, findings = join_report(found, known, holders, coverage(table))
+    holders = find_allocations(find_devices(table.lazy()), known, names)
+    found = holders.assign_jobs(table.lazy())
+    facts, findings = summarise_join(found, known, holders, coverage(table))
     return found.collect(), facts, findings
 
 
@@ -179,10 +179,10 @@ def test_the_report_sums_to_the_observed_gpu_hours():
 def test_what_runs_at_the_end_of_the_list_is_not_known_to_hold_anything_later():
     table = samples(*({"time": hour(at)} for at in (1, 2, 3)))
     known = jobs(("a", 0, None, "n1", 1, None))
-    holders = find_holders(devices_of(table.lazy()), known, None, hour(2))
-    found = holders.give_jobs(table.lazy())
+    holders = find_allocations(find_devices(table.lazy()), known, None, hour(2))
+    found = holders.assign_jobs(table.lazy())
     assert found.collect()["job_id"].to_list() == ["a", None, None]
-    facts, findings = join_report(found, known, holders, coverage(table), hour(2))
+    facts, findings = summarise_join(found, known, holders, coverage(table), hour(2))
     assert set(facts["by_reason"]) == {
         "one job was allocated all devices of the node",
         "the list of jobs ends before",

@@ -20,9 +20,9 @@ from gpuplanner.core.schema_checks import conform
 from gpuplanner.core.schemas import Samples
 from gpuplanner.ingest.dataset_folder import scan_samples
 from gpuplanner.ingest.dataset_writer import write_dataset
-from gpuplanner.ingest.source_registry import read
+from gpuplanner.ingest.source_registry import read_files
 from gpuplanner.ingest.telemetry.coverage import observed_gpu_hours
-from gpuplanner.ingest.telemetry.device_hours import READ, board_energy, hourly
+from gpuplanner.ingest.telemetry.device_hours import HOURLY_INPUT_COLUMNS, aggregate_hourly, sum_gpu_energy
 from tests.examples import examples
 
 START = datetime(2026, 1, 31, 22, tzinfo=UTC)
@@ -30,7 +30,7 @@ START = datetime(2026, 1, 31, 22, tzinfo=UTC)
 
 def table(rows: list[dict[str, Any]]) -> pl.DataFrame:
     columns = {"time": START, "node": "n1", "gpu": 0, "instance": None, "activity_source": "none"}
-    return conform(pl.DataFrame([columns | row for row in rows], infer_schema_length=None), Samples, where="test")
+    return conform(pl.DataFrame([columns | row for row in rows], infer_schema_length=None), Samples, source="test")
 
 
 def at(seconds: float) -> datetime:
@@ -46,7 +46,7 @@ def test_a_step_across_the_hour_is_cut_where_the_hour_ends():
         {"time": at(2700), "power_w": 0.0, "job_id": "a"},
         {"time": at(4500), "power_w": 360.0, "job_id": "b"},
     ]
-    got = hourly(table(rows)).select("hour", "job_id", "samples", pl.col("energy_kwh").round(9), "covered")
+    got = aggregate_hourly(table(rows)).select("hour", "job_id", "samples", pl.col("energy_kwh").round(9), "covered")
     assert got.rows() == [
         (at(0), "a", 1, 0.0225, 0.25),
         (at(3600), "a", 0, 0.0675, 0.25),
@@ -62,7 +62,7 @@ def test_missing_is_neither_zero_nor_covered():
             (3000, 100.0, None, None),
         )
     ]  # fmt: skip
-    (row,) = hourly(table(rows)).to_dicts()
+    (row,) = aggregate_hourly(table(rows)).to_dicts()
     assert row["samples"] == 5
     assert row["sm_activity"] == pytest.approx(0.6)
     assert row["tensor_activity"] is None
@@ -70,7 +70,7 @@ def test_missing_is_neither_zero_nor_covered():
     # The one step of which both ends were read, and a step each before the gap and at the end.
     assert row["energy_kwh"] == pytest.approx(100 * 180 / 3.6e6)
     assert row["covered"] == 300 / 3600  # the step of 47 minutes is a gap
-    assert hourly(table(rows), gap_s=3000.0)["covered"].to_list() == [3060 / 3600]
+    assert aggregate_hourly(table(rows), gap_s=3000.0)["covered"].to_list() == [3060 / 3600]
 
 
 STEPS = st.lists(st.sampled_from([15.0, 15.5, 30.0, 45.0, 900.0, 4000.0, 90_000.0]), min_size=0, max_size=25)
@@ -106,7 +106,7 @@ def test_the_same_as_a_plain_loop(
                 energy[gpu, low // 3600] += (p + q) / 2 * (high - low)
                 covered[gpu, low // 3600] += high - low
     samples = table(rows)[rng.permutation(len(rows))]
-    got = hourly(samples.lazy(), gap_s=60.0)
+    got = aggregate_hourly(samples.lazy(), gap_s=60.0)
     assert got.filter(pl.col("instance").is_not_null())["energy_kwh"].is_null().all()  # energy is the board's
     sums = got.group_by("gpu", "hour").agg(pl.col("energy_kwh", "covered").sum())
     for gpu, hour, kwh, share in sums.iter_rows():
@@ -127,14 +127,16 @@ def test_covered_time_is_that_of_the_coverage_report(
         seconds = np.cumsum(rng.uniform(25, 35, 700)) + np.where(np.arange(700) > 350, 2000.0, 0.0)
         rows += [{"time": at(float(s)), "node": f"n{node}", "power_w": 300.0} for s in np.round(seconds, 1)]
     samples = table(rows).sort("time", "node")
-    telemetry = read("node-csv", file(good_text("node-csv")))
+    telemetry = read_files("node-csv", file(good_text("node-csv")))
     folder = write_dataset(telemetry.with_tables(samples=samples), tmp_path / "out")
-    hours = hourly(scan_samples(folder))
+    hours = aggregate_hourly(scan_samples(folder))
     assert hours["covered"].sum() == pytest.approx(observed_gpu_hours(samples), rel=1e-12)
     assert hours["energy_kwh"].sum() == pytest.approx(0.3 * observed_gpu_hours(samples), rel=1e-12)
 
 
-@pytest.mark.parametrize("absent", [["energy_counter_j"], sorted(set(READ) - {"time", "node", "gpu", "power_w"})])
+@pytest.mark.parametrize(
+    "absent", [["energy_counter_j"], sorted(set(HOURLY_INPUT_COLUMNS) - {"time", "node", "gpu", "power_w"})]
+)
 def test_what_was_not_measured_may_be_absent(absent: list[str], tmp_path: Path):
     """An older file without the later counters, and a table of nothing but power: as with columns of nulls."""
     rows = [{"time": at(60.0 * minute), "power_w": 300.0 + minute} for minute in range(90)]
@@ -142,10 +144,10 @@ def test_what_was_not_measured_may_be_absent(absent: list[str], tmp_path: Path):
     part = whole.drop(absent).with_columns(pl.col("gpu").cast(pl.Int64))
     part.write_parquet(tmp_path / "older.parquet")
     for older in (part, pl.scan_parquet(tmp_path / "older.parquet")):
-        assert hourly(older).equals(hourly(whole))
-    assert board_energy(part).equals(board_energy(whole))
+        assert aggregate_hourly(older).equals(aggregate_hourly(whole))
+    assert sum_gpu_energy(part).equals(sum_gpu_energy(whole))
     with pytest.raises(SchemaError, match=r"samples: expected columns 'node'.*Add the columns"):
-        hourly(part.drop("node"))
+        aggregate_hourly(part.drop("node"))
 
 
 def test_hours_of_instances_and_of_whole_gpus_in_turn():
@@ -156,7 +158,7 @@ def test_hours_of_instances_and_of_whole_gpus_in_turn():
         for n in range(13, 40)
         for instance in (1, 2)
     ]
-    got = hourly(table(first + second))
+    got = aggregate_hourly(table(first + second))
     boards = got.filter(pl.col("instance").is_null())
     assert boards["covered"].sum() == pytest.approx(13 * 600 / 3600)
     assert boards["energy_kwh"].sum() == pytest.approx((12 * 100 + 150 + 27 * 200) * 600 / 3.6e6)

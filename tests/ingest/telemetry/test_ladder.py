@@ -10,13 +10,13 @@ import polars as pl
 import pytest
 
 from gpuplanner.ingest.telemetry.metric_definitions import (
-    ORDER,
+    ACTIVITY_SOURCES,
     QUANTITIES,
-    RUNGS,
-    climbed,
-    on_one_rung,
-    rungs,
-    without_blanks,
+    SAMPLE_KEY,
+    choose_activity_source,
+    find_device_counters,
+    keep_best_counter,
+    replace_blank_values,
 )
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -26,8 +26,10 @@ DEVICE = {"time": NOON, "node": "n1", "gpu": 0, "instance": None, "profile": Non
 def samples(*rows: dict[str, Any]) -> pl.DataFrame:
     """Samples of rows that are GPU 0, GPU 1, ... of one node unless they say otherwise."""
     numbered = [DEVICE | {"gpu": number} | dict.fromkeys(QUANTITIES) | row for number, row in enumerate(rows)]
-    ordered = climbed(pl.DataFrame(numbered, infer_schema_length=None).sort(ORDER, maintain_order=True))
-    return on_one_rung(ordered, rungs(ordered))
+    ordered = choose_activity_source(
+        pl.DataFrame(numbered, infer_schema_length=None).sort(SAMPLE_KEY, maintain_order=True)
+    )
+    return keep_best_counter(ordered, find_device_counters(ordered))
 
 
 def test_every_combination_stands_on_the_best_rung_it_has():
@@ -47,7 +49,7 @@ def test_every_combination_stands_on_the_best_rung_it_has():
         else:
             expected = ("none", None)
         assert (sample["activity_source"], sample["sm_activity"]) == expected
-        assert sample["activity_source"] in RUNGS
+        assert sample["activity_source"] in ACTIVITY_SOURCES
 
 
 @pytest.mark.parametrize("how", ["instances", "mode"])
@@ -89,8 +91,8 @@ BLANKS = {
 @pytest.mark.parametrize("name", BLANKS)
 def test_the_blanks_of_dcgm_are_missing(name: str):
     values = pl.Series(BLANKS[name])
-    assert pl.select(without_blanks(pl.lit(values), wide=False)).to_series().null_count() == len(values)
+    assert pl.select(replace_blank_values(pl.lit(values), wide=False)).to_series().null_count() == len(values)
 
 
 def test_two_gigabytes_a_second_are_no_blank():
-    assert pl.select(without_blanks(pl.lit(2147483640.0), wide=True)).item() == 2147483640.0
+    assert pl.select(replace_blank_values(pl.lit(2147483640.0), wide=True)).item() == 2147483640.0

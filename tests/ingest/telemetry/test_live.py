@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from gpuplanner.cli.application import main
 from gpuplanner.core.errors import TraceFormatError
 from gpuplanner.ingest.dataset_folder import open_dataset
-from gpuplanner.ingest.telemetry.prometheus import MAX_POINTS, TOKEN_VARIABLE, Server, chunks, read_live
+from gpuplanner.ingest.telemetry.prometheus import MAX_POINTS, TOKEN_VARIABLE, Server, plan_queries, read_live
 
 START_S = 1_775_000_000
 METRIC = {"__name__": "DCGM_FI_DEV_POWER_USAGE", "gpu": "0", "hostname": "n1"}
@@ -129,7 +129,7 @@ def test_no_query_exceeds_the_limit_and_together_they_cover_the_span(
         interval = length // (50 * MAX_POINTS) + 1
     last = first + length
     covered = first - 1
-    for chunk in chunks("x", first, last, interval, scrapes=scrapes):
+    for chunk in plan_queries("x", first, last, interval, scrapes=scrapes):
         if scrapes:
             end = round(float(chunk.fields["time"]) * 1000)
             window = int(chunk.fields["query"].rpartition("[")[2].removesuffix("ms]"))
@@ -236,7 +236,7 @@ def test_a_server_that_is_silent_or_slow_is_given_up(fake: Fake, monkeypatch: py
         read_live(Server(fake.address, timeout_s=0.2), *SPAN)
     release.set()
     fake.reply = lambda path, fields: (200, {}, b" " * (1 << 20))
-    monkeypatch.setattr("gpuplanner.ingest.telemetry.prometheus.PATIENCE", -1)
+    monkeypatch.setattr("gpuplanner.ingest.telemetry.prometheus.MAX_TIMEOUTS_PER_ANSWER", -1)
     with pytest.raises(TraceFormatError, match="a part of it after"):
         read_live(fake.address, *SPAN)
 

@@ -10,9 +10,16 @@ import polars as pl
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuplanner.ingest.delimited_rows import REJECTS, UNIT_SEPARATOR, Rows, all_quoted, unquoted, with_numbers
+from gpuplanner.ingest.delimited_rows import (
+    REJECTS,
+    UNIT_SEPARATOR,
+    Rows,
+    split_quoted_lines,
+    split_with_numbers,
+    unquote_lines,
+)
 from gpuplanner.ingest.telemetry.metric_definitions import Metric
-from gpuplanner.ingest.telemetry.telemetry_files import read_cells, with_instants
+from gpuplanner.ingest.telemetry.telemetry_files import parse_cells, parse_times
 from gpuplanner.ingest.text_files import TextFile
 from tests.examples import examples
 
@@ -30,8 +37,8 @@ METRICS = [Metric("power", "W"), Metric("power", "mW"), Metric("energy_counter",
     metric=st.sampled_from(METRICS),
 )
 def test_cells_are_read_as_if_alone(cells: list[str | None], metric: Metric):
-    value, fault = read_cells(pl.Series(cells, dtype=pl.String), metric)
-    alone = [read_cells(pl.Series([None, cell], dtype=pl.String), metric) for cell in cells]
+    value, fault = parse_cells(pl.Series(cells, dtype=pl.String), metric)
+    alone = [parse_cells(pl.Series([None, cell], dtype=pl.String), metric) for cell in cells]
     assert value.to_list() == [one[1] for one, _ in alone]
     assert fault.to_list() == [one[1] for _, one in alone]
 
@@ -48,7 +55,7 @@ def instants_of(texts: list[str]) -> dict[int, datetime]:
         schema_overrides={"line": pl.UInt32, "raw": pl.String, "at": pl.String},
     )
     file = TextFile(Path("n1.csv"), "", 0, pl.DataFrame(), False, False, False)
-    rows = with_instants(Rows((file,), len(texts), good, pl.DataFrame(schema=REJECTS)), "at", "Europe/Oslo", "test")
+    rows = parse_times(Rows((file,), len(texts), good, pl.DataFrame(schema=REJECTS)), "at", "Europe/Oslo", "test")
     return dict(rows.good.select("line", "time").iter_rows())
 
 
@@ -79,7 +86,7 @@ def test_quoted_lines_are_cut_as_the_csv_module_cuts_them(lines: list[str]):
         except csv.Error:
             return None
 
-    assert unquoted(pl.Series(lines, dtype=pl.String), ",").to_list() == [one(line) for line in lines]
+    assert unquote_lines(pl.Series(lines, dtype=pl.String), ",").to_list() == [one(line) for line in lines]
 
 
 @settings(max_examples=examples(200), deadline=None)
@@ -92,11 +99,11 @@ def test_quoted_lines_are_cut_as_the_csv_module_cuts_them(lines: list[str]):
     count=st.integers(2, 4),
 )
 def test_lines_all_of_whose_fields_are_quoted_are_cut_as_the_csv_module_cuts_them(lines: list[str], count: int):
-    cells, sound = all_quoted(pl.Series(lines), ",", count)
+    cells, sound = split_quoted_lines(pl.Series(lines), ",", count)
     cut = cells.filter(sound).rows()
     assert cut == [tuple(next(csv.reader([line], strict=True))) for line in pl.Series(lines).filter(sound)]
     written = [",".join(f'"{cell.replace(chr(34), chr(34) * 2)}"' for cell in row) for row in cut]
-    again, all_sound = all_quoted(pl.Series(written, dtype=pl.String), ",", count)
+    again, all_sound = split_quoted_lines(pl.Series(written, dtype=pl.String), ",", count)
     assert all_sound.all()
     assert again.rows() == cut
 
@@ -116,7 +123,7 @@ def test_lines_all_of_whose_fields_are_quoted_are_cut_as_the_csv_module_cuts_the
     )
 )
 def test_numbers_that_are_read_with_their_lines_are_those_of_each_cell_by_itself(lines: list[str]):
-    read = with_numbers(pl.Series(lines), ",", ["x", "y", "z"], [0, 1, 2])
+    read = split_with_numbers(pl.Series(lines), ",", ["x", "y", "z"], [0, 1, 2])
     if read is None:
         return
     cells, short = read
@@ -125,7 +132,7 @@ def test_numbers_that_are_read_with_their_lines_are_those_of_each_cell_by_itself
         assert len(fields) <= 3
         assert is_short == (len(fields) < 3)
         for text, cell in zip(fields, row, strict=False):
-            value, fault = read_cells(pl.Series([text]), Metric("power", "W"))
+            value, fault = parse_cells(pl.Series([text]), Metric("power", "W"))
             mine = pl.Series([cell], dtype=pl.Float64 if isinstance(cell, float) or cell is None else pl.String)
-            again, wrong = read_cells(mine, Metric("power", "W"))
+            again, wrong = parse_cells(mine, Metric("power", "W"))
             assert (again[0], wrong[0]) == (value[0], fault[0])

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from gpuplanner.hardware.mig_layouts import Layout, Placement, layout_faults
+from gpuplanner.hardware.mig_layouts import Layout, Placement, find_layout_faults
 from gpuplanner.planner.packing_problem import MigPackingProblem, PackingProblem
 
 
@@ -79,8 +79,8 @@ def mig_holds(problem: MigPackingProblem) -> Callable[[list[int]], bool]:
                     if len(active) > 1:
                         return False
                     continue
-                placed = [Placement.of(problem.gpu_model.profile(problem.profiles[i]), starts[i]) for i in active]
-                if layout_faults(problem.gpu_model, Layout(tuple(placed))):
+                placed = [Placement.at_start(problem.gpu_model.profile(problem.profiles[i]), starts[i]) for i in active]
+                if find_layout_faults(problem.gpu_model, Layout(tuple(placed))):
                     return False
             return True
 

@@ -11,18 +11,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuplanner.planner.packing_bounds import (
-    Goal,
-    as_knapsack,
-    heaviest,
-    loads,
+    BinBounds,
+    build_knapsack,
+    build_window_bound,
+    capacity_weighings,
+    list_weighings,
+    martello_toth_weighings,
     moment_bound,
-    program_of,
-    stronger_bounds,
-    thresholds,
-    weighings,
+    raise_bound_by_windows,
+    strongest_bound,
 )
-from gpuplanner.planner.packing_problem import PackingProblem, as_grid, moments_that_matter
-from gpuplanner.planner.temporal_knapsack import price
+from gpuplanner.planner.packing_problem import PackingProblem, build_packing_grid, list_relevant_moments
+from gpuplanner.planner.temporal_knapsack import price_patterns
 from tests.examples import examples
 from tests.seeds import seeds
 
@@ -49,14 +49,16 @@ def test_heaviest_of_the_thresholds_is_the_l2_of_the_paper(data):
     capacity = data.draw(st.integers(1, 40))
     sizes = data.draw(st.lists(st.integers(1, capacity), min_size=1, max_size=15))
     problem = static(sizes, capacity)
-    assert heaviest(as_grid(problem), thresholds(problem)) == martello_toth(sizes, capacity)
+    assert strongest_bound(build_packing_grid(problem), martello_toth_weighings(problem)) == martello_toth(
+        sizes, capacity
+    )
 
 
 @given(st.integers(2, 40), st.data())
 @settings(max_examples=examples(60), deadline=None)
 def test_no_bin_weighs_more_than_the_limit(capacity, data):
     sizes = data.draw(st.lists(st.integers(1, capacity), min_size=1, max_size=6))
-    for weights, limit in weighings(static(sizes, capacity)):
+    for weights, limit in list_weighings(static(sizes, capacity)):
         for chosen in itertools.product((False, True), repeat=len(sizes)):
             if np.dot(chosen, sizes) <= capacity:
                 assert np.dot(chosen, weights) <= limit
@@ -66,10 +68,14 @@ def test_no_bin_weighs_more_than_the_limit(capacity, data):
 @pytest.mark.parametrize("seed", seeds(40, 80))
 def test_bounds_grow_and_stay_below_the_optimum(draw, fewest, seed):
     problem = draw(seed)
-    grid = as_grid(problem)
-    goal = Goal(moment_bound(problem, grid), problem.n_items)
-    ladder = [heaviest(grid, loads(problem)), heaviest(grid, thresholds(problem)), goal.lower]
-    for _ in stronger_bounds(problem, grid, goal, lambda: np.arange(problem.n_items)):
+    grid = build_packing_grid(problem)
+    goal = BinBounds(moment_bound(problem, grid), problem.n_items)
+    ladder = [
+        strongest_bound(grid, capacity_weighings(problem)),
+        strongest_bound(grid, martello_toth_weighings(problem)),
+        goal.lower,
+    ]
+    for _ in raise_bound_by_windows(problem, grid, goal, lambda: np.arange(problem.n_items)):
         pass
     ladder += [goal.lower, fewest(problem)]
     assert ladder == sorted(ladder)
@@ -78,8 +84,8 @@ def test_bounds_grow_and_stay_below_the_optimum(draw, fewest, seed):
 def test_patterns_see_what_no_single_moment_shows(fewest):
     """Two bins are enough at each moment, but not for all of them together."""
     problem = PackingProblem([3, 3, 0, 2, 4], [4, 7, 4, 5, 6], [64, 46, 44, 34, 69], 100)
-    grid = as_grid(problem)
-    program = program_of(problem, grid, (0, grid.n_moments), np.arange(5))
+    grid = build_packing_grid(problem)
+    program = build_window_bound(problem, grid, (0, grid.n_moments), np.arange(5))
     while not program.exhausted:
         program.step()
     assert (moment_bound(problem, grid), program.whole_bound, fewest(problem)) == (2, 3, 3)
@@ -90,8 +96,8 @@ def test_patterns_see_what_no_single_moment_shows(fewest):
 def test_pricing_finds_the_best_set(draw, seed):
     problem = draw(seed, most_items=8)
     rng = np.random.default_rng(seed)
-    grid = as_grid(problem)
-    knapsack = as_knapsack(grid.low, grid.high, problem.sizes, problem.capacity)
+    grid = build_packing_grid(problem)
+    knapsack = build_knapsack(grid.low, grid.high, problem.sizes, problem.capacity)
     values = rng.integers(0, 50, problem.n_items)
     worth = {}
     for chosen in itertools.product((False, True), repeat=problem.n_items):
@@ -101,13 +107,13 @@ def test_pricing_finds_the_best_set(draw, seed):
             worth[chosen] = int(values @ held)
     best = max(worth.values())
     for prices in (np.zeros(grid.n_moments, np.int64), rng.integers(0, 9, grid.n_moments)):
-        found = price(knapsack, values, prices, floor=0, most_labels=1000)
+        found = price_patterns(knapsack, values, prices, floor=0, most_labels=1000)
         assert (found.best, found.ceiling) == (best, best)
         if best:
             assert worth[tuple(found.patterns[0].tolist())] == best
-        cut = price(knapsack, values, prices, floor=0, most_labels=2)
+        cut = price_patterns(knapsack, values, prices, floor=0, most_labels=2)
         assert cut.best <= best <= cut.ceiling
-        listed = price(knapsack, values, prices, floor=0, most_labels=1000, merge=False, most_patterns=1000)
+        listed = price_patterns(knapsack, values, prices, floor=0, most_labels=1000, merge=False, most_patterns=1000)
         wanted = {chosen for chosen, value in worth.items() if value > 0 and not np.any(~(values > 0) & chosen)}
         assert {tuple(row) for row in listed.patterns.tolist()} == wanted
 
@@ -117,7 +123,7 @@ def test_pricing_finds_the_best_set(draw, seed):
 def test_every_set_active_at_once_is_active_at_a_moment_that_matters(lives):
     starts = np.array([start for start, _ in lives])
     ends = starts + [life for _, life in lives]
-    active = [frozenset(np.flatnonzero((starts <= t) & (t < ends))) for t in moments_that_matter(starts, ends)]
+    active = [frozenset(np.flatnonzero((starts <= t) & (t < ends))) for t in list_relevant_moments(starts, ends)]
     for t in range(30):
         now = frozenset(np.flatnonzero((starts <= t) & (t < ends)))
         assert any(now <= kept for kept in active)

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from gpuplanner.hardware.gpu_models import load_gpu_model
-from gpuplanner.planner.packing_bounds import heaviest, loads, moment_bound
-from gpuplanner.planner.packing_problem import MigPackingProblem, as_grid
+from gpuplanner.planner.packing_bounds import capacity_weighings, moment_bound, strongest_bound
+from gpuplanner.planner.packing_problem import MigPackingProblem, build_packing_grid
 from gpuplanner.planner.packing_search import pack
 from gpuplanner.planner.packing_verification import verify_packing
 from tests.seeds import seeds
@@ -47,8 +47,8 @@ def test_known_layouts_of_one_moment(profiles, gpus):
 def test_layout_prices_prove_more_than_slices():
     """Three 4g.40gb take 12 of the 16 memory slices of two GPUs, and yet need three."""
     problem = at_once(*["4g.40gb"] * 3)
-    grid = as_grid(problem)
-    assert heaviest(grid, loads(problem)) <= 2
+    grid = build_packing_grid(problem)
+    assert strongest_bound(grid, capacity_weighings(problem)) <= 2
     assert moment_bound(problem, grid) == 3
 
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from gpuplanner.core.errors import ScenarioError
 from gpuplanner.planner import packing_search as search
-from gpuplanner.planner.packing_heuristics import RULES, fit, orders
-from gpuplanner.planner.packing_problem import PackingProblem, as_grid
+from gpuplanner.planner.packing_heuristics import FIT_RULES, list_item_orders, pack_in_order
+from gpuplanner.planner.packing_problem import PackingProblem, build_packing_grid
 from gpuplanner.planner.packing_search import pack
 from gpuplanner.planner.packing_verification import verify_packing
 from tests.examples import examples
@@ -111,7 +111,7 @@ def test_ctrl_c_returns_the_best_so_far(monkeypatch):
     def interrupt(*_: object) -> int:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(search.Elimination, "run", interrupt)
+    monkeypatch.setattr(search.BinElimination, "run_search", interrupt)
     problem = hard()
     found = pack(problem)
     assert found.stopped_by in ("user", "proof")
@@ -125,9 +125,9 @@ def test_greedy_is_what_its_name_says(draw):
     """First fit and best fit, done again by hand over all instants."""
     for seed in range(30):
         problem = draw(seed, most_items=12)
-        grid = as_grid(problem)
-        for order in orders(problem):
-            for rule in RULES:
+        grid = build_packing_grid(problem)
+        for order in list_item_orders(problem):
+            for rule in FIT_RULES:
                 bins: list[list[int]] = []
                 for item in order:
                     fills = [
@@ -149,7 +149,7 @@ def test_greedy_is_what_its_name_says(draw):
                         bins[fitting[0]].append(item)
                     else:
                         bins[max(fitting, key=lambda number: (fills[number], -number))].append(item)
-                found = fit(grid, order, rule=rule, most=problem.n_items).bin_of
+                found = pack_in_order(grid, order, rule=rule, max_bins=problem.n_items).bin_of
                 assert [sorted(np.flatnonzero(found == b)) for b in range(len(bins))] == [sorted(b) for b in bins]
                 if len(bins) > 1:
-                    assert fit(grid, order, rule=rule, most=len(bins) - 1) is None
+                    assert pack_in_order(grid, order, rule=rule, max_bins=len(bins) - 1) is None

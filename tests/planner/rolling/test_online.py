@@ -9,11 +9,11 @@ import pytest
 
 from gpuplanner.core.errors import ScenarioError
 from gpuplanner.planner.fleet_limits import StatePrices
-from gpuplanner.planner.plan_arrays import Fluid
-from gpuplanner.planner.plan_explanation import counts_in
+from gpuplanner.planner.plan_arrays import PlanArrays
+from gpuplanner.planner.plan_explanation import spread_counts
 from gpuplanner.planner.plan_problem import PlanProblem
 from gpuplanner.planner.plan_search import plan
-from gpuplanner.planner.receding_horizon import roll, stretch
+from gpuplanner.planner.receding_horizon import roll, slice_problem
 from tests.seeds import seeds
 
 EXACT = {"gap_target": 0.0}
@@ -47,10 +47,10 @@ def test_naive_forecasts_cost_something_and_keep_every_limit(
     values = {"initial": {"4g.20gb:1,3g.20gb:1": 2}, "parked": prices and {"2g.10gb:3": 1}}
     problem = wavy(problem_of, seed, available=available, prices=prices, **values)
     done = roll(problem, lambda slot: problem.demand[:, :, [slot] * 6], horizon=6, **EXACT)
-    fluid = Fluid.of(problem)
-    counts = counts_in(fluid, done.layouts, done.counts, done.parked)
-    assert all(fluid.allowed(slot, row[None])[0] for slot, row in enumerate(counts))
-    assert done.cost == pytest.approx(fluid.cost(counts, before=fluid.initial))
+    arrays = PlanArrays.from_problem(problem)
+    counts = spread_counts(arrays, done.layouts, done.counts, done.parked)
+    assert all(arrays.keeps_limits(slot, row[None])[0] for slot, row in enumerate(counts))
+    assert done.cost == pytest.approx(arrays.total_cost(counts))
     assert done.hindsight.status == "optimal"
     assert done.hindsight.objective is not None
     assert done.cost >= done.hindsight.objective - 1e-6
@@ -69,7 +69,7 @@ def test_the_prefix_is_frozen(problem_of: Any) -> None:
 
     done = roll(problem, forecast, commit=4, horizon=6, **EXACT)
     assert asked == [0, 4, 8]
-    first = plan(stretch(problem, range(6), problem.demand[:, :, :6], None), **EXACT)
+    first = plan(slice_problem(problem, range(6), problem.demand[:, :, :6], None), **EXACT)
     ours = {layout: done.counts[:4, i].tolist() for i, layout in enumerate(done.layouts)}
     for layout, column in zip(first.layouts, first.counts[:4].T.tolist(), strict=True):
         assert ours.get(layout, [0] * 4) == column

@@ -15,9 +15,9 @@ from gpuplanner.core.errors import GeometryError, ScenarioError, SchemaError
 from gpuplanner.hardware.gpu_models import GpuModel
 from gpuplanner.hardware.mig_layouts import parse_layout
 from gpuplanner.hardware.repartitioning_cost import ChangeCost
-from gpuplanner.planner.drain_order import ACTIONS, transition
+from gpuplanner.planner.drain_order import DRAIN_ACTIONS, transition
 from gpuplanner.planner.numbered_gpus import assign
-from gpuplanner.planner.plan_problem import serves
+from gpuplanner.planner.plan_problem import can_serve
 from gpuplanner.planner.plan_search import plan
 from gpuplanner.planner.plan_verification import Matching
 from tests.seeds import seeds
@@ -60,14 +60,14 @@ def test_every_action_in_its_place() -> None:
         ("n", 4): (2, "disable_mig"),
         ("n", 5): (3, "release"),
     }
-    assert {action for _, action in found.values()} < set(ACTIONS)
+    assert {action for _, action in found.values()} < set(DRAIN_ACTIONS)
 
 
 def test_times_add_up_and_a_gpu_that_was_parked_is_not_cut() -> None:
     gpus = {("n", 0): ("3g.40gb:2", "off", "3g.40gb:2"), ("n", 1): ("7g.80gb:1", "7g.80gb:1", "3g.40gb:2")}
     parked = pl.when(pl.col("layout") == "off").then(pl.lit("3g.40gb:2"))
     found = transition(table(gpus).with_columns(parked=parked), at=NOON, gpu_model=HOPPER, drain_s=300).to_dicts()
-    cost = ChangeCost.of(HOPPER).change("7g.80gb:1", "3g.40gb:2")
+    cost = ChangeCost.from_catalogue(HOPPER).change("7g.80gb:1", "3g.40gb:2")
     assert [row["minutes"] for row in found] == [0, pytest.approx((300 + cost.seconds) / 60)]
     assert [row["start_min"] for row in found] == [0, 0]
     assert [row["created"] for row in found] == ["", "3g.40gb@0 3g.40gb@4"]
@@ -105,7 +105,7 @@ def test_what_cannot_be_avoided_is_counted() -> None:
 def test_nvml_keeps_instances_that_both_want() -> None:
     gpus = {("n", 0): ("4g.40gb:1,3g.40gb:1", "4g.40gb:1,1g.10gb:3")}
     through = {
-        actuator: transition(table(gpus), at=NOON, gpu_model=HOPPER, change=ChangeCost.of(HOPPER, actuator))
+        actuator: transition(table(gpus), at=NOON, gpu_model=HOPPER, change=ChangeCost.from_catalogue(HOPPER, actuator))
         for actuator in ("nvidia-smi", "mig-manager")
     }
     assert through["nvidia-smi"]["kept"].to_list() == ["4g.40gb@0"]
@@ -126,7 +126,7 @@ def test_mode_changes_on_ampere_take_the_node_along() -> None:
     assert set(rows) == {("a", 0), ("a", 1), ("b", 0)}
     assert rows["a", 1]["action"] == "wait"
     assert rows["a", 1]["drain"]
-    reboot = ChangeCost.of(AMPERE).change("gpu", "3g.40gb:2")
+    reboot = ChangeCost.from_catalogue(AMPERE).change("gpu", "3g.40gb:2")
     assert reboot.reboot
     assert rows["a", 0]["minutes"] == rows["a", 1]["minutes"] == pytest.approx((60 + reboot.seconds) / 60)
     assert ampere.filter("reboot").select("step", "node").unique().height == 1
@@ -180,7 +180,7 @@ def instances(layouts: Iterable[str]) -> Counter[str]:
 
 def unmatched(gpu_model: GpuModel, requests: Counter[str], there: Counter[str]) -> int:
     """Requests without an instance, by augmenting actuators."""
-    able = [[name for name in there if serves(gpu_model, name, request)] for request in requests]
+    able = [[name for name in there if can_serve(gpu_model, name, request)] for request in requests]
     matching = Matching(able, there)
     return sum(n - matching.serve(index, n) for index, n in enumerate(requests.values()))
 
@@ -190,7 +190,7 @@ def unmatched(gpu_model: GpuModel, requests: Counter[str], there: Counter[str]) 
     [
         ({"at": NOON - timedelta(days=1)}, SchemaError, "just before and after it"),
         ({"at": NOON.replace(tzinfo=None)}, ScenarioError, "without zone"),
-        ({"change": ChangeCost.of(AMPERE)}, ScenarioError, "one for H100-80GB-SXM5; got A100-80GB"),
+        ({"change": ChangeCost.from_catalogue(AMPERE)}, ScenarioError, "one for H100-80GB-SXM5; got A100-80GB"),
         ({"gpu_model": "A30"}, GeometryError, "7g.80gb"),
     ],
 )

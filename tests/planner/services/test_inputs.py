@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from gpuplanner.core.errors import GeometryError, TraceFormatError
-from gpuplanner.hardware.gpu_models import as_board
+from gpuplanner.hardware.gpu_models import as_gpu_model
 from gpuplanner.planner.service_profiles import read_service_demands, read_service_profiles
-from gpuplanner.usage.requested_demand import smallest_of_compute
+from gpuplanner.usage.requested_demand import smallest_by_compute
 
 HEADER = "Mig instance,Batch size,Workload Number,Throughput,Latency"
 
@@ -90,8 +90,8 @@ def test_the_board_says_which_sizes_there_are(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("gpu_model", ["A100-40GB", "A100-80GB", "H100-80GB-SXM5", "H200-141GB", "A30", "B200"])
 def test_a_size_is_planned_on_its_least_memory(gpu_model: str) -> None:
-    found = smallest_of_compute(as_board(gpu_model))
-    for profile in as_board(gpu_model).profiles:
+    found = smallest_by_compute(as_gpu_model(gpu_model))
+    for profile in as_gpu_model(gpu_model).profiles:
         assert found[profile.compute_slices].memory_slices <= profile.memory_slices
     assert all(profile.attribute == "" for profile in found.values())
 

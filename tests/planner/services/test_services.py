@@ -14,13 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuplanner.core.errors import InfeasiblePlanError, ScenarioError
-from gpuplanner.hardware.gpu_models import as_board
-from gpuplanner.hardware.layout_enumeration import multisets
+from gpuplanner.hardware.gpu_models import as_gpu_model
+from gpuplanner.hardware.layout_enumeration import list_profile_counts
 from gpuplanner.planner import service_sizing as service_search
 from gpuplanner.planner.milp_solver import Solution
 from gpuplanner.planner.service_plan import Segment, ServicePlan, plan_services, verify_services
 from gpuplanner.planner.service_profiles import read_service_demands, read_service_profiles
-from gpuplanner.usage.requested_demand import smallest_of_compute
+from gpuplanner.usage.requested_demand import smallest_by_compute
 from tests.examples import examples
 from tests.seeds import seeds
 
@@ -69,8 +69,8 @@ def least_by_trying(
     gpu_model: str, profiles: pl.DataFrame, rates: dict[str, float], limits: dict[str, float]
 ) -> tuple[int, int]:
     """Fewest GPUs, then slices: every cover of every service against every multiset of every GPU."""
-    sizes = {profile.name: size for size, profile in smallest_of_compute(as_board(gpu_model)).items()}
-    cut = [Counter({sizes[name]: n for name, n in held.items()}) for held in multisets(gpu_model, sizes)]
+    sizes = {profile.name: size for size, profile in smallest_by_compute(as_gpu_model(gpu_model)).items()}
+    cut = [Counter({sizes[name]: n for name, n in held.items()}) for held in list_profile_counts(gpu_model, sizes)]
     each = [
         covers(
             [
@@ -281,7 +281,7 @@ def test_throughput_of_the_published_files_is_that_of_one_process(published: Any
 def test_the_shipped_plan_holds_under_the_same_reading(published: Any) -> None:
     """It meets its rates and limits as they are read here; read otherwise, it would miss half of its rates."""
     rates, latencies = scenario(published, 1)
-    names = {size: profile.name for size, profile in smallest_of_compute(as_board("A100-80GB")).items()}
+    names = {size: profile.name for size, profile in smallest_by_compute(as_gpu_model("A100-80GB")).items()}
     segments = []
     for service, size, batch, processes, gpu in SHIPPED:
         setting = {"service": service, "compute_slices": size, "batch": batch, "processes": processes}
@@ -296,7 +296,7 @@ def test_the_shipped_plan_holds_under_the_same_reading(published: Any) -> None:
             )
         )
     layouts = ("3g.40gb:1,2g.20gb:2", "1g.10gb:3")
-    plan = ServicePlan(as_board("A100-80GB"), 0.45, 2, 2, 10, 10, tuple(segments), layouts, 0.0)
+    plan = ServicePlan(as_gpu_model("A100-80GB"), 0.45, 2, 2, 10, 10, tuple(segments), layouts, 0.0)
     assert verify_services(plan, published[1], rates, latencies) == []
     each = published[1].with_columns(pl.col("throughput_per_s") / pl.col("processes"))
     per_process = [Segment(**{**vars(s), "throughput_per_s": s.throughput_per_s / s.processes}) for s in segments]

@@ -163,7 +163,8 @@ class Commands:
     def kubectl(self, *words: str) -> str:
         verb, plain = words[0], [word for word in words if not word.startswith("-")]
         if verb in ("apply", "delete") and "-f" in words:
-            for one in filter(None, _yaml().safe_load_all(Path(words[words.index("-f") + 1]).read_text())):
+            file = words[words.index("-f") + 1]
+            for one in filter(None, _yaml().safe_load_all(sys.stdin if file == "-" else Path(file).read_text())):
                 name = _name(one)
                 if verb == "apply":
                     self.objects[name] = one

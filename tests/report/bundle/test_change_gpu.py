@@ -199,7 +199,7 @@ def make_node(make_plan: Callable[..., pl.DataFrame], tmp_path: Path) -> Callabl
     def made(first: str, second: str) -> Node:
         rows = [("n1", 0, 0, 8, OLD, True), ("n1", 0, 8, 9, first, first != OLD)]
         rows += [("n1", 1, 0, 8, "gpu", True), ("n1", 1, 8, 9, second, second != "gpu")]
-        cost, drain = ChangeCost.of(BOARD, "nvidia-smi"), Drain(scope="gpu")
+        cost, drain = ChangeCost.from_catalogue(BOARD, "nvidia-smi"), Drain(scope="gpu")
         return Node(tmp_path, to_change_scripts(make_plan(rows), BOARD, change=cost, drain=drain))
 
     return made
@@ -303,7 +303,9 @@ def test_the_commands_of_the_page_change_one_gpu_and_give_it_back(tmp_path: Path
         "mig_static", "nvidia-smi", BOARD, pools, 1, (PoolRule("today-1", (OLD, "gpu"), 1, ("n1",)),),
         begins="2026-11-02T08:00:00+00:00",
     )  # fmt: skip
-    pack = to_pack(rules, PageWords("Cut one GPU.", "cut once"), ChangeCost.of(BOARD, "nvidia-smi"), Drain(scope="gpu"))
+    pack = to_pack(
+        rules, PageWords("Cut one GPU.", "cut once"), ChangeCost.from_catalogue(BOARD, "nvidia-smi"), Drain(scope="gpu")
+    )
     assert not any("configmap" in name for name in pack.files)
     node = Node(tmp_path, {MORNING: pack.files["nvidia-smi/change.sh"]})
     (tmp_path / "nvidia-smi").mkdir()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpuplanner.core.column_headings import heading, unit_of
+from gpuplanner.core.column_headings import column_heading, unit_of
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ def test_other_names_have_none(name):
     ],
 )
 def test_headings_are_words_with_the_unit_in_brackets(name, shown):
-    assert heading(name) == shown
+    assert column_heading(name) == shown
 
 
 def test_number_formats_agree_between_page_and_workbook():

@@ -66,11 +66,13 @@ def test_index_and_scripts_wait_equally_long(turns: pl.DataFrame, limit_s: float
     shortest = index.filter(pl.col("planned") == START + timedelta(hours=8))["give_up_at"][0]
     expected = 1800 if limit_s is None else min(limit_s, 1800.0)
     assert shortest == START + timedelta(hours=8, seconds=expected)
-    assert "the cordon, drain and reservation are removed" in to_index_text(index, BOARD, ChangeCost.of(BOARD))
+    assert "the cordon, drain and reservation are removed" in to_index_text(
+        index, BOARD, ChangeCost.from_catalogue(BOARD)
+    )
 
 
 def test_what_is_not_known_is_not_counted_as_none(turns: pl.DataFrame) -> None:
     index = change_index(turns, BOARD)
     assert index["instances_removed"].to_list() == [None, 1, 7]
-    text = to_index_text(index, BOARD, ChangeCost.of(BOARD))
+    text = to_index_text(index, BOARD, ChangeCost.from_catalogue(BOARD))
     assert "| not known |" in text

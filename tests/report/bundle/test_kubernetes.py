@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from gpuplanner.core.errors import GeometryError
-from gpuplanner.ingest.source_registry import read
+from gpuplanner.ingest.source_registry import read_files
 from gpuplanner.report.mig_manager_files import to_change_scripts, to_config_map, to_mig_parted
 
 BOARD = "H100-80GB-SXM5"
@@ -54,7 +54,7 @@ esac
 case "$1" in
   cordon) echo -n true >"$CLUSTER/$2/cordoned" ;;
   uncordon) rm -f "$CLUSTER/$2/cordoned" ;;
-  drain) : >"$CLUSTER/$2/pods" ;;
+  drain) if [[ "$*" == *dry-run* ]]; then cat "$CLUSTER/dry-run" >&2; else : >"$CLUSTER/$2/pods"; fi ;;
 esac
 """
 CUT = "1xgpu_7x1g.10gb_2660f7c36d"
@@ -119,6 +119,7 @@ def cluster(plan: pl.DataFrame, tmp_path: Path) -> Cluster:
     (tmp_path / "n2" / "offers.all-disabled").write_text(WHOLE)
     (tmp_path / "n2" / f"offers.{CUT}").write_text(planned)
     (tmp_path / "configmap").write_text(to_mig_parted(plan, BOARD))
+    (tmp_path / "dry-run").write_text("")
     (tmp_path / "policy").write_text("cluster-policy gpuplanner-mig-config mixed")
     return made
 
@@ -290,10 +291,9 @@ def test_a_node_is_kept_free_ahead_and_let_go_again(cluster: Cluster) -> None:
     [
         (
             {"n2/config": "all-2g.20gb"},
-            "Fix n2: 'all-2g.20gb' is not in gpuplanner-mig-config; copy your configuration",
+            "Fix n2: 'all-2g.20gb' is not in gpuplanner-mig-config, nor in the ConfigMap of the ClusterPolicy",
         ),
-        ({"configmap": ""}, "ConfigMap gpu-operator/gpuplanner-mig-config does not exist yet"),
-        ({"policy": "cluster-policy default-mig-parted-config mixed"}, PATCH),
+        ({"policy": "cluster-policy default-mig-parted-config mixed", "n2/config": "all-2g.20gb"}, "Fix n2: 'all-2g"),
         (None, "Node n2 not found"),
     ],
 )
@@ -311,7 +311,30 @@ def test_what_stands_in_the_way_is_said_before_anything_is_done(
             True,
             True,
         )
-    assert cluster.changes() == []
+    assert [line for line in cluster.changes() if "--dry-run=server" not in line] == []
+
+
+@needs_bash
+@pytest.mark.parametrize(
+    ("files", "told"),
+    [
+        ({"configmap": ""}, "ConfigMap gpu-operator/gpuplanner-mig-config does not exist yet"),
+        ({"policy": "cluster-policy default-mig-parted-config mixed"}, PATCH),
+    ],
+)
+def test_what_the_next_step_creates_does_not_fail_the_check(
+    cluster: Cluster, files: dict[str, str], told: str, plan: pl.DataFrame
+) -> None:
+    for name, text in files.items():
+        (cluster.folder / name).write_text(text)
+    (cluster.folder / "configmap.yaml").write_text(to_config_map(plan, BOARD))
+    (cluster.folder / "dry-run").write_text("evicting\nerror: cannot delete Pods that declare no controller: a/b\n")
+    done = cluster.run("check")
+    assert (done.returncode, told in done.stdout, "ready to change: n2" in done.stdout) == (0, True, True)
+    assert "note: kubectl drain of n2 would now stop: error: cannot delete Pods" in done.stdout
+    done = cluster.run("apply")
+    assert (done.returncode, told in done.stderr, "Nothing was changed." in done.stderr) == (1, True, True)
+    assert [line for line in cluster.changes() if "dry-run" not in line] == []
 
 
 @needs_bash
@@ -378,6 +401,6 @@ def test_the_time_out_of_service_is_written_down_and_read_back(cluster: Cluster)
     (cluster.folder / "broken").unlink()
     assert cluster.run("apply", **known).returncode == cluster.run("apply", **known).returncode == 0
     assert cluster.run("rollback", **known).returncode == 0
-    found = read("auto", log).tables["out_of_service"]
+    found = read_files("auto", log).tables["out_of_service"]
     assert found.select("node", "gpus", "bucket").rows() == [("n2", 2.0, "reconfiguring")] * 2
     assert (found["end_time"] >= found["start_time"]).all()

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from gpuplanner.core.errors import GeometryError, SchemaError
 from gpuplanner.hardware.gpu_models import load_gpu_model
-from gpuplanner.hardware.layout_enumeration import multisets
+from gpuplanner.hardware.layout_enumeration import list_profile_counts
 from gpuplanner.hardware.mig_layouts import format_layout
 from gpuplanner.planner.layout_plan import NodeState
 from gpuplanner.report.export_verification import verify_file
@@ -114,7 +114,7 @@ def test_gpus_without_a_word_in_the_plan_are_left_out(make_plan: Callable[..., p
 
 @given(
     st.lists(
-        st.sampled_from(["gpu", "off", *map(format_layout, multisets("RTX-PRO-6000"))]),
+        st.sampled_from(["gpu", "off", *map(format_layout, list_profile_counts("RTX-PRO-6000"))]),
         min_size=1,
         max_size=16,
     )
@@ -129,7 +129,7 @@ def test_every_exported_plan_reads_back_and_holds(
     make_plan: Callable[..., pl.DataFrame], tmp_path_factory: pytest.TempPathFactory, data: Any
 ) -> None:
     gpu_model = data.draw(st.sampled_from(["A30", "A100-40GB", BOARD, "RTX-PRO-6000", "B300"]))
-    texts = ["gpu", "off", *map(format_layout, multisets(gpu_model))]
+    texts = ["gpu", "off", *map(format_layout, list_profile_counts(gpu_model))]
     gpus = data.draw(st.integers(1, 4))
     nodes = data.draw(st.integers(1, 3))
     rows = [
@@ -160,7 +160,7 @@ def test_any_planted_impossible_count_is_found(
 ) -> None:
     """Raise one count of an exported file until the layout is one that the board cannot hold."""
     gpu_model = data.draw(st.sampled_from(["A30", "A100-40GB", BOARD, "RTX-PRO-6000"]))
-    possible = multisets(gpu_model)
+    possible = list_profile_counts(gpu_model)
     counts = data.draw(st.sampled_from(possible))
     name = data.draw(st.sampled_from([profile.name for profile in load_gpu_model(gpu_model).profiles]))
     worse = dict(counts)

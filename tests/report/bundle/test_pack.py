@@ -16,10 +16,12 @@ import pytest
 import yaml
 
 from gpuplanner.decision.policy_fleets import BY_JOBS, FleetRules, PoolRule
+from gpuplanner.hardware.gpu_models import as_gpu_model
 from gpuplanner.hardware.repartitioning_cost import ChangeCost
 from gpuplanner.report.bundle_files import MeasureWords, Pack, PageWords
 from gpuplanner.report.change_bundle import PAGE, to_pack
 from gpuplanner.report.export_verification import states_layouts, verify_file
+from gpuplanner.report.slurm_files import GresTypes
 from gpuplanner.simulator.scheduling_rules import Drain
 from tests.report.bundle.stub_cluster import Stub, _counts, fenced
 from tests.report.bundle.stub_cluster import _cut as layouts_cut
@@ -42,8 +44,15 @@ def fixed(actuator: str, nodes: tuple[str, ...] = ("n1", "n2", "n3", "n4")) -> F
     )  # fmt: skip
 
 
-def packed(rules: FleetRules, **how: str) -> Pack:
-    return to_pack(rules, TOLD, ChangeCost.of(rules.gpu_model, rules.actuator), Drain(), **how)
+def packed(rules: FleetRules, **how: Any) -> Pack:
+    return to_pack(rules, TOLD, ChangeCost.from_catalogue(rules.gpu_model, rules.actuator), Drain(), **how)
+
+
+def commands(page: str) -> str:
+    """Preflight, if the actuator has a check, and the commands that change the cluster."""
+    return "\n".join(
+        line for name in ("Preflight", "Apply") for line in fenced(page, name).splitlines() if "sum " not in line
+    )
 
 
 def written(pack: Pack, folder: Path) -> Path:
@@ -72,7 +81,7 @@ def test_the_commands_of_the_page_lead_to_what_was_decided_and_back(actuator: st
     cluster = Stub(tmp_path / "cluster", rules.before, gres_type=TYPE)
     before = cluster.snapshot()
     page = pack.files[PAGE]
-    done = cluster.run(fenced(page, "Apply"), folder)
+    done = cluster.run(commands(page), folder)
     assert done.returncode == 0, done.stderr
     for pool in rules.pools:
         for node in pool.nodes:
@@ -104,26 +113,83 @@ def test_the_page_leads_from_agreement_to_requests_and_back_in_order() -> None:
     steps = ["1. Agree", "2. Preflight", "3. Apply", "4. Verify", "5. Switch requests", "Roll back"]
     assert heads == ["Files", *steps]
     agree, apply = (page.partition(f"## {name}\n")[2].partition("\n## ")[0] for name in (steps[0], steps[2]))
-    assert "n3 (2 of 8 GPUs) take no new jobs" in agree
-    assert "`nvidia.com/gpu` 8 → 5, `nvidia.com/mig-1g.10gb` 0 → 4, `nvidia.com/mig-3g.40gb` 0 → 1." in agree
-    for part in ("Cluster-wide", "evicts all its other pods", "emptyDir", "EVICT=yes", "change.sh apply n3"):
+    assert "no new jobs start on n3 (2 of 8 GPUs)" in agree
+    assert "lower before `apply`: `nvidia.com/gpu` 8 → 5" in agree
+    assert "raise after `verify`: `nvidia.com/mig-1g.10gb` 0 → 4, `nvidia.com/mig-3g.40gb` 0 → 1." in agree
+    for part in ("Cluster-wide", "evicts all its other pods", "emptyDir", "EVICT=yes", "cordon-ahead"):
         assert part in apply
+    assert "change.sh apply n3" not in apply  # one node cannot be divided
     assert "powered on" not in page
 
 
 @needs_bash
-def test_the_preflight_changes_nothing_and_names_what_the_next_step_makes(tmp_path: Path) -> None:
+def test_the_preflight_passes_before_the_operator_is_set_up(tmp_path: Path) -> None:
+    """What the next step creates does not fail it; the site's own configurations are taken over."""
     rules = fixed("mig-manager")
     pack = packed(rules)
     pack.write(tmp_path / "export")
     cluster = Stub(tmp_path / "cluster", rules.before)
+    state = cluster.state
+    for node in ("n1", "n3"):
+        state["nodes"][node]["labels"]["nvidia.com/mig.config"] = "site-whole"
+    site = "version: v1\nmig-configs:\n  other:\n  - devices: all\n    mig-enabled: false\n  'site-whole':\n"
+    site += "  # of the site\n  - devices: [0, 1]\n    mig-enabled: false\n"
+    cluster.write(state)
+    unknown = cluster.run(fenced(pack.files[PAGE], "Preflight"), tmp_path / "export")
+    assert (unknown.returncode, "Fix n3: 'site-whole' is not in" in unknown.stderr) == (1, True)
+    state["objects"]["configmap/theirs"] = {"metadata": {"name": "theirs"}, "data": {"config.yaml": site}}
+    cluster.write(state)
     before = cluster.snapshot()
     done = cluster.run(fenced(pack.files[PAGE], "Preflight"), tmp_path / "export")
-    assert (done.returncode, cluster.snapshot()) == (1, before)
-    commands = [command for command in fenced(pack.files[PAGE], "Apply").splitlines() if "change.sh" not in command]
-    assert re.findall(r"run '(.*)'", done.stderr) == commands[:2]
-    assert cluster.run("\n".join(commands[:2]), tmp_path / "export").returncode == 0
-    assert cluster.run(fenced(pack.files[PAGE], "Preflight"), tmp_path / "export").returncode == 0
+    assert (done.returncode, cluster.snapshot()) == (0, before), done.stderr
+    assert done.stdout.splitlines()[-1] == "ready to change: n3"
+    assert "ConfigMap gpu-operator/gpuplanner-mig-config does not exist yet" in done.stdout
+    applied = cluster.run(commands(pack.files[PAGE]), tmp_path / "export")
+    assert applied.returncode == 0, applied.stderr
+    configs = yaml.safe_load(cluster.state["objects"]["configmap/gpuplanner-mig-config"]["data"]["config.yaml"])
+    assert configs["mig-configs"]["site-whole"] == [{"devices": [0, 1], "mig-enabled": False}]
+    assert "other" not in configs["mig-configs"]
+    assert cluster.run(fenced(pack.files[PAGE], "Roll back"), tmp_path / "export").returncode == 0
+    assert cluster.state["nodes"]["n3"]["labels"]["nvidia.com/mig.config"] == "site-whole"
+
+
+SITE = GresTypes.of_nodes(as_gpu_model(BOARD), {"n1": "gpu=h100", "n2": "gpu=h100"})
+
+
+@needs_bash
+def test_the_preflight_of_slurm_shows_the_difference_and_ends_ready(tmp_path: Path) -> None:
+    rules = fixed("slurm")
+    pack = packed(rules, gres_type=SITE)
+    pack.write(tmp_path / "export")
+    cluster = Stub(tmp_path / "cluster", rules.before, gres_type="h100")
+    lines = cluster.snapshot()[2]
+    done = cluster.run(fenced(pack.files[PAGE], "Preflight"), tmp_path / "export")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "ready to change: n3"
+    assert "+NodeName=n3 CPUs=8 Gres=gpu:h100:1,gpu:h100_3g.40gb:1,gpu:h100_1g.10gb:4" in done.stdout
+    assert cluster.snapshot()[2] == lines
+    assert cluster.run(commands(pack.files[PAGE]), tmp_path / "export").returncode == 0
+
+
+@needs_bash
+def test_types_of_the_site_stay_and_others_stop_the_preflight(tmp_path: Path) -> None:
+    """A job requests the type that its nodes have: with another, it would be rejected."""
+    rules = fixed("slurm")
+    kept = packed(rules, gres_type=SITE)
+    [lines] = [text for name, text in kept.files.items() if name.startswith("slurm/slurm-")]
+    assert "\nNodeName=n1 Gres=gpu:h100:2\n" in lines
+    assert "\nNodeName=n3 Gres=gpu:h100:1,gpu:h100_3g.40gb:1,gpu:h100_1g.10gb:4\n" in lines
+    assert "nvidia_h100" not in "".join(kept.files.values())
+    assert "stay as the nodes have them today (`h100`)" in kept.files[PAGE]
+    other = packed(rules)
+    folder = written(other, tmp_path / "export")
+    cluster = Stub(tmp_path / "cluster", rules.before, gres_type="h100")
+    done = cluster.run(commands(other.files[PAGE]), folder)
+    assert (done.returncode, f"Fix n3: its GRES type is 'h100', and '{TYPE}' in this bundle" in done.stderr) == (
+        1,
+        True,
+    )
+    assert "**GRES types: the data show none" in other.files[PAGE]
 
 
 @needs_bash
@@ -136,7 +202,7 @@ def test_a_node_at_work_is_waited_for_and_nothing_is_ended(actuator: str, tmp_pa
     state = cluster.state
     state["nodes"]["n3"] |= {"pods": ["a/job"], "jobs": ["17"]}
     cluster.write(state)
-    done = cluster.run(fenced(pack.files[PAGE], "Apply"), folder)
+    done = cluster.run(commands(pack.files[PAGE]), folder)
     assert done.returncode == 75
     assert "still running:" in done.stderr
     assert cluster.offers("n3") == {"gpu": 2}
@@ -412,7 +478,7 @@ def released_alone(gpu_model: str = BOARD) -> FleetRules:
 
 def page_of(rules: FleetRules, *measures: MeasureWords, **how: str) -> str:
     told = replace(TOLD, measures=measures)
-    return to_pack(rules, told, ChangeCost.of(BOARD, rules.actuator), Drain(), **how).files[PAGE]
+    return to_pack(rules, told, ChangeCost.from_catalogue(BOARD, rules.actuator), Drain(), **how).files[PAGE]
 
 
 def test_every_measure_stands_under_apply_in_its_order():
@@ -428,7 +494,7 @@ def test_every_measure_stands_under_apply_in_its_order():
 
 
 def test_nodes_are_released_without_the_type_of_their_gpus():
-    found = to_pack(released_alone(), TOLD, ChangeCost.of(BOARD, "slurm"), Drain(), gres_type="not a type")
+    found = to_pack(released_alone(), TOLD, ChangeCost.from_catalogue(BOARD, "slurm"), Drain(), gres_type="not a type")
     assert set(found.files) == {PAGE, "slurm/release.sh", "slurm/released.txt"}
     assert not found.warnings
 

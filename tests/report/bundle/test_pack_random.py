@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gpuplanner.core.scenario_fields import MADE_BY
+from gpuplanner.core.scenario_fields import PARTITIONER_BY_ACTUATOR
 from gpuplanner.decision.policy_fleets import FleetRules, PoolRule
 from gpuplanner.hardware.layout_enumeration import list_layouts
 from gpuplanner.hardware.repartitioning_cost import ChangeCost
@@ -31,7 +31,7 @@ def drawn(rng: np.random.Generator) -> FleetRules:
     def cut() -> tuple[str, ...]:
         return tuple(str(text) for text in rng.choice(layouts, size))
 
-    path, comes = str(rng.choice(list(MADE_BY))), bool(rng.integers(2))
+    path, comes = str(rng.choice(list(PARTITIONER_BY_ACTUATOR))), bool(rng.integers(2))
     kept = names[: int(rng.integers(1, count + 1))]
     if comes:
         pools = tuple(
@@ -49,7 +49,9 @@ def drawn(rng: np.random.Generator) -> FleetRules:
 
 
 def packed(rules: FleetRules) -> Pack:
-    return to_pack(rules, PageWords("Do it.", "some way"), ChangeCost.of(rules.gpu_model, rules.actuator), Drain())
+    return to_pack(
+        rules, PageWords("Do it.", "some way"), ChangeCost.from_catalogue(rules.gpu_model, rules.actuator), Drain()
+    )
 
 
 @pytest.mark.parametrize("part", [0, *(pytest.param(part, marks=pytest.mark.long) for part in range(1, 20))])

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.decision.policy_fleets import TenantQuota
-from gpuplanner.hardware.gpu_models import as_board
+from gpuplanner.hardware.gpu_models import as_gpu_model
 from gpuplanner.hardware.repartitioning_cost import ChangeCost
 from gpuplanner.ingest.dataset_writer import write_dataset
 from gpuplanner.ingest.kubernetes.cluster_reader import read_kubernetes
@@ -30,7 +30,12 @@ from tests.report.bundle.test_pack import BOARD, fixed, needs_bash, packed, pool
 
 
 def fleet_pack(rules) -> FleetPack:
-    return FleetPack(rules=rules, gpu_model=as_board(BOARD), change=ChangeCost.of(BOARD, rules.actuator), drain=Drain())
+    return FleetPack(
+        rules=rules,
+        gpu_model=as_gpu_model(BOARD),
+        change=ChangeCost.from_catalogue(BOARD, rules.actuator),
+        drain=Drain(),
+    )
 
 
 tenants = st.lists(st.floats(0.0, 8.0), min_size=1, max_size=5)
@@ -142,7 +147,7 @@ def test_quotas_are_those_of_the_cluster_that_was_read(tmp_path: Path) -> None:
     scenario = Scenario(data=str(tmp_path / "data"), actuator="mig-manager")
     gpu_model = history(scenario).fleet.gpu_model
     [quota] = _quotas(scenario, gpu_model)
-    share = gpu_model.share("1g.10gb")
+    share = gpu_model.gpu_fraction("1g.10gb")
     assert (quota.tenant, quota.cohort, quota.lend) == ("ads", "web", None)
     assert quota.gpus == pytest.approx(6 + 7 * share)
     assert quota.borrow == pytest.approx(2 + 7 * share)

@@ -33,7 +33,7 @@ def calendar(folder: Path, first_change: datetime, path: str = "mig-manager") ->
     demand = np.array([[[2.0, 0.0, 2.0], [0.0, 14.0, 0.0]]])
     problem = PlanProblem(
         BOARD, 2, 2, first_change - 24 * HOUR, 24.0, ["t"], ["gpu", "1g.10gb"], demand, nodes=["n1"],
-        initial={"gpu": 2}, change=ChangeCost.of(BOARD, path),
+        initial={"gpu": 2}, change=ChangeCost.from_catalogue(BOARD, path),
     )  # fmt: skip
     files = calendar_pack(plan(problem, gap_target=0), problem).files
     for name, text in files.items():

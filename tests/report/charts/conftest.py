@@ -31,7 +31,7 @@ def ledger() -> pl.DataFrame:
             ("-", "fragmented", 1.0),
         ]
     ]
-    return conform(pl.DataFrame(rows), Ledger, where="ledger")
+    return conform(pl.DataFrame(rows), Ledger, source="ledger")
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def demand() -> pl.DataFrame:
         for profile, y in (("gpu", 20.0), ("1g.10gb", 2.0))
         for h in range(480)
     ]
-    return conform(pl.DataFrame(rows), Demand, where="demand")
+    return conform(pl.DataFrame(rows), Demand, source="demand")
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def forecast() -> pl.DataFrame:
         for profile in ("gpu", "1g.10gb")
         for h in range(48)
     ]
-    return conform(pl.DataFrame(rows), Forecast, where="forecast")
+    return conform(pl.DataFrame(rows), Forecast, source="forecast")
 
 
 @pytest.fixture
@@ -82,7 +82,7 @@ def layout_plan() -> pl.DataFrame:
     ]
     rows[1] |= {"slot_end": at(12)}
     rows.insert(2, rows[1] | {"slot_start": at(12), "slot_end": at(24), "layout": "1g.10gb:7", "changed": True})
-    return conform(pl.DataFrame(rows), LayoutPlan, where="layout_plan")
+    return conform(pl.DataFrame(rows), LayoutPlan, source="layout_plan")
 
 
 @pytest.fixture
@@ -190,7 +190,7 @@ def samples() -> pl.DataFrame:
         memory_used_gib=pl.lit(40.0),
         activity_source=pl.lit("profiling"),
     )
-    return conform(frame, Samples, where="samples")
+    return conform(frame, Samples, source="samples")
 
 
 @pytest.fixture

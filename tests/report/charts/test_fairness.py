@@ -59,8 +59,8 @@ def test_small_tenants_are_added_up():
 
 def test_parts_of_a_bar_are_allocated_hours_and_shortfall():
     rows = {(row["tenant"], row["part"]): row["gpu_hours"] for row in values(plots.plot_entitlements(ACCOUNTS))}
-    assert rows["a", "allocated, within quota"] == 5.0
-    assert rows["a", "allocated, borrowed"] == 4.0
+    assert rows["a", "within quota or fair share"] == 5.0
+    assert rows["a", "borrowed"] == 4.0
     assert rows["<i>b</i>", "shortfall"] == 5.0
     order = plots.chart_spec(plots.plot_entitlements(ACCOUNTS))["encoding"]["y"]["sort"]
     assert order == ["<i>b</i>", "a"]  # the largest shortfall stands first
@@ -69,5 +69,5 @@ def test_parts_of_a_bar_are_allocated_hours_and_shortfall():
 def test_the_matrix_keeps_the_total_and_names_no_team():
     rows = values(plots.plot_borrowing(BORROWED))
     assert sum(row["gpu_hours"] for row in rows) == BORROWED["gpu_hours"].sum()
-    assert {row["borrower"] for row in rows} == {"idle GPUs", "a", "c"}
-    assert {row["lender"] for row in rows} == {"unclaimed", "<i>b</i>"}
+    assert {row["borrower"] for row in rows} == {"(idle GPUs)", "a", "c"}
+    assert {row["lender"] for row in rows} == {"(no team)", "<i>b</i>"}

@@ -9,8 +9,8 @@ from gpuplanner.hardware.catalog import facts
 from gpuplanner.sizing.memory_components import (
     COMPONENTS,
     activation_bytes,
-    beside_params,
-    explained,
+    adapter_params,
+    explain_peak,
     layer_bytes,
     logits_bytes,
     peak_gib,
@@ -18,14 +18,20 @@ from gpuplanner.sizing.memory_components import (
     stage_params,
     trained_bytes,
 )
-from gpuplanner.sizing.model_architecture import Architecture, agree, describe, from_config, presets
-from gpuplanner.sizing.run_tables import question
-from gpuplanner.sizing.training_job import TrainingJob, tool_facts
+from gpuplanner.sizing.model_architecture import (
+    Architecture,
+    compare_params,
+    load_presets,
+    parse_architecture,
+    parse_config,
+)
+from gpuplanner.sizing.run_tables import read_row_job
+from gpuplanner.sizing.training_job import TrainingJob, resolve_tool_facts
 
 
 @pytest.mark.parametrize("row", facts("model_presets").to_dicts(), ids=lambda row: row["preset"])
 def test_presets_have_the_published_parameters(row):
-    assert presets()[row["preset"]].params() == pytest.approx(row["params_published"], rel=0.005)
+    assert load_presets()[row["preset"]].params() == pytest.approx(row["params_published"], rel=0.005)
 
 
 @pytest.mark.parametrize(
@@ -42,12 +48,12 @@ def test_eight_bit_states_and_one_moment():
 
 @pytest.mark.parametrize(("sharding", "gigabytes"), [("ddp", 120), ("zero1", 31.4), ("zero2", 16.6), ("zero3", 1.9)])
 def test_zero_on_64_ranks(sharding, gigabytes):
-    job = TrainingJob(presets()["gpt2"], 1, regime="mixed", dp=64, sharding=sharding)
+    job = TrainingJob(load_presets()["gpt2"], 1, regime="mixed", dp=64, sharding=sharding)
     assert trained_bytes(job, 7.5e9) / 1e9 == pytest.approx(gigabytes, abs=0.05)
 
 
 def test_megatron_distributed_optimiser_and_context_parallel_ranks_share():
-    job = TrainingJob(presets()["gpt2"], 1, regime="megatron", dp=4, cp=2, sharding="zero1")
+    job = TrainingJob(load_presets()["gpt2"], 1, regime="megatron", dp=4, cp=2, sharding="zero1")
     assert trained_bytes(job, 1.0) == pytest.approx(6 + 12 / 8)
 
 
@@ -85,7 +91,7 @@ def test_the_published_activation_table(t):
 
 
 def test_llama_blocks_follow_the_derived_formula():
-    model = presets()["llama-3.1-8b"]
+    model = load_presets()["llama-3.1-8b"]
     job = TrainingJob(model, 2048, compiled=False)
     g, f = model.kv_heads / model.heads, model.ffn / model.hidden
     per = sum(layer_bytes(job)) / (2048 * model.hidden)
@@ -93,7 +99,7 @@ def test_llama_blocks_follow_the_derived_formula():
 
 
 def test_pipeline_holds_at_most_its_depth_and_recompute_keeps_inputs():
-    model = presets()["gpt2"]
+    model = load_presets()["gpt2"]
     job = TrainingJob(model, 1024, accumulation=8, pp=4)
     first, last, _ = activation_bytes(job)
     assert first == pytest.approx(4 * last)
@@ -104,7 +110,7 @@ def test_pipeline_holds_at_most_its_depth_and_recompute_keeps_inputs():
 
 
 def test_logits_scale_with_vocabulary_and_chunks():
-    job = TrainingJob(presets()["qwen-7b"], 4096, logits_bytes=10)
+    job = TrainingJob(load_presets()["qwen-7b"], 4096, logits_bytes=10)
     width = 151936 * 4096
     assert logits_bytes(job) == pytest.approx(10 * width + 4 * 4096 * 4096)
     assert logits_bytes(replace(job, loss_chunks=8)) < logits_bytes(job) / 6
@@ -112,11 +118,11 @@ def test_logits_scale_with_vocabulary_and_chunks():
 
 def test_trainable_parameters_of_lora_are_those_that_its_tool_prints():
     for name, printed in (("phi-1.5", 1572864), ("stablelm-alpha-3b", 2097152), ("llama-2-13b", 6553600)):
-        assert beside_params(TrainingJob(presets()[name], 1, method="lora")) == printed
+        assert adapter_params(TrainingJob(load_presets()[name], 1, method="lora")) == printed
 
 
 def test_gradients_that_are_made_anew_come_as_activations_go():
-    job = TrainingJob(presets()["llama-3.2-3b"], 4096, 1, regime="pure", fused_step=True, meter="allocated")
+    job = TrainingJob(load_presets()["llama-3.2-3b"], 4096, 1, regime="pure", fused_step=True, meter="allocated")
     kept, freed = (sum(peak_gib(replace(job, gradients_freed=way))) for way in (False, True))
     assert (kept - freed) * 2**30 == pytest.approx(2 * job.model.params(), rel=0.01)  # activations are more
     several = replace(job, gradients_freed=True, accumulation=4)
@@ -137,7 +143,7 @@ def test_a_composed_gelu_keeps_a_tensor_an_operation():
             "precision": "bf16-true",
             "optimizer": "adamw",
         }
-        job = question(row | more).job
+        job = read_row_job(row | more).job
         return sum(layer_bytes(job)) / job.tokens / job.model.ffn
 
     assert mlp("transformers") - mlp("pytorch") == pytest.approx(6)  # power, tanh, 1 + tanh and a half, not one
@@ -147,35 +153,35 @@ def test_a_composed_gelu_keeps_a_tensor_an_operation():
     assert mlp("transformers", torch_compile="yes") == pytest.approx(mlp("nanogpt"))
     assert mlp("transformers", "pythia-1b") == pytest.approx(mlp("pytorch", "pythia-1b"))
     config = {"model_type": "gpt2", "n_layer": 2, "n_embd": 64, "n_head": 4, "vocab_size": 100}
-    assert from_config(config | {"activation_function": "gelu_new"}, "tiny")[0].gelu_new
-    assert not from_config(config | {"activation_function": "gelu"}, "tiny")[0].gelu_new
+    assert parse_config(config | {"activation_function": "gelu_new"}, "tiny")[0].gelu_new
+    assert not parse_config(config | {"activation_function": "gelu"}, "tiny")[0].gelu_new
 
 
 def test_components_are_not_negative_and_add_up():
     for name in ("llama-3.1-8b", "mixtral-8x7b", "deepseek-v3", "bert-base", "sdxl"):
-        job = TrainingJob(presets()[name], 1024, 2, regime="mixed", sharding="fsdp", dp=8)
+        job = TrainingJob(load_presets()[name], 1024, 2, regime="mixed", sharding="fsdp", dp=8)
         parts = peak_gib(job)
         assert len(parts) == len(COMPONENTS)
         assert min(parts) >= 0
-        assert sum(part.gib for part in explained(job)) == pytest.approx(sum(parts))
+        assert sum(part.gib for part in explain_peak(job)) == pytest.approx(sum(parts))
 
 
 def test_config_files_arguments_and_specs_give_the_same_model():
     config = {"model_type": "llama", "num_hidden_layers": 32, "hidden_size": 4096, "num_attention_heads": 32,
               "num_key_value_heads": 8, "vocab_size": 128256, "intermediate_size": 14336}  # fmt: skip
-    assert from_config(config, "x")[0].params() == 8030261248
+    assert parse_config(config, "x")[0].params() == 8030261248
     spec = "layers=32 hidden=4096 heads=32 kv_heads=8 vocab=128256 ffn=14336 params=8030261248"
-    assert describe(spec)[0].params() == 8030261248
+    assert parse_architecture(spec)[0].params() == 8030261248
     words = "--num-layers 32 --hidden-size 4096 --num-attention-heads 32 --num-query-groups 8 --vocab-size 128256 \
 --ffn-hidden-size 14336 --swiglu --normalization RMSNorm --disable-bias-linear --untie-embeddings-and-output-weights"
-    assert describe(words)[0].params() == 8030261248
+    assert parse_architecture(words)[0].params() == 8030261248
 
 
 def test_labels_may_lie_and_numbers_may_not():
     model = Architecture("GPT", 8, 14400, 96, 96, 250000, ffn=57600, gated=False, norm="layer", tied=True)
-    assert "layers have 23.5" in agree(model, 20e9, label=True)
+    assert "layers have 23.5" in compare_params(model, 20e9, label=True)
     with pytest.raises(ScenarioError, match="which its layers have"):
-        agree(model, 20e9, label=False)
+        compare_params(model, 20e9, label=False)
 
 
 @pytest.mark.parametrize(
@@ -190,10 +196,10 @@ def test_labels_may_lie_and_numbers_may_not():
 )
 def test_what_cannot_be_is_refused_with_the_nearest_choice(wrong, said):
     with pytest.raises(ScenarioError, match=said):
-        TrainingJob(presets()["llama-3.1-8b"], 2048, **wrong)
+        TrainingJob(load_presets()["llama-3.1-8b"], 2048, **wrong)
 
 
 def test_a_tool_overrules_what_is_assumed_of_any():
-    assert tool_facts("any", frozenset())["recompute"] == "full"
-    assert tool_facts("litgpt", frozenset({"lora", "single"}))["recompute"] == "none"
-    assert tool_facts("litgpt", frozenset({"lora", "sharded"}))["gradients_whole"] == "yes"
+    assert resolve_tool_facts("any", frozenset())["recompute"] == "full"
+    assert resolve_tool_facts("litgpt", frozenset({"lora", "single"}))["recompute"] == "none"
+    assert resolve_tool_facts("litgpt", frozenset({"lora", "sharded"}))["gradients_whole"] == "yes"

@@ -9,8 +9,8 @@ from memory_fit.evaluate import OutOfMemory, evaluate
 from typer.testing import CliRunner
 
 from gpuplanner.cli.application import app, register_commands
-from gpuplanner.sizing.learned_memory import learned, peak_model_text, read_peak_model, shipped_model
-from gpuplanner.sizing.run_tables import measured_runs, predict_table, question, unread_rows
+from gpuplanner.sizing.learned_memory import format_peak_model, learn_own_runs, read_peak_model, shipped_peak_model
+from gpuplanner.sizing.run_tables import collect_measured_runs, list_unread_rows, predict_table, read_row_job
 
 MEASURED = ("measured_peak_gib", "measured_raw", "raw_unit", "aggregation", "status", "notes")
 
@@ -82,25 +82,25 @@ def test_even_one_run_moves_its_tool_and_nobody_else(rows):
     mine = rows.filter(source="Lightning-AI/litgpt", status="ok").head(5).with_columns(
         source=pl.lit("trl"), measured_peak_gib=pl.col("measured_peak_gib").cast(pl.Float64) * 1.2
     )  # fmt: skip
-    model = shipped_model()
-    runs, _ = measured_runs(mine)
-    after, before = learned(model, runs), model
+    model = shipped_peak_model()
+    runs, _ = collect_measured_runs(mine)
+    after, before = learn_own_runs(model, runs), model
     assert after.tools["litgpt"] == before.tools["litgpt"]
     assert "trl" in after.tools
-    one = learned(model, runs.take(np.arange(1)))
+    one = learn_own_runs(model, runs.select(np.arange(1)))
     assert "trl" in one.tools
     assert after.radii["trl"] < one.radii["trl"] < model.unseen
-    assert read_peak_model(peak_model_text(after)) == after
+    assert read_peak_model(format_peak_model(after)) == after
 
 
 def test_rows_that_cannot_be_read_are_named_and_the_others_are_learned_from(rows):
     mine = rows.filter(source="Lightning-AI/litgpt", status="ok").head(5).with_columns(
         source=pl.lit("my trainer"), method=pl.Series(["lora", "lroa", "lora", "lora", "lora"])
     )  # fmt: skip
-    (said,) = unread_rows(mine)
+    (said,) = list_unread_rows(mine)
     assert "row 2" in said
     assert "lora" in said
-    after = learned(shipped_model(), measured_runs(mine)[0])
+    after = learn_own_runs(shipped_peak_model(), collect_measured_runs(mine)[0])
     assert after.rows["my trainer"] == 4
     seen = predict_table(mine.head(1), after).row(0, named=True)
     assert seen["level"] == "tool measured"
@@ -110,7 +110,7 @@ def test_rows_that_cannot_be_read_are_named_and_the_others_are_learned_from(rows
 
 
 def test_a_bound_is_wider_for_what_was_not_seen_and_the_probability_never_below_what_the_rows_support():
-    model = shipped_model()
+    model = shipped_peak_model()
     row = {
         "framework": "litgpt",
         "model": "llama-2-7b",
@@ -118,12 +118,12 @@ def test_a_bound_is_wider_for_what_was_not_seen_and_the_probability_never_below_
         "seq_len": 1304,
         "precision": "bf16-true",
     }
-    job = question(row).job
-    near = model.radius("litgpt", known=True, job=job)
-    far = model.radius("litgpt", known=True, job=question(row | {"seq_len": 131072, "micro_batch": 8}).job)
-    new = model.radius("litgpt", known=True, job=question(row | {"model": "gemma-7b"}).job)
-    other = model.radius("litgpt", known=True, job=question(row | {"precision": "32-true"}).job)
-    stranger, decided = (model.radius("own", known=False, decided=said) for said in (False, True))
+    job = read_row_job(row).job
+    near = model.radius("litgpt", is_known_tool=True, job=job)
+    far = model.radius("litgpt", is_known_tool=True, job=read_row_job(row | {"seq_len": 131072, "micro_batch": 8}).job)
+    new = model.radius("litgpt", is_known_tool=True, job=read_row_job(row | {"model": "gemma-7b"}).job)
+    other = model.radius("litgpt", is_known_tool=True, job=read_row_job(row | {"precision": "32-true"}).job)
+    stranger, decided = (model.radius("own", is_known_tool=False, decided=said) for said in (False, True))
     assert model.unseen < decided < stranger == model.generic  # less is open where all that matters is said
     assert near == model.radii["litgpt"]
     assert other >= model.unseen  # the tool was seen, but not at this precision

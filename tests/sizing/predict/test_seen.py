@@ -6,11 +6,11 @@ import polars as pl
 import pytest
 
 from gpuplanner.core.errors import SchemaError
-from gpuplanner.sizing.learned_memory import fits, smallest_that_fits, with_kind
-from gpuplanner.sizing.memory_trend import seen_and_predicted
-from gpuplanner.sizing.model_architecture import describe
-from gpuplanner.sizing.serving_speed import EngineLayout, cache_bytes_per_token, serve
-from gpuplanner.sizing.throughput import board_facts, tokens_per_s
+from gpuplanner.sizing.learned_memory import classify_peaks, find_smallest_slices, list_fitting_slices
+from gpuplanner.sizing.memory_trend import compare_measured_and_predicted
+from gpuplanner.sizing.model_architecture import parse_architecture
+from gpuplanner.sizing.serving_speed import EngineLayout, cache_bytes_per_token, make_engine
+from gpuplanner.sizing.throughput import estimate_tokens_per_s, find_gpu_spec
 from gpuplanner.sizing.training_job import TrainingJob
 
 BOARD = "A100-40GB"
@@ -45,8 +45,8 @@ def agreement(table, truth):
 @pytest.mark.data
 def test_peaks_of_a_framework_that_takes_memory_in_steps_never_say_that_what_does_not_fit_does(miso):
     seen, truth = miso
-    assert with_kind(seen)["peak_is"].unique().to_list() == ["upper bound"]
-    settings, share, false_fits = agreement(fits(seen, BOARD), truth)
+    assert classify_peaks(seen)["peak_is"].unique().to_list() == ["upper bound"]
+    settings, share, false_fits = agreement(list_fitting_slices(seen, BOARD), truth)
     assert settings == 80
     assert false_fits == 0
     assert share >= 0.82
@@ -55,56 +55,56 @@ def test_peaks_of_a_framework_that_takes_memory_in_steps_never_say_that_what_doe
 @pytest.mark.data
 def test_a_run_on_one_smaller_slice_overrules_the_bound(miso):
     seen, truth = miso
-    tried = smallest_that_fits(seen, BOARD).select("program", "job", "peak_gib", ran_profile="try_next")
+    tried = find_smallest_slices(seen, BOARD).select("program", "job", "peak_gib", ran_profile="try_next")
     ran = [None if name is None else truth[job, name] for job, name in tried.select("job", "ran_profile").rows()]
-    settings, share, false_fits = agreement(fits(tried.with_columns(ran=pl.Series(ran)), BOARD), truth)
+    settings, share, false_fits = agreement(list_fitting_slices(tried.with_columns(ran=pl.Series(ran)), BOARD), truth)
     assert (settings, false_fits) == (80, 0)
     assert share >= 0.95
 
 
 def test_a_plain_peak_gets_headroom_and_a_missing_column_is_named():
     seen = pl.DataFrame({"program": ["a", "a"], "job": ["1", "2"], "peak_gib": [9.4, 4.0]})
-    assert smallest_that_fits(seen, "A100-80GB")["profile"].to_list() == ["1g.20gb", "1g.10gb"]
+    assert find_smallest_slices(seen, "A100-80GB")["profile"].to_list() == ["1g.20gb", "1g.10gb"]
     with pytest.raises(SchemaError, match="peak_gib"):
-        fits(seen.drop("peak_gib"), "A100-80GB")
+        list_fitting_slices(seen.drop("peak_gib"), "A100-80GB")
 
 
 def test_what_was_seen_stands_beside_what_is_predicted():
     row = {"job": "1", "program": "tf", "model": "gpt2", "seq_len": "1024", "framework": "nanogpt"}
-    both = seen_and_predicted(
+    both = compare_measured_and_predicted(
         pl.DataFrame([row | {"peak_gib": "30"}, row | {"job": "2", "peak_gib": "30"}]), "A100-80GB"
     )
     assert both["right"].to_list() == ["prediction"] * 2
-    alone = seen_and_predicted(pl.DataFrame([row | {"peak_gib": "30"}]), "A100-80GB")
+    alone = compare_measured_and_predicted(pl.DataFrame([row | {"peak_gib": "30"}]), "A100-80GB")
     assert alone["right"].to_list() == ["seen"]
 
 
 @pytest.mark.parametrize(("name", "kib"), [("llama-3.1-8b", 128), ("llama-3.1-70b", 320)])
 def test_cache_per_token(name, kib):
-    assert cache_bytes_per_token(describe(name)[0]) == kib * 1024
+    assert cache_bytes_per_token(parse_architecture(name)[0]) == kib * 1024
 
 
 def test_cache_of_70b_at_32k_tokens_and_of_its_heads_without_groups():
-    model = describe("llama-2-70b")[0]
+    model = parse_architecture("llama-2-70b")[0]
     assert cache_bytes_per_token(model) * 32768 / 2**30 == pytest.approx(10)
     assert cache_bytes_per_token(model) * 8 * 32768 / 2**30 == pytest.approx(80)
     assert cache_bytes_per_token(model, 16) == cache_bytes_per_token(model, 8)  # no more ranks than heads share it
 
 
 def test_latent_attention_keeps_its_latent_and_the_rotary_part():
-    assert cache_bytes_per_token(describe("deepseek-v3")[0]) == 61 * (512 + 64) * 2
+    assert cache_bytes_per_token(parse_architecture("deepseek-v3")[0]) == 61 * (512 + 64) * 2
 
 
 def test_concurrency_is_what_the_cache_has_room_for():
-    model, gpu_model = describe("llama-3.1-8b")[0], board_facts("H100-80GB-SXM5")
-    engine = serve(model, gpu_model, EngineLayout(), 8192)
+    model, gpu_model = parse_architecture("llama-3.1-8b")[0], find_gpu_spec("H100-80GB-SXM5")
+    engine = make_engine(model, gpu_model, EngineLayout(), 8192)
     room = 0.9 * gpu_model.memory_gib - engine.weights_gib - engine.workspace_gib
     assert engine.concurrency == int(room // 1)  # 8192 tokens of 128 KiB are 1 GiB
-    assert serve(model, gpu_model, EngineLayout(), 8192, itl_s=0.008).concurrency < engine.concurrency
-    assert serve(model, gpu_model, EngineLayout(cache_bytes=1.0), 8192).concurrency == pytest.approx(
+    assert make_engine(model, gpu_model, EngineLayout(), 8192, itl_s=0.008).concurrency < engine.concurrency
+    assert make_engine(model, gpu_model, EngineLayout(cache_bytes=1.0), 8192).concurrency == pytest.approx(
         2 * engine.concurrency, abs=1
     )
-    assert serve(describe("llama-3.1-405b")[0], gpu_model, EngineLayout(), 8192) is None
+    assert make_engine(parse_architecture("llama-3.1-405b")[0], gpu_model, EngineLayout(), 8192) is None
 
 
 @pytest.mark.parametrize(
@@ -112,6 +112,6 @@ def test_concurrency_is_what_the_cache_has_room_for():
     [("llama-2-7b", 8, 10643), ("llama-2-13b", 128, 5080), ("llama-2-70b", 128, 1058)],
 )
 def test_speed_of_published_runs_lies_in_the_interval(model, gpus, published):
-    job = TrainingJob(describe(model)[0], 2048, 8, 4, dp=gpus, sharding="fsdp")  # micro-batch not published
-    low, _, high = tokens_per_s(job, board_facts("H100-80GB-SXM5"))
+    job = TrainingJob(parse_architecture(model)[0], 2048, 8, 4, dp=gpus, sharding="fsdp")  # micro-batch not published
+    low, _, high = estimate_tokens_per_s(job, find_gpu_spec("H100-80GB-SXM5"))
     assert low / gpus <= published <= 1.05 * high / gpus

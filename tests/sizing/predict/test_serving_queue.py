@@ -25,7 +25,7 @@ def every_step(speed: ReplicaSpeed, arrivals: list[float], prompt: int, answer: 
             now = arrivals[nxt]
             continue
         decoding = list(tokens)
-        room, places, taken, ready = speed.batched_tokens - len(decoding), speed.most - len(decoding), 0, []
+        room, places, taken, ready = speed.batched_tokens - len(decoding), speed.max_sequences - len(decoding), 0, []
         for number in waiting:
             part = min(left[number], room - taken) if places > 0 else 0
             if not part:
@@ -60,10 +60,10 @@ def test_a_replica_runs_as_one_that_plays_every_step(gaps, prompt, answer, most,
     fast = serving_queue._Replica(speed, prompt, answer)
     for arrival in arrivals:
         fast.advance(arrival)
-        fast.add(arrival)
+        fast.add_request(arrival)
     fast.advance(np.inf)
     slow = sorted(every_step(speed, arrivals, prompt, answer))
-    found = sorted((first, end) for _, first, end in fast.seen)
+    found = sorted((first, end) for _, first, end in fast.finished_requests)
     assert len(found) == len(arrivals)
     assert np.allclose(found, slow, atol=1e-9)
 
@@ -76,9 +76,9 @@ def test_one_place_is_a_queue_with_one_server_and_fixed_service():
     replica = serving_queue._Replica(speed, 100, 1)
     for arrival in arrivals.tolist():
         replica.advance(arrival)
-        replica.add(arrival)
+        replica.add_request(arrival)
     replica.advance(np.inf)
-    seen = np.array(replica.seen)
+    seen = np.array(replica.finished_requests)
     waited = (seen[:, 2] - seen[:, 0]).mean() / 0.1 - 1
     assert waited == pytest.approx(rho / (2 * (1 - rho)), rel=0.05)
 

@@ -11,21 +11,21 @@ from typer.testing import CliRunner
 
 from gpuplanner.cli.application import app, register_commands
 from gpuplanner.core.errors import SchemaError
-from gpuplanner.sizing.model_architecture import preset
-from gpuplanner.sizing.service_plans import PREDICTED, predict_serving_table
+from gpuplanner.sizing.model_architecture import load_preset
+from gpuplanner.sizing.service_plans import PREDICTED_COLUMNS, predict_serving_table
 from gpuplanner.sizing.serving_speed import (
     EngineLayout,
     Load,
-    attended_tokens,
+    compute_serving_work,
+    count_attended_tokens,
+    count_sequences_in_memory,
+    make_engine,
     predict_serving,
-    sequence_capacity,
-    serve,
-    serving_work,
     shipped_serving_speed,
 )
-from gpuplanner.sizing.throughput import board_facts, slice_board
+from gpuplanner.sizing.throughput import find_gpu_spec, make_slice_spec
 
-H100 = board_facts("H100-80GB-SXM5")
+H100 = find_gpu_spec("H100-80GB-SXM5")
 ONE_GPU, LOAD = EngineLayout(), Load(1024, 512, 64)
 ROW = {
     "model": "meta-llama/Llama-3.1-8B-Instruct",
@@ -40,7 +40,7 @@ ROW = {
 
 
 def speed(model, gpu_model=H100, layout=ONE_GPU, load=LOAD):
-    return predict_serving(serving_work(preset(model), gpu_model, layout, load))
+    return predict_serving(compute_serving_work(load_preset(model), gpu_model, layout, load))
 
 
 @pytest.mark.parametrize("model", ["llama-3.1-8b", "gpt-oss-120b", "deepseek-v3"])
@@ -70,7 +70,7 @@ def test_tensor_parallelism_does_not_scale_linearly():
 
 
 def test_a_mig_slice_is_slower_than_the_gpu_and_launches_as_fast():
-    part = slice_board(H100, "3g.40gb")
+    part = make_slice_spec(H100, "3g.40gb")
     assert speed("llama-3.1-8b", part).itl_ms > speed("llama-3.1-8b").itl_ms
     tiny = [speed("qwen3-0.6b", gpu_model, load=Load(16, 16, 1)).itl_ms for gpu_model in (part, H100)]
     assert tiny[0] / tiny[1] < 1.5  # half the bandwidth, the same launches
@@ -79,30 +79,30 @@ def test_a_mig_slice_is_slower_than_the_gpu_and_launches_as_fast():
 def test_blackwell_multiplies_four_bits_and_hopper_unpacks_them():
     four, sixteen = EngineLayout(8, weight_bytes=0.53, weights="nvfp4"), EngineLayout(8, weight_bytes=0.53)
     long = Load(16384, 64, 64)  # prefill is what peaks decide
-    b200 = board_facts("B200-180GB")
+    b200 = find_gpu_spec("B200-180GB")
     assert speed("llama-3.1-70b", b200, four, long).itl_ms < speed("llama-3.1-70b", b200, sixteen, long).itl_ms
     assert speed("llama-3.1-70b", H100, four, long) == speed("llama-3.1-70b", H100, sixteen, long)
 
 
 def test_sliding_windows_read_less_of_a_long_context():
-    assert attended_tokens(preset("llama-3.1-8b"), 8192) == 8192
-    assert attended_tokens(preset("gpt-oss-120b"), 8192) == (8192 + 128) / 2
-    assert attended_tokens(preset("gemma-3-27b"), 6144) == pytest.approx(6144 / 6 + 1024 * 5 / 6)
+    assert count_attended_tokens(load_preset("llama-3.1-8b"), 8192) == 8192
+    assert count_attended_tokens(load_preset("gpt-oss-120b"), 8192) == (8192 + 128) / 2
+    assert count_attended_tokens(load_preset("gemma-3-27b"), 6144) == pytest.approx(6144 / 6 + 1024 * 5 / 6)
 
 
 def test_requests_beyond_memory_wait():
-    model, layout, load = preset("qwen3-32b"), EngineLayout(), Load(2048, 512, 64)
-    capacity = sequence_capacity(model, H100, layout, load)
+    model, layout, load = load_preset("qwen3-32b"), EngineLayout(), Load(2048, 512, 64)
+    capacity = count_sequences_in_memory(model, H100, layout, load)
     assert 0 < capacity < 64
-    waiting = predict_serving(serving_work(model, H100, layout, load, capacity))
-    full = predict_serving(serving_work(model, H100, layout, Load(2048, 512, capacity)))
+    waiting = predict_serving(compute_serving_work(model, H100, layout, load, capacity))
+    full = predict_serving(compute_serving_work(model, H100, layout, Load(2048, 512, capacity)))
     assert waiting.itl_ms == full.itl_ms
     assert waiting.tokens_per_s == pytest.approx(full.tokens_per_s)
     assert waiting.ttft_high_ms > 10 * full.ttft_high_ms
 
 
 def test_plans_for_serving_take_this_speed():
-    engine = serve(preset("llama-3.1-8b"), H100, EngineLayout(), 1536, prompt=1024, itl_s=0.03)
+    engine = make_engine(load_preset("llama-3.1-8b"), H100, EngineLayout(), 1536, prompt=1024, itl_s=0.03)
     assert engine.step_s <= 0.03
     assert 5_000 < engine.tokens_per_s < 9_000  # two calibrated tools: 7,600 to 7,700
     low, high = engine.tokens_per_s_interval
@@ -134,7 +134,7 @@ def test_plans_for_serving_take_this_speed():
 def test_a_row_that_cannot_be_predicted_says_why(change, words):
     row = predict_serving_table(pl.DataFrame([ROW | change])).row(0, named=True)
     assert words in row["reason"]
-    assert [row[name] for name in PREDICTED] == [None] * len(PREDICTED)
+    assert [row[name] for name in PREDICTED_COLUMNS] == [None] * len(PREDICTED_COLUMNS)
 
 
 def test_a_table_without_a_needed_column_is_rejected():
@@ -197,7 +197,7 @@ def test_the_command_keeps_rows_columns_and_order(tmp_path):
     assert told.exit_code == 0
     assert "3 rows, 1 of them not predicted" in told.stderr
     found = pl.read_csv(out)
-    assert found.columns == [*ROW, "note", "tp", *PREDICTED, "reason"]
+    assert found.columns == [*ROW, "note", "tp", *PREDICTED_COLUMNS, "reason"]
     assert found["note"].to_list() == ["a", "b", "c"]
     assert found["itl_ms"].is_null().to_list() == [False, True, False]
     asked = run(app, ["size", "--task", "serve", "--table", str(source), "--json"])

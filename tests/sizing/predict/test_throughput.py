@@ -2,10 +2,10 @@
 
 import pytest
 
-from gpuplanner.sizing.run_tables import question
-from gpuplanner.sizing.throughput import board_facts, flops_per_token, tokens_per_s
+from gpuplanner.sizing.run_tables import read_row_job
+from gpuplanner.sizing.throughput import count_flops_per_token, estimate_tokens_per_s, find_gpu_spec
 
-H200 = board_facts("H200")
+H200 = find_gpu_spec("H200")
 # Model, method, precision, tokens of a sequence, sequences, recompute; seconds a step of transformers 5.17 and peft
 # 0.21 with PyTorch 2.11 on an H200. The parameters were fitted on these and 75 others.
 RUNS = (
@@ -29,20 +29,27 @@ def test_runs_that_were_measured_lie_in_the_interval(run):
     }  # fmt: skip
     if method == "lora":
         row |= {"lora_rank": 16, "lora_targets": "all"}
-    job = question(row).job
-    low, rate, high = tokens_per_s(job, H200)
+    job = read_row_job(row).job
+    low, rate, high = estimate_tokens_per_s(job, H200)
     assert low < job.tokens / step_s < high
     assert rate == pytest.approx(job.tokens / step_s, rel=0.35)
 
 
 def test_fp32_is_no_faster_than_its_peak():
-    job = question({"model": "llama-3.2-1b", "method": "full", "precision": "32-true", "seq_len": 2048}).job
-    for gpu_model in map(board_facts, ("A100-80GB", "H100-80GB-SXM5", "H200", "MI300X", "V100-16GB-SXM2")):
-        assert tokens_per_s(job, gpu_model)[2] * flops_per_token(job) <= gpu_model.fp32_flops <= gpu_model.flops
+    job = read_row_job({"model": "llama-3.2-1b", "method": "full", "precision": "32-true", "seq_len": 2048}).job
+    for gpu_model in map(find_gpu_spec, ("A100-80GB", "H100-80GB-SXM5", "H200", "MI300X", "V100-16GB-SXM2")):
+        assert (
+            estimate_tokens_per_s(job, gpu_model)[2] * count_flops_per_token(job)
+            <= gpu_model.fp32_flops
+            <= gpu_model.flops
+        )
 
 
 def test_kernels_that_are_compiled_are_faster_and_larger_batches_too():
     row = {"framework": "torchtune", "model": "llama-3.2-3b", "method": "full", "seq_len": 2048}
-    one, compiled, four = (question(row | more).job for more in ({}, {"torch_compile": "yes"}, {"micro_batch": 4}))
-    assert tokens_per_s(compiled, H200)[1] > tokens_per_s(one, H200)[1]
-    assert all(more > few for more, few in zip(tokens_per_s(four, H200), tokens_per_s(one, H200), strict=True))
+    one, compiled, four = (read_row_job(row | more).job for more in ({}, {"torch_compile": "yes"}, {"micro_batch": 4}))
+    assert estimate_tokens_per_s(compiled, H200)[1] > estimate_tokens_per_s(one, H200)[1]
+    assert all(
+        more > few
+        for more, few in zip(estimate_tokens_per_s(four, H200), estimate_tokens_per_s(one, H200), strict=True)
+    )

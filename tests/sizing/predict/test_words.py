@@ -5,10 +5,10 @@ import pytest
 
 from gpuplanner.core.errors import ScenarioError
 from gpuplanner.hardware.catalog import facts
-from gpuplanner.sizing.memory_components import COMPONENTS, GIB, logits_bytes, peak_gib
-from gpuplanner.sizing.run_table_words import meaning
-from gpuplanner.sizing.run_tables import predict_table, question
-from gpuplanner.sizing.training_job import method_names, methods
+from gpuplanner.sizing.memory_components import BYTES_PER_GIB, COMPONENTS, logits_bytes, peak_gib
+from gpuplanner.sizing.run_table_words import resolve_word
+from gpuplanner.sizing.run_tables import predict_table, read_row_job
+from gpuplanner.sizing.training_job import load_methods, methods_by_name
 
 ROW = {
     "framework": "torchtune", "model": "llama-3.1-8b", "method": "lora", "seq_len": "2048", "micro_batch": "1",
@@ -27,18 +27,18 @@ def answer(**changes):
 def test_stated_fp32_has_sixteen_bytes_a_parameter_under_every_tool(tool, said):
     for model in ("llama-3.1-8b", "gpt2"):
         row = {"framework": tool, "model": model, "seq_len": 512, "precision": said, "optimizer": "adamw"}
-        job = question(row).job
-        assert peak_gib(job)[0] * GIB >= 15.99 * job.model.params()
+        job = read_row_job(row).job
+        assert peak_gib(job)[0] * BYTES_PER_GIB >= 15.99 * job.model.params()
 
 
 @pytest.mark.parametrize("tool", TOOLS)
 def test_stated_precision_decides_under_every_tool(tool):
     row = {"framework": tool, "model": "llama-3.1-8b", "seq_len": 512, "optimizer": "adamw", "n_gpus": 1}
     states = {
-        said: peak_gib(question(row | {"precision": said}).job)[0] * GIB / 8.03e9
+        said: peak_gib(read_row_job(row | {"precision": said}).job)[0] * BYTES_PER_GIB / 8.03e9
         for said in ("bf16-true", "bf16-mixed", "32-true")
     }
-    job = question(row | {"precision": "bf16-true"}).job
+    job = read_row_job(row | {"precision": "bf16-true"}).job
     if job.regime.startswith("deepspeed"):  # which keeps fp32 copies of whatever it trains
         assert states["bf16-true"] >= 16
     else:
@@ -47,15 +47,15 @@ def test_stated_precision_decides_under_every_tool(tool):
     assert states["32-true"] == pytest.approx(16, rel=0.01)
 
 
-@pytest.mark.parametrize("name", sorted(method_names()))
+@pytest.mark.parametrize("name", sorted(methods_by_name()))
 def test_every_method_is_known_and_trains_what_it_says(name):
-    asked = question({"model": "llama-2-7b", "seq_len": 512, "precision": "bf16", "method": name})
+    asked = read_row_job({"model": "llama-2-7b", "seq_len": 512, "precision": "bf16", "method": name})
     assert asked.job is not None
     states, beside = peak_gib(asked.job)[:2]
-    if methods()[asked.job.method].base == "trained":
-        assert states * GIB > 7.9 * asked.job.model.params()
+    if load_methods()[asked.job.method].base == "trained":
+        assert states * BYTES_PER_GIB > 7.9 * asked.job.model.params()
     else:
-        assert states * GIB <= 2 * asked.job.model.params()
+        assert states * BYTES_PER_GIB <= 2 * asked.job.model.params()
         assert beside > 0
 
 
@@ -71,7 +71,7 @@ def test_every_method_is_known_and_trains_what_it_says(name):
     ],
 )
 def test_matrices_are_read_in_the_words_of_adapter_libraries(told, read):
-    asked = question({"model": "llama-2-7b", "seq_len": 512, "method": "lora", "lora_targets": told})
+    asked = read_row_job({"model": "llama-2-7b", "seq_len": 512, "method": "lora", "lora_targets": told})
     if read is None:
         assert asked.job is None
         assert "lora_targets" in asked.missing[-1]
@@ -88,17 +88,17 @@ def test_a_loop_of_ones_own_holds_a_temporary_of_the_step_where_a_fused_one_does
         "optimizer": "adamw",
         "method": "full",
     }
-    job = question({**row, "framework": "pytorch", "activation_checkpointing": "yes"}).job
+    job = read_row_job({**row, "framework": "pytorch", "activation_checkpointing": "yes"}).job
     parts = dict(zip(COMPONENTS, peak_gib(job), strict=True))
-    assert parts["step"] * GIB == pytest.approx(2 * job.model.params(), rel=0.01)
-    assert (parts["states"] + parts["step"]) * GIB == pytest.approx(10 * job.model.params(), rel=0.01)
-    without = question({**row, "framework": "pytorch", "optimizer": "sgd"}).job
+    assert parts["step"] * BYTES_PER_GIB == pytest.approx(2 * job.model.params(), rel=0.01)
+    assert (parts["states"] + parts["step"]) * BYTES_PER_GIB == pytest.approx(10 * job.model.params(), rel=0.01)
+    without = read_row_job({**row, "framework": "pytorch", "optimizer": "sgd"}).job
     assert dict(zip(COMPONENTS, peak_gib(without), strict=True))["step"] == 0
 
 
 def test_adapters_of_more_rank_and_more_layers_take_more_and_dense_ones_make_a_matrix():
     def total(**row):
-        job = question({"model": "llama-2-7b", "seq_len": 512, "precision": "bf16", "framework": "peft", **row}).job
+        job = read_row_job({"model": "llama-2-7b", "seq_len": 512, "precision": "bf16", "framework": "peft", **row}).job
         return sum(peak_gib(job))
 
     assert total(method="lora", lora_rank=8) < total(method="lora", lora_rank=64)
@@ -119,7 +119,7 @@ def test_adapters_of_more_rank_and_more_layers_take_more_and_dense_ones_make_a_m
     ],
 )
 def test_words_in_any_order_and_with_any_signs_mean_the_same(kind, text, means):
-    assert meaning(kind, text) == means
+    assert resolve_word(kind, text) == means
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_words_in_any_order_and_with_any_signs_mean_the_same(kind, text, means):
 )  # fmt: skip
 def test_what_is_no_word_is_refused_with_the_nearest(kind, text, near):
     with pytest.raises(ScenarioError, match=near):
-        meaning(kind, text)
+        resolve_word(kind, text)
 
 
 NONSENSE = [
@@ -180,13 +180,13 @@ def test_contradictions_are_refused_or_listed_and_widen(changes):
     if said["level"] != "not predicted":
         words = [name for name in changes if name in said["missing"]]
         assert words, said
-        asked = question({**ROW, **changes})
+        asked = read_row_job({**ROW, **changes})
         assert asked.clashes
 
 
 def test_layers_spread_by_device_map_share_the_weights_and_one_works_at_a_time():
-    one = question(ROW | {"method": "qlora"})
-    four = question(ROW | {"method": "qlora", "device_map": "auto", "n_gpus": "4"})
+    one = read_row_job(ROW | {"method": "qlora"})
+    four = read_row_job(ROW | {"method": "qlora", "device_map": "auto", "n_gpus": "4"})
     assert four.job.pp == 4
     assert not four.clashes
     assert peak_gib(four.job)[0] < 0.5 * peak_gib(one.job)[0]
@@ -201,9 +201,9 @@ def test_experts_spread_over_ranks_lie_there_alone():
         "dp": 8,
         "n_gpus": 8,
     }
-    alone, spread = question(row | {"zero_stage": 1}).job, question(row | {"zero_stage": 1, "ep": 8}).job
+    alone, spread = read_row_job(row | {"zero_stage": 1}).job, read_row_job(row | {"zero_stage": 1, "ep": 8}).job
     assert peak_gib(spread)[0] < 0.5 * peak_gib(alone)[0]
-    whole = [question(row | {"fsdp": "yes", "ep": ep}).job for ep in (1, 8)]
+    whole = [read_row_job(row | {"fsdp": "yes", "ep": ep}).job for ep in (1, 8)]
     assert peak_gib(whole[0])[0] == pytest.approx(peak_gib(whole[1])[0])  # what is sharded is the same
 
 
@@ -215,6 +215,6 @@ def test_a_loss_that_is_cut_to_a_size_does_not_grow_with_the_batch():
         "precision": "bf16",
         "seq_len": 8192,
     }
-    small, large = (question(row | {"micro_batch": n}).job for n in (2, 16))
+    small, large = (read_row_job(row | {"micro_batch": n}).job for n in (2, 16))
     assert logits_bytes(large) < 2.2 * logits_bytes(small)
-    assert sum(peak_gib(small)) < sum(peak_gib(question(row | {"framework": "trl", "micro_batch": 2}).job))
+    assert sum(peak_gib(small)) < sum(peak_gib(read_row_job(row | {"framework": "trl", "micro_batch": 2}).job))

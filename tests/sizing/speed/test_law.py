@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuplanner.sizing.mig_speed_law import MAX_LOG, SpeedLaw
+from gpuplanner.sizing.mig_speed_law import MAX_LOG_BOUNDNESS, SpeedLaw
 
 sharpness = st.floats(0.8, 8.0)
 limits = st.floats(0.1, 0.9)
@@ -47,10 +47,14 @@ def test_boundness_is_found_from_two_batch_sizes(q, host_s, per_item_s, batch, o
         return (host_s**q + (size * per_item_s) ** q) ** (1 / q)
 
     law = of(q)
-    true = np.clip(np.log(batch * per_item_s / host_s), -MAX_LOG, MAX_LOG)
+    true = np.clip(np.log(batch * per_item_s / host_s), -MAX_LOG_BOUNDNESS, MAX_LOG_BOUNDNESS)
     for one, two in ((batch, other), (other, batch)):
         found = law.from_batches(one, step_s(one), two, step_s(two))
-        expected = true if one == batch else np.clip(np.log(other * per_item_s / host_s), -MAX_LOG, MAX_LOG)
+        expected = (
+            true
+            if one == batch
+            else np.clip(np.log(other * per_item_s / host_s), -MAX_LOG_BOUNDNESS, MAX_LOG_BOUNDNESS)
+        )
         assert law.speed(found, 0.3) == pytest.approx(law.speed(expected, 0.3), rel=1e-3)
 
 
@@ -75,6 +79,6 @@ def test_limits_pass_through_what_was_measured():
 
 def test_noise_that_no_law_allows_ends_at_the_bounds():
     law = of(4.0)
-    assert law.from_speed(1.08, 0.3) == -MAX_LOG
-    assert law.from_speed(0.1, 0.3) == MAX_LOG
-    assert law.from_batches(8, 0.02, 64, 0.019) == -MAX_LOG
+    assert law.from_speed(1.08, 0.3) == -MAX_LOG_BOUNDNESS
+    assert law.from_speed(0.1, 0.3) == MAX_LOG_BOUNDNESS
+    assert law.from_batches(8, 0.02, 64, 0.019) == -MAX_LOG_BOUNDNESS

@@ -13,10 +13,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuplanner.core.errors import GeometryError, GpuPlannerWarning, SchemaError, TraceFormatError
-from gpuplanner.sizing.mig_speed_model import COLUMNS, DEFAULT, default_model, model_from_json
+from gpuplanner.sizing.mig_speed_model import (
+    PREDICTION_COLUMNS,
+    SPEED_MODEL_FILE,
+    default_speed_model,
+    speed_model_from_json,
+)
 from tests.examples import examples
 
-SHIPPED = (resources.files("gpuplanner.sizing") / DEFAULT).read_text("utf-8")
+SHIPPED = (resources.files("gpuplanner.sizing") / SPEED_MODEL_FILE).read_text("utf-8")
 
 # BERT-base inference, sequences/s on an A100 by batch size: 1g.5gb, 2g.10gb, 7g.40gb; read from a figure.
 BERT = {
@@ -32,7 +37,7 @@ BERT_LARGEST = (256, 4835)
 
 def predict(gpu_model="A100-80GB", coverage=0.9, **facts):
     jobs = pl.DataFrame({"job_class": ["a"]} | {name: [value] for name, value in facts.items()})
-    return default_model().predict(jobs, gpu_model, coverage=coverage)
+    return default_speed_model().predict(jobs, gpu_model, coverage=coverage)
 
 
 def at(table, profile):
@@ -46,7 +51,7 @@ shares = st.one_of(st.none(), st.floats(0, 1))
 @given(shares, shares, shares, st.sampled_from(["A100-40GB", "H100-80GB-SXM5", "A30-24GB", "B200-180GB"]))
 def test_speeds_lie_in_their_intervals_and_grow_with_the_slice(power, memory, gpu, gpu_model):
     table = predict(gpu_model, power_share=power, memory_utilisation=memory, gpu_utilisation=gpu)
-    assert table.columns == list(COLUMNS)
+    assert table.columns == list(PREDICTION_COLUMNS)
     ordered = (table["speed_low"] >= 0) & (table["speed_low"] <= table["speed"])
     assert (ordered & (table["speed"] <= table["speed_high"]) & (table["speed_high"] <= 1)).all()
     assert (table["speed"] > 0).all()
@@ -89,7 +94,7 @@ def test_where_it_does_not_fit_there_is_no_speed():
 
 
 def test_other_boards_are_carried_over_by_sms_with_an_interval_twice_as_wide():
-    model = default_model()
+    model = default_speed_model()
     limit = float(model.fitted.law.limit(60 / 132))
     assert 0.51 < limit < 0.59  # between 3g and 4g of an A100, since 60 of 132 SMs are more than 3/7
     row = at(predict("H100-80GB-SXM5", power_share=1.0), "3g.40gb")
@@ -154,8 +159,8 @@ def test_bad_input_is_refused_with_its_name(facts, error, said):
 def test_damaged_text_is_refused(change, said):
     document = json.loads(SHIPPED) | change
     with pytest.raises(TraceFormatError, match=said):
-        model_from_json(json.dumps(document))
+        speed_model_from_json(json.dumps(document))
     with pytest.raises(TraceFormatError, match="expected JSON"):
-        model_from_json("{")
+        speed_model_from_json("{")
     with pytest.raises(TraceFormatError, match="got 'list'"):
-        model_from_json("[]")
+        speed_model_from_json("[]")

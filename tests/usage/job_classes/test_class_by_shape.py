@@ -9,13 +9,13 @@ import pytest
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.ingest.dataset_writer import write_dataset
 from gpuplanner.usage.job_classes import class_by_shape
-from gpuplanner.usage.job_history import history, load_trace
+from gpuplanner.usage.job_history import history, load_dataset
 
 
 @pytest.fixture(scope="module")
 def jobs() -> pl.DataFrame:
     run = (pl.col("end_time") - pl.col("start_time")).dt.total_seconds()
-    return load_trace("sample").jobs.with_columns(run_s=run).drop_nulls("run_s")
+    return load_dataset("sample").jobs.with_columns(run_s=run).drop_nulls("run_s")
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -37,7 +37,7 @@ def test_what_is_known_stays_and_nothing_follows_from_nothing(jobs):
 
 
 def test_jobs_without_names_are_sized_by_those_like_them(tmp_path):
-    trace = load_trace("sample")
+    trace = load_dataset("sample")
     bare = trace.jobs.with_columns(
         pl.lit(None, pl.String).alias(name) for name in ("job_class", "job_name", "partition")
     )

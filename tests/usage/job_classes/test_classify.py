@@ -11,8 +11,8 @@ import pytest
 import sample_generator
 
 from gpuplanner.ingest.slurm.accounting import read_slurm
-from gpuplanner.usage.job_classes import CLASSES, classify, job_facts, shipped_rules
-from gpuplanner.usage.job_history import load_trace
+from gpuplanner.usage.job_classes import JOB_CLASSES, classify_jobs, job_facts, shipped_rules
+from gpuplanner.usage.job_history import load_dataset
 
 NINE = datetime(2026, 2, 2, 9, tzinfo=UTC)
 HALF = date(2026, 2, 15)
@@ -20,13 +20,13 @@ HALF = date(2026, 2, 15)
 
 @pytest.fixture(scope="module")
 def trace():
-    return load_trace("sample")
+    return load_dataset("sample")
 
 
 def by_rules(jobs: pl.DataFrame, samples: pl.DataFrame | None = None) -> pl.DataFrame:
     """What rules name where the source's classes are hidden, beside these classes."""
     hidden = jobs.with_columns(job_class=pl.lit(None, pl.String))
-    return classify(hidden, samples=samples).with_columns(given=jobs["job_class"])
+    return classify_jobs(hidden, samples=samples).with_columns(given=jobs["job_class"])
 
 
 def accuracy(named: pl.DataFrame) -> tuple[float, float]:
@@ -53,24 +53,24 @@ def test_accuracy_on_the_sample_holds_on_days_apart(halves):
         assert coverage * right > commonest + 0.05 > 0.70
         decided = part.drop_nulls("job_class")
         recall = decided.group_by("given").agg(share=(pl.col("job_class") == pl.col("given")).mean())
-        assert set(recall["given"]) == set(CLASSES)
+        assert set(recall["given"]) == set(JOB_CLASSES)
         assert recall["share"].min() > 0.85
 
 
 def test_a_given_class_stands_and_needs_no_rule(trace):
     wrong = trace.jobs.with_columns(job_class=pl.lit("pretraining"))
-    found = classify(wrong)
+    found = classify_jobs(wrong)
     assert (found["job_class"] == "pretraining").all()
     assert (found["class_source"] == "source").all()
     assert found["rule"].is_null().all()
-    foreign = classify(trace.jobs.with_columns(job_class=pl.lit("mllm")))
+    foreign = classify_jobs(trace.jobs.with_columns(job_class=pl.lit("mllm")))
     assert (foreign["job_class"] == "mllm").all()
 
 
 def test_rules_name_the_jobs_that_the_source_does_not(trace):
     some = pl.int_range(pl.len()) % 2 == 0
     jobs = trace.jobs.with_columns(job_class=pl.when(some).then("job_class"))
-    found = classify(jobs, samples=trace.samples)
+    found = classify_jobs(jobs, samples=trace.samples)
     hidden = by_rules(trace.jobs, trace.samples)
     named = found.filter(class_source="rule")
     assert named.height > 4000
@@ -121,14 +121,14 @@ def test_work_without_a_gpu_gets_no_class():
         {"job_id": ["1", "2"], "attempt": 1, "tenant": "t", "state": "PENDING", "submit_time": NINE,
          "gpus": [0.0, None], "job_name": "jupyter"}
     )  # fmt: skip
-    assert classify(jobs)["job_class"].to_list() == [None, "interactive"]
+    assert classify_jobs(jobs)["job_class"].to_list() == [None, "interactive"]
 
 
 @pytest.mark.data
 def test_fox_has_nothing_to_decide_by_but_names(public_data: Path):
     jobs = read_slurm([public_data / "slurm" / "sacct_fox_2025.txt"], tz="Europe/Oslo").jobs
-    assert classify(jobs.drop("job_name", "partition"))["job_class"].is_null().all()
-    named = classify(jobs)
+    assert classify_jobs(jobs.drop("job_name", "partition"))["job_class"].is_null().all()
+    named = classify_jobs(jobs)
     by = dict(named.group_by("job_class").len().iter_rows())
     transcribing = jobs.filter(pl.col("job_name").str.ends_with("transcription-job")).height
     assert by["inference"] == transcribing == 43
@@ -141,7 +141,7 @@ def test_rules_before_the_run_do_not_look_at_its_outcome(trace):
     named = trace.jobs.with_columns(job_name=pl.lit("eval"), job_class=pl.lit(None, pl.String))
     outcome = ["start_time", "end_time", "sm_activity", "memory_peak_gib"]
     blind = named.with_columns(pl.lit(None, named.schema[name]).alias(name) for name in outcome)
-    assert classify(named, rules)["job_class"].equals(classify(blind, rules)["job_class"])
+    assert classify_jobs(named, rules)["job_class"].equals(classify_jobs(blind, rules)["job_class"])
 
 
 @pytest.mark.parametrize(
@@ -174,5 +174,5 @@ def test_rules_hold_on_fleets_that_they_were_not_made_on(change, monkeypatch):
 def test_the_ending_of_a_script_is_no_session():
     names = ["submit.bash", "run_matlab.sh", "bash", "OOD Shell", "notebook.py", "eval.sbatch"]
     jobs = pl.DataFrame({"job_id": names, "attempt": 1, "tenant": "t", "state": "PENDING", "submit_time": NINE})
-    found = classify(jobs.with_columns(job_name=pl.col("job_id")))["job_class"].to_list()
+    found = classify_jobs(jobs.with_columns(job_name=pl.col("job_id")))["job_class"].to_list()
     assert found == [None, "interactive", "interactive", "interactive", "interactive", "evaluation"]

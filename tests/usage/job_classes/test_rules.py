@@ -13,7 +13,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuplanner.core.errors import GpuPlannerError, ScenarioError
-from gpuplanner.usage.job_classes import CLASSES, NUMBERS, Range, Words, classify, read_rules, shipped_rules
+from gpuplanner.usage.job_classes import (
+    JOB_CLASSES,
+    NUMBER_FACTS,
+    Range,
+    Words,
+    classify_jobs,
+    read_rules,
+    shipped_rules,
+)
 from tests.examples import examples
 
 NINE = datetime(2026, 2, 2, 9, tzinfo=UTC)
@@ -77,7 +85,7 @@ def test_any_document_is_read_or_refused(tmp_path_factory, document):
 
 def test_shipped_rules_name_every_class_and_only_what_is_known():
     rules = shipped_rules()
-    assert {rule.job_class for rule in rules} == set(CLASSES)
+    assert {rule.job_class for rule in rules} == set(JOB_CLASSES)
     assert all(rule.because for rule in rules)
     facts = {condition.fact for rule in rules for condition in rule.conditions}
     assert {"job_name", "partition", "gpus", "run_s", "time_limit_s", "sm_activity", "activity_spread", "hour",
@@ -90,7 +98,7 @@ def test_user_rules_take_the_place_of_the_shipped(rules_of):
     rules = rules_of(one_rule("job_name: Fine_Tune\n    gpus: {from: 2}", "fine-tuning"))
     assert rules[0].conditions == (Words("job_name", ("fine tune",)), Range("gpus", 2.0, float("inf")))
     jobs = jobs_of({"job_name": "FINE-tune7b", "gpus": 2.0}, {"job_name": "finetuned", "gpus": 2.0}, {"gpus": 2.0})
-    assert classify(jobs, rules)["job_class"].to_list() == ["fine-tuning", None, None]
+    assert classify_jobs(jobs, rules)["job_class"].to_list() == ["fine-tuning", None, None]
 
 
 def jobs_of(*rows, **columns):
@@ -114,12 +122,12 @@ def jobs_of(*rows, **columns):
 def test_words_stand_alone_and_case_does_not_count(rules_of, name, word, holds):
     jobs = jobs_of({"job_name": name}).with_columns(pl.col("job_name").cast(pl.String))
     rules = rules_of(one_rule(f"job_name: ['{word}']"))
-    assert classify(jobs, rules)["job_class"].to_list() == ["evaluation" if holds else None]
+    assert classify_jobs(jobs, rules)["job_class"].to_list() == ["evaluation" if holds else None]
 
 
 @settings(max_examples=examples(60), deadline=None)
 @given(
-    st.sampled_from([fact for fact in NUMBERS if fact != "hour"]),
+    st.sampled_from([fact for fact in NUMBER_FACTS if fact != "hour"]),
     st.one_of(st.none(), st.floats(-5, 5)),
     st.floats(-5, 5),
     st.floats(0.1, 5),
@@ -138,6 +146,6 @@ def test_hours_pass_midnight(rules_of, hour, holds):
 
 def test_first_rule_decides(rules_of):
     text = one_rule("gpus: {from: 1}") + "- name: s\n  class: inference\n  when: {gpus: {from: 0.5}}\n"
-    found = classify(jobs_of({"gpus": 2.0}, {"gpus": 0.5}, {"gpus": None}), rules_of(text))
+    found = classify_jobs(jobs_of({"gpus": 2.0}, {"gpus": 0.5}, {"gpus": None}), rules_of(text))
     assert found["rule"].to_list() == ["r", "s", None]
     assert found["facts"].to_list() == ["gpus=2", "gpus=0.5", None]

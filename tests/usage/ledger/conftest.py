@@ -20,7 +20,7 @@ def at(minute):
 
 def build(schema, rows):
     types = {name: column.dtype for name, column in schema.columns().items()}
-    return conform(pl.DataFrame(rows, schema=types), schema, where="test")
+    return conform(pl.DataFrame(rows, schema=types), schema, source="test")
 
 
 def _state(start, end):

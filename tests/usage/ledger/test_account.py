@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuplanner.core.errors import SchemaError
-from gpuplanner.core.schema_checks import check
+from gpuplanner.core.schema_checks import check_table
 from gpuplanner.core.schemas import Ledger
-from gpuplanner.usage.gpu_hour_ledger import assumptions, gpu_time_ledger, reconcile
+from gpuplanner.usage.gpu_hour_ledger import gpu_time_ledger, ledger_assumptions, reconcile_ledger
 from gpuplanner.usage.occupancy import inferred_inventory, installed_gpu_hours
 from tests.examples import examples
 
@@ -33,7 +33,7 @@ def test_three_hours_by_hand(make_jobs, make_nodes, window):
         ("b", 0.5, 150, 150, None),  # still runs: 0.25 GPU-hours, nothing known of them
     )
     ledger = gpu_time_ledger(jobs, make_nodes((4, "A100", None, None)), **window)
-    assert ledger.equals(check(ledger, Ledger, where="ledger"))
+    assert ledger.equals(check_table(ledger, Ledger, source="ledger"))
     assert sums(ledger) == {
         ("a", "used"): 2.0,
         ("b", "allocated_idle"): 2.0,
@@ -150,7 +150,7 @@ def test_boards_are_kept_apart_when_all_jobs_name_them(make_jobs, make_nodes, wi
         ("A100", "used", 3.0),
         ("V100", "idle_pending", 3.0),
     ]
-    assert assumptions(jobs, nodes, **window) == []
+    assert ledger_assumptions(jobs, nodes, **window) == []
 
 
 def test_a_job_that_waits_for_any_board_may_have_any_that_is_free(make_jobs, make_nodes, window):
@@ -176,7 +176,7 @@ def test_boards_that_do_not_match_are_one_pool(make_jobs, make_nodes, window, gp
     ledger = gpu_time_ledger(jobs, nodes, **window)
     assert ledger["gpu_model"].null_count() == ledger.height
     assert sums(ledger) == {("a", "used"): 9.0}
-    assert "do not match the inventory" in assumptions(jobs, nodes, **window)[0]
+    assert "do not match the inventory" in ledger_assumptions(jobs, nodes, **window)[0]
 
 
 def test_inventory_can_be_inferred_and_that_is_said(make_jobs, window):
@@ -192,7 +192,7 @@ def test_inventory_can_be_inferred_and_that_is_said(make_jobs, window):
         ("inferred-V100", "V100", 1),
     ]
     assert gpu_time_ledger(jobs, **window).equals(gpu_time_ledger(jobs, nodes, **window))
-    said = assumptions(jobs, **window)
+    said = ledger_assumptions(jobs, **window)
     assert "4 GPUs are assumed" in said[0]
     assert "1 of 4 jobs ran on an unknown number of GPUs" in said[1]
 
@@ -311,7 +311,7 @@ def test_ledger_equals_a_count_of_every_minute(make_jobs, make_nodes, make_sampl
         for time in np.cumsum([first, *(step * factor for factor in factors)])
     ]
     ledger = gpu_time_ledger(table, nodes, samples=make_samples(*readings), **window)
-    balance = reconcile(ledger, installed_gpu_hours(nodes, **window))
+    balance = reconcile_ledger(ledger, installed_gpu_hours(nodes, **window))
     assert balance["balanced"]
     expected = {}
 

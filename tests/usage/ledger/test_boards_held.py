@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuplanner.hardware.gpu_models import load_gpu_model
-from gpuplanner.hardware.layout_enumeration import fewest_gpus
+from gpuplanner.hardware.layout_enumeration import find_fewest_gpus
 from gpuplanner.usage import occupancy as slabs
 from gpuplanner.usage.occupancy import inferred_inventory
 
@@ -50,9 +50,9 @@ def test_boards_are_counted_at_every_start_and_are_no_more_than_needed(drawn, ev
             0,
         )
         counted = max(counted, whole + of_cut)
-        needed = max(needed, whole + len(fewest_gpus(H100, cut)))
+        needed = max(needed, whole + len(find_fewest_gpus(H100, cut)))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(slabs, "EVENTS", events)
+        patch.setattr(slabs, "MAX_SLAB_EVENTS", events)
         found = inferred_inventory(make_jobs(*(row(*job) for job in jobs)), **window)
     assert found["gpus"].sum() == counted
     assert counted <= needed

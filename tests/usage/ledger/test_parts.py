@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 from gpuplanner.core.errors import SchemaError
 from gpuplanner.usage.allocated_hours import (
+    allocated_by_activity,
     allocated_by_state,
     gpu_hours_by_node,
-    held_by_activity,
     requested_allocated_active,
 )
 from gpuplanner.usage.fragmentation import slice_hours
-from gpuplanner.usage.gpu_hour_ledger import assumptions, by_period, gpu_time_ledger, reconcile
+from gpuplanner.usage.gpu_hour_ledger import gpu_time_ledger, hours_by_period, ledger_assumptions, reconcile_ledger
 from gpuplanner.usage.occupancy import inferred_inventory, installed_gpu_hours
 from tests.examples import examples
 
@@ -165,7 +165,7 @@ def test_fragmented_time_equals_a_count_of_every_minute(make_jobs, make_nodes, w
     nodes = make_nodes(*((int(gpus), None, None, None) for gpus in there.values()))
     table = out(make_jobs, ("down", 1.0, None, begin, until)).with_columns(node=pl.lit(where, pl.String))
     ledger = gpu_time_ledger(make_jobs(*jobs), nodes, out_of_service=table, **window)
-    assert reconcile(ledger, installed_gpu_hours(nodes, **window))["balanced"]
+    assert reconcile_ledger(ledger, installed_gpu_hours(nodes, **window))["balanced"]
     named = where is not None or any(job[5]["node_list"] and job[4] > 0 for job in jobs)
     expected = {"fragmented": 0.0, "idle_pending": 0.0}
     for minute in range(180):
@@ -214,7 +214,7 @@ def test_idle_time_with_and_without_a_process(make_jobs, make_samples, window):
     )
     seen = make_samples(*[("3", minute, 0, 0.01) for minute in range(30)])
     seen = seen.with_columns(memory_used_gib=pl.Series([0.0] * 12 + [30.0] * 18))
-    found = held_by_activity(jobs, seen, **window)
+    found = allocated_by_activity(jobs, seen, **window)
     assert found.drop("tenant", "used").rows() == [(0.5, 1.0, 0.25, 0.0), pytest.approx((0.3, 0.2, 0.0, 0.5))]
     ledger = gpu_time_ledger(jobs, samples=seen, **window)
     idle_columns = found.select(pl.sum_horizontal(pl.selectors.starts_with("idle"))).sum().item()
@@ -250,7 +250,7 @@ def test_of_jobs_that_ended_nobody_knows_when_nothing_is_booked(make_jobs, make_
     assert allocated_by_state(jobs, **window).select("state", "gpu_hours").rows() == [("RUNNING", 4.0)]
     assert gpu_hours_by_node(jobs, nodes, **window)["allocated_gpu_hours"].sum() == 4.0
     assert inferred_inventory(jobs, **window)["gpus"].to_list() == [2]
-    assert "3 of 4 jobs with GPUs have no start or end" in " ".join(assumptions(jobs, nodes, **window))
+    assert "3 of 4 jobs with GPUs have no start or end" in " ".join(ledger_assumptions(jobs, nodes, **window))
 
 
 def test_requested_allocated_and_used_are_kept_apart(make_jobs, window):
@@ -350,12 +350,12 @@ def test_local_days_have_the_hours_that_clocks_show(tz):
     begin = datetime(2026, 1, 1, tzinfo=UTC)
     hours = [begin + timedelta(hours=hour) for hour in range(365 * 24)]
     ledger = pl.DataFrame({"tenant": "-", "gpu_model": None, "hour": hours, "bucket": "unallocated", "gpu_hours": 2.0})
-    days = by_period(ledger, every="day", tz=tz)
+    days = hours_by_period(ledger, every="day", tz=tz)
     assert days["gpu_hours"].sum() == pytest.approx(2 * 365 * 24)
     inner = days.slice(1, days.height - 2)
     lengths = {day: hours / 2 for day, hours in inner.select("period", "gpu_hours").iter_rows() if hours != 48}
     assert lengths == DAYS[tz]
-    months = by_period(ledger, every="month", tz=tz)
+    months = hours_by_period(ledger, every="month", tz=tz)
     assert months["gpu_hours"].sum() == pytest.approx(2 * 365 * 24)
     assert all(day.day == 1 for day in months["period"])
 
@@ -366,8 +366,8 @@ def test_a_local_month_has_nothing_from_before_its_first_midnight(make_jobs, mak
     span = {"start": midnight, "end": midnight + timedelta(days=28)}
     ledger = gpu_time_ledger(make_jobs(), make_nodes((3, None, None, None)), **span)
     february = [(datetime(2026, 2, 1).date(), pytest.approx(3 * 28 * 24))]
-    months = by_period(ledger, every="month", tz="Asia/Kolkata", **span)
+    months = hours_by_period(ledger, every="month", tz="Asia/Kolkata", **span)
     assert months.select("period", "gpu_hours").rows() == february
     short = {"start": midnight, "end": midnight + timedelta(days=1)}
     with pytest.raises(SchemaError, match="other hours"):
-        by_period(ledger, every="month", tz="Asia/Kolkata", **short)
+        hours_by_period(ledger, every="month", tz="Asia/Kolkata", **short)

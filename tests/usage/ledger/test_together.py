@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuplanner.usage.allocated_hours import BUSIEST_FIRST, seen_together
+from gpuplanner.usage.allocated_hours import STATES_BUSIEST_FIRST, share_out_devices
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 HELD = st.lists(st.sampled_from([0.5, 1.0, 2.0, 3.0]), min_size=1, max_size=4)
 
 
-@given(held=HELD, states=st.lists(st.sampled_from(BUSIEST_FIRST), min_size=1, max_size=8))
+@given(held=HELD, states=st.lists(st.sampled_from(STATES_BUSIEST_FIRST), min_size=1, max_size=8))
 def test_the_busiest_devices_are_those_held(held, states):
     """As many devices as are held are taken in the order of how busy they are, the last of them in part."""
     jobs = pl.DataFrame(
@@ -24,14 +24,14 @@ def test_the_busiest_devices_are_those_held(held, states):
         schema_overrides={"instances": pl.Int32, "profile_requested": pl.String},
     )
     devices = pl.DataFrame({"node": "n1", "kind": "", "begin": NOON, "state": states, "devices": 1.0}).with_columns(
-        *((pl.col("state") == state).cast(pl.Float64).alias(state) for state in BUSIEST_FIRST),
+        *((pl.col("state") == state).cast(pl.Float64).alias(state) for state in STATES_BUSIEST_FIRST),
         end=pl.lit(NOON + timedelta(minutes=1)),
         active=pl.lit(0.5),
     )
-    rows = {row["job_id"]: row for row in seen_together(jobs, devices).to_dicts()}
+    rows = {row["job_id"]: row for row in share_out_devices(jobs, devices).to_dicts()}
     left = sum(held)
-    taken = dict.fromkeys(BUSIEST_FIRST, 0.0)
-    for state in sorted(states, key=BUSIEST_FIRST.index):
+    taken = dict.fromkeys(STATES_BUSIEST_FIRST, 0.0)
+    for state in sorted(states, key=STATES_BUSIEST_FIRST.index):
         taken[state] += min(1.0, left)
         left -= min(1.0, left)
     for job, gpus in enumerate(held):

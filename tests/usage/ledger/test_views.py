@@ -7,7 +7,13 @@ import pytest
 
 from gpuplanner.core.schema_checks import conform
 from gpuplanner.core.schemas import BUCKETS, Ledger
-from gpuplanner.usage.gpu_hour_ledger import UNUSED_BUCKETS, by_bucket, by_tenant, reconcile, unused_share
+from gpuplanner.usage.gpu_hour_ledger import (
+    UNUSED_BUCKETS,
+    hours_by_bucket,
+    hours_by_tenant,
+    reconcile_ledger,
+    unused_share,
+)
 
 
 @pytest.fixture
@@ -21,18 +27,18 @@ def ledger(window):
         ("-", "fragmented", 2.0),
     ]
     table = pl.DataFrame(rows, schema=["tenant", "bucket", "gpu_hours"], orient="row")
-    return conform(table.with_columns(hour=window["start"]), Ledger, where="ledger")
+    return conform(table.with_columns(hour=window["start"]), Ledger, source="ledger")
 
 
 def test_buckets_stand_in_order_and_sum_to_one(ledger):
-    table = by_bucket(ledger)
+    table = hours_by_bucket(ledger)
     assert table["bucket"].to_list() == list(BUCKETS)
     assert table["gpu_hours"].to_list() == [5.0, 6.0, 1.0, 6.0, 2.0, 0.0, 0.0, 0.0, 0.0]
     assert table["share"].sum() == pytest.approx(1.0)
 
 
 def test_tenants_show_idleness_of_what_was_observed(ledger):
-    assert by_tenant(ledger).rows() == [
+    assert hours_by_tenant(ledger).rows() == [
         ("a", 8.0, 5.0, 2.0, 1.0, pytest.approx(1 / 6)),
         ("b", 4.0, 0.0, 4.0, 0.0, None),
     ]
@@ -50,6 +56,6 @@ def test_dark_share_by_part(ledger):
     [(20.0, 0.0, True), (20.0 * (1 + 5e-10), -1e-8, True), (19.0, 1.0, False), (0.0, 20.0, False)],
 )
 def test_reconcile_tells_the_difference(ledger, installed, difference, balanced):
-    found = reconcile(ledger, installed)
+    found = reconcile_ledger(ledger, installed)
     assert found["difference_gpu_hours"] == pytest.approx(difference, abs=1e-12)
     assert found["balanced"] is balanced

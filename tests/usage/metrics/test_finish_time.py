@@ -7,7 +7,7 @@ import polars as pl
 
 from gpuplanner.decision.team_fairness import finish_time_fairness, isolated_outcomes, slowdown_by_tenant
 from gpuplanner.simulator.simple_queue import start_jobs_on_equal_nodes
-from gpuplanner.usage.fair_share import entitlements, jain_index
+from gpuplanner.usage.fair_share import entitled_by_shares, jain_index
 
 
 def alone(jobs: pl.DataFrame, gpus: int) -> pl.DataFrame:
@@ -25,7 +25,7 @@ def job_table(rows):
 
 def test_by_hand():
     jobs = job_table([("a", "x", 0, 100, 4), ("b", "y", 0, 100, 2), ("c", "y", 0, 50, 2)])
-    found = finish_time_fairness(alone(jobs, 4), isolated_outcomes(jobs, entitlements(4, "xy"), alone))
+    found = finish_time_fairness(alone(jobs, 4), isolated_outcomes(jobs, entitled_by_shares(4, "xy"), alone))
     # Alone on 2 GPUs, a takes twice as long, b 100 s, and c comes after b: 150 s. Shared, a runs first.
     assert found["isolated_jct_s"].to_list() == [200.0, 100.0, 150.0]
     assert found["rho"].to_list() == [0.5, 2.0, 1.0]

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from gpuplanner.simulator.replications import mean_interval, paired, student_t
+from gpuplanner.simulator.replications import compare_paired, mean_interval, student_t
 
 # Upper quantiles as printed in Abramowitz & Stegun, table 26.10, and NIST/SEMATECH e-Handbook 1.3.6.7.2.
 TABLE = {
@@ -50,7 +50,7 @@ def test_pairing_removes_what_both_policies_share():
     rng = np.random.default_rng(4)
     hard_weeks = rng.normal(1000.0, 300.0, 20)
     gain = rng.normal(-50.0, 10.0, 20)
-    found = paired(hard_weeks, hard_weeks + gain)
+    found = compare_paired(hard_weeks, hard_weeks + gain)
     assert found.difference.mean == pytest.approx(gain.mean())
     assert found.difference.high < 0
     assert found.difference.high - found.difference.low < 12

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from gpuplanner.simulator.scheduling_rules import Checkpoints, Sharing
 from gpuplanner.simulator.simple_queue import start_jobs_on_equal_nodes
 from gpuplanner.simulator.simulated_fleet import NodeFleet, NodeRequests
-from gpuplanner.simulator.simulation_run import play_shared
+from gpuplanner.simulator.simulation_run import simulate_shared_requests
 from gpuplanner.usage.fair_share import (
-    NOBODY,
+    NO_TENANT,
     Claims,
-    borrowing,
-    entitlements,
+    borrowed_hours,
+    entitled_by_shares,
     jain_index,
     shares_over_time,
     tenant_accounts,
@@ -42,7 +42,7 @@ def shared_pools(draw):
     )
     rows = sorted(draw(st.lists(job, min_size=1, max_size=30)), key=lambda row: row[0])
     shares = {tenant: draw(st.sampled_from([0.0, 0.5, 1.0, 3.0])) for tenant in "abc"}
-    return rows, draw(st.sampled_from(RULES)), entitlements(GPUS, "abcd", shares)
+    return rows, draw(st.sampled_from(RULES)), entitled_by_shares(GPUS, "abcd", shares)
 
 
 def spells_of(rows, rule):
@@ -53,7 +53,7 @@ def spells_of(rows, rule):
         none, one = np.zeros(len(rows), np.int64), np.ones(len(rows), np.int64)
         tiers = Sharing(none, [row[4] for row in rows], tiers_preempt=True, checkpoints=Checkpoints(5.0))
         requests = NodeRequests(submit_s, submit_s, run_s, run_s, none, gpus, one)
-        runs = play_shared(requests, NodeFleet.whole([GPUS]), tiers, queue="strict").runs()
+        runs = simulate_shared_requests(requests, NodeFleet.of_full_gpus([GPUS]), tiers, queue="strict").runs()
         number, begun, end = (runs[name].to_numpy() for name in ("request", "begun_s", "at_s"))
     else:
         begun = start_jobs_on_equal_nodes(
@@ -96,7 +96,7 @@ def second_by_second(spells, entitled, until):
             ):
                 sums[tenant, name] = sums.get((tenant, name), 0.0) + value
         more, less = sum(above.values()), sum(lacking.values())
-        above[NOBODY], lacking[NOBODY] = max(0.0, less - more), max(0.0, more - less)
+        above[NO_TENANT], lacking[NO_TENANT] = max(0.0, less - more), max(0.0, more - less)
         for (one, b), (other, d) in itertools.product(above.items(), lacking.items()):
             if min(b, d) > 1e-9:
                 pairs[one, other] = pairs.get((one, other), 0.0) + b * d / max(more, less)
@@ -121,7 +121,7 @@ def test_accounts_equal_the_definitions_second_by_second(case):
             assert row[f"{column}_gpu_hours"] * 3600 == pytest.approx(sums[row["tenant"], name], abs=1e-6)
         assert row["starved_hours"] * 3600 == pytest.approx(sums[row["tenant"], "starving"])
         assert row["longest_starvation_h"] <= row["starved_hours"] + 1e-12
-    found = {(b, d): hours * 3600 for b, d, hours in borrowing(claimed, entitled).rows()}
+    found = {(b, d): hours * 3600 for b, d, hours in borrowed_hours(claimed, entitled).rows()}
     assert found == pytest.approx(pairs, abs=1e-6)
 
 
@@ -134,7 +134,7 @@ def test_all_that_is_borrowed_is_lent_and_shares_sum_to_what_was_held(case):
         return
     claimed = Claims(spells, 1, (0.0, float(spells["end_s"].max())))
     accounts = tenant_accounts(claimed, entitled)
-    pairs = borrowing(claimed, entitled)
+    pairs = borrowed_hours(claimed, entitled)
     for side, total in (("borrower", "above_gpu_hours"), ("lender", "deficit_gpu_hours")):
         attributed = dict(pairs.group_by(side).agg(pl.col("gpu_hours").sum()).iter_rows())
         for tenant, hours in accounts.select("tenant", total).iter_rows():

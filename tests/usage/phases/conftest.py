@@ -36,7 +36,7 @@ def samples_of_training(seed: int) -> pl.DataFrame:
             "activity_source": "profiling",
         }
     )
-    return conform(frame, Samples, where="training")
+    return conform(frame, Samples, source="training")
 
 
 @pytest.fixture(scope="session")

@@ -43,7 +43,9 @@ def test_fit_by_phase_never_needs_more_than_fit_by_job(measured):
     assert (fitted["saved_gpu_hours"] >= 0).all()
     assert fitted.filter(pl.col("gpus") > 1)["profile_phase"].unique().to_list() == ["gpu"]
     by_hand = sum(
-        (gpu_model.share(row["profile_job"]) - gpu_model.share(row["profile_phase"])) * row["run_s"] / 3600
+        (gpu_model.gpu_fraction(row["profile_job"]) - gpu_model.gpu_fraction(row["profile_phase"]))
+        * row["run_s"]
+        / 3600
         for row in fitted.iter_rows(named=True)
     )
     assert fitted["saved_gpu_hours"].sum() == pytest.approx(by_hand)

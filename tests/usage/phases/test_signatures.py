@@ -8,9 +8,9 @@ import polars as pl
 import pytest
 
 from gpuplanner import report as plots
-from gpuplanner.ingest.source_registry import read
+from gpuplanner.ingest.source_registry import read_files
 from gpuplanner.usage.bottlenecks import (
-    BOUNDS,
+    RESOURCE_BOUNDS,
     Counters,
     advice,
     load_thresholds,
@@ -68,7 +68,7 @@ def test_rules(base, changes, expected):
 
 
 def test_every_bound_has_advice_and_every_figure_a_source():
-    assert advice()["bound"].to_list() == list(BOUNDS)
+    assert advice()["bound"].to_list() == list(RESOURCE_BOUNDS)
     assert advice().null_count().sum_horizontal()[0] == 0
     for row in load_thresholds().values():
         assert row.source
@@ -110,7 +110,7 @@ def test_jobs_phases_and_classes():
 
 
 def read_run(folder, run):
-    found = read("node-csv", folder / "h100_runs" / f"{run}_telemetry.csv.gz")
+    found = read_files("node-csv", folder / "h100_runs" / f"{run}_telemetry.csv.gz")
     return found.samples.with_columns(job_id=pl.lit(run))
 
 

@@ -2,13 +2,15 @@
 # Points the ClusterPolicy at ConfigMap @CONFIG_MAP@ for the MIG manager, and sets MIG strategy mixed, with which the
 # device plugin advertises instances by profile.
 #
-#   bash FILE apply     save the present settings in an annotation of the ClusterPolicy, and change them
+#   bash FILE apply     create the ConfigMap; save the present settings in an annotation of the ClusterPolicy; change them
+#   bash FILE copied    print the configurations that 'apply' copies from the present ConfigMap; changes nothing
 #   bash FILE verify    compare the settings with the plan; changes nothing
 #   bash FILE rollback  restore the saved settings
 #
 # Cluster-wide: the ConfigMap replaces yours for all nodes, the operator restarts its pods on all GPU nodes, and nodes
-# that ran strategy single advertise nvidia.com/mig-* instead of nvidia.com/gpu. 'apply' first checks that the ConfigMap
-# has every configuration that a node is labelled with; copy missing ones from yours into configmap.yaml, and run again.
+# that ran strategy single advertise nvidia.com/mig-* instead of nvidia.com/gpu. 'apply' copies each configuration that a
+# node is labelled with, and that configmap.yaml lacks, from the ConfigMap that the ClusterPolicy names today. If it lacks
+# one too, nothing changes: copy it into configmap.yaml, and run again.
 # Environment: CLUSTER_POLICY, its name (default: the only one in the cluster).
 
 set -euo pipefail
@@ -26,22 +28,32 @@ set_to() { # NAME STRATEGY
     "{\"spec\": {\"mig\": {\"strategy\": \"$2\"}, \"migManager\": {\"config\": {\"name\": \"$1\"}}}}"
 }
 
-require_labels() { # every configuration that nodes are labelled with must be in the ConfigMap
-  local configs label missing=''
-  configs=$(kubectl get configmap "$config_map" --namespace "$namespace" --ignore-not-found \
-    -o 'go-template={{index .data "config.yaml"}}' | sed -n "s/^  [\"']\{0,1\}\([A-Za-z0-9._-]*\)[\"']\{0,1\}:.*/\1/p")
-  [[ -n "$configs" ]] ||
-    fail "ConfigMap $namespace/$config_map does not exist yet: run 'kubectl apply -f $here/configmap.yaml' first."
+names() { # INDENT: names of the configurations on stdin
+  sed -n "s/^$1[\"']\{0,1\}\([A-Za-z0-9._-]*\)[\"']\{0,1\}:.*/\1/p"
+}
+
+find_copied() { # sets copied, the configurations to copy, and missing, those that no ConfigMap has
+  local configs label lacking='' theirs=${before:-$now}
+  configs=$(names '      ' <"$here/configmap.yaml")
   for label in $(kubectl get nodes -o 'jsonpath={range .items[*]}{.metadata.labels.nvidia\.com/mig\.config}{"\n"}{end}'); do
-    grep -qxF -- "$label" <<<"$configs" || missing+=" $label"
+    if ! grep -qxF -- "$label" <<<"$configs"; then lacking+=" $label"; fi
   done
-  [[ -z "$missing" ]] || fail "Fix $config_map: nodes have labels of configurations that it lacks:$missing. Nothing was\
- changed."
+  theirs=${theirs%,*}
+  copied=$(kubectl get configmap "${theirs:-default-mig-parted-config}" --namespace "$namespace" --ignore-not-found \
+    -o 'go-template={{index .data "config.yaml"}}' | awk -v names="$lacking " '
+      /^[^ #]/ { on = 0 }
+      /^  [^ #-]/ { name = $1; gsub(/["\047:]/, "", name); on = index(names, " " name " ") }
+      on')
+  configs=$(names '  ' <<<"$copied")
+  missing=''
+  for label in $lacking; do
+    if ! grep -qxF -- "$label" <<<"$configs"; then missing+=" $label"; fi
+  done
 }
 
 verb="${1:-}"
-[[ $# == 1 && "$verb" =~ ^(apply|verify|rollback)$ ]] || {
-  echo "usage: bash $0 apply|verify|rollback" >&2
+[[ $# == 1 && "$verb" =~ ^(apply|copied|verify|rollback)$ ]] || {
+  echo "usage: bash $0 apply|copied|verify|rollback" >&2
   exit 2
 }
 policy="${CLUSTER_POLICY:-$(kubectl get clusterpolicies.nvidia.com -o 'jsonpath={.items[*].metadata.name}')}"
@@ -51,8 +63,18 @@ readonly verb policy
 before=$(value ".metadata.annotations.$record")
 now="$(value .spec.migManager.config.name),$(value .spec.mig.strategy)"
 case "$verb" in
+  copied)
+    find_copied
+    names '  ' <<<"$copied"
+    ;;
   apply)
-    require_labels
+    find_copied
+    [[ -z "$missing" ]] || fail "Fix $config_map: nodes have labels of configurations that neither configmap.yaml nor the\
+ present ConfigMap has:$missing. Nothing was changed."
+    {
+      cat "$here/configmap.yaml"
+      if [[ -n "$copied" ]]; then sed 's/^/    /' <<<"$copied"; fi
+    } | kubectl apply -f -
     if [[ "$now" == "$config_map,mixed" ]]; then
       echo "$policy: already as planned"
     else

@@ -17,8 +17,8 @@ import polars as pl
 import pytest
 import yaml
 
-from gpuplanner.hardware.catalog import board_names
-from gpuplanner.hardware.layout_enumeration import pareto_counts
+from gpuplanner.hardware.catalog import mig_model_names
+from gpuplanner.hardware.layout_enumeration import list_pareto_counts
 from gpuplanner.hardware.mig_layouts import format_layout
 from gpuplanner.report.mig_manager_files import to_mig_parted
 
@@ -38,13 +38,13 @@ def valid(path: Path, name: str) -> bool:
 
 def everything(gpu_model: str, make_plan: Callable[..., pl.DataFrame]) -> str:
     """A file with every layout that leaves no room, two to a node."""
-    layouts = sorted({format_layout(counts) for counts in pareto_counts(gpu_model)} | {"gpu"})
+    layouts = sorted({format_layout(counts) for counts in list_pareto_counts(gpu_model)} | {"gpu"})
     rows = [(f"n{number:03}", 0, 0, 1, layout, True) for number, layout in enumerate(layouts)]
     rows += [(f"n{number:03}", 1, 0, 1, layout, True) for number, layout in enumerate(reversed(layouts))]
     return to_mig_parted(make_plan(rows), gpu_model)
 
 
-@pytest.mark.parametrize("gpu_model", board_names())
+@pytest.mark.parametrize("gpu_model", mig_model_names())
 def test_every_configuration_is_accepted(
     gpu_model: str, tmp_path: Path, make_plan: Callable[..., pl.DataFrame]
 ) -> None:

@@ -48,7 +48,7 @@ def asleep(cluster: SlurmCluster) -> set[str]:
 
 def test_nodes_go_and_come_by_the_written_block(tmp_path: Path) -> None:
     """One is kept; the others go when idle, come for a job by the programs of the pack, and go again."""
-    cost = ChangeCost.of(BOARD, "slurm")
+    cost = ChangeCost.from_catalogue(BOARD, "slurm")
     pack = to_pack(rules(kept=1), PageWords("Power nodes down.", "node pools"), cost, Drain())
     folder = tmp_path / "export"
     for name, text in pack.files.items():
@@ -100,7 +100,7 @@ def test_nodes_go_and_come_by_the_written_block(tmp_path: Path) -> None:
 
 def machines(tmp_path: Path, nodes: tuple[str, ...] = NODES) -> tuple[SlurmCluster, Path, Path, dict[str, str]]:
     """A cluster of machines that may be whole or cut, its pack, its programs, and what scripts have to know."""
-    cost = ChangeCost.of(BOARD, "slurm")
+    cost = ChangeCost.from_catalogue(BOARD, "slurm")
     pack = to_pack(rules(kept=0, nodes=nodes), PageWords("Power nodes down.", "node pools"), cost, Drain())
     folder = tmp_path / "export"
     for name, text in pack.files.items():
@@ -203,7 +203,9 @@ def slice_type(profile: str) -> str:
 )
 def test_a_block_that_is_wrong_is_refused(tmp_path: Path, old: str, new: str) -> None:
     """The negative control, and why every key stands on a line of its own."""
-    pack = to_pack(rules(kept=1), PageWords("Power nodes down.", "node pools"), ChangeCost.of(BOARD, "slurm"), Drain())
+    pack = to_pack(
+        rules(kept=1), PageWords("Power nodes down.", "node pools"), ChangeCost.from_catalogue(BOARD, "slurm"), Drain()
+    )
     block = pack.files["slurm/pools.conf"]
     lines = [line for line in block.splitlines() if not line.startswith(("NodeName", "PartitionName"))]
     cluster = SlurmCluster(tmp_path / "cluster", ["n1", "n2", "n3"], PRODUCT, 2, f"Gres=gpu:{TYPE}:2")

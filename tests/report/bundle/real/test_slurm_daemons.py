@@ -11,11 +11,11 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from gpuplanner.hardware.gpu_models import as_board
+from gpuplanner.hardware.gpu_models import as_gpu_model
 from gpuplanner.hardware.mig_layouts import parse_layout
 from gpuplanner.report.mig_manager_files import to_mig_parted
 from gpuplanner.report.slurm_files import to_slurm_files
-from gpuplanner.sizing.request_lines import Request, request_lines
+from gpuplanner.sizing.request_lines import Request, format_request_lines
 from tests.report.bundle.real.slurm_cluster import SlurmCluster, missing, until
 
 pytestmark = [
@@ -118,13 +118,13 @@ def test_there_and_back_by_the_written_scripts(site: Site) -> None:
     assert site.found() == site.planned(0)
     for number in (0, 1):
         site.change(number, "apply")
-        site.settled()
+        site.is_settled()
         assert site.found() == site.planned(number + 1)
         site.change(number, "verify")
         assert "nothing to do" in site.change(number, "apply").stdout
     for profile in {*parse_layout(PRODUCTS[site.cluster.product][2]), "gpu"}:
-        lines = request_lines(
-            Request(profile, 1, 600, gpu_model=as_board(site.gpu_model)), "sbatch", gres_type=site.type
+        lines = format_request_lines(
+            Request(profile, 1, 600, gpu_model=as_gpu_model(site.gpu_model)), "sbatch", gres_type=site.type
         )
         script = site.cluster.folder / "job.sh"
         script.write_text(f"#!/bin/sh\n{lines}\nsleep 1\n")
@@ -137,7 +137,7 @@ def test_there_and_back_by_the_written_scripts(site: Site) -> None:
         assert f"gres:gpu:{wanted}:1" in shown() or f"gpu:{wanted}:1(IDX" in shown()
     for number in (1, 0):
         site.change(number, "rollback")
-        site.settled()
+        site.is_settled()
         assert site.found() == site.planned(number)
     assert "nothing to roll back" in site.change(0, "rollback").stdout
 
@@ -191,5 +191,5 @@ def test_types_that_no_device_has_drain_the_node(site: Site) -> None:
     done = site.change(0, "apply", code=1, REPARTITION_S="5")
     assert "+INVALID_REG" in done.stderr
     site.change(0, "rollback")
-    site.settled()
+    site.is_settled()
     assert site.found() == site.planned(0)
