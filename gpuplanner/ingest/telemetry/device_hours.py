@@ -10,18 +10,14 @@ References
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import timedelta
 
 import polars as pl
 
-from gpuplanner.core.errors import SchemaError
-from gpuplanner.core.errors import examples
+from gpuplanner.core.errors import SchemaError, examples
 from gpuplanner.core.schemas import Samples
-from gpuplanner.ingest.telemetry.metric_definitions import DEVICE_KEY
-from gpuplanner.ingest.telemetry.metric_definitions import POWER_MARGIN
-from gpuplanner.ingest.telemetry.metric_definitions import gpu_model_limits
+from gpuplanner.ingest.telemetry.metric_definitions import DEVICE_KEY, POWER_MARGIN, gpu_model_limits
 from gpuplanner.ingest.telemetry.sample_buffer import add_reading_spans
 
 

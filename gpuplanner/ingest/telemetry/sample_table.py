@@ -4,70 +4,54 @@ from __future__ import annotations
 
 import io
 import tempfile
-from collections.abc import Iterator
-from collections.abc import Mapping
-from collections.abc import Sequence
-from dataclasses import dataclass
-from dataclasses import field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 import polars as pl
 
 from gpuplanner._version import __version__
-from gpuplanner.core.errors import NAME_SOURCE_HINT
-from gpuplanner.core.errors import TraceFormatError
-from gpuplanner.core.errors import format_message
+from gpuplanner.core.errors import NAME_SOURCE_HINT, TraceFormatError, format_message
 from gpuplanner.core.schema_checks import make_empty_table
-from gpuplanner.core.schemas import OPTIONAL_SAMPLE_COLUMNS
-from gpuplanner.core.schemas import Samples
+from gpuplanner.core.schemas import OPTIONAL_SAMPLE_COLUMNS, Samples
 from gpuplanner.ingest.dataset import Dataset
-from gpuplanner.ingest.delimited_rows import REJECTS
-from gpuplanner.ingest.delimited_rows import Rows
-from gpuplanner.ingest.delimited_rows import unique_file_names
-from gpuplanner.ingest.large_tables import DERIVED_COLUMNS
-from gpuplanner.ingest.large_tables import scan_month_files
-from gpuplanner.ingest.large_tables import split_by_month
-from gpuplanner.ingest.large_tables import write_chunks
-from gpuplanner.ingest.quality_report import Finding
-from gpuplanner.ingest.quality_report import build_quality_report
-from gpuplanner.ingest.quality_report import combine_findings
-from gpuplanner.ingest.quality_report import file_findings_of
+from gpuplanner.ingest.delimited_rows import REJECTS, Rows, unique_file_names
+from gpuplanner.ingest.large_tables import DERIVED_COLUMNS, scan_month_files, split_by_month, write_chunks
+from gpuplanner.ingest.quality_report import Finding, build_quality_report, combine_findings, file_findings_of
 from gpuplanner.ingest.source_fields import format_utc
-from gpuplanner.ingest.telemetry.coverage import MAX_GROUP_ROWS
-from gpuplanner.ingest.telemetry.coverage import SampleStatistics
-from gpuplanner.ingest.telemetry.coverage import summarise_samples
-from gpuplanner.ingest.telemetry.metric_definitions import ACTIVITY_SOURCES
-from gpuplanner.ingest.telemetry.metric_definitions import DEVICE_KEY
-from gpuplanner.ingest.telemetry.metric_definitions import DEVICE_SCHEMA
-from gpuplanner.ingest.telemetry.metric_definitions import QUANTITIES
-from gpuplanner.ingest.telemetry.metric_definitions import SAMPLE_KEY
-from gpuplanner.ingest.telemetry.metric_definitions import Metric
-from gpuplanner.ingest.telemetry.metric_definitions import choose_activity_source
-from gpuplanner.ingest.telemetry.metric_definitions import find_device_counters
-from gpuplanner.ingest.telemetry.metric_definitions import keep_best_counter
-from gpuplanner.ingest.telemetry.metric_definitions import merge_device_counters
-from gpuplanner.ingest.telemetry.sample_buffer import ColumnArrays
-from gpuplanner.ingest.telemetry.sample_buffer import SampleBuffer
-from gpuplanner.ingest.telemetry.sample_buffer import SpillFile
-from gpuplanner.ingest.telemetry.sample_buffer import add_sample_ends
-from gpuplanner.ingest.telemetry.telemetry_join import CONTRADICTING_READING
-from gpuplanner.ingest.telemetry.telemetry_join import JOB_SEPARATOR
-from gpuplanner.ingest.telemetry.telemetry_join import MAX_WINDOW_ROWS
-from gpuplanner.ingest.telemetry.telemetry_join import REPEATED_READING
-from gpuplanner.ingest.telemetry.telemetry_join import SampleJoiner
-from gpuplanner.ingest.telemetry.telemetry_join import device_jobs_table
-from gpuplanner.ingest.telemetry.telemetry_quality import FINDING_COLUMNS
-from gpuplanner.ingest.telemetry.telemetry_quality import clock_findings
-from gpuplanner.ingest.telemetry.telemetry_quality import find_file_overlaps
-from gpuplanner.ingest.telemetry.telemetry_quality import is_sample_finding
-from gpuplanner.ingest.telemetry.telemetry_quality import rejected_row_findings
-from gpuplanner.ingest.telemetry.telemetry_quality import sample_findings
-from gpuplanner.ingest.text_files import FileBlocks
-from gpuplanner.ingest.text_files import TextFile
-from gpuplanner.ingest.text_files import read_lines
+from gpuplanner.ingest.telemetry.coverage import MAX_GROUP_ROWS, SampleStatistics, summarise_samples
+from gpuplanner.ingest.telemetry.metric_definitions import (
+    ACTIVITY_SOURCES,
+    DEVICE_KEY,
+    DEVICE_SCHEMA,
+    QUANTITIES,
+    SAMPLE_KEY,
+    Metric,
+    choose_activity_source,
+    find_device_counters,
+    keep_best_counter,
+    merge_device_counters,
+)
+from gpuplanner.ingest.telemetry.sample_buffer import ColumnArrays, SampleBuffer, SpillFile, add_sample_ends
+from gpuplanner.ingest.telemetry.telemetry_join import (
+    CONTRADICTING_READING,
+    JOB_SEPARATOR,
+    MAX_WINDOW_ROWS,
+    REPEATED_READING,
+    SampleJoiner,
+    device_jobs_table,
+)
+from gpuplanner.ingest.telemetry.telemetry_quality import (
+    FINDING_COLUMNS,
+    clock_findings,
+    find_file_overlaps,
+    is_sample_finding,
+    rejected_row_findings,
+    sample_findings,
+)
+from gpuplanner.ingest.text_files import FileBlocks, TextFile, read_lines
 
 PROFILE_AND_JOB = ("profile", "job_id")
 """Columns of samples that describe the device and job, and are taken from either reading."""
