@@ -10,7 +10,7 @@ from datetime import timedelta
 from hashlib import sha256
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import polars as pl
 
@@ -30,9 +30,6 @@ from gpuplanner.planner.layout_plan import (
     node_states_of_table,
 )
 from gpuplanner.simulator.scheduling_rules import Drain
-
-if TYPE_CHECKING:
-    from gpuplanner.report.slurm_files import GresTypes
 
 SHARED_PARTS = {"COMMON": "common.sh", "FAIL": "fail.sh", "KUBERNETES": "kubernetes.sh"}
 """Files that several scripts hold, by their word between at-signs."""
@@ -218,7 +215,7 @@ class FleetPack(Pack):
     gpu_model: GpuModel
     change: ChangeCost
     drain: Drain
-    gres_type: GresTypes | str | None = None
+    gres_type: Any = None  # GresTypes of slurm_files, which imports this module, or a text
 
     @functools.cached_property
     def index(self) -> pl.DataFrame:
