@@ -46,7 +46,7 @@ def folder(tmp_path):
 
 def test_report_description_and_inbox_hold_the_same_gpu_hours(folder):
     scenario = Scenario(data=folder, gpu_model="A100-80GB")
-    for rows in (scenario_ledger(scenario), describe(folder).hours, open_inbox(folder).ledger):
+    for rows in (scenario_ledger(scenario), describe(folder).hours, open_inbox(folder).gpu_hour_ledger):
         held = rows.filter(rows["tenant"] != "-")["gpu_hours"].sum()
         assert (held, rows["gpu_hours"].sum()) == (pytest.approx(HELD), pytest.approx(INSTALLED))
     assert describe(folder).all_facts["gpu_hours"] == pytest.approx(HELD)
