@@ -103,7 +103,7 @@ def main() -> None:
     models = FAST if asked.fast else affordable_candidates(0.5, FOLDS)[0]
     began, cpu = time.perf_counter(), used()
     judged = rolling_backtest(
-        source, horizon=HORIZON, gap=GAP, folds=FOLDS, models=models, price=10.0, with_known=not asked.fast,
+        source, horizon=HORIZON, gap=GAP, cutoffs=FOLDS, models=models, price=10.0, with_known=not asked.fast,
         workers=asked.workers,
     )  # fmt: skip
     scores = fold_scores(judged)

@@ -4,7 +4,7 @@ Run ``python benchmarks/reading.py`` (minutes; ``--rows`` and ``--samples`` make
 Philly is read from the folder ``GPUPLANNER_DATA``. Times are CPU seconds, user and system, of this process and the
 children it waits for: the least of the rounds, in which the two sides take turns.
 
-The pandas peer (:func:`pandas_jobs`) makes the same table as ``gpuplanner.ingest.source_registry.read_files``:
+The pandas peer (:func:`pandas_jobs`) makes the same table as ``gpuplanner.ingest.source_registry.read``:
 it hashes and unpacks the
 file, checks that it is UTF-8, types the columns (by its C parser where every cell is a number; as text, cell by
 cell, where not), turns local times into UTC with hours shown twice and skipped found, makes ids, ends, states and
@@ -37,7 +37,7 @@ import numpy as np
 import pandas as pd
 import polars as pl
 
-from gpuplanner.ingest.source_registry import read_files
+from gpuplanner.ingest.source_registry import read
 from gpuplanner.ingest.telemetry.device_hours import aggregate_hourly
 from gpuplanner.usage.requested_demand import demand_series
 
@@ -156,7 +156,7 @@ def job_ids(submit: pd.Series, table: pd.DataFrame) -> pd.Series:
 
 def our_jobs(path: Path) -> dict[str, Any]:
     """Read the same file with gpuplanner."""
-    trace = read_files("philly", path)
+    trace = read("philly", path)
     held = (pl.col("end_time") - pl.col("start_time")).dt.total_microseconds() / 3.6e9
     hours = trace.jobs.group_by("tenant").agg((pl.col("gpus") * held).sum())
     return {"trace": trace, "hours": hours}

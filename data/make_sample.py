@@ -102,7 +102,7 @@ def _first_gpus(outcome: Outcome, run_s: np.ndarray) -> dict[str, pl.Series]:
     """Lowest node and GPU of each job, where every job takes the lowest GPUs that are free."""
     node, gpu = np.full((2, len(run_s)), -1, np.int32)
     holder = np.full((NODES, GPUS_PER_NODE), -1)
-    held = outcome.held.with_columns(start_s=outcome.start_s[outcome.held["request"]]).sort(
+    held = outcome.allocations.with_columns(start_s=outcome.start_s[outcome.allocations["request"]]).sort(
         "start_s", "request", "node"
     )
     end_s = outcome.start_s + run_s

@@ -6,7 +6,7 @@ from gpuplanner.hardware.catalog import facts as facts
 from gpuplanner.hardware.gpu_models import load_gpu_model as load_gpu_model
 from gpuplanner.hardware.mig_layouts import prove as prove
 from gpuplanner.ingest.dataset_folder import open_dataset as open_dataset
-from gpuplanner.ingest.source_registry import read_files as read_files
+from gpuplanner.ingest.source_registry import read as read
 from gpuplanner.notebook.cluster_views import ahead as ahead
 from gpuplanner.notebook.cluster_views import costs as costs
 from gpuplanner.notebook.cluster_views import explore as explore

@@ -25,7 +25,7 @@ from claim_table import argument_parser, figure_row, figure_table, report
 
 from gpuplanner.core.stage_cache import sample_folder
 from gpuplanner.ingest.dataset_folder import open_dataset
-from gpuplanner.ingest.source_registry import read_files
+from gpuplanner.ingest.source_registry import read
 from gpuplanner.usage.phase_demand import claim_by_class, claim_table, judge_claim, phases_of_jobs
 
 REDUCTION = 0.10
@@ -50,7 +50,7 @@ def measured_runs(folder: Path) -> pl.DataFrame:
     """
     parts = []
     for run in RUNS:
-        samples = read_files("node-csv", folder / f"{run}_telemetry.csv.gz").samples
+        samples = read("node-csv", folder / f"{run}_telemetry.csv.gz").samples
         assert samples is not None
         parts.append(samples.with_columns(job_id=pl.lit(run)))
     samples = pl.concat(parts)

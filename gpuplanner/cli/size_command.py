@@ -132,15 +132,15 @@ def size(
         hours = None if deadline is None else _hours(deadline)
         ttft_s, itl_s = (None if value is None else value / 1000 for value in (ttft_ms, itl_ms))
         boards = _counts(gpus) or _at_hand(scenario)
-        wish = SizingRequest(
+        request = SizingRequest(
             model, task, seq, tool, tokens, hours, boards, itl_s, quantization, risk, cache_dtype, adapters,
             prompt, answer, rate, ttft_s,
         )  # fmt: skip
         if rate is not None:
-            _show_replicas(wish, as_json=as_json)
+            _show_replicas(request, as_json=as_json)
             return
         speeds = None if speed_table is None else _own_speeds(speed_table)
-        _plans(wish, _model(model_file), speeds, as_json=as_json)
+        _plans(request, _model(model_file), speeds, as_json=as_json)
     elif table is not None:
         if task not in ("train", "serve"):
             raise typer.BadParameter(f"--table: expected --task train or serve; got {task}")
@@ -220,10 +220,10 @@ def _speeds(path: Path, boards: dict[str, int | None] | None, *, as_json: bool) 
         say(wide)
 
 
-def _plans(wish: SizingRequest, peaks: PeakModel, speeds: pl.DataFrame | None, *, as_json: bool) -> None:
+def _plans(request: SizingRequest, peaks: PeakModel, speeds: pl.DataFrame | None, *, as_json: bool) -> None:
     from gpuplanner.sizing.job_size import size_job
 
-    found = size_job(wish, peaks, speeds)
+    found = size_job(request, peaks, speeds)
     if as_json:
         show(found.to_dict(), as_json=True)
         return
@@ -231,7 +231,7 @@ def _plans(wish: SizingRequest, peaks: PeakModel, speeds: pl.DataFrame | None, *
         say(found.note)
     table = found.plan_table()
     shown = [name for name in PLAN if name in table.columns and table[name].count()]
-    show_frame(table.select(shown), title=f"{_task(wish)} {found.model.name}")
+    show_frame(table.select(shown), title=f"{_task(request)} {found.model.name}")
     for plan in found.plans[:3]:
         start = f"   {plan.launch}\n{plan.request}"
         put(f"{plan.rank}: {plan.why}\n   next smaller: {plan.next_smaller}\n{start}")
@@ -242,18 +242,18 @@ def _plans(wish: SizingRequest, peaks: PeakModel, speeds: pl.DataFrame | None, *
     put(*(f"assumed: {line}" for line in found.assumed))
 
 
-def _show_replicas(wish: SizingRequest, *, as_json: bool) -> None:
+def _show_replicas(request: SizingRequest, *, as_json: bool) -> None:
     """Replicas for a rate of requests."""
     import polars as pl
 
     from gpuplanner.core.serialization import to_plain
     from gpuplanner.sizing.service_plans import size_service
 
-    found = size_service(wish)
+    found = size_service(request)
     if as_json:
         show(to_plain(found), as_json=True)
         return
-    title = f"serve {wish.model}: {wish.rate:g} requests/s of {wish.prompt:,} + {wish.answer:,} tokens"
+    title = f"serve {request.model}: {request.rate:g} requests/s of {request.prompt:,} + {request.answer:,} tokens"
     show_frame(pl.DataFrame(found.plans).select(SERVICE_PLAN), title=title)
     put(*(f"{plan.rank}: {plan.launch}" for plan in found.plans[:3]))
     headroom = "headroom: factor on the rate within the targets, at most 4"
@@ -261,10 +261,10 @@ def _show_replicas(wish: SizingRequest, *, as_json: bool) -> None:
     put(*(f"left out: {line}" for line in found.limits), *(f"assumed: {line}" for line in found.assumed))
 
 
-def _task(wish: SizingRequest) -> str:
+def _task(request: SizingRequest) -> str:
     """The task in the word that was asked for, where weights are narrow with what they are."""
-    narrow = f" ({wish.quantization})" if wish.quantization else ""
-    return ("q" if narrow and wish.task == "lora" else "") + wish.task + narrow
+    narrow = f" ({request.quantization})" if request.quantization else ""
+    return ("q" if narrow and request.task == "lora" else "") + request.task + narrow
 
 
 def _predict(path: Path, out: Path | None, model: PeakModel | None, *, as_json: bool) -> None:

@@ -75,4 +75,3 @@ from gpuplanner.hardware.power_and_carbon import make_power_model as make_power_
 from gpuplanner.hardware.repartitioning_cost import ChangeCost as ChangeCost
 from gpuplanner.hardware.repartitioning_cost import Reconfiguration as Reconfiguration
 from gpuplanner.hardware.repartitioning_cost import Seconds as Seconds
-from gpuplanner.hardware.repartitioning_cost import format_seconds as format_seconds

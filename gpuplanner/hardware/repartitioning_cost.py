@@ -194,19 +194,6 @@ def find_seconds(name: str) -> Seconds:
     return Seconds(parameter.value, parameter.low, parameter.high, f"{parameter.meaning} ({parameter.source})")
 
 
-def format_seconds(seconds: float) -> str:
-    """Format a time in minutes; in seconds below one minute.
-
-    Examples
-    --------
-    >>> format_seconds(600.0), format_seconds(1.5)
-    ('10 min', '1.5 s')
-    """
-    if seconds < SECONDS_PER_MINUTE:
-        return f"{seconds:.3g} s"
-    return f"{seconds / SECONDS_PER_MINUTE:.4g} min"
-
-
 _REBOOTING_ARCHITECTURES = ("Ampere",)
 """Architectures whose nodes reboot when MIG mode changes."""
 _ONE_BY_ONE_PARTITIONER = "nvidia-smi"

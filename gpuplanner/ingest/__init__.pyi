@@ -18,7 +18,7 @@ from gpuplanner.ingest.dataset_writer import write_dataset as write_dataset
 from gpuplanner.ingest.source_definition import Source as Source
 from gpuplanner.ingest.source_registry import SOURCES as SOURCES
 from gpuplanner.ingest.source_registry import detect_source as detect_source
-from gpuplanner.ingest.source_registry import read_files as read_files
+from gpuplanner.ingest.source_registry import read as read
 from gpuplanner.ingest.telemetry.coverage import coverage as coverage
 from gpuplanner.ingest.telemetry.coverage import observed_gpu_hours as observed_gpu_hours
 from gpuplanner.ingest.telemetry.device_hours import aggregate_hourly as aggregate_hourly

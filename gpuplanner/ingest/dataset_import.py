@@ -50,7 +50,7 @@ from gpuplanner.ingest.source_registry import (
     detect_source,
     explain_foreign_forms,
     looks_like_kubernetes,
-    read_files,
+    read,
     resolve_source_name,
 )
 from gpuplanner.ingest.telemetry.sample_table import SampleOutput
@@ -130,7 +130,7 @@ def add_files(
     Parameters
     ----------
     source : str
-        As in :func:`gpuplanner.ingest.source_registry.read_files`.
+        As in :func:`gpuplanner.ingest.source_registry.read`.
     paths : sequence of str or Path
         Files, or folders of a delivered bill.
     directory : str or Path
@@ -145,7 +145,7 @@ def add_files(
         Processes that read independent files, or the address of a Dask scheduler (extra ``scale``) whose workers see
         them under the same path; the result is the same.
     **options
-        As in :func:`gpuplanner.ingest.source_registry.read_files`; ``tz``, ``columns`` and, for jobs, ``origin`` equal
+        As in :func:`gpuplanner.ingest.source_registry.read`; ``tz``, ``columns`` and, for jobs, ``origin`` equal
         in every import.
 
     Returns
@@ -221,7 +221,7 @@ def add_files(
         else:
             visible_paths = [Path(path).absolute() if isinstance(workers, str) else path for path in fresh_paths]
             tasks = [(name, [path]) for path in visible_paths] if stands_alone else [(name, fresh_paths)]
-            datasets = dict(run_tasks(partial(read_files, **given), tasks, workers=workers))
+            datasets = dict(run_tasks(partial(read, **given), tasks, workers=workers))
             new_datasets = [transform(datasets.pop(number)) for number in range(len(tasks))]
             _reject_second_source(new_datasets[0].tables, facts, record)
             new_draft = merge_into_draft(draft, record, new_datasets, known_facts, by_metric=SOURCES[name].by_metric)

@@ -133,11 +133,11 @@ def write_dataset(dataset: Dataset, directory: str | Path) -> Path:
     Examples
     --------
     >>> import tempfile
-    >>> from gpuplanner.ingest.source_registry import read_files
+    >>> from gpuplanner.ingest.source_registry import read
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     path = Path(folder) / "cluster01.csv"
     ...     _ = path.write_text("job_id,submission_time,duration,num_gpu\na,0,7200,8\n")
-    ...     written = write_dataset(read_files("itp", path), Path(folder) / "mine")
+    ...     written = write_dataset(read("itp", path), Path(folder) / "mine")
     ...     sorted(file.name for file in written.iterdir())
     ['jobs.parquet', 'manifest.json', 'provenance.json', 'quality.json', 'rejects.parquet', 'sources']
     """

@@ -333,7 +333,7 @@ def explain_foreign_forms(paths: Sequence[str | Path]) -> Iterator[None]:
         raise
 
 
-def read_files(
+def read(
     source: str,
     paths: str | Path | Sequence[str | Path],
     **options: Any,  # noqa: ANN401 - of any reader
@@ -374,7 +374,7 @@ def read_files(
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     path = Path(folder) / "cluster01.csv"
     ...     _ = path.write_text("job_id,submission_time,duration,num_gpu\na,0,7200,8\n")
-    ...     read_files("auto", path)
+    ...     read("auto", path)
     Dataset(source='itp', rows_in=1, rows_kept=1, rows_rejected=0, span_start='2021-03-04T00:00:00Z',
             span_end='2021-03-04T02:00:00Z', gpu_hours=16.0)
     """

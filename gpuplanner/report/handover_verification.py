@@ -383,7 +383,7 @@ def _as_it_is(
             states = node_states_at(check_layout_plan(assign(earlier, problem), problem.gpu_model), at)
             there |= {node: [layout for _, layout in state.gpus] for node, state in states.items()}
             continue
-        tables = ingest.read_files("auto", path).tables
+        tables = ingest.read("auto", path).tables
         jobs += [tables["jobs"]] if "jobs" in tables else []
         for row in tables["inventory"].iter_rows(named=True) if "inventory" in tables else ():
             node, model = row["node"], row["gpu_model"]

@@ -427,8 +427,8 @@ def size_service(request: SizingRequest) -> SizedService:
 
     Examples
     --------
-    >>> wish = SizingRequest("llama-3.1-8b", "serve", prompt=1024, answer=512, rate=20, boards={"H100-80GB-SXM5": 8})
-    >>> found = size_service(wish)
+    >>> request = SizingRequest("llama-3.1-8b", "serve", prompt=1024, answer=512, rate=20, boards={"H100-80GB-SXM5": 8})
+    >>> found = size_service(request)
     >>> found.plans[0].ttft_p99_ms < 1000, found.assumed[0]
     (True, 'ttft: 1,000 ms for 99 % of the requests; --ttft-ms to change')
     """

@@ -18,7 +18,7 @@ from gpuplanner.hardware.gpu_models import GpuModel
 from gpuplanner.hardware.power_and_carbon import Price, find_gpu_hour_price
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.quarantine import drop_quarantined
-from gpuplanner.ingest.source_registry import read_files
+from gpuplanner.ingest.source_registry import read
 from gpuplanner.usage.allocated_hours import allocated_by_activity, allocated_by_state
 from gpuplanner.usage.bottlenecks import signatures_by_class, signatures_of
 from gpuplanner.usage.dataset_description import DataQuality, data_quality
@@ -65,7 +65,7 @@ def read_public(name: str) -> Dataset:
     """Read a public trace by name."""
     trace, folder = PUBLIC_TRACES[name], Path(os.environ["GPUPLANNER_DATA"])
     nodes = None if trace.nodes is None else folder / trace.nodes
-    dataset = read_files(trace.source, folder / trace.jobs, tz=trace.tz, nodes=nodes)
+    dataset = read(trace.source, folder / trace.jobs, tz=trace.tz, nodes=nodes)
     if dataset.kind != "jobs":
         raise ScenarioError(f"public trace {trace.jobs}", "a list of jobs", dataset.kind, "Check the files.")
     return dataset.with_tables(jobs=drop_quarantined(dataset.jobs))

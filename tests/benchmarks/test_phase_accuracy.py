@@ -12,7 +12,7 @@ from phase_jobs.held_out_jobs import GROUPS, LEAST_DIPS, make_held_out
 from phase_jobs.score import Score, score_changes, tolerance
 from phase_jobs.synthetic_jobs import SHAPES, make_job
 
-from gpuplanner.ingest.source_registry import read_files
+from gpuplanner.ingest.source_registry import read
 from gpuplanner.usage.job_phases import find_phases
 from gpuplanner.usage.utilization_dips import find_pace, find_paces, find_spikes
 
@@ -124,7 +124,7 @@ def read_run(folder, run):
     log = pl.read_csv(path, infer_schema_length=None).with_columns(
         time=pl.from_epoch((pl.col("timestamp") * 1e6).cast(pl.Int64), time_unit="us").dt.replace_time_zone("UTC")
     )
-    return read_files("node-csv", path).samples, log
+    return read("node-csv", path).samples, log
 
 
 def logged_edges(log, least=4):

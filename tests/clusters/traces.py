@@ -10,7 +10,7 @@ from pathlib import Path
 import polars as pl
 
 from gpuplanner.ingest.dataset import Dataset
-from gpuplanner.ingest.source_registry import read_files
+from gpuplanner.ingest.source_registry import read
 from tests.clusters.cluster import Cluster
 from tests.clusters.mixed import MixedFleet
 
@@ -27,20 +27,20 @@ def read_cluster(cluster: Cluster | MixedFleet) -> Dataset:
             paths[file] = Path(name) / file
             paths[file].write_text(text, encoding="utf-8")
         if cluster.source == "slurm":
-            return read_files("slurm", paths["sacct.txt"], nodes=paths.get("nodes.txt"), tz="UTC")
-        return read_files("kubernetes", list(paths.values()))
+            return read("slurm", paths["sacct.txt"], nodes=paths.get("nodes.txt"), tz="UTC")
+        return read("kubernetes", list(paths.values()))
 
 
 PUBLIC: Mapping[str, Callable[[Path], Dataset]] = {
-    "Fox": lambda data: read_files("slurm", data / "slurm" / "sacct_fox_2025.txt", tz="Europe/Oslo"),
-    "Kalos": lambda data: read_files("acme", data / "acme" / "trace_kalos.sample_reduced.csv"),
-    "Supercloud": lambda data: read_files("supercloud", data / "supercloud" / "slurm-log-queueing-clean.csv.gz"),
-    "OpenB": lambda data: read_files(
+    "Fox": lambda data: read("slurm", data / "slurm" / "sacct_fox_2025.txt", tz="Europe/Oslo"),
+    "Kalos": lambda data: read("acme", data / "acme" / "trace_kalos.sample_reduced.csv"),
+    "Supercloud": lambda data: read("supercloud", data / "supercloud" / "slurm-log-queueing-clean.csv.gz"),
+    "OpenB": lambda data: read(
         "openb",
         data / "alibaba_gpu_v2023" / "openb_pod_list_default.csv.gz",
         nodes=data / "alibaba_gpu_v2023" / "openb_node_list_gpu_node.csv",
     ),
-    "ITP, cluster 3": lambda data: read_files("itp", data / "itp" / "cluster03.csv.gz"),
+    "ITP, cluster 3": lambda data: read("itp", data / "itp" / "cluster03.csv.gz"),
 }
 """Whole traces by name, read from the folder of public data."""
 
@@ -48,7 +48,7 @@ PUBLIC: Mapping[str, Callable[[Path], Dataset]] = {
 @cache
 def philly(data: Path) -> Dataset:
     """All of Philly."""
-    return read_files("philly", data / "philly" / "philly.csv.gz", tz=PACIFIC)
+    return read("philly", data / "philly" / "philly.csv.gz", tz=PACIFIC)
 
 
 def virtual_clusters(data: Path) -> Iterator[tuple[Dataset, str]]:

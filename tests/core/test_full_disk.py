@@ -87,14 +87,14 @@ def added(out: Path, place: Path, rows: int, study: Study) -> None:
 
 def telemetry(out: Path, place: Path, rows: int, study: Study) -> None:
     from gpuplanner.ingest.dataset_writer import write_dataset
-    from gpuplanner.ingest.source_registry import read_files
+    from gpuplanner.ingest.source_registry import read
 
     head, log = "timestamp, index, power.draw [W]\n", place / "n1.csv"
     lines = (
         f"2026/01/31 {row // 3600:02}:{row // 60 % 60:02}:{row % 60:02}, 0, {row % 397} W\n" for row in range(rows)
     )
     log.write_text(head + "".join(lines))
-    write_dataset(read_files("nvidia-smi", [log], tz="UTC"), out)
+    write_dataset(read("nvidia-smi", [log], tz="UTC"), out)
 
 
 def saved(out: Path, place: Path, rows: int, study: Study) -> None:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuplanner.cost.energy_and_carbon import measured_energy
-from gpuplanner.ingest.source_registry import read_files
+from gpuplanner.ingest.source_registry import read
 
 NOON = datetime(2026, 2, 1, 12, tzinfo=UTC)
 JOBS = pl.DataFrame({"job_id": ["1", "2"], "tenant": ["a", "b"]})
@@ -69,7 +69,7 @@ def test_states_sum_to_the_counters_of_real_boards(public_data: Path, run: str):
         sum(gpu_model["energy_mj"].drop_nulls()[-1] - gpu_model["energy_mj"].drop_nulls()[0] for gpu_model in boards)
         / 1000
     )
-    samples = read_files("node-csv", path).tables["samples"].with_columns(job_id=pl.lit("1"))
+    samples = read("node-csv", path).tables["samples"].with_columns(job_id=pl.lit("1"))
     found = measured_energy(samples, JOBS, idle_w=70.0)
     assert float(found["energy_kwh"].sum()) == pytest.approx(counted_j / 3.6e6, abs=1e-9)
     watts = dict(found.select("state", "watts").iter_rows())

@@ -20,7 +20,7 @@ from gpuplanner.ingest.dataset_folder import open_dataset
 from gpuplanner.ingest.dataset_import import add_files
 from gpuplanner.ingest.dataset_writer import write_dataset
 from gpuplanner.ingest.job_table import SUPERSEDED_REASON
-from gpuplanner.ingest.source_registry import read_files
+from gpuplanner.ingest.source_registry import read
 
 HEADER = "JobIDRaw|Account|Submit|Start|End|State|AllocTRES"
 JANUARY = (
@@ -189,7 +189,7 @@ def test_files_without_job_ids_read_at_once_are_those_added_one_by_one(source: s
             path.write_text("\n".join([header, *lines, ""]))
         if len({path.read_bytes() for path in paths}) < len(paths):
             return  # equal files are refused in both ways
-        at_once = read_files(source, paths)
+        at_once = read(source, paths)
         for path in paths:
             done = add_files(source, [path], Path(folder) / "store").dataset
         again = Path(folder) / "again.csv"
@@ -258,7 +258,7 @@ def test_what_cannot_be_added_leaves_the_folder_as_it_was(dump: Callable[..., Pa
         with pytest.raises(TraceFormatError, match=fault):
             add_files(source, paths, store, tz=zone)
         assert contents(store) == before
-    plain = write_dataset(read_files("slurm", january, tz="UTC"), tmp_path / "plain")  # type: ignore[arg-type]
+    plain = write_dataset(read("slurm", january, tz="UTC"), tmp_path / "plain")  # type: ignore[arg-type]
     with pytest.raises(TraceFormatError, match="a source that can grow; got one that an earlier version read at once"):
         add_files("slurm", [january], plain, tz="UTC")
     facts = json.loads((store / "provenance.json").read_text())

@@ -32,7 +32,7 @@ from gpuplanner.ingest.kubernetes.node_gpus import (
     VGPU_CHECK,
     WITHHELD_GPUS_CHECK,
 )
-from gpuplanner.ingest.source_registry import read_files
+from gpuplanner.ingest.source_registry import read
 
 CASES = Path(__file__).parent / "cluster_dumps" / "kubernetes"
 GPU = "nvidia.com/gpu"
@@ -46,7 +46,7 @@ def read_case(case: str, folder: Path) -> Dataset:
     if not path.exists():
         path = folder / path.name
         path.write_bytes(gzip.decompress((CASES / f"{case}.gz").read_bytes()))
-    return read_files("auto", path)
+    return read("auto", path)
 
 
 def installed(found: Dataset) -> dict[str, int]:
@@ -173,7 +173,7 @@ def pod(name: str, on: str, limits: Json, **more: Any) -> Json:
 def dump(folder: Path, *things: Json) -> Dataset:
     path = folder / "dump.json"
     path.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": list(things)}))
-    return read_files("kubernetes", path)
+    return read("kubernetes", path)
 
 
 EKS = "eks.amazonaws.com/instance-gpu-"

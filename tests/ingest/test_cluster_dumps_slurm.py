@@ -25,7 +25,7 @@ from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.dataset_folder import open_dataset
 from gpuplanner.ingest.dataset_import import add_sources, group_files_by_source
 from gpuplanner.ingest.schedulers.generic_job_table import JOB_TABLE
-from gpuplanner.ingest.source_registry import read_files
+from gpuplanner.ingest.source_registry import read
 
 CASES = Path(__file__).parent / "cluster_dumps" / "slurm"
 Unpack = Callable[[str], Path]
@@ -63,7 +63,7 @@ def grave(found: Dataset) -> dict[str, int]:
 
 
 def test_types_of_sites_count_by_compute_sevenths(case: Unpack):
-    found = read_files("slurm", case("18-mig-words-of-sites/sacct.txt"), tz="UTC")
+    found = read("slurm", case("18-mig-words-of-sites/sacct.txt"), tz="UTC")
     # Six jobs of seven hours on a node for each word; truth.json, but a100l.3: 3/7 of compute, and not 1/2 of memory.
     sevenths = [2, 4, 7, 1, 1, 2, 1, 1, 1, 2, 3, 1, 1, 7, 3, 1]
     assert gpu_hours_by(found, "node_list") == pytest.approx(
@@ -107,12 +107,12 @@ def file(tmp_path: Path) -> Callable[..., Path]:
 
 def test_what_no_reader_knows_is_said_with_the_option_that_tells_it(file: Callable[..., Path]):
     path = file(f"{SACCT}1|{EIGHT_TO_NOON}|gres/gpu:half=2\n2|{EIGHT_TO_NOON}|gres/gpu:a100=1\n")
-    found = read_files("slurm", path, tz="UTC")
+    found = read("slurm", path, tz="UTC")
     assert grave(found) == {"unknown GPU type": 1}
     [effect] = found.quality.filter(check="unknown GPU type")["effect"]
     assert "counts as a full GPU" in effect
     assert "NAME=MODEL:PROFILE" in effect
-    told = read_files("slurm", path, tz="UTC", boards={"half": "A100-40GB:3g.20gb"})
+    told = read("slurm", path, tz="UTC", boards={"half": "A100-40GB:3g.20gb"})
     assert grave(told) == {}
     assert told.jobs.filter(job_id="1")["gpus", "profile_requested"].rows() == [(pytest.approx(6 / 7), "3g.20gb")]
 
@@ -122,9 +122,9 @@ def test_a_stated_profile_that_the_model_has_not_is_refused_with_those_that_it_h
 ):
     path = file(f"{SACCT}1|{EIGHT_TO_NOON}|gres/gpu:half=2\n")
     with pytest.raises(TraceFormatError, match=r"MIG profile of A100-40GB: .*3g\.20gb.*got '3g\.40gb'"):
-        read_files("slurm", path, tz="UTC", boards={"half": "A100-40GB:3g.40gb"})
+        read("slurm", path, tz="UTC", boards={"half": "A100-40GB:3g.40gb"})
     with pytest.raises(TraceFormatError, match="T4 has none"):
-        read_files("slurm", path, tz="UTC", boards={"half": "T4:1g.5gb"})
+        read("slurm", path, tz="UTC", boards={"half": "T4:1g.5gb"})
 
 
 # What looks like something that is not read, and what to run instead
@@ -159,7 +159,7 @@ def test_a_form_that_is_not_read_is_named_with_the_command_to_run(
     name: str, words: list[str], source: str, case: Unpack
 ):
     with pytest.raises(TraceFormatError) as found:
-        read_files(source, case(name), tz="UTC")
+        read(source, case(name), tz="UTC")
     assert [word for word in words if word not in str(found.value)] == []
 
 
@@ -204,11 +204,11 @@ JOBCOMP = (  # alex at FAU, public log of a support case; the format: SchedMD/sl
 )
 def test_further_forms_are_named_too(text: str, form: str, file: Callable[..., Path]):
     with pytest.raises(TraceFormatError, match=f"got what looks like .*{re.escape(form)}"):
-        read_files("auto", file(text))
+        read("auto", file(text))
 
 
 def test_the_queue_of_now_is_read_and_said_to_be_no_past(case: Unpack):
-    found = read_files("auto", case("12-squeue-json/squeue.json"))
+    found = read("auto", case("12-squeue-json/squeue.json"))
     rows = found.jobs.select("job_id", "state", "gpus", "end_time", "time_limit_s").sort("job_id").rows()
     assert rows == [
         ("9000", "RUNNING", 4.0, None, 86400.0),
@@ -230,14 +230,14 @@ def test_the_queue_of_now_is_read_and_said_to_be_no_past(case: Unpack):
 )
 def test_packings_and_encodings_are_named_with_the_command_that_cures_them(name: str, words: str, case: Unpack):
     with pytest.raises(TraceFormatError, match=words):
-        read_files("slurm", case(f"29-packed/{name}"), tz="UTC")
+        read("slurm", case(f"29-packed/{name}"), tz="UTC")
 
 
 def test_the_same_jobs_come_of_plain_packed_and_windows_text(case: Unpack):
-    plain = read_files("slurm", case("04-trailing-delimiter-gpuutil/sacct.txt"), tz="UTC")
+    plain = read("slurm", case("04-trailing-delimiter-gpuutil/sacct.txt"), tz="UTC")
     for name in ("29-packed/sacct.txt.gz", "29-packed/crlf_bom.txt"):
-        assert read_files("slurm", case(name), tz="UTC").jobs.equals(plain.jobs)
-    found = read_files("slurm", case("29-packed/bar.txt"), tz="UTC")
+        assert read("slurm", case(name), tz="UTC").jobs.equals(plain.jobs)
+    found = read("slurm", case("29-packed/bar.txt"), tz="UTC")
     assert found.jobs["job_id", "job_name", "gpus"].rows() == [("1", "a|b", 2.0), ("2", "plain", 2.0)]
 
 
@@ -304,7 +304,7 @@ def test_gpu_hours_and_gpus_of_a_cluster(
 
 
 def test_json_of_sacct_counts_the_same_jobs(case: Unpack):
-    found = read_files("slurm", case("16-sacct-json-2405/sacct.json"))
+    found = read("slurm", case("16-sacct-json-2405/sacct.json"))
     assert (found.jobs.height, found.provenance["gpu_hours"]) == (181, pytest.approx(1919.9197222222222))
 
 
@@ -315,7 +315,7 @@ def test_accounting_without_gpus_names_the_setting(case: Unpack, tmp_path: Path)
 
 
 def test_steps_state_the_measured_use_of_their_job(case: Unpack):
-    found = read_files("slurm", case("04-trailing-delimiter-gpuutil/sacct.txt"), tz="UTC")
+    found = read("slurm", case("04-trailing-delimiter-gpuutil/sacct.txt"), tz="UTC")
     first = found.jobs.filter(job_id="40001").row(0, named=True)
     assert first["sm_activity"] == pytest.approx(0.12)  # gres/gpuutil=12 over the whole run of one GPU
     assert first["memory_peak_gib"] == pytest.approx(40777 / 1024)
@@ -323,7 +323,7 @@ def test_steps_state_the_measured_use_of_their_job(case: Unpack):
 
 
 def test_clusters_of_one_file_are_told_apart(case: Unpack):
-    found = read_files("slurm", case("05-two-clusters-one-dump/sacct.txt"), tz="UTC")
+    found = read("slurm", case("05-two-clusters-one-dump/sacct.txt"), tz="UTC")
     assert found.jobs["attempt"].unique().to_list() == [1]
     assert found.jobs["job_id"].str.extract("^(.*)/").value_counts(sort=True).rows() == [
         ("vega", 190),
@@ -355,29 +355,29 @@ def test_nothing_is_bought_for_waiting_that_sharing_would_end(case: Unpack, tmp_
 
 def test_rows_that_repeat_a_job_are_no_loss(file: Callable[..., Path]):
     row = f"1|{EIGHT_TO_NOON}|gres/gpu=2\n"
-    found = read_files("slurm", file(SACCT + row * 5), tz="UTC")
+    found = read("slurm", file(SACCT + row * 5), tz="UTC")
     assert (found.provenance["gpu_hours"], correction_of(found)) == (8.0, None)
 
 
 def test_node_lists_of_two_clusters_are_read_together(file: Callable[..., Path]):
     first = file("NodeName=n1 Arch=x86_64\n   Gres=gpu:a100:4\n", "a.txt")
     second = file("PARTITION GRES NODES NODELIST\ngpu gpu:h100:8 2 h[1-2]\n", "b.txt")
-    found = read_files("nodes", [first, second])
+    found = read("nodes", [first, second])
     assert found.inventory is not None
     assert found.inventory["node", "gpus"].rows() == [("h1", 8), ("h2", 8), ("n1", 4)]
     table = file("node,gpus,gpu_model\nt1,2,T4\n", "c.csv")
     with pytest.raises(TraceFormatError, match=r"expected files of one form; got no list of Slurm in .*c\.csv"):
-        read_files("nodes", [first, table])
+        read("nodes", [first, table])
 
 
 @pytest.mark.parametrize("node", [{"name": ["n1"], "gres": "gpu:a100:4"}, {"name": "n1", "state": [["IDLE"]]}, 7])
 def test_a_node_of_another_form_is_refused_in_words(node: object, file: Callable[..., Path]):
     with pytest.raises(TraceFormatError, match="node 1: expected nodes as scontrol writes them"):
-        read_files("nodes", file(json.dumps({"nodes": [node]}), "nodes.json"))
+        read("nodes", file(json.dumps({"nodes": [node]}), "nodes.json"))
 
 
 def test_shares_without_a_node_list_are_not_counted_in_silence(case: Unpack):
-    found = read_files("slurm", case("06b-shard-node/sacct.txt"), tz="UTC")
+    found = read("slurm", case("06b-shard-node/sacct.txt"), tz="UTC")
     assert grave(found)["shares of GPUs on nodes that are not known"] == 2091
     assert found.provenance["gpu_hours"] == pytest.approx(2799.238611111111)
 
@@ -417,7 +417,7 @@ def test_a_whole_job_on_a_partitioned_fleet_is_counted_and_named(case: Unpack, t
 
 
 def test_two_dies_of_mi250x_are_a_board(case: Unpack):
-    found = read_files("nodes", case("07b-mi250x-idle/nodes.txt"))
+    found = read("nodes", case("07b-mi250x-idle/nodes.txt"))
     assert found.quality["example"].to_list() == ["16 GCDs = 8 MI250X"]
     assert found.inventory is not None
     [model] = found.inventory["gpu_model"].unique()
@@ -432,7 +432,7 @@ def test_jobstats_in_the_comment_is_measured_use(file: Callable[..., Path]):
     packed = base64.b64encode(gzip.compress(json.dumps({"nodes": nodes, "gpus": 2}).encode(), mtime=0))
     header = SACCT[:-1] + "|AdminComment|JobName\n"
     text = f"1|{EIGHT_TO_NOON}|gres/gpu=2|JS1:{packed.decode()}|a\n2|{EIGHT_TO_NOON}|gres/gpu=1|JS1:Short|b\n"
-    found = read_files("slurm", file(header + text), tz="UTC")
+    found = read("slurm", file(header + text), tz="UTC")
     assert found.jobs.sort("job_id")["sm_activity", "memory_peak_gib"].rows() == [(0.5, 16.0), (None, None)]
 
 
@@ -450,10 +450,10 @@ def test_jobstats_in_the_comment_is_measured_use(file: Callable[..., Path]):
     ],
 )
 def test_node_lists_are_read(name: str, gpus: int, case: Unpack):
-    found = read_files("nodes", case(name), tz="UTC").inventory
+    found = read("nodes", case(name), tz="UTC").inventory
     assert found is not None
     assert found["gpus"].sum() == gpus
-    assert read_files("auto", case(name)).kind == "inventory"
+    assert read("auto", case(name)).kind == "inventory"
 
 
 @pytest.mark.parametrize(
@@ -469,7 +469,7 @@ def test_node_lists_are_read(name: str, gpus: int, case: Unpack):
 @pytest.mark.parametrize("source", ["auto", "nodes"])
 def test_a_node_list_without_gpus_names_the_command(name: str, source: str, case: Unpack):
     with pytest.raises(TraceFormatError, match=re.escape(export_command("nodes"))):
-        read_files(source, case(name))
+        read(source, case(name))
 
 
 SINFO_JSON = {  # SchedMD/slurm src/plugins/data_parser/v0.0.40/parsers.c, SINFO_DATA
@@ -497,7 +497,7 @@ SINFO_JSON = {  # SchedMD/slurm src/plugins/data_parser/v0.0.40/parsers.c, SINFO
     ],
 )
 def test_further_node_lists_are_read(text: str, gpus: int, file: Callable[..., Path]):
-    found = read_files("auto", file(text, "nodes"), tz="UTC")
+    found = read("auto", file(text, "nodes"), tz="UTC")
     assert found.kind == "inventory"
     assert found.table["gpus"].sum() == gpus
 
@@ -523,7 +523,7 @@ CLOSED = "   State=IDLE+DRAIN\n   Reason=bad GPU [root@{}]\n"
 def test_a_closed_node_is_out_of_service_since_the_date_of_its_reason(
     text: str, tz: str | None, since: int | None, file: Callable[..., Path]
 ):
-    found = read_files("nodes", file(text, "nodes"), tz=tz)
+    found = read("nodes", file(text, "nodes"), tz=tz)
     rows = found.tables["out_of_service"].rows() if "out_of_service" in found.tables else []
     at = None if since is None else datetime(2026, 3, 22, since, 3, 34, tzinfo=UTC)
     assert [(row[0], row[1], row[2]) for row in rows] == ([] if since is None else [("n1", at, None)])

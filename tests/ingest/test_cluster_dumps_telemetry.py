@@ -20,7 +20,7 @@ from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.dataset_folder import open_dataset
 from gpuplanner.ingest.dataset_import import add_files, add_sources, group_files_by_source
 from gpuplanner.ingest.quality_report import check_text
-from gpuplanner.ingest.source_registry import find_foreign_form, read_files
+from gpuplanner.ingest.source_registry import find_foreign_form, read
 from gpuplanner.usage.dataset_description import describe
 from gpuplanner.usage.phase_demand import phases_of_jobs
 
@@ -231,12 +231,12 @@ def test_a_mean_over_the_step_is_of_the_time_before(tmp_path: Path):
     gpu = {"gpu": "0", "Hostname": "k1", "namespace": "ns", "pod": "a"}
     values = [(T0 + 300 * (n + 1), 0.5) for n in range(6)]
     path = answer(tmp_path / "p.json", (gpu, values), query="avg_over_time(DCGM_FI_PROF_SM_ACTIVE{gpu!=''}[5m])")
-    found = read_files("prometheus", path)
+    found = read("prometheus", path)
     assert found.samples["time"].dt.timestamp("ms").to_list() == [1000 * (T0 + 300 * n) for n in range(6)]
     assert found.samples["activity_source"].unique().to_list() == ["profiling"]
     assert found.provenance["gpu_hours"] == pytest.approx(0.5)
     energy = answer(tmp_path / "e.json", (gpu, [(at, 120_000_000) for at, _ in values]))
-    power = read_files("prometheus", energy, query="increase(DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION[5m])").samples
+    power = read("prometheus", energy, query="increase(DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION[5m])").samples
     assert power["power_w"].to_list() == [400.0] * 6  # 120 kJ in 300 s
 
 
@@ -245,7 +245,7 @@ def test_an_answer_without_names_says_what_to_give(tmp_path: Path, query: str | 
     (path,) = case(tmp_path, "kubernetes/17-ksm/aggregated.json")
     words = "no GPU number in the labels" if query else "differ by namespace, pod only.*--query"
     with pytest.raises(TraceFormatError, match=words):
-        read_files("auto", path, query=query)
+        read("auto", path, query=query)
 
 
 # Metrics of exporters
@@ -254,7 +254,7 @@ def test_an_answer_without_names_says_what_to_give(tmp_path: Path, query: str | 
 def test_metric_names_in_lower_case(tmp_path: Path):
     """Two GPUs read every minute for five hours."""
     (path,) = case(tmp_path, "kubernetes/17-ksm/dcgm-lower.json")
-    found = read_files("prometheus", path)
+    found = read("prometheus", path)
     assert found.provenance["rows_kept"] == found.samples.height == 600
     assert found.provenance["gpu_hours"] == pytest.approx(10.0)
     assert found.samples["sm_activity"].unique().to_list() == [0.4]
@@ -264,13 +264,13 @@ def test_metric_names_in_lower_case(tmp_path: Path):
 def test_pages_and_answers_of_the_amd_exporter(tmp_path: Path):
     """Eight MI300X: 24 readings of a page, and activity every minute for five hours."""
     page, answers = case(tmp_path, "kubernetes/18-amd-exporter/metrics.prom", "kubernetes/18-amd-exporter/range.json")
-    found = read_files("auto", page, origin="2026-03-02T06:00:00Z")
+    found = read("auto", page, origin="2026-03-02T06:00:00Z")
     assert found.provenance["rows_kept"] == 24
     assert found.samples["sm_activity"].to_list() == pytest.approx([0.9 - 0.01 * gpu for gpu in range(8)])
     assert found.samples["memory_used_gib"].unique().to_list() == [150_000 / 1024]
     assert found.samples["power_w"].unique().to_list() == [620.0]
     assert found.samples["job_id"].to_list() == [f"llm/run-0{gpu % 2}" for gpu in range(8)]
-    later = read_files("auto", answers)
+    later = read("auto", answers)
     assert later.samples.height == 2400
     assert later.provenance["gpu_hours"] == pytest.approx(40.0)
 
@@ -284,7 +284,7 @@ def test_partitions_of_amd_gpus_are_not_idle(tmp_path: Path):
     lines.append('amd_gpu_gfx_activity{gpu_id="0",gpu_partition_id="NA",hostname="vm1"} 83')
     lines += ['gpu_package_power{gpu_id="0",gpu_partition_id="0",hostname="am1"} 0', "go_goroutines 12"]
     (tmp_path / "am1.prom").write_text("\n".join([*lines, ""]))
-    found = read_files("auto", tmp_path / "am1.prom", origin="2026-03-02T06:00:00Z")
+    found = read("auto", tmp_path / "am1.prom", origin="2026-03-02T06:00:00Z")
     assert found.samples.select("node", "gpu", "sm_activity", "power_w").rows() == [
         ("am1", 0, 0.8, None),
         ("vm1", 0, 0.83, None),
@@ -301,7 +301,7 @@ def test_xgmi_counters_become_rates(tmp_path: Path):
          [(T0, 0), (T0 + 10, gb * 1_000_000), (T0 + 20, 5)])
         for way in ("rx", "tx") for link, gb in ((0, 2), (1, 4))
     ]  # fmt: skip
-    found = read_files("prometheus", answer(tmp_path / "p.json", *series))
+    found = read("prometheus", answer(tmp_path / "p.json", *series))
     assert found.samples["nvlink_gb_s"].to_list() == [None, pytest.approx(1.2), None]
 
 
@@ -319,7 +319,7 @@ def test_the_unit_of_the_utilisation_ratio_is_that_of_its_values(
     """One name, two units: DCGM_FI_DEV_GPU_UTIL_RATIO is field 203 in percent before DCGM 4.7, a share since."""
     labels = {"__name__": "DCGM_FI_DEV_GPU_UTIL_RATIO", "gpu": "0", "Hostname": "n1"}
     points = [(T0 + 60 * n, value) for n, value in enumerate(values)]
-    found = read_files("prometheus", answer(tmp_path / "p.json", (labels, points)))
+    found = read("prometheus", answer(tmp_path / "p.json", (labels, points)))
     assert found.samples["sm_activity"].to_list() == pytest.approx(expected)
     assert (check_text("metrics: unit not known") in found.quality["check"]) == warned
 
@@ -328,7 +328,7 @@ def test_a_node_whose_unit_does_not_show_is_read_as_the_others(tmp_path: Path):
     """n1 is in percent; 1 on n2 is then 1 %, and no GPU at full work."""
     labels = {"__name__": "DCGM_FI_DEV_GPU_UTIL_RATIO", "gpu": "0"}
     series = [(labels | {"Hostname": name}, [(T0, value)]) for name, value in (("n1", 80), ("n2", 1))]
-    found = read_files("prometheus", answer(tmp_path / "p.json", *series))
+    found = read("prometheus", answer(tmp_path / "p.json", *series))
     assert found.samples["sm_activity"].to_list() == pytest.approx([0.8, 0.01])
     assert check_text("metrics: unit not known") not in found.quality["check"]
 
@@ -350,7 +350,7 @@ def test_a_node_whose_unit_does_not_show_is_read_as_the_others(tmp_path: Path):
 def test_units_are_those_of_the_exporter(tmp_path: Path, line: str, column: str, expected: float):
     """Units as the sources of the catalogue have them: mJ, uJ or J; mW or W; bytes or MiB; percent or shares."""
     (tmp_path / "n1.prom").write_text(line + "\n")
-    found = read_files("dcgm-exporter", tmp_path / "n1.prom", origin="2026-03-02T06:00:00Z")
+    found = read("dcgm-exporter", tmp_path / "n1.prom", origin="2026-03-02T06:00:00Z")
     assert found.samples[column].to_list() == [expected]
     assert found.samples["node"].to_list() == ["n1"]
 
@@ -362,7 +362,7 @@ def test_series_that_name_their_gpu_by_uuid_are_joined_with_its_description(tmp_
         'nvidia_smi_utilization_gpu_ratio{uuid="df6e7a7c"} 0.38',
     ]
     (tmp_path / "n1.prom").write_text("\n".join([*lines, ""]))
-    found = read_files("auto", tmp_path / "n1.prom", origin="2026-03-02T06:00:00Z")
+    found = read("auto", tmp_path / "n1.prom", origin="2026-03-02T06:00:00Z")
     assert found.samples.select("gpu", "sm_activity").rows() == [(3, 0.38)]
     assert found.provenance["boards"] == ["NVIDIA A100-SXM4-80GB"]
 
@@ -373,7 +373,7 @@ def test_what_slurm_job_exporter_reads_shows_by_its_metrics(tmp_path: Path, more
     labels = '{gpu="0",slurmjobid="40001",gpu_type="NVIDIA A100-SXM4-40GB"}'
     lines = [f"slurm_job_utilization_gpu{labels} 87", *(f"{name}{labels} 12" for name in more)]
     (tmp_path / "n1.prom").write_text("\n".join([*lines, 'slurm_job_memory_usage{slurmjobid="40001"} 5', ""]))
-    found = read_files("auto", tmp_path / "n1.prom", origin="2026-03-02T06:00:00Z")
+    found = read("auto", tmp_path / "n1.prom", origin="2026-03-02T06:00:00Z")
     assert found.samples.select("job_id", "sm_activity", "activity_source").rows() == [("40001", 0.87, source)]
     assert "slurm_job_memory_usage" in found.provenance["notes"][-1]
 
@@ -382,9 +382,9 @@ def test_pages_of_exporters_on_slurm_nodes(tmp_path: Path):
     amd, slurm = case(
         tmp_path, "slurm/38-exporter-pages/amd_exporter.txt", "slurm/38-exporter-pages/slurm_job_exporter.txt"
     )
-    found = read_files("auto", amd, origin="2026-03-02T06:00:00Z").samples
+    found = read("auto", amd, origin="2026-03-02T06:00:00Z").samples
     assert found.select("node", "job_id", "sm_activity", "power_w").rows() == [("am01", "5", 0.97, 640.0)]
-    found = read_files("auto", slurm, origin="2026-03-02T06:00:00Z", node="n1").samples
+    found = read("auto", slurm, origin="2026-03-02T06:00:00Z", node="n1").samples
     assert found.select("gpu", "job_id", "sm_activity").rows() == [(0, "40001", 0.87), (1, "40001", 0.03)]
     assert found["memory_used_gib"][0] == 2.1e10 / 1024**3
 
@@ -472,7 +472,7 @@ def test_a_month_of_phases_owners_and_labels(tmp_path: Path):
     assert told["warnings"] == []
     assert told["gpu_hours"] == pytest.approx(24 + 2 / 7 + 1 + 2, abs=1e-9)
     assert told["installed_gpus"] == 18
-    jobs = read_files("kube-state-metrics", tmp_path / "ksm.json").jobs
+    jobs = read("kube-state-metrics", tmp_path / "ksm.json").jobs
     states = dict(jobs.select("job_id", pl.col("state").cast(pl.String)).rows())
     assert states == {
         "ml/train": "COMPLETED", "ml/slice": "FAILED", "ml/gone": "COMPLETED", "ml/late": "PENDING",
@@ -507,7 +507,7 @@ def test_own_labels_come_before_those_of_the_scrape(tmp_path: Path):
     }
     limits = own | {"__name__": "kube_pod_container_resource_limits"}
     series = ((metric | each, hours(8, 0, 2)) for each in (own, limits))
-    found = read_files("auto", answer(tmp_path / "ksm.json", *series, (sums, hours(8, 0, 2))))
+    found = read("auto", answer(tmp_path / "ksm.json", *series, (sums, hours(8, 0, 2))))
     assert found.jobs.select("job_id", "tenant", "gpus", "node_list").rows() == [("llm/run", "llm", 8.0, "am1")]
     assert found.summary()["gpu_hours"] == pytest.approx(16.0)
 
@@ -529,7 +529,7 @@ def test_own_labels_come_before_those_of_the_scrape(tmp_path: Path):
 )
 def test_other_forms_are_named_with_what_to_run(tmp_path: Path, name: str, words: str):
     (path,) = case(tmp_path, name)
-    for call in (lambda: read_files("auto", path), lambda: group_files_by_source([path])):
+    for call in (lambda: read("auto", path), lambda: group_files_by_source([path])):
         with pytest.raises(TraceFormatError, match=words) as error:
             call()
         assert "philly" not in str(error.value)
@@ -539,7 +539,7 @@ def test_other_forms_are_named_with_what_to_run(tmp_path: Path, name: str, words
 def test_configuration_alone_is_named_with_what_to_run(tmp_path: Path, name: str, kind: str):
     (path,) = case(tmp_path, f"kubernetes/17-ksm/{name}.yaml")
     with pytest.raises(TraceFormatError, match=f"kind '{kind}' alone.*kubectl get pods,jobs,nodes -A -o json"):
-        read_files("auto", path)
+        read("auto", path)
 
 
 def test_forms_of_others_are_none_of_ours(tmp_path: Path):
@@ -577,23 +577,23 @@ AWS = {"p5.48xlarge": 1920.0, "p4d.24xlarge": 1920.0, "g5.12xlarge": 400.0}
 )
 def test_gpu_hours_of_bills(tmp_path: Path, name: str, expected: dict[str, float]):
     (path,) = case(tmp_path, f"kubernetes/19-bills/{name}")
-    found = read_files("auto", path)
+    found = read("auto", path)
     assert gpu_hours(found) == pytest.approx(expected)
     assert found.rejects.is_empty()
 
 
 def test_times_of_focus_without_a_zone_are_utc(tmp_path: Path):
     plain, zoned = case(tmp_path, "kubernetes/19-bills/focus10-aws.csv", "kubernetes/19-bills/focus10-aws-z.csv")
-    found = read_files("focus", plain)
+    found = read("focus", plain)
     assert found.quality.filter(check="times without a zone")["rows"].to_list() == [34]
-    assert found.tables["charges"].equals(read_files("focus", zoned).tables["charges"])
+    assert found.tables["charges"].equals(read("focus", zoned).tables["charges"])
 
 
 @pytest.mark.parametrize("name", ["focus-oci.csv", "focus-oci-s.csv"])
 def test_oci_names_its_shape_in_the_type_of_the_resource(tmp_path: Path, name: str):
     """Ten days of eight H100, in GPU-hours; the times of one have no seconds."""
     (path,) = case(tmp_path, f"kubernetes/19-bills/{name}")
-    found = read_files("focus", path)
+    found = read("focus", path)
     assert found.tables["charges"]["x_InstanceType"].unique().to_list() == ["BM.GPU.H100.8"]
     table = summarise_bill(found.tables["charges"])
     assert table["gpu_hours"].sum() == 1920
@@ -606,7 +606,7 @@ def test_lines_that_speak_of_gpus_and_are_not_known_are_listed(tmp_path: Path):
     text = path.read_text().replace("BoxUsage:p5.48xlarge", "Train:ml.p9.48xlarge", 3)
     text = text.replace("Usage,,,Usage-Based", "Usage,,NVIDIA Omniverse GPU lease,Usage-Based", 1)
     path.write_text(text)
-    found = read_files("focus", path)
+    found = read("focus", path)
     unknown = find_unknown_types(found.tables["charges"])
     assert unknown.select("x_InstanceType", "lines").rows() == [("ml.p9.48xlarge", 3)]
     assert found.quality.filter(pl.col("check").str.contains("lines about GPUs"))["rows"].to_list() == [3]

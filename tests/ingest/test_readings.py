@@ -22,7 +22,7 @@ from gpuplanner.ingest.public.usage_series import (
     read_step_times,
 )
 from gpuplanner.ingest.slurm.node_records import read_nodes
-from gpuplanner.ingest.source_registry import read_files
+from gpuplanner.ingest.source_registry import read
 
 File = Callable[..., Path]
 
@@ -108,7 +108,7 @@ def test_requests_need_a_stated_zone(file: File):
     header = "TIMESTAMP,ContextTokens,GeneratedTokens\r\n"
     path = file(header + "2023-11-16 18:15:46.6805907,374,44\r\n2023-11-16 18:15:40.0,1.5,44\r\n", "conv.csv")
     with pytest.raises(TraceFormatError, match="expected a stated time zone"):
-        read_files("azure-llm", path)
+        read("azure-llm", path)
     reading = read_azure_llm([path], tz="America/New_York")
     assert reading.table["time"][0] == datetime(2023, 11, 16, 23, 15, 46, 680590, tzinfo=UTC)
     assert reading.table["service"].to_list() == ["conv"]
@@ -152,7 +152,7 @@ def test_an_inventory_has_no_rejects(file: File):
 
 def test_a_dataset_of_one_kind_takes_the_place_of_one_of_another(file: File, tmp_path: Path):
     folder = write_dataset(read_nodes([file("node,gpus,gpu_model\nn1,8,H100\n")]), tmp_path / "out")
-    trace = read_files("itp", file("job_id,submission_time,duration,num_gpu\na,0,7200,8\n"))
+    trace = read("itp", file("job_id,submission_time,duration,num_gpu\na,0,7200,8\n"))
     write_dataset(trace, folder)
     assert open_dataset(folder).jobs.equals(trace.jobs)
     assert open_dataset(folder).inventory is None

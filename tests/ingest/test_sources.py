@@ -12,7 +12,7 @@ import pytest
 
 from gpuplanner.core.errors import GpuPlannerWarning, TraceFormatError
 from gpuplanner.ingest.source_definition import READER_OPTIONS
-from gpuplanner.ingest.source_registry import SOURCES, detect_source, read_files
+from gpuplanner.ingest.source_registry import SOURCES, detect_source, read
 
 File = Callable[..., Path]
 PHILLY = "timestamp,duration,num_gpus,gpu_time,cluster\n2017-10-09 06:13:03,3600.0,4,14400.0,a\n"
@@ -27,25 +27,25 @@ def test_what_is_no_source_is_an_error_that_names_the_way_out(file: File, conten
 
 def test_an_unknown_source_lists_the_sources(file: File):
     with pytest.raises(TraceFormatError, match=r"source 'xyz' is unknown.*'auto', 'philly'"):
-        read_files("xyz", file(PHILLY))
+        read("xyz", file(PHILLY))
 
 
 def test_files_of_different_sources_are_not_mixed(file: File):
     other = file("job_id,submission_time,duration,num_gpu\na,60,600,1\n", "other.csv")
     with pytest.raises(TraceFormatError, match="expected files of one source"):
-        read_files("auto", [file(PHILLY), other])
+        read("auto", [file(PHILLY), other])
 
 
 def test_no_files_is_an_error():
     for source in ("auto", "philly"):
         with pytest.raises(TraceFormatError):
-            read_files(source, [])
+            read(source, [])
 
 
 def test_an_option_that_changes_nothing_is_warned_of_and_changes_nothing(file: File):
-    plain = read_files("philly", file(PHILLY))
+    plain = read("philly", file(PHILLY))
     with pytest.warns(GpuPlannerWarning, match="source 'philly': nodes, origin: changes nothing here"):
-        other = read_files("philly", file(PHILLY), nodes="nodes.csv", origin="2020-01-01T00:00:00Z")
+        other = read("philly", file(PHILLY), nodes="nodes.csv", origin="2020-01-01T00:00:00Z")
     assert other.summary() == plain.summary()
 
 

@@ -54,7 +54,7 @@ def door(request: pytest.FixtureRequest) -> Door:
     name = request.param
     known = traces.SOURCES[name].options
     given = {option: value for option, value in LIKELY.items() if option in known}
-    return Door(lambda paths: traces.read_files(name, paths, **given), NAMES.get(name, ("jobs.csv",)))
+    return Door(lambda paths: traces.read(name, paths, **given), NAMES.get(name, ("jobs.csv",)))
 
 
 def zipped(text: str) -> bytes:
@@ -184,7 +184,7 @@ def test_a_second_zone_in_one_column_rejects_its_rows(name: str, tmp_path: Path)
     header, lines = MIXED[name]
     path = tmp_path / "mixed.csv"
     path.write_text("\n".join([header, *lines, ""]))
-    got = traces.read_files(name, path, tz="UTC")
+    got = traces.read(name, path, tz="UTC")
     assert got.rejects["row"].to_list() == [3, 4]
     assert got.provenance["rows_kept"] == 1
 

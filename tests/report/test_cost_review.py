@@ -18,7 +18,7 @@ from gpuplanner.cost.cost_review import cost_review
 from gpuplanner.decision.purchase_plan import purchase
 from gpuplanner.decision.study import Study
 from gpuplanner.ingest.dataset_writer import write_dataset
-from gpuplanner.ingest.source_registry import read_files
+from gpuplanner.ingest.source_registry import read
 from gpuplanner.report import monthly_sections as tearsheet
 from gpuplanner.report.finance_exports import write_focus, write_study_workbook
 from gpuplanner.usage.job_history import load_dataset
@@ -31,7 +31,7 @@ def _sum(rows: list[dict[str, Any]]) -> Decimal:
 
 
 def _read_back(path: Path) -> dict[str, Any]:
-    reading: Any = read_files("auto", path)
+    reading: Any = read("auto", path)
     assert reading.summary()["source"] == "focus"
     assert reading.rejects.is_empty()
     found: dict[str, Any] = reading.summary()

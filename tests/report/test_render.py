@@ -308,11 +308,11 @@ def test_notebooks_run_headless(root, tmp_path, name, parameters):
 @pytest.mark.slow
 def test_openb_numbers_equal_a_short_query(public_data, tmp_path):
     """What the report says of OpenB is what ten lines of polars say of the raw file."""
-    from gpuplanner.ingest.source_registry import read_files
+    from gpuplanner.ingest.source_registry import read
 
     pods = public_data / "alibaba_gpu_v2023" / "openb_pod_list_default.csv.gz"
     nodes = public_data / "alibaba_gpu_v2023" / "openb_node_list_gpu_node.csv"
-    write_dataset(read_files("openb", pods, nodes=nodes), tmp_path / "openb")
+    write_dataset(read("openb", pods, nodes=nodes), tmp_path / "openb")
     found = evaluate(
         Scenario(data=str(tmp_path / "openb"), replications=2, policies="fewer_nodes"),
         cache=False,
@@ -333,10 +333,10 @@ def test_openb_numbers_equal_a_short_query(public_data, tmp_path):
 @pytest.mark.slow
 def test_philly_numbers_equal_a_short_query(public_data, tmp_path):
     """October 2017 in Seattle: what was allocated, and by whom."""
-    from gpuplanner.ingest.source_registry import read_files
+    from gpuplanner.ingest.source_registry import read
 
     path = public_data / "philly" / "philly.csv.gz"
-    write_dataset(read_files("philly", path, tz="America/Los_Angeles"), tmp_path / "philly")
+    write_dataset(read("philly", path, tz="America/Los_Angeles"), tmp_path / "philly")
     zone = "America/Los_Angeles"
     found = evaluate(
         Scenario(

@@ -12,7 +12,7 @@ from gpuplanner.core.scenario import Scenario
 from gpuplanner.decision.study import open_study
 from gpuplanner.decision.study_pipeline import evaluate
 from gpuplanner.ingest.dataset_writer import write_dataset
-from gpuplanner.ingest.source_registry import read_files
+from gpuplanner.ingest.source_registry import read
 from gpuplanner.report import monthly_sections as appendix
 from gpuplanner.report import monthly_sections as tearsheet
 from gpuplanner.report.finance_exports import write_study_workbook
@@ -36,7 +36,7 @@ def three_days(tmp_path_factory):
         lines.append(f"{number}|u|acc{number % 3}|COMPLETED|{times}|{seconds}|1-00:00:00|n1||gres/gpu={gpus}|train")
         held += gpus * seconds / 3600
     (folder / "sacct.txt").write_text("\n".join(lines) + "\n")
-    write_dataset(read_files("slurm", folder / "sacct.txt", tz="UTC"), folder / "trace")
+    write_dataset(read("slurm", folder / "sacct.txt", tz="UTC"), folder / "trace")
     return str(folder / "trace"), held
 
 

@@ -13,7 +13,7 @@ from gpuplanner.core.schema_checks import conform
 from gpuplanner.core.schemas import TABLES, Inventory, Jobs
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.dataset_import import add_files
-from gpuplanner.ingest.source_registry import read_files
+from gpuplanner.ingest.source_registry import read
 from gpuplanner.usage.installed_capacity import out_of_service_gpus
 from gpuplanner.usage.period_accounts import dataset_ledger
 
@@ -133,13 +133,13 @@ def test_events_of_slurm_are_read_in_their_zone(tmp_path):
         "c|n3|2026-03-02T11:00:00|2026-03-02T11:05:00|IDLE|back",
     ]
     path.write_text("\n".join(lines) + "\n")
-    found = read_files("auto", [path], tz="Europe/Oslo")
+    found = read("auto", [path], tz="Europe/Oslo")
     assert found.table.select("node", "start_time", "end_time", "gpus", "bucket").rows() == [
         ("n1", NINE, hours(2.5), None, "down"), ("n2", hours(1), None, None, "down"),
     ]  # fmt: skip
     assert found.rejects.height == 2
     with pytest.raises(TraceFormatError, match="a stated time zone"):
-        read_files("slurm-events", [path])
+        read("slurm-events", [path])
 
 
 def test_of_a_reserved_node_what_jobs_leave_is_kept_for_its_team_unless_it_is_down():
@@ -179,14 +179,14 @@ def test_reservations_of_slurm_are_read_beside_its_events(tmp_path):
     plan, log = tmp_path / "reservations.txt", tmp_path / "events.txt"
     plan.write_text(RESERVATIONS)
     log.write_text(f"{HEADER}\nc|n1|2026-03-02T10:00:00|2026-03-02T12:30:00|DOWN*|power\n")
-    found = read_files("auto", [plan], tz="Europe/Oslo")
+    found = read("auto", [plan], tz="Europe/Oslo")
     assert found.table.select("node", "start_time", "end_time", "gpus", "bucket", "tenant").rows() == [
         ("n1", NINE, hours(2), 4.0, "reserved", "vision"), ("n2", NINE, hours(2), 4.0, "reserved", "vision"),
         ("n3", NINE, hours(1), None, "down", None),
     ]  # fmt: skip
     assert found.rejects["reason"].to_list() == ["nodes: none, or not such as n[1-4]"]
     with pytest.raises(TraceFormatError, match="the time zone of scontrol"):
-        read_files("slurm-reservations", [plan])
+        read("slurm-reservations", [plan])
     for path in (plan, log):
         both = add_files("auto", [path], tmp_path / "data", tz="Europe/Oslo").dataset
     assert both.tables["out_of_service"].group_by("bucket").len().sort("bucket")["len"].to_list() == [2, 2]

@@ -11,7 +11,7 @@ import pytest
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.decision.requests import asked_of
 from gpuplanner.ingest.dataset_writer import write_dataset
-from gpuplanner.ingest.source_registry import read_files
+from gpuplanner.ingest.source_registry import read
 from gpuplanner.usage import job_history as history_room
 from gpuplanner.usage.dataset_description import describe
 from gpuplanner.usage.dataset_explorer import open_inbox
@@ -40,7 +40,7 @@ INSTALLED = 3 * 125 / 60
 @pytest.fixture
 def folder(tmp_path):
     (tmp_path / "sacct.txt").write_text(SACCT)
-    write_dataset(read_files("slurm", tmp_path / "sacct.txt", tz="UTC"), tmp_path / "trace")
+    write_dataset(read("slurm", tmp_path / "sacct.txt", tz="UTC"), tmp_path / "trace")
     return str(tmp_path / "trace")
 
 

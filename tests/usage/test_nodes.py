@@ -14,7 +14,7 @@ from gpuplanner.core.schemas import Inventory, Jobs
 from gpuplanner.hardware.mig_layouts import parse_layout, prove
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.dataset_import import add_files
-from gpuplanner.ingest.source_registry import read_files
+from gpuplanner.ingest.source_registry import read
 from gpuplanner.usage.job_history import begin_of, end_of, history, load_dataset, nodes_of_todays_fleet
 from gpuplanner.usage.planned_fleet import find_installed, planned_fleet
 
@@ -224,7 +224,7 @@ def test_a_list_made_at_one_moment_is_told_from_a_history():
 
 
 def test_fox_is_seen_as_a_list_of_one_moment_on_the_nodes_of_its_jobs(public_data):
-    trace = read_files("slurm", [public_data / "slurm" / "sacct_fox_2025.txt"], tz="Europe/Oslo")
+    trace = read("slurm", [public_data / "slurm" / "sacct_fox_2025.txt"], tz="Europe/Oslo")
     found = fleet(trace)
     most = {}
     ran = trace.jobs.filter(pl.col("gpus") > 0, pl.col("start_time").is_not_null())

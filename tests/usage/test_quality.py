@@ -10,7 +10,7 @@ import pytest
 
 from gpuplanner.ingest.dataset_writer import write_dataset
 from gpuplanner.ingest.quality_report import JOB_CHECKS
-from gpuplanner.ingest.source_registry import read_files
+from gpuplanner.ingest.source_registry import read
 from gpuplanner.usage.dataset_description import AFFECTED_FIGURES, data_quality, describe, figures_moved, intake
 
 
@@ -52,7 +52,7 @@ def telemetry(tmp_path) -> str:
     lines += [f"2026/03/01 {8 + m // 60:02d}:{m % 60:02d}:00.000, 0, 50 %, 1000 MiB, 200.0 W" for m in minutes]
     path = tmp_path / "node1.csv"
     path.write_text("\n".join(lines) + "\n")
-    write_dataset(read_files("auto", [path], tz="UTC"), tmp_path / "telemetry")
+    write_dataset(read("auto", [path], tz="UTC"), tmp_path / "telemetry")
     return str(tmp_path / "telemetry")
 
 

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from gpuplanner.core.errors import TraceFormatError
 from gpuplanner.ingest.dataset import Dataset
-from gpuplanner.ingest.source_registry import detect_source, read_files
+from gpuplanner.ingest.source_registry import detect_source, read
 from tests.examples import examples
 from tests.ingest.bills.test_cur import BILLED_USD, EFFECTIVE_USD, LINES, report
 from tests.ingest.bills.test_focus import MONTH, bill
@@ -86,9 +86,9 @@ def test_a_month_of_focus_is_the_same_in_every_way_of_writing_it(file: File, way
     csv = bill("1.2", *MONTH.values(), FAULTY)
     path = file(packed(MADE[way](texts(csv))), "part.snappy.parquet")
     assert detect_source(path) == "focus"
-    reading = read_files("focus", path)
+    reading = read("focus", path)
     assert isinstance(reading, Dataset)
-    same(reading, read_files("focus", file(csv, "a.csv")))  # type: ignore[arg-type]
+    same(reading, read("focus", file(csv, "a.csv")))  # type: ignore[arg-type]
     facts = reading.summary()
     assert facts["BilledCost_USD"] == "150.815999999999999999"
     assert facts["BilledCost_EUR"] == "7"
@@ -112,14 +112,14 @@ def test_tags_come_as_maps_structures_and_lists(file: File):
         packed(rows.with_columns(Tags=pl.Series([pairs, None]))),
         packed(rows.with_columns(Tags=pl.Series([{"team": "vision", "spot": None}, None]))),
     ):
-        reading = read_files("focus", file(content, "a.parquet"))
+        reading = read("focus", file(content, "a.parquet"))
         assert isinstance(reading, Dataset)
         assert reading.table["Tags"].to_list() == ['{"spot":"","team":"vision"}', None]
 
 
 def test_line_ends_within_a_text_are_blanks_and_control_characters_reject(file: File):
     rows = texts(bill("1.2", {"ChargeDescription": "a\nb"}, {"ChargeDescription": "a\x1bb"}))
-    reading = read_files("focus", file(packed(rows), "a.parquet"))
+    reading = read("focus", file(packed(rows), "a.parquet"))
     assert isinstance(reading, Dataset)
     assert reading.table["ChargeDescription"].to_list() == ["a b"]
     assert reading.rejects["row", "reason"].rows() == [(3, "a control character")]
@@ -130,7 +130,7 @@ def test_wide_decimals_of_bigquery_are_exact(file: File):
     cost = pa.array([Decimal("0.100000000000000001")], pa.decimal256(76, 38))
     stream = io.BytesIO()
     pq.write_table(arrow.set_column(arrow.schema.get_field_index("BilledCost"), "BilledCost", cost), stream)
-    assert read_files("focus", file(stream.getvalue())).summary()["BilledCost_USD"] == "0.100000000000000001"
+    assert read("focus", file(stream.getvalue())).summary()["BilledCost_USD"] == "0.100000000000000001"
 
 
 def test_a_report_of_aws_is_the_same_as_parquet(file: File):
@@ -146,8 +146,8 @@ def test_a_report_of_aws_is_the_same_as_parquet(file: File):
             [[{"key": "user_team", "value": "vision"}, {"key": "aws:createdBy", "value": "root"}]] * 12
         ),
     )
-    reading = read_files("cur", file(packed(typed), "cur-00001.snappy.parquet"))
-    same(reading, read_files("cur", file(csv, "a.csv")))  # type: ignore[arg-type]
+    reading = read("cur", file(packed(typed), "cur-00001.snappy.parquet"))
+    same(reading, read("cur", file(csv, "a.csv")))  # type: ignore[arg-type]
     facts = reading.summary()
     assert (Decimal(facts["BilledCost_USD"]), Decimal(facts["EffectiveCost_USD"])) == (
         BILLED_USD,
@@ -160,7 +160,7 @@ def test_the_legacy_report_as_parquet_has_a_column_for_each_tag(file: File):
     rows = texts(report(LINES, legacy=False)).with_columns(
         resource_tags_user_team=pl.lit("vision"), resource_tags_aws_created_by=pl.lit("")
     )
-    reading = read_files("cur", file(packed(rows.drop("resource_tags")), "cur.parquet"))
+    reading = read("cur", file(packed(rows.drop("resource_tags")), "cur.parquet"))
     assert isinstance(reading, Dataset)
     assert reading.table["Tags"].unique().to_list() == ['{"team":"vision"}']
     assert reading.provenance["notes"][0] == "legacy report"
@@ -177,13 +177,13 @@ def test_the_legacy_report_as_parquet_has_a_column_for_each_tag(file: File):
 def test_a_column_of_the_wrong_type_is_named(file: File, change: dict[str, pl.Expr], got: str):
     path = file(packed(texts(bill("1.2", {})).with_columns(**change)), "a.parquet")
     with pytest.raises(TraceFormatError, match=f"columns of fitting types; got .*{got}"):
-        read_files("focus", path)
+        read("focus", path)
 
 
 def test_values_that_are_no_numbers_reject_their_rows(file: File):
     costs = [float("nan"), float("inf"), 1e13, None, 2.5]
     rows = texts(bill("1.2", *[{} for _ in costs])).with_columns(BilledCost=pl.Series(costs))
-    reading = read_files("focus", file(packed(rows), "a.parquet"))
+    reading = read("focus", file(packed(rows), "a.parquet"))
     assert reading.rejects["row", "reason"].rows() == [
         (2, "BilledCost: not a number"),
         (3, "BilledCost: not a number"),
@@ -197,7 +197,7 @@ def test_every_cut_is_an_error(file: File):
     whole = packed(texts(bill("1.2", *MONTH.values())))
     for length in [*range(4, len(whole), 997), len(whole) - 1]:
         with pytest.raises(TraceFormatError, match="a whole Parquet file"):
-            read_files("focus", file(whole[:length], "a.parquet"))
+            read("focus", file(whole[:length], "a.parquet"))
 
 
 @settings(max_examples=examples(60), deadline=None)
@@ -210,7 +210,7 @@ def test_damage_is_an_error_or_a_whole_account_of_the_rows(data: st.DataObject):
         path = Path(folder) / "a.parquet"
         path.write_bytes(whole)
         try:
-            facts = read_files("focus", path).summary()
+            facts = read("focus", path).summary()
         except TraceFormatError:
             return
     assert facts["rows_in"] == facts["rows_kept"] + facts["rows_rejected"]
@@ -221,13 +221,13 @@ def test_bombs_are_refused(file: File, monkeypatch: pytest.MonkeyPatch):
     rows = texts(bill("1.2", {}))
     many = packed(rows.select(pl.all().repeat_by(60_000).explode()), compression="zstd", statistics=False)
     with pytest.raises(TraceFormatError, match="no more rows than bytes"):
-        read_files("focus", file(many, "many.parquet"))
+        read("focus", file(many, "many.parquet"))
     long = rows.select(pl.all().repeat_by(500).explode()).with_columns(ChargeDescription=pl.lit("x" * 100_000))
     small = packed(long)
     monkeypatch.setenv("GPUPLANNER_MAX_GIB", "0.02")
     assert len(small) < 1e6
     with pytest.raises(TraceFormatError, match=r"no more text than memory; got 5\d+ bytes of text"):
-        read_files("focus", file(small, "long.parquet"))
+        read("focus", file(small, "long.parquet"))
 
 
 amounts = st.decimals(-(10**9), 10**9, places=4)
@@ -252,7 +252,7 @@ def test_totals_of_decimals_and_floats_are_those_of_an_exact_sum(
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "a.parquet"
         rows.write_parquet(path)
-        facts = read_files("focus", path).summary()
+        facts = read("focus", path).summary()
     assert facts["span_start"] == "2025-09-01T00:00:00Z"
     for currency in {currency for *_, currency in lines}:
         for place, cost in enumerate(("BilledCost", "EffectiveCost")):

@@ -15,7 +15,7 @@ import pytest
 
 from gpuplanner.core.errors import TraceFormatError
 from gpuplanner.ingest.bills.charge_lines import select_delivered_files
-from gpuplanner.ingest.source_registry import read_files
+from gpuplanner.ingest.source_registry import read
 from tests.ingest.bills.test_bill_parquet import packed, texts
 from tests.ingest.bills.test_cur import LINES, report
 from tests.ingest.bills.test_focus import bill
@@ -47,14 +47,14 @@ def cur(*costs: str) -> str:
 
 
 def billed(path: Path, source: str = "focus") -> str:
-    reading = read_files(source, path)
+    reading = read(source, path)
     facts = reading.summary()
     assert facts["rows_in"] == facts["rows_kept"] + facts["rows_rejected"]
     return str(facts["BilledCost_USD"])
 
 
 def left_out(path: Path) -> int:
-    reading = read_files("focus", path)
+    reading = read("focus", path)
     return dict(reading.quality["check", "rows"].iter_rows()).get("file of an older refresh", 0)
 
 
@@ -65,7 +65,7 @@ def test_parts_of_a_folder_are_added(put: Put, tmp_path: Path):
     put("BILLING_PERIOD=2025-09/_SUCCESS", "")
     put("BILLING_PERIOD=2025-09/.focus-00003.csv", "half a download")
     put("crawler-cfn.yml", "Resources: {}")
-    reading = read_files("focus", tmp_path / "delivery")
+    reading = read("focus", tmp_path / "delivery")
     assert reading.summary()["BilledCost_USD"] == "11"  # 1.10 + 2.20 + 3.30 + 4.40
     assert [file["name"] for file in reading.provenance["files"]] == [
         "BILLING_PERIOD=2025-08/focus-00001.csv.gz",
@@ -131,7 +131,7 @@ def test_a_part_that_is_not_there_is_an_error(put: Put, tmp_path: Path):
     run(put, "20250901-20250930", "a1", "2025-09-04T05:00:00Z", focus("1"), focus("2"))
     (tmp_path / "delivery/20250901-20250930/a1/part_1_0001.csv").unlink()
     with pytest.raises(TraceFormatError, match=r"each part that it lists.*not so for '.*part_1_0001.csv'"):
-        read_files("focus", tmp_path / "delivery")
+        read("focus", tmp_path / "delivery")
 
 
 def test_a_part_of_another_assembly_does_not_stand_in(put: Put, tmp_path: Path):
@@ -139,19 +139,19 @@ def test_a_part_of_another_assembly_does_not_stand_in(put: Put, tmp_path: Path):
     keys = ["bills/cur/20250901-20251001/new/cur-1.csv"]
     put("20250901-20251001/cur-Manifest.json", {"assemblyId": "new", "reportKeys": keys, "reportName": "cur"})
     with pytest.raises(TraceFormatError, match="each part that it lists"):
-        read_files("cur", tmp_path / "delivery")
+        read("cur", tmp_path / "delivery")
 
 
 def test_refreshes_that_cannot_be_ordered_are_refused(put: Put, tmp_path: Path):
     put("data/BILLING_PERIOD=2025-09/x1/cur2-00001.csv", cur("1"))
     put("data/BILLING_PERIOD=2025-09/x2/cur2-00001.csv", cur("1", "2"))
     with pytest.raises(TraceFormatError, match="one refresh of BILLING_PERIOD=2025-09, or a manifest"):
-        read_files("cur", tmp_path / "delivery")
+        read("cur", tmp_path / "delivery")
     for name in ("x1", "x2"):
         key = f"s3://b/cur2/data/BILLING_PERIOD=2025-09/{name}/cur2-00001.csv"
         put(f"metadata/BILLING_PERIOD=2025-09/{name}/cur2-Manifest.json", {"dataFiles": [key]})
     with pytest.raises(TraceFormatError, match="one refresh of BILLING_PERIOD=2025-09"):
-        read_files("cur", tmp_path / "delivery")
+        read("cur", tmp_path / "delivery")
     (tmp_path / "delivery/metadata/BILLING_PERIOD=2025-09/x1/cur2-Manifest.json").unlink()
     assert billed(tmp_path / "delivery", "cur") == "3"
 
@@ -161,7 +161,7 @@ def test_two_exports_are_not_added(put: Put, tmp_path: Path):
     other = {"exportConfig": {"exportName": "amortized"}}
     run(put, "20250901-20250930", "a2", "2025-09-04T05:00:00Z", focus("2"), more=other)
     with pytest.raises(TraceFormatError, match="parts of one export; got 'amortized', 'focus'"):
-        read_files("focus", tmp_path / "delivery")
+        read("focus", tmp_path / "delivery")
 
 
 @pytest.mark.parametrize(
@@ -180,7 +180,7 @@ def test_a_manifest_that_is_none_is_an_error(put: Put, tmp_path: Path, told: str
     put("part.csv", focus("1"))
     put("manifest.json", told.encode("latin-1"))
     with pytest.raises(TraceFormatError) as error:
-        read_files("focus", tmp_path / "delivery")
+        read("focus", tmp_path / "delivery")
     assert "manifest.json" in str(error.value)
     assert len(str(error.value)) < 1000
 
@@ -199,9 +199,9 @@ def test_a_part_told_twice_is_an_error_however_it_is_packed(put: Put, tmp_path: 
     ):
         put("part-2.csv", content)
         with pytest.raises(TraceFormatError, match=words):
-            read_files("focus", tmp_path / "delivery")
+            read("focus", tmp_path / "delivery")
     put("part-2.csv", focus("1", "3"))  # a row of part 1 again: a warning, since it may be another charge
-    reading = read_files("focus", tmp_path / "delivery")
+    reading = read("focus", tmp_path / "delivery")
     checks = dict(reading.quality["check", "rows"].iter_rows())
     assert checks["equal to an earlier row in every field"] == 1
     assert reading.summary()["BilledCost_USD"] == "7"
@@ -214,7 +214,7 @@ def test_the_bill_is_kept_and_rejected_to_the_cent(put: Put, tmp_path: Path):
         lines = [{"BilledCost": cost, "ResourceId": cost} for cost in part]
         lines[0] |= {"BillingCurrency": "dollars"} if number % 2 == 0 else {}
         put(f"part-{number}.parquet", packed(texts(bill("1.2", *lines))))
-    reading = read_files("focus", tmp_path / "delivery")
+    reading = read("focus", tmp_path / "delivery")
     header = texts(bill("1.2", {})).columns
     lost = [Decimal(raw.split(",")[header.index("BilledCost")]) for raw in reading.rejects["raw"]]
     assert lost == [Decimal("1.01"), Decimal("8.08")]
@@ -228,7 +228,7 @@ def test_links_are_refused(put: Put, tmp_path: Path):
     for target, words in (("loop.csv", "symbolic links"), ("..", "loop.csv: .*a link to a folder")):
         loop.symlink_to(target)
         with pytest.raises(TraceFormatError, match=words):
-            read_files("focus", tmp_path / "delivery")
+            read("focus", tmp_path / "delivery")
         loop.unlink()
     assert billed(tmp_path / "delivery") == "1"
 
@@ -245,4 +245,4 @@ def test_a_folder_that_cannot_be_listed_is_an_error(put: Put, tmp_path: Path, mo
 
     monkeypatch.setattr(os, "scandir", refuse)
     with pytest.raises(TraceFormatError, match="b: expected a readable folder; got Permission denied"):
-        read_files("focus", tmp_path / "delivery")
+        read("focus", tmp_path / "delivery")

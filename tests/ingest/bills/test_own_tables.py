@@ -17,7 +17,7 @@ from gpuplanner.cost.showback import Rate, showback
 from gpuplanner.hardware.power_and_carbon import Price
 from gpuplanner.ingest.bills.aws_and_focus_bills import read_cur, read_focus
 from gpuplanner.ingest.bills.bill_summary import add_gpu_hours, summarise_bill
-from gpuplanner.ingest.source_registry import detect_source, read_files
+from gpuplanner.ingest.source_registry import detect_source, read
 from gpuplanner.report.finance_exports import write_focus
 
 File = Callable[..., Path]
@@ -71,7 +71,7 @@ def test_the_costs_of_a_month_are_read_back_from_csv(tmp_path: Path):
     write_csv_safe(tmp_path / "costs.csv", costs)
     write_focus(tmp_path / "focus.csv", costs)
     for name in ("costs.csv", "focus.csv"):
-        reading: Any = read_files("auto", tmp_path / name)
+        reading: Any = read("auto", tmp_path / name)
         assert reading.summary()["source"] == "focus"
         assert reading.rejects.is_empty()
         assert reading.summary()["EffectiveCost_USD"] == "500"  # 200 GPU-hours at 2.50

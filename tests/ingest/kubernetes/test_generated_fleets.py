@@ -19,7 +19,7 @@ import polars as pl
 import pytest
 
 from gpuplanner.ingest.quality_report import list_warnings
-from gpuplanner.ingest.source_registry import read_files
+from gpuplanner.ingest.source_registry import read
 
 Json = dict[str, Any]
 MONDAY = datetime(2026, 3, 2, tzinfo=UTC)
@@ -393,7 +393,7 @@ def read_fleet(folder: Path, dump: Json) -> tuple[dict[str, float], list[Any]]:
     """GPU-hours by namespace, and the warnings of the first screen, where jobs in quarantine stand with theirs."""
     path = folder / "dump.json"
     path.write_text(json.dumps(dump))
-    found = read_files("kubernetes", path)
+    found = read("kubernetes", path)
     hours = pl.col("gpus") * (pl.col("end_time") - pl.col("start_time")).dt.total_microseconds() / 3.6e9
     by_team = dict(found.jobs.group_by("tenant").agg(hours.sum()).rows())
     return by_team, list_warnings(found.quality)

@@ -12,7 +12,7 @@ import pytest
 from gpuplanner.ingest.dataset_import import add_files
 from gpuplanner.ingest.kubernetes.cluster_reader import read_kubernetes
 from gpuplanner.ingest.kubernetes.node_gpus import instances_from_labels
-from gpuplanner.ingest.source_registry import read_files
+from gpuplanner.ingest.source_registry import read
 from gpuplanner.usage.period_accounts import dataset_ledger
 
 GPU = "nvidia.com/gpu"
@@ -67,7 +67,7 @@ def written(path: Path, *things: dict[str, Any]) -> Path:
 
 @pytest.mark.parametrize("source", ["nodes", "kubernetes", "auto", "kubectl"])
 def test_nodes_alone_are_an_inventory_by_whichever_name_they_come(tmp_path: Path, source: str):
-    found = read_files(source, written(tmp_path / "n.json", *NODES))
+    found = read(source, written(tmp_path / "n.json", *NODES))
     assert found.kind == "inventory"
     assert found.provenance["source"] == "nodes"
     table = found.inventory
@@ -102,7 +102,7 @@ def test_since_when_a_node_is_closed_is_what_its_taint_or_its_condition_says(tmp
     ]
     both = written(tmp_path / "all.json", pod("train", "h1", 2), *nodes)
     for path in (both, written(tmp_path / "n.json", *nodes)):
-        closed = read_files("auto", path).tables["out_of_service"]
+        closed = read("auto", path).tables["out_of_service"]
         assert closed.select("node", pl.col("start_time").dt.hour(), "end_time", "gpus", "bucket").rows() == [
             ("h1", 6, None, None, "down"), ("h3", 0, None, None, "down"), ("h4", 8, None, None, "down"),
         ]  # fmt: skip

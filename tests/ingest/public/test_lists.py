@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from gpuplanner.core.errors import TraceFormatError
 from gpuplanner.ingest.public import job_lists as job_tables
 from gpuplanner.ingest.public.attempt_logs import read_miso
-from gpuplanner.ingest.source_registry import detect_source, read_files
+from gpuplanner.ingest.source_registry import detect_source, read
 from tests.examples import examples
 
 File = Callable[..., Path]
@@ -135,7 +135,7 @@ def test_a_damaged_miso_file_is_an_error_or_a_full_account(text: bytes):
 @pytest.mark.data
 def test_the_public_jobs_of_miso(public_data: Path):
     paths = [public_data / "miso_mig" / name for name in ("trace_100.json", "exp_100.json")]
-    trace = read_files("auto", paths)
+    trace = read("auto", paths)
     runs = (trace.jobs["end_time"] - trace.jobs["start_time"]).dt.total_seconds()
     assert trace.summary()["rows_in"] == trace.jobs.height == 100  # data README
     assert runs.sum() == sum(json.loads(paths[1].read_text()).values()) == 312_232

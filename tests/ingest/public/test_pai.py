@@ -10,7 +10,7 @@ import pytest
 
 from gpuplanner.core.errors import TraceFormatError
 from gpuplanner.ingest.public.attempt_logs import PAI_TABLE_COLUMNS, read_pai
-from gpuplanner.ingest.source_registry import detect_source, read_files
+from gpuplanner.ingest.source_registry import detect_source, read
 
 File = Callable[..., Path]
 
@@ -78,7 +78,7 @@ def test_a_header_line_changes_nothing(file: File):
 def test_the_tables_are_found_in_any_order(file: File):
     paths = three(file)
     assert all(detect_source(path) == "pai" for path in paths)
-    whole = read_files("auto", paths)
-    assert whole.summary() == read_files("auto", paths[::-1]).summary()
+    whole = read("auto", paths)
+    assert whole.summary() == read("auto", paths[::-1]).summary()
     with pytest.raises(TraceFormatError, match="expected pai_task_table, which holds the GPUs"):
         read_pai([paths[0]])

@@ -20,7 +20,7 @@ from gpuplanner.core.schemas import TABLES, Jobs
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.dataset_folder import open_dataset
 from gpuplanner.ingest.dataset_writer import write_dataset
-from gpuplanner.ingest.source_registry import BILL_SOURCES, PUBLIC_SOURCES, detect_source, read_files
+from gpuplanner.ingest.source_registry import BILL_SOURCES, PUBLIC_SOURCES, detect_source, read
 from tests.examples import examples
 
 HELIOS = """\
@@ -108,7 +108,7 @@ class Case:
     options: dict[str, str] = field(default_factory=dict)
 
     def read(self, path: Path) -> Dataset:
-        return read_files(self.source, path, **self.options)
+        return read(self.source, path, **self.options)
 
 
 CASES = {
@@ -235,7 +235,7 @@ def test_a_damaged_job_log_gives_an_error_or_a_full_account(changes):
         path = Path(folder) / "cluster_job_log"
         path.write_bytes(damaged(PHILLY_LOG.encode(), changes))
         try:
-            trace = read_files("philly", path)
+            trace = read("philly", path)
         except TraceFormatError:
             return
     assert trace.summary()["rows_in"] == trace.jobs.height + trace.rejects.height

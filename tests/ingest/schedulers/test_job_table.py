@@ -15,7 +15,7 @@ from gpuplanner.core.errors import TraceFormatError
 from gpuplanner.hardware.catalog import facts
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.schedulers.generic_job_table import JOB_TABLE
-from gpuplanner.ingest.source_registry import detect_source, read_files
+from gpuplanner.ingest.source_registry import detect_source, read
 
 HEADER = "job_id,user,team,submit,start,end,gpus"
 TIMES = "2026-03-02T08:00:00Z,2026-03-02T09:00:00Z,2026-03-02T11:00:00Z"
@@ -26,7 +26,7 @@ def table(folder: Path, text: str, name: str = "jobs.csv", **options: str) -> Da
     path = folder / name
     path.write_text(text)
     assert detect_source(path) == "job-table"
-    return read_files("auto", path, **options)
+    return read("auto", path, **options)
 
 
 def test_columns_stand_in_any_order_and_the_optional_ones_may_lack(tmp_path: Path):
@@ -94,7 +94,7 @@ def test_parquet_holds_the_same(tmp_path: Path):
     path = tmp_path / "jobs.parquet"
     frame.write_parquet(path)
     assert detect_source(path) == "job-table"
-    found = read_files("auto", path)
+    found = read("auto", path)
     assert (found.jobs["job_id"].to_list(), found.provenance["gpu_hours"]) == (["7"], 8.0)
 
 
@@ -130,7 +130,7 @@ def test_recipes_give_the_gpu_hours_of_the_same_jobs_in_slurm(
 ):
     dump = tmp_path / "dump"
     dump.write_bytes(gzip.decompress((CASES / f"{case}.gz").read_bytes()))
-    found = read_files("auto", run_recipe(root, tmp_path, recipe, *options, str(dump)))
+    found = read("auto", run_recipe(root, tmp_path, recipe, *options, str(dump)))
     assert found.provenance["gpu_hours"] == pytest.approx(gpu_hours, rel=1e-9)
     assert (found.jobs.height, found.rejects.height) == (181, 0)
 
@@ -147,7 +147,7 @@ exec_host=n1/0-7+n2/0-7 Resource_List.neednodes=2:ppn=8:gpus=4 Exit_status=271
 def test_torque_counts_gpus_by_node_and_killed_jobs_are_cancelled(root: Path, tmp_path: Path):
     dump = tmp_path / "20260302"
     dump.write_text(TORQUE)
-    [job] = read_files("auto", run_recipe(root, tmp_path, "pbs_to_jobs.py", str(dump))).jobs.to_dicts()
+    [job] = read("auto", run_recipe(root, tmp_path, "pbs_to_jobs.py", str(dump))).jobs.to_dicts()
     assert (job["gpus"], job["nodes"], job["state"], job["tenant"]) == (8.0, 2, "CANCELLED", "vis")
 
 
@@ -163,7 +163,7 @@ JOBCOMP = (
 def test_the_completion_log_of_slurm_names_its_tasks(root: Path, tmp_path: Path):
     dump = tmp_path / "slurm_jobcomp.log"
     dump.write_text(JOBCOMP + JOBCOMP.replace(",gres/gpu=4,gres/gpu:a100=4", ""))
-    [job] = read_files("auto", run_recipe(root, tmp_path, "jobcomp_to_jobs.py", str(dump)), tz="UTC").jobs.to_dicts()
+    [job] = read("auto", run_recipe(root, tmp_path, "jobcomp_to_jobs.py", str(dump)), tz="UTC").jobs.to_dicts()
     assert (job["job_id"], job["gpus"], job["nodes"], job["tenant"], job["job_name"]) == (
         "7_3",
         4.0,

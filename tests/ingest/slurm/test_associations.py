@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpuplanner.decision.sharing_rules import quotas_of_queues
 from gpuplanner.hardware.gpu_models import load_any_gpu_model
-from gpuplanner.ingest.source_registry import read_files
+from gpuplanner.ingest.source_registry import read
 
 TEXT = """\
 Cluster|Account|Par Name|User|Share|GrpTRES
@@ -20,7 +20,7 @@ c|empty|root||parent|cpu=8
 def test_limits_of_accounts_are_ceilings_by_board_and_shares_are_weights(tmp_path):
     path = tmp_path / "assoc.txt"
     path.write_text(TEXT)
-    found = read_files("auto", path)
+    found = read("auto", path)
     assert found.provenance["source"] == "slurm-associations"
     table = found.tables["queue_quotas"]
     assert table.select("tenant", "cohort", "gpu_model", "nominal", "borrow", "weight").rows() == [

@@ -10,7 +10,7 @@ import pytest
 from gpuplanner.core.errors import TraceFormatError
 from gpuplanner.ingest import job_table as job_rows
 from gpuplanner.ingest.dataset_import import add_files
-from gpuplanner.ingest.source_registry import read_files
+from gpuplanner.ingest.source_registry import read
 from gpuplanner.ingest.text_files import FileBlocks
 
 HEAD = "JobID|JobIDRaw|State|Submit|Start|End|AllocTRES|Account|NodeList|ElapsedRaw|JobName"
@@ -45,7 +45,7 @@ def text_of(jobs: int, seed: int) -> str:
 def test_blocks_and_parts_change_nothing(monkeypatch, tmp_path: Path):
     path = tmp_path / "sacct.txt"
     path.write_text(text_of(300, 1))
-    whole = read_files("slurm", path, tz="Europe/Oslo")
+    whole = read("slurm", path, tz="Europe/Oslo")
     monkeypatch.setattr(FileBlocks, "__init__", _of_small_blocks(FileBlocks.__init__))
     monkeypatch.setattr(job_rows, "ORDERED_CHUNK_ROWS", 100)
     found = add_files("slurm", [path], tmp_path / "data", tz="Europe/Oslo").dataset

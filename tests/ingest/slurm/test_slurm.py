@@ -20,7 +20,7 @@ from gpuplanner.ingest.slurm.accounting_fields import (
     parse_slurm_state,
     parse_tres,
 )
-from gpuplanner.ingest.source_registry import read_files
+from gpuplanner.ingest.source_registry import read
 
 File = Callable[..., Path]
 
@@ -146,7 +146,7 @@ def test_a_derived_end_is_left_open_for_jobs_that_run_or_wait(file: File):
 def test_a_field_list_without_a_header_can_be_named(file: File):
     rows = "".join(f"{number}|COMPLETED|{T0}|{T0}|{T0 + 3600}|gres/gpu={number}|a|b\n" for number in (1, 2))
     names = ["JobID", "State", "Submit", "Start", "End", "AllocTRES", "JobName"]
-    trace = read_files("slurm", file(rows), columns=names)
+    trace = read("slurm", file(rows), columns=names)
     assert trace.summary()["rows_in"] == trace.jobs.height == 2
     assert trace.summary()["gpu_hours"] == 3.0
 
@@ -366,7 +366,7 @@ def test_the_phillips_dump_has_two_gpu_jobs(public_data: Path):
 def test_a_dump_without_times_is_a_listing_of_states(public_data: Path):
     """269 rows, of which 163 are steps; the figures were counted with awk."""
     path = public_data / "slurm" / "sacct_short_ood.txt"
-    found = read_files("auto", path)
+    found = read("auto", path)
     facts = found.summary()
     assert (facts["rows_in"], found.table.height, found.rejects.height) == (269, 106, 163)
     assert (facts["jobs_completed"], facts["jobs_pending"], facts["jobs_timeout"]) == (44, 31, 10)

@@ -10,7 +10,7 @@ import pytest
 
 from gpuplanner.core.errors import TraceFormatError
 from gpuplanner.ingest.slurm.node_records import read_inventory
-from gpuplanner.ingest.source_registry import read_files
+from gpuplanner.ingest.source_registry import read
 
 File = Callable[..., Path]
 
@@ -81,7 +81,7 @@ def test_nodes_go_with_the_jobs(file: File):
         "JobID|State|Submit|Start|End|AllocTRES\n1|COMPLETED|1756706400|1756710000|1756717200|gres/gpu=1\n",
         "j",
     )
-    trace = read_files("slurm", jobs, nodes=file(SCONTROL, "nodes.txt"))
+    trace = read("slurm", jobs, nodes=file(SCONTROL, "nodes.txt"))
     assert trace.inventory is not None
     assert trace.inventory["gpus"].sum() == 12
     assert [each["name"] for each in trace.provenance["files"]] == ["j", "nodes.txt"]
@@ -151,6 +151,6 @@ def test_instances_are_on_the_fewest_boards_that_hold_them(file: File, gres, boa
     ],
 )
 def test_nodes_that_take_no_new_jobs_are_named_and_count(file: File, text: str, rows: int):
-    found = read_files("nodes", file(text))
+    found = read("nodes", file(text))
     told = dict(found.quality.select("check", "rows").iter_rows())
     assert told.get("node that takes no new jobs", 0) == rows

@@ -20,7 +20,7 @@ from gpuplanner.core.errors import OutputError
 from gpuplanner.ingest.dataset_folder import open_dataset
 from gpuplanner.ingest.dataset_import import READ_TERMS_KEY, add_files
 from gpuplanner.ingest.dataset_writer import write_dataset
-from gpuplanner.ingest.source_registry import read_files
+from gpuplanner.ingest.source_registry import read
 from gpuplanner.ingest.telemetry.telemetry_join import REPEATED_READING
 
 File = Callable[..., Path]
@@ -66,7 +66,7 @@ def test_month_by_month_is_as_all_at_once_and_other_months_keep_their_file(file:
         assert all(now[month] == inode for month, inode in inodes.items())
         inodes = now
     assert written == [("2026-01",), ("2026-02",), ("2026-03",)]
-    assert_alike(store, write_dataset(read_files("nvidia-smi", files, tz="UTC"), tmp_path / "once"))
+    assert_alike(store, write_dataset(read("nvidia-smi", files, tz="UTC"), tmp_path / "once"))
     assert contents(store)["quality.json"] == contents(tmp_path / "once")["quality.json"]
 
 
@@ -110,7 +110,7 @@ def test_any_rows_in_any_runs_are_as_all_files_at_once(logs: list[list[tuple[Any
         bounds = [0, *sorted(cut for cut in cuts if cut < len(files)), len(files)]
         for first, last in pairwise(bounds):
             add_files("nvidia-smi", files[first:last], Path(place) / "store", tz="UTC")
-        once = write_dataset(read_files("nvidia-smi", files, tz="UTC"), Path(place) / "once")
+        once = write_dataset(read("nvidia-smi", files, tz="UTC"), Path(place) / "once")
         assert_alike(Path(place) / "store", once)
 
 
@@ -147,7 +147,7 @@ def test_metrics_that_come_in_different_files_make_one_sample(
         bounds = [0, *sorted(cut for cut in cuts if cut < len(files)), len(files)]
         for first, last in pairwise(bounds):
             add_files("dcgm-exporter", files[first:last], Path(place) / "store")
-        grown, once = open_dataset(Path(place) / "store"), read_files("dcgm-exporter", files)
+        grown, once = open_dataset(Path(place) / "store"), read("dcgm-exporter", files)
         assert grown.samples.equals(once.samples)
     assert grown.coverage.equals(once.coverage)
     facts = grown.provenance
@@ -160,7 +160,7 @@ def test_processes_are_added_once(file: File, tmp_path: Path):
     one, two = (file("\n".join([head, *part, ""]), name) for name, part in (("n1.a", rows[:3]), ("n1.b", rows[2:])))
     for path in (one, two):
         add_files("smi-apps", [path], tmp_path / "store", tz="UTC", gpu=0)
-    whole, once = open_dataset(tmp_path / "store"), read_files("smi-apps", [one, two], tz="UTC", gpu=0)
+    whole, once = open_dataset(tmp_path / "store"), read("smi-apps", [one, two], tz="UTC", gpu=0)
     assert whole.processes is not None
     assert once.processes is not None
     assert whole.processes.equals(once.processes)
@@ -189,7 +189,7 @@ def test_public_runs_one_by_one(public_data: Path, tmp_path: Path):
     for path in files:
         add_files("node-csv", [path], tmp_path / "store")
     assert add_files("auto", files, tmp_path / "store").unchanged == tuple(path.name for path in files)
-    assert_alike(tmp_path / "store", write_dataset(read_files("node-csv", files), tmp_path / "once"))
+    assert_alike(tmp_path / "store", write_dataset(read("node-csv", files), tmp_path / "once"))
 
 
 SLOW = """

@@ -21,7 +21,7 @@ from gpuplanner.core.schemas import OPTIONAL_SAMPLE_COLUMNS, Samples
 from gpuplanner.ingest.dataset_folder import open_dataset, scan_samples
 from gpuplanner.ingest.dataset_writer import write_dataset
 from gpuplanner.ingest.quality_report import check_text
-from gpuplanner.ingest.source_registry import read_files
+from gpuplanner.ingest.source_registry import read
 from gpuplanner.ingest.telemetry.device_hours import BOTH, COUNTER, J_PER_KWH, POWER, aggregate_hourly, sum_gpu_energy
 from gpuplanner.ingest.telemetry.telemetry_quality import TWO_ENERGIES_CHECK
 from tests.examples import examples
@@ -182,7 +182,7 @@ def test_the_counters_of_dcgm_are_read_and_compared(file: File):
     blank = 0x7FFFFFF0
     told = [(0, blank), (60, blank + 30_000_000), (120, 1_000_000)]
     text = "".join(PAGE.format(at=1769860800000 + 1000 * s, mj=mj) for s, mj in told)
-    telemetry = read_files("dcgm-exporter", file(text))
+    telemetry = read("dcgm-exporter", file(text))
     assert telemetry.samples["sm_occupancy"].to_list() == [0.375] * 3
     assert telemetry.samples["energy_counter_j"].to_list() == [2147483.632, 2177483.632, 1000.0]
     found = {row["check"]: row for row in telemetry.quality.to_dicts()}
@@ -198,7 +198,7 @@ def test_errors_of_the_driver_are_told_by_board(file: File):
     lines = [
         f'DCGM_FI_DEV_XID_ERRORS{{gpu="{gpu}",hostname="n1"}} {xid} {1769860800000 + 1000 * s}' for gpu, s, xid in told
     ]
-    telemetry = read_files("dcgm-exporter", file("\n".join([*lines, ""])))
+    telemetry = read("dcgm-exporter", file("\n".join([*lines, ""])))
     assert telemetry.samples["gpu", "xid"].rows() == [(0, 79), (1, 0), (0, 79), (1, None)]
     assert telemetry.rejects["reason"].to_list() == ["xid: not the number of an error"]
     found = telemetry.quality.filter(check=check_text("samples: XID")).row(0, named=True)
@@ -209,7 +209,7 @@ def test_errors_of_the_driver_are_told_by_board(file: File):
 def test_a_folder_without_the_later_counters_opens(file: File, tmp_path: Path):
     """Months of an older folder have no such columns, and neither have those in which nobody read them."""
     texts = [PAGE.format(at=1769900000000 + 86400000 * day, mj=1) for day in (0, 1)]
-    telemetry = read_files("dcgm-exporter", file(texts[0].splitlines()[1] + "\n" + texts[1]))
+    telemetry = read("dcgm-exporter", file(texts[0].splitlines()[1] + "\n" + texts[1]))
     folder = write_dataset(telemetry, tmp_path / "out")
     older, newer = (pl.read_parquet(path) for path in sorted(folder.glob("samples/*/dcgm-exporter.parquet")))
     assert set(OPTIONAL_SAMPLE_COLUMNS) & {*older.columns} == set()
@@ -234,7 +234,7 @@ def test_public_runs(public_data: Path, run: str):
     ends: dict[str, list[float]] = defaultdict(list)
     for row in rows:
         ends[row["gpu"]].append(float(row["energy_mj"]) / 1e3)
-    telemetry = read_files("node-csv", path)
+    telemetry = read("node-csv", path)
     boards = sum_gpu_energy(telemetry.samples)
     assert boards["energy_kwh"].to_list() == pytest.approx(
         [(ends[str(gpu)][-1] - ends[str(gpu)][0]) / J_PER_KWH for gpu in range(8)], rel=1e-9
@@ -251,5 +251,5 @@ def test_public_runs(public_data: Path, run: str):
 @pytest.mark.data
 def test_the_counter_on_a_public_page(public_data: Path):
     path = public_data / "dcgm" / "dcgm_exporter_a100_mig.prom"
-    samples = read_files("auto", path, origin="2026-01-01T00:00:00Z").samples
+    samples = read("auto", path, origin="2026-01-01T00:00:00Z").samples
     assert samples["energy_counter_j"].to_list() == [319159.391, None]

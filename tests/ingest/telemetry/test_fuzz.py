@@ -17,7 +17,7 @@ from gpuplanner.core.errors import TraceFormatError
 from gpuplanner.core.schema_checks import check_table
 from gpuplanner.core.schemas import Samples
 from gpuplanner.ingest.dataset import Dataset
-from gpuplanner.ingest.source_registry import TELEMETRY_READERS, read_files
+from gpuplanner.ingest.source_registry import TELEMETRY_READERS, read
 
 EXAMPLES = settings(max_examples=8, deadline=30_000, suppress_health_check=[HealthCheck.function_scoped_fixture])
 Good = tuple[str, str, dict[str, Any], int]
@@ -55,7 +55,7 @@ def attempt(name: str, content: bytes, hints: Mapping[str, Any]) -> Dataset | No
         path = Path(folder) / "n1.txt"
         path.write_bytes(content)
         try:
-            telemetry = read_files(name, path, **hints)
+            telemetry = read(name, path, **hints)
         except TraceFormatError:
             return None
     facts = telemetry.provenance
@@ -139,4 +139,4 @@ def test_a_page_of_many_rows_is_read_in_linear_time(tmp_path: Path):
     path = tmp_path / "a.prom"
     path.write_text("\n".join(rows) + "\n")
     with pytest.raises(TraceFormatError, match="not a sample of the text format in 500 row"):
-        read_files("dcgm-exporter", path, origin="2026-01-01T00:00:00Z")
+        read("dcgm-exporter", path, origin="2026-01-01T00:00:00Z")

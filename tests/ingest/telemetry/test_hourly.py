@@ -20,7 +20,7 @@ from gpuplanner.core.schema_checks import conform
 from gpuplanner.core.schemas import Samples
 from gpuplanner.ingest.dataset_folder import scan_samples
 from gpuplanner.ingest.dataset_writer import write_dataset
-from gpuplanner.ingest.source_registry import read_files
+from gpuplanner.ingest.source_registry import read
 from gpuplanner.ingest.telemetry.coverage import observed_gpu_hours
 from gpuplanner.ingest.telemetry.device_hours import HOURLY_INPUT_COLUMNS, aggregate_hourly, sum_gpu_energy
 from tests.examples import examples
@@ -127,7 +127,7 @@ def test_covered_time_is_that_of_the_coverage_report(
         seconds = np.cumsum(rng.uniform(25, 35, 700)) + np.where(np.arange(700) > 350, 2000.0, 0.0)
         rows += [{"time": at(float(s)), "node": f"n{node}", "power_w": 300.0} for s in np.round(seconds, 1)]
     samples = table(rows).sort("time", "node")
-    telemetry = read_files("node-csv", file(good_text("node-csv")))
+    telemetry = read("node-csv", file(good_text("node-csv")))
     folder = write_dataset(telemetry.with_tables(samples=samples), tmp_path / "out")
     hours = aggregate_hourly(scan_samples(folder))
     assert hours["covered"].sum() == pytest.approx(observed_gpu_hours(samples), rel=1e-12)

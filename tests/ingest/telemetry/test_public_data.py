@@ -16,7 +16,7 @@ import pytest
 
 from gpuplanner.core.errors import TraceFormatError
 from gpuplanner.ingest.dataset import Dataset
-from gpuplanner.ingest.source_registry import read_files
+from gpuplanner.ingest.source_registry import read
 
 pytestmark = pytest.mark.data
 
@@ -45,7 +45,7 @@ RUNS = {"b1": 2648, "t2": 2496, "t6": 2736, "t13_node0": 2568}
 def test_h100_runs(public_data: Path, run: str):
     path = public_data / "h100_runs" / f"{run}_telemetry.csv.gz"
     rows = list(table(path))
-    telemetry = counted(read_files("auto", path), len(rows))
+    telemetry = counted(read("auto", path), len(rows))
     assert len(rows) == RUNS[run]
     samples = telemetry.samples
     assert samples["activity_source"].is_in(["profiling", "none"]).all()
@@ -70,7 +70,7 @@ def test_busy_by_the_legacy_counter_and_not_by_the_others(public_data: Path):
     steady = [row for row in table(path) if row["phase"] == "steady"]
     assert fmean(float(row["gpu_util_pct"]) for row in steady) == pytest.approx(99, abs=1)
     begin, end = (float(steady[place]["timestamp"]) for place in (0, -1))
-    samples = read_files("node-csv", path).samples.filter((pl.col("time").dt.epoch("us") / 1e6).is_between(begin, end))
+    samples = read("node-csv", path).samples.filter((pl.col("time").dt.epoch("us") / 1e6).is_between(begin, end))
     assert samples["sm_activity"].mean() == pytest.approx(0.45, abs=0.005)
     assert samples["tensor_activity"].mean() == pytest.approx(0.11, abs=0.005)
     assert "legacy" not in samples["activity_source"]
@@ -78,7 +78,7 @@ def test_busy_by_the_legacy_counter_and_not_by_the_others(public_data: Path):
 
 def test_an_exporter_page_with_mig(public_data: Path):
     path = public_data / "dcgm" / "dcgm_exporter_a100_mig.prom"
-    telemetry = counted(read_files("auto", path, **ORIGIN), 21)
+    telemetry = counted(read("auto", path, **ORIGIN), 21)
     whole, instance = telemetry.samples.to_dicts()
     assert (whole["node"], whole["instance"], whole["power_w"]) == ("ub20-a100-k8s", None, 409.692)
     assert (whole["sm_activity"], whole["tensor_activity"]) == (0.99563, 0.92926)
@@ -91,7 +91,7 @@ def test_an_exporter_page_with_mig(public_data: Path):
 
 def test_an_exporter_page_of_blanks_and_clocks(public_data: Path):
     path = public_data / "dcgm" / "dcgm_exporter_readme.prom"
-    telemetry = counted(read_files("auto", path, **ORIGIN), 3)
+    telemetry = counted(read("auto", path, **ORIGIN), 3)
     (sample,) = telemetry.samples.to_dicts()
     assert (sample["node"], sample["gpu"], sample["activity_source"]) == ("dcgm_exporter_readme", 0, "none")
     assert all(sample[name] is None for name in ("sm_activity", "memory_used_gib", "power_w"))
@@ -101,7 +101,7 @@ def test_an_exporter_page_of_blanks_and_clocks(public_data: Path):
 def test_the_dcgm_csv(public_data: Path):
     path = public_data / "dcgm" / "dcgm_metrics_20250718_134233.csv.gz"
     rows = list(table(path))
-    telemetry = counted(read_files("auto", path), 1270)
+    telemetry = counted(read("auto", path), 1270)
     samples = telemetry.samples
     assert samples.height == len({(row["Hostname"], row["gpu_id"]) for row in rows}) == 127
     sizes = samples.group_by("node").len()["len"]
@@ -120,7 +120,7 @@ def test_a_saved_answer_of_prometheus(public_data: Path):
     path = public_data / "dcgm" / "query_range_t2.json.gz"
     with gzip.open(path, "rt") as stream:
         result: list[Any] = json.load(stream)["data"]["result"]
-    telemetry = counted(read_files("auto", path), sum(len(series["values"]) for series in result))
+    telemetry = counted(read("auto", path), sum(len(series["values"]) for series in result))
     assert telemetry.provenance["rows_in"] == 3024
     assert telemetry.samples.height == 3024 / 6
     watts = [
@@ -135,7 +135,7 @@ def test_a_saved_answer_of_prometheus(public_data: Path):
 
 
 def test_a_query_with_its_own_header(public_data: Path):
-    telemetry = counted(read_files("auto", public_data / "nvidia_smi" / "query_gpu_h100.csv"), 43)
+    telemetry = counted(read("auto", public_data / "nvidia_smi" / "query_gpu_h100.csv"), 43)
     samples = telemetry.samples
     assert sorted(samples["gpu"].unique()) == list(range(8))
     assert samples["power_w"][0] == 74.01
@@ -148,7 +148,7 @@ def test_loops_without_header_and_time(public_data: Path, name: str):
     path = public_data / "nvidia_smi" / "looped" / f"{name}_nvidia_smi1.log.gz"
     with gzip.open(path, "rt") as stream:
         lines = stream.read().splitlines()
-    telemetry = counted(read_files("nvidia-smi", path, columns=LOOP, gpu=0, interval_s=1, **ORIGIN), len(lines))
+    telemetry = counted(read("nvidia-smi", path, columns=LOOP, gpu=0, interval_s=1, **ORIGIN), len(lines))
     watts = [float(line.split(" W")[0]) for line in lines]
     busy = [float(line.split(",")[3].strip(" %")) / 100 for line in lines]
     assert len(lines) == {"tch_aae_aae_t3": 7991, "tch_resnet_cifar10_g3": 8304}[name]
@@ -172,7 +172,7 @@ def test_all_extracted_sections(public_data: Path):
     for path, kind in zip(paths, kinds, strict=True):
         lines = [line for line in path.read_text().splitlines() if line.strip()]
         header = 1 if kind.startswith("query") else sum(line.startswith("#") for line in lines)
-        telemetry = counted(read_files("auto", path, **EXTRACTED_HINTS[kind]), len(lines) - header)
+        telemetry = counted(read("auto", path, **EXTRACTED_HINTS[kind]), len(lines) - header)
         if "h100-mig" in path.name:
             assert telemetry.samples["activity_source"].is_in(["none"]).all()
         if kind == "dmon":
@@ -195,14 +195,14 @@ def test_all_extracted_sections(public_data: Path):
 def test_transcripts(public_data: Path):
     """Two of the five were taken on summer time of central Europe, as the instant in their heading shows."""
     for path in sorted((public_data / "nvidia_smi" / "captures").iterdir()):
-        telemetry = counted(read_files("auto", path), 2)
+        telemetry = counted(read("auto", path), 2)
         ahead = "2080-super" in path.name
         assert telemetry.provenance["time_zone"] == ("+02:00" if ahead else "UTC")
         assert "zone taken from the heading" in telemetry.quality["check"].to_list()
-        named = read_files("auto", path, tz="Europe/Berlin" if ahead else "Africa/Abidjan")
+        named = read("auto", path, tz="Europe/Berlin" if ahead else "Africa/Abidjan")
         assert named.samples.equals(telemetry.samples)
         with pytest.raises(TraceFormatError, match=rf"show the offset \{'+02:00' if ahead else '+00:00'}"):
-            read_files("auto", path, tz="UTC" if ahead else "Europe/Berlin")
+            read("auto", path, tz="UTC" if ahead else "Europe/Berlin")
         with gzip.open(path, "rt") as stream:
             text = stream.read()
         driver = re.search(r"__([\d.]+)\.txt", path.name)

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuplanner.core.errors import TraceFormatError
-from gpuplanner.ingest.source_registry import read_files
+from gpuplanner.ingest.source_registry import read
 from gpuplanner.ingest.telemetry.coverage import coverage, observed_gpu_hours
 from gpuplanner.ingest.telemetry.metric_definitions import gpu_model_limits
 from tests.examples import examples
@@ -34,7 +34,7 @@ def checks(quality: pl.DataFrame) -> dict[str, tuple[str, int]]:
 
 def test_a_clean_log_has_no_warning(file: File):
     rows = [(60.0 * minute, gpu, 100.0) for minute in range(10) for gpu in range(2)]
-    quality = read_files("nvidia-smi", file(log(*rows))).quality
+    quality = read("nvidia-smi", file(log(*rows))).quality
     assert quality.filter(severity="error").is_empty()
     # nvidia-smi was not asked for the activity
     assert checks(quality.filter(severity="warning")) == {"no activity": ("warning", 20)}
@@ -42,7 +42,7 @@ def test_a_clean_log_has_no_warning(file: File):
 
 def test_gaps_are_found_and_not_filled(file: File):
     minutes = [*range(10), *range(40, 50)]
-    telemetry = read_files("nvidia-smi", file(log(*[(60.0 * minute, 0, 100.0) for minute in minutes])))
+    telemetry = read("nvidia-smi", file(log(*[(60.0 * minute, 0, 100.0) for minute in minutes])))
     found = telemetry.quality.filter(check="gaps between samples").row(0, named=True)
     assert (found["severity"], found["rows"]) == ("warning", 1)
     assert found["example"] == "n1 GPU 0: 1860.0 s from 2026-01-31 23:09:00 UTC, usually 60.0 s"
@@ -56,7 +56,7 @@ def test_coverage_is_by_node_and_day(file: File):
         file(log(*[(600.0 * step, gpu, 100.0) for step in range(13) for gpu in range(gpus)]), f"n{gpus}.csv")
         for gpus in (1, 2)
     ]
-    table = read_files("nvidia-smi", paths).coverage
+    table = read("nvidia-smi", paths).coverage
     assert table.select(
         "node", pl.col("day").cast(pl.String), "gpus", pl.col("observed_gpu_h", "covered").round(12)
     ).rows() == [
@@ -70,18 +70,18 @@ def test_coverage_is_by_node_and_day(file: File):
 def test_files_that_overlap_and_repeat(file: File):
     early = log(*[(60.0 * minute, 0, 100.0) for minute in range(20)])
     late = log(*[(60.0 * minute, 0, 100.0) for minute in range(10, 30)])
-    telemetry = read_files("nvidia-smi", [file(early, "a/n1.csv"), file(late, "b/n1.csv")])
+    telemetry = read("nvidia-smi", [file(early, "a/n1.csv"), file(late, "b/n1.csv")])
     assert telemetry.samples.height == 30
     assert telemetry.rejects["reason"].unique().to_list() == ["the same reading again"]
     found = checks(telemetry.quality)
     assert found["duplicates: the same reading again"] == ("info", 10)
     between = log(*[(60.0 * minute + 30, 0, 100.0) for minute in range(10, 30)])
-    telemetry = read_files("nvidia-smi", [file(early, "a/n1.csv"), file(between, "c/n1.csv")])
+    telemetry = read("nvidia-smi", [file(early, "a/n1.csv"), file(between, "c/n1.csv")])
     assert checks(telemetry.quality)["files that overlap in time"] == ("warning", 1)
 
 
 def test_a_clock_that_goes_back(file: File):
-    telemetry = read_files("nvidia-smi", file(log((0, 0, 1), (60, 0, 2), (30, 0, 3), (90, 0, 4))))
+    telemetry = read("nvidia-smi", file(log((0, 0, 1), (60, 0, 2), (30, 0, 3), (90, 0, 4))))
     assert checks(telemetry.quality)["clock skew: the clock went back"] == ("warning", 1)
     assert telemetry.samples["power_w"].to_list() == [1.0, 3.0, 2.0, 4.0]
 
@@ -122,18 +122,18 @@ def test_mixed_up_units_are_refused(
     file: File, good_text: Callable[[str], str], column: str, values: list[float], words: str
 ):
     with pytest.raises(TraceFormatError, match=words):
-        read_files("node-csv", file(node_log(column, values, good_text("node-csv"))))
+        read("node-csv", file(node_log(column, values, good_text("node-csv"))))
 
 
 def test_a_single_impossible_share_is_a_rejected_row(file: File, good_text: Callable[[str], str]):
     values = [0.5] * 200 + [1.5]
-    telemetry = read_files("node-csv", file(node_log("sm_active", values, good_text("node-csv"))))
+    telemetry = read("node-csv", file(node_log("sm_active", values, good_text("node-csv"))))
     assert telemetry.rejects["row", "reason"].rows() == [(202, "sm_active: above 1")]
     assert telemetry.samples["sm_activity"].max() == 0.5
 
 
 def test_whole_percentages_up_to_one_are_percentages(file: File, good_text: Callable[[str], str]):
-    telemetry = read_files("node-csv", file(node_log("gpu_util_pct", [0, 1, 1], good_text("node-csv"))))
+    telemetry = read("node-csv", file(node_log("gpu_util_pct", [0, 1, 1], good_text("node-csv"))))
     assert telemetry.samples.height == 3
 
 

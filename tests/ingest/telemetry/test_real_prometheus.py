@@ -18,7 +18,7 @@ import pytest
 
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.dataset_folder import open_dataset
-from gpuplanner.ingest.source_registry import read_files
+from gpuplanner.ingest.source_registry import read
 from gpuplanner.ingest.telemetry.prometheus import read_live
 
 pytestmark = pytest.mark.prometheus
@@ -67,7 +67,7 @@ def exposition(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def from_file(exposition: Path) -> Dataset:
     """The same file, read by us."""
-    return read_files("dcgm-exporter", exposition)
+    return read("dcgm-exporter", exposition)
 
 
 @pytest.fixture(scope="module")

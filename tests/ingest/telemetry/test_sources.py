@@ -11,7 +11,7 @@ import pytest
 from gpuplanner.core.errors import TraceFormatError
 from gpuplanner.core.schema_checks import check_table
 from gpuplanner.core.schemas import Samples
-from gpuplanner.ingest.source_registry import TELEMETRY_READERS, detect_source, read_files
+from gpuplanner.ingest.source_registry import TELEMETRY_READERS, detect_source, read
 
 SOURCES = {source.name: source for source in TELEMETRY_READERS}
 
@@ -23,7 +23,7 @@ Good = tuple[str, str, dict[str, Any], int]
 def test_a_whole_file_is_known_and_read(good: Good, file: File):
     name, text, hints, rows = good
     path = file(text)
-    telemetry = read_files("auto", path, **hints)
+    telemetry = read("auto", path, **hints)
     assert detect_source(path) == name == telemetry.provenance["source"]
     assert (telemetry.provenance["rows_in"], telemetry.rejects.height) == (rows, 0)
     assert telemetry.provenance["rows_kept"] == rows
@@ -47,7 +47,7 @@ def test_the_file_of_another_source_is_refused(good: Good, file: File):
         known = {"origin": "2026-01-01T00:00:00Z", "tz": "UTC", "gpu": 0}
         told = {hint: value for hint, value in known.items() if hint in SOURCES[other].options}
         with pytest.raises(TraceFormatError):
-            read_files(other, path, **told)
+            read(other, path, **told)
 
 
 def test_the_same_file_twice_is_refused_except_pages(good: Good, file: File):
@@ -55,11 +55,11 @@ def test_the_same_file_twice_is_refused_except_pages(good: Good, file: File):
     paths = [file(text, "a.txt"), file(text, "b.txt")]
     if name in ("dcgm-exporter", "smi-apps"):
         more = {"interval_s": 15} if name == "dcgm-exporter" else {}
-        twice = read_files(name, paths, **more, **hints)
+        twice = read(name, paths, **more, **hints)
         assert twice.provenance["rows_in"] == 2 * rows
     else:
         with pytest.raises(TraceFormatError, match="expected different files"):
-            read_files(name, paths, **hints)
+            read(name, paths, **hints)
 
 
 def test_a_file_like_none_names_the_way_to_all_sources(file: File):
@@ -70,12 +70,12 @@ def test_a_file_like_none_names_the_way_to_all_sources(file: File):
 def test_files_without_times_need_an_origin(file: File, good: Good):
     name, text, hints, _ = good
     if name == "dcgm-exporter":  # a page shows one instant: it is read, with a warning
-        told = read_files(name, file(text))
+        told = read(name, file(text))
         assert told.quality.row(0, named=True)["check"] == "readings without times, and no --origin was given"
         assert told.samples["time"].dt.year().unique().to_list() == [1970]
     elif "origin" in hints:
         with pytest.raises(TraceFormatError, match="times in the file, or --origin"):
-            read_files(name, file(text))
+            read(name, file(text))
 
 
 def test_naive_times_need_a_zone(file: File, good: Good):
@@ -83,7 +83,7 @@ def test_naive_times_need_a_zone(file: File, good: Good):
     if "tz" in hints:
         without = {key: value for key, value in hints.items() if key != "tz"}
         with pytest.raises(TraceFormatError, match="expected times with their zone"):
-            read_files(name, file(text), **without)
-        local = read_files(name, file(text), **without, tz="Europe/Oslo").samples["time"]
-        there = read_files(name, file(text), **without, tz="UTC").samples["time"]
+            read(name, file(text), **without)
+        local = read(name, file(text), **without, tz="Europe/Oslo").samples["time"]
+        there = read(name, file(text), **without, tz="UTC").samples["time"]
         assert (there - local).unique().dt.total_hours().to_list() == [2]

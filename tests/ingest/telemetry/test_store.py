@@ -13,7 +13,7 @@ import pytest
 from gpuplanner.core.errors import SchemaError
 from gpuplanner.ingest.dataset_folder import open_dataset, scan_samples
 from gpuplanner.ingest.dataset_writer import write_dataset
-from gpuplanner.ingest.source_registry import read_files
+from gpuplanner.ingest.source_registry import read
 
 File = Callable[..., Path]
 Good = tuple[str, str, dict[str, Any], int]
@@ -21,7 +21,7 @@ Good = tuple[str, str, dict[str, Any], int]
 
 def test_what_was_written_comes_back(good: Good, file: File, tmp_path: Path):
     name, text, hints, _ = good
-    telemetry = read_files(name, file(text), **hints)
+    telemetry = read(name, file(text), **hints)
     again = open_dataset(write_dataset(telemetry, tmp_path / "out"))
     assert again.samples.equals(telemetry.samples)
     assert again.rejects.equals(telemetry.rejects)
@@ -36,7 +36,7 @@ def test_months_are_opened_one_by_one(file: File, tmp_path: Path):
     clocks = {"01/31 23:58": 100, "01/31 23:59": 200, "02/01 00:00": 300, "02/01 00:01": 400}
     lines = [f"2026/{clock}:00.000, 0, {watt}" for clock, watt in clocks.items()]
     text = "\n".join(["timestamp, index, power.draw [W]", *lines, ""])
-    folder = write_dataset(read_files("nvidia-smi", file(text), tz="UTC"), tmp_path / "out")
+    folder = write_dataset(read("nvidia-smi", file(text), tz="UTC"), tmp_path / "out")
     assert sorted(path.name for path in (folder / "samples").iterdir()) == ["month=2026-01", "month=2026-02"]
     assert open_dataset(folder).samples["power_w"].to_list() == [100, 200, 300, 400]
 

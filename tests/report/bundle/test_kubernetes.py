@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from gpuplanner.core.errors import GeometryError
-from gpuplanner.ingest.source_registry import read_files
+from gpuplanner.ingest.source_registry import read
 from gpuplanner.report.mig_manager_files import to_change_scripts, to_config_map, to_mig_parted
 
 BOARD = "H100-80GB-SXM5"
@@ -401,6 +401,6 @@ def test_the_time_out_of_service_is_written_down_and_read_back(cluster: Cluster)
     (cluster.folder / "broken").unlink()
     assert cluster.run("apply", **known).returncode == cluster.run("apply", **known).returncode == 0
     assert cluster.run("rollback", **known).returncode == 0
-    found = read_files("auto", log).tables["out_of_service"]
+    found = read("auto", log).tables["out_of_service"]
     assert found.select("node", "gpus", "bucket").rows() == [("n2", 2.0, "reconfiguring")] * 2
     assert (found["end_time"] >= found["start_time"]).all()

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from gpuplanner.ingest.source_registry import read_files
+from gpuplanner.ingest.source_registry import read
 from gpuplanner.usage.gpu_hour_ledger import gpu_time_ledger, reconcile_ledger
 from gpuplanner.usage.job_history import load_dataset
 from gpuplanner.usage.occupancy import inferred_inventory, installed_gpu_hours
@@ -31,7 +31,7 @@ def test_the_sample_balances():
 @pytest.mark.parametrize(("pods", "nodes"), OPENB)
 def test_openb_balances_on_both_node_lists(public_data, pods, nodes):
     folder = public_data / "alibaba_gpu_v2023"
-    trace = read_files(
+    trace = read(
         "openb",
         folder / f"openb_pod_list_{pods}.csv.gz",
         nodes=folder / f"openb_node_list_{nodes}.csv",
@@ -55,7 +55,7 @@ def test_openb_balances_on_both_node_lists(public_data, pods, nodes):
     ],
 )
 def test_sources_without_one_balance_on_the_inferred(public_data, source, path, options):
-    trace = read_files(source, public_data / path, **options)
+    trace = read(source, public_data / path, **options)
     begin, end = (datetime.fromisoformat(trace.provenance[name]) for name in ("span_start", "span_end"))
     found, ledger, _ = balance(trace, inferred_inventory(trace.jobs, start=begin, end=end))
     assert found["balanced"], found

@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 from gpuplanner import report as plots
-from gpuplanner.ingest.source_registry import read_files
+from gpuplanner.ingest.source_registry import read
 from gpuplanner.usage.bottlenecks import (
     RESOURCE_BOUNDS,
     Counters,
@@ -110,7 +110,7 @@ def test_jobs_phases_and_classes():
 
 
 def read_run(folder, run):
-    found = read_files("node-csv", folder / "h100_runs" / f"{run}_telemetry.csv.gz")
+    found = read("node-csv", folder / "h100_runs" / f"{run}_telemetry.csv.gz")
     return found.samples.with_columns(job_id=pl.lit(run))
 
 
