@@ -20,7 +20,7 @@ import json, sys, warnings
 from datetime import UTC, datetime
 with warnings.catch_warnings(record=True) as said:
     warnings.simplefilter("always")
-    from gpuplanner.ingest.source_registry import read_files
+    from gpuplanner.ingest.source_registry import read
     from gpuplanner.decision.policy_comparison import POLICY_NAMES
     from gpuplanner.planner.plan_problem import PlanProblem
     from gpuplanner.planner.plan_search import plan
@@ -28,7 +28,7 @@ with warnings.catch_warnings(record=True) as said:
     problem = PlanProblem("A100-40GB", 2, 2, datetime(2026, 11, 2, tzinfo=UTC), 1, ["ads"], ["3g.20gb"], [[[2, 4]]],
                           change_gpu_hours=0.05, nodes=["n1"])
     pack = calendar_pack(plan(problem, gap_target=0), problem, formats="slice_list")
-jobs = read_files("auto", "jobs.csv").jobs
+jobs = read("auto", "jobs.csv").jobs
 hours = (jobs["gpus"] * (jobs["end_time"] - jobs["start_time"]).dt.total_hours()).sum()
 
 from gpuplanner import Scenario
