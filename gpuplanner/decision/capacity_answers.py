@@ -439,8 +439,13 @@ def compare_service(
     today = [model.replay_waits(asked.fleet, number) for number in range(REPLAYS)]
     fleet = found.fleet
     after = [found.model.replay_waits(fleet, number) for number in range(REPLAYS)]
-    drawn = np.array([found.model.draw(fleet, number) for number in range(len(limit_s) - 1)])
-    low, high = np.quantile(np.minimum(drawn, asked.seen_s), INTERVAL, axis=0) / SECONDS_PER_MINUTE
+
+    def resample(wait_model: WaitModel, nodes: NodeFleet) -> Floats:
+        drawn_s = np.array([wait_model.draw(nodes, number) for number in range(len(limit_s) - 1)])
+        return np.asarray(np.quantile(np.minimum(drawn_s, asked.seen_s), INTERVAL, axis=0)) / SECONDS_PER_MINUTE
+
+    low, high = resample(found.model, fleet)
+    today_low, today_high = resample(model, asked.fleet)
 
     def minutes(jobs: Bools, waited: Sequence[Floats], read: Callable[[Floats], float] = percentile) -> float:
         values = [read(np.minimum(one[jobs], asked.seen_s)) for one in waited]
@@ -459,6 +464,7 @@ def compare_service(
                 minutes(jobs, after), float(low[place]), float(high[place]), minutes(jobs, today, np.mean),
                 minutes(jobs, after, np.mean), int((after[0] > today[0] + ROUNDING_S)[jobs].sum()),
                 minutes_within(float(limit_s[0, place]), asked.seen_s),
+                float(today_low[place]), float(today_high[place]),
             )
         )  # fmt: skip
     return tuple(rows), team_waits

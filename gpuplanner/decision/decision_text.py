@@ -148,6 +148,8 @@ def _waits(one: Decision) -> str:
     now, then = (wait_text(minutes) for minutes in (latest.today_p95_minutes, latest.recommended_p95_minutes))
     text = f"Simulated p95 queue wait on {latest.size}: {now} → {then}; " if fell else ""
     if worst.added_p95_minutes <= ROUNDING_MINUTES:
+        if text and any(row.rises_if_resampled for row in one.service):
+            return f"{text}other sizes may wait longer (see Confidence)."
         return f"{text}p95 of no other size rises." if text else "No job size's p95 queue wait rises."
     limit = "" if worst.meets_limit else f", above the limit of {wait_text(worst.limit_minutes)}"
     rise = f"{wait_text(math.ceil(worst.added_p95_minutes))} more on {worst.size}{limit}"
@@ -342,7 +344,7 @@ def _confidence(one: Decision, found: Contest, advice: Recommendation, curve: Se
         yield known
     if (share := advice.model.waits.share).fraction is not None:
         yield _accuracy(one, advice.model, share.fraction)
-    yield from filter(None, (_smaller_fleet(one, curve), _resampled(one)))
+    yield from filter(None, (_smaller_fleet(one, curve), resampled_waits(one)))
     if advice.waiting_hours_per_gpu_hour is not None and one.action == "buy":
         yield f"Each GPU-hour bought ends {advice.waiting_hours_per_gpu_hour:.2f} GPU-hours of waiting."
     weekly, measured = advice.growth.weekly, advice.headroom
@@ -390,18 +392,22 @@ def _accuracy(decision: Decision, model: WaitModel, closest: float) -> str:
     )
 
 
-def _resampled(decision: Decision) -> str:
-    """Job sizes that meet their limit in the record, but wait longer in most resampled records; empty without any."""
-    longer = [row for row in decision.service if row.meets_limit and row.low > row.limit_minutes]
+def resampled_waits(decision: Decision) -> str:
+    """State which job sizes meet their limit in the record but not in most resampled records, today beside it."""
+    rises = [row for row in decision.service if row.rises_if_resampled]
+    longer = rises or [row for row in decision.service if row.meets_limit and row.low > row.limit_minutes]
     if not longer:
         return ""
-    waits = [f"on {row.size} {_range_text(row.low, row.high)}" for row in longer]
-    limits = " or ".join(dict.fromkeys(wait_text(row.limit_minutes) for row in longer))
-    sizes = "this size" if len(waits) == 1 else "these sizes"
-    return (
-        f"Resampled records wait longer than the record itself: p95 {', '.join(waits)} (limit {limits}), "
-        f"so watch {sizes} after the change."
+    waits = ", ".join(
+        f"on {row.size} {_range_text(row.low, row.high)} (today {_range_text(row.today_low, row.today_high)})"
+        for row in longer
     )
+    why = (
+        "the change leaves these jobs no reserve for weeks unlike the record"
+        if rises
+        else "the fleet has no reserve for weeks unlike the record, with or without the change"
+    )
+    return f"Risk: with the days of the record resampled, p95 queue wait {waits}: {why}."
 
 
 def _range_text(low: float, high: float) -> str:

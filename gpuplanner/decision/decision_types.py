@@ -97,7 +97,8 @@ class NextStep:
 class SizeService:
     """Queue waits of the jobs of one size, as observed, simulated today, and under the recommendation. In minutes.
 
-    - ``low``, ``high``: 80 % interval of the p95 wait under the recommendation.
+    - ``low``, ``high``: 80 % interval of the p95 wait under the recommendation, over resampled records.
+    - ``today_low``, ``today_high``: The same with the GPUs and layouts of today.
     - ``jobs_delayed``: Jobs of the record that wait longer under the recommendation.
     - ``limit_minutes``: What the p95 wait is held to.
     """
@@ -113,6 +114,8 @@ class SizeService:
     recommended_mean_minutes: float
     jobs_delayed: int
     limit_minutes: float
+    today_low: float
+    today_high: float
 
     @property
     def added_p95_minutes(self) -> float:
@@ -129,6 +132,11 @@ class SizeService:
     def meets_limit(self) -> bool:
         """Whether the p95 wait is within the limit under the recommendation."""
         return self.recommended_p95_minutes <= self.limit_minutes + ROUNDING_MINUTES
+
+    @property
+    def rises_if_resampled(self) -> bool:
+        """Whether the recommendation brings the p95 wait of resampled records above the limit and today's interval."""
+        return self.meets_limit and self.low > max(self.limit_minutes, self.today_high)
 
 
 @dataclass(frozen=True)

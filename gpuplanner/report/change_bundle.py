@@ -21,7 +21,7 @@ from gpuplanner.core.schemas import WHOLE_GPU, QueueQuotas
 from gpuplanner.core.stage_cache import data_folder, input_hashes
 from gpuplanner.core.units import SECONDS_PER_HOUR, SECONDS_PER_MINUTE, wait_text
 from gpuplanner.decision.comparison_record import Comparison, curve_table, played, policy_table, service_table
-from gpuplanner.decision.decision_text import IDLE_ACTIONS, nodes_text
+from gpuplanner.decision.decision_text import IDLE_ACTIONS, nodes_text, resampled_waits
 from gpuplanner.decision.decision_types import ROUNDING_MINUTES, Decision
 from gpuplanner.decision.plan_rehearsal import drain_of
 from gpuplanner.decision.policy_comparison import WAYS
@@ -477,7 +477,9 @@ def _reasons(decision: Decision) -> Iterator[str]:
         means = [(one.size, one.today_mean_minutes, one.recommended_mean_minutes) for one in decision.service]
         rises = [f"{size} ({was:.1f} → {then:.1f} min)" for size, was, then in means if then - was >= 0.1]
         rise = f" The mean queue wait rises on {', '.join(rises)}." if rises else ""
-        yield f"After the change no job size waits longer at p95{order}.{rise}"
+        yield f"In the record no job size waits longer at p95 after the change{order}.{rise}"
+    if risk := resampled_waits(decision):
+        yield risk
     yield f"Cost: {decision.financial_impact.basis.splitlines()[0].removeprefix('Spend ')}"
     yield "Approved by: ____"
 

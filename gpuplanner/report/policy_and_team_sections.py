@@ -278,6 +278,7 @@ _SERVICE = {
     "low": "resampled records, recommended: 80 % interval, low", "high": "80 % interval, high",
     "today_mean_minutes": "mean, simulated today", "recommended_mean_minutes": "mean, recommended",
     "jobs_delayed": "jobs delayed (number)", "limit_minutes": "limit of the p95",
+    "today_low": "resampled records, today: 80 % interval, low", "today_high": "80 % interval, high (today)",
 }  # fmt: skip
 _CAUSES = {
     "waited": "hours of waiting", "wrong_layout": "wrong layout", "queued_behind": "queued behind",
