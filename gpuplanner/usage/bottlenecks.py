@@ -69,7 +69,7 @@ def advice() -> pl.DataFrame:
     Examples
     --------
     >>> advice().filter(bound="interconnect")["slice"][0]
-    'do not cut: instances have no peer-to-peer between GPUs'
+    'do not partition: instances have no peer-to-peer between GPUs'
     """
     return _read_catalogue("bottleneck_advice.csv")
 
