@@ -19,7 +19,7 @@ from memory_fit.fitting import few_rows, fit_model
 
 from gpuplanner.sizing.learned_memory import (
     Floats,
-    Runs,
+    MeasuredRuns,
     fit_knobs,
     format_peak_model,
     list_sources,
@@ -152,7 +152,7 @@ def few(table: pl.DataFrame) -> list[dict[str, Any]]:
     return rows
 
 
-def _mean(answers: list[tuple[Floats, Runs]]) -> float:
+def _mean(answers: list[tuple[Floats, MeasuredRuns]]) -> float:
     return float(
         np.mean([accuracy_of(predict_gib(runs.parts, knobs), runs.measured).mean() for knobs, runs in answers])
     )
@@ -183,7 +183,7 @@ def ablation(table: pl.DataFrame) -> list[dict[str, Any]]:
     return [{"without": row["without"], "points": 100 * (row["accuracy"] - rows[0]["accuracy"]), **row} for row in rows]
 
 
-def _left_out(name: str, runs: Runs, *, fitted: bool = True) -> dict[str, Any]:
+def _left_out(name: str, runs: MeasuredRuns, *, fitted: bool = True) -> dict[str, Any]:
     by_source = {}
     scores = np.empty(len(runs))
     for source in list_sources(runs):

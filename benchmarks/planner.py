@@ -21,7 +21,7 @@ import numpy as np
 
 from gpuplanner.hardware.repartitioning_cost import ChangeCost
 from gpuplanner.planner.fleet_limits import Limits, Quota, StatePrices
-from gpuplanner.planner.linear_model import Effort, relative_gap
+from gpuplanner.planner.linear_model import SearchEffort, relative_gap
 from gpuplanner.planner.linear_program import build_slot_model
 from gpuplanner.planner.milp_solver import solve
 from gpuplanner.planner.numbered_gpus import assign
@@ -111,7 +111,7 @@ def report_fleet(name: str, pools: dict[str, PlanProblem], *, time_limit_s: floa
 
 def plain_milp(problem: PlanProblem, seconds: float) -> tuple[float | None, float | None]:
     """Cost and bound of one integer program for the whole horizon, without any of our help."""
-    effort = Effort.begin(gap_target=0.0, time_limit_s=seconds, seed=0, solver="highs")
+    effort = SearchEffort.begin(gap_target=0.0, time_limit_s=seconds, seed=0, solver="highs")
     answer = solve(build_slot_model(PlanArrays.from_problem(problem), range(problem.n_slots)).linear, effort)
     return answer.objective, answer.bound
 

@@ -16,8 +16,8 @@ import numpy as np
 import polars as pl
 
 from gpuplanner.forecast.demand_outlook import rolling_backtest
-from gpuplanner.forecast.gpu_demand import Wanted, lay_out_jobs, lay_out_occupancy
-from gpuplanner.forecast.model_selection import CHOSEN_MODEL, Judged, realised_cost
+from gpuplanner.forecast.gpu_demand import DemandHistory, lay_out_jobs, lay_out_occupancy
+from gpuplanner.forecast.model_selection import CHOSEN_MODEL, EvaluatedBacktest, realised_cost
 from gpuplanner.forecast.statistical_models import CANDIDATES, QUANTILE_LEVELS
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.public.job_lists import ITP, OPENB, PHILLY
@@ -82,7 +82,7 @@ Gradient-based weights and sharper or faster weighting are no better; 800 or str
 """
 
 
-def sources(shift_h: int = 0) -> Iterator[tuple[str, Wanted]]:
+def sources(shift_h: int = 0) -> Iterator[tuple[str, DemandHistory]]:
     """Every source with its series, up to so many hours before its end."""
     public = DATA / "alibaba_gpu_v2023"
     yield "Philly", _large(PHILLY([DATA / "philly" / "philly.csv.gz"]), shift_h)
@@ -98,7 +98,7 @@ def sources(shift_h: int = 0) -> Iterator[tuple[str, Wanted]]:
     )
 
 
-def _large(trace: Dataset, shift_h: int) -> Wanted:
+def _large(trace: Dataset, shift_h: int) -> DemandHistory:
     """Tenants with enough jobs to be judged; where none has, all of them."""
     jobs = trace.jobs.filter(pl.col("gpus") > 0)
     counts = jobs.group_by("tenant").len()
@@ -112,12 +112,12 @@ def _large(trace: Dataset, shift_h: int) -> Wanted:
     return lay_out_jobs(kept, trace_end=end_of(trace), at=whole.start + timedelta(hours=whole.slots - shift_h))
 
 
-def tenants(judged: Judged) -> np.ndarray:
+def tenants(judged: EvaluatedBacktest) -> np.ndarray:
     """Numbers of the series that are not sums of others."""
     return np.flatnonzero([not uid.startswith("all/") for uid in judged.test.grid.ids])
 
 
-def figures(judged: Judged, part: slice = slice(None)) -> dict[str, dict[str, np.ndarray]]:
+def figures(judged: EvaluatedBacktest, part: slice = slice(None)) -> dict[str, dict[str, np.ndarray]]:
     """Measures by candidate; ``mase`` and ``pinball`` by series and judged origin, the others by series."""
     from short_history import ties_shared_out
 
@@ -204,7 +204,9 @@ def _ratios(found: dict[str, dict[str, np.ndarray]]) -> dict[str, list[float]]:
     }  # fmt: skip
 
 
-def _section(name: str, source: Wanted, judged: Judged, found: dict[str, dict[str, np.ndarray]]) -> list[str]:
+def _section(
+    name: str, source: DemandHistory, judged: EvaluatedBacktest, found: dict[str, dict[str, np.ndarray]]
+) -> list[str]:
     """What is said of a source."""
     rows = [
         [model, _with_error(one["mase"]), _with_error(one["pinball"]), f"{one['cost'].mean():.3f}",

@@ -21,7 +21,7 @@ from gpuplanner.cli.application import main
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.decision.study import Study
 from gpuplanner.decision.study_pipeline import evaluate
-from gpuplanner.planner.linear_model import Effort
+from gpuplanner.planner.linear_model import SearchEffort
 from tests.examples import QUICK_EXAMPLES
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -88,14 +88,14 @@ def unhurried() -> Iterator[None]:
 
     A search then ends by its proof or its work limit; a test that wants one to run out of time gives it less.
     """
-    begin = Effort.begin
+    begin = SearchEffort.begin
 
-    def patient(*, time_limit_s: float | None = None, **limits: Any) -> Effort:
+    def patient(*, time_limit_s: float | None = None, **limits: Any) -> SearchEffort:
         hurried = time_limit_s is None or not 2.0 <= time_limit_s < 86_400.0
         return begin(time_limit_s=time_limit_s if hurried else 86_400.0, **limits)
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(Effort, "begin", patient)
+        patched.setattr(SearchEffort, "begin", patient)
         yield
 
 

@@ -32,7 +32,7 @@ from claim_table import (
     report,
 )
 
-from gpuplanner.planner.linear_model import Effort, LinearModel
+from gpuplanner.planner.linear_model import LinearModel, SearchEffort
 from gpuplanner.planner.milp_solver import solve
 from gpuplanner.sizing.learned_memory import fit_knobs, predict_gib
 from gpuplanner.sizing.run_tables import collect_measured_runs
@@ -379,7 +379,7 @@ def assigned_options(jobs: Sequence[MovingJob], now: float) -> list[int]:
         mine = models == place
         if mine.any():
             program.add_row(f"model{place}", columns[mine], gpus[mine], "<=", model.gpus)
-    solution = solve(program, Effort.begin(), gap=SOLVER_GAP).values
+    solution = solve(program, SearchEffort.begin(), gap=SOLVER_GAP).values
     assert solution is not None  # no GPUs for any job is always feasible
 
     chosen = [-1] * len(jobs)

@@ -29,7 +29,7 @@ from gpuplanner.planner.numbered_gpus import assign
 from gpuplanner.planner.plan_problem import PlanProblem
 from gpuplanner.planner.plan_search import plan
 from gpuplanner.planner.plan_verification import verify
-from gpuplanner.simulator.simulated_fleet import NodeFleet, NodeRequests, Switching
+from gpuplanner.simulator.simulated_fleet import NodeAutoscaling, NodeFleet, NodeRequests
 from gpuplanner.simulator.simulation_run import simulate_requests
 from gpuplanner.usage.requested_demand import plain_profiles
 
@@ -280,7 +280,7 @@ def start_times_min(gpus: Sequence[Counter[str]], profiles_of_jobs: Sequence[str
         total=np.ones(count),
         nodes=np.ones(count),
     )
-    lead = Switching(idle_s=1e9, lead_s=60 * RECONFIGURE_MIN)
+    lead = NodeAutoscaling(idle_s=1e9, lead_s=60 * RECONFIGURE_MIN)
     return simulate_requests(requests, fleet, queue="strict", switching=lead).start_s / 60
 
 

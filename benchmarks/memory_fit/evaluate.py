@@ -13,8 +13,8 @@ from gpuplanner.core.errors import ScenarioError, format_message
 from gpuplanner.core.serialization import to_plain
 from gpuplanner.sizing.learned_memory import (
     Floats,
+    MeasuredRuns,
     PeakModel,
-    Runs,
     combine_radius,
     list_sources,
     predict_gib,
@@ -287,7 +287,7 @@ def _generic(strangers: pl.DataFrame) -> GenericScore:
     return GenericScore(score.accuracy, score.rows, score.cover, score.width)
 
 
-def _after_five(runs: Runs, knobs: Floats, model: PeakModel) -> AfterFive | None:
+def _after_five(runs: MeasuredRuns, knobs: Floats, model: PeakModel) -> AfterFive | None:
     """What five random rows of the source teach; None if it has too few others."""
     if len(runs) < 10:
         return None

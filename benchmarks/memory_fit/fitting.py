@@ -13,8 +13,8 @@ from gpuplanner.sizing.learned_memory import (
     NORMAL_P95,
     STUDENT_T_P95,
     Floats,
+    MeasuredRuns,
     PeakModel,
-    Runs,
     find_extent,
     fit_knobs,
     learn_tool,
@@ -31,12 +31,14 @@ _FAR = 0.4
 """Logarithm of the distance from which a run tells what distance costs."""
 
 
-def fit_model(runs: Runs, *, generic: Runs | None = None, provenance: str = "", seed: int = 0) -> PeakModel:
+def fit_model(
+    runs: MeasuredRuns, *, generic: MeasuredRuns | None = None, provenance: str = "", seed: int = 0
+) -> PeakModel:
     """Fit everything on runs; ``sources`` of the runs are the names of their tools.
 
     Parameters
     ----------
-    runs, generic : Runs
+    runs, generic : MeasuredRuns
         Measured runs, and the same runs as they would be predicted if their tool were not known.
     provenance : str
         What they are.
@@ -86,8 +88,8 @@ def fit_model(runs: Runs, *, generic: Runs | None = None, provenance: str = "", 
 
 
 def few_rows(
-    runs: Runs, centre: Floats, *, draws: int, seed: int, few: int = FEW_ROWS, known: bool = True
-) -> list[tuple[Floats, Runs, Floats]]:
+    runs: MeasuredRuns, centre: Floats, *, draws: int, seed: int, few: int = FEW_ROWS, known: bool = True
+) -> list[tuple[Floats, MeasuredRuns, Floats]]:
     """Knobs after some random rows of a source, with the rest of its rows and the residuals of those learned from."""
     random = np.random.default_rng(seed)
     drawn = []
@@ -100,7 +102,7 @@ def few_rows(
     return drawn
 
 
-def _unseen(runs: Runs, read: Runs) -> float:
+def _unseen(runs: MeasuredRuns, read: MeasuredRuns) -> float:
     """The spread between sources, each left out: mean and Student's point of what is above, as there are few.
 
     `read` are the same runs as they are to be predicted, such as without the facts about their tool.
@@ -116,13 +118,13 @@ def _unseen(runs: Runs, read: Runs) -> float:
     return max(max(above), float(np.mean(above)) + STUDENT_T_P95.get(len(above), 1.86) * spread)
 
 
-def _above(runs: Runs, knobs: Floats) -> float:
+def _above(runs: MeasuredRuns, knobs: Floats) -> float:
     """How far 95 % of measured peaks lie above prediction, where what was not said has its largest answer."""
     predicted = np.maximum(predict_gib(runs.parts, knobs), runs.worst)
     return max(_SMALLEST, quantile(np.log(runs.measured / predicted), LEVEL))
 
 
-def _crossed(runs: Runs, centre: Floats, folds: int = 5) -> Floats:
+def _crossed(runs: MeasuredRuns, centre: Floats, folds: int = 5) -> Floats:
     """Residuals of each row under knobs learned from the other folds of its tool; equal runs stay in one fold."""
     residuals = np.empty(len(runs))
     order = np.unique(np.round(runs.parts, 6), axis=0, return_inverse=True)[1].reshape(-1) % folds
@@ -136,7 +138,7 @@ def _crossed(runs: Runs, centre: Floats, folds: int = 5) -> Floats:
     return residuals
 
 
-def _far(runs: Runs, centre: Floats) -> tuple[float, float]:
+def _far(runs: MeasuredRuns, centre: Floats) -> tuple[float, float]:
     """What a bound widens by for an unseen architecture and for a factor of e in size, each left out within a tool."""
     near, new, slopes = [], [], []
     for name in list_sources(runs):
@@ -161,14 +163,14 @@ def _far(runs: Runs, centre: Floats) -> tuple[float, float]:
     return math.sqrt(max(0.0, strange**2 - base**2)), max(0.05, quantile(each, LEVEL)) if len(each) else 0.05
 
 
-def _left_out(runs: Runs, out: NDArray[np.bool_], centre: Floats) -> Floats:
+def _left_out(runs: MeasuredRuns, out: NDArray[np.bool_], centre: Floats) -> Floats:
     """How far the logarithm of measured peaks lies above prediction for rows that were left out."""
     part = runs.select(out)
     predicted = np.maximum(predict_gib(part.parts, learn_tool(runs.select(~out), centre)), part.worst)
     return np.asarray(np.log(part.measured / predicted), dtype=np.float64)
 
 
-def _few_radius(runs: Runs, centre: Floats, seed: int, *, known: bool) -> float:
+def _few_radius(runs: MeasuredRuns, centre: Floats, seed: int, *, known: bool) -> float:
     rest = few_rows(runs, centre, draws=_DRAWS, seed=seed, known=known)
     above = [np.log(r.measured / np.maximum(predict_gib(r.parts, knobs), r.worst)) for knobs, r, _ in rest]
     return max(_SMALLEST, quantile(np.concatenate(above), LEVEL))

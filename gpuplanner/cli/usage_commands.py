@@ -237,12 +237,12 @@ def phases(
 
     Example: gpuplanner phases build/mine/data --job 4711
     """
-    from gpuplanner.usage.dataset_explorer import Inbox
+    from gpuplanner.usage.dataset_explorer import ExploredDataset
     from gpuplanner.usage.job_history import load_dataset
     from gpuplanner.usage.phase_demand import phases_of_jobs
 
     trace = load_dataset(data)
-    fleet = Inbox(trace, gpu_model).fleet
+    fleet = ExploredDataset(trace, gpu_model).fleet
     samples = _of_jobs(trace.samples, job)
     found = phases_of_jobs(samples, trace.jobs)
     fleet.require_mig("phases")

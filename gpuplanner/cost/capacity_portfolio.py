@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuplanner.core.errors import ScenarioError
-from gpuplanner.planner.linear_model import Columns, Effort, LinearModel
+from gpuplanner.planner.linear_model import Columns, LinearModel, SearchEffort
 from gpuplanner.planner.milp_solver import Solution, solve
 
 HOURS_PER_MONTH = 730.5
@@ -192,7 +192,7 @@ def choose_portfolio(
             for month in range(months):
                 mine = [counts[place] for place in places if month in columns[place][2]]
                 model.add_row(f"cap_{name}_{month}", mine, [1.0] * len(mine), "<=", cap // step)
-    effort = Effort.begin(gap_target=gap, time_limit_s=time_limit_s, seed=seed)
+    effort = SearchEffort.begin(gap_target=gap, time_limit_s=time_limit_s, seed=seed)
     rented = float(mean[:, 0].sum())
     best, bound = _search(model, columns, tables, steps, effort, risk, gap, price, rented)
     committed = _committed(best, columns, months)
@@ -211,7 +211,7 @@ def choose_portfolio(
 
 
 def _search(
-    model: LinearModel, columns: list[Column], tables: Paths, steps: Columns, effort: Effort,
+    model: LinearModel, columns: list[Column], tables: Paths, steps: Columns, effort: SearchEffort,
     risk: float, gap: float, price: list[float], rented: float,
 ) -> tuple[Paths, float]:  # fmt: skip
     """Counts that cost least, and a bound: one linear model, or rounds that each add the dearest paths found."""

@@ -25,7 +25,7 @@ from gpuplanner.hardware.power_and_carbon import OWN_PRICE, CarbonFactor, Price
 from gpuplanner.ingest.bills.bill_summary import add_gpu_hours
 from gpuplanner.usage.allocated_hours import LOST_STATES, allocated_by_state
 from gpuplanner.usage.job_history import History, history
-from gpuplanner.usage.occupancy import Window
+from gpuplanner.usage.occupancy import LedgerWindow
 
 BILL_CLOSES = 0.01
 """A bill for GPU-hours that differ from those installed by a larger share is refused."""
@@ -283,7 +283,7 @@ def _by_job(jobs: pl.DataFrame, tenants: pl.DataFrame, begin: datetime, end: dat
     """What each tenant was charged, split over its jobs by the GPU-hours that they held in the window."""
     hours = jobs.filter(pl.col("start_time").is_not_null()).select(
         "job_id", pl.col("tenant").cast(pl.String),
-        gpu_hours=pl.col("gpus") * Window(begin, end).overlap_h("start_time", "end_time"),
+        gpu_hours=pl.col("gpus") * LedgerWindow(begin, end).overlap_h("start_time", "end_time"),
     )  # fmt: skip
     parts = [
         allocated(cost, hours.filter((pl.col("tenant") == tenant) & (pl.col("gpu_hours") > 0)), by="job_id",
@@ -298,7 +298,7 @@ def _unit_costs(priced: Money, total: Decimal, ends: pl.DataFrame, known: Histor
 
     Tokens bear what services and inference were charged; redone work is what attempts after the first one were.
     """
-    jobs, window = known.trace.jobs, Window(known.begin, known.end)
+    jobs, window = known.trace.jobs, LedgerWindow(known.begin, known.end)
     ran = jobs.filter(pl.col("start_time") < known.end, pl.col("end_time").fill_null(known.end) > known.begin)
     done = ran.filter(pl.col("state").cast(pl.String) == "COMPLETED").height
     at_work = priced.costs.filter(pl.col("x_Bucket").is_in(["used", "no_telemetry"]))

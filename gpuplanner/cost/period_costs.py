@@ -49,7 +49,7 @@ from gpuplanner.hardware.power_and_carbon import (
     make_power_model,
 )
 from gpuplanner.usage.job_history import History, history
-from gpuplanner.usage.occupancy import Window
+from gpuplanner.usage.occupancy import LedgerWindow
 from gpuplanner.usage.period_accounts import scenario_ledger
 from gpuplanner.usage.planned_fleet import PlannedFleet
 
@@ -147,7 +147,7 @@ def ownerships(scenario: Scenario, known: History, booked: pl.DataFrame) -> pl.D
     hours = nodes.with_columns(pl.lit(None, kind).alias(name) for name, kind in absent.items()).select(
         pl.col("gpu_model").cast(pl.String),
         pl.col("ownership").cast(pl.String).fill_null(NOT_STATED),
-        hours=pl.col("gpus") * Window(known.begin, known.end).overlap_h("installed", "retired"),
+        hours=pl.col("gpus") * LedgerWindow(known.begin, known.end).overlap_h("installed", "retired"),
     )
     parts = []
     for word in words["gpu_model"]:

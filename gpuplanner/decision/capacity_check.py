@@ -32,7 +32,7 @@ from gpuplanner.decision.recommendation import growth_of, wait_model, wait_targe
 from gpuplanner.decision.requests import Asked, asked_of, size_classes
 from gpuplanner.decision.wait_causes import LIMITS
 from gpuplanner.decision.wait_curve import DAYS_A_WEEK, WaitModel
-from gpuplanner.forecast.gpu_demand import Wanted, lay_out_jobs
+from gpuplanner.forecast.gpu_demand import DemandHistory, lay_out_jobs
 from gpuplanner.planner.layout_plan import format_utc
 from gpuplanner.usage.job_history import History, history
 
@@ -107,7 +107,7 @@ class _Judged:
     def __init__(self, scenario: Scenario, known: History) -> None:
         self.scenario, self.known = scenario, known
         jobs = known.jobs.drop("run_s", "run_known", "key")
-        self.wanted: Wanted = lay_out_jobs(
+        self.wanted: DemandHistory = lay_out_jobs(
             jobs, trace_end=known.plan_start, at=known.plan_start if scenario.month else None,
             interval_hours=scenario.interval_hours,
         )  # fmt: skip

@@ -37,7 +37,7 @@ from gpuplanner.decision.wait_curve import DAYS_A_WEEK, scale_load, simulate_wai
 from gpuplanner.hardware.actuators import ANY_GPUS, ActuatorAbilities, find_abilities
 from gpuplanner.ingest.dataset_folder import open_dataset
 from gpuplanner.simulator.replications import student_t
-from gpuplanner.simulator.simulated_fleet import Switching
+from gpuplanner.simulator.simulated_fleet import NodeAutoscaling
 from gpuplanner.usage.job_history import History, history
 from gpuplanner.usage.planned_fleet import PlannedFleet
 
@@ -168,10 +168,10 @@ class Tuning:
             for kept in more
         ]  # fmt: skip
 
-    def switching_of(self, idle: int, kept: Sequence[int]) -> Switching:
+    def switching_of(self, idle: int, kept: Sequence[int]) -> NodeAutoscaling:
         """How nodes come and go after so many idle minutes, with so many idle ones kept in each pool."""
         able, idle_s = self.able, idle * SECONDS_PER_MINUTE
-        return Switching(idle_s, able.lead.value + able.scan_s, tuple(kept), able.cool_s, able.look_s)
+        return NodeAutoscaling(idle_s, able.lead.value + able.scan_s, tuple(kept), able.cool_s, able.look_s)
 
     def on_off(self) -> list[Trial]:
         """The nodes as they are: idle time, idle nodes kept, and which are filled first."""

@@ -25,7 +25,7 @@ from gpuplanner.hardware.layout_enumeration import list_pareto_counts
 from gpuplanner.hardware.mig_layouts import UNUSED_LAYOUT, format_layout, parse_layout
 from gpuplanner.hardware.repartitioning_cost import ChangeCost
 from gpuplanner.planner.layout_plan import NodeState
-from gpuplanner.simulator.simulated_fleet import DynamicMig, NodeFleet, NodeRequests, Switching
+from gpuplanner.simulator.simulated_fleet import DynamicMig, NodeAutoscaling, NodeFleet, NodeRequests
 
 _PLAN: dict[str, Any] = {
     "node": pl.String, "gpu": pl.Int32, "slot_start": pl.Datetime("us", "UTC"),
@@ -348,7 +348,7 @@ def wanted_instances(
 
 def on_demand_fleet(
     asked: Asked, numbers: Sequence[int], able: ActuatorAbilities
-) -> tuple[NodeFleet, tuple[tuple[tuple[str, ...], ...], ...], Switching | None]:
+) -> tuple[NodeFleet, tuple[tuple[tuple[str, ...], ...], ...], NodeAutoscaling | None]:
     """Some of today's nodes, their GPUs cut as jobs come and go, with the layouts of each pool and how nodes change.
 
     Where MIG mode needs a reboot, a node is whole or cut, and changes while it is empty; else every GPU is both.
@@ -368,7 +368,7 @@ def on_demand_fleet(
     fleet = NodeFleet(profiles, gpus, np.array(capacity), np.array(cut), asked.fleet.weights, how)
     names = tuple(((WHOLE_GPU,) * count, (CUT_BY_JOBS,) * count) for count in gpus.tolist())
     # Each pool keeps all idle nodes: they change, and never go.
-    return fleet, names, Switching(0.0, cost.reboot_s.value, (len(gpus), len(gpus)))
+    return fleet, names, NodeAutoscaling(0.0, cost.reboot_s.value, (len(gpus), len(gpus)))
 
 
 def rules_of(asked: Asked, trial: Trial, able: ActuatorAbilities, policy: str) -> FleetRules:

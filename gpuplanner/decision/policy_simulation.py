@@ -25,7 +25,7 @@ from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.dataset_folder import open_dataset, read_metadata
 from gpuplanner.ingest.gpu_shares import UNTRACKED_CHECK
 from gpuplanner.ingest.quality_report import UNKNOWN_GPUS_CHECK, QualityWarning, list_warnings
-from gpuplanner.simulator.simulated_fleet import NodeFleet, NodeRequests, Outcome, Switching
+from gpuplanner.simulator.simulated_fleet import NodeAutoscaling, NodeFleet, NodeRequests, Outcome
 from gpuplanner.simulator.simulation_run import simulate_requests
 from gpuplanner.simulator.simulation_state import Floats
 
@@ -61,7 +61,7 @@ class WaySetting:
     fleet: NodeFleet
     layouts: tuple[tuple[tuple[str, ...], ...], ...]
     numbers: tuple[int, ...]
-    switching: Switching | None = None
+    switching: NodeAutoscaling | None = None
     placement: str = "best"
     knobs: Knobs = field(default_factory=dict)
 

@@ -45,7 +45,7 @@ from gpuplanner.cost.showback import CENTS
 from gpuplanner.decision.comparison_record import compared
 from gpuplanner.forecast.demand_changes import MIN_GROWTH_WEEKS, fit_growth
 from gpuplanner.hardware.catalog import find_parameter, resolve_gpu_model
-from gpuplanner.planner.linear_model import Effort, LinearModel
+from gpuplanner.planner.linear_model import LinearModel, SearchEffort
 from gpuplanner.planner.milp_solver import solve
 from gpuplanner.usage.gpu_hour_ledger import ALLOCATED_BUCKETS
 from gpuplanner.usage.job_history import History, history
@@ -472,7 +472,7 @@ def burst_plan(scenario: Scenario, rules: BurstRules) -> BurstPlan:
     begin, length, gpus, cost = (jobs[name].to_numpy() for name in ("from_h", "hours", "gpus", "cost"))
     until = int((known.end - known.begin).total_seconds() // SECONDS_PER_HOUR)
     over = wanted(begin, length, gpus, until) - known.fleet.installed.gpus
-    effort = Effort.begin(**scenario.search_limits)
+    effort = SearchEffort.begin(**scenario.search_limits)
     free = jobs["reason"].is_null().to_numpy()
     leave, left, bound = leavers(begin, length, gpus, cost, free, over, effort, gap=scenario.gap_target)
     out = jobs.filter(leave)
@@ -498,7 +498,7 @@ def burst_plan(scenario: Scenario, rules: BurstRules) -> BurstPlan:
 
 
 def leavers(
-    begin: Array, hours: Array, gpus: Array, cost: Array, free: NDArray[np.bool_], over: Array, effort: Effort,
+    begin: Array, hours: Array, gpus: Array, cost: Array, free: NDArray[np.bool_], over: Array, effort: SearchEffort,
     *, gap: float,
 ) -> tuple[NDArray[np.bool_], float, float]:  # fmt: skip
     """Jobs whose leaving covers the overload of each hour at the least cost, what is left of it, and a bound.
@@ -509,7 +509,7 @@ def leavers(
 
     >>> one = np.ones(2)
     >>> found, left, bound = leavers(0 * one, one, 4 * one, np.array([9.0, 7.0]), one > 0, np.array([3.0]),
-    ...                              Effort.begin(), gap=0.0)
+    ...                              SearchEffort.begin(), gap=0.0)
     >>> found.tolist(), left, round(bound, 3)
     ([False, True], 0.0, 7.0)
     """

@@ -27,7 +27,7 @@ from gpuplanner.planner.layout_plan import Plan, format_utc, plan_from_json, pla
 from gpuplanner.planner.numbered_gpus import initial_gpu_layouts
 from gpuplanner.planner.plan_explanation import realised_cost, realised_costs
 from gpuplanner.planner.plan_problem import PlanProblem
-from gpuplanner.planner.receding_horizon import Verdict, roll, standing_plan, weigh
+from gpuplanner.planner.receding_horizon import PlanGain, roll, standing_plan, weigh
 from gpuplanner.sizing.memory_trend import peak_trends
 from gpuplanner.usage.installed_capacity import describe_node_changes, gpus_of_nodes
 from gpuplanner.usage.job_history import History, history
@@ -75,7 +75,7 @@ class FleetLook:
 
     at: datetime
     planned: Planned
-    verdict: Verdict
+    verdict: PlanGain
     justified: bool
     slots: int
     came: Mapping[str, PastOutcome] = field(default_factory=dict)
@@ -218,7 +218,7 @@ class Replay:
 
 
 def replay(
-    scenario: Scenario, *, days: int, every: int, told: Callable[[int, Verdict, bool], None] | None = None
+    scenario: Scenario, *, days: int, every: int, told: Callable[[int, PlanGain, bool], None] | None = None
 ) -> Replay:
     """Replay the last days of a record, a look every so many slots, nothing later known; and what other ways had cost.
 

@@ -22,7 +22,7 @@ from gpuplanner.decision.comparison_record import Comparison
 from gpuplanner.decision.decision_types import DECIMALS, Decision
 from gpuplanner.decision.layout_planning import OverFixed, PlanChoice
 from gpuplanner.decision.policy_comparison import MEANINGS
-from gpuplanner.forecast.demand_outlook import Tomorrow
+from gpuplanner.forecast.demand_outlook import NextDayDemand
 from gpuplanner.hardware.catalog import Parameter, find_parameter
 from gpuplanner.hardware.power_and_carbon import CarbonFactor, PowerModel, Price
 from gpuplanner.ingest.dataset import SourceFacts
@@ -123,7 +123,7 @@ def headline_of(
     decision: Decision,
     tables: Mapping[str, pl.DataFrame],
     plan: Plan | None,
-    ahead: Tomorrow | None,
+    ahead: NextDayDemand | None,
 ) -> Headline:
     """The figures of a study, of the past, of the decision, and, where there is one, of the plan."""
     buckets = dict(tables["ledger_buckets"].select("bucket", "gpu_hours").iter_rows())

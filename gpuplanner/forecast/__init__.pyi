@@ -11,7 +11,7 @@ from gpuplanner.forecast.forecast_result import describe_weights as describe_wei
 from gpuplanner.forecast.forecast_result import forecast_demand as forecast_demand
 from gpuplanner.forecast.forecast_result import tabulate_ahead as tabulate_ahead
 from gpuplanner.forecast.model_selection import CHOSEN_MODEL as CHOSEN_MODEL
-from gpuplanner.forecast.model_selection import Judged as Judged
+from gpuplanner.forecast.model_selection import EvaluatedBacktest as EvaluatedBacktest
 from gpuplanner.forecast.model_selection import compare_best_fixed as compare_best_fixed
 from gpuplanner.forecast.model_selection import evaluate_backtest as evaluate_backtest
 from gpuplanner.forecast.model_selection import fold_scores as fold_scores

@@ -20,7 +20,7 @@ from gpuplanner.forecast.statistical_models import (
     RUN_OFF,
     RUN_OFF_REVERTING,
     WITH_QUANTILES,
-    Known,
+    KnownJobs,
     SeriesGrid,
     add_parts,
     mean_with_reverting,
@@ -179,7 +179,7 @@ def backtest(
     windows: int = 8,
     step: int | None = None,
     gap: int = 0,
-    known_jobs: Known | None = None,
+    known_jobs: KnownJobs | None = None,
     models: Sequence[str] = MODELS,
     caps: Mapping[str, float] | None = None,
     walk: bool = False,
@@ -203,7 +203,7 @@ def backtest(
         more than the horizon or three seasons, whichever is longer.
     gap : int
         Intervals between a cutoff and the first one that is forecast: the time that it takes to act on a forecast.
-    known_jobs : Known, optional
+    known_jobs : KnownJobs, optional
         What is known of the jobs behind the series; candidates that need it are left out without it.
     models : sequence of str
         Candidates, of ``forecast.CANDIDATES``; the naive forecast and what they are made of are always among them.
@@ -307,7 +307,7 @@ def backtest(
     )  # fmt: skip
 
 
-def _demand_as_known(grid: SeriesGrid, known_jobs: Known, end: int) -> np.ndarray:
+def _demand_as_known(grid: SeriesGrid, known_jobs: KnownJobs, end: int) -> np.ndarray:
     """Return the demand before a cutoff as it was known then; NaN before a series begins."""
     return np.where(np.isnan(grid.values[:, :end]), np.nan, known_jobs.demand_before(grid.ids, end))
 

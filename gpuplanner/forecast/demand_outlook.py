@@ -18,8 +18,14 @@ from gpuplanner.core.schemas import WHOLE_GPU
 from gpuplanner.core.stage_cache import Stage, disk_stage, stage
 from gpuplanner.forecast.backtest import backtest
 from gpuplanner.forecast.forecast_result import ForecastResult, describe_weights, forecast_demand, tabulate_ahead
-from gpuplanner.forecast.gpu_demand import Wanted, lay_out_demand
-from gpuplanner.forecast.model_selection import CHOSEN_MODEL, QUANTILE_NAMES, Judged, evaluate_backtest, fold_scores
+from gpuplanner.forecast.gpu_demand import DemandHistory, lay_out_demand
+from gpuplanner.forecast.model_selection import (
+    CHOSEN_MODEL,
+    QUANTILE_NAMES,
+    EvaluatedBacktest,
+    evaluate_backtest,
+    fold_scores,
+)
 from gpuplanner.forecast.quantile_calibration import reconcile_mint, reconcile_to_pool, sum_parts
 from gpuplanner.forecast.run_off import RUN_OFF_COLUMNS, RUN_OFF_PATHS, RunOff, lay_out_run_off
 from gpuplanner.forecast.statistical_models import CANDIDATES, QUANTILE_LEVELS, SERIES_RULES, weighable_candidates
@@ -30,7 +36,7 @@ FORECAST_TABLES = ("forecast", "scores", "choice")
 
 
 @dataclass(frozen=True, eq=False)
-class Outlook:
+class DemandOutlook:
     """Past demand and its forecast.
 
     - ``demand``: Table ``schemas.Demand``, tenants apart.
@@ -134,19 +140,19 @@ def tenant_forecast(scenario: Scenario) -> ForecastResult:
     )
 
 
-def _outlook(scenario: Scenario, view: str) -> Outlook:
+def _outlook(scenario: Scenario, view: str) -> DemandOutlook:
     every_view = pooled_forecast(scenario)
     pool_tables = [_select_view(table, view) for table in (every_view.forecast, every_view.scores, every_view.choice)]
     demand = demand_by_view(scenario)[view]
     if view != "rightsized":
-        return Outlook(demand, ForecastResult(*pool_tables))
+        return DemandOutlook(demand, ForecastResult(*pool_tables))
     tenant_result = tenant_forecast(scenario)
     reconciled = reconcile_to_pool(tenant_result.forecast, pool_tables[0], own_quantiles=True)
     both = [
         pl.concat(parts)
         for parts in zip(pool_tables, (reconciled, tenant_result.scores, tenant_result.choice), strict=True)
     ]
-    return Outlook(demand, ForecastResult(*both), reconcile_to_pool(tenant_result.forecast, pool_tables[0]))
+    return DemandOutlook(demand, ForecastResult(*both), reconcile_to_pool(tenant_result.forecast, pool_tables[0]))
 
 
 def _select_view(table: pl.DataFrame, view: str) -> pl.DataFrame:
@@ -193,7 +199,7 @@ def _name_by_pool(table: pl.DataFrame, name: str) -> pl.DataFrame:
 
 
 @dataclass(frozen=True)
-class Tomorrow:
+class NextDayDemand:
     """Expected GPUs at noon of the next local day, and those of jobs that already run."""
 
     at: datetime
@@ -202,7 +208,7 @@ class Tomorrow:
 
 
 @stage
-def tomorrow(scenario: Scenario) -> Tomorrow:
+def tomorrow(scenario: Scenario) -> NextDayDemand:
     """Estimate tomorrow's demand, and the part of it that jobs in the system already make up.
 
     Examples
@@ -225,7 +231,7 @@ def tomorrow(scenario: Scenario) -> Tomorrow:
     steps = (noon - job_history.recent) // slot - origin + 1
     running, coming = jobs_known.split_paths([POOLED_TENANT], origin, steps, scenario.seed)
     still = float(running[0, :, -1].mean())
-    return Tomorrow(noon, still + float(coming[0, :, -1].mean()), still)
+    return NextDayDemand(noon, still + float(coming[0, :, -1].mean()), still)
 
 
 def demand_paths(scenario: Scenario, tenants: Sequence[str], profiles: Sequence[str]) -> np.ndarray:
@@ -280,14 +286,14 @@ def at_quantile(forecast: pl.DataFrame, quantile: float) -> pl.DataFrame:
     return forecast.select("unique_id", "ds", y=low + weight * (high - low))
 
 
-__all__ = ["Wanted", "forecast_ahead", "lay_out_demand", "rolling_backtest"]
+__all__ = ["DemandHistory", "forecast_ahead", "lay_out_demand", "rolling_backtest"]
 
 CALIBRATION_SHARE = 0.4
 """Share of the cutoffs that only calibrate: 8 of 20."""
 
 
 def rolling_backtest(
-    wanted: Wanted,
+    demand: DemandHistory,
     *,
     horizon: int,
     gap: int,
@@ -298,12 +304,12 @@ def rolling_backtest(
     seed: int = 1,
     workers: Workers = 1,
     progress: TaskProgress | None = None,
-) -> Judged:
+) -> EvaluatedBacktest:
     """Backtest from cutoffs in the last half of the data; the first two fifths of them only calibrate.
 
     Parameters
     ----------
-    wanted : Wanted
+    demand : DemandHistory
         Demand series.
     horizon : int
         Intervals to forecast.
@@ -325,13 +331,13 @@ def rolling_backtest(
         Called with the number of tasks done and of all.
     """
     test = backtest(
-        wanted.demand_table,
+        demand.demand_table,
         horizon=horizon,
         gap=gap,
         windows=cutoffs,
-        known_jobs=wanted.run_off if with_known else None,
+        known_jobs=demand.run_off if with_known else None,
         models=models,
-        caps=wanted.caps,
+        caps=demand.caps,
         walk=True,
         seed=seed,
         workers=workers,
@@ -341,7 +347,7 @@ def rolling_backtest(
 
 
 def forecast_ahead(
-    wanted: Wanted,
+    demand: DemandHistory,
     *,
     horizon: int,
     gap: int,
@@ -360,7 +366,7 @@ def forecast_ahead(
 
     Parameters
     ----------
-    wanted : Wanted
+    demand : DemandHistory
         Demand series.
     horizon : int
         Intervals to forecast.
@@ -378,21 +384,21 @@ def forecast_ahead(
         Seed of the sample paths.
     """
     judged = rolling_backtest(
-        wanted,
+        demand,
         horizon=horizon,
         gap=gap,
         cutoffs=8,
-        models=weighable_candidates(models, with_jobs=with_known and wanted.run_off is not None),
+        models=weighable_candidates(models, with_jobs=with_known and demand.run_off is not None),
         price=price,
         with_known=with_known,
         seed=seed,
     )
     scores = fold_scores(judged)
-    table = tabulate_ahead(judged, known_jobs=wanted.run_off if with_known else None, seed=seed)
-    if sums != "none" and wanted.sums:
-        table = _reconcile_sums(table, judged, wanted, sums)
+    table = tabulate_ahead(judged, known_jobs=demand.run_off if with_known else None, seed=seed)
+    if sums != "none" and demand.sums:
+        table = _reconcile_sums(table, judged, demand, sums)
     ids = table["unique_id"].unique(maintain_order=True).to_list()
-    announced = wanted.on_top(horizon, gap)[[wanted.ids.index(uid) for uid in ids]].ravel()
+    announced = demand.on_top(horizon, gap)[[demand.ids.index(uid) for uid in ids]].ravel()
     values = ("mean", *(name for name in table.columns if name.startswith("q")))
     table = table.with_columns(pl.col(values) + pl.Series("more", announced))
     record = scores.filter(pl.col("model") == CHOSEN_MODEL).select("unique_id", "cutoffs", "mase", "coverage_90")
@@ -408,12 +414,12 @@ def forecast_ahead(
     return choice, table
 
 
-def _reconcile_sums(table: pl.DataFrame, judged: Judged, wanted: Wanted, sums: str) -> pl.DataFrame:
+def _reconcile_sums(table: pl.DataFrame, backtest: EvaluatedBacktest, demand: DemandHistory, sums: str) -> pl.DataFrame:
     if sums == "mint":
-        test = judged.test
-        errors = (test.actual - judged.mixture_mean).reshape(len(test.grid.ids), -1)
-        return reconcile_mint(table, wanted.sums, dict(zip(test.grid.ids, errors, strict=True)))
-    pool = table.filter(unique_id=wanted.whole)
-    leaves = table.filter(pl.col("unique_id").is_in(wanted.sums[wanted.whole]))
+        test = backtest.test
+        errors = (test.actual - backtest.mixture_mean).reshape(len(test.grid.ids), -1)
+        return reconcile_mint(table, demand.sums, dict(zip(test.grid.ids, errors, strict=True)))
+    pool = table.filter(unique_id=demand.whole)
+    leaves = table.filter(pl.col("unique_id").is_in(demand.sums[demand.whole]))
     shared = reconcile_to_pool(leaves, pool)
-    return pl.concat([shared, sum_parts(shared, table, wanted.sums)]).sort("unique_id", "ds")
+    return pl.concat([shared, sum_parts(shared, table, demand.sums)]).sort("unique_id", "ds")

@@ -13,13 +13,13 @@ from gpuplanner.core.schemas import Forecast
 from gpuplanner.forecast.backtest import backtest
 from gpuplanner.forecast.model_selection import (
     QUANTILE_NAMES,
-    Judged,
+    EvaluatedBacktest,
     evaluate_backtest,
     forecast_future,
     score_backtest,
     series_record,
 )
-from gpuplanner.forecast.statistical_models import CANDIDATES, NAIVE, SERIES_RULES, Known, weighable_candidates
+from gpuplanner.forecast.statistical_models import CANDIDATES, NAIVE, SERIES_RULES, KnownJobs, weighable_candidates
 
 COST_CURVE_QUANTILES = (0.05, 0.10, 0.25, 0.50, 0.60, 0.70, 0.75, 0.80, 0.85, 0.90, 0.95, 0.975, 0.99)
 
@@ -135,7 +135,7 @@ def forecast_demand(
     horizon: int,
     windows: int = 8,
     step: int | None = None,
-    known_jobs: Known | None = None,
+    known_jobs: KnownJobs | None = None,
     price: float | None = None,
     seed: int = 1,
 ) -> ForecastResult:
@@ -151,7 +151,7 @@ def forecast_demand(
         Intervals to forecast.
     windows, step : int, optional
         Cutoffs of the backtest and intervals between them (see :func:`gpuplanner.forecast.backtest`).
-    known_jobs : Known, optional
+    known_jobs : KnownJobs, optional
         What is known of the jobs behind the series.
     price : float, optional
         Price of a unit short, in prices of a unit planned, for the cost in the scores.
@@ -191,16 +191,16 @@ def forecast_demand(
     return ForecastResult(forecast, scores, _choice(judged, scores))
 
 
-def _choice(judged: Judged, scores: pl.DataFrame) -> pl.DataFrame:
-    test = judged.test
-    rows = [series_record(judged, row, judged.mixture[row]) for row in range(len(test.grid.ids))]
+def _choice(backtest: EvaluatedBacktest, scores: pl.DataFrame) -> pl.DataFrame:
+    test = backtest.test
+    rows = [series_record(backtest, row, backtest.mixture[row]) for row in range(len(test.grid.ids))]
     naive = scores.filter(model=NAIVE).select("unique_id", naive_mase="mase")
     return (
         pl.DataFrame(
             {
                 "unique_id": test.grid.ids,
-                "model": judged.main_model,
-                "weights": describe_weights(judged),
+                "model": backtest.main_model,
+                "weights": describe_weights(backtest),
                 "rule": test.rules,
                 "reason": [SERIES_RULES[rule] for rule in test.rules],
                 "windows": [row["windows"] for row in rows],
@@ -216,12 +216,12 @@ def _choice(judged: Judged, scores: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def describe_weights(judged: Judged) -> list[str]:
+def describe_weights(backtest: EvaluatedBacktest) -> list[str]:
     """Describe the models that each series is forecast with, the heaviest first.
 
     Parameters
     ----------
-    judged : Judged
+    backtest : EvaluatedBacktest
 
     Returns
     -------
@@ -236,16 +236,16 @@ def describe_weights(judged: Judged) -> list[str]:
     >>> describe_weights(evaluate_backtest(backtest(demand, horizon=24, windows=4)))
     ['Naive 100 %']
     """
-    names = list(judged.quantiles)
+    names = list(backtest.quantiles)
     texts = []
-    for weights in judged.weights[:, :, -1].T:
+    for weights in backtest.weights[:, :, -1].T:
         order = np.argsort(-weights, kind="stable")
         parts = (f"{names[index]} {100 * weights[index]:.0f} %" for index in order if weights[index])
         texts.append(", ".join(parts))
     return texts
 
 
-def tabulate_ahead(judged: Judged, *, known_jobs: Known | None = None, seed: int = 1) -> pl.DataFrame:
+def tabulate_ahead(backtest: EvaluatedBacktest, *, known_jobs: KnownJobs | None = None, seed: int = 1) -> pl.DataFrame:
     """Forecast the future with the weighted models of each series.
 
     Returns
@@ -253,13 +253,13 @@ def tabulate_ahead(judged: Judged, *, known_jobs: Known | None = None, seed: int
     polars.DataFrame
         Table ``schemas.Forecast``, sorted by ``unique_id`` and ``ds``.
     """
-    test, grid = judged.test, judged.test.grid
-    mean, quantiles = forecast_future(judged, known_jobs=known_jobs, seed=seed)
+    test, grid = backtest.test, backtest.test.grid
+    mean, quantiles = forecast_future(backtest, known_jobs=known_jobs, seed=seed)
     end = grid.values.shape[1]
     ds = [grid.time(end + test.gap + slot) for slot in range(test.horizon)]
     parts = []
     for row, uid in enumerate(grid.ids):
-        names = {"unique_id": uid, "ds": ds, "model": judged.main_model[row], "mean": mean[row]}
+        names = {"unique_id": uid, "ds": ds, "model": backtest.main_model[row], "mean": mean[row]}
         levels = {name: quantiles[row, :, at] for at, name in enumerate(QUANTILE_NAMES)}
         parts.append(pl.DataFrame({**names, **levels, "cutoff": grid.time(end)}))
     return check_table(pl.concat(parts), Forecast, source="forecast")

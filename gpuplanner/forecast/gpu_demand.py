@@ -34,7 +34,7 @@ from gpuplanner.usage.run_times import remaining_run_time
 
 
 @dataclass(frozen=True, eq=False)
-class Wanted:
+class DemandHistory:
     """Demand series in GPUs up to a cutoff, with the jobs behind them.
 
     - ``start``: First interval.
@@ -240,7 +240,7 @@ def lay_out_demand(
     at: datetime | None = None,
     by: str = "tenant",
     calendar: pl.DataFrame | None = None,
-) -> Wanted:
+) -> DemandHistory:
     """Lay out the demand series of a scenario's data up to a cutoff.
 
     Parameters
@@ -292,7 +292,7 @@ def lay_out_jobs(
     total: bool = True,
     calendar: pl.DataFrame | None = None,
     remarks: tuple[str, ...] = (),
-) -> Wanted:
+) -> DemandHistory:
     """Lay out demand series from jobs up to a cutoff, or as far as their record is complete.
 
     Parameters
@@ -356,7 +356,7 @@ def lay_out_jobs(
     jobs_known = replace(jobs_known, totals=totals)
     ids = (*jobs_known.names, *totals)
     remarks += _short_history_remark(slots * slot)
-    return Wanted(
+    return DemandHistory(
         start, slots, interval_hours, ids, jobs_known, jobs_known.demand_before(ids, slots), {}, remarks, sums=sums
     )
 
@@ -418,7 +418,7 @@ def _first_after_silence(jobs: pl.DataFrame, end: datetime) -> tuple[datetime, i
     return times[before], before
 
 
-def lay_out_occupancy(table: pl.DataFrame, interval_hours: float, at: datetime | None) -> Wanted:
+def lay_out_occupancy(table: pl.DataFrame, interval_hours: float, at: datetime | None) -> DemandHistory:
     """Lay out allocated GPUs by pool: interval means of the readings, with the quota as cap."""
     slot = timedelta(hours=interval_hours)
     readings = table if at is None else table.filter(pl.col("time") < at)
@@ -434,7 +434,7 @@ def lay_out_occupancy(table: pl.DataFrame, interval_hours: float, at: datetime |
     return _lay_out_readings(rows, start, slots, interval_hours, remark)
 
 
-def lay_out_telemetry(samples: pl.LazyFrame, interval_hours: float, at: datetime | None) -> Wanted:
+def lay_out_telemetry(samples: pl.LazyFrame, interval_hours: float, at: datetime | None) -> DemandHistory:
     """Lay out GPUs in use by profile from telemetry alone: with a job, busy, or with a process."""
     before = samples if at is None else samples.filter(pl.col("time") < at)
     device_hours = aggregate_hourly(before).filter(pl.col("samples") > 0)
@@ -465,7 +465,9 @@ def lay_out_telemetry(samples: pl.LazyFrame, interval_hours: float, at: datetime
     return _lay_out_readings(rows, start, (last + HOUR - start) // slot, interval_hours, remark)
 
 
-def _lay_out_readings(rows: pl.DataFrame, start: datetime, slots: int, interval_hours: float, remark: str) -> Wanted:
+def _lay_out_readings(
+    rows: pl.DataFrame, start: datetime, slots: int, interval_hours: float, remark: str
+) -> DemandHistory:
     """Lay out readings ``time, unique_id, y, total``: interval means, with the largest total as cap.
 
     Parameters
@@ -502,7 +504,7 @@ def _lay_out_readings(rows: pl.DataFrame, start: datetime, slots: int, interval_
     gaps = int(np.isnan(values).sum())
     gap_remarks = (f"{gaps:,} intervals without a reading repeat the last value",) if gaps else ()
     remarks = (remark, *gap_remarks, *_short_history_remark(timedelta(hours=slots * interval_hours)))
-    return Wanted(start, slots, interval_hours, ids, None, values, caps, remarks, sums=sums)
+    return DemandHistory(start, slots, interval_hours, ids, None, values, caps, remarks, sums=sums)
 
 
 def _nothing_before(at: datetime | None) -> ScenarioError:

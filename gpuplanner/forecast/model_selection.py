@@ -25,7 +25,7 @@ from gpuplanner.forecast.statistical_models import (
     REVERTING,
     RUN_OFF,
     RUN_OFF_REVERTING,
-    Known,
+    KnownJobs,
     forecast_from_jobs,
     forecast_univariate,
     mean_with_reverting,
@@ -60,7 +60,7 @@ where few intervals tell candidates apart; and the smallest weight, below which 
 
 
 @dataclass(frozen=True, eq=False)
-class Judged:
+class EvaluatedBacktest:
     """Evaluated backtest: calibrated quantiles of the models, their weights, and the weighted mixture.
 
     Parameters
@@ -107,7 +107,7 @@ class Judged:
         return np.asarray(self.weights[list(self.quantiles).index(model), :, -1])
 
 
-def evaluate_backtest(backtest: Backtest, *, price: float | None = None, first: int = 0) -> Judged:
+def evaluate_backtest(backtest: Backtest, *, price: float | None = None, first: int = 0) -> EvaluatedBacktest:
     """Calibrate and weight the models at every cutoff of a backtest.
 
     Parameters
@@ -140,7 +140,7 @@ def evaluate_backtest(backtest: Backtest, *, price: float | None = None, first: 
     }
     mixture = _mix_candidates(quantiles, _of_levels(weights, upper)[:, :, :-1, None])
     mixture = np.maximum.accumulate(mixture, axis=-1)
-    return Judged(backtest, price, quantiles, means, weights, upper, mixture, first)
+    return EvaluatedBacktest(backtest, price, quantiles, means, weights, upper, mixture, first)
 
 
 def _of_levels(weights: np.ndarray, upper: np.ndarray) -> np.ndarray:
@@ -246,16 +246,18 @@ def _mix_candidates(values: dict[str, np.ndarray], weights: np.ndarray) -> np.nd
     return np.where(np.isnan(values[NAIVE]), np.nan, mixture)
 
 
-def forecast_future(judged: Judged, *, known_jobs: Known | None = None, seed: int = 1) -> tuple[np.ndarray, np.ndarray]:
+def forecast_future(
+    backtest: EvaluatedBacktest, *, known_jobs: KnownJobs | None = None, seed: int = 1
+) -> tuple[np.ndarray, np.ndarray]:
     """Forecast beyond the history: mean (n_series, horizon) and quantiles (n_series, horizon, n_levels)."""
-    test, weights = judged.test, judged.weights[:, :, -1]
-    shares = _of_levels(weights, judged.upper[:, :, -1])
+    test, weights = backtest.test, backtest.weights[:, :, -1]
+    shares = _of_levels(weights, backtest.upper[:, :, -1])
     grid, end = test.grid, len(test.origins)
     history = test.history_then[end] if test.history_then else grid.values
     outcome = test.known_at(end)
     mean = np.zeros((len(grid.ids), test.horizon))
     levels = np.zeros((*mean.shape, len(QUANTILE_LEVELS)))
-    share_of = dict(zip(judged.quantiles, shares, strict=True))
+    share_of = dict(zip(backtest.quantiles, shares, strict=True))
     with_paths = np.flatnonzero(sum(share_of[model].sum(axis=1) for model in NEED_JOBS if model in share_of))
     drawn = levels[:0, ..., 0], levels[:0]
     if known_jobs is not None and len(with_paths):
@@ -280,7 +282,7 @@ def forecast_future(judged: Judged, *, known_jobs: Known | None = None, seed: in
             answer = mean_with_reverting(answer, series_answer[0]) if model == RUN_OFF_REVERTING else series_answer
         every = np.zeros((len(grid.ids), *answer[1].shape[1:]))
         every[rows] = answer[1]
-        calibrated = calibrate_quantiles(test, model, end, outcome, judged.quantiles[model], every)[rows]
+        calibrated = calibrate_quantiles(test, model, end, outcome, backtest.quantiles[model], every)[rows]
         levels[rows] += share[rows, None] * calibrated
         mean[rows] += weight[rows, None] * calibrated_mean(*answer, calibrated, test.cap[rows, None])
     return mean, np.maximum.accumulate(levels, axis=-1)
@@ -331,7 +333,7 @@ BEST_FIXED_COLUMNS = dict.fromkeys(("use", "measure", "best"), pl.String) | _RAT
 QUANTILE_NAMES = tuple(f"q{round(100 * level):02d}" for level in QUANTILE_LEVELS)
 
 
-def fold_table(judged: Judged) -> pl.DataFrame:
+def fold_table(backtest: EvaluatedBacktest) -> pl.DataFrame:
     """Tabulate every forecast of every evaluated cutoff, interval by interval, with the actual value.
 
     Returns
@@ -340,10 +342,10 @@ def fold_table(judged: Judged) -> pl.DataFrame:
         ``unique_id, model, cutoff, ds, y, mean, q05 ... q95``, and ``scale``, the unit of MASE at that cutoff; the
         rows of model ``"chosen"`` are what was said then, the weighted candidates. Sorted by the first four.
     """
-    test, grid = judged.test, judged.test.grid
-    cutoff_indices = range(judged.first, len(test.origins))
+    test, grid = backtest.test, backtest.test.grid
+    cutoff_indices = range(backtest.first, len(test.origins))
     parts = []
-    for model, (mean, quantiles) in _with_chosen(judged).items():
+    for model, (mean, quantiles) in _with_chosen(backtest).items():
         for row, uid in enumerate(grid.ids):
             for cutoff_index in cutoff_indices:
                 if np.isnan(mean[row, cutoff_index]).any():
@@ -363,7 +365,7 @@ def fold_table(judged: Judged) -> pl.DataFrame:
     return pl.concat(parts).sort("unique_id", "model", "cutoff", "ds")
 
 
-def fold_scores(judged: Judged) -> pl.DataFrame:
+def fold_scores(backtest: EvaluatedBacktest) -> pl.DataFrame:
     """Score every model on the evaluated cutoffs of every series.
 
     Returns
@@ -375,17 +377,17 @@ def fold_scores(judged: Judged) -> pl.DataFrame:
         need); ``cpu_s`` of one forecast; ``weight`` in the forecast of the future; ``chosen`` (whether it weighs most
         there). Model ``"chosen"`` is what was said at each cutoff.
     """
-    test = judged.test
-    part = slice(judged.first, None)
+    test = backtest.test
+    part = slice(backtest.first, None)
     rows = []
-    for model, (mean, quantiles) in _with_chosen(judged).items():
+    for model, (mean, quantiles) in _with_chosen(backtest).items():
         for row, uid in enumerate(test.grid.ids):
             is_forecast = ~np.isnan(mean[row, part, 0])
             actual, levels = test.actual[row, part][is_forecast], quantiles[row, part][is_forecast]
             scale = test.scale[row, part][is_forecast]
             needed = actual.sum()
-            priced = judged.price is not None and needed > 0
-            cost = realised_cost(actual, levels, judged.price)
+            priced = backtest.price is not None and needed > 0
+            cost = realised_cost(actual, levels, backtest.price)
             used = sum(test.cpu_s.values()) if model == CHOSEN_MODEL else test.cpu_s[model]
             rows.append(
                 {
@@ -398,14 +400,14 @@ def fold_scores(judged: Judged) -> pl.DataFrame:
                     "coverage_90": _mean((actual >= levels[..., 0]) & (actual <= levels[..., -1])),
                     "realised_cost": float(cost.sum() / needed) if priced else None,
                     "cpu_s": used / (len(test.grid.ids) * len(test.origins)),
-                    "weight": None if model == CHOSEN_MODEL else float(judged.weight_of(model)[row]),
-                    "chosen": model == judged.main_model[row],
+                    "weight": None if model == CHOSEN_MODEL else float(backtest.weight_of(model)[row]),
+                    "chosen": model == backtest.main_model[row],
                 }
             )
     return pl.DataFrame(rows, infer_schema_length=None)
 
 
-def score_backtest(backtest: Backtest, *, judged: Judged | None = None) -> pl.DataFrame:
+def score_backtest(backtest: Backtest, *, judged: EvaluatedBacktest | None = None) -> pl.DataFrame:
     """Tabulate the scores of a backtest: every model of every series, the naive forecast included.
 
     Quantiles at a cutoff are calibrated by earlier cutoffs alone.
@@ -414,7 +416,7 @@ def score_backtest(backtest: Backtest, *, judged: Judged | None = None) -> pl.Da
     ----------
     backtest : Backtest
         From :func:`backtest`.
-    judged : Judged, optional
+    judged : EvaluatedBacktest, optional
         Of this backtest; made without a price if not given.
 
     Returns
@@ -438,9 +440,9 @@ def score_backtest(backtest: Backtest, *, judged: Judged | None = None) -> pl.Da
     return pl.DataFrame(rows, infer_schema_length=None).sort("unique_id", order)
 
 
-def series_record(judged: Judged, row: int, levels: np.ndarray) -> dict[str, float | int | None]:
+def series_record(backtest: EvaluatedBacktest, row: int, levels: np.ndarray) -> dict[str, float | int | None]:
     """Score quantile forecasts of a series, shape (n_origins, horizon, n_levels)."""
-    test = judged.test
+    test = backtest.test
     is_forecast = ~np.isnan(levels[:, 0, 0])
     late = is_forecast & (np.cumsum(is_forecast) > 1) if is_forecast.sum() > 1 else is_forecast
     actual, middle = test.actual[row, is_forecast], levels[is_forecast][..., MEDIAN_INDEX]
@@ -462,8 +464,8 @@ def series_record(judged: Judged, row: int, levels: np.ndarray) -> dict[str, flo
             late_actual <= late_levels[..., QUANTILE_LEVELS.index(high)]
         )
         measures[f"coverage_{percent}"] = _mean(inside)
-    if judged.price is not None:
-        measures["realised_cost"] = _mean(realised_cost(late_actual, late_levels, judged.price))
+    if backtest.price is not None:
+        measures["realised_cost"] = _mean(realised_cost(late_actual, late_levels, backtest.price))
     return measures
 
 
@@ -515,10 +517,10 @@ def compare_best_fixed(mean: pl.DataFrame) -> pl.DataFrame:
     return pl.DataFrame(rows, schema=BEST_FIXED_COLUMNS, orient="row")
 
 
-def _with_chosen(judged: Judged) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+def _with_chosen(backtest: EvaluatedBacktest) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """Collect mean and quantiles of every model, and of the mixture."""
-    candidates = {model: (judged.means[model], judged.quantiles[model]) for model in judged.quantiles}
-    return candidates | {CHOSEN_MODEL: (judged.mixture_mean, judged.mixture)}
+    candidates = {model: (backtest.means[model], backtest.quantiles[model]) for model in backtest.quantiles}
+    return candidates | {CHOSEN_MODEL: (backtest.mixture_mean, backtest.mixture)}
 
 
 def _mean(values: np.ndarray) -> float | None:

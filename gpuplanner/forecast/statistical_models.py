@@ -356,7 +356,7 @@ def _fit_and_predict(part: Any, history: np.ndarray, horizon: int) -> np.ndarray
             return np.full(horizon, np.nan)
 
 
-class Known(Protocol):
+class KnownJobs(Protocol):
     """Knowledge of the jobs behind demand series at any cutoff, and nothing later."""
 
     def demand_before(self, series: Sequence[str], origin: int) -> np.ndarray:
@@ -546,13 +546,13 @@ def time_univariate(
 
 
 def time_from_jobs(
-    known_jobs: Known, ids: Sequence[str], origin: int, gap: int, horizon: int, seed: int
+    known_jobs: KnownJobs, ids: Sequence[str], origin: int, gap: int, horizon: int, seed: int
 ) -> tuple[tuple[np.ndarray, np.ndarray], float]:
     """Forecast every series at one cutoff from sample paths, and measure the CPU seconds.
 
     Parameters
     ----------
-    known_jobs : Known
+    known_jobs : KnownJobs
         Jobs behind the series.
     ids : sequence of str
         Names of the series.
@@ -599,13 +599,13 @@ def forecast_univariate(
 
 
 def forecast_from_jobs(
-    known_jobs: Known, ids: Sequence[str], origin: int, gap: int, horizon: int, seed: int
+    known_jobs: KnownJobs, ids: Sequence[str], origin: int, gap: int, horizon: int, seed: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Forecast from sample paths: mean (n_series, horizon), quantiles (n_series, horizon, n_levels).
 
     Parameters
     ----------
-    known_jobs : Known
+    known_jobs : KnownJobs
         Jobs behind the series.
     ids : sequence of str
         Names of the series.

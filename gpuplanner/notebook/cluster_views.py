@@ -17,7 +17,7 @@ from gpuplanner.decision.comparison_record import compared
 from gpuplanner.decision.purchase_plan import burst_plan, purchase, read_burst
 from gpuplanner.decision.purchase_plan import refresh as renew
 from gpuplanner.forecast.demand_outlook import lay_out_demand, rolling_backtest
-from gpuplanner.forecast.gpu_demand import Wanted
+from gpuplanner.forecast.gpu_demand import DemandHistory
 from gpuplanner.forecast.model_selection import fold_scores, mean_scores
 from gpuplanner.forecast.statistical_models import CANDIDATES
 from gpuplanner.ingest.dataset import Dataset
@@ -27,7 +27,7 @@ from gpuplanner.notebook.views import View
 from gpuplanner.report import cost_and_forecast_sections, dataset_sections
 from gpuplanner.report import html_page as page
 from gpuplanner.report.finance_exports import write_cost_workbook
-from gpuplanner.usage.dataset_explorer import ALL_TENANTS, Inbox, open_inbox
+from gpuplanner.usage.dataset_explorer import ALL_TENANTS, ExploredDataset, open_inbox
 
 SHOWN_METRICS = 4
 """Metrics in the chart: two completion times and two utilizations."""
@@ -71,7 +71,7 @@ class Ahead:
     - ``source``: The jobs, and what is known of them then.
     """
 
-    source: Wanted
+    source: DemandHistory
 
     @property
     def remarks(self) -> tuple[str, ...]:
@@ -259,7 +259,7 @@ class SeenTrace:
     - ``box``, ``name``: What was opened, and from where.
     """
 
-    box: Inbox
+    box: ExploredDataset
     name: str
 
     def _repr_html_(self) -> str:

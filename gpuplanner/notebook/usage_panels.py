@@ -22,7 +22,7 @@ from gpuplanner.notebook.views import (
     table_html,
     watch,
 )
-from gpuplanner.usage.dataset_explorer import ALL_TENANTS, Inbox, open_inbox, public_traces
+from gpuplanner.usage.dataset_explorer import ALL_TENANTS, ExploredDataset, open_inbox, public_traces
 
 ALL_BOARDS = "all GPU models"
 
@@ -106,7 +106,7 @@ class Shown(Protocol):
     def _repr_html_(self) -> str: ...
 
 
-View = Callable[[Inbox, str, str], Shown]
+View = Callable[[ExploredDataset, str, str], Shown]
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ class Look:
 class SeenSection:
     """Answer: the inbox that was opened, and the section as HTML."""
 
-    inbox: Inbox
+    inbox: ExploredDataset
     tenant: str
     html: str
 
@@ -142,7 +142,7 @@ class ExplorePanel(BackgroundPanel[Look, SeenSection]):
 
     Parameters
     ----------
-    inbox : Inbox
+    inbox : ExploredDataset
         Where the panel begins.
     views : mapping
         Name → function from an inbox, a tenant and a job to a section, as in
@@ -161,7 +161,7 @@ class ExplorePanel(BackgroundPanel[Look, SeenSection]):
     at_once = True
 
     def __init__(
-        self, inbox: Inbox, views: Mapping[str, View], *, data: str = "sample", traces: Sequence[str] = ()
+        self, inbox: ExploredDataset, views: Mapping[str, View], *, data: str = "sample", traces: Sequence[str] = ()
     ) -> None:
         kept = lru_cache(KEPT)(self._seen)
         super().__init__(kept, lambda seen: seen.html, working="Reading and drawing ...")
@@ -219,7 +219,7 @@ class ExplorePanel(BackgroundPanel[Look, SeenSection]):
         if number == self._asked and newest is not None:
             self._fill(newest.inbox, newest.tenant)
 
-    def _fill(self, inbox: Inbox, tenant: str) -> None:
+    def _fill(self, inbox: ExploredDataset, tenant: str) -> None:
         """Offer the tenants of the trace and the jobs of the tenant, and keep what was chosen where it is there."""
         self._filling = True
         try:
@@ -255,13 +255,13 @@ class ExplorePanel(BackgroundPanel[Look, SeenSection]):
 
 
 def explore_inbox(
-    inbox: Inbox, views: Mapping[str, View], *, data: str = "sample", traces: Sequence[str] | None = None
+    inbox: ExploredDataset, views: Mapping[str, View], *, data: str = "sample", traces: Sequence[str] | None = None
 ) -> ExplorePanel:
     """Make the explore panel of an inbox.
 
     Parameters
     ----------
-    inbox : Inbox
+    inbox : ExploredDataset
         Where the panel begins.
     views : mapping
         Name → function from an inbox, a tenant and a job to a section.

@@ -33,7 +33,7 @@ from gpuplanner.planner.plan_variants import plan_fleet as plan_fleet
 from gpuplanner.planner.plan_variants import read_problems as read_problems
 from gpuplanner.planner.plan_variants import verify_fleet as verify_fleet
 from gpuplanner.planner.plan_verification import verify as verify
-from gpuplanner.planner.receding_horizon import Online as Online
+from gpuplanner.planner.receding_horizon import RollingPlan as RollingPlan
 from gpuplanner.planner.receding_horizon import roll as roll
 from gpuplanner.planner.receding_horizon import weigh as weigh
 from gpuplanner.planner.service_plan import ServicePlan as ServicePlan

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuplanner.planner.linear_model import Effort
+from gpuplanner.planner.linear_model import SearchEffort
 from gpuplanner.planner.plan_arrays import PlanArrays, StateTransitions
 from gpuplanner.planner.plan_problem import Counts, Floats
 
@@ -28,7 +28,7 @@ _MAX_STATE_KEY = 2**62
 """Largest key of a state that fits into 64 bits."""
 
 
-def plan_with_idle_states(arrays: PlanArrays, effort: Effort, max_states: int) -> Counts | None:
+def plan_with_idle_states(arrays: PlanArrays, effort: SearchEffort, max_states: int) -> Counts | None:
     r"""Return the counts of an optimal plan with idle GPUs, or None if there are too many states.
 
     .. math:: V_t(x) = f_t(x) + \min_{x'} \bigl( V_{t-1}(x') + r(x', x) \bigr)
@@ -211,7 +211,7 @@ _COST_TIE = 1e-12
 
 
 def solve_dynamic_program(
-    arrays: PlanArrays, effort: Effort, *, max_states: int = MAX_DP_STATES
+    arrays: PlanArrays, effort: SearchEffort, *, max_states: int = MAX_DP_STATES
 ) -> tuple[Counts, float] | None:
     r"""Find an optimal plan, or return None if there are too many states or the effort is spent.
 
@@ -228,7 +228,7 @@ def solve_dynamic_program(
     ----------
     arrays : PlanArrays
         The problem.
-    effort : Effort
+    effort : SearchEffort
         Limits of the search.
     max_states : int
         Most states.
@@ -253,7 +253,7 @@ def solve_dynamic_program(
     ...     change_gpu_hours=2.5,
     ... )
     >>> arrays = PlanArrays.from_problem(problem)
-    >>> effort = Effort.begin()
+    >>> effort = SearchEffort.begin()
     >>> counts, bound = solve_dynamic_program(arrays, effort)
     >>> counts.ravel().tolist(), bound
     ([2, 2, 2, 2], 8.0)
@@ -337,7 +337,7 @@ class StateLattice:
     slot_state_costs: list[Floats]
 
 
-def list_undominated_states(arrays: PlanArrays, max_states: int, effort: Effort) -> StateLattice | None:
+def list_undominated_states(arrays: PlanArrays, max_states: int, effort: SearchEffort) -> StateLattice | None:
     r"""List the states that some optimal plan keeps to.
 
     Let :math:`f_t(x)` be the cost of interval :math:`t` in state :math:`x`, :math:`a_l` the cost of one GPU with layout

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuplanner.planner.linear_model import COST_TOLERANCE, Columns, Effort, LinearModel
+from gpuplanner.planner.linear_model import COST_TOLERANCE, Columns, LinearModel, SearchEffort
 from gpuplanner.planner.linear_program import SlotModel, build_slot_model, column_values_of_plan, solve_window_bounds
 from gpuplanner.planner.milp_solver import solve
 from gpuplanner.planner.plan_arrays import PlanArrays
@@ -24,7 +24,7 @@ _MAX_CALENDAR_NODES = 50
 _DAY_H, _WEEK_H = 24.0, 168.0
 
 
-def solve_calendar(arrays: PlanArrays, max_vectors: int, effort: Effort) -> Counts | None:
+def solve_calendar(arrays: PlanArrays, max_vectors: int, effort: SearchEffort) -> Counts | None:
     """Plan with at most `max_vectors` different vectors of counts over the whole horizon.
 
     Vectors come from a pool that starts with the optimum of each interval. A start is either the best plan with one
@@ -42,7 +42,7 @@ def solve_calendar(arrays: PlanArrays, max_vectors: int, effort: Effort) -> Coun
         The problem.
     max_vectors : int
         Most different vectors of counts.
-    effort : Effort
+    effort : SearchEffort
         Limits of the search.
 
     Returns
@@ -60,7 +60,7 @@ def solve_calendar(arrays: PlanArrays, max_vectors: int, effort: Effort) -> Coun
     ...     change_gpu_hours=0.1,
     ... )
     >>> arrays = PlanArrays.from_problem(problem)
-    >>> effort = Effort.begin()
+    >>> effort = SearchEffort.begin()
     >>> [solve_calendar(arrays, distinct, effort).ravel().tolist() for distinct in (1, 2, 3)]
     [[3, 3, 3, 3, 3, 3], [1, 1, 3, 3, 1, 1], [1, 1, 3, 2, 1, 1]]
     """
@@ -78,7 +78,9 @@ def solve_calendar(arrays: PlanArrays, max_vectors: int, effort: Effort) -> Coun
     return best
 
 
-def _improve_vectors(model: SlotModel, pool: VectorPool, counts: Counts, effort: Effort) -> tuple[Counts, VectorPool]:
+def _improve_vectors(
+    model: SlotModel, pool: VectorPool, counts: Counts, effort: SearchEffort
+) -> tuple[Counts, VectorPool]:
     """Settle and exchange vectors in turn until nothing is cheaper; return counts, and the pool of all vectors.
 
     Parameters
@@ -89,7 +91,7 @@ def _improve_vectors(model: SlotModel, pool: VectorPool, counts: Counts, effort:
         Vectors and their costs.
     counts : ndarray of int, shape (n_slots, n_columns)
         Counts of a plan.
-    effort : Effort
+    effort : SearchEffort
         Limits of the search.
     """
     arrays = model.arrays
@@ -103,7 +105,9 @@ def _improve_vectors(model: SlotModel, pool: VectorPool, counts: Counts, effort:
         counts = exchanged
 
 
-def _settle_vectors_and_groups(model: SlotModel, group: Counts, counts: Counts | None, effort: Effort) -> Counts | None:
+def _settle_vectors_and_groups(
+    model: SlotModel, group: Counts, counts: Counts | None, effort: SearchEffort
+) -> Counts | None:
     """Optimize the vectors of the groups, then the groups of the vectors, and so on until nothing improves.
 
     Parameters
@@ -114,7 +118,7 @@ def _settle_vectors_and_groups(model: SlotModel, group: Counts, counts: Counts |
         Group of each interval.
     counts : ndarray of int, shape (n_slots, n_columns), optional
         Plan to start from.
-    effort : Effort
+    effort : SearchEffort
         Limits of the search.
     """
     arrays = model.arrays

@@ -242,14 +242,14 @@ WORK_LIMIT = 2000
 
 
 @dataclass
-class Work:
+class StepCounter:
     """Counter of elementary steps, shared by all parts of a search."""
 
     done: float = 0.0
 
 
 @dataclass(frozen=True)
-class Effort:
+class SearchEffort:
     """Limits of one search, and the work that it has done.
 
     A search stops by gap, fixed numbers of passes and nodes, and elementary steps, which are counted: pivots, nodes,
@@ -271,7 +271,7 @@ class Effort:
     seed: int = 0
     solver: str = "highs"
     max_steps: float = math.inf
-    work: Work = field(default_factory=Work)
+    work: StepCounter = field(default_factory=StepCounter)
 
     @classmethod
     def begin(
@@ -283,7 +283,7 @@ class Effort:
         solver: str = "highs",
         work_limit: int | None = None,
         error_context: str = "plan",
-    ) -> Effort:
+    ) -> SearchEffort:
         """Check the limits and start the clock if there is a time limit; without any limit, :data:`WORK_LIMIT` applies.
 
         Parameters
@@ -308,7 +308,7 @@ class Effort:
 
         Examples
         --------
-        >>> Effort.begin(gap_target=0.005).remaining_steps() == WORK_LIMIT * STEPS_PER_WORK_UNIT
+        >>> SearchEffort.begin(gap_target=0.005).remaining_steps() == WORK_LIMIT * STEPS_PER_WORK_UNIT
         True
         """
         faults = []
@@ -348,16 +348,16 @@ class Effort:
         remaining_and_total = [(self.remaining_s(), self.time_limit_s), (self.remaining_steps(), self.max_steps)]
         return min((remaining / total for remaining, total in remaining_and_total if total < math.inf), default=1.0)
 
-    def with_fraction(self, fraction: float) -> Effort:
+    def with_fraction(self, fraction: float) -> SearchEffort:
         """Limit a part of the search to a fraction of the remaining time and work [0-1]."""
         deadline = self.deadline
         if deadline < math.inf:
             deadline = time.monotonic() + fraction * self.remaining_s()
         return replace(self, deadline=deadline, max_steps=self.work.done + fraction * self.remaining_steps())
 
-    def without_limits(self) -> Effort:
+    def without_limits(self) -> SearchEffort:
         """Return the same effort without limits, for steps that always run."""
-        return Effort(self.gap_target, deadline=math.inf, seed=self.seed, solver=self.solver)
+        return SearchEffort(self.gap_target, deadline=math.inf, seed=self.seed, solver=self.solver)
 
     def reached_limit(self) -> str | None:
         """Return the name of the limit that was reached, or None."""
@@ -392,7 +392,7 @@ Columns = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Row:
+class ConstraintRow:
     """One row of a model: coefficients times columns, summed, are at least or at most ``rhs``, as ``sense`` states."""
 
     name: str
@@ -419,7 +419,7 @@ class LinearModel:
     cost: list[float] = field(default_factory=list)
     low: list[float] = field(default_factory=list)
     high: list[float] = field(default_factory=list)
-    rows: list[Row] = field(default_factory=list)
+    rows: list[ConstraintRow] = field(default_factory=list)
 
     def add_columns(self, names: Sequence[str], *, cost: Iterable[float], high: Iterable[float]) -> Columns:
         """Append whole-number columns with costs and upper limits; return their positions."""
@@ -455,7 +455,7 @@ class LinearModel:
             Right-hand side.
         """
         terms = [(int(c), float(v)) for c, v in zip(columns, coefficients, strict=True) if v]
-        self.rows.append(Row(name, [c for c, _ in terms], [v for _, v in terms], sense, float(rhs)))
+        self.rows.append(ConstraintRow(name, [c for c, _ in terms], [v for _, v in terms], sense, float(rhs)))
 
     def row_limits(self) -> tuple[list[float], list[float]]:
         """Return lower and upper limits of all rows."""

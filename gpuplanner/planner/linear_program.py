@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuplanner.planner.linear_model import COST_TOLERANCE, Columns, Effort, LinearModel
+from gpuplanner.planner.linear_model import COST_TOLERANCE, Columns, LinearModel, SearchEffort
 from gpuplanner.planner.milp_solver import branch_and_bound, solve
 from gpuplanner.planner.plan_arrays import PlanArrays
 from gpuplanner.planner.plan_problem import Counts, Floats
@@ -322,7 +322,7 @@ def bound_without_solver(arrays: PlanArrays) -> float:
 
 
 def solve_relaxation(
-    arrays: PlanArrays, window_bounds: Sequence[WindowBound], effort: Effort, *, parts: int = 1
+    arrays: PlanArrays, window_bounds: Sequence[WindowBound], effort: SearchEffort, *, parts: int = 1
 ) -> Relaxation:
     """Solve the linear relaxation over all intervals for a lower bound.
 
@@ -336,7 +336,7 @@ def solve_relaxation(
         The problem.
     window_bounds : sequence of WindowBound
         Valid inequalities.
-    effort : Effort
+    effort : SearchEffort
         Limits of the search.
     parts : int
         Parts of a week where idle GPUs keep layouts, which doubles the program of an interval.
@@ -378,7 +378,7 @@ class WindowBounds:
 
 
 def solve_window_bounds(
-    arrays: PlanArrays, width: int, known_bounds: Sequence[WindowBound], effort: Effort
+    arrays: PlanArrays, width: int, known_bounds: Sequence[WindowBound], effort: SearchEffort
 ) -> WindowBounds:
     """Compute the least cost of every window of consecutive intervals: a small model each, solved once if equal.
 
@@ -390,7 +390,7 @@ def solve_window_bounds(
         Length of a window. [intervals]
     known_bounds : sequence of WindowBound
         Bounds of narrower windows, as valid inequalities.
-    effort : Effort
+    effort : SearchEffort
         Limits of the search.
     """
     solved: dict[tuple[bytes, ...], tuple[float, Counts]] = {}
@@ -415,7 +415,7 @@ def solve_window_bounds(
     return WindowBounds(bounds, np.concatenate(states), complete=len(bounds) > last_start)
 
 
-def solve_window(model: SlotModel, effort: Effort, *, gap: float, nodes: int) -> tuple[Floats, float] | None:
+def solve_window(model: SlotModel, effort: SearchEffort, *, gap: float, nodes: int) -> tuple[Floats, float] | None:
     """Solve the model of a few intervals; return column values and lower bound, or None without an answer in time.
 
     HiGHS: own branch and bound on its linear programs; if that finds no answer, and with CBC, the solver's.
@@ -424,7 +424,7 @@ def solve_window(model: SlotModel, effort: Effort, *, gap: float, nodes: int) ->
     ----------
     model : SlotModel
         Model of a few intervals.
-    effort : Effort
+    effort : SearchEffort
         Limits of the search.
     gap : float
         Relative gap at which to stop. [0-1]

@@ -28,7 +28,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuplanner.core.execution import import_optional
-from gpuplanner.planner.linear_model import Columns, Effort, Library, LinearModel, create_highs, pass_model_to_highs
+from gpuplanner.planner.linear_model import (
+    Columns,
+    Library,
+    LinearModel,
+    SearchEffort,
+    create_highs,
+    pass_model_to_highs,
+)
 
 Status = Literal["optimal", "feasible", "infeasible", "unknown"]
 
@@ -70,7 +77,7 @@ class Solution:
 
 def solve(
     model: LinearModel,
-    effort: Effort,
+    effort: SearchEffort,
     *,
     gap: float = 0.0,
     relaxed: bool = False,
@@ -83,7 +90,7 @@ def solve(
     ----------
     model : LinearModel
         The model.
-    effort : Effort
+    effort : SearchEffort
         Solver, seed and limits.
     gap : float
         Relative gap at which to stop. [0-1]
@@ -99,7 +106,7 @@ def solve(
     >>> model = LinearModel()
     >>> x = model.add_columns(["x"], cost=[3.0], high=[10.0])
     >>> model.add_row("demand", x, [2.0], ">=", 5.0)
-    >>> effort = Effort.begin()
+    >>> effort = SearchEffort.begin()
     >>> solve(model, effort).objective, solve(model, effort, relaxed=True).objective
     (9.0, 7.5)
     """
@@ -146,14 +153,14 @@ def _to_pulp(model: LinearModel, *, relaxed: bool) -> tuple[Library, list[Librar
     return problem, columns
 
 
-def _solve_with_cbc(model: LinearModel, effort: Effort, *, gap: float, relaxed: bool, nodes: int) -> Solution:
+def _solve_with_cbc(model: LinearModel, effort: SearchEffort, *, gap: float, relaxed: bool, nodes: int) -> Solution:
     """Solve a model with CBC.
 
     Parameters
     ----------
     model : LinearModel
         The model.
-    effort : Effort
+    effort : SearchEffort
         Limits of the search.
     gap : float
         Relative gap at which to stop. [0-1]
@@ -251,7 +258,7 @@ def subtract_tolerance(bound: float) -> float:
 class _RoundCounter:
     """Counts the rounds of cuts, dives and nodes of HiGHS on an integer model, each as a number of elementary steps."""
 
-    effort: Effort
+    effort: SearchEffort
     steps: float
 
     def count_round(self, event: Library) -> None:
@@ -321,7 +328,7 @@ def branch_and_bound(
     model: LinearModel,
     sums: Mapping[str, Columns],
     columns: Columns,
-    effort: Effort,
+    effort: SearchEffort,
     *,
     gap: float = 0.0,
     nodes: int = 300,
@@ -336,7 +343,7 @@ def branch_and_bound(
         Sums of columns that are whole numbers, branched on first.
     columns : ndarray of int
         Columns to branch on.
-    effort : Effort
+    effort : SearchEffort
         Limits of the search.
     gap : float
         Relative gap at which to stop. [0-1]
@@ -353,7 +360,7 @@ def branch_and_bound(
     >>> model = LinearModel()
     >>> x = model.add_columns(["x", "y"], cost=[1.0, 1.0], high=[9.0, 9.0])
     >>> model.add_row("demand", x, [2.0, 2.0], ">=", 5.0)
-    >>> effort = Effort.begin()
+    >>> effort = SearchEffort.begin()
     >>> found = branch_and_bound(model, {"both": x}, x, effort)
     >>> round(found.bound, 6), float(found.values.sum())
     (3.0, 3.0)
@@ -401,7 +408,7 @@ def branch_and_bound(
 class _BranchAndBoundTree:
     """Linear program of a model with its sums as rows, and the nodes of its search tree."""
 
-    def __init__(self, model: LinearModel, sums: Mapping[str, Columns], columns: Columns, effort: Effort) -> None:
+    def __init__(self, model: LinearModel, sums: Mapping[str, Columns], columns: Columns, effort: SearchEffort) -> None:
         self.model = model
         self.columns = columns
         self.effort = effort

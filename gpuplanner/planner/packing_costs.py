@@ -22,11 +22,11 @@ import numpy as np
 
 from gpuplanner.core.errors import ScenarioError
 from gpuplanner.core.execution import compile_entry, compile_helper
-from gpuplanner.planner.linear_model import STEPS_PER_WORK_UNIT, Effort
+from gpuplanner.planner.linear_model import STEPS_PER_WORK_UNIT, SearchEffort
 from gpuplanner.planner.packing_bounds import bins_needed, list_weighings
 from gpuplanner.planner.packing_heuristics import (
     Bins,
-    Items,
+    ItemArrays,
     add_item,
     draw_integer,
     empty_bins,
@@ -102,7 +102,7 @@ def pack_for_cost(
         raise ScenarioError("packing: costs", "at least 0 and finite", repr(wrong), "Fix these costs.")
     _warm_up_recreation()
     started = time.monotonic()
-    effort = Effort.begin(time_limit_s=time_limit_s, seed=seed, work_limit=work_limit, error_context="packing")
+    effort = SearchEffort.begin(time_limit_s=time_limit_s, seed=seed, work_limit=work_limit, error_context="packing")
     pack_work_limit = None if work_limit is None else max(1, round(_PACK_LIMIT_SHARE * work_limit))
     first = pack(problem, time_limit_s=_PACK_LIMIT_SHARE * time_limit_s, work_limit=pack_work_limit, seed=seed)
     moments = np.unique(np.concatenate((problem.starts, problem.ends)))
@@ -260,7 +260,7 @@ class RuinAndRecreate:
 
 @compile_entry
 def _ruin_and_recreate(
-    items: Items,
+    items: ItemArrays,
     bins: Bins,
     terms: CostTerms,
     removed: Integers,
@@ -271,7 +271,7 @@ def _ruin_and_recreate(
 
     Parameters
     ----------
-    items : Items
+    items : ItemArrays
         All items.
     bins : Bins
         Bins.
@@ -327,12 +327,12 @@ def _ruin_and_recreate(
 
 
 @compile_helper
-def _choose_removed_items(items: Items, bins: Bins, removed: Integers, random: Any) -> int:  # noqa: ANN401
+def _choose_removed_items(items: ItemArrays, bins: Bins, removed: Integers, random: Any) -> int:  # noqa: ANN401
     """Choose items of two bins near a random item, into ``removed[0]``; return how many.
 
     Parameters
     ----------
-    items : Items
+    items : ItemArrays
         All items.
     bins : Bins
         Bins.
@@ -363,12 +363,12 @@ def _choose_removed_items(items: Items, bins: Bins, removed: Integers, random: A
 
 
 @compile_helper
-def _added_cost(items: Items, bins: Bins, terms: CostTerms, chosen: int, item: int) -> float:
+def _added_cost(items: ItemArrays, bins: Bins, terms: CostTerms, chosen: int, item: int) -> float:
     """Return what an item adds to the cost of a bin that it is not in.
 
     Parameters
     ----------
-    items : Items
+    items : ItemArrays
         All items.
     bins : Bins
         Bins.

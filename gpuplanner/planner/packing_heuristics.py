@@ -23,7 +23,7 @@ from gpuplanner.planner.packing_problem import AnyProblem, Integers, MigPackingP
 _MOMENTS_PER_TEST = 32  # moments tested at once: enough for vector instructions, few enough to stop early
 
 
-class Items(NamedTuple):
+class ItemArrays(NamedTuple):
     """Items of a grid as compiled functions take them; see :class:`gpuplanner.planner.packing_problem.PackingGrid`."""
 
     low: Any
@@ -49,9 +49,9 @@ class Bins(NamedTuple):
     """Shape (n_items,), int64: bin and way of each item, or -1."""
 
 
-def items_of_grid(grid: PackingGrid) -> Items:
+def items_of_grid(grid: PackingGrid) -> ItemArrays:
     """Return the items of a grid."""
-    return Items(grid.low, grid.high, grid.first, grid.words, grid.guard, grid.fill)
+    return ItemArrays(grid.low, grid.high, grid.first, grid.words, grid.guard, grid.fill)
 
 
 def empty_bins(grid: PackingGrid, n_bins: int) -> Bins:
@@ -62,12 +62,12 @@ def empty_bins(grid: PackingGrid, n_bins: int) -> Bins:
 
 
 @compile_helper
-def fits_in_bin(items: Items, bins: Bins, chosen: int, low: int, high: int, word: int) -> bool:
+def fits_in_bin(items: ItemArrays, bins: Bins, chosen: int, low: int, high: int, word: int) -> bool:
     """Whether a bin can take a word at every moment from `low` to `high` - 1.
 
     Parameters
     ----------
-    items : Items
+    items : ItemArrays
         All items.
     bins : Bins
         Bins.
@@ -93,12 +93,12 @@ def fits_in_bin(items: Items, bins: Bins, chosen: int, low: int, high: int, word
 
 
 @compile_helper
-def find_placement(items: Items, bins: Bins, chosen: int, item: int) -> int:
+def find_placement(items: ItemArrays, bins: Bins, chosen: int, item: int) -> int:
     """Return the first placement in which an item fits into a bin, or -1.
 
     Parameters
     ----------
-    items : Items
+    items : ItemArrays
         All items.
     bins : Bins
         Bins.
@@ -114,12 +114,12 @@ def find_placement(items: Items, bins: Bins, chosen: int, item: int) -> int:
 
 
 @compile_helper
-def add_item(items: Items, bins: Bins, item: int, chosen: int, placement: int) -> None:
+def add_item(items: ItemArrays, bins: Bins, item: int, chosen: int, placement: int) -> None:
     """Put an item into a bin.
 
     Parameters
     ----------
-    items : Items
+    items : ItemArrays
         All items.
     bins : Bins
         Bins.
@@ -141,7 +141,7 @@ def add_item(items: Items, bins: Bins, item: int, chosen: int, placement: int) -
 
 
 @compile_helper
-def remove_item(items: Items, bins: Bins, item: int) -> None:
+def remove_item(items: ItemArrays, bins: Bins, item: int) -> None:
     """Take an item out of its bin."""
     chosen, word = bins.bin_of[item], items.words[bins.way_of[item]]
     for t in range(items.low[item], items.high[item]):
@@ -242,12 +242,12 @@ class BinElimination:
 
 
 @compile_entry
-def place_items(items: Items, bins: Bins, item_ids: Integers, bin_ids: Integers, placements: Integers) -> None:
+def place_items(items: ItemArrays, bins: Bins, item_ids: Integers, bin_ids: Integers, placements: Integers) -> None:
     """Put items into bins, each in a given placement.
 
     Parameters
     ----------
-    items : Items
+    items : ItemArrays
         All items.
     bins : Bins
         Bins.
@@ -263,12 +263,12 @@ def place_items(items: Items, bins: Bins, item_ids: Integers, bin_ids: Integers,
 
 
 @compile_entry
-def _place_unplaced_items(items: Items, bins: Bins, memory: _Memory, limit: int) -> None:
+def _place_unplaced_items(items: ItemArrays, bins: Bins, memory: _Memory, limit: int) -> None:
     """Place items without a bin, with ejections, until all are placed or the work limit is reached.
 
     Parameters
     ----------
-    items : Items
+    items : ItemArrays
         All items.
     bins : Bins
         Bins.
@@ -316,12 +316,12 @@ def _place_unplaced_items(items: Items, bins: Bins, memory: _Memory, limit: int)
 
 
 @compile_helper
-def _place_in_any_bin(items: Items, bins: Bins, memory: _Memory, item: int) -> bool:
+def _place_in_any_bin(items: ItemArrays, bins: Bins, memory: _Memory, item: int) -> bool:
     """Put an item into the first bin with room, from a random one on.
 
     Parameters
     ----------
-    items : Items
+    items : ItemArrays
         All items.
     bins : Bins
         Bins.
@@ -344,7 +344,7 @@ def _place_in_any_bin(items: Items, bins: Bins, memory: _Memory, item: int) -> b
 
 @compile_helper
 def _find_cheapest_ejection(
-    items: Items, bins: Bins, memory: _Memory, item: int, chosen: int, word: int, limit: float
+    items: ItemArrays, bins: Bins, memory: _Memory, item: int, chosen: int, word: int, limit: float
 ) -> tuple[float, int]:
     """Choose items of a bin to eject for another item, greedily; return their penalties and their number.
 
@@ -352,7 +352,7 @@ def _find_cheapest_ejection(
 
     Parameters
     ----------
-    items : Items
+    items : ItemArrays
         All items.
     bins : Bins
         Bins.
@@ -412,13 +412,13 @@ def _find_cheapest_ejection(
 
 @compile_helper
 def _drop_needless_ejections(
-    items: Items, bins: Bins, memory: _Memory, low: int, high: int, size: int, cost: float
+    items: ItemArrays, bins: Bins, memory: _Memory, low: int, high: int, size: int, cost: float
 ) -> tuple[float, int]:
     """Remove from the ejection the items that can stay; return the penalties and the number of the others.
 
     Parameters
     ----------
-    items : Items
+    items : ItemArrays
         All items.
     bins : Bins
         Bins.
@@ -453,7 +453,7 @@ def _drop_needless_ejections(
 
 
 @compile_helper
-def _move_or_swap(items: Items, bins: Bins, memory: _Memory) -> None:
+def _move_or_swap(items: ItemArrays, bins: Bins, memory: _Memory) -> None:
     """Move a random item to a random bin, or swap it with an item that it overlaps there, if they fit."""
     item = draw_integer(memory.random, len(items.low))
     chosen = draw_integer(memory.random, len(bins.head))
@@ -539,12 +539,12 @@ def pack_in_order(grid: PackingGrid, order: Integers, *, rule: str, max_bins: in
 
 
 @compile_entry
-def _pack_items_in_order(items: Items, bins: Bins, order: Integers, use_best_fit: bool) -> int:
+def _pack_items_in_order(items: ItemArrays, bins: Bins, order: Integers, use_best_fit: bool) -> int:
     """Pack items by first fit or best fit; return the bins used, or -1 if there are too few.
 
     Parameters
     ----------
-    items : Items
+    items : ItemArrays
         All items.
     bins : Bins
         Bins.

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpuplanner.planner.linear_model import STEPS_PER_WORK_UNIT, Effort, cover_with_fewest_patterns
+from gpuplanner.planner.linear_model import STEPS_PER_WORK_UNIT, SearchEffort, cover_with_fewest_patterns
 from gpuplanner.planner.packing_bounds import (
     VALUE_SCALE,
     BinBounds,
@@ -165,7 +165,7 @@ def pack(problem: AnyProblem, *, time_limit_s: float = 5.0, work_limit: int | No
     """
     _warm_up_search()
     started = time.monotonic()
-    effort = Effort.begin(time_limit_s=time_limit_s, seed=seed, work_limit=work_limit, error_context="packing")
+    effort = SearchEffort.begin(time_limit_s=time_limit_s, seed=seed, work_limit=work_limit, error_context="packing")
     grid = build_packing_grid(problem)
     bounds = BinBounds(lower=1, upper=problem.n_items)
     best = _Incumbent(np.arange(problem.n_items), grid.first[:-1].copy())
@@ -180,7 +180,7 @@ def pack(problem: AnyProblem, *, time_limit_s: float = 5.0, work_limit: int | No
 
 
 def _search_both_sides(
-    problem: AnyProblem, grid: PackingGrid, bounds: BinBounds, best: _Incumbent, effort: Effort
+    problem: AnyProblem, grid: PackingGrid, bounds: BinBounds, best: _Incumbent, effort: SearchEffort
 ) -> str:
     """Search for fewer bins and for a higher bound in turn; return the reason for the stop.
 
@@ -194,7 +194,7 @@ def _search_both_sides(
         Bounds on the number of bins; changed.
     best : _Incumbent
         Best packing so far; changed.
-    effort : Effort
+    effort : SearchEffort
         Limits of the search.
     """
     for work in _try_greedy_orders(problem, grid, bounds, best):
@@ -223,7 +223,7 @@ def _search_both_sides(
     return "proof"
 
 
-def _stop_reason(bounds: BinBounds, effort: Effort) -> str | None:
+def _stop_reason(bounds: BinBounds, effort: SearchEffort) -> str | None:
     """Return why the search ends now, or None."""
     return "proof" if bounds.is_closed else effort.reached_limit()
 
@@ -280,7 +280,7 @@ def _eliminate_bins(grid: PackingGrid, bounds: BinBounds, best: _Incumbent, seed
 
 
 def _raise_lower_bound(
-    problem: PackingProblem, grid: PackingGrid, bounds: BinBounds, best: _Incumbent, effort: Effort
+    problem: PackingProblem, grid: PackingGrid, bounds: BinBounds, best: _Incumbent, effort: SearchEffort
 ) -> Iterator[int]:
     """Compute pattern bounds of windows; for a small problem, then decide one number of bins after another.
 
@@ -294,7 +294,7 @@ def _raise_lower_bound(
         Bounds on the number of bins; changed.
     best : _Incumbent
         Best packing so far; changed.
-    effort : Effort
+    effort : SearchEffort
         Limits of the search.
     """
     yield from raise_bound_by_windows(problem, grid, bounds, lambda: best.bin_of)

@@ -13,7 +13,7 @@ from gpuplanner.core.errors import MissingDependencyError, ScenarioError
 from gpuplanner.core.schemas import WHOLE_GPU
 from gpuplanner.planner.fleet_limits import Limits
 from gpuplanner.planner.layout_plan import Plan
-from gpuplanner.planner.linear_model import Effort
+from gpuplanner.planner.linear_model import SearchEffort
 from gpuplanner.planner.linear_program import solve_window_bounds
 from gpuplanner.planner.plan_arrays import PlanArrays
 from gpuplanner.planner.plan_problem import DEMAND_ROUNDING, Counts, Floats, PlanProblem
@@ -304,7 +304,7 @@ def _explain_frozen_layouts(problem: PlanProblem) -> str | None:
     return None
 
 
-def explain_plan(plan: Plan, problem: PlanProblem, effort: Effort) -> str:
+def explain_plan(plan: Plan, problem: PlanProblem, effort: SearchEffort) -> str:
     """Describe a plan that was found."""
     parts = [_explain_gap(plan), *_explain_use(plan, problem), *_explain_reboots(plan, problem)]
     return " ".join([*parts, *_explain_shortage(plan, problem, effort), *_explain_quota_rejections(problem)])
@@ -376,7 +376,7 @@ def _explain_reboots(plan: Plan, problem: PlanProblem) -> Iterator[str]:
         )
 
 
-def _explain_shortage(plan: Plan, problem: PlanProblem, effort: Effort) -> Iterator[str]:
+def _explain_shortage(plan: Plan, problem: PlanProblem, effort: SearchEffort) -> Iterator[str]:
     """Explain the unmet demand: teams, intervals, the value of one more instance, and the cheapest fix."""
     hours = (
         plan.unmet * problem.shares[None, :, None] * problem.interval_hours
@@ -426,13 +426,13 @@ def _list_shortages(hours: Floats, problem: PlanProblem) -> str:
     return "; ".join(parts) + (f"; and {n_more} more" if n_more > 0 else "")
 
 
-def _explain_remedy(problem: PlanProblem, slot: int, effort: Effort) -> Iterator[str]:
+def _explain_remedy(problem: PlanProblem, slot: int, effort: SearchEffort) -> Iterator[str]:
     """State the GPUs that would serve all demand that pays in the worst interval, and their cheapest source."""
     demand, gpus = problem.demand[:, :, slot : slot + 1], problem.gpus + int(problem.required_instances[:, slot].sum())
     limits = Limits(quotas=problem.limits.quotas)
     unstated: dict[str, Any] = dict.fromkeys(("available", "initial", "prices", "parked", "nodes"))
     slot_problem = replace(problem, demand=demand, gpus=gpus, whole_gpus_kept=0, limits=limits, **unstated)
-    remedy_effort = Effort.begin(seed=effort.seed, solver=effort.solver, work_limit=_REMEDY_WORK_LIMIT)
+    remedy_effort = SearchEffort.begin(seed=effort.seed, solver=effort.solver, work_limit=_REMEDY_WORK_LIMIT)
     try:
         solved = solve_window_bounds(PlanArrays.from_problem(slot_problem), 1, (), remedy_effort)
     except MissingDependencyError:

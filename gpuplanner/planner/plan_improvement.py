@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from gpuplanner.core.errors import MissingDependencyError
-from gpuplanner.planner.linear_model import COST_TOLERANCE, Effort, relative_gap
+from gpuplanner.planner.linear_model import COST_TOLERANCE, SearchEffort, relative_gap
 from gpuplanner.planner.linear_program import (
     SlotModel,
     WindowBound,
@@ -127,7 +127,7 @@ def _candidate_states(arrays: PlanArrays, slot: int, pool: Counts, planned_state
     return states, arrays.slot_costs(slot, states)
 
 
-def optimize_idle_layouts(arrays: PlanArrays, counts: Counts, effort: Effort) -> Counts:
+def optimize_idle_layouts(arrays: PlanArrays, counts: Counts, effort: SearchEffort) -> Counts:
     """Choose the layouts of idle GPUs at the least cost of transitions, with the powered-on GPUs fixed.
 
     What remains is a flow on the tree of states. Its linear program has whole-number solutions (network matrix), unless
@@ -172,7 +172,7 @@ def keep_idle_layouts(arrays: PlanArrays, neighbour: Counts | None, slot_counts:
 
 
 def cheapest_path_with_idle_gpus(
-    arrays: PlanArrays, plans: list[Counts], states: list[Counts], effort: Effort
+    arrays: PlanArrays, plans: list[Counts], states: list[Counts], effort: SearchEffort
 ) -> Counts:
     """Return the cheapest path through states, with the best layouts of idle GPUs along it.
 
@@ -187,7 +187,7 @@ def cheapest_path_with_idle_gpus(
         Plans.
     states : list of ndarray of int
         Further states.
-    effort : Effort
+    effort : SearchEffort
         Limits of the search.
     """
     if not arrays.keeps_idle_layouts:
@@ -221,7 +221,7 @@ def restrict_to_powered_on(arrays: PlanArrays) -> PlanArrays:
 
 
 def add_idle_layouts(
-    arrays: PlanArrays, released_arrays: PlanArrays, counts: Counts | None, effort: Effort
+    arrays: PlanArrays, released_arrays: PlanArrays, counts: Counts | None, effort: SearchEffort
 ) -> Counts | None:
     """Convert a plan of :func:`without_idle_states` to the full columns, with the best layouts of idle GPUs.
 
@@ -233,7 +233,7 @@ def add_idle_layouts(
         Arrays of :func:`without_idle_states`.
     counts : ndarray of int, optional
         Plan with these arrays; None gives None.
-    effort : Effort
+    effort : SearchEffort
         Limits of the search.
     """
     if counts is None:
@@ -241,7 +241,7 @@ def add_idle_layouts(
     return _add_idle_layouts_along(arrays, spread_counts(arrays, released_arrays.layouts, counts), effort)
 
 
-def _add_idle_layouts_along(arrays: PlanArrays, path: Counts, effort: Effort) -> Counts:
+def _add_idle_layouts_along(arrays: PlanArrays, path: Counts, effort: SearchEffort) -> Counts:
     """Add the best layouts of idle GPUs to a path of powered-on GPUs."""
     with_idle = path.copy()
     for slot in range(len(path)):
@@ -292,7 +292,7 @@ def _fill_with_full_gpus(arrays: PlanArrays) -> Counts:
 
 
 def plan_slot_by_slot(
-    arrays: PlanArrays, fallback: Counts | None, guide: Floats | None, effort: Effort, *, backward: bool = False
+    arrays: PlanArrays, fallback: Counts | None, guide: Floats | None, effort: SearchEffort, *, backward: bool = False
 ) -> Counts:
     """Decide interval by interval in whole GPUs, each at the least cost next to the one decided before.
 
@@ -308,7 +308,7 @@ def plan_slot_by_slot(
         Plan to keep where the solver has no answer.
     guide : ndarray of float, shape (n_slots, n_columns), optional
         Solution of the relaxation.
-    effort : Effort
+    effort : SearchEffort
         Limits of the search.
     backward : bool
         Start with the last interval.
@@ -363,7 +363,7 @@ def _decide_by_exchange(arrays: PlanArrays, slot: int, before: Counts | None) ->
         current = neighbours[best]
 
 
-def plan_greedily(arrays: PlanArrays, effort: Effort) -> Counts:
+def plan_greedily(arrays: PlanArrays, effort: SearchEffort) -> Counts:
     """Decide interval by interval, each at the least cost of its own and of the transition into it.
 
     A baseline. It releases a GPU as soon as one interval does without it, repartitions it in the next, and never
@@ -380,7 +380,7 @@ def plan_greedily(arrays: PlanArrays, effort: Effort) -> Counts:
     ...     change_gpu_hours=2.5,
     ... )
     >>> arrays = PlanArrays.from_problem(problem)
-    >>> effort = Effort.begin()
+    >>> effort = SearchEffort.begin()
     >>> plan_greedily(arrays, effort).ravel().tolist()  # two idle hours would cost less than a cut
     [2, 0, 0, 2]
     """
@@ -397,7 +397,7 @@ _WINDOW_NODES = 200
 
 
 def solve_whole_horizon(
-    arrays: PlanArrays, counts: Counts, window_bounds: Sequence[WindowBound], effort: Effort
+    arrays: PlanArrays, counts: Counts, window_bounds: Sequence[WindowBound], effort: SearchEffort
 ) -> tuple[Counts | None, float | None]:
     """Solve all intervals as one integer program, starting from a plan; return counts and lower bound.
 
@@ -409,7 +409,7 @@ def solve_whole_horizon(
         Counts of a plan.
     window_bounds : sequence of WindowBound
         Valid inequalities.
-    effort : Effort
+    effort : SearchEffort
         Limits of the search.
     """
     model = build_slot_model(arrays, range(len(counts)), before=arrays.initial, window_bounds=window_bounds)
@@ -418,7 +418,7 @@ def solve_whole_horizon(
     return None if answer.values is None else model.counts(answer.values), answer.bound
 
 
-def solve_static(arrays: PlanArrays, effort: Effort) -> tuple[Counts | None, float | None]:
+def solve_static(arrays: PlanArrays, effort: SearchEffort) -> tuple[Counts | None, float | None]:
     """Choose one row of counts for all intervals; return counts and lower bound of all plans without change.
 
     Powered-on GPUs keep their layout, so that the only transitions are those from the initial layouts.
@@ -431,7 +431,7 @@ def solve_static(arrays: PlanArrays, effort: Effort) -> tuple[Counts | None, flo
 
 
 def improve_by_windows(
-    arrays: PlanArrays, counts: Counts, window_bounds: Sequence[WindowBound], bound: float, effort: Effort
+    arrays: PlanArrays, counts: Counts, window_bounds: Sequence[WindowBound], bound: float, effort: SearchEffort
 ) -> Iterator[Counts]:
     """Yield better and better plans until the gap is reached, no window helps, or the effort is spent.
 
@@ -447,7 +447,7 @@ def improve_by_windows(
         Window bounds, added to the models as valid inequalities.
     bound : float
         Lower bound of all plans. [GPU h]
-    effort : Effort
+    effort : SearchEffort
         Limits of the search.
     """
     counts = counts.copy()
@@ -475,7 +475,7 @@ def _overlapping_windows(n_slots: int) -> Iterator[range]:
 
 
 def _reoptimize_window(
-    arrays: PlanArrays, counts: Counts, window: range, window_bounds: Sequence[WindowBound], effort: Effort
+    arrays: PlanArrays, counts: Counts, window: range, window_bounds: Sequence[WindowBound], effort: SearchEffort
 ) -> float:
     """Solve one window again; write a cheaper answer into `counts` and return the saving [GPU h].
 
@@ -489,7 +489,7 @@ def _reoptimize_window(
         Intervals.
     window_bounds : sequence of WindowBound
         Valid inequalities.
-    effort : Effort
+    effort : SearchEffort
         Limits of the search.
     """
     inside = slice(window.start, window.stop)

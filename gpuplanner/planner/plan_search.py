@@ -21,7 +21,7 @@ from gpuplanner.planner.dynamic_program import solve_dynamic_program
 from gpuplanner.planner.fleet_limits import is_count
 from gpuplanner.planner.layout_calendar import solve_calendar
 from gpuplanner.planner.layout_plan import Plan
-from gpuplanner.planner.linear_model import Effort, relative_gap
+from gpuplanner.planner.linear_model import SearchEffort, relative_gap
 from gpuplanner.planner.linear_program import WindowBound, bound_without_solver, solve_relaxation, solve_window_bounds
 from gpuplanner.planner.numbered_gpus import count_node_reboots, count_numbered_changes
 from gpuplanner.planner.plan_arrays import PlanArrays, split_unmet_demand
@@ -103,7 +103,7 @@ class Incumbent:
 Incumbents = Iterator[Incumbent]
 
 
-def search_automatically(arrays: PlanArrays, cache: SearchCache, effort: Effort) -> Incumbents:
+def search_automatically(arrays: PlanArrays, cache: SearchCache, effort: SearchEffort) -> Incumbents:
     """Solve exactly if all states, or those of powered-on GPUs, are few enough; else search in rounds."""
     exact_answer = solve_dynamic_program(arrays, effort.with_fraction(0.5), max_states=_MAX_EXACT_STATES)
     if exact_answer is not None:
@@ -128,7 +128,7 @@ def search_automatically(arrays: PlanArrays, cache: SearchCache, effort: Effort)
 
 
 def search_in_rounds(
-    arrays: PlanArrays, cache: SearchCache, effort: Effort, incumbent: Incumbent | None = None
+    arrays: PlanArrays, cache: SearchCache, effort: SearchEffort, incumbent: Incumbent | None = None
 ) -> Incumbents:
     """Improve a greedy plan and the lower bound in rounds with bounds of wider windows; then solve one model.
 
@@ -138,7 +138,7 @@ def search_in_rounds(
         Arrays of the problem.
     cache : SearchCache
         Known states and window bounds.
-    effort : Effort
+    effort : SearchEffort
         Limits of the search.
     incumbent : Incumbent, optional
         Best plan and bound so far.
@@ -192,7 +192,7 @@ def search_in_rounds(
         yield incumbent.with_counts(arrays, best).with_bound(proven)
 
 
-def search_exactly(arrays: PlanArrays, cache: SearchCache, effort: Effort) -> Incumbents:
+def search_exactly(arrays: PlanArrays, cache: SearchCache, effort: SearchEffort) -> Incumbents:
     """Solve the dynamic program over all states, for small fleets."""
     exact_answer = solve_dynamic_program(arrays, effort)
     if exact_answer is None and effort.is_spent():
@@ -207,7 +207,7 @@ def search_exactly(arrays: PlanArrays, cache: SearchCache, effort: Effort) -> In
     yield Incumbent().with_counts(arrays, counts).with_bound(bound)
 
 
-def search_greedily(arrays: PlanArrays, cache: SearchCache, effort: Effort) -> Incumbents:
+def search_greedily(arrays: PlanArrays, cache: SearchCache, effort: SearchEffort) -> Incumbents:
     """Plan interval by interval without lookahead; the lower bound is that of all plans."""
     incumbent = Incumbent().with_bound(bound_without_solver(arrays))
     incumbent = incumbent.with_counts(arrays, plan_greedily(arrays, effort.without_limits()))
@@ -219,7 +219,7 @@ def search_greedily(arrays: PlanArrays, cache: SearchCache, effort: Effort) -> I
         yield incumbent
 
 
-def search_calendar(arrays: PlanArrays, cache: SearchCache, effort: Effort) -> Incumbents:
+def search_calendar(arrays: PlanArrays, cache: SearchCache, effort: SearchEffort) -> Incumbents:
     """Plan with few different rows of counts; the lower bound is that of all plans."""
     relaxation = solve_relaxation(arrays, (), effort)
     incumbent = Incumbent().with_bound(bound_without_solver(arrays)).with_bound(relaxation.bound)
@@ -233,7 +233,7 @@ def search_calendar(arrays: PlanArrays, cache: SearchCache, effort: Effort) -> I
 
 
 def _tighten_by_window_bounds(
-    arrays: PlanArrays, incumbent: Incumbent, cache: SearchCache, effort: Effort
+    arrays: PlanArrays, incumbent: Incumbent, cache: SearchCache, effort: SearchEffort
 ) -> Incumbents:
     """Raise the lower bound by the optimum of each interval alone.
 
@@ -245,7 +245,7 @@ def _tighten_by_window_bounds(
         Best plan and bound so far.
     cache : SearchCache
         Known states and window bounds.
-    effort : Effort
+    effort : SearchEffort
         Limits of the search.
     """
     solved = solve_window_bounds(arrays, 1, (), effort.with_fraction(_WINDOW_BOUND_SHARE))
@@ -255,7 +255,7 @@ def _tighten_by_window_bounds(
     yield incumbent.with_bound(sum(floor.cost for floor in solved.bounds)).with_bound(relaxation.bound)
 
 
-def search_static(arrays: PlanArrays, cache: SearchCache, effort: Effort) -> Incumbents:
+def search_static(arrays: PlanArrays, cache: SearchCache, effort: SearchEffort) -> Incumbents:
     """Plan the same counts for all intervals."""
     counts, bound = solve_static(arrays, effort)
     yield Incumbent().with_counts(arrays, counts).with_bound(bound)
@@ -315,7 +315,7 @@ def reduce_changes(
     counts: Counts,
     cache: SearchCache,
     bound: float,
-    effort: Effort,
+    effort: SearchEffort,
     *,
     own_states_only: bool = False,
 ) -> Counts | None:
@@ -331,7 +331,7 @@ def reduce_changes(
         Known states, window bounds and static plan.
     bound : float
         Lower bound, to stop the improvement. [GPU h]
-    effort : Effort
+    effort : SearchEffort
         Limits of the search.
     own_states_only : bool
         Use only the rows of counts of the plan, for a calendar.
@@ -491,13 +491,13 @@ def plan(
     >>> best.status, best.objective, best.changes, best.layouts
     ('optimal', 32.1, 2, ('3g.20gb:2',))
     """
-    effort = Effort.begin(
+    effort = SearchEffort.begin(
         gap_target=gap_target, time_limit_s=time_limit_s, seed=seed, solver=solver, work_limit=work_limit
     )
     return plan_within_effort(problem, method, calendars, effort)
 
 
-def plan_within_effort(problem: PlanProblem, method: str, calendars: int, effort: Effort) -> Plan:
+def plan_within_effort(problem: PlanProblem, method: str, calendars: int, effort: SearchEffort) -> Plan:
     """Plan within the limits of an effort that other searches may share; see :func:`plan`.
 
     Parameters
@@ -508,7 +508,7 @@ def plan_within_effort(problem: PlanProblem, method: str, calendars: int, effort
         One of :data:`PLAN_METHODS`.
     calendars : int
         Most different rows of counts, for the method ``"calendar"``.
-    effort : Effort
+    effort : SearchEffort
         Limits of the search.
     """
     if method not in PLAN_METHODS:
@@ -531,7 +531,7 @@ def plan_within_effort(problem: PlanProblem, method: str, calendars: int, effort
     return replace(result, seconds=time.perf_counter() - started)
 
 
-def _run_method(arrays: PlanArrays, method: str, calendars: int, effort: Effort) -> tuple[Incumbent, str]:
+def _run_method(arrays: PlanArrays, method: str, calendars: int, effort: SearchEffort) -> tuple[Incumbent, str]:
     """Run a search method until the gap or a limit is reached; return the incumbent and the reason for the stop.
 
     Parameters
@@ -542,7 +542,7 @@ def _run_method(arrays: PlanArrays, method: str, calendars: int, effort: Effort)
         One of :data:`PLAN_METHODS`.
     calendars : int
         Most different rows of counts, for the method ``"calendar"``.
-    effort : Effort
+    effort : SearchEffort
         Limits of the search.
     """
     limits_changes = arrays.problem.limits.limits_changes

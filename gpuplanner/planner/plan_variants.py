@@ -20,7 +20,7 @@ from gpuplanner.core.errors import ScenarioError, examples
 from gpuplanner.core.schemas import WHOLE_GPU
 from gpuplanner.core.serialization import load_json, read_text, to_json
 from gpuplanner.planner.layout_plan import MAX_PLAN_FILE_BYTES, PLAN_FILE_FORMAT, Plan, plan_from_plain
-from gpuplanner.planner.linear_model import WORK_LIMIT, Effort, relative_gap
+from gpuplanner.planner.linear_model import WORK_LIMIT, SearchEffort, relative_gap
 from gpuplanner.planner.plan_problem import PlanProblem
 from gpuplanner.planner.plan_search import GAP_TARGET, SearchArguments, plan, plan_within_effort
 from gpuplanner.planner.plan_verification import verify
@@ -119,7 +119,7 @@ def plan_fleet(pools: Mapping[str, PlanProblem], **how: Unpack[SearchArguments])
     method, calendars = limits.pop("method", "auto"), limits.pop("calendars", 2)
     if limits.get("time_limit_s") is None and limits.get("work_limit") is None:
         limits["work_limit"] = WORK_LIMIT * len(pools)
-    effort = Effort.begin(**limits)
+    effort = SearchEffort.begin(**limits)
 
     plans = {}
     for position, (name, problem) in enumerate(pools.items()):

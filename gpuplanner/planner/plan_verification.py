@@ -243,14 +243,14 @@ def _find_shortage_faults(plan: Plan, problem: PlanProblem, demand: Floats) -> I
             for name, number in counts.items():
                 instances[name] += number * gpus
         served = np.ceil(pooled[:, slot] - unmet[:, slot] - _VERIFY_TOLERANCE).astype(int)
-        matching = Matching(servers, instances)
+        matching = InstanceMatching(servers, instances)
         for request in range(len(problem.profiles)):
             if matching.serve(request, int(served[request])) < served[request]:
                 yield f"interval {slot}: the plan serves more than the instances can"
                 break
         hourly_cost = float((plan.unmet[:, :, slot] * prices[:, None] * problem.shares).sum())
         stated_cost = hourly_cost * problem.interval_hours
-        least_cost = _least_shortage_cost(steps, Matching(servers, instances))
+        least_cost = _least_shortage_cost(steps, InstanceMatching(servers, instances))
         if not _is_close(stated_cost, least_cost):
             costs = f"priced {stated_cost:.6g}, these counts leave {least_cost:.6g} at the least"
             yield f"interval {slot}: unmet demand is {costs}"
@@ -286,7 +286,7 @@ def _price_missing_instances(problem: PlanProblem) -> list[list[list[tuple[int, 
     return slots
 
 
-def _least_shortage_cost(steps: Sequence[Sequence[tuple[int, float]]], matching: Matching) -> float:
+def _least_shortage_cost(steps: Sequence[Sequence[tuple[int, float]]], matching: InstanceMatching) -> float:
     """Return the cost of missing instances if the requests of the highest price are served first [GPU h]."""
     offers = [(price, request, width) for request, profile_steps in enumerate(steps) for width, price in profile_steps]
     ranked = sorted(offers, reverse=True)
@@ -355,7 +355,7 @@ def _is_close(stated: float | None, expected: float) -> bool:
     return stated is not None and math.isclose(stated, expected, rel_tol=_VERIFY_TOLERANCE, abs_tol=_VERIFY_TOLERANCE)
 
 
-class Matching:
+class InstanceMatching:
     """Matching of requests to instances, by profile and count, that grows along augmenting paths.
 
     - ``servers_by_request``: For each requested profile, the instance profiles that can serve it.
@@ -363,10 +363,10 @@ class Matching:
 
     Examples
     --------
-    >>> matching = Matching([["3g"], ["3g", "1g"]], {"3g": 1, "1g": 2})
+    >>> matching = InstanceMatching([["3g"], ["3g", "1g"]], {"3g": 1, "1g": 2})
     >>> matching.serve(1, 3), matching.serve(0, 1)
     (3, 0)
-    >>> matching = Matching([["3g"], ["3g", "1g"]], {"3g": 1, "1g": 2})
+    >>> matching = InstanceMatching([["3g"], ["3g", "1g"]], {"3g": 1, "1g": 2})
     >>> matching.serve(1, 2), matching.serve(0, 1)
     (2, 1)
     """

@@ -21,7 +21,7 @@ BOOTSTRAP_DRAWS = 1000
 
 
 @dataclass(frozen=True)
-class Verdict:
+class PlanGain:
     """Gain of a new plan over the current one, changes included, at the prices of the problem [GPU h].
 
     - ``gain``, ``low``, ``high``: Mean over the demand paths, and the 5 % and 95 % quantiles. [GPU h]
@@ -46,7 +46,7 @@ def weigh(
     *,
     decision_slot: int | None = None,
     days: int | None = None,
-) -> Verdict:
+) -> PlanGain:
     """Compare a new plan with the current one on demand paths.
 
     Parameters
@@ -103,7 +103,7 @@ def weigh(
     low, high = (round(float(quantile), 9) for quantile in np.quantile(gains, (0.05, 0.95)))
     draws = np.random.default_rng(0).integers(0, len(gains), (BOOTSTRAP_DRAWS, min(days or len(gains), len(gains))))
     chance = float((gains[draws].mean(axis=1) > 0).mean())
-    return Verdict(round(float(gains.mean()), 9), low, high, chance)
+    return PlanGain(round(float(gains.mean()), 9), low, high, chance)
 
 
 def counts_by_layout(layouts: Sequence[str], counts: Counts) -> list[Mapping[str, int]]:
@@ -137,7 +137,7 @@ DemandForecast = Callable[[int], ArrayLike]
 
 
 @dataclass(frozen=True, eq=False)
-class Online:
+class RollingPlan:
     """Result of :func:`roll`: the counts interval by interval, and the best plan in hindsight.
 
     Parameters
@@ -179,7 +179,7 @@ def roll(
     accept: AcceptPlan | None = None,
     hindsight: Plan | None = None,
     **how: Unpack[SearchArguments],
-) -> Online:
+) -> RollingPlan:
     """Plan some intervals ahead from a forecast, execute the first, and plan again from there (receding horizon).
 
     Parameters
@@ -258,7 +258,7 @@ def roll(
     layouts, counts, parked = _as_count_arrays(on_rows, idle_rows)
     cost = realised_cost(problem, layouts, counts, parked)
     best = hindsight or plan(problem, **how).require()
-    return Online(layouts, counts, parked, cost, best, replans)
+    return RollingPlan(layouts, counts, parked, cost, best, replans)
 
 
 def slice_problem(

@@ -25,11 +25,11 @@ from gpuplanner.core.serialization import to_json
 from gpuplanner.hardware.gpu_models import GpuModel, as_gpu_model
 from gpuplanner.hardware.mig_layouts import format_layout, parse_layout, prove
 from gpuplanner.planner.fleet_limits import gpu_model_from_plain, to_plain
-from gpuplanner.planner.linear_model import Effort
+from gpuplanner.planner.linear_model import SearchEffort
 from gpuplanner.planner.service_profiles import PROFILED_GPU_MODEL, ServiceProfiles, service_demands
 from gpuplanner.planner.service_sizing import (
     BoundedSizing,
-    Choices,
+    ServiceChoices,
     Sizing,
     bound_slices,
     build_choices,
@@ -115,7 +115,7 @@ class ServicePlan:
         return values | {"gpu_model": self.gpu_model.name, "segments": segment_rows, "layouts": list(self.layouts)}
 
 
-def assign_gpus(choices: Choices, sizing: Sizing) -> tuple[tuple[Segment, ...], tuple[str, ...]]:
+def assign_gpus(choices: ServiceChoices, sizing: Sizing) -> tuple[tuple[Segment, ...], tuple[str, ...]]:
     """Assign every instance to a GPU; return segments and the layout of every GPU. Unused instances are left out."""
     free_gpus: dict[str, list[int]] = {}
     first = 0
@@ -310,7 +310,7 @@ def plan_services(
     [('1g.10gb', 8, 1), ('2g.20gb', 8, 1)]
     """
     started = time.perf_counter()
-    effort = Effort.begin(time_limit_s=time_limit_s, seed=seed, solver=solver, work_limit=work_limit)
+    effort = SearchEffort.begin(time_limit_s=time_limit_s, seed=seed, solver=solver, work_limit=work_limit)
     _require_arguments(latency_share, method)
     gpu_model = as_gpu_model(gpu_model)
     profiles = check_table(profiles, ServiceProfiles, source="service profiles")

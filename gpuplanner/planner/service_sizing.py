@@ -25,7 +25,7 @@ import polars as pl
 from gpuplanner.core.errors import GeometryError, InfeasiblePlanError, ScenarioError, examples
 from gpuplanner.hardware.gpu_models import GpuModel, MigProfile
 from gpuplanner.hardware.layout_enumeration import list_pareto_counts
-from gpuplanner.planner.linear_model import Effort, LinearModel
+from gpuplanner.planner.linear_model import LinearModel, SearchEffort
 from gpuplanner.planner.milp_solver import solve
 from gpuplanner.planner.plan_problem import Counts
 from gpuplanner.planner.service_profiles import ServiceDemand
@@ -62,7 +62,7 @@ class InstanceOption:
 
 
 @dataclass(frozen=True, eq=False)
-class Choices:
+class ServiceChoices:
     """Options and layouts to choose from, and the rates to serve.
 
     - ``gpu_model``: GPU model of every GPU.
@@ -115,7 +115,7 @@ class SliceBounds:
 
 def build_choices(
     profiles: pl.DataFrame, demands: Mapping[str, ServiceDemand], gpu_model: GpuModel, latency_share: float
-) -> Choices:
+) -> ServiceChoices:
     """Keep the setting of each service and instance size with the highest throughput within the latency limit.
 
     Only throughput and instance size matter to a plan. Of equals the setting with the lowest latency is kept, then that
@@ -153,10 +153,10 @@ def build_choices(
     names = sorted({option.profile.name for option in options})
     rates = {name: demand.rate_per_s for name, demand in demands.items()}
     layouts = tuple(list_pareto_counts(gpu_model, names)) if names else ()
-    return Choices(gpu_model, options, layouts, rates)
+    return ServiceChoices(gpu_model, options, layouts, rates)
 
 
-def bound_slices(choices: Choices) -> SliceBounds:
+def bound_slices(choices: ServiceChoices) -> SliceBounds:
     """Compute lower bounds: the sum of what each service needs by itself, if GPUs were partitioned without loss."""
     compute: dict[str, int] = {}
     memory: dict[str, int] = {}
@@ -265,7 +265,7 @@ class Sizing:
         return int(self.gpus_per_layout.sum())
 
 
-def size_services_separately(choices: Choices) -> Sizing:
+def size_services_separately(choices: ServiceChoices) -> Sizing:
     """Size every service by itself and pack the instances first fit.
 
     Use as many instances as stay busy of the size with the highest throughput per compute slice, and one more, the
@@ -289,7 +289,7 @@ def size_services_separately(choices: Choices) -> Sizing:
     return Sizing(instances, pack_first_fit(choices, instances))
 
 
-def pack_first_fit(choices: Choices, instances: Counts) -> Counts:
+def pack_first_fit(choices: ServiceChoices, instances: Counts) -> Counts:
     """Pack instances onto GPUs, largest first, each onto the first GPU that can hold it; return GPUs of each layout.
 
     GPUs with the same instances are handled together, so that the work does not grow with their number.
@@ -360,18 +360,20 @@ class BoundedSizing:
     slices: int
 
 
-def size_services_jointly(choices: Choices, bounds: SliceBounds, start_sizing: Sizing, effort: Effort) -> BoundedSizing:
+def size_services_jointly(
+    choices: ServiceChoices, bounds: SliceBounds, start_sizing: Sizing, effort: SearchEffort
+) -> BoundedSizing:
     """Choose instances and layouts of all services together: fewest GPUs, then fewest compute slices.
 
     Parameters
     ----------
-    choices : Choices
+    choices : ServiceChoices
         Options and layouts.
     bounds : SliceBounds
         Lower bounds, as valid inequalities.
     start_sizing : Sizing
         Known sizing to start from.
-    effort : Effort
+    effort : SearchEffort
         Limits of the search.
     """
     best = BoundedSizing(start_sizing, bounds.gpus, bounds.slices)
@@ -387,12 +389,12 @@ def size_services_jointly(choices: Choices, bounds: SliceBounds, start_sizing: S
     return best
 
 
-def build_sizing_model(choices: Choices, bounds: SliceBounds, aim: SizingAim, peak_gpus: int) -> LinearModel:
+def build_sizing_model(choices: ServiceChoices, bounds: SliceBounds, aim: SizingAim, peak_gpus: int) -> LinearModel:
     """Build the integer program of a sizing.
 
     Parameters
     ----------
-    choices : Choices
+    choices : ServiceChoices
         Options and layouts.
     bounds : SliceBounds
         Lower bounds, as valid inequalities.
@@ -431,13 +433,13 @@ def build_sizing_model(choices: Choices, bounds: SliceBounds, aim: SizingAim, pe
 
 
 def _solve_sizing(
-    choices: Choices, bounds: SliceBounds, start_sizing: Sizing, aim: SizingAim, effort: Effort
+    choices: ServiceChoices, bounds: SliceBounds, start_sizing: Sizing, aim: SizingAim, effort: SearchEffort
 ) -> tuple[Sizing, int]:
     """Return the better of the start and the solver's answer, with the lower bound (0 if nothing was proven).
 
     Parameters
     ----------
-    choices : Choices
+    choices : ServiceChoices
         Options and layouts.
     bounds : SliceBounds
         Lower bounds.
@@ -445,7 +447,7 @@ def _solve_sizing(
         Known sizing to start from.
     aim : {"gpus", "slices"}
         Objective.
-    effort : Effort
+    effort : SearchEffort
         Limits of the search.
     """
     model = build_sizing_model(choices, bounds, aim, start_sizing.n_gpus)

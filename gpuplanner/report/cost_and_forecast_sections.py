@@ -16,8 +16,8 @@ from gpuplanner.cost.showback import LIST_PRICE
 from gpuplanner.decision.comparison_record import Comparison
 from gpuplanner.decision.purchase_plan import BurstPlan, Purchase, Refresh
 from gpuplanner.decision.track_record import SavingsMonth, outcomes, record_of, savings_table, standing_table
-from gpuplanner.forecast.gpu_demand import Wanted
-from gpuplanner.forecast.model_selection import CHOSEN_MODEL, Judged, fold_scores, mean_scores
+from gpuplanner.forecast.gpu_demand import DemandHistory
+from gpuplanner.forecast.model_selection import CHOSEN_MODEL, EvaluatedBacktest, fold_scores, mean_scores
 from gpuplanner.report import html_page as page
 from gpuplanner.report.html_page import Section
 from gpuplanner.usage.requested_demand import POOLED_TENANT
@@ -200,7 +200,7 @@ HEADINGS = {
 }  # fmt: skip
 
 
-def expected(source: Wanted, horizon: int, *, seed: int = 1) -> Section:
+def expected(source: DemandHistory, horizon: int, *, seed: int = 1) -> Section:
     """Expected GPUs of running and new jobs, and the work left in running jobs."""
     fan = source.fan(horizon, seed=seed)
     last = fan.row(-1, named=True)
@@ -224,7 +224,7 @@ def expected(source: Wanted, horizon: int, *, seed: int = 1) -> Section:
     )
 
 
-def past_errors(judged: Judged) -> Section:
+def past_errors(judged: EvaluatedBacktest) -> Section:
     """Error of each model and coverage of its interval at past cutoffs."""
     scores = fold_scores(judged)
     mean = mean_scores(scores)
@@ -245,7 +245,7 @@ def past_errors(judged: Judged) -> Section:
     )
 
 
-def decision(source: Wanted, horizon: int, gap: int, price: float, *, seed: int = 1) -> Section:
+def decision(source: DemandHistory, horizon: int, gap: int, price: float, *, seed: int = 1) -> Section:
     """The quantile to plan at."""
     curve = source.cost_curve(horizon, gap, price, seed=seed)
     best = curve.filter("best").row(0, named=True)
@@ -261,7 +261,7 @@ def decision(source: Wanted, horizon: int, gap: int, price: float, *, seed: int 
     )
 
 
-def calendar(source: Wanted, horizon: int, gap: int, price: float, capacity: float) -> Section:
+def calendar(source: DemandHistory, horizon: int, gap: int, price: float, capacity: float) -> Section:
     """GPUs to plan day by day, as a chart and a table."""
     table = source.plan_calendar(horizon, gap, price)
     most = table.sort("planned", "day", descending=[True, False]).row(0, named=True)
@@ -303,6 +303,6 @@ def forecast_record(ledger: pl.DataFrame) -> Section:
     return page.fold("Past forecasts", page.paragraph(text), table, about=told, appendix=True)
 
 
-def _named(source: Wanted) -> str:
+def _named(source: DemandHistory) -> str:
     """Name of what is summed up, for people."""
     return "all GPUs" if source.whole.startswith(f"{POOLED_TENANT}/") else source.whole

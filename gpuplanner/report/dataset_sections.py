@@ -15,7 +15,7 @@ from gpuplanner.hardware.power_and_carbon import Price
 from gpuplanner.report import html_page as page
 from gpuplanner.report.html_page import Section, Text, still
 from gpuplanner.usage.dataset_description import DataQuality, by_figure
-from gpuplanner.usage.dataset_explorer import ALL_TENANTS, Inbox
+from gpuplanner.usage.dataset_explorer import ALL_TENANTS, ExploredDataset
 from gpuplanner.usage.requested_demand import pool_demand
 
 HISTORY_DAYS = 14
@@ -90,7 +90,7 @@ def quality_svg(found: DataQuality) -> str:
     return page.told_svg(charts, [*words, plots.coverage_text(found.coverage)])
 
 
-def ledger(box: Inbox, tenant: str = ALL_TENANTS) -> Section:
+def ledger(box: ExploredDataset, tenant: str = ALL_TENANTS) -> Section:
     """GPU-hours by bucket, team and month, and activity and end state of allocated GPU-hours."""
     mine, activity, ended = (
         box.rows_of(table, tenant) for table in (box.gpu_hour_ledger, box.activity, box.allocated_by_end_state)
@@ -133,7 +133,7 @@ def ledger(box: Inbox, tenant: str = ALL_TENANTS) -> Section:
     return page.section("GPU-hours by bucket", whole, *held, months)
 
 
-def demand(box: Inbox, tenant: str = ALL_TENANTS) -> Section:
+def demand(box: ExploredDataset, tenant: str = ALL_TENANTS) -> Section:
     """Demand by profile and by team."""
     wanted = box.rows_of(box.demand_series, tenant)
     sums = wanted.group_by("tenant", "profile").agg(
@@ -165,7 +165,7 @@ def demand(box: Inbox, tenant: str = ALL_TENANTS) -> Section:
     return page.section("Demand", *parts)
 
 
-def phases(box: Inbox, job: str = "") -> Section:
+def phases(box: ExploredDataset, job: str = "") -> Section:
     """Phases, spikes, signature and slice of one job; by default of the one with most telemetry."""
     title = "Phases of one job"
     known = box.jobs_of()
@@ -223,7 +223,7 @@ def _phase_money(table: pl.DataFrame, price: Price | None) -> str:
     return f"Cost: {table['cost'].sum():,.2f} {unit}, {quiet:,.2f} of it in phases without activity."
 
 
-def claim(box: Inbox) -> Section:
+def claim(box: ExploredDataset) -> Section:
     """Whether later phases of jobs need fewer GPUs, and the bottleneck of each job class."""
     title = "Do later phases of jobs need fewer GPUs?"
     if box.claim is None or box.signatures is None:
@@ -249,7 +249,7 @@ def claim(box: Inbox) -> Section:
     )
 
 
-def provenance(box: Inbox) -> Section:
+def provenance(box: ExploredDataset) -> Section:
     """Source, files and versions."""
     kept = box.trace.source_facts
     facts = {
@@ -266,7 +266,7 @@ def provenance(box: Inbox) -> Section:
     return page.section("Provenance", page.answers(facts, caption="Source of these figures"))
 
 
-View = Callable[[Inbox, str, str], Text]
+View = Callable[[ExploredDataset, str, str], Text]
 VIEWS: Mapping[str, View] = {
     "quality": lambda box, _tenant, _job: still(quality(box.quality_report)),
     "ledger": lambda box, tenant, _job: still(ledger(box, tenant)),
@@ -280,7 +280,7 @@ _CLAIM = {"part": "phases by", "need": "need by", "ratio": "later / earlier"}
 _LATER = "By thirds: the last of the run against the first. By phases: after the longest phase of the highest level."
 
 
-def _on(box: Inbox) -> str:
+def _on(box: ExploredDataset) -> str:
     return f" ({box.fleet.name})" if box.fleet.name else ""
 
 

@@ -1,7 +1,7 @@
 """Public names of the package and the modules that hold them: for type checkers, and loaded when used."""
 
 from gpuplanner.simulator.planned_changes import LayoutChanges as LayoutChanges
-from gpuplanner.simulator.replications import Interval as Interval
+from gpuplanner.simulator.replications import ConfidenceInterval as ConfidenceInterval
 from gpuplanner.simulator.replications import PairedChange as PairedChange
 from gpuplanner.simulator.replications import bootstrap_days as bootstrap_days
 from gpuplanner.simulator.replications import compare_paired as compare_paired
@@ -16,11 +16,11 @@ from gpuplanner.simulator.scheduling_rules import QuotaGroup as QuotaGroup
 from gpuplanner.simulator.scheduling_rules import SharedOutcome as SharedOutcome
 from gpuplanner.simulator.scheduling_rules import Sharing as Sharing
 from gpuplanner.simulator.simulated_fleet import DynamicMig as DynamicMig
+from gpuplanner.simulator.simulated_fleet import NodeAutoscaling as NodeAutoscaling
 from gpuplanner.simulator.simulated_fleet import NodeFleet as NodeFleet
 from gpuplanner.simulator.simulated_fleet import NodeNetwork as NodeNetwork
 from gpuplanner.simulator.simulated_fleet import NodeRequests as NodeRequests
 from gpuplanner.simulator.simulated_fleet import Outcome as Outcome
-from gpuplanner.simulator.simulated_fleet import Switching as Switching
 from gpuplanner.simulator.simulated_fleet import instance_sets as instance_sets
 from gpuplanner.simulator.simulation_run import simulate_requests as simulate_requests
 from gpuplanner.simulator.simulation_run import simulate_shared_requests as simulate_shared_requests

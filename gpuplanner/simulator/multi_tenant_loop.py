@@ -47,7 +47,7 @@ from gpuplanner.simulator.simulation_state import (
     Row,
     SimulationState,
     Table,
-    Tenancy,
+    TeamState,
 )
 
 
@@ -116,7 +116,7 @@ def run_duration(job_row: Row, write_s: float, seed: int, factor: float) -> floa
 
     Parameters
     ----------
-    job_row : Row
+    job_row : ConstraintRow
         Request of a tenant; whether it will fail is written to it.
     write_s : float
         Time to write a checkpoint. [s]
@@ -153,24 +153,24 @@ def time_to_failure(seed: int, row: int, starts: int, mtbf_s: float) -> float:
 
 
 @compile_not_inlined
-def record_start(tenancy: Tenancy, request: int, now_s: float, start_s: float) -> None:
+def record_start(team_state: TeamState, request: int, now_s: float, start_s: float) -> None:
     """Record that a request is allocated its nodes now, and starts to work at `start_s`."""
-    job_row = tenancy.jobs[request]
+    job_row = team_state.jobs[request]
     job_row.queued_s += now_s - job_row.waiting_since_s
     job_row.allocated_s = now_s
     if job_row.starts == 0:
         job_row.first_start_s = start_s
     if job_row.starts == MAX_STARTS:
-        tenancy.status[0].stuck_request = request
+        team_state.status[0].stuck_request = request
     job_row.starts += 1
 
 
 @compile_not_inlined
-def record_end(tenancy: Tenancy, request: int, now_s: float, start_s: float, factor: float) -> None:
+def record_end(team_state: TeamState, request: int, now_s: float, start_s: float, factor: float) -> None:
     """Record that all work of a request is done; set-up, restart and checkpoints count as lost time."""
-    job_row = tenancy.jobs[request]
+    job_row = team_state.jobs[request]
     work_s = job_row.work_left_s * factor
-    checkpoints_s = tenancy.status[0].write_s * count_checkpoints(work_s, job_row.checkpoint_s)
+    checkpoints_s = team_state.status[0].write_s * count_checkpoints(work_s, job_row.checkpoint_s)
     job_row.end_s = now_s
     job_row.lost_s += start_s - job_row.allocated_s + job_row.restart_s + checkpoints_s
     job_row.slowed_s += work_s - job_row.work_left_s
@@ -179,13 +179,13 @@ def record_end(tenancy: Tenancy, request: int, now_s: float, start_s: float, fac
 
 @compile_not_inlined
 def record_stop(
-    tenancy: Tenancy, request: int, now_s: float, start_s: float, factor: float, restart_s: float, has_failed: int
+    team_state: TeamState, request: int, now_s: float, start_s: float, factor: float, restart_s: float, has_failed: int
 ) -> None:
     """Record that a preemption or a failure ended a run: work since the last checkpoint is lost.
 
     Parameters
     ----------
-    tenancy : Tenancy
+    team_state : TeamState
     request : int
         Number of the request.
     now_s, start_s : float
@@ -197,7 +197,7 @@ def record_stop(
     has_failed : int
         1 for a failure, 0 for a preemption.
     """
-    status, job_row = tenancy.status[0], tenancy.jobs[request]
+    status, job_row = team_state.status[0], team_state.jobs[request]
     allocated_s, checkpoint_s = now_s - job_row.allocated_s, job_row.checkpoint_s
     saved_s = max(now_s - start_s - job_row.restart_s, 0.0)
     if checkpoint_s == np.inf:
@@ -213,14 +213,16 @@ def record_stop(
     job_row.preemptions += 1 - has_failed
     job_row.failures += has_failed
 
-    row = tenancy.stopped[status.stopped_rows]
+    row = team_state.stopped[status.stopped_rows]
     row.request, row.failed = request, has_failed
     row.begun, row.at, row.lost = job_row.allocated_s, now_s, allocated_s - saved_s
     status.stopped_rows += 1
 
 
 @compile_not_inlined
-def next_victim(tenancy: Tenancy, end_rows: Row, running: int, request: int, within_quota: bool, now_s: float) -> int:
+def next_victim(
+    team_state: TeamState, end_rows: Row, running: int, request: int, within_quota: bool, now_s: float
+) -> int:
     """Choose the next request to preempt for another one, or NO_INDEX.
 
     The least urgent tier goes first, then the latest start, then the highest number. With preemption by tier a request
@@ -230,7 +232,7 @@ def next_victim(tenancy: Tenancy, end_rows: Row, running: int, request: int, wit
 
     Parameters
     ----------
-    tenancy : Tenancy
+    team_state : TeamState
     end_rows : table of END_EVENT_COLUMNS
         End events, which are the running requests.
     running : int
@@ -242,23 +244,23 @@ def next_victim(tenancy: Tenancy, end_rows: Row, running: int, request: int, wit
     now_s : float
         Now. [s]
     """
-    status, job_row, best = tenancy.status[0], tenancy.jobs[request], NO_INDEX
+    status, job_row, best = team_state.status[0], team_state.jobs[request], NO_INDEX
     for rank in range(running):
         candidate = end_rows[rank].request
-        victim_row = tenancy.jobs[candidate]
+        victim_row = team_state.jobs[candidate]
         is_less_urgent = status.tiers_preempt and victim_row.tier > job_row.tier
         is_reclaimable = within_quota and victim_row.team != job_row.team
         if victim_row.is_victim or not (is_less_urgent or is_reclaimable):
             continue
         if victim_row.team != job_row.team:
-            group = tenancy.groups[victim_row.team]
+            group = team_state.groups[victim_row.team]
             if group.usage - group.reserved <= (group.nominal if group.has_quota else 0):
                 continue
 
         protected_until_s = victim_row.allocated_s + status.min_run_s
         if protected_until_s > now_s:
             status.next_pass_s = min(status.next_pass_s, protected_until_s)
-        elif best == NO_INDEX or is_preempted_before(victim_row, tenancy.jobs[best], candidate > best):
+        elif best == NO_INDEX or is_preempted_before(victim_row, team_state.jobs[best], candidate > best):
             best = candidate
     return best
 
@@ -274,7 +276,7 @@ def is_preempted_before(job_row: Row, other_row: Row, has_higher_number: bool) -
 
 
 @compile_not_inlined
-def preempt_for(state: SimulationState, tenancy: Tenancy, request: int) -> None:
+def preempt_for(state: SimulationState, team_state: TeamState, request: int) -> None:
     """Preempt others until a request has quota and fits; none if it fits without, or cannot be made to fit.
 
     All profiles that serve the request are tried without preemption first.
@@ -284,40 +286,40 @@ def preempt_for(state: SimulationState, tenancy: Tenancy, request: int) -> None:
             profile = state.serving_profiles[state.profile[request], preference]
             if profile == NO_INDEX or not (state.is_slurm or not has_head(state, profile)):
                 continue
-            count_roomy_nodes(state, tenancy, request, profile)
-            if has_quota_and_room(state, tenancy, request):
+            count_roomy_nodes(state, team_state, request, profile)
+            if has_quota_and_room(state, team_state, request):
                 return
-            if may_preempt and preempt_victims(state, tenancy, request, profile):
+            if may_preempt and preempt_victims(state, team_state, request, profile):
                 return
 
 
 @compile_not_inlined
-def has_quota_and_room(state: SimulationState, tenancy: Tenancy, request: int) -> bool:
+def has_quota_and_room(state: SimulationState, team_state: TeamState, request: int) -> bool:
     """Whether a request has quota, and enough nodes with room as they are counted now."""
-    status, job_row = tenancy.status[0], tenancy.jobs[request]
+    status, job_row = team_state.status[0], team_state.jobs[request]
     count = state.node_count[request]
     has_nodes = status.roomy_nodes >= count - 1 and status.roomy_last_nodes >= count
-    return bool(has_nodes and available_quota(tenancy.groups, job_row.team) >= job_row.units)
+    return bool(has_nodes and available_quota(team_state.groups, job_row.team) >= job_row.units)
 
 
 @compile_not_inlined
-def count_roomy_nodes(state: SimulationState, tenancy: Tenancy, request: int, profile: int) -> None:
+def count_roomy_nodes(state: SimulationState, team_state: TeamState, request: int, profile: int) -> None:
     """Count the nodes with room for parts of a request, served by a profile."""
-    tenancy.status[0].roomy_nodes = tenancy.status[0].roomy_last_nodes = 0
+    team_state.status[0].roomy_nodes = team_state.status[0].roomy_last_nodes = 0
     for node in range(len(state.gpus)):
         state.unclaimed[node, profile] = NO_INDEX
-        recount_node(state, tenancy, request, profile, node)
+        recount_node(state, team_state, request, profile, node)
 
 
 @compile_not_inlined
-def recount_node(state: SimulationState, tenancy: Tenancy, request: int, profile: int, node: int) -> None:
+def recount_node(state: SimulationState, team_state: TeamState, request: int, profile: int, node: int) -> None:
     """Update the count of nodes with room by one node; in Slurm a node reserved before the request ends has none."""
-    status, room_before = tenancy.status[0], state.unclaimed[node, profile]
+    status, room_before = team_state.status[0], state.unclaimed[node, profile]
     is_usable = state.node_state[node] == ONLINE
     if state.is_slurm:
         end_s = state.status[0].now_s + state.limit_s[request]
         is_usable = is_usable and end_s <= state.reserved_from_s[node]
-    room = room_without_victims(state, tenancy, node, profile) if is_usable else NO_INDEX
+    room = room_without_victims(state, team_state, node, profile) if is_usable else NO_INDEX
     state.unclaimed[node, profile] = room
 
     per_node, on_last_node = state.per_node[request], state.on_last_node[request]
@@ -326,13 +328,13 @@ def recount_node(state: SimulationState, tenancy: Tenancy, request: int, profile
 
 
 @compile_not_inlined
-def room_without_victims(state: SimulationState, tenancy: Tenancy, node: int, profile: int) -> int:
+def room_without_victims(state: SimulationState, team_state: TeamState, node: int, profile: int) -> int:
     """Count the instances of a profile for which a node has room once the chosen victims are preempted."""
     room = state.unallocated[node, profile]
     allocation = state.node_allocation[node]
     while allocation != NO_INDEX:
         owner = state.allocated_request[allocation]
-        if tenancy.jobs[owner].is_victim and state.served_profile[owner] == profile:
+        if team_state.jobs[owner].is_victim and state.served_profile[owner] == profile:
             room += state.amount[allocation]
         allocation = state.next_allocation[allocation]
     return int(room)
@@ -340,14 +342,14 @@ def room_without_victims(state: SimulationState, tenancy: Tenancy, node: int, pr
 
 @compile_not_inlined
 def set_victim(
-    state: SimulationState, tenancy: Tenancy, request: int, profile: int, victim: int, is_victim: int
+    state: SimulationState, team_state: TeamState, request: int, profile: int, victim: int, is_victim: int
 ) -> None:
     """Choose a running request as a victim, or spare it; count quota and room accordingly.
 
     Parameters
     ----------
     state : SimulationState
-    tenancy : Tenancy
+    team_state : TeamState
     request : int
         Request to make room for.
     profile : int
@@ -357,51 +359,51 @@ def set_victim(
     is_victim : int
         1: choose it; 0: spare it.
     """
-    victim_row = tenancy.jobs[victim]
+    victim_row = team_state.jobs[victim]
     victim_row.is_victim = is_victim
     if is_victim:
-        remove_usage(tenancy.groups, victim_row.team, victim_row.units)
+        remove_usage(team_state.groups, victim_row.team, victim_row.units)
     else:
-        add_usage(tenancy.groups, victim_row.team, victim_row.units)
+        add_usage(team_state.groups, victim_row.team, victim_row.units)
     for allocation in range(state.first_allocation[victim], state.first_allocation[victim + 1]):
         if state.allocated_node[allocation] != NO_INDEX:
-            recount_node(state, tenancy, request, profile, state.allocated_node[allocation])
+            recount_node(state, team_state, request, profile, state.allocated_node[allocation])
 
 
 @compile_not_inlined
-def preempt_victims(state: SimulationState, tenancy: Tenancy, request: int, profile: int) -> bool:
+def preempt_victims(state: SimulationState, team_state: TeamState, request: int, profile: int) -> bool:
     """Choose victims until a request fits, spare those that are not needed, and preempt the others.
 
     Returns whether it fits; if not, no request is preempted.
     """
-    status, rules = state.status[0], tenancy.status[0]
-    job_row, chosen = tenancy.jobs[request], 0
-    group = tenancy.groups[job_row.team]
+    status, rules = state.status[0], team_state.status[0]
+    job_row, chosen = team_state.jobs[request], 0
+    group = team_state.groups[job_row.team]
     within_quota = rules.reclaims and group.has_quota and group.usage + job_row.units <= group.nominal
 
     # 1. Choose victims, one by one.
-    while not has_quota_and_room(state, tenancy, request):
-        victim = next_victim(tenancy, state.ends, status.running, request, bool(within_quota), status.now_s)
-        is_log_full = rules.stopped_rows + chosen + 1 >= len(tenancy.stopped)
+    while not has_quota_and_room(state, team_state, request):
+        victim = next_victim(team_state, state.ends, status.running, request, bool(within_quota), status.now_s)
+        is_log_full = rules.stopped_rows + chosen + 1 >= len(team_state.stopped)
         if victim == NO_INDEX or is_log_full:
             for rank in range(chosen):
-                set_victim(state, tenancy, request, profile, tenancy.victims[rank], 0)
+                set_victim(state, team_state, request, profile, team_state.victims[rank], 0)
             return False
-        set_victim(state, tenancy, request, profile, victim, 1)
-        tenancy.victims[chosen] = victim
+        set_victim(state, team_state, request, profile, victim, 1)
+        team_state.victims[chosen] = victim
         chosen += 1
 
     # 2. Spare those without which it fits as well, the last chosen first.
     for rank in range(chosen - 1, -1, -1):
-        victim = tenancy.victims[rank]
-        set_victim(state, tenancy, request, profile, victim, 0)
-        if not has_quota_and_room(state, tenancy, request):
-            set_victim(state, tenancy, request, profile, victim, 1)
+        victim = team_state.victims[rank]
+        set_victim(state, team_state, request, profile, victim, 0)
+        if not has_quota_and_room(state, team_state, request):
+            set_victim(state, team_state, request, profile, victim, 1)
 
     # 3. Preempt the others.
     for rank in range(chosen):
-        victim = tenancy.victims[rank]
-        victim_row = tenancy.jobs[victim]
+        victim = team_state.victims[rank]
+        victim_row = team_state.jobs[victim]
         if victim_row.is_victim:
             victim_row.is_victim = 0
             # A request that loses its nodes to a reclaim must not preempt for them in the same instant.
@@ -410,8 +412,8 @@ def preempt_victims(state: SimulationState, tenancy: Tenancy, request: int, prof
             status.running = remove_event(state.ends, status.running, victim)
             release_nodes(state, victim)
             start_s, factor = state.start_s[victim], state.run_factor[victim]
-            record_stop(tenancy, victim, status.now_s, start_s, factor, victim_row.overhead_s, 0)
-            tenancy.victims[rules.victims] = victim
+            record_stop(team_state, victim, status.now_s, start_s, factor, victim_row.overhead_s, 0)
+            team_state.victims[rules.victims] = victim
             rules.victims += 1
     return True
 
@@ -508,68 +510,70 @@ STARTED, WAITS, LACKS_QUOTA = range(3)
 
 
 @compile_event_loop_entry
-def run_shared_events(state: SimulationState, tenancy: Tenancy) -> bool:
+def run_shared_events(state: SimulationState, team_state: TeamState) -> bool:
     """Process events until none is left or a request is stuck (True), or until the logs must be emptied (False)."""
-    status, rules = state.status[0], tenancy.status[0]
+    status, rules = state.status[0], team_state.status[0]
     initialize_nodes(state)
-    while len(state.power_log) - status.logged > 4 * len(state.gpus) and 2 * rules.stopped_rows <= len(tenancy.stopped):
+    while len(state.power_log) - status.logged > 4 * len(state.gpus) and 2 * rules.stopped_rows <= len(
+        team_state.stopped
+    ):
         now_s = min(next_event_time(state), rules.next_pass_s)
         if now_s == np.inf or rules.stuck_request != NO_INDEX:
             return True
         if rules.is_fair_share:
-            decay_use(tenancy.groups, rules.decay_per_s, now_s - status.now_s)
+            decay_use(team_state.groups, rules.decay_per_s, now_s - status.now_s)
         status.now_s = now_s
 
         while status.running and state.ends[0].time_s <= now_s:
             request = state.ends[0].request
             status.running = pop_event(state.ends, status.running)
-            end_run(state, tenancy, request)
+            end_run(state, team_state, request)
 
         arrived_before = status.arrived
         process_arrivals(state)
         for request in range(arrived_before, status.arrived):
-            tenancy.jobs[request].waiting_since_s = now_s
-        schedule_shared_queue(state, tenancy)
+            team_state.jobs[request].waiting_since_s = now_s
+        schedule_shared_queue(state, team_state)
     return False
 
 
 @compile_not_inlined
-def end_run(state: SimulationState, tenancy: Tenancy, request: int) -> None:
+def end_run(state: SimulationState, team_state: TeamState, request: int) -> None:
     """End the present run of a request; one that failed goes back to the queue."""
-    status, job_row = state.status[0], tenancy.jobs[request]
+    status, job_row = state.status[0], team_state.jobs[request]
     start_s, factor = state.start_s[request], state.run_factor[request]
     release_nodes(state, request)
-    remove_usage(tenancy.groups, job_row.team, job_row.units)
+    remove_usage(team_state.groups, job_row.team, job_row.units)
     if job_row.will_fail:
-        record_stop(tenancy, request, status.now_s, start_s, factor, tenancy.status[0].restart_s, 1)
+        record_stop(team_state, request, status.now_s, start_s, factor, team_state.status[0].restart_s, 1)
         enqueue(state, request)
     else:
-        record_end(tenancy, request, status.now_s, start_s, factor)
+        record_end(team_state, request, status.now_s, start_s, factor)
 
 
 @compile_not_inlined
-def schedule_shared_queue(state: SimulationState, tenancy: Tenancy) -> None:
+def schedule_shared_queue(state: SimulationState, team_state: TeamState) -> None:
     """Start the requests that can start, in the order of the queue (one scheduling pass).
 
     Requests that wait are kept in front; those that lack quota follow them at the end. Preempted requests join the part
     of the queue that is still to be tried.
     """
-    status, rules = state.status[0], tenancy.status[0]
+    status, rules = state.status[0], team_state.status[0]
     rules.next_pass_s, rules.over_quota, rules.heads = np.inf, 0, 0
-    mark_teams_over_quota(tenancy.groups)
-    advance_start_hours(tenancy.hours_s, tenancy.passed_hours, status.now_s)
-    sort_queue(tenancy.groups, tenancy.jobs, state.queue, tenancy.merge_buffer, 0, status.waiting)
+    mark_teams_over_quota(team_state.groups)
+    advance_start_hours(team_state.hours_s, team_state.passed_hours, status.now_s)
+    sort_queue(team_state.groups, team_state.jobs, state.queue, team_state.merge_buffer, 0, status.waiting)
     reset_pass(state)
 
     kept, slot = 0, 0
     while slot < status.waiting:
         request = state.queue[slot]
-        result = attempt_start(state, tenancy, request)
+        result = attempt_start(state, team_state, request)
         if result == STARTED:
             state.waiting_of_kind[state.kind[request]] -= 1
             status.waiting_kinds -= state.waiting_of_kind[state.kind[request]] == 0
         elif result == LACKS_QUOTA:
-            tenancy.over_quota[rules.over_quota] = request
+            team_state.over_quota[rules.over_quota] = request
             rules.over_quota += 1
         else:
             state.queue[kept] = request
@@ -583,32 +587,32 @@ def schedule_shared_queue(state: SimulationState, tenancy: Tenancy) -> None:
             status.waiting -= slot - kept
             slot = kept
             for rank in range(rules.victims):
-                enqueue(state, tenancy.victims[rank])
+                enqueue(state, team_state.victims[rank])
             rules.victims = 0
-            sort_queue(tenancy.groups, tenancy.jobs, state.queue, tenancy.merge_buffer, slot, status.waiting)
+            sort_queue(team_state.groups, team_state.jobs, state.queue, team_state.merge_buffer, slot, status.waiting)
 
     status.waiting = kept + rules.over_quota
     for rank in range(rules.over_quota):
-        state.queue[kept + rank] = tenancy.over_quota[rank]
+        state.queue[kept + rank] = team_state.over_quota[rank]
     # Quota kept for queue heads counts for this pass alone.
     for rank in range(rules.heads):
-        head_row = tenancy.jobs[tenancy.heads[rank]]
-        remove_usage(tenancy.groups, head_row.team, head_row.units)
-        tenancy.groups[head_row.team].reserved = 0
+        head_row = team_state.jobs[team_state.heads[rank]]
+        remove_usage(team_state.groups, head_row.team, head_row.units)
+        team_state.groups[head_row.team].reserved = 0
 
 
 @compile_not_inlined
-def attempt_start(state: SimulationState, tenancy: Tenancy, request: int) -> int:
+def attempt_start(state: SimulationState, team_state: TeamState, request: int) -> int:
     """Start a request if hours, quota and nodes allow it, preempting others if the rules do.
 
     Returns STARTED, WAITS (for nodes) or LACKS_QUOTA (or start hours).
     """
-    status, rules = state.status[0], tenancy.status[0]
-    job_row = tenancy.jobs[request]
-    group = tenancy.groups[job_row.team]
+    status, rules = state.status[0], team_state.status[0]
+    job_row = team_state.jobs[request]
+    group = team_state.groups[job_row.team]
     # An even number of passed begins and ends: outside its start hours.
-    if job_row.hours != NO_INDEX and tenancy.passed_hours[job_row.hours] % 2 == 0:
-        opens_s = tenancy.hours_s[job_row.hours, tenancy.passed_hours[job_row.hours]]
+    if job_row.hours != NO_INDEX and team_state.passed_hours[job_row.hours] % 2 == 0:
+        opens_s = team_state.hours_s[job_row.hours, team_state.passed_hours[job_row.hours]]
         rules.next_pass_s = min(rules.next_pass_s, opens_s)
         return LACKS_QUOTA
     if group.is_closed:
@@ -616,24 +620,24 @@ def attempt_start(state: SimulationState, tenancy: Tenancy, request: int) -> int
 
     is_behind = is_behind_head(state, request)
     if (rules.tiers_preempt or rules.reclaims) and not is_behind and job_row.reclaimed_s != status.now_s:
-        preempt_for(state, tenancy, request)
+        preempt_for(state, team_state, request)
         if rules.victims:
             state.is_unplaceable[:] = 0
-    if available_quota(tenancy.groups, job_row.team) < job_row.units:
+    if available_quota(team_state.groups, job_row.team) < job_row.units:
         group.is_closed = state.is_strict
         return LACKS_QUOTA
 
     if try_start(state, request):
         duration_s = run_duration(job_row, rules.write_s, rules.seed, state.run_factor[request])
         schedule_end_event(state, request, duration_s)
-        add_usage(tenancy.groups, job_row.team, job_row.units)
-        record_start(tenancy, request, status.now_s, state.start_s[request])
+        add_usage(team_state.groups, job_row.team, job_row.units)
+        record_start(team_state, request, status.now_s, state.start_s[request])
         return STARTED
 
     if rules.heads_keep_quota and not is_behind and not state.all_may_pass:
         # A queue head keeps its quota as it keeps its nodes; where all may pass there is no head.
-        add_usage(tenancy.groups, job_row.team, job_row.units)
+        add_usage(team_state.groups, job_row.team, job_row.units)
         group.reserved += job_row.units
-        tenancy.heads[rules.heads] = request
+        team_state.heads[rules.heads] = request
         rules.heads += 1
     return WAITS

@@ -19,7 +19,7 @@ from gpuplanner.usage.job_history import VIEWS, History, history
 
 
 @dataclass(frozen=True)
-class Interval:
+class ConfidenceInterval:
     """A mean with its confidence interval.
 
     Parameters
@@ -47,17 +47,17 @@ class PairedChange:
 
     Parameters
     ----------
-    difference : Interval
+    difference : ConfidenceInterval
         Value minus baseline.
     ratio : float or None
         Mean value over mean baseline; None where the latter is 0.
     """
 
-    difference: Interval
+    difference: ConfidenceInterval
     ratio: float | None
 
 
-def mean_interval(values: Sequence[float] | NDArray[np.float64], *, level: float = 0.95) -> Interval:
+def mean_interval(values: Sequence[float] | NDArray[np.float64], *, level: float = 0.95) -> ConfidenceInterval:
     """Compute Student's t interval for the mean of independent values.
 
     Parameters
@@ -86,9 +86,9 @@ def mean_interval(values: Sequence[float] | NDArray[np.float64], *, level: float
     sample = _finite_sample(values)
     n, mean = len(sample), float(np.mean(sample))
     if n == 1:
-        return Interval(mean, None, None, n, level)
+        return ConfidenceInterval(mean, None, None, n, level)
     half_width = student_t((1 + level) / 2, n - 1) * float(np.std(sample, ddof=1)) / math.sqrt(n)
-    return Interval(mean, mean - half_width, mean + half_width, n, level)
+    return ConfidenceInterval(mean, mean - half_width, mean + half_width, n, level)
 
 
 def compare_paired(

@@ -367,7 +367,7 @@ class NodeFleet:
 
 
 @dataclass(frozen=True)
-class Switching:
+class NodeAutoscaling:
     """Autoscaling of nodes: they power up for waiting requests, and power down when idle.
 
     Parameters

@@ -13,11 +13,11 @@ from gpuplanner.core.errors import ScenarioError, resolve_name
 from gpuplanner.simulator.planned_changes import LayoutChanges, tabulate_change_outcomes, tabulate_planned_changes
 from gpuplanner.simulator.scheduling_rules import NO_GROUP, QuotaGroup, SharedOutcome, Sharing
 from gpuplanner.simulator.simulated_fleet import (
+    NodeAutoscaling,
     NodeFleet,
     NodeNetwork,
     NodeRequests,
     Outcome,
-    Switching,
     request_kinds,
     serving_profile_table,
 )
@@ -38,7 +38,7 @@ from gpuplanner.simulator.simulation_state import (
     Ints,
     SimulationState,
     Table,
-    Tenancy,
+    TeamState,
     make_table,
 )
 
@@ -60,7 +60,7 @@ def simulate_requests(
     order: Floats | None = None,
     placement: str = "best",
     larger: Sequence[Sequence[int]] | None = None,
-    switching: Switching | None = None,
+    switching: NodeAutoscaling | None = None,
     most_waiting: int | None = None,
     changes: LayoutChanges | None = None,
 ) -> Outcome:
@@ -96,7 +96,7 @@ def simulate_requests(
         the narrowest network domain that has enough, or with most unallocated.
     larger : sequence of sequence of int, optional
         For each profile the larger ones that may serve in its place, in this order; None: exact profiles alone.
-    switching : Switching, optional
+    switching : NodeAutoscaling, optional
         Autoscaling of nodes; None: they stay in the pool in which they begin.
     most_waiting : int, optional
         The simulation is given up when more requests wait at once: those that wait then never start.
@@ -122,7 +122,7 @@ def simulate_requests(
     >>> requests = NodeRequests([0, 1, 2], [0, 1, 2], [100, 100, 10], [100, 100, 10], [0, 0, 0], [8, 8, 4], [1, 1, 1])
     >>> simulate_requests(requests, NodeFleet.of_full_gpus([8, 4])).start_s.tolist()
     [0.0, 100.0, 2.0]
-    >>> power_saving = Switching(idle_s=60.0, lead_s=300.0)
+    >>> power_saving = NodeAutoscaling(idle_s=60.0, lead_s=300.0)
     >>> outcome = simulate_requests(requests, NodeFleet.of_full_gpus([8, 4]), switching=power_saving)
     >>> outcome.power_intervals.filter(node=1).rows()
     [(1, 0, -inf, 0.0), (1, 0, 2.0, 362.0)]
@@ -166,7 +166,7 @@ class SimulationRun:
         placement: str,
         larger: Sequence[Sequence[int]] | None,
         order: Floats | None = None,
-        switching: Switching | None = None,
+        switching: NodeAutoscaling | None = None,
         most_waiting: int | None = None,
         changes: LayoutChanges | None = None,
     ) -> Self:
@@ -237,7 +237,7 @@ def _initial_state(
     rank: Floats | None,
     placement: int,
     larger: Sequence[Sequence[int]] | None,
-    switching: Switching | None,
+    switching: NodeAutoscaling | None,
     most_waiting: int | None,
     plan: tuple[Table, Ints],
     starts_before_change: bool,
@@ -266,7 +266,7 @@ def _initial_state(
     count, kinds = len(requests), int(kind.max(initial=-1)) + 1
     first_allocation = np.concatenate([[0], np.cumsum(requests.nodes)]).astype(np.int64)
     allocations, max_nodes = int(first_allocation[-1]), int(requests.nodes.max(initial=0))
-    scaling = switching or Switching(0.0, 0.0)
+    scaling = switching or NodeAutoscaling(0.0, 0.0)
     is_slice = np.arange(profiles) > 0
     network = fleet.network or NodeNetwork(np.zeros((0, nodes), np.int64), np.ones(2))
     domains = int(network.domains.max(initial=-1)) + 1
@@ -435,7 +435,7 @@ def simulate_shared_requests(
     return _shared_outcome(run, tenancy, stopped)
 
 
-def _initial_tenancy(requests: NodeRequests, fleet: NodeFleet, sharing: Sharing, order: Ints) -> Tenancy:
+def _initial_tenancy(requests: NodeRequests, fleet: NodeFleet, sharing: Sharing, order: Ints) -> TeamState:
     """Set up the state of tenants for the event loop.
 
     Parameters
@@ -490,7 +490,7 @@ def _initial_tenancy(requests: NodeRequests, fleet: NodeFleet, sharing: Sharing,
     # In one instant no more requests fail than were running when it began.
     stopped = make_table(STOPPED_RUN_COLUMNS, 2 * count + 64)
     groups = tabulate_quota_groups(sharing.groups)
-    return Tenancy(groups, jobs, victims, over_quota, heads, merge_buffer, hours_s, passed_hours, stopped, status)
+    return TeamState(groups, jobs, victims, over_quota, heads, merge_buffer, hours_s, passed_hours, stopped, status)
 
 
 def tabulate_quota_groups(groups: Sequence[QuotaGroup]) -> Table:
@@ -527,21 +527,21 @@ def _depth(groups: Sequence[QuotaGroup], number: int) -> int:
     return 0 if parent == NO_GROUP else 1 + _depth(groups, parent)
 
 
-def _require_progress(tenancy: Tenancy) -> None:
+def _require_progress(team_state: TeamState) -> None:
     """Raise if a request fails so often that it never ends."""
-    stuck_request = int(tenancy.status[0].stuck_request)
+    stuck_request = int(team_state.status[0].stuck_request)
     if stuck_request != NO_INDEX:
         from gpuplanner.simulator.multi_tenant_loop import MAX_STARTS
 
-        location = f"request {int(tenancy.jobs[stuck_request].row)}"
+        location = f"request {int(team_state.jobs[stuck_request].row)}"
         expected = f"an end after at most {MAX_STARTS} starts"
         todo = "Lower the rate of failures, or save work more often."
         raise ScenarioError(location, expected, "one that is stopped before it gets on", todo)
 
 
-def _shared_outcome(run: SimulationRun, tenancy: Tenancy, stopped: list[np.ndarray]) -> SharedOutcome:
+def _shared_outcome(run: SimulationRun, team_state: TeamState, stopped: list[np.ndarray]) -> SharedOutcome:
     """Collect the outcome of the tenants' requests, by the rows of the requests."""
-    jobs, order = tenancy.jobs, run.order
+    jobs, order = team_state.jobs, run.order
 
     def by_row(values: np.ndarray, fill: float = np.nan) -> np.ndarray:
         column = np.full(run.count, fill, values.dtype)

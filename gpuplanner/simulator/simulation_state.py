@@ -284,7 +284,7 @@ TENANCY_STATUS_COLUMNS = {
 """Columns of the one row of rules and counters of tenants."""
 
 
-class Tenancy(NamedTuple):
+class TeamState(NamedTuple):
     """State of teams, cohorts and their requests, and sharing rules; requests are numbered as in SimulationState."""
 
     groups: Table  # [team or cohort]

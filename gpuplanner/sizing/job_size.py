@@ -37,7 +37,7 @@ from gpuplanner.sizing.service_plans import describe_speed_evidence, format_serv
 from gpuplanner.sizing.throughput import GPUS_PER_NODE
 from gpuplanner.sizing.training_job import (
     GENERIC_TOOL,
-    ToolFact,
+    ToolDefault,
     TrainingJob,
     find_tool,
     list_tool_facts,
@@ -71,7 +71,7 @@ class JobSizing:
 
     model: ModelSize
     assumed: tuple[str, ...]
-    tool_does: tuple[ToolFact, ...]
+    tool_does: tuple[ToolDefault, ...]
     plans: tuple[JobPlan, ...]
     note: str | None = None
     slices: tuple[SliceFit, ...] = ()

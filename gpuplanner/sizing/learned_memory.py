@@ -48,7 +48,7 @@ _NEWTON_STEPS = 12
 
 
 @dataclass(frozen=True)
-class Runs:
+class MeasuredRuns:
     """Measured runs as arrays: GiB of each component, GiB measured, source and what else a fit needs.
 
     - ``parts``, shape (n, 9): GiB of `COMPONENTS`, in the unit of the tool's meter.
@@ -73,11 +73,11 @@ class Runs:
     def __len__(self) -> int:
         return len(self.measured)
 
-    def select(self, selection: NDArray[np.bool_] | NDArray[np.int64]) -> Runs:
+    def select(self, selection: NDArray[np.bool_] | NDArray[np.int64]) -> MeasuredRuns:
         """Select some of the runs."""
         texts = (self.sources, self.models, self.kinds)
         sources, models, kinds = (tuple(np.array(names, dtype=object)[selection]) for names in texts)
-        return Runs(
+        return MeasuredRuns(
             self.parts[selection], self.measured[selection], sources, self.flagged[selection], self.worst[selection],
             models, self.extent[selection], kinds,
         )  # fmt: skip
@@ -88,7 +88,7 @@ class Runs:
 
 
 def fit_knobs(
-    runs: Runs, centre: Floats | None = None, widen: float = 1.0, shift_sd: float = 0.0, shrink: float = 0.0
+    runs: MeasuredRuns, centre: Floats | None = None, widen: float = 1.0, shift_sd: float = 0.0, shrink: float = 0.0
 ) -> Floats:
     """Fit the logarithms of the component multipliers: robust least squares on log ratios with a normal prior.
 
@@ -97,7 +97,7 @@ def fit_knobs(
 
     Parameters
     ----------
-    runs : Runs
+    runs : MeasuredRuns
         Measured runs.
     centre : numpy.ndarray, shape (9,), optional
         Centre of the prior; default 0.
@@ -117,7 +117,7 @@ def fit_knobs(
     >>> parts = np.zeros((40, 9))
     >>> parts[:, 3] = np.linspace(1, 40, 40)
     >>> none, names = np.zeros(40), ("a",) * 40
-    >>> runs = Runs(parts, parts.sum(axis=1) * 1.2, names, none > 0, none, names, np.zeros((40, 3)), names)
+    >>> runs = MeasuredRuns(parts, parts.sum(axis=1) * 1.2, names, none > 0, none, names, np.zeros((40, 3)), names)
     >>> round(float(np.exp(fit_knobs(runs)[3])), 2)
     1.2
     """
@@ -143,17 +143,17 @@ def predict_gib(parts: Floats, knobs: Floats) -> Floats:
     return np.asarray(parts @ np.exp(knobs), dtype=np.float64)
 
 
-def learn_tool(runs: Runs, centre: Floats, *, is_known_tool: bool = True) -> Floats:
+def learn_tool(runs: MeasuredRuns, centre: Floats, *, is_known_tool: bool = True) -> Floats:
     """Fit a tool's own multipliers around the common ones: one row shifts all, more rows separate them."""
     return fit_knobs(runs, centre, TOOL_PRIOR_FACTOR, TOOL_SHIFT_SD[is_known_tool], COMMON_KNOBS_ROWS)
 
 
-def list_sources(runs: Runs) -> Sequence[str]:
+def list_sources(runs: MeasuredRuns) -> Sequence[str]:
     """List the sources of runs, sorted."""
     return sorted(set(runs.sources))
 
 
-def _row_weights(runs: Runs) -> Floats:
+def _row_weights(runs: MeasuredRuns) -> Floats:
     """Weight runs so that no source dominates."""
     weights = np.where(runs.flagged, FLAGGED_ROW_WEIGHT, 1.0)
     for source in list_sources(runs):
@@ -343,7 +343,7 @@ STUDENT_T_P95 = {2: 6.31, 3: 2.92, 4: 2.35, 5: 2.13, 6: 2.02, 7: 1.94, 8: 1.89}
 """One-sided 95 % points of Student's t by number of values; for more values nearly normal."""
 
 
-def learn_own_runs(model: PeakModel, runs: Runs) -> PeakModel:
+def learn_own_runs(model: PeakModel, runs: MeasuredRuns) -> PeakModel:
     """Return the model updated with own runs: one row of a tool already moves its multipliers and narrows its bound.
 
     Multipliers of other tools stay.
@@ -376,7 +376,7 @@ def combine_radius(residuals: Floats, prior_radius: float) -> float:
     return max(floor, math.sqrt((1 - weight) * prior_radius**2 + weight * spread**2))
 
 
-def find_extent(runs: Runs) -> Extent:
+def find_extent(runs: MeasuredRuns) -> Extent:
     """Return the range of the logarithms of parameters, tokens and GPUs of runs."""
     ends = zip(runs.extent.min(axis=0), runs.extent.max(axis=0), strict=True)
     return tuple((round(float(low), 3), round(float(high), 3)) for low, high in ends)

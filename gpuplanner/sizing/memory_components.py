@@ -460,7 +460,7 @@ COMPONENTS = (
 """Names of the components of a peak, in the order of the stack."""
 
 
-class Part(NamedTuple):
+class PeakComponent(NamedTuple):
     """One component of a peak, with its explanation."""
 
     name: str
@@ -512,7 +512,7 @@ def peak_gib(job: TrainingJob) -> tuple[float, ...]:
     return tuple(part / BYTES_PER_GIB for part in (*parts, context_bytes(job), slack))
 
 
-def explain_peak(job: TrainingJob, knobs: Sequence[float] = (1.0,) * len(COMPONENTS)) -> list[Part]:
+def explain_peak(job: TrainingJob, knobs: Sequence[float] = (1.0,) * len(COMPONENTS)) -> list[PeakComponent]:
     """List the components of a peak times their multipliers, each with an explanation; zero components are left out."""
     trained = job.method if job.frozen else "all parameters"
     words = {
@@ -529,4 +529,4 @@ def explain_peak(job: TrainingJob, knobs: Sequence[float] = (1.0,) * len(COMPONE
         "slack": "cached by the allocator",
     }
     parts = zip(COMPONENTS, peak_gib(job), knobs, strict=True)
-    return [Part(name, gib * knob, words[name].strip()) for name, gib, knob in parts if gib > 0]
+    return [PeakComponent(name, gib * knob, words[name].strip()) for name, gib, knob in parts if gib > 0]

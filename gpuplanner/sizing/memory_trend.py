@@ -39,7 +39,7 @@ _Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Trend:
+class PeakTrend:
     """Trend of the peaks of a run: GiB per hour with its upper bound, and the remaining rise where it levels off."""
 
     kind: str
@@ -55,7 +55,7 @@ class _MemoryForecast:
     at_end_gib: float | None
 
 
-def classify_trend(hours: _Floats, peaks: _Floats) -> Trend:
+def classify_trend(hours: _Floats, peaks: _Floats) -> PeakTrend:
     """Distinguish growth from a plateau by the later half of a run.
 
     Examples
@@ -70,7 +70,7 @@ def classify_trend(hours: _Floats, peaks: _Floats) -> Trend:
     x, y = hours[in_later_half], peaks[in_later_half]
     n = len(x)
     if n < MIN_TREND_PEAKS or hours[-1] - hours[0] < MIN_TREND_H:
-        return Trend("too short")
+        return PeakTrend("too short")
     first, second = np.triu_indices(n, 1)
     slopes = np.sort((y[second] - y[first]) / (x[second] - x[first]))
     _, ties = np.unique(y, return_counts=True)
@@ -79,16 +79,16 @@ def classify_trend(hours: _Floats, peaks: _Floats) -> Trend:
     slope, span = float(np.median(slopes)), float(x[-1] - x[0])
     least_rise = max(MIN_RISE_GIB, MIN_RISE_FRACTION * float(y.max()))
     if score - 1 <= MANN_KENDALL_Z * spread or float(y.max() - y[0]) < least_rise:
-        return Trend("plateau")
+        return PeakTrend("plateau")
     if _is_step(x, y):
-        return Trend("step")
+        return PeakTrend("step")
     reach = 1.96 * spread
     high = float(slopes[min(len(slopes) - 1, math.ceil((len(slopes) + reach) / 2))])
     before, last = (float(np.median(part)) for part in _quarter_slopes(x, y, span))
     ratio = max(0.0, last / before) if before > 0 else 1.0
     if ratio < MAX_LEVELLING_RATIO:
-        return Trend("levels off", max(last, 0.0), high, max(last, 0.0) * span / 2 * ratio / (1 - ratio))
-    return Trend("grows", slope, high)
+        return PeakTrend("levels off", max(last, 0.0), high, max(last, 0.0) * span / 2 * ratio / (1 - ratio))
+    return PeakTrend("grows", slope, high)
 
 
 def _is_step(x: _Floats, y: _Floats) -> bool:
@@ -217,7 +217,7 @@ def _make_trend_row(
     return figures | {"advice": _format_advice(trend, memory_forecast, figures, full=becomes_full)}
 
 
-def _forecast_memory(trend: Trend, peak: float, room: float, hours_left: float | None) -> _MemoryForecast:
+def _forecast_memory(trend: PeakTrend, peak: float, room: float, hours_left: float | None) -> _MemoryForecast:
     """Forecast when memory is full, at the slope and its upper bound, and the memory needed by the end."""
     if trend.kind not in ("grows", "levels off"):
         return _MemoryForecast(None, None, peak if trend.kind == "plateau" else None)
@@ -246,7 +246,9 @@ def _find_next_profile(job: dict[str, object], need_gib: float) -> str | None:
     return WHOLE_GPU if compute_slices and gpu_model.memory_gib >= min(need_gib, gpu_model.memory_gib) else None
 
 
-def _format_advice(trend: Trend, memory_forecast: _MemoryForecast, figures: dict[str, object], *, full: bool) -> str:
+def _format_advice(
+    trend: PeakTrend, memory_forecast: _MemoryForecast, figures: dict[str, object], *, full: bool
+) -> str:
     peak, room = figures["peak_gib"], figures["room_gib"]
     if trend.kind == "too short":
         return f"sampled for less than {MIN_TREND_H:g} h, or too rarely, for a trend"

@@ -19,8 +19,8 @@ from gpuplanner.sizing.training_job import (
     GENERIC_TOOL,
     TARGETS,
     TOOLS_WITHOUT_RECIPE,
-    Method,
     TrainingJob,
+    TrainingMethod,
     find_tool,
     list_adapted_matrices,
     load_methods,
@@ -237,7 +237,7 @@ class ParsedRow:
 
     text: dict[str, str]
     tool: str
-    method: Method
+    method: TrainingMethod
     features: frozenset[str]
     narrow: str
     words: dict[str, str]

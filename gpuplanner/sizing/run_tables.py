@@ -14,7 +14,7 @@ import polars as pl
 from gpuplanner.core.errors import ScenarioError, TraceFormatError, nearest_names
 from gpuplanner.core.units import percent_text
 from gpuplanner.hardware.catalog import facts
-from gpuplanner.sizing.learned_memory import PeakModel, Runs, shipped_peak_model
+from gpuplanner.sizing.learned_memory import MeasuredRuns, PeakModel, shipped_peak_model
 from gpuplanner.sizing.memory_components import BYTES_PER_GIB, COMPONENTS, hidden_bytes, peak_gib
 from gpuplanner.sizing.model_architecture import (
     LABEL_TOLERANCE,
@@ -472,7 +472,7 @@ def collect_measured_runs(
     *,
     tool: str | None = None,
     change: Callable[[TrainingJob], TrainingJob] | None = None,
-) -> tuple[Runs, pl.DataFrame]:
+) -> tuple[MeasuredRuns, pl.DataFrame]:
     """Collect the rows with a measured peak that can be predicted, as arrays and as a table.
 
     Parameters
@@ -514,7 +514,7 @@ def collect_measured_runs(
     if not row_numbers:
         raise TraceFormatError("runs", "rows with a measured peak", "none", "Measure some.")
     measured = measured[row_numbers]
-    runs = Runs(
+    runs = MeasuredRuns(
         np.array(parts).reshape(-1, len(COMPONENTS)), measured["measured_peak_gib"].to_numpy(), tuple(sources),
         np.array(flagged, dtype=np.bool_), np.array(worst), tuple(models), np.array(extent), tuple(kinds),
     )  # fmt: skip

@@ -34,7 +34,7 @@ from gpuplanner.sizing.model_architecture import Architecture, find_published_pr
 from gpuplanner.sizing.run_table_words import resolve_word
 from gpuplanner.sizing.serving_speed import (
     EngineLayout,
-    Load,
+    EngineLoad,
     ServingPrediction,
     ServingSpeed,
     compute_serving_work,
@@ -278,7 +278,7 @@ def _predict_row_columns(row: Mapping[str, Any], speed: ServingSpeed | None) -> 
         return {REASON_COLUMN: first_error_line(error)}
 
 
-def read_serving_setting(row: Mapping[str, Any]) -> tuple[Architecture, GpuSpec, EngineLayout, Load]:
+def read_serving_setting(row: Mapping[str, Any]) -> tuple[Architecture, GpuSpec, EngineLayout, EngineLoad]:
     """Read the serving setting of a row.
 
     Raises
@@ -297,7 +297,9 @@ def read_serving_setting(row: Mapping[str, Any]) -> tuple[Architecture, GpuSpec,
     model = parse_architecture(name)[0] if is_described else find_published_preset(name) or _reject_model(name)
     if model.kind != "decoder":
         _reject_row("model", "a decoder", f"{model.name}, {model.kind}", "Name another.")
-    load = Load(*(_read_whole_number(row, name, None) for name in ("prompt_tokens", "answer_tokens", "concurrency")))
+    load = EngineLoad(
+        *(_read_whole_number(row, name, None) for name in ("prompt_tokens", "answer_tokens", "concurrency"))
+    )
     pp, dp, _ = (_read_whole_number(row, name, 1) for name in ("pp", "dp", "ep"))
     tp = _read_whole_number(row, "tp", 0) or max(_read_whole_number(row, "gpus", None) // (pp * dp), 1)
     gpus = _read_whole_number(row, "gpus", tp * pp * dp)
@@ -499,7 +501,7 @@ def _find_fewest(request: SizingRequest, architecture: Architecture, device: Ser
         device.gpus,
         cache_bytes=CACHE_BYTES[request.cache_dtype],
     )
-    max_sequences = count_sequences_in_memory(architecture, gpu_model, layout, Load(prompt, answer, 1))
+    max_sequences = count_sequences_in_memory(architecture, gpu_model, layout, EngineLoad(prompt, answer, 1))
     if max_sequences < 1:
         return f"weights and one request of {prompt + answer:,} tokens do not fit in memory"
     batched, seqs = (
@@ -509,7 +511,7 @@ def _find_fewest(request: SizingRequest, architecture: Architecture, device: Ser
     )
     running = np.arange(min(max_sequences, seqs) + 1.0)
 
-    work = compute_serving_work(architecture, gpu_model, layout, Load(prompt, answer, running))
+    work = compute_serving_work(architecture, gpu_model, layout, EngineLoad(prompt, answer, running))
     steps, prefill_s = step_and_prefill_seconds(work, speed)
     per_token = float(np.max(prefill_s)) / prompt
     engine = ReplicaSpeed(steps, per_token, speed.first_token_s, batched)

@@ -27,7 +27,7 @@ FOUR_BIT_FORMATS = ("nvfp4", "mxfp4", "fp4")
 
 
 @dataclass(frozen=True)
-class Load:
+class EngineLoad:
     """A constant number of concurrent requests on one engine.
 
     Parameters
@@ -192,7 +192,7 @@ def count_weights(architecture: Architecture) -> tuple[float, float, int]:
 
 
 def compute_serving_work(
-    architecture: Architecture, gpu_model: GpuSpec, layout: EngineLayout, load: Load, capacity: float = np.inf
+    architecture: Architecture, gpu_model: GpuSpec, layout: EngineLayout, load: EngineLoad, capacity: float = np.inf
 ) -> ServingWork:
     """Compute the work of an engine in the steady state of constant concurrency.
 
@@ -208,7 +208,7 @@ def compute_serving_work(
     >>> from gpuplanner.sizing.model_architecture import load_preset
     >>> from gpuplanner.sizing.throughput import find_gpu_spec
     >>> h100 = find_gpu_spec("H100-80GB-SXM5")
-    >>> work = compute_serving_work(load_preset("llama-3.1-8b"), h100, EngineLayout(), Load(1024, 512, 1))
+    >>> work = compute_serving_work(load_preset("llama-3.1-8b"), h100, EngineLayout(), EngineLoad(1024, 512, 1))
     >>> round(1e3 * float(work.read_s), 2)  # 15 GB of weights and 0.2 GB of cache at 3.35 TB/s
     4.53
     """
@@ -306,7 +306,7 @@ def predict_serving(work: ServingWork, speed: ServingSpeed | None = None) -> Ser
     >>> from gpuplanner.sizing.model_architecture import load_preset
     >>> from gpuplanner.sizing.throughput import find_gpu_spec
     >>> h100 = find_gpu_spec("H100-80GB-SXM5")
-    >>> work = compute_serving_work(load_preset("llama-3.1-8b"), h100, EngineLayout(), Load(1024, 512, 64))
+    >>> work = compute_serving_work(load_preset("llama-3.1-8b"), h100, EngineLayout(), EngineLoad(1024, 512, 64))
     >>> 8 < predict_serving(work).itl_ms < 16
     True
     """
@@ -357,7 +357,7 @@ def cache_bytes_per_token(architecture: Architecture, tp: int = 1, *, bytes_each
 
 
 @dataclass(frozen=True)
-class Footprint:
+class EngineFootprint:
     """Bytes that an engine takes on each GPU: weights, workspace, and the cache of one sequence."""
 
     weights: float
@@ -389,7 +389,9 @@ def make_layout(
     return EngineLayout(tp, pp, dp, weight_bytes, dense_bytes, cache_bytes, weights)
 
 
-def compute_footprint(architecture: Architecture, layout: EngineLayout, seq: float, adapters: int = 0) -> Footprint:
+def compute_footprint(
+    architecture: Architecture, layout: EngineLayout, seq: float, adapters: int = 0
+) -> EngineFootprint:
     """Compute the memory of an engine on each GPU [bytes]; embeddings and head have 16 bits."""
     dense, routed, head = count_weights(architecture)
     tp = layout.tp
@@ -405,10 +407,12 @@ def compute_footprint(architecture: Architecture, layout: EngineLayout, seq: flo
     if architecture.kind == "encoder":
         # Nothing is kept from step to step: a sequence takes what one layer works with.
         sequence_bytes = seq * (2 * width / tp + 4 * architecture.hidden) * 2.0
-    return Footprint(weights, workspace, sequence_bytes)
+    return EngineFootprint(weights, workspace, sequence_bytes)
 
 
-def count_sequences_in_memory(architecture: Architecture, gpu_model: GpuSpec, layout: EngineLayout, load: Load) -> int:
+def count_sequences_in_memory(
+    architecture: Architecture, gpu_model: GpuSpec, layout: EngineLayout, load: EngineLoad
+) -> int:
     """Count the sequences of average length that fit in the memory of an engine next to its weights.
 
     Examples
@@ -416,7 +420,7 @@ def count_sequences_in_memory(architecture: Architecture, gpu_model: GpuSpec, la
     >>> from gpuplanner.sizing.model_architecture import load_preset
     >>> from gpuplanner.sizing.throughput import find_gpu_spec
     >>> model, gpu_model = load_preset("llama-3.1-70b"), find_gpu_spec("H100-80GB-SXM5")
-    >>> [count_sequences_in_memory(model, gpu_model, EngineLayout(tp), Load(1024, 512, 1)) for tp in (1, 2, 4)]
+    >>> [count_sequences_in_memory(model, gpu_model, EngineLayout(tp), EngineLoad(1024, 512, 1)) for tp in (1, 2, 4)]
     [0, 16, 371]
     """
     length = load.prompt + load.answer / 2
@@ -455,7 +459,9 @@ def make_engine(
     prompt_tokens = DEFAULT_PROMPT_FRACTION * seq if prompt is None else prompt
 
     def work(count: int) -> ServingWork:
-        return compute_serving_work(architecture, gpu_model, layout, Load(prompt_tokens, seq - prompt_tokens, count))
+        return compute_serving_work(
+            architecture, gpu_model, layout, EngineLoad(prompt_tokens, seq - prompt_tokens, count)
+        )
 
     def step(count: int) -> float:
         if architecture.kind == "encoder":  # all tokens of a sequence at once, told by the token

@@ -22,7 +22,7 @@ _COEFFICIENT_COLUMNS = (
 
 
 @dataclass(frozen=True)
-class Method:
+class TrainingMethod:
     """What one method trains: all (``trained``), some layers (``layers``) or what it adds to a ``frozen`` model.
 
     ``counts`` are coefficients of trained parameters: of an adapted matrix by its rank, inputs, outputs and products of
@@ -54,7 +54,7 @@ class Method:
 
 
 @functools.cache
-def load_methods() -> dict[str, Method]:
+def load_methods() -> dict[str, TrainingMethod]:
     """Load all training methods by name.
 
     Examples
@@ -63,7 +63,7 @@ def load_methods() -> dict[str, Method]:
     ('frozen', 2)
     """
     return {
-        row["method"]: Method(
+        row["method"]: TrainingMethod(
             row["method"],
             row["base"],
             tuple((row["targets"] or "").split()),
@@ -158,7 +158,7 @@ def find_figures(kind: str, name: str, fact: str) -> list[float] | None:
 
 
 @dataclass(frozen=True)
-class ToolFact:
+class ToolDefault:
     """One default setting of a tool, with its source."""
 
     fact: str
@@ -170,14 +170,14 @@ _PLAN_FACTS = ("called", "launch", "parallel", "modes", "kernels")
 """Facts on launch and speed of a tool, which do not affect memory."""
 
 
-def list_tool_facts(tool: str, tags: Iterable[str]) -> list[ToolFact]:
+def list_tool_facts(tool: str, tags: Iterable[str]) -> list[ToolDefault]:
     """List the default settings of a tool that apply to a situation."""
     situation = frozenset(tags)
     table = facts("training_tools").filter(tool=tool)
-    facts_by_name: dict[str, ToolFact] = {}
+    facts_by_name: dict[str, ToolDefault] = {}
     for condition, fact, value, source in table.select("when", "fact", "value", "source").iter_rows():
         if frozenset((condition or "").split()) <= situation and fact not in _PLAN_FACTS:
-            facts_by_name[fact] = ToolFact(fact, value, source)
+            facts_by_name[fact] = ToolDefault(fact, value, source)
     return list(facts_by_name.values())
 
 

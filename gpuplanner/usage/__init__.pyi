@@ -38,9 +38,9 @@ from gpuplanner.usage.gpu_hour_ledger import unused_share as unused_share
 from gpuplanner.usage.job_classes import JOB_CLASSES as JOB_CLASSES
 from gpuplanner.usage.job_classes import NUMBER_FACTS as NUMBER_FACTS
 from gpuplanner.usage.job_classes import TEXT_FACTS as TEXT_FACTS
-from gpuplanner.usage.job_classes import Range as Range
+from gpuplanner.usage.job_classes import NameCondition as NameCondition
+from gpuplanner.usage.job_classes import RangeCondition as RangeCondition
 from gpuplanner.usage.job_classes import Rule as Rule
-from gpuplanner.usage.job_classes import Words as Words
 from gpuplanner.usage.job_classes import class_by_shape as class_by_shape
 from gpuplanner.usage.job_classes import classify_jobs as classify_jobs
 from gpuplanner.usage.job_classes import read_rules as read_rules
@@ -51,7 +51,7 @@ from gpuplanner.usage.job_phases import find_phases as find_phases
 from gpuplanner.usage.occupancy import inferred_inventory as inferred_inventory
 from gpuplanner.usage.occupancy import installed_gpu_hours as installed_gpu_hours
 from gpuplanner.usage.phase_demand import VERDICTS as VERDICTS
-from gpuplanner.usage.phase_demand import Claim as Claim
+from gpuplanner.usage.phase_demand import LateDemandTest as LateDemandTest
 from gpuplanner.usage.phase_demand import claim_by_class as claim_by_class
 from gpuplanner.usage.phase_demand import claim_table as claim_table
 from gpuplanner.usage.phase_demand import demand_by_class as demand_by_class
@@ -81,6 +81,6 @@ from gpuplanner.usage.run_times import impute_run_times as impute_run_times
 from gpuplanner.usage.run_times import remaining_run_time as remaining_run_time
 from gpuplanner.usage.run_times import remaining_while_busy as remaining_while_busy
 from gpuplanner.usage.utilization_dips import SPIKE_LABELS as SPIKE_LABELS
-from gpuplanner.usage.utilization_dips import Spikes as Spikes
+from gpuplanner.usage.utilization_dips import ActivityDips as ActivityDips
 from gpuplanner.usage.utilization_dips import find_spikes as find_spikes
 from gpuplanner.usage.utilization_dips import spikes_of_jobs as spikes_of_jobs

@@ -19,7 +19,7 @@ from gpuplanner.ingest.telemetry.telemetry_join import (
     device_kind,
     split_shared_samples,
 )
-from gpuplanner.usage.occupancy import Window, jobs_with_gpus
+from gpuplanner.usage.occupancy import LedgerWindow, jobs_with_gpus
 
 MIN_PROCESS_MEMORY_GIB = 0.25
 """Device memory from which a process is taken to be there: a CUDA context alone takes about 0.3 GB [1]_.
@@ -44,7 +44,7 @@ ALLOCATION_COLUMNS = (
 
 
 def split_allocated_hours(
-    jobs: pl.DataFrame | pl.LazyFrame, samples: pl.DataFrame | None, window: Window
+    jobs: pl.DataFrame | pl.LazyFrame, samples: pl.DataFrame | None, window: LedgerWindow
 ) -> pl.DataFrame:
     """Split the allocated GPU-hours of jobs by the observed activity of their GPUs.
 
@@ -139,7 +139,7 @@ def allocated_and_active(
     >>> allocated_and_active(jobs, start=nine, end=nine + timedelta(hours=3))["idle_without_process"].to_list()
     [6.0]
     """
-    window = Window(start, end)
+    window = LedgerWindow(start, end)
     ids = [] if samples is None else [*JOIN_COLUMNS]
     table = cast_columns(jobs, Jobs, [*ids, *ALLOCATION_COLUMNS], source="jobs")
     attempts = jobs_with_gpus(table, window).lazy().with_columns(board=pl.lit(None, pl.String))
@@ -265,7 +265,7 @@ def sum_levels(spans: pl.DataFrame, by: Sequence[str], borders: pl.DataFrame | N
     )
 
 
-def _hours_by_owner(table: pl.DataFrame, weight: str, owners: int, window: Window) -> np.ndarray:
+def _hours_by_owner(table: pl.DataFrame, weight: str, owners: int, window: LedgerWindow) -> np.ndarray:
     """Sum GPU-hours by owner and hour, shape (n_owners, n_hours).
 
     Parameters
@@ -276,7 +276,7 @@ def _hours_by_owner(table: pl.DataFrame, weight: str, owners: int, window: Windo
         Column with the GPUs of each span.
     owners : int
         Number of owners.
-    window : Window
+    window : LedgerWindow
         Window of the ledger.
     """
     spans = window.spans(table, "begin", "until", weight)
@@ -385,7 +385,7 @@ def allocated_by_state(jobs: pl.DataFrame | LazyJobs, *, start: datetime, end: d
     >>> allocated_by_state(jobs, **day).select("state", "gpu_hours", "lost").rows()
     [('COMPLETED', 16.0, False), ('FAILED', 4.0, True)]
     """
-    window = Window(start, end)
+    window = LedgerWindow(start, end)
     # In order: else threads add up parts of a group as they come, and the last digit is now this, now that.
     sums = {"attempts": pl.len().cast(pl.Int64), "gpu_hours": (pl.col("gpus") * pl.col("hours")).sum()}
     sums_of_parts = [
@@ -439,7 +439,7 @@ def requested_allocated_active(jobs: pl.DataFrame | LazyJobs, *, start: datetime
     >>> requested_allocated_active(jobs, start=nine, end=nine + timedelta(hours=24)).rows()
     [('a', 192.0, 16.0, 4.0, 1.0, 1.0)]
     """
-    window = Window(start, end)
+    window = LedgerWindow(start, end)
     allocated = pl.col("gpus") * pl.col("hours")
     is_counted_request = (pl.col("start_time") >= window.start) & pl.col("time_limit_s").is_not_null()
     limited, observed = pl.col("time_limit_s").is_not_null(), pl.col("sm_activity").is_not_null()
@@ -468,7 +468,7 @@ def requested_allocated_active(jobs: pl.DataFrame | LazyJobs, *, start: datetime
 
 
 def _allocations_in_window(
-    jobs: pl.DataFrame | LazyJobs, window: Window, *extra_columns: str
+    jobs: pl.DataFrame | LazyJobs, window: LedgerWindow, *extra_columns: str
 ) -> Iterator[pl.DataFrame]:
     """Yield the attempts that were allocated GPUs in the window, with their hours in it, part by part."""
     names = ["tenant", "state", "gpus", "submit_time", "start_time", "end_time", *extra_columns]
@@ -514,7 +514,7 @@ def gpu_hours_by_node(jobs: pl.DataFrame, inventory: pl.DataFrame, *, start: dat
     >>> gpu_hours_by_node(jobs, nodes, start=nine, end=nine + timedelta(minutes=30)).drop("hour").rows()
     [('n1', 2.0, 1.0), ('n2', 2.0, 1.0)]
     """
-    window = Window(start, end)
+    window = LedgerWindow(start, end)
     nodes = conform(inventory, Inventory, source="inventory")
     started = cast_columns(jobs, Jobs, _OF_NODES, source="jobs").drop_nulls("start_time")
     table = jobs_with_gpus(started.with_columns(pl.col("node_list").cast(pl.String)), window)

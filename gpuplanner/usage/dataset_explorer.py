@@ -28,7 +28,7 @@ from gpuplanner.usage.period_accounts import dataset_ledger
 from gpuplanner.usage.phase_demand import claim_table, fit_phases, phases_of_jobs
 from gpuplanner.usage.planned_fleet import PlannedFleet, planned_fleet
 from gpuplanner.usage.requested_demand import demand_series, resolve_requests
-from gpuplanner.usage.utilization_dips import Spikes, find_spikes
+from gpuplanner.usage.utilization_dips import ActivityDips, find_spikes
 
 
 @dataclass(frozen=True)
@@ -90,14 +90,14 @@ class JobView:
 
     samples: pl.DataFrame
     phases: pl.DataFrame
-    spikes: Spikes
+    spikes: ActivityDips
     bound: str
     evidence: str
     price: Price | None = None
 
 
 @dataclass(frozen=True, eq=False)
-class Inbox:
+class ExploredDataset:
     """A dataset with its usage tables, the GPU model that requests are read for, and the time zone.
 
     Tables of the whole trace are computed when they are first asked for, and kept.
@@ -262,7 +262,9 @@ class Inbox:
         return JobView(samples, priced.sort("phase"), spikes, whole["bound"], whole["evidence"], price)
 
 
-def open_inbox(data: str | Dataset, *, gpu_model: str | None = None, tz: str = "UTC", smallest_group: int = 0) -> Inbox:
+def open_inbox(
+    data: str | Dataset, *, gpu_model: str | None = None, tz: str = "UTC", smallest_group: int = 0
+) -> ExploredDataset:
     """Open a dataset, by folder or by the name of a public trace, to explore it.
 
     Parameters
@@ -283,4 +285,4 @@ def open_inbox(data: str | Dataset, *, gpu_model: str | None = None, tz: str = "
     """
     if not isinstance(data, Dataset):
         data = read_public(data) if data in public_traces() else load_dataset(data)
-    return Inbox(data, gpu_model, tz, smallest_group)
+    return ExploredDataset(data, gpu_model, tz, smallest_group)

@@ -17,7 +17,16 @@ from gpuplanner.hardware.gpu_models import GpuModel, load_any_gpu_model
 from gpuplanner.hardware.mig_layouts import parse_layout
 from gpuplanner.ingest.gpu_model_resolution import try_expand_node_list
 from gpuplanner.ingest.large_tables import LazyJobs
-from gpuplanner.usage.occupancy import TOLERANCE_GPUS, Idle, Kinds, Slabs, Spans, Window, jobs_with_gpus, running_sum
+from gpuplanner.usage.occupancy import (
+    TOLERANCE_GPUS,
+    HourSlabs,
+    Idle,
+    KindCounts,
+    LedgerWindow,
+    TickSpans,
+    jobs_with_gpus,
+    running_sum,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,15 +43,15 @@ class NodePool:
       nodes.
     """
 
-    installed: Spans
-    allocated: Spans
+    installed: TickSpans
+    allocated: TickSpans
     list_of_allocation: np.ndarray
     lists: NodeLists
-    waiting: Spans
+    waiting: TickSpans
     need_of_job: np.ndarray
     needs: np.ndarray
 
-    def idle(self, slabs: Slabs) -> Idle:
+    def idle(self, slabs: HourSlabs) -> Idle:
         """Start a sweep over fragmented GPUs, and GPUs requested by waiting jobs that fit.
 
         A job that needs g GPUs on each of k nodes fits by count if k x g GPUs are left, and fits if k nodes have g
@@ -57,12 +66,12 @@ class NodePool:
 class _NodeSweep:
     """Unallocated GPUs of every node and waiting jobs, carried from slab to slab."""
 
-    def __init__(self, pool: NodePool, slabs: Slabs) -> None:
+    def __init__(self, pool: NodePool, slabs: HourSlabs) -> None:
         self._pool = pool
         self._there = pool.installed.steps(slabs)
         self._held = pool.allocated.steps(slabs)
         waiting = pool.waiting
-        self._waiting = Kinds(waiting.begin, waiting.end, pool.need_of_job, len(pool.needs), slabs)
+        self._waiting = KindCounts(waiting.begin, waiting.end, pool.need_of_job, len(pool.needs), slabs)
         self._sum = np.zeros(len(pool.installed.gpus))
         self._unplaced = 0.0
 
@@ -146,12 +155,12 @@ def _drop_rounding(gpus: np.ndarray) -> np.ndarray:
 
 def node_pool(
     started: pl.LazyFrame,
-    allocated_spans: Spans,
+    allocated_spans: TickSpans,
     queued: pl.LazyFrame,
-    waiting_spans: Spans,
+    waiting_spans: TickSpans,
     nodes: pl.DataFrame,
     out: pl.DataFrame,
-    window: Window,
+    window: LedgerWindow,
 ) -> NodePool | None:
     """Collect allocations by node; None where no job names a node, or the inventory names one twice.
 
@@ -159,17 +168,17 @@ def node_pool(
     ----------
     started : polars.LazyFrame
         Started jobs of the pool.
-    allocated_spans : Spans
+    allocated_spans : TickSpans
         Their allocations.
     queued : polars.LazyFrame
         Waiting jobs of the pool.
-    waiting_spans : Spans
+    waiting_spans : TickSpans
         Their waits.
     nodes : polars.DataFrame
         Table ``schemas.Inventory``.
     out : polars.DataFrame
         GPUs out of service, see :func:`gpuplanner.usage.gpu_hour_ledger.check_out_of_service`.
-    window : Window
+    window : LedgerWindow
         Window of the ledger.
     """
     number = {name: position for position, name in enumerate(nodes["node"])}
@@ -297,7 +306,7 @@ def slice_hours(
     >>> slice_hours(jobs, nodes, start=nine, end=nine + timedelta(hours=1)).drop("gpu_model").rows()
     [('held', 3.0, 4.0), ('cut_idle', 3.0, 4.0), ('lost_to_layout', 1.0, 0.0), ('whole', 0.0, 0.0)]
     """
-    window = Window(start, end)
+    window = LedgerWindow(start, end)
     nodes = conform(inventory, Inventory, source="inventory")
     nodes = nodes.with_columns(hours=window.overlap_h("installed", "retired"))
     instance_hours = []

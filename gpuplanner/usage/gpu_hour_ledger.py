@@ -16,9 +16,9 @@ from gpuplanner.core.step_functions import TICK, has_unknown_end, require_time_z
 from gpuplanner.usage.allocated_hours import ACTIVE, ALLOCATED_IDLE_STATES, JOIN_COLUMNS, split_allocated_hours
 from gpuplanner.usage.fragmentation import node_pool
 from gpuplanner.usage.occupancy import (
+    LedgerWindow,
     PoolHours,
     Reservation,
-    Window,
     inferred_inventory,
     jobs_with_gpus,
     match_gpu_models,
@@ -114,7 +114,7 @@ def gpu_time_ledger(
     >>> ledger.select("tenant", "bucket", "gpu_hours").rows()
     [('-', 'unallocated', 2.5), ('-', 'idle_pending', 0.5), ('vision', 'no_telemetry', 1.0)]
     """
-    window = Window(start, end)
+    window = LedgerWindow(start, end)
     ids = [] if samples is None else [name for name in JOIN_COLUMNS if name not in LEDGER_COLUMNS]
     gpu_attempts, nodes = match_gpu_models(*_ledger_inputs(jobs, inventory, window, [*ids, *LEDGER_COLUMNS]))
     started = gpu_attempts.lazy().filter(pl.col("start_time").is_not_null())
@@ -173,7 +173,7 @@ def ledger_assumptions(
     >>> ledger_assumptions(jobs, start=day, end=day + timedelta(days=1))[0].partition(":")[0]
     'No inventory was given'
     """
-    window = Window(start, end)
+    window = LedgerWindow(start, end)
     _, nodes = match_gpu_models(*_ledger_inputs(jobs, inventory, window, LEDGER_COLUMNS))
     sentences = []
     if inventory is None:
@@ -201,7 +201,7 @@ def ledger_assumptions(
 
 
 def _ledger_inputs(
-    jobs: pl.DataFrame, inventory: pl.DataFrame | None, window: Window, columns: Sequence[str]
+    jobs: pl.DataFrame, inventory: pl.DataFrame | None, window: LedgerWindow, columns: Sequence[str]
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
     asking = jobs_with_gpus(cast_columns(jobs, Jobs, columns, source="ledger: jobs"), window)
     if inventory is None:
@@ -210,7 +210,7 @@ def _ledger_inputs(
 
 
 def _sweep_ledger_pool(
-    started: pl.LazyFrame, queued: pl.LazyFrame, nodes: pl.DataFrame, out: pl.DataFrame, window: Window
+    started: pl.LazyFrame, queued: pl.LazyFrame, nodes: pl.DataFrame, out: pl.DataFrame, window: LedgerWindow
 ) -> PoolHours:
     """Compute the unallocated GPU-hours of one pool.
 
@@ -224,7 +224,7 @@ def _sweep_ledger_pool(
         Table ``schemas.Inventory``.
     out : polars.DataFrame
         GPUs out of service.
-    window : Window
+    window : LedgerWindow
         Window of the ledger.
     """
     kept = out.filter(_KEPT_ANYWHERE)
@@ -253,7 +253,7 @@ def _bucket_rows(tenant: str, gpu_model: str | None, bucket: str, gpu_hours: np.
     return hours.with_columns(**names).select("tenant", "board", "hour", "bucket", "gpu_hours")
 
 
-def _describe_excess(pool: PoolHours, gpu_model: str | None, window: Window) -> str:
+def _describe_excess(pool: PoolHours, gpu_model: str | None, window: LedgerWindow) -> str:
     first_time = window.origin + pool.excess_tick * TICK
     return format_message(
         f"ledger: GPUs of {gpu_model if gpu_model is not None else 'all models'} allocated or out of service",

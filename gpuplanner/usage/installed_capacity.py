@@ -15,7 +15,7 @@ from gpuplanner.core.errors import escape_controls, examples
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.gpu_model_resolution import try_expand_node_list
 from gpuplanner.usage.observed_nodes import add_observed_layouts, observe_nodes
-from gpuplanner.usage.occupancy import Window, inferred_inventory, jobs_with_gpus, match_gpu_models
+from gpuplanner.usage.occupancy import LedgerWindow, inferred_inventory, jobs_with_gpus, match_gpu_models
 
 Spell = tuple[datetime, datetime, float]
 Times = NDArray[np.datetime64]
@@ -257,7 +257,7 @@ class Pool:
 
 
 @dataclass(frozen=True, eq=False)
-class Installed:
+class InstalledGpus:
     """Installed GPUs in a window, shared by ledger, plan, simulation and report.
 
     - ``inventory``: Table ``schemas.Inventory``: as given, or inferred from what was held at once.
@@ -291,7 +291,7 @@ class Installed:
 
         Examples
         --------
-        >>> Installed(pl.DataFrame(), False, (Pool("T4", 8), Pool("L4", 2)), ()).models_text
+        >>> InstalledGpus(pl.DataFrame(), False, (Pool("T4", 8), Pool("L4", 2)), ()).models_text
         '8 × T4, 2 × L4'
         """
         if self.pools[0].gpu_model is not None:
@@ -307,7 +307,7 @@ class Installed:
 
         Examples
         --------
-        >>> Installed(pl.DataFrame(), True, (Pool(None, 3),), (), by_node=False).origin
+        >>> InstalledGpus(pl.DataFrame(), True, (Pool(None, 3),), (), by_node=False).origin
         'inferred from the peak of allocated GPUs; there may be more'
         """
         if not self.inferred:
@@ -316,7 +316,7 @@ class Installed:
         return f"inferred from the peak of allocated GPUs{of_each}; there may be more"
 
 
-def find_installed(dataset: Dataset, begin: datetime, end: datetime) -> Installed:
+def find_installed(dataset: Dataset, begin: datetime, end: datetime) -> InstalledGpus:
     """Find the installed GPUs: from the inventory, else the fewest that could have run the jobs of the window.
 
     Examples
@@ -341,7 +341,7 @@ def find_installed(dataset: Dataset, begin: datetime, end: datetime) -> Installe
                 "instances allocated there at once.",
             )
     allocated = (
-        jobs_with_gpus(dataset.lazy_jobs.scan_unquarantined(), Window(begin, end))
+        jobs_with_gpus(dataset.lazy_jobs.scan_unquarantined(), LedgerWindow(begin, end))
         .filter(pl.col("start_time").is_not_null())
         .group_by(pl.col("gpu_model").cast(pl.String))
         .agg(jobs=pl.len(), cut=pl.col("instances").is_not_null().sum())
@@ -353,7 +353,7 @@ def find_installed(dataset: Dataset, begin: datetime, end: datetime) -> Installe
     was_held = pl.col("board").is_in(list(busy))
     by_board = by_board.sort(was_held, "gpus", "board", descending=[True, True, False])
     pools = tuple(Pool(gpu_model, int(gpus)) for gpu_model, gpus in by_board.iter_rows())
-    return Installed(
+    return InstalledGpus(
         inventory=inventory,
         inferred=inferred,
         pools=pools or (Pool(None, 0),),

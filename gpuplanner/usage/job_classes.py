@@ -113,7 +113,7 @@ MAX_TEXT_LENGTH = 200
 
 
 @dataclass(frozen=True)
-class Words:
+class NameCondition:
     """Condition of a rule: a name contains one of several words.
 
     Attributes
@@ -133,7 +133,7 @@ class Words:
 
 
 @dataclass(frozen=True)
-class Range:
+class RangeCondition:
     """Condition of a rule: a number is in a half-open range.
 
     Attributes
@@ -155,7 +155,7 @@ class Range:
         return above | below if self.low > self.high else above & below
 
 
-Condition: TypeAlias = Words | Range
+Condition: TypeAlias = NameCondition | RangeCondition
 
 
 @dataclass(frozen=True)
@@ -168,7 +168,7 @@ class Rule:
         Name, unique among the rules of a file.
     job_class : str
         Class that it gives, one of :data:`JOB_CLASSES`.
-    conditions : tuple of Words or Range
+    conditions : tuple of NameCondition or RangeCondition
         What must hold, all of it.
     because, source : str
         Why the rule may be right, and who says so; empty if the file does not say.
@@ -277,7 +277,7 @@ def _parse_condition(fact: str, value: object, location: str) -> Condition:
         padded = [" ".join(word.split()) for word in folded]
         if not words or len(padded) < len(words) or not all(padded):
             raise _rule_error(location, "a list of words", value, "Write for example [eval, benchmark].")
-        return Words(fact, tuple(padded))
+        return NameCondition(fact, tuple(padded))
     if not isinstance(value, dict):
         raise _rule_error(location, "{from: ..., below: ...}", value, "Give one bound or both.")
     bounds = _require_mapping(value, ("from", "below"), location)
@@ -288,7 +288,7 @@ def _parse_condition(fact: str, value: object, location: str) -> Condition:
     low, high = float(bounds.get("from", -math.inf)), float(bounds.get("below", math.inf))
     if not bounds or low == high or (low > high and fact != "hour"):
         raise _rule_error(location, "a range that holds something", dict(value), "Put 'from' below 'below'.")
-    return Range(fact, low, high)
+    return RangeCondition(fact, low, high)
 
 
 def _require_mapping(value: object, keys: tuple[str, ...], location: str) -> Mapping[str, Any]:

@@ -21,7 +21,7 @@ from gpuplanner.hardware.layout_enumeration import find_fewest_gpus
 from gpuplanner.hardware.mig_layouts import UNUSED_LAYOUT, format_layout, parse_layout, prove
 from gpuplanner.ingest.gpu_model_resolution import spread_gpus_over_nodes
 from gpuplanner.ingest.large_tables import LazyJobs
-from gpuplanner.usage.occupancy import HOUR, Window, inferred_inventory, jobs_with_gpus
+from gpuplanner.usage.occupancy import HOUR, LedgerWindow, inferred_inventory, jobs_with_gpus
 
 NODE_JOB_COLUMNS = (
     "submit_time", "start_time", "end_time", "state", "gpus", "gpus_by_memory", "gpu_model", "profile_requested",
@@ -220,7 +220,7 @@ def _use_by_node_and_model(jobs: LazyJobs, begin: datetime, end: datetime) -> pl
     texts = pl.col("node_list", "gpu_model").cast(pl.String)
     parts = []
     for part in jobs.iterate_chunks(NODE_JOB_COLUMNS):
-        allocated = jobs_with_gpus(cast_columns(part, Jobs, NODE_JOB_COLUMNS, source="jobs"), Window(begin, end))
+        allocated = jobs_with_gpus(cast_columns(part, Jobs, NODE_JOB_COLUMNS, source="jobs"), LedgerWindow(begin, end))
         inside = clip_to_window(allocated.filter(pl.col("start_time") < end), begin, end)
         parts.append(inside.group_by(texts, maintain_order=True).agg(jobs=pl.len(), gpus=gpu_seconds.sum()))
     lists = pl.concat(parts).group_by("node_list", "gpu_model", maintain_order=True).agg(pl.all().sum())
@@ -251,7 +251,7 @@ def _on_named_nodes(
         Usual GPU model of each node; None: from the jobs.
     """
     boards = _usual_models(_use_by_node_and_model(LazyJobs.from_table(jobs), begin, end)) if boards is None else boards
-    allocated = jobs_with_gpus(cast_columns(jobs, Jobs, NODE_JOB_COLUMNS, source="jobs"), Window(begin, end))
+    allocated = jobs_with_gpus(cast_columns(jobs, Jobs, NODE_JOB_COLUMNS, source="jobs"), LedgerWindow(begin, end))
     allocated = allocated.filter(pl.col("start_time") < end, pl.col("node_list").is_not_null().any())
     if allocated.is_empty():
         return None
@@ -569,7 +569,7 @@ def describe_snapshot(jobs: pl.DataFrame, begin: datetime, end: datetime) -> str
     last = end - HOUR
     if last <= begin:
         return None
-    window = Window(begin, end)
+    window = LedgerWindow(begin, end)
     allocated = jobs_with_gpus(cast_columns(jobs, Jobs, NODE_JOB_COLUMNS, source="jobs"), window).filter(
         pl.col("start_time") < end
     )

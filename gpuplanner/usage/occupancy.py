@@ -30,7 +30,7 @@ MAX_SLAB_EVENTS = 1 << 17
 """Beginnings and ends that a slab holds at most, unless a single hour has more."""
 
 
-class Slabs:
+class HourSlabs:
     """Whole clock hours, grouped into slabs of about :data:`MAX_SLAB_EVENTS` events.
 
     - ``hours``: Length of the time in hours.
@@ -38,7 +38,7 @@ class Slabs:
 
     Examples
     --------
-    >>> slabs = Slabs(3, [np.array([0, 2 * HOUR_TICKS])])
+    >>> slabs = HourSlabs(3, [np.array([0, 2 * HOUR_TICKS])])
     >>> len(slabs), slabs.hours(0)
     (1, (0, 3))
     """
@@ -82,10 +82,10 @@ class Slabs:
         return np.split(order, ends)[: len(self)]
 
 
-class Changes:
+class IntervalChanges:
     """Begins and ends of intervals ``[begin, end)``, in ticks, by slab."""
 
-    def __init__(self, begin: np.ndarray, end: np.ndarray, slabs: Slabs) -> None:
+    def __init__(self, begin: np.ndarray, end: np.ndarray, slabs: HourSlabs) -> None:
         self._begin, self._end = begin, end
         self.begins, self.ends = slabs.events_by_slab(begin), slabs.events_by_slab(end)
 
@@ -94,7 +94,7 @@ class Changes:
         return self._begin[self.begins[slab]], self._end[self.ends[slab]]
 
 
-class Steps(Changes):
+class LevelSteps(IntervalChanges):
     """Level of a sum of weighted intervals, slab by slab.
 
     - ``begin``, ``end``: Intervals ``[begin, end)`` in ticks.
@@ -102,7 +102,7 @@ class Steps(Changes):
     - ``slabs``: Slabs of the time.
     """
 
-    def __init__(self, begin: np.ndarray, end: np.ndarray, weight: np.ndarray, slabs: Slabs) -> None:
+    def __init__(self, begin: np.ndarray, end: np.ndarray, weight: np.ndarray, slabs: HourSlabs) -> None:
         super().__init__(begin, end, slabs)
         self._weight, self._level = weight, 0.0
 
@@ -117,7 +117,7 @@ class Steps(Changes):
         return level
 
 
-class Kinds(Changes):
+class KindCounts(IntervalChanges):
     """Number of intervals of each kind over time, slab by slab.
 
     - ``begin``, ``end``: Intervals ``[begin, end)`` in ticks.
@@ -126,7 +126,7 @@ class Kinds(Changes):
     - ``slabs``: Slabs of the time.
     """
 
-    def __init__(self, begin: np.ndarray, end: np.ndarray, kind: np.ndarray, kinds: int, slabs: Slabs) -> None:
+    def __init__(self, begin: np.ndarray, end: np.ndarray, kind: np.ndarray, kinds: int, slabs: HourSlabs) -> None:
         super().__init__(begin, end, slabs)
         self._kind, self._count = kind, np.zeros(kinds)
 
@@ -164,23 +164,23 @@ TOLERANCE_GPUS = 1e-6
 
 
 @dataclass(frozen=True)
-class Spans:
+class TickSpans:
     """Intervals ``[begin, end)`` in ticks from the first hour of the ledger, with their GPUs."""
 
     begin: np.ndarray
     end: np.ndarray
     gpus: np.ndarray
 
-    def steps(self, slabs: Slabs) -> Steps:
+    def steps(self, slabs: HourSlabs) -> LevelSteps:
         """Prepare the sum of the GPUs over time, slab by slab."""
-        return Steps(self.begin, self.end, self.gpus, slabs)
+        return LevelSteps(self.begin, self.end, self.gpus, slabs)
 
-    def concatenate(self, other_spans: Spans) -> Spans:
+    def concatenate(self, other_spans: TickSpans) -> TickSpans:
         """Concatenate two sets of intervals."""
         if not len(other_spans.begin):
             return self
         pairs = ((self.begin, other_spans.begin), (self.end, other_spans.end), (self.gpus, other_spans.gpus))
-        return Spans(*map(np.concatenate, pairs))
+        return TickSpans(*map(np.concatenate, pairs))
 
     def by_hour(self, hours: int, group: np.ndarray, groups: int) -> np.ndarray:
         """Sum GPU-hours by group and hour, shape (n_groups, n_hours)."""
@@ -195,10 +195,10 @@ Idle = Callable[[int, np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]
 pieces, and GPUs asked for by jobs that would have fitted. It is asked for slab after slab."""
 
 
-class Pieces(Protocol):
+class NodeFragments(Protocol):
     """Knowledge of nodes: fragmented GPUs, and waiting jobs that would have fitted."""
 
-    def idle(self, slabs: Slabs) -> Idle:
+    def idle(self, slabs: HourSlabs) -> Idle:
         """Start a sweep over slabs."""
 
 
@@ -206,8 +206,8 @@ class Pieces(Protocol):
 class Reservation:
     """GPUs reserved for a tenant, and the GPUs allocated to the tenant."""
 
-    kept: Spans
-    allocated: Spans
+    kept: TickSpans
+    allocated: TickSpans
 
 
 @dataclass(frozen=True)
@@ -224,22 +224,22 @@ class PoolHours:
 
 def sweep_pool(
     *,
-    installed_spans: Spans,
-    allocated_spans: Spans,
-    waiting_spans: Spans,
+    installed_spans: TickSpans,
+    allocated_spans: TickSpans,
+    waiting_spans: TickSpans,
     reservations: Mapping[str, Reservation],
-    pieces: Pieces | None,
+    pieces: NodeFragments | None,
     hours: int,
 ) -> PoolHours:
     """Sweep once over all events of a pool, and split its unallocated GPU-hours by cause.
 
     Parameters
     ----------
-    installed_spans, allocated_spans, waiting_spans : Spans
+    installed_spans, allocated_spans, waiting_spans : TickSpans
         Installed GPUs; allocated GPUs and those out of service; GPUs requested by waiting jobs.
     reservations : mapping of str to Reservation
         Reservations by tenant.
-    pieces : Pieces or None
+    pieces : NodeFragments or None
         Knowledge of nodes; None: jobs that fit by count fit.
     hours : int
         Hours of the window.
@@ -247,8 +247,11 @@ def sweep_pool(
     reserved_by_tenant = {tenant: reservation.kept for tenant, reservation in reservations.items()}
     allocated_by_tenant = {tenant: reservation.allocated for tenant, reservation in reservations.items()}
     levels = [installed_spans, allocated_spans, *reserved_by_tenant.values(), *allocated_by_tenant.values()]
-    slabs = Slabs(hours, (instants for spans in (*levels, waiting_spans) for instants in (spans.begin, spans.end)))
-    steps, queue = [spans.steps(slabs) for spans in levels], Changes(waiting_spans.begin, waiting_spans.end, slabs)
+    slabs = HourSlabs(hours, (instants for spans in (*levels, waiting_spans) for instants in (spans.begin, spans.end)))
+    steps, queue = (
+        [spans.steps(slabs) for spans in levels],
+        IntervalChanges(waiting_spans.begin, waiting_spans.end, slabs),
+    )
     idle = _Fitting(waiting_spans, slabs).idle if pieces is None else pieces.idle(slabs)
     free, fragmented, idle_pending = np.zeros((3, hours))
     reserved = {tenant: np.zeros(hours) for tenant in reserved_by_tenant}
@@ -288,9 +291,9 @@ def sweep_pool(
 class _Fitting:
     """GPUs requested by waiting jobs that each request no more than is unallocated in the pool."""
 
-    def __init__(self, waiting_spans: Spans, slabs: Slabs) -> None:
+    def __init__(self, waiting_spans: TickSpans, slabs: HourSlabs) -> None:
         self._needs, kind = np.unique(waiting_spans.gpus, return_inverse=True)
-        self._queue = Kinds(waiting_spans.begin, waiting_spans.end, kind, len(self._needs), slabs)
+        self._queue = KindCounts(waiting_spans.begin, waiting_spans.end, kind, len(self._needs), slabs)
 
     def idle(self, slab: int, edges: np.ndarray, left: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Compute fragmented GPUs (none), and requested GPUs, between each edge and the next."""
@@ -305,7 +308,7 @@ HOUR = timedelta(hours=1)
 
 
 @dataclass(frozen=True)
-class Window:
+class LedgerWindow:
     """Time span of a ledger, on a grid of clock hours; the first and the last hour may be partial.
 
     - ``start``, ``end``: First instant, and first instant behind it, with a time zone.
@@ -336,7 +339,7 @@ class Window:
         last = pl.min_horizontal(pl.col(end).fill_null(self.end), pl.lit(self.end))
         return ((last - first).dt.total_microseconds() / 3.6e9).clip(lower_bound=0.0)
 
-    def spans(self, table: pl.DataFrame | pl.LazyFrame, begin: str, end: str, weight: str) -> Spans:
+    def spans(self, table: pl.DataFrame | pl.LazyFrame, begin: str, end: str, weight: str) -> TickSpans:
         """Convert rows to intervals within the window; a null begin is before it, a null end behind it.
 
         Parameters
@@ -357,7 +360,7 @@ class Window:
         begins = clip_ticks(begin, self.start)
         ends = pl.max_horizontal(clip_ticks(end, self.end), begins)
         columns = table.lazy().select(begin=begins, end=ends, gpus=pl.col(weight).cast(pl.Float64)).collect()
-        return Spans(*(columns[name].to_numpy() for name in ("begin", "end", "gpus")))
+        return TickSpans(*(columns[name].to_numpy() for name in ("begin", "end", "gpus")))
 
 
 Table = TypeVar("Table", pl.DataFrame, pl.LazyFrame)
@@ -381,7 +384,7 @@ def installed_gpu_hours(inventory: pl.DataFrame, start: datetime, end: datetime)
     240.0
     """
     nodes = conform(inventory, Inventory, source="inventory")
-    spans = Window(start, end).spans(nodes, "installed", "retired", "gpus")
+    spans = LedgerWindow(start, end).spans(nodes, "installed", "retired", "gpus")
     return float(((spans.end - spans.begin) * spans.gpus).sum() / HOUR_TICKS)
 
 
@@ -426,11 +429,11 @@ def inferred_inventory(jobs: pl.DataFrame | LazyJobs, *, start: datetime, end: d
     columns = ["submit_time", "state", "gpu_model", *_ALLOCATION_COLUMNS]
     jobs_on_disk = LazyJobs.from_table(jobs)
     tables = (cast_columns(part, Jobs, columns, source="jobs") for part in jobs_on_disk.iterate_chunks(columns))
-    words = (jobs_with_gpus(table, Window(start, end))["gpu_model"] for table in tables)
+    words = (jobs_with_gpus(table, LedgerWindow(start, end))["gpu_model"] for table in tables)
     named_by_all = not any(models.has_nulls() for models in words)
     peaks: dict[str | None, int] = {}
     for first, last in jobs_on_disk.split_span(start, end):
-        window = Window(first, last)
+        window = LedgerWindow(first, last)
         jobs_of_span = cast_columns(jobs_on_disk.collect_between(first, last, columns), Jobs, columns, source="jobs")
         asking = jobs_with_gpus(jobs_of_span, window)
         allocated = asking.lazy().filter(pl.col("start_time").is_not_null())
@@ -445,7 +448,7 @@ def inferred_inventory(jobs: pl.DataFrame | LazyJobs, *, start: datetime, end: d
     return pl.DataFrame(rows, schema=schema)
 
 
-def jobs_with_gpus(jobs: Table, window: Window) -> Table:
+def jobs_with_gpus(jobs: Table, window: LedgerWindow) -> Table:
     """Select the jobs that were allocated or requested GPUs at some time in the window."""
     is_in_window = (pl.col("submit_time") < window.end) & (pl.col("end_time").fill_null(window.end) > window.start)
     return jobs.filter((pl.col("gpus") > 0) & is_in_window & ~has_unknown_end())
@@ -475,7 +478,7 @@ def match_gpu_models(jobs: pl.DataFrame, inventory: pl.DataFrame) -> tuple[pl.Da
     return jobs.with_columns(pooled), nodes.with_columns(pooled)
 
 
-def peak_gpus_needed(allocated: pl.DataFrame | pl.LazyFrame, gpu_model: str | None, window: Window) -> int:
+def peak_gpus_needed(allocated: pl.DataFrame | pl.LazyFrame, gpu_model: str | None, window: LedgerWindow) -> int:
     """Find the peak of physical GPUs that jobs needed at once, at least.
 
     A GPU is partitioned or full. Instances need as many GPUs as their compute slices, their memory slices and the
@@ -485,7 +488,7 @@ def peak_gpus_needed(allocated: pl.DataFrame | pl.LazyFrame, gpu_model: str | No
     Examples
     --------
     >>> from datetime import UTC, datetime
-    >>> day = Window(datetime(2026, 2, 2, tzinfo=UTC), datetime(2026, 2, 3, tzinfo=UTC))
+    >>> day = LedgerWindow(datetime(2026, 2, 2, tzinfo=UTC), datetime(2026, 2, 3, tzinfo=UTC))
     >>> cut = {"gpus": 4 / 7, "gpus_by_memory": 0.5, "instances": 1, "profile_requested": "4g.20gb"}
     >>> jobs = pl.DataFrame([cut, cut, cut | {"gpus": 2.0, "instances": None}])
     >>> jobs = jobs.with_columns(start_time=day.start, end_time=day.end)
@@ -507,10 +510,10 @@ def peak_gpus_needed(allocated: pl.DataFrame | pl.LazyFrame, gpu_model: str | No
     return _peak_gpus(full_gpu_spans, needs, window)
 
 
-def _peak_gpus(full_gpu_spans: Spans, needs: list[tuple[Spans, int]], window: Window) -> int:
+def _peak_gpus(full_gpu_spans: TickSpans, needs: list[tuple[TickSpans, int]], window: LedgerWindow) -> int:
     """Find the peak of full GPUs and the largest need of partitioned ones together."""
     every = [full_gpu_spans, *(spans for spans, _ in needs)]
-    slabs = Slabs(window.hours, chain.from_iterable((spans.begin, spans.end) for spans in every))
+    slabs = HourSlabs(window.hours, chain.from_iterable((spans.begin, spans.end) for spans in every))
     steps = [spans.steps(slabs) for spans in every]
     peak = 0.0
     for slab in range(len(slabs)):

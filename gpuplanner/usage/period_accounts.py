@@ -34,7 +34,7 @@ from gpuplanner.usage.gpu_hour_ledger import (
 )
 from gpuplanner.usage.installed_capacity import out_of_service_gpus
 from gpuplanner.usage.job_history import begin_of, end_of, history
-from gpuplanner.usage.occupancy import Window, installed_gpu_hours, jobs_with_gpus, match_gpu_models
+from gpuplanner.usage.occupancy import LedgerWindow, installed_gpu_hours, jobs_with_gpus, match_gpu_models
 from gpuplanner.usage.planned_fleet import find_installed
 
 WEEKLY_QUANTILE = 0.95
@@ -148,10 +148,10 @@ def rightsizing_table(known_jobs: pl.DataFrame, sizes: pl.DataFrame) -> pl.DataF
 def scenario_use(scenario: Scenario) -> pl.DataFrame:
     """Tabulate mean requested, allocated and active GPUs by local day of the window, see :func:`use_by_day`."""
     job_history = history(scenario)
-    return use_by_day(job_history.trace, Window(job_history.begin, job_history.end), tz=scenario.tz)
+    return use_by_day(job_history.trace, LedgerWindow(job_history.begin, job_history.end), tz=scenario.tz)
 
 
-def use_by_day(dataset: Dataset, window: Window, *, tz: str) -> pl.DataFrame:
+def use_by_day(dataset: Dataset, window: LedgerWindow, *, tz: str) -> pl.DataFrame:
     """Tabulate ``day, requested_gpus, allocated_gpus, active_gpus``: mean GPUs by local day.
 
     Requested is what jobs wanted from when they were eligible to their end, allocated what they held. Active is what
@@ -183,7 +183,7 @@ def use_by_day(dataset: Dataset, window: Window, *, tz: str) -> pl.DataFrame:
 
 
 @dataclass(frozen=True)
-class Quarantined:
+class ExcludedJobs:
     """Jobs that are left out of every figure, and their stated GPU-hours [GPU h]."""
 
     jobs: int
@@ -198,7 +198,7 @@ class JobFacts:
     """
 
     jobs: int
-    quarantined: Quarantined | None
+    quarantined: ExcludedJobs | None
     tenants: int
     installed_gpu_hours: float | None = None
     unused_share: float | None = None
@@ -209,7 +209,7 @@ class JobFacts:
 
 
 @dataclass(frozen=True, eq=False)
-class JobsDescribed:
+class JobDescription:
     """Description of jobs: facts, tables by title, and the ledger, which only jobs with a time span have."""
 
     facts: JobFacts
@@ -217,16 +217,16 @@ class JobsDescribed:
     hours: pl.DataFrame | None = None
 
 
-def describe_jobs(dataset: Dataset, *, nodes: bool = False) -> JobsDescribed:
+def describe_jobs(dataset: Dataset, *, nodes: bool = False) -> JobDescription:
     """Describe the jobs of a dataset, without planning anything."""
     begin, end = begin_of(dataset), end_of(dataset)
     jobs, stated = dataset.lazy_jobs, dataset.source_facts
-    left_out = Quarantined(stated.rows_quarantined, stated.quarantined_gpu_hours)
+    left_out = ExcludedJobs(stated.rows_quarantined, stated.quarantined_gpu_hours)
     height, tenants = jobs.scan_unquarantined(["tenant"]).select(pl.len(), pl.col("tenant").n_unique()).collect().row(0)
     facts = JobFacts(height, left_out if left_out.jobs else None, tenants)
     classes = _job_class_table(jobs)
     if end <= begin:
-        return JobsDescribed(facts, classes)
+        return JobDescription(facts, classes)
     capacity = find_installed(dataset, begin, end)
     ledgers, activity, on_nodes = [], [], []
     for ledger_span in _ledger_spans(dataset, capacity.inventory, begin, end):
@@ -239,7 +239,7 @@ def describe_jobs(dataset: Dataset, *, nodes: bool = False) -> JobsDescribed:
     by_state = pl.concat(activity).group_by("tenant").agg(pl.all().sum()).sort("tenant")
     requested = requested_allocated_active(jobs, start=begin, end=end)
     by_end_state = allocated_by_state(jobs, start=begin, end=end)
-    groups = hours_by_group(jobs, Window(begin, end))
+    groups = hours_by_group(jobs, LedgerWindow(begin, end))
     all_facts = replace(
         facts,
         installed_gpu_hours=float(hours["gpu_hours"].sum()),
@@ -262,7 +262,7 @@ def describe_jobs(dataset: Dataset, *, nodes: bool = False) -> JobsDescribed:
         .sort("gpu_hours", "state", descending=[True, False]),
         "allocated GPU-hours by observed activity": by_state.drop(ACTIVE),
     }
-    return JobsDescribed(all_facts, tables, hours)
+    return JobDescription(all_facts, tables, hours)
 
 
 def _replace_active_hours(requested: pl.DataFrame, by_state: pl.DataFrame) -> pl.DataFrame:
@@ -285,7 +285,7 @@ _WAIT_QUANTILES = (0.5, 0.95, 0.99)
 _WAIT_S = (pl.col("start_time") - waiting_since()).dt.total_seconds()
 
 
-def hours_by_group(jobs: LazyJobs, window: Window) -> dict[str, pl.DataFrame]:
+def hours_by_group(jobs: LazyJobs, window: LedgerWindow) -> dict[str, pl.DataFrame]:
     """Sum allocated and lost GPU-hours and waits by tenant, partition, GPU model and profile.
 
     Each table has a row a group, most GPU-hours first: ``jobs``, ``gpu_hours``, ``lost_gpu_hours`` of attempts that did

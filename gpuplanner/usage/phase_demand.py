@@ -33,7 +33,7 @@ LEAST_DEMAND = 0.01
 
 
 @dataclass(frozen=True)
-class Claim:
+class LateDemandTest:
     """Late against early demand.
 
     Parameters
@@ -60,7 +60,7 @@ INTERVAL_ALPHA = 0.05
 """One minus the level of the interval of the median ratio."""
 
 
-def judge_claim(ratios: np.ndarray, *, effect: float = 0.10) -> Claim:
+def judge_claim(ratios: np.ndarray, *, effect: float = 0.10) -> LateDemandTest:
     """Judge whether late demand is lower than early demand by at least an effect.
 
     The interval of the median ratio is the exact one from order statistics: it needs neither symmetry nor normality,
@@ -101,16 +101,16 @@ def judge_claim(ratios: np.ndarray, *, effect: float = 0.10) -> Claim:
     if rank is None:
         fewest = next(count for count in range(1, 10_000) if _rank(count) is not None)
         text = f"{n} jobs are fewer than the {fewest} that an interval of {level} needs"
-        return Claim(CANNOT_TELL, median, None, None, n, text)
+        return LateDemandTest(CANNOT_TELL, median, None, None, n, text)
     ordered = np.sort(ratios)
     low, high = float(ordered[rank - 1]), float(ordered[n - rank])
     border = 1 - effect
     span = f"the {level} interval of final over early demand, {low:.2f} to {high:.2f},"
     if high <= border:
-        return Claim(SUPPORTED, median, low, high, n, f"{span} lies at or below {border:g}")
+        return LateDemandTest(SUPPORTED, median, low, high, n, f"{span} lies at or below {border:g}")
     if low > border:
-        return Claim(NOT_SUPPORTED, median, low, high, n, f"{span} lies above {border:g}")
-    return Claim(CANNOT_TELL, median, low, high, n, f"{span} holds {border:g}: too few jobs, or too unlike")
+        return LateDemandTest(NOT_SUPPORTED, median, low, high, n, f"{span} lies above {border:g}")
+    return LateDemandTest(CANNOT_TELL, median, low, high, n, f"{span} holds {border:g}: too few jobs, or too unlike")
 
 
 def late_over_early(

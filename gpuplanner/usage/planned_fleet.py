@@ -16,7 +16,7 @@ from gpuplanner.hardware.catalog import mig_model_names, non_mig_model_names
 from gpuplanner.hardware.gpu_models import GpuModel, load_any_gpu_model, make_non_mig_model
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.gpu_model_resolution import try_expand_node_list
-from gpuplanner.usage.installed_capacity import Installed, Pool, find_installed, nodes_in_service
+from gpuplanner.usage.installed_capacity import InstalledGpus, Pool, find_installed, nodes_in_service
 from gpuplanner.usage.observed_nodes import (
     TodaysNodes,
     count_layouts,
@@ -28,7 +28,15 @@ from gpuplanner.usage.observed_nodes import (
     partition_as_allocated,
 )
 
-__all__ = ["UNNAMED_MODEL", "Installed", "PlannedFleet", "Pool", "find_installed", "nodes_in_service", "planned_fleet"]
+__all__ = [
+    "UNNAMED_MODEL",
+    "InstalledGpus",
+    "PlannedFleet",
+    "Pool",
+    "find_installed",
+    "nodes_in_service",
+    "planned_fleet",
+]
 
 UNNAMED_MODEL = "unnamed"
 """Name of a GPU model that no source states; no catalogue has it."""
@@ -51,7 +59,7 @@ class PlannedFleet:
     - ``today``: The nodes one by one, as they are today.
     """
 
-    installed: Installed
+    installed: InstalledGpus
     gpu_model: GpuModel
     name: str | None
     chosen: bool
@@ -296,7 +304,7 @@ def _add_full_gpus(layouts: Mapping[str, int], added_gpus: int) -> dict[str, int
     return {**layouts, WHOLE_GPU: whole} if whole or not layouts else dict(layouts)
 
 
-def _planned_model_and_pool(scenario: Scenario, installed: Installed) -> tuple[str | None, str | None]:
+def _planned_model_and_pool(scenario: Scenario, installed: InstalledGpus) -> tuple[str | None, str | None]:
     """Choose the GPU model to plan for, and, where there are several, the pool whose jobs are planned."""
     requested = scenario.gpu_model
     models = {pool.gpu_model: pool.gpu_model for pool in installed.pools if pool.gpu_model is not None}

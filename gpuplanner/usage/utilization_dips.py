@@ -38,7 +38,7 @@ REACH = 6
 
 
 @dataclass(frozen=True)
-class Pace:
+class EventPace:
     """Periodic events: their period, members and spread.
 
     - ``period_s``: Distance, in seconds.
@@ -53,7 +53,7 @@ class Pace:
     log_chance: float = field(default=0.0, repr=False)
 
 
-def find_pace(times_s: np.ndarray, *, grain_s: float = 1.0) -> Pace | None:
+def find_pace(times_s: np.ndarray, *, grain_s: float = 1.0) -> EventPace | None:
     """Find the period of events, if they are periodic beyond chance.
 
     Each distance between an event and one of the next few is tried as the period, and the events are followed
@@ -95,12 +95,12 @@ def find_pace(times_s: np.ndarray, *, grain_s: float = 1.0) -> Pace | None:
     even = len(chain) == n and spread < EVEN_BELOW and not (missing and n == FEWEST_EVENTS)
     if spread >= REGULAR_BELOW or (expected >= math.log(BY_CHANCE) and not even):
         return None
-    return Pace(float(np.median(single)), tuple(chain), spread, expected)
+    return EventPace(float(np.median(single)), tuple(chain), spread, expected)
 
 
 def find_paces(
     times_s: np.ndarray, kinds: Sequence[np.ndarray] = (), *, grain_s: float = 1.0, max_paces: int = 2
-) -> list[Pace]:
+) -> list[EventPace]:
     """Find the periods of events, the strongest first: of all events, or of each kind.
 
     In the first reading, the pace that is least likely to be chance is taken, then that of the events left over. In the
@@ -125,7 +125,7 @@ def find_paces(
     """
     everything = np.arange(len(times_s))
     events_by_kind = [np.flatnonzero(kind) for kind in kinds]
-    mixed: list[Pace] = []
+    mixed: list[EventPace] = []
     events_left = everything
     while len(mixed) < max_paces:
         sought = [events_left, *events_by_kind] if mixed else [everything]
@@ -141,7 +141,7 @@ def find_paces(
     return sorted(paces, key=lambda pace: pace.log_chance)
 
 
-def _pace_among(times_s: np.ndarray, events: np.ndarray, grain_s: float) -> Pace | None:
+def _pace_among(times_s: np.ndarray, events: np.ndarray, grain_s: float) -> EventPace | None:
     """Find the period of some of the events, with members numbered among all.
 
     Of a part of the events, three at one distance are no pace, and chance must be rarer: there are several parts.
@@ -155,7 +155,7 @@ def _pace_among(times_s: np.ndarray, events: np.ndarray, grain_s: float) -> Pace
     return replace(pace, members=tuple(events[list(pace.members)].tolist()))
 
 
-def _is_same_pace(pace: Pace, other_pace: Pace) -> bool:
+def _is_same_pace(pace: EventPace, other_pace: EventPace) -> bool:
     """Whether a pace repeats another one: at a multiple of its period, or with a third of its events."""
     ratio = pace.period_s / other_pace.period_s
     multiple = round(ratio) > 1 and abs(ratio - round(ratio)) < EVEN_BELOW * ratio
@@ -244,7 +244,7 @@ SHORT_S = 60.0
 """Longest data-epoch edge: 5 to 60 seconds of a loader that begins anew."""
 
 
-def label_spikes(dips: pl.DataFrame, paces: Sequence[Pace]) -> tuple[pl.DataFrame, dict[str, Pace]]:
+def label_spikes(dips: pl.DataFrame, paces: Sequence[EventPace]) -> tuple[pl.DataFrame, dict[str, EventPace]]:
     """Label the dips of one job, with the evidence.
 
     Examples
@@ -271,7 +271,7 @@ def label_spikes(dips: pl.DataFrame, paces: Sequence[Pace]) -> tuple[pl.DataFram
     label = first_text(*cases, (pl.lit(True), UNEXPLAINED))
     table = trained.with_columns(label=label).drop("changes")
     table = table.with_columns(evidence=_evidence(rises, several=len(paces) > 1))
-    named: dict[str, Pace] = {}
+    named: dict[str, EventPace] = {}
     for number, pace in enumerate(paces, start=1):
         labels = table.filter(train=number)["label"]
         plain = labels.filter(labels != EVALUATION)
@@ -314,7 +314,7 @@ GRAIN = 0.25
 
 
 @dataclass(frozen=True)
-class Spikes:
+class ActivityDips:
     """Dips of SM activity of one job, with labels and periods.
 
     Parameters
@@ -338,7 +338,7 @@ class Spikes:
     rule: str | None
 
 
-def find_spikes(samples: pl.DataFrame, *, step: timedelta | None = None) -> Spikes:
+def find_spikes(samples: pl.DataFrame, *, step: timedelta | None = None) -> ActivityDips:
     """Find dips of SM activity that are shorter than a phase, their pace, and what they look like.
 
     A dip is a stretch in which activity, or activity and power together, lie 5 standard deviations of the noise
@@ -386,12 +386,12 @@ def find_spikes(samples: pl.DataFrame, *, step: timedelta | None = None) -> Spik
     table, paces = label_spikes(dips.drop("onset_s"), paces_of_dips)
     if paces:
         periods = {label: timedelta(seconds=round(pace.period_s)) for label, pace in paces.items()}
-        return Spikes(table, periods.get(CHECKPOINT, next(iter(periods.values()))), periods, "gaps")
+        return ActivityDips(table, periods.get(CHECKPOINT, next(iter(periods.values()))), periods, "gaps")
     few = dips.height < FEWEST_EVENTS  # more dips that stand out and keep no pace have none
     lag = correlation_lag(drop.fill_null(0.0).clip(0.0).to_numpy(), rows) if few else None
     if lag is None:
-        return Spikes(table, None, {}, None)
-    return Spikes(table, lag * signals.step, {}, "autocorrelation")
+        return ActivityDips(table, None, {}, None)
+    return ActivityDips(table, lag * signals.step, {}, "autocorrelation")
 
 
 def spikes_of_jobs(samples: pl.DataFrame) -> pl.DataFrame:

@@ -12,7 +12,7 @@ from gpuplanner.decision.policy_comparison import contest, opened
 from gpuplanner.decision.policy_simulation import WaySetting
 from gpuplanner.decision.recommendation import decide
 from gpuplanner.decision.requests import AS_TODAY
-from gpuplanner.simulator.simulated_fleet import Switching
+from gpuplanner.simulator.simulated_fleet import NodeAutoscaling
 from tests.clusters import planted
 
 
@@ -54,7 +54,7 @@ def test_a_boot_for_everybody_is_late_for_everybody(large):
     """Nodes that go at once and take 40 minutes to come: no share of the jobs is served as today."""
     arena = opened(Scenario(data=large, actuator="slurm"))[2]
     today = arena.today.setting
-    slow = replace(today, policy="boots", switching=Switching(0.0, 2400.0))
+    slow = replace(today, policy="boots", switching=NodeAutoscaling(0.0, 2400.0))
     assert not arena.holds(arena.play(slow), arena.judged)
     assert arena.holds(arena.play(WaySetting("on", AS_TODAY, today.fleet, today.layouts, today.numbers)), arena.judged)
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from gpuplanner.decision.purchase_plan import leavers, wanted
-from gpuplanner.planner.linear_model import Effort
+from gpuplanner.planner.linear_model import SearchEffort
 
 RULES = """\
 stay: [vision]
@@ -29,7 +29,7 @@ def test_no_choice_of_jobs_is_cheaper(seed: int):
     gpus, cost = rng.choice([1.0, 2.0, 4.0], 9), rng.uniform(1, 20, 9).round(2)
     free = rng.random(9) < 0.8
     over = wanted(begin, hours, gpus, 9) - 4.0
-    leave, left, bound = leavers(begin, hours, gpus, cost, free, over, Effort.begin(), gap=0.0)
+    leave, left, bound = leavers(begin, hours, gpus, cost, free, over, SearchEffort.begin(), gap=0.0)
     assert not leave[~free].any()
 
     def beyond(out: np.ndarray) -> float:

@@ -17,7 +17,7 @@ from gpuplanner.decision.policy_simulation import WaySetting
 from gpuplanner.decision.recommendation import Answer, decide
 from gpuplanner.hardware.catalog import facts
 from gpuplanner.report.change_bundle import decision_pack
-from gpuplanner.simulator.simulated_fleet import NodeFleet, Switching
+from gpuplanner.simulator.simulated_fleet import NodeAutoscaling, NodeFleet
 
 pytestmark = pytest.mark.long
 
@@ -64,7 +64,7 @@ def on_slurm(folder: Path, today: dict[str, list[int]], profiles: tuple[str, ...
     lead = float(re.search(r"Assumed: (\d+) s", conf)[1])  # type: ignore[index]
     rows = facts("actuator_abilities").filter(actuators="slurm").select("ability", "value")
     able = {name: float(value) for name, value in rows.iter_rows() if name in ("scan_s", "look_s")}
-    switching = Switching(partitions[0][1], lead + able["scan_s"], tuple(kept), 0.0, able["look_s"])
+    switching = NodeAutoscaling(partitions[0][1], lead + able["scan_s"], tuple(kept), 0.0, able["look_s"])
     return table, machines, switching
 
 
@@ -84,7 +84,7 @@ def autoscaled(folder: Path, today: dict[str, list[int]], profiles: tuple[str, .
     rows = facts("actuator_abilities").filter(actuators="autoscaler", ability="scan_s")["value"]
     idle, cool = (float(flags[f"scale-down-{key}"].rstrip("s")) for key in ("unneeded-time", "delay-after-add"))
     kept = tuple(group["idle_nodes_kept"] for group in groups.values())
-    return [one] * nodes, list(today)[:nodes], Switching(idle, lead + float(rows.item()), kept, cool)
+    return [one] * nodes, list(today)[:nodes], NodeAutoscaling(idle, lead + float(rows.item()), kept, cool)
 
 
 READERS = {"mig-manager": fixed, "slurm": on_slurm, "autoscaler": autoscaled}

@@ -26,7 +26,7 @@ from gpuplanner.decision.policy_simulation import Trial, WaySetting
 from gpuplanner.decision.recommendation import decide
 from gpuplanner.decision.study_pipeline import coarse
 from gpuplanner.report.policy_and_team_sections import ways
-from gpuplanner.simulator.simulated_fleet import NodeFleet, Switching
+from gpuplanner.simulator.simulated_fleet import NodeAutoscaling, NodeFleet
 from tests.clusters import planted
 
 HOLDS = SimpleNamespace(
@@ -152,7 +152,7 @@ def test_prices_of_a_coarse_answer_are_the_exact_ones(large):
 @pytest.mark.parametrize(("excess_min", "is_good"), [(9.0, True), (11.0, False)])
 def test_where_nodes_are_slow_jobs_may_be_later_by_as_much(excess_min, is_good):
     """Nodes take 5 minutes to come, and 15 where they are slow."""
-    powered = WaySetting("p", "", NodeFleet.of_full_gpus([2]), (), (0,), Switching(600.0, 300.0))
+    powered = WaySetting("p", "", NodeFleet.of_full_gpus([2]), (), (0,), NodeAutoscaling(600.0, 300.0))
     arena = SimpleNamespace(
         play=lambda setting, *_, **__: Trial(setting, None, None, None, None),
         holds=lambda trial, _, later_minutes=0.0: trial.setting.switching.lead_s < 900 or excess_min <= later_minutes,

@@ -10,7 +10,7 @@ import pytest
 
 from gpuplanner.planner import linear_program as bound
 from gpuplanner.planner.fleet_limits import Limits, StatePrices
-from gpuplanner.planner.linear_model import Effort, LinearModel
+from gpuplanner.planner.linear_model import LinearModel, SearchEffort
 from gpuplanner.planner.linear_program import solve_relaxation, solve_window_bounds
 from gpuplanner.planner.milp_solver import branch_and_bound, solve
 from gpuplanner.planner.plan_arrays import PlanArrays
@@ -45,7 +45,7 @@ def test_every_bound_is_below_the_cost_of_a_plan_and_floors_raise_it(
     rng = np.random.default_rng(1)
     for _ in range(4):
         problem = some_problem(problem_of, rng, prices=prices)
-        arrays, effort = PlanArrays.from_problem(problem), Effort.begin(gap_target=0.0)
+        arrays, effort = PlanArrays.from_problem(problem), SearchEffort.begin(gap_target=0.0)
         relaxed = solve_relaxation(arrays, (), effort).bound
         floors = solve_window_bounds(arrays, 1, (), effort).bounds
         with_floors = solve_relaxation(arrays, floors, effort).bound
@@ -62,7 +62,7 @@ def test_a_bound_taken_in_parts_is_a_little_below_that_of_the_whole_horizon(
     """Changes from one part to the next are free."""
     problem = some_problem(problem_of, np.random.default_rng(5), prices=prices)
     arrays = PlanArrays.from_problem(replace(problem, demand=np.tile(problem.demand, (1, 1, 6)), available=None))
-    effort = Effort.begin(gap_target=0, seed=0, solver="highs")
+    effort = SearchEffort.begin(gap_target=0, seed=0, solver="highs")
     whole = solve_relaxation(arrays, (), effort).bound
     monkeypatch.setattr(bound, "_MAX_RELAXED_SLOTS", 7)
     assert 0.97 * whole <= solve_relaxation(arrays, (), effort).bound <= whole + 1e-6
@@ -79,7 +79,7 @@ def test_branch_and_bound_costs_what_a_solver_finds() -> None:
         for row in range(m):
             model.add_row(f"r{row}", x, rng.integers(0, 4, n), ">=", float(rng.integers(0, 8)))
         model.add_row("most", x, np.ones(n), "<=", float(rng.integers(2, 8)))
-        effort = Effort.begin()
+        effort = SearchEffort.begin()
         found, known = branch_and_bound(model, {"all": x, "some": x[:2]}, x, effort), solve(model, effort)
         if known.values is None:
             assert found is None or found.values is None

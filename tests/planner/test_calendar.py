@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 
 from gpuplanner.planner.layout_calendar import solve_calendar
-from gpuplanner.planner.linear_model import Effort
+from gpuplanner.planner.linear_model import SearchEffort
 from gpuplanner.planner.plan_arrays import PlanArrays
 from gpuplanner.planner.plan_problem import PlanProblem
 from gpuplanner.planner.plan_search import plan
 from tests.seeds import seeds
 
 
-def effort() -> Effort:
-    return Effort.begin()
+def effort() -> SearchEffort:
+    return SearchEffort.begin()
 
 
 def daily(problem_of: Any, seed: int, slots: int = 24, **changes: Any) -> PlanProblem:

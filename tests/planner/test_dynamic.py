@@ -9,7 +9,7 @@ import pytest
 
 from gpuplanner.planner.dynamic_program import solve_dynamic_program
 from gpuplanner.planner.fleet_limits import Limits
-from gpuplanner.planner.linear_model import Effort
+from gpuplanner.planner.linear_model import SearchEffort
 from gpuplanner.planner.plan_arrays import PlanArrays
 from gpuplanner.planner.plan_problem import PlanProblem
 from gpuplanner.planner.plan_search import plan
@@ -19,8 +19,8 @@ PROFILES = ("1g.5gb", "1g.10gb", "2g.10gb", "3g.20gb", "4g.20gb", "7g.40gb", "gp
 PRICES = {"guaranteed": 20.0, "standard": 10.0, "best_effort": 0.5}
 
 
-def effort() -> Effort:
-    return Effort.begin()
+def effort() -> SearchEffort:
+    return SearchEffort.begin()
 
 
 def random_problem(problem_of: Any, seed: int, **changes: Any) -> PlanProblem:
@@ -111,4 +111,4 @@ def test_a_dear_change_is_bridged(problem_of: Any) -> None:
 def test_gives_up_beyond_the_limits(problem_of: Any) -> None:
     arrays = PlanArrays.from_problem(problem_of(np.full((1, 3, 3), 6.0), ["1g.5gb", "2g.10gb", "3g.20gb"], gpus=12))
     assert solve_dynamic_program(arrays, effort(), max_states=10) is None
-    assert solve_dynamic_program(arrays, Effort(gap_target=0, deadline=0.0)) is None
+    assert solve_dynamic_program(arrays, SearchEffort(gap_target=0, deadline=0.0)) is None

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from gpuplanner.planner.fleet_limits import StatePrices
-from gpuplanner.planner.linear_model import Effort
+from gpuplanner.planner.linear_model import SearchEffort
 from gpuplanner.planner.numbered_gpus import assign
 from gpuplanner.planner.plan_arrays import PlanArrays
 from gpuplanner.planner.plan_improvement import plan_greedily
@@ -17,8 +17,8 @@ from gpuplanner.planner.plan_search import plan
 from gpuplanner.planner.plan_verification import verify
 
 
-def effort() -> Effort:
-    return Effort.begin()
+def effort() -> SearchEffort:
+    return SearchEffort.begin()
 
 
 def test_gives_back_what_it_needs_again(problem_of: Any) -> None:
@@ -61,7 +61,7 @@ def test_without_time_or_a_solver_exchanges_decide(
     problem = problem_of(demand, ["1g.5gb", "3g.20gb", "gpu"], gpus=14, prices=prices)
     arrays = PlanArrays.from_problem(problem)
     solved = arrays.plan_cost(plan_greedily(arrays, effort()))
-    late = plan_greedily(arrays, Effort(gap_target=0, deadline=0.0))
+    late = plan_greedily(arrays, SearchEffort(gap_target=0, deadline=0.0))
     assert arrays.plan_cost(late) <= 1.1 * solved
     for name in ("pulp", "highspy"):
         monkeypatch.setitem(sys.modules, name, None)

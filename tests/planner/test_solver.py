@@ -14,13 +14,13 @@ import pytest
 
 from gpuplanner.core.errors import MissingDependencyError, ScenarioError
 from gpuplanner.planner import milp_solver as solver
-from gpuplanner.planner.linear_model import Effort, LinearModel, relative_gap
+from gpuplanner.planner.linear_model import LinearModel, SearchEffort, relative_gap
 from gpuplanner.planner.linear_program import WindowBound, build_slot_model
 from gpuplanner.planner.plan_arrays import PlanArrays
 
 
-def effort(**changes: Any) -> Effort:
-    return Effort.begin(**changes)
+def effort(**changes: Any) -> SearchEffort:
+    return SearchEffort.begin(**changes)
 
 
 def knapsack(n: int, rows: int, seed: int = 0) -> LinearModel:
@@ -79,7 +79,7 @@ def test_a_stopped_solver_is_not_believed_to_be_optimal(name: str) -> None:
 
 
 def test_time_that_is_up_gives_no_answer(week: LinearModel) -> None:
-    late = Effort(gap_target=0.0, deadline=time.monotonic() - 1)
+    late = SearchEffort(gap_target=0.0, deadline=time.monotonic() - 1)
     assert late.is_spent()
     assert solver.solve(week, late) == solver.Solution("unknown")
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from gpuplanner.hardware.catalog import mig_model_names
 from gpuplanner.hardware.gpu_models import load_gpu_model
 from gpuplanner.planner.plan_problem import can_serve, find_up_sets
-from gpuplanner.planner.plan_verification import Matching
+from gpuplanner.planner.plan_verification import InstanceMatching
 from tests.examples import examples
 
 A100 = load_gpu_model("A100-40GB")
@@ -69,6 +69,6 @@ def test_up_sets_and_augmenting_paths_decide_every_matching(requests: list[str],
         for rs, served in find_up_sets(A100, asked, there)
     )
     able = [[i for i in there if can_serve(A100, i, r)] for r in asked]
-    matching = Matching(able, {i: instances.count(i) for i in there})
+    matching = InstanceMatching(able, {i: instances.count(i) for i in there})
     by_paths = all(matching.serve(n, requests.count(r)) == requests.count(r) for n, r in enumerate(asked))
     assert by_sets == by_paths == possible

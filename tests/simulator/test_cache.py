@@ -20,7 +20,7 @@ from gpuplanner.decision import policy_simulation as arena
 from gpuplanner.decision.policy_simulation import simulate_once
 from gpuplanner.forecast.demand_outlook import forecast_from_bytes, forecast_to_bytes
 from gpuplanner.forecast.forecast_result import ForecastResult
-from gpuplanner.simulator.simulated_fleet import NodeFleet, NodeRequests, Switching
+from gpuplanner.simulator.simulated_fleet import NodeAutoscaling, NodeFleet, NodeRequests
 from gpuplanner.simulator.simulation_run import simulate_requests
 
 SCENARIOS = st.builds(
@@ -168,8 +168,8 @@ def test_another_job_node_or_rule_is_another_play():
         (replace(ASKED, run_s=np.array([100.0, 100.0, 11.0])), FLEET, {}),
         (ASKED, NodeFleet.of_full_gpus([8, 8]), {}),
         (ASKED, FLEET, {"queue": "strict"}),
-        (ASKED, FLEET, {"switching": Switching(idle_s=60.0, lead_s=300.0)}),
-        (ASKED, FLEET, {"switching": Switching(idle_s=60.0, lead_s=301.0)}),
+        (ASKED, FLEET, {"switching": NodeAutoscaling(idle_s=60.0, lead_s=300.0)}),
+        (ASKED, FLEET, {"switching": NodeAutoscaling(idle_s=60.0, lead_s=301.0)}),
         (ASKED, FLEET, {"larger": [[]]}),
     ]
     first = simulate_once(ASKED, FLEET)

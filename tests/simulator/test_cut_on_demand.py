@@ -7,7 +7,7 @@ import pytest
 
 from gpuplanner.hardware.gpu_models import load_gpu_model
 from gpuplanner.hardware.layout_enumeration import list_placed_layouts
-from gpuplanner.simulator.simulated_fleet import DynamicMig, NodeFleet, NodeRequests, Switching, instance_sets
+from gpuplanner.simulator.simulated_fleet import DynamicMig, NodeAutoscaling, NodeFleet, NodeRequests, instance_sets
 from gpuplanner.simulator.simulation_run import simulate_requests
 from tests.simulator.nodes_slow import random_case
 from tests.simulator.test_nodes_oracle import as_engine_takes_it
@@ -75,7 +75,7 @@ def test_where_mig_mode_needs_a_reboot_an_empty_node_changes_as_a_whole():
     capacity = [[[2, 0, 0], how.capacity(2, whole=False)]]
     fleet = NodeFleet(NAMES, [2], capacity, [1], SHARES, how)
     small = [(second, 50, SMALL, 1) for second in range(0, 3000, 10)]
-    reboot = Switching(0.0, 600.0, (1, 1))
+    reboot = NodeAutoscaling(0.0, 600.0, (1, 1))
     [first, *_, gang] = starts(fleet, *small, (800, 50, WHOLE, 2), switching=reboot)
     assert first == 1.0
     # The node empties for the gang within the time of a job, and reboots.

@@ -9,7 +9,7 @@ import pytest
 
 from gpuplanner.core.errors import ScenarioError
 from gpuplanner.simulator.planned_changes import LayoutChanges
-from gpuplanner.simulator.simulated_fleet import NodeFleet, NodeNetwork, NodeRequests, Switching
+from gpuplanner.simulator.simulated_fleet import NodeAutoscaling, NodeFleet, NodeNetwork, NodeRequests
 from gpuplanner.simulator.simulation_run import simulate_requests
 from tests.simulator.hand_cases import (
     HALVES,
@@ -271,7 +271,7 @@ class TestRefused:
         with pytest.raises(ScenarioError, match="Leave one of them out"):
             simulate_requests(
                 requests_of(("a", 0, 1, 1, "gpu")), fleet_of([WHOLE], [SEVENTHS]), changes=drains((0, 5, 1)),
-                switching=Switching(1.0, 1.0),
+                switching=NodeAutoscaling(1.0, 1.0),
             )  # fmt: skip
 
 

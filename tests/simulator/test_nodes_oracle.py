@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuplanner.hardware.gpu_models import load_gpu_model
-from gpuplanner.simulator.simulated_fleet import DynamicMig, NodeFleet, NodeRequests, Switching, instance_sets
+from gpuplanner.simulator.simulated_fleet import DynamicMig, NodeAutoscaling, NodeFleet, NodeRequests, instance_sets
 from gpuplanner.simulator.simulation_run import simulate_requests
 from tests.examples import examples
 from tests.simulator.nodes_slow import play_slow, random_case, spells_of
@@ -43,7 +43,7 @@ def as_engine_takes_it(case):
         "queue": case["queue"],
         "placement": case["placement"],
         "larger": case["larger"],
-        "switching": None if switching is None else Switching(**switching),
+        "switching": None if switching is None else NodeAutoscaling(**switching),
     }
 
 
@@ -120,7 +120,7 @@ def test_in_slurm_a_slice_that_waits_holds_a_whole_node_and_a_job_stays_with_the
     jobs = NodeRequests([0, 1], [0, 1], [20, 10], [20, 10], [0, 0], [1, 1], [1, 1])
     nodes = NodeFleet(("gpu",), [1, 1], [[[1]], [[1]]], [0, NOBODY], (1.0,))
     for queue, start, look_s in (("easy", 20.0, 0.0), ("slurm", 101.0, 0.0), ("slurm", 120.0, 30.0)):
-        switching = Switching(idle_s=600.0, lead_s=100.0, look_s=look_s)
+        switching = NodeAutoscaling(idle_s=600.0, lead_s=100.0, look_s=look_s)
         assert simulate_requests(jobs, nodes, queue=queue, switching=switching).start_s.tolist() == [0.0, start], queue
 
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuplanner.core.errors import ScenarioError
-from gpuplanner.simulator.simulated_fleet import NodeFleet, NodeNetwork, NodeRequests, Switching
+from gpuplanner.simulator.simulated_fleet import NodeAutoscaling, NodeFleet, NodeNetwork, NodeRequests
 from gpuplanner.simulator.simulation_run import simulate_requests, simulate_shared_requests
 from tests.examples import examples
 from tests.simulator.test_nodes_oracle import intervals
@@ -42,7 +42,7 @@ def played(seed, way):
     )  # fmt: skip
     options = {name: case[name] for name in ("queue", "placement", "larger")}
     if rules is None:
-        switched = None if switching is None else Switching(**switching)
+        switched = None if switching is None else NodeAutoscaling(**switching)
         return case, rules, simulate_requests(requests, nodes, switching=switched, **options)
     return case, rules, simulate_shared_requests(requests, nodes, sharing_of(rules), **options)
 

@@ -53,7 +53,7 @@ DELIVERY_ADVICE = "Give the folder as it was delivered, or the files themselves.
 
 
 @dataclass(frozen=True)
-class Delivery:
+class BillDelivery:
     """Files of delivered bills.
 
     - ``files``: Files to read, in the order of the folders, and by name within one.
@@ -82,7 +82,7 @@ class Manifest:
     keys: tuple[str, ...]
 
 
-def select_delivered_files(paths: Iterable[str | Path]) -> Delivery:
+def select_delivered_files(paths: Iterable[str | Path]) -> BillDelivery:
     """Select the files to read: given files, and the current parts in each given folder.
 
     Examples
@@ -113,7 +113,7 @@ def select_delivered_files(paths: Iterable[str | Path]) -> Delivery:
         _require_one_kind(path, chosen)
         files += [path / part for part in dict.fromkeys(chosen)]
         left_out += [path / part for part in parts if part not in set(chosen)]
-    return Delivery(tuple(files), tuple(left_out))
+    return BillDelivery(tuple(files), tuple(left_out))
 
 
 def _list_delivery(folder: Path) -> tuple[list[PurePosixPath], list[Manifest]]:
@@ -298,7 +298,7 @@ def read_headers(files: Sequence[Path]) -> dict[Path, list[str]]:
 
 def assemble_bill(
     rows: Rows,
-    delivery: Delivery,
+    delivery: BillDelivery,
     *,
     source: str,
     checks: Sequence[Check] = (),
@@ -311,7 +311,7 @@ def assemble_bill(
     ----------
     rows : Rows
         Charge lines.
-    delivery : Delivery
+    delivery : BillDelivery
         Files that were read and left out.
     source : str
         Name of the source.
@@ -397,7 +397,7 @@ def _reject_repeated_parts(rows: Rows) -> None:
         raise TraceFormatError("parts of a bill", "different rows in each", got, "Give one of them.")
 
 
-def _delivery_findings(rows: Rows, delivery: Delivery) -> list[Finding]:
+def _delivery_findings(rows: Rows, delivery: BillDelivery) -> list[Finding]:
     """Report older refreshes and Parquet times without a zone."""
     findings = []
     if older := delivery.left_out:

@@ -19,7 +19,7 @@ from gpuplanner.planner.drain_order import DRAIN_ACTIONS, transition
 from gpuplanner.planner.numbered_gpus import assign
 from gpuplanner.planner.plan_problem import can_serve
 from gpuplanner.planner.plan_search import plan
-from gpuplanner.planner.plan_verification import Matching
+from gpuplanner.planner.plan_verification import InstanceMatching
 from tests.seeds import seeds
 
 NOON = datetime(2026, 11, 2, 12, tzinfo=UTC)
@@ -181,7 +181,7 @@ def instances(layouts: Iterable[str]) -> Counter[str]:
 def unmatched(gpu_model: GpuModel, requests: Counter[str], there: Counter[str]) -> int:
     """Requests without an instance, by augmenting actuators."""
     able = [[name for name in there if can_serve(gpu_model, name, request)] for request in requests]
-    matching = Matching(able, there)
+    matching = InstanceMatching(able, there)
     return sum(n - matching.serve(index, n) for index, n in enumerate(requests.values()))
 
 

@@ -15,7 +15,7 @@ from gpuplanner.sizing.model_architecture import load_preset
 from gpuplanner.sizing.service_plans import PREDICTED_COLUMNS, predict_serving_table
 from gpuplanner.sizing.serving_speed import (
     EngineLayout,
-    Load,
+    EngineLoad,
     compute_serving_work,
     count_attended_tokens,
     count_sequences_in_memory,
@@ -26,7 +26,7 @@ from gpuplanner.sizing.serving_speed import (
 from gpuplanner.sizing.throughput import find_gpu_spec, make_slice_spec
 
 H100 = find_gpu_spec("H100-80GB-SXM5")
-ONE_GPU, LOAD = EngineLayout(), Load(1024, 512, 64)
+ONE_GPU, LOAD = EngineLayout(), EngineLoad(1024, 512, 64)
 ROW = {
     "model": "meta-llama/Llama-3.1-8B-Instruct",
     "gpu_model": "h100_sxm",
@@ -45,7 +45,9 @@ def speed(model, gpu_model=H100, layout=ONE_GPU, load=LOAD):
 
 @pytest.mark.parametrize("model", ["llama-3.1-8b", "gpt-oss-120b", "deepseek-v3"])
 def test_more_concurrency_never_makes_a_token_faster(model):
-    times = [speed(model, layout=EngineLayout(8), load=Load(1024, 512, count)).itl_ms for count in range(1, 600, 7)]
+    times = [
+        speed(model, layout=EngineLayout(8), load=EngineLoad(1024, 512, count)).itl_ms for count in range(1, 600, 7)
+    ]
     assert times == sorted(times)
 
 
@@ -54,14 +56,14 @@ def test_more_concurrency_never_makes_a_token_faster(model):
 def test_a_faster_gpu_is_never_slower(model, field):
     faster = replace(H100, **{field: 2 * getattr(H100, field)})
     for count in (1, 16, 256):
-        load = Load(4096, 256, count)
+        load = EngineLoad(4096, 256, count)
         assert speed(model, faster, EngineLayout(2), load).itl_ms <= speed(model, H100, EngineLayout(2), load).itl_ms
 
 
 def test_longer_prompts_and_shorter_answers_cost_time_per_token():
     base = speed("qwen3-32b", layout=EngineLayout(2)).itl_ms
-    assert speed("qwen3-32b", layout=EngineLayout(2), load=Load(4096, 512, 64)).itl_ms > base
-    assert speed("qwen3-32b", layout=EngineLayout(2), load=Load(1024, 128, 64)).itl_ms > base
+    assert speed("qwen3-32b", layout=EngineLayout(2), load=EngineLoad(4096, 512, 64)).itl_ms > base
+    assert speed("qwen3-32b", layout=EngineLayout(2), load=EngineLoad(1024, 128, 64)).itl_ms > base
 
 
 def test_tensor_parallelism_does_not_scale_linearly():
@@ -72,13 +74,13 @@ def test_tensor_parallelism_does_not_scale_linearly():
 def test_a_mig_slice_is_slower_than_the_gpu_and_launches_as_fast():
     part = make_slice_spec(H100, "3g.40gb")
     assert speed("llama-3.1-8b", part).itl_ms > speed("llama-3.1-8b").itl_ms
-    tiny = [speed("qwen3-0.6b", gpu_model, load=Load(16, 16, 1)).itl_ms for gpu_model in (part, H100)]
+    tiny = [speed("qwen3-0.6b", gpu_model, load=EngineLoad(16, 16, 1)).itl_ms for gpu_model in (part, H100)]
     assert tiny[0] / tiny[1] < 1.5  # half the bandwidth, the same launches
 
 
 def test_blackwell_multiplies_four_bits_and_hopper_unpacks_them():
     four, sixteen = EngineLayout(8, weight_bytes=0.53, weights="nvfp4"), EngineLayout(8, weight_bytes=0.53)
-    long = Load(16384, 64, 64)  # prefill is what peaks decide
+    long = EngineLoad(16384, 64, 64)  # prefill is what peaks decide
     b200 = find_gpu_spec("B200-180GB")
     assert speed("llama-3.1-70b", b200, four, long).itl_ms < speed("llama-3.1-70b", b200, sixteen, long).itl_ms
     assert speed("llama-3.1-70b", H100, four, long) == speed("llama-3.1-70b", H100, sixteen, long)
@@ -91,11 +93,11 @@ def test_sliding_windows_read_less_of_a_long_context():
 
 
 def test_requests_beyond_memory_wait():
-    model, layout, load = load_preset("qwen3-32b"), EngineLayout(), Load(2048, 512, 64)
+    model, layout, load = load_preset("qwen3-32b"), EngineLayout(), EngineLoad(2048, 512, 64)
     capacity = count_sequences_in_memory(model, H100, layout, load)
     assert 0 < capacity < 64
     waiting = predict_serving(compute_serving_work(model, H100, layout, load, capacity))
-    full = predict_serving(compute_serving_work(model, H100, layout, Load(2048, 512, capacity)))
+    full = predict_serving(compute_serving_work(model, H100, layout, EngineLoad(2048, 512, capacity)))
     assert waiting.itl_ms == full.itl_ms
     assert waiting.tokens_per_s == pytest.approx(full.tokens_per_s)
     assert waiting.ttft_high_ms > 10 * full.ttft_high_ms

@@ -16,8 +16,8 @@ from gpuplanner.core.errors import GpuPlannerError, ScenarioError
 from gpuplanner.usage.job_classes import (
     JOB_CLASSES,
     NUMBER_FACTS,
-    Range,
-    Words,
+    NameCondition,
+    RangeCondition,
     classify_jobs,
     read_rules,
     shipped_rules,
@@ -96,7 +96,7 @@ def test_shipped_rules_name_every_class_and_only_what_is_known():
 
 def test_user_rules_take_the_place_of_the_shipped(rules_of):
     rules = rules_of(one_rule("job_name: Fine_Tune\n    gpus: {from: 2}", "fine-tuning"))
-    assert rules[0].conditions == (Words("job_name", ("fine tune",)), Range("gpus", 2.0, float("inf")))
+    assert rules[0].conditions == (NameCondition("job_name", ("fine tune",)), RangeCondition("gpus", 2.0, float("inf")))
     jobs = jobs_of({"job_name": "FINE-tune7b", "gpus": 2.0}, {"job_name": "finetuned", "gpus": 2.0}, {"gpus": 2.0})
     assert classify_jobs(jobs, rules)["job_class"].to_list() == ["fine-tuning", None, None]
 
@@ -133,7 +133,7 @@ def test_words_stand_alone_and_case_does_not_count(rules_of, name, word, holds):
     st.floats(0.1, 5),
 )
 def test_range_is_half_open_and_missing_never_holds(fact, value, low, width):
-    condition = Range(fact, low, low + width)
+    condition = RangeCondition(fact, low, low + width)
     seen = pl.DataFrame({fact: [value]}, schema={fact: pl.Float64}).select(condition.holds().fill_null(False)).item()
     assert seen == (value is not None and low <= value < low + width)
 
