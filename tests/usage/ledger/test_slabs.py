@@ -25,9 +25,9 @@ def test_levels_are_a_count_at_every_quarter_of_an_hour(rows, events):
     begin, end, weight = (np.array([row[i] for row in rows], dtype=kind) for i, kind in enumerate("qqd"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(slabs, "MAX_SLAB_EVENTS", events)
-        cut = slabs.Slabs(HOURS, (begin, end))
-    steps = slabs.Steps(begin, end, weight, cut)
-    kinds = slabs.Kinds(begin, end, (weight * 2).astype(int), 5, cut)
+        cut = slabs.HourSlabs(HOURS, (begin, end))
+    steps = slabs.LevelSteps(begin, end, weight, cut)
+    kinds = slabs.KindCounts(begin, end, (weight * 2).astype(int), 5, cut)
     assert cut.hours(0)[0] == 0
     assert cut.hours(len(cut) - 1)[1] == HOURS
     for slab in range(len(cut)):
