@@ -48,7 +48,8 @@ from gpuplanner.report.bundle_files import (
     filled,
     lines_of,
     replaced,
-    template_text,
+    switched_nodes,
+    text_blocks,
     to_index_text,
 )
 from gpuplanner.report.mig_manager_files import allocatable, to_change_scripts, to_config_map, to_mig_parted
@@ -101,7 +102,7 @@ def _by_operator(pack: FleetPack) -> None:
     if pack.gpu_model.profiles and not by_gpu:
         says = "MIG configurations, one per node layout, for the MIG manager; `policy.sh` creates it"
         place = pack.place("configmap.yaml")
-        pack.add(to_config_map(plan, pack.gpu_model), replace(Step.manifest(place, says), do=""))
+        pack.add(to_config_map(plan, pack.gpu_model), Step(place, says))
         pack.add_script("policy.sh", POLICY_STEP)
     if pack.gpu_model.profiles:
         drain = replace(pack.drain, scope="gpu") if by_gpu else pack.drain
@@ -127,7 +128,8 @@ def _by_parted(pack: FleetPack) -> None:
         changed = sorted(set(plan.filter("changed")["node"]))
         if changed:
             steps = "\n".join(f"config[{node}]={held[node].config_name}" for node in changed)
-            text = pack.script("change_parted.sh", STEPS=steps, NODES=" ".join(changed))
+            name = pack.index["change"][0]
+            text = pack.script("change_parted.sh", STEPS=steps, NODES=" ".join(changed), NAME=name)
             what = "waits for a node's GPU processes to end, repartitions it, verifies; saves its earlier layout"
             _add_index(pack)
             pack.add(text, Step.script(pack.place("change.sh"), what))
@@ -163,14 +165,14 @@ def _on_slurm(pack: FleetPack) -> None:
     _add_index(pack)
     does = "drains nodes, waits, repartitions them, runs `install-gres.sh`, reconfigures Slurm, verifies, resumes"
     step = Step.script(pack.place("change.sh"), does)
-    parted = "export PARTED=/etc/gpuplanner-mig-parted.yaml\n"
+    parted = f"export PARTED={pack.parted}\n"
     pack.add(files[scripts[0]], replace(step, do=parted + step.do, undo=parted + step.undo))
     add_release(pack, rules.released, what)
 
 
 def _add_index(pack: FleetPack) -> None:
     if pack.index.height:
-        text = to_index_text(pack.index, pack.gpu_model, pack.change, dated=False)
+        text = to_index_text(pack.index, pack.gpu_model, pack.change, [pack.rules.actuator], dated=False)
         pack.add(text, Step(pack.place("changes.md"), "layout changes by node and GPU"))
 
 
@@ -178,9 +180,10 @@ def to_page(pack: FleetPack, told: PageWords) -> str:
     """The page that is read first."""
     rules, warnings = pack.rules, "; ".join(pack.warnings)
     text, changes = _page_texts(pack, told), bool(_changed(pack))
-    rightsized = rules.requests == RIGHTSIZED
+    rightsized, switched = rules.requests == RIGHTSIZED, changes and switched_nodes(pack.index)
     there = {name: name * (pack.place(name) in pack.files) for name in ("policy.sh", "power.sh", "released.txt")}
     notes = [there["policy.sh"], "emptying" * changes, "in_parts" * (len(_changed(pack)) > 1), "timeout" * changes]
+    notes += ["mode_change" * (pack.change.reboot_s is not None and bool(switched)), "reboot" * changes]
     notes += [there["power.sh"], there["released.txt"]]
     kind = "kept" if isinstance(pack.gres_type, GresTypes) else "given" if pack.gres_type else "detected"
     known = {
@@ -194,6 +197,7 @@ def to_page(pack: FleetPack, told: PageWords) -> str:
         "POOLS": _pool_table(rules),
         "AGREE": [
             text("rightsized" if rightsized else "as_today"),
+            text("rollout_gap") * (rightsized and changes),
             text("capacity") * changes,
             text("emptying_record") * (changes and bool(told.emptying)),
             _quota_text(pack, text),
@@ -202,7 +206,12 @@ def to_page(pack: FleetPack, told: PageWords) -> str:
         "PREFLIGHT": text("preflight" if changes else "preflight_files"),
         "NOTES": map(text, notes),
         "SWITCH": text("switch") * rightsized,
-        "BACK": [text("back_requests") * rightsized, text("back_nodes") * changes],
+        "BACK": [
+            text("back_requests") * rightsized,
+            text("back_nodes") * changes,
+            text("back_reboot") * changes,
+            text("back_policy") * bool(there["policy.sh"]),
+        ],
         **page_tables(pack),
         **(_by_measure(pack, told) if told.measures else {}),
     }
@@ -220,7 +229,11 @@ def _changed(pack: FleetPack) -> list[str]:
 def _page_texts(pack: FleetPack, told: PageWords) -> Callable[[str], str]:
     """Texts of the page by name, those of the actuator first."""
     rules, nodes, limit = pack.rules, _changed(pack), pack.drain.limit_s
-    blocks = dict(block.split("\n", 1) for block in template_text("templates/texts.md").split("\n# ")[1:])
+    blocks, switched = text_blocks(), switched_nodes(pack.index) if nodes else []
+    states = {pool.state.config_name: pool.nodes for pool in rules.pools if {*nodes} & {*pool.nodes}}
+    full_today, full = (
+        sum(pool.count * pool.offers.get(WHOLE_GPU, 0) for pool in pools) for pools in (rules.today, rules.pools)
+    )
     values = {
         "NAMESPACE": NAMESPACE, "CONFIG_MAP": CONFIG_MAP, "ACTUATOR": rules.actuator, "DATA": told.data,
         "NODES": nodes_text(nodes), "NODE": nodes[0] if nodes else "", "SCRIPT": pack.place("change.sh"),
@@ -229,6 +242,12 @@ def _page_texts(pack: FleetPack, told: PageWords) -> Callable[[str], str]:
         "LIMIT": "without a limit" if limit is None else f"up to {wait_text(limit / SECONDS_PER_MINUTE)}",
         "DURATION": duration_words(pack.index, pack.change) if nodes else "", "RELEASE": pack.release_words,
         "EMPTYING": told.emptying, "TYPE": str(getattr(pack.gres_type, "full", pack.gres_type)),
+        "FULL": f"{full:,}", "FULL_TODAY": f"{full_today:,}",
+        "SWITCHED": nodes_text(switched), "PARTED": pack.parted if nodes else "",
+        "ROLLOUT": blocks.get(f"rollout {rules.actuator}", blocks["rollout"]).strip(),
+        "CONFIGS": ", ".join(
+            f"`{name}` on {nodes_text([node for node in names if node in nodes])}" for name, names in states.items()
+        ),
     }  # fmt: skip
 
     def text(name: str) -> str:
@@ -366,7 +385,7 @@ def decision_pack(scenario: Scenario, found: Comparison, *, gres_type: str | Non
     drain, emptying, changed = drain_of(scenario, change), "", rules.layout_plan().filter("changed")["node"]
     times = time_to_empty(scenario, [*changed.unique(), *rules.released])
     if times is not None and drain.scope == "node":
-        emptying = "{} (median) to {} (p95)".format(*(wait_text(each / SECONDS_PER_MINUTE) for each in times))
+        emptying = "{} (median), {} (p95)".format(*(wait_text(each / SECONDS_PER_MINUTE) for each in times))
         if drain.limit_s == change.drain_s.high:  # no maintenance window limits it
             hours_s = math.ceil(times[1] / SECONDS_PER_HOUR) * SECONDS_PER_HOUR
             drain = replace(drain, limit_s=max(drain.limit_s, hours_s))
