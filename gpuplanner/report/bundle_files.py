@@ -16,10 +16,11 @@ import polars as pl
 
 from gpuplanner.core.schemas import WHOLE_GPU
 from gpuplanner.core.units import SECONDS_PER_MINUTE, count_text
-from gpuplanner.decision.decision_text import nodes_text
+from gpuplanner.decision.decision_text import layout_text, nodes_text
 from gpuplanner.decision.policy_fleets import FleetRules
 from gpuplanner.hardware.catalog import facts
 from gpuplanner.hardware.gpu_models import GpuModel, as_gpu_model
+from gpuplanner.hardware.mig_layouts import parse_layout, prove
 from gpuplanner.hardware.repartitioning_cost import ChangeCost, Reconfiguration, Seconds
 from gpuplanner.planner.layout_plan import (
     REHEARSAL_COLUMNS,
@@ -149,12 +150,14 @@ class MeasureWords:
     - ``action``, ``text``: What it does.
     - ``condition``: What has to be in force, and seen, before.
     - ``steps``: What somebody does and types, where no file performs it.
+    - ``bought_gpus``: GPUs that it adds.
     """
 
     action: str
     text: str
     condition: str = ""
     steps: Sequence[tuple[str, str | None]] = ()
+    bought_gpus: int = 0
 
 
 @dataclass(frozen=True)
@@ -414,6 +417,18 @@ def switched_nodes(index: pl.DataFrame) -> list[str]:
     """Nodes on which the MIG mode of a GPU changes; a GPU whose present layout is not known counts as full."""
     names = (node for node, old, new in _layout_pairs(index) if (old == WHOLE_GPU) != (new == WHOLE_GPU))
     return list(dict.fromkeys(names))
+
+
+def spare_room_text(index: pl.DataFrame, gpu_model: GpuModel) -> str:
+    """The largest instance that each new layout has room for and does not have; empty where all are full."""
+    profiles = sorted(gpu_model.profiles, key=lambda profile: profile.size_order, reverse=True)
+    names = [one.name for one in profiles if "+" not in one.name and "-" not in one.name]
+    parts = []
+    for layout in sorted({after for _, _, after in _layout_pairs(index) if after != WHOLE_GPU}):
+        counts = parse_layout(layout)
+        more = (name for name in names if prove(gpu_model, {**counts, name: counts.get(name, 0) + 1}))
+        parts += [f"a GPU with {layout_text(layout)} has room for {name}" for name in [next(more, None)] if name]
+    return "; ".join(parts)
 
 
 def _layout_pairs(index: pl.DataFrame) -> Iterator[tuple[str, str, str]]:

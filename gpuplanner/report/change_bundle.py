@@ -20,7 +20,7 @@ from gpuplanner.core.scenario import FILE_FIELDS, Scenario
 from gpuplanner.core.schemas import WHOLE_GPU, QueueQuotas
 from gpuplanner.core.stage_cache import data_folder, input_hashes
 from gpuplanner.core.units import SECONDS_PER_HOUR, SECONDS_PER_MINUTE, wait_text
-from gpuplanner.decision.comparison_record import Comparison, curve_table, played, policy_table, service_table
+from gpuplanner.decision.comparison_record import Comparison, comparison, curve_table, policy_table, service_table
 from gpuplanner.decision.decision_text import IDLE_ACTIONS, nodes_text
 from gpuplanner.decision.decision_types import ROUNDING_MINUTES, Decision
 from gpuplanner.decision.plan_rehearsal import drain_of
@@ -48,6 +48,7 @@ from gpuplanner.report.bundle_files import (
     filled,
     lines_of,
     replaced,
+    spare_room_text,
     switched_nodes,
     text_blocks,
     to_index_text,
@@ -194,10 +195,11 @@ def to_page(pack: FleetPack, told: PageWords) -> str:
         "BEGINS": (rules.begins or "")[:16].replace("T", " ") + " UTC",
         "WHERE": text("where"),
         "REASON": [f"- {line}" for line in (*([told.sentence] if warnings else []), *told.reasons)],
-        "POOLS": _pool_table(rules),
+        "POOLS": _pool_table(rules, sum(one.bought_gpus for one in told.measures)),
         "AGREE": [
             text("rightsized" if rightsized else "as_today"),
             text("rollout_gap") * (rightsized and changes),
+            text("room"),
             text("capacity") * changes,
             text("emptying_record") * (changes and bool(told.emptying)),
             _quota_text(pack, text),
@@ -216,7 +218,8 @@ def to_page(pack: FleetPack, told: PageWords) -> str:
         **(_by_measure(pack, told) if told.measures else {}),
     }
     values = {name: text if isinstance(text, str) else "\n".join(filter(None, text)) for name, text in known.items()}
-    return re.sub(r"\n{3,}", "\n\n", filled("readme.md", values))
+    bought = not pack.steps and all(one.bought_gpus for one in told.measures) and bool(told.measures)
+    return re.sub(r"\n{3,}", "\n\n", filled("purchase.md" if bought else "readme.md", values))
 
 
 def _changed(pack: FleetPack) -> list[str]:
@@ -230,6 +233,7 @@ def _page_texts(pack: FleetPack, told: PageWords) -> Callable[[str], str]:
     """Texts of the page by name, those of the actuator first."""
     rules, nodes, limit = pack.rules, _changed(pack), pack.drain.limit_s
     blocks, switched = text_blocks(), switched_nodes(pack.index) if nodes else []
+    room = spare_room_text(pack.index, pack.gpu_model) if nodes else ""
     states = {pool.state.config_name: pool.nodes for pool in rules.pools if {*nodes} & {*pool.nodes}}
     full_today, full = (
         sum(pool.count * pool.offers.get(WHOLE_GPU, 0) for pool in pools) for pools in (rules.today, rules.pools)
@@ -244,14 +248,14 @@ def _page_texts(pack: FleetPack, told: PageWords) -> Callable[[str], str]:
         "EMPTYING": told.emptying, "TYPE": str(getattr(pack.gres_type, "full", pack.gres_type)),
         "FULL": f"{full:,}", "FULL_TODAY": f"{full_today:,}",
         "SWITCHED": nodes_text(switched), "PARTED": pack.parted if nodes else "",
-        "ROLLOUT": blocks.get(f"rollout {rules.actuator}", blocks["rollout"]).strip(),
+        "ROOM": room, "ROLLOUT": blocks.get(f"rollout {rules.actuator}", blocks["rollout"]).strip(),
         "CONFIGS": ", ".join(
             f"`{name}` on {nodes_text([node for node in names if node in nodes])}" for name, names in states.items()
         ),
     }  # fmt: skip
 
     def text(name: str) -> str:
-        found = blocks.get(f"{name} {rules.actuator}", blocks.get(name, ""))
+        found = blocks.get(f"{name} {rules.actuator}", blocks.get(name, "")) if room or name != "room" else ""
         return replaced(found.strip(), values)
 
     return text
@@ -287,8 +291,9 @@ def _by_measure(pack: FleetPack, told: PageWords) -> dict[str, str]:
         if not any(commands):
             by, commands, checked, undone = _by_hand(pack, told, one)
         name = f"{number}. **{one.text}.**" if several or not one.steps else ""
-        head = " ".join(filter(None, (name, one.condition, by)))
-        listed = [f"{'   ' * several}- {what[:1].upper()}{what[1:]}" for what, _ in one.steps]
+        lines = [what for what, _ in one.steps] + [by] * bool(one.bought_gpus)
+        head = " ".join(filter(None, (name, one.condition, "" if one.bought_gpus else by)))
+        listed = [f"{'   ' * several}- {what[:1].upper()}{what[1:]}" for what in lines]
         do.append("\n".join([*filter(None, [head, *listed]), "", _fence(commands)]).strip())
         checked += _fence([step.check for step in steps])
         undone += _fence([step.undo for step in reversed(steps)])
@@ -308,11 +313,12 @@ def _by_hand(pack: FleetPack, told: PageWords, one: MeasureWords) -> tuple[str, 
         why = "; ".join(pack.warnings)
         return f"No file here carries it out ({why}); fix this, then run `{told.command}`.", [], "", ""
     commands = [command for _, command in one.steps if command]
-    if one.action == "buy":
-        return "No file carries it out.", commands, "", ""
     words = find_measure_texts(one.action, pack.rules.actuator)
     checked, undone = (words[name].replace("{nodes}", "NODES") for name in ("check", "undo"))
-    return "No file carries it out; by hand:", commands, checked, undone
+    by = (
+        f"Once the new nodes are delivered: {words['edit']}." if one.bought_gpus else "No file carries it out; by hand:"
+    )
+    return by, commands, checked, undone
 
 
 def page_tables(pack: Pack) -> dict[str, str]:
@@ -325,8 +331,8 @@ def page_tables(pack: Pack) -> dict[str, str]:
     }
 
 
-def _pool_table(rules: FleetRules) -> str:
-    """Nodes and resources of each pool; where nodes are powered down, also how many are up."""
+def _pool_table(rules: FleetRules, bought_gpus: int = 0) -> str:
+    """Nodes and resources of each pool, and the nodes to buy; where nodes are powered down, also how many are up."""
     moving = rules.comes_and_goes
     heads = ["pool", "nodes", *(["powered on at most", "idle nodes kept"] if moving else []), "resources of a node"]
     lines = [heads, ["---"] * len(heads)]
@@ -336,6 +342,11 @@ def _pool_table(rules: FleetRules) -> str:
         )  # fmt: skip
         counts = [str(pool.most), str(pool.kept)] if moving else []
         lines.append([pool.name, nodes_text(pool.nodes) or str(pool.count), *counts, resources])
+    sizes = {len(pool.layouts) for pool in rules.today}
+    if bought_gpus and len(sizes) == 1:
+        [size] = sizes
+        resources = lines[-1][-1] if len(rules.pools) == 1 else f"{size} GPUs"
+        lines.append(["to buy", f"{bought_gpus // size} new", *[""] * (2 * moving), resources])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
@@ -423,8 +434,8 @@ def export_decision(
     The decision is that of `kept` if it is of the same scenario, else that which is on disk; only where there is
     none the ways are simulated.
     """
-    # No price and no project changes a file: what was simulated is enough.
-    found = kept.comparison if kept is not None and kept.scenario == scenario else played(scenario)
+    # No project changes a file, but README.md states the cost at the scenario's prices, as the report does.
+    found = kept.comparison if kept is not None and kept.scenario == scenario else comparison(scenario)
     pack = decision_pack(scenario, found, gres_type=gres_type)
     if pack is None:
         raise ScenarioError(f"export of {scenario.name}", "a decision", found.decision.sentence, "Ingest more jobs.")
@@ -496,7 +507,12 @@ def _reasons(decision: Decision) -> Iterator[str]:
         means = [(one.size, one.today_mean_minutes, one.recommended_mean_minutes) for one in decision.service]
         rises = [f"{size} ({was:.1f} → {then:.1f} min)" for size, was, then in means if then - was >= 0.1]
         rise = f" The mean queue wait rises on {', '.join(rises)}." if rises else ""
-        yield f"After the change no job size waits longer at p95{order}.{rise}"
+        yield f"In the recorded period, no job size waits longer at p95 after the change{order}.{rise}"
+    if any(one.action == "buy" for one in decision.measures):
+        lead = f"{decision.purchase_lead_days} days (--set purchase_lead_days=…)"
+        yield f"Purchase lead time: {lead}. Until the new nodes are in service, queue waits stay as they are today."
+    if decision.confidence:
+        yield f"Confidence: {' '.join(decision.confidence)}"
     yield f"Cost: {decision.financial_impact.basis.splitlines()[0].removeprefix('Spend ')}"
     yield "Approved by: ____"
 
@@ -505,7 +521,9 @@ def _measures(decision: Decision) -> Iterator[MeasureWords]:
     """The measures in order, each with what has to be seen before it."""
     latest = decision.latest
     again = decision.next_steps[-1].command if decision.next_steps else None
+    gpus = decision.fleet_gpus
     for number, one in enumerate(decision.measures):
+        bought, gpus = max(one.gpus - gpus, 0) if one.action == "buy" else 0, one.gpus
         condition = f"Only once step {number} is in effect." if one.condition else ""
         if one.condition and latest and decision.measures[number - 1].action in ENDS_WAITS:
             condition = (
@@ -519,4 +537,4 @@ def _measures(decision: Decision) -> Iterator[MeasureWords]:
             for step in decision.next_steps
             if step.action == one.action and not (step.command or "").startswith("gpuplanner rightsize")
         ]  # requests are switched after the nodes are verified
-        yield MeasureWords(one.action, one.text, condition, steps)
+        yield MeasureWords(one.action, one.text, condition, steps, bought)
