@@ -122,9 +122,7 @@ def test_a_cluster_policy_that_helm_sets_is_set_back_there_first(tmp_path: Path)
     spec = state["objects"][POLICY]["spec"]
     theirs, spec["mig"], spec["migManager"] = dict(spec), {"strategy": "mixed"}, {"config": {"name": CONFIG_MAP[10:]}}
     bundles.cluster.write(state)
-    assert (
-        bundles.run(0, "kubectl apply -f mig-manager/configmap.yaml; bash mig-manager/change.sh apply").returncode == 0
-    )
+    assert bundles.run(0, "bash mig-manager/policy.sh configmap; bash mig-manager/change.sh apply").returncode == 0
     done = bundles.roll_back(0)
     assert (done.returncode, "Helm, Argo CD, Flux" in done.stderr) == (1, True)
     assert CONFIG_MAP in bundles.cluster.state["objects"]

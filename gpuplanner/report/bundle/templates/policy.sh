@@ -3,6 +3,7 @@
 # device plugin advertises instances by profile.
 #
 #   bash FILE apply     create the ConfigMap; save the present settings in an annotation of the ClusterPolicy; change them
+#   bash FILE configmap create the ConfigMap alone, where Helm, Argo CD or Flux manages the ClusterPolicy
 #   bash FILE copied    print the configurations that 'apply' copies from the present ConfigMaps; changes nothing
 #   bash FILE verify    compare the settings with the plan; changes nothing
 #   bash FILE rollback  restore the saved settings, then delete the ConfigMap; while a node is labelled with one of its
@@ -63,6 +64,16 @@ find_copied() { # sets copied, the configurations to copy, and missing, those th
   done
 }
 
+write_configmap() {
+  find_copied
+  [[ -z "$missing" ]] || fail "Fix $config_map: nodes have labels of configurations that neither configmap.yaml nor a\
+ ConfigMap of the cluster has:$missing. Nothing was changed."
+  {
+    cat "$here/configmap.yaml"
+    if [[ -n "$copied" ]]; then sed 's/^/    /' <<<"$copied"; fi
+  } | kubectl apply -f -
+}
+
 roll_back() {
   local label ours earlier=${before:-$now} used=''
   if [[ -z "$before" && "$now" == "$config_map,"* ]]; then
@@ -90,8 +101,8 @@ roll_back() {
 }
 
 verb="${1:-}"
-[[ $# == 1 && "$verb" =~ ^(apply|copied|verify|rollback)$ ]] || {
-  echo "usage: bash $0 apply|copied|verify|rollback" >&2
+[[ $# == 1 && "$verb" =~ ^(apply|configmap|copied|verify|rollback)$ ]] || {
+  echo "usage: bash $0 apply|configmap|copied|verify|rollback" >&2
   exit 2
 }
 policy="${CLUSTER_POLICY:-$(kubectl get clusterpolicies.nvidia.com -o 'jsonpath={.items[*].metadata.name}')}"
@@ -105,14 +116,9 @@ case "$verb" in
     find_copied
     names '  ' <<<"$copied"
     ;;
+  configmap) write_configmap ;;
   apply)
-    find_copied
-    [[ -z "$missing" ]] || fail "Fix $config_map: nodes have labels of configurations that neither configmap.yaml nor a\
- ConfigMap of the cluster has:$missing. Nothing was changed."
-    {
-      cat "$here/configmap.yaml"
-      if [[ -n "$copied" ]]; then sed 's/^/    /' <<<"$copied"; fi
-    } | kubectl apply -f -
+    write_configmap
     if [[ "$now" == "$config_map,mixed" ]]; then
       echo "$policy: already as planned"
     else
