@@ -381,7 +381,12 @@ def change_index(
 
 
 def to_index_text(
-    index: pl.DataFrame, gpu_model: GpuModel | str, change: ChangeCost, actuators: Sequence[str], *, dated: bool = True
+    index: pl.DataFrame,
+    gpu_model: GpuModel | str,
+    change: ChangeCost,
+    actuators: Sequence[str] = ("mig-manager", "slurm"),
+    *,
+    dated: bool = True,
 ) -> str:
     """Print an index for people: a line for each change of a node or GPU, in Markdown.
 
