@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -237,10 +238,9 @@ class FleetPack(Pack):
         return "return them to their provider" if self.rules.returned else "power them down"
 
     @property
-    def parted(self) -> str:
+    def mig_parted_path(self) -> str:
         """Place of mig-parted.yaml on nodes of Slurm: not that of an earlier bundle, which a unit may read at boot."""
-        stamp = self.index["change"][0].removeprefix("change-") if self.index.height else ""
-        return f"/etc/gpuplanner-mig-parted-{stamp}.yaml"
+        return f"/etc/gpuplanner-mig-parted-{self.index['change'][0].removeprefix('change-')}.yaml"
 
     def place(self, name: str) -> str:
         """Where a file of the path stands in the pack."""
@@ -380,22 +380,16 @@ def change_index(
     return index.join(known, on=["planned", "node", "gpu"], how="left", nulls_equal=True, maintain_order="left")
 
 
-def to_index_text(
-    index: pl.DataFrame,
-    gpu_model: GpuModel | str,
-    change: ChangeCost,
-    actuators: Sequence[str] = ("mig-manager", "slurm"),
-    *,
-    dated: bool = True,
-) -> str:
+def to_index_text(index: pl.DataFrame, gpu_model: GpuModel | str, change: ChangeCost, actuator: str = "") -> str:
     """Print an index for people: a line for each change of a node or GPU, in Markdown.
 
-    Without times where a change has none of its own; drain times only where they were simulated. How nodes change and
-    what happens at the timeout is that of each actuator that has scripts.
+    Of the one change of an actuator, or of a schedule, whose changes have times. Drain times only where they were
+    simulated.
     """
-    blocks = text_blocks()
+    by_gpu = index["gpu"].null_count() < index.height
+    blocks, actuators = text_blocks(), [actuator] if actuator else ["nvidia-smi" if by_gpu else "mig-manager", "slurm"]
     orders = {name: blocks.get(f"changes {name}", blocks["changes"]).strip() for name in actuators}
-    rows = [_index_cells(row, change, dated=dated) for row in index.iter_rows(named=True)]
+    rows = [_index_cells(row, change, dated=not actuator) for row in index.iter_rows(named=True)]
     heads = [name for name in (rows or [{}])[0] if any(row[name] for row in rows)]
     lines = [heads, ["---"] * len(heads), *([row[name] for name in heads] for row in rows)]
     values = {
@@ -414,33 +408,31 @@ def duration_words(index: pl.DataFrame, change: ChangeCost) -> str:
     if change.reboot_s is None or not switched:
         return no_mode_change
     mode_change = f"{change.reboot_s.describe_time()} on {nodes_text(switched)}, where MIG mode changes"
-    others = any((old == WHOLE_GPU) == (new == WHOLE_GPU) for _, old, new in _layout_pairs(index))
-    return f"{no_mode_change}, or {mode_change}" if others else mode_change
+    everywhere = all(switches for _, switches, _ in _gpu_changes(index))
+    return mode_change if everywhere else f"{no_mode_change}, or {mode_change}"
 
 
 def switched_nodes(index: pl.DataFrame) -> list[str]:
     """Nodes on which the MIG mode of a GPU changes; a GPU whose present layout is not known counts as full."""
-    names = (node for node, old, new in _layout_pairs(index) if (old == WHOLE_GPU) != (new == WHOLE_GPU))
-    return list(dict.fromkeys(names))
+    return list(dict.fromkeys(node for node, switches, _ in _gpu_changes(index) if switches))
 
 
-def spare_room_text(index: pl.DataFrame, gpu_model: GpuModel) -> str:
-    """The largest instance that each new layout has room for and does not have; empty where all are full."""
+def unused_slices_text(index: pl.DataFrame, gpu_model: GpuModel) -> str:
+    """The largest instance that fits on each new layout in addition; empty where none does."""
     profiles = sorted(gpu_model.profiles, key=lambda profile: profile.size_order, reverse=True)
-    names = [one.name for one in profiles if "+" not in one.name and "-" not in one.name]
-    parts = []
-    for layout in sorted({after for _, _, after in _layout_pairs(index) if after != WHOLE_GPU}):
-        counts = parse_layout(layout)
-        more = (name for name in names if prove(gpu_model, {**counts, name: counts.get(name, 0) + 1}))
-        parts += [f"a GPU with {layout_text(layout)} has room for {name}" for name in [next(more, None)] if name]
-    return "; ".join(parts)
+    names = [profile.name for profile in profiles if not {"+", "-"} & {*profile.name}]
+    fitting: dict[str, list[str]] = {}
+    for layout in sorted({after for _, _, after in _gpu_changes(index) if after != WHOLE_GPU}):
+        fitting[layout] = [name for name in names if prove(gpu_model, Counter(parse_layout(layout)) + Counter([name]))]
+    return "; ".join(f"{layout_text(layout)} leaves slices for {fits[0]}" for layout, fits in fitting.items() if fits)
 
 
-def _layout_pairs(index: pl.DataFrame) -> Iterator[tuple[str, str, str]]:
-    """Node, layout before and layout after of each GPU that changes."""
+def _gpu_changes(index: pl.DataFrame) -> Iterator[tuple[str, bool, str]]:
+    """Node of each GPU that changes, whether its MIG mode changes, and its new layout."""
     for row in index.iter_rows(named=True):
         before, after = _layouts(row)
-        yield from ((row["node"], before.get(gpu, WHOLE_GPU), layout) for gpu, layout in after.items())
+        for gpu, layout in after.items():
+            yield row["node"], (before.get(gpu, WHOLE_GPU) == WHOLE_GPU) != (layout == WHOLE_GPU), layout
 
 
 def _layouts(row: dict[str, Any]) -> tuple[dict[str, str], dict[str, str]]:

@@ -19,7 +19,7 @@ from gpuplanner.core.output_writing import replace_directory
 from gpuplanner.core.scenario import FILE_FIELDS, Scenario
 from gpuplanner.core.schemas import WHOLE_GPU, QueueQuotas
 from gpuplanner.core.stage_cache import data_folder, input_hashes
-from gpuplanner.core.units import SECONDS_PER_HOUR, SECONDS_PER_MINUTE, wait_text
+from gpuplanner.core.units import SECONDS_PER_HOUR, SECONDS_PER_MINUTE, count_text, wait_text
 from gpuplanner.decision.comparison_record import Comparison, comparison, curve_table, policy_table, service_table
 from gpuplanner.decision.decision_text import IDLE_ACTIONS, nodes_text
 from gpuplanner.decision.decision_types import ROUNDING_MINUTES, Decision
@@ -48,10 +48,10 @@ from gpuplanner.report.bundle_files import (
     filled,
     lines_of,
     replaced,
-    spare_room_text,
     switched_nodes,
     text_blocks,
     to_index_text,
+    unused_slices_text,
 )
 from gpuplanner.report.mig_manager_files import allocatable, to_change_scripts, to_config_map, to_mig_parted
 from gpuplanner.report.slurm_files import INSTALL, STATIC_GRES, GresTypes, site_types, to_slurm_files
@@ -129,8 +129,7 @@ def _by_parted(pack: FleetPack) -> None:
         changed = sorted(set(plan.filter("changed")["node"]))
         if changed:
             steps = "\n".join(f"config[{node}]={held[node].config_name}" for node in changed)
-            name = pack.index["change"][0]
-            text = pack.script("change_parted.sh", STEPS=steps, NODES=" ".join(changed), NAME=name)
+            text = pack.script("change_parted.sh", STEPS=steps, NODES=" ".join(changed), NAME=pack.index["change"][0])
             what = "waits for a node's GPU processes to end, repartitions it, verifies; saves its earlier layout"
             _add_index(pack)
             pack.add(text, Step.script(pack.place("change.sh"), what))
@@ -166,14 +165,14 @@ def _on_slurm(pack: FleetPack) -> None:
     _add_index(pack)
     does = "drains nodes, waits, repartitions them, runs `install-gres.sh`, reconfigures Slurm, verifies, resumes"
     step = Step.script(pack.place("change.sh"), does)
-    parted = f"export PARTED={pack.parted}\n"
+    parted = f"export PARTED={pack.mig_parted_path}\n"
     pack.add(files[scripts[0]], replace(step, do=parted + step.do, undo=parted + step.undo))
     add_release(pack, rules.released, what)
 
 
 def _add_index(pack: FleetPack) -> None:
     if pack.index.height:
-        text = to_index_text(pack.index, pack.gpu_model, pack.change, [pack.rules.actuator], dated=False)
+        text = to_index_text(pack.index, pack.gpu_model, pack.change, pack.rules.actuator)
         pack.add(text, Step(pack.place("changes.md"), "layout changes by node and GPU"))
 
 
@@ -181,11 +180,11 @@ def to_page(pack: FleetPack, told: PageWords) -> str:
     """The page that is read first."""
     rules, warnings = pack.rules, "; ".join(pack.warnings)
     text, changes = _page_texts(pack, told), bool(_changed(pack))
-    rightsized, switched = rules.requests == RIGHTSIZED, changes and switched_nodes(pack.index)
+    rightsized = rules.requests == RIGHTSIZED
     there = {name: name * (pack.place(name) in pack.files) for name in ("policy.sh", "power.sh", "released.txt")}
-    notes = [there["policy.sh"], "emptying" * changes, "in_parts" * (len(_changed(pack)) > 1), "timeout" * changes]
-    notes += ["mode_change" * (pack.change.reboot_s is not None and bool(switched)), "reboot" * changes]
-    notes += [there["power.sh"], there["released.txt"]]
+    notes = [there["policy.sh"], "emptying", "in_parts" * (len(_changed(pack)) > 1), "timeout" * changes]
+    notes += ["mode_change", "reboot", there["power.sh"], there["released.txt"]]
+    undo = ["back_requests" * rightsized, *["back_nodes", "back_reboot"] * changes, "back_policy" * bool(notes[0])]
     kind = "kept" if isinstance(pack.gres_type, GresTypes) else "given" if pack.gres_type else "detected"
     known = {
         "TITLE": f"Incomplete change bundle: {warnings}" if warnings else told.sentence,
@@ -195,30 +194,22 @@ def to_page(pack: FleetPack, told: PageWords) -> str:
         "BEGINS": (rules.begins or "")[:16].replace("T", " ") + " UTC",
         "WHERE": text("where"),
         "REASON": [f"- {line}" for line in (*([told.sentence] if warnings else []), *told.reasons)],
-        "POOLS": _pool_table(rules, sum(one.bought_gpus for one in told.measures)),
+        "POOLS": _pool_table(rules, sum(measure.bought_gpus for measure in told.measures)),
         "AGREE": [
             text("rightsized" if rightsized else "as_today"),
-            text("rollout_gap") * (rightsized and changes),
-            text("room"),
-            text("capacity") * changes,
-            text("emptying_record") * (changes and bool(told.emptying)),
+            *map(text, ("rollout_gap", "unused", "capacity", "emptying_record")),
             _quota_text(pack, text),
             text(f"types_{kind}") * changes,
         ],
         "PREFLIGHT": text("preflight" if changes else "preflight_files"),
         "NOTES": map(text, notes),
         "SWITCH": text("switch") * rightsized,
-        "BACK": [
-            text("back_requests") * rightsized,
-            text("back_nodes") * changes,
-            text("back_reboot") * changes,
-            text("back_policy") * bool(there["policy.sh"]),
-        ],
+        "BACK": map(text, undo),
         **page_tables(pack),
         **(_by_measure(pack, told) if told.measures else {}),
     }
     values = {name: text if isinstance(text, str) else "\n".join(filter(None, text)) for name, text in known.items()}
-    bought = not pack.steps and all(one.bought_gpus for one in told.measures) and bool(told.measures)
+    bought = not pack.steps and all(measure.bought_gpus for measure in told.measures) and bool(told.measures)
     return re.sub(r"\n{3,}", "\n\n", filled("purchase.md" if bought else "readme.md", values))
 
 
@@ -232,31 +223,28 @@ def _changed(pack: FleetPack) -> list[str]:
 def _page_texts(pack: FleetPack, told: PageWords) -> Callable[[str], str]:
     """Texts of the page by name, those of the actuator first."""
     rules, nodes, limit = pack.rules, _changed(pack), pack.drain.limit_s
-    blocks, switched = text_blocks(), switched_nodes(pack.index) if nodes else []
-    room = spare_room_text(pack.index, pack.gpu_model) if nodes else ""
-    states = {pool.state.config_name: pool.nodes for pool in rules.pools if {*nodes} & {*pool.nodes}}
-    full_today, full = (
-        sum(pool.count * pool.offers.get(WHOLE_GPU, 0) for pool in pools) for pools in (rules.today, rules.pools)
-    )
+    blocks, gap = text_blocks(), nodes and rules.requests == RIGHTSIZED
+    full = sum(pool.count * pool.offers.get(WHOLE_GPU, 0) for pool in rules.pools)
+    configs = [(pool.state.config_name, [node for node in pool.nodes if node in nodes]) for pool in rules.pools]
     values = {
         "NAMESPACE": NAMESPACE, "CONFIG_MAP": CONFIG_MAP, "ACTUATOR": rules.actuator, "DATA": told.data,
-        "NODES": nodes_text(nodes), "NODE": nodes[0] if nodes else "", "SCRIPT": pack.place("change.sh"),
+        "NODES": nodes_text(nodes), "NODE": (nodes or [""])[0], "SCRIPT": pack.place("change.sh") if nodes else "",
         "GPUS": str(sum(len(rules.before[node]) for node in nodes)),
         "TOTAL": str(sum(map(len, rules.before.values()))),
         "LIMIT": "without a limit" if limit is None else f"up to {wait_text(limit / SECONDS_PER_MINUTE)}",
         "DURATION": duration_words(pack.index, pack.change) if nodes else "", "RELEASE": pack.release_words,
-        "EMPTYING": told.emptying, "TYPE": str(getattr(pack.gres_type, "full", pack.gres_type)),
-        "FULL": f"{full:,}", "FULL_TODAY": f"{full_today:,}",
-        "SWITCHED": nodes_text(switched), "PARTED": pack.parted if nodes else "",
-        "ROOM": room, "ROLLOUT": blocks.get(f"rollout {rules.actuator}", blocks["rollout"]).strip(),
-        "CONFIGS": ", ".join(
-            f"`{name}` on {nodes_text([node for node in names if node in nodes])}" for name, names in states.items()
-        ),
+        "EMPTYING": told.emptying if nodes else "", "TYPE": str(getattr(pack.gres_type, "full", pack.gres_type)),
+        "FULL": f"{full:,}" if gap else "", "PARTED": pack.mig_parted_path if nodes else "",
+        "SWITCHED": nodes_text(switched_nodes(pack.index)) if nodes and pack.change.reboot_s else "",
+        "UNUSED": unused_slices_text(pack.index, pack.gpu_model) if nodes else "",
+        "CONFIGS": ", ".join(f"`{config}` on {nodes_text(names)}" for config, names in configs if names),
     }  # fmt: skip
 
     def text(name: str) -> str:
-        found = blocks.get(f"{name} {rules.actuator}", blocks.get(name, "")) if room or name != "room" else ""
-        return replaced(found.strip(), values)
+        found = blocks.get(f"{name} {rules.actuator}", blocks.get(name, ""))
+        # A text about what this bundle does not have is left out.
+        empty = any(f"@{key}@" in found for key, value in values.items() if not value)
+        return "" if empty else replaced(found.strip(), values)
 
     return text
 
@@ -291,7 +279,7 @@ def _by_measure(pack: FleetPack, told: PageWords) -> dict[str, str]:
         if not any(commands):
             by, commands, checked, undone = _by_hand(pack, told, one)
         name = f"{number}. **{one.text}.**" if several or not one.steps else ""
-        lines = [what for what, _ in one.steps] + [by] * bool(one.bought_gpus)
+        lines = [step[0] for step in one.steps] + [by] * bool(one.bought_gpus)
         head = " ".join(filter(None, (name, one.condition, "" if one.bought_gpus else by)))
         listed = [f"{'   ' * several}- {what[:1].upper()}{what[1:]}" for what in lines]
         do.append("\n".join([*filter(None, [head, *listed]), "", _fence(commands)]).strip())
@@ -315,9 +303,7 @@ def _by_hand(pack: FleetPack, told: PageWords, one: MeasureWords) -> tuple[str, 
     commands = [command for _, command in one.steps if command]
     words = find_measure_texts(one.action, pack.rules.actuator)
     checked, undone = (words[name].replace("{nodes}", "NODES") for name in ("check", "undo"))
-    by = (
-        f"Once the new nodes are delivered: {words['edit']}." if one.bought_gpus else "No file carries it out; by hand:"
-    )
+    by = f"After delivery: {words['edit']}." if one.bought_gpus else "No file carries it out; by hand:"
     return by, commands, checked, undone
 
 
@@ -342,11 +328,9 @@ def _pool_table(rules: FleetRules, bought_gpus: int = 0) -> str:
         )  # fmt: skip
         counts = [str(pool.most), str(pool.kept)] if moving else []
         lines.append([pool.name, nodes_text(pool.nodes) or str(pool.count), *counts, resources])
-    sizes = {len(pool.layouts) for pool in rules.today}
-    if bought_gpus and len(sizes) == 1:
-        [size] = sizes
-        resources = lines[-1][-1] if len(rules.pools) == 1 else f"{size} GPUs"
-        lines.append(["to buy", f"{bought_gpus // size} new", *[""] * (2 * moving), resources])
+    if bought_gpus and len({len(pool.layouts) for pool in rules.today}) == 1:
+        size = len(rules.today[0].layouts)
+        lines.append(["to buy", count_text(bought_gpus // size, "new node"), *[""] * (2 * moving), f"{size} GPUs"])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
@@ -508,7 +492,7 @@ def _reasons(decision: Decision) -> Iterator[str]:
         rises = [f"{size} ({was:.1f} → {then:.1f} min)" for size, was, then in means if then - was >= 0.1]
         rise = f" The mean queue wait rises on {', '.join(rises)}." if rises else ""
         yield f"In the recorded period, no job size waits longer at p95 after the change{order}.{rise}"
-    if any(one.action == "buy" for one in decision.measures):
+    if any(measure.action == "buy" for measure in decision.measures):
         lead = f"{decision.purchase_lead_days} days (--set purchase_lead_days=…)"
         yield f"Purchase lead time: {lead}. Until the new nodes are in service, queue waits stay as they are today."
     if decision.confidence:
@@ -521,9 +505,7 @@ def _measures(decision: Decision) -> Iterator[MeasureWords]:
     """The measures in order, each with what has to be seen before it."""
     latest = decision.latest
     again = decision.next_steps[-1].command if decision.next_steps else None
-    gpus = decision.fleet_gpus
     for number, one in enumerate(decision.measures):
-        bought, gpus = max(one.gpus - gpus, 0) if one.action == "buy" else 0, one.gpus
         condition = f"Only once step {number} is in effect." if one.condition else ""
         if one.condition and latest and decision.measures[number - 1].action in ENDS_WAITS:
             condition = (
@@ -537,4 +519,5 @@ def _measures(decision: Decision) -> Iterator[MeasureWords]:
             for step in decision.next_steps
             if step.action == one.action and not (step.command or "").startswith("gpuplanner rightsize")
         ]  # requests are switched after the nodes are verified
-        yield MeasureWords(one.action, one.text, condition, steps, bought)
+        bought_gpus = (one.gpus - decision.fleet_gpus) * (one.action == "buy")
+        yield MeasureWords(one.action, one.text, condition, steps, bought_gpus)

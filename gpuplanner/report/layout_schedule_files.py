@@ -150,10 +150,7 @@ def calendar_pack(
         rehearsed = None if scenario is None else rehearse(scenario, layouts, problem)
         index = change_index(layouts, gpu_model, **known, expected=rehearsed)
         pack.files["changes.csv"] = escape_formulas(index, FOCUS_TIME).write_csv()
-        by = ["nvidia-smi" if drain.scope == "gpu" else "mig-manager"] * ("runbook" in wanted) + ["slurm"] * (
-            "slurm" in wanted
-        )
-        pack.add(to_index_text(index, gpu_model, problem.change, by), Step("changes.md", "all changes by time"))
+        pack.add(to_index_text(index, gpu_model, problem.change), Step("changes.md", "all changes by time"))
     for name in others if formats == "all" else others.keys() & {formats}:
         for file, text in others[name](layouts, gpu_model).items():
             pack.add(

@@ -501,14 +501,14 @@ def test_a_purchase_has_a_page_of_its_own_without_commands():
     rules = replace(fixed("slurm"), pools=(whole,), today=(replace(whole, name="today-1"),), released=())
     buy = MeasureWords("buy", "Buy 4 GPUs", "", [("order 4 GPUs now", None)], 4)
     page = page_of(rules, buy)
-    assert "| to buy | 2 new | 2 × full GPU |" in page
-    assert "- Order 4 GPUs now\n- Once the new nodes are delivered: add NodeName lines" in page
+    assert "| to buy | 2 new nodes | 2 GPUs |" in page
+    assert "- Order 4 GPUs now\n- After delivery: add NodeName lines" in page
     assert "`scontrol show node NODE` shows the Gres" in page
     for useless in ("```", "as root", "no file needed", "Nothing to do", "Preflight"):
         assert useless not in page
     both = page_of(fixed("mig-manager"), MeasureWords("repartition", "Repartition GPUs"), buy)
-    assert "| to buy | 2 new | 2 GPUs |" in both
-    assert "   - Once the new nodes are delivered: join the new nodes" in both
+    assert "| to buy | 2 new nodes | 2 GPUs |" in both
+    assert "   - After delivery: join the new nodes" in both
 
 
 def test_the_page_states_the_mode_change_the_reboot_and_the_gap():
@@ -524,7 +524,7 @@ def test_the_page_states_the_mode_change_the_reboot_and_the_gap():
     [config] = re.findall(r"config\[n3\]=(\S+)", script)
     assert f"CONFIG is `{config}` on n3." in page
     assert "or the next reboot makes the change again" in page
-    assert "share the 5 full GPUs that\n  stay, 8 today" in page
+    assert "share the 5 full GPUs that\n  stay" in page
     assert "Nodes are repartitioned one after the other" in pack.files["slurm/changes.md"]
     other = packed(fixed("mig-manager"))
     assert "MIG mode changes on" not in other.files[PAGE]
@@ -536,7 +536,7 @@ def test_the_page_states_the_mode_change_the_reboot_and_the_gap():
 def test_slices_that_no_instance_uses_are_stated():
     odd = replace(fixed("mig-manager"), pools=(PoolRule("mig", ("gpu", "4g.40gb:1"), 4, ("n1", "n2", "n3", "n4"), 4),))
     page = packed(replace(odd, released=())).files[PAGE]
-    assert "a GPU with 1 × 4g.40gb has room for 3g.40gb" in page
+    assert "1 × 4g.40gb leaves slices for 3g.40gb" in page
     assert "Slices without an instance" not in packed(fixed("mig-manager")).files[PAGE]
 
 
