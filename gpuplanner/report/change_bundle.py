@@ -493,8 +493,7 @@ def _reasons(decision: Decision) -> Iterator[str]:
         rise = f" The mean queue wait rises on {', '.join(rises)}." if rises else ""
         yield f"In the recorded period, no job size waits longer at p95 after the change{order}.{rise}"
     if any(measure.action == "buy" for measure in decision.measures):
-        lead = f"{decision.purchase_lead_days} days (--set purchase_lead_days=…)"
-        yield f"Purchase lead time: {lead}. Until the new nodes are in service, queue waits stay as they are today."
+        yield f"Purchase lead time {decision.purchase_lead_days} days; until then queue waits stay as they are today."
     if decision.confidence:
         yield f"Confidence: {' '.join(decision.confidence)}"
     yield f"Cost: {decision.financial_impact.basis.splitlines()[0].removeprefix('Spend ')}"
