@@ -34,7 +34,7 @@ def diff(
 
     Lists the MIG instances to delete and create on each GPU, and the running jobs
     that would have to end. A plan.json is a layout schedule, not the recommended
-    layout: the nodes of that stand in export/README.md.
+    layout: see export/README.md of the report for that.
     """
     from gpuplanner.report.handover_verification import difference
 
@@ -252,9 +252,10 @@ def export(
     ] = None,
     quiet: Quiet = False,
 ) -> None:
-    """Write MIG, Kubernetes or Slurm configuration from a plan.
+    """Write the change bundle of the recommendation, or of a plan.json.
 
-    README.md in the output folder has the steps: agree, preflight, apply, verify,
+    start and report write that of the recommendation to OUT/export already.
+    README.md in the folder has the steps: agree, preflight, apply, verify,
     switch requests, roll back. Example: gpuplanner export sample -o build/export
     """
     from gpuplanner.report.layout_schedule_files import export_plan

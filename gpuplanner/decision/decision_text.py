@@ -98,7 +98,7 @@ def sentence(one: Decision, order_gpus: int = 0, changes: Changes = MappingProxy
         on = "" if parts else f" of {fleet}"
         parts.append(
             {
-                "release": f"release {-more:,}{on}", "buy": f"buy {count_text(more, 'GPU')}",
+                "release": f"release {-more:,}{on}", "buy": f"buy {more:,} more {one.gpu_model or 'GPUs'}",
                 "rightsize": f"partition {partitioned:,}{on} with MIG and rightsize small jobs",
                 "repartition": f"{_verb(changes)} {partitioned:,}{on}",
                 "pack": f"pack jobs on few nodes{on}",

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from hashlib import sha256
@@ -16,9 +17,11 @@ import polars as pl
 
 from gpuplanner.core.schemas import WHOLE_GPU
 from gpuplanner.core.units import SECONDS_PER_MINUTE, count_text
+from gpuplanner.decision.decision_text import layout_text, nodes_text
 from gpuplanner.decision.policy_fleets import FleetRules
 from gpuplanner.hardware.catalog import facts
 from gpuplanner.hardware.gpu_models import GpuModel, as_gpu_model
+from gpuplanner.hardware.mig_layouts import parse_layout, prove
 from gpuplanner.hardware.repartitioning_cost import ChangeCost, Reconfiguration, Seconds
 from gpuplanner.planner.layout_plan import (
     REHEARSAL_COLUMNS,
@@ -50,7 +53,7 @@ def change_note(cost: ChangeCost, node: str, before: NodeState | None, after: No
         switched = sum(change.mode_change for change in changes)
         mode = f", MIG mode changed on {count_text(switched, 'GPU')}" if switched else ""
         longest = max(changes, key=lambda change: change.seconds)
-        reboot = "; MIG mode changes, which needs a reboot (WITH_REBOOT of the MIG manager)" * longest.reboot
+        reboot = "; where the reset of a GPU fails, the node needs a reboot" * longest.reboot
         lines.append(
             f"#   {sum(len(change.destroyed) for change in changes)} instances deleted, "
             f"{sum(len(change.created) for change in changes)} created{mode}; "
@@ -89,6 +92,11 @@ def replaced(text: str, values: Mapping[str, str]) -> str:
     for key, value in values.items():
         text = text.replace(f"@{key}@", value)
     return text
+
+
+def text_blocks() -> dict[str, str]:
+    """Texts of the pages of a change bundle by name, and by name and actuator."""
+    return dict(block.split("\n", 1) for block in template_text("templates/texts.md").split("\n# ")[1:])
 
 
 def template_text(name: str) -> str:
@@ -143,12 +151,14 @@ class MeasureWords:
     - ``action``, ``text``: What it does.
     - ``condition``: What has to be in force, and seen, before.
     - ``steps``: What somebody does and types, where no file performs it.
+    - ``bought_gpus``: GPUs that it adds.
     """
 
     action: str
     text: str
     condition: str = ""
     steps: Sequence[tuple[str, str | None]] = ()
+    bought_gpus: int = 0
 
 
 @dataclass(frozen=True)
@@ -226,6 +236,11 @@ class FleetPack(Pack):
     def release_words(self) -> str:
         """What is done with nodes that are not needed."""
         return "return them to their provider" if self.rules.returned else "power them down"
+
+    @property
+    def mig_parted_path(self) -> str:
+        """Place of mig-parted.yaml on nodes of Slurm: not that of an earlier bundle, which a unit may read at boot."""
+        return f"/etc/gpuplanner-mig-parted-{self.index['change'][0].removeprefix('change-')}.yaml"
 
     def place(self, name: str) -> str:
         """Where a file of the path stands in the pack."""
@@ -365,12 +380,16 @@ def change_index(
     return index.join(known, on=["planned", "node", "gpu"], how="left", nulls_equal=True, maintain_order="left")
 
 
-def to_index_text(index: pl.DataFrame, gpu_model: GpuModel | str, change: ChangeCost, *, dated: bool = True) -> str:
+def to_index_text(index: pl.DataFrame, gpu_model: GpuModel | str, change: ChangeCost, actuator: str = "") -> str:
     """Print an index for people: a line for each change of a node or GPU, in Markdown.
 
-    Without times where a change has none of its own; drain times only where they were simulated.
+    Of the one change of an actuator, or of a schedule, whose changes have times. Drain times only where they were
+    simulated.
     """
-    rows = [_index_cells(row, change, dated=dated) for row in index.iter_rows(named=True)]
+    by_gpu = index["gpu"].null_count() < index.height
+    blocks, actuators = text_blocks(), [actuator] if actuator else ["nvidia-smi" if by_gpu else "mig-manager", "slurm"]
+    orders = {name: blocks.get(f"changes {name}", blocks["changes"]).strip() for name in actuators}
+    rows = [_index_cells(row, change, dated=not actuator) for row in index.iter_rows(named=True)]
     heads = [name for name in (rows or [{}])[0] if any(row[name] for row in rows)]
     lines = [heads, ["---"] * len(heads), *([row[name] for name in heads] for row in rows)]
     values = {
@@ -378,19 +397,42 @@ def to_index_text(index: pl.DataFrame, gpu_model: GpuModel | str, change: Change
         "FILES": count_text(index["change"].n_unique(), "script"), "DURATION": duration_words(index, change),
         "DRAIN": " *Drain* is the simulated time until a node or GPU is empty." * ("drain, median (p95)" in heads),
         "ROWS": "\n".join(f"| {' | '.join(line)} |" for line in lines),
+        "ORDER": "\n\n".join(f"{name}: " * (len(orders) > 1) + text for name, text in orders.items()),
     }  # fmt: skip
     return filled_template("templates/changes.md", values)
 
 
 def duration_words(index: pl.DataFrame, change: ChangeCost) -> str:
-    """How long the changes of an index take; a reboot only where MIG mode changes or the present layout is unknown."""
-    pairs = [
-        (before.get(gpu, WHOLE_GPU), layout)
-        for before, after in map(_layouts, index.iter_rows(named=True))
-        for gpu, layout in after.items()
-    ]
-    switched = any((old == WHOLE_GPU) != (new == WHOLE_GPU) for old, new in pairs)
-    return (change if switched else replace(change, reboot_s=None)).describe_time()
+    """How long the changes of an index take; the longer time of a changed MIG mode only for the nodes that have it."""
+    no_mode_change, switched = replace(change, reboot_s=None).describe_time(), switched_nodes(index)
+    if change.reboot_s is None or not switched:
+        return no_mode_change
+    mode_change = f"{change.reboot_s.describe_time()} on {nodes_text(switched)}, where MIG mode changes"
+    everywhere = all(switches for _, switches, _ in _gpu_changes(index))
+    return mode_change if everywhere else f"{no_mode_change}, or {mode_change}"
+
+
+def switched_nodes(index: pl.DataFrame) -> list[str]:
+    """Nodes on which the MIG mode of a GPU changes; a GPU whose present layout is not known counts as full."""
+    return list(dict.fromkeys(node for node, switches, _ in _gpu_changes(index) if switches))
+
+
+def unused_slices_text(index: pl.DataFrame, gpu_model: GpuModel) -> str:
+    """The largest instance that fits on each new layout in addition; empty where none does."""
+    profiles = sorted(gpu_model.profiles, key=lambda profile: profile.size_order, reverse=True)
+    names = [profile.name for profile in profiles if not {"+", "-"} & {*profile.name}]
+    fitting: dict[str, list[str]] = {}
+    for layout in sorted({after for _, _, after in _gpu_changes(index) if after != WHOLE_GPU}):
+        fitting[layout] = [name for name in names if prove(gpu_model, Counter(parse_layout(layout)) + Counter([name]))]
+    return "; ".join(f"{layout_text(layout)} leaves slices for {fits[0]}" for layout, fits in fitting.items() if fits)
+
+
+def _gpu_changes(index: pl.DataFrame) -> Iterator[tuple[str, bool, str]]:
+    """Node of each GPU that changes, whether its MIG mode changes, and its new layout."""
+    for row in index.iter_rows(named=True):
+        before, after = _layouts(row)
+        for gpu, layout in after.items():
+            yield row["node"], (before.get(gpu, WHOLE_GPU) == WHOLE_GPU) != (layout == WHOLE_GPU), layout
 
 
 def _layouts(row: dict[str, Any]) -> tuple[dict[str, str], dict[str, str]]:

@@ -19,9 +19,9 @@ from gpuplanner.core.output_writing import replace_directory
 from gpuplanner.core.scenario import FILE_FIELDS, Scenario
 from gpuplanner.core.schemas import WHOLE_GPU, QueueQuotas
 from gpuplanner.core.stage_cache import data_folder, input_hashes
-from gpuplanner.core.units import SECONDS_PER_HOUR, SECONDS_PER_MINUTE, wait_text
-from gpuplanner.decision.comparison_record import Comparison, curve_table, played, policy_table, service_table
-from gpuplanner.decision.decision_text import IDLE_ACTIONS, nodes_text, resampled_waits
+from gpuplanner.core.units import SECONDS_PER_HOUR, SECONDS_PER_MINUTE, count_text, wait_text
+from gpuplanner.decision.comparison_record import Comparison, comparison, curve_table, policy_table, service_table
+from gpuplanner.decision.decision_text import IDLE_ACTIONS, nodes_text
 from gpuplanner.decision.decision_types import ROUNDING_MINUTES, Decision
 from gpuplanner.decision.plan_rehearsal import drain_of
 from gpuplanner.decision.policy_comparison import WAYS
@@ -48,8 +48,10 @@ from gpuplanner.report.bundle_files import (
     filled,
     lines_of,
     replaced,
-    template_text,
+    switched_nodes,
+    text_blocks,
     to_index_text,
+    unused_slices_text,
 )
 from gpuplanner.report.mig_manager_files import allocatable, to_change_scripts, to_config_map, to_mig_parted
 from gpuplanner.report.slurm_files import INSTALL, STATIC_GRES, GresTypes, site_types, to_slurm_files
@@ -101,7 +103,7 @@ def _by_operator(pack: FleetPack) -> None:
     if pack.gpu_model.profiles and not by_gpu:
         says = "MIG configurations, one per node layout, for the MIG manager; `policy.sh` creates it"
         place = pack.place("configmap.yaml")
-        pack.add(to_config_map(plan, pack.gpu_model), replace(Step.manifest(place, says), do=""))
+        pack.add(to_config_map(plan, pack.gpu_model), Step(place, says))
         pack.add_script("policy.sh", POLICY_STEP)
     if pack.gpu_model.profiles:
         drain = replace(pack.drain, scope="gpu") if by_gpu else pack.drain
@@ -127,7 +129,7 @@ def _by_parted(pack: FleetPack) -> None:
         changed = sorted(set(plan.filter("changed")["node"]))
         if changed:
             steps = "\n".join(f"config[{node}]={held[node].config_name}" for node in changed)
-            text = pack.script("change_parted.sh", STEPS=steps, NODES=" ".join(changed))
+            text = pack.script("change_parted.sh", STEPS=steps, NODES=" ".join(changed), NAME=pack.index["change"][0])
             what = "waits for a node's GPU processes to end, repartitions it, verifies; saves its earlier layout"
             _add_index(pack)
             pack.add(text, Step.script(pack.place("change.sh"), what))
@@ -163,14 +165,14 @@ def _on_slurm(pack: FleetPack) -> None:
     _add_index(pack)
     does = "drains nodes, waits, repartitions them, runs `install-gres.sh`, reconfigures Slurm, verifies, resumes"
     step = Step.script(pack.place("change.sh"), does)
-    parted = "export PARTED=/etc/gpuplanner-mig-parted.yaml\n"
+    parted = f"export PARTED={pack.mig_parted_path}\n"
     pack.add(files[scripts[0]], replace(step, do=parted + step.do, undo=parted + step.undo))
     add_release(pack, rules.released, what)
 
 
 def _add_index(pack: FleetPack) -> None:
     if pack.index.height:
-        text = to_index_text(pack.index, pack.gpu_model, pack.change, dated=False)
+        text = to_index_text(pack.index, pack.gpu_model, pack.change, pack.rules.actuator)
         pack.add(text, Step(pack.place("changes.md"), "layout changes by node and GPU"))
 
 
@@ -180,8 +182,9 @@ def to_page(pack: FleetPack, told: PageWords) -> str:
     text, changes = _page_texts(pack, told), bool(_changed(pack))
     rightsized = rules.requests == RIGHTSIZED
     there = {name: name * (pack.place(name) in pack.files) for name in ("policy.sh", "power.sh", "released.txt")}
-    notes = [there["policy.sh"], "emptying" * changes, "in_parts" * (len(_changed(pack)) > 1), "timeout" * changes]
-    notes += [there["power.sh"], there["released.txt"]]
+    notes = [there["policy.sh"], "emptying", "in_parts" * (len(_changed(pack)) > 1), "timeout" * changes]
+    notes += ["mode_change", "reboot", there["power.sh"], there["released.txt"]]
+    undo = ["back_requests" * rightsized, *["back_nodes", "back_reboot"] * changes, "back_policy" * bool(notes[0])]
     kind = "kept" if isinstance(pack.gres_type, GresTypes) else "given" if pack.gres_type else "detected"
     known = {
         "TITLE": f"Incomplete change bundle: {warnings}" if warnings else told.sentence,
@@ -191,23 +194,23 @@ def to_page(pack: FleetPack, told: PageWords) -> str:
         "BEGINS": (rules.begins or "")[:16].replace("T", " ") + " UTC",
         "WHERE": text("where"),
         "REASON": [f"- {line}" for line in (*([told.sentence] if warnings else []), *told.reasons)],
-        "POOLS": _pool_table(rules),
+        "POOLS": _pool_table(rules, sum(measure.bought_gpus for measure in told.measures)),
         "AGREE": [
             text("rightsized" if rightsized else "as_today"),
-            text("capacity") * changes,
-            text("emptying_record") * (changes and bool(told.emptying)),
+            *map(text, ("rollout_gap", "unused", "capacity", "emptying_record")),
             _quota_text(pack, text),
             text(f"types_{kind}") * changes,
         ],
         "PREFLIGHT": text("preflight" if changes else "preflight_files"),
         "NOTES": map(text, notes),
         "SWITCH": text("switch") * rightsized,
-        "BACK": [text("back_requests") * rightsized, text("back_nodes") * changes],
+        "BACK": map(text, undo),
         **page_tables(pack),
         **(_by_measure(pack, told) if told.measures else {}),
     }
     values = {name: text if isinstance(text, str) else "\n".join(filter(None, text)) for name, text in known.items()}
-    return re.sub(r"\n{3,}", "\n\n", filled("readme.md", values))
+    bought = not pack.steps and all(measure.bought_gpus for measure in told.measures) and bool(told.measures)
+    return re.sub(r"\n{3,}", "\n\n", filled("purchase.md" if bought else "readme.md", values))
 
 
 def _changed(pack: FleetPack) -> list[str]:
@@ -220,20 +223,28 @@ def _changed(pack: FleetPack) -> list[str]:
 def _page_texts(pack: FleetPack, told: PageWords) -> Callable[[str], str]:
     """Texts of the page by name, those of the actuator first."""
     rules, nodes, limit = pack.rules, _changed(pack), pack.drain.limit_s
-    blocks = dict(block.split("\n", 1) for block in template_text("templates/texts.md").split("\n# ")[1:])
+    blocks, gap = text_blocks(), nodes and rules.requests == RIGHTSIZED
+    full = sum(pool.count * pool.offers.get(WHOLE_GPU, 0) for pool in rules.pools)
+    configs = [(pool.state.config_name, [node for node in pool.nodes if node in nodes]) for pool in rules.pools]
     values = {
         "NAMESPACE": NAMESPACE, "CONFIG_MAP": CONFIG_MAP, "ACTUATOR": rules.actuator, "DATA": told.data,
-        "NODES": nodes_text(nodes), "NODE": nodes[0] if nodes else "", "SCRIPT": pack.place("change.sh"),
+        "NODES": nodes_text(nodes), "NODE": (nodes or [""])[0], "SCRIPT": pack.place("change.sh") if nodes else "",
         "GPUS": str(sum(len(rules.before[node]) for node in nodes)),
         "TOTAL": str(sum(map(len, rules.before.values()))),
         "LIMIT": "without a limit" if limit is None else f"up to {wait_text(limit / SECONDS_PER_MINUTE)}",
         "DURATION": duration_words(pack.index, pack.change) if nodes else "", "RELEASE": pack.release_words,
-        "EMPTYING": told.emptying, "TYPE": str(getattr(pack.gres_type, "full", pack.gres_type)),
+        "EMPTYING": told.emptying if nodes else "", "TYPE": str(getattr(pack.gres_type, "full", pack.gres_type)),
+        "FULL": f"{full:,}" if gap else "", "PARTED": pack.mig_parted_path if nodes else "",
+        "SWITCHED": nodes_text(switched_nodes(pack.index)) if nodes and pack.change.reboot_s else "",
+        "UNUSED": unused_slices_text(pack.index, pack.gpu_model) if nodes else "",
+        "CONFIGS": ", ".join(f"`{config}` on {nodes_text(names)}" for config, names in configs if names),
     }  # fmt: skip
 
     def text(name: str) -> str:
         found = blocks.get(f"{name} {rules.actuator}", blocks.get(name, ""))
-        return replaced(found.strip(), values)
+        # A text about what this bundle does not have is left out.
+        empty = any(f"@{key}@" in found for key, value in values.items() if not value)
+        return "" if empty else replaced(found.strip(), values)
 
     return text
 
@@ -268,8 +279,9 @@ def _by_measure(pack: FleetPack, told: PageWords) -> dict[str, str]:
         if not any(commands):
             by, commands, checked, undone = _by_hand(pack, told, one)
         name = f"{number}. **{one.text}.**" if several or not one.steps else ""
-        head = " ".join(filter(None, (name, one.condition, by)))
-        listed = [f"{'   ' * several}- {what[:1].upper()}{what[1:]}" for what, _ in one.steps]
+        lines = [step[0] for step in one.steps] + [by] * bool(one.bought_gpus)
+        head = " ".join(filter(None, (name, one.condition, "" if one.bought_gpus else by)))
+        listed = [f"{'   ' * several}- {what[:1].upper()}{what[1:]}" for what in lines]
         do.append("\n".join([*filter(None, [head, *listed]), "", _fence(commands)]).strip())
         checked += _fence([step.check for step in steps])
         undone += _fence([step.undo for step in reversed(steps)])
@@ -289,11 +301,10 @@ def _by_hand(pack: FleetPack, told: PageWords, one: MeasureWords) -> tuple[str, 
         why = "; ".join(pack.warnings)
         return f"No file here carries it out ({why}); fix this, then run `{told.command}`.", [], "", ""
     commands = [command for _, command in one.steps if command]
-    if one.action == "buy":
-        return "No file carries it out.", commands, "", ""
     words = find_measure_texts(one.action, pack.rules.actuator)
     checked, undone = (words[name].replace("{nodes}", "NODES") for name in ("check", "undo"))
-    return "No file carries it out; by hand:", commands, checked, undone
+    by = f"After delivery: {words['edit']}." if one.bought_gpus else "No file carries it out; by hand:"
+    return by, commands, checked, undone
 
 
 def page_tables(pack: Pack) -> dict[str, str]:
@@ -306,8 +317,8 @@ def page_tables(pack: Pack) -> dict[str, str]:
     }
 
 
-def _pool_table(rules: FleetRules) -> str:
-    """Nodes and resources of each pool; where nodes are powered down, also how many are up."""
+def _pool_table(rules: FleetRules, bought_gpus: int = 0) -> str:
+    """Nodes and resources of each pool, and the nodes to buy; where nodes are powered down, also how many are up."""
     moving = rules.comes_and_goes
     heads = ["pool", "nodes", *(["powered on at most", "idle nodes kept"] if moving else []), "resources of a node"]
     lines = [heads, ["---"] * len(heads)]
@@ -317,6 +328,9 @@ def _pool_table(rules: FleetRules) -> str:
         )  # fmt: skip
         counts = [str(pool.most), str(pool.kept)] if moving else []
         lines.append([pool.name, nodes_text(pool.nodes) or str(pool.count), *counts, resources])
+    if bought_gpus and len({len(pool.layouts) for pool in rules.today}) == 1:
+        size = len(rules.today[0].layouts)
+        lines.append(["to buy", count_text(bought_gpus // size, "new node"), *[""] * (2 * moving), f"{size} GPUs"])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
@@ -366,7 +380,7 @@ def decision_pack(scenario: Scenario, found: Comparison, *, gres_type: str | Non
     drain, emptying, changed = drain_of(scenario, change), "", rules.layout_plan().filter("changed")["node"]
     times = time_to_empty(scenario, [*changed.unique(), *rules.released])
     if times is not None and drain.scope == "node":
-        emptying = "{} (median) to {} (p95)".format(*(wait_text(each / SECONDS_PER_MINUTE) for each in times))
+        emptying = "{} (median), {} (p95)".format(*(wait_text(each / SECONDS_PER_MINUTE) for each in times))
         if drain.limit_s == change.drain_s.high:  # no maintenance window limits it
             hours_s = math.ceil(times[1] / SECONDS_PER_HOUR) * SECONDS_PER_HOUR
             drain = replace(drain, limit_s=max(drain.limit_s, hours_s))
@@ -404,8 +418,8 @@ def export_decision(
     The decision is that of `kept` if it is of the same scenario, else that which is on disk; only where there is
     none the ways are simulated.
     """
-    # No price and no project changes a file: what was simulated is enough.
-    found = kept.comparison if kept is not None and kept.scenario == scenario else played(scenario)
+    # No project changes a file, but README.md states the cost at the scenario's prices, as the report does.
+    found = kept.comparison if kept is not None and kept.scenario == scenario else comparison(scenario)
     pack = decision_pack(scenario, found, gres_type=gres_type)
     if pack is None:
         raise ScenarioError(f"export of {scenario.name}", "a decision", found.decision.sentence, "Ingest more jobs.")
@@ -477,9 +491,11 @@ def _reasons(decision: Decision) -> Iterator[str]:
         means = [(one.size, one.today_mean_minutes, one.recommended_mean_minutes) for one in decision.service]
         rises = [f"{size} ({was:.1f} → {then:.1f} min)" for size, was, then in means if then - was >= 0.1]
         rise = f" The mean queue wait rises on {', '.join(rises)}." if rises else ""
-        yield f"In the record no job size waits longer at p95 after the change{order}.{rise}"
-    if risk := resampled_waits(decision):
-        yield risk
+        yield f"In the recorded period, no job size waits longer at p95 after the change{order}.{rise}"
+    if any(measure.action == "buy" for measure in decision.measures):
+        yield f"Purchase lead time {decision.purchase_lead_days} days; until then queue waits stay as they are today."
+    if decision.confidence:
+        yield f"Confidence: {' '.join(decision.confidence)}"
     yield f"Cost: {decision.financial_impact.basis.splitlines()[0].removeprefix('Spend ')}"
     yield "Approved by: ____"
 
@@ -502,4 +518,5 @@ def _measures(decision: Decision) -> Iterator[MeasureWords]:
             for step in decision.next_steps
             if step.action == one.action and not (step.command or "").startswith("gpuplanner rightsize")
         ]  # requests are switched after the nodes are verified
-        yield MeasureWords(one.action, one.text, condition, steps)
+        bought_gpus = (one.gpus - decision.fleet_gpus) * (one.action == "buy")
+        yield MeasureWords(one.action, one.text, condition, steps, bought_gpus)

@@ -31,8 +31,8 @@ def pools(pack: FleetPack) -> None:
     """A pool for each way that nodes are cut, for Karpenter or Cluster Autoscaler, with the reserve that stays on."""
     rules, place = pack.rules, pack.place
     if pack.gpu_model.profiles:
-        says = "MIG configurations, one per pool; a new node is labelled with that of its pool"
-        pack.add(to_config_map(rules.pool_plan(), pack.gpu_model), Step.manifest(place("configmap.yaml"), says))
+        says = "MIG configurations, one per pool; a new node is labelled with that of its pool; `policy.sh` creates it"
+        pack.add(to_config_map(rules.pool_plan(), pack.gpu_model), Step(place("configmap.yaml"), says))
         pack.add_script("policy.sh", POLICY_STEP)
     if rules.placement == "fullest":
         names = sorted({name for pool in rules.pools for name in allocatable(pool.state)})

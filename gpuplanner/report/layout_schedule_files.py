@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from types import FunctionType
@@ -133,6 +134,8 @@ def calendar_pack(
             pack.warnings.append(f"the scripts for Kubernetes are left out: {error}")
         if scripts and drain.scope == "node":
             known_to_it = {"CONFIG_MAP": CONFIG_MAP, "NAMESPACE": NAMESPACE}
+            # policy.sh creates the ConfigMap, with the configurations that are in it already.
+            pack.steps = [replace(step, do="", undo="") for step in pack.steps]
             pack.add(filled("policy.sh", known_to_it), Step.script("mig-manager/policy.sh", POLICY_STEP))
         _add_scripts(pack, "nvidia-smi" if drain.scope == "gpu" else "mig-manager", scripts, drain)
     if "slurm" in wanted:

@@ -150,7 +150,7 @@ def test_a_plan_of_named_nodes_is_exported_and_verifies(command, tmp_path, study
 
 def test_export_opens_the_study_of_a_folder(command, tmp_path, study, monkeypatch):
     study.save(tmp_path / "s")
-    monkeypatch.setattr("gpuplanner.report.change_bundle.played", None)
+    monkeypatch.setattr("gpuplanner.report.change_bundle.comparison", None)
     code, _, err = command("export", str(tmp_path / "s"), "-o", str(tmp_path / "export"))
     assert code == 0, err
     page = (tmp_path / "export" / "README.md").read_text()
@@ -382,7 +382,7 @@ Plan:
 
 Deliver:
   report     Write the monthly report (HTML, Excel, PDF, JSON, manifests)
-  export     Write MIG, Kubernetes or Slurm configuration from a plan
+  export     Write the change bundle of the recommendation, or of a plan.json
   diff       Show what a plan would change on a cluster as dumped
   schedule   Print a cron, systemd, CI or Kubernetes job for recurring runs
 

@@ -13,7 +13,8 @@
 # other nodes change, and the script exits with 75. Pods that never end (Deployments, notebooks) need EVICT=yes, or must
 # be scaled down. 'kubectl drain' then evicts all other pods of the node; a pod without a controller stops it, and
 # PodDisruptionBudgets are honored. If repartitioning fails, the script exits with 1 and leaves that node cordoned.
-# After any stop, run the same command again: finished steps are skipped.
+# After a timeout or a failed command, run the same command again: finished steps are skipped. After the state 'failed' of
+# the MIG manager, roll back that node, then apply again: the MIG manager does not retry a label that a node has already.
 # Before 'apply': 'bash policy.sh apply' in the folder of this script, which also creates the ConfigMap; 'check' passes
 # without it. A node without a MIG label counts as all-disabled, and has that label after a rollback.
 #
@@ -35,7 +36,7 @@ set -euo pipefail
 readonly timeout_s="${TIMEOUT_S:-@TIMEOUT_S@}" repartition_s="${REPARTITION_S:-@REPARTITION_S@}"
 readonly poll_s="${POLL_S:-5}" evict="${EVICT:-no}"
 readonly config_map='@CONFIG_MAP@' namespace='@NAMESPACE@' mig_disabled='all-disabled' times='@TIMES@'
-readonly previous='gpuplanner-previous-mig-config' offered='gpuplanner-previous-offers' ours='gpuplanner-cordoned'
+readonly previous='gpuplanner-@NAME@-mig-config' offered='gpuplanner-@NAME@-offers' ours='gpuplanner-cordoned'
 here=$(dirname "${BASH_SOURCE[0]}")
 readonly here
 read -r -a drain_flags <<<"${DRAIN_FLAGS:---ignore-daemonsets --delete-emptydir-data}"
@@ -46,14 +47,14 @@ declare -A config=() offers=() size=() stage=() since=()
 @COMMON@
 @KUBERNETES@
 check() { # all nodes, before any change; a rollback needs each node's present configuration in the ConfigMap
-  local node label policies configs todo='' problems=''
+  local node label policies configs planned todo='' lacking='' problems=''
   configs=$(kubectl get configmap "$config_map" --namespace "$namespace" --ignore-not-found \
     -o 'go-template={{index .data "config.yaml"}}' | sed -n "s/^  [\"']\{0,1\}\([A-Za-z0-9._-]*\)[\"']\{0,1\}:.*/\1/p")
   if [[ -z "$configs" ]]; then
     todo+="ConfigMap $namespace/$config_map does not exist yet: run 'bash $here/policy.sh apply'"$'\n'
-    configs=$(sed -n "s/^      [\"']\([A-Za-z0-9._-]*\)[\"']:$/\1/p" "$here/configmap.yaml" 2>/dev/null || true)
-    configs+=$'\n'$(bash "$here/policy.sh" copied 2>/dev/null || true)
   fi
+  planned=$(sed -n "s/^      [\"']\([A-Za-z0-9._-]*\)[\"']:$/\1/p" "$here/configmap.yaml" 2>/dev/null || true)
+  planned+=$'\n'$(bash "$here/policy.sh" copied 2>/dev/null || true)
   if [[ "${CHECK_POLICY:-yes}" != no ]]; then
     policies=$(kubectl get clusterpolicies.nvidia.com -o \
       'jsonpath={range .items[*]}{.metadata.name} {.spec.migManager.config.name} {.spec.mig.strategy}{end}')
@@ -71,15 +72,22 @@ check() { # all nodes, before any change; a rollback needs each node's present c
  restore it; label it first."$'\n'
     fi
     for label in "${config[$node]}" "${label:-$mig_disabled}"; do
-      grep -qxF -- "$label" <<<"$configs" ||
+      if grep -qxF -- "$label" <<<"$configs"; then continue; fi
+      if grep -qxF -- "$label" <<<"$planned"; then
+        lacking+=" $label"
+      else
         problems+="Fix $node: '$label' is not in $config_map, nor in the ConfigMap of the ClusterPolicy; copy your\
  configuration into configmap.yaml."$'\n'
+      fi
     done
     if [[ "$verb" == check ]]; then
       kubectl drain "$node" "${drain_flags[@]}" --dry-run=server --timeout=10s 2>&1 >/dev/null |
         { grep -iE 'error|cannot' || true; } | sed "s/^/note: kubectl drain of $node would now stop: /"
     fi
   done
+  if [[ -n "$configs" && -n "$lacking" ]]; then
+    todo+="ConfigMap $namespace/$config_map lacks configurations yet:$lacking: run 'bash $here/policy.sh apply'"$'\n'
+  fi
   if [[ "$verb" == check ]]; then echo -n "$todo"; else problems="$todo$problems"; fi
   if [[ -n "$problems" ]]; then fail "${problems}Nothing was changed."; fi
 }
@@ -92,7 +100,7 @@ begin() { # NODE: find its stage; a second run continues from there
     cordon "$1"
     stage[$1]=draining
   elif [[ "$state" == success && "$(offers_of "$1")" == "${offers[$1]}" ]]; then
-    if [[ -n "$(note_of "$1" "$ours")" ]]; then stage[$1]=partitioning; fi
+    if cordoned_by_us "$1"; then stage[$1]=partitioning; fi
     finish "$1"
   else
     cordon "$1"
@@ -137,8 +145,8 @@ advance() { # NODE: take the next step when it is ready
       finish "$1"
     elif [[ "$state" == failed ]]; then
       stage[$1]=failed
-      echo "Fix $1: the MIG manager reports failed; read its log, then run 'bash $0 rollback $1'. The node stays" \
-        "cordoned." >&2
+      echo "Fix $1: the MIG manager reports failed; read its log, then run 'bash $0 rollback $1' and" \
+        "'bash $0 apply $1'. The node stays cordoned." >&2
     elif ((SECONDS - since[$1] >= repartition_s)); then
       stage[$1]=failed
       echo "Fix $1: after $repartition_s s the MIG manager reports '$state', and it advertises '$found'; expected" \

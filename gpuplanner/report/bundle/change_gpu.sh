@@ -115,6 +115,12 @@ check() { # before any change
   if [[ -n "$problems" ]]; then fail "${problems}Nothing was changed."; fi
 }
 
+later_record() { # UNIT: the record of a later change bundle of this GPU
+  kubectl get node "${1%/*}" -o 'jsonpath={.metadata.annotations}' |
+    { grep -oE "gpuplanner-change-[0-9TZ]+-gpu-${1##*/}\"" || true; } | tr -d '"' |
+    awk -v own="$record-${1##*/}" '$0 > own' | paste -s -d ' ' -
+}
+
 delete_idle() { # UNIT: delete idle instances that are not in the target; busy: pods on the others
   local node=${1%/*} gpu=${1##*/} allocated found number place pods
   allocated=$(pods_by_instance "$node" "$gpu")
@@ -239,6 +245,10 @@ case "$verb" in
     ;;
   rollback)
     check
+    for unit in "${units[@]}"; do
+      later=$(later_record "$unit")
+      [[ -z "$later" ]] || fail "Fix $unit: $later records a later change; roll that one back first. Nothing was changed."
+    done
     for unit in "${units[@]}"; do
       target[$unit]=$(note_of "${unit%/*}" "$record-${unit##*/}")
       offers[${unit%/*}]=''

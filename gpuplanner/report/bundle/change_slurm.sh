@@ -14,6 +14,7 @@
 # TIMEOUT_S, no node changes: all are resumed, the reservation is deleted, and the script exits with 75; with
 # KEEP_DRAIN=yes they stay drained, and the same command goes on waiting. After any other failure it exits with 1 and
 # leaves the nodes drained; fix the cause and run the same command again.
+# MIG instances do not survive a reboot, and this script makes no unit that creates them again: see README.md.
 # The live slurm.conf is rewritten in place (INSTALL); the earlier file is slurm.conf.before-gpuplanner beside it.
 #
 # Environment, with commands that your site may have to replace:
@@ -305,6 +306,10 @@ case "$verb" in
     check
     while read -r name had; do
       name=${name#NodeName=}
+      present=$(gpus "$name")
+      # While this change still drains the node, it stopped half way, and any Gres may be there.
+      [[ "$present" == "${gres[$name]}" || "$present" == "${had#Gres=}" ]] || drained_by_us "$name" ||
+        fail "Fix $name: Slurm has '$present' by a later change; roll that one back first. Nothing was changed."
       gres[$name]=${had#Gres=} config[$name]=${before[$name]:-before}
     done <"$state/lines"
     change_nodes "$state/lines"

@@ -38,8 +38,12 @@ cordon() { # NODE: mark our cordon, so that we never remove somebody else's
   fi
 }
 
+cordoned_by_us() { # NODE: not by a person, nor by another change bundle
+  [[ "$(note_of "$1" "$ours")" == '@NAME@' ]]
+}
+
 uncordon() { # NODE
-  if [[ -n "$(note_of "$1" "$ours")" ]]; then
+  if cordoned_by_us "$1"; then
     kubectl uncordon "$1"
     note "$1" "$ours-"
   fi

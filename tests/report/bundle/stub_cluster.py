@@ -171,6 +171,9 @@ class Commands:
                 else:
                     self.objects.pop(name, None)
             return ""
+        if words[:2] == ("delete", "configmap"):
+            self.objects.pop(f"configmap/{words[2]}", None)
+            return ""
         if verb == "get" and "--ignore-not-found" in words and "-f" in words:
             mine = _yaml().safe_load_all(Path(words[words.index("-f") + 1]).read_text())
             there = [self.objects[_name(one)] for one in filter(None, mine) if _name(one) in self.objects]

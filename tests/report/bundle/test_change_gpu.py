@@ -122,6 +122,8 @@ elif program == "kubectl":
     elif line.startswith("get node"):
         found = re.search(r"\.(labels|annotations|unschedulable)\.?([^}]*)", line)
         kind, key = found[1], found[2].replace("\\", "")
+        if kind == "annotations" and not key:
+            sys.exit(print(json.dumps({one.name[5:]: one.read_text() for one in folder.glob("note.*")})))
         path = folder / (kind if kind == "unschedulable" else f"note.{key.replace('/', '_')}")
         print(path.read_text() if path.exists() else "", end="")
     elif words[0] == "annotate":
@@ -265,6 +267,10 @@ def test_a_whole_gpu_is_cut_and_made_whole_again(make_node: Make) -> None:
     node.write("pods.json", {"half": ["MIG-0-5"]})
     assert node.run("apply").returncode == 0
     assert node.places(1) == [f"1g.10gb@{start}" for start in range(7)]
+    (node.folder / "note.gpuplanner-change-20261202T080000Z-gpu-1").write_text("full")
+    late = node.run("rollback")
+    assert (late.returncode, "records a later change; roll that one back first" in late.stderr) == (1, True)
+    (node.folder / "note.gpuplanner-change-20261202T080000Z-gpu-1").unlink()
     assert node.run("rollback").returncode == 0
     assert (node.places(1), node.notes()) == (None, [])
 

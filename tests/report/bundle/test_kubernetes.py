@@ -182,8 +182,8 @@ def test_apply(cluster: Cluster) -> None:
         "annotate node n2 --overwrite gpuplanner-cordoned=change-20261102T080000Z",
         "cordon n2",
         "drain n2 --ignore-daemonsets --delete-emptydir-data --timeout=0s",
-        "annotate node n2 --overwrite gpuplanner-previous-offers=nvidia.com/gpu=2",
-        "annotate node n2 --overwrite gpuplanner-previous-mig-config=all-disabled",
+        "annotate node n2 --overwrite gpuplanner-change-20261102T080000Z-offers=nvidia.com/gpu=2",
+        "annotate node n2 --overwrite gpuplanner-change-20261102T080000Z-mig-config=all-disabled",
         f"label node n2 --overwrite nvidia.com/mig.config.state- nvidia.com/mig.config={CUT}",
         "uncordon n2",
         "annotate node n2 --overwrite gpuplanner-cordoned-",
@@ -227,9 +227,7 @@ def test_rollback_makes_it_as_it_was(cluster: Cluster, label: str) -> None:
 
 
 @needs_bash
-@pytest.mark.parametrize(
-    "step", ["^cordon", "^drain", "previous-offers=", "previous-mig-config=", "^label", "^uncordon"]
-)
+@pytest.mark.parametrize("step", ["^cordon", "^drain", "Z-offers=", "Z-mig-config=", "^label", "^uncordon"])
 def test_an_api_that_dies_half_way_can_be_gone_on_with_and_taken_back(cluster: Cluster, step: str) -> None:
     before = cluster.snapshot()
     for verb, end in (("rollback", "all-disabled"), ("apply", CUT)):
@@ -241,7 +239,7 @@ def test_an_api_that_dies_half_way_can_be_gone_on_with_and_taken_back(cluster: C
         assert cluster.run(verb).returncode == 0
         assert (cluster.read("config"), (cluster.folder / "n2" / "cordoned").exists()) == (end, False)
         if verb == "rollback":
-            mine = ("note.gpuplanner-previous-offers",)
+            mine = ("note.gpuplanner-change-20261102T080000Z-offers",)
             assert {k: v for k, v in cluster.snapshot().items() if k not in mine} == before
 
 
@@ -251,7 +249,10 @@ def test_failure_of_the_manager_leaves_the_node_cordoned_and_can_be_rolled_back(
     done = cluster.run("apply")
     assert done.returncode == 1
     assert "the MIG manager reports failed" in done.stderr
+    assert "then run 'bash " in done.stderr
+    assert " rollback n2' and 'bash " in done.stderr
     assert "uncordon n2" not in cluster.log()
+    assert cluster.run("apply").returncode == 1, "the MIG manager does not retry a label"
     cluster.write(outcome="success")
     assert cluster.run("rollback").returncode == 0
     assert cluster.read("config") == "all-disabled"
@@ -272,6 +273,13 @@ def test_a_cordon_of_somebody_else_stays(cluster: Cluster) -> None:
     assert cluster.run("apply").returncode == 0
     assert cluster.read("config") == CUT
     assert cluster.read("cordoned") == "true"
+
+
+@needs_bash
+def test_a_cordon_of_another_change_bundle_stays(cluster: Cluster) -> None:
+    cluster.write(cordoned="true", **{"note__gpuplanner-cordoned": "mig_static"})
+    assert cluster.run("cancel").returncode == cluster.run("apply").returncode == 0
+    assert (cluster.read("config"), cluster.read("cordoned")) == (CUT, "true")
 
 
 @needs_bash

@@ -358,6 +358,8 @@ def test_the_commands_for_pools_put_everything_there_and_take_it_away(rules: Fle
         lines = (cluster.folder / "gpuplanner.conf").read_text()
         assert re.findall(r"NodeName=(n1-cut) .* (CoresPerSocket=1)", lines) == [("n1-cut", "CoresPerSocket=1")]
         assert "@" not in lines
+        with (cluster.folder / "slurm.conf").open("a") as conf:
+            conf.write("# edited since\n")
     else:
         kinds = ("nodepool", "nodeoverlay", "capacitybuffer")
         assert {f"{kind}/gpuplanner-cut" for kind in kinds} <= objects.keys()
@@ -367,7 +369,8 @@ def test_the_commands_for_pools_put_everything_there_and_take_it_away(rules: Fle
     undone = cluster.run(fenced(pack.files[PAGE], "Roll back"), folder)
     assert undone.returncode == 0, undone.stderr
     nodes, objects, lines = cluster.snapshot()
-    assert (objects.keys(), lines) == (before[1].keys(), before[2])
+    edits = "# edited since\n" if rules.actuator == "slurm" else ""
+    assert (objects.keys(), lines) == (before[1].keys(), before[2] + edits)
     for name, node in nodes.items():
         assert (node["labels"], node["unschedulable"]) == (
             before[0][name]["labels"],
@@ -491,6 +494,50 @@ def test_every_measure_stands_under_apply_in_its_order():
     undo = page.partition("\n## Roll back\n")[2]
     assert undo.index("release.sh rollback") < undo.index("Restore the lines of slurm.conf")
     assert "LLN=YES" in page.partition("\n## 4. Verify\n")[2]
+
+
+def test_a_purchase_has_a_page_of_its_own_without_commands():
+    whole = PoolRule("full", TODAY, 4, ("n1", "n2", "n3", "n4"), 4)
+    rules = replace(fixed("slurm"), pools=(whole,), today=(replace(whole, name="today-1"),), released=())
+    buy = MeasureWords("buy", "Buy 4 GPUs", "", [("order 4 GPUs now", None)], 4)
+    page = page_of(rules, buy)
+    assert "| to buy | 2 new nodes | 2 GPUs |" in page
+    assert "- Order 4 GPUs now\n- After delivery: add NodeName lines" in page
+    assert "`scontrol show node NODE` shows the Gres" in page
+    for useless in ("```", "as root", "no file needed", "Nothing to do", "Preflight"):
+        assert useless not in page
+    both = page_of(fixed("mig-manager"), MeasureWords("repartition", "Repartition GPUs"), buy)
+    assert "| to buy | 2 new nodes | 2 GPUs |" in both
+    assert "   - After delivery: join the new nodes" in both
+
+
+def test_the_page_states_the_mode_change_the_reboot_and_the_gap():
+    """A100: MIG mode changes; an instance does not outlive a boot; requests are switched later."""
+    rules = replace(fixed("slurm"), gpu_model="A100-80GB", requests="rightsized")
+    cost = ChangeCost.from_catalogue("A100-80GB", "slurm")
+    pack = to_pack(rules, TOLD, cost, Drain())
+    page, script = pack.files[PAGE], pack.files["slurm/change.sh"]
+    assert "(about 10 min (5 to 20) on n3, where MIG mode changes)" in page
+    assert "**MIG mode changes on n3:** `nvidia-mig-parted apply` resets" in page
+    assert "WITH_REBOOT" not in page + script
+    assert "MIG_PARTED_CONFIG_FILE=/etc/gpuplanner-mig-parted-20261102T000000Z.yaml" in page
+    [config] = re.findall(r"config\[n3\]=(\S+)", script)
+    assert f"CONFIG is `{config}` on n3." in page
+    assert "or the next reboot makes the change again" in page
+    assert "share the 5 full GPUs that\n  stay" in page
+    assert "Nodes are repartitioned one after the other" in pack.files["slurm/changes.md"]
+    other = packed(fixed("mig-manager"))
+    assert "MIG mode changes on" not in other.files[PAGE]
+    assert "survive a reboot" not in other.files[PAGE]
+    assert "Until the requests are switched" not in other.files[PAGE]
+    assert "Nodes change in parallel." in other.files["mig-manager/changes.md"]
+
+
+def test_slices_that_no_instance_uses_are_stated():
+    odd = replace(fixed("mig-manager"), pools=(PoolRule("mig", ("gpu", "4g.40gb:1"), 4, ("n1", "n2", "n3", "n4"), 4),))
+    page = packed(replace(odd, released=())).files[PAGE]
+    assert "1 × 4g.40gb leaves slices for 3g.40gb" in page
+    assert "Slices without an instance" not in packed(fixed("mig-manager")).files[PAGE]
 
 
 def test_nodes_are_released_without_the_type_of_their_gpus():

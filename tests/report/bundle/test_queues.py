@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
@@ -94,6 +95,11 @@ def test_quotas_are_put_in_place_and_what_was_there_comes_back(actuator: str, tm
     assert queues <= objects.keys()
     assert objects["clusterqueue/ads"] != theirs
     assert cluster.run(fenced(page, "Verify"), folder).returncode == 0
+    other = shutil.copytree(folder, tmp_path / "other") / actuator
+    (other / "kueue.yaml").write_text((other / "kueue.yaml").read_text() + "# of another bundle\n")
+    refused = cluster.run("bash queues.sh rollback", other)
+    assert (refused.returncode, "another change bundle set the quotas" in refused.stderr) == (1, True)
+    assert cluster.state["objects"] == objects
     undone = cluster.run(fenced(page, "Roll back"), folder)
     assert undone.returncode == 0, undone.stderr
     objects = cluster.state["objects"]

@@ -8,13 +8,14 @@
 #
 # The script does not contact a scheduler: drain the nodes yourself before, and resume them afterwards. A node that still
 # has GPU processes after TIMEOUT_S keeps its layout, and the script exits with 75.
-# Environment: TIMEOUT_S (@TIMEOUT_S@); SSH (ssh); STATE, the folder for earlier layouts (change.before beside this file).
+# Environment: TIMEOUT_S (@TIMEOUT_S@); SSH (ssh); STATE, the folder for earlier layouts (@NAME@.before beside this file).
+# MIG instances do not survive a reboot, and this script makes no unit that creates them again: see README.md.
 
 set -euo pipefail
 
 readonly timeout_s="${TIMEOUT_S:-@TIMEOUT_S@}" poll_s="${POLL_S:-5}"
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-readonly here state="${STATE:-$here/change.before}" remote="${SSH:-ssh}"
+readonly here state="${STATE:-$here/@NAME@.before}" remote="${SSH:-ssh}"
 
 declare -A config=()
 @STEPS@

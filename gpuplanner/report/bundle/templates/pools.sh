@@ -3,7 +3,7 @@
 #
 #   bash FILE apply     write gpuplanner.conf beside slurm.conf, include it, restart slurmctld
 #   bash FILE verify    compare the settings of slurmctld with pools.conf; changes nothing
-#   bash FILE rollback  restore slurm.conf and gres.conf, restart slurmctld
+#   bash FILE rollback  remove the Include lines from slurm.conf and gres.conf, restart slurmctld; other edits stay
 #
 # Before you start: write power.sh for your machines. The shipped one only logs, so no node would power up.
 # Environment:
@@ -36,6 +36,12 @@ written() { # pools.conf with the hardware of each machine
     fi
     printf '%s\n' "${line//'@PROGRAMS@'/$programs}"
   done <"$here/pools.conf"
+}
+
+drop_line() { # FILE LINE
+  grep -vxF -- "$2" "$1" >"$1.new" || [[ $? == 1 ]]
+  cat "$1.new" >"$1"
+  rm "$1.new"
 }
 
 same_gres() { # whether the GPU lines of the controller are already installed
@@ -96,12 +102,13 @@ case "${1:-}" in
     echo "power saving is set"
     ;;
   rollback)
-    if [[ -e "$conf.before-pools" ]]; then
-      mv "$conf.before-pools" "$conf"
-      rm -f "$ours"
+    if grep -qx "Include ${ours##*/}" "$conf"; then
+      drop_line "$conf" "Include ${ours##*/}"
+      rm -f "$ours" "$conf.before-pools"
       if [[ -e "$our_gres" ]]; then
-        rm "$our_gres" "$gres"
-        if [[ -e "$gres.before-pools" ]]; then mv "$gres.before-pools" "$gres"; fi
+        drop_line "$gres" "Include ${our_gres##*/}"
+        rm -f "$our_gres" "$gres.before-pools"
+        if [[ ! -s "$gres" ]]; then rm "$gres"; fi
       fi
       rm -rf "$programs/up"
       ${COPY:-true} "$conf"

@@ -3,7 +3,8 @@
 #
 #   bash FILE apply     save queues with the same names, apply the quotas, label the nodes of queue-nodes.txt
 #   bash FILE verify    compare the quotas of the cluster with these files; changes nothing
-#   bash FILE rollback  delete the new queues and restore the saved ones
+#   bash FILE rollback  delete the new queues and restore those that were there before the first change bundle; exit with 1
+#                       and change nothing if another bundle set the quotas since
 #
 # Admitted jobs keep running. Environment: STATE (folder for the saved queues).
 
@@ -50,6 +51,7 @@ case "$verb" in
           sed -e '/^ *resourceVersion:/d' -e '/^ *uid:/d' >"$state/$name.new"
         mv "$state/$name.new" "$state/$name.yaml"
       fi
+      cksum <"$here/$name.yaml" >"$state/$name.applied"
       kubectl apply -f "$here/$name.yaml"
     done
     echo "quotas applied: ${found:-none; the cluster has no Kueue, KAI or Volcano}"
@@ -62,11 +64,15 @@ case "$verb" in
     ;;
   rollback)
     for name in $found; do
+      [[ ! -e "$state/$name.yaml" || "$(cksum <"$here/$name.yaml")" == "$(cat "$state/$name.applied")" ]] ||
+        fail "Fix $name: another change bundle set the quotas; roll back there. Nothing was changed."
+    done
+    for name in $found; do
       if [[ ! -e "$state/$name.yaml" ]]; then continue; fi
       # Saved queues are restored without our label; queues that still have the label are new and are deleted.
       if [[ -s "$state/$name.yaml" ]]; then kubectl replace -f "$state/$name.yaml"; fi
       kubectl delete "${kinds[$name]}" --all-namespaces --selector app.kubernetes.io/managed-by=gpuplanner
-      rm "$state/$name.yaml"
+      rm "$state/$name.yaml" "$state/$name.applied"
     done
     if [[ -n "$found" ]]; then label_nodes off; fi
     ;;
