@@ -206,7 +206,7 @@ def backtest(
     known_jobs : KnownJobs, optional
         What is known of the jobs behind the series; candidates that need it are left out without it.
     models : sequence of str
-        Candidates, of ``forecast.CANDIDATES``; the naive forecast and what they are made of are always among them.
+        Candidates, of :data:`CANDIDATE_MODELS`; the naive forecast and what they are made of are always among them.
     caps : mapping of str to float, optional
         What a series can at most be: its quota, or the GPUs of its fleet.
     walk : bool

@@ -330,8 +330,8 @@ def lay_out_jobs(
     start = _floor(start, slot)
     if before:
         remarks += (
-            f"{before:,} submission(s) lie more than {MAX_GAP_BETWEEN_ARRIVALS.days} days before the next: series begin "
-            f"behind them, at {start:%Y-%m-%d %H:%M}; what still runs of them counts",
+            f"{before:,} submission(s) lie more than {MAX_GAP_BETWEEN_ARRIVALS.days} days before the next: series "
+            f"begin behind them, at {start:%Y-%m-%d %H:%M}; what still runs of them counts",
         )
     slots = (end - start) // slot
     if slots < 2:

@@ -284,8 +284,9 @@ class SearchEffort:
         work_limit: int | None = None,
         error_context: str = "plan",
     ) -> SearchEffort:
-        """Check the limits and start the clock if there is a time limit; without any limit,
-        :data:`DEFAULT_WORK_LIMIT_UNITS` applies.
+        """Check the limits and start the clock if there is a time limit.
+
+        Without any limit, :data:`DEFAULT_WORK_LIMIT_UNITS` applies.
 
         Parameters
         ----------

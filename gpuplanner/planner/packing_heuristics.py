@@ -184,7 +184,7 @@ class _Memory(NamedTuple):
     penalty: Any  # (n_items,) float64: 1 + how often an item found no bin
     banned: Any  # (n_items,) int64: step before which an item is not ejected again
     room: Any  # (n_moments,) int64: scratch
-    out: Any  # (2, _MAX_EJECTED) int64: items to eject, of this bin and of the best one
+    out: Any  # (2, _MAX_EJECTED_ITEMS) int64: items to eject, of this bin and of the best one
     random: Any  # (1,) uint64
 
 

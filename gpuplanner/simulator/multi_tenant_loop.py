@@ -233,7 +233,7 @@ def next_victim(
     Parameters
     ----------
     team_state : TeamState
-    end_rows : table of END_EVENT_COLUMNS
+    end_rows : table of END_EVENT_DTYPE_BY_COLUMN
         End events, which are the running requests.
     running : int
         Their number.

@@ -85,7 +85,8 @@ def place_instances(
     Returns
     -------
     int
-        Instances of the head's profile for which there is less room at its start; IMPOSSIBLE_LOSS if there is no room.
+        Instances of the head's profile for which there is less room at its start;
+        IMPOSSIBLE_PLACEMENT_LOSS if there is no room.
     """
     sets, queue = state.mig.instance_sets, state.queue_of_profile[profile]
     head_loss = 0

@@ -121,7 +121,7 @@ class NameCondition:
     Attributes
     ----------
     fact : str
-        One of :data:`~gpuplanner.usage.job_classes.TEXT_FACTS`.
+        One of :data:`~gpuplanner.usage.job_classes.TEXT_RULE_COLUMNS`.
     words : tuple of str
         Words, or several words with a blank between them, in small letters.
     """
@@ -141,7 +141,7 @@ class RangeCondition:
     Attributes
     ----------
     fact : str
-        One of :data:`~gpuplanner.usage.job_classes.NUMBER_FACTS`.
+        One of :data:`~gpuplanner.usage.job_classes.UNIT_BY_NUMBER_RULE_COLUMN`.
     low, high : float
         At or above `low`, below `high`; infinite where the rule does not say. Of the hour, a `low` above `high`
         passes midnight.

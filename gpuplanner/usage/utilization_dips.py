@@ -333,7 +333,7 @@ class ActivityDips:
     table : polars.DataFrame
         ``start``, ``end``, ``depth`` (mean drop of SM activity), ``lost_s`` (seconds of full stop that the dip
         amounts to), ``memory_change`` and ``traffic_change`` (mean change of memory and PCIe traffic, as a
-        share; null if not seen), ``label`` (one of :data:`gpuplanner.usage.utilization_dips.SPIKE_LABELS`) and
+        share; null if not seen), ``label`` (one of :data:`gpuplanner.usage.utilization_dips.DIP_CAUSE_LABELS`) and
         ``evidence``.
     period : timedelta or None
         Distance of the checkpoints if they are regular, else of the most frequent dips that are; else None.
