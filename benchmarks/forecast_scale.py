@@ -18,7 +18,7 @@ import polars as pl
 from gpuplanner.forecast.demand_outlook import rolling_backtest
 from gpuplanner.forecast.gpu_demand import lay_out_jobs
 from gpuplanner.forecast.model_selection import fold_scores, mean_scores
-from gpuplanner.forecast.run_off import RUN_OFF_PATHS, lay_out_run_off
+from gpuplanner.forecast.run_off import RUN_OFF_SAMPLE_PATHS, lay_out_run_off
 from gpuplanner.forecast.statistical_models import affordable_candidates
 
 START = datetime(2026, 1, 5, tzinfo=UTC)
@@ -83,7 +83,7 @@ def paths_of(count: int, *, mean_h: float = 60.0, days: int = 60) -> None:
             known.draws(["a"], hours, steps, seed)
         spent = (time.process_time() - cpu) / 10
         print(
-            f"{(end > hours).sum()} of {len(submit)} jobs open, {RUN_OFF_PATHS} paths of {steps} h: "
+            f"{(end > hours).sum()} of {len(submit)} jobs open, {RUN_OFF_SAMPLE_PATHS} paths of {steps} h: "
             f"{spent:.3f} CPU s a forecast"
         )
 

@@ -20,7 +20,7 @@ from phase_jobs.score import Score, score_changes, tolerance
 from phase_jobs.synthetic_jobs import make_job
 
 from gpuplanner.usage.job_phases import find_phases
-from gpuplanner.usage.phase_demand import VERDICTS, judge_claim
+from gpuplanner.usage.phase_demand import LATE_DEMAND_VERDICTS, judge_claim
 from gpuplanner.usage.utilization_dips import find_paces, find_spikes
 
 NEAR = timedelta(minutes=3)
@@ -100,13 +100,14 @@ def verdicts():
     """Verdicts on the claim when the true median ratio is known."""
     rng = np.random.default_rng(3)
     print(
-        f"\nclaim: 2000 sets of jobs each\n{'true ratio':>10}{'jobs':>6}" + "".join(f"{name:>15}" for name in VERDICTS)
+        f"\nclaim: 2000 sets of jobs each\n{'true ratio':>10}{'jobs':>6}"
+        + "".join(f"{name:>15}" for name in LATE_DEMAND_VERDICTS)
     )
     for ratio in (1.0, 0.9, 0.7):
         for n in (8, 20, 60):
             drawn = (judge_claim(ratio * np.exp(rng.normal(0, 0.2, n))).verdict for _ in range(2000))
             counted = Counter(drawn)
-            print(f"{ratio:>10}{n:>6}" + "".join(f"{counted[name] / 2000:>15.4f}" for name in VERDICTS))
+            print(f"{ratio:>10}{n:>6}" + "".join(f"{counted[name] / 2000:>15.4f}" for name in LATE_DEMAND_VERDICTS))
 
 
 def speed():

@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from gpuplanner.planner.service_plan import LATENCY_SHARE, plan_services, verify_services
+from gpuplanner.planner.service_plan import BATCH_LATENCY_FRACTION, plan_services, verify_services
 from gpuplanner.planner.service_profiles import read_service_demands, read_service_profiles
 
 SHIPPED = {1: (2, 10), 2: (3, 20), 3: (5, 33), 4: (7, 48)}
@@ -87,7 +87,7 @@ def main():
     for reading in ("process", "instance"):
         profiles = read_service_profiles(folder / "prof_data", throughput_of=reading)
         names = profiles["service"].unique(maintain_order=True).to_list()
-        for share in (LATENCY_SHARE, 0.5, 1.0):
+        for share in (BATCH_LATENCY_FRACTION, 0.5, 1.0):
             print(f"throughput of one {reading}, a batch may take {share:g} of the limit")
             for row, shipped in SHIPPED.items():
                 files = (folder / "SLO" / f"SLO_{name}.csv" for name in ("req_rate", "latency"))

@@ -17,8 +17,8 @@ import polars as pl
 
 from gpuplanner.forecast.demand_outlook import rolling_backtest
 from gpuplanner.forecast.gpu_demand import DemandHistory, lay_out_jobs, lay_out_occupancy
-from gpuplanner.forecast.model_selection import CHOSEN_MODEL, EvaluatedBacktest, realised_cost
-from gpuplanner.forecast.statistical_models import CANDIDATES, QUANTILE_LEVELS
+from gpuplanner.forecast.model_selection import CHOSEN_MODEL_NAME, EvaluatedBacktest, realised_cost
+from gpuplanner.forecast.statistical_models import CANDIDATE_MODELS, QUANTILE_LEVELS
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.public.job_lists import ITP, OPENB, PHILLY
 from gpuplanner.ingest.public.usage_series import read_helios_sequence
@@ -124,7 +124,7 @@ def figures(judged: EvaluatedBacktest, part: slice = slice(None)) -> dict[str, d
     test, rows = judged.test, tenants(judged)
     origins = slice(judged.first, None)
     found = {}
-    every = judged.quantiles | {CHOSEN_MODEL: judged.mixture}
+    every = judged.quantiles | {CHOSEN_MODEL_NAME: judged.mixture}
     actual, scale = test.actual[rows, origins, part], test.scale[rows, origins]
     for model, quantiles in every.items():
         said = quantiles[rows, origins, part]
@@ -196,7 +196,7 @@ def _ratios(found: dict[str, dict[str, np.ndarray]]) -> dict[str, list[float]]:
     """Logarithms of what the chosen errs beside others, one a series."""
     return {
         f"{label} / {other}": list(
-            np.log(np.nanmean(found[CHOSEN_MODEL][measure], axis=1) / np.nanmean(found[other][measure], axis=1))
+            np.log(np.nanmean(found[CHOSEN_MODEL_NAME][measure], axis=1) / np.nanmean(found[other][measure], axis=1))
         )
         for label, other, measure in (
             ("MASE", "AutoETS", "mase"), ("MASE", "Naive", "mase"), ("pinball", "AutoETS", "pinball"),
@@ -214,7 +214,7 @@ def _section(
          f"{one['coverage'].min():.2f} to {one['coverage'].max():.2f}"]
         for model, one in found.items()
     ]  # fmt: skip
-    mine, test = found[CHOSEN_MODEL], judged.test
+    mine, test = found[CHOSEN_MODEL_NAME], judged.test
     busy = mine["busy"] >= BUSY
     shared = mine["shared"].mean(axis=(1, 2))
     first = DAY_H - GAP
@@ -237,14 +237,14 @@ def _section(
 def _beside(found: dict[str, dict[str, np.ndarray]], measure: str) -> tuple[float, str]:
     """What chosen has beside the candidate that was best throughout, and its name."""
     mean = {model: float(np.nanmean(one[measure])) for model, one in found.items()}
-    mine = mean.pop(CHOSEN_MODEL)
+    mine = mean.pop(CHOSEN_MODEL_NAME)
     best = min(mean, key=mean.__getitem__)
     return mine / mean[best], best
 
 
 def _cheaply(found: dict[str, dict[str, np.ndarray]]) -> list[str]:
     """What was chosen where no jobs are known, beside the last value and the candidate that was best throughout."""
-    mine, naive = found[CHOSEN_MODEL], found["Naive"]
+    mine, naive = found[CHOSEN_MODEL_NAME], found["Naive"]
     mase, pinball = (np.nanmean(mine[one]) / np.nanmean(naive[one]) for one in ("mase", "pinball"))
     return [
         f"{np.nanmean(mine['mase']):.3f}", f"{mase:.3f}", f"{_beside(found, 'mase')[0]:.3f}", f"{pinball:.3f}",
@@ -271,9 +271,11 @@ def main(*, quick: bool) -> None:
         for name, source in sources(shift_h):
             if quick and shift_h and name == READINGS:
                 continue
-            judged = rolling_backtest(source, horizon=HORIZON, gap=GAP, folds=FOLDS, models=CANDIDATES, price=PRICE)
+            judged = rolling_backtest(
+                source, horizon=HORIZON, gap=GAP, folds=FOLDS, models=CANDIDATE_MODELS, price=PRICE
+            )
             found = figures(judged)
-            mine = found[CHOSEN_MODEL]
+            mine = found[CHOSEN_MODEL_NAME]
             busy = mine["busy"] >= BUSY
             shared = mine["shared"].mean(axis=(1, 2))
             covered.append([mine["coverage"][busy], shared[busy]])
@@ -297,13 +299,13 @@ def main(*, quick: bool) -> None:
             if quick or name not in ("Philly", "ITP"):
                 continue
             long = rolling_backtest(
-                source, horizon=LEADS[-1][1], gap=0, folds=LEAD_FOLDS, models=CANDIDATES, price=PRICE
+                source, horizon=LEADS[-1][1], gap=0, folds=LEAD_FOLDS, models=CANDIDATE_MODELS, price=PRICE
             )
             for begin, end in LEADS:
                 part = figures(long, slice(begin, end))
-                errors = [_with_error(part[one]["mase"]) for one in ("Naive", "Reverting", "RunOff", CHOSEN_MODEL)]
-                leads.append([name, f"{begin} to {end}", *errors, f"{part[CHOSEN_MODEL]['coverage'].mean():.3f}"])
-            week = figures(long)[CHOSEN_MODEL]
+                errors = [_with_error(part[one]["mase"]) for one in ("Naive", "Reverting", "RunOff", CHOSEN_MODEL_NAME)]
+                leads.append([name, f"{begin} to {end}", *errors, f"{part[CHOSEN_MODEL_NAME]['coverage'].mean():.3f}"])
+            week = figures(long)[CHOSEN_MODEL_NAME]
             for measure, label in (("inside", "in 90 %"), ("shared", "ties split")):
                 share = week[measure].reshape(*week[measure].shape[:2], -1, DAY_H).mean(axis=(0, 1, 3))
                 chance = f"{by_chance(week['inside'][..., -DAY_H:])[-1]:.0%} on day 7"

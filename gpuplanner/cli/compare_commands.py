@@ -261,7 +261,7 @@ def fairness(
 def _show_teams(found: Fairness) -> None:
     import polars as pl
 
-    from gpuplanner.usage.fair_share import NO_TENANT
+    from gpuplanner.usage.fair_share import NO_TENANT_LABEL
 
     put(found.sentence)
     table = found.teams.select(
@@ -271,9 +271,9 @@ def _show_teams(found: Fairness) -> None:
         (100 * pl.col("slower_share")).alias("jobs slower than on a dedicated share (%)"),
     )  # fmt: skip
     show_frame(table, title="Quota and usage by team")
-    pairs = found.borrowed.filter(borrower=NO_TENANT, lender=NO_TENANT)
+    pairs = found.borrowed.filter(borrower=NO_TENANT_LABEL, lender=NO_TENANT_LABEL)
     between = found.borrowed.join(pairs, on=["borrower", "lender"], how="anti", maintain_order="left")
-    title = f"GPU-hours borrowed between teams ('{NO_TENANT}': unallocated quota)"
+    title = f"GPU-hours borrowed between teams ('{NO_TENANT_LABEL}': unallocated quota)"
     show_frame(between.sort("gpu_hours", descending=True, maintain_order=True), title=title)
     put(*(f"{row['tenant']}: {row['why']} {row['next_step']}" for row in found.teams.iter_rows(named=True)))
 
@@ -437,7 +437,7 @@ def size_services(files: ServiceFiles, given: Given, *, out: Path | None, as_jso
     """Size the services of one scenario for the fewest GPUs, and print the plan."""
     import polars as pl
 
-    from gpuplanner.planner.service_plan import LATENCY_SHARE, plan_services, services_to_json, verify_services
+    from gpuplanner.planner.service_plan import BATCH_LATENCY_FRACTION, plan_services, services_to_json, verify_services
     from gpuplanner.planner.service_profiles import PROFILED_GPU_MODEL, read_service_demands, read_service_profiles
 
     require_outputs(out, inputs=[files.services, files.rates, files.latencies])
@@ -446,7 +446,7 @@ def size_services(files: ServiceFiles, given: Given, *, out: Path | None, as_jso
     names = profiles["service"].unique(maintain_order=True).to_list()
     rates, latencies = read_service_demands(files.rates, files.latencies, names, row=files.row)
     limits = {name: value for name, value in given.fields.items() if name != "gpu_model"}
-    share = LATENCY_SHARE if files.latency_share is None else files.latency_share
+    share = BATCH_LATENCY_FRACTION if files.latency_share is None else files.latency_share
     plan = plan_services(profiles, rates, latencies, gpu_model, latency_share=share, **limits)
     faults = verify_services(plan, profiles, rates, latencies)
     values = plan.to_dict()

@@ -324,14 +324,14 @@ def _backtest(
     from gpuplanner.forecast.forecast_result import describe_weights
     from gpuplanner.forecast.gpu_demand import lay_out_demand
     from gpuplanner.forecast.model_selection import compare_best_fixed, fold_scores, fold_table, mean_scores
-    from gpuplanner.forecast.statistical_models import CANDIDATES, affordable_candidates, expected_cpu_s
-    from gpuplanner.planner.plan_problem import UNMET_PRICE
+    from gpuplanner.forecast.statistical_models import CANDIDATE_MODELS, affordable_candidates, expected_cpu_s
+    from gpuplanner.planner.plan_problem import DEFAULT_UNMET_DEMAND_PRICE
 
     days = None if calendar is None else read_calendar(calendar)
     source = lay_out_demand(asked, at=at, by=resolve_name(by, SERIES, subject="--by"), calendar=days)
     kept, left = affordable_candidates(budget, cutoffs)
     if models is not None:
-        kept = tuple(resolve_name(name, CANDIDATES, subject="model") for name in models.split(","))
+        kept = tuple(resolve_name(name, CANDIDATE_MODELS, subject="model") for name in models.split(","))
         left = ()
     say(*source.remarks, quiet=quiet)
     if left:
@@ -339,7 +339,7 @@ def _backtest(
     say(f"forecasting {len(source.ids)} series at {cutoffs} cutoffs ...", quiet=quiet)
     long = expected_cpu_s(kept, cutoffs * len(source.ids)) > LONG_S
     judged = rolling_backtest(
-        source, horizon=horizon, gap=gap, cutoffs=cutoffs, models=kept, price=UNMET_PRICE,
+        source, horizon=horizon, gap=gap, cutoffs=cutoffs, models=kept, price=DEFAULT_UNMET_DEMAND_PRICE,
         with_known=known, seed=asked.seed, workers=workers_of(workers, os.cpu_count() or 1 if long else 1),
         progress=_tenths if long and not quiet else None,
     )  # fmt: skip
@@ -349,7 +349,11 @@ def _backtest(
     _write(out, lambda: fold_table(judged), quiet)
     _write(paths, lambda: source.paths(horizon, gap, asked.seed, most), quiet)
     if as_json:
-        costs = {"planned_gpu_hour": 1.0, "unmet_gpu_hour": UNMET_PRICE, "quantile": 1 - 1 / UNMET_PRICE}
+        costs = {
+            "planned_gpu_hour": 1.0,
+            "unmet_gpu_hour": DEFAULT_UNMET_DEMAND_PRICE,
+            "quantile": 1 - 1 / DEFAULT_UNMET_DEMAND_PRICE,
+        }
         origins = [judged.test.grid.time(origin) for origin in judged.test.origins]
         show(
             {
@@ -391,7 +395,7 @@ def _ahead(
     from gpuplanner.forecast.demand_changes import read_announced, read_calendar
     from gpuplanner.forecast.demand_outlook import forecast_ahead
     from gpuplanner.forecast.gpu_demand import lay_out_demand
-    from gpuplanner.planner.plan_problem import UNMET_PRICE
+    from gpuplanner.planner.plan_problem import DEFAULT_UNMET_DEMAND_PRICE
 
     announced, calendar, sums = told
     days = None if calendar is None else read_calendar(calendar)
@@ -399,14 +403,14 @@ def _ahead(
     if announced is not None:
         source = replace(source, announced=read_announced(announced))
     choice, table = forecast_ahead(
-        source, horizon=horizon, gap=gap, price=UNMET_PRICE, with_known=known, seed=asked.seed,
+        source, horizon=horizon, gap=gap, price=DEFAULT_UNMET_DEMAND_PRICE, with_known=known, seed=asked.seed,
         sums="mint" if sums is None else resolve_name(sums, ("mint", "top", "none"), subject="--sums"),
     )  # fmt: skip
     _write(paths, lambda: source.paths(horizon, gap, asked.seed, most), quiet)
     if as_json:
         rows = {"running": source.running(), "choice": choice, "forecast": table, "remarks": source.remarks}
         if source.run_off is not None:
-            rows["cost_curve"] = source.cost_curve(horizon, gap, UNMET_PRICE, seed=asked.seed)
+            rows["cost_curve"] = source.cost_curve(horizon, gap, DEFAULT_UNMET_DEMAND_PRICE, seed=asked.seed)
         show(rows, as_json=True)
         return
     say(*source.remarks, quiet=quiet)

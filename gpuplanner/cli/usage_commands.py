@@ -99,7 +99,7 @@ def rightsize(
     from gpuplanner.sizing.request_recommendations import recommend_requests as hints_of
     from gpuplanner.usage.job_classes import classify_jobs, shipped_rules
     from gpuplanner.usage.job_history import end_of, load_dataset, merge_small_tenants
-    from gpuplanner.usage.rightsizing import REQUEST_KEYS, requested_and_used
+    from gpuplanner.usage.rightsizing import SAME_REQUEST_KEY_COLUMNS, requested_and_used
 
     forms = (PLUGIN,) if share else REQUEST_FORMS
     if form is not None and form not in forms:
@@ -141,7 +141,9 @@ def rightsize(
         if history.is_empty():
             expected = "a job of the dataset that was allocated GPUs"
             raise ScenarioError(f"job {job!r}", expected, "no such job", "Check the job id and the folder.")
-        groups = groups.join(history.select(REQUEST_KEYS), on=REQUEST_KEYS, how="semi", nulls_equal=True)
+        groups = groups.join(
+            history.select(SAME_REQUEST_KEY_COLUMNS), on=SAME_REQUEST_KEY_COLUMNS, how="semi", nulls_equal=True
+        )
     lines: list[str | None] = []
     if form is not None:  # under names that differ, so that they are one stream of objects
         numbered = enumerate(groups.iter_rows(named=True), start=1)

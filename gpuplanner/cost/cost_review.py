@@ -23,7 +23,7 @@ from gpuplanner.cost.showback import BILL, CENTS, LIST_PRICE, OWN_RATE, allocate
 from gpuplanner.hardware.catalog import facts
 from gpuplanner.hardware.power_and_carbon import OWN_PRICE, CarbonFactor, Price
 from gpuplanner.ingest.bills.bill_summary import add_gpu_hours
-from gpuplanner.usage.allocated_hours import LOST_STATES, allocated_by_state
+from gpuplanner.usage.allocated_hours import FAILED_JOB_STATES, allocated_by_state
 from gpuplanner.usage.job_history import History, history
 from gpuplanner.usage.occupancy import LedgerWindow
 
@@ -304,7 +304,7 @@ def _unit_costs(priced: Money, total: Decimal, ends: pl.DataFrame, known: Histor
     at_work = priced.costs.filter(pl.col("x_Bucket").is_in(["used", "no_telemetry"]))
     delivered = float(at_work["PricingQuantity"].sum())
     said = ends.filter(pl.col("state").cast(pl.String) != "UNKNOWN")
-    lost = said.filter(pl.col("state").cast(pl.String).is_in(LOST_STATES))["cost"].sum() or Decimal("0.00")
+    lost = said.filter(pl.col("state").cast(pl.String).is_in(FAILED_JOB_STATES))["cost"].sum() or Decimal("0.00")
     held = pl.col("gpus") * window.overlap_h("start_time", "end_time")
     charged = float(ends["cost"].sum()) / max(float(ran.select(held.sum()).item() or 0.0), 1e-9)
 

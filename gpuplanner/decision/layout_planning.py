@@ -21,18 +21,18 @@ from gpuplanner.cost.period_costs import idle_gpus
 from gpuplanner.decision.decision_types import DECIMALS
 from gpuplanner.decision.plan_rehearsal import RehearsedWeek, open_windows, played_weeks
 from gpuplanner.decision.sharing_rules import planned_quotas, rules_of
-from gpuplanner.forecast.demand_outlook import OUTLOOKS, at_quantile, demand_paths, largest_gang
+from gpuplanner.forecast.demand_outlook import OUTLOOK_STAGE_BY_VIEW, at_quantile, demand_paths, largest_gang
 from gpuplanner.hardware.gpu_models import GpuModel
 from gpuplanner.hardware.repartitioning_cost import find_change_cost, find_seconds
 from gpuplanner.planner.fleet_limits import Limits, StatePrices
 from gpuplanner.planner.layout_plan import Plan, check_layout_plan, list_layout_changes, node_states_of_table
 from gpuplanner.planner.numbered_gpus import assign, initial_gpu_layouts
 from gpuplanner.planner.plan_explanation import realised_costs
-from gpuplanner.planner.plan_problem import UNMET_PRICE, PlanProblem
+from gpuplanner.planner.plan_problem import DEFAULT_UNMET_DEMAND_PRICE, PlanProblem
 from gpuplanner.planner.plan_search import plan
 from gpuplanner.planner.plan_verification import verify
-from gpuplanner.usage.job_history import VIEWS, History, begin_of, history
-from gpuplanner.usage.period_accounts import WEEKLY_QUANTILE
+from gpuplanner.usage.job_history import REQUEST_VIEWS, History, begin_of, history
+from gpuplanner.usage.period_accounts import WEEKLY_PEAK_QUANTILE
 from gpuplanner.usage.requested_demand import demand_series, weekly_demand
 from gpuplanner.usage.run_times import remaining_while_busy
 
@@ -55,7 +55,7 @@ class Planned:
 
 def plan_problem(scenario: Scenario, view: str) -> PlanProblem:
     """Demand of a view at the scenario's quantile, on the scenario's fleet."""
-    wanted = at_quantile(OUTLOOKS[view](scenario).to_cover, scenario.quantile).with_columns(
+    wanted = at_quantile(OUTLOOK_STAGE_BY_VIEW[view](scenario).to_cover, scenario.quantile).with_columns(
         tenant=pl.col("unique_id").str.replace(r"/[^/]*$", ""),
         profile=pl.col("unique_id").str.split("/").list.last(),
     )
@@ -331,7 +331,7 @@ def play(scenario: Scenario, planned: Planned) -> Played:
         on, requests = week.gpu_hours_on(until_s), week.requests
         gpus = week.fleet.weights[requests.profile] * requests.total
         waited = float(gpus @ np.maximum(_waits_s(week, until_s), 0.0)) / SECONDS_PER_HOUR
-        cost = problem.on_price * on + parked_price * (installed - on) + UNMET_PRICE * waited
+        cost = problem.on_price * on + parked_price * (installed - on) + DEFAULT_UNMET_DEMAND_PRICE * waited
         weeks.append((cost, on, waited))
     cost, on, waited = np.mean(weeks, axis=0).tolist()
     return Played(cost, on, waited, len(weeks))
@@ -529,13 +529,13 @@ def weeks(scenario: Scenario) -> pl.DataFrame:
     week, by the integer optimum of a single slot; ``whole`` gives every such job a GPU of its own.
     """
     known = history(scenario)
-    small = {view: known.views[view].filter(pl.col("gpus") <= 1) for view in VIEWS}
+    small = {view: known.views[view].filter(pl.col("gpus") <= 1) for view in REQUEST_VIEWS}
     start, end = begin_of(known.trace), known.plan_start
     start = start.replace(minute=0, second=0, microsecond=0)
     demand = {view: demand_series(jobs, start=start, end=end, clock="wanted") for view, jobs in small.items()}
     if demand["whole"].is_empty():
         return pl.DataFrame()
-    summed = {view: weekly_demand(series, quantile=WEEKLY_QUANTILE) for view, series in demand.items()}
+    summed = {view: weekly_demand(series, quantile=WEEKLY_PEAK_QUANTILE) for view, series in demand.items()}
     rows = []
     for week, slots in summed["whole"].select("week", "slots").unique(maintain_order=True).iter_rows():
         fewest = {view: _fewest_gpus(scenario, known, one.filter(week=week)) for view, one in summed.items()}

@@ -20,12 +20,12 @@ from gpuplanner.decision.layout_planning import Planned, plan_problem, planned_f
 from gpuplanner.decision.sharing_rules import is_board
 from gpuplanner.hardware.gpu_models import GpuModel, load_any_gpu_model, make_non_mig_model
 from gpuplanner.hardware.repartitioning_cost import find_change_cost
-from gpuplanner.planner.plan_problem import DEMAND_ROUNDING, PlanProblem
+from gpuplanner.planner.plan_problem import DEMAND_ROUNDING_INSTANCES, PlanProblem
 from gpuplanner.planner.plan_variants import FleetPlan
 from gpuplanner.sizing.throughput import find_gpu_spec
 from gpuplanner.usage.job_history import FleetPools, history
-from gpuplanner.usage.planned_fleet import UNNAMED_MODEL, is_catalogue_model, nodes_in_service
-from gpuplanner.usage.rightsizing import RIGHTSIZING_HEADROOM
+from gpuplanner.usage.planned_fleet import UNNAMED_GPU_MODEL, is_catalogue_model, nodes_in_service
+from gpuplanner.usage.rightsizing import RIGHTSIZING_HEADROOM_FRACTION
 
 
 def fleet_decision(decisions: Mapping[str, Decision]) -> dict[str, Any]:
@@ -202,7 +202,7 @@ def route_demand(problems: Mapping[str, PlanProblem], demand: Sequence[FlexibleD
             gpus_for_one = there_share * substitute.instances_for_one
             fits = np.minimum(left, own * substitute.part[:, None])
             amount = fits * _served_part(fits, room[substitute.pool].clip(0) / gpus_for_one)
-            amount[amount < DEMAND_ROUNDING] = 0.0
+            amount[amount < DEMAND_ROUNDING_INSTANCES] = 0.0
             if not amount.any():
                 continue
 
@@ -312,7 +312,7 @@ def _work_of_jobs(own: Scenario) -> pl.DataFrame:
         pl.col("partition").cast(pl.String),
         ~pl.col("gpu_model_requested").fill_null(value=True),
     )
-    needs_gib = (pl.col("memory_peak_gib") * (1 + RIGHTSIZING_HEADROOM)).fill_null(0.0)
+    needs_gib = (pl.col("memory_peak_gib") * (1 + RIGHTSIZING_HEADROOM_FRACTION)).fill_null(0.0)
     work = (pl.col("instances") * pl.col("run_s")).fill_null(0.0)
     return recent.select("tenant", "profile", "gpus", partition, unnamed=unnamed, needs_gib=needs_gib, work=work)
 
@@ -468,7 +468,7 @@ def filled_in_turn(scenario: Scenario) -> dict[str, PlanProblem]:
     """
     whole = plan_problem(scenario, "rightsized")
     known = history(scenario)
-    gpu_model = pl.col("gpu_model").fill_null(UNNAMED_MODEL)
+    gpu_model = pl.col("gpu_model").fill_null(UNNAMED_GPU_MODEL)
     nodes = nodes_in_service(known.fleet.installed.inventory, known.end).group_by(gpu_model=gpu_model).agg("gpus")
     boards = nodes.sort(pl.col("gpus").list.sum(), "gpu_model", descending=[True, False])
     wanted = whole.demand.sum(axis=1, keepdims=True)

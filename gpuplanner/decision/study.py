@@ -28,7 +28,7 @@ from gpuplanner.hardware.power_and_carbon import CarbonFactor, PowerModel, Price
 from gpuplanner.ingest.dataset import SourceFacts
 from gpuplanner.planner.layout_plan import Plan, plan_from_json, plan_to_json
 from gpuplanner.planner.plan_problem import PlanProblem
-from gpuplanner.usage.gpu_hour_ledger import ONE_POOL, ledger_assumptions
+from gpuplanner.usage.gpu_hour_ledger import ONE_POOL_ASSUMPTION_TEXT, ledger_assumptions
 from gpuplanner.usage.job_history import History
 
 HOURS = "_gpu_hours"
@@ -268,7 +268,7 @@ def _cautions(known: History, priced: Money) -> list[str]:
     texts = ledger_assumptions(known.trace.jobs, known.trace.inventory, start=known.begin, end=known.end)
     if known.fleet.name is None and len(known.fleet.installed.words) > 1:
         # The remark says the same of the boards, and what follows from it.
-        texts = [text for text in texts if text != ONE_POOL]
+        texts = [text for text in texts if text != ONE_POOL_ASSUMPTION_TEXT]
     texts += known.fleet.remarks()
     texts += [text for text in [known.trace.source_facts.shortened] if text]
     texts += known.how_played()

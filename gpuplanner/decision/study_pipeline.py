@@ -43,7 +43,7 @@ from gpuplanner.decision.quota_comparison import is_asked, placement_table, rule
 from gpuplanner.decision.study import Headline, Study, headline_of, open_study, provenance_of
 from gpuplanner.decision.team_fairness import fairness
 from gpuplanner.forecast.demand_changes import complete_until
-from gpuplanner.forecast.demand_outlook import OUTLOOKS, expected_gpu_hours, tomorrow
+from gpuplanner.forecast.demand_outlook import OUTLOOK_STAGE_BY_VIEW, expected_gpu_hours, tomorrow
 from gpuplanner.hardware.actuators import find_default_actuator, find_scenario_abilities
 from gpuplanner.hardware.catalog import actuators_by_source, export_command, facts, has_list_price
 from gpuplanner.hardware.power_and_carbon import find_carbon_factor, find_gpu_hour_price
@@ -521,7 +521,7 @@ def _past_tables(scenario: Scenario, known: History, priced: Money) -> dict[str,
 
 
 def _planned_tables(scenario: Scenario, planned: Planned) -> dict[str, pl.DataFrame]:
-    outlook = OUTLOOKS["rightsized"](scenario)
+    outlook = OUTLOOK_STAGE_BY_VIEW["rightsized"](scenario)
     return {
         "demand": pl.concat([pool_demand(outlook.demand), outlook.demand]),
         "forecast": outlook.result.forecast,

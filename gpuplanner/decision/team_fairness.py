@@ -25,7 +25,7 @@ from gpuplanner.decision.wait_causes import CAUSES, INSUFFICIENT
 from gpuplanner.simulator.simulated_fleet import NodeFleet, NodeRequests
 from gpuplanner.simulator.simulation_run import simulate_requests
 from gpuplanner.usage.fair_share import (
-    NO_TENANT,
+    NO_TENANT_LABEL,
     Claims,
     borrowed_hours,
     jain_index,
@@ -402,8 +402,8 @@ def why_it_waited(row: dict[str, Any], pairs: pl.DataFrame) -> tuple[str, str]:
     if owed > max(TINY_GPU_HOURS, 0.1 * row["waited_gpu_hours"]):
         mine = pairs.filter(pl.col("lender") == row["tenant"])
         mine = mine.sort("gpu_hours", "borrower", descending=[True, False])
-        others = mine.filter(pl.col("borrower") != NO_TENANT)
-        idle = float(mine.filter(borrower=NO_TENANT)["gpu_hours"].sum())
+        others = mine.filter(pl.col("borrower") != NO_TENANT_LABEL)
+        idle = float(mine.filter(borrower=NO_TENANT_LABEL)["gpu_hours"].sum())
         above = float(others["gpu_hours"].sum())
         parts = [f"{idle:,.1f} while GPUs were idle"] if idle else []
         if others.height:

@@ -24,11 +24,11 @@ from gpuplanner.decision.policy_comparison import POWER, WAYS
 from gpuplanner.decision.study import Study
 from gpuplanner.forecast.demand_outlook import at_quantile
 from gpuplanner.hardware.gpu_models import GpuModel
-from gpuplanner.planner.plan_problem import UNMET_PRICE
+from gpuplanner.planner.plan_problem import DEFAULT_UNMET_DEMAND_PRICE
 from gpuplanner.usage.gpu_hour_ledger import ALLOCATED_BUCKETS
 from gpuplanner.usage.job_history import history
 from gpuplanner.usage.period_accounts import scenario_ledger as gpu_time
-from gpuplanner.usage.requested_demand import POOLED_TENANT, demand_series, pool_demand
+from gpuplanner.usage.requested_demand import ALL_TENANTS_POOL_NAME, demand_series, pool_demand
 
 KEY = ["unique_id", "cutoff", "ds"]
 _TIMES = dict.fromkeys(("cutoff", "ds"), pl.Datetime("us", "UTC"))
@@ -57,13 +57,13 @@ def remember(ledger: pl.DataFrame, study: Study) -> pl.DataFrame:
     """
     if study.plan is None:
         return ledger
-    of_pool = pl.col("unique_id").str.starts_with(f"{POOLED_TENANT}/")
+    of_pool = pl.col("unique_id").str.starts_with(f"{ALL_TENANTS_POOL_NAME}/")
     past = study.tables["demand"].filter(of_pool)
     last = past.sort("ds").group_by("unique_id").agg(last_value=pl.col("y").last())
     forecast = study.tables["forecast"].filter(of_pool)
     planned = at_quantile(forecast, study.scenario.quantile).rename({"y": "planned"})
     new = forecast.join(planned, on=["unique_id", "ds"]).join(last, on="unique_id")
-    new = new.with_columns(price=pl.lit(UNMET_PRICE), y=pl.lit(None)).select(list(SCHEMA)).cast(SCHEMA)
+    new = new.with_columns(price=pl.lit(DEFAULT_UNMET_DEMAND_PRICE), y=pl.lit(None)).select(list(SCHEMA)).cast(SCHEMA)
     came = pl.concat([_before(past, ledger, study), past.select("unique_id", "ds", came="y")])
     times = pl.lit(came["ds"])
     seen = pl.col("ds").is_between(times.min(), times.max())  # what nobody wanted has no row there

@@ -10,7 +10,7 @@ from gpuplanner.forecast.forecast_result import cost_curve as cost_curve
 from gpuplanner.forecast.forecast_result import describe_weights as describe_weights
 from gpuplanner.forecast.forecast_result import forecast_demand as forecast_demand
 from gpuplanner.forecast.forecast_result import tabulate_ahead as tabulate_ahead
-from gpuplanner.forecast.model_selection import CHOSEN_MODEL as CHOSEN_MODEL
+from gpuplanner.forecast.model_selection import CHOSEN_MODEL_NAME as CHOSEN_MODEL_NAME
 from gpuplanner.forecast.model_selection import EvaluatedBacktest as EvaluatedBacktest
 from gpuplanner.forecast.model_selection import compare_best_fixed as compare_best_fixed
 from gpuplanner.forecast.model_selection import evaluate_backtest as evaluate_backtest
@@ -22,12 +22,12 @@ from gpuplanner.forecast.model_selection import score_backtest as score_backtest
 from gpuplanner.forecast.quantile_calibration import reconcile_mint as reconcile_mint
 from gpuplanner.forecast.quantile_calibration import reconcile_to_pool as reconcile_to_pool
 from gpuplanner.forecast.quantile_calibration import sum_parts as sum_parts
-from gpuplanner.forecast.run_off import RUN_OFF_PATHS as RUN_OFF_PATHS
+from gpuplanner.forecast.run_off import RUN_OFF_SAMPLE_PATHS as RUN_OFF_SAMPLE_PATHS
 from gpuplanner.forecast.run_off import RunOff as RunOff
 from gpuplanner.forecast.run_off import lay_out_run_off as lay_out_run_off
-from gpuplanner.forecast.statistical_models import CANDIDATES as CANDIDATES
+from gpuplanner.forecast.statistical_models import CANDIDATE_MODELS as CANDIDATE_MODELS
+from gpuplanner.forecast.statistical_models import DESCRIPTION_BY_SERIES_RULE as DESCRIPTION_BY_SERIES_RULE
 from gpuplanner.forecast.statistical_models import QUANTILE_LEVELS as QUANTILE_LEVELS
-from gpuplanner.forecast.statistical_models import SERIES_RULES as SERIES_RULES
 from gpuplanner.forecast.statistical_models import affordable_candidates as affordable_candidates
 from gpuplanner.forecast.statistical_models import expected_cpu_s as expected_cpu_s
 from gpuplanner.forecast.statistical_models import weighable_candidates as weighable_candidates

@@ -12,14 +12,14 @@ import polars as pl
 from gpuplanner.core.errors import SchemaError
 from gpuplanner.core.execution import TaskProgress, Workers, run_tasks
 from gpuplanner.forecast.statistical_models import (
-    HISTORY_WEEKS,
-    MODELS,
-    NEED_JOBS,
+    MODELS_THAT_NEED_JOBS,
+    MODELS_WITH_OWN_QUANTILES,
     QUANTILE_LEVELS,
     REVERTING,
     RUN_OFF,
     RUN_OFF_REVERTING,
-    WITH_QUANTILES,
+    SERIES_MODELS,
+    SMOOTHING_HISTORY_WEEKS,
     KnownJobs,
     SeriesGrid,
     add_parts,
@@ -180,7 +180,7 @@ def backtest(
     step: int | None = None,
     gap: int = 0,
     known_jobs: KnownJobs | None = None,
-    models: Sequence[str] = MODELS,
+    models: Sequence[str] = SERIES_MODELS,
     caps: Mapping[str, float] | None = None,
     walk: bool = False,
     seed: int = 1,
@@ -206,7 +206,7 @@ def backtest(
     known_jobs : KnownJobs, optional
         What is known of the jobs behind the series; candidates that need it are left out without it.
     models : sequence of str
-        Candidates, of ``forecast.CANDIDATES``; the naive forecast and what they are made of are always among them.
+        Candidates, of :data:`CANDIDATE_MODELS`; the naive forecast and what they are made of are always among them.
     caps : mapping of str to float, optional
         What a series can at most be: its quota, or the GPUs of its fleet.
     walk : bool
@@ -243,11 +243,13 @@ def backtest(
     origins, step = _cutoff_slots(grid, gap + horizon, windows, step, walk)
     ends = (*origins, grid.values.shape[1])
     demand_then = tuple(_demand_as_known(grid, known_jobs, end) for end in ends) if known_jobs else ()
-    recent = HISTORY_WEEKS * grid.week
-    wanted = [model for model in add_parts(models) if known_jobs or model not in NEED_JOBS]
+    recent = SMOOTHING_HISTORY_WEEKS * grid.week
+    wanted = [model for model in add_parts(models) if known_jobs or model not in MODELS_THAT_NEED_JOBS]
     shape = (len(grid.ids), len(origins), horizon)
     predicted = {model: np.full(shape, np.nan) for model in wanted}
-    quantiles = {model: np.full((*shape, len(QUANTILE_LEVELS)), np.nan) for model in wanted if model in WITH_QUANTILES}
+    quantiles = {
+        model: np.full((*shape, len(QUANTILE_LEVELS)), np.nan) for model in wanted if model in MODELS_WITH_OWN_QUANTILES
+    }
     cpu_s = dict.fromkeys(wanted, 0.0)
     actual = np.full(shape, np.nan)
     scale = np.full(shape[:2], np.nan)
@@ -277,7 +279,7 @@ def backtest(
             actual[row, cutoff_index] = grid.values[row, end + gap : end + gap + horizon]
             scale[row, cutoff_index] = seasonal_scale(past, grid.season)
             pasts[row].append(past)
-    univariate = [model for model in wanted if model not in NEED_JOBS]
+    univariate = [model for model in wanted if model not in MODELS_THAT_NEED_JOBS]
     tasks = [(past, univariate, gap, horizon, grid.season, grid.week) for past in pasts]
     for row, (answers, took) in run_tasks(time_univariate, tasks, workers=workers, progress=progress):
         places = np.flatnonzero(~np.isnan(actual[row, :, 0]))

@@ -19,7 +19,7 @@ from gpuplanner.usage.requested_demand import mean_occupancy
 MIN_GROWTH_WEEKS = 4
 """With less the spread of a week cannot be told from its growth."""
 WEEKS_IN_YEAR = 365.25 / 7
-GROWTH_PATHS = 8000
+GROWTH_SAMPLE_PATHS = 8000
 
 WEEKLY_NOISE_SDS = tuple(np.geomspace(0.01, 0.6, 10))
 """Standard deviations of a week's own noise, as shares of the need; each as likely as the next beforehand."""
@@ -28,11 +28,11 @@ WALK_SDS_WITH_PRIOR = ((0.0, 0.75), (0.01, 0.06), (0.02, 0.06), (0.04, 0.06), (0
 shown by it."""
 TREND_SDS_WITH_PRIOR = ((0.0, 0.2), (0.15, 0.2), (0.5, 0.6))
 """Standard deviations of the growth a year, and how likely: few weeks draw it towards none."""
-PRIOR_LOG_SCALE = 0.75
+PRIOR_RELATIVE_NOISE_PROBABILITY = 0.75
 """How likely it is beforehand that growth and noise are shares of the need, not numbers of GPUs."""
-JUMP_SD = 0.4
+LEVEL_JUMP_LOG_SD = 0.4
 """Standard deviation of a sudden change of level."""
-JUMP_ODDS = 1.0 / WEEKS_IN_YEAR
+LEVEL_JUMP_PROBABILITY_PER_WEEK = 1.0 / WEEKS_IN_YEAR
 """Odds that the level changed suddenly before a given week of the record."""
 JUMPS_BEFORE, WEEKS_BEFORE = 0.2, 156.0
 """Sudden changes thought of before the record is seen, and in how many weeks: what lies ahead follows from both."""
@@ -76,7 +76,7 @@ class GrowthLaw:
         share = np.where(self.logs, np.expm1(rise), rise / np.maximum(self.level, 1e-9))
         return float(self.weight @ share)
 
-    def paths(self, weeks_ahead: int = 52, *, seed: int = 1, count: int = GROWTH_PATHS) -> np.ndarray:
+    def paths(self, weeks_ahead: int = 52, *, seed: int = 1, count: int = GROWTH_SAMPLE_PATHS) -> np.ndarray:
         """Draw weekly demand of the weeks ahead [GPUs], shape (count, weeks_ahead)."""
         rng = np.random.default_rng(seed)
         law = rng.choice(len(self.weight), size=count, p=self.weight)
@@ -91,7 +91,7 @@ class GrowthLaw:
         level = self.level[law] + root * first
         trend = self.trend[law] + slope * first + np.sqrt(np.maximum(var_trend - slope**2, 0.0)) * second
         moves = trend[:, None] + self.walk[law, None] * steps
-        moves += JUMP_SD * sizes * (falls < self.jumps[law, None])
+        moves += LEVEL_JUMP_LOG_SD * sizes * (falls < self.jumps[law, None])
         values = level[:, None] + moves.cumsum(axis=1) + self.noise[law, None] * noise
         logs = self.logs[law]
         values[logs] = np.exp(np.minimum(values[logs], 50.0))
@@ -149,8 +149,8 @@ def _posterior_of_laws(needs: np.ndarray, *, logs: bool) -> tuple[np.ndarray, ..
     # A sudden change before week `at`; 0: none. One before the last week alone cannot be told from its noise.
     noise, (walk, walk_odds), (spread, trend_odds), at = _laws(weeks)
     values = np.log(needs) if logs else needs
-    scale_odds = PRIOR_LOG_SCALE if logs else 1 - PRIOR_LOG_SCALE
-    evidence = np.log(scale_odds * walk_odds * trend_odds * np.where(at > 0, JUMP_ODDS, 1.0))
+    scale_odds = PRIOR_RELATIVE_NOISE_PROBABILITY if logs else 1 - PRIOR_RELATIVE_NOISE_PROBABILITY
+    evidence = np.log(scale_odds * walk_odds * trend_odds * np.where(at > 0, LEVEL_JUMP_PROBABILITY_PER_WEEK, 1.0))
     skewed = np.zeros(len(at))
     level = np.full(len(at), values[0])
     trend = np.zeros(len(at))
@@ -158,7 +158,7 @@ def _posterior_of_laws(needs: np.ndarray, *, logs: bool) -> tuple[np.ndarray, ..
     both, var_trend = np.zeros(len(at)), (spread / WEEKS_IN_YEAR) ** 2
     for week in range(1, weeks):
         level = level + trend
-        var_level = var_level + 2 * both + var_trend + walk**2 + JUMP_SD**2 * (at == week)
+        var_level = var_level + 2 * both + var_trend + walk**2 + LEVEL_JUMP_LOG_SD**2 * (at == week)
         both = both + var_trend
         if np.isfinite(values[week]):
             total = var_level + var_noise
@@ -197,11 +197,11 @@ def _laws(weeks: int) -> tuple[np.ndarray, tuple[np.ndarray, ...], tuple[np.ndar
     return np.array(WEEKLY_NOISE_SDS)[noise], tuple(walks), tuple(trends), at
 
 
-MAX_MISSING_SHARE = 0.1
+MAX_MISSING_DEMAND_FRACTION = 0.1
 """Share of the demand that may be missing at the end of what is called complete."""
-MIN_LEVEL_DAYS = 3
+MIN_DEMAND_LEVEL_DAYS = 3
 """A level lasts at least as long; less is a peak."""
-LEVEL_PENALTY = 4.0
+EXTRA_LEVEL_PENALTY = 4.0
 """Of one more level, in squares of the noise of a day times the logarithm of the days: 3 would find chance levels in
 noise that lasts from one day into the next."""
 MIN_WEEKS_FOR_WEEKDAYS = 3
@@ -248,7 +248,7 @@ def complete_until(jobs: pl.DataFrame, end: datetime) -> datetime:
     for _ in range(50):
         middle = (low + high) / 2
         left = float((gpus * np.maximum(hours - middle, 0.0)).sum())
-        low, high = (middle, high) if left > MAX_MISSING_SHARE * total else (low, middle)
+        low, high = (middle, high) if left > MAX_MISSING_DEMAND_FRACTION * total else (low, middle)
     cut = end - timedelta(hours=high)
     return cut.replace(minute=0, second=0, microsecond=0)
 
@@ -300,9 +300,9 @@ def _without_week(means: np.ndarray) -> np.ndarray:
 
 
 def _pelt(values: np.ndarray) -> list[int]:
-    """Find changes of the mean (PELT), each level at least :data:`MIN_LEVEL_DAYS` long."""
+    """Find changes of the mean (PELT), each level at least :data:`MIN_DEMAND_LEVEL_DAYS` long."""
     count = len(values)
-    if count < 2 * MIN_LEVEL_DAYS:
+    if count < 2 * MIN_DEMAND_LEVEL_DAYS:
         return []
     noise = np.median(np.abs(np.diff(values))) / (0.6745 * np.sqrt(2))  # 0.6745: the quartile of a normal
     noise = max(float(noise), 1e-3 * float(np.abs(values).max()), 1e-12)
@@ -313,35 +313,35 @@ def _pelt(values: np.ndarray) -> list[int]:
         total = first[high] - first[low]
         return np.asarray(second[high] - second[low] - total**2 / (high - low))
 
-    penalty = LEVEL_PENALTY * np.log(count)
+    penalty = EXTRA_LEVEL_PENALTY * np.log(count)
     best = np.full(count + 1, np.inf)
     best[0] = -penalty
     last = np.zeros(count + 1, dtype=np.int64)
     open_at = np.array([0])
-    for high in range(MIN_LEVEL_DAYS, count + 1):
+    for high in range(MIN_DEMAND_LEVEL_DAYS, count + 1):
         whole = best[open_at] + segment_cost(open_at, high)
         best[high], last[high] = whole.min() + penalty, open_at[whole.argmin()]
-        open_at = np.append(open_at[whole <= best[high]], high - MIN_LEVEL_DAYS + 1)
+        open_at = np.append(open_at[whole <= best[high]], high - MIN_DEMAND_LEVEL_DAYS + 1)
     cuts, high = [], count
     while (high := int(last[high])) > 0:
         cuts.append(high)
     return cuts[::-1]
 
 
-ANNOUNCED_COLUMNS = {"tenant": pl.String, "start_time": pl.Datetime, "end_time": pl.Datetime, "gpus": pl.Float64}
-CALENDAR_COLUMNS = {"kind": pl.String, "start_time": pl.Datetime, "end_time": pl.Datetime}
+ANNOUNCED_JOBS_SCHEMA = {"tenant": pl.String, "start_time": pl.Datetime, "end_time": pl.Datetime, "gpus": pl.Float64}
+EVENT_CALENDAR_SCHEMA = {"kind": pl.String, "start_time": pl.Datetime, "end_time": pl.Datetime}
 
 
 def read_announced(path: str | Path) -> pl.DataFrame:
     """Read announced jobs from CSV or Parquet with ``tenant, start_time, end_time, gpus``."""
-    table = _read_table(Path(path), ANNOUNCED_COLUMNS)
+    table = _read_table(Path(path), ANNOUNCED_JOBS_SCHEMA)
     odd = table.filter(~((pl.col("gpus") > 0) & pl.col("gpus").is_finite()))
     return _require_valid_rows(table, odd, Path(path), "gpus above 0")
 
 
 def read_calendar(path: str | Path) -> pl.DataFrame:
     """Read a calendar of releases, holidays and maintenance from CSV or Parquet with ``kind, start_time, end_time``."""
-    table = _read_table(Path(path), CALENDAR_COLUMNS)
+    table = _read_table(Path(path), EVENT_CALENDAR_SCHEMA)
     return _require_valid_rows(table, table.clear(), Path(path), "")
 
 

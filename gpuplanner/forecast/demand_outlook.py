@@ -20,17 +20,22 @@ from gpuplanner.forecast.backtest import backtest
 from gpuplanner.forecast.forecast_result import ForecastResult, describe_weights, forecast_demand, tabulate_ahead
 from gpuplanner.forecast.gpu_demand import DemandHistory, lay_out_demand
 from gpuplanner.forecast.model_selection import (
-    CHOSEN_MODEL,
-    QUANTILE_NAMES,
+    CHOSEN_MODEL_NAME,
+    QUANTILE_COLUMNS,
     EvaluatedBacktest,
     evaluate_backtest,
     fold_scores,
 )
 from gpuplanner.forecast.quantile_calibration import reconcile_mint, reconcile_to_pool, sum_parts
-from gpuplanner.forecast.run_off import RUN_OFF_COLUMNS, RUN_OFF_PATHS, RunOff, lay_out_run_off
-from gpuplanner.forecast.statistical_models import CANDIDATES, QUANTILE_LEVELS, SERIES_RULES, weighable_candidates
-from gpuplanner.usage.job_history import VIEWS, FleetPools, History, history
-from gpuplanner.usage.requested_demand import POOLED_TENANT, count_excluded_jobs, demand_series, pool_demand
+from gpuplanner.forecast.run_off import RUN_OFF_COLUMNS, RUN_OFF_SAMPLE_PATHS, RunOff, lay_out_run_off
+from gpuplanner.forecast.statistical_models import (
+    CANDIDATE_MODELS,
+    DESCRIPTION_BY_SERIES_RULE,
+    QUANTILE_LEVELS,
+    weighable_candidates,
+)
+from gpuplanner.usage.job_history import REQUEST_VIEWS, FleetPools, History, history
+from gpuplanner.usage.requested_demand import ALL_TENANTS_POOL_NAME, count_excluded_jobs, demand_series, pool_demand
 
 FORECAST_TABLES = ("forecast", "scores", "choice")
 
@@ -158,10 +163,10 @@ def _outlook(scenario: Scenario, view: str) -> DemandOutlook:
 def _select_view(table: pl.DataFrame, view: str) -> pl.DataFrame:
     """Select the rows of one view, under the names of the pool."""
     view_rows = table.filter(pl.col("unique_id").str.starts_with(f"{view}/"))
-    return view_rows.with_columns(pl.col("unique_id").str.replace(view, POOLED_TENANT, literal=True))
+    return view_rows.with_columns(pl.col("unique_id").str.replace(view, ALL_TENANTS_POOL_NAME, literal=True))
 
 
-OUTLOOKS = {view: Stage(lambda scenario, view=view: _outlook(scenario, view)) for view in VIEWS}
+OUTLOOK_STAGE_BY_VIEW = {view: Stage(lambda scenario, view=view: _outlook(scenario, view)) for view in REQUEST_VIEWS}
 
 
 def fleet_forecast(fleet: FleetPools) -> tuple[ForecastResult, pl.DataFrame, dict[str, int]]:
@@ -179,8 +184,8 @@ def fleet_forecast(fleet: FleetPools) -> tuple[ForecastResult, pl.DataFrame, dic
     parts: list[tuple[pl.DataFrame, ...]] = []
     left: dict[str, int] = {}
     for name, pool_scenario in fleet.pools.items():
-        result = OUTLOOKS["rightsized"](pool_scenario).result
-        pooled = result.scores.filter(pl.col("unique_id").str.starts_with(f"{POOLED_TENANT}/"))
+        result = OUTLOOK_STAGE_BY_VIEW["rightsized"](pool_scenario).result
+        pooled = result.scores.filter(pl.col("unique_id").str.starts_with(f"{ALL_TENANTS_POOL_NAME}/"))
         tables = (result.forecast, result.scores, result.choice, pooled)
         parts.append(tuple(_name_by_pool(table, name) for table in tables) if fleet.several else tables)
         for reason, jobs in count_left_out(pool_scenario).items():
@@ -192,8 +197,8 @@ def fleet_forecast(fleet: FleetPools) -> tuple[ForecastResult, pl.DataFrame, dic
 def _name_by_pool(table: pl.DataFrame, name: str) -> pl.DataFrame:
     """Name the series of a pool by the pool instead of ``all``."""
     series = pl.col("unique_id").cast(pl.String)
-    whole = series.str.starts_with(f"{POOLED_TENANT}/")
-    bare = series.str.replace(f"{POOLED_TENANT}/", "", literal=True)
+    whole = series.str.starts_with(f"{ALL_TENANTS_POOL_NAME}/")
+    bare = series.str.replace(f"{ALL_TENANTS_POOL_NAME}/", "", literal=True)
     pool_series = pl.concat_str(pl.lit(f"{name}/"), pl.when(whole).then(bare).otherwise(series))
     return table.with_columns(unique_id=pool_series)
 
@@ -222,14 +227,14 @@ def tomorrow(scenario: Scenario) -> NextDayDemand:
         job_history.views["whole"],
         start=job_history.recent,
         interval_hours=scenario.interval_hours,
-        total=POOLED_TENANT,
+        total=ALL_TENANTS_POOL_NAME,
     )
     day = job_history.plan_start.astimezone(ZoneInfo(scenario.tz)) + timedelta(days=1)
     noon = day.replace(hour=12, minute=0)
     slot = timedelta(hours=scenario.interval_hours)
     origin = (job_history.plan_start - job_history.recent) // slot
     steps = (noon - job_history.recent) // slot - origin + 1
-    running, coming = jobs_known.split_paths([POOLED_TENANT], origin, steps, scenario.seed)
+    running, coming = jobs_known.split_paths([ALL_TENANTS_POOL_NAME], origin, steps, scenario.seed)
     still = float(running[0, :, -1].mean())
     return NextDayDemand(noon, still + float(coming[0, :, -1].mean()), still)
 
@@ -244,9 +249,9 @@ def demand_paths(scenario: Scenario, tenants: Sequence[str], profiles: Sequence[
     known_ids = [uid for uid in ids if uid in jobs_known.names]
     steps = scenario.horizon_intervals
     drawn = dict(zip(known_ids, jobs_known.draws(known_ids, origin, steps, scenario.seed), strict=True))
-    none = np.zeros((RUN_OFF_PATHS, steps))
+    none = np.zeros((RUN_OFF_SAMPLE_PATHS, steps))
     every = np.stack([drawn.get(uid, none) for uid in ids])
-    return np.moveaxis(every.reshape(len(tenants), len(profiles), RUN_OFF_PATHS, steps), 2, 0)
+    return np.moveaxis(every.reshape(len(tenants), len(profiles), RUN_OFF_SAMPLE_PATHS, steps), 2, 0)
 
 
 @stage
@@ -260,7 +265,7 @@ def largest_gang(scenario: Scenario) -> int:
 def expected_gpu_hours(scenario: Scenario) -> float:
     """Sum the GPU-hours of the mean forecast over the horizon, of full GPUs or today's layouts."""
     fleet = history(scenario).fleet
-    forecast = OUTLOOKS["requested" if fleet.cut_gpus else "whole"](scenario).result.forecast
+    forecast = OUTLOOK_STAGE_BY_VIEW["requested" if fleet.cut_gpus else "whole"](scenario).result.forecast
     profile = pl.col("unique_id").str.split("/").list.last()
     names = forecast.select(profile).to_series().unique()
     share = profile.replace_strict(
@@ -282,13 +287,13 @@ def at_quantile(forecast: pl.DataFrame, quantile: float) -> pl.DataFrame:
     """
     above = int(np.clip(np.searchsorted(QUANTILE_LEVELS, quantile), 1, len(QUANTILE_LEVELS) - 1))
     weight = (quantile - QUANTILE_LEVELS[above - 1]) / (QUANTILE_LEVELS[above] - QUANTILE_LEVELS[above - 1])
-    low, high = pl.col(QUANTILE_NAMES[above - 1]), pl.col(QUANTILE_NAMES[above])
+    low, high = pl.col(QUANTILE_COLUMNS[above - 1]), pl.col(QUANTILE_COLUMNS[above])
     return forecast.select("unique_id", "ds", y=low + weight * (high - low))
 
 
 __all__ = ["DemandHistory", "forecast_ahead", "lay_out_demand", "rolling_backtest"]
 
-CALIBRATION_SHARE = 0.4
+CALIBRATION_CUTOFFS_FRACTION = 0.4
 """Share of the cutoffs that only calibrate: 8 of 20."""
 
 
@@ -343,7 +348,7 @@ def rolling_backtest(
         workers=workers,
         progress=progress,
     )
-    return evaluate_backtest(test, price=price, first=int(CALIBRATION_SHARE * len(test.origins)))
+    return evaluate_backtest(test, price=price, first=int(CALIBRATION_CUTOFFS_FRACTION * len(test.origins)))
 
 
 def forecast_ahead(
@@ -352,7 +357,7 @@ def forecast_ahead(
     horizon: int,
     gap: int,
     price: float | None,
-    models: tuple[str, ...] = CANDIDATES,
+    models: tuple[str, ...] = CANDIDATE_MODELS,
     with_known: bool = True,
     sums: str = "mint",
     seed: int = 1,
@@ -401,13 +406,15 @@ def forecast_ahead(
     announced = demand.on_top(horizon, gap)[[demand.ids.index(uid) for uid in ids]].ravel()
     values = ("mean", *(name for name in table.columns if name.startswith("q")))
     table = table.with_columns(pl.col(values) + pl.Series("more", announced))
-    record = scores.filter(pl.col("model") == CHOSEN_MODEL).select("unique_id", "cutoffs", "mase", "coverage_90")
+    record = scores.filter(pl.col("model") == CHOSEN_MODEL_NAME).select("unique_id", "cutoffs", "mase", "coverage_90")
     naive = scores.filter(pl.col("model") == "Naive").select("unique_id", naive_mase="mase")
     words = pl.DataFrame({"unique_id": judged.test.grid.ids, "weights": describe_weights(judged)})
     choice = (
         scores.filter("chosen")
         .join(words, on="unique_id", maintain_order="left")
-        .select("unique_id", "model", "weights", "rule", reason=pl.col("rule").replace_strict(SERIES_RULES))
+        .select(
+            "unique_id", "model", "weights", "rule", reason=pl.col("rule").replace_strict(DESCRIPTION_BY_SERIES_RULE)
+        )
         .join(record, on="unique_id", maintain_order="left")
         .join(naive, on="unique_id", maintain_order="left")
     )

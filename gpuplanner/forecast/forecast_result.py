@@ -12,14 +12,20 @@ from gpuplanner.core.schema_checks import check_table
 from gpuplanner.core.schemas import Forecast
 from gpuplanner.forecast.backtest import backtest
 from gpuplanner.forecast.model_selection import (
-    QUANTILE_NAMES,
+    QUANTILE_COLUMNS,
     EvaluatedBacktest,
     evaluate_backtest,
     forecast_future,
     score_backtest,
     series_record,
 )
-from gpuplanner.forecast.statistical_models import CANDIDATES, NAIVE, SERIES_RULES, KnownJobs, weighable_candidates
+from gpuplanner.forecast.statistical_models import (
+    CANDIDATE_MODELS,
+    DESCRIPTION_BY_SERIES_RULE,
+    NAIVE,
+    KnownJobs,
+    weighable_candidates,
+)
 
 COST_CURVE_QUANTILES = (0.05, 0.10, 0.25, 0.50, 0.60, 0.70, 0.75, 0.80, 0.85, 0.90, 0.95, 0.975, 0.99)
 
@@ -181,7 +187,7 @@ def forecast_demand(
     >>> result.choice["rule"].to_list()
     ['constant']
     """
-    models = weighable_candidates(CANDIDATES, with_jobs=known_jobs is not None)
+    models = weighable_candidates(CANDIDATE_MODELS, with_jobs=known_jobs is not None)
     test = backtest(
         demand, horizon=horizon, windows=windows, step=step, known_jobs=known_jobs, models=models, seed=seed
     )
@@ -202,7 +208,7 @@ def _choice(backtest: EvaluatedBacktest, scores: pl.DataFrame) -> pl.DataFrame:
                 "model": backtest.main_model,
                 "weights": describe_weights(backtest),
                 "rule": test.rules,
-                "reason": [SERIES_RULES[rule] for rule in test.rules],
+                "reason": [DESCRIPTION_BY_SERIES_RULE[rule] for rule in test.rules],
                 "windows": [row["windows"] for row in rows],
                 "step_slots": test.step,
                 "filled_slots": test.grid.filled,
@@ -260,6 +266,6 @@ def tabulate_ahead(backtest: EvaluatedBacktest, *, known_jobs: KnownJobs | None 
     parts = []
     for row, uid in enumerate(grid.ids):
         names = {"unique_id": uid, "ds": ds, "model": backtest.main_model[row], "mean": mean[row]}
-        levels = {name: quantiles[row, :, at] for at, name in enumerate(QUANTILE_NAMES)}
+        levels = {name: quantiles[row, :, at] for at, name in enumerate(QUANTILE_COLUMNS)}
         parts.append(pl.DataFrame({**names, **levels, "cutoff": grid.time(end)}))
     return check_table(pl.concat(parts), Forecast, source="forecast")

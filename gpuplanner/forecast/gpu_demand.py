@@ -29,7 +29,7 @@ from gpuplanner.ingest.telemetry.metric_definitions import DEVICE_KEY
 from gpuplanner.ingest.telemetry.telemetry_join import find_devices
 from gpuplanner.usage.allocated_hours import MIN_PROCESS_MEMORY_GIB
 from gpuplanner.usage.job_history import end_of, history, load_study_dataset
-from gpuplanner.usage.requested_demand import POOLED_TENANT
+from gpuplanner.usage.requested_demand import ALL_TENANTS_POOL_NAME
 from gpuplanner.usage.run_times import remaining_run_time
 
 
@@ -75,7 +75,7 @@ class DemandHistory:
     def whole(self) -> str:
         """Name of the series of the whole fleet; of the largest series where there is none."""
         mean = dict(zip(self.ids, np.nanmean(self.values, axis=1), strict=True))
-        sums = [uid for uid in self.ids if uid.startswith(f"{POOLED_TENANT}/")]
+        sums = [uid for uid in self.ids if uid.startswith(f"{ALL_TENANTS_POOL_NAME}/")]
         return max(sums or self.ids, key=lambda uid: (mean[uid], uid))
 
     def on_top(self, horizon: int, gap: int) -> np.ndarray:
@@ -224,13 +224,13 @@ class DemandHistory:
 
 DEMAND_JOB_COLUMNS = (*RUN_OFF_COLUMNS, "gpu_model")
 """Columns of jobs that a forecast looks at."""
-MAX_SILENCE = timedelta(days=56)
+MAX_GAP_BETWEEN_ARRIVALS = timedelta(days=56)
 """Nothing that came before so long a silence says what comes next."""
-UNKNOWN_MODEL = "(GPU model unknown)"
-OWN_JOBS = "(own)"
+UNKNOWN_GPU_MODEL_LABEL = "(GPU model unknown)"
+OWN_JOBS_LABEL = "(own)"
 """Jobs of a tenant whose name is the beginning of others'."""
 HOUR = timedelta(hours=1)
-MIN_OWN_RECORD = timedelta(days=28)
+MIN_HISTORY_FOR_OWN_ERRORS = timedelta(days=28)
 """History from which on the errors of a series itself begin to count."""
 
 
@@ -258,12 +258,12 @@ def lay_out_demand(
     at = at if at is not None or span is None else span[1]
     if by == "profile":
         past = history(scenario)
-        jobs = past.views["rightsized"].with_columns(profile=pl.format(POOLED_TENANT + "/{}", "profile"))
+        jobs = past.views["rightsized"].with_columns(profile=pl.format(ALL_TENANTS_POOL_NAME + "/{}", "profile"))
         return lay_out_jobs(
             jobs, trace_end=past.plan_start, at=at or past.plan_start, interval_hours=scenario.interval_hours,
             series="profile", size="instances", suffix="", total=False, calendar=calendar,
         )  # fmt: skip
-    trace = load_study_dataset(scenario, columns=DEMAND_JOB_COLUMNS, at=at, days=MAX_SILENCE.days)
+    trace = load_study_dataset(scenario, columns=DEMAND_JOB_COLUMNS, at=at, days=MAX_GAP_BETWEEN_ARRIVALS.days)
     if "jobs" in trace.tables:
         jobs, remarks = name_series_by_model(trace.jobs, forced=by == "gpu_model")
         return lay_out_jobs(
@@ -330,8 +330,8 @@ def lay_out_jobs(
     start = _floor(start, slot)
     if before:
         remarks += (
-            f"{before:,} submission(s) lie more than {MAX_SILENCE.days} days before the next: series begin behind "
-            f"them, at {start:%Y-%m-%d %H:%M}; what still runs of them counts",
+            f"{before:,} submission(s) lie more than {MAX_GAP_BETWEEN_ARRIVALS.days} days before the next: series "
+            f"begin behind them, at {start:%Y-%m-%d %H:%M}; what still runs of them counts",
         )
     slots = (end - start) // slot
     if slots < 2:
@@ -366,7 +366,7 @@ def name_series_by_model(jobs: pl.DataFrame, *, forced: bool) -> tuple[pl.DataFr
     models = jobs.select(pl.col("gpu_model").filter(pl.col("gpus") > 0).unique()).to_series()
     boards = models.drop_nulls().len()
     is_separated = boards > 1 and (forced or not models.null_count())
-    gpu_model = pl.col("gpu_model").cast(pl.String).fill_null(UNKNOWN_MODEL)
+    gpu_model = pl.col("gpu_model").cast(pl.String).fill_null(UNKNOWN_GPU_MODEL_LABEL)
     named = pl.format("{}/{}", "tenant", gpu_model) if is_separated else pl.col("tenant")
     together = boards > 1 and not is_separated
     remark = f"GPUs of {boards} models are one series, as not every job names its model"
@@ -379,29 +379,35 @@ def _sum_hierarchy(jobs: pl.DataFrame, series: str) -> tuple[pl.DataFrame, dict[
     Where names end in a GPU model, each sum is of one GPU model, except ``all``.
     """
     names = jobs[series].unique().cast(pl.String).sort().to_list()
-    boards = set(jobs["gpu_model"].unique().cast(pl.String).fill_null(UNKNOWN_MODEL)) if series == "series" else set()
+    boards = (
+        set(jobs["gpu_model"].unique().cast(pl.String).fill_null(UNKNOWN_GPU_MODEL_LABEL))
+        if series == "series"
+        else set()
+    )
     ends = {name.rpartition("/")[2] for name in names}
     with_board = bool(boards) and ends <= boards and all("/" in name for name in names)
 
     def above(name: str) -> list[str]:
         path, _, gpu_model = name.rpartition("/") if with_board else (name, "", "")
         steps = path.split("/")
-        ups = ["/".join(steps[:depth]) for depth in range(1, len(steps))] + [POOLED_TENANT]
-        return [f"{up}/{gpu_model}" for up in ups] + [POOLED_TENANT] if with_board else ups
+        ups = ["/".join(steps[:depth]) for depth in range(1, len(steps))] + [ALL_TENANTS_POOL_NAME]
+        return [f"{up}/{gpu_model}" for up in ups] + [ALL_TENANTS_POOL_NAME] if with_board else ups
 
     every = {up for name in names for up in above(name)}
-    own_leaf = {name: f"{name}/{OWN_JOBS}" for name in names if name in every}
+    own_leaf = {name: f"{name}/{OWN_JOBS_LABEL}" for name in names if name in every}
     parts: dict[str, list[str]] = {}
     for name in names:
         for up in above(name) + ([name] if name in own_leaf else []):
             parts.setdefault(up, []).append(own_leaf.get(name, name))
     renamed = jobs.with_columns(pl.col(series).cast(pl.String).replace(own_leaf)) if own_leaf else jobs
-    last = parts.pop(POOLED_TENANT, [])  # the whole stands last
-    return renamed, {name: tuple(members) for name, members in sorted(parts.items())} | {POOLED_TENANT: tuple(last)}
+    last = parts.pop(ALL_TENANTS_POOL_NAME, [])  # the whole stands last
+    return renamed, {name: tuple(members) for name, members in sorted(parts.items())} | {
+        ALL_TENANTS_POOL_NAME: tuple(last)
+    }
 
 
 def _short_history_remark(history: timedelta) -> tuple[str, ...]:
-    if history >= MIN_OWN_RECORD:
+    if history >= MIN_HISTORY_FOR_OWN_ERRORS:
         return ()
     days = count_text(round(history / timedelta(days=1)), "day")
     remark = f"{days} of history: intervals rest on the errors of all series and days together, their ends drawn out"
@@ -413,7 +419,7 @@ def _first_after_silence(jobs: pl.DataFrame, end: datetime) -> tuple[datetime, i
     times = jobs["submit_time"].sort()
     if times.is_empty():
         return end, 0
-    silent = (times.diff() > MAX_SILENCE).arg_true()
+    silent = (times.diff() > MAX_GAP_BETWEEN_ARRIVALS).arg_true()
     before = int(silent[-1]) if len(silent) else 0
     return times[before], before
 
@@ -447,7 +453,7 @@ def lay_out_telemetry(samples: pl.LazyFrame, interval_hours: float, at: datetime
     )
     kinds = find_devices(samples).drop_nulls("kind")  # of a cut GPU its instances alone
     profile = pl.when(pl.col("kind") == "").then(pl.lit(WHOLE_GPU)).otherwise(pl.col("kind"))
-    series = pl.format(POOLED_TENANT + "/{}", profile)
+    series = pl.format(ALL_TENANTS_POOL_NAME + "/{}", profile)
     rows = (
         device_hours.group_by("hour", *DEVICE_KEY)
         .agg(share=(pl.col("samples") * is_in_use).sum() / pl.col("samples").sum())
@@ -496,7 +502,7 @@ def _lay_out_readings(
     sums = {}
     kinds = {uid.rpartition("/")[2] for uid in ids}
     if len(ids) > 1 and len(kinds) == 1:
-        whole = f"{POOLED_TENANT}/{kinds.pop()}"
+        whole = f"{ALL_TENANTS_POOL_NAME}/{kinds.pop()}"
         values = np.concatenate([values, values.sum(axis=0, keepdims=True)])
         caps[whole] = sum(caps.values())
         sums[whole] = ids

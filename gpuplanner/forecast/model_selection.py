@@ -17,10 +17,10 @@ import polars as pl
 from gpuplanner.forecast.backtest import Backtest, mae, pinball, smape
 from gpuplanner.forecast.quantile_calibration import MEDIAN_INDEX, calibrate_quantiles, calibrated_mean
 from gpuplanner.forecast.statistical_models import (
-    CANDIDATES,
+    CANDIDATE_MODELS,
     HOUR_OF_DAY,
+    MODELS_THAT_NEED_JOBS,
     NAIVE,
-    NEED_JOBS,
     QUANTILE_LEVELS,
     REVERTING,
     RUN_OFF,
@@ -32,7 +32,7 @@ from gpuplanner.forecast.statistical_models import (
     weighable_candidates,
 )
 
-PRIOR_LOSS = {
+PRIOR_RELATIVE_LOSS_BY_MODEL = {
     NAIVE: 1.0,
     "SeasonalNaive": 1.15,
     "WeeklyNaive": 1.3,
@@ -211,7 +211,7 @@ def relative_losses(loss: np.ndarray, seasons: np.ndarray, full: np.ndarray, mod
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = np.where(naive > 0, loss / naive, np.where(loss > 0, WORST, 1.0))
     log_ratio = np.where(seasons > 0, np.log(np.clip(ratio, FLOOR, WORST)), 0.0)
-    prior = np.log([PRIOR_LOSS[model] for model in models])
+    prior = np.log([PRIOR_RELATIVE_LOSS_BY_MODEL[model] for model in models])
     count = OWN_SHARE * seasons * full
     common = (PRIOR_SEASONS * prior + (count * log_ratio).sum(axis=1)) / (PRIOR_SEASONS + count.sum(axis=1))
     return np.asarray((OWN_SEASONS * common[:, None] + seasons * log_ratio) / (OWN_SEASONS + seasons))
@@ -258,7 +258,9 @@ def forecast_future(
     mean = np.zeros((len(grid.ids), test.horizon))
     levels = np.zeros((*mean.shape, len(QUANTILE_LEVELS)))
     share_of = dict(zip(backtest.quantiles, shares, strict=True))
-    with_paths = np.flatnonzero(sum(share_of[model].sum(axis=1) for model in NEED_JOBS if model in share_of))
+    with_paths = np.flatnonzero(
+        sum(share_of[model].sum(axis=1) for model in MODELS_THAT_NEED_JOBS if model in share_of)
+    )
     drawn = levels[:0, ..., 0], levels[:0]
     if known_jobs is not None and len(with_paths):
         ids = [grid.ids[row] for row in with_paths]
@@ -267,7 +269,7 @@ def forecast_future(
         rows = np.flatnonzero(share.any(axis=1))
         if not len(rows):
             continue
-        if model in NEED_JOBS:
+        if model in MODELS_THAT_NEED_JOBS:
             at = np.searchsorted(with_paths, rows)
             answer = drawn[0][at], drawn[1][at]
         if model != RUN_OFF:
@@ -327,10 +329,10 @@ def realised_cost(actual: np.ndarray, quantiles: np.ndarray, price: float | None
     return np.asarray(plan + price * np.maximum(actual - plan, 0.0))
 
 
-CHOSEN_MODEL = "chosen"
-_RATIO_COLUMNS = dict.fromkeys(("value", "chosen", "ratio"), pl.Float64)
-BEST_FIXED_COLUMNS = dict.fromkeys(("use", "measure", "best"), pl.String) | _RATIO_COLUMNS
-QUANTILE_NAMES = tuple(f"q{round(100 * level):02d}" for level in QUANTILE_LEVELS)
+CHOSEN_MODEL_NAME = "chosen"
+_RATIO_SCHEMA = dict.fromkeys(("value", "chosen", "ratio"), pl.Float64)
+BEST_FIXED_MODEL_SCHEMA = dict.fromkeys(("use", "measure", "best"), pl.String) | _RATIO_SCHEMA
+QUANTILE_COLUMNS = tuple(f"q{round(100 * level):02d}" for level in QUANTILE_LEVELS)
 
 
 def fold_table(backtest: EvaluatedBacktest) -> pl.DataFrame:
@@ -358,7 +360,7 @@ def fold_table(backtest: EvaluatedBacktest) -> pl.DataFrame:
                     "ds": [grid.time(origin + test.gap + slot) for slot in range(test.horizon)],
                     "y": test.actual[row, cutoff_index],
                     "mean": mean[row, cutoff_index],
-                    **{name: quantiles[row, cutoff_index, :, at] for at, name in enumerate(QUANTILE_NAMES)},
+                    **{name: quantiles[row, cutoff_index, :, at] for at, name in enumerate(QUANTILE_COLUMNS)},
                     "scale": test.scale[row, cutoff_index],
                 }
                 parts.append(pl.DataFrame(columns))
@@ -388,7 +390,7 @@ def fold_scores(backtest: EvaluatedBacktest) -> pl.DataFrame:
             needed = actual.sum()
             priced = backtest.price is not None and needed > 0
             cost = realised_cost(actual, levels, backtest.price)
-            used = sum(test.cpu_s.values()) if model == CHOSEN_MODEL else test.cpu_s[model]
+            used = sum(test.cpu_s.values()) if model == CHOSEN_MODEL_NAME else test.cpu_s[model]
             rows.append(
                 {
                     "unique_id": uid,
@@ -400,7 +402,7 @@ def fold_scores(backtest: EvaluatedBacktest) -> pl.DataFrame:
                     "coverage_90": _mean((actual >= levels[..., 0]) & (actual <= levels[..., -1])),
                     "realised_cost": float(cost.sum() / needed) if priced else None,
                     "cpu_s": used / (len(test.grid.ids) * len(test.origins)),
-                    "weight": None if model == CHOSEN_MODEL else float(backtest.weight_of(model)[row]),
+                    "weight": None if model == CHOSEN_MODEL_NAME else float(backtest.weight_of(model)[row]),
                     "chosen": model == backtest.main_model[row],
                 }
             )
@@ -433,10 +435,10 @@ def score_backtest(backtest: Backtest, *, judged: EvaluatedBacktest | None = Non
         {"unique_id": uid, "model": model, "rule": backtest.rules[row]}
         | series_record(made, row, made.quantiles[model][row])
         for row, uid in enumerate(backtest.grid.ids)
-        for model in CANDIDATES
+        for model in CANDIDATE_MODELS
         if model in made.quantiles and model in backtest.models[row]
     ]
-    order = pl.col("model").cast(pl.Enum(CANDIDATES)).to_physical()
+    order = pl.col("model").cast(pl.Enum(CANDIDATE_MODELS)).to_physical()
     return pl.DataFrame(rows, infer_schema_length=None).sort("unique_id", order)
 
 
@@ -476,7 +478,7 @@ def mean_scores(scores: pl.DataFrame) -> pl.DataFrame:
     return scores.group_by("model", maintain_order=True).agg(pl.len().alias("series"), means)
 
 
-USE_OF_MEASURE = {
+FORECAST_USE_BY_ERROR_MEASURE = {
     "mase": "point forecast",
     "pinball": "all quantiles",
     "realised_cost": "planning at the quantile of the price",
@@ -507,20 +509,20 @@ def compare_best_fixed(mean: pl.DataFrame) -> pl.DataFrame:
     [('mase', 'RunOff', 1.125), ('pinball', 'RunOff', 1.0)]
     """
     rows = []
-    for measure, use in USE_OF_MEASURE.items():
+    for measure, use in FORECAST_USE_BY_ERROR_MEASURE.items():
         value_by_model = dict(mean.select("model", measure).drop_nulls().iter_rows())
-        chosen_value = value_by_model.pop(CHOSEN_MODEL, None)
+        chosen_value = value_by_model.pop(CHOSEN_MODEL_NAME, None)
         if chosen_value is not None and value_by_model:
             best = min(value_by_model, key=value_by_model.__getitem__)
             ratio = chosen_value / value_by_model[best] if value_by_model[best] > 0 else None
             rows.append((use, measure, best, value_by_model[best], chosen_value, ratio))
-    return pl.DataFrame(rows, schema=BEST_FIXED_COLUMNS, orient="row")
+    return pl.DataFrame(rows, schema=BEST_FIXED_MODEL_SCHEMA, orient="row")
 
 
 def _with_chosen(backtest: EvaluatedBacktest) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """Collect mean and quantiles of every model, and of the mixture."""
     candidates = {model: (backtest.means[model], backtest.quantiles[model]) for model in backtest.quantiles}
-    return candidates | {CHOSEN_MODEL: (backtest.mixture_mean, backtest.mixture)}
+    return candidates | {CHOSEN_MODEL_NAME: (backtest.mixture_mean, backtest.mixture)}
 
 
 def _mean(values: np.ndarray) -> float | None:

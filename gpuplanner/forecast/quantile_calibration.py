@@ -19,15 +19,15 @@ from gpuplanner.core.schemas import Forecast
 from gpuplanner.forecast.backtest import Backtest
 from gpuplanner.forecast.statistical_models import QUANTILE_LEVELS
 
-OWN_FOLDS = 64.0
+CUTOFFS_FOR_EQUAL_OWN_WEIGHT = 64.0
 """After so many cutoffs the record of a series itself counts as much as that of all."""
-SCALE_FOLDS = 6.0
+CUTOFFS_FOR_HALF_ERROR_SCALE = 6.0
 """After so many, how much it errs beside the others is half believed."""
 MAX_ERROR_RATIO = 3.0
 """It errs by no more than so many times the others' errors, and by no less than the inverse."""
 ERROR_HALF_LIFE_CUTOFFS = 10.0
 """Origins after which an error counts half: levels drift, and a candidate is not for ever as good as it was."""
-ERRORS_PER_CUTOFF = 4.0
+INDEPENDENT_ERRORS_PER_CUTOFF = 4.0
 """Independent errors of a series at a cutoff, in the correction for a finite sample: intervals of one cutoff err
 together. Series err together too: they count as the fourth root of their number."""
 ERROR_GROWTH_POWER, PATH_ERROR_GROWTH_POWER = 0.3, 0.15
@@ -36,9 +36,9 @@ OWN_MISS_GROWTH, COMMON_MISS_GROWTH = 0.25, 1.0
 """By how much, in logarithms, half of an interval grows for a cutoff that its series missed altogether, and on a lead
 day for one at which all series missed that day."""
 MIN_LOG_WIDTH, MAX_LOG_WIDTH = np.log(0.6), np.log(2.5)
-MIN_UNIT_RATIO = 0.5
+MIN_ERROR_UNIT_RATIO = 0.5
 """Smallest unit of an earlier error, in units of today: a quiet beginning says nothing of a busy present."""
-MAX_OBSERVED_RATIO = 4.0
+MAX_QUANTILE_TO_PEAK_RATIO = 4.0
 """No quantile above so many times the largest value seen."""
 MEDIAN_INDEX = QUANTILE_LEVELS.index(0.5)
 
@@ -77,7 +77,7 @@ def calibrate_quantiles(
     )
     power = PATH_ERROR_GROWTH_POWER if model in backtest.own_quantiles else ERROR_GROWTH_POWER
     lead = ((backtest.gap + np.arange(backtest.horizon) + 0.5) / backtest.grid.season) ** power
-    floored = np.maximum(backtest.unit[:, :cutoff_index], MIN_UNIT_RATIO * unit[:, None])
+    floored = np.maximum(backtest.unit[:, :cutoff_index], MIN_ERROR_UNIT_RATIO * unit[:, None])
     size = np.where(floored > 0, floored, np.nan)[..., None] * lead
     weight = 0.5 ** (np.arange(cutoff_index)[::-1] / ERROR_HALF_LIFE_CUTOFFS)
     full = backtest.full[cutoff_index] if backtest.full[cutoff_index].any() else np.ones(len(unit), dtype=bool)
@@ -95,7 +95,7 @@ def calibrate_quantiles(
     for end, inner, factor in zip((0, -1), (1, -2), _interval_factors(known_values, before, weight, day), strict=True):
         moved = middle[..., 0] + factor * (calibrated[..., end] - middle[..., 0])
         calibrated[..., end] = (np.maximum if end else np.minimum)(moved, calibrated[..., inner])
-    top = np.minimum(MAX_OBSERVED_RATIO * backtest.largest[:, cutoff_index], backtest.cap)
+    top = np.minimum(MAX_QUANTILE_TO_PEAK_RATIO * backtest.largest[:, cutoff_index], backtest.cap)
     calibrated = np.clip(calibrated, 0.0, top[:, None, None])
     return np.asarray(np.maximum.accumulate(calibrated, axis=-1))
 
@@ -145,7 +145,11 @@ def _error_scales(errors: np.ndarray, full: np.ndarray) -> np.ndarray:
     weight, summed = weight_sums[full].sum(axis=0), total[full].sum(axis=0)
     pool = np.where(summed > 0, summed / np.maximum(weight, 1e-9), 1.0)
     return np.asarray(
-        np.clip((SCALE_FOLDS + total / pool) / (SCALE_FOLDS + weight_sums), 1 / MAX_ERROR_RATIO, MAX_ERROR_RATIO)
+        np.clip(
+            (CUTOFFS_FOR_HALF_ERROR_SCALE + total / pool) / (CUTOFFS_FOR_HALF_ERROR_SCALE + weight_sums),
+            1 / MAX_ERROR_RATIO,
+            MAX_ERROR_RATIO,
+        )
     )
 
 
@@ -171,8 +175,8 @@ def _quantile_shifts(errors: np.ndarray, weight: np.ndarray, full: np.ndarray, s
     judged = (~np.isnan(errors[..., 0])).any(axis=(0, 2))
     if not judged.any():
         return shift
-    looks = ERRORS_PER_CUTOFF * full.sum() ** 0.25 * weight[judged].sum()
-    own_share = judged.sum() / (judged.sum() + OWN_FOLDS)
+    looks = INDEPENDENT_ERRORS_PER_CUTOFF * full.sum() ** 0.25 * weight[judged].sum()
+    own_share = judged.sum() / (judged.sum() + CUTOFFS_FOR_EQUAL_OWN_WEIGHT)
     weights = np.repeat(weight, horizon)
     for at, level in enumerate(QUANTILE_LEVELS):
         if at == MEDIAN_INDEX:
@@ -257,7 +261,7 @@ def _interval_factors(
 
 MIN_COVARIANCE_ERRORS = 3
 """Errors of a series, or at the same intervals, below which their covariance is not measured."""
-FORECAST_VALUES = ("mean", *(f"q{round(100 * level):02d}" for level in QUANTILE_LEVELS))
+FORECAST_VALUE_COLUMNS = ("mean", *(f"q{round(100 * level):02d}" for level in QUANTILE_LEVELS))
 
 
 def reconcile_to_pool(tenants: pl.DataFrame, pool: pl.DataFrame, *, own_quantiles: bool = False) -> pl.DataFrame:
@@ -296,7 +300,7 @@ def reconcile_to_pool(tenants: pl.DataFrame, pool: pl.DataFrame, *, own_quantile
     >>> from datetime import UTC, datetime
     >>> now = datetime(2026, 2, 2, tzinfo=UTC)
     >>> def made(uid, mean, high):
-    ...     low = dict.fromkeys(FORECAST_VALUES[:-1], mean)
+    ...     low = dict.fromkeys(FORECAST_VALUE_COLUMNS[:-1], mean)
     ...     return {"unique_id": uid, "ds": now, "model": "Naive", **low, "q95": high, "cutoff": now}
     >>> tenants = pl.DataFrame([made("a/gpu", 1.0, 4.0), made("b/gpu", 3.0, 6.0)])
     >>> pool = pl.DataFrame([made("all/gpu", 4.0, 8.0)])
@@ -305,7 +309,9 @@ def reconcile_to_pool(tenants: pl.DataFrame, pool: pl.DataFrame, *, own_quantile
     """
     profile = pl.col("unique_id").str.split("/").list.last()
     below = check_table(tenants, Forecast, source="forecast of the teams").with_columns(profile=profile)
-    above = check_table(pool, Forecast, source="forecast of the pool").select("ds", *FORECAST_VALUES, profile=profile)
+    above = check_table(pool, Forecast, source="forecast of the pool").select(
+        "ds", *FORECAST_VALUE_COLUMNS, profile=profile
+    )
     keys = ["profile", "ds"]
     only_below = below.join(above, on=keys, how="anti").select("unique_id", "ds")
     only_above = above.with_columns(unique_id=pl.format("all/{}", "profile")).join(below, on=keys, how="anti")
@@ -318,7 +324,7 @@ def reconcile_to_pool(tenants: pl.DataFrame, pool: pl.DataFrame, *, own_quantile
         raise SchemaError("reconcile_to_pool", expected, got, todo)
     total, members = pl.col("mean").sum().over(keys), pl.len().over(keys)
     share = pl.when(total > 0).then(pl.col("mean") / total).otherwise(1 / members)
-    parted = ("mean",) if own_quantiles else FORECAST_VALUES
+    parted = ("mean",) if own_quantiles else FORECAST_VALUE_COLUMNS
     shared = (
         below.sort("unique_id", "ds")
         .with_columns(share=share)
@@ -329,7 +335,8 @@ def reconcile_to_pool(tenants: pl.DataFrame, pool: pl.DataFrame, *, own_quantile
     if own_quantiles:
         grown = pl.when(pl.col("old") > 0).then(pl.col("mean") / pl.col("old"))
         own_values = {
-            name: pl.coalesce(grown * pl.col(name), pl.col(name) + pl.col("mean")) for name in FORECAST_VALUES[1:]
+            name: pl.coalesce(grown * pl.col(name), pl.col(name) + pl.col("mean"))
+            for name in FORECAST_VALUE_COLUMNS[1:]
         }
         shared = shared.with_columns(**own_values)
     return check_table(shared, Forecast, source="reconciled forecast")
@@ -374,7 +381,7 @@ def reconcile_mint(
     >>> from datetime import UTC, datetime
     >>> now = datetime(2026, 2, 2, tzinfo=UTC)
     >>> def made(uid, mean):
-    ...     values = dict.fromkeys(FORECAST_VALUES, mean)
+    ...     values = dict.fromkeys(FORECAST_VALUE_COLUMNS, mean)
     ...     return {"unique_id": uid, "ds": now, "model": "Naive", **values, "cutoff": now}
     >>> table = pl.DataFrame([made("a/gpu", 1.0), made("all/gpu", 7.0), made("b/gpu", 3.0)])
     >>> alike = np.hstack([np.eye(3), -np.eye(3)])  # wrong as often, and each for itself
@@ -427,7 +434,7 @@ def sum_parts(parts: pl.DataFrame, forecast: pl.DataFrame, sums: Mapping[str, Se
     >>> from datetime import UTC, datetime
     >>> now = datetime(2026, 2, 2, tzinfo=UTC)
     >>> def made(uid, mean):
-    ...     values = dict.fromkeys(FORECAST_VALUES, mean)
+    ...     values = dict.fromkeys(FORECAST_VALUE_COLUMNS, mean)
     ...     return {"unique_id": uid, "ds": now, "model": "Naive", **values, "cutoff": now}
     >>> parts = pl.DataFrame([made("a/gpu", 1.0), made("b/gpu", 3.0)])
     >>> sum_parts(parts, pl.DataFrame([made("all/gpu", 7.0)]), {"all/gpu": ["a/gpu", "b/gpu"]})["mean"].to_list()
@@ -447,7 +454,9 @@ def sum_parts(parts: pl.DataFrame, forecast: pl.DataFrame, sums: Mapping[str, Se
 
 
 def _shift_quantiles(step: pl.Series | pl.Expr) -> list[pl.Expr]:
-    shares = {name: (pl.col(name) / pl.col("mean")).fill_nan(1.0).clip(upper_bound=1.0) for name in FORECAST_VALUES}
+    shares = {
+        name: (pl.col(name) / pl.col("mean")).fill_nan(1.0).clip(upper_bound=1.0) for name in FORECAST_VALUE_COLUMNS
+    }
     return [pl.max_horizontal(pl.col(name) + share * step, 0.0).alias(name) for name, share in shares.items()]
 
 

@@ -27,7 +27,7 @@ RUN_OFF_COLUMNS = (
     "job_class",
 )  # fmt: skip
 """Columns of jobs that sample paths follow from, beside series and size."""
-RUN_OFF_PATHS = 200
+RUN_OFF_SAMPLE_PATHS = 200
 MAX_BLOCK_AGE_H = 8 * 7 * DAY_H
 """Blocks that begin earlier say nothing of the next one."""
 BLOCK_SHIFTS_H = np.arange(-3.0, 4.0)
@@ -40,10 +40,10 @@ WEEKEND_MATCH_ODDS = 12.0
 EVENT_MISMATCH_ODDS = 10.0
 """How much less likely a block is for each of its days that has an event of the calendar where the day ahead has none,
 or has none where that day has one."""
-LIKENESS_SCALE = 2.0
+BLOCK_DIFFERENCE_SCALE = 2.0
 """Sum of the differences, in logarithms, of load and recent arrivals at which a block is e times less likely."""
-RECENT_WINDOWS_H = (6.0, 24.0)
-CUTOFF_SEED = 7_368_787
+RECENT_ARRIVAL_WINDOWS_H = (6.0, 24.0)
+SEED_STEP_PER_CUTOFF = 7_368_787
 """Keeps the draws of one cutoff apart from those of the next."""
 MAX_BLOCK_JOBS = 1 << 19
 """Jobs of blocks of the past that are laid out at a time, about."""
@@ -152,7 +152,9 @@ class RunOff:
         weight = decay_weight(now - np.minimum(jobs.end, now))
         hazards = fit_hazards(jobs._ran(now), np.isfinite(jobs.end), jobs.groups, weight=weight)
         blocks = _block_starts(origin, steps, self.slot_h)
-        noise = np.random.default_rng((seed, origin, CUTOFF_SEED)).gumbel(size=(RUN_OFF_PATHS, *blocks.shape))
+        noise = np.random.default_rng((seed, origin, SEED_STEP_PER_CUTOFF)).gumbel(
+            size=(RUN_OFF_SAMPLE_PATHS, *blocks.shape)
+        )
         order = np.argsort(jobs.series, kind="stable")
         edges = np.searchsorted(jobs.series[order], np.arange(len(self.names) + 1))
 
@@ -162,7 +164,7 @@ class RunOff:
             running = series_jobs._open_job_demand(hazards, now, steps, rng)
             return running, series_jobs._to_come(hazards, now, steps, blocks, noise, rng)
 
-        shape = (len(series), RUN_OFF_PATHS, steps)
+        shape = (len(series), RUN_OFF_SAMPLE_PATHS, steps)
         running, coming = np.zeros(shape), np.zeros(shape)
         for row, name in enumerate(series):
             for number in self._members(name):
@@ -190,7 +192,7 @@ class RunOff:
     def _draw(self, hazards: Hazards, now: float, rng: Generator) -> np.ndarray:
         """Draw run times of open jobs, shape (n_paths, n_jobs) [h]: at least the time run, at most the limit."""
         ran = self._ran(now)
-        runs = ran + hazards.remaining(self.groups[-1], ran, rng.exponential(size=(RUN_OFF_PATHS, len(ran))))
+        runs = ran + hazards.remaining(self.groups[-1], ran, rng.exponential(size=(RUN_OFF_SAMPLE_PATHS, len(ran))))
         return np.asarray(np.where(self.limit > ran, np.minimum(runs, self.limit), runs))
 
     def _open_job_demand(self, hazards: Hazards, now: float, steps: int, rng: Generator) -> np.ndarray:
@@ -209,9 +211,11 @@ class RunOff:
         """
         jobs = self._select(np.isinf(self.end))
         until = (jobs.submit + jobs._draw(hazards, now, rng) - now) / self.slot_h
-        path = np.broadcast_to(np.arange(RUN_OFF_PATHS)[:, None], until.shape)
+        path = np.broadcast_to(np.arange(RUN_OFF_SAMPLE_PATHS)[:, None], until.shape)
         size = np.broadcast_to(jobs.size, until.shape)
-        return mean_occupancy(np.zeros(until.size), until.ravel(), size.ravel(), path.ravel(), RUN_OFF_PATHS, steps)
+        return mean_occupancy(
+            np.zeros(until.size), until.ravel(), size.ravel(), path.ravel(), RUN_OFF_SAMPLE_PATHS, steps
+        )
 
     def _to_come(
         self, hazards: Hazards, now: float, steps: int, blocks: np.ndarray, noise: np.ndarray, rng: Generator
@@ -235,7 +239,7 @@ class RunOff:
         rng : numpy.random.Generator
             Source of the draws.
         """
-        demand = np.zeros((RUN_OFF_PATHS, steps))
+        demand = np.zeros((RUN_OFF_SAMPLE_PATHS, steps))
         if not blocks.size or not len(self.submit):
             return demand
         picks = (np.log(self._likely(now, steps, blocks))[None] + noise).argmax(axis=2)
@@ -269,7 +273,9 @@ class RunOff:
                 path, pair = np.nonzero(pick[:, None] == block[None])
                 came = (self.submit[job] - starts[block])[pair]
                 end = (came + runs[path, np.searchsorted(open_jobs, job[pair])]) / self.slot_h
-                open_demand = mean_occupancy(came / self.slot_h, end, self.size[job[pair]], path, RUN_OFF_PATHS, left)
+                open_demand = mean_occupancy(
+                    came / self.slot_h, end, self.size[job[pair]], path, RUN_OFF_SAMPLE_PATHS, left
+                )
                 demand[:, piece * length :] += open_demand
         return demand
 
@@ -287,7 +293,8 @@ class RunOff:
         summed = np.concatenate([[0.0], np.cumsum(self.size)])
         at = np.searchsorted(self.submit, like)
         features = [
-            (summed[at] - summed[np.searchsorted(self.submit, like - hours)]) / hours for hours in RECENT_WINDOWS_H
+            (summed[at] - summed[np.searchsorted(self.submit, like - hours)]) / hours
+            for hours in RECENT_ARRIVAL_WINDOWS_H
         ]
         ended = np.argsort(until)
         ended_sizes = np.concatenate([[0.0], np.cumsum(self.size[ended])])
@@ -305,7 +312,7 @@ class RunOff:
         likely = (
             0.5 ** (ages / BLOCK_HALF_LIFE_H)
             * WEEKEND_MATCH_ODDS**weekend_match
-            * np.exp(-feature_distance / LIKENESS_SCALE)
+            * np.exp(-feature_distance / BLOCK_DIFFERENCE_SCALE)
         )
         return np.asarray(likely * EVENT_MISMATCH_ODDS ** -np.asarray(event_mismatch, dtype=np.float64))
 

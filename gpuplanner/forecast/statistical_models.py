@@ -19,7 +19,7 @@ from gpuplanner.core.schemas import Demand
 
 DAY_LENGTH = timedelta(days=1)
 WEEK_LENGTH = timedelta(days=7)
-MAX_ETS_SEASON = 24
+MAX_ETS_SEASON_INTERVALS = 24
 """Longest season that exponential smoothing is fitted with; finer grids use the cheaper models only."""
 
 
@@ -112,7 +112,7 @@ QUANTILE_LEVELS = (0.05, 0.10, 0.25, 0.50, 0.75, 0.90, 0.95)
 
 
 NAIVE, REVERTING = "Naive", "Reverting"
-MODELS = (NAIVE, "SeasonalNaive", "WeeklyNaive", "WeeklyMean", REVERTING, "Median", "AutoETS")
+SERIES_MODELS = (NAIVE, "SeasonalNaive", "WeeklyNaive", "WeeklyMean", REVERTING, "Median", "AutoETS")
 """From simple to elaborate.
 
 Naive
@@ -129,23 +129,23 @@ Median
 AutoETS
     Exponential smoothing with additive errors and season, no trend ("ANA").
 """
-SMOOTHED = ("Median", "AutoETS")
-HISTORY_WEEKS = 4
+SMOOTHING_MODELS = ("Median", "AutoETS")
+SMOOTHING_HISTORY_WEEKS = 4
 """The smoothing models see no more than this; older demand costs time and says little."""
-REVERTING_WEEKS = 8
+REVERTING_HISTORY_WEEKS = 8
 """How far back the mean day and what is left of departures are learned from."""
-LEARNED_LEADS = 10
+PERSISTENCE_LEADS = 10
 """Leads at which what is left is learned; between them it is drawn straight over the logarithm of the lead."""
 PRIOR_PERSISTENCE_DAYS = (28.0, 7.0)
 """For how many days it counts that a departure stays as it is, before any was seen: its mean over a week, and how far
 the last interval lies from that."""
-SHRINKAGE_FACTOR = 3.0
+MEAN_DAY_SHRINKAGE_FACTOR = 3.0
 """The mean day is drawn towards its mean by so many times what chance alone would make it vary: days err alike, and
 without a daily rhythm a mean day of few days only seems to have one."""
-MAX_ZERO_SHARE = 0.9
-MAX_HISTORY_RATIO = 2.0
+MAX_ZERO_INTERVALS_FRACTION = 0.9
+MAX_FORECAST_TO_PEAK_RATIO = 2.0
 """A forecast above this multiple of the highest value seen is a fault of the model, not a forecast."""
-SERIES_RULES = {
+DESCRIPTION_BY_SERIES_RULE = {
     "short": "less than two seasons: Naive only",
     "constant": "one value over the last four weeks: Naive only",
     "intermittent": "zero in more than 90 % of the intervals: Croston (TSB) instead of smoothing",
@@ -156,21 +156,21 @@ SERIES_RULES = {
 
 
 def series_rule(history: np.ndarray, *, season: int, week: int) -> str:
-    """Find the first of :data:`SERIES_RULES` that applies to a history.
+    """Find the first of :data:`DESCRIPTION_BY_SERIES_RULE` that applies to a history.
 
     Examples
     --------
     >>> series_rule(np.zeros(400), season=24, week=168)
     'constant'
     """
-    recent = history[-HISTORY_WEEKS * week :]
+    recent = history[-SMOOTHING_HISTORY_WEEKS * week :]
     if len(history) < 2 * season:
         return "short"
     if recent.min() == recent.max():
         return "constant"
-    if (recent == 0).mean() > MAX_ZERO_SHARE:
+    if (recent == 0).mean() > MAX_ZERO_INTERVALS_FRACTION:
         return "intermittent"
-    return "fine" if season > MAX_ETS_SEASON else "full"
+    return "fine" if season > MAX_ETS_SEASON_INTERVALS else "full"
 
 
 def usable_models(rule: str, *, length: int, season: int, week: int) -> tuple[str, ...]:
@@ -194,14 +194,14 @@ def usable_models(rule: str, *, length: int, season: int, week: int) -> tuple[st
     """
     unfit = set()
     if rule in ("short", "constant"):
-        unfit |= set(MODELS) - {NAIVE}
+        unfit |= set(SERIES_MODELS) - {NAIVE}
     if rule in ("intermittent", "fine"):
         unfit.add("AutoETS")
     if season == 1:
         unfit.add("SeasonalNaive")
     if week == season or length < 2 * week:
         unfit |= {"WeeklyNaive", "WeeklyMean"}
-    return tuple(model for model in MODELS if model not in unfit)
+    return tuple(model for model in SERIES_MODELS if model not in unfit)
 
 
 def predict_series(history: np.ndarray, model: str, horizon: int, *, season: int, week: int) -> np.ndarray:
@@ -234,13 +234,13 @@ def predict_series(history: np.ndarray, model: str, horizon: int, *, season: int
         return last
     if model == REVERTING:
         reverted = predict_reverting(history, horizon, season=season, week=week)
-        return np.asarray(np.minimum(reverted, MAX_HISTORY_RATIO * history.max()))
-    recent = np.ascontiguousarray(history[-HISTORY_WEEKS * week :], dtype=np.float64)
+        return np.asarray(np.minimum(reverted, MAX_FORECAST_TO_PEAK_RATIO * history.max()))
+    recent = np.ascontiguousarray(history[-SMOOTHING_HISTORY_WEEKS * week :], dtype=np.float64)
     members = [
         _fit_and_predict(part, recent, horizon) for part in _library_models(model, rule, len(recent), season, week)
     ]
     answer = np.median([last, *members], axis=0) if model == "Median" else members[0]
-    highest = MAX_HISTORY_RATIO * history.max()
+    highest = MAX_FORECAST_TO_PEAK_RATIO * history.max()
     return np.clip(answer, 0.0, None) if np.isfinite(answer).all() and answer.max() <= highest else last
 
 
@@ -278,19 +278,21 @@ def predict_reverting(history: np.ndarray, horizon: int, *, season: int, week: i
     >>> predict_reverting(peaks[:777], 2, season=24, week=168).round(0).tolist()
     [3.0, 3.0]
     """
-    days = min(len(history), REVERTING_WEEKS * week) // season
+    days = min(len(history), REVERTING_HISTORY_WEEKS * week) // season
     table = history[len(history) - days * season :].reshape(days, season).astype(np.float64)
     level = table.mean()
     shape = table.mean(axis=0) - level
     noise = ((table - table.mean(axis=1, keepdims=True) - shape) ** 2).sum() / max(days - 1, 1)
     shape_variation = days * (shape**2).sum()
-    day = level + shape * (max(1 - SHRINKAGE_FACTOR * noise / shape_variation, 0.0) if shape_variation > 0 else 0.0)
+    day = level + shape * (
+        max(1 - MEAN_DAY_SHRINKAGE_FACTOR * noise / shape_variation, 0.0) if shape_variation > 0 else 0.0
+    )
     departure = (table - day).ravel()
     summed, end = np.concatenate([[0.0], np.cumsum(departure)]), np.arange(1, len(departure) + 1)
     begin = np.maximum(end - week, 0)
     slow = (summed[end] - summed[begin]) / (end - begin)
     fast = departure - slow
-    leads = np.unique(np.geomspace(1, max(min(horizon, len(departure) // 2), 1), LEARNED_LEADS).astype(np.int64))
+    leads = np.unique(np.geomspace(1, max(min(horizon, len(departure) // 2), 1), PERSISTENCE_LEADS).astype(np.int64))
     left = np.ones((len(leads), 2))
     for at, lead in enumerate(leads):
         for _ in range(2):
@@ -379,11 +381,11 @@ class KnownJobs(Protocol):
 
 
 HOUR_OF_DAY, RUN_OFF, RUN_OFF_REVERTING = "HourOfDay", "RunOff", "RunOffReverting"
-WITH_QUANTILES = (HOUR_OF_DAY, RUN_OFF, RUN_OFF_REVERTING)
-NEED_JOBS = (RUN_OFF, RUN_OFF_REVERTING)
-PARTS_OF_CANDIDATE = {RUN_OFF_REVERTING: (RUN_OFF, REVERTING)}
+MODELS_WITH_OWN_QUANTILES = (HOUR_OF_DAY, RUN_OFF, RUN_OFF_REVERTING)
+MODELS_THAT_NEED_JOBS = (RUN_OFF, RUN_OFF_REVERTING)
+COMPONENT_MODELS_BY_CANDIDATE = {RUN_OFF_REVERTING: (RUN_OFF, REVERTING)}
 """Candidates that are made of others, which are tried wherever they are."""
-CANDIDATES = (*MODELS, *WITH_QUANTILES)
+CANDIDATE_MODELS = (*SERIES_MODELS, *MODELS_WITH_OWN_QUANTILES)
 """All candidates, from simple to elaborate: the models of a series alone, and those that say quantiles.
 
 HourOfDay
@@ -393,8 +395,8 @@ RunOff
 RunOffReverting
     The mean of those and of the model Reverting.
 """
-CANDIDATE_COST_S = dict.fromkeys(CANDIDATES, 0.0002)
-CANDIDATE_COST_S |= {REVERTING: 0.003, "Median": 0.02, "AutoETS": 0.04, RUN_OFF: 0.01}
+CPU_S_PER_FORECAST_BY_MODEL = dict.fromkeys(CANDIDATE_MODELS, 0.0002)
+CPU_S_PER_FORECAST_BY_MODEL |= {REVERTING: 0.003, "Median": 0.02, "AutoETS": 0.04, RUN_OFF: 0.01}
 """CPU seconds of one forecast of an hourly series beside those of its parts, as measured: what a budget is held
 against, alike anywhere."""
 
@@ -433,8 +435,8 @@ def add_parts(models: Sequence[str]) -> tuple[str, ...]:
     >>> add_parts(["RunOffReverting"])
     ('Naive', 'Reverting', 'RunOff', 'RunOffReverting')
     """
-    wanted = {NAIVE, *models, *(part for model in models for part in PARTS_OF_CANDIDATE.get(model, ()))}
-    return tuple(model for model in CANDIDATES if model in wanted)
+    wanted = {NAIVE, *models, *(part for model in models for part in COMPONENT_MODELS_BY_CANDIDATE.get(model, ()))}
+    return tuple(model for model in CANDIDATE_MODELS if model in wanted)
 
 
 def weighable_candidates(models: Sequence[str], *, with_jobs: bool) -> tuple[str, ...]:
@@ -446,7 +448,7 @@ def weighable_candidates(models: Sequence[str], *, with_jobs: bool) -> tuple[str
     ('Naive',)
     """
     # With known jobs the slowest are baseline models only: the forecast is no worse (``docs/results/forecast.md``).
-    return tuple(model for model in models if not (with_jobs and model in SMOOTHED))
+    return tuple(model for model in models if not (with_jobs and model in SMOOTHING_MODELS))
 
 
 def affordable_candidates(budget_s: float | None, forecasts: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -459,16 +461,17 @@ def affordable_candidates(budget_s: float | None, forecasts: int) -> tuple[tuple
     >>> affordable_candidates(0.1, 21)[1]
     ('RunOff', 'RunOffReverting')
     """
-    kept, left = list(CANDIDATES), []
+    kept, left = list(CANDIDATE_MODELS), []
     # Yardsticks stand in every table, whatever they cost.
-    free = [model for model in CANDIDATES if model not in (NAIVE, "SeasonalNaive", *SMOOTHED)]
-    for model in sorted(free, key=lambda candidate: -CANDIDATE_COST_S[candidate]):
+    free = [model for model in CANDIDATE_MODELS if model not in (NAIVE, "SeasonalNaive", *SMOOTHING_MODELS)]
+    for model in sorted(free, key=lambda candidate: -CPU_S_PER_FORECAST_BY_MODEL[candidate]):
         if (
             budget_s is None
-            or sum(CANDIDATE_COST_S[candidate] for candidate in free if candidate in kept) * forecasts <= budget_s
+            or sum(CPU_S_PER_FORECAST_BY_MODEL[candidate] for candidate in free if candidate in kept) * forecasts
+            <= budget_s
         ):
             break
-        for removed in (model, *(made for made, parts in PARTS_OF_CANDIDATE.items() if model in parts)):
+        for removed in (model, *(made for made, parts in COMPONENT_MODELS_BY_CANDIDATE.items() if model in parts)):
             if removed in kept:
                 kept.remove(removed)
                 left.append(removed)
@@ -483,7 +486,7 @@ def expected_cpu_s(models: Sequence[str], forecasts: int) -> float:
     >>> expected_cpu_s(["Median", "AutoETS"], 100)
     6.0
     """
-    return round(sum(CANDIDATE_COST_S[model] for model in models) * forecasts, 6)
+    return round(sum(CPU_S_PER_FORECAST_BY_MODEL[model] for model in models) * forecasts, 6)
 
 
 def hour_quantiles(history: np.ndarray, steps: int, *, season: int, week: int) -> tuple[np.ndarray, np.ndarray]:
@@ -506,13 +509,13 @@ def hour_quantiles(history: np.ndarray, steps: int, *, season: int, week: int) -
     >>> mean.tolist(), quantiles[:, 3].tolist()
     ([1.0, 5.0, 1.0], [1.0, 5.0, 1.0])
     """
-    days = min(len(history) // season, HISTORY_WEEKS * week // season)
+    days = min(len(history) // season, SMOOTHING_HISTORY_WEEKS * week // season)
     table = history[len(history) - days * season :].reshape(days, season)
     slots = np.arange(steps) % season
     return table.mean(axis=0)[slots], np.quantile(table, QUANTILE_LEVELS, axis=0).T[slots]
 
 
-SERIES_PER_CHUNK = 64
+SERIES_PER_PATH_CHUNK = 64
 """Series whose paths are held at once."""
 
 
@@ -619,8 +622,8 @@ def forecast_from_jobs(
         Seed of the sample paths.
     """
     means, levels = [], []
-    for first in range(0, len(ids), SERIES_PER_CHUNK):
-        paths = known_jobs.draws(ids[first : first + SERIES_PER_CHUNK], origin, gap + horizon, seed)[..., gap:]
+    for first in range(0, len(ids), SERIES_PER_PATH_CHUNK):
+        paths = known_jobs.draws(ids[first : first + SERIES_PER_PATH_CHUNK], origin, gap + horizon, seed)[..., gap:]
         means.append(paths.mean(axis=1))
         levels.append(np.moveaxis(np.quantile(paths, QUANTILE_LEVELS, axis=1), 0, -1))
     return np.concatenate(means), np.concatenate(levels)

@@ -19,7 +19,7 @@ from gpuplanner.decision.purchase_plan import refresh as renew
 from gpuplanner.forecast.demand_outlook import lay_out_demand, rolling_backtest
 from gpuplanner.forecast.gpu_demand import DemandHistory
 from gpuplanner.forecast.model_selection import fold_scores, mean_scores
-from gpuplanner.forecast.statistical_models import CANDIDATES
+from gpuplanner.forecast.statistical_models import CANDIDATE_MODELS
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.notebook.forecast_and_cost_panels import AheadPanel, AheadQuestion, CostPanel
 from gpuplanner.notebook.usage_panels import ExplorePanel, explore_inbox
@@ -27,7 +27,7 @@ from gpuplanner.notebook.views import View
 from gpuplanner.report import cost_and_forecast_sections, dataset_sections
 from gpuplanner.report import html_page as page
 from gpuplanner.report.finance_exports import write_cost_workbook
-from gpuplanner.usage.dataset_explorer import ALL_TENANTS, ExploredDataset, open_inbox
+from gpuplanner.usage.dataset_explorer import ALL_TENANTS_LABEL, ExploredDataset, open_inbox
 
 SHOWN_METRICS = 4
 """Metrics in the chart: two completion times and two utilizations."""
@@ -89,7 +89,7 @@ class Ahead:
         gap: int = 6,
         cutoffs: int = 20,
         price: float = 5.0,
-        models: tuple[str, ...] = CANDIDATES,
+        models: tuple[str, ...] = CANDIDATE_MODELS,
     ) -> View:
         """How wrong every candidate was from many origins of the past."""
         judged = rolling_backtest(self.source, horizon=horizon, gap=gap, cutoffs=cutoffs, models=models, price=price)
@@ -269,12 +269,12 @@ class SeenTrace:
         """What is wrong with the data, and which time was seen."""
         return View(dataset_sections.quality(self.box.quality_report), self.box.quality_report.findings)
 
-    def ledger(self, tenant: str = ALL_TENANTS) -> View:
+    def ledger(self, tenant: str = ALL_TENANTS_LABEL) -> View:
         """Where the GPU-time went."""
-        table = self.box.buckets() if tenant == ALL_TENANTS else self.box.months(tenant)
+        table = self.box.buckets() if tenant == ALL_TENANTS_LABEL else self.box.months(tenant)
         return View(dataset_sections.ledger(self.box, tenant), table)
 
-    def demand(self, tenant: str = ALL_TENANTS) -> View:
+    def demand(self, tenant: str = ALL_TENANTS_LABEL) -> View:
         """What was wanted, by profile and by tenant."""
         return View(dataset_sections.demand(self.box, tenant), self.box.rows_of(self.box.demand_series, tenant))
 

@@ -17,7 +17,7 @@ from gpuplanner.core.execution import import_optional
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.units import MISSING_FIGURE
 from gpuplanner.decision.layout_planning import Planned, plan_view
-from gpuplanner.forecast.demand_outlook import OUTLOOKS
+from gpuplanner.forecast.demand_outlook import OUTLOOK_STAGE_BY_VIEW
 from gpuplanner.hardware.layout_enumeration import make_placement_table
 from gpuplanner.notebook.views import BackgroundPanel, View, button, dropdown, files_button, slider, table_html, watch
 from gpuplanner.planner.layout_plan import Plan
@@ -227,7 +227,7 @@ class PlannedLayouts:
 
     def asked(self) -> View:
         """The fleet, and what is asked of it: instances wanted by profile, with their forecast."""
-        one, wanted = self.problem, OUTLOOKS[VIEW](self.scenario)
+        one, wanted = self.problem, OUTLOOK_STAGE_BY_VIEW[VIEW](self.scenario)
         facts = {
             "fleet": f"{one.gpus:,} x {one.gpu_model.name}, {one.gpus_per_node} a node",
             "horizon": f"{one.n_slots:,} × {one.interval_hours:g} h from {one.slot_start:%Y-%m-%d %H:%M} UTC",

@@ -22,7 +22,7 @@ from gpuplanner.notebook.views import (
     table_html,
     watch,
 )
-from gpuplanner.usage.dataset_explorer import ALL_TENANTS, ExploredDataset, open_inbox, public_traces
+from gpuplanner.usage.dataset_explorer import ALL_TENANTS_LABEL, ExploredDataset, open_inbox, public_traces
 
 ALL_BOARDS = "all GPU models"
 
@@ -115,7 +115,8 @@ class Look:
 
     - ``data``: Folder, ``"sample"`` or public trace.
     - ``view``: Name of the view.
-    - ``tenant``, ``job``: Tenant or :data:`gpuplanner.usage.dataset_explorer.ALL_TENANTS`; job or ``""`` for the one
+    - ``tenant``, ``job``: Tenant or :data:`gpuplanner.usage.dataset_explorer.ALL_TENANTS_LABEL`; job or ``""`` for
+      the one
       with most telemetry.
     """
 
@@ -188,7 +189,7 @@ class ExplorePanel(BackgroundPanel[Look, SeenSection]):
             tooltips=[HELP.get(name, f"Show {name}") for name in views],
         )  # fmt: skip
         self.code = widgets.HTML()
-        self._fill(inbox, ALL_TENANTS)
+        self._fill(inbox, ALL_TENANTS_LABEL)
         watch((self.trace, self.tenant, self.job, self.view), self._changed)
         row = widgets.HBox([self.trace, self.tenant, self.job], layout={"flex_flow": "row wrap"})
         self.panel = widgets.VBox([row, self.view, self.code, self.status, self.answer])
@@ -208,7 +209,7 @@ class ExplorePanel(BackgroundPanel[Look, SeenSection]):
                 look.data, gpu_model=first.gpu_model, tz=first.tz, smallest_group=smallest
             )
         inbox = self._opened[look.data]
-        tenant = look.tenant if look.tenant in inbox.tenants else ALL_TENANTS
+        tenant = look.tenant if look.tenant in inbox.tenants else ALL_TENANTS_LABEL
         jobs = inbox.jobs_of(tenant)
         job = look.job if look.job in jobs else next(iter(jobs), "")
         section = self._views[look.view](inbox, tenant, job)
@@ -225,7 +226,7 @@ class ExplorePanel(BackgroundPanel[Look, SeenSection]):
         try:
             jobs = [(f"{job}", job) for job in inbox.jobs_of(tenant)[:MOST]] or [("no job with telemetry", "")]
             for control, options, wanted in (
-                (self.tenant, [ALL_TENANTS, *inbox.tenants], tenant),
+                (self.tenant, [ALL_TENANTS_LABEL, *inbox.tenants], tenant),
                 (self.job, jobs, self.job.value),
             ):
                 if list(control.options) != options:

@@ -21,8 +21,8 @@ from gpuplanner.planner.packing_verification import read_packing as read_packing
 from gpuplanner.planner.packing_verification import verify_cost as verify_cost
 from gpuplanner.planner.packing_verification import verify_packing as verify_packing
 from gpuplanner.planner.plan_explanation import instance_prices as instance_prices
+from gpuplanner.planner.plan_problem import DEFAULT_UNMET_DEMAND_PRICE as DEFAULT_UNMET_DEMAND_PRICE
 from gpuplanner.planner.plan_problem import SERVICE_TIERS as SERVICE_TIERS
-from gpuplanner.planner.plan_problem import UNMET_PRICE as UNMET_PRICE
 from gpuplanner.planner.plan_problem import PlanProblem as PlanProblem
 from gpuplanner.planner.plan_search import PLAN_METHODS as PLAN_METHODS
 from gpuplanner.planner.plan_search import plan as plan

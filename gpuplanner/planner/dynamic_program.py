@@ -206,7 +206,7 @@ MAX_DP_STATES = 100_000
 
 _STEPS_PER_TRIED_STATE = 4
 """Elementary steps of a state that is tried in an interval, for each layout."""
-_COST_TIE = 1e-12
+_COST_TIE_FRACTION = 1e-12
 """Costs are sums of few products: smaller relative differences count as ties."""
 
 
@@ -501,7 +501,7 @@ class _LatticeGrowth:
         is_allowed &= (states @ self.weights < self.enough[slot]) & self.arrays.keeps_limits(slot, states)
         allowed_rows = np.flatnonzero(is_allowed)
         slot_costs = self.arrays.slot_costs(slot, states[allowed_rows])
-        tie = _COST_TIE * np.maximum(1.0, slot_costs)
+        tie = _COST_TIE_FRACTION * np.maximum(1.0, slot_costs)
         is_needed = np.ones(len(allowed_rows), dtype=bool)
         for lower_rows, price in zip(rows_below[:, allowed_rows], self.prices.tolist(), strict=True):
             is_needed &= (lower_rows < 0) | (slot_costs < before[lower_rows] + price - tie)

@@ -40,7 +40,7 @@ from gpuplanner.hardware.repartitioning_cost import ChangeCost, Seconds
 T = TypeVar("T")
 
 _CHANGE_TIME_FIELDS = ("change_s", "instance_s", "reboot_s", "restart_s", "drain_s")
-_JSON_TYPES = {str, int, float, NoneType}
+_JSON_SCALAR_TYPES = {str, int, float, NoneType}
 
 
 def to_plain(value: object) -> Any:  # noqa: ANN401 - whatever JSON can hold
@@ -133,7 +133,7 @@ def _matches_annotation(value: object, annotation: Any) -> bool:  # noqa: ANN401
     Fields of other types check their values themselves.
     """
     types = typing.get_args(annotation) if isinstance(annotation, UnionType) else (annotation,)
-    if value is None or not {*types} <= _JSON_TYPES:
+    if value is None or not {*types} <= _JSON_SCALAR_TYPES:
         return value is not None or NoneType in types or Any in types
     if isinstance(value, int | float):
         return is_number(value) and (float in types or (int in types and isinstance(value, int)))
@@ -486,7 +486,7 @@ class StatePrices:
             sorted_times = {str(name): tuple(sorted(times)) for name, times in self.remaining_h.items()}
         except (AttributeError, TypeError, ValueError) as error:
             _raise_price_error(f"remaining_h that is no mapping of times: {error}")
-        amounts = {name: getattr(self, name) for name in _AMOUNT_FIELDS}
+        amounts = {name: getattr(self, name) for name in _STATE_PRICE_AMOUNT_FIELDS}
         wrong = [f"{name} = {value!r}" for name, value in amounts.items() if not is_amount(value)]
         wrong += [f"limit_h = {self.limit_h!r}"] * (self.limit_h is not None and not is_amount(self.limit_h))
         bad_profiles = [name for name, times in sorted_times.items() if not times or not all(map(is_amount, times))]
@@ -564,7 +564,9 @@ class StatePrices:
         return self.instance * sum(n for name, n in parse_layout(layout).items() if name != WHOLE_GPU)
 
 
-_AMOUNT_FIELDS = tuple(f.name for f in fields(StatePrices) if f.name not in ("remaining_h", "limit_h", "basis"))
+_STATE_PRICE_AMOUNT_FIELDS = tuple(
+    f.name for f in fields(StatePrices) if f.name not in ("remaining_h", "limit_h", "basis")
+)
 
 
 def _raise_price_error(got: str) -> NoReturn:

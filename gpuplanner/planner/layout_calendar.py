@@ -12,14 +12,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuplanner.planner.linear_model import COST_TOLERANCE, Columns, LinearModel, SearchEffort
+from gpuplanner.planner.linear_model import RELATIVE_COST_TOLERANCE, Columns, LinearModel, SearchEffort
 from gpuplanner.planner.linear_program import SlotModel, build_slot_model, column_values_of_plan, solve_window_bounds
 from gpuplanner.planner.milp_solver import solve
 from gpuplanner.planner.plan_arrays import PlanArrays
 from gpuplanner.planner.plan_improvement import shortest_path
 from gpuplanner.planner.plan_problem import Counts, Floats
 
-_MAX_CALENDAR_NODES = 50
+_MAX_CALENDAR_BRANCH_NODES = 50
 """Branch-and-bound nodes of the folded model."""
 _DAY_H, _WEEK_H = 24.0, 168.0
 
@@ -100,7 +100,7 @@ def _improve_vectors(
         counts = counts if settled_counts is None else settled_counts
         pool = VectorPool.from_vectors(arrays, np.concatenate([pool.vectors, counts]))
         exchanged = pool.vectors[pool.exchange_vectors(pool.positions_of_plan(counts))]
-        if effort.is_spent() or arrays.total_cost(exchanged) >= arrays.total_cost(counts) - COST_TOLERANCE:
+        if effort.is_spent() or arrays.total_cost(exchanged) >= arrays.total_cost(counts) - RELATIVE_COST_TOLERANCE:
             return counts, pool
         counts = exchanged
 
@@ -127,13 +127,15 @@ def _settle_vectors_and_groups(
         start = None
         if counts is not None:
             start = folded_model.fold_values(column_values_of_plan(model, counts, arrays.initial, None))
-        answer = solve(folded_model.linear, effort, gap=effort.gap_target, start=start, nodes=_MAX_CALENDAR_NODES)
+        answer = solve(
+            folded_model.linear, effort, gap=effort.gap_target, start=start, nodes=_MAX_CALENDAR_BRANCH_NODES
+        )
         if answer.values is None:
             return counts
         solved = model.counts(answer.values[folded_model.folded_column])
         pool = VectorPool.from_vectors(arrays, solved)
         solution = pool.vectors[pool.cheapest_plan(np.arange(len(pool.vectors)))]
-        if counts is not None and arrays.total_cost(solution) >= arrays.total_cost(counts) - COST_TOLERANCE:
+        if counts is not None and arrays.total_cost(solution) >= arrays.total_cost(counts) - RELATIVE_COST_TOLERANCE:
             return counts
         if (solution == solved).all():
             return solution
@@ -155,7 +157,7 @@ def _propose_slot_groups(arrays: PlanArrays, size: int) -> Iterator[Counts]:
     load = np.array([arrays.slot_costs(slot, arrays.pinned[None])[0] for slot in slots.tolist()])
     for period_h in (_DAY_H, _WEEK_H):
         hours = arrays.problem.interval_hours
-        position = np.floor(slots * hours % period_h / hours + COST_TOLERANCE).astype(np.int64)
+        position = np.floor(slots * hours % period_h / hours + RELATIVE_COST_TOLERANCE).astype(np.int64)
         if position.max() < len(load) - 1:
             mean_load = np.bincount(position, weights=load) / np.bincount(position).clip(1)
             yield _split_into_levels(mean_load[position], size)
@@ -248,7 +250,7 @@ class VectorPool:
             subsets[index, :, index] = np.arange(len(self.vectors))
             choices = subsets.reshape(-1, len(used))
             costs = self.least_costs(choices)
-            if costs.min() >= self.cost_of_positions(plan) - COST_TOLERANCE:
+            if costs.min() >= self.cost_of_positions(plan) - RELATIVE_COST_TOLERANCE:
                 return plan
             plan = self.cheapest_plan(np.unique(choices[costs.argmin()]))
 

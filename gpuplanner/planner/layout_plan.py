@@ -28,7 +28,7 @@ MAX_LABEL_CHARS = 63
 """Longest value of a Kubernetes label [characters]."""
 
 _NODE_NAME_PATTERN = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
-_DIGEST_CHARS = 10
+_LAYOUT_DIGEST_CHARS = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +78,9 @@ class NodeState:
         name = ""
         for profile, count in self.totals.items():
             part = f"{count}x{profile.replace('+', '.')}_"
-            if len(name) + len(part) + _DIGEST_CHARS <= MAX_LABEL_CHARS:
+            if len(name) + len(part) + _LAYOUT_DIGEST_CHARS <= MAX_LABEL_CHARS:
                 name += part
-        return name + digest[:_DIGEST_CHARS]
+        return name + digest[:_LAYOUT_DIGEST_CHARS]
 
 
 def check_layout_plan(plan: pl.DataFrame, gpu_model: GpuModel | str) -> pl.DataFrame:
@@ -339,8 +339,8 @@ PLAN_FILE_FORMAT = "gpuplanner.plan/3"
 MAX_PLAN_FILE_BYTES = 64_000_000
 """Largest plan file that is read [bytes]. A month of hours for 400 pools is smaller."""
 
-_METHOD_OF_BOUND = {"all plans": "", "plans without change": "static"}
-_UNCHECKED_FIELDS = ("stopped_by", "explanation", "seconds")
+_METHOD_BY_BOUND_NAME = {"all plans": "", "plans without change": "static"}
+_PLAN_FIELDS_NOT_VERIFIED = ("stopped_by", "explanation", "seconds")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -435,7 +435,7 @@ class Plan:
     def to_dict(self) -> dict[str, Any]:
         """Convert to plain values for JSON, without texts about the plan."""
         plain: dict[str, Any] = to_plain(self)
-        left_out = {"method", *_UNCHECKED_FIELDS} | (set() if self.parked.any() else {"parked"})
+        left_out = {"method", *_PLAN_FIELDS_NOT_VERIFIED} | (set() if self.parked.any() else {"parked"})
         plain = {name: value for name, value in plain.items() if name not in left_out}
         plain["bound_of"] = "plans without change" if self.method == "static" else "all plans"
         return plain
@@ -450,13 +450,13 @@ class Plan:
             If a value is missing, unknown, or of the wrong type.
         """
         fields = {name: value for name, value in values.items() if name != "bound_of"}
-        if unproven := sorted(fields.keys() & {"method", *_UNCHECKED_FIELDS}):
+        if unproven := sorted(fields.keys() & {"method", *_PLAN_FIELDS_NOT_VERIFIED}):
             _raise_plan_file_error(f"{', '.join(unproven)}, which cannot be checked")
-        if values.get("bound_of") not in tuple(_METHOD_OF_BOUND):
-            _raise_plan_file_error(f"a bound_of that is none of {', '.join(_METHOD_OF_BOUND)}")
+        if values.get("bound_of") not in tuple(_METHOD_BY_BOUND_NAME):
+            _raise_plan_file_error(f"a bound_of that is none of {', '.join(_METHOD_BY_BOUND_NAME)}")
         return from_plain(
             cls,
-            {**fields, "method": _METHOD_OF_BOUND[values["bound_of"]]},
+            {**fields, "method": _METHOD_BY_BOUND_NAME[values["bound_of"]]},
             "plan",
             layouts=text_tuple,
             counts=lambda counts: number_array(counts, int).reshape(len(counts), len(values["layouts"])),

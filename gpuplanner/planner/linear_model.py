@@ -85,7 +85,7 @@ def pass_model_to_highs(
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
-_MAX_COVER_NODES = 20_000
+_MAX_COVER_BRANCH_NODES = 20_000
 """Branch-and-bound nodes of :func:`cover_with_fewest_patterns`: a limit that is the same on every machine."""
 
 
@@ -208,7 +208,7 @@ def cover_with_fewest_patterns(
     (None, True)
     """
     highspy = import_optional("highspy", extra="plan")
-    highs = create_highs(time_limit=time_limit_s, random_seed=seed, mip_max_nodes=_MAX_COVER_NODES)
+    highs = create_highs(time_limit=time_limit_s, random_seed=seed, mip_max_nodes=_MAX_COVER_BRANCH_NODES)
     n_patterns, n_items = patterns.shape
     # The last row limits the number of chosen patterns.
     pattern_rows = [[*np.flatnonzero(pattern).tolist(), n_items] for pattern in patterns]
@@ -226,18 +226,18 @@ def cover_with_fewest_patterns(
     return np.flatnonzero(np.array(highs.getSolution().col_value) > 0.5), True
 
 
-SOLVERS = ("highs", "cbc")
+MILP_SOLVER_NAMES = ("highs", "cbc")
 """Names of the solvers."""
 
-_MAX_SEED = 2**31 - 1
+_MAX_SOLVER_SEED = 2**31 - 1
 """Largest seed of HiGHS and CBC."""
-COST_TOLERANCE = 1e-6
+RELATIVE_COST_TOLERANCE = 1e-6
 """Costs that differ by no more than this, relative to the larger of 1 and the cost, count as equal."""
 STEPS_PER_WORK_UNIT = 1_000_000
 """Elementary steps (row pivots, moments of bins tested, labels made) in one unit of work."""
 
 
-WORK_LIMIT = 2000
+DEFAULT_WORK_LIMIT_UNITS = 2000
 """Default limit of a search in units of work: half a minute of one processor of 2026, the same on every machine."""
 
 
@@ -284,7 +284,9 @@ class SearchEffort:
         work_limit: int | None = None,
         error_context: str = "plan",
     ) -> SearchEffort:
-        """Check the limits and start the clock if there is a time limit; without any limit, :data:`WORK_LIMIT` applies.
+        """Check the limits and start the clock if there is a time limit.
+
+        Without any limit, :data:`DEFAULT_WORK_LIMIT_UNITS` applies.
 
         Parameters
         ----------
@@ -308,7 +310,7 @@ class SearchEffort:
 
         Examples
         --------
-        >>> SearchEffort.begin(gap_target=0.005).remaining_steps() == WORK_LIMIT * STEPS_PER_WORK_UNIT
+        >>> SearchEffort.begin(gap_target=0.005).remaining_steps() == DEFAULT_WORK_LIMIT_UNITS * STEPS_PER_WORK_UNIT
         True
         """
         faults = []
@@ -316,16 +318,16 @@ class SearchEffort:
             faults.append(f"gap_target must be at least 0 and below 1, not {gap_target!r}")
         if time_limit_s is not None and not 0 < time_limit_s < math.inf:
             faults.append(f"time_limit_s must be above 0 and finite, not {time_limit_s!r}")
-        if not (_is_whole(seed) and 0 <= seed <= _MAX_SEED):
-            faults.append(f"seed must be a whole number from 0 to {_MAX_SEED}, not {seed!r}")
+        if not (_is_whole(seed) and 0 <= seed <= _MAX_SOLVER_SEED):
+            faults.append(f"seed must be a whole number from 0 to {_MAX_SOLVER_SEED}, not {seed!r}")
         if work_limit is not None and not (_is_whole(work_limit) and work_limit >= 1):
             faults.append(f"work_limit must be a whole number of at least 1, not {work_limit!r}")
-        if solver not in SOLVERS:
-            faults.append(f"solver must be one of {', '.join(SOLVERS)}, not {solver!r}")
+        if solver not in MILP_SOLVER_NAMES:
+            faults.append(f"solver must be one of {', '.join(MILP_SOLVER_NAMES)}, not {solver!r}")
         if faults:
             raise ScenarioError(error_context, "valid limits", "; ".join(faults), "Fix these limits.")
         if work_limit is None and time_limit_s is None:
-            work_limit = WORK_LIMIT
+            work_limit = DEFAULT_WORK_LIMIT_UNITS
         max_steps = math.inf if work_limit is None else work_limit * float(STEPS_PER_WORK_UNIT)
         if time_limit_s is None:
             return cls(gap_target, seed=seed, solver=solver, max_steps=max_steps)
@@ -376,7 +378,7 @@ def _is_whole(value: object) -> bool:
 
 
 def relative_gap(objective: float, bound: float) -> float:
-    """Return (objective - bound) / objective, the relative optimality gap; 0 within :data:`COST_TOLERANCE`.
+    """Return (objective - bound) / objective, the relative optimality gap; 0 within :data:`RELATIVE_COST_TOLERANCE`.
 
     Examples
     --------
@@ -384,7 +386,7 @@ def relative_gap(objective: float, bound: float) -> float:
     (0.005, 0.0)
     """
     distance = objective - bound
-    return distance / objective if distance > COST_TOLERANCE * max(1.0, objective) else 0.0
+    return distance / objective if distance > RELATIVE_COST_TOLERANCE * max(1.0, objective) else 0.0
 
 
 Sense = Literal[">=", "<="]

@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuplanner.planner.linear_model import COST_TOLERANCE, Columns, LinearModel, SearchEffort
+from gpuplanner.planner.linear_model import RELATIVE_COST_TOLERANCE, Columns, LinearModel, SearchEffort
 from gpuplanner.planner.milp_solver import branch_and_bound, solve
 from gpuplanner.planner.plan_arrays import PlanArrays
 from gpuplanner.planner.plan_problem import Counts, Floats
@@ -290,7 +290,7 @@ def column_values_of_plan(model: SlotModel, counts: Counts, before: Counts | Non
     return values
 
 
-_MAX_RELAXED_SLOTS = 168
+_MAX_INTERVALS_PER_PROGRAM = 168
 """Intervals of one linear program; longer horizons are divided."""
 
 
@@ -318,7 +318,7 @@ def bound_without_solver(arrays: PlanArrays) -> float:
         n_asked = arrays.request_sets[:, steps.profile] * steps.width
         set_costs = (n_asked * np.minimum(steps.cost, gpu_share_cost[:, None])).sum(axis=1)
         total += float(set_costs.max(initial=0.0))
-    return total * (1 - COST_TOLERANCE) if arrays.on_cost >= 0 else 0.0
+    return total * (1 - RELATIVE_COST_TOLERANCE) if arrays.on_cost >= 0 else 0.0
 
 
 def solve_relaxation(
@@ -342,8 +342,8 @@ def solve_relaxation(
         Parts of a week where idle GPUs keep layouts, which doubles the program of an interval.
     """
     n_slots = arrays.problem.n_slots
-    width = _MAX_RELAXED_SLOTS // parts if arrays.keeps_idle_layouts else _MAX_RELAXED_SLOTS
-    if n_slots <= (width if width < _MAX_RELAXED_SLOTS else 2 * width):
+    width = _MAX_INTERVALS_PER_PROGRAM // parts if arrays.keeps_idle_layouts else _MAX_INTERVALS_PER_PROGRAM
+    if n_slots <= (width if width < _MAX_INTERVALS_PER_PROGRAM else 2 * width):
         width = n_slots
     bound = 0.0
     guides: list[Floats] = []
@@ -358,7 +358,7 @@ def solve_relaxation(
     return Relaxation(max(0.0, bound), np.array(guides))
 
 
-_MAX_WINDOW_NODES = 300
+_MAX_WINDOW_BRANCH_NODES = 300
 """Branch-and-bound nodes of the model of a window."""
 
 
@@ -404,7 +404,7 @@ def solve_window_bounds(
             model = build_slot_model(arrays, window, window_bounds=known_bounds)
             # Bounds of single intervals need a small gap: all later bounds build on them.
             gap = effort.gap_target * (0.05 if width == 1 else 0.2)
-            answer = solve_window(model, effort, gap=gap, nodes=_MAX_WINDOW_NODES)
+            answer = solve_window(model, effort, gap=gap, nodes=_MAX_WINDOW_BRANCH_NODES)
             if answer is None:
                 break
             values, bound = answer

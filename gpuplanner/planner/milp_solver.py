@@ -39,23 +39,23 @@ from gpuplanner.planner.linear_model import (
 
 Status = Literal["optimal", "feasible", "infeasible", "unknown"]
 
-_SENSES = {">=": 1, "<=": -1}
-_LONG_SOLVE_COLUMNS = 2000
+_SIGN_BY_ROW_SENSE = {">=": 1, "<=": -1}
+_MIN_COLUMNS_FOR_SOLVER_THREAD = 2000
 """Columns from which HiGHS runs in a thread, so that Ctrl-C stops it at once."""
 
 # Programs over all intervals have a feasible start, with every instance missing: primal simplex takes a third to half
 # of the time of dual simplex.
-_PRIMAL_SIMPLEX = 4
+_HIGHS_PRIMAL_SIMPLEX_OPTION = 4
 
 # Elementary steps of one number of a model: to pass it to the solver, and in one round of an integer model; and the
 # number of pivots from which there is no limit. A pivot counts one step for each row. Fitted to processor time, for
 # models of 30 to 100,000 rows.
-_STEPS_PER_MODEL_NUMBER = 100
-_STEPS_PER_MIP_NUMBER = 100
-_MAX_PIVOTS = 2**31 - 1
+_WORK_STEPS_PER_MODEL_COEFFICIENT = 100
+_WORK_STEPS_PER_MIP_COEFFICIENT = 100
+_MAX_SIMPLEX_PIVOTS = 2**31 - 1
 
 # Relative tolerance of solvers, 1e-7 or more: a bound is lowered by this, so that it is valid.
-_BOUND_SLACK = 1e-7
+_BOUND_SLACK_FRACTION = 1e-7
 
 
 @dataclass(frozen=True)
@@ -115,10 +115,13 @@ def solve(
     if not model.names:
         return Solution("optimal", np.zeros(0), 0.0, 0.0)
     n_coefficients = sum(len(row.columns) for row in model.rows)
-    effort.count_steps(_STEPS_PER_MODEL_NUMBER * (n_coefficients + len(model.names)))
+    effort.count_steps(_WORK_STEPS_PER_MODEL_COEFFICIENT * (n_coefficients + len(model.names)))
     if effort.solver == "cbc":
         max_nodes = int(
-            min(effort.remaining_steps() / (_STEPS_PER_MIP_NUMBER * max(1, n_coefficients)), nodes or _MAX_PIVOTS)
+            min(
+                effort.remaining_steps() / (_WORK_STEPS_PER_MIP_COEFFICIENT * max(1, n_coefficients)),
+                nodes or _MAX_SIMPLEX_PIVOTS,
+            )
         )
         return _solve_with_cbc(model, effort, gap=gap, relaxed=relaxed, nodes=max(1, max_nodes))
     pivots = effort.remaining_steps() / max(1, len(model.rows))
@@ -127,11 +130,11 @@ def solve(
         "time_limit": effort.remaining_s(),
         "random_seed": effort.seed,
         "mip_max_nodes": nodes,
-        "simplex_strategy": _PRIMAL_SIMPLEX if relaxed else None,
-        "simplex_iteration_limit": int(pivots) if relaxed and pivots < _MAX_PIVOTS else None,
+        "simplex_strategy": _HIGHS_PRIMAL_SIMPLEX_OPTION if relaxed else None,
+        "simplex_iteration_limit": int(pivots) if relaxed and pivots < _MAX_SIMPLEX_PIVOTS else None,
     }
     options = {name: value for name, value in options.items() if value is not None}
-    rounds = _RoundCounter(effort, _STEPS_PER_MIP_NUMBER * n_coefficients)
+    rounds = _RoundCounter(effort, _WORK_STEPS_PER_MIP_COEFFICIENT * n_coefficients)
     return _solve_with_highs(model, options, rounds, relaxed=relaxed, start=start)
 
 
@@ -148,7 +151,7 @@ def _to_pulp(model: LinearModel, *, relaxed: bool) -> tuple[Library, list[Librar
     problem.setObjective(pulp.LpAffineExpression({column: cost for column, cost in costs if cost}))
     for row in model.rows:
         terms = {columns[c]: value for c, value in zip(row.columns, row.coefficients, strict=True)}
-        constraint = pulp.LpConstraint(pulp.LpAffineExpression(terms), _SENSES[row.sense], row.name, row.rhs)
+        constraint = pulp.LpConstraint(pulp.LpAffineExpression(terms), _SIGN_BY_ROW_SENSE[row.sense], row.name, row.rhs)
         problem.addConstraint(constraint)
     return problem, columns
 
@@ -228,7 +231,7 @@ def _solve_with_highs(
         first = highspy.HighsSolution()
         first.col_value = start.tolist()
         highs.setSolution(first)
-    if len(model.names) < _LONG_SOLVE_COLUMNS:
+    if len(model.names) < _MIN_COLUMNS_FOR_SOLVER_THREAD:
         highs.run()
     else:
         _run_with_interrupts(highs)
@@ -251,7 +254,7 @@ def _solve_with_highs(
 
 def subtract_tolerance(bound: float) -> float:
     """Lower a bound of a solver by its tolerances, so that it is a bound."""
-    return bound - _BOUND_SLACK * max(1.0, abs(bound))
+    return bound - _BOUND_SLACK_FRACTION * max(1.0, abs(bound))
 
 
 @dataclass(frozen=True)
@@ -297,7 +300,7 @@ _INTEGER_TOLERANCE = 1e-6
 """Largest distance from a whole number that counts as whole."""
 
 # Elementary steps of a linear program besides its pivots.
-_STEPS_PER_NODE = 20_000
+_WORK_STEPS_PER_BRANCH_NODE = 20_000
 
 
 @dataclass(frozen=True)
@@ -447,7 +450,7 @@ class _BranchAndBoundTree:
         self._apply_limits(limits)
         self.highs.run()
         pivots = max(self.highs.getInfo().simplex_iteration_count, 0)
-        self.effort.count_steps(_STEPS_PER_NODE + pivots * (self.m + len(self.sums)))
+        self.effort.count_steps(_WORK_STEPS_PER_BRANCH_NODE + pivots * (self.m + len(self.sums)))
         if self.highs.getModelStatus() != self.states.kOptimal:
             return None
         value = float(self.highs.getInfo().objective_function_value)

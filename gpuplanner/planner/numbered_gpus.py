@@ -21,12 +21,12 @@ from gpuplanner.hardware.repartitioning_cost import ChangeCost
 from gpuplanner.planner.layout_plan import Plan
 from gpuplanner.planner.plan_problem import Counts, PlanProblem
 
-OFF_STATE = -1
+RELEASED_GPU_STATE = -1
 """State of a released GPU."""
 
 GpuStates = NDArray[np.int16]
 """State of every GPU: position of the layout that it is busy with; behind these, the layout that it is idle with; or
-:data:`OFF_STATE` if it is released.
+:data:`RELEASED_GPU_STATE` if it is released.
 """
 _UNREACHABLE_COST = np.iinfo(np.int64).max // 4
 """Cost of a path that does not exist."""
@@ -64,7 +64,7 @@ class GpuPlacer:
         is_free_change : bool
             Whether changes do not count, as they were made before the first interval.
         """
-        after = np.full_like(before, OFF_STATE)
+        after = np.full_like(before, RELEASED_GPU_STATE)
         for layout in self.mig_layouts:
             layout_gpus = np.flatnonzero(before == layout)[::-1]
             if self.max_changes_per_day is not None:
@@ -80,11 +80,11 @@ class GpuPlacer:
 
     def _place_full_gpus(self, before: GpuStates, after: GpuStates, n_wanted: int) -> None:
         """Assign full GPUs: on nodes kept full first, then GPUs that were full, on nodes with few partitioned GPUs."""
-        free = np.flatnonzero(after == OFF_STATE)
+        free = np.flatnonzero(after == RELEASED_GPU_STATE)
         nodes = self.node_of_gpu[free]
         had_layout = self._loses_layout(before, self.full_layout)[free]
         is_worn = self.is_at_change_limit(free) if self.max_changes_per_day is not None else had_layout
-        n_used = self.count_per_node(after != OFF_STATE)[nodes]
+        n_used = self.count_per_node(after != RELEASED_GPU_STATE)[nodes]
         was_other = before[free] != self.full_layout
         # The last key counts most.
         order = np.lexsort((free, n_used, is_worn, had_layout, was_other, ~self.is_kept_full[free]))
@@ -92,7 +92,9 @@ class GpuPlacer:
 
     def _loses_layout(self, before: GpuStates, after: GpuStates | int | None) -> NDArray[np.bool_]:
         """Which powered-on GPUs lose a MIG layout and stay on as full GPUs; a released GPU returns as a full one."""
-        lost: NDArray[np.bool_] = (after == self.full_layout) & (before != OFF_STATE) & (before != self.full_layout)
+        lost: NDArray[np.bool_] = (
+            (after == self.full_layout) & (before != RELEASED_GPU_STATE) & (before != self.full_layout)
+        )
         return lost
 
     def _place_new_layouts(self, before: GpuStates, after: GpuStates, target_counts: Counts) -> None:
@@ -134,9 +136,9 @@ class GpuPlacer:
         n_wanted : int
             Number of GPUs.
         """
-        gpu_order = gpu_order[after[gpu_order] == OFF_STATE]
+        gpu_order = gpu_order[after[gpu_order] == RELEASED_GPU_STATE]
         if n_wanted:
-            gpu_order = gpu_order[self.has_rack_power(gpu_order, after != OFF_STATE)]
+            gpu_order = gpu_order[self.has_rack_power(gpu_order, after != RELEASED_GPU_STATE)]
         chosen = gpu_order[:n_wanted]
         after[chosen] = layout
         return len(chosen)
@@ -160,10 +162,10 @@ class GpuPlacer:
 
     def _rank_free_gpus(self, after: GpuStates) -> NDArray[np.intp]:
         """Rank free GPUs that may be partitioned: fewest changes today if limited, then next to partitioned GPUs."""
-        free = np.flatnonzero((after == OFF_STATE) & ~self.is_kept_full)
+        free = np.flatnonzero((after == RELEASED_GPU_STATE) & ~self.is_kept_full)
         nodes = self.node_of_gpu[free]
-        is_full = after == (OFF_STATE - 1 if self.full_layout is None else self.full_layout)
-        is_partitioned = (after != OFF_STATE) & ~is_full
+        is_full = after == (RELEASED_GPU_STATE - 1 if self.full_layout is None else self.full_layout)
+        is_partitioned = (after != RELEASED_GPU_STATE) & ~is_full
         changes_today = self.changes_today[free] if self.max_changes_per_day is not None else np.zeros_like(free)
         n_partitioned = self.count_per_node(is_partitioned)[nodes]
         n_full = self.count_per_node(is_full)[nodes]
@@ -462,7 +464,7 @@ def initial_gpu_layouts(plan: Plan, problem: PlanProblem) -> pl.DataFrame | None
             "node": pl.Series(problem.node_names, dtype=pl.String)[number // problem.gpus_per_node],
             "gpu": (number % problem.gpus_per_node).astype(np.int32),
             # A released GPU returns as a full one.
-            "layout": [WHOLE_GPU if state == OFF_STATE else numbered.texts[state] for state in layouts],
+            "layout": [WHOLE_GPU if state == RELEASED_GPU_STATE else numbered.texts[state] for state in layouts],
         }
     )
 
@@ -572,8 +574,8 @@ class _NumberedGpus:
 
     @property
     def full_layout(self) -> int:
-        """Position of the full GPU among the layouts; :data:`OFF_STATE` if no GPU is full."""
-        return self.texts.index(WHOLE_GPU) if WHOLE_GPU in self.texts else OFF_STATE
+        """Position of the full GPU among the layouts; :data:`RELEASED_GPU_STATE` if no GPU is full."""
+        return self.texts.index(WHOLE_GPU) if WHOLE_GPU in self.texts else RELEASED_GPU_STATE
 
     @functools.cached_property
     def layouts_before_and_after(self) -> tuple[GpuStates, GpuStates]:
@@ -585,8 +587,8 @@ class _NumberedGpus:
         states = self.layouts_of(self.states)
         first = states[:1] if self.initial is None else self.layouts_of(self.initial[None])
         before = np.concatenate([first, states[:-1]])
-        before = np.where(before == OFF_STATE, self.full_layout, before)
-        return before, np.where(states == OFF_STATE, before, states)
+        before = np.where(before == RELEASED_GPU_STATE, self.full_layout, before)
+        return before, np.where(states == RELEASED_GPU_STATE, before, states)
 
 
 def _mark_nodes(problem: PlanProblem, gpus: NDArray[np.bool_]) -> NDArray[np.bool_]:
@@ -613,7 +615,9 @@ def _number_gpus(problem: PlanProblem, layouts: Sequence[str], counts: Counts, p
     layout_texts = [*layouts, *(problem.initial or {}), *(problem.parked or {}), *([WHOLE_GPU] if parks else [])]
     texts = list(dict.fromkeys(layout_texts))
     placer = (IdleGpuPlacer if parks else GpuPlacer)(problem, texts)
-    states_now = np.full(problem.gpus, len(texts) + texts.index(WHOLE_GPU) if parks else OFF_STATE, dtype=np.int16)
+    states_now = np.full(
+        problem.gpus, len(texts) + texts.index(WHOLE_GPU) if parks else RELEASED_GPU_STATE, dtype=np.int16
+    )
     initial = None
     if parks and parked is not None:
         padding = ((0, 0), (0, len(texts) - len(layouts)))
@@ -657,9 +661,11 @@ def _layout_ranges(numbered: _NumberedGpus, problem: PlanProblem) -> pl.DataFram
             "gpu": (gpu % problem.gpus_per_node).astype(np.int32),
             "slot_start": times[start],
             "slot_end": times[end],
-            "layout": labels[np.where(state < n, state, OFF_STATE) % len(labels)],
+            "layout": labels[np.where(state < n, state, RELEASED_GPU_STATE) % len(labels)],
             "changed": changed,
-            "parked": pl.Series([*texts, None], dtype=pl.String)[np.where(state < n, OFF_STATE, layout) % (n + 1)],
+            "parked": pl.Series([*texts, None], dtype=pl.String)[
+                np.where(state < n, RELEASED_GPU_STATE, layout) % (n + 1)
+            ],
         }
     )
     return check_table(frame.sort("node", "gpu", "slot_start"), LayoutPlan, source="assign")

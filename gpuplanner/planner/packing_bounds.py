@@ -48,7 +48,7 @@ from gpuplanner.planner.packing_problem import (
     PackingProblem,
     build_packing_grid,
 )
-from gpuplanner.planner.temporal_knapsack import MAX_ACTIVE_ITEMS, Knapsack, assign_seats, price_patterns
+from gpuplanner.planner.temporal_knapsack import MAX_ITEMS_ACTIVE_AT_ONCE, Knapsack, assign_seats, price_patterns
 
 Weighing: TypeAlias = tuple[Integers, int]
 """Whole weights of the items, and the most weight that one bin can hold."""
@@ -57,8 +57,10 @@ _MAX_THRESHOLDS = 1000
 """Most thresholds K of :func:`martello_toth_weighings`."""
 _MAX_STEP_FUNCTIONS = 50
 """Most step functions u(k) of :func:`_fekete_schepers_weighings`."""
-_PROFILE_PRICE_SCALE = 5040  # divisible by every count up to ten, so that prices such as 1/7 and 3/7 are met exactly
-_PRICED_MOMENTS = 20
+_PROFILE_PRICE_DENOMINATOR = (
+    5040  # divisible by every count up to ten, so that prices such as 1/7 and 3/7 are met exactly
+)
+_MAX_PRICED_MOMENTS = 20
 
 
 def moment_bound(problem: AnyProblem, grid: PackingGrid) -> int:
@@ -213,7 +215,7 @@ def _profile_prices(problem: MigPackingProblem, holds: Integers, columns: list[s
     known_prices: set[tuple[int, ...]] = set()
     for demand in demands:
         program.set_cover_demand(demand)
-        weights = np.rint(program.solve().duals * _PROFILE_PRICE_SCALE).astype(np.int64).clip(0)
+        weights = np.rint(program.solve().duals * _PROFILE_PRICE_DENOMINATOR).astype(np.int64).clip(0)
         if weights.any() and tuple(weights.tolist()) not in known_prices:
             known_prices.add(tuple(weights.tolist()))
             yield weights
@@ -225,20 +227,20 @@ def _fullest_moment_counts(problem: MigPackingProblem, columns: list[str]) -> In
     kinds = np.array([columns.index(name) for name in problem.profiles])
     counts = np.stack([active_weight(grid, (kinds == kind).astype(np.int64)) for kind in range(len(columns))], axis=1)
     memory = active_weight(grid, next(resource_weighings(problem))[0])
-    return counts[np.argsort(-memory, kind="stable")[:_PRICED_MOMENTS]]
+    return counts[np.argsort(-memory, kind="stable")[:_MAX_PRICED_MOMENTS]]
 
 
 Patterns = NDArray[np.bool_]
 
-VALUE_SCALE = 10**9
+BIN_VALUE_UNITS = 10**9
 """Whole-number value of one bin."""
 
-_PRICING_LABELS = 20_000
+_MAX_EXACT_PRICING_LABELS = 20_000
 """Most labels of exact pricing."""
-_QUICK_PRICING_LABELS = 300
+_MAX_QUICK_PRICING_LABELS = 300
 """Most labels of quick pricing."""
-_STEADY_SHARE = 0.3  # weight of the best prices so far in the trial prices (stabilized column generation)
-_PRICE_TOLERANCE = 1e-6
+_STABILIZED_DUAL_WEIGHT = 0.3  # weight of the best prices so far in the trial prices (stabilized column generation)
+_PATTERN_VALUE_TOLERANCE = 1e-6
 """Tolerance of the values of patterns."""
 _MIN_WINDOW_MOMENTS = 8
 """Shortest window [moments]."""
@@ -283,7 +285,7 @@ def build_knapsack(low: Integers, high: Integers, sizes: Integers, capacity: int
     """
     n_moments = int(high.max())
     started, ended = (np.bincount(times, minlength=n_moments + 1).cumsum() for times in (low, high))
-    if (started - ended).max() > MAX_ACTIVE_ITEMS:
+    if (started - ended).max() > MAX_ITEMS_ACTIVE_AT_ONCE:
         return None
     return Knapsack(low, high, sizes, assign_seats(low, high), capacity, n_moments)
 
@@ -330,7 +332,9 @@ class PatternBound:
         self.value = answer.value
         duals, work = answer.duals, answer.work
         trial = (
-            duals if self._steady_prices is None else _STEADY_SHARE * self._steady_prices + (1 - _STEADY_SHARE) * duals
+            duals
+            if self._steady_prices is None
+            else _STABILIZED_DUAL_WEIGHT * self._steady_prices + (1 - _STABILIZED_DUAL_WEIGHT) * duals
         )
         n_added, pricing_work = self._price_patterns(trial, duals)
         work += pricing_work
@@ -344,14 +348,14 @@ class PatternBound:
     @property
     def is_settled(self) -> bool:
         """Whether no better whole bound can come."""
-        return self.exhausted or math.ceil(self.value - _PRICE_TOLERANCE) <= self.whole_bound
+        return self.exhausted or math.ceil(self.value - _PATTERN_VALUE_TOLERANCE) <= self.whole_bound
 
     def _price_patterns(self, trial: NDArray[np.float64], duals: NDArray[np.float64]) -> tuple[int, int]:
         """Price with trial prices, update the bound, add patterns that help; return patterns added and work."""
-        values = np.floor(trial * VALUE_SCALE).astype(np.int64)
+        values = np.floor(trial * BIN_VALUE_UNITS).astype(np.int64)
         prices, work = self.price_moments(values)
         best = price_patterns(
-            self.knapsack, values, prices, floor=VALUE_SCALE, most_labels=_PRICING_LABELS, most_patterns=8
+            self.knapsack, values, prices, floor=BIN_VALUE_UNITS, most_labels=_MAX_EXACT_PRICING_LABELS, most_patterns=8
         )
         work += best.work
         total = int(values.sum())
@@ -367,7 +371,7 @@ class PatternBound:
         while len(new_patterns):
             values_left[new_patterns[0]] = 0
             quick = price_patterns(
-                self.knapsack, values_left, prices, floor=VALUE_SCALE, most_labels=_QUICK_PRICING_LABELS
+                self.knapsack, values_left, prices, floor=BIN_VALUE_UNITS, most_labels=_MAX_QUICK_PRICING_LABELS
             )
             work += quick.work
             new_patterns = quick.patterns
@@ -376,13 +380,13 @@ class PatternBound:
 
     def price_moments(self, values: Integers) -> tuple[Integers, int]:
         """Return whole prices of the capacity at each moment, which guide pricing, and the work to find them."""
-        self._relaxed.set_item_values(values / VALUE_SCALE)
+        self._relaxed.set_item_values(values / BIN_VALUE_UNITS)
         answer = self._relaxed.solve()
-        return np.floor(answer.duals * VALUE_SCALE).astype(np.int64), answer.work
+        return np.floor(answer.duals * BIN_VALUE_UNITS).astype(np.int64), answer.work
 
     def _add_helpful(self, patterns: Patterns, duals: NDArray[np.float64]) -> int:
         """Add the patterns of negative reduced cost; return how many."""
-        helpful = patterns[patterns @ duals > 1 + _PRICE_TOLERANCE]
+        helpful = patterns[patterns @ duals > 1 + _PATTERN_VALUE_TOLERANCE]
         self._add_patterns(helpful)
         return len(helpful)
 
@@ -398,7 +402,7 @@ def raise_bound(pattern_bound: PatternBound, bounds: BinBounds) -> Iterator[int]
     while not bounds.is_closed and not pattern_bound.is_settled:
         yield pattern_bound.step()
         bounds.lower = max(bounds.lower, pattern_bound.whole_bound)
-        if pattern_bound.value <= bounds.lower + _PRICE_TOLERANCE:
+        if pattern_bound.value <= bounds.lower + _PATTERN_VALUE_TOLERANCE:
             return
 
 

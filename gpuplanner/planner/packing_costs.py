@@ -46,10 +46,10 @@ from gpuplanner.planner.packing_problem import (
 )
 from gpuplanner.planner.packing_search import pack
 
-_PACK_LIMIT_SHARE = 0.3  # fraction of the limits for the packing with few bins, from which the search starts
-_MAX_REMOVED = 24
+_PACKING_WORK_LIMIT_FRACTION = 0.3  # fraction of the limits for the packing with few bins, from which the search starts
+_MAX_REMOVED_ITEMS = 24
 
-_SAVING_TOLERANCE = 1e-9
+_COST_SAVING_TOLERANCE = 1e-9
 
 _INFINITE_COST = 1e300
 
@@ -103,8 +103,10 @@ def pack_for_cost(
     _warm_up_recreation()
     started = time.monotonic()
     effort = SearchEffort.begin(time_limit_s=time_limit_s, seed=seed, work_limit=work_limit, error_context="packing")
-    pack_work_limit = None if work_limit is None else max(1, round(_PACK_LIMIT_SHARE * work_limit))
-    first = pack(problem, time_limit_s=_PACK_LIMIT_SHARE * time_limit_s, work_limit=pack_work_limit, seed=seed)
+    pack_work_limit = None if work_limit is None else max(1, round(_PACKING_WORK_LIMIT_FRACTION * work_limit))
+    first = pack(
+        problem, time_limit_s=_PACKING_WORK_LIMIT_FRACTION * time_limit_s, work_limit=pack_work_limit, seed=seed
+    )
     moments = np.unique(np.concatenate((problem.starts, problem.ends)))
     grid = build_packing_grid(problem, moments)
     lengths = np.append(np.diff(moments), 0).astype(np.float64)
@@ -248,7 +250,7 @@ class RuinAndRecreate:
         self.bins = empty_bins(grid, int(bin_of.max()) + 2)
         place_items(self._items, self.bins, np.arange(len(bin_of)), bin_of, way_of)
         self._random = np.random.SeedSequence(seed).generate_state(1, np.uint64) | np.uint64(1)
-        self._removed = np.zeros((3, _MAX_REMOVED), dtype=np.int64)
+        self._removed = np.zeros((3, _MAX_REMOVED_ITEMS), dtype=np.int64)
         self.saved = 0.0
 
     def run_search(self, work: int) -> int:
@@ -316,7 +318,7 @@ def _ruin_and_recreate(
             add_item(items, bins, item, best_bin, best_placement)
             saved -= least
             n_placed += 1
-        if n_placed == count and saved > -_SAVING_TOLERANCE:
+        if n_placed == count and saved > -_COST_SAVING_TOLERANCE:
             total += saved
             continue
         for index in range(n_placed):
@@ -342,7 +344,7 @@ def _choose_removed_items(items: ItemArrays, bins: Bins, removed: Integers, rand
         State of the random numbers; changed.
     """
     centre = draw_integer(random, len(items.low))
-    wanted, count = 2 + draw_integer(random, _MAX_REMOVED - 1), 0
+    wanted, count = 2 + draw_integer(random, _MAX_REMOVED_ITEMS - 1), 0
     reach = 1 + draw_integer(random, 3)
     life = items.high[centre] - items.low[centre]
     for source in range(2):

@@ -20,7 +20,7 @@ import numpy as np
 from gpuplanner.core.execution import compile_entry, compile_helper
 from gpuplanner.planner.packing_problem import AnyProblem, Integers, MigPackingProblem, PackingGrid
 
-_MOMENTS_PER_TEST = 32  # moments tested at once: enough for vector instructions, few enough to stop early
+_MOMENTS_PER_FIT_TEST_STEP = 32  # moments tested at once: enough for vector instructions, few enough to stop early
 
 
 class ItemArrays(NamedTuple):
@@ -82,7 +82,7 @@ def fits_in_bin(items: ItemArrays, bins: Bins, chosen: int, low: int, high: int,
     """
     moment = low
     while moment < high:
-        stop = min(moment + _MOMENTS_PER_TEST, high)
+        stop = min(moment + _MOMENTS_PER_FIT_TEST_STEP, high)
         loads = np.int64(0)
         for t in range(moment, stop):
             loads |= bins.load[chosen, t] + word
@@ -169,8 +169,8 @@ def draw_integer(state: Any, below: int) -> int:  # noqa: ANN401 - an array; num
 
 
 _MOVES_PER_STEP = 10  # random moves between two steps
-_MAX_BINS_TRIED = 64  # bins that are tried for an ejection
-_MAX_EJECTED = 32
+_MAX_BINS_TRIED_PER_ITEM = 64  # bins that are tried for an ejection
+_MAX_EJECTED_ITEMS = 32
 _INFINITE_COST = 1e300
 
 _N_UNPLACED, _N_STEPS, _N_MOMENTS = 0, 1, 2
@@ -184,7 +184,7 @@ class _Memory(NamedTuple):
     penalty: Any  # (n_items,) float64: 1 + how often an item found no bin
     banned: Any  # (n_items,) int64: step before which an item is not ejected again
     room: Any  # (n_moments,) int64: scratch
-    out: Any  # (2, _MAX_EJECTED) int64: items to eject, of this bin and of the best one
+    out: Any  # (2, _MAX_EJECTED_ITEMS) int64: items to eject, of this bin and of the best one
     random: Any  # (1,) uint64
 
 
@@ -223,7 +223,7 @@ class BinElimination:
             penalty=np.ones(grid.n_items),
             banned=np.zeros(grid.n_items, dtype=np.int64),
             room=np.zeros(grid.n_moments, dtype=np.int64),
-            out=np.zeros((2, _MAX_EJECTED), dtype=np.int64),
+            out=np.zeros((2, _MAX_EJECTED_ITEMS), dtype=np.int64),
             random=np.random.SeedSequence([seed, n_bins]).generate_state(1, np.uint64) | np.uint64(1),
         )
 
@@ -286,7 +286,7 @@ def _place_unplaced_items(items: ItemArrays, bins: Bins, memory: _Memory, limit:
             memory.penalty[item] += 1.0
             least, best_bin, best_placement, n_ejected = _INFINITE_COST, -1, -1, 0
             start = draw_integer(memory.random, n_bins)
-            for turn in range(min(n_bins, _MAX_BINS_TRIED)):
+            for turn in range(min(n_bins, _MAX_BINS_TRIED_PER_ITEM)):
                 chosen = (start + turn) % n_bins
                 for placement in range(items.first[item], items.first[item + 1]):
                     cost, size = _find_cheapest_ejection(
@@ -399,7 +399,7 @@ def _find_cheapest_ejection(
                     if score < least:
                         victim, least = member, score
             member = bins.after[member]
-        if victim < 0 or size == _MAX_EJECTED:
+        if victim < 0 or size == _MAX_EJECTED_ITEMS:
             return _INFINITE_COST, 0
         ejected[size] = victim
         size += 1
@@ -489,7 +489,7 @@ def _move_or_swap(items: ItemArrays, bins: Bins, memory: _Memory) -> None:
         add_item(items, bins, partner, chosen, old_partner_placement)
 
 
-FIT_RULES = ("first", "best")
+BIN_FIT_RULES = ("first", "best")
 """First fit, and best fit."""
 
 

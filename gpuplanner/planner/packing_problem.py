@@ -32,7 +32,7 @@ Integers: TypeAlias = NDArray[np.int64]
 MAX_PACKING_INTEGER = 2**31 - 1
 """Largest capacity and largest instant: keeps every sum of the bounds exact in 64 bits."""
 
-MAX_ITEMS = 50_000
+MAX_PACKING_ITEMS = 50_000
 """Most items of a packing problem."""
 
 
@@ -146,8 +146,8 @@ def _set_times(problem: AnyProblem, starts: ArrayLike, ends: ArrayLike) -> None:
     """Check starts and ends of a problem, and store them as read-only arrays."""
     object.__setattr__(problem, "starts", first := _as_whole_numbers("starts", starts, None))
     object.__setattr__(problem, "ends", last := _as_whole_numbers("ends", ends, len(first)))
-    if not 1 <= len(first) <= MAX_ITEMS:
-        _raise_packing_error("items", f"from 1 to {MAX_ITEMS}", str(len(first)))
+    if not 1 <= len(first) <= MAX_PACKING_ITEMS:
+        _raise_packing_error("items", f"from 1 to {MAX_PACKING_ITEMS}", str(len(first)))
     wrong = np.flatnonzero(
         (last <= first) | (np.abs(first) > MAX_PACKING_INTEGER) | (np.abs(last) > MAX_PACKING_INTEGER)
     )

@@ -22,14 +22,14 @@ import numpy as np
 
 from gpuplanner.planner.linear_model import STEPS_PER_WORK_UNIT, SearchEffort, cover_with_fewest_patterns
 from gpuplanner.planner.packing_bounds import (
-    VALUE_SCALE,
+    BIN_VALUE_UNITS,
     BinBounds,
     PatternBound,
     build_window_bound,
     moment_bound,
     raise_bound_by_windows,
 )
-from gpuplanner.planner.packing_heuristics import FIT_RULES, BinElimination, list_item_orders, pack_in_order
+from gpuplanner.planner.packing_heuristics import BIN_FIT_RULES, BinElimination, list_item_orders, pack_in_order
 from gpuplanner.planner.packing_problem import (
     AnyProblem,
     Integers,
@@ -42,7 +42,7 @@ from gpuplanner.planner.temporal_knapsack import price_patterns
 
 _MAX_LISTED_PATTERNS = 30_000
 _MAX_LISTING_LABELS = 300_000  # few labels become patterns
-_MIN_ITEM_VALUE = VALUE_SCALE // 10**6  # an item without value would be in no pattern
+_MIN_ITEM_VALUE = BIN_VALUE_UNITS // 10**6  # an item without value would be in no pattern
 
 
 @dataclass(frozen=True)
@@ -244,7 +244,7 @@ def _try_greedy_orders(problem: AnyProblem, grid: PackingGrid, bounds: BinBounds
     """
     max_bins = bounds.lower + bounds.lower // 4 + 4
     for order in list_item_orders(problem):
-        for rule in FIT_RULES:
+        for rule in BIN_FIT_RULES:
             bins = pack_in_order(grid, order, rule=rule, max_bins=max_bins)
             while bins is None and max_bins < best.bins - 1:
                 # No order has succeeded yet: the number of bins was too low.

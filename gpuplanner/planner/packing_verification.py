@@ -19,8 +19,8 @@ from gpuplanner.hardware.mig_layouts import Layout, Placement, find_layout_fault
 from gpuplanner.ingest.row_reader import read_integer_list
 from gpuplanner.ingest.source_fields import Field
 from gpuplanner.planner.packing_problem import (
-    MAX_ITEMS,
     MAX_PACKING_INTEGER,
+    MAX_PACKING_ITEMS,
     PACKING_STOP_REASONS,
     AnyProblem,
     CostedPacking,
@@ -74,8 +74,8 @@ def read_packing(path: str | Path) -> PackingProblem:
     if not lines:
         _raise_line_error(path, 1, "'n capacity 0 0'", "an empty file")
     n, capacity = _parse_item_line(path, 1, lines[0], "'n capacity 0 0'")[:2]
-    if not 1 <= n <= MAX_ITEMS:
-        _raise_line_error(path, 1, f"from 1 to {MAX_ITEMS} items", f"n = {n}")
+    if not 1 <= n <= MAX_PACKING_ITEMS:
+        _raise_line_error(path, 1, f"from 1 to {MAX_PACKING_ITEMS} items", f"n = {n}")
     if not 1 <= capacity <= MAX_PACKING_INTEGER:
         _raise_line_error(path, 1, f"a capacity from 1 to {MAX_PACKING_INTEGER}", f"capacity = {capacity}")
     if len(lines) != n + 1:

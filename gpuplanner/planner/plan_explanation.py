@@ -16,7 +16,7 @@ from gpuplanner.planner.layout_plan import Plan
 from gpuplanner.planner.linear_model import SearchEffort
 from gpuplanner.planner.linear_program import solve_window_bounds
 from gpuplanner.planner.plan_arrays import PlanArrays
-from gpuplanner.planner.plan_problem import DEMAND_ROUNDING, Counts, Floats, PlanProblem
+from gpuplanner.planner.plan_problem import DEMAND_ROUNDING_INSTANCES, Counts, Floats, PlanProblem
 
 
 def realised_cost(problem: PlanProblem, layouts: Sequence[str], counts: Counts, parked: Counts | None = None) -> float:
@@ -152,8 +152,8 @@ def _demand_met(arrays: PlanArrays, counts: Counts, wanted: Floats, instance_pri
         Price of one unmet instance. [GPU h]
     """
     profiles = wanted.shape[2]
-    full_instances = np.floor(wanted + DEMAND_ROUNDING)
-    remainder = np.where(wanted - full_instances > DEMAND_ROUNDING, wanted - full_instances, 0.0)
+    full_instances = np.floor(wanted + DEMAND_ROUNDING_INSTANCES)
+    remainder = np.where(wanted - full_instances > DEMAND_ROUNDING_INSTANCES, wanted - full_instances, 0.0)
     n_wanted = np.concatenate([full_instances, remainder > 0], axis=2)
     step_value = np.concatenate([np.where(full_instances > 0, instance_price, 0.0), remainder * instance_price], axis=2)
     demand_per_instance = np.concatenate([np.ones_like(remainder), remainder], axis=2)
@@ -252,7 +252,7 @@ def dearest_instances(plan: Plan, problem: PlanProblem, *, count: int = 10) -> p
 
 
 _MAX_LISTED_SHORTAGES = 3
-_REMEDY_WORK_LIMIT = 200
+_REMEDY_WORK_LIMIT_UNITS = 200
 
 
 def explain_conflict(problem: PlanProblem) -> str | None:
@@ -314,7 +314,7 @@ def _explain_quota_rejections(problem: PlanProblem) -> Iterator[str]:
     """Explain the demand beyond quotas, which no plan may serve."""
     hours = (problem.demand - problem.admitted_demand) * problem.shares[None, :, None] * problem.interval_hours
     total = float(hours.sum())
-    if total > DEMAND_ROUNDING:
+    if total > DEMAND_ROUNDING_INSTANCES:
         top_tenant = int(hours.sum(axis=(1, 2)).argmax())
         yield (
             f"Quotas reject {total:.1f} GPU-hours, most of them of {problem.tenants[top_tenant]} "
@@ -432,7 +432,7 @@ def _explain_remedy(problem: PlanProblem, slot: int, effort: SearchEffort) -> It
     limits = Limits(quotas=problem.limits.quotas)
     unstated: dict[str, Any] = dict.fromkeys(("available", "initial", "prices", "parked", "nodes"))
     slot_problem = replace(problem, demand=demand, gpus=gpus, whole_gpus_kept=0, limits=limits, **unstated)
-    remedy_effort = SearchEffort.begin(seed=effort.seed, solver=effort.solver, work_limit=_REMEDY_WORK_LIMIT)
+    remedy_effort = SearchEffort.begin(seed=effort.seed, solver=effort.solver, work_limit=_REMEDY_WORK_LIMIT_UNITS)
     try:
         solved = solve_window_bounds(PlanArrays.from_problem(slot_problem), 1, (), remedy_effort)
     except MissingDependencyError:

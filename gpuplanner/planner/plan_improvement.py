@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from gpuplanner.core.errors import MissingDependencyError
-from gpuplanner.planner.linear_model import COST_TOLERANCE, SearchEffort, relative_gap
+from gpuplanner.planner.linear_model import RELATIVE_COST_TOLERANCE, SearchEffort, relative_gap
 from gpuplanner.planner.linear_program import (
     SlotModel,
     WindowBound,
@@ -29,12 +29,12 @@ from gpuplanner.planner.plan_arrays import PlanArrays
 from gpuplanner.planner.plan_explanation import spread_counts
 from gpuplanner.planner.plan_problem import Counts, Floats
 
-_MAX_CANDIDATES = 200
+_MAX_CANDIDATE_STATES_PER_INTERVAL = 200
 """States from other plans that are tried in each interval."""
-_IDLE_MODEL_NODES = 50
+_MAX_IDLE_LAYOUT_BRANCH_NODES = 50
 """Branch-and-bound nodes for the layouts of idle GPUs."""
 
-_RETURNING_GPU_SHARE = 0.3
+_RETURNING_GPU_LAYOUT_PRICE_FRACTION = 0.3
 """Fraction of the price of a layout that a returning GPU pays in the rough path, as some idle GPUs kept theirs."""
 
 
@@ -122,7 +122,7 @@ def _candidate_states(arrays: PlanArrays, slot: int, pool: Counts, planned_state
         States of the plans in the interval.
     """
     allowed_states = pool[arrays.keeps_limits(slot, pool)]
-    cheapest = np.argsort(arrays.slot_costs(slot, allowed_states), kind="stable")[:_MAX_CANDIDATES]
+    cheapest = np.argsort(arrays.slot_costs(slot, allowed_states), kind="stable")[:_MAX_CANDIDATE_STATES_PER_INTERVAL]
     states = np.unique(np.concatenate([planned_states, allowed_states[cheapest]]), axis=0)
     return states, arrays.slot_costs(slot, states)
 
@@ -149,7 +149,7 @@ def optimize_idle_layouts(arrays: PlanArrays, counts: Counts, effort: SearchEffo
     add_fleet_rows(model)
     add_full_gpu_rows(model)
     add_transition_columns(model, arrays.initial, None)
-    answer = solve(model.linear, effort, gap=0.2 * effort.gap_target, nodes=_IDLE_MODEL_NODES)
+    answer = solve(model.linear, effort, gap=0.2 * effort.gap_target, nodes=_MAX_IDLE_LAYOUT_BRANCH_NODES)
     if answer.values is None:
         return counts
     solved = model.counts(answer.values)
@@ -193,7 +193,9 @@ def cheapest_path_with_idle_gpus(
     if not arrays.keeps_idle_layouts:
         return cheapest_path(arrays, plans, states)
     transitions = arrays.transitions
-    price_factors = np.where((transitions.far_side[:, ~arrays.is_on] > 0).any(axis=1), _RETURNING_GPU_SHARE, 1.0)
+    price_factors = np.where(
+        (transitions.far_side[:, ~arrays.is_on] > 0).any(axis=1), _RETURNING_GPU_LAYOUT_PRICE_FRACTION, 1.0
+    )
     costs = {name: getattr(transitions, name) * price_factors for name in ("cost_to_far", "cost_to_near")}
     rough_arrays = replace(arrays, transitions=replace(transitions, **costs))
     path = cheapest_path(rough_arrays, *([counts * arrays.is_on for counts in group] for group in (plans, states)))
@@ -249,9 +251,9 @@ def _add_idle_layouts_along(arrays: PlanArrays, path: Counts, effort: SearchEffo
     return optimize_idle_layouts(arrays, with_idle, effort)
 
 
-_WINDOW_GAP_SHARE = 0.2
+_WINDOW_GAP_OF_TARGET_FRACTION = 0.2
 """Fraction of the target gap at which the model of a window stops."""
-_SWEEP_NODES = 200
+_MAX_SWEEP_BRANCH_NODES = 200
 """Branch-and-bound nodes of the model of one interval."""
 
 
@@ -259,7 +261,11 @@ def round_guide(arrays: PlanArrays, guide: Floats) -> Counts:
     """Round each interval of a fractional solution to whole GPUs, up, to the nearest or down, whichever costs least."""
     counts = np.tile(arrays.pinned, (len(guide), 1))
     for slot, fractions in enumerate(guide):
-        candidates = [np.ceil(fractions - COST_TOLERANCE), np.rint(fractions), np.floor(fractions + COST_TOLERANCE)]
+        candidates = [
+            np.ceil(fractions - RELATIVE_COST_TOLERANCE),
+            np.rint(fractions),
+            np.floor(fractions + RELATIVE_COST_TOLERANCE),
+        ]
         feasible = np.maximum(np.array(candidates, dtype=np.int64), arrays.pinned)
         feasible = feasible[arrays.keeps_limits(slot, feasible)]
         if len(feasible):
@@ -320,9 +326,14 @@ def plan_slot_by_slot(
         after = counts[slot + 1] if backward and slot < last else None
         model = build_slot_model(arrays, range(slot, slot + 1), before=before, after=after)
         if guide is not None:
-            low, high = np.floor(guide[slot] + COST_TOLERANCE) - 1, np.ceil(guide[slot] - COST_TOLERANCE) + 1
+            low, high = (
+                np.floor(guide[slot] + RELATIVE_COST_TOLERANCE) - 1,
+                np.ceil(guide[slot] - RELATIVE_COST_TOLERANCE) + 1,
+            )
             model.linear.narrow_bounds(model.on_columns[0], low, high)
-        answer = solve_window(model, effort, gap=_WINDOW_GAP_SHARE * effort.gap_target, nodes=_SWEEP_NODES)
+        answer = solve_window(
+            model, effort, gap=_WINDOW_GAP_OF_TARGET_FRACTION * effort.gap_target, nodes=_MAX_SWEEP_BRANCH_NODES
+        )
         if answer is not None or fallback is None:
             slot_counts = _decide_by_exchange(arrays, slot, before) if answer is None else model.counts(answer[0])[0]
             counts[slot] = keep_idle_layouts(arrays, after if backward else before, slot_counts)
@@ -358,7 +369,7 @@ def _decide_by_exchange(arrays: PlanArrays, slot: int, before: Counts | None) ->
         neighbours = neighbours[arrays.keeps_limits(slot, neighbours)]
         costs = neighbour_costs(neighbours)
         best = int(costs.argmin())
-        if costs[best] >= costs[0] - COST_TOLERANCE:
+        if costs[best] >= costs[0] - RELATIVE_COST_TOLERANCE:
             return current
         current = neighbours[best]
 
@@ -390,9 +401,9 @@ def plan_greedily(arrays: PlanArrays, effort: SearchEffort) -> Counts:
         return plan_slot_by_slot(arrays, None, None, replace(effort, deadline=0.0))
 
 
-_WINDOW_SLOTS = 4
+_IMPROVEMENT_WINDOW_INTERVALS = 4
 """Length of the windows that are solved again [intervals]."""
-_WINDOW_NODES = 200
+_MAX_IMPROVEMENT_BRANCH_NODES = 200
 """Branch-and-bound nodes of the model of a window."""
 
 
@@ -414,7 +425,7 @@ def solve_whole_horizon(
     """
     model = build_slot_model(arrays, range(len(counts)), before=arrays.initial, window_bounds=window_bounds)
     start = column_values_of_plan(model, counts, arrays.initial, None)
-    answer = solve(model.linear, effort, gap=effort.gap_target, start=start, nodes=_WINDOW_NODES)
+    answer = solve(model.linear, effort, gap=effort.gap_target, start=start, nodes=_MAX_IMPROVEMENT_BRANCH_NODES)
     return None if answer.values is None else model.counts(answer.values), answer.bound
 
 
@@ -459,7 +470,7 @@ def improve_by_windows(
             if relative_gap(cost, bound) <= effort.gap_target or effort.is_spent():
                 return
             saved = _reoptimize_window(arrays, counts, window, window_bounds, effort)
-            if saved > COST_TOLERANCE * max(1.0, cost):
+            if saved > RELATIVE_COST_TOLERANCE * max(1.0, cost):
                 helped = True
                 cost -= saved
                 yield counts.copy()
@@ -467,9 +478,9 @@ def improve_by_windows(
 
 def _overlapping_windows(n_slots: int) -> Iterator[range]:
     """Yield windows that cover the horizon twice, the second time shifted by half a window."""
-    for first in (0, -(_WINDOW_SLOTS // 2)):
-        for start in range(first, n_slots, _WINDOW_SLOTS):
-            window = range(max(start, 0), min(start + _WINDOW_SLOTS, n_slots))
+    for first in (0, -(_IMPROVEMENT_WINDOW_INTERVALS // 2)):
+        for start in range(first, n_slots, _IMPROVEMENT_WINDOW_INTERVALS):
+            window = range(max(start, 0), min(start + _IMPROVEMENT_WINDOW_INTERVALS, n_slots))
             if len(window):
                 yield window
 
@@ -496,8 +507,11 @@ def _reoptimize_window(
     before = arrays.counts_before(counts, window.start)
     after = counts[window.stop] if window.stop < len(counts) else None
     model = build_slot_model(arrays, window, before=before, after=after, window_bounds=window_bounds)
-    gap, start = _WINDOW_GAP_SHARE * effort.gap_target, column_values_of_plan(model, counts[inside], before, after)
-    answer = solve(model.linear, effort, gap=gap, start=start, nodes=_WINDOW_NODES)
+    gap, start = (
+        _WINDOW_GAP_OF_TARGET_FRACTION * effort.gap_target,
+        column_values_of_plan(model, counts[inside], before, after),
+    )
+    answer = solve(model.linear, effort, gap=gap, start=start, nodes=_MAX_IMPROVEMENT_BRANCH_NODES)
     if answer.values is None:
         return 0.0
 

@@ -208,13 +208,13 @@ def _find_power_faults(problem: PlanProblem) -> Iterator[str]:
         )
 
 
-DEMAND_ROUNDING = 1e-9
+DEMAND_ROUNDING_INSTANCES = 1e-9
 """Demand that exceeds a whole number of instances by at most this needs no further instance [instances]."""
 
 Floats = NDArray[np.float64]
 Counts = NDArray[np.int64]
 
-UNMET_PRICE = 10.0
+DEFAULT_UNMET_DEMAND_PRICE = 10.0
 """Default price of one GPU-hour of unmet demand [GPU h]."""
 
 
@@ -323,7 +323,7 @@ class PlanProblem:
         *,
         tiers: Sequence[str] | None = None,
         on_price: float = 1.0,
-        unmet_price: float | Sequence[float] = UNMET_PRICE,
+        unmet_price: float | Sequence[float] = DEFAULT_UNMET_DEMAND_PRICE,
         change_gpu_hours: float | None = None,
         change: ChangeCost | None = None,
         whole_gpus_kept: int = 0,
@@ -395,7 +395,7 @@ class PlanProblem:
 
     def day_of_slot(self, slot: int) -> int:
         """Return the number of whole 24-hour periods from the first interval to the start of another one."""
-        return int(slot * self.interval_hours / 24 + DEMAND_ROUNDING)
+        return int(slot * self.interval_hours / 24 + DEMAND_ROUNDING_INSTANCES)
 
     @property
     def gpus_in_service(self) -> Counts:
@@ -456,7 +456,7 @@ class PlanProblem:
     @functools.cached_property
     def required_instances(self) -> Counts:
         """Whole instances that meet the pooled demand in full, shape (n_profiles, n_slots)."""
-        required = np.ceil(self.pooled_demand - DEMAND_ROUNDING).clip(0).astype(np.int64)
+        required = np.ceil(self.pooled_demand - DEMAND_ROUNDING_INSTANCES).clip(0).astype(np.int64)
         required.setflags(write=False)
         return required
 

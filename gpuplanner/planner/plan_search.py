@@ -43,10 +43,10 @@ from gpuplanner.planner.plan_improvement import (
 )
 from gpuplanner.planner.plan_problem import Counts, PlanProblem
 
-_WINDOW_BOUND_SHARE = 0.7
+_WINDOW_BOUND_EFFORT_FRACTION = 0.7
 """Fraction of the remaining effort for the bounds of windows of one width."""
 
-_MAX_BOUND_SLOTS = 4
+_MAX_BOUND_WINDOW_INTERVALS = 4
 """Widest window whose bound is computed [intervals]; wider ones cost more than they add."""
 
 _MAX_ONE_MODEL_VARIABLES = 600
@@ -159,9 +159,9 @@ def search_in_rounds(
     window_bounds, window_states = cache.window_bounds, cache.window_states
     n_slots = arrays.problem.n_slots
     is_small = n_slots * len(arrays.layout_of_column) <= _MAX_ONE_MODEL_VARIABLES
-    for width in range(1, 1 + (1 if is_small else min(_MAX_BOUND_SLOTS, n_slots))):
+    for width in range(1, 1 + (1 if is_small else min(_MAX_BOUND_WINDOW_INTERVALS, n_slots))):
         # The rest of the effort must suffice for the linear program with the window bounds.
-        solved = solve_window_bounds(arrays, width, window_bounds, effort.with_fraction(_WINDOW_BOUND_SHARE))
+        solved = solve_window_bounds(arrays, width, window_bounds, effort.with_fraction(_WINDOW_BOUND_EFFORT_FRACTION))
         window_bounds += solved.bounds
         window_states.append(solved.states)
         if width == 1:
@@ -248,7 +248,7 @@ def _tighten_by_window_bounds(
     effort : SearchEffort
         Limits of the search.
     """
-    solved = solve_window_bounds(arrays, 1, (), effort.with_fraction(_WINDOW_BOUND_SHARE))
+    solved = solve_window_bounds(arrays, 1, (), effort.with_fraction(_WINDOW_BOUND_EFFORT_FRACTION))
     cache.window_bounds += solved.bounds
     cache.window_states.append(solved.states)
     relaxation = solve_relaxation(arrays, solved.bounds, effort)
@@ -261,7 +261,7 @@ def search_static(arrays: PlanArrays, cache: SearchCache, effort: SearchEffort) 
     yield Incumbent().with_counts(arrays, counts).with_bound(bound)
 
 
-METHOD_STAGES = {
+SEARCH_FUNCTION_BY_METHOD = {
     "auto": search_automatically,
     "milp": search_in_rounds,
     "dp": search_exactly,
@@ -288,9 +288,9 @@ class SearchCache:
     static_plan: Counts | None = None
 
 
-_MAX_PRICE_FACTOR = 2.0**12
+_MAX_CHANGE_PRICE_FACTOR = 2.0**12
 """Largest factor on the price of a change when changes are limited."""
-_PRICE_BISECTIONS = 5
+_CHANGE_PRICE_BISECTION_STEPS = 5
 """Bisection steps for the factor on the price of a change."""
 
 
@@ -356,14 +356,14 @@ def reduce_changes(
     price = max(float(arrays.transitions.layout_cost_by_column.max(initial=0)), 0.01 * arrays.on_cost)
     low_factor, high_factor = 1.0, 2.0
     path = None
-    while high_factor <= _MAX_PRICE_FACTOR and path is None:
+    while high_factor <= _MAX_CHANGE_PRICE_FACTOR and path is None:
         path = _path_at_change_price(arrays, price * high_factor, plans, state_pools)
         low_factor, high_factor = (low_factor, high_factor) if path is not None else (high_factor, 2 * high_factor)
     if path is None:
         feasible = [candidate for candidate in unchanging if meets_change_limits(arrays, candidate)]
         return min(feasible, key=arrays.total_cost) if feasible else None
     best = path
-    for _ in range(_PRICE_BISECTIONS):
+    for _ in range(_CHANGE_PRICE_BISECTION_STEPS):
         middle_factor = (low_factor * high_factor) ** 0.5
         path = _path_at_change_price(arrays, price * middle_factor, [*plans, best], state_pools)
         if path is None:
@@ -402,17 +402,17 @@ def _path_at_change_price(
     return path if meets_change_limits(arrays, path) else None
 
 
-PLAN_METHODS = tuple(METHOD_STAGES)
+PLAN_METHODS = tuple(SEARCH_FUNCTION_BY_METHOD)
 """``auto``: exact if the fleet is small enough, else ``milp``. ``milp``: rounds of lower bound and plan, free to
 change in every interval. ``dp``: dynamic program over all states, small fleets only. ``greedy``: interval by
 interval without lookahead. ``calendar``: few different days. ``static``: no change at all.
 """
 
-_COST_DECIMALS = 9
+_PLAN_COST_DECIMALS = 9
 """Decimals of cost, bound and gap in a plan."""
 
 
-GAP_TARGET = 0.005
+DEFAULT_OPTIMALITY_GAP_TARGET = 0.005
 """Default relative optimality gap at which a search stops."""
 
 
@@ -429,7 +429,7 @@ def plan(
     method: str = "auto",
     calendars: int = 2,
     time_limit_s: float | None = None,
-    gap_target: float = GAP_TARGET,
+    gap_target: float = DEFAULT_OPTIMALITY_GAP_TARGET,
     seed: int = 0,
     solver: str = "highs",
     work_limit: int | None = None,
@@ -549,7 +549,7 @@ def _run_method(arrays: PlanArrays, method: str, calendars: int, effort: SearchE
     cache, incumbent = SearchCache(calendars), Incumbent()
     stopped_by = None
     try:
-        for incumbent in METHOD_STAGES[method](arrays, cache, effort):
+        for incumbent in SEARCH_FUNCTION_BY_METHOD[method](arrays, cache, effort):
             if incumbent.optimality_gap <= effort.gap_target and not incumbent.preliminary:
                 stopped_by = "proof"
                 break
@@ -601,9 +601,9 @@ def _plan_from_incumbent(arrays: PlanArrays, incumbent: Incumbent, method: str, 
         method=method,
         status="optimal" if incumbent.optimality_gap == 0 else "feasible",
         stopped_by=stopped_by,
-        objective=round(incumbent.cost, _COST_DECIMALS),
-        bound=round(min(incumbent.bound, incumbent.cost), _COST_DECIMALS),
-        gap=round(incumbent.optimality_gap, _COST_DECIMALS),
+        objective=round(incumbent.cost, _PLAN_COST_DECIMALS),
+        bound=round(min(incumbent.bound, incumbent.cost), _PLAN_COST_DECIMALS),
+        gap=round(incumbent.optimality_gap, _PLAN_COST_DECIMALS),
         layouts=layouts,
         counts=on,
         parked=parked,

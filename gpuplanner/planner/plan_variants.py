@@ -20,15 +20,15 @@ from gpuplanner.core.errors import ScenarioError, examples
 from gpuplanner.core.schemas import WHOLE_GPU
 from gpuplanner.core.serialization import load_json, read_text, to_json
 from gpuplanner.planner.layout_plan import MAX_PLAN_FILE_BYTES, PLAN_FILE_FORMAT, Plan, plan_from_plain
-from gpuplanner.planner.linear_model import WORK_LIMIT, SearchEffort, relative_gap
+from gpuplanner.planner.linear_model import DEFAULT_WORK_LIMIT_UNITS, SearchEffort, relative_gap
 from gpuplanner.planner.plan_problem import PlanProblem
-from gpuplanner.planner.plan_search import GAP_TARGET, SearchArguments, plan, plan_within_effort
+from gpuplanner.planner.plan_search import DEFAULT_OPTIMALITY_GAP_TARGET, SearchArguments, plan, plan_within_effort
 from gpuplanner.planner.plan_verification import verify
 
 FLEET_FILE_FORMAT = "gpuplanner.fleet-plan/3"
 """Name and version of the file format of fleet plans."""
 
-_EXPECTED_FILE = "a JSON object: a problem, a plan file, or 'pools' with a problem for each name"
+_EXPECTED_FLEET_FILE_TEXT = "a JSON object: a problem, a plan file, or 'pools' with a problem for each name"
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,10 +115,10 @@ def plan_fleet(pools: Mapping[str, PlanProblem], **how: Unpack[SearchArguments])
     """
     _check_same_slots(pools)
     started = time.perf_counter()
-    limits: dict[str, Any] = {"gap_target": GAP_TARGET, **how}
+    limits: dict[str, Any] = {"gap_target": DEFAULT_OPTIMALITY_GAP_TARGET, **how}
     method, calendars = limits.pop("method", "auto"), limits.pop("calendars", 2)
     if limits.get("time_limit_s") is None and limits.get("work_limit") is None:
-        limits["work_limit"] = WORK_LIMIT * len(pools)
+        limits["work_limit"] = DEFAULT_WORK_LIMIT_UNITS * len(pools)
     effort = SearchEffort.begin(**limits)
 
     plans = {}
@@ -221,13 +221,13 @@ def read_problems(path: str | Path) -> dict[str, PlanProblem]:
     text = read_text(path, error=ScenarioError, kind="problem", limit_bytes=MAX_PLAN_FILE_BYTES)
     values = load_json(text, source=str(path), error=ScenarioError)
     if not isinstance(values, dict):
-        raise ScenarioError(str(path), _EXPECTED_FILE, type(values).__name__, "Check the file.")
+        raise ScenarioError(str(path), _EXPECTED_FLEET_FILE_TEXT, type(values).__name__, "Check the file.")
     pools = values.get("pools")
     if pools is None:
         problem = PlanProblem.from_dict(_unwrap_problem(values))
         return {problem.gpu_model.name: problem}
     if not isinstance(pools, dict) or not all(isinstance(pool, dict) for pool in pools.values()):
-        raise ScenarioError(str(path), _EXPECTED_FILE, "'pools' of another kind", "Fix 'pools'.")
+        raise ScenarioError(str(path), _EXPECTED_FLEET_FILE_TEXT, "'pools' of another kind", "Fix 'pools'.")
     return {str(name): PlanProblem.from_dict(_unwrap_problem(pool)) for name, pool in pools.items()}
 
 
@@ -253,7 +253,7 @@ _LIMIT_PRICE_SCHEMA = {
     "explanation": pl.String,
 }
 # Costs are comparable if these fields are equal.
-_COMPARABLE_FIELDS = (
+_COMPARABLE_PROBLEM_FIELDS = (
     "slot_start",
     "interval_hours",
     "tenants",
@@ -461,7 +461,9 @@ def _shrink_layout_counts(layout_counts: Mapping[str, int] | None, gpus: int) ->
 
 def _check_comparable(name: str, variant_problem: PlanProblem, problem: PlanProblem) -> None:
     """Raise a ScenarioError if a variant differs from the problem in more than limits."""
-    differences = [field for field in _COMPARABLE_FIELDS if getattr(variant_problem, field) != getattr(problem, field)]
+    differences = [
+        field for field in _COMPARABLE_PROBLEM_FIELDS if getattr(variant_problem, field) != getattr(problem, field)
+    ]
     if not differences and not np.array_equal(variant_problem.admitted_demand, problem.admitted_demand):
         differences = ["demand within quotas"]
     if differences:

@@ -107,7 +107,7 @@ def _add_full_gpus(problem: PlanProblem, counter: Counter[str]) -> Counter[str]:
     return counter + Counter({WHOLE_GPU: problem.gpus - counter.total()})
 
 
-_VERIFY_TOLERANCE = 1e-6
+_COST_VERIFICATION_TOLERANCE = 1e-6
 
 
 def verify(plan: Plan, problem: PlanProblem, layout_plan: pl.DataFrame | None = None) -> list[str]:
@@ -224,7 +224,7 @@ def _find_limit_faults(plan: Plan, problem: PlanProblem) -> Iterator[str]:
 
 def _find_shortage_faults(plan: Plan, problem: PlanProblem, demand: Floats) -> Iterator[str]:
     """Yield faults of unmet demand: it must have the least cost that the counts allow, and fall on tenants in order."""
-    below, above = plan.unmet < -_VERIFY_TOLERANCE, plan.unmet > demand + _VERIFY_TOLERANCE
+    below, above = plan.unmet < -_COST_VERIFICATION_TOLERANCE, plan.unmet > demand + _COST_VERIFICATION_TOLERANCE
     if (below | above).any():
         tenant, profile, slot = np.argwhere(below | above)[0]
         yield (
@@ -242,7 +242,7 @@ def _find_shortage_faults(plan: Plan, problem: PlanProblem, demand: Floats) -> I
         for counts, gpus in zip(instances_by_layout, plan.counts[slot].tolist(), strict=True):
             for name, number in counts.items():
                 instances[name] += number * gpus
-        served = np.ceil(pooled[:, slot] - unmet[:, slot] - _VERIFY_TOLERANCE).astype(int)
+        served = np.ceil(pooled[:, slot] - unmet[:, slot] - _COST_VERIFICATION_TOLERANCE).astype(int)
         matching = InstanceMatching(servers, instances)
         for request in range(len(problem.profiles)):
             if matching.serve(request, int(served[request])) < served[request]:
@@ -304,7 +304,9 @@ def _find_order_faults(plan: Plan, problem: PlanProblem, demand: Floats) -> Iter
         fraction = np.minimum(unmet, total) / np.where(total > 0, total, 1.0)
         expected[group] = demand[group] * fraction
         unmet = unmet - np.minimum(unmet, total)
-    wrong = np.argwhere(~np.isclose(plan.unmet, expected, rtol=_VERIFY_TOLERANCE, atol=_VERIFY_TOLERANCE))
+    wrong = np.argwhere(
+        ~np.isclose(plan.unmet, expected, rtol=_COST_VERIFICATION_TOLERANCE, atol=_COST_VERIFICATION_TOLERANCE)
+    )
     if len(wrong):
         tenant, profile, slot = wrong[0]
         yield (
@@ -340,11 +342,11 @@ def _find_gap_faults(plan: Plan) -> Iterator[str]:
     assert plan.bound is not None
     assert plan.gap is not None
     distance = plan.objective - plan.bound
-    if distance < -_VERIFY_TOLERANCE * max(1.0, plan.objective):
+    if distance < -_COST_VERIFICATION_TOLERANCE * max(1.0, plan.objective):
         yield f"bound: {plan.bound} is above the objective, {plan.objective}"
-    proven = distance <= _VERIFY_TOLERANCE * max(1.0, plan.objective)
+    proven = distance <= _COST_VERIFICATION_TOLERANCE * max(1.0, plan.objective)
     gap = 0.0 if proven else distance / max(1e-12, plan.objective)
-    if not math.isclose(plan.gap, gap, abs_tol=_VERIFY_TOLERANCE):
+    if not math.isclose(plan.gap, gap, abs_tol=_COST_VERIFICATION_TOLERANCE):
         yield f"gap: the plan states {plan.gap}, objective and bound give {gap}"
     if proven != (plan.status == "optimal"):
         yield f"status: {plan.status}, while the bound {'is' if proven else 'is not'} reached"
@@ -352,7 +354,9 @@ def _find_gap_faults(plan: Plan) -> Iterator[str]:
 
 def _is_close(stated: float | None, expected: float) -> bool:
     """Whether a stated value is equal to the expected one within tolerance."""
-    return stated is not None and math.isclose(stated, expected, rel_tol=_VERIFY_TOLERANCE, abs_tol=_VERIFY_TOLERANCE)
+    return stated is not None and math.isclose(
+        stated, expected, rel_tol=_COST_VERIFICATION_TOLERANCE, abs_tol=_COST_VERIFICATION_TOLERANCE
+    )
 
 
 class InstanceMatching:

@@ -16,7 +16,7 @@ from gpuplanner.planner.plan_explanation import realised_cost, realised_costs
 from gpuplanner.planner.plan_problem import Counts, Floats, PlanProblem
 from gpuplanner.planner.plan_search import SearchArguments, plan
 
-BOOTSTRAP_DRAWS = 1000
+MEAN_GAIN_BOOTSTRAP_DRAWS = 1000
 """Draws of the bootstrap of the mean gain."""
 
 
@@ -101,7 +101,9 @@ def weigh(
     costs = realised_costs(problem, [current_plan, new_plan], paths)
     gains = costs[0] - costs[1]
     low, high = (round(float(quantile), 9) for quantile in np.quantile(gains, (0.05, 0.95)))
-    draws = np.random.default_rng(0).integers(0, len(gains), (BOOTSTRAP_DRAWS, min(days or len(gains), len(gains))))
+    draws = np.random.default_rng(0).integers(
+        0, len(gains), (MEAN_GAIN_BOOTSTRAP_DRAWS, min(days or len(gains), len(gains)))
+    )
     chance = float((gains[draws].mean(axis=1) > 0).mean())
     return PlanGain(round(float(gains.mean()), 9), low, high, chance)
 

@@ -148,7 +148,7 @@ def assign_gpus(choices: ServiceChoices, sizing: Sizing) -> tuple[tuple[Segment,
 SERVICE_FILE_FORMAT = "gpuplanner.services/1"
 """Name and version of the file format of service plans."""
 
-_SERVICE_FILE_LABEL = "file of a service plan"
+_SERVICE_PLAN_FILE_TEXT = "file of a service plan"
 
 
 def services_to_json(
@@ -209,8 +209,8 @@ def services_from_json(text: str) -> tuple[ServicePlan, pl.DataFrame, dict[str, 
         if isinstance(error, ScenarioError):
             raise
         expected = "JSON written by 'gpuplanner plan --services -o'"
-        raise ScenarioError(_SERVICE_FILE_LABEL, expected, repr(error), "Write the plan again.") from error
-    return plan, check_table(profiles, ServiceProfiles, source=_SERVICE_FILE_LABEL), rates, latencies
+        raise ScenarioError(_SERVICE_PLAN_FILE_TEXT, expected, repr(error), "Write the plan again.") from error
+    return plan, check_table(profiles, ServiceProfiles, source=_SERVICE_PLAN_FILE_TEXT), rates, latencies
 
 
 def _service_plan_of_values(values: dict[str, Any]) -> ServicePlan:
@@ -225,12 +225,12 @@ def _service_plan_of_values(values: dict[str, Any]) -> ServicePlan:
     return ServicePlan(gpu_model=gpu_model, segments=tuple(segments), layouts=layouts, seconds=0.0, **figures)
 
 
-LATENCY_SHARE = 0.45
+BATCH_LATENCY_FRACTION = 0.45
 """Fraction of a latency limit that a batch may take, by the rule of ParvaGPU: a half, as a request that arrives just
 after a batch has started waits for its end and then for its own, less 10 % for the spread of latencies.
 """
 
-SERVICE_METHODS = ("joint", "alone")
+SERVICE_SEARCH_METHODS = ("joint", "alone")
 """``joint``: all services together, by integer program. ``alone``: each service by itself, packed first fit."""
 
 
@@ -240,7 +240,7 @@ def plan_services(
     latencies: Mapping[str, float],
     gpu_model: GpuModel | str = PROFILED_GPU_MODEL,
     *,
-    latency_share: float = LATENCY_SHARE,
+    latency_share: float = BATCH_LATENCY_FRACTION,
     method: str = "joint",
     time_limit_s: float | None = None,
     work_limit: int | None = None,
@@ -262,10 +262,11 @@ def plan_services(
     gpu_model : GpuModel or str
         GPU model of every GPU, on which the profiles were measured.
     latency_share : float
-        Fraction of the limit that a batch may take, above 0 and at most 1; see :data:`LATENCY_SHARE`. At 1 the measured
+        Fraction of the limit that a batch may take, above 0 and at most 1; see :data:`BATCH_LATENCY_FRACTION`. At 1
+        the measured
         latency of a batch is compared with the limit, as if no request ever waited.
     method : {"joint", "alone"}
-        See :data:`SERVICE_METHODS`.
+        See :data:`SERVICE_SEARCH_METHODS`.
     time_limit_s : float, optional
         Time limit. [s]
     work_limit : int, optional
@@ -340,12 +341,12 @@ def _require_arguments(latency_share: float, method: str) -> None:
     if isinstance(latency_share, bool) or not 0 < latency_share <= 1:
         expected = "a number above 0, at most 1"
         raise ScenarioError("latency_share", expected, repr(latency_share), "Choose one.")
-    if method not in SERVICE_METHODS:
-        expected = f"one of {', '.join(SERVICE_METHODS)}"
+    if method not in SERVICE_SEARCH_METHODS:
+        expected = f"one of {', '.join(SERVICE_SEARCH_METHODS)}"
         raise ScenarioError("plan_services: method", expected, repr(method), "Choose one of these.")
 
 
-_SERVICE_TOLERANCE = 2e-6
+_SERVICE_RATE_TOLERANCE = 2e-6
 
 
 def verify_services(
@@ -393,7 +394,7 @@ def _find_rate_faults(plan: ServicePlan, rates: Mapping[str, float]) -> Iterator
     for segment in plan.segments:
         served[segment.service] += len(segment.gpus) * segment.throughput_per_s
     for name, rate in rates.items():
-        if served.get(name, 0.0) < rate * (1 - _SERVICE_TOLERANCE):
+        if served.get(name, 0.0) < rate * (1 - _SERVICE_RATE_TOLERANCE):
             yield f"{name}: {rate:g} requests/s requested, its instances serve {served.get(name, 0.0):g}"
     for name in sorted(set(served) - {name for name, rate in rates.items() if rate > 0}):
         yield f"{name}: it has instances, but no requests"
@@ -433,7 +434,7 @@ def _find_segment_faults(
         if not math.isclose(stated, measured_value, rel_tol=1e-9):
             yield f"{context}: {name} {stated:g}, measured {measured_value:g}"
     limit = latencies.get(segment.service, math.inf)
-    if 1000 * measured["latency_s"][0] > limit * plan.latency_share * (1 + _SERVICE_TOLERANCE):
+    if 1000 * measured["latency_s"][0] > limit * plan.latency_share * (1 + _SERVICE_RATE_TOLERANCE):
         allowed = f"{plan.latency_share:g} of {limit:g} ms"
         yield f"{context}: a batch takes {1000 * measured['latency_s'][0]:g} ms, allowed are {allowed}"
     try:

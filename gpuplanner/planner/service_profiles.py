@@ -19,7 +19,7 @@ from gpuplanner.ingest.source_fields import Field
 from gpuplanner.ingest.text_files import read_text_file
 from gpuplanner.usage.requested_demand import smallest_by_compute
 
-NOT_SERVED = "N/A"
+NOT_SERVED_CELL_TEXT = "N/A"
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ def read_service_demands(
     unpaired = sorted(set(rates_by_service) ^ set(latency_limits))
     if unpaired:
         context = f"{rates} and {latencies}, row {row}"
-        expected = f"the same services marked {NOT_SERVED}"
+        expected = f"the same services marked {NOT_SERVED_CELL_TEXT}"
         raise TraceFormatError(context, expected, examples(unpaired), "Fix one of the files.")
     return rates_by_service, latency_limits
 
@@ -129,7 +129,7 @@ def _read_row(path: Path, services: Sequence[str], row: int) -> dict[str, float]
         expected_columns = f"{len(services)} columns, one for each of {examples(services)}"
         todo = "Compare with the profile files."
         raise TraceFormatError(f"{path}, row {row}", expected_columns, f"{len(cells)} columns", todo)
-    pairs = [(name, cell) for name, cell in zip(services, cells, strict=True) if cell.upper() != NOT_SERVED]
+    pairs = [(name, cell) for name, cell in zip(services, cells, strict=True) if cell.upper() != NOT_SERVED_CELL_TEXT]
     return {name: _parse_rate_or_limit(cell, f"{path}, row {row}, column {name}") for name, cell in pairs}
 
 
@@ -140,8 +140,10 @@ def _parse_rate_or_limit(cell: str, context: str) -> float:
     except ValueError:
         value = math.nan
     if not (math.isfinite(value) and value >= 0):
-        expected = f"a number of at least 0, or {NOT_SERVED}"
-        raise TraceFormatError(context, expected, repr(cell[:40]), f"Fix this cell: a number or {NOT_SERVED}.")
+        expected = f"a number of at least 0, or {NOT_SERVED_CELL_TEXT}"
+        raise TraceFormatError(
+            context, expected, repr(cell[:40]), f"Fix this cell: a number or {NOT_SERVED_CELL_TEXT}."
+        )
     return value
 
 
@@ -164,11 +166,11 @@ PROFILE_FILE_COLUMNS = {
 }
 """Columns of a profile file and how they are read."""
 
-_SETTING_COLUMNS = ("compute_slices", "batch", "processes")
-_COUNT_HEADERS = {
-    field.name: header for header, field in PROFILE_FILE_COLUMNS.items() if field.name in _SETTING_COLUMNS
+_PROFILE_KEY_COLUMNS = ("compute_slices", "batch", "processes")
+_PROFILE_COUNT_HEADERS = {
+    field.name: header for header, field in PROFILE_FILE_COLUMNS.items() if field.name in _PROFILE_KEY_COLUMNS
 }
-_THROUGHPUT_TOLERANCE = 0.1
+_MAX_THROUGHPUT_DEVIATION_FRACTION = 0.1
 
 
 class ServiceProfiles(dy.Schema):
@@ -257,12 +259,12 @@ def _read_file(path: Path, gpu_model: GpuModel) -> pl.DataFrame:
     sizes_text = f"{gpu_model.name} has instances of {', '.join(map(str, sizes))} compute slices"
     faults: dict[str, pl.Expr] = {
         f"{header}: not a whole number above 0": (pl.col(name) < 1) | (pl.col(name) % 1 != 0)
-        for name, header in _COUNT_HEADERS.items()
+        for name, header in _PROFILE_COUNT_HEADERS.items()
     }
     faults[f"Mig instance: {sizes_text}"] = ~pl.col("compute_slices").is_in([float(size) for size in sizes])
     faults["Throughput and Latency: one is 0 and the other is not"] = (throughput == 0) != (latency == 0)
-    faults[f"{', '.join(_COUNT_HEADERS.values())}: measured more than once"] = pl.struct(
-        _SETTING_COLUMNS
+    faults[f"{', '.join(_PROFILE_COUNT_HEADERS.values())}: measured more than once"] = pl.struct(
+        _PROFILE_KEY_COLUMNS
     ).is_duplicated()
     rows = rows.reject(faults)
     if rows.rejects.height:
@@ -286,7 +288,7 @@ def _refuse_whole_instances(table: pl.DataFrame, folder: str) -> None:
     shared = table.filter((pl.col("processes") > 1) & (pl.col("throughput_per_s") > 0))
     in_flight = pl.col("throughput_per_s") * pl.col("latency_s") / (pl.col("batch") * pl.col("processes"))
     likeness = shared.select(in_flight.median()).item()
-    if likeness is not None and abs(likeness - 1) < _THROUGHPUT_TOLERANCE:
+    if likeness is not None and abs(likeness - 1) < _MAX_THROUGHPUT_DEVIATION_FRACTION:
         expected = "throughput of one process (throughput x latency = batch size)"
         got = "that of all of them (throughput x latency = batch size x workload number)"
         raise TraceFormatError(folder, expected, got, "Read it with throughput_of='instance'.")

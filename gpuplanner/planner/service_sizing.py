@@ -37,8 +37,8 @@ MAX_RATE_SHORTFALL = 1e-6
 MAX_SERVICE_GPUS = 100_000
 """Largest demand that is accepted [GPUs]; more is a mistake in the rates."""
 
-_RATE_ROUNDING = 1e-9
-_MAX_TABLE_SLICES = 500
+_RATE_ROUNDING_FRACTION = 1e-9
+_MAX_SLICES_IN_KNAPSACK_TABLE = 500
 _LATENCY_LIMIT_SCHEMA = {"service": pl.String, "allowed_s": pl.Float64}
 
 
@@ -140,7 +140,9 @@ def build_choices(
     allowed_s = [demand.latency_ms / 1000 * latency_share for demand in demands.values()]
     latency_limits = pl.DataFrame({"service": list(demands), "allowed_s": allowed_s}, schema=_LATENCY_LIMIT_SCHEMA)
     measured = profiles.filter(pl.col("throughput_per_s") > 0).join(latency_limits, on="service")
-    in_time = measured.filter(pl.col("latency_s") <= pl.col("allowed_s") * (1 + _RATE_ROUNDING)).drop("allowed_s")
+    in_time = measured.filter(pl.col("latency_s") <= pl.col("allowed_s") * (1 + _RATE_ROUNDING_FRACTION)).drop(
+        "allowed_s"
+    )
     _require_fast_settings(measured, in_time, demands, latency_share)
     order = ["service", "compute_slices", "throughput_per_s", "latency_s", "processes", "batch"]
     best = in_time.sort(order, descending=[name == "throughput_per_s" for name in order]).unique(
@@ -198,9 +200,9 @@ def min_covering_weight(throughputs: Sequence[float], weights: Sequence[int], ra
     needed = rate * (1 - MAX_RATE_SHORTFALL)
     weights_and_throughputs = list(zip(weights, throughputs, strict=True))
     fractional = math.ceil(
-        min(weight * needed / throughput for weight, throughput in weights_and_throughputs) - _RATE_ROUNDING
+        min(weight * needed / throughput for weight, throughput in weights_and_throughputs) - _RATE_ROUNDING_FRACTION
     )
-    if fractional > _MAX_TABLE_SLICES:
+    if fractional > _MAX_SLICES_IN_KNAPSACK_TABLE:
         return fractional
     max_throughput = [0.0]  # T(w), by w
     while max_throughput[-1] < needed:
@@ -343,7 +345,7 @@ def _pack_instances(
 
 SizingAim = Literal["gpus", "slices"]
 
-_PROGRAM_ROUNDING = 1e-6
+_INTEGER_PROGRAM_TOLERANCE = 1e-6
 
 
 @dataclass(frozen=True)
@@ -455,7 +457,7 @@ def _solve_sizing(
         model, effort, start=np.concatenate([start_sizing.instances, start_sizing.gpus_per_layout]).astype(float)
     )
     proven = answer.bound or 0.0
-    bound = math.ceil(proven - _PROGRAM_ROUNDING * max(1.0, proven))
+    bound = math.ceil(proven - _INTEGER_PROGRAM_TOLERANCE * max(1.0, proven))
     if answer.values is None:
         return start_sizing, bound
     whole = np.rint(answer.values).astype(np.int64)

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from gpuplanner.core.execution import compile_entry, compile_helper
 from gpuplanner.planner.packing_problem import Integers
 
-MAX_ACTIVE_ITEMS = 128
+MAX_ITEMS_ACTIVE_AT_ONCE = 128
 """Most items that may be active at one moment."""
 
 _SINGLE_BIT = np.uint64(1)

@@ -17,10 +17,10 @@ from gpuplanner.decision.comparison_record import Comparison
 from gpuplanner.decision.purchase_plan import BurstPlan, Purchase, Refresh
 from gpuplanner.decision.track_record import SavingsMonth, outcomes, record_of, savings_table, standing_table
 from gpuplanner.forecast.gpu_demand import DemandHistory
-from gpuplanner.forecast.model_selection import CHOSEN_MODEL, EvaluatedBacktest, fold_scores, mean_scores
+from gpuplanner.forecast.model_selection import CHOSEN_MODEL_NAME, EvaluatedBacktest, fold_scores, mean_scores
 from gpuplanner.report import html_page as page
 from gpuplanner.report.html_page import Section
-from gpuplanner.usage.requested_demand import POOLED_TENANT
+from gpuplanner.usage.requested_demand import ALL_TENANTS_POOL_NAME
 
 _TWO = ",.2f"
 MOST_JOBS = 20
@@ -229,7 +229,7 @@ def past_errors(judged: EvaluatedBacktest) -> Section:
     scores = fold_scores(judged)
     mean = mean_scores(scores)
     told = {row["model"]: row for row in mean.iter_rows(named=True)}
-    chosen, naive = told[CHOSEN_MODEL], told["Naive"]
+    chosen, naive = told[CHOSEN_MODEL_NAME], told["Naive"]
     compared = "no error can be measured"
     if chosen["mase"] is not None and naive["mase"] is not None:
         compared = f"its error was {chosen['mase']:.2f}, that of the naive baseline {naive['mase']:.2f}"
@@ -238,7 +238,7 @@ def past_errors(judged: EvaluatedBacktest) -> Section:
         page.figure(
             plots.plot_backtest_scores(scores.filter(pl.col("mase").is_not_null())),
             title="Error and coverage at past cutoffs",
-            alt=f"{CHOSEN_MODEL!r} is the model chosen by earlier cutoffs: {compared} (MASE); its 90 % interval "
+            alt=f"{CHOSEN_MODEL_NAME!r} is the model chosen by earlier cutoffs: {compared} (MASE); its 90 % interval "
             f"covered {percent_text(chosen['coverage_90'] or 0)} of the values.",
             numbers=mean,
         ),
@@ -305,4 +305,4 @@ def forecast_record(ledger: pl.DataFrame) -> Section:
 
 def _named(source: DemandHistory) -> str:
     """Name of what is summed up, for people."""
-    return "all GPUs" if source.whole.startswith(f"{POOLED_TENANT}/") else source.whole
+    return "all GPUs" if source.whole.startswith(f"{ALL_TENANTS_POOL_NAME}/") else source.whole

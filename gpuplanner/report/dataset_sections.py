@@ -15,7 +15,7 @@ from gpuplanner.hardware.power_and_carbon import Price
 from gpuplanner.report import html_page as page
 from gpuplanner.report.html_page import Section, Text, still
 from gpuplanner.usage.dataset_description import DataQuality, by_figure
-from gpuplanner.usage.dataset_explorer import ALL_TENANTS, ExploredDataset
+from gpuplanner.usage.dataset_explorer import ALL_TENANTS_LABEL, ExploredDataset
 from gpuplanner.usage.requested_demand import pool_demand
 
 HISTORY_DAYS = 14
@@ -90,7 +90,7 @@ def quality_svg(found: DataQuality) -> str:
     return page.told_svg(charts, [*words, plots.coverage_text(found.coverage)])
 
 
-def ledger(box: ExploredDataset, tenant: str = ALL_TENANTS) -> Section:
+def ledger(box: ExploredDataset, tenant: str = ALL_TENANTS_LABEL) -> Section:
     """GPU-hours by bucket, team and month, and activity and end state of allocated GPU-hours."""
     mine, activity, ended = (
         box.rows_of(table, tenant) for table in (box.gpu_hour_ledger, box.activity, box.allocated_by_end_state)
@@ -119,7 +119,7 @@ def ledger(box: ExploredDataset, tenant: str = ALL_TENANTS) -> Section:
             numbers=states.sort("gpu_hours", "state", descending=[True, False]),
         ),
     ]
-    if tenant != ALL_TENANTS:
+    if tenant != ALL_TENANTS_LABEL:
         return page.section(f"GPU-hours of {tenant}", *held, months)
     buckets = box.buckets()
     largest = buckets.sort("gpu_hours", descending=True).row(0, named=True)
@@ -133,7 +133,7 @@ def ledger(box: ExploredDataset, tenant: str = ALL_TENANTS) -> Section:
     return page.section("GPU-hours by bucket", whole, *held, months)
 
 
-def demand(box: ExploredDataset, tenant: str = ALL_TENANTS) -> Section:
+def demand(box: ExploredDataset, tenant: str = ALL_TENANTS_LABEL) -> Section:
     """Demand by profile and by team."""
     wanted = box.rows_of(box.demand_series, tenant)
     sums = wanted.group_by("tenant", "profile").agg(
@@ -154,7 +154,7 @@ def demand(box: ExploredDataset, tenant: str = ALL_TENANTS) -> Section:
             numbers=table,
         )
     ]
-    if tenant == ALL_TENANTS:
+    if tenant == ALL_TENANTS_LABEL:
         parts.append(
             page.figure(
                 plots.plot_demand(box.demand_gpus, by="tenant", history_days=HISTORY_DAYS, unit="GPUs"),

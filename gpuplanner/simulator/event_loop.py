@@ -37,8 +37,8 @@ from gpuplanner.simulator.planned_changes import (
     show_cordoned_nodes_only,
 )
 from gpuplanner.simulator.simulation_state import (
-    BACKFILL_DEPTH,
     CORDONED,
+    DEFAULT_BACKFILL_DEPTH_REQUESTS,
     NO_INDEX,
     POWERING_UP,
     SimulationState,
@@ -414,14 +414,14 @@ def try_start(state: SimulationState, request: int) -> bool:
         past_shadow = is_backfill and end_s > state.shadow_s[queue]
         waits_for_head |= is_backfill
         if not is_backfill or (
-            status.backfill_tried < BACKFILL_DEPTH
+            status.backfill_tried < DEFAULT_BACKFILL_DEPTH_REQUESTS
             and can_backfill(state, request, serving, preference, past_shadow, end_s)
         ):
             start_request(state, request, serving, past_shadow)
             return True
 
     status.backfill_tried += waits_for_head
-    state.is_unplaceable[kind] = not waits_for_head or status.backfill_tried >= BACKFILL_DEPTH
+    state.is_unplaceable[kind] = not waits_for_head or status.backfill_tried >= DEFAULT_BACKFILL_DEPTH_REQUESTS
     block_later_requests(state, request)
     return False
 
@@ -456,13 +456,15 @@ def try_start_in_slurm(state: SimulationState, request: int) -> bool:
             continue
         found_room = True
         end_s = latest_end(state, request, serving, state.found_tier[kind, preference])
-        if status.backfill_tried < BACKFILL_DEPTH and can_backfill(state, request, serving, preference, False, end_s):
+        if status.backfill_tried < DEFAULT_BACKFILL_DEPTH_REQUESTS and can_backfill(
+            state, request, serving, preference, False, end_s
+        ):
             power_up_chosen_nodes(state, request, serving)
             start_request(state, request, serving, False)
             return True
 
     status.backfill_tried += found_room
-    state.is_unplaceable[kind] = not found_room or status.backfill_tried >= BACKFILL_DEPTH
+    state.is_unplaceable[kind] = not found_room or status.backfill_tried >= DEFAULT_BACKFILL_DEPTH_REQUESTS
     if not state.is_blocked[partition] and reserve_nodes(state, request, partition):
         state.is_blocked[partition] = 1
     return False

@@ -98,7 +98,7 @@ def remove_usage(groups: Table, team: int, units: int) -> None:
         group = row.parent if row.has_quota else NO_INDEX
 
 
-MAX_STARTS = 10_000
+MAX_STARTS_PER_REQUEST = 10_000
 """Starts after which a request counts as one that never ends."""
 
 
@@ -160,7 +160,7 @@ def record_start(team_state: TeamState, request: int, now_s: float, start_s: flo
     job_row.allocated_s = now_s
     if job_row.starts == 0:
         job_row.first_start_s = start_s
-    if job_row.starts == MAX_STARTS:
+    if job_row.starts == MAX_STARTS_PER_REQUEST:
         team_state.status[0].stuck_request = request
     job_row.starts += 1
 
@@ -233,7 +233,7 @@ def next_victim(
     Parameters
     ----------
     team_state : TeamState
-    end_rows : table of END_EVENT_COLUMNS
+    end_rows : table of END_EVENT_DTYPE_BY_COLUMN
         End events, which are the running requests.
     running : int
         Their number.

@@ -6,7 +6,7 @@ import numpy as np
 
 from gpuplanner.core.execution import compile_inlined, compile_not_inlined
 from gpuplanner.simulator.simulation_state import (
-    IMPOSSIBLE_LOSS,
+    IMPOSSIBLE_PLACEMENT_LOSS,
     NO_INDEX,
     OFFLINE,
     ONLINE,
@@ -85,12 +85,13 @@ def place_instances(
     Returns
     -------
     int
-        Instances of the head's profile for which there is less room at its start; IMPOSSIBLE_LOSS if there is no room.
+        Instances of the head's profile for which there is less room at its start;
+        IMPOSSIBLE_PLACEMENT_LOSS if there is no room.
     """
     sets, queue = state.mig.instance_sets, state.queue_of_profile[profile]
     head_loss = 0
     for _ in range(need):
-        best, least_loss, best_head_loss = NO_INDEX, IMPOSSIBLE_LOSS, 0
+        best, least_loss, best_head_loss = NO_INDEX, IMPOSSIBLE_PLACEMENT_LOSS, 0
         for gpu in range(state.mig.first_gpu[node], state.mig.first_gpu[node + 1]):
             after, loss = sets.after_adding[gpu_sets[gpu], profile], sets.loss[gpu_sets[gpu], profile]
             if after == NO_INDEX or loss >= least_loss:
@@ -106,7 +107,7 @@ def place_instances(
                     continue
             best, least_loss, best_head_loss = gpu, loss, gpu_head_loss
         if best == NO_INDEX:
-            return IMPOSSIBLE_LOSS
+            return IMPOSSIBLE_PLACEMENT_LOSS
 
         if request != NO_INDEX:
             state.mig.slice_request[best, sets.start_slice[gpu_sets[best], profile]] = request
@@ -123,7 +124,9 @@ def can_spare(state: SimulationState, node: int, profile: int, need: int) -> boo
         return bool(state.extra[node] >= (need if is_head_profile else 0))
     for gpu in range(state.mig.first_gpu[node], state.mig.first_gpu[node + 1]):
         state.mig.planned_set[gpu] = state.mig.gpu_set[gpu]
-    return place_instances(state, node, state.mig.planned_set, profile, need, NO_INDEX, True) < IMPOSSIBLE_LOSS
+    return (
+        place_instances(state, node, state.mig.planned_set, profile, need, NO_INDEX, True) < IMPOSSIBLE_PLACEMENT_LOSS
+    )
 
 
 @compile_not_inlined

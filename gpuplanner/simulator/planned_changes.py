@@ -15,14 +15,14 @@ from numpy.typing import NDArray
 from gpuplanner.core.errors import ScenarioError
 from gpuplanner.core.execution import compile_inlined, compile_not_inlined
 from gpuplanner.simulator.node_provisioning import log_power_change, reset_unallocated, set_online
-from gpuplanner.simulator.simulated_fleet import OFF_POOL, NodeFleet
+from gpuplanner.simulator.simulated_fleet import POWERED_DOWN_POOL, NodeFleet
 from gpuplanner.simulator.simulation_state import (
-    CHANGE_COLUMNS,
     CORDONED,
     NO_INDEX,
     OFFLINE,
     ONLINE,
     PARTITIONING,
+    PLANNED_CHANGE_DTYPE_BY_COLUMN,
     SCHEDULABLE,
     Floats,
     Ints,
@@ -32,7 +32,7 @@ from gpuplanner.simulator.simulation_state import (
 )
 
 DONE, GIVEN_UP = range(2)
-CHANGE_OUTCOMES = {DONE: "done", GIVEN_UP: "given up"}
+TEXT_BY_CHANGE_OUTCOME = {DONE: "done", GIVEN_UP: "given up"}
 """Outcomes of a planned change by the numbers that the event loop writes."""
 
 
@@ -151,7 +151,8 @@ def tabulate_planned_changes(changes: LayoutChanges | None, fleet: NodeFleet) ->
     Returns
     -------
     tuple of (Table, array of int, shape (n_nodes + 1,))
-        The changes, with ``CHANGE_COLUMNS``; and the first row of each node. The rows of a node end at the first row
+        The changes, with ``PLANNED_CHANGE_DTYPE_BY_COLUMN``; and the first row of each node. The rows of a node end
+        at the first row
         of the next node.
 
     Raises
@@ -161,11 +162,11 @@ def tabulate_planned_changes(changes: LayoutChanges | None, fleet: NodeFleet) ->
     """
     nodes = len(fleet.gpus)
     if changes is None:
-        return make_table(CHANGE_COLUMNS, 0), np.zeros(nodes + 1, np.int64)
+        return make_table(PLANNED_CHANGE_DTYPE_BY_COLUMN, 0), np.zeros(nodes + 1, np.int64)
     assert changes.drained is not None
 
     is_valid = (changes.node < nodes) & (changes.pool < fleet.capacity.shape[1])
-    is_valid[is_valid] = fleet.first[changes.node[is_valid]] != OFF_POOL
+    is_valid[is_valid] = fleet.first[changes.node[is_valid]] != POWERED_DOWN_POOL
     if not is_valid.all():
         location = f"layout change {int(np.flatnonzero(~is_valid)[0])}"
         expected = f"one of {nodes} nodes that is on at first, and one of {fleet.capacity.shape[1]} pools"
@@ -173,7 +174,7 @@ def tabulate_planned_changes(changes: LayoutChanges | None, fleet: NodeFleet) ->
         raise ScenarioError(location, expected, got, "Correct the row.")
 
     order = np.lexsort((np.arange(len(changes)), changes.planned_s, changes.node))
-    planned = make_table(CHANGE_COLUMNS, len(changes))
+    planned = make_table(PLANNED_CHANGE_DTYPE_BY_COLUMN, len(changes))
     planned.row = order
     planned.drains_node = changes.drained[order]
     planned.pool = changes.pool[order]
@@ -203,7 +204,7 @@ def tabulate_change_outcomes(planned: Table) -> pl.DataFrame:
         pl.DataFrame({"row": planned.row, **times, "outcome": planned.outcome})
         .with_columns(
             pl.col(*times).fill_nan(None),
-            pl.col("outcome").replace_strict(CHANGE_OUTCOMES, default=None, return_dtype=pl.String),
+            pl.col("outcome").replace_strict(TEXT_BY_CHANGE_OUTCOME, default=None, return_dtype=pl.String),
         )
         .sort("row")
     )

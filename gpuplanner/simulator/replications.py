@@ -15,7 +15,7 @@ from gpuplanner.core.errors import ScenarioError, SchemaError
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.schemas import WHOLE_GPU
 from gpuplanner.core.units import SECONDS_PER_DAY
-from gpuplanner.usage.job_history import VIEWS, History, history
+from gpuplanner.usage.job_history import REQUEST_VIEWS, History, history
 
 
 @dataclass(frozen=True)
@@ -191,7 +191,7 @@ def _finite_sample(values: Sequence[float] | NDArray[np.float64]) -> NDArray[np.
     return sample
 
 
-SATURDAY = 6
+SATURDAY_ISO_WEEKDAY = 6
 """ISO weekday; Monday is 1."""
 MEASURED_DAYS, WARM_UP_DAYS = 0, 1
 """Streams of random numbers of the two kinds of days."""
@@ -253,7 +253,7 @@ def bootstrap_days(
     day = pl.col("history_day")
     every_day = history.select(pl.date_range(day.min(), day.max())).to_series()
     number = np.arange(-warmup_days, days)
-    is_weekend = (start_weekday - 1 + number) % 7 + 1 >= SATURDAY
+    is_weekend = (start_weekday - 1 + number) % 7 + 1 >= SATURDAY_ISO_WEEKDAY
     drawn_days = _draw_history_days(every_day, is_weekend, _uniform_draws(seed, replication, days, warmup_days))
     calendar = pl.DataFrame({"day": number, "history_day": every_day.gather(drawn_days)})
     time_of_day = pl.col("submit_time") - pl.col("history_day").cast(pl.Datetime("us", "UTC"))
@@ -285,7 +285,7 @@ def _draw_history_days(history: pl.Series, is_weekend: np.ndarray, uniform: np.n
     array of int, shape (n_days,)
         Positions in `history`.
     """
-    is_history_weekend = history.dt.weekday().to_numpy() >= SATURDAY
+    is_history_weekend = history.dt.weekday().to_numpy() >= SATURDAY_ISO_WEEKDAY
     positions = np.empty(len(is_weekend), np.int64)
     for name, kind in (("working", False), ("weekend", True)):
         days = is_weekend == kind
@@ -324,9 +324,9 @@ def _check_bootstrap(
         raise ScenarioError("bootstrap of arrival days", expected, got, "Change them.")
 
 
-LIMIT_FACTOR = 2.0
+ASSUMED_TIME_LIMIT_TO_RUN_TIME_RATIO = 2.0
 """Time limit over run time where the source has no limits: users request twice the run time they need."""
-MIN_EXTRA_INTERVALS = 2
+MIN_HISTORY_BEYOND_HORIZON_INTERVALS = 2
 """Intervals of history that a forecast needs on top of as many as its horizon."""
 
 
@@ -336,14 +336,16 @@ def past_jobs(job_history: History) -> pl.DataFrame:
     Returns
     -------
     polars.DataFrame
-        One row a job; ``profile_*``, ``instances_*`` and ``sms_*`` for each of ``VIEWS``.
+        One row a job; ``profile_*``, ``instances_*`` and ``sms_*`` for each of ``REQUEST_VIEWS``.
     """
     job_columns = ("key", "tenant", "submit_time", "start_time", "end_time")
-    limit_s = pl.max_horizontal(pl.col("time_limit_s"), "run_s").fill_null(LIMIT_FACTOR * pl.col("run_s"))
+    limit_s = pl.max_horizontal(pl.col("time_limit_s"), "run_s").fill_null(
+        ASSUMED_TIME_LIMIT_TO_RUN_TIME_RATIO * pl.col("run_s")
+    )
     base = job_history.views["whole"].select(*job_columns, pl.col("state").cast(pl.String), "run_s", limit_s=limit_s)
     request_columns = {"profile": "profile", "instances": "instances", "sms": "sms_needed"}
     requests = []
-    for view in VIEWS:
+    for view in REQUEST_VIEWS:
         columns = [pl.col(name).alias(f"{prefix}_{view}") for prefix, name in request_columns.items()]
         requests.append(job_history.views[view].select(columns))
     return pl.concat([base, *requests], how="horizontal").filter(pl.col("run_s").is_not_null())
@@ -458,7 +460,7 @@ def explain_short_history(scenario: Scenario) -> str | None:
     job_history = history(scenario)
     history_h = (job_history.plan_start - job_history.recent) / timedelta(hours=1)
     horizon_h = scenario.horizon_intervals * scenario.interval_hours
-    needed_h = horizon_h + MIN_EXTRA_INTERVALS * scenario.interval_hours
+    needed_h = horizon_h + MIN_HISTORY_BEYOND_HORIZON_INTERVALS * scenario.interval_hours
     if history_h < needed_h:
         return f"the history has {history_h:g} hours, and a forecast of {horizon_h:g} hours needs at least {needed_h:g}"
     return _explain_missing_days(job_history, horizon_h)
@@ -471,10 +473,10 @@ def _explain_missing_days(job_history: History, horizon_h: float) -> str | None:
         return "no job was submitted in the history"
     submit_day = pl.col("submit_time").dt.date()
     past_days = past.select(pl.date_range(submit_day.min(), submit_day.max()))
-    past_kinds = set((past_days.to_series().dt.weekday() >= SATURDAY).to_list())
+    past_kinds = set((past_days.to_series().dt.weekday() >= SATURDAY_ISO_WEEKDAY).to_list())
     days = -(-int(horizon_h) // 24)
     first_day = job_history.plan_start
-    horizon_kinds = {(first_day + timedelta(days=day)).isoweekday() >= SATURDAY for day in range(days)}
+    horizon_kinds = {(first_day + timedelta(days=day)).isoweekday() >= SATURDAY_ISO_WEEKDAY for day in range(days)}
     for is_weekend, name in ((False, "working day"), (True, "day of a weekend")):
         if is_weekend in horizon_kinds - past_kinds:
             return f"the history has no {name}, and the horizon has"

@@ -181,9 +181,9 @@ class Drain:
             raise ScenarioError("drain", "ahead_s and limit_s not below 0", str(self), "Fix these values.")
 
 
-SHARED_ORDERS = ("fifo", "fair")
+QUEUE_ORDERS_WITHIN_TIER = ("fifo", "fair")
 """Orders of the queue within a tier."""
-NO_GROUP = -1
+NO_QUOTA_GROUP = -1
 """Number in place of a quota group, or of start hours, where there are none."""
 
 
@@ -206,13 +206,13 @@ class QuotaGroup:
     gpus: float | None = None
     borrow: float | None = None
     lend: float | None = None
-    parent: int = NO_GROUP
+    parent: int = NO_QUOTA_GROUP
     weight: float = 1.0
 
     @property
     def has_quota(self) -> bool:
         """Whether a quota binds the group."""
-        return self.gpus is not None or self.parent != NO_GROUP
+        return self.gpus is not None or self.parent != NO_QUOTA_GROUP
 
 
 @dataclass(frozen=True, eq=False)
@@ -278,18 +278,20 @@ class Sharing:
         """Cast and check the values."""
         for name in ("team", "tier"):
             object.__setattr__(self, name, np.asarray(getattr(self, name), np.int64))
-        order = resolve_name(self.order, SHARED_ORDERS, subject="sharing: order", error=ScenarioError)
+        order = resolve_name(self.order, QUEUE_ORDERS_WITHIN_TIER, subject="sharing: order", error=ScenarioError)
         object.__setattr__(self, "order", order)
-        hours = np.full(len(self.team), NO_GROUP) if self.hours is None else np.asarray(self.hours, np.int64)
+        hours = np.full(len(self.team), NO_QUOTA_GROUP) if self.hours is None else np.asarray(self.hours, np.int64)
         object.__setattr__(self, "hours", hours)
-        is_valid_hours = (hours >= NO_GROUP) & (hours < len(self.openings))
+        is_valid_hours = (hours >= NO_QUOTA_GROUP) & (hours < len(self.openings))
         if hours.shape != self.team.shape or not is_valid_hours.all():
             expected = f"{len(self.team)} rows of {len(self.openings)} openings, or -1"
             raise ScenarioError("sharing: hours", expected, "others", "Fix the start hours.")
 
         count = len(self.groups)
         is_valid = len(self.team) == len(self.tier) and bool(((self.team >= 0) & (self.team < count)).all())
-        is_valid = is_valid and all(NO_GROUP <= group.parent < count and group.weight > 0 for group in self.groups)
+        is_valid = is_valid and all(
+            NO_QUOTA_GROUP <= group.parent < count and group.weight > 0 for group in self.groups
+        )
         if not is_valid or not _is_tree(self.groups):
             expected = "a team and a tier for every request, and cohorts that form a tree"
             todo = "Give every team a row, cohorts after them."
@@ -300,9 +302,9 @@ def _is_tree(groups: Sequence[QuotaGroup]) -> bool:
     """Whether the parents of all groups lead to a top without a cycle."""
     for start in range(len(groups)):
         group, steps = start, 0
-        while group != NO_GROUP and steps <= len(groups):
+        while group != NO_QUOTA_GROUP and steps <= len(groups):
             group, steps = groups[group].parent, steps + 1
-        if group != NO_GROUP:
+        if group != NO_QUOTA_GROUP:
             return False
     return True
 

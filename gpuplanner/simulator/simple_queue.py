@@ -15,16 +15,18 @@ from numpy.typing import NDArray
 from gpuplanner.core.errors import ScenarioError, TraceFormatError, examples, first_error_line, resolve_name
 from gpuplanner.core.execution import compile_event_loop_entry, compile_inlined
 from gpuplanner.simulator.event_loop import pop_event, push_event
-from gpuplanner.simulator.simulation_state import END_EVENT_COLUMNS, NO_INDEX, Floats, Ints, Table, make_table
+from gpuplanner.simulator.simulation_state import END_EVENT_DTYPE_BY_COLUMN, NO_INDEX, Floats, Ints, Table, make_table
 
 BitSets = NDArray[np.uint64]
 """Sets of nodes as bits: [free GPUs, word of 64 nodes]."""
 ONE_BIT, DE_BRUIJN_SHIFT = np.uint64(1), np.uint64(58)
-DE_BRUIJN_NUMBER = np.uint64(0x03F79D71B4CB0A89)
-BIT_NUMBER = np.zeros(64, np.int64)
+DE_BRUIJN_BIT_SCAN_NUMBER = np.uint64(0x03F79D71B4CB0A89)
+BIT_INDEX_BY_DE_BRUIJN_TOP_BITS = np.zeros(64, np.int64)
 """Number of the bit that is set in a power of two: found by the top six bits of its product with a de Bruijn number
 (C. E. Leiserson, H. Prokop, K. H. Randall, "Using de Bruijn sequences to index a 1 in a computer word", 1998)."""
-BIT_NUMBER[[((int(DE_BRUIJN_NUMBER) << bit) % 2**64) >> 58 for bit in range(64)]] = np.arange(64)
+BIT_INDEX_BY_DE_BRUIJN_TOP_BITS[[((int(DE_BRUIJN_BIT_SCAN_NUMBER) << bit) % 2**64) >> 58 for bit in range(64)]] = (
+    np.arange(64)
+)
 
 
 def start_jobs_on_equal_nodes(
@@ -86,7 +88,7 @@ def start_jobs_on_equal_nodes(
         node_bits,
         np.zeros(gpus_per_node + 1, np.int64),
         np.zeros(count, np.int64),
-        make_table(END_EVENT_COLUMNS, count),
+        make_table(END_EVENT_DTYPE_BY_COLUMN, count),
         first_part,
         np.zeros(first_part[-1], np.int64),
     )
@@ -221,7 +223,10 @@ def find_best_fit(free: Ints, node_bits: BitSets, nodes_with_free: Ints, gpus: i
                 bits = node_bits[free_gpus, word]
                 if bits:
                     lowest = bits & (~bits + ONE_BIT)
-                    return int(64 * word + BIT_NUMBER[(lowest * DE_BRUIJN_NUMBER) >> DE_BRUIJN_SHIFT])
+                    return int(
+                        64 * word
+                        + BIT_INDEX_BY_DE_BRUIJN_TOP_BITS[(lowest * DE_BRUIJN_BIT_SCAN_NUMBER) >> DE_BRUIJN_SHIFT]
+                    )
     return NO_INDEX
 
 
@@ -236,28 +241,28 @@ def move_node(free: Ints, node_bits: BitSets, nodes_with_free: Ints, node: int, 
     nodes_with_free[free[node]] += 1
 
 
-LATEST_S = 1e12
+MAX_JOB_LIST_TIME_S = 1e12
 """Largest time or duration in a job list: sums of such times still resolve milliseconds. [s]"""
-MAX_FLEET_GPUS = 10_000_000
+MAX_JOB_LIST_GPUS = 10_000_000
 """GPUs of the largest fleet, and of the largest job. [GPU]"""
-REQUIRED_COLUMNS = ("job_id", "submit_time", "duration", "num_gpus")
+REQUIRED_JOB_LIST_COLUMNS = ("job_id", "submit_time", "duration", "num_gpus")
 OPTIONAL_JOB_COLUMNS = ("tenant", "limit_s")
-COLUMN_RULES = {
-    "submit_time": ("a number from 0 to 1e12", pl.col("submit_time").is_between(0, LATEST_S)),
-    "duration": ("a number from 0 to 1e12", pl.col("duration").is_between(0, LATEST_S)),
+VALID_VALUES_BY_JOB_LIST_COLUMN = {
+    "submit_time": ("a number from 0 to 1e12", pl.col("submit_time").is_between(0, MAX_JOB_LIST_TIME_S)),
+    "duration": ("a number from 0 to 1e12", pl.col("duration").is_between(0, MAX_JOB_LIST_TIME_S)),
     "num_gpus": (
-        f"a whole number from 1 to {MAX_FLEET_GPUS}",
-        pl.col("num_gpus").is_between(1, MAX_FLEET_GPUS) & (pl.col("num_gpus") % 1 == 0),
+        f"a whole number from 1 to {MAX_JOB_LIST_GPUS}",
+        pl.col("num_gpus").is_between(1, MAX_JOB_LIST_GPUS) & (pl.col("num_gpus") % 1 == 0),
     ),
     "limit_s": (
         "a number above 0 and up to 1e12, or nothing",
-        pl.col("limit_s").is_between(0, LATEST_S, closed="right"),
+        pl.col("limit_s").is_between(0, MAX_JOB_LIST_TIME_S, closed="right"),
     ),
 }
 """Valid values of each number of a job list, as text and as an expression."""
 JOB_LIST_QUEUES = ("fifo", "pass", "backfill", "sjf", "fair")
 """Queue rules: first come, first served; every job that fits; EASY backfill; shortest job first; fair share by team."""
-WAIT_PERCENTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
+QUANTILE_BY_WAIT_COLUMN = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 
 
 def read_job_list(path: str | Path) -> tuple[pl.DataFrame, list[str]]:
@@ -296,7 +301,7 @@ def read_job_list(path: str | Path) -> tuple[pl.DataFrame, list[str]]:
     cells = _read_cells(path)
     optional = [name for name in OPTIONAL_JOB_COLUMNS if name not in cells.columns]
     rows = cells.with_columns(pl.lit(None, pl.String).alias(name) for name in optional).with_columns(
-        pl.col(name).str.strip_chars().cast(pl.Float64, strict=False) for name in COLUMN_RULES
+        pl.col(name).str.strip_chars().cast(pl.Float64, strict=False) for name in VALID_VALUES_BY_JOB_LIST_COLUMN
     )
     _check_rows(rows, cells, path)
     jobs = rows.select(
@@ -438,7 +443,7 @@ def tabulate_waits(outcomes: pl.DataFrame) -> pl.DataFrame:
         outcomes.select(
             measure=pl.lit(name),
             mean=values.mean(),
-            **{label: values.quantile(level, "linear") for label, level in WAIT_PERCENTILES.items()},
+            **{label: values.quantile(level, "linear") for label, level in QUANTILE_BY_WAIT_COLUMN.items()},
             max=values.max(),
         )
         for name, values in measures.items()
@@ -471,8 +476,8 @@ def _find_starts(jobs: pl.DataFrame, nodes: int, gpus_per_node: int, queue: str)
 
 def _check_fleet(jobs: pl.DataFrame, gpus: int, gpus_per_node: int) -> None:
     """Raise if the GPUs are no multiple of those of a node, too many, or too few for a job."""
-    if gpus > MAX_FLEET_GPUS or gpus % gpus_per_node:
-        expected = f"full nodes of {gpus_per_node} GPUs, at most {MAX_FLEET_GPUS} GPUs"
+    if gpus > MAX_JOB_LIST_GPUS or gpus % gpus_per_node:
+        expected = f"full nodes of {gpus_per_node} GPUs, at most {MAX_JOB_LIST_GPUS} GPUs"
         raise ScenarioError("fleet", expected, f"{gpus} GPUs", "Change --gpus or --gpus-per-node.")
     too_large = jobs.filter(pl.col("gpus") > gpus)["job_id"].to_list()
     if too_large:
@@ -491,8 +496,10 @@ def _read_cells(path: str | Path) -> pl.DataFrame:
         todo = "Give a CSV file with a list of jobs."
         raise TraceFormatError(str(path), "a CSV file, plain or gzip", first_error_line(error), todo) from None
 
-    missing = [name for name in REQUIRED_COLUMNS if name not in cells.columns]
-    repeated = [name for name in (*REQUIRED_COLUMNS, *OPTIONAL_JOB_COLUMNS) if f"{name}_duplicated_0" in cells.columns]
+    missing = [name for name in REQUIRED_JOB_LIST_COLUMNS if name not in cells.columns]
+    repeated = [
+        name for name in (*REQUIRED_JOB_LIST_COLUMNS, *OPTIONAL_JOB_COLUMNS) if f"{name}_duplicated_0" in cells.columns
+    ]
     got = ""
     if not cells.columns:
         got = "nothing"
@@ -503,7 +510,9 @@ def _read_cells(path: str | Path) -> pl.DataFrame:
     elif not cells.height:
         got = "no rows"
     if got:
-        expected = f"columns {', '.join(map(repr, REQUIRED_COLUMNS))}, separated by commas, and at least one job"
+        expected = (
+            f"columns {', '.join(map(repr, REQUIRED_JOB_LIST_COLUMNS))}, separated by commas, and at least one job"
+        )
         raise TraceFormatError(str(path), expected, got, "Fix the file.")
     return cells
 
@@ -512,10 +521,10 @@ def _check_rows(rows: pl.DataFrame, cells: pl.DataFrame, path: str | Path) -> No
     """Raise if a job has no id, an id occurs twice, or a number breaks its rule; name the column and the rows."""
     _require_valid(cells, pl.col("job_id").is_not_null(), path, "job_id", "an id")
     _require_valid(cells, ~pl.col("job_id").is_duplicated(), path, "job_id", "ids that stand once")
-    for name, (expected, rule) in COLUMN_RULES.items():
+    for name, (expected, rule) in VALID_VALUES_BY_JOB_LIST_COLUMN.items():
         if name in cells.columns:
             is_empty = cells[name].fill_null("").str.strip_chars() == ""
-            may_be_empty = pl.lit(value=name not in REQUIRED_COLUMNS) & is_empty
+            may_be_empty = pl.lit(value=name not in REQUIRED_JOB_LIST_COLUMNS) & is_empty
             valid = rows.select(rule.fill_null(value=False) | may_be_empty).to_series()
             _require_valid(cells, valid, path, name, expected)
 
@@ -531,7 +540,7 @@ def _require_valid(cells: pl.DataFrame, valid: pl.Expr | pl.Series, path: str | 
 
 def _collect_remarks(jobs: pl.DataFrame, columns: list[str]) -> list[str]:
     """Describe columns that are not read, and rows that are unusual but harmless, with counts."""
-    unused = [name for name in columns if name not in (*REQUIRED_COLUMNS, *OPTIONAL_JOB_COLUMNS)]
+    unused = [name for name in columns if name not in (*REQUIRED_JOB_LIST_COLUMNS, *OPTIONAL_JOB_COLUMNS)]
     unsorted = int((jobs["submit_s"] < jobs["submit_s"].cum_max()).sum())
     tied = jobs.height - jobs["submit_s"].n_unique()
     zero = jobs.filter(pl.col("run_s") == 0)["job_id"].to_list()

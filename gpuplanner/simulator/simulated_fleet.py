@@ -19,7 +19,7 @@ from gpuplanner.hardware.mig_layouts import order_driver_starts
 from gpuplanner.hardware.repartitioning_cost import ChangeCost
 from gpuplanner.simulator.simulation_state import NO_INDEX, Floats, InstanceSets, Ints
 
-EMPTY_SET = 0
+EMPTY_INSTANCE_SET = 0
 """Number of the instance set without instances."""
 
 
@@ -81,7 +81,7 @@ class DynamicMig:
         whole : bool
             Whether it offers full GPUs as well.
         """
-        room = gpus * self.places.room[EMPTY_SET]
+        room = gpus * self.places.room[EMPTY_INSTANCE_SET]
         room[0] = gpus if whole else 0
         return [int(count) for count in room]
 
@@ -108,10 +108,10 @@ def instance_sets(gpu_model: GpuModel, profiles: tuple[str, ...]) -> InstanceSet
     --------
     >>> from gpuplanner.hardware.gpu_models import load_gpu_model
     >>> sets = instance_sets(load_gpu_model("H100-80GB-SXM5"), ("gpu", "1g.10gb", "3g.40gb"))
-    >>> sets.room[EMPTY_SET].tolist()
+    >>> sets.room[EMPTY_INSTANCE_SET].tolist()
     [1, 7, 2]
-    >>> after = sets.after_adding[EMPTY_SET, 1]  # at slice 6: one 3g.40gb less has room, but still seven 1g.10gb in all
-    >>> sets.start_slice[EMPTY_SET, 1].item(), sets.room[after].tolist()
+    >>> after = sets.after_adding[EMPTY_INSTANCE_SET, 1]  # one 3g.40gb less has room, but still seven 1g.10gb
+    >>> sets.start_slice[EMPTY_INSTANCE_SET, 1].item(), sets.room[after].tolist()
     (6, [0, 6, 1])
     """
     mig_profiles = [gpu_model.profile(name) for name in profiles if name != WHOLE_GPU]
@@ -134,8 +134,12 @@ def instance_sets(gpu_model: GpuModel, profiles: tuple[str, ...]) -> InstanceSet
     value = np.zeros(len(sets) + 1, np.int64)  # compute slices that may still be added, over all profiles
 
     # The full GPU has the last number; it fits on an empty GPU alone.
-    after_adding[EMPTY_SET, 0], start_slice[EMPTY_SET, 0], after_removing[-1, 0] = len(sets), 0, EMPTY_SET
-    room[EMPTY_SET, 0] = max_room[EMPTY_SET, 0] = 1
+    after_adding[EMPTY_INSTANCE_SET, 0], start_slice[EMPTY_INSTANCE_SET, 0], after_removing[-1, 0] = (
+        len(sets),
+        0,
+        EMPTY_INSTANCE_SET,
+    )
+    room[EMPTY_INSTANCE_SET, 0] = max_room[EMPTY_INSTANCE_SET, 0] = 1
 
     # Larger sets come first, so that the sets with one instance more are known.
     for number in reversed(range(len(sets))):
@@ -218,7 +222,7 @@ class NodeNetwork:
         return replace(self, domains=self.domains[:, np.asarray(nodes)])
 
 
-OFF_POOL = -1
+POWERED_DOWN_POOL = -1
 """Number in place of the pool of a node that is powered down at first."""
 
 

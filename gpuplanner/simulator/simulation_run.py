@@ -11,7 +11,7 @@ import polars as pl
 
 from gpuplanner.core.errors import ScenarioError, resolve_name
 from gpuplanner.simulator.planned_changes import LayoutChanges, tabulate_change_outcomes, tabulate_planned_changes
-from gpuplanner.simulator.scheduling_rules import NO_GROUP, QuotaGroup, SharedOutcome, Sharing
+from gpuplanner.simulator.scheduling_rules import NO_QUOTA_GROUP, QuotaGroup, SharedOutcome, Sharing
 from gpuplanner.simulator.simulated_fleet import (
     NodeAutoscaling,
     NodeFleet,
@@ -22,15 +22,15 @@ from gpuplanner.simulator.simulated_fleet import (
     serving_profile_table,
 )
 from gpuplanner.simulator.simulation_state import (
-    END_EVENT_COLUMNS,
+    END_EVENT_DTYPE_BY_COLUMN,
     NO_INDEX,
-    POWER_LOG_COLUMNS,
-    QUOTA_COLUMNS,
+    POWER_LOG_DTYPE_BY_COLUMN,
+    QUOTA_DTYPE_BY_COLUMN,
     QUOTA_UNITS_PER_GPU,
-    STATUS_COLUMNS,
-    STOPPED_RUN_COLUMNS,
-    TENANCY_STATUS_COLUMNS,
-    TENANT_JOB_COLUMNS,
+    STATUS_DTYPE_BY_COLUMN,
+    STOPPED_RUN_DTYPE_BY_COLUMN,
+    TEAM_STATUS_DTYPE_BY_COLUMN,
+    TENANT_REQUEST_DTYPE_BY_COLUMN,
     UNLIMITED_UNITS,
     DynamicMigState,
     Floats,
@@ -46,7 +46,7 @@ QUEUE_RULES = ("easy", "strict", "slurm", "pass")
 """Names of the queue rules: EASY backfill, strict FIFO, Slurm's backfill, every request that fits."""
 PLACEMENT_RULES = ("best", "fullest", "lowest", "consolidate", "spread")
 """Names of the placement rules, in the order of their numbers."""
-N_QUEUES = 2
+NUMBER_OF_QUEUES = 2
 """Queues with a head, and partitions of Slurm: full GPUs (0), and MIG slices (1). With dynamic MIG all are in 0."""
 POWER_LOG_ROWS = 1 << 14
 """Power changes of nodes that are logged before the event loop hands them over [rows]."""
@@ -270,7 +270,7 @@ def _initial_state(
     is_slice = np.arange(profiles) > 0
     network = fleet.network or NodeNetwork(np.zeros((0, nodes), np.int64), np.ones(2))
     domains = int(network.domains.max(initial=-1)) + 1
-    status = make_table(STATUS_COLUMNS, 1)
+    status = make_table(STATUS_DTYPE_BY_COLUMN, 1)
     status[0].last_power_up_s = status[0].next_change_s = -np.inf
     status[0].next_power_down_s = np.inf
 
@@ -307,23 +307,26 @@ def _initial_state(
         allocated_request=ints(allocations),
         # Starts and the queue
         start_s=np.full(count, np.nan), run_factor=np.ones(count), served_profile=ints(count, fill=NO_INDEX),
-        queue=ints(count), ends=make_table(END_EVENT_COLUMNS, count), chosen_node=ints(max_nodes),
-        chosen_amount=ints(max_nodes), chosen_by=ints(nodes), is_blocked=ints(max(profiles, N_QUEUES)),
-        head=ints(N_QUEUES, fill=NO_INDEX), head_profile=ints(N_QUEUES), shadow_s=floats(N_QUEUES),
-        is_closed=ints(N_QUEUES), is_wanted=ints(profiles), waiting_of_kind=ints(kinds),
+        queue=ints(count), ends=make_table(END_EVENT_DTYPE_BY_COLUMN, count), chosen_node=ints(max_nodes),
+        chosen_amount=ints(max_nodes), chosen_by=ints(nodes), is_blocked=ints(max(profiles, NUMBER_OF_QUEUES)),
+        head=ints(NUMBER_OF_QUEUES, fill=NO_INDEX), head_profile=ints(NUMBER_OF_QUEUES),
+        shadow_s=floats(NUMBER_OF_QUEUES),
+        is_closed=ints(NUMBER_OF_QUEUES), is_wanted=ints(profiles), waiting_of_kind=ints(kinds),
         kind_profile=kind_columns[:, 0].copy(), is_unplaceable=ints(kinds),
         # Cached searches
         searched_at=ints(kinds, preferences), infeasible_from_s=floats(kinds, preferences),
         found_tier=ints(kinds, preferences), is_unprovisionable=ints(kinds), room_s=floats(nodes),
-        node_changes=ints(nodes), cached_need=ints(N_QUEUES, nodes, fill=NO_INDEX), cached_at=ints(N_QUEUES, nodes),
-        cached_room_s=floats(N_QUEUES, nodes), is_shadow_node=ints(nodes), reserved_from_s=np.full(nodes, np.inf),
+        node_changes=ints(nodes), cached_need=ints(NUMBER_OF_QUEUES, nodes, fill=NO_INDEX),
+        cached_at=ints(NUMBER_OF_QUEUES, nodes),
+        cached_room_s=floats(NUMBER_OF_QUEUES, nodes), is_shadow_node=ints(nodes), reserved_from_s=np.full(nodes,
+        np.inf),
         extra=ints(nodes), domain_nodes=ints(domains), domain_last_nodes=ints(domains),
         domain_unallocated=ints(domains), unclaimed=ints(nodes, profiles), is_claimed=ints(nodes),
         idle_nodes=ints(pools), mig=_dynamic_mig_state(fleet),
         # Planned changes
         planned=plan[0], first_change=plan[1], stage=ints(nodes), next_drain=ints(nodes),
         next_power_change=ints(nodes), partitioned_for=ints(nodes, fill=NO_INDEX),
-        power_log=make_table(POWER_LOG_COLUMNS, POWER_LOG_ROWS + 8 * nodes + 2 * len(plan[0])), status=status,
+        power_log=make_table(POWER_LOG_DTYPE_BY_COLUMN, POWER_LOG_ROWS + 8 * nodes + 2 * len(plan[0])), status=status,
     )  # fmt: skip
 
 
@@ -458,7 +461,7 @@ def _initial_tenancy(requests: NodeRequests, fleet: NodeFleet, sharing: Sharing,
     shares = fleet.weights if sharing.shares is None else np.asarray(sharing.shares)
     units = np.round(QUOTA_UNITS_PER_GPU * shares).astype(np.int64)
 
-    jobs = make_table(TENANT_JOB_COLUMNS, count)
+    jobs = make_table(TENANT_REQUEST_DTYPE_BY_COLUMN, count)
     jobs.team, jobs.tier, jobs.row = sharing.team[order], sharing.tier[order], order
     jobs.units = units[requests.profile[order]] * total
     jobs.work_left_s = requests.run_s[order]
@@ -467,7 +470,7 @@ def _initial_tenancy(requests: NodeRequests, fleet: NodeFleet, sharing: Sharing,
     jobs.overhead_s = sharing.preemption.overhead_s
     jobs.first_start_s = jobs.end_s = jobs.reclaimed_s = np.nan
 
-    status = make_table(TENANCY_STATUS_COLUMNS, 1)
+    status = make_table(TEAM_STATUS_DTYPE_BY_COLUMN, 1)
     status.is_fair_share = sharing.order == "fair"
     status.tiers_preempt = sharing.tiers_preempt
     status.reclaims = sharing.reclaim
@@ -488,13 +491,13 @@ def _initial_tenancy(requests: NodeRequests, fleet: NodeFleet, sharing: Sharing,
 
     victims, over_quota, heads, merge_buffer = np.zeros((4, count), np.int64)
     # In one instant no more requests fail than were running when it began.
-    stopped = make_table(STOPPED_RUN_COLUMNS, 2 * count + 64)
+    stopped = make_table(STOPPED_RUN_DTYPE_BY_COLUMN, 2 * count + 64)
     groups = tabulate_quota_groups(sharing.groups)
     return TeamState(groups, jobs, victims, over_quota, heads, merge_buffer, hours_s, passed_hours, stopped, status)
 
 
 def tabulate_quota_groups(groups: Sequence[QuotaGroup]) -> Table:
-    """Tabulate teams and cohorts for the event loop, with ``QUOTA_COLUMNS``.
+    """Tabulate teams and cohorts for the event loop, with ``QUOTA_DTYPE_BY_COLUMN``.
 
     Examples
     --------
@@ -502,7 +505,7 @@ def tabulate_quota_groups(groups: Sequence[QuotaGroup]) -> Table:
     >>> (table.local / QUOTA_UNITS_PER_GPU).tolist(), (table.subtree / QUOTA_UNITS_PER_GPU).tolist()
     ([3.0, 0.0, 0.0], [4.0, 2.0, 4.0])
     """
-    table = make_table(QUOTA_COLUMNS, len(groups))
+    table = make_table(QUOTA_DTYPE_BY_COLUMN, len(groups))
     for row, group in zip(table, groups, strict=True):
         row.nominal = round(QUOTA_UNITS_PER_GPU * (group.gpus or 0.0))
         row.borrow = UNLIMITED_UNITS if group.borrow is None else round(QUOTA_UNITS_PER_GPU * group.borrow)
@@ -516,7 +519,7 @@ def tabulate_quota_groups(groups: Sequence[QuotaGroup]) -> Table:
     for number in sorted(range(len(groups)), key=lambda number: -_depth(groups, number)):
         row, lend = table[number], groups[number].lend
         row.local = 0 if lend is None else max(row.subtree - round(QUOTA_UNITS_PER_GPU * lend), 0)
-        if row.parent != NO_GROUP:
+        if row.parent != NO_QUOTA_GROUP:
             table[row.parent].subtree += row.subtree - row.local
     return table
 
@@ -524,17 +527,17 @@ def tabulate_quota_groups(groups: Sequence[QuotaGroup]) -> Table:
 def _depth(groups: Sequence[QuotaGroup], number: int) -> int:
     """Count the cohorts above a group."""
     parent = groups[number].parent
-    return 0 if parent == NO_GROUP else 1 + _depth(groups, parent)
+    return 0 if parent == NO_QUOTA_GROUP else 1 + _depth(groups, parent)
 
 
 def _require_progress(team_state: TeamState) -> None:
     """Raise if a request fails so often that it never ends."""
     stuck_request = int(team_state.status[0].stuck_request)
     if stuck_request != NO_INDEX:
-        from gpuplanner.simulator.multi_tenant_loop import MAX_STARTS
+        from gpuplanner.simulator.multi_tenant_loop import MAX_STARTS_PER_REQUEST
 
         location = f"request {int(team_state.jobs[stuck_request].row)}"
-        expected = f"an end after at most {MAX_STARTS} starts"
+        expected = f"an end after at most {MAX_STARTS_PER_REQUEST} starts"
         todo = "Lower the rate of failures, or save work more often."
         raise ScenarioError(location, expected, "one that is stopped before it gets on", todo)
 
@@ -553,7 +556,7 @@ def _shared_outcome(run: SimulationRun, team_state: TeamState, stopped: list[np.
     if run.state is not None:
         is_running[run.state.ends.request[: run.state.status[0].running]] = True
     last_s = np.where(is_running | ~np.isnan(jobs.end_s), jobs.allocated_s, np.nan)
-    log = np.concatenate(stopped) if stopped else make_table(STOPPED_RUN_COLUMNS, 0)
+    log = np.concatenate(stopped) if stopped else make_table(STOPPED_RUN_DTYPE_BY_COLUMN, 0)
     times = {f"{name}_s": log[name] for name in ("begun", "at", "lost")}
     return SharedOutcome(
         start_s=by_row(jobs.first_start_s), power_intervals=outcome.power_intervals,

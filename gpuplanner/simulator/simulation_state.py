@@ -13,7 +13,7 @@ Floats: TypeAlias = NDArray[np.float64]
 Table: TypeAlias = np.recarray[Any, Any]
 Row: TypeAlias = Any  # one row of a table
 
-END_EVENT_COLUMNS = {"time_s": float, "request": int}
+END_EVENT_DTYPE_BY_COLUMN = {"time_s": float, "request": int}
 """Columns of an event heap: when a request ends, and its number."""
 
 
@@ -29,7 +29,7 @@ def make_table(columns: Mapping[str, type], rows: int) -> Table:
 
     Examples
     --------
-    >>> make_table(END_EVENT_COLUMNS, 2).request.tolist()
+    >>> make_table(END_EVENT_DTYPE_BY_COLUMN, 2).request.tolist()
     [0, 0]
     """
     return np.zeros(rows, np.dtype(list(columns.items()), align=True)).view(np.recarray)
@@ -37,7 +37,7 @@ def make_table(columns: Mapping[str, type], rows: int) -> Table:
 
 NO_INDEX = -1
 """Number in place of a request, node, pool, profile or row where there is none."""
-IMPOSSIBLE_LOSS = 1 << 60
+IMPOSSIBLE_PLACEMENT_LOSS = 1 << 60
 """Instances lost to the queue head where the instances that are to be placed do not fit at all."""
 OFFLINE, POWERING_UP, ONLINE = range(3)
 """States of a node. Offline: powered down, or cordoned for a planned change, so that nothing starts on it."""
@@ -45,9 +45,9 @@ SCHEDULABLE, CORDONED, PARTITIONING = range(3)
 """Steps of a planned change that drains a node."""
 BEST_FIT, MOST_USED, LOWEST_NUMBER, CONSOLIDATE, SPREAD = range(5)
 """Placement rules, by their numbers."""
-BACKFILL_DEPTH = 500
+DEFAULT_BACKFILL_DEPTH_REQUESTS = 500
 """Requests that backfill tries behind the queue head: bf_max_job_test (slurm.conf(5), SchedulerParameters)."""
-STATUS_COLUMNS = {
+STATUS_DTYPE_BY_COLUMN = {
     "now_s": float,
     "has_begun": int,
     "arrived": int,
@@ -67,7 +67,7 @@ STATUS_COLUMNS = {
     "short_start_nodes": int,  # cordoned nodes that take requests which end before the change
 }
 """Columns of the one row of counters and clocks."""
-CHANGE_COLUMNS = {
+PLANNED_CHANGE_DTYPE_BY_COLUMN = {
     "row": int,  # row of the change in the input
     "planned_s": float,
     "cordon_s": float,
@@ -82,7 +82,7 @@ CHANGE_COLUMNS = {
     "outcome": int,  # NO_INDEX until it is over
 }
 """Columns of the planned changes of nodes."""
-POWER_LOG_COLUMNS = {"node": int, "pool": int, "time_s": float, "is_on": int}
+POWER_LOG_DTYPE_BY_COLUMN = {"node": int, "pool": int, "time_s": float, "is_on": int}
 """Columns of the log of nodes that power up or down."""
 
 
@@ -219,7 +219,7 @@ QUOTA_UNITS_PER_GPU = 5040
 """Parts of a GPU in which quotas are counted: divisible by the slices of every GPU model in the catalogue."""
 UNLIMITED_UNITS = 1 << 60
 """Quota units of a group that no quota binds."""
-QUOTA_COLUMNS = {
+QUOTA_DTYPE_BY_COLUMN = {
     "nominal": int,  # quota units of its own
     "local": int,  # quota units that it does not lend
     "subtree": int,  # its own units and those that the groups below it lend
@@ -234,7 +234,7 @@ QUOTA_COLUMNS = {
     "used": float,  # decayed GPU-seconds over its weight
 }
 """Columns of the quota table: teams, then cohorts."""
-TENANT_JOB_COLUMNS = {
+TENANT_REQUEST_DTYPE_BY_COLUMN = {
     "team": int,
     "tier": int,
     "row": int,  # row of the request in the input, which seeds its failures
@@ -260,9 +260,9 @@ TENANT_JOB_COLUMNS = {
     "reclaimed_s": float,  # when it lost its nodes to a reclaim: it preempts no other in that instant
 }
 """Columns of the requests of tenants."""
-STOPPED_RUN_COLUMNS = {"request": int, "failed": int, "begun": float, "at": float, "lost": float}
+STOPPED_RUN_DTYPE_BY_COLUMN = {"request": int, "failed": int, "begun": float, "at": float, "lost": float}
 """Columns of the log of runs that a preemption or a failure ended."""
-TENANCY_STATUS_COLUMNS = {
+TEAM_STATUS_DTYPE_BY_COLUMN = {
     "is_fair_share": int,
     "tiers_preempt": int,
     "reclaims": int,

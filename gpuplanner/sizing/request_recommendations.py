@@ -11,8 +11,8 @@ import polars as pl
 
 from gpuplanner.core.errors import SchemaError
 from gpuplanner.hardware.gpu_models import as_gpu_model
-from gpuplanner.usage.requested_demand import PROFILE_SIZE_COLUMNS, profile_sizes
-from gpuplanner.usage.rightsizing import REQUEST_KEYS, first_text
+from gpuplanner.usage.requested_demand import PROFILE_SIZE_SCHEMA, profile_sizes
+from gpuplanner.usage.rightsizing import SAME_REQUEST_KEY_COLUMNS, first_text
 
 COMPLETE_RUN_STATES = ("COMPLETED", "TIMEOUT")
 """Runs that reached their end or their limit. What failed or was cancelled may have stopped before its peak: it
@@ -96,10 +96,10 @@ def _profile_ranks(jobs: pl.DataFrame) -> pl.DataFrame:
     """Make the ranked profiles of all GPU models, with their names."""
     boards = jobs["board"].drop_nulls().unique().sort()
     tables = [
-        profile_sizes(as_gpu_model(name)).select(pl.lit(name).alias("board"), *PROFILE_SIZE_COLUMNS) for name in boards
+        profile_sizes(as_gpu_model(name)).select(pl.lit(name).alias("board"), *PROFILE_SIZE_SCHEMA) for name in boards
     ]
     return (
-        pl.concat([pl.DataFrame(schema={"board": pl.String, **PROFILE_SIZE_COLUMNS}), *tables])
+        pl.concat([pl.DataFrame(schema={"board": pl.String, **PROFILE_SIZE_SCHEMA}), *tables])
         .filter(pl.col("rank").is_not_null())
         .unique(["board", "rank"], keep="first", maintain_order=True)
     )
@@ -200,7 +200,8 @@ def recommend_requests(history: pl.DataFrame, *, minimum_evidence: int = 5, high
     Returns
     -------
     polars.DataFrame
-        One row per group, most GPU-hours saved first: the columns ``REQUEST_KEYS``, ``gpu_model``, ``profile``,
+        One row per group, most GPU-hours saved first: the columns ``SAME_REQUEST_KEY_COLUMNS``, ``gpu_model``,
+        ``profile``,
         ``instances``, ``nodes`` (most), ``jobs``; ``memory_asked_gib``, ``memory_peak_gib`` (highest),
         ``sm_activity`` (median), ``run_s`` (median), ``run_p95_s`` (covers 95 %), ``time_limit_s`` (median asked),
         ``wait_s`` (median); ``recommended_profile``, ``instances_hint``, ``size_runs`` (full runs), ``size_risk``
@@ -236,8 +237,8 @@ def recommend_requests(history: pl.DataFrame, *, minimum_evidence: int = 5, high
         expected = "minimum_evidence of at least 2 and highest_risk from 0 to 1"
         got = f"{minimum_evidence!r} and {highest_risk!r}"
         raise SchemaError("hints", expected, got, "Use for example 5 and 0.1.")
-    groups = history.select(REQUEST_KEYS).unique(maintain_order=True).with_row_index("group")
-    jobs = history.join(groups, on=REQUEST_KEYS, how="left", nulls_equal=True, maintain_order="left")
+    groups = history.select(SAME_REQUEST_KEY_COLUMNS).unique(maintain_order=True).with_row_index("group")
+    jobs = history.join(groups, on=SAME_REQUEST_KEY_COLUMNS, how="left", nulls_equal=True, maintain_order="left")
     table = groups
     for part in (_summarize_groups(jobs), estimate_size_risks(jobs), estimate_limit_risks(jobs)):
         table = table.join(part, on="group", how="left", maintain_order="left")
@@ -250,7 +251,7 @@ def recommend_requests(history: pl.DataFrame, *, minimum_evidence: int = 5, high
 
 
 RECOMMENDATION_COLUMNS = (
-    *REQUEST_KEYS,
+    *SAME_REQUEST_KEY_COLUMNS,
     "board",
     "profile",
     "instances",

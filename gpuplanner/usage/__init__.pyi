@@ -1,13 +1,13 @@
 """Public names of the package and the modules that hold them: for type checkers, and loaded when used."""
 
-from gpuplanner.usage.allocated_hours import ACTIVE as ACTIVE
+from gpuplanner.usage.allocated_hours import ACTIVE_GPU_HOURS_COLUMN as ACTIVE_GPU_HOURS_COLUMN
 from gpuplanner.usage.allocated_hours import allocated_and_active as allocated_and_active
 from gpuplanner.usage.allocated_hours import allocated_by_activity as allocated_by_activity
 from gpuplanner.usage.allocated_hours import allocated_by_state as allocated_by_state
 from gpuplanner.usage.allocated_hours import gpu_hours_by_node as gpu_hours_by_node
 from gpuplanner.usage.allocated_hours import requested_allocated_active as requested_allocated_active
 from gpuplanner.usage.allocated_hours import summarize_by_node as summarize_by_node
-from gpuplanner.usage.bottlenecks import RESOURCE_BOUNDS as RESOURCE_BOUNDS
+from gpuplanner.usage.bottlenecks import BOTTLENECK_NAMES as BOTTLENECK_NAMES
 from gpuplanner.usage.bottlenecks import Counters as Counters
 from gpuplanner.usage.bottlenecks import Threshold as Threshold
 from gpuplanner.usage.bottlenecks import advice as advice
@@ -16,7 +16,7 @@ from gpuplanner.usage.bottlenecks import signature as signature
 from gpuplanner.usage.bottlenecks import signatures_by_class as signatures_by_class
 from gpuplanner.usage.bottlenecks import signatures_of as signatures_of
 from gpuplanner.usage.dataset_description import describe as describe
-from gpuplanner.usage.fair_share import NO_TENANT as NO_TENANT
+from gpuplanner.usage.fair_share import NO_TENANT_LABEL as NO_TENANT_LABEL
 from gpuplanner.usage.fair_share import Claims as Claims
 from gpuplanner.usage.fair_share import borrowed_hours as borrowed_hours
 from gpuplanner.usage.fair_share import entitled_by_shares as entitled_by_shares
@@ -26,7 +26,7 @@ from gpuplanner.usage.fair_share import shares_over_time as shares_over_time
 from gpuplanner.usage.fair_share import tenant_accounts as tenant_accounts
 from gpuplanner.usage.fair_share import tenant_intervals as tenant_intervals
 from gpuplanner.usage.fragmentation import slice_hours as slice_hours
-from gpuplanner.usage.gpu_hour_ledger import ONE_POOL as ONE_POOL
+from gpuplanner.usage.gpu_hour_ledger import ONE_POOL_ASSUMPTION_TEXT as ONE_POOL_ASSUMPTION_TEXT
 from gpuplanner.usage.gpu_hour_ledger import UNUSED_BUCKETS as UNUSED_BUCKETS
 from gpuplanner.usage.gpu_hour_ledger import gpu_time_ledger as gpu_time_ledger
 from gpuplanner.usage.gpu_hour_ledger import hours_by_bucket as hours_by_bucket
@@ -36,8 +36,8 @@ from gpuplanner.usage.gpu_hour_ledger import ledger_assumptions as ledger_assump
 from gpuplanner.usage.gpu_hour_ledger import reconcile_ledger as reconcile_ledger
 from gpuplanner.usage.gpu_hour_ledger import unused_share as unused_share
 from gpuplanner.usage.job_classes import JOB_CLASSES as JOB_CLASSES
-from gpuplanner.usage.job_classes import NUMBER_FACTS as NUMBER_FACTS
-from gpuplanner.usage.job_classes import TEXT_FACTS as TEXT_FACTS
+from gpuplanner.usage.job_classes import TEXT_RULE_COLUMNS as TEXT_RULE_COLUMNS
+from gpuplanner.usage.job_classes import UNIT_BY_NUMBER_RULE_COLUMN as UNIT_BY_NUMBER_RULE_COLUMN
 from gpuplanner.usage.job_classes import NameCondition as NameCondition
 from gpuplanner.usage.job_classes import RangeCondition as RangeCondition
 from gpuplanner.usage.job_classes import Rule as Rule
@@ -50,7 +50,7 @@ from gpuplanner.usage.job_phases import PHASE_LABELS as PHASE_LABELS
 from gpuplanner.usage.job_phases import find_phases as find_phases
 from gpuplanner.usage.occupancy import inferred_inventory as inferred_inventory
 from gpuplanner.usage.occupancy import installed_gpu_hours as installed_gpu_hours
-from gpuplanner.usage.phase_demand import VERDICTS as VERDICTS
+from gpuplanner.usage.phase_demand import LATE_DEMAND_VERDICTS as LATE_DEMAND_VERDICTS
 from gpuplanner.usage.phase_demand import LateDemandTest as LateDemandTest
 from gpuplanner.usage.phase_demand import claim_by_class as claim_by_class
 from gpuplanner.usage.phase_demand import claim_table as claim_table
@@ -59,7 +59,7 @@ from gpuplanner.usage.phase_demand import fit_phases as fit_phases
 from gpuplanner.usage.phase_demand import judge_claim as judge_claim
 from gpuplanner.usage.phase_demand import late_over_early as late_over_early
 from gpuplanner.usage.phase_demand import phases_of_jobs as phases_of_jobs
-from gpuplanner.usage.requested_demand import POOLED_TENANT as POOLED_TENANT
+from gpuplanner.usage.requested_demand import ALL_TENANTS_POOL_NAME as ALL_TENANTS_POOL_NAME
 from gpuplanner.usage.requested_demand import count_excluded_jobs as count_excluded_jobs
 from gpuplanner.usage.requested_demand import demand_series as demand_series
 from gpuplanner.usage.requested_demand import mean_occupancy as mean_occupancy
@@ -71,7 +71,7 @@ from gpuplanner.usage.requested_demand import smallest_profile as smallest_profi
 from gpuplanner.usage.requested_demand import unknown_profiles as unknown_profiles
 from gpuplanner.usage.requested_demand import weekly_demand as weekly_demand
 from gpuplanner.usage.rightsizing import EVIDENCE_KINDS as EVIDENCE_KINDS
-from gpuplanner.usage.rightsizing import REQUEST_KEYS as REQUEST_KEYS
+from gpuplanner.usage.rightsizing import SAME_REQUEST_KEY_COLUMNS as SAME_REQUEST_KEY_COLUMNS
 from gpuplanner.usage.rightsizing import keep_requests as keep_requests
 from gpuplanner.usage.rightsizing import models_of_jobs as models_of_jobs
 from gpuplanner.usage.rightsizing import requested_and_used as requested_and_used
@@ -80,7 +80,7 @@ from gpuplanner.usage.run_times import Hazards as Hazards
 from gpuplanner.usage.run_times import impute_run_times as impute_run_times
 from gpuplanner.usage.run_times import remaining_run_time as remaining_run_time
 from gpuplanner.usage.run_times import remaining_while_busy as remaining_while_busy
-from gpuplanner.usage.utilization_dips import SPIKE_LABELS as SPIKE_LABELS
+from gpuplanner.usage.utilization_dips import DIP_CAUSE_LABELS as DIP_CAUSE_LABELS
 from gpuplanner.usage.utilization_dips import ActivityDips as ActivityDips
 from gpuplanner.usage.utilization_dips import find_spikes as find_spikes
 from gpuplanner.usage.utilization_dips import spikes_of_jobs as spikes_of_jobs

@@ -31,13 +31,13 @@ References
 ALLOCATED_IDLE_STATES = ("idle_with_process", "idle_without_process", "idle_unclear")
 """Parts of ``allocated_idle``; unclear where memory was not measured."""
 ACTIVITY_STATES = ("used", *ALLOCATED_IDLE_STATES, "no_telemetry")
-ACTIVE = "active"
+ACTIVE_GPU_HOURS_COLUMN = "active"
 """GPU-hours times mean activity, of the time of which it is known; no state of its own."""
-MAX_ROUNDING_DEVICES = 1e-9
+ROUNDING_TOLERANCE_DEVICES = 1e-9
 """Sums of devices below this are rounding."""
-JOIN_COLUMNS = ("job_id", "instances", "node_list", "profile_requested")
+TELEMETRY_JOIN_COLUMNS = ("job_id", "instances", "node_list", "profile_requested")
 """Columns of ``schemas.Jobs`` by which samples find their jobs."""
-ALLOCATION_COLUMNS = (
+ALLOCATION_JOB_COLUMNS = (
     "tenant", "submit_time", "start_time", "end_time", "state", "gpus", "sm_activity", "memory_peak_gib",
 )  # fmt: skip
 """Columns of ``schemas.Jobs`` that are looked at, beside ``job_id`` and ``instances`` where there are samples."""
@@ -76,12 +76,12 @@ def split_allocated_hours(
         observed = _observed_spans(allocated, jobs.lazy().collect(), samples)
     owners = owners.cast({"tenant": pl.String})
     parts = []
-    for state in (*ACTIVITY_STATES, ACTIVE):
+    for state in (*ACTIVITY_STATES, ACTIVE_GPU_HOURS_COLUMN):
         # The state in the record for all GPUs, less that for the observed GPUs, plus the observed state of these.
         recorded, replaced = allocated, observed
-        if state != ACTIVE:
+        if state != ACTIVE_GPU_HOURS_COLUMN:
             recorded, replaced = allocated.filter(record=state), observed.filter(record=state)
-        weight = pl.col("record_activity") if state == ACTIVE else pl.lit(1.0)
+        weight = pl.col("record_activity") if state == ACTIVE_GPU_HOURS_COLUMN else pl.lit(1.0)
         gpu_hours = _hours_by_owner(recorded.with_columns(size=pl.col("gpus") * weight), "size", owners.height, window)
         if observed.height:
             replaced = replaced.with_columns(size=pl.col("gpus_seen") * weight)
@@ -104,7 +104,7 @@ def allocated_by_activity(
     jobs, samples, start, end
         As of :func:`allocated_and_active`.
     """
-    return allocated_and_active(jobs, samples, start=start, end=end).drop(ACTIVE)
+    return allocated_and_active(jobs, samples, start=start, end=end).drop(ACTIVE_GPU_HOURS_COLUMN)
 
 
 def allocated_and_active(
@@ -122,7 +122,7 @@ def allocated_and_active(
     Returns
     -------
     polars.DataFrame
-        ``tenant``, the GPU-hours of each of :data:`ACTIVITY_STATES` and :data:`ACTIVE`, sorted by
+        ``tenant``, the GPU-hours of each of :data:`ACTIVITY_STATES` and :data:`ACTIVE_GPU_HOURS_COLUMN`, sorted by
         tenant. ``used``, the sum of the idle columns, and ``no_telemetry`` equal the buckets of the ledger.
 
     Raises
@@ -140,12 +140,14 @@ def allocated_and_active(
     [6.0]
     """
     window = LedgerWindow(start, end)
-    ids = [] if samples is None else [*JOIN_COLUMNS]
-    table = cast_columns(jobs, Jobs, [*ids, *ALLOCATION_COLUMNS], source="jobs")
+    ids = [] if samples is None else [*TELEMETRY_JOIN_COLUMNS]
+    table = cast_columns(jobs, Jobs, [*ids, *ALLOCATION_JOB_COLUMNS], source="jobs")
     attempts = jobs_with_gpus(table, window).lazy().with_columns(board=pl.lit(None, pl.String))
     gpu_hours = split_allocated_hours(attempts.filter(pl.col("start_time").is_not_null()), samples, window)
     hours = pl.col("gpu_hours")
-    sums = {state: hours.filter(pl.col("state") == state).sum() for state in (*ACTIVITY_STATES, ACTIVE)}
+    sums = {
+        state: hours.filter(pl.col("state") == state).sum() for state in (*ACTIVITY_STATES, ACTIVE_GPU_HOURS_COLUMN)
+    }
     return gpu_hours.group_by("tenant").agg(**sums).sort("tenant")
 
 
@@ -165,7 +167,7 @@ def _activity_state(activity: str, memory_gib: str) -> pl.Expr:
     )
 
 
-DEVICE_MEASURES = ("devices", *ACTIVITY_STATES[:-1], ACTIVE)
+SUMMED_DEVICE_COLUMNS = ("devices", *ACTIVITY_STATES[:-1], ACTIVE_GPU_HOURS_COLUMN)
 """What is added up over devices: how many there are, in which state, and their activity."""
 
 
@@ -180,7 +182,7 @@ def _observed_spans(allocated: pl.DataFrame, jobs: pl.DataFrame, samples: pl.Dat
         devices = _device_spans(shared.with_columns(part=1.0), "node", "gpu", "instance", "kind")
         spans.append(share_out_devices(jobs, devices))
     observed = sum_levels(
-        pl.concat([part.select("job_id", "begin", "end", *DEVICE_MEASURES) for part in spans]), ["job_id"]
+        pl.concat([part.select("job_id", "begin", "end", *SUMMED_DEVICE_COLUMNS) for part in spans]), ["job_id"]
     )
     of_gpus = pl.min_horizontal("gpus", "devices")
     of_instances = pl.col("gpus") * (pl.col("devices") / pl.col("instances")).clip(upper_bound=1.0)
@@ -192,7 +194,7 @@ def _observed_spans(allocated: pl.DataFrame, jobs: pl.DataFrame, samples: pl.Dat
             gpus_seen=pl.when(pl.col("instances").is_not_null()).then(of_instances).otherwise(of_gpus),
         )
         .filter(pl.col("begin") < pl.col("until"))
-        .with_columns(pl.col(name) / pl.col("devices") * pl.col("gpus_seen") for name in DEVICE_MEASURES[1:])
+        .with_columns(pl.col(name) / pl.col("devices") * pl.col("gpus_seen") for name in SUMMED_DEVICE_COLUMNS[1:])
         .sort("row", "begin")  # floats are added in a fixed order
     )
 
@@ -216,12 +218,12 @@ def _device_spans(samples: pl.DataFrame, *keys: str) -> pl.DataFrame:
 
 
 def sum_levels(spans: pl.DataFrame, by: Sequence[str], borders: pl.DataFrame | None = None) -> pl.DataFrame:
-    """Sum :data:`DEVICE_MEASURES` over the spans of each group, from each change to the next.
+    """Sum :data:`SUMMED_DEVICE_COLUMNS` over the spans of each group, from each change to the next.
 
     Parameters
     ----------
     spans : polars.DataFrame
-        ``begin``, ``end``, :data:`DEVICE_MEASURES` and the columns `by`.
+        ``begin``, ``end``, :data:`SUMMED_DEVICE_COLUMNS` and the columns `by`.
     by : sequence of str
         Columns of a group.
     borders : polars.DataFrame, optional
@@ -237,29 +239,29 @@ def sum_levels(spans: pl.DataFrame, by: Sequence[str], borders: pl.DataFrame | N
     >>> from datetime import UTC, datetime, timedelta
     >>> noon, hour = datetime(2026, 1, 1, 12, tzinfo=UTC), timedelta(hours=1)
     >>> spans = pl.DataFrame({"job_id": "a", "begin": [noon, noon + hour], "end": [noon + 2 * hour, noon + 3 * hour]})
-    >>> spans = spans.with_columns(pl.lit(1.0).alias(name) for name in DEVICE_MEASURES)
+    >>> spans = spans.with_columns(pl.lit(1.0).alias(name) for name in SUMMED_DEVICE_COLUMNS)
     >>> sum_levels(spans, ["job_id"]).select(pl.col("begin", "end").dt.hour(), "devices").rows()
     [(12, 13, 1.0), (13, 14, 2.0), (14, 15, 1.0)]
     """
     groups = spans.select(by).unique(maintain_order=True).with_row_index("group")
     numbered = spans.join(groups, on=by, nulls_equal=True, maintain_order="left")
     changes_of_all = [
-        numbered.select("group", pl.col(DEVICE_MEASURES), at="begin", cut=pl.lit(value=False)),
-        numbered.select("group", -pl.col(DEVICE_MEASURES), at="end", cut=pl.lit(value=False)),
+        numbered.select("group", pl.col(SUMMED_DEVICE_COLUMNS), at="begin", cut=pl.lit(value=False)),
+        numbered.select("group", -pl.col(SUMMED_DEVICE_COLUMNS), at="end", cut=pl.lit(value=False)),
     ]
     if borders is not None:
-        nothing = [pl.lit(0.0).alias(name) for name in DEVICE_MEASURES]
+        nothing = [pl.lit(0.0).alias(name) for name in SUMMED_DEVICE_COLUMNS]
         changes_of_all.append(borders.join(groups, on=by).select("group", *nothing, at="at", cut=pl.lit(value=True)))
-    is_change = pl.any_horizontal(pl.col(DEVICE_MEASURES).abs() > MAX_ROUNDING_DEVICES)
+    is_change = pl.any_horizontal(pl.col(SUMMED_DEVICE_COLUMNS).abs() > ROUNDING_TOLERANCE_DEVICES)
     following = pl.col("at").shift(-1).over("group")
     return (
         pl.concat(changes_of_all)
         .sort("group", "at")
         .group_by("group", "at", maintain_order=True)
-        .agg(pl.col("cut").any(), pl.col(DEVICE_MEASURES).sum())
+        .agg(pl.col("cut").any(), pl.col(SUMMED_DEVICE_COLUMNS).sum())
         .filter(pl.col("cut") | is_change)
-        .select("group", pl.col(DEVICE_MEASURES).cum_sum().over("group"), begin="at", end=following)
-        .filter(pl.col("end").is_not_null(), pl.col("devices") > MAX_ROUNDING_DEVICES)
+        .select("group", pl.col(SUMMED_DEVICE_COLUMNS).cum_sum().over("group"), begin="at", end=following)
+        .filter(pl.col("end").is_not_null(), pl.col("devices") > ROUNDING_TOLERANCE_DEVICES)
         .join(groups, on="group", maintain_order="left")
         .drop("group")
     )
@@ -299,12 +301,12 @@ def share_out_devices(jobs: pl.DataFrame, devices: pl.DataFrame) -> pl.DataFrame
     jobs : polars.DataFrame
         Table ``schemas.Jobs``.
     devices : polars.DataFrame
-        ``node``, ``kind``, ``begin``, ``end`` and :data:`DEVICE_MEASURES`: a row a device and span.
+        ``node``, ``kind``, ``begin``, ``end`` and :data:`SUMMED_DEVICE_COLUMNS`: a row a device and span.
 
     Returns
     -------
     polars.DataFrame
-        ``job_id``, ``begin``, ``end`` and :data:`DEVICE_MEASURES`.
+        ``job_id``, ``begin``, ``end`` and :data:`SUMMED_DEVICE_COLUMNS`.
 
     Examples
     --------
@@ -347,9 +349,9 @@ def share_out_devices(jobs: pl.DataFrame, devices: pl.DataFrame) -> pl.DataFrame
     ).sort("job_id", "begin")
 
 
-LOST_STATES = ("FAILED", "OUT_OF_MEMORY", "NODE_FAIL", "PREEMPTED", "TIMEOUT", "CANCELLED")
+FAILED_JOB_STATES = ("FAILED", "OUT_OF_MEMORY", "NODE_FAIL", "PREEMPTED", "TIMEOUT", "CANCELLED")
 """States whose GPU-time may have to be spent again. How much of it was saved by checkpoints is not known."""
-_OF_NODES = ("submit_time", "start_time", "end_time", "state", "gpus", "node_list")
+_NODE_HOURS_JOB_COLUMNS = ("submit_time", "start_time", "end_time", "state", "gpus", "node_list")
 """Columns of ``schemas.Jobs`` that are looked at."""
 
 
@@ -367,7 +369,7 @@ def allocated_by_state(jobs: pl.DataFrame | LazyJobs, *, start: datetime, end: d
     -------
     polars.DataFrame
         ``tenant``, ``state``, ``attempts``, ``gpu_hours`` and ``lost`` (the state is one of
-        :data:`LOST_STATES`); most GPU-hours first.
+        :data:`FAILED_JOB_STATES`); most GPU-hours first.
 
     Raises
     ------
@@ -397,7 +399,7 @@ def allocated_by_state(jobs: pl.DataFrame | LazyJobs, *, start: datetime, end: d
         .group_by("tenant", "state", maintain_order=True)
         .agg(pl.all().sum())
         .with_columns(pl.col("tenant", "state").cast(pl.String))
-        .with_columns(lost=pl.col("state").is_in(LOST_STATES))
+        .with_columns(lost=pl.col("state").is_in(FAILED_JOB_STATES))
         .sort("gpu_hours", "tenant", "state", descending=[True, False, False])
     )
 
@@ -516,7 +518,7 @@ def gpu_hours_by_node(jobs: pl.DataFrame, inventory: pl.DataFrame, *, start: dat
     """
     window = LedgerWindow(start, end)
     nodes = conform(inventory, Inventory, source="inventory")
-    started = cast_columns(jobs, Jobs, _OF_NODES, source="jobs").drop_nulls("start_time")
+    started = cast_columns(jobs, Jobs, _NODE_HOURS_JOB_COLUMNS, source="jobs").drop_nulls("start_time")
     table = jobs_with_gpus(started.with_columns(pl.col("node_list").cast(pl.String)), window)
     inventory_node = pl.when(pl.col("node").is_in(nodes["node"].to_list())).then("node")
     allocated = spread_gpus_over_nodes(table).with_columns(node=inventory_node)

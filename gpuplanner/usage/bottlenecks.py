@@ -64,7 +64,7 @@ def advice() -> pl.DataFrame:
     Returns
     -------
     polars.DataFrame
-        ``bound, meaning, slice, board, source``, one row for each of :data:`RESOURCE_BOUNDS`.
+        ``bound, meaning, slice, board, source``, one row for each of :data:`BOTTLENECK_NAMES`.
 
     Examples
     --------
@@ -78,9 +78,9 @@ def _read_catalogue(file: str) -> pl.DataFrame:
     return pl.read_csv((resources.files(__package__) / file).read_bytes(), infer_schema=False)
 
 
-RESOURCE_BOUNDS = ("compute", "memory-bandwidth", "interconnect", "input", "launch", "mixed", "idle", "unclear")
+BOTTLENECK_NAMES = ("compute", "memory-bandwidth", "interconnect", "input", "launch", "mixed", "idle", "unclear")
 """What a job can be bound by."""
-COUNTER_FIELDS = ("sm_activity", "tensor_activity", "dram_activity", "pcie_gb_s", "nvlink_gb_s")
+PROFILING_COUNTER_COLUMNS = ("sm_activity", "tensor_activity", "dram_activity", "pcie_gb_s", "nvlink_gb_s")
 """Counters of the rules; a null is not read, never zero."""
 
 
@@ -88,7 +88,7 @@ COUNTER_FIELDS = ("sm_activity", "tensor_activity", "dram_activity", "pcie_gb_s"
 class Signature:
     """Bottleneck of a job, with its evidence.
 
-    - ``bound``: One of :data:`RESOURCE_BOUNDS`.
+    - ``bound``: One of :data:`BOTTLENECK_NAMES`.
     - ``evidence``: The figures that decided, against their thresholds.
     """
 
@@ -268,7 +268,7 @@ def _percent(share: float) -> str:
     return f"{100 * share:.0f} %"
 
 
-DEVICE_KEYS = ("node", "gpu", "instance")
+DEVICE_KEY_COLUMNS = ("node", "gpu", "instance")
 
 
 def signatures_of(
@@ -331,7 +331,7 @@ def signatures_of(
     ]
     bounds = pl.Series("bound", [job_counters.bound for job_counters in named], dtype=pl.String)
     evidence = pl.Series("evidence", [job_counters.evidence for job_counters in named], dtype=pl.String)
-    shares = (*COUNTER_FIELDS, "idle_share", "power_share")
+    shares = (*PROFILING_COUNTER_COLUMNS, "idle_share", "power_share")
     return means.select(*by, bounds, evidence, "hours", share.alias("gpus"), *shares).sort(by)
 
 
@@ -387,19 +387,19 @@ def _means(samples: pl.DataFrame, by: Sequence[str], idle: float, limit_w: float
     table = conform(samples, Samples, source="signatures: samples")
     joined = [name for name in by if name not in table.columns]
     table = table.with_columns(samples.select(joined)) if joined else table
-    apart_h = pl.col("time").sort().diff().over(*by, *DEVICE_KEYS).dt.total_microseconds() / 3.6e9
+    apart_h = pl.col("time").sort().diff().over(*by, *DEVICE_KEY_COLUMNS).dt.total_microseconds() / 3.6e9
     best_rung = pl.col("activity_source").mode().sort().last()
     return (
         table.sort("time")
         .with_columns(apart_h=apart_h)
         .group_by(by, maintain_order=True)
         .agg(
-            *(pl.col(name).mean() for name in COUNTER_FIELDS),
+            *(pl.col(name).mean() for name in PROFILING_COUNTER_COLUMNS),
             pl.col("sm_occupancy").mean(),
             idle_share=(pl.col("sm_activity") < idle).mean(),
             power_share=pl.col("power_w").mean() / limit_w if limit_w else pl.lit(None, pl.Float64),
             activity_source=best_rung,
-            devices=pl.struct(DEVICE_KEYS).n_unique().cast(pl.Int64),
-            hours=pl.len() * pl.col("apart_h").median().fill_null(0.0) / pl.struct(DEVICE_KEYS).n_unique(),
+            devices=pl.struct(DEVICE_KEY_COLUMNS).n_unique().cast(pl.Int64),
+            hours=pl.len() * pl.col("apart_h").median().fill_null(0.0) / pl.struct(DEVICE_KEY_COLUMNS).n_unique(),
         )
     )

@@ -19,7 +19,7 @@ from gpuplanner.usage.job_classes import JOB_CLASSES, classify_jobs
 from gpuplanner.usage.job_history import load_dataset, merge_small_tenants, open_long_dataset
 from gpuplanner.usage.period_accounts import JobFacts, describe_jobs
 
-EVERY_CLASS = "all"
+ALL_CLASSES_LABEL = "all"
 """Word for jobs of every class, and of none."""
 Tables = dict[str, pl.DataFrame]
 """Tables by title, in the order in which they are shown."""
@@ -93,7 +93,7 @@ def describe(folder: str, *, smallest_group: int = 0, nodes: bool = False, job_c
     nodes : bool
         Also say how many GPU-hours were held on each node.
     job_class : str, optional
-        Also list the jobs of this class; :data:`EVERY_CLASS` for all jobs with their classes.
+        Also list the jobs of this class; :data:`ALL_CLASSES_LABEL` for all jobs with their classes.
 
     Returns
     -------
@@ -125,15 +125,15 @@ def describe(folder: str, *, smallest_group: int = 0, nodes: bool = False, job_c
     if job_class is not None and dataset.has_jobs:
         tables |= jobs_of_class(load_dataset(folder), job_class)
     for name, table in dataset.tables.items():
-        if name in TABLE_SUMMARIES and not table.is_empty():
-            tables |= TABLE_SUMMARIES[name](table)
+        if name in SUMMARY_FUNCTION_BY_TABLE and not table.is_empty():
+            tables |= SUMMARY_FUNCTION_BY_TABLE[name](table)
     return Description(dataset.summary(), facts, tables, hours)
 
 
 def jobs_of_class(dataset: Dataset, job_class: str) -> Tables:
     """List the jobs of a class with the rule that named it, and count the jobs of each class."""
     named = classify_jobs(dataset.jobs, samples=dataset.samples)
-    known_classes = [*JOB_CLASSES, *named["job_class"].drop_nulls().unique().sort().to_list(), EVERY_CLASS]
+    known_classes = [*JOB_CLASSES, *named["job_class"].drop_nulls().unique().sort().to_list(), ALL_CLASSES_LABEL]
     chosen = resolve_name(job_class, list(dict.fromkeys(known_classes)), subject="job class", error=ScenarioError)
     run_h = (pl.col("end_time") - pl.col("start_time")).dt.total_seconds() / 3600
     jobs = dataset.jobs.select("tenant", "gpus", pl.col("state").cast(pl.String), "submit_time", run_h=run_h)
@@ -141,7 +141,7 @@ def jobs_of_class(dataset: Dataset, job_class: str) -> Tables:
     counts = named.group_by("job_class", "class_source").agg(jobs=pl.len())
     return {
         "classes": counts.sort("job_class", "class_source", nulls_last=True),
-        "jobs": listed if chosen == EVERY_CLASS else listed.filter(job_class=chosen),
+        "jobs": listed if chosen == ALL_CLASSES_LABEL else listed.filter(job_class=chosen),
     }
 
 
@@ -270,7 +270,7 @@ def _job_states(table: pl.DataFrame) -> Tables:
     return {"jobs by state": by_state.sort("jobs", "state", descending=[True, False])}
 
 
-TABLE_SUMMARIES: Mapping[str, Callable[[pl.DataFrame], Tables]] = {
+SUMMARY_FUNCTION_BY_TABLE: Mapping[str, Callable[[pl.DataFrame], Tables]] = {
     "inventory": _nodes,
     "coverage": _coverage,
     "processes": _processes,
@@ -287,7 +287,7 @@ TABLE_SUMMARIES: Mapping[str, Callable[[pl.DataFrame], Tables]] = {
 """What is said of each table beside jobs and samples, by its name in ``schemas.TABLES``."""
 
 
-AFFECTED_FIGURES = {
+EFFECT_WORDS_BY_FIGURE = {
     "GPU-hours": ("gpu-hour", "every figure", "capacity", "hold no gpu", "same job twice", "number of gpus"),
     "demand": ("demand", "every figure", "request no gpu", "tenant", "same job twice", "number of gpus"),
     "queueing delays": ("queue", "every figure"),
@@ -299,10 +299,10 @@ AFFECTED_FIGURES = {
 }
 """Figures that findings speak of, and the words by which the effect of a finding names them."""
 OTHER_FIGURES, NO_FIGURES = "other", "none"
-INTAKE = pl.Schema({"what": pl.String, "day": pl.Date, "rows": pl.Int64})
+INTAKE_SCHEMA = pl.Schema({"what": pl.String, "day": pl.Date, "rows": pl.Int64})
 """Columns of :func:`intake`."""
-SUBMITTED_JOBS = "jobs submitted"
-_DATE = r"(?:19|20)\d\d-[01]\d-[0-3]\d"
+SUBMITTED_JOBS_LABEL = "jobs submitted"
+_DATE_PATTERN = r"(?:19|20)\d\d-[01]\d-[0-3]\d"
 
 
 @dataclass(frozen=True, eq=False)
@@ -352,7 +352,7 @@ def figures_moved(effect: str) -> tuple[str, ...]:
     text = effect.lower()
     if text.startswith("none"):
         return (NO_FIGURES,)
-    named = tuple(figure for figure, words in AFFECTED_FIGURES.items() if any(word in text for word in words))
+    named = tuple(figure for figure, words in EFFECT_WORDS_BY_FIGURE.items() if any(word in text for word in words))
     return named or (OTHER_FIGURES,)
 
 
@@ -384,11 +384,11 @@ def intake(jobs: pl.DataFrame, rejects: pl.DataFrame) -> pl.DataFrame:
         days = counted.select(pl.date_range(pl.col("day").min(), pl.col("day").max()).alias("day"))
         counted = days.join(counted, on="day", how="left").with_columns(pl.col("rows").fill_null(0))
     refused = (
-        rejects.group_by("reason", day=pl.col("raw").str.extract(f"({_DATE})").str.to_date(strict=False))
+        rejects.group_by("reason", day=pl.col("raw").str.extract(f"({_DATE_PATTERN})").str.to_date(strict=False))
         .agg(rows=pl.len())
         .with_columns(all=pl.col("rows").sum().over("reason"))
         .sort("all", "reason", "day", descending=[True, False, False], nulls_last=True)
         .select(pl.format("rejected: {}", "reason").alias("what"), "day", "rows")
     )
-    submitted = counted.sort("day").select(pl.lit(SUBMITTED_JOBS).alias("what"), "day", "rows")
-    return pl.concat([submitted.cast(INTAKE), refused.cast(INTAKE)])
+    submitted = counted.sort("day").select(pl.lit(SUBMITTED_JOBS_LABEL).alias("what"), "day", "rows")
+    return pl.concat([submitted.cast(INTAKE_SCHEMA), refused.cast(INTAKE_SCHEMA)])

@@ -41,7 +41,7 @@ class PublicTrace:
     nodes: str | None = None
 
 
-PUBLIC_TRACES = {
+PUBLIC_TRACE_BY_NAME = {
     "fox": PublicTrace("slurm", "slurm/sacct_fox_2025.txt", tz="Europe/Oslo"),
     "openb": PublicTrace(
         "openb",
@@ -54,16 +54,16 @@ PUBLIC_TRACES = {
 
 
 def public_traces() -> list[str]:
-    """List the names of :data:`PUBLIC_TRACES` whose files are in the folder of ``GPUPLANNER_DATA``."""
+    """List the names of :data:`PUBLIC_TRACE_BY_NAME` whose files are in the folder of ``GPUPLANNER_DATA``."""
     folder = os.environ.get("GPUPLANNER_DATA")
     if not folder:
         return []
-    return [name for name, trace in PUBLIC_TRACES.items() if (Path(folder) / trace.jobs).is_file()]
+    return [name for name, trace in PUBLIC_TRACE_BY_NAME.items() if (Path(folder) / trace.jobs).is_file()]
 
 
 def read_public(name: str) -> Dataset:
     """Read a public trace by name."""
-    trace, folder = PUBLIC_TRACES[name], Path(os.environ["GPUPLANNER_DATA"])
+    trace, folder = PUBLIC_TRACE_BY_NAME[name], Path(os.environ["GPUPLANNER_DATA"])
     nodes = None if trace.nodes is None else folder / trace.nodes
     dataset = read(trace.source, folder / trace.jobs, tz=trace.tz, nodes=nodes)
     if dataset.kind != "jobs":
@@ -71,7 +71,7 @@ def read_public(name: str) -> Dataset:
     return dataset.with_tables(jobs=drop_quarantined(dataset.jobs))
 
 
-ALL_TENANTS = "everybody"
+ALL_TENANTS_LABEL = "everybody"
 """Stands for all tenants together."""
 
 
@@ -200,8 +200,8 @@ class ExploredDataset:
         return hours_by_tenant(self.gpu_hour_ledger)["tenant"].to_list()
 
     def rows_of(self, table: pl.DataFrame, tenant: str) -> pl.DataFrame:
-        """Select the rows of one tenant, or all rows for :data:`ALL_TENANTS`."""
-        if tenant == ALL_TENANTS:
+        """Select the rows of one tenant, or all rows for :data:`ALL_TENANTS_LABEL`."""
+        if tenant == ALL_TENANTS_LABEL:
             return table
         tenants = self.trace.jobs["tenant"].unique().sort().to_list()
         return table.filter(tenant=resolve_name(tenant, tenants, subject="tenant", error=ScenarioError))
@@ -210,7 +210,7 @@ class ExploredDataset:
         """Sum GPU-hours and shares of each bucket of the ledger."""
         return hours_by_bucket(self.gpu_hour_ledger)
 
-    def months(self, tenant: str = ALL_TENANTS) -> pl.DataFrame:
+    def months(self, tenant: str = ALL_TENANTS_LABEL) -> pl.DataFrame:
         """Sum GPU-hours by local month, one column for each bucket that occurs.
 
         Examples
@@ -224,7 +224,7 @@ class ExploredDataset:
         buckets = [bucket for bucket in BUCKETS if bucket in wide.columns]
         return wide.sort("period").select("period", *buckets, gpu_hours=pl.sum_horizontal(buckets))
 
-    def jobs_of(self, tenant: str = ALL_TENANTS) -> list[str]:
+    def jobs_of(self, tenant: str = ALL_TENANTS_LABEL) -> list[str]:
         """List the jobs of a tenant that have telemetry, most readings first."""
         return self.rows_of(self.jobs_with_telemetry, tenant)["job_id"].to_list()
 

@@ -327,10 +327,10 @@ def _ratio_or_null(part: pl.Expr, whole: pl.Expr) -> pl.Expr:
     return pl.when(whole > 0).then(part / whole)
 
 
-NO_TENANT = "-"
+NO_TENANT_LABEL = "-"
 """As borrower: GPUs that nobody held. As lender: entitlement that nobody claimed."""
 
-MAX_ROUNDING_GPUS = 1e-9
+ROUNDING_TOLERANCE_GPUS = 1e-9
 """What may remain of nothing after many additions."""
 
 
@@ -354,7 +354,7 @@ def borrowed_hours(claims: Claims, entitled: Mapping[str, float]) -> pl.DataFram
     Returns
     -------
     polars.DataFrame
-        ``borrower``, ``lender``, ``gpu_hours`` above 0, sorted by names; :data:`NO_TENANT` on either side. Takes
+        ``borrower``, ``lender``, ``gpu_hours`` above 0, sorted by names; :data:`NO_TENANT_LABEL` on either side. Takes
         a sort of the events, and one pass over them for every borrower.
 
     Examples
@@ -367,8 +367,8 @@ def borrowed_hours(claims: Claims, entitled: Mapping[str, float]) -> pl.DataFram
     names, seconds, tenant, low, high, above, deficit, _ = _piece_arrays(claims, entitled)
     above_all, deficit_all = (_sum_pieces(values, low, high, len(seconds)) for values in (above, deficit))
     larger = np.maximum(above_all, deficit_all)
-    per_gpu = np.divide(seconds, larger, out=np.zeros_like(seconds), where=larger > MAX_ROUNDING_GPUS)
-    idle, unclaimed = ((larger - part) * (larger - part > MAX_ROUNDING_GPUS) for part in (above_all, deficit_all))
+    per_gpu = np.divide(seconds, larger, out=np.zeros_like(seconds), where=larger > ROUNDING_TOLERANCE_GPUS)
+    idle, unclaimed = ((larger - part) * (larger - part > ROUNDING_TOLERANCE_GPUS) for part in (above_all, deficit_all))
     rows = []
     for rank, borrower in enumerate(names):
         of_borrower = tenant == rank
@@ -400,7 +400,9 @@ def lent_hours(claims: Claims, entitled: Mapping[str, float]) -> list[tuple[str,
     amounts = (above, deficit, unclaimed)
     above_all, deficit_all, left_all = (_sum_pieces(values, low, high, len(seconds)) for values in amounts)
     lent_gpus = np.clip(above_all - deficit_all, 0.0, left_all)
-    part = np.divide(lent_gpus * seconds, left_all, out=np.zeros_like(seconds), where=left_all > MAX_ROUNDING_GPUS)
+    part = np.divide(
+        lent_gpus * seconds, left_all, out=np.zeros_like(seconds), where=left_all > ROUNDING_TOLERANCE_GPUS
+    )
     so_far = np.append(0.0, np.cumsum(part))
     lent = np.bincount(tenant, unclaimed * (so_far[high] - so_far[low]), minlength=len(names))
     return list(zip(names[1:], (lent[1:] / SECONDS_PER_HOUR).tolist(), strict=True))
@@ -411,7 +413,7 @@ def _piece_arrays(
 ) -> tuple[list[str], np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Convert :func:`tenant_intervals` to arrays: tenants, seconds between edges, edges and amounts."""
     pieces = tenant_intervals(claims, entitled)
-    names = [NO_TENANT, *pieces["tenant"].unique().sort()]
+    names = [NO_TENANT_LABEL, *pieces["tenant"].unique().sort()]
     number = {name: rank for rank, name in enumerate(names)}
     edges = np.append(np.unique(pieces["start_s"].to_numpy()), claims.window[1])
     tenant, low, high, above, deficit, unclaimed = (

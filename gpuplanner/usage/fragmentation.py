@@ -18,7 +18,7 @@ from gpuplanner.hardware.mig_layouts import parse_layout
 from gpuplanner.ingest.gpu_model_resolution import try_expand_node_list
 from gpuplanner.ingest.large_tables import LazyJobs
 from gpuplanner.usage.occupancy import (
-    TOLERANCE_GPUS,
+    GPU_FRACTION_TOLERANCE_GPUS,
     HourSlabs,
     Idle,
     KindCounts,
@@ -94,18 +94,20 @@ class _NodeSweep:
         too_small = np.zeros(len(unallocated), dtype=bool)
         for kind, jobs in self._waiting.counts(slab, edges):
             need, nodes = self._pool.needs[kind]
-            fits, fitted, had = (gpus >= need - TOLERANCE_GPUS for gpus in (free, before, was_free))
+            fits, fitted, had = (gpus >= need - GPU_FRACTION_TOLERANCE_GPUS for gpus in (free, before, was_free))
             able = running(float(had.sum()), fits.astype(float) - fitted)
             unable = running(was_free[~had].sum(), free * ~fits - before * ~fitted)
             requested = jobs * (need * nodes)
-            fits_by_count = (requested > TOLERANCE_GPUS) & (unallocated >= need * nodes - TOLERANCE_GPUS)
+            fits_by_count = (requested > GPU_FRACTION_TOLERANCE_GPUS) & (
+                unallocated >= need * nodes - GPU_FRACTION_TOLERANCE_GPUS
+            )
             fits_on_nodes = fits_by_count & (able >= nodes - 0.5)
             fit += np.where(fits_on_nodes, requested, 0.0)
             fit_by_count += np.where(fits_by_count, requested, 0.0)
             unusable = np.where(fits_on_nodes, unable, unusable)
             too_small |= fits_by_count & ~fits_on_nodes
-        over, was_over, had_over = (gpus < -TOLERANCE_GPUS for gpus in (free, before, was_free))
-        unclear = unplaced > TOLERANCE_GPUS
+        over, was_over, had_over = (gpus < -GPU_FRACTION_TOLERANCE_GPUS for gpus in (free, before, was_free))
+        unclear = unplaced > GPU_FRACTION_TOLERANCE_GPUS
         unclear |= running(float(had_over.sum()), over.astype(float) - was_over) > 0.5
         fragmented = np.where(too_small & ~unclear, unusable, 0.0)
         return fragmented, np.where(unclear, fit_by_count, fit)
@@ -150,7 +152,7 @@ class _NodeSweep:
 
 def _drop_rounding(gpus: np.ndarray) -> np.ndarray:
     """Set GPU counts below a millionth of a GPU, which are rounding of sums, to 0."""
-    return np.where(np.abs(gpus) < TOLERANCE_GPUS, 0.0, gpus)
+    return np.where(np.abs(gpus) < GPU_FRACTION_TOLERANCE_GPUS, 0.0, gpus)
 
 
 def node_pool(
@@ -259,8 +261,8 @@ lost_to_layout
 whole
     On a GPU that was not cut.
 """
-MAX_EXCESS_FRACTION = 1e-9
-_SLICE_COLUMNS = (
+MAX_ALLOCATION_EXCESS_FRACTION = 1e-9
+_SLICE_HOURS_JOB_COLUMNS = (
     "submit_time", "start_time", "end_time", "state", "gpus", "gpu_model", "profile_requested", "instances",
 )  # fmt: skip
 
@@ -310,8 +312,8 @@ def slice_hours(
     nodes = conform(inventory, Inventory, source="inventory")
     nodes = nodes.with_columns(hours=window.overlap_h("installed", "retired"))
     instance_hours = []
-    for part in LazyJobs.from_table(jobs).iterate_chunks(_SLICE_COLUMNS):
-        requests = jobs_with_gpus(cast_columns(part, Jobs, _SLICE_COLUMNS, source="jobs"), window)
+    for part in LazyJobs.from_table(jobs).iterate_chunks(_SLICE_HOURS_JOB_COLUMNS):
+        requests = jobs_with_gpus(cast_columns(part, Jobs, _SLICE_HOURS_JOB_COLUMNS, source="jobs"), window)
         cut = requests.drop_nulls(["instances", "profile_requested", "start_time"])
         hours = window.overlap_h("start_time", "end_time") * pl.col("instances")
         words = pl.col("gpu_model", "profile_requested").cast(pl.String)
@@ -360,7 +362,7 @@ def _slice_hours_of_model(
     for profile, hours in allocated.select("profile_requested", "instance_hours").iter_rows():
         used[gpu_model.profile(profile).name] += hours
     for profile, hours in used.items():
-        if hours > cut[profile] * (1 + MAX_EXCESS_FRACTION):
+        if hours > cut[profile] * (1 + MAX_ALLOCATION_EXCESS_FRACTION):
             expected = f"at most the {cut[profile]:g} instance-hours that the layouts of the inventory have"
             got, todo = f"{hours:g} allocated to jobs", "State the layouts in force during this time."
             raise SchemaError(f"slices of {name}, profile {profile}", expected, got, todo)

@@ -13,7 +13,12 @@ from gpuplanner.core.errors import SchemaError, examples, format_message, resolv
 from gpuplanner.core.schema_checks import cast_columns, check_table, conform
 from gpuplanner.core.schemas import BUCKETS, Inventory, Jobs, Ledger
 from gpuplanner.core.step_functions import TICK, has_unknown_end, require_time_zone, waiting_since
-from gpuplanner.usage.allocated_hours import ACTIVE, ALLOCATED_IDLE_STATES, JOIN_COLUMNS, split_allocated_hours
+from gpuplanner.usage.allocated_hours import (
+    ACTIVE_GPU_HOURS_COLUMN,
+    ALLOCATED_IDLE_STATES,
+    TELEMETRY_JOIN_COLUMNS,
+    split_allocated_hours,
+)
 from gpuplanner.usage.fragmentation import node_pool
 from gpuplanner.usage.occupancy import (
     LedgerWindow,
@@ -25,23 +30,29 @@ from gpuplanner.usage.occupancy import (
     sweep_pool,
 )
 
-JOB_TIMES = ("submit_time", "start_time", "end_time")
-LEDGER_COLUMNS = (
-    "tenant", *JOB_TIMES, "eligible_time", "state", "gpus", "gpu_model", "profile_requested", "nodes", "node_list",
+JOB_TIME_COLUMNS = ("submit_time", "start_time", "end_time")
+LEDGER_INPUT_COLUMNS = (
+    "tenant", *JOB_TIME_COLUMNS, "eligible_time", "state", "gpus", "gpu_model", "profile_requested", "nodes",
+    "node_list",
     "sm_activity", "memory_peak_gib", "gpus_by_memory", "instances",
 )  # fmt: skip
 """Columns of ``schemas.Jobs`` that a ledger looks at, beside ``job_id`` where there are samples."""
-ONE_POOL = "The GPU models of the jobs do not match the inventory: all GPUs are one pool."
+ONE_POOL_ASSUMPTION_TEXT = "The GPU models of the jobs do not match the inventory: all GPUs are one pool."
 """What :func:`ledger_assumptions` says where GPU models are not told apart."""
-ROUNDING_GPU_HOURS = 1e-12
+ROUNDING_TOLERANCE_GPU_HOURS = 1e-12
 """Smaller amounts are rounding of sums and get no row."""
-UNALLOCATED_TENANT = "-"
+UNALLOCATED_TENANT_LABEL = "-"
 """Tenant of GPU-time that nobody held."""
 _OUT_OF_SERVICE_BUCKETS = ("reserved", "reconfiguring", "down")
-_OPTIONAL = dict.fromkeys(("gpu_model", "tenant", "node"), pl.String())
-_SPAN = dict.fromkeys(("start_time", "end_time"), pl.Datetime("us", "UTC"))
-_OUT = {"bucket": pl.Enum(BUCKETS), **_SPAN, "gpus": pl.Float64(), **_OPTIONAL}
-_KEPT_ANYWHERE = (pl.col("bucket") == "reserved") & pl.col("node").is_null()
+_OPTIONAL_COLUMN_SCHEMA = dict.fromkeys(("gpu_model", "tenant", "node"), pl.String())
+_TIME_SPAN_SCHEMA = dict.fromkeys(("start_time", "end_time"), pl.Datetime("us", "UTC"))
+_OUT_OF_SERVICE_SCHEMA = {
+    "bucket": pl.Enum(BUCKETS),
+    **_TIME_SPAN_SCHEMA,
+    "gpus": pl.Float64(),
+    **_OPTIONAL_COLUMN_SCHEMA,
+}
+_RESERVED_ON_ANY_NODE_EXPR = (pl.col("bucket") == "reserved") & pl.col("node").is_null()
 """GPUs kept for a tenant on whichever node: it is known only as it takes them."""
 
 
@@ -115,15 +126,15 @@ def gpu_time_ledger(
     [('-', 'unallocated', 2.5), ('-', 'idle_pending', 0.5), ('vision', 'no_telemetry', 1.0)]
     """
     window = LedgerWindow(start, end)
-    ids = [] if samples is None else [name for name in JOIN_COLUMNS if name not in LEDGER_COLUMNS]
-    gpu_attempts, nodes = match_gpu_models(*_ledger_inputs(jobs, inventory, window, [*ids, *LEDGER_COLUMNS]))
+    ids = [] if samples is None else [name for name in TELEMETRY_JOIN_COLUMNS if name not in LEDGER_INPUT_COLUMNS]
+    gpu_attempts, nodes = match_gpu_models(*_ledger_inputs(jobs, inventory, window, [*ids, *LEDGER_INPUT_COLUMNS]))
     started = gpu_attempts.lazy().filter(pl.col("start_time").is_not_null())
     left_queue = pl.coalesce("start_time", "end_time")
     queued = gpu_attempts.lazy().with_columns(waiting_since=waiting_since(), left_queue=left_queue)
     out = check_out_of_service(out_of_service, nodes["board"])
     bucket = pl.col("state").replace(dict.fromkeys(ALLOCATED_IDLE_STATES, "allocated_idle")).alias("bucket")
     keys = ["tenant", "board", "hour", bucket]
-    allocated = split_allocated_hours(started, samples, window).filter(pl.col("state") != ACTIVE)
+    allocated = split_allocated_hours(started, samples, window).filter(pl.col("state") != ACTIVE_GPU_HOURS_COLUMN)
     parts = [allocated.group_by(keys, maintain_order=True).agg(pl.col("gpu_hours").sum())]
     boards = started.select("board").unique().collect()["board"]
     for gpu_model in pl.concat([nodes["board"], boards]).unique().sort():
@@ -133,16 +144,16 @@ def gpu_time_ledger(
         if pool.excess_gpus > 0:
             raise SchemaError(_describe_excess(pool, gpu_model, window))
         nobody = {"unallocated": pool.free, "fragmented": pool.fragmented, "idle_pending": pool.idle_pending}
-        parts += [_bucket_rows(UNALLOCATED_TENANT, gpu_model, kind, hours) for kind, hours in nobody.items()]
+        parts += [_bucket_rows(UNALLOCATED_TENANT_LABEL, gpu_model, kind, hours) for kind, hours in nobody.items()]
         parts += [_bucket_rows(tenant, gpu_model, "reserved", hours) for tenant, hours in pool.reserved.items()]
-        out_rows = out.filter(is_model, ~_KEPT_ANYWHERE).group_by("bucket", "tenant", maintain_order=True)
+        out_rows = out.filter(is_model, ~_RESERVED_ON_ANY_NODE_EXPR).group_by("bucket", "tenant", maintain_order=True)
         for (kind, tenant), rows in out_rows:
             spans = window.spans(rows, "start_time", "end_time", "gpus")
             hours = spans.by_hour(window.hours, np.zeros(len(spans.gpus)), 1)[0]
             parts.append(_bucket_rows(str(tenant), gpu_model, str(kind), hours))
     ledger = (
         pl.concat(parts)
-        .filter(pl.col("gpu_hours") > ROUNDING_GPU_HOURS)
+        .filter(pl.col("gpu_hours") > ROUNDING_TOLERANCE_GPU_HOURS)
         .with_columns(hour=pl.lit(window.origin) + pl.duration(hours="hour"), gpu_model="board")
         .sort("hour", "gpu_model", "tenant", pl.col("bucket").cast(pl.Enum(BUCKETS)))
     )
@@ -174,14 +185,14 @@ def ledger_assumptions(
     'No inventory was given'
     """
     window = LedgerWindow(start, end)
-    _, nodes = match_gpu_models(*_ledger_inputs(jobs, inventory, window, LEDGER_COLUMNS))
+    _, nodes = match_gpu_models(*_ledger_inputs(jobs, inventory, window, LEDGER_INPUT_COLUMNS))
     sentences = []
     if inventory is None:
         text = "GPUs are assumed, the peak of allocated GPUs; unallocated time is a lower bound."
         sentences.append(f"No inventory was given: {nodes['gpus'].sum()} {text}")
     elif nodes.filter(pl.col("board").is_null() & pl.col("gpu_model").is_not_null()).height:
-        sentences.append(ONE_POOL)
-    table = cast_columns(jobs, Jobs, [*JOB_TIMES, "eligible_time", "state", "gpus", "node_list"], source="jobs")
+        sentences.append(ONE_POOL_ASSUMPTION_TEXT)
+    table = cast_columns(jobs, Jobs, [*JOB_TIME_COLUMNS, "eligible_time", "state", "gpus", "node_list"], source="jobs")
     unknown = table.filter(pl.col("gpus").is_null() & pl.col("start_time").is_not_null()).height
     if unknown:
         text = "jobs ran on an unknown number of GPUs: their time counts as unallocated."
@@ -227,8 +238,8 @@ def _sweep_ledger_pool(
     window : LedgerWindow
         Window of the ledger.
     """
-    kept = out.filter(_KEPT_ANYWHERE)
-    out_spans = window.spans(out.filter(~_KEPT_ANYWHERE), "start_time", "end_time", "gpus")
+    kept = out.filter(_RESERVED_ON_ANY_NODE_EXPR)
+    out_spans = window.spans(out.filter(~_RESERVED_ON_ANY_NODE_EXPR), "start_time", "end_time", "gpus")
     allocated = window.spans(started, "start_time", "end_time", "gpus")
     waiting = window.spans(queued, "waiting_since", "left_queue", "gpus")
     return sweep_pool(
@@ -273,22 +284,30 @@ def check_out_of_service(table: pl.DataFrame | None, boards: pl.Series) -> pl.Da
     0
     """
     if table is None:
-        return pl.DataFrame(schema=_OUT | {"board": pl.String})
+        return pl.DataFrame(schema=_OUT_OF_SERVICE_SCHEMA | {"board": pl.String})
     models = boards.unique().sort()
-    needed = [name for name in _OUT if name not in _OPTIONAL or (name == "gpu_model" and len(models) > 1)]
+    needed = [
+        name
+        for name in _OUT_OF_SERVICE_SCHEMA
+        if name not in _OPTIONAL_COLUMN_SCHEMA or (name == "gpu_model" and len(models) > 1)
+    ]
     missing = [name for name in needed if name not in table.columns]
     if missing:
         _raise_out_of_service(
             "", f"columns {', '.join(map(repr, needed))}", f"none of {examples(missing)}", "Add them."
         )
     _require_values(table, "bucket", list(_OUT_OF_SERVICE_BUCKETS), "Fix the column bucket.")
-    absent = [pl.lit(None, _OUT[name]).alias(name) for name in _OPTIONAL if name not in table.columns]
-    rows = table.with_columns(absent).select(*_OUT).cast(_OUT)  # type: ignore[arg-type]
+    absent = [
+        pl.lit(None, _OUT_OF_SERVICE_SCHEMA[name]).alias(name)
+        for name in _OPTIONAL_COLUMN_SCHEMA
+        if name not in table.columns
+    ]
+    rows = table.with_columns(absent).select(*_OUT_OF_SERVICE_SCHEMA).cast(_OUT_OF_SERVICE_SCHEMA)  # type: ignore[arg-type]
     if rows.filter(pl.col("start_time").is_null() | ~(pl.col("gpus") >= 0)).height:
         _raise_out_of_service(
             "", "a start_time and a number of gpus in every row", "none or a negative one", "Fill it in."
         )
-    rows = rows.with_columns(tenant=pl.col("tenant").fill_null(UNALLOCATED_TENANT))
+    rows = rows.with_columns(tenant=pl.col("tenant").fill_null(UNALLOCATED_TENANT_LABEL))
     if len(models) == 1:
         return rows.with_columns(board=pl.lit(models[0], pl.String))
     _require_values(rows, "gpu_model", models.to_list(), "Use the GPU model as written in the inventory.")
@@ -422,8 +441,8 @@ def unused_share(ledger: pl.DataFrame) -> dict[str, float]:
     return parts | {"unused": sum(parts.values())}
 
 
-PERIODS = {"day": "1d", "week": "1w", "month": "1mo"}
-QUARTERS = 4
+POLARS_DURATION_BY_PERIOD = {"day": "1d", "week": "1w", "month": "1mo"}
+QUARTERS_PER_HOUR = 4
 """Parts of an hour that zones differ by: all offsets in use are whole quarters of an hour."""
 
 
@@ -467,7 +486,9 @@ def hours_by_period(
     >>> hours_by_period(rows, every="day", tz="Europe/Berlin").select("period", "gpu_hours").rows()
     [(datetime.date(2026, 3, 29), 23.0)]
     """
-    length = PERIODS[resolve_name(every, tuple(PERIODS), subject="ledger: period", error=SchemaError)]
+    length = POLARS_DURATION_BY_PERIOD[
+        resolve_name(every, tuple(POLARS_DURATION_BY_PERIOD), subject="ledger: period", error=SchemaError)
+    ]
     try:
         ZoneInfo(tz)
     except (ZoneInfoNotFoundError, ValueError):
@@ -501,15 +522,15 @@ def _split_hours(hours: pl.Series, length: str, tz: str, start: datetime | None,
     start, end : datetime, optional
         Time that the ledger covers.
     """
-    begin = pl.col("hour") + pl.duration(minutes=pl.col("quarter") * (60 // QUARTERS))
+    begin = pl.col("hour") + pl.duration(minutes=pl.col("quarter") * (60 // QUARTERS_PER_HOUR))
     first = pl.max_horizontal(begin, pl.lit(start))
-    last = pl.min_horizontal(begin + pl.duration(minutes=60 // QUARTERS), pl.lit(end))
+    last = pl.min_horizontal(begin + pl.duration(minutes=60 // QUARTERS_PER_HOUR), pl.lit(end))
     # Truncated on the wall clock: the first instant of a day need not exist in the zone.
     wall = begin.dt.convert_time_zone(tz).dt.replace_time_zone(None)
     day = wall.dt.truncate(length).dt.date()
     return (
         pl.DataFrame({"hour": hours})
-        .join(pl.DataFrame({"quarter": range(QUARTERS)}), how="cross")
+        .join(pl.DataFrame({"quarter": range(QUARTERS_PER_HOUR)}), how="cross")
         .select("hour", period=day, part=(last - first).dt.total_microseconds())
         .filter(pl.col("part") > 0)
         .group_by("hour", "period")

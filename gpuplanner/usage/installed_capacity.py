@@ -381,7 +381,7 @@ def _model_names(nodes: pl.DataFrame, allocated: pl.DataFrame) -> tuple[str, ...
     return tuple(named.sort("weight", "gpu_model", descending=[True, False])["gpu_model"])
 
 
-MAX_NAMED_NODES = 3
+MAX_NODES_NAMED_IN_TEXT = 3
 """Nodes that a sentence names; of more it says how many there are."""
 
 
@@ -418,6 +418,6 @@ def describe_node_changes(before: Mapping[str, int], after: Mapping[str, int]) -
 
 
 def _name_nodes(names: list[str]) -> str:
-    unnamed = len(names) - MAX_NAMED_NODES
-    text = ", ".join(escape_controls(name) for name in names[:MAX_NAMED_NODES])
+    unnamed = len(names) - MAX_NODES_NAMED_IN_TEXT
+    text = ", ".join(escape_controls(name) for name in names[:MAX_NODES_NAMED_IN_TEXT])
     return f"{text} and {unnamed:,} more" if unnamed > 0 else text

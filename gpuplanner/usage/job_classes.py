@@ -19,10 +19,10 @@ from gpuplanner.core.serialization import LinedMapping, read_yaml
 from gpuplanner.ingest.source_fields import validate_time_zone
 from gpuplanner.usage.rightsizing import samples_of_runs
 
-TEXT_FACTS = ("job_name", "partition", "queue")
+TEXT_RULE_COLUMNS = ("job_name", "partition", "queue")
 """Names, where the table has such columns; ``schemas.Jobs`` alone has none of them."""
 
-NUMBER_FACTS = {
+UNIT_BY_NUMBER_RULE_COLUMN = {
     "gpus": "GPUs",
     "nodes": "nodes",
     "time_limit_s": "s",
@@ -37,13 +37,13 @@ NUMBER_FACTS = {
 }
 """Numbers with their units."""
 
-SUBMISSION_FACTS = (*TEXT_FACTS, "gpus", "nodes", "time_limit_s", "hour", "weekday")
+RULE_COLUMNS_KNOWN_AT_SUBMISSION = (*TEXT_RULE_COLUMNS, "gpus", "nodes", "time_limit_s", "hour", "weekday")
 """Facts that are known when a job is submitted; the others are known of its past alone."""
 
-SCRIPT_SUFFIX_PATTERN = r"\.(sh|bash|csh|zsh|py|r|jl|m|pl|slurm|sbatch|job|run|cmd)$"
+SCRIPT_FILE_SUFFIX_PATTERN = r"\.(sh|bash|csh|zsh|py|r|jl|m|pl|slurm|sbatch|job|run|cmd)$"
 """Endings of the names of scripts."""
 
-REPEAT_KEYS = ("tenant", "user", "gpus", "profile_requested", "time_limit_s")
+REPEATED_JOB_KEY_COLUMNS = ("tenant", "user", "gpus", "profile_requested", "time_limit_s")
 
 
 def job_facts(jobs: pl.DataFrame, samples: pl.DataFrame | None = None, *, tz: str = "UTC") -> pl.DataFrame:
@@ -60,7 +60,7 @@ def job_facts(jobs: pl.DataFrame, samples: pl.DataFrame | None = None, *, tz: st
     local = pl.col("submit_time").dt.convert_time_zone(validate_time_zone(tz))
     named = conform(jobs, Jobs, source="job classes: jobs").with_columns(
         jobs[name].cast(pl.String) if name in jobs.columns else pl.lit(None, pl.String).alias(name)
-        for name in TEXT_FACTS
+        for name in TEXT_RULE_COLUMNS
     )
     table = named.with_row_index("row").with_columns(
         run_s=(pl.col("end_time") - pl.col("start_time")).dt.total_microseconds() / 1e6,
@@ -70,7 +70,9 @@ def job_facts(jobs: pl.DataFrame, samples: pl.DataFrame | None = None, *, tz: st
         day=local.dt.date(),
     )
     return (
-        table.with_columns(repeats=pl.when(pl.col("user").is_not_null()).then(pl.len().over(*REPEAT_KEYS, "day")))
+        table.with_columns(
+            repeats=pl.when(pl.col("user").is_not_null()).then(pl.len().over(*REPEATED_JOB_KEY_COLUMNS, "day"))
+        )
         .join(_activity_statistics(table, samples), on="row", how="left", maintain_order="left")
         .with_columns(sm_activity=pl.coalesce("sm_activity", "sampled_activity"))
         .drop("row", "day", "sampled_activity")
@@ -89,7 +91,7 @@ def pad_words(text: pl.Expr) -> pl.Expr:
     >>> pl.select(pad_words(pl.lit("submit.bash"))).item()
     ' submit '
     """
-    name = text.str.to_lowercase().str.replace(SCRIPT_SUFFIX_PATTERN, "")
+    name = text.str.to_lowercase().str.replace(SCRIPT_FILE_SUFFIX_PATTERN, "")
     return pl.concat_str(pl.lit(" "), name.str.replace_all(r"[^\p{L}]+", " ").str.strip_chars(), pl.lit(" "))
 
 
@@ -109,7 +111,7 @@ def _activity_statistics(jobs: pl.DataFrame, samples: pl.DataFrame | None) -> pl
 JOB_CLASSES = ("pretraining", "fine-tuning", "evaluation", "inference", "interactive")
 """Classes that a rule may name."""
 
-MAX_TEXT_LENGTH = 200
+MAX_RULE_FILE_TEXT_CHARS = 200
 
 
 @dataclass(frozen=True)
@@ -119,7 +121,7 @@ class NameCondition:
     Attributes
     ----------
     fact : str
-        One of :data:`~gpuplanner.usage.job_classes.TEXT_FACTS`.
+        One of :data:`~gpuplanner.usage.job_classes.TEXT_RULE_COLUMNS`.
     words : tuple of str
         Words, or several words with a blank between them, in small letters.
     """
@@ -139,7 +141,7 @@ class RangeCondition:
     Attributes
     ----------
     fact : str
-        One of :data:`~gpuplanner.usage.job_classes.NUMBER_FACTS`.
+        One of :data:`~gpuplanner.usage.job_classes.UNIT_BY_NUMBER_RULE_COLUMN`.
     low, high : float
         At or above `low`, below `high`; infinite where the rule does not say. Of the hour, a `low` above `high`
         passes midnight.
@@ -183,7 +185,7 @@ class Rule:
     @property
     def before_run(self) -> bool:
         """Whether all facts of the rule are known at submission."""
-        return all(condition.fact in SUBMISSION_FACTS for condition in self.conditions)
+        return all(condition.fact in RULE_COLUMNS_KNOWN_AT_SUBMISSION for condition in self.conditions)
 
     def holds(self) -> pl.Expr:
         """Whether all conditions hold; conditions on unknown facts do not."""
@@ -259,7 +261,7 @@ def _parse_rule(item: object, location: str) -> Rule:
     if "when" not in rule:
         raise _rule_error(location, "'when' with at least one condition", "none", "Add when.")
     conditions_by_fact = _require_mapping(
-        rule["when"], (*TEXT_FACTS, *NUMBER_FACTS), f"{_locate_key(location, rule, 'when')}, when"
+        rule["when"], (*TEXT_RULE_COLUMNS, *UNIT_BY_NUMBER_RULE_COLUMN), f"{_locate_key(location, rule, 'when')}, when"
     )
     if not conditions_by_fact:
         raise _rule_error(_locate_key(location, rule, "when"), "at least one condition in 'when'", "none", "Add one.")
@@ -270,7 +272,7 @@ def _parse_rule(item: object, location: str) -> Rule:
 
 
 def _parse_condition(fact: str, value: object, location: str) -> Condition:
-    if fact in TEXT_FACTS:
+    if fact in TEXT_RULE_COLUMNS:
         words = value if isinstance(value, list) else [value]
         # The same folding as of names, on one word.
         folded = [pl.select(pad_words(pl.lit(word))).item() for word in words if isinstance(word, str)]
@@ -284,7 +286,7 @@ def _parse_condition(fact: str, value: object, location: str) -> Condition:
     for key, bound in bounds.items():
         if isinstance(bound, bool) or not isinstance(bound, int | float) or not math.isfinite(bound):
             bound_location = f"{_locate_key(location, bounds, key)}, {key}"
-            raise _rule_error(bound_location, "a number", bound, f"Unit: {NUMBER_FACTS[fact]}.")
+            raise _rule_error(bound_location, "a number", bound, f"Unit: {UNIT_BY_NUMBER_RULE_COLUMN[fact]}.")
     low, high = float(bounds.get("from", -math.inf)), float(bounds.get("below", math.inf))
     if not bounds or low == high or (low > high and fact != "hour"):
         raise _rule_error(location, "a range that holds something", dict(value), "Put 'from' below 'below'.")
@@ -304,9 +306,9 @@ def _require_mapping(value: object, keys: tuple[str, ...], location: str) -> Map
 
 def _read_rule_text(rule: Mapping[str, Any], key: str, location: str) -> str:
     value = rule.get(key)
-    if not isinstance(value, str) or not value.isprintable() or not 0 < len(value) <= MAX_TEXT_LENGTH:
+    if not isinstance(value, str) or not value.isprintable() or not 0 < len(value) <= MAX_RULE_FILE_TEXT_CHARS:
         key_location = f"{_locate_key(location, rule, key)}, {key}"
-        raise _rule_error(key_location, f"up to {MAX_TEXT_LENGTH} letters on one line", value, "Write it.")
+        raise _rule_error(key_location, f"up to {MAX_RULE_FILE_TEXT_CHARS} letters on one line", value, "Write it.")
     return value
 
 
@@ -327,10 +329,10 @@ def _unknown_name_error(names: tuple[str, ...], got: object, location: str) -> S
 
 def _rule_error(location: str, expected: str, got: object, todo: str) -> ScenarioError:
     shown = got if isinstance(got, str) and got == "none" else repr(got)
-    return ScenarioError(location, expected, shown[:MAX_TEXT_LENGTH], todo)
+    return ScenarioError(location, expected, shown[:MAX_RULE_FILE_TEXT_CHARS], todo)
 
 
-CLASS_COLUMNS = ("job_id", "attempt", "job_class", "class_source", "rule", "facts")
+JOB_CLASS_TABLE_COLUMNS = ("job_id", "attempt", "job_class", "class_source", "rule", "facts")
 
 
 def classify_jobs(
@@ -395,21 +397,21 @@ def classify_jobs(
     return (
         decided.join(pl.concat(matches), on="row", how="left", maintain_order="left")
         .with_columns(*evidence, job_class=pl.coalesce("given", "by_rule"), class_source=source)
-        .select(CLASS_COLUMNS)
+        .select(JOB_CLASS_TABLE_COLUMNS)
     )
 
 
 def _fact_text(fact: str) -> pl.Expr:
     """Format a fact as ``fact=value``."""
-    value = pl.col(fact).cast(pl.Float64).round_sig_figs(4) if fact in NUMBER_FACTS else pl.col(fact)
-    text = value.cast(pl.String).str.strip_suffix(".0") if fact in NUMBER_FACTS else value
+    value = pl.col(fact).cast(pl.Float64).round_sig_figs(4) if fact in UNIT_BY_NUMBER_RULE_COLUMN else pl.col(fact)
+    text = value.cast(pl.String).str.strip_suffix(".0") if fact in UNIT_BY_NUMBER_RULE_COLUMN else value
     return pl.concat_str(pl.lit(f"{fact}="), text)
 
 
-SIZE_EDGES_GPUS = (0.99, 1.99, 7.99, 31.99)
-RUN_TIME_EDGES_S = (600.0, 3600.0, 14_400.0, 86_400.0)
-DAYTIME_HOURS = (8, 20)
-SHAPE_COLUMNS = ("size", "length", "hours")
+SHAPE_SIZE_EDGES_GPUS = (0.99, 1.99, 7.99, 31.99)
+SHAPE_RUN_TIME_EDGES_S = (600.0, 3600.0, 14_400.0, 86_400.0)
+DAYTIME_FIRST_AND_END_HOUR = (8, 20)
+JOB_SHAPE_COLUMNS = ("size", "length", "hours")
 MIN_SHAPE_JOBS, MIN_CLASS_SHARE = 5, 0.5
 """Jobs of known class that a cell must have, and the share of them that must be of one class."""
 
@@ -443,19 +445,19 @@ def class_by_shape(jobs: pl.DataFrame, job_class: pl.Series, *, tz: str = "UTC")
     """
     hour = pl.col("submit_time").dt.convert_time_zone(validate_time_zone(tz)).dt.hour()
     table = jobs.select(
-        size=pl.sum_horizontal(pl.col("gpus") > edge for edge in SIZE_EDGES_GPUS),
-        length=pl.sum_horizontal(pl.col("run_s") > edge for edge in RUN_TIME_EDGES_S),
-        hours=hour.is_between(*DAYTIME_HOURS, closed="left"),
+        size=pl.sum_horizontal(pl.col("gpus") > edge for edge in SHAPE_SIZE_EDGES_GPUS),
+        length=pl.sum_horizontal(pl.col("run_s") > edge for edge in SHAPE_RUN_TIME_EDGES_S),
+        hours=hour.is_between(*DAYTIME_FIRST_AND_END_HOUR, closed="left"),
     ).with_columns(known=job_class)
-    counts = table.drop_nulls("known").group_by(*SHAPE_COLUMNS, "known").len()
+    counts = table.drop_nulls("known").group_by(*JOB_SHAPE_COLUMNS, "known").len()
     counts = counts.sort("len", "known", descending=[True, False])
     total = pl.col("len").sum()
     best = (
-        counts.group_by(SHAPE_COLUMNS, maintain_order=True)
+        counts.group_by(JOB_SHAPE_COLUMNS, maintain_order=True)
         .agg(like=pl.col("known").first(), confidence=pl.col("len").first() / total, jobs=total)
         .filter(pl.col("jobs") >= MIN_SHAPE_JOBS, pl.col("confidence") > MIN_CLASS_SHARE)
     )
-    return table.join(best, on=SHAPE_COLUMNS, how="left", nulls_equal=True, maintain_order="left").select(
+    return table.join(best, on=JOB_SHAPE_COLUMNS, how="left", nulls_equal=True, maintain_order="left").select(
         job_class=pl.coalesce("known", "like"),
         confidence=pl.when(pl.col("known").is_null()).then("confidence"),
     )

@@ -26,15 +26,15 @@ from gpuplanner.usage.job_classes import class_by_shape, classify_jobs
 from gpuplanner.usage.observed_nodes import TodaysNodes, make_numbered_nodes
 from gpuplanner.usage.planned_fleet import PlannedFleet, planned_fleet
 from gpuplanner.usage.requested_demand import resolve_requests
-from gpuplanner.usage.rightsizing import RIGHTSIZING_HEADROOM, keep_requests, rightsize
+from gpuplanner.usage.rightsizing import RIGHTSIZING_HEADROOM_FRACTION, keep_requests, rightsize
 from gpuplanner.usage.run_times import impute_run_times
 
-VIEWS = ("whole", "requested", "rightsized")
+REQUEST_VIEWS = ("whole", "requested", "rightsized")
 """Three ways to read the same jobs: full GPUs only; slices as asked for; slices as needed."""
 
-MAX_STUDY_JOBS = 1 << 20
+MAX_JOBS_PER_STUDY = 1 << 20
 """Jobs that a study holds at once, if the month and the recent past that it looks at have no more."""
-MAX_SIMULATED_JOBS = 400_000
+MAX_JOBS_PER_SIMULATION = 400_000
 """Jobs on which ways to run the fleet are played, if a week has no more."""
 
 
@@ -44,7 +44,7 @@ class History:
 
     - ``trace``: As ingested.
     - ``jobs``: ``schemas.Jobs`` as known at ``plan_start``, with ``key``, ``run_s``, ``run_known``.
-    - ``views``: For each of :data:`VIEWS` the jobs with ``profile``, ``instances``, ``sms_needed``.
+    - ``views``: For each of :data:`REQUEST_VIEWS` the jobs with ``profile``, ``instances``, ``sms_needed``.
     - ``rightsizing``: What each job asked for and needs, with the evidence.
     - ``undecided``: Share of the jobs whose class neither source nor rule nor shape gives: of them, requests stand.
     - ``like_others``: How sure the classes are that follow from size, duration and hour alone [0-1]; None where none
@@ -80,13 +80,14 @@ class History:
     def played_since(self) -> datetime:
         """Begin of the time on which policies are simulated: the recent past, or its last days.
 
-        Each policy is simulated many times: of more than :data:`MAX_SIMULATED_JOBS` jobs only the latest are used, but
+        Each policy is simulated many times: of more than :data:`MAX_JOBS_PER_SIMULATION` jobs only the latest are
+        used, but
         a week at least.
         """
         came = self.jobs.filter(pl.col("submit_time") >= self.recent)["submit_time"].sort()
-        if len(came) <= MAX_SIMULATED_JOBS:
+        if len(came) <= MAX_JOBS_PER_SIMULATION:
             return self.recent
-        days = (self.plan_start - came[-MAX_SIMULATED_JOBS]) // timedelta(days=1)
+        days = (self.plan_start - came[-MAX_JOBS_PER_SIMULATION]) // timedelta(days=1)
         return max(self.recent, self.plan_start - timedelta(days=max(days, 7)))
 
     def how_played(self) -> list[str]:
@@ -95,7 +96,7 @@ class History:
             return []
         days, came = (self.plan_start - self.played_since).days, self.jobs["submit_time"] >= self.played_since
         played = f"policies were simulated on its last {days} days, of {came.sum():,} jobs."
-        return [f"The recent past has more than {MAX_SIMULATED_JOBS:,} jobs: {played}"]
+        return [f"The recent past has more than {MAX_JOBS_PER_SIMULATION:,} jobs: {played}"]
 
 
 def load_dataset(data: str, *, columns: Sequence[str] | None = None) -> Dataset:
@@ -133,7 +134,8 @@ def load_study_dataset(
 ) -> Dataset:
     """Load the dataset of a scenario, or some columns of its jobs; of a long job list only the latest jobs.
 
-    Of more than :data:`MAX_STUDY_JOBS` jobs, those are kept that were in the system since the begin of the scenario's
+    Of more than :data:`MAX_JOBS_PER_STUDY` jobs, those are kept that were in the system since the begin of the
+    scenario's
     month, of the recent past of its plan (or of `days`), or of the last that many jobs; the dataset then states so
     (``shortened``).
 
@@ -152,7 +154,7 @@ def load_study_dataset(
     jobs_on_disk = dataset.lazy_jobs.merge_small_tenants(scenario.smallest_group) if dataset.has_jobs else None
     if jobs_on_disk is None:
         return dataset
-    if jobs_on_disk.height <= MAX_STUDY_JOBS:
+    if jobs_on_disk.height <= MAX_JOBS_PER_STUDY:
         return replace(
             dataset,
             stored_jobs=None,
@@ -164,7 +166,9 @@ def load_study_dataset(
     recent = _next_hour(until) - timedelta(days=max(scenario.history_days, days))
     submissions = jobs_on_disk.scan_unquarantined(["submit_time"]).filter(pl.col("submit_time") < until)
     rows = submissions.select(pl.len()).collect(engine="streaming").item()
-    latest = submissions.slice(max(rows - MAX_STUDY_JOBS, 0), 1).collect(engine="streaming")["submit_time"].to_list()
+    latest = (
+        submissions.slice(max(rows - MAX_JOBS_PER_STUDY, 0), 1).collect(engine="streaming")["submit_time"].to_list()
+    )
     since = max(begin, _floor_hour(min([recent, *latest, *(month or ())])))
     jobs = _categories_to_text(jobs_on_disk.collect_between(since, until, columns or Jobs.column_names()))
     remark = (
@@ -279,7 +283,7 @@ def _tabulate_views(
         pl.when(pl.col("evidence") == "telemetry")
         .then("sms_needed")
         .when(pl.col("evidence") == "job statistics")
-        .then(pl.col("sms_needed") / (1 + RIGHTSIZING_HEADROOM))
+        .then(pl.col("sms_needed") / (1 + RIGHTSIZING_HEADROOM_FRACTION))
     )
     needed = sizes.select("profile_needed", needed_instances="instances", sms=used)
     requests = pl.concat([resolve_requests(jobs, gpu_model), needed], how="horizontal")

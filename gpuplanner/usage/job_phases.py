@@ -16,23 +16,23 @@ from gpuplanner.core.schema_checks import conform
 from gpuplanner.core.schemas import Samples
 from gpuplanner.usage.rightsizing import first_text
 
-LEAST_NOISE = {"sm_activity": 0.02, "memory_used_gib": 0.5, "power_w": 10.0}
+MIN_NOISE_BY_SIGNAL = {"sm_activity": 0.02, "memory_used_gib": 0.5, "power_w": 10.0}
 """Signals, and the least noise each is taken to have; below it, meters round or hardly move."""
-IDLE_BELOW = 0.05
+MAX_IDLE_SM_ACTIVITY = 0.05
 """SM activity below which a GPU does no work worth the name."""
-SPIKE = 5.0
+MIN_SPIKE_NOISE_SDS = 5.0
 """Distance from the level around it, in standard deviations of the noise, from which a row is a spike."""
 MAD_TO_SIGMA = 1.4826
 """Ratio of standard deviation to median absolute deviation of normal noise."""
-STEPS_S = (1, 5, 10, 15, 30, 60)
+GRID_STEPS_S = (1, 5, 10, 15, 30, 60)
 """Distances of rows that are chosen from, in seconds; above the last, the distance of the readings."""
-ROWS_WANTED = 600
+GRID_ROWS_OF_SHORT_JOB = 600
 """Rows that a short job is cut into if it is sampled that often."""
 SHORTEST, LONG = timedelta(minutes=10), timedelta(hours=1)
 """Shortest phase of a job of an hour or more, however often it was read: a checkpoint is no phase."""
-ROWS_OF_A_PHASE = 10
+MIN_PHASE_ROWS = 10
 """Fewest rows of a phase; of fewer, a level is not known from the noise about it."""
-ROWS_OF_A_SHORT_PHASE = 4
+MIN_PHASE_ROWS_AT_ONE_SECOND = 4
 """Rows of the shortest phase where a row is a second: a run of minutes, too short for a checkpoint."""
 
 
@@ -56,13 +56,13 @@ class Signals:
         Differences of independent noise spread by the square root of two more than the noise itself. Rows without
         activity are left out, where there are others: a meter at rest hardly makes noise.
         """
-        active = (self.table["sm_activity"] >= IDLE_BELOW).fill_null(False) & self.table["seen"]
-        rows = active if active.sum() >= ROWS_OF_A_PHASE else self.table["seen"]
+        active = (self.table["sm_activity"] >= MAX_IDLE_SM_ACTIVITY).fill_null(False) & self.table["seen"]
+        rows = active if active.sum() >= MIN_PHASE_ROWS else self.table["seen"]
         change = self.table[name].filter(rows).diff().drop_nulls().to_numpy()
         if not len(change):
-            return LEAST_NOISE[name]
+            return MIN_NOISE_BY_SIGNAL[name]
         mad = float(np.median(np.abs(change - np.median(change))))
-        return max(MAD_TO_SIGMA * mad / math.sqrt(2), LEAST_NOISE[name])
+        return max(MAD_TO_SIGMA * mad / math.sqrt(2), MIN_NOISE_BY_SIGNAL[name])
 
     def around(self, name: str, shortest: int) -> pl.DataFrame:
         """Levels before and after each row: running medians blind to what is shorter than `shortest` rows.
@@ -78,7 +78,7 @@ class Signals:
     def without_spikes(self, name: str, shortest: int) -> pl.Series:
         """The signal with its spikes bridged by straight lines."""
         signal, level = self.table[name], self.around(name, shortest)
-        margin = SPIKE * self.noise(name)
+        margin = MIN_SPIKE_NOISE_SDS * self.noise(name)
         usual = signal.is_between(level["low"] - margin, level["high"] + margin)
         bridged = pl.select(pl.when(usual).then(signal)).to_series().interpolate()
         return bridged.backward_fill().forward_fill()
@@ -98,7 +98,7 @@ def signals_of(samples: pl.DataFrame, step: timedelta | None = None) -> Signals:
     """
     table = conform(samples, Samples, source="phases: samples")
     jobs = table["job_id"].unique().sort()
-    names = tuple(name for name in LEAST_NOISE if table[name].count())
+    names = tuple(name for name in MIN_NOISE_BY_SIGNAL if table[name].count())
     if len(jobs) > 1 or not names:
         signal_names = examples(names) if names else "no signal"
         expected, todo = "samples of one job, with activity, memory or power", "Filter the samples by job_id."
@@ -108,10 +108,10 @@ def signals_of(samples: pl.DataFrame, step: timedelta | None = None) -> Signals:
     even = (
         table.sort("time")
         .group_by_dynamic("time", every=every)
-        .agg(*(pl.col(name).mean() for name in LEAST_NOISE), seen=pl.lit(True))
+        .agg(*(pl.col(name).mean() for name in MIN_NOISE_BY_SIGNAL), seen=pl.lit(True))
         .upsample("time", every=every)
         .with_columns(pl.col("seen").fill_null(False))
-        .with_columns(pl.col(name).interpolate().backward_fill().forward_fill() for name in LEAST_NOISE)
+        .with_columns(pl.col(name).interpolate().backward_fill().forward_fill() for name in MIN_NOISE_BY_SIGNAL)
     )
     return Signals(even, names, every)
 
@@ -119,12 +119,12 @@ def signals_of(samples: pl.DataFrame, step: timedelta | None = None) -> Signals:
 def rows_of(signals: Signals) -> int:
     """Compute the rows of the shortest phase from the step of the rows and the length of the job."""
     if signals.table.height * signals.step >= LONG:
-        return max(ROWS_OF_A_PHASE, math.ceil(SHORTEST / signals.step))
-    return ROWS_OF_A_PHASE if signals.step > timedelta(seconds=STEPS_S[0]) else ROWS_OF_A_SHORT_PHASE
+        return max(MIN_PHASE_ROWS, math.ceil(SHORTEST / signals.step))
+    return MIN_PHASE_ROWS if signals.step > timedelta(seconds=GRID_STEPS_S[0]) else MIN_PHASE_ROWS_AT_ONE_SECOND
 
 
 def step_for(samples: pl.DataFrame) -> timedelta:
-    """Choose the step of the grid for a job: about :data:`ROWS_WANTED` rows, no finer than the samples.
+    """Choose the step of the grid for a job: about :data:`GRID_ROWS_OF_SHORT_JOB` rows, no finer than the samples.
 
     A minute is the most, unless the readings themselves are farther apart.
 
@@ -141,13 +141,13 @@ def step_for(samples: pl.DataFrame) -> timedelta:
     gap = pl.col("time").diff().over(device)
     gaps_us = samples.sort("time").select(gap.drop_nulls().dt.total_microseconds()).to_series()
     if not len(gaps_us):
-        return timedelta(seconds=STEPS_S[-1])
+        return timedelta(seconds=GRID_STEPS_S[-1])
     typical_s = float(gaps_us.median()) / 1e6  # type: ignore[arg-type]
-    if typical_s > STEPS_S[-1] * 1.5:
+    if typical_s > GRID_STEPS_S[-1] * 1.5:
         return timedelta(seconds=round(typical_s))
     length = samples["time"].max() - samples["time"].min()  # type: ignore[operator]
-    least_s = max(0.8 * typical_s, length.total_seconds() / ROWS_WANTED)  # type: ignore[union-attr]
-    return timedelta(seconds=next((step for step in STEPS_S if step >= least_s), STEPS_S[-1]))
+    least_s = max(0.8 * typical_s, length.total_seconds() / GRID_ROWS_OF_SHORT_JOB)  # type: ignore[union-attr]
+    return timedelta(seconds=next((step for step in GRID_STEPS_S if step >= least_s), GRID_STEPS_S[-1]))
 
 
 PHASE_LABELS = ("setup", "ramp", "steady", "long-context", "reduced", "input-stall", "decay", "cool-down", "idle")
@@ -173,17 +173,17 @@ cool-down
 idle
     Without activity between active phases, with other memory.
 """
-STEADY_FROM = 0.85
-MORE_MEMORY = 1.10
-SAME_MEMORY = 0.05
+MIN_STEADY_LEVEL_FRACTION = 0.85
+MIN_LONG_CONTEXT_MEMORY_RATIO = 1.10
+MAX_STALL_MEMORY_CHANGE_FRACTION = 0.05
 """Share by which the memory of a stall may differ from that of the phase before."""
-SAME_LEVEL = 2.0
+MAX_SAME_LEVEL_NOISE_SDS = 2.0
 """Neighbouring phases whose medians differ by less, in standard deviations of the noise, are one."""
-SAME_SHARE = 0.12
+MAX_SAME_LEVEL_FRACTION = 0.12
 """So are those whose medians differ by a smaller share of the highest level of the job: meters wander."""
-LEAST_SETUP = 2
+MIN_SETUP_ROWS = 2
 """Fewest rows without activity that are a set-up."""
-EXACT_ROWS = 100_000
+MAX_PELT_ROWS = 100_000
 """Above so many rows, binary segmentation stands in for PELT."""
 
 
@@ -244,22 +244,22 @@ def find_phases(samples: pl.DataFrame, *, step: timedelta | None = None) -> pl.D
     return (
         signals.table.with_columns(phase=pl.Series(phase, dtype=pl.Int32))
         .group_by("phase", maintain_order=True)
-        .agg(start, end, pl.col(*LEAST_NOISE).mean())
+        .agg(start, end, pl.col(*MIN_NOISE_BY_SIGNAL).mean())
         .with_columns(label=_label())
     )
 
 
 def _label() -> pl.Expr:
     activity, memory = pl.col("sm_activity"), pl.col("memory_used_gib")
-    idle, steady = activity < IDLE_BELOW, activity >= STEADY_FROM * activity.max()
-    keeps_memory = (memory / memory.shift() - 1).abs() <= SAME_MEMORY
+    idle, steady = activity < MAX_IDLE_SM_ACTIVITY, activity >= MIN_STEADY_LEVEL_FRACTION * activity.max()
+    keeps_memory = (memory / memory.shift() - 1).abs() <= MAX_STALL_MEMORY_CHANGE_FRACTION
     first_memory = memory.filter(steady & ~idle).first()
     label = first_text(
         (idle & (idle.not_().cum_sum() == 0), "setup"),
         (idle & (idle.not_().cum_sum(reverse=True) == 0), "cool-down"),
         (idle & keeps_memory.fill_null(False), "input-stall"),
         (idle, "idle"),
-        (steady & (memory >= MORE_MEMORY * first_memory).fill_null(False), "long-context"),
+        (steady & (memory >= MIN_LONG_CONTEXT_MEMORY_RATIO * first_memory).fill_null(False), "long-context"),
         (steady, "steady"),
         ((steady & ~idle).cum_sum() == 0, "ramp"),
         ((steady & ~idle).reverse().cum_sum().reverse() == 0, "decay"),
@@ -278,14 +278,14 @@ def _change_points(signals: Signals, shortest: int) -> np.ndarray:
     flat = {name: signals.without_spikes(name, shortest).to_numpy()[observed_rows] for name in signals.names}
     bridged = np.column_stack([flat[name] / noise[name] for name in signals.names])
     penalty = 2 * len(signals.names) * float(np.log(len(observed_rows)))
-    if len(observed_rows) > EXACT_ROWS:
+    if len(observed_rows) > MAX_PELT_ROWS:
         ends = binary_segmentation(bridged, shortest, penalty)
     else:
         ruptures = import_optional("ruptures", extra="phases")
         # With a linear kernel this is PELT on squared error, compiled: same answer in a thousandth of the time.
         search = ruptures.KernelCPD(kernel="linear", min_size=shortest)
         ends = search.fit(bridged).predict(pen=penalty)
-    least = np.maximum(SAME_LEVEL, SAME_SHARE * np.abs(bridged).max(axis=0))
+    least = np.maximum(MAX_SAME_LEVEL_NOISE_SDS, MAX_SAME_LEVEL_FRACTION * np.abs(bridged).max(axis=0))
     kept = _merge_equal_levels(bridged, _without_dips(bridged, ends, shortest, least), least)
     if "sm_activity" in signals.names:
         kept = _with_setup(kept, bridged[:, 0] * noise["sm_activity"], shortest)
@@ -294,8 +294,8 @@ def _change_points(signals: Signals, shortest: int) -> np.ndarray:
 
 def _with_setup(ends: list[int], activity: np.ndarray, shortest: int) -> list[int]:
     """End the set-up where activity begins, even if it was shorter than a phase."""
-    begins = int((activity >= IDLE_BELOW).argmax())
-    if not LEAST_SETUP <= begins < len(activity) - shortest:
+    begins = int((activity >= MAX_IDLE_SM_ACTIVITY).argmax())
+    if not MIN_SETUP_ROWS <= begins < len(activity) - shortest:
         return ends
     return sorted({begins} | {end for end in ends if abs(end - begins) >= shortest})
 

@@ -28,14 +28,14 @@ NODE_JOB_COLUMNS = (
     "instances", "node_list",
 )  # fmt: skip
 """Columns of ``schemas.Jobs`` that are looked at."""
-MAX_UNNAMED_SHARE = 0.1
+MAX_UNNAMED_NODE_GPU_HOUR_FRACTION = 0.1
 """Share of the GPU-hours on nodes that are not named, above which the nodes are not known."""
-CLOCK_RESOLUTION = timedelta(seconds=1)
+ACCOUNTING_CLOCK_RESOLUTION = timedelta(seconds=1)
 """What one job gives back another may take within the same second of a clock that counts seconds."""
-MAX_SORTED_ROWS = 1 << 20
+MAX_ROWS_SORTED_AT_ONCE = 1 << 20
 """Rows that are put in order at a time."""
-RECENT_SPAN = timedelta(days=7)
-INFERRED_NODE = "inferred"
+RECENT_NODES_SPAN = timedelta(days=7)
+INFERRED_NODE_NAME = "inferred"
 """Name of the GPUs that jobs held of which nobody says on which node."""
 
 
@@ -59,7 +59,7 @@ def observe_nodes(jobs: pl.DataFrame | LazyJobs, begin: datetime, end: datetime)
     use = _use_by_node_and_model(jobs_on_disk, begin, end)
     total = float(use["gpus"].sum())
     unnamed = float(use.filter(pl.col("node").is_null())["gpus"].sum())
-    if use["node"].null_count() == use.height or unnamed > MAX_UNNAMED_SHARE * total:
+    if use["node"].null_count() == use.height or unnamed > MAX_UNNAMED_NODE_GPU_HOUR_FRACTION * total:
         return None
     boards = _usual_models(use)
     observed = _observe_parts(
@@ -90,7 +90,9 @@ def observe_nodes(jobs: pl.DataFrame | LazyJobs, begin: datetime, end: datetime)
         words = {row["gpu_model"] for row in table}
         single_model = words.pop() if len(words) == 1 else None
         table += (
-            [{"node": INFERRED_NODE, "gpu_model": single_model, "gpus": unplaced_gpus}] if unplaced_gpus > 0 else []
+            [{"node": INFERRED_NODE_NAME, "gpu_model": single_model, "gpus": unplaced_gpus}]
+            if unplaced_gpus > 0
+            else []
         )
     schema = {name: column.dtype for name, column in Inventory.columns().items()}
     return pl.DataFrame(table, schema=schema) if table else None
@@ -156,7 +158,7 @@ def add_observed_layouts(
     rows = rows.with_columns(board=pl.col("node").replace_strict(boards, return_dtype=pl.String))
     observed = _observe_parts(lambda: [rows])
     last = pl.col("end").filter(pl.col("number") > 0).max().over("node")
-    recent_rows = rows.filter(pl.col("start") > last - RECENT_SPAN)
+    recent_rows = rows.filter(pl.col("start") > last - RECENT_NODES_SPAN)
     observed_lately = _observe_parts(lambda: [recent_rows])
     texts: dict[str, str] = {}
     for name, gpus in candidates.select("node", "gpus").iter_rows():
@@ -184,7 +186,7 @@ def clip_to_window(jobs: pl.DataFrame, begin: datetime, end: datetime) -> pl.Dat
 
 def peak_allocated(rows: pl.DataFrame, amount: str, *by: str) -> pl.DataFrame:
     """Find the peak of an allocated amount, by group, in the column ``level``; ends count before starts."""
-    groups = -(-rows.height // MAX_SORTED_ROWS) if by else 1
+    groups = -(-rows.height // MAX_ROWS_SORTED_AT_ONCE) if by else 1
     if groups > 1:  # what is put in order takes several times the room of the rows
         number = rows.select(pl.col(by[0]).hash() % groups).to_series()
         return pl.concat(_peak_allocated(rows.filter(number == group), amount, *by) for group in range(groups))
@@ -193,8 +195,8 @@ def peak_allocated(rows: pl.DataFrame, amount: str, *by: str) -> pl.DataFrame:
 
 def _peak_allocated(rows: pl.DataFrame, amount: str, *by: str) -> pl.DataFrame:
     until = (
-        pl.when(pl.col("end") - CLOCK_RESOLUTION > pl.col("start"))
-        .then(pl.col("end") - CLOCK_RESOLUTION)
+        pl.when(pl.col("end") - ACCOUNTING_CLOCK_RESOLUTION > pl.col("start"))
+        .then(pl.col("end") - ACCOUNTING_CLOCK_RESOLUTION)
         .otherwise("end")
     )
     up = rows.select(*by, at="start", change=pl.col(amount))
@@ -498,7 +500,9 @@ def nodes_from_inventory(inventory: pl.DataFrame, gpu_model: GpuModel, *, inferr
     shared = inventory.filter(pl.col("shares").is_not_null())["node"] if "shares" in inventory.columns else ()
     remark = f"{examples(sorted(shared))}: jobs share its GPUs, so no GPU of it is released."
     remarks = (remark,) if len(shared) else ()
-    return TodaysNodes(names, gpus, layouts, inferred, INFERRED_NODE not in names, remarks, shared=frozenset(shared))
+    return TodaysNodes(
+        names, gpus, layouts, inferred, INFERRED_NODE_NAME not in names, remarks, shared=frozenset(shared)
+    )
 
 
 def describe_smaller_nodes(nodes: TodaysNodes) -> tuple[str, ...]:

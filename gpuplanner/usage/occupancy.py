@@ -26,12 +26,12 @@ from gpuplanner.hardware.gpu_model_names import find_profile_name
 from gpuplanner.hardware.gpu_models import load_gpu_model
 from gpuplanner.ingest.large_tables import LazyJobs
 
-MAX_SLAB_EVENTS = 1 << 17
+MAX_EVENTS_PER_SLAB = 1 << 17
 """Beginnings and ends that a slab holds at most, unless a single hour has more."""
 
 
 class HourSlabs:
-    """Whole clock hours, grouped into slabs of about :data:`MAX_SLAB_EVENTS` events.
+    """Whole clock hours, grouped into slabs of about :data:`MAX_EVENTS_PER_SLAB` events.
 
     - ``hours``: Length of the time in hours.
     - ``instants``: Events in ticks, from 0 to the end of the last hour. Those at the very end fall into no slab.
@@ -48,7 +48,7 @@ class HourSlabs:
         for ticks in instants:
             counts += np.bincount(ticks // HOUR_TICKS, minlength=hours + 1)
         before = np.cumsum(counts) - counts
-        last = np.r_[True, np.diff(before[:hours] // MAX_SLAB_EVENTS) > 0]
+        last = np.r_[True, np.diff(before[:hours] // MAX_EVENTS_PER_SLAB) > 0]
         self._borders = np.append(np.flatnonzero(last), hours)
         number = np.append(np.cumsum(last) - 1, len(self._borders) - 1)
         self._slab_of_hour = number.astype(np.min_scalar_type(int(number[-1])))
@@ -159,7 +159,7 @@ def running_sum(change: np.ndarray, begin: float) -> np.ndarray:
     return np.asarray(np.cumsum(change)[:-1])
 
 
-TOLERANCE_GPUS = 1e-6
+GPU_FRACTION_TOLERANCE_GPUS = 1e-6
 """Fractions of GPUs are sums of floats; less than this is rounding, not a GPU."""
 
 
@@ -260,7 +260,7 @@ def sweep_pool(
         edges = slabs.edges(slab, (ticks for spans in (*steps, queue) for ticks in spans.instants(slab)))
         installed, allocated, *kept_and_own = (spans.level(slab, edges) for spans in steps)
         left = installed - allocated
-        excess = np.maximum(-left - TOLERANCE_GPUS, 0)
+        excess = np.maximum(-left - GPU_FRACTION_TOLERANCE_GPUS, 0)
         if excess.any():
             excess_tick = min(excess_tick, int(edges[:-1][excess > 0][0]))
             excess_gpus = max(excess_gpus, float(excess.max()))
@@ -300,7 +300,7 @@ class _Fitting:
         total = np.zeros_like(left)
         for kind, jobs in self._queue.counts(slab, edges):
             need = self._needs[kind]
-            total += np.where(left >= need - TOLERANCE_GPUS, jobs * need, 0.0)
+            total += np.where(left >= need - GPU_FRACTION_TOLERANCE_GPUS, jobs * need, 0.0)
         return np.zeros_like(left), total
 
 
@@ -364,7 +364,7 @@ class LedgerWindow:
 
 
 Table = TypeVar("Table", pl.DataFrame, pl.LazyFrame)
-_ALLOCATION_COLUMNS = ("start_time", "end_time", "profile_requested", "gpus", "gpus_by_memory", "instances")
+_OCCUPANCY_JOB_COLUMNS = ("start_time", "end_time", "profile_requested", "gpus", "gpus_by_memory", "instances")
 
 
 def installed_gpu_hours(inventory: pl.DataFrame, start: datetime, end: datetime) -> float:
@@ -426,7 +426,7 @@ def inferred_inventory(jobs: pl.DataFrame | LazyJobs, *, start: datetime, end: d
     >>> inferred_inventory(jobs, **day).select("node", "gpus").rows()
     [('inferred', 3)]
     """
-    columns = ["submit_time", "state", "gpu_model", *_ALLOCATION_COLUMNS]
+    columns = ["submit_time", "state", "gpu_model", *_OCCUPANCY_JOB_COLUMNS]
     jobs_on_disk = LazyJobs.from_table(jobs)
     tables = (cast_columns(part, Jobs, columns, source="jobs") for part in jobs_on_disk.iterate_chunks(columns))
     words = (jobs_with_gpus(table, LedgerWindow(start, end))["gpu_model"] for table in tables)
@@ -497,7 +497,7 @@ def peak_gpus_needed(allocated: pl.DataFrame | pl.LazyFrame, gpu_model: str | No
     """
     cut = pl.col("instances").is_not_null()
     plain = allocated.lazy().filter(~cut)
-    parts = allocated.lazy().filter(cut).select(*_ALLOCATION_COLUMNS).collect()
+    parts = allocated.lazy().filter(cut).select(*_OCCUPANCY_JOB_COLUMNS).collect()
     needs = [(window.spans(parts, "start_time", "end_time", "gpus"), 1)]
     if not parts["gpus_by_memory"].has_nulls():
         needs.append((window.spans(parts, "start_time", "end_time", "gpus_by_memory"), 1))
@@ -518,7 +518,7 @@ def _peak_gpus(full_gpu_spans: TickSpans, needs: list[tuple[TickSpans, int]], wi
     peak = 0.0
     for slab in range(len(slabs)):
         edges = slabs.edges(slab, chain.from_iterable(step.instants(slab) for step in steps))
-        levels = [np.ceil(step.level(slab, edges) / size - TOLERANCE_GPUS)
+        levels = [np.ceil(step.level(slab, edges) / size - GPU_FRACTION_TOLERANCE_GPUS)
                   for step, size in zip(steps, (1, *(size for _, size in needs)), strict=True)]  # fmt: skip
         peak = max(peak, float((levels[0] + np.maximum.reduce(levels[1:])).max()))
     return int(peak)

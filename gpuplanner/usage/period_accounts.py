@@ -16,8 +16,8 @@ from gpuplanner.core.step_functions import waiting_since
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.large_tables import LazyJobs
 from gpuplanner.usage.allocated_hours import (
-    ACTIVE,
-    LOST_STATES,
+    ACTIVE_GPU_HOURS_COLUMN,
+    FAILED_JOB_STATES,
     allocated_and_active,
     allocated_by_state,
     gpu_hours_by_node,
@@ -37,10 +37,10 @@ from gpuplanner.usage.job_history import begin_of, end_of, history
 from gpuplanner.usage.occupancy import LedgerWindow, installed_gpu_hours, jobs_with_gpus, match_gpu_models
 from gpuplanner.usage.planned_fleet import find_installed
 
-WEEKLY_QUANTILE = 0.95
-MIN_OBSERVED_SHARE = 0.5
+WEEKLY_PEAK_QUANTILE = 0.95
+MIN_OBSERVED_HOURS_FRACTION_OF_DAY = 0.5
 """Share of the held hours of a day that must have been observed for its activity to be said."""
-MAX_LEDGER_DIFFERENCE = 1e-6
+MAX_LEDGER_DIFFERENCE_FRACTION = 1e-6
 """A ledger that differs from what is installed by a larger share is refused."""
 LEDGER_JOB_COLUMNS = (
     "job_id", "tenant", "partition", "job_class", "submit_time", "eligible_time", "start_time", "end_time", "state",
@@ -48,7 +48,7 @@ LEDGER_JOB_COLUMNS = (
     "memory_peak_gib", "quarantined", "gpus_by_memory",
 )  # fmt: skip
 """Columns of ``schemas.Jobs`` that ledgers look at."""
-_NO_BOARD = pl.lit(None, pl.String).alias("gpu_model")
+_NULL_GPU_MODEL_EXPR = pl.lit(None, pl.String).alias("gpu_model")
 
 
 @stage
@@ -110,8 +110,8 @@ def _ledger_spans(dataset: Dataset, nodes: pl.DataFrame, begin: datetime, end: d
             jobs_on_disk.scan_unquarantined().select(pl.col("gpu_model").cast(pl.String), start_time=started).unique()
         )
         if match_gpu_models(words.collect(engine="streaming"), nodes)[1]["board"].has_nulls():
-            jobs_on_disk = replace(jobs_on_disk, table=jobs_on_disk.table.with_columns(_NO_BOARD))
-            nodes = nodes.with_columns(_NO_BOARD)
+            jobs_on_disk = replace(jobs_on_disk, table=jobs_on_disk.table.with_columns(_NULL_GPU_MODEL_EXPR))
+            nodes = nodes.with_columns(_NULL_GPU_MODEL_EXPR)
     for first, last in spans:
         jobs, samples = (
             jobs_on_disk.collect_between(first, last, LEDGER_JOB_COLUMNS),
@@ -126,7 +126,7 @@ def _balanced_ledger(
     samples: pl.DataFrame | None, out: pl.DataFrame | None,
 ) -> pl.DataFrame:  # fmt: skip
     ledger = gpu_time_ledger(jobs, nodes, start=begin, end=end, samples=samples, out_of_service=out)
-    balance = reconcile_ledger(ledger, installed_gpu_hours(nodes, begin, end), tolerance=MAX_LEDGER_DIFFERENCE)
+    balance = reconcile_ledger(ledger, installed_gpu_hours(nodes, begin, end), tolerance=MAX_LEDGER_DIFFERENCE_FRACTION)
     if not balance["balanced"]:
         text = "{ledger_gpu_hours:,.2f} GPU-hours booked, {installed_gpu_hours:,.2f} installed"
         require_no_faults("ledger", [text.format(**balance)])
@@ -177,7 +177,9 @@ def use_by_day(dataset: Dataset, window: LedgerWindow, *, tz: str) -> pl.DataFra
     start = pl.lit(window.origin).dt.convert_time_zone(tz)
     day = (start + pl.duration(hours=pl.int_range(pl.len()))).dt.date()
     days = hours.group_by(day=day, maintain_order=True).agg(pl.all().mean())
-    is_measured_day = (pl.col("seen") > 0) & (pl.col("seen") >= MIN_OBSERVED_SHARE * pl.col("allocated_gpus"))
+    is_measured_day = (pl.col("seen") > 0) & (
+        pl.col("seen") >= MIN_OBSERVED_HOURS_FRACTION_OF_DAY * pl.col("allocated_gpus")
+    )
     active = pl.when(is_measured_day).then(pl.col("allocated_gpus") * pl.col("working") / pl.col("seen"))
     return days.select("day", "requested_gpus", "allocated_gpus", active_gpus=active)
 
@@ -260,29 +262,34 @@ def describe_jobs(dataset: Dataset, *, nodes: bool = False) -> JobDescription:
         "GPU-hours by how attempts ended": by_end_state.group_by("state", "lost")
         .agg(pl.col("attempts", "gpu_hours").sum())
         .sort("gpu_hours", "state", descending=[True, False]),
-        "allocated GPU-hours by observed activity": by_state.drop(ACTIVE),
+        "allocated GPU-hours by observed activity": by_state.drop(ACTIVE_GPU_HOURS_COLUMN),
     }
     return JobDescription(all_facts, tables, hours)
 
 
 def _replace_active_hours(requested: pl.DataFrame, by_state: pl.DataFrame) -> pl.DataFrame:
     """Replace active GPU-hours of job records by those observed in records and telemetry."""
-    observed = pl.sum_horizontal(pl.exclude("tenant", ACTIVE, "no_telemetry"))
-    measured = by_state.select("tenant", ACTIVE, observed=observed)
-    active = pl.when(pl.col("observed") > 0).then(ACTIVE)
+    observed = pl.sum_horizontal(pl.exclude("tenant", ACTIVE_GPU_HOURS_COLUMN, "no_telemetry"))
+    measured = by_state.select("tenant", ACTIVE_GPU_HOURS_COLUMN, observed=observed)
+    active = pl.when(pl.col("observed") > 0).then(ACTIVE_GPU_HOURS_COLUMN)
     share = (pl.col("observed") / pl.col("allocated_gpu_hours")).clip(upper_bound=1.0)
     return (
         requested.join(measured, on="tenant", how="left", maintain_order="left")
         .with_columns(sm_active_gpu_hours=active, observed_share=share.fill_null(0.0))
-        .drop(ACTIVE, "observed")
+        .drop(ACTIVE_GPU_HOURS_COLUMN, "observed")
     )
 
 
-GROUP_COLUMNS = {"tenant": "tenant", "partition": "partition", "board": "gpu_model", "profile": "profile_requested"}
+JOB_COLUMN_BY_GROUPING = {
+    "tenant": "tenant",
+    "partition": "partition",
+    "board": "gpu_model",
+    "profile": "profile_requested",
+}
 """What jobs are told apart by, and the column that says it."""
-UNNAMED_GROUP = "not named"
+UNNAMED_GROUP_LABEL = "not named"
 _WAIT_QUANTILES = (0.5, 0.95, 0.99)
-_WAIT_S = (pl.col("start_time") - waiting_since()).dt.total_seconds()
+_WAIT_S_EXPR = (pl.col("start_time") - waiting_since()).dt.total_seconds()
 
 
 def hours_by_group(jobs: LazyJobs, window: LedgerWindow) -> dict[str, pl.DataFrame]:
@@ -293,19 +300,19 @@ def hours_by_group(jobs: LazyJobs, window: LedgerWindow) -> dict[str, pl.DataFra
     records no waits. The GPU-hours of every table sum to what jobs held.
     """
     has_started, gpu_hours = pl.col("start_time").is_not_null(), window.overlap_h("start_time", "end_time")
-    lost = pl.col("state").cast(pl.String).is_in(LOST_STATES)
+    lost = pl.col("state").cast(pl.String).is_in(FAILED_JOB_STATES)
     gpu_hours = pl.when(has_started).then(gpu_hours * pl.col("gpus")).otherwise(0.0)
     sums = {"jobs": pl.len(), "gpu_hours": gpu_hours.sum(), "lost_gpu_hours": gpu_hours.filter(lost).sum()}
     words = {
-        word: pl.col(column).cast(pl.String).fill_null("full GPU" if word == "profile" else UNNAMED_GROUP)
-        for word, column in GROUP_COLUMNS.items()
+        word: pl.col(column).cast(pl.String).fill_null("full GPU" if word == "profile" else UNNAMED_GROUP_LABEL)
+        for word, column in JOB_COLUMN_BY_GROUPING.items()
         if column in jobs.table.collect_schema()
     }
     parts = (jobs_with_gpus(part, window) for part in jobs.iterate_chunks(LEDGER_JOB_COLUMNS))
-    sums_by_word = _sum_by_group(parts, words, sums, {"wait_s": _WAIT_S})
+    sums_by_word = _sum_by_group(parts, words, sums, {"wait_s": _WAIT_S_EXPR})
     tables = {}
     for word, (table, values) in sums_by_word.items():
-        if table[word].to_list() == ["full GPU" if word == "profile" else UNNAMED_GROUP]:
+        if table[word].to_list() == ["full GPU" if word == "profile" else UNNAMED_GROUP_LABEL]:
             continue
         groups = _drop_unrecorded_waits(values["wait_s"]).group_by(word)
         waits = groups.agg(
@@ -396,7 +403,7 @@ def _job_class_table(jobs: LazyJobs) -> dict[str, pl.DataFrame]:
     """Tabulate jobs by class, or by tenant where the source names no classes."""
     run_s = (pl.col("end_time") - pl.col("start_time")).dt.total_seconds()
     sums = {"jobs": pl.len(), "failed": (pl.col("state") == "FAILED").sum()}
-    values = {"gpus": pl.col("gpus"), "run_s": run_s, "wait_s": _WAIT_S}
+    values = {"gpus": pl.col("gpus"), "run_s": run_s, "wait_s": _WAIT_S_EXPR}
     classed = jobs.scan_unquarantined(["job_class"]).select(pl.col("job_class").is_not_null().any()).collect().item()
     by = "job_class" if classed else "tenant"
     table, values_by_name = _sum_by_group(

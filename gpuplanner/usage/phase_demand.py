@@ -22,13 +22,13 @@ from gpuplanner.usage.job_phases import find_phases
 from gpuplanner.usage.requested_demand import smallest_profile
 
 SUPPORTED, NOT_SUPPORTED, CANNOT_TELL = "supported", "not supported", "inconclusive"
-VERDICTS = (SUPPORTED, NOT_SUPPORTED, CANNOT_TELL)
-CLAIM_PARTS = ("thirds", "phases")
+LATE_DEMAND_VERDICTS = (SUPPORTED, NOT_SUPPORTED, CANNOT_TELL)
+LATE_DEMAND_SPLITS = ("thirds", "phases")
 """What is late: the last third of the run after set-up, against the first; or what comes after the longest phase of
 the highest level, against what comes before its end."""
-CLAIM_NEEDS = ("both", "sm", "memory")
+LATE_DEMAND_MEASURES = ("both", "sm", "memory")
 """What a GPU is needed for: the greater of SM activity and of memory as a share of the GPU model, or one of them."""
-LEAST_DEMAND = 0.01
+MIN_COMPARED_DEMAND_GPUS = 0.01
 """GPUs below which a part demands nothing that a ratio could be taken of."""
 
 
@@ -39,7 +39,7 @@ class LateDemandTest:
     Parameters
     ----------
     verdict : str
-        One of :data:`VERDICTS`.
+        One of :data:`LATE_DEMAND_VERDICTS`.
     ratio, low, high : float or None
         Median over the jobs of late over early demand, with its interval.
     jobs : int
@@ -56,7 +56,7 @@ class LateDemandTest:
     reason: str
 
 
-INTERVAL_ALPHA = 0.05
+MEDIAN_RATIO_INTERVAL_ALPHA = 0.05
 """One minus the level of the interval of the median ratio."""
 
 
@@ -97,7 +97,7 @@ def judge_claim(ratios: np.ndarray, *, effect: float = 0.10) -> LateDemandTest:
     n = len(ratios)
     median = float(np.median(ratios)) if n else None
     rank = _rank(n)
-    level = f"{100 * (1 - INTERVAL_ALPHA):.3g} %"
+    level = f"{100 * (1 - MEDIAN_RATIO_INTERVAL_ALPHA):.3g} %"
     if rank is None:
         fewest = next(count for count in range(1, 10_000) if _rank(count) is not None)
         text = f"{n} jobs are fewer than the {fewest} that an interval of {level} needs"
@@ -135,13 +135,13 @@ def late_over_early(
     gpu_model : GpuModel or str
         The GPU model that was sampled, for its memory.
     part, need : str
-        One of :data:`CLAIM_PARTS`, one of :data:`CLAIM_NEEDS`.
+        One of :data:`LATE_DEMAND_SPLITS`, one of :data:`LATE_DEMAND_MEASURES`.
 
     Returns
     -------
     polars.DataFrame
         ``job_id, job_class, early, late`` [GPU] and ``ratio``; jobs without a late part, without readings, or with
-        an early demand below :data:`LEAST_DEMAND` have no row.
+        an early demand below :data:`MIN_COMPARED_DEMAND_GPUS` have no row.
 
     Raises
     ------
@@ -180,7 +180,7 @@ def late_over_early(
         fraction = fractions[need]
         early_until, late_from = {"thirds": (third, 2 * third), "phases": (top_s, top_s)}[part]
     except KeyError as error:
-        expected, got = f"a part of {CLAIM_PARTS} and a need of {CLAIM_NEEDS}", f"{part!r} and {need!r}"
+        expected, got = f"a part of {LATE_DEMAND_SPLITS} and a need of {LATE_DEMAND_MEASURES}", f"{part!r} and {need!r}"
         raise SchemaError("claim", expected, got, "Use one of these.") from error
     at_s = (pl.col("time") - pl.col("begin")).dt.total_microseconds() / 1e6
     demand = pl.col("gpus") * fraction
@@ -194,7 +194,7 @@ def late_over_early(
             early=pl.col("demand").filter(pl.col("at_s") < early_until).mean(),
             late=pl.col("demand").filter(pl.col("at_s") >= late_from).mean(),
         )
-        .filter((pl.col("early") >= LEAST_DEMAND) & pl.col("late").is_not_null())
+        .filter((pl.col("early") >= MIN_COMPARED_DEMAND_GPUS) & pl.col("late").is_not_null())
         .with_columns(ratio=pl.col("late") / pl.col("early"))
         .sort("job_id")
     )
@@ -231,8 +231,8 @@ def claim_table(
     (6, ['inconclusive'])
     """
     rows = []
-    for part in CLAIM_PARTS:
-        for need in CLAIM_NEEDS:
+    for part in LATE_DEMAND_SPLITS:
+        for need in LATE_DEMAND_MEASURES:
             ratios = late_over_early(samples, phases, gpu_model, part=part, need=need)["ratio"].to_numpy()
             rows.append({"part": part, "need": need} | asdict(judge_claim(ratios, effect=effect)))
     figures = dict.fromkeys(("ratio", "low", "high"), pl.Float64)
@@ -273,16 +273,16 @@ def _rank(n: int) -> int | None:
     below, rank = 0.0, 0
     while rank < n // 2:
         below += math.comb(n, rank) / 2**n
-        if 2 * below > INTERVAL_ALPHA:
+        if 2 * below > MEDIAN_RATIO_INTERVAL_ALPHA:
             break
         rank += 1
     return rank or None
 
 
-PHASE_DEVICE_KEYS = ("node", "gpu", "instance")
-NEED_QUANTILE = 0.95
+PHASE_DEVICE_KEY_COLUMNS = ("node", "gpu", "instance")
+PHASE_ACTIVITY_QUANTILE = 0.95
 """Quantile of the minute means of SM activity that a phase is sized for, as whole jobs are."""
-SPREAD = ("share", "sm_activity", "memory_peak_gib", "power_w", "gpus")
+PHASE_COLUMNS_WITH_QUARTILES = ("share", "sm_activity", "memory_peak_gib", "power_w", "gpus")
 """Columns of :func:`phases_of_jobs` whose median and quartiles :func:`demand_by_class` gives."""
 
 
@@ -365,7 +365,8 @@ def demand_by_class(phases: pl.DataFrame) -> pl.DataFrame:
     -------
     polars.DataFrame
         ``job_class``, ``label``, ``jobs`` (that have such a phase), ``jobs_of_class``, and of each of
-        :data:`SPREAD` the median over these jobs and the quartiles, ``_q25`` and ``_q75``. Classes by name,
+        :data:`PHASE_COLUMNS_WITH_QUARTILES` the median over these jobs and the quartiles, ``_q25`` and ``_q75``.
+        Classes by name,
         labels in the order in which they usually come.
 
     Examples
@@ -391,7 +392,7 @@ def demand_by_class(phases: pl.DataFrame) -> pl.DataFrame:
     of_class = phases.group_by("job_class").agg(jobs_of_class=pl.col("job_id").n_unique())
     figures = [
         pl.col(name).quantile(level, interpolation="linear").alias(f"{name}{suffix}")
-        for name in SPREAD
+        for name in PHASE_COLUMNS_WITH_QUARTILES
         for level, suffix in ((0.5, ""), (0.25, "_q25"), (0.75, "_q75"))
     ]
     return (
@@ -410,20 +411,20 @@ def _add_needs(samples: pl.DataFrame, phases: pl.DataFrame) -> pl.DataFrame:
         .sort("at")
         .join_asof(phases.select("phase", "start"), left_on="at", right_on="start")
         .with_columns(pl.col("phase").fill_null(1))
-        .group_by("phase", *PHASE_DEVICE_KEYS, pl.col("time").dt.truncate("1m"))
+        .group_by("phase", *PHASE_DEVICE_KEY_COLUMNS, pl.col("time").dt.truncate("1m"))
         .agg(pl.col("sm_activity").mean(), pl.col("memory_used_gib").max(), pl.col("profile").first())
     )
     needs = minutes.group_by("phase").agg(
-        sm_need=pl.col("sm_activity").quantile(NEED_QUANTILE, interpolation="equiprobable"),
+        sm_need=pl.col("sm_activity").quantile(PHASE_ACTIVITY_QUANTILE, interpolation="equiprobable"),
         memory_peak_gib=pl.col("memory_used_gib").max(),
         profile=pl.col("profile").drop_nulls().first(),
-        devices=pl.struct(PHASE_DEVICE_KEYS).n_unique().cast(pl.Int64),
+        devices=pl.struct(PHASE_DEVICE_KEY_COLUMNS).n_unique().cast(pl.Int64),
     )
     run_s = (pl.col("end") - pl.col("start")).dt.total_microseconds() / 1e6
     return phases.with_columns(run_s=run_s).join(needs, on="phase", how="left", maintain_order="left")
 
 
-MEMORY_MARGIN = 0.10
+PEAK_MEMORY_MARGIN_FRACTION = 0.10
 """Share added to the peak of memory; SM activity is a 95 % quantile and gets none, as in right-sizing."""
 
 
@@ -469,7 +470,7 @@ def fit_phases(phases: pl.DataFrame, gpu_model: GpuModel | str) -> pl.DataFrame:
     table = table.with_columns(_largest_need(need).over("job_id").alias(name) for name, need in needs.items())
 
     def fitting_profile(sms: str, memory_gib: str) -> pl.Expr:
-        enough = smallest_profile(model, pl.col(sms), pl.col(memory_gib) * (1 + MEMORY_MARGIN))
+        enough = smallest_profile(model, pl.col(sms), pl.col(memory_gib) * (1 + PEAK_MEMORY_MARGIN_FRACTION))
         return pl.when(single).then(enough).otherwise(pl.lit(WHOLE_GPU))
 
     shares = {name: model.gpu_fraction(name) for name in (WHOLE_GPU, *(profile.name for profile in model.profiles))}

@@ -29,7 +29,7 @@ from gpuplanner.usage.observed_nodes import (
 )
 
 __all__ = [
-    "UNNAMED_MODEL",
+    "UNNAMED_GPU_MODEL",
     "InstalledGpus",
     "PlannedFleet",
     "Pool",
@@ -38,7 +38,7 @@ __all__ = [
     "planned_fleet",
 ]
 
-UNNAMED_MODEL = "unnamed"
+UNNAMED_GPU_MODEL = "unnamed"
 """Name of a GPU model that no source states; no catalogue has it."""
 
 
@@ -166,7 +166,7 @@ class PlannedFleet:
             sentences.append(
                 f"The {self.installed.gpus:,} GPUs are of {len(self.installed.words)} models "
                 f"({', '.join(self.installed.words)}), and not all jobs name theirs: all GPUs are "
-                f"planned as one pool without MIG. {ASK_FOR_MODEL}"
+                f"planned as one pool without MIG. {GPU_MODEL_NEEDED_TEXT}"
             )
         elif self.name is None and self.can_be_cut:
             sentences.append(
@@ -174,10 +174,10 @@ class PlannedFleet:
                 "planned for it, without cost and energy. Name it with --gpu-model."
             )
         elif self.name is None:
-            sentences.append(f"The data name no GPU model: full GPUs are planned. {ASK_FOR_MODEL}")
+            sentences.append(f"The data name no GPU model: full GPUs are planned. {GPU_MODEL_NEEDED_TEXT}")
         elif not self.in_catalogue:
             sentences.append(
-                f"The GPU model {self.name!r} is not in the catalog: full GPUs are planned. {ASK_FOR_MODEL}"
+                f"The GPU model {self.name!r} is not in the catalog: full GPUs are planned. {GPU_MODEL_NEEDED_TEXT}"
             )
         if self.in_catalogue and not self.can_be_cut:
             text = "full GPUs are planned, and there are no layouts to export."
@@ -197,7 +197,7 @@ class PlannedFleet:
         return sum(pool.gpus for pool in self.installed.pools if self.pool in (None, pool.gpu_model))
 
 
-ASK_FOR_MODEL = "Layouts, cost and energy need a GPU model: name it with --gpu-model."
+GPU_MODEL_NEEDED_TEXT = "Layouts, cost and energy need a GPU model: name it with --gpu-model."
 
 
 def planned_fleet(scenario: Scenario, dataset: Dataset, begin: datetime, end: datetime) -> PlannedFleet:
@@ -226,7 +226,7 @@ def planned_fleet(scenario: Scenario, dataset: Dataset, begin: datetime, end: da
     name, pool = _planned_model_and_pool(scenario, capacity)
     if name is None:
         profiles = dataset.jobs["profile_requested"].drop_nulls().unique().to_list()
-        gpu_model = find_model_with_profiles(profiles) or make_non_mig_model(UNNAMED_MODEL)
+        gpu_model = find_model_with_profiles(profiles) or make_non_mig_model(UNNAMED_GPU_MODEL)
     else:
         gpu_model = load_any_gpu_model(name) if is_catalogue_model(name) else make_non_mig_model(name)
     is_data_model = capacity.words == (scenario.gpu_model,) if pool is None else scenario.gpu_model == pool

@@ -29,9 +29,9 @@ from gpuplanner.core.step_functions import (
 from gpuplanner.hardware.gpu_models import GpuModel, MigProfile, as_gpu_model
 
 DEMAND_CLOCKS = ("held", "wanted")
-RESOLVED_COLUMNS = ("profile", "instances")
+RESOLVED_REQUEST_COLUMNS = ("profile", "instances")
 DAY = timedelta(days=1)
-POOLED_TENANT = "all"
+ALL_TENANTS_POOL_NAME = "all"
 """Name of the tenant that stands for all of them."""
 DAY_H = 24.0
 
@@ -145,9 +145,9 @@ def count_excluded_jobs(jobs: pl.DataFrame) -> dict[str, int]:
 
 def _resolved_jobs(jobs: pl.DataFrame) -> pl.DataFrame:
     """Check the jobs table, with the two columns of the resolved request."""
-    missing = [name for name in RESOLVED_COLUMNS if name not in jobs.columns]
+    missing = [name for name in RESOLVED_REQUEST_COLUMNS if name not in jobs.columns]
     if missing:
-        expected = f"columns {', '.join(map(repr, RESOLVED_COLUMNS))}"
+        expected = f"columns {', '.join(map(repr, RESOLVED_REQUEST_COLUMNS))}"
         todo = "Add them with sizing.resolve_requests(jobs, gpu_model)."
         raise SchemaError("demand: jobs", expected, f"none of {examples(missing)}", todo)
     requests = jobs["profile"].cast(pl.String), jobs["instances"].cast(pl.Int64)
@@ -217,7 +217,9 @@ def pool_demand(demand: pl.DataFrame) -> pl.DataFrame:
         .sort("profile", "ds", "unique_id")  # the order in which floats are added is part of the result
         .group_by("profile", "ds", maintain_order=True)
         .agg(pl.col("y").sum())
-        .with_columns(unique_id=pl.format(POOLED_TENANT + "/{}", "profile"), tenant=pl.lit(POOLED_TENANT))
+        .with_columns(
+            unique_id=pl.format(ALL_TENANTS_POOL_NAME + "/{}", "profile"), tenant=pl.lit(ALL_TENANTS_POOL_NAME)
+        )
     )
     return conform(total.sort("unique_id", "ds"), Demand, source="demand")
 
@@ -412,8 +414,8 @@ def _first_fitting(gpu_model: GpuModel | str, fits: Callable[[MigProfile], pl.Ex
     return pl.coalesce(*choices, pl.lit(WHOLE_GPU))
 
 
-_SIZE_NUMBERS = dict.fromkeys(("sms", "memory_gib", "share"), pl.Float64)
-PROFILE_SIZE_COLUMNS = {"profile": pl.String, "rank": pl.Int32, **_SIZE_NUMBERS}
+_PROFILE_SIZE_NUMBER_SCHEMA = dict.fromkeys(("sms", "memory_gib", "share"), pl.Float64)
+PROFILE_SIZE_SCHEMA = {"profile": pl.String, "rank": pl.Int32, **_PROFILE_SIZE_NUMBER_SCHEMA}
 """Columns of :func:`profile_sizes`."""
 
 
@@ -428,7 +430,7 @@ def profile_sizes(gpu_model: GpuModel) -> pl.DataFrame:
     ]
     memory_gib = next((part.memory_gib for part in full if part.memory_gib is not None), gpu_model.memory_gib)
     whole = (WHOLE_GPU, len(names) + 1, gpu_model.sms_of(WHOLE_GPU), memory_gib, 1.0)
-    return pl.DataFrame([*rows, whole], schema=PROFILE_SIZE_COLUMNS, orient="row")
+    return pl.DataFrame([*rows, whole], schema=PROFILE_SIZE_SCHEMA, orient="row")
 
 
 def resolve_requests(jobs: pl.DataFrame, gpu_model: GpuModel | str) -> pl.DataFrame:

@@ -20,9 +20,9 @@ from gpuplanner.usage.requested_demand import (
     smallest_profile,
 )
 
-ACTIVITY_QUANTILE = 0.95
+RIGHTSIZING_ACTIVITY_QUANTILE = 0.95
 """Quantile of the minute means of SM activity that a job is sized for."""
-CLASS_QUANTILE = 0.95
+JOB_CLASS_NEED_QUANTILE = 0.95
 """Quantile of the needs of a class that stands for a job of which nothing was observed."""
 
 
@@ -109,7 +109,7 @@ def add_class_needs(jobs: pl.DataFrame, *, minimum_jobs: int) -> pl.DataFrame:
     blind = pl.col("sizable") & pl.all_horizontal(pl.col(f"own_{need}").is_null() for need in needs)
     levels = {"near": ["tenant", "job_class"], "far": ["job_class"]}
     for level, keys in levels.items():
-        of_class = {need: pl.col(f"own_{need}").quantile(CLASS_QUANTILE, "equiprobable") for need in needs}
+        of_class = {need: pl.col(f"own_{need}").quantile(JOB_CLASS_NEED_QUANTILE, "equiprobable") for need in needs}
         of_class["jobs"] = pl.len()
         sums = {f"{level}_{name}": value for name, value in of_class.items()}
         group = observed.group_by(keys).agg(**sums)
@@ -134,7 +134,7 @@ def _telemetry(jobs: pl.DataFrame, samples: pl.DataFrame | None, gpu_model: GpuM
     )
     return minutes.group_by("row").agg(
         minutes=pl.col("sm_activity").count(),
-        activity=pl.col("sm_activity").quantile(ACTIVITY_QUANTILE, interpolation="equiprobable"),
+        activity=pl.col("sm_activity").quantile(RIGHTSIZING_ACTIVITY_QUANTILE, interpolation="equiprobable"),
         sampled_memory_gib=pl.col("memory_used_gib").max(),
         sampled_sms=pl.col("sms").max(),
     )
@@ -160,7 +160,7 @@ RIGHTSIZING_COLUMNS = (
     "gpu_hours_needed",
 )
 
-RIGHTSIZING_HEADROOM = 0.10
+RIGHTSIZING_HEADROOM_FRACTION = 0.10
 """Share added to observed use when a request is right-sized."""
 
 
@@ -169,7 +169,7 @@ def rightsize(
     gpu_model: GpuModel | str,
     *,
     samples: pl.DataFrame | None = None,
-    headroom: float = RIGHTSIZING_HEADROOM,
+    headroom: float = RIGHTSIZING_HEADROOM_FRACTION,
     minimum_evidence: int = 5,
 ) -> pl.DataFrame:
     """Find the smallest profile that each job needs, with the evidence for it.
@@ -358,7 +358,7 @@ def _add_reasons(decided: pl.DataFrame, gpu_model: GpuModel) -> pl.DataFrame:
     )
 
 
-REQUEST_KEYS = ("tenant", "user", "job_class", "gpu_model", "profile_requested", "gpus")
+SAME_REQUEST_KEY_COLUMNS = ("tenant", "user", "job_class", "gpu_model", "profile_requested", "gpus")
 """Jobs that are equal in these asked for the same thing."""
 
 
@@ -424,7 +424,8 @@ def requested_and_used(
     Returns
     -------
     polars.DataFrame
-        In the order of `jobs`: ``job_id``, ``attempt``, the columns :data:`REQUEST_KEYS`, ``nodes``, ``state``,
+        In the order of `jobs`: ``job_id``, ``attempt``, the columns :data:`SAME_REQUEST_KEY_COLUMNS`, ``nodes``,
+        ``state``,
         ``board`` (of the catalogue), ``profile`` (on it), ``instances``, ``memory_asked_gib`` [GiB, of one GPU or
         instance], ``memory_peak_gib`` [GiB, of the record or the samples], ``sm_activity`` [0-1, of the record,
         else of the samples], ``start_time``, ``run_s``, ``time_limit_s``, ``wait_s`` [s], ``gpus_active`` (that worked
@@ -461,7 +462,7 @@ def requested_and_used(
         .sort("row")
         .join(_sampled_use(table, samples), on="row", how="left", maintain_order="left")
         .select(
-            pl.col("job_id", "attempt", *REQUEST_KEYS),
+            pl.col("job_id", "attempt", *SAME_REQUEST_KEY_COLUMNS),
             pl.col("nodes", "state", "board", "profile", "instances", "memory_asked_gib"),
             pl.max_horizontal("memory_peak_gib", "sampled_memory_gib"),
             pl.coalesce("sm_activity", "sampled_activity"),

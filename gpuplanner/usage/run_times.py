@@ -11,17 +11,17 @@ import polars as pl
 
 from gpuplanner.core.errors import SchemaError
 
-AGE_EDGES_H = np.concatenate([[0.0], np.geomspace(1 / 60, 2000.0, 60)])
+JOB_AGE_EDGES_H = np.concatenate([[0.0], np.geomspace(1 / 60, 2000.0, 60)])
 """Edges of the bins in which the hazard is constant [h]: from a minute to twelve weeks. The last one has no end."""
-AGE_WIDTHS_H = np.diff(AGE_EDGES_H)
-PRIOR_HAZARD = 0.7
+JOB_AGE_BIN_WIDTHS_H = np.diff(JOB_AGE_EDGES_H)
+PRIOR_HAZARD_TIMES_AGE = 0.7
 """Before any job was seen, a job of age t ends at the rate 0.7 / t: run times have heavy tails."""
-PSEUDO_EVENTS = 0.5
+PRIOR_JOB_ENDS_PER_BIN = 0.5
 """How many ends of jobs the rate of a larger group counts for in each bin of a smaller one: as in the prior of Jeffreys
 for a rate."""
 HAZARD_HALF_LIFE_H = 90 * 24.0
 """An end that lies so far back counts half."""
-WIDTH_EDGES_GPUS = (1.01, 4.01, 8.01)
+JOB_SIZE_EDGES_GPUS = (1.01, 4.01, 8.01)
 """GPUs from which a job falls into the next class of width: 1, 2 to 4, 5 to 8, more."""
 
 
@@ -32,7 +32,7 @@ class Hazards:
     Parameters
     ----------
     rate : numpy.ndarray, shape (n_classes, n_bins)
-        Ends an hour of jobs whose age lies in a bin of :data:`AGE_EDGES_H` [1/h], above 0.
+        Ends an hour of jobs whose age lies in a bin of :data:`JOB_AGE_EDGES_H` [1/h], above 0.
     seen_h : numpy.ndarray, shape (n_classes, n_bins)
         Time at risk behind each rate [h], pseudo-events included: its variance is ``rate / seen_h``.
     """
@@ -51,8 +51,8 @@ class Hazards:
             Time since its start [h].
         """
         summed = self._cumulative_hazard()
-        age_bin = np.clip(np.searchsorted(AGE_EDGES_H, age_h, side="right") - 1, 0, len(AGE_WIDTHS_H) - 1)
-        return np.asarray(summed[kind, age_bin] + self.rate[kind, age_bin] * (age_h - AGE_EDGES_H[age_bin]))
+        age_bin = np.clip(np.searchsorted(JOB_AGE_EDGES_H, age_h, side="right") - 1, 0, len(JOB_AGE_BIN_WIDTHS_H) - 1)
+        return np.asarray(summed[kind, age_bin] + self.rate[kind, age_bin] * (age_h - JOB_AGE_EDGES_H[age_bin]))
 
     def remaining(self, kind: np.ndarray, age_h: np.ndarray, hazard: np.ndarray) -> np.ndarray:
         """Find the time in which the cumulative hazard of a job grows by an amount [h].
@@ -75,28 +75,28 @@ class Hazards:
         for class_number in np.unique(kind):
             is_class, sums = kind == class_number, summed[class_number]
             wanted = goal[..., is_class]
-            age_bin = np.clip(np.searchsorted(sums, wanted, side="right") - 1, 0, len(AGE_WIDTHS_H) - 1)
+            age_bin = np.clip(np.searchsorted(sums, wanted, side="right") - 1, 0, len(JOB_AGE_BIN_WIDTHS_H) - 1)
             end_age_h[..., is_class] = (
-                AGE_EDGES_H[age_bin] + (wanted - sums[age_bin]) / self.rate[class_number][age_bin]
+                JOB_AGE_EDGES_H[age_bin] + (wanted - sums[age_bin]) / self.rate[class_number][age_bin]
             )
         return np.asarray(np.maximum(end_age_h - age_h, 0.0))
 
     def mean_remaining(self, kind: np.ndarray, age_h: np.ndarray) -> np.ndarray:
         """Compute the expected remaining run time of jobs of a class and age [h], shape (n,)."""
-        inside = np.exp(-self.rate * AGE_WIDTHS_H)
-        ahead = np.empty((len(self.rate), len(AGE_EDGES_H)))
+        inside = np.exp(-self.rate * JOB_AGE_BIN_WIDTHS_H)
+        ahead = np.empty((len(self.rate), len(JOB_AGE_EDGES_H)))
         ahead[:, -1] = 1.0 / self.rate[:, -1]
-        for later_bin in reversed(range(len(AGE_WIDTHS_H))):
+        for later_bin in reversed(range(len(JOB_AGE_BIN_WIDTHS_H))):
             stays = inside[:, later_bin]
             ahead[:, later_bin] = (1 - stays) / self.rate[:, later_bin] + stays * ahead[:, later_bin + 1]
-        age_bin = np.clip(np.searchsorted(AGE_EDGES_H, age_h, side="right") - 1, 0, len(AGE_WIDTHS_H) - 1)
+        age_bin = np.clip(np.searchsorted(JOB_AGE_EDGES_H, age_h, side="right") - 1, 0, len(JOB_AGE_BIN_WIDTHS_H) - 1)
         rate = self.rate[kind, age_bin]
-        stays = np.exp(-rate * np.maximum(AGE_EDGES_H[age_bin + 1] - age_h, 0.0))
+        stays = np.exp(-rate * np.maximum(JOB_AGE_EDGES_H[age_bin + 1] - age_h, 0.0))
         return np.asarray((1 - stays) / rate + stays * ahead[kind, age_bin + 1])
 
     def _cumulative_hazard(self) -> np.ndarray:
         """Compute the cumulative hazard at the edges of the bins, shape (n_classes, n_bins + 1)."""
-        return np.pad(np.cumsum(self.rate * AGE_WIDTHS_H, axis=1), ((0, 0), (1, 0)))
+        return np.pad(np.cumsum(self.rate * JOB_AGE_BIN_WIDTHS_H, axis=1), ((0, 0), (1, 0)))
 
 
 def fit_hazards(
@@ -109,7 +109,8 @@ def fit_hazards(
     """Estimate hazards from jobs that ended and jobs that still run.
 
     The rate of a bin is the number of ends in it over the time that jobs spent in it, each with pseudo-events at
-    the rate of the next larger group (the mean of a Gamma posterior): all jobs towards :data:`PRIOR_HAZARD` over t, the
+    the rate of the next larger group (the mean of a Gamma posterior): all jobs towards :data:`PRIOR_HAZARD_TIMES_AGE`
+    over t, the
     first of `groups` towards all jobs, the second towards the first. A class with few ends runs like its group.
 
     Parameters
@@ -140,16 +141,16 @@ def fit_hazards(
     True
     """
     count = np.ones(len(ran_h)) if weight is None else weight
-    middle = np.sqrt(np.maximum(AGE_EDGES_H[:-1], 1 / 240) * AGE_EDGES_H[1:])
-    rate = seen_h = (PRIOR_HAZARD / middle)[None, :]
+    middle = np.sqrt(np.maximum(JOB_AGE_EDGES_H[:-1], 1 / 240) * JOB_AGE_EDGES_H[1:])
+    rate = seen_h = (PRIOR_HAZARD_TIMES_AGE / middle)[None, :]
     above = np.zeros(len(ran_h), dtype=np.int64)
     for number in (np.zeros(len(ran_h), dtype=np.int64), *groups):
         size = int(number.max()) + 1 if len(number) else 1
         ends, time = _count_ends(ran_h, ended, number, count, size)
         parent = np.zeros(size, dtype=np.int64)
         parent[number] = above
-        seen_h = time + PSEUDO_EVENTS / rate[parent]
-        rate = (ends + PSEUDO_EVENTS) / seen_h
+        seen_h = time + PRIOR_JOB_ENDS_PER_BIN / rate[parent]
+        rate = (ends + PRIOR_JOB_ENDS_PER_BIN) / seen_h
         above = number
     return Hazards(rate, seen_h)
 
@@ -162,7 +163,7 @@ def width_class(gpus: np.ndarray) -> np.ndarray:
     >>> width_class(np.array([0.5, 1, 4, 8, 16])).tolist()
     [0, 0, 1, 2, 3]
     """
-    return np.asarray(np.digitize(gpus, WIDTH_EDGES_GPUS))
+    return np.asarray(np.digitize(gpus, JOB_SIZE_EDGES_GPUS))
 
 
 def remaining_run_time(
@@ -286,15 +287,15 @@ def _count_ends(
     size : int
         Number of groups.
     """
-    bins = len(AGE_WIDTHS_H)
-    age_bin = np.clip(np.searchsorted(AGE_EDGES_H, ran_h, side="right") - 1, 0, bins - 1)
+    bins = len(JOB_AGE_BIN_WIDTHS_H)
+    age_bin = np.clip(np.searchsorted(JOB_AGE_EDGES_H, ran_h, side="right") - 1, 0, bins - 1)
     cell, shape = group * bins + age_bin, (size, bins)
     left = np.bincount(cell, weights=weight, minlength=size * bins).reshape(shape)
     ends = np.bincount(cell, weights=weight * ended, minlength=size * bins).reshape(shape)
-    within_h = weight * (ran_h - AGE_EDGES_H[age_bin])
+    within_h = weight * (ran_h - JOB_AGE_EDGES_H[age_bin])
     inside = np.bincount(cell, weights=within_h, minlength=size * bins).reshape(shape)
     passed = left[:, ::-1].cumsum(axis=1)[:, ::-1] - left  # those that went through the whole bin
-    return ends, passed * AGE_WIDTHS_H + inside
+    return ends, passed * JOB_AGE_BIN_WIDTHS_H + inside
 
 
 def decay_weight(since_h: np.ndarray) -> np.ndarray:

@@ -11,29 +11,36 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from gpuplanner.usage.job_phases import IDLE_BELOW, MAD_TO_SIGMA, SPIKE, Signals, rows_of, signals_of
+from gpuplanner.usage.job_phases import (
+    MAD_TO_SIGMA,
+    MAX_IDLE_SM_ACTIVITY,
+    MIN_SPIKE_NOISE_SDS,
+    Signals,
+    rows_of,
+    signals_of,
+)
 from gpuplanner.usage.rightsizing import first_text
 
-REGULAR_BELOW = 0.15
+MAX_PERIODIC_GAP_VARIATION = 0.15
 """Coefficient of variation of the gaps up to which events count as periodic."""
-CORRELATED_FROM = 0.3
+MIN_PERIODIC_AUTOCORRELATION = 0.3
 """Autocorrelation from which a signal counts as periodic."""
-NEARLY = 0.9
+MIN_EQUAL_PEAK_FRACTION = 0.9
 """Share of the highest peak from which another stands for the same period."""
-MAX_PACE_DEVIATION = 0.08
+MAX_EVENT_DEVIATION_OF_PERIOD_FRACTION = 0.08
 """Share of the period by which an event may be early or late."""
-MOST_MISSED = 2
+MAX_MISSED_EVENTS_IN_A_ROW = 2
 """Events in a row that may be missing."""
-EVEN_BELOW = 0.05
+MAX_EVEN_GAP_VARIATION = 0.05
 """Coefficient of variation of gaps without any event missed or strange among them, from three events on."""
-BY_CHANCE = 0.02
+MAX_FALSE_PERIOD_PROBABILITY = 0.02
 """Share of sets of events at random that seem to have a pace, of four events or more."""
 _CHANCE_AT_NONE, _CHANCE_BY_EVENT = -1.4, 0.2
 """What the reckoning of :func:`find_pace` leaves out, on the scale of logs: the more events, the more ways a chain can
 go on. From 1,500 sets at random of 3 to 28 events each; ``benchmarks/phases.py`` measures what it comes to."""
-FEWEST_EVENTS = 3
+MIN_PERIODIC_EVENTS = 3
 """Events from which there is a pace."""
-REACH = 6
+MAX_SUCCESSOR_DISTANCE_EVENTS = 6
 """How many events on from a given one are tried as its successor."""
 
 
@@ -71,14 +78,14 @@ def find_pace(times_s: np.ndarray, *, grain_s: float = 1.0) -> EventPace | None:
     """
     n = len(times_s)
     periods = _periods(times_s)
-    if n < FEWEST_EVENTS or not periods:
+    if n < MIN_PERIODIC_EVENTS or not periods:
         return None
     rate = n / (times_s[-1] - times_s[0])
     best_chain: tuple[float, list[int], np.ndarray] | None = None
     for period in periods:
-        for first in range(min(n, REACH)):
+        for first in range(min(n, MAX_SUCCESSOR_DISTANCE_EVENTS)):
             chain, steps = _chain(times_s, first, period)
-            if len(chain) < FEWEST_EVENTS:
+            if len(chain) < MIN_PERIODIC_EVENTS:
                 continue
             single = np.diff(times_s[chain]) / np.array(steps)
             worst = max(float(np.abs(single - np.median(single)).max()), grain_s / 2)
@@ -90,10 +97,10 @@ def find_pace(times_s: np.ndarray, *, grain_s: float = 1.0) -> EventPace | None:
         return None
     expected, chain, single = best_chain
     spread = float(single.std() / single.mean())
-    expected += math.log(len(periods) * min(n, REACH)) + _CHANCE_AT_NONE + _CHANCE_BY_EVENT * n
+    expected += math.log(len(periods) * min(n, MAX_SUCCESSOR_DISTANCE_EVENTS)) + _CHANCE_AT_NONE + _CHANCE_BY_EVENT * n
     missing = np.ptp(np.diff(times_s)) > single.mean() / 2
-    even = len(chain) == n and spread < EVEN_BELOW and not (missing and n == FEWEST_EVENTS)
-    if spread >= REGULAR_BELOW or (expected >= math.log(BY_CHANCE) and not even):
+    even = len(chain) == n and spread < MAX_EVEN_GAP_VARIATION and not (missing and n == MIN_PERIODIC_EVENTS)
+    if spread >= MAX_PERIODIC_GAP_VARIATION or (expected >= math.log(MAX_FALSE_PERIOD_PROBABILITY) and not even):
         return None
     return EventPace(float(np.median(single)), tuple(chain), spread, expected)
 
@@ -149,8 +156,8 @@ def _pace_among(times_s: np.ndarray, events: np.ndarray, grain_s: float) -> Even
     pace = find_pace(times_s[events], grain_s=grain_s)
     if pace is None:
         return None
-    all_even = len(pace.members) == len(events) > FEWEST_EVENTS
-    if len(events) < len(times_s) and not all_even and pace.log_chance >= math.log(BY_CHANCE / 3):
+    all_even = len(pace.members) == len(events) > MIN_PERIODIC_EVENTS
+    if len(events) < len(times_s) and not all_even and pace.log_chance >= math.log(MAX_FALSE_PERIOD_PROBABILITY / 3):
         return None
     return replace(pace, members=tuple(events[list(pace.members)].tolist()))
 
@@ -158,13 +165,13 @@ def _pace_among(times_s: np.ndarray, events: np.ndarray, grain_s: float) -> Even
 def _is_same_pace(pace: EventPace, other_pace: EventPace) -> bool:
     """Whether a pace repeats another one: at a multiple of its period, or with a third of its events."""
     ratio = pace.period_s / other_pace.period_s
-    multiple = round(ratio) > 1 and abs(ratio - round(ratio)) < EVEN_BELOW * ratio
+    multiple = round(ratio) > 1 and abs(ratio - round(ratio)) < MAX_EVEN_GAP_VARIATION * ratio
     return multiple or 3 * len(set(pace.members) & set(other_pace.members)) > len(pace.members)
 
 
 def _periods(times_s: np.ndarray) -> list[float]:
     """List the periods to try: distances between each event and the next few, merged within 2 %."""
-    distances = [times_s[k:] - times_s[:-k] for k in range(1, min(REACH, len(times_s) - 1) + 1)]
+    distances = [times_s[k:] - times_s[:-k] for k in range(1, min(MAX_SUCCESSOR_DISTANCE_EVENTS, len(times_s) - 1) + 1)]
     kept: list[float] = []
     for distance in np.sort(np.concatenate(distances)) if distances else []:
         if distance > 0 and (not kept or distance > 1.02 * kept[-1]):
@@ -177,10 +184,10 @@ def _chain(times_s: np.ndarray, first: int, period: float) -> tuple[list[int], l
     chain, steps = [first], list[int]()
     while True:
         last = times_s[chain[-1]]
-        for step in range(1, MOST_MISSED + 2):
+        for step in range(1, MAX_MISSED_EVENTS_IN_A_ROW + 2):
             due = last + step * period
             near = int(np.abs(times_s - due).argmin())
-            if near > chain[-1] and abs(times_s[near] - due) <= MAX_PACE_DEVIATION * period:
+            if near > chain[-1] and abs(times_s[near] - due) <= MAX_EVENT_DEVIATION_OF_PERIOD_FRACTION * period:
                 chain.append(near)
                 steps.append(step)
                 break
@@ -208,20 +215,20 @@ def correlation_lag(signal: np.ndarray, shortest: int) -> int | None:
     correlation = np.fft.irfft(spectrum)[:n] / power * n / (n - np.arange(n))
     lags = np.arange(shortest, n // 3)
     peaks = lags[
-        (correlation[lags] > CORRELATED_FROM)
+        (correlation[lags] > MIN_PERIODIC_AUTOCORRELATION)
         & (correlation[lags] >= correlation[lags - 1])
         & (correlation[lags] >= correlation[lags + 1])
-        & (correlation[2 * lags] > CORRELATED_FROM / 2)
+        & (correlation[2 * lags] > MIN_PERIODIC_AUTOCORRELATION / 2)
     ]
     if not len(peaks):
         return None
     # What comes back after one period does so after two: the first of the peaks that are nearly the highest.
-    high = correlation[peaks] >= NEARLY * correlation[peaks].max()
+    high = correlation[peaks] >= MIN_EQUAL_PEAK_FRACTION * correlation[peaks].max()
     return int(peaks[high][0])
 
 
 CHECKPOINT, EVALUATION, EPOCH, UNEXPLAINED = "checkpoint", "evaluation", "data-epoch edge", "unexplained"
-SPIKE_LABELS = (CHECKPOINT, EVALUATION, EPOCH, UNEXPLAINED)
+DIP_CAUSE_LABELS = (CHECKPOINT, EVALUATION, EPOCH, UNEXPLAINED)
 """What a dip looks like.
 
 evaluation
@@ -236,11 +243,11 @@ unexplained
 A checkpoint that stalls for less than a minute and an edge look the same unless both occur (then the checkpoints are
 the longer ones), or the traffic to the host was read; the evidence says so.
 """
-MEMORY_CHANGE = 0.05
+MIN_EVALUATION_MEMORY_CHANGE_FRACTION = 0.05
 """Share by which memory must change for a dip to look like an evaluation."""
-TRAFFIC_RISE = 0.5
+MIN_CHECKPOINT_PCIE_RISE_FRACTION = 0.5
 """Share by which PCIe traffic must rise for a dip to look like a checkpoint being copied to the host."""
-SHORT_S = 60.0
+MAX_EPOCH_EDGE_S = 60.0
 """Longest data-epoch edge: 5 to 60 seconds of a loader that begins anew."""
 
 
@@ -259,8 +266,8 @@ def label_spikes(dips: pl.DataFrame, paces: Sequence[EventPace]) -> tuple[pl.Dat
         for member in pace.members:
             train[member] = number
             rhythm[member] = f"one of {len(pace.members)} about {pace.period_s / 60:.3g} min apart"
-    changes = (pl.col("memory_change").abs() >= MEMORY_CHANGE).fill_null(False)
-    rises = (pl.col("traffic_change") >= TRAFFIC_RISE).fill_null(False)
+    changes = (pl.col("memory_change").abs() >= MIN_EVALUATION_MEMORY_CHANGE_FRACTION).fill_null(False)
+    rises = (pl.col("traffic_change") >= MIN_CHECKPOINT_PCIE_RISE_FRACTION).fill_null(False)
     regular = pl.col("train") > 0
     trained = dips.with_columns(pl.Series("train", train, pl.Int8), pl.Series("rhythm", rhythm, pl.String))
     trained = trained.with_columns(changes=changes)
@@ -283,9 +290,13 @@ def _border_s(trained: pl.DataFrame) -> float:
     """Longest edge of a data epoch: of two paces with dips of about a minute, the shorter dips are the edges."""
     plain = trained.filter(~pl.col("changes") & (pl.col("train") > 0))
     usual_s = plain.group_by("train").agg(pl.col("lost_s").median())["lost_s"].sort().to_list()
-    if len(usual_s) > 1 and usual_s[0] <= 2 * SHORT_S and (usual_s[-1] <= SHORT_S or usual_s[0] > SHORT_S):
+    if (
+        len(usual_s) > 1
+        and usual_s[0] <= 2 * MAX_EPOCH_EDGE_S
+        and (usual_s[-1] <= MAX_EPOCH_EDGE_S or usual_s[0] > MAX_EPOCH_EDGE_S)
+    ):
         return float(usual_s[0])
-    return SHORT_S
+    return MAX_EPOCH_EDGE_S
 
 
 def _evidence(rises: pl.Expr, *, several: bool) -> pl.Expr:
@@ -295,7 +306,7 @@ def _evidence(rises: pl.Expr, *, several: bool) -> pl.Expr:
         text = pl.concat_str(pl.lit(f"{words} "), sign, percent, pl.lit(" %"))
         return pl.when(pl.col(name).is_null()).then(pl.lit(f"{words} not read")).otherwise(text)
 
-    is_ambiguous = pl.col("label").is_in([CHECKPOINT, EPOCH]) & (pl.col("lost_s") <= 2 * SHORT_S) & ~rises
+    is_ambiguous = pl.col("label").is_in([CHECKPOINT, EPOCH]) & (pl.col("lost_s") <= 2 * MAX_EPOCH_EDGE_S) & ~rises
     return pl.concat_str(
         change_text("memory_change", "memory"),
         pl.when(pl.col("traffic_change").is_not_null()).then(change_text("traffic_change", "PCIe traffic")),
@@ -307,9 +318,9 @@ def _evidence(rises: pl.Expr, *, several: bool) -> pl.Expr:
     )
 
 
-BRIDGED_ROWS = 2
+MAX_ROWS_BETWEEN_PARTS_OF_A_DIP = 2
 """Rows that do not stand out of the noise between two parts of one dip."""
-GRAIN = 0.25
+DIP_TIME_RESOLUTION_ROWS = 0.25
 """Resolution of the instant of a dip, in rows."""
 
 
@@ -322,7 +333,7 @@ class ActivityDips:
     table : polars.DataFrame
         ``start``, ``end``, ``depth`` (mean drop of SM activity), ``lost_s`` (seconds of full stop that the dip
         amounts to), ``memory_change`` and ``traffic_change`` (mean change of memory and PCIe traffic, as a
-        share; null if not seen), ``label`` (one of :data:`gpuplanner.usage.utilization_dips.SPIKE_LABELS`) and
+        share; null if not seen), ``label`` (one of :data:`gpuplanner.usage.utilization_dips.DIP_CAUSE_LABELS`) and
         ``evidence``.
     period : timedelta or None
         Distance of the checkpoints if they are regular, else of the most frequent dips that are; else None.
@@ -380,14 +391,14 @@ def find_spikes(samples: pl.DataFrame, *, step: timedelta | None = None) -> Acti
     rows = rows_of(signals)
     drop = signals.around("sm_activity", rows)["low"] - signals.table["sm_activity"]
     dips = _dips(signals, drop, rows, _traffic(samples, signals))
-    grain_s = GRAIN * signals.step.total_seconds()
-    short = (dips["lost_s"] <= SHORT_S).to_numpy()
+    grain_s = DIP_TIME_RESOLUTION_ROWS * signals.step.total_seconds()
+    short = (dips["lost_s"] <= MAX_EPOCH_EDGE_S).to_numpy()
     paces_of_dips = find_paces(dips["onset_s"].to_numpy(), (short, ~short), grain_s=grain_s)
     table, paces = label_spikes(dips.drop("onset_s"), paces_of_dips)
     if paces:
         periods = {label: timedelta(seconds=round(pace.period_s)) for label, pace in paces.items()}
         return ActivityDips(table, periods.get(CHECKPOINT, next(iter(periods.values()))), periods, "gaps")
-    few = dips.height < FEWEST_EVENTS  # more dips that stand out and keep no pace have none
+    few = dips.height < MIN_PERIODIC_EVENTS  # more dips that stand out and keep no pace have none
     lag = correlation_lag(drop.fill_null(0.0).clip(0.0).to_numpy(), rows) if few else None
     if lag is None:
         return ActivityDips(table, None, {}, None)
@@ -506,13 +517,15 @@ def _stands_out(signals: Signals, drop: pl.Series, rows: int) -> pl.Series:
         ((pl.col("activity") + pl.col("power")) / math.sqrt(2)).alias("both"),
         each=pl.min_horizontal("activity", "power"),
     )
-    stands = (by_activity > SPIKE) | ((both["both"] > SPIKE) & (both["each"] > SPIKE / 2))
+    stands = (by_activity > MIN_SPIKE_NOISE_SDS) | (
+        (both["both"] > MIN_SPIKE_NOISE_SDS) & (both["each"] > MIN_SPIKE_NOISE_SDS / 2)
+    )
     return stands.fill_null(False) & signals.table["seen"]
 
 
 def _scatter(signals: Signals, name: str, drop: pl.Series) -> float:
     """Standard deviation about the level: more than that of the noise from row to row where noise wanders."""
-    active = (signals.table["sm_activity"] >= IDLE_BELOW).fill_null(False) & signals.table["seen"]
+    active = (signals.table["sm_activity"] >= MAX_IDLE_SM_ACTIVITY).fill_null(False) & signals.table["seen"]
     off = drop.filter(active).drop_nulls().to_numpy()
     mad = float(np.median(np.abs(off - np.median(off)))) if len(off) else 0.0
     return max(MAD_TO_SIGMA * mad, signals.noise(name))
@@ -524,11 +537,11 @@ def _share(part: pl.Series, whole: pl.Series) -> pl.Series:
 
 
 def _bridge_gaps(dip: pl.Series) -> pl.Series:
-    """Merge parts of a dip that are at most :data:`BRIDGED_ROWS` rows apart."""
+    """Merge parts of a dip that are at most :data:`MAX_ROWS_BETWEEN_PARTS_OF_A_DIP` rows apart."""
     rows = pl.int_range(pl.len())
     last = pl.when("dip").then(rows).forward_fill()
     following = pl.when("dip").then(rows).backward_fill()
-    bridged = (following - last - 1 <= BRIDGED_ROWS).fill_null(False)
+    bridged = (following - last - 1 <= MAX_ROWS_BETWEEN_PARTS_OF_A_DIP).fill_null(False)
     return dip.rename("dip").to_frame().select(bridged).to_series()
 
 

@@ -13,7 +13,7 @@ from gpuplanner.core.errors import ScenarioError
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.decision.track_record import SCHEMA, errors_in_money, read_ledger, record_of, remember
 from gpuplanner.hardware.gpu_models import load_gpu_model
-from gpuplanner.planner.plan_problem import UNMET_PRICE
+from gpuplanner.planner.plan_problem import DEFAULT_UNMET_DEMAND_PRICE
 from gpuplanner.report.cost_and_forecast_sections import forecast_record
 
 EMPTY = pl.DataFrame(schema=SCHEMA)
@@ -47,7 +47,7 @@ def test_a_later_report_fills_in_what_came_and_what_was_said_stands(study, tmp_p
     assert record_of(both).height == 1  # of the second forecast nothing has come
     y, median = 2 * first["q50"].to_numpy(), first["q50"].to_numpy()
     planned, last = first["planned"].to_numpy(), first["last_value"].to_numpy()
-    price = UNMET_PRICE
+    price = DEFAULT_UNMET_DEMAND_PRICE
     assert row["mae"] == pytest.approx(np.abs(y - median).mean())
     assert row["naive_mae"] == pytest.approx(np.abs(y - last).mean())
     assert row["cost"] == pytest.approx((planned + price * np.maximum(y - planned, 0)).sum() / y.sum())

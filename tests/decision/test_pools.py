@@ -18,7 +18,7 @@ from gpuplanner.core.scenario import Scenario
 from gpuplanner.decision.decision_text import no_decision
 from gpuplanner.decision.layout_planning import plan_problem, plan_view, planned_for
 from gpuplanner.decision.pool_decisions import filled_in_turn, find_flexible_demand, fleet_planned
-from gpuplanner.forecast.demand_outlook import OUTLOOKS, fleet_forecast
+from gpuplanner.forecast.demand_outlook import OUTLOOK_STAGE_BY_VIEW, fleet_forecast
 from gpuplanner.ingest.dataset_writer import write_dataset
 from gpuplanner.planner.plan_problem import PlanProblem
 from gpuplanner.planner.plan_search import plan
@@ -65,7 +65,7 @@ def test_series_are_named_by_board_and_profile_and_are_those_of_the_pool(two):
     found = fleet_forecast(split_into_pools(two))[0].forecast
     series = {"A100-40GB/gpu", "A100-40GB/t0/gpu", "T4/gpu", "T4/t0/gpu", "T4/t1/gpu"}
     assert set(found["unique_id"].unique()) == series
-    own = OUTLOOKS["rightsized"](two.but(gpu_model="T4")).result.forecast.filter(unique_id="all/gpu")
+    own = OUTLOOK_STAGE_BY_VIEW["rightsized"](two.but(gpu_model="T4")).result.forecast.filter(unique_id="all/gpu")
     assert found.filter(unique_id="T4/gpu").drop("unique_id").equals(own.drop("unique_id"))
 
 

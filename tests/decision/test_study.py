@@ -17,7 +17,7 @@ from gpuplanner.decision.comparison_record import comparison
 from gpuplanner.decision.layout_planning import planned_calendar
 from gpuplanner.decision.study import Study, open_study
 from gpuplanner.decision.study_pipeline import evaluate
-from gpuplanner.forecast.demand_outlook import OUTLOOKS, at_quantile, pooled_forecast
+from gpuplanner.forecast.demand_outlook import OUTLOOK_STAGE_BY_VIEW, at_quantile, pooled_forecast
 from gpuplanner.planner.plan_verification import verify
 from gpuplanner.report.finance_exports import notes
 from gpuplanner.usage.job_history import history, load_dataset
@@ -54,7 +54,7 @@ def test_plan_is_proven_and_verified(study: Study):
 
 
 def test_same_scenario_gives_the_same_bytes(study: Study, quick: Scenario):
-    for stage in (history, pooled_forecast, comparison, money, *OUTLOOKS.values(), planned_calendar):
+    for stage in (history, pooled_forecast, comparison, money, *OUTLOOK_STAGE_BY_VIEW.values(), planned_calendar):
         stage.forget()
     again = evaluate(quick, cache=False)
     assert again.to_json() == study.to_json()

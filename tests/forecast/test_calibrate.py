@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from gpuplanner.forecast.backtest import backtest
-from gpuplanner.forecast.model_selection import CHOSEN_MODEL, evaluate_backtest, fold_table
+from gpuplanner.forecast.model_selection import CHOSEN_MODEL_NAME, evaluate_backtest, fold_table
 from gpuplanner.forecast.quantile_calibration import _quantile_shifts, calibrated_mean
 
 CHEAP = ("Naive", "SeasonalNaive", "WeeklyMean", "HourOfDay")
@@ -70,7 +70,7 @@ def test_the_mean_of_a_forecast_follows_its_quantiles(make_demand):
     said = judged.means["Naive"][:, judged.first :].mean()
     assert said == pytest.approx(test.actual[:, judged.first :].mean(), rel=0.4)
     assert (judged.means["Naive"][:, judged.first :] <= judged.quantiles["Naive"][:, judged.first :, :, -1]).all()
-    folds = fold_table(judged).filter(model=CHOSEN_MODEL)
+    folds = fold_table(judged).filter(model=CHOSEN_MODEL_NAME)
     assert folds["mean"].mean() == pytest.approx(folds["y"].mean(), rel=0.1)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from gpuplanner.forecast.demand_changes import LEVEL_PENALTY, MIN_LEVEL_DAYS, _pelt, change_points
+from gpuplanner.forecast.demand_changes import EXTRA_LEVEL_PENALTY, MIN_DEMAND_LEVEL_DAYS, _pelt, change_points
 
 
 def days_of(values):
@@ -21,7 +21,9 @@ def days_of(values):
 def partition_cost(values, cuts, noise):
     edges = [0, *cuts, len(values)]
     parts = [values[low:high] / noise for low, high in pairwise(edges)]
-    return sum(((part - part.mean()) ** 2).sum() for part in parts) + LEVEL_PENALTY * np.log(len(values)) * len(cuts)
+    return sum(((part - part.mean()) ** 2).sum() for part in parts) + EXTRA_LEVEL_PENALTY * np.log(len(values)) * len(
+        cuts
+    )
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -32,8 +34,8 @@ def test_no_other_partition_costs_less(seed):
     brute = min(
         partition_cost(values, cuts, noise)
         for count in range(5)
-        for cuts in combinations(range(MIN_LEVEL_DAYS, 18 - MIN_LEVEL_DAYS + 1), count)
-        if all(high - low >= MIN_LEVEL_DAYS for low, high in pairwise(cuts))
+        for cuts in combinations(range(MIN_DEMAND_LEVEL_DAYS, 18 - MIN_DEMAND_LEVEL_DAYS + 1), count)
+        if all(high - low >= MIN_DEMAND_LEVEL_DAYS for low, high in pairwise(cuts))
     )
     assert partition_cost(values, _pelt(values), noise) == pytest.approx(brute)
 

@@ -14,7 +14,7 @@ from gpuplanner.forecast.model_selection import (
     relative_losses,
     score_backtest,
 )
-from gpuplanner.forecast.statistical_models import MODELS
+from gpuplanner.forecast.statistical_models import SERIES_MODELS
 
 NAMES = ("Naive", "WeeklyMean", "AutoETS")
 
@@ -73,7 +73,7 @@ def scores(waves):
 def test_naive_is_always_in_the_table_and_models_stand_in_order(scores):
     by_series = {key[0]: part["model"].to_list() for key, part in scores.group_by("unique_id")}
     wave = by_series.pop("wave/gpu")
-    assert wave == [model for model in MODELS if model in wave]
+    assert wave == [model for model in SERIES_MODELS if model in wave]
     assert {"Naive", "WeeklyMean", "Median", "AutoETS"} <= set(wave)
     assert by_series == {"flat/gpu": ["Naive"], "zero/gpu": ["Naive"]}
 

@@ -99,12 +99,13 @@ def test_every_law_is_weighed_as_its_normal_density_says():
     for k in range(0, len(at), 7):
         trending = (spread[k] / growth.WEEKS_IN_YEAR) ** 2
         levels = noise[k] ** 2 + trending * np.outer(weeks, weeks) + walk[k] ** 2 * gone
-        levels += growth.JUMP_SD**2 * ((at[k] > 0) & (gone >= at[k]))
+        levels += growth.LEVEL_JUMP_LOG_SD**2 * ((at[k] > 0) & (gone >= at[k]))
         joint = np.block([[levels, trending * weeks[:, None]], [trending * weeks[None, :], np.full((1, 1), trending)]])
         read = np.append(seen, False)
         own = joint[np.ix_(read, read)] + noise[k] ** 2 * np.eye(seen.sum())
         missed = values[1:][seen] - values[0]
-        odds = walk_odds[k] * trend_odds[k] * (1 - growth.PRIOR_LOG_SCALE) * (growth.JUMP_ODDS if at[k] else 1.0)
+        jump = growth.LEVEL_JUMP_PROBABILITY_PER_WEEK if at[k] else 1.0
+        odds = walk_odds[k] * trend_odds[k] * (1 - growth.PRIOR_RELATIVE_NOISE_PROBABILITY) * jump
         density = np.log(odds) - 0.5 * (np.linalg.slogdet(own)[1] + missed @ np.linalg.solve(own, missed))
         last = [len(weeks) - 1, len(weeks)]
         gain = np.linalg.solve(own, joint[np.ix_(read, last)]).T

@@ -11,7 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuplanner.forecast import statistical_models as models
-from gpuplanner.forecast.statistical_models import MODELS, SERIES_RULES, predict_series, series_rule, usable_models
+from gpuplanner.forecast.statistical_models import (
+    DESCRIPTION_BY_SERIES_RULE,
+    SERIES_MODELS,
+    predict_series,
+    series_rule,
+    usable_models,
+)
 
 HOURLY = {"season": 24, "week": 168}
 
@@ -34,13 +40,13 @@ def spike(slots):
 )
 def test_rules(history, rule):
     assert series_rule(history, **HOURLY) == rule
-    assert rule in SERIES_RULES
+    assert rule in DESCRIPTION_BY_SERIES_RULE
 
 
 @pytest.mark.parametrize(
     ("rule", "length", "season", "week", "expected"),
     [
-        ("full", 336, 24, 168, MODELS),
+        ("full", 336, 24, 168, SERIES_MODELS),
         ("full", 335, 24, 168, ("Naive", "SeasonalNaive", "Reverting", "Median", "AutoETS")),
         ("full", 100, 7, 7, ("Naive", "SeasonalNaive", "Reverting", "Median", "AutoETS")),
         ("full", 100, 1, 1, ("Naive", "Reverting", "Median", "AutoETS")),
@@ -93,7 +99,7 @@ def test_last_value_stands_in_for_a_model_that_fails(monkeypatch, daily_wave, an
 @given(
     values=st.lists(st.sampled_from([0.0, 0.0, 1.0, 2.5, 40.0]), min_size=2, max_size=60),
     length=st.integers(2, 400),
-    model=st.sampled_from(MODELS),
+    model=st.sampled_from(SERIES_MODELS),
 )
 def test_no_series_breaks_a_model(values, length, model):
     history = np.resize(np.array(values), length)

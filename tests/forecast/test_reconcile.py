@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from gpuplanner.core.schema_checks import check_table
 from gpuplanner.core.schemas import Forecast
 from gpuplanner.forecast.quantile_calibration import (
-    FORECAST_VALUES,
+    FORECAST_VALUE_COLUMNS,
     _shrunk_covariance,
     reconcile_mint,
     reconcile_to_pool,
@@ -25,7 +25,7 @@ def make_forecast(values):
     return pl.DataFrame(
         [
             {"unique_id": uid, "ds": NOW, "model": "Naive", "cutoff": NOW}
-            | dict(zip(FORECAST_VALUES, map(float, numbers), strict=True))
+            | dict(zip(FORECAST_VALUE_COLUMNS, map(float, numbers), strict=True))
             for uid, numbers in values.items()
         ]
     )
@@ -41,7 +41,7 @@ NUMBERS = st.tuples(st.floats(0, 100), st.lists(st.floats(0, 200), min_size=7, m
 def test_sums_are_those_of_the_pool_and_quantiles_stay_in_order(tenants, pool):
     below = make_forecast({f"t{number}/gpu": values for number, values in enumerate(tenants)})
     shared = check_table(reconcile_to_pool(below, make_forecast({"all/gpu": pool})), Forecast, source="shared")
-    np.testing.assert_allclose(shared.select(FORECAST_VALUES).sum().row(0), pool, rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(shared.select(FORECAST_VALUE_COLUMNS).sum().row(0), pool, rtol=1e-9, atol=1e-9)
 
 
 def test_each_profile_has_its_own_pool_and_shares_follow_the_means():
@@ -81,7 +81,9 @@ def test_least_trace_agrees_with_its_other_closed_form(series):
         table.filter(pl.col("unique_id") != "all/gpu")["mean"].sum()
     )
     again = reconcile_mint(table, sums, errors)
-    np.testing.assert_allclose(again.select(FORECAST_VALUES).to_numpy(), table.select(FORECAST_VALUES).to_numpy())
+    np.testing.assert_allclose(
+        again.select(FORECAST_VALUE_COLUMNS).to_numpy(), table.select(FORECAST_VALUE_COLUMNS).to_numpy()
+    )
 
 
 def test_correlations_of_few_errors_are_drawn_towards_none_and_variances_kept():

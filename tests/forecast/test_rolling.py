@@ -16,7 +16,7 @@ from gpuplanner.core.schemas import Samples
 from gpuplanner.forecast.demand_changes import complete_until, read_announced
 from gpuplanner.forecast.demand_outlook import forecast_ahead
 from gpuplanner.forecast.gpu_demand import lay_out_demand, lay_out_jobs, lay_out_telemetry, name_series_by_model
-from gpuplanner.forecast.statistical_models import CANDIDATES
+from gpuplanner.forecast.statistical_models import CANDIDATE_MODELS
 from gpuplanner.usage.job_history import load_dataset
 
 FAST = ("Naive", "SeasonalNaive", "HourOfDay", "RunOff")
@@ -72,7 +72,7 @@ def test_noise_after_the_origin_changes_nothing_on_public_traces(public_data, tr
     jobs = jobs.filter(pl.col("gpus") > 0, pl.len().over("tenant") >= 500)
     for number in range(10):
         at = first + number * timedelta(hours=53)
-        assert said(jobs, at, CANDIDATES) == said(noised(jobs, at, number), at, CANDIDATES)
+        assert said(jobs, at, CANDIDATE_MODELS) == said(noised(jobs, at, number), at, CANDIDATE_MODELS)
 
 
 def test_a_record_of_ended_jobs_is_cut_where_it_thins_out():

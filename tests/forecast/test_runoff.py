@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from gpuplanner.forecast import run_off as runoff
 from gpuplanner.forecast.run_off import (
+    BLOCK_DIFFERENCE_SCALE,
     BLOCK_HALF_LIFE_H,
-    LIKENESS_SCALE,
-    RUN_OFF_PATHS,
+    RUN_OFF_SAMPLE_PATHS,
     _block_starts,
     lay_out_run_off,
     mean_occupancy,
@@ -154,7 +154,7 @@ def test_paths_of_a_fleet_are_the_sums_of_its_tenants_and_draws_do_not_depend_on
     assert (paths[:3].sum(axis=0) == paths[3]).all()
     assert (known.draws(["b"], 500, 24, seed=1)[0] == paths[1]).all()
     assert (known.draws(["b"], 500, 24, seed=2)[0] != paths[1]).any()
-    assert paths.shape == (4, RUN_OFF_PATHS, 24)
+    assert paths.shape == (4, RUN_OFF_SAMPLE_PATHS, 24)
 
 
 @given(st.lists(st.tuples(st.floats(-5, 15), st.floats(-1, 12), st.integers(1, 8)), min_size=1, max_size=20))
@@ -183,7 +183,7 @@ def test_days_with_as_much_running_as_now_are_likelier_to_come_again():
     known = lay_out_run_off(jobs, start=MONDAY).as_of(672)
     busy, idle = known._likely(672.0, 24, np.array([[168.0, 336.0]]))[0]
     older = 0.5 ** ((336.0 - 168.0) / BLOCK_HALF_LIFE_H)
-    assert busy / idle == pytest.approx(older * np.exp(np.log1p(100 / 24) / LIKENESS_SCALE))
+    assert busy / idle == pytest.approx(older * np.exp(np.log1p(100 / 24) / BLOCK_DIFFERENCE_SCALE))
 
 
 def test_paths_do_not_depend_on_how_many_jobs_are_laid_out_at_a_time(monkeypatch):

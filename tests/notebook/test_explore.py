@@ -9,7 +9,7 @@ import pytest
 
 from gpuplanner.core.errors import GpuPlannerError
 from gpuplanner.notebook.usage_panels import explore_inbox
-from gpuplanner.usage.dataset_explorer import ALL_TENANTS, open_inbox
+from gpuplanner.usage.dataset_explorer import ALL_TENANTS_LABEL, open_inbox
 
 
 class Said:
@@ -48,9 +48,9 @@ def panel(inbox, drawn):
 
 
 def test_it_begins_with_everybody_and_the_job_with_most_telemetry(panel, inbox):
-    assert panel.tenant.value == ALL_TENANTS
-    assert panel.tenant.options == (ALL_TENANTS, *inbox.tenants)
-    assert panel.ask().result(60).html == f"quality|{ALL_TENANTS}|{inbox.jobs_of()[0]}"
+    assert panel.tenant.value == ALL_TENANTS_LABEL
+    assert panel.tenant.options == (ALL_TENANTS_LABEL, *inbox.tenants)
+    assert panel.ask().result(60).html == f"quality|{ALL_TENANTS_LABEL}|{inbox.jobs_of()[0]}"
     assert (panel.status.value, panel.answer.value) == ("", panel.newest.html)
 
 

@@ -64,7 +64,7 @@ def test_a_bound_taken_in_parts_is_a_little_below_that_of_the_whole_horizon(
     arrays = PlanArrays.from_problem(replace(problem, demand=np.tile(problem.demand, (1, 1, 6)), available=None))
     effort = SearchEffort.begin(gap_target=0, seed=0, solver="highs")
     whole = solve_relaxation(arrays, (), effort).bound
-    monkeypatch.setattr(bound, "_MAX_RELAXED_SLOTS", 7)
+    monkeypatch.setattr(bound, "_MAX_INTERVALS_PER_PROGRAM", 7)
     assert 0.97 * whole <= solve_relaxation(arrays, (), effort).bound <= whole + 1e-6
 
 

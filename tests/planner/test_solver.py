@@ -105,7 +105,7 @@ def test_a_missing_library_is_named_with_its_extra(
 
 
 def test_interrupt_stops_a_long_solve_at_once() -> None:
-    model = knapsack(solver._LONG_SOLVE_COLUMNS, 60)
+    model = knapsack(solver._MIN_COLUMNS_FOR_SOLVER_THREAD, 60)
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
     timer = threading.Timer(0.8, os.kill, (os.getpid(), signal.SIGINT))
     began = time.monotonic()

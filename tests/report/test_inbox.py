@@ -13,7 +13,7 @@ from gpuplanner.report import dataset_sections as inbox
 from gpuplanner.report.dataset_sections import quality_page, quality_svg
 from gpuplanner.report.html_page import Text, parts, still, write_drawn
 from gpuplanner.usage.dataset_description import data_quality
-from gpuplanner.usage.dataset_explorer import ALL_TENANTS, open_inbox
+from gpuplanner.usage.dataset_explorer import ALL_TENANTS_LABEL, open_inbox
 from gpuplanner.usage.job_history import load_dataset
 
 HOSTILE = "<script>alert(1)</script>"
@@ -45,7 +45,7 @@ def test_every_figure_has_its_message_before_it_and_in_place_of_it(box, name):
 
 @pytest.mark.parametrize("name", inbox.VIEWS)
 def test_without_telemetry_or_faults_every_section_says_so(blind, name):
-    html = inbox.VIEWS[name](blind, ALL_TENANTS, "").html
+    html = inbox.VIEWS[name](blind, ALL_TENANTS_LABEL, "").html
     assert "<script" not in html
     if name == "quality":
         assert "No faults found" in html

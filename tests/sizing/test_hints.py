@@ -26,7 +26,7 @@ from gpuplanner.sizing.request_recommendations import (
 )
 from gpuplanner.usage.job_history import load_dataset
 from gpuplanner.usage.requested_demand import slice_profiles
-from gpuplanner.usage.rightsizing import REQUEST_KEYS, models_of_jobs, requested_and_used, rightsize
+from gpuplanner.usage.rightsizing import SAME_REQUEST_KEY_COLUMNS, models_of_jobs, requested_and_used, rightsize
 from tests.examples import examples
 
 BOARD = "H100-80GB-SXM5"
@@ -226,7 +226,7 @@ def test_groups_are_equal_requests(make_jobs):
         for _ in range(6)
     ]
     table = recommend_requests(requested_and_used(make_jobs(*rows), BOARDS))
-    assert table.height == table.select(REQUEST_KEYS).n_unique() == 12
+    assert table.height == table.select(SAME_REQUEST_KEY_COLUMNS).n_unique() == 12
     assert table["jobs"].to_list() == [6] * 12
     without = make_jobs({"gpus": 0.0}, {"gpus": None})
     assert requested_and_used(without, BOARDS).is_empty()
@@ -352,7 +352,7 @@ def test_sample_saves_less_than_job_by_job_and_fails_seldom():
 def test_order_of_jobs_does_not_matter():
     trace = load_dataset("sample")
     jobs = trace.jobs.head(3000)
-    keys = [*REQUEST_KEYS]
+    keys = [*SAME_REQUEST_KEY_COLUMNS]
     one, other = (recommend_requests(requested_and_used(table)).sort(keys) for table in (jobs, jobs.reverse()))
     assert_frame_equal(one, other, rel_tol=1e-12)
 

@@ -10,7 +10,7 @@ import pytest
 from gpuplanner.core.errors import ScenarioError
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.usage.allocated_hours import allocated_by_activity
-from gpuplanner.usage.dataset_explorer import ALL_TENANTS, open_inbox
+from gpuplanner.usage.dataset_explorer import ALL_TENANTS_LABEL, open_inbox
 from gpuplanner.usage.gpu_hour_ledger import hours_by_bucket
 from gpuplanner.usage.job_history import begin_of, end_of, load_dataset
 
@@ -38,7 +38,7 @@ def test_activity_is_that_of_the_ledger(box):
     trace = load_dataset("sample")
     alone = allocated_by_activity(trace.jobs, trace.samples, start=begin_of(trace), end=end_of(trace))
     assert box.rows_of(box.activity, "search").equals(alone.filter(tenant="search"))
-    assert box.rows_of(box.activity, ALL_TENANTS).equals(alone)
+    assert box.rows_of(box.activity, ALL_TENANTS_LABEL).equals(alone)
 
 
 def test_jobs_are_those_with_telemetry(box):

@@ -23,7 +23,7 @@ from gpuplanner.simulator.simulation_run import simulate_requests
 from gpuplanner.usage.job_history import begin_of, end_of, history, load_dataset
 from gpuplanner.usage.occupancy import installed_gpu_hours
 from gpuplanner.usage.period_accounts import scenario_ledger
-from gpuplanner.usage.planned_fleet import UNNAMED_MODEL, find_installed, planned_fleet
+from gpuplanner.usage.planned_fleet import UNNAMED_GPU_MODEL, find_installed, planned_fleet
 
 DAY = datetime(2026, 2, 2, tzinfo=UTC)
 DAYS = 3
@@ -103,7 +103,7 @@ def test_another_board_is_a_what_if_for_the_whole_fleet():
 
 def test_boards_that_jobs_do_not_name_are_one_pool_of_whole_gpus():
     found = chosen(made([(None, 2, 8, 6)], TWO_BOARDS))
-    assert (found.name, found.gpu_model.name, found.gpus, found.can_be_cut) == (None, UNNAMED_MODEL, 20, False)
+    assert (found.name, found.gpu_model.name, found.gpus, found.can_be_cut) == (None, UNNAMED_GPU_MODEL, 20, False)
     assert "A100-40GB, T4" in found.remarks()[0]
     with pytest.raises(ScenarioError, match=r"A100-40GB.*Name one with --gpu-model"):
         found.require_board("plan")

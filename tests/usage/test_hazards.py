@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 
 from gpuplanner.core.errors import SchemaError
-from gpuplanner.usage.run_times import AGE_EDGES_H, AGE_WIDTHS_H, fit_hazards, remaining_run_time
+from gpuplanner.usage.run_times import JOB_AGE_BIN_WIDTHS_H, JOB_AGE_EDGES_H, fit_hazards, remaining_run_time
 
 JOBS = 20_000
 
@@ -34,7 +34,7 @@ def survival(law, age_h, more_h):
 
 def survival_error(law, age_h):
     """Standard error of the probability to reach one age, from the number of ends that were seen."""
-    inside = np.clip(age_h - AGE_EDGES_H[:-1], 0.0, AGE_WIDTHS_H)
+    inside = np.clip(age_h - JOB_AGE_EDGES_H[:-1], 0.0, JOB_AGE_BIN_WIDTHS_H)
     variance = (inside**2 * law.rate[0] / law.seen_h[0]).sum()
     return survival(law, np.zeros(1), age_h)[0] * math.sqrt(variance)
 

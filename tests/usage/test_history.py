@@ -66,7 +66,7 @@ def test_a_long_list_is_looked_at_as_if_no_earlier_jobs_were_there(monkeypatch):
     whole = load_dataset("sample")
     assert load_study_dataset(asked).jobs.equals(whole.jobs)
     assert load_study_dataset(asked.but(smallest_group=5)).jobs.equals(merge_small_tenants(whole, 5).jobs)
-    monkeypatch.setattr(history_room, "MAX_STUDY_JOBS", 2000)
+    monkeypatch.setattr(history_room, "MAX_JOBS_PER_STUDY", 2000)
     found = load_study_dataset(asked)
     since = begin_of(found)
     assert since == end_of(whole) - timedelta(days=7)
@@ -83,12 +83,12 @@ def test_of_very_many_jobs_ways_are_played_on_the_last_days_and_said_so(monkeypa
     assert whole.played_since == whole.recent
     assert whole.how_played() == []
     came = whole.jobs.filter(pl.col("submit_time") >= whole.plan_start - timedelta(days=12)).height
-    monkeypatch.setattr(history_room, "MAX_SIMULATED_JOBS", came + 1)
+    monkeypatch.setattr(history_room, "MAX_JOBS_PER_SIMULATION", came + 1)
     known = replace(whole)  # what is kept of it is not looked up again
     assert known.plan_start - known.played_since == timedelta(days=12)
     assert f"on its last 12 days, of {came:,} jobs." in known.how_played()[0]
     played = asked_of(known)
     assert played.zero == known.played_since
     assert known.recent == whole.recent, "forecasts look at all of the recent past"
-    monkeypatch.setattr(history_room, "MAX_SIMULATED_JOBS", 10)
+    monkeypatch.setattr(history_room, "MAX_JOBS_PER_SIMULATION", 10)
     assert replace(whole).played_since == known.plan_start - timedelta(days=7)

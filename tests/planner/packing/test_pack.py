@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from gpuplanner.core.errors import ScenarioError
 from gpuplanner.planner import packing_search as search
-from gpuplanner.planner.packing_heuristics import FIT_RULES, list_item_orders, pack_in_order
+from gpuplanner.planner.packing_heuristics import BIN_FIT_RULES, list_item_orders, pack_in_order
 from gpuplanner.planner.packing_problem import PackingProblem, build_packing_grid
 from gpuplanner.planner.packing_search import pack
 from gpuplanner.planner.packing_verification import verify_packing
@@ -127,7 +127,7 @@ def test_greedy_is_what_its_name_says(draw):
         problem = draw(seed, most_items=12)
         grid = build_packing_grid(problem)
         for order in list_item_orders(problem):
-            for rule in FIT_RULES:
+            for rule in BIN_FIT_RULES:
                 bins: list[list[int]] = []
                 for item in order:
                     fills = [

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from gpuplanner.core.errors import GpuPlannerError, ScenarioError
 from gpuplanner.usage.job_classes import (
     JOB_CLASSES,
-    NUMBER_FACTS,
+    UNIT_BY_NUMBER_RULE_COLUMN,
     NameCondition,
     RangeCondition,
     classify_jobs,
@@ -127,7 +127,7 @@ def test_words_stand_alone_and_case_does_not_count(rules_of, name, word, holds):
 
 @settings(max_examples=examples(60), deadline=None)
 @given(
-    st.sampled_from([fact for fact in NUMBER_FACTS if fact != "hour"]),
+    st.sampled_from([fact for fact in UNIT_BY_NUMBER_RULE_COLUMN if fact != "hour"]),
     st.one_of(st.none(), st.floats(-5, 5)),
     st.floats(-5, 5),
     st.floats(0.1, 5),

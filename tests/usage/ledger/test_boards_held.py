@@ -52,7 +52,7 @@ def test_boards_are_counted_at_every_start_and_are_no_more_than_needed(drawn, ev
         counted = max(counted, whole + of_cut)
         needed = max(needed, whole + len(find_fewest_gpus(H100, cut)))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(slabs, "MAX_SLAB_EVENTS", events)
+        patch.setattr(slabs, "MAX_EVENTS_PER_SLAB", events)
         found = inferred_inventory(make_jobs(*(row(*job) for job in jobs)), **window)
     assert found["gpus"].sum() == counted
     assert counted <= needed

@@ -24,7 +24,7 @@ def test_levels_are_a_count_at_every_quarter_of_an_hour(rows, events):
     rows = [(min(a, b), max(a, b), weight) for a, b, weight in rows]
     begin, end, weight = (np.array([row[i] for row in rows], dtype=kind) for i, kind in enumerate("qqd"))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(slabs, "MAX_SLAB_EVENTS", events)
+        patch.setattr(slabs, "MAX_EVENTS_PER_SLAB", events)
         cut = slabs.HourSlabs(HOURS, (begin, end))
     steps = slabs.LevelSteps(begin, end, weight, cut)
     kinds = slabs.KindCounts(begin, end, (weight * 2).astype(int), 5, cut)
@@ -50,7 +50,7 @@ def test_levels_are_a_count_at_every_quarter_of_an_hour(rows, events):
 @pytest.mark.parametrize("events", [1, 100])
 def test_in_an_hour_nothing_may_happen_on_any_node(make_jobs, make_nodes, window, monkeypatch, events):
     """Somebody queues at ten past ten for more than a node has left, and gives up at ten past eleven."""
-    monkeypatch.setattr(slabs, "MAX_SLAB_EVENTS", events)
+    monkeypatch.setattr(slabs, "MAX_EVENTS_PER_SLAB", events)
     held = [("a", 1.0, 0, 0, None, {"node_list": node}) for node in ("n0", "n1")]
     jobs = make_jobs(*held, ("b", 2.0, 70, None, 130, {"nodes": 1}))
     ledger = gpu_time_ledger(jobs, make_nodes((2, None, None, None), (2, None, None, None)), **window)
@@ -84,7 +84,7 @@ def test_the_ledger_is_the_same_in_any_slabs(make_jobs, make_nodes, window, monk
     whole = gpu_time_ledger(jobs, nodes, **window), gpu_time_ledger(jobs, **window)
     kinds = set(whole[0]["bucket"].cast(pl.String))
     assert {"unallocated", "no_telemetry"} < kinds
-    monkeypatch.setattr(slabs, "MAX_SLAB_EVENTS", events)
+    monkeypatch.setattr(slabs, "MAX_EVENTS_PER_SLAB", events)
     parts = gpu_time_ledger(jobs, nodes, **window), gpu_time_ledger(jobs, **window)
     for one, other in zip(whole, parts, strict=True):
         assert one.drop("gpu_hours").equals(other.drop("gpu_hours"))

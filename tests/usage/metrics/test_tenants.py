@@ -15,7 +15,7 @@ from gpuplanner.simulator.simple_queue import start_jobs_on_equal_nodes
 from gpuplanner.simulator.simulated_fleet import NodeFleet, NodeRequests
 from gpuplanner.simulator.simulation_run import simulate_shared_requests
 from gpuplanner.usage.fair_share import (
-    NO_TENANT,
+    NO_TENANT_LABEL,
     Claims,
     borrowed_hours,
     entitled_by_shares,
@@ -96,7 +96,7 @@ def second_by_second(spells, entitled, until):
             ):
                 sums[tenant, name] = sums.get((tenant, name), 0.0) + value
         more, less = sum(above.values()), sum(lacking.values())
-        above[NO_TENANT], lacking[NO_TENANT] = max(0.0, less - more), max(0.0, more - less)
+        above[NO_TENANT_LABEL], lacking[NO_TENANT_LABEL] = max(0.0, less - more), max(0.0, more - less)
         for (one, b), (other, d) in itertools.product(above.items(), lacking.items()):
             if min(b, d) > 1e-9:
                 pairs[one, other] = pairs.get((one, other), 0.0) + b * d / max(more, less)

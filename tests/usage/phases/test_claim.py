@@ -11,7 +11,7 @@ import pytest
 
 from gpuplanner.core.errors import SchemaError
 from gpuplanner.usage.phase_demand import (
-    VERDICTS,
+    LATE_DEMAND_VERDICTS,
     claim_by_class,
     claim_table,
     judge_claim,
@@ -100,5 +100,5 @@ def test_both_definitions_see_a_built_decline():
     table = claim_table(samples, phases, BOARD)
     assert table["verdict"].to_list() == ["supported", "supported", "not supported"] * 2
     assert table.select("part", "need").row(0) == ("thirds", "both")
-    assert set(table["verdict"]) <= set(VERDICTS)
+    assert set(table["verdict"]) <= set(LATE_DEMAND_VERDICTS)
     assert claim_by_class(samples, phases, BOARD).drop("job_class").equals(table)

@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 
 from gpuplanner.usage.job_phases import binary_segmentation, find_phases, step_for
-from gpuplanner.usage.utilization_dips import SPIKE_LABELS, find_spikes
+from gpuplanner.usage.utilization_dips import DIP_CAUSE_LABELS, find_spikes
 
 NINE = datetime(2026, 2, 2, 9, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
@@ -143,7 +143,7 @@ def test_checkpoints_are_found_with_their_period(every, last):
     assert spikes.period == every * MINUTE
     assert spikes.rule == "gaps"
     assert set(spikes.table["label"]) == {"checkpoint" if last > 1 else "data-epoch edge"}
-    assert set(spikes.table["label"]) <= set(SPIKE_LABELS)
+    assert set(spikes.table["label"]) <= set(DIP_CAUSE_LABELS)
 
 
 def test_dips_with_a_change_of_memory_look_like_evaluations():

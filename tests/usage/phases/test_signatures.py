@@ -10,7 +10,7 @@ import pytest
 from gpuplanner import report as plots
 from gpuplanner.ingest.source_registry import read
 from gpuplanner.usage.bottlenecks import (
-    RESOURCE_BOUNDS,
+    BOTTLENECK_NAMES,
     Counters,
     advice,
     load_thresholds,
@@ -68,7 +68,7 @@ def test_rules(base, changes, expected):
 
 
 def test_every_bound_has_advice_and_every_figure_a_source():
-    assert advice()["bound"].to_list() == list(RESOURCE_BOUNDS)
+    assert advice()["bound"].to_list() == list(BOTTLENECK_NAMES)
     assert advice().null_count().sum_horizontal()[0] == 0
     for row in load_thresholds().values():
         assert row.source
