@@ -209,7 +209,7 @@ def start(
         if nothing is None:
             start_dialog.today_line(found)
             start_dialog.policies_line(found)
-        start_dialog.decision_lines(found, asked.data)
+        start_dialog.decision_lines(found, asked.data, place)
         start_dialog.project_lines(found.projects)
     elif quiet and not as_json:
         put("\n".join(start_dialog.sentences(found.decision)[:2]))

@@ -17,7 +17,7 @@ from gpuplanner.core.output_places import MANIFEST, FolderMark, WrittenFile, rea
 from gpuplanner.core.output_writing import replace_directory
 from gpuplanner.core.scenario_fields import OWNERSHIP_OWNED, OWNERSHIP_RENTED, OWNERSHIPS
 from gpuplanner.core.serialization import sha256
-from gpuplanner.core.units import count_text, day_text, wait_text
+from gpuplanner.core.units import count_text, day_text, percent_text, wait_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -127,13 +127,13 @@ def policies_line(found: Comparison) -> None:
     text = policies_met(found)
     if found.tuned_from is not None and found.judged_from is not None and found.judged_to is not None:
         first, split = day_text(found.tuned_from), day_text(found.judged_from)
-        text += f", fitted from {first}" if first != split else ""
-        text += f", evaluated from {split} to {day_text(found.judged_to)}"
+        text += f"; fitted from {first}" if first != split else ""
+        text += f"{', ' if first != split else '; '}evaluated from {split} to {day_text(found.judged_to)}"
     line("Policies", text)
 
 
-def decision_lines(found: Comparison, data: str) -> None:
-    """Print the recommendation: its sentences, figures, next steps and missing data."""
+def decision_lines(found: Comparison, data: str, out_dir: Path) -> None:
+    """Print the recommendation: sentences, figures, next steps and missing data; the bundle is in a folder."""
     one = found.decision
     here = min(data, os.path.relpath(data), key=len)  # as a person types it
     put("", *sentences(one))
@@ -145,6 +145,8 @@ def decision_lines(found: Comparison, data: str) -> None:
         width = max((len(text) for text in texts if len(text) <= STEP), default=0)
         for number, (step, text) in enumerate(zip(one.next_steps, texts, strict=True), start=1):
             command = "" if step.command is None else step.command.replace(data, here)
+            if found.rules is not None and command.startswith("gpuplanner export "):
+                command = f"apply the change bundle, open {out_dir / 'export' / 'README.md'}"
             apart = f"\n{'':<5}" if command and len(text) > STEP else "  "
             put(f"  {number}  {text:<{width}}{apart}{command}".rstrip())
     if one.missing:
@@ -164,7 +166,7 @@ def sentences(one: Decision) -> list[str]:
 
 
 def figures(found: Comparison) -> list[tuple[str, str]]:
-    """Four lines under the recommendation: GPUs, utilization, energy and the next purchase."""
+    """Four lines under the recommendation: GPUs, allocation, energy and the next purchase."""
     one, ends, impact = found.decision, found.exhaustion, found.decision.financial_impact
     if one.action == "none":
         return []
@@ -176,16 +178,21 @@ def figures(found: Comparison) -> list[tuple[str, str]]:
     rows = [("GPUs needed", f"{gpus}{freed}")]
     now, then = found.today, found.row(one.policy) or found.today
     if now is not None and then is not None:
-        used = [f"{row.busy_gpu_hours / row.gpu_hours:.0%}".replace("%", " %") for row in (now, then)
+        used = [row.busy_gpu_hours / row.gpu_hours for row in (now, then)
                 if row.gpu_hours and row.busy_gpu_hours is not None]  # fmt: skip
+        if one.gpus > one.fleet_gpus:  # no policy was simulated on the GPUs of a purchase
+            curve = {point.gpus: point.utilization for point in found.wait_curve}
+            used = [curve[gpus] for gpus in (one.fleet_gpus, one.gpus) if gpus in curve]
+        shares = [percent_text(share) for share in used]
         ended = [wait_text(row.completion_mean_min) for row in (now, then) if row.completion_mean_min is not None]
         completion = f"    mean completion time {_change(ended)}" if ended else ""
-        rows.append(("Utilization", f"{_change(used) or '–'} of GPU-hours allocated{completion}"))
+        rows.append(("Allocated", f"{_change(shares) or '–'} of provisioned GPU-hours{completion}"))
     if impact.kwh_per_week is not None:
         dollars = "" if not impact.usd_per_week else f", {impact.usd_per_week:,.2f} USD"
         rows.append(("Energy", f"{impact.kwh_per_week:,.0f} kWh less a week{dollars}"))
     elif impact.ownership == OWNERSHIP_OWNED:
-        rows.append(("Energy", f"– ({saving.reason or 'the power of the GPU model is not known'})"))
+        why = "not known: it rises with the GPUs that are bought" if one.gpus > one.fleet_gpus else saving.reason
+        rows.append(("Energy", f"– ({why or 'the power of the GPU model is not known'})"))
     else:
         rows.append(("Financial impact", impact.basis.replace("\n", " ")))
     bought = any(measure.action == "buy" for measure in one.measures)

@@ -196,7 +196,7 @@ class Scenario:
         "or Slurm power saving starts.",
         SettingRule(f"one of {', '.join(PARTITIONER_BY_ACTUATOR)}",
                     lambda value, _: value in PARTITIONER_BY_ACTUATOR, lambda: tuple(PARTITIONER_BY_ACTUATOR)),
-        control=DropDown("Actuator"),
+        usual="slurm for Slurm data, mig-manager for Kubernetes", control=DropDown("Actuator"),
     )  # fmt: skip
     node_lead_s: float | None = setting(
         "actuator", None, "Median time from powering a node up until it accepts jobs.",

@@ -100,6 +100,7 @@ class Setting:
     - ``rule``: Rule of every value but None.
     - ``unit``: Unit of the value.
     - ``none``: Meaning of None; empty if None is not allowed.
+    - ``usual``: Default where data are given in place of a scenario; empty: the same.
     - ``option``: Command line option; None: the name with dashes.
     - ``control``: Notebook control.
     - ``name``, ``kinds``, ``default``: Name, types and default of the field.
@@ -110,6 +111,7 @@ class Setting:
     rule: SettingRule | None = None
     unit: str = ""
     none: str = ""
+    usual: str = ""
     option: str | None = None
     control: Slider | DropDown | None = None
     name: str = ""
@@ -155,7 +157,8 @@ class Setting:
         'Seconds for the planner. [s; default: 20]'
         """
         choices = ", ".join(self.rule.options()) if self.rule else ""
-        return f"{self.summary}. [{'; '.join(filter(None, (choices, self.unit, f'default: {self.default_text}')))}]"
+        default = f"default: {self.usual or self.default_text}"
+        return f"{self.summary}. [{'; '.join(filter(None, (choices, self.unit, default)))}]"
 
     @property
     def types(self) -> str:
@@ -214,7 +217,7 @@ def setting(group: str, default: Any, meaning: str, rule: SettingRule | None = N
     rule : SettingRule, optional
         Rule of every value but None.
     **how
-        Other attributes of :class:`Setting`: ``unit``, ``none``, ``option``, ``control``.
+        Other attributes of :class:`Setting`: ``unit``, ``none``, ``usual``, ``option``, ``control``.
     """
     return dataclasses.field(default=default, metadata={"setting": Setting(group, meaning, rule, **how)})
 

@@ -111,7 +111,7 @@ class Change:
 
 
 TeamWaits = Mapping[str | None, tuple[float, float]]
-"""p95 queue wait by team, of all jobs under None: simulated today and as recommended [min]."""
+"""Mean queue wait by team, of all jobs under None: simulated today and as recommended [min]."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,8 +127,8 @@ class Recommendation:
     - ``limits``: Limits that are raised.
     - ``waiting_hours_per_gpu_hour``: GPU-hours of waiting ended for each GPU-hour bought; None where none is bought.
     - ``enough_gpus``: GPUs that would bring late sizes to the target, where they are not worth it; 0: no such.
-    - ``headroom``, ``exhaustion``: Of today's GPUs, or of fewer that are kept.
-    - ``team_waits``: p95 queue wait of each team, and of all jobs under None: today and as recommended [min].
+    - ``headroom``, ``exhaustion``: Of the GPUs as recommended: today's, fewer that are kept, or more that are bought.
+    - ``team_waits``: Mean queue wait of each team, and of all jobs under None: today and as recommended [min].
     - ``order_gpus``: GPUs to order now at least, as growth exhausts these before others can be there; 0: none.
     """
 
@@ -194,8 +194,7 @@ def recommend(
         found = decline(model, reason, growth)
 
     days, end = asked.seen_s / SECONDS_PER_DAY, asked.end.date()
-    fleet = found.fleet if found.gpus <= found.fleet_gpus else found.model.asked.fleet
-    measured = measure_headroom(found.model, fleet, target, growth)
+    measured = measure_headroom(found.model, found.fleet, target, growth)
     exhaustion = date_exhaustion(growth, measured, end, days, lead_days)
     order_now = exhaustion.order_by is not None and exhaustion.order_by <= end.isoformat()
     more = order_now and found.gpus <= found.fleet_gpus
@@ -454,7 +453,11 @@ def compare_service(
     team = asked.jobs["tenant"].cast(pl.String).fill_null("").to_numpy()
     masks: dict[str | None, Bools] = {None: waits.judged}
     masks |= {name: waits.judged & (team == name) for name in set(team[waits.judged])}
-    team_waits = {name: (minutes(jobs, today), minutes(jobs, after)) for name, jobs in masks.items() if jobs.any()}
+    team_waits = {
+        name: (minutes(jobs, today, np.mean), minutes(jobs, after, np.mean))
+        for name, jobs in masks.items()
+        if jobs.any()
+    }
     rows = []
     for place, number in enumerate(model.sizes):
         jobs = waits.judged & (model.size == number)
@@ -476,11 +479,10 @@ def wait_curve(model: WaitModel, found: Recommendation) -> list[CurvePoint]:
     if found.model is not model:
         curves.append((RECOMMENDED, found))
     points = []
-    known = {1.0, *FACTORS, (found.enough_gpus or found.fleet_gpus) / found.fleet_gpus}
+    known = {1.0, *FACTORS, *(gpus / found.fleet_gpus for gpus in (found.gpus, found.enough_gpus) if gpus)}
     for name, one in curves:
         same = one.fleet_gpus / one.fleet.gpus.sum()
-        units = ([max(round(factor * same * count), 1) for count in one.units] for factor in sorted(known))
-        fleets = [fleet_of_pools(one.pools, counts) for counts in units]
+        fleets = [fleet_of_pools(one.pools, scale_units(one, factor * same)) for factor in sorted(known)]
         points += curve_points(one.model, name, fleets)
     # The table of waits and the curve state the same waits where both are of one fleet.
     stated = {}
@@ -492,6 +494,16 @@ def wait_curve(model: WaitModel, found: Recommendation) -> list[CurvePoint]:
         if waits := stated.get((point.layout, point.gpus, point.job_size)):
             points[place] = replace(point, p95_minutes=waits[0], mean_minutes=waits[1])
     return points
+
+
+def scale_units(recommendation: Recommendation, factor: float) -> list[int]:
+    """Scale the units of all pools; where a unit is a GPU, to a sum of whole nodes."""
+    units = [max(round(factor * count), 1) for count in recommendation.units]
+    if recommendation.pools[0].movable:
+        node, gpus = recommendation.model.asked.usual_node, sum(recommendation.units)
+        most = units.index(max(units))
+        units[most] += gpus + node * round((factor - 1) * gpus / node) - sum(units)
+    return units
 
 
 def size_names(model: WaitModel, sizes: Sequence[int]) -> str:

@@ -242,8 +242,8 @@ def _forecast_accuracy(seen: _Judged) -> GateCheck:
     came, wanted = jobs.range(limit * JOBS_SHARE), hours.range(limit * (1 - JOBS_SHARE))
     sentence = (
         f"In the last {days} days {jobs.actual:,.0f} jobs came (expected {came}), with {hours.actual:,.0f} GPU-hours "
-        f"(forecast {hours.expected:,.0f}, with its past errors {wanted}). The probability of so large an error is "
-        f"{percent_text(value, '.1f')} (limit {percent_text(limit, '.1f')})."
+        f"(forecast {hours.expected:,.0f}, with its past errors {wanted}). Errors at least as large are "
+        f"expected with a probability of {percent_text(value, '.1f')}; fails below {percent_text(limit, '.1f')}."
     )
     return GateCheck(FORECAST, value >= limit, round(value, 6), limit, sentence)
 

@@ -13,7 +13,7 @@ import numpy as np
 import polars as pl
 
 from gpuplanner.core.scenario import Scenario
-from gpuplanner.core.scenario_fields import OWNERSHIP_OWNED, OWNERSHIP_RESERVED
+from gpuplanner.core.scenario_fields import OWNERSHIP_OWNED, OWNERSHIP_RENTED, OWNERSHIP_RESERVED
 from gpuplanner.core.serialization import from_plain, round_record, to_json, to_plain
 from gpuplanner.core.stage_cache import disk_stage, stage
 from gpuplanner.core.units import (
@@ -26,8 +26,7 @@ from gpuplanner.core.units import (
     percent_text,
 )
 from gpuplanner.cost.energy_and_carbon import RangedAmount
-from gpuplanner.cost.period_costs import energy_of_week, money, power_of, price_of, pue_of
-from gpuplanner.cost.showback import LIST_PRICE
+from gpuplanner.cost.period_costs import book_of, energy_of_week, power_of, price_of, pue_of
 from gpuplanner.decision.decision_types import (
     DECIMALS,
     TODAY,
@@ -126,7 +125,7 @@ class Comparison:
     - ``rules``: How the fleet is run as decided, for those who write files.
     - ``waits``: What kept jobs waiting; None where nothing could be simulated.
     - ``wait_curve``: Waits by job size against GPUs; empty where there is no recommendation.
-    - ``headroom``: Load that today's GPUs carry, or fewer that are kept, in times that of the record.
+    - ``headroom``: Load that the recommended GPUs carry, in times that of the record.
     - ``growth_per_week``, ``exhaustion``: Growth of the submitted work, and when it exhausts these GPUs.
     """
 
@@ -226,48 +225,44 @@ def priced(scenario: Scenario, found: Comparison) -> Comparison:
         rows = (_with_energy(scenario, one, found, energy) for one in found.rows)
         found = replace(found, today=next(rows), policies=tuple(rows))
     impact = financial_impact_of(scenario, decision.saving, decision.gpus, decision.fleet_gpus, found.exhaustion)
-    basis = _purchase(scenario, decision) or _not_allocated(scenario, decision, impact) or impact.basis
+    basis = _purchase(scenario, decision, impact) or _not_allocated(scenario, decision, impact) or impact.basis
     impact = replace(impact, basis=basis)
     impact = round_record(impact, DECIMALS)  # as all that is kept
     return replace(found, decision=replace(decision, financial_impact=impact))
 
 
-def _purchase(scenario: Scenario, decision: Decision) -> str:
-    """What the GPUs to buy cost a week at the price of a GPU-hour; empty where none is bought."""
+def _purchase(scenario: Scenario, decision: Decision, impact: FinancialImpact) -> str:
+    """What the GPUs to buy cost: their rent a week, or their price by the price book; empty where none is bought."""
     more = decision.gpus - decision.fleet_gpus
     if more <= 0:
         return ""
-    hours, price = more * HOURS_PER_WEEK, price_of(scenario, history(scenario).fleet)
-    cost = "the price of the GPU model is not known (--set price_usd_per_gpu_hour=…)"
+    fleet, gpus = history(scenario).fleet, count_text(more, "GPU")
+    price, lots = price_of(scenario, fleet), book_of(scenario).lots_of(fleet.name)
+    rent = "their price per GPU-hour is not known (--set price_usd_per_gpu_hour=…)"
     if price is not None:
-        basis = "public on-demand list price" if price.low != price.high else "your rate"
-        cost = f"{hours * price.value:,.0f} {price.currency} per week at {basis}"
-    return f"Purchase of {count_text(more, 'GPU')}: {hours:,.0f} GPU-hours per week, {cost}."
+        amount = more * HOURS_PER_WEEK * price.value
+        basis = "public on-demand list price, not your cost" if price.low != price.high else "your rate"
+        rent = f"{amount:,.0f} {price.currency} per week ({52 * amount:,.0f} per year) at {basis}"
+    if impact.ownership == OWNERSHIP_RENTED:
+        return f"Rent of {gpus} more, around the clock: {rent}."
+    if lots:
+        return f"Purchase of {gpus}: {more * lots[-1].capex:,.0f} {lots[-1].currency} by the price book."
+    return f"Purchase price of {gpus}: not known (state it in the price book). For scale only, renting them: {rent}."
 
 
 def _not_allocated(scenario: Scenario, decision: Decision, impact: FinancialImpact) -> str:
-    """Why GPU-hours that no team was allocated save nothing; empty where GPUs are released or nothing is known.
-
-    Their value is that of the charge lines of the period: what is owned costs no cash, whatever the price.
-    """
+    """Why GPU-hours that no team was allocated save nothing; empty where GPUs are released or nothing is known."""
     hours = sum(row.allocated_gpu_hours for row in decision.teams if row.team == UNALLOCATED)
     if not hours or decision.action == "none" or decision.saving.value is not None:
         return ""
     share = percent_text(hours / sum(row.allocated_gpu_hours for row in decision.teams))
     text = (
-        f"{hours:,.0f} GPU-hours ({share}) were not allocated and stay so: with fewer than "
-        f"{decision.fleet_gpus:,} GPUs a job size would exceed its wait limit."
+        f"{share} of the GPU-hours ({hours:,.0f}) stay unallocated: with fewer than {decision.fleet_gpus:,} GPUs a job "
+        "size would exceed its wait limit."
     )
-    spend = "No cash impact" if impact.ownership in (OWNERSHIP_OWNED, OWNERSHIP_RESERVED) else impact.basis.rstrip(".")
-    lines = money(scenario).costs.filter(SubAccountId=UNALLOCATED)
-    priced_hours = float(lines["PricingQuantity"].sum())
-    if not priced_hours:
-        return f"{text} {spend}."
-    value = f"{hours * float(lines['EffectiveCost'].sum()) / priced_hours:,.0f} {scenario.currency}"
-    basis = "your rate per GPU-hour"
-    if LIST_PRICE in lines["x_PriceBasis"]:
-        basis = "public on-demand list price, not your cost (--set price_usd_per_gpu_hour=…)"
-    return f"{text} {spend}; {value} at {basis}."
+    if impact.ownership in (OWNERSHIP_OWNED, OWNERSHIP_RESERVED):
+        return f"No cash impact: no GPU is bought or released. {text}"
+    return f"{impact.basis.rstrip('.')}. {text}"
 
 
 def _with_energy(scenario: Scenario, row: PolicyRow, found: Comparison, today: RangedAmount | None) -> PolicyRow:
@@ -399,16 +394,41 @@ _OF_POLICIES = {
 
 def policy_table(found: Comparison) -> pl.DataFrame:
     """A row for today's fleet and each policy: its meaning, GPU-hours and added waits."""
-    rows = [tuple(getattr(row, name) for name in _OF_POLICIES) for row in found.rows]
-    return pl.DataFrame(rows, schema=_OF_POLICIES, orient="row")
+    rows = [tuple(getattr(row, name) for name in _OF_POLICIES) for row in (*found.rows, *_purchase_row(found))]
+    table = pl.DataFrame(rows, schema=_OF_POLICIES, orient="row")
+    return table.with_columns(meets_target=pl.when(pl.col("policy") != TODAY).then("meets_target"))
+
+
+def _purchase_row(comparison: Comparison) -> typing.Iterator[PolicyRow]:
+    """The purchase that is recommended, as a row beside the policies, with the waits of the recommendation."""
+    decision = comparison.decision
+    if decision.gpus > decision.fleet_gpus and decision.service:
+        hours = float(decision.gpus * HOURS_PER_WEEK)
+        meaning = f"{count_text(decision.gpus - decision.fleet_gpus, 'GPU')} more, all nodes powered on"
+        met = all(size.meets_limit for size in decision.service)
+        row = PolicyRow("buy", meaning, hours, hours, peak_gpus=decision.gpus, meets_target=met)
+        yield _as_recommended(row, decision.service)
 
 
 def policies_met(found: Comparison) -> str:
-    """How many of the policies that the actuator can perform meet the limit, today's aside."""
+    """How many of the policies that the actuator can perform keep to the added-wait limit and the wait target.
+
+    Only of those that the wait model sizes are waits by job size known: others are measured against today.
+    """
     rows = [row for row in found.policies if row.performable]
-    met = sum(row.meets_target for row in rows)
+    kept = [row for row in rows if row.meets_target]
     able = f" that {found.decision.actuator} can apply" if len(rows) < len(found.policies) else ""
-    return f"{met} of {len(rows)} policies{able} {'meets' if met == 1 else 'meet'} the limit"
+    text = (
+        f"{len(kept)} of {len(rows)} policies{able} {'adds' if len(kept) == 1 else 'add'} at most {found.minutes:g} min"
+    )
+    longest = found.decision.latest
+    if not kept or longest is None or longest.today_p95_minutes <= longest.limit_minutes:
+        return text
+    reached = sum(row.policy in BY_WAITS for row in kept)
+    ends = (
+        f"{reached or 'none'} of these {'brings' if reached < 2 else 'bring'} p95 on {longest.size} to the wait limit"
+    )
+    return f"{text}; {ends}"
 
 
 def service_table(found: Comparison) -> pl.DataFrame:
@@ -464,11 +484,11 @@ def limit_in_words(found: Comparison) -> str:
     >>> from gpuplanner.core.scenario import Scenario
     >>> from gpuplanner.decision.decision_text import no_decision
     >>> limit_in_words(Comparison(no_decision(Scenario(), "no job states when it ran"), 0.95, 10.0))
-    'A policy meets the limit if its added wait is at most 10 min in the evaluation window and every job starts.'
+    'A policy is within the limit if it adds at most 10 min in the evaluation window and every job starts.'
     """
     fitted = (
-        f"A policy meets the limit if its added wait is at most {found.minutes:g} min in the evaluation window and "
-        "every job starts"
+        f"A policy is within the limit if it adds at most {found.minutes:g} min in the evaluation window and every "
+        "job starts"
     )
     names = [SHORT[row.policy] for row in found.policies if row.policy in BY_WAITS and row.gpu_hours is not None]
     return f"{fitted}; {' and '.join(names)}, if each job size is within its limit below." if names else f"{fitted}."

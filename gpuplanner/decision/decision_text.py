@@ -11,15 +11,7 @@ from types import MappingProxyType
 
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.schemas import WHOLE_GPU
-from gpuplanner.core.units import (
-    SECONDS_PER_DAY,
-    SECONDS_PER_HOUR,
-    UNALLOCATED,
-    count_text,
-    day_text,
-    percent_text,
-    wait_text,
-)
+from gpuplanner.core.units import SECONDS_PER_HOUR, UNALLOCATED, count_text, day_text, percent_text, wait_text
 from gpuplanner.decision.capacity_answers import MIN_DAYS, MIN_JOBS, RECOMMENDED, Recommendation
 from gpuplanner.decision.decision_types import (
     CUT_BY_JOBS,
@@ -34,6 +26,7 @@ from gpuplanner.decision.decision_types import (
     Missing,
     NextStep,
     Saving,
+    nodes_of,
 )
 from gpuplanner.decision.headroom_and_growth import FittedGrowth
 from gpuplanner.decision.policy_comparison import Contest
@@ -69,6 +62,12 @@ def in_words(
         confidence=tuple(_confidence(decision, found, advice, curve)),
         assumptions=tuple(_assumptions(decision, found, advice.growth)),
     )
+
+
+def _new_nodes(decision: Decision, form: str) -> str:
+    """Nodes to buy, in a form; empty where GPUs fill no nodes of equal size."""
+    bought = next((part for part in decision.layouts if part.new_nodes), None)
+    return "" if bought is None else form.format(nodes_of(bought.gpus, bought.new_nodes))
 
 
 Changes = Mapping[tuple[str, str], Sequence[str]]
@@ -109,7 +108,7 @@ def sentence(one: Decision, order_gpus: int = 0, changes: Changes = MappingProxy
         )  # fmt: skip
         gpus = measure.gpus
     if one.action == "buy":
-        parts[0] += f" for the {fleet}"
+        parts[0] += f"{_new_nodes(one, ' ({})')} for the {fleet}"
     text = ", then ".join(parts)
     return f"{text[:1].upper()}{text[1:]}{order}. {_waits(one)}"
 
@@ -189,7 +188,7 @@ def _next_steps(one: Decision, found: Contest, advice: Recommendation, trial: Tr
             PLANNER, "add the missing data, most important first, then start again", "gpuplanner start FILES"
         )
     else:
-        yield _check_again(found)
+        yield _check_again(one, found)
 
 
 def _steps_of(
@@ -202,10 +201,10 @@ def _steps_of(
     files = f"gpuplanner export {data} --actuator {able.actuator}"
     match measure.action:
         case "buy":
-            gpus = count_text(measure.gpus - one.fleet_gpus, "GPU")
-            due, end = advice.exhaustion.order_by, found.asked.end.date().isoformat()
-            day = "now" if due is None or due <= end else f"by {day_text(due)}"
-            yield NextStep("finance", f"order {gpus} {day}{when}")
+            more = measure.gpus - one.fleet_gpus
+            gpus = f"{more:,} × {one.gpu_model}" if one.gpu_model else count_text(more, "GPU")
+            lead = f"now{when}; delivery in about {one.purchase_lead_days} days"
+            yield NextStep("finance", f"approve the order of {gpus}{_new_nodes(one, ', {}')}, {lead}")
         case "pack":
             words = find_measure_texts("pack", able.actuator)
             yield NextStep(PLATFORM, f"pack jobs on few nodes: {words['edit']}", words["command"] or None)
@@ -235,7 +234,7 @@ def _steps_of(
             yield NextStep(PLATFORM, f"partition {count_text(part.gpus, 'GPU')} {how} on {where}", files)
     if measure.action == "rightsize":
         # Jobs that request a profile before a node has it stay pending.
-        what = "after the layout is verified, request the recommended profile"
+        what = "as soon as the layout of a node is verified, request the recommended profile there"
         yield NextStep("team leads", what, f"gpuplanner rightsize {data}")
 
 
@@ -271,17 +270,23 @@ def layout_text(layout: str) -> str:
     return " + ".join(f"{number} × {profile}" for profile, number in parse_layout(layout).items())
 
 
-_COMPARE = "compare the observed waits of both reports"
-
-
-def _check_again(found: Contest) -> NextStep:
-    """Check in a week, on files that are exported again: the old files have no newer job."""
+def _check_again(decision: Decision, found: Contest) -> NextStep:
+    """Check a week after the change, on the days since then: earlier days have the waits of before."""
     trace = found.known.trace
     files = [file["name"] for facts in (trace.provenance, *trace.other_sources) for file in facts.get("files", ())]
-    if not 0 < len(files) <= MOST_NODES_NAMED:
-        return NextStep(PLANNER, f"in a week, export the data again and {_COMPARE}", "gpuplanner start FILES")
-    what = f"in a week, export {', '.join(files)} again and {_COMPARE}"
-    return NextStep(PLANNER, what, f"gpuplanner start {shlex.join(files)}")
+    named = 0 < len(files) <= MOST_NODES_NAMED
+    names, command = (", ".join(files), shlex.join(files)) if named else ("the data", "FILES")
+    gains = decision.most_improved
+    today = "" if gains is None else f"{wait_text(gains.observed_p95_minutes)} on {gains.size}"
+    when, until = "a week after the change", ""
+    if decision.gpus > decision.fleet_gpus:
+        when = f"a week after the new GPUs are in service (about {decision.purchase_lead_days} days after the order)"
+        until = f"; until then p95 stays near {today}" if today and decision.action == "buy" else ""
+    only = f"{names} for the days since then only"
+    what = f"{when}, export {only} and compare the observed p95 with {today or 'that of today'}{until}"
+    if not decision.measures:
+        what = f"in a week, export {names} again and start again"
+    return NextStep(PLANNER, what, f"gpuplanner start {command}")
 
 
 def _drained(one: Decision, found: Contest, when: str) -> Iterator[NextStep]:
@@ -344,9 +349,14 @@ def _confidence(one: Decision, found: Contest, advice: Recommendation, curve: Se
         yield known
     if (share := advice.model.waits.share).fraction is not None:
         yield _accuracy(one, advice.model, share.fraction)
+    if any(measure.action == "rightsize" for measure in one.measures):
+        yield (
+            f"This holds only once small jobs request MIG profiles; until then {one.gpus - one.cut_gpus:,} full GPUs "
+            "serve all jobs and waits are longer: change the layout node by node."
+        )
     yield from filter(None, (_smaller_fleet(one, curve), resampled_waits(one)))
     if advice.waiting_hours_per_gpu_hour is not None and one.action == "buy":
-        yield f"Each GPU-hour bought ends {advice.waiting_hours_per_gpu_hour:.2f} GPU-hours of waiting."
+        yield f"Each GPU-hour bought saves {advice.waiting_hours_per_gpu_hour:.2f} GPU-hours of waiting."
     weekly, measured = advice.growth.weekly, advice.headroom
     if any(measure.action == "release" for measure in one.measures) and measured is not None:
         load, in_most = measured.headroom.factor, measured.headroom.low
@@ -376,20 +386,32 @@ def _confidence(one: Decision, found: Contest, advice: Recommendation, curve: Se
 
 
 def _accuracy(decision: Decision, model: WaitModel, closest: float) -> str:
-    """How many of the observed hours of waiting are simulated: in all, on the size of the headline, and at best."""
+    """How the simulated waits compare with the observed ones: on the size of the headline, then in all."""
     waits, gains = model.waits, decision.most_improved
     if gains is None:
-        return f"The closest single replay reproduces {percent_text(closest)} of the observed hours of waiting."
+        return f"The closest of the replays of today reproduces {percent_text(closest)} of the hours of waiting."
     mine = waits.judged & (model.size == model.names.index(gains.size))
     observed, on_size = (float(waits.waited_s[jobs].sum()) / SECONDS_PER_HOUR for jobs in (waits.judged, mine))
     by_size = {row.size: row.jobs * row.today_mean_minutes / MINUTES_PER_HOUR for row in decision.service}
     simulated = sum(by_size.values())
-    size = f", on {gains.size} {by_size[gains.size]:,.0f} of {on_size:,.0f}" if 0 < on_size < 0.995 * observed else ""
-    return (
-        f"Simulated waits (median of {REPLAYS} replays) have {simulated:,.0f} of the {observed:,.0f} observed hours "
-        f"({percent_text(simulated / max(observed, 1e-9))}){size}; the closest single replay reproduces "
-        f"{percent_text(closest)}."
-    )
+    parts = [f"over all sizes {_against(simulated, observed)}"]
+    if 0 < on_size < 0.995 * observed:
+        p95 = f"p95 {wait_text(gains.today_p95_minutes)} against {wait_text(gains.observed_p95_minutes)}"
+        verdict = ", so it understates today's waits on this size" if by_size[gains.size] < 0.9 * on_size else ""
+        parts.insert(0, f"on {gains.size} {_against(by_size[gains.size], on_size)}, {p95}{verdict}")
+    return f"Simulation of today (median of {REPLAYS} replays) against the record: {'; '.join(parts)}."
+
+
+def _against(simulated_h: float, observed_h: float) -> str:
+    """Simulated hours of waiting beside the observed ones.
+
+    Examples
+    --------
+    >>> _against(222.0, 328.0)
+    '222 against 328 hours of waiting (68 %)'
+    """
+    share = percent_text(simulated_h / max(observed_h, 1e-9))
+    return f"{simulated_h:,.0f} against {observed_h:,.0f} hours of waiting ({share})"
 
 
 def resampled_waits(decision: Decision) -> str:
@@ -456,13 +478,15 @@ def _assumptions(one: Decision, found: Contest, growth: FittedGrowth) -> Iterato
     target, added = found.scenario.target_wait_minutes, found.scenario.max_added_wait_minutes
     most = 30 if target is None else target
     yield (
-        f"p95 wait target {most:g} min, below it at most {added:g} min more than today "
-        "(--set target_wait_minutes=…, max_added_wait_minutes=…)"
+        f"wait target: p95 of {most:g} min for every job size; sizes that meet it today may wait at most {added:g} "
+        "min longer (--set target_wait_minutes=…, max_added_wait_minutes=…)"
     )
     yield f"purchase lead time {one.purchase_lead_days} days (--set purchase_lead_days=…)"
-    if (weekly := growth.weekly).value is not None:
-        days = found.asked.seen_s / SECONDS_PER_DAY
-        yield f"growth {percent_text(weekly.value, '+.1f')} per week, from the record ({days:.0f} days are simulated)"
+    if (weekly := growth.weekly).value is not None and weekly.low is not None and weekly.high is not None:
+        low, high = (percent_text(side, "+.1f") for side in (weekly.low, weekly.high))
+        measured = f"{percent_text(weekly.value, '+.1f')} per week (80 % interval {low} to {high})"
+        counted = f"; the {one.gpus:,} GPUs are for today's load" if one.gpus > one.fleet_gpus else ""
+        yield f"growth {measured}{'' if growth.slope else ': none is measurable'}{counted}"
     if found.asked.nodes.inferred:
         yield "nodes inferred from their jobs (gpuplanner ingest nodes)"
     known = found.known

@@ -43,13 +43,32 @@ FULL = "full"
 class LayoutOnNodes:
     """GPUs of one layout and their nodes, with the number on each node; both are empty where nodes have no names.
 
-    ``full`` is a GPU with MIG disabled; of ``on demand`` every job gets an instance that is made for it.
+    ``full`` is a GPU with MIG disabled; of ``on demand`` every job gets an instance that is made for it. GPUs
+    ``to_buy`` are on ``new_nodes`` that have no names yet.
     """
 
     layout: str
     gpus: int
     nodes: tuple[str, ...] = ()
     by_node: tuple[int, ...] = ()
+    to_buy: bool = False
+    new_nodes: int = 0
+
+    @property
+    def where(self) -> str:
+        """Names of the nodes, or the number of those to buy."""
+        return f"to buy: {nodes_of(self.gpus, self.new_nodes)}" if self.to_buy else ", ".join(self.nodes)
+
+
+def nodes_of(gpus: int, nodes: int) -> str:
+    """Nodes of equal size as text; GPUs where they fill no such nodes.
+
+    Examples
+    --------
+    >>> nodes_of(8, 2), nodes_of(8, 1), nodes_of(3, 0)
+    ('2 nodes of 4 GPUs', '1 node of 8 GPUs', '3 GPUs')
+    """
+    return f"{count_text(nodes, 'node')} of {count_text(gpus // nodes, 'GPU')}" if nodes else count_text(gpus, "GPU")
 
 
 @dataclass(frozen=True)
@@ -257,7 +276,7 @@ class TeamRow:
     - ``team``: Its name; ``__unallocated__`` for the GPU-hours that were allocated to no team.
     - ``allocated_gpu_hours``, ``idle_gpu_hours``, ``busy_gpu_hours``: GPU-hours allocated, and of these observed idle
       and observed busy.
-    - ``today_p95_minutes``, ``recommended_p95_minutes``: p95 queue wait, simulated today and as recommended [min].
+    - ``today_mean_minutes``, ``recommended_mean_minutes``: Mean queue wait, simulated today and as recommended [min].
     """
 
     team: str
@@ -265,8 +284,8 @@ class TeamRow:
     idle_gpu_hours: float | None
     jobs: int
     busy_gpu_hours: float | None = None
-    today_p95_minutes: float | None = None
-    recommended_p95_minutes: float | None = None
+    today_mean_minutes: float | None = None
+    recommended_mean_minutes: float | None = None
 
 
 @dataclass(frozen=True)
@@ -309,9 +328,9 @@ class Decision:
     gpu_model: str | None = None
     telemetry_matched_gpu_hours: float | None = None
     """Observed GPU-hours whose jobs are known [GPU h]; None without telemetry."""
-    today_p95_minutes: float | None = None
-    recommended_p95_minutes: float | None = None
-    """p95 queue wait of all jobs, simulated today and as recommended [min]; None: not known."""
+    today_mean_minutes: float | None = None
+    recommended_mean_minutes: float | None = None
+    """Mean queue wait of all jobs, simulated today and as recommended [min]; None: not known."""
 
     @property
     def cut_gpus(self) -> int:

@@ -298,7 +298,7 @@ def take_jobs(asked: Asked, waits: ExplainedWaits, rows: Ints, later_s: Floats) 
 
 WORDS = {
     "insufficient": "insufficient capacity", "fragmented": "fragmentation (enough idle GPUs, spread over nodes)",
-    "wrong_layout": "a wrong MIG layout (idle GPUs, partitioned into other profiles)",
+    "wrong_layout": "a wrong MIG layout (idle GPUs, but not as the MIG instances that jobs request)",
     "queued_behind": "queued behind other jobs", "limits": "limits of teams",
     "unexplained": "unexplained (the jobs fitted on idle GPUs)",
 }  # fmt: skip
@@ -364,8 +364,7 @@ class WaitSummary:
         cause = max(hours, key=lambda name: hours[name])
         return (
             f"Jobs waited {count_text(round(total), 'hour')} in total; main cause {WORDS[cause]}, "
-            f"{percent_text(hours[cause] / total)}. The closest replay of today reproduces "
-            f"{percent_text(self.explained_fraction or 0.0)} of the hours waited."
+            f"{percent_text(hours[cause] / total)}."
         )
 
     @property

@@ -196,7 +196,7 @@ def date_exhaustion(
         return Exhaustion(reason="at today's load a job size misses the wait target already")
     if growth.slope <= 0:
         shrinks = weekly.high is not None and weekly.high < 0
-        reason = "the submitted work shrinks" if shrinks else "no growth of the submitted work is certain"
+        reason = "the submitted work shrinks" if shrinks else "no growth of the submitted work is measurable"
         return Exhaustion(reason=reason)
     weeks = weeks_to_exhaustion(growth, measured, seen_days)
     probability = float((weeks <= 52).mean())

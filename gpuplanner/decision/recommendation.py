@@ -195,7 +195,7 @@ def recommended(scenario: Scenario) -> tuple[Recommendation, tuple[CurvePoint, .
 def _decision(found: Contest, advice: Recommendation, course: Course, curve: Sequence[CurvePoint]) -> Decision:
     scenario, asked = found.scenario, found.asked
     fleet, measures = asked.nodes.total, course.measures
-    p95 = advice.team_waits.get(None, (None, None))
+    mean = advice.team_waits.get(None, (None, None))
     decision = Decision(
         sentence="", action=measures[0].action if measures else advice.action, fleet_gpus=fleet,
         gpus=course.gpus, gpus_mean=course.gpus_mean, layouts=course.layouts, policy=course.policy,
@@ -207,7 +207,7 @@ def _decision(found: Contest, advice: Recommendation, course: Course, curve: Seq
         teams=team_rows(scenario, advice.team_waits), left_out_share=_left_out(found),
         fleet_inferred=asked.nodes.inferred,
         gpu_model=found.known.fleet.name, telemetry_matched_gpu_hours=matched_gpu_hours(found.known.trace),
-        today_p95_minutes=p95[0], recommended_p95_minutes=p95[1],
+        today_mean_minutes=mean[0], recommended_mean_minutes=mean[1],
     )  # fmt: skip
     return in_words(decision, found, advice, course.trial, curve)
 
@@ -226,7 +226,7 @@ def _course(found: Contest, advice: Recommendation) -> Course:
         layouts = _grouped(asked, [(number, asked.nodes.layouts[number]) for number in numbers])
     gpus = sum(one.gpus for one in layouts)
     if advice.gpus > fleet:
-        layouts, gpus = _with_more(layouts, advice.gpus - gpus), advice.gpus
+        layouts, gpus = _with_more(layouts, advice.gpus - gpus, asked.usual_node), advice.gpus
     freed = float(max(fleet - gpus, 0) * HOURS_PER_WEEK)
     nothing = Saving(None, reason="no GPU is released or powered down")
     saving = Saving(freed, freed, freed) if freed else nothing
@@ -350,10 +350,10 @@ def _grouped(asked: Asked, rows: Sequence[tuple[int, Sequence[str]]]) -> tuple[L
     return tuple(LayoutOnNodes(name, gpus[name], tuple(one), tuple(one.values())) for name, one in on_nodes)
 
 
-def _with_more(layouts: tuple[LayoutOnNodes, ...], more: int) -> tuple[LayoutOnNodes, ...]:
-    """The same layouts with more full GPUs, on nodes that are bought."""
-    full = next((one for one in layouts if one.layout == FULL), LayoutOnNodes(FULL, 0))
-    return (replace(full, gpus=full.gpus + more), *(one for one in layouts if one.layout != FULL))
+def _with_more(layouts: tuple[LayoutOnNodes, ...], more: int, node: int) -> tuple[LayoutOnNodes, ...]:
+    """The same layouts, and full GPUs on nodes that are bought, with no names yet."""
+    nodes = 0 if more % node else more // node
+    return (*layouts, LayoutOnNodes(FULL, more, to_buy=True, new_nodes=nodes))
 
 
 def allocated_share(asked: Asked) -> float:

@@ -58,7 +58,8 @@ class Headline:
     - ``forecast_coverage_90``: Share of past slots that the 90 % band of the forecast held.
     - ``action``, ``winner``, ``recommended_gpus``: The decision; all of it is :attr:`Study.decision`.
     - ``saved_gpu_hours_per_week``, ``saved_fraction``, ``saved_cost_per_week``: What it saves.
-    - ``tomorrow_gpus``, ``tomorrow_running_gpus``: GPUs expected at the next noon, and how many of them run already.
+    - ``tomorrow_at``, ``tomorrow_gpus``: The next noon, and the rightsized GPUs that the forecast has then;
+      ``tomorrow_low``, ``tomorrow_high``: their 90 % interval, of a forecast of one profile.
     """
 
     observed_from: str
@@ -102,7 +103,9 @@ class Headline:
     saved_fraction: float | None
     saved_cost_per_week: float | None
     tomorrow_gpus: float | None = None
-    tomorrow_running_gpus: float | None = None
+    tomorrow_low: float | None = None
+    tomorrow_high: float | None = None
+    tomorrow_at: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Figures by name, for JSON."""
@@ -171,7 +174,10 @@ def headline_of(
             forecast_coverage_90=_mean_coverage(tables["choice"]),
         )
     if ahead is not None:
-        found = replace(found, tomorrow_gpus=ahead.gpus, tomorrow_running_gpus=ahead.running)
+        found = replace(
+            found, tomorrow_at=ahead.at.isoformat(), tomorrow_gpus=ahead.gpus, tomorrow_low=ahead.low,
+            tomorrow_high=ahead.high,
+        )  # fmt: skip
     return round_record(found, DECIMALS)
 
 

@@ -162,7 +162,7 @@ UNITS = 5040
 """Parts of a GPU in which quotas are counted: divisible by every share of a board that the catalogue has."""
 NO_TEAM = "(no team)"
 NEXT_STEPS = {
-    "fragmented": "Platform team: fill nodes one by one (CR_Pack_Nodes, MostAllocated); team: fewer GPUs per node.",
+    "fragmented": "Platform team: fill nodes one by one; team: fewer GPUs per node.",
     "wrong_layout": "Partition GPUs into the instances that jobs request.",
     "queued_behind": "State time limits near the run times, so that backfill starts jobs, or raise the priority.",
     "limits": "Raise the limit of the team, or of its account, partition or QOS.",
@@ -213,10 +213,11 @@ class Fairness:
                 f"All {self.teams.height} teams received their fair share; they lent {lent:,.0f} unused GPU-hours to "
                 "others."
             )
+        were = "was" if owed.height == 1 else "were"
         worst = owed.sort("shortfall_gpu_hours", "tenant", descending=[True, False]).row(0, named=True)
         short, allocated = (float(self.teams[f"{name}_gpu_hours"].sum()) for name in ("shortfall", "allocated"))
         return (
-            f"{owed.height} of {self.teams.height} teams fell short of their fair share by over 1 % of their use: "
+            f"{owed.height} of {self.teams.height} teams {were} short of their fair share by over 1 % of their use: "
             f"{short:,.0f} GPU-hours short ({percent_text(short / allocated)} of allocated), {worst['tenant']} most, "
             f"with {worst['shortfall_gpu_hours']:,.0f}."
         )
@@ -304,7 +305,8 @@ def shared(
     for table in (lent, counts, late.drop("jobs"), waits):
         teams = teams.join(table, on="tenant", how="left", maintain_order="left")
     teams = teams.with_columns(pl.col("jobs", "lent_gpu_hours", "^waited_.*$").fill_null(0))
-    said = [why_it_waited(row, pairs) for row in teams.iter_rows(named=True)]
+    quotas = any(one.gpus is not None for one in rules.teams)
+    said = [why_it_waited(row, pairs, quotas=quotas) for row in teams.iter_rows(named=True)]
     reasons = pl.DataFrame(said, schema={"why": pl.String, "next_step": pl.String}, orient="row")
     teams = teams.hstack(reasons).select(*_FIRST, pl.exclude(_FIRST))
     mean_slowdown, max_slowdown = rho.select(mean=pl.col("rho").mean(), max=pl.col("rho").max()).row(0)
@@ -375,8 +377,10 @@ def waits_by_team(asked: Asked, seconds: NDArray[np.float64]) -> pl.DataFrame:
     return pl.DataFrame({"tenant": tenants.tolist(), **sums}, schema_overrides={"tenant": pl.String})
 
 
-def why_it_waited(row: dict[str, Any], pairs: pl.DataFrame) -> tuple[str, str]:
+def why_it_waited(row: dict[str, Any], pairs: pl.DataFrame, *, quotas: bool = True) -> tuple[str, str]:
     """Why the jobs of a team waited, in the words of the wait model, and what the team can do about it.
+
+    Without ``quotas`` no step changes one: first they have to be set.
 
     Examples
     --------
@@ -409,10 +413,12 @@ def why_it_waited(row: dict[str, Any], pairs: pl.DataFrame) -> tuple[str, str]:
         if others.height:
             most = f"{others['borrower'][0]}, {others['gpu_hours'][0]:,.1f}"
             parts.append(f"{above:,.1f} while other teams were above their fair share (most: {most})")
-        step = "Allow reclaim from borrowers (preemption), or limit borrowing."
+        step = (
+            "Allow reclaim from borrowers (preemption), or limit borrowing." if quotas else "Set quotas, or add GPUs."
+        )
         if above < 2 * idle:
             step = "GPUs were idle in much of this time: reduce fragmentation first."
         return f"{why} Its shortfall was {owed:,.1f} GPU-hours: {', '.join(parts)}.", step
     short = f"Its shortfall was only {owed:,.1f} GPU-hours."
     received = "It received its fair share." if owed <= TINY_GPU_HOURS else short
-    return f"{why} {received}", "Raise its quota, at the cost of others, or buy GPUs."
+    return f"{why} {received}", "Raise its quota, at the cost of others, or add GPUs." if quotas else "Add GPUs."

@@ -205,38 +205,45 @@ def _name_by_pool(table: pl.DataFrame, name: str) -> pl.DataFrame:
 
 @dataclass(frozen=True)
 class NextDayDemand:
-    """Expected GPUs at noon of the next local day, and those of jobs that already run."""
+    """Forecast of the GPUs in use at noon of the next local day, of rightsized jobs.
+
+    ``gpus`` is None where the forecast ends before; ``low`` and ``high`` are the 90 % interval, known for one profile.
+    """
 
     at: datetime
-    gpus: float
-    running: float
+    gpus: float | None
+    low: float | None = None
+    high: float | None = None
 
 
 @stage
 def tomorrow(scenario: Scenario) -> NextDayDemand:
-    """Estimate tomorrow's demand, and the part of it that jobs in the system already make up.
+    """Sum the rightsized forecast at noon of the next local day over all profiles.
 
     Examples
     --------
     >>> found = tomorrow(Scenario(history_days=14))
-    >>> f"{found.at:%H:%M}", 0 < found.running < found.gpus
+    >>> f"{found.at:%H:%M}", 0 < found.gpus < 64
     ('12:00', True)
     """
     job_history = history(scenario)
-    jobs_known = lay_out_run_off(
-        job_history.views["whole"],
-        start=job_history.recent,
-        interval_hours=scenario.interval_hours,
-        total=ALL_TENANTS_POOL_NAME,
-    )
     day = job_history.plan_start.astimezone(ZoneInfo(scenario.tz)) + timedelta(days=1)
     noon = day.replace(hour=12, minute=0)
-    slot = timedelta(hours=scenario.interval_hours)
-    origin = (job_history.plan_start - job_history.recent) // slot
-    steps = (noon - job_history.recent) // slot - origin + 1
-    running, coming = jobs_known.split_paths([ALL_TENANTS_POOL_NAME], origin, steps, scenario.seed)
-    still = float(running[0, :, -1].mean())
-    return NextDayDemand(noon, still + float(coming[0, :, -1].mean()), still)
+    in_interval = pl.col("ds").is_between(noon - timedelta(hours=scenario.interval_hours), noon, closed="right")
+    pooled = pl.col("unique_id").str.starts_with(f"{ALL_TENANTS_POOL_NAME}/")
+    forecast = OUTLOOK_STAGE_BY_VIEW["rightsized"](scenario).result.forecast.filter(pooled, in_interval)
+    if forecast.is_empty():
+        return NextDayDemand(noon, None)
+    share = _gpu_share(forecast, job_history)
+    gpus, *interval = forecast.select((pl.col("mean", QUANTILE_COLUMNS[0], QUANTILE_COLUMNS[-1]) * share).sum()).row(0)
+    return NextDayDemand(noon, gpus, *(interval if forecast.height == 1 else ()))
+
+
+def _gpu_share(forecast: pl.DataFrame, job_history: History) -> pl.Expr:
+    """Share of a GPU of an instance of each series."""
+    profile = pl.col("unique_id").str.split("/").list.last()
+    names, gpu_model = forecast.select(profile).to_series().unique(), job_history.fleet.gpu_model
+    return profile.replace_strict({name: gpu_model.gpu_fraction(name) for name in names}, return_dtype=pl.Float64)
 
 
 def demand_paths(scenario: Scenario, tenants: Sequence[str], profiles: Sequence[str]) -> np.ndarray:
@@ -264,14 +271,9 @@ def largest_gang(scenario: Scenario) -> int:
 
 def expected_gpu_hours(scenario: Scenario) -> float:
     """Sum the GPU-hours of the mean forecast over the horizon, of full GPUs or today's layouts."""
-    fleet = history(scenario).fleet
-    forecast = OUTLOOK_STAGE_BY_VIEW["requested" if fleet.cut_gpus else "whole"](scenario).result.forecast
-    profile = pl.col("unique_id").str.split("/").list.last()
-    names = forecast.select(profile).to_series().unique()
-    share = profile.replace_strict(
-        {name: fleet.gpu_model.gpu_fraction(name) for name in names}, return_dtype=pl.Float64
-    )
-    gpus = forecast.select((pl.col("mean") * share).sum()).item()
+    job_history = history(scenario)
+    forecast = OUTLOOK_STAGE_BY_VIEW["requested" if job_history.fleet.cut_gpus else "whole"](scenario).result.forecast
+    gpus = forecast.select((pl.col("mean") * _gpu_share(forecast, job_history)).sum()).item()
     return float(gpus) * scenario.interval_hours * scenario.arrival_scale
 
 

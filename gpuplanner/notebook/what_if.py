@@ -139,7 +139,7 @@ def _figures(answer: PanelAnswer) -> dict[str, str]:
         return cells | {"policy": f"{SHORT.get(answer.policy or found.winner, answer.policy)} (not compared)"}
     cells |= {
         "policy": SHORT.get(row.policy, row.policy),
-        "meets the wait limit": "yes" if row.meets_target else row.reason or "no",
+        "within the maximum added wait": "yes" if row.meets_target else row.reason or "no",
         "provisioned [GPU h a week]": figure_text(row.gpu_hours, ",.0f"),
         "added wait p95, worst job size [min]": figure_text(row.added_wait_p95_minutes, ",.1f"),
         "jobs delayed [%]": figure_text(None if row.delayed_share is None else 100 * row.delayed_share, ",.0f"),

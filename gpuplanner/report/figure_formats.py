@@ -241,15 +241,15 @@ def whole_percent(value: str | int | float) -> str:
     return f"{value} %" if value else "0"
 
 
-def times(value: str | int | float) -> str:
-    """A factor.
+def above_one(value: str | int | float) -> str:
+    """A factor as the share by which it is above one.
 
     Examples
     --------
-    >>> times(1.257)
-    '1.26x'
+    >>> above_one(1.257), above_one(0.93)
+    ('26 %', '-7 %')
     """
-    return f"{float(value):.2f}x"
+    return per_cent(float(value) - 1.0)
 
 
 def day(value: str | int | float) -> str:
@@ -384,8 +384,13 @@ def nodes_words(names: Sequence[str]) -> str:
 
 
 def _months_left(found: Comparison) -> str | None:
-    """Months from the end of the record until capacity is exhausted; ``12+`` where a year passes without it."""
+    """Months from the end of the record until capacity is exhausted; ``12+`` where a year passes without it.
+
+    0 where these GPUs do not carry the load of the record.
+    """
     ends = found.exhaustion
+    if found.headroom is not None and found.headroom.factor < 1.0:
+        return "0"
     if ends.date is None or found.judged_to is None:
         return None if ends.probability is None else "12+"
     days = (date.fromisoformat(ends.date) - date.fromisoformat(found.judged_to[:10])).days

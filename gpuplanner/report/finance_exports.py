@@ -27,7 +27,7 @@ from gpuplanner.cost.energy_and_carbon import AMOUNTS
 from gpuplanner.cost.showback import CENTS
 from gpuplanner.decision.comparison_record import target_in_words
 from gpuplanner.decision.study import Study
-from gpuplanner.report.first_screen import confidence_rows, next_steps
+from gpuplanner.report.first_screen import Links, confidence_rows, next_steps
 from gpuplanner.report.formulas import layout_table
 
 FOCUS_RULES = pl.read_csv((resources.files(__package__) / "focus_rules.csv").read_bytes()).rows(named=True)
@@ -467,10 +467,15 @@ NAMED = {
 """Named cells: the column that is summed, and the label."""
 
 
-def write_study_workbook(path: str | Path, study: Study, more: Mapping[str, pl.DataFrame] | None = None) -> Path:
-    """Write the tables of a study, and more sheets by name, as a workbook whose totals are those of the report."""
+def write_study_workbook(
+    path: str | Path, study: Study, more: Mapping[str, pl.DataFrame] | None = None, *, links: Links = ()
+) -> Path:
+    """Write the tables of a study, and more sheets by name, as a workbook whose totals are those of the report.
+
+    ``links`` are the files beside it, such as the change bundle, which the next steps name.
+    """
     review, asked = cost_review(study.scenario), study.scenario
-    steps = pl.DataFrame({"step": next_steps(study.decision)}, schema={"step": pl.String})
+    steps = pl.DataFrame({"step": next_steps(study.decision, links)}, schema={"step": pl.String})
     tables = {"layouts": layout_table(study.decision), "next_steps": steps, **study.tables}
     there = {name: cells_in_words(tables[name]) for name in SHEETS if name in tables}
     # Energy of the simulated weeks is not that of the period, which has a sheet of its own.

@@ -13,7 +13,7 @@ import polars as pl
 from gpuplanner import report as plots
 from gpuplanner.core.errors import GpuPlannerError
 from gpuplanner.core.schemas import WHOLE_GPU
-from gpuplanner.core.units import MISSING_FIGURE, UNALLOCATED, wait_text
+from gpuplanner.core.units import MISSING_FIGURE, UNALLOCATED
 from gpuplanner.decision.comparison_record import Comparison, curve_table, service_table
 from gpuplanner.decision.decision_types import FULL, Decision, LayoutOnNodes, NextStep
 from gpuplanner.decision.policy_fleets import FleetRules
@@ -24,6 +24,7 @@ from gpuplanner.report import html_page as page
 from gpuplanner.report.figure_formats import (
     OF_ALL,
     TEAMS,
+    above_one,
     count,
     day,
     late_sizes,
@@ -35,7 +36,6 @@ from gpuplanner.report.figure_formats import (
     safe,
     shown,
     tenths,
-    times,
     value_of,
     whole_percent,
 )
@@ -61,21 +61,24 @@ def fleet_picture(one: Decision, rules: FleetRules | None = None) -> str:
     if not one.layouts:
         return ""
     gpu_model = _gpu_model(one.gpu_model)
-    kinds = _kinds(one.layouts, _in_order(rules)) if all(part.nodes for part in one.layouts) else {}
+    own = [part for part in one.layouts if not part.to_buy]
+    kinds = _kinds(own, _in_order(rules)) if own and all(part.nodes for part in own) else {}
     nodes = sum(map(len, kinds.values()))
     by_node = 0 < nodes <= MOST_ROWS or 0 < len(kinds) <= MOST_KINDS < nodes
     groups = _by_node(kinds, gpu_model, single=nodes <= MOST_ROWS) if by_node else _by_layout(one, gpu_model)
     about = "One box is a GPU" if by_node or _box(one) == 1 else f"One box is {_box(one):,} GPUs"
     about += " (not by index), widths are memory slices" if one.cut_gpus else ""
-    full = sum(part.gpus for part in one.layouts if part.layout == FULL)
-    parts = {"full": full, "partitioned": one.cut_gpus, released_word(one): max(one.fleet_gpus - one.gpus, 0)}
+    bought = sum(part.gpus for part in one.layouts if part.to_buy)
+    full = sum(part.gpus for part in own if part.layout == FULL)
+    released = max(one.fleet_gpus - one.gpus, 0)
+    parts = {"full": full, "partitioned": one.cut_gpus, released_word(one): released, "full to buy": bought}
     sums = " + ".join(f"{gpus:,} {word}" for word, gpus in parts.items() if gpus)
     label = "; ".join(f"{part.gpus:,} × {layout_words(part.layout)}" for part in one.layouts)
     title = "Target MIG layout" if one.cut_gpus else "Target fleet"
     return (
         f'<div class="fleet"><h3>{title}</h3>'
         f'<p class="about">{about}. {sums} = {max(one.fleet_gpus, one.gpus):,} GPUs.</p>'
-        f'<div role="img" aria-label="{safe(label)}">{"".join(groups)}{_released(one)}</div>'
+        f'<div role="img" aria-label="{safe(label)}">{"".join(groups)}{_released(one)}{_to_buy(one)}</div>'
         f"{_twin(one)}</div>"
     )
 
@@ -169,6 +172,8 @@ def _by_layout(one: Decision, gpu_model: GpuModel | None) -> Iterator[str]:
     """One row of boxes a layout."""
     unit = _box(one)
     for place, part in enumerate(one.layouts):
+        if part.to_buy:
+            continue
         where = f" on {safe(nodes_words(part.nodes))}" if part.nodes else ""
         yield f"<p>{_caption(shown(one, f'layouts.{place}.gpus'), layout_words(part.layout))}{where}</p>"
         boxes = _grid(_gpu(part.layout, gpu_model) * max(round(part.gpus / unit), 1), FLEET_COLUMNS)
@@ -182,6 +187,16 @@ def _released(one: Decision) -> str:
         return ""
     boxes = _grid('<div class="gpu released"></div>' * max(round(gpus / _box(one)), 1), FLEET_COLUMNS)
     return f'<p><b>{shown(one, "released_gpus")} {released_word(one)}</b></p><div class="row loose">{boxes}</div>'
+
+
+def _to_buy(decision: Decision) -> str:
+    """GPUs to buy, as dashed outlines."""
+    number, part = next(((number, part) for number, part in enumerate(decision.layouts) if part.to_buy), (0, None))
+    if part is None:
+        return ""
+    boxes = _grid('<div class="gpu released"></div>' * max(round(part.gpus / _box(decision)), 1), FLEET_COLUMNS)
+    text = f"<p><b>{shown(decision, f'layouts.{number}.gpus')} full GPUs</b> {safe(part.where)}</p>"
+    return f'{text}<div class="row loose">{boxes}</div>'
 
 
 def _box(one: Decision) -> int:
@@ -219,7 +234,7 @@ def _twin(one: Decision) -> str:
     """Layout, GPUs and nodes as a table."""
     rows = "".join(
         f'<tr><th scope="row">{safe(part.layout)}</th><td class="number">{shown(one, f"layouts.{place}.gpus")}</td>'
-        f'<td class="long">{safe(", ".join(part.nodes)) or "–"}</td></tr>'
+        f'<td class="long">{safe(part.where) or "–"}</td></tr>'
         for place, part in enumerate(one.layouts)
     )
     return (
@@ -427,19 +442,24 @@ def _busy(one: Decision) -> Card:
 
 
 def _months(found: Comparison) -> Card:
-    """Months until capacity is exhausted: 0 today where a job size misses its limit already."""
+    """Months until the recommended GPUs are exhausted: 0 today where a job size misses its limit already."""
     label, ends, one = "Months until capacity is exhausted", found.exhaustion, found.decision
     late = late_sizes(one)
     load = ""
+    gpus = f"{shown(one, 'gpus')} GPUs"
     if found.headroom is not None:
-        factor = shown(found, "headroom.factor", times)
-        load = f"headroom {shown(found, 'headroom_share', per_cent)} (load can grow {factor})"
-    missed = f"{safe(late[0])} misses the limit today" if late else ""
-    if value_of(found, "months_left") is None:
-        return (label, MISSING_FIGURE, safe(_sentence(ends.reason or _reason(one))), load)
-    value = shown(found, "months_left", str)
+        low, high = (shown(found, f"headroom.{side}", above_one) for side in ("low", "high"))
+        load = f"{gpus}: headroom {shown(found, 'headroom_share', per_cent)} (80 % interval {low} to {high})"
+        if found.headroom.factor < 1.0:
+            load = f"{gpus} carry {shown(found, 'headroom.factor', per_cent)} of today's load within the wait target"
+        elif found.headroom.factor < 1.005:
+            load = f"{gpus} have no headroom: any growth exceeds the wait target (80 % interval {low} to {high})"
+    missed = f"{safe(', '.join(late))} {'misses' if len(late) == 1 else 'miss'} the limit today" if late else ""
+    value = MISSING_FIGURE if value_of(found, "months_left") is None else shown(found, "months_left", str)
     if late and one.measures:
         value = _then(shown(found, "months_left_today"), value)
+    if ends.date is None and ends.probability is None:
+        return (label, value, load, missed, f"no date: {safe(ends.reason or _reason(one))}")
     chance = f"{shown(found, 'exhaustion.probability', per_cent)} risk within a year" if ends.probability else ""
     due = ""
     if ends.date is not None:
@@ -493,7 +513,7 @@ _TEAM_HEAD = (
     '<th scope="col" class="number" rowspan="2">allocated but<br>idle, GPU-hours</th>'
 )
 _WAIT_HEADS = (
-    '<th scope="colgroup" class="number" colspan="2">p95 queue wait,<br>all sizes, simulated</th></tr>'
+    '<th scope="colgroup" class="number" colspan="2">mean queue wait,<br>simulated</th></tr>'
     '<tr><th scope="col" class="number">today</th><th scope="col" class="number">recommended</th></tr>'
 )
 
@@ -505,7 +525,7 @@ def _teams(one: Decision, period: str) -> str:
     """
     if not one.teams:
         return ""
-    waits = one.today_p95_minutes is not None
+    waits = one.today_mean_minutes is not None
     places = [number for number, row in enumerate(one.teams) if row.team != UNALLOCATED]
     rows = [(one.teams[number].team, f"teams.{number}", "") for number in places[:TEAMS]]
     if len(places) > TEAMS:
@@ -526,8 +546,8 @@ def _teams(one: Decision, period: str) -> str:
 NOT_ALLOCATED = "Unallocated"
 """Name of the GPU-hours that no team was allocated, of all causes; `unallocated` is one of them."""
 TEAM_COLUMNS = (
-    "team", "jobs", "allocated, GPU-hours", "allocated but idle, GPU-hours", "simulated p95 queue wait today",
-    "simulated p95 queue wait recommended",
+    "team", "jobs", "allocated, GPU-hours", "allocated but idle, GPU-hours", "simulated mean queue wait today",
+    "simulated mean queue wait recommended",
 )  # fmt: skip
 
 
@@ -535,14 +555,14 @@ def teams_table(one: Decision) -> pl.DataFrame:
     """The table by team as text; no row where no team is known."""
 
     def wait(value: float | None) -> str:
-        return MISSING_FIGURE if value is None else wait_text(value)
+        return MISSING_FIGURE if value is None else mean_minutes(value)
 
     rows = []
     for row in one.teams:
         rest = row.team == UNALLOCATED
         idle = MISSING_FIGURE if row.idle_gpu_hours is None else count(row.idle_gpu_hours)
         figures = (count(row.jobs), count(row.allocated_gpu_hours), idle)
-        waits = (wait(row.today_p95_minutes), wait(row.recommended_p95_minutes))
+        waits = (wait(row.today_mean_minutes), wait(row.recommended_mean_minutes))
         rows.append((NOT_ALLOCATED, "", figures[1], "", "", "") if rest else (row.team, *figures, *waits))
     return pl.DataFrame(rows, schema=dict.fromkeys(TEAM_COLUMNS, pl.String), orient="row")
 
@@ -553,14 +573,14 @@ def _team(one: Decision, name: str, path: str, kind: str, *, waits: bool) -> str
         columns = ("jobs", "allocated_gpu_hours", "idle_gpu_hours")
         names = {field: f"{path}.{column}" for field, column in zip(names, columns, strict=True)}
     when = _WHEN if waits else ()
-    p95 = [f"{path}.{time}_p95_minutes" if "." in path else f"{time}_p95_minutes" for time in when]
+    mean = [f"{path}.{time}_mean_minutes" if "." in path else f"{time}_mean_minutes" for time in when]
     rest = kind == "unallocated"
     cells = (
         "" if rest else shown(one, names["jobs"]),
         shown(one, names["allocated"]),
         shown(one, OF_ALL + names["allocated"], tenths),
         "" if rest else shown(one, names["idle"]),
-        *("" if rest or path == "other" else shown(one, wait, minutes) for wait in p95),
+        *("" if rest or path == "other" else shown(one, wait, mean_minutes) for wait in mean),
     )
     row = "".join(f'<td class="number">{cell}</td>' for cell in cells)
     return f'<tr{kind and f" class={kind!r}"}><th scope="row">{safe(name)}</th>{row}</tr>'

@@ -128,7 +128,7 @@ def _decision_formulas(study: Study) -> list[Formula]:
 
 def layout_table(decision: Decision) -> pl.DataFrame:
     """``layout, gpus, nodes`` of the recommended layouts."""
-    rows = [(one.layout, one.gpus, ", ".join(one.nodes)) for one in decision.layouts]
+    rows = [(one.layout, one.gpus, one.where) for one in decision.layouts]
     return pl.DataFrame(rows, schema={"layout": pl.String, "gpus": pl.Int64, "nodes": pl.String}, orient="row")
 
 

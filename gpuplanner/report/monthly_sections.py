@@ -47,21 +47,17 @@ def demand(study: Study) -> Section:
     if coverage is not None:
         alt = (
             f"{wanted} and the forecast for {study.scenario.horizon_intervals} intervals with its 90 % interval, which "
-            f"covered {percent_text(coverage, '.1f')} of the values at past cutoffs."
+            f"covered {percent_text(coverage, '.1f')} of the values at past cutoffs. Dashed upright lines: days on "
+            "which the level of demand changed."
         )
     daily = (
         history.group_by("profile", day=pl.col("ds").dt.truncate("1d"))
         .agg(mean_instances=pl.col("y").mean(), peak_instances=pl.col("y").max())
         .sort("day", "profile")
     )
-    gpus, running = study.headline.tomorrow_gpus, study.headline.tomorrow_running_gpus
     covered = "" if coverage is None else f"; the 90 % interval covered {percent_text(coverage)} of past values"
     return page.fold(
         "Demand forecast",
-        page.note(
-            f"Of the {gpus:,.0f} GPUs expected at noon of the day after the data end, jobs that still run then hold "
-            f"{running:,.0f}."
-        ),
         page.figure(
             plots.plot_demand(history, forecast, by="profile"),
             title="Demand by profile [instances]" if cut else "Demand [GPUs]",
@@ -74,9 +70,21 @@ def demand(study: Study) -> Section:
             alt="Naive is the baseline model; the table has the model chosen for each series.",
             numbers=choice.select(_CHOICE),
         ),
-        about=f"{gpus or 0:,.0f} GPUs expected at noon of the day after the data end{covered}",
+        about=f"{_expected(study, ', rightsized' if cut else '')}{covered}",
         appendix=True,
     )
+
+
+def _expected(study: Study, kind: str) -> str:
+    """The forecast at noon of the day after the data end, as drawn, with its interval where it has one."""
+    figures = study.headline
+    if figures.tomorrow_at is None or figures.tomorrow_gpus is None:
+        return "the forecast ends before the next noon"
+    at = datetime.fromisoformat(figures.tomorrow_at)
+    text = f"{at:%a} {day_text(at.date())}, 12:00: {figures.tomorrow_gpus:,.0f} GPUs{kind}"
+    if figures.tomorrow_low is None or figures.tomorrow_high is None:
+        return text
+    return f"{text} (90 % interval {figures.tomorrow_low:,.0f} to {figures.tomorrow_high:,.0f})"
 
 
 def layouts(study: Study) -> Section:
@@ -285,7 +293,8 @@ def rightsizing(study: Study) -> Section:
         return page.fold(title, said, about=about)
     text = (
         "The recommended profile is from telemetry, else the job's accounting record, else measured jobs of its class; "
-        "without any of these it is the request. Jobs on several GPUs stay on full GPUs."
+        "without any of these it is the request. Jobs on several GPUs stay on full GPUs. Later runs may need more "
+        "memory than the observed ones: gpuplanner rightsize states this risk by group of jobs."
     )
     frequent = page.table(
         study.tables["rightsizing"].head(25),

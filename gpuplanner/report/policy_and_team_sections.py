@@ -144,7 +144,7 @@ _TRIED = {"change_low": "change, low", "change_high": "change, high", **_NEVER_T
 _PLACEMENTS = {
     "multi_node_jobs": "multi-node jobs", "slowdown": "slowdown of these", "mean_wait_minutes": "mean wait [min]",
 }  # fmt: skip
-_SAID = {"tenant": "team", "why": "cause of waiting", "next_step": "next step"}
+_SAID = {"tenant": "team", "why": "cause of waiting", "next_step": "option"}
 
 
 def teams(
@@ -176,7 +176,12 @@ def teams(
             formats=dict.fromkeys([name for name in _COLUMNS if name.endswith("_gpu_hours")], _HOURS)
             | {"fair_share_received": ".0%", "slower_share": ".0%", "mean_slowdown": ".2f", "starved_hours": ",.1f"},
         ),
-        page.table(table.select(list(_SAID)), caption="Causes of waiting and next steps", headings=_SAID),
+        page.table(
+            table.select(list(_SAID)),
+            caption="Causes of waiting by team, and options beside the recommendation; where the recommendation is "
+            "carried out, look at the waits again first",
+            headings=_SAID,
+        ),
         alone,
         "" if tried is None else _tried(tried),
         *(() if ahead is None else (page.table(table, caption=title) for title, table in ahead.told)),
@@ -270,7 +275,7 @@ _WAYS = {
     "of_today": "% of today", "peak_gpus": "GPUs provisioned at peak",
     "added_wait_p95_minutes": "added wait [min]", "delayed_share": "jobs delayed [%]",
     "longest_added_wait_minutes": "longest wait [min]", "power_ups_per_week": "power-ups per week",
-    "meets_target": "meets the limit", "reason": "reason",
+    "meets_target": "adds at most the limit", "reason": "reason",
 }  # fmt: skip
 _SERVICE = {
     "size": "job size", "observed_p95_minutes": "p95, observed", "today_p95_minutes": "p95, simulated today",
@@ -306,7 +311,9 @@ def ways(found: Comparison, pool: str = "") -> Section:
         chart = page.figure(
             page.roomy(frontier_chart(found)),
             title="Provisioned GPU-hours per week and added queue wait",
-            alt=f"{plots.frontier_text(frame, names=SHORT)} Lower: fewer GPU-hours; left: shorter waits.",
+            alt=f"{plots.frontier_text(frame, names=SHORT)} Lower: fewer GPU-hours; left: shorter waits. Other "
+            "settings of fewer GPU-hours than the chosen one were rejected: they miss the limit on too many single "
+            "days, in a further replay or with slow node power-up, or are unusual and gain too little.",
             numbers=_named(frame),
         )
     return page.fold(

@@ -120,7 +120,7 @@ def write_report(
             (folder / "plan.json").write_text(plan_to_json(study.plan, study.problem), encoding="utf-8")
         (folder / "scenario.yaml").write_text(scenario.to_yaml(), encoding="utf-8")
         more = {} if saved is None else savings_sheets(saved)
-        write_study_workbook(folder / "workbook.xlsx", study, more)
+        write_study_workbook(folder / "workbook.xlsx", study, more, links=links(study))
         pack_into(scenario, study.comparison, folder)
         _printed(folder)
     remove_own_file(out.with_suffix(".failed.ipynb"))

@@ -324,7 +324,7 @@ def _decide_recommendations(table: pl.DataFrame, minimum: int, highest_risk: flo
     no_limit_reason = first_text(
         (
             pl.col("limit_runs") < min_runs,
-            pl.format("{}, {} needed", _count_expression("limit_runs", "full run"), pl.lit(min_runs)),
+            pl.format("time limit kept: {}, {} needed", _count_expression("limit_runs", "full run"), pl.lit(min_runs)),
         ),
         (
             pl.col("limit").is_infinite(),
@@ -336,11 +336,13 @@ def _decide_recommendations(table: pl.DataFrame, minimum: int, highest_risk: flo
     tested = first_text((pl.col("later_runs") > 0, outlasted), (pl.lit(True), "no later run to test it on"))
     covered = f"covers {COVERED_PERCENT} % of runs like these {{}}, plus {100 * TIME_LIMIT_MARGIN:.0f} %; {{}}"
     covers = pl.format(covered, "limit_runs", tested)
-    fits_text = pl.format("fits {} full runs with headroom", "size_runs")
+    fits_text = pl.format("no run of {} needed more", "size_runs")
     gpus_text = pl.format("at most {} worked in {} full runs", _count_expression("active", "GPU"), "size_runs")
     risk_percent = (100 * pl.col("size_risk_at_most")).ceil().cast(pl.Int64)
-    need_more = f"{{}}; at most {{}} % of later runs need more ({CONFIDENCE_PERCENT} % confidence)"
-    proven = pl.format(need_more, pl.when(is_single).then(fits_text).otherwise(gpus_text), risk_percent)
+    few = first_text((pl.col("size_risk_at_most") > highest_risk, "; too few runs to promise it, try it first"))
+    need_more = f"{{}}{{}}; at most {{}} % of later runs need more ({CONFIDENCE_PERCENT} % confidence)"
+    seen_text = pl.when(is_single).then(fits_text).otherwise(gpus_text)
+    proven = pl.format(need_more, seen_text, few.fill_null(""), risk_percent)
     unchanged = pl.col("rank") == pl.col("rank_asked")
     return table.with_columns(
         recommended_profile=pl.when(no_size_reason.is_null()).then(

@@ -49,8 +49,8 @@ def contradictions(found: Comparison) -> Iterator[str]:
         yield "a date of exhaustion, and demand that may be flat"
     if (ends.date is None) != (ends.order_by is None) or (ends.date is None) != bool(ends.reason):
         yield "a date of exhaustion and a reason for none"
-    if ends.date is not None and found.headroom is not None and one.action == "buy" and found.headroom.factor > 1.05:
-        yield "GPUs are bought, and today's carry more load"
+    if one.action == "buy" and found.headroom is not None and found.headroom.factor < 0.95:
+        yield "GPUs are bought, and with them the GPUs do not carry the load"
     purchase = one.financial_impact.purchase
     if purchase is not None and (purchase.date, purchase.order_by) != (ends.date, ends.order_by):
         yield "two dates of the next purchase"

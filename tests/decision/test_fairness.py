@@ -15,7 +15,7 @@ from gpuplanner.decision.comparison_record import comparison
 from gpuplanner.decision.quota_recommendation import burn_down, daly_s, quotas_for
 from gpuplanner.decision.requests import Asked
 from gpuplanner.decision.sharing_rules import SharingRules, TeamQuota, entitled_gpus, quotas_of_queues, read_quotas
-from gpuplanner.decision.team_fairness import Fairness, fairness, seconds_until, shared, waits_by_team
+from gpuplanner.decision.team_fairness import Fairness, fairness, seconds_until, shared, waits_by_team, why_it_waited
 from gpuplanner.decision.wait_causes import CAUSES
 from gpuplanner.hardware.gpu_models import load_any_gpu_model, load_gpu_model
 from gpuplanner.simulator.simulated_fleet import NodeFleet, NodeRequests
@@ -108,6 +108,19 @@ def written(folder: Path, text: str) -> Path:
     file = folder / "quotas.yaml"
     file.write_text(text, "utf-8")
     return file
+
+
+def test_no_step_changes_a_quota_where_none_is_stated():
+    row = dict.fromkeys((f"waited_{cause}_hours" for cause in CAUSES), 0.0) | {"waited_insufficient_hours": 800.0}
+    row |= {"tenant": "a", "shortfall_gpu_hours": 560.0, "allocated_gpu_hours": 6396.0, "entitled_gpus": 5.3}
+    pairs = pl.DataFrame({"lender": ["a"], "borrower": ["b"], "gpu_hours": [560.0]})
+    for waited, stated, unstated in (
+        (900.0, "Allow reclaim from borrowers (preemption), or limit borrowing.", "Set quotas, or add GPUs."),
+        (9000.0, "Raise its quota, at the cost of others, or add GPUs.", "Add GPUs."),
+    ):
+        row["waited_gpu_hours"] = waited
+        assert why_it_waited(row, pairs)[1] == stated
+        assert why_it_waited(row, pairs, quotas=False)[1] == unstated
 
 
 def test_a_file_of_quotas_is_read(tmp_path):

@@ -47,6 +47,16 @@ def test_bill_is_the_price_of_every_installed_hour(study: Study):
     assert abs(cost - Decimal(64 * 28 * 24) * Decimal(str(study.headline.price_per_gpu_hour))) < Decimal("0.01")
 
 
+def test_the_next_noon_is_that_of_the_forecast(study: Study):
+    figures, gpu_model = study.headline, history(study.scenario).fleet.gpu_model
+    at = datetime.fromisoformat(figures.tomorrow_at)
+    rows = study.tables["forecast"].filter(pl.col("unique_id").str.starts_with("all/"), ds=at)
+    gpus = sum(row["mean"] * gpu_model.gpu_fraction(row["unique_id"][4:]) for row in rows.iter_rows(named=True))
+    assert rows.height > 1
+    assert figures.tomorrow_gpus == pytest.approx(gpus, abs=1e-5)
+    assert (figures.tomorrow_low, figures.tomorrow_high) == (None, None)
+
+
 def test_plan_is_proven_and_verified(study: Study):
     # Three sets of layouts take turns; the bound is that of plans with any number.
     assert 0 <= study.headline.plan_gap_fraction <= 0.15

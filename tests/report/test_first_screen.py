@@ -15,7 +15,7 @@ import pytest
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.serialization import to_json
 from gpuplanner.core.units import MISSING_FIGURE
-from gpuplanner.decision.comparison_record import Comparison, comparison
+from gpuplanner.decision.comparison_record import Comparison, PolicyRow, comparison, policies_met, policy_table
 from gpuplanner.decision.decision_text import no_decision, resampled_waits
 from gpuplanner.decision.decision_types import (
     CurvePoint,
@@ -36,6 +36,7 @@ from gpuplanner.ingest.dataset_writer import write_dataset
 from gpuplanner.ingest.slurm.accounting import read_slurm
 from gpuplanner.report import figure_formats as figures
 from gpuplanner.report.first_screen import badges, first_screen, fleet_picture
+from gpuplanner.report.formulas import layout_table
 from gpuplanner.report.html_page import render_page, section
 from gpuplanner.report.policy_and_team_sections import decided, ways
 from gpuplanner.usage.job_history import load_dataset
@@ -44,7 +45,8 @@ from tests.clusters import planted as clusters
 FORMS = {
     "saving": figures.count, "left_out_share": figures.per_cent,
     "exhaustion.date": figures.day, "exhaustion.order_by": figures.day, "exhaustion.probability": figures.per_cent,
-    "headroom.factor": figures.times, "busy_as_recommended": figures.per_cent, "delayed_share": figures.per_cent,
+    "headroom.factor": figures.per_cent, "headroom.low": figures.above_one, "headroom.high": figures.above_one,
+    "busy_as_recommended": figures.per_cent, "delayed_share": figures.per_cent,
     "months_left": str, "waiting": figures.count, "use_known_share": figures.per_cent,
     "headroom_share": figures.per_cent,
 }  # fmt: skip
@@ -96,7 +98,7 @@ class Figures(HTMLParser):
 def form_of(name):
     if name.startswith(figures.OF_ALL):
         return figures.per_cent
-    if name.startswith("mean_wait_"):
+    if name.startswith("mean_wait_") or name.endswith("_mean_minutes"):
         return figures.mean_minutes
     if name.endswith("_minutes"):
         return figures.minutes
@@ -163,7 +165,7 @@ def planted() -> Comparison:
         missing=(Missing("nodes", "gpuplanner ingest nodes N"),),
         teams=(TeamRow("a", 55.0, 5.0, 3, 50.0, 200.0, 12.0), TeamRow("__unallocated__", 45.0, 45.0, 0, 0.0)),
         confidence=("Evaluated on 14 days.",),
-        assumptions=("actuator slurm (--actuator)",), today_p95_minutes=200.0, recommended_p95_minutes=12.0,
+        assumptions=("actuator slurm (--actuator)",), today_mean_minutes=200.0, recommended_mean_minutes=12.0,
     )  # fmt: skip
     curve = tuple(
         CurvePoint("today", gpus, size, wait, wait / 2, wait * 2, wait / 3, 0.5, 168.0 * gpus)
@@ -216,7 +218,8 @@ def test_no_figure_stands_outside_of_the_comparison(found):
         cards = screen.split("</dl>")[0]
         table = re.search(r'<table class="teams">.*?</table>', screen, re.DOTALL)
         for part in (cards, table and table[0]):
-            text = " ".join(Figures(part or "").text).replace("90 % interval", "").replace("p95", "")
+            text = " ".join(Figures(part or "").text).replace("p95", "")
+            text = re.sub(r"[89]0 % interval", "", text)
             # Reasons and names are the comparison's own words.
             known = [one.reason, one.saving.reason, each.exhaustion.reason, one.latest and one.latest.size,
                      each.waits and each.waits.sentence, *(row.team for row in one.teams),
@@ -232,10 +235,11 @@ def test_a_screen_shows_all_that_it_has_to_say():
     names = checked(found, screen)
     assert {
         "saving.value", "saving.low", "saving.high", "delayed_share", "share of teams_allocated", "share of all_busy",
-        "busy_as_recommended", "months_left", "waiting", "waiting.fragmented", "teams.0.today_p95_minutes",
+        "busy_as_recommended", "months_left", "waiting", "waiting.fragmented", "teams.0.today_mean_minutes",
         "service.1.today_p95_minutes", "service.1.recommended_p95_minutes", "service.1.observed_p95_minutes",
         "service.1.limit_minutes", "exhaustion.date", "exhaustion.order_by", "exhaustion.probability",
-        "headroom.factor", "released_gpus", "layouts.0.gpus", "layouts.1.gpus", "teams.0.allocated_gpu_hours",
+        "headroom_share", "headroom.low", "headroom.high",
+        "released_gpus", "layouts.0.gpus", "layouts.1.gpus", "teams.0.allocated_gpu_hours",
     } <= names  # fmt: skip
     for words in ("6.8 h → 20 min", "16 → 12", "1 Feb 2027", "3 Nov 2026", "Queue wait by number of GPUs",
                   "gpuplanner ingest nodes N", "Evaluated on 14 days", "kubectl drain n2", "Platform team:",
@@ -246,6 +250,45 @@ def test_a_screen_shows_all_that_it_has_to_say():
     assert screen.count('class="gpu full"') == 8
     assert screen.count('class="gpu released"') == 4
     assert screen.count('class="slice g4"') == screen.count('class="slice g3"') == 4
+
+
+def test_the_headroom_card_states_what_the_recommended_gpus_carry():
+    found = planted()
+    none = dataclasses.replace(found, exhaustion=Exhaustion(reason="no growth is measurable"))
+    for headroom, words in (
+        (Headroom(1.26, 1.1, 1.4), "– 12 GPUs: headroom 26 % (80 % interval 10 % to 40 %)"),
+        (Headroom(1.0, 0.93, 1.03), "12 GPUs have no headroom: any growth exceeds the wait target"),
+        (Headroom(0.61, 0.6, 0.7), "12 GPUs carry 61 % of today's load within the wait target"),
+    ):
+        screen = first_screen(dataclasses.replace(none, headroom=headroom))
+        text = " ".join(unescape(re.sub(r"<[^>]*>", " ", screen)).split())
+        assert words in text.replace(" )", ")"), text
+        assert "can grow" not in text
+        assert "no date: no growth is measurable" in text
+
+
+def test_a_purchase_is_a_row_beside_the_policies_that_only_keep_to_the_added_wait():
+    one, hours = dataclasses.replace(planted().decision, gpus=24, actuator="slurm"), {"gpu_hours": 168.0}
+    idle = PolicyRow("power_down_idle", "", **hours, meets_target=True)
+    policies = (idle, PolicyRow("fewer_nodes", ""), PolicyRow("mig_dynamic", "", performable=False))
+    found = dataclasses.replace(planted(), decision=one, today=PolicyRow("today", "", **hours), policies=policies)
+    kept = "1 of 2 policies that slurm can apply adds at most 10 min"
+    assert policies_met(found) == f"{kept}; none of these brings p95 on 2-4 GPUs to the wait limit"
+    table = policy_table(found).select("policy", "gpu_hours", "peak_gpus", "meets_target").rows()
+    assert table[0] == ("today", 168.0, None, None)
+    assert table[-1] == ("buy", 24 * 168.0, 24, True)
+
+
+def test_gpus_to_buy_stand_apart_from_the_nodes_of_today():
+    layouts = (LayoutOnNodes("full", 16, ("n1", "n2")), LayoutOnNodes("full", 8, to_buy=True, new_nodes=2))
+    one = dataclasses.replace(planted().decision, gpus=24, layouts=layouts, measures=(Measure("buy", "Buy", 24),))
+    picture = fleet_picture(one)
+    text = " ".join(unescape(re.sub(r"<[^>]*>", " ", picture)).split())
+    assert "16 full + 8 full to buy = 24 GPUs." in text
+    assert "8 full GPUs to buy: 2 nodes of 4 GPUs" in text
+    assert picture.count('class="gpu full"') == 16
+    assert picture.count('class="gpu released"') == 8
+    assert layout_table(one).rows() == [("full", 16, "n1, n2"), ("full", 8, "to buy: 2 nodes of 4 GPUs")]
 
 
 def test_there_is_a_screen_where_nothing_can_be_decided():

@@ -83,8 +83,10 @@ def test_no_failure_in_few_runs_is_no_proof(make_jobs):
     five, many = group(runs(make_jobs, [5.0] * 5)), group(runs(make_jobs, [5.0] * 300))
     assert five["size_risk"] == many["size_risk"] == 0
     assert (five["size_risk_at_most"], many["size_risk_at_most"]) == pytest.approx((0.4507, 0.01), abs=1e-4)
+    assert many["size_reason"] == "no run of 300 needed more; at most 1 % of later runs need more (95 % confidence)"
     assert five["size_reason"] == (
-        "fits 5 full runs with headroom; at most 46 % of later runs need more (95 % confidence)"
+        "no run of 5 needed more; too few runs to promise it, try it first; at most 46 % of later runs need more (95 % "
+        "confidence)"
     )
     assert group(runs(make_jobs, [None] * 20))["size_risk_at_most"] is None
 
@@ -107,13 +109,16 @@ def test_no_hint_without_evidence(make_jobs):
     few = group(runs(make_jobs, [5.0] * 4))
     assert (few["recommended_profile"], few["recommended_time_limit_s"]) == (None, None)
     assert few["size_reason"] == "4 full runs with measured memory, 5 needed"
-    assert few["limit_reason"] == "4 full runs, 19 needed"
-    assert group(runs(make_jobs, [5.0]))["limit_reason"] == "1 full run, 19 needed"
+    assert few["limit_reason"] == "time limit kept: 4 full runs, 19 needed"
+    assert group(runs(make_jobs, [5.0]))["limit_reason"] == "time limit kept: 1 full run, 19 needed"
     assert group(runs(make_jobs, [5.0] * 2))["size_reason"] == "2 full runs with measured memory, 5 needed"
     # Of 19 runs the longest covers 19/20 of what follows; of 18 none covers 95 %.
-    assert group(runs(make_jobs, [5.0] * 18))["limit_reason"] == "18 full runs, 19 needed"
+    assert group(runs(make_jobs, [5.0] * 18))["limit_reason"] == "time limit kept: 18 full runs, 19 needed"
     assert group(runs(make_jobs, [5.0] * 19))["recommended_time_limit_s"] is not None
-    assert group(runs(make_jobs, [5.0] * 19), minimum_evidence=30)["limit_reason"] == "19 full runs, 30 needed"
+    assert (
+        group(runs(make_jobs, [5.0] * 19), minimum_evidence=30)["limit_reason"]
+        == "time limit kept: 19 full runs, 30 needed"
+    )
     blind = group(runs(make_jobs, [None] * 20))
     assert (blind["recommended_profile"], blind["size_reason"]) == (
         None,
@@ -208,7 +213,8 @@ def test_number_of_gpus_that_worked(make_jobs, make_samples):
     assert (row["instances_hint"], row["size_runs"], row["size_risk"]) == (2, 10, 0.0)
     assert row["saved_gpu_hours"] == pytest.approx(20.0)
     assert row["size_reason"] == (
-        "at most 2 GPUs worked in 10 full runs; at most 26 % of later runs need more (95 % confidence)"
+        "at most 2 GPUs worked in 10 full runs; too few runs to promise it, try it first; at most 26 % of later runs "
+        "need more (95 % confidence)"
     )
     alone = group(jobs, pl.concat(each.with_columns(sm_activity=0.9 * (each["gpu"] == 0)) for each in devices))
     assert alone["size_reason"].startswith("at most 1 GPU worked in 10 full runs; ")

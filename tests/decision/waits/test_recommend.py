@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
+from types import SimpleNamespace
 
 import numpy as np
 import polars as pl
 import pytest
 
-from gpuplanner.decision.capacity_answers import Recommendation, raised_limits
+from gpuplanner.decision.capacity_answers import Recommendation, SizedPool, raised_limits, scale_units
 from gpuplanner.decision.capacity_answers import recommend as recommend_with
 from gpuplanner.decision.explained_waits import explain_waits
 from gpuplanner.decision.headroom_and_growth import (
@@ -160,7 +161,7 @@ def test_a_full_fleet_grows_until_each_size_meets_the_target(grown):
     assert grown.waiting_hours_per_gpu_hour > 0
     large = grown.service[-1]
     assert large.observed_p95_minutes > 30 >= large.recommended_p95_minutes
-    assert grown.headroom.headroom.factor < 1
+    assert grown.headroom.headroom.factor >= 1  # of the GPUs with those to buy
 
 
 @pytest.mark.long
@@ -237,6 +238,16 @@ def test_the_same_record_gives_the_same_recommendation():
         second.service,
         second.exhaustion,
     )
+
+
+def test_partitioned_fleets_of_the_curve_are_whole_nodes():
+    pool = SizedPool((0,), 64, NodeFleet.of_full_gpus, movable=True)
+    model = SimpleNamespace(asked=SimpleNamespace(usual_node=8))
+    found = SimpleNamespace(units=[20, 44], pools=[pool, pool], model=model)
+    assert scale_units(found, 1.0) == [20, 44]
+    assert [sum(scale_units(found, factor)) for factor in np.linspace(0.5, 1.0, 5)] == [32, 40, 48, 56, 64]
+    found.pools = [replace(pool, movable=False)] * 2  # nodes, not GPUs
+    assert scale_units(found, 0.9) == [18, 40]
 
 
 def test_less_load_is_a_part_of_more():
