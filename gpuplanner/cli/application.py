@@ -352,7 +352,7 @@ ScenarioPath = Annotated[
     str,
     Argument(
         metavar="SCENARIO",
-        help="Scenario YAML file, dataset folder written by 'gpuplanner ingest', or 'sample'.",
+        help="Scenario YAML file, folder written by 'gpuplanner start' or 'gpuplanner ingest', or 'sample'.",
     ),
 ]
 GpuModelName = Annotated[str | None, Option(help="GPU model; a unique prefix is enough, such as A100-80.")]
@@ -374,10 +374,15 @@ class Given:
     assignments: tuple[str, ...] = ()
 
     def scenario(self, text: str) -> Scenario:
-        """Make a scenario of a YAML file, of a trace folder, or of the word ``sample``, and change what was told."""
+        """Make a scenario of a YAML file, of a trace folder, or of the word ``sample``, and change what was told.
+
+        The answers to ``start`` hold for the dataset beside them, and for the folder that holds both.
+        """
         path = Path(text)
         if text == "sample":
             found = Scenario()
+        elif (beside := scenario_beside(path)) is not None:
+            found = beside
         elif path.is_dir():
             from gpuplanner.decision.study_pipeline import usual_actuator
 
@@ -389,6 +394,16 @@ class Given:
     def changed(self, scenario: Scenario) -> Scenario:
         """The scenario with what was told."""
         return replace(scenario.with_text(self.assignments), **self.fields)
+
+
+def scenario_beside(folder: Path) -> Scenario | None:
+    """Read the ``scenario.yaml`` that ``start`` wrote, in its output folder or beside its dataset; None without one."""
+    is_dataset = (folder / "provenance.json").is_file()
+    file = (folder.parent if is_dataset else folder) / "scenario.yaml"
+    if not file.is_file():
+        return None
+    found = Scenario.from_yaml(file)
+    return found if not is_dataset or Path(found.data).resolve() == folder.resolve() else None
 
 
 def stated_models(texts: list[str] | None) -> dict[str, str] | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 from zoneinfo import ZoneInfo
@@ -59,7 +59,8 @@ def cost(
         str, Option(metavar="|".join(TABLES), help="Column to break the cost down by; tenant is the team.")
     ] = "tenant",
     focus: Annotated[
-        Path | None, Option(metavar="FILE.csv", help="Write the charge lines with FOCUS 1.2 column names (CSV).")
+        Path | None,
+        Option(metavar="FILE.csv", help="Write the charge lines of a month with FOCUS 1.2 column names (CSV)."),
     ] = None,
     bill: Annotated[
         Path | None,
@@ -67,7 +68,10 @@ def cost(
     ] = None,
     workbook: Annotated[Path | None, Option(metavar="FILE.xlsx", help="Write the tables as an Excel workbook.")] = None,
     months: Annotated[
-        int, Option(min=0, max=120, help="Also compare buying, reserving and renting GPUs over so many months.")
+        int,
+        Option(
+            min=0, max=120, help="Also compare buying, reserving and renting the recommended GPUs over so many months."
+        ),
     ] = 0,
     risk: Annotated[
         float, Option(min=0, max=1, help="With --months: 0 for the lowest mean cost, 1 for the lowest CVaR (10 %).")
@@ -105,7 +109,7 @@ def cost(
     public on-demand list price: a list-price equivalent, not an invoice and not
     your cost. State your rates in a price book first (prices.yaml).
 
-    Example: gpuplanner cost data --month 2026-10 --price-book prices.yaml
+    Example: gpuplanner cost build/mine --month 2026-10 --price-book prices.yaml
     """
     import polars as pl
 
@@ -141,6 +145,10 @@ def cost(
         if found.total is None:
             todo = "Give a price: --set price_usd_per_gpu_hour=2.50."
             raise ScenarioError("--focus", "a price of the GPUs", found.missing[0], todo)
+        first, last = found.period[0], (datetime.fromisoformat(found.period[1]) - timedelta(seconds=1)).isoformat()
+        if asked.month is None and first[:7] != last[:7]:
+            got, todo = f"{first[:10]} to {last[:10]}", f"Add --month {last[:7]}."
+            raise ScenarioError("--focus", "one calendar month, as a billing period is", got, todo)
         write_focus(focus, found.costs)
         say(f"written: {focus}")
     if workbook is not None:
@@ -179,7 +187,7 @@ def _told(found: CostReview, by: str) -> None:
         table = found.breakdown(by).with_columns(pl.col("^share$") * 100)
         show_frame(table, title=f"Cost by {column_heading(by)}, {found.currency}{found.price_basis}")
         put(found.bridge)
-        show(found.units_in_words)
+        show_frame(found.units, title=f"Unit costs, {found.currency}{found.price_basis}")
     if found.energy is not None:
         states = found.states.select("state", "gpu_hours", "^energy_.*$", "^counted_.*$")
         show_frame(states, title="Energy by state")

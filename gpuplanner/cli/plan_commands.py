@@ -358,6 +358,8 @@ def report(
         expected = "a month such as 2026-02, 'all', or the folder or scenario to report on"
         raise ScenarioError("report", expected, repr(month), "Give for example: gpuplanner report 2026-02.")
     asked = given.scenario(scenario)
+    if asked.data == "sample":
+        say("report on the bundled sample; name your dataset with --data", quiet=quiet)
     if several:
         from gpuplanner.cli.recurring_commands import report_chain
 

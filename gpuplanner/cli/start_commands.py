@@ -343,11 +343,6 @@ def scenario_of(files: list[str]) -> Scenario | None:
     if files[0] == SAMPLE:
         return Given({}).scenario(SAMPLE)
     if (given / DATASET_MARK.file).is_file():
-        beside = given.parent / "scenario.yaml"
-        if beside.is_file():
-            own = Given({}).scenario(str(beside))
-            if Path(own.data).resolve() == given.resolve():
-                return _resolved(own)
         return _resolved(Given({}).scenario(str(given)))
     if given.suffix in (".yaml", ".yml") and not _is_source(given):
         return _resolved(Given({}).scenario(str(given)))

@@ -294,7 +294,7 @@ class Scenario:
     work_limit: int | None = setting(
         "plan", None,
         "Work limit of the planner, in units of about 15 ms. Unlike a time limit, it gives the same plan everywhere.",
-        minimum_rule(1), none="2000, or the time limit alone where time_limit_s is set", option="--work-limit"
+        minimum_rule(1), none="2000; none if time_limit_s is set", option="--work-limit"
     )  # fmt: skip
     time_limit_s: float | None = setting(
         "plan", None, "Time limit of the planner; the plan then depends on the speed of the machine.",

@@ -37,6 +37,10 @@ UNITS = {
     "work_that_was_redone": "cost of repeated attempts",
 }  # fmt: skip
 """Units of work, then parts of the cost, in words."""
+UNIT_COLUMNS: dict[str, Any] = {
+    "name": pl.String, "cost": CENTS, "basis": pl.String, "cost_of_the_basis": CENTS, "divided_by": pl.Float64
+}  # fmt: skip
+"""Of the sheet of unit costs: a cost is that of the basis over a number of units, 1 for a sum."""
 BASES = {LIST_PRICE: " at list price", OWN_RATE: " at your rate", BILL: " as billed"}
 """Bases of a cost, to stand behind an amount."""
 SERVING = ("service", "inference")
@@ -67,6 +71,7 @@ class CostReview:
     by_end: pl.DataFrame
     by_job: pl.DataFrame
     unit_costs: dict[str, str | None]
+    units: pl.DataFrame
     energy: RangedAmount | None
     states: pl.DataFrame
     carbon_kg: dict[str, RangedAmount | None]
@@ -89,7 +94,9 @@ class CostReview:
         parts = {name: part for name, part in self.rate_parts.items() if part and BASES[BILL] != self.price_basis}
         parts |= {"electricity": rate - sum(parts.values())} if parts else {}
         components = ", ".join(f"{name} {part:.3f}" for name, part in parts.items())
-        return f"{rate:,.2f} {self.currency} per installed GPU-hour{': ' if components else ''}{components}"
+        figure = f"{rate:,.4f}"
+        figure = figure[:-2] + figure[-2:].rstrip("0")
+        return f"{figure} {self.currency} per installed GPU-hour{': ' if components else ''}{components}"
 
     @property
     def total_text(self) -> str:
@@ -122,8 +129,8 @@ class CostReview:
     @property
     def units_in_words(self) -> dict[str, str]:
         """What each unit of work cost that is known, with its currency."""
-        known = {UNITS[name]: Decimal(value) for name, value in self.unit_costs.items() if value is not None}
-        return {name: f"{money_text(much, self.currency)} {self.currency}" for name, much in known.items()}
+        known = self.units.select("name", "cost").iter_rows()
+        return {name: f"{money_text(much, self.currency)} {self.currency}" for name, much in known}
 
     def to_dict(self) -> dict[str, Any]:
         """The object of ``cost --json``: amounts of money as text, to the cent."""
@@ -164,6 +171,7 @@ def cost_review(scenario: Scenario, charges: pl.DataFrame | None = None) -> Cost
     attempts = allocated_by_state(known.trace.jobs, start=known.begin, end=known.end)
     attempts = attempts.filter(pl.col("gpu_hours") > 0, total is not None)
     by_end = allocated(to_tenants, attempts, by="state", weight="gpu_hours")
+    unit_costs, units = ({}, []) if total is None else _unit_costs(priced, total, by_end, known)
     return CostReview(
         name=scenario.name,
         gpu_model=known.fleet.name,
@@ -178,7 +186,8 @@ def cost_review(scenario: Scenario, charges: pl.DataFrame | None = None) -> Cost
         by_board=_summed(costs, "gpu_model", "x_GpuModel"),
         by_end=by_end.cast({"state": pl.String}),
         by_job=_by_job(known.trace.jobs, held, known.begin, known.end) if total is not None else pl.DataFrame(),
-        unit_costs={} if total is None else _unit_costs(priced, total, by_end, known),
+        unit_costs=unit_costs,
+        units=pl.DataFrame(units, schema=UNIT_COLUMNS, orient="row"),
         energy=total_of(priced.states, "energy_kwh"),
         states=priced.states,
         carbon_kg={scope: total_of(priced.states, f"{scope}_kg") for scope in ("location", "market", "embodied")},
@@ -293,8 +302,12 @@ def _by_job(jobs: pl.DataFrame, tenants: pl.DataFrame, begin: datetime, end: dat
     return pl.concat(parts) if parts else pl.DataFrame()
 
 
-def _unit_costs(priced: Money, total: Decimal, ends: pl.DataFrame, known: History) -> dict[str, str | None]:
+def _unit_costs(
+    priced: Money, total: Decimal, ends: pl.DataFrame, known: History
+) -> tuple[dict[str, str | None], list[tuple[str, Decimal, str, Decimal, float]]]:
     """What a unit of work cost, idle included: the whole bill over what was delivered; and what was spent for nothing.
+
+    Beside it the rows of :data:`UNIT_COLUMNS`, which say what is divided by what.
 
     Tokens bear what services and inference were charged; redone work is what attempts after the first one were.
     """
@@ -311,7 +324,7 @@ def _unit_costs(priced: Money, total: Decimal, ends: pl.DataFrame, known: Histor
     def cost_of(which: pl.Expr) -> float:
         return charged * float(ran.filter(which).select(held.sum()).item() or 0.0)
 
-    units = {"run": ran.height, "successful_run": done, "gpu_hour_delivered": delivered}
+    units: dict[str, float] = {"run": ran.height, "successful_run": done, "gpu_hour_delivered": delivered}
     found = {name: str(to_cents(float(total) / count)) if count else None for name, count in units.items()}
     # Where no source says how jobs ended, what failed is not known: that is not zero. Nor is what was redone.
     found["work_that_failed"] = None if said.is_empty() and ends.height else str(lost)
@@ -322,4 +335,10 @@ def _unit_costs(priced: Money, total: Decimal, ends: pl.DataFrame, known: Histor
         tokens = float(there.select(pl.sum_horizontal("prompt_tokens", "generated_tokens").sum()).item() or 0)
         serving = cost_of(pl.col("job_class").is_in(SERVING))
         found["million_tokens"] = str(to_cents(serving / tokens * 1e6)) if tokens and serving else None
-    return found
+        units["million_tokens"] = tokens / 1e6
+    rows = []
+    for name in (name for name, value in found.items() if value is not None):
+        cost, count, whole = Decimal(str(found[name])), units.get(name, 1.0), name in tuple(units)[:3]
+        basis = "all installed GPU-hours, unallocated ones included" if whole else "allocated GPU-hours of these jobs"
+        rows.append((UNITS[name], cost, basis, total if whole else to_cents(float(cost) * count), float(count)))
+    return found, rows

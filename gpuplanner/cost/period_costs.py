@@ -7,9 +7,10 @@ come back without a layout, whoever owns them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from pathlib import Path
 
 import polars as pl
 
@@ -123,7 +124,10 @@ def money(scenario: Scenario) -> Money:
         states=states,
         energy_kwh=None if energy is None else energy.value,
         carbon_kg=None if carbon is None else carbon.value,
-        missing=_missing(booked, boards, {word for word, _ in rates}, at_list),
+        missing=(
+            *_missing(booked, boards, {word for word, _ in rates}, at_list),
+            *_unused_lots(scenario, boards, rates),
+        ),
         rate_parts=next(iter(rates.values())).parts or {} if len(rates) == 1 else {},
     )
 
@@ -166,6 +170,10 @@ def rate_of(scenario: Scenario, known: History, gpu_model: str | None, kind: str
     GPUs the spot price. What an owner paid is in no list: the list price then is what renting would cost.
     """
     book, currency = book_of(scenario), scenario.currency
+    if kind == NOT_STATED and scenario.price_usd_per_gpu_hour <= 0 and (kinds := book.kinds_of(gpu_model)):
+        name, rows = Path(str(scenario.price_book)).name, " and ".join(kinds)
+        todo = "Add --set ownership=owned, reserved or rented, or give the scenario.yaml that start wrote."
+        raise ScenarioError(name, f"the ownership of the {gpu_model} GPUs, to use its rows {rows}", "none stated", todo)
     listed = _listed(book, gpu_model, ON_DEMAND, currency, known.end)
     own = scenario.price_usd_per_gpu_hour
     if own > 0:
@@ -330,6 +338,21 @@ def _missing(booked: pl.DataFrame, boards: Boards, priced: set[str | None], owne
             "list price, neither invoiced nor your cost. Set it in a price book or with --set price_usd_per_gpu_hour=…"
         )
     return tuple(found)
+
+
+def _unused_lots(scenario: Scenario, boards: Boards, rates: Mapping[tuple[str | None, str], Rate]) -> Iterator[str]:
+    """Say which owned GPUs of the price book have no part in the cost; a book without those of the fleet is refused."""
+    lots, name = {lot.gpu_model for lot in book_of(scenario).owned}, Path(str(scenario.price_book)).name
+    owned = {str(boards[word]) for word, kind in rates if kind == "owned"}
+    own_rate = scenario.price_usd_per_gpu_hour > 0
+    if lots and owned and not lots & owned and not own_rate:
+        todo = "Correct gpu_model, or add a row."
+        raise ScenarioError(f"{name}, owned", f"a row of {', '.join(sorted(owned))}", ", ".join(sorted(lots)), todo)
+    for gpu_model in sorted(lots if own_rate else lots - owned):
+        reason = "the cluster has no owned GPUs of this model (with --months the row is an offer to buy)"
+        if own_rate:
+            reason = "price_usd_per_gpu_hour replaces it"
+        yield f"{name}: the row owned, {gpu_model}, is not used for this cost: {reason}."
 
 
 GOES = ("autoscaler", "slurm")

@@ -137,6 +137,11 @@ class PriceBook:
                 return Rate(self._price(rows, f"{gpu_model}, {known}", currency, begin, end))
         return None
 
+    def kinds_of(self, gpu_model: str | None) -> list[str]:
+        """Ownerships that rows of a GPU model are for, owned first."""
+        kinds = {row.kind for row in self.prices if row.gpu_model == gpu_model}
+        return [OWNED] * bool(self.lots_of(gpu_model)) + sorted(kinds)
+
     def lots_of(self, gpu_model: str | None) -> list[OwnedLot]:
         """What was bought of a board, the newest last."""
         return sorted((lot for lot in self.owned if lot.gpu_model == gpu_model), key=lambda lot: lot.bought)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -485,14 +486,15 @@ def wait_curve(model: WaitModel, found: Recommendation) -> list[CurvePoint]:
         fleets = [fleet_of_pools(one.pools, scale_units(one, factor * same)) for factor in sorted(known)]
         points += curve_points(one.model, name, fleets)
     # The table of waits and the curve state the same waits where both are of one fleet.
-    stated = {}
+    stated: dict[tuple[str, int, str], dict[str, Any]] = {}
     for row in found.service:
-        stated[TODAYS, found.fleet_gpus, row.size] = row.today_p95_minutes, row.today_mean_minutes
-        recommended_minutes = row.recommended_p95_minutes, row.recommended_mean_minutes
-        stated[curves[-1][0], found.gpus, row.size] = recommended_minutes
+        minutes = {"p95_minutes": row.today_p95_minutes, "mean_minutes": row.today_mean_minutes}
+        stated[TODAYS, found.fleet_gpus, row.size] = minutes
+        minutes = {"p95_minutes": row.recommended_p95_minutes, "mean_minutes": row.recommended_mean_minutes}
+        stated[curves[-1][0], found.gpus, row.size] = minutes | {"low": row.low, "high": row.high}
     for place, point in enumerate(points):
         if waits := stated.get((point.layout, point.gpus, point.job_size)):
-            points[place] = replace(point, p95_minutes=waits[0], mean_minutes=waits[1])
+            points[place] = replace(point, **waits)
     return points
 
 

@@ -354,7 +354,7 @@ def _confidence(one: Decision, found: Contest, advice: Recommendation, curve: Se
             f"This holds only once small jobs request MIG profiles; until then {one.gpus - one.cut_gpus:,} full GPUs "
             "serve all jobs and waits are longer: change the layout node by node."
         )
-    yield from filter(None, (_smaller_fleet(one, curve), resampled_waits(one)))
+    yield from filter(None, (_allocated_after(one, curve), _smaller_fleet(one, curve), resampled_waits(one)))
     if advice.waiting_hours_per_gpu_hour is not None and one.action == "buy":
         yield f"Each GPU-hour bought saves {advice.waiting_hours_per_gpu_hour:.2f} GPU-hours of waiting."
     weekly, measured = advice.growth.weekly, advice.headroom
@@ -456,6 +456,17 @@ def _smaller_fleet(decision: Decision, curve: Sequence[CurvePoint]) -> str:
         if point.gpus == most and point.p95_minutes > limits.get(point.job_size, math.inf)
     ]
     return f"With {most:,} GPUs the p95 queue wait would be {', '.join(missed)}." if missed else ""
+
+
+def _allocated_after(one: Decision, curve: Sequence[CurvePoint]) -> str:
+    """Share of the GPU-hours that jobs are allocated today and after a purchase; empty without a purchase."""
+    shares = {point.gpus: point.utilization for point in curve}
+    if one.action != "buy" or not {one.fleet_gpus, one.gpus} <= {*shares}:
+        return ""
+    today, after = (percent_text(shares[gpus]) for gpus in (one.fleet_gpus, one.gpus))
+    known = any(row.busy_gpu_hours is not None for row in one.teams if row.team != UNALLOCATED)
+    unknown = "" if known else " The use of allocated GPUs is not measured."
+    return f"Jobs are allocated {today} of the GPU-hours of {one.fleet_gpus:,} GPUs, {after} of {one.gpus:,}.{unknown}"
 
 
 def _use_known(one: Decision) -> str:

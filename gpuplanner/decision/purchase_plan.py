@@ -41,9 +41,10 @@ from gpuplanner.cost.capacity_portfolio import (
 )
 from gpuplanner.cost.energy_and_carbon import Facility, state_watts
 from gpuplanner.cost.period_costs import book_of, money, on_demand_price, ownerships, per_kwh_of, rate_of
-from gpuplanner.cost.showback import CENTS
+from gpuplanner.cost.showback import CENTS, NOT_STATED
 from gpuplanner.decision.comparison_record import compared
-from gpuplanner.forecast.demand_changes import MIN_GROWTH_WEEKS, fit_growth
+from gpuplanner.decision.decision_types import Decision, WeeklyGrowth
+from gpuplanner.forecast.demand_changes import MIN_GROWTH_WEEKS, WEEKS_IN_YEAR, fit_growth
 from gpuplanner.hardware.catalog import find_parameter, resolve_gpu_model
 from gpuplanner.planner.linear_model import LinearModel, SearchEffort
 from gpuplanner.planner.milp_solver import solve
@@ -62,7 +63,10 @@ class Purchase:
     """A portfolio and its assumptions: ``margin`` is GPU-hours that the decision provisions per allocated GPU-hour.
 
     - ``observed_gpus``, ``mean_gpus``: GPUs allocated on average in the record, and demanded over the months.
-    - ``growth_per_year``: None where it is unknown, for the reason ``growth_reason``: demand is flat then.
+    - ``growth_per_week``: Growth of the submitted work, as in the report; ``value`` is None for the stated reason.
+    - ``decision``: Recommendation of the report, whose number of GPUs the portfolio pays for.
+    - ``peak_gpus``: GPUs that the recommended policy provisions in an hour at most; infinite where it is unknown.
+    - ``unstated_gpus``: Installed GPUs whose ownership is not stated: taken as owned, and no advice is given.
     - ``load_duration_gpus``: GPUs that the load-duration rule commits for one term, all hours alike.
     - ``exhaustion``: Date when capacity is exhausted; None without one.
     """
@@ -73,8 +77,10 @@ class Purchase:
     margin: float
     observed_gpus: float
     mean_gpus: float
-    growth_per_year: float | None
-    growth_reason: str
+    growth_per_week: WeeklyGrowth
+    decision: Decision
+    peak_gpus: float
+    unstated_gpus: float
     offers: tuple[Offer, ...]
     rent: Rent
     portfolio: Portfolio
@@ -93,7 +99,8 @@ class Purchase:
             "all_reserved_at_the_mean": round(found.all_reserved, 2),
             "gap": round(found.gap, 9), "coverage": round(found.coverage, 6),
             "utilisation": round(found.utilisation, 6),
-            "margin": round(self.margin, 6), "growth_per_year": self.growth_per_year,
+            "margin": round(self.margin, 6), "growth_per_week": self.growth_per_week.value,
+            "recommended_gpus": self.decision.gpus, "unstated_gpus": self.unstated_gpus,
             "observed_gpus": round(self.observed_gpus, 6), "mean_gpus": round(self.mean_gpus, 6),
             "offers": self.offers, "rent": self.rent, "notes": list(self.notes),
         }  # fmt: skip
@@ -121,19 +128,35 @@ class Purchase:
         """The demand assumed, the advice with its saving, and how well commitments are used."""
         one = self.portfolio
         exhausted = "" if self.exhaustion is None else f" Capacity is exhausted on {self.exhaustion}."
-        grown, advice = f"unknown ({self.growth_reason})", f"Flat-demand case, no purchase advice: {self.action}"
-        if self.growth_per_year is not None:
-            grown, advice = f"{percent_text(self.growth_per_year, '+.1f')} a year", f"Recommended: {self.action}"
+        weekly, advice = self.growth_per_week, "Cheapest option for this capacity"
+        growth = f"growth unknown ({weekly.reason})"
+        if weekly.value is not None:
+            flat = "" if _slope(weekly) else ", not certain: taken as none"
+            growth = f"growth {percent_text(weekly.value, '+.1f')} per week, from the record{flat}"
+        if self.unstated_gpus or weekly.value is None:
+            advice = "Flat-demand case, no purchase advice; the cheapest option is"
+        if self.unstated_gpus:
+            advice = (
+                f"Ownership of {self.unstated_gpus:,.0f} GPUs is not stated; they are taken as owned, so this is no "
+                "purchase advice (--set ownership=owned, reserved or rented). The cheapest option is"
+            )
+        demand = (
+            f"{self.observed_gpus:,.1f} allocated in the record, times {self.margin:.2f} GPUs provisioned per "
+            f"allocated GPU{f', at most {self.peak_gpus:,.0f} in an hour' if self.peak_gpus < math.inf else ''}"
+        )
+        if self.decision.gpus > self.decision.fleet_gpus:
+            demand = f"in every hour the {self.decision.gpus:,} GPUs that meet the wait limit"
         begun = ", ".join(f"{gpus:,.0f} GPUs {kind} in month {month}" for kind, month, gpus in self.begin.iter_rows())
+        report = self.decision.sentence.partition(". ")[0].rstrip(".")
         saved = percent_text(1 - one.cost / one.all_rented, ".1f") if one.all_rented else ""
         saves = f" ({begun}); saves {one.all_rented - one.cost:,.0f} {self.currency} ({saved}) against on demand only"
         return (
-            f"Demand assumed over {self.months} months: mean {self.mean_gpus:,.0f} GPUs (observed: "
-            f"{self.observed_gpus:,.0f} allocated, times {self.margin:.2f} GPUs provisioned per allocated GPU), "
-            f"growth {grown}. {advice}{saves if begun and saved else ''}. Owned and committed GPUs cover "
-            f"{percent_text(one.coverage)} of demand and are used {percent_text(one.utilisation)}; optimality gap "
-            f"{percent_text(one.gap, '.2f')}. The load-duration rule commits {self.load_duration_gpus:,} GPUs for one "
-            f"term, owned ones included.{exhausted}"
+            f"Number of GPUs, as in the report: {report}. Capacity assumed over {self.months} months: "
+            f"mean {self.mean_gpus:,.1f} GPUs ({demand}), {growth}. {advice}: {self.action}"
+            f"{saves if begun and saved else ''}. Owned and committed GPUs cover "
+            f"{percent_text(one.coverage)} of this capacity, which needs {percent_text(one.utilisation)} of them on "
+            f"average; optimality gap {percent_text(one.gap, '.2f')}. Only costs are compared: no queue wait is "
+            f"simulated here.{exhausted}"
         )
 
     @property
@@ -145,16 +168,16 @@ class Purchase:
 
     @property
     def action(self) -> str:
-        """What is done in the first month: buy, reserve, or rent; wait where nothing is begun at all."""
+        """What is done in the first month: buy, reserve, or rent; wait where today's GPUs are enough."""
         now = {kind for (kind, month) in self.portfolio.begun if month == 0}
         if now:
             return "buy" if "owned" in now else "reserve"
         later = " and commit later" if self.portfolio.begun else ""
-        return "wait" + later if self.portfolio.coverage < 1 else "wait: today's GPUs are enough"
+        return "rent" + later if self.portfolio.coverage < 1 else "wait: today's GPUs are enough"
 
 
 def purchase(scenario: Scenario, months: int, *, risk: float = 0.0) -> Purchase:
-    """Choose what to commit over the months to come, for the fleet that the decision has on, not for demand alone."""
+    """Choose how to pay over the months to come for the GPUs that the decision recommends, not for demand alone."""
     known, decided = history(scenario), compared(scenario)
     price = on_demand_price(scenario, known.fleet, "portfolio")
     row = decided.row(decided.winner) or decided.today
@@ -163,10 +186,20 @@ def purchase(scenario: Scenario, months: int, *, risk: float = 0.0) -> Purchase:
     allocated, grows = _hours(scenario, known), decided.growth_per_week
     peak = math.inf if row is None or row.peak_gpus is None else float(row.peak_gpus)
     hours = np.minimum(allocated * margin, np.maximum(allocated, peak))
-    demand, growth = demand_paths(hours, months, seed=scenario.seed, growing=grows.value is not None)
+    slope, decision = _slope(grows), decided.decision
+    drawn, _ = demand_paths(hours, months, seed=scenario.seed, slope=None if grows.value is None else slope)
+    needed, passed, demand = float(decision.gpus) or math.inf, 0, []
+    for paths in drawn:
+        most = needed * np.exp(max(slope, 0.0) * (passed + np.arange(paths.shape[1])) / WEEK)[None, :]
+        # GPUs that are bought for the wait limit are there in every hour, and no more than the report recommends.
+        demand.append(most if decision.gpus > decision.fleet_gpus else np.minimum(paths, most))
+        passed += paths.shape[1]
     owners = ownerships(scenario, known, scenario_ledger(scenario))
-    share = float(owners.filter(ownership="owned")["share"].mean() or 0.0)  # type: ignore[arg-type]
-    held = known.fleet.gpus * share
+    owned, unstated = (
+        known.fleet.gpus * float(owners.filter(ownership=kind)["share"].sum()) / owners["gpu_model"].n_unique()
+        for kind in ("owned", NOT_STATED)
+    )
+    held = owned + unstated
     offers, notes = _offers(scenario, known, price.value)
     rent = rented(scenario, known, price.value, scenario.spot_share)
     if held:
@@ -179,9 +212,14 @@ def purchase(scenario: Scenario, months: int, *, risk: float = 0.0) -> Purchase:
     rule = reserve_level(hours, min(offer.per_gpu_month for offer in offers) / HOURS_PER_MONTH, price.value)
     ends = decided.exhaustion.date
     return Purchase(
-        months, scenario.currency, held, margin, float(allocated.mean()), float(np.mean(hours)), growth,
-        grows.reason or f"fewer than {MIN_GROWTH_WEEKS} weeks", tuple(offers), rent, found, rule, ends, tuple(notes),
+        months, scenario.currency, held, margin, float(allocated.mean()), float(np.mean(hours)), grows, decision,
+        float(max(allocated.max(initial=0.0), peak)), unstated, tuple(offers), rent, found, rule, ends, tuple(notes),
     )  # fmt: skip
+
+
+def _slope(weekly: WeeklyGrowth) -> float:
+    """Growth of the logarithm of the work a week; 0 where the interval does not exclude none, as in the report."""
+    return math.log1p(weekly.value or 0.0) if (weekly.low or 0.0) * (weekly.high or 0.0) > 0 else 0.0
 
 
 def _hours(scenario: Scenario, known: History) -> NDArray[np.float64]:
@@ -192,12 +230,12 @@ def _hours(scenario: Scenario, known: History) -> NDArray[np.float64]:
 
 
 def demand_paths(
-    hours: NDArray[np.float64], months: int, *, seed: int, paths: int = 50, growing: bool = True
+    hours: NDArray[np.float64], months: int, *, seed: int, paths: int = 50, slope: float | None = math.nan
 ) -> tuple[list[NDArray[np.float64]], float | None]:
     """GPUs demanded in the hours of each month, path by path: weeks of the past, at levels drawn by the law of growth.
 
-    Beside them the growth a year by this law; None where demand is not ``growing`` or too few weeks are known:
-    weeks are drawn as they were.
+    Beside them the growth a year by this law; None where ``slope`` is None or too few weeks are known: weeks are drawn
+    as they were. A ``slope`` of the logarithm a week takes the place of the growth of the law.
 
     Examples
     --------
@@ -210,10 +248,14 @@ def demand_paths(
     ahead = math.ceil(months * HOURS_PER_MONTH / WEEK)
     drawn = weeks[np.random.default_rng(seed).integers(len(weeks), size=(paths, ahead))]
     growth = None
-    if len(weeks) >= MIN_GROWTH_WEEKS and growing:
+    if len(weeks) >= MIN_GROWTH_WEEKS and slope is not None:
         law = fit_growth(weeks.mean(axis=1))
         growth = round(law.growth_per_year, 6)
         levels = law.paths(ahead, seed=seed, count=paths)
+        if math.isfinite(slope):
+            levels = levels * np.exp(
+                (slope - math.log1p(law.growth_per_year) / WEEKS_IN_YEAR) * np.arange(1, ahead + 1)
+            )
         drawn = drawn * (levels / np.maximum(drawn.mean(axis=2), 1e-9))[:, :, None]
     flat = drawn.reshape(paths, -1)
     edges = np.round(np.arange(months + 1) * HOURS_PER_MONTH).astype(int)

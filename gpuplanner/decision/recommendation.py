@@ -371,7 +371,7 @@ def team_rows(scenario: Scenario, waits: TeamWaits = MappingProxyType({})) -> tu
     jobs = dict(in_window.group_by("tenant").len().iter_rows())
     rows = []
     for row in hours_by_tenant(booked).sort("allocated_gpu_hours", descending=True).iter_rows(named=True):
-        measured = row["used"] + row["allocated_idle"] > 0
+        measured = (row["used"] or 0.0) + (row["allocated_idle"] or 0.0) > 0
         idle, busy = (float(row[name]) if measured else None for name in ("allocated_idle", "used"))
         hours, count = float(row["allocated_gpu_hours"]), int(jobs.get(row["tenant"], 0))
         rows.append(TeamRow(str(row["tenant"]), hours, idle, count, busy, *waits.get(row["tenant"], ())))

@@ -76,7 +76,7 @@ class Headline:
     fleet_note: str
     installed_gpu_hours: float
     allocated_gpu_hours: float
-    bucket_gpu_hours: Mapping[str, float]
+    bucket_gpu_hours: Mapping[str, float | None]
     small_jobs: int
     small_jobs_asking_too_much: int
     small_jobs_with_evidence: int
@@ -145,7 +145,7 @@ def headline_of(
         installed_gpus=fleet.installed.gpus,
         fleet_gpus=fleet.gpus,
         fleet_note=fleet.note,
-        installed_gpu_hours=sum(buckets.values()),
+        installed_gpu_hours=sum(hours or 0.0 for hours in buckets.values()),
         allocated_gpu_hours=float(tables["ledger_tenants"]["allocated_gpu_hours"].sum()),
         bucket_gpu_hours=buckets,
         **_small_jobs(known),

@@ -291,8 +291,8 @@ def findings(headline: Headline, tables: Mapping[str, pl.DataFrame], decision: D
 
 def _where_time_went(headline: Headline, tables: Mapping[str, pl.DataFrame]) -> str:
     buckets = {row["bucket"]: row for row in tables["ledger_buckets"].iter_rows(named=True)}
-    total = sum(row["gpu_hours"] for row in buckets.values())
-    share = {name: row["share"] for name, row in buckets.items()}
+    total = sum(row["gpu_hours"] or 0.0 for row in buckets.values())
+    share = {name: row["share"] or 0.0 for name, row in buckets.items()}
     allocated = share.get("used", 0.0) + share.get("no_telemetry", 0.0) + share.get("allocated_idle", 0.0)
     gpus = headline.installed_gpus
     part = percent_text(allocated, ".1f")
@@ -301,7 +301,7 @@ def _where_time_went(headline: Headline, tables: Mapping[str, pl.DataFrame]) -> 
         unknown = percent_text(share["no_telemetry"] / allocated)
         text += f"; no activity was measured for {unknown} of these, so use is unknown"
     elif "allocated_idle" in share:
-        top = tables["ledger_tenants"].sort("allocated_idle", descending=True).row(0, named=True)
+        top = tables["ledger_tenants"].sort("allocated_idle", descending=True, nulls_last=True).row(0, named=True)
         idle = percent_text(share["allocated_idle"], ".1f")
         text += f"; {idle} were allocated but idle, {top['tenant']} most: {top['allocated_idle']:,.0f} GPU-hours"
     causes = {"unallocated": "without a waiting job", "fragmented": "fragmented, too few per node for a waiting job",

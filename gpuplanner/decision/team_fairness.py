@@ -414,11 +414,13 @@ def why_it_waited(row: dict[str, Any], pairs: pl.DataFrame, *, quotas: bool = Tr
             most = f"{others['borrower'][0]}, {others['gpu_hours'][0]:,.1f}"
             parts.append(f"{above:,.1f} while other teams were above their fair share (most: {most})")
         step = (
-            "Allow reclaim from borrowers (preemption), or limit borrowing." if quotas else "Set quotas, or add GPUs."
+            "With quotas, allow reclaim from borrowers (preemption), or limit borrowing."
+            if quotas
+            else "Set quotas, or add GPUs."
         )
         if above < 2 * idle:
             step = "GPUs were idle in much of this time: reduce fragmentation first."
         return f"{why} Its shortfall was {owed:,.1f} GPU-hours: {', '.join(parts)}.", step
     short = f"Its shortfall was only {owed:,.1f} GPU-hours."
     received = "It received its fair share." if owed <= TINY_GPU_HOURS else short
-    return f"{why} {received}", "Raise its quota, at the cost of others, or add GPUs." if quotas else "Add GPUs."
+    return f"{why} {received}", "Set or raise its quota, at the cost of others, or add GPUs." if quotas else "Add GPUs."

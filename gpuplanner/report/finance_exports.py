@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 import warnings
@@ -22,9 +23,8 @@ from gpuplanner.core.execution import import_optional
 from gpuplanner.core.output_writing import write_atomically, write_csv_safe
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.units import LOCALES, UNALLOCATED, localize_text
-from gpuplanner.cost.cost_review import UNITS, CostReview, basis_of, cost_review, price_rows, price_text
+from gpuplanner.cost.cost_review import CostReview, basis_of, cost_review, price_rows, price_text
 from gpuplanner.cost.energy_and_carbon import AMOUNTS
-from gpuplanner.cost.showback import CENTS
 from gpuplanner.decision.comparison_record import target_in_words
 from gpuplanner.decision.study import Study
 from gpuplanner.report.first_screen import Links, confidence_rows, next_steps
@@ -266,7 +266,7 @@ def _write_table(sheet: Library, formats: _Formats, frame: pl.DataFrame, sums: C
         for row, value in enumerate(values, start=1):
             _write_cell(sheet, row, column, value, formats, style)
         sheet.set_column(column, column, _width(sheet_heading(series.name), values))
-        if series.name in sums:
+        if series.name in sums and (series.is_empty() or series.count()):  # what no row knows has no total
             _write_sum(sheet, frame.height, column, series, formats(num_format=number, bold=True, top=1))
     if frame.width:
         sheet.autofilter(0, 0, frame.height, frame.width - 1)
@@ -438,7 +438,7 @@ SHEETS = {
     "next_steps": ("Next steps", []),
     "ledger_buckets": ("GPU-hour ledger", ["gpu_hours"]),
     "ledger_tenants": ("Teams", ["allocated_gpu_hours", "used", "no_telemetry", "allocated_idle"]),
-    "teams": ("Fair share", ["allocated_gpu_hours", "shortfall_gpu_hours"]),
+    "teams": ("Fair share", ["larger_share_gpu_hours", "shortfall_gpu_hours"]),
     "costs": ("Costs", []),
     "energy": ("Energy and carbon", ["gpu_hours", "energy_kwh", "location_kg", "market_kg", "embodied_kg"]),
     "policies": ("Policy comparison", []),
@@ -454,8 +454,11 @@ SHEETS = {
 none: its sums stand on a sheet of their own."""
 COST_SHEETS = {"tenant": "Cost by team", "bucket": "Cost by GPU time", "end": "Cost by end of job"}
 """Sheets of cost in every workbook, by the table of the review."""
+COST_SUMS = ("cost", "gpu_hours", "energy_kwh")
+"""Columns of these sheets that are added up at the foot."""
 BY_PERIOD = {
     "policies": {"gpu_hours": "weekly_gpu_hours", "gpu_hours_promised": "expected_weekly_gpu_hours"},
+    "teams": {"allocated_gpu_hours": "larger_share_gpu_hours"},
     "wait_curve": {"gpu_hours": "weekly_gpu_hours"}, "rightsizing": {"gpu_hours": "whole_run_gpu_hours"},
 }  # fmt: skip
 """Columns whose period a sheet has to name."""
@@ -490,10 +493,11 @@ def write_cost_workbook(
 ) -> Path:
     """Write a review of a month as a workbook for finance: charge lines as a bill is read, and what they sum to."""
     sheets = {"Costs": review.costs, "Cost by job": review.by_job,
-              "Cost by ownership": review.breakdown("ownership"), "Energy and carbon": cells_in_words(review.states),
-              "Prices": price_rows(review), **(more or {})}  # fmt: skip
+              "Cost by ownership": review.breakdown("ownership").head(-1),
+              "Energy and carbon": cells_in_words(review.states), "Prices": price_rows(review),
+              **(more or {})}  # fmt: skip
     told = {"Period": _period(*review.period), "Missing": " ".join(review.missing) or "nothing"}
-    totals = {"Energy and carbon": list(AMOUNTS)}
+    totals = {"Energy and carbon": list(AMOUNTS), "Cost by ownership": COST_SUMS}
     return _with_totals(path, sheets, review, title=review.name, notes=told, totals=totals, locale=locale)
 
 
@@ -505,10 +509,9 @@ def _with_totals(
     lines, summary = sheets.get("Costs", pl.DataFrame()), None
     if lines.height:
         lines = lines.with_columns(pl.selectors.datetime().dt.strftime(FOCUS_TIME))
-        units = {UNITS[name]: Decimal(value) for name, value in review.unit_costs.items() if value is not None}
-        unit_costs = pl.DataFrame({"name": list(units), "cost": pl.Series(list(units.values()), dtype=CENTS)})
-        parts = {name: review.breakdown(by) for by, name in COST_SHEETS.items()}
-        sheets = {**sheets, "Costs": lines, **parts, "Unit costs": unit_costs}
+        parts = {name: review.breakdown(by).head(-1) for by, name in COST_SHEETS.items()}
+        sheets = {**sheets, "Costs": lines, **parts, "Unit costs": review.units}
+        totals = {**totals, **dict.fromkeys(COST_SHEETS.values(), COST_SUMS)}
         # What no line knows has no total: it is not zero.
         totalled = {total: column for total, (column, _) in NAMED.items() if lines[column].count()}
         facts = {"Price basis": review.price_basis.strip(), "Price per GPU-hour": review.rate_text,
@@ -517,8 +520,31 @@ def _with_totals(
         notes = {**notes, "Cost": f"{review.total_text}. {review.bridge}"}
     cost = {"cost": f"cost_{review.currency.lower()}"}
     sheets = {name: table.rename(cost, strict=False) for name, table in sheets.items() if table.width}
-    totals = {name: columns for name, columns in totals.items() if columns and name in sheets}
+    totals = {
+        name: [cost.get(column, column) for column in columns if cost.get(column, column) in sheets[name].columns]
+        for name, columns in totals.items() if name in sheets
+    }  # fmt: skip
     return write_workbook(path, sheets, title=title, notes=notes, totals=totals, summary=summary, locale=locale)
+
+
+def carbon_text(study: Study) -> str:
+    """The carbon factor with its region or file, and that the default region is an assumption."""
+    asked, factor = study.scenario, study.provenance.carbon
+    if asked.carbon_file is not None:
+        return f"hourly factors of {Path(asked.carbon_file).name}"
+    assumed = "assumed" if asked.carbon_region == Scenario().carbon_region else "as set"
+    region = f"{factor.gco2e_per_kwh:g} g CO2e per kWh, {asked.carbon_region} ({assumed}, --set carbon_region=…)"
+    return f"{region}; {factor.source}; {factor.year}"
+
+
+def _fair_share_note(study: Study) -> dict[str, str]:
+    """Which quotas the sheet of fair shares rests on, and why its GPU-hours differ from those of the other sheets."""
+    if "team_facts" not in study.tables:
+        return {}
+    quotas = json.loads(study.tables["team_facts"]["facts"][0])["notes"]
+    counts = "Fair share counts a MIG slice by the larger of its compute and memory share, and jobs that still run to"
+    others = "the end of the last full hour; all other sheets count compute slices to the end of the data."
+    return {"Fair share": " ".join([*quotas, counts, others])}
 
 
 def _period(begin: object, end: object) -> str:
@@ -531,7 +557,7 @@ def notes(study: Study) -> Mapping[str, str]:
     stated = [f"{name} = {own}" for name, (_, own) in Scenario().diff(study.scenario).items()]
     return {
         "Decision": study.decision.sentence,
-        **dict(confidence_rows(study.decision)),
+        **dict(confidence_rows(study.decision, study.provenance.doubts)),
         "Period": _period(study.headline.observed_from, study.headline.observed_to),
         "Source": f"{trace.source}, {trace.rows_kept:,} of {trace.rows_in:,} rows kept",
         "Fleet": f"{study.headline.fleet_gpus} GPUs of {study.headline.gpu_model or study.headline.boards}, "
@@ -540,7 +566,8 @@ def notes(study: Study) -> Mapping[str, str]:
         "Evaluation window": _period(study.comparison.judged_from, study.comparison.judged_to),
         "Wait limit": target_in_words(study.comparison),
         "Price": "none" if price is None else f"{price_text(price)}; {price.source}; newest of {price.date}",
-        "Carbon": f"{study.provenance.carbon.source}; {study.provenance.carbon.year}",
+        "Carbon": carbon_text(study),
+        **_fair_share_note(study),
         "Scenario": "; ".join(stated) or "all defaults",
         "Input files": "; ".join(f"{name}: sha256 {sha}" for name, sha in sorted(study.provenance.inputs.items())),
         "gpuplanner": str(study.provenance.gpuplanner),

@@ -617,16 +617,15 @@ def _missing(one: Decision) -> str:
 
 
 def _facts(one: Decision, doubts: Sequence[str], links: Links) -> str:
-    rows = [(name, safe(text)) for name, text in confidence_rows(one)]
-    rows += [("Caution", "<br>".join(map(safe, doubts)))] if doubts else []
+    rows = [(name, safe(text)) for name, text in confidence_rows(one, doubts)]
     opened = "".join(f'<a href="{safe(path)}">{safe(name)}</a> ' for name, path in links)
     rows += [("Download", opened)] if opened else []
     body = "".join(f"<dt>{name}</dt><dd>{text}</dd>" for name, text in rows)
     return f'<dl class="facts">{body}</dl>' if rows else ""
 
 
-def confidence_rows(one: Decision) -> Iterator[tuple[str, str]]:
-    """Confidence, financial impact and assumptions: name and text of each."""
+def confidence_rows(one: Decision, doubts: Sequence[str] = ()) -> Iterator[tuple[str, str]]:
+    """Confidence, financial impact, assumptions and cautions: name and text of each."""
     if one.confidence:
         yield "Confidence", " ".join(one.confidence)
     if one.action != "none" and one.financial_impact.basis:
@@ -634,6 +633,8 @@ def confidence_rows(one: Decision) -> Iterator[tuple[str, str]]:
     owner = f"ownership of the GPUs: {one.financial_impact.ownership} (--set ownership=…)"
     if one.assumptions:
         yield "Assumptions", " · ".join((owner, *one.assumptions))
+    if doubts:
+        yield "Caution", " ".join(doubts)
 
 
 def _with_command(step: NextStep) -> str:

@@ -166,10 +166,12 @@ def _electricity_formula(study: Study) -> Formula:
 
 def _period_formulas(study: Study) -> list[Formula]:
     headline, tables = study.headline, study.tables
-    buckets, tenants = shown_buckets(tables["ledger_buckets"]), shown_tenants(tables["ledger_tenants"])
+    buckets, tenants = tables["ledger_buckets"], tables["ledger_tenants"]
     ended, costs, energy = tables["ended"], tables["costs"], tables["energy"]
     carbon_factor = study.provenance.carbon.gco2e_per_kwh
-    price, basis = ({"price per GPU-hour": headline.price_per_gpu_hour}, cost_review(study.scenario).price_basis)
+    rate, basis = headline.price_per_gpu_hour, cost_review(study.scenario).price_basis
+    # Unrounded: it is multiplied by hours.
+    price: dict[str, float | str | None] = {"price per GPU-hour": None if rate is None else f"{rate:,.6g}"}
     return [
         Formula(
             "installed", "Installed GPU-hours", _total(buckets, "gpu_hours"), "GPU-hours",
@@ -208,29 +210,6 @@ def _period_formulas(study: Study) -> list[Formula]:
             {"g CO2e per kWh": carbon_factor}, energy, "tables/energy.parquet",
         ),
     ]  # fmt: skip
-
-
-def shown_buckets(buckets: pl.DataFrame) -> pl.DataFrame:
-    """Buckets of a ledger; used and idle hours are unknown where no use of allocated GPUs was measured.
-
-    Examples
-    --------
-    >>> hours = {"used": 0.0, "no_telemetry": 8.0, "allocated_idle": 0.0, "unallocated": 2.0}
-    >>> table = pl.DataFrame({"bucket": list(hours), "gpu_hours": list(hours.values()), "share": 0.1})
-    >>> shown_buckets(table)["gpu_hours"].to_list()
-    [None, 8.0, None, 2.0]
-    """
-    hours = dict(buckets.select(pl.col("bucket").cast(pl.String), "gpu_hours").iter_rows())
-    if hours.get("used") or hours.get("allocated_idle") or not hours.get("no_telemetry"):
-        return buckets
-    unknown = pl.col("bucket").cast(pl.String).is_in(["used", "allocated_idle"])
-    return buckets.with_columns(pl.when(~unknown).then(pl.col("gpu_hours", "share")))
-
-
-def shown_tenants(tenants: pl.DataFrame) -> pl.DataFrame:
-    """Teams of a ledger; used and idle hours are unknown for teams without telemetry."""
-    unknown = (pl.col("used") == 0) & (pl.col("allocated_idle") == 0) & (pl.col("no_telemetry") > 0)
-    return tenants.with_columns(pl.when(~unknown).then(pl.col("used", "allocated_idle")))
 
 
 def _total_if_any(rows: pl.DataFrame, column: str) -> float | None:

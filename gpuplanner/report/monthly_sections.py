@@ -20,7 +20,7 @@ from gpuplanner.report import html_page as page
 from gpuplanner.report.cost_and_forecast_sections import month_parts
 from gpuplanner.report.figure_formats import safe
 from gpuplanner.report.first_screen import BUNDLE, Links, first_screen, peaks_figure
-from gpuplanner.report.formulas import formulas, shown_buckets, shown_tenants, value_text
+from gpuplanner.report.formulas import formulas, value_text
 from gpuplanner.report.html_page import Section
 from gpuplanner.report.policy_and_team_sections import placements, ways
 from gpuplanner.report.policy_and_team_sections import teams as shared_by
@@ -236,8 +236,8 @@ def quality(study: Study) -> Section:
 
 def ledger(study: Study) -> Section:
     """Installed GPU-hours by bucket and team."""
-    buckets = shown_buckets(study.tables["ledger_buckets"])
-    tenants = shown_tenants(study.tables["ledger_tenants"])
+    buckets = study.tables["ledger_buckets"]
+    tenants = study.tables["ledger_tenants"]
     largest = buckets.sort("gpu_hours", descending=True, nulls_last=True).row(0, named=True)
     heaviest = tenants.row(0, named=True) if tenants.height else {"tenant": "-", "allocated_gpu_hours": 0.0}
     return page.section(

@@ -8,7 +8,7 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from email.message import EmailMessage
 from email.policy import SMTP
 from html import escape, unescape
@@ -87,14 +87,14 @@ def plain(html: str) -> str:
     return " ".join(unescape(_TAG.sub("", html.replace("<br>", " "))).split())
 
 
-def message_text(found: Comparison, title: str, period: str, links: Links) -> str:
+def message_text(found: Comparison, title: str, period: str, links: Links, doubts: Sequence[str] = ()) -> str:
     """The decision as a message of at most :data:`LONGEST_MESSAGE` characters; what matters least is left out first."""
     one = found.decision
     parts = [
         [f"{title}, {period}, {fleet_words(one)}", "", one.sentence, ""],
         [f"{label}: {value}" + (f" ({detail})" if detail else "") for label, value, detail in _cards(found)],
         ["", "Next steps:", *(f"{number}. {step}" for number, step in enumerate(next_steps(one, links), start=1))],
-        ["", *(f"{name}: {text}" for name, text in confidence_rows(one))],
+        ["", *(f"{name}: {text}" for name, text in confidence_rows(one, doubts))],
         ["", "GPU-hours allocated by team:", *(f"{row[0]}: {row[2]}" for row in teams_table(one).rows())],
     ]
     lines: list[str] = []
@@ -106,7 +106,7 @@ def message_text(found: Comparison, title: str, period: str, links: Links) -> st
     return "\n".join(lines)[:LONGEST_MESSAGE].rstrip() + "\n"
 
 
-def markdown_text(found: Comparison, title: str, period: str, links: Links) -> str:
+def markdown_text(found: Comparison, title: str, period: str, links: Links, doubts: Sequence[str] = ()) -> str:
     """The decision as Markdown: for a wiki, an issue or a commit."""
     one = found.decision
     lines = [f"# {_cell(title)}", "", f"**{_cell(one.sentence)}**", ""]
@@ -119,7 +119,7 @@ def markdown_text(found: Comparison, title: str, period: str, links: Links) -> s
         head = table.columns
         lines += ["", "## By team", "", f"| {' | '.join(head)} |", f"|---|{'---:|' * (len(head) - 1)}"]
         lines += [f"| {' | '.join(_cell(cell) for cell in row)} |" for row in table.rows()]
-    lines += ["", *(f"**{name}.** {_cell(text)}\n" for name, text in confidence_rows(one))]
+    lines += ["", *(f"**{name}.** {_cell(text)}\n" for name, text in confidence_rows(one, doubts))]
     lines.append(" · ".join(f"[{name}]({path})" for name, path in (("Page", "index.html"), *links)))
     return "\n".join(lines) + "\n"
 

@@ -156,9 +156,10 @@ def _written(folder: Path, study: Study, body: str, aside: str) -> None:
             back + aside, title=f"{title}, appendix", subtitle=_subtitle(study), provenance=notes(study),
             locale=write,
         ),
-        "message.txt": localize_text(message_text(study.comparison, title, period(study), links(study)), write),
-        "summary.md": localize_text(markdown_text(study.comparison, title, period(study), links(study)), write),
     }  # fmt: skip
+    said = (study.comparison, title, period(study), links(study), study.provenance.doubts)
+    texts |= {"message.txt": localize_text(message_text(*said), write)}
+    texts |= {"summary.md": localize_text(markdown_text(*said), write)}
     for name, text in texts.items():
         (folder / name).write_text(text, encoding="utf-8")
     tables_into(folder / TABLES, study.tables)

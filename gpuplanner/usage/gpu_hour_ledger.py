@@ -374,7 +374,8 @@ def hours_by_bucket(ledger: pl.DataFrame) -> pl.DataFrame:
     Returns
     -------
     polars.DataFrame, shape (9, 3)
-        ``bucket``, ``gpu_hours`` [GPU h], ``share`` [0-1] (0 for an empty ledger).
+        ``bucket``, ``gpu_hours`` [GPU h], ``share`` [0-1] (0 for an empty ledger); null for used and idle hours where
+        no use of allocated GPUs was measured.
 
     Examples
     --------
@@ -389,7 +390,11 @@ def hours_by_bucket(ledger: pl.DataFrame) -> pl.DataFrame:
     total = sum(hours)
     shares = [part / total if total > 0 else 0.0 for part in hours]
     names = pl.Series(BUCKETS, dtype=pl.Enum(BUCKETS))
-    return pl.DataFrame({"bucket": names, "gpu_hours": hours, "share": shares})
+    table = pl.DataFrame({"bucket": names, "gpu_hours": hours, "share": shares})
+    if sums.get("used") or sums.get("allocated_idle") or not sums.get("no_telemetry"):
+        return table
+    measured = pl.col("bucket").cast(pl.String).is_in(["used", "allocated_idle"])
+    return table.with_columns(pl.when(~measured).then(pl.col("gpu_hours", "share")))
 
 
 def hours_by_tenant(ledger: pl.DataFrame) -> pl.DataFrame:
@@ -399,8 +404,8 @@ def hours_by_tenant(ledger: pl.DataFrame) -> pl.DataFrame:
     -------
     polars.DataFrame
         ``tenant``, ``allocated_gpu_hours`` and its parts ``used``, ``unobserved``, ``allocated_idle`` [GPU h], and
-        ``idle_share`` [0-1] (held idle, of what was observed; null if nothing was); most held first. Time
-        that nobody held is not in it.
+        ``idle_share`` [0-1] (held idle, of what was observed); used and idle are null for a tenant of whom
+        nothing was observed. Most held first. Time that nobody held is not in it.
 
     Examples
     --------
@@ -417,6 +422,7 @@ def hours_by_tenant(ledger: pl.DataFrame) -> pl.DataFrame:
         .group_by("tenant", maintain_order=True)
         .agg(allocated_gpu_hours=hours.sum(), **parts)
         .with_columns(idle_share=pl.when(observed > 0).then(pl.col("allocated_idle") / observed))
+        .with_columns(pl.when((observed > 0) | (pl.col("no_telemetry") == 0)).then(pl.col("used", "allocated_idle")))
         .sort("allocated_gpu_hours", "tenant", descending=[True, False])
     )
 
@@ -437,7 +443,7 @@ def unused_share(ledger: pl.DataFrame) -> dict[str, float]:
     0.0
     """
     shares = dict(hours_by_bucket(ledger).select(pl.col("bucket").cast(pl.String), "share").iter_rows())
-    parts = {bucket: shares[bucket] for bucket in UNUSED_BUCKETS}
+    parts = {bucket: shares[bucket] or 0.0 for bucket in UNUSED_BUCKETS}
     return parts | {"unused": sum(parts.values())}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from datetime import timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -15,6 +16,8 @@ import pytest
 
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.cost.cost_review import cost_review
+from gpuplanner.decision.comparison_record import compared
+from gpuplanner.decision.decision_types import WeeklyGrowth
 from gpuplanner.decision.purchase_plan import purchase
 from gpuplanner.decision.study import Study
 from gpuplanner.ingest.dataset_writer import write_dataset
@@ -210,3 +213,104 @@ def test_tenants_share_a_bill_to_the_cent_and_one_that_does_not_reconcile_is_ref
     assert code == 1
     assert "-22,033.3" in err
     assert "largest lines" in err
+
+
+LOT = (
+    "owned:\n- {gpu_model: MODEL, gpus: 64, capex: 43830, unit: USD per GPU, bought: 2025-01-01, life_years: 5, "
+    "source: invoice}\n"
+)
+
+
+@pytest.fixture
+def unstated(tmp_path: Path) -> Path:
+    """The sample as a dataset that does not state the ownership of its GPUs."""
+    trace = load_dataset("sample")
+    inventory = trace.inventory.drop("ownership")
+    write_dataset(trace.with_tables(inventory=inventory), tmp_path / "out" / "data")
+    return tmp_path / "out" / "data"
+
+
+def test_a_price_book_is_used_or_refused(unstated: Path, tmp_path: Path, command):
+    book = tmp_path / "prices.yaml"
+    book.write_text(LOT.replace("MODEL", "H100-80GB-SXM5"))
+    words = ("cost", str(unstated), "--price-book", str(book))
+    code, _, err = command(*words)
+    assert code == 3
+    assert "expected the ownership of the H100-80GB-SXM5 GPUs" in err
+    assert "--set ownership=owned" in err
+    code, out, _ = command(*words, "--set", "ownership=owned")
+    assert code == 0
+    assert "at your rate (1" in out
+    code, out, err = command(*words, "--set", "ownership=rented")
+    assert code == 0
+    assert "the row owned, H100-80GB-SXM5, is not used for this cost" in err
+    book.write_text(LOT.replace("MODEL", "A100-40GB"))
+    code, _, err = command(*words, "--set", "ownership=owned")
+    assert code == 3
+    assert "expected a row of H100-80GB-SXM5; got A100-40GB" in err
+
+
+def test_a_dataset_takes_its_settings_from_the_scenario_beside_it(unstated: Path, tmp_path: Path, command):
+    (unstated.parent / "scenario.yaml").write_text(Scenario(name="mine", data="data", ownership="owned").to_yaml())
+    (tmp_path / "prices.yaml").write_text(LOT.replace("MODEL", "H100-80GB-SXM5"))
+    totals = set()
+    for given in (unstated, unstated.parent, unstated.parent / "scenario.yaml"):
+        code, out, err = command("cost", str(given), "--json", "--price-book", str(tmp_path / "prices.yaml"))
+        assert code == 0, err
+        totals.add(json.loads(out)["total"])
+        assert json.loads(out)["price_basis"] == "at your rate"
+    assert len(totals) == 1
+
+
+def test_charge_lines_of_several_months_are_refused_without_a_month(tmp_path: Path, command):
+    times = "2026-01-20T00:00:00Z,2026-01-20T01:00:00Z,2026-02-10T00:00:00Z"
+    jobs = f"job_id,user,team,submit,start,end,gpus\n1,a,b,{times},4\n"
+    (tmp_path / "jobs.csv").write_text(jobs)
+    code, _, err = command("ingest", "auto", str(tmp_path / "jobs.csv"), "-o", str(tmp_path / "two"))
+    assert code == 0, err
+    words = ("cost", str(tmp_path / "two"), "--gpu-model", "H100-80GB-SXM5", "--set", "price_usd_per_gpu_hour=2")
+    code, _, err = command(*words, "--focus", str(tmp_path / "bill.csv"))
+    assert code == 3
+    assert "one calendar month" in err
+    assert command(*words, "--month", "2026-02", "--focus", str(tmp_path / "bill.csv"))[0] == 0
+
+
+def test_unit_costs_state_what_is_divided_by_what(quick: Scenario):
+    found = cost_review(quick)
+    for _, cost, basis, amount, count in found.units.iter_rows():
+        assert float(cost) == pytest.approx(float(amount) / count, abs=0.01)
+        assert (amount == found.total) == basis.startswith("all installed")
+
+
+@pytest.mark.long
+def test_ways_to_pay_are_for_the_gpus_that_the_report_recommends(quick: Scenario, study: Study):
+    found = purchase(quick, 12)
+    assert found.decision == study.decision
+    assert study.decision.sentence.partition(". ")[0] in found.sentence
+    assert "no queue wait is simulated" in found.sentence
+
+
+def test_gpus_of_unstated_ownership_are_no_purchase_advice(unstated: Path, quick: Scenario):
+    found = purchase(quick.but(data=str(unstated)), 3)
+    assert found.unstated_gpus == found.held_gpus == 64
+    assert (
+        "Ownership of 64 GPUs is not stated; they are taken as owned, so this is no purchase advice" in found.sentence
+    )
+
+
+def test_a_purchase_is_paid_for_in_every_hour(quick: Scenario, monkeypatch: pytest.MonkeyPatch):
+    """The report buys 8 GPUs for the 64 owned: these 8 are needed in every hour, and nothing else."""
+    known = compared(quick)
+    weekly = WeeklyGrowth(0.001, -0.001, 0.003)
+    buys = replace(
+        known.decision, action="buy", gpus=72, fleet_gpus=64, sentence="Buy 8 GPUs for the 64 H100s. Waits fall."
+    )
+    monkeypatch.setattr(
+        "gpuplanner.decision.purchase_plan.compared", lambda _: replace(known, decision=buys, growth_per_week=weekly)
+    )
+    found = purchase(quick, 12)
+    assert found.mean_gpus == 72
+    assert found.begin.rows() == [("reserved_1y", 1, 8.0)]
+    assert found.portfolio.coverage == 1
+    assert "Number of GPUs, as in the report: Buy 8 GPUs for the 64 H100s." in found.sentence
+    assert "growth +0.1 % per week, from the record, not certain: taken as none" in found.sentence

@@ -40,8 +40,16 @@ def test_buckets_stand_in_order_and_sum_to_one(ledger):
 def test_tenants_show_idleness_of_what_was_observed(ledger):
     assert hours_by_tenant(ledger).rows() == [
         ("a", 8.0, 5.0, 2.0, 1.0, pytest.approx(1 / 6)),
-        ("b", 4.0, 0.0, 4.0, 0.0, None),
+        ("b", 4.0, None, 4.0, None, None),
     ]
+
+
+def test_use_that_nothing_measured_is_unknown_and_not_zero(ledger):
+    unmeasured = ledger.filter(~pl.col("bucket").cast(pl.String).is_in(["used", "allocated_idle"]))
+    hours = dict(hours_by_bucket(unmeasured).select(pl.col("bucket").cast(pl.String), "gpu_hours").iter_rows())
+    assert hours["used"] is hours["allocated_idle"] is None
+    assert hours["no_telemetry"] == 6.0
+    assert unused_share(unmeasured)["allocated_idle"] == 0.0
 
 
 def test_dark_share_by_part(ledger):
