@@ -20,7 +20,7 @@ from pathlib import Path
 import polars as pl
 
 from gpuplanner.core.scenario import Scenario
-from gpuplanner.decision.replanning import advice_of, keep, look, state_of
+from gpuplanner.decision.replanning import evaluate_fleet, read_past_advice, read_watch_state, save_watch_state
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
@@ -61,10 +61,10 @@ def many_looks(count: int, place: Path) -> list[float]:
         now = replace(fleet, days=ON_RECORD + number * STEP_DAYS)
         since = now.end - timedelta(days=ON_RECORD)
         _Late(**(vars(now) | {"since": since})).write(data)
-        state = state_of(out)
-        found = look(asked, 6, advice_of(out, state))
-        state = state.after(found, str(number))
-        keep(out, state, found)
+        state = read_watch_state(out)
+        found = evaluate_fleet(asked, 6, read_past_advice(out, state))
+        state = state.add_evaluation(found, str(number))
+        save_watch_state(out, state, found)
         held.append(resident())
         if number in (1, 10) or number % 100 == 0:
             say(f"{state.looks:6} {state.packs:6} {state.judged:6} {state.regret:8.0f} {resident():7.0f} {used():7.0f}")
@@ -99,7 +99,7 @@ def one_look(gpus: int, place: Path) -> None:
         replace(fleet, days=days).write(place / "trace")
         process = subprocess.Popen(command)
         _, status, told = os.wait4(process.pid, 0)
-        state = state_of(place / "watch")
+        state = read_watch_state(place / "watch")
         say(
             f"{state.gpus} GPUs, day {days}: {told.ru_utime + told.ru_stime:.1f} CPU s, "
             f"{told.ru_maxrss / 1024:.0f} MiB, {state.judged} judged, exit {os.waitstatus_to_exitcode(status)}"

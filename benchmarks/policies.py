@@ -178,7 +178,7 @@ def contest_of(answer: Answer) -> Contest | None:
     contest = answer.contest
     if contest is None or contest.holdout:
         return contest
-    arena, days = contest.arena, int(contest.asked.seen_s // SECONDS_PER_DAY)
+    arena, days = contest.arena, int(contest.asked.observed_s // SECONDS_PER_DAY)
     split = holdout_from(replace(contest.asked, starts_assumed=False), arena, days)
     if split is None:
         return None

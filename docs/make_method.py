@@ -19,10 +19,10 @@ from gpuplanner.core.units import SECONDS_PER_MINUTE
 from gpuplanner.decision.capacity_answers import keep
 from gpuplanner.decision.comparison_record import compared, curve_table, service_table
 from gpuplanner.decision.explained_waits import cause_table, explain_waits, sum_waits
-from gpuplanner.decision.recommendation import wait_model
-from gpuplanner.decision.requests import asked_of
+from gpuplanner.decision.recommendation import build_wait_model
+from gpuplanner.decision.requests import read_replay_inputs
 from gpuplanner.decision.wait_causes import CAUSES
-from gpuplanner.decision.wait_curve import WaitModel, fleet_of_pools, pools_of
+from gpuplanner.decision.wait_curve import WaitModel, join_pools, split_by_profiles
 from gpuplanner.report import chart_theme as theme
 from gpuplanner.usage.job_history import history
 
@@ -33,7 +33,7 @@ DRAWS = 10
 
 def causes_chart(model: WaitModel) -> alt.Chart:
     """Hours waited by job size and cause."""
-    hours = cause_table(sum_waits(model.asked, model.waits).causes.job_size)
+    hours = cause_table(sum_waits(model.inputs, model.waits).causes.job_size)
     long = hours.unpivot(CAUSES, index="name", variable_name="cause", value_name="hours").filter(pl.col("hours") > 0)
     long = long.with_columns(pl.col("cause").str.replace_all("_", " "))
     return (
@@ -51,7 +51,7 @@ def arrivals_chart(model: WaitModel) -> alt.LayerChart:
     """Waits of each size, observed and in the replay from the arrivals."""
     waits = model.waits
     rows = [
-        (model.names[number], what, float(values[waits.judged & (model.size == number)].sum()) / 3600)
+        (model.size_names[number], what, float(values[waits.judged & (model.size_of_job == number)].sum()) / 3600)
         for number in model.sizes
         for what, values in (("observed", waits.waited_s), ("simulated", waits.simulated_s))
     ]
@@ -70,17 +70,17 @@ def arrivals_chart(model: WaitModel) -> alt.LayerChart:
 
 def interval_chart(model: WaitModel) -> alt.LayerChart:
     """The curve of each drawn record, thin, under that of the record itself, for the size that waits longest."""
-    pools, today = pools_of(model.asked.fleet), keep(model, None).units
+    pools, today = split_by_profiles(model.inputs.fleet), keep(model, None).units
     fleets = [
-        fleet_of_pools(pools, [max(round(factor * count), 1) for count in today]) for factor in np.linspace(0.5, 2, 13)
+        join_pools(pools, [max(round(factor * count), 1) for count in today]) for factor in np.linspace(0.5, 2, 13)
     ]
-    number = int(np.argmax(model.percentiles(model.asked.fleet, 0)))
+    number = int(np.argmax(model.percentiles(model.inputs.fleet, 0)))
     rows = []
     for fleet in fleets:
         gpus = int(fleet.gpus.sum())
         for row in range(1 + DRAWS):
             wait = float(model.percentiles(fleet, row)[number]) / SECONDS_PER_MINUTE
-            rows.append((gpus, "record" if row == 0 else f"draw {row}", min(wait, model.asked.seen_s / 60)))
+            rows.append((gpus, "record" if row == 0 else f"draw {row}", min(wait, model.inputs.observed_s / 60)))
     frame = pl.DataFrame(rows, schema=["gpus", "of", "minutes"], orient="row")
     base = alt.Chart(frame).encode(
         x=alt.X("gpus:Q", title="GPUs"),
@@ -94,8 +94,8 @@ def interval_chart(model: WaitModel) -> alt.LayerChart:
 
 def main() -> None:
     """Draw and write the four figures."""
-    asked = asked_of(history(Scenario()))
-    model = wait_model(asked, explain_waits(asked))
+    asked = read_replay_inputs(history(Scenario()))
+    model = build_wait_model(asked, explain_waits(asked))
     found = compared(Scenario())
     one = found.decision
     limits = service_table(found).select("limit_minutes", job_size="size")

@@ -25,7 +25,7 @@ HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))
 
 from gpuplanner.core.scenario import Scenario  # noqa: E402
-from gpuplanner.decision.replanning import replay  # noqa: E402
+from gpuplanner.decision.replanning import replay_past  # noqa: E402
 from gpuplanner.ingest.dataset import Dataset  # noqa: E402
 from gpuplanner.ingest.dataset_writer import write_dataset  # noqa: E402
 from tests.clusters import traces  # noqa: E402 - of the checkout
@@ -102,9 +102,11 @@ def row(name: str, places: list[Path], more: dict[str, float]) -> tuple[str, dic
     """One line, and costs by way: sums over the fortnights of a fleet."""
     cost, packs, looks = dict.fromkeys(WAYS, 0.0), 0, 0
     for place in places:
-        found = replay(Scenario(data=str(place), horizon_intervals=12, work_limit=8, **more), days=DAYS, every=EVERY)
+        found = replay_past(
+            Scenario(data=str(place), horizon_intervals=12, work_limit=8, **more), days=DAYS, interval_slots=EVERY
+        )
         for one in found.rows:
-            cost[one.way] += one.cost
+            cost[one.policy] += one.cost
         packs, looks = packs + found.looks - found.refused, looks + found.looks
         shutil.rmtree(place)
     return line(name, cost, f"{packs} of {looks}"), cost

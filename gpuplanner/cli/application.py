@@ -384,9 +384,9 @@ class Given:
         elif (beside := scenario_beside(path)) is not None:
             found = beside
         elif path.is_dir():
-            from gpuplanner.decision.study_pipeline import usual_actuator
+            from gpuplanner.decision.study_pipeline import read_usual_actuator
 
-            found = Scenario(name=path.name, data=str(path), actuator=usual_actuator(path))
+            found = Scenario(name=path.name, data=str(path), actuator=read_usual_actuator(path))
         else:
             found = Scenario.from_yaml(path)
         return self.changed(found)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from gpuplanner.core.scenario import Scenario
     from gpuplanner.decision.comparison_record import Comparison, PolicyRow
-    from gpuplanner.decision.quota_comparison import SharingTried
+    from gpuplanner.decision.quota_comparison import RulesComparison
     from gpuplanner.decision.quota_recommendation import QuotaAdvice
     from gpuplanner.decision.team_fairness import Fairness
     from gpuplanner.planner.packing_problem import AnyProblem, CostedPacking, Packing
@@ -88,11 +88,11 @@ def compare(
 
 def _also_asked(asked: Scenario) -> dict[str, Any]:
     """Effects of sharing rules, failures and distance on the same weeks, where a scenario states them."""
-    from gpuplanner.decision.quota_comparison import is_asked, placement_table, rules_tried
+    from gpuplanner.decision.quota_comparison import compare_placements, compare_stated_rules, states_sharing_rules
 
-    found: dict[str, Any] = {"sharing": rules_tried(asked)} if is_asked(asked) else {}
+    found: dict[str, Any] = {"sharing": compare_stated_rules(asked)} if states_sharing_rules(asked) else {}
     if asked.gang_slowdowns is not None:
-        found["placements"] = placement_table(asked)
+        found["placements"] = compare_placements(asked)
     return found
 
 
@@ -165,11 +165,11 @@ def show_comparison(found: Comparison, *, quiet: bool) -> None:
         say(f"fitted from {found.tuned_from[:10]}, evaluated {judged}")
 
 
-def _show_tried(found: SharingTried) -> None:
+def _show_tried(found: RulesComparison) -> None:
     put("")
     title = f"{found.after} instead of {found.before}: GPU-hours a week waited and lost ({found.blocks})"
     show_frame(found.teams.select(SHOWN_TRIED), title=title)
-    put(found.sentence, *found.notes)
+    put(found.verdict_sentence, *found.notes)
 
 
 SHOWN_TRIED = (
@@ -226,7 +226,7 @@ def fairness(
 
     Example: gpuplanner fairness build/mine/data --quotas quotas.yaml
     """
-    from gpuplanner.decision.team_fairness import fairness as account
+    from gpuplanner.decision.team_fairness import assess_fairness as account
     from gpuplanner.usage.job_history import split_into_pools
 
     require_outputs(chart, inputs=[scenario])
@@ -235,9 +235,9 @@ def fairness(
     each = {name: account(own) for name, own in pools.pools.items()}
     advice: dict[str, QuotaAdvice] = {}
     if ahead:
-        from gpuplanner.decision.quota_recommendation import quota_advice
+        from gpuplanner.decision.quota_recommendation import advise_quotas
 
-        advice = {name: quota_advice(own) for name, own in pools.pools.items()}
+        advice = {name: advise_quotas(own) for name, own in pools.pools.items()}
     if chart is not None:
         from gpuplanner.report.policy_and_team_sections import write_teams
 
@@ -254,7 +254,7 @@ def fairness(
             _put_heading(name)
         _show_teams(one)
         say(f"quotas: {one.rules.source}; {one.basis}", *one.notes, quiet=quiet)
-        for title, table in advice[name].told if ahead else ():
+        for title, table in advice[name].titled_tables if ahead else ():
             show_frame(table, title=title)
 
 
@@ -263,7 +263,7 @@ def _show_teams(found: Fairness) -> None:
 
     from gpuplanner.usage.fair_share import NO_TENANT_LABEL
 
-    put(found.sentence)
+    put(found.shortfall_sentence)
     table = found.teams.select(
         "tenant", "entitled_gpus", "allocated_gpu_hours", "lent_gpu_hours", "borrowed_gpu_hours", "shortfall_gpu_hours",
         (100 * pl.col("fair_share_received")).alias("fair share received (%)"), "starved_hours",

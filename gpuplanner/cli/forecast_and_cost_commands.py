@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from gpuplanner.core.scenario import Scenario
     from gpuplanner.cost.cost_review import CostReview
-    from gpuplanner.decision.purchase_plan import Refresh
+    from gpuplanner.decision.purchase_plan import HardwareRefresh
 
 
 LEDGER = {
@@ -115,10 +115,10 @@ def cost(
 
     from gpuplanner.core.errors import ScenarioError
     from gpuplanner.cost.cost_review import cost_review
-    from gpuplanner.decision.purchase_plan import burst_plan, purchase, read_burst
+    from gpuplanner.decision.purchase_plan import plan_burst, plan_purchase, read_burst_rules
     from gpuplanner.decision.track_record import (
-        errors_in_money,
         forecasts_file,
+        price_forecast_errors,
         read_ledger,
         read_savings,
         savings_file,
@@ -137,9 +137,9 @@ def cost(
     if ledger is not None and found.price is not None:
         kept = read_ledger(forecasts_file(ledger))
         if kept.height:
-            saved["Forecasts"] = errors_in_money(kept, asked, history(asked).fleet.gpu_model, found.price.value)
-    sent = None if burst is None else burst_plan(asked, read_burst(burst))
-    bought = purchase(asked, months, risk=risk) if months else None
+            saved["Forecasts"] = price_forecast_errors(kept, asked, history(asked).fleet.gpu_model, found.price.value)
+    sent = None if burst is None else plan_burst(asked, read_burst_rules(burst))
+    bought = plan_purchase(asked, months, risk=risk) if months else None
     renewed = None if refresh is None else _renewed(asked, months, refresh)
     if focus is not None:
         if found.total is None:
@@ -171,7 +171,7 @@ def cost(
         (sent, {"jobs": "Jobs to send to rented GPUs", "stays": "Jobs of these hours that stay"}),
     ):  # fmt: skip
         if part is not None:
-            put(f"\n{part.sentence}")
+            put(f"\n{part.advice_sentence}")
             notes += getattr(part, "notes", ())
             for name, title in tables.items():
                 if getattr(part, name).height:
@@ -198,9 +198,9 @@ def _told(found: CostReview, by: str) -> None:
         put(f"location carbon at the yearly mean factor, kg {found.carbon_at_yearly_mean_kg or 0.0:,.1f}")
 
 
-def _renewed(asked: Scenario, months: int, given: str) -> Refresh:
+def _renewed(asked: Scenario, months: int, given: str) -> HardwareRefresh:
     """When a newer GPU model pays off, from the text of ``--refresh``."""
-    from gpuplanner.decision.purchase_plan import refresh
+    from gpuplanner.decision.purchase_plan import plan_refresh
 
     gpu_model, _, number = given.partition("=")
     try:
@@ -212,7 +212,7 @@ def _renewed(asked: Scenario, months: int, given: str) -> Refresh:
         raise typer.BadParameter(text, param_hint="--refresh")
     if not months:
         raise typer.BadParameter("needs --months, such as --months 36", param_hint="--refresh")
-    return refresh(asked, months, gpu_model, speed)
+    return plan_refresh(asked, months, gpu_model, speed)
 
 
 HORIZON, GAP, FOLDS, BUDGET_S = 24, 6, 20, 1.0

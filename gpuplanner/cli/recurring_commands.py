@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from gpuplanner.core.errors import GpuPlannerError
     from gpuplanner.core.scenario import Scenario
     from gpuplanner.decision.capacity_check import Gate
-    from gpuplanner.decision.replanning import FleetLook, Watched
+    from gpuplanner.decision.replanning import FleetEvaluation, WatchState
 
 
 @app.command()
@@ -223,12 +223,12 @@ def watch(
     from gpuplanner.core.errors import GpuPlannerError
     from gpuplanner.core.output_writing import lock_for_writing
     from gpuplanner.core.serialization import to_plain
-    from gpuplanner.decision.replanning import require_free, state_of
+    from gpuplanner.decision.replanning import read_watch_state, require_watch_folder
 
-    require_free(out)
+    require_watch_folder(out)
     while True:
         with lock_for_writing(out):
-            before, after, found = state_of(out), None, None
+            before, after, found = read_watch_state(out), None, None
             failed = _read(asked, read or [], prometheus, seconds)
             try:
                 after, found = _looked(asked, out, before, _slots(asked, seconds))
@@ -268,32 +268,32 @@ def _read(asked: Scenario, files: list[Path], prometheus: str | None, seconds: f
     return failed
 
 
-def _looked(asked: Scenario, out: Path, before: Watched, every: int) -> tuple[Watched, FleetLook | None]:
+def _looked(asked: Scenario, out: Path, before: WatchState, every: int) -> tuple[WatchState, FleetEvaluation | None]:
     """One look, and its pack on the disk; data that are those of the last look are not looked at again."""
     from gpuplanner.core.serialization import to_json
     from gpuplanner.core.stage_cache import input_hashes
-    from gpuplanner.decision.replanning import PACK, advice_of, look
+    from gpuplanner.decision.replanning import BUNDLE_FOLDER, evaluate_fleet, read_past_advice
 
     data = to_json(input_hashes(asked.data))
     if data == before.data:
         return before, None
-    found = look(asked, every, advice_of(out, before))
-    after = before.after(found, data)
+    found = evaluate_fleet(asked, every, read_past_advice(out, before))
+    after = before.add_evaluation(found, data)
     if found.justified:
-        _write_pack(found, out / PACK)
+        _write_pack(found, out / BUNDLE_FOLDER)
     return after, found
 
 
-def _keep(state: Watched, found: FleetLook | None, out: Path, seconds: float, locale: str) -> None:
+def _keep(state: WatchState, found: FleetEvaluation | None, out: Path, seconds: float, locale: str) -> None:
     """Page and state on the disk; the state last, so that a killed look is looked at again."""
-    from gpuplanner.decision.replanning import PAGE, keep, write_record
+    from gpuplanner.decision.replanning import PAGE_FILE, save_watch_state, write_watch_file
     from gpuplanner.report.monthly_reports import watch_page
 
-    write_record(out / PAGE, watch_page(state, refresh_s=min(seconds, 60.0), locale=locale))
-    keep(out, state, found)
+    write_watch_file(out / PAGE_FILE, watch_page(state, refresh_s=min(seconds, 60.0), locale=locale))
+    save_watch_state(out, state, found)
 
 
-def _write_pack(found: FleetLook, folder: Path) -> None:
+def _write_pack(found: FleetEvaluation, folder: Path) -> None:
     """The plan, the order of its first change, and the files of its paths where nodes have names and can be cut."""
     from gpuplanner.core.output_places import FolderMark
     from gpuplanner.core.output_writing import replace_directory
@@ -303,7 +303,7 @@ def _write_pack(found: FleetLook, folder: Path) -> None:
     planned = found.planned
     mark = FolderMark("look.txt", "gpuplanner watch 1", ("plan.json", "steps.csv"))
     with replace_directory(folder, mark=mark) as place:
-        text = f"gpuplanner watch 1\n{found.at:%Y-%m-%d %H:%M} UTC\n{found.sentence}\n"
+        text = f"gpuplanner watch 1\n{found.at:%Y-%m-%d %H:%M} UTC\n{found.advice_text}\n"
         (place / "look.txt").write_text(text)
         (place / "plan.json").write_text(plan_to_json(planned.plan, planned.problem), encoding="utf-8")
         found.steps.write_csv(place / "steps.csv")
@@ -325,17 +325,17 @@ def _slots(asked: Scenario, seconds: float) -> int:
 def _replayed(asked: Scenario, days: int, seconds: float, *, as_json: bool, quiet: bool) -> None:
     import polars as pl
 
-    from gpuplanner.decision.replanning import replay
+    from gpuplanner.decision.replanning import replay_past
 
     slots = _slots(asked, seconds)
-    found = replay(
-        asked, days=days, every=slots,
-        told=None if quiet else lambda at, one, taken: say(
+    found = replay_past(
+        asked, days=days, interval_slots=slots,
+        tell=None if quiet else lambda at, one, taken: say(
             f"interval {at}: gain {one.gain:,.0f} GPU-hours, {100 * one.chance:.0f} % likely: "
             f"{'plan taken' if taken else 'no change'}"
         ),
     )  # fmt: skip
-    rows = [vars(one) for one in found.rows]
+    rows = [{"way" if name == "policy" else name: value for name, value in vars(one).items()} for one in found.rows]
     if as_json:
         facts = {"begin": found.begin, "days": days, "looks": found.looks, "refused": found.refused}
         show(facts | {"ways": rows}, as_json=True)

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from gpuplanner.core.scenario import Scenario
     from gpuplanner.decision.comparison_record import Comparison
-    from gpuplanner.decision.study_pipeline import Beginning
+    from gpuplanner.decision.study_pipeline import DatasetSummary
     from gpuplanner.ingest.dataset_import import SourceFiles
     from gpuplanner.usage.job_history import FleetPools
 
@@ -171,7 +171,7 @@ def start(
     from gpuplanner.core.stage_cache import data_folder
     from gpuplanner.decision.comparison_record import compared
     from gpuplanner.decision.policy_simulation import warnings_about
-    from gpuplanner.decision.study_pipeline import nothing_known
+    from gpuplanner.decision.study_pipeline import build_empty_comparison
     from gpuplanner.ingest.dataset_folder import DATASET_MARK
     from gpuplanner.usage.job_history import combine_clusters, split_into_pools
 
@@ -200,7 +200,7 @@ def start(
         found = compared(asked, progress)
         progress.done()
     else:
-        found = nothing_known(asked, nothing, source)
+        found = build_empty_comparison(asked, nothing, source)
     # Where nothing was read, there is no quality report.
     is_dataset = (data_folder(asked.data) / DATASET_MARK.file).is_file()
     warnings = warnings_about(asked.data) if is_dataset else []
@@ -260,7 +260,7 @@ def _asked(
     from gpuplanner.core.scenario import Scenario
     from gpuplanner.core.stage_cache import data_folder
     from gpuplanner.decision.decision_types import NO_GPU
-    from gpuplanner.decision.study_pipeline import actuator_for, beginning
+    from gpuplanner.decision.study_pipeline import resolve_actuator, summarize_dataset
     from gpuplanner.ingest.dataset_folder import read_source_facts
 
     assignments, stated = given.assignments, dict(given.fields)
@@ -279,13 +279,13 @@ def _asked(
         base = Scenario(name=name, data=str((place / "data").resolve()))
         if not _read(parts, place / "data", {"tz": naive, "boards": models}):
             source = parts[0].source
-            asked = replace(base, actuator=actuator_for(source, actuator), tz=months or base.tz, **stated)
+            asked = replace(base, actuator=resolve_actuator(source, actuator), tz=months or base.tz, **stated)
             return asked.with_text(assignments), place, source, NO_GPU
     else:
         place = out or _folder_of(base, files[0])
         if base != Scenario(name=base.name, data=base.data):
             known |= {"actuator", "ownership", "gpu_model", "tz"}
-    began = beginning(base.data)
+    began = summarize_dataset(base.data)
     asked = replace(base, **stated).with_text(assignments)
     if asker.talks:
         folder = data_folder(base.data)
@@ -293,28 +293,28 @@ def _asked(
         start_dialog.read_lines(parts, began, rows, folder)
     if "tz" not in known or tz is not None:
         if months is None:
-            months, basis = began.zone or asked.tz, "as the times were read (--tz)"
+            months, basis = began.time_zone or asked.tz, "as the times were read (--tz)"
         asked = replace(asked, tz=months)
         asker.said("Time zone", asked.tz, basis)
     if actuator is not None or "actuator" not in known:
-        asked = replace(asked, actuator=actuator_for(began.source, actuator))
+        asked = replace(asked, actuator=resolve_actuator(began.source, actuator))
     else:
-        actuator_for(began.source, asked.actuator)
+        resolve_actuator(began.source, asked.actuator)
     asker.said(
         "Actuator",
         asked.actuator,
         "as stated" if actuator else f"usual for {began.source} (--actuator)",
     )
-    if began.nothing is not None:
-        return asked, place, began.source, began.nothing
+    if began.no_run_reason is not None:
+        return asked, place, began.source, began.no_run_reason
     return _completed(asked, began, asker, known), place, began.source, None
 
 
-def _completed(asked: Scenario, began: Beginning, asker: start_dialog.Asker, known: set[str]) -> Scenario:
+def _completed(asked: Scenario, began: DatasetSummary, asker: start_dialog.Asker, known: set[str]) -> Scenario:
     """The scenario with its board and ownership, as the data say or somebody answers."""
-    if asked.gpu_model is None and not began.boards and "gpu_model" not in known:
+    if asked.gpu_model is None and not began.gpu_models and "gpu_model" not in known:
         asked = replace(asked, gpu_model=start_dialog.gpu_model(asker))
-    if len(began.boards) > 1:
+    if len(began.gpu_models) > 1:
         from gpuplanner.usage.job_history import history, split_into_pools
 
         fleet = history(asked).fleet
@@ -416,7 +416,7 @@ def compiled(name: str) -> tuple[str, float]:
     import numpy as np
 
     from gpuplanner.decision.occupancy_changes import close_gaps, observe_occupancy
-    from gpuplanner.decision.wait_causes import attribute_waits, find_fits, observe_use
+    from gpuplanner.decision.wait_causes import attribute_waits, find_fit_times, observe_tenant_use
     from gpuplanner.simulator.scheduling_rules import QuotaGroup, Sharing
     from gpuplanner.simulator.simulated_fleet import NodeFleet, NodeRequests
     from gpuplanner.simulator.simulation_run import simulate_requests, simulate_shared_requests
@@ -430,8 +430,8 @@ def compiled(name: str) -> tuple[str, float]:
         simulate_shared_requests(one, node, Sharing(none, none, (QuotaGroup(8.0),)))
     else:
         seen = observe_occupancy(one, first, last, [[0]], node.capacity[:, 0, :])
-        fits = find_fits(one, close_gaps(seen, 60.0), node.weights)
-        attribute_waits(fits, first, last, last, 60.0, observe_use(none, last, first, last))
+        fits = find_fit_times(one, close_gaps(seen, 60.0), node.weights)
+        attribute_waits(fits, first, last, last, 60.0, observe_tenant_use(none, last, first, last))
     return name, time.perf_counter() - began
 
 

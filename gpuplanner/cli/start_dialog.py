@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from gpuplanner.decision.comparison_record import Comparison
     from gpuplanner.decision.decision_types import Decision
     from gpuplanner.decision.projects import ProjectAnswer
-    from gpuplanner.decision.study_pipeline import Beginning
+    from gpuplanner.decision.study_pipeline import DatasetSummary
     from gpuplanner.ingest.dataset_import import SourceFiles
     from gpuplanner.ingest.quality_report import QualityWarning
     from gpuplanner.usage.job_history import FleetPools
@@ -68,7 +68,7 @@ class Progress:
             typer.echo(f"\r\x1b[K{escape_controls(text)}", err=True, nl=False)
 
 
-def read_lines(parts: Sequence[SourceFiles], began: Beginning, rows: Mapping[str, int], folder: Path) -> None:
+def read_lines(parts: Sequence[SourceFiles], began: DatasetSummary, rows: Mapping[str, int], folder: Path) -> None:
     """Print the files that were read: the jobs, and each further source."""
     from gpuplanner.ingest.source_registry import SOURCES
 

@@ -369,10 +369,10 @@ def waits(scenario: ScenarioPath, given: Given, as_json: Json = False) -> None:
     from gpuplanner.core.serialization import to_plain
     from gpuplanner.core.units import percent_text
     from gpuplanner.decision.explained_waits import cause_table, explain_waits, sum_waits
-    from gpuplanner.decision.requests import asked_of
+    from gpuplanner.decision.requests import read_replay_inputs
     from gpuplanner.usage.job_history import history
 
-    asked = asked_of(history(given.scenario(scenario)))
+    asked = read_replay_inputs(history(given.scenario(scenario)))
     found = sum_waits(asked, explain_waits(asked))
     if as_json:
         show(to_plain(found), as_json=True)

@@ -18,25 +18,25 @@ from gpuplanner.decision.headroom_and_growth import FittedGrowth, MeasuredHeadro
 from gpuplanner.decision.requests import AS_TODAY, RIGHTSIZED
 from gpuplanner.decision.wait_causes import CAUSES, FRAGMENTED, INSUFFICIENT, LIMITS, WRONG_LAYOUT
 from gpuplanner.decision.wait_curve import (
-    FACTORS,
-    INTERVAL,
-    MOST_TIMES,
-    REPLAYS,
-    SURE,
+    CURVE_FLEET_FACTORS,
+    CURVE_INTERVAL,
+    CURVE_RUNS,
+    MAX_NODE_MULTIPLE,
+    MIN_SHARE_WITHIN_LIMIT,
     Bools,
     SizedPool,
     WaitModel,
     WaitTarget,
-    best_layout,
-    cause_hours,
-    curve_points,
-    fleet_of_pools,
-    late_sizes,
-    minutes_within,
-    percentile,
-    smallest_units,
+    capped_minutes,
+    find_best_layout,
+    find_late_sizes,
+    find_smallest_units,
+    join_pools,
+    simulate_curve_points,
+    sum_cause_hours,
     uniform_fleet,
     wait_limits,
+    wait_p95,
 )
 from gpuplanner.simulator.simulated_fleet import NodeFleet
 from gpuplanner.simulator.simulation_state import Floats
@@ -86,7 +86,7 @@ class Change:
 
     def text_with(self, units: Sequence[int]) -> str:
         """What to do, with the GPUs that each profile gets; the others stay full."""
-        profiles = [self.model.asked.fleet.profiles[pool.profiles[0]] for pool in self.pools]
+        profiles = [self.model.inputs.fleet.profiles[pool.profiles[0]] for pool in self.pools]
         gpus_by_profile = zip(profiles, units, strict=True)
         parts = ", ".join(f"{count} GPUs as {name}" for name, count in gpus_by_profile if name != WHOLE_GPU)
         return f"{self.text}: {parts} in all" if self.pools[0].movable else self.text
@@ -96,9 +96,9 @@ class Change:
 
         Each profile has nodes of its own unless they are more GPUs by over :data:`MIN_GAIN_BY_MIXING`.
         """
-        if (units := smallest_units(self.model, self.pools, limit_s)) is None:
+        if (units := find_smallest_units(self.model, self.pools, limit_s)) is None:
             return None, math.inf
-        gpus = int(fleet_of_pools(self.pools, units).gpus.sum())
+        gpus = int(join_pools(self.pools, units).gpus.sum())
         gpus = self.node_gpus * math.ceil(gpus / self.node_gpus)
         uniform = [self.node_gpus * math.ceil(count / self.node_gpus) for count in units]
         if self.pools[0].movable and (1 - MIN_GAIN_BY_MIXING) * sum(uniform) <= gpus:
@@ -107,7 +107,7 @@ class Change:
 
     def meets_with_todays_gpus(self, limit_s: Floats) -> bool:
         """Whether the recorded jobs meet the limit of each size with it in force on as many GPUs as today."""
-        fleet = fleet_of_pools(self.pools, self.today_units)
+        fleet = join_pools(self.pools, self.today_units)
         return bool((self.model.percentiles(fleet, 0) <= limit_s).all())
 
 
@@ -156,7 +156,7 @@ class Recommendation:
     @property
     def fleet(self) -> NodeFleet:
         """The nodes under all measures."""
-        return fleet_of_pools(self.pools, self.units)
+        return join_pools(self.pools, self.units)
 
 
 def recommend(
@@ -177,24 +177,24 @@ def recommend(
     more_units : int
         Nodes to keep beyond those that the limits need.
     """
-    asked = model.asked
+    asked = model.inputs
     if (reason := why_none(model)) is not None:
         return decline(model, reason, growth)
-    late = late_sizes(model, target)
+    late = find_late_sizes(model, target)
     today_s, limit_s = wait_limits(model, target)
-    ahead = asked.seen_s / SECONDS_PER_DAY / 2 + lead_days
+    ahead = asked.observed_s / SECONDS_PER_DAY / 2 + lead_days
     if late:
         found = end_waits(model, target, late, limit_s, today_s)
     else:
         limits = np.where(today_s <= target.target_s, limit_s, today_s)
         found = release_gpus(model, limits, growth.load_after(ahead), more_units)
     if found is None:
-        hours = cause_hours(model, late)
+        hours = sum_cause_hours(model, late)
         most = max(hours, key=lambda name: hours[name])
         reason = f"no measure ends the waits of {size_names(model, late)}; the main cause is {most}"
         found = decline(model, reason, growth)
 
-    days, end = asked.seen_s / SECONDS_PER_DAY, asked.end.date()
+    days, end = asked.observed_s / SECONDS_PER_DAY, asked.end.date()
     measured = measure_headroom(found.model, found.fleet, target, growth)
     exhaustion = date_exhaustion(growth, measured, end, days, lead_days)
     order_now = exhaustion.order_by is not None and exhaustion.order_by <= end.isoformat()
@@ -203,7 +203,7 @@ def recommend(
     service, team_waits = compare_service(model, found, limit_s) if stated else ((), {})
     return replace(
         found, growth=growth, headroom=measured, exhaustion=exhaustion, service=service, team_waits=team_waits,
-        late=tuple(model.names[number] for number in late),
+        late=tuple(model.size_names[number] for number in late),
         order_gpus=gpus_for_growth(found, limit_s, growth.load_after(ahead, at_least=True)) if more else 0,
     )  # fmt: skip
 
@@ -216,8 +216,8 @@ def decline(model: WaitModel, reason: str, growth: FittedGrowth) -> Recommendati
 
 def why_none(model: WaitModel) -> str | None:
     """Why nothing is recommended whatever the model says; None where something can be."""
-    asked = model.asked
-    days, jobs = asked.seen_s / SECONDS_PER_DAY, int(model.waits.judged.sum())
+    asked = model.inputs
+    days, jobs = asked.observed_s / SECONDS_PER_DAY, int(model.waits.judged.sum())
     if asked.starts_assumed:
         return "the record does not state when jobs started"
     if asked.nodes.snapshot:
@@ -234,24 +234,24 @@ def why_none(model: WaitModel) -> str | None:
 def keep(model: WaitModel, reason: str | None) -> Recommendation:
     """Leave the fleet as it is."""
     pools = model.pools
-    today = int(model.asked.fleet.gpus.sum())
+    today = int(model.inputs.fleet.gpus.sum())
     units = [pool.today for pool in pools]
     return Recommendation("keep", model, pools, units, today, today, reason=reason)
 
 
 def resize(model: WaitModel, pools: Sequence[SizedPool], units: Sequence[int]) -> Recommendation:
     """Release or buy nodes of today's layout."""
-    today, gpus = int(model.asked.fleet.gpus.sum()), int(fleet_of_pools(pools, units).gpus.sum())
+    today, gpus = int(model.inputs.fleet.gpus.sum()), int(join_pools(pools, units).gpus.sum())
     measure = count_measure(today, gpus)
     return Recommendation(measure.action, model, pools, units, today, gpus, (measure,))
 
 
 def change_fleet(model: WaitModel, change: Change, units: Sequence[int], gpus: int) -> Recommendation:
     """Make a change, then the release or purchase that holds with it in force."""
-    today = int(model.asked.fleet.gpus.sum())
+    today = int(model.inputs.fleet.gpus.sum())
     if change.pools[0].movable:  # what no profile needs of the last node stays full
         units = list(units)
-        units[0] += gpus - int(fleet_of_pools(change.pools, units).gpus.sum())
+        units[0] += gpus - int(join_pools(change.pools, units).gpus.sum())
     measures: tuple[Measure, ...] = (Measure(change.action, change.text_with(units), today),)
     if gpus != today:
         measures += (count_measure(today, gpus, f"after {change.action}"),)
@@ -296,10 +296,10 @@ def release_gpus(model: WaitModel, limit_s: Floats, load: float, more_units: int
     ``load`` is how many times today's load the kept GPUs have to carry: what grows until others could be there.
     ``more_units`` are kept beyond that.
     """
-    today, pools = int(model.asked.fleet.gpus.sum()), model.pools
-    units = smallest_units(model, pools, limit_s, load=load) or [pool.today for pool in pools]
+    today, pools = int(model.inputs.fleet.gpus.sum()), model.pools
+    units = find_smallest_units(model, pools, limit_s, load=load) or [pool.today for pool in pools]
     units = add_units(pools, units, more_units)
-    fewest = int(fleet_of_pools(pools, units).gpus.sum())
+    fewest = int(join_pools(pools, units).gpus.sum())
     for change in changes_against(model, CAUSES[INSUFFICIENT]) if load <= 1.0 and not more_units else ():
         smaller, gpus = change.smallest_units(limit_s)
         if smaller is not None and gpus < min(fewest, today):
@@ -311,9 +311,9 @@ def release_gpus(model: WaitModel, limit_s: Floats, load: float, more_units: int
 
 def gpus_for_growth(found: Recommendation, limit_s: Floats, load: float) -> int:
     """GPUs more, beside a recommendation, with which the load on the day of delivery meets the limits; 0: none do."""
-    units = smallest_units(found.model, found.pools, limit_s, load=load)
-    more = 0 if units is None else int(fleet_of_pools(found.pools, units).gpus.sum()) - found.gpus
-    node = found.model.asked.usual_node
+    units = find_smallest_units(found.model, found.pools, limit_s, load=load)
+    more = 0 if units is None else int(join_pools(found.pools, units).gpus.sum()) - found.gpus
+    node = found.model.inputs.node_gpus
     return max(node * math.ceil(more / node), 0)
 
 
@@ -325,16 +325,16 @@ def end_waits(
     A measure other than a purchase is confirmed if with it fewer GPUs meet the limits than without. Where nothing
     brings all sizes to the target, those that no number of GPUs brings there wait no longer than today.
     """
-    pools, today = model.pools, int(model.asked.fleet.gpus.sum())
-    hours = cause_hours(model, late)
+    pools, today = model.pools, int(model.inputs.fleet.gpus.sum())
+    hours = sum_cause_hours(model, late)
     causes = sorted((name for name in hours if hours[name] > 0), key=lambda name: -hours[name])
-    largest = fleet_of_pools(pools, [MOST_TIMES * pool.today for pool in pools])
+    largest = join_pools(pools, [MAX_NODE_MULTIPLE * pool.today for pool in pools])
     met = np.array([model.percentiles(largest, row) <= limit for row, limit in enumerate(limit_s)])
-    reached = met[0] & (met[1:].mean(axis=0) >= SURE)
+    reached = met[0] & (met[1:].mean(axis=0) >= MIN_SHARE_WITHIN_LIMIT)
     within_reach = np.where(reached | (today_s <= target.target_s), limit_s, today_s)
     for limits in (limit_s, within_reach):
-        bought = smallest_units(model, pools, limits)
-        enough = math.inf if bought is None else float(fleet_of_pools(pools, bought).gpus.sum())
+        bought = find_smallest_units(model, pools, limits)
+        enough = math.inf if bought is None else float(join_pools(pools, bought).gpus.sum())
         for cause in [*causes, ""]:
             for change in changes_against(model, cause):
                 units, gpus = change.smallest_units(limits)
@@ -355,7 +355,7 @@ def changes_against(model: WaitModel, cause: str) -> Iterator[Change]:
 
     Jobs take smaller profiles only where what they use was measured: then small jobs leave whole nodes to large ones.
     """
-    asked, queue = model.asked, model.waits.queue
+    asked, queue = model.inputs, model.waits.queue
     pools = model.pools
     today_units = [pool.today for pool in pools]
     if cause == CAUSES[FRAGMENTED] and queue.spread:
@@ -366,7 +366,7 @@ def changes_against(model: WaitModel, cause: str) -> Iterator[Change]:
     measured = RIGHTSIZED in asked.views and asked.jobs["sm_activity"].count()
     if cause in (CAUSES[INSUFFICIENT], CAUSES[FRAGMENTED]) and measured:
         views = asked.views | {AS_TODAY: asked.views[RIGHTSIZED]}
-        smaller = replace(model, asked=replace(asked, views=views))
+        smaller = replace(model, inputs=replace(asked, views=views))
         text = "Run jobs of low measured use on smaller profiles"
         yield from repartition(smaller, "rightsize", text, RIGHTSIZED)
     if cause == CAUSES[LIMITS]:
@@ -380,14 +380,14 @@ def changes_against(model: WaitModel, cause: str) -> Iterator[Change]:
 
 def raised_limits(model: WaitModel, free: WaitModel) -> Iterator[RaisedLimit]:
     """Limits that never bind: what each limited tenant holds at most where no tenant is limited."""
-    asked = free.asked
+    asked = free.inputs
     names = asked.jobs["tenant"].fill_null("?").to_numpy()
     tenants = np.unique(names)
-    start_s = free.waits.arrival_s + free.shift_s(0) + free.replay_waits(asked.fleet)
+    start_s = free.waits.arrival_s + free.arrival_shift_s(0) + free.replay_waits(asked.fleet)
     for limit in model.waits.queue.limits:
         mine = (names == tenants[limit.tenant]) & np.isfinite(start_s)
-        gpus, begin_s = asked.gpus()[mine], start_s[mine]
-        at_s = np.concatenate([begin_s, begin_s + asked.granted.run_s[mine]])
+        gpus, begin_s = asked.gpus_by_job()[mine], start_s[mine]
+        at_s = np.concatenate([begin_s, begin_s + asked.requests.run_s[mine]])
         change = np.concatenate([gpus, -gpus])
         peak = float(np.cumsum(change[np.lexsort((change, at_s))]).max(initial=limit.gpus))
         yield RaisedLimit(str(tenants[limit.tenant]), limit.gpus, math.ceil(peak - 1e-6))
@@ -398,7 +398,7 @@ def repartition(model: WaitModel, action: str, text: str, view: str) -> Iterator
 
     GPUs that no profile needs stay with the one that has most.
     """
-    asked, best = model.asked, best_layout(model)
+    asked, best = model.inputs, find_best_layout(model)
     if best is None:
         return
     total, layout, pools = int(asked.fleet.gpus.sum()), dict(best), []
@@ -406,20 +406,20 @@ def repartition(model: WaitModel, action: str, text: str, view: str) -> Iterator
     for name in layout:
         profile = asked.fleet.profiles.index(name)
         instances = asked.gpu_model.profile(name).max_instances if profile else 1
-        resized = partial(uniform_fleet, asked.fleet, profile, instances=instances, per_node=asked.usual_node)
+        resized = partial(uniform_fleet, asked.fleet, profile, instances=instances, per_node=asked.node_gpus)
         pools.append(SizedPool((profile,), total, resized, movable=True))
     units = list(layout.values())
-    repartitioned = replace(model, asked=replace(asked, fleet=fleet_of_pools(pools, units)))
-    yield Change(action, text, repartitioned, pools, units, asked.usual_node, view)
+    repartitioned = replace(model, inputs=replace(asked, fleet=join_pools(pools, units)))
+    yield Change(action, text, repartitioned, pools, units, asked.node_gpus, view)
 
 
 def weigh_purchase(model: WaitModel, target: WaitTarget, late: list[int], units: Sequence[int]) -> Recommendation:
     """Buy, unless nobody stated the target and the purchase ends little waiting for what it costs."""
-    asked, found = model.asked, resize(model, model.pools, units)
-    today_s = np.minimum(model.replay_waits(asked.fleet), asked.seen_s)
-    bought_s = np.minimum(model.replay_waits(found.fleet), asked.seen_s)
+    asked, found = model.inputs, resize(model, model.pools, units)
+    today_s = np.minimum(model.replay_waits(asked.fleet), asked.observed_s)
+    bought_s = np.minimum(model.replay_waits(found.fleet), asked.observed_s)
     more = found.gpus - found.fleet_gpus
-    ended = float(((today_s - bought_s) * asked.gpus())[model.waits.judged].sum() / (more * asked.seen_s))
+    ended = float(((today_s - bought_s) * asked.gpus_by_job())[model.waits.judged].sum() / (more * asked.observed_s))
     # Where the planner stated no target, a bought GPU-hour ends a tenth of one of waiting at least.
     if ended < 0.1 and not target.stated:
         target_min = target.target_s / SECONDS_PER_MINUTE
@@ -435,20 +435,22 @@ def compare_service(
     model: WaitModel, found: Recommendation, limit_s: Floats
 ) -> tuple[tuple[SizeService, ...], TeamWaits]:
     """Compare the waits of each size and team: observed, simulated today, and under a recommendation."""
-    waits, asked = model.waits, model.asked
-    today = [model.replay_waits(asked.fleet, number) for number in range(REPLAYS)]
+    waits, asked = model.waits, model.inputs
+    today = [model.replay_waits(asked.fleet, number) for number in range(CURVE_RUNS)]
     fleet = found.fleet
-    after = [found.model.replay_waits(fleet, number) for number in range(REPLAYS)]
+    after = [found.model.replay_waits(fleet, number) for number in range(CURVE_RUNS)]
 
     def resample(wait_model: WaitModel, nodes: NodeFleet) -> Floats:
-        drawn_s = np.array([wait_model.draw(nodes, number) for number in range(len(limit_s) - 1)])
-        return np.asarray(np.quantile(np.minimum(drawn_s, asked.seen_s), INTERVAL, axis=0)) / SECONDS_PER_MINUTE
+        drawn_s = np.array([wait_model.draw_percentiles(nodes, number) for number in range(len(limit_s) - 1)])
+        return (
+            np.asarray(np.quantile(np.minimum(drawn_s, asked.observed_s), CURVE_INTERVAL, axis=0)) / SECONDS_PER_MINUTE
+        )
 
     low, high = resample(found.model, fleet)
     today_low, today_high = resample(model, asked.fleet)
 
-    def minutes(jobs: Bools, waited: Sequence[Floats], read: Callable[[Floats], float] = percentile) -> float:
-        values = [read(np.minimum(one[jobs], asked.seen_s)) for one in waited]
+    def minutes(jobs: Bools, waited: Sequence[Floats], read: Callable[[Floats], float] = wait_p95) -> float:
+        values = [read(np.minimum(one[jobs], asked.observed_s)) for one in waited]
         return float(np.median(values)) / SECONDS_PER_MINUTE
 
     team = asked.jobs["tenant"].cast(pl.String).fill_null("").to_numpy()
@@ -461,13 +463,13 @@ def compare_service(
     }
     rows = []
     for place, number in enumerate(model.sizes):
-        jobs = waits.judged & (model.size == number)
+        jobs = waits.judged & (model.size_of_job == number)
         rows.append(
             SizeService(
-                model.names[number], int(jobs.sum()), minutes(jobs, [waits.waited_s]), minutes(jobs, today),
+                model.size_names[number], int(jobs.sum()), minutes(jobs, [waits.waited_s]), minutes(jobs, today),
                 minutes(jobs, after), float(low[place]), float(high[place]), minutes(jobs, today, np.mean),
                 minutes(jobs, after, np.mean), int((after[0] > today[0] + ROUNDING_S)[jobs].sum()),
-                minutes_within(float(limit_s[0, place]), asked.seen_s),
+                capped_minutes(float(limit_s[0, place]), asked.observed_s),
                 float(today_low[place]), float(today_high[place]),
             )
         )  # fmt: skip
@@ -480,11 +482,11 @@ def wait_curve(model: WaitModel, found: Recommendation) -> list[CurvePoint]:
     if found.model is not model:
         curves.append((RECOMMENDED, found))
     points = []
-    known = {1.0, *FACTORS, *(gpus / found.fleet_gpus for gpus in (found.gpus, found.enough_gpus) if gpus)}
+    known = {1.0, *CURVE_FLEET_FACTORS, *(gpus / found.fleet_gpus for gpus in (found.gpus, found.enough_gpus) if gpus)}
     for name, one in curves:
         same = one.fleet_gpus / one.fleet.gpus.sum()
-        fleets = [fleet_of_pools(one.pools, scale_units(one, factor * same)) for factor in sorted(known)]
-        points += curve_points(one.model, name, fleets)
+        fleets = [join_pools(one.pools, scale_units(one, factor * same)) for factor in sorted(known)]
+        points += simulate_curve_points(one.model, name, fleets)
     # The table of waits and the curve state the same waits where both are of one fleet.
     stated: dict[tuple[str, int, str], dict[str, Any]] = {}
     for row in found.service:
@@ -502,7 +504,7 @@ def scale_units(recommendation: Recommendation, factor: float) -> list[int]:
     """Scale the units of all pools; where a unit is a GPU, to a sum of whole nodes."""
     units = [max(round(factor * count), 1) for count in recommendation.units]
     if recommendation.pools[0].movable:
-        node, gpus = recommendation.model.asked.usual_node, sum(recommendation.units)
+        node, gpus = recommendation.model.inputs.node_gpus, sum(recommendation.units)
         most = units.index(max(units))
         units[most] += gpus + node * round((factor - 1) * gpus / node) - sum(units)
     return units
@@ -510,4 +512,4 @@ def scale_units(recommendation: Recommendation, factor: float) -> list[int]:
 
 def size_names(model: WaitModel, sizes: Sequence[int]) -> str:
     """Names of job sizes, in words."""
-    return ", ".join(model.names[number] for number in sizes)
+    return ", ".join(model.size_names[number] for number in sizes)

@@ -28,10 +28,10 @@ from gpuplanner.decision.headroom_and_growth import (
     weeks_to_exhaustion,
 )
 from gpuplanner.decision.policy_simulation import allocated_gpu_hours
-from gpuplanner.decision.recommendation import growth_of, wait_model, wait_target
-from gpuplanner.decision.requests import Asked, asked_of, size_classes
+from gpuplanner.decision.recommendation import build_wait_model, fit_submitted_growth, read_wait_target
+from gpuplanner.decision.requests import JobReplayInputs, classify_job_sizes, read_replay_inputs
 from gpuplanner.decision.wait_causes import LIMITS
-from gpuplanner.decision.wait_curve import DAYS_A_WEEK, WaitModel
+from gpuplanner.decision.wait_curve import DAYS_PER_WEEK, WaitModel
 from gpuplanner.forecast.gpu_demand import DemandHistory, lay_out_jobs
 from gpuplanner.planner.layout_plan import format_utc
 from gpuplanner.usage.job_history import History, history
@@ -123,19 +123,19 @@ class _Judged:
         return self.wanted.start + self.wanted.slots * timedelta(hours=self.wanted.interval_hours)
 
     @cached_property
-    def asked(self) -> Asked:
+    def asked(self) -> JobReplayInputs:
         """Jobs on today's nodes."""
-        return asked_of(self.known)
+        return read_replay_inputs(self.known)
 
     @cached_property
     def model(self) -> WaitModel:
         """The wait model of the record."""
-        return wait_model(self.asked, explain_waits(self.asked))
+        return build_wait_model(self.asked, explain_waits(self.asked))
 
     @cached_property
     def growth(self) -> FittedGrowth:
         """Growth of the submitted work."""
-        return growth_of(self.known)
+        return fit_submitted_growth(self.known)
 
     @cached_property
     def headroom(self) -> MeasuredHeadroom | str:
@@ -143,15 +143,15 @@ class _Judged:
         reason = INFERRED if self.asked.nodes.inferred else why_none(self.model)
         if reason is not None:
             return reason
-        target = wait_target(self.scenario)
+        target = read_wait_target(self.scenario)
         return measure_headroom(self.model, self.asked.fleet, target, self.growth) or UNREACHABLE
 
     @property
     def load_ahead(self) -> NDArray[np.float64]:
         """Work of the days to come in each sample path, in times the mean of the record; services left out."""
         asked, wanted = self.asked, self.wanted
-        services = allocated_gpu_hours(asked, asked.standing) * SECONDS_PER_HOUR / asked.seen_s
-        first = max(round((asked.zero - wanted.start) / timedelta(hours=wanted.interval_hours)), 0)
+        services = allocated_gpu_hours(asked, asked.is_service) * SECONDS_PER_HOUR / asked.observed_s
+        first = max(round((asked.replay_start - wanted.start) / timedelta(hours=wanted.interval_hours)), 0)
         mean = float(np.nanmean(wanted.values[wanted.ids.index(wanted.whole), first:])) - services
         ahead = np.maximum(self.paths(wanted.slots).mean(axis=1) - services, 0.0)
         return np.asarray(ahead / max(mean, 1e-9) * self.scenario.arrival_scale)
@@ -183,23 +183,23 @@ def _served(seen: _Judged) -> GateCheck:
     model = seen.model
     if not model.waits.share.capacity_is_clear:
         return _unjudged(SERVED, limit, str(why_none(model)))
-    until = (seen.until - asked.zero).total_seconds()
+    until = (seen.until - asked.replay_start).total_seconds()
     since = until - scenario.check_days * 24 * 3600
-    submit = asked.granted.submit_s
-    judged = (submit >= max(since, 0.0)) & (submit < until) & ~asked.standing
+    submit = asked.requests.submit_s
+    judged = (submit >= max(since, 0.0)) & (submit < until) & ~asked.is_service
     if judged.sum() < FEWEST_JUDGED:
         return _unjudged(SERVED, limit, f"{judged.sum()} job(s) came in the last {scenario.check_days} days")
     kept_waiting_s = model.waits.seconds[:, :LIMITS].sum(axis=1)
     waited = kept_waiting_s > scenario.check_wait_minutes * SECONDS_PER_MINUTE
     late = judged & waited
-    of, names = size_classes(asked, judged, FEWEST_JUDGED)
+    of, names = classify_job_sizes(asked, judged, FEWEST_JUDGED)
     late_jobs, jobs = (np.bincount(of[which], minlength=len(names)) for which in (late, judged))
     shares = {
         name: late_jobs[number] / jobs[number] for number, name in enumerate(names) if jobs[number] >= FEWEST_JUDGED
     } or {"all sizes": late.sum() / judged.sum()}
     worst = max(shares, key=lambda name: (shares[name], name))
     value, sizes = float(shares[worst]), "any size" if len(shares) == 1 else worst.replace(", ", " or ")
-    alike = (submit < since) & ~asked.standing & ((of == names.index(worst)) if worst in names else True)
+    alike = (submit < since) & ~asked.is_service & ((of == names.index(worst)) if worst in names else True)
     usual = f" Before that it was {percent_text(waited[alike].mean(), '.1f')}." if alike.sum() >= FEWEST_JUDGED else ""
     of_all = percent_text(late.sum() / judged.sum(), ".1f")
     sentence = (
@@ -312,9 +312,9 @@ def _lasts(seen: _Judged) -> GateCheck:
     weekly = growth.weekly
     if isinstance(measured, str) or weekly.reason is not None:
         return _unjudged(LASTS, limit, measured if isinstance(measured, str) else str(weekly.reason))
-    factors, days = measured.factors / scenario.arrival_scale, seen.asked.seen_s / SECONDS_PER_DAY
+    factors, days = measured.factors / scenario.arrival_scale, seen.asked.observed_s / SECONDS_PER_DAY
     weeks = weeks_to_exhaustion(growth, replace(measured, factors=factors), days)
-    value = float((weeks <= scenario.purchase_lead_days / DAYS_A_WEEK).mean())
+    value = float((weeks <= scenario.purchase_lead_days / DAYS_PER_WEEK).mean())
     change, low, high = (percent_text(share or 0.0, "+.1f") for share in (weekly.value, weekly.low, weekly.high))
     sentence = (
         f"More GPUs take {scenario.purchase_lead_days} days from order to work; with {percent_text(value)} chance "

@@ -45,8 +45,8 @@ from gpuplanner.decision.explained_waits import WaitSummary, sum_waits
 from gpuplanner.decision.policy_comparison import BY_WAITS, MEANINGS, POLICY_NAMES, SHORT, Contest, JudgedWay
 from gpuplanner.decision.policy_fleets import FleetRules
 from gpuplanner.decision.policy_simulation import Mask, Trial, gpu_hours
-from gpuplanner.decision.projects import ProjectAnswer, answered
-from gpuplanner.decision.recommendation import Answer, decide, wait_target
+from gpuplanner.decision.projects import ProjectAnswer, answer_projects
+from gpuplanner.decision.recommendation import Answer, decide, read_wait_target
 from gpuplanner.hardware.power_and_carbon import find_carbon_factor
 from gpuplanner.usage.job_history import history
 
@@ -180,11 +180,11 @@ class Comparison:
 
 def comparison_of(scenario: Scenario, answer: Answer) -> Comparison:
     """Put a contest and its decision into a record."""
-    decision, found, advice = answer.decision, answer.contest, answer.advice
+    decision, found, advice = answer.decision, answer.contest, answer.recommendation
     if found is None or advice is None:
         return Comparison(decision, scenario.wait_percentile, scenario.max_added_wait_minutes)
     days = int(found.earlier_days.sum())
-    zero = found.asked.zero
+    zero = found.asked.replay_start
     split = zero + timedelta(days=days) if found.holdout else zero
     measured = advice.headroom
     return round_record(Comparison(
@@ -203,14 +203,14 @@ def comparison_of(scenario: Scenario, answer: Answer) -> Comparison:
         headroom=None if measured is None else measured.headroom,
         growth_per_week=advice.growth.weekly,
         exhaustion=advice.exhaustion,
-        target_minutes=wait_target(scenario).target_s / SECONDS_PER_MINUTE,
+        target_minutes=read_wait_target(scenario).target_s / SECONDS_PER_MINUTE,
     ), DECIMALS)  # fmt: skip
 
 
 def compared(scenario: Scenario, tell: Callable[[str, Trial], object] | None = None) -> Comparison:
     """Compare, decide and answer what was announced; what was played before is read from disk."""
     found = priced(scenario, played(scenario, tell))
-    return found if found.today is None else replace(found, projects=answered(scenario))
+    return found if found.today is None else replace(found, projects=answer_projects(scenario))
 
 
 def priced(scenario: Scenario, found: Comparison) -> Comparison:
@@ -355,7 +355,7 @@ def _as_recommended(row: PolicyRow, service: Sequence[SizeService]) -> PolicyRow
 def _busy_hours(found: Contest, trial: Trial) -> float:
     """GPU-hours that jobs hold on the days that are judged."""
     begin = found.arena.ready_s + trial.wait_s
-    run, gpus = found.asked.views[trial.setting.view].run_s, found.asked.gpus(trial.setting.view)
+    run, gpus = found.asked.views[trial.setting.view].run_s, found.asked.gpus_by_job(trial.setting.view)
     there, days = np.isfinite(begin), np.flatnonzero(found.later_days)
     edges = [0.0, 0.0]
     if len(days):

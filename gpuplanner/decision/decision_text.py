@@ -32,7 +32,7 @@ from gpuplanner.decision.headroom_and_growth import FittedGrowth
 from gpuplanner.decision.policy_comparison import Contest
 from gpuplanner.decision.policy_fleets import changed_layouts
 from gpuplanner.decision.policy_simulation import Correction, Trial
-from gpuplanner.decision.wait_curve import REPLAYS, WaitModel, WaitTarget
+from gpuplanner.decision.wait_curve import CURVE_RUNS, WaitModel, WaitTarget
 from gpuplanner.hardware.catalog import find_measure_texts, mig_model_names
 from gpuplanner.hardware.mig_layouts import parse_layout
 
@@ -310,7 +310,7 @@ def _missing(one: Decision, found: Contest, advice: Recommendation) -> Iterator[
     data, asked, model = found.scenario.data, found.asked, advice.model
     for gap in model.waits.share.gaps:
         yield Missing(f"{gap.sentence} Add {gap.add}", f"gpuplanner ingest auto JOBS -o {data}")
-    thin = asked.seen_s < MIN_DAYS * 86_400 or model.waits.judged.sum() < MIN_JOBS
+    thin = asked.observed_s < MIN_DAYS * 86_400 or model.waits.judged.sum() < MIN_JOBS
     rows = (
         (one.action == "none" and "incomplete" in str(one.reason), "check that the list of jobs is complete",
          f"describe {data}"),
@@ -390,7 +390,7 @@ def _accuracy(decision: Decision, model: WaitModel, closest: float) -> str:
     waits, gains = model.waits, decision.most_improved
     if gains is None:
         return f"The closest of the replays of today reproduces {percent_text(closest)} of the hours of waiting."
-    mine = waits.judged & (model.size == model.names.index(gains.size))
+    mine = waits.judged & (model.size_of_job == model.size_names.index(gains.size))
     observed, on_size = (float(waits.waited_s[jobs].sum()) / SECONDS_PER_HOUR for jobs in (waits.judged, mine))
     by_size = {row.size: row.jobs * row.today_mean_minutes / MINUTES_PER_HOUR for row in decision.service}
     simulated = sum(by_size.values())
@@ -399,7 +399,7 @@ def _accuracy(decision: Decision, model: WaitModel, closest: float) -> str:
         p95 = f"p95 {wait_text(gains.today_p95_minutes)} against {wait_text(gains.observed_p95_minutes)}"
         verdict = ", so it understates today's waits on this size" if by_size[gains.size] < 0.9 * on_size else ""
         parts.insert(0, f"on {gains.size} {_against(by_size[gains.size], on_size)}, {p95}{verdict}")
-    return f"Simulation of today (median of {REPLAYS} replays) against the record: {'; '.join(parts)}."
+    return f"Simulation of today (median of {CURVE_RUNS} replays) against the record: {'; '.join(parts)}."
 
 
 def _against(simulated_h: float, observed_h: float) -> str:
@@ -505,7 +505,7 @@ def _assumptions(one: Decision, found: Contest, growth: FittedGrowth) -> Iterato
         yield f"{percent_text(known.undecided)} of the jobs resemble no known kind of job: they need what they request"
     if "rightsize" in actions and known.like_others is not None:
         yield f"kind of unnamed jobs inferred from similar jobs, of which {percent_text(known.like_others)} agree"
-    if standing := found.asked.standing_gpus:
+    if standing := found.asked.service_gpus:
         yield f"services and jobs without an end keep their peak allocation of {standing:,.1f} GPUs"
     if found.asked.starts_assumed:
         yield "jobs started at submission"

@@ -14,16 +14,16 @@ from gpuplanner.core.units import SECONDS_PER_HOUR, count_text, percent_text, sp
 from gpuplanner.decision.decision_types import DECIMALS
 from gpuplanner.decision.occupancy_changes import close_gaps, observe_handover, observe_occupancy
 from gpuplanner.decision.queue_model import (
-    EASY,
+    EASY_QUEUE,
     ObservedWaits,
     QueueModel,
     arrival_jitter_s,
-    choose_rule,
-    closing_requests,
+    build_closing_requests,
+    choose_queue_rule,
     find_head_starts,
     starts_are_spread,
 )
-from gpuplanner.decision.requests import Asked, size_classes
+from gpuplanner.decision.requests import JobReplayInputs, classify_job_sizes
 from gpuplanner.decision.wait_causes import (
     CAUSES,
     LIMITS,
@@ -31,10 +31,10 @@ from gpuplanner.decision.wait_causes import (
     UNEXPLAINED,
     TenantUse,
     attribute_waits,
-    find_fits,
-    find_limits,
-    known_limits,
-    observe_use,
+    confirm_limits,
+    find_fit_times,
+    find_tenant_limits,
+    observe_tenant_use,
 )
 from gpuplanner.simulator.simulation_state import Floats, Ints
 
@@ -135,24 +135,24 @@ class ExplainedWaits:
         return replace(moved, arrival_s=self.arrival_s[rows] + later_s, queue=queue)
 
 
-def explain_waits(asked: Asked) -> ExplainedWaits:
+def explain_waits(asked: JobReplayInputs) -> ExplainedWaits:
     """Explain what kept jobs waiting on today's nodes."""
-    requests, fleet = asked.granted, asked.fleet
+    requests, fleet = asked.requests, asked.fleet
     capacity = np.ascontiguousarray(fleet.capacity[:, 0, :])
-    seen = observe_occupancy(requests, asked.start_s, asked.end_s, asked.pins, capacity, asked.closed)
+    seen = observe_occupancy(requests, asked.start_s, asked.end_s, asked.observed_nodes, capacity, asked.closed_spells)
     handover = observe_handover(requests, asked.start_s, seen)
-    fits = find_fits(requests, close_gaps(seen, handover.latency_s), fleet.weights)
+    fits = find_fit_times(requests, close_gaps(seen, handover.latency_s), fleet.weights)
     carried = asked.start_s < 0
-    judged = ~carried & ~asked.standing
+    judged = ~carried & ~asked.is_service
     known = requests.with_ready_times(np.where(carried, asked.start_s, requests.ready_s))
-    until = np.where(np.isnan(asked.start_s), asked.seen_s, asked.start_s)
+    until = np.where(np.isnan(asked.start_s), asked.observed_s, asked.start_s)
     waited = until - known.ready_s
     tenants, tenant = numbers(asked, "tenant")
-    size, sizes = size_classes(asked, judged)
+    size, sizes = classify_job_sizes(asked, judged)
     record = ObservedWaits(waited, tenant * len(sizes) + size, judged, handover.latency_s)
 
     def observed(queue: QueueModel) -> TenantUse:
-        return observe_use(tenant, asked.gpus(), asked.start_s, asked.end_s, queue.limits)
+        return observe_tenant_use(tenant, asked.gpus_by_job(), asked.start_s, asked.end_s, queue.limits)
 
     def attribute(queue: QueueModel) -> Floats:
         simulated = queue.start(known, fleet)
@@ -163,16 +163,16 @@ def explain_waits(asked: Asked) -> ExplainedWaits:
 
     def replay(queue: QueueModel, late_s: Floats) -> Floats:
         arrival = known.ready_s + late_s
-        return np.minimum(queue.start(known.with_ready_times(arrival), fleet), asked.seen_s) - arrival
+        return np.minimum(queue.start(known.with_ready_times(arrival), fleet), asked.observed_s) - arrival
 
-    closings = closing_requests(asked.closed, asked.pins, asked.start_s, asked.end_s, capacity)
+    closings = build_closing_requests(asked.closed_spells, asked.observed_nodes, asked.start_s, asked.end_s, capacity)
     queue = QueueModel(handover, starts_are_spread(seen), tenant, closings=closings)
-    stated = {tenants.index(name): gpus for name, gpus in asked.limits.items() if name in tenants}
-    queue = replace(queue, limits=known_limits(stated, observed(queue)))
+    stated = {tenants.index(name): gpus for name, gpus in asked.tenant_limits.items() if name in tenants}
+    queue = replace(queue, limits=confirm_limits(stated, observed(queue)))
     seconds = attribute(queue)
-    limits = find_limits(
-        tenant, asked.gpus(), asked.start_s, asked.end_s, seconds[:, UNEXPLAINED],
-        latency_s=handover.latency_s, seen_s=asked.seen_s,
+    limits = find_tenant_limits(
+        tenant, asked.gpus_by_job(), asked.start_s, asked.end_s, seconds[:, UNEXPLAINED],
+        latency_s=handover.latency_s, seen_s=asked.observed_s,
     )  # fmt: skip
     named = {limit.tenant for limit in queue.limits}
     others = tuple(limit for limit in limits if limit.tenant not in named)
@@ -181,8 +181,8 @@ def explain_waits(asked: Asked) -> ExplainedWaits:
     groups = (tenant, size, numbers(asked, "partition")[1], numbers(asked, "tier")[1])
     ahead = find_head_starts(known, asked.start_s, judged, groups, observed(queue), handover.latency_s)
     by_rule = queue
-    rule, simulated = choose_rule(lambda rule, late: replay(replace(by_rule, rule=rule), late), record, ahead)
-    if limits or rule.name != EASY:
+    rule, simulated = choose_queue_rule(lambda rule, late: replay(replace(by_rule, rule=rule), late), record, ahead)
+    if limits or rule.name != EASY_QUEUE:
         queue = replace(queue, rule=rule)
         seconds = attribute(queue)
     none = np.zeros(len(tenant))
@@ -197,7 +197,7 @@ def explain_waits(asked: Asked) -> ExplainedWaits:
     return ExplainedWaits(seconds, known.ready_s + delay, delay, queue, judged, delayed, waited, share)
 
 
-def numbers(asked: Asked, column: str) -> tuple[list[str], Ints]:
+def numbers(asked: JobReplayInputs, column: str) -> tuple[list[str], Ints]:
     """Names in a column of the jobs, and the number of each job's; a job that names none has one of its own."""
     names, number = np.unique(asked.jobs[column].fill_null("?").to_numpy(), return_inverse=True)
     return names.tolist(), number.astype(np.int64)
@@ -260,7 +260,7 @@ def explained_share(
         if waited[owner == number].sum() > 0
     }
     error = record.error(delayed_s)
-    if not record.jobs_queued:
+    if not record.has_queued_jobs:
         return ExplainedShare(None, {}, error, ())
 
     fraction = float(reproduced.sum() / waited.sum())
@@ -283,7 +283,9 @@ def explained_share(
     return ExplainedShare(fraction, by_size, error, tuple(gaps))
 
 
-def take_jobs(asked: Asked, waits: ExplainedWaits, rows: Ints, later_s: Floats) -> tuple[Asked, ExplainedWaits]:
+def take_jobs(
+    asked: JobReplayInputs, waits: ExplainedWaits, rows: Ints, later_s: Floats
+) -> tuple[JobReplayInputs, ExplainedWaits]:
     """Jobs of a record by their rows, some of them more than once, each so much later than it came [s]."""
     views = {}
     for name, requests in asked.views.items():
@@ -291,7 +293,8 @@ def take_jobs(asked: Asked, waits: ExplainedWaits, rows: Ints, later_s: Floats) 
         views[name] = replace(taken, submit_s=taken.submit_s + later_s, ready_s=taken.ready_s + later_s)
     others = replace(
         asked, jobs=asked.jobs[rows], views=views, start_s=asked.start_s[rows] + later_s,
-        end_s=asked.end_s[rows] + later_s, pins=[asked.pins[row] for row in rows], standing=asked.standing[rows],
+        end_s=asked.end_s[rows] + later_s, observed_nodes=[asked.observed_nodes[row] for row in rows],
+        is_service=asked.is_service[rows],
     )  # fmt: skip
     return others, waits.take(rows, later_s)
 
@@ -387,20 +390,20 @@ def cause_table(rows: Sequence[CauseHours]) -> pl.DataFrame:
     return pl.DataFrame(rows, schema=["name", "jobs", "waited", *CAUSES], orient="row")
 
 
-def sum_waits(asked: Asked, waits: ExplainedWaits) -> WaitSummary:
+def sum_waits(asked: JobReplayInputs, waits: ExplainedWaits) -> WaitSummary:
     """Sum what kept jobs waiting.
 
     Examples
     --------
     >>> from gpuplanner.core.scenario import Scenario
-    >>> from gpuplanner.decision.requests import asked_of
+    >>> from gpuplanner.decision.requests import read_replay_inputs
     >>> from gpuplanner.usage.job_history import history
 
-    >>> asked = asked_of(history(Scenario()))
+    >>> asked = read_replay_inputs(history(Scenario()))
     >>> [row.name for row in sum_waits(asked, explain_waits(asked)).causes.team][:2]
     ['assistants', 'llm-core']
     """
-    size, names = size_classes(asked, waits.judged)
+    size, names = classify_job_sizes(asked, waits.judged)
     hours = dict(zip(CAUSES, waits.seconds.T / SECONDS_PER_HOUR, strict=True))
     tenant = asked.jobs["tenant"].cast(pl.String).fill_null(NO_NAME)
     sizes = pl.Series([names[number] for number in size], dtype=pl.Enum(names))

@@ -13,7 +13,7 @@ import polars as pl
 from gpuplanner.core.units import SECONDS_PER_DAY, count_text, percent_text
 from gpuplanner.decision.decision_types import Exhaustion, Headroom, WeeklyGrowth
 from gpuplanner.decision.policy_simulation import gpu_hours
-from gpuplanner.decision.wait_curve import DAYS_A_WEEK, INTERVAL, SURE, WaitModel, WaitTarget
+from gpuplanner.decision.wait_curve import CURVE_INTERVAL, DAYS_PER_WEEK, MIN_SHARE_WITHIN_LIMIT, WaitModel, WaitTarget
 from gpuplanner.simulator.simulated_fleet import NodeFleet
 from gpuplanner.simulator.simulation_state import Floats
 
@@ -41,7 +41,7 @@ class FittedGrowth:
     def load_after(self, days: float, *, at_least: bool = False) -> float:
         """How many times the work there is so many days later, by growth that is shown, or by its lower end."""
         slope = math.log1p(self.weekly.low or 0.0) if at_least and self.slope else self.slope
-        return math.exp(max(slope, 0.0) * days / DAYS_A_WEEK)
+        return math.exp(max(slope, 0.0) * days / DAYS_PER_WEEK)
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,7 +76,7 @@ def weekly_work(jobs: pl.DataFrame, begin: datetime, end: datetime) -> Floats:
     submit = (pl.col("submit_time") - begin).dt.total_microseconds() / 1e6
     known = jobs.filter(pl.col("run_s").is_not_null()).select("gpus", "run_s", submit_s=submit)
     submit_s, run_s = known["submit_s"].to_numpy(), known["run_s"].to_numpy()
-    seen_s, week_s = (end - begin).total_seconds(), DAYS_A_WEEK * SECONDS_PER_DAY
+    seen_s, week_s = (end - begin).total_seconds(), DAYS_PER_WEEK * SECONDS_PER_DAY
     first_s = max(float((submit_s + run_s).min(initial=seen_s)), 0.0)
     weeks = int((seen_s - first_s) // week_s)
     edges = [seen_s - number * week_s for number in range(weeks, -1, -1)]
@@ -105,7 +105,7 @@ def fit_growth_per_week(work: Floats) -> FittedGrowth:
     left = logs - logs.mean() - slope * week
     error = math.sqrt(float(left @ left) / (weeks - 2) / float(week @ week))
     slopes = slope + error * np.random.default_rng(3).standard_t(weeks - 2, 4000)
-    low, high = np.expm1(np.quantile(slopes, INTERVAL)).tolist()
+    low, high = np.expm1(np.quantile(slopes, CURVE_INTERVAL)).tolist()
     return FittedGrowth(WeeklyGrowth(math.expm1(slope), low, high), slopes)
 
 
@@ -120,14 +120,14 @@ def measure_headroom(
     nothing explains, are left out: more GPUs end neither.
     """
     model = model.without_limits()
-    weeks = (model.waits.arrival_s - model.asked.seen_s / 2) / (DAYS_A_WEEK * SECONDS_PER_DAY)
+    weeks = (model.waits.arrival_s - model.inputs.observed_s / 2) / (DAYS_PER_WEEK * SECONDS_PER_DAY)
     level = np.exp(-growth.slope * weeks)
 
     def waits(load: float, row: int) -> Floats:
         return model.percentiles(fleet, row, load=load * level)
 
     least = np.array([waits(1 / MAX_LOAD, row) for row in range(1 + LOAD_DRAWS)])
-    sizes = (least <= target.target_s).mean(axis=0) >= SURE
+    sizes = (least <= target.target_s).mean(axis=0) >= MIN_SHARE_WITHIN_LIMIT
     if not sizes.any():
         return None
 
@@ -148,7 +148,7 @@ def measure_headroom(
         factors.append(low)
     own, *drawn = factors
     spread = own * np.array(drawn) / np.median(drawn)
-    low, high = np.quantile(spread, INTERVAL).tolist()
+    low, high = np.quantile(spread, CURVE_INTERVAL).tolist()
     return MeasuredHeadroom(Headroom(own, low, high), spread)
 
 
@@ -158,7 +158,7 @@ def weeks_to_exhaustion(growth: FittedGrowth, measured: MeasuredHeadroom, seen_d
     logs = np.log(factors)
     without_growth = np.where(logs > 0, np.inf, 0.0)
     weeks = np.where(growth.slopes > 0, logs / np.maximum(growth.slopes, 1e-9), without_growth)
-    return np.maximum(weeks - seen_days / 2 / DAYS_A_WEEK, 0.0)
+    return np.maximum(weeks - seen_days / 2 / DAYS_PER_WEEK, 0.0)
 
 
 def date_exhaustion(
@@ -202,5 +202,5 @@ def date_exhaustion(
     probability = float((weeks <= 52).mean())
     if probability < 0.5:
         return Exhaustion(probability=probability, reason=f"{percent_text(probability)} likely within a year")
-    day = end + timedelta(days=round(float(np.median(weeks)) * DAYS_A_WEEK))
+    day = end + timedelta(days=round(float(np.median(weeks)) * DAYS_PER_WEEK))
     return Exhaustion(day.isoformat(), probability, (day - timedelta(days=lead_days)).isoformat())

@@ -20,7 +20,7 @@ from gpuplanner.core.units import HOURS_PER_WEEK, SECONDS_PER_HOUR, SECONDS_PER_
 from gpuplanner.cost.period_costs import idle_gpus
 from gpuplanner.decision.decision_types import DECIMALS
 from gpuplanner.decision.plan_rehearsal import RehearsedWeek, open_windows, played_weeks
-from gpuplanner.decision.sharing_rules import planned_quotas, rules_of
+from gpuplanner.decision.sharing_rules import planned_quotas, read_sharing_rules
 from gpuplanner.forecast.demand_outlook import OUTLOOK_STAGE_BY_VIEW, at_quantile, demand_paths, largest_gang
 from gpuplanner.hardware.gpu_models import GpuModel
 from gpuplanner.hardware.repartitioning_cost import find_change_cost, find_seconds
@@ -70,7 +70,7 @@ def plan_problem(scenario: Scenario, view: str) -> PlanProblem:
     found = problem_of(scenario, tenants, profiles, demand, prices=_state_prices(scenario, view))
     if scenario.quotas is None:
         return found
-    quotas = planned_quotas(rules_of(scenario, history(scenario)), tenants)
+    quotas = planned_quotas(read_sharing_rules(scenario, history(scenario)), tenants)
     return replace(found, limits=replace(found.limits, quotas=quotas))
 
 

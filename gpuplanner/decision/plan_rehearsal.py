@@ -15,7 +15,7 @@ from gpuplanner.core.scenario_fields import DRAINED_UNIT_BY_ACTUATOR
 from gpuplanner.core.schema_checks import check_table
 from gpuplanner.core.schemas import WHOLE_GPU, LayoutPlan
 from gpuplanner.core.units import SECONDS_PER_HOUR, SECONDS_PER_MINUTE
-from gpuplanner.decision.requests import ascending_profiles, counts_of, larger_profiles, requests_of
+from gpuplanner.decision.requests import build_requests, count_layout_instances, list_larger_profiles, sort_profiles
 from gpuplanner.hardware.gpu_models import GpuModel
 from gpuplanner.hardware.mig_layouts import UNUSED_LAYOUT, parse_layout
 from gpuplanner.hardware.repartitioning_cost import ChangeCost, find_change_cost
@@ -174,9 +174,9 @@ class PlannedNodes:
         """The nodes, with what each offers of these profiles and those of its layouts in the pools that it is in."""
         layouts = self.calendar.layouts
         own = {name for text in layouts[1:] for name in parse_layout(text)}
-        names = ascending_profiles(problem.gpu_model, {*profiles, *own})
+        names = sort_profiles(problem.gpu_model, {*profiles, *own})
         offered = np.array([
-            counts_of([UNUSED_LAYOUT if layout < 0 else layouts[layout] for layout in gpus], names)
+            count_layout_instances([UNUSED_LAYOUT if layout < 0 else layouts[layout] for layout in gpus], names)
             for gpus in self.pools.tolist()
         ])  # fmt: skip
         nodes, size = self.pool.shape[1], self.pools.shape[1]
@@ -248,7 +248,7 @@ def played_weeks(scenario: Scenario, layout_plan: pl.DataFrame, problem: PlanPro
     past = past_jobs(known)
     planned = PlannedNodes.of(GpuCalendar.of(layout_plan, problem), problem, drain)
     fleet = planned.node_fleet(problem, past["profile_rightsized"].drop_nulls().unique())
-    larger = larger_profiles(problem.gpu_model, fleet.profiles)
+    larger = list_larger_profiles(problem.gpu_model, fleet.profiles)
     for number in range(min(scenario.replications, 8)):
         jobs = simulator_jobs(draw_replication(scenario, known, past, number), "rightsized")
         requests = week_requests(jobs, fleet, problem.gpu_model)
@@ -263,7 +263,7 @@ def week_requests(jobs: pl.DataFrame, fleet: NodeFleet, gpu_model: GpuModel) -> 
     """Requests of the jobs of :func:`simulator_jobs`; those from before the week are there as it begins."""
     submit_s, run_s, limit_s = (jobs[name].to_numpy() for name in ("submit_s", "run_s", "limit_s"))
     table = jobs.select("profile", "sms_needed", instances="gpus", nodes=pl.lit(1))
-    return requests_of(table, fleet, gpu_model, (submit_s, np.maximum(submit_s, 0.0)), run_s, limit_s)
+    return build_requests(table, fleet, gpu_model, (submit_s, np.maximum(submit_s, 0.0)), run_s, limit_s)
 
 
 def rehearse(scenario: Scenario, layout_plan: pl.DataFrame, problem: PlanProblem) -> pl.DataFrame:

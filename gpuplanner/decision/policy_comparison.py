@@ -31,9 +31,16 @@ from gpuplanner.decision.decision_types import (
 from gpuplanner.decision.explained_waits import explain_waits, take_jobs
 from gpuplanner.decision.policy_fleets import as_they_are, deal_layouts, kept_longest, on_demand_fleet, wanted_instances
 from gpuplanner.decision.policy_simulation import Arena, Knobs, Mask, Trial, WaySetting, any_ran, cut_fleet, least
-from gpuplanner.decision.requests import REQUESTED, RIGHTSIZED, Asked, asked_of, larger_profiles, limits_of
-from gpuplanner.decision.sharing_rules import rules_in
-from gpuplanner.decision.wait_curve import DAYS_A_WEEK, scale_load, simulate_waits
+from gpuplanner.decision.requests import (
+    REQUESTED,
+    RIGHTSIZED,
+    JobReplayInputs,
+    limits_of_tenants,
+    list_larger_profiles,
+    read_replay_inputs,
+)
+from gpuplanner.decision.sharing_rules import read_rules_file
+from gpuplanner.decision.wait_curve import DAYS_PER_WEEK, scale_load, simulate_waits
 from gpuplanner.hardware.actuators import ANY_GPUS, ActuatorAbilities, find_abilities
 from gpuplanner.ingest.dataset_folder import open_dataset
 from gpuplanner.simulator.replications import student_t
@@ -379,7 +386,7 @@ class Contest:
 
     scenario: Scenario
     known: History
-    asked: Asked
+    asked: JobReplayInputs
     arena: Arena
     able: ActuatorAbilities
     earlier: Mask
@@ -401,24 +408,24 @@ def nothing_ran(scenario: Scenario) -> str | None:
     return None if any_ran(asked) else NEVER_RAN
 
 
-def opened(scenario: Scenario) -> tuple[History, Asked, Arena, ActuatorAbilities]:
+def opened(scenario: Scenario) -> tuple[History, JobReplayInputs, Arena, ActuatorAbilities]:
     """Read the past as jobs and nodes, with what kept each job waiting."""
     known = history(scenario)
-    asked = asked_of(known)
+    asked = read_replay_inputs(known)
     if scenario.quotas is not None:
-        asked = replace(asked, limits=limits_of(rules_in(scenario.quotas, known)))
+        asked = replace(asked, tenant_limits=limits_of_tenants(read_rules_file(scenario.quotas, known)))
     able = find_abilities(
         scenario.actuator, known.fleet.gpu_model, lead_s=scenario.node_lead_s, ownership=scenario.ownership
     )  # fmt: skip
-    larger = larger_profiles(asked.gpu_model, asked.fleet.profiles) if able.substitutes else None
+    larger = list_larger_profiles(asked.gpu_model, asked.fleet.profiles) if able.substitutes else None
     queue = able.queue if scenario.queue == "easy" else scenario.queue
     waits = explain_waits(asked)
     if scenario.arrival_scale != 1.0:
-        rows, arrival = scale_load(waits.arrival_s, ~waits.judged, scenario.arrival_scale, asked.seen_s)
+        rows, arrival = scale_load(waits.arrival_s, ~waits.judged, scenario.arrival_scale, asked.observed_s)
         asked, waits = take_jobs(asked, waits, rows, arrival - waits.arrival_s[rows])
         # What these jobs would wait on today's fleet stands for what was observed.
         simulated = simulate_waits(asked, waits, asked.fleet, np.arange(len(rows)), waits.arrival_s)
-        waits = replace(waits, waited_s=np.minimum(simulated, asked.seen_s))
+        waits = replace(waits, waited_s=np.minimum(simulated, asked.observed_s))
     arena = Arena(asked, waits, queue, scenario.wait_percentile, scenario.max_added_wait_minutes, larger, scenario.seed)
     return known, asked, arena, able
 
@@ -426,9 +433,9 @@ def opened(scenario: Scenario) -> tuple[History, Asked, Arena, ActuatorAbilities
 def contest(scenario: Scenario, tell: Callable[[str, Trial], object] | None = None) -> Contest:
     """Tune every policy that the actuator can perform, and judge all on the same days."""
     known, asked, arena, able = opened(scenario)
-    split = holdout_from(asked, arena, int(asked.seen_s // SECONDS_PER_DAY))
+    split = holdout_from(asked, arena, int(asked.observed_s // SECONDS_PER_DAY))
     number = np.arange(len(arena.today.day_hours))
-    every_day = number < max(int(asked.seen_s // SECONDS_PER_DAY), 1)
+    every_day = number < max(int(asked.observed_s // SECONDS_PER_DAY), 1)
     earlier = later = arena.judged
     earlier_days = later_days = every_day
     if split is not None:
@@ -475,7 +482,7 @@ def judge(policy: str, trial: Trial, *, holds: bool, days: tuple[Mask, Mask]) ->
     return JudgedWay(policy, trial, None, holds, hours, promised)
 
 
-def holdout_from(asked: Asked, arena: Arena, days: int) -> int | None:
+def holdout_from(asked: JobReplayInputs, arena: Arena, days: int) -> int | None:
     """The day from which policies are evaluated; None where the record is too short to keep days back from fitting."""
     split = days - min(days // 2, 14)
     late = arena.judged & (arena.ready_s >= split * SECONDS_PER_DAY)
@@ -511,8 +518,8 @@ def promised(daily_saved: NDArray[np.float64], most: float) -> tuple[float, floa
     (770, 710, 830)
     """
     mean = float(daily_saved.mean())
-    value = DAYS_A_WEEK * mean
-    half = DAYS_A_WEEK * max(by_draw(daily_saved), by_misses(daily_saved))
+    value = DAYS_PER_WEEK * mean
+    half = DAYS_PER_WEEK * max(by_draw(daily_saved), by_misses(daily_saved))
     return value, max(value - half, 0.0), min(value + half, most)
 
 
@@ -526,14 +533,14 @@ def by_draw(daily: NDArray[np.float64]) -> float:
     # Few days say little about their autocorrelation: more than this is not believed.
     alike = min(max(alike, 0.0), 0.6)
     spread = float(np.sqrt(apart @ apart / (days - 1))) * np.sqrt((1 + alike) / (1 - alike))
-    return float(student_t((1 + LEVEL) / 2, days - 1) * spread * np.sqrt(1 / DAYS_A_WEEK + 1 / days))
+    return float(student_t((1 + LEVEL) / 2, days - 1) * spread * np.sqrt(1 / DAYS_PER_WEEK + 1 / days))
 
 
 def by_misses(daily: NDArray[np.float64]) -> float:
     """Half width by what past weeks missed the mean of all days before them; 0 with fewer than three weeks."""
     missed: Sequence[float] = [
-        float(daily[at : at + DAYS_A_WEEK].mean() - daily[:at].mean())
-        for at in range(DAYS_A_WEEK, len(daily) - DAYS_A_WEEK + 1, DAYS_A_WEEK)
+        float(daily[at : at + DAYS_PER_WEEK].mean() - daily[:at].mean())
+        for at in range(DAYS_PER_WEEK, len(daily) - DAYS_PER_WEEK + 1, DAYS_PER_WEEK)
     ]
     if len(missed) < 2:
         return 0.0

@@ -18,7 +18,7 @@ from gpuplanner.core.schemas import WHOLE_GPU
 from gpuplanner.core.units import SECONDS_PER_HOUR
 from gpuplanner.decision.decision_types import CUT_BY_JOBS
 from gpuplanner.decision.policy_simulation import Knobs, Trial, WaySetting, cut_fleet
-from gpuplanner.decision.requests import AS_TODAY, Asked
+from gpuplanner.decision.requests import AS_TODAY, JobReplayInputs
 from gpuplanner.hardware.actuators import RETURNED_NODES, ActuatorAbilities
 from gpuplanner.hardware.gpu_models import GpuModel
 from gpuplanner.hardware.layout_enumeration import list_pareto_counts
@@ -233,7 +233,7 @@ def _empty(layout: str) -> str:
     return WHOLE_GPU if layout == BY_JOBS or not parse_layout(layout) else layout
 
 
-def kept_longest(asked: Asked) -> list[int]:
+def kept_longest(asked: JobReplayInputs) -> list[int]:
     """Today's nodes, those that stay longest first: the large, whole ones."""
     nodes = asked.nodes
     cut = [sum(layout != WHOLE_GPU for layout in layouts) for layouts in nodes.layouts]
@@ -285,7 +285,7 @@ def assign_layouts(
     return {number: layouts[number] for number in order if number in layouts}
 
 
-def as_they_are(asked: Asked, policy: str, numbers: Sequence[int]) -> WaySetting:
+def as_they_are(asked: JobReplayInputs, policy: str, numbers: Sequence[int]) -> WaySetting:
     """Some of today's nodes, cut as they are."""
     fleet, layouts = cut_fleet(asked, numbers, [[asked.nodes.layouts[number]] for number in numbers])
     knobs: Knobs = {"gpus": int(fleet.gpus.sum()), "nodes": len(numbers)}
@@ -347,7 +347,7 @@ def wanted_instances(
 
 
 def on_demand_fleet(
-    asked: Asked, numbers: Sequence[int], able: ActuatorAbilities
+    asked: JobReplayInputs, numbers: Sequence[int], able: ActuatorAbilities
 ) -> tuple[NodeFleet, tuple[tuple[tuple[str, ...], ...], ...], NodeAutoscaling | None]:
     """Some of today's nodes, their GPUs cut as jobs come and go, with the layouts of each pool and how nodes change.
 
@@ -371,7 +371,7 @@ def on_demand_fleet(
     return fleet, names, NodeAutoscaling(0.0, cost.reboot_s.value, (len(gpus), len(gpus)))
 
 
-def rules_of(asked: Asked, trial: Trial, able: ActuatorAbilities, policy: str) -> FleetRules:
+def rules_of(asked: JobReplayInputs, trial: Trial, able: ActuatorAbilities, policy: str) -> FleetRules:
     """The setting of a way as those who write its files need it, with what came of it when it was played."""
     setting, nodes = trial.setting, asked.nodes
     switching = setting.switching if able.switches_nodes else None
@@ -398,7 +398,7 @@ def rules_of(asked: Asked, trial: Trial, able: ActuatorAbilities, policy: str) -
     )
 
 
-def _pools(asked: Asked, trial: Trial) -> Iterator[PoolRule]:
+def _pools(asked: JobReplayInputs, trial: Trial) -> Iterator[PoolRule]:
     """Nodes of a setting that are cut alike, by the engine's pools; each keeps idle ones on as they do."""
     setting, counts = trial.setting, Counter[str]()
     kept = () if setting.switching is None else setting.switching.kept
@@ -412,14 +412,14 @@ def _pools(asked: Asked, trial: Trial) -> Iterator[PoolRule]:
             name = kind if counts[kind] == 1 else f"{kind}-{counts[kind]}"
             on = trial.outcome.power_intervals.filter(pl.col("pool") == pool, pl.col("node").is_in(mine))
             ones = np.ones(len(setting.numbers), np.int64)
-            most = replace(trial.outcome, power_intervals=on).peak_gpus(ones, 0.0, asked.seen_s)
+            most = replace(trial.outcome, power_intervals=on).peak_gpus(ones, 0.0, asked.observed_s)
             stay = min(left, len(mine))
             left -= stay
             numbers = [setting.numbers[place] for place in mine]
             yield PoolRule(name, layouts, len(mine), _names(asked, numbers), most, stay)
 
 
-def changed_layouts(asked: Asked, setting: WaySetting) -> dict[tuple[str, str], list[str]]:
+def changed_layouts(asked: JobReplayInputs, setting: WaySetting) -> dict[tuple[str, str], list[str]]:
     """Nodes of the GPUs that are repartitioned, one name for each GPU, by layout before and after."""
     found: dict[tuple[str, str], list[str]] = {}
     for number, layouts in zip(setting.numbers, setting.layouts, strict=True):
@@ -436,5 +436,5 @@ def _alike(numbers: Iterable[int], layouts: Sequence[tuple[str, ...]]) -> dict[t
     return found
 
 
-def _names(asked: Asked, numbers: Iterable[int]) -> tuple[str, ...]:
+def _names(asked: JobReplayInputs, numbers: Iterable[int]) -> tuple[str, ...]:
     return tuple(asked.nodes.names[number] for number in numbers) if asked.nodes.named else ()

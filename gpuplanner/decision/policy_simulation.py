@@ -19,8 +19,8 @@ from gpuplanner.core.stage_cache import data_folder
 from gpuplanner.core.units import SECONDS_PER_DAY, SECONDS_PER_HOUR, SECONDS_PER_MINUTE, percent_text
 from gpuplanner.decision.decision_types import TODAY
 from gpuplanner.decision.explained_waits import ExplainedWaits
-from gpuplanner.decision.queue_model import JITTER_S
-from gpuplanner.decision.requests import AS_TODAY, Asked, counts_of, size_classes
+from gpuplanner.decision.queue_model import MAX_ARRIVAL_JITTER_S
+from gpuplanner.decision.requests import AS_TODAY, JobReplayInputs, classify_job_sizes, count_layout_instances
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.dataset_folder import open_dataset, read_metadata
 from gpuplanner.ingest.gpu_shares import UNTRACKED_CHECK
@@ -104,7 +104,7 @@ class Arena:
     Jobs that no GPU of today can hold are not judged: ``unservable`` is their number.
     """
 
-    asked: Asked
+    asked: JobReplayInputs
     waits: ExplainedWaits
     queue: str
     quantile: float
@@ -116,20 +116,20 @@ class Arena:
         """Draw what moves, and see who is judged."""
         asked = self.asked
         begun = ~np.isnan(asked.start_s)
-        submit = asked.granted.submit_s
+        submit = asked.requests.submit_s
         self.ready_s, self.reference_s = self.waits.arrivals_without_limits(), self.waits.eligible_s
         carried = begun & (asked.start_s < 0)
-        came = ~carried & (submit >= 0) & (self.ready_s < asked.seen_s)
-        servable = servable_requests(asked.granted, asked.fleet, larger=self.larger)
-        self.unservable = int((came & ~asked.standing & ~servable).sum())
-        self.judged: Mask = came & ~asked.standing & servable
-        self.standing: Mask = begun & asked.standing
+        came = ~carried & (submit >= 0) & (self.ready_s < asked.observed_s)
+        servable = servable_requests(asked.requests, asked.fleet, larger=self.larger)
+        self.unservable = int((came & ~asked.is_service & ~servable).sum())
+        self.judged: Mask = came & ~asked.is_service & servable
+        self.standing: Mask = begun & asked.is_service
         self.carried = carried
         rng = np.random.default_rng([self.seed, 41])
-        self.moves = np.vstack([np.zeros(len(submit)), rng.uniform(0, JITTER_S, (DRAWS - 1, len(submit)))])
+        self.moves = np.vstack([np.zeros(len(submit)), rng.uniform(0, MAX_ARRIVAL_JITTER_S, (DRAWS - 1, len(submit)))])
         self.moves[:, ~self.judged] = 0.0
         self.draws = FEW_DRAWS if self.judged.sum() > MANY_JOBS else DRAWS
-        self.size, self.classes = size_classes(asked, self.judged)
+        self.size, self.classes = classify_job_sizes(asked, self.judged)
         self.trials: list[Trial] = []
 
     @cached_property
@@ -162,8 +162,8 @@ class Arena:
                 first, wait = found, started - self.ready_s
         assert first is not None
         # Begin of each day that was observed, and the end of the last one, as far as it went.
-        days = int(np.ceil(asked.seen_s / SECONDS_PER_DAY - 1e-9))
-        edges_s = [min(day * SECONDS_PER_DAY, asked.seen_s) for day in range(days + 1)]
+        days = int(np.ceil(asked.observed_s / SECONDS_PER_DAY - 1e-9))
+        edges_s = [min(day * SECONDS_PER_DAY, asked.observed_s) for day in range(days + 1)]
         node, since, until = (first.power_intervals[name].to_numpy() for name in ("node", "from_s", "until_s"))
         hours = gpu_hours(since, until, setting.fleet.gpus[node], edges_s)
         trial = Trial(setting, late, wait, hours, first)
@@ -182,7 +182,7 @@ class Arena:
         ready = self.ready_s + self.moves[draw]
         run = asked.run_s + handover
         ready = np.where(self.carried, -CARRIED_S, np.maximum(ready, -CARRIED_S + 1.0))
-        left = np.where(np.isnan(self.asked.end_s), self.asked.seen_s, self.asked.end_s)
+        left = np.where(np.isnan(self.asked.end_s), self.asked.observed_s, self.asked.end_s)
         run = np.where(self.carried, np.maximum(left + CARRIED_S, 1.0), run)
         limit = asked.limit_s + handover
         limit = np.where(self.carried, np.maximum(limit, run), limit)
@@ -240,7 +240,7 @@ class Arena:
 
     def peak_gpus(self, trial: Trial) -> int:
         """GPUs that a way has on at once, at most, while it is observed."""
-        return trial.outcome.peak_gpus(trial.setting.fleet.gpus, 0.0, self.asked.seen_s)
+        return trial.outcome.peak_gpus(trial.setting.fleet.gpus, 0.0, self.asked.observed_s)
 
 
 _memory: dict[bytes, tuple[Outcome, int]] = {}
@@ -315,11 +315,11 @@ def gpu_hours(begin_s: Floats, end_s: Floats, gpus: NDArray[Any], edges_s: Seque
     return np.array([gpus @ np.clip(seconds, 0.0, None) for seconds in shared]) / SECONDS_PER_HOUR
 
 
-def allocated_gpu_hours(asked: Asked, which: Mask) -> float:
+def allocated_gpu_hours(asked: JobReplayInputs, which: Mask) -> float:
     """GPU-hours that some jobs held while they were observed."""
     begun = which & ~np.isnan(asked.start_s)
-    end_s = np.where(np.isnan(asked.end_s), asked.seen_s, asked.end_s)[begun]
-    return float(gpu_hours(asked.start_s[begun], end_s, asked.gpus()[begun], [0.0, asked.seen_s])[0])
+    end_s = np.where(np.isnan(asked.end_s), asked.observed_s, asked.end_s)[begun]
+    return float(gpu_hours(asked.start_s[begun], end_s, asked.gpus_by_job()[begun], [0.0, asked.observed_s])[0])
 
 
 def least(enough: Callable[[int], bool], fewest: int, most: int) -> int | None:
@@ -342,11 +342,11 @@ def least(enough: Callable[[int], bool], fewest: int, most: int) -> int | None:
 
 
 def cut_fleet(
-    asked: Asked, numbers: Sequence[int], layouts: Sequence[Sequence[Sequence[str]]]
+    asked: JobReplayInputs, numbers: Sequence[int], layouts: Sequence[Sequence[Sequence[str]]]
 ) -> tuple[NodeFleet, tuple[tuple[tuple[str, ...], ...], ...]]:
     """Some of today's nodes with the layouts of their GPUs by pool, in the first of which they begin."""
     fleet = asked.fleet
-    capacity = np.array([[counts_of(pool, fleet.profiles) for pool in node] for node in layouts], np.int64)
+    capacity = np.array([[count_layout_instances(pool, fleet.profiles) for pool in node] for node in layouts], np.int64)
     begin = np.zeros(len(numbers), np.int64)
     found = NodeFleet(fleet.profiles, fleet.gpus[list(numbers)], capacity, begin, fleet.weights)
     return found, tuple(tuple(tuple(pool) for pool in node) for node in layouts)

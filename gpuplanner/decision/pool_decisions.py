@@ -17,7 +17,7 @@ from gpuplanner.core.units import count_text
 from gpuplanner.decision.comparison_record import Comparison
 from gpuplanner.decision.decision_types import DECIMALS, Decision
 from gpuplanner.decision.layout_planning import Planned, plan_problem, planned_for
-from gpuplanner.decision.sharing_rules import is_board
+from gpuplanner.decision.sharing_rules import is_gpu_model_name
 from gpuplanner.hardware.gpu_models import GpuModel, load_any_gpu_model, make_non_mig_model
 from gpuplanner.hardware.repartitioning_cost import find_change_cost
 from gpuplanner.planner.plan_problem import DEMAND_ROUNDING_INSTANCES, PlanProblem
@@ -349,7 +349,9 @@ def queues_without_flavor(quotas: pl.DataFrame | None, gpu_model: str) -> list[s
     if quotas is None:
         return []
     rows = quotas.group_by("tenant").agg("gpu_model").sort("tenant").iter_rows()
-    return [name for name, words in rows if not any(word is None or is_board(word, gpu_model) for word in words)]
+    return [
+        name for name, words in rows if not any(word is None or is_gpu_model_name(word, gpu_model) for word in words)
+    ]
 
 
 def _part_of_work(work: pl.DataFrame, fits: pl.Expr, problem: PlanProblem) -> Floats:

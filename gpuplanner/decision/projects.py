@@ -1,4 +1,4 @@
-"""Announced projects: the file, and whether the fleet can take their jobs."""
+"""Announced projects: reading ``projects.yaml``, and whether the fleet has capacity for their jobs."""
 
 from __future__ import annotations
 
@@ -35,62 +35,84 @@ from gpuplanner.decision.capacity_answers import why_none
 from gpuplanner.decision.explained_waits import take_jobs
 from gpuplanner.decision.headroom_and_growth import FittedGrowth
 from gpuplanner.decision.policy_comparison import opened
-from gpuplanner.decision.queue_model import joined_requests
-from gpuplanner.decision.recommendation import growth_of, wait_model, wait_target
+from gpuplanner.decision.queue_model import concatenate_requests
+from gpuplanner.decision.recommendation import build_wait_model, fit_submitted_growth, read_wait_target
 from gpuplanner.decision.requests import AS_TODAY
-from gpuplanner.decision.sharing_rules import refuse_twice
+from gpuplanner.decision.sharing_rules import refuse_duplicates
 from gpuplanner.decision.wait_curve import (
-    REPLAYS,
-    TOLERANCE_S,
+    CURVE_RUNS,
+    WAIT_TOLERANCE_S,
     WaitModel,
-    fleet_of_pools,
-    percentile,
-    pools_of,
-    smallest_units,
+    find_smallest_units,
+    join_pools,
+    split_by_profiles,
     wait_limits,
+    wait_p95,
 )
 from gpuplanner.hardware.catalog import resolve_gpu_model
 from gpuplanner.simulator.simulated_fleet import NodeRequests
 from gpuplanner.simulator.simulation_state import Floats
 
-PROJECT = ("name", "team", "gpus", "jobs", "gpu_model", "from", "to", "chance")
-JOBS = ("count", "gpus", "hours")
-CALENDAR = ("kind", "name", "from", "to", "factor")
+PROJECT_KEYS = ("name", "team", "gpus", "jobs", "gpu_model", "from", "to", "chance")
+"""Keys of a project in ``projects.yaml``."""
+PROJECT_JOBS_KEYS = ("count", "gpus", "hours")
+"""Keys of ``jobs`` of a project."""
+CALENDAR_KEYS = ("kind", "name", "from", "to", "factor")
+"""Keys of an entry of ``calendar``."""
 
 
 @dataclass(frozen=True)
-class JobsADay:
-    """So many jobs a day, each with so many GPUs for so many hours."""
+class DailyJobs:
+    """Jobs that a project submits each day.
 
-    count: float
-    gpus: int
-    hours: float
+    - ``jobs_per_day``: Jobs submitted a day.
+    - ``gpus_per_job``: GPUs of each job.
+    - ``hours_per_job``: Run time of each job [h].
+    """
+
+    jobs_per_day: float
+    gpus_per_job: int
+    hours_per_job: float
 
 
 @dataclass(frozen=True)
 class Project:
-    """Work that will come: GPUs that it holds all the time, or jobs a day; ISO dates, the last day included."""
+    """Announced work: GPUs allocated all the time, or jobs a day.
+
+    - ``name``, ``team``: Project and team as the file names them.
+    - ``gpus``: GPUs allocated all the time; None where ``jobs`` is given.
+    - ``jobs``: Jobs a day; None where ``gpus`` is given.
+    - ``gpu_model``: GPU model that the project requires; None: any.
+    - ``begin``, ``end``: First and last day, as ISO dates; the last day is included, None: no end.
+    - ``chance``: Probability that the project starts. [0-1]
+    """
 
     name: str
     team: str
     gpus: int | None
-    jobs: JobsADay | None
+    jobs: DailyJobs | None
     gpu_model: str | None
     begin: str
     end: str | None
     chance: float
 
     @property
-    def at_once(self) -> int:
-        """GPUs that it holds at once: as stated, else what its jobs hold on average, in whole jobs."""
+    def concurrent_gpus(self) -> int:
+        """GPUs that the project uses at once: as stated, else the mean of its jobs, rounded up to complete jobs."""
         if self.jobs is None:
             return self.gpus or 0
-        return math.ceil(self.jobs.count * self.jobs.hours / 24 - 1e-9) * self.jobs.gpus
+        return math.ceil(self.jobs.jobs_per_day * self.jobs.hours_per_job / 24 - 1e-9) * self.jobs.gpus_per_job
 
 
 @dataclass(frozen=True)
 class CalendarEntry:
-    """Days on which demand is so many times what it is on others."""
+    """Days on which the demand differs from usual, such as a release or a freeze.
+
+    - ``kind``: ``release`` or ``freeze``.
+    - ``name``: Name of the event.
+    - ``begin``, ``end``: First and last day, as ISO dates; the last day is included.
+    - ``factor``: Demand on these days over usual demand.
+    """
 
     kind: str
     name: str
@@ -100,19 +122,33 @@ class CalendarEntry:
 
 
 @dataclass(frozen=True)
-class Announced:
-    """All that a file of projects says."""
+class AnnouncedDemand:
+    """Projects and calendar of a ``projects.yaml``."""
 
     projects: tuple[Project, ...] = ()
     calendar: tuple[CalendarEntry, ...] = ()
 
 
-def read_projects(path: str | Path) -> Announced:
+def read_projects(path: str | Path) -> AnnouncedDemand:
     r"""Read ``projects.yaml``: a list ``projects``, and a list ``calendar`` of releases and freezes.
 
     A project has ``name``, ``team``, ``from`` (a day, or a month as ``YYYY-MM``), and either ``gpus`` or ``jobs`` (a
     day: ``count``, ``gpus``, ``hours`` of each); it may have ``to``, ``gpu_model`` and ``chance`` (1). An entry of the
     calendar has ``kind`` (release or freeze), ``from``, ``to``, and ``factor`` on demand; it may have ``name``.
+
+    Parameters
+    ----------
+    path : str or Path
+        The YAML file.
+
+    Returns
+    -------
+    AnnouncedDemand
+
+    Raises
+    ------
+    ScenarioError
+        If a key, a date or a number is wrong, with the line.
 
     Examples
     --------
@@ -123,32 +159,33 @@ def read_projects(path: str | Path) -> Announced:
     ...     read_projects(file).projects[0].begin
     '2026-03-01'
     """
-    text = Path(path).name
-    top = require_keys(read_yaml(path), ("projects", "calendar"), f"{text}, the file", 1)
-    rows, days = (read_list(top, key, text) for key in ("projects", "calendar"))
-    projects = tuple(_project(one, text, at) for one, at in rows)
-    refuse_twice([one.name for one in projects], text, "projects")
-    return Announced(projects, tuple(_entry(one, text, at) for one, at in days))
+    file = Path(path).name
+    document = require_keys(read_yaml(path), ("projects", "calendar"), f"{file}, the file", 1)
+    entries, days = (read_list(document, key, file) for key in ("projects", "calendar"))
+    projects = tuple(_read_project(entry, file, line) for entry, line in entries)
+    refuse_duplicates([project.name for project in projects], file, "projects")
+    return AnnouncedDemand(projects, tuple(_read_calendar_entry(entry, file, line) for entry, line in days))
 
 
-def _project(given: Any, file: str, line: int) -> Project:  # noqa: ANN401 - of a file
-    values = require_keys(given, PROJECT, f"{file}, project", line, required_keys=("name", "team", "from"))
+def _read_project(raw_project: Any, file: str, line: int) -> Project:  # noqa: ANN401 - of a file
+    """Read one project of the file; a wrong key or value is a ``ScenarioError`` with the line."""
+    values = require_keys(raw_project, PROJECT_KEYS, f"{file}, project", line, required_keys=("name", "team", "from"))
     lines = values.lines
     if ("gpus" in values) == ("jobs" in values):
         got = f"{values['name']!r} with {'both' if 'gpus' in values else 'none'}"
         raise make_file_error(file, line, "either gpus or jobs", got)
     jobs = None
     if "jobs" in values:
-        inner = require_keys(values["jobs"], JOBS, f"{file}, jobs", lines["jobs"], required_keys=JOBS)
-        count, gpus, hours = (read_number(inner, key, file, 1e-9, 1e6, whole=key == "gpus") for key in JOBS)
-        jobs = JobsADay(count, int(gpus), hours)
+        keys = PROJECT_JOBS_KEYS
+        job_values = require_keys(values["jobs"], keys, f"{file}, jobs", lines["jobs"], required_keys=keys)
+        count, gpus, hours = (read_number(job_values, key, file, 1e-9, 1e6, whole=key == "gpus") for key in keys)
+        jobs = DailyJobs(count, int(gpus), hours)
     if (gpu_model := values.get("gpu_model")) is not None:
         try:
             gpu_model = resolve_gpu_model(str(gpu_model))
         except GpuPlannerError as error:
-            raise make_file_error(
-                file, lines["gpu_model"], "a GPU model of the catalog", f"{gpu_model!r}: {error}"
-            ) from None
+            got = f"{gpu_model!r}: {error}"
+            raise make_file_error(file, lines["gpu_model"], "a GPU model of the catalog", got) from None
     begin, end = read_day_range(values, file)
     return Project(
         name=str(values["name"]), team=str(values["team"]), jobs=jobs, gpu_model=gpu_model, begin=begin, end=end,
@@ -157,21 +194,28 @@ def _project(given: Any, file: str, line: int) -> Project:  # noqa: ANN401 - of 
     )  # fmt: skip
 
 
-def _entry(given: Any, file: str, line: int) -> CalendarEntry:  # noqa: ANN401 - of a file
-    values = require_keys(given, CALENDAR, f"{file}, calendar", line, required_keys=("kind", "from", "to", "factor"))
+def _read_calendar_entry(raw_entry: Any, file: str, line: int) -> CalendarEntry:  # noqa: ANN401 - of a file
+    """Read one entry of the calendar; a wrong key or value is a ``ScenarioError`` with the line."""
+    required = ("kind", "from", "to", "factor")
+    values = require_keys(raw_entry, CALENDAR_KEYS, f"{file}, calendar", line, required_keys=required)
     kind = read_choice(values, "kind", file, ("release", "freeze"))
     begin, end = read_day_range(values, file)
     assert end is not None
-    factor = read_number(values, "factor", file, 0, 100)
-    return CalendarEntry(kind, str(values.get("name", kind)), begin, end, factor)
+    return CalendarEntry(kind, str(values.get("name", kind)), begin, end, read_number(values, "factor", file, 0, 100))
 
 
-ALL = "all projects"
+ALL_PROJECTS_TITLE = "all projects"
+"""Name of the answer for all projects together."""
 
 
 @dataclass(frozen=True)
-class Waiter:
-    """A job size (``kind`` is ``size``) or a ``team`` whose p95 queue wait rises with a project [min]."""
+class DelayedGroup:
+    """Job size (``kind`` is ``size``) or team (``kind`` is ``team``) whose p95 queue wait rises when a project starts.
+
+    - ``name``: Name of the job size or of the team.
+    - ``jobs``: Jobs of the group in the record.
+    - ``added_wait_p95_minutes``: Increase of its p95 queue wait. [min]
+    """
 
     kind: str
     name: str
@@ -181,22 +225,22 @@ class Waiter:
 
 @dataclass(frozen=True)
 class ProjectAnswer:
-    """What a project asks of the fleet: the wait model with the jobs of the project added.
+    """Whether the fleet has capacity for a project: result of the wait model with the jobs of the project added.
 
-    - ``name``, ``begin``, ``end``: Which, and its first and last day.
-    - ``gpus``, ``chance``: GPUs at once, and how likely it comes.
-    - ``sentence``: The answer in words.
-    - ``fits``: Whether today's fleet takes it: each job size, and its own jobs, meet their wait limit in 80 % of drawn
-      records; a size that is late today waits no longer than today. None where the record carries no answer; all that
-      follows is then None or empty.
-    - ``fits_chance``, ``fits_chance_without``: Share of drawn records in which all meet their limit on today's fleet,
-      with it and without it.
-    - ``gpus_more``, ``gpus_more_without``: GPUs to buy, in whole nodes, with it and without it; None where many times
-      today's nodes are not enough.
-    - ``order_by``: Latest day of an order that comes in time; None where nothing is to be bought.
-    - ``late_days``: By how many days even an order on the last day of the record comes too late.
-    - ``waits``: Who waits longer on today's fleet, the longest first.
-    - ``served``: Whether nobody waits longer by more than the maximum added wait; None where it has no room at all.
+    - ``name``, ``begin``, ``end``: Name of the project, its first and its last day.
+    - ``gpus``, ``chance``: GPUs at once, and the probability that the project starts.
+    - ``sentence``: The answer as a sentence.
+    - ``fits``: Whether today's fleet has capacity: each job size, and the jobs of the project, meet their wait limit in
+      80 % of drawn records; a size that misses its limit today waits no longer than today. None where the record allows
+      no answer; all fields below are then None or empty.
+    - ``fits_chance``, ``fits_chance_without``: Share of drawn records in which all job sizes meet their limit on
+      today's fleet, with the project and without it. [0-1]
+    - ``gpus_more``, ``gpus_more_without``: GPUs to buy, in full nodes, with the project and without it; None where four
+      times today's nodes are not enough.
+    - ``order_by``: Latest order date for delivery before the project begins; None where nothing is to be bought.
+    - ``late_days``: Days by which an order on the last day of the record is delivered too late.
+    - ``waits``: Job sizes and teams that wait longer on today's fleet, the largest increase first.
+    - ``served``: Whether no increase is above the maximum added wait; None where the project does not fit at all.
     """
 
     name: str
@@ -212,50 +256,61 @@ class ProjectAnswer:
     gpus_more_without: int | None = None
     order_by: str | None = None
     late_days: int = 0
-    waits: tuple[Waiter, ...] = ()
+    waits: tuple[DelayedGroup, ...] = ()
     served: bool | None = None
 
 
-def answered(scenario: Scenario) -> tuple[ProjectAnswer, ...]:
-    """Answer each project of a scenario, and together those that hold most GPUs at the same time.
+def answer_projects(scenario: Scenario) -> tuple[ProjectAnswer, ...]:
+    """Assess each project of a scenario, and the projects with the highest concurrent GPUs together.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        Data, fleet and the file of projects.
+
+    Returns
+    -------
+    tuple of ProjectAnswer
+        Projects in the order of the file, then the combination of concurrent projects, where there are several.
 
     Examples
     --------
-    >>> answered(Scenario())
+    >>> answer_projects(Scenario())
     ()
     """
     if scenario.projects is None:
         return ()
     announced = read_projects(scenario.projects)
-    known, asked, arena, _ = opened(scenario)
-    model = wait_model(asked, arena.waits)
-    groups = [[one] for one in announced.projects]
-    together = overlapping(announced.projects)
-    if len(together) > 1:
-        groups.append(together)
-    plain = [_describe(projects, len(announced.projects)) for projects in groups]
+    job_history, inputs, arena, _ = opened(scenario)
+    model = build_wait_model(inputs, arena.waits)
+    groups = [[project] for project in announced.projects]
+    concurrent = find_concurrent_projects(announced.projects)
+    if len(concurrent) > 1:
+        groups.append(concurrent)
+    answers = [_describe_projects(projects, len(announced.projects)) for projects in groups]
     if (reason := why_none(model)) is not None:
-        return tuple(replace(one, sentence=f"{_name(one)}: no answer, {reason}.") for one in plain)
-    # A size that is late today is the concern of the recommendation: with a project it must not wait longer.
-    limit_s = np.maximum(*wait_limits(model, wait_target(scenario)))
-    case = _Case(scenario, model, growth_of(known), announced.calendar, limit_s)
-    return tuple(case.answer(one, projects) for one, projects in zip(plain, groups, strict=True))
+        return tuple(replace(answer, sentence=f"{_format_project(answer)}: no answer, {reason}.") for answer in answers)
+    # The recommendation covers a size that misses its limit today: with a project it must not wait longer.
+    limit_s = np.maximum(*wait_limits(model, read_wait_target(scenario)))
+    assessment = _FleetAssessment(scenario, model, fit_submitted_growth(job_history), announced.calendar, limit_s)
+    return tuple(assessment.answer(answer, projects) for answer, projects in zip(answers, groups, strict=True))
 
 
-def overlapping(projects: Sequence[Project]) -> list[Project]:
-    """Those of some projects that hold most GPUs at the same time."""
-    there = [
-        [one for one in projects if one.begin <= other.begin and (one.end is None or other.begin <= one.end)]
-        for other in projects
-    ]
-    return max(there, key=lambda group: sum(one.at_once for one in group), default=[])
+def find_concurrent_projects(projects: Sequence[Project]) -> list[Project]:
+    """Find the projects that run at the same time and have the most GPUs in total."""
+
+    def runs_on(project: Project, day: str) -> bool:
+        return project.begin <= day and (project.end is None or day <= project.end)
+
+    groups = [[project for project in projects if runs_on(project, first.begin)] for first in projects]
+    return max(groups, key=lambda group: sum(project.concurrent_gpus for project in group), default=[])
 
 
 def add_projects(model: WaitModel, projects: Sequence[Project], seed: int) -> WaitModel:
-    """The model with the jobs of projects: they are a tenant and a job size of their own.
+    """Add the jobs of projects to a wait model, as a tenant and a job size of their own.
 
-    GPUs that a project holds throughout are services of a node each, there from the begin of the record on; jobs a day
-    come at random times.
+    GPUs that a project has all the time are services of a node each, running since the begin of the record; jobs a day
+    arrive at random times.
 
     Parameters
     ----------
@@ -264,41 +319,53 @@ def add_projects(model: WaitModel, projects: Sequence[Project], seed: int) -> Wa
     projects : sequence of Project
         At least one.
     seed : int
-        Seed of the times at which jobs come.
-    """
-    asked, before, rng = model.asked, len(model.size), np.random.default_rng([seed, 53])
-    node, seen_s = asked.usual_node, asked.seen_s
-    added: list[tuple[float, float, int, bool]] = []
-    for one in projects:
-        if one.jobs is None:
-            nodes, rest = divmod(one.at_once, node)
-            added += [(-1.0, seen_s + 1, gpus, True) for gpus in [node] * nodes + [rest] * (rest > 0)]
-        else:
-            times = rng.uniform(0, seen_s, round(one.jobs.count * seen_s / SECONDS_PER_DAY))
-            length_s = one.jobs.hours * SECONDS_PER_HOUR
-            added += [(at_s, length_s, one.jobs.gpus, False) for at_s in times.tolist()]
-    ready_s, run_s, gpus, services = (np.array(column) for column in zip(*added, strict=True))
-    requests = NodeRequests(ready_s, ready_s, run_s, run_s, np.zeros_like(gpus), gpus, -(-gpus // node))
-    joined = joined_requests(asked.granted, requests)
+        Seed of the arrival times.
 
-    rows = np.concatenate([np.arange(before), np.zeros(len(added), np.int64)])
-    wider, waits = take_jobs(asked, model.waits, rows, np.zeros(len(rows)))
-    wider = replace(wider, views={AS_TODAY: joined})
-    wider.start_s[before:], wider.end_s[before:], wider.standing[before:] = ready_s, ready_s + run_s, services
-    waits.arrival_s[before:], waits.judged[before:] = ready_s, ~services
-    waits.delay_s[before:] = waits.seconds[before:] = 0.0
-    waits.queue.tenant[before:] = model.waits.queue.tenant.max() + 1
+    Returns
+    -------
+    WaitModel
+        Record and projects.
+    """
+    inputs, n_jobs, rng = model.inputs, len(model.size_of_job), np.random.default_rng([seed, 53])
+    gpus_per_node, observed_s = inputs.node_gpus, inputs.observed_s
+    added_jobs: list[tuple[float, float, int, bool]] = []
+    for project in projects:
+        if project.jobs is None:
+            full_nodes, remaining_gpus = divmod(project.concurrent_gpus, gpus_per_node)
+            services = [gpus_per_node] * full_nodes + [remaining_gpus] * (remaining_gpus > 0)
+            added_jobs += [(-1.0, observed_s + 1, gpus, True) for gpus in services]
+        else:
+            times = rng.uniform(0, observed_s, round(project.jobs.jobs_per_day * observed_s / SECONDS_PER_DAY))
+            length_s = project.jobs.hours_per_job * SECONDS_PER_HOUR
+            added_jobs += [(at_s, length_s, project.jobs.gpus_per_job, False) for at_s in times.tolist()]
+    ready_s, run_s, gpus, is_service = (np.array(column) for column in zip(*added_jobs, strict=True))
+    requests = NodeRequests(ready_s, ready_s, run_s, run_s, np.zeros_like(gpus), gpus, -(-gpus // gpus_per_node))
+    all_requests = concatenate_requests(inputs.requests, requests)
+
+    rows = np.concatenate([np.arange(n_jobs), np.zeros(len(added_jobs), np.int64)])
+    extended_inputs, waits = take_jobs(inputs, model.waits, rows, np.zeros(len(rows)))
+    extended_inputs = replace(extended_inputs, views={AS_TODAY: all_requests})
+    extended_inputs.start_s[n_jobs:] = ready_s
+    extended_inputs.end_s[n_jobs:] = ready_s + run_s
+    extended_inputs.is_service[n_jobs:] = is_service
+    waits.arrival_s[n_jobs:], waits.judged[n_jobs:] = ready_s, ~is_service
+    waits.delay_s[n_jobs:] = waits.seconds[n_jobs:] = 0.0
+    waits.queue.tenant[n_jobs:] = model.waits.queue.tenant.max() + 1
     if waits.queue.rule.head_start_s is not None:
-        waits.queue.rule.head_start_s[before:] = 0.0
-    size = np.concatenate([model.size, np.full(len(added), len(model.names))])
-    return WaitModel(wider, waits, size, (*model.names, "project"))
+        waits.queue.rule.head_start_s[n_jobs:] = 0.0
+    size = np.concatenate([model.size_of_job, np.full(len(added_jobs), len(model.size_names))])
+    return WaitModel(extended_inputs, waits, size, (*model.size_names, "project"))
 
 
 @dataclass(frozen=True, eq=False)
-class _Case:
-    """What projects are added to.
+class _FleetAssessment:
+    """Wait model of a fleet to which projects are added.
 
-    - ``limit_s``, shape (n_draws, n_sizes): What each job size may wait in each drawn record [s].
+    - ``scenario``: Maximum added wait, purchase lead time and seed.
+    - ``model``: Wait model of the record.
+    - ``growth``: Fitted growth of the load.
+    - ``calendar``: Releases and freezes.
+    - ``limit_s``, shape (n_draws, n_sizes): Maximum wait of each job size in each drawn record [s].
     """
 
     scenario: Scenario
@@ -307,137 +374,166 @@ class _Case:
     calendar: Sequence[CalendarEntry]
     limit_s: Floats
 
-    def answer(self, plain: ProjectAnswer, projects: Sequence[Project]) -> ProjectAnswer:
-        """Answer some projects as if all of them came at once."""
-        model, asked, lead = self.model, self.model.asked, timedelta(days=self.scenario.purchase_lead_days)
-        whole = asked.fleet.gpus[asked.fleet.capacity[:, 0, 0] > 0].sum()
-        own = [one for one in projects if one.gpu_model in (None, asked.gpu_model.name) and whole]
-        elsewhere = sum(one.at_once for one in projects if one not in own)
-        load = self.load_during(plain)
+    def answer(self, answer: ProjectAnswer, projects: Sequence[Project]) -> ProjectAnswer:
+        """Assess projects that all start at once.
+
+        Parameters
+        ----------
+        answer : ProjectAnswer
+            Name, days and GPUs of the projects.
+        projects : sequence of Project
+            The projects.
+
+        Returns
+        -------
+        ProjectAnswer
+            The same with fit, GPUs to buy, order date and delayed groups.
+        """
+        model, inputs, lead = self.model, self.model.inputs, timedelta(days=self.scenario.purchase_lead_days)
+        full_gpus = inputs.fleet.gpus[inputs.fleet.capacity[:, 0, 0] > 0].sum()
+        hosted = [project for project in projects if project.gpu_model in (None, inputs.gpu_model.name) and full_gpus]
+        elsewhere = sum(project.concurrent_gpus for project in projects if project not in hosted)
+        load = self.load_during(answer)
 
         limit_s = self.limit_s
-        without, bare = gpus_more(model, limit_s, load), share_within(model, limit_s, load)
-        more, fits = without, bare
-        waits: tuple[Waiter, ...] = ()
+        needed_without, fits_without = count_gpus_to_buy(model, limit_s, load), measure_fit_share(model, limit_s, load)
+        needed, fits = needed_without, fits_without
+        waits: tuple[DelayedGroup, ...] = ()
         served: bool | None = None
-        if own:
-            wider = add_projects(model, own, self.scenario.seed)
-            loads = np.where(np.arange(len(wider.size)) < len(model.size), load, 1.0)
-            target_s = wait_target(self.scenario).target_s
-            own_s = np.full((len(limit_s), len(wider.sizes) - len(model.sizes)), target_s)
-            limits = np.hstack([limit_s, own_s])
-            more, fits = gpus_more(wider, limits, loads), share_within(wider, limits, loads)
-            if sum(one.at_once for one in own) <= whole:
-                waits = who_waits(model, wider)
+        if hosted:
+            wider_model = add_projects(model, hosted, self.scenario.seed)
+            load_by_job = np.where(np.arange(len(wider_model.size_of_job)) < len(model.size_of_job), load, 1.0)
+            target_s = read_wait_target(self.scenario).target_s
+            project_limit_s = np.full((len(limit_s), len(wider_model.sizes) - len(model.sizes)), target_s)
+            all_limits_s = np.hstack([limit_s, project_limit_s])
+            needed = count_gpus_to_buy(wider_model, all_limits_s, load_by_job)
+            fits = measure_fit_share(wider_model, all_limits_s, load_by_job)
+            if sum(project.concurrent_gpus for project in hosted) <= full_gpus:
+                waits = find_delayed_groups(model, wider_model)
                 served = all(row.added_wait_p95_minutes <= self.scenario.max_added_wait_minutes for row in waits)
 
-        gpus = None if more is None else more + elsewhere
-        order = date.fromisoformat(plain.begin) - lead
-        buys = bool(gpus)
-        told = replace(
-            plain, fits=gpus == 0, fits_chance=0.0 if elsewhere else fits, fits_chance_without=bare, gpus_more=gpus,
-            gpus_more_without=without, order_by=order.isoformat() if buys else None,
-            late_days=max((asked.end.date() - order).days, 0) if buys else 0, waits=waits, served=served,
+        to_buy = None if needed is None else needed + elsewhere
+        order_date = date.fromisoformat(answer.begin) - lead
+
+        result = replace(
+            answer, fits=to_buy == 0, fits_chance=0.0 if elsewhere else fits, fits_chance_without=fits_without,
+            gpus_more=to_buy, gpus_more_without=needed_without, order_by=order_date.isoformat() if to_buy else None,
+            late_days=max((inputs.end.date() - order_date).days, 0) if to_buy else 0, waits=waits, served=served,
         )  # fmt: skip
-        return replace(told, sentence=_sentence(told, asked.nodes.total))
+        return replace(result, sentence=_format_answer(result, inputs.nodes.total))
 
-    def load_during(self, plain: ProjectAnswer) -> float:
-        """Load when projects come, in times that of the record: growth that is shown, and the busiest day ahead.
+    def load_during(self, answer: ProjectAnswer) -> float:
+        """Expected load when the projects start, over the load of the record: growth times the calendar factor.
 
-        Days are looked at as long as an order takes: what a later order still brings need not be ordered now.
+        The calendar factor is the highest within the purchase lead time from the first day on: a later order covers
+        demand after it.
         """
-        asked, begin = self.model.asked, date.fromisoformat(plain.begin)
-        days = max((begin - asked.end.date()).days, 0) + asked.seen_s / SECONDS_PER_DAY / 2
-        ahead = [begin + timedelta(days=day) for day in range(self.scenario.purchase_lead_days + 1)]
+        inputs, begin = self.model.inputs, date.fromisoformat(answer.begin)
+        days = max((begin - inputs.end.date()).days, 0) + inputs.observed_s / SECONDS_PER_DAY / 2
+        dates = [begin + timedelta(days=day) for day in range(self.scenario.purchase_lead_days + 1)]
         factors = [
-            math.prod(one.factor for one in self.calendar if one.begin <= day.isoformat() <= one.end)
-            for day in ahead
-            if plain.end is None or day.isoformat() <= plain.end
+            math.prod(entry.factor for entry in self.calendar if entry.begin <= day.isoformat() <= entry.end)
+            for day in dates
+            if answer.end is None or day.isoformat() <= answer.end
         ]
         return self.growth.load_after(days) * max(factors)
 
 
-def gpus_more(model: WaitModel, limit_s: Floats, load: float | Floats) -> int | None:
-    """GPUs to buy, in whole nodes, so that each job size meets its limit in 80 % of drawn records.
+def count_gpus_to_buy(model: WaitModel, limit_s: Floats, load: float | Floats) -> int | None:
+    """Count the GPUs to buy, in full nodes, so that each job size meets its limit in 80 % of drawn records.
 
-    None where four times the nodes that load and services ask for are not enough. Arguments as of ``smallest_units``.
+    Parameters
+    ----------
+    model : WaitModel
+        The record, and how its jobs start.
+    limit_s : array of float, shape (1 + n_draws, n_sizes)
+        Maximum wait of each job size in the record and in each drawn record [s].
+    load : float or array of float, shape (n_jobs,)
+        How many times each job arrives.
+
+    Returns
+    -------
+    int or None
+        GPUs; None where four times the nodes that load and services require are not enough.
     """
-    asked = model.asked
-    pools, services = pools_of(asked.fleet), asked.standing_gpus
-    times, own = max(float(np.max(load)), 1.0), math.ceil(services / asked.usual_node)
-    wide = [replace(pool, today=math.ceil(times * pool.today) + own, movable=True) for pool in pools]
-    if (units := smallest_units(model, wide, limit_s, load=load)) is None:
+    inputs = model.inputs
+    pools, service_gpus = split_by_profiles(inputs.fleet), inputs.service_gpus
+    load_factor, service_nodes = max(float(np.max(load)), 1.0), math.ceil(service_gpus / inputs.node_gpus)
+    larger = [replace(pool, today=math.ceil(load_factor * pool.today) + service_nodes, movable=True) for pool in pools]
+    if (units := find_smallest_units(model, larger, limit_s, load=load)) is None:
         return None
-    kept = [max(count, pool.today) for count, pool in zip(units, pools, strict=True)]
-    return int(fleet_of_pools(pools, kept).gpus.sum() - asked.fleet.gpus.sum())
+    final_units = [max(count, pool.today) for count, pool in zip(units, pools, strict=True)]
+    return int(join_pools(pools, final_units).gpus.sum() - inputs.fleet.gpus.sum())
 
 
-def share_within(model: WaitModel, limit_s: Floats, load: float | Floats) -> float:
-    """Share of records, drawn ones and their own, in which each job size meets its limit on today's fleet."""
-    asked = model.asked
-    if asked.standing_gpus > asked.fleet.gpus.sum():
+def measure_fit_share(model: WaitModel, limit_s: Floats, load: float | Floats) -> float:
+    """Share, 0-1, of the observed and drawn records in which each job size meets its limit on today's fleet."""
+    inputs = model.inputs
+    if inputs.service_gpus > inputs.fleet.gpus.sum():
         return 0.0
-    met = [
-        (model.percentiles(asked.fleet, row, load=load) <= limit + TOLERANCE_S).all()
+    record_fits = [
+        (model.percentiles(inputs.fleet, row, load=load) <= limit + WAIT_TOLERANCE_S).all()
         for row, limit in enumerate(limit_s)
     ]
-    return round(float(np.mean(met)), 4)
+    return round(float(np.mean(record_fits)), 4)
 
 
-def who_waits(model: WaitModel, wider: WaitModel) -> tuple[Waiter, ...]:
-    """Job sizes and teams whose p95 queue wait rises on today's fleet from one model to a wider one."""
-    asked, judged = model.asked, model.waits.judged
-    numbers, fleet = range(REPLAYS), asked.fleet
-    before, after = ([one.replay_waits(fleet, number) for number in numbers] for one in (model, wider))
-    teams = asked.jobs["tenant"].cast(pl.String).fill_null("").to_numpy()
-    groups = [("size", name, model.size == number) for number, name in enumerate(model.names)]
+def find_delayed_groups(model: WaitModel, wider_model: WaitModel) -> tuple[DelayedGroup, ...]:
+    """List job sizes and teams whose p95 queue wait rises on today's fleet when projects are added to the model."""
+    inputs, judged = model.inputs, model.waits.judged
+    fleet, observed_s = inputs.fleet, inputs.observed_s
+    before = [model.replay_waits(fleet, number) for number in range(CURVE_RUNS)]
+    after = [wider_model.replay_waits(fleet, number) for number in range(CURVE_RUNS)]
+    teams = inputs.jobs["tenant"].cast(pl.String).fill_null("").to_numpy()
+    groups = [("size", name, model.size_of_job == number) for number, name in enumerate(model.size_names)]
     groups += [("team", str(name), teams == name) for name in np.unique(teams)]
-    rows = []
-    for kind, name, mine in groups:
-        jobs = np.flatnonzero(mine & judged)
-        was_s, is_s = (
-            np.median([min(percentile(one[jobs]), asked.seen_s) for one in waits]) for waits in (before, after)
-        )
-        added = float(is_s - was_s) / SECONDS_PER_MINUTE
+    delayed = []
+    for kind, name, in_group in groups:
+        jobs = np.flatnonzero(in_group & judged)
+        p95_s = [np.median([min(wait_p95(replay[jobs]), observed_s) for replay in waits]) for waits in (before, after)]
+        added_minutes = float(p95_s[1] - p95_s[0]) / SECONDS_PER_MINUTE
         # A wait that rises by less than a minute is not listed.
-        if added >= 1.0:
-            rows.append(Waiter(kind, name, len(jobs), round(added, 1)))
-    return tuple(sorted(rows, key=lambda row: (-row.added_wait_p95_minutes, row.kind, row.name)))
+        if added_minutes >= 1.0:
+            delayed.append(DelayedGroup(kind, name, len(jobs), round(added_minutes, 1)))
+    return tuple(sorted(delayed, key=lambda row: (-row.added_wait_p95_minutes, row.kind, row.name)))
 
 
-def _describe(projects: Sequence[Project], announced: int) -> ProjectAnswer:
-    """Name, days and GPUs of some projects, without an answer."""
-    ends = [one.end for one in projects]
-    names = ", ".join(one.name for one in projects)
+def _describe_projects(projects: Sequence[Project], n_announced: int) -> ProjectAnswer:
+    """Combine name, days, GPUs and probability of projects into an answer without an assessment."""
+    ends = [project.end for project in projects]
+    names = ", ".join(project.name for project in projects)
     return ProjectAnswer(
-        name=ALL if len(projects) == announced > 1 else names,
-        begin=max(one.begin for one in projects),
-        end=None if None in ends else min(one for one in ends if one is not None),
-        gpus=sum(one.at_once for one in projects),
-        chance=round(math.prod(one.chance for one in projects), 6),
+        name=ALL_PROJECTS_TITLE if len(projects) == n_announced > 1 else names,
+        begin=max(project.begin for project in projects),
+        end=None if None in ends else min(project for project in ends if project is not None),
+        gpus=sum(project.concurrent_gpus for project in projects),
+        chance=round(math.prod(project.chance for project in projects), 6),
         sentence="",
     )
 
 
-def _name(one: ProjectAnswer) -> str:
-    return f"{one.name} ({one.gpus:,} GPUs from {day_text(one.begin)}, {percent_text(one.chance)} likely)"
+def _format_project(answer: ProjectAnswer) -> str:
+    """Format a project as its name, GPUs, first day and probability."""
+    return f"{answer.name} ({answer.gpus:,} GPUs from {day_text(answer.begin)}, {percent_text(answer.chance)} likely)"
 
 
-def _sentence(one: ProjectAnswer, fleet: int) -> str:
-    text = f"{_name(one)} {'fits' if one.fits else 'does not fit'}: on {fleet:,} GPUs all job sizes meet their wait"
-    without = percent_text(one.fits_chance_without or 0.0)
-    text += f" limit in {percent_text(one.fits_chance or 0.0)} of drawn records, without it in {without}."
-    if one.gpus_more is None:
+def _format_answer(answer: ProjectAnswer, fleet_gpus: int) -> str:
+    """Format the assessment of a project as sentences."""
+    fits = "fits" if answer.fits else "does not fit"
+    text = f"{_format_project(answer)} {fits}: on {fleet_gpus:,} GPUs all job sizes meet their wait"
+    without = percent_text(answer.fits_chance_without or 0.0)
+    text += f" limit in {percent_text(answer.fits_chance or 0.0)} of drawn records, without it in {without}."
+    if answer.gpus_more is None:
         text += " Many times today's nodes would not be enough."
-    elif one.order_by is not None:
-        late = f"now, which is {one.late_days:,} days after the order date"
-        when = late if one.late_days else f"by {day_text(one.order_by)}"
-        even = f" ({one.gpus_more_without:,} of them even without it)" if one.gpus_more_without else ""
-        text += f" Order {one.gpus_more:,} GPUs {when}{even}."
-    if one.served is None:
+    elif answer.order_by is not None:
+        late = f"now, which is {answer.late_days:,} days after the order date"
+        order_time = late if answer.late_days else f"by {day_text(answer.order_by)}"
+        without_it = f" ({answer.gpus_more_without:,} of them even without it)" if answer.gpus_more_without else ""
+        text += f" Order {answer.gpus_more:,} GPUs {order_time}{without_it}."
+    if answer.served is None:
         return text
-    if not one.waits:
+    if not answer.waits:
         return f"{text} On today's fleet no other job would wait longer."
-    names = ", ".join(f"{row.name} {wait_text(row.added_wait_p95_minutes)}" for row in one.waits[:3])
-    within = ", within the maximum added wait" if one.served else ""
+    names = ", ".join(f"{row.name} {wait_text(row.added_wait_p95_minutes)}" for row in answer.waits[:3])
+    within = ", within the maximum added wait" if answer.served else ""
     return f"{text} On today's fleet p95 queue waits rise{within}: {names}."

@@ -1,4 +1,4 @@
-"""What to buy or reserve, and which jobs go to rented GPUs."""
+"""Purchase plan: commitments to buy or reserve, hardware refresh, and jobs that burst to rented GPUs."""
 
 from __future__ import annotations
 
@@ -53,22 +53,32 @@ from gpuplanner.usage.job_history import History, history
 from gpuplanner.usage.period_accounts import scenario_ledger
 from gpuplanner.usage.requested_demand import mean_occupancy
 
-WEEK = int(HOURS_PER_WEEK)
-TERMS = {"reserved_1y": 12, "reserved_3y": 36}
-DAYS_PER_MONTH = 30.4375
+WEEK_HOURS = int(HOURS_PER_WEEK)
+"""Hours of a week."""
+COMMITMENT_MONTHS = {"reserved_1y": 12, "reserved_3y": 36}
+"""Term of each kind of reservation [months]."""
+MEAN_MONTH_DAYS = 30.4375
+"""Mean length of a month [days]."""
 
 
 @dataclass(frozen=True, eq=False)
-class Purchase:
-    """A portfolio and its assumptions: ``margin`` is GPU-hours that the decision provisions per allocated GPU-hour.
+class PurchasePlan:
+    """Portfolio of commitments for the months ahead, and its assumptions.
 
+    - ``months``: Months planned.
+    - ``currency``: Currency of all amounts.
+    - ``held_gpus``: GPUs that are owned already.
+    - ``margin``: GPU-hours that the decision provisions per allocated GPU-hour.
     - ``observed_gpus``, ``mean_gpus``: GPUs allocated on average in the record, and demanded over the months.
     - ``growth_per_week``: Growth of the submitted work, as in the report; ``value`` is None for the stated reason.
     - ``decision``: Recommendation of the report, whose number of GPUs the portfolio pays for.
     - ``peak_gpus``: GPUs that the recommended policy provisions in an hour at most; infinite where it is unknown.
     - ``unstated_gpus``: Installed GPUs whose ownership is not stated: taken as owned, and no advice is given.
+    - ``offers``, ``rent``: Commitments on offer, and prices of GPUs by the hour.
+    - ``portfolio``: The cheapest mix.
     - ``load_duration_gpus``: GPUs that the load-duration rule commits for one term, all hours alike.
     - ``exhaustion``: Date when capacity is exhausted; None without one.
+    - ``notes``: Sentences on the assumptions.
     """
 
     months: int
@@ -89,16 +99,16 @@ class Purchase:
     notes: tuple[str, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """The object ``portfolio`` of ``cost --json``."""
-        found = self.portfolio
+        """Return the object ``mix`` of ``cost --json``."""
+        mix = self.portfolio
         return {
             "months": self.months, "currency": self.currency, "action": self.action, "held_gpus": self.held_gpus,
             "begin": self.begin.to_dicts(), "exhaustion": self.exhaustion,
-            "committed_gpus": found.committed.tolist(), "cost": round(found.cost, 2), "risk": round(found.risk, 2),
-            "load_duration_gpus": self.load_duration_gpus, "all_on_demand": round(found.all_rented, 2),
-            "all_reserved_at_the_mean": round(found.all_reserved, 2),
-            "gap": round(found.gap, 9), "coverage": round(found.coverage, 6),
-            "utilisation": round(found.utilisation, 6),
+            "committed_gpus": mix.committed.tolist(), "cost": round(mix.cost, 2), "risk": round(mix.risk, 2),
+            "load_duration_gpus": self.load_duration_gpus, "all_on_demand": round(mix.all_rented, 2),
+            "all_reserved_at_the_mean": round(mix.all_reserved, 2),
+            "gap": round(mix.gap, 9), "coverage": round(mix.coverage, 6),
+            "utilisation": round(mix.utilisation, 6),
             "margin": round(self.margin, 6), "growth_per_week": self.growth_per_week.value,
             "recommended_gpus": self.decision.gpus, "unstated_gpus": self.unstated_gpus,
             "observed_gpus": round(self.observed_gpus, 6), "mean_gpus": round(self.mean_gpus, 6),
@@ -107,33 +117,34 @@ class Purchase:
 
     @property
     def costs(self) -> pl.DataFrame:
-        """``option, cost``: the cheapest mix with its parts, and single options; beyond the GPUs that are owned."""
-        one, by_name = self.portfolio, {offer.name: offer for offer in self.offers}
-        parts = dict.fromkeys((f"  of which {name}" for name, _ in one.begun), 0.0)
-        for (name, month), gpus in one.begun.items():
-            parts[f"  of which {name}"] += gpus * cost_of_term(by_name[name], month, self.months)
-        options = {"cheapest mix": one.cost} | parts | {"  of which on demand and spot": one.cost - sum(parts.values())}
-        options |= {"cheapest mix, CVaR (10 %)": one.risk, "on demand only": one.all_rented}
-        options |= {"mean demand reserved, rest on demand": one.all_reserved}
+        """Table ``option, cost``: the cheapest mix with its parts, and single options; owned GPUs are left out."""
+        mix, offers_by_name = self.portfolio, {offer.name: offer for offer in self.offers}
+        parts = dict.fromkeys((f"  of which {name}" for name, _ in mix.begun), 0.0)
+        for (name, month), gpus in mix.begun.items():
+            parts[f"  of which {name}"] += gpus * cost_of_term(offers_by_name[name], month, self.months)
+        options = {"cheapest mix": mix.cost} | parts
+        options |= {"  of which on demand and spot": mix.cost - sum(parts.values())}
+        options |= {"cheapest mix, CVaR (10 %)": mix.risk, "on demand only": mix.all_rented}
+        options |= {"mean demand reserved, rest on demand": mix.all_reserved}
         return pl.DataFrame({"option": list(options), "cost": list(options.values())})
 
     @property
     def scope(self) -> str:
-        """What the costs are of."""
+        """Title of the cost table: GPUs left out, months and currency."""
         beyond = f" beyond the {self.held_gpus:,.0f} owned GPUs" if self.held_gpus else ""
         return f"Cost of capacity{beyond}, {self.months} months, {self.currency}, undiscounted"
 
     @property
-    def sentence(self) -> str:
-        """The demand assumed, the advice with its saving, and how well commitments are used."""
-        one = self.portfolio
-        exhausted = "" if self.exhaustion is None else f" Capacity is exhausted on {self.exhaustion}."
-        weekly, advice = self.growth_per_week, "Cheapest option for this capacity"
-        growth = f"growth unknown ({weekly.reason})"
-        if weekly.value is not None:
-            flat = "" if _slope(weekly) else ", not certain: taken as none"
-            growth = f"growth {percent_text(weekly.value, '+.1f')} per week, from the record{flat}"
-        if self.unstated_gpus or weekly.value is None:
+    def advice_sentence(self) -> str:
+        """Assumed demand, the advice with its saving, and the utilization of commitments, as sentences."""
+        mix = self.portfolio
+        exhaustion_text = "" if self.exhaustion is None else f" Capacity is exhausted on {self.exhaustion}."
+        weekly_growth, advice = self.growth_per_week, "Cheapest option for this capacity"
+        growth_text = f"growth unknown ({weekly_growth.reason})"
+        if weekly_growth.value is not None:
+            flat = "" if _log_growth_per_week(weekly_growth) else ", not certain: taken as none"
+            growth_text = f"growth {percent_text(weekly_growth.value, '+.1f')} per week, from the record{flat}"
+        if self.unstated_gpus or weekly_growth.value is None:
             advice = "Flat-demand case, no purchase advice; the cheapest option is"
         if self.unstated_gpus:
             advice = (
@@ -146,29 +157,30 @@ class Purchase:
         )
         if self.decision.gpus > self.decision.fleet_gpus:
             demand = f"in every hour the {self.decision.gpus:,} GPUs that meet the wait limit"
-        begun = ", ".join(f"{gpus:,.0f} GPUs {kind} in month {month}" for kind, month, gpus in self.begin.iter_rows())
+        starts = ", ".join(f"{gpus:,.0f} GPUs {kind} in month {month}" for kind, month, gpus in self.begin.iter_rows())
         report = self.decision.sentence.partition(". ")[0].rstrip(".")
-        saved = percent_text(1 - one.cost / one.all_rented, ".1f") if one.all_rented else ""
-        saves = f" ({begun}); saves {one.all_rented - one.cost:,.0f} {self.currency} ({saved}) against on demand only"
+        saved = percent_text(1 - mix.cost / mix.all_rented, ".1f") if mix.all_rented else ""
+        amount = f"{mix.all_rented - mix.cost:,.0f} {self.currency}"
+        saves = f" ({starts}); saves {amount} ({saved}) against on demand only"
         return (
             f"Number of GPUs, as in the report: {report}. Capacity assumed over {self.months} months: "
-            f"mean {self.mean_gpus:,.1f} GPUs ({demand}), {growth}. {advice}: {self.action}"
-            f"{saves if begun and saved else ''}. Owned and committed GPUs cover "
-            f"{percent_text(one.coverage)} of this capacity, which needs {percent_text(one.utilisation)} of them on "
-            f"average; optimality gap {percent_text(one.gap, '.2f')}. Only costs are compared: no queue wait is "
-            f"simulated here.{exhausted}"
+            f"mean {self.mean_gpus:,.1f} GPUs ({demand}), {growth_text}. {advice}: {self.action}"
+            f"{saves if starts and saved else ''}. Owned and committed GPUs cover "
+            f"{percent_text(mix.coverage)} of this capacity, which needs {percent_text(mix.utilisation)} of them on "
+            f"average; optimality gap {percent_text(mix.gap, '.2f')}. Only costs are compared: no queue wait is "
+            f"simulated here.{exhaustion_text}"
         )
 
     @property
     def begin(self) -> pl.DataFrame:
-        """``kind, month, gpus``: what is begun when, the first month as 1."""
+        """Table ``kind, month, gpus`` of commitments by the month in which they begin, from 1."""
         rows = [(kind, month + 1, gpus) for (kind, month), gpus in self.portfolio.begun.items()]
         schema = {"kind": pl.String, "month": pl.Int64, "gpus": pl.Float64}
         return pl.DataFrame(rows, schema=schema, orient="row")
 
     @property
     def action(self) -> str:
-        """What is done in the first month: buy, reserve, or rent; wait where today's GPUs are enough."""
+        """Action of the first month: buy, reserve, or rent; wait where today's GPUs are enough."""
         now = {kind for (kind, month) in self.portfolio.begun if month == 0}
         if now:
             return "buy" if "owned" in now else "reserve"
@@ -176,95 +188,137 @@ class Purchase:
         return "rent" + later if self.portfolio.coverage < 1 else "wait: today's GPUs are enough"
 
 
-def purchase(scenario: Scenario, months: int, *, risk: float = 0.0) -> Purchase:
-    """Choose how to pay over the months to come for the GPUs that the decision recommends, not for demand alone."""
-    known, decided = history(scenario), compared(scenario)
-    price = on_demand_price(scenario, known.fleet, "portfolio")
-    row = decided.row(decided.winner) or decided.today
-    busy = None if decided.today is None else decided.today.busy_gpu_hours
+def plan_purchase(scenario: Scenario, months: int, *, risk: float = 0.0) -> PurchasePlan:
+    """Choose how to pay over the months ahead for the GPUs that the decision recommends, instead of bare demand.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        Data, prices and growth.
+    months : int
+        Months to plan.
+    risk : float
+        Weight of the CVaR (10 %) in the objective. [0-1]
+
+    Returns
+    -------
+    PurchasePlan
+    """
+    job_history, comparison = history(scenario), compared(scenario)
+    price = on_demand_price(scenario, job_history.fleet, "portfolio")
+    row = comparison.row(comparison.winner) or comparison.today
+    busy = None if comparison.today is None else comparison.today.busy_gpu_hours
     margin = max(row.gpu_hours / busy, 1.0) if row is not None and row.gpu_hours and busy else 1.0
-    allocated, grows = _hours(scenario, known), decided.growth_per_week
-    peak = math.inf if row is None or row.peak_gpus is None else float(row.peak_gpus)
-    hours = np.minimum(allocated * margin, np.maximum(allocated, peak))
-    slope, decision = _slope(grows), decided.decision
-    drawn, _ = demand_paths(hours, months, seed=scenario.seed, slope=None if grows.value is None else slope)
-    needed, passed, demand = float(decision.gpus) or math.inf, 0, []
-    for paths in drawn:
-        most = needed * np.exp(max(slope, 0.0) * (passed + np.arange(paths.shape[1])) / WEEK)[None, :]
+    allocated, weekly_growth = _allocated_gpus_by_hour(scenario, job_history), comparison.growth_per_week
+    peak_gpus = math.inf if row is None or row.peak_gpus is None else float(row.peak_gpus)
+    provisioned_gpus = np.minimum(allocated * margin, np.maximum(allocated, peak_gpus))
+    log_growth, decision = _log_growth_per_week(weekly_growth), comparison.decision
+    drawn_months, _ = draw_demand_paths(
+        provisioned_gpus, months, seed=scenario.seed, log_growth=None if weekly_growth.value is None else log_growth
+    )
+    needed_gpus, past_hours, demand = float(decision.gpus) or math.inf, 0, []
+    for paths in drawn_months:
+        weeks = (past_hours + np.arange(paths.shape[1])) / WEEK_HOURS
+        most = needed_gpus * np.exp(max(log_growth, 0.0) * weeks)[None, :]
         # GPUs that are bought for the wait limit are there in every hour, and no more than the report recommends.
         demand.append(most if decision.gpus > decision.fleet_gpus else np.minimum(paths, most))
-        passed += paths.shape[1]
-    owners = ownerships(scenario, known, scenario_ledger(scenario))
-    owned, unstated = (
-        known.fleet.gpus * float(owners.filter(ownership=kind)["share"].sum()) / owners["gpu_model"].n_unique()
+        past_hours += paths.shape[1]
+    owners = ownerships(scenario, job_history, scenario_ledger(scenario))
+    owned, unstated_gpus = (
+        job_history.fleet.gpus * float(owners.filter(ownership=kind)["share"].sum()) / owners["gpu_model"].n_unique()
         for kind in ("owned", NOT_STATED)
     )
-    held = owned + unstated
-    offers, notes = _offers(scenario, known, price.value)
-    rent = rented(scenario, known, price.value, scenario.spot_share)
-    if held:
-        notes.append(f"The {held:,.0f} owned GPUs stay: their cost is not part of these sums.")
-    found = choose_portfolio(
-        demand, offers, rent, unit=known.fleet.node_size, held=[held] * months, risk=risk,
+    owned_gpus = owned + unstated_gpus
+    offers, notes = _list_offers(scenario, job_history, price.value)
+    rent = price_rented_gpus(scenario, job_history, price.value, scenario.spot_share)
+    if owned_gpus:
+        notes.append(f"The {owned_gpus:,.0f} owned GPUs stay: their cost is not part of these sums.")
+    portfolio = choose_portfolio(
+        demand, offers, rent, unit=job_history.fleet.node_size, held=[owned_gpus] * months, risk=risk,
         gap=max(scenario.gap_target, 1e-4), time_limit_s=scenario.time_limit_s, seed=scenario.seed,
     )  # fmt: skip
-    hours = np.concatenate([one.ravel() for one in demand])
-    rule = reserve_level(hours, min(offer.per_gpu_month for offer in offers) / HOURS_PER_MONTH, price.value)
-    ends = decided.exhaustion.date
-    return Purchase(
-        months, scenario.currency, held, margin, float(allocated.mean()), float(np.mean(hours)), grows, decision,
-        float(max(allocated.max(initial=0.0), peak)), unstated, tuple(offers), rent, found, rule, ends, tuple(notes),
+    hourly_demand = np.concatenate([month_demand.ravel() for month_demand in demand])
+    load_duration_gpus = reserve_level(
+        hourly_demand, min(offer.per_gpu_month for offer in offers) / HOURS_PER_MONTH, price.value
+    )
+    exhaustion = comparison.exhaustion.date
+    return PurchasePlan(
+        months, scenario.currency, owned_gpus, margin, float(allocated.mean()), float(np.mean(hourly_demand)),
+        weekly_growth, decision, float(max(allocated.max(initial=0.0), peak_gpus)), unstated_gpus, tuple(offers), rent,
+        portfolio, load_duration_gpus, exhaustion, tuple(notes),
     )  # fmt: skip
 
 
-def _slope(weekly: WeeklyGrowth) -> float:
-    """Growth of the logarithm of the work a week; 0 where the interval does not exclude none, as in the report."""
-    return math.log1p(weekly.value or 0.0) if (weekly.low or 0.0) * (weekly.high or 0.0) > 0 else 0.0
+def _log_growth_per_week(growth: WeeklyGrowth) -> float:
+    """Return the growth of the logarithm of the work a week; 0 where the interval includes none, as in the report."""
+    return math.log1p(growth.value or 0.0) if (growth.low or 0.0) * (growth.high or 0.0) > 0 else 0.0
 
 
-def _hours(scenario: Scenario, known: History) -> NDArray[np.float64]:
-    """GPUs allocated in each hour of the record."""
-    booked = known.fleet.hours_of(scenario_ledger(scenario))
-    held = pl.when(pl.col("bucket").cast(pl.String).is_in(ALLOCATED_BUCKETS)).then("gpu_hours").otherwise(0.0)
-    return booked.group_by("hour").agg(gpus=held.sum()).sort("hour")["gpus"].to_numpy()
+def _allocated_gpus_by_hour(scenario: Scenario, job_history: History) -> NDArray[np.float64]:
+    """Sum the GPUs allocated in each hour of the record, shape (n_hours,)."""
+    ledger = job_history.fleet.hours_of(scenario_ledger(scenario))
+    allocated = pl.when(pl.col("bucket").cast(pl.String).is_in(ALLOCATED_BUCKETS)).then("gpu_hours").otherwise(0.0)
+    return ledger.group_by("hour").agg(gpus=allocated.sum()).sort("hour")["gpus"].to_numpy()
 
 
-def demand_paths(
-    hours: NDArray[np.float64], months: int, *, seed: int, paths: int = 50, slope: float | None = math.nan
+def draw_demand_paths(
+    hourly_gpus: NDArray[np.float64], months: int, *, seed: int, n_paths: int = 50, log_growth: float | None = math.nan
 ) -> tuple[list[NDArray[np.float64]], float | None]:
-    """GPUs demanded in the hours of each month, path by path: weeks of the past, at levels drawn by the law of growth.
+    """Draw sample paths of the GPUs demanded in the hours of each month: past weeks, scaled by the fitted growth.
 
-    Beside them the growth a year by this law; None where ``slope`` is None or too few weeks are known: weeks are drawn
-    as they were. A ``slope`` of the logarithm a week takes the place of the growth of the law.
+    Parameters
+    ----------
+    hourly_gpus : array of float, shape (n_hours,)
+        GPUs demanded in each hour of the record.
+    months : int
+        Months to draw.
+    seed : int
+        Seed of the draws.
+    n_paths : int
+        Sample paths.
+    log_growth : float, optional
+        Growth of the logarithm of the demand a week, in place of the fitted one; NaN: the fitted one; None: weeks are
+        drawn unscaled, as where few weeks are known.
+
+    Returns
+    -------
+    months : list of array of float, shape (n_paths, n_hours of the month)
+        GPUs by path and hour.
+    growth_per_year : float or None
+        Fitted growth a year; None where weeks are unscaled.
 
     Examples
     --------
-    >>> found, growth = demand_paths(np.full(336, 8.0), 2, seed=1, paths=3)
+    >>> found, growth = draw_demand_paths(np.full(336, 8.0), 2, seed=1, n_paths=3)
     >>> [one.shape for one in found], growth
     ([(3, 730), (3, 731)], None)
     """
-    hours = hours if len(hours) >= WEEK else np.resize(hours, WEEK)
-    weeks = hours[len(hours) % WEEK :].reshape(-1, WEEK)
-    ahead = math.ceil(months * HOURS_PER_MONTH / WEEK)
-    drawn = weeks[np.random.default_rng(seed).integers(len(weeks), size=(paths, ahead))]
+    hourly_gpus = hourly_gpus if len(hourly_gpus) >= WEEK_HOURS else np.resize(hourly_gpus, WEEK_HOURS)
+    weeks = hourly_gpus[len(hourly_gpus) % WEEK_HOURS :].reshape(-1, WEEK_HOURS)
+    n_weeks = math.ceil(months * HOURS_PER_MONTH / WEEK_HOURS)
+    drawn = weeks[np.random.default_rng(seed).integers(len(weeks), size=(n_paths, n_weeks))]
     growth = None
-    if len(weeks) >= MIN_GROWTH_WEEKS and slope is not None:
-        law = fit_growth(weeks.mean(axis=1))
-        growth = round(law.growth_per_year, 6)
-        levels = law.paths(ahead, seed=seed, count=paths)
-        if math.isfinite(slope):
-            levels = levels * np.exp(
-                (slope - math.log1p(law.growth_per_year) / WEEKS_IN_YEAR) * np.arange(1, ahead + 1)
-            )
-        drawn = drawn * (levels / np.maximum(drawn.mean(axis=2), 1e-9))[:, :, None]
-    flat = drawn.reshape(paths, -1)
+    if len(weeks) >= MIN_GROWTH_WEEKS and log_growth is not None:
+        growth_model = fit_growth(weeks.mean(axis=1))
+        growth = round(growth_model.growth_per_year, 6)
+        weekly_levels = growth_model.paths(n_weeks, seed=seed, count=n_paths)
+        if math.isfinite(log_growth):
+            extra = log_growth - math.log1p(growth_model.growth_per_year) / WEEKS_IN_YEAR
+            weekly_levels = weekly_levels * np.exp(extra * np.arange(1, n_weeks + 1))
+        drawn = drawn * (weekly_levels / np.maximum(drawn.mean(axis=2), 1e-9))[:, :, None]
+    hourly_paths = drawn.reshape(n_paths, -1)
     edges = np.round(np.arange(months + 1) * HOURS_PER_MONTH).astype(int)
-    return [flat[:, first:last] for first, last in itertools.pairwise(edges)], growth
+    return [hourly_paths[:, first:last] for first, last in itertools.pairwise(edges)], growth
 
 
 @dataclass(frozen=True)
 class RefreshMonth:
-    """What an hour of today's work costs in a month, and what it would cost on a newer board, bought as ``kind``."""
+    """Cost of a GPU-hour of today's work in one month, on today's GPUs and on a newer GPU model.
+
+    - ``month``: Month, from 1.
+    - ``today``, ``newer``: Cost on today's GPUs and on the newer ones, per GPU-hour of today.
+    - ``kind``: Cheapest way to have the newer GPUs, such as ``owned`` or ``on_demand``.
+    """
 
     month: int
     today: float
@@ -273,12 +327,15 @@ class RefreshMonth:
 
 
 @dataclass(frozen=True)
-class Refresh:
-    """When a newer board pays: from ``pays_from`` on, a month (1-based) after which its work stays the cheaper one.
+class HardwareRefresh:
+    """Comparison of today's GPUs with a newer GPU model, month by month.
 
-    - ``speed``: GPUs of today whose work one of the newer does.
-    - ``saves``: What it saves from that month to the last, for the GPUs that are installed.
-    - ``today_basis``: What the cost of today's GPUs consists of.
+    - ``gpu_model``, ``speed``: The newer model, and how many of today's GPUs one of it replaces.
+    - ``currency``: Currency of all amounts.
+    - ``months``: Cost by month.
+    - ``pays_from``: First month (from 1) after which the newer model stays cheaper; None: never.
+    - ``saves``: Amount saved from that month to the last, for all installed GPUs.
+    - ``today_basis``: Components of the cost of today's GPUs.
     """
 
     gpu_model: str
@@ -290,8 +347,8 @@ class Refresh:
     today_basis: str
 
     @property
-    def sentence(self) -> str:
-        """Whether it pays, and what a GPU-hour of today's work costs either way, first and last."""
+    def advice_sentence(self) -> str:
+        """Whether to replace today's GPUs, and the cost of a GPU-hour on both models, as sentences."""
         first, last = self.months[0], self.months[-1]
         advice = f"Replace today's GPUs by {self.gpu_model} from month {self.pays_from} on"
         saved = f" Saved by month {last.month}: {self.saves:,.0f} {self.currency}."
@@ -305,131 +362,174 @@ class Refresh:
         )
 
 
-def refresh(scenario: Scenario, months: int, gpu_model: str, speed: float) -> Refresh:
-    """Hold today's board against a newer one, month by month, at dated prices.
+def plan_refresh(scenario: Scenario, months: int, gpu_model: str, speed: float) -> HardwareRefresh:
+    """Compare today's GPU model with a newer one, month by month, at dated prices.
 
-    Of owned boards the purchase is spent: what ends with them is space, support, staff and electricity. A newer board
-    costs all that it costs, as the cheapest way to have it, for each of today's GPUs whose work it does.
+    The purchase price of owned GPUs is sunk: their avoidable cost is space, support, staff and electricity. A newer GPU
+    costs its full price, by the cheapest offer, for each of today's GPUs whose work it does.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        Data and prices.
+    months : int
+        Months to compare.
+    gpu_model : str
+        The newer GPU model, or an alias of it.
+    speed : float
+        Today's GPUs whose work one newer GPU does.
+
+    Returns
+    -------
+    HardwareRefresh
+
+    Raises
+    ------
+    ScenarioError
+        If one of the two models has no price.
     """
-    known, book = history(scenario), book_of(scenario)
-    known.fleet.require_board("refresh")
-    newer, mine = resolve_gpu_model(gpu_model), str(known.fleet.name)
-    states, per_kwh = money(scenario).states, per_kwh_of(scenario, known)
+    job_history, price_book = history(scenario), book_of(scenario)
+    job_history.fleet.require_board("refresh")
+    newer_model, current_model = resolve_gpu_model(gpu_model), str(job_history.fleet.name)
+    states, per_kwh = money(scenario).states, per_kwh_of(scenario, job_history)
     busy = float(states.filter(state="busy")["gpu_hours"].sum()) / max(float(states["gpu_hours"].sum()), 1e-9)
-    owners = ownerships(scenario, known, scenario_ledger(scenario)).group_by("ownership").agg(pl.col("share").sum())
-    mode = owners.sort("share", "ownership")["ownership"][-1]
+    owners = ownerships(scenario, job_history, scenario_ledger(scenario))
+    owners = owners.group_by("ownership").agg(pl.col("share").sum())
+    ownership = owners.sort("share", "ownership")["ownership"][-1]
     rows = []
     for month in range(months):
-        begin = known.end + timedelta(days=month * DAYS_PER_MONTH)
-        end = begin + timedelta(days=DAYS_PER_MONTH)
+        begin = job_history.end + timedelta(days=month * MEAN_MONTH_DAYS)
+        end = begin + timedelta(days=MEAN_MONTH_DAYS)
 
-        def hourly(name: str, way: str, begin: datetime = begin, end: datetime = end) -> float | None:
-            own = name == mine and scenario.price_usd_per_gpu_hour > 0
-            rate = None if own else book.rate(name, way, scenario.currency, begin, end)
-            power = _kwh_per_hour(scenario, name, busy) * per_kwh if way == "owned" else 0.0
-            if name == mine and way == "owned":
+        def hourly_cost(name: str, kind: str, begin: datetime = begin, end: datetime = end) -> float | None:
+            has_own_price = name == current_model and scenario.price_usd_per_gpu_hour > 0
+            rate = None if has_own_price else price_book.rate(name, kind, scenario.currency, begin, end)
+            power = _facility_kwh_per_gpu_hour(scenario, name, busy) * per_kwh if kind == "owned" else 0.0
+            if name == current_model and kind == "owned":
                 parts = {} if rate is None else rate.parts or {}
                 return power + sum(cost for part, cost in parts.items() if part != "depreciation")
-            if rate is None and way not in (*TERMS, "owned"):
-                asked = scenario if name == mine else scenario.but(price_usd_per_gpu_hour=0.0)
-                rate = rate_of(asked, known, name, way)
+            if rate is None and kind not in (*COMMITMENT_MONTHS, "owned"):
+                priced_scenario = scenario if name == current_model else scenario.but(price_usd_per_gpu_hour=0.0)
+                rate = rate_of(priced_scenario, job_history, name, kind)
             return None if rate is None else rate.price.value + power
 
-        kinds = (*TERMS, "on_demand", "owned")
-        ways = {way: cost for way in kinds if (cost := hourly(newer, way)) is not None}
-        now = hourly(mine, mode)
-        if not ways or now is None:
-            lacks = newer if not ways else mine
-            raise ScenarioError("refresh", f"prices of {lacks}", "none", "Give them in a price book.")
-        cheapest = min(ways, key=lambda way: (ways[way], way))
-        rows.append(RefreshMonth(month + 1, now, ways[cheapest] / speed, cheapest))
-    dear = [row.month for row in rows if row.newer >= row.today]
-    first = max(dear, default=0) + 1
-    worth = sum(row.today - row.newer for row in rows[first - 1 :]) * known.fleet.gpus * HOURS_PER_MONTH
-    basis = f"price of {code_in_words(mode)} GPUs"
-    if mode == "owned":
+        kinds = (*COMMITMENT_MONTHS, "on_demand", "owned")
+        cost_by_kind = {kind: cost for kind in kinds if (cost := hourly_cost(newer_model, kind)) is not None}
+        current_cost = hourly_cost(current_model, ownership)
+        if not cost_by_kind or current_cost is None:
+            unpriced_model = newer_model if not cost_by_kind else current_model
+            raise ScenarioError("refresh", f"prices of {unpriced_model}", "none", "Give them in a price book.")
+        cheapest_kind = min(cost_by_kind, key=lambda kind: (cost_by_kind[kind], kind))
+        rows.append(RefreshMonth(month + 1, current_cost, cost_by_kind[cheapest_kind] / speed, cheapest_kind))
+    unprofitable_months = [row.month for row in rows if row.newer >= row.today]
+    pays_from = max(unprofitable_months, default=0) + 1
+    savings = sum(row.today - row.newer for row in rows[pays_from - 1 :]) * job_history.fleet.gpus * HOURS_PER_MONTH
+    basis = f"price of {code_in_words(ownership)} GPUs"
+    if ownership == "owned":
         basis = (
             "avoidable cost: electricity, and space, support and staff of the price book; the purchase price is sunk"
         )
-    return Refresh(newer, speed, scenario.currency, tuple(rows), first if first <= months else None, worth, basis)
+    first_month = pays_from if pays_from <= months else None
+    return HardwareRefresh(newer_model, speed, scenario.currency, tuple(rows), first_month, savings, basis)
 
 
-def _kwh_per_hour(scenario: Scenario, gpu_model: str, busy: float) -> float:
-    """Energy of a GPU-hour at the meter, busy for such a share of it."""
+def _facility_kwh_per_gpu_hour(scenario: Scenario, gpu_model: str, busy_share: float) -> float:
+    """Facility energy of a GPU-hour [kWh], of a GPU that is busy for a share of it."""
     watts = state_watts(gpu_model, None)
-    mean = busy * watts["busy"].value + (1 - busy) * watts["idle"].value
-    return kwh_from_watt_hours(mean) * Facility.of(scenario.pue).factor("value")
+    mean_w = busy_share * watts["busy"].value + (1 - busy_share) * watts["idle"].value
+    return kwh_from_watt_hours(mean_w) * Facility.of(scenario.pue).factor("value")
 
 
-def _offers(scenario: Scenario, known: History, on_demand: float) -> tuple[list[Offer], list[str]]:
-    """What can be committed: as the price book says, else a one-year reservation at the catalogue's guidance."""
-    gpu_model, notes = known.fleet.name if known.fleet.in_catalogue else None, []
+def _list_offers(scenario: Scenario, job_history: History, hourly_price: float) -> tuple[list[Offer], list[str]]:
+    """List the commitments in the price book, else a one-year reservation at the catalogue's typical guide."""
+    gpu_model, notes = job_history.fleet.name if job_history.fleet.in_catalogue else None, []
     book = book_of(scenario)
     offers = []
-    for kind, term in TERMS.items():
-        rate = None if gpu_model is None else book.rate(gpu_model, kind, scenario.currency, known.begin, known.end)
+    for kind, term in COMMITMENT_MONTHS.items():
+        period = (job_history.begin, job_history.end)
+        rate = None if gpu_model is None else book.rate(gpu_model, kind, scenario.currency, *period)
         if rate is not None:
             offers.append(Offer(kind, rate.price.value * HOURS_PER_MONTH, term))
     if not offers:
         guide = find_parameter("discount_reserved_1y")
-        per_month = on_demand * (1 - guide.value) * HOURS_PER_MONTH
-        offers.append(Offer("reserved_1y", per_month, TERMS["reserved_1y"]))
+        per_month = hourly_price * (1 - guide.value) * HOURS_PER_MONTH
+        offers.append(Offer("reserved_1y", per_month, COMMITMENT_MONTHS["reserved_1y"]))
         notes.append(
             f"The one-year reservation is assumed to be {percent_text(guide.value)} below on demand: {guide.source} "
             f"({guide.date}), not a list price. State your contract in a price book."
         )
-    lots = book.lots_of(gpu_model)
-    owned = None if gpu_model is None or not lots else rate_of(scenario, known, gpu_model, "owned")
+    purchase_lots = book.lots_of(gpu_model)
+    owned = None if gpu_model is None or not purchase_lots else rate_of(scenario, job_history, gpu_model, "owned")
     if owned is not None:
         states = money(scenario).states
-        kwh = float(states["energy_kwh"].sum()) / max(float(states["gpu_hours"].sum()), 1e-9)
-        hourly = owned.price.value + kwh * per_kwh_of(scenario, known)
-        lead = math.ceil(scenario.purchase_lead_days / DAYS_PER_MONTH)
-        months = round(12 * lots[-1].life_years)
-        offers.append(Offer("owned", hourly * HOURS_PER_MONTH, months, lead, lost_share=0.5))
+        kwh_per_gpu_hour = float(states["energy_kwh"].sum()) / max(float(states["gpu_hours"].sum()), 1e-9)
+        hourly_cost = owned.price.value + kwh_per_gpu_hour * per_kwh_of(scenario, job_history)
+        lead_months = math.ceil(scenario.purchase_lead_days / MEAN_MONTH_DAYS)
+        term_months = round(12 * purchase_lots[-1].life_years)
+        offers.append(Offer("owned", hourly_cost * HOURS_PER_MONTH, term_months, lead_months, lost_share=0.5))
         notes.append(
-            f"GPUs to buy are counted at their monthly cost over {months} months of service (depreciation, yearly "
+            f"GPUs to buy are counted at their monthly cost over {term_months} months of service (depreciation, yearly "
             "costs and electricity), not as cash; of the cost after the months shown, half is counted as lost."
         )
     return offers, notes
 
 
-def rented(scenario: Scenario, known: History, on_demand: float, spot_share: float) -> Rent:
-    """GPUs by the hour: on demand, and spot for a share of the load, with what its interruptions waste."""
-    rate = None
-    if spot_share and known.fleet.in_catalogue:
-        rate = rate_of(scenario, known, known.fleet.name, "spot")
-    if rate is None:
-        return Rent(on_demand)
+def price_rented_gpus(scenario: Scenario, job_history: History, hourly_price: float, spot_share: float) -> Rent:
+    """Price GPUs by the hour: on demand, and spot for a share of the load, with the overhead of interruptions.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        Prices and spot interruptions a day.
+    job_history : History
+        GPU model and period.
+    hourly_price : float
+        Price on demand [currency / GPU h].
+    spot_share : float
+        Share of the load that may run on spot. [0-1]
+
+    Returns
+    -------
+    Rent
+    """
+    spot_rate = None
+    if spot_share and job_history.fleet.in_catalogue:
+        spot_rate = rate_of(scenario, job_history, job_history.fleet.name, "spot")
+    if spot_rate is None:
+        return Rent(hourly_price)
     checkpoint, restart = find_parameter("checkpoint_s").value, find_parameter("restart_s").value
-    often = scenario.spot_interruptions_per_day / 24
-    wasted = spot_overhead(often, checkpoint_s=checkpoint, restart_s=restart)
-    return Rent(on_demand, rate.price.value, spot_share, wasted)
+    interruptions_per_hour = scenario.spot_interruptions_per_day / 24
+    overhead_share = spot_overhead(interruptions_per_hour, checkpoint_s=checkpoint, restart_s=restart)
+    return Rent(hourly_price, spot_rate.price.value, spot_share, overhead_share)
 
 
-KEYS = ("stay", "spot", "data", "move")
-DATA = ("tenant", "gib", "source")
-MOVE = ("price", "unit", "gbit_per_s", "start_minutes", "source")
-STAYS, SLOW = "may not leave", "would begin later than here"
-LEAST_H = 1e-6
-"""Overload of an hour below this many GPU-hours is none."""
+BURST_FILE_KEYS = ("stay", "spot", "data", "move")
+"""Keys of a file of burst rules, of an entry of ``data`` and of ``move``."""
+BURST_DATA_KEYS = ("tenant", "gib", "source")
+BURST_MOVE_KEYS = ("price", "unit", "gbit_per_s", "start_minutes", "source")
+REASON_MAY_NOT_LEAVE, REASON_BEGINS_LATER = "may not leave", "would begin later than here"
+"""Reasons why a job stays: its tenant's data may not leave, or it would start later on rented GPUs."""
+MIN_OVERLOAD_GPU_HOURS = 1e-6
+"""Overload of an hour below this counts as none [GPU h]."""
 Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class BurstRules:
-    """What a file says of leaving.
+    """Rules for jobs that burst to rented GPUs, from a file.
 
-    - ``stay``, ``spot``: Tenants whose jobs may not leave, and those whose jobs bear interruptions.
-    - ``gib``: Data that a job of a tenant takes along [GiB].
-    - ``per_gib``, ``currency``: What moving a GiB costs, there and back.
-    - ``gbit_per_s``, ``start_minutes``: How fast data move, and how long a rented machine takes to start.
+    - ``pinned_tenants``, ``spot_tenants``: Tenants whose jobs may not leave, and tenants whose jobs tolerate
+      interruptions.
+    - ``gib_per_job``: Data that a job of a tenant transfers [GiB].
+    - ``price_per_gib``, ``currency``: Price of transferring a GiB, there and back.
+    - ``gbit_per_s``, ``start_minutes``: Transfer rate, and how long a rented machine takes to start.
+    - ``source``: Source of the transfer price.
     """
 
-    stay: tuple[str, ...]
-    spot: tuple[str, ...]
-    gib: Mapping[str, float]
-    per_gib: float
+    pinned_tenants: tuple[str, ...]
+    spot_tenants: tuple[str, ...]
+    gib_per_job: Mapping[str, float]
+    price_per_gib: float
     currency: str
     gbit_per_s: float
     start_minutes: float
@@ -438,12 +538,13 @@ class BurstRules:
 
 @dataclass(frozen=True, eq=False)
 class BurstPlan:
-    """Jobs that go out so that what stays fits, at the least cost.
+    """Jobs that burst to rented GPUs at the least cost, so that the remaining jobs fit.
 
     - ``jobs``: ``job_id, tenant, submit_time, gpus, hours, kind, begins_minutes, gib, cost``, by submission.
     - ``stays``: ``reason, jobs, gpu_hours`` of the jobs of overloaded hours that cannot leave.
-    - ``over_gpu_hours``, ``left_gpu_hours``: Wanted beyond what is installed, hour by hour, and what stays of it.
-    - ``total``, ``gap``: What it costs, and by how much of it another choice could be cheaper.
+    - ``over_gpu_hours``, ``left_gpu_hours``: Demand above the installed capacity, hour by hour, and what remains of it.
+    - ``total``, ``gap``: Cost, and the optimality gap as a fraction of it.
+    - ``currency``, ``notes``: Currency of all amounts, and sentences on prices.
     """
 
     jobs: pl.DataFrame
@@ -456,8 +557,8 @@ class BurstPlan:
     notes: tuple[str, ...]
 
     @property
-    def sentence(self) -> str:
-        """How much was wanted beyond what there is, and what goes out for how much."""
+    def advice_sentence(self) -> str:
+        """Demand above the installed capacity, and the jobs to send out with their cost."""
         return (
             f"Demand above the installed capacity: {self.over_gpu_hours:,.1f} GPU-hours. Send {self.jobs.height:,} "
             f"jobs to rented GPUs for {money_text(self.total, self.currency)} {self.currency} (optimality gap "
@@ -465,21 +566,21 @@ class BurstPlan:
         )
 
 
-def read_burst(path: str | Path) -> BurstRules:
-    """Read the rules of leaving: lists ``stay``, ``spot`` and ``data``, and ``move``; see :class:`BurstRules`."""
+def read_burst_rules(path: str | Path) -> BurstRules:
+    """Read burst rules: lists ``stay``, ``spot`` and ``data``, and ``move``; see :class:`BurstRules`."""
     name = Path(path).name
-    top = require_keys(read_yaml(path), KEYS, f"{name}, the file", 1, required_keys=("move",))
-    data = read_list(top, "data", name)
-    rows = [require_keys(one, DATA, f"{name}, data", line, required_keys=DATA) for one, line in data]
-    move = require_keys(top["move"], MOVE, f"{name}, move", 1, required_keys=MOVE)
-    currency, _, per = str(move["unit"]).partition(" per ")
-    if per != "GiB":
+    document = require_keys(read_yaml(path), BURST_FILE_KEYS, f"{name}, the file", 1, required_keys=("move",))
+    keys, entries = BURST_DATA_KEYS, read_list(document, "data", name)
+    rows = [require_keys(entry, keys, f"{name}, data", line, required_keys=keys) for entry, line in entries]
+    move = require_keys(document["move"], BURST_MOVE_KEYS, f"{name}, move", 1, required_keys=BURST_MOVE_KEYS)
+    currency, _, quantity = str(move["unit"]).partition(" per ")
+    if quantity != "GiB":
         raise make_file_error(name, move.lines["unit"], "unit 'USD per GiB'", repr(move["unit"]))
     return BurstRules(
-        stay=tuple(str(one) for one, _ in read_list(top, "stay", name)),
-        spot=tuple(str(one) for one, _ in read_list(top, "spot", name)),
-        gib={str(row["tenant"]): read_number(row, "gib", name, 0, 1e9) for row in rows},
-        per_gib=read_number(move, "price", name, 0, 1e4),
+        pinned_tenants=tuple(str(entry) for entry, _ in read_list(document, "stay", name)),
+        spot_tenants=tuple(str(entry) for entry, _ in read_list(document, "spot", name)),
+        gib_per_job={str(row["tenant"]): read_number(row, "gib", name, 0, 1e9) for row in rows},
+        price_per_gib=read_number(move, "price", name, 0, 1e4),
         currency=currency,
         gbit_per_s=read_number(move, "gbit_per_s", name, 1e-6, 1e6),
         start_minutes=read_number(move, "start_minutes", name, 0, 1e5),
@@ -487,101 +588,154 @@ def read_burst(path: str | Path) -> BurstRules:
     )
 
 
-def burst_plan(scenario: Scenario, rules: BurstRules) -> BurstPlan:
-    """Choose the jobs of the month whose leaving costs least and lets the others begin when they are submitted.
+def plan_burst(scenario: Scenario, rules: BurstRules) -> BurstPlan:
+    """Choose the jobs of the month to run on rented GPUs at least cost, so that the others start when submitted.
 
-    What is wanted is counted hour by hour, each job from its submission for as long as it ran; where jobs fit on nodes
-    is not looked at.
+    Demand is counted hour by hour, each job from its submission for its run time; fragmentation on nodes is ignored.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        Data, prices and limits of the search.
+    rules : BurstRules
+        Which jobs may leave, and cost and speed of the transfer.
+
+    Returns
+    -------
+    BurstPlan
     """
-    known = history(scenario)
-    price = on_demand_price(scenario, known.fleet, "burst")
-    rent = rented(scenario, known, price.value, 1.0 if rules.spot else 0.0)
-    per_gib = book_of(scenario).converted(rules.per_gib, rules.currency, scenario.currency, known.end)
+    job_history = history(scenario)
+    price = on_demand_price(scenario, job_history.fleet, "burst")
+    rent_terms = price_rented_gpus(scenario, job_history, price.value, 1.0 if rules.spot_tenants else 0.0)
+    per_gib = book_of(scenario).converted(rules.price_per_gib, rules.currency, scenario.currency, job_history.end)
     tenant, hours = pl.col("tenant").cast(pl.String), pl.col("run_s").fill_null(0.0) / SECONDS_PER_HOUR
-    gib = tenant.replace_strict(dict(rules.gib), default=0.0, return_dtype=pl.Float64)
-    spot = tenant.is_in(list(rules.spot))
-    per_hour = pl.when(spot).then(rent.spot_price).otherwise(rent.on_demand)
+    gib = tenant.replace_strict(dict(rules.gib_per_job), default=0.0, return_dtype=pl.Float64)
+    spot = tenant.is_in(list(rules.spot_tenants))
+    per_hour = pl.when(spot).then(rent_terms.spot_price).otherwise(rent_terms.on_demand)
     gbit_per_gib = 8 * 1.073741824
-    begins = rules.start_minutes + gib * gbit_per_gib / rules.gbit_per_s / 60
-    waited = (pl.col("start_time").fill_null(known.end) - waiting_since()).dt.total_seconds() / 60
-    jobs = known.jobs.select(
+    start_minutes = rules.start_minutes + gib * gbit_per_gib / rules.gbit_per_s / 60
+    waited_minutes = (pl.col("start_time").fill_null(job_history.end) - waiting_since()).dt.total_seconds() / 60
+    jobs = job_history.jobs.select(
         "job_id", tenant.alias("tenant"), "submit_time", "gpus", hours=hours,
-        kind=pl.when(spot).then(pl.lit("spot")).otherwise(pl.lit("on_demand")), begins_minutes=begins, gib=gib,
+        kind=pl.when(spot).then(pl.lit("spot")).otherwise(pl.lit("on_demand")), begins_minutes=start_minutes, gib=gib,
         cost=pl.col("gpus") * (hours + rules.start_minutes / 60) * per_hour + gib * per_gib,
-        from_h=(pl.col("submit_time") - known.begin).dt.total_seconds() / SECONDS_PER_HOUR,
-        reason=pl.when(tenant.is_in(list(rules.stay))).then(pl.lit(STAYS)).when(begins >= waited).then(pl.lit(SLOW)),
+        from_h=(pl.col("submit_time") - job_history.begin).dt.total_seconds() / SECONDS_PER_HOUR,
+        reason=pl.when(tenant.is_in(list(rules.pinned_tenants))).then(pl.lit(REASON_MAY_NOT_LEAVE))
+        .when(start_minutes >= waited_minutes).then(pl.lit(REASON_BEGINS_LATER)),
     )  # fmt: skip
     begin, length, gpus, cost = (jobs[name].to_numpy() for name in ("from_h", "hours", "gpus", "cost"))
-    until = int((known.end - known.begin).total_seconds() // SECONDS_PER_HOUR)
-    over = wanted(begin, length, gpus, until) - known.fleet.installed.gpus
+    n_hours = int((job_history.end - job_history.begin).total_seconds() // SECONDS_PER_HOUR)
+    overload = mean_demand_by_hour(begin, length, gpus, n_hours) - job_history.fleet.installed.gpus
     effort = SearchEffort.begin(**scenario.search_limits)
-    free = jobs["reason"].is_null().to_numpy()
-    leave, left, bound = leavers(begin, length, gpus, cost, free, over, effort, gap=scenario.gap_target)
-    out = jobs.filter(leave)
-    exact = out["cost"].to_list()
-    total, best = to_cents(sum(exact)), float(sum(exact))
-    busy = np.flatnonzero(over > LEAST_H)
-    there = np.zeros(len(free), bool)
-    for hour in busy:
-        there |= (begin < hour + 1) & (begin + length > hour)
+    may_leave = jobs["reason"].is_null().to_numpy()
+    leaves, left_gpu_hours, bound = choose_leaving_jobs(
+        begin, length, gpus, cost, may_leave, overload, effort, gap=scenario.gap_target
+    )
+    leaving_jobs = jobs.filter(leaves)
+    exact_costs = leaving_jobs["cost"].to_list()
+    total, total_cost = to_cents(sum(exact_costs)), float(sum(exact_costs))
+    overloaded_hours = np.flatnonzero(overload > MIN_OVERLOAD_GPU_HOURS)
+    in_overload = np.zeros(len(may_leave), bool)
+    for hour in overloaded_hours:
+        in_overload |= (begin < hour + 1) & (begin + length > hour)
     gpu_hours = (pl.col("gpus") * pl.col("hours")).sum()
-    held = jobs.filter(there & ~free).group_by("reason").agg(jobs=pl.len(), gpu_hours=gpu_hours)
+    staying_jobs = jobs.filter(in_overload & ~may_leave).group_by("reason").agg(jobs=pl.len(), gpu_hours=gpu_hours)
     return BurstPlan(
-        jobs=out.with_columns(cost=pl.Series(split_amount(total, exact), dtype=CENTS))
+        jobs=leaving_jobs.with_columns(cost=pl.Series(split_amount(total, exact_costs), dtype=CENTS))
         .drop("from_h", "reason").sort("submit_time", "job_id"),
-        stays=held.sort("reason"),
-        over_gpu_hours=float(over[busy].sum()),
-        left_gpu_hours=left,
+        stays=staying_jobs.sort("reason"),
+        over_gpu_hours=float(overload[overloaded_hours].sum()),
+        left_gpu_hours=left_gpu_hours,
         total=total,
-        gap=max(best - bound, 0.0) / best if best else 0.0,
+        gap=max(total_cost - bound, 0.0) / total_cost if total_cost else 0.0,
         currency=scenario.currency,
         notes=(f"Rent: {price.source}.", f"Moving data: {rules.source}."),
     )  # fmt: skip
 
 
-def leavers(
-    begin: Array, hours: Array, gpus: Array, cost: Array, free: NDArray[np.bool_], over: Array, effort: SearchEffort,
-    *, gap: float,
+def choose_leaving_jobs(
+    start_h: Array, run_h: Array, gpus: Array, cost: Array, may_leave: NDArray[np.bool_], overload: Array,
+    effort: SearchEffort, *, gap: float,
 ) -> tuple[NDArray[np.bool_], float, float]:  # fmt: skip
-    """Jobs whose leaving covers the overload of each hour at the least cost, what is left of it, and a bound.
+    """Choose the jobs whose leaving covers the overload of each hour at the least cost.
+
+    Parameters
+    ----------
+    start_h, run_h : array of float, shape (n_jobs,)
+        Start after the begin of the record, and run time [h].
+    gpus, cost : array of float, shape (n_jobs,)
+        GPUs, and cost of running the job elsewhere.
+    may_leave : array of bool, shape (n_jobs,)
+        Jobs that can be chosen.
+    overload : array of float, shape (n_hours,)
+        Demand above the installed capacity in each hour [GPUs].
+    effort : Effort
+        Limits of the search.
+    gap : float
+        Optimality gap at which the search ends.
+
+    Returns
+    -------
+    leaves : array of bool, shape (n_jobs,)
+        Jobs chosen.
+    left_gpu_hours : float
+        Overload that no choice covers [GPU h].
+    bound : float
+        Lower bound of the cost.
 
     Examples
     --------
     Two jobs of four GPUs overload one hour by three: the cheaper one goes.
 
     >>> one = np.ones(2)
-    >>> found, left, bound = leavers(0 * one, one, 4 * one, np.array([9.0, 7.0]), one > 0, np.array([3.0]),
+    >>> found, left, bound = choose_leaving_jobs(0 * one, one, 4 * one, np.array([9.0, 7.0]), one > 0, np.array([3.0]),
     ...                              SearchEffort.begin(), gap=0.0)
     >>> found.tolist(), left, round(bound, 3)
     ([False, True], 0.0, 7.0)
     """
-    rows, left = [], 0.0
-    for hour in np.flatnonzero(over > LEAST_H):
-        shared = np.minimum(begin + hours, hour + 1) - np.maximum(begin, hour)
-        mine = np.flatnonzero(free & (shared > 0))
-        share = gpus[mine] * shared[mine]
-        left += max(float(over[hour] - share.sum()), 0.0)
-        rows.append((int(hour), mine, share, min(float(over[hour]), float(share.sum()))))
-    movable = np.unique(np.concatenate([mine for _, mine, _, _ in rows])) if rows else np.zeros(0, np.int64)
+    rows, left_gpu_hours = [], 0.0
+    for hour in np.flatnonzero(overload > MIN_OVERLOAD_GPU_HOURS):
+        overlap_h = np.minimum(start_h + run_h, hour + 1) - np.maximum(start_h, hour)
+        jobs_in_hour = np.flatnonzero(may_leave & (overlap_h > 0))
+        gpu_hours = gpus[jobs_in_hour] * overlap_h[jobs_in_hour]
+        left_gpu_hours += max(float(overload[hour] - gpu_hours.sum()), 0.0)
+        rows.append((int(hour), jobs_in_hour, gpu_hours, min(float(overload[hour]), float(gpu_hours.sum()))))
+    in_overload = [jobs_in_hour for _, jobs_in_hour, _, _ in rows]
+    movable = np.unique(np.concatenate(in_overload)) if rows else np.zeros(0, np.int64)
     model = LinearModel()
     model.add_columns([f"j{job}" for job in movable], cost=cost[movable], high=np.ones(len(movable)))
-    for number, mine, share, much in rows:
-        model.add_row(f"h{number}", np.searchsorted(movable, mine), share, ">=", much - LEAST_H)
-    found = solve(model, effort, gap=gap)
-    if found.values is None:
+    for number, jobs_in_hour, gpu_hours, required in rows:
+        columns = np.searchsorted(movable, jobs_in_hour)
+        model.add_row(f"h{number}", columns, gpu_hours, ">=", required - MIN_OVERLOAD_GPU_HOURS)
+    solution = solve(model, effort, gap=gap)
+    if solution.values is None:
         todo = "Give more work with --work-limit, or fewer jobs."
-        raise ScenarioError("burst", "a choice of jobs", found.status, todo)
-    leave = np.zeros(len(begin), bool)
-    leave[movable[found.values > 0.5]] = True
-    return leave, left, -np.inf if found.bound is None else found.bound
+        raise ScenarioError("burst", "a choice of jobs", solution.status, todo)
+    leave = np.zeros(len(start_h), bool)
+    leave[movable[solution.values > 0.5]] = True
+    return leave, left_gpu_hours, -np.inf if solution.bound is None else solution.bound
 
 
-def wanted(begin: Array, hours: Array, gpus: Array, until: int) -> Array:
-    """GPUs wanted on average in each of the hours from 0, by the exact integral.
+def mean_demand_by_hour(start_h: Array, run_h: Array, gpus: Array, n_hours: int) -> Array:
+    """Average the GPUs demanded in each of the first hours, by the exact integral.
+
+    Parameters
+    ----------
+    start_h, run_h : array of float, shape (n_jobs,)
+        Start and run time [h].
+    gpus : array of float, shape (n_jobs,)
+        GPUs of each job.
+    n_hours : int
+        Hours, from 0.
+
+    Returns
+    -------
+    array of float, shape (n_hours,)
+        GPUs.
 
     Examples
     --------
-    >>> wanted(np.array([-1.0, 0.5]), np.array([1.5, 2.0]), np.array([4.0, 2.0]), 3).tolist()
+    >>> mean_demand_by_hour(np.array([-1.0, 0.5]), np.array([1.5, 2.0]), np.array([4.0, 2.0]), 3).tolist()
     [3.0, 2.0, 1.0]
     """
-    return np.asarray(mean_occupancy(begin, begin + hours, gpus, np.zeros(len(begin), np.int64), 1, until)[0])
+    return np.asarray(mean_occupancy(start_h, start_h + run_h, gpus, np.zeros(len(start_h), np.int64), 1, n_hours)[0])

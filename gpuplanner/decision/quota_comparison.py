@@ -1,4 +1,4 @@
-"""Quotas and sharing rules compared on the same jobs, with hours lost to distant placement."""
+"""Comparison of quotas, sharing rules and placements on the same jobs."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from gpuplanner.core.units import SECONDS_PER_DAY, SECONDS_PER_HOUR, SECONDS_PER
 from gpuplanner.decision.explained_waits import MAX_ERROR
 from gpuplanner.decision.policy_comparison import opened
 from gpuplanner.decision.policy_simulation import Arena, simulate_once
-from gpuplanner.decision.quota_recommendation import NODE_FAIL, mtbf_seen_s
-from gpuplanner.decision.requests import AS_TODAY, Asked
+from gpuplanner.decision.quota_recommendation import NODE_FAIL_STATE, observed_mtbf_s
+from gpuplanner.decision.requests import AS_TODAY, JobReplayInputs
 from gpuplanner.decision.sharing_rules import (
     SharingRules,
     TeamQuota,
-    openings,
+    describe_unmatched_teams,
+    list_openings,
     quota_share,
-    rules_in,
-    rules_of,
-    unmatched,
+    read_rules_file,
+    read_sharing_rules,
 )
-from gpuplanner.decision.team_fairness import NO_TEAM, teams_of
+from gpuplanner.decision.team_fairness import UNNAMED_TEAM, team_of_jobs
 from gpuplanner.simulator.replications import compare_paired
 from gpuplanner.simulator.scheduling_rules import (
     Checkpoints,
@@ -45,20 +45,31 @@ from gpuplanner.simulator.simulation_run import simulate_shared_requests
 from gpuplanner.simulator.simulation_state import Floats, Ints
 from gpuplanner.usage.job_history import History, history
 
-EVERYBODY = "(all)"
-NEAR_S = 600.0
-"""Waits up to this confirm no simulation [s]."""
-_WAITS = ("wait_before_min", "wait_after_min")
+ALL_TEAMS = "(all)"
+"""Name of the row for all teams."""
+MAX_UNCONFIRMED_WAIT_S = 600.0
+"""Waits up to this are too short to confirm a simulation [s]."""
+_WAIT_COLUMNS = ("wait_before_min", "wait_after_min")
+"""Columns of mean waits [min]."""
 WEEK_S = 7 * SECONDS_PER_DAY
-FEWEST_BLOCKS = 3
-"""With fewer whole weeks, days are compared."""
-MORE, LESS, UNCLEAR, SAME = "waits more", "waits less", "no clear change", "as before"
+"""Length of a week [s]."""
+MIN_WEEKS_COMPARED = 3
+"""With fewer full weeks, days are compared."""
+WAITS_MORE, WAITS_LESS, WAITS_UNCLEAR, WAITS_UNCHANGED = ("waits more", "waits less", "no clear change", "as before")
+"""Verdicts on the change of a team's waits."""
 MORE_NEVER_START, FEWER_NEVER_START = "more jobs never start", "fewer jobs never start"
+"""Verdicts where the number of jobs that never start changes."""
 
 
 @dataclass(frozen=True)
-class PlayedRules:
-    """Rules by which jobs are played, failures, and the zone of local hours; ``name`` says which."""
+class SimulatedRules:
+    """Sharing rules of one simulation, with failures.
+
+    - ``name``: Name in tables and sentences.
+    - ``rules``: Quotas, tiers and preemption.
+    - ``failures``: Failures of GPUs; None: none.
+    - ``tz``: Time zone of local hours.
+    """
 
     name: str
     rules: SharingRules
@@ -67,16 +78,16 @@ class PlayedRules:
 
 
 @dataclass(frozen=True, eq=False)
-class SharingTried:
-    """The same jobs under two sets of rules.
+class RulesComparison:
+    """The same jobs simulated under two sets of sharing rules.
 
-    - ``before``, ``after``: What is compared.
-    - ``teams``: A row a team, and last one for all: its jobs; of those that start under both, the mean wait in minutes
-      and the GPU-hours a week that they waited, with the change and its interval; the verdict, on jobs that never
-      start where their number differs, else on that change; GPU-hours a week that were held for nothing that lasts,
-      and the change with its interval; stops and failures a week; jobs that never start.
-    - ``blocks``: What intervals are over, in words.
-    - ``notes``: What the figures rest on.
+    - ``before``, ``after``: Names of the two sets.
+    - ``teams``: A row a team, and a last one for all: its jobs; of those that start under both, the mean wait [min] and
+      the GPU-hours a week spent waiting, with the change and its interval; the verdict, on jobs that never start where
+      their number differs, else on that change; GPU-hours a week lost, and the change with its interval; preemptions
+      and failures a week; jobs that never start.
+    - ``blocks``: Level and period of the intervals, such as "95 %, over 4 weeks".
+    - ``notes``: Assumptions behind the figures.
     """
 
     before: str
@@ -86,121 +97,124 @@ class SharingTried:
     notes: tuple[str, ...]
 
     @property
-    def sentence(self) -> str:
+    def verdict_sentence(self) -> str:
         """The finding in one sentence."""
-        teams = self.teams.filter(pl.col("team") != EVERYBODY)
-        everybody = self.teams.row(-1, named=True)
+        teams = self.teams.filter(pl.col("team") != ALL_TEAMS)
+        total = self.teams.row(-1, named=True)
         parts = []
         change = pl.col("change").abs()
-        for verdict, words in (
+        for verdict, predicate in (
             (MORE_NEVER_START, "have more jobs that never start"),
             (FEWER_NEVER_START, "have fewer jobs that never start"),
-            (MORE, "wait more"),
-            (LESS, "wait less"),
+            (WAITS_MORE, "wait more"),
+            (WAITS_LESS, "wait less"),
         ):
             names = teams.filter(verdict=verdict).sort(change, descending=True)["team"].to_list()
-            said = f" ({', '.join(names[:3])}{', ...' if len(names) > 3 else ''})" if names else ""
-            if names or verdict in (MORE, LESS):
-                parts.append(f"{len(names)}{said} {words}")
-        lost = f"{everybody['lost_after']:,.1f} GPU-hours a week are lost instead of {everybody['lost_before']:,.1f}"
+            listed = f" ({', '.join(names[:3])}{', ...' if len(names) > 3 else ''})" if names else ""
+            if names or verdict in (WAITS_MORE, WAITS_LESS):
+                parts.append(f"{len(names)}{listed} {predicate}")
+        lost = f"{total['lost_after']:,.1f} GPU-hours a week are lost instead of {total['lost_before']:,.1f}"
         return f"With {self.after} instead of {self.before}, of {teams.height} teams {', '.join(parts)}; {lost}."
 
     @property
     def _facts(self) -> dict[str, Any]:
-        """What is no table, as plain values."""
+        """Fields that are not tables, as plain values."""
         return {"before": self.before, "after": self.after, "blocks": self.blocks, "notes": list(self.notes)}
 
     def to_dict(self) -> dict[str, Any]:
-        """The object of ``--json``."""
-        return {"sentence": self.sentence} | self._facts | {"teams": self.teams.to_dicts()}
+        """Return the object of ``--json``."""
+        return {"sentence": self.verdict_sentence} | self._facts | {"teams": self.teams.to_dicts()}
 
     def to_tables(self) -> dict[str, pl.DataFrame]:
-        """Everything as tables that a study keeps."""
+        """Return everything as tables that a study stores."""
         facts = pl.DataFrame({"facts": [json.dumps(self._facts)]})
         return {"rules_tried": self.teams, "rules_tried_facts": facts}
 
     @classmethod
     def of_tables(cls, tables: Mapping[str, pl.DataFrame]) -> Self | None:
-        """The inverse of :meth:`to_tables`; None where a study tried no rules."""
+        """Restore the comparison from the tables of a study; None where the study has none."""
         if "rules_tried" not in tables:
             return None
         facts = json.loads(tables["rules_tried_facts"]["facts"][0])
         return cls(teams=tables["rules_tried"], **facts | {"notes": tuple(facts["notes"])})
 
 
-def is_asked(scenario: Scenario) -> bool:
-    """Whether a scenario states rules to play."""
-    return any(one is not None for one in (scenario.quotas, scenario.quotas_to_try, scenario.gpu_mtbf_hours))
+def states_sharing_rules(scenario: Scenario) -> bool:
+    """Whether a scenario states quotas, quotas to try or failures."""
+    return any(stated is not None for stated in (scenario.quotas, scenario.quotas_to_try, scenario.gpu_mtbf_hours))
 
 
 @stage
-def rules_tried(scenario: Scenario) -> SharingTried:
-    """Play the recent past on today's fleet under the rules that a scenario has, and those that it is to try.
+def compare_stated_rules(scenario: Scenario) -> RulesComparison:
+    """Compare the sharing rules of a scenario with those that it states to try, on the recent past and today's fleet.
 
-    Without rules to try, no rules are held against those that it states, or, where it states none, no failures against
-    failures as often as it says.
+    Without quotas to try, the stated quotas are compared with no quotas, or, without quotas, the stated failures with
+    none.
     """
-    known = history(scenario)
-    present = rules_of(scenario, known)
+    job_history = history(scenario)
+    rules = read_sharing_rules(scenario, job_history)
     if scenario.quotas_to_try is not None:
-        return tried_with(scenario, present, rules_in(scenario.quotas_to_try, known))
+        return compare_rules(scenario, rules, read_rules_file(scenario.quotas_to_try, job_history))
     if scenario.quotas is not None:
-        return tried_with(scenario, SharingRules(source="no quotas"), present)
-    after = _played("failures", present, scenario)
-    return _between(scenario, replace(after, name="no failures", failures=None), after)
+        return compare_rules(scenario, SharingRules(source="no quotas"), rules)
+    with_failures = _add_failures("failures", rules, scenario)
+    without_failures = replace(with_failures, name="no failures", failures=None)
+    return _compare_sides(scenario, without_failures, with_failures)
 
 
-def rules_at_hand(scenario: Scenario) -> SharingRules:
-    """The rules that a scenario or its data state; else equal shares of the fleet, which lend to each other."""
-    known = history(scenario)
-    present = rules_of(scenario, known)
-    if present.stated:
-        return present
-    teams = sorted(set(known.jobs["tenant"].fill_null(NO_TEAM).cast(pl.String)))
-    share = known.fleet.gpus / max(len(teams), 1)
-    shares = tuple(TeamQuota(name, share, cohort="all teams") for name in teams)
-    return replace(present, teams=shares, source="equal shares that lend to each other: no quota is stated")
+def rules_or_equal_shares(scenario: Scenario) -> SharingRules:
+    """Return the sharing rules of a scenario or its data; else equal shares of the fleet that lend to each other."""
+    job_history = history(scenario)
+    rules = read_sharing_rules(scenario, job_history)
+    if rules.has_quotas:
+        return rules
+    teams = sorted(set(job_history.jobs["tenant"].fill_null(UNNAMED_TEAM).cast(pl.String)))
+    share = job_history.fleet.gpus / max(len(teams), 1)
+    quotas = tuple(TeamQuota(name, share, cohort="all teams") for name in teams)
+    return replace(rules, teams=quotas, source="equal shares that lend to each other: no quota is stated")
 
 
-def tried_with(scenario: Scenario, before: SharingRules, after: SharingRules) -> SharingTried:
-    """Play the recent past on today's fleet under two sets of rules, with the failures of the scenario."""
-    return _between(scenario, *(_played(rules.source, rules, scenario) for rules in (before, after)))
+def compare_rules(scenario: Scenario, rules_before: SharingRules, rules_after: SharingRules) -> RulesComparison:
+    """Simulate the recent past on today's fleet under two sets of rules, with the failures of the scenario."""
+    sides = (_add_failures(rules.source, rules, scenario) for rules in (rules_before, rules_after))
+    return _compare_sides(scenario, *sides)
 
 
-def _between(scenario: Scenario, before: PlayedRules, after: PlayedRules) -> SharingTried:
+def _compare_sides(scenario: Scenario, rules_before: SimulatedRules, rules_after: SimulatedRules) -> RulesComparison:
+    """Compare two sets of rules on the jobs of a scenario, with notes on the accuracy of the simulation."""
     _, _, arena, _ = opened(scenario)
-    found = tried_on(arena, before, after)
-    notes = (_basis(arena), *found.notes)
+    comparison = compare_rules_on_replay(arena, rules_before, rules_after)
+    notes = (_describe_agreement(arena), *comparison.notes)
     if scenario.pool is not None:
         notes = (*notes, f"Quotas count here for the GPUs of {scenario.pool} alone.")
-    return replace(found, notes=notes)
+    return replace(comparison, notes=notes)
 
 
 def mtbf_hours(scenario: Scenario) -> float | None:
-    """The mean time between failures that a scenario states, or that its data show; None where nothing fails."""
+    """Return the mean time between failures of a GPU [h], as stated or as the data show; None: no failures."""
     stated = scenario.gpu_mtbf_hours
     if not isinstance(stated, str):
         return stated
-    if (seen := mtbf_seen_s(history(scenario).trace)) is None:
+    if (observed_s := observed_mtbf_s(history(scenario).trace)) is None:
         todo = "State hours instead: gpu_mtbf_hours: 50000."
-        expected = f"jobs that ended as {NODE_FAIL}, or XID errors of hardware"
+        expected = f"jobs that ended as {NODE_FAIL_STATE}, or XID errors of hardware"
         raise ScenarioError("scenario: gpu_mtbf_hours", expected, "none", todo)
-    return seen / SECONDS_PER_HOUR
+    return observed_s / SECONDS_PER_HOUR
 
 
-def _played(name: str, rules: SharingRules, scenario: Scenario) -> PlayedRules:
-    """Rules with the failures of a scenario."""
-    hours, restart = mtbf_hours(scenario), SECONDS_PER_MINUTE * rules.stopping.restart_minutes
-    failures = None if hours is None else Failures(hours, restart, scenario.seed)
-    return PlayedRules(name, rules, failures, scenario.tz)
+def _add_failures(name: str, rules: SharingRules, scenario: Scenario) -> SimulatedRules:
+    """Combine sharing rules with the failures and the time zone of a scenario."""
+    mtbf_h, restart_s = mtbf_hours(scenario), SECONDS_PER_MINUTE * rules.stopping.restart_minutes
+    failures = None if mtbf_h is None else Failures(mtbf_h, restart_s, scenario.seed)
+    return SimulatedRules(name, rules, failures, scenario.tz)
 
 
-def _basis(arena: Arena) -> str:
-    """How far the waits of the trace are explained by what is played."""
+def _describe_agreement(arena: Arena) -> str:
+    """Describe how far the simulation of today differs from the observed waits."""
     if arena.asked.starts_assumed:
         return "The data have no start times: waits are simulated, without observed waits to compare."
-    waited_s = arena.asked.start_s - arena.asked.granted.ready_s
-    if not (waited_s[arena.judged] > NEAR_S).any():
+    waited_s = arena.asked.start_s - arena.asked.requests.ready_s
+    if not (waited_s[arena.judged] > MAX_UNCONFIRMED_WAIT_S).any():
         return "No job waited for 10 minutes in the data to compare the simulation with."
     error = arena.waits.share.error
     if error <= MAX_ERROR:
@@ -211,143 +225,228 @@ def _basis(arena: Arena) -> str:
     )
 
 
-def tried_on(arena: Arena, before: PlayedRules, after: PlayedRules) -> SharingTried:
-    """Play the jobs of an arena on today's fleet under two sets of rules."""
-    asked, requests = arena.asked, arena.requests(AS_TODAY)
-    length, count, blocks = parts_of(asked.seen_s)
-    jobs = pl.DataFrame(
-        {"team": teams_of(asked), "gpus": asked.gpus(), "ready_s": requests.ready_s, "judged": arena.judged}
-    )
-    how: dict[str, Any] = {"queue": arena.queue, "placement": arena.placement(), "larger": arena.larger}
-    played = (simulate_shared_requests(requests, asked.fleet, sharing_of(one, asked), **how) for one in (before, after))
-    sides = [_what_came(jobs, outcome) for outcome in played]
+def compare_rules_on_replay(arena: Arena, rules_before: SimulatedRules, rules_after: SimulatedRules) -> RulesComparison:
+    """Simulate the jobs of a replay on today's fleet under two sets of rules, and compare waits and losses by team."""
+    inputs, requests = arena.asked, arena.requests(AS_TODAY)
+    block_s, n_blocks, block_text = split_into_blocks(inputs.observed_s)
+    jobs = pl.DataFrame({"team": team_of_jobs(inputs), "gpus": inputs.gpus_by_job(), "ready_s": requests.ready_s})
+    jobs = jobs.with_columns(judged=arena.judged)
     names = sorted(set(jobs["team"]))
-    notes = [note for one in (before, after) for note in unmatched(one.rules, names)]
-    found = [_row(name, sides, length, count) for name in [*names, EVERYBODY]]
-    teams = pl.DataFrame(found, schema_overrides=dict.fromkeys(_WAITS, pl.Float64))
-    return SharingTried(before.name, after.name, teams, blocks, tuple(dict.fromkeys(notes)))
+    options: dict[str, Any] = {"queue": arena.queue, "placement": arena.placement(), "larger": arena.larger}
+    sides, notes = [], []
+    for rules in (rules_before, rules_after):
+        outcome = simulate_shared_requests(requests, inputs.fleet, build_sharing(rules, inputs), **options)
+        sides.append(_list_waits_and_runs(jobs, outcome))
+        notes += describe_unmatched_teams(rules.rules, names)
+    rows = [_compare_team(name, sides, block_s, n_blocks) for name in [*names, ALL_TEAMS]]
+    teams = pl.DataFrame(rows, schema_overrides=dict.fromkeys(_WAIT_COLUMNS, pl.Float64))
+    return RulesComparison(rules_before.name, rules_after.name, teams, block_text, tuple(dict.fromkeys(notes)))
 
 
-def parts_of(seen_s: float) -> tuple[float, int, str]:
-    """Length and number of the parts of the observation that are compared, and what they are in words."""
+def split_into_blocks(seen_s: float) -> tuple[float, int, str]:
+    """Choose the blocks of the record that are compared.
+
+    Parameters
+    ----------
+    seen_s : float
+        Length of the record [s].
+
+    Returns
+    -------
+    length_s : float
+        Length of a block, a week or a day [s].
+    n_blocks : int
+        Number of blocks.
+    text : str
+        Level and period of the intervals.
+
+    Raises
+    ------
+    ScenarioError
+        If the record is shorter than a day.
+    """
     weeks = int(seen_s // WEEK_S)
-    if weeks >= FEWEST_BLOCKS:
+    if weeks >= MIN_WEEKS_COMPARED:
         return WEEK_S, weeks, f"95 %, over {weeks} weeks"
     days = int(seen_s // SECONDS_PER_DAY)
     if not days:
         got = f"{seen_s / SECONDS_PER_HOUR:.1f} hours"
         raise ScenarioError("rules to try", "a day of jobs at least", got, "Ingest more of the past.")
-    return SECONDS_PER_DAY, days, f"95 %, over {days} days: whole weeks are fewer than {FEWEST_BLOCKS}"
+    return SECONDS_PER_DAY, days, f"95 %, over {days} days: whole weeks are fewer than {MIN_WEEKS_COMPARED}"
 
 
-def sharing_of(played: PlayedRules, asked: Asked) -> Sharing:
-    """Rules as the engine takes them."""
-    rules, stopping = played.rules, played.rules.stopping
-    team = teams_of(asked)
-    teams = list(dict.fromkeys([*(one.name for one in rules.teams), *sorted(set(team))]))
-    given = {one.name: one for one in rules.cohorts}
-    cohorts = list(dict.fromkeys([*given, *(one.cohort for one in rules.teams if one.cohort is not None)]))
-    number: dict[str | None, int] = {None: -1}
-    number |= {name: len(teams) + place for place, name in enumerate(cohorts)}
+def build_sharing(simulated_rules: SimulatedRules, inputs: JobReplayInputs) -> Sharing:
+    """Convert sharing rules to the form of the simulator, for the jobs of a replay.
+
+    Parameters
+    ----------
+    simulated_rules : SimulatedRules
+        Rules, failures and time zone.
+    inputs : JobReplayInputs
+        Jobs and nodes.
+
+    Returns
+    -------
+    Sharing
+    """
+    rules, stopping = simulated_rules.rules, simulated_rules.rules.stopping
+    team = team_of_jobs(inputs)
+    teams = list(dict.fromkeys([*(quota.name for quota in rules.teams), *sorted(set(team))]))
+    stated_cohorts = {cohort.name: cohort for cohort in rules.cohorts}
+    cohorts_of_teams = (quota.cohort for quota in rules.teams if quota.cohort is not None)
+    cohorts = list(dict.fromkeys([*stated_cohorts, *cohorts_of_teams]))
+    group_number: dict[str | None, int] = {None: -1}
+    group_number |= {name: len(teams) + position for position, name in enumerate(cohorts)}
     groups = [
-        QuotaGroup(one.gpus, one.borrow, one.lend, number[one.cohort], one.weight) for one in map(rules.of, teams)
+        QuotaGroup(quota.gpus, quota.borrow, quota.lend, group_number[quota.cohort], quota.weight)
+        for quota in map(rules.quota_of, teams)
     ]
     groups += [
-        QuotaGroup(one.gpus or 0.0, one.borrow, one.lend, number[one.cohort])
-        for one in (given.get(name, TeamQuota(name)) for name in cohorts)
+        QuotaGroup(cohort.gpus or 0.0, cohort.borrow, cohort.lend, group_number[cohort.cohort])
+        for cohort in (stated_cohorts.get(name, TeamQuota(name)) for name in cohorts)
     ]
-    place = {name: number for number, name in enumerate(teams)}
+    team_number = {name: position for position, name in enumerate(teams)}
     interval = stopping.checkpoint_minutes
-    tier = _tiers(rules, team, asked.jobs["tier"])
+    tier = _tier_of_jobs(rules, team, inputs.jobs["tier"])
     interval_s = math.inf if interval is None else SECONDS_PER_MINUTE * interval
+    period = (inputs.replay_start, inputs.observed_s)
     return Sharing(
-        np.array([place[name] for name in team], np.int64),
+        np.array([team_number[name] for name in team], np.int64),
         tier,
         tuple(groups),
-        np.array([1.0, *(quota_share(asked.gpu_model, name) for name in asked.fleet.profiles[1:])]),
+        np.array([1.0, *(quota_share(inputs.gpu_model, name) for name in inputs.fleet.profiles[1:])]),
         rules.order,
         FairShare(rules.half_life_days * SECONDS_PER_DAY),
         stopping.by_tier,
         stopping.reclaim,
         Preemption(SECONDS_PER_MINUTE * stopping.restart_minutes, SECONDS_PER_MINUTE * stopping.min_run_minutes),
         Checkpoints(interval_s, stopping.checkpoint_write_seconds),
-        played.failures,
-        _hours(rules, team, tier),
-        tuple(openings(one.hours, played.tz, asked.zero, asked.seen_s) for one in rules.start_hours),
+        simulated_rules.failures,
+        _start_window_of_jobs(rules, team, tier),
+        tuple(list_openings(window.hours, simulated_rules.tz, *period) for window in rules.start_hours),
     )
 
 
-def _hours(rules: SharingRules, team: pl.Series, tier: Ints) -> Ints:
-    """The hours in which each job may start: those of its team, else of its tier, else all."""
-    found = np.full(len(team), -1)
-    for number, one in sorted(enumerate(rules.start_hours), key=lambda each: each[1].team is not None):
-        mine = tier == rules.tiers.index(one.tier) if one.tier is not None else (team == one.team).to_numpy()
-        found[mine] = number
-    return found
+def _start_window_of_jobs(rules: SharingRules, team: pl.Series, tier: Ints) -> Ints:
+    """Number of the start window of each job: of its team, else of its tier, else -1."""
+    window_of_job = np.full(len(team), -1)
+    for number, window in sorted(enumerate(rules.start_hours), key=lambda item: item[1].team is not None):
+        is_member = (
+            tier == rules.tiers.index(window.tier) if window.tier is not None else (team == window.team).to_numpy()
+        )
+        window_of_job[is_member] = number
+    return window_of_job
 
 
-def _tiers(rules: SharingRules, team: pl.Series, own: pl.Series) -> Ints:
-    """The tier of each job: its team's, else its own, else behind all that are named."""
-    place = {name: number for number, name in enumerate(rules.tiers)}
-    names = (rules.of(name).tier or mine for name, mine in zip(team, own, strict=True))
-    return np.array([place.get(name, len(place)) if place else 0 for name in names], np.int64)
+def _tier_of_jobs(rules: SharingRules, team: pl.Series, job_tiers: pl.Series) -> Ints:
+    """Number of the tier of each job: of its team, else of the job, else after all named tiers."""
+    tier_number = {name: number for number, name in enumerate(rules.tiers)}
+    names = (rules.quota_of(name).tier or job_tier for name, job_tier in zip(team, job_tiers, strict=True))
+    return np.array([tier_number.get(name, len(tier_number)) if tier_number else 0 for name in names], np.int64)
 
 
-def _what_came(jobs: pl.DataFrame, found: SharedOutcome) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Waits of the judged jobs, null where a job never starts, and ends of all runs with the GPU-hours that each lost.
+def _list_waits_and_runs(jobs: pl.DataFrame, outcome: SharedOutcome) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """List waits of evaluated jobs, null if they never start, and ends of all runs with the GPU-hours lost.
 
-    What the last run of a job pays for restarts and checkpoints is counted when it ends.
+    Losses of the last run of a job to restarts and checkpoints count when it ends.
     """
-    stopped = found.stopped.with_columns(pl.col("request").cast(pl.Int64))
-    rest = found.lost_s - np.bincount(stopped["request"], stopped["lost_s"], jobs.height)
-    last = pl.DataFrame({"at_s": found.end_s, "lost_s": rest}).with_row_index("request").fill_nan(None)
-    ends = pl.concat([stopped, last.drop_nulls().cast({"request": pl.Int64})], how="diagonal")
-    mine = jobs[ends["request"].to_list()]
+    stopped = outcome.stopped.with_columns(pl.col("request").cast(pl.Int64))
+    last_lost_s = outcome.lost_s - np.bincount(stopped["request"], stopped["lost_s"], jobs.height)
+    last_runs = pl.DataFrame({"at_s": outcome.end_s, "lost_s": last_lost_s}).with_row_index("request").fill_nan(None)
+    ends = pl.concat([stopped, last_runs.drop_nulls().cast({"request": pl.Int64})], how="diagonal")
+    jobs_of_runs = jobs[ends["request"].to_list()]
     ends = ends.select(
-        "at_s", mine["team"], lost=pl.col("lost_s") / SECONDS_PER_HOUR * mine["gpus"],
+        "at_s", jobs_of_runs["team"], lost=pl.col("lost_s") / SECONDS_PER_HOUR * jobs_of_runs["gpus"],
         stops=(~pl.col("failed")).fill_null(value=False).cast(pl.Float64),
         failures=pl.col("failed").fill_null(value=False).cast(pl.Float64),
     )  # fmt: skip
-    never = np.isnan(found.end_s)
-    wait = pl.when(~pl.Series(never)).then(pl.Series(found.queued_s))
+    never = np.isnan(outcome.end_s)
+    wait = pl.when(~pl.Series(never)).then(pl.Series(outcome.queued_s))
     waits = jobs.with_columns(never=never, wait_s=wait).filter("judged").select(
         "team", "wait_s", "never", at_s="ready_s", waited=pl.col("wait_s") / SECONDS_PER_HOUR * pl.col("gpus")
     )  # fmt: skip
     return waits, ends
 
 
-def _row(name: str, sides: Sequence[tuple[pl.DataFrame, pl.DataFrame]], length: float, count: int) -> dict[str, Any]:
-    """The row of a team."""
-    mine = pl.lit(value=True) if name == EVERYBODY else pl.col("team") == name
-    waits, ends = zip(*((one.filter(mine), other.filter(mine)) for one, other in sides), strict=True)
-    never = [int(one["never"].sum()) for one in waits]
-    # A wait that has no end is none: what is compared are the waits of jobs that start under both.
-    ends_both = ~(waits[0]["never"] | waits[1]["never"])
-    started = [one.filter(ends_both) for one in waits]
+def _compare_team(
+    name: str, sides: Sequence[tuple[pl.DataFrame, pl.DataFrame]], block_s: float, n_blocks: int
+) -> dict[str, Any]:
+    """Compare one team, or all teams, before and after.
+
+    Parameters
+    ----------
+    name : str
+        Team, or :data:`ALL_TEAMS`.
+    sides : sequence of tuple of two polars.DataFrame
+        Waits and runs, before and after.
+    block_s : float
+        Length of a block [s].
+    n_blocks : int
+        Number of blocks.
+
+    Returns
+    -------
+    dict
+        Row of the table ``teams``.
+    """
+    of_team = pl.lit(value=True) if name == ALL_TEAMS else pl.col("team") == name
+    waits = [table.filter(of_team) for table, _ in sides]
+    ends = [table.filter(of_team) for _, table in sides]
+    never_started = [int(table["never"].sum()) for table in waits]
+    # Only waits of jobs that start under both sets of rules are compared.
+    starts_in_both = ~(waits[0]["never"] | waits[1]["never"])
+    started = [table.filter(starts_in_both) for table in waits]
     row: dict[str, Any] = {"team": name, "jobs": waits[0].height}
-    for side, one in zip(("before", "after"), started, strict=True):
-        row[f"wait_{side}_min"] = one.select(pl.col("wait_s").mean() / SECONDS_PER_MINUTE).item()
-    before, after = (a_week(one, "waited", length, count) for one in started)
-    row |= _changed("", "waited", before, after)
-    row["verdict"] = SAME if np.allclose(before, after, rtol=0.0, atol=1e-9) else _verdict(row)
-    if never[0] != never[1]:
-        row["verdict"] = MORE_NEVER_START if never[1] > never[0] else FEWER_NEVER_START
-    row |= _changed("lost_", "lost", *(a_week(one, "lost", length, count) for one in ends))
-    for side, other in zip(("before", "after"), ends, strict=True):
+    for side, table in zip(("before", "after"), started, strict=True):
+        row[f"wait_{side}_min"] = table.select(pl.col("wait_s").mean() / SECONDS_PER_MINUTE).item()
+    before, after = (weekly_sums(table, "waited", block_s, n_blocks) for table in started)
+    row |= _weekly_change("", "waited", before, after)
+    row["verdict"] = WAITS_UNCHANGED if np.allclose(before, after, rtol=0.0, atol=1e-9) else _judge_wait_change(row)
+    if never_started[0] != never_started[1]:
+        row["verdict"] = MORE_NEVER_START if never_started[1] > never_started[0] else FEWER_NEVER_START
+    row |= _weekly_change("lost_", "lost", *(weekly_sums(table, "lost", block_s, n_blocks) for table in ends))
+    for side, table in zip(("before", "after"), ends, strict=True):
         for kind in ("stops", "failures"):
-            row[f"{kind}_{side}"] = float(a_week(other, kind, length, count).mean())
-    return row | {"never_before": never[0], "never_after": never[1]}
+            row[f"{kind}_{side}"] = float(weekly_sums(table, kind, block_s, n_blocks).mean())
+    return row | {"never_before": never_started[0], "never_after": never_started[1]}
 
 
-def a_week(table: pl.DataFrame, column: str, length: float, count: int) -> Floats:
-    """Sums over the parts of the observation, as if each were a week; what is outside counts nowhere."""
-    inside = table.filter(pl.col("at_s").is_between(0, count * length, closed="left"))
-    block = (inside["at_s"].to_numpy() // length).astype(np.int64)
-    return np.asarray(np.bincount(block, inside[column].to_numpy(), count) * WEEK_S / length, np.float64)
+def weekly_sums(table: pl.DataFrame, column: str, block_s: float, n_blocks: int) -> Floats:
+    """Sum a column by block of the record, scaled to a week; rows outside of all blocks do not count.
+
+    Parameters
+    ----------
+    table : polars.DataFrame
+        ``at_s`` [s] and the column.
+    column : str
+        Column to sum.
+    block_s : float
+        Length of a block [s].
+    n_blocks : int
+        Number of blocks.
+
+    Returns
+    -------
+    array of float, shape (n_blocks,)
+        Sums a week.
+    """
+    inside = table.filter(pl.col("at_s").is_between(0, n_blocks * block_s, closed="left"))
+    block = (inside["at_s"].to_numpy() // block_s).astype(np.int64)
+    return np.asarray(np.bincount(block, inside[column].to_numpy(), n_blocks) * WEEK_S / block_s, np.float64)
 
 
-def _changed(prefix: str, kind: str, before: Floats, after: Floats) -> dict[str, float | None]:
-    """Means of two sets of weeks, and the mean change with its interval."""
+def _weekly_change(prefix: str, kind: str, before: Floats, after: Floats) -> dict[str, float | None]:
+    """Return the means before and after, and the mean paired change with its interval.
+
+    Parameters
+    ----------
+    prefix : str
+        Prefix of the keys of the change.
+    kind : str
+        Prefix of the keys of the means.
+    before, after : array of float, shape (n_blocks,)
+        Sums a week.
+    """
     change = compare_paired(before, after).difference
     return {
         f"{kind}_before": float(before.mean()), f"{kind}_after": float(after.mean()), f"{prefix}change": change.mean,
@@ -355,61 +454,62 @@ def _changed(prefix: str, kind: str, before: Floats, after: Floats) -> dict[str,
     }  # fmt: skip
 
 
-def _verdict(row: Mapping[str, float | None]) -> str:
+def _judge_wait_change(row: Mapping[str, float | None]) -> str:
+    """Choose the verdict on a change of waits: no clear change where its interval holds 0."""
     low, high, change = row["change_low"], row["change_high"], row["change"]
     if low is None or high is None or change is None or low <= 0.0 <= high:
-        return UNCLEAR
-    return MORE if change > 0 else LESS
+        return WAITS_UNCLEAR
+    return WAITS_MORE if change > 0 else WAITS_LESS
 
 
-PLACEMENTS = {"lowest": "first idle nodes", "consolidate": "consolidated", "spread": "spread"}
-"""Placement rules of the simulator, and what they are called in the table."""
+PLACEMENT_NAMES = {"lowest": "first idle nodes", "consolidate": "consolidated", "spread": "spread"}
+"""Placement rule of the simulator → its name in the table."""
 
 
 @stage
-def placement_table(scenario: Scenario) -> pl.DataFrame:
-    """Simulate the recent jobs on today's nodes under each placement rule, with the stated slow-downs by tier.
+def compare_placements(scenario: Scenario) -> pl.DataFrame:
+    """Simulate the recent jobs on today's nodes under each placement rule, with stated multi-node slowdowns.
 
     A row for each placement: ``jobs``, ``multi_node_jobs``, their ``slowdown`` (mean, weighted by GPU-hours),
     ``lost_gpu_hours`` a week, ``mean_wait_minutes`` of all jobs, and ``never_started``.
     """
-    known, _, arena, _ = opened(scenario)
+    job_history, _, arena, _ = opened(scenario)
     rack, beyond = parse_gang_slowdowns(scenario.gang_slowdowns or "") or (1.0, 1.0)
-    network = NodeNetwork(node_domains(known, arena.asked.nodes.names), np.array([1.0, 1.0, rack, beyond]))
+    network = NodeNetwork(node_domains(job_history, arena.asked.nodes.names), np.array([1.0, 1.0, rack, beyond]))
     fleet = replace(arena.asked.fleet, network=network)
     requests, evaluated = arena.requests(AS_TODAY), arena.judged
-    gpu_seconds = arena.asked.gpus() * requests.run_s
-    length, count, _ = parts_of(arena.asked.seen_s)
-    found: list[dict[str, Any]] = []
-    for rule, name in PLACEMENTS.items():
+    gpu_seconds = arena.asked.gpus_by_job() * requests.run_s
+    block_s, n_blocks, _ = split_into_blocks(arena.asked.observed_s)
+    rows: list[dict[str, Any]] = []
+    for rule, name in PLACEMENT_NAMES.items():
         outcome = simulate_once(requests, fleet, queue=arena.queue, placement=rule, larger=arena.larger)
         started = ~np.isnan(outcome.start_s)
-        wait_s = np.where(started, outcome.start_s, arena.asked.seen_s) - requests.ready_s
-        wide = evaluated & started & (requests.nodes > 1)
+        wait_s = np.where(started, outcome.start_s, arena.asked.observed_s) - requests.ready_s
+        is_wide = evaluated & started & (requests.nodes > 1)
         factor = np.nan_to_num(outcome.factor, nan=1.0)
-        lost = gpu_seconds * (factor - 1.0) * evaluated / SECONDS_PER_HOUR
-        weeks = a_week(pl.DataFrame({"at_s": requests.ready_s, "lost": lost}), "lost", length, count)
-        found.append({
+        lost_gpu_hours = gpu_seconds * (factor - 1.0) * evaluated / SECONDS_PER_HOUR
+        weeks = weekly_sums(pl.DataFrame({"at_s": requests.ready_s, "lost": lost_gpu_hours}), "lost", block_s, n_blocks)
+        rows.append({
             "placement": name,
             "jobs": int(evaluated.sum()),
-            "multi_node_jobs": int(wide.sum()),
-            "slowdown": float(np.average(factor[wide], weights=gpu_seconds[wide])) if wide.any() else 1.0,
+            "multi_node_jobs": int(is_wide.sum()),
+            "slowdown": float(np.average(factor[is_wide], weights=gpu_seconds[is_wide])) if is_wide.any() else 1.0,
             "lost_gpu_hours": float(weeks.mean()),
             "mean_wait_minutes": float(wait_s[evaluated].mean()) / SECONDS_PER_MINUTE if evaluated.any() else 0.0,
             "never_started": int((evaluated & ~started).sum()),
         })  # fmt: skip
-    return pl.DataFrame(found)
+    return pl.DataFrame(rows)
 
 
-def node_domains(known: History, names: Sequence[str]) -> np.ndarray:
-    """NVLink domain and rack of nodes by number, shape (2, n_nodes); a node without one is a domain of its own."""
-    inventory = known.fleet.installed.inventory
+def node_domains(job_history: History, node_names: Sequence[str]) -> np.ndarray:
+    """Number NVLink domain and rack of each node, shape (2, n_nodes); a node without one is its own domain."""
+    inventory = job_history.fleet.installed.inventory
     tiers = []
     for column in ("nvlink_domain", "rack"):
         stated: dict[str, str] = {}
         if column in inventory.columns:
             stated = dict(inventory.select("node", column).drop_nulls().iter_rows())
-        labels = [(column, stated[name]) if name in stated else ("node", name) for name in names]
+        labels = [(column, stated[name]) if name in stated else ("node", name) for name in node_names]
         _, numbers = np.unique([f"{kind} {label}" for kind, label in labels], return_inverse=True)
         tiers.append(numbers)
     return np.stack(tiers)

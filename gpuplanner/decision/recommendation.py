@@ -1,4 +1,4 @@
-"""The recommendation: what the wait model says, with its figures."""
+"""Recommendation: the decision derived from the wait model and the policy comparison, with its figures."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ from gpuplanner.decision.policy_simulation import (
     cut_fleet,
     servable_requests,
 )
-from gpuplanner.decision.requests import Asked, size_classes
+from gpuplanner.decision.requests import JobReplayInputs, classify_job_sizes
 from gpuplanner.decision.wait_curve import SizedPool, WaitModel, WaitTarget
 from gpuplanner.hardware.mig_layouts import format_layout
 from gpuplanner.ingest.dataset_folder import open_dataset
@@ -68,36 +68,37 @@ UNALLOCATED_BUCKETS = ("unallocated", "fragmented", "idle_pending", "reserved", 
 """Buckets of installed GPU-hours that were allocated to no team."""
 IDLE_MEASURES = {ON_OFF: "power_down", AUTOSCALED_POOLS: "autoscale", ON_DEMAND: "repartition"}
 """Policies that may save more than to release nodes does, and the measure that each of them is."""
-ALIKE = 0.01
-"""A policy that saves by less than this share of the fleet more than a release does is not worth its trouble."""
+MIN_EXTRA_SAVING_FRACTION = 0.01
+"""A policy is preferred over a release only if it saves more by at least this share of the fleet. [0-1]"""
 
 
 @dataclass(frozen=True, eq=False)
 class Answer:
-    """A decision and what it comes from; None where nothing could be simulated.
+    """Decision with its evidence; None where nothing could be simulated.
 
-    - ``decision``: What to do.
-    - ``contest``: Policies on the same jobs.
-    - ``advice``: What the wait model recommends.
-    - ``curve``: The wait curve; empty where no recommendation is given.
-    - ``rules``: How the fleet is run then.
+    - ``decision``: The decision.
+    - ``contest``: Policies compared on the same jobs.
+    - ``recommendation``: Recommendation of the wait model.
+    - ``curve``: The wait curve; empty where there is no recommendation.
+    - ``rules``: Rules of the recommended policy.
     """
 
     decision: Decision
     contest: Contest | None = None
-    advice: Recommendation | None = None
+    recommendation: Recommendation | None = None
     curve: tuple[CurvePoint, ...] = ()
     rules: FleetRules | None = None
 
 
 @dataclass(frozen=True, eq=False)
-class Course:
-    """What to do with the fleet, on its nodes.
+class CourseOfAction:
+    """Measures to take, and the fleet that results.
 
-    - ``measures``: In order.
-    - ``policy``, ``trial``: How the fleet is run then, simulated.
+    - ``measures``: Measures, in order.
+    - ``policy``, ``trial``: Policy of the resulting fleet, and its simulation.
     - ``gpus``, ``gpus_mean``: GPUs provisioned at most, and on average.
-    - ``layouts``: How they are partitioned.
+    - ``layouts``: GPUs by MIG layout.
+    - ``saving``: Capacity freed.
     """
 
     measures: tuple[Measure, ...]
@@ -110,149 +111,193 @@ class Course:
 
 
 def decide(scenario: Scenario, tell: Callable[[str, Trial], object] | None = None) -> Answer:
-    """Decide what to do with a fleet."""
+    """Decide on the measures for a fleet.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        Data, limits and prices.
+    tell : callable, optional
+        Called with each policy and its simulation.
+
+    Returns
+    -------
+    Answer
+    """
     if (correction := correction_of(scenario.data)) is not None:
         return Answer(uncorrected_decision(scenario, correction))
     if (reason := nothing_ran(scenario)) is not None:
         return Answer(no_decision(scenario, reason))
-    found = contest(scenario, tell)
-    # Neither policies nor who changes the fleet plays a part in what is recommended.
+    policy_contest = contest(scenario, tell)
+    # The recommendation of the wait model does not depend on policies or on the actuator.
     neutral = scenario.but(policies=None, actuator="mig-manager", ownership=None, node_lead_s=None)
-    advice, curve = recommended(neutral)
-    course = sized = _course(found, advice)
-    # Nodes are not powered down where growth exhausts them soon.
-    if advice.action in ("keep", "release") and not advice.late and not advice.order_gpus:
-        larger, course = _idle_powered_down(found, advice)
-        if larger is not advice:
-            advice, curve, sized = larger, tuple(wait_curve(larger.model, larger)), _course(found, larger)
-    decision = _decision(found, advice, course, curve)
-    found = _with_recommended(found, advice, sized, course)
-    rules = rules_of(found.asked, course.trial, found.able, course.policy)
-    return Answer(decision, found, advice, curve, rules)
+    recommendation, curve = recommend_from_waits(neutral)
+    course = sized_course = _plan_todays_nodes(policy_contest, recommendation)
+    # Nodes are not powered down if growth will exhaust the capacity soon.
+    if recommendation.action in ("keep", "release") and not recommendation.late and not recommendation.order_gpus:
+        larger, course = _power_down_idle_nodes(policy_contest, recommendation)
+        if larger is not recommendation:
+            recommendation, curve = larger, tuple(wait_curve(larger.model, larger))
+            sized_course = _plan_todays_nodes(policy_contest, larger)
+    decision = _build_decision(policy_contest, recommendation, course, curve)
+    policy_contest = _replace_with_recommended(policy_contest, recommendation, sized_course, course)
+    rules = rules_of(policy_contest.asked, course.trial, policy_contest.able, course.policy)
+    return Answer(decision, policy_contest, recommendation, curve, rules)
 
 
-def _with_recommended(found: Contest, advice: Recommendation, sized: Course, course: Course) -> Contest:
-    """The policies with what is recommended in place of other settings of the same policies.
+def _replace_with_recommended(
+    contest: Contest, recommendation: Recommendation, sized_course: CourseOfAction, course: CourseOfAction
+) -> Contest:
+    """Replace the policies of a comparison by their recommended settings.
 
-    What the wait model recommends meets the limit if each job size meets its own. Nodes that are powered down while
-    idle are those that are kept.
+    The recommendation of the wait model meets the limit if each job size meets its own. Policies that power nodes down
+    while idle apply to the nodes that are kept.
+
+    Parameters
+    ----------
+    contest : Contest
+        The comparison.
+    recommendation : Recommendation
+        Recommendation of the wait model.
+    sized_course : CourseOfAction
+        Recommendation without powering idle nodes down.
+    course : CourseOfAction
+        The chosen course of action.
     """
-    arena, later, days = found.arena, found.later, (found.earlier_days, found.later_days)
-    others, winner = {one.policy: one for one in found.judged}, found.winner
-    for one in (sized, course) if course is not sized else (sized,):
-        if one.policy == TODAY:
+    arena, later, days = contest.arena, contest.later, (contest.earlier_days, contest.later_days)
+    results, winner = {result.policy: result for result in contest.judged}, contest.winner
+    for candidate in (sized_course, course) if course is not sized_course else (sized_course,):
+        if candidate.policy == TODAY:
             continue
-        service = advice.service if one is sized else ()
-        holds = all(size.meets_limit for size in service) if service else arena.holds(one.trial, later)
+        service = recommendation.service if candidate is sized_course else ()
+        holds = all(size.meets_limit for size in service) if service else arena.holds(candidate.trial, later)
         reason = None if holds else "a job size waits longer than its limit"
-        winner = replace(judge(one.policy, one.trial, holds=holds, days=days), service=service, reason=reason)
-        others[one.policy] = winner
-    order = [name for name in POLICY_NAMES if name in others]
-    return replace(found, judged=tuple(others[name] for name in order), winner=winner)
+        winner = judge(candidate.policy, candidate.trial, holds=holds, days=days)
+        winner = replace(winner, service=service, reason=reason)
+        results[candidate.policy] = winner
+    order = [name for name in POLICY_NAMES if name in results]
+    return replace(contest, judged=tuple(results[name] for name in order), winner=winner)
 
 
-def wait_model(asked: Asked, waits: ExplainedWaits) -> WaitModel:
-    """The model that all answers are read from, of the jobs that today's nodes can hold."""
-    servable = servable_requests(asked.granted, asked.fleet, larger=None)
+def build_wait_model(inputs: JobReplayInputs, waits: ExplainedWaits) -> WaitModel:
+    """Build the wait model of the jobs that today's nodes can serve."""
+    servable = servable_requests(inputs.requests, inputs.fleet, larger=None)
     if not servable.all():
         rows = np.flatnonzero(servable)
-        asked, waits = take_jobs(asked, waits, rows, np.zeros(len(rows)))
-    return WaitModel(asked, waits, *size_classes(asked, waits.judged))
+        inputs, waits = take_jobs(inputs, waits, rows, np.zeros(len(rows)))
+    return WaitModel(inputs, waits, *classify_job_sizes(inputs, waits.judged))
 
 
-def wait_target(scenario: Scenario) -> WaitTarget:
-    """What waits are held to."""
+def read_wait_target(scenario: Scenario) -> WaitTarget:
+    """Read the wait target of a scenario."""
     stated = scenario.target_wait_minutes
     target = {} if stated is None else {"target_s": stated * SECONDS_PER_MINUTE, "stated": True}
     return WaitTarget(added_s=scenario.max_added_wait_minutes * SECONDS_PER_MINUTE, **target)  # type: ignore[arg-type]
 
 
-def growth_of(known: History) -> FittedGrowth:
-    """Growth of the work submitted in the whole record, services left out."""
-    jobs = known.jobs.filter(pl.col("gpus") > 0, (pl.col("job_class") != SERVICE_JOB_CLASS).fill_null(value=True))
-    return fit_growth_per_week(weekly_work(jobs, begin_of(known.trace), known.plan_start))
+def fit_submitted_growth(job_history: History) -> FittedGrowth:
+    """Fit the weekly growth of the work submitted in the entire record, without services."""
+    jobs = job_history.jobs.filter(pl.col("gpus") > 0, (pl.col("job_class") != SERVICE_JOB_CLASS).fill_null(value=True))
+    return fit_growth_per_week(weekly_work(jobs, begin_of(job_history.trace), job_history.plan_start))
 
 
 @stage
-def recommended(scenario: Scenario) -> tuple[Recommendation, tuple[CurvePoint, ...]]:
-    """What the wait model recommends, and its curve.
+def recommend_from_waits(scenario: Scenario) -> tuple[Recommendation, tuple[CurvePoint, ...]]:
+    """Recommend measures by the wait model, and compute the wait curve.
 
-    Nothing where the list of jobs may lack most, or they share GPUs without MIG.
+    There is no recommendation where the list of jobs may be incomplete, or jobs share GPUs without MIG.
     """
-    known, asked, arena, _ = opened(scenario)
-    model, growth = wait_model(asked, arena.waits), growth_of(known)
+    job_history, inputs, arena, _ = opened(scenario)
+    model, growth = build_wait_model(inputs, arena.waits), fit_submitted_growth(job_history)
     reason = None
-    if (held := allocated_share(asked)) < WHOLE_LIST:
-        reason = f"jobs were allocated {percent_text(held, '.1f')} of the GPU-hours: the list of jobs may be incomplete"
-    elif known.shared_share > MAX_LEFT_OUT_SHARE:
+    if (allocated := allocated_share(inputs)) < WHOLE_LIST:
+        share = percent_text(allocated, ".1f")
+        reason = f"jobs were allocated {share} of the GPU-hours: the list of jobs may be incomplete"
+    elif job_history.shared_share > MAX_LEFT_OUT_SHARE:
         reason = "jobs share their GPUs without MIG, which the simulation does not follow"
     if reason is not None:
         return decline(model, reason, growth), ()
-    advice = recommend(model, wait_target(scenario), growth, lead_days=scenario.purchase_lead_days)
-    return advice, () if advice.action == "none" else tuple(wait_curve(model, advice))
+    recommendation = recommend(model, read_wait_target(scenario), growth, lead_days=scenario.purchase_lead_days)
+    return recommendation, () if recommendation.action == "none" else tuple(wait_curve(model, recommendation))
 
 
-def _decision(found: Contest, advice: Recommendation, course: Course, curve: Sequence[CurvePoint]) -> Decision:
-    scenario, asked = found.scenario, found.asked
-    fleet, measures = asked.nodes.total, course.measures
-    mean = advice.team_waits.get(None, (None, None))
+def _build_decision(
+    contest: Contest, recommendation: Recommendation, course: CourseOfAction, curve: Sequence[CurvePoint]
+) -> Decision:
+    """Build the decision from the recommendation and the chosen course of action.
+
+    Parameters
+    ----------
+    contest : Contest
+        Policies compared on the same jobs.
+    recommendation : Recommendation
+        Recommendation of the wait model.
+    course : CourseOfAction
+        Chosen measures.
+    curve : sequence of CurvePoint
+        The wait curve.
+    """
+    scenario, inputs = contest.scenario, contest.asked
+    fleet, measures = inputs.nodes.total, course.measures
+    mean = recommendation.team_waits.get(None, (None, None))
     decision = Decision(
-        sentence="", action=measures[0].action if measures else advice.action, fleet_gpus=fleet,
+        sentence="", action=measures[0].action if measures else recommendation.action, fleet_gpus=fleet,
         gpus=course.gpus, gpus_mean=course.gpus_mean, layouts=course.layouts, policy=course.policy,
-        actuator=scenario.actuator,
-        saving=course.saving,
-        financial_impact=financial_impact_of(scenario, course.saving, course.gpus, fleet, advice.exhaustion),
-        purchase_lead_days=scenario.purchase_lead_days, reason=None if measures else advice.reason, measures=measures,
-        service=advice.service, conditions=tuple(filter(None, (one.condition for one in measures))),
-        teams=team_rows(scenario, advice.team_waits), left_out_share=_left_out(found),
-        fleet_inferred=asked.nodes.inferred,
-        gpu_model=found.known.fleet.name, telemetry_matched_gpu_hours=matched_gpu_hours(found.known.trace),
+        actuator=scenario.actuator, saving=course.saving,
+        financial_impact=financial_impact_of(scenario, course.saving, course.gpus, fleet, recommendation.exhaustion),
+        purchase_lead_days=scenario.purchase_lead_days, measures=measures,
+        reason=None if measures else recommendation.reason,
+        service=recommendation.service, conditions=tuple(filter(None, (measure.condition for measure in measures))),
+        teams=team_rows(scenario, recommendation.team_waits), left_out_share=_left_out_share(contest),
+        fleet_inferred=inputs.nodes.inferred,
+        gpu_model=contest.known.fleet.name, telemetry_matched_gpu_hours=matched_gpu_hours(contest.known.trace),
         today_mean_minutes=mean[0], recommended_mean_minutes=mean[1],
     )  # fmt: skip
-    return in_words(decision, found, advice, course.trial, curve)
+    return in_words(decision, contest, recommendation, course.trial, curve)
 
 
-def _course(found: Contest, advice: Recommendation) -> Course:
-    """The recommendation on today's nodes, all of them powered on."""
-    asked, arena, action = found.asked, found.arena, advice.action
-    fleet = asked.nodes.total
+def _plan_todays_nodes(contest: Contest, recommendation: Recommendation) -> CourseOfAction:
+    """Carry the recommendation out on today's nodes, all of them powered on."""
+    inputs, arena, action = contest.asked, contest.arena, recommendation.action
+    fleet = inputs.nodes.total
     if action in ("repartition", "rightsize"):
-        policy, trial = MIG_STATIC, arena.play(_partitioned(asked, advice))
-        layouts = _layouts(asked, trial)
+        policy, trial = MIG_STATIC, arena.play(_partition_as_recommended(inputs, recommendation))
+        layouts = _list_layouts(inputs, trial)
     else:
-        numbers = _kept_nodes(advice.pools, advice.units)
-        policy = TODAY if len(numbers) == len(asked.nodes.gpus) else FEWER_NODES
-        trial = arena.today if policy == TODAY else arena.play(as_they_are(asked, policy, numbers))
-        layouts = _grouped(asked, [(number, asked.nodes.layouts[number]) for number in numbers])
-    gpus = sum(one.gpus for one in layouts)
-    if advice.gpus > fleet:
-        layouts, gpus = _with_more(layouts, advice.gpus - gpus, asked.usual_node), advice.gpus
+        kept_nodes = _list_kept_nodes(recommendation.pools, recommendation.units)
+        policy = TODAY if len(kept_nodes) == len(inputs.nodes.gpus) else FEWER_NODES
+        trial = arena.today if policy == TODAY else arena.play(as_they_are(inputs, policy, kept_nodes))
+        layouts = _group_by_layout(inputs, [(number, inputs.nodes.layouts[number]) for number in kept_nodes])
+    gpus = sum(layout.gpus for layout in layouts)
+    if recommendation.gpus > fleet:
+        layouts, gpus = _append_full_gpus(layouts, recommendation.gpus - gpus, inputs.node_gpus), recommendation.gpus
     freed = float(max(fleet - gpus, 0) * HOURS_PER_WEEK)
     nothing = Saving(None, reason="no GPU is released or powered down")
     saving = Saving(freed, freed, freed) if freed else nothing
-    measures = (*advice.measures[:-1], *(replace(last, gpus=gpus) for last in advice.measures[-1:]))
-    return Course(measures, policy, trial, gpus, float(gpus), layouts, saving)
+    measures = (*recommendation.measures[:-1], *(replace(last, gpus=gpus) for last in recommendation.measures[-1:]))
+    return CourseOfAction(measures, policy, trial, gpus, float(gpus), layouts, saving)
 
 
-def _idle_powered_down(found: Contest, advice: Recommendation) -> tuple[Recommendation, Course]:
-    """The recommendation with the policy that wins, where that saves clearly more."""
-    winner, asked, arena = found.winner, found.asked, found.arena
-    course, fleet = _course(found, advice), asked.nodes.total
+def _power_down_idle_nodes(contest: Contest, recommendation: Recommendation) -> tuple[Recommendation, CourseOfAction]:
+    """Add the winning policy to the recommendation, if it saves clearly more."""
+    winner, inputs, arena = contest.winner, contest.asked, contest.arena
+    course, fleet = _plan_todays_nodes(contest, recommendation), inputs.nodes.total
     if winner.trial is None or winner.policy not in IDLE_MEASURES:
-        return advice, course
-    more, trial = 0, winner.trial
+        return recommendation, course
+    extra_units, trial = 0, winner.trial
     if winner.policy != ON_DEMAND:
-        if (fitted := _fitted_on_kept(found, trial, advice)) is None:
-            return advice, course
-        more, trial = fitted
-    saving = _saving(found, trial)
+        if (fitted := _fit_policy_on_kept_nodes(contest, trial, recommendation)) is None:
+            return recommendation, course
+        extra_units, trial = fitted
+    saving = _estimate_saving(contest, trial)
     gained = (saving.value or 0.0) - (course.saving.value or 0.0)
-    if (saving.low or 0.0) <= 0 or gained < ALIKE * fleet * HOURS_PER_WEEK:
-        return advice, course
-    if more:
-        target, days = wait_target(found.scenario), found.scenario.purchase_lead_days
-        advice = recommend(advice.model, target, advice.growth, lead_days=days, more_units=more)
-        course = _course(found, advice)
+    if (saving.low or 0.0) <= 0 or gained < MIN_EXTRA_SAVING_FRACTION * fleet * HOURS_PER_WEEK:
+        return recommendation, course
+    if extra_units:
+        target, days = read_wait_target(contest.scenario), contest.scenario.purchase_lead_days
+        model, growth = recommendation.model, recommendation.growth
+        recommendation = recommend(model, target, growth, lead_days=days, more_units=extra_units)
+        course = _plan_todays_nodes(contest, recommendation)
     gpus, mean = min(arena.peak_gpus(trial), course.gpus), fleet - (saving.value or 0.0) / HOURS_PER_WEEK
     text = {
         ON_OFF: "Power idle nodes down", AUTOSCALED_POOLS: "Scale node pools with the requests of jobs",
@@ -261,131 +306,148 @@ def _idle_powered_down(found: Contest, advice: Recommendation) -> tuple[Recommen
     text = f"{text}: {mean:,.0f} GPUs are provisioned on average"
     condition = "after release" if course.measures else None
     measure = Measure(IDLE_MEASURES[winner.policy], text, gpus, condition)
-    layouts = _layouts(asked, trial, gpus)
-    return advice, Course((*course.measures, measure), winner.policy, trial, gpus, mean, layouts, saving)
+    layouts = _list_layouts(inputs, trial, gpus)
+    course = CourseOfAction((*course.measures, measure), winner.policy, trial, gpus, mean, layouts, saving)
+    return recommendation, course
 
 
-def _fitted_on_kept(found: Contest, trial: Trial, advice: Recommendation) -> tuple[int, Trial] | None:
-    """A policy on the nodes that the recommendation keeps, or on more where that saves clearly more: how many more.
+def _fit_policy_on_kept_nodes(
+    contest: Contest, trial: Trial, recommendation: Recommendation
+) -> tuple[int, Trial] | None:
+    """Fit a policy to the nodes that the recommendation keeps, or to more nodes where that saves clearly more.
 
-    On each number of nodes several settings are tried, so that no number is ruled out by one of them.
+    Several settings are tried for each number of nodes, so that no number is excluded by a single setting.
+
+    Returns
+    -------
+    tuple of int and Trial, or None
+        Number of added units and the simulation; None where no setting meets the limit.
     """
-    tuning = Tuning(found.arena, found.earlier, found.earlier_days, found.able)
-    most = sum(pool.today for pool in advice.pools) - sum(advice.units)
+    tuning = Tuning(contest.arena, contest.earlier, contest.earlier_days, contest.able)
+    pools, units = recommendation.pools, recommendation.units
+    max_extra_units = sum(pool.today for pool in pools) - sum(units)
     fitted: list[tuple[int, Trial, float]] = []
-    for more in sorted({0, most, *(2**power for power in range(most.bit_length()))}):
-        numbers = _kept_nodes(advice.pools, add_units(advice.pools, advice.units, more))
+    for extra_units in sorted({0, max_extra_units, *(2**power for power in range(max_extra_units.bit_length()))}):
+        numbers = _list_kept_nodes(pools, add_units(pools, units, extra_units))
         tried = tuning.try_settings(tuning.settings_on(trial.setting, numbers))
         best = tuning.tuned(trial.setting.policy, tried)
-        if best is not None and found.arena.holds(best, found.later):
-            fitted.append((more, best, _saving(found, best).value or 0.0))
+        if best is not None and contest.arena.holds(best, contest.later):
+            fitted.append((extra_units, best, _estimate_saving(contest, best).value or 0.0))
     most_saved = max((saved for *_, saved in fitted), default=0.0)
-    enough = most_saved - ALIKE * found.asked.nodes.total * HOURS_PER_WEEK
-    return next(((more, best) for more, best, saved in fitted if saved >= enough), None)
+    enough = most_saved - MIN_EXTRA_SAVING_FRACTION * contest.asked.nodes.total * HOURS_PER_WEEK
+    return next(((extra_units, best) for extra_units, best, saved in fitted if saved >= enough), None)
 
 
-def _kept_nodes(pools: Sequence[SizedPool], units: Sequence[int]) -> list[int]:
-    """Numbers of today's nodes that stay."""
+def _list_kept_nodes(pools: Sequence[SizedPool], units: Sequence[int]) -> list[int]:
+    """List the numbers of today's nodes that are kept."""
     return sorted(number for pool, count in zip(pools, units, strict=True) for number in pool.nodes[:count])
 
 
-def _partitioned(asked: Asked, advice: Recommendation) -> WaySetting:
-    """Today's nodes partitioned as recommended; what no profile needs stays full."""
-    nodes, profiles = asked.nodes, asked.fleet.profiles
-    gpus = min(advice.gpus, nodes.total)
-    parts: list[str] = []
-    for pool, count in zip(advice.pools, advice.units, strict=True):
+def _partition_as_recommended(inputs: JobReplayInputs, recommendation: Recommendation) -> WaySetting:
+    """Build the setting of today's nodes partitioned as recommended; GPUs that no profile needs stay full."""
+    nodes, profiles = inputs.nodes, inputs.fleet.profiles
+    gpus = min(recommendation.gpus, nodes.total)
+    mig_layouts: list[str] = []
+    for pool, count in zip(recommendation.pools, recommendation.units, strict=True):
         if name := [profiles[number] for number in pool.profiles if number]:
-            parts += [format_layout({name[0]: asked.gpu_model.profile(name[0]).max_instances})] * count
-    wanted = [WHOLE_GPU] * (gpus - len(parts)) + parts[:gpus]
-    layouts = assign_layouts(nodes.layouts, kept_longest(asked), wanted)
+            mig_layouts += [format_layout({name[0]: inputs.gpu_model.profile(name[0]).max_instances})] * count
+    wanted = [WHOLE_GPU] * (gpus - len(mig_layouts)) + mig_layouts[:gpus]
+    layouts = assign_layouts(nodes.layouts, kept_longest(inputs), wanted)
     kept = list(layouts)
-    fleet, named = cut_fleet(asked, kept, [[layouts[number]] for number in kept])
-    knobs: Knobs = {"gpus": int(fleet.gpus.sum()), "requests": advice.view}
-    return WaySetting(MIG_STATIC, advice.view, fleet, named, tuple(kept), knobs=knobs)
+    fleet, named = cut_fleet(inputs, kept, [[layouts[number]] for number in kept])
+    knobs: Knobs = {"gpus": int(fleet.gpus.sum()), "requests": recommendation.view}
+    return WaySetting(MIG_STATIC, recommendation.view, fleet, named, tuple(kept), knobs=knobs)
 
 
-def _saving(found: Contest, trial: Trial) -> Saving:
-    saved = found.arena.today.day_hours - trial.day_hours
-    value, low, high = promised(saved[found.earlier_days], float(found.asked.nodes.total * HOURS_PER_WEEK))
-    later = saved[found.later_days] if found.holdout else np.zeros(0)
+def _estimate_saving(contest: Contest, trial: Trial) -> Saving:
+    """Estimate the GPU-hours a week that a simulated policy saves over today, with an interval and later weeks."""
+    saved = contest.arena.today.day_hours - trial.day_hours
+    value, low, high = promised(saved[contest.earlier_days], float(contest.asked.nodes.total * HOURS_PER_WEEK))
+    later = saved[contest.later_days] if contest.holdout else np.zeros(0)
     weeks = tuple(float(later[at : at + 7].sum()) for at in range(0, len(later) - 6, 7))
-    return Saving(round(value, 3), round(low, 3), round(high, 3), None, tuple(round(one, 3) for one in weeks))
+    return Saving(round(value, 3), round(low, 3), round(high, 3), None, tuple(round(hours, 3) for hours in weeks))
 
 
-def _layouts(asked: Asked, trial: Trial, gpus: int | None = None) -> tuple[LayoutOnNodes, ...]:
-    """GPUs by layout where most are on: fixed nodes as they are; of pools the most that were cut at once, and whole."""
+def _list_layouts(inputs: JobReplayInputs, trial: Trial, gpus: int | None = None) -> tuple[LayoutOnNodes, ...]:
+    """List GPUs by layout at the time when most GPUs are provisioned.
+
+    Fixed nodes keep their layouts; of pools, the highest number of GPUs partitioned at once, and the remaining full
+    ones.
+    """
     setting = trial.setting
     if setting.fleet.capacity.shape[1] == 1:
-        numbers = setting.numbers
-        return _grouped(asked, [(number, setting.layouts[place][0]) for place, number in enumerate(numbers)])
-    cut = trial.outcome.power_intervals.filter(pl.col("pool") == 1)
-    most = replace(trial.outcome, power_intervals=cut).peak_gpus(setting.fleet.gpus, 0.0, asked.seen_s)
+        fixed = [(number, pools[0]) for number, pools in zip(setting.numbers, setting.layouts, strict=True)]
+        return _group_by_layout(inputs, fixed)
+    intervals = trial.outcome.power_intervals.filter(pl.col("pool") == 1)
+    partitioned = replace(trial.outcome, power_intervals=intervals)
+    max_partitioned = partitioned.peak_gpus(setting.fleet.gpus, 0.0, inputs.observed_s)
     total = setting.gpus if gpus is None else gpus
-    left = min(most, total)
+    left = min(max_partitioned, total)
     rows: list[tuple[int, tuple[str, ...]]] = []
     count = 0
     for number, layouts in reversed(list(zip(setting.numbers, setting.layouts, strict=True))):
-        size = asked.nodes.gpus[number]
+        size = inputs.nodes.gpus[number]
         sliced = left >= size
         left -= size if sliced else 0
         if count + size <= total:
             rows.append((number, layouts[1 if sliced else 0]))
             count += size
-    return _grouped(asked, rows)
+    return _group_by_layout(inputs, rows)
 
 
-def _grouped(asked: Asked, rows: Sequence[tuple[int, Sequence[str]]]) -> tuple[LayoutOnNodes, ...]:
-    """GPUs by layout with the nodes that they are on."""
+def _group_by_layout(inputs: JobReplayInputs, rows: Sequence[tuple[int, Sequence[str]]]) -> tuple[LayoutOnNodes, ...]:
+    """Count GPUs by layout, with the nodes that they are on."""
     gpus: Counter[str] = Counter()
     nodes: dict[str, Counter[str]] = {}
     for number, layouts in sorted(rows, key=lambda row: row[0]):
         for layout in layouts:
             name = FULL if layout == WHOLE_GPU else layout
             gpus[name] += 1
-            if asked.nodes.named:
-                nodes.setdefault(name, Counter())[asked.nodes.names[number]] += 1
+            if inputs.nodes.named:
+                nodes.setdefault(name, Counter())[inputs.nodes.names[number]] += 1
     order = sorted(gpus, key=lambda name: (name != FULL, -gpus[name], name))
     on_nodes = ((name, nodes.get(name, Counter())) for name in order)
-    return tuple(LayoutOnNodes(name, gpus[name], tuple(one), tuple(one.values())) for name, one in on_nodes)
+    return tuple(LayoutOnNodes(name, gpus[name], tuple(counts), tuple(counts.values())) for name, counts in on_nodes)
 
 
-def _with_more(layouts: tuple[LayoutOnNodes, ...], more: int, node: int) -> tuple[LayoutOnNodes, ...]:
-    """The same layouts, and full GPUs on nodes that are bought, with no names yet."""
-    nodes = 0 if more % node else more // node
-    return (*layouts, LayoutOnNodes(FULL, more, to_buy=True, new_nodes=nodes))
+def _append_full_gpus(
+    layouts: tuple[LayoutOnNodes, ...], extra_gpus: int, gpus_per_node: int
+) -> tuple[LayoutOnNodes, ...]:
+    """Add full GPUs to layouts, on nodes to be bought, which have no names yet."""
+    new_nodes = 0 if extra_gpus % gpus_per_node else extra_gpus // gpus_per_node
+    return (*layouts, LayoutOnNodes(FULL, extra_gpus, to_buy=True, new_nodes=new_nodes))
 
 
-def allocated_share(asked: Asked) -> float:
-    """GPU-hours held over those installed."""
-    installed = asked.seen_s * asked.nodes.total / SECONDS_PER_HOUR
-    return allocated_gpu_hours(asked, np.ones(len(asked.start_s), bool)) / max(installed, 1e-9)
+def allocated_share(inputs: JobReplayInputs) -> float:
+    """Allocated over installed GPU-hours of the record, 0-1."""
+    installed = inputs.observed_s * inputs.nodes.total / SECONDS_PER_HOUR
+    return allocated_gpu_hours(inputs, np.ones(len(inputs.start_s), bool)) / max(installed, 1e-9)
 
 
 def team_rows(scenario: Scenario, waits: TeamWaits = MappingProxyType({})) -> tuple[TeamRow, ...]:
-    """GPU-hours and waits by team, the largest first, with the unallocated GPU-hours last."""
-    known = history(scenario)
-    booked = known.fleet.hours_of(scenario_ledger(scenario))
-    ended_before = (pl.col("end_time") <= known.begin).fill_null(value=False)
-    in_window = known.jobs.filter(pl.col("submit_time") < known.end, ~ended_before)
+    """List GPU-hours and waits by team, the largest first, with the unallocated GPU-hours last."""
+    job_history = history(scenario)
+    ledger = job_history.fleet.hours_of(scenario_ledger(scenario))
+    ended_before = (pl.col("end_time") <= job_history.begin).fill_null(value=False)
+    in_window = job_history.jobs.filter(pl.col("submit_time") < job_history.end, ~ended_before)
     jobs = dict(in_window.group_by("tenant").len().iter_rows())
     rows = []
-    for row in hours_by_tenant(booked).sort("allocated_gpu_hours", descending=True).iter_rows(named=True):
+    for row in hours_by_tenant(ledger).sort("allocated_gpu_hours", descending=True).iter_rows(named=True):
         measured = (row["used"] or 0.0) + (row["allocated_idle"] or 0.0) > 0
         idle, busy = (float(row[name]) if measured else None for name in ("allocated_idle", "used"))
-        hours, count = float(row["allocated_gpu_hours"]), int(jobs.get(row["tenant"], 0))
-        rows.append(TeamRow(str(row["tenant"]), hours, idle, count, busy, *waits.get(row["tenant"], ())))
-    buckets = dict(hours_by_bucket(booked).select("bucket", "gpu_hours").iter_rows())
-    free = sum(hours for name, hours in buckets.items() if name in UNALLOCATED_BUCKETS)
-    return (*rows, TeamRow(UNALLOCATED, float(free), float(free), 0, 0.0))
+        hours, n_jobs = float(row["allocated_gpu_hours"]), int(jobs.get(row["tenant"], 0))
+        rows.append(TeamRow(str(row["tenant"]), hours, idle, n_jobs, busy, *waits.get(row["tenant"], ())))
+    buckets = dict(hours_by_bucket(ledger).select("bucket", "gpu_hours").iter_rows())
+    unallocated_hours = sum(hours for name, hours in buckets.items() if name in UNALLOCATED_BUCKETS)
+    return (*rows, TeamRow(UNALLOCATED, float(unallocated_hours), float(unallocated_hours), 0, 0.0))
 
 
-def _left_out(found: Contest) -> float:
-    """Share of the GPU-hours of the record that no figure counts: jobs that cannot be true beside the others."""
+def _left_out_share(contest: Contest) -> float:
+    """Share, 0-1, of the GPU-hours of the record left out of all figures: jobs that contradict others."""
     columns = ["gpus", "start_time", "end_time", "quarantined"]
-    raw = open_dataset(data_folder(found.scenario.data), columns=columns)
+    raw = open_dataset(data_folder(contest.scenario.data), columns=columns)
     hours = pl.col("gpus") * (pl.col("end_time") - pl.col("start_time")).dt.total_seconds()
-    out = hours.filter(pl.col("quarantined").is_not_null())
-    every, left_out = raw.jobs.select(all=hours.sum(), out=out.sum()).row(0)
+    left_out_seconds = hours.filter(pl.col("quarantined").is_not_null())
+    all_seconds, quarantined_seconds = raw.jobs.select(all=hours.sum(), out=left_out_seconds.sum()).row(0)
     unresolved = raw.source_facts.unresolved_gpu_hours * SECONDS_PER_HOUR
-    return float(((left_out or 0.0) + unresolved) / (every + unresolved)) if every else 0.0
+    return float(((quarantined_seconds or 0.0) + unresolved) / (all_seconds + unresolved)) if all_seconds else 0.0

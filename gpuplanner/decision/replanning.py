@@ -1,4 +1,4 @@
-"""Looks at a running fleet: a new plan, whether it is worth its changes, and what is kept between looks."""
+"""Recurring evaluation of a fleet: new plans, whether they are worth their changes, and the state in between."""
 
 from __future__ import annotations
 
@@ -31,20 +31,27 @@ from gpuplanner.planner.receding_horizon import PlanGain, roll, standing_plan, w
 from gpuplanner.sizing.memory_trend import peak_trends
 from gpuplanner.usage.installed_capacity import describe_node_changes, gpus_of_nodes
 from gpuplanner.usage.job_history import History, history
+from gpuplanner.usage.requested_demand import ALL_TENANTS_POOL_NAME
 from gpuplanner.usage.rightsizing import requested_and_used
 
-EVERYBODY = "all"
-JOB_COLUMNS = ("job_id", "tenant", "profile", "next_profile", "restart_gpu_hours", "advice")
-PATHS_WEIGHED = 100
-"""Of the sample paths every second one is held against the plans: a look is to take seconds."""
+JOB_ADVICE_COLUMNS = ("job_id", "tenant", "profile", "next_profile", "restart_gpu_hours", "advice")
+"""Columns of running jobs that outgrow their instance."""
+MAX_WEIGHED_PATHS = 100
+"""Sample paths with which plans are compared, at most: an evaluation should take seconds."""
 WATCHED, ALWAYS, REACTIVE, NEVER, HINDSIGHT = "watch", "always", "reactive", "never", "hindsight"
+"""Policies of a replay: replan when worth it, at each evaluation, for present demand, never, and with hindsight."""
 
 Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
 class PastAdvice:
-    """The plan of an earlier look with its problem, whether it was advised, and slots to the look after."""
+    """Plan of an earlier evaluation with its problem.
+
+    - ``plan``, ``problem``: The plan, and the problem that it solves.
+    - ``taken``: Whether the plan was advised.
+    - ``slots``: Intervals to the next evaluation.
+    """
 
     plan: Plan
     problem: PlanProblem
@@ -54,23 +61,27 @@ class PastAdvice:
 
 @dataclass(frozen=True)
 class PastOutcome:
-    """What came to the look after [GPU h]: gain of the plan over the fleet as it was, regret of what was advised."""
+    """Realised result of an earlier evaluation, until the next one [GPU h].
+
+    - ``gain``: Gain of the plan over the unchanged fleet.
+    - ``regret``: Cost of what was advised over the best plan in hindsight.
+    """
 
     gain: float
     regret: float
 
 
 @dataclass(frozen=True, eq=False)
-class FleetLook:
-    """What was found at one instant.
+class FleetEvaluation:
+    """Result of one evaluation of the fleet.
 
-    - ``at``: End of the data; the plan begins ``notice_hours`` later, and until then all stays as it is.
-    - ``planned``: The plan with its problem, whose fleet begins as it is cut and on today.
-    - ``verdict``: What it gains over leaving the fleet as it is for so many ``slots``, to the look after.
-    - ``justified``: Whether that is enough for a change.
-    - ``came``: What became of earlier looks whose hours are over, by when they were made.
-    - ``nodes``: GPUs of each node, where there is a list of them.
-    - ``jobs``: Running jobs that outgrow what they hold, with the profile to move to and what a restart costs.
+    - ``at``: End of the data; the plan begins ``notice_hours`` later, and until then nothing changes.
+    - ``planned``: The plan with its problem, which begins with today's layouts and powered-on GPUs.
+    - ``verdict``: Gain of the plan over the unchanged fleet for ``slots`` intervals, to the next evaluation.
+    - ``justified``: Whether the gain justifies a change.
+    - ``past_outcomes``: Results of earlier evaluations whose period is over, by their time.
+    - ``nodes``: GPUs of each node, where there is a node list.
+    - ``jobs``: Running jobs that outgrow their instance, with the profile to move to and the cost of a restart.
     """
 
     at: datetime
@@ -78,23 +89,24 @@ class FleetLook:
     verdict: PlanGain
     justified: bool
     slots: int
-    came: Mapping[str, PastOutcome] = field(default_factory=dict)
+    past_outcomes: Mapping[str, PastOutcome] = field(default_factory=dict)
     nodes: Mapping[str, int] = field(default_factory=dict)
-    jobs: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=JOB_COLUMNS))
+    jobs: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=JOB_ADVICE_COLUMNS))
 
     @property
-    def sentence(self) -> str:
-        """What was found, in words."""
-        one, hours = self.verdict, self.slots * self.planned.problem.interval_hours
+    def advice_text(self) -> str:
+        """Gain of the plan and whether it is worth its changes, as a sentence."""
+        verdict, hours = self.verdict, self.slots * self.planned.problem.interval_hours
+        chance = percent_text(verdict.chance)
         return (
-            f"In {hours:g} h, to the look after, the plan gains {one.gain:,.0f} GPU-hours over the fleet as it is "
-            f"({one.low:,.0f} to {one.high:,.0f}), changes paid for; it pays with {percent_text(one.chance)} chance: "
+            f"In {hours:g} h, to the look after, the plan gains {verdict.gain:,.0f} GPU-hours over the fleet as it is "
+            f"({verdict.low:,.0f} to {verdict.high:,.0f}), changes paid for; it pays with {chance} chance: "
             f"{'worth its changes' if self.justified else 'the fleet stays as it is'}."
         )
 
     @property
     def steps(self) -> pl.DataFrame:
-        """The first change of the plan, GPU by GPU, in the order that keeps fewest requests waiting; may be empty."""
+        """First change of the plan, GPU by GPU, in the order that keeps the fewest requests waiting; may be empty."""
         table, problem = self.planned.layout_plan, self.planned.problem
         start, slot = problem.slot_start, timedelta(hours=problem.interval_hours)
         if (before := initial_gpu_layouts(self.planned.plan, problem)) is not None:
@@ -108,98 +120,142 @@ class FleetLook:
         return transition(table, at=moved["slot_start"][0], gpu_model=problem.gpu_model, change=problem.change)
 
 
-def look(scenario: Scenario, every: int, earlier: Mapping[str, PastAdvice] | None = None) -> FleetLook:
-    """Look at the data of a scenario as they are now; the plan follows the sample paths, not a library's model.
+def evaluate_fleet(
+    scenario: Scenario, interval_slots: int, past_advice: Mapping[str, PastAdvice] | None = None
+) -> FleetEvaluation:
+    """Evaluate the fleet on the current data: plan from sample paths, and weigh the plan against no change.
 
-    The look after is ``every`` slots later: what a plan does behind that can still be done then, so that only what
-    differs until then is weighed. ``earlier`` are plans of looks before, by when they were made; of those whose hours
-    are over it says what came.
+    Only the intervals to the next evaluation are weighed: later changes of the plan can still be made then.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        Data, horizon and limits.
+    interval_slots : int
+        Intervals of the plan from one evaluation to the next.
+    past_advice : mapping of str to PastAdvice, optional
+        Plans of earlier evaluations by their time; those whose period is over are scored.
+
+    Returns
+    -------
+    FleetEvaluation
     """
-    known = history(scenario)
-    jobs, slot = _jobs(known, scenario), timedelta(hours=scenario.interval_hours)
-    frozen = _frozen(scenario)
-    origin = (known.plan_start - known.recent) // slot
-    steps = frozen + scenario.horizon_intervals
-    paths = _paths(jobs, origin, steps, scenario.seed)[:, :, frozen:] * scenario.arrival_scale
-    start = known.plan_start + frozen * slot
-    problem = problem_of(
-        scenario, (EVERYBODY,), jobs.names, _demand(scenario, paths, jobs.names), start=start, prices=None
-    )  # fmt: skip
+    job_history = history(scenario)
+    now, past = job_history.plan_start, job_history.plan_start - job_history.recent
+    jobs, slot = _lay_out_jobs(job_history, scenario), timedelta(hours=scenario.interval_hours)
+    notice_slots = _count_notice_slots(scenario)
+    origin = past // slot
+    steps = notice_slots + scenario.horizon_intervals
+    paths = _sample_demand_paths(jobs, origin, steps, scenario.seed)[:, :, notice_slots:] * scenario.arrival_scale
+    start = now + notice_slots * slot
+    demand = _demand_to_cover(scenario, paths, jobs.names)
+    problem = problem_of(scenario, (ALL_TENANTS_POOL_NAME,), jobs.names, demand, start=start, prices=None)
     planned = planned_for(problem, scenario)
-    stands, days = standing_plan(planned.plan.require(), problem), (known.plan_start - known.recent).days
-    verdict = weigh(problem, stands, planned.plan, paths, decision_slot=every, days=max(days, 1))
-    over = {at: advice for at, advice in (earlier or {}).items() if _is_over(advice, known, scenario)}
-    came = {at: _outcome(advice, jobs, known, scenario) for at, advice in over.items()}
-    worth, slots = verdict.worth(scenario.watch_chance), min(every, problem.n_slots)
-    nodes, outgrown = gpus_of_nodes(known.trace.inventory, known.plan_start), _outgrown(known, scenario)
-    return FleetLook(known.plan_start, planned, verdict, worth, slots, came, nodes, outgrown)
+    unchanged_plan, days = standing_plan(planned.plan.require(), problem), max(past.days, 1)
+    verdict = weigh(problem, unchanged_plan, planned.plan, paths, decision_slot=interval_slots, days=days)
+    outcomes = {
+        at: _evaluate_past_advice(advice, jobs, job_history, scenario)
+        for at, advice in (past_advice or {}).items()
+        if _has_ended(advice, job_history, scenario)
+    }
+    justified, slots = verdict.worth(scenario.watch_chance), min(interval_slots, problem.n_slots)
+    nodes, outgrown = gpus_of_nodes(job_history.trace.inventory, now), _find_outgrown_jobs(job_history, scenario)
+    return FleetEvaluation(now, planned, verdict, justified, slots, outcomes, nodes, outgrown)
 
 
-def _is_over(advice: PastAdvice, known: History, scenario: Scenario) -> bool:
+def _has_ended(advice: PastAdvice, job_history: History, scenario: Scenario) -> bool:
+    """Whether the period of an earlier plan is over and lies within the recent past of the data."""
     problem = advice.problem
     end = problem.slot_start + advice.slots * timedelta(hours=problem.interval_hours)
-    seen = known.recent <= problem.slot_start and end <= known.plan_start
-    return seen and problem.interval_hours == scenario.interval_hours
+    is_observed = job_history.recent <= problem.slot_start and end <= job_history.plan_start
+    return is_observed and problem.interval_hours == scenario.interval_hours
 
 
-def _outcome(advice: PastAdvice, jobs: RunOff, known: History, scenario: Scenario) -> PastOutcome:
-    """Hold the plan of a look, the fleet as it was then and a plan that knows all against the demand that came."""
-    first = (advice.problem.slot_start - known.recent) // timedelta(hours=advice.problem.interval_hours)
+def _evaluate_past_advice(advice: PastAdvice, run_off: RunOff, job_history: History, scenario: Scenario) -> PastOutcome:
+    """Score an earlier plan on the observed demand, against the unchanged fleet and the best plan in hindsight.
+
+    Parameters
+    ----------
+    advice : PastAdvice
+        The earlier plan.
+    run_off : RunOff
+        Observed demand by profile.
+    job_history : History
+        The recent past.
+    scenario : Scenario
+        Limits of the search.
+    """
+    first = (advice.problem.slot_start - job_history.recent) // timedelta(hours=advice.problem.interval_hours)
     last = first + advice.slots
-    seen = dict(zip(jobs.names, jobs.demand_before(jobs.names, last)[:, first:], strict=True))
-    nobody = np.zeros(advice.slots)
-    came = np.array([seen.get(name, nobody) for name in advice.problem.profiles])[None]
-    problem = replace(advice.problem, demand=came)
+    observed = dict(zip(run_off.names, run_off.demand_before(run_off.names, last)[:, first:], strict=True))
+    no_demand = np.zeros(advice.slots)
+    demand = np.array([observed.get(name, no_demand) for name in advice.problem.profiles])[None]
+    problem = replace(advice.problem, demand=demand)
     counts, parked = (table[: advice.slots] for table in (advice.plan.counts, advice.plan.parked))
     plan = replace(advice.plan, counts=counts, parked=parked)
-    stands, best = standing_plan(plan, problem), planned_for(problem, scenario).plan.require()
-    never, planned, least = realised_costs(problem, [stands, plan, best], came)[:, 0]
-    advised = planned if advice.taken else never
-    regret = float(advised - min(never, planned, least))
-    return PastOutcome(round(float(never - planned), 6), round(regret, 6))
+    unchanged_plan, best_plan = standing_plan(plan, problem), planned_for(problem, scenario).plan.require()
+    unchanged_cost, plan_cost, best_cost = realised_costs(problem, [unchanged_plan, plan, best_plan], demand)[:, 0]
+    advised_cost = plan_cost if advice.taken else unchanged_cost
+    regret = float(advised_cost - min(unchanged_cost, plan_cost, best_cost))
+    return PastOutcome(round(float(unchanged_cost - plan_cost), 6), round(regret, 6))
 
 
-def _outgrown(known: History, scenario: Scenario) -> pl.DataFrame:
-    """Running jobs whose memory is heading beyond what they hold; none where jobs may not be told one by one."""
-    running = known.trace.jobs.filter(pl.col("state") == "RUNNING")
-    if known.trace.samples is None or running.is_empty() or scenario.smallest_group:
-        return pl.DataFrame(schema=JOB_COLUMNS)
-    samples = known.trace.samples.filter(pl.col("job_id").is_in(running["job_id"].implode()))
-    asked = requested_and_used(running, {None: known.fleet.gpu_model.name}, samples=samples)
-    found = peak_trends(asked, samples, known.plan_start)
-    return found.filter("running", pl.col("next_profile").is_not_null()).select(JOB_COLUMNS)
+def _find_outgrown_jobs(job_history: History, scenario: Scenario) -> pl.DataFrame:
+    """Find running jobs whose memory trend exceeds their instance; none where single jobs may not be shown."""
+    running = job_history.trace.jobs.filter(pl.col("state") == "RUNNING")
+    if job_history.trace.samples is None or running.is_empty() or scenario.smallest_group:
+        return pl.DataFrame(schema=JOB_ADVICE_COLUMNS)
+    samples = job_history.trace.samples.filter(pl.col("job_id").is_in(running["job_id"].implode()))
+    requests = requested_and_used(running, {None: job_history.fleet.gpu_model.name}, samples=samples)
+    trends = peak_trends(requests, samples, job_history.plan_start)
+    return trends.filter("running", pl.col("next_profile").is_not_null()).select(JOB_ADVICE_COLUMNS)
 
 
-def _frozen(scenario: Scenario) -> int:
+def _count_notice_slots(scenario: Scenario) -> int:
+    """Intervals of the plan in the notice period, in which nothing changes."""
     return round(scenario.notice_hours / scenario.interval_hours)
 
 
-def _jobs(known: History, scenario: Scenario) -> RunOff:
-    """Jobs of the fleet by the profile that they need, from the recent past on."""
-    view, interval_hours = (
-        known.views["rightsized" if known.fleet.can_be_cut else "whole"],
-        scenario.interval_hours,
-    )
-    return lay_out_run_off(view, start=known.recent, interval_hours=interval_hours, series="profile", size="instances")
+def _lay_out_jobs(job_history: History, scenario: Scenario) -> RunOff:
+    """Lay out the jobs of the recent past by the profile that they need."""
+    view = job_history.views["rightsized" if job_history.fleet.can_be_cut else "whole"]
+    grid: dict[str, Any] = {"start": job_history.recent, "interval_hours": scenario.interval_hours}
+    return lay_out_run_off(view, **grid, series="profile", size="instances")
 
 
-def _paths(jobs: RunOff, origin: int, steps: int, seed: int) -> Floats:
-    """Sample paths of instances wanted, shape (n_paths, n_profiles, steps)."""
-    drawn = jobs.draws(jobs.names, origin, steps, seed)
-    return np.moveaxis(drawn, 1, 0)[:: max(drawn.shape[1] // PATHS_WEIGHED, 1)]
+def _sample_demand_paths(run_off: RunOff, origin: int, steps: int, seed: int) -> Floats:
+    """Sample paths of demanded instances, shape (n_paths, n_profiles, steps).
+
+    Parameters
+    ----------
+    run_off : RunOff
+        Observed demand by profile.
+    origin, steps : int
+        First interval, and number of intervals.
+    seed : int
+        Seed of the draws.
+    """
+    drawn = run_off.draws(run_off.names, origin, steps, seed)
+    return np.moveaxis(drawn, 1, 0)[:: max(drawn.shape[1] // MAX_WEIGHED_PATHS, 1)]
 
 
-def _demand(scenario: Scenario, paths: Floats, profiles: tuple[str, ...]) -> Floats:
-    """Demand to cover: the scenario's quantile of each slot, with room for the largest job; shape (1, n, steps)."""
-    wanted = np.quantile(paths, scenario.quantile, axis=0)[None]
-    return with_room_for_gangs(wanted, profiles, largest_gang(scenario))
+def _demand_to_cover(scenario: Scenario, paths: Floats, profiles: tuple[str, ...]) -> Floats:
+    """Demand to cover, shape (1, n, steps): the scenario's quantile, with capacity for the largest job."""
+    demand = np.quantile(paths, scenario.quantile, axis=0)[None]
+    return with_room_for_gangs(demand, profiles, largest_gang(scenario))
 
 
 @dataclass(frozen=True)
 class ReplayRow:
-    """One way to react, over the days that are replayed: cost [GPU h], how often it changed, and against others."""
+    """Result of one replanning policy over the replayed days.
 
-    way: str
+    - ``policy``: Name of the policy.
+    - ``cost``: Cost [GPU h].
+    - ``packs``: Number of changes.
+    - ``gain``, ``regret``: Against never changing, and against hindsight [GPU h].
+    """
+
+    policy: str
     cost: float
     packs: int
     gain: float
@@ -208,7 +264,12 @@ class ReplayRow:
 
 @dataclass(frozen=True)
 class Replay:
-    """A stretch of the past, looked at again and again as it went on; ``refused`` looks wrote no pack."""
+    """Replayed days of the record, with an evaluation at each interval.
+
+    - ``begin``, ``days``: First instant, and length [d].
+    - ``looks``, ``refused``: Evaluations, and those that wrote no change bundle.
+    - ``rows``: Result by policy.
+    """
 
     begin: datetime
     days: int
@@ -217,80 +278,112 @@ class Replay:
     rows: tuple[ReplayRow, ...]
 
 
-def replay(
-    scenario: Scenario, *, days: int, every: int, told: Callable[[int, PlanGain, bool], None] | None = None
+def replay_past(
+    scenario: Scenario, *, days: int, interval_slots: int, tell: Callable[[int, PlanGain, bool], None] | None = None
 ) -> Replay:
-    """Replay the last days of a record, a look every so many slots, nothing later known; and what other ways had cost.
+    """Replay the last days of a record with an evaluation every so many intervals, and compare replanning policies.
 
-    ``never`` leaves the fleet as it is, ``always`` takes every new plan, ``reactive`` plans as if what is wanted now
-    stayed, ``hindsight`` knew all. Every way pays its changes; cost is of what came, by
-    :func:`gpuplanner.planner.plan_explanation.realised_cost`.
+    No evaluation uses later data. ``never`` leaves the fleet unchanged, ``always`` takes every new plan, ``reactive``
+    plans as if the present demand stayed, ``hindsight`` knows all. Each policy pays for its changes; cost is that of
+    the observed demand, by :func:`gpuplanner.planner.plan_explanation.realised_cost`.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        Data, horizon and limits.
+    days : int
+        Days to replay.
+    interval_slots : int
+        Intervals of the plan from one evaluation to the next.
+    tell : callable, optional
+        Called with the interval, the verdict and whether the plan was taken.
+
+    Returns
+    -------
+    Replay
+
+    Raises
+    ------
+    ScenarioError
+        If the recent past is shorter than twice the days.
     """
-    # The first look knows as many days as each one after it.
+    # The first evaluation uses as many days of history as each later one.
     scenario = scenario.but(history_days=scenario.history_days + days)
-    known = history(scenario)
-    jobs, slot = _jobs(known, scenario), timedelta(hours=scenario.interval_hours)
-    end = (known.plan_start - known.recent) // slot
-    span = round(24 * days / scenario.interval_hours)
-    first = end - span
-    if first < span:
-        got = f"{end * scenario.interval_hours / 24:.0f}"
+    job_history = history(scenario)
+    jobs, slot = _lay_out_jobs(job_history, scenario), timedelta(hours=scenario.interval_hours)
+    n_observed = (job_history.plan_start - job_history.recent) // slot
+    n_replayed = round(24 * days / scenario.interval_hours)
+    first = n_observed - n_replayed
+    if first < n_replayed:
+        got = f"{n_observed * scenario.interval_hours / 24:.0f}"
         todo = "Replay fewer days, or raise history_days."
         raise ScenarioError("watch: replay", f"{2 * days} days of recent past", got, todo)
-    came = jobs.demand_before(jobs.names, end)
+    observed_demand = jobs.demand_before(jobs.names, n_observed)
     problem = problem_of(
-        scenario, (EVERYBODY,), jobs.names, came[None, :, first:], start=known.recent + first * slot, prices=None
+        scenario, (ALL_TENANTS_POOL_NAME,), jobs.names, observed_demand[None, :, first:],
+        start=job_history.recent + first * slot, prices=None
     )  # fmt: skip
-    horizon, frozen = min(scenario.horizon_intervals, span), _frozen(scenario)
-    ahead: dict[int, Floats] = {}
-    wanted: dict[int, Floats] = {}
+    horizon, notice_slots = min(scenario.horizon_intervals, n_replayed), _count_notice_slots(scenario)
+    paths_at: dict[int, Floats] = {}
+    demand_at: dict[int, Floats] = {}
 
     def forecast(at: int) -> Floats:
-        if at not in wanted:  # a plan that begins now was made when the slots before it were frozen
-            ahead.clear()
-            ahead[at] = _paths(jobs, first + at - frozen, frozen + horizon, scenario.seed)[:, :, frozen:]
-            wanted[at] = _demand(scenario, ahead[at], jobs.names)
-        return wanted[at]
+        if at not in demand_at:  # a plan that begins now was made a notice period earlier
+            paths_at.clear()
+            origin, steps = first + at - notice_slots, notice_slots + horizon
+            paths_at[at] = _sample_demand_paths(jobs, origin, steps, scenario.seed)[:, :, notice_slots:]
+            demand_at[at] = _demand_to_cover(scenario, paths_at[at], jobs.names)
+        return demand_at[at]
 
-    def as_now(at: int) -> Floats:
-        return np.repeat(jobs.demand_before(jobs.names, first + at - frozen)[None, :, -1:], horizon, axis=2)
+    def repeat_present(at: int) -> Floats:
+        return np.repeat(jobs.demand_before(jobs.names, first + at - notice_slots)[None, :, -1:], horizon, axis=2)
 
     verdicts: list[bool] = []
 
-    def accept(at: int, part: PlanProblem, standing: Plan, new: Plan) -> bool:
-        known_days = max(round((first + at) * scenario.interval_hours / 24), 1)
-        verdict = weigh(part, standing, new, ahead[at][:, :, : part.n_slots], decision_slot=every, days=known_days)
+    def accept(at: int, part_problem: PlanProblem, current_plan: Plan, new_plan: Plan) -> bool:
+        past_days = max(round((first + at) * scenario.interval_hours / 24), 1)
+        paths = paths_at[at][:, :, : part_problem.n_slots]
+        verdict = weigh(part_problem, current_plan, new_plan, paths, decision_slot=interval_slots, days=past_days)
         verdicts.append(verdict.worth(scenario.watch_chance))
-        if told is not None:
-            told(at, verdict, verdicts[-1])
+        if tell is not None:
+            tell(at, verdict, verdicts[-1])
         return verdicts[-1]
 
-    how: dict[str, Any] = {"commit": every, "horizon": horizon, **scenario.search_limits}
-    watched = roll(problem, forecast, accept=accept, **how)
-    how |= {"hindsight": watched.hindsight}
-    always, reactive = (roll(problem, believed, **how) for believed in (forecast, as_now))
-    least = min(one.hindsight_cost for one in (watched, always, reactive))
-    stands = standing_plan(watched.hindsight, problem)
-    never = realised_cost(problem, stands.layouts, stands.counts)
+    options: dict[str, Any] = {"commit": interval_slots, "horizon": horizon, **scenario.search_limits}
+    watched = roll(problem, forecast, accept=accept, **options)
+    options |= {"hindsight": watched.hindsight}
+    always, reactive = (roll(problem, believed, **options) for believed in (forecast, repeat_present))
+    best_cost = min(run.hindsight_cost for run in (watched, always, reactive))
+    unchanged_plan = standing_plan(watched.hindsight, problem)
+    unchanged_cost = realised_cost(problem, unchanged_plan.layouts, unchanged_plan.counts)
     costs = (
-        (WATCHED, watched.cost, watched.replans), (NEVER, never, 0), (ALWAYS, always.cost, always.replans),
-        (REACTIVE, reactive.cost, reactive.replans), (HINDSIGHT, least, 1),
+        (WATCHED, watched.cost, watched.replans), (NEVER, unchanged_cost, 0), (ALWAYS, always.cost, always.replans),
+        (REACTIVE, reactive.cost, reactive.replans), (HINDSIGHT, best_cost, 1),
     )  # fmt: skip
-    rows = tuple(ReplayRow(way, cost, packs, never - cost, cost - least) for way, cost, packs in costs)
+    rows = tuple(ReplayRow(name, cost, packs, unchanged_cost - cost, cost - best_cost) for name, cost, packs in costs)
     return Replay(problem.slot_start, days, len(verdicts), verdicts.count(False), rows)
 
 
-STATE, METRICS, PAGE, PACK, LOOKS = "watch.json", "watch.prom", "watch.html", "bundle", "runs"
-FORMAT = "gpuplanner.watch/3"
+STATE_FILE, METRICS_FILE, PAGE_FILE = "watch.json", "watch.prom", "watch.html"
+"""Names of the files of state, metrics and page."""
+BUNDLE_FOLDER, RUNS_FOLDER = "bundle", "runs"
+"""Names of the folders of change bundles and of plans."""
+WATCH_FORMAT = "gpuplanner.watch/3"
+"""Version of the state file."""
 
 
 @dataclass(frozen=True)
-class PastLook:
-    """One look: what it expected, and what came of its plan once the hours to the look after are over [GPU h].
+class PastEvaluation:
+    """Earlier evaluation: its expected gain, and the realised one when its period is over [GPU h].
 
-    - ``gain``, ``chance``: Of the plan over the fleet as it is, as expected, in so many ``slots``.
-    - ``realised``: The same by the demand that came; None before that is known.
-    - ``regret``: What was advised (the plan where a pack was written, else the fleet as it is) over hindsight.
+    - ``at``: Time of the evaluation.
+    - ``pack``: Whether a change bundle was written.
+    - ``gain``, ``chance``: Expected gain of the plan over the unchanged fleet in ``slots`` intervals, and its
+      probability.
+    - ``realised``: Gain by the observed demand; None before it is known.
+    - ``regret``: Cost of what was advised over hindsight: the plan where a bundle was written, else the unchanged
+      fleet.
+    - ``slots``: Intervals to the next evaluation.
     """
 
     at: str
@@ -303,13 +396,19 @@ class PastLook:
 
     @property
     def file(self) -> str:
-        """Name of its plan, which is kept until it is judged."""
+        """Name of the file of its plan, which is kept until it is scored."""
         return f"{self.at.replace(':', '')}.json"
 
 
 @dataclass(frozen=True)
 class JobAdvice:
-    """A running job that is going to be too large for what it has, and what to do."""
+    """Running job that outgrows its instance, and what to do.
+
+    - ``job_id``, ``tenant``: The job and its tenant.
+    - ``profile``, ``next_profile``: Profile now, and profile to move to.
+    - ``restart_gpu_hours``: Cost of a restart [GPU h].
+    - ``advice``: The advice as a sentence.
+    """
 
     job_id: str
     tenant: str
@@ -320,8 +419,20 @@ class JobAdvice:
 
 
 @dataclass(frozen=True)
-class Watched:
-    """What a watch remembers between looks, and what its metrics say; sums are of all looks that were judged."""
+class WatchState:
+    """State of the watch between evaluations, and source of its metrics; sums are over all scored evaluations.
+
+    - ``data``: Hash of the data.
+    - ``at``: Time of the last evaluation.
+    - ``gpus``, ``nodes``: GPUs of the fleet, and of each node.
+    - ``looks``, ``packs``, ``failures``: Evaluations, change bundles written, and failed evaluations.
+    - ``gain``, ``chance``: Gain of the last plan [GPU h], and the probability that it pays off.
+    - ``judged``, ``realised``, ``regret``: Scored evaluations, realised gain of bundles, and regret [GPU h].
+    - ``pack_at``: Time of the last change bundle.
+    - ``sentence``: Result of the last evaluation.
+    - ``past``: Earlier evaluations.
+    - ``jobs``: Running jobs that outgrow their instance.
+    """
 
     data: str = ""
     at: str = ""
@@ -336,125 +447,130 @@ class Watched:
     regret: float = 0.0
     pack_at: str = ""
     sentence: str = ""
-    past: tuple[PastLook, ...] = ()
+    past: tuple[PastEvaluation, ...] = ()
     jobs: tuple[JobAdvice, ...] = ()
     nodes: Mapping[str, int] = field(default_factory=dict)
 
-    def metrics(self) -> str:
-        """The state as Prometheus reads it from a file of the node exporter's text collector."""
-        told = {
+    def format_metrics(self) -> str:
+        """Format the state as Prometheus metrics, for the text-file collector of the node exporter."""
+        series = {
             "looks_total": ("counter", self.looks, "Evaluations of the fleet."),
             "packs_total": ("counter", self.packs, "Change bundles written."),
             "failures_total": ("counter", self.failures, "Evaluations and imports that failed."),
             "gain_gpu_hours": ("gauge", self.gain, "Gain of the last plan over today's fleet."),
-            "chance_ratio": (
-                "gauge",
-                self.chance,
-                "Probability that the last plan pays off.",
-            ),
+            "chance_ratio": ("gauge", self.chance, "Probability that the last plan pays off."),
             "judged_total": ("counter", self.judged, "Evaluations whose period is over."),
             "realised_gpu_hours": ("gauge", self.realised, "Realised gain of the change bundles."),
-            "regret_gpu_hours_total": (
-                "counter",
-                self.regret,
-                "Regret against the best plan in hindsight.",
-            ),
+            "regret_gpu_hours_total": ("counter", self.regret, "Regret against the best plan in hindsight."),
             "jobs_to_move": ("gauge", len(self.jobs), "Running jobs that outgrow their instance."),
         }
         return "".join(
-            f"# HELP gpuplanner_watch_{name} {words}\n# TYPE gpuplanner_watch_{name} {kind}\n"
+            f"# HELP gpuplanner_watch_{name} {help_text}\n# TYPE gpuplanner_watch_{name} {kind}\n"
             f"gpuplanner_watch_{name} {value:.10g}\n"
-            for name, (kind, value, words) in told.items()
+            for name, (kind, value, help_text) in series.items()
         )
 
-    def after(self, found: FleetLook, data: str) -> Watched:
-        """What is remembered after a look at data of this hash."""
-        at, gpus = format_utc(found.at), found.planned.problem.gpus
+    def add_evaluation(self, evaluation: FleetEvaluation, data: str) -> WatchState:
+        """Return the state after an evaluation of data with this hash.
+
+        Parameters
+        ----------
+        evaluation : FleetEvaluation
+            The evaluation.
+        data : str
+            Hash of the data.
+
+        Raises
+        ------
+        ScenarioError
+            If the data end before those of the last evaluation.
+        """
+        at, gpus = format_utc(evaluation.at), evaluation.planned.problem.gpus
         if at < self.at:
             todo = "Check the clock of the source; the state is unchanged."
             raise ScenarioError("watch: end of the data", f"{self.at} or later", at, todo)
-        words = found.sentence
-        if changed := describe_node_changes(self.nodes, found.nodes):
-            words += f" {changed}"
+        sentence = evaluation.advice_text
+        if changed := describe_node_changes(self.nodes, evaluation.nodes):
+            sentence += f" {changed}"
         elif self.gpus and gpus != self.gpus:
-            words += f" The fleet has {gpus:,} GPUs, {self.gpus:,} at the last evaluation."
-        if self.pack_at and not found.justified:
-            words += f" The change bundle of {self.pack_at} is not confirmed by this evaluation."
-        gain, chance = round(found.verdict.gain, 6), round(found.verdict.chance, 6)
-        came = found.came
+            sentence += f" The fleet has {gpus:,} GPUs, {self.gpus:,} at the last evaluation."
+        if self.pack_at and not evaluation.justified:
+            sentence += f" The change bundle of {self.pack_at} is not confirmed by this evaluation."
+        gain, chance = round(evaluation.verdict.gain, 6), round(evaluation.verdict.chance, 6)
+        outcomes = evaluation.past_outcomes
         past = [
-            replace(one, realised=came[one.at].gain, regret=came[one.at].regret) if one.at in came else one
-            for one in self.past
-            if one.at != at
+            replace(run, realised=outcomes[run.at].gain, regret=outcomes[run.at].regret) if run.at in outcomes else run
+            for run in self.past
+            if run.at != at
         ]
-        newly = [one for one in past if one.at in came]
+        newly_judged = [run for run in past if run.at in outcomes]
         return replace(
-            self, data=data, at=at, gpus=gpus, looks=self.looks + 1, packs=self.packs + found.justified,
-            gain=gain, chance=chance, sentence=words, pack_at=at if found.justified else self.pack_at,
-            judged=self.judged + len(newly),
-            realised=round(self.realised + sum(one.realised or 0.0 for one in newly if one.pack), 6),
-            regret=round(self.regret + sum(one.regret or 0.0 for one in newly), 6),
-            # The last 400 looks are told one by one; all of them are in the sums.
-            past=(*past, PastLook(at, found.justified, gain, chance, slots=found.slots))[-400:],
-            nodes=found.nodes,
-            jobs=tuple(from_plain(JobAdvice, row) for row in found.jobs.to_dicts()),
+            self, data=data, at=at, gpus=gpus, looks=self.looks + 1, packs=self.packs + evaluation.justified,
+            gain=gain, chance=chance, sentence=sentence, pack_at=at if evaluation.justified else self.pack_at,
+            judged=self.judged + len(newly_judged),
+            realised=round(self.realised + sum(run.realised or 0.0 for run in newly_judged if run.pack), 6),
+            regret=round(self.regret + sum(run.regret or 0.0 for run in newly_judged), 6),
+            # Only the last 400 evaluations are listed; the sums include all.
+            past=(*past, PastEvaluation(at, evaluation.justified, gain, chance, slots=evaluation.slots))[-400:],
+            nodes=evaluation.nodes,
+            jobs=tuple(from_plain(JobAdvice, row) for row in evaluation.jobs.to_dicts()),
         )  # fmt: skip
 
-    def table(self) -> pl.DataFrame:
-        """Its looks, the last one first."""
+    def runs_table(self) -> pl.DataFrame:
+        """Table of its evaluations, the last one first."""
         figures = dict.fromkeys(("gain", "chance", "realised", "regret"), pl.Float64)
         schema = {"at": pl.String, "pack": pl.Boolean, **figures}
-        rows = [{name: vars(one)[name] for name in schema} for one in reversed(self.past)]
+        rows = [{name: vars(run)[name] for name in schema} for run in reversed(self.past)]
         return pl.DataFrame(rows, schema=schema)
 
 
-def state_of(out: Path) -> Watched:
-    """The state of a folder; of an empty one, nothing seen yet."""
-    place = out / STATE
-    if not place.exists():
-        return Watched()
+def read_watch_state(folder: Path) -> WatchState:
+    """Read the state from a folder; a folder without one gives an empty state."""
+    path = folder / STATE_FILE
+    if not path.exists():
+        return WatchState()
     try:
-        values = json.loads(place.read_text(encoding="utf-8"))
-        if values.pop("format") != FORMAT:
-            raise ValueError(place.name)
-        return from_plain(Watched, values)
+        values = json.loads(path.read_text(encoding="utf-8"))
+        if values.pop("format") != WATCH_FORMAT:
+            raise ValueError(path.name)
+        return from_plain(WatchState, values)
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-        todo = f"Remove {place.name}; counters restart at 0."
-        raise ScenarioError(str(place), f"a state of {FORMAT!r}", str(error), todo) from None
+        todo = f"Remove {path.name}; counters restart at 0."
+        raise ScenarioError(str(path), f"a state of {WATCH_FORMAT!r}", str(error), todo) from None
 
 
-def advice_of(out: Path, state: Watched) -> Mapping[str, PastAdvice]:
-    """Plans of looks that are still to be judged, by when they were made; one that is gone is not judged."""
+def read_past_advice(folder: Path, watch_state: WatchState) -> Mapping[str, PastAdvice]:
+    """Read the plans of evaluations that are not scored yet, by their time; missing files are left out."""
     return {
-        one.at: PastAdvice(*plan_from_json(place.read_text(encoding="utf-8")), one.pack, one.slots)
-        for one in state.past
-        if one.regret is None and (place := out / LOOKS / one.file).exists()
+        run.at: PastAdvice(*plan_from_json(path.read_text(encoding="utf-8")), run.pack, run.slots)
+        for run in watch_state.past
+        if run.regret is None and (path := folder / RUNS_FOLDER / run.file).exists()
     }
 
 
-def keep(out: Path, state: Watched, found: FleetLook | None = None) -> None:
-    """Plan, metrics and state, each whole or not at all; the state last, so that a killed look is looked at again."""
-    folder = out / LOOKS
-    open_looks = {one.file for one in state.past if one.regret is None}
-    if found is not None:
-        text = plan_to_json(found.planned.plan, found.planned.problem)
-        place = folder / state.past[-1].file
-        write_atomically(place, lambda new: new.write_text(text, encoding="utf-8"), protect_foreign=False)
-    write_record(out / METRICS, state.metrics())
-    write_record(out / STATE, to_json({"format": FORMAT} | to_plain(state)))
-    for place in folder.glob("????-??-??T??????Z.json"):
-        if place.name not in open_looks:
-            place.unlink()
+def save_watch_state(folder_of_watch: Path, watch_state: WatchState, evaluation: FleetEvaluation | None = None) -> None:
+    """Write plan, metrics and state, each atomically; the state last, so that an interrupted evaluation is repeated."""
+    folder = folder_of_watch / RUNS_FOLDER
+    open_looks = {run.file for run in watch_state.past if run.regret is None}
+    if evaluation is not None:
+        text = plan_to_json(evaluation.planned.plan, evaluation.planned.problem)
+        path = folder / watch_state.past[-1].file
+        write_atomically(path, lambda new: new.write_text(text, encoding="utf-8"), protect_foreign=False)
+    write_watch_file(folder_of_watch / METRICS_FILE, watch_state.format_metrics())
+    write_watch_file(folder_of_watch / STATE_FILE, to_json({"format": WATCH_FORMAT} | to_plain(watch_state)))
+    for path in folder.glob("????-??-??T??????Z.json"):
+        if path.name not in open_looks:
+            path.unlink()
 
 
-def require_free(out: Path) -> None:
-    """Refuse a folder without a state in which files of others have the names that ``watch`` writes."""
-    if not (out / STATE).exists():
-        for name in (PAGE, METRICS):
-            require_file(out / name)
+def require_watch_folder(folder: Path) -> None:
+    """Reject a folder without a state in which foreign files have names that ``watch`` writes."""
+    if not (folder / STATE_FILE).exists():
+        for name in (PAGE_FILE, METRICS_FILE):
+            require_file(folder / name)
 
 
-def write_record(place: Path, text: str) -> None:
-    """Write a file of the folder, whose names were free when it began."""
+def write_watch_file(path: Path, text: str) -> None:
+    """Write a file of a watch folder atomically."""
     with allow_overwriting_within():
-        write_atomically(place, lambda new: new.write_text(text, encoding="utf-8"))
+        write_atomically(path, lambda new: new.write_text(text, encoding="utf-8"))

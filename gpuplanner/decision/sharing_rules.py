@@ -1,4 +1,4 @@
-"""Quotas, weights, tiers, preemption and time windows from ``quotas.yaml``."""
+"""Sharing rules of teams from ``quotas.yaml`` or the data: quotas, weights, tiers, preemption and start hours."""
 
 from __future__ import annotations
 
@@ -22,23 +22,34 @@ from gpuplanner.usage.fair_share import entitled_by_shares
 from gpuplanner.usage.job_history import History
 
 DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
-_PART = re.compile(r"(?:([a-z]{3})(?:-([a-z]{3}))?)?\s*([\d:-]+)?")
+"""Days of the week as start hours name them."""
+_HOURS_PATTERN = re.compile(r"(?:([a-z]{3})(?:-([a-z]{3}))?)?\s*([\d:-]+)?")
 
 
-def week_hours_of(text: str) -> list[tuple[int, int, int]] | None:
-    """Day of the week, minute of that day and length in minutes of all hours; None if the text is something else.
+def parse_week_hours(text: str) -> list[tuple[int, int, int]] | None:
+    """Parse hours of the week such as ``mon-fri 20:00-06:00``.
+
+    Parameters
+    ----------
+    text : str
+        Days and times, separated by commas.
+
+    Returns
+    -------
+    list of tuple of int, or None
+        Day of the week (Monday is 0), minute of that day, and length [min] of each span; None for other text.
 
     Examples
     --------
-    >>> week_hours_of("fri-sat 22:30-01:00, sun"), week_hours_of("nights")
+    >>> parse_week_hours("fri-sat 22:30-01:00, sun"), parse_week_hours("nights")
     ([(4, 1350, 150), (5, 1350, 150), (6, 0, 1440)], None)
     """
-    found = []
+    week_spans = []
     for part in text.lower().split(","):
-        hit = _PART.fullmatch(part.strip())
-        if hit is None or not any(hit.groups()):
+        match = _HOURS_PATTERN.fullmatch(part.strip())
+        if match is None or not any(match.groups()):
             return None
-        first, last, times = hit[1], hit[2] or hit[1], hit[3]
+        first, last, times = match[1], match[2] or match[1], match[3]
         spans = [(0, 24 * 60)] if times is None else parse_change_windows(times)
         if spans is None or (first is not None and not {first, last} <= set(DAYS)):
             return None
@@ -46,60 +57,79 @@ def week_hours_of(text: str) -> list[tuple[int, int, int]] | None:
         if first is not None:
             begin = DAYS.index(first)
             days = range(begin, begin + (DAYS.index(last) - begin) % 7 + 1)
-        found += [(day % 7, minute, minutes) for day in days for minute, minutes in spans if minutes]
-    return found or None
+        week_spans += [(day % 7, minute, minutes) for day in days for minute, minutes in spans if minutes]
+    return week_spans or None
 
 
-def openings(text: str, tz: str, zero: datetime, seen_s: float) -> tuple[float, ...]:
-    """When hours begin and end, in turn, in seconds from an instant on; where they meet they are one.
+def list_openings(week_hours: str, tz: str, replay_start: datetime, observed_s: float) -> tuple[float, ...]:
+    """List the instants at which hours of the week begin and end, in turn; adjacent spans are merged.
 
-    The last have no end: they begin some weeks after what was seen.
+    The last span has no end: it begins some weeks after the record.
+
+    Parameters
+    ----------
+    week_hours : str
+        Hours of the week, as :func:`parse_week_hours` reads them.
+    tz : str
+        Time zone of the hours.
+    replay_start : datetime
+        Instant 0.
+    observed_s : float
+        Length of the record [s].
+
+    Returns
+    -------
+    tuple of float
+        Begins and ends after `replay_start` [s].
 
     Examples
     --------
     >>> from datetime import UTC
-    >>> found = openings("20:00-06:00", "Europe/Berlin", datetime(2026, 3, 27, tzinfo=UTC), 4 * 86_400.0)
+    >>> found = list_openings("20:00-06:00", "Europe/Berlin", datetime(2026, 3, 27, tzinfo=UTC), 4 * 86_400.0)
     >>> [(begin / 3600, end / 3600) for begin, end in zip(found[:6:2], found[1:6:2])]  # the clocks go on in the second
     [(-5.0, 5.0), (19.0, 29.0), (43.0, 52.0)]
     """
     zone, spells = ZoneInfo(tz), []
-    local = zero.astimezone(zone).replace(hour=0, minute=0, second=0, microsecond=0, tzinfo=None)
-    # Four weeks after what was seen, hours no longer end: who still waits then starts.
-    for day in range(-1, int(seen_s // 86_400) + 28 + 8):
+    local = replay_start.astimezone(zone).replace(hour=0, minute=0, second=0, microsecond=0, tzinfo=None)
+    # Four weeks after the record the hours no longer end: jobs that still wait may start.
+    for day in range(-1, int(observed_s // 86_400) + 28 + 8):
         today = local + timedelta(days=day)
-        for weekday, minute, minutes in week_hours_of(text) or ():
+        for weekday, minute, minutes in parse_week_hours(week_hours) or ():
             if today.weekday() == weekday:
                 begin = today + timedelta(minutes=minute)
                 ends = (begin, begin + timedelta(minutes=minutes))
-                spells.append(tuple((one.replace(tzinfo=zone) - zero).total_seconds() for one in ends))
-    found: list[list[float]] = []
+                spells.append(tuple((end.replace(tzinfo=zone) - replay_start).total_seconds() for end in ends))
+    merged: list[list[float]] = []
     for begin_s, end_s in sorted(spells):
-        if found and begin_s <= found[-1][1]:
-            found[-1][1] = max(found[-1][1], end_s)
+        if merged and begin_s <= merged[-1][1]:
+            merged[-1][1] = max(merged[-1][1], end_s)
         else:
-            found.append([begin_s, end_s])
-    return tuple(instant for spell in found for instant in spell)[:-1]
+            merged.append([begin_s, end_s])
+    return tuple(instant for spell in merged for instant in spell)[:-1]
 
 
-TOP = ("teams", "cohorts", "tiers", "order", "half_life_days", "preemption", "start_hours")
-TEAM = ("name", "gpu_model", "gpus", "borrow", "lend", "cohort", "weight", "tier", "gpu_hours_per_month", "risk")
-COHORT = ("name", "gpu_model", "parent", "gpus", "borrow", "lend")
-HOURS = ("team", "tier", "hours")
-MOST_GPUS = 1e7
+QUOTA_FILE_KEYS = ("teams", "cohorts", "tiers", "order", "half_life_days", "preemption", "start_hours")
+"""Keys of ``quotas.yaml``, of a team, of a cohort, and of start hours."""
+TEAM_KEYS = ("name", "gpu_model", "gpus", "borrow", "lend", "cohort", "weight", "tier", "gpu_hours_per_month", "risk")
+COHORT_KEYS = ("name", "gpu_model", "parent", "gpus", "borrow", "lend")
+START_HOURS_KEYS = ("team", "tier", "hours")
+MAX_QUOTA_GPUS = 1e7
+"""Largest number of GPUs that a quota may state."""
 
 
 @dataclass(frozen=True)
 class TeamQuota:
-    """What a team or a cohort has, in GPUs; None: no limit, or for ``gpus`` no quota at all.
+    """Quota of a team or a cohort in GPUs; None: no limit, or for ``gpus`` no quota at all.
 
-    - ``gpus``: Its own, also called nominal.
-    - ``borrow``, ``lend``: Of others at most, and to others at most.
-    - ``cohort``: Within which it lends and borrows; of a cohort the one above it.
-    - ``weight``: Its weight of the fair share, and of GPUs without a quota.
-    - ``tier``: Of all its jobs; None: as its jobs say.
-    - ``gpu_hours_per_month``: Its budget.
-    - ``risk``: Share of the hours in which its own GPUs may be too few, for what quota it should have.
-    - ``gpu_model``: Whose GPUs these are; None: of each board that no other row of the name is for.
+    - ``name``: Name of the team or the cohort.
+    - ``gpus``: Nominal quota [GPUs].
+    - ``borrow``, ``lend``: Most GPUs borrowed from others, and lent to others.
+    - ``cohort``: Cohort within which it lends and borrows; of a cohort its parent.
+    - ``weight``: Weight in the fair share, and for GPUs without a quota.
+    - ``tier``: Tier of all its jobs; None: as the jobs state.
+    - ``gpu_hours_per_month``: Budget [GPU h].
+    - ``risk``: Accepted share of the hours in which its quota is too small. [0-1]
+    - ``gpu_model``: GPU model of the quota; None: each model that no other row of the name has.
     """
 
     name: str
@@ -115,15 +145,15 @@ class TeamQuota:
 
 
 @dataclass(frozen=True)
-class Stopping:
-    """When running jobs are stopped for others, and what that costs them.
+class PreemptionRules:
+    """When running jobs are preempted, and the cost of a preemption.
 
-    - ``by_tier``: Jobs of a less urgent tier are stopped for those that do not fit.
-    - ``reclaim``: Jobs of teams that borrow are stopped for a team that asks for its own.
-    - ``min_run_minutes``: Who has run for less is spared.
-    - ``restart_minutes``: What a stopped job needs on top when it starts again.
-    - ``checkpoint_minutes``: Work between two checkpoints; 0: nothing is lost; None: all of it is.
-    - ``checkpoint_write_seconds``: Time that writing one takes.
+    - ``by_tier``: Whether jobs of a less urgent tier are preempted for those that do not fit.
+    - ``reclaim``: Whether jobs of borrowing teams are preempted for a team below its quota.
+    - ``min_run_minutes``: Jobs that ran for less are not preempted [min].
+    - ``restart_minutes``: Additional run time when a preempted job starts again [min].
+    - ``checkpoint_minutes``: Work between two checkpoints [min]; 0: nothing is lost; None: all work is lost.
+    - ``checkpoint_write_seconds``: Time to write a checkpoint [s].
     """
 
     by_tier: bool = False
@@ -134,12 +164,17 @@ class Stopping:
     checkpoint_write_seconds: float = 0.0
 
 
-STOPPING = tuple(one.name for one in fields(Stopping))
+PREEMPTION_KEYS = tuple(item.name for item in fields(PreemptionRules))
+"""Keys of ``preemption``."""
 
 
 @dataclass(frozen=True)
 class StartHours:
-    """Hours of the week in which jobs of a team, or of a tier, may start; one for their team goes before."""
+    """Hours of the week in which jobs of a team, or of a tier, may start; the team's take precedence.
+
+    - ``hours``: Hours of the week, in local time.
+    - ``team``, ``tier``: Team or tier; the other is None.
+    """
 
     hours: str
     team: str | None = None
@@ -148,15 +183,15 @@ class StartHours:
 
 @dataclass(frozen=True)
 class SharingRules:
-    """How teams share a fleet.
+    """Rules by which teams share a fleet.
 
-    - ``teams``, ``cohorts``: Quotas; teams that are not named have none.
-    - ``tiers``: Names, the most urgent first; jobs of others come last.
-    - ``order``: Who is first within a tier: who came first, or the team that used least for its weight.
-    - ``half_life_days``: In which use is half forgotten.
+    - ``teams``, ``cohorts``: Quotas; teams without a row have none.
+    - ``tiers``: Names, the most urgent first; jobs of other tiers come last.
+    - ``order``: Order within a tier: ``fifo``, or ``fair``, by use over weight.
+    - ``half_life_days``: Half-life of past use [d].
     - ``stopping``: Preemption.
-    - ``start_hours``: When jobs may start that may not at any time, in local time.
-    - ``source``: Where they are from, in words.
+    - ``source``: Source of the rules, for people.
+    - ``start_hours``: Hours in which jobs of a team or a tier may start, in local time.
     """
 
     teams: tuple[TeamQuota, ...] = ()
@@ -164,48 +199,74 @@ class SharingRules:
     tiers: tuple[str, ...] = ()
     order: str = "fifo"
     half_life_days: float = 7.0
-    stopping: Stopping = field(default_factory=Stopping)
+    stopping: PreemptionRules = field(default_factory=PreemptionRules)
     source: str = "no quota is stated"
     start_hours: tuple[StartHours, ...] = ()
 
-    def of(self, team: str) -> TeamQuota:
-        """What a team has; nothing is limited where it is not named."""
-        return next((one for one in self.teams if one.name == team), TeamQuota(team))
+    def quota_of(self, team: str) -> TeamQuota:
+        """Return the quota of a team; a team without a row has no limits."""
+        return next((quota for quota in self.teams if quota.name == team), TeamQuota(team))
 
-    def on(self, gpu_model: str, boards: Iterable[str] = ()) -> SharingRules:
-        """The rules for the GPUs of one board; a row for a board that is not among `boards` is a ``ScenarioError``.
+    def for_gpu_model(self, gpu_model: str, other_models: Iterable[str] = ()) -> SharingRules:
+        """Return the rules for the GPUs of one model.
+
+        Parameters
+        ----------
+        gpu_model : str
+            The GPU model.
+        other_models : iterable of str
+            Other models of the fleet.
+
+        Raises
+        ------
+        ScenarioError
+            If a row is for a model that the fleet does not have.
 
         Examples
         --------
         >>> rules = SharingRules((TeamQuota("a", 8.0), TeamQuota("a", 2.0, gpu_model="t4")))
-        >>> [(one.name, one.gpus) for one in rules.on("T4", ["L4"]).teams]
+        >>> [(one.name, one.gpus) for one in rules.for_gpu_model("T4", ["L4"]).teams]
         [('a', 2.0)]
         """
-        there = [gpu_model, *boards]
-        for one in (*self.teams, *self.cohorts):
-            if one.gpu_model is not None and not any(is_board(one.gpu_model, name) for name in there):
-                got = f"{one.gpu_model!r} for {one.name!r}"
+        gpu_models = [gpu_model, *other_models]
+        for quota in (*self.teams, *self.cohorts):
+            if quota.gpu_model is not None and not any(is_gpu_model_name(quota.gpu_model, name) for name in gpu_models):
+                got = f"{quota.gpu_model!r} for {quota.name!r}"
                 todo = "Name it as gpuplanner describe does, or leave it out."
-                raise ScenarioError(self.source, f"a GPU model of the fleet ({examples(there)})", got, todo)
-        teams, cohorts = (_of_board(rows, gpu_model) for rows in (self.teams, self.cohorts))
+                raise ScenarioError(self.source, f"a GPU model of the fleet ({examples(gpu_models)})", got, todo)
+        teams, cohorts = (_rows_for_gpu_model(rows, gpu_model) for rows in (self.teams, self.cohorts))
         return replace(self, teams=teams, cohorts=cohorts)
 
     @property
-    def stated(self) -> bool:
+    def has_quotas(self) -> bool:
         """Whether any team has a quota."""
-        return any(one.gpus is not None for one in self.teams)
+        return any(quota.gpus is not None for quota in self.teams)
 
 
 def read_quotas(path: str | Path) -> SharingRules:
-    r"""Read ``quotas.yaml`` strictly: what is wrong is named with its line.
+    r"""Read ``quotas.yaml`` strictly: an error names the line.
 
     ``teams`` is a list of ``name`` and, where they apply, ``gpu_model``, ``gpus``, ``borrow``, ``lend``, ``cohort``,
     ``weight``, ``tier``, ``gpu_hours_per_month`` and ``risk``; ``cohorts`` one of ``name``, ``gpu_model``, ``parent``,
-    ``gpus``, ``borrow`` and ``lend``. A name may have a row for each board; one without counts on each board that no
-    other is for. ``tiers`` a list of names, the most urgent first; ``order`` fifo or fair, with ``half_life_days``;
-    ``preemption`` has ``by_tier``, ``reclaim``, ``min_run_minutes``, ``restart_minutes``, ``checkpoint_minutes`` and
-    ``checkpoint_write_seconds``; ``start_hours`` is a list of a ``team`` or ``tier`` and the ``hours``, in the time
-    zone of the scenario, in which its jobs may start, such as ``mon-fri 20:00-06:00, sat-sun``.
+    ``gpus``, ``borrow`` and ``lend``. A name may have a row for each GPU model; one without counts on each model that
+    no other is for. ``tiers`` is a list of names, the most urgent first; ``order`` is fifo or fair, with
+    ``half_life_days``; ``preemption`` has ``by_tier``, ``reclaim``, ``min_run_minutes``, ``restart_minutes``,
+    ``checkpoint_minutes`` and ``checkpoint_write_seconds``; ``start_hours`` is a list of a ``team`` or ``tier`` and the
+    ``hours``, in the time zone of the scenario, in which its jobs may start, such as ``mon-fri 20:00-06:00, sat-sun``.
+
+    Parameters
+    ----------
+    path : str or Path
+        The YAML file.
+
+    Returns
+    -------
+    SharingRules
+
+    Raises
+    ------
+    ScenarioError
+        If the file is wrong.
 
     Examples
     --------
@@ -219,49 +280,55 @@ def read_quotas(path: str | Path) -> SharingRules:
     gpuplanner.core.errors.ScenarioError: quotas.yaml, line 3: expected weight, a number from 1e-06 to 1e+06; got 0. ...
     """
     file = Path(path).name
-    top = require_keys(read_yaml(path), TOP, f"{file}, the file", 1)
-    tiers = tuple(str(one) for one in top.get("tiers") or ())
-    teams = tuple(_quota(one, TEAM, file, at, tiers) for one, at in read_list(top, "teams", file))
-    cohorts = tuple(_quota(one, COHORT, file, at, tiers) for one, at in read_list(top, "cohorts", file))
+    document = require_keys(read_yaml(path), QUOTA_FILE_KEYS, f"{file}, the file", 1)
+    tiers = tuple(str(tier) for tier in document.get("tiers") or ())
+    entries = read_list(document, "teams", file)
+    teams = tuple(_read_quota(entry, TEAM_KEYS, file, line, tiers) for entry, line in entries)
+    entries = read_list(document, "cohorts", file)
+    cohorts = tuple(_read_quota(entry, COHORT_KEYS, file, line, tiers) for entry, line in entries)
     for kind, rows in (("teams", teams), ("cohorts", cohorts)):
-        refuse_twice([f"{one.name} on {one.gpu_model}" if one.gpu_model else one.name for one in rows], file, kind)
-    refuse_twice(list(tiers), file, "tiers")
-    known = {one.name for one in cohorts} | {one.cohort for one in teams if one.cohort is not None}
-    above = {one.name: one.cohort for one in cohorts}
-    for name, upper in above.items():
-        if upper is not None and upper not in known:
-            near = nearest_names(upper, sorted(known))[:1]
+        names = [f"{quota.name} on {quota.gpu_model}" if quota.gpu_model else quota.name for quota in rows]
+        refuse_duplicates(names, file, kind)
+    refuse_duplicates(list(tiers), file, "tiers")
+    cohort_names = {quota.name for quota in cohorts} | {quota.cohort for quota in teams if quota.cohort is not None}
+    parent_of = {cohort.name: cohort.cohort for cohort in cohorts}
+    for name, parent in parent_of.items():
+        if parent is not None and parent not in cohort_names:
+            near = nearest_names(parent, sorted(cohort_names))[:1]
             hint = f" (did you mean {near[0]!r}?)" if near else ""
-            raise make_file_error(file, 1, f"a cohort that is named as parent of {name!r}", f"{upper!r}{hint}")
-        _refuse_cycle(name, above, file)
-    half_life = read_number(top, "half_life_days", file, 1e-3, 1e5) if "half_life_days" in top else 7.0
-    order = read_choice(top, "order", file, ("fifo", "fair")) if "order" in top else "fifo"
-    hours = tuple(_start_hours(one, file, at, tiers) for one, at in read_list(top, "start_hours", file))
-    refuse_twice([one.team or f"tier {one.tier}" for one in hours], file, "start_hours")
-    return SharingRules(teams, cohorts, tiers, order, half_life, _stopping(top, file, tiers), file, hours)
+            raise make_file_error(file, 1, f"a cohort that is named as parent of {name!r}", f"{parent!r}{hint}")
+        _refuse_cycle(name, parent_of, file)
+    half_life = read_number(document, "half_life_days", file, 1e-3, 1e5) if "half_life_days" in document else 7.0
+    order = read_choice(document, "order", file, ("fifo", "fair")) if "order" in document else "fifo"
+    entries = read_list(document, "start_hours", file)
+    hours = tuple(_read_start_hours(entry, file, line, tiers) for entry, line in entries)
+    refuse_duplicates([window.team or f"tier {window.tier}" for window in hours], file, "start_hours")
+    return SharingRules(teams, cohorts, tiers, order, half_life, _read_preemption(document, file, tiers), file, hours)
 
 
-def rules_of(scenario: Scenario, known: History) -> SharingRules:
-    """The rules that a scenario names, else those that the data hold, for the board that is planned."""
-    return rules_of_queues(known) if scenario.quotas is None else rules_in(scenario.quotas, known)
+def read_sharing_rules(scenario: Scenario, job_history: History) -> SharingRules:
+    """Return the rules that a scenario names, else those in the data, for the planned GPU model."""
+    return rules_from_queues(job_history) if scenario.quotas is None else read_rules_file(scenario.quotas, job_history)
 
 
-def rules_of_queues(known: History) -> SharingRules:
-    """The rules that the data hold for the board that is planned; no quotas where they hold none."""
-    table = known.trace.quotas
-    return SharingRules() if table is None or table.is_empty() else quotas_of_queues(table, known.fleet.gpu_model)
+def rules_from_queues(job_history: History) -> SharingRules:
+    """Return the rules in the data for the planned GPU model; no quotas where the data have none."""
+    table = job_history.trace.quotas
+    if table is None or table.is_empty():
+        return SharingRules()
+    return convert_queue_quotas(table, job_history.fleet.gpu_model)
 
 
-def rules_in(path: str, known: History) -> SharingRules:
-    """The rules of a file for the board that is planned."""
-    boards = (str(one.gpu_model) for one in known.fleet.installed.pools)
-    return read_quotas(path).on(known.fleet.gpu_model.name, boards)
+def read_rules_file(path: str, job_history: History) -> SharingRules:
+    """Read the rules of a file for the planned GPU model."""
+    gpu_models = (str(pool.gpu_model) for pool in job_history.fleet.installed.pools)
+    return read_quotas(path).for_gpu_model(job_history.fleet.gpu_model.name, gpu_models)
 
 
 def planned_quotas(rules: SharingRules, teams: Iterable[str]) -> dict[str, Quota]:
-    """Ceilings of teams in a plan: their own, and of what all below the top of their cohorts lend what they borrow.
+    """Convert quotas of teams to the limits of a plan: their own, and borrowing below the root of their cohorts.
 
-    What cohorts have and limit by themselves a plan does not know.
+    Quotas and limits of cohorts themselves are not part of a plan.
 
     Examples
     --------
@@ -269,141 +336,174 @@ def planned_quotas(rules: SharingRules, teams: Iterable[str]) -> dict[str, Quota
     >>> planned_quotas(rules, ["a", "b"])
     {'a': Quota(gpus=8.0, cohort='all', borrow=None, lend=None)}
     """
-    above = {one.name: one.cohort for one in rules.cohorts}
-    found = {}
+    parent_of = {cohort.name: cohort.cohort for cohort in rules.cohorts}
+    quotas = {}
     for name in teams:
-        own = rules.of(name)
-        top = own.cohort
-        while top is not None and above.get(top) is not None:
-            top = above[top]
-        if own.gpus is not None:
-            limits = () if top is None else (own.borrow, own.lend)
-            found[name] = Quota(own.gpus, top, *limits)
-    return found
+        team_quota = rules.quota_of(name)
+        root = team_quota.cohort
+        while root is not None and parent_of.get(root) is not None:
+            root = parent_of[root]
+        if team_quota.gpus is not None:
+            limits = () if root is None else (team_quota.borrow, team_quota.lend)
+            quotas[name] = Quota(team_quota.gpus, root, *limits)
+    return quotas
 
 
-def _quota(given: Any, keys: tuple[str, ...], file: str, line: int, tiers: tuple[str, ...]) -> TeamQuota:  # noqa: ANN401
-    values = require_keys(given, keys, f"{file}, {'team' if keys == TEAM else 'cohort'}", line, required_keys=("name",))
-    found: dict[str, Any] = {"name": str(values["name"])}
-    limits = {"gpus": (0.0, MOST_GPUS), "borrow": (0.0, MOST_GPUS), "lend": (0.0, MOST_GPUS)}
+def _read_quota(raw_quota: Any, keys: tuple[str, ...], file: str, line: int, tiers: tuple[str, ...]) -> TeamQuota:  # noqa: ANN401
+    """Read a row of ``teams`` or ``cohorts``.
+
+    Parameters
+    ----------
+    raw_quota : Any
+        The row.
+    keys : tuple of str
+        Keys that it may have.
+    file : str
+        Name of the file, for errors.
+    line : int
+        Line of the row.
+    tiers : tuple of str
+        Names of the tiers.
+    """
+    kind = "team" if keys == TEAM_KEYS else "cohort"
+    values = require_keys(raw_quota, keys, f"{file}, {kind}", line, required_keys=("name",))
+    quota_fields: dict[str, Any] = {"name": str(values["name"])}
+    limits = {"gpus": (0.0, MAX_QUOTA_GPUS), "borrow": (0.0, MAX_QUOTA_GPUS), "lend": (0.0, MAX_QUOTA_GPUS)}
     limits |= {"weight": (1e-6, 1e6), "gpu_hours_per_month": (0.0, 1e10), "risk": (1e-4, 0.5)}
     for key, (low, high) in limits.items():
         if values.get(key) is not None:
-            found[key] = read_number(values, key, file, low, high)
-    for key, stated in (("cohort", "cohort" if keys == TEAM else "parent"), ("gpu_model", "gpu_model")):
-        found[key] = None if values.get(stated) is None else str(values[stated])
+            quota_fields[key] = read_number(values, key, file, low, high)
+    for key, key_in_file in (("cohort", "cohort" if kind == "team" else "parent"), ("gpu_model", "gpu_model")):
+        quota_fields[key] = None if values.get(key_in_file) is None else str(values[key_in_file])
     if values.get("tier") is not None:
-        found["tier"] = _tier(values, file, tiers)
-    return TeamQuota(**found)
+        quota_fields["tier"] = _read_tier(values, file, tiers)
+    return TeamQuota(**quota_fields)
 
 
-def _tier(values: Any, file: str, tiers: tuple[str, ...]) -> str:  # noqa: ANN401 - of a file
+def _read_tier(values: Any, file: str, tiers: tuple[str, ...]) -> str:  # noqa: ANN401 - of a file
+    """Read the name of a tier, which the file must list."""
     if not tiers:
         got = f"tier {values['tier']!r} and none"
         raise make_file_error(file, values.lines["tier"], "a list tiers in the file", got)
     return read_choice(values, "tier", file, tiers)
 
 
-def _start_hours(given: Any, file: str, line: int, tiers: tuple[str, ...]) -> StartHours:  # noqa: ANN401
-    values = require_keys(given, HOURS, f"{file}, start_hours", line, required_keys=("hours",))
+def _read_start_hours(raw_hours: Any, file: str, line: int, tiers: tuple[str, ...]) -> StartHours:  # noqa: ANN401
+    """Read a row of ``start_hours``.
+
+    Parameters
+    ----------
+    raw_hours : Any
+        The row.
+    file : str
+        Name of the file, for errors.
+    line : int
+        Line of the row.
+    tiers : tuple of str
+        Names of the tiers.
+    """
+    values = require_keys(raw_hours, START_HOURS_KEYS, f"{file}, start_hours", line, required_keys=("hours",))
     if (values.get("team") is None) == (values.get("tier") is None):
         got = "neither" if values.get("team") is None else "both"
         raise make_file_error(file, values.lines["hours"], "a team or a tier", got)
     if values.get("tier") is not None:
-        _tier(values, file, tiers)
-    if week_hours_of(str(values["hours"])) is None:
+        _read_tier(values, file, tiers)
+    if parse_week_hours(str(values["hours"])) is None:
         text = "hours such as 20:00-06:00 or mon-fri 20:00-06:00, sat-sun"
         raise make_file_error(file, values.lines["hours"], text, repr(values["hours"]))
     team, tier = (None if values.get(key) is None else str(values[key]) for key in ("team", "tier"))
     return StartHours(str(values["hours"]), team, tier)
 
 
-def is_board(word: str, gpu_model: str) -> bool:
-    """Whether a word is one for a board."""
+def is_gpu_model_name(word: str, gpu_model: str) -> bool:
+    """Whether a word is the name or an alias of a GPU model."""
     return word.casefold() == gpu_model.casefold() or gpu_model in match_gpu_models(word)
 
 
-def _of_board(rows: tuple[TeamQuota, ...], gpu_model: str) -> tuple[TeamQuota, ...]:
-    """Of each name the row for a board, else the one for any."""
-    own = [one for one in rows if one.gpu_model is not None and is_board(one.gpu_model, gpu_model)]
-    named = {one.name for one in own}
-    return tuple(one for one in rows if one in own or (one.gpu_model is None and one.name not in named))
+def _rows_for_gpu_model(rows: tuple[TeamQuota, ...], gpu_model: str) -> tuple[TeamQuota, ...]:
+    """Select for each name the row for a GPU model, else the row for all models."""
+    specific = [row for row in rows if row.gpu_model is not None and is_gpu_model_name(row.gpu_model, gpu_model)]
+    specific_names = {row.name for row in specific}
+    return tuple(row for row in rows if row in specific or (row.gpu_model is None and row.name not in specific_names))
 
 
-def _stopping(top: Any, file: str, tiers: tuple[str, ...]) -> Stopping:  # noqa: ANN401 - of a file
+def _read_preemption(top: Any, file: str, tiers: tuple[str, ...]) -> PreemptionRules:  # noqa: ANN401 - of a file
+    """Read ``preemption`` of the file."""
     if top.get("preemption") is None:
-        return Stopping()
-    values = require_keys(top["preemption"], STOPPING, f"{file}, preemption", top.lines["preemption"])
-    found: dict[str, Any] = {}
+        return PreemptionRules()
+    values = require_keys(top["preemption"], PREEMPTION_KEYS, f"{file}, preemption", top.lines["preemption"])
+    settings: dict[str, Any] = {}
     for key in ("by_tier", "reclaim"):
         if key in values:
             if not isinstance(values[key], bool):
                 raise make_file_error(file, values.lines[key], f"{key}, true or false", repr(values[key]))
-            found[key] = values[key]
-    if found.get("by_tier") and len(tiers) < 2:
+            settings[key] = values[key]
+    if settings.get("by_tier") and len(tiers) < 2:
         raise make_file_error(file, values.lines["by_tier"], "a list of two tiers at least", "by_tier without them")
-    for key in STOPPING[2:]:
+    for key in PREEMPTION_KEYS[2:]:
         if values.get(key) is not None:
-            found[key] = read_number(values, key, file, 0, 1e6)
-    if found.get("checkpoint_minutes") == 0 and found.get("checkpoint_write_seconds"):
+            settings[key] = read_number(values, key, file, 0, 1e6)
+    if settings.get("checkpoint_minutes") == 0 and settings.get("checkpoint_write_seconds"):
         got = "0 with checkpoint_write_seconds above 0"
         raise make_file_error(file, values.lines["checkpoint_minutes"], "checkpoint_minutes above 0", got)
-    return Stopping(**found)
+    return PreemptionRules(**settings)
 
 
-def refuse_twice(names: list[str], file: str, kind: str) -> None:
-    """Refuse a list of a file in which a name stands twice."""
-    twice = [name for name in names if names.count(name) > 1]
-    if twice:
-        raise make_file_error(file, 1, f"{kind} of different names", repr(twice[0]))
+def refuse_duplicates(names: list[str], file: str, kind: str) -> None:
+    """Raise an error if a name occurs twice in a list of a file."""
+    duplicates = [name for name in names if names.count(name) > 1]
+    if duplicates:
+        raise make_file_error(file, 1, f"{kind} of different names", repr(duplicates[0]))
 
 
-def _refuse_cycle(name: str, above: Mapping[str, str | None], file: str) -> None:
-    way, upper = [name], above.get(name)
-    while upper is not None:
-        if upper in way:
-            raise make_file_error(file, 1, "cohorts that form a tree", f"a circle: {' in '.join([*way, upper])}")
-        way.append(upper)
-        upper = above.get(upper)
+def _refuse_cycle(name: str, parent_of: Mapping[str, str | None], file: str) -> None:
+    """Raise an error if the parents of a cohort form a cycle."""
+    path, parent = [name], parent_of.get(name)
+    while parent is not None:
+        if parent in path:
+            raise make_file_error(file, 1, "cohorts that form a tree", f"a circle: {' in '.join([*path, parent])}")
+        path.append(parent)
+        parent = parent_of.get(parent)
 
 
-def quotas_of_queues(table: pl.DataFrame, gpu_model: GpuModel) -> SharingRules:
-    """The quotas of queues and accounts for one board, slices as the larger of their shares of compute and memory.
+def convert_queue_quotas(table: pl.DataFrame, gpu_model: GpuModel) -> SharingRules:
+    """Convert quotas of queues and accounts for one GPU model, MIG instances by the larger share of compute and memory.
 
-    A flavor counts for the board of its nodes, or, where those name none, for each.
+    A resource flavor counts for the GPU model of its nodes, or for each model where it names none.
 
     Examples
     --------
     >>> from gpuplanner.hardware.gpu_models import load_gpu_model
     >>> row = {"tenant": "ads", "cohort": "web", "gpu_model": None, "profile": None, "nominal": 8.0, "borrow": 4.0,
     ...     "lend": None}
-    >>> quotas_of_queues(pl.DataFrame([row]), load_gpu_model("H100-80GB-SXM5")).teams[0].borrow
+    >>> convert_queue_quotas(pl.DataFrame([row]), load_gpu_model("H100-80GB-SXM5")).teams[0].borrow
     4.0
     """
-    rows: dict[str, TeamQuota] = {}
-    cuts = {one.name for one in gpu_model.profiles}
-    for one in table.sort("tenant", maintain_order=True).iter_rows(named=True):
-        if one["gpu_model"] is not None and not is_board(one["gpu_model"], gpu_model.name):
+    quotas: dict[str, TeamQuota] = {}
+    profile_names = {profile.name for profile in gpu_model.profiles}
+    for row in table.sort("tenant", maintain_order=True).iter_rows(named=True):
+        if row["gpu_model"] is not None and not is_gpu_model_name(row["gpu_model"], gpu_model.name):
             continue
-        if one["profile"] is not None and one["profile"] not in cuts:
+        if row["profile"] is not None and row["profile"] not in profile_names:
             continue
-        part = 1.0 if one["profile"] is None else quota_share(gpu_model, one["profile"])
-        weight = one.get("weight") or 1.0
-        before = rows.get(one["tenant"], TeamQuota(one["tenant"], 0.0, 0.0, 0.0, one["cohort"], weight))
+        gpu_share = 1.0 if row["profile"] is None else quota_share(gpu_model, row["profile"])
+        weight = row.get("weight") or 1.0
+        quota = quotas.get(row["tenant"], TeamQuota(row["tenant"], 0.0, 0.0, 0.0, row["cohort"], weight))
         columns = {"gpus": "nominal", "borrow": "borrow", "lend": "lend"}
         sums: dict[str, Any] = {}
         for name, column in columns.items():
-            sums[name] = _sum(getattr(before, name), one[column], part)
-        rows[before.name] = replace(before, **sums)
-    return SharingRules(tuple(rows.values()), source="quotas that the data hold")
+            sums[name] = _add_scaled(getattr(quota, name), row[column], gpu_share)
+        quotas[quota.name] = replace(quota, **sums)
+    return SharingRules(tuple(quotas.values()), source="quotas that the data hold")
 
 
-def _sum(before: float | None, more: float | None, part: float) -> float | None:
-    return None if before is None or more is None else before + part * more
+def _add_scaled(before: float | None, amount: float | None, scale: float) -> float | None:
+    """Add a scaled amount; None if either amount has no limit."""
+    return None if before is None or amount is None else before + scale * amount
 
 
 def quota_share(gpu_model: GpuModel, profile: str) -> float:
-    """What an instance counts against a quota: the larger of its shares of compute and memory.
+    """GPUs that a MIG instance counts against a quota: the larger of its shares, 0-1, of compute and memory.
 
     Examples
     --------
@@ -411,17 +511,32 @@ def quota_share(gpu_model: GpuModel, profile: str) -> float:
     >>> quota_share(load_gpu_model("H100-80GB-SXM5"), "1g.20gb")
     0.25
     """
-    one = gpu_model.profile(profile)
-    return max(one.compute_slices / gpu_model.compute_slices, one.memory_slices / gpu_model.memory_slices)
+    size = gpu_model.profile(profile)
+    return max(size.compute_slices / gpu_model.compute_slices, size.memory_slices / gpu_model.memory_slices)
 
 
 def entitled_gpus(
     rules: SharingRules, teams: Iterable[str], fleet_gpus: float
 ) -> tuple[dict[str, float], tuple[str, ...]]:
-    """GPUs that each team is due, and what had to be done about the quotas.
+    """Compute the GPUs that each team is entitled to, with notes on the quotas.
 
-    Quotas where they are stated, and nothing for teams without; else shares of the whole fleet by weight. Quotas above
-    the fleet cannot all be honoured at once: they are scaled down together.
+    Stated quotas count, and teams without one get nothing; without any quota, shares of the entire fleet by weight.
+    Quotas above the fleet are scaled down together.
+
+    Parameters
+    ----------
+    rules : SharingRules
+        Quotas and weights.
+    teams : iterable of str
+        Teams with jobs.
+    fleet_gpus : float
+        GPUs of the fleet.
+
+    Returns
+    -------
+    entitled : dict of str to float
+        GPUs by team.
+    notes : tuple of str
 
     Examples
     --------
@@ -430,34 +545,34 @@ def entitled_gpus(
     ({'a': 40.0, 'b': 40.0, 'c': 0.0}, ('Quotas of 120 GPUs stand above 80 installed: each counts 67 % of itself.', ...
     """
     names, notes = sorted(set(teams)), []
-    if not rules.stated:
-        weights = {one.name: one.weight for one in rules.teams}
-        by = "the weights" if rules.teams else "equal shares"
-        note = f"No team has a quota: {by} of the {fleet_gpus:,.0f} GPUs stand in."
+    if not rules.has_quotas:
+        weights = {quota.name: quota.weight for quota in rules.teams}
+        basis = "the weights" if rules.teams else "equal shares"
+        note = f"No team has a quota: {basis} of the {fleet_gpus:,.0f} GPUs stand in."
         return entitled_by_shares(fleet_gpus, names, weights), (note,)
-    given = {one.name: one.gpus or 0.0 for one in rules.teams}
-    total = sum(given.values())
+    stated_gpus = {quota.name: quota.gpus or 0.0 for quota in rules.teams}
+    total = sum(stated_gpus.values())
     factor = min(1.0, fleet_gpus / total) if total else 1.0
     if factor < 1.0:
-        part = f"{100 * factor:.0f} %"
+        share_text = f"{100 * factor:.0f} %"
         notes.append(
-            f"Quotas of {total:,.0f} GPUs stand above {fleet_gpus:,.0f} installed: each counts {part} of itself."
+            f"Quotas of {total:,.0f} GPUs stand above {fleet_gpus:,.0f} installed: each counts {share_text} of itself."
         )
-    notes += unmatched(rules, names)
-    return {name: factor * given.get(name, 0.0) for name in dict.fromkeys([*names, *given])}, tuple(notes)
+    notes += describe_unmatched_teams(rules, names)
+    return {name: factor * stated_gpus.get(name, 0.0) for name in dict.fromkeys([*names, *stated_gpus])}, tuple(notes)
 
 
-def unmatched(rules: SharingRules, names: Sequence[str]) -> list[str]:
-    """Which teams have no quota, and which quotas and hours no team, in words."""
-    late = [one.team for one in rules.start_hours if one.team is not None and one.team not in names]
-    notes = [f"No job is of {examples(late)}: their start_hours have no effect."] if late else []
-    if not rules.stated:
+def describe_unmatched_teams(rules: SharingRules, team_names: Sequence[str]) -> list[str]:
+    """Describe teams without a quota, and quotas and start hours without a team, as sentences."""
+    absent_teams = [row.team for row in rules.start_hours if row.team is not None and row.team not in team_names]
+    notes = [f"No job is of {examples(absent_teams)}: their start_hours have no effect."] if absent_teams else []
+    if not rules.has_quotas:
         return notes
-    given = [one.name for one in rules.teams]
-    if strange := [name for name in names if name not in given]:
-        notes.append(f"No quota is stated for {examples(strange)}: due nothing, they run on what is free.")
-    if absent := [name for name in given if name not in names]:
-        near = {one: nearest_names(one, names)[:1] for one in absent}
-        hints = [f"{one!r} (like {found[0]!r})" if found else repr(one) for one, found in near.items()]
+    quota_teams = [quota.name for quota in rules.teams]
+    if without_quota := [name for name in team_names if name not in quota_teams]:
+        notes.append(f"No quota is stated for {examples(without_quota)}: due nothing, they run on what is free.")
+    if absent := [name for name in quota_teams if name not in team_names]:
+        near = {name: nearest_names(name, team_names)[:1] for name in absent}
+        hints = [f"{name!r} (like {matches[0]!r})" if matches else repr(name) for name, matches in near.items()]
         notes.append(f"No job is of {', '.join(hints[:5])}: their quota stands unused.")
     return notes

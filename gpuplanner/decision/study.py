@@ -1,4 +1,4 @@
-"""A study: tables and figures that page, workbook and JSON share, with their provenance."""
+"""A study: tables and figures shared by page, workbook and JSON, with their provenance."""
 
 from __future__ import annotations
 
@@ -31,33 +31,34 @@ from gpuplanner.planner.plan_problem import PlanProblem
 from gpuplanner.usage.gpu_hour_ledger import ONE_POOL_ASSUMPTION_TEXT, ledger_assumptions
 from gpuplanner.usage.job_history import History
 
-HOURS = "_gpu_hours"
+BUCKET_SUFFIX = "_gpu_hours"
+"""Suffix of the JSON keys of ledger buckets."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Headline:
-    """Figures of a study; what is not known is None.
+    """Figures of a study; unknown ones are None.
 
-    - ``observed_from``, ``observed_to``, ``plan_from``: Instants: of what was observed in the window, and of the
-      plan.
-    - ``jobs``, ``tenants``: In the window.
-    - ``gpu_model``, ``boards``, ``board_has_mig``: The one to plan for, all in words, and whether it can be cut.
-    - ``cut_gpus``, ``installed_gpus``, ``fleet_gpus``, ``fleet_note``: GPUs that are cut today, that are installed,
-      and that are planned for, with a note.
-    - ``installed_gpu_hours``, ``allocated_gpu_hours``, ``bucket_gpu_hours``: Of the window, in all, held by jobs, and
-      by bucket of the ledger; in JSON each bucket has a key of its own.
-    - ``small_jobs``, ``small_jobs_asking_too_much``, ``small_jobs_with_evidence``: Jobs that ask for one GPU or less.
-    - ``small_gpus_whole``, ``small_gpus_requested``, ``small_gpus_rightsized``: GPUs on average if each of them had a
-      whole one, what it asks for, or what it needs.
+    - ``observed_from``, ``observed_to``, ``plan_from``: Begin and end of the observation window, and begin of the plan.
+    - ``jobs``, ``tenants``: Jobs and tenants in the window.
+    - ``gpu_model``, ``boards``, ``board_has_mig``: GPU model to plan for, all models as text, and whether it has MIG.
+    - ``cut_gpus``, ``installed_gpus``, ``fleet_gpus``, ``fleet_note``: GPUs partitioned today, installed, and planned
+      for, with a note.
+    - ``installed_gpu_hours``, ``allocated_gpu_hours``, ``bucket_gpu_hours``: Of the window: in total, allocated to
+      jobs, and by bucket of the ledger; in JSON each bucket has a key of its own.
+    - ``small_jobs``, ``small_jobs_asking_too_much``, ``small_jobs_with_evidence``: Jobs that request one GPU or less:
+      all, those that request more than they need, and those with a measurement.
+    - ``small_gpus_whole``, ``small_gpus_requested``, ``small_gpus_rightsized``: Mean GPUs of these jobs on full GPUs,
+      as requested, and rightsized.
     - ``cost``, ``currency``, ``price_per_gpu_hour``: Of the window.
-    - ``energy_kwh``, ``carbon_kg``: Of the window, at the building's meter.
-    - ``plan_status``, ``plan_objective_gpu_hours``, ``plan_bound_gpu_hours``, ``plan_gap_fraction``: The plan, its
-      bound and the gap between them.
+    - ``energy_kwh``, ``carbon_kg``: Of the window, facility energy and its carbon.
+    - ``plan_status``, ``plan_objective_gpu_hours``, ``plan_bound_gpu_hours``, ``plan_gap_fraction``: Status, objective,
+      lower bound and optimality gap of the plan.
     - ``plan_changes``, ``plan_unmet_gpu_hours``, ``plan_gpu_hours_on``: Layout changes, demand not covered, and
-      GPU-hours on.
-    - ``forecast_coverage_90``: Share of past slots that the 90 % band of the forecast held.
-    - ``action``, ``winner``, ``recommended_gpus``: The decision; all of it is :attr:`Study.decision`.
-    - ``saved_gpu_hours_per_week``, ``saved_fraction``, ``saved_cost_per_week``: What it saves.
+      powered-on GPU-hours.
+    - ``forecast_coverage_90``: Share of past intervals within the 90 % band of the forecast. [0-1]
+    - ``action``, ``winner``, ``recommended_gpus``: Action, policy and GPUs of the decision; see :attr:`Study.decision`.
+    - ``saved_gpu_hours_per_week``, ``saved_fraction``, ``saved_cost_per_week``: Capacity freed and its value.
     - ``tomorrow_at``, ``tomorrow_gpus``: The next noon, and the rightsized GPUs that the forecast has then;
       ``tomorrow_low``, ``tomorrow_high``: their 90 % interval, of a forecast of one profile.
     """
@@ -108,36 +109,57 @@ class Headline:
     tomorrow_at: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Figures by name, for JSON."""
-        found: dict[str, Any] = to_plain(self)
-        return found | {f"{name}{HOURS}": hours for name, hours in found.pop("bucket_gpu_hours").items()}
+        """Return the figures by name, for JSON."""
+        plain: dict[str, Any] = to_plain(self)
+        return plain | {f"{name}{BUCKET_SUFFIX}": hours for name, hours in plain.pop("bucket_gpu_hours").items()}
 
     @classmethod
     def of_dict(cls, values: Mapping[str, Any]) -> Self:
-        """The same object from what :meth:`to_dict` gave."""
-        known = {field.name for field in fields(cls)}
-        buckets = {name.removesuffix(HOURS): hours for name, hours in values.items() if name not in known}
+        """Restore the object from :meth:`to_dict`."""
+        field_names = {field.name for field in fields(cls)}
+        buckets = {name.removesuffix(BUCKET_SUFFIX): hours for name, hours in values.items() if name not in field_names}
         return from_plain(cls, {**values, "bucket_gpu_hours": buckets})
 
 
-def headline_of(
-    known: History,
-    priced: Money,
+def build_headline(
+    job_history: History,
+    money_totals: Money,
     decision: Decision,
     tables: Mapping[str, pl.DataFrame],
     plan: Plan | None,
-    ahead: NextDayDemand | None,
+    tomorrow: NextDayDemand | None,
 ) -> Headline:
-    """The figures of a study, of the past, of the decision, and, where there is one, of the plan."""
+    """Collect the figures of a study.
+
+    Parameters
+    ----------
+    job_history : History
+        Jobs and fleet of the window.
+    money_totals : Money
+        Costs, energy and carbon of the window.
+    decision : Decision
+        The decision.
+    tables : mapping of str to polars.DataFrame
+        Tables of the study.
+    plan : Plan or None
+        The plan, where the history is long enough.
+    tomorrow : Tomorrow or None
+        Demand at the next noon.
+
+    Returns
+    -------
+    Headline
+        Figures, rounded.
+    """
     buckets = dict(tables["ledger_buckets"].select("bucket", "gpu_hours").iter_rows())
-    fleet, saved = known.fleet, decision.saving.value
-    all_week = decision.fleet_gpus * HOURS_PER_WEEK
-    found = Headline(
-        observed_from=known.begin.isoformat(),
-        observed_to=known.end.isoformat(),
-        plan_from=known.plan_start.isoformat(),
-        jobs=known.jobs.height,
-        tenants=known.jobs["tenant"].n_unique(),
+    fleet, saved = job_history.fleet, decision.saving.value
+    fleet_gpu_hours = decision.fleet_gpus * HOURS_PER_WEEK
+    headline = Headline(
+        observed_from=job_history.begin.isoformat(),
+        observed_to=job_history.end.isoformat(),
+        plan_from=job_history.plan_start.isoformat(),
+        jobs=job_history.jobs.height,
+        tenants=job_history.jobs["tenant"].n_unique(),
         gpu_model=fleet.name,
         boards=fleet.installed.models_text,
         board_has_mig=fleet.can_be_cut,
@@ -148,22 +170,22 @@ def headline_of(
         installed_gpu_hours=sum(hours or 0.0 for hours in buckets.values()),
         allocated_gpu_hours=float(tables["ledger_tenants"]["allocated_gpu_hours"].sum()),
         bucket_gpu_hours=buckets,
-        **_small_jobs(known),
-        energy_kwh=priced.energy_kwh,
-        carbon_kg=priced.carbon_kg,
+        **_small_job_figures(job_history),
+        energy_kwh=money_totals.energy_kwh,
+        carbon_kg=money_totals.carbon_kg,
         action=decision.action,
         winner=decision.policy,
         recommended_gpus=decision.gpus,
         saved_gpu_hours_per_week=saved,
-        saved_fraction=saved / all_week if saved is not None and all_week else None,
+        saved_fraction=saved / fleet_gpu_hours if saved is not None and fleet_gpu_hours else None,
         saved_cost_per_week=decision.financial_impact.usd_per_week,
     )
-    if priced.price is not None:
-        cost, price = str(tables["costs"]["EffectiveCost"].sum()), priced.price
-        found = replace(found, cost=cost, currency=price.currency, price_per_gpu_hour=price.value)
+    if money_totals.price is not None:
+        cost, price = str(tables["costs"]["EffectiveCost"].sum()), money_totals.price
+        headline = replace(headline, cost=cost, currency=price.currency, price_per_gpu_hour=price.value)
     if plan is not None:
-        found = replace(
-            found,
+        headline = replace(
+            headline,
             plan_status=plan.status,
             plan_objective_gpu_hours=plan.objective,
             plan_bound_gpu_hours=plan.bound,
@@ -173,25 +195,25 @@ def headline_of(
             plan_gpu_hours_on=plan.gpu_hours_on,
             forecast_coverage_90=_mean_coverage(tables["choice"]),
         )
-    if ahead is not None:
-        found = replace(
-            found, tomorrow_at=ahead.at.isoformat(), tomorrow_gpus=ahead.gpus, tomorrow_low=ahead.low,
-            tomorrow_high=ahead.high,
+    if tomorrow is not None:
+        headline = replace(
+            headline, tomorrow_at=tomorrow.at.isoformat(), tomorrow_gpus=tomorrow.gpus, tomorrow_low=tomorrow.low,
+            tomorrow_high=tomorrow.high,
         )  # fmt: skip
-    return round_record(found, DECIMALS)
+    return round_record(headline, DECIMALS)
 
 
-def _small_jobs(known: History) -> dict[str, Any]:
-    """Jobs that ask for one GPU or less: how many ask for too much, and what that means in GPUs."""
-    whole, sizes = known.views["whole"], known.rightsizing
+def _small_job_figures(job_history: History) -> dict[str, Any]:
+    """Count jobs that request one GPU or less, those that request too much, and the GPUs that they use."""
+    whole, sizes = job_history.views["whole"], job_history.rightsizing
     small = whole["gpus"] <= 1
     smaller = sizes["profile_needed"] != sizes["profile_requested"]
-    run_s = known.views["rightsized"].filter(small)["run_s"].fill_null(0.0)
-    span_s = max((known.end - known.begin).total_seconds(), 1.0)
-    gpu_model = known.fleet.gpu_model
+    run_s = job_history.views["rightsized"].filter(small)["run_s"].fill_null(0.0)
+    span_s = max((job_history.end - job_history.begin).total_seconds(), 1.0)
+    gpu_model = job_history.fleet.gpu_model
 
-    def gpus(view: str) -> float:
-        profile = known.views[view].filter(small)["profile"]
+    def mean_gpus(view: str) -> float:
+        profile = job_history.views[view].filter(small)["profile"]
         share = {name: gpu_model.gpu_fraction(name) for name in profile.drop_nulls().unique()}
         return float((profile.replace_strict(share, default=0.0) * run_s).sum()) / span_s
 
@@ -199,31 +221,32 @@ def _small_jobs(known: History) -> dict[str, Any]:
         "small_jobs": int(small.sum()),
         "small_jobs_asking_too_much": int((small & smaller).sum()),
         "small_jobs_with_evidence": int((small & (sizes["evidence"] != "request")).sum()),
-    } | {f"small_gpus_{view}": gpus(view) for view in ("whole", "requested", "rightsized")}
+    } | {f"small_gpus_{view}": mean_gpus(view) for view in ("whole", "requested", "rightsized")}
 
 
 def _mean_coverage(choice: pl.DataFrame) -> float | None:
-    """Of the pool's series: the bands that the report draws."""
+    """Mean coverage of the series of the pool, whose bands the report draws; None without any."""
     pool = choice.filter(pl.col("unique_id").str.starts_with("all/"))
     values = pool["coverage_90"].drop_nulls().drop_nans()
     return float(values.mean()) if len(values) else None  # type: ignore[arg-type]
 
 
-ASSUMED = ("pue", "host_factor", "idle_fraction", "active_base_fraction", "active_slope_fraction")
+ASSUMED_KEYS = ("pue", "host_factor", "idle_fraction", "active_base_fraction", "active_slope_fraction")
+"""Parameters of the catalogue that a study assumes."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Provenance:
-    """What a study rests on.
+    """Basis of a study.
 
-    - ``cautions``, ``not_stated``, ``doubts``: Sentences: what to know before trusting a figure, what is left out and
-      why, what speaks against the figures.
+    - ``cautions``, ``not_stated``, ``doubts``: Sentences: what to know before using a figure, figures left out and why,
+      and contradictions in the data.
     - ``gpuplanner``: Version that made the study.
     - ``inputs``: Hash of each input file.
-    - ``trace``: What the inbox kept of where the jobs come from; :attr:`read` is what of it is told.
-    - ``price``, ``power``, ``carbon``, ``pue``: What money, energy and carbon rest on; None where it is not known.
-    - ``ledger_assumptions``: Assumed figures with range and source.
-    - ``policies``: What each way to run a fleet means.
+    - ``trace``: Provenance of the dataset; :attr:`source_facts` reads it.
+    - ``price``, ``power``, ``carbon``, ``pue``: Basis of money, energy and carbon; None where unknown.
+    - ``assumptions``: Assumed parameters with range and source.
+    - ``policies``: Meaning of each policy.
     """
 
     cautions: tuple[str, ...]
@@ -240,85 +263,99 @@ class Provenance:
     policies: Mapping[str, str]
 
     @property
-    def read(self) -> SourceFacts:
-        """Where the jobs come from, and what became of the rows."""
+    def source_facts(self) -> SourceFacts:
+        """Source of the jobs, and counts of read and rejected rows."""
         return SourceFacts.from_provenance(self.trace)
 
 
-def provenance_of(
-    known: History,
-    priced: Money,
-    inputs: Mapping[str, str],
-    cautions: Sequence[str],
-    doubts: Sequence[str],
+def build_provenance(
+    job_history: History, money_totals: Money, inputs: Mapping[str, str], cautions: Sequence[str], doubts: Sequence[str]
 ) -> Provenance:
-    """What a study of some history rests on."""
+    """Collect the basis of a study.
+
+    Parameters
+    ----------
+    job_history : History
+        Jobs and fleet of the window.
+    money_totals : Money
+        Costs, energy and carbon of the window.
+    inputs : mapping of str to str
+        Hash of each input file.
+    cautions, doubts : sequence of str
+        Sentences of the study.
+
+    Returns
+    -------
+    Provenance
+    """
     return Provenance(
-        cautions=(*_cautions(known, priced), *cautions),
-        not_stated=priced.missing,
+        cautions=(*_list_cautions(job_history, money_totals), *cautions),
+        not_stated=money_totals.missing,
         doubts=tuple(doubts),
         gpuplanner=__version__,
         inputs=inputs,
-        trace=known.trace.provenance,
-        price=priced.price,
-        power=priced.power,
-        carbon=priced.carbon,
-        pue=priced.pue,
-        assumptions={name: find_parameter(name) for name in ASSUMED},
+        trace=job_history.trace.provenance,
+        price=money_totals.price,
+        power=money_totals.power,
+        carbon=money_totals.carbon,
+        pue=money_totals.pue,
+        assumptions={name: find_parameter(name) for name in ASSUMED_KEYS},
         policies=MEANINGS,
     )
 
 
-def _cautions(known: History, priced: Money) -> list[str]:
-    """What a reader must know before trusting a figure, in sentences."""
-    texts = ledger_assumptions(known.trace.jobs, known.trace.inventory, start=known.begin, end=known.end)
-    if known.fleet.name is None and len(known.fleet.installed.words) > 1:
-        # The remark says the same of the boards, and what follows from it.
+def _list_cautions(job_history: History, money_totals: Money) -> list[str]:
+    """List what a reader must know before using a figure, as sentences."""
+    trace, fleet = job_history.trace, job_history.fleet
+    texts = ledger_assumptions(trace.jobs, trace.inventory, start=job_history.begin, end=job_history.end)
+    if fleet.name is None and len(fleet.installed.words) > 1:
+        # A remark of the fleet covers several GPU models already.
         texts = [text for text in texts if text != ONE_POOL_ASSUMPTION_TEXT]
-    texts += known.fleet.remarks()
-    texts += [text for text in [known.trace.source_facts.shortened] if text]
-    texts += known.how_played()
-    if known.fleet.in_catalogue:
-        texts += priced.missing
+    texts += fleet.remarks()
+    texts += [text for text in [trace.source_facts.shortened] if text]
+    texts += job_history.how_played()
+    if fleet.in_catalogue:
+        texts += money_totals.missing
     return texts
 
 
-TABLES = "tables"
-"""Folder of the tables in that of a report."""
+TABLES_FOLDER = "tables"
+"""Folder of the tables in the folder of a report."""
 JSON_TABLES = (
     "ledger_buckets", "ledger_tenants", "rightsizing", "scores", "layout_counts", "layout_changes", "costs", "energy",
     "weeks", "quality",
 )  # fmt: skip
-"""Tables small enough to stand in study.json as well."""
+"""Tables that are small enough to be part of study.json as well."""
 OLD_MARK = FolderMark("study.json", '"plan_bound_gpu_hours"', names=("plan.json", "scenario.yaml", "*.parquet"))
 FIRST_MARK = FolderMark("study.json", "gpuplanner study 1", names=OLD_MARK.names)
-MARK = FolderMark("study.json", "gpuplanner study 2", names=OLD_MARK.names, older=(FIRST_MARK, OLD_MARK))
+STUDY_MARK = FolderMark("study.json", "gpuplanner study 2", names=OLD_MARK.names, older=(FIRST_MARK, OLD_MARK))
+"""Marks of the folder of a study, of this version and of earlier ones."""
 
 
 @dataclass(frozen=True, eq=False)
 class Study:
-    """Everything that a report, a workbook or a notebook shows.
+    """All results of an evaluation: source of report, workbook and notebook.
 
     Attributes
     ----------
     scenario : Scenario
-        What was asked.
+        The question.
     headline : Headline
         Figures by name, rounded once; report, workbook and JSON print these.
     findings : tuple of str
-        Three findings in words.
+        Three findings, as sentences.
     tables : mapping of str to polars.DataFrame
         All tables.
     plan, problem : Plan, PlanProblem, or None
-        The planned calendar and what it answers; None where the history is too short to plan from, and then the
+        The plan and the problem that it solves; None where the history is too short to plan from, and then the
         tables of demand, forecast and plan are absent as well.
     plan_choices : tuple of PlanChoice
-        The plan with few sets of layouts, and the one that is free to change; empty where the plan is free already.
+        The few-changes plan and the unrestricted plan; empty where the plan is unrestricted already.
     over_fixed : OverFixed or None
-        What the plan wins over the best fixed layout; None without a plan.
+        Gain of the plan over the best fixed layout; None without a plan.
     comparison : Comparison
-        All ways to run the fleet, and the decision that follows, as ``gpuplanner compare --json`` prints them: the one
-        place that says what is saved. See :func:`gpuplanner.decision.comparison_record.comparison`.
+        The policy comparison and the decision, as ``gpuplanner compare --json`` prints them: the only source of
+        savings. See :func:`gpuplanner.decision.comparison_record.comparison`.
     provenance : Provenance
         Inputs with hashes, versions, assumptions with sources.
     """
@@ -336,22 +373,33 @@ class Study:
 
     @property
     def decision(self) -> Decision:
-        """What to do: every figure of the first screen is read from here."""
+        """The decision: source of every figure of the first screen."""
         return self.comparison.decision
 
     def to_json(self) -> str:
-        """The study as JSON: the same input and seed give the same bytes."""
-        tables = {name: _rows(self.tables[name]) for name in JSON_TABLES if name in self.tables}
+        """Format the study as JSON: the same input and seed give the same bytes."""
+        tables = {name: _json_rows(self.tables[name]) for name in JSON_TABLES if name in self.tables}
         comparison = self.comparison.to_dict()
-        as_they_are = ("scenario", "findings", "plan_choices", "provenance")
-        found = {name: to_plain(getattr(self, name)) for name in as_they_are}
-        found |= {"headline": self.headline.to_dict(), "plan": {"over_fixed": to_plain(self.over_fixed)}}
-        found |= {"decision": comparison["decision"], "comparison": comparison, "tables": tables}
-        return to_json(found)
+        plain_fields = ("scenario", "findings", "plan_choices", "provenance")
+        document = {name: to_plain(getattr(self, name)) for name in plain_fields}
+        document |= {"headline": self.headline.to_dict(), "plan": {"over_fixed": to_plain(self.over_fixed)}}
+        document |= {"decision": comparison["decision"], "comparison": comparison, "tables": tables}
+        return to_json(document)
 
     def save(self, directory: str | Path) -> Path:
-        """Write the study as a folder that :func:`open_study` reads."""
-        with replace_directory(directory, mark=MARK) as folder:
+        """Write the study as a folder that :func:`open_study` reads.
+
+        Parameters
+        ----------
+        directory : str or Path
+            Folder to write; a study in it is replaced.
+
+        Returns
+        -------
+        Path
+            The folder.
+        """
+        with replace_directory(directory, mark=STUDY_MARK) as folder:
             (folder / "study.json").write_text(self.to_json(), encoding="utf-8")
             if self.plan is not None and self.problem is not None:
                 (folder / "plan.json").write_text(plan_to_json(self.plan, self.problem), encoding="utf-8")
@@ -362,7 +410,16 @@ class Study:
 
 
 def open_study(directory: str | Path) -> Study:
-    """Read a folder written by :meth:`Study.save`, or that of a report.
+    """Read a folder written by :meth:`Study.save`, or the folder of a report.
+
+    Parameters
+    ----------
+    directory : str or Path
+        The folder.
+
+    Returns
+    -------
+    Study
 
     Raises
     ------
@@ -375,7 +432,7 @@ def open_study(directory: str | Path) -> Study:
         plan = problem = None
         if values["headline"]["plan_status"] is not None:
             plan, problem = plan_from_json((folder / "plan.json").read_text(encoding="utf-8"))
-        kept_tables = sorted(folder.glob("*.parquet")) or sorted((folder / TABLES).glob("*.parquet"))
+        kept_tables = sorted(folder.glob("*.parquet")) or sorted((folder / TABLES_FOLDER).glob("*.parquet"))
         tables = {path.stem: pl.read_parquet(path) for path in kept_tables}
         return Study(
             scenario=Scenario(**values["scenario"]),
@@ -384,7 +441,7 @@ def open_study(directory: str | Path) -> Study:
             tables=tables,
             plan=plan,
             problem=problem,
-            plan_choices=tuple(from_plain(PlanChoice, one) for one in values["plan_choices"]),
+            plan_choices=tuple(from_plain(PlanChoice, choice) for choice in values["plan_choices"]),
             over_fixed=from_plain(OverFixed, over) if (over := values["plan"]["over_fixed"]) else None,
             comparison=Comparison.from_dict(values["comparison"]),
             provenance=from_plain(Provenance, values["provenance"]),
@@ -397,8 +454,8 @@ def open_study(directory: str | Path) -> Study:
         raise ScenarioError(str(folder), expected, first_error_line(error), "Evaluate again.") from error
 
 
-def _rows(table: pl.DataFrame) -> list[dict[str, Any]]:
-    """Rows that JSON can hold: instants as ISO text, money as text with its cents."""
+def _json_rows(table: pl.DataFrame) -> list[dict[str, Any]]:
+    """Convert a table to rows for JSON: instants as ISO text, money as text with its cents."""
     plain = table.with_columns(
         pl.col(pl.Datetime("us", "UTC")).dt.strftime("%Y-%m-%dT%H:%M:%SZ"),
         pl.col(pl.Date).cast(pl.String),

@@ -1,4 +1,4 @@
-"""From a scenario to a study: checks, data, evaluation, findings."""
+"""Pipeline from a scenario to a study: checks, data, evaluation and findings."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ from gpuplanner.decision.layout_planning import (
 )
 from gpuplanner.decision.policy_comparison import SHORT, WAYS
 from gpuplanner.decision.policy_simulation import any_ran, correction_of, left_out_rows
-from gpuplanner.decision.quota_comparison import is_asked, placement_table, rules_tried
-from gpuplanner.decision.study import Headline, Study, headline_of, open_study, provenance_of
-from gpuplanner.decision.team_fairness import fairness
+from gpuplanner.decision.quota_comparison import compare_placements, compare_stated_rules, states_sharing_rules
+from gpuplanner.decision.study import Headline, Study, build_headline, build_provenance, open_study
+from gpuplanner.decision.team_fairness import assess_fairness
 from gpuplanner.forecast.demand_changes import complete_until
 from gpuplanner.forecast.demand_outlook import OUTLOOK_STAGE_BY_VIEW, expected_gpu_hours, tomorrow
 from gpuplanner.hardware.actuators import find_default_actuator, find_scenario_abilities
@@ -62,61 +62,79 @@ from gpuplanner.usage.requested_demand import pool_demand
 from gpuplanner.usage.rightsizing import requested_and_used
 
 
-def coarse(found: Comparison, known: Scenario, asked: Scenario) -> Comparison:
-    """The answer to another scenario from the comparison that is known of the first, without playing anything.
+def estimate_coarsely(comparison: Comparison, base_scenario: Scenario, scenario: Scenario) -> Comparison:
+    """Estimate the comparison of another scenario from a known comparison, without simulation.
 
-    Limit, share and actuator choose among the settings that were tried on the days tuned on, which more jobs keep on
-    for longer; prices are multiplied. The exact answer may find settings between those tried, and judges on other days:
-    a coarse one has no range.
+    Limit, load and actuator select among the settings that were tried, on the training window; more jobs keep nodes on
+    for longer; prices are scaled. The exact result may find settings in between, and evaluates on other days: a coarse
+    one has no interval.
+
+    Parameters
+    ----------
+    comparison : Comparison
+        Comparison of `base_scenario`.
+    base_scenario : Scenario
+        Scenario that was simulated.
+    scenario : Scenario
+        Scenario to estimate.
+
+    Returns
+    -------
+    Comparison
     """
-    decision = found.decision
-    if found.today is None or decision.action == "none":
-        return found
-    service = [(one.max_added_wait_minutes, one.actuator, one.arrival_scale) for one in (known, asked)]
-    if service[0] != service[1]:
-        found = _chosen(_at_demand(found, asked.arrival_scale / known.arrival_scale), asked)
+    decision = comparison.decision
+    if comparison.today is None or decision.action == "none":
+        return comparison
+    names = ("max_added_wait_minutes", "actuator", "arrival_scale")
+    if any(getattr(base_scenario, name) != getattr(scenario, name) for name in names):
+        load_factor = scenario.arrival_scale / base_scenario.arrival_scale
+        comparison = _choose_within_limit(_scale_to_demand(comparison, load_factor), scenario)
     decision = replace(
-        found.decision, purchase_lead_days=asked.purchase_lead_days,
-        actuator=asked.actuator, confidence=("Coarse, from settings that were tried: the exact answer follows.",),
+        comparison.decision, purchase_lead_days=scenario.purchase_lead_days,
+        actuator=scenario.actuator, confidence=("Coarse, from settings that were tried: the exact answer follows.",),
     )  # fmt: skip
-    return priced(asked, replace(found, decision=decision))
+    return priced(scenario, replace(comparison, decision=decision))
 
 
-def _chosen(found: Comparison, asked: Scenario) -> Comparison:
-    """Of every way that the actuator can perform the cheapest setting within the limit, and of these the cheapest."""
-    assert found.today is not None
-    minutes, before = (asked.max_added_wait_minutes, found.today.gpu_hours_promised or found.today.gpu_hours or 0.0)
-    fleet = history(asked).fleet
-    able = find_scenario_abilities(asked, fleet.gpu_model)
-    rows = tuple(
-        _at(row if row.performable else replace(row, reason=None, performable=True), found, minutes)
-        if row.policy not in WAYS or (why_not := WAYS[row.policy].why_not(able, fleet)) is None
-        else replace(row, meets_target=False, reason=why_not, performable=False)
-        for row in found.policies
-    )
-    held = [row for row in rows if row.meets_target and row.gpu_hours is not None and row.gpu_hours < before]
-    best = min(held, key=lambda row: (row.gpu_hours or 0.0, row.policy), default=None)
+def _choose_within_limit(comparison: Comparison, scenario: Scenario) -> Comparison:
+    """Choose for each policy of the actuator the cheapest setting within the limit, and the cheapest policy."""
+    assert comparison.today is not None
+    minutes = scenario.max_added_wait_minutes
+    before = comparison.today.gpu_hours_promised or comparison.today.gpu_hours or 0.0
+    fleet = history(scenario).fleet
+    abilities = find_scenario_abilities(scenario, fleet.gpu_model)
+    rows = []
+    for row in comparison.policies:
+        reason = WAYS[row.policy].why_not(abilities, fleet) if row.policy in WAYS else None
+        if reason is None:
+            possible = row if row.performable else replace(row, reason=None, performable=True)
+            rows.append(_choose_setting_within(possible, comparison, minutes))
+        else:
+            rows.append(replace(row, meets_target=False, reason=reason, performable=False))
+    fitting = [row for row in rows if row.meets_target and row.gpu_hours is not None and row.gpu_hours < before]
+    best = min(fitting, key=lambda row: (row.gpu_hours or 0.0, row.policy), default=None)
     if best is None or best.gpu_hours is None:
         policy, saving = TODAY, Saving(None, reason=_none_within(minutes))
-        said = f"At {minutes:g} minutes nothing that was tried frees capacity."
+        sentence = f"At {minutes:g} minutes nothing that was tried frees capacity."
     else:
         policy, saving = best.policy, Saving(before - best.gpu_hours)
-        said = (
+        sentence = (
             f"At {minutes:g} minutes about {before - best.gpu_hours:,.0f} GPU-hours per week are freed: "
             f"{SHORT.get(policy, policy)}."
         )
-    decision = replace(found.decision, sentence=said, policy=policy, saving=saving, next_steps=())
-    today = replace(found.today, gpu_hours=before)
-    return replace(found, decision=decision, minutes=minutes, today=today, policies=rows)
+    decision = replace(comparison.decision, sentence=sentence, policy=policy, saving=saving, next_steps=())
+    today = replace(comparison.today, gpu_hours=before)
+    return replace(comparison, decision=decision, minutes=minutes, today=today, policies=tuple(rows))
 
 
-def _at(row: PolicyRow, found: Comparison, minutes: float) -> PolicyRow:
-    """A way by the cheapest of its settings within a limit."""
-    tried = [(one.gpu_hours, one.added_wait_p95_minutes) for one in found.frontier if one.policy == row.policy]
+def _choose_setting_within(row: PolicyRow, comparison: Comparison, minutes: float) -> PolicyRow:
+    """Row of a policy by the cheapest of its settings within a maximum added wait [min]."""
+    points = [point for point in comparison.frontier if point.policy == row.policy]
+    tried = [(point.gpu_hours, point.added_wait_p95_minutes) for point in points]
     if row.gpu_hours_promised is not None and row.added_wait_p95_minutes is not None:
-        # What was cheaper within the limit and was not taken does not hold on single days.
+        # Cheaper settings within the limit that were not chosen miss the limit on single days.
         taken = row.gpu_hours_promised
-        tried = [(hours, added) for hours, added in tried if hours >= taken or added > found.minutes]
+        tried = [(hours, added) for hours, added in tried if hours >= taken or added > comparison.minutes]
         tried.append((taken, row.added_wait_p95_minutes))
     within_it = [point for point in tried if point[1] <= minutes]
     if not within_it:
@@ -126,41 +144,43 @@ def _at(row: PolicyRow, found: Comparison, minutes: float) -> PolicyRow:
 
 
 def _none_within(minutes: float) -> str:
+    """Format the reason that no setting meets a maximum added wait [min]."""
     return f"no setting that was tried adds at most {minutes:g} minutes"
 
 
-def _at_demand(found: Comparison, times: float) -> Comparison:
-    """The settings that were tried as so many times the jobs would keep them on; today's fleet is on whatever comes."""
-    tried = (one for one in found.frontier if one.policy != TODAY)
-    points = tuple(replace(one, gpu_hours=times * one.gpu_hours) for one in tried)
+def _scale_to_demand(comparison: Comparison, load_factor: float) -> Comparison:
+    """Scale the provisioned GPU-hours of settings with the load; today's fleet is provisioned at any load."""
+    tried = (point for point in comparison.frontier if point.policy != TODAY)
+    points = tuple(replace(point, gpu_hours=load_factor * point.gpu_hours) for point in tried)
     rows = tuple(
-        replace(row, gpu_hours_promised=row.gpu_hours_promised and times * row.gpu_hours_promised)
-        for row in found.policies
+        replace(row, gpu_hours_promised=row.gpu_hours_promised and load_factor * row.gpu_hours_promised)
+        for row in comparison.policies
     )
-    return replace(found, frontier=points, policies=rows)
+    return replace(comparison, frontier=points, policies=rows)
 
 
 SLURM, KUBERNETES = "Slurm", "Kubernetes"
-NEEDS = {"slurm": SLURM, "mig-manager": KUBERNETES, "dra": KUBERNETES, "autoscaler": KUBERNETES}
-"""Path → the scheduler that it is a part of; NVML and mig-parted work beside any."""
-SCHEDULERS = {"slurm": SLURM, "mig-manager": KUBERNETES}
-"""Usual actuator of a source → the scheduler that it speaks of."""
-EXPORTS = {SLURM: "sacct", KUBERNETES: "kubectl"}
+SCHEDULER_OF_ACTUATOR = {"slurm": SLURM, "mig-manager": KUBERNETES, "dra": KUBERNETES, "autoscaler": KUBERNETES}
+"""Actuator → the scheduler that it is a part of; NVML and mig-parted work with any."""
+SCHEDULER_OF_USUAL_ACTUATOR = {"slurm": SLURM, "mig-manager": KUBERNETES}
+"""Usual actuator of a source → scheduler of the source."""
+EXPORT_OF_SCHEDULER = {SLURM: "sacct", KUBERNETES: "kubectl"}
 """Scheduler → the export of its jobs in the catalogue."""
 
 
 @dataclass(frozen=True)
-class Beginning:
-    """What data say of themselves.
+class DatasetSummary:
+    """Summary of a dataset before an evaluation.
 
     - ``source``: Source of the list of jobs.
-    - ``jobs``, ``days``, ``teams``: Jobs that can be believed, whole days begun, and who they belong to.
-    - ``left_out_rows``: Rows that cannot be read or believed.
-    - ``left_out_share``: Their share of all rows.
-    - ``zone``: Zone in which the times were read; None: they state their offsets, or their source has one.
-    - ``boards``: Boards that the data name.
-    - ``ownership``: What the inventory says, if it says one thing.
-    - ``nothing``: Why nothing can be played.
+    - ``jobs``, ``days``, ``teams``: Jobs without contradictions, days begun, and teams.
+    - ``left_out_rows``: Rows that are unreadable or contradictory.
+    - ``left_out_share``: Their share of all rows. [0-1]
+    - ``time_zone``: Zone in which the times were read; None: they state their offsets, or their source has one.
+    - ``gpu_models``: GPU models in the data.
+    - ``ownership``: Ownership in the inventory, if it is the same for all GPUs.
+    - ``no_run_reason``: Why nothing can be simulated; None if it can.
+    - ``telemetry``: Share of the telemetry matched to jobs, and why the remaining was not.
     """
 
     source: str
@@ -169,67 +189,67 @@ class Beginning:
     teams: int
     left_out_rows: int
     left_out_share: float
-    zone: str | None
-    boards: tuple[str, ...]
+    time_zone: str | None
+    gpu_models: tuple[str, ...]
     ownership: str | None
-    nothing: str | None
+    no_run_reason: str | None
     telemetry: str | None = None
-    """How much of the telemetry was matched to jobs, and why the rest was not."""
+    """Share of the telemetry matched to jobs, and why the remaining was not."""
 
 
-def beginning(data: str) -> Beginning:
-    """Look into a dataset.
+def summarize_dataset(data: str) -> DatasetSummary:
+    """Summarize a dataset by name or path.
 
     Examples
     --------
-    >>> found = beginning("sample")
-    >>> found.days, found.boards, found.nothing
+    >>> found = summarize_dataset("sample")
+    >>> found.days, found.gpu_models, found.no_run_reason
     (28, ('H100-80GB-SXM5',), None)
     """
-    wanted = ["tenant", "start_time", "end_time", "state", "gpus", "gpu_model", "quarantined"]
-    trace = open_dataset(data_folder(data), columns=wanted)
-    stated = trace.source_facts
-    if "jobs" not in trace.tables and "job_states" in trace.tables:
-        return Beginning(stated.source, 0, 0, 0, 0, 0.0, None, (), None, NEVER_RAN)
-    jobs = drop_quarantined(trace.jobs)
-    inventory = trace.inventory
-    rows = max(stated.rows_in, trace.jobs.height, 1)
-    out = left_out_rows(trace) + trace.jobs.height - jobs.height
+    columns = ["tenant", "start_time", "end_time", "state", "gpus", "gpu_model", "quarantined"]
+    dataset = open_dataset(data_folder(data), columns=columns)
+    source_facts = dataset.source_facts
+    if "jobs" not in dataset.tables and "job_states" in dataset.tables:
+        return DatasetSummary(source_facts.source, 0, 0, 0, 0, 0.0, None, (), None, NEVER_RAN)
+    jobs = drop_quarantined(dataset.jobs)
+    inventory = dataset.inventory
+    rows = max(source_facts.rows_in, dataset.jobs.height, 1)
+    out = left_out_rows(dataset) + dataset.jobs.height - jobs.height
     gpus = jobs.filter(pl.col("gpus") > 0)
-    correction = correction_of(trace)
+    correction = correction_of(dataset)
     nothing = None
     if correction is not None:
         nothing = correction.reason
     elif gpus.is_empty():
-        _require_tracked(trace)
+        _require_tracked_gpus(dataset)
         nothing = NO_GPU
     elif not any_ran(gpus):
         nothing = NEVER_RAN
-    begin, end = stated.span
+    begin, end = source_facts.span
     models = jobs if inventory is None or inventory.is_empty() else inventory
     boards = models["gpu_model"].cast(pl.String).drop_nulls().unique().sort().to_list()
-    return Beginning(
-        source=stated.source,
+    return DatasetSummary(
+        source=source_facts.source,
         jobs=jobs.height,
         days=max(math.ceil((end - begin).total_seconds() / SECONDS_PER_DAY), 1),
         teams=jobs["tenant"].n_unique(),
         left_out_rows=out,
         left_out_share=out / rows,
-        zone=stated.time_zone,
-        boards=tuple(boards),
+        time_zone=source_facts.time_zone,
+        gpu_models=tuple(boards),
         ownership=stated_ownership(inventory),
-        nothing=nothing,
-        telemetry=format_match_summary(trace),
+        no_run_reason=nothing,
+        telemetry=format_match_summary(dataset),
     )
 
 
-def _require_tracked(trace: Dataset) -> None:
-    """Refuse accounting of Slurm in which no job has a GPU, where the node list has some."""
-    inventory = trace.inventory
+def _require_tracked_gpus(dataset: Dataset) -> None:
+    """Reject Slurm accounting in which no job has a GPU, where the node list has some."""
+    inventory = dataset.inventory
     installed = 0 if inventory is None else int(inventory["gpus"].sum() or 0)
-    if trace.source_facts.source != "slurm" or not installed or trace.jobs["gpus"].has_nulls():
+    if dataset.source_facts.source != "slurm" or not installed or dataset.jobs["gpus"].has_nulls():
         return
-    got = f"none in {trace.jobs.height:,} jobs, and {installed} GPUs in the node list"
+    got = f"none in {dataset.jobs.height:,} jobs, and {installed} GPUs in the node list"
     todo = (
         "Accounting does not track GPUs: set AccountingStorageTRES=gres/gpu in slurm.conf, with gres/gpu:TYPE for each "
         "type, and restart slurmctld. Past jobs stay without: export again when jobs have run since."
@@ -237,40 +257,62 @@ def _require_tracked(trace: Dataset) -> None:
     raise TraceFormatError("slurm: AllocTRES", "gres/gpu of jobs", got, todo)
 
 
-def usual_actuator(folder: Path) -> str:
-    """Who changes the fleet that a dataset speaks of, unless somebody says otherwise."""
+def read_usual_actuator(folder: Path) -> str:
+    """Read the source of a dataset, and return the usual actuator of that source."""
     return find_default_actuator(read_metadata(folder).source_facts.source)
 
 
-def actuator_for(source: str, asked: str | None) -> str:
-    """The actuator that was asked for, if the source can have it; else the usual one.
+def resolve_actuator(source: str, requested_actuator: str | None) -> str:
+    """Return the requested actuator, if the source supports it; else the usual one.
+
+    Parameters
+    ----------
+    source : str
+        Source of the jobs.
+    requested_actuator : str or None
+        Actuator that the user requested.
+
+    Raises
+    ------
+    ScenarioError
+        If the actuator is part of another scheduler.
 
     Examples
     --------
-    >>> actuator_for("slurm", None), actuator_for("kubernetes", "nvidia-smi")
+    >>> resolve_actuator("slurm", None), resolve_actuator("kubernetes", "nvidia-smi")
     ('slurm', 'nvidia-smi')
-    >>> actuator_for("kubernetes", "slurm")
+    >>> resolve_actuator("kubernetes", "slurm")
     Traceback (most recent call last):
         ...
     gpuplanner.core.errors.ScenarioError: actuator slurm: expected an actuator that Kubernetes has: mig-manager, ...
     """
-    if asked is None:
+    if requested_actuator is None:
         return find_default_actuator(source)
-    there = SCHEDULERS.get(actuators_by_source().get(source, ""))
-    needs = NEEDS.get(asked)
-    if there is not None and needs is not None and needs != there:
-        known = ("mig-manager", "mig-parted", "nvidia-smi", "dra", "autoscaler", "slurm")
-        fitting = [name for name in known if NEEDS.get(name) in (None, there)]
-        expected = f"an actuator that {there} has: {', '.join(fitting)}"
-        got = f"jobs of {there} ({source}), and {asked} is a part of {needs}"
+    scheduler = SCHEDULER_OF_USUAL_ACTUATOR.get(actuators_by_source().get(source, ""))
+    needed_scheduler = SCHEDULER_OF_ACTUATOR.get(requested_actuator)
+    if scheduler is not None and needed_scheduler is not None and needed_scheduler != scheduler:
+        actuators = ("mig-manager", "mig-parted", "nvidia-smi", "dra", "autoscaler", "slurm")
+        fitting = [name for name in actuators if SCHEDULER_OF_ACTUATOR.get(name) in (None, scheduler)]
+        expected = f"an actuator that {scheduler} has: {', '.join(fitting)}"
+        got = f"jobs of {scheduler} ({source}), and {requested_actuator} is a part of {needed_scheduler}"
         todo = f"Leave --actuator out: it is {find_default_actuator(source)} then."
-        raise ScenarioError(f"actuator {asked}", expected, got, todo)
-    return asked
+        raise ScenarioError(f"actuator {requested_actuator}", expected, got, todo)
+    return requested_actuator
 
 
-def nothing_known(scenario: Scenario, reason: str, source: str) -> Comparison:
-    """The answer where nothing can be played, with the command that writes what is missing."""
-    export = export_command(EXPORTS[SCHEDULERS.get(find_default_actuator(source), SLURM)])
+def build_empty_comparison(scenario: Scenario, reason: str, source: str) -> Comparison:
+    """Build the comparison where nothing can be simulated, with the command that writes what is missing.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        Data and limits.
+    reason : str
+        Why nothing can be simulated.
+    source : str
+        Source of the jobs.
+    """
+    export = export_command(EXPORT_OF_SCHEDULER[SCHEDULER_OF_USUAL_ACTUATOR.get(find_default_actuator(source), SLURM)])
     command = f"{export} && gpuplanner start {export.rpartition(' ')[2]}"
     has_data = (data_folder(scenario.data) / DATASET_MARK.file).is_file()
     correction = correction_of(scenario.data) if has_data else None
@@ -280,16 +322,27 @@ def nothing_known(scenario: Scenario, reason: str, source: str) -> Comparison:
     return Comparison(decision, scenario.wait_percentile, scenario.max_added_wait_minutes)
 
 
-TOLD = 0.0005
-"""Share below which a part is left out, as it would be printed as 0.0 %."""
+MIN_SHOWN_SHARE = 0.0005
+"""Shares below this are left out: they would be printed as 0.0 %."""
 
 
-def findings(headline: Headline, tables: Mapping[str, pl.DataFrame], decision: Decision) -> list[str]:
-    """Say the three findings that a planner should take away; each states its own uncertainty."""
-    return [_where_time_went(headline, tables), _who_asks_too_much(headline), decision.sentence]
+def list_findings(headline: Headline, tables: Mapping[str, pl.DataFrame], decision: Decision) -> list[str]:
+    """Format the three findings that a planner should remember; each states its uncertainty.
+
+    Parameters
+    ----------
+    headline : Headline
+        Figures of the study.
+    tables : mapping of str to polars.DataFrame
+        ``ledger_buckets`` and ``ledger_tenants``.
+    decision : Decision
+        The decision.
+    """
+    return [_describe_gpu_hours(headline, tables), _describe_small_jobs(headline), decision.sentence]
 
 
-def _where_time_went(headline: Headline, tables: Mapping[str, pl.DataFrame]) -> str:
+def _describe_gpu_hours(headline: Headline, tables: Mapping[str, pl.DataFrame]) -> str:
+    """Describe how many of the installed GPU-hours were allocated, idle or unallocated."""
     buckets = {row["bucket"]: row for row in tables["ledger_buckets"].iter_rows(named=True)}
     total = sum(row["gpu_hours"] or 0.0 for row in buckets.values())
     share = {name: row["share"] or 0.0 for name, row in buckets.items()}
@@ -308,12 +361,13 @@ def _where_time_went(headline: Headline, tables: Mapping[str, pl.DataFrame]) -> 
               "idle_pending": "idle, though enough in number for a waiting job", "reserved": "reserved",
               "reconfiguring": "reconfiguring", "down": "down"}  # fmt: skip
     shares = ((share.get(name, 0.0), words) for name, words in causes.items())
-    parts = [f"{percent_text(part, '.1f')} {words}" for part, words in shares if part >= TOLD]
+    parts = [f"{percent_text(part, '.1f')} {words}" for part, words in shares if part >= MIN_SHOWN_SHARE]
     return f"{text}. Not allocated: {', '.join(parts)}." if parts else f"{text}."
 
 
-def _who_asks_too_much(headline: Headline) -> str:
-    small, more = headline.small_jobs, headline.small_jobs_asking_too_much
+def _describe_small_jobs(headline: Headline) -> str:
+    """Describe how many jobs that request one GPU or less request more than they need."""
+    small, many = headline.small_jobs, headline.small_jobs_asking_too_much
     if small == 0:
         return "No job requests one GPU or less, so rightsizing and MIG save nothing here."
     if not headline.board_has_mig:
@@ -329,7 +383,7 @@ def _who_asks_too_much(headline: Headline) -> str:
             "requests are unchanged, and the saving of rightsizing is not known."
         )
     return (
-        f"{more:,} of {small:,} jobs that request one GPU or less ({percent_text(more / small)}) request more than "
+        f"{many:,} of {small:,} jobs that request one GPU or less ({percent_text(many / small)}) request more than "
         f"they need; {evidence:,} have a measurement of their own or of their class. On average all {small:,} fill "
         f"{headline.small_gpus_whole:.0f} GPUs if each holds a full GPU, and on recommended profiles the slices of "
         f"{headline.small_gpus_rightsized:.0f}. Peaks and packing need more: the GPUs of each week below, and those "
@@ -337,55 +391,53 @@ def _who_asks_too_much(headline: Headline) -> str:
     )
 
 
-FULL = 1.001
-"""Held over installed GPU-hours from which they cannot both be right; below it, rounding of instants."""
+MAX_ALLOCATED_RATIO = 1.001
+"""Allocated over installed GPU-hours above which one of them must be wrong; up to it, instants were rounded."""
 
 
-def doubts(known: History, booked: pl.DataFrame, found: Comparison) -> list[str]:
-    """Say what speaks against the figures of a study, most serious first."""
-    return [*_more_than_there_is(known, booked), *_thin_record(known), *_longer(found)]
+def list_doubts(job_history: History, ledger: pl.DataFrame, comparison: Comparison) -> list[str]:
+    """List contradictions in the data of a study, the most serious first."""
+    return [*_doubt_capacity(job_history, ledger), *_doubt_completeness(job_history), *_doubt_waits(comparison)]
 
 
-def _more_than_there_is(known: History, booked: pl.DataFrame) -> Iterator[str]:
-    """Jobs cannot hold more GPU time than is installed, nor one of them more GPUs."""
-    installed, gpus = float(booked["gpu_hours"].sum()), known.fleet.installed.gpus
-    begin = pl.max_horizontal("start_time", pl.lit(known.begin))
-    end = pl.min_horizontal(pl.col("end_time").fill_null(pl.lit(known.end)), pl.lit(known.end))
+def _doubt_capacity(job_history: History, ledger: pl.DataFrame) -> Iterator[str]:
+    """Report jobs that were allocated more GPU-hours, or request more GPUs, than are installed."""
+    fleet, installed = job_history.fleet, float(ledger["gpu_hours"].sum())
+    gpus = fleet.installed.gpus
+    begin = pl.max_horizontal("start_time", pl.lit(job_history.begin))
+    end = pl.min_horizontal(pl.col("end_time").fill_null(pl.lit(job_history.end)), pl.lit(job_history.end))
     inside = (end - begin).dt.total_microseconds().clip(0) / 3.6e9
-    # Of a job that never began nothing was held: without the filter its missing start would read as the beginning.
-    began = known.trace.jobs.filter(pl.col("start_time").is_not_null())
-    held = float(began.select((inside * pl.col("gpus")).sum()).item() or 0.0)
-    if held > FULL * installed:
+    # Without this filter a missing start would count as the begin of the window.
+    began = job_history.trace.jobs.filter(pl.col("start_time").is_not_null())
+    used = float(began.select((inside * pl.col("gpus")).sum()).item() or 0.0)
+    if used > MAX_ALLOCATED_RATIO * installed:
         yield (
-            f"Jobs were allocated {held:,.0f} GPU-hours, but {gpus:,} GPUs give {installed:,.0f}. The fleet is larger, "
+            f"Jobs were allocated {used:,.0f} GPU-hours, but {gpus:,} GPUs give {installed:,.0f}. The fleet is larger, "
             "or jobs share GPUs: import the nodes, or set nodes and gpus_per_node in the scenario."
         )
-    largest = max(known.jobs["gpus"].to_list(), default=0)
-    if largest > known.fleet.gpus:
-        yield (
-            f"A job requests {largest:,.0f} GPUs of a fleet of {known.fleet.gpus:,}: it can never start, under any "
-            "policy."
-        )
+    largest = max(job_history.jobs["gpus"].to_list(), default=0)
+    if largest > fleet.gpus:
+        yield f"A job requests {largest:,.0f} GPUs of a fleet of {fleet.gpus:,}: it can never start, under any policy."
 
 
-def _thin_record(known: History) -> Iterator[str]:
-    """A record that holds only jobs that ended lacks those that had not; energy rests on measured activity."""
-    whole = complete_until(known.trace.jobs.filter(~has_unknown_end()), end_of(known.trace))
-    # Nothing that is planned rests on hours: a record may thin out a day before its end.
-    if whole < known.plan_start - timedelta(days=1):
+def _doubt_completeness(job_history: History) -> Iterator[str]:
+    """Report a record of ended jobs only, which lacks running ones, and a record without telemetry."""
+    whole = complete_until(job_history.trace.jobs.filter(~has_unknown_end()), end_of(job_history.trace))
+    # Plans do not depend on single hours: a record may be incomplete on its last day.
+    if whole < job_history.plan_start - timedelta(days=1):
         yield (
             f"The record holds only jobs that ended: after {whole:%Y-%m-%d %H:%M} UTC more than a tenth of the "
             "demand is missing from it, so plans from it are too small. Choose a month that ends before."
         )
-    if known.jobs["sm_activity"].null_count() == known.jobs.height:
+    if job_history.jobs["sm_activity"].null_count() == job_history.jobs.height:
         yield (
             "No telemetry: utilization is not reported, and energy counts allocated GPUs as fully busy, an upper bound."
         )
 
 
-def _longer(found: Comparison) -> Iterator[str]:
-    """Within the target, and yet far later than today: the reader is told."""
-    today, best = found.today, found.row(found.winner)
+def _doubt_waits(comparison: Comparison) -> Iterator[str]:
+    """Report a recommended policy within the limit whose mean added wait is far above today's."""
+    today, best = comparison.today, comparison.row(comparison.winner)
     if today is None or best is None or best.policy == TODAY:
         return
     before, after = today.added_wait_mean_minutes, best.added_wait_mean_minutes
@@ -397,7 +449,7 @@ def _longer(found: Comparison) -> Iterator[str]:
 
 
 def check_options(scenario: Scenario) -> None:
-    """Refuse a scenario that cannot be evaluated whatever the data hold; all faults are named at once.
+    """Reject a scenario that no data could serve; all errors are reported at once.
 
     Examples
     --------
@@ -408,7 +460,7 @@ def check_options(scenario: Scenario) -> None:
     """
     faults = []
     grid = partial(interval_ticks, scenario.interval_hours, source="scenario")
-    for check in (partial(find_carbon_factor, scenario.carbon_region), partial(_currency, scenario), grid):
+    for check in (partial(find_carbon_factor, scenario.carbon_region), partial(_check_currency, scenario), grid):
         try:
             check()
         except GpuPlannerError as error:
@@ -417,8 +469,8 @@ def check_options(scenario: Scenario) -> None:
         raise ScenarioError(" ".join(faults))
 
 
-def _currency(scenario: Scenario) -> None:
-    """Without a price of one's own nothing is converted; whose board it is may not be known yet."""
+def _check_currency(scenario: Scenario) -> None:
+    """Reject a currency without list prices, where the scenario states no price; the GPU model may be unknown yet."""
     if scenario.price_usd_per_gpu_hour > 0:
         return
     if scenario.gpu_model and has_list_price(scenario.gpu_model):
@@ -430,21 +482,21 @@ def _currency(scenario: Scenario) -> None:
         raise ScenarioError("currency", expected, scenario.currency, todo)
 
 
-MISMATCH = 1.5
-"""Past weeks and forecast may differ in GPU-hours by this factor before the reader is warned."""
+MAX_DEMAND_RATIO = 1.5
+"""Ratio of past and forecast GPU-hours from which a warning is shown."""
 
 
 def evaluate(scenario: Scenario, *, cache: bool = True) -> Study:
-    """Walk from data to decision: ledger, demand, forecast, plans, simulation, money.
+    """Evaluate a scenario from data to decision: ledger, demand, forecast, plan, simulation, cost.
 
     Parameters
     ----------
     scenario : Scenario
         What to plan, on what data.
     cache : bool
-        Keep the study on disk by its content (scenario, input files, code) and give it back when it is asked
-        for again, in the folder :func:`~gpuplanner.core.stage_cache.cache_folder`. Forecasts are kept there in any
-        case, by the demand that they were made from.
+        Store the study on disk by its content (scenario, input files, code) in the folder
+        :func:`~gpuplanner.core.stage_cache.cache_folder`, and return the stored study when it is evaluated again.
+        Forecasts are stored there in any case, by the demand that they were made from.
 
     Returns
     -------
@@ -459,68 +511,71 @@ def evaluate(scenario: Scenario, *, cache: bool = True) -> Study:
     require_scenario(scenario)
     check_options(scenario)
     inputs = input_hashes(scenario.data, *(getattr(scenario, name) for name in FILE_FIELDS))
-    place = cache_folder() / content_key(scenario, inputs)
-    if cache and (place / "study.json").exists():
-        return open_study(place)
-    study = _walk(scenario, inputs)
+    folder = cache_folder() / content_key(scenario, inputs)
+    if cache and (folder / "study.json").exists():
+        return open_study(folder)
+    study = _evaluate_stages(scenario, inputs)
     if cache:
-        study.save(place)
+        study.save(folder)
     return study
 
 
-def _walk(scenario: Scenario, inputs: Mapping[str, str]) -> Study:
-    """What happened, what to do with the fleet, and, where the past is long enough, a plan."""
-    known, priced, found = history(scenario), money(scenario), compared(scenario)
+def _evaluate_stages(scenario: Scenario, inputs: Mapping[str, str]) -> Study:
+    """Run all stages: past, decision, and, where the history is long enough, forecast and plan."""
+    job_history, money_totals, comparison = history(scenario), money(scenario), compared(scenario)
     reason = explain_short_history(scenario)
     planned = None if reason else planned_calendar(scenario)
     plan, problem = (None, None) if planned is None else (planned.plan, planned.problem)
-    tables = _past_tables(scenario, known, priced) | _compared_tables(found) | fairness(scenario).to_tables()
-    ahead = None
-    if reason is None and is_asked(scenario):
-        tables |= rules_tried(scenario).to_tables()
+    tables = _past_tables(scenario, job_history, money_totals) | _compared_tables(comparison)
+    tables |= assess_fairness(scenario).to_tables()
+    tomorrow_demand = None
+    if reason is None and states_sharing_rules(scenario):
+        tables |= compare_stated_rules(scenario).to_tables()
     if reason is None and scenario.gang_slowdowns is not None:
-        tables["placements"] = placement_table(scenario)
+        tables["placements"] = compare_placements(scenario)
     if reason is None and planned is not None:
         tables |= _planned_tables(scenario, planned)
-        ahead, cautions = tomorrow(scenario), _mismatch(scenario, found)
-        if planned.problem.nodes is None and known.fleet.can_be_cut:
+        tomorrow_demand, cautions = tomorrow(scenario), _describe_demand_mismatch(scenario, comparison)
+        if planned.problem.nodes is None and job_history.fleet.can_be_cut:
             cautions.append(f"No files for operators are written: the nodes of the plan have no names. {NAME_THEM}")
     else:
         cautions = [f"No forecast and no plan was made: {reason}. What happened stands by itself."]
-    doubted = doubts(known, tables["ledger_buckets"], found)
-    headline = headline_of(known, priced, found.decision, tables, plan, ahead)
+    doubted = list_doubts(job_history, tables["ledger_buckets"], comparison)
+    headline = build_headline(job_history, money_totals, comparison.decision, tables, plan, tomorrow_demand)
     return Study(
         scenario=scenario,
         headline=headline,
-        findings=tuple(findings(headline, tables, found.decision)),
+        findings=tuple(list_findings(headline, tables, comparison.decision)),
         tables=tables,
         plan=plan,
         problem=problem,
         plan_choices=() if reason else plan_choices(scenario),
         over_fixed=None if reason else plan_over_fixed(scenario),
-        comparison=found,
-        provenance=provenance_of(known, priced, inputs, cautions, doubted),
+        comparison=comparison,
+        provenance=build_provenance(job_history, money_totals, inputs, cautions, doubted),
     )
 
 
-def _past_tables(scenario: Scenario, known: History, priced: Money) -> dict[str, pl.DataFrame]:
-    booked = scenario_ledger(scenario)
+def _past_tables(scenario: Scenario, job_history: History, money_totals: Money) -> dict[str, pl.DataFrame]:
+    """Collect the tables of the observation window."""
+    ledger = scenario_ledger(scenario)
     return {
-        "quality": known.trace.quality,
-        "ledger": booked,
-        "ledger_buckets": hours_by_bucket(booked),
-        "ledger_tenants": hours_by_tenant(booked),
-        "rightsizing": rightsizing_table(known.jobs, known.rightsizing),
-        "sharing": recommend_sharing(requested_and_used(known.jobs, samples=known.trace.samples)),
-        "costs": priced.costs,
-        "energy": priced.states,
+        "quality": job_history.trace.quality,
+        "ledger": ledger,
+        "ledger_buckets": hours_by_bucket(ledger),
+        "ledger_tenants": hours_by_tenant(ledger),
+        "rightsizing": rightsizing_table(job_history.jobs, job_history.rightsizing),
+        "sharing": recommend_sharing(requested_and_used(job_history.jobs, samples=job_history.trace.samples)),
+        "costs": money_totals.costs,
+        "energy": money_totals.states,
         "weeks": weeks(scenario),
         "use": scenario_use(scenario),
-        "ended": allocated_by_state(known.trace.jobs, start=known.begin, end=known.end),
+        "ended": allocated_by_state(job_history.trace.jobs, start=job_history.begin, end=job_history.end),
     }
 
 
 def _planned_tables(scenario: Scenario, planned: Planned) -> dict[str, pl.DataFrame]:
+    """Collect the tables of demand, forecast and plan."""
     outlook = OUTLOOK_STAGE_BY_VIEW["rightsized"](scenario)
     return {
         "demand": pl.concat([pool_demand(outlook.demand), outlook.demand]),
@@ -533,30 +588,33 @@ def _planned_tables(scenario: Scenario, planned: Planned) -> dict[str, pl.DataFr
     }
 
 
-def _compared_tables(found: Comparison) -> dict[str, pl.DataFrame]:
-    if not found.rows:
+def _compared_tables(comparison: Comparison) -> dict[str, pl.DataFrame]:
+    """Collect the tables of the policy comparison; none where it has no rows."""
+    if not comparison.rows:
         return {}
-    return {"policies": policy_table(found), "waits": service_table(found), "wait_curve": curve_table(found)}
+    tables = {"policies": policy_table(comparison), "waits": service_table(comparison)}
+    return tables | {"wait_curve": curve_table(comparison)}
 
 
 def _layout_counts(planned: Planned) -> pl.DataFrame:
+    """Count GPUs by interval and layout of a plan."""
     plan = planned.plan
     rows = [
-        (time, layout, int(plan.counts[slot, place]))
+        (time, layout, int(plan.counts[slot, layout_index]))
         for slot, time in enumerate(planned.problem.slot_times[:-1])
-        for place, layout in enumerate(plan.layouts)
+        for layout_index, layout in enumerate(plan.layouts)
     ]
     schema: dict[str, Any] = {"slot_start": pl.Datetime("us", "UTC"), "layout": pl.String, "gpus": pl.Int64}
     return pl.DataFrame(rows, schema=schema, orient="row")
 
 
-def _mismatch(scenario: Scenario, compared: Comparison) -> list[str]:
-    """Whether what the forecast expects and what policies were judged on are far apart."""
-    if compared.today is None or compared.today.busy_gpu_hours is None:
+def _describe_demand_mismatch(scenario: Scenario, comparison: Comparison) -> list[str]:
+    """Warn where the forecast demand and that of the evaluation window are far apart."""
+    if comparison.today is None or comparison.today.busy_gpu_hours is None:
         return []
     span = scenario.horizon_intervals * scenario.interval_hours / HOURS_PER_WEEK
-    expected, judged = expected_gpu_hours(scenario) / span, compared.today.busy_gpu_hours
-    if 1 / MISMATCH <= (judged + 1) / (expected + 1) <= MISMATCH:
+    expected, judged = expected_gpu_hours(scenario) / span, comparison.today.busy_gpu_hours
+    if 1 / MAX_DEMAND_RATIO <= (judged + 1) / (expected + 1) <= MAX_DEMAND_RATIO:
         return []
     return [
         f"The forecast expects {expected:,.0f} GPU-hours of work a week, the evaluation window has "

@@ -1,4 +1,4 @@
-"""What teams were entitled to and allocated, and how much later jobs ended for sharing."""
+"""Fair share of teams: GPU-hours entitled to and allocated, and the slowdown of jobs by sharing."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ from gpuplanner.core.stage_cache import stage
 from gpuplanner.core.units import SECONDS_PER_HOUR, count_text, percent_text
 from gpuplanner.decision.explained_waits import WORDS
 from gpuplanner.decision.policy_comparison import opened
-from gpuplanner.decision.requests import Asked
-from gpuplanner.decision.sharing_rules import SharingRules, entitled_gpus, quota_share, rules_of
+from gpuplanner.decision.requests import JobReplayInputs
+from gpuplanner.decision.sharing_rules import SharingRules, entitled_gpus, quota_share, read_sharing_rules
 from gpuplanner.decision.wait_causes import CAUSES, INSUFFICIENT
 from gpuplanner.simulator.simulated_fleet import NodeFleet, NodeRequests
 from gpuplanner.simulator.simulation_run import simulate_requests
+from gpuplanner.simulator.simulation_state import QUOTA_UNITS_PER_GPU
 from gpuplanner.usage.fair_share import (
     NO_TENANT_LABEL,
     Claims,
@@ -39,15 +40,15 @@ Schedule = Callable[[pl.DataFrame, int], pl.DataFrame]
 
 
 def isolated_outcomes(jobs: pl.DataFrame, entitled: Mapping[str, float], run: Schedule) -> pl.DataFrame:
-    """Run the jobs of every tenant alone on what it is entitled to.
+    """Run the jobs of every tenant alone on its entitled GPUs.
 
-    A job that asks for more than the tenant's share runs on the whole share and takes longer in proportion
-    (limits too), as perfect scaling has it. Shares are rounded down to whole GPUs, but never below one.
+    A job that requests more than the tenant's share runs on the full share and takes longer in proportion (limits too),
+    as perfect scaling has it. Shares are rounded down to full GPUs, but never below one.
 
     Parameters
     ----------
     jobs : polars.DataFrame
-        As jobs are simulated: ``tenant, gpus, run_s`` and more.
+        Jobs to simulate: ``tenant, gpus, run_s`` and more.
     entitled : mapping of str to float
         GPUs of each tenant; 1/n of the cluster in the definition of Themis.
     run : callable
@@ -84,18 +85,18 @@ def isolated_outcomes(jobs: pl.DataFrame, entitled: Mapping[str, float], run: Sc
     parts = []
     for tenant in tenants:
         gpus = max(1, math.floor(entitled[tenant] + 1e-9))
-        longer = (pl.col("gpus") / gpus).clip(lower_bound=1.0)
+        slowdown = (pl.col("gpus") / gpus).clip(lower_bound=1.0)
         times = [name for name in ("run_s", "limit_s") if name in jobs.columns]
-        asked = pl.col("gpus").clip(upper_bound=gpus)
-        parts.append(run(jobs.filter(tenant=tenant).with_columns(pl.col(times) * longer, asked), gpus))
+        capped_gpus = pl.col("gpus").clip(upper_bound=gpus)
+        parts.append(run(jobs.filter(tenant=tenant).with_columns(pl.col(times) * slowdown, capped_gpus), gpus))
     return pl.concat(parts)
 
 
 def finish_time_fairness(shared: pl.DataFrame, isolated: pl.DataFrame) -> pl.DataFrame:
     """Compare completion times in the shared cluster with those of every tenant alone.
 
-    ``rho = T_shared / T_isolated``, with T from submission to end: 1 is what sharing promises; above it, the
-    tenant would have been better off with its own share.
+    ``rho = T_shared / T_isolated``, with T from submission to end: 1 is what sharing promises; above it, the tenant
+    would have been better off with its own share.
 
     Parameters
     ----------
@@ -115,23 +116,23 @@ def finish_time_fairness(shared: pl.DataFrame, isolated: pl.DataFrame) -> pl.Dat
 
     Examples
     --------
-    >>> shared = pl.DataFrame({"job_id": ["a", "b"], "tenant": "x", "jct_s": [60.0, 90.0]})
-    >>> finish_time_fairness(shared, shared.with_columns(jct_s=60.0))["rho"].to_list()
+    >>> assess_shares = pl.DataFrame({"job_id": ["a", "b"], "tenant": "x", "jct_s": [60.0, 90.0]})
+    >>> finish_time_fairness(assess_shares, assess_shares.with_columns(jct_s=60.0))["rho"].to_list()
     [1.0, 1.5]
     """
     if sorted(shared["job_id"]) != sorted(isolated["job_id"]):
         expected, todo = "the same jobs shared and alone", "Run both on the same jobs."
         got = f"{shared.height} and {isolated.height} jobs, not all the same"
         raise SchemaError("finish-time fairness", expected, got, todo)
-    together = shared.select("job_id", "tenant", shared_jct_s="jct_s")
-    alone = isolated.select("job_id", isolated_jct_s="jct_s")
-    both = together.join(alone, on="job_id", how="left", maintain_order="left")
+    shared_times = shared.select("job_id", "tenant", shared_jct_s="jct_s")
+    isolated_times = isolated.select("job_id", isolated_jct_s="jct_s")
+    both = shared_times.join(isolated_times, on="job_id", how="left", maintain_order="left")
     rho = pl.col("shared_jct_s") / pl.col("isolated_jct_s")
     return both.with_columns(rho=pl.when(pl.col("isolated_jct_s") > 0).then(rho))
 
 
 def slowdown_by_tenant(fairness: pl.DataFrame) -> pl.DataFrame:
-    """Mean, worst and late jobs of every tenant.
+    """Summarize the slowdown of each tenant: mean, p95, maximum and share of slower jobs.
 
     Parameters
     ----------
@@ -141,8 +142,8 @@ def slowdown_by_tenant(fairness: pl.DataFrame) -> pl.DataFrame:
     Returns
     -------
     polars.DataFrame
-        ``tenant``, ``jobs`` with one, ``mean_slowdown``, ``p95_slowdown``, ``max_slowdown`` and ``slower_share``, the
-        share of them with rho above 1, sorted by tenant.
+        ``tenant``, ``jobs`` with a slowdown, ``mean_slowdown``, ``p95_slowdown``, ``max_slowdown`` and
+        ``slower_share``, the share of them with rho above 1, sorted by tenant.
 
     Examples
     --------
@@ -152,43 +153,44 @@ def slowdown_by_tenant(fairness: pl.DataFrame) -> pl.DataFrame:
     rho = pl.col("rho")
     p95, late = rho.quantile(0.95, "linear"), (rho > 1).mean()
     tenants = fairness.drop_nulls("rho").group_by("tenant")
-    found = tenants.agg(
+    slowdowns = tenants.agg(
         jobs=pl.len(), mean_slowdown=rho.mean(), p95_slowdown=p95, max_slowdown=rho.max(), slower_share=late
     )
-    return found.sort("tenant")
+    return slowdowns.sort("tenant")
 
 
-UNITS = 5040
-"""Parts of a GPU in which quotas are counted: divisible by every share of a board that the catalogue has."""
-NO_TEAM = "(no team)"
-NEXT_STEPS = {
+UNNAMED_TEAM = "(no team)"
+"""Team of jobs without one."""
+NEXT_STEP_BY_CAUSE = {
     "fragmented": "Platform team: fill nodes one by one; team: fewer GPUs per node.",
     "wrong_layout": "Partition GPUs into the instances that jobs request.",
     "queued_behind": "State time limits near the run times, so that backfill starts jobs, or raise the priority.",
     "limits": "Raise the limit of the team, or of its account, partition or QOS.",
     "unexplained": "Add what the record lacks: all jobs of these nodes, and limits of accounts, partitions and QOS.",
 }
-"""What a team can do by the largest cause of its waits; too few GPUs depend on quotas as well."""
-TINY_GPU_HOURS = 0.05
-TINY_SHARE = 0.01
-"""Share of a team's allocated GPU-hours below which a shortfall or a wait calls for nothing."""
-_FACTS = ("basis", "rules", "notes", "mean_slowdown", "max_slowdown", "jain_fair_share_received", "jain_slowdown")
+"""Next step of a team by the largest cause of its waits; for insufficient capacity it depends on quotas as well."""
+MIN_SHORTFALL_GPU_HOURS = 0.05
+"""Shortfalls up to this count as none [GPU h]."""
+MIN_SHORTFALL_SHARE = 0.01
+"""Share of a team's allocated GPU-hours below which a shortfall or a wait needs no action. [0-1]"""
+_FACT_FIELDS = ("basis", "rules", "notes", "mean_slowdown", "max_slowdown", "jain_fair_share_received", "jain_slowdown")
+"""Fields of :class:`Fairness` that are not tables."""
 
 
 @dataclass(frozen=True, eq=False)
 class Fairness:
     """How a fleet was shared.
 
-    - ``basis``: What starts and ends are from.
-    - ``rules``: Quotas that count, and where they are from.
-    - ``notes``: What had to be done about them.
-    - ``teams``: A row a team: what it was due, got, lent, borrowed and is owed in GPU-hours; its satisfaction (got of
-      due); hours in which it starved; how its jobs ended against its own share alone (rho); hours of waiting by
-      cause, as of the wait model, and in GPU-hours; ``why`` its jobs waited and its ``next_step``.
-    - ``borrowed``: :func:`gpuplanner.usage.fair_share`.
-    - ``shares``: :func:`gpuplanner.usage.fair_share.shares_over_time`.
+    - ``basis``: Source of starts and ends.
+    - ``rules``: Quotas, and their source.
+    - ``notes``: Notes on the quotas.
+    - ``teams``: A row a team: GPU-hours entitled to, allocated, lent, borrowed and short; share of its fair share that
+      it received; hours in which it starved; slowdown of its jobs against a dedicated share (rho); hours of waiting by
+      cause, and in GPU-hours; ``why`` its jobs waited and its ``next_step``.
+    - ``borrowed``: Pairs of lender and borrower, from :mod:`gpuplanner.usage.fair_share`.
+    - ``shares``: Shares over time, from :func:`gpuplanner.usage.fair_share.shares_over_time`.
     - ``mean_slowdown``, ``max_slowdown``: Over all jobs.
-    - ``jain_fair_share_received``, ``jain_slowdown``: Jain's index of the teams' satisfaction, and of 1 / mean rho.
+    - ``jain_fair_share_received``, ``jain_slowdown``: Jain's index of the received fair shares, and of 1 / mean rho.
     """
 
     basis: str
@@ -203,43 +205,44 @@ class Fairness:
     jain_slowdown: float | None
 
     @property
-    def sentence(self) -> str:
+    def shortfall_sentence(self) -> str:
         """The finding in one sentence."""
-        least = pl.max_horizontal(pl.lit(TINY_GPU_HOURS), TINY_SHARE * pl.col("allocated_gpu_hours"))
-        owed = self.teams.filter(pl.col("shortfall_gpu_hours") > least)
+        least = MIN_SHORTFALL_SHARE * pl.col("allocated_gpu_hours")
+        threshold = pl.max_horizontal(pl.lit(MIN_SHORTFALL_GPU_HOURS), least)
+        behind = self.teams.filter(pl.col("shortfall_gpu_hours") > threshold)
         lent = float(self.teams["lent_gpu_hours"].sum())
-        if owed.is_empty():
+        if behind.is_empty():
             return (
                 f"All {self.teams.height} teams received their fair share; they lent {lent:,.0f} unused GPU-hours to "
                 "others."
             )
-        were = "was" if owed.height == 1 else "were"
-        worst = owed.sort("shortfall_gpu_hours", "tenant", descending=[True, False]).row(0, named=True)
+        were = "was" if behind.height == 1 else "were"
+        worst = behind.sort("shortfall_gpu_hours", "tenant", descending=[True, False]).row(0, named=True)
         short, allocated = (float(self.teams[f"{name}_gpu_hours"].sum()) for name in ("shortfall", "allocated"))
         return (
-            f"{owed.height} of {self.teams.height} teams {were} short of their fair share by over 1 % of their use: "
+            f"{behind.height} of {self.teams.height} teams {were} short of their fair share by over 1 % of their use: "
             f"{short:,.0f} GPU-hours short ({percent_text(short / allocated)} of allocated), {worst['tenant']} most, "
             f"with {worst['shortfall_gpu_hours']:,.0f}."
         )
 
     @property
     def _facts(self) -> dict[str, Any]:
-        """What is no table, as plain values."""
-        return {name: to_plain(getattr(self, name)) for name in _FACTS}
+        """Fields that are not tables, as plain values."""
+        return {name: to_plain(getattr(self, name)) for name in _FACT_FIELDS}
 
     def to_dict(self) -> dict[str, Any]:
-        """The object of ``--json``; shares over time are left to the page."""
+        """Return the object of ``--json``, without the shares over time."""
         rows = {"teams": self.teams.to_dicts(), "borrowed": self.borrowed.to_dicts()}
-        return {"sentence": self.sentence} | self._facts | rows
+        return {"sentence": self.shortfall_sentence} | self._facts | rows
 
     def to_tables(self) -> dict[str, pl.DataFrame]:
-        """Everything as tables that a study keeps."""
+        """Return everything as tables that a study stores."""
         tables = {"teams": self.teams, "team_borrowing": self.borrowed, "team_shares": self.shares}
         return tables | {"team_facts": pl.DataFrame({"facts": [json.dumps(self._facts)]})}
 
     @classmethod
     def of_tables(cls, tables: Mapping[str, pl.DataFrame]) -> Self | None:
-        """The inverse of :meth:`to_tables`; None where a study has no such tables."""
+        """Restore the object from the tables of a study; None where the study has none."""
         if "team_facts" not in tables:
             return None
         facts = json.loads(tables["team_facts"]["facts"][0])
@@ -249,30 +252,30 @@ class Fairness:
 
 
 @stage
-def fairness(scenario: Scenario) -> Fairness:
-    """Account for what every team was due and got in the recent past, as it was seen.
+def assess_fairness(scenario: Scenario) -> Fairness:
+    """Account for the GPU-hours that every team was entitled to and received in the recent past.
 
-    Where the source does not say when jobs started, they are played on today's fleet from when they came.
+    Where the source has no starts, they are simulated on today's fleet from the arrivals.
     """
-    known, asked, arena, _ = opened(scenario)
-    rules = rules_of(scenario, known)
-    start, end, basis = asked.start_s, asked.end_s, "observed starts"
+    job_history, inputs, arena, _ = opened(scenario)
+    rules = read_sharing_rules(scenario, job_history)
+    start, end, basis = inputs.start_s, inputs.end_s, "observed starts"
     seconds = arena.waits.seconds * arena.waits.judged[:, None]
-    if asked.starts_assumed:
-        requests = asked.granted
-        start = simulate_requests(requests, asked.fleet, queue=scenario.queue).start_s
+    if inputs.starts_assumed:
+        requests = inputs.requests
+        start = simulate_requests(requests, inputs.fleet, queue=scenario.queue).start_s
         end, basis = start + requests.run_s, "starts simulated on today's fleet: the source has none"
-        seconds = seconds_until(asked, start)
-    return shared(asked, rules, start, end, waits_by_team(asked, seconds), basis, scenario.queue)
+        seconds = wait_seconds_until(inputs, start)
+    return assess_shares(inputs, rules, start, end, sum_waits_by_team(inputs, seconds), basis, scenario.queue)
 
 
-def teams_of(asked: Asked) -> pl.Series:
-    """The team of each job."""
-    return asked.jobs["tenant"].fill_null(NO_TEAM).cast(pl.String)
+def team_of_jobs(inputs: JobReplayInputs) -> pl.Series:
+    """Return the team of each job."""
+    return inputs.jobs["tenant"].fill_null(UNNAMED_TEAM).cast(pl.String)
 
 
-def shared(
-    asked: Asked,
+def assess_shares(
+    inputs: JobReplayInputs,
     rules: SharingRules,
     start_s: NDArray[np.float64],
     end_s: NDArray[np.float64],
@@ -280,87 +283,123 @@ def shared(
     basis: str,
     queue: str,
 ) -> Fairness:
-    """Account for jobs that held their GPUs from a start to an end; NaN: not while it was observed."""
-    team, requests = teams_of(asked), asked.granted
+    """Account for entitled and received GPU-hours of jobs with given starts and ends.
+
+    Parameters
+    ----------
+    inputs : JobReplayInputs
+        Jobs and fleet.
+    rules : SharingRules
+        Quotas and weights.
+    start_s, end_s : array of float, shape (n_jobs,)
+        Start and end of each job [s]; NaN: not within the record.
+    waits : polars.DataFrame
+        Waits by team, from :func:`sum_waits_by_team`.
+    basis : str
+        Source of starts and ends.
+    queue : str
+        Queue rule of the isolated runs.
+
+    Returns
+    -------
+    Fairness
+    """
+    team, requests = team_of_jobs(inputs), inputs.requests
     # A slice counts against a quota as the larger of its shares of compute and memory.
-    parts = [1.0, *(quota_share(asked.gpu_model, name) for name in asked.fleet.profiles[1:])]
-    units = np.round(UNITS * np.array(parts)).astype(np.int64)[requests.profile] * requests.total
-    entitled, notes = entitled_gpus(rules, team, float(asked.nodes.total))
+    parts = [1.0, *(quota_share(inputs.gpu_model, name) for name in inputs.fleet.profiles[1:])]
+    units = np.round(QUOTA_UNITS_PER_GPU * np.array(parts)).astype(np.int64)[requests.profile] * requests.total
+    entitled, notes = entitled_gpus(rules, team, float(inputs.nodes.total))
     job_id = pl.int_range(len(team), eager=True).cast(pl.String)
     began, ended = (pl.Series(times_s).fill_nan(None) for times_s in (start_s, end_s))
     frame = pl.DataFrame({"job_id": job_id, "tenant": team, "start_s": began, "end_s": ended, "gpus": units})
     ready_s = np.where(start_s < 0, start_s, requests.ready_s)
     frame = frame.with_columns(ready_s=ready_s, run_s=requests.run_s, limit_s=requests.limit_s)
-    seen = asked.seen_s
-    begun = pl.col("start_s").fill_null(seen)
-    end = pl.col("end_s").fill_null(pl.max_horizontal(begun, pl.lit(seen)))
+    observed_s = inputs.observed_s
+    begun = pl.col("start_s").fill_null(observed_s)
+    end = pl.col("end_s").fill_null(pl.max_horizontal(begun, pl.lit(observed_s)))
     jobs = frame.select("tenant", submit_s="ready_s", start_s=begun, end_s=end, wanted="gpus", held="gpus")
-    claimed = Claims(jobs, UNITS, (0.0, seen))
-    rho = _rho(frame, {name: gpus * UNITS for name, gpus in entitled.items()}, queue)
-    late, pairs = slowdown_by_tenant(rho), borrowed_hours(claimed, entitled)
-    lent = pl.DataFrame(lent_hours(claimed, entitled), schema=["tenant", "lent_gpu_hours"], orient="row")
-    counts = frame.group_by("tenant").agg(jobs=pl.len())
+    claims = Claims(jobs, QUOTA_UNITS_PER_GPU, (0.0, observed_s))
+    rho = _slowdown_of_jobs(frame, {name: gpus * QUOTA_UNITS_PER_GPU for name, gpus in entitled.items()}, queue)
+    slowdowns, borrowing = slowdown_by_tenant(rho), borrowed_hours(claims, entitled)
+    lent = pl.DataFrame(lent_hours(claims, entitled), schema=["tenant", "lent_gpu_hours"], orient="row")
+    job_counts = frame.group_by("tenant").agg(jobs=pl.len())
     names = {"deficit_gpu_hours": "shortfall_gpu_hours", "above_gpu_hours": "borrowed_gpu_hours"}
-    teams = tenant_accounts(claimed, entitled).rename(names)
-    for table in (lent, counts, late.drop("jobs"), waits):
+    teams = tenant_accounts(claims, entitled).rename(names)
+    for table in (lent, job_counts, slowdowns.drop("jobs"), waits):
         teams = teams.join(table, on="tenant", how="left", maintain_order="left")
     teams = teams.with_columns(pl.col("jobs", "lent_gpu_hours", "^waited_.*$").fill_null(0))
     quotas = any(one.gpus is not None for one in rules.teams)
-    said = [why_it_waited(row, pairs, quotas=quotas) for row in teams.iter_rows(named=True)]
-    reasons = pl.DataFrame(said, schema={"why": pl.String, "next_step": pl.String}, orient="row")
-    teams = teams.hstack(reasons).select(*_FIRST, pl.exclude(_FIRST))
+    explanations = [explain_team_waits(row, borrowing, quotas=quotas) for row in teams.iter_rows(named=True)]
+    reasons = pl.DataFrame(explanations, schema={"why": pl.String, "next_step": pl.String}, orient="row")
+    teams = teams.hstack(reasons).select(*_FIRST_COLUMNS, pl.exclude(_FIRST_COLUMNS))
     mean_slowdown, max_slowdown = rho.select(mean=pl.col("rho").mean(), max=pl.col("rho").max()).row(0)
     return Fairness(
-        basis=basis, rules=rules, notes=notes, teams=teams, borrowed=pairs,
-        # Shares of teams are shown in at most 120 slots.
-        shares=shares_over_time(claimed, slot_s=max(seen / 120, SECONDS_PER_HOUR)),
+        basis=basis, rules=rules, notes=notes, teams=teams, borrowed=borrowing,
+        # Shares of teams are shown in at most 120 intervals.
+        shares=shares_over_time(claims, slot_s=max(observed_s / 120, SECONDS_PER_HOUR)),
         mean_slowdown=mean_slowdown, max_slowdown=max_slowdown,
         jain_fair_share_received=jain_index(teams["fair_share_received"].drop_nulls().to_numpy()),
-        jain_slowdown=jain_index(1 / late["mean_slowdown"].to_numpy()),
+        jain_slowdown=jain_index(1 / slowdowns["mean_slowdown"].to_numpy()),
     )  # fmt: skip
 
 
-_FIRST = (
+_FIRST_COLUMNS = (
     "tenant", "jobs", "entitled_gpus", "allocated_gpu_hours", "due_gpu_hours", "lent_gpu_hours", "borrowed_gpu_hours",
     "shortfall_gpu_hours", "fair_share_received", "starved_hours",
 )  # fmt: skip
+"""First columns of the table of teams."""
 
 
-def _rho(frame: pl.DataFrame, entitled: dict[str, float], queue: str) -> pl.DataFrame:
-    """Time from eligibility to end against that of the team's jobs alone on its share, one pool without fragments."""
+def _slowdown_of_jobs(frame: pl.DataFrame, entitled: dict[str, float], queue: str) -> pl.DataFrame:
+    """Compute the slowdown of each job against its team's jobs alone on the team's share, as one pool.
+
+    Parameters
+    ----------
+    frame : polars.DataFrame
+        Jobs with ``ready_s, start_s, end_s, run_s, limit_s`` [s] and ``gpus`` in quota units.
+    entitled : dict of str to float
+        Quota units of each team.
+    queue : str
+        Queue rule.
+
+    Returns
+    -------
+    polars.DataFrame
+        From :func:`finish_time_fairness`.
+    """
     tenants = [name for name, units in entitled.items() if units > 0]
-    promised = frame.filter(pl.col("tenant").is_in(tenants), pl.col("start_s").is_not_null())
+    entitled_jobs = frame.filter(pl.col("tenant").is_in(tenants), pl.col("start_s").is_not_null())
 
-    def alone(mine: pl.DataFrame, units: int) -> pl.DataFrame:
-        submit, run, limit = (mine[name].to_numpy() for name in ("ready_s", "run_s", "limit_s"))
-        profile, gpus = np.zeros(mine.height, np.int64), mine["gpus"].to_numpy()
-        asked = NodeRequests(submit, submit, run, limit, profile, gpus, np.ones(mine.height, np.int64))
-        end = simulate_requests(asked, NodeFleet.of_full_gpus([units]), queue=queue).start_s + run
-        return mine.select("job_id", "tenant", jct_s=pl.Series(end - submit))
+    def run_isolated(tenant_jobs: pl.DataFrame, units: int) -> pl.DataFrame:
+        submit, run, limit = (tenant_jobs[name].to_numpy() for name in ("ready_s", "run_s", "limit_s"))
+        profile, gpus = np.zeros(tenant_jobs.height, np.int64), tenant_jobs["gpus"].to_numpy()
+        requests = NodeRequests(submit, submit, run, limit, profile, gpus, np.ones(tenant_jobs.height, np.int64))
+        end = simulate_requests(requests, NodeFleet.of_full_gpus([units]), queue=queue).start_s + run
+        return tenant_jobs.select("job_id", "tenant", jct_s=pl.Series(end - submit))
 
-    if promised.is_empty():
+    if entitled_jobs.is_empty():
         return pl.DataFrame(schema={"job_id": pl.String, "tenant": pl.String, "rho": pl.Float64})
-    together = promised.select("job_id", "tenant", jct_s=pl.col("end_s") - pl.col("ready_s"))
-    return finish_time_fairness(together, isolated_outcomes(promised, entitled, alone))
+    shared_times = entitled_jobs.select("job_id", "tenant", jct_s=pl.col("end_s") - pl.col("ready_s"))
+    return finish_time_fairness(shared_times, isolated_outcomes(entitled_jobs, entitled, run_isolated))
 
 
-def seconds_until(asked: Asked, start_s: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Seconds by cause that jobs wait until a start that is simulated: too few GPUs were free, shape (n_jobs, 6)."""
-    until = np.where(np.isnan(start_s), asked.seen_s, start_s)
+def wait_seconds_until(inputs: JobReplayInputs, start_s: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Seconds that jobs wait until simulated starts, all by insufficient capacity, shape (n_jobs, n_causes) [s]."""
+    until = np.where(np.isnan(start_s), inputs.observed_s, start_s)
     seconds = np.zeros((len(until), len(CAUSES)))
-    seconds[:, INSUFFICIENT] = np.clip(until - np.maximum(asked.granted.ready_s, 0.0), 0.0, None)
+    seconds[:, INSUFFICIENT] = np.clip(until - np.maximum(inputs.requests.ready_s, 0.0), 0.0, None)
     return seconds
 
 
-def waits_by_team(asked: Asked, seconds: NDArray[np.float64]) -> pl.DataFrame:
+def sum_waits_by_team(inputs: JobReplayInputs, seconds: NDArray[np.float64]) -> pl.DataFrame:
     """Sum the waits of each team's jobs by cause.
 
     Parameters
     ----------
-    asked : Asked
+    inputs : JobReplayInputs
         The jobs.
     seconds : array of float, shape (n_jobs, n_causes)
-        What each waited, by cause [s].
+        Wait of each job, by cause [s].
 
     Returns
     -------
@@ -370,22 +409,34 @@ def waits_by_team(asked: Asked, seconds: NDArray[np.float64]) -> pl.DataFrame:
     """
     hours = seconds / SECONDS_PER_HOUR
     waited = {f"waited_{cause}_hours": hours[:, i] for i, cause in enumerate(CAUSES)}
-    waited["waited_gpu_hours"] = asked.gpus() * hours.sum(axis=1)
-    tenants, tenant_of_job = np.unique(np.asarray(teams_of(asked), dtype=str), return_inverse=True)
-    # In the order of the jobs: a group-by on several threads adds in an order of its own, and last digits differ.
+    waited["waited_gpu_hours"] = inputs.gpus_by_job() * hours.sum(axis=1)
+    tenants, tenant_of_job = np.unique(np.asarray(team_of_jobs(inputs), dtype=str), return_inverse=True)
+    # Summed in the order of the jobs: a multi-threaded group-by would vary in the last digits.
     sums = {name: np.bincount(tenant_of_job, values, len(tenants)) for name, values in waited.items()}
     return pl.DataFrame({"tenant": tenants.tolist(), **sums}, schema_overrides={"tenant": pl.String})
 
 
-def why_it_waited(row: dict[str, Any], pairs: pl.DataFrame, *, quotas: bool = True) -> tuple[str, str]:
-    """Why the jobs of a team waited, in the words of the wait model, and what the team can do about it.
+def explain_team_waits(row: dict[str, Any], pairs: pl.DataFrame, *, quotas: bool = True) -> tuple[str, str]:
+    """Explain why the jobs of a team waited, and what the team can do about it.
+
+    Parameters
+    ----------
+    row : dict
+        Row of the table ``teams``.
+    pairs : polars.DataFrame
+        Pairs of lender and borrower with GPU-hours.
+
+    Returns
+    -------
+    tuple of str
+        Reason and next step.
 
     Without ``quotas`` no step changes one: first they have to be set.
 
     Examples
     --------
     >>> row = {f"waited_{cause}_hours": 0.0 for cause in CAUSES} | {"waited_limits_hours": 8.0}
-    >>> why_it_waited(row, pl.DataFrame())[0]
+    >>> explain_team_waits(row, pl.DataFrame())[0]
     'Its jobs waited 8 hours, 100 % of it limits of teams.'
     """
     waited = {name: row[f"waited_{name}_hours"] for name in CAUSES}
@@ -394,25 +445,25 @@ def why_it_waited(row: dict[str, Any], pairs: pl.DataFrame, *, quotas: bool = Tr
         return "Its jobs did not wait.", "Nothing to do."
     hours = count_text(round(total), "hour") if total >= 1 else "less than an hour"
     why = f"Its jobs waited {hours}, {percent_text(waited[cause] / total)} of it {WORDS[cause]}."
-    if cause in NEXT_STEPS:
-        return why, NEXT_STEPS[cause]
+    if cause in NEXT_STEP_BY_CAUSE:
+        return why, NEXT_STEP_BY_CAUSE[cause]
 
-    owed, allocated = row["shortfall_gpu_hours"], row["allocated_gpu_hours"]
+    shortfall, allocated = row["shortfall_gpu_hours"], row["allocated_gpu_hours"]
     if not row["entitled_gpus"] > 0:
         return f"{why} It has no quota.", "Give it a quota."
-    if max(owed, row["waited_gpu_hours"]) < TINY_SHARE * allocated:
+    if max(shortfall, row["waited_gpu_hours"]) < MIN_SHORTFALL_SHARE * allocated:
         return f"{why} That is less than 1 % of its GPU-hours.", "Nothing to do."
-    # A team that waited for more, and was owed less than a tenth of it, is not helped by what others borrow.
-    if owed > max(TINY_GPU_HOURS, 0.1 * row["waited_gpu_hours"]):
-        mine = pairs.filter(pl.col("lender") == row["tenant"])
-        mine = mine.sort("gpu_hours", "borrower", descending=[True, False])
-        others = mine.filter(pl.col("borrower") != NO_TENANT_LABEL)
-        idle = float(mine.filter(borrower=NO_TENANT_LABEL)["gpu_hours"].sum())
-        above = float(others["gpu_hours"].sum())
+    # Reclaiming borrowed GPUs helps only if the shortfall is above a tenth of the waiting.
+    if shortfall > max(MIN_SHORTFALL_GPU_HOURS, 0.1 * row["waited_gpu_hours"]):
+        lent_rows = pairs.filter(pl.col("lender") == row["tenant"])
+        lent_rows = lent_rows.sort("gpu_hours", "borrower", descending=[True, False])
+        lent_to_teams = lent_rows.filter(pl.col("borrower") != NO_TENANT_LABEL)
+        idle = float(lent_rows.filter(borrower=NO_TENANT_LABEL)["gpu_hours"].sum())
+        above = float(lent_to_teams["gpu_hours"].sum())
         parts = [f"{idle:,.1f} while GPUs were idle"] if idle else []
-        if others.height:
-            most = f"{others['borrower'][0]}, {others['gpu_hours'][0]:,.1f}"
-            parts.append(f"{above:,.1f} while other teams were above their fair share (most: {most})")
+        if lent_to_teams.height:
+            largest_text = f"{lent_to_teams['borrower'][0]}, {lent_to_teams['gpu_hours'][0]:,.1f}"
+            parts.append(f"{above:,.1f} while other teams were above their fair share (most: {largest_text})")
         step = (
             "With quotas, allow reclaim from borrowers (preemption), or limit borrowing."
             if quotas
@@ -420,7 +471,7 @@ def why_it_waited(row: dict[str, Any], pairs: pl.DataFrame, *, quotas: bool = Tr
         )
         if above < 2 * idle:
             step = "GPUs were idle in much of this time: reduce fragmentation first."
-        return f"{why} Its shortfall was {owed:,.1f} GPU-hours: {', '.join(parts)}.", step
-    short = f"Its shortfall was only {owed:,.1f} GPU-hours."
-    received = "It received its fair share." if owed <= TINY_GPU_HOURS else short
+        return f"{why} Its shortfall was {shortfall:,.1f} GPU-hours: {', '.join(parts)}.", step
+    short = f"Its shortfall was only {shortfall:,.1f} GPU-hours."
+    received = "It received its fair share." if shortfall <= MIN_SHORTFALL_GPU_HOURS else short
     return f"{why} {received}", "Set or raise its quota, at the cost of others, or add GPUs." if quotas else "Add GPUs."

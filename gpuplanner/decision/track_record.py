@@ -1,4 +1,4 @@
-"""What earlier months forecast and promised, and what came of it."""
+"""Track record: forecasts and promised savings of earlier months, and their outcomes."""
 
 from __future__ import annotations
 
@@ -30,51 +30,54 @@ from gpuplanner.usage.job_history import history
 from gpuplanner.usage.period_accounts import scenario_ledger as gpu_time
 from gpuplanner.usage.requested_demand import ALL_TENANTS_POOL_NAME, demand_series, pool_demand
 
-KEY = ["unique_id", "cutoff", "ds"]
+LEDGER_KEY = ["unique_id", "cutoff", "ds"]
+"""Columns that identify a row of the forecast ledger."""
 _TIMES = dict.fromkeys(("cutoff", "ds"), pl.Datetime("us", "UTC"))
 _FIGURES = dict.fromkeys(("q05", "q50", "q95", "planned", "last_value", "price", "y"), pl.Float64())
-SCHEMA = pl.Schema({"unique_id": pl.String(), **_TIMES, "model": pl.String(), **_FIGURES})
-"""``planned`` is the demand at the scenario's quantile, ``last_value`` what the naive forecast says, ``price`` that of
-a unit short in units planned, and ``y`` what came: null until a later report has seen the slot."""
+LEDGER_SCHEMA = pl.Schema({"unique_id": pl.String(), **_TIMES, "model": pl.String(), **_FIGURES})
+"""Columns of the forecast ledger. ``planned`` is the demand at the scenario's quantile, ``last_value`` the naive
+forecast, ``price`` the cost of a missing unit over that of a planned one, and ``y`` the observed demand: null until
+a later report covers the interval."""
 
 
 def read_ledger(path: str | Path) -> pl.DataFrame:
-    """Open a ledger of forecasts; one that does not exist is empty."""
-    place = Path(path)
-    if not place.exists():
-        return pl.DataFrame(schema=SCHEMA)
+    """Read a ledger of forecasts; a missing file is an empty ledger."""
+    ledger_path = Path(path)
+    if not ledger_path.exists():
+        return pl.DataFrame(schema=LEDGER_SCHEMA)
     try:
-        return pl.read_parquet(place).select(list(SCHEMA)).cast(SCHEMA)
+        return pl.read_parquet(ledger_path).select(list(LEDGER_SCHEMA)).cast(LEDGER_SCHEMA)
     except (OSError, pl.exceptions.PolarsError) as error:
-        expected = f"a ledger of forecasts with {', '.join(SCHEMA)}"
-        raise ScenarioError(str(place), expected, first_error_line(error), "Name another file.") from None
+        expected = f"a ledger of forecasts with {', '.join(LEDGER_SCHEMA)}"
+        raise ScenarioError(str(ledger_path), expected, first_error_line(error), "Name another file.") from None
 
 
-def remember(ledger: pl.DataFrame, study: Study) -> pl.DataFrame:
-    """Write down what a study forecasts for the pool, and what came of what was forecast before.
+def update_forecast_ledger(ledger: pl.DataFrame, study: Study) -> pl.DataFrame:
+    """Add the forecasts of a study for the pool to a ledger, and the observed demand to earlier forecasts.
 
-    What was once said of a slot stands: a study of the same month changes nothing of it.
+    Forecasts in the ledger never change: a study of the same month adds nothing.
     """
     if study.plan is None:
         return ledger
     of_pool = pl.col("unique_id").str.starts_with(f"{ALL_TENANTS_POOL_NAME}/")
     past = study.tables["demand"].filter(of_pool)
-    last = past.sort("ds").group_by("unique_id").agg(last_value=pl.col("y").last())
+    last_values = past.sort("ds").group_by("unique_id").agg(last_value=pl.col("y").last())
     forecast = study.tables["forecast"].filter(of_pool)
     planned = at_quantile(forecast, study.scenario.quantile).rename({"y": "planned"})
-    new = forecast.join(planned, on=["unique_id", "ds"]).join(last, on="unique_id")
-    new = new.with_columns(price=pl.lit(DEFAULT_UNMET_DEMAND_PRICE), y=pl.lit(None)).select(list(SCHEMA)).cast(SCHEMA)
-    came = pl.concat([_before(past, ledger, study), past.select("unique_id", "ds", came="y")])
-    times = pl.lit(came["ds"])
-    seen = pl.col("ds").is_between(times.min(), times.max())  # what nobody wanted has no row there
-    rows = pl.concat([ledger, new]).unique(KEY, keep="first", maintain_order=True)
-    rows = rows.join(came, on=["unique_id", "ds"], how="left")
-    outcome = pl.coalesce("y", "came", pl.when(seen).then(0.0))
-    return rows.with_columns(y=outcome).select(list(SCHEMA)).sort(KEY)
+    new_rows = forecast.join(planned, on=["unique_id", "ds"]).join(last_values, on="unique_id")
+    new_rows = new_rows.with_columns(price=pl.lit(DEFAULT_UNMET_DEMAND_PRICE), y=pl.lit(None))
+    new_rows = new_rows.select(list(LEDGER_SCHEMA)).cast(LEDGER_SCHEMA)
+    observed_demand = pl.concat([_earlier_demand(past, ledger, study), past.select("unique_id", "ds", came="y")])
+    times = pl.lit(observed_demand["ds"])
+    is_covered = pl.col("ds").is_between(times.min(), times.max())  # profiles without demand have no row
+    rows = pl.concat([ledger, new_rows]).unique(LEDGER_KEY, keep="first", maintain_order=True)
+    rows = rows.join(observed_demand, on=["unique_id", "ds"], how="left")
+    outcome = pl.coalesce("y", "came", pl.when(is_covered).then(0.0))
+    return rows.with_columns(y=outcome).select(list(LEDGER_SCHEMA)).sort(LEDGER_KEY)
 
 
-def _before(past: pl.DataFrame, ledger: pl.DataFrame, study: Study) -> pl.DataFrame:
-    """What came in slots of the ledger that lie before the recent past of a study: months differ in length."""
+def _earlier_demand(past: pl.DataFrame, ledger: pl.DataFrame, study: Study) -> pl.DataFrame:
+    """Compute the observed demand of ledger intervals before the recent past of a study: months differ in length."""
     missing = ledger.filter(pl.col("y").is_null())["ds"].sort()
     if missing.is_empty() or past.is_empty() or missing[0] >= (begin := past["ds"].sort()[0]):
         return past.select("unique_id", "ds", came="y").clear()
@@ -83,21 +86,21 @@ def _before(past: pl.DataFrame, ledger: pl.DataFrame, study: Study) -> pl.DataFr
     return pool_demand(earlier).select("unique_id", "ds", came="y")
 
 
-def record_of(ledger: pl.DataFrame) -> pl.DataFrame:
-    """How good each past forecast was, by its cutoff, over the slots that have come since.
+def score_forecasts(ledger: pl.DataFrame) -> pl.DataFrame:
+    """Score past forecasts by cutoff, over the intervals observed since.
 
     Examples
     --------
-    >>> record_of(pl.DataFrame(schema=SCHEMA)).height
+    >>> score_forecasts(pl.DataFrame(schema=LEDGER_SCHEMA)).height
     0
     """
-    known = ledger.filter(pl.col("y").is_not_null())
+    observed = ledger.filter(pl.col("y").is_not_null())
 
     def cost(plan: str) -> pl.Expr:
         short = (pl.col("y") - pl.col(plan)).clip(lower_bound=0.0)
         return (pl.col(plan) + pl.col("price") * short).sum() / pl.col("y").sum()
 
-    found = known.group_by("cutoff").agg(
+    scores = observed.group_by("cutoff").agg(
         slots=pl.col("ds").n_unique(),
         mae=(pl.col("y") - pl.col("q50")).abs().mean(),
         naive_mae=(pl.col("y") - pl.col("last_value")).abs().mean(),
@@ -105,13 +108,30 @@ def record_of(ledger: pl.DataFrame) -> pl.DataFrame:
         cost=cost("planned"),
         naive_cost=cost("last_value"),
     )
-    return found.sort("cutoff")
+    return scores.sort("cutoff")
 
 
-def errors_in_money(ledger: pl.DataFrame, scenario: Scenario, gpu_model: GpuModel, per_gpu_hour: float) -> pl.DataFrame:
-    """GPU-hours that were planned too many and too few, by cutoff, and what they cost beyond perfect sight.
+def price_forecast_errors(
+    ledger: pl.DataFrame, scenario: Scenario, gpu_model: GpuModel, per_gpu_hour: float
+) -> pl.DataFrame:
+    """Sum the GPU-hours planned above and below demand by cutoff, and their cost over perfect foresight.
 
-    An hour too few costs ``price`` planned ones, of which sight would have paid one as well.
+    Parameters
+    ----------
+    ledger : polars.DataFrame
+        Ledger of forecasts.
+    scenario : Scenario
+        Length of an interval.
+    gpu_model : GpuModel
+        GPU model of the profiles.
+    per_gpu_hour : float
+        Price of a GPU-hour.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``cutoff, over_gpu_hours, short_gpu_hours, cost``; a missing hour costs ``price`` planned ones, of which perfect
+        foresight pays one as well.
     """
     share = {profile.name: gpu_model.gpu_fraction(profile.name) for profile in gpu_model.profiles}
     name = pl.col("unique_id").str.split("/").list.last()
@@ -119,22 +139,32 @@ def errors_in_money(ledger: pl.DataFrame, scenario: Scenario, gpu_model: GpuMode
     missed = (pl.col("planned") - pl.col("y")) * hours
     over, short = missed.clip(lower_bound=0.0), (-missed).clip(lower_bound=0.0)
     cost = (over + (pl.col("price") - 1) * short) * per_gpu_hour
-    found = ledger.filter(pl.col("y").is_not_null()).group_by("cutoff")
-    return found.agg(over_gpu_hours=over.sum(), short_gpu_hours=short.sum(), cost=cost.sum()).sort("cutoff")
+    by_cutoff = ledger.filter(pl.col("y").is_not_null()).group_by("cutoff")
+    return by_cutoff.agg(over_gpu_hours=over.sum(), short_gpu_hours=short.sum(), cost=cost.sum()).sort("cutoff")
 
 
-FORMAT = "gpuplanner savings 2"
-ENDING = ".savings.json"
-SIZES = {1: "1 GPU or less", 4: "2-4 GPUs", 8: "5-8 GPUs"}
-LARGER = "more GPUs"
-HELD, RESTED = "fewer GPUs allocated", "GPUs powered down"
-"""Levers that a month's data can tell apart: GPUs that are no longer there, and hours in which GPUs were off."""
-REASONS = ("demand", "service", "not_carried_out")
+SAVINGS_FORMAT = "gpuplanner savings 2"
+"""Version of the savings ledger."""
+SAVINGS_SUFFIX = ".savings.json"
+"""Suffix of the file of a savings ledger."""
+SIZE_NAMES = {1: "1 GPU or less", 4: "2-4 GPUs", 8: "5-8 GPUs"}
+"""Most GPUs of a job size → its name."""
+LARGEST_SIZE_NAME = "more GPUs"
+"""Name of the job size above."""
+FEWER_GPUS_SOURCE, POWERED_DOWN_SOURCE = "fewer GPUs allocated", "GPUs powered down"
+"""Savings sources that the data of a month distinguish: removed GPUs, and hours in which GPUs were powered down."""
+SAVING_STEPS = ("demand", "service", "not_carried_out")
+"""Steps from the promised to the realised saving."""
 
 
 @dataclass(frozen=True)
-class ClassWait:
-    """Jobs of one size that began in a month, and the wait from submission that the quantile of them had [min]."""
+class SizeWait:
+    """Waits of the jobs of one size that began in a month.
+
+    - ``size``: Job size.
+    - ``jobs``: Number of jobs.
+    - ``minutes``: Quantile of their waits from submission [min].
+    """
 
     size: str
     jobs: int
@@ -142,20 +172,21 @@ class ClassWait:
 
 
 @dataclass(frozen=True)
-class MonthSeen:
-    """What the data of a month say, GPU-hours a week: the baseline of its own promise, the outcome of the one before.
+class ObservedMonth:
+    """Observed figures of a month in GPU-hours a week: the baseline of its own promise, the outcome of the earlier one.
 
-    - ``begin``, ``end``: Instants of what was observed.
-    - ``gpus``, ``installed_gpu_hours``: Installed GPUs, their mean, and their hours.
-    - ``down_gpu_hours``, ``rest_gpu_hours``: Hours out of service, and those of them that are rest: beyond the first
-      month's, once a plan lets GPUs rest. An outage is no saving.
-    - ``busy_gpu_hours``: Hours that jobs held.
-    - ``waits``: How long jobs waited, by size.
-    - ``late_gpu_hours``, ``later_gpu_hours``: GPU-hours that jobs waited longer than the month's own limits allow, and
-      longer than those of the month before in the ledger; a limit is a size's wait and the minutes of the target.
-    - ``value_per_gpu_hour``, ``kwh_per_gpu_hour``: What an hour less is worth to who pays [USD], and its electricity;
-      None where nobody knows.
-    - ``measured``: False where no node list says what is installed: then nothing can be realised.
+    - ``begin``, ``end``: Begin and end of the observation.
+    - ``gpus``, ``installed_gpu_hours``: Installed GPUs on average, and their hours.
+    - ``down_gpu_hours``, ``rest_gpu_hours``: Hours out of service, and those of them that are powered down: beyond the
+      first month's, once a plan powers GPUs down. An outage is no saving.
+    - ``busy_gpu_hours``: Hours allocated to jobs.
+    - ``waits``: Waits by job size.
+    - ``late_gpu_hours``, ``later_gpu_hours``: GPU-hours that jobs waited beyond the month's own limits, and beyond
+      those of the earlier month in the ledger; a limit is a size's wait plus the minutes of the target.
+    - ``ownership``: Ownership of the GPUs.
+    - ``value_per_gpu_hour``, ``kwh_per_gpu_hour``: Value of a saved hour [USD], and its electricity [kWh]; None if
+      unknown.
+    - ``measured``: False where no node list states the installed GPUs: then no saving can be realised.
     """
 
     begin: str
@@ -165,7 +196,7 @@ class MonthSeen:
     down_gpu_hours: float
     rest_gpu_hours: float
     busy_gpu_hours: float
-    waits: tuple[ClassWait, ...]
+    waits: tuple[SizeWait, ...]
     late_gpu_hours: float
     later_gpu_hours: float | None
     ownership: str
@@ -174,20 +205,20 @@ class MonthSeen:
     measured: bool
 
     @property
-    def on_gpu_hours(self) -> float:
-        """GPU-hours a week in which GPUs were there and on."""
+    def provisioned_gpu_hours(self) -> float:
+        """Installed and powered-on GPU-hours a week."""
         return self.installed_gpu_hours - self.rest_gpu_hours
 
     @property
     def weeks(self) -> float:
-        """Length of the month."""
+        """Length of the month in weeks."""
         seconds = (datetime.fromisoformat(self.end) - datetime.fromisoformat(self.begin)).total_seconds()
         return seconds / SECONDS_PER_HOUR / HOURS_PER_WEEK
 
 
 @dataclass(frozen=True)
 class LeverHours:
-    """GPU-hours a week that come by one lever."""
+    """GPU-hours a week saved by one source."""
 
     lever: str
     gpu_hours: float
@@ -195,10 +226,14 @@ class LeverHours:
 
 @dataclass(frozen=True)
 class SavingPromise:
-    """What a month's decision promises for the next, GPU-hours a week with their range, and the plan that it rests on.
+    """Saving that a month's decision promises for the next month, GPU-hours a week, and the decision behind it.
 
-    ``gpu_hours`` 0 is a promise as well: keep the fleet; of a purchase they are below 0. ``minutes`` and ``quantile``
-    are the target of its service, ``exhaustion`` is the day on which capacity is exhausted.
+    - ``decision``, ``action``, ``policy``: The decision as a sentence, its action and its policy.
+    - ``gpus``, ``layouts``: GPUs and layouts to provision.
+    - ``gpu_hours``, ``low``, ``high``: Saving with its interval; 0 promises an unchanged fleet, a purchase is negative.
+    - ``quantile``, ``minutes``: Wait target: quantile of jobs, and maximum added wait [min].
+    - ``usd_per_week``: Value of the saving.
+    - ``exhaustion``: Date when capacity is exhausted.
     """
 
     decision: str
@@ -217,19 +252,24 @@ class SavingPromise:
 
 @dataclass(frozen=True)
 class SavingsMonth:
-    """One month of the ledger: what was seen in it, frozen, and what was promised at its end."""
+    """One month of the savings ledger.
+
+    - ``month``, ``name``: Month, and name of the scenario.
+    - ``seen``: Figures observed in the month; they never change.
+    - ``promise``: Saving promised at its end.
+    """
 
     month: str
     name: str
-    seen: MonthSeen
+    seen: ObservedMonth
     promise: SavingPromise
 
 
 @dataclass(frozen=True)
 class SavingOutcome:
-    """What came of a promise in the month after, GPU-hours a week; the reasons lead from promised to realised.
+    """Outcome of a promise in the next month, GPU-hours a week, by steps from promised to realised.
 
-    ``promised + demand + service + not_carried_out == realised``. ``levers`` sum to what was saved before service.
+    ``promised + demand + service + not_carried_out == realised``. ``levers`` sum to the saving before ``service``.
     """
 
     month: str
@@ -244,8 +284,13 @@ class SavingOutcome:
     demand_ratio: float
     levers: tuple[LeverHours, ...]
 
-    def money(self, then: float, now: float) -> dict[str, Decimal]:
-        """The same steps in money a week, at a GPU-hour's worth then and now; their last one is the price.
+    def money(self, usd_before: float, usd_after: float) -> dict[str, Decimal]:
+        """Convert the steps to money a week, at the values of a GPU-hour in both months; the last step is the price.
+
+        Parameters
+        ----------
+        usd_before, usd_after : float
+            Value of a GPU-hour in the month of the promise, and in the next.
 
         Examples
         --------
@@ -253,208 +298,240 @@ class SavingOutcome:
         >>> {name: str(amount) for name, amount in one.money(2.0, 1.5).items() if amount}
         {'promised': '200.00', 'not_carried_out': '-80.00', 'price': '-30.00', 'realised': '90.00'}
         """
-        steps = {name: round_money(getattr(self, name) * then) for name in ("promised", *REASONS)}
-        realised = round_money(self.realised * now)
+        steps = {name: round_money(getattr(self, name) * usd_before) for name in ("promised", *SAVING_STEPS)}
+        realised = round_money(self.realised * usd_after)
         return {**steps, "price": realised - sum(steps.values(), Decimal()), "realised": realised}
 
 
 def savings_file(ledger: Path) -> Path:
-    """Where a ledger keeps what was promised and realised: beside its forecasts, as JSON that people can read.
+    """Return the path of the savings ledger: JSON beside the forecasts.
 
     Examples
     --------
     >>> savings_file(Path("past.parquet")).name, savings_file(Path("past.savings.json")).name
     ('past.savings.json', 'past.savings.json')
     """
-    return ledger if ledger.name.endswith(ENDING) else ledger.with_suffix(ENDING)
+    return ledger if ledger.name.endswith(SAVINGS_SUFFIX) else ledger.with_suffix(SAVINGS_SUFFIX)
 
 
 def forecasts_file(ledger: Path) -> Path:
-    """Where a ledger keeps its forecasts, whichever of its two files is named.
+    """Return the path of the forecast ledger, whichever of the two files is named.
 
     Examples
     --------
     >>> forecasts_file(Path("past.savings.json")).name, forecasts_file(Path("past.parquet")).name
     ('past.parquet', 'past.parquet')
     """
-    name = ledger.name.removesuffix(ENDING)
+    name = ledger.name.removesuffix(SAVINGS_SUFFIX)
     return ledger if name == ledger.name else ledger.with_name(f"{name}.parquet")
 
 
 def read_savings(path: str | Path) -> tuple[SavingsMonth, ...]:
-    """Open a savings ledger; one that does not exist is empty."""
-    place = Path(path)
-    if not place.exists():
+    """Read a savings ledger; a missing file is an empty ledger."""
+    savings_path = Path(path)
+    if not savings_path.exists():
         return ()
     try:
-        values = json.loads(place.read_text(encoding="utf-8"))
-        if values["format"] != FORMAT:
+        values = json.loads(savings_path.read_text(encoding="utf-8"))
+        if values["format"] != SAVINGS_FORMAT:
             raise ValueError(values["format"])
-        return tuple(from_plain(SavingsMonth, one) for one in values["months"])
+        return tuple(from_plain(SavingsMonth, month) for month in values["months"])
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-        expected = f"a file of {FORMAT!r}"
-        raise ScenarioError(str(place), expected, first_error_line(error), "Name another file.") from None
+        expected = f"a file of {SAVINGS_FORMAT!r}"
+        raise ScenarioError(str(savings_path), expected, first_error_line(error), "Name another file.") from None
 
 
 def savings_json(months: tuple[SavingsMonth, ...]) -> str:
-    """The ledger as it is kept: the same months give the same bytes."""
-    return to_json({"format": FORMAT, "months": [to_plain(one) for one in months]})
+    """Format a savings ledger as JSON: the same months give the same bytes."""
+    return to_json({"format": SAVINGS_FORMAT, "months": [to_plain(month) for month in months]})
 
 
-def booked(
-    months: tuple[SavingsMonth, ...], scenario: Scenario, found: Comparison | None = None
+def add_month(
+    months: tuple[SavingsMonth, ...], scenario: Scenario, policy_comparison: Comparison | None = None
 ) -> tuple[SavingsMonth, ...]:
-    """Add a month behind those that are there; what once stood of a month stands.
+    """Add a month to a savings ledger; a month in the ledger never changes.
 
-    A month that overlaps one of the ledger, or lies before the last of them, is a ``ScenarioError``.
+    Parameters
+    ----------
+    months : tuple of SavingsMonth
+        The ledger.
+    scenario : Scenario
+        Data and limits of the month.
+    policy_comparison : Comparison, optional
+        Comparison of the scenario; None: compute it.
+
+    Returns
+    -------
+    tuple of SavingsMonth
+
+    Raises
+    ------
+    ScenarioError
+        If the month overlaps one of the ledger, or precedes its last.
     """
-    known = history(scenario)
-    begin, end = known.begin.isoformat(), known.end.isoformat()
-    if any(one.seen.begin == begin and one.seen.end == end for one in months):
+    job_history = history(scenario)
+    begin, end = job_history.begin.isoformat(), job_history.end.isoformat()
+    if any(earlier.seen.begin == begin and earlier.seen.end == end for earlier in months):
         return months
     if months and begin < months[-1].seen.end:
         got = f"{begin} to {end}, and {months[-1].seen.begin} to {months[-1].seen.end} stands already"
         todo = "Report months in their order, or begin another ledger."
         raise ScenarioError("savings ledger", "a month after its last", got, todo)
-    promise = _promise(comparison(scenario) if found is None else found)
+    promise = _read_promise(comparison(scenario) if policy_comparison is None else policy_comparison)
     month = scenario.month or f"{begin[:10]} to {end[:10]}"
-    seen = _seen(scenario, months, promise)
-    added = SavingsMonth(month, scenario.name, round_record(seen, DECIMALS), round_record(promise, DECIMALS))
+    observed = _observe_month(scenario, months, promise)
+    added = SavingsMonth(month, scenario.name, round_record(observed, DECIMALS), round_record(promise, DECIMALS))
     return (*months, added)
 
 
-def outcomes(months: tuple[SavingsMonth, ...]) -> Iterator[SavingOutcome]:
-    """What came of each month's promise in the month after; none where no node list says what was installed.
+def evaluate_promises(months: tuple[SavingsMonth, ...]) -> Iterator[SavingOutcome]:
+    """Yield the outcome of each month's promise in the next month; none where no node list states the installed GPUs.
 
-    Each is held against the month that made it, so that they sum to what the last month has less than the first, and
-    no hour is counted for two promises. Demand explains what the plan would have needed for the work that came, in the
-    direction of the miss and no further; service takes back what jobs waited longer; the rest was not carried out.
+    Each promise is compared with its own month, so that outcomes sum to the difference of the first and the last month.
+    ``demand`` is what the plan would have needed for the observed work, towards the outcome and no further; ``service``
+    subtracts additional waiting; the remaining difference was not carried out.
     """
     for before, after in itertools.pairwise(months):
         if before.seen.measured and after.seen.measured:
-            yield _outcome(before, after)
+            yield _evaluate_promise(before, after)
 
 
 def savings_table(months: tuple[SavingsMonth, ...]) -> pl.DataFrame:
-    """A row for each promise that came due: hours a week and money a week, step by step."""
-    seen = {one.month: one.seen for one in months}
-    hours_of = ("promised", "low", "high", *REASONS, "realised")
-    money_of = ("promised", *REASONS, "price", "realised")
+    """Tabulate each promise that is due: GPU-hours and money a week, step by step."""
+    value = {month.month: month.seen.value_per_gpu_hour for month in months}
+    hours_of = ("promised", "low", "high", *SAVING_STEPS, "realised")
+    money_of = ("promised", *SAVING_STEPS, "price", "realised")
     columns: dict[str, pl.DataType] = dict.fromkeys(("month", "seen_in"), pl.String())
     columns |= dict.fromkeys(("demand_ratio", *(f"{name}_gpu_hours" for name in hours_of)), pl.Float64())
     columns |= {f"{name}_usd": CENTS for name in money_of}
     rows = []
-    for one in outcomes(months):
-        then, now = seen[one.month].value_per_gpu_hour, seen[one.next_month].value_per_gpu_hour
-        steps = {} if then is None or now is None else one.money(then, now)
-        hours = (getattr(one, name) for name in hours_of)
+    for outcome in evaluate_promises(months):
+        then, now = value[outcome.month], value[outcome.next_month]
+        steps = {} if then is None or now is None else outcome.money(then, now)
+        hours = (getattr(outcome, name) for name in hours_of)
         usd = (steps.get(name) for name in money_of)
-        rows.append((one.month, one.next_month, one.demand_ratio, *hours, *usd))
+        rows.append((outcome.month, outcome.next_month, outcome.demand_ratio, *hours, *usd))
     return pl.DataFrame(rows, schema=columns, orient="row")
 
 
-def standing_table(months: tuple[SavingsMonth, ...]) -> pl.DataFrame:
-    """Each month beside the first, whose hours are the frozen baseline: what it had less, and what that was worth.
+def baseline_table(months: tuple[SavingsMonth, ...]) -> pl.DataFrame:
+    """Compare each month with the first, whose hours are the baseline: GPU-hours saved, and their value.
 
-    ``saved_gpu_hours`` and ``saved_usd`` are of the whole month, ``total_usd`` all so far. What jobs waited longer than
-    the month before allows is taken off.
+    ``saved_gpu_hours`` and ``saved_usd`` are of the entire month, ``total_usd`` of all months so far. Waiting beyond
+    the limits of the earlier month is subtracted.
     """
     hours_of = ("on_gpu_hours_per_week", "baseline_gpu_hours_per_week", "saved_gpu_hours")
     columns: dict[str, pl.DataType] = {"month": pl.String(), **dict.fromkeys(hours_of, pl.Float64())}
     columns |= {"saved_usd": CENTS, "total_usd": CENTS}
-    there = [one for one in months if one.seen.measured]
-    service = {one.next_month: one.service for one in outcomes(months)}
+    measured_months = [month for month in months if month.seen.measured]
+    service = {outcome.next_month: outcome.service for outcome in evaluate_promises(months)}
     rows, total = [], Decimal()
-    for one in there:
-        seen, first = one.seen, there[0].seen.on_gpu_hours
-        saved = round((first - seen.on_gpu_hours + service.get(one.month, 0.0)) * seen.weeks, DECIMALS)
-        worth = None if seen.value_per_gpu_hour is None else round_money(saved * seen.value_per_gpu_hour)
-        total += worth or Decimal()
-        rows.append((one.month, seen.on_gpu_hours, first, saved, worth, total))
+    for month in measured_months:
+        observed, first = month.seen, measured_months[0].seen.provisioned_gpu_hours
+        weekly = first - observed.provisioned_gpu_hours + service.get(month.month, 0.0)
+        saved = round(weekly * observed.weeks, DECIMALS)
+        saved_usd = None if observed.value_per_gpu_hour is None else round_money(saved * observed.value_per_gpu_hour)
+        total += saved_usd or Decimal()
+        rows.append((month.month, observed.provisioned_gpu_hours, first, saved, saved_usd, total))
     return pl.DataFrame(rows, schema=columns, orient="row")
 
 
 def savings_sheets(months: tuple[SavingsMonth, ...]) -> dict[str, pl.DataFrame]:
-    """The two tables by the names that they have in workbooks and in JSON."""
-    return {"Savings": savings_table(months), "Baseline": standing_table(months)}
+    """Return the two tables by their names in workbooks and JSON."""
+    return {"Savings": savings_table(months), "Baseline": baseline_table(months)}
 
 
-def _outcome(before: SavingsMonth, after: SavingsMonth) -> SavingOutcome:
-    base, came, promise = before.seen, after.seen, before.promise
-    planned, on = base.on_gpu_hours - promise.gpu_hours, came.on_gpu_hours
-    ratio = came.busy_gpu_hours / base.busy_gpu_hours if base.busy_gpu_hours else 1.0
-    needed = min(planned * ratio, max(planned, base.on_gpu_hours))
-    # Towards what came, and no further: less demand does not excuse a fleet that did not shrink.
-    low, high = min(planned, on), max(planned, on)
+def _evaluate_promise(promise_month: SavingsMonth, outcome_month: SavingsMonth) -> SavingOutcome:
+    """Compute the outcome of the promise of one month in the next month."""
+    base, observed, promise = promise_month.seen, outcome_month.seen, promise_month.promise
+    planned, observed_on = base.provisioned_gpu_hours - promise.gpu_hours, observed.provisioned_gpu_hours
+    ratio = observed.busy_gpu_hours / base.busy_gpu_hours if base.busy_gpu_hours else 1.0
+    needed = min(planned * ratio, max(planned, base.provisioned_gpu_hours))
+    # Towards the outcome and no further: less demand does not excuse a fleet that did not shrink.
+    low, high = min(planned, observed_on), max(planned, observed_on)
     demand = planned - min(max(needed, low), high)
-    saved = base.on_gpu_hours - on
-    late = max((came.later_gpu_hours or 0.0) - base.late_gpu_hours, 0.0)
+    saved = base.provisioned_gpu_hours - observed_on
+    late = max((observed.later_gpu_hours or 0.0) - base.late_gpu_hours, 0.0)
     service = 0.0 - min(late, max(saved, 0.0))
-    held = base.installed_gpu_hours - came.installed_gpu_hours
-    split = (LeverHours(HELD, held), LeverHours(RESTED, came.rest_gpu_hours - base.rest_gpu_hours))
+    released = base.installed_gpu_hours - observed.installed_gpu_hours
+    powered_down = observed.rest_gpu_hours - base.rest_gpu_hours
+    split = (LeverHours(FEWER_GPUS_SOURCE, released), LeverHours(POWERED_DOWN_SOURCE, powered_down))
     return SavingOutcome(
-        before.month, after.month, promise.gpu_hours, promise.low, promise.high, demand, service,
+        promise_month.month, outcome_month.month, promise.gpu_hours, promise.low, promise.high, demand, service,
         saved - promise.gpu_hours - demand, saved + service, ratio, split,
     )  # fmt: skip
 
 
-def _promise(found: Comparison) -> SavingPromise:
-    decision = found.decision
-    saving, more = decision.saving, decision.gpus - decision.fleet_gpus
+def _read_promise(policy_comparison: Comparison) -> SavingPromise:
+    """Read the promised saving from the decision of a comparison."""
+    decision = policy_comparison.decision
+    saving, added = decision.saving, decision.gpus - decision.fleet_gpus
     return SavingPromise(
         decision=decision.sentence, action=decision.action, policy=decision.policy, gpus=decision.gpus,
-        layouts=decision.layouts, gpu_hours=-float(more * HOURS_PER_WEEK) if more > 0 else saving.value or 0.0,
-        low=saving.low, high=saving.high, quantile=found.quantile, minutes=found.minutes,
-        usd_per_week=decision.financial_impact.usd_per_week, exhaustion=found.exhaustion.date,
+        layouts=decision.layouts, gpu_hours=-float(added * HOURS_PER_WEEK) if added > 0 else saving.value or 0.0,
+        low=saving.low, high=saving.high, quantile=policy_comparison.quantile, minutes=policy_comparison.minutes,
+        usd_per_week=decision.financial_impact.usd_per_week, exhaustion=policy_comparison.exhaustion.date,
     )  # fmt: skip
 
 
-def _seen(scenario: Scenario, months: tuple[SavingsMonth, ...], promise: SavingPromise) -> MonthSeen:
-    known = history(scenario)
+def _observe_month(scenario: Scenario, months: tuple[SavingsMonth, ...], promise: SavingPromise) -> ObservedMonth:
+    """Collect the observed figures of a month."""
+    job_history = history(scenario)
     hours = gpu_time(scenario).group_by(pl.col("bucket").cast(pl.String)).agg(pl.col("gpu_hours").sum())
     by_bucket = dict(hours.iter_rows())
-    weeks = (known.end - known.begin).total_seconds() / SECONDS_PER_HOUR / HOURS_PER_WEEK
+    weeks = (job_history.end - job_history.begin).total_seconds() / SECONDS_PER_HOUR / HOURS_PER_WEEK
     installed, down = sum(by_bucket.values()) / weeks, by_bucket.get("down", 0.0) / weeks
-    may_rest = any(POWER in WAYS[one.promise.policy].needs for one in months if one.promise.policy in WAYS)
-    rest = max(down - months[0].seen.down_gpu_hours, 0.0) if may_rest else 0.0
-    waits = _waits(scenario)
-    own = _by_size(waits, promise.quantile)
+    may_power_down = any(POWER in WAYS[month.promise.policy].needs for month in months if month.promise.policy in WAYS)
+    powered_down = max(down - months[0].seen.down_gpu_hours, 0.0) if may_power_down else 0.0
+    waits = _wait_minutes_of_jobs(scenario)
+    own_waits = _wait_quantile_by_size(waits, promise.quantile)
     last = months[-1] if months else None
-    late_before = None if last is None else _late(waits, last.seen.waits, last.promise.minutes) / weeks
-    fleet = known.fleet.gpus
-    worth = financial_impact_of(scenario, Saving(fleet * HOURS_PER_WEEK), 0, fleet, gone=True)
+    late_before = None if last is None else _late_gpu_hours(waits, last.seen.waits, last.promise.minutes) / weeks
+    fleet = job_history.fleet.gpus
+    impact = financial_impact_of(scenario, Saving(fleet * HOURS_PER_WEEK), 0, fleet, gone=True)
     per_hour = max(fleet * HOURS_PER_WEEK, 1.0)
-    return MonthSeen(
-        begin=known.begin.isoformat(), end=known.end.isoformat(), gpus=installed / HOURS_PER_WEEK,
-        installed_gpu_hours=installed, down_gpu_hours=down, rest_gpu_hours=rest,
-        busy_gpu_hours=sum(by_bucket.get(bucket, 0.0) for bucket in ALLOCATED_BUCKETS) / weeks, waits=own,
-        late_gpu_hours=_late(waits, own, promise.minutes) / weeks, later_gpu_hours=late_before,
-        value_per_gpu_hour=None if worth.usd_per_week is None else worth.usd_per_week / per_hour,
-        kwh_per_gpu_hour=None if worth.kwh_per_week is None else worth.kwh_per_week / per_hour,
-        ownership=worth.ownership, measured=not known.fleet.installed.inferred,
+    return ObservedMonth(
+        begin=job_history.begin.isoformat(), end=job_history.end.isoformat(), gpus=installed / HOURS_PER_WEEK,
+        installed_gpu_hours=installed, down_gpu_hours=down, rest_gpu_hours=powered_down,
+        busy_gpu_hours=sum(by_bucket.get(bucket, 0.0) for bucket in ALLOCATED_BUCKETS) / weeks, waits=own_waits,
+        late_gpu_hours=_late_gpu_hours(waits, own_waits, promise.minutes) / weeks, later_gpu_hours=late_before,
+        value_per_gpu_hour=None if impact.usd_per_week is None else impact.usd_per_week / per_hour,
+        kwh_per_gpu_hour=None if impact.kwh_per_week is None else impact.kwh_per_week / per_hour,
+        ownership=impact.ownership, measured=not job_history.fleet.installed.inferred,
     )  # fmt: skip
 
 
-def _waits(scenario: Scenario) -> pl.DataFrame:
-    """``size, gpus, minutes`` of the jobs that began in the month: from eligibility, by what they asked for."""
-    known = history(scenario)
-    size = pl.lit(LARGER)
-    for most, name in sorted(SIZES.items(), reverse=True):
-        size = pl.when(pl.col("gpus") <= most).then(pl.lit(name)).otherwise(size)
-    began = known.jobs.filter(pl.col("start_time").is_between(known.begin, known.end, closed="left"))
+def _wait_minutes_of_jobs(scenario: Scenario) -> pl.DataFrame:
+    """Table ``size, gpus, minutes`` of the jobs that began in the month: wait from eligibility, by requested size."""
+    job_history = history(scenario)
+    size = pl.lit(LARGEST_SIZE_NAME)
+    for max_gpus, name in sorted(SIZE_NAMES.items(), reverse=True):
+        size = pl.when(pl.col("gpus") <= max_gpus).then(pl.lit(name)).otherwise(size)
+    began = job_history.jobs.filter(pl.col("start_time").is_between(job_history.begin, job_history.end, closed="left"))
     waited = (pl.col("start_time") - waiting_since()).dt.total_seconds() / 60
     return began.select("gpus", size=size, minutes=waited.fill_null(0.0))
 
 
-def _by_size(waits: pl.DataFrame, quantile: float) -> tuple[ClassWait, ...]:
+def _wait_quantile_by_size(waits: pl.DataFrame, quantile: float) -> tuple[SizeWait, ...]:
+    """Compute the quantile of the waits of each job size."""
     minutes = pl.col("minutes").quantile(quantile, interpolation="higher")
-    found = waits.group_by("size").agg(jobs=pl.len(), minutes=minutes).sort("size")
-    return tuple(ClassWait(*row) for row in found.iter_rows())
+    quantiles = waits.group_by("size").agg(jobs=pl.len(), minutes=minutes).sort("size")
+    return tuple(SizeWait(*row) for row in quantiles.iter_rows())
 
 
-def _late(waits: pl.DataFrame, sizes: Sequence[ClassWait], minutes: float) -> float:
-    """GPU-hours that jobs waited longer than their size and so much; a size that was not there has the widest limit."""
-    limits = {one.size: one.minutes + minutes for one in sizes}
+def _late_gpu_hours(waits: pl.DataFrame, sizes: Sequence[SizeWait], minutes: float) -> float:
+    """GPU-hours that jobs waited beyond the wait of their size and added minutes; a missing size has the widest limit.
+
+    Parameters
+    ----------
+    waits : polars.DataFrame
+        ``size, gpus, minutes`` of jobs.
+    sizes : sequence of SizeWait
+        Wait of each size.
+    minutes : float
+        Maximum added wait [min].
+    """
+    limits = {size_wait.size: size_wait.minutes + minutes for size_wait in sizes}
     widest = max(limits.values(), default=float("inf"))
     limit = pl.col("size").replace_strict(limits, default=widest, return_dtype=pl.Float64)
     over = pl.col("gpus") * (pl.col("minutes") - limit).clip(lower_bound=0.0) / 60

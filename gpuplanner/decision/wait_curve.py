@@ -16,24 +16,27 @@ from gpuplanner.decision.decision_types import CurvePoint
 from gpuplanner.decision.explained_waits import ExplainedWaits
 from gpuplanner.decision.policy_simulation import order_statistic
 from gpuplanner.decision.queue_model import arrival_jitter_s
-from gpuplanner.decision.requests import Asked
+from gpuplanner.decision.requests import JobReplayInputs
 from gpuplanner.decision.wait_causes import CAUSES, QUEUED_BEHIND, UNEXPLAINED
 from gpuplanner.simulator.simulated_fleet import NodeFleet, NodeRequests
 from gpuplanner.simulator.simulation_state import Floats, Ints
 
-REPLAYS = 5
-"""Replays of one record with arrivals up to half a minute later: one alone is a draw of something chaotic."""
-PERCENTILE = 0.95
-INTERVAL = (0.1, 0.9)
-DAYS_A_WEEK = 7
+CURVE_RUNS = 5
+"""Replays of one record with arrivals delayed by up to half a minute: a single replay is a random draw."""
+WAIT_QUANTILE = 0.95
+"""Quantile of waits in all answers. [0-1]"""
+CURVE_INTERVAL = (0.1, 0.9)
+"""Quantiles of the interval of the curve. [0-1]"""
+DAYS_PER_WEEK = 7
+"""Days of a week."""
 
 
-def resize_fleet(fleet: NodeFleet, nodes: int) -> NodeFleet:
-    """The first of some nodes, or all and further ones like most of them.
+def take_or_add_nodes(fleet: NodeFleet, nodes: int) -> NodeFleet:
+    """Take the first nodes of a fleet, or all nodes and copies of the most common one.
 
     Examples
     --------
-    >>> [resize_fleet(NodeFleet.of_full_gpus([8, 8, 4]), nodes).gpus.tolist() for nodes in (2, 4)]
+    >>> [take_or_add_nodes(NodeFleet.of_full_gpus([8, 8, 4]), nodes).gpus.tolist() for nodes in (2, 4)]
     [[8, 8], [8, 8, 4, 8]]
     """
     today = len(fleet.gpus)
@@ -46,14 +49,14 @@ def resize_fleet(fleet: NodeFleet, nodes: int) -> NodeFleet:
 def draw_record(
     arrival_s: Floats, fixed: NDArray[np.bool_], seen_s: float, rng: np.random.Generator
 ) -> tuple[Ints, Floats]:
-    """Draw another record of the same length: each day takes the jobs of some day of the same weekday.
+    """Draw another record of the same length: each day takes the jobs of a random day of the same weekday.
 
     Parameters
     ----------
     arrival_s : array of float, shape (n_jobs,)
         When each job of the record arrives [s].
     fixed : array of bool, shape (n_jobs,)
-        Jobs that every record has: those that were there at the beginning, and services.
+        Jobs of every record: those running at the beginning, and services.
     seen_s : float
         Length of the record [s].
     rng : numpy.random.Generator
@@ -62,41 +65,43 @@ def draw_record(
     Returns
     -------
     rows : array of int
-        Jobs of the record that come, some of them more than once.
+        Jobs of the record that arrive, some of them more than once.
     arrival_s : array of float
-        When each comes [s].
+        When each arrives [s].
     """
     days = max(int(np.ceil(seen_s / SECONDS_PER_DAY)), 1)
     day = np.clip(np.floor(arrival_s / SECONDS_PER_DAY).astype(np.int64), 0, days - 1)
-    by_day = [np.flatnonzero((day == one) & ~fixed) for one in range(days)]
+    by_day = [np.flatnonzero((day == number) & ~fixed) for number in range(days)]
     rows, arrivals = [np.flatnonzero(fixed)], [arrival_s[fixed]]
     for target in range(days):
-        source = int(rng.choice(np.arange(target % DAYS_A_WEEK, days, DAYS_A_WEEK)))
+        source = int(rng.choice(np.arange(target % DAYS_PER_WEEK, days, DAYS_PER_WEEK)))
         rows.append(by_day[source])
         arrivals.append(arrival_s[by_day[source]] + (target - source) * SECONDS_PER_DAY)
     return np.concatenate(rows), np.concatenate(arrivals)
 
 
 def scale_load(arrival_s: Floats, fixed: NDArray[np.bool_], load: float | Floats, seen_s: float) -> tuple[Ints, Floats]:
-    """Let jobs come more or less often; what comes once more does so in another week, at about the same hour.
+    """Repeat or leave out jobs at random to scale the load; a repeated job arrives in another week.
+
+    It arrives at about the same hour of the same weekday.
 
     Parameters
     ----------
     arrival_s : array of float, shape (n_jobs,)
         When each job of the record arrives [s].
     fixed : array of bool, shape (n_jobs,)
-        Jobs that come once, whatever the load.
+        Jobs that arrive once at any load.
     load : float or array of float, shape (n_jobs,)
-        How many times each comes; of more load all jobs of less load are a part.
+        How many times each arrives; jobs of a smaller load are a subset of those of a larger one.
     seen_s : float
         Length of the record [s].
 
     Returns
     -------
     rows : array of int
-        Jobs of the record that come.
+        Jobs of the record that arrive.
     arrival_s : array of float
-        When each comes [s].
+        When each arrives [s].
 
     Examples
     --------
@@ -107,46 +112,68 @@ def scale_load(arrival_s: Floats, fixed: NDArray[np.bool_], load: float | Floats
     count = len(arrival_s)
     rng = np.random.default_rng(7)
     copies = np.where(fixed, 1, np.floor(load + rng.random(count))).astype(np.int64)
-    # A job that comes once more does so half an hour apart, as a standard deviation.
-    weeks, apart = rng.random(count), rng.normal(0, 1800.0, count)
+    # Repeated jobs arrive with a standard deviation of half an hour.
+    weeks, offset_s = rng.random(count), rng.normal(0, 1800.0, count)
     rows = np.repeat(np.arange(count), copies)
     nth = np.arange(len(rows)) - np.repeat(np.cumsum(copies) - copies, copies)
-    others = max(int(seen_s / (DAYS_A_WEEK * SECONDS_PER_DAY)) - 1, 1)
-    later = DAYS_A_WEEK * SECONDS_PER_DAY * ((np.floor(weeks[rows] * others) + nth - 1) % others + 1)
-    moved = (arrival_s[rows] + later + nth * apart[rows]) % np.maximum(seen_s, 1.0)
+    other_weeks = max(int(seen_s / (DAYS_PER_WEEK * SECONDS_PER_DAY)) - 1, 1)
+    later = DAYS_PER_WEEK * SECONDS_PER_DAY * ((np.floor(weeks[rows] * other_weeks) + nth - 1) % other_weeks + 1)
+    moved = (arrival_s[rows] + later + nth * offset_s[rows]) % np.maximum(seen_s, 1.0)
     return rows, np.where(nth > 0, moved, arrival_s[rows])
 
 
-def simulate_waits(asked: Asked, waits: ExplainedWaits, fleet: NodeFleet, rows: Ints, arrival_s: Floats) -> Floats:
-    """Simulate jobs of the record on a fleet, and return what each waits from its eligibility on [s]."""
-    requests: NodeRequests = asked.granted.select(rows).with_ready_times(arrival_s)
+def simulate_waits(
+    inputs: JobReplayInputs, waits: ExplainedWaits, fleet: NodeFleet, rows: Ints, arrival_s: Floats
+) -> Floats:
+    """Simulate jobs of the record on a fleet, and return the wait of each from its eligibility [s].
+
+    Parameters
+    ----------
+    inputs : JobReplayInputs
+        Jobs and requests of the record.
+    waits : ExplainedWaits
+        Queue model, and delays that it does not explain.
+    fleet : NodeFleet
+        Nodes to run on.
+    rows : array of int, shape (n,)
+        Jobs to simulate.
+    arrival_s : array of float, shape (n,)
+        When each arrives [s].
+
+    Returns
+    -------
+    array of float, shape (n,)
+        Waits [s]; infinite for jobs that never start.
+    """
+    requests: NodeRequests = inputs.requests.select(rows).with_ready_times(arrival_s)
     start = waits.queue.start(requests, fleet, rows)
     return np.asarray(start - arrival_s + waits.delay_s[rows])
 
 
-def percentile(waits_s: Floats) -> float:
-    """Return the wait that 95 % of jobs do not pass."""
-    return order_statistic(waits_s, PERCENTILE)
+def wait_p95(waits_s: Floats) -> float:
+    """Return the 95th percentile of waits [s]."""
+    return order_statistic(waits_s, WAIT_QUANTILE)
 
 
-SURE = 0.8
-"""Share of drawn records in which something must hold."""
-MOST_TIMES = 4
-"""How many times as many nodes as today are looked at, at most."""
-TOLERANCE_S = 1.0
-"""Waits that differ by less are the same [s]."""
+MIN_SHARE_WITHIN_LIMIT = 0.8
+"""Share of drawn records in which a limit must be met. [0-1]"""
+MAX_NODE_MULTIPLE = 4
+"""Largest fleet that is simulated, over today's nodes."""
+WAIT_TOLERANCE_S = 1.0
+"""Waits that differ by less are equal [s]."""
 Bools: TypeAlias = NDArray[np.bool_]
-CAPACITY = CAUSES[:QUEUED_BEHIND]
-"""Causes that more, other or better placed GPUs end."""
+CAPACITY_CAUSES = CAUSES[:QUEUED_BEHIND]
+"""Causes that more, repartitioned or better placed GPUs remove."""
 
 
 @dataclass(frozen=True)
 class WaitTarget:
-    """What waits are held to.
+    """Target of queue waits.
 
-    - ``target_s``: 95th percentile of the wait of each size that can meet it [s].
-    - ``added_s``: How much longer a size that meets it today may wait [s].
-    - ``stated``: Whether the planner stated the target; a purchase is then not weighed against what it ends.
+    - ``target_s``: Limit of the 95th percentile of the wait of each size that can meet it [s].
+    - ``added_s``: Maximum added wait of a size that meets the target today [s].
+    - ``stated``: Whether the planner stated the target; a purchase is then not weighed against the waiting that it
+      ends.
     """
 
     target_s: float = 1800.0
@@ -156,48 +183,60 @@ class WaitTarget:
 
 @dataclass(frozen=True, eq=False)
 class WaitModel:
-    """The record, how its jobs start, and the size of each: what all answers are read from."""
+    """Wait model: source of all answers on queue waits.
 
-    asked: Asked
+    - ``inputs``: Jobs and nodes of the record.
+    - ``waits``: Queue model and explained waits.
+    - ``size_of_job``, shape (n_jobs,): Number of the size class of each job.
+    - ``size_names``: Names of the size classes.
+    """
+
+    inputs: JobReplayInputs
     waits: ExplainedWaits
-    size: Ints
-    names: tuple[str, ...] = ()
+    size_of_job: Ints
+    size_names: tuple[str, ...] = ()
 
     @property
     def sizes(self) -> list[int]:
-        """Numbers of the size classes of judged jobs."""
-        found: list[int] = np.unique(self.size[self.waits.judged]).tolist()
-        return found
+        """Numbers of the size classes with evaluated jobs."""
+        numbers: list[int] = np.unique(self.size_of_job[self.waits.judged]).tolist()
+        return numbers
 
     @property
     def pools(self) -> list[SizedPool]:
-        """Today's nodes; those whose GPUs jobs share without MIG stay."""
-        nodes = self.asked.nodes
+        """Today's nodes by the profiles that they offer; nodes whose GPUs are shared without MIG are always kept."""
+        nodes = self.inputs.nodes
         shared = [number for number, name in enumerate(nodes.names) if name in nodes.shared]
-        return pools_of(self.asked.fleet, shared)
+        return split_by_profiles(self.inputs.fleet, shared)
 
     def without_limits(self) -> WaitModel:
-        """The same where no tenant is limited, and what its limit explained is no delay."""
+        """Return the model without limits of tenants; delays that they explained are removed."""
         queue = replace(self.waits.queue, limits=())
-        known = self.waits.arrival_s - self.waits.delay_s
-        free = replace(self.waits, queue=queue, arrival_s=known, delay_s=np.zeros_like(known))
-        return replace(self, waits=free)
+        undelayed_s = self.waits.arrival_s - self.waits.delay_s
+        waits = replace(self.waits, queue=queue, arrival_s=undelayed_s, delay_s=np.zeros_like(undelayed_s))
+        return replace(self, waits=waits)
 
-    def draw(self, fleet: NodeFleet, number: int, *, load: float | Floats = 1.0, jobs: Bools | None = None) -> Floats:
-        """95th percentile of the wait of each size in one drawn record [s]; the same records for every fleet.
+    def draw_percentiles(
+        self, fleet: NodeFleet, number: int, *, load: float | Floats = 1.0, jobs: Bools | None = None
+    ) -> Floats:
+        """95th percentile of the wait of each size in one drawn record [s]; every fleet gets the same records.
 
         Parameters
         ----------
         fleet : NodeFleet
-            Where jobs run.
+            Nodes to run on.
         number : int
             Number of the draw.
         load : float or array of float, shape (n_jobs,)
-            How many times each job comes: less than once leaves some out, more repeats some in another week.
+            How many times each job arrives: less than once leaves some out, more repeats some in another week.
         jobs : array of bool, shape (n_jobs,), optional
             Jobs that are simulated; None: all.
+
+        Returns
+        -------
+        array of float, shape (n_sizes,)
         """
-        waits, seen_s = self.waits, self.asked.seen_s
+        waits, seen_s = self.waits, self.inputs.observed_s
         rng = np.random.default_rng(100 + number)
         rows, arrival = scale_load(waits.arrival_s, ~waits.judged, load, seen_s)
         drawn, arrival = draw_record(arrival, ~waits.judged[rows], seen_s, rng)
@@ -206,91 +245,126 @@ class WaitModel:
     def percentiles(
         self, fleet: NodeFleet, row: int, *, load: float | Floats = 1.0, jobs: Bools | None = None
     ) -> Floats:
-        """95th percentile of the wait of each size: of the record itself, row 0, then of drawn ones [s].
+        """95th percentile of the wait of each size [s]: of the record itself in row 0, of drawn records after it.
 
-        Arguments as of :meth:`draw`. That of the record is the median of its replays.
+        The record's is the median of its replays.
+
+        Parameters
+        ----------
+        fleet : NodeFleet
+            Nodes to run on.
+        row : int
+            0, or one more than the number of the draw.
+        load, jobs
+            As for :meth:`draw_percentiles`.
+
+        Returns
+        -------
+        array of float, shape (n_sizes,)
         """
         if row:
-            return self.draw(fleet, row - 1, load=load, jobs=jobs)
+            return self.draw_percentiles(fleet, row - 1, load=load, jobs=jobs)
         waits = self.waits
-        rows, arrival = scale_load(waits.arrival_s, ~waits.judged, load, self.asked.seen_s)
-        replays = (arrival + self.shift_s(number)[rows] for number in range(REPLAYS))
+        rows, arrival = scale_load(waits.arrival_s, ~waits.judged, load, self.inputs.observed_s)
+        replays = (arrival + self.arrival_shift_s(number)[rows] for number in range(CURVE_RUNS))
         return np.median([self._by_size(fleet, rows, shifted, jobs) for shifted in replays], axis=0)
 
     def _by_size(self, fleet: NodeFleet, rows: Ints, arrival_s: Floats, jobs: Bools | None) -> Floats:
-        """95th percentile of the wait of each size where such jobs arrive [s]."""
+        """95th percentile of the wait of each size for jobs with given arrivals, shape (n_sizes,) [s].
+
+        Parameters
+        ----------
+        fleet : NodeFleet
+            Nodes to run on.
+        rows : array of int, shape (n,)
+            Jobs that arrive.
+        arrival_s : array of float, shape (n,)
+            When each arrives [s].
+        jobs : array of bool, shape (n_jobs,), optional
+            Jobs that are simulated; None: all.
+        """
         if jobs is not None:
             rows, arrival_s = rows[jobs[rows]], arrival_s[jobs[rows]]
-        found = simulate_waits(self.asked, self.waits, fleet, rows, arrival_s)
-        judged, size = self.waits.judged[rows], self.size[rows]
-        return np.array([percentile(found[judged & (size == one)]) for one in self.sizes])
+        waits_s = simulate_waits(self.inputs, self.waits, fleet, rows, arrival_s)
+        judged, size = self.waits.judged[rows], self.size_of_job[rows]
+        return np.array([wait_p95(waits_s[judged & (size == number)]) for number in self.sizes])
 
-    def shift_s(self, number: int) -> Floats:
-        """How much later each job of the record arrives in a replay [s]."""
+    def arrival_shift_s(self, number: int) -> Floats:
+        """Draw how much later each job of the record arrives in a replay, shape (n_jobs,) [s]."""
         return arrival_jitter_s(len(self.waits.arrival_s), number)
 
     def replay_waits(self, fleet: NodeFleet, number: int = 0) -> Floats:
-        """What each job waits in a replay of the record, each up to 30 s later [s]."""
+        """Simulate the wait of each job [s], shape (n_jobs,), in a replay with arrivals up to 30 s later."""
         every = np.arange(len(self.waits.arrival_s))
-        arrival_s = self.waits.arrival_s + self.shift_s(number)
-        return simulate_waits(self.asked, self.waits, fleet, every, arrival_s)
+        arrival_s = self.waits.arrival_s + self.arrival_shift_s(number)
+        return simulate_waits(self.inputs, self.waits, fleet, every, arrival_s)
 
 
-def late_sizes(model: WaitModel, target: WaitTarget) -> list[int]:
-    """Sizes whose observed 95th percentile is over the target in 80 % of draws of the days of the record."""
+def find_late_sizes(model: WaitModel, target: WaitTarget) -> list[int]:
+    """Find sizes whose observed 95th percentile is above the target in 80 % of draws of the days of the record."""
     waits, rng = model.waits, np.random.default_rng(5)
     day = np.floor(np.maximum(waits.arrival_s - waits.delay_s, 0) / SECONDS_PER_DAY).astype(np.int64)
     days = int(day.max()) + 1
     drawn = [np.bincount(rng.integers(0, days, days), minlength=days) for _ in range(200)]
-    found = []
+    late = []
     for number in model.sizes:
-        mine = np.flatnonzero(waits.judged & (model.size == number))
-        order = mine[np.argsort(waits.waited_s[mine])]
+        rows_of_size = np.flatnonzero(waits.judged & (model.size_of_job == number))
+        order = rows_of_size[np.argsort(waits.waited_s[rows_of_size])]
         over = []
         for times in drawn:
             total = np.cumsum(times[day[order]])
-            row = np.searchsorted(total, PERCENTILE * total[-1])
+            row = np.searchsorted(total, WAIT_QUANTILE * total[-1])
             over.append(total[-1] > 0 and waits.waited_s[order[min(row, len(order) - 1)]] > target.target_s)
-        if np.mean(over) >= SURE:
-            found.append(number)
-    return found
+        if np.mean(over) >= MIN_SHARE_WITHIN_LIMIT:
+            late.append(number)
+    return late
 
 
-def cause_hours(model: WaitModel, sizes: list[int]) -> dict[str, float]:
-    """Hours that jobs of these sizes waited, by cause; what was behind others goes to what those waited for."""
-    mine = model.waits.judged & np.isin(model.size, sizes)
-    hours = dict(zip(CAUSES, (model.waits.seconds[mine].sum(axis=0) / 3600).tolist(), strict=True))
-    behind, held = hours.pop(CAUSES[QUEUED_BEHIND]), sum(hours[cause] for cause in CAPACITY)
-    for cause in CAPACITY:
-        hours[cause] += behind * hours[cause] / held if held else 0.0
-    if not held:
+def sum_cause_hours(model: WaitModel, sizes: list[int]) -> dict[str, float]:
+    """Sum the waiting of jobs of these sizes by cause [h]; waiting behind others counts to their causes."""
+    is_counted = model.waits.judged & np.isin(model.size_of_job, sizes)
+    hours = dict(zip(CAUSES, (model.waits.seconds[is_counted].sum(axis=0) / 3600).tolist(), strict=True))
+    behind, capacity_hours = hours.pop(CAUSES[QUEUED_BEHIND]), sum(hours[cause] for cause in CAPACITY_CAUSES)
+    for cause in CAPACITY_CAUSES:
+        hours[cause] += behind * hours[cause] / capacity_hours if capacity_hours else 0.0
+    if not capacity_hours:
         hours[CAUSES[UNEXPLAINED]] += behind
     return hours
 
 
 def wait_limits(model: WaitModel, target: WaitTarget) -> tuple[Floats, Floats]:
-    """Return what each size waits today, and may wait, in the record and in drawn ones [s].
+    """Compute the wait of each size today, and its limit, in the record and in drawn records.
 
-    Both have shape (1 + n_draws, n_sizes).
+    A size that meets the target today may wait longer by the maximum added wait; the limit of any other is the target.
 
-    A size that meets the target today may wait only so much longer than today; any other is held to the target.
+    Parameters
+    ----------
+    model : WaitModel
+        The model to simulate.
+    target : WaitTarget
+        Target of queue waits.
+
+    Returns
+    -------
+    today, limit : array of float, shape (1 + n_draws, n_sizes)
+        95th percentiles today, and limits [s].
     """
-    # The record and twenty drawn ones.
-    today = np.array([model.percentiles(model.asked.fleet, row) for row in range(21)])
+    # The record and twenty drawn records.
+    today = np.array([model.percentiles(model.inputs.fleet, row) for row in range(21)])
     limit = np.minimum(target.target_s, today + target.added_s)
     return today, np.where(today <= target.target_s, limit, target.target_s)
 
 
 @dataclass(frozen=True, eq=False)
 class SizedPool:
-    """Nodes that the same jobs run on, and how they are more or fewer.
+    """Nodes that the same jobs run on, as a pool of variable size.
 
-    - ``profiles``: Numbers of the profiles that they offer, and no other node.
-    - ``today``: How many units there are today.
-    - ``resize``: The nodes for a number of units.
-    - ``movable``: Whether its GPUs may become those of another pool.
-    - ``nodes``: Numbers of today's nodes that are its units, those that stay longest first.
-    - ``least``: Units that stay in any case.
+    - ``profiles``: Numbers of the profiles that only these nodes offer.
+    - ``today``: Number of units (nodes) today.
+    - ``resize``: Returns the nodes for a number of units.
+    - ``movable``: Whether its GPUs may be moved to another pool.
+    - ``nodes``: Numbers of today's nodes, those to keep longest first.
+    - ``min_units``: Units that are always kept.
     """
 
     profiles: tuple[int, ...]
@@ -298,214 +372,285 @@ class SizedPool:
     resize: Callable[[int], NodeFleet]
     movable: bool = False
     nodes: tuple[int, ...] = ()
-    least: int = 1
+    min_units: int = 1
 
 
-def pools_of(fleet: NodeFleet, stay: Collection[int] = ()) -> list[SizedPool]:
-    """Return the nodes of a fleet by the profiles that they offer; the unit is a node. Some nodes ``stay``.
+def split_by_profiles(fleet: NodeFleet, kept_nodes: Collection[int] = ()) -> list[SizedPool]:
+    """Split the nodes of a fleet into pools by the profiles that they offer; the unit is a node.
+
+    Parameters
+    ----------
+    fleet : NodeFleet
+        The nodes.
+    kept_nodes : collection of int
+        Nodes that are always kept.
+
+    Returns
+    -------
+    list of SizedPool
 
     Examples
     --------
     >>> capacity = np.array([[[8, 0]], [[0, 56]], [[8, 0]]])
     >>> fleet = NodeFleet(("gpu", "1g"), np.array([8, 8, 8]), capacity, np.zeros(3, int), np.array([1.0, 1 / 7]))
-    >>> [(pool.profiles, pool.today, pool.resize(3).gpus.sum().item()) for pool in pools_of(fleet)]
+    >>> [(pool.profiles, pool.today, pool.resize(3).gpus.sum().item()) for pool in split_by_profiles(fleet)]
     [((0,), 2, 24), ((1,), 1, 24)]
     """
     offers = fleet.capacity[:, 0, :] > 0
     group = np.arange(len(offers))
     for profile in range(offers.shape[1]):
-        joined = np.unique(group[offers[:, profile]])
-        group[np.isin(group, joined)] = joined.min(initial=len(group))
+        merged = np.unique(group[offers[:, profile]])
+        group[np.isin(group, merged)] = merged.min(initial=len(group))
     pools = []
     for number in np.unique(group).tolist():
         rows = np.flatnonzero(group == number)
-        rows = rows[np.lexsort((-fleet.gpus[rows], ~np.isin(rows, list(stay))))]
+        rows = rows[np.lexsort((-fleet.gpus[rows], ~np.isin(rows, list(kept_nodes))))]
         profiles = tuple(np.flatnonzero(offers[rows].any(axis=0)).tolist())
-        units, kept = tuple(rows.tolist()), len(set(stay) & set(rows.tolist()))
-        resized = partial(resize_fleet, fleet.only(rows))
-        pools.append(SizedPool(profiles, len(units), resized, nodes=units, least=max(kept, 1)))
+        units, n_kept = tuple(rows.tolist()), len(set(kept_nodes) & set(rows.tolist()))
+        resized = partial(take_or_add_nodes, fleet.only(rows))
+        pools.append(SizedPool(profiles, len(units), resized, nodes=units, min_units=max(n_kept, 1)))
     return pools
 
 
-def fleet_of_pools(pools: Sequence[SizedPool], units: Sequence[int]) -> NodeFleet:
-    """Return all nodes of so many units of each pool."""
+def join_pools(pools: Sequence[SizedPool], units: Sequence[int]) -> NodeFleet:
+    """Combine the given number of units of each pool to a fleet."""
     fleets = [pool.resize(count) for pool, count in zip(pools, units, strict=True)]
     joined: dict[str, Any] = {}
     for name in ("gpus", "capacity", "first"):
-        joined[name] = np.concatenate([getattr(one, name) for one in fleets])
+        joined[name] = np.concatenate([getattr(pool_fleet, name) for pool_fleet in fleets])
     return replace(fleets[0], **joined)
 
 
-def smallest_units(
+def find_smallest_units(
     model: WaitModel, pools: Sequence[SizedPool], limit_s: Floats, *, load: float | Floats = 1.0
 ) -> list[int] | None:
     """Find the fewest units of each pool with which each size meets its limit, in the record and in 80 % of drawn ones.
 
-    It has room for all jobs without an end. Where one pool needs more nodes no other has fewer: to move GPUs from one
-    to the other is to repartition them.
+    Each pool has capacity for all services. Where one pool needs more nodes no other gets fewer: to move GPUs between
+    pools is to repartition them.
 
     Parameters
     ----------
     model : WaitModel
-        What is simulated.
+        The model to simulate.
     pools : list of SizedPool
-        Nodes whose number is varied, each for itself.
+        Pools whose number of units is varied, each by itself.
     limit_s : array of float, shape (1 + n_draws, n_sizes)
-        What each size may wait in the record and in each drawn one [s].
+        Maximum wait of each size in the record and in each drawn one [s].
     load : float or array of float, shape (n_jobs,)
-        How many times each job comes.
+        How many times each job arrives.
+
+    Returns
+    -------
+    list of int, or None
+        Units by pool; None where four times today's units are not enough.
     """
-    known, most = [], (1 - SURE) * (len(limit_s) - 1) + 1e-9
+    units, max_missed = [], (1 - MIN_SHARE_WITHIN_LIMIT) * (len(limit_s) - 1) + 1e-9
     for pool in pools:
-        jobs = np.isin(model.asked.granted.profile, pool.profiles)
-        services = replace(model.asked, standing=model.asked.standing & jobs).standing_gpus
+        jobs = np.isin(model.inputs.requests.profile, pool.profiles)
+        services = replace(model.inputs, is_service=model.inputs.is_service & jobs).service_gpus
 
         def meets(count: int, pool: SizedPool = pool, jobs: Bools = jobs, services: float = services) -> bool:
             fleet, missed = pool.resize(count), np.zeros(len(model.sizes))
             for row, limit in enumerate(limit_s):
-                missed += model.percentiles(fleet, row, load=load, jobs=jobs) > limit + TOLERANCE_S
-                if (missed > (most if row else 0)).any():
+                missed += model.percentiles(fleet, row, load=load, jobs=jobs) > limit + WAIT_TOLERANCE_S
+                if (missed > (max_missed if row else 0)).any():
                     return False
             return bool(fleet.gpus.sum() >= services)
 
-        most_units = MOST_TIMES * pool.today
+        most_units = MAX_NODE_MULTIPLE * pool.today
         if not meets(most_units):
             return None
-        known.append(pool.least + bisect_left(range(pool.least, most_units), True, key=meets))
-    if any(count > pool.today for count, pool in zip(known, pools, strict=True)):
+        units.append(pool.min_units + bisect_left(range(pool.min_units, most_units), True, key=meets))
+    if any(count > pool.today for count, pool in zip(units, pools, strict=True)):
         fixed = [0 if pool.movable else pool.today for pool in pools]
-        known = [max(pair) for pair in zip(known, fixed, strict=True)]
-    return known
+        units = [max(pair) for pair in zip(units, fixed, strict=True)]
+    return units
 
 
-DRAWS = 10
+CURVE_DRAWS = 10
+"""Drawn records by point of the curve."""
 SATURATED_S, SATURATED_DRAWS = 4 * SECONDS_PER_HOUR, 3
-"""Where 5 % of the jobs wait longer, the queue hardly empties: replays are alike, and take long."""
-FACTORS = tuple(np.linspace(0.5, 2.0, 12).tolist())
-"""Fleets of the curve, in times the one that it is drawn around."""
+"""Where 5 % of the jobs wait longer than this [s] the queue hardly empties: replays are alike and slow, and the number
+of drawn records is the second constant."""
+CURVE_FLEET_FACTORS = tuple(np.linspace(0.5, 2.0, 12).tolist())
+"""Fleets of the curve, over the fleet that it is drawn around."""
 
 
-def curve_points(model: WaitModel, layout: str, fleets: Sequence[NodeFleet]) -> list[CurvePoint]:
-    """Waits of each job size on some fleets, with what these cost.
+def simulate_curve_points(model: WaitModel, layout: str, fleets: Sequence[NodeFleet]) -> list[CurvePoint]:
+    """Simulate the waits of each job size on some fleets.
 
     Parameters
     ----------
     model : WaitModel
         The record, and how its jobs start.
     layout : str
-        What the layout of the fleets is called.
+        Name of the layout of the fleets.
     fleets : sequence of NodeFleet
-        Fleets; of two with as many GPUs the first counts.
+        Fleets; of two with the same number of GPUs the first counts.
+
+    Returns
+    -------
+    list of CurvePoint
+        By GPUs and job size.
     """
-    points, seen_s = [], model.asked.seen_s
-    for gpus, fleet in sorted({int(one.gpus.sum()): one for one in reversed(fleets)}.items()):
-        middle = [model.replay_waits(fleet)]
-        saturated = percentile(middle[0][model.waits.judged]) > SATURATED_S
-        middle += [model.replay_waits(fleet, number) for number in range(1, 1 if saturated else REPLAYS)]
-        draws = SATURATED_DRAWS if saturated else DRAWS
-        drawn = np.array([model.draw(fleet, number) for number in range(draws)])
-        allocated = np.median([allocated_gpu_hours(model, waits) for waits in middle])
+    points, seen_s = [], model.inputs.observed_s
+    for gpus, fleet in sorted({int(candidate.gpus.sum()): candidate for candidate in reversed(fleets)}.items()):
+        replays = [model.replay_waits(fleet)]
+        saturated = wait_p95(replays[0][model.waits.judged]) > SATURATED_S
+        replays += [model.replay_waits(fleet, number) for number in range(1, 1 if saturated else CURVE_RUNS)]
+        draws = SATURATED_DRAWS if saturated else CURVE_DRAWS
+        drawn = np.array([model.draw_percentiles(fleet, number) for number in range(draws)])
+        allocated = np.median([allocated_gpu_hours_after_waits(model, waits) for waits in replays])
         hours = gpus * seen_s / SECONDS_PER_HOUR
-        for place, number in enumerate(model.sizes):
-            mine = model.waits.judged & (model.size == number)
-            p95 = [percentile(waits[mine]) for waits in middle]
-            low, high = np.quantile(np.minimum(drawn[:, place], seen_s), INTERVAL) / SECONDS_PER_MINUTE
-            mean = [float(np.minimum(waits[mine], seen_s).mean()) for waits in middle]
+        for position, number in enumerate(model.sizes):
+            of_size = model.waits.judged & (model.size_of_job == number)
+            p95 = [wait_p95(waits[of_size]) for waits in replays]
+            low, high = np.quantile(np.minimum(drawn[:, position], seen_s), CURVE_INTERVAL) / SECONDS_PER_MINUTE
+            mean = [float(np.minimum(waits[of_size], seen_s).mean()) for waits in replays]
             points.append(
                 CurvePoint(
-                    layout, gpus, model.names[number], minutes_within(float(np.median(p95)), seen_s), float(low),
+                    layout, gpus, model.size_names[number], capped_minutes(float(np.median(p95)), seen_s), float(low),
                     float(high), float(np.median(mean)) / SECONDS_PER_MINUTE, float(allocated / hours),
-                    hours * DAYS_A_WEEK * SECONDS_PER_DAY / seen_s,
+                    hours * DAYS_PER_WEEK * SECONDS_PER_DAY / seen_s,
                 )
             )  # fmt: skip
     return points
 
 
-def minutes_within(waits_s: float, seen_s: float) -> float:
-    """A wait in minutes; who never starts waits to the end of the record."""
+def capped_minutes(waits_s: float, seen_s: float) -> float:
+    """Convert a wait to minutes; a job that never starts waits to the end of the record."""
     return min(waits_s, seen_s) / SECONDS_PER_MINUTE
 
 
-def allocated_gpu_hours(model: WaitModel, waits_s: Floats) -> float:
-    """GPU-hours that jobs hold within the record if they wait so long."""
-    asked, waits = model.asked, model.waits
+def allocated_gpu_hours_after_waits(model: WaitModel, waits_s: Floats) -> float:
+    """Sum the GPU-hours allocated within the record, if jobs start after these waits [s]."""
+    inputs, waits = model.inputs, model.waits
     begin = waits.eligible_s + waits_s
-    run_s = np.minimum(begin + asked.granted.run_s, asked.seen_s) - np.maximum(begin, 0.0)
-    return float(np.where(np.isfinite(begin), np.maximum(run_s, 0.0), 0.0) @ asked.gpus() / SECONDS_PER_HOUR)
+    run_s = np.minimum(begin + inputs.requests.run_s, inputs.observed_s) - np.maximum(begin, 0.0)
+    return float(np.where(np.isfinite(begin), np.maximum(run_s, 0.0), 0.0) @ inputs.gpus_by_job() / SECONDS_PER_HOUR)
 
 
 def uniform_fleet(fleet: NodeFleet, profile: int, gpus: int, instances: int, per_node: int) -> NodeFleet:
-    """So many GPUs, all partitioned into instances of one profile, on nodes of the usual size.
+    """Build a fleet of GPUs with one layout, on nodes of the usual size.
+
+    Parameters
+    ----------
+    fleet : NodeFleet
+        Fleet with the names of the profiles.
+    profile : int
+        Number of the profile.
+    gpus : int
+        GPUs of the fleet.
+    instances : int
+        Instances of the profile on a GPU.
+    per_node : int
+        GPUs of a node.
+
+    Returns
+    -------
+    NodeFleet
 
     Examples
     --------
     >>> uniform_fleet(NodeFleet.of_full_gpus([8]), 0, 12, 1, 8).capacity[:, 0, 0].tolist()
     [8, 4]
     """
-    nodes, rest = divmod(gpus, per_node)
-    sizes = np.array([per_node] * nodes + [rest] * (rest > 0), np.int64)
+    nodes, remaining_gpus = divmod(gpus, per_node)
+    sizes = np.array([per_node] * nodes + [remaining_gpus] * (remaining_gpus > 0), np.int64)
     capacity = np.zeros((len(sizes), 1, len(fleet.profiles)), np.int64)
     capacity[:, 0, profile] = sizes * instances
     return replace(fleet, gpus=sizes, capacity=capacity, first=np.zeros(len(sizes), np.int64))
 
 
-def best_layout(model: WaitModel) -> dict[str, int] | None:
-    """Share out today's GPUs among profiles, so that jobs wait least; None for one profile, or if a job never fits.
+def find_best_layout(model: WaitModel) -> dict[str, int] | None:
+    """Find how to divide today's GPUs among profiles so that jobs wait least.
 
-    Profile → GPUs partitioned into it.
+    Requests for different profiles do not wait for each other, so each profile is simulated by itself on every number
+    of GPUs, and the numbers are found by dynamic programming.
 
-    Requests for different profiles do not wait for each other, so each profile is simulated by itself on every
-    number of GPUs, and the shares are found by dynamic programming.
+    Returns
+    -------
+    dict of str to int, or None
+        Profile → GPUs partitioned into it; None for one profile, or if a job never fits.
     """
-    asked, waits = model.asked, model.waits
-    gpu_model, fleet, per_node = asked.gpu_model, asked.fleet, asked.usual_node
-    total = int(asked.nodes.total)
-    used = np.unique(asked.granted.profile[waits.judged]).tolist()
+    inputs, waits = model.inputs, model.waits
+    gpu_model, fleet, per_node = inputs.gpu_model, inputs.fleet, inputs.node_gpus
+    total = int(inputs.nodes.total)
+    used = np.unique(inputs.requests.profile[waits.judged]).tolist()
     if len(set(used) | set(np.flatnonzero(fleet.capacity.any(axis=(0, 1))).tolist())) < 2:
         return None
     costs: list[Floats] = []
     for profile in used:
         instances = 1 if profile == 0 else gpu_model.profile(fleet.profiles[profile]).max_instances
-        costs.append(hours_by_gpus(model, profile, total, instances, per_node))
-    shares, _ = share_out(costs, total)
+        costs.append(wait_hours_by_gpus(model, profile, total, instances, per_node))
+    shares, _ = share_gpus(costs, total)
     names = (fleet.profiles[profile] for profile in used)
     return dict(zip(names, shares, strict=True)) if shares else None
 
 
-def hours_by_gpus(model: WaitModel, profile: int, most: int, instances: int, per_node: int) -> Floats:
-    """Hours that jobs of one profile wait on 0 to ``most`` GPUs of it; once nobody waits, more end nothing."""
-    asked, waits = model.asked, model.waits
-    rows: Ints = np.flatnonzero(asked.granted.profile == profile)
+def wait_hours_by_gpus(model: WaitModel, profile: int, max_gpus: int, instances: int, per_node: int) -> Floats:
+    """Hours that jobs of one profile wait on each number of GPUs, shape (max_gpus + 1,) [h].
+
+    Parameters
+    ----------
+    model : WaitModel
+        The model to simulate.
+    profile : int
+        Number of the profile.
+    max_gpus : int
+        Largest number of GPUs.
+    instances : int
+        Instances of the profile on a GPU.
+    per_node : int
+        GPUs of a node.
+    """
+    inputs, waits = model.inputs, model.waits
+    rows: Ints = np.flatnonzero(inputs.requests.profile == profile)
     judged = waits.judged[rows]
-    found = np.full(most + 1, np.inf)
-    for gpus in range(1, most + 1):
-        fleet = uniform_fleet(asked.fleet, profile, gpus, instances, per_node)
-        waited = simulate_waits(asked, waits, fleet, rows, waits.arrival_s[rows])
+    hours = np.full(max_gpus + 1, np.inf)
+    for gpus in range(1, max_gpus + 1):
+        fleet = uniform_fleet(inputs.fleet, profile, gpus, instances, per_node)
+        waited = simulate_waits(inputs, waits, fleet, rows, waits.arrival_s[rows])
         if np.isinf(waited[judged]).any():
-            continue  # somebody never starts
-        found[gpus] = waited[judged].sum() / 3600
-        # Where hardly anybody waits, more GPUs of that profile are not looked at.
-        if found[gpus] < 0.01:
-            found[gpus:] = found[gpus]
+            continue  # a job never starts
+        hours[gpus] = waited[judged].sum() / 3600
+        # Once jobs hardly wait, more GPUs of that profile are not simulated.
+        if hours[gpus] < 0.01:
+            hours[gpus:] = hours[gpus]
             break
-    return found
+    return hours
 
 
-def share_out(costs: list[Floats], total: int) -> tuple[list[int], float]:
-    """Share a number of GPUs among kinds at least cost, and of equal costs with fewest GPUs.
+def share_gpus(costs: list[Floats], total: int) -> tuple[list[int], float]:
+    """Divide GPUs among kinds at least cost, and of equal costs with the fewest GPUs.
+
+    Parameters
+    ----------
+    costs : list of array of float, shape (total + 1,)
+        Cost of each kind by its number of GPUs.
+    total : int
+        GPUs to divide.
+
+    Returns
+    -------
+    gpus : list of int
+        GPUs of each kind; empty where no division is feasible.
+    cost : float
+        Its cost.
 
     Examples
     --------
-    >>> share_out([np.array([9.0, 3, 0, 0]), np.array([9.0, 1, 1, 1])], 3)
+    >>> share_gpus([np.array([9.0, 3, 0, 0]), np.array([9.0, 1, 1, 1])], 3)
     ([2, 1], 1.0)
     """
     best: dict[int, tuple[float, list[int]]] = {0: (0.0, [])}
     for cost in costs:
         longer: dict[int, tuple[float, list[int]]] = {}
-        for used, (value, how) in best.items():
+        for used, (value, shares) in best.items():
             for gpus in range(total - used + 1):
                 if np.isfinite(cost[gpus]) and value + cost[gpus] < longer.get(used + gpus, (np.inf, []))[0]:
-                    longer[used + gpus] = (value + float(cost[gpus]), [*how, gpus])
+                    longer[used + gpus] = (value + float(cost[gpus]), [*shares, gpus])
         best = longer
-    value, how = min(best.values(), key=lambda one: (round(one[0], 2), sum(one[1])), default=(np.inf, []))
-    return how, value
+    value, shares = min(best.values(), key=lambda choice: (round(choice[0], 2), sum(choice[1])), default=(np.inf, []))
+    return shares, value

@@ -14,8 +14,8 @@ from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.stage_cache import claims_folder
 from gpuplanner.cost.cost_review import CostReview, cost_review, price_rows
 from gpuplanner.decision.comparison_record import compared
-from gpuplanner.decision.purchase_plan import burst_plan, purchase, read_burst
-from gpuplanner.decision.purchase_plan import refresh as renew
+from gpuplanner.decision.purchase_plan import plan_burst, plan_purchase, read_burst_rules
+from gpuplanner.decision.purchase_plan import plan_refresh as renew
 from gpuplanner.forecast.demand_outlook import lay_out_demand, rolling_backtest
 from gpuplanner.forecast.gpu_demand import DemandHistory
 from gpuplanner.forecast.model_selection import fold_scores, mean_scores
@@ -165,13 +165,13 @@ class MonthCosts:
 
     def commitments(self, months: int = 12, *, risk: float = 0.0, refresh: tuple[str, float] | None = None) -> View:
         """What to buy, reserve or rent over the months to come, and when a newer board pays, of a stated speed."""
-        found = purchase(self.scenario, months, risk=risk)
+        found = plan_purchase(self.scenario, months, risk=risk)
         newer = None if refresh is None else renew(self.scenario, months, *refresh)
         return View(cost_and_forecast_sections.commitments(found, newer), found.costs)
 
     def burst(self, rules: str = "") -> View:
         """Jobs to send to rented GPUs, by a file of rules."""
-        plan = burst_plan(self.scenario, read_burst(rules)) if rules else None
+        plan = plan_burst(self.scenario, read_burst_rules(rules)) if rules else None
         return View(cost_and_forecast_sections.burst_jobs(plan), pl.DataFrame() if plan is None else plan.jobs)
 
     def savings(self) -> View:

@@ -19,7 +19,7 @@ from gpuplanner.core.scenario_fields import OWNERSHIPS
 from gpuplanner.core.units import UNALLOCATED, money_text
 from gpuplanner.cost.cost_review import CostReview, cost_review
 from gpuplanner.decision.comparison_record import Comparison, compared
-from gpuplanner.decision.purchase_plan import Purchase, purchase
+from gpuplanner.decision.purchase_plan import PurchasePlan, plan_purchase
 from gpuplanner.notebook.views import BackgroundPanel, control_look, dropdown, files_button, slider, table_html, watch
 from gpuplanner.report.finance_exports import write_cost_workbook
 from gpuplanner.usage.job_history import begin_of, end_of, load_dataset, months_from
@@ -118,7 +118,7 @@ class CostAnswer:
 
     question: CostQuestion
     review: CostReview
-    purchase: Purchase
+    purchase: PurchasePlan
     found: Comparison
 
 
@@ -203,7 +203,7 @@ class CostPanel(BackgroundPanel[CostQuestion, CostAnswer]):
 
 
 def _answered(asked: CostQuestion) -> CostAnswer:
-    bought = purchase(asked.scenario, asked.months, risk=asked.risk)
+    bought = plan_purchase(asked.scenario, asked.months, risk=asked.risk)
     return CostAnswer(asked, cost_review(asked.scenario), bought, compared(asked.scenario))
 
 
@@ -247,7 +247,7 @@ def answer_html(answer: CostAnswer) -> str:
     return (
         f"<div class='gpuplanner-answer'><p><b>{escape(whose)}: {money_text(part, review.currency)}{of} "
         f"{review.currency}</b></p>{table_html(heads, rows, caption=title)}"
-        f"<p>{escape(mix.sentence)}</p>{table_html(bought, ways, caption='Cost over simulated demand')}"
+        f"<p>{escape(mix.advice_sentence)}</p>{table_html(bought, ways, caption='Cost over simulated demand')}"
         f"<p><b>{sentence}</b></p><p>{worth}</p>"
         "</div>"
     )

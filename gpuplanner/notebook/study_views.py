@@ -19,10 +19,10 @@ from gpuplanner.decision.comparison_record import Comparison, compared, curve_ta
 from gpuplanner.decision.decision_types import Decision
 from gpuplanner.decision.explained_waits import cause_table
 from gpuplanner.decision.pool_decisions import FleetCompared
-from gpuplanner.decision.quota_comparison import is_asked, placement_table, rules_tried
-from gpuplanner.decision.quota_recommendation import quota_advice
+from gpuplanner.decision.quota_comparison import compare_placements, compare_stated_rules, states_sharing_rules
+from gpuplanner.decision.quota_recommendation import advise_quotas
 from gpuplanner.decision.study import Study
-from gpuplanner.decision.team_fairness import fairness
+from gpuplanner.decision.team_fairness import assess_fairness
 from gpuplanner.notebook.cluster_views import SeenTrace
 from gpuplanner.notebook.usage_panels import ALL_BOARDS, BoardsPanel, SharingPanel
 from gpuplanner.notebook.views import View
@@ -273,9 +273,9 @@ class Decided:
 
     def sharing(self, *, ahead: bool = False) -> View:
         """What every team was due, got, lent, borrowed and is owed, why its jobs waited, and what rules change."""
-        found = fairness(self.scenario)
-        advice = quota_advice(self.scenario) if ahead else None
-        tried = rules_tried(self.scenario) if is_asked(self.scenario) else None
+        found = assess_fairness(self.scenario)
+        advice = advise_quotas(self.scenario) if ahead else None
+        tried = compare_stated_rules(self.scenario) if states_sharing_rules(self.scenario) else None
         return View(teams(found, advice, tried), found.teams)
 
     def rules(self) -> SharingPanel:
@@ -284,7 +284,7 @@ class Decided:
 
     def placements(self, slowdowns: str) -> View:
         """GPU-hours that jobs on several nodes lose, by placement; slow-downs within a rack and beyond: ``1.1,1.3``."""
-        table = placement_table(self.scenario.but(gang_slowdowns=slowdowns))
+        table = compare_placements(self.scenario.but(gang_slowdowns=slowdowns))
         return View(placements(table), table)
 
     def whatif(self) -> WhatIf:

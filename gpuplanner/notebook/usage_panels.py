@@ -11,17 +11,9 @@ from typing import Any, Protocol, TypeVar
 from gpuplanner.core.execution import import_optional
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.units import figure_text
-from gpuplanner.decision.quota_comparison import SharingTried, rules_at_hand, tried_with
-from gpuplanner.decision.sharing_rules import SharingRules, StartHours, TeamQuota, week_hours_of
-from gpuplanner.notebook.views import (
-    BackgroundPanel,
-    button,
-    control_look,
-    dropdown,
-    slider,
-    table_html,
-    watch,
-)
+from gpuplanner.decision.quota_comparison import RulesComparison, compare_rules, rules_or_equal_shares
+from gpuplanner.decision.sharing_rules import SharingRules, StartHours, TeamQuota, parse_week_hours
+from gpuplanner.notebook.views import BackgroundPanel, button, control_look, dropdown, slider, table_html, watch
 from gpuplanner.usage.dataset_explorer import ALL_TENANTS_LABEL, ExploredDataset, open_inbox, public_traces
 
 ALL_BOARDS = "all GPU models"
@@ -298,7 +290,7 @@ COLUMNS = {
 }  # fmt: skip
 
 
-class SharingPanel(BackgroundPanel[SharingRules, SharingTried]):
+class SharingPanel(BackgroundPanel[SharingRules, RulesComparison]):
     """Controls of quotas, fair share and preemption, played against the rules at hand.
 
     Parameters
@@ -331,7 +323,7 @@ class SharingPanel(BackgroundPanel[SharingRules, SharingTried]):
         super().__init__(self._tried, tried_html, working="Simulating the same weeks ...")
         widgets = import_optional("ipywidgets", extra="notebook")
         self.scenario = scenario
-        self.base = rules_at_hand(scenario)
+        self.base = rules_or_equal_shares(scenario)
         stops = self.base.stopping
         look = control_look("14em", "40em")
 
@@ -379,7 +371,7 @@ class SharingPanel(BackgroundPanel[SharingRules, SharingTried]):
         )  # fmt: skip
 
     def _start_hours(self) -> tuple[StartHours, ...]:
-        if self.late.value is None or week_hours_of(self.hours.value) is None:
+        if self.late.value is None or parse_week_hours(self.hours.value) is None:
             return self.base.start_hours
         kind, name = self.late.value
         others = (one for one in self.base.start_hours if getattr(one, kind) != name)
@@ -388,18 +380,18 @@ class SharingPanel(BackgroundPanel[SharingRules, SharingTried]):
     def _scaled(self, one: TeamQuota) -> TeamQuota:
         return one if one.gpus is None else replace(one, gpus=one.gpus * self.quotas.value)
 
-    def _tried(self, rules: SharingRules) -> SharingTried:
-        return tried_with(self.scenario, self.base, rules)
+    def _tried(self, rules: SharingRules) -> RulesComparison:
+        return compare_rules(self.scenario, self.base, rules)
 
 
-def tried_html(found: SharingTried) -> str:
+def tried_html(found: RulesComparison) -> str:
     """Show who waits more and who less.
 
     Examples
     --------
     >>> import polars as pl
     >>> row = {"team": "<a>", "jobs": 3, "verdict": "waits less"} | dict.fromkeys(COLUMNS, 1.0) | {"lost_before": 0.0}
-    >>> text = tried_html(SharingTried("now", "then", pl.DataFrame([row, row | {"team": "(all)"}]), "95 %", ()))
+    >>> text = tried_html(RulesComparison("now", "then", pl.DataFrame([row, row | {"team": "(all)"}]), "95 %", ()))
     >>> "&lt;a&gt;" in text, "<a>" in text
     (True, False)
     """
@@ -410,4 +402,4 @@ def tried_html(found: SharingTried) -> str:
     )
     notes = "".join(f"<p>{escape(note)}</p>" for note in found.notes)
     caption = f"Intervals: {found.blocks}"
-    return f"<p>{escape(found.sentence)}</p>{table_html(headings, rows, caption=caption)}{notes}"
+    return f"<p>{escape(found.verdict_sentence)}</p>{table_html(headings, rows, caption=caption)}{notes}"

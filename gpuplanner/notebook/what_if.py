@@ -20,17 +20,11 @@ from gpuplanner.core.output_writing import write_atomically
 from gpuplanner.core.scenario import Scenario, require_scenario
 from gpuplanner.core.scenario_fields import Setting, Slider, settings_of
 from gpuplanner.core.units import MISSING_FIGURE, day_text, figure_text
-from gpuplanner.decision.comparison_record import (
-    Comparison,
-    PolicyRow,
-    compared,
-    frontier_frame,
-    target_in_words,
-)
+from gpuplanner.decision.comparison_record import Comparison, PolicyRow, compared, frontier_frame, target_in_words
 from gpuplanner.decision.decision_types import usd_per_kwh_of
 from gpuplanner.decision.policy_comparison import MEANINGS, SHORT
 from gpuplanner.decision.study import Study
-from gpuplanner.decision.study_pipeline import coarse
+from gpuplanner.decision.study_pipeline import estimate_coarsely
 from gpuplanner.notebook.views import (
     BackgroundPanel,
     button,
@@ -344,7 +338,7 @@ class WhatIf(BackgroundPanel[Scenario, PanelAnswer]):
         if known is None:
             return
         before = self.pinned or known
-        found = coarse(known.found, known.scenario, self.scenario)
+        found = estimate_coarsely(known.found, known.scenario, self.scenario)
         shown = PanelAnswer(self.scenario, found, self.policy.value or None, known.picture)
         self.answer.value = answer_html(shown, before, stale=True)
         self._soon("picture", PICTURE_S, lambda: self._show_picture(shown, before))

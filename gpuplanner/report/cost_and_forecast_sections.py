@@ -14,8 +14,14 @@ from gpuplanner.cost.cost_review import BASES, CostReview, price_rows, price_tex
 from gpuplanner.cost.energy_and_carbon import AMOUNTS
 from gpuplanner.cost.showback import LIST_PRICE
 from gpuplanner.decision.comparison_record import Comparison
-from gpuplanner.decision.purchase_plan import BurstPlan, Purchase, Refresh
-from gpuplanner.decision.track_record import SavingsMonth, outcomes, record_of, savings_table, standing_table
+from gpuplanner.decision.purchase_plan import BurstPlan, HardwareRefresh, PurchasePlan
+from gpuplanner.decision.track_record import (
+    SavingsMonth,
+    baseline_table,
+    evaluate_promises,
+    savings_table,
+    score_forecasts,
+)
 from gpuplanner.forecast.gpu_demand import DemandHistory
 from gpuplanner.forecast.model_selection import CHOSEN_MODEL_NAME, EvaluatedBacktest, fold_scores, mean_scores
 from gpuplanner.report import html_page as page
@@ -101,13 +107,13 @@ def prices(found: CostReview) -> Section:
     return page.section("Prices", page.paragraph(about), page.table(table, caption="Price book"))
 
 
-def commitments(found: Purchase, renewed: Refresh | None = None) -> Section:
+def commitments(found: PurchasePlan, renewed: HardwareRefresh | None = None) -> Section:
     """Purchases, reservations and rentals of the months ahead, and when a newer GPU model pays off."""
     costs, begun = found.costs, found.begin
     ways = costs.filter(~pl.col("option").str.starts_with(" ")).rename({"option": "tenant"})
     return page.section(
         "Buy, reserve or rent",
-        page.paragraph(found.sentence),
+        page.paragraph(found.advice_sentence),
         *(page.note(one) for one in found.notes),
         page.figure(
             plots.plot_costs(ways, unit=found.currency, title="Cost by purchase option"),
@@ -116,7 +122,7 @@ def commitments(found: Purchase, renewed: Refresh | None = None) -> Section:
             numbers=costs,
         ),
         page.table(begun, caption="Start dates") if begun.height else "",
-        "" if renewed is None else page.paragraph(renewed.sentence),
+        "" if renewed is None else page.paragraph(renewed.advice_sentence),
     )
 
 
@@ -128,7 +134,7 @@ def burst_jobs(burst: BurstPlan | None) -> Section:
     notes = (page.note(text) for text in burst.notes)
     costliest = burst.jobs.sort(burst.jobs.columns[-1], descending=True, maintain_order=True).head(MOST_JOBS)
     table = page.table(costliest, caption="Jobs to send to rented GPUs, the most expensive")
-    return page.section(title, page.paragraph(burst.sentence), *notes, table)
+    return page.section(title, page.paragraph(burst.advice_sentence), *notes, table)
 
 
 def savings(found: Comparison) -> Section:
@@ -145,7 +151,7 @@ def savings(found: Comparison) -> Section:
 
 def savings_record(months: tuple[SavingsMonth, ...]) -> Section:
     """Savings of earlier reports, promised and realised, and their differences."""
-    came, standing = list(outcomes(months)), standing_table(months)
+    came, standing = list(evaluate_promises(months)), baseline_table(months)
     title = "Savings promised and realised"
     if not came:
         last = months[-1]
@@ -286,7 +292,7 @@ def calendar(source: DemandHistory, horizon: int, gap: int, price: float, capaci
 
 def forecast_record(ledger: pl.DataFrame) -> Section:
     """Errors of the forecasts of earlier reports, and the cost of planning by them."""
-    record = record_of(ledger)
+    record = score_forecasts(ledger)
     if record.is_empty():
         text = f"{count_text(ledger['cutoff'].n_unique(), 'forecast')} recorded; a later report shows the error."
         return page.fold("Past forecasts", page.paragraph(text), about=text, appendix=True)

@@ -553,7 +553,7 @@ def _period(begin: object, end: object) -> str:
 
 def notes(study: Study) -> Mapping[str, str]:
     """What a reader of a file must know: period, baseline, price, sources, versions."""
-    price, trace = study.provenance.price, study.provenance.read
+    price, trace = study.provenance.price, study.provenance.source_facts
     stated = [f"{name} = {own}" for name, (_, own) in Scenario().diff(study.scenario).items()]
     return {
         "Decision": study.decision.sentence,

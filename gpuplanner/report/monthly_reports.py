@@ -25,16 +25,16 @@ from gpuplanner.core.scenario import FILE_FIELDS, Scenario
 from gpuplanner.core.serialization import from_plain, load_json, sha256, to_json, to_plain
 from gpuplanner.core.stage_cache import input_hashes
 from gpuplanner.decision.capacity_check import INFERRED
-from gpuplanner.decision.replanning import Watched
+from gpuplanner.decision.replanning import WatchState
 from gpuplanner.decision.study import Study
 from gpuplanner.decision.study_pipeline import evaluate
 from gpuplanner.decision.track_record import (
-    outcomes,
+    baseline_table,
+    evaluate_promises,
     read_ledger,
     read_savings,
-    record_of,
     savings_file,
-    standing_table,
+    score_forecasts,
 )
 from gpuplanner.report import html_page as page
 from gpuplanner.report.figure_formats import safe
@@ -240,7 +240,7 @@ def _links(chain: Chain, out: Path) -> str:
 
 def _savings(ledger: Path) -> list[str]:
     months = read_savings(savings_file(ledger))
-    came = list(outcomes(months))
+    came = list(evaluate_promises(months))
     if not came:
         text = "Savings are measured once the next month is reported, for a fleet with a node list."
         return [page.note(text)]
@@ -251,7 +251,7 @@ def _savings(ledger: Path) -> list[str]:
         for one in came
     ]
     schema = {name: pl.String if name in ("month", "seen") else pl.Float64 for name in SAVINGS}
-    standing = standing_table(months)
+    standing = baseline_table(months)
     hours, worth = standing["saved_gpu_hours"].sum(), standing["total_usd"][-1]
     money = f" ({worth:,.2f} USD)" if worth else ""
     less = f"All months used {hours:,.0f} GPU-hours less than at the level of the first month{money}."
@@ -263,7 +263,7 @@ def _savings(ledger: Path) -> list[str]:
 
 
 def _forecasts(ledger: Path) -> list[str]:
-    record = record_of(read_ledger(ledger))
+    record = score_forecasts(read_ledger(ledger))
     if record.is_empty():
         return [page.note("Forecast accuracy is known in the next month, once the forecast hours are over.")]
     frame = record.select(
@@ -562,12 +562,12 @@ GPU_HOURS = {
 }  # fmt: skip
 
 
-def watch_page(state: Watched, *, refresh_s: float | None = None, locale: str = "en") -> str:
+def watch_page(state: WatchState, *, refresh_s: float | None = None, locale: str = "en") -> str:
     """The page of a watch; it asks for itself again every so many seconds.
 
     Examples
     --------
-    >>> html = watch_page(Watched(at="2026-02-02T00:00:00Z", sentence="The fleet stays as it is."), refresh_s=60)
+    >>> html = watch_page(WatchState(at="2026-02-02T00:00:00Z", sentence="The fleet stays as it is."), refresh_s=60)
     >>> '<meta http-equiv="refresh" content="60">' in html, "The fleet stays as it is." in html
     (True, True)
     """
@@ -587,7 +587,9 @@ def watch_page(state: Watched, *, refresh_s: float | None = None, locale: str = 
         parts.append(page.section("Jobs to move", page.table(jobs, caption="Jobs that outgrow their allocation")))
     if state.past:
         about = page.note("A gain covers the hours until the next run, which can change the rest of the plan.")
-        looks = page.table(state.table(), caption="Runs, newest first", headings=GPU_HOURS, formats={"chance": ".0%"})
+        looks = page.table(
+            state.runs_table(), caption="Runs, newest first", headings=GPU_HOURS, formats={"chance": ".0%"}
+        )
         parts.append(page.section("Runs", about, looks))
     return page.render_page(
         "\n".join(parts),

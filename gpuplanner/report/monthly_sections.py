@@ -13,7 +13,7 @@ from gpuplanner.core.units import MISSING_FIGURE, count_text, day_text, percent_
 from gpuplanner.cost.cost_review import cost_review
 from gpuplanner.decision.comparison_record import curve_table
 from gpuplanner.decision.policy_simulation import warnings_about
-from gpuplanner.decision.quota_comparison import SharingTried
+from gpuplanner.decision.quota_comparison import RulesComparison
 from gpuplanner.decision.study import Study
 from gpuplanner.decision.team_fairness import Fairness
 from gpuplanner.report import html_page as page
@@ -217,7 +217,7 @@ def links(study: Study) -> Links:
 
 def quality(study: Study) -> Section:
     """Findings of the quality report."""
-    table, trace = study.tables["quality"], study.provenance.read
+    table, trace = study.tables["quality"], study.provenance.source_facts
     found = page.paragraph("No findings.")
     if table.height:
         found = page.table(table, caption="Findings of the quality report")
@@ -327,7 +327,10 @@ def teams(study: Study) -> Section:
     found = Fairness.of_tables(study.tables)
     if found is None:
         return Section("")
-    parts = [shared_by(found, tried=SharingTried.of_tables(study.tables)), placements(study.tables.get("placements"))]
+    parts = [
+        shared_by(found, tried=RulesComparison.of_tables(study.tables)),
+        placements(study.tables.get("placements")),
+    ]
     return Section("\n".join(filter(None, parts)))
 
 

@@ -29,7 +29,7 @@ from gpuplanner.decision.decision_types import TODAY, TeamRow
 from gpuplanner.decision.explained_waits import cause_table
 from gpuplanner.decision.policy_comparison import SHORT
 from gpuplanner.decision.pool_decisions import fleet_sentence
-from gpuplanner.decision.quota_comparison import SharingTried
+from gpuplanner.decision.quota_comparison import RulesComparison
 from gpuplanner.decision.quota_recommendation import QuotaAdvice
 from gpuplanner.decision.team_fairness import Fairness
 from gpuplanner.decision.wait_causes import CAUSES
@@ -148,7 +148,7 @@ _SAID = {"tenant": "team", "why": "cause of waiting", "next_step": "option"}
 
 
 def teams(
-    found: Fairness, ahead: QuotaAdvice | None = None, tried: SharingTried | None = None, *, title: str = _TITLE
+    found: Fairness, ahead: QuotaAdvice | None = None, tried: RulesComparison | None = None, *, title: str = _TITLE
 ) -> Section:
     """Fair share by team, causes of waiting, effects of other rules, and the forecast."""
     table = found.teams
@@ -160,7 +160,7 @@ def teams(
         )
     return page.fold(
         title,
-        page.paragraph(found.sentence),
+        page.paragraph(found.shortfall_sentence),
         *(page.note(note) for note in found.notes),
         page.figure(
             plots.plot_entitlements(accounts),
@@ -184,7 +184,7 @@ def teams(
         ),
         alone,
         "" if tried is None else _tried(tried),
-        *(() if ahead is None else (page.table(table, caption=title) for title, table in ahead.told)),
+        *(() if ahead is None else (page.table(table, caption=title) for title, table in ahead.titled_tables)),
         *(() if ahead is None else map(page.note, ahead.notes)),
         page.figure(
             plots.plot_borrowing(found.borrowed),
@@ -209,13 +209,13 @@ def teams(
     )
 
 
-def _tried(found: SharingTried) -> str:
+def _tried(found: RulesComparison) -> str:
     """The same weeks under two sets of rules."""
     shown = found.teams.select("team", "jobs", *_HOURS_TRIED, "verdict", *_LOST_TRIED, *_NEVER_TRIED)
     caption = f"{found.after} instead of {found.before}, GPU-hours per week (intervals {found.blocks})"
     formats = dict.fromkeys((*_HOURS_TRIED, *_LOST_TRIED), ",.1f")
     table = page.table(shown, caption=caption, headings=_TRIED, formats=formats)
-    return "".join([page.paragraph(found.sentence), table, *map(page.note, found.notes)])
+    return "".join([page.paragraph(found.verdict_sentence), table, *map(page.note, found.notes)])
 
 
 def placements(table: pl.DataFrame | None) -> Section:
@@ -249,7 +249,9 @@ def write_teams(
 ) -> Path:
     """Write the accounts of teams, pool by pool, as a page of its own (``.html``) or as a picture (``.svg``)."""
     several = len(found) > 1
-    said = {name: f"{name}: {one.sentence}" if several else one.sentence for name, one in found.items()}
+    said = {
+        name: f"{name}: {one.shortfall_sentence}" if several else one.shortfall_sentence for name, one in found.items()
+    }
     sections = [
         teams(one, ahead.get(name), title=f"{_TITLE}: {name}" if several else _TITLE) for name, one in found.items()
     ]

@@ -45,17 +45,17 @@ from gpuplanner.decision.pool_decisions import (
     fleet_planned,
     fleet_sentence,
 )
-from gpuplanner.decision.study import TABLES, Study
+from gpuplanner.decision.study import TABLES_FOLDER, Study
 from gpuplanner.decision.study_pipeline import check_options, evaluate
 from gpuplanner.decision.team_fairness import Fairness
 from gpuplanner.decision.track_record import (
-    booked,
+    add_month,
     read_ledger,
     read_savings,
-    remember,
     savings_file,
     savings_json,
     savings_sheets,
+    update_forecast_ledger,
 )
 from gpuplanner.planner.layout_plan import plan_to_json
 from gpuplanner.planner.plan_variants import fleet_to_json
@@ -75,7 +75,7 @@ NOTEBOOK = "monthly_report.ipynb"
 NEEDED = {"papermill": "report", "xlsxwriter": "report", "vl_convert": "plot", "altair": "plot"}
 """Optional packages of a report and their extras, checked before the pipeline starts."""
 PAGES = ("index.html", "appendix.html", "message.txt", "summary.md", "report.pdf")
-FIGURES = (f"{TABLES}/*.parquet", "study.json", "workbook.xlsx", "plan.json", "scenario.yaml", "report.ipynb")
+FIGURES = (f"{TABLES_FOLDER}/*.parquet", "study.json", "workbook.xlsx", "plan.json", "scenario.yaml", "report.ipynb")
 MARK = FolderMark(MANIFEST, "gpuplanner report 1", names=(*PAGES, *FIGURES))
 
 
@@ -108,10 +108,10 @@ def write_report(
         executed = folder / "report.ipynb"
         keep = out.with_suffix(".failed.ipynb")
         run_notebook(source, executed, {"scenario_path": str(folder / "scenario.yaml")}, keep=keep)
-        told = None if told is None else remember(told, study)
+        told = None if told is None else update_forecast_ledger(told, study)
         body = page_body(executed)
         body += "" if told is None else forecast_record(told)
-        saved = None if saved is None else booked(saved, scenario, study.comparison)
+        saved = None if saved is None else add_month(saved, scenario, study.comparison)
         body += "" if saved is None else savings_record(saved)
         _written(folder, study, *parted(body))
         _strip(executed)
@@ -162,7 +162,7 @@ def _written(folder: Path, study: Study, body: str, aside: str) -> None:
     texts |= {"summary.md": localize_text(markdown_text(*said), write)}
     for name, text in texts.items():
         (folder / name).write_text(text, encoding="utf-8")
-    tables_into(folder / TABLES, study.tables)
+    tables_into(folder / TABLES_FOLDER, study.tables)
 
 
 def _printed(folder: Path) -> None:

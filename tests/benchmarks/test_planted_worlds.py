@@ -48,7 +48,7 @@ def answered(tmp_path_factory):
 
 def near(gpus: int, right: int, answer: Answer) -> bool:
     assert answer.contest is not None
-    return abs(gpus - right) <= max(0.1 * right, answer.contest.asked.usual_node)
+    return abs(gpus - right) <= max(0.1 * right, answer.contest.asked.node_gpus)
 
 
 @pytest.mark.parametrize("name", WORLDS)
@@ -75,7 +75,7 @@ def test_the_gap_between_an_end_and_the_next_start_changes_nothing(answered, nam
     answers = [answered(name, gap=gap)[0] for gap in (0, 2, 30)]
     assert len({one.decision.action for one in answers}) == 1
     gpus = [one.decision.gpus for one in answers]
-    assert max(gpus) - min(gpus) <= answers[0].contest.asked.usual_node
+    assert max(gpus) - min(gpus) <= answers[0].contest.asked.node_gpus
 
 
 @pytest.mark.parametrize("name", ["a", "b", "c", "f"])
@@ -92,7 +92,7 @@ def test_a_shorter_record_changes_the_action_only_where_its_interval_is_wide(ans
 def test_causes_are_those_of_the_truth(answered, name):
     """Nine tenths of the waiting have the cause that the simulator's own state says."""
     answer, truth = answered(name)
-    waits = answer.advice.model.waits
+    waits = answer.recommendation.model.waits
     ours = dict(zip(CAUSES, waits.seconds[waits.judged].sum(axis=0), strict=True))
     right = truth["causes"]["all"]["job_seconds"]
     if sum(right.values()) > 3600:

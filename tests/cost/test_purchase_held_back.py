@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 
 from gpuplanner.cost.capacity_portfolio import HOURS_PER_MONTH, Offer, Rent, choose_portfolio
-from gpuplanner.decision.purchase_plan import WEEK, demand_paths
+from gpuplanner.decision.purchase_plan import WEEK_HOURS, draw_demand_paths
 
 AHEAD = 730
 """Hours of a month held back."""
@@ -37,7 +37,7 @@ def clusters(folder: Path) -> Iterator[np.ndarray]:
         tables.append(pl.read_csv(path).select(start, pl.col("duration") / 3600, "num_gpu"))
     for table in tables:
         start, hours, gpus = (table[name].cast(pl.Float64).to_numpy() for name in table.columns)
-        found = held(start, hours, gpus, int(start.max()) // WEEK * WEEK)
+        found = held(start, hours, gpus, int(start.max()) // WEEK_HOURS * WEEK_HOURS)
         if found.mean() >= 2:
             yield found
 
@@ -47,11 +47,11 @@ def test_months_of_public_demand_cost_little_more_than_in_hindsight(public_data:
     """In sum at most a tenth above hindsight, and below the better of renting all and committing the past mean."""
     offer, rent, rows = Offer("month", 0.7 * HOURS_PER_MONTH, 1), Rent(1.0), []
     for hours in clusters(public_data):
-        weekly = hours.reshape(-1, WEEK).mean(axis=1)
-        first = int(np.argmax(weekly > np.median(weekly) / 4)) * WEEK  # a record that begins thin is none yet
-        for now in range(first + 4 * WEEK, len(hours) - AHEAD, WEEK):
+        weekly = hours.reshape(-1, WEEK_HOURS).mean(axis=1)
+        first = int(np.argmax(weekly > np.median(weekly) / 4)) * WEEK_HOURS  # a record that begins thin is none yet
+        for now in range(first + 4 * WEEK_HOURS, len(hours) - AHEAD, WEEK_HOURS):
             behind, came = hours[first:now], hours[now : now + AHEAD][None, :]
-            paths, _ = demand_paths(behind, 1, seed=1)
+            paths, _ = draw_demand_paths(behind, 1, seed=1)
             chosen = choose_portfolio(paths, [offer], rent).committed[0]
             hindsight = choose_portfolio([came], [offer], rent)
 

@@ -37,7 +37,7 @@ def test_more_jobs_wait_more(tight):
     waits = []
     for times in (0.7, 1.0, 1.3, 1.6):
         arena = opened(Scenario(data=tight, actuator="slurm", arrival_scale=times))[2]
-        waits.append(float(np.minimum(arena.today.wait_s[arena.judged], arena.asked.seen_s).mean()))
+        waits.append(float(np.minimum(arena.today.wait_s[arena.judged], arena.asked.observed_s).mean()))
     assert waits == sorted(waits)
     assert waits[0] < 600 < waits[-1]
 
@@ -81,7 +81,7 @@ def test_five_jobs_in_a_hundred_late_by_days_are_seen(large):
 def test_a_hold_of_six_hours_is_no_shortage(handed_over):
     cluster = planted.planted("quota_bound-1").cluster
     arena = opened(Scenario(data=handed_over(cluster), actuator="slurm"))[2]
-    held = np.nansum(arena.asked.start_s - arena.asked.granted.submit_s)
+    held = np.nansum(arena.asked.start_s - arena.asked.requests.submit_s)
     assert arena.waits.seconds[:, :3].sum() < 0.05 * held
 
 

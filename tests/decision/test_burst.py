@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gpuplanner.decision.purchase_plan import leavers, wanted
+from gpuplanner.decision.purchase_plan import choose_leaving_jobs, mean_demand_by_hour
 from gpuplanner.planner.linear_model import SearchEffort
 
 RULES = """\
@@ -28,13 +28,15 @@ def test_no_choice_of_jobs_is_cheaper(seed: int):
     begin, hours = rng.uniform(0, 6, 9).round(2), rng.uniform(0.2, 3, 9).round(2)
     gpus, cost = rng.choice([1.0, 2.0, 4.0], 9), rng.uniform(1, 20, 9).round(2)
     free = rng.random(9) < 0.8
-    over = wanted(begin, hours, gpus, 9) - 4.0
-    leave, left, bound = leavers(begin, hours, gpus, cost, free, over, SearchEffort.begin(), gap=0.0)
+    over = mean_demand_by_hour(begin, hours, gpus, 9) - 4.0
+    leave, left, bound = choose_leaving_jobs(begin, hours, gpus, cost, free, over, SearchEffort.begin(), gap=0.0)
     assert not leave[~free].any()
 
     def beyond(out: np.ndarray) -> float:
         """What stays over in hours that are too full."""
-        return float(np.maximum(wanted(begin[~out], hours[~out], gpus[~out], 9) - 4.0, 0)[over > 1e-6].sum())
+        return float(
+            np.maximum(mean_demand_by_hour(begin[~out], hours[~out], gpus[~out], 9) - 4.0, 0)[over > 1e-6].sum()
+        )
 
     assert beyond(leave) == pytest.approx(left, abs=1e-4)
     best = min(

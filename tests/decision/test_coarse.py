@@ -9,7 +9,7 @@ import pytest
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.decision.comparison_record import Comparison, FrontierPoint, PolicyRow
 from gpuplanner.decision.decision_text import no_decision
-from gpuplanner.decision.study_pipeline import coarse
+from gpuplanner.decision.study_pipeline import estimate_coarsely
 
 KNOWN = Scenario(actuator="slurm")
 
@@ -34,11 +34,11 @@ def tried() -> Comparison:
 
 @pytest.mark.parametrize(("minutes", "saved"), [(10.0, 400.0), (5.0, 200.0), (1.0, 100.0), (0.5, None)])
 def test_a_limit_takes_the_cheapest_setting_within_it(tried, minutes, saved):
-    found = coarse(tried, KNOWN.but(max_added_wait_minutes=20.0), KNOWN.but(max_added_wait_minutes=minutes))
+    found = estimate_coarsely(tried, KNOWN.but(max_added_wait_minutes=20.0), KNOWN.but(max_added_wait_minutes=minutes))
     assert found.decision.saving.value == saved
     assert "Coarse" in found.decision.confidence[0]
 
 
 @pytest.mark.parametrize(("times", "saved"), [(0.5, 700.0), (1.5, 100.0), (2.0, None)])
 def test_more_jobs_keep_what_was_tried_on_for_longer(tried, times, saved):
-    assert coarse(tried, KNOWN, KNOWN.but(arrival_scale=times)).decision.saving.value == saved
+    assert estimate_coarsely(tried, KNOWN, KNOWN.but(arrival_scale=times)).decision.saving.value == saved

@@ -10,7 +10,7 @@ import pytest
 
 from gpuplanner.cli.application import main
 from gpuplanner.core.scenario import Scenario
-from gpuplanner.decision.quota_comparison import rules_tried
+from gpuplanner.decision.quota_comparison import compare_stated_rules
 from gpuplanner.ingest.dataset_writer import write_dataset
 from gpuplanner.usage.job_history import split_into_pools
 from tests.usage.test_fleet import DAY, made, nodes
@@ -71,5 +71,5 @@ def test_quotas_and_failures_are_played_on_every_board(crowded, tmp_path, monkey
     )
     html = (tmp_path / "ways.html").read_text()
     for name, own in split_into_pools(asked).pools.items():
-        assert told["pools"][name]["sharing"] == json.loads(json.dumps(rules_tried(own).to_dict()))
+        assert told["pools"][name]["sharing"] == json.loads(json.dumps(compare_stated_rules(own).to_dict()))
         assert f"Policy comparison on {name}" in html

@@ -12,10 +12,17 @@ import pytest
 from gpuplanner import Scenario
 from gpuplanner.core.errors import ScenarioError
 from gpuplanner.decision.comparison_record import comparison
-from gpuplanner.decision.quota_recommendation import burn_down, daly_s, quotas_for
-from gpuplanner.decision.requests import Asked
-from gpuplanner.decision.sharing_rules import SharingRules, TeamQuota, entitled_gpus, quotas_of_queues, read_quotas
-from gpuplanner.decision.team_fairness import Fairness, fairness, seconds_until, shared, waits_by_team, why_it_waited
+from gpuplanner.decision.quota_recommendation import budget_burn_down, daly_interval_s, recommend_quotas
+from gpuplanner.decision.requests import JobReplayInputs
+from gpuplanner.decision.sharing_rules import SharingRules, TeamQuota, convert_queue_quotas, entitled_gpus, read_quotas
+from gpuplanner.decision.team_fairness import (
+    Fairness,
+    assess_fairness,
+    assess_shares,
+    explain_team_waits,
+    sum_waits_by_team,
+    wait_seconds_until,
+)
 from gpuplanner.decision.wait_causes import CAUSES
 from gpuplanner.hardware.gpu_models import load_any_gpu_model, load_gpu_model
 from gpuplanner.simulator.simulated_fleet import NodeFleet, NodeRequests
@@ -27,7 +34,7 @@ ZERO = datetime(2026, 3, 2, tzinfo=UTC)
 PROFILES = ("gpu", "1g.20gb", "3g.40gb")
 
 
-def two_teams(seed: int, jobs: int = 300) -> Asked:
+def two_teams(seed: int, jobs: int = 300) -> JobReplayInputs:
     """A team that floods the queue at once, and one that comes now and then, on slices and whole GPUs."""
     rng = np.random.default_rng(seed)
     flood = rng.random(jobs) < 0.8
@@ -47,16 +54,16 @@ def two_teams(seed: int, jobs: int = 300) -> Asked:
     start = simulate_requests(requests, fleet).start_s
     layouts = (("gpu",) * 4 + ("3g.40gb:2",) * 3 + ("1g.20gb:4",), ("gpu",) * 8)
     frame = pl.DataFrame({"tenant": np.where(flood, "flood", "meek")})
-    return Asked(
+    return JobReplayInputs(
         frame, TodaysNodes(("a", "b"), (8, 8), layouts, True, False, False), fleet, BOARD,
         {"today": requests}, start, start + run, [None] * jobs, "observed starts", ZERO,
         ZERO + timedelta(seconds=float(np.ceil(start.max() + 5000))), np.zeros(jobs, bool),
     )  # fmt: skip
 
 
-def account(asked: Asked, rules: SharingRules) -> Fairness:
-    waits = waits_by_team(asked, seconds_until(asked, asked.start_s))
-    return shared(asked, rules, asked.start_s, asked.end_s, waits, "as played", "easy")
+def account(asked: JobReplayInputs, rules: SharingRules) -> Fairness:
+    waits = sum_waits_by_team(asked, wait_seconds_until(asked, asked.start_s))
+    return assess_shares(asked, rules, asked.start_s, asked.end_s, waits, "as played", "easy")
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -64,10 +71,10 @@ def test_what_is_lent_owed_and_borrowed_adds_up(seed):
     asked = two_teams(seed)
     found = account(asked, SharingRules((TeamQuota("meek", gpus=10.0), TeamQuota("flood", gpus=4.0))))
     teams = {row["tenant"]: row for row in found.teams.iter_rows(named=True)}
-    quota = np.array([1.0, 0.25, 0.5])[asked.granted.profile] * asked.granted.total
+    quota = np.array([1.0, 0.25, 0.5])[asked.requests.profile] * asked.requests.total
     for name, row in teams.items():
         mine = (asked.jobs["tenant"] == name).to_numpy()
-        assert row["allocated_gpu_hours"] == pytest.approx(quota[mine] @ asked.granted.run_s[mine] / 3600)
+        assert row["allocated_gpu_hours"] == pytest.approx(quota[mine] @ asked.requests.run_s[mine] / 3600)
     borrowed = sum(row["borrowed_gpu_hours"] for row in teams.values())
     between = found.borrowed.filter(pl.col("borrower") != "-")
     assert between["gpu_hours"].sum() == pytest.approx(borrowed)
@@ -76,13 +83,13 @@ def test_what_is_lent_owed_and_borrowed_adds_up(seed):
     freely = between.filter(lender="-")["gpu_hours"].sum()
     lent = sum(row["lent_gpu_hours"] for row in teams.values())
     assert 0 < lent <= freely + 1e-9  # the rest comes from the two GPUs that nobody has a quota for
-    assert freely - lent <= 2 * asked.seen_s / 3600
+    assert freely - lent <= 2 * asked.observed_s / 3600
     assert teams["flood"]["waited_insufficient_hours"] > 100 * teams["meek"]["waited_limits_hours"]
 
 
 def test_nobody_borrows_from_anybody_where_there_is_one_team():
     asked = two_teams(1)
-    alone = Asked(**{**vars(asked), "jobs": pl.DataFrame({"tenant": ["only"] * asked.jobs.height})})
+    alone = JobReplayInputs(**{**vars(asked), "jobs": pl.DataFrame({"tenant": ["only"] * asked.jobs.height})})
     found = account(alone, SharingRules())
     assert set(found.borrowed["borrower"]) <= {"-"}
     assert found.teams["borrowed_gpu_hours"].item() == found.teams["lent_gpu_hours"].item() == 0.0
@@ -92,7 +99,7 @@ def test_nobody_borrows_from_anybody_where_there_is_one_team():
 
 @pytest.mark.long
 def test_the_sample_says_of_each_team_why_its_jobs_waited():
-    found = fairness(Scenario())
+    found = assess_fairness(Scenario())
     rows = {row.name: row for row in comparison(Scenario()).waits.causes.team}
     for row in found.teams.iter_rows(named=True):
         for cause in CAUSES:
@@ -119,8 +126,8 @@ def test_no_step_changes_a_quota_where_none_is_stated():
         (9000.0, "Raise its quota, at the cost of others, or add GPUs.", "Add GPUs."),
     ):
         row["waited_gpu_hours"] = waited
-        assert why_it_waited(row, pairs)[1] == stated
-        assert why_it_waited(row, pairs, quotas=False)[1] == unstated
+        assert explain_team_waits(row, pairs)[1] == stated
+        assert explain_team_waits(row, pairs, quotas=False)[1] == unstated
 
 
 def test_a_file_of_quotas_is_read(tmp_path):
@@ -131,9 +138,9 @@ def test_a_file_of_quotas_is_read(tmp_path):
         "preemption: {by_tier: true, reclaim: true, min_run_minutes: 5, checkpoint_minutes: 60}\n"
     )
     found = read_quotas(written(tmp_path, text))
-    assert found.of("a") == TeamQuota("a", 32.0, 8.0, 4.0, "x", 2.0, "low", None, 0.1)
-    assert found.of("b").gpu_hours_per_month == 900.0
-    assert found.of("c") == TeamQuota("c")
+    assert found.quota_of("a") == TeamQuota("a", 32.0, 8.0, 4.0, "x", 2.0, "low", None, 0.1)
+    assert found.quota_of("b").gpu_hours_per_month == 900.0
+    assert found.quota_of("c") == TeamQuota("c")
     assert [one.cohort for one in found.cohorts] == ["all", None]
     assert found.stopping.by_tier
     assert found.stopping.checkpoint_minutes == 60.0
@@ -144,16 +151,19 @@ def test_quotas_count_on_the_board_that_they_are_for(tmp_path):
     text += "- {name: b, gpu_model: A100-40GB, gpus: 4}\n"
     rules = read_quotas(written(tmp_path, text))
     on = {
-        gpu_model: {one.name: one.gpus for one in rules.on(gpu_model, ["A100-40GB", "L40S"]).teams}
+        gpu_model: {one.name: one.gpus for one in rules.for_gpu_model(gpu_model, ["A100-40GB", "L40S"]).teams}
         for gpu_model in ("L40S", "T4")
     }
     assert on == {"L40S": {"a": 2.0}, "T4": {"a": 8.0}}
     with pytest.raises(ScenarioError, match=r"a GPU model of the fleet.*'A100-40GB' for 'b'"):
-        rules.on("L40S")
+        rules.for_gpu_model("L40S")
     row = {"tenant": "t", "cohort": None, "borrow": None, "lend": None}
     flavors = [("NVIDIA-H100-80GB-HBM3", "3g.40gb", 2.0), ("NVIDIA-L40S", None, 4.0), (None, None, 1.0)]
     rows = pl.DataFrame([row | dict(zip(("gpu_model", "profile", "nominal"), one, strict=True)) for one in flavors])
-    due = {name: quotas_of_queues(rows, load_any_gpu_model(name)).of("t").gpus for name in ("H100-80GB-SXM5", "L40S")}
+    due = {
+        name: convert_queue_quotas(rows, load_any_gpu_model(name)).quota_of("t").gpus
+        for name in ("H100-80GB-SXM5", "L40S")
+    }
     assert due == {"H100-80GB-SXM5": 2.0, "L40S": 5.0}
 
 
@@ -189,7 +199,7 @@ def test_quotas_for_a_risk_cost_others_what_they_hold_of_full_hours():
     rng = np.random.default_rng(3)
     paths = rng.poisson([[[4.0]], [[7.0]]], (2, 2, 500)).swapaxes(0, 1).astype(float)
     rules = SharingRules((TeamQuota("a", gpus=2.0, risk=0.05), TeamQuota("b")))
-    quotas, steps = quotas_for(rules, ["a", "b"], paths, 12.0)
+    quotas, steps = recommend_quotas(rules, ["a", "b"], paths, 12.0)
     one = quotas.row(0, named=True)
     own = paths[:, 0]
     assert (own > one["gpus_for_risk"]).mean() <= 0.05 < (own > one["gpus_for_risk"] - 1).mean()
@@ -205,7 +215,7 @@ def test_quotas_for_a_risk_cost_others_what_they_hold_of_full_hours():
 
 def test_a_budget_is_used_up_when_the_paths_pass_it():
     sums = 100.0 + np.cumsum(np.ones((100, 240)) * np.linspace(0.5, 1.5, 100)[:, None], axis=1)
-    found = burn_down(sums, 250.0, 100.0, ZERO, 1.0)
+    found = budget_burn_down(sums, 250.0, 100.0, ZERO, 1.0)
     days = {name: (found[name] - ZERO).total_seconds() / 86_400 for name in ("early", "exhausted_on")}
     assert days["exhausted_on"] == pytest.approx(150 / 24, rel=0.02)
     assert days["early"] == pytest.approx(150 / 1.45 / 24, rel=0.02)
@@ -220,4 +230,4 @@ def test_daly_is_near_the_least_of_what_is_lost():
         return mtbf * np.expm1((every + write) / mtbf) / every
 
     best = min(range(200, 20_000), key=lost)
-    assert daly_s(write, mtbf) == pytest.approx(best, rel=0.01)
+    assert daly_interval_s(write, mtbf) == pytest.approx(best, rel=0.01)

@@ -11,12 +11,18 @@ import pytest
 
 from gpuplanner.core.errors import ScenarioError
 from gpuplanner.core.scenario import Scenario
-from gpuplanner.decision.track_record import SCHEMA, errors_in_money, read_ledger, record_of, remember
+from gpuplanner.decision.track_record import (
+    LEDGER_SCHEMA,
+    price_forecast_errors,
+    read_ledger,
+    score_forecasts,
+    update_forecast_ledger,
+)
 from gpuplanner.hardware.gpu_models import load_gpu_model
 from gpuplanner.planner.plan_problem import DEFAULT_UNMET_DEMAND_PRICE
 from gpuplanner.report.cost_and_forecast_sections import forecast_record
 
-EMPTY = pl.DataFrame(schema=SCHEMA)
+EMPTY = pl.DataFrame(schema=LEDGER_SCHEMA)
 
 
 def a_week_later(study):
@@ -32,19 +38,19 @@ def a_week_later(study):
 
 
 def test_a_later_report_fills_in_what_came_and_what_was_said_stands(study, tmp_path):
-    first = remember(EMPTY, study)
+    first = update_forecast_ledger(EMPTY, study)
     assert first.height > 0
     assert first["y"].null_count() == first.height
-    assert record_of(first).is_empty()
+    assert score_forecasts(first).is_empty()
     assert "a later report shows" in forecast_record(first)
-    assert remember(first, study).equals(first)  # the same month again
+    assert update_forecast_ledger(first, study).equals(first)  # the same month again
 
     path = tmp_path / "forecasts.parquet"
     first.write_parquet(path)
-    both = remember(read_ledger(path), a_week_later(study))
-    assert both.select(*SCHEMA).filter(pl.col("cutoff") == first["cutoff"][0]).drop("y").equals(first.drop("y"))
-    row = record_of(both).row(0, named=True)
-    assert record_of(both).height == 1  # of the second forecast nothing has come
+    both = update_forecast_ledger(read_ledger(path), a_week_later(study))
+    assert both.select(*LEDGER_SCHEMA).filter(pl.col("cutoff") == first["cutoff"][0]).drop("y").equals(first.drop("y"))
+    row = score_forecasts(both).row(0, named=True)
+    assert score_forecasts(both).height == 1  # of the second forecast nothing has come
     y, median = 2 * first["q50"].to_numpy(), first["q50"].to_numpy()
     planned, last = first["planned"].to_numpy(), first["last_value"].to_numpy()
     price = DEFAULT_UNMET_DEMAND_PRICE
@@ -66,10 +72,10 @@ def test_what_came_before_the_recent_past_is_counted_from_the_jobs(study):
     """A month of 31 days forecasts slots that lie before the 28 days of the next report."""
     demand = study.tables["demand"].sort("ds")
     early = demand["ds"].unique().sort()[:24]
-    told = remember(EMPTY, study).sort("ds").group_by("unique_id", maintain_order=True).head(24)
+    told = update_forecast_ledger(EMPTY, study).sort("ds").group_by("unique_id", maintain_order=True).head(24)
     told = told.with_columns(ds=pl.Series(early.to_list() * told["unique_id"].n_unique(), dtype=told["ds"].dtype))
     later = replace(study, tables={**study.tables, "demand": demand.filter(pl.col("ds") > early[-1])})
-    found = remember(told, later).filter(pl.col("ds").is_in(early.to_list()))
+    found = update_forecast_ledger(told, later).filter(pl.col("ds").is_in(early.to_list()))
     came = demand.select("unique_id", "ds", came="y")
     both = found.join(came, on=["unique_id", "ds"], how="left").with_columns(pl.col("came").fill_null(0.0))
     assert both.height == 24 * told["unique_id"].n_unique()
@@ -93,10 +99,10 @@ def test_what_a_wrong_forecast_costs_is_counted_by_hand():
     ledger = pl.DataFrame(
         [row | {"unique_id": name, "planned": planned, "y": came}
          for name, planned, came in (("all/gpu", 10.0, 7.0), ("all/1g.10gb", 0.0, 2.0), ("all/2g.20gb", 9.0, None))],
-        schema=SCHEMA,
+        schema=LEDGER_SCHEMA,
     )  # fmt: skip
     gpu_model = load_gpu_model("H100-80GB-SXM5")
-    [found] = errors_in_money(ledger, Scenario(interval_hours=4), gpu_model, 2.0).rows(named=True)
+    [found] = price_forecast_errors(ledger, Scenario(interval_hours=4), gpu_model, 2.0).rows(named=True)
     assert found["over_gpu_hours"] == pytest.approx(3 * 4)
     assert found["short_gpu_hours"] == pytest.approx(2 / 7 * 4)
     assert found["cost"] == pytest.approx(2.0 * (3 * 4 + (5 - 1) * 2 / 7 * 4))

@@ -12,8 +12,8 @@ import pytest
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.cost.period_costs import money
 from gpuplanner.decision.comparison_record import compared
-from gpuplanner.decision.study import Study, headline_of, open_study
-from gpuplanner.decision.study_pipeline import findings
+from gpuplanner.decision.study import Study, build_headline, open_study
+from gpuplanner.decision.study_pipeline import list_findings
 from gpuplanner.report.finance_exports import notes
 from gpuplanner.usage.job_history import history
 
@@ -60,10 +60,10 @@ def test_where_nothing_is_saved_no_figure_says_otherwise(study: Study):
     worth = replace(study.decision.financial_impact, usd_per_week=None)
     kept = replace(study.decision, action="keep", policy="today", saving=none, financial_impact=worth)
     asked = study.scenario
-    found = headline_of(history(asked), money(asked), kept, study.tables, study.plan, None).to_dict()
+    found = build_headline(history(asked), money(asked), kept, study.tables, study.plan, None).to_dict()
     assert [found[name] for name in found if name.startswith("saved_")] == [None] * 3
     assert found.keys() == study.headline.to_dict().keys()
-    assert findings(study.headline, study.tables, kept)[2] == kept.sentence
+    assert list_findings(study.headline, study.tables, kept)[2] == kept.sentence
 
 
 def test_a_study_from_its_folder_has_the_same_decision(study: Study, tmp_path):

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuplanner.decision.plan_rehearsal import GpuCalendar, PlannedNodes, RehearsedWeek, week_requests
-from gpuplanner.decision.requests import larger_profiles
+from gpuplanner.decision.requests import list_larger_profiles
 from gpuplanner.hardware.gpu_models import load_gpu_model
 from gpuplanner.hardware.repartitioning_cost import ChangeCost
 from gpuplanner.planner.plan_problem import PlanProblem
@@ -53,7 +53,7 @@ def rehearsed(jobs, calendar, problem, drain):
     fleet = planned.node_fleet(problem, jobs["profile"].unique())
     requests = week_requests(jobs, fleet, BOARD)
     placement = "best" if fleet.network is None else "consolidate"
-    larger = larger_profiles(BOARD, fleet.profiles)
+    larger = list_larger_profiles(BOARD, fleet.profiles)
     outcome = simulate_requests(requests, fleet, changes=planned.changes, placement=placement, larger=larger)
     return RehearsedWeek(requests, fleet, planned, outcome)
 

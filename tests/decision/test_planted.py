@@ -33,7 +33,7 @@ NODE_GPUS = 8
 
 def is_right(name: str, answer: Answer) -> bool:
     """Whether the first measure is right, and GPUs within a tenth or one node of those found by the search."""
-    found, right, advice = answer.decision, truth.truth(name), answer.advice
+    found, right, advice = answer.decision, truth.truth(name), answer.recommendation
     assert advice is not None
     if name.startswith("quota"):
         # The search leaves quotas as they are; raising them is what ends the waiting.

@@ -17,7 +17,14 @@ from gpuplanner.core.serialization import to_json
 from gpuplanner.decision.comparison_record import Comparison
 from gpuplanner.decision.decision_text import no_decision
 from gpuplanner.decision.headroom_and_growth import fit_growth_per_week
-from gpuplanner.decision.projects import ALL, ProjectAnswer, _Case, _describe, answered, read_projects
+from gpuplanner.decision.projects import (
+    ALL_PROJECTS_TITLE,
+    ProjectAnswer,
+    _describe_projects,
+    _FleetAssessment,
+    answer_projects,
+    read_projects,
+)
 from gpuplanner.ingest.dataset_import import add_files
 
 FIRST = datetime(2026, 1, 5, tzinfo=UTC)
@@ -52,7 +59,7 @@ def asked(scenario: Scenario, place: Path, text: str) -> tuple[ProjectAnswer, ..
     file = place / "projects.yaml"
     file.write_text(text)
     own = Scenario(**{**scenario.__dict__, "projects": str(file)})
-    return answered(own)
+    return answer_projects(own)
 
 
 def test_what_fits_beside_the_peaks_is_taken_and_nobody_waits(flat, tmp_path):
@@ -96,7 +103,7 @@ projects:
 """
     one, two, both = asked(flat, tmp_path, text)
     assert (one.fits, two.fits, both.fits) == (True, True, False)
-    assert (both.name, both.gpus, two.gpus, both.chance) == (ALL, 8, 4, 0.5)
+    assert (both.name, both.gpus, two.gpus, both.chance) == (ALL_PROJECTS_TITLE, 8, 4, 0.5)
     assert (both.begin, both.fits_chance) == ("2026-04-01", 0.0)
 
 
@@ -122,10 +129,10 @@ def test_growth_until_the_begin_and_the_busiest_day_scale_the_load(flat, tmp_pat
                     "calendar:\n- {kind: release, from: 2026-03-20, to: 2026-03-21, factor: 1.5}\n")  # fmt: skip
     announced = read_projects(file)
     growth = fit_growth_per_week(100 * 1.05 ** np.arange(6.0))
-    record = SimpleNamespace(asked=SimpleNamespace(end=FIRST + timedelta(days=DAYS), seen_s=DAYS * 86_400.0))
-    case = _Case(flat, record, growth, announced.calendar, np.zeros(0))
+    record = SimpleNamespace(inputs=SimpleNamespace(end=FIRST + timedelta(days=DAYS), observed_s=DAYS * 86_400.0))
+    case = _FleetAssessment(flat, record, growth, announced.calendar, np.zeros(0))
     # Three weeks from the end of the record, which is three from its middle.
-    assert case.load_during(_describe(announced.projects, 1)) == pytest.approx(1.5 * 1.05**6)
+    assert case.load_during(_describe_projects(announced.projects, 1)) == pytest.approx(1.5 * 1.05**6)
 
 
 @pytest.mark.long

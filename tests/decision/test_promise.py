@@ -13,7 +13,7 @@ from gpuplanner.core.units import SECONDS_PER_DAY
 from gpuplanner.decision.decision_types import ON_OFF
 from gpuplanner.decision.policy_comparison import ALIKE, Contest, contest, promised
 from gpuplanner.decision.policy_simulation import Arena, Trial, order_statistic
-from gpuplanner.decision.requests import FEWEST_JOBS
+from gpuplanner.decision.requests import MIN_CLASS_JOBS
 from tests.clusters import growth
 
 FIRST_SEED, MONTHS_OF_WEEKS, WEEKS = 201, 8, 60
@@ -34,7 +34,7 @@ def week_holds(arena: Arena, trial: Trial, which: np.ndarray) -> bool:
     """Whether the first replay of a way is in a week as today's fleet is in the median of the other replays."""
     for number in range(len(arena.classes)):
         mine = which & (arena.size == number)
-        if mine.sum() < FEWEST_JOBS:
+        if mine.sum() < MIN_CLASS_JOBS:
             continue
         todays = [order_statistic(late[mine], arena.quantile) for late in arena.today.late_s[1:]]
         limit = float(np.median(todays)) + 60.0 * arena.minutes

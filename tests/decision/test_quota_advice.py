@@ -6,7 +6,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from gpuplanner.decision.quota_recommendation import quota_at
+from gpuplanner.decision.quota_recommendation import quota_for_risk
 from gpuplanner.forecast.run_off import lay_out_run_off
 from gpuplanner.simulator.replications import student_t
 from tests.clusters.growth import months
@@ -28,7 +28,7 @@ def held_back(seed: int) -> list[tuple[float, np.ndarray, np.ndarray]]:
         paths = known.draws(teams, begin, WEEK, 1)
         for number, team in enumerate(teams):
             for risk in RISKS:
-                quota = quota_at(paths[number], risk)
+                quota = quota_for_risk(paths[number], risk)
                 expected, realised = found[team, risk]
                 expected.append((paths[number] > quota + 1e-9).mean())
                 realised.append((seen[number, begin : begin + WEEK] > quota + 1e-9).mean())

@@ -9,7 +9,7 @@ import pytest
 from gpuplanner.core.errors import GpuPlannerError
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.cost.capacity_portfolio import HOURS_PER_MONTH
-from gpuplanner.decision.purchase_plan import refresh
+from gpuplanner.decision.purchase_plan import plan_refresh
 
 BOOK = """\
 owned:
@@ -31,25 +31,25 @@ def book(tmp_path: Path) -> Path:
 
 def test_what_an_owner_spent_is_spent_and_a_newer_board_pays_once_it_is_cheap(book: Path):
     asked = Scenario(month="2026-02", ownership="owned", price_book=str(book), price_usd_per_kwh=0.0)
-    found = refresh(asked, 12, "H200", 1.4)
+    found = plan_refresh(asked, 12, "H200", 1.4)
     assert [one.today for one in found.months] == pytest.approx([0.3] * 12)  # space, support and staff alone
     assert found.months[0].newer == pytest.approx(3.8 / 1.4)
     assert found.months[-1].newer == pytest.approx(0.3)
-    assert refresh(asked, 12, "H200", 1.39).pays_from is None
-    faster = refresh(asked, 12, "H200", 1.45)
+    assert plan_refresh(asked, 12, "H200", 1.39).pays_from is None
+    faster = plan_refresh(asked, 12, "H200", 1.45)
     # Month 5 begins on 30 June at 18:00, so that six of its hours are at the old price.
     assert faster.months[4].newer == pytest.approx((6 * 3.8 + (HOURS_PER_MONTH - 6) * 0.42) / HOURS_PER_MONTH / 1.45)
     assert faster.pays_from == 6
     assert faster.saves == pytest.approx(7 * (0.3 - 0.42 / 1.45) * 64 * HOURS_PER_MONTH)
-    dearer = refresh(asked.but(price_usd_per_kwh=0.5), 12, "H200", 1.4)
+    dearer = plan_refresh(asked.but(price_usd_per_kwh=0.5), 12, "H200", 1.4)
     assert dearer.pays_from == 5
     assert dearer.months[0].today > 0.5
 
 
 def test_who_rents_compares_prices_and_one_that_is_not_known_is_asked_for(book: Path):
     asked = Scenario(month="2026-02", ownership="rented", price_usd_per_gpu_hour=3.0)
-    found = refresh(asked.but(price_book=str(book)), 3, "H200", 2.0)
+    found = plan_refresh(asked.but(price_book=str(book)), 3, "H200", 2.0)
     assert found.pays_from == 1
     assert found.months[0].today - found.months[0].newer == pytest.approx(3.0 - 1.9)
     with pytest.raises(GpuPlannerError, match="known names"):
-        refresh(asked, 3, "B9000", 2.0)
+        plan_refresh(asked, 3, "B9000", 2.0)

@@ -9,21 +9,21 @@ import pytest
 
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.decision.policy_comparison import opened
-from gpuplanner.decision.requests import AS_TODAY, Asked
+from gpuplanner.decision.requests import AS_TODAY, JobReplayInputs
 from tests.clusters import cut_clusters, growth
 from tests.seeds import seeds
 
 SECOND_S = 1.0
 
 
-def jobs_without_room(asked: Asked) -> list[int]:
+def jobs_without_room(asked: JobReplayInputs) -> list[int]:
     """Jobs that find too little room on the nodes where they were, though all before them end a second early."""
     requests, free = asked.views[AS_TODAY], asked.fleet.capacity[:, 0, :].copy()
-    end = np.where(np.isnan(asked.end_s), asked.seen_s, asked.end_s)
+    end = np.where(np.isnan(asked.end_s), asked.observed_s, asked.end_s)
     running, lacking = [], []
     for row in np.argsort(asked.start_s, kind="stable").tolist():
         start, profile, left = asked.start_s[row], requests.profile[row], int(requests.total[row])
-        if np.isnan(start) or not asked.pins[row]:
+        if np.isnan(start) or not asked.observed_nodes[row]:
             continue
         # Accounting drops parts of a second, so that an end may lie behind the start that it made room for.
         while running and running[0][0] <= start + SECOND_S:
@@ -31,7 +31,9 @@ def jobs_without_room(asked: Asked) -> list[int]:
             for node, amount in freed:
                 free[node, held] += amount
         taken = []
-        for later, node in zip(range(len(asked.pins[row]) - 1, -1, -1), asked.pins[row], strict=True):
+        for later, node in zip(
+            range(len(asked.observed_nodes[row]) - 1, -1, -1), asked.observed_nodes[row], strict=True
+        ):
             taken.append((node, min(int(free[node, profile]), left - later)))
             left -= taken[-1][1]
         if left or min(amount for _, amount in taken) < 1:
@@ -62,6 +64,6 @@ def test_todays_fleet_has_room_for_everybody_on_cut_clusters(seed, handed_over):
 def test_every_job_of_a_small_fleet_is_judged_against_its_own_start(seed, handed_over):
     asked, arena = opened(Scenario(data=handed_over(growth.months(seed, 4)), actuator="slurm"))[1:3]
     judged = arena.judged
-    assert (arena.ready_s[judged] <= np.where(np.isnan(asked.start_s), asked.seen_s, asked.start_s)[judged]).all()
-    assert (arena.ready_s[judged] >= asked.granted.submit_s[judged]).all()
+    assert (arena.ready_s[judged] <= np.where(np.isnan(asked.start_s), asked.observed_s, asked.start_s)[judged]).all()
+    assert (arena.ready_s[judged] >= asked.requests.submit_s[judged]).all()
     assert np.isfinite(arena.today.late_s[:, arena.judged]).all()

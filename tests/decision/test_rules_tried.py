@@ -15,16 +15,16 @@ from gpuplanner.core.errors import ScenarioError
 from gpuplanner.decision.explained_waits import explain_waits
 from gpuplanner.decision.policy_simulation import Arena
 from gpuplanner.decision.quota_comparison import (
-    EVERYBODY,
-    PlayedRules,
-    SharingTried,
+    ALL_TEAMS,
+    RulesComparison,
+    SimulatedRules,
+    build_sharing,
+    compare_rules_on_replay,
     mtbf_hours,
-    sharing_of,
-    tried_on,
 )
-from gpuplanner.decision.quota_recommendation import mtbf_seen_s
-from gpuplanner.decision.requests import Asked
-from gpuplanner.decision.sharing_rules import SharingRules, StartHours, Stopping, TeamQuota
+from gpuplanner.decision.quota_recommendation import observed_mtbf_s
+from gpuplanner.decision.requests import JobReplayInputs
+from gpuplanner.decision.sharing_rules import PreemptionRules, SharingRules, StartHours, TeamQuota
 from gpuplanner.hardware.gpu_models import load_gpu_model
 from gpuplanner.ingest.dataset_writer import write_dataset
 from gpuplanner.simulator.scheduling_rules import Failures
@@ -37,7 +37,7 @@ from tests.usage.test_fleet import MIXED, TWO_BOARDS, made
 DAY = 86_400.0
 QUOTAS = (TeamQuota("flood", 8.0, cohort="all"), TeamQuota("meek", 8.0, cohort="all"))
 LENT = SharingRules(QUOTAS, source="lent")
-TAKEN_BACK = SharingRules(QUOTAS, stopping=Stopping(reclaim=True, restart_minutes=1.0), source="taken back")
+TAKEN_BACK = SharingRules(QUOTAS, stopping=PreemptionRules(reclaim=True, restart_minutes=1.0), source="taken back")
 APART = SharingRules(tuple(TeamQuota(one.name, 8.0) for one in QUOTAS), source="apart")
 
 
@@ -62,7 +62,7 @@ def flooded(days: int = 6, largest: int = 1) -> Arena:
     none = [None] * len(team)
     types = dict.fromkeys(("tier", "partition"), pl.String)
     frame = pl.DataFrame({"tenant": team, "tier": none, "partition": none}, schema_overrides=types)
-    asked = Asked(
+    asked = JobReplayInputs(
         frame, nodes, fleet, load_gpu_model("H100-80GB-SXM5"), {"today": requests},
         start, start + run[order], [None] * len(team), False, ZERO, ZERO + timedelta(days=days),
         np.zeros(len(team), bool),
@@ -71,7 +71,9 @@ def flooded(days: int = 6, largest: int = 1) -> Arena:
 
 
 def rows(before: SharingRules, after: SharingRules, failures: Failures | None = None, days: int = 6):
-    found = tried_on(flooded(days), PlayedRules(before.source, before), PlayedRules(after.source, after, failures))
+    found = compare_rules_on_replay(
+        flooded(days), SimulatedRules(before.source, before), SimulatedRules(after.source, after, failures)
+    )
     json.dumps(found.to_dict())
     return found, {row["team"]: row for row in found.teams.iter_rows(named=True)}
 
@@ -80,11 +82,14 @@ def test_quotas_that_are_lent_out_make_the_meek_wait_less_and_stop_nobody():
     found, by = rows(SharingRules(source="none"), LENT)
     assert (by["meek"]["verdict"], by["flood"]["verdict"]) == ("waits less", "waits more")
     assert by["meek"]["change_high"] < 0 < by["flood"]["change_low"]
-    assert by[EVERYBODY]["lost_after"] == by[EVERYBODY]["stops_after"] == 0
-    assert by[EVERYBODY]["change"] == pytest.approx(by["meek"]["change"] + by["flood"]["change"])
-    assert "1 (flood) wait more, 1 (meek) wait less; 0.0 GPU-hours a week are lost instead of 0.0" in found.sentence
+    assert by[ALL_TEAMS]["lost_after"] == by[ALL_TEAMS]["stops_after"] == 0
+    assert by[ALL_TEAMS]["change"] == pytest.approx(by["meek"]["change"] + by["flood"]["change"])
+    assert (
+        "1 (flood) wait more, 1 (meek) wait less; 0.0 GPU-hours a week are lost instead of 0.0"
+        in found.verdict_sentence
+    )
     assert "6 days" in found.blocks
-    assert SharingTried.of_tables(found.to_tables()).to_dict() == found.to_dict()
+    assert RulesComparison.of_tables(found.to_tables()).to_dict() == found.to_dict()
 
 
 def test_what_is_taken_back_is_had_at_once_and_the_flood_does_its_work_again():
@@ -104,7 +109,7 @@ def test_who_may_start_at_night_alone_leaves_the_day_to_others():
     assert (by["meek"]["verdict"], by["flood"]["verdict"]) == ("waits less", "waits more")
     arena = flooded()
     requests = arena.requests("today")
-    rules = sharing_of(PlayedRules("nights", nights, tz="Asia/Kolkata"), arena.asked)
+    rules = build_sharing(SimulatedRules("nights", nights, tz="Asia/Kolkata"), arena.asked)
     start = simulate_shared_requests(requests, arena.asked.fleet, rules).start_s
     hour = (start + 5.5 * 3600.0) % DAY / 3600.0
     flood = (arena.asked.jobs["tenant"] == "flood").to_numpy()
@@ -129,10 +134,10 @@ def test_the_same_rules_change_nothing_and_failures_alone_lose_work_as_often_as_
     assert {row["verdict"] for row in by.values()} == {"as before"}
     found, by = rows(LENT, LENT, Failures(100.0, 60.0, 1), days=28)
     assert "4 weeks" in found.blocks
-    hours_a_week = 7 * (60 * 4 + 48 * 0.5) + by[EVERYBODY]["lost_after"]
-    assert by[EVERYBODY]["failures_after"] == pytest.approx(hours_a_week / 100.0, rel=0.25)
-    assert by[EVERYBODY]["failures_before"] == by[EVERYBODY]["lost_before"] == 0
-    assert by[EVERYBODY]["lost_change_low"] > 0
+    hours_a_week = 7 * (60 * 4 + 48 * 0.5) + by[ALL_TEAMS]["lost_after"]
+    assert by[ALL_TEAMS]["failures_after"] == pytest.approx(hours_a_week / 100.0, rel=0.25)
+    assert by[ALL_TEAMS]["failures_before"] == by[ALL_TEAMS]["lost_before"] == 0
+    assert by[ALL_TEAMS]["lost_change_low"] > 0
 
 
 def test_a_quota_below_what_a_job_wants_keeps_it_for_ever_and_says_so():
@@ -146,14 +151,14 @@ def test_a_quota_below_what_a_job_wants_keeps_it_for_ever_and_says_so():
 
 def test_one_job_that_never_starts_decides():
     arena = flooded(largest=16)
-    sides = PlayedRules("lent", LENT), PlayedRules("apart", APART)
-    found = tried_on(arena, *sides)
+    sides = SimulatedRules("lent", LENT), SimulatedRules("apart", APART)
+    found = compare_rules_on_replay(arena, *sides)
     by = {row["team"]: row for row in found.teams.to_dicts()}
     assert (by["meek"]["never_before"], by["meek"]["never_after"]) == (0, 1)
-    assert by["meek"]["verdict"] == by[EVERYBODY]["verdict"] == "more jobs never start"
+    assert by["meek"]["verdict"] == by[ALL_TEAMS]["verdict"] == "more jobs never start"
     assert by["meek"]["wait_after_min"] == 0.0, "a wait without an end is no part of the mean"
-    assert "1 (meek) have more jobs that never start" in found.sentence
-    back = tried_on(arena, *reversed(sides)).teams
+    assert "1 (meek) have more jobs that never start" in found.verdict_sentence
+    back = compare_rules_on_replay(arena, *reversed(sides)).teams
     assert back.filter(team="meek")["verdict"].item() == "fewer jobs never start"
 
 
@@ -173,7 +178,7 @@ def test_failures_are_as_often_as_the_data_show(tmp_path):
     told = [(0, 0, 79), (1, 0, 79), (2, 0, 31), (3, 0, 79), (4, 0, 0), (0, 1, 0), (4, 1, 13), (0, 2, None)]
     samples = pl.DataFrame(told, schema=["time", "gpu", "xid"], orient="row").with_columns(node=pl.lit("n1"))
     coverage = pl.DataFrame({"observed_gpu_h": [8.0, 2.0]})
-    assert mtbf_seen_s(failed.with_tables(samples=samples, coverage=coverage)) == 10.0 * 3600
-    assert mtbf_seen_s(trace.with_tables(samples=samples)) is None
+    assert observed_mtbf_s(failed.with_tables(samples=samples, coverage=coverage)) == 10.0 * 3600
+    assert observed_mtbf_s(trace.with_tables(samples=samples)) is None
     with pytest.raises(ScenarioError, match="between 1 and 1000000000, or 'observed'"):
         known.but(gpu_mtbf_hours="often")

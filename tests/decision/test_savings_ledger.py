@@ -17,18 +17,18 @@ from gpuplanner.decision.comparison_record import Comparison, PolicyRow
 from gpuplanner.decision.decision_text import no_decision
 from gpuplanner.decision.decision_types import MIG_STATIC, TODAY, Saving
 from gpuplanner.decision.track_record import (
-    HELD,
-    RESTED,
+    FEWER_GPUS_SOURCE,
+    POWERED_DOWN_SOURCE,
     LeverHours,
-    MonthSeen,
+    ObservedMonth,
     SavingPromise,
     SavingsMonth,
-    booked,
-    outcomes,
+    add_month,
+    baseline_table,
+    evaluate_promises,
     read_savings,
     savings_json,
     savings_table,
-    standing_table,
 )
 from gpuplanner.ingest.dataset_writer import write_dataset
 from gpuplanner.usage.job_history import load_dataset
@@ -41,7 +41,7 @@ PROMISE = SavingPromise("cut", "repartition", "power_down_idle", 1, (), 0.0, Non
 def a_month(number: int, *, installed: float, rest: float = 0.0, busy: float = 100.0, later: float | None = None,
             late: float = 0.0, promised: float = 0.0, value: float | None = 2.0) -> SavingsMonth:  # fmt: skip
     begin = BEGIN + timedelta(days=28 * number)
-    seen = MonthSeen(
+    seen = ObservedMonth(
         begin.isoformat(), (begin + timedelta(days=28)).isoformat(), installed / 168, installed, rest, rest, busy, (),
         late, later, "rented", value, None, measured=True,
     )  # fmt: skip
@@ -52,7 +52,7 @@ def test_a_plan_that_was_half_carried_out_with_more_work_and_later_jobs():
     """1,000 hours, 400 promised; work rises by a tenth (60 hours of the plan), 750 are on, jobs are 20 hours late."""
     first = a_month(0, installed=1000.0, promised=400.0, busy=500.0, late=5.0)
     then = a_month(1, installed=750.0, busy=550.0, later=25.0, value=1.5)
-    [one] = outcomes((first, then))
+    [one] = evaluate_promises((first, then))
     assert (one.demand, one.service) == (pytest.approx(-60.0), pytest.approx(-20.0))
     assert one.not_carried_out == pytest.approx(-90.0)
     assert one.realised == pytest.approx(230.0)
@@ -63,9 +63,9 @@ def test_a_plan_that_was_half_carried_out_with_more_work_and_later_jobs():
 
 def test_less_work_excuses_nothing_and_a_plan_that_was_kept_to_the_letter_leaves_no_rest():
     first = a_month(0, installed=1000.0, promised=400.0)
-    [kept] = outcomes((first, a_month(1, installed=600.0, busy=50.0)))
+    [kept] = evaluate_promises((first, a_month(1, installed=600.0, busy=50.0)))
     assert (kept.demand, kept.not_carried_out, kept.realised) == (0.0, 0.0, 400.0)
-    [idle] = outcomes((first, a_month(1, installed=1000.0, busy=50.0)))
+    [idle] = evaluate_promises((first, a_month(1, installed=1000.0, busy=50.0)))
     assert (idle.demand, idle.not_carried_out, idle.realised) == (0.0, -400.0, 0.0)
 
 
@@ -75,7 +75,7 @@ def test_steps_sum_to_what_is_realised_and_months_to_the_frozen_baseline(rows, v
         a_month(number, installed=held, busy=busy, later=later, late=late, promised=min(promised, held), value=value)
         for number, (held, busy, later, late, promised) in enumerate(rows)
     )  # fmt: skip
-    found = list(outcomes(months))
+    found = list(evaluate_promises(months))
     for one in found:
         steps = one.promised + one.demand + one.service + one.not_carried_out
         assert steps == pytest.approx(one.realised, abs=1e-6)
@@ -83,20 +83,22 @@ def test_steps_sum_to_what_is_realised_and_months_to_the_frozen_baseline(rows, v
         assert one.service <= 0
     # No hour counts for two promises.
     fewer = sum(one.realised - one.service for one in found)
-    assert fewer == pytest.approx(months[0].seen.on_gpu_hours - months[-1].seen.on_gpu_hours, abs=1e-6)
+    assert fewer == pytest.approx(
+        months[0].seen.provisioned_gpu_hours - months[-1].seen.provisioned_gpu_hours, abs=1e-6
+    )
     table = savings_table(months)
     for row in table.iter_rows(named=True):
         steps = [row[f"{name}_usd"] for name in ("promised", "demand", "service", "not_carried_out", "price")]
         assert sum(steps) == row["realised_usd"]
-    standing = standing_table(months)
+    standing = baseline_table(months)
     assert standing["saved_usd"].sum() == standing["total_usd"][-1]
     assert standing["saved_gpu_hours"][0] == 0.0
 
 
 def test_hours_out_of_service_are_rest_only_where_the_plan_lets_gpus_rest():
     first = a_month(0, installed=1000.0)
-    [one] = outcomes((first, a_month(1, installed=900.0, rest=300.0)))
-    assert one.levers == (LeverHours(HELD, 100.0), LeverHours(RESTED, 300.0))
+    [one] = evaluate_promises((first, a_month(1, installed=900.0, rest=300.0)))
+    assert one.levers == (LeverHours(FEWER_GPUS_SOURCE, 100.0), LeverHours(POWERED_DOWN_SOURCE, 300.0))
     assert one.realised == 400.0
 
 
@@ -121,16 +123,16 @@ def two_months(quick, decided, tmp_path_factory):
     folder = tmp_path_factory.mktemp("later") / "data"
     write_dataset(later, folder)
     march = quick.but(data=str(folder), month="2026-03")
-    months = booked((), quick, decided)
-    return months, booked(months, march, decided), march
+    months = add_month((), quick, decided)
+    return months, add_month(months, march, decided), march
 
 
 def test_the_next_month_s_nodes_say_what_was_realised(two_months):
     first, both, _ = two_months
     promise = first[0].promise
     assert promise.gpu_hours == 3000.0
-    [one] = outcomes(both)
-    assert one.levers == (LeverHours(HELD, pytest.approx(16 * 168)), LeverHours(RESTED, 0.0))
+    [one] = evaluate_promises(both)
+    assert one.levers == (LeverHours(FEWER_GPUS_SOURCE, pytest.approx(16 * 168)), LeverHours(POWERED_DOWN_SOURCE, 0.0))
     assert one.realised == pytest.approx(16 * 168 + one.service)
     jobs = load_dataset("sample").jobs.filter(pl.col("start_time").is_not_null())
     begin, end = datetime(2026, 2, 1, tzinfo=UTC), datetime(2026, 3, 1, tzinfo=UTC)
@@ -141,11 +143,11 @@ def test_the_next_month_s_nodes_say_what_was_realised(two_months):
 
 def test_what_was_said_stands_and_months_come_in_order(two_months, quick, decided, tmp_path):
     first, both, march = two_months
-    assert booked(both, march, decided) == both
-    assert booked(both, quick, decided) == both
+    assert add_month(both, march, decided) == both
+    assert add_month(both, quick, decided) == both
     assert both[0] == first[0]
     with pytest.raises(ScenarioError, match="a month after its last"):
-        booked(both[1:], quick, decided)
+        add_month(both[1:], quick, decided)
     path = tmp_path / "past.savings.json"
     path.write_text(savings_json(both))
     assert read_savings(path) == both

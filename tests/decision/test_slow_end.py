@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.decision.policy_comparison import Contest, contest
-from gpuplanner.decision.requests import AS_TODAY, REQUESTED, RIGHTSIZED, slow_end
+from gpuplanner.decision.requests import AS_TODAY, REQUESTED, RIGHTSIZED, longest_slowdown
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +23,7 @@ def test_bursts_of_the_whole_take_as_many_times_as_long(bursts, times):
     busy, worked = sum(bursts) / len(bursts), 0.0
     for part in bursts:
         worked += (1 - part) + part * times
-    assert slow_end(np.array([busy]), np.array([float(times)]))[0] == pytest.approx(worked / len(bursts))
+    assert longest_slowdown(np.array([busy]), np.array([float(times)]))[0] == pytest.approx(worked / len(bursts))
 
 
 @pytest.mark.long

@@ -81,7 +81,7 @@ def test_no_size_of_job_is_judged_by_them(serving, tmp_path_factory):
     assert not (arena.judged & arena.standing).any()
     bare = opened(_cluster(tmp_path_factory.mktemp("bare"), None))[2]
     assert int(arena.judged.sum()) == int(bare.judged.sum())
-    assert arena.asked.standing_gpus == SERVED
+    assert arena.asked.service_gpus == SERVED
 
 
 @pytest.mark.long

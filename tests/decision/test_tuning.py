@@ -24,7 +24,7 @@ from gpuplanner.decision.policy_comparison import Tuning, opened
 from gpuplanner.decision.policy_fleets import assign_layouts
 from gpuplanner.decision.policy_simulation import Trial, WaySetting
 from gpuplanner.decision.recommendation import decide
-from gpuplanner.decision.study_pipeline import coarse
+from gpuplanner.decision.study_pipeline import estimate_coarsely
 from gpuplanner.report.policy_and_team_sections import ways
 from gpuplanner.simulator.simulated_fleet import NodeAutoscaling, NodeFleet
 from tests.clusters import planted
@@ -80,7 +80,7 @@ def test_power_down_is_tried_with_several_settings_on_every_number_of_nodes(larg
     assert len(sizes) > 2
     assert all(len(settings) >= 2 for settings in sizes.values()), sizes
     assert answer.decision.policy == ON_OFF
-    assert answer.decision.gpus == answer.advice.gpus
+    assert answer.decision.gpus == answer.recommendation.gpus
 
 
 @pytest.mark.long
@@ -142,7 +142,7 @@ def test_prices_of_a_coarse_answer_are_the_exact_ones(large):
     """Nothing that is played reads a price, so that the coarse worth is the exact one."""
     known = Scenario(data=large, actuator="slurm", ownership="owned")
     asked = known.but(price_usd_per_kwh=0.5)
-    found, exact = coarse(compared(known), known, asked), compared(asked)
+    found, exact = estimate_coarsely(compared(known), known, asked), compared(asked)
     assert (
         found.decision.financial_impact == exact.decision.financial_impact != compared(known).decision.financial_impact
     )

@@ -17,7 +17,7 @@ from gpuplanner.core.errors import TraceFormatError
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.decision.policy_simulation import correction_of
 from gpuplanner.decision.recommendation import decide
-from gpuplanner.decision.study_pipeline import beginning
+from gpuplanner.decision.study_pipeline import summarize_dataset
 from gpuplanner.hardware.catalog import export_command, find_data_sheet
 from gpuplanner.hardware.gpu_model_names import parse_device_name
 from gpuplanner.hardware.power_and_carbon import make_power_model
@@ -311,7 +311,7 @@ def test_json_of_sacct_counts_the_same_jobs(case: Unpack):
 def test_accounting_without_gpus_names_the_setting(case: Unpack, tmp_path: Path):
     together(tmp_path, case("03-gres-not-tracked/sacct.txt"), case("03-gres-not-tracked/nodes.txt"))
     with pytest.raises(TraceFormatError, match=r"16 GPUs .*AccountingStorageTRES=gres/gpu .*Past jobs stay"):
-        beginning(str(tmp_path / "data"))
+        summarize_dataset(str(tmp_path / "data"))
 
 
 def test_steps_state_the_measured_use_of_their_job(case: Unpack):

@@ -13,7 +13,7 @@ import polars as pl
 import pytest
 
 from gpuplanner.core.errors import SchemaError, TraceFormatError
-from gpuplanner.decision.study_pipeline import beginning
+from gpuplanner.decision.study_pipeline import summarize_dataset
 from gpuplanner.hardware.catalog import facts
 from gpuplanner.ingest.bills.bill_summary import find_unknown_types, summarise_bill
 from gpuplanner.ingest.dataset import Dataset
@@ -223,7 +223,7 @@ def test_what_is_not_matched_is_told_and_counts_in_the_use_of_the_fleet(tmp_path
     assert "ns/other" in warning["what"]
     assert "exported_pod" in warning["what"]
     match = "0 GPU-hours of telemetry matched to jobs; job named by the source, and not in the list of jobs: 2"
-    assert beginning(str(tmp_path / "out")).telemetry == match
+    assert summarize_dataset(str(tmp_path / "out")).telemetry == match
 
 
 def test_a_mean_over_the_step_is_of_the_time_before(tmp_path: Path):

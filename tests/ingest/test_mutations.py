@@ -17,7 +17,7 @@ import pytest
 
 from gpuplanner.cli.application import app, register_commands
 from gpuplanner.core.errors import GpuPlannerError, GpuPlannerWarning
-from gpuplanner.decision.study_pipeline import beginning
+from gpuplanner.decision.study_pipeline import summarize_dataset
 from gpuplanner.ingest.dataset_folder import open_dataset
 from gpuplanner.ingest.dataset_import import add_sources, group_files_by_source, require_jobs
 
@@ -279,7 +279,7 @@ def outcome(number: int, folder: Path) -> str:
         add_sources(group_files_by_source(files), folder / "data", tz="UTC")
         found = open_dataset(folder / "data")
         require_jobs(found.tables, files, folder / "data")
-        beginning(str(folder / "data"))
+        summarize_dataset(str(folder / "data"))
     except GpuPlannerError as error:
         return str(error)
     assert 0 <= found.provenance["gpu_hours"] < float("inf")

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from gpuplanner.core.scenario import Scenario
-from gpuplanner.decision.quota_comparison import rules_at_hand, tried_with
+from gpuplanner.decision.quota_comparison import compare_rules, rules_or_equal_shares
 from gpuplanner.decision.sharing_rules import StartHours
 from gpuplanner.notebook.usage_panels import AS_SET, SharingPanel
 
@@ -18,8 +18,8 @@ def panel():
 
 
 def test_it_begins_at_the_rules_at_hand_and_then_nothing_changes(panel):
-    base = rules_at_hand(Scenario())
-    assert base.stated
+    base = rules_or_equal_shares(Scenario())
+    assert base.has_quotas
     assert sum(one.gpus for one in base.teams) == pytest.approx(64)
     assert panel.question == replace(base, source=AS_SET)
     found = panel.ask().result(timeout=600)
@@ -38,8 +38,8 @@ def test_what_is_set_is_played(panel):
     assert panel.question.start_hours == (StartHours("sat-sun", team=name),)
     panel.hours.value = ""
     found = panel.ask().result(timeout=600)
-    by_hand = tried_with(Scenario(), panel.base, asked)
+    by_hand = compare_rules(Scenario(), panel.base, asked)
     assert found.teams.equals(by_hand.teams)
     assert found.teams.row(-1, named=True)["wait_after_min"] > found.teams.row(-1, named=True)["wait_before_min"]
     assert panel.status.value == "Done."
-    assert found.sentence.replace("'", "&#x27;") in panel.answer.value
+    assert found.verdict_sentence.replace("'", "&#x27;") in panel.answer.value

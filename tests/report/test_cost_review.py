@@ -18,7 +18,7 @@ from gpuplanner.core.scenario import Scenario
 from gpuplanner.cost.cost_review import cost_review
 from gpuplanner.decision.comparison_record import compared
 from gpuplanner.decision.decision_types import WeeklyGrowth
-from gpuplanner.decision.purchase_plan import purchase
+from gpuplanner.decision.purchase_plan import plan_purchase
 from gpuplanner.decision.study import Study
 from gpuplanner.ingest.dataset_writer import write_dataset
 from gpuplanner.ingest.source_registry import read
@@ -170,7 +170,7 @@ def test_what_is_reserved_is_cheaper_than_either_plain_way(quick: Scenario, stud
     """A fleet that is rented by the hour, with weeks of 30 GPUs held day and night."""
     (tmp_path / "prices.yaml").write_text(PRICES)
     asked = quick.but(price_book=str(tmp_path / "prices.yaml"), ownership="rented", spot_share=0.2)
-    found = purchase(asked, 12)
+    found = plan_purchase(asked, 12)
     mix = found.portfolio
     assert found.action == "reserve"
     assert mix.cost <= min(mix.all_rented, mix.all_reserved) + 1e-6
@@ -186,11 +186,11 @@ def test_what_is_reserved_is_cheaper_than_either_plain_way(quick: Scenario, stud
 
 def test_who_owns_enough_waits(quick: Scenario, tmp_path: Path):
     (tmp_path / "prices.yaml").write_text(PRICES)
-    found = purchase(quick.but(price_book=str(tmp_path / "prices.yaml")), 3)
+    found = plan_purchase(quick.but(price_book=str(tmp_path / "prices.yaml")), 3)
     assert found.held_gpus == 64
     assert found.action.startswith("wait")
-    assert "growth unknown" in found.sentence
-    assert "no purchase advice" in found.sentence
+    assert "growth unknown" in found.advice_sentence
+    assert "no purchase advice" in found.advice_sentence
 
 
 def test_tenants_share_a_bill_to_the_cent_and_one_that_does_not_reconcile_is_refused(
@@ -284,17 +284,18 @@ def test_unit_costs_state_what_is_divided_by_what(quick: Scenario):
 
 @pytest.mark.long
 def test_ways_to_pay_are_for_the_gpus_that_the_report_recommends(quick: Scenario, study: Study):
-    found = purchase(quick, 12)
+    found = plan_purchase(quick, 12)
     assert found.decision == study.decision
-    assert study.decision.sentence.partition(". ")[0] in found.sentence
-    assert "no queue wait is simulated" in found.sentence
+    assert study.decision.sentence.partition(". ")[0] in found.advice_sentence
+    assert "no queue wait is simulated" in found.advice_sentence
 
 
 def test_gpus_of_unstated_ownership_are_no_purchase_advice(unstated: Path, quick: Scenario):
-    found = purchase(quick.but(data=str(unstated)), 3)
+    found = plan_purchase(quick.but(data=str(unstated)), 3)
     assert found.unstated_gpus == found.held_gpus == 64
     assert (
-        "Ownership of 64 GPUs is not stated; they are taken as owned, so this is no purchase advice" in found.sentence
+        "Ownership of 64 GPUs is not stated; they are taken as owned, so this is no purchase advice"
+        in found.advice_sentence
     )
 
 
@@ -308,9 +309,9 @@ def test_a_purchase_is_paid_for_in_every_hour(quick: Scenario, monkeypatch: pyte
     monkeypatch.setattr(
         "gpuplanner.decision.purchase_plan.compared", lambda _: replace(known, decision=buys, growth_per_week=weekly)
     )
-    found = purchase(quick, 12)
+    found = plan_purchase(quick, 12)
     assert found.mean_gpus == 72
     assert found.begin.rows() == [("reserved_1y", 1, 8.0)]
     assert found.portfolio.coverage == 1
-    assert "Number of GPUs, as in the report: Buy 8 GPUs for the 64 H100s." in found.sentence
-    assert "growth +0.1 % per week, from the record, not certain: taken as none" in found.sentence
+    assert "Number of GPUs, as in the report: Buy 8 GPUs for the 64 H100s." in found.advice_sentence
+    assert "growth +0.1 % per week, from the record, not certain: taken as none" in found.advice_sentence

@@ -26,7 +26,7 @@ from gpuplanner.core.scenario import Scenario
 from gpuplanner.decision import recommendation as decide
 from gpuplanner.decision.decision_text import no_decision
 from gpuplanner.decision.decision_types import Decision, TeamRow
-from gpuplanner.decision.track_record import SCHEMA
+from gpuplanner.decision.track_record import LEDGER_SCHEMA
 from gpuplanner.ingest.dataset_folder import open_dataset
 from gpuplanner.ingest.dataset_writer import write_dataset
 from gpuplanner.report import monthly_reports as room
@@ -84,7 +84,9 @@ class Works:
         self.done[scenario.month, "report"] += 1
         if failure := self.fails.pop(scenario.month, None):
             raise failure
-        rows = pl.DataFrame({key: [None] for key in SCHEMA} | {"unique_id": [scenario.month]}, schema=SCHEMA)
+        rows = pl.DataFrame(
+            {key: [None] for key in LEDGER_SCHEMA} | {"unique_id": [scenario.month]}, schema=LEDGER_SCHEMA
+        )
         before = [pl.read_parquet(ledger)] if ledger.exists() else []
         self.moment()
         with replace_directory(out, mark=MARK) as folder:

@@ -11,7 +11,7 @@ import pytest
 from gpuplanner.cli.application import main
 from gpuplanner.core.errors import ScenarioError
 from gpuplanner.core.scenario import Scenario
-from gpuplanner.decision.quota_comparison import placement_table
+from gpuplanner.decision.quota_comparison import compare_placements
 from gpuplanner.ingest.dataset_writer import write_dataset
 from gpuplanner.notebook.study_views import Decided
 from gpuplanner.report.policy_and_team_sections import placements
@@ -42,7 +42,7 @@ def by_placement(table):
 
 
 def test_consolidated_jobs_run_as_long_as_within_a_rack(fleet):
-    rows = by_placement(placement_table(fleet))
+    rows = by_placement(compare_placements(fleet))
     assert {name: row["slowdown"] for name, row in rows.items()} == pytest.approx(
         {"first idle nodes": 1.5, "consolidated": 1.2, "spread": 1.5}
     )
@@ -54,7 +54,7 @@ def test_consolidated_jobs_run_as_long_as_within_a_rack(fleet):
 
 
 def test_nodes_without_a_rack_are_racks_of_their_own(tmp_path):
-    rows = by_placement(placement_table(racked(tmp_path / "bare", racks=False)))
+    rows = by_placement(compare_placements(racked(tmp_path / "bare", racks=False)))
     assert rows["consolidated"]["slowdown"] == pytest.approx(1.5)
 
 
@@ -65,7 +65,7 @@ def test_invalid_slow_downs_are_rejected(text):
 
 
 def test_command_page_and_notebook_show_the_same_table(fleet, tmp_path, monkeypatch, capsys):
-    expected = placement_table(fleet)
+    expected = compare_placements(fleet)
     (tmp_path / "s.yaml").write_text(fleet.to_yaml())
     monkeypatch.setattr(sys, "argv", ["gpuplanner", "compare", str(tmp_path / "s.yaml"), "--json", "--quiet"])
     with pytest.raises(SystemExit) as left:

@@ -10,7 +10,7 @@ import pytest
 
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.decision.study import Study
-from gpuplanner.decision.study_pipeline import doubts
+from gpuplanner.decision.study_pipeline import list_doubts
 from gpuplanner.usage.gpu_hour_ledger import hours_by_bucket
 from gpuplanner.usage.job_history import end_of, history
 from gpuplanner.usage.period_accounts import scenario_ledger
@@ -29,7 +29,7 @@ def booked():
 
 
 def told(known, booked, study: Study) -> str:
-    return " ".join(doubts(known, booked, study.comparison))
+    return " ".join(list_doubts(known, booked, study.comparison))
 
 
 def test_the_sample_is_not_doubted(known, booked, study):

@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 
 from gpuplanner.core.scenario import Scenario
-from gpuplanner.decision.requests import asked_of
+from gpuplanner.decision.requests import read_replay_inputs
 from gpuplanner.ingest.dataset_writer import write_dataset
 from gpuplanner.ingest.source_registry import read
 from gpuplanner.usage import job_history as history_room
@@ -87,8 +87,8 @@ def test_of_very_many_jobs_ways_are_played_on_the_last_days_and_said_so(monkeypa
     known = replace(whole)  # what is kept of it is not looked up again
     assert known.plan_start - known.played_since == timedelta(days=12)
     assert f"on its last 12 days, of {came:,} jobs." in known.how_played()[0]
-    played = asked_of(known)
-    assert played.zero == known.played_since
+    played = read_replay_inputs(known)
+    assert played.replay_start == known.played_since
     assert known.recent == whole.recent, "forecasts look at all of the recent past"
     monkeypatch.setattr(history_room, "MAX_JOBS_PER_SIMULATION", 10)
     assert replace(whole).played_since == known.plan_start - timedelta(days=7)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from speed_fit.measurements import measurements, relative_speeds
 
-from gpuplanner.decision.requests import slow_end
+from gpuplanner.decision.requests import longest_slowdown
 
 
 @pytest.mark.data
@@ -14,7 +14,7 @@ def test_no_measured_job_is_slower_than_the_slow_end(public_data):
     table = relative_speeds(measurements(public_data).filter(processes=1))
     table = table.drop_nulls("gpu_utilisation")
     parts = np.maximum(1 / table["fraction"].to_numpy(), 8 / table["memory_slices"].to_numpy())
-    bound = slow_end(table["gpu_utilisation"].to_numpy(), parts)
+    bound = longest_slowdown(table["gpu_utilisation"].to_numpy(), parts)
     measured = 1 / table["speed"].to_numpy()
     assert table.height > 50
     assert (measured <= 1.02 * bound).all(), "a share of two per cent is noise"

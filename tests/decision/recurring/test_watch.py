@@ -12,7 +12,7 @@ from many_looks import many_looks
 
 from gpuplanner.core.errors import ScenarioError
 from gpuplanner.core.scenario import Scenario
-from gpuplanner.decision.replanning import look, replay
+from gpuplanner.decision.replanning import evaluate_fleet, replay_past
 from gpuplanner.ingest.dataset_folder import open_dataset
 from gpuplanner.ingest.dataset_import import add_files
 from gpuplanner.planner.layout_plan import plan_from_json
@@ -71,20 +71,20 @@ def test_time_that_goes_back_is_refused_and_the_state_stays(command, tmp_path):
 
 def test_a_replay_knows_nothing_later_and_orders_its_ways(idle):
     asked = Scenario(data=idle, horizon_intervals=24, work_limit=40)
-    found = replay(asked, days=4, every=6)
-    cost = {one.way: one.cost for one in found.rows}
+    found = replay_past(asked, days=4, interval_slots=6)
+    cost = {one.policy: one.cost for one in found.rows}
     assert found.looks == 16
     assert cost["hindsight"] <= min(cost.values()) + 1e-6
     assert cost["watch"] < cost["never"]
-    assert {one.way: round(one.gain + one.cost - cost["never"], 6) for one in found.rows} == dict.fromkeys(cost, 0.0)
+    assert {one.policy: round(one.gain + one.cost - cost["never"], 6) for one in found.rows} == dict.fromkeys(cost, 0.0)
     with pytest.raises(ScenarioError, match="30 days of recent past"):
-        replay(asked, days=15, every=6)
+        replay_past(asked, days=15, interval_slots=6)
 
 
 def test_a_sure_look_is_as_sure_as_it_says(idle):
     asked = Scenario(data=idle, horizon_intervals=24, work_limit=40)
-    assert look(asked.but(watch_chance=0.5), 6).justified
-    found = look(asked, 6)
+    assert evaluate_fleet(asked.but(watch_chance=0.5), 6).justified
+    found = evaluate_fleet(asked, 6)
     assert found.verdict.low <= found.verdict.high
     assert found.justified == (found.verdict.gain > 0 and found.verdict.chance >= 0.85)
 
@@ -153,11 +153,11 @@ def faulty(tmp_path_factory):
 @pytest.mark.parametrize("days", [3, pytest.param(14, marks=pytest.mark.long)])
 def test_days_with_an_hour_of_faults(faulty, days):
     asked, looks = Scenario(data=faulty, horizon_intervals=24, work_limit=20), []
-    found = replay(asked, days=days, every=6, told=lambda at, one, worth: looks.append((one, worth)))
+    found = replay_past(asked, days=days, interval_slots=6, tell=lambda at, one, worth: looks.append((one, worth)))
     assert len(looks) == found.looks == 4 * days
     assert all(worth == (one.gain > 0 and one.chance >= 0.85) for one, worth in looks)
     assert sum(not worth for _, worth in looks) == found.refused > 0
-    cost = {one.way: one.cost for one in found.rows}
+    cost = {one.policy: one.cost for one in found.rows}
     assert cost["hindsight"] <= cost["watch"] < cost["never"]
     assert all(one.regret >= -1e-6 for one in found.rows)
 
@@ -191,14 +191,14 @@ def test_a_look_killed_before_its_state_is_kept_is_looked_at_again(idle, command
     write = watched.write_atomically
 
     def killed(path, make, **how):
-        if path.name == watched.STATE:
+        if path.name == watched.STATE_FILE:
             raise KeyboardInterrupt
         return write(path, make, **how)
 
     with monkeypatch.context() as during:
         during.setattr(watched, "write_atomically", killed)
         assert command(*asked)[0] != 0
-    assert not (tmp_path / "killed" / watched.STATE).exists()
+    assert not (tmp_path / "killed" / watched.STATE_FILE).exists()
     assert command(*asked)[0] == 0
     assert command(*asked[:3], "-o", str(tmp_path / "whole"), *QUICK)[0] == 0
     one, other = (

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from gpuplanner.decision.occupancy_changes import Handover, close_gaps, observe_occupancy
-from gpuplanner.decision.queue_model import QueueModel, QueueRule, closing_requests
-from gpuplanner.decision.wait_causes import CAUSES, NamedLimit, attribute_waits, find_fits, observe_use
+from gpuplanner.decision.queue_model import QueueModel, QueueRule, build_closing_requests
+from gpuplanner.decision.wait_causes import CAUSES, NamedLimit, attribute_waits, find_fit_times, observe_tenant_use
 from gpuplanner.simulator.simulated_fleet import NodeFleet, NodeRequests
 from tests.decision.waits.slow_queue import (
     Closure,
@@ -168,7 +168,7 @@ def package_starts(case: Case, record: Record, jobs: list[Job]) -> np.ndarray:
     """Starts of jobs by the package, with the closures of the record."""
     closed = [(closure.begin_s, closure.end_s, closure.node, closure.gpus) for closure in case.closures]
     start_s, end_s, nodes = observed_times(record)
-    closings = closing_requests(closed, nodes, start_s, end_s, np.array(case.cluster.capacity))
+    closings = build_closing_requests(closed, nodes, start_s, end_s, np.array(case.cluster.capacity))
     limits = tuple(NamedLimit(tenant, gpus) for tenant, gpus in case.rules.peak_gpus.items())
     head_start_s = None if case.head_start_s is None else np.array(case.head_start_s)
     model = QueueModel(
@@ -210,8 +210,8 @@ def test_every_second_of_waiting_has_the_cause_of_the_slow_program(seed):
     start_s, end_s, nodes = observed_times(record)
     closed = [(closure.begin_s, closure.end_s, closure.node, closure.gpus) for closure in case.closures]
     occupancy = observe_occupancy(requests, start_s, end_s, nodes, np.array(case.cluster.capacity), closed)
-    fits = find_fits(requests, close_gaps(occupancy, latency_s), fleet.weights)
-    use = observe_use(
+    fits = find_fit_times(requests, close_gaps(occupancy, latency_s), fleet.weights)
+    use = observe_tenant_use(
         np.array([job.tenant for job in record.jobs]),
         fleet.weights[requests.profile] * requests.total,
         start_s,

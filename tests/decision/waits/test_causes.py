@@ -12,9 +12,9 @@ from gpuplanner.decision.wait_causes import (
     CAUSES,
     NamedLimit,
     attribute_waits,
-    find_fits,
-    find_limits,
-    observe_use,
+    find_fit_times,
+    find_tenant_limits,
+    observe_tenant_use,
 )
 from gpuplanner.simulator.simulated_fleet import NodeRequests
 from tests.examples import examples
@@ -48,7 +48,7 @@ def records(draw):
 
 def nobody(jobs):
     """Use of tenants without limits."""
-    return observe_use(np.zeros(jobs, int), np.ones(jobs), np.zeros(jobs), np.ones(jobs))
+    return observe_tenant_use(np.zeros(jobs, int), np.ones(jobs), np.zeros(jobs), np.ones(jobs))
 
 
 def parts(jobs):
@@ -155,8 +155,8 @@ def test_causes_are_those_of_every_second(record):
     requests, start, end = parts(jobs)
     until = np.where(np.isnan(start), 60.0, start)
     seen = close_gaps(observe_occupancy(requests, start, end, nodes, capacity), LATENCY_S)
-    fits = find_fits(requests, seen, WEIGHTS)
-    use = observe_use(tenant, WEIGHTS[requests.profile] * requests.total, start, end, [NamedLimit(0, LIMIT)])
+    fits = find_fit_times(requests, seen, WEIGHTS)
+    use = observe_tenant_use(tenant, WEIGHTS[requests.profile] * requests.total, start, end, [NamedLimit(0, LIMIT)])
     found = attribute_waits(fits, requests.ready_s, until, simulated, LATENCY_S, use)
     assert found.sum(axis=1) == pytest.approx(np.maximum(until - requests.ready_s, 0))
     assert found == pytest.approx(by_second(capacity, jobs, nodes, simulated, until, tenant))
@@ -170,7 +170,7 @@ def test_the_seconds_between_an_end_and_the_next_start_are_no_free_gpus():
     seen = observe_occupancy(requests, start, start + 100, [[0]] * 50, np.array([[1, 0]]))
     handover = observe_handover(requests, start, seen)
     assert (handover.latency_s, handover.median_s) == (60.0, 5.0)
-    fits = find_fits(requests, close_gaps(seen, handover.latency_s), WEIGHTS)
+    fits = find_fit_times(requests, close_gaps(seen, handover.latency_s), WEIGHTS)
     seconds = attribute_waits(fits, requests.ready_s, start, start, handover.latency_s, nobody(50))
     assert seconds.sum(axis=0).tolist() == [start.sum(), 0, 0, 0, 0, 0]
 
@@ -178,10 +178,10 @@ def test_the_seconds_between_an_end_and_the_next_start_are_no_free_gpus():
 def test_a_limit_is_named_only_where_its_own_ends_let_the_next_one_start():
     rows = np.arange(20)
     start, one = 1000.0 * rows, np.ones(20)
-    found = find_limits(0 * rows, one, start, start + 990, start, latency_s=60.0, seen_s=20_000.0)
+    found = find_tenant_limits(0 * rows, one, start, start + 990, start, latency_s=60.0, seen_s=20_000.0)
     assert [limit.gpus for limit in found] == [1.0]
     # The same waits, with starts long after the end of the one before: something else holds them.
-    assert find_limits(0 * rows, one, start, start + 500, start, latency_s=60.0, seen_s=20_000.0) == ()
+    assert find_tenant_limits(0 * rows, one, start, start + 500, start, latency_s=60.0, seen_s=20_000.0) == ()
 
 
 def test_nothing_fits_on_a_node_out_of_service():
@@ -189,7 +189,7 @@ def test_nothing_fits_on_a_node_out_of_service():
     closed = [(10.0, 30.0, 0, np.inf)]
     seen = observe_occupancy(requests, np.array([40.0]), np.array([100.0]), [[0]], np.array([[1, 4]]), closed)
     seconds = attribute_waits(
-        find_fits(requests, seen, WEIGHTS), np.zeros(1), np.array([40.0]), np.zeros(1), 5.0, nobody(1)
+        find_fit_times(requests, seen, WEIGHTS), np.zeros(1), np.array([40.0]), np.zeros(1), 5.0, nobody(1)
     )
     assert seconds[0].tolist() == [
         20.0,
@@ -206,8 +206,10 @@ def test_a_second_at_the_limit_is_no_second_behind_others():
     requests = NodeRequests([0.0, 0], [0.0, 0], [50.0, 100], [50.0, 100], [0, 0], [1, 1], [1, 1])
     start, end = np.array([0.0, 100]), np.array([50.0, 200])
     seen = observe_occupancy(requests, start, end, [[0], [0]], np.array([[2, 0]]))
-    use = observe_use(np.zeros(2, int), np.ones(2), start, end, [NamedLimit(0, 1.0)])
-    seconds = attribute_waits(find_fits(requests, seen, WEIGHTS), np.zeros(2), start, np.array([0.0, 60]), 5.0, use)
+    use = observe_tenant_use(np.zeros(2, int), np.ones(2), start, end, [NamedLimit(0, 1.0)])
+    seconds = attribute_waits(
+        find_fit_times(requests, seen, WEIGHTS), np.zeros(2), start, np.array([0.0, 60]), 5.0, use
+    )
     assert dict(zip(CAUSES, seconds[1].tolist(), strict=True)) == {
         "insufficient": 0.0, "fragmented": 0.0, "wrong_layout": 0.0,
         "queued_behind": 10.0, "limits": 50.0, "unexplained": 40.0,

@@ -10,7 +10,7 @@ import pytest
 from gpuplanner.decision.occupancy_changes import Handover
 from gpuplanner.decision.queue_model import QueueModel
 from gpuplanner.decision.wait_causes import NamedLimit
-from gpuplanner.decision.wait_curve import draw_record, percentile, resize_fleet, share_out
+from gpuplanner.decision.wait_curve import draw_record, share_gpus, take_or_add_nodes, wait_p95
 from gpuplanner.simulator.simulated_fleet import NodeFleet, NodeRequests
 
 DAY = 86_400.0
@@ -66,12 +66,12 @@ def test_a_drawn_record_takes_whole_days_of_the_same_weekday():
 
 
 def test_percentile_is_a_wait_that_95_of_100_jobs_do_not_pass():
-    assert percentile(np.arange(100.0)) == 94.0
-    assert percentile(np.array([7.0])) == 7.0
+    assert wait_p95(np.arange(100.0)) == 94.0
+    assert wait_p95(np.array([7.0])) == 7.0
 
 
 def test_more_nodes_are_like_most_of_todays():
-    fleet = resize_fleet(NodeFleet.of_full_gpus([8, 4, 4]), 5)
+    fleet = take_or_add_nodes(NodeFleet.of_full_gpus([8, 4, 4]), 5)
     assert fleet.gpus.tolist() == [8, 4, 4, 4, 4]
     assert fleet.capacity[:, 0, 0].tolist() == [8, 4, 4, 4, 4]
 
@@ -80,7 +80,7 @@ def test_shares_are_the_cheapest_of_all():
     rng = np.random.default_rng(0)
     for _ in range(50):
         costs = [np.sort(rng.integers(0, 20, 7).astype(float))[::-1] for _ in range(3)]
-        found, value = share_out(costs, 6)
+        found, value = share_gpus(costs, 6)
         every = [
             sum(cost[share] for cost, share in zip(costs, (a, b, c), strict=True))
             for a in range(7)

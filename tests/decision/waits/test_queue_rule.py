@@ -11,15 +11,15 @@ import pytest
 from gpuplanner.decision.explained_waits import explain_waits
 from gpuplanner.decision.occupancy_changes import Handover
 from gpuplanner.decision.queue_model import (
-    EASY,
-    PASS,
+    EASY_QUEUE,
+    PASS_QUEUE,
     QueueModel,
     QueueRule,
-    closing_requests,
+    build_closing_requests,
     find_head_starts,
 )
-from gpuplanner.decision.requests import Asked
-from gpuplanner.decision.wait_causes import CAUSES, NamedLimit, observe_use
+from gpuplanner.decision.requests import JobReplayInputs
+from gpuplanner.decision.wait_causes import CAUSES, NamedLimit, observe_tenant_use
 from gpuplanner.hardware.gpu_models import load_gpu_model
 from gpuplanner.simulator.scheduling_rules import Sharing
 from gpuplanner.simulator.simulated_fleet import NodeFleet, NodeRequests
@@ -42,16 +42,18 @@ def busy_jobs(seed: int, jobs: int = 1200, load: float = 0.9) -> tuple[NodeReque
     return NodeRequests(submit, submit, run, 2 * run, 0 * one, total, one), rng.integers(0, 3, jobs)
 
 
-def asked_of_jobs(requests: NodeRequests, tenant: np.ndarray, queue: QueueModel, **options) -> Asked:
+def asked_of_jobs(requests: NodeRequests, tenant: np.ndarray, queue: QueueModel, **options) -> JobReplayInputs:
     """A record of these jobs as a queue starts them on four nodes of eight GPUs."""
     start = queue.start(requests, FLEET)
     ends = start + requests.run_s
     pins = None
     if queue.closings is None:
-        outcome = simulate_requests(requests.with_ready_times(start), FLEET, queue=PASS).allocations.sort("request")
+        outcome = simulate_requests(requests.with_ready_times(start), FLEET, queue=PASS_QUEUE).allocations.sort(
+            "request"
+        )
         pins = [[node] for node in outcome["node"].to_list()]
     named = pl.Series([f"t{number}" for number in tenant])
-    return Asked(
+    return JobReplayInputs(
         pl.DataFrame({"tenant": named, "partition": ["gpu"] * len(named), "tier": ["normal"] * len(named)}),
         TodaysNodes(tuple("abcd"), (8,) * 4, (("gpu",) * 8,) * 4, False, True), FLEET,
         load_gpu_model("H100-80GB-SXM5"), {"today": requests}, start, ends,
@@ -65,7 +67,7 @@ def asked_of_jobs(requests: NodeRequests, tenant: np.ndarray, queue: QueueModel,
 def test_the_rule_of_the_record_is_found_again(seed, kind):
     requests, tenant = busy_jobs(seed)
     ahead = np.array([0.0, 0.0, 5 * DAY])[tenant]
-    rule = {"plain": QueueRule(), "passing": QueueRule(PASS), "head starts": QueueRule(EASY, ahead)}[kind]
+    rule = {"plain": QueueRule(), "passing": QueueRule(PASS_QUEUE), "head starts": QueueRule(EASY_QUEUE, ahead)}[kind]
     waits = explain_waits(asked_of_jobs(requests, tenant, QueueModel(HANDOVER, False, tenant, rule=rule)))
     found = waits.queue.rule
     assert (found.queue, found.head_start_s is not None) == (rule.queue, rule.head_start_s is not None)
@@ -99,11 +101,11 @@ def test_head_starts_contradict_no_pair_where_some_do_not(seed):
     requests, tenant = busy_jobs(seed, jobs=250, load=2.5)
     ahead = np.array([0.0, 4 * 3600.0, 12 * 3600.0])
     limits = (NamedLimit(0, 6.0),)
-    queue = QueueModel(HANDOVER, False, tenant, limits, QueueRule(EASY, ahead[tenant]))
+    queue = QueueModel(HANDOVER, False, tenant, limits, QueueRule(EASY_QUEUE, ahead[tenant]))
     start = queue.start(requests, FLEET)
     end, gpus = start + requests.run_s, requests.total.astype(float)
     keep = np.isfinite(start)
-    use = observe_use(tenant, gpus, np.where(keep, start, np.nan), end, limits)
+    use = observe_tenant_use(tenant, gpus, np.where(keep, start, np.nan), end, limits)
     queued = np.ones(len(start), bool)
     found = find_head_starts(requests, np.where(keep, start, np.nan), queued, [tenant], use, 60.0)
     pairs = np.array(pairs_by_hand(requests, start, tenant, gpus, end, [6.0, np.inf, np.inf], 60.0))
@@ -117,11 +119,11 @@ def test_first_come_first_served_has_no_head_starts():
     requests, tenant = busy_jobs(5)
     tenant[-1] = 9  # a tenant of one job, of which no pair tells anything
     start = simulate_requests(requests, FLEET).start_s
-    use = observe_use(tenant, requests.total.astype(float), start, start + requests.run_s)
+    use = observe_tenant_use(tenant, requests.total.astype(float), start, start + requests.run_s)
     assert find_head_starts(requests, start, np.ones(len(start), bool), [tenant], use, 60.0) is None
 
 
-@pytest.mark.parametrize("queue", [EASY, PASS])
+@pytest.mark.parametrize("queue", [EASY_QUEUE, PASS_QUEUE])
 def test_ranks_order_the_queue_as_tiers_of_shared_nodes_do(queue):
     requests, tenant = busy_jobs(7, load=1.2)
     rank = np.random.default_rng(7).permutation(len(tenant))
@@ -136,7 +138,7 @@ def test_who_waits_first_for_nodes_takes_no_quota():
     """Four GPUs are the limit of a tenant: its job of three waits for nodes, and the one behind it starts."""
     zero = np.zeros(3)
     requests = NodeRequests(zero, zero, [100, 50, 10], [100, 50, 10], [0] * 3, [6, 3, 2], [1] * 3)
-    for queue in (EASY, PASS):
+    for queue in (EASY_QUEUE, PASS_QUEUE):
         model = QueueModel(HANDOVER, False, np.array([0, 1, 1]), (NamedLimit(1, 4.0),), QueueRule(queue))
         assert model.start(requests, NodeFleet.of_full_gpus([8])).tolist() == [0.0, 100.0, 0.0]
 
@@ -150,7 +152,9 @@ def test_a_tenant_below_its_limit_does_not_come_before_others():
 
 def test_a_closed_node_takes_nothing_in_the_replay():
     requests = NodeRequests([10.0, 10], [10.0, 10], [5.0, 5], [5.0, 5], [0, 0], [8, 8], [1, 1])
-    closings = closing_requests([(0.0, 90.0, 1, np.inf)], [[0], [0]], np.zeros(0), np.zeros(0), np.array([[8], [8]]))
+    closings = build_closing_requests(
+        [(0.0, 90.0, 1, np.inf)], [[0], [0]], np.zeros(0), np.zeros(0), np.array([[8], [8]])
+    )
     model = QueueModel(HANDOVER, False, np.zeros(2, int), closings=closings)
     assert model.start(requests, NodeFleet.of_full_gpus([8, 8])).tolist() == [10.0, 15.0]
     assert model.start(requests, NodeFleet.of_full_gpus([8])).tolist() == [
@@ -171,7 +175,7 @@ def test_nobody_delays_a_job_whose_last_node_takes_the_rest():
 def test_spells_of_a_node_that_overlap_close_it_once():
     requests = NodeRequests([20.0], [20.0], [5.0], [5.0], [0], [8], [1])
     spells = [(0.0, 90.0, 0, np.inf), (10.0, 60.0, 0, np.inf), (50.0, 80.0, 0, 2.0)]
-    closings = closing_requests(spells, [None], np.zeros(0), np.zeros(0), np.array([[8], [8]]))
+    closings = build_closing_requests(spells, [None], np.zeros(0), np.zeros(0), np.array([[8], [8]]))
     assert closings is not None
     assert closings.requests.run_s.tolist() == [90.0]
     model = QueueModel(HANDOVER, False, np.zeros(1, int), closings=closings)
@@ -185,7 +189,7 @@ def test_a_closed_node_offers_neither_slices_nor_whole_gpus():
     requests = NodeRequests([10.0, 10], [10.0, 10], [5.0, 5], [5.0, 5], [0, 1], [1, 1], [1, 1])
     nodes, times = [[0], [0]], np.zeros(0)
     for gpus, start in ((np.inf, [90.0, 90.0]), (2.0, [90.0, 10.0])):
-        closings = closing_requests([(0.0, 90.0, 0, gpus)], nodes, times, times, capacity)
+        closings = build_closing_requests([(0.0, 90.0, 0, gpus)], nodes, times, times, capacity)
         model = QueueModel(HANDOVER, False, np.zeros(2, int), closings=closings)
         assert model.start(requests, fleet).tolist() == start
 
@@ -196,7 +200,7 @@ def test_stated_limits_come_before_those_that_are_observed():
     queue = QueueModel(HANDOVER, False, tenant, limits)
     observed = explain_waits(asked_of_jobs(requests, tenant, queue))
     assert {(limit.tenant, limit.gpus) for limit in observed.queue.limits} == {(0, 10.0), (1, 10.0)}
-    stated = explain_waits(asked_of_jobs(requests, tenant, queue, limits={"t0": 10.0, "t1": 10.0, "t2": 99.0}))
+    stated = explain_waits(asked_of_jobs(requests, tenant, queue, tenant_limits={"t0": 10.0, "t1": 10.0, "t2": 99.0}))
     assert {(limit.tenant, limit.gpus) for limit in stated.queue.limits} == {(0, 10.0), (1, 10.0), (2, 99.0)}
     for waits in (observed, stated):
         hours = dict(zip(CAUSES, waits.seconds.sum(axis=0), strict=True))
@@ -208,10 +212,11 @@ def test_a_record_without_the_jobs_that_hold_the_nodes_carries_no_recommendation
     requests, tenant = busy_jobs(4, load=1.1)
     asked = asked_of_jobs(requests, tenant, QueueModel(HANDOVER, False, tenant))
     rows = np.flatnonzero(np.arange(len(tenant)) % 12 == 0)
-    few = Asked(**vars(asked) | {
+    few = JobReplayInputs(**vars(asked) | {
         "jobs": asked.jobs[rows.tolist()], "views": {"today": requests.select(rows)},
-        "start_s": asked.start_s[rows], "end_s": asked.end_s[rows], "pins": [asked.pins[row] for row in rows],
-        "standing": asked.standing[rows],
+        "start_s": asked.start_s[rows], "end_s": asked.end_s[rows],
+        "observed_nodes": [asked.observed_nodes[row] for row in rows],
+        "is_service": asked.is_service[rows],
     })  # fmt: skip
     share = explain_waits(few).share
     assert share.fraction < 0.005

@@ -13,19 +13,14 @@ import pytest
 from gpuplanner.decision.capacity_answers import Recommendation, SizedPool, raised_limits, scale_units
 from gpuplanner.decision.capacity_answers import recommend as recommend_with
 from gpuplanner.decision.explained_waits import explain_waits
-from gpuplanner.decision.headroom_and_growth import (
-    date_exhaustion,
-    fit_growth_per_week,
-    measure_headroom,
-    weekly_work,
-)
-from gpuplanner.decision.requests import AS_TODAY, RIGHTSIZED, Asked, size_classes
+from gpuplanner.decision.headroom_and_growth import date_exhaustion, fit_growth_per_week, measure_headroom, weekly_work
+from gpuplanner.decision.requests import AS_TODAY, RIGHTSIZED, JobReplayInputs, classify_job_sizes
 from gpuplanner.decision.wait_curve import (
     WaitModel,
     WaitTarget,
-    pools_of,
+    find_smallest_units,
     scale_load,
-    smallest_units,
+    split_by_profiles,
     wait_limits,
 )
 from gpuplanner.hardware.gpu_models import load_gpu_model
@@ -98,12 +93,12 @@ def planted_model(
     )
     jobs = pl.DataFrame({"tenant": ["vision"] * count, "run_s": run, "sm_activity": [0.1] * count})
     jobs = jobs.with_columns(partition=pl.lit(None, pl.String), tier=pl.lit(None, pl.String))
-    asked = Asked(
+    asked = JobReplayInputs(
         jobs, today, fleet, load_gpu_model("H100-80GB-SXM5"), {AS_TODAY: requests}, start,
         end, [[node] for node in pins], starts_assumed, BEGIN, BEGIN + timedelta(days=days), np.zeros(count, bool),
     )  # fmt: skip
     waits = explain_waits(asked)
-    return WaitModel(asked, waits, *size_classes(asked, waits.judged))
+    return WaitModel(asked, waits, *classify_job_sizes(asked, waits.judged))
 
 
 @pytest.fixture(scope="module")
@@ -126,15 +121,15 @@ def test_a_half_empty_fleet_is_released_within_the_limits():
     assert all(row.recommended_p95_minutes <= row.limit_minutes for row in found.service)
     # One node less than that does not do.
     _, limit = wait_limits(model, WaitTarget())
-    (pool,) = pools_of(model.asked.fleet)
+    (pool,) = split_by_profiles(model.inputs.fleet)
     below = replace(pool, today=1, resize=lambda count: pool.resize(min(count, found.gpus // 8 - 1)))
-    assert smallest_units(model, [below], limit) is None
+    assert find_smallest_units(model, [below], limit) is None
 
 
 def test_services_keep_their_gpus():
     """Five services began before the record and run on, and nobody minds to wait."""
     model = planted_model(1.0, nodes=8, days=14)
-    old, requests = model.asked, model.asked.granted
+    old, requests = model.inputs, model.inputs.requests
     service = np.flatnonzero(requests.total == 8)[:5]
     start, end, run = old.start_s.copy(), old.end_s.copy(), requests.run_s.copy()
     start[service], end[service], run[service] = -HOUR, np.nan, 15 * DAY
@@ -145,14 +140,14 @@ def test_services_keep_their_gpus():
         old,
         start_s=start,
         end_s=end,
-        standing=standing,
+        is_service=standing,
         views={AS_TODAY: requests},
     )
     waits = explain_waits(asked)
-    changed = WaitModel(asked, waits, *size_classes(asked, waits.judged))
-    assert asked.standing_gpus == 40
+    changed = WaitModel(asked, waits, *classify_job_sizes(asked, waits.judged))
+    assert asked.service_gpus == 40
     patient = np.full((5, len(changed.sizes)), np.inf)
-    assert smallest_units(changed, pools_of(asked.fleet), patient) == [5]
+    assert find_smallest_units(changed, split_by_profiles(asked.fleet), patient) == [5]
 
 
 def test_a_full_fleet_grows_until_each_size_meets_the_target(grown):
@@ -193,16 +188,16 @@ def test_a_raised_limit_is_the_most_that_a_tenant_holds_without_one():
     model = planted_model(9.0, peak_gpus=12)
     free = model.without_limits()
     [raised] = raised_limits(model, free)
-    start_s = free.waits.arrival_s + free.shift_s(0) + free.replay_waits(free.asked.fleet)
-    mine = (free.asked.jobs["tenant"] == raised.tenant).to_numpy()
-    end_s, gpus = start_s + free.asked.granted.run_s, free.asked.gpus()
+    start_s = free.waits.arrival_s + free.arrival_shift_s(0) + free.replay_waits(free.inputs.fleet)
+    mine = (free.inputs.jobs["tenant"] == raised.tenant).to_numpy()
+    end_s, gpus = start_s + free.inputs.requests.run_s, free.inputs.gpus_by_job()
     peak = max(gpus[mine & (start_s <= at) & (at < end_s)].sum() for at in start_s[mine])
     assert (raised.today, raised.gpus) == (12, peak)
 
 
 def test_full_gpus_are_partitioned_for_those_who_wait():
     model = planted_model(10.0, mig=(3, 1))
-    assert [pool.profiles for pool in pools_of(model.asked.fleet)] == [(0,), (1,)]
+    assert [pool.profiles for pool in split_by_profiles(model.inputs.fleet)] == [(0,), (1,)]
     found = recommend(model, STATED)
     first, second = found.measures
     assert (first.action, first.gpus, first.condition) == ("repartition", 32, None)
@@ -212,16 +207,16 @@ def test_full_gpus_are_partitioned_for_those_who_wait():
 
 @pytest.mark.long
 def test_jobs_of_low_measured_use_run_on_smaller_profiles_before_gpus_are_bought(full, grown):
-    fleet, requests = full.asked.fleet, full.asked.granted
+    fleet, requests = full.inputs.fleet, full.inputs.requests
     capacity = np.concatenate([fleet.capacity, np.zeros_like(fleet.capacity)], axis=2)
     fleet = replace(fleet, profiles=("gpu", "1g.10gb"), capacity=capacity, weights=np.array([1.0, 1 / 7]))
     small = replace(requests, profile=(requests.total == 1) * 1)
-    asked = replace(full.asked, fleet=fleet, views=full.asked.views | {RIGHTSIZED: small})
-    found = recommend(replace(full, asked=asked), STATED)
+    asked = replace(full.inputs, fleet=fleet, views=full.inputs.views | {RIGHTSIZED: small})
+    found = recommend(replace(full, inputs=asked), STATED)
     assert found.measures[0].action == "rightsize"
     assert found.gpus < grown.gpus
     unmeasured = replace(asked, jobs=asked.jobs.with_columns(sm_activity=pl.lit(None, pl.Float64)))
-    assert recommend(replace(full, asked=unmeasured), STATED).action == "buy"
+    assert recommend(replace(full, inputs=unmeasured), STATED).action == "buy"
 
 
 def test_without_observed_waits_nothing_is_recommended():
@@ -270,9 +265,9 @@ def test_less_load_is_a_part_of_more():
 @pytest.mark.long
 def test_growth_of_the_submitted_work_is_found_and_dates_the_exhaustion():
     model = planted_model(14.0, nodes=5, days=56, weekly=0.05)
-    asked = model.asked
-    submit = pl.Series(asked.granted.submit_s * 1e6, dtype=pl.Float64).cast(pl.Int64).cast(pl.Duration("us"))
-    jobs = asked.jobs.with_columns(submit_time=pl.lit(BEGIN) + submit, gpus=pl.Series(asked.gpus()))
+    asked = model.inputs
+    submit = pl.Series(asked.requests.submit_s * 1e6, dtype=pl.Float64).cast(pl.Int64).cast(pl.Duration("us"))
+    jobs = asked.jobs.with_columns(submit_time=pl.lit(BEGIN) + submit, gpus=pl.Series(asked.gpus_by_job()))
     growth = fit_growth_per_week(weekly_work(jobs, BEGIN, asked.end))
     assert growth.weekly.low < np.expm1(0.05) < growth.weekly.high
     assert growth.slope > 0

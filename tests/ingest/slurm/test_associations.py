@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpuplanner.decision.sharing_rules import quotas_of_queues
+from gpuplanner.decision.sharing_rules import convert_queue_quotas
 from gpuplanner.hardware.gpu_models import load_any_gpu_model
 from gpuplanner.ingest.source_registry import read
 
@@ -30,6 +30,6 @@ def test_limits_of_accounts_are_ceilings_by_board_and_shares_are_weights(tmp_pat
         ("vision", "research", "l40s", 8.0, 0.0, 40.0),
     ]
     assert found.rejects.height == 3
-    rules = quotas_of_queues(table, load_any_gpu_model("L40S"))
+    rules = convert_queue_quotas(table, load_any_gpu_model("L40S"))
     assert {one.name: one.gpus for one in rules.teams} == {"chem": 4.0, "guests": None, "vision": 8.0}
-    assert rules.of("vision").weight == 40.0
+    assert rules.quota_of("vision").weight == 40.0
