@@ -25,18 +25,18 @@ from planted_clusters.clusters import write_cluster  # noqa: E402
 
 from gpuplanner.core.scenario import Scenario  # noqa: E402
 from gpuplanner.core.units import SECONDS_PER_DAY, SECONDS_PER_MINUTE  # noqa: E402
-from gpuplanner.decision.comparison_record import comparison_of, power_ups, priced  # noqa: E402
-from gpuplanner.decision.decision_types import FEWER_NODES, MIG_STATIC, ON_OFF, TODAY  # noqa: E402
+from gpuplanner.decision.comparison_record import count_power_ups, record_comparison, reprice_comparison  # noqa: E402
+from gpuplanner.decision.decision_types import FEWER_NODES, MIG_STATIC, POWER_DOWN_IDLE, TODAY  # noqa: E402
 from gpuplanner.decision.policy_comparison import (  # noqa: E402  # noqa: E402
-    SHORT,
-    WAYS,
+    POLICIES,
+    SHORT_NAMES,
     Contest,
-    JudgedWay,
+    JudgedPolicy,
     Tuning,
-    holdout_from,
-    judge,
+    find_evaluation_day,
+    summarize_policy_trial,
 )
-from gpuplanner.decision.policy_fleets import as_they_are, kept_longest  # noqa: E402
+from gpuplanner.decision.policy_fleets import as_they_are, rank_nodes  # noqa: E402
 from gpuplanner.decision.policy_simulation import Trial  # noqa: E402
 from gpuplanner.decision.recommendation import Answer, decide  # noqa: E402
 from gpuplanner.ingest.dataset_import import add_files  # noqa: E402
@@ -97,7 +97,7 @@ class Row:
         plain = "none" if self.plain is None else f"{self.plain:.2f}"
         meets = "limit not met in training" if self.plain is None else yes(self.plain_meets)
         return (
-            self.record, f"{SHORT[self.policy]} {marks}".strip(),
+            self.record, f"{SHORT_NAMES[self.policy]} {marks}".strip(),
             f"{yes(self.meets)} ({self.days:.0%}, today {self.days_today:.0%})",
             f"{self.hours:,.0f} of {self.today_hours:,.0f}", "–" if self.kwh is None else f"{self.kwh:,.0f}",
             "–" if self.power_ups is None else f"{self.power_ups:,.0f}",
@@ -153,22 +153,22 @@ def public_records(folder: Path, data: Path) -> Iterator[tuple[str, Callable[[],
 
 def fitted(tuning: Tuning, policy: str) -> Trial | None:
     """A policy by the rules of a tuning; fewer nodes, which the wait model finds, by those of the tuning as well."""
-    asked = tuning.arena.asked
+    asked = tuning.arena.asked_jobs
     if policy != FEWER_NODES:
-        return WAYS[policy].tuned(tuning, policy)
-    order = kept_longest(asked)
+        return POLICIES[policy].tune(tuning, policy)
+    order = rank_nodes(asked)
     tried = tuning.try_counts(lambda count: [as_they_are(asked, policy, order[:count])], 1, len(order))
-    return tuning.tuned(policy, tried)
+    return tuning.choose_cheapest(policy, tried)
 
 
 def plain_rule(tuning: Tuning) -> Trial | None:
     """The shortest of a few idle times with which the training window meets the limit, and no other setting."""
-    fixed = as_they_are(tuning.arena.asked, ON_OFF, kept_longest(tuning.arena.asked))
-    base = tuning.switching_of(PLAIN_IDLE_MINUTES[0], [0])
+    fixed = as_they_are(tuning.arena.asked_jobs, POWER_DOWN_IDLE, rank_nodes(tuning.arena.asked_jobs))
+    base = tuning.make_switching(PLAIN_IDLE_MINUTES[0], [0])
     for idle in PLAIN_IDLE_MINUTES:
         switching = replace(base, idle_s=idle * SECONDS_PER_MINUTE)
-        trial = tuning.arena.play(replace(fixed, switching=switching, placement=tuning.able.placements[0]))
-        if tuning.arena.holds(trial, tuning.earlier):
+        trial = tuning.arena.simulate(replace(fixed, switching=switching, placement=tuning.abilities.placements[0]))
+        if tuning.arena.meets_limit(trial, tuning.training_jobs):
             return trial
     return None
 
@@ -176,32 +176,39 @@ def plain_rule(tuning: Tuning) -> Trial | None:
 def contest_of(answer: Answer) -> Contest | None:
     """The policies, also of a record without starts, whose jobs arrive when they were submitted; None: too short."""
     contest = answer.contest
-    if contest is None or contest.holdout:
+    if contest is None or contest.has_holdout:
         return contest
-    arena, days = contest.arena, int(contest.asked.observed_s // SECONDS_PER_DAY)
-    split = holdout_from(replace(contest.asked, starts_assumed=False), arena, days)
+    arena, days = contest.arena, int(contest.asked_jobs.observed_s // SECONDS_PER_DAY)
+    split = find_evaluation_day(replace(contest.asked_jobs, starts_assumed=False), arena, days)
     if split is None:
         return None
-    number, before = np.arange(len(arena.today.day_hours)), arena.ready_s < split * SECONDS_PER_DAY
+    number, before = np.arange(len(arena.today.daily_gpu_hours)), arena.arrival_s < split * SECONDS_PER_DAY
     windows = (number < split, (number >= split) & (number < days))
     contest = replace(
-        contest, earlier=arena.judged & before, later=arena.judged & ~before, earlier_days=windows[0],
-        later_days=windows[1],
+        contest, training_jobs=arena.is_evaluated & before, evaluation_jobs=arena.is_evaluated & ~before,
+        training_days=windows[0], evaluation_days=windows[1],
     )  # fmt: skip
     judged, train = [], tuning_of(contest, training=True)
-    for policy, way in WAYS.items():
-        if policy not in (TODAY, MIG_STATIC) and way.why_not(contest.able, contest.known.fleet) is None:
+    for policy, way in POLICIES.items():
+        if (
+            policy not in (TODAY, MIG_STATIC)
+            and way.find_obstacle(contest.abilities, contest.job_history.fleet) is None
+        ):
             trial = fitted(train, policy)
             if trial is not None:
-                judged.append(judge(policy, trial, holds=arena.holds(trial, contest.later), days=windows))
-    return replace(contest, judged=tuple(judged))
+                judged.append(
+                    summarize_policy_trial(
+                        policy, trial, holds=arena.meets_limit(trial, contest.evaluation_jobs), days=windows
+                    )
+                )
+    return replace(contest, judged_policies=tuple(judged))
 
 
 def tuning_of(contest: Contest, *, training: bool) -> Tuning:
     """What policies are fitted on: the training window, or for hindsight the evaluation window."""
-    jobs = contest.earlier if training else contest.later
-    days = contest.earlier_days if training else contest.later_days
-    return Tuning(contest.arena, jobs, days, contest.able)
+    jobs = contest.training_jobs if training else contest.evaluation_jobs
+    days = contest.training_days if training else contest.evaluation_days
+    return Tuning(contest.arena, jobs, days, contest.abilities)
 
 
 def evaluate(record: str, scenario: Scenario) -> tuple[list[Row], str]:
@@ -212,9 +219,9 @@ def evaluate(record: str, scenario: Scenario) -> tuple[list[Row], str]:
     if contest is None:
         return [], f"{sentence} The record is too short to fit policies on a part of it."
     plain = plain_rule(tuning_of(contest, training=True))
-    fitted_ones = [one for one in contest.judged if one.trial is not None and one.policy != MIG_STATIC]
-    met = [one for one in fitted_ones if one.holds]
-    chosen = min(met, key=lambda one: one.promised_per_week, default=None)
+    fitted_ones = [one for one in contest.judged_policies if one.trial is not None and one.policy != MIG_STATIC]
+    met = [one for one in fitted_ones if one.meets_limit]
+    chosen = min(met, key=lambda one: one.training_hours, default=None)
     rows = [row_of(record, answer, contest, one, plain, chosen=one is chosen) for one in fitted_ones]
     return rows, sentence
 
@@ -223,7 +230,7 @@ def row_of(
     record: str,
     answer: Answer,
     contest: Contest,
-    one: JudgedWay,
+    one: JudgedPolicy,
     plain: Trial | None,
     *,
     chosen: bool,
@@ -231,26 +238,27 @@ def row_of(
     """A policy beside hindsight and the plain rule."""
     arena, days, trial, late = (
         contest.arena,
-        contest.later_days,
+        contest.evaluation_days,
         one.trial,
         tuning_of(contest, training=False),
     )
     assert trial is not None
-    row = priced(contest.scenario, comparison_of(contest.scenario, answer)).row(one.policy)
+    row = reprice_comparison(contest.scenario, record_comparison(contest.scenario, answer)).find_row(one.policy)
     by_hindsight = fitted(late, one.policy)
-    today = replace(arena.today, late_s=arena.today.late_s[1:])
+    today = replace(arena.today, waits_s=arena.today.waits_s[1:])
     hours = late.cost(trial)
     weeks = float(days.sum()) / 7
     return Row(
         record, one.policy, chosen, answer.decision.policy == one.policy,
-        arena.holds(trial, contest.later), arena.share_of_days(trial, contest.later),
-        arena.share_of_days(today, contest.later), one.promised_per_week, late.cost(arena.today) / weeks,
+        arena.meets_limit(trial, contest.evaluation_jobs),
+        arena.share_of_days_met(trial, contest.evaluation_jobs),
+        arena.share_of_days_met(today, contest.evaluation_jobs), one.training_hours, late.cost(arena.today) / weeks,
         hours / weeks,
         None if row is None else row.energy_kwh,
-        None if trial.setting.switching is None else power_ups(trial, days) / weeks,
+        None if trial.setting.switching is None else count_power_ups(trial, days) / weeks,
         None if by_hindsight is None else hours / late.cost(by_hindsight),
         None if plain is None else hours / late.cost(plain),
-        plain is not None and arena.holds(plain, contest.later),
+        plain is not None and arena.meets_limit(plain, contest.evaluation_jobs),
         ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in trial.setting.knobs.items()),
     )  # fmt: skip
 

@@ -18,12 +18,18 @@ HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))
 
 from gpuplanner.core.scenario import Scenario  # noqa: E402
-from gpuplanner.decision.capacity_check import FORECAST, LASTS, SERVED, WILL_BE_SERVED, gate  # noqa: E402
+from gpuplanner.decision.capacity_check import (  # noqa: E402
+    FORECAST_ACCURACY,
+    NEXT_DAYS,
+    PAST_WAITS,
+    RUNWAY,
+    check_capacity,
+)
 from tests.decision.recurring.small_fleets import SmallFleet  # noqa: E402 - of the checkout
 
 SEEDS = 40
 FACTORS = (1.0, 1.25, 1.5, 2.0, 2.5)
-CHECKS = (SERVED, WILL_BE_SERVED, FORECAST, LASTS)
+CHECKS = (PAST_WAITS, NEXT_DAYS, FORECAST_ACCURACY, RUNWAY)
 FLEETS = {
     "two nodes of eight, eight weeks": SmallFleet(0, load=0.35),
     "one node of eight, jobs of one and two GPUs": SmallFleet(0, nodes=1, load=0.3, sizes={1: 0.8, 2: 0.2}),
@@ -44,10 +50,10 @@ def row(name: str, fleet: SmallFleet, factor: float, folder: Path) -> str:
     for seed in range(SEEDS):
         planted = replace(fleet, seed=seed, factor=factor, from_day=7.0 * (fleet.weeks - 1))
         place = planted.write(folder / f"{seed}")
-        found = gate(Scenario(data=str(place)))
+        found = check_capacity(Scenario(data=str(place)))
         shutil.rmtree(place)
         failed["any"] += not found.passed
-        failed["was so"] += [one.name for one in found.failed] == [SERVED]
+        failed["was so"] += [one.name for one in found.failed] == [PAST_WAITS]
         for one in found.failed:
             failed[one.name] += 1
     any_, was_so, *parts = failed.values()

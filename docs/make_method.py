@@ -16,9 +16,9 @@ import polars as pl
 from gpuplanner import report as plots
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.units import SECONDS_PER_MINUTE
-from gpuplanner.decision.capacity_answers import keep
-from gpuplanner.decision.comparison_record import compared, curve_table, service_table
-from gpuplanner.decision.explained_waits import cause_table, explain_waits, sum_waits
+from gpuplanner.decision.capacity_answers import keep_fleet
+from gpuplanner.decision.comparison_record import compare_policies, make_service_table, make_wait_curve_table
+from gpuplanner.decision.explained_waits import explain_waits, make_cause_table, sum_waits
 from gpuplanner.decision.recommendation import build_wait_model
 from gpuplanner.decision.requests import read_replay_inputs
 from gpuplanner.decision.wait_causes import CAUSES
@@ -33,7 +33,7 @@ DRAWS = 10
 
 def causes_chart(model: WaitModel) -> alt.Chart:
     """Hours waited by job size and cause."""
-    hours = cause_table(sum_waits(model.inputs, model.waits).causes.job_size)
+    hours = make_cause_table(sum_waits(model.inputs, model.waits).causes.job_size)
     long = hours.unpivot(CAUSES, index="name", variable_name="cause", value_name="hours").filter(pl.col("hours") > 0)
     long = long.with_columns(pl.col("cause").str.replace_all("_", " "))
     return (
@@ -70,7 +70,7 @@ def arrivals_chart(model: WaitModel) -> alt.LayerChart:
 
 def interval_chart(model: WaitModel) -> alt.LayerChart:
     """The curve of each drawn record, thin, under that of the record itself, for the size that waits longest."""
-    pools, today = split_by_profiles(model.inputs.fleet), keep(model, None).units
+    pools, today = split_by_profiles(model.inputs.fleet), keep_fleet(model, None).units
     fleets = [
         join_pools(pools, [max(round(factor * count), 1) for count in today]) for factor in np.linspace(0.5, 2, 13)
     ]
@@ -96,10 +96,12 @@ def main() -> None:
     """Draw and write the four figures."""
     asked = read_replay_inputs(history(Scenario()))
     model = build_wait_model(asked, explain_waits(asked))
-    found = compared(Scenario())
+    found = compare_policies(Scenario())
     one = found.decision
-    limits = service_table(found).select("limit_minutes", job_size="size")
-    curve = plots.plot_wait_curve(curve_table(found), today=one.fleet_gpus, recommended=one.gpus, limits=limits)
+    limits = make_service_table(found).select("limit_minutes", job_size="size")
+    curve = plots.plot_wait_curve(
+        make_wait_curve_table(found), today=one.fleet_gpus, recommended=one.gpus, limits=limits
+    )
     charts = {
         "causes": causes_chart(model),
         "arrivals": arrivals_chart(model),

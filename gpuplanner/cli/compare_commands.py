@@ -65,7 +65,7 @@ def compare(
 
     Example: gpuplanner compare build/mine --max-added-wait-minutes 10
     """
-    from gpuplanner.decision.pool_decisions import FleetCompared
+    from gpuplanner.decision.pool_decisions import ComparedFleet
     from gpuplanner.usage.job_history import split_into_pools
 
     require_outputs(chart, inputs=[scenario])
@@ -80,7 +80,7 @@ def compare(
     more = {name: _also_asked(own) for name, own in pools.pools.items()}
     if as_json:
         told = {name: one.to_dict() | _plain_effects(more[name]) for name, one in each.items()}
-        fleet = FleetCompared(each).to_dict() | {"pools": told}
+        fleet = ComparedFleet(each).to_dict() | {"pools": told}
         show(fleet if pools.several else next(iter(told.values())), as_json=True)
         return
     show_pools(each, quiet=quiet, more=more)
@@ -111,12 +111,12 @@ def _show_also_asked(found: Mapping[str, Any]) -> None:
 
 def compare_pools(fleet: FleetPools, *, quiet: bool) -> dict[str, Comparison]:
     """Compare the policies of each pool, with a progress message for each."""
-    from gpuplanner.decision.comparison_record import compared
+    from gpuplanner.decision.comparison_record import compare_policies
 
     found = {}
     for name, own in fleet.pools.items():
         say(f"comparing policies for {name} ...", quiet=quiet)
-        found[name] = compared(own)
+        found[name] = compare_policies(own)
     return found
 
 
@@ -124,7 +124,7 @@ def show_pools(
     each: Mapping[str, Comparison], *, quiet: bool, more: Mapping[str, Mapping[str, Any]] | None = None
 ) -> None:
     """Print what was found of each pool, with projects and `more` where that was asked, and what it is in all."""
-    from gpuplanner.decision.pool_decisions import FleetCompared
+    from gpuplanner.decision.pool_decisions import ComparedFleet
 
     several = len(each) > 1
     for name, one in each.items():
@@ -135,7 +135,7 @@ def show_pools(
             put(*(project.sentence for project in one.projects))
             _show_also_asked(more[name])
     if several:
-        put("", FleetCompared(each).sentence)
+        put("", ComparedFleet(each).decision_text)
 
 
 def _put_heading(pool: str) -> None:
@@ -146,12 +146,12 @@ def show_comparison(found: Comparison, *, quiet: bool) -> None:
     """Print a comparison: the table of policies, the recommendation, next steps and confidence."""
     import polars as pl
 
-    from gpuplanner.decision.comparison_record import limit_in_words, target_in_words
+    from gpuplanner.decision.comparison_record import format_limit, format_wait_target
 
     if found.rows:
         rows = [_row(one, found) for one in found.rows]
-        show_frame(pl.DataFrame(rows, infer_schema_length=None), title=target_in_words(found))
-        put(limit_in_words(found))
+        show_frame(pl.DataFrame(rows, infer_schema_length=None), title=format_wait_target(found))
+        put(format_limit(found))
     one = found.decision
     put(one.sentence)
     for number, step in enumerate(one.next_steps, start=1):

@@ -177,7 +177,7 @@ def verify(
     'check' of the bundle's script.
     The lower bound of a plan is not proven again. Exits with 1 if a check fails.
     """
-    from gpuplanner.decision.layout_planning import plan_problem
+    from gpuplanner.decision.layout_planning import make_plan_problem
     from gpuplanner.planner.plan_variants import read_problems
     from gpuplanner.report.handover_verification import carried_out, verify_any
 
@@ -188,7 +188,7 @@ def verify(
         due = read_problems(scenario)
     elif scenario is not None:
         asked = given.scenario(scenario)
-        due = {"": plan_problem(asked if gpu_model is None else replace(asked, gpu_model=gpu_model), "rightsized")}
+        due = {"": make_plan_problem(asked if gpu_model is None else replace(asked, gpu_model=gpu_model), "rightsized")}
     if against is None:
         report = verify_any(file, gpu_model, gpus_per_node=gpus_per_node, against=due)
     else:

@@ -57,7 +57,7 @@ FREE = "auto"
 
 def plan_file(path: str, how: dict[str, Any], out: Path | None, given: Given, *, as_json: bool, quiet: bool) -> Exit:
     """Plan the pools of a problem file, check the plans, print and write them."""
-    from gpuplanner.decision.layout_planning import Planned, choices
+    from gpuplanner.decision.layout_planning import PlannedProblem, compare_plan_choices
     from gpuplanner.planner.layout_plan import plan_to_json
     from gpuplanner.planner.plan_variants import fleet_to_json, read_problems
 
@@ -73,7 +73,9 @@ def plan_file(path: str, how: dict[str, Any], out: Path | None, given: Given, *,
         write_plan(out, lambda: fleet_to_json(fleet, pools))
     parts = {name: plan_figures(found, pools[name], as_json=as_json) for name, found in fleet.plans.items()}
     beside = {
-        name: choices(Planned(pools[name], found), Planned(pools[name], free.plans[name]), FREE)
+        name: compare_plan_choices(
+            PlannedProblem(pools[name], found), PlannedProblem(pools[name], free.plans[name]), FREE
+        )
         for name, found in fleet.plans.items()
         if free is not fleet and found.is_feasible and free.plans[name].is_feasible
     }
@@ -96,19 +98,19 @@ def plan_pools(
 ) -> Exit:
     """Plan a fleet of several boards: each pool by itself, and what all of them cost; print and write them."""
     from gpuplanner.cli.compare_commands import compare_pools, show_pools
-    from gpuplanner.decision.pool_decisions import fleet_planned
+    from gpuplanner.decision.pool_decisions import plan_fleet
     from gpuplanner.planner.plan_variants import fleet_to_json
 
-    planned = fleet_planned(fleet, **how, tell=lambda name: say(f"planning {name} ...", quiet=quiet))
-    found = planned.plan
-    write_plan(out, lambda: fleet_to_json(planned.plan, planned.problems))
+    planned = plan_fleet(fleet, **how, report_pool=lambda name: say(f"planning {name} ...", quiet=quiet))
+    found = planned.combined_plan
+    write_plan(out, lambda: fleet_to_json(planned.combined_plan, planned.problems))
     figures = fleet_figures(found)
     if not as_json:
-        show_frame(planned.table, title="Plans by pool")
+        show_frame(planned.summary_table, title="Plans by pool")
         if planned.transfers:
-            show_frame(planned.moved, title="Demand served by another GPU model (mean instances)")
-        if planned.sentence is not None:
-            put(planned.sentence)
+            show_frame(planned.transfer_table, title="Demand served by another GPU model (mean instances)")
+        if planned.transfer_text is not None:
+            put(planned.transfer_text)
     took = f"{found.explanation}\nFound in {found.seconds:.1f} s."
     say(*planned.remarks, *idle_remarks(fleet), took, *checkable(out), quiet=quiet)
     kept = compare_pools(fleet, quiet=quiet) if compare else {}
@@ -116,7 +118,7 @@ def plan_pools(
         pools = planned.pools.items()
         parts = {name: plan_figures(one.plan, one.problem, as_json=True) for name, one in pools}
         compared = {name: one.to_dict() for name, one in kept.items()} or None
-        figures |= {"moves": planned.moved.to_dicts()}
+        figures |= {"moves": planned.transfer_table.to_dicts()}
         show(figures | {"pools": parts, "comparison": compared, "remarks": planned.remarks}, as_json=True)
     elif kept:
         show_pools(kept, quiet=quiet)
@@ -174,16 +176,16 @@ def show_choices(choices: Sequence[PlanChoice], of: str = "") -> None:
     """Print the few-changes plan beside the unrestricted plan, and a sentence on both."""
     import polars as pl
 
-    from gpuplanner.decision.layout_planning import choice_sentence, choice_table
+    from gpuplanner.decision.layout_planning import format_plan_choice, make_choice_table
 
     if choices:
-        rows = choice_table(choices).drop("plan", "method")
+        rows = make_choice_table(choices).drop("plan", "method")
         columns: dict[str, list[Any]] = {"figure": rows.columns}
         for one, row in zip(choices, rows.rows(), strict=True):
             columns[one.name] = [float(value) for value in row]
         put("")
         show_frame(pl.DataFrame(columns), title=f"Few-changes plan and unrestricted plan{of}")
-        put(choice_sentence(choices))
+        put(format_plan_choice(choices))
 
 
 def plan_exit(status: str, *, timed_out: bool) -> Exit:
@@ -249,10 +251,10 @@ def plan(
     """
     from gpuplanner.cli.compare_commands import show_comparison
     from gpuplanner.core.errors import resolve_name
-    from gpuplanner.decision.comparison_record import compared as compared_ways
+    from gpuplanner.decision.comparison_record import compare_policies as compared_ways
     from gpuplanner.decision.layout_planning import (
-        few_changes_and_unrestricted,
-        over_fixed,
+        compare_plan_with_fixed,
+        compare_with_unrestricted,
         plan_view,
         weigh_plans_over_paths,
     )
@@ -286,22 +288,22 @@ def plan(
     if weighed is None:
         planned = plan_view(asked, "rightsized", method, calendars=calendars)
     else:
-        planned = weighed.plans[weighed.preferred]
+        planned = weighed.plans[weighed.preferred_plan]
         if not as_json:
             show_frame(weighed.table, title=f"Cost over {weighed.n_paths} sample paths of demand")
-            put(weighed.sentence)
+            put(weighed.preference_text)
     found = planned.plan
     write_plan(out, lambda: plan_to_json(found, planned.problem))
     figures = plan_figures(found, planned.problem, as_json=as_json)
-    choices = () if weighed is not None else few_changes_and_unrestricted(asked, planned)
-    over = over_fixed(asked, planned)
+    choices = () if weighed is not None else compare_with_unrestricted(asked, planned)
+    over = compare_plan_with_fixed(asked, planned)
     if as_json:
         figures |= {"plan_choices": choices, "over_fixed": over and vars(over)}
     else:
         show(figures)
         show_choices(choices)
         if over is not None:
-            put(over.sentence)
+            put(over.comparison_text)
     took = f"{found.explanation} Found in {found.seconds:.1f} s."
     say(*fleet.remarks(), took, *checkable(out), quiet=quiet)
     if compared:
@@ -403,7 +405,7 @@ def _report(
         if as_json:
             show(found.to_dict(), as_json=True)
         else:
-            put(found.sentence, str(out / "index.html"))
+            put(found.decision_text, str(out / "index.html"))
         return
     stages = f"ledger, demand, forecast, plans, {asked.replications} replications"
     say(f"evaluating {asked.name}: {stages} ...", quiet=quiet)

@@ -34,7 +34,7 @@ from gpuplanner.core.units import SECONDS_PER_HOUR
 if TYPE_CHECKING:
     from gpuplanner.core.errors import GpuPlannerError
     from gpuplanner.core.scenario import Scenario
-    from gpuplanner.decision.capacity_check import Gate
+    from gpuplanner.decision.capacity_check import CapacityCheck
     from gpuplanner.decision.replanning import FleetEvaluation, WatchState
 
 
@@ -63,9 +63,9 @@ def check(
     Four checks: queue waits of the last week, capacity for the next week, forecast
     accuracy, and growth within the purchase lead time.
     """
-    from gpuplanner.decision.capacity_check import Alerts, gate, subject
+    from gpuplanner.decision.capacity_check import Alerts, check_capacity, format_alert_subject
 
-    found = gate(given.scenario(scenario))
+    found = check_capacity(given.scenario(scenario))
     if out is not None:
         _write(found, out)
         say(f"written: {out}", quiet=quiet)
@@ -76,24 +76,28 @@ def check(
         for one in found.checks:
             word = "FAILED" if not one.passed else "passed" if one.value is not None else "–"
             put(f"{word:<6}  {one.name:<{width}}  {one.sentence}")
-        put(f"all checks passed (data to {found.at:%Y-%m-%d %H:%M} UTC)" if found.passed else subject(found))
-    if not found.passed:
+        put(
+            f"all checks passed (data to {found.data_end:%Y-%m-%d %H:%M} UTC)"
+            if found.has_passed
+            else format_alert_subject(found)
+        )
+    if not found.has_passed:
         raise typer.Exit(Exit.CHECK_FAILED)
 
 
-def _write(found: Gate, out: Path) -> None:
+def _write(found: CapacityCheck, out: Path) -> None:
     """Payloads of what failed; of an earlier run nothing is left where all passed."""
     from gpuplanner.core.output_places import FolderMark
     from gpuplanner.core.output_writing import replace_directory
     from gpuplanner.core.serialization import to_json
-    from gpuplanner.decision.capacity_check import CHECK_FORMAT, Alerts, mail_text, metrics_text
+    from gpuplanner.decision.capacity_check import CHECK_FORMAT, Alerts, format_alert_mail, format_check_metrics
 
     names = ("alertmanager.json", "chat.json", "webhook.json", "mail.eml")
     with replace_directory(out, mark=FolderMark("check.prom", CHECK_FORMAT, names)) as folder:
-        (folder / "check.prom").write_text(metrics_text(found), encoding="utf-8")
+        (folder / "check.prom").write_text(format_check_metrics(found), encoding="utf-8")
         for channel, payload in Alerts(found).to_dict().items():
             if channel == "mail":
-                (folder / "mail.eml").write_text(mail_text(found), encoding="utf-8")
+                (folder / "mail.eml").write_text(format_alert_mail(found), encoding="utf-8")
             else:
                 (folder / f"{channel}.json").write_text(to_json(payload), encoding="utf-8")
 

@@ -55,24 +55,24 @@ def start_pools(
     pools: FleetPools, scenarios: Sequence[Scenario], place: Path, *, as_json: bool, talks: bool, page: bool
 ) -> None:
     """Decide for each pool, say what comes of all, and write a page with a page of each pool under it."""
-    from gpuplanner.decision.comparison_record import compared
-    from gpuplanner.decision.policy_simulation import warnings_about
-    from gpuplanner.decision.pool_decisions import FleetCompared, decision_table
+    from gpuplanner.decision.comparison_record import compare_policies
+    from gpuplanner.decision.policy_simulation import list_data_warnings
+    from gpuplanner.decision.pool_decisions import ComparedFleet, make_decision_table
 
     progress = start_dialog.Progress(talks=talks)
     found: dict[str, Comparison] = {}
     for name, own in pools.pools.items():
         progress.doing(f"comparing policies for {name}")
-        found[name] = compared(own)
+        found[name] = compare_policies(own)
     progress.done()
-    fleet = FleetCompared(found)
+    fleet = ComparedFleet(found)
     data = dict.fromkeys(one.data for one in scenarios)
-    warnings = [warning for each in data for warning in warnings_about(each)]
+    warnings = [warning for each in data for warning in list_data_warnings(each)]
     if not as_json:
-        put(fleet.sentence)
+        put(fleet.decision_text)
     if talks:
         start_dialog.warning_lines(warnings)
-        show_frame(decision_table(fleet.decisions), title="Decision by GPU pool")
+        show_frame(make_decision_table(fleet.decisions), title="Decision by GPU pool")
         for name, one in fleet.decisions.items():
             put(f"\n{name}: {one.sentence}")
             for number, step in enumerate(one.next_steps, start=1):
@@ -169,8 +169,8 @@ def start(
     Example: gpuplanner start jobs.txt nodes.txt -o build/mine
     """
     from gpuplanner.core.stage_cache import data_folder
-    from gpuplanner.decision.comparison_record import compared
-    from gpuplanner.decision.policy_simulation import warnings_about
+    from gpuplanner.decision.comparison_record import compare_policies
+    from gpuplanner.decision.policy_simulation import list_data_warnings
     from gpuplanner.decision.study_pipeline import build_empty_comparison
     from gpuplanner.ingest.dataset_folder import DATASET_MARK
     from gpuplanner.usage.job_history import combine_clusters, split_into_pools
@@ -197,13 +197,13 @@ def start(
         return
     if nothing is None:
         progress = start_dialog.Progress(talks=talks)
-        found = compared(asked, progress)
+        found = compare_policies(asked, progress)
         progress.done()
     else:
         found = build_empty_comparison(asked, nothing, source)
     # Where nothing was read, there is no quality report.
     is_dataset = (data_folder(asked.data) / DATASET_MARK.file).is_file()
-    warnings = warnings_about(asked.data) if is_dataset else []
+    warnings = list_data_warnings(asked.data) if is_dataset else []
     if talks:
         start_dialog.warning_lines(warnings)
         if nothing is None:
@@ -259,7 +259,7 @@ def _asked(
     """
     from gpuplanner.core.scenario import Scenario
     from gpuplanner.core.stage_cache import data_folder
-    from gpuplanner.decision.decision_types import NO_GPU
+    from gpuplanner.decision.decision_types import REASON_NO_GPU_REQUESTED
     from gpuplanner.decision.study_pipeline import resolve_actuator, summarize_dataset
     from gpuplanner.ingest.dataset_folder import read_source_facts
 
@@ -280,7 +280,7 @@ def _asked(
         if not _read(parts, place / "data", {"tz": naive, "boards": models}):
             source = parts[0].source
             asked = replace(base, actuator=resolve_actuator(source, actuator), tz=months or base.tz, **stated)
-            return asked.with_text(assignments), place, source, NO_GPU
+            return asked.with_text(assignments), place, source, REASON_NO_GPU_REQUESTED
     else:
         place = out or _folder_of(base, files[0])
         if base != Scenario(name=base.name, data=base.data):
@@ -415,7 +415,7 @@ def compiled(name: str) -> tuple[str, float]:
     """Play a job by one of the loops, and say how long that took."""
     import numpy as np
 
-    from gpuplanner.decision.occupancy_changes import close_gaps, observe_occupancy
+    from gpuplanner.decision.occupancy_changes import close_handover_gaps, observe_occupancy
     from gpuplanner.decision.wait_causes import attribute_waits, find_fit_times, observe_tenant_use
     from gpuplanner.simulator.scheduling_rules import QuotaGroup, Sharing
     from gpuplanner.simulator.simulated_fleet import NodeFleet, NodeRequests
@@ -430,7 +430,7 @@ def compiled(name: str) -> tuple[str, float]:
         simulate_shared_requests(one, node, Sharing(none, none, (QuotaGroup(8.0),)))
     else:
         seen = observe_occupancy(one, first, last, [[0]], node.capacity[:, 0, :])
-        fits = find_fit_times(one, close_gaps(seen, 60.0), node.weights)
+        fits = find_fit_times(one, close_handover_gaps(seen, 60.0), node.weights)
         attribute_waits(fits, first, last, last, 60.0, observe_tenant_use(none, last, first, last))
     return name, time.perf_counter() - began
 

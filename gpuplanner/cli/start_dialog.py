@@ -106,7 +106,7 @@ def today_line(found: Comparison) -> None:
         text += f"; p95 queue wait {wait_text(longest.observed_p95_minutes)} (jobs on {longest.size})"
     line("Today", text)
     if found.waits is not None:
-        line("Waits", found.waits.sentence)
+        line("Waits", found.waits.main_cause_text)
 
 
 def warning_lines(warnings: Sequence[QualityWarning]) -> None:
@@ -119,12 +119,12 @@ def warning_lines(warnings: Sequence[QualityWarning]) -> None:
 
 def policies_line(found: Comparison) -> None:
     """Print how many policies meet the limit, as in the table of policies, and the days behind that."""
-    from gpuplanner.decision.comparison_record import policies_met
+    from gpuplanner.decision.comparison_record import format_policies_within_limit
 
     if not found.policies:
         line("Policies", "not compared: the record is too short")
         return
-    text = policies_met(found)
+    text = format_policies_within_limit(found)
     if found.tuned_from is not None and found.judged_from is not None and found.judged_to is not None:
         first, split = day_text(found.tuned_from), day_text(found.judged_from)
         text += f"; fitted from {first}" if first != split else ""
@@ -176,7 +176,7 @@ def figures(found: Comparison) -> list[tuple[str, str]]:
         freed += f" (90 % interval {saving.low:,.0f} to {saving.high:,.0f})"
     gpus = f"{one.fleet_gpus:,} → {one.gpus:,}" if one.gpus > one.fleet_gpus else f"{one.gpus:,} of {one.fleet_gpus:,}"
     rows = [("GPUs needed", f"{gpus}{freed}")]
-    now, then = found.today, found.row(one.policy) or found.today
+    now, then = found.today, found.find_row(one.policy) or found.today
     if now is not None and then is not None:
         used = [row.busy_gpu_hours / row.gpu_hours for row in (now, then)
                 if row.gpu_hours and row.busy_gpu_hours is not None]  # fmt: skip

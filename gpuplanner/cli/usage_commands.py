@@ -368,7 +368,7 @@ def waits(scenario: ScenarioPath, given: Given, as_json: Json = False) -> None:
     """
     from gpuplanner.core.serialization import to_plain
     from gpuplanner.core.units import percent_text
-    from gpuplanner.decision.explained_waits import cause_table, explain_waits, sum_waits
+    from gpuplanner.decision.explained_waits import explain_waits, make_cause_table, sum_waits
     from gpuplanner.decision.requests import read_replay_inputs
     from gpuplanner.usage.job_history import history
 
@@ -377,9 +377,9 @@ def waits(scenario: ScenarioPath, given: Given, as_json: Json = False) -> None:
     if as_json:
         show(to_plain(found), as_json=True)
         return
-    put(found.sentence)
+    put(found.main_cause_text)
     if found.explained_fraction is not None:
         put(f"The closest replay of today reproduces {percent_text(found.explained_fraction)} of these hours.")
     for by, rows in vars(found.causes).items():
-        show_frame(cause_table(rows), title=f"Queue wait by {by.replace('_', ' ')} (hours)")
+        show_frame(make_cause_table(rows), title=f"Queue wait by {by.replace('_', ' ')} (hours)")
     put(*(f"{one.tenant}: jobs waited as at a limit of {one.gpus:g} GPUs" for one in found.limits))

@@ -1,4 +1,4 @@
-"""Measures that end the waits or free GPUs, and the number of GPUs that each needs."""
+"""Capacity measures: what ends queue waits or frees GPUs, and the number of GPUs that each measure needs."""
 
 from __future__ import annotations
 
@@ -42,37 +42,43 @@ from gpuplanner.simulator.simulated_fleet import NodeFleet
 from gpuplanner.simulator.simulation_state import Floats
 
 MIN_DAYS = 5.0
+"""Shortest record for a recommendation [days]: a p95 wait of fewer days is not reliable."""
 MIN_JOBS = 50
-"""Of a shorter record, or of fewer jobs, a 95th percentile is a matter of luck."""
+"""Fewest submitted jobs for a recommendation: a p95 wait of fewer jobs is not reliable."""
 MIN_GAIN_BY_MIXING = 0.02
-"""Share of the GPUs that several layouts on one node save, to be recommended."""
-NAMED_LIMITS = 2
-"""Raised limits that the sentence names; the next steps have all of them."""
-ROUNDING_S = 60.0
-"""A job that waits longer by less than this is not delayed [s]."""
-TODAYS, RECOMMENDED = "today", "recommended"
-"""Layouts of the wait curve."""
+"""Smallest share of the GPUs that mixed layouts on one node must free to be recommended [0-1]."""
+MAX_NAMED = 2
+"""Most raised limits that the recommendation names; the next steps list all of them."""
+MIN_DELAY_S = 60.0
+"""Shortest increase of a queue wait that counts as a delay [s]."""
+TODAYS_LAYOUT, RECOMMENDED_LAYOUT = "today", "recommended"
+"""Names of the layouts in the wait curve."""
 
 
 @dataclass(frozen=True)
 class RaisedLimit:
-    """GPUs that a tenant may hold today, and the most that it holds at once where no tenant is limited."""
+    """A raised GPU limit of a tenant.
+
+    - ``tenant``: Name of the tenant.
+    - ``current_gpus``: GPUs that the tenant may be allocated at once today.
+    - ``raised_gpus``: Peak allocation of the tenant in a simulation without limits [GPUs].
+    """
 
     tenant: str
-    today: float
-    gpus: int
+    current_gpus: float
+    raised_gpus: int
 
 
 @dataclass(frozen=True, eq=False)
-class Change:
-    """The model with one measure in force.
+class FleetChange:
+    """A wait model with one measure applied.
 
-    - ``action``, ``text``: The measure.
-    - ``model``, ``pools``: Jobs and nodes with it in force, and the nodes whose number may be varied.
-    - ``node_gpus``: GPUs count in multiples of so many.
-    - ``view``: What jobs request with it in force.
-    - ``limits``: Limits that it raises.
-    - ``today_units``: Units of each pool that are as many GPUs as today.
+    - ``action``, ``text``: Action of the measure, and its description.
+    - ``model``, ``pools``: Wait model with the measure applied, and the node pools whose size may vary.
+    - ``node_gpus``: GPUs of a node; the number of GPUs is a multiple of it.
+    - ``view``: Requests that jobs make with the measure applied: as today, or rightsized.
+    - ``limits``: Tenant limits that the measure raises.
+    - ``today_units``: Units of each pool that have as many GPUs as today.
     """
 
     action: str
@@ -84,17 +90,18 @@ class Change:
     view: str = AS_TODAY
     limits: tuple[RaisedLimit, ...] = ()
 
-    def text_with(self, units: Sequence[int]) -> str:
-        """What to do, with the GPUs that each profile gets; the others stay full."""
+    def format_text(self, units: Sequence[int]) -> str:
+        """Describe the measure with the number of GPUs of each MIG profile."""
         profiles = [self.model.inputs.fleet.profiles[pool.profiles[0]] for pool in self.pools]
         gpus_by_profile = zip(profiles, units, strict=True)
         parts = ", ".join(f"{count} GPUs as {name}" for name, count in gpus_by_profile if name != WHOLE_GPU)
         return f"{self.text}: {parts} in all" if self.pools[0].movable else self.text
 
-    def smallest_units(self, limit_s: Floats) -> tuple[list[int] | None, float]:
-        """Find the fewest units that meet the limits, and their GPUs as multiples of a node; infinite: none do.
+    def find_smallest_units(self, limit_s: Floats) -> tuple[list[int] | None, float]:
+        """Find the fewest units of each pool that meet the wait limits, and their GPUs; infinity if none do.
 
-        Each profile has nodes of its own unless they are more GPUs by over :data:`MIN_GAIN_BY_MIXING`.
+        The GPUs are whole nodes. Each profile gets nodes of its own unless that takes over :data:`MIN_GAIN_BY_MIXING`
+        more.
         """
         if (units := find_smallest_units(self.model, self.pools, limit_s)) is None:
             return None, math.inf
@@ -106,7 +113,7 @@ class Change:
         return units, float(gpus)
 
     def meets_with_todays_gpus(self, limit_s: Floats) -> bool:
-        """Whether the recorded jobs meet the limit of each size with it in force on as many GPUs as today."""
+        """Whether the observed jobs meet their wait limits [s] with the measure and as many GPUs as today."""
         fleet = join_pools(self.pools, self.today_units)
         return bool((self.model.percentiles(fleet, 0) <= limit_s).all())
 
@@ -117,20 +124,22 @@ TeamWaits = Mapping[str | None, tuple[float, float]]
 
 @dataclass(frozen=True, eq=False)
 class Recommendation:
-    """What to do, in order, and what it does to the waits.
+    """Recommended measures in order, and the queue waits with them.
 
-    - ``action``: That of the first measure, ``keep``, or ``none`` where there is no recommendation.
-    - ``model``, ``pools``, ``units``, ``view``: Jobs and nodes under all measures, and what jobs request then.
-    - ``reason``: Why nothing is recommended, or nothing is to be done.
-    - ``fleet_gpus``, ``gpus``: GPUs today, and when all measures are in force.
-    - ``service``: Waits by job size; empty where the replay is too far from the record to state them by size.
-    - ``late``: Names of the sizes that miss the target today.
-    - ``limits``: Limits that are raised.
-    - ``waiting_hours_per_gpu_hour``: GPU-hours of waiting ended for each GPU-hour bought; None where none is bought.
-    - ``enough_gpus``: GPUs that would bring late sizes to the target, where they are not worth it; 0: no such.
-    - ``headroom``, ``exhaustion``: Of the GPUs as recommended: today's, fewer that are kept, or more that are bought.
+    - ``action``: Action of the first measure; ``keep`` without measures, ``none`` without a recommendation.
+    - ``model``, ``pools``, ``units``, ``view``: Wait model, node pools, units of each pool and requests of jobs with
+      all measures applied.
+    - ``reason``: Why there is no recommendation or nothing to do.
+    - ``fleet_gpus``, ``gpus``: GPUs today, and with all measures applied.
+    - ``service``: Queue waits by job size; empty if the replay is too inaccurate by size.
+    - ``late_sizes``: Names of the job sizes that miss the wait target today.
+    - ``limits``: Tenant limits to raise.
+    - ``waiting_hours_per_gpu_hour``: GPU-hours of waiting that a purchased GPU-hour ends; None without a purchase.
+    - ``target_gpus``: GPUs that would meet the wait target but do not pay off; 0: none.
+    - ``headroom``, ``exhaustion``: Headroom and exhaustion date of the GPUs as recommended: today's, the fewer that
+      are kept, or more that are bought.
     - ``team_waits``: Mean queue wait of each team, and of all jobs under None: today and as recommended [min].
-    - ``order_gpus``: GPUs to order now at least, as growth exhausts these before others can be there; 0: none.
+    - ``order_gpus``: Fewest GPUs to order now because growth exhausts capacity before delivery; 0: none.
     """
 
     action: str
@@ -143,10 +152,10 @@ class Recommendation:
     reason: str | None = None
     view: str = AS_TODAY
     service: tuple[SizeService, ...] = ()
-    late: tuple[str, ...] = ()
+    late_sizes: tuple[str, ...] = ()
     limits: tuple[RaisedLimit, ...] = ()
     waiting_hours_per_gpu_hour: float | None = None
-    enough_gpus: int = 0
+    target_gpus: int = 0
     growth: FittedGrowth = field(default_factory=lambda: FittedGrowth(WeeklyGrowth()))
     headroom: MeasuredHeadroom | None = None
     exhaustion: Exhaustion = field(default_factory=Exhaustion)
@@ -155,72 +164,77 @@ class Recommendation:
 
     @property
     def fleet(self) -> NodeFleet:
-        """The nodes under all measures."""
+        """Nodes with all measures applied."""
         return join_pools(self.pools, self.units)
 
 
 def recommend(
-    model: WaitModel, target: WaitTarget, growth: FittedGrowth, *, lead_days: int = 90, more_units: int = 0
+    model: WaitModel, target: WaitTarget, growth: FittedGrowth, *, lead_days: int = 90, extra_units: int = 0
 ) -> Recommendation:
-    """Recommend the measures that end the waits of late sizes; where none is late, what can be released.
+    """Recommend measures that end the waits of job sizes over the target, or the GPUs to release if no size is over it.
 
     Parameters
     ----------
     model : WaitModel
-        The record, and how its jobs start.
+        Observed jobs and nodes, and how jobs start.
     target : WaitTarget
-        What waits are held to.
+        Target of the p95 queue wait.
     growth : FittedGrowth
-        Growth of the submitted work.
+        Weekly growth of the submitted work.
     lead_days : int
         Days from the order of GPUs to their first job.
-    more_units : int
-        Nodes to keep beyond those that the limits need.
+    extra_units : int
+        Nodes to keep beyond those that the wait limits need.
+
+    Returns
+    -------
+    Recommendation
     """
-    asked = model.inputs
-    if (reason := why_none(model)) is not None:
-        return decline(model, reason, growth)
+    inputs = model.inputs
+    if (reason := find_refusal_reason(model)) is not None:
+        return recommend_nothing(model, reason, growth)
     late = find_late_sizes(model, target)
     today_s, limit_s = wait_limits(model, target)
-    ahead = asked.observed_s / SECONDS_PER_DAY / 2 + lead_days
+    days_to_delivery = inputs.observed_s / SECONDS_PER_DAY / 2 + lead_days
     if late:
-        found = end_waits(model, target, late, limit_s, today_s)
+        advice = find_measure_against_waits(model, target, late, limit_s, today_s)
     else:
         limits = np.where(today_s <= target.target_s, limit_s, today_s)
-        found = release_gpus(model, limits, growth.load_after(ahead), more_units)
-    if found is None:
+        advice = release_gpus(model, limits, growth.load_factor_after(days_to_delivery), extra_units)
+    if advice is None:
         hours = sum_cause_hours(model, late)
-        most = max(hours, key=lambda name: hours[name])
-        reason = f"no measure ends the waits of {size_names(model, late)}; the main cause is {most}"
-        found = decline(model, reason, growth)
+        main_cause = max(hours, key=lambda name: hours[name])
+        reason = f"no measure ends the waits of {format_size_names(model, late)}; the main cause is {main_cause}"
+        advice = recommend_nothing(model, reason, growth)
 
-    days, end = asked.observed_s / SECONDS_PER_DAY, asked.end.date()
-    measured = measure_headroom(found.model, found.fleet, target, growth)
-    exhaustion = date_exhaustion(growth, measured, end, days, lead_days)
-    order_now = exhaustion.order_by is not None and exhaustion.order_by <= end.isoformat()
-    more = order_now and found.gpus <= found.fleet_gpus
-    stated = all(gap.withholds != "size" for gap in model.waits.share.gaps)
-    service, team_waits = compare_service(model, found, limit_s) if stated else ((), {})
+    days, last_day = inputs.observed_s / SECONDS_PER_DAY, inputs.end.date()
+    headroom = measure_headroom(advice.model, advice.fleet, target, growth)
+    exhaustion = date_exhaustion(growth, headroom, last_day, days, lead_days)
+    is_order_due = exhaustion.order_by is not None and exhaustion.order_by <= last_day.isoformat()
+    must_order = is_order_due and advice.gpus <= advice.fleet_gpus
+    shows_waits_by_size = all(gap.withholds != "size" for gap in model.waits.share.gaps)
+    service, team_waits = compare_service(model, advice, limit_s) if shows_waits_by_size else ((), {})
+    load = growth.load_factor_after(days_to_delivery, at_least=True)
     return replace(
-        found, growth=growth, headroom=measured, exhaustion=exhaustion, service=service, team_waits=team_waits,
-        late=tuple(model.size_names[number] for number in late),
-        order_gpus=gpus_for_growth(found, limit_s, growth.load_after(ahead, at_least=True)) if more else 0,
+        advice, growth=growth, headroom=headroom, exhaustion=exhaustion, service=service, team_waits=team_waits,
+        late_sizes=tuple(model.size_names[number] for number in late),
+        order_gpus=count_gpus_for_growth(advice, limit_s, load) if must_order else 0,
     )  # fmt: skip
 
 
-def decline(model: WaitModel, reason: str, growth: FittedGrowth) -> Recommendation:
-    """Recommend nothing."""
-    none = Exhaustion(reason=growth.weekly.reason or reason)
-    return replace(keep(model, reason), action="none", growth=growth, exhaustion=none)
+def recommend_nothing(model: WaitModel, reason: str, growth: FittedGrowth) -> Recommendation:
+    """Return a recommendation of action ``none`` with its reason."""
+    exhaustion = Exhaustion(reason=growth.weekly.reason or reason)
+    return replace(keep_fleet(model, reason), action="none", growth=growth, exhaustion=exhaustion)
 
 
-def why_none(model: WaitModel) -> str | None:
-    """Why nothing is recommended whatever the model says; None where something can be."""
-    asked = model.inputs
-    days, jobs = asked.observed_s / SECONDS_PER_DAY, int(model.waits.judged.sum())
-    if asked.starts_assumed:
+def find_refusal_reason(model: WaitModel) -> str | None:
+    """Find why the data do not support any recommendation; None if they do."""
+    inputs = model.inputs
+    days, jobs = inputs.observed_s / SECONDS_PER_DAY, int(model.waits.judged.sum())
+    if inputs.starts_assumed:
         return "the record does not state when jobs started"
-    if asked.nodes.snapshot:
+    if inputs.nodes.snapshot:
         return "the job list is a snapshot of one moment"
     if days < MIN_DAYS or jobs < MIN_JOBS:
         needed = f"{MIN_JOBS} jobs in {MIN_DAYS:.0f} days are needed"
@@ -231,285 +245,348 @@ def why_none(model: WaitModel) -> str | None:
     return None
 
 
-def keep(model: WaitModel, reason: str | None) -> Recommendation:
-    """Leave the fleet as it is."""
+def keep_fleet(model: WaitModel, reason: str | None) -> Recommendation:
+    """Recommend to keep the fleet as it is."""
     pools = model.pools
-    today = int(model.inputs.fleet.gpus.sum())
+    todays_gpus = int(model.inputs.fleet.gpus.sum())
     units = [pool.today for pool in pools]
-    return Recommendation("keep", model, pools, units, today, today, reason=reason)
+    return Recommendation("keep", model, pools, units, todays_gpus, todays_gpus, reason=reason)
 
 
-def resize(model: WaitModel, pools: Sequence[SizedPool], units: Sequence[int]) -> Recommendation:
-    """Release or buy nodes of today's layout."""
-    today, gpus = int(model.inputs.fleet.gpus.sum()), int(join_pools(pools, units).gpus.sum())
-    measure = count_measure(today, gpus)
-    return Recommendation(measure.action, model, pools, units, today, gpus, (measure,))
+def resize_fleet(model: WaitModel, pools: Sequence[SizedPool], units: Sequence[int]) -> Recommendation:
+    """Recommend the release or purchase of nodes with today's layouts, for a number of units of each pool."""
+    todays_gpus, gpus = int(model.inputs.fleet.gpus.sum()), int(join_pools(pools, units).gpus.sum())
+    measure = describe_count_change(todays_gpus, gpus)
+    return Recommendation(measure.action, model, pools, units, todays_gpus, gpus, (measure,))
 
 
-def change_fleet(model: WaitModel, change: Change, units: Sequence[int], gpus: int) -> Recommendation:
-    """Make a change, then the release or purchase that holds with it in force."""
-    today = int(model.inputs.fleet.gpus.sum())
+def change_fleet(model: WaitModel, change: FleetChange, units: Sequence[int], gpus: int) -> Recommendation:
+    """Recommend a measure, then the release or purchase of GPUs that follows from it.
+
+    Parameters
+    ----------
+    model : WaitModel
+        Observed jobs and nodes, and how jobs start.
+    change : FleetChange
+        The measure, and the wait model with it.
+    units : sequence of int
+        Units of each pool of the change.
+    gpus : int
+        GPUs with the measure applied.
+    """
+    todays_gpus = int(model.inputs.fleet.gpus.sum())
     if change.pools[0].movable:  # what no profile needs of the last node stays full
         units = list(units)
         units[0] += gpus - int(join_pools(change.pools, units).gpus.sum())
-    measures: tuple[Measure, ...] = (Measure(change.action, change.text_with(units), today),)
-    if gpus != today:
-        measures += (count_measure(today, gpus, f"after {change.action}"),)
+    measures: tuple[Measure, ...] = (Measure(change.action, change.format_text(units), todays_gpus),)
+    if gpus != todays_gpus:
+        measures += (describe_count_change(todays_gpus, gpus, f"after {change.action}"),)
     return Recommendation(
-        change.action, change.model, change.pools, units, today, gpus, measures, view=change.view,
+        change.action, change.model, change.pools, units, todays_gpus, gpus, measures, view=change.view,
         limits=change.limits,
     )  # fmt: skip
 
 
-def count_measure(today: int, gpus: int, condition: str | None = None) -> Measure:
-    """A release or a purchase.
+def describe_count_change(todays_gpus: int, gpus: int, condition: str | None = None) -> Measure:
+    """Describe the release or purchase between two numbers of GPUs.
 
     Examples
     --------
-    >>> count_measure(64, 48).text, count_measure(64, 72).text
+    >>> describe_count_change(64, 48).text, describe_count_change(64, 72).text
     ('Release 16 GPUs', 'Buy 8 GPUs')
     """
-    action = "buy" if gpus > today else "release"
-    return Measure(action, f"{action.capitalize()} {count_text(abs(gpus - today), 'GPU')}", gpus, condition)
+    action = "buy" if gpus > todays_gpus else "release"
+    return Measure(action, f"{action.capitalize()} {count_text(abs(gpus - todays_gpus), 'GPU')}", gpus, condition)
 
 
-def add_units(pools: Sequence[SizedPool], units: Sequence[int], more: int) -> list[int]:
-    """Raise the units of pools by so many in sum, one pool after the other, to no more than there are today.
+def add_kept_units(pools: Sequence[SizedPool], units: Sequence[int], extra_units: int) -> list[int]:
+    """Raise the units of pools by a total number, pool by pool, to no more than there are today.
 
     Examples
     --------
     >>> from gpuplanner.decision.wait_curve import SizedPool
     >>> pools = [SizedPool((number,), 4, NodeFleet.of_full_gpus) for number in range(2)]
-    >>> add_units(pools, [1, 2], 4)
+    >>> add_kept_units(pools, [1, 2], 4)
     [4, 3]
     """
-    raised = []
-    for pool, count in zip(pools, units, strict=True):
-        raised.append(count + max(min(more, pool.today - count), 0))
-        more -= raised[-1] - count
-    return raised
+    raised_units = []
+    for pool, pool_units in zip(pools, units, strict=True):
+        raised_units.append(pool_units + max(min(extra_units, pool.today - pool_units), 0))
+        extra_units -= raised_units[-1] - pool_units
+    return raised_units
 
 
-def release_gpus(model: WaitModel, limit_s: Floats, load: float, more_units: int = 0) -> Recommendation:
-    """Release what no size needs to stay within its limit, on smaller profiles if that frees more.
+def release_gpus(model: WaitModel, limit_s: Floats, load: float, extra_units: int = 0) -> Recommendation:
+    """Recommend to release the GPUs that no job size needs to meet its wait limit.
 
-    ``load`` is how many times today's load the kept GPUs have to carry: what grows until others could be there.
-    ``more_units`` are kept beyond that.
+    MIG profiles are recommended if they free more GPUs.
+
+    Parameters
+    ----------
+    model : WaitModel
+        Observed jobs and nodes, and how jobs start.
+    limit_s : array of float, shape (n_records, n_sizes)
+        Wait limit of each job size, in the record and in each resampled record. [s]
+    load : float
+        Load that the kept GPUs have to carry, as a factor of today's.
+    extra_units : int
+        Nodes to keep beyond those that the wait limits need.
     """
-    today, pools = int(model.inputs.fleet.gpus.sum()), model.pools
+    todays_gpus, pools = int(model.inputs.fleet.gpus.sum()), model.pools
     units = find_smallest_units(model, pools, limit_s, load=load) or [pool.today for pool in pools]
-    units = add_units(pools, units, more_units)
-    fewest = int(join_pools(pools, units).gpus.sum())
-    for change in changes_against(model, CAUSES[INSUFFICIENT]) if load <= 1.0 and not more_units else ():
-        smaller, gpus = change.smallest_units(limit_s)
-        if smaller is not None and gpus < min(fewest, today):
-            return change_fleet(model, change, smaller, int(gpus))
-    if fewest >= today:
-        return keep(model, "with fewer GPUs a job size would wait longer than its limit")
-    return resize(model, pools, units)
+    units = add_kept_units(pools, units, extra_units)
+    fewest_gpus = int(join_pools(pools, units).gpus.sum())
+    for change in list_changes_against_cause(model, CAUSES[INSUFFICIENT]) if load <= 1.0 and not extra_units else ():
+        fewest_units, gpus = change.find_smallest_units(limit_s)
+        if fewest_units is not None and gpus < min(fewest_gpus, todays_gpus):
+            return change_fleet(model, change, fewest_units, int(gpus))
+    if fewest_gpus >= todays_gpus:
+        return keep_fleet(model, "with fewer GPUs a job size would wait longer than its limit")
+    return resize_fleet(model, pools, units)
 
 
-def gpus_for_growth(found: Recommendation, limit_s: Floats, load: float) -> int:
-    """GPUs more, beside a recommendation, with which the load on the day of delivery meets the limits; 0: none do."""
-    units = find_smallest_units(found.model, found.pools, limit_s, load=load)
-    more = 0 if units is None else int(join_pools(found.pools, units).gpus.sum()) - found.gpus
-    node = found.model.inputs.node_gpus
-    return max(node * math.ceil(more / node), 0)
+def count_gpus_for_growth(recommendation: Recommendation, limit_s: Floats, load: float) -> int:
+    """Count the GPUs to add to a recommendation for the load on the day of delivery; 0 if none meet the limits."""
+    units = find_smallest_units(recommendation.model, recommendation.pools, limit_s, load=load)
+    missing = 0 if units is None else int(join_pools(recommendation.pools, units).gpus.sum()) - recommendation.gpus
+    node_gpus = recommendation.model.inputs.node_gpus
+    return max(node_gpus * math.ceil(missing / node_gpus), 0)
 
 
-def end_waits(
-    model: WaitModel, target: WaitTarget, late: list[int], limit_s: Floats, today_s: Floats
+def find_measure_against_waits(
+    model: WaitModel, target: WaitTarget, late_sizes: list[int], limit_s: Floats, today_s: Floats
 ) -> Recommendation | None:
-    """Find the measure against the largest cause that its counterfactual confirms, and what holds after it.
+    """Find the measure against the largest cause of waiting that simulation confirms; None if no measure helps.
 
-    A measure other than a purchase is confirmed if with it fewer GPUs meet the limits than without. Where nothing
-    brings all sizes to the target, those that no number of GPUs brings there wait no longer than today.
+    A measure other than a purchase is confirmed if fewer GPUs meet the wait limits with it than without it. If no
+    measure brings all job sizes to the target, sizes that no number of GPUs brings there must wait no longer than
+    today.
+
+    Parameters
+    ----------
+    model : WaitModel
+        Observed jobs and nodes, and how jobs start.
+    target : WaitTarget
+        Target of the p95 queue wait.
+    late_sizes : list of int
+        Numbers of the job sizes over the target.
+    limit_s : array of float, shape (n_records, n_sizes)
+        Wait limit of each job size, in the record and in each resampled record. [s]
+    today_s : array of float, shape (n_records, n_sizes)
+        p95 queue wait simulated on today's fleet. [s]
     """
-    pools, today = model.pools, int(model.inputs.fleet.gpus.sum())
-    hours = sum_cause_hours(model, late)
+    pools, todays_gpus = model.pools, int(model.inputs.fleet.gpus.sum())
+    hours = sum_cause_hours(model, late_sizes)
     causes = sorted((name for name in hours if hours[name] > 0), key=lambda name: -hours[name])
-    largest = join_pools(pools, [MAX_NODE_MULTIPLE * pool.today for pool in pools])
-    met = np.array([model.percentiles(largest, row) <= limit for row, limit in enumerate(limit_s)])
-    reached = met[0] & (met[1:].mean(axis=0) >= MIN_SHARE_WITHIN_LIMIT)
-    within_reach = np.where(reached | (today_s <= target.target_s), limit_s, today_s)
-    for limits in (limit_s, within_reach):
-        bought = find_smallest_units(model, pools, limits)
-        enough = math.inf if bought is None else float(join_pools(pools, bought).gpus.sum())
+    largest_fleet = join_pools(pools, [MAX_NODE_MULTIPLE * pool.today for pool in pools])
+    meets_limit = np.array([model.percentiles(largest_fleet, row) <= limit for row, limit in enumerate(limit_s)])
+    is_reachable = meets_limit[0] & (meets_limit[1:].mean(axis=0) >= MIN_SHARE_WITHIN_LIMIT)
+    reachable_limit_s = np.where(is_reachable | (today_s <= target.target_s), limit_s, today_s)
+    for applied_limit_s in (limit_s, reachable_limit_s):
+        purchase = find_smallest_units(model, pools, applied_limit_s)
+        purchase_gpus = math.inf if purchase is None else float(join_pools(pools, purchase).gpus.sum())
         for cause in [*causes, ""]:
-            for change in changes_against(model, cause):
-                units, gpus = change.smallest_units(limits)
-                if gpus > today and change.meets_with_todays_gpus(limits[0]):
+            for change in list_changes_against_cause(model, cause):
+                units, gpus = change.find_smallest_units(applied_limit_s)
+                if gpus > todays_gpus and change.meets_with_todays_gpus(applied_limit_s[0]):
                     # What the record does not need is not bought beside another measure.
-                    units, gpus = list(change.today_units), today
-                if units is not None and gpus < enough:
+                    units, gpus = list(change.today_units), todays_gpus
+                if units is not None and gpus < purchase_gpus:
                     return change_fleet(model, change, units, int(gpus))
             # Further GPUs of today's layout end these; the last one stands for any that nothing else ends.
-            buyable = cause in (CAUSES[INSUFFICIENT], CAUSES[FRAGMENTED], "")
-            if bought is not None and buyable and enough > today:
-                return weigh_purchase(model, target, late, bought)
+            ends_by_purchase = cause in (CAUSES[INSUFFICIENT], CAUSES[FRAGMENTED], "")
+            if purchase is not None and ends_by_purchase and purchase_gpus > todays_gpus:
+                return weigh_purchase(model, target, late_sizes, purchase)
     return None
 
 
-def changes_against(model: WaitModel, cause: str) -> Iterator[Change]:
-    """Changes that end waits of a cause without further GPUs. Each is the model with one thing changed.
+def list_changes_against_cause(model: WaitModel, cause: str) -> Iterator[FleetChange]:
+    """Yield the measures against a cause of waiting that need no further GPUs, each with its wait model.
 
-    Jobs take smaller profiles only where what they use was measured: then small jobs leave whole nodes to large ones.
+    Jobs take smaller profiles only if their use was measured; small jobs then leave whole nodes to large jobs.
     """
-    asked, queue = model.inputs, model.waits.queue
+    inputs, queue = model.inputs, model.waits.queue
     pools = model.pools
     today_units = [pool.today for pool in pools]
     if cause == CAUSES[FRAGMENTED] and queue.spread:
-        packed = replace(model, waits=replace(model.waits, queue=replace(queue, spread=False)))
-        yield Change("pack", "Let jobs fill nodes one by one", packed, pools, today_units)
+        binpacked_model = replace(model, waits=replace(model.waits, queue=replace(queue, spread=False)))
+        yield FleetChange("pack", "Let jobs fill nodes one by one", binpacked_model, pools, today_units)
     if cause == CAUSES[WRONG_LAYOUT]:
         yield from repartition(model, "repartition", "Repartition GPUs into the instances that jobs wait for", AS_TODAY)
-    measured = RIGHTSIZED in asked.views and asked.jobs["sm_activity"].count()
-    if cause in (CAUSES[INSUFFICIENT], CAUSES[FRAGMENTED]) and measured:
-        views = asked.views | {AS_TODAY: asked.views[RIGHTSIZED]}
-        smaller = replace(model, inputs=replace(asked, views=views))
+    has_measured_use = RIGHTSIZED in inputs.views and inputs.jobs["sm_activity"].count()
+    if cause in (CAUSES[INSUFFICIENT], CAUSES[FRAGMENTED]) and has_measured_use:
+        views = inputs.views | {AS_TODAY: inputs.views[RIGHTSIZED]}
+        rightsized_model = replace(model, inputs=replace(inputs, views=views))
         text = "Run jobs of low measured use on smaller profiles"
-        yield from repartition(smaller, "rightsize", text, RIGHTSIZED)
+        yield from repartition(rightsized_model, "rightsize", text, RIGHTSIZED)
     if cause == CAUSES[LIMITS]:
-        free = model.without_limits()
-        limits = tuple(raised_limits(model, free))
-        named = [f"{one.tenant} from {one.today:g} to {one.gpus} GPUs" for one in limits]
-        more = f" and {count_text(len(named) - NAMED_LIMITS, 'more team')}" if len(named) > NAMED_LIMITS else ""
-        text = f"Raise the limit of {', '.join(named[:NAMED_LIMITS])}{more}"
-        yield Change("raise_limit", text, free, pools, today_units, limits=limits)
+        free_model = model.without_limits()
+        limits = tuple(find_raised_limits(model, free_model))
+        texts = [f"{limit.tenant} from {limit.current_gpus:g} to {limit.raised_gpus} GPUs" for limit in limits]
+        more_text = f" and {count_text(len(texts) - MAX_NAMED, 'more team')}" if len(texts) > MAX_NAMED else ""
+        text = f"Raise the limit of {', '.join(texts[:MAX_NAMED])}{more_text}"
+        yield FleetChange("raise_limit", text, free_model, pools, today_units, limits=limits)
 
 
-def raised_limits(model: WaitModel, free: WaitModel) -> Iterator[RaisedLimit]:
-    """Limits that never bind: what each limited tenant holds at most where no tenant is limited."""
-    asked = free.inputs
-    names = asked.jobs["tenant"].fill_null("?").to_numpy()
-    tenants = np.unique(names)
-    start_s = free.waits.arrival_s + free.arrival_shift_s(0) + free.replay_waits(asked.fleet)
+def find_raised_limits(model: WaitModel, free_model: WaitModel) -> Iterator[RaisedLimit]:
+    """Yield for each limited tenant its peak allocation in a simulation without limits."""
+    inputs = free_model.inputs
+    tenant_names = inputs.jobs["tenant"].fill_null("?").to_numpy()
+    tenants = np.unique(tenant_names)
+    start_s = free_model.waits.arrival_s + free_model.arrival_shift_s(0) + free_model.replay_waits(inputs.fleet)
     for limit in model.waits.queue.limits:
-        mine = (names == tenants[limit.tenant]) & np.isfinite(start_s)
-        gpus, begin_s = asked.gpus_by_job()[mine], start_s[mine]
-        at_s = np.concatenate([begin_s, begin_s + asked.requests.run_s[mine]])
+        of_tenant = (tenant_names == tenants[limit.tenant]) & np.isfinite(start_s)
+        gpus, begin_s = inputs.gpus_by_job()[of_tenant], start_s[of_tenant]
+        change_s = np.concatenate([begin_s, begin_s + inputs.requests.run_s[of_tenant]])
         change = np.concatenate([gpus, -gpus])
-        peak = float(np.cumsum(change[np.lexsort((change, at_s))]).max(initial=limit.gpus))
+        peak = float(np.cumsum(change[np.lexsort((change, change_s))]).max(initial=limit.gpus))
         yield RaisedLimit(str(tenants[limit.tenant]), limit.gpus, math.ceil(peak - 1e-6))
 
 
-def repartition(model: WaitModel, action: str, text: str, view: str) -> Iterator[Change]:
-    """Today's GPUs on the layout on which jobs wait least; how many of each profile there are then varies by one GPU.
+def repartition(model: WaitModel, action: str, text: str, view: str) -> Iterator[FleetChange]:
+    """Yield the measure that partitions today's GPUs into the MIG layout with the shortest waits, if there is one.
 
-    GPUs that no profile needs stay with the one that has most.
+    GPUs that no profile needs go to the profile that has most GPUs.
+
+    Parameters
+    ----------
+    model : WaitModel
+        Observed jobs and nodes, and how jobs start.
+    action, text : str
+        Action of the measure, and its description.
+    view : str
+        Requests that jobs make with the measure applied: as today, or rightsized.
     """
-    asked, best = model.inputs, find_best_layout(model)
-    if best is None:
+    inputs, best_layout_counts = model.inputs, find_best_layout(model)
+    if best_layout_counts is None:
         return
-    total, layout, pools = int(asked.fleet.gpus.sum()), dict(best), []
-    layout[max(layout, key=lambda name: layout[name])] += total - sum(layout.values())
+    total_gpus, layout, pools = int(inputs.fleet.gpus.sum()), dict(best_layout_counts), []
+    layout[max(layout, key=lambda name: layout[name])] += total_gpus - sum(layout.values())
     for name in layout:
-        profile = asked.fleet.profiles.index(name)
-        instances = asked.gpu_model.profile(name).max_instances if profile else 1
-        resized = partial(uniform_fleet, asked.fleet, profile, instances=instances, per_node=asked.node_gpus)
-        pools.append(SizedPool((profile,), total, resized, movable=True))
+        profile = inputs.fleet.profiles.index(name)
+        instances = inputs.gpu_model.profile(name).max_instances if profile else 1
+        resized = partial(uniform_fleet, inputs.fleet, profile, instances=instances, per_node=inputs.node_gpus)
+        pools.append(SizedPool((profile,), total_gpus, resized, movable=True))
     units = list(layout.values())
-    repartitioned = replace(model, inputs=replace(asked, fleet=join_pools(pools, units)))
-    yield Change(action, text, repartitioned, pools, units, asked.node_gpus, view)
+    repartitioned = replace(model, inputs=replace(inputs, fleet=join_pools(pools, units)))
+    yield FleetChange(action, text, repartitioned, pools, units, inputs.node_gpus, view)
 
 
-def weigh_purchase(model: WaitModel, target: WaitTarget, late: list[int], units: Sequence[int]) -> Recommendation:
-    """Buy, unless nobody stated the target and the purchase ends little waiting for what it costs."""
-    asked, found = model.inputs, resize(model, model.pools, units)
-    today_s = np.minimum(model.replay_waits(asked.fleet), asked.observed_s)
-    bought_s = np.minimum(model.replay_waits(found.fleet), asked.observed_s)
-    more = found.gpus - found.fleet_gpus
-    ended = float(((today_s - bought_s) * asked.gpus_by_job())[model.waits.judged].sum() / (more * asked.observed_s))
+def weigh_purchase(model: WaitModel, target: WaitTarget, late_sizes: list[int], units: Sequence[int]) -> Recommendation:
+    """Recommend a purchase, unless no wait target is set and the purchase ends little waiting for its cost.
+
+    Parameters
+    ----------
+    model : WaitModel
+        Observed jobs and nodes, and how jobs start.
+    target : WaitTarget
+        Target of the p95 queue wait.
+    late_sizes : list of int
+        Numbers of the job sizes over the target.
+    units : sequence of int
+        Units of each pool after the purchase.
+    """
+    inputs, purchase = model.inputs, resize_fleet(model, model.pools, units)
+    today_s = np.minimum(model.replay_waits(inputs.fleet), inputs.observed_s)
+    bought_s = np.minimum(model.replay_waits(purchase.fleet), inputs.observed_s)
+    added_gpus = purchase.gpus - purchase.fleet_gpus
+    hours_ended = float(
+        ((today_s - bought_s) * inputs.gpus_by_job())[model.waits.judged].sum() / (added_gpus * inputs.observed_s)
+    )
     # Where the planner stated no target, a bought GPU-hour ends a tenth of one of waiting at least.
-    if ended < 0.1 and not target.stated:
+    if hours_ended < 0.1 and not target.stated:
         target_min = target.target_s / SECONDS_PER_MINUTE
         reason = (
-            f"the p95 queue wait of jobs on {size_names(model, late)} is over {target_min:g} min, and "
-            f"{count_text(more, 'GPU')} more would end only {ended:.2f} GPU-hours of waiting per GPU-hour bought"
+            f"the p95 queue wait of jobs on {format_size_names(model, late_sizes)} is over {target_min:g} min, and "
+            f"{count_text(added_gpus, 'GPU')} more would end only {hours_ended:.2f} GPU-hours of waiting per "
+            "GPU-hour bought"
         )
-        return replace(keep(model, reason), waiting_hours_per_gpu_hour=ended, enough_gpus=found.gpus)
-    return replace(found, waiting_hours_per_gpu_hour=ended)
+        return replace(keep_fleet(model, reason), waiting_hours_per_gpu_hour=hours_ended, target_gpus=purchase.gpus)
+    return replace(purchase, waiting_hours_per_gpu_hour=hours_ended)
 
 
 def compare_service(
-    model: WaitModel, found: Recommendation, limit_s: Floats
+    model: WaitModel, recommendation: Recommendation, limit_s: Floats
 ) -> tuple[tuple[SizeService, ...], TeamWaits]:
-    """Compare the waits of each size and team: observed, simulated today, and under a recommendation."""
-    waits, asked = model.waits, model.inputs
-    today = [model.replay_waits(asked.fleet, number) for number in range(CURVE_RUNS)]
-    fleet = found.fleet
-    after = [found.model.replay_waits(fleet, number) for number in range(CURVE_RUNS)]
+    """Compare the queue waits of each job size and team: observed, simulated today, and simulated as recommended."""
+    waits, inputs = model.waits, model.inputs
+    before = [model.replay_waits(inputs.fleet, number) for number in range(CURVE_RUNS)]
+    fleet = recommendation.fleet
+    after = [recommendation.model.replay_waits(fleet, number) for number in range(CURVE_RUNS)]
 
     def resample(wait_model: WaitModel, nodes: NodeFleet) -> Floats:
-        drawn_s = np.array([wait_model.draw_percentiles(nodes, number) for number in range(len(limit_s) - 1)])
-        return (
-            np.asarray(np.quantile(np.minimum(drawn_s, asked.observed_s), CURVE_INTERVAL, axis=0)) / SECONDS_PER_MINUTE
-        )
+        """Return the interval of the p95 wait of each size over resampled records [min]."""
+        p95_s = np.array([wait_model.draw_percentiles(nodes, number) for number in range(len(limit_s) - 1)])
+        interval_s = np.quantile(np.minimum(p95_s, inputs.observed_s), CURVE_INTERVAL, axis=0)
+        return np.asarray(interval_s) / SECONDS_PER_MINUTE
 
-    low, high = resample(found.model, fleet)
-    today_low, today_high = resample(model, asked.fleet)
+    low, high = resample(recommendation.model, fleet)
+    today_low, today_high = resample(model, inputs.fleet)
 
-    def minutes(jobs: Bools, waited: Sequence[Floats], read: Callable[[Floats], float] = wait_p95) -> float:
-        values = [read(np.minimum(one[jobs], asked.observed_s)) for one in waited]
+    def minutes(jobs: Bools, replays: Sequence[Floats], statistic: Callable[[Floats], float] = wait_p95) -> float:
+        """Return the median over replays of a statistic of the waits [min]."""
+        values = [statistic(np.minimum(waited_s[jobs], inputs.observed_s)) for waited_s in replays]
         return float(np.median(values)) / SECONDS_PER_MINUTE
 
-    team = asked.jobs["tenant"].cast(pl.String).fill_null("").to_numpy()
+    team_names = inputs.jobs["tenant"].cast(pl.String).fill_null("").to_numpy()
     masks: dict[str | None, Bools] = {None: waits.judged}
-    masks |= {name: waits.judged & (team == name) for name in set(team[waits.judged])}
+    masks |= {name: waits.judged & (team_names == name) for name in set(team_names[waits.judged])}
     team_waits = {
-        name: (minutes(jobs, today, np.mean), minutes(jobs, after, np.mean))
+        name: (minutes(jobs, before, np.mean), minutes(jobs, after, np.mean))
         for name, jobs in masks.items()
         if jobs.any()
     }
     rows = []
-    for place, number in enumerate(model.sizes):
+    for column, number in enumerate(model.sizes):
         jobs = waits.judged & (model.size_of_job == number)
         rows.append(
             SizeService(
-                model.size_names[number], int(jobs.sum()), minutes(jobs, [waits.waited_s]), minutes(jobs, today),
-                minutes(jobs, after), float(low[place]), float(high[place]), minutes(jobs, today, np.mean),
-                minutes(jobs, after, np.mean), int((after[0] > today[0] + ROUNDING_S)[jobs].sum()),
-                capped_minutes(float(limit_s[0, place]), asked.observed_s),
-                float(today_low[place]), float(today_high[place]),
+                model.size_names[number], int(jobs.sum()), minutes(jobs, [waits.waited_s]), minutes(jobs, before),
+                minutes(jobs, after), float(low[column]), float(high[column]), minutes(jobs, before, np.mean),
+                minutes(jobs, after, np.mean), int((after[0] > before[0] + MIN_DELAY_S)[jobs].sum()),
+                capped_minutes(float(limit_s[0, column]), inputs.observed_s),
+                float(today_low[column]), float(today_high[column]),
             )
         )  # fmt: skip
     return tuple(rows), team_waits
 
 
-def wait_curve(model: WaitModel, found: Recommendation) -> list[CurvePoint]:
-    """The wait curve of today's layout, and of the recommendation where it changes more than the number of GPUs."""
-    curves = [(TODAYS, keep(model, None))]
-    if found.model is not model:
-        curves.append((RECOMMENDED, found))
+def simulate_wait_curve(model: WaitModel, recommendation: Recommendation) -> list[CurvePoint]:
+    """Simulate the wait curve of today's layout, and of the recommended layout if the recommendation changes it."""
+    curves = [(TODAYS_LAYOUT, keep_fleet(model, None))]
+    if recommendation.model is not model:
+        curves.append((RECOMMENDED_LAYOUT, recommendation))
     points = []
-    known = {1.0, *CURVE_FLEET_FACTORS, *(gpus / found.fleet_gpus for gpus in (found.gpus, found.enough_gpus) if gpus)}
-    for name, one in curves:
-        same = one.fleet_gpus / one.fleet.gpus.sum()
-        fleets = [join_pools(one.pools, scale_units(one, factor * same)) for factor in sorted(known)]
-        points += simulate_curve_points(one.model, name, fleets)
+    target_sizes = (recommendation.gpus, recommendation.target_gpus)
+    factors = {1.0, *CURVE_FLEET_FACTORS, *(gpus / recommendation.fleet_gpus for gpus in target_sizes if gpus)}
+    for name, entry in curves:
+        ratio = entry.fleet_gpus / entry.fleet.gpus.sum()
+        fleets = [join_pools(entry.pools, scale_units(entry, factor * ratio)) for factor in sorted(factors)]
+        points += simulate_curve_points(entry.model, name, fleets)
     # The table of waits and the curve state the same waits where both are of one fleet.
-    stated: dict[tuple[str, int, str], dict[str, Any]] = {}
-    for row in found.service:
-        minutes = {"p95_minutes": row.today_p95_minutes, "mean_minutes": row.today_mean_minutes}
-        stated[TODAYS, found.fleet_gpus, row.size] = minutes
-        minutes = {"p95_minutes": row.recommended_p95_minutes, "mean_minutes": row.recommended_mean_minutes}
-        stated[curves[-1][0], found.gpus, row.size] = minutes | {"low": row.low, "high": row.high}
-    for place, point in enumerate(points):
-        if waits := stated.get((point.layout, point.gpus, point.job_size)):
-            points[place] = replace(point, **waits)
+    stated_waits: dict[tuple[str, int, str], dict[str, Any]] = {}
+    for row in recommendation.service:
+        today = {"p95_minutes": row.today_p95_minutes, "mean_minutes": row.today_mean_minutes}
+        stated_waits[TODAYS_LAYOUT, recommendation.fleet_gpus, row.size] = today
+        recommended = {"p95_minutes": row.recommended_p95_minutes, "mean_minutes": row.recommended_mean_minutes}
+        interval = {"low": row.low, "high": row.high}
+        stated_waits[curves[-1][0], recommendation.gpus, row.size] = recommended | interval
+    for index, point in enumerate(points):
+        if waits := stated_waits.get((point.layout, point.gpus, point.job_size)):
+            points[index] = replace(point, **waits)
     return points
 
 
 def scale_units(recommendation: Recommendation, factor: float) -> list[int]:
-    """Scale the units of all pools; where a unit is a GPU, to a sum of whole nodes."""
+    """Scale the units of all pools by a factor; where a unit is a GPU, to a sum of whole nodes."""
     units = [max(round(factor * count), 1) for count in recommendation.units]
     if recommendation.pools[0].movable:
         node, gpus = recommendation.model.inputs.node_gpus, sum(recommendation.units)
-        most = units.index(max(units))
-        units[most] += gpus + node * round((factor - 1) * gpus / node) - sum(units)
+        largest = units.index(max(units))
+        units[largest] += gpus + node * round((factor - 1) * gpus / node) - sum(units)
     return units
 
 
-def size_names(model: WaitModel, sizes: Sequence[int]) -> str:
-    """Names of job sizes, in words."""
+def format_size_names(model: WaitModel, sizes: Sequence[int]) -> str:
+    """Join the names of job sizes with commas."""
     return ", ".join(model.size_names[number] for number in sizes)

@@ -1,4 +1,4 @@
-"""The parts of a decision, and its financial impact by ownership."""
+"""The types of a decision, and its financial impact by ownership of the GPUs."""
 
 from __future__ import annotations
 
@@ -20,30 +20,31 @@ from gpuplanner.usage.job_history import history
 TODAY: str = "today"
 FEWER_NODES: str = "fewer_nodes"
 MIG_STATIC: str = "mig_static"
-ON_OFF: str = "power_down_idle"
+POWER_DOWN_IDLE: str = "power_down_idle"
 AUTOSCALED_POOLS: str = "autoscaled_pools"
-ON_DEMAND: str = "mig_dynamic"
-"""Policies; their meanings are in ``policy_comparison``."""
+MIG_DYNAMIC: str = "mig_dynamic"
+"""Names of the policies; ``policy_comparison`` has their meanings."""
 ACTIONS = (
     "keep", "release", "power_down", "autoscale", "repartition", "rightsize", "pack", "raise_limit", "buy", "none",
 )  # fmt: skip
-"""First measures of a recommendation; ``none``: there is no recommendation."""
-NEVER_RAN, NO_GPU = "no job states when it ran", "no job requested a GPU"
-"""Why nothing can be simulated."""
-DECIMALS = 6
-ROUNDING_MINUTES = 1 / 60
-"""Waits that differ by less are the same [min]."""
-CUT_BY_JOBS = "on demand"
-"""Layout of GPUs that hold what the jobs on them request."""
-FULL = "full"
+"""Actions of measures; ``none``: there is no recommendation."""
+REASON_NO_RUN_TIMES, REASON_NO_GPU_REQUESTED = "no job states when it ran", "no job requested a GPU"
+"""Reasons why nothing can be simulated."""
+RECORD_DECIMALS = 6
+"""Decimals of the numbers in records."""
+WAIT_TOLERANCE_MINUTES = 1 / 60
+"""Largest difference between equal waits [min]."""
+LAYOUT_PER_JOB = "on demand"
+"""Layout of GPUs on which an instance is created for each job."""
+LAYOUT_FULL = "full"
 """Layout of a GPU with MIG disabled."""
 
 
 @dataclass(frozen=True)
 class LayoutOnNodes:
-    """GPUs of one layout and their nodes, with the number on each node; both are empty where nodes have no names.
+    """GPUs of one layout and their nodes, with the number on each node; nodes are empty if they have no names.
 
-    ``full`` is a GPU with MIG disabled; of ``on demand`` every job gets an instance that is made for it. GPUs
+    ``full`` is a GPU with MIG disabled; with ``on demand`` each job gets an instance created for it. GPUs
     ``to_buy`` are on ``new_nodes`` that have no names yet.
     """
 
@@ -55,7 +56,7 @@ class LayoutOnNodes:
     new_nodes: int = 0
 
     @property
-    def where(self) -> str:
+    def node_text(self) -> str:
         """Names of the nodes, or the number of those to buy."""
         return f"to buy: {nodes_of(self.gpus, self.new_nodes)}" if self.to_buy else ", ".join(self.nodes)
 
@@ -73,12 +74,12 @@ def nodes_of(gpus: int, nodes: int) -> str:
 
 @dataclass(frozen=True)
 class Measure:
-    """One step of a recommendation.
+    """One measure of a recommendation.
 
     - ``action``: One of :data:`ACTIONS`.
-    - ``text``: What to do.
-    - ``gpus``: GPUs that are provisioned from then on.
-    - ``condition``: What has to be in force before; None: nothing.
+    - ``text``: Description of the measure.
+    - ``gpus``: GPUs that are provisioned with it.
+    - ``condition``: Measure that has to be applied before; None: none.
     """
 
     action: str
@@ -89,10 +90,12 @@ class Measure:
 
 @dataclass(frozen=True)
 class NextStep:
-    """One next step, with who does it.
+    """One next step, with its role.
 
-    - ``command``: The command; None where there is none.
-    - ``action``: The measure that it is a part of; None: of none.
+    - ``who``: Role that does it.
+    - ``what``: Task.
+    - ``command``: Command to run; None if there is none.
+    - ``action``: Action of the measure that it belongs to; None: of none.
     """
 
     who: str
@@ -102,7 +105,7 @@ class NextStep:
 
     @property
     def text(self) -> str:
-        """All of it in a line.
+        """Role, task and command in one line.
 
         Examples
         --------
@@ -114,12 +117,12 @@ class NextStep:
 
 @dataclass(frozen=True)
 class SizeService:
-    """Queue waits of the jobs of one size, as observed, simulated today, and under the recommendation. In minutes.
+    """Queue waits of the jobs of one size: observed, simulated today, and simulated as recommended [min].
 
-    - ``low``, ``high``: 80 % interval of the p95 wait under the recommendation, over resampled records.
+    - ``low``, ``high``: 80 % interval of the p95 wait as recommended, over resampled records.
     - ``today_low``, ``today_high``: The same with the GPUs and layouts of today.
-    - ``jobs_delayed``: Jobs of the record that wait longer under the recommendation.
-    - ``limit_minutes``: What the p95 wait is held to.
+    - ``jobs_delayed``: Jobs that wait longer as recommended than today.
+    - ``limit_minutes``: Limit of the p95 wait.
     """
 
     size: str
@@ -138,19 +141,19 @@ class SizeService:
 
     @property
     def added_p95_minutes(self) -> float:
-        """How much longer the p95 wait is under the recommendation than simulated today [min]."""
+        """Change of the p95 wait from today to the recommendation, both simulated [min]."""
         return self.recommended_p95_minutes - self.today_p95_minutes
 
     @property
-    def replay_is_apart(self) -> bool:
-        """Whether the p95 wait simulated today is more than a minute and a tenth off what was observed."""
-        apart = abs(self.today_p95_minutes - self.observed_p95_minutes)
-        return apart > max(1.0, 0.1 * self.observed_p95_minutes)
+    def replay_deviates(self) -> bool:
+        """Whether the p95 wait simulated today differs from the observed one by over a minute and over 10 %."""
+        error_minutes = abs(self.today_p95_minutes - self.observed_p95_minutes)
+        return error_minutes > max(1.0, 0.1 * self.observed_p95_minutes)
 
     @property
     def meets_limit(self) -> bool:
-        """Whether the p95 wait is within the limit under the recommendation."""
-        return self.recommended_p95_minutes <= self.limit_minutes + ROUNDING_MINUTES
+        """Whether the p95 wait as recommended is within its limit."""
+        return self.recommended_p95_minutes <= self.limit_minutes + WAIT_TOLERANCE_MINUTES
 
     @property
     def rises_if_resampled(self) -> bool:
@@ -160,12 +163,12 @@ class SizeService:
 
 @dataclass(frozen=True)
 class CurvePoint:
-    """Waits of the jobs of one size on so many GPUs.
+    """Queue waits of the jobs of one size on a number of GPUs.
 
-    - ``layout``: ``today``, or ``recommended`` where the recommendation changes more than the number of GPUs.
+    - ``layout``: ``today``, or ``recommended`` if the recommendation changes more than the number of GPUs.
     - ``p95_minutes``, ``low``, ``high``: 95th percentile of the queue wait, and its 80 % interval [min].
     - ``mean_minutes``: Mean queue wait [min].
-    - ``utilization``: Share of the provisioned GPU-hours that jobs of all sizes hold.
+    - ``utilization``: Share of the provisioned GPU-hours that is allocated to jobs [0-1].
     - ``gpu_hours``: GPU-hours provisioned a week.
     """
 
@@ -182,7 +185,7 @@ class CurvePoint:
 
 @dataclass(frozen=True)
 class Headroom:
-    """Factor of load at which the wait target breaks, and its 80 % interval over drawn records."""
+    """Load at which the wait target is missed, as a factor of the observed load, and its 80 % interval."""
 
     factor: float
     low: float
@@ -191,7 +194,7 @@ class Headroom:
 
 @dataclass(frozen=True)
 class WeeklyGrowth:
-    """Growth of the submitted work a week and its 80 % interval: 0.05 for 5 %. None where there is a reason."""
+    """Growth of the submitted work a week and its 80 % interval: 0.05 for 5 %; None with a reason."""
 
     value: float | None = None
     low: float | None = None
@@ -201,11 +204,11 @@ class WeeklyGrowth:
 
 @dataclass(frozen=True)
 class Exhaustion:
-    """When the growing load breaks the wait target, or why no date is given.
+    """Exhaustion date: when growth exhausts the capacity, or why no date is given.
 
-    - ``date``: ISO day by which it does as likely as not.
-    - ``probability``: Chance that it does within a year after the record.
-    - ``order_by``: ISO day on which more GPUs have to be ordered.
+    - ``date``: ISO day by which exhaustion is as likely as not.
+    - ``probability``: Probability of exhaustion within a year after the record.
+    - ``order_by``: ISO day by which more GPUs have to be ordered.
     - ``reason``: Why there is no date.
     """
 
@@ -217,7 +220,7 @@ class Exhaustion:
 
 @dataclass(frozen=True)
 class Saving:
-    """GPU-hours per week that are saved, with a 90 % interval for a week to come; None with a reason where none is."""
+    """Provisioned GPU-hours saved a week, with a 90 % interval of a future week; None with a reason."""
 
     value: float | None
     low: float | None = None
@@ -227,17 +230,17 @@ class Saving:
 
     @property
     def varies(self) -> bool:
-        """Whether weeks are known to differ in what they save."""
+        """Whether the interval has a width."""
         return None not in (self.low, self.high) and self.low != self.high
 
 
 @dataclass(frozen=True)
 class NextPurchase:
-    """When GPUs are bought next, and what they cost.
+    """Date and cost of the next purchase of GPUs.
 
-    - ``date``, ``order_by``: ISO days on which they are needed and have to be ordered.
-    - ``gpus``: The least that is bought at once, a node.
-    - ``capital``: What these cost in ``currency``, by the newest lot of the price book; None where it has none.
+    - ``date``, ``order_by``: ISO days on which the GPUs are needed and have to be ordered.
+    - ``gpus``: Fewest GPUs that can be bought: a node.
+    - ``capital``: Their cost in ``currency``, by the newest lot of the price book; None if the book has none.
     """
 
     date: str
@@ -249,9 +252,13 @@ class NextPurchase:
 
 @dataclass(frozen=True)
 class FinancialImpact:
-    """Financial impact of a saving: money only where spend falls.
+    """Financial impact of a saving: money only if spend falls.
 
-    It is electricity (``kwh_per_week``), rent that is no longer paid, or a purchase that is due.
+    - ``ownership``: Owned, rented or reserved GPUs, or ``unknown``.
+    - ``usd_per_week``: Spend that ends [USD a week]; None if it is not known.
+    - ``basis``: Sentences on the sum.
+    - ``kwh_per_week``: Electricity saved [kWh a week].
+    - ``purchase``: Next purchase, if growth exhausts the capacity.
     """
 
     ownership: str
@@ -262,8 +269,8 @@ class FinancialImpact:
 
 
 @dataclass(frozen=True)
-class Missing:
-    """Evidence that would make the decision better, and the command that adds it."""
+class MissingEvidence:
+    """Data that would improve the decision, and the command that adds them."""
 
     what: str
     command: str
@@ -271,11 +278,11 @@ class Missing:
 
 @dataclass(frozen=True)
 class TeamRow:
-    """GPU-hours and queue waits of a team in the window; None: not measured.
+    """GPU-hours and queue waits of a team in the period; None: not measured.
 
-    - ``team``: Its name; ``__unallocated__`` for the GPU-hours that were allocated to no team.
-    - ``allocated_gpu_hours``, ``idle_gpu_hours``, ``busy_gpu_hours``: GPU-hours allocated, and of these observed idle
-      and observed busy.
+    - ``team``: Name of the team; ``__unallocated__`` for GPU-hours that were allocated to no team.
+    - ``allocated_gpu_hours``, ``idle_gpu_hours``, ``busy_gpu_hours``: GPU-hours allocated, and of these measured idle
+      and measured busy.
     - ``today_mean_minutes``, ``recommended_mean_minutes``: Mean queue wait, simulated today and as recommended [min].
     """
 
@@ -290,17 +297,16 @@ class TeamRow:
 
 @dataclass(frozen=True)
 class Decision:
-    """One answer for one fleet.
+    """The decision on one fleet.
 
-    - ``action``, ``reason``: The first measure, one of :data:`ACTIONS`; why nothing is recommended or to be done.
-    - ``measures``: What to do, in order.
-    - ``sentence``: The decision in words.
-    - ``fleet_gpus``, ``gpus``, ``gpus_mean``: GPUs installed, GPUs that are provisioned at most under the
-      recommendation, and their mean.
-    - ``layouts``: How they are partitioned; their GPUs sum to ``gpus``.
-    - ``policy``, ``actuator``: How the fleet is run as recommended, and who performs it.
+    - ``action``, ``reason``: Action of the first measure, one of :data:`ACTIONS`; why nothing is recommended or to do.
+    - ``measures``: Measures in order.
+    - ``sentence``: The decision in one sentence.
+    - ``fleet_gpus``, ``gpus``, ``gpus_mean``: GPUs installed; peak and mean of the GPUs provisioned as recommended.
+    - ``layouts``: MIG layouts of the ``gpus``.
+    - ``policy``, ``actuator``: Recommended policy, and the actuator that applies it.
     - ``service``: Queue waits by job size.
-    - ``conditions``: What has to be in force for the later measures to hold.
+    - ``conditions``: Measures that later measures depend on.
     """
 
     sentence: str
@@ -319,7 +325,7 @@ class Decision:
     service: tuple[SizeService, ...] = ()
     next_steps: tuple[NextStep, ...] = ()
     conditions: tuple[str, ...] = ()
-    missing: tuple[Missing, ...] = ()
+    missing: tuple[MissingEvidence, ...] = ()
     teams: tuple[TeamRow, ...] = ()
     confidence: tuple[str, ...] = ()
     assumptions: tuple[str, ...] = ()
@@ -333,34 +339,35 @@ class Decision:
     """Mean queue wait of all jobs, simulated today and as recommended [min]; None: not known."""
 
     @property
-    def cut_gpus(self) -> int:
+    def partitioned_gpus(self) -> int:
         """GPUs that are MIG-partitioned."""
-        return sum(part.gpus for part in self.layouts if part.layout != FULL)
+        return sum(part.gpus for part in self.layouts if part.layout != LAYOUT_FULL)
 
     @property
-    def latest(self) -> SizeService | None:
-        """The job size whose p95 wait is longest today; None without any."""
-        return max(self.service, key=lambda one: one.today_p95_minutes, default=None)
+    def longest_waiting(self) -> SizeService | None:
+        """Job size with the longest p95 wait today; None without any."""
+        return max(self.service, key=lambda service: service.today_p95_minutes, default=None)
 
     @property
-    def most_improved(self) -> SizeService | None:
-        """The job size whose p95 wait falls most, by a minute at least; else the one that waits longest today."""
-        found = min(self.service, key=lambda one: one.added_p95_minutes, default=None)
-        return found if found is not None and found.added_p95_minutes <= -1.0 else self.latest
+    def most_improved_size(self) -> SizeService | None:
+        """Job size whose p95 wait falls most, by a minute at least; else the size with the longest wait today."""
+        improved = min(self.service, key=lambda service: service.added_p95_minutes, default=None)
+        return improved if improved is not None and improved.added_p95_minutes <= -1.0 else self.longest_waiting
 
     def to_dict(self) -> dict[str, Any]:
-        """The object of ``--json``: plain values, ``saving`` under its full name."""
-        found = dataclasses.asdict(self)
-        found["saving_gpu_hours_per_week"] = found.pop("saving")
-        return found
+        """Return the object of ``--json``: plain values, with ``saving`` under its full name."""
+        values = dataclasses.asdict(self)
+        values["saving_gpu_hours_per_week"] = values.pop("saving")
+        return values
 
 
-UNKNOWN = "unknown"
+UNKNOWN_OWNERSHIP = "unknown"
+"""Value of ``ownership`` if the owner of the GPUs is not known."""
 Amount = tuple[float | None, str]
-"""Dollars a week that are paid less, None where nobody knows, and the sentence on them."""
+"""Spend that ends [USD a week], None if it is not known, and a sentence on it."""
 
 
-def impact_of(
+def compute_financial_impact(
     saving: Saving,
     *,
     gpus_freed_at_peak: int,
@@ -369,24 +376,46 @@ def impact_of(
     power: PowerModel | None,
     usd_per_kwh: float,
     price: Price | None,
-    next_purchase: NextPurchase | None,
-    powered_down_gpu_hours: float,
+    purchase: NextPurchase | None,
+    off_gpu_hours: float,
     pue: float,
 ) -> FinancialImpact:
-    """The financial impact of a saving, with a sentence for each part of it.
+    """Compute the financial impact of a saving, with a sentence for each part of it.
 
-    An owner saves the electricity of the hours in which GPUs are off, and has GPUs for other work; no rental price
-    is counted. Who rents by the hour saves the price of the hours. A reservation is paid until its term ends, whoever
-    uses it.
+    Owned GPUs save the electricity of the hours in which they are off, and are free for other work; no rental price
+    counts. GPUs rented by the hour save the price of the hours. A reservation is paid until its term ends.
+
+    Parameters
+    ----------
+    saving : Saving
+        GPU-hours saved a week.
+    gpus_freed_at_peak : int
+        GPUs installed less GPUs provisioned at the peak.
+    fleet_gpus : int
+        GPUs installed.
+    ownership : str or None
+        Owned, rented or reserved; None: not known.
+    power : PowerModel or None
+        Power of the GPU model; None: not known.
+    usd_per_kwh : float
+        Price of electricity. [USD/kWh]
+    price : Price or None
+        Price of a GPU-hour; None: not known.
+    purchase : NextPurchase or None
+        Next purchase, if growth exhausts the capacity.
+    off_gpu_hours : float
+        GPU-hours a week in which GPUs are powered down.
+    pue : float
+        Power usage effectiveness of the building.
 
     Examples
     --------
     >>> from gpuplanner.hardware.power_and_carbon import make_power_model
     >>> law = make_power_model("H100-80GB-SXM5")
-    >>> found = impact_of(
+    >>> found = compute_financial_impact(
     ...     Saving(1000.0), gpus_freed_at_peak=6, fleet_gpus=24, ownership="owned",
-    ...     power=law, usd_per_kwh=0.10, price=None, powered_down_gpu_hours=1000.0, pue=1.5,
-    ...     next_purchase=NextPurchase("2027-11-13", "2027-08-15", 8, 240000.0),
+    ...     power=law, usd_per_kwh=0.10, price=None, off_gpu_hours=1000.0, pue=1.5,
+    ...     purchase=NextPurchase("2027-11-13", "2027-08-15", 8, 240000.0),
     ... )
     >>> round(found.usd_per_week, 2), round(found.kwh_per_week, 1)
     (10.5, 105.0)
@@ -396,133 +425,166 @@ def impact_of(
     Electricity: 105 kWh per week (1,000 GPU-hours powered down, 70 W idle, PUE 1.5), 10.50 USD at 0.1 USD per kWh
     The next purchase, of 8 GPUs or more, 240,000 USD, is due on 13 Nov 2027: order by 15 Aug 2027.
     """
-    hours = max(saving.value or 0.0, 0.0)
-    kwh = electricity_kwh(power, powered_down_gpu_hours, pue)
-    none = f"Spend unchanged: {(saving.reason or 'no capacity is freed').rstrip('.')}"
-    owned = _electricity(powered_down_gpu_hours, power, kwh, pue, usd_per_kwh)
-    rented = _rent(hours, price)
-    reserved = "Spend unchanged: no GPU is released"
+    freed_gpu_hours = max(saving.value or 0.0, 0.0)
+    kwh = compute_saved_kwh(power, off_gpu_hours, pue)
+    none_text = f"Spend unchanged: {(saving.reason or 'no capacity is freed').rstrip('.')}"
+    owned_amount = _price_energy(off_gpu_hours, power, kwh, pue, usd_per_kwh)
+    rented_amount = _price_rent(freed_gpu_hours, price)
+    reserved_text = "Spend unchanged: no GPU is released"
     if gpus_freed_at_peak:
-        gpus = count_text(gpus_freed_at_peak, "GPU")
-        reserved = f"Spend unchanged until the term ends; then {gpus} need not be reserved again"
+        gpus_text = count_text(gpus_freed_at_peak, "GPU")
+        reserved_text = f"Spend unchanged until the term ends; then {gpus_text} need not be reserved again"
     if saving.value is None:
-        owned = rented = None, none
-    released, upcoming = _released(gpus_freed_at_peak, fleet_gpus), _upcoming(next_purchase)
+        owned_amount = rented_amount = None, none_text
+    released_text = _format_released_gpus(gpus_freed_at_peak, fleet_gpus)
+    purchase_text = _format_next_purchase(purchase)
     cases = {
-        OWNERSHIP_OWNED: (owned[0], _text(released, owned[1], upcoming)),
-        OWNERSHIP_RENTED: (rented[0], _text(rented[1])),
-        OWNERSHIP_RESERVED: (0.0, _text(released, reserved, upcoming)),
+        OWNERSHIP_OWNED: (owned_amount[0], _join_sentences(released_text, owned_amount[1], purchase_text)),
+        OWNERSHIP_RENTED: (rented_amount[0], _join_sentences(rented_amount[1])),
+        OWNERSHIP_RESERVED: (0.0, _join_sentences(released_text, reserved_text, purchase_text)),
     }
-    if (payer := parse_ownership(ownership)) is None:
-        said = f"{hours:,.0f} GPU-hours per week; the ownership of the GPUs is not known."
-        lines = (f"If {case}: {text}" for case, (_, text) in cases.items())
-        return FinancialImpact(UNKNOWN, None, "\n".join([_text(none) if saving.value is None else said, *lines]))
-    known = kwh if payer == OWNERSHIP_OWNED and saving.value is not None else None
-    return FinancialImpact(payer, *cases[payer], known, None if payer == OWNERSHIP_RENTED else next_purchase)
+    if (owner := parse_ownership(ownership)) is None:
+        freed_text = f"{freed_gpu_hours:,.0f} GPU-hours per week; the ownership of the GPUs is not known."
+        lines = [_join_sentences(none_text) if saving.value is None else freed_text]
+        lines += [f"If {case}: {text}" for case, (_, text) in cases.items()]
+        return FinancialImpact(UNKNOWN_OWNERSHIP, None, "\n".join(lines))
+    kwh_saved = kwh if owner == OWNERSHIP_OWNED and saving.value is not None else None
+    return FinancialImpact(owner, *cases[owner], kwh_saved, None if owner == OWNERSHIP_RENTED else purchase)
 
 
-def financial_impact_of(
+def compute_impact(
     scenario: Scenario,
     saving: Saving,
     gpus: int,
     fleet_gpus: int,
     exhaustion: Exhaustion | None = None,
     *,
-    gone: bool = False,
+    permanent: bool = False,
 ) -> FinancialImpact:
-    """What a saving that leaves so many GPUs of a fleet is worth by the scenario's prices and who owns the GPUs.
+    """Compute the financial impact of a saving with the prices and the ownership of a scenario.
 
-    A fleet that is exhausted is bought for; what a node of it costs is what the newest lot of the price book did. Hours
-    that are ``gone`` draw no power, whatever the actuator can switch.
+    Parameters
+    ----------
+    scenario : Scenario
+        Data, prices and actuator.
+    saving : Saving
+        GPU-hours saved a week.
+    gpus, fleet_gpus : int
+        GPUs provisioned as recommended, and installed.
+    exhaustion : Exhaustion, optional
+        Exhaustion date; it makes a purchase due, at the price of the newest lot of the price book.
+    permanent : bool
+        GPUs leave the fleet, so they draw no power, whatever the actuator can switch.
     """
-    known = history(scenario)
-    owned_as = scenario.ownership or stated_ownership(known.trace.inventory)
-    upcoming = None
+    job_history = history(scenario)
+    stated = scenario.ownership or find_stated_ownership(job_history.trace.inventory)
+    purchase = None
     if exhaustion is not None and exhaustion.date is not None and exhaustion.order_by is not None:
-        node, lots = known.fleet.node_size, book_of(scenario).lots_of(known.fleet.name)
-        capital = (lots[-1].capex * node, lots[-1].currency) if lots else ()
-        upcoming = NextPurchase(exhaustion.date, exhaustion.order_by, node, *capital)
-    off = saving.value or 0.0 if gone else powered_down_hours(scenario, saving.value or 0.0)
-    return impact_of(
-        saving, gpus_freed_at_peak=max(fleet_gpus - gpus, 0), fleet_gpus=fleet_gpus, ownership=owned_as,
-        power=power_of(known.fleet), usd_per_kwh=per_kwh_of(scenario, known, "USD"),
-        price=price_of(scenario, known.fleet),
-        powered_down_gpu_hours=max(off, 0.0), pue=pue_of(scenario), next_purchase=upcoming,
+        node_gpus, lots = job_history.fleet.node_size, book_of(scenario).lots_of(job_history.fleet.name)
+        capital = (lots[-1].capex * node_gpus, lots[-1].currency) if lots else ()
+        purchase = NextPurchase(exhaustion.date, exhaustion.order_by, node_gpus, *capital)
+    off_gpu_hours = saving.value or 0.0 if permanent else count_powered_down_hours(scenario, saving.value or 0.0)
+    return compute_financial_impact(
+        saving, gpus_freed_at_peak=max(fleet_gpus - gpus, 0), fleet_gpus=fleet_gpus, ownership=stated,
+        power=power_of(job_history.fleet), usd_per_kwh=per_kwh_of(scenario, job_history, "USD"),
+        price=price_of(scenario, job_history.fleet),
+        off_gpu_hours=max(off_gpu_hours, 0.0), pue=pue_of(scenario), purchase=purchase,
     )  # fmt: skip
 
 
-def powered_down_hours(scenario: Scenario, saved_gpu_hours: float) -> float:
-    """GPU-hours of a saving in which GPUs draw no power: all where nodes are switched or returned and stay idle."""
-    able = find_scenario_abilities(scenario, history(scenario).fleet.gpu_model)
-    return saved_gpu_hours if able.switches_nodes or able.returns == RETURNED_NODES else 0.0
+def count_powered_down_hours(scenario: Scenario, saved_gpu_hours: float) -> float:
+    """Count the GPU-hours of a saving in which GPUs draw no power: all if nodes are powered down or returned."""
+    abilities = find_scenario_abilities(scenario, history(scenario).fleet.gpu_model)
+    return saved_gpu_hours if abilities.switches_nodes or abilities.returns == RETURNED_NODES else 0.0
 
 
-def usd_per_kwh_of(scenario: Scenario) -> float:
-    """What a kWh costs the owner: the scenario's own, else the catalogue's.
+def find_usd_per_kwh(scenario: Scenario) -> float:
+    """Find the price of a kWh of the owner [USD]: the scenario's, else the catalogue's.
 
     Examples
     --------
-    >>> usd_per_kwh_of(Scenario(price_usd_per_kwh=0.2)), usd_per_kwh_of(Scenario())
+    >>> find_usd_per_kwh(Scenario(price_usd_per_kwh=0.2)), find_usd_per_kwh(Scenario())
     (0.2, 0.122)
     """
-    own = scenario.price_usd_per_kwh
-    return find_parameter("electricity_usd_per_kwh").value if own is None else own
+    scenario_price = scenario.price_usd_per_kwh
+    return find_parameter("electricity_usd_per_kwh").value if scenario_price is None else scenario_price
 
 
-def stated_ownership(inventory: pl.DataFrame | None) -> str | None:
-    """Whose the GPUs are by the inventory, if it says one thing."""
+def find_stated_ownership(inventory: pl.DataFrame | None) -> str | None:
+    """Find the ownership of the GPUs in an inventory, if all its rows agree."""
     if inventory is None or "ownership" not in inventory.columns:
         return None
     stated = inventory["ownership"].cast(pl.String).drop_nulls().unique().to_list()
     return parse_ownership(stated[0]) if len(stated) == 1 else None
 
 
-def _electricity(off: float, power: PowerModel | None, kwh: float | None, pue: float, usd_per_kwh: float) -> Amount:
-    if not off:
+def _price_energy(hours: float, power: PowerModel | None, kwh: float | None, pue: float, usd_per_kwh: float) -> Amount:
+    """Price the electricity that powered-down GPUs save a week.
+
+    Parameters
+    ----------
+    hours : float
+        GPU-hours a week in which GPUs are powered down.
+    power : PowerModel or None
+        Power of the GPU model.
+    kwh : float or None
+        Energy saved a week. [kWh]
+    pue : float
+        Power usage effectiveness of the building.
+    usd_per_kwh : float
+        Price of electricity. [USD/kWh]
+    """
+    if not hours:
         return 0.0, "Spend unchanged: no GPU is powered down"
     if power is None or kwh is None:
-        return (None, f"{off:,.0f} GPU-hours per week are powered down; the power of this GPU model is not known")
-    how = f"{off:,.0f} GPU-hours powered down, {power.idle_w:.0f} W idle, PUE {pue:g}"
-    energy = f"Electricity: {kwh:,.0f} kWh per week ({how})"
+        return None, f"{hours:,.0f} GPU-hours per week are powered down; the power of this GPU model is not known"
+    basis = f"{hours:,.0f} GPU-hours powered down, {power.idle_w:.0f} W idle, PUE {pue:g}"
+    energy = f"Electricity: {kwh:,.0f} kWh per week ({basis})"
     return kwh * usd_per_kwh, f"{energy}, {kwh * usd_per_kwh:,.2f} USD at {usd_per_kwh:g} USD per kWh"
 
 
-def _rent(hours: float, price: Price | None) -> Amount:
+def _price_rent(gpu_hours: float, price: Price | None) -> Amount:
+    """Price the rented GPU-hours that are saved a week."""
     if price is None:
-        return None, f"{hours:,.0f} fewer GPU-hours per week are rented; their price is not known"
-    amount = hours * price.value
+        return None, f"{gpu_hours:,.0f} fewer GPU-hours per week are rented; their price is not known"
+    amount = gpu_hours * price.value
     rate = f"{price.value:,.2f} {price.currency} ({price.source})"
-    text = f"{amount:,.0f} {price.currency} per week: {hours:,.0f} GPU-hours at {rate}, billed as used"
+    text = f"{amount:,.0f} {price.currency} per week: {gpu_hours:,.0f} GPU-hours at {rate}, billed as used"
     return amount if price.currency == "USD" else None, text
 
 
-def _released(freed: int, fleet: int) -> str | None:
-    if not freed:
+def _format_released_gpus(freed_gpus: int, fleet_gpus: int) -> str | None:
+    """Format the number of released GPUs; None without any."""
+    if not freed_gpus:
         return None
-    are = "is" if freed == 1 else "are"
-    return f"{freed:,} of {fleet:,} GPUs {are} released, counted here as powered down; other work may use them instead"
+    verb = "is" if freed_gpus == 1 else "are"
+    text = f"{freed_gpus:,} of {fleet_gpus:,} GPUs {verb} released, counted here as powered down"
+    return f"{text}; other work may use them instead"
 
 
-def _upcoming(purchase: NextPurchase | None) -> str | None:
+def _format_next_purchase(purchase: NextPurchase | None) -> str | None:
+    """Format the next purchase with its dates; None without one."""
     if purchase is None:
         return None
     cost = "" if purchase.capital is None else f", {purchase.capital:,.0f} {purchase.currency}"
-    due, order = day_text(purchase.date), day_text(purchase.order_by)
-    return f"The next purchase, of {count_text(purchase.gpus, 'GPU')} or more{cost}, is due on {due}: order by {order}"
+    due_day, order_day = day_text(purchase.date), day_text(purchase.order_by)
+    gpus = count_text(purchase.gpus, "GPU")
+    return f"The next purchase, of {gpus} or more{cost}, is due on {due_day}: order by {order_day}"
 
 
-def electricity_kwh(power: PowerModel | None, off: float, pue: float) -> float | None:
-    """Energy [kWh] that GPUs would have drawn idle in the hours that they are off.
+def compute_saved_kwh(power: PowerModel | None, off_gpu_hours: float, pue: float) -> float | None:
+    """Compute the energy that idle GPUs would have used in the hours in which they are off [kWh]; None if not known.
 
-    Hosts are left out: their idle power has no source.
+    Hosts do not count: their idle power has no source.
     """
-    if not off:
+    if not off_gpu_hours:
         return 0.0
     if power is None:
         return None
-    idle = compute_gpu_kwh(power, powered_gpu_hours=off, resident_gpu_hours=0.0, active_gpu_hours=0.0)
-    return compute_facility_kwh(idle, host_factor=1.0, pue=pue)
+    idle_kwh = compute_gpu_kwh(power, powered_gpu_hours=off_gpu_hours, resident_gpu_hours=0.0, active_gpu_hours=0.0)
+    return compute_facility_kwh(idle_kwh, host_factor=1.0, pue=pue)
 
 
-def _text(*parts: str | None) -> str:
+def _join_sentences(*parts: str | None) -> str:
+    """Join the given sentences, each with a full stop."""
     return " ".join(f"{part}." for part in parts if part)

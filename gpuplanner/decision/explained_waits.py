@@ -1,4 +1,4 @@
-"""Explained waits: causes by job, limits, replayed queue, sums by job size, team and partition."""
+"""Explained queue waits: causes by job, limits of tenants, a replay of the queue, and sums by group."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import polars as pl
 from numpy.typing import NDArray
 
 from gpuplanner.core.units import SECONDS_PER_HOUR, count_text, percent_text, split_amount
-from gpuplanner.decision.decision_types import DECIMALS
-from gpuplanner.decision.occupancy_changes import close_gaps, observe_handover, observe_occupancy
+from gpuplanner.decision.decision_types import RECORD_DECIMALS
+from gpuplanner.decision.occupancy_changes import close_handover_gaps, observe_handover, observe_occupancy
 from gpuplanner.decision.queue_model import (
     EASY_QUEUE,
     ObservedWaits,
@@ -38,37 +38,36 @@ from gpuplanner.decision.wait_causes import (
 )
 from gpuplanner.simulator.simulation_state import Floats, Ints
 
-MAX_ERROR = 0.3
-"""Replay error above which no waits are stated by size: a third of the waiting is then at the wrong place."""
-NOTHING = 0.005
-"""A share that is shown as 0 %."""
+MAX_REPLAY_ERROR = 0.3
+"""Largest replay error for waits by job size: share of the waiting that is simulated for the wrong jobs [0-1]."""
+NEGLIGIBLE_SHARE = 0.005
+"""Largest share that is shown as 0 % [0-1]."""
 
 
 @dataclass(frozen=True)
 class RecordGap:
-    """Why the record does not carry a statement.
+    """A gap in the record that rules out a statement.
 
-    - ``withholds``: What cannot be stated: ``capacity`` (no recommendation on it), or waits by ``size``.
-    - ``sentence``: The reason.
-    - ``add``: What to add to the data.
+    - ``withholds``: Statement that is ruled out: ``capacity`` (a recommendation), or waits by ``size``.
+    - ``sentence``: Reason.
+    - ``advice``: Data to add.
     """
 
     withholds: str
     sentence: str
-    add: str
+    advice: str
 
 
 @dataclass(frozen=True)
 class ExplainedShare:
-    """How much of the waiting the model explains.
+    """Share of the waiting that the model explains.
 
-    - ``fraction``: Of the observed waiting, what the replay reproduces without any delay that nothing explains, summed
-      by tenant and size [0-1]; None where hardly any job waited, and ``error``
-      says nothing.
-    - ``by_size``: The same of each size.
-    - ``error``: Sum over tenants and sizes of |simulated - observed waiting|, for each second observed, in the replay
-      from which waits are forecast.
-    - ``gaps``: What cannot be stated, and why.
+    - ``fraction``: Share of the observed waiting that a replay without unexplained delays reproduces, summed by tenant
+      and size [0-1]; None if hardly any job waited, and ``error`` is then meaningless.
+    - ``by_size``: The same share by job size.
+    - ``error``: Sum over tenants and sizes of |simulated - observed waiting| per second observed, in the replay from
+      which waits are forecast.
+    - ``gaps``: Statements that the record rules out.
     """
 
     fraction: float | None
@@ -78,30 +77,30 @@ class ExplainedShare:
 
     @property
     def capacity_is_clear(self) -> bool:
-        """Whether the record carries a recommendation on capacity."""
+        """Whether the record supports a recommendation on capacity."""
         return all(gap.withholds != "capacity" for gap in self.gaps)
 
 
 @dataclass(frozen=True, eq=False)
 class ExplainedWaits:
-    """What kept the jobs of a record waiting.
+    """Causes of the queue waits of the observed jobs.
 
     Attributes
     ----------
     seconds : array of float, shape (n_jobs, n_causes)
-        By job and cause, of :data:`~gpuplanner.decision.wait_causes.CAUSES`.
+        Waiting by job and cause, of :data:`~gpuplanner.decision.wait_causes.CAUSES`. [s]
     arrival_s : array of float, shape (n_jobs,)
-        When each arrives in any simulation: its eligibility and the delay that neither capacity nor queue explains.
+        Arrival of each job in a simulation: its eligibility plus its unexplained delay. [s]
     delay_s : array of float, shape (n_jobs,)
-        That delay [s].
+        Delay that neither capacity nor queue explains. [s]
     queue : QueueModel
-        How jobs start: handover, placement, queue rule, and limits that are stated or that the record shows.
+        How jobs start: handover, placement, queue rule, and limits that are stated or observed.
     judged : array of bool, shape (n_jobs,)
-        Jobs that came within the record; the others were there already.
+        Jobs that arrived within the record; the others ran before it.
     simulated_s, waited_s : array of float, shape (n_jobs,)
-        What each waits in the replay of today, and what it waited [s].
+        Queue wait simulated today, and observed. [s]
     share : ExplainedShare
-        How much of the waiting the model explains, and how well the replay reproduces it.
+        Share of the waiting that the model explains, and error of the replay.
     """
 
     seconds: Floats
@@ -115,168 +114,201 @@ class ExplainedWaits:
 
     @property
     def eligible_s(self) -> Floats:
-        """Since when each could have started, but for capacity and queue; its start if before the record [s]."""
+        """Time from which each job could have started, but for capacity and queue [s].
+
+        It is the start of a job that started before the record.
+        """
         return self.arrival_s - self.delay_s
 
-    def arrivals_without_limits(self) -> Floats:
-        """When each arrives where no simulation holds tenants to limits: what these held back is delayed [s]."""
+    def compute_arrivals_without_limits(self) -> Floats:
+        """Compute the arrival of each job in a simulation without limits [s]: waiting at a limit counts as delay."""
         tenant, latency_s = self.queue.tenant, self.queue.handover.latency_s
-        seconds, tenants = self.seconds.copy(), int(tenant.max(initial=0)) + 1
+        seconds, n_tenants = self.seconds.copy(), int(tenant.max(initial=0)) + 1
         seconds[:, UNEXPLAINED] += seconds[:, LIMITS]
-        return self.eligible_s + unexplained_delay(seconds, tenant, tenants, latency_s)
+        return self.eligible_s + compute_unexplained_delay(seconds, tenant, n_tenants, latency_s)
 
-    def take(self, rows: Ints, later_s: Floats) -> ExplainedWaits:
-        """Some of the jobs, each so much later, some of them more than once."""
+    def select_jobs(self, rows: Ints, delay_s: Floats) -> ExplainedWaits:
+        """Select jobs by row, each later by some seconds; a row may appear more than once."""
         columns = ("seconds", "delay_s", "judged", "simulated_s", "waited_s")
-        moved = replace(self, **{name: getattr(self, name)[rows] for name in columns})
-        rule, ahead = self.queue.rule, self.queue.rule.head_start_s
-        rule = replace(rule, head_start_s=None if ahead is None else ahead[rows])
+        taken_waits = replace(self, **{name: getattr(self, name)[rows] for name in columns})
+        rule, head_start_s = self.queue.rule, self.queue.rule.head_start_s
+        rule = replace(rule, head_start_s=None if head_start_s is None else head_start_s[rows])
         queue = replace(self.queue, tenant=self.queue.tenant[rows], rule=rule)
-        return replace(moved, arrival_s=self.arrival_s[rows] + later_s, queue=queue)
+        return replace(taken_waits, arrival_s=self.arrival_s[rows] + delay_s, queue=queue)
 
 
-def explain_waits(asked: JobReplayInputs) -> ExplainedWaits:
-    """Explain what kept jobs waiting on today's nodes."""
-    requests, fleet = asked.requests, asked.fleet
+def explain_waits(inputs: JobReplayInputs) -> ExplainedWaits:
+    """Explain the queue waits of jobs on today's nodes.
+
+    Parameters
+    ----------
+    inputs : JobReplayInputs
+        Observed jobs as requests on today's nodes.
+
+    Returns
+    -------
+    ExplainedWaits
+    """
+    requests, fleet = inputs.requests, inputs.fleet
     capacity = np.ascontiguousarray(fleet.capacity[:, 0, :])
-    seen = observe_occupancy(requests, asked.start_s, asked.end_s, asked.observed_nodes, capacity, asked.closed_spells)
-    handover = observe_handover(requests, asked.start_s, seen)
-    fits = find_fit_times(requests, close_gaps(seen, handover.latency_s), fleet.weights)
-    carried = asked.start_s < 0
-    judged = ~carried & ~asked.is_service
-    known = requests.with_ready_times(np.where(carried, asked.start_s, requests.ready_s))
-    until = np.where(np.isnan(asked.start_s), asked.observed_s, asked.start_s)
-    waited = until - known.ready_s
-    tenants, tenant = numbers(asked, "tenant")
-    size, sizes = classify_job_sizes(asked, judged)
-    record = ObservedWaits(waited, tenant * len(sizes) + size, judged, handover.latency_s)
+    occupancy = observe_occupancy(
+        requests, inputs.start_s, inputs.end_s, inputs.observed_nodes, capacity, inputs.closed_spells
+    )
+    handover = observe_handover(requests, inputs.start_s, occupancy)
+    fits = find_fit_times(requests, close_handover_gaps(occupancy, handover.latency_s), fleet.weights)
+    ran_before = inputs.start_s < 0
+    evaluated = ~ran_before & ~inputs.is_service
+    arrivals = requests.with_ready_times(np.where(ran_before, inputs.start_s, requests.ready_s))
+    start_or_end_s = np.where(np.isnan(inputs.start_s), inputs.observed_s, inputs.start_s)
+    waited_s = start_or_end_s - arrivals.ready_s
+    tenants, tenant = number_values(inputs, "tenant")
+    size, sizes = classify_job_sizes(inputs, evaluated)
+    record = ObservedWaits(waited_s, tenant * len(sizes) + size, evaluated, handover.latency_s)
 
-    def observed(queue: QueueModel) -> TenantUse:
-        return observe_tenant_use(tenant, asked.gpus_by_job(), asked.start_s, asked.end_s, queue.limits)
+    def measure_use(queue: QueueModel) -> TenantUse:
+        """Return the GPUs that tenants are allocated over time, under the limits of a queue."""
+        return observe_tenant_use(tenant, inputs.gpus_by_job(), inputs.start_s, inputs.end_s, queue.limits)
 
     def attribute(queue: QueueModel) -> Floats:
-        simulated = queue.start(known, fleet)
-        eligible = np.maximum(known.ready_s, 0.0)
-        seconds = attribute_waits(fits, eligible, until, simulated, handover.latency_s, observed(queue))
-        seconds[carried] = 0.0
+        """Attribute the waiting of each job to causes, under the rules of a queue [s]."""
+        simulated_s = queue.start(arrivals, fleet)
+        eligible = np.maximum(arrivals.ready_s, 0.0)
+        seconds = attribute_waits(fits, eligible, start_or_end_s, simulated_s, handover.latency_s, measure_use(queue))
+        seconds[ran_before] = 0.0
         return seconds
 
     def replay(queue: QueueModel, late_s: Floats) -> Floats:
-        arrival = known.ready_s + late_s
-        return np.minimum(queue.start(known.with_ready_times(arrival), fleet), asked.observed_s) - arrival
+        """Simulate the queue wait of each job with later arrivals [s]."""
+        arrival = arrivals.ready_s + late_s
+        return np.minimum(queue.start(arrivals.with_ready_times(arrival), fleet), inputs.observed_s) - arrival
 
-    closings = build_closing_requests(asked.closed_spells, asked.observed_nodes, asked.start_s, asked.end_s, capacity)
-    queue = QueueModel(handover, starts_are_spread(seen), tenant, closings=closings)
-    stated = {tenants.index(name): gpus for name, gpus in asked.tenant_limits.items() if name in tenants}
-    queue = replace(queue, limits=confirm_limits(stated, observed(queue)))
+    closings = build_closing_requests(
+        inputs.closed_spells, inputs.observed_nodes, inputs.start_s, inputs.end_s, capacity
+    )
+    queue = QueueModel(handover, starts_are_spread(occupancy), tenant, closings=closings)
+    stated_limits = {tenants.index(name): gpus for name, gpus in inputs.tenant_limits.items() if name in tenants}
+    queue = replace(queue, limits=confirm_limits(stated_limits, measure_use(queue)))
     seconds = attribute(queue)
-    limits = find_tenant_limits(
-        tenant, asked.gpus_by_job(), asked.start_s, asked.end_s, seconds[:, UNEXPLAINED],
-        latency_s=handover.latency_s, seen_s=asked.observed_s,
+    limits_found = find_tenant_limits(
+        tenant, inputs.gpus_by_job(), inputs.start_s, inputs.end_s, seconds[:, UNEXPLAINED],
+        latency_s=handover.latency_s, seen_s=inputs.observed_s,
     )  # fmt: skip
-    named = {limit.tenant for limit in queue.limits}
-    others = tuple(limit for limit in limits if limit.tenant not in named)
-    queue = replace(queue, limits=queue.limits + others)
+    stated_tenants = {limit.tenant for limit in queue.limits}
+    others_found = tuple(limit for limit in limits_found if limit.tenant not in stated_tenants)
+    queue = replace(queue, limits=queue.limits + others_found)
 
-    groups = (tenant, size, numbers(asked, "partition")[1], numbers(asked, "tier")[1])
-    ahead = find_head_starts(known, asked.start_s, judged, groups, observed(queue), handover.latency_s)
-    by_rule = queue
-    rule, simulated = choose_queue_rule(lambda rule, late: replay(replace(by_rule, rule=rule), late), record, ahead)
-    if limits or rule.name != EASY_QUEUE:
+    groups = (tenant, size, number_values(inputs, "partition")[1], number_values(inputs, "tier")[1])
+    ahead = find_head_starts(arrivals, inputs.start_s, evaluated, groups, measure_use(queue), handover.latency_s)
+    plain_queue = queue
+    rule, simulated_s = choose_queue_rule(
+        lambda rule, shift: replay(replace(plain_queue, rule=rule), shift), record, ahead
+    )
+    if limits_found or rule.name != EASY_QUEUE:
         queue = replace(queue, rule=rule)
         seconds = attribute(queue)
-    none = np.zeros(len(tenant))
+    no_delay_s = np.zeros(len(tenant))
     # Of a replay as recorded and the mean of shifted ones the nearer: where waits hang on seconds, either may be off.
-    simulated = min(simulated, replay(queue, none), key=record.error)
-    delay, delayed = unexplained_delay(seconds, tenant, len(tenants), handover.latency_s), simulated
-    if delay.any():
-        late = [none, *(arrival_jitter_s(len(delay), number) for number in range(2))]
-        waits = [replay(queue, delay + later_s) + delay for later_s in late]
-        delayed = min(waits[0], np.mean(waits[1:], axis=0), key=record.error)
-    share = explained_share(record, simulated, delayed, size, sizes, seconds[judged].sum(axis=0))
-    return ExplainedWaits(seconds, known.ready_s + delay, delay, queue, judged, delayed, waited, share)
+    simulated_s = min(simulated_s, replay(queue, no_delay_s), key=record.error)
+    delay_s, delayed_s = compute_unexplained_delay(seconds, tenant, len(tenants), handover.latency_s), simulated_s
+    if delay_s.any():
+        shift = [no_delay_s, *(arrival_jitter_s(len(delay_s), number) for number in range(2))]
+        waits_by_shift = [replay(queue, delay_s + later_s) + delay_s for later_s in shift]
+        delayed_s = min(waits_by_shift[0], np.mean(waits_by_shift[1:], axis=0), key=record.error)
+    share = measure_explained_share(record, simulated_s, delayed_s, size, sizes, seconds[evaluated].sum(axis=0))
+    return ExplainedWaits(seconds, arrivals.ready_s + delay_s, delay_s, queue, evaluated, delayed_s, waited_s, share)
 
 
-def numbers(asked: JobReplayInputs, column: str) -> tuple[list[str], Ints]:
-    """Names in a column of the jobs, and the number of each job's; a job that names none has one of its own."""
-    names, number = np.unique(asked.jobs[column].fill_null("?").to_numpy(), return_inverse=True)
-    return names.tolist(), number.astype(np.int64)
+def number_values(inputs: JobReplayInputs, column: str) -> tuple[list[str], Ints]:
+    """Number the values in a column of the jobs: names, and the number of each job's; missing values share one name."""
+    names, numbers = np.unique(inputs.jobs[column].fill_null("?").to_numpy(), return_inverse=True)
+    return names.tolist(), numbers.astype(np.int64)
 
 
-def unexplained_delay(seconds: Floats, tenant: Ints, tenants: int, latency_s: float) -> Floats:
-    """What of the waiting nothing explains, where it is more of the tenant's waiting than a replay gets wrong [s].
+def compute_unexplained_delay(seconds: Floats, tenant: Ints, n_tenants: int, latency_s: float) -> Floats:
+    """Compute the unexplained waiting of each job, if its tenant has more than a replay gets wrong [s].
+
+    Parameters
+    ----------
+    seconds : array of float, shape (n_jobs, n_causes)
+        Waiting by job and cause. [s]
+    tenant : array of int, shape (n_jobs,)
+        Number of each job's tenant.
+    n_tenants : int
+        Number of tenants.
+    latency_s : float
+        Longest handover of the scheduler from an end to a start. [s]
 
     Examples
     --------
     >>> seconds = np.array([[0.0, 0, 0, 0, 0, 500], [10_000, 0, 0, 0, 0, 500]])
-    >>> unexplained_delay(seconds, np.array([0, 1]), 2, 60.0).tolist()
+    >>> compute_unexplained_delay(seconds, np.array([0, 1]), 2, 60.0).tolist()
     [500.0, 0.0]
     """
-    unexplained = seconds[:, UNEXPLAINED]
-    waited = np.bincount(tenant, seconds.sum(axis=1), tenants)
-    share = np.bincount(tenant, unexplained, tenants) / np.maximum(waited, 1e-9)
+    unexplained_s = seconds[:, UNEXPLAINED]
+    waited_s = np.bincount(tenant, seconds.sum(axis=1), n_tenants)
+    unexplained_share = np.bincount(tenant, unexplained_s, n_tenants) / np.maximum(waited_s, 1e-9)
     # Less than a tenth of a tenant's waiting is what a replay gets wrong anyhow, and no delay.
-    return np.where((share > 0.1)[tenant] & (unexplained > latency_s), unexplained, 0.0)
+    return np.where((unexplained_share > 0.1)[tenant] & (unexplained_s > latency_s), unexplained_s, 0.0)
 
 
-def explained_share(
-    record: ObservedWaits, simulated_s: Floats, delayed_s: Floats, size: Ints, sizes: tuple[str, ...], seconds: Floats
+def measure_explained_share(
+    observed: ObservedWaits, simulated_s: Floats, delayed_s: Floats, size: Ints, sizes: tuple[str, ...], seconds: Floats
 ) -> ExplainedShare:
-    """Measure how much of the waiting a replay reproduces, and say what the record does not carry.
+    """Measure how much of the waiting a replay reproduces, and list the statements that the record rules out.
 
     Parameters
     ----------
-    record : ObservedWaits
-        What jobs waited.
+    observed : ObservedWaits
+        Observed queue waits.
     simulated_s, delayed_s : array of float, shape (n_jobs,)
-        Waits in the replay without delays, and in the one with them [s].
+        Waits in the replay without unexplained delays, and with them. [s]
     size : array of int, shape (n_jobs,)
-        Number of the size of each, in ``sizes``.
+        Number of the size of each job, in ``sizes``.
     sizes : tuple of str
-        Their names.
+        Names of the job sizes.
     seconds : array of float, shape (n_causes,)
-        Waiting of judged jobs by cause [s].
+        Waiting by cause, of jobs within the record. [s]
 
     Examples
     --------
     >>> zero, size = np.zeros(12), np.zeros(12, int)
     >>> record = ObservedWaits(zero + 3600, size, np.ones(12, bool))
     >>> seconds = np.array([0, 0, 0, 0, 0, 12 * 3600.0])
-    >>> share = explained_share(record, zero, record.waited_s, size, ("1 GPU",), seconds)
+    >>> share = measure_explained_share(record, zero, record.waited_s, size, ("1 GPU",), seconds)
     >>> share.fraction, share.error, share.capacity_is_clear
     (0.0, 0.0, False)
     >>> share.gaps[0].sentence
     'Jobs waited 12 h while the nodes had what they requested: the record lacks jobs or limits.'
     """
-    judged, parts = record.judged, int(record.group.max(initial=0)) + 1
-    owner = np.zeros(parts, np.int64)
-    owner[record.group] = size
-    group, both = record.group[judged], (record.waited_s, simulated_s)
-    waited, reproduced = (np.bincount(group, waits_s[judged], parts) for waits_s in both)
-    reproduced = np.minimum(np.maximum(reproduced, 0.0), waited)
+    evaluated, n_groups = observed.judged, int(observed.group.max(initial=0)) + 1
+    size_of_group = np.zeros(n_groups, np.int64)
+    size_of_group[observed.group] = size
+    group, waits_pair = observed.group[evaluated], (observed.waited_s, simulated_s)
+    waited_s, reproduced_s = (np.bincount(group, waits_s[evaluated], n_groups) for waits_s in waits_pair)
+    reproduced_s = np.minimum(np.maximum(reproduced_s, 0.0), waited_s)
     by_size = {
-        name: float(reproduced[owner == number].sum() / waited[owner == number].sum())
+        name: float(reproduced_s[size_of_group == number].sum() / waited_s[size_of_group == number].sum())
         for number, name in enumerate(sizes)
-        if waited[owner == number].sum() > 0
+        if waited_s[size_of_group == number].sum() > 0
     }
-    error = record.error(delayed_s)
-    if not record.has_queued_jobs:
+    error = observed.error(delayed_s)
+    if not observed.has_queued_jobs:
         return ExplainedShare(None, {}, error, ())
 
-    fraction = float(reproduced.sum() / waited.sum())
+    fraction = float(reproduced_s.sum() / waited_s.sum())
     gaps = []
     add_jobs = (
         "all jobs of these nodes, of every user and partition (sacct --allusers), and the limits of accounts, "
         "partitions and QOS (sacctmgr show assoc, show qos)"
     )
-    hours, why = f"Jobs waited {waited.sum() / 3600:,.0f} h", ""
-    if seconds[:QUEUED_BEHIND].sum() + seconds[LIMITS] < NOTHING * seconds.sum():
-        why = " while the nodes had what they requested: the record lacks jobs or limits."
-    elif fraction < NOTHING:
-        why = "; a replay of the record reproduces none of it: the record lacks jobs or limits are unknown."
-    if why:
-        gaps.append(RecordGap("capacity", f"{hours}{why}", add_jobs))
-    if error > MAX_ERROR:
+    waited_text, reason = f"Jobs waited {waited_s.sum() / 3600:,.0f} h", ""
+    if seconds[:QUEUED_BEHIND].sum() + seconds[LIMITS] < NEGLIGIBLE_SHARE * seconds.sum():
+        reason = " while the nodes had what they requested: the record lacks jobs or limits."
+    elif fraction < NEGLIGIBLE_SHARE:
+        reason = "; a replay of the record reproduces none of it: the record lacks jobs or limits are unknown."
+    if reason:
+        gaps.append(RecordGap("capacity", f"{waited_text}{reason}", add_jobs))
+    if error > MAX_REPLAY_ERROR:
         text = f"A replay of the record is off by {percent_text(error)} of the waiting: waits are not shown by size."
         add = "time limits, priorities (partition, QOS) and node events (sacctmgr show event), where missing"
         gaps.append(RecordGap("size", text, add))
@@ -284,33 +316,47 @@ def explained_share(
 
 
 def take_jobs(
-    asked: JobReplayInputs, waits: ExplainedWaits, rows: Ints, later_s: Floats
+    inputs: JobReplayInputs, waits: ExplainedWaits, rows: Ints, delay_s: Floats
 ) -> tuple[JobReplayInputs, ExplainedWaits]:
-    """Jobs of a record by their rows, some of them more than once, each so much later than it came [s]."""
+    """Select jobs of a record by row, each later by some seconds; a row may appear more than once.
+
+    Parameters
+    ----------
+    inputs : JobReplayInputs
+        Observed jobs as requests on today's nodes.
+    waits : ExplainedWaits
+        Causes of their waits.
+    rows : array of int, shape (n_selected,)
+        Rows of the jobs to select.
+    delay_s : array of float, shape (n_selected,)
+        Seconds by which each is later.
+    """
     views = {}
-    for name, requests in asked.views.items():
+    for name, requests in inputs.views.items():
         taken = requests.select(rows)
-        views[name] = replace(taken, submit_s=taken.submit_s + later_s, ready_s=taken.ready_s + later_s)
-    others = replace(
-        asked, jobs=asked.jobs[rows], views=views, start_s=asked.start_s[rows] + later_s,
-        end_s=asked.end_s[rows] + later_s, observed_nodes=[asked.observed_nodes[row] for row in rows],
-        is_service=asked.is_service[rows],
+        views[name] = replace(taken, submit_s=taken.submit_s + delay_s, ready_s=taken.ready_s + delay_s)
+    taken_jobs = replace(
+        inputs, jobs=inputs.jobs[rows], views=views, start_s=inputs.start_s[rows] + delay_s,
+        end_s=inputs.end_s[rows] + delay_s, observed_nodes=[inputs.observed_nodes[row] for row in rows],
+        is_service=inputs.is_service[rows],
     )  # fmt: skip
-    return others, waits.take(rows, later_s)
+    return taken_jobs, waits.select_jobs(rows, delay_s)
 
 
-WORDS = {
+CAUSE_TEXTS = {
     "insufficient": "insufficient capacity", "fragmented": "fragmentation (enough idle GPUs, spread over nodes)",
     "wrong_layout": "a wrong MIG layout (idle GPUs, but not as the MIG instances that jobs request)",
     "queued_behind": "queued behind other jobs", "limits": "limits of teams",
     "unexplained": "unexplained (the jobs fitted on idle GPUs)",
 }  # fmt: skip
-NO_NAME = "-"
+"""Descriptions of the causes of waiting."""
+UNNAMED = "-"
+"""Name of the team or partition of jobs that name none."""
 
 
 @dataclass(frozen=True)
 class CauseHours:
-    """Hours that some jobs waited, by cause [h]."""
+    """Hours of waiting of a group of jobs by cause [h]."""
 
     name: str
     jobs: int
@@ -324,8 +370,8 @@ class CauseHours:
 
 
 @dataclass(frozen=True)
-class Causes:
-    """The same hours by job size, team and partition."""
+class WaitCauses:
+    """Hours of waiting by cause, by job size, team and partition."""
 
     job_size: tuple[CauseHours, ...]
     team: tuple[CauseHours, ...]
@@ -334,7 +380,7 @@ class Causes:
 
 @dataclass(frozen=True)
 class TenantLimit:
-    """A tenant that the record shows at a limit, and the most GPUs that it held."""
+    """A tenant whose jobs waited at a limit, and the most GPUs that it was allocated."""
 
     tenant: str
     gpus: float
@@ -342,56 +388,56 @@ class TenantLimit:
 
 @dataclass(frozen=True)
 class WaitSummary:
-    """What kept the jobs of a record waiting.
+    """Causes of the queue waits of a record.
 
-    - ``causes``: Hours by cause, for the jobs that came within the record.
-    - ``explained_fraction``: Share of the waiting that the simulation of today reproduces; None where no job waited.
-    - ``replay_error``: Difference of the waiting simulated and observed, by tenant and job size, as a share of what was
+    - ``causes``: Hours by cause, for jobs within the record.
+    - ``explained_fraction``: Share of the waiting that the simulation of today reproduces; None if no job waited.
+    - ``replay_error``: Difference between simulated and observed waiting, by tenant and job size, as a share of the
       observed.
     - ``limits``: Tenants that waited at a limit.
     """
 
-    causes: Causes
+    causes: WaitCauses
     explained_fraction: float | None
     replay_error: float
     limits: tuple[TenantLimit, ...]
 
     @property
-    def sentence(self) -> str:
-        """The largest cause, in words."""
-        rows = self.causes.job_size
-        total = sum(row.waited for row in rows)
-        if total < 1.0:
+    def main_cause_text(self) -> str:
+        """The largest cause of waiting, in one sentence."""
+        cause_rows = self.causes.job_size
+        total_hours = sum(row.waited for row in cause_rows)
+        if total_hours < 1.0:
             return "Jobs waited less than an hour in total."
-        hours = {cause: sum(getattr(row, cause) for row in rows) for cause in CAUSES}
-        cause = max(hours, key=lambda name: hours[name])
+        hours_by_cause = {cause: sum(getattr(row, cause) for row in cause_rows) for cause in CAUSES}
+        cause = max(hours_by_cause, key=lambda name: hours_by_cause[name])
         return (
-            f"Jobs waited {count_text(round(total), 'hour')} in total; main cause {WORDS[cause]}, "
-            f"{percent_text(hours[cause] / total)}."
+            f"Jobs waited {count_text(round(total_hours), 'hour')} in total; main cause {CAUSE_TEXTS[cause]}, "
+            f"{percent_text(hours_by_cause[cause] / total_hours)}."
         )
 
     @property
     def cause_percent(self) -> dict[str, int]:
-        """Percentage of the hours of waiting by cause, which sum to 100; empty where jobs waited less than an hour."""
+        """Percentage of the hours of waiting by cause, summing to 100; empty if jobs waited less than an hour."""
         rows = self.causes.job_size
         hours = [sum(getattr(row, cause) for row in rows) for cause in CAUSES]
         parts = split_amount(Decimal(100), hours) if sum(hours) >= 1.0 else []
         return {cause: int(part) for cause, part in zip(CAUSES, parts, strict=False)}
 
 
-def cause_table(rows: Sequence[CauseHours]) -> pl.DataFrame:
-    """Hours by cause as a table.
+def make_cause_table(rows: Sequence[CauseHours]) -> pl.DataFrame:
+    """Make a table of hours of waiting by cause.
 
     Examples
     --------
-    >>> cause_table([CauseHours("1 GPU", 2, 3.0, 2.0, 1.0, 0.0, 0.0, 0.0, 0.0)]).row(0)[:5]
+    >>> make_cause_table([CauseHours("1 GPU", 2, 3.0, 2.0, 1.0, 0.0, 0.0, 0.0, 0.0)]).row(0)[:5]
     ('1 GPU', 2, 3.0, 2.0, 1.0)
     """
     return pl.DataFrame(rows, schema=["name", "jobs", "waited", *CAUSES], orient="row")
 
 
-def sum_waits(asked: JobReplayInputs, waits: ExplainedWaits) -> WaitSummary:
-    """Sum what kept jobs waiting.
+def sum_waits(inputs: JobReplayInputs, waits: ExplainedWaits) -> WaitSummary:
+    """Sum the hours of waiting by cause, job size, team and partition.
 
     Examples
     --------
@@ -403,25 +449,25 @@ def sum_waits(asked: JobReplayInputs, waits: ExplainedWaits) -> WaitSummary:
     >>> [row.name for row in sum_waits(asked, explain_waits(asked)).causes.team][:2]
     ['assistants', 'llm-core']
     """
-    size, names = classify_job_sizes(asked, waits.judged)
-    hours = dict(zip(CAUSES, waits.seconds.T / SECONDS_PER_HOUR, strict=True))
-    tenant = asked.jobs["tenant"].cast(pl.String).fill_null(NO_NAME)
-    sizes = pl.Series([names[number] for number in size], dtype=pl.Enum(names))
-    partition = asked.jobs["partition"].cast(pl.String).fill_null(NO_NAME)
-    table = pl.DataFrame({"job_size": sizes, "team": tenant, "partition": partition, **hours})
+    size_numbers, names = classify_job_sizes(inputs, waits.judged)
+    hours_by_cause = dict(zip(CAUSES, waits.seconds.T / SECONDS_PER_HOUR, strict=True))
+    tenant = inputs.jobs["tenant"].cast(pl.String).fill_null(UNNAMED)
+    sizes = pl.Series([names[number] for number in size_numbers], dtype=pl.Enum(names))
+    partition = inputs.jobs["partition"].cast(pl.String).fill_null(UNNAMED)
+    table = pl.DataFrame({"job_size": sizes, "team": tenant, "partition": partition, **hours_by_cause})
     table = table.filter(waits.judged)
-    held = np.bincount(waits.queue.tenant, waits.seconds[:, LIMITS] * waits.judged) > 0
-    first = dict(zip(waits.queue.tenant.tolist(), tenant, strict=True))
-    at_limit = (limit for limit in waits.queue.limits if held[limit.tenant])
-    limits = tuple(TenantLimit(first[limit.tenant], limit.gpus) for limit in at_limit)
-    causes = Causes(*(_by(table, name) for name in ("job_size", "team", "partition")))
-    fraction = None if waits.share.fraction is None else round(waits.share.fraction, DECIMALS)
-    return WaitSummary(causes, fraction, round(waits.share.error, DECIMALS), limits)
+    waited_at_limit = np.bincount(waits.queue.tenant, waits.seconds[:, LIMITS] * waits.judged) > 0
+    tenant_names = dict(zip(waits.queue.tenant.tolist(), tenant, strict=True))
+    limits_waited_at = (limit for limit in waits.queue.limits if waited_at_limit[limit.tenant])
+    limits = tuple(TenantLimit(tenant_names[limit.tenant], limit.gpus) for limit in limits_waited_at)
+    causes = WaitCauses(*(_sum_causes_by(table, name) for name in ("job_size", "team", "partition")))
+    fraction = None if waits.share.fraction is None else round(waits.share.fraction, RECORD_DECIMALS)
+    return WaitSummary(causes, fraction, round(waits.share.error, RECORD_DECIMALS), limits)
 
 
-def _by(table: pl.DataFrame, name: str) -> tuple[CauseHours, ...]:
-    """Hours by cause of each value of a column."""
-    waited = pl.sum_horizontal(CAUSES).sum()
-    rows = table.group_by(name).agg(pl.len().alias("jobs"), waited.alias("waited"), pl.col(CAUSES).sum())
-    rows = rows.sort(name).with_columns(pl.selectors.float().round(DECIMALS))
+def _sum_causes_by(table: pl.DataFrame, column: str) -> tuple[CauseHours, ...]:
+    """Sum hours of waiting by cause for each value of a column."""
+    waited_hours = pl.sum_horizontal(CAUSES).sum()
+    rows = table.group_by(column).agg(pl.len().alias("jobs"), waited_hours.alias("waited"), pl.col(CAUSES).sum())
+    rows = rows.sort(column).with_columns(pl.selectors.float().round(RECORD_DECIMALS))
     return tuple(CauseHours(*row) for row in rows.iter_rows())

@@ -12,79 +12,84 @@ import polars as pl
 
 from gpuplanner.core.units import SECONDS_PER_DAY, count_text, percent_text
 from gpuplanner.decision.decision_types import Exhaustion, Headroom, WeeklyGrowth
-from gpuplanner.decision.policy_simulation import gpu_hours
+from gpuplanner.decision.policy_simulation import sum_gpu_hours
 from gpuplanner.decision.wait_curve import CURVE_INTERVAL, DAYS_PER_WEEK, MIN_SHARE_WITHIN_LIMIT, WaitModel, WaitTarget
 from gpuplanner.simulator.simulated_fleet import NodeFleet
 from gpuplanner.simulator.simulation_state import Floats
 
-MIN_WEEKS = 6
-"""With fewer whole weeks the growth cannot be told from the noise of a week."""
-LOAD_DRAWS = 10
-LOAD_STEP = 2**0.25
+MIN_FITTED_WEEKS = 6
+"""Fewest whole weeks for an estimate of growth."""
+N_LOAD_DRAWS = 10
+"""Resampled records in which the headroom is measured."""
+LOAD_STEP_FACTOR = 2**0.25
+"""Factor between tried loads."""
 MAX_LOAD = 4.0
-"""Loads are looked at up to so many times today's, and down to its inverse."""
+"""Largest tried load, as a factor of today's; the smallest is its inverse."""
 
 
 @dataclass(frozen=True, eq=False)
 class FittedGrowth:
-    """Growth of the submitted work a week, with draws of its logarithm; none where there is a reason."""
+    """Weekly growth of the submitted work, with draws of its logarithm; no draws if the growth has a reason instead."""
 
     weekly: WeeklyGrowth
     slopes: Floats = field(default_factory=lambda: np.zeros(0))
 
     @property
     def slope(self) -> float:
-        """Growth of the logarithm a week, 0 where the interval does not exclude none."""
-        one = self.weekly
-        return math.log1p(one.value or 0.0) if (one.low or 0.0) * (one.high or 0.0) > 0 else 0.0
+        """Growth of the logarithm a week; 0 if the interval includes no growth."""
+        growth = self.weekly
+        return math.log1p(growth.value or 0.0) if (growth.low or 0.0) * (growth.high or 0.0) > 0 else 0.0
 
-    def load_after(self, days: float, *, at_least: bool = False) -> float:
-        """How many times the work there is so many days later, by growth that is shown, or by its lower end."""
+    def load_factor_after(self, days: float, *, at_least: bool = False) -> float:
+        """Return the submitted work after a number of days, as a factor of today's.
+
+        It follows significant growth; with ``at_least`` the lower end of its interval.
+        """
         slope = math.log1p(self.weekly.low or 0.0) if at_least and self.slope else self.slope
         return math.exp(max(slope, 0.0) * days / DAYS_PER_WEEK)
 
 
 @dataclass(frozen=True, eq=False)
 class MeasuredHeadroom:
-    """Factor of load at which the wait target breaks, and the factors of drawn records."""
+    """Headroom of the observed record, and the load factors of resampled records."""
 
     headroom: Headroom
     factors: Floats
 
 
-def weekly_work(jobs: pl.DataFrame, begin: datetime, end: datetime) -> Floats:
-    """GPU-hours that jobs would have run in each whole week of a record had none waited, oldest first.
+def sum_weekly_work(jobs: pl.DataFrame, record_start: datetime, record_end: datetime) -> Floats:
+    """Sum the GPU-hours that jobs would have run in each whole week had none waited, oldest week first.
 
-    A job of many weeks counts in each of them. Before the first job ended a record may state only those that ran on:
-    its weeks begin there.
+    A job of many weeks counts in each of them. Weeks begin after the first end of a job: before it a record may state
+    only jobs that ran on.
 
     Parameters
     ----------
     jobs : polars.DataFrame
         ``submit_time, run_s, gpus`` of each job.
-    begin, end : datetime
-        Ends of the record; weeks are counted back from the second.
+    record_start, record_end : datetime
+        Begin and end of the record; weeks are counted back from the end.
 
     Examples
     --------
     >>> end = datetime(2026, 6, 15)
     >>> submit = [datetime(2026, 6, 9), datetime(2026, 6, 7, 23), datetime(2026, 5, 31)]
     >>> jobs = pl.DataFrame({"submit_time": submit, "run_s": 7200.0, "gpus": [1, 2, 4]})
-    >>> weekly_work(jobs, datetime(2026, 5, 31), end).tolist()
+    >>> sum_weekly_work(jobs, datetime(2026, 5, 31), end).tolist()
     [2.0, 4.0]
     """
-    submit = (pl.col("submit_time") - begin).dt.total_microseconds() / 1e6
-    known = jobs.filter(pl.col("run_s").is_not_null()).select("gpus", "run_s", submit_s=submit)
-    submit_s, run_s = known["submit_s"].to_numpy(), known["run_s"].to_numpy()
-    seen_s, week_s = (end - begin).total_seconds(), DAYS_PER_WEEK * SECONDS_PER_DAY
-    first_s = max(float((submit_s + run_s).min(initial=seen_s)), 0.0)
-    weeks = int((seen_s - first_s) // week_s)
-    edges = [seen_s - number * week_s for number in range(weeks, -1, -1)]
-    return gpu_hours(submit_s, submit_s + run_s, known["gpus"].to_numpy(), edges)
+    submit = (pl.col("submit_time") - record_start).dt.total_microseconds() / 1e6
+    timed_jobs = jobs.filter(pl.col("run_s").is_not_null()).select("gpus", "run_s", submit_s=submit)
+    submit_s, run_s = timed_jobs["submit_s"].to_numpy(), timed_jobs["run_s"].to_numpy()
+    record_s, week_s = (record_end - record_start).total_seconds(), DAYS_PER_WEEK * SECONDS_PER_DAY
+    first_end_s = max(float((submit_s + run_s).min(initial=record_s)), 0.0)
+    n_weeks = int((record_s - first_end_s) // week_s)
+    edges = [record_s - number * week_s for number in range(n_weeks, -1, -1)]
+    return sum_gpu_hours(submit_s, submit_s + run_s, timed_jobs["gpus"].to_numpy(), edges)
 
 
-def fit_growth_per_week(work: Floats) -> FittedGrowth:
-    """Fit a line to the logarithm of the weekly work; the interval is that of least squares.
+def fit_growth_per_week(weekly_gpu_hours: Floats) -> FittedGrowth:
+    """Fit a line to the logarithm of the weekly GPU-hours; the interval is that of least squares.
 
     Examples
     --------
@@ -94,17 +99,17 @@ def fit_growth_per_week(work: Floats) -> FittedGrowth:
     >>> fit_growth_per_week(np.ones(3)).weekly.reason
     '3 whole weeks (Mon-Sun) of jobs observed, 6 needed'
     """
-    weeks = len(work)
-    if weeks < MIN_WEEKS:
-        reason = f"{count_text(weeks, 'whole week')} (Mon-Sun) of jobs observed, {MIN_WEEKS} needed"
+    n_weeks = len(weekly_gpu_hours)
+    if n_weeks < MIN_FITTED_WEEKS:
+        reason = f"{count_text(n_weeks, 'whole week')} (Mon-Sun) of jobs observed, {MIN_FITTED_WEEKS} needed"
         return FittedGrowth(WeeklyGrowth(reason=reason))
-    if not (work > 0).all():
+    if not (weekly_gpu_hours > 0).all():
         return FittedGrowth(WeeklyGrowth(reason="in a whole week no work was submitted"))
-    week, logs = np.arange(weeks) - (weeks - 1) / 2, np.log(work)
+    week, logs = np.arange(n_weeks) - (n_weeks - 1) / 2, np.log(weekly_gpu_hours)
     slope = float(week @ logs / (week @ week))
-    left = logs - logs.mean() - slope * week
-    error = math.sqrt(float(left @ left) / (weeks - 2) / float(week @ week))
-    slopes = slope + error * np.random.default_rng(3).standard_t(weeks - 2, 4000)
+    residuals = logs - logs.mean() - slope * week
+    slope_error = math.sqrt(float(residuals @ residuals) / (n_weeks - 2) / float(week @ week))
+    slopes = slope + slope_error * np.random.default_rng(3).standard_t(n_weeks - 2, 4000)
     low, high = np.expm1(np.quantile(slopes, CURVE_INTERVAL)).tolist()
     return FittedGrowth(WeeklyGrowth(math.expm1(slope), low, high), slopes)
 
@@ -112,70 +117,82 @@ def fit_growth_per_week(work: Floats) -> FittedGrowth:
 def measure_headroom(
     model: WaitModel, fleet: NodeFleet, target: WaitTarget, growth: FittedGrowth
 ) -> MeasuredHeadroom | None:
-    """Find the load at which a size of job misses the target; None where none meets it under any load.
+    """Find the load at which a job size misses the wait target; None if none meets it under any load.
 
-    Jobs are left out or repeated, in the record and in drawn ones, of the load of its middle: growth that is shown is
-    taken out. Drawn records say how far the factor of the record may be off; they break earlier than it, as a rule.
-    Sizes that miss the target under the least load as well are not looked at. Limits of tenants, and delays that
-    nothing explains, are left out: more GPUs end neither.
+    The load is a factor of the load in the middle of the record, without its growth. Jobs are left out or repeated, in
+    the record and in resampled records; these show how accurate the factor is. Job sizes that miss the target at the
+    smallest load do not count, and limits of tenants and unexplained delays are left out: more GPUs end neither.
+
+    Parameters
+    ----------
+    model : WaitModel
+        Observed jobs and nodes, and how jobs start.
+    fleet : NodeFleet
+        Nodes to measure.
+    target : WaitTarget
+        Target of the p95 queue wait.
+    growth : FittedGrowth
+        Weekly growth of the submitted work.
     """
     model = model.without_limits()
     weeks = (model.waits.arrival_s - model.inputs.observed_s / 2) / (DAYS_PER_WEEK * SECONDS_PER_DAY)
-    level = np.exp(-growth.slope * weeks)
+    growth_factors = np.exp(-growth.slope * weeks)
 
     def waits(load: float, row: int) -> Floats:
-        return model.percentiles(fleet, row, load=load * level)
+        """Return the p95 wait of each job size at a load [s]."""
+        return model.percentiles(fleet, row, load=load * growth_factors)
 
-    least = np.array([waits(1 / MAX_LOAD, row) for row in range(1 + LOAD_DRAWS)])
-    sizes = (least <= target.target_s).mean(axis=0) >= MIN_SHARE_WITHIN_LIMIT
-    if not sizes.any():
+    waits_at_least_load = np.array([waits(1 / MAX_LOAD, row) for row in range(1 + N_LOAD_DRAWS)])
+    reachable_sizes = (waits_at_least_load <= target.target_s).mean(axis=0) >= MIN_SHARE_WITHIN_LIMIT
+    if not reachable_sizes.any():
         return None
 
     @cache
     def meets(load: float, row: int) -> bool:
-        return bool((waits(load, row)[sizes] <= target.target_s).all())
+        """Whether all reachable job sizes meet the target at a load."""
+        return bool((waits(load, row)[reachable_sizes] <= target.target_s).all())
 
     factors = []
-    for row in range(1 + LOAD_DRAWS):
+    for row in range(1 + N_LOAD_DRAWS):
         low = high = 1.0
-        met = meets(1.0, row)
-        while low > 1 / MAX_LOAD and high < MAX_LOAD and meets(high if met else low, row) == met:
-            low, high = (high, high * LOAD_STEP) if met else (low / LOAD_STEP, low)
+        meets_now = meets(1.0, row)
+        while low > 1 / MAX_LOAD and high < MAX_LOAD and meets(high if meets_now else low, row) == meets_now:
+            low, high = (high, high * LOAD_STEP_FACTOR) if meets_now else (low / LOAD_STEP_FACTOR, low)
         # The step is halved to 2 % of the load.
         for _ in range(3):
-            middle = math.sqrt(low * high)
-            low, high = (middle, high) if meets(middle, row) else (low, middle)
+            mid_load = math.sqrt(low * high)
+            low, high = (mid_load, high) if meets(mid_load, row) else (low, mid_load)
         factors.append(low)
-    own, *drawn = factors
-    spread = own * np.array(drawn) / np.median(drawn)
-    low, high = np.quantile(spread, CURVE_INTERVAL).tolist()
-    return MeasuredHeadroom(Headroom(own, low, high), spread)
+    record_factor, *drawn_factors = factors
+    factor_draws = record_factor * np.array(drawn_factors) / np.median(drawn_factors)
+    low, high = np.quantile(factor_draws, CURVE_INTERVAL).tolist()
+    return MeasuredHeadroom(Headroom(record_factor, low, high), factor_draws)
 
 
-def weeks_to_exhaustion(growth: FittedGrowth, measured: MeasuredHeadroom, seen_days: float) -> Floats:
-    """Weeks after the record until the load of its middle has grown by the headroom, in each draw; infinite: never."""
-    factors = np.random.default_rng(4).choice(measured.factors, len(growth.slopes))
-    logs = np.log(factors)
-    without_growth = np.where(logs > 0, np.inf, 0.0)
-    weeks = np.where(growth.slopes > 0, logs / np.maximum(growth.slopes, 1e-9), without_growth)
-    return np.maximum(weeks - seen_days / 2 / DAYS_PER_WEEK, 0.0)
+def draw_weeks_to_exhaustion(growth: FittedGrowth, headroom: MeasuredHeadroom, record_days: float) -> Floats:
+    """Draw the weeks from the end of the record until growth uses the headroom; infinity: never."""
+    factors = np.random.default_rng(4).choice(headroom.factors, len(growth.slopes))
+    log_factors = np.log(factors)
+    without_growth = np.where(log_factors > 0, np.inf, 0.0)
+    weeks = np.where(growth.slopes > 0, log_factors / np.maximum(growth.slopes, 1e-9), without_growth)
+    return np.maximum(weeks - record_days / 2 / DAYS_PER_WEEK, 0.0)
 
 
 def date_exhaustion(
-    growth: FittedGrowth, measured: MeasuredHeadroom | None, end: date, seen_days: float, lead_days: int
+    growth: FittedGrowth, headroom: MeasuredHeadroom | None, last_day: date, record_days: float, lead_days: int
 ) -> Exhaustion:
-    """Date when the load of the middle of the record has grown by the headroom.
+    """Compute the date by which growth uses the headroom.
 
     Parameters
     ----------
     growth : FittedGrowth
-        Growth of the submitted work.
-    measured : MeasuredHeadroom, optional
-        Load that the GPUs carry, as a factor of that of the middle of the record.
-    end : date
+        Weekly growth of the submitted work.
+    headroom : MeasuredHeadroom, optional
+        Load that the GPUs carry, as a factor of the load in the middle of the record.
+    last_day : date
         Last day of the record.
-    seen_days : float
-        Length of the record [days].
+    record_days : float
+        Length of the record. [days]
     lead_days : int
         Days from the order of GPUs to their first job.
 
@@ -190,17 +207,17 @@ def date_exhaustion(
     weekly = growth.weekly
     if weekly.value is None:
         return Exhaustion(reason=weekly.reason)
-    if measured is None:
+    if headroom is None:
         return Exhaustion(reason="no job size meets the wait target under any load")
-    if growth.slope <= 0 and measured.headroom.factor < 1:
+    if growth.slope <= 0 and headroom.headroom.factor < 1:
         return Exhaustion(reason="at today's load a job size misses the wait target already")
     if growth.slope <= 0:
         shrinks = weekly.high is not None and weekly.high < 0
         reason = "the submitted work shrinks" if shrinks else "no growth of the submitted work is measurable"
         return Exhaustion(reason=reason)
-    weeks = weeks_to_exhaustion(growth, measured, seen_days)
+    weeks = draw_weeks_to_exhaustion(growth, headroom, record_days)
     probability = float((weeks <= 52).mean())
     if probability < 0.5:
         return Exhaustion(probability=probability, reason=f"{percent_text(probability)} likely within a year")
-    day = end + timedelta(days=round(float(np.median(weeks)) * DAYS_PER_WEEK))
+    day = last_day + timedelta(days=round(float(np.median(weeks)) * DAYS_PER_WEEK))
     return Exhaustion(day.isoformat(), probability, (day - timedelta(days=lead_days)).isoformat())

@@ -1,4 +1,4 @@
-"""Layout plans of a study: by forecast, with few layouts, robust, and beside the best fixed layout."""
+"""Layout plans of a study: from a forecast, with few changes, over sample paths, and against the best fixed layout."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from gpuplanner.core.serialization import round_record
 from gpuplanner.core.stage_cache import stage
 from gpuplanner.core.units import HOURS_PER_WEEK, SECONDS_PER_HOUR, SECONDS_PER_MINUTE, count_text
 from gpuplanner.cost.period_costs import idle_gpus
-from gpuplanner.decision.decision_types import DECIMALS
-from gpuplanner.decision.plan_rehearsal import RehearsedWeek, open_windows, played_weeks
+from gpuplanner.decision.decision_types import RECORD_DECIMALS
+from gpuplanner.decision.plan_rehearsal import RehearsedWeek, parse_open_windows, simulate_weeks
 from gpuplanner.decision.sharing_rules import planned_quotas, read_sharing_rules
 from gpuplanner.forecast.demand_outlook import OUTLOOK_STAGE_BY_VIEW, at_quantile, demand_paths, largest_gang
 from gpuplanner.hardware.gpu_models import GpuModel
@@ -36,196 +36,241 @@ from gpuplanner.usage.period_accounts import WEEKLY_PEAK_QUANTILE
 from gpuplanner.usage.requested_demand import demand_series, weekly_demand
 from gpuplanner.usage.run_times import remaining_while_busy
 
-NAME_THEM = "Add the list of nodes ('gpuplanner ingest nodes'), of one size, or 'nodes' to the problem; plan again."
-"""What to do where nodes have no names: a file for names that are made up would be applied to others."""
+NODES_ADVICE = "Add the list of nodes ('gpuplanner ingest nodes'), of one size, or 'nodes' to the problem; plan again."
+"""Advice if nodes have no names: files with invented names would be applied to other nodes."""
 
 
 @dataclass(frozen=True, eq=False)
-class Planned:
-    """A plan and its problem; a plan that was found is verified by code that shares nothing with the planner."""
+class PlannedProblem:
+    """A plan with its problem; independent code has verified the plan."""
 
     problem: PlanProblem
     plan: Plan
 
     @property
     def layout_plan(self) -> pl.DataFrame:
-        """GPUs by number, table ``schemas.LayoutPlan``; raises if no plan was found."""
+        """The plan by GPU number, a table ``schemas.LayoutPlan``; raises if no plan was found."""
         return assign(self.plan.require(), self.problem)
 
 
-def plan_problem(scenario: Scenario, view: str) -> PlanProblem:
-    """Demand of a view at the scenario's quantile, on the scenario's fleet."""
-    wanted = at_quantile(OUTLOOK_STAGE_BY_VIEW[view](scenario).to_cover, scenario.quantile).with_columns(
-        tenant=pl.col("unique_id").str.replace(r"/[^/]*$", ""),
-        profile=pl.col("unique_id").str.split("/").list.last(),
+def make_plan_problem(scenario: Scenario, view: str) -> PlanProblem:
+    """Make the planning problem of a view: its demand at the scenario's quantile, on the scenario's fleet."""
+    demand_rows = at_quantile(OUTLOOK_STAGE_BY_VIEW[view](scenario).to_cover, scenario.quantile).with_columns(
+        tenant=pl.col("unique_id").str.replace(r"/[^/]*$", ""), profile=pl.col("unique_id").str.split("/").list.last()
     )
-    tenants = wanted["tenant"].unique().sort().to_list()
-    profiles = wanted["profile"].unique().sort().to_list()
-    slots = wanted["ds"].unique().sort()
-    grid = pl.DataFrame({"tenant": tenants}).join(pl.DataFrame({"profile": profiles}), how="cross")
-    grid = grid.join(slots.to_frame(), how="cross")
-    dense = grid.join(wanted, on=["tenant", "profile", "ds"], how="left", maintain_order="left")
-    demand = dense["y"].fill_null(0.0).to_numpy().reshape(len(tenants), len(profiles), len(slots))
-    demand = with_room_for_gangs(demand * scenario.arrival_scale, profiles, largest_gang(scenario))
-    found = problem_of(scenario, tenants, profiles, demand, prices=_state_prices(scenario, view))
+    tenants = demand_rows["tenant"].unique().sort().to_list()
+    profiles = demand_rows["profile"].unique().sort().to_list()
+    slots = demand_rows["ds"].unique().sort()
+    demand_grid = pl.DataFrame({"tenant": tenants}).join(pl.DataFrame({"profile": profiles}), how="cross")
+    demand_grid = demand_grid.join(slots.to_frame(), how="cross")
+    dense_rows = demand_grid.join(demand_rows, on=["tenant", "profile", "ds"], how="left", maintain_order="left")
+    demand = dense_rows["y"].fill_null(0.0).to_numpy().reshape(len(tenants), len(profiles), len(slots))
+    demand = raise_demand_to_gang(demand * scenario.arrival_scale, profiles, largest_gang(scenario))
+    problem = make_problem_for_demand(scenario, tenants, profiles, demand, prices=_make_state_prices(scenario, view))
     if scenario.quotas is None:
-        return found
+        return problem
     quotas = planned_quotas(read_sharing_rules(scenario, history(scenario)), tenants)
-    return replace(found, limits=replace(found.limits, quotas=quotas))
+    return replace(problem, limits=replace(problem.limits, quotas=quotas))
 
 
-def problem_of(
+def make_problem_for_demand(
     scenario: Scenario,
     tenants: Sequence[str],
     profiles: Sequence[str],
     demand: np.ndarray,
     *,
     prices: StatePrices | None,
-    start: datetime | None = None,
+    start_time: datetime | None = None,
 ) -> PlanProblem:
-    """A demand on the scenario's fleet, by its prices and limits; slots begin where the plan does, or at `start`."""
-    known = history(scenario)
-    fleet = known.fleet
-    begin = start or known.plan_start
-    kept = min(scenario.whole_nodes_kept, fleet.gpus // fleet.node_size)
-    slots = change_slots(scenario, fleet.gpu_model, begin)
-    limits = Limits(whole_nodes_kept=kept, switches_per_day=scenario.switches_per_day, change_slots=slots)
+    """Make the planning problem of a demand on the scenario's fleet.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        Fleet, interval, limits and prices.
+    tenants, profiles : sequence of str
+        Names of the tenants and of the MIG profiles.
+    demand : array of float, shape (n_tenants, n_profiles, n_intervals)
+        Mean concurrent instances.
+    prices : StatePrices or None
+        Prices of powered-on and idle GPUs; None: not known.
+    start_time : datetime, optional
+        Begin of the first interval; default: the begin of the plan.
+    """
+    job_history = history(scenario)
+    fleet = job_history.fleet
+    plan_start = start_time or job_history.plan_start
+    nodes_kept = min(scenario.whole_nodes_kept, fleet.gpus // fleet.node_size)
+    slot_numbers = list_change_slots(scenario, fleet.gpu_model, plan_start)
+    limits = Limits(whole_nodes_kept=nodes_kept, switches_per_day=scenario.switches_per_day, change_slots=slot_numbers)
     # The fleet begins as it is cut today: what the plan cuts first is a change like any other.
     return PlanProblem(
-        fleet.gpu_model, fleet.gpus, fleet.node_size, begin, scenario.interval_hours, tenants, profiles, demand,
-        tiers=_tiers(known.jobs, list(tenants)), change=find_change_cost(scenario, fleet.gpu_model), prices=prices,
-        initial=fleet.layouts, nodes=fleet.node_names, limits=limits,
+        fleet.gpu_model, fleet.gpus, fleet.node_size, plan_start, scenario.interval_hours, tenants, profiles, demand,
+        tiers=_find_tenant_tiers(job_history.jobs, list(tenants)), change=find_change_cost(scenario, fleet.gpu_model),
+        prices=prices, initial=fleet.layouts, nodes=fleet.node_names, limits=limits,
     )  # fmt: skip
 
 
-def _state_prices(scenario: Scenario, view: str) -> StatePrices | None:
-    """Prices of states where GPUs are parked, emptying by run times of the profiles that have enough jobs.
+def _make_state_prices(scenario: Scenario, view: str) -> StatePrices | None:
+    """Make the prices of powered-on and idle GPUs; the cost to drain a profile follows from the run times of its jobs.
 
-    Work is waited for as long as a drain takes at most, and then starts again from its last checkpoint.
+    A drain waits for work as long as the actuator allows; work then restarts from its last checkpoint.
     """
-    known = history(scenario)
-    fleet, gpu_model = known.fleet, known.fleet.gpu_model
+    job_history = history(scenario)
+    fleet, gpu_model = job_history.fleet, job_history.fleet.gpu_model
     price, basis = idle_gpus(scenario, fleet)
     if price is None:
         return None
-    jobs = known.views[view].filter(pl.col("run_s") > 0, pl.col("instances") > 0)
-    remaining = {}
+    jobs = job_history.views[view].filter(pl.col("run_s") > 0, pl.col("instances") > 0)
+    remaining_h = {}
     for (profile,), group in jobs.group_by("profile", maintain_order=True):
         # Profiles with fewer jobs are emptied at the stated price.
         if profile is not None and group.height >= 30:
             run_h = group["run_s"].to_numpy() / SECONDS_PER_HOUR
-            remaining[str(profile)] = remaining_while_busy(run_h, group["instances"].to_numpy()).tolist()
+            remaining_h[str(profile)] = remaining_while_busy(run_h, group["instances"].to_numpy()).tolist()
     change = find_change_cost(scenario, gpu_model)
-    asked = set(jobs["profile"])
+    requested_profiles = set(jobs["profile"])
     # What nobody asks for by name would run work of the largest profile that it can stand in for.
-    for one in gpu_model.profiles if remaining else ():
-        served = [p for p in gpu_model.profiles if p.name in remaining and one.serves(p)]
-        if one.name not in asked and served:
-            remaining[one.name] = remaining[max(served, key=lambda p: p.size_order).name]
+    for profile_offered in gpu_model.profiles if remaining_h else ():
+        served_profiles = [p for p in gpu_model.profiles if p.name in remaining_h and profile_offered.serves(p)]
+        if profile_offered.name not in requested_profiles and served_profiles:
+            remaining_h[profile_offered.name] = remaining_h[max(served_profiles, key=lambda p: p.size_order).name]
     evicted_h = (find_seconds("checkpoint_s").value / 2 + change.restart_s.value) / SECONDS_PER_HOUR
     return StatePrices.from_change_cost(
-        change, fleet.node_size, parked_price=price, basis=basis, remaining_h=remaining, evicted_h=evicted_h
+        change, fleet.node_size, parked_price=price, basis=basis, remaining_h=remaining_h, evicted_h=evicted_h
     )
 
 
-def plan_view(scenario: Scenario, view: str, method: str | None = None, *, calendars: int | None = None) -> Planned:
-    """Plan the demand of a view, and check the plan; see :func:`gpuplanner.planner.layout_plan`.
+def plan_view(
+    scenario: Scenario, view: str, method: str | None = None, *, calendars: int | None = None
+) -> PlannedProblem:
+    """Plan the layouts for the demand of a view, and verify the plan; see :func:`gpuplanner.planner.layout_plan`.
 
-    Without a method the scenario says whether few sets of layouts take turns, or any number.
+    Parameters
+    ----------
+    scenario : Scenario
+        Data, fleet and limits.
+    view : str
+        Requests to plan for: ``"whole"``, ``"requested"`` or ``"rightsized"``.
+    method : str, optional
+        Planning method; default: ``"calendar"`` or ``"milp"``, by the scenario.
+    calendars : int, optional
+        Most sets of layouts that take turns.
     """
-    return planned_for(plan_problem(scenario, view), scenario, method, calendars=calendars)
+    return plan_problem_for(make_plan_problem(scenario, view), scenario, method, calendars=calendars)
 
 
-def planned_for(
+def plan_problem_for(
     problem: PlanProblem, scenario: Scenario, method: str | None = None, *, calendars: int | None = None
-) -> Planned:
-    """Plan a problem within the limits that a scenario sets its plans, and check the plan; see :func:`plan_view`."""
-    most = sets_of_layouts(scenario, problem.gpu_model)
-    method = method or ("calendar" if most else "milp")
-    found = plan(problem, method=method, calendars=calendars or most or 2, **scenario.search_limits)
-    planned = Planned(problem, found)
-    faults = verify(found, problem, planned.layout_plan) if found.is_feasible else []
-    require_no_faults(f"plan ({method})", faults)
+) -> PlannedProblem:
+    """Plan a problem within the limits of a scenario, and verify the plan; see :func:`plan_view`.
+
+    Parameters
+    ----------
+    problem : PlanProblem
+        Demand, fleet and prices.
+    scenario : Scenario
+        Limits of the search.
+    method : str, optional
+        Planning method; default: ``"calendar"`` or ``"milp"``, by the scenario.
+    calendars : int, optional
+        Most sets of layouts that take turns.
+    """
+    max_layout_sets = count_layout_sets(scenario, problem.gpu_model)
+    method = method or ("calendar" if max_layout_sets else "milp")
+    plan_found = plan(problem, method=method, calendars=calendars or max_layout_sets or 2, **scenario.search_limits)
+    planned = PlannedProblem(problem, plan_found)
+    violations = verify(plan_found, problem, planned.layout_plan) if plan_found.is_feasible else []
+    require_no_faults(f"plan ({method})", violations)
     return planned
 
 
-def sets_of_layouts(scenario: Scenario, gpu_model: GpuModel) -> int:
-    """Most sets of layouts that take turns; 0 for any number, as on boards that have no layouts."""
+def count_layout_sets(scenario: Scenario, gpu_model: GpuModel) -> int:
+    """Count the sets of layouts that may take turns; 0 for any number, and for GPU models without layouts."""
     if not gpu_model.profiles:
         return 0
     # Where whole nodes are emptied for a change, few sets take turns, so that people know which is in force.
-    few = 3 if DRAINED_UNIT_BY_ACTUATOR.get(scenario.actuator) == "node" else 0
-    return few if scenario.calendars is None else scenario.calendars
+    default_sets = 3 if DRAINED_UNIT_BY_ACTUATOR.get(scenario.actuator) == "node" else 0
+    return default_sets if scenario.calendars is None else scenario.calendars
 
 
-def change_slots(scenario: Scenario, gpu_model: GpuModel, start: datetime) -> tuple[int, ...] | None:
-    """The first slot that begins in each of the scenario's windows; None without windows."""
-    if (windows := open_windows(scenario, gpu_model)) is None:
+def list_change_slots(scenario: Scenario, gpu_model: GpuModel, start: datetime) -> tuple[int, ...] | None:
+    """List the first interval that begins in each change window of the scenario; None without windows."""
+    if (windows := parse_open_windows(scenario, gpu_model)) is None:
         return None
     zone, day = ZoneInfo(scenario.tz), 24 * 60
-    found = []
+    slots = []
     for slot in range(scenario.horizon_intervals):
-        now = (start + timedelta(hours=slot * scenario.interval_hours)).astimezone(zone)
-        minute = now.hour * 60 + now.minute
+        slot_time = (start + timedelta(hours=slot * scenario.interval_hours)).astimezone(zone)
+        minute = slot_time.hour * 60 + slot_time.minute
         # The slot before began ahead of the window, so that this one is the first in it.
-        if any((minute - begin) % day < min(minutes, scenario.interval_hours * 60) for begin, minutes in windows):
-            found.append(slot)
-    if not found:
+        if any((minute - begin) % day < min(length, scenario.interval_hours * 60) for begin, length in windows):
+            slots.append(slot)
+    if not slots:
         expected = f"windows in which an interval of the plan ({scenario.interval_hours:g} h) begins"
         got = f"{scenario.change_windows} in {scenario.tz}, intervals from {start:%H:%M} UTC on"
         todo = "Move the windows, or shorten interval_hours."
         raise ScenarioError("scenario: change_windows", expected, got, todo)
-    return tuple(found)
+    return tuple(slots)
 
 
 @stage
-def planned_calendar(scenario: Scenario) -> Planned:
-    """Layouts over time for the right-sized demand of the forecast."""
+def plan_study_layouts(scenario: Scenario) -> PlannedProblem:
+    """Plan the layouts for the rightsized demand forecast of a study."""
     return plan_view(scenario, "rightsized")
 
 
-def with_room_for_gangs(demand: np.ndarray, profiles: Sequence[str], gang: int) -> np.ndarray:
-    """Raise the demand for whole GPUs, where it is lower, to what the largest job asks for at once.
+def raise_demand_to_gang(demand: np.ndarray, profiles: Sequence[str], largest_gang_gpus: int) -> np.ndarray:
+    """Raise the demand for full GPUs to the GPUs of the largest job, where it is lower.
 
-    A mean of a few GPUs per hour would never let a job of sixteen start.
+    With a mean demand of a few GPUs a job of sixteen GPUs would never start.
+
+    Parameters
+    ----------
+    demand : array of float, shape (n_tenants, n_profiles, n_intervals)
+        Mean concurrent instances.
+    profiles : sequence of str
+        Names of the MIG profiles.
+    largest_gang_gpus : int
+        GPUs of the largest job.
 
     Examples
     --------
-    >>> with_room_for_gangs(np.array([[[1.0, 9.0]]]), ["gpu"], 4).tolist()
+    >>> raise_demand_to_gang(np.array([[[1.0, 9.0]]]), ["gpu"], 4).tolist()
     [[[4.0, 9.0]]]
     """
-    if gang == 0 or WHOLE_GPU not in profiles:
+    if largest_gang_gpus == 0 or WHOLE_GPU not in profiles:
         return demand
     demand = demand.copy()
-    whole = demand[:, list(profiles).index(WHOLE_GPU), :]
-    total = whole.sum(axis=0)
-    share = np.divide(whole, total, out=np.full_like(whole, 1 / len(whole)), where=total > 0)
-    whole += share * np.maximum(gang - total, 0.0)
+    full_demand = demand[:, list(profiles).index(WHOLE_GPU), :]
+    total = full_demand.sum(axis=0)
+    share = np.divide(full_demand, total, out=np.full_like(full_demand, 1 / len(full_demand)), where=total > 0)
+    full_demand += share * np.maximum(largest_gang_gpus - total, 0.0)
     return demand
 
 
-def _tiers(jobs: pl.DataFrame, tenants: list[str]) -> list[str]:
-    """Tier in which a tenant holds most GPU-hours; ``standard`` where the source names none of ours."""
-    named = jobs.filter(pl.col("tier").is_in(("guaranteed", "standard", "best_effort")))
-    held = named.group_by("tenant", "tier").agg(gpu_s=(pl.col("gpus") * pl.col("run_s")).sum())
-    held = held.sort("gpu_s", "tier", descending=[True, False])
-    held = held.unique("tenant", keep="first", maintain_order=True)
-    known = dict(held.select("tenant", "tier").iter_rows())
-    return [known.get(tenant, "standard") for tenant in tenants]
+def _find_tenant_tiers(jobs: pl.DataFrame, tenants: list[str]) -> list[str]:
+    """Find the tier with most GPU-hours of each tenant; ``standard`` if the source names none."""
+    tiered_jobs = jobs.filter(pl.col("tier").is_in(("guaranteed", "standard", "best_effort")))
+    tier_use = tiered_jobs.group_by("tenant", "tier").agg(gpu_s=(pl.col("gpus") * pl.col("run_s")).sum())
+    tier_use = tier_use.sort("gpu_s", "tier", descending=[True, False])
+    tier_use = tier_use.unique("tenant", keep="first", maintain_order=True)
+    tier_by_tenant = dict(tier_use.select("tenant", "tier").iter_rows())
+    return [tier_by_tenant.get(tenant, "standard") for tenant in tenants]
 
 
 FEW_CHANGES, UNRESTRICTED = "few_changes", "unrestricted"
-"""Few sets of layouts take turns; any number of them."""
+"""Names of the plans: few sets of layouts take turns, or any number of them."""
 
 
 @dataclass(frozen=True)
-class Played:
-    """A plan on weeks that are drawn, its changes made as the actuator makes them; means of the weeks [GPU h].
+class SimulatedPlan:
+    """A plan simulated on resampled weeks, with changes made by the actuator; means of the weeks.
 
-    - ``cost``: GPUs on and parked, and what jobs waited for, each at its price in the plan.
-    - ``gpu_hours``: Of GPUs that are on.
-    - ``waited_gpu_hours``: Of jobs between submission and start.
-    - ``weeks``: That were played.
+    - ``cost``: GPUs provisioned, idle GPUs and waiting jobs, each at its price in the plan [GPU h].
+    - ``gpu_hours``: GPU-hours provisioned [GPU h].
+    - ``waited_gpu_hours``: GPU-hours of jobs between submission and start [GPU h].
+    - ``weeks``: Simulated weeks.
     """
 
     cost: float
@@ -238,13 +283,13 @@ class Played:
 class PlanChoice:
     """One of the plans to choose from.
 
-    - ``name``, ``method``: :data:`FEW_CHANGES` or :data:`UNRESTRICTED`, and the method that finds it.
-    - ``taken``: Whether it is the one that is handed over.
-    - ``objective``, ``bound``, ``gap``, ``unmet_gpu_hours``: As of the plan [GPU h].
-    - ``changes``, ``departures``, ``reboots``: As of the plan: GPUs that are cut, that leave a layout, and reboots.
-    - ``change_times``, ``files``: Times at which something is cut anew, and files to apply, one for all times that do
-      the same; None where nodes have no names.
-    - ``played``: None where there are no jobs to play.
+    - ``name``, ``method``: :data:`FEW_CHANGES` or :data:`UNRESTRICTED`, and the planning method.
+    - ``taken``: Whether it is the plan that is exported.
+    - ``objective``, ``bound``, ``gap``, ``unmet_gpu_hours``: Figures of the plan [GPU h].
+    - ``changes``, ``departures``, ``reboots``: GPUs that are repartitioned, that leave a layout, and reboots.
+    - ``change_times``, ``files``: Times with a change of layout, and files to apply, one for all times that do the
+      same; None if nodes have no names.
+    - ``played``: The plan simulated on resampled weeks; None without jobs.
     """
 
     name: str
@@ -259,29 +304,41 @@ class PlanChoice:
     reboots: int
     change_times: int | None
     files: int | None
-    played: Played | None = None
+    played: SimulatedPlan | None = None
 
     @classmethod
-    def of(cls, name: str, method: str, planned: Planned, played: Played | None = None) -> PlanChoice:
-        """A plan that was found; the calm one is taken where both are made."""
+    def from_plan(
+        cls, name: str, method: str, planned: PlannedProblem, simulated: SimulatedPlan | None = None
+    ) -> PlanChoice:
+        """Make a choice from a plan that was found.
+
+        Parameters
+        ----------
+        name, method : str
+            :data:`FEW_CHANGES` or :data:`UNRESTRICTED`, and the planning method.
+        planned : PlannedProblem
+            The plan and its problem.
+        simulated : SimulatedPlan, optional
+            The plan simulated on resampled weeks.
+        """
         plan, problem = planned.plan.require(), planned.problem
         assert plan.objective is not None
         assert plan.bound is not None
         assert plan.gap is not None
-        times = files = None
+        change_times = n_files = None
         if problem.nodes is not None and problem.gpu_model.profiles:
             frame = check_layout_plan(planned.layout_plan, problem.gpu_model)
             changes = list_layout_changes(frame, initial=node_states_of_table(initial_gpu_layouts(plan, problem)))
-            times, files = len({time for one in changes for time in one.times}), len(changes)
-        found = cls(
+            change_times, n_files = len({time for change in changes for time in change.times}), len(changes)
+        choice = cls(
             name, method, name == FEW_CHANGES, plan.objective, plan.bound, plan.gap, plan.unmet_gpu_hours, plan.changes,
-            plan.departures, plan.reboots, times, files, played,
+            plan.departures, plan.reboots, change_times, n_files, simulated,
         )  # fmt: skip
-        return round_record(found, DECIMALS)
+        return round_record(choice, RECORD_DECIMALS)
 
     @property
-    def words(self) -> str:
-        """The plan in one sentence without its article and its end."""
+    def description(self) -> str:
+        """The plan and its cost, as the middle of a sentence."""
         text = f"{self.name} plan costs {self.objective:,.5g}"
         if self.played is not None:
             text += f" GPU-hours, and {self.played.cost:,.5g} in simulation"
@@ -291,10 +348,21 @@ class PlanChoice:
         return f"{text}, with {cut}"
 
 
-def choices(planned: Planned, free: Planned, method: str, scenario: Scenario | None = None) -> tuple[PlanChoice, ...]:
-    """The calm plan and the free one beside it, played where there is a scenario.
+def compare_plan_choices(
+    planned: PlannedProblem, planned_free: PlannedProblem, method: str, scenario: Scenario | None = None
+) -> tuple[PlanChoice, ...]:
+    """Compare the plan with few changes and the unrestricted plan, simulated if a scenario is given.
 
-    A calm plan that costs no more than the free one that was found is free enough: both are then the same.
+    If the plan with few changes costs no more than the unrestricted one, both are that plan.
+
+    Parameters
+    ----------
+    planned, planned_free : PlannedProblem
+        The plan with few changes, and the unrestricted plan.
+    method : str
+        Planning method of the unrestricted plan.
+    scenario : Scenario, optional
+        Jobs to simulate both plans on.
 
     Examples
     --------
@@ -305,90 +373,94 @@ def choices(planned: Planned, free: Planned, method: str, scenario: Scenario | N
     ...     "A100-40GB", 2, 2, datetime(2026, 11, 2, tzinfo=UTC), 1, ["ads"], ["7g.40gb"], [[[1, 2, 0]]],
     ...     change_gpu_hours=0.1,
     ... )
-    >>> calm = Planned(problem, plan(problem, method="calendar", calendars=1))
-    >>> for one in choices(calm, Planned(problem, plan(problem)), "auto"):
+    >>> calm = PlannedProblem(problem, plan(problem, method="calendar", calendars=1))
+    >>> for one in compare_plan_choices(calm, PlannedProblem(problem, plan(problem)), "auto"):
     ...     print(one.name, one.method, one.objective, one.unmet_gpu_hours, one.played)
     few_changes calendar 6.0 0.0 None
     unrestricted auto 3.1 0.0 None
     """
-    calm_price, free_price = (one.plan.require().objective or 0.0 for one in (planned, free))
-    if calm_price <= free_price:
-        free = planned
-    calm_played = None if scenario is None else play(scenario, planned)
-    free_played = calm_played if free is planned or scenario is None else play(scenario, free)
-    calm = PlanChoice.of(FEW_CHANGES, "calendar", planned, calm_played)
-    return calm, PlanChoice.of(UNRESTRICTED, method, free, free_played)
+    few_cost, free_cost = (planned.plan.require().objective or 0.0 for planned in (planned, planned_free))
+    if few_cost <= free_cost:
+        planned_free = planned
+    few_run = None if scenario is None else simulate_plan(scenario, planned)
+    free_run = few_run if planned_free is planned or scenario is None else simulate_plan(scenario, planned_free)
+    few_changes = PlanChoice.from_plan(FEW_CHANGES, "calendar", planned, few_run)
+    return few_changes, PlanChoice.from_plan(UNRESTRICTED, method, planned_free, free_run)
 
 
-def play(scenario: Scenario, planned: Planned) -> Played:
-    """What comes of a plan on drawn weeks: nodes are kept free for changes, and waiting has a price."""
+def simulate_plan(scenario: Scenario, planned: PlannedProblem) -> SimulatedPlan:
+    """Simulate a plan on resampled weeks: nodes are drained for changes, and waiting has a price."""
     problem = planned.problem
     until_s = problem.n_slots * problem.interval_hours * SECONDS_PER_HOUR
     parked_price = 0.0 if problem.prices is None else problem.prices.parked_price
-    installed = problem.gpus * problem.n_slots * problem.interval_hours
-    weeks = []
-    for week in played_weeks(scenario, planned.layout_plan, problem):
-        on, requests = week.gpu_hours_on(until_s), week.requests
+    installed_hours = problem.gpus * problem.n_slots * problem.interval_hours
+    week_results = []
+    for week in simulate_weeks(scenario, planned.layout_plan, problem):
+        on_hours, requests = week.count_gpu_hours_on(until_s), week.requests
         gpus = week.fleet.weights[requests.profile] * requests.total
-        waited = float(gpus @ np.maximum(_waits_s(week, until_s), 0.0)) / SECONDS_PER_HOUR
-        cost = problem.on_price * on + parked_price * (installed - on) + DEFAULT_UNMET_DEMAND_PRICE * waited
-        weeks.append((cost, on, waited))
-    cost, on, waited = np.mean(weeks, axis=0).tolist()
-    return Played(cost, on, waited, len(weeks))
+        waited_hours = float(gpus @ np.maximum(_request_waits_s(week, until_s), 0.0)) / SECONDS_PER_HOUR
+        cost = (
+            problem.on_price * on_hours
+            + parked_price * (installed_hours - on_hours)
+            + DEFAULT_UNMET_DEMAND_PRICE * waited_hours
+        )
+        week_results.append((cost, on_hours, waited_hours))
+    cost, on_hours, waited_hours = np.mean(week_results, axis=0).tolist()
+    return SimulatedPlan(cost, on_hours, waited_hours, len(week_results))
 
 
-def _waits_s(week: RehearsedWeek, until_s: float) -> np.ndarray:
-    """How long each request of a week waits, until it starts or until an instant [s]."""
+def _request_waits_s(week: RehearsedWeek, until_s: float) -> np.ndarray:
+    """Compute the wait of each request of a week until it starts, or until an instant [s]."""
     return np.minimum(np.nan_to_num(week.outcome.start_s, nan=until_s), until_s) - week.requests.ready_s
 
 
-def few_changes_and_unrestricted(scenario: Scenario, planned: Planned) -> tuple[PlanChoice, ...]:
-    """The calm plan of a scenario and the free one; nothing beside a plan that is free already, or was not found."""
+def compare_with_unrestricted(scenario: Scenario, planned: PlannedProblem) -> tuple[PlanChoice, ...]:
+    """Compare the plan of a scenario with an unrestricted one; empty if it is unrestricted already or was not found."""
     if planned.plan.method != "calendar" or not planned.plan.is_feasible:
         return ()
-    free = planned_for(planned.problem, scenario, "milp")
-    return choices(planned, free, "milp", scenario) if free.plan.is_feasible else ()
+    planned_free = plan_problem_for(planned.problem, scenario, "milp")
+    return compare_plan_choices(planned, planned_free, "milp", scenario) if planned_free.plan.is_feasible else ()
 
 
 @stage
 def plan_choices(scenario: Scenario) -> tuple[PlanChoice, ...]:
-    """The plan of a study, with the free one beside it; see :func:`few_changes_and_unrestricted`."""
-    return few_changes_and_unrestricted(scenario, planned_calendar(scenario))
+    """Return the plan of a study and the unrestricted one; see :func:`compare_with_unrestricted`."""
+    return compare_with_unrestricted(scenario, plan_study_layouts(scenario))
 
 
-def choice_table(found: Sequence[PlanChoice]) -> pl.DataFrame:
-    """A row for each plan, what was played in columns of its own; what nothing is known of is left out."""
+def make_choice_table(plan_choices: Sequence[PlanChoice]) -> pl.DataFrame:
+    """Make a table with a row for each plan, simulated figures in columns of their own, without unknown figures."""
     rows = []
-    for one in found:
-        row = {"plan": one.name, **vars(one)}
-        if one.played is not None:
-            row |= {f"played_{name}": value for name, value in vars(one.played).items()}
+    for choice in plan_choices:
+        row = {"plan": choice.name, **vars(choice)}
+        if choice.played is not None:
+            row |= {f"played_{name}": value for name, value in vars(choice.played).items()}
         left_out = ("name", "taken", "played")
         rows.append({key: value for key, value in row.items() if value is not None and key not in left_out})
     return pl.DataFrame(rows)
 
 
-def choice_sentence(found: Sequence[PlanChoice]) -> str:
-    """What is taken, what the other plan would cost, and how to take that."""
-    calm, free = found
-    if free.objective >= calm.objective:
-        return f"The {calm.words}: no plan with more changes costs less."
-    text = f"The {calm.words}; the {free.words}: --method {free.method} takes it."
-    if calm.played is None:
+def format_plan_choice(plan_choices: Sequence[PlanChoice]) -> str:
+    """Format which plan is exported, what the other plan costs, and how to choose it."""
+    few_changes, unrestricted = plan_choices
+    if unrestricted.objective >= few_changes.objective:
+        return f"The {few_changes.description}: no plan with more changes costs less."
+    text = f"The {few_changes.description}; the {unrestricted.description}: --method {unrestricted.method} takes it."
+    if few_changes.played is None:
         return text
     return (
-        f"{text} The simulation covers {count_text(calm.played.weeks, 'drawn week')}, with waiting at the price of "
-        "unmet demand and nodes drained for changes by the actuator."
+        f"{text} The simulation covers {count_text(few_changes.played.weeks, 'drawn week')}, with waiting at the price "
+        "of unmet demand and nodes drained for changes by the actuator."
     )
 
 
 @dataclass(frozen=True)
-class OverFixed:
+class FixedLayoutComparison:
     """A schedule of layouts against the best fixed layout.
 
-    - ``gpu_hours_saved_per_week``: GPU-hours that it provisions less.
-    - ``added_p95_minutes``: The largest rise of the p95 queue wait over job sizes.
-    - ``weeks``: Drawn weeks on which both were replayed.
+    - ``gpu_hours_saved_per_week``: Provisioned GPU-hours that the schedule saves.
+    - ``added_p95_minutes``: Largest rise of the p95 queue wait over job sizes [min].
+    - ``weeks``: Resampled weeks on which both were simulated.
     """
 
     gpu_hours_saved_per_week: float
@@ -396,166 +468,169 @@ class OverFixed:
     weeks: int
 
     @property
-    def sentence(self) -> str:
-        """The comparison in words.
+    def comparison_text(self) -> str:
+        """The comparison in one sentence.
 
         Examples
         --------
-        >>> OverFixed(120.0, 4.0, 8).sentence
+        >>> FixedLayoutComparison(120.0, 4.0, 8).comparison_text
         'Over the best fixed layout the schedule frees 120 GPU-hours a week, and adds 4 min to the p95 queue wait.'
         """
-        saved, added = self.gpu_hours_saved_per_week, self.added_p95_minutes
-        hours = f"{'frees' if saved >= 0 else 'takes'} {abs(saved):,.0f} GPU-hours a week"
+        saved_hours, added = self.gpu_hours_saved_per_week, self.added_p95_minutes
+        hours = f"{'frees' if saved_hours >= 0 else 'takes'} {abs(saved_hours):,.0f} GPU-hours a week"
         wait = f"{'adds' if added >= 0 else 'takes'} {abs(added):,.0f} min {'to' if added >= 0 else 'off'} the p95"
         return f"Over the best fixed layout the schedule {hours}, and {wait} queue wait."
 
 
-def compare_with_fixed(schedule: Iterable[RehearsedWeek], fixed: Iterable[RehearsedWeek], until_s: float) -> OverFixed:
-    """Compare replays of a schedule with replays of a fixed layout on the same weeks.
+def compare_with_fixed(
+    schedule: Iterable[RehearsedWeek], fixed: Iterable[RehearsedWeek], until_s: float
+) -> FixedLayoutComparison:
+    """Compare simulations of a schedule and of a fixed layout on the same weeks.
 
     Parameters
     ----------
     schedule, fixed : iterable of RehearsedWeek
-        One for each week.
+        Simulated weeks of the schedule, and of the fixed layout.
     until_s : float
-        End of a week, at which a job that has not started waits no longer [s].
+        End of a week; the wait of jobs that have not started ends there. [s]
     """
-    weeks, fixed_weeks = ([_week(one, until_s) for one in some] for some in (schedule, fixed))
-    hours, fixed_hours = (np.mean([one for one, _ in some]) for some in (weeks, fixed_weeks))
+    weeks, static = ([_summarize_week(week, until_s) for week in replays] for replays in (schedule, fixed))
+    hours, fixed_hours = (np.mean([week for week, _ in replays]) for replays in (weeks, static))
     wait_s = [
-        pl.concat([waits for _, waits in some]).group_by("size").agg(pl.col("wait_s").median())
-        for some in (weeks, fixed_weeks)
+        pl.concat([waits for _, waits in replays]).group_by("size").agg(pl.col("wait_s").median())
+        for replays in (weeks, static)
     ]
     added = wait_s[0].join(wait_s[1], on="size", suffix="_fixed")
     added_s = added.select((pl.col("wait_s") - pl.col("wait_s_fixed")).max()).item() or 0.0
     saved = HOURS_PER_WEEK * SECONDS_PER_HOUR / until_s * float(fixed_hours - hours)
-    return round_record(OverFixed(saved, added_s / SECONDS_PER_MINUTE, len(weeks)), DECIMALS)
+    return round_record(FixedLayoutComparison(saved, added_s / SECONDS_PER_MINUTE, len(weeks)), RECORD_DECIMALS)
 
 
-def _week(week: RehearsedWeek, until_s: float) -> tuple[float, pl.DataFrame]:
-    """GPU-hours provisioned, and the p95 queue wait of each job size [s]."""
-    asked = week.requests
-    names = np.array(week.fleet.profiles)[asked.profile]
+def _summarize_week(week: RehearsedWeek, until_s: float) -> tuple[float, pl.DataFrame]:
+    """Return the GPU-hours provisioned in a week, and the p95 queue wait of each job size [s]."""
+    requests = week.requests
+    names = np.array(week.fleet.profiles)[requests.profile]
     # On full GPUs, jobs up to these numbers of GPUs are of the same size.
-    size = np.where(asked.profile == 0, np.searchsorted((1, 4, 8), asked.total).astype(str), names)
-    waits = pl.DataFrame({"size": size, "submit_s": asked.ready_s, "wait_s": _waits_s(week, until_s)})
-    judged = waits.filter(pl.col("submit_s").is_between(0.0, until_s))
-    p95 = judged.group_by("size").agg(pl.col("wait_s").quantile(0.95, "higher"))
-    return week.gpu_hours_on(until_s), p95
+    size = np.where(requests.profile == 0, np.searchsorted((1, 4, 8), requests.total).astype(str), names)
+    waits = pl.DataFrame({"size": size, "submit_s": requests.ready_s, "wait_s": _request_waits_s(week, until_s)})
+    submitted = waits.filter(pl.col("submit_s").is_between(0.0, until_s))
+    p95 = submitted.group_by("size").agg(pl.col("wait_s").quantile(0.95, "higher"))
+    return week.count_gpu_hours_on(until_s), p95
 
 
-def over_fixed(scenario: Scenario, planned: Planned) -> OverFixed | None:
-    """Replay a plan and the best layout that never changes; None where either is not found."""
-    fixed = planned_for(planned.problem, scenario, "static") if planned.plan.is_feasible else planned
-    if not fixed.plan.is_feasible:
+def compare_plan_with_fixed(scenario: Scenario, planned: PlannedProblem) -> FixedLayoutComparison | None:
+    """Simulate a plan and the best fixed layout on the same weeks; None if either plan is not found."""
+    planned_fixed = plan_problem_for(planned.problem, scenario, "static") if planned.plan.is_feasible else planned
+    if not planned_fixed.plan.is_feasible:
         return None
     problem = planned.problem
-    schedule, static = (played_weeks(scenario, one.layout_plan, problem) for one in (planned, fixed))
+    schedule, static = (simulate_weeks(scenario, item.layout_plan, problem) for item in (planned, planned_fixed))
     return compare_with_fixed(schedule, static, problem.n_slots * problem.interval_hours * SECONDS_PER_HOUR)
 
 
 @stage
-def plan_over_fixed(scenario: Scenario) -> OverFixed | None:
-    """The plan of a study against the best fixed layout."""
-    return over_fixed(scenario, planned_calendar(scenario))
+def compare_study_plan_with_fixed(scenario: Scenario) -> FixedLayoutComparison | None:
+    """Compare the plan of a study with the best fixed layout."""
+    return compare_plan_with_fixed(scenario, plan_study_layouts(scenario))
 
 
 @dataclass(frozen=True, eq=False)
 class RobustPlans:
-    """Plans for several demands, and what each costs over sample paths.
+    """Plans for several demands, and the cost of each over sample paths.
 
-    - ``plans``: By name: ``mean``, ``q50``, ``q90``.
-    - ``table``: One row for each, cheapest first: ``plan``; ``gpu_hours`` of GPUs on; ``mean_cost`` over the paths,
-      where unmet demand waits and is paid for in every slot until it is met; ``cvar_cost``, the mean of the dearest
-      tenth.
-    - ``n_paths``: Sample paths that all are weighed over.
+    - ``plans``: Plans by name: ``mean``, ``q50``, ``q90``.
+    - ``table``: One row for each plan, cheapest first: ``plan``; ``gpu_hours`` provisioned; ``mean_cost`` over the
+      paths, where unmet demand waits and has a price in each interval until it is met; ``cvar_cost``, the mean of the
+      costliest tenth.
+    - ``n_paths``: Number of sample paths.
     """
 
-    plans: Mapping[str, Planned]
+    plans: Mapping[str, PlannedProblem]
     table: pl.DataFrame
     n_paths: int
 
     @property
-    def preferred(self) -> str:
-        """Name of the plan of least mean cost."""
+    def preferred_plan(self) -> str:
+        """Name of the plan with the lowest mean cost."""
         return str(self.table["plan"][0])
 
     @property
-    def sentence(self) -> str:
-        """Which plan to prefer, and why."""
-        best = self.table.row(0, named=True)
-        rest = self.table[1:].iter_rows(named=True)
-        others = ", ".join(f"{row['plan']} {row['mean_cost']:,.0f} ({row['cvar_cost']:,.0f})" for row in rest)
+    def preference_text(self) -> str:
+        """The preferred plan and the costs of all, in one sentence."""
+        best_row = self.table.row(0, named=True)
+        other_rows = self.table[1:].iter_rows(named=True)
+        listed = ", ".join(f"{row['plan']} {row['mean_cost']:,.0f} ({row['cvar_cost']:,.0f})" for row in other_rows)
         return (
-            f"Choose the plan for {best['plan']}: its mean cost over {self.n_paths} paths is {best['mean_cost']:,.0f} "
-            f"GPU-hours, its CVaR (10 %) {best['cvar_cost']:,.0f}; the others: {others}."
+            f"Choose the plan for {best_row['plan']}: its mean cost over {self.n_paths} paths is "
+            f"{best_row['mean_cost']:,.0f} GPU-hours, its CVaR (10 %) {best_row['cvar_cost']:,.0f}; the "
+            f"others: {listed}."
         )
 
     def to_dict(self) -> dict[str, object]:
-        """For JSON."""
-        return {"preferred": self.preferred, "sentence": self.sentence, "plans": self.table.to_dicts()}
+        """Return plain values for JSON."""
+        return {"preferred": self.preferred_plan, "sentence": self.preference_text, "plans": self.table.to_dicts()}
 
 
 def weigh_plans_over_paths(scenario: Scenario, method: str | None = None) -> RobustPlans:
-    """Plan right-sized demand for its mean and two quantiles, and weigh each plan over all sample paths of it.
+    """Plan the rightsized demand for its mean and two quantiles, and cost each plan over all sample paths.
 
-    The mean is that of the paths; quantiles are those of the forecast, as a plan without paths covers one of them.
+    The mean is that of the paths; the quantiles are those of the forecast.
     """
-    problem = plan_problem(scenario, "rightsized")
-    gang = largest_gang(scenario)
-    drawn = demand_paths(scenario, problem.tenants, problem.profiles) * scenario.arrival_scale
-    paths = np.stack([with_room_for_gangs(path, problem.profiles, gang) for path in drawn])
+    problem = make_plan_problem(scenario, "rightsized")
+    gang_gpus = largest_gang(scenario)
+    sampled_demand = demand_paths(scenario, problem.tenants, problem.profiles) * scenario.arrival_scale
+    paths = np.stack([raise_demand_to_gang(path, problem.profiles, gang_gpus) for path in sampled_demand])
     problems = {"mean": replace(problem, demand=paths.mean(axis=0))}
     for name, level in (("q50", 0.5), ("q90", 0.9)):
-        problems[name] = plan_problem(scenario.but(quantile=level), "rightsized")
-    plans = {name: planned_for(one, scenario, method) for name, one in problems.items()}
-    for one in plans.values():
-        one.plan.require()
+        problems[name] = make_plan_problem(scenario.but(quantile=level), "rightsized")
+    plans = {name: plan_problem_for(planned, scenario, method) for name, planned in problems.items()}
+    for planned in plans.values():
+        planned.plan.require()
 
-    costs = realised_costs(problem, [one.plan for one in plans.values()], paths.sum(axis=1), carry_over=True)
+    costs = realised_costs(problem, [planned.plan for planned in plans.values()], paths.sum(axis=1), carry_over=True)
     # The conditional value at risk (CVaR) is the mean cost of the dearest tenth of the paths.
-    dearest = np.sort(costs, axis=1)[:, -max(1, round(0.1 * len(paths))) :]
-    hours = [one.plan.gpu_hours_on for one in plans.values()]
-    columns = {"mean_cost": costs.mean(axis=1), "cvar_cost": dearest.mean(axis=1)}
-    table = pl.DataFrame({"plan": list(plans), "gpu_hours": hours, **columns})
+    costliest = np.sort(costs, axis=1)[:, -max(1, round(0.1 * len(paths))) :]
+    gpu_hours_on = [planned.plan.gpu_hours_on for planned in plans.values()]
+    columns = {"mean_cost": costs.mean(axis=1), "cvar_cost": costliest.mean(axis=1)}
+    table = pl.DataFrame({"plan": list(plans), "gpu_hours": gpu_hours_on, **columns})
     return RobustPlans(plans, table.sort("mean_cost", maintain_order=True), len(paths))
 
 
 @stage
-def weeks(scenario: Scenario) -> pl.DataFrame:
-    """Week by week: what each view of the small jobs wants, and the fewest GPUs that serve it.
+def table_weekly_fewest_gpus(scenario: Scenario) -> pl.DataFrame:
+    """Make a table of the weekly demand of small jobs in each view, and of the fewest GPUs that serve it.
 
-    Small jobs are those that ask for at most one GPU. The figures cover the 95 % quantile of the hours of each
-    week, by the integer optimum of a single slot; ``whole`` gives every such job a GPU of its own.
+    Small jobs request at most one GPU. The figures cover the 95 % quantile of the hours of each week, by the integer
+    optimum of a single interval; ``whole`` gives each such job a GPU of its own.
     """
-    known = history(scenario)
-    small = {view: known.views[view].filter(pl.col("gpus") <= 1) for view in REQUEST_VIEWS}
-    start, end = begin_of(known.trace), known.plan_start
+    job_history = history(scenario)
+    small_jobs = {view: job_history.views[view].filter(pl.col("gpus") <= 1) for view in REQUEST_VIEWS}
+    start, end = begin_of(job_history.trace), job_history.plan_start
     start = start.replace(minute=0, second=0, microsecond=0)
-    demand = {view: demand_series(jobs, start=start, end=end, clock="wanted") for view, jobs in small.items()}
+    demand = {view: demand_series(jobs, start=start, end=end, clock="wanted") for view, jobs in small_jobs.items()}
     if demand["whole"].is_empty():
         return pl.DataFrame()
-    summed = {view: weekly_demand(series, quantile=WEEKLY_PEAK_QUANTILE) for view, series in demand.items()}
+    by_view = {view: weekly_demand(series, quantile=WEEKLY_PEAK_QUANTILE) for view, series in demand.items()}
     rows = []
-    for week, slots in summed["whole"].select("week", "slots").unique(maintain_order=True).iter_rows():
-        fewest = {view: _fewest_gpus(scenario, known, one.filter(week=week)) for view, one in summed.items()}
-        whole = summed["whole"].filter(week=week)
+    for week, slots in by_view["whole"].select("week", "slots").unique(maintain_order=True).iter_rows():
+        fewest = {view: _fewest_gpus(scenario, job_history, needs.filter(week=week)) for view, needs in by_view.items()}
+        whole = by_view["whole"].filter(week=week)
         row = {"week": week.date(), "hours": slots, "mean_gpus_whole": float(whole["mean"].sum())}
         row |= {f"gpus_{view}": fewest[view][0] for view in ("whole", "requested", "rightsized")}
         rows.append(row | {"layouts_rightsized": fewest["rightsized"][1]})
     return pl.DataFrame(rows)
 
 
-def _fewest_gpus(scenario: Scenario, known: History, wanted: pl.DataFrame) -> tuple[int, str]:
-    """Fewest GPUs for one demand vector, and their layouts in words."""
-    wanted = wanted.filter(pl.col("quantile") > 0)
-    if wanted.is_empty():
+def _fewest_gpus(scenario: Scenario, job_history: History, needs: pl.DataFrame) -> tuple[int, str]:
+    """Find the fewest GPUs for one demand of each profile, and format their layouts."""
+    needs = needs.filter(pl.col("quantile") > 0)
+    if needs.is_empty():
         return 0, "-"
-    ceiling = int(wanted["quantile"].ceil().sum())
+    ceiling = int(needs["quantile"].ceil().sum())
     problem = PlanProblem(
-        known.fleet.gpu_model, ceiling, known.fleet.node_size, wanted["week"][0], HOURS_PER_WEEK, ["all"],
-        wanted["profile"].to_list(), wanted["quantile"].to_numpy().reshape(1, -1, 1), unmet_price=1e4,
+        job_history.fleet.gpu_model, ceiling, job_history.fleet.node_size, needs["week"][0], HOURS_PER_WEEK, ["all"],
+        needs["profile"].to_list(), needs["quantile"].to_numpy().reshape(1, -1, 1), unmet_price=1e4,
     )  # fmt: skip
-    found = plan(problem, **scenario.but(gap_target=0.0).search_limits).require()
-    counts = zip(found.layouts, found.counts[0], strict=True)
-    return int(found.counts[0].sum()), "; ".join(f"{count} x {text}" for text, count in counts if count)
+    plan_found = plan(problem, **scenario.but(gap_target=0.0).search_limits).require()
+    counts = zip(plan_found.layouts, plan_found.counts[0], strict=True)
+    return int(plan_found.counts[0].sum()), "; ".join(f"{count} x {text}" for text, count in counts if count)

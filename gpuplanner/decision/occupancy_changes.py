@@ -1,4 +1,4 @@
-"""Free GPUs of nodes over time, from observed starts and ends."""
+"""Free GPUs of nodes over time, from observed starts and ends of jobs."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from gpuplanner.core.execution import compile_entry, compile_helper
 from gpuplanner.simulator.simulated_fleet import NodeRequests
 from gpuplanner.simulator.simulation_state import Floats, Ints
 
-SHORTEST_LATENCY_S, LONGEST_LATENCY_S = 60.0, 300.0
-"""Least and most time that a scheduler is taken to need from an end to the next start."""
-WAITED_S = 60.0
-"""A job that waited longer was in the queue when the GPUs that it got became free."""
+MIN_LATENCY_S, MAX_LATENCY_S = 60.0, 300.0
+"""Shortest and longest handover of a scheduler from an end to the next start [s]."""
+MIN_QUEUED_S = 60.0
+"""Shortest wait of a job that was in the queue when its GPUs became free [s]."""
 
-ClosedSpell: TypeAlias = tuple[float, float, int, float]
-"""Begin and end of a spell out of service [s], the node, and how many of its GPUs; infinite: all of the node."""
+OutOfServiceSpell: TypeAlias = tuple[float, float, int, float]
+"""Begin and end of a period out of service [s], the node, and how many of its GPUs; infinity: the whole node."""
 
 
 class OccupancyChanges(NamedTuple):
-    """Changes of free GPUs and instances, in order of time; of one instant, what is released comes first.
+    """Changes of free GPUs and instances in order of time; at the same instant releases are first.
 
     Attributes
     ----------
     time_s : array of float, shape (n_changes,)
-        When [s].
+        Time of each change. [s]
     node, profile : array of int, shape (n_changes,)
-        Where, and of which profile.
+        Number of the node, and of the MIG profile.
     change : array of int, shape (n_changes,)
-        GPUs or instances that become free; negative where they are taken.
+        GPUs or instances that become free; negative if they are allocated.
     capacity : array of int, shape (n_nodes, n_profiles)
-        What each node has.
+        GPUs or instances of each node.
     """
 
     time_s: Floats
@@ -45,10 +45,10 @@ class OccupancyChanges(NamedTuple):
 
 @dataclass(frozen=True)
 class Handover:
-    """How long the scheduler takes from an end on a node to the next start there.
+    """Time that the scheduler takes from an end on a node to the next start there.
 
-    - ``latency_s``: 95th percentile, from 60 to 300 s: what fits for no longer was not kept by anything else.
-    - ``median_s``: What each run is lengthened by in a simulation.
+    - ``latency_s``: 95th percentile, from 60 to 300 s; GPUs that are free for longer were not in handover.
+    - ``median_s``: Median; each run is longer by it in a simulation.
     """
 
     latency_s: float
@@ -61,22 +61,23 @@ def observe_occupancy(
     end_s: Floats,
     nodes: Sequence[Sequence[int] | None],
     capacity: Ints,
-    closed: Sequence[ClosedSpell] = (),
+    closed: Sequence[OutOfServiceSpell] = (),
 ) -> OccupancyChanges:
-    """List what jobs took and released, and what was out of service.
+    """List what jobs were allocated and released, and what was out of service.
 
     Parameters
     ----------
     requests : NodeRequests
-        What jobs held.
+        Requests of the jobs.
     start_s, end_s : array of float, shape (n_requests,)
-        When each started and ended [s]; NaN where it was not observed.
+        Observed start and end of each job [s]; NaN if not observed.
     nodes : sequence
-        Numbers of the nodes of each; None where the record does not name them: the fullest with room are taken.
+        Numbers of the nodes of each job; None if the record does not name them: the fullest nodes with capacity are
+        taken.
     capacity : array of int, shape (n_nodes, n_profiles)
-        What each node has.
+        GPUs or instances of each node.
     closed : sequence of (float, float, int, float), optional
-        Begin, end, node and GPUs of what was out of service; infinite: all of the node.
+        Begin, end, node and GPUs of what was out of service; infinity: the whole node.
 
     Examples
     --------
@@ -85,53 +86,53 @@ def observe_occupancy(
     >>> found.time_s.tolist(), found.node.tolist(), found.change.tolist()
     ([0.0, 5.0, 35.0, 60.0], [0, 1, 1, 0], [-4, -2, 2, 4])
     """
-    began = np.flatnonzero(~np.isnan(start_s))
-    rows = began.tolist()
-    places = np.array([max(int(requests.nodes[row]), len(nodes[row] or ())) for row in rows], np.int64)
-    first = np.concatenate([[0], np.cumsum(places)]).astype(np.int64)
-    on_node, amount = np.full(first[-1], -1, np.int64), np.zeros(first[-1], np.int64)
-    rest = requests.on_last_node
+    started = np.flatnonzero(~np.isnan(start_s))
+    rows = started.tolist()
+    node_slots = np.array([max(int(requests.nodes[row]), len(nodes[row] or ())) for row in rows], np.int64)
+    first = np.concatenate([[0], np.cumsum(node_slots)]).astype(np.int64)
+    slot_node, amount = np.full(first[-1], -1, np.int64), np.zeros(first[-1], np.int64)
+    count_on_last_node = requests.on_last_node
     for number, row in enumerate(rows):
-        named, begin = nodes[row] or (), first[number]
-        on_node[begin : begin + len(named)] = named
-        amount[begin : first[number + 1]] = requests.per[row]
-        amount[begin + int(requests.nodes[row]) - 1] = rest[row]
+        named, slot = nodes[row] or (), first[number]
+        slot_node[slot : slot + len(named)] = named
+        amount[slot : first[number + 1]] = requests.per[row]
+        amount[slot + int(requests.nodes[row]) - 1] = count_on_last_node[row]
         # On more nodes than it asked for: as evenly as whole numbers allow.
         if len(named) > requests.nodes[row]:
             total = int(requests.total[row])
-            amount[begin : first[number + 1]] = [(total + k) // len(named) for k in range(len(named))][::-1]
-    end = np.where(np.isnan(end_s), np.inf, np.fmax(end_s, start_s))[began]
-    order = np.argsort(start_s[began], kind="stable")
-    find_nodes(start_s[began], end, requests.profile[began], order, first, on_node, amount, capacity.copy())
-    owner = np.repeat(np.arange(len(began)), places)
-    held = (on_node >= 0) & (amount > 0)
-    owner, node, taken = owner[held], on_node[held], amount[held]
-    over = np.isfinite(end[owner])
-    profile = requests.profile[began][owner]
-    shut = np.array(closed, float).reshape(-1, 4)
-    of_spell = [closed_instances(gpus, capacity[int(node)]) for _, _, node, gpus in closed]
-    closed_count = np.array(of_spell, np.int64).reshape(-1, capacity.shape[1])
-    spell, what = np.nonzero(closed_count)
-    out = closed_count[spell, what]
-    there = shut[spell, 2].astype(np.int64)
-    time = np.concatenate([start_s[began][owner], end[owner][over], shut[spell, 0], shut[spell, 1]])
-    change = np.concatenate([-taken, taken[over], -out, out])
-    place = np.concatenate([node, node[over], there, there])
-    kind = np.concatenate([profile, profile[over], what, what])
+            amount[slot : first[number + 1]] = [(total + k) // len(named) for k in range(len(named))][::-1]
+    end = np.where(np.isnan(end_s), np.inf, np.fmax(end_s, start_s))[started]
+    order = np.argsort(start_s[started], kind="stable")
+    assign_nodes(start_s[started], end, requests.profile[started], order, first, slot_node, amount, capacity.copy())
+    slot_job = np.repeat(np.arange(len(started)), node_slots)
+    is_placed = (slot_node >= 0) & (amount > 0)
+    slot_job, node, amount_taken = slot_job[is_placed], slot_node[is_placed], amount[is_placed]
+    ended = np.isfinite(end[slot_job])
+    profile = requests.profile[started][slot_job]
+    closures = np.array(closed, float).reshape(-1, 4)
+    closed_by_spell = [count_closed_instances(gpus, capacity[int(node)]) for _, _, node, gpus in closed]
+    closed_count = np.array(closed_by_spell, np.int64).reshape(-1, capacity.shape[1])
+    spell, closed_profile = np.nonzero(closed_count)
+    closed_amount = closed_count[spell, closed_profile]
+    closed_node = closures[spell, 2].astype(np.int64)
+    time = np.concatenate([start_s[started][slot_job], end[slot_job][ended], closures[spell, 0], closures[spell, 1]])
+    change = np.concatenate([-amount_taken, amount_taken[ended], -closed_amount, closed_amount])
+    at_node = np.concatenate([node, node[ended], closed_node, closed_node])
+    kind = np.concatenate([profile, profile[ended], closed_profile, closed_profile])
     by_time = np.lexsort((-change, time))
-    return OccupancyChanges(time[by_time], place[by_time], kind[by_time], change[by_time], capacity)
+    return OccupancyChanges(time[by_time], at_node[by_time], kind[by_time], change[by_time], capacity)
 
 
-def closed_instances(gpus: float, capacity: Ints) -> Ints:
-    """GPUs and instances of a node that are out of service, by profile, where so many of its GPUs are.
+def count_closed_instances(gpus: float, capacity: Ints) -> Ints:
+    """Count the GPUs and instances of a node that are out of service, by profile, from its GPUs out of service.
 
-    Infinite: all of the node. Of a number of GPUs nobody knows how they are cut: they are whole ones, as far as the
-    node has such.
+    Infinity: the whole node. How GPUs that are out of service are partitioned is not known: they count as full GPUs, as
+    far as the node has any.
 
     Examples
     --------
-    >>> closed_instances(np.inf, np.array([2, 14])).tolist(), closed_instances(3.0, np.array([2, 14])).tolist()
-    ([2, 14], [2, 0])
+    >>> [count_closed_instances(gpus, np.array([2, 14])).tolist() for gpus in (np.inf, 3.0)]
+    [[2, 14], [2, 0]]
     """
     if np.isinf(gpus):
         return capacity
@@ -141,46 +142,65 @@ def closed_instances(gpus: float, capacity: Ints) -> Ints:
 
 
 @compile_entry
-def find_nodes(
+def assign_nodes(
     start: Floats,
     end: Floats,
     profile: Ints,
-    order: Ints,
+    jobs_by_start: Ints,
     first: Ints,
-    on_node: Ints,
+    slot_node: Ints,
     amount: Ints,
     free: Ints,
 ) -> None:
-    """Put jobs of unknown nodes on the fullest nodes with room, as the others came and went."""
-    released = np.argsort(end)
-    gone, jobs = 0, len(start)
-    for job in order:
-        while gone < jobs and end[released[gone]] <= start[job]:
-            over = released[gone]
-            for place in range(first[over], first[over + 1]):
-                if on_node[place] >= 0 and end[over] > start[over]:
-                    free[on_node[place], profile[over]] += amount[place]
-            gone += 1
-        for place in range(first[job], first[job + 1]):
-            if on_node[place] < 0:
-                on_node[place] = fullest(free[:, profile[job]], amount[place], on_node[first[job] : place])
+    """Assign jobs of unknown nodes to the fullest nodes with capacity, in order of their starts.
+
+    Parameters
+    ----------
+    start, end : array of float, shape (n_jobs,)
+        Start and end of each job. [s]
+    profile : array of int, shape (n_jobs,)
+        Number of the MIG profile.
+    jobs_by_start : array of int, shape (n_jobs,)
+        Jobs in order of their starts.
+    first : array of int, shape (n_jobs + 1,)
+        First entry of each job in the two arrays below.
+    slot_node, amount : array of int, shape (n_entries,)
+        Node, -1 if unknown, and instances of each part of a job; nodes are filled in.
+    free : array of int, shape (n_nodes, n_profiles)
+        Free instances of each node.
+    """
+    jobs_by_end = np.argsort(end)
+    n_released, n_jobs = 0, len(start)
+    for job in jobs_by_start:
+        while n_released < n_jobs and end[jobs_by_end[n_released]] <= start[job]:
+            ended_job = jobs_by_end[n_released]
+            for slot in range(first[ended_job], first[ended_job + 1]):
+                if slot_node[slot] >= 0 and end[ended_job] > start[ended_job]:
+                    free[slot_node[slot], profile[ended_job]] += amount[slot]
+            n_released += 1
+        for slot in range(first[job], first[job + 1]):
+            if slot_node[slot] < 0:
+                slot_node[slot] = find_fullest_node(free[:, profile[job]], amount[slot], slot_node[first[job] : slot])
             # A job that ends as it starts is passed by above before it is put anywhere, and keeps nothing from others.
-            if on_node[place] >= 0 and end[job] > start[job]:
-                free[on_node[place], profile[job]] -= amount[place]
+            if slot_node[slot] >= 0 and end[job] > start[job]:
+                free[slot_node[slot], profile[job]] -= amount[slot]
 
 
 @compile_helper
-def fullest(free: Ints, needed: int, taken: Ints) -> int:
-    """The node with least to spare of those that have enough and are not taken; -1 if none has."""
-    best = -1
+def find_fullest_node(free: Ints, needed: int, excluded_nodes: Ints) -> int:
+    """Find the node with the fewest free instances of those with enough; -1 if none has enough.
+
+    Nodes that the job is on already are excluded.
+    """
+    best_node = -1
     for node in range(len(free)):
-        if free[node] >= needed and (best < 0 or free[node] < free[best]) and node not in taken:
-            best = node
-    return best
+        if free[node] >= needed and (best_node < 0 or free[node] < free[best_node]) and node not in excluded_nodes:
+            best_node = node
+    return best_node
 
 
-def observe_handover(requests: NodeRequests, start_s: Floats, seen: OccupancyChanges) -> Handover:
-    """Estimate the gap from an end on a node to the next start there by a job that had waited.
+def observe_handover(requests: NodeRequests, start_s: Floats, occupancy: OccupancyChanges) -> Handover:
+    """Estimate the time from an end on a node to the next start there by a job that had waited.
 
     Examples
     --------
@@ -190,74 +210,90 @@ def observe_handover(requests: NodeRequests, start_s: Floats, seen: OccupancyCha
     >>> observe_handover(asked, start, seen)
     Handover(latency_s=60.0, median_s=0.0)
     """
-    waited = start_s[start_s - requests.ready_s > WAITED_S]
-    released = seen.change > 0
+    queued_starts_s = start_s[start_s - requests.ready_s > MIN_QUEUED_S]
+    is_release = occupancy.change > 0
     gaps = []
-    for node in range(len(seen.capacity)):
-        here = seen.node == node
-        ends = seen.time_s[here & released]
-        starts = seen.time_s[here & ~released]
-        starts = starts[np.isin(starts, waited)]
-        before = np.searchsorted(ends, starts, side="right")
-        gaps.append((starts - ends[np.maximum(before - 1, 0)])[before > 0] if len(ends) else np.zeros(0))
-    found = np.concatenate(gaps)
+    for node in range(len(occupancy.capacity)):
+        on_node = occupancy.node == node
+        ends_s = occupancy.time_s[on_node & is_release]
+        starts_s = occupancy.time_s[on_node & ~is_release]
+        starts_s = starts_s[np.isin(starts_s, queued_starts_s)]
+        before = np.searchsorted(ends_s, starts_s, side="right")
+        gaps.append((starts_s - ends_s[np.maximum(before - 1, 0)])[before > 0] if len(ends_s) else np.zeros(0))
+    all_gaps = np.concatenate(gaps)
     # Of fewer gaps the latency is not estimated.
-    if len(found) < 20:
-        return Handover(SHORTEST_LATENCY_S, 0.0)
-    quick = found[found <= LONGEST_LATENCY_S]
-    latency = float(np.clip(np.quantile(found, 0.95), SHORTEST_LATENCY_S, LONGEST_LATENCY_S))
-    return Handover(latency, float(np.median(quick)) if len(quick) else 0.0)
+    if len(all_gaps) < 20:
+        return Handover(MIN_LATENCY_S, 0.0)
+    short_gaps_s = all_gaps[all_gaps <= MAX_LATENCY_S]
+    latency_s = float(np.clip(np.quantile(all_gaps, 0.95), MIN_LATENCY_S, MAX_LATENCY_S))
+    return Handover(latency_s, float(np.median(short_gaps_s)) if len(short_gaps_s) else 0.0)
 
 
-def close_gaps(seen: OccupancyChanges, latency_s: float) -> OccupancyChanges:
-    """The same without the gaps in which the scheduler had not yet given on what was released.
+def close_handover_gaps(occupancy: OccupancyChanges, latency_s: float) -> OccupancyChanges:
+    """Remove the handover gaps, in which released GPUs were free only because the scheduler needs its time.
 
-    What is taken on the node within the latency of its release was never free.
+    Instances allocated on the node within the latency of their release count as never free.
 
     Examples
     --------
     >>> seen = OccupancyChanges(np.array([10.0, 13, 20]), *np.array([[0] * 3, [0] * 3, [4, -2, 2]]), np.array([[4]]))
-    >>> closed = close_gaps(seen, 60.0)
+    >>> closed = close_handover_gaps(seen, 60.0)
     >>> closed.time_s.tolist(), closed.change.tolist()
     ([10.0, 13.0, 13.0, 20.0], [2, 2, -2, 2])
     """
-    slot = seen.node * seen.capacity.shape[1] + seen.profile
+    slot = occupancy.node * occupancy.capacity.shape[1] + occupancy.profile
     by_slot = np.argsort(slot, kind="stable")
-    row, time, change = move_releases(by_slot, slot, seen.time_s, seen.change, latency_s)
+    row, time, change = move_releases(by_slot, slot, occupancy.time_s, occupancy.change, latency_s)
     order = np.lexsort((-change, time))
     row = row[order]
-    return OccupancyChanges(time[order], seen.node[row], seen.profile[row], change[order], seen.capacity)
+    return OccupancyChanges(time[order], occupancy.node[row], occupancy.profile[row], change[order], occupancy.capacity)
 
 
 @compile_entry
 def move_releases(by_slot: Ints, slot: Ints, time: Floats, change: Ints, latency: float) -> tuple[Ints, Floats, Ints]:
-    """Put each release, piece by piece, at the next start on its node that takes it within the latency."""
+    """Move each release, in parts, to the next start on its node that takes it within the latency.
+
+    Parameters
+    ----------
+    by_slot : array of int, shape (n_changes,)
+        Changes in order of node and profile.
+    slot : array of int, shape (n_changes,)
+        Number of the node and profile of each change.
+    time : array of float, shape (n_changes,)
+        Time of each change. [s]
+    change : array of int, shape (n_changes,)
+        Instances that become free; negative if they are allocated.
+    latency : float
+        Longest handover. [s]
+    """
     events = len(by_slot)
-    row, at, amount = np.empty(2 * events, np.int64), np.empty(2 * events), np.empty(2 * events, np.int64)
-    written, here = 0, -1
-    open_rows, left, opened = np.empty(events, np.int64), np.empty(events, np.int64), 0
-    for place in range(events + 1):
-        event = by_slot[place] if place < events else -1
-        if event < 0 or slot[event] != here:
-            for one in range(opened):  # what was not taken in time
-                row[written], at[written], amount[written] = open_rows[one], time[open_rows[one]], left[one]
+    source, moved_s, moved = (np.empty(2 * events, np.int64), np.empty(2 * events), np.empty(2 * events, np.int64))
+    written, current_slot = 0, -1
+    open_rows, open_left, n_open = np.empty(events, np.int64), np.empty(events, np.int64), 0
+    for position in range(events + 1):
+        event = by_slot[position] if position < events else -1
+        if event < 0 or slot[event] != current_slot:
+            for open_row in range(n_open):  # what was not taken in time
+                source[written] = open_rows[open_row]
+                moved_s[written] = time[open_rows[open_row]]
+                moved[written] = open_left[open_row]
                 written += 1
-            opened = 0
+            n_open = 0
             if event < 0:
                 break
-            here = slot[event]
+            current_slot = slot[event]
         if change[event] > 0:
-            open_rows[opened], left[opened] = event, change[event]
-            opened += 1
+            open_rows[n_open], open_left[n_open] = event, change[event]
+            n_open += 1
             continue
-        need = -change[event]
-        while need > 0 and opened > 0 and time[event] - time[open_rows[opened - 1]] < latency:
-            piece = min(need, left[opened - 1])
-            row[written], at[written], amount[written] = open_rows[opened - 1], time[event], piece
+        needed_amount = -change[event]
+        while needed_amount > 0 and n_open > 0 and time[event] - time[open_rows[n_open - 1]] < latency:
+            piece = min(needed_amount, open_left[n_open - 1])
+            source[written], moved_s[written], moved[written] = (open_rows[n_open - 1], time[event], piece)
             written += 1
-            need -= piece
-            left[opened - 1] -= piece
-            opened -= left[opened - 1] == 0
-        row[written], at[written], amount[written] = event, time[event], change[event]
+            needed_amount -= piece
+            open_left[n_open - 1] -= piece
+            n_open -= open_left[n_open - 1] == 0
+        source[written], moved_s[written], moved[written] = event, time[event], change[event]
         written += 1
-    return row[:written], at[:written], amount[:written]
+    return source[:written], moved_s[:written], moved[:written]

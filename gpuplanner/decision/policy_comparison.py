@@ -1,4 +1,4 @@
-"""Policies, their tuning on earlier days, and their comparison on later ones."""
+"""Policies, their settings fitted on a training window, and their comparison in an evaluation window."""
 
 from __future__ import annotations
 
@@ -20,17 +20,26 @@ from gpuplanner.core.units import SECONDS_PER_DAY, SECONDS_PER_MINUTE
 from gpuplanner.decision.decision_types import (
     AUTOSCALED_POOLS,
     FEWER_NODES,
+    MIG_DYNAMIC,
     MIG_STATIC,
-    NEVER_RAN,
-    NO_GPU,
-    ON_DEMAND,
-    ON_OFF,
+    POWER_DOWN_IDLE,
+    REASON_NO_GPU_REQUESTED,
+    REASON_NO_RUN_TIMES,
     TODAY,
     SizeService,
 )
 from gpuplanner.decision.explained_waits import explain_waits, take_jobs
-from gpuplanner.decision.policy_fleets import as_they_are, deal_layouts, kept_longest, on_demand_fleet, wanted_instances
-from gpuplanner.decision.policy_simulation import Arena, Knobs, Mask, Trial, WaySetting, any_ran, cut_fleet, least
+from gpuplanner.decision.policy_fleets import as_they_are, count_instances, deal_layouts, make_mig_fleet, rank_nodes
+from gpuplanner.decision.policy_simulation import (
+    Arena,
+    Knobs,
+    Mask,
+    PolicySetting,
+    Trial,
+    find_smallest,
+    has_run_jobs,
+    partition_nodes,
+)
 from gpuplanner.decision.requests import (
     REQUESTED,
     RIGHTSIZED,
@@ -49,245 +58,273 @@ from gpuplanner.usage.job_history import History, history
 from gpuplanner.usage.planned_fleet import PlannedFleet
 
 USUAL_IDLE_MINUTES = (10, 30)
-"""Idle minutes that sites set: a shorter time wears nodes out by boots, and has to be worth it."""
-LEAST_GAIN_BY_IDLE = 0.03
-LEAST_GAIN_BY_MIXING = 0.02
-"""Share of the GPU-hours that a shorter idle time gains, or several layouts on one node, to be chosen."""
-NEAR = 2
-"""How many more, or fewer, idle nodes are tried where another knob is turned."""
-HOPELESS = 0.05
-"""Share of all jobs that wait at once where a setting is given up: one in twenty may be late at all."""
+"""Usual idle times before power-down [min]; a shorter time costs more power-ups and has to save more."""
+MIN_GAIN_BY_UNUSUAL_IDLE = 0.03
+"""Smallest share of the GPU-hours that an unusual idle time must save to be chosen [0-1]."""
+MIN_GAIN_BY_MIXED_LAYOUTS = 0.02
+"""Smallest share of the GPU-hours that several layouts on one node must save to be chosen [0-1]."""
+IDLE_NODES_SEARCH_RADIUS = 2
+"""Most idle nodes more, or fewer, that are tried if another setting changes."""
+MAX_WAITING_SHARE = 0.05
+"""Share of all jobs waiting at once at which a simulation of a setting stops [0-1]."""
 
 
 @dataclass(eq=False)
 class Tuning:
-    """What a way is tuned on: an arena, and the jobs of the earlier weeks.
+    """Search for the cheapest setting of a policy that meets the wait limit in the training window.
 
-    - ``arena``: The weeks as they were.
-    - ``earlier``: Jobs that count.
-    - ``days``: Days that count.
-    - ``able``: What the actuator can do.
-    - ``tell``: Told of every setting that is tried.
+    - ``arena``: Observed jobs and the fleet of today.
+    - ``training_jobs``, ``training_days``: Jobs and days of the training window.
+    - ``abilities``: Abilities of the actuator.
+    - ``report_trial``: Called with the policy and the result of each simulation run.
+    - ``reasons``: Why a policy has no setting, by policy.
+    - ``good_trial_ids``: Simulation runs that meet the limit.
     """
 
     arena: Arena
-    earlier: Mask
-    days: Mask
-    able: ActuatorAbilities
-    tell: Callable[[str, Trial], object] | None = None
+    training_jobs: Mask
+    training_days: Mask
+    abilities: ActuatorAbilities
+    report_trial: Callable[[str, Trial], object] | None = None
     reasons: dict[str, str] = field(default_factory=dict)
-    good: set[int] = field(default_factory=set)
+    good_trial_ids: set[int] = field(default_factory=set)
 
-    def tuned(self, policy: str, searched: Sequence[Trial]) -> Trial | None:
-        """Of settings that were tried the cheapest that holds: on earlier weeks, and at a slow lead."""
-        good = [trial for trial in searched if id(trial) in self.good]
-        good.sort(key=lambda trial: (self.rank(trial), trial.setting.gpus, self.strain(trial)))
+    def choose_cheapest(self, policy: str, searched: Sequence[Trial]) -> Trial | None:
+        """Choose the cheapest simulated setting that meets the limit in all replays; None without any."""
+        good_trials = [trial for trial in searched if id(trial) in self.good_trial_ids]
+        good_trials.sort(key=lambda trial: (self.rank_hours(trial), trial.setting.total_gpus, self.mean_wait(trial)))
         # Settings are played in full, cheapest first, until one holds.
-        for trial in good[:6]:
-            full = self.arena.play(trial.setting)
-            if self.arena.holds(full, self.earlier):
-                return full
-        if good:
+        for trial in good_trials[:6]:
+            full_trial = self.arena.simulate(trial.setting)
+            if self.arena.meets_limit(full_trial, self.training_jobs):
+                return full_trial
+        if good_trials:
             self.reasons[policy] = "its settings meet the limit in some simulations only"
-        elif any(self.arena.holds(trial, self.earlier) for trial in searched):
-            why = "its settings meet the limit on past weeks, but not with slow node start-up"
-            self.reasons[policy] = why
+        elif any(self.arena.meets_limit(trial, self.training_jobs) for trial in searched):
+            reason = "its settings meet the limit on past weeks, but not with slow node start-up"
+            self.reasons[policy] = reason
         else:
             self.reasons[policy] = "none of its settings meets the limit"
         return None
 
-    def is_good(self, trial: Trial) -> bool:
-        """Whether a setting meets the limit in the training window.
+    def meets_training_limit(self, trial: Trial) -> bool:
+        """Whether a setting meets the wait limit in the training window, and with slow power-ups.
 
-        Where nodes take longest to come no class may be later than that by more than nodes are: an idle node kept for
-        slow boots alone costs more than they do.
+        With slow power-ups the waits of each job size may be longer by as much as the power-up takes longer: idle nodes
+        kept for slow power-ups alone cost more than they gain.
         """
-        held, how = self.arena.holds(trial, self.earlier), trial.setting.switching
-        held = held and self.arena.share_of_days(trial, self.earlier) >= self.least_days
-        if held and how is not None:
-            slow = replace(trial.setting, switching=replace(how, lead_s=self.able.lead.high))
-            slower_min = (self.able.lead.high - self.able.lead.value) / SECONDS_PER_MINUTE
-            slow_trial = self.arena.play(slow, 1, hopeless=HOPELESS)
-            held = self.arena.holds(slow_trial, self.earlier, later_minutes=slower_min)
-        if held:
-            self.good.add(id(trial))
-        return held
+        meets_limit, switching = self.arena.meets_limit(trial, self.training_jobs), trial.setting.switching
+        meets_limit = meets_limit and self.arena.share_of_days_met(trial, self.training_jobs) >= self.min_days_share
+        if meets_limit and switching is not None:
+            slow_setting = replace(trial.setting, switching=replace(switching, lead_s=self.abilities.lead.high))
+            slower_min = (self.abilities.lead.high - self.abilities.lead.value) / SECONDS_PER_MINUTE
+            slow_trial = self.arena.simulate(slow_setting, 1, max_waiting=MAX_WAITING_SHARE)
+            meets_limit = self.arena.meets_limit(slow_trial, self.training_jobs, tolerance_minutes=slower_min)
+        if meets_limit:
+            self.good_trial_ids.add(id(trial))
+        return meets_limit
 
     @cached_property
-    def least_days(self) -> float:
-        """Share of the training days on which a setting has to meet the limit: no more than today's fleet replayed."""
-        again = replace(self.arena.today, late_s=self.arena.today.late_s[1:])
+    def min_days_share(self) -> float:
+        """Share of the training days on which a setting has to meet the limit, at most that of today's fleet."""
+        replayed_today = replace(self.arena.today, waits_s=self.arena.today.waits_s[1:])
         # Nine days in ten, if today's fleet replayed meets the limit on as many.
-        return min(0.9, self.arena.share_of_days(again, self.earlier))
+        return min(0.9, self.arena.share_of_days_met(replayed_today, self.training_jobs))
 
-    def strain(self, trial: Trial) -> float:
-        """How late its jobs start on average [min]: of equals the one with room is taken."""
-        late_s = trial.late_s[0, self.earlier]
+    def mean_wait(self, trial: Trial) -> float:
+        """Return the mean queue wait in the training window [min]; it decides between settings of equal cost."""
+        late_s = trial.waits_s[0, self.training_jobs]
         return float(late_s.mean()) / SECONDS_PER_MINUTE if len(late_s) else 0.0
 
-    def rank(self, trial: Trial) -> float:
-        """GPU-hours by which settings are ranked: those of an unusual one count for more by what it has to gain."""
-        hours, setting = float(trial.day_hours[self.days].sum()), trial.setting
+    def rank_hours(self, trial: Trial) -> float:
+        """Return the GPU-hours by which settings are ranked; unusual settings count as costlier."""
+        gpu_hours, setting = float(trial.daily_gpu_hours[self.training_days].sum()), trial.setting
         shortest, longest = USUAL_IDLE_MINUTES
         if not shortest <= float(setting.knobs.get("idle_minutes", shortest)) <= longest:
-            hours /= 1 - LEAST_GAIN_BY_IDLE
+            gpu_hours /= 1 - MIN_GAIN_BY_UNUSUAL_IDLE
         if any(len(set(layouts)) > 1 for node in setting.layouts for layouts in node):
-            hours /= 1 - LEAST_GAIN_BY_MIXING
-        return hours
+            gpu_hours /= 1 - MIN_GAIN_BY_MIXED_LAYOUTS
+        return gpu_hours
 
-    def try_settings(self, settings: Iterable[WaySetting]) -> list[Trial]:
-        """Simulate settings once each, and note which of them are good."""
-        tried = []
+    def try_settings(self, settings: Iterable[PolicySetting]) -> list[Trial]:
+        """Simulate each setting once, and note those that meet the limit."""
+        trials = []
         for setting in settings:
             # One replay while settings are looked for: the chosen one is played in all.
-            trial = self.arena.play(setting, 1, hopeless=HOPELESS)
-            if self.tell is not None:
-                self.tell(setting.policy, trial)
-            self.is_good(trial)
-            tried.append(trial)
-        return tried
+            trial = self.arena.simulate(setting, 1, max_waiting=MAX_WAITING_SHARE)
+            if self.report_trial is not None:
+                self.report_trial(setting.policy, trial)
+            self.meets_training_limit(trial)
+            trials.append(trial)
+        return trials
 
-    def try_counts(self, settings_of: Callable[[int], Iterable[WaySetting]], fewest: int, most: int) -> list[Trial]:
-        """Simulate the settings of as few nodes, GPUs or idle nodes as are enough for one of them to be good."""
-        tried: list[Trial] = []
+    def try_counts(self, settings_of: Callable[[int], Iterable[PolicySetting]], fewest: int, upper: int) -> list[Trial]:
+        """Simulate settings for the smallest number, of nodes or GPUs, that has a setting within the limit.
+
+        Parameters
+        ----------
+        settings_of : callable
+            Returns the settings for a number.
+        fewest, upper : int
+            Smallest and largest number to try.
+        """
+        trials: list[Trial] = []
 
         def good(count: int) -> bool:
-            found = self.try_settings(settings_of(count))
-            tried.extend(found)
-            return any(id(trial) in self.good for trial in found)
+            """Whether a number has a setting that meets the limit."""
+            new_trials = self.try_settings(settings_of(count))
+            trials.extend(new_trials)
+            return any(id(trial) in self.good_trial_ids for trial in new_trials)
 
-        least(good, fewest, most)
-        return tried
+        find_smallest(good, fewest, upper)
+        return trials
 
-    def settings_on(self, setting: WaySetting, numbers: Sequence[int]) -> list[WaySetting]:
-        """Settings of the same policy on some of today's nodes: as many idle nodes kept, one more, and two more."""
-        places = [setting.numbers.index(number) for number in numbers]
-        fleet, how = setting.fleet.only(np.array(places)), setting.switching
-        assert how is not None
-        name = "whole_nodes_kept" if "whole_nodes_kept" in setting.knobs else "idle_nodes_kept"
-        more = range(how.kept[0], min(how.kept[0] + NEAR, len(numbers)) + 1)
+    def list_settings_on_nodes(self, setting: PolicySetting, numbers: Sequence[int]) -> list[PolicySetting]:
+        """List the setting of a policy on some of today's nodes, with as many idle nodes kept and up to two more."""
+        places = [setting.node_numbers.index(number) for number in numbers]
+        fleet, switching = setting.fleet.only(np.array(places)), setting.switching
+        assert switching is not None
+        setting_name = "whole_nodes_kept" if "whole_nodes_kept" in setting.knobs else "idle_nodes_kept"
+        nodes_kept = range(switching.kept[0], min(switching.kept[0] + IDLE_NODES_SEARCH_RADIUS, len(numbers)) + 1)
         return [
             replace(
-                setting, fleet=fleet, layouts=tuple(setting.layouts[place] for place in places), numbers=tuple(numbers),
-                switching=replace(how, kept=(kept, *how.kept[1:])),
-                knobs={**setting.knobs, "gpus": int(fleet.gpus.sum()), name: kept},
+                setting, fleet=fleet, layouts=tuple(setting.layouts[position] for position in places),
+                node_numbers=tuple(numbers), switching=replace(switching, kept=(idle_nodes, *switching.kept[1:])),
+                knobs={**setting.knobs, "gpus": int(fleet.gpus.sum()), setting_name: idle_nodes},
             )
-            for kept in more
+            for idle_nodes in nodes_kept
         ]  # fmt: skip
 
-    def switching_of(self, idle: int, kept: Sequence[int]) -> NodeAutoscaling:
-        """How nodes come and go after so many idle minutes, with so many idle ones kept in each pool."""
-        able, idle_s = self.able, idle * SECONDS_PER_MINUTE
+    def make_switching(self, idle_minutes: int, kept: Sequence[int]) -> NodeAutoscaling:
+        """Make the rule that powers nodes down after idle minutes and keeps some idle nodes of each pool powered on."""
+        able, idle_s = self.abilities, idle_minutes * SECONDS_PER_MINUTE
         return NodeAutoscaling(idle_s, able.lead.value + able.scan_s, tuple(kept), able.cool_s, able.look_s)
 
-    def on_off(self) -> list[Trial]:
-        """The nodes as they are: idle time, idle nodes kept, and which are filled first."""
-        fixed = as_they_are(self.arena.asked, ON_OFF, kept_longest(self.arena.asked))
+    def try_power_down(self) -> list[Trial]:
+        """Simulate today's nodes with power-down when idle: idle times, idle nodes kept, and placements."""
+        unswitched_setting = as_they_are(self.arena.asked_jobs, POWER_DOWN_IDLE, rank_nodes(self.arena.asked_jobs))
 
-        def setting(idle: int, placement: str, kept: int) -> WaySetting:
-            knobs: Knobs = {"idle_minutes": idle, "idle_nodes_kept": kept, "placement": placement}
-            switching = self.switching_of(idle, [kept])
-            return replace(fixed, switching=switching, placement=placement, knobs=knobs)
+        def make_setting(idle_minutes: int, placement: str, kept: int) -> PolicySetting:
+            """Return the setting of an idle time, a placement and a number of idle nodes."""
+            knobs: Knobs = {"idle_minutes": idle_minutes, "idle_nodes_kept": kept, "placement": placement}
+            switching = self.make_switching(idle_minutes, [kept])
+            return replace(unswitched_setting, switching=switching, placement=placement, knobs=knobs)
 
-        return self._descend(setting, self.able.placements)
+        return self._try_idle_rules(make_setting, self.abilities.placements)
 
-    def _descend(self, setting_of: Callable[[int, str, int], WaySetting], placements: Sequence[str]) -> list[Trial]:
-        """The fewest idle nodes kept at one idle time, then other idle times and placements from there on."""
-        idles = [idle for idle in (1, 5, 10, 15, 30) if 60 * idle >= self.able.shortest_idle_s]
-        usual = min(idles, key=lambda idle: abs(idle - USUAL_IDLE_MINUTES[0]))
-        most = len(self.arena.asked.nodes.gpus)
-        found = self.try_counts(lambda kept: [setting_of(usual, placements[0], kept)], 0, most)
-        good = [trial.setting.switching for trial in found if id(trial) in self.good]
-        kept = min((how.kept[0] for how in good if how is not None), default=None)
+    def _try_idle_rules(self, make: Callable[[int, str, int], PolicySetting], placements: Sequence[str]) -> list[Trial]:
+        """Find the fewest idle nodes to keep at one idle time, then try other idle times and placements."""
+        idle_minutes = [minutes for minutes in (1, 5, 10, 15, 30) if 60 * minutes >= self.abilities.shortest_idle_s]
+        usual_minutes = min(idle_minutes, key=lambda minutes: abs(minutes - USUAL_IDLE_MINUTES[0]))
+        most_nodes = len(self.arena.asked_jobs.nodes.gpus)
+        trials = self.try_counts(lambda kept: [make(usual_minutes, placements[0], kept)], 0, most_nodes)
+        good_switching = [trial.setting.switching for trial in trials if id(trial) in self.good_trial_ids]
+        kept = min((switching.kept[0] for switching in good_switching if switching is not None), default=None)
         if kept is None:
-            return found
-        for placement, idle in itertools.product(placements, idles):
-            if (placement, idle) != (placements[0], usual):
-                found += self._near(partial(setting_of, idle, placement), kept)
+            return trials
+        for placement, minutes in itertools.product(placements, idle_minutes):
+            if (placement, minutes) != (placements[0], usual_minutes):
+                trials += self._try_idle_nodes_near(partial(make, minutes, placement), kept)
         # The plainest rule, an idle time alone: more idle nodes kept do not always shorten waits.
-        plain = (idle for idle in idles if idle >= USUAL_IDLE_MINUTES[0]) if kept else ()
-        found += self.try_settings(setting_of(idle, placements[0], 0) for idle in plain)
-        return found
+        longer_minutes = (minutes for minutes in idle_minutes if minutes >= USUAL_IDLE_MINUTES[0]) if kept else ()
+        trials += self.try_settings(make(minutes, placements[0], 0) for minutes in longer_minutes)
+        return trials
 
-    def _near(self, setting_of: Callable[[int], WaySetting], kept: int) -> list[Trial]:
-        """So many idle nodes kept, fewer as long as that is good, else a few more until it is."""
-        found = self.try_settings([setting_of(kept)])
-        down = id(found[0]) in self.good
-        for _ in range(NEAR):
-            kept += -1 if down else 1
-            if not 0 <= kept <= len(self.arena.asked.nodes.gpus):
+    def _try_idle_nodes_near(self, setting_of: Callable[[int], PolicySetting], kept: int) -> list[Trial]:
+        """Try a number of idle nodes; fewer as long as the limit is met, else a few more until it is."""
+        trials = self.try_settings([setting_of(kept)])
+        is_decreasing = id(trials[0]) in self.good_trial_ids
+        for _ in range(IDLE_NODES_SEARCH_RADIUS):
+            kept += -1 if is_decreasing else 1
+            if not 0 <= kept <= len(self.arena.asked_jobs.nodes.gpus):
                 break
-            found += self.try_settings([setting_of(kept)])
-            if (id(found[-1]) in self.good) != down:
+            trials += self.try_settings([setting_of(kept)])
+            if (id(trials[-1]) in self.good_trial_ids) != is_decreasing:
                 break
-        return found
+        return trials
 
-    def _demands(self) -> Iterator[tuple[str, dict[str, float]]]:
-        """Views in which jobs ask for slices, with the instances that they need on average, then at most."""
-        asked, which = self.arena.asked, self.earlier
+    def _list_mig_demands(self) -> Iterator[tuple[str, dict[str, float]]]:
+        """Yield the views in which jobs request MIG instances, with mean, then peak instances of each profile."""
+        inputs, fitted_jobs = self.arena.asked_jobs, self.training_jobs
         for view in (REQUESTED, RIGHTSIZED):
-            for peak in (False, True) if view in asked.views else ():
-                requests = asked.views[view].with_ready_times(self.arena.ready_s)
-                span_s = float(self.days.sum()) * SECONDS_PER_DAY
-                wanted = wanted_instances(requests, asked.fleet.profiles, which, span_s, peak=peak)
-                if wanted:
-                    yield view, wanted
+            for peak in (False, True) if view in inputs.views else ():
+                requests = inputs.views[view].with_ready_times(self.arena.arrival_s)
+                span_s = float(self.training_days.sum()) * SECONDS_PER_DAY
+                instances = count_instances(requests, inputs.fleet.profiles, fitted_jobs, span_s, peak=peak)
+                if instances:
+                    yield view, instances
 
-    def pools(self) -> list[Trial]:
-        """Nodes that come whole, or cut: each in one layout, or in as many as hold the demand closest."""
-        asked, order = self.arena.asked, kept_longest(self.arena.asked)
-        found = []
+    def try_node_pools(self) -> list[Trial]:
+        """Simulate pools of full and MIG-partitioned nodes: each node in one layout, or in mixed layouts."""
+        inputs, order = self.arena.asked_jobs, rank_nodes(self.arena.asked_jobs)
+        trials = []
 
-        def setting(fixed: WaySetting, cut: int, idle: int, placement: str, kept: int) -> WaySetting:
+        def make(setting: PolicySetting, mig_kept: int, idle: int, placement: str, full_kept: int) -> PolicySetting:
+            """Return the setting of a node layout with its idle rule.
+
+            Parameters
+            ----------
+            setting : PolicySetting
+                Nodes and layouts.
+            mig_kept, full_kept : int
+                Idle nodes that stay powered on, MIG-partitioned and full.
+            idle : int
+                Idle time before power-down. [min]
+            placement : str
+                Nodes that are filled first.
+            """
             knobs: Knobs = {
-                "idle_minutes": idle, "whole_nodes_kept": kept, "cut_nodes_kept": cut, "requests": fixed.view,
+                "idle_minutes": idle, "whole_nodes_kept": full_kept, "cut_nodes_kept": mig_kept,
+                "requests": setting.view,
             }  # fmt: skip
-            switching = self.switching_of(idle, [kept, cut])
-            return replace(fixed, switching=switching, placement=placement, knobs=knobs)
+            switching = self.make_switching(idle, [full_kept, mig_kept])
+            return replace(setting, switching=switching, placement=placement, knobs=knobs)
 
-        gpus = [asked.nodes.gpus[number] for number in order]
-        cuts: dict[tuple[str, tuple[tuple[str, ...], ...]], None] = {}
-        for view, wanted in self._demands():
-            by_node = deal_layouts(asked.gpu_model, wanted, len(gpus))
-            cuts[view, tuple((one,) * count for one, count in zip(by_node, gpus, strict=True))] = None
-            mixed = (deal_layouts(asked.gpu_model, wanted, count) for count in gpus)
-            cuts[view, tuple(tuple(sorted(layouts)) for layouts in mixed)] = None
-        for view, cut_nodes in cuts:
-            layouts = [((WHOLE_GPU,) * len(cut), cut) for cut in cut_nodes]
-            fixed = WaySetting(AUTOSCALED_POOLS, view, *cut_fleet(asked, order, layouts), tuple(order))
-            for cut in (0, 1):
-                found += self._descend(partial(setting, fixed, cut), self.able.placements[-1:])
-        return found
+        gpus = [inputs.nodes.gpus[number] for number in order]
+        choices: dict[tuple[str, tuple[tuple[str, ...], ...]], None] = {}
+        for view, instances in self._list_mig_demands():
+            layout_by_node = deal_layouts(inputs.gpu_model, instances, len(gpus))
+            choices[view, tuple((layout,) * count for layout, count in zip(layout_by_node, gpus, strict=True))] = None
+            mixed_layouts = (deal_layouts(inputs.gpu_model, instances, count) for count in gpus)
+            choices[view, tuple(tuple(sorted(layouts)) for layouts in mixed_layouts)] = None
+        for view, mig_nodes in choices:
+            layouts = [((WHOLE_GPU,) * len(mig_kept), mig_kept) for mig_kept in mig_nodes]
+            fixed = PolicySetting(AUTOSCALED_POOLS, view, *partition_nodes(inputs, order, layouts), tuple(order))
+            for mig_kept in (0, 1):
+                trials += self._try_idle_rules(partial(make, fixed, mig_kept), self.abilities.placements[-1:])
+        return trials
 
-    def on_demand(self) -> list[Trial]:
-        """As few nodes as hold the target, with instances made for each job; all placements on each number of nodes."""
-        asked = self.arena.asked
-        views = dict.fromkeys(view for view, _ in self._demands())
-        how = list(itertools.product(views, self.able.placements))
+    def try_dynamic_mig(self) -> list[Trial]:
+        """Simulate the fewest nodes with instances created for each job that meet the limit, with all placements."""
+        inputs = self.arena.asked_jobs
+        views = dict.fromkeys(view for view, _ in self._list_mig_demands())
+        views_and_placements = list(itertools.product(views, self.abilities.placements))
 
-        def settings_of(count: int) -> Iterator[WaySetting]:
-            numbers = kept_longest(asked)[:count]
-            fleet, named, switching = on_demand_fleet(asked, numbers, self.able)
-            for view, placement in how:
+        def settings_of(count: int) -> Iterator[PolicySetting]:
+            """Yield the settings of a number of nodes."""
+            numbers = rank_nodes(inputs)[:count]
+            fleet, layouts, switching = make_mig_fleet(inputs, numbers, self.abilities)
+            for view, placement in views_and_placements:
                 knobs: Knobs = {
                     "gpus": int(fleet.gpus.sum()), "nodes": count, "requests": view, "placement": placement,
                 }  # fmt: skip
-                yield WaySetting(ON_DEMAND, view, fleet, named, tuple(numbers), switching, placement, knobs)
+                yield PolicySetting(MIG_DYNAMIC, view, fleet, layouts, tuple(numbers), switching, placement, knobs)
 
-        return self.try_counts(settings_of, 1, len(asked.nodes.gpus)) if how else []
+        return self.try_counts(settings_of, 1, len(inputs.nodes.gpus)) if views_and_placements else []
 
 
-MIG, POWER, INSTANCES = "MIG", "nodes that power down", "instances made for jobs"
-"""What a policy may need of GPUs and of the actuator."""
+NEEDS_MIG, NEEDS_ON_OFF, NEEDS_INSTANCES = "MIG", "nodes that power down", "instances made for jobs"
+"""What a policy may need of GPUs and actuator."""
 
 
 @dataclass(frozen=True)
 class FleetWay:
-    """A way to run the fleet.
+    """A policy to operate the fleet, with its settings.
 
-    - ``meaning``, ``short``: What it does, and what it is called beside its mark.
-    - ``needs``: :data:`MIG`, :data:`POWER` or :data:`INSTANCES`; nothing where any actuator can perform it.
-    - ``settings``: Tries its settings; None: there is nothing to be set, or the wait model says how many nodes.
+    - ``meaning``, ``short``: What the policy does, and its short name.
+    - ``needs``: :data:`NEEDS_MIG`, :data:`NEEDS_ON_OFF` or :data:`NEEDS_INSTANCES`; empty if any actuator can apply it.
+    - ``settings``: Function that simulates its settings; None: nothing to set, or the wait model finds the number of
+      nodes.
     """
 
     meaning: str
@@ -295,254 +332,298 @@ class FleetWay:
     needs: tuple[str, ...] = ()
     settings: Callable[[Tuning], list[Trial]] | None = None
 
-    def tuned(self, tuning: Tuning, name: str) -> Trial | None:
-        """Its cheapest setting that holds; None where there is none."""
-        return None if self.settings is None else tuning.tuned(name, self.settings(tuning))
+    def tune(self, tuning: Tuning, name: str) -> Trial | None:
+        """Find the cheapest setting that meets the limit; None without any."""
+        return None if self.settings is None else tuning.choose_cheapest(name, self.settings(tuning))
 
-    def why_not(self, able: ActuatorAbilities, fleet: PlannedFleet) -> str | None:
-        """Why an actuator cannot perform it on a fleet; None where it can."""
+    def find_obstacle(self, abilities: ActuatorAbilities, fleet: PlannedFleet) -> str | None:
+        """Find why an actuator cannot apply the policy to a fleet; None if it can."""
         if self.needs and fleet.today.shared:
             return "jobs share GPUs without MIG"
-        if MIG in self.needs and not fleet.can_be_cut:
+        if NEEDS_MIG in self.needs and not fleet.can_be_cut:
             return "this GPU model has no MIG profiles"
-        lacking = {POWER: not able.switches_nodes, INSTANCES: able.cuts_on_demand != ANY_GPUS}
-        facts = {POWER: "switches_nodes", INSTANCES: "cuts_on_demand"}
-        found = (able.facts[facts[need]].meaning for need in self.needs if lacking.get(need))
-        return next((f"not with {able.actuator}: {meaning}" for meaning in found), None)
+        lacking = {NEEDS_ON_OFF: not abilities.switches_nodes, NEEDS_INSTANCES: abilities.cuts_on_demand != ANY_GPUS}
+        facts = {NEEDS_ON_OFF: "switches_nodes", NEEDS_INSTANCES: "cuts_on_demand"}
+        meanings = (abilities.facts[facts[need]].meaning for need in self.needs if lacking.get(need))
+        return next((f"not with {abilities.actuator}: {meaning}" for meaning in meanings), None)
 
 
-WAYS: dict[str, FleetWay] = {
+POLICIES: dict[str, FleetWay] = {
     TODAY: FleetWay("today's fleet, all nodes powered on", "today"),
     FEWER_NODES: FleetWay("fewer nodes with today's layouts, always powered on", "fewer nodes"),
-    MIG_STATIC: FleetWay("some nodes in a fixed MIG layout, always powered on", "static MIG layout", (MIG,)),
-    ON_OFF: FleetWay(
+    MIG_STATIC: FleetWay("some nodes in a fixed MIG layout, always powered on", "static MIG layout", (NEEDS_MIG,)),
+    POWER_DOWN_IDLE: FleetWay(
         "nodes with today's layouts power down when idle and up when jobs wait", "power down idle nodes",
-        (POWER,), Tuning.on_off,
+        (NEEDS_ON_OFF,), Tuning.try_power_down,
     ),
     AUTOSCALED_POOLS: FleetWay(
         "node pools, full or in one MIG layout, scale with pending jobs", "autoscaled node pools",
-        (MIG, POWER), Tuning.pools,
+        (NEEDS_MIG, NEEDS_ON_OFF), Tuning.try_node_pools,
     ),
-    ON_DEMAND: FleetWay(
+    MIG_DYNAMIC: FleetWay(
         "some nodes, always powered on: a MIG instance is created for each job", "dynamic MIG",
-        (MIG, INSTANCES), Tuning.on_demand,
+        (NEEDS_MIG, NEEDS_INSTANCES), Tuning.try_dynamic_mig,
     ),
 }  # fmt: skip
-"""Ways to run the fleet by name, in the order in which they are shown, those of other packages last; the first
-is never tuned."""
-WAYS |= load_plugins(POLICY_ENTRY_POINTS, FleetWay, frozenset(WAYS))
-MEANINGS = {name: way.meaning for name, way in WAYS.items()}
-SHORT = {name: way.short for name, way in WAYS.items()}
-POLICY_NAMES = tuple(WAYS)[1:]
+"""Policies by name in display order, those of extensions last; the first has no settings."""
+POLICIES |= load_plugins(POLICY_ENTRY_POINTS, FleetWay, frozenset(POLICIES))
+MEANINGS = {name: policy.meaning for name, policy in POLICIES.items()}
+"""Meanings of the policies by name."""
+SHORT_NAMES = {name: policy.short for name, policy in POLICIES.items()}
+"""Short names of the policies by name."""
+POLICY_NAMES = tuple(POLICIES)[1:]
+"""Names of the policies without today's."""
 
 
-FEWEST_JOBS = 100
-"""Jobs that policies are fitted on, and evaluated on, at least."""
-ALIKE = 0.01
-"""Of ways whose GPU-hours differ by less than this share, the simplest is taken."""
+MIN_JOBS_PER_WINDOW = 100
+"""Fewest jobs of the training window, and of the evaluation window."""
+COST_TIE_SHARE = 0.01
+"""Largest difference of GPU-hours between policies of equal cost, as a share [0-1]; the simplest is recommended."""
 
-BY_WAITS = {
+WAIT_MODEL_REASONS = {
     FEWER_NODES: "with fewer nodes a job size misses its limit, or waits longer than today if it misses it already",
     MIG_STATIC: "no other layout keeps each job size within its limit on fewer GPUs",
 }
-"""Policies whose setting the wait model finds, and why they are out where it finds none."""
+"""Policies whose setting the wait model finds, and why they are excluded if it finds none."""
 
 
 @dataclass(frozen=True, eq=False)
-class JudgedWay:
-    """A tuned way on the days that it was not tuned on.
+class JudgedPolicy:
+    """A fitted policy in the evaluation window.
 
-    - ``policy``: Its name.
-    - ``trial``: Its setting, played; None where it is out.
-    - ``reason``: Why it is out.
-    - ``holds``: Whether it holds the target on the days kept back.
-    - ``hours_per_week``, ``promised_per_week``: GPU-hours on, a week, on the days kept back and on those tuned on.
-    - ``service``: Waits by job size of what the wait model recommends: they say what it adds, and whether it holds.
-    - ``performable``: Whether the actuator can perform it.
+    - ``policy``: Name of the policy.
+    - ``trial``: Simulation run of its setting; None if it is excluded.
+    - ``reason``: Why it is excluded.
+    - ``meets_limit``: Whether it meets the wait limit in the evaluation window.
+    - ``evaluation_hours``, ``training_hours``: GPU-hours provisioned a week in the evaluation and in the training
+      window.
+    - ``service``: Queue waits by job size, if the wait model recommends it; they decide whether it meets the limit.
+    - ``performable``: Whether the actuator can apply it.
     """
 
     policy: str
     trial: Trial | None
     reason: str | None
-    holds: bool
-    hours_per_week: float
-    promised_per_week: float
+    meets_limit: bool
+    evaluation_hours: float
+    training_hours: float
     service: tuple[SizeService, ...] = ()
     performable: bool = True
 
 
 @dataclass(frozen=True, eq=False)
 class Contest:
-    """What came of all ways.
+    """All policies simulated on the same jobs.
 
-    - ``scenario``, ``known``, ``asked``, ``arena``, ``able``: What was compared.
-    - ``earlier``, ``later``: Jobs to tune on, and to judge on.
-    - ``earlier_days``, ``later_days``: The same as days.
-    - ``holdout``: Whether the record is long enough to fit policies on earlier days and evaluate them on later ones.
+    - ``scenario``, ``job_history``, ``asked_jobs``, ``arena``, ``abilities``: Inputs: scenario, observed jobs, their
+      requests, the simulation of policies, and the abilities of the actuator.
+    - ``training_jobs``, ``evaluation_jobs``: Jobs of the training and of the evaluation window.
+    - ``training_days``, ``evaluation_days``: Days of both.
+    - ``has_holdout``: Whether the record is long enough for two windows.
     - ``today``: Today's fleet.
-    - ``judged``: The others, in a stated order.
-    - ``winner``: The cheapest that holds, today's where none is cheaper.
+    - ``judged_policies``: The other policies in order.
+    - ``winner``: Cheapest policy that meets the limit; today's if none is cheaper.
     """
 
     scenario: Scenario
-    known: History
-    asked: JobReplayInputs
+    job_history: History
+    asked_jobs: JobReplayInputs
     arena: Arena
-    able: ActuatorAbilities
-    earlier: Mask
-    later: Mask
-    earlier_days: Mask
-    later_days: Mask
-    holdout: bool
-    today: JudgedWay
-    judged: tuple[JudgedWay, ...]
-    winner: JudgedWay
+    abilities: ActuatorAbilities
+    training_jobs: Mask
+    evaluation_jobs: Mask
+    training_days: Mask
+    evaluation_days: Mask
+    has_holdout: bool
+    today: JudgedPolicy
+    judged_policies: tuple[JudgedPolicy, ...]
+    winner: JudgedPolicy
 
 
-def nothing_ran(scenario: Scenario) -> str | None:
-    """Why nothing can be played: no job asked for a GPU, or none states when it ran; None where one did."""
+def find_simulation_obstacle(scenario: Scenario) -> str | None:
+    """Find why nothing can be simulated: no job requested a GPU, or none states when it ran; None otherwise."""
     columns = ["gpus", "start_time", "submit_time", "end_time", "state"]
-    asked = open_dataset(data_folder(scenario.data), columns=columns).jobs.filter(pl.col("gpus") > 0)
-    if asked.is_empty():
-        return NO_GPU
-    return None if any_ran(asked) else NEVER_RAN
+    gpu_jobs = open_dataset(data_folder(scenario.data), columns=columns).jobs.filter(pl.col("gpus") > 0)
+    if gpu_jobs.is_empty():
+        return REASON_NO_GPU_REQUESTED
+    return None if has_run_jobs(gpu_jobs) else REASON_NO_RUN_TIMES
 
 
-def opened(scenario: Scenario) -> tuple[History, JobReplayInputs, Arena, ActuatorAbilities]:
-    """Read the past as jobs and nodes, with what kept each job waiting."""
-    known = history(scenario)
-    asked = read_replay_inputs(known)
+def load_policy_arena(scenario: Scenario) -> tuple[History, JobReplayInputs, Arena, ActuatorAbilities]:
+    """Read the jobs and nodes of a scenario, explain the waits, and prepare the simulation of policies."""
+    job_history = history(scenario)
+    inputs = read_replay_inputs(job_history)
     if scenario.quotas is not None:
-        asked = replace(asked, tenant_limits=limits_of_tenants(read_rules_file(scenario.quotas, known)))
-    able = find_abilities(
-        scenario.actuator, known.fleet.gpu_model, lead_s=scenario.node_lead_s, ownership=scenario.ownership
+        inputs = replace(inputs, tenant_limits=limits_of_tenants(read_rules_file(scenario.quotas, job_history)))
+    abilities = find_abilities(
+        scenario.actuator, job_history.fleet.gpu_model, lead_s=scenario.node_lead_s, ownership=scenario.ownership
     )  # fmt: skip
-    larger = list_larger_profiles(asked.gpu_model, asked.fleet.profiles) if able.substitutes else None
-    queue = able.queue if scenario.queue == "easy" else scenario.queue
-    waits = explain_waits(asked)
+    larger = list_larger_profiles(inputs.gpu_model, inputs.fleet.profiles) if abilities.substitutes else None
+    rule = abilities.queue if scenario.queue == "easy" else scenario.queue
+    waits = explain_waits(inputs)
     if scenario.arrival_scale != 1.0:
-        rows, arrival = scale_load(waits.arrival_s, ~waits.judged, scenario.arrival_scale, asked.observed_s)
-        asked, waits = take_jobs(asked, waits, rows, arrival - waits.arrival_s[rows])
+        job_rows, arrival = scale_load(waits.arrival_s, ~waits.judged, scenario.arrival_scale, inputs.observed_s)
+        inputs, waits = take_jobs(inputs, waits, job_rows, arrival - waits.arrival_s[job_rows])
         # What these jobs would wait on today's fleet stands for what was observed.
-        simulated = simulate_waits(asked, waits, asked.fleet, np.arange(len(rows)), waits.arrival_s)
-        waits = replace(waits, waited_s=np.minimum(simulated, asked.observed_s))
-    arena = Arena(asked, waits, queue, scenario.wait_percentile, scenario.max_added_wait_minutes, larger, scenario.seed)
-    return known, asked, arena, able
+        simulated_s = simulate_waits(inputs, waits, inputs.fleet, np.arange(len(job_rows)), waits.arrival_s)
+        waits = replace(waits, waited_s=np.minimum(simulated_s, inputs.observed_s))
+    arena = Arena(inputs, waits, rule, scenario.wait_percentile, scenario.max_added_wait_minutes, larger, scenario.seed)
+    return job_history, inputs, arena, abilities
 
 
-def contest(scenario: Scenario, tell: Callable[[str, Trial], object] | None = None) -> Contest:
-    """Tune every policy that the actuator can perform, and judge all on the same days."""
-    known, asked, arena, able = opened(scenario)
-    split = holdout_from(asked, arena, int(asked.observed_s // SECONDS_PER_DAY))
-    number = np.arange(len(arena.today.day_hours))
-    every_day = number < max(int(asked.observed_s // SECONDS_PER_DAY), 1)
-    earlier = later = arena.judged
+def run_contest(scenario: Scenario, tell: Callable[[str, Trial], object] | None = None) -> Contest:
+    """Fit every policy that the actuator can apply, and evaluate all on the same days.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        Data, actuator and wait limits.
+    tell : callable, optional
+        Called with the policy and the result of each simulation run.
+
+    Returns
+    -------
+    Contest
+    """
+    job_history, inputs, arena, abilities = load_policy_arena(scenario)
+    evaluation_day = find_evaluation_day(inputs, arena, int(inputs.observed_s // SECONDS_PER_DAY))
+    day_numbers = np.arange(len(arena.today.daily_gpu_hours))
+    every_day = day_numbers < max(int(inputs.observed_s // SECONDS_PER_DAY), 1)
+    earlier = later = arena.is_evaluated
     earlier_days = later_days = every_day
-    if split is not None:
-        before = arena.ready_s < split * SECONDS_PER_DAY
-        earlier, later = arena.judged & before, arena.judged & ~before
-        earlier_days, later_days = every_day & (number < split), every_day & (number >= split)
-    tuning = Tuning(arena, earlier, earlier_days, able, tell)
+    if evaluation_day is not None:
+        is_before = arena.arrival_s < evaluation_day * SECONDS_PER_DAY
+        earlier, later = arena.is_evaluated & is_before, arena.is_evaluated & ~is_before
+        earlier_days = every_day & (day_numbers < evaluation_day)
+        later_days = every_day & (day_numbers >= evaluation_day)
+    tuning = Tuning(arena, earlier, earlier_days, abilities, tell)
 
-    def judged_way(policy: str, trial: Trial | None, reason: str | None = None) -> JudgedWay:
+    def judge(policy: str, trial: Trial | None, reason: str | None = None) -> JudgedPolicy:
+        """Return the policy of a simulation run with its result in the evaluation window."""
         if trial is None:
-            return JudgedWay(policy, None, reason, False, np.nan, np.nan)
-        holds = arena.holds(trial, later)
-        found = judge(policy, trial, holds=holds, days=(earlier_days, later_days))
-        return replace(found, reason=reason if holds else why_out(arena, trial, later))
+            return JudgedPolicy(policy, None, reason, False, np.nan, np.nan)
+        holds = arena.meets_limit(trial, later)
+        judged = summarize_policy_trial(policy, trial, holds=holds, days=(earlier_days, later_days))
+        return replace(judged, reason=reason if holds else explain_missed_limit(arena, trial, later))
 
-    today, judged = judged_way(TODAY, arena.today), []
-    for policy in asked_policies(scenario) if split is not None else ():
-        if (why_not := WAYS[policy].why_not(able, known.fleet)) is not None:
-            judged.append(replace(judged_way(policy, None, why_not), performable=False))
+    today, judged_policies = judge(TODAY, arena.today), []
+    for policy in list_requested_policies(scenario) if evaluation_day is not None else ():
+        if (why_not := POLICIES[policy].find_obstacle(abilities, job_history.fleet)) is not None:
+            judged_policies.append(replace(judge(policy, None, why_not), performable=False))
             continue
-        trial = WAYS[policy].tuned(tuning, policy)
-        judged.append(judged_way(policy, trial, tuning.reasons.get(policy, BY_WAITS.get(policy))))
-    holding = [one for one in judged if one.holds]
+        trial = POLICIES[policy].tune(tuning, policy)
+        judged_policies.append(judge(policy, trial, tuning.reasons.get(policy, WAIT_MODEL_REASONS.get(policy))))
+    meeting = [judged for judged in judged_policies if judged.meets_limit]
     winner = today
-    best = min(holding, key=lambda one: one.promised_per_week, default=today)
-    if best.promised_per_week < (1 - ALIKE) * today.promised_per_week:
-        winner = next(one for one in holding if one.promised_per_week <= (1 + ALIKE) * best.promised_per_week)
-    return Contest(scenario, known, asked, arena, able, earlier, later, earlier_days, later_days, split is not None,
-                   today, tuple(judged), winner)  # fmt: skip
+    cheapest = min(meeting, key=lambda judged: judged.training_hours, default=today)
+    if cheapest.training_hours < (1 - COST_TIE_SHARE) * today.training_hours:
+        max_hours = (1 + COST_TIE_SHARE) * cheapest.training_hours
+        winner = next(judged for judged in meeting if judged.training_hours <= max_hours)
+    return Contest(scenario, job_history, inputs, arena, abilities, earlier, later, earlier_days, later_days,
+                   evaluation_day is not None, today, tuple(judged_policies), winner)  # fmt: skip
 
 
-def why_out(arena: Arena, trial: Trial, which: Mask) -> str:
-    """Why a fitted policy misses the limit in the evaluation window."""
-    if np.isinf(trial.late_s[:, which & arena.judged]).any():
+def explain_missed_limit(arena: Arena, trial: Trial, evaluated_jobs: Mask) -> str:
+    """Explain why a fitted policy misses the limit in the evaluation window."""
+    if np.isinf(trial.waits_s[:, evaluated_jobs & arena.is_evaluated]).any():
         return "a job does not start in the evaluation window"
-    if arena.excess(trial, which) > 0:
-        return f"in the evaluation window it adds more than {arena.minutes:g} minutes"
+    if arena.worst_excess_minutes(trial, evaluated_jobs) > 0:
+        return f"in the evaluation window it adds more than {arena.limit_minutes:g} minutes"
     return "services start after their deadline in the evaluation window"
 
 
-def judge(policy: str, trial: Trial, *, holds: bool, days: tuple[Mask, Mask]) -> JudgedWay:
-    """A setting with its GPU-hours in the training window, and in the evaluation window."""
-    promised, hours = (7 * float(trial.day_hours[some].mean()) for some in days)
-    return JudgedWay(policy, trial, None, holds, hours, promised)
+def summarize_policy_trial(policy: str, trial: Trial, *, holds: bool, days: tuple[Mask, Mask]) -> JudgedPolicy:
+    """Summarize a simulation run with its GPU-hours a week in both windows.
+
+    Parameters
+    ----------
+    policy : str
+        Name of the policy.
+    trial : Trial
+        Simulation run of its setting.
+    holds : bool
+        Whether it meets the wait limit in the evaluation window.
+    days : tuple of two arrays of bool, shape (n_days,)
+        Days of the training and of the evaluation window.
+    """
+    training, evaluation = (7 * float(trial.daily_gpu_hours[window_days].mean()) for window_days in days)
+    return JudgedPolicy(policy, trial, None, holds, evaluation, training)
 
 
-def holdout_from(asked: JobReplayInputs, arena: Arena, days: int) -> int | None:
-    """The day from which policies are evaluated; None where the record is too short to keep days back from fitting."""
-    split = days - min(days // 2, 14)
-    late = arena.judged & (arena.ready_s >= split * SECONDS_PER_DAY)
-    early = arena.judged & ~late
+def find_evaluation_day(inputs: JobReplayInputs, arena: Arena, n_days: int) -> int | None:
+    """Find the first day of the evaluation window; None if the record is too short for one."""
+    evaluation_day = n_days - min(n_days // 2, 14)
+    is_late = arena.is_evaluated & (arena.arrival_s >= evaluation_day * SECONDS_PER_DAY)
+    is_early = arena.is_evaluated & ~is_late
     # A record of less than two weeks is too short to keep days back.
-    if asked.nodes.snapshot or asked.starts_assumed or days < 14:
+    if inputs.nodes.snapshot or inputs.starts_assumed or n_days < 14:
         return None
-    return split if min(int(late.sum()), int(early.sum())) >= FEWEST_JOBS else None
+    return evaluation_day if min(int(is_late.sum()), int(is_early.sum())) >= MIN_JOBS_PER_WINDOW else None
 
 
-def asked_policies(scenario: Scenario) -> list[str]:
-    """Policies to compare, in their order: those that the scenario names, else all."""
+def list_requested_policies(scenario: Scenario) -> list[str]:
+    """List the policies to compare in their order: those that the scenario names, else all."""
     if scenario.policies is None:
         return list(POLICY_NAMES)
     names = (name.strip() for name in scenario.policies.split(","))
-    asked = {resolve_name(name, POLICY_NAMES, subject="policy", error=ScenarioError) for name in names}
-    return [name for name in POLICY_NAMES if name in asked]
+    requested_policies = {resolve_name(name, POLICY_NAMES, subject="policy", error=ScenarioError) for name in names}
+    return [name for name in POLICY_NAMES if name in requested_policies]
 
 
-LEVEL = 0.9
+INTERVAL_LEVEL = 0.9
+"""Level of the interval of a weekly saving [0-1]."""
 
 
-def promised(daily_saved: NDArray[np.float64], most: float) -> tuple[float, float, float]:
-    """What a week to come saves, with an interval: the mean of seven days around the mean of those seen.
+def estimate_weekly_saving(daily_saved: NDArray[np.float64], max_weekly: float) -> tuple[float, float, float]:
+    """Estimate the saving of a future week with its 90 % interval, from daily savings.
 
-    Student's t over days, wider where neighbouring days are alike, and where past weeks missed the days before them by
-    more than that.
+    The interval is Student's t over days. It is wider if neighbouring days are alike, and if past weeks missed the days
+    before them by more.
+
+    Parameters
+    ----------
+    daily_saved : array of float, shape (n_days,)
+        GPU-hours saved on each day.
+    max_weekly : float
+        Upper bound of the interval. [GPU h a week]
+
+    Returns
+    -------
+    tuple of float
+        Estimate, lower and upper end of its interval. [GPU h a week]
 
     Examples
     --------
-    >>> value, low, high = promised(np.array([100.0, 120.0] * 7), 5000.0)
+    >>> value, low, high = estimate_weekly_saving(np.array([100.0, 120.0] * 7), 5000.0)
     >>> round(value), round(low), round(high)
     (770, 710, 830)
     """
-    mean = float(daily_saved.mean())
-    value = DAYS_PER_WEEK * mean
-    half = DAYS_PER_WEEK * max(by_draw(daily_saved), by_misses(daily_saved))
-    return value, max(value - half, 0.0), min(value + half, most)
+    daily_mean = float(daily_saved.mean())
+    weekly_saving = DAYS_PER_WEEK * daily_mean
+    half_width = DAYS_PER_WEEK * max(half_width_by_spread(daily_saved), half_width_by_past_errors(daily_saved))
+    return weekly_saving, max(weekly_saving - half_width, 0.0), min(weekly_saving + half_width, max_weekly)
 
 
-def by_draw(daily: NDArray[np.float64]) -> float:
-    """Half width for the mean of a week to come by the spread of days alone."""
-    days = len(daily)
-    if days < 2:
-        return float(abs(daily).max(initial=0.0))
-    apart = daily - daily.mean()
-    alike = float((apart[1:] @ apart[:-1]) / max(apart @ apart, 1e-12))
+def half_width_by_spread(daily_saved: NDArray[np.float64]) -> float:
+    """Compute the half width of the interval of a daily mean over a future week from the spread of days."""
+    n_days = len(daily_saved)
+    if n_days < 2:
+        return float(abs(daily_saved).max(initial=0.0))
+    deviations = daily_saved - daily_saved.mean()
+    correlation = float((deviations[1:] @ deviations[:-1]) / max(deviations @ deviations, 1e-12))
     # Few days say little about their autocorrelation: more than this is not believed.
-    alike = min(max(alike, 0.0), 0.6)
-    spread = float(np.sqrt(apart @ apart / (days - 1))) * np.sqrt((1 + alike) / (1 - alike))
-    return float(student_t((1 + LEVEL) / 2, days - 1) * spread * np.sqrt(1 / DAYS_PER_WEEK + 1 / days))
+    correlation = min(max(correlation, 0.0), 0.6)
+    spread = float(np.sqrt(deviations @ deviations / (n_days - 1))) * np.sqrt((1 + correlation) / (1 - correlation))
+    return float(student_t((1 + INTERVAL_LEVEL) / 2, n_days - 1) * spread * np.sqrt(1 / DAYS_PER_WEEK + 1 / n_days))
 
 
-def by_misses(daily: NDArray[np.float64]) -> float:
-    """Half width by what past weeks missed the mean of all days before them; 0 with fewer than three weeks."""
-    missed: Sequence[float] = [
-        float(daily[at : at + DAYS_PER_WEEK].mean() - daily[:at].mean())
-        for at in range(DAYS_PER_WEEK, len(daily) - DAYS_PER_WEEK + 1, DAYS_PER_WEEK)
+def half_width_by_past_errors(daily_saved: NDArray[np.float64]) -> float:
+    """Compute the half width of the interval from errors of past weeks; 0 with fewer than three weeks."""
+    weekly_errors: Sequence[float] = [
+        float(daily_saved[day : day + DAYS_PER_WEEK].mean() - daily_saved[:day].mean())
+        for day in range(DAYS_PER_WEEK, len(daily_saved) - DAYS_PER_WEEK + 1, DAYS_PER_WEEK)
     ]
-    if len(missed) < 2:
+    if len(weekly_errors) < 2:
         return 0.0
     # Few weeks: their spread by Student's t around no miss, as a quantile of so few says nothing.
-    return float(student_t((1 + LEVEL) / 2, len(missed)) * np.sqrt(np.mean(np.square(missed))))
+    return float(student_t((1 + INTERVAL_LEVEL) / 2, len(weekly_errors)) * np.sqrt(np.mean(np.square(weekly_errors))))

@@ -1,4 +1,4 @@
-"""The nodes and layouts of each policy."""
+"""Nodes and MIG layouts of each policy, and the rules by which the fleet is operated."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from gpuplanner.core.scenario_fields import PARTITIONER_BY_ACTUATOR
 from gpuplanner.core.schemas import WHOLE_GPU
 from gpuplanner.core.units import SECONDS_PER_HOUR
-from gpuplanner.decision.decision_types import CUT_BY_JOBS
-from gpuplanner.decision.policy_simulation import Knobs, Trial, WaySetting, cut_fleet
+from gpuplanner.decision.decision_types import LAYOUT_PER_JOB
+from gpuplanner.decision.policy_simulation import Knobs, PolicySetting, Trial, partition_nodes
 from gpuplanner.decision.requests import AS_TODAY, JobReplayInputs
 from gpuplanner.hardware.actuators import RETURNED_NODES, ActuatorAbilities
 from gpuplanner.hardware.gpu_models import GpuModel
@@ -27,35 +27,37 @@ from gpuplanner.hardware.repartitioning_cost import ChangeCost
 from gpuplanner.planner.layout_plan import NodeState
 from gpuplanner.simulator.simulated_fleet import DynamicMig, NodeAutoscaling, NodeFleet, NodeRequests
 
-_PLAN: dict[str, Any] = {
+_PLAN_SCHEMA: dict[str, Any] = {
     "node": pl.String, "gpu": pl.Int32, "slot_start": pl.Datetime("us", "UTC"),
     "slot_end": pl.Datetime("us", "UTC"), "layout": pl.String, "changed": pl.Boolean, "parked": pl.String,
 }  # fmt: skip
-BY_JOBS = "on demand"
-"""Layout of a GPU on which instances are made for jobs."""
+"""Columns of a layout plan."""
+LAYOUT_CUT_BY_JOBS = "on demand"
+"""Layout of a GPU on which an instance is created for each job."""
 
 
 @dataclass(frozen=True)
 class PoolRule:
-    """Nodes that are cut alike.
+    """Nodes with the same layouts.
 
     Attributes
     ----------
     name : str
-        Its name: one label of a DNS name.
+        Name of the pool: one label of a DNS name.
     layouts : tuple of str
-        Layout of each GPU of one of its nodes, ``"gpu"`` where it is not cut, :data:`BY_JOBS` where jobs cut it.
+        Layout of each GPU of a node: ``"gpu"`` with MIG disabled, :data:`LAYOUT_CUT_BY_JOBS` with an instance for each
+        job.
     count : int
-        Nodes that can be in it.
+        Nodes that can be in the pool.
     nodes : tuple of str
-        Their names; empty where nobody knows them.
-    most, kept : int
-        Nodes on at once at most; idle ones that stay on.
+        Their names; empty if not known.
+    max_nodes_on, kept : int
+        Most nodes powered on at once; idle nodes that stay powered on.
 
     Examples
     --------
     >>> cut = PoolRule("mig", ("gpu", "1g.10gb:7"), 2, ("n1", "n2"))
-    >>> cut.is_cut, cut.offers
+    >>> cut.is_partitioned, cut.offers
     (True, {'gpu': 1, '1g.10gb': 7})
     """
 
@@ -63,41 +65,41 @@ class PoolRule:
     layouts: tuple[str, ...]
     count: int
     nodes: tuple[str, ...] = ()
-    most: int = 0
+    max_nodes_on: int = 0
     kept: int = 0
 
     @property
     def state(self) -> NodeState:
-        """One of its nodes; GPUs that jobs cut are whole while they are empty."""
-        return NodeState(tuple((gpu, _empty(layout)) for gpu, layout in enumerate(self.layouts)))
+        """Layouts of one of its nodes; GPUs with an instance for each job are full while they are empty."""
+        return NodeState(tuple((gpu, _layout_while_empty(layout)) for gpu, layout in enumerate(self.layouts)))
 
     @property
-    def is_cut(self) -> bool:
-        """Whether any of its GPUs has instances by itself."""
-        return any(_empty(layout) != WHOLE_GPU for layout in self.layouts)
+    def is_partitioned(self) -> bool:
+        """Whether any of its GPUs has fixed MIG instances."""
+        return any(_layout_while_empty(layout) != WHOLE_GPU for layout in self.layouts)
 
     @property
     def offers(self) -> dict[str, int]:
-        """Instances of each profile on one of its nodes, whole GPUs first."""
+        """Instances of each profile on one of its nodes, full GPUs first."""
         return self.state.totals
 
 
 @dataclass(frozen=True)
 class TenantQuota:
-    """What a tenant may hold of the GPUs of today.
+    """Quota of a tenant on today's GPUs.
 
     Attributes
     ----------
     tenant : str
-        Its queue.
+        Queue of the tenant.
     gpus : float
-        Its own [GPUs]; an instance counts with its share of one.
+        Nominal quota [GPUs]; an instance counts as its share of a GPU.
     cohort : str or None
-        Tenants of one lend each other what they leave.
+        Cohort whose tenants lend each other unused quota.
     borrow, lend : float or None
-        How much it may borrow on top, and lend, at most [GPUs]; None: no limit.
+        Most GPUs that it may borrow, and lend; None: no limit.
     namespaces : tuple of str
-        Whose jobs are its own.
+        Namespaces of its jobs.
     """
 
     tenant: str
@@ -110,36 +112,36 @@ class TenantQuota:
 
 @dataclass(frozen=True)
 class FleetRules:
-    """The fleet as it shall be run.
+    """Rules by which the fleet is to be operated.
 
     Attributes
     ----------
-    policy, actuator, board : str
-        The way, who performs it, and the board of all nodes.
+    policy, actuator, gpu_model : str
+        Policy, the actuator that applies it, and the GPU model of all nodes.
     pools : tuple of PoolRule
-        Nodes by how they are cut. A node may be in several, and is in one at a time.
+        Nodes by layouts. A node may belong to several pools, and is in one at a time.
     nodes : int
-        Nodes that there are in all of them.
+        Nodes in all pools.
     today : tuple of PoolRule
-        The same nodes, and those that are not needed, as they are cut today.
+        The same nodes and the released ones with today's layouts.
     released : tuple of str
-        Nodes that are not needed.
+        Names of the released nodes.
     returned : bool
-        They go back to whom they belong to; else they stay and rest.
+        Released nodes return to their owner; else they are powered down.
     idle_s : float or None
-        How long a node is idle when it goes [s]; None: it stays on.
+        Idle time before power-down [s]; None: nodes stay on.
     lead_s, lead_slow_s : float
-        From the call until a node that was off takes jobs, its cut included: usual, and at the slow end [s].
+        Time from power-up to the first job, partitioning included: usual and slow [s].
     cool_s : float
-        For how long after a node came none goes [s].
+        Time after a power-up in which no node is powered down [s].
     placement : str
-        Which nodes are filled first.
+        Nodes that are filled first.
     requests : str
-        What jobs ask for: as today, as they request, or as they need.
+        Requests of jobs: as today, as requested, or rightsized.
     begins : str or None
-        Instant from which it can hold: the end of what was read.
+        Instant from which the rules can apply: the end of the data.
     quotas : tuple of TenantQuota
-        What tenants may hold, where something says so.
+        Quotas of tenants, if any are stated.
 
     Examples
     --------
@@ -168,93 +170,94 @@ class FleetRules:
     quotas: tuple[TenantQuota, ...] = ()
 
     @property
-    def named(self) -> bool:
+    def has_node_names(self) -> bool:
         """Whether the nodes have names."""
         return all(pool.nodes for pool in self.today)
 
     @property
-    def comes_and_goes(self) -> bool:
-        """Whether nodes go while they are idle."""
+    def powers_nodes_down(self) -> bool:
+        """Whether idle nodes are powered down."""
         return self.idle_s is not None
 
     @functools.cached_property
-    def before(self) -> dict[str, tuple[str, ...]]:
-        """Layouts of each node today."""
+    def todays_layouts(self) -> dict[str, tuple[str, ...]]:
+        """Layouts of the GPUs of each node today."""
         return {node: pool.layouts for pool in self.today for node in pool.nodes}
 
-    def pool_plan(self) -> pl.DataFrame:
-        """One node of each pool as a plan, by the name of the pool."""
+    def make_pool_plan(self) -> pl.DataFrame:
+        """Make a plan with one node of each pool, under the name of the pool."""
         first = datetime.fromisoformat(self.begins or "2026-01-01T00:00:00+00:00")
         rows = [
             (pool.name, gpu, first, first + timedelta(days=28), layout, True, None)
             for pool in self.pools
             for gpu, layout in pool.state.gpus
         ]
-        return pl.DataFrame(rows, schema=_PLAN, orient="row")
+        return pl.DataFrame(rows, schema=_PLAN_SCHEMA, orient="row")
 
     def layout_plan(self) -> pl.DataFrame:
-        """The fixed fleet as a plan of two ranges, today and then: ``schemas.LayoutPlan``; nodes that go are off then.
+        """Return the fixed fleet as a plan of two periods, today and as recommended: ``schemas.LayoutPlan``.
 
-        A GPU that stays as it is keeps its number.
+        Released nodes are off in the second period. A GPU whose layout stays keeps its number.
         """
         pools = {node: pool.layouts for pool in self.pools for node in pool.nodes}
         last = datetime.fromisoformat(self.begins or "2026-01-01T00:00:00+00:00")
         first, end = last - timedelta(hours=1), last + timedelta(days=28)
         rows: list[tuple[object, ...]] = []
-        for node, was in sorted(self.before.items()):
+        for node, was in sorted(self.todays_layouts.items()):
             for gpu, (old, new) in enumerate(line_up_layouts(was, pools.get(node))):
                 rows.append((node, gpu, first, last, old, False, None))
                 rows.append((node, gpu, last, end, new, old != new and new != UNUSED_LAYOUT, None))
-        return pl.DataFrame(rows, schema=_PLAN, orient="row")
+        return pl.DataFrame(rows, schema=_PLAN_SCHEMA, orient="row")
 
 
-def line_up_layouts(was: tuple[str, ...], then: tuple[str, ...] | None) -> Iterator[tuple[str, str]]:
-    """Layout of each GPU before and after, as many as can be unchanged.
+def line_up_layouts(before: tuple[str, ...], after: tuple[str, ...] | None) -> Iterator[tuple[str, str]]:
+    """Yield the layout of each GPU before and after, with as many GPUs unchanged as possible.
 
     Examples
     --------
     >>> list(line_up_layouts(("gpu", "1g.10gb:7"), ("1g.10gb:7", "3g.40gb:2")))
     [('gpu', '3g.40gb:2'), ('1g.10gb:7', '1g.10gb:7')]
     """
-    old = [_empty(WHOLE_GPU if layout == UNUSED_LAYOUT else layout) for layout in was]
-    if then is None:
+    old = [_layout_while_empty(WHOLE_GPU if layout == UNUSED_LAYOUT else layout) for layout in before]
+    if after is None:
         yield from ((layout, UNUSED_LAYOUT) for layout in old)
         return
-    left = [_empty(layout) for layout in then]
-    stays = []
+    unmatched = [_layout_while_empty(layout) for layout in after]
+    staying = []
     for layout in old:
-        stays.append(layout in left)
-        if stays[-1]:
-            left.remove(layout)
-    yield from ((layout, layout if same else left.pop(0)) for layout, same in zip(old, stays, strict=True))
+        staying.append(layout in unmatched)
+        if staying[-1]:
+            unmatched.remove(layout)
+    yield from ((layout, layout if stays else unmatched.pop(0)) for layout, stays in zip(old, staying, strict=True))
 
 
-def _empty(layout: str) -> str:
-    return WHOLE_GPU if layout == BY_JOBS or not parse_layout(layout) else layout
+def _layout_while_empty(layout: str) -> str:
+    """Return the layout of a GPU without jobs."""
+    return WHOLE_GPU if layout == LAYOUT_CUT_BY_JOBS or not parse_layout(layout) else layout
 
 
-def kept_longest(asked: JobReplayInputs) -> list[int]:
-    """Today's nodes, those that stay longest first: the large, whole ones."""
-    nodes = asked.nodes
-    cut = [sum(layout != WHOLE_GPU for layout in layouts) for layouts in nodes.layouts]
-    return sorted(range(len(nodes.gpus)), key=lambda number: (-nodes.gpus[number], cut[number], number))
+def rank_nodes(inputs: JobReplayInputs) -> list[int]:
+    """Rank today's nodes, those to release last first: large nodes with full GPUs."""
+    nodes = inputs.nodes
+    n_partitioned = [sum(layout != WHOLE_GPU for layout in layouts) for layouts in nodes.layouts]
+    return sorted(range(len(nodes.gpus)), key=lambda number: (-nodes.gpus[number], n_partitioned[number], number))
 
 
 def assign_layouts(
-    today: Sequence[tuple[str, ...]], order: Sequence[int], wanted: Sequence[str]
+    today: Sequence[tuple[str, ...]], order: Sequence[int], needed_layouts: Sequence[str]
 ) -> dict[int, tuple[str, ...]]:
-    """Assign a layout to each GPU of as many nodes as are needed; nodes that have wanted layouts keep them.
+    """Assign needed layouts to the GPUs of as few nodes as possible; nodes that have needed layouts keep them.
 
-    Of the others those are mixed that no layout fills.
+    Only nodes that no single layout fills get mixed layouts.
 
     Parameters
     ----------
     today : sequence of tuple of str
         Layout of each GPU, by node.
     order : sequence of int
-        Numbers of the nodes, those first that stay longest.
-    wanted : sequence of str
-        Layout of each GPU that is needed; what is left of the last node is not partitioned.
+        Numbers of the nodes, those to release last first.
+    needed_layouts : sequence of str
+        Layout of each GPU that is needed; the other GPUs of the last node have MIG disabled.
 
     Examples
     --------
@@ -262,41 +265,49 @@ def assign_layouts(
     >>> assign_layouts(today, range(4), ["gpu"] * 2 + ["1g.5gb:7"] * 4 + ["3g.20gb:2"] * 2)[2]
     ('1g.5gb:7', '1g.5gb:7')
     """
-    left = Counter(wanted)
+    unassigned = Counter(needed_layouts)
     layouts: dict[int, tuple[str, ...]] = {}
     for number in order:
-        if Counter(today[number]) <= left:
+        if Counter(today[number]) <= unassigned:
             layouts[number] = today[number]
-            left -= Counter(today[number])
+            unassigned -= Counter(today[number])
 
     for number in order:
         size = len(today[number])
-        filled = next((layout for layout, count in left.most_common() if count >= size), None)
-        if number not in layouts and filled is not None:
-            layouts[number] = (filled,) * size
-            left[filled] -= size
+        filling_layout = next((layout for layout, count in unassigned.most_common() if count >= size), None)
+        if number not in layouts and filling_layout is not None:
+            layouts[number] = (filling_layout,) * size
+            unassigned[filling_layout] -= size
 
-    rest = list(left.elements())
+    remaining_layouts = list(unassigned.elements())
     for number in order:
-        if rest and number not in layouts:
+        if remaining_layouts and number not in layouts:
             size = len(today[number])
-            layouts[number] = tuple([WHOLE_GPU] * (size - len(rest)) + rest[:size])
-            rest = rest[size:]
+            layouts[number] = tuple([WHOLE_GPU] * (size - len(remaining_layouts)) + remaining_layouts[:size])
+            remaining_layouts = remaining_layouts[size:]
     return {number: layouts[number] for number in order if number in layouts}
 
 
-def as_they_are(asked: JobReplayInputs, policy: str, numbers: Sequence[int]) -> WaySetting:
-    """Some of today's nodes, cut as they are."""
-    fleet, layouts = cut_fleet(asked, numbers, [[asked.nodes.layouts[number]] for number in numbers])
+def as_they_are(inputs: JobReplayInputs, policy: str, numbers: Sequence[int]) -> PolicySetting:
+    """Make the setting of a policy that keeps some of today's nodes with their layouts."""
+    fleet, layouts = partition_nodes(inputs, numbers, [[inputs.nodes.layouts[number]] for number in numbers])
     knobs: Knobs = {"gpus": int(fleet.gpus.sum()), "nodes": len(numbers)}
-    return WaySetting(policy, AS_TODAY, fleet, layouts, tuple(numbers), knobs=knobs)
+    return PolicySetting(policy, AS_TODAY, fleet, layouts, tuple(numbers), knobs=knobs)
 
 
-def deal_layouts(gpu_model: GpuModel, wanted: Mapping[str, float], gpus: int) -> list[str]:
-    """Layouts of so many GPUs, or nodes, that offer profiles in proportion to what is wanted, as far as they can.
+def deal_layouts(gpu_model: GpuModel, wanted_instances: Mapping[str, float], gpus: int) -> list[str]:
+    """Choose layouts of GPUs, or nodes, that offer profiles in proportion to the wanted instances as far as possible.
 
-    One GPU after the other gets, of all layouts with the profile that is shortest of its share, the one that fills
-    most of what the others still lack.
+    GPU by GPU, of all layouts with the scarcest profile, the one is chosen that covers most of the missing instances.
+
+    Parameters
+    ----------
+    gpu_model : GpuModel
+        GPU model with MIG profiles.
+    wanted_instances : mapping of str to float
+        Wanted instances of each profile.
+    gpus : int
+        GPUs, or nodes.
 
     Examples
     --------
@@ -304,137 +315,160 @@ def deal_layouts(gpu_model: GpuModel, wanted: Mapping[str, float], gpus: int) ->
     >>> deal_layouts(load_gpu_model("H100-80GB-SXM5"), {"1g.10gb": 7, "3g.40gb": 2}, 2)
     ['3g.40gb:1,1g.10gb:4', '3g.40gb:1,1g.10gb:4']
     """
-    names = [name for name, count in wanted.items() if count > 0]
-    held = ({name: count for name, count in one.items() if count} for one in list_pareto_counts(gpu_model, names))
-    choices = [(one, format_layout(one)) for one in held if one]
-    share = {name: gpu_model.gpu_fraction(name) for name in names}
-    total = sum(share[name] * wanted[name] for name in names)
-    target = {name: wanted[name] * gpus / total for name in names}
-    lack = dict(target)
-    got: Counter[str] = Counter()
+    names = [name for name, count in wanted_instances.items() if count > 0]
+    options = ({name: count for name, count in item.items() if count} for item in list_pareto_counts(gpu_model, names))
+    choices = [(item, format_layout(item)) for item in options if item]
+    fraction = {name: gpu_model.gpu_fraction(name) for name in names}
+    total = sum(fraction[name] * wanted_instances[name] for name in names)
+    target_counts = {name: wanted_instances[name] * gpus / total for name in names}
+    missing = dict(target_counts)
+    dealt_counts: Counter[str] = Counter()
 
-    def filled(choice: tuple[Mapping[str, int], str]) -> tuple[float, str]:
-        one, text = choice
-        return round(sum(share[name] * min(count, lack[name]) for name, count in one.items()), 9), text
+    def filled_gpus(choice: tuple[Mapping[str, int], str]) -> tuple[float, str]:
+        """Return the missing instances that a layout covers, as GPUs."""
+        item, text = choice
+        return round(sum(fraction[name] * min(count, missing[name]) for name, count in item.items()), 9), text
 
-    found = []
+    dealt_layouts = []
     for _ in range(gpus):
-        shortest = min(names, key=lambda name: (got[name] / target[name], name))
-        best, text = max((choice for choice in choices if shortest in choice[0]), key=filled)
-        got.update(best)
-        lack |= {name: max(target[name] - got[name], 0.0) for name in best}
-        found.append(text)
-    return found
+        scarcest_profile = min(names, key=lambda name: (dealt_counts[name] / target_counts[name], name))
+        best, text = max((choice for choice in choices if scarcest_profile in choice[0]), key=filled_gpus)
+        dealt_counts.update(best)
+        missing |= {name: max(target_counts[name] - dealt_counts[name], 0.0) for name in best}
+        dealt_layouts.append(text)
+    return dealt_layouts
 
 
-def wanted_instances(
-    requests: NodeRequests, profiles: Sequence[str], which: NDArray[np.bool_], span_s: float, *, peak: bool
+def count_instances(
+    requests: NodeRequests, profiles: Sequence[str], job_mask: NDArray[np.bool_], span_s: float, *, peak: bool
 ) -> dict[str, float]:
-    """Instances of each MIG profile that are in use on average, or at once at most, if nobody waits."""
-    found = {}
-    for number, name in enumerate(profiles):
-        mine = which & (requests.profile == number)
-        if name == WHOLE_GPU or not mine.any():
-            continue
-        begin, run, count = requests.ready_s[mine], requests.run_s[mine], requests.total[mine]
-        if peak:
-            at = np.concatenate([begin, begin + run])
-            change = np.concatenate([count, -count])
-            found[name] = float(np.cumsum(change[np.lexsort((change, at))]).max(initial=0))
-        else:
-            found[name] = float(run @ count) / max(span_s, SECONDS_PER_HOUR)
-    return found
+    """Count the instances of each MIG profile in use if no job waits: mean, or peak.
 
-
-def on_demand_fleet(
-    asked: JobReplayInputs, numbers: Sequence[int], able: ActuatorAbilities
-) -> tuple[NodeFleet, tuple[tuple[tuple[str, ...], ...], ...], NodeAutoscaling | None]:
-    """Some of today's nodes, their GPUs cut as jobs come and go, with the layouts of each pool and how nodes change.
-
-    Where MIG mode needs a reboot, a node is whole or cut, and changes while it is empty; else every GPU is both.
+    Parameters
+    ----------
+    requests : NodeRequests
+        Requests of the jobs.
+    profiles : sequence of str
+        Names of the profiles by number.
+    job_mask : array of bool, shape (n_jobs,)
+        Jobs that count.
+    span_s : float
+        Length of the period. [s]
+    peak : bool
+        Count the most instances in use at once.
     """
-    cost, profiles = (
-        ChangeCost.from_catalogue(asked.gpu_model, PARTITIONER_BY_ACTUATOR[able.actuator]),
-        asked.fleet.profiles,
+    instances_in_use = {}
+    for profile_number, name in enumerate(profiles):
+        of_profile = job_mask & (requests.profile == profile_number)
+        if name == WHOLE_GPU or not of_profile.any():
+            continue
+        start_s, run_s, count = requests.ready_s[of_profile], requests.run_s[of_profile], requests.total[of_profile]
+        if peak:
+            change_s = np.concatenate([start_s, start_s + run_s])
+            change = np.concatenate([count, -count])
+            instances_in_use[name] = float(np.cumsum(change[np.lexsort((change, change_s))]).max(initial=0))
+        else:
+            instances_in_use[name] = float(run_s @ count) / max(span_s, SECONDS_PER_HOUR)
+    return instances_in_use
+
+
+def make_mig_fleet(
+    inputs: JobReplayInputs, numbers: Sequence[int], abilities: ActuatorAbilities
+) -> tuple[NodeFleet, tuple[tuple[tuple[str, ...], ...], ...], NodeAutoscaling | None]:
+    """Make the fleet of some of today's nodes with an instance created for each job: nodes, layouts and switching.
+
+    If MIG mode needs a reboot, a node is full or partitioned, and changes while it is empty; else each GPU can do both.
+    """
+    change_cost, profiles = (
+        ChangeCost.from_catalogue(inputs.gpu_model, PARTITIONER_BY_ACTUATOR[abilities.actuator]),
+        inputs.fleet.profiles,
     )
-    gpus, how = asked.fleet.gpus[list(numbers)], DynamicMig.from_change_cost(asked.gpu_model, profiles, cost)
-    if cost.reboot_s is None:
-        capacity = [[how.capacity(count, whole=True)] for count in gpus.tolist()]
-        fleet = NodeFleet(profiles, gpus, np.array(capacity), np.zeros_like(gpus), asked.fleet.weights, how)
-        return fleet, tuple(((CUT_BY_JOBS,) * count,) for count in gpus.tolist()), None
-    none = [0] * (len(profiles) - 1)
-    capacity = [[[count, *none], how.capacity(count, whole=False)] for count in gpus.tolist()]
-    cut = [set(asked.nodes.layouts[number]) != {WHOLE_GPU} for number in numbers]
-    fleet = NodeFleet(profiles, gpus, np.array(capacity), np.array(cut), asked.fleet.weights, how)
-    names = tuple(((WHOLE_GPU,) * count, (CUT_BY_JOBS,) * count) for count in gpus.tolist())
+    gpus = inputs.fleet.gpus[list(numbers)]
+    dynamic_mig = DynamicMig.from_change_cost(inputs.gpu_model, profiles, change_cost)
+    if change_cost.reboot_s is None:
+        capacity = [[dynamic_mig.capacity(count, whole=True)] for count in gpus.tolist()]
+        fleet = NodeFleet(profiles, gpus, np.array(capacity), np.zeros_like(gpus), inputs.fleet.weights, dynamic_mig)
+        return fleet, tuple(((LAYOUT_PER_JOB,) * count,) for count in gpus.tolist()), None
+    no_instances = [0] * (len(profiles) - 1)
+    capacity = [[[count, *no_instances], dynamic_mig.capacity(count, whole=False)] for count in gpus.tolist()]
+    cut = [set(inputs.nodes.layouts[number]) != {WHOLE_GPU} for number in numbers]
+    fleet = NodeFleet(profiles, gpus, np.array(capacity), np.array(cut), inputs.fleet.weights, dynamic_mig)
+    names = tuple(((WHOLE_GPU,) * count, (LAYOUT_PER_JOB,) * count) for count in gpus.tolist())
     # Each pool keeps all idle nodes: they change, and never go.
-    return fleet, names, NodeAutoscaling(0.0, cost.reboot_s.value, (len(gpus), len(gpus)))
+    return fleet, names, NodeAutoscaling(0.0, change_cost.reboot_s.value, (len(gpus), len(gpus)))
 
 
-def rules_of(asked: JobReplayInputs, trial: Trial, able: ActuatorAbilities, policy: str) -> FleetRules:
-    """The setting of a way as those who write its files need it, with what came of it when it was played."""
-    setting, nodes = trial.setting, asked.nodes
-    switching = setting.switching if able.switches_nodes else None
-    left = [number for number in range(len(nodes.gpus)) if number not in set(setting.numbers)]
-    return FleetRules(
-        policy=policy,
-        actuator=able.actuator,
-        gpu_model=asked.gpu_model.name,
-        pools=tuple(_pools(asked, trial)),
-        nodes=len(setting.numbers),
-        today=tuple(
-            PoolRule(f"today-{place}", layouts, len(mine), _names(asked, mine))
-            for place, (layouts, mine) in enumerate(_alike(range(len(nodes.gpus)), nodes.layouts).items(), 1)
-        ),
-        released=_names(asked, left),
-        returned=able.returns == RETURNED_NODES,
-        idle_s=None if switching is None else switching.idle_s,
-        lead_s=able.lead.value,
-        lead_slow_s=able.lead.high,
-        cool_s=0.0 if switching is None else switching.cool_s,
-        placement=setting.placement,
-        requests=setting.view,
-        begins=asked.end.isoformat(),
+def make_fleet_rules(inputs: JobReplayInputs, trial: Trial, abilities: ActuatorAbilities, policy: str) -> FleetRules:
+    """Make the rules of a fleet from a policy setting and its simulation run, for exports.
+
+    Parameters
+    ----------
+    inputs : JobReplayInputs
+        Observed jobs as requests on today's nodes.
+    trial : Trial
+        Simulation run of the setting.
+    abilities : ActuatorAbilities
+        Abilities of the actuator.
+    policy : str
+        Name of the policy.
+    """
+    setting, nodes = trial.setting, inputs.nodes
+    switching = setting.switching if abilities.switches_nodes else None
+    released_nodes = [number for number in range(len(nodes.gpus)) if number not in set(setting.node_numbers)]
+    groups = _group_by_layouts(range(len(nodes.gpus)), nodes.layouts)
+    today = tuple(
+        PoolRule(f"today-{number}", layouts, len(numbers), _node_names(inputs, numbers))
+        for number, (layouts, numbers) in enumerate(groups.items(), 1)
     )
+    return FleetRules(
+        policy=policy, actuator=abilities.actuator, gpu_model=inputs.gpu_model.name,
+        pools=tuple(_list_pool_rules(inputs, trial)), nodes=len(setting.node_numbers),
+        today=today, released=_node_names(inputs, released_nodes), returned=abilities.returns == RETURNED_NODES,
+        idle_s=None if switching is None else switching.idle_s, lead_s=abilities.lead.value,
+        lead_slow_s=abilities.lead.high, cool_s=0.0 if switching is None else switching.cool_s,
+        placement=setting.placement, requests=setting.view, begins=inputs.end.isoformat(),
+    )  # fmt: skip
 
 
-def _pools(asked: JobReplayInputs, trial: Trial) -> Iterator[PoolRule]:
-    """Nodes of a setting that are cut alike, by the engine's pools; each keeps idle ones on as they do."""
+def _list_pool_rules(inputs: JobReplayInputs, trial: Trial) -> Iterator[PoolRule]:
+    """Yield the pool rules of a setting: nodes with the same layouts, and the idle nodes that stay on."""
     setting, counts = trial.setting, Counter[str]()
-    kept = () if setting.switching is None else setting.switching.kept
+    kept_by_pool = () if setting.switching is None else setting.switching.kept
     for pool in range(setting.fleet.capacity.shape[1]):
-        left = kept[pool] if pool < len(kept) else 0
-        places = [place for place, layouts in enumerate(setting.layouts) if layouts[pool]]
-        kinds = _alike(places, [layouts[pool] for layouts in setting.layouts])
-        for layouts, mine in sorted(kinds.items(), key=lambda item: -len(item[1])):
-            kind = "full" if set(layouts) == {WHOLE_GPU} else "jobs" if CUT_BY_JOBS in layouts else "mig"
+        unassigned_kept = kept_by_pool[pool] if pool < len(kept_by_pool) else 0
+        indices = [index for index, layouts in enumerate(setting.layouts) if layouts[pool]]
+        nodes_by_layouts = _group_by_layouts(indices, [layouts[pool] for layouts in setting.layouts])
+        for layouts, pool_nodes in sorted(nodes_by_layouts.items(), key=lambda item: -len(item[1])):
+            kind = "full" if set(layouts) == {WHOLE_GPU} else "jobs" if LAYOUT_PER_JOB in layouts else "mig"
             counts[kind] += 1
             name = kind if counts[kind] == 1 else f"{kind}-{counts[kind]}"
-            on = trial.outcome.power_intervals.filter(pl.col("pool") == pool, pl.col("node").is_in(mine))
-            ones = np.ones(len(setting.numbers), np.int64)
-            most = replace(trial.outcome, power_intervals=on).peak_gpus(ones, 0.0, asked.observed_s)
-            stay = min(left, len(mine))
-            left -= stay
-            numbers = [setting.numbers[place] for place in mine]
-            yield PoolRule(name, layouts, len(mine), _names(asked, numbers), most, stay)
+            intervals = trial.outcome.power_intervals.filter(pl.col("pool") == pool, pl.col("node").is_in(pool_nodes))
+            ones = np.ones(len(setting.node_numbers), np.int64)
+            peak = replace(trial.outcome, power_intervals=intervals).peak_gpus(ones, 0.0, inputs.observed_s)
+            nodes_kept = min(unassigned_kept, len(pool_nodes))
+            unassigned_kept -= nodes_kept
+            numbers = [setting.node_numbers[index] for index in pool_nodes]
+            yield PoolRule(name, layouts, len(pool_nodes), _node_names(inputs, numbers), peak, nodes_kept)
 
 
-def changed_layouts(asked: JobReplayInputs, setting: WaySetting) -> dict[tuple[str, str], list[str]]:
-    """Nodes of the GPUs that are repartitioned, one name for each GPU, by layout before and after."""
-    found: dict[tuple[str, str], list[str]] = {}
-    for number, layouts in zip(setting.numbers, setting.layouts, strict=True):
-        for before, after in line_up_layouts(asked.nodes.layouts[number], layouts[0]):
+def list_changed_layouts(inputs: JobReplayInputs, setting: PolicySetting) -> dict[tuple[str, str], list[str]]:
+    """List the nodes of repartitioned GPUs, one name for each GPU, by layout before and after."""
+    nodes_by_change: dict[tuple[str, str], list[str]] = {}
+    for number, layouts in zip(setting.node_numbers, setting.layouts, strict=True):
+        for before, after in line_up_layouts(inputs.nodes.layouts[number], layouts[0]):
             if before != after:
-                found.setdefault((before, after), []).append(asked.nodes.names[number])
-    return found
+                nodes_by_change.setdefault((before, after), []).append(inputs.nodes.names[number])
+    return nodes_by_change
 
 
-def _alike(numbers: Iterable[int], layouts: Sequence[tuple[str, ...]]) -> dict[tuple[str, ...], list[int]]:
-    found: dict[tuple[str, ...], list[int]] = {}
+def _group_by_layouts(numbers: Iterable[int], layouts: Sequence[tuple[str, ...]]) -> dict[tuple[str, ...], list[int]]:
+    """Group node numbers by the layouts of their GPUs."""
+    numbers_by_layouts: dict[tuple[str, ...], list[int]] = {}
     for number in numbers:
-        found.setdefault(layouts[number], []).append(number)
-    return found
+        numbers_by_layouts.setdefault(layouts[number], []).append(number)
+    return numbers_by_layouts
 
 
-def _names(asked: JobReplayInputs, numbers: Iterable[int]) -> tuple[str, ...]:
-    return tuple(asked.nodes.names[number] for number in numbers) if asked.nodes.named else ()
+def _node_names(inputs: JobReplayInputs, numbers: Iterable[int]) -> tuple[str, ...]:
+    """Return the names of nodes by number; empty if nodes have no names."""
+    return tuple(inputs.nodes.names[number] for number in numbers) if inputs.nodes.named else ()

@@ -1,4 +1,4 @@
-"""Simulation of policies on the same jobs, and GPU-hours that are left out."""
+"""Simulation of policies on the same jobs, and GPU-hours that are excluded from the data."""
 
 from __future__ import annotations
 
@@ -29,223 +29,255 @@ from gpuplanner.simulator.simulated_fleet import NodeAutoscaling, NodeFleet, Nod
 from gpuplanner.simulator.simulation_run import simulate_requests
 from gpuplanner.simulator.simulation_state import Floats
 
-DRAWS = 7
-"""Replays: the first as it was, the others with each job ready a little later."""
-FEW_DRAWS, MANY_JOBS = 3, 100_000
-"""Replays where more than so many jobs are judged: what classes of them wait hardly differs between replays."""
-CARRIED_S = 7200.0
-"""For so long before the beginning what ran then is there, so that nodes have come up for it."""
-FEWEST_WAITING = 200
+N_REPLAYS = 7
+"""Replays of a setting: the first as observed, the others with each arrival a little later."""
+FEW_REPLAYS, MANY_JOBS = 3, 100_000
+"""Replays of a setting if more jobs than this are evaluated: their waits then hardly differ between replays."""
+WARM_UP_S = 7200.0
+"""Time before the record in which jobs that ran before are there, so that nodes can power up for them [s]."""
+MIN_WAITING_TO_STOP = 200
+"""Fewest waiting jobs at which a simulation of a setting stops."""
 MAX_MEMORY_BYTES = 256 << 20
 """Size of the simulation runs in memory beyond which those not used for longest are dropped. [B]"""
 
 Mask = NDArray[np.bool_]
+"""Array of bool, one for each job or day."""
 Knobs = Mapping[str, float | int | str]
+"""Settings of a policy by name."""
 
 
 @dataclass(frozen=True, eq=False)
-class WaySetting:
-    """A way to run the fleet, with every knob set.
+class PolicySetting:
+    """A policy with all its settings.
 
-    - ``policy``, ``view``: Its name, and what jobs ask for under it.
-    - ``fleet``: The nodes that there are, by pool.
-    - ``layouts``: For each node and pool the layouts of its GPUs; none where it cannot be in the pool.
-    - ``numbers``: Which of today's nodes they are.
-    - ``switching``: How they come and go.
-    - ``placement``: Which nodes are taken first.
-    - ``knobs``: What was set, for people.
+    - ``policy``, ``view``: Name of the policy, and the requests that jobs make under it.
+    - ``fleet``: Nodes by pool.
+    - ``layouts``: Layouts of the GPUs of each node in each pool; empty if the node cannot be in the pool.
+    - ``node_numbers``: Numbers of the nodes among today's.
+    - ``switching``: Rule that powers nodes up and down; None: all stay on.
+    - ``placement``: Nodes that are filled first.
+    - ``knobs``: Settings to show.
     """
 
     policy: str
     view: str
     fleet: NodeFleet
     layouts: tuple[tuple[tuple[str, ...], ...], ...]
-    numbers: tuple[int, ...]
+    node_numbers: tuple[int, ...]
     switching: NodeAutoscaling | None = None
     placement: str = "best"
     knobs: Knobs = field(default_factory=dict)
 
     @property
-    def gpus(self) -> int:
-        """GPUs that it has at all."""
+    def total_gpus(self) -> int:
+        """GPUs of all its nodes."""
         return int(self.fleet.gpus.sum())
 
 
 @dataclass(frozen=True, eq=False)
 class Trial:
-    """A setting that was played.
+    """The simulation run of a policy setting.
 
     - ``setting``: The setting.
-    - ``late_s``, shape (n_draws, n_jobs): How long each job waited from its eligibility; infinite: it never started;
-      NaN: not judged.
-    - ``wait_s``, shape (n_jobs,): How long after its arrival each started in the first replay.
-    - ``day_hours``, shape (n_days,): GPU-hours on, each day, in the first replay.
-    - ``outcome``: The first replay.
+    - ``waits_s``, shape (n_replays, n_jobs): Queue wait of each job from its eligibility [s]; infinity: it never
+      started; NaN: not evaluated.
+    - ``start_delay_s``, shape (n_jobs,): Time from arrival to start of each job in the first replay [s].
+    - ``daily_gpu_hours``, shape (n_days,): GPU-hours provisioned on each day in the first replay.
+    - ``outcome``: Outcome of the first replay.
     """
 
-    setting: WaySetting
-    late_s: Floats
-    wait_s: Floats
-    day_hours: Floats
+    setting: PolicySetting
+    waits_s: Floats
+    start_delay_s: Floats
+    daily_gpu_hours: Floats
     outcome: Outcome
 
 
 @dataclass(eq=False)
 class Arena:
-    """Jobs, when they arrive, and the fleet of today that everything is held against.
+    """The simulation in which policies are compared: jobs, their arrivals, and today's fleet as baseline.
 
-    - ``asked``: Jobs and nodes.
-    - ``waits``: What kept each job waiting, and when it arrives.
-    - ``queue``: Who may pass.
-    - ``quantile``, ``minutes``: Such a share of each class may start so many minutes later than today.
-    - ``larger``: Larger profiles that may serve, where the path has it.
-    - ``seed``: Of the draws.
+    - ``asked_jobs``: Observed jobs as requests on today's nodes.
+    - ``waits``: Causes of their queue waits, and their arrivals.
+    - ``queue``: Queue rule: which jobs may pass others.
+    - ``quantile``, ``limit_minutes``: Percentile of the queue wait [0-1], and the most that it may rise for a job size
+      [min].
+    - ``larger_profiles``: Larger MIG profiles that may serve each profile, if the actuator allows it.
+    - ``seed``: Seed of the random shifts.
 
-    Jobs that no GPU of today can hold are not judged: ``unservable`` is their number.
+    Jobs that today's GPUs cannot run are not evaluated: ``n_unservable`` is their number.
     """
 
-    asked: JobReplayInputs
+    asked_jobs: JobReplayInputs
     waits: ExplainedWaits
     queue: str
     quantile: float
-    minutes: float
-    larger: Sequence[Sequence[int]] | None
+    limit_minutes: float
+    larger_profiles: Sequence[Sequence[int]] | None
     seed: int
 
     def __post_init__(self) -> None:
-        """Draw what moves, and see who is judged."""
-        asked = self.asked
-        begun = ~np.isnan(asked.start_s)
-        submit = asked.requests.submit_s
-        self.ready_s, self.reference_s = self.waits.arrivals_without_limits(), self.waits.eligible_s
-        carried = begun & (asked.start_s < 0)
-        came = ~carried & (submit >= 0) & (self.ready_s < asked.observed_s)
-        servable = servable_requests(asked.requests, asked.fleet, larger=self.larger)
-        self.unservable = int((came & ~asked.is_service & ~servable).sum())
-        self.judged: Mask = came & ~asked.is_service & servable
-        self.standing: Mask = begun & asked.is_service
-        self.carried = carried
+        """Draw the shifts of arrivals, and select the jobs that are evaluated."""
+        inputs = self.asked_jobs
+        started = ~np.isnan(inputs.start_s)
+        submit = inputs.requests.submit_s
+        self.arrival_s, self.eligible_s = self.waits.compute_arrivals_without_limits(), self.waits.eligible_s
+        carried = started & (inputs.start_s < 0)
+        has_arrived = ~carried & (submit >= 0) & (self.arrival_s < inputs.observed_s)
+        servable = find_servable_requests(inputs.requests, inputs.fleet, larger=self.larger_profiles)
+        self.n_unservable = int((has_arrived & ~inputs.is_service & ~servable).sum())
+        self.is_evaluated: Mask = has_arrived & ~inputs.is_service & servable
+        self.standing: Mask = started & inputs.is_service
+        self.ran_before = carried
         rng = np.random.default_rng([self.seed, 41])
-        self.moves = np.vstack([np.zeros(len(submit)), rng.uniform(0, MAX_ARRIVAL_JITTER_S, (DRAWS - 1, len(submit)))])
-        self.moves[:, ~self.judged] = 0.0
-        self.draws = FEW_DRAWS if self.judged.sum() > MANY_JOBS else DRAWS
-        self.size, self.classes = classify_job_sizes(asked, self.judged)
+        self.shifts_s = np.vstack(
+            [np.zeros(len(submit)), rng.uniform(0, MAX_ARRIVAL_JITTER_S, (N_REPLAYS - 1, len(submit)))]
+        )
+        self.shifts_s[:, ~self.is_evaluated] = 0.0
+        self.n_replays = FEW_REPLAYS if self.is_evaluated.sum() > MANY_JOBS else N_REPLAYS
+        self.size, self.size_names = classify_job_sizes(inputs, self.is_evaluated)
         self.trials: list[Trial] = []
 
     @cached_property
     def today(self) -> Trial:
-        """Today's own fleet, placed freely."""
-        asked = self.asked
-        layouts = tuple((layouts,) for layouts in asked.nodes.layouts)
-        numbers = tuple(range(len(asked.nodes.gpus)))
-        knobs: Knobs = {"gpus": asked.nodes.total}
-        return self.play(WaySetting(TODAY, AS_TODAY, asked.fleet, layouts, numbers, knobs=knobs))
+        """Simulation run of today's fleet."""
+        inputs = self.asked_jobs
+        layouts = tuple((layouts,) for layouts in inputs.nodes.layouts)
+        numbers = tuple(range(len(inputs.nodes.gpus)))
+        knobs: Knobs = {"gpus": inputs.nodes.total}
+        return self.simulate(PolicySetting(TODAY, AS_TODAY, inputs.fleet, layouts, numbers, knobs=knobs))
 
-    def play(self, setting: WaySetting, draws: int = DRAWS, *, hopeless: float | None = None) -> Trial:
-        """Play a setting over the whole time; given up where more than a share of all jobs waits at once."""
-        asked, draws = self.asked, min(draws, self.draws)
-        late = np.full((draws, len(self.ready_s)), np.nan)
-        first: Outcome | None = None
-        wait = np.full(len(self.ready_s), np.nan)
-        for draw in range(draws):
-            requests = self.requests(setting.view, draw)
-            found = simulate_once(
+    def simulate(self, setting: PolicySetting, n_draws: int = N_REPLAYS, *, max_waiting: float | None = None) -> Trial:
+        """Simulate a setting over the whole record.
+
+        Parameters
+        ----------
+        setting : PolicySetting
+            Policy with all its settings.
+        n_draws : int
+            Replays.
+        max_waiting : float, optional
+            Share of all jobs waiting at once at which the simulation stops. [0-1]
+        """
+        inputs, n_draws = self.asked_jobs, min(n_draws, self.n_replays)
+        waited_s = np.full((n_draws, len(self.arrival_s)), np.nan)
+        most_waiting = None
+        if max_waiting is not None:
+            most_waiting = max(int(max_waiting * len(self.arrival_s)), MIN_WAITING_TO_STOP)
+        first_outcome: Outcome | None = None
+        first_wait_s = np.full(len(self.arrival_s), np.nan)
+        for draw in range(n_draws):
+            requests = self.make_requests(setting.view, draw)
+            outcome = simulate_once(
                 requests, setting.fleet, queue=self.queue,
-                placement=self.placement(setting.placement),
-                larger=self.larger, switching=setting.switching,
-                most_waiting=None if hopeless is None else max(int(hopeless * len(late[0])), FEWEST_WAITING),
+                placement=self.choose_placement(setting.placement),
+                larger=self.larger_profiles, switching=setting.switching,
+                most_waiting=most_waiting,
             )  # fmt: skip
-            started = np.where(np.isnan(found.start_s), np.inf, found.start_s)
-            late_s = np.maximum(started - self.reference_s, 0.0)
-            late[draw] = np.where(self.judged | self.standing, late_s, np.nan)
+            started = np.where(np.isnan(outcome.start_s), np.inf, outcome.start_s)
+            draw_waited_s = np.maximum(started - self.eligible_s, 0.0)
+            waited_s[draw] = np.where(self.is_evaluated | self.standing, draw_waited_s, np.nan)
             if draw == 0:
-                first, wait = found, started - self.ready_s
-        assert first is not None
+                first_outcome, first_wait_s = outcome, started - self.arrival_s
+        assert first_outcome is not None
         # Begin of each day that was observed, and the end of the last one, as far as it went.
-        days = int(np.ceil(asked.observed_s / SECONDS_PER_DAY - 1e-9))
-        edges_s = [min(day * SECONDS_PER_DAY, asked.observed_s) for day in range(days + 1)]
-        node, since, until = (first.power_intervals[name].to_numpy() for name in ("node", "from_s", "until_s"))
-        hours = gpu_hours(since, until, setting.fleet.gpus[node], edges_s)
-        trial = Trial(setting, late, wait, hours, first)
+        days = int(np.ceil(inputs.observed_s / SECONDS_PER_DAY - 1e-9))
+        edges_s = [min(day * SECONDS_PER_DAY, inputs.observed_s) for day in range(days + 1)]
+        node, since, until = (first_outcome.power_intervals[name].to_numpy() for name in ("node", "from_s", "until_s"))
+        daily_gpu_hours = sum_gpu_hours(since, until, setting.fleet.gpus[node], edges_s)
+        trial = Trial(setting, waited_s, first_wait_s, daily_gpu_hours, first_outcome)
         self.trials.append(trial)
         return trial
 
-    def placement(self, stated: str = "best") -> str:
-        """Which nodes are taken first: as today, where the way does not state another."""
+    def choose_placement(self, stated: str = "best") -> str:
+        """Choose which nodes are filled first: as observed, unless the policy states another placement."""
         if self.queue == "slurm":  # it takes the first of its table, whoever runs the fleet how
             return "lowest"
         return "spread" if stated == "best" and self.waits.queue.spread else stated
 
-    def requests(self, view: str, draw: int = 0) -> NodeRequests:
-        """What jobs ask for in a replay. The scheduler needs its time after each."""
-        asked, handover = self.asked.views[view], self.waits.queue.handover.median_s
-        ready = self.ready_s + self.moves[draw]
-        run = asked.run_s + handover
-        ready = np.where(self.carried, -CARRIED_S, np.maximum(ready, -CARRIED_S + 1.0))
-        left = np.where(np.isnan(self.asked.end_s), self.asked.observed_s, self.asked.end_s)
-        run = np.where(self.carried, np.maximum(left + CARRIED_S, 1.0), run)
-        limit = asked.limit_s + handover
-        limit = np.where(self.carried, np.maximum(limit, run), limit)
-        return replace(asked, ready_s=ready, run_s=run, limit_s=limit)
+    def make_requests(self, view: str, draw: int = 0) -> NodeRequests:
+        """Make the requests of the jobs in a replay; each run includes the median handover of the scheduler."""
+        requests, handover = self.asked_jobs.views[view], self.waits.queue.handover.median_s
+        ready_s = self.arrival_s + self.shifts_s[draw]
+        run_s = requests.run_s + handover
+        ready_s = np.where(self.ran_before, -WARM_UP_S, np.maximum(ready_s, -WARM_UP_S + 1.0))
+        remaining_s = np.where(np.isnan(self.asked_jobs.end_s), self.asked_jobs.observed_s, self.asked_jobs.end_s)
+        run_s = np.where(self.ran_before, np.maximum(remaining_s + WARM_UP_S, 1.0), run_s)
+        limit_s = requests.limit_s + handover
+        limit_s = np.where(self.ran_before, np.maximum(limit_s, run_s), limit_s)
+        return replace(requests, ready_s=ready_s, run_s=run_s, limit_s=limit_s)
 
-    def late_minutes(self, trial: Trial, which: Mask) -> Floats:
-        """For each class, and last the mean of all jobs, the median over replays of how late they start [min]."""
-        found = np.zeros((len(trial.late_s), len(self.classes) + 1))
-        which = which & self.judged
-        for draw, late in enumerate(trial.late_s):
-            for number in range(len(self.classes)):
-                found[draw, number] = order_statistic(late[which & (self.size == number)], self.quantile)
-            found[draw, -1] = late[which].mean() if which.any() else 0.0
-        return np.median(found, axis=0) / SECONDS_PER_MINUTE
+    def wait_minutes(self, trial: Trial, job_mask: Mask) -> Floats:
+        """Compute the percentile of the queue wait of each job size, and the mean over all jobs [min].
 
-    def todays_minutes(self, which: Mask, draws: int = DRAWS) -> Floats:
-        """How late today's fleet makes each class, and last the mean, over all weeks if more [min]."""
-        today = replace(self.today, late_s=self.today.late_s[:draws])
-        return np.maximum(self.late_minutes(today, which), self.late_minutes(today, self.judged))
-
-    def excess(self, trial: Trial, which: Mask) -> float:
-        """By how many minutes the class that is worst off is beyond what it may be; at most 0: it holds."""
-        today = self.todays_minutes(which, len(trial.late_s))
-        return float((self.late_minutes(trial, which) - today - self.minutes).max())
-
-    def holds(self, trial: Trial, which: Mask, *, later_minutes: float = 0.0) -> bool:
-        """Whether every class keeps what it may be late by, and every job starts; standing demand by itself.
-
-        With ``later_minutes`` classes may be so much later.
+        Each is the median over the replays.
         """
-        which = which & self.judged
-        todays_standing_s = self.today.late_s[:, self.standing].max(axis=0)
-        # What has no end gets its GPUs within an hour of when today's fleet gives them: it keeps them for days.
-        kept = trial.late_s[:, self.standing] <= todays_standing_s + SECONDS_PER_HOUR
-        if not kept.all() or np.isinf(trial.late_s[:, which]).any():
-            return False
-        return self.excess(trial, which) <= later_minutes + 1e-9
+        waits_s = np.zeros((len(trial.waits_s), len(self.size_names) + 1))
+        job_mask = job_mask & self.is_evaluated
+        for draw, waited_s in enumerate(trial.waits_s):
+            for number in range(len(self.size_names)):
+                waits_s[draw, number] = take_order_statistic(waited_s[job_mask & (self.size == number)], self.quantile)
+            waits_s[draw, -1] = waited_s[job_mask].mean() if job_mask.any() else 0.0
+        return np.median(waits_s, axis=0) / SECONDS_PER_MINUTE
 
-    def share_of_days(self, trial: Trial, which: Mask) -> float:
-        """Share of the days on which each class of enough jobs, and all jobs, keep what they may be late by."""
-        which = which & self.judged
-        day, kept = np.floor(self.ready_s / SECONDS_PER_DAY), []
-        for number in np.unique(day[which]):
-            jobs = which & (day == number)
-            groups = [jobs & (self.size == place) for place in range(len(self.classes))]
+    def todays_minutes(self, job_mask: Mask, n_draws: int = N_REPLAYS) -> Floats:
+        """Compute the same waits on today's fleet, or over the whole record if these are longer [min]."""
+        today = replace(self.today, waits_s=self.today.waits_s[:n_draws])
+        return np.maximum(self.wait_minutes(today, job_mask), self.wait_minutes(today, self.is_evaluated))
+
+    def worst_excess_minutes(self, trial: Trial, job_mask: Mask) -> float:
+        """Compute by how many minutes the worst job size exceeds its allowed wait; at most 0: the limit is met."""
+        todays_minutes = self.todays_minutes(job_mask, len(trial.waits_s))
+        return float((self.wait_minutes(trial, job_mask) - todays_minutes - self.limit_minutes).max())
+
+    def meets_limit(self, trial: Trial, job_mask: Mask, *, tolerance_minutes: float = 0.0) -> bool:
+        """Whether each job size is within its allowed wait and every job starts.
+
+        Jobs without an end have a limit of their own: they must start within an hour of their start on today's fleet.
+
+        Parameters
+        ----------
+        trial : Trial
+            Simulation run to evaluate.
+        job_mask : array of bool, shape (n_jobs,)
+            Jobs that count.
+        tolerance_minutes : float
+            Allowance on top of the limit. [min]
+        """
+        job_mask = job_mask & self.is_evaluated
+        todays_standing_s = self.today.waits_s[:, self.standing].max(axis=0)
+        # What has no end gets its GPUs within an hour of when today's fleet gives them: it keeps them for days.
+        started_in_time = trial.waits_s[:, self.standing] <= todays_standing_s + SECONDS_PER_HOUR
+        if not started_in_time.all() or np.isinf(trial.waits_s[:, job_mask]).any():
+            return False
+        return self.worst_excess_minutes(trial, job_mask) <= tolerance_minutes + 1e-9
+
+    def share_of_days_met(self, trial: Trial, job_mask: Mask) -> float:
+        """Compute the share of the days on which all jobs, and each job size with enough jobs, meet the limit [0-1]."""
+        job_mask = job_mask & self.is_evaluated
+        day, days_within_limit = np.floor(self.arrival_s / SECONDS_PER_DAY), []
+        for number in np.unique(day[job_mask]):
+            jobs = job_mask & (day == number)
+            groups = [jobs & (self.size == size_number) for size_number in range(len(self.size_names))]
             # A class of fewer than 40 jobs on one day is not judged by itself.
             groups = [jobs, *(group for group in groups if group.sum() >= 40)]
-            added = [
-                order_statistic(trial.late_s[0, group], self.quantile)
-                - order_statistic(self.today.late_s[0, group], self.quantile)
+            added_s = [
+                take_order_statistic(trial.waits_s[0, group], self.quantile)
+                - take_order_statistic(self.today.waits_s[0, group], self.quantile)
                 for group in groups
             ]
-            kept.append(max(added) <= self.minutes * SECONDS_PER_MINUTE + 1e-6)
-        return float(np.mean(kept)) if kept else 1.0
+            days_within_limit.append(max(added_s) <= self.limit_minutes * SECONDS_PER_MINUTE + 1e-6)
+        return float(np.mean(days_within_limit)) if days_within_limit else 1.0
 
     def peak_gpus(self, trial: Trial) -> int:
-        """GPUs that a way has on at once, at most, while it is observed."""
-        return trial.outcome.peak_gpus(trial.setting.fleet.gpus, 0.0, self.asked.observed_s)
+        """Return the most GPUs that a setting has powered on at once within the record."""
+        return trial.outcome.peak_gpus(trial.setting.fleet.gpus, 0.0, self.asked_jobs.observed_s)
 
 
 _memory: dict[bytes, tuple[Outcome, int]] = {}
 """Simulation runs and their size [B] by the digest of their arguments; the one used last is at the end."""
 _memory_lock = threading.Lock()
+"""Lock of the simulation runs in memory."""
 
 
 def simulate_once(requests: NodeRequests, fleet: NodeFleet, **rules: Any) -> Outcome:  # noqa: ANN401 - as play takes them
@@ -259,97 +291,122 @@ def simulate_once(requests: NodeRequests, fleet: NodeFleet, **rules: Any) -> Out
     """
     key = hashlib.blake2b(pickle.dumps((requests, fleet, rules)), digest_size=20).digest()
     with _memory_lock:
-        outcome, size = _memory.pop(key, (None, 0))
+        outcome, size_bytes = _memory.pop(key, (None, 0))
     if outcome is None:
         outcome = simulate_requests(requests, fleet, **rules)
         outcome.start_s.flags.writeable = False
-        size = outcome.start_s.nbytes + int(
+        size_bytes = outcome.start_s.nbytes + int(
             outcome.power_intervals.estimated_size() + outcome.allocations.estimated_size()
         )
     with _memory_lock:
-        _memory[key] = outcome, size
-        excess = sum(size for _, size in _memory.values()) - MAX_MEMORY_BYTES
+        _memory[key] = outcome, size_bytes
+        excess = sum(size_bytes for _, size_bytes in _memory.values()) - MAX_MEMORY_BYTES
         while excess > 0 and len(_memory) > 1:
             excess -= _memory.pop(next(iter(_memory)))[1]
     return outcome
 
 
-def servable_requests(requests: NodeRequests, fleet: NodeFleet, *, larger: Sequence[Sequence[int]] | None) -> Mask:
-    """Whether each request can start on an empty fleet, as its GPUs are partitioned: an array of shape (n_requests,).
+def find_servable_requests(requests: NodeRequests, fleet: NodeFleet, *, larger: Sequence[Sequence[int]] | None) -> Mask:
+    """Whether each request can start on an empty fleet as its GPUs are partitioned: an array of shape (n_requests,).
 
-    `larger` lists for each profile the larger ones that may serve in its place.
+    Parameters
+    ----------
+    requests : NodeRequests
+        Requests of the jobs.
+    fleet : NodeFleet
+        Nodes, in their first pool.
+    larger : sequence of sequence of int, or None
+        Numbers of the larger profiles that may serve each profile.
     """
-    kinds = np.column_stack([requests.profile, requests.total, requests.nodes])
-    _, first, kind = np.unique(kinds, axis=0, return_index=True, return_inverse=True)
+    request_kinds = np.column_stack([requests.profile, requests.total, requests.nodes])
+    _, first, kind = np.unique(request_kinds, axis=0, return_index=True, return_inverse=True)
     begin_s = 2.0 * np.arange(len(first), dtype=np.float64)
     second = np.ones(len(first), np.float64)
     # One after another: each finds the fleet empty.
-    alone = replace(requests.select(first), ready_s=begin_s, submit_s=begin_s, run_s=second, limit_s=second)
-    started = simulate_once(alone, fleet, larger=larger).start_s
+    separate = replace(requests.select(first), ready_s=begin_s, submit_s=begin_s, run_s=second, limit_s=second)
+    started = simulate_once(separate, fleet, larger=larger).start_s
     return np.asarray(~np.isnan(started)[kind.reshape(-1)])
 
 
-def order_statistic(values: Floats, quantile: float) -> float:
-    """The value that such a share of all does not exceed: no interpolation; 0 without any.
+def take_order_statistic(values: Floats, quantile: float) -> float:
+    """Return the smallest value that a share of all does not exceed, without interpolation; 0 without values.
 
     Examples
     --------
-    >>> order_statistic(np.arange(1.0, 21.0), 0.95)
+    >>> take_order_statistic(np.arange(1.0, 21.0), 0.95)
     19.0
     """
     if not len(values):
         return 0.0
-    place = max(int(np.ceil(quantile * len(values) - 1e-9)) - 1, 0)
-    return float(np.partition(values, place)[place])
+    index = max(int(np.ceil(quantile * len(values) - 1e-9)) - 1, 0)
+    return float(np.partition(values, index)[index])
 
 
-def gpu_hours(begin_s: Floats, end_s: Floats, gpus: NDArray[Any], edges_s: Sequence[float]) -> Floats:
-    """GPU-hours of what holds GPUs for a time, from each instant to the next.
+def sum_gpu_hours(begin_s: Floats, end_s: Floats, gpus: NDArray[Any], edges_s: Sequence[float]) -> Floats:
+    """Sum the GPU-hours of allocations between each instant and the next.
+
+    Parameters
+    ----------
+    begin_s, end_s : array of float, shape (n_allocations,)
+        Begin and end of each allocation. [s]
+    gpus : array of float, shape (n_allocations,)
+        GPUs of each.
+    edges_s : sequence of float
+        Instants in order. [s]
+
+    Returns
+    -------
+    array of float, shape (n_edges - 1,)
+        GPU-hours.
 
     Examples
     --------
-    >>> gpu_hours(np.array([-3600.0, 1800.0]), np.array([7200.0, np.inf]), np.array([8, 2]), [0.0, 3600.0, 7200.0])
+    >>> sum_gpu_hours(np.array([-3600.0, 1800.0]), np.array([7200.0, np.inf]), np.array([8, 2]), [0.0, 3600.0, 7200.0])
     array([ 9., 10.])
     """
-    shared = (np.minimum(end_s, high) - np.maximum(begin_s, low) for low, high in pairwise(edges_s))
-    return np.array([gpus @ np.clip(seconds, 0.0, None) for seconds in shared]) / SECONDS_PER_HOUR
+    seconds_by_interval = (np.minimum(end_s, high) - np.maximum(begin_s, low) for low, high in pairwise(edges_s))
+    return np.array([gpus @ np.clip(seconds, 0.0, None) for seconds in seconds_by_interval]) / SECONDS_PER_HOUR
 
 
-def allocated_gpu_hours(asked: JobReplayInputs, which: Mask) -> float:
-    """GPU-hours that some jobs held while they were observed."""
-    begun = which & ~np.isnan(asked.start_s)
-    end_s = np.where(np.isnan(asked.end_s), asked.observed_s, asked.end_s)[begun]
-    return float(gpu_hours(asked.start_s[begun], end_s, asked.gpus_by_job()[begun], [0.0, asked.observed_s])[0])
+def sum_allocated_gpu_hours(inputs: JobReplayInputs, job_mask: Mask) -> float:
+    """Sum the GPU-hours that some jobs were allocated within the record."""
+    started = job_mask & ~np.isnan(inputs.start_s)
+    end_s = np.where(np.isnan(inputs.end_s), inputs.observed_s, inputs.end_s)[started]
+    return float(
+        sum_gpu_hours(inputs.start_s[started], end_s, inputs.gpus_by_job()[started], [0.0, inputs.observed_s])[0]
+    )
 
 
-def least(enough: Callable[[int], bool], fewest: int, most: int) -> int | None:
-    """The smallest number that is enough, by doubling and halving; more is taken to be better.
+def find_smallest(is_enough: Callable[[int], bool], lower_bound: int, upper_bound: int) -> int | None:
+    """Find the smallest number that is enough by doubling and halving; None if none is.
+
+    Numbers above it must be enough as well.
 
     Examples
     --------
-    >>> least(lambda count: count >= 11, 0, 64), least(lambda count: False, 0, 8)
+    >>> find_smallest(lambda count: count >= 11, 0, 64), find_smallest(lambda count: False, 0, 8)
     (11, None)
     """
-    low, high, step = fewest - 1, fewest, 1
-    while not enough(high):
-        if high >= most:
+    low, high, step = lower_bound - 1, lower_bound, 1
+    while not is_enough(high):
+        if high >= upper_bound:
             return None
-        low, high, step = high, min(high + step, most), 2 * step
+        low, high, step = high, min(high + step, upper_bound), 2 * step
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (low, middle) if enough(middle) else (middle, high)
+        low, high = (low, middle) if is_enough(middle) else (middle, high)
     return high
 
 
-def cut_fleet(
-    asked: JobReplayInputs, numbers: Sequence[int], layouts: Sequence[Sequence[Sequence[str]]]
+def partition_nodes(
+    inputs: JobReplayInputs, numbers: Sequence[int], layouts: Sequence[Sequence[Sequence[str]]]
 ) -> tuple[NodeFleet, tuple[tuple[tuple[str, ...], ...], ...]]:
-    """Some of today's nodes with the layouts of their GPUs by pool, in the first of which they begin."""
-    fleet = asked.fleet
+    """Partition some of today's nodes: the layouts of their GPUs by node and pool; nodes begin in the first pool."""
+    fleet = inputs.fleet
     capacity = np.array([[count_layout_instances(pool, fleet.profiles) for pool in node] for node in layouts], np.int64)
     begin = np.zeros(len(numbers), np.int64)
-    found = NodeFleet(fleet.profiles, fleet.gpus[list(numbers)], capacity, begin, fleet.weights)
-    return found, tuple(tuple(tuple(pool) for pool in node) for node in layouts)
+    partitioned_fleet = NodeFleet(fleet.profiles, fleet.gpus[list(numbers)], capacity, begin, fleet.weights)
+    return partitioned_fleet, tuple(tuple(tuple(pool) for pool in node) for node in layouts)
 
 
 MAX_LEFT_OUT_SHARE = 0.20
@@ -358,88 +415,88 @@ MAX_LEFT_OUT_SHARE = 0.20
 
 @dataclass(frozen=True)
 class Correction:
-    """What to correct before anything is recommended.
+    """What to correct in the data before anything is recommended.
 
-    - ``share``: Share of the GPU-hours left out or unresolved.
-    - ``what``: The finding that concerns most of them, naming its node, column or label.
-    - ``how``: How to correct it.
+    - ``share``: Share of the GPU-hours excluded or unresolved [0-1].
+    - ``finding``: Finding that concerns most of them, naming its node, column or label.
+    - ``remedy``: How to correct it.
     """
 
     share: float
-    what: str
-    how: str
+    finding: str
+    remedy: str
 
     @property
     def reason(self) -> str:
-        """Why nothing is recommended, in words."""
+        """Why nothing is recommended, in one sentence."""
         excluded = percent_text(self.share)
-        return f"{excluded} of the GPU-hours are excluded or unresolved; correct the data first: {self.what}"
+        return f"{excluded} of the GPU-hours are excluded or unresolved; correct the data first: {self.finding}"
 
 
-def any_ran(jobs: pl.DataFrame) -> bool:
-    """Whether a job states when it ran: from its start to its end, or to now.
+def has_run_jobs(jobs: pl.DataFrame) -> bool:
+    """Whether any job states when it ran: from its start to its end, or to now.
 
     Examples
     --------
-    >>> any_ran(pl.DataFrame({"start_time": [0], "end_time": [None], "state": ["COMPLETED"]}))
+    >>> has_run_jobs(pl.DataFrame({"start_time": [0], "end_time": [None], "state": ["COMPLETED"]}))
     False
     """
     until_now = pl.col("state").cast(pl.String) == "RUNNING"
-    ran = pl.col("start_time").is_not_null() & (pl.col("end_time").is_not_null() | until_now)
-    return bool(jobs.select(ran.any()).item())
+    has_run = pl.col("start_time").is_not_null() & (pl.col("end_time").is_not_null() | until_now)
+    return bool(jobs.select(has_run.any()).item())
 
 
-def left_out_rows(trace: Dataset) -> int:
-    """Rejected rows of the first source of a dataset, its jobs, but for those that are no loss."""
+def count_lost_rows(dataset: Dataset) -> int:
+    """Count the rejected rows of the job source of a dataset, without harmless ones."""
     # Rejected rows that are no loss, such as steps, are ``info`` in the quality report.
-    harmless = trace.quality.filter(severity="info")["check"].str.strip_prefix("rejected: ")
-    files = [file.name for file in trace.source_facts.files]
-    lost = ~pl.col("reason").is_in(harmless.to_list()) & pl.col("file").is_in(files)
-    return trace.rejects.filter(lost).height
+    harmless = dataset.quality.filter(severity="info")["check"].str.strip_prefix("rejected: ")
+    files = [file.name for file in dataset.source_facts.files]
+    is_lost = ~pl.col("reason").is_in(harmless.to_list()) & pl.col("file").is_in(files)
+    return dataset.rejects.filter(is_lost).height
 
 
-def left_out_share(trace: Dataset) -> float:
-    """Share of the GPU-hours that no figure counts: in quarantine, unknown, untracked shares, rejected.
+def compute_left_out_share(dataset: Dataset) -> float:
+    """Compute the share of the GPU-hours that no figure counts [0-1]: quarantined, unknown, untracked or rejected.
 
-    A rejected row is taken to be a job as long as the others.
+    A rejected row counts as a job of mean GPU-hours.
     """
-    stated = trace.source_facts
-    untracked = float(trace.quality.filter(check=UNTRACKED_CHECK)["gpu_hours"].sum())
-    lost = stated.quarantined_gpu_hours + stated.unresolved_gpu_hours + untracked
-    counted = stated.gpu_hours / (stated.gpu_hours + lost) if lost else 1.0
-    return 1.0 - counted * (1.0 - min(left_out_rows(trace) / max(stated.rows_in, 1), 1.0))
+    source_facts = dataset.source_facts
+    untracked_gpu_hours = float(dataset.quality.filter(check=UNTRACKED_CHECK)["gpu_hours"].sum())
+    lost_gpu_hours = source_facts.quarantined_gpu_hours + source_facts.unresolved_gpu_hours + untracked_gpu_hours
+    counted = source_facts.gpu_hours / (source_facts.gpu_hours + lost_gpu_hours) if lost_gpu_hours else 1.0
+    return 1.0 - counted * (1.0 - min(count_lost_rows(dataset) / max(source_facts.rows_in, 1), 1.0))
 
 
-def correction_of(data: str | Dataset) -> Correction | None:
-    """What to correct first; None where few enough of the GPU-hours are left out.
+def find_correction(data: str | Dataset) -> Correction | None:
+    """Find what to correct first in a dataset; None if few enough of its GPU-hours are excluded.
 
     Examples
     --------
-    >>> correction_of("sample") is None
+    >>> find_correction("sample") is None
     True
     """
-    trace = open_dataset(data_folder(data), columns=["gpus"]) if isinstance(data, str) else data
-    share = left_out_share(trace)
+    dataset = open_dataset(data_folder(data), columns=["gpus"]) if isinstance(data, str) else data
+    share = compute_left_out_share(dataset)
     if share <= MAX_LEFT_OUT_SHARE:
         return None
     leaves_out = pl.col("effect").str.contains(r"leave|left out|not counted")
-    grave = trace.quality.filter(pl.col("severity") != "info", leaves_out)
+    serious_findings = dataset.quality.filter(pl.col("severity") != "info", leaves_out)
     named_cause = pl.col("check") != UNKNOWN_GPUS_CHECK.check
-    first = grave.sort(named_cause, "gpu_hours", "rows", descending=True, nulls_last=True).head(1)
+    first = serious_findings.sort(named_cause, "gpu_hours", "rows", descending=True, nulls_last=True).head(1)
     if first.is_empty():
         how = "look at rejects.parquet in the folder of the data"
         return Correction(share, "rows that cannot be read", how)
     row = first.row(0, named=True)
-    named = f" ({row['example']})" if row["example"] else ""
-    return Correction(share, f"{row['check']}{named}", row["effect"])
+    example_text = f" ({row['example']})" if row["example"] else ""
+    return Correction(share, f"{row['check']}{example_text}", row["effect"])
 
 
-def warnings_about(data: str) -> list[QualityWarning]:
-    """Warnings and errors of the quality report of a dataset, gravest first.
+def list_data_warnings(data: str) -> list[QualityWarning]:
+    """List the warnings and errors of the quality report of a dataset, most serious first.
 
     Examples
     --------
-    >>> warnings_about("sample")
+    >>> list_data_warnings("sample")
     []
     """
     return list_warnings(read_metadata(data_folder(data)).quality)

@@ -15,8 +15,8 @@ from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.schemas import WHOLE_GPU
 from gpuplanner.core.units import count_text
 from gpuplanner.decision.comparison_record import Comparison
-from gpuplanner.decision.decision_types import DECIMALS, Decision
-from gpuplanner.decision.layout_planning import Planned, plan_problem, planned_for
+from gpuplanner.decision.decision_types import RECORD_DECIMALS, Decision
+from gpuplanner.decision.layout_planning import PlannedProblem, make_plan_problem, plan_problem_for
 from gpuplanner.decision.sharing_rules import is_gpu_model_name
 from gpuplanner.hardware.gpu_models import GpuModel, load_any_gpu_model, make_non_mig_model
 from gpuplanner.hardware.repartitioning_cost import find_change_cost
@@ -28,144 +28,150 @@ from gpuplanner.usage.planned_fleet import UNNAMED_GPU_MODEL, is_catalogue_model
 from gpuplanner.usage.rightsizing import RIGHTSIZING_HEADROOM_FRACTION
 
 
-def fleet_decision(decisions: Mapping[str, Decision]) -> dict[str, Any]:
-    """Add up the decisions of pools that share no GPU and no job.
+def sum_decisions(decisions: Mapping[str, Decision]) -> dict[str, Any]:
+    """Sum the decisions of pools that share no GPU and no job.
 
-    - ``fleet_gpus``, ``gpus``: GPUs there are, and GPUs on at once at most in each pool, added up.
-    - ``saving``: GPU-hours a week that the pools save, with the sum of their intervals' ends, ``low`` and ``high``: as
-      wide as if all pools erred the same way. None where none is saved.
-    - ``usd_per_week``: Money of those that are paid less for; None where no pool is.
+    - ``fleet_gpus``, ``gpus``: GPUs installed, and peak GPUs provisioned, summed over pools.
+    - ``saving``: GPU-hours saved a week, with the sums of the interval ends, ``low`` and ``high``: as wide as if all
+      pools erred the same way. None if nothing is saved.
+    - ``usd_per_week``: Spend that ends; None if none of a pool is known.
 
     Examples
     --------
-    >>> fleet_decision({})["gpus"]
+    >>> sum_decisions({})["gpus"]
     0
     """
-    saved = [one.saving for one in decisions.values() if one.saving.value is not None]
-    paid = [
-        one.financial_impact.usd_per_week for one in decisions.values() if one.financial_impact.usd_per_week is not None
-    ]
-    known = bool(saved) and all(one.low is not None and one.high is not None for one in saved)
+    savings = [decision.saving for decision in decisions.values() if decision.saving.value is not None]
+    impacts = [decision.financial_impact for decision in decisions.values()]
+    usd_amounts = [impact.usd_per_week for impact in impacts if impact.usd_per_week is not None]
+    has_intervals = bool(savings) and all(None not in (saving.low, saving.high) for saving in savings)
     return {
-        "fleet_gpus": sum(one.fleet_gpus for one in decisions.values()),
-        "gpus": sum(one.gpus for one in decisions.values()),
-        "saving": round(sum(one.value or 0.0 for one in saved), DECIMALS) if saved else None,
-        "low": round(sum(one.low or 0.0 for one in saved), DECIMALS) if known else None,
-        "high": round(sum(one.high or 0.0 for one in saved), DECIMALS) if known else None,
-        "usd_per_week": round(sum(paid), DECIMALS) if paid else None,
+        "fleet_gpus": sum(decision.fleet_gpus for decision in decisions.values()),
+        "gpus": sum(decision.gpus for decision in decisions.values()),
+        "saving": round(sum(decision.value or 0.0 for decision in savings), RECORD_DECIMALS) if savings else None,
+        "low": round(sum(decision.low or 0.0 for decision in savings), RECORD_DECIMALS) if has_intervals else None,
+        "high": round(sum(decision.high or 0.0 for decision in savings), RECORD_DECIMALS) if has_intervals else None,
+        "usd_per_week": round(sum(usd_amounts), RECORD_DECIMALS) if usd_amounts else None,
     }
 
 
-_ACTION_WORDS = {"none": "no recommendation", "power_down": "power down idle nodes", "raise_limit": "raise limits"}
+_ACTION_TEXTS = {"none": "no recommendation", "power_down": "power down idle nodes", "raise_limit": "raise limits"}
+"""Texts of actions that differ from their name."""
 
 
-def fleet_sentence(decisions: Mapping[str, Decision]) -> str:
-    """The decision on the whole fleet in words: how many GPUs of how many, what is saved, and which pools do what."""
-    fleet = fleet_decision(decisions)
-    pools, needed = count_text(len(decisions), "pool"), fleet["gpus"]
+def format_fleet_decision(decisions: Mapping[str, Decision]) -> str:
+    """Format the decision on a fleet of several pools: GPUs needed, capacity freed, and actions by pool."""
+    sums = sum_decisions(decisions)
+    pools, needed_gpus = count_text(len(decisions), "pool"), sums["gpus"]
     decided = all(decision.action != "none" for decision in decisions.values())
-    text = f"{fleet['fleet_gpus']:,} GPUs in {pools}{f': {needed:,} needed' if decided else ''}"
-    if fleet["saving"] is not None:
-        span = "" if fleet["low"] is None else f" (range {fleet['low']:,.0f} to {fleet['high']:,.0f})"
-        text += f"; capacity freed: {fleet['saving']:,.0f} GPU-hours per week{span}"
+    text = f"{sums['fleet_gpus']:,} GPUs in {pools}{f': {needed_gpus:,} needed' if decided else ''}"
+    if sums["saving"] is not None:
+        span = "" if sums["low"] is None else f" (range {sums['low']:,.0f} to {sums['high']:,.0f})"
+        text += f"; capacity freed: {sums['saving']:,.0f} GPU-hours per week{span}"
     by_action: dict[str, list[str]] = {}
-    for name, own in decisions.items():
-        by_action.setdefault(own.action, []).append(name)
-    parts = [f"{', '.join(names)}: {_ACTION_WORDS.get(action, action)}" for action, names in by_action.items()]
+    for name, decision in decisions.items():
+        by_action.setdefault(decision.action, []).append(name)
+    parts = [f"{', '.join(names)}: {_ACTION_TEXTS.get(action, action)}" for action, names in by_action.items()]
     return f"{text}. {'; '.join(parts)}."
 
 
 @dataclass(frozen=True)
-class FleetCompared:
-    """What was compared and decided for each pool, by name."""
+class ComparedFleet:
+    """Policy comparisons of a fleet, by pool."""
 
     pools: Mapping[str, Comparison]
 
     @property
     def decisions(self) -> dict[str, Decision]:
-        """The decision of each pool."""
-        return {name: one.decision for name, one in self.pools.items()}
+        """Decision of each pool."""
+        return {name: comparison.decision for name, comparison in self.pools.items()}
 
     @property
-    def sentence(self) -> str:
-        """The decision on the whole fleet in words."""
-        return fleet_sentence(self.decisions)
+    def decision_text(self) -> str:
+        """The decision on the whole fleet in one sentence."""
+        return format_fleet_decision(self.decisions)
 
     def to_dict(self) -> dict[str, Any]:
-        """The object of ``compare --json`` for several pools: each by its name, and their sum."""
-        pools = {name: one.to_dict() for name, one in self.pools.items()}
-        return {"fleet": fleet_decision(self.decisions), "pools": pools}
+        """Return the object of ``compare --json`` for several pools: each by its name, and their sum."""
+        pools = {name: comparison.to_dict() for name, comparison in self.pools.items()}
+        return {"fleet": sum_decisions(self.decisions), "pools": pools}
 
 
-def decision_table(decisions: Mapping[str, Decision]) -> pl.DataFrame:
-    """A row for each pool: GPUs there are, GPUs needed, what to do, and what it saves."""
+def make_decision_table(decisions: Mapping[str, Decision]) -> pl.DataFrame:
+    """Make a table with a row for each pool: GPUs installed, GPUs needed, action, and saving."""
     rows = [
         {
-            "pool": name, "gpus": one.fleet_gpus, "needed": one.gpus, "cut_gpus": one.cut_gpus,
-            "action": one.action.replace("_", " "), "freed_gpu_hours": one.saving.value,
+            "pool": name, "gpus": decision.fleet_gpus, "needed": decision.gpus, "cut_gpus": decision.partitioned_gpus,
+            "action": decision.action.replace("_", " "), "freed_gpu_hours": decision.saving.value,
         }
-        for name, one in decisions.items()
+        for name, decision in decisions.items()
     ]  # fmt: skip
     return pl.DataFrame(rows, infer_schema_length=None)
 
 
 Floats = NDArray[np.float64]
+"""Array of float."""
 
 
 @dataclass(frozen=True, eq=False)
 class Substitute:
-    """A pool that may serve demand of another one.
+    """A pool that may serve demand of another pool.
 
-    - ``pool``, ``profile``: Where the demand is served.
-    - ``instances_for_one``: Instances there that do the work of one of the demand.
-    - ``part``, shape (n_tenants,): Share of each tenant's demand that fits there [0-1].
+    - ``pool``, ``profile``: Pool and profile that serve the demand.
+    - ``instances_for_one``: Instances there that do the work of one instance of the demand.
+    - ``fitting_share``, shape (n_tenants,): Share of each tenant's demand that fits there [0-1].
     """
 
     pool: str
     profile: str
     instances_for_one: float
-    part: Floats
+    fitting_share: Floats
 
 
 @dataclass(frozen=True, eq=False)
 class FlexibleDemand:
-    """Demand for one profile of a pool that other pools may serve too.
+    """Demand for one profile of a pool that other pools may serve as well.
 
-    - ``pool``, ``profile``: Where the jobs ran.
-    - ``part``, shape (n_tenants,): Share of each tenant's demand that may go elsewhere [0-1].
-    - ``substitutes``: Pools that may serve it, in order of preference; one with the name of the own pool says when
-      it is the own pool's turn.
+    - ``pool``, ``profile``: Pool and profile that the jobs ran on.
+    - ``movable_share``, shape (n_tenants,): Share of each tenant's demand that may move to another pool [0-1].
+    - ``substitutes``: Pools that may serve it, in order of preference; an entry with the name of the own pool marks the
+      turn of that pool.
     """
 
     pool: str
     profile: str
-    part: Floats
+    movable_share: Floats
     substitutes: tuple[Substitute, ...]
 
 
 @dataclass(frozen=True, eq=False)
 class Transfer:
-    """Demand that is served by another pool than its own.
+    """Demand that another pool serves.
 
-    - ``origin``, ``place``: Pool and profile that it was asked of, and that serve it.
-    - ``instances_for_one``: Instances there that do the work of one of the origin.
-    - ``amount``, shape (n_tenants, n_slots): Mean concurrent instances of the origin, by tenant of the origin.
+    - ``origin``, ``destination``: Pool and profile that the demand is for, and that serve it.
+    - ``instances_for_one``: Instances at the destination that do the work of one of the origin.
+    - ``amount``, shape (n_tenants, n_intervals): Mean concurrent instances of the origin, by tenant of the origin.
     """
 
     origin: tuple[str, str]
-    place: tuple[str, str]
+    destination: tuple[str, str]
     instances_for_one: float
     amount: Floats
 
 
 def route_demand(problems: Mapping[str, PlanProblem], demand: Sequence[FlexibleDemand]) -> list[Transfer]:
-    """Send demand to the first pool, in order of preference, that can hold it and has room; slot by slot.
+    """Send demand in each interval to the first pool, in order of preference, with free GPUs for it.
 
-    A pool has room as long as its GPUs in service are more than its own demand and what was sent to it take.
-    As in Kueue, whose queues try the flavors of a resource group in their order, nothing is weighed: the order of
-    preference alone decides. Demand that no pool has room for stays where it is.
+    A pool has capacity as long as its GPUs in service exceed its own demand and the demand sent to it. As in Kueue,
+    whose queues try the flavors of a resource group in their order, the order of preference alone decides. Demand that
+    no pool has capacity for stays in its own pool.
 
-    `demand` names each pool and profile at most once, and the first of them finds the most room.
+    Parameters
+    ----------
+    problems : mapping of str to PlanProblem
+        Planning problem of each pool.
+    demand : sequence of FlexibleDemand
+        Demand that may move, each pool and profile at most once; the first has the first choice.
 
     Examples
     --------
@@ -184,166 +190,192 @@ def route_demand(problems: Mapping[str, PlanProblem], demand: Sequence[FlexibleD
     [[0.5]]
     """
     # GPUs that a pool's own demand leaves, slot by slot; below 0 where it is more than there is.
-    room = {name: one.max_gpus_on - one.shares @ one.pooled_demand for name, one in problems.items()}
-    found = []
+    free = {name: problem.max_gpus_on - problem.shares @ problem.pooled_demand for name, problem in problems.items()}
+    transfers = []
     for flexible in demand:
-        home = problems[flexible.pool]
-        own = home.admitted_demand[:, home.profiles.index(flexible.profile)]
-        own_share = home.gpu_model.gpu_fraction(flexible.profile)
-        left = own * flexible.part[:, None]
+        origin_problem = problems[flexible.pool]
+        own_demand = origin_problem.admitted_demand[:, origin_problem.profiles.index(flexible.profile)]
+        own_share = origin_problem.gpu_model.gpu_fraction(flexible.profile)
+        remaining = own_demand * flexible.movable_share[:, None]
         for substitute in flexible.substitutes:
             if substitute.pool == flexible.pool:
                 # The own pool keeps what it has room for; only what is beyond its GPUs is tried further.
-                beyond = (-room[flexible.pool]).clip(0) / own_share
-                left = left * _served_part(left, beyond)
+                excess_instances = (-free[flexible.pool]).clip(0) / own_share
+                remaining = remaining * _find_served_share(remaining, excess_instances)
                 continue
 
-            there_share = problems[substitute.pool].gpu_model.gpu_fraction(substitute.profile)
-            gpus_for_one = there_share * substitute.instances_for_one
-            fits = np.minimum(left, own * substitute.part[:, None])
-            amount = fits * _served_part(fits, room[substitute.pool].clip(0) / gpus_for_one)
+            substitute_share = problems[substitute.pool].gpu_model.gpu_fraction(substitute.profile)
+            gpus_for_one = substitute_share * substitute.instances_for_one
+            movable = np.minimum(remaining, own_demand * substitute.fitting_share[:, None])
+            amount = movable * _find_served_share(movable, free[substitute.pool].clip(0) / gpus_for_one)
             amount[amount < DEMAND_ROUNDING_INSTANCES] = 0.0
             if not amount.any():
                 continue
 
-            left = left - amount
-            room[substitute.pool] = room[substitute.pool] - amount.sum(axis=0) * gpus_for_one
-            room[flexible.pool] = room[flexible.pool] + amount.sum(axis=0) * own_share
-            origin, place = (flexible.pool, flexible.profile), (substitute.pool, substitute.profile)
-            found.append(Transfer(origin, place, substitute.instances_for_one, amount))
-    return found
+            remaining = remaining - amount
+            free[substitute.pool] = free[substitute.pool] - amount.sum(axis=0) * gpus_for_one
+            free[flexible.pool] = free[flexible.pool] + amount.sum(axis=0) * own_share
+            origin, destination = (flexible.pool, flexible.profile), (substitute.pool, substitute.profile)
+            transfers.append(Transfer(origin, destination, substitute.instances_for_one, amount))
+    return transfers
 
 
-def _served_part(wanted: Floats, instances: Floats) -> Floats:
-    """Share of what all tenants want together that so many instances serve, shape (n_slots,)."""
-    total = wanted.sum(axis=0)
-    part: Floats = np.divide(instances, total, out=np.zeros_like(total), where=total > 0)
-    return part.clip(max=1.0)
+def _find_served_share(wanted_instances: Floats, instances: Floats) -> Floats:
+    """Return the share of the demand of all tenants that some instances serve, shape (n_intervals,) [0-1]."""
+    total_wanted = wanted_instances.sum(axis=0)
+    served_share: Floats = np.divide(instances, total_wanted, out=np.zeros_like(total_wanted), where=total_wanted > 0)
+    return served_share.clip(max=1.0)
 
 
 def apply_transfers(problems: Mapping[str, PlanProblem], transfers: Sequence[Transfer]) -> dict[str, PlanProblem]:
-    """The problems of the pools with the demand that each is given; pools that nothing touches stay as they are.
+    """Return the problems of all pools with the demand that each serves after the transfers.
 
-    A tenant that comes to a pool brings its tier and its price of unmet demand. Quotas are those of the pool that was
-    asked: what they refuse goes nowhere.
+    A tenant that moves to a pool brings its tier and its price of unmet demand. Quotas are those of the pool of origin:
+    demand that they reject moves nowhere.
     """
-    found = dict(problems)
-    touched = (pool for transfer in transfers for pool, _ in (transfer.origin, transfer.place))
-    for name in dict.fromkeys(touched):
-        here = found[name]
-        found[name] = replace(here, demand=here.admitted_demand, limits=replace(here.limits, quotas={}))
+    changed = dict(problems)
+    touched_pools = (pool for transfer in transfers for pool, _ in (transfer.origin, transfer.destination))
+    for name in dict.fromkeys(touched_pools):
+        problem = changed[name]
+        changed[name] = replace(problem, demand=problem.admitted_demand, limits=replace(problem.limits, quotas={}))
 
     for transfer in transfers:
-        (pool, profile), home = transfer.origin, found[transfer.origin[0]]
-        demand = home.demand.copy()
-        rows = demand[: len(transfer.amount), home.profiles.index(profile)]
-        rows[:] = (rows - transfer.amount).clip(0.0)
-        found[pool] = replace(home, demand=demand)
-        coming = dict(zip(home.tenants, transfer.amount * transfer.instances_for_one, strict=False))
-        found[transfer.place[0]] = _add_demand(found[transfer.place[0]], transfer.place[1], coming, home)
-    return found
+        (pool, profile), origin_problem = transfer.origin, changed[transfer.origin[0]]
+        demand = origin_problem.demand.copy()
+        demand_rows = demand[: len(transfer.amount), origin_problem.profiles.index(profile)]
+        demand_rows[:] = (demand_rows - transfer.amount).clip(0.0)
+        changed[pool] = replace(origin_problem, demand=demand)
+        arriving = dict(zip(origin_problem.tenants, transfer.amount * transfer.instances_for_one, strict=False))
+        target, profile = transfer.destination
+        changed[target] = _add_demand(changed[target], profile, arriving, origin_problem)
+    return changed
 
 
-def _add_demand(here: PlanProblem, profile: str, coming: Mapping[str, Floats], home: PlanProblem) -> PlanProblem:
-    """A problem with more demand for a profile, by tenant of another pool."""
-    profiles = (*here.profiles, *([] if profile in here.profiles else [profile]))
-    new = [name for name in coming if name not in here.tenants and coming[name].any()]
-    places = [home.tenants.index(name) for name in new]
-    tenants = (*here.tenants, *new)
-    demand = np.zeros((len(tenants), len(profiles), here.n_slots))
-    demand[: len(here.tenants), : len(here.profiles)] = here.demand
-    for name in coming.keys() & set(tenants):
-        demand[tenants.index(name), profiles.index(profile)] += coming[name]
+def _add_demand(
+    problem: PlanProblem, profile: str, arriving: Mapping[str, Floats], origin_problem: PlanProblem
+) -> PlanProblem:
+    """Add demand of the tenants of another pool for a profile to a problem.
+
+    Parameters
+    ----------
+    problem : PlanProblem
+        Problem of the pool that serves the demand.
+    profile : str
+        Profile that serves it.
+    arriving : mapping of str to array of float, shape (n_intervals,)
+        Mean concurrent instances, by tenant.
+    origin_problem : PlanProblem
+        Problem of the pool of origin.
+    """
+    profiles = (*problem.profiles, *([] if profile in problem.profiles else [profile]))
+    new_tenants = [name for name in arriving if name not in problem.tenants and arriving[name].any()]
+    numbers = [origin_problem.tenants.index(name) for name in new_tenants]
+    tenants = (*problem.tenants, *new_tenants)
+    demand = np.zeros((len(tenants), len(profiles), problem.n_slots))
+    demand[: len(problem.tenants), : len(problem.profiles)] = problem.demand
+    for name in arriving.keys() & set(tenants):
+        demand[tenants.index(name), profiles.index(profile)] += arriving[name]
     return replace(
-        here, tenants=tenants, profiles=profiles, demand=demand,
-        tiers=(*here.tiers, *(home.tiers[place] for place in places)),
-        unmet_price=(*here.unmet_price, *(home.unmet_price[place] for place in places)),
+        problem, tenants=tenants, profiles=profiles, demand=demand,
+        tiers=(*problem.tiers, *(origin_problem.tiers[number] for number in numbers)),
+        unmet_price=(*problem.unmet_price, *(origin_problem.unmet_price[number] for number in numbers)),
     )  # fmt: skip
 
 
 def find_flexible_demand(fleet: FleetPools, problems: Mapping[str, PlanProblem]) -> tuple[FlexibleDemand, ...]:
-    """Demand of jobs that named no GPU model, with the models of the scenario's ``substitute_models`` that can hold it.
+    """Find the demand of jobs that requested no GPU model, with the models of ``substitute_models`` that can serve it.
 
-    A job may run on a model that jobs of its partition ran on and that a flavor of its queue has, if a node is wide
-    enough and the memory that the job was seen to use, with headroom, is there. Full GPUs are served by full GPUs,
-    slices by the smallest slice with as many SMs and as much memory.
+    A job may run on a model that jobs of its partition ran on and that its queue has a flavor of, if a node is large
+    enough and its measured memory, with headroom, fits. Full GPUs replace full GPUs; MIG instances are replaced by the
+    smallest instance with as many SMs and as much memory.
     """
-    reached = _models_of_partitions(fleet)
-    found = []
-    for name, own in fleet.pools.items():
-        home, order = problems[name], list_preferred_pools(own, name, problems)
+    reachable = _list_pools_of_partitions(fleet)
+    flexible_demand = []
+    for name, scenario in fleet.pools.items():
+        problem, order = problems[name], list_preferred_pools(scenario, name, problems)
         if not set(order) - {name}:
             continue
-        jobs = _work_of_jobs(own)
-        for profile in home.profiles:
+        jobs = _list_recent_work(scenario)
+        for profile in problem.profiles:
             work = jobs.filter(profile=profile)
-            part = _part_of_work(work, pl.lit(value=True), home)
-            if not part.any():
+            movable_share = _find_movable_share(work, pl.lit(value=True), problem)
+            if not movable_share.any():
                 continue
             substitutes = []
-            for other in order:
-                there = problems[other]
-                if other == name:
-                    substitutes.append(Substitute(name, profile, 1.0, part))
-                elif (place := find_substitute_profile(home.gpu_model, profile, there.gpu_model)) is not None:
-                    fits = _fits(own, other, there, reached)
-                    substitutes.append(Substitute(other, *place, _part_of_work(work, fits, home)))
-            found.append(FlexibleDemand(name, profile, part, tuple(substitutes)))
-    return tuple(found)
+            for other_pool in order:
+                other_problem = problems[other_pool]
+                if other_pool == name:
+                    substitutes.append(Substitute(name, profile, 1.0, movable_share))
+                elif (fit := find_substitute_profile(problem.gpu_model, profile, other_problem.gpu_model)) is not None:
+                    can_run = _can_run_elsewhere(scenario, other_pool, other_problem, reachable)
+                    substitutes.append(Substitute(other_pool, *fit, _find_movable_share(work, can_run, problem)))
+            flexible_demand.append(FlexibleDemand(name, profile, movable_share, tuple(substitutes)))
+    return tuple(flexible_demand)
 
 
-def list_preferred_pools(own: Scenario, pool: str, pools: Mapping[str, PlanProblem]) -> list[str]:
-    """Pools of the GPU models that the scenario of a pool names, in its order; of its own cluster alone.
+def list_preferred_pools(scenario: Scenario, pool: str, pools: Mapping[str, PlanProblem]) -> list[str]:
+    """List the pools of the GPU models that the scenario of a pool prefers, in order, within its own cluster.
 
-    Each cluster has a queue of its own, so no job goes to another one.
+    Each cluster has a queue of its own, so no job moves to another one.
     """
     cluster = pool.rpartition("/")[0]
-    there = {name.rpartition("/")[2]: name for name in pools if name.rpartition("/")[0] == cluster}
-    words = filter(None, (word.strip() for word in (own.substitute_models or "").split(",")))
-    named = (resolve_name(word, there, subject="GPU model of substitute_models", error=ScenarioError) for word in words)
-    return [there[model] for model in dict.fromkeys(named)]
+    by_model = {name.rpartition("/")[2]: name for name in pools if name.rpartition("/")[0] == cluster}
+    words = filter(None, (word.strip() for word in (scenario.substitute_models or "").split(",")))
+    names = (resolve_name(x, by_model, subject="GPU model of substitute_models", error=ScenarioError) for x in words)
+    return [by_model[model] for model in dict.fromkeys(names)]
 
 
-def _work_of_jobs(own: Scenario) -> pl.DataFrame:
-    """Jobs of the recent past: their work, whether they named no GPU model, and the memory that they need [GiB]."""
-    known = history(own)
-    recent = known.views["rightsized"].filter(pl.col("submit_time") >= known.recent)
-    partition, unnamed = (
-        pl.col("partition").cast(pl.String),
-        ~pl.col("gpu_model_requested").fill_null(value=True),
-    )
+def _list_recent_work(scenario: Scenario) -> pl.DataFrame:
+    """List the recent jobs: their work, whether they requested no GPU model, and the memory that they need [GiB]."""
+    job_history = history(scenario)
+    recent = job_history.views["rightsized"].filter(pl.col("submit_time") >= job_history.recent)
+    partition, unnamed = (pl.col("partition").cast(pl.String), ~pl.col("gpu_model_requested").fill_null(value=True))
     needs_gib = (pl.col("memory_peak_gib") * (1 + RIGHTSIZING_HEADROOM_FRACTION)).fill_null(0.0)
     work = (pl.col("instances") * pl.col("run_s")).fill_null(0.0)
     return recent.select("tenant", "profile", "gpus", partition, unnamed=unnamed, needs_gib=needs_gib, work=work)
 
 
-def _models_of_partitions(fleet: FleetPools) -> dict[tuple[str, str], set[str]]:
-    """Pools that jobs of each partition ran on, by cluster and partition."""
-    found: dict[tuple[str, str], set[str]] = {}
-    for name, own in fleet.pools.items():
-        for partition in history(own).jobs["partition"].cast(pl.String).drop_nulls().unique():
-            found.setdefault((name.rpartition("/")[0], partition), set()).add(name)
-    return found
+def _list_pools_of_partitions(fleet: FleetPools) -> dict[tuple[str, str], set[str]]:
+    """List the pools that jobs of each partition ran on, by cluster and partition."""
+    reachable: dict[tuple[str, str], set[str]] = {}
+    for name, scenario in fleet.pools.items():
+        for partition in history(scenario).jobs["partition"].cast(pl.String).drop_nulls().unique():
+            reachable.setdefault((name.rpartition("/")[0], partition), set()).add(name)
+    return reachable
 
 
-def _fits(own: Scenario, other: str, there: PlanProblem, reached: Mapping[tuple[str, str], set[str]]) -> pl.Expr:
-    """Whether a job may run on another pool: partition and queue reach it, a node is wide enough, memory suffices."""
-    cluster = other.rpartition("/")[0]
-    barred = [place for (where, place), pools in reached.items() if where == cluster and other not in pools]
+def _can_run_elsewhere(
+    scenario: Scenario, other_pool: str, other_problem: PlanProblem, reachable: Mapping[tuple[str, str], set[str]]
+) -> pl.Expr:
+    """Whether a job may run on another pool, by partition, queue, node size and memory.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        Scenario of the pool of origin.
+    other_pool : str
+        Name of the other pool.
+    other_problem : PlanProblem
+        Its planning problem.
+    reachable : mapping of (cluster, partition) to set of str
+        Pools that jobs of each partition ran on.
+    """
+    cluster = other_pool.rpartition("/")[0]
+    barred = [key[1] for key, pools in reachable.items() if key[0] == cluster and other_pool not in pools]
     in_reach = ~pl.col("partition").is_in(barred).fill_null(value=False)
-    barred = queues_without_flavor(history(own).trace.quotas, there.gpu_model.name)
+    barred = list_queues_without_flavor(history(scenario).trace.quotas, other_problem.gpu_model.name)
     in_reach &= ~pl.col("tenant").cast(pl.String).is_in(barred).fill_null(value=False)
-    holds = (pl.col("gpus") <= there.gpus_per_node) & (pl.col("needs_gib") <= there.gpu_model.memory_gib)
-    return in_reach & holds
+    fits = (pl.col("gpus") <= other_problem.gpus_per_node) & (pl.col("needs_gib") <= other_problem.gpu_model.memory_gib)
+    return in_reach & fits
 
 
-def queues_without_flavor(quotas: pl.DataFrame | None, gpu_model: str) -> list[str]:
-    """Queues all of whose flavors are of other GPU models.
+def list_queues_without_flavor(quotas: pl.DataFrame | None, gpu_model: str) -> list[str]:
+    """List the queues all of whose flavors are of other GPU models.
 
     Examples
     --------
     >>> rows = {"tenant": ["a", "b"], "gpu_model": ["NVIDIA-L40S", None]}
-    >>> queues_without_flavor(pl.DataFrame(rows), "T4"), queues_without_flavor(pl.DataFrame(rows), "L40S")
+    >>> list_queues_without_flavor(pl.DataFrame(rows), "T4"), list_queues_without_flavor(pl.DataFrame(rows), "L40S")
     (['a'], [])
     """
     if quotas is None:
@@ -354,18 +386,19 @@ def queues_without_flavor(quotas: pl.DataFrame | None, gpu_model: str) -> list[s
     ]
 
 
-def _part_of_work(work: pl.DataFrame, fits: pl.Expr, problem: PlanProblem) -> Floats:
-    """Share of each tenant's work that named no GPU model and fits, shape (n_tenants,)."""
-    movable = pl.col("work").filter(pl.col("unnamed") & fits.fill_null(value=False)).sum()
-    by = work.group_by("tenant").agg(all=pl.col("work").sum(), movable=movable)
-    shares = {tenant: part / whole for tenant, whole, part in by.iter_rows() if whole}
+def _find_movable_share(work: pl.DataFrame, can_run: pl.Expr, problem: PlanProblem) -> Floats:
+    """Return the share of each tenant's work that requested no GPU model and can run, shape (n_tenants,) [0-1]."""
+    movable = pl.col("work").filter(pl.col("unnamed") & can_run.fill_null(value=False)).sum()
+    by_tenant = work.group_by("tenant").agg(all=pl.col("work").sum(), movable=movable)
+    shares = {tenant: movable / total for tenant, total, movable in by_tenant.iter_rows() if total}
     return np.array([min(1.0, shares.get(tenant, 0.0)) for tenant in problem.tenants])
 
 
-def find_substitute_profile(home: GpuModel, profile: str, gpu_model: GpuModel) -> tuple[str, float] | None:
-    """Profile of another GPU model that serves one, and how many do the work of one; None where none does.
+def find_substitute_profile(home_gpu_model: GpuModel, profile: str, gpu_model: GpuModel) -> tuple[str, float] | None:
+    """Find the profile of another GPU model that can serve a profile, and how many do the work of one.
 
-    A gain in speed that nobody measured is none; a loss is that of bandwidth or of arithmetic, whichever is worse.
+    None if no profile can serve it. An unmeasured gain in speed does not count; a loss is that of bandwidth or of
+    arithmetic, whichever is larger.
 
     Examples
     --------
@@ -374,207 +407,220 @@ def find_substitute_profile(home: GpuModel, profile: str, gpu_model: GpuModel) -
     >>> find_substitute_profile(h100, "gpu", a100), find_substitute_profile(a100, "gpu", h100)
     (('gpu', 3.16...), ('gpu', 1.0))
     """
-    there = WHOLE_GPU if profile == WHOLE_GPU else _smallest_profile(home, profile, gpu_model)
-    if there is None:
+    substitute = WHOLE_GPU if profile == WHOLE_GPU else _find_smallest_profile(home_gpu_model, profile, gpu_model)
+    if substitute is None:
         return None
-    own, other = _speeds(home, profile), _speeds(gpu_model, there)
-    if own is None or other is None:
+    own_speeds, other_speeds = _find_speeds(home_gpu_model, profile), _find_speeds(gpu_model, substitute)
+    if own_speeds is None or other_speeds is None:
         return None
-    return there, max(1.0, own[0] / other[0], own[1] / other[1])
+    return substitute, max(1.0, own_speeds[0] / other_speeds[0], own_speeds[1] / other_speeds[1])
 
 
-def _smallest_profile(home: GpuModel, profile: str, gpu_model: GpuModel) -> str | None:
-    """Smallest plain profile with as much memory and as many SMs."""
-    own = home.profile(profile)
-    enough = [
-        one
-        for one in gpu_model.profiles
-        if one.attribute == own.attribute
-        and None not in (one.memory_gib, own.memory_gib, one.sms, own.sms)
-        and (one.memory_gib or 0) >= (own.memory_gib or 0) * 0.95
-        and (one.sms or 0) >= (own.sms or 0)
+def _find_smallest_profile(home_gpu_model: GpuModel, profile: str, gpu_model: GpuModel) -> str | None:
+    """Find the smallest plain profile with as much memory and as many SMs."""
+    own_profile = home_gpu_model.profile(profile)
+    large_enough = [
+        candidate
+        for candidate in gpu_model.profiles
+        if candidate.attribute == own_profile.attribute
+        and None not in (candidate.memory_gib, own_profile.memory_gib, candidate.sms, own_profile.sms)
+        and (candidate.memory_gib or 0) >= (own_profile.memory_gib or 0) * 0.95
+        and (candidate.sms or 0) >= (own_profile.sms or 0)
     ]
-    return min(enough, key=lambda one: one.size_order).name if enough else None
+    return min(large_enough, key=lambda candidate: candidate.size_order).name if large_enough else None
 
 
-def _speeds(gpu_model: GpuModel, profile: str) -> tuple[float, float] | None:
-    """Bandwidth and arithmetic of an instance; None where no source states them for the GPU model."""
+def _find_speeds(gpu_model: GpuModel, profile: str) -> tuple[float, float] | None:
+    """Find memory bandwidth and arithmetic speed of an instance; None if no source states them for the GPU model."""
     try:
-        sheet = find_gpu_spec(gpu_model.name)
+        gpu_spec = find_gpu_spec(gpu_model.name)
     except GeometryError:
         return None
-    if sheet is None:
+    if gpu_spec is None:
         return None
     if profile == WHOLE_GPU:
-        return sheet.memory_bandwidth, sheet.flops
-    one = gpu_model.profile(profile)
+        return gpu_spec.memory_bandwidth, gpu_spec.flops
+    mig_profile = gpu_model.profile(profile)
     return (
-        sheet.memory_bandwidth * one.memory_slices / gpu_model.memory_slices,
-        sheet.flops * one.compute_slices / gpu_model.compute_slices,
+        gpu_spec.memory_bandwidth * mig_profile.memory_slices / gpu_model.memory_slices,
+        gpu_spec.flops * mig_profile.compute_slices / gpu_model.compute_slices,
     )
 
 
-def fleet_planned(
+def plan_fleet(
     fleet: FleetPools,
     method: str | None = None,
     *,
     calendars: int | None = None,
-    known_plans: Mapping[str, Planned] | None = None,
-    tell: Callable[[str], object] | None = None,
-) -> FleetPlanned:
+    known_plans: Mapping[str, PlannedProblem] | None = None,
+    report_pool: Callable[[str], object] | None = None,
+) -> FleetPlans:
     """Plan every pool of a fleet, one by one.
 
-    Of a fleet whose jobs do not say on which GPU model they ran, any may serve any job, and the pools are filled one
-    after the other. Else demand is that of the pool's own jobs; where the scenario names substitute models, demand
-    that named none first goes to them, in their order.
+    If jobs do not name their GPU model, any model may serve any job, and the pools are filled one after the other. Else
+    demand is that of the pool's own jobs; if the scenario names substitute models, demand that requested no model goes
+    to them first, in their order.
 
-    Plans of pools' own demand that are at hand, in `known_plans`, are taken where no demand was sent from or to the
-    pool; `tell` is called with the name of each pool that is planned.
+    Parameters
+    ----------
+    fleet : FleetPools
+        Scenarios of the pools.
+    method : str, optional
+        Planning method.
+    calendars : int, optional
+        Most sets of layouts that take turns.
+    known_plans : mapping of str to PlannedProblem, optional
+        Plans of pools' own demand, used for pools without transfers.
+    report_pool : callable, optional
+        Called with the name of each pool before it is planned.
     """
     plans_at_hand = known_plans or {}
     problems: dict[str, PlanProblem] = {}
-    owners: dict[str, Scenario] = {}
+    scenario_of_pool: dict[str, Scenario] = {}
     remarks: list[str] = []
-    for name, own in fleet.pools.items():
-        if history(own).fleet.untold:
+    for name, scenario in fleet.pools.items():
+        if history(scenario).fleet.untold:
             prefix = name.removesuffix(name.rpartition("/")[2])
-            filled = {f"{prefix}{model}": one for model, one in filled_in_turn(own).items()}
+            own_problems = {f"{prefix}{model}": problem for model, problem in fill_models_in_turn(scenario).items()}
             remarks.append(
-                f"Jobs do not name their GPU model, so any model may serve them: {', '.join(filled)} are filled in "
-                "this order, most GPUs first. Their needs of memory or architecture are not known."
+                f"Jobs do not name their GPU model, so any model may serve them: {', '.join(own_problems)} are filled "
+                "in this order, most GPUs first. Their needs of memory or architecture are not known."
             )
         else:
-            made = plans_at_hand.get(name)
-            filled = {name: made.problem if made is not None else plan_problem(own, "rightsized")}
-        problems |= filled
-        owners |= dict.fromkeys(filled, own)
+            plan = plans_at_hand.get(name)
+            own_problems = {name: plan.problem if plan is not None else make_plan_problem(scenario, "rightsized")}
+        problems |= own_problems
+        scenario_of_pool |= dict.fromkeys(own_problems, scenario)
 
-    demand = () if remarks else find_flexible_demand(fleet, problems)
-    transfers = route_demand(problems, demand)
-    pools: dict[str, Planned] = {}
+    flexible_demand = () if remarks else find_flexible_demand(fleet, problems)
+    transfers = route_demand(problems, flexible_demand)
+    pools: dict[str, PlannedProblem] = {}
     for name, problem in apply_transfers(problems, transfers).items():
         if name in plans_at_hand and problem is problems[name]:
             pools[name] = plans_at_hand[name]
             continue
-        if tell is not None:
-            tell(name)
-        pools[name] = planned_for(problem, owners[name], method, calendars=calendars)
-    return FleetPlanned(pools, tuple(remarks), tuple(transfers), flexible=bool(demand))
+        if report_pool is not None:
+            report_pool(name)
+        pools[name] = plan_problem_for(problem, scenario_of_pool[name], method, calendars=calendars)
+    return FleetPlans(pools, tuple(remarks), tuple(transfers), has_flexible_demand=bool(flexible_demand))
 
 
-def filled_in_turn(scenario: Scenario) -> dict[str, PlanProblem]:
-    """One problem of whole GPUs for each board, where any of them may serve any job.
+def fill_models_in_turn(scenario: Scenario) -> dict[str, PlanProblem]:
+    """Make a problem of full GPUs for each GPU model, if any model may serve any job.
 
-    A pool gets what the pools before it cannot hold. Its part of the demand never falls where the whole rises, so
-    that GPUs on, GPUs emptied and demand not met add up to those of one pool of all GPUs, slot by slot.
+    A pool gets the demand that the pools before it cannot serve. Its demand never falls where the total rises, so that
+    GPUs provisioned, GPUs drained and unmet demand add up to those of one pool of all GPUs in each interval.
     """
-    whole = plan_problem(scenario, "rightsized")
-    known = history(scenario)
+    problem = make_plan_problem(scenario, "rightsized")
+    past = history(scenario)
     gpu_model = pl.col("gpu_model").fill_null(UNNAMED_GPU_MODEL)
-    nodes = nodes_in_service(known.fleet.installed.inventory, known.end).group_by(gpu_model=gpu_model).agg("gpus")
-    boards = nodes.sort(pl.col("gpus").list.sum(), "gpu_model", descending=[True, False])
-    wanted = whole.demand.sum(axis=1, keepdims=True)
-    total = wanted.sum(axis=(0, 1))
-    share = np.divide(wanted, total, out=np.zeros_like(wanted), where=total > 0)
-    found: dict[str, PlanProblem] = {}
-    before = 0
-    for name, sizes in boards.iter_rows():
-        gpus, last = sum(sizes), len(found) + 1 == boards.height
-        part = np.clip(total - before, 0.0, None if last else gpus)
-        kept = {"whole_gpus_kept": min(whole.whole_gpus_kept, gpus), "initial": {WHOLE_GPU: gpus}}
+    nodes = nodes_in_service(past.fleet.installed.inventory, past.end).group_by(gpu_model=gpu_model).agg("gpus")
+    models_by_gpus = nodes.sort(pl.col("gpus").list.sum(), "gpu_model", descending=[True, False])
+    wanted_gpus = problem.demand.sum(axis=1, keepdims=True)
+    total_wanted = wanted_gpus.sum(axis=(0, 1))
+    share = np.divide(wanted_gpus, total_wanted, out=np.zeros_like(wanted_gpus), where=total_wanted > 0)
+    problems: dict[str, PlanProblem] = {}
+    gpus_filled = 0
+    for name, sizes in models_by_gpus.iter_rows():
+        gpus, is_last = sum(sizes), len(problems) + 1 == models_by_gpus.height
+        part = np.clip(total_wanted - gpus_filled, 0.0, None if is_last else gpus)
+        own_limits = {"whole_gpus_kept": min(problem.whole_gpus_kept, gpus), "initial": {WHOLE_GPU: gpus}}
         model = load_any_gpu_model(name) if is_catalogue_model(name) else make_non_mig_model(name)
-        found[name] = replace(
-            whole, gpu_model=model, gpus=gpus, gpus_per_node=max(sizes), profiles=(WHOLE_GPU,), demand=share * part,
-            change=find_change_cost(scenario, model), nodes=None, **kept,
+        problems[name] = replace(
+            problem, gpu_model=model, gpus=gpus, gpus_per_node=max(sizes), profiles=(WHOLE_GPU,), demand=share * part,
+            change=find_change_cost(scenario, model), nodes=None, **own_limits,
         )  # fmt: skip
-        before += gpus
-    return found
+        gpus_filled += gpus
+    return problems
 
 
 @dataclass(frozen=True, eq=False)
-class FleetPlanned:
-    """The plans of all pools.
+class FleetPlans:
+    """Plans of all pools of a fleet.
 
-    - ``pools``: Problem and plan of each, by name.
-    - ``remarks``: What a reader must know of how demand was parted, in sentences.
-    - ``transfers``: Demand that is served by another GPU model than the one that it ran on.
-    - ``flexible``: Whether the scenario names models that may serve demand of others.
+    - ``pools``: Plan and problem of each pool, by name.
+    - ``remarks``: Notes on how demand was divided.
+    - ``transfers``: Demand that another GPU model serves.
+    - ``has_flexible_demand``: Whether the scenario names models that may serve demand of others.
     """
 
-    pools: Mapping[str, Planned]
+    pools: Mapping[str, PlannedProblem]
     remarks: tuple[str, ...] = ()
     transfers: tuple[Transfer, ...] = ()
-    flexible: bool = False
+    has_flexible_demand: bool = False
 
     @property
-    def plan(self) -> FleetPlan:
+    def combined_plan(self) -> FleetPlan:
         """The plans as one: objective and bound are the sums over the pools."""
-        plans = {name: one.plan for name, one in self.pools.items()}
+        plans = {name: planned.plan for name, planned in self.pools.items()}
         return FleetPlan(plans, sum(plan.seconds or 0.0 for plan in plans.values()))
 
     @property
     def problems(self) -> dict[str, PlanProblem]:
-        """The problems by pool, as a plan file has them."""
-        return {name: one.problem for name, one in self.pools.items()}
+        """Problems by pool, as in a plan file."""
+        return {name: planned.problem for name, planned in self.pools.items()}
 
     @property
-    def table(self) -> pl.DataFrame:
-        """A row for each pool, and one for all: what it costs, what no plan undercuts, and how many GPUs are on."""
-        fleet = self.plan
-        parts = pl.DataFrame([_row(name, one) for name, one in self.pools.items()], infer_schema_length=None)
+    def summary_table(self) -> pl.DataFrame:
+        """Table with a row for each pool and one for all: cost, lower bound, gap and GPUs powered on."""
+        fleet = self.combined_plan
+        parts = pl.DataFrame([_make_pool_row(*item) for item in self.pools.items()], infer_schema_length=None)
         total = parts.select(
             pl.lit("all").alias("pool"),
             pl.lit(fleet.status).alias("status"),
-            pl.col(SUMMED).exclude("bound").sum(),
+            pl.col(SUMMED_COLUMNS).exclude("bound").sum(),
             pl.lit(fleet.bound, pl.Float64).alias("bound"),
             pl.lit(fleet.gap, pl.Float64).alias("gap"),
         )
-        order = ("pool", "status", *SUMMED[:3], "gap", *SUMMED[3:], "peak_gpus")
+        order = ("pool", "status", *SUMMED_COLUMNS[:3], "gap", *SUMMED_COLUMNS[3:], "peak_gpus")
         return pl.concat([parts, total], how="diagonal_relaxed").select(order)
 
     @property
-    def moved(self) -> pl.DataFrame:
-        """What was sent where: a row for each pool and profile, and where it went, with mean instances of both."""
+    def transfer_table(self) -> pl.DataFrame:
+        """Table with a row for each transfer: origin, destination, and mean instances of both."""
         rows = []
         for transfer in self.transfers:
             instances = float(transfer.amount.sum(axis=0).mean())
-            names = ("/".join(transfer.origin), "/".join(transfer.place))
-            there = instances * transfer.instances_for_one
-            rows.append((*names, transfer.instances_for_one, instances, there))
-        return pl.DataFrame(rows, schema=MOVED, orient="row").sort("instances", descending=True)
+            names = ("/".join(transfer.origin), "/".join(transfer.destination))
+            instances_there = instances * transfer.instances_for_one
+            rows.append((*names, transfer.instances_for_one, instances, instances_there))
+        return pl.DataFrame(rows, schema=TRANSFER_SCHEMA, orient="row").sort("instances", descending=True)
 
     @property
-    def sentence(self) -> str | None:
-        """How much demand goes to another GPU model; None where every job stays with the model that it ran on."""
-        if not self.flexible:
+    def transfer_text(self) -> str | None:
+        """How much demand another GPU model serves; None if every job stays with the model that it ran on."""
+        if not self.has_flexible_demand:
             return None
         if not self.transfers:
             return "Demand without a requested GPU model stays where it ran: no preferred model has capacity for it."
-        gpus = 0.0
+        mean_gpus = 0.0
         for transfer in self.transfers:
             pool, profile = transfer.origin
-            gpus += float(transfer.amount.sum(axis=0).mean()) * self.problems[pool].gpu_model.gpu_fraction(profile)
-        most_moved = self.moved.select("of", "to").head(3).iter_rows()
-        listed = ", ".join(f"{one} to {other}" for one, other in most_moved)
-        others = " and others" if len(self.transfers) > 3 else ""
+            mean_gpus += float(transfer.amount.sum(axis=0).mean()) * self.problems[pool].gpu_model.gpu_fraction(profile)
+        most_moved = self.transfer_table.select("of", "to").head(3).iter_rows()
+        listed = ", ".join(f"{origin} to {destination}" for origin, destination in most_moved)
+        others_text = " and others" if len(self.transfers) > 3 else ""
         return (
-            f"A mean of {gpus:,.1f} GPUs of demand goes to another GPU model than it ran on, in the order of "
-            f"substitute_models ({listed}{others}). A model that is faster by data sheet alone gets no credit; one "
-            "that is slower takes more instances."
+            f"A mean of {mean_gpus:,.1f} GPUs of demand goes to another GPU model than it ran on, in the order of "
+            f"substitute_models ({listed}{others_text}). A model that is faster by data sheet alone gets no credit; "
+            "one that is slower takes more instances."
         )
 
 
-_INSTANCES = dict.fromkeys(("instances_for_one", "instances", "instances_there"), pl.Float64)
-MOVED = {"of": pl.String, "to": pl.String, **_INSTANCES}
-SUMMED = ("gpus", "objective", "bound", "mean_gpus", "unmet_gpu_hours", "changes")
-"""Columns of the table that are added up over the pools."""
+_INSTANCE_COLUMNS = dict.fromkeys(("instances_for_one", "instances", "instances_there"), pl.Float64)
+"""Columns of instances in the table of transfers."""
+TRANSFER_SCHEMA = {"of": pl.String, "to": pl.String, **_INSTANCE_COLUMNS}
+"""Columns of the table of transfers."""
+SUMMED_COLUMNS = ("gpus", "objective", "bound", "mean_gpus", "unmet_gpu_hours", "changes")
+"""Columns of the summary table that are summed over pools."""
 
 
-def _row(name: str, one: Planned) -> dict[str, float | int | str | None]:
-    plan, problem = one.plan, one.problem
-    on = plan.counts.sum(axis=1) if plan.is_feasible else np.zeros(1, dtype=np.int64)
+def _make_pool_row(name: str, planned: PlannedProblem) -> dict[str, float | int | str | None]:
+    """Make the row of a pool in the summary table."""
+    plan, problem = planned.plan, planned.problem
+    gpus_on = plan.counts.sum(axis=1) if plan.is_feasible else np.zeros(1, dtype=np.int64)
     return {
         "pool": name, "status": plan.status, "gpus": problem.gpus, "objective": plan.objective, "bound": plan.bound,
-        "gap": plan.gap, "mean_gpus": float(on.mean()), "unmet_gpu_hours": plan.unmet_gpu_hours,
-        "changes": plan.changes, "peak_gpus": int(on.max()),
+        "gap": plan.gap, "mean_gpus": float(gpus_on.mean()), "unmet_gpu_hours": plan.unmet_gpu_hours,
+        "changes": plan.changes, "peak_gpus": int(gpus_on.max()),
     }  # fmt: skip

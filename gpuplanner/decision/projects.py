@@ -31,10 +31,10 @@ from gpuplanner.core.units import (
     percent_text,
     wait_text,
 )
-from gpuplanner.decision.capacity_answers import why_none
+from gpuplanner.decision.capacity_answers import find_refusal_reason
 from gpuplanner.decision.explained_waits import take_jobs
 from gpuplanner.decision.headroom_and_growth import FittedGrowth
-from gpuplanner.decision.policy_comparison import opened
+from gpuplanner.decision.policy_comparison import load_policy_arena
 from gpuplanner.decision.queue_model import concatenate_requests
 from gpuplanner.decision.recommendation import build_wait_model, fit_submitted_growth, read_wait_target
 from gpuplanner.decision.requests import AS_TODAY
@@ -281,14 +281,14 @@ def answer_projects(scenario: Scenario) -> tuple[ProjectAnswer, ...]:
     if scenario.projects is None:
         return ()
     announced = read_projects(scenario.projects)
-    job_history, inputs, arena, _ = opened(scenario)
+    job_history, inputs, arena, _ = load_policy_arena(scenario)
     model = build_wait_model(inputs, arena.waits)
     groups = [[project] for project in announced.projects]
     concurrent = find_concurrent_projects(announced.projects)
     if len(concurrent) > 1:
         groups.append(concurrent)
     answers = [_describe_projects(projects, len(announced.projects)) for projects in groups]
-    if (reason := why_none(model)) is not None:
+    if (reason := find_refusal_reason(model)) is not None:
         return tuple(replace(answer, sentence=f"{_format_project(answer)}: no answer, {reason}.") for answer in answers)
     # The recommendation covers a size that misses its limit today: with a project it must not wait longer.
     limit_s = np.maximum(*wait_limits(model, read_wait_target(scenario)))
@@ -436,7 +436,7 @@ class _FleetAssessment:
             for day in dates
             if answer.end is None or day.isoformat() <= answer.end
         ]
-        return self.growth.load_after(days) * max(factors)
+        return self.growth.load_factor_after(days) * max(factors)
 
 
 def count_gpus_to_buy(model: WaitModel, limit_s: Floats, load: float | Floats) -> int | None:

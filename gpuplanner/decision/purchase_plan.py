@@ -42,7 +42,7 @@ from gpuplanner.cost.capacity_portfolio import (
 from gpuplanner.cost.energy_and_carbon import Facility, state_watts
 from gpuplanner.cost.period_costs import book_of, money, on_demand_price, ownerships, per_kwh_of, rate_of
 from gpuplanner.cost.showback import CENTS, NOT_STATED
-from gpuplanner.decision.comparison_record import compared
+from gpuplanner.decision.comparison_record import compare_policies
 from gpuplanner.decision.decision_types import Decision, WeeklyGrowth
 from gpuplanner.forecast.demand_changes import MIN_GROWTH_WEEKS, WEEKS_IN_YEAR, fit_growth
 from gpuplanner.hardware.catalog import find_parameter, resolve_gpu_model
@@ -204,9 +204,9 @@ def plan_purchase(scenario: Scenario, months: int, *, risk: float = 0.0) -> Purc
     -------
     PurchasePlan
     """
-    job_history, comparison = history(scenario), compared(scenario)
+    job_history, comparison = history(scenario), compare_policies(scenario)
     price = on_demand_price(scenario, job_history.fleet, "portfolio")
-    row = comparison.row(comparison.winner) or comparison.today
+    row = comparison.find_row(comparison.winner) or comparison.today
     busy = None if comparison.today is None else comparison.today.busy_gpu_hours
     margin = max(row.gpu_hours / busy, 1.0) if row is not None and row.gpu_hours and busy else 1.0
     allocated, weekly_growth = _allocated_gpus_by_hour(scenario, job_history), comparison.growth_per_week
@@ -219,9 +219,9 @@ def plan_purchase(scenario: Scenario, months: int, *, risk: float = 0.0) -> Purc
     needed_gpus, past_hours, demand = float(decision.gpus) or math.inf, 0, []
     for paths in drawn_months:
         weeks = (past_hours + np.arange(paths.shape[1])) / WEEK_HOURS
-        most = needed_gpus * np.exp(max(log_growth, 0.0) * weeks)[None, :]
+        max_gpus = needed_gpus * np.exp(max(log_growth, 0.0) * weeks)[None, :]
         # GPUs that are bought for the wait limit are there in every hour, and no more than the report recommends.
-        demand.append(most if decision.gpus > decision.fleet_gpus else np.minimum(paths, most))
+        demand.append(max_gpus if decision.gpus > decision.fleet_gpus else np.minimum(paths, max_gpus))
         past_hours += paths.shape[1]
     owners = ownerships(scenario, job_history, scenario_ledger(scenario))
     owned, unstated_gpus = (

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuplanner.core.execution import compile_entry
-from gpuplanner.decision.occupancy_changes import ClosedSpell, Handover, OccupancyChanges, closed_instances
+from gpuplanner.decision.occupancy_changes import Handover, OccupancyChanges, OutOfServiceSpell, count_closed_instances
 from gpuplanner.decision.wait_causes import MIN_WAITS_AT_LIMIT, NamedLimit, TenantUse
 from gpuplanner.simulator.scheduling_rules import QuotaGroup, Sharing
 from gpuplanner.simulator.simulated_fleet import NodeFleet, NodeRequests
@@ -357,7 +357,7 @@ class Closings:
         return self.requests.select(np.concatenate(rows))
 
 
-def separate_spells(closed: Sequence[ClosedSpell]) -> list[ClosedSpell]:
+def separate_spells(closed: Sequence[OutOfServiceSpell]) -> list[OutOfServiceSpell]:
     """Merge out-of-service spells of a node that overlap or touch, and trim spells of single GPUs by them.
 
     Examples
@@ -385,7 +385,11 @@ def separate_spells(closed: Sequence[ClosedSpell]) -> list[ClosedSpell]:
 
 
 def build_closing_requests(
-    closed: Sequence[ClosedSpell], nodes: Sequence[Sequence[int] | None], start_s: Floats, end_s: Floats, capacity: Ints
+    closed: Sequence[OutOfServiceSpell],
+    nodes: Sequence[Sequence[int] | None],
+    start_s: Floats,
+    end_s: Floats,
+    capacity: Ints,
 ) -> Closings | None:
     """Build requests that occupy nodes or GPUs while they are out of service.
 
@@ -426,7 +430,7 @@ def build_closing_requests(
         since = max(begin, last_end_s) if np.isinf(gpus) else begin
         if since >= stop:
             continue
-        for profile, total in enumerate(closed_instances(gpus, capacity[node]).tolist()):
+        for profile, total in enumerate(count_closed_instances(gpus, capacity[node]).tolist()):
             if total:
                 rows.append((begin, begin, stop - since, stop - since, profile, total, 1, node))
     if not rows:

@@ -15,8 +15,8 @@ from gpuplanner.core.errors import ScenarioError
 from gpuplanner.core.scenario import Scenario, parse_gang_slowdowns
 from gpuplanner.core.stage_cache import stage
 from gpuplanner.core.units import SECONDS_PER_DAY, SECONDS_PER_HOUR, SECONDS_PER_MINUTE, percent_text
-from gpuplanner.decision.explained_waits import MAX_ERROR
-from gpuplanner.decision.policy_comparison import opened
+from gpuplanner.decision.explained_waits import MAX_REPLAY_ERROR
+from gpuplanner.decision.policy_comparison import load_policy_arena
 from gpuplanner.decision.policy_simulation import Arena, simulate_once
 from gpuplanner.decision.quota_recommendation import NODE_FAIL_STATE, observed_mtbf_s
 from gpuplanner.decision.requests import AS_TODAY, JobReplayInputs
@@ -182,7 +182,7 @@ def compare_rules(scenario: Scenario, rules_before: SharingRules, rules_after: S
 
 def _compare_sides(scenario: Scenario, rules_before: SimulatedRules, rules_after: SimulatedRules) -> RulesComparison:
     """Compare two sets of rules on the jobs of a scenario, with notes on the accuracy of the simulation."""
-    _, _, arena, _ = opened(scenario)
+    _, _, arena, _ = load_policy_arena(scenario)
     comparison = compare_rules_on_replay(arena, rules_before, rules_after)
     notes = (_describe_agreement(arena), *comparison.notes)
     if scenario.pool is not None:
@@ -211,13 +211,13 @@ def _add_failures(name: str, rules: SharingRules, scenario: Scenario) -> Simulat
 
 def _describe_agreement(arena: Arena) -> str:
     """Describe how far the simulation of today differs from the observed waits."""
-    if arena.asked.starts_assumed:
+    if arena.asked_jobs.starts_assumed:
         return "The data have no start times: waits are simulated, without observed waits to compare."
-    waited_s = arena.asked.start_s - arena.asked.requests.ready_s
-    if not (waited_s[arena.judged] > MAX_UNCONFIRMED_WAIT_S).any():
+    waited_s = arena.asked_jobs.start_s - arena.asked_jobs.requests.ready_s
+    if not (waited_s[arena.is_evaluated] > MAX_UNCONFIRMED_WAIT_S).any():
         return "No job waited for 10 minutes in the data to compare the simulation with."
     error = arena.waits.share.error
-    if error <= MAX_ERROR:
+    if error <= MAX_REPLAY_ERROR:
         return f"The simulation of today differs from the observed waits by {percent_text(error)}."
     return (
         f"NOT EXPLAINED: the replay of today differs from the observed waits by {percent_text(error)} of them: "
@@ -227,12 +227,13 @@ def _describe_agreement(arena: Arena) -> str:
 
 def compare_rules_on_replay(arena: Arena, rules_before: SimulatedRules, rules_after: SimulatedRules) -> RulesComparison:
     """Simulate the jobs of a replay on today's fleet under two sets of rules, and compare waits and losses by team."""
-    inputs, requests = arena.asked, arena.requests(AS_TODAY)
+    inputs, requests = arena.asked_jobs, arena.make_requests(AS_TODAY)
     block_s, n_blocks, block_text = split_into_blocks(inputs.observed_s)
     jobs = pl.DataFrame({"team": team_of_jobs(inputs), "gpus": inputs.gpus_by_job(), "ready_s": requests.ready_s})
-    jobs = jobs.with_columns(judged=arena.judged)
+    jobs = jobs.with_columns(judged=arena.is_evaluated)
     names = sorted(set(jobs["team"]))
-    options: dict[str, Any] = {"queue": arena.queue, "placement": arena.placement(), "larger": arena.larger}
+    options: dict[str, Any] = {"queue": arena.queue, "placement": arena.choose_placement()}
+    options["larger"] = arena.larger_profiles
     sides, notes = [], []
     for rules in (rules_before, rules_after):
         outcome = simulate_shared_requests(requests, inputs.fleet, build_sharing(rules, inputs), **options)
@@ -473,18 +474,18 @@ def compare_placements(scenario: Scenario) -> pl.DataFrame:
     A row for each placement: ``jobs``, ``multi_node_jobs``, their ``slowdown`` (mean, weighted by GPU-hours),
     ``lost_gpu_hours`` a week, ``mean_wait_minutes`` of all jobs, and ``never_started``.
     """
-    job_history, _, arena, _ = opened(scenario)
+    job_history, _, arena, _ = load_policy_arena(scenario)
     rack, beyond = parse_gang_slowdowns(scenario.gang_slowdowns or "") or (1.0, 1.0)
-    network = NodeNetwork(node_domains(job_history, arena.asked.nodes.names), np.array([1.0, 1.0, rack, beyond]))
-    fleet = replace(arena.asked.fleet, network=network)
-    requests, evaluated = arena.requests(AS_TODAY), arena.judged
-    gpu_seconds = arena.asked.gpus_by_job() * requests.run_s
-    block_s, n_blocks, _ = split_into_blocks(arena.asked.observed_s)
+    network = NodeNetwork(node_domains(job_history, arena.asked_jobs.nodes.names), np.array([1.0, 1.0, rack, beyond]))
+    fleet = replace(arena.asked_jobs.fleet, network=network)
+    requests, evaluated = arena.make_requests(AS_TODAY), arena.is_evaluated
+    gpu_seconds = arena.asked_jobs.gpus_by_job() * requests.run_s
+    block_s, n_blocks, _ = split_into_blocks(arena.asked_jobs.observed_s)
     rows: list[dict[str, Any]] = []
     for rule, name in PLACEMENT_NAMES.items():
-        outcome = simulate_once(requests, fleet, queue=arena.queue, placement=rule, larger=arena.larger)
+        outcome = simulate_once(requests, fleet, queue=arena.queue, placement=rule, larger=arena.larger_profiles)
         started = ~np.isnan(outcome.start_s)
-        wait_s = np.where(started, outcome.start_s, arena.asked.observed_s) - requests.ready_s
+        wait_s = np.where(started, outcome.start_s, arena.asked_jobs.observed_s) - requests.ready_s
         is_wide = evaluated & started & (requests.nodes > 1)
         factor = np.nan_to_num(outcome.factor, nan=1.0)
         lost_gpu_hours = gpu_seconds * (factor - 1.0) * evaluated / SECONDS_PER_HOUR

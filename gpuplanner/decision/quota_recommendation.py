@@ -16,7 +16,7 @@ from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.schemas import WHOLE_GPU
 from gpuplanner.core.stage_cache import stage
 from gpuplanner.core.units import HOURS_PER_WEEK, SECONDS_PER_HOUR, SECONDS_PER_MINUTE
-from gpuplanner.decision.policy_simulation import order_statistic
+from gpuplanner.decision.policy_simulation import take_order_statistic
 from gpuplanner.decision.sharing_rules import SharingRules, quota_share, read_sharing_rules
 from gpuplanner.forecast.demand_outlook import demand_by_view, demand_paths
 from gpuplanner.hardware.gpu_models import GpuModel
@@ -109,7 +109,7 @@ def quota_for_risk(team_gpus: Floats, risk: float) -> int:
     >>> quota_for_risk(np.arange(1.0, 21.0), 0.1)
     18
     """
-    return math.ceil(order_statistic(team_gpus.ravel(), 1.0 - risk) - 1e-9)
+    return math.ceil(take_order_statistic(team_gpus.ravel(), 1.0 - risk) - 1e-9)
 
 
 def recommend_quotas(

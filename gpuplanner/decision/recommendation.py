@@ -14,15 +14,27 @@ from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.schemas import SERVICE_JOB_CLASS, WHOLE_GPU
 from gpuplanner.core.stage_cache import data_folder, stage
 from gpuplanner.core.units import HOURS_PER_WEEK, SECONDS_PER_HOUR, SECONDS_PER_MINUTE, UNALLOCATED, percent_text
-from gpuplanner.decision.capacity_answers import Recommendation, TeamWaits, add_units, decline, recommend, wait_curve
-from gpuplanner.decision.decision_text import WHOLE_LIST, in_words, no_decision, uncorrected_decision
+from gpuplanner.decision.capacity_answers import (
+    Recommendation,
+    TeamWaits,
+    add_kept_units,
+    recommend,
+    recommend_nothing,
+    simulate_wait_curve,
+)
+from gpuplanner.decision.decision_text import (
+    MIN_COMPLETE_LIST_SHARE,
+    add_texts,
+    make_correction_decision,
+    make_empty_decision,
+)
 from gpuplanner.decision.decision_types import (
     AUTOSCALED_POOLS,
     FEWER_NODES,
-    FULL,
+    LAYOUT_FULL,
+    MIG_DYNAMIC,
     MIG_STATIC,
-    ON_DEMAND,
-    ON_OFF,
+    POWER_DOWN_IDLE,
     TODAY,
     CurvePoint,
     Decision,
@@ -30,30 +42,30 @@ from gpuplanner.decision.decision_types import (
     Measure,
     Saving,
     TeamRow,
-    financial_impact_of,
+    compute_impact,
 )
 from gpuplanner.decision.explained_waits import ExplainedWaits, take_jobs
-from gpuplanner.decision.headroom_and_growth import FittedGrowth, fit_growth_per_week, weekly_work
+from gpuplanner.decision.headroom_and_growth import FittedGrowth, fit_growth_per_week, sum_weekly_work
 from gpuplanner.decision.policy_comparison import (
     POLICY_NAMES,
     Contest,
     Tuning,
-    contest,
-    judge,
-    nothing_ran,
-    opened,
-    promised,
+    estimate_weekly_saving,
+    find_simulation_obstacle,
+    load_policy_arena,
+    run_contest,
+    summarize_policy_trial,
 )
-from gpuplanner.decision.policy_fleets import FleetRules, as_they_are, assign_layouts, kept_longest, rules_of
+from gpuplanner.decision.policy_fleets import FleetRules, as_they_are, assign_layouts, make_fleet_rules, rank_nodes
 from gpuplanner.decision.policy_simulation import (
     MAX_LEFT_OUT_SHARE,
     Knobs,
+    PolicySetting,
     Trial,
-    WaySetting,
-    allocated_gpu_hours,
-    correction_of,
-    cut_fleet,
-    servable_requests,
+    find_correction,
+    find_servable_requests,
+    partition_nodes,
+    sum_allocated_gpu_hours,
 )
 from gpuplanner.decision.requests import JobReplayInputs, classify_job_sizes
 from gpuplanner.decision.wait_curve import SizedPool, WaitModel, WaitTarget
@@ -66,7 +78,7 @@ from gpuplanner.usage.period_accounts import scenario_ledger
 
 UNALLOCATED_BUCKETS = ("unallocated", "fragmented", "idle_pending", "reserved", "reconfiguring", "down")
 """Buckets of installed GPU-hours that were allocated to no team."""
-IDLE_MEASURES = {ON_OFF: "power_down", AUTOSCALED_POOLS: "autoscale", ON_DEMAND: "repartition"}
+IDLE_MEASURES = {POWER_DOWN_IDLE: "power_down", AUTOSCALED_POOLS: "autoscale", MIG_DYNAMIC: "repartition"}
 """Policies that may save more than to release nodes does, and the measure that each of them is."""
 MIN_EXTRA_SAVING_FRACTION = 0.01
 """A policy is preferred over a release only if it saves more by at least this share of the fleet. [0-1]"""
@@ -77,7 +89,7 @@ class Answer:
     """Decision with its evidence; None where nothing could be simulated.
 
     - ``decision``: The decision.
-    - ``contest``: Policies compared on the same jobs.
+    - ``run_contest``: Policies compared on the same jobs.
     - ``recommendation``: Recommendation of the wait model.
     - ``curve``: The wait curve; empty where there is no recommendation.
     - ``rules``: Rules of the recommended policy.
@@ -124,24 +136,24 @@ def decide(scenario: Scenario, tell: Callable[[str, Trial], object] | None = Non
     -------
     Answer
     """
-    if (correction := correction_of(scenario.data)) is not None:
-        return Answer(uncorrected_decision(scenario, correction))
-    if (reason := nothing_ran(scenario)) is not None:
-        return Answer(no_decision(scenario, reason))
-    policy_contest = contest(scenario, tell)
+    if (correction := find_correction(scenario.data)) is not None:
+        return Answer(make_correction_decision(scenario, correction))
+    if (reason := find_simulation_obstacle(scenario)) is not None:
+        return Answer(make_empty_decision(scenario, reason))
+    policy_contest = run_contest(scenario, tell)
     # The recommendation of the wait model does not depend on policies or on the actuator.
     neutral = scenario.but(policies=None, actuator="mig-manager", ownership=None, node_lead_s=None)
     recommendation, curve = recommend_from_waits(neutral)
     course = sized_course = _plan_todays_nodes(policy_contest, recommendation)
     # Nodes are not powered down if growth will exhaust the capacity soon.
-    if recommendation.action in ("keep", "release") and not recommendation.late and not recommendation.order_gpus:
+    if recommendation.action in ("keep", "release") and not recommendation.late_sizes and not recommendation.order_gpus:
         larger, course = _power_down_idle_nodes(policy_contest, recommendation)
         if larger is not recommendation:
-            recommendation, curve = larger, tuple(wait_curve(larger.model, larger))
+            recommendation, curve = larger, tuple(simulate_wait_curve(larger.model, larger))
             sized_course = _plan_todays_nodes(policy_contest, larger)
     decision = _build_decision(policy_contest, recommendation, course, curve)
     policy_contest = _replace_with_recommended(policy_contest, recommendation, sized_course, course)
-    rules = rules_of(policy_contest.asked, course.trial, policy_contest.able, course.policy)
+    rules = make_fleet_rules(policy_contest.asked_jobs, course.trial, policy_contest.abilities, course.policy)
     return Answer(decision, policy_contest, recommendation, curve, rules)
 
 
@@ -164,24 +176,24 @@ def _replace_with_recommended(
     course : CourseOfAction
         The chosen course of action.
     """
-    arena, later, days = contest.arena, contest.later, (contest.earlier_days, contest.later_days)
-    results, winner = {result.policy: result for result in contest.judged}, contest.winner
+    arena, later, days = contest.arena, contest.evaluation_jobs, (contest.training_days, contest.evaluation_days)
+    results, winner = {result.policy: result for result in contest.judged_policies}, contest.winner
     for candidate in (sized_course, course) if course is not sized_course else (sized_course,):
         if candidate.policy == TODAY:
             continue
         service = recommendation.service if candidate is sized_course else ()
-        holds = all(size.meets_limit for size in service) if service else arena.holds(candidate.trial, later)
+        holds = all(size.meets_limit for size in service) if service else arena.meets_limit(candidate.trial, later)
         reason = None if holds else "a job size waits longer than its limit"
-        winner = judge(candidate.policy, candidate.trial, holds=holds, days=days)
+        winner = summarize_policy_trial(candidate.policy, candidate.trial, holds=holds, days=days)
         winner = replace(winner, service=service, reason=reason)
         results[candidate.policy] = winner
     order = [name for name in POLICY_NAMES if name in results]
-    return replace(contest, judged=tuple(results[name] for name in order), winner=winner)
+    return replace(contest, judged_policies=tuple(results[name] for name in order), winner=winner)
 
 
 def build_wait_model(inputs: JobReplayInputs, waits: ExplainedWaits) -> WaitModel:
     """Build the wait model of the jobs that today's nodes can serve."""
-    servable = servable_requests(inputs.requests, inputs.fleet, larger=None)
+    servable = find_servable_requests(inputs.requests, inputs.fleet, larger=None)
     if not servable.all():
         rows = np.flatnonzero(servable)
         inputs, waits = take_jobs(inputs, waits, rows, np.zeros(len(rows)))
@@ -198,7 +210,7 @@ def read_wait_target(scenario: Scenario) -> WaitTarget:
 def fit_submitted_growth(job_history: History) -> FittedGrowth:
     """Fit the weekly growth of the work submitted in the entire record, without services."""
     jobs = job_history.jobs.filter(pl.col("gpus") > 0, (pl.col("job_class") != SERVICE_JOB_CLASS).fill_null(value=True))
-    return fit_growth_per_week(weekly_work(jobs, begin_of(job_history.trace), job_history.plan_start))
+    return fit_growth_per_week(sum_weekly_work(jobs, begin_of(job_history.trace), job_history.plan_start))
 
 
 @stage
@@ -207,18 +219,18 @@ def recommend_from_waits(scenario: Scenario) -> tuple[Recommendation, tuple[Curv
 
     There is no recommendation where the list of jobs may be incomplete, or jobs share GPUs without MIG.
     """
-    job_history, inputs, arena, _ = opened(scenario)
+    job_history, inputs, arena, _ = load_policy_arena(scenario)
     model, growth = build_wait_model(inputs, arena.waits), fit_submitted_growth(job_history)
     reason = None
-    if (allocated := allocated_share(inputs)) < WHOLE_LIST:
+    if (allocated := allocated_share(inputs)) < MIN_COMPLETE_LIST_SHARE:
         share = percent_text(allocated, ".1f")
         reason = f"jobs were allocated {share} of the GPU-hours: the list of jobs may be incomplete"
     elif job_history.shared_share > MAX_LEFT_OUT_SHARE:
         reason = "jobs share their GPUs without MIG, which the simulation does not follow"
     if reason is not None:
-        return decline(model, reason, growth), ()
+        return recommend_nothing(model, reason, growth), ()
     recommendation = recommend(model, read_wait_target(scenario), growth, lead_days=scenario.purchase_lead_days)
-    return recommendation, () if recommendation.action == "none" else tuple(wait_curve(model, recommendation))
+    return recommendation, () if recommendation.action == "none" else tuple(simulate_wait_curve(model, recommendation))
 
 
 def _build_decision(
@@ -237,36 +249,37 @@ def _build_decision(
     curve : sequence of CurvePoint
         The wait curve.
     """
-    scenario, inputs = contest.scenario, contest.asked
+    scenario, inputs = contest.scenario, contest.asked_jobs
     fleet, measures = inputs.nodes.total, course.measures
     mean = recommendation.team_waits.get(None, (None, None))
     decision = Decision(
         sentence="", action=measures[0].action if measures else recommendation.action, fleet_gpus=fleet,
         gpus=course.gpus, gpus_mean=course.gpus_mean, layouts=course.layouts, policy=course.policy,
         actuator=scenario.actuator, saving=course.saving,
-        financial_impact=financial_impact_of(scenario, course.saving, course.gpus, fleet, recommendation.exhaustion),
+        financial_impact=compute_impact(scenario, course.saving, course.gpus, fleet, recommendation.exhaustion),
         purchase_lead_days=scenario.purchase_lead_days, measures=measures,
         reason=None if measures else recommendation.reason,
         service=recommendation.service, conditions=tuple(filter(None, (measure.condition for measure in measures))),
         teams=team_rows(scenario, recommendation.team_waits), left_out_share=_left_out_share(contest),
         fleet_inferred=inputs.nodes.inferred,
-        gpu_model=contest.known.fleet.name, telemetry_matched_gpu_hours=matched_gpu_hours(contest.known.trace),
+        gpu_model=contest.job_history.fleet.name,
+        telemetry_matched_gpu_hours=matched_gpu_hours(contest.job_history.trace),
         today_mean_minutes=mean[0], recommended_mean_minutes=mean[1],
     )  # fmt: skip
-    return in_words(decision, contest, recommendation, course.trial, curve)
+    return add_texts(decision, contest, recommendation, course.trial, curve)
 
 
 def _plan_todays_nodes(contest: Contest, recommendation: Recommendation) -> CourseOfAction:
     """Carry the recommendation out on today's nodes, all of them powered on."""
-    inputs, arena, action = contest.asked, contest.arena, recommendation.action
+    inputs, arena, action = contest.asked_jobs, contest.arena, recommendation.action
     fleet = inputs.nodes.total
     if action in ("repartition", "rightsize"):
-        policy, trial = MIG_STATIC, arena.play(_partition_as_recommended(inputs, recommendation))
+        policy, trial = MIG_STATIC, arena.simulate(_partition_as_recommended(inputs, recommendation))
         layouts = _list_layouts(inputs, trial)
     else:
         kept_nodes = _list_kept_nodes(recommendation.pools, recommendation.units)
         policy = TODAY if len(kept_nodes) == len(inputs.nodes.gpus) else FEWER_NODES
-        trial = arena.today if policy == TODAY else arena.play(as_they_are(inputs, policy, kept_nodes))
+        trial = arena.today if policy == TODAY else arena.simulate(as_they_are(inputs, policy, kept_nodes))
         layouts = _group_by_layout(inputs, [(number, inputs.nodes.layouts[number]) for number in kept_nodes])
     gpus = sum(layout.gpus for layout in layouts)
     if recommendation.gpus > fleet:
@@ -280,12 +293,12 @@ def _plan_todays_nodes(contest: Contest, recommendation: Recommendation) -> Cour
 
 def _power_down_idle_nodes(contest: Contest, recommendation: Recommendation) -> tuple[Recommendation, CourseOfAction]:
     """Add the winning policy to the recommendation, if it saves clearly more."""
-    winner, inputs, arena = contest.winner, contest.asked, contest.arena
+    winner, inputs, arena = contest.winner, contest.asked_jobs, contest.arena
     course, fleet = _plan_todays_nodes(contest, recommendation), inputs.nodes.total
     if winner.trial is None or winner.policy not in IDLE_MEASURES:
         return recommendation, course
     extra_units, trial = 0, winner.trial
-    if winner.policy != ON_DEMAND:
+    if winner.policy != MIG_DYNAMIC:
         if (fitted := _fit_policy_on_kept_nodes(contest, trial, recommendation)) is None:
             return recommendation, course
         extra_units, trial = fitted
@@ -296,12 +309,12 @@ def _power_down_idle_nodes(contest: Contest, recommendation: Recommendation) -> 
     if extra_units:
         target, days = read_wait_target(contest.scenario), contest.scenario.purchase_lead_days
         model, growth = recommendation.model, recommendation.growth
-        recommendation = recommend(model, target, growth, lead_days=days, more_units=extra_units)
+        recommendation = recommend(model, target, growth, lead_days=days, extra_units=extra_units)
         course = _plan_todays_nodes(contest, recommendation)
     gpus, mean = min(arena.peak_gpus(trial), course.gpus), fleet - (saving.value or 0.0) / HOURS_PER_WEEK
     text = {
-        ON_OFF: "Power idle nodes down", AUTOSCALED_POOLS: "Scale node pools with the requests of jobs",
-        ON_DEMAND: "Partition GPUs on demand",
+        POWER_DOWN_IDLE: "Power idle nodes down", AUTOSCALED_POOLS: "Scale node pools with the requests of jobs",
+        MIG_DYNAMIC: "Partition GPUs on demand",
     }[winner.policy]  # fmt: skip
     text = f"{text}: {mean:,.0f} GPUs are provisioned on average"
     condition = "after release" if course.measures else None
@@ -323,18 +336,18 @@ def _fit_policy_on_kept_nodes(
     tuple of int and Trial, or None
         Number of added units and the simulation; None where no setting meets the limit.
     """
-    tuning = Tuning(contest.arena, contest.earlier, contest.earlier_days, contest.able)
+    tuning = Tuning(contest.arena, contest.training_jobs, contest.training_days, contest.abilities)
     pools, units = recommendation.pools, recommendation.units
     max_extra_units = sum(pool.today for pool in pools) - sum(units)
     fitted: list[tuple[int, Trial, float]] = []
     for extra_units in sorted({0, max_extra_units, *(2**power for power in range(max_extra_units.bit_length()))}):
-        numbers = _list_kept_nodes(pools, add_units(pools, units, extra_units))
-        tried = tuning.try_settings(tuning.settings_on(trial.setting, numbers))
-        best = tuning.tuned(trial.setting.policy, tried)
-        if best is not None and contest.arena.holds(best, contest.later):
+        numbers = _list_kept_nodes(pools, add_kept_units(pools, units, extra_units))
+        tried = tuning.try_settings(tuning.list_settings_on_nodes(trial.setting, numbers))
+        best = tuning.choose_cheapest(trial.setting.policy, tried)
+        if best is not None and contest.arena.meets_limit(best, contest.evaluation_jobs):
             fitted.append((extra_units, best, _estimate_saving(contest, best).value or 0.0))
     most_saved = max((saved for *_, saved in fitted), default=0.0)
-    enough = most_saved - MIN_EXTRA_SAVING_FRACTION * contest.asked.nodes.total * HOURS_PER_WEEK
+    enough = most_saved - MIN_EXTRA_SAVING_FRACTION * contest.asked_jobs.nodes.total * HOURS_PER_WEEK
     return next(((extra_units, best) for extra_units, best, saved in fitted if saved >= enough), None)
 
 
@@ -343,7 +356,7 @@ def _list_kept_nodes(pools: Sequence[SizedPool], units: Sequence[int]) -> list[i
     return sorted(number for pool, count in zip(pools, units, strict=True) for number in pool.nodes[:count])
 
 
-def _partition_as_recommended(inputs: JobReplayInputs, recommendation: Recommendation) -> WaySetting:
+def _partition_as_recommended(inputs: JobReplayInputs, recommendation: Recommendation) -> PolicySetting:
     """Build the setting of today's nodes partitioned as recommended; GPUs that no profile needs stay full."""
     nodes, profiles = inputs.nodes, inputs.fleet.profiles
     gpus = min(recommendation.gpus, nodes.total)
@@ -352,18 +365,20 @@ def _partition_as_recommended(inputs: JobReplayInputs, recommendation: Recommend
         if name := [profiles[number] for number in pool.profiles if number]:
             mig_layouts += [format_layout({name[0]: inputs.gpu_model.profile(name[0]).max_instances})] * count
     wanted = [WHOLE_GPU] * (gpus - len(mig_layouts)) + mig_layouts[:gpus]
-    layouts = assign_layouts(nodes.layouts, kept_longest(inputs), wanted)
+    layouts = assign_layouts(nodes.layouts, rank_nodes(inputs), wanted)
     kept = list(layouts)
-    fleet, named = cut_fleet(inputs, kept, [[layouts[number]] for number in kept])
+    fleet, named = partition_nodes(inputs, kept, [[layouts[number]] for number in kept])
     knobs: Knobs = {"gpus": int(fleet.gpus.sum()), "requests": recommendation.view}
-    return WaySetting(MIG_STATIC, recommendation.view, fleet, named, tuple(kept), knobs=knobs)
+    return PolicySetting(MIG_STATIC, recommendation.view, fleet, named, tuple(kept), knobs=knobs)
 
 
 def _estimate_saving(contest: Contest, trial: Trial) -> Saving:
     """Estimate the GPU-hours a week that a simulated policy saves over today, with an interval and later weeks."""
-    saved = contest.arena.today.day_hours - trial.day_hours
-    value, low, high = promised(saved[contest.earlier_days], float(contest.asked.nodes.total * HOURS_PER_WEEK))
-    later = saved[contest.later_days] if contest.holdout else np.zeros(0)
+    saved = contest.arena.today.daily_gpu_hours - trial.daily_gpu_hours
+    value, low, high = estimate_weekly_saving(
+        saved[contest.training_days], float(contest.asked_jobs.nodes.total * HOURS_PER_WEEK)
+    )
+    later = saved[contest.evaluation_days] if contest.has_holdout else np.zeros(0)
     weeks = tuple(float(later[at : at + 7].sum()) for at in range(0, len(later) - 6, 7))
     return Saving(round(value, 3), round(low, 3), round(high, 3), None, tuple(round(hours, 3) for hours in weeks))
 
@@ -376,16 +391,16 @@ def _list_layouts(inputs: JobReplayInputs, trial: Trial, gpus: int | None = None
     """
     setting = trial.setting
     if setting.fleet.capacity.shape[1] == 1:
-        fixed = [(number, pools[0]) for number, pools in zip(setting.numbers, setting.layouts, strict=True)]
+        fixed = [(number, pools[0]) for number, pools in zip(setting.node_numbers, setting.layouts, strict=True)]
         return _group_by_layout(inputs, fixed)
     intervals = trial.outcome.power_intervals.filter(pl.col("pool") == 1)
     partitioned = replace(trial.outcome, power_intervals=intervals)
     max_partitioned = partitioned.peak_gpus(setting.fleet.gpus, 0.0, inputs.observed_s)
-    total = setting.gpus if gpus is None else gpus
+    total = setting.total_gpus if gpus is None else gpus
     left = min(max_partitioned, total)
     rows: list[tuple[int, tuple[str, ...]]] = []
     count = 0
-    for number, layouts in reversed(list(zip(setting.numbers, setting.layouts, strict=True))):
+    for number, layouts in reversed(list(zip(setting.node_numbers, setting.layouts, strict=True))):
         size = inputs.nodes.gpus[number]
         sliced = left >= size
         left -= size if sliced else 0
@@ -401,11 +416,11 @@ def _group_by_layout(inputs: JobReplayInputs, rows: Sequence[tuple[int, Sequence
     nodes: dict[str, Counter[str]] = {}
     for number, layouts in sorted(rows, key=lambda row: row[0]):
         for layout in layouts:
-            name = FULL if layout == WHOLE_GPU else layout
+            name = LAYOUT_FULL if layout == WHOLE_GPU else layout
             gpus[name] += 1
             if inputs.nodes.named:
                 nodes.setdefault(name, Counter())[inputs.nodes.names[number]] += 1
-    order = sorted(gpus, key=lambda name: (name != FULL, -gpus[name], name))
+    order = sorted(gpus, key=lambda name: (name != LAYOUT_FULL, -gpus[name], name))
     on_nodes = ((name, nodes.get(name, Counter())) for name in order)
     return tuple(LayoutOnNodes(name, gpus[name], tuple(counts), tuple(counts.values())) for name, counts in on_nodes)
 
@@ -415,13 +430,13 @@ def _append_full_gpus(
 ) -> tuple[LayoutOnNodes, ...]:
     """Add full GPUs to layouts, on nodes to be bought, which have no names yet."""
     new_nodes = 0 if extra_gpus % gpus_per_node else extra_gpus // gpus_per_node
-    return (*layouts, LayoutOnNodes(FULL, extra_gpus, to_buy=True, new_nodes=new_nodes))
+    return (*layouts, LayoutOnNodes(LAYOUT_FULL, extra_gpus, to_buy=True, new_nodes=new_nodes))
 
 
 def allocated_share(inputs: JobReplayInputs) -> float:
     """Allocated over installed GPU-hours of the record, 0-1."""
     installed = inputs.observed_s * inputs.nodes.total / SECONDS_PER_HOUR
-    return allocated_gpu_hours(inputs, np.ones(len(inputs.start_s), bool)) / max(installed, 1e-9)
+    return sum_allocated_gpu_hours(inputs, np.ones(len(inputs.start_s), bool)) / max(installed, 1e-9)
 
 
 def team_rows(scenario: Scenario, waits: TeamWaits = MappingProxyType({})) -> tuple[TeamRow, ...]:

@@ -19,7 +19,12 @@ from gpuplanner.core.output_writing import write_atomically
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.serialization import from_plain, to_json, to_plain
 from gpuplanner.core.units import percent_text
-from gpuplanner.decision.layout_planning import Planned, planned_for, problem_of, with_room_for_gangs
+from gpuplanner.decision.layout_planning import (
+    PlannedProblem,
+    make_problem_for_demand,
+    plan_problem_for,
+    raise_demand_to_gang,
+)
 from gpuplanner.forecast.demand_outlook import largest_gang
 from gpuplanner.forecast.run_off import RunOff, lay_out_run_off
 from gpuplanner.planner.drain_order import transition
@@ -85,7 +90,7 @@ class FleetEvaluation:
     """
 
     at: datetime
-    planned: Planned
+    planned: PlannedProblem
     verdict: PlanGain
     justified: bool
     slots: int
@@ -149,8 +154,10 @@ def evaluate_fleet(
     paths = _sample_demand_paths(jobs, origin, steps, scenario.seed)[:, :, notice_slots:] * scenario.arrival_scale
     start = now + notice_slots * slot
     demand = _demand_to_cover(scenario, paths, jobs.names)
-    problem = problem_of(scenario, (ALL_TENANTS_POOL_NAME,), jobs.names, demand, start=start, prices=None)
-    planned = planned_for(problem, scenario)
+    problem = make_problem_for_demand(
+        scenario, (ALL_TENANTS_POOL_NAME,), jobs.names, demand, start_time=start, prices=None
+    )
+    planned = plan_problem_for(problem, scenario)
     unchanged_plan, days = standing_plan(planned.plan.require(), problem), max(past.days, 1)
     verdict = weigh(problem, unchanged_plan, planned.plan, paths, decision_slot=interval_slots, days=days)
     outcomes = {
@@ -193,7 +200,7 @@ def _evaluate_past_advice(advice: PastAdvice, run_off: RunOff, job_history: Hist
     problem = replace(advice.problem, demand=demand)
     counts, parked = (table[: advice.slots] for table in (advice.plan.counts, advice.plan.parked))
     plan = replace(advice.plan, counts=counts, parked=parked)
-    unchanged_plan, best_plan = standing_plan(plan, problem), planned_for(problem, scenario).plan.require()
+    unchanged_plan, best_plan = standing_plan(plan, problem), plan_problem_for(problem, scenario).plan.require()
     unchanged_cost, plan_cost, best_cost = realised_costs(problem, [unchanged_plan, plan, best_plan], demand)[:, 0]
     advised_cost = plan_cost if advice.taken else unchanged_cost
     regret = float(advised_cost - min(unchanged_cost, plan_cost, best_cost))
@@ -242,7 +249,7 @@ def _sample_demand_paths(run_off: RunOff, origin: int, steps: int, seed: int) ->
 def _demand_to_cover(scenario: Scenario, paths: Floats, profiles: tuple[str, ...]) -> Floats:
     """Demand to cover, shape (1, n, steps): the scenario's quantile, with capacity for the largest job."""
     demand = np.quantile(paths, scenario.quantile, axis=0)[None]
-    return with_room_for_gangs(demand, profiles, largest_gang(scenario))
+    return raise_demand_to_gang(demand, profiles, largest_gang(scenario))
 
 
 @dataclass(frozen=True)
@@ -319,9 +326,9 @@ def replay_past(
         todo = "Replay fewer days, or raise history_days."
         raise ScenarioError("watch: replay", f"{2 * days} days of recent past", got, todo)
     observed_demand = jobs.demand_before(jobs.names, n_observed)
-    problem = problem_of(
+    problem = make_problem_for_demand(
         scenario, (ALL_TENANTS_POOL_NAME,), jobs.names, observed_demand[None, :, first:],
-        start=job_history.recent + first * slot, prices=None
+        start_time=job_history.recent + first * slot, prices=None
     )  # fmt: skip
     horizon, notice_slots = min(scenario.horizon_intervals, n_replayed), _count_notice_slots(scenario)
     paths_at: dict[int, Floats] = {}

@@ -19,8 +19,8 @@ from gpuplanner.core.serialization import from_plain, round_record, to_json, to_
 from gpuplanner.core.units import HOURS_PER_WEEK
 from gpuplanner.cost.period_costs import Money
 from gpuplanner.decision.comparison_record import Comparison
-from gpuplanner.decision.decision_types import DECIMALS, Decision
-from gpuplanner.decision.layout_planning import OverFixed, PlanChoice
+from gpuplanner.decision.decision_types import RECORD_DECIMALS, Decision
+from gpuplanner.decision.layout_planning import FixedLayoutComparison, PlanChoice
 from gpuplanner.decision.policy_comparison import MEANINGS
 from gpuplanner.forecast.demand_outlook import NextDayDemand
 from gpuplanner.hardware.catalog import Parameter, find_parameter
@@ -200,7 +200,7 @@ def build_headline(
             headline, tomorrow_at=tomorrow.at.isoformat(), tomorrow_gpus=tomorrow.gpus, tomorrow_low=tomorrow.low,
             tomorrow_high=tomorrow.high,
         )  # fmt: skip
-    return round_record(headline, DECIMALS)
+    return round_record(headline, RECORD_DECIMALS)
 
 
 def _small_job_figures(job_history: History) -> dict[str, Any]:
@@ -355,7 +355,7 @@ class Study:
         Gain of the plan over the best fixed layout; None without a plan.
     comparison : Comparison
         The policy comparison and the decision, as ``gpuplanner compare --json`` prints them: the only source of
-        savings. See :func:`gpuplanner.decision.comparison_record.comparison`.
+        savings. See :func:`gpuplanner.decision.comparison_record.study_comparison`.
     provenance : Provenance
         Inputs with hashes, versions, assumptions with sources.
     """
@@ -367,7 +367,7 @@ class Study:
     plan: Plan | None
     problem: PlanProblem | None
     plan_choices: tuple[PlanChoice, ...]
-    over_fixed: OverFixed | None
+    over_fixed: FixedLayoutComparison | None
     comparison: Comparison
     provenance: Provenance
 
@@ -442,7 +442,7 @@ def open_study(directory: str | Path) -> Study:
             plan=plan,
             problem=problem,
             plan_choices=tuple(from_plain(PlanChoice, choice) for choice in values["plan_choices"]),
-            over_fixed=from_plain(OverFixed, over) if (over := values["plan"]["over_fixed"]) else None,
+            over_fixed=from_plain(FixedLayoutComparison, over) if (over := values["plan"]["over_fixed"]) else None,
             comparison=Comparison.from_dict(values["comparison"]),
             provenance=from_plain(Provenance, values["provenance"]),
         )

@@ -21,24 +21,32 @@ from gpuplanner.cost.period_costs import Money, money
 from gpuplanner.decision.comparison_record import (
     Comparison,
     PolicyRow,
-    compared,
-    curve_table,
-    policy_table,
-    priced,
-    service_table,
+    compare_policies,
+    make_policy_table,
+    make_service_table,
+    make_wait_curve_table,
+    reprice_comparison,
 )
-from gpuplanner.decision.decision_text import no_decision, uncorrected_decision
-from gpuplanner.decision.decision_types import NEVER_RAN, NO_GPU, TODAY, Decision, Missing, Saving, stated_ownership
+from gpuplanner.decision.decision_text import make_correction_decision, make_empty_decision
+from gpuplanner.decision.decision_types import (
+    REASON_NO_GPU_REQUESTED,
+    REASON_NO_RUN_TIMES,
+    TODAY,
+    Decision,
+    MissingEvidence,
+    Saving,
+    find_stated_ownership,
+)
 from gpuplanner.decision.layout_planning import (
-    NAME_THEM,
-    Planned,
+    NODES_ADVICE,
+    PlannedProblem,
+    compare_study_plan_with_fixed,
     plan_choices,
-    plan_over_fixed,
-    planned_calendar,
-    weeks,
+    plan_study_layouts,
+    table_weekly_fewest_gpus,
 )
-from gpuplanner.decision.policy_comparison import SHORT, WAYS
-from gpuplanner.decision.policy_simulation import any_ran, correction_of, left_out_rows
+from gpuplanner.decision.policy_comparison import POLICIES, SHORT_NAMES
+from gpuplanner.decision.policy_simulation import count_lost_rows, find_correction, has_run_jobs
 from gpuplanner.decision.quota_comparison import compare_placements, compare_stated_rules, states_sharing_rules
 from gpuplanner.decision.study import Headline, Study, build_headline, build_provenance, open_study
 from gpuplanner.decision.team_fairness import assess_fairness
@@ -93,7 +101,7 @@ def estimate_coarsely(comparison: Comparison, base_scenario: Scenario, scenario:
         comparison.decision, purchase_lead_days=scenario.purchase_lead_days,
         actuator=scenario.actuator, confidence=("Coarse, from settings that were tried: the exact answer follows.",),
     )  # fmt: skip
-    return priced(scenario, replace(comparison, decision=decision))
+    return reprice_comparison(scenario, replace(comparison, decision=decision))
 
 
 def _choose_within_limit(comparison: Comparison, scenario: Scenario) -> Comparison:
@@ -105,7 +113,7 @@ def _choose_within_limit(comparison: Comparison, scenario: Scenario) -> Comparis
     abilities = find_scenario_abilities(scenario, fleet.gpu_model)
     rows = []
     for row in comparison.policies:
-        reason = WAYS[row.policy].why_not(abilities, fleet) if row.policy in WAYS else None
+        reason = POLICIES[row.policy].find_obstacle(abilities, fleet) if row.policy in POLICIES else None
         if reason is None:
             possible = row if row.performable else replace(row, reason=None, performable=True)
             rows.append(_choose_setting_within(possible, comparison, minutes))
@@ -120,7 +128,7 @@ def _choose_within_limit(comparison: Comparison, scenario: Scenario) -> Comparis
         policy, saving = best.policy, Saving(before - best.gpu_hours)
         sentence = (
             f"At {minutes:g} minutes about {before - best.gpu_hours:,.0f} GPU-hours per week are freed: "
-            f"{SHORT.get(policy, policy)}."
+            f"{SHORT_NAMES.get(policy, policy)}."
         )
     decision = replace(comparison.decision, sentence=sentence, policy=policy, saving=saving, next_steps=())
     today = replace(comparison.today, gpu_hours=before)
@@ -174,7 +182,7 @@ class DatasetSummary:
 
     - ``source``: Source of the list of jobs.
     - ``jobs``, ``days``, ``teams``: Jobs without contradictions, days begun, and teams.
-    - ``left_out_rows``: Rows that are unreadable or contradictory.
+    - ``count_lost_rows``: Rows that are unreadable or contradictory.
     - ``left_out_share``: Their share of all rows. [0-1]
     - ``time_zone``: Zone in which the times were read; None: they state their offsets, or their source has one.
     - ``gpu_models``: GPU models in the data.
@@ -210,21 +218,21 @@ def summarize_dataset(data: str) -> DatasetSummary:
     dataset = open_dataset(data_folder(data), columns=columns)
     source_facts = dataset.source_facts
     if "jobs" not in dataset.tables and "job_states" in dataset.tables:
-        return DatasetSummary(source_facts.source, 0, 0, 0, 0, 0.0, None, (), None, NEVER_RAN)
+        return DatasetSummary(source_facts.source, 0, 0, 0, 0, 0.0, None, (), None, REASON_NO_RUN_TIMES)
     jobs = drop_quarantined(dataset.jobs)
     inventory = dataset.inventory
     rows = max(source_facts.rows_in, dataset.jobs.height, 1)
-    out = left_out_rows(dataset) + dataset.jobs.height - jobs.height
+    out = count_lost_rows(dataset) + dataset.jobs.height - jobs.height
     gpus = jobs.filter(pl.col("gpus") > 0)
-    correction = correction_of(dataset)
+    correction = find_correction(dataset)
     nothing = None
     if correction is not None:
         nothing = correction.reason
     elif gpus.is_empty():
         _require_tracked_gpus(dataset)
-        nothing = NO_GPU
-    elif not any_ran(gpus):
-        nothing = NEVER_RAN
+        nothing = REASON_NO_GPU_REQUESTED
+    elif not has_run_jobs(gpus):
+        nothing = REASON_NO_RUN_TIMES
     begin, end = source_facts.span
     models = jobs if inventory is None or inventory.is_empty() else inventory
     boards = models["gpu_model"].cast(pl.String).drop_nulls().unique().sort().to_list()
@@ -237,7 +245,7 @@ def summarize_dataset(data: str) -> DatasetSummary:
         left_out_share=out / rows,
         time_zone=source_facts.time_zone,
         gpu_models=tuple(boards),
-        ownership=stated_ownership(inventory),
+        ownership=find_stated_ownership(inventory),
         no_run_reason=nothing,
         telemetry=format_match_summary(dataset),
     )
@@ -315,10 +323,10 @@ def build_empty_comparison(scenario: Scenario, reason: str, source: str) -> Comp
     export = export_command(EXPORT_OF_SCHEDULER[SCHEDULER_OF_USUAL_ACTUATOR.get(find_default_actuator(source), SLURM)])
     command = f"{export} && gpuplanner start {export.rpartition(' ')[2]}"
     has_data = (data_folder(scenario.data) / DATASET_MARK.file).is_file()
-    correction = correction_of(scenario.data) if has_data else None
-    decision = replace(no_decision(scenario, reason), missing=(Missing(reason, command),))
+    correction = find_correction(scenario.data) if has_data else None
+    decision = replace(make_empty_decision(scenario, reason), missing=(MissingEvidence(reason, command),))
     if correction is not None:
-        decision = uncorrected_decision(scenario, correction)
+        decision = make_correction_decision(scenario, correction)
     return Comparison(decision, scenario.wait_percentile, scenario.max_added_wait_minutes)
 
 
@@ -437,7 +445,7 @@ def _doubt_completeness(job_history: History) -> Iterator[str]:
 
 def _doubt_waits(comparison: Comparison) -> Iterator[str]:
     """Report a recommended policy within the limit whose mean added wait is far above today's."""
-    today, best = comparison.today, comparison.row(comparison.winner)
+    today, best = comparison.today, comparison.find_row(comparison.winner)
     if today is None or best is None or best.policy == TODAY:
         return
     before, after = today.added_wait_mean_minutes, best.added_wait_mean_minutes
@@ -522,9 +530,9 @@ def evaluate(scenario: Scenario, *, cache: bool = True) -> Study:
 
 def _evaluate_stages(scenario: Scenario, inputs: Mapping[str, str]) -> Study:
     """Run all stages: past, decision, and, where the history is long enough, forecast and plan."""
-    job_history, money_totals, comparison = history(scenario), money(scenario), compared(scenario)
+    job_history, money_totals, comparison = history(scenario), money(scenario), compare_policies(scenario)
     reason = explain_short_history(scenario)
-    planned = None if reason else planned_calendar(scenario)
+    planned = None if reason else plan_study_layouts(scenario)
     plan, problem = (None, None) if planned is None else (planned.plan, planned.problem)
     tables = _past_tables(scenario, job_history, money_totals) | _compared_tables(comparison)
     tables |= assess_fairness(scenario).to_tables()
@@ -537,7 +545,7 @@ def _evaluate_stages(scenario: Scenario, inputs: Mapping[str, str]) -> Study:
         tables |= _planned_tables(scenario, planned)
         tomorrow_demand, cautions = tomorrow(scenario), _describe_demand_mismatch(scenario, comparison)
         if planned.problem.nodes is None and job_history.fleet.can_be_cut:
-            cautions.append(f"No files for operators are written: the nodes of the plan have no names. {NAME_THEM}")
+            cautions.append(f"No files for operators are written: the nodes of the plan have no names. {NODES_ADVICE}")
     else:
         cautions = [f"No forecast and no plan was made: {reason}. What happened stands by itself."]
     doubted = list_doubts(job_history, tables["ledger_buckets"], comparison)
@@ -550,7 +558,7 @@ def _evaluate_stages(scenario: Scenario, inputs: Mapping[str, str]) -> Study:
         plan=plan,
         problem=problem,
         plan_choices=() if reason else plan_choices(scenario),
-        over_fixed=None if reason else plan_over_fixed(scenario),
+        over_fixed=None if reason else compare_study_plan_with_fixed(scenario),
         comparison=comparison,
         provenance=build_provenance(job_history, money_totals, inputs, cautions, doubted),
     )
@@ -568,13 +576,13 @@ def _past_tables(scenario: Scenario, job_history: History, money_totals: Money) 
         "sharing": recommend_sharing(requested_and_used(job_history.jobs, samples=job_history.trace.samples)),
         "costs": money_totals.costs,
         "energy": money_totals.states,
-        "weeks": weeks(scenario),
+        "weeks": table_weekly_fewest_gpus(scenario),
         "use": scenario_use(scenario),
         "ended": allocated_by_state(job_history.trace.jobs, start=job_history.begin, end=job_history.end),
     }
 
 
-def _planned_tables(scenario: Scenario, planned: Planned) -> dict[str, pl.DataFrame]:
+def _planned_tables(scenario: Scenario, planned: PlannedProblem) -> dict[str, pl.DataFrame]:
     """Collect the tables of demand, forecast and plan."""
     outlook = OUTLOOK_STAGE_BY_VIEW["rightsized"](scenario)
     return {
@@ -592,11 +600,14 @@ def _compared_tables(comparison: Comparison) -> dict[str, pl.DataFrame]:
     """Collect the tables of the policy comparison; none where it has no rows."""
     if not comparison.rows:
         return {}
-    tables = {"policies": policy_table(comparison), "waits": service_table(comparison)}
-    return tables | {"wait_curve": curve_table(comparison)}
+    tables = {
+        "policies": make_policy_table(comparison),
+        "waits": make_service_table(comparison),
+    }
+    return tables | {"wait_curve": make_wait_curve_table(comparison)}
 
 
-def _layout_counts(planned: Planned) -> pl.DataFrame:
+def _layout_counts(planned: PlannedProblem) -> pl.DataFrame:
     """Count GPUs by interval and layout of a plan."""
     plan = planned.plan
     rows = [

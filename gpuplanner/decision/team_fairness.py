@@ -17,8 +17,8 @@ from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.serialization import from_plain, to_plain
 from gpuplanner.core.stage_cache import stage
 from gpuplanner.core.units import SECONDS_PER_HOUR, count_text, percent_text
-from gpuplanner.decision.explained_waits import WORDS
-from gpuplanner.decision.policy_comparison import opened
+from gpuplanner.decision.explained_waits import CAUSE_TEXTS
+from gpuplanner.decision.policy_comparison import load_policy_arena
 from gpuplanner.decision.requests import JobReplayInputs
 from gpuplanner.decision.sharing_rules import SharingRules, entitled_gpus, quota_share, read_sharing_rules
 from gpuplanner.decision.wait_causes import CAUSES, INSUFFICIENT
@@ -257,7 +257,7 @@ def assess_fairness(scenario: Scenario) -> Fairness:
 
     Where the source has no starts, they are simulated on today's fleet from the arrivals.
     """
-    job_history, inputs, arena, _ = opened(scenario)
+    job_history, inputs, arena, _ = load_policy_arena(scenario)
     rules = read_sharing_rules(scenario, job_history)
     start, end, basis = inputs.start_s, inputs.end_s, "observed starts"
     seconds = arena.waits.seconds * arena.waits.judged[:, None]
@@ -328,7 +328,7 @@ def assess_shares(
     for table in (lent, job_counts, slowdowns.drop("jobs"), waits):
         teams = teams.join(table, on="tenant", how="left", maintain_order="left")
     teams = teams.with_columns(pl.col("jobs", "lent_gpu_hours", "^waited_.*$").fill_null(0))
-    quotas = any(one.gpus is not None for one in rules.teams)
+    quotas = any(team.gpus is not None for team in rules.teams)
     explanations = [explain_team_waits(row, borrowing, quotas=quotas) for row in teams.iter_rows(named=True)]
     reasons = pl.DataFrame(explanations, schema={"why": pl.String, "next_step": pl.String}, orient="row")
     teams = teams.hstack(reasons).select(*_FIRST_COLUMNS, pl.exclude(_FIRST_COLUMNS))
@@ -444,7 +444,7 @@ def explain_team_waits(row: dict[str, Any], pairs: pl.DataFrame, *, quotas: bool
     if total <= 0.05:  # hours that are shown as none
         return "Its jobs did not wait.", "Nothing to do."
     hours = count_text(round(total), "hour") if total >= 1 else "less than an hour"
-    why = f"Its jobs waited {hours}, {percent_text(waited[cause] / total)} of it {WORDS[cause]}."
+    why = f"Its jobs waited {hours}, {percent_text(waited[cause] / total)} of it {CAUSE_TEXTS[cause]}."
     if cause in NEXT_STEP_BY_CAUSE:
         return why, NEXT_STEP_BY_CAUSE[cause]
 

@@ -18,9 +18,9 @@ from gpuplanner.core.serialization import from_plain, round_record, to_json, to_
 from gpuplanner.core.step_functions import waiting_since
 from gpuplanner.core.units import HOURS_PER_WEEK, SECONDS_PER_HOUR, round_money
 from gpuplanner.cost.showback import CENTS
-from gpuplanner.decision.comparison_record import Comparison, comparison
-from gpuplanner.decision.decision_types import DECIMALS, LayoutOnNodes, Saving, financial_impact_of
-from gpuplanner.decision.policy_comparison import POWER, WAYS
+from gpuplanner.decision.comparison_record import Comparison, study_comparison
+from gpuplanner.decision.decision_types import RECORD_DECIMALS, LayoutOnNodes, Saving, compute_impact
+from gpuplanner.decision.policy_comparison import NEEDS_ON_OFF, POLICIES
 from gpuplanner.decision.study import Study
 from gpuplanner.forecast.demand_outlook import at_quantile
 from gpuplanner.hardware.gpu_models import GpuModel
@@ -377,10 +377,12 @@ def add_month(
         got = f"{begin} to {end}, and {months[-1].seen.begin} to {months[-1].seen.end} stands already"
         todo = "Report months in their order, or begin another ledger."
         raise ScenarioError("savings ledger", "a month after its last", got, todo)
-    promise = _read_promise(comparison(scenario) if policy_comparison is None else policy_comparison)
+    promise = _read_promise(study_comparison(scenario) if policy_comparison is None else policy_comparison)
     month = scenario.month or f"{begin[:10]} to {end[:10]}"
     observed = _observe_month(scenario, months, promise)
-    added = SavingsMonth(month, scenario.name, round_record(observed, DECIMALS), round_record(promise, DECIMALS))
+    added = SavingsMonth(
+        month, scenario.name, round_record(observed, RECORD_DECIMALS), round_record(promise, RECORD_DECIMALS)
+    )
     return (*months, added)
 
 
@@ -429,7 +431,7 @@ def baseline_table(months: tuple[SavingsMonth, ...]) -> pl.DataFrame:
     for month in measured_months:
         observed, first = month.seen, measured_months[0].seen.provisioned_gpu_hours
         weekly = first - observed.provisioned_gpu_hours + service.get(month.month, 0.0)
-        saved = round(weekly * observed.weeks, DECIMALS)
+        saved = round(weekly * observed.weeks, RECORD_DECIMALS)
         saved_usd = None if observed.value_per_gpu_hour is None else round_money(saved * observed.value_per_gpu_hour)
         total += saved_usd or Decimal()
         rows.append((month.month, observed.provisioned_gpu_hours, first, saved, saved_usd, total))
@@ -481,14 +483,16 @@ def _observe_month(scenario: Scenario, months: tuple[SavingsMonth, ...], promise
     by_bucket = dict(hours.iter_rows())
     weeks = (job_history.end - job_history.begin).total_seconds() / SECONDS_PER_HOUR / HOURS_PER_WEEK
     installed, down = sum(by_bucket.values()) / weeks, by_bucket.get("down", 0.0) / weeks
-    may_power_down = any(POWER in WAYS[month.promise.policy].needs for month in months if month.promise.policy in WAYS)
+    may_power_down = any(
+        NEEDS_ON_OFF in POLICIES[month.promise.policy].needs for month in months if month.promise.policy in POLICIES
+    )
     powered_down = max(down - months[0].seen.down_gpu_hours, 0.0) if may_power_down else 0.0
     waits = _wait_minutes_of_jobs(scenario)
     own_waits = _wait_quantile_by_size(waits, promise.quantile)
     last = months[-1] if months else None
     late_before = None if last is None else _late_gpu_hours(waits, last.seen.waits, last.promise.minutes) / weeks
     fleet = job_history.fleet.gpus
-    impact = financial_impact_of(scenario, Saving(fleet * HOURS_PER_WEEK), 0, fleet, gone=True)
+    impact = compute_impact(scenario, Saving(fleet * HOURS_PER_WEEK), 0, fleet, permanent=True)
     per_hour = max(fleet * HOURS_PER_WEEK, 1.0)
     return ObservedMonth(
         begin=job_history.begin.isoformat(), end=job_history.end.isoformat(), gpus=installed / HOURS_PER_WEEK,

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from gpuplanner.core.units import SECONDS_PER_DAY, SECONDS_PER_HOUR, SECONDS_PER_MINUTE
 from gpuplanner.decision.decision_types import CurvePoint
 from gpuplanner.decision.explained_waits import ExplainedWaits
-from gpuplanner.decision.policy_simulation import order_statistic
+from gpuplanner.decision.policy_simulation import take_order_statistic
 from gpuplanner.decision.queue_model import arrival_jitter_s
 from gpuplanner.decision.requests import JobReplayInputs
 from gpuplanner.decision.wait_causes import CAUSES, QUEUED_BEHIND, UNEXPLAINED
@@ -152,7 +152,7 @@ def simulate_waits(
 
 def wait_p95(waits_s: Floats) -> float:
     """Return the 95th percentile of waits [s]."""
-    return order_statistic(waits_s, WAIT_QUANTILE)
+    return take_order_statistic(waits_s, WAIT_QUANTILE)
 
 
 MIN_SHARE_WITHIN_LIMIT = 0.8

@@ -13,7 +13,7 @@ from gpuplanner.core.output_places import allow_overwriting_within
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.stage_cache import claims_folder
 from gpuplanner.cost.cost_review import CostReview, cost_review, price_rows
-from gpuplanner.decision.comparison_record import compared
+from gpuplanner.decision.comparison_record import compare_policies
 from gpuplanner.decision.purchase_plan import plan_burst, plan_purchase, read_burst_rules
 from gpuplanner.decision.purchase_plan import plan_refresh as renew
 from gpuplanner.forecast.demand_outlook import lay_out_demand, rolling_backtest
@@ -176,7 +176,7 @@ class MonthCosts:
 
     def savings(self) -> View:
         """What the recommendation frees, and what that is worth."""
-        found = compared(self.scenario)
+        found = compare_policies(self.scenario)
         return View(cost_and_forecast_sections.savings(found), pl.DataFrame(found.decision.measures))
 
     def to_excel(self, path: str | Path, *, overwrite: bool = False) -> Path:

@@ -18,7 +18,7 @@ from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.scenario_fields import OWNERSHIPS
 from gpuplanner.core.units import UNALLOCATED, money_text
 from gpuplanner.cost.cost_review import CostReview, cost_review
-from gpuplanner.decision.comparison_record import Comparison, compared
+from gpuplanner.decision.comparison_record import Comparison, compare_policies
 from gpuplanner.decision.purchase_plan import PurchasePlan, plan_purchase
 from gpuplanner.notebook.views import BackgroundPanel, control_look, dropdown, files_button, slider, table_html, watch
 from gpuplanner.report.finance_exports import write_cost_workbook
@@ -204,7 +204,7 @@ class CostPanel(BackgroundPanel[CostQuestion, CostAnswer]):
 
 def _answered(asked: CostQuestion) -> CostAnswer:
     bought = plan_purchase(asked.scenario, asked.months, risk=asked.risk)
-    return CostAnswer(asked, cost_review(asked.scenario), bought, compared(asked.scenario))
+    return CostAnswer(asked, cost_review(asked.scenario), bought, compare_policies(asked.scenario))
 
 
 def months_seen(scenario: Scenario) -> list[str]:

@@ -16,7 +16,7 @@ from gpuplanner import report as plots
 from gpuplanner.core.execution import import_optional
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.units import MISSING_FIGURE
-from gpuplanner.decision.layout_planning import Planned, plan_view
+from gpuplanner.decision.layout_planning import PlannedProblem, plan_view
 from gpuplanner.forecast.demand_outlook import OUTLOOK_STAGE_BY_VIEW
 from gpuplanner.hardware.layout_enumeration import make_placement_table
 from gpuplanner.notebook.views import BackgroundPanel, View, button, dropdown, files_button, slider, table_html, watch
@@ -204,7 +204,7 @@ class PlannedLayouts:
     """
 
     scenario: Scenario
-    planned: Planned
+    planned: PlannedProblem
 
     @property
     def problem(self) -> PlanProblem:

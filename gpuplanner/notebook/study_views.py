@@ -15,10 +15,10 @@ from gpuplanner import report as plots
 from gpuplanner.core.errors import ScenarioError
 from gpuplanner.core.output_places import allow_overwriting_within
 from gpuplanner.core.scenario import Scenario
-from gpuplanner.decision.comparison_record import Comparison, compared, curve_table, policy_table
+from gpuplanner.decision.comparison_record import Comparison, compare_policies, make_policy_table, make_wait_curve_table
 from gpuplanner.decision.decision_types import Decision
-from gpuplanner.decision.explained_waits import cause_table
-from gpuplanner.decision.pool_decisions import FleetCompared
+from gpuplanner.decision.explained_waits import make_cause_table
+from gpuplanner.decision.pool_decisions import ComparedFleet
 from gpuplanner.decision.quota_comparison import compare_placements, compare_stated_rules, states_sharing_rules
 from gpuplanner.decision.quota_recommendation import advise_quotas
 from gpuplanner.decision.study import Study
@@ -210,8 +210,8 @@ class DecisionCard(Decision):
 
     Examples
     --------
-    >>> from gpuplanner.decision.decision_text import no_decision
-    >>> found = Comparison(no_decision(Scenario(), "no job states when it ran"), 0.95, 10.0)
+    >>> from gpuplanner.decision.decision_text import make_empty_decision
+    >>> found = Comparison(make_empty_decision(Scenario(), "no job states when it ran"), 0.95, 10.0)
     >>> card = DecisionCard.of(found)
     >>> card.action, "Missing data" in card._repr_html_()
     ('none', True)
@@ -250,18 +250,18 @@ class Decided:
 
     def ways(self) -> View:
         """Every way to run the fleet."""
-        return View(ways(self.found), policy_table(self.found))
+        return View(ways(self.found), make_policy_table(self.found))
 
-    def boards(self) -> BoardsPanel[Comparison | FleetCompared]:
+    def boards(self) -> BoardsPanel[Comparison | ComparedFleet]:
         """A drop-down of the fleet's GPU models: the decision on one of them, or on all."""
         fleet = split_into_pools(self.scenario)
 
-        def found(name: str) -> Comparison | FleetCompared:
+        def found(name: str) -> Comparison | ComparedFleet:
             if name == ALL_BOARDS:
-                return FleetCompared({gpu_model: compared(own) for gpu_model, own in fleet.pools.items()})
-            return compared(fleet.pools[name])
+                return ComparedFleet({gpu_model: compare_policies(own) for gpu_model, own in fleet.pools.items()})
+            return compare_policies(fleet.pools[name])
 
-        def shown(one: Comparison | FleetCompared) -> str:
+        def shown(one: Comparison | ComparedFleet) -> str:
             section = decided(one) if isinstance(one, Comparison) else decided_fleet(one)
             return still(section)._repr_html_()
 
@@ -321,21 +321,21 @@ class ShownStudy(Study):
 
     def ways(self) -> View:
         """Every way to run the fleet."""
-        return View(ways(self.comparison), policy_table(self.comparison))
+        return View(ways(self.comparison), make_policy_table(self.comparison))
 
     def waits(self) -> View:
         """What kept jobs waiting, by job size and team."""
         found = self.comparison.waits
-        return View(waits_section(self.comparison), cause_table(found.causes.team if found else ()))
+        return View(waits_section(self.comparison), make_cause_table(found.causes.team if found else ()))
 
     def wait_curve(self) -> View:
         """p95 queue wait against the number of GPUs, by job size."""
-        return View(Section(curve_figure(self.comparison)), curve_table(self.comparison))
+        return View(Section(curve_figure(self.comparison)), make_wait_curve_table(self.comparison))
 
     def forecast(self) -> View:
         """How much was requested and how it grows; and the forecast behind a plan, where there is one."""
         shown = Section(monthly_sections.capacity(self) + monthly_sections.demand(self))
-        return View(shown, curve_table(self.comparison))
+        return View(shown, make_wait_curve_table(self.comparison))
 
     def fleet(self) -> View:
         """The fleet as it is decided, to scale."""
@@ -394,7 +394,7 @@ def decide(scenario: Scenario) -> Decided:
         ...
     gpuplanner.core.errors.TraceFormatError: ...
     """
-    return Decided(scenario, compared(scenario))
+    return Decided(scenario, compare_policies(scenario))
 
 
 def evaluate(scenario: Scenario, *, cache: bool = True) -> ShownStudy:
@@ -494,7 +494,7 @@ def compare(*studies: Study | Decided | Comparison | Scenario) -> View:
 def _comparison_of(one: Study | Decided | Comparison | Scenario) -> Comparison:
     """The comparison behind a decision; that of a scenario is made first."""
     if isinstance(one, Scenario):
-        return compared(one)
+        return compare_policies(one)
     if isinstance(one, Study):
         return one.comparison
     return one.found if isinstance(one, Decided) else one
@@ -504,7 +504,7 @@ def _figures(found: Comparison) -> Mapping[str, str]:
     """The figures of a decision in words, for a column."""
     one, saving = found.decision, found.decision.saving
     span = "" if saving.low is None else f" ({value_text(saving.low)} to {value_text(saving.high)})"
-    wait = None if one.latest is None else one.latest.recommended_p95_minutes
+    wait = None if one.longest_waiting is None else one.longest_waiting.recommended_p95_minutes
     return {
         "action": one.action.replace("_", " "),
         "peak GPUs": f"{one.gpus:,} of {one.fleet_gpus:,}",

@@ -20,9 +20,15 @@ from gpuplanner.core.output_writing import write_atomically
 from gpuplanner.core.scenario import Scenario, require_scenario
 from gpuplanner.core.scenario_fields import Setting, Slider, settings_of
 from gpuplanner.core.units import MISSING_FIGURE, day_text, figure_text
-from gpuplanner.decision.comparison_record import Comparison, PolicyRow, compared, frontier_frame, target_in_words
-from gpuplanner.decision.decision_types import usd_per_kwh_of
-from gpuplanner.decision.policy_comparison import MEANINGS, SHORT
+from gpuplanner.decision.comparison_record import (
+    Comparison,
+    PolicyRow,
+    compare_policies,
+    format_wait_target,
+    frontier_frame,
+)
+from gpuplanner.decision.decision_types import find_usd_per_kwh
+from gpuplanner.decision.policy_comparison import MEANINGS, SHORT_NAMES
 from gpuplanner.decision.study import Study
 from gpuplanner.decision.study_pipeline import estimate_coarsely
 from gpuplanner.notebook.views import (
@@ -71,7 +77,7 @@ class PanelAnswer:
     @property
     def row(self) -> PolicyRow | None:
         """The figures of the way that is shown; None if it was not compared."""
-        return self.found.row(self.policy or self.found.winner)
+        return self.found.find_row(self.policy or self.found.winner)
 
 
 def frontier_html(found: Comparison, pinned: Comparison) -> str:
@@ -89,7 +95,7 @@ def _picture(
 ) -> str:
     """Draw points of a frontier; prices and owners move none, so that nothing is drawn anew for them."""
     frame = pl.DataFrame(points, schema=dict(columns), orient="row")
-    return plots.picture_html(plots.plot_frontier(frame, limit=minutes, best=winner, names=SHORT))
+    return plots.picture_html(plots.plot_frontier(frame, limit=minutes, best=winner, names=SHORT_NAMES))
 
 
 def answer_html(answer: PanelAnswer, pinned: PanelAnswer, *, stale: bool = False) -> str:
@@ -108,7 +114,7 @@ def answer_html(answer: PanelAnswer, pinned: PanelAnswer, *, stale: bool = False
     sure, worth = " ".join(one.confidence), escape(one.financial_impact.basis).replace("\n", "<br>")
     return (
         f"{LOOK}<div class='gpuplanner-answer'><p><b>{escape(one.sentence)}</b></p>"
-        f"<p>{escape(target_in_words(answer.found))}</p><div class='{kind}'>{answer.picture}</div>"
+        f"<p>{escape(format_wait_target(answer.found))}</p><div class='{kind}'>{answer.picture}</div>"
         f"{table_html(['', *columns], rows)}{to_do}"
         f"<p>{escape(sure)}</p><p>{worth}</p></div>"
     )
@@ -119,8 +125,12 @@ def _figures(answer: PanelAnswer) -> dict[str, str]:
     found, row = answer.found, answer.row
     one, ends = found.decision, found.exhaustion.date
     wait = MISSING_FIGURE
-    if one.latest is not None:
-        wait = _between(one.latest.recommended_p95_minutes, one.latest.low, one.latest.high)
+    if one.longest_waiting is not None:
+        wait = _between(
+            one.longest_waiting.recommended_p95_minutes,
+            one.longest_waiting.low,
+            one.longest_waiting.high,
+        )
     cells = {
         "action": one.action.replace("_", " "),
         "peak GPUs": f"{one.gpus:,} of {one.fleet_gpus:,}",
@@ -130,9 +140,9 @@ def _figures(answer: PanelAnswer) -> dict[str, str]:
         "capacity exhausted": MISSING_FIGURE if ends is None else day_text(ends),
     }
     if row is None:
-        return cells | {"policy": f"{SHORT.get(answer.policy or found.winner, answer.policy)} (not compared)"}
+        return cells | {"policy": f"{SHORT_NAMES.get(answer.policy or found.winner, answer.policy)} (not compared)"}
     cells |= {
-        "policy": SHORT.get(row.policy, row.policy),
+        "policy": SHORT_NAMES.get(row.policy, row.policy),
         "within the maximum added wait": "yes" if row.meets_target else row.reason or "no",
         "provisioned [GPU h a week]": figure_text(row.gpu_hours, ",.0f"),
         "added wait p95, worst job size [min]": figure_text(row.added_wait_p95_minutes, ",.1f"),
@@ -170,7 +180,7 @@ def start_values(scenario: Scenario) -> dict[str, Any]:
     """Where the controls begin, by field of the scenario; what it leaves to the catalogue is filled in."""
     stated = {row.name: getattr(scenario, row.name) for row in CONTROLS}
     values = {name: UNSAID if value is None else value for name, value in stated.items()}
-    return values | {"price_usd_per_kwh": usd_per_kwh_of(scenario)}
+    return values | {"price_usd_per_kwh": find_usd_per_kwh(scenario)}
 
 
 def fleet_words(scenario: Scenario) -> str:
@@ -230,7 +240,10 @@ class WhatIf(BackgroundPanel[Scenario, PanelAnswer]):
         self._starts = start_values(scenario)
         self.controls = {row.name: control_of(row, self._starts[row.name]) for row in CONTROLS}
         self._stands, self._before, self._going_back = self._values(), list[dict[str, Any]](), False
-        ways = [(RECOMMENDED, UNSAID), *((f"{SHORT[name]}: {MEANINGS[name]}", name) for name in MEANINGS)]
+        ways = [
+            (RECOMMENDED, UNSAID),
+            *((f"{SHORT_NAMES[name]}: {MEANINGS[name]}", name) for name in MEANINGS),
+        ]
         tooltip = "Policy whose figures the table shows"
         self.policy = dropdown(ways, UNSAID, "Policy shown", tooltip=tooltip, **CONTROL_LOOK)
         self.code = widgets.HTML()
@@ -277,12 +290,12 @@ class WhatIf(BackgroundPanel[Scenario, PanelAnswer]):
             nonlocal tried
             tried += 1
             names.extend([policy] if policy not in names else [])
-            self.tell(f"Simulating policy {len(names)}, {SHORT.get(policy, policy)}: {tried} settings ...")
+            self.tell(f"Simulating policy {len(names)}, {SHORT_NAMES.get(policy, policy)}: {tried} settings ...")
 
         if self.pinned is None:
-            self.pinned = PanelAnswer(self.base, compared(self.base, told))
+            self.pinned = PanelAnswer(self.base, compare_policies(self.base, told))
         before = self.pinned
-        found = compared(asked, told)
+        found = compare_policies(asked, told)
         return PanelAnswer(asked, found, self.policy.value or None, frontier_html(found, before.found))
 
     def _html(self, answer: PanelAnswer) -> str:
@@ -318,7 +331,7 @@ class WhatIf(BackgroundPanel[Scenario, PanelAnswer]):
                     return
                 said = f"Done. Preparing {place} of {len(others)}: {row.label}, {name} ..."
                 self._in_kernel(self._told, number, said)
-                compared(stands.but(**{row.name: name}), told)
+                compare_policies(stands.but(**{row.name: name}), told)
             self._in_kernel(self._told, number, "Done.")
 
     def _changed(self) -> None:

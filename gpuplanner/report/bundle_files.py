@@ -17,7 +17,7 @@ import polars as pl
 
 from gpuplanner.core.schemas import WHOLE_GPU
 from gpuplanner.core.units import SECONDS_PER_MINUTE, count_text
-from gpuplanner.decision.decision_text import layout_text, nodes_text
+from gpuplanner.decision.decision_text import format_layout_text, format_node_list
 from gpuplanner.decision.policy_fleets import FleetRules
 from gpuplanner.hardware.catalog import facts
 from gpuplanner.hardware.gpu_models import GpuModel, as_gpu_model
@@ -407,7 +407,7 @@ def duration_words(index: pl.DataFrame, change: ChangeCost) -> str:
     no_mode_change, switched = replace(change, reboot_s=None).describe_time(), switched_nodes(index)
     if change.reboot_s is None or not switched:
         return no_mode_change
-    mode_change = f"{change.reboot_s.describe_time()} on {nodes_text(switched)}, where MIG mode changes"
+    mode_change = f"{change.reboot_s.describe_time()} on {format_node_list(switched)}, where MIG mode changes"
     everywhere = all(switches for _, switches, _ in _gpu_changes(index))
     return mode_change if everywhere else f"{no_mode_change}, or {mode_change}"
 
@@ -424,7 +424,9 @@ def unused_slices_text(index: pl.DataFrame, gpu_model: GpuModel) -> str:
     fitting: dict[str, list[str]] = {}
     for layout in sorted({after for _, _, after in _gpu_changes(index) if after != WHOLE_GPU}):
         fitting[layout] = [name for name in names if prove(gpu_model, Counter(parse_layout(layout)) + Counter([name]))]
-    return "; ".join(f"{layout_text(layout)} leaves slices for {fits[0]}" for layout, fits in fitting.items() if fits)
+    return "; ".join(
+        f"{format_layout_text(layout)} leaves slices for {fits[0]}" for layout, fits in fitting.items() if fits
+    )
 
 
 def _gpu_changes(index: pl.DataFrame) -> Iterator[tuple[str, bool, str]]:

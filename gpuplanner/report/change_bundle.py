@@ -20,12 +20,18 @@ from gpuplanner.core.scenario import FILE_FIELDS, Scenario
 from gpuplanner.core.schemas import WHOLE_GPU, QueueQuotas
 from gpuplanner.core.stage_cache import data_folder, input_hashes
 from gpuplanner.core.units import SECONDS_PER_HOUR, SECONDS_PER_MINUTE, count_text, wait_text
-from gpuplanner.decision.comparison_record import Comparison, comparison, curve_table, policy_table, service_table
-from gpuplanner.decision.decision_text import IDLE_ACTIONS, nodes_text
-from gpuplanner.decision.decision_types import ROUNDING_MINUTES, Decision
-from gpuplanner.decision.plan_rehearsal import drain_of
-from gpuplanner.decision.policy_comparison import WAYS
-from gpuplanner.decision.policy_fleets import BY_JOBS, FleetRules, TenantQuota
+from gpuplanner.decision.comparison_record import (
+    Comparison,
+    make_policy_table,
+    make_service_table,
+    make_wait_curve_table,
+    study_comparison,
+)
+from gpuplanner.decision.decision_text import IDLE_ACTIONS, format_node_list
+from gpuplanner.decision.decision_types import WAIT_TOLERANCE_MINUTES, Decision
+from gpuplanner.decision.plan_rehearsal import make_drain_rule
+from gpuplanner.decision.policy_comparison import POLICIES
+from gpuplanner.decision.policy_fleets import LAYOUT_CUT_BY_JOBS, FleetRules, TenantQuota
 from gpuplanner.decision.requests import RIGHTSIZED
 from gpuplanner.decision.study import Study, open_study
 from gpuplanner.hardware.catalog import find_measure_texts
@@ -73,20 +79,20 @@ def to_pack(
 
     gpu_model = change.gpu_model or as_gpu_model(rules.gpu_model)
     pack = FleetPack(rules=rules, gpu_model=gpu_model, change=change, drain=drain, gres_type=gres_type)
-    if not rules.named and rules.actuator != "autoscaler":
+    if not rules.has_node_names and rules.actuator != "autoscaler":
         pack.warnings.append("the data do not name the nodes; files that name nodes are left out")
     recipe = {"slurm": _on_slurm, "mig-parted": _by_parted}.get(rules.actuator, _by_operator)
-    by_jobs = any(BY_JOBS in pool.layouts for pool in rules.pools)
+    by_jobs = any(LAYOUT_CUT_BY_JOBS in pool.layouts for pool in rules.pools)
     if by_jobs:
         recipe = on_demand
-    elif rules.actuator == "autoscaler" or (rules.comes_and_goes and rules.actuator != "slurm"):
+    elif rules.actuator == "autoscaler" or (rules.powers_nodes_down and rules.actuator != "slurm"):
         recipe = pools
-    elif rules.comes_and_goes:
+    elif rules.powers_nodes_down:
         recipe = power_saving
     try:
         if by_jobs and rules.actuator != "dra":
             pack.warnings.append(f"actuator {rules.actuator} cannot partition GPUs on request; use --actuator dra")
-        elif rules.named or recipe is pools:
+        elif rules.has_node_names or recipe is pools:
             recipe(pack)
         if recipe in (_by_operator, pools):
             add_queues(pack)
@@ -228,16 +234,17 @@ def _page_texts(pack: FleetPack, told: PageWords) -> Callable[[str], str]:
     configs = [(pool.state.config_name, [node for node in pool.nodes if node in nodes]) for pool in rules.pools]
     values = {
         "NAMESPACE": NAMESPACE, "CONFIG_MAP": CONFIG_MAP, "ACTUATOR": rules.actuator, "DATA": told.data,
-        "NODES": nodes_text(nodes), "NODE": (nodes or [""])[0], "SCRIPT": pack.place("change.sh") if nodes else "",
-        "GPUS": str(sum(len(rules.before[node]) for node in nodes)),
-        "TOTAL": str(sum(map(len, rules.before.values()))),
+        "NODES": format_node_list(nodes), "NODE": (nodes or [""])[0],
+        "SCRIPT": pack.place("change.sh") if nodes else "",
+        "GPUS": str(sum(len(rules.todays_layouts[node]) for node in nodes)),
+        "TOTAL": str(sum(map(len, rules.todays_layouts.values()))),
         "LIMIT": "without a limit" if limit is None else f"up to {wait_text(limit / SECONDS_PER_MINUTE)}",
         "DURATION": duration_words(pack.index, pack.change) if nodes else "", "RELEASE": pack.release_words,
         "EMPTYING": told.emptying if nodes else "", "TYPE": str(getattr(pack.gres_type, "full", pack.gres_type)),
         "FULL": f"{full:,}" if gap else "", "PARTED": pack.mig_parted_path if nodes else "",
-        "SWITCHED": nodes_text(switched_nodes(pack.index)) if nodes and pack.change.reboot_s else "",
+        "SWITCHED": format_node_list(switched_nodes(pack.index)) if nodes and pack.change.reboot_s else "",
         "UNUSED": unused_slices_text(pack.index, pack.gpu_model) if nodes else "",
-        "CONFIGS": ", ".join(f"`{config}` on {nodes_text(names)}" for config, names in configs if names),
+        "CONFIGS": ", ".join(f"`{config}` on {format_node_list(names)}" for config, names in configs if names),
     }  # fmt: skip
 
     def text(name: str) -> str:
@@ -252,7 +259,7 @@ def _page_texts(pack: FleetPack, told: PageWords) -> Callable[[str], str]:
 def _quota_text(pack: FleetPack, text: Callable[[str], str]) -> str:
     """What queue managers have to be told of the resources of the planned fleet."""
     rules = pack.rules
-    if rules.actuator not in ("mig-manager", "nvidia-smi") or rules.comes_and_goes:
+    if rules.actuator not in ("mig-manager", "nvidia-smi") or rules.powers_nodes_down:
         return ""
     if pack.place("queues.sh") in pack.files:
         return text("quotas_set")
@@ -319,15 +326,15 @@ def page_tables(pack: Pack) -> dict[str, str]:
 
 def _pool_table(rules: FleetRules, bought_gpus: int = 0) -> str:
     """Nodes and resources of each pool, and the nodes to buy; where nodes are powered down, also how many are up."""
-    moving = rules.comes_and_goes
+    moving = rules.powers_nodes_down
     heads = ["pool", "nodes", *(["powered on at most", "idle nodes kept"] if moving else []), "resources of a node"]
     lines = [heads, ["---"] * len(heads)]
     for pool in rules.pools:
-        resources = "MIG instances as requested" if BY_JOBS in pool.layouts else ", ".join(
+        resources = "MIG instances as requested" if LAYOUT_CUT_BY_JOBS in pool.layouts else ", ".join(
             f"{count} × {'full GPU' if name == WHOLE_GPU else name}" for name, count in pool.offers.items()
         )  # fmt: skip
-        counts = [str(pool.most), str(pool.kept)] if moving else []
-        lines.append([pool.name, nodes_text(pool.nodes) or str(pool.count), *counts, resources])
+        counts = [str(pool.max_nodes_on), str(pool.kept)] if moving else []
+        lines.append([pool.name, format_node_list(pool.nodes) or str(pool.count), *counts, resources])
     if bought_gpus and len({len(pool.layouts) for pool in rules.today}) == 1:
         size = len(rules.today[0].layouts)
         lines.append(["to buy", count_text(bought_gpus // size, "new node"), *[""] * (2 * moving), f"{size} GPUs"])
@@ -377,7 +384,7 @@ def decision_pack(scenario: Scenario, found: Comparison, *, gres_type: str | Non
     )
     change = find_change_cost(scenario, gpu_model)
     rules = replace(rules, quotas=tuple(_quotas(scenario, gpu_model)))
-    drain, emptying, changed = drain_of(scenario, change), "", rules.layout_plan().filter("changed")["node"]
+    drain, emptying, changed = make_drain_rule(scenario, change), "", rules.layout_plan().filter("changed")["node"]
     times = time_to_empty(scenario, [*changed.unique(), *rules.released])
     if times is not None and drain.scope == "node":
         emptying = "{} (median), {} (p95)".format(*(wait_text(each / SECONDS_PER_MINUTE) for each in times))
@@ -386,7 +393,7 @@ def decision_pack(scenario: Scenario, found: Comparison, *, gres_type: str | Non
             drain = replace(drain, limit_s=max(drain.limit_s, hours_s))
     types = gres_type or (site_types(scenario.data, gpu_model) if rules.actuator == "slurm" else None)
     told = PageWords(
-        decision.sentence, WAYS[decision.policy].meaning, tuple(_reasons(decision)), tuple(_measures(decision)),
+        decision.sentence, POLICIES[decision.policy].meaning, tuple(_reasons(decision)), tuple(_measures(decision)),
         f"gpuplanner export {scenario.data} --actuator {rules.actuator}", str(scenario.data), emptying,
     )  # fmt: skip
     return to_pack(rules, told, change, drain, gres_type=types)
@@ -419,7 +426,7 @@ def export_decision(
     none the ways are simulated.
     """
     # No project changes a file, but README.md states the cost at the scenario's prices, as the report does.
-    found = kept.comparison if kept is not None and kept.scenario == scenario else comparison(scenario)
+    found = kept.comparison if kept is not None and kept.scenario == scenario else study_comparison(scenario)
     pack = decision_pack(scenario, found, gres_type=gres_type)
     if pack is None:
         raise ScenarioError(f"export of {scenario.name}", "a decision", found.decision.sentence, "Ingest more jobs.")
@@ -436,7 +443,11 @@ def hand_over(scenario: Scenario, found: Comparison, out: str | Path) -> Path:
     from gpuplanner.report.finance_exports import write_workbook
 
     pack = decision_pack(scenario, found)
-    tables = {"Policies": policy_table(found), "Waits": service_table(found), "Wait curve": curve_table(found)}
+    tables = {
+        "Policies": make_policy_table(found),
+        "Waits": make_service_table(found),
+        "Wait curve": make_wait_curve_table(found),
+    }
     notes = {"Decision": found.decision.sentence, "Confidence": " ".join(found.decision.confidence)}
     with replace_directory(out, mark=MARK) as folder:
         if pack is not None:
@@ -469,7 +480,7 @@ def _quotas(scenario: Scenario, gpu_model: GpuModel) -> Iterator[TenantQuota]:
 
 def _reasons(decision: Decision) -> Iterator[str]:
     """Why, what happens to waits, and what it costs: the lines of a change ticket."""
-    if (size := decision.most_improved) is not None:
+    if (size := decision.most_improved_size) is not None:
         observed, today, then = (
             wait_text(each)
             for each in (size.observed_p95_minutes, size.today_p95_minutes, size.recommended_p95_minutes)
@@ -478,7 +489,7 @@ def _reasons(decision: Decision) -> Iterator[str]:
             f"Reason: p95 queue wait on {size.size} {observed} observed; in simulation {today} today and {then} after "
             "the change."
         )
-    later = [one for one in decision.service if one.added_p95_minutes > ROUNDING_MINUTES]
+    later = [one for one in decision.service if one.added_p95_minutes > WAIT_TOLERANCE_MINUTES]
     for one in later:
         yield (
             f"Jobs on {one.size} wait longer: p95 queue wait {wait_text(one.recommended_p95_minutes)}, today "
@@ -502,7 +513,7 @@ def _reasons(decision: Decision) -> Iterator[str]:
 
 def _measures(decision: Decision) -> Iterator[MeasureWords]:
     """The measures in order, each with what has to be seen before it."""
-    latest = decision.latest
+    latest = decision.longest_waiting
     again = decision.next_steps[-1].command if decision.next_steps else None
     for number, one in enumerate(decision.measures):
         condition = f"Only once step {number} is in effect." if one.condition else ""

@@ -18,7 +18,7 @@ from typing import Any
 from gpuplanner.core.errors import escape_controls
 from gpuplanner.core.units import LOCALES, MISSING_FIGURE, UNALLOCATED, day_text, localize_text, percent_text, wait_text
 from gpuplanner.decision.comparison_record import Comparison
-from gpuplanner.decision.decision_types import FULL, Decision, TeamRow
+from gpuplanner.decision.decision_types import LAYOUT_FULL, Decision, TeamRow
 from gpuplanner.decision.wait_causes import CAUSES
 
 _TABLE = Path(__file__).parent / "glossary.csv"
@@ -310,8 +310,8 @@ def value_of(one: Decision | Comparison, name: str) -> Value:
     Examples
     --------
     >>> from gpuplanner.core.scenario import Scenario
-    >>> from gpuplanner.decision.decision_text import no_decision
-    >>> value_of(no_decision(Scenario(), "no job states when it ran"), "fleet_gpus")
+    >>> from gpuplanner.decision.decision_text import make_empty_decision
+    >>> value_of(make_empty_decision(Scenario(), "no job states when it ran"), "fleet_gpus")
     0
     """
     if name in DERIVED and isinstance(one, Decision):
@@ -334,8 +334,8 @@ def shown(one: Decision | Comparison, name: str, form: Form = count) -> str:
     Examples
     --------
     >>> from gpuplanner.core.scenario import Scenario
-    >>> from gpuplanner.decision.decision_text import no_decision
-    >>> one = no_decision(Scenario(), "no job states when it ran")
+    >>> from gpuplanner.decision.decision_text import make_empty_decision
+    >>> one = make_empty_decision(Scenario(), "no job states when it ran")
     >>> shown(one, "fleet_gpus")
     '<data data-of="fleet_gpus" value="0">0</data>'
     >>> shown(one, "saving.value")
@@ -355,7 +355,7 @@ def layout_words(layout: str) -> str:
     >>> layout_words("4g.40gb:1,1g.10gb:3"), layout_words("full")
     ('4g.40gb + 3 × 1g.10gb', 'full GPU (MIG disabled)')
     """
-    if layout == FULL:
+    if layout == LAYOUT_FULL:
         return "full GPU (MIG disabled)"
     parts = []
     for part in layout.split(","):

@@ -25,7 +25,7 @@ from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.units import LOCALES, UNALLOCATED, localize_text
 from gpuplanner.cost.cost_review import CostReview, basis_of, cost_review, price_rows, price_text
 from gpuplanner.cost.energy_and_carbon import AMOUNTS
-from gpuplanner.decision.comparison_record import target_in_words
+from gpuplanner.decision.comparison_record import format_wait_target
 from gpuplanner.decision.study import Study
 from gpuplanner.report.first_screen import Links, confidence_rows, next_steps
 from gpuplanner.report.formulas import layout_table
@@ -564,7 +564,7 @@ def notes(study: Study) -> Mapping[str, str]:
         f"{study.headline.fleet_note}; {study.headline.installed_gpus} installed",
         "Baseline": study.provenance.policies["today"],
         "Evaluation window": _period(study.comparison.judged_from, study.comparison.judged_to),
-        "Wait limit": target_in_words(study.comparison),
+        "Wait limit": format_wait_target(study.comparison),
         "Price": "none" if price is None else f"{price_text(price)}; {price.source}; newest of {price.date}",
         "Carbon": carbon_text(study),
         **_fair_share_note(study),

@@ -14,8 +14,8 @@ from gpuplanner import report as plots
 from gpuplanner.core.errors import GpuPlannerError
 from gpuplanner.core.schemas import WHOLE_GPU
 from gpuplanner.core.units import MISSING_FIGURE, UNALLOCATED
-from gpuplanner.decision.comparison_record import Comparison, curve_table, service_table
-from gpuplanner.decision.decision_types import FULL, Decision, LayoutOnNodes, NextStep
+from gpuplanner.decision.comparison_record import Comparison, make_service_table, make_wait_curve_table
+from gpuplanner.decision.decision_types import LAYOUT_FULL, Decision, LayoutOnNodes, NextStep
 from gpuplanner.decision.policy_fleets import FleetRules
 from gpuplanner.hardware.gpu_models import GpuModel, load_gpu_model
 from gpuplanner.hardware.layout_enumeration import make_placement_table
@@ -67,14 +67,14 @@ def fleet_picture(one: Decision, rules: FleetRules | None = None) -> str:
     by_node = 0 < nodes <= MOST_ROWS or 0 < len(kinds) <= MOST_KINDS < nodes
     groups = _by_node(kinds, gpu_model, single=nodes <= MOST_ROWS) if by_node else _by_layout(one, gpu_model)
     about = "One box is a GPU" if by_node or _box(one) == 1 else f"One box is {_box(one):,} GPUs"
-    about += " (not by index), widths are memory slices" if one.cut_gpus else ""
+    about += " (not by index), widths are memory slices" if one.partitioned_gpus else ""
     bought = sum(part.gpus for part in one.layouts if part.to_buy)
-    full = sum(part.gpus for part in own if part.layout == FULL)
+    full = sum(part.gpus for part in own if part.layout == LAYOUT_FULL)
     released = max(one.fleet_gpus - one.gpus, 0)
-    parts = {"full": full, "partitioned": one.cut_gpus, released_word(one): released, "full to buy": bought}
+    parts = {"full": full, "partitioned": one.partitioned_gpus, released_word(one): released, "full to buy": bought}
     sums = " + ".join(f"{gpus:,} {word}" for word, gpus in parts.items() if gpus)
     label = "; ".join(f"{part.gpus:,} × {layout_words(part.layout)}" for part in one.layouts)
-    title = "Target MIG layout" if one.cut_gpus else "Target fleet"
+    title = "Target MIG layout" if one.partitioned_gpus else "Target fleet"
     return (
         f'<div class="fleet"><h3>{title}</h3>'
         f'<p class="about">{about}. {sums} = {max(one.fleet_gpus, one.gpus):,} GPUs.</p>'
@@ -95,7 +95,7 @@ Kind = tuple[tuple[str, int], ...]
 def _in_order(rules: FleetRules | None) -> dict[str, list[str]]:
     """Layout of each GPU of a node, by its index, as files for operators have it."""
     pools = () if rules is None else rules.pools
-    words = {WHOLE_GPU: FULL}
+    words = {WHOLE_GPU: LAYOUT_FULL}
     return {name: [words.get(one, one) for one in pool.layouts] for pool in pools for name in pool.nodes}
 
 
@@ -142,7 +142,7 @@ def _grid(boxes: str, columns: int) -> str:
 
 def _caption(gpus: str, layout: str) -> str:
     """GPUs and their layout in words, as markup."""
-    if layout == layout_words(FULL):
+    if layout == layout_words(LAYOUT_FULL):
         return f"<b>{gpus} full GPUs</b> (MIG disabled)"
     return f"<b>{gpus} partitioned</b> as {safe(layout)}" if layout != MIXED else f"<b>{gpus} GPUs</b> {MIXED}"
 
@@ -195,7 +195,7 @@ def _to_buy(decision: Decision) -> str:
     if part is None:
         return ""
     boxes = _grid('<div class="gpu released"></div>' * max(round(part.gpus / _box(decision)), 1), FLEET_COLUMNS)
-    text = f"<p><b>{shown(decision, f'layouts.{number}.gpus')} full GPUs</b> {safe(part.where)}</p>"
+    text = f"<p><b>{shown(decision, f'layouts.{number}.gpus')} full GPUs</b> {safe(part.node_text)}</p>"
     return f'{text}<div class="row loose">{boxes}</div>'
 
 
@@ -204,7 +204,7 @@ def _box(one: Decision) -> int:
 
 
 def _gpu(layout: str, gpu_model: GpuModel | None) -> str:
-    if layout == FULL or gpu_model is None or not gpu_model.memory_slices:
+    if layout == LAYOUT_FULL or gpu_model is None or not gpu_model.memory_slices:
         return '<div class="gpu full"></div>'
     parts, end = [], 0
     for _, profile, start, size in make_placement_table(gpu_model, [layout]).sort("start").rows():
@@ -234,7 +234,7 @@ def _twin(one: Decision) -> str:
     """Layout, GPUs and nodes as a table."""
     rows = "".join(
         f'<tr><th scope="row">{safe(part.layout)}</th><td class="number">{shown(one, f"layouts.{place}.gpus")}</td>'
-        f'<td class="long">{safe(part.where) or "–"}</td></tr>'
+        f'<td class="long">{safe(part.node_text) or "–"}</td></tr>'
         for place, part in enumerate(one.layouts)
     )
     return (
@@ -331,13 +331,13 @@ def _today(found: Comparison) -> str:
         for name, path in (("allocated", "teams_allocated"), ("used", "all_busy"))
         if one.teams
     ]
-    if one.latest is not None:
-        place = f"service.{one.service.index(one.latest)}.observed_p95_minutes"
-        figures.append((f"p95 queue wait on {safe(one.latest.size)}", shown(one, place, minutes)))
+    if one.longest_waiting is not None:
+        place = f"service.{one.service.index(one.longest_waiting)}.observed_p95_minutes"
+        figures.append((f"p95 queue wait on {safe(one.longest_waiting.size)}", shown(one, place, minutes)))
     line = " · ".join(f"{name} {figure}" for name, figure in figures)
     parts = {} if found.waits is None else found.waits.cause_percent
     if found.waits is not None and not parts:
-        line += f" · {safe(found.waits.sentence.rstrip('.').lower())}"
+        line += f" · {safe(found.waits.main_cause_text.rstrip('.').lower())}"
     if parts:
         line += f" · {shown(found, 'waiting')} hours of waiting by cause:"
     bar = _bar(parts, {cause: shown(found, f"waiting.{cause}", whole_percent) for cause in parts}) if parts else ""
@@ -404,7 +404,7 @@ def _gpus(one: Decision) -> Card:
 
 
 def _wait(one: Decision) -> Card:
-    gains = one.most_improved
+    gains = one.most_improved_size
     if gains is None:
         why = "" if one.action == "none" else "the replay of today is too far from the record"
         return ("p95 queue wait", MISSING_FIGURE, safe(_sentence(why or _reason(one))))
@@ -419,7 +419,7 @@ def _wait(one: Decision) -> Card:
     ]
     return (
         f"p95 queue wait, {safe(gains.size)}, simulated", _then(now, then),
-        f"observed {observed}" if gains.replay_is_apart else "",
+        f"observed {observed}" if gains.replay_deviates else "",
         f"limit {shown(one, f'{name}.limit_minutes', minutes)}", *others[:MOST_OTHERS],
         f"{shown(one, 'delayed_share', per_cent)} of jobs start later",
     )  # fmt: skip
@@ -472,8 +472,8 @@ _MARKS = "p95, log scale. Gray: today (ring). Blue: recommended (dot), 80 % inte
 
 def curve_figure(found: Comparison) -> str:
     """The wait curve, with the wait limit of each job size."""
-    one, frame = found.decision, curve_table(found)
-    limits = service_table(found).select("limit_minutes", job_size="size")
+    one, frame = found.decision, make_wait_curve_table(found)
+    limits = make_service_table(found).select("limit_minutes", job_size="size")
     ends = {"today": one.fleet_gpus, "recommended": one.gpus}
     named = frame.with_columns(job_size="p95, " + pl.col("job_size") + " [min]")
     numbers = named.pivot("job_size", index=("layout", "gpus"), values="p95_minutes", aggregate_function="first")

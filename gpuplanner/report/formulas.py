@@ -10,7 +10,7 @@ import polars as pl
 from gpuplanner.core.units import HOURS_PER_WEEK, WATTS_PER_KILOWATT, day_text, format_three_figures
 from gpuplanner.cost.cost_review import cost_review
 from gpuplanner.decision.decision_types import Decision
-from gpuplanner.decision.explained_waits import cause_table
+from gpuplanner.decision.explained_waits import make_cause_table
 from gpuplanner.decision.study import Study
 from gpuplanner.report.figure_formats import OF_ALL, per_cent, value_of
 
@@ -75,10 +75,10 @@ def _decision_formulas(study: Study) -> list[Formula]:
     layouts = layout_table(decision)
     measures = pl.DataFrame(decision.measures, infer_schema_length=None)
     service = pl.DataFrame(decision.service)
-    latest = decision.most_improved
+    latest = decision.most_improved_size
     comparison = study.comparison
     ends, growth, headroom = comparison.exhaustion, comparison.growth_per_week, comparison.headroom
-    causes = pl.DataFrame() if comparison.waits is None else cause_table(comparison.waits.causes.job_size)
+    causes = pl.DataFrame() if comparison.waits is None else make_cause_table(comparison.waits.causes.job_size)
     return [
         Formula(
             "gpus", "GPUs needed to meet the wait limit", _total(layouts, "gpus"), "GPUs",
@@ -128,7 +128,7 @@ def _decision_formulas(study: Study) -> list[Formula]:
 
 def layout_table(decision: Decision) -> pl.DataFrame:
     """``layout, gpus, nodes`` of the recommended layouts."""
-    rows = [(one.layout, one.gpus, one.where) for one in decision.layouts]
+    rows = [(one.layout, one.gpus, one.node_text) for one in decision.layouts]
     return pl.DataFrame(rows, schema={"layout": pl.String, "gpus": pl.Int64, "nodes": pl.String}, orient="row")
 
 
@@ -148,7 +148,7 @@ def _saving_inputs(study: Study) -> Inputs:
 
 def _electricity_formula(study: Study) -> Formula:
     decision, power, pue = study.decision, study.provenance.power, study.provenance.pue
-    row = study.comparison.row(study.comparison.winner)
+    row = study.comparison.find_row(study.comparison.winner)
     hours_off = decision.saving.value
     if hours_off is not None and row is not None:  # they draw power where nodes cannot be switched
         hours_off = row.off_gpu_hours

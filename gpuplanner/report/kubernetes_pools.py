@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from gpuplanner.core.schemas import WHOLE_GPU
-from gpuplanner.decision.policy_fleets import BY_JOBS, PoolRule, TenantQuota
+from gpuplanner.decision.policy_fleets import LAYOUT_CUT_BY_JOBS, PoolRule, TenantQuota
 from gpuplanner.hardware.catalog import facts
 from gpuplanner.hardware.mig_layouts import format_layout
 from gpuplanner.report.bundle_files import POLICY_STEP, FleetPack, Step, add_release, filled, lines_of
@@ -32,7 +32,7 @@ def pools(pack: FleetPack) -> None:
     rules, place = pack.rules, pack.place
     if pack.gpu_model.profiles:
         says = "MIG configurations, one per pool; a new node is labelled with that of its pool; `policy.sh` creates it"
-        pack.add(to_config_map(rules.pool_plan(), pack.gpu_model), Step(place("configmap.yaml"), says))
+        pack.add(to_config_map(rules.make_pool_plan(), pack.gpu_model), Step(place("configmap.yaml"), says))
         pack.add_script("policy.sh", POLICY_STEP)
     if rules.placement == "fullest":
         names = sorted({name for pool in rules.pools for name in allocatable(pool.state)})
@@ -65,7 +65,7 @@ def _values(pack: FleetPack, pool: PoolRule) -> dict[str, str]:
     return {
         "POOL": pool.name, "CONFIG": pool.state.config_name if pack.gpu_model.profiles else "all-disabled",
         "LEAD_S": f"{rules.lead_s:.0f}", "SLOW_S": f"{rules.lead_slow_s:.0f}", "NODES": str(rules.nodes),
-        "KEPT": str(pool.kept if rules.comes_and_goes else pool.count), "MOST": str(_most(pack, pool)),
+        "KEPT": str(pool.kept if rules.powers_nodes_down else pool.count), "MOST": str(_most(pack, pool)),
         "NODE_CLASS_GROUP": group, "NODE_CLASS_KIND": kind, "INSTANCE_TYPES": ", ".join(types),
         "IDLE": f"{rules.idle_s:.0f}s" if rules.idle_s is not None else "Never",
         "OFFERS": "\n".join(f"    {json.dumps(name)}: {json.dumps(str(count))}" for name, count in offers.items()),
@@ -75,7 +75,7 @@ def _values(pack: FleetPack, pool: PoolRule) -> dict[str, str]:
 
 def _most(pack: FleetPack, pool: PoolRule) -> int:
     """Nodes that a pool may have: as many as were on at once, no fewer than it keeps."""
-    return max(pool.most, pool.kept, 1) if pack.rules.comes_and_goes else pool.count
+    return max(pool.max_nodes_on, pool.kept, 1) if pack.rules.powers_nodes_down else pool.count
 
 
 def _instance_types(pack: FleetPack, gpus: int) -> tuple[str, list[str]]:
@@ -131,7 +131,7 @@ def _node_group(pack: FleetPack, pool: PoolRule) -> dict[str, object]:
     listed = {name: ",".join(f"{key}={value}" for key, value in one.items()) for name, one in parts.items()}
     gce = f"extended_resources={listed['resources']};node_labels={listed['label']};"
     return {
-        "min": 0 if pack.rules.comes_and_goes else pool.count,
+        "min": 0 if pack.rules.powers_nodes_down else pool.count,
         "max": _most(pack, pool),
         "nodes_of_all_groups": pack.rules.nodes,
         "idle_nodes_kept": int(values["KEPT"]),
@@ -149,7 +149,7 @@ def _node_group(pack: FleetPack, pool: PoolRule) -> dict[str, object]:
 
 def _reserve(pack: FleetPack) -> None:
     """What keeps idle nodes on: a buffer, or pods that do nothing where no controller knows buffers."""
-    kept = [pool for pool in pack.rules.pools if pool.kept and pack.rules.comes_and_goes]
+    kept = [pool for pool in pack.rules.pools if pool.kept and pack.rules.powers_nodes_down]
     if not kept:
         return
     head = filled("reserve_class.yaml", {})
@@ -169,7 +169,7 @@ def _reserve(pack: FleetPack) -> None:
 def on_demand(pack: FleetPack) -> None:
     """Nodes on which the DRA driver makes an instance for each claim."""
     rules, place = pack.rules, pack.place
-    nodes = sorted({node for pool in rules.pools if BY_JOBS in pool.layouts for node in pool.nodes})
+    nodes = sorted({node for pool in rules.pools if LAYOUT_CUT_BY_JOBS in pool.layouts for node in pool.nodes})
     gate, _, name = _fact("dra", "gate").partition(".")
     values = place("driver-values.yaml")
     chart = f"{_fact('dra', 'chart')} --version {_fact('dra', 'version')}"
@@ -224,7 +224,7 @@ def add_queues(pack: FleetPack) -> None:
     for name, (parts, says) in managers.items():
         text = filled(f"queues/{name}_head.yaml", head) + "".join(parts(pack, quotas))
         pack.add(text.removesuffix("---\n"), Step(place(f"{name}.yaml"), says))
-    if not rules.comes_and_goes:  # pools that come and go bring the label along
+    if not rules.powers_nodes_down:  # pools that come and go bring the label along
         nodes = [f"{node} {pool.name}" for pool in rules.pools for node in pool.nodes]
         pack.files[place("queue-nodes.txt")] = lines_of(nodes)
     pack.add_script("queues.sh", "applies the quotas to the queue managers of the cluster")
@@ -278,13 +278,13 @@ def _resources(pack: FleetPack) -> list[str]:
 def _kueue(pack: FleetPack, quotas: Sequence[TenantQuota]) -> Iterator[str]:
     """Flavors by pool, and the queues of tenants."""
     rules, covered = pack.rules, _resources(pack)
-    if not rules.comes_and_goes:  # of nodes that are not there Kueue knows no place
+    if not rules.powers_nodes_down:  # of nodes that are not there Kueue knows no place
         yield filled("queues/topology.yaml", {})
     for pool in rules.pools:
         taint = "  tolerations:\n    - {key: gpuplanner.io/pool, value: " + pool.name + ", effect: NoSchedule}\n"
         yield filled("queues/flavor.yaml", {
-            "POOL": pool.name, "TOPOLOGY": "" if rules.comes_and_goes else "  topologyName: gpuplanner\n",
-            "TOLERATIONS": taint if rules.comes_and_goes else "",
+            "POOL": pool.name, "TOPOLOGY": "" if rules.powers_nodes_down else "  topologyName: gpuplanner\n",
+            "TOLERATIONS": taint if rules.powers_nodes_down else "",
         })  # fmt: skip
     shares = shared_out(pack, quotas)
     for one in quotas:

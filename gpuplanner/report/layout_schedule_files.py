@@ -13,8 +13,8 @@ from gpuplanner.core.errors import GeometryError, GpuPlannerError, OutputError, 
 from gpuplanner.core.execution import EXPORTER_ENTRY_POINTS, load_plugins
 from gpuplanner.core.output_writing import escape_formulas, replace_directory
 from gpuplanner.core.scenario import Scenario
-from gpuplanner.decision.layout_planning import NAME_THEM, Planned
-from gpuplanner.decision.plan_rehearsal import drain_of, rehearse
+from gpuplanner.decision.layout_planning import NODES_ADVICE, PlannedProblem
+from gpuplanner.decision.plan_rehearsal import make_drain_rule, rehearse_layout_changes
 from gpuplanner.planner.layout_plan import Plan
 from gpuplanner.planner.numbered_gpus import assign, initial_gpu_layouts
 from gpuplanner.planner.plan_problem import PlanProblem
@@ -112,9 +112,9 @@ def calendar_pack(
         raise ScenarioError(f"export of a plan for {gpu_model.name}", expected, got, todo)
     if problem.nodes is None:
         got = "a plan of nodes without names"
-        raise ScenarioError("export", "a plan that names its nodes", got, NAME_THEM)
+        raise ScenarioError("export", "a plan that names its nodes", got, NODES_ADVICE)
     layouts, initial = assign(plan.require(), problem), initial_gpu_layouts(plan, problem)
-    drain = drain_of(scenario or Scenario(actuator=problem.change.actuator), problem.change)
+    drain = make_drain_rule(scenario or Scenario(actuator=problem.change.actuator), problem.change)
     known: dict[str, Any] = {"change": problem.change, "drain": drain, "initial": initial}
     wanted = FORMATS[:-1] if formats == "all" else (formats,)
     pack = Pack()
@@ -147,7 +147,7 @@ def calendar_pack(
         scripts = {name: text for name, text in lines.items() if name.startswith("change-")}
         _add_scripts(pack, "slurm", scripts, drain)
     if at is None and {"runbook", "slurm"} & set(wanted):
-        rehearsed = None if scenario is None else rehearse(scenario, layouts, problem)
+        rehearsed = None if scenario is None else rehearse_layout_changes(scenario, layouts, problem)
         index = change_index(layouts, gpu_model, **known, expected=rehearsed)
         pack.files["changes.csv"] = escape_formulas(index, FOCUS_TIME).write_csv()
         pack.add(to_index_text(index, gpu_model, problem.change), Step("changes.md", "all changes by time"))
@@ -160,7 +160,7 @@ def calendar_pack(
     return pack
 
 
-def hand_over_plan(planned: Planned, out: str | Path, *, scenario: Scenario | None = None) -> Path:
+def hand_over_plan(planned: PlannedProblem, out: str | Path, *, scenario: Scenario | None = None) -> Path:
     """Write the pack of a plan that is at hand, and a workbook of it, into a folder: its README.
 
     It is what the button of the notebook of layouts does: ``hand_over_plan(free, "build/plan", scenario=scenario)``.

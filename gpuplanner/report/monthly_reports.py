@@ -24,7 +24,7 @@ from gpuplanner.core.output_writing import lock_for_writing, write_atomically
 from gpuplanner.core.scenario import FILE_FIELDS, Scenario
 from gpuplanner.core.serialization import from_plain, load_json, sha256, to_json, to_plain
 from gpuplanner.core.stage_cache import input_hashes
-from gpuplanner.decision.capacity_check import INFERRED
+from gpuplanner.decision.capacity_check import INFERRED_FLEET_REASON
 from gpuplanner.decision.replanning import WatchState
 from gpuplanner.decision.study import Study
 from gpuplanner.decision.study_pipeline import evaluate
@@ -179,7 +179,7 @@ def chain_page(chain: Chain, out: Path, locale: str = "en") -> str:
     """The page of a folder of months; it leads to nothing that is not in the folder."""
     told = [one for one in chain.months if one.has_data]
     guessed = [one.month for one in told if one.facts.get("fleet_inferred")]
-    notes = [page.note(f"{', '.join(guessed)}: {INFERRED}.")] if guessed else []
+    notes = [page.note(f"{', '.join(guessed)}: {INFERRED_FLEET_REASON}.")] if guessed else []
     changes = [(after.month, describe_node_changes(before.nodes, after.nodes)) for before, after in pairwise(told)]
     notes += [page.note(f"{month}: {words}") for month, words in changes if words]
     parts = [page.section("Months", _months(chain), *notes, _links(chain, out))]

@@ -11,8 +11,8 @@ from gpuplanner import report as plots
 from gpuplanner.core.column_headings import cells_in_words, code_in_words
 from gpuplanner.core.units import MISSING_FIGURE, count_text, day_text, percent_text
 from gpuplanner.cost.cost_review import cost_review
-from gpuplanner.decision.comparison_record import curve_table
-from gpuplanner.decision.policy_simulation import warnings_about
+from gpuplanner.decision.comparison_record import make_wait_curve_table
+from gpuplanner.decision.policy_simulation import list_data_warnings
 from gpuplanner.decision.quota_comparison import RulesComparison
 from gpuplanner.decision.study import Study
 from gpuplanner.decision.team_fairness import Fairness
@@ -160,7 +160,7 @@ def summary(study: Study) -> Section:
             links=links(study),
             how=[HOW + name for name in CARDS],
             doubts=study.provenance.doubts,
-            warnings=warnings_about(study.scenario.data),
+            warnings=list_data_warnings(study.scenario.data),
         ),
     )
 
@@ -186,7 +186,7 @@ def capacity(study: Study) -> Section:
         numbers=use,
     )
     # Without a wait curve, the first screen shows the peaks already.
-    peaks_by_day = peaks_figure(peaks, gpus=gpus, known=known) if curve_table(study.comparison).height else ""
+    peaks_by_day = peaks_figure(peaks, gpus=gpus, known=known) if make_wait_curve_table(study.comparison).height else ""
     return page.section("Demand and capacity", page.paragraph(said), page.pair(use_by_day, peaks_by_day))
 
 

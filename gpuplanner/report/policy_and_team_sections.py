@@ -17,18 +17,18 @@ from gpuplanner.core.output_writing import replace_directory
 from gpuplanner.core.units import UNALLOCATED, count_text, localize_text, percent_text
 from gpuplanner.decision.comparison_record import (
     Comparison,
+    format_left_out_policies,
+    format_limit,
+    format_policies_within_limit,
+    format_wait_target,
     frontier_frame,
-    limit_in_words,
-    not_compared,
-    policies_met,
-    policy_table,
-    service_table,
-    target_in_words,
+    make_policy_table,
+    make_service_table,
 )
 from gpuplanner.decision.decision_types import TODAY, TeamRow
-from gpuplanner.decision.explained_waits import cause_table
-from gpuplanner.decision.policy_comparison import SHORT
-from gpuplanner.decision.pool_decisions import fleet_sentence
+from gpuplanner.decision.explained_waits import make_cause_table
+from gpuplanner.decision.policy_comparison import SHORT_NAMES
+from gpuplanner.decision.pool_decisions import format_fleet_decision
 from gpuplanner.decision.quota_comparison import RulesComparison
 from gpuplanner.decision.quota_recommendation import QuotaAdvice
 from gpuplanner.decision.team_fairness import Fairness
@@ -294,7 +294,7 @@ _CAUSES = {
 
 def frontier_chart(found: Comparison, pinned: Comparison | None = None) -> ChartType:
     """The frontier of a comparison, each policy by its name."""
-    return plots.plot_frontier(frontier_frame(found, pinned), limit=found.minutes, best=found.winner, names=SHORT)
+    return plots.plot_frontier(frontier_frame(found, pinned), limit=found.minutes, best=found.winner, names=SHORT_NAMES)
 
 
 def ways(found: Comparison, pool: str = "") -> Section:
@@ -305,15 +305,15 @@ def ways(found: Comparison, pool: str = "") -> Section:
     frame, table = frontier_frame(found), _ways_table(found)
     note = (
         "Added wait: p95 queue wait less that of today's fleet, of the job size where it grows most; or the growth of "
-        f"the mean of all jobs, if that is more. {limit_in_words(found)} The waits of the recommended policy are those "
-        f"of the whole record, as in the table below. {not_compared(found)}"
+        f"the mean of all jobs, if that is more. {format_limit(found)} The waits of the recommended policy are those "
+        f"of the whole record, as in the table below. {format_left_out_policies(found)}"
     )
     chart = ""
     if frame.select("gpu_hours", "added_wait_p95_minutes").n_unique() > 1:
         chart = page.figure(
             page.roomy(frontier_chart(found)),
             title="Provisioned GPU-hours per week and added queue wait",
-            alt=f"{plots.frontier_text(frame, names=SHORT)} Lower: fewer GPU-hours; left: shorter waits. Other "
+            alt=f"{plots.frontier_text(frame, names=SHORT_NAMES)} Lower: fewer GPU-hours; left: shorter waits. Other "
             "settings of fewer GPU-hours than the chosen one were rejected: they miss the limit on too many single "
             "days, in a further replay or with slow node power-up, or are unusual and gain too little.",
             numbers=_named(frame),
@@ -337,7 +337,7 @@ def ways(found: Comparison, pool: str = "") -> Section:
 def waits_section(found: Comparison) -> Section:
     """The causes of waiting, by job size and team."""
     parts = _waits(found)
-    return page.fold("Causes of waiting", *parts, about=found.waits.sentence) if found.waits else Section()
+    return page.fold("Causes of waiting", *parts, about=found.waits.main_cause_text) if found.waits else Section()
 
 
 def _waits(found: Comparison) -> list[str]:
@@ -347,14 +347,14 @@ def _waits(found: Comparison) -> list[str]:
         return []
     formats = dict.fromkeys(("waited", *CAUSES), ",.0f")
     service = page.table(
-        service_table(found),
+        make_service_table(found),
         caption="Queue wait by job size [min]: p95 and mean; observed, simulated today, and recommended",
         headings=_SERVICE,
         formats=dict.fromkeys(_SERVICE, ",.1f") | {"jobs_delayed": ",.0f"},
     )
     tables = (
         page.table(
-            cause_table(rows),
+            make_cause_table(rows),
             caption=f"Hours of waiting by cause and {by}",
             formats=formats,
             headings=_CAUSES | {"name": by},
@@ -363,8 +363,8 @@ def _waits(found: Comparison) -> list[str]:
     )
     limits = "; ".join(f"{one.tenant} at {one.gpus:g} GPUs" for one in waits.limits)
     return [
-        page.paragraph(waits.sentence),
-        page.paragraph(target_in_words(found)) if found.decision.service else "",
+        page.paragraph(waits.main_cause_text),
+        page.paragraph(format_wait_target(found)) if found.decision.service else "",
         page.paragraph(f"Teams at a limit in the record: {limits}.") if limits else "",
         service if found.decision.service else "",
         *tables,
@@ -375,11 +375,11 @@ def _about(found: Comparison) -> str:
     """One line: policies that meet the limit, and the GPU-hours of the best."""
     if found.today is None or found.today.gpu_hours is None:
         return "no policy could be simulated"
-    text = f"{policies_met(found)}; today {found.today.gpu_hours:,.0f} GPU-hours per week"
-    best = found.row(found.winner)
+    text = f"{format_policies_within_limit(found)}; today {found.today.gpu_hours:,.0f} GPU-hours per week"
+    best = found.find_row(found.winner)
     if best is None or best.gpu_hours_promised is None or best.policy == TODAY:
         return text
-    return f"{text}, {SHORT.get(best.policy, best.policy)} {best.gpu_hours_promised:,.0f}"
+    return f"{text}, {SHORT_NAMES.get(best.policy, best.policy)} {best.gpu_hours_promised:,.0f}"
 
 
 def decided(found: Comparison) -> Section:
@@ -405,7 +405,7 @@ def _page(found: Mapping[str, Comparison], title: str) -> str:
     first = next(iter(found.values()))
     one = first.decision
     if len(found) == 1:
-        origin = {"actuator": one.actuator, "target": target_in_words(first), "days": _judged(first)}
+        origin = {"actuator": one.actuator, "target": format_wait_target(first), "days": _judged(first)}
         return page.render_page(
             page.section("Recommendation", first_screen(first)) + ways(first),
             title=title,
@@ -424,15 +424,15 @@ def _page(found: Mapping[str, Comparison], title: str) -> str:
         "".join(body),
         title=title,
         subtitle=count_text(len(found), "pool"),
-        provenance={"pools": ", ".join(found), "target": target_in_words(first), "gpuplanner": __version__},
-        decision=fleet_sentence(decisions),
+        provenance={"pools": ", ".join(found), "target": format_wait_target(first), "gpuplanner": __version__},
+        decision=format_fleet_decision(decisions),
     )
 
 
 def _named(frame: pl.DataFrame) -> pl.DataFrame:
     """Policies by their names on a page, each with the setting that was chosen and others."""
     kinds = {"tuned": "chosen setting", "setting": "other setting"}
-    return frame.with_columns(pl.col("policy").replace(SHORT), pl.col("kind").replace(kinds))
+    return frame.with_columns(pl.col("policy").replace(SHORT_NAMES), pl.col("kind").replace(kinds))
 
 
 def _judged(found: Comparison) -> str:
@@ -448,11 +448,11 @@ def _ways_table(found: Comparison) -> pl.DataFrame:
     """A row a policy: the recommended one first, those that are out with the reason, last what cannot be performed."""
     today = None if found.today is None else found.today.gpu_hours_promised
     met = pl.when(pl.col("meets_target")).then(pl.lit("yes")).otherwise(pl.lit("no"))
-    table = policy_table(found).with_columns(
+    table = make_policy_table(found).with_columns(
         meets_target=pl.when(pl.col("policy") == TODAY).then(pl.lit("baseline")).otherwise(met),
         of_today=pl.col("gpu_hours_promised") / today if today else pl.lit(None, pl.Float64),
         best=pl.col("policy") != found.winner,
-        name=pl.col("policy").replace(SHORT),
+        name=pl.col("policy").replace(SHORT_NAMES),
     )
     hours = pl.col("gpu_hours_promised")
     order = ("best", ~pl.col("performable"), hours.is_null(), hours)

@@ -36,14 +36,14 @@ from gpuplanner.core.serialization import to_json
 from gpuplanner.core.stage_cache import notebook_folder
 from gpuplanner.core.units import count_text, localize_text
 from gpuplanner.decision.decision_types import Decision
-from gpuplanner.decision.layout_planning import Planned
-from gpuplanner.decision.policy_simulation import warnings_about
+from gpuplanner.decision.layout_planning import PlannedProblem
+from gpuplanner.decision.policy_simulation import list_data_warnings
 from gpuplanner.decision.pool_decisions import (
-    FleetCompared,
-    FleetPlanned,
-    decision_table,
-    fleet_planned,
-    fleet_sentence,
+    ComparedFleet,
+    FleetPlans,
+    format_fleet_decision,
+    make_decision_table,
+    plan_fleet,
 )
 from gpuplanner.decision.study import TABLES_FOLDER, Study
 from gpuplanner.decision.study_pipeline import check_options, evaluate
@@ -326,7 +326,7 @@ def write_fleet_report(
     *,
     inputs: Iterable[str | Path] = (),
     tell: Callable[[str], object] | None = None,
-) -> FleetCompared:
+) -> ComparedFleet:
     """Write the page of a fleet, with a whole report of each pool under it, in one step.
 
     ``index.html`` says what to do in all, ``pools/NAME/`` is what
@@ -342,11 +342,11 @@ def write_fleet_report(
             studies[name] = write_report(own, folder / FOLDER / folder_of(name))
         planned = planned_of(fleet, studies)
         (folder / "index.html").write_text(fleet_page(fleet, studies, title=title), encoding="utf-8")
-        found = FleetCompared({name: study.comparison for name, study in studies.items()})
-        plans = None if planned is None else planned.table.to_dicts()
+        found = ComparedFleet({name: study.comparison for name, study in studies.items()})
+        plans = None if planned is None else planned.summary_table.to_dicts()
         (folder / "fleet.json").write_text(to_json(found.to_dict() | {"plans": plans}), encoding="utf-8")
         if planned is not None:
-            (folder / "plan.json").write_text(fleet_to_json(planned.plan, planned.problems), encoding="utf-8")
+            (folder / "plan.json").write_text(fleet_to_json(planned.combined_plan, planned.problems), encoding="utf-8")
     return found
 
 
@@ -362,15 +362,15 @@ def folder_of(name: str) -> str:
     return text if text.strip(".") else text.replace(".", "%2E")
 
 
-def planned_of(fleet: FleetPools, studies: Mapping[str, Study]) -> FleetPlanned | None:
+def planned_of(fleet: FleetPools, studies: Mapping[str, Study]) -> FleetPlans | None:
     """The plans of the studies as one, with demand sent to substitute models; None where one of them has none."""
     found = {
-        name: Planned(study.problem, study.plan)
+        name: PlannedProblem(study.problem, study.plan)
         for name, study in studies.items()
         if study.plan is not None and study.problem is not None
     }
     same = {(one.problem.slot_start, one.problem.n_slots) for one in found.values()}
-    return fleet_planned(fleet, known_plans=found) if len(found) == len(studies) and len(same) == 1 else None
+    return plan_fleet(fleet, known_plans=found) if len(found) == len(studies) and len(same) == 1 else None
 
 
 def fleet_page(fleet: FleetPools, studies: Mapping[str, Study], *, title: str) -> str:
@@ -380,7 +380,7 @@ def fleet_page(fleet: FleetPools, studies: Mapping[str, Study], *, title: str) -
     unused = f"No job was allocated {idle}: these GPUs are not planned, and all their GPU-hours are unallocated."
     notes = [page.note(unused)] if idle else []
     sources = dict.fromkeys(study.scenario.data for study in studies.values())
-    warned = warning_list([warning for data in sources for warning in warnings_about(data)])
+    warned = warning_list([warning for data in sources for warning in list_data_warnings(data)])
     parts = [
         page.section("Recommendation", warned, _by_pool(decisions), _decisions(decisions), *notes),
         _next_steps(decisions),
@@ -395,21 +395,21 @@ def fleet_page(fleet: FleetPools, studies: Mapping[str, Study], *, title: str) -
         "\n".join(parts),
         title=f"GPU capacity report · {title}",
         subtitle=f"{gpus:,} GPUs in {count_text(len(studies), 'pool')}",
-        decision=fleet_sentence(decisions),
+        decision=format_fleet_decision(decisions),
         provenance={"pools": ", ".join(studies), "made by": first.provenance.gpuplanner},
         locale=first.scenario.number_locale,
     )
 
 
-def decided_fleet(found: FleetCompared) -> Section:
+def decided_fleet(found: ComparedFleet) -> Section:
     """The decision on the whole fleet without pages around it: for notebooks."""
-    parts = [page.paragraph(found.sentence), _decisions(found.decisions)]
+    parts = [page.paragraph(found.decision_text), _decisions(found.decisions)]
     return Section(page.section("Recommendation by pool", *parts))
 
 
 def _decisions(decisions: Mapping[str, Decision]) -> str:
     return page.table(
-        decision_table(decisions), caption="Recommendation by pool", headings=_HEADINGS,
+        make_decision_table(decisions), caption="Recommendation by pool", headings=_HEADINGS,
         formats={"saved_gpu_hours": ",.0f"},
     )  # fmt: skip
 

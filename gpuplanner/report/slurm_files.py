@@ -304,7 +304,7 @@ def power_saving(pack: FleetPack) -> None:
     gres_lines = _gres_lines(pack, names)
     if pack.gpu_model.profiles:
         says = "MIG configurations, one per pool; `power.sh` applies them on the machine"
-        pack.add(to_mig_parted(rules.pool_plan(), pack.gpu_model), Step(place("mig-parted.yaml"), says))
+        pack.add(to_mig_parted(rules.make_pool_plan(), pack.gpu_model), Step(place("mig-parted.yaml"), says))
     pack.add(GRES_CONF, Step(place("gres.conf"), "for nodes whose Slurm has NVML"))
     layouts = [
         f"{name} {machine} {pool.state.config_name}"

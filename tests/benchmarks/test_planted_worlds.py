@@ -48,7 +48,7 @@ def answered(tmp_path_factory):
 
 def near(gpus: int, right: int, answer: Answer) -> bool:
     assert answer.contest is not None
-    return abs(gpus - right) <= max(0.1 * right, answer.contest.asked.node_gpus)
+    return abs(gpus - right) <= max(0.1 * right, answer.contest.asked_jobs.node_gpus)
 
 
 @pytest.mark.parametrize("name", WORLDS)
@@ -64,7 +64,7 @@ def test_limits_that_bind_are_named_to_the_number_with_and_without_their_stateme
         answer, truth = answered("d", assoc=assoc)
         assert answer.decision.action == "raise_limit"
         found = answer.contest
-        named = {one.tenant: one.gpus for one in sum_waits(found.asked, found.arena.waits).limits}
+        named = {one.tenant: one.gpus for one in sum_waits(found.asked_jobs, found.arena.waits).limits}
         stated = truth["planted"]["tenant_limits"]
         assert len(named) >= len(stated) - 1
         assert all(stated[tenant] == gpus for tenant, gpus in named.items())
@@ -75,7 +75,7 @@ def test_the_gap_between_an_end_and_the_next_start_changes_nothing(answered, nam
     answers = [answered(name, gap=gap)[0] for gap in (0, 2, 30)]
     assert len({one.decision.action for one in answers}) == 1
     gpus = [one.decision.gpus for one in answers]
-    assert max(gpus) - min(gpus) <= answers[0].contest.asked.node_gpus
+    assert max(gpus) - min(gpus) <= answers[0].contest.asked_jobs.node_gpus
 
 
 @pytest.mark.parametrize("name", ["a", "b", "c", "f"])

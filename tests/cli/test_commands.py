@@ -150,7 +150,7 @@ def test_a_plan_of_named_nodes_is_exported_and_verifies(command, tmp_path, study
 
 def test_export_opens_the_study_of_a_folder(command, tmp_path, study, monkeypatch):
     study.save(tmp_path / "s")
-    monkeypatch.setattr("gpuplanner.report.change_bundle.comparison", None)
+    monkeypatch.setattr("gpuplanner.report.change_bundle.study_comparison", None)
     code, _, err = command("export", str(tmp_path / "s"), "-o", str(tmp_path / "export"))
     assert code == 0, err
     page = (tmp_path / "export" / "README.md").read_text()

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from gpuplanner.core.scenario import Scenario
-from gpuplanner.decision.comparison_record import comparison
+from gpuplanner.decision.comparison_record import study_comparison
 from gpuplanner.ingest.dataset_import import add_files
 
 FEW = ["--policies", "fewer_nodes", "--actuator", "slurm"]
@@ -36,7 +36,7 @@ def test_text_json_and_study_show_one_object(command, small):
     assert code == 0
     found = json.loads(out)
     assert found["projects"] == []
-    same = comparison(Scenario(data=small, policies="fewer_nodes", actuator="slurm"))
+    same = study_comparison(Scenario(data=small, policies="fewer_nodes", actuator="slurm"))
     assert found == json.loads(json.dumps(same.to_dict()))
     assert {row["policy"] for row in found["policies"]} == {"fewer_nodes", found["winner"]}
     assert found["target"] == {"quantile": 0.95, "minutes": 10.0}

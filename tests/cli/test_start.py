@@ -15,7 +15,7 @@ import typer
 from gpuplanner.cli.start_dialog import Asker
 from gpuplanner.core.output_places import MANIFEST
 from gpuplanner.core.scenario import Scenario
-from gpuplanner.decision.comparison_record import played
+from gpuplanner.decision.comparison_record import load_comparison
 from gpuplanner.decision.decision_types import ACTIONS
 from gpuplanner.hardware.catalog import export_command
 from gpuplanner.ingest.dataset_writer import write_dataset
@@ -111,7 +111,7 @@ def test_export_opens_what_was_decided(command, tmp_path, monkeypatch):
     out = tmp_path / "out"
     decided(command, accounting(tmp_path), node_list(tmp_path), "-o", out)
     monkeypatch.setattr("gpuplanner.decision.comparison_record.decide", None)
-    played.forget()
+    load_comparison.forget()
     wanted = contents(out / "export")
     assert wanted
     for number, again in enumerate((out, out / "scenario.yaml", out / "data")):

@@ -17,7 +17,8 @@ nr,group,submitted_at,began_at,ended_at,ending,cards
 """
 USED = """
 import json, sys, warnings
-from datetime import UTC, datetime
+from datetime import UTC
+from datetime import datetime
 with warnings.catch_warnings(record=True) as said:
     warnings.simplefilter("always")
     from gpuplanner.ingest.source_registry import read
@@ -32,8 +33,8 @@ jobs = read("auto", "jobs.csv").jobs
 hours = (jobs["gpus"] * (jobs["end_time"] - jobs["start_time"]).dt.total_hours()).sum()
 
 from gpuplanner import Scenario
-from gpuplanner.decision.comparison_record import compared
-found = compared(Scenario(policies="last_nodes_first,fewer_nodes")) if "compare" in sys.argv else None
+from gpuplanner.decision.comparison_record import compare_policies
+found = compare_policies(Scenario(policies="last_nodes_first,fewer_nodes")) if "compare" in sys.argv else None
 print(json.dumps({
     "hours": hours, "policies": POLICY_NAMES, "said": [str(one.message) for one in said],
     "files": {name: text for name, text in pack.files.items() if name.startswith("other/")},

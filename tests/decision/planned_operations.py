@@ -13,18 +13,18 @@ from gpuplanner.simulator.simulation_run import simulate_requests
 
 def operations_on_an_idle_fleet(calendar: GpuCalendar, problem: PlanProblem, drain: Drain) -> pl.DataFrame:
     """``node, gpu, gpus, before, after, wanted_s, began_s, ended_s, outcome`` of every change that drains GPUs."""
-    planned = PlannedNodes.of(calendar, problem, drain)
+    planned = PlannedNodes.from_calendar(calendar, problem, drain)
     nobody = NodeRequests(*([[]] * 7))
     made = simulate_requests(nobody, planned.node_fleet(problem, ()), changes=planned.changes).changes
-    per_node, size = problem.gpus_per_node, planned.pools.shape[1]
+    per_node, size = problem.gpus_per_node, planned.layouts_by_pool.shape[1]
     slots = (planned.changes.planned_s / (3600.0 * problem.interval_hours)).round().astype(int)
     rows = []
     for (row, began, _, ended, outcome), slot in zip(made.iter_rows(), slots, strict=True):
         first = planned.changes.node[row] * size
-        changed = [gpu for gpu in range(first, first + size) if calendar.repartitioned[slot, gpu]]
+        changed = [gpu for gpu in range(first, first + size) if calendar.is_repartitioned[slot, gpu]]
         texts = [
             " ".join(f"{gpu % per_node}={calendar.layouts[side[slot, gpu]]}" for gpu in changed)
-            for side in (calendar.held_before, calendar.held)
+            for side in (calendar.assigned_before, calendar.assigned_layouts)
         ]
         place = {"node": first // per_node, "gpu": first % per_node if drain.scope == "gpu" else None}
         times = {"wanted_s": planned.changes.planned_s[row], "began_s": began, "ended_s": ended}

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from gpuplanner.decision.layout_planning import (
-    Planned,
-    choices,
-    plan_problem,
-    play,
+    PlannedProblem,
+    compare_plan_choices,
+    make_plan_problem,
+    simulate_plan,
 )
 from gpuplanner.planner.numbered_gpus import assign
 from gpuplanner.planner.plan_problem import PlanProblem
@@ -43,7 +43,7 @@ def test_the_free_plan_is_the_best_of_all_and_never_dearer(seed):
     free = plan(problem, gap_target=0)
     for found in (calm, free):
         assert verify(found, problem, assign(found, problem)) == []
-    first, second = choices(Planned(problem, calm), Planned(problem, free), "auto")
+    first, second = compare_plan_choices(PlannedProblem(problem, calm), PlannedProblem(problem, free), "auto")
     assert second.objective == pytest.approx(brute_force(problem), abs=1e-6)
     assert second.objective <= first.objective + 1e-9
     assert len(np.unique(calm.counts, axis=0)) <= sets
@@ -64,11 +64,11 @@ def test_files_are_those_that_are_written(study):
 def test_played_hours_are_those_of_the_plan_where_all_gpus_are_on(quick):
     """All GPUs whole for two days: what is on is known, and only waiting is added, at its price."""
     scenario = quick.but(replications=2)
-    problem = replace(plan_problem(scenario, "rightsized"), unmet_price=1e6)
+    problem = replace(make_plan_problem(scenario, "rightsized"), unmet_price=1e6)
     everything = replace(problem, demand=np.full_like(problem.demand, problem.gpus), profiles=problem.profiles)
-    found = Planned(everything, plan(everything, method="static", work_limit=200))
+    found = PlannedProblem(everything, plan(everything, method="static", work_limit=200))
     assert (found.plan.counts.sum(axis=1) == problem.gpus).all()
-    played = play(scenario, found)
+    played = simulate_plan(scenario, found)
     assert played.weeks == 2
     assert played.gpu_hours == pytest.approx(scenario.horizon_intervals * problem.gpus)
     assert played.cost == pytest.approx(played.gpu_hours + 10 * played.waited_gpu_hours)

@@ -8,7 +8,7 @@ import pytest
 
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.decision.comparison_record import Comparison, FrontierPoint, PolicyRow
-from gpuplanner.decision.decision_text import no_decision
+from gpuplanner.decision.decision_text import make_empty_decision
 from gpuplanner.decision.study_pipeline import estimate_coarsely
 
 KNOWN = Scenario(actuator="slurm")
@@ -17,7 +17,7 @@ KNOWN = Scenario(actuator="slurm")
 @pytest.fixture(scope="module")
 def tried() -> Comparison:
     """Two settings of pools, and two of nodes that are cut as jobs come."""
-    one = replace(no_decision(KNOWN, "none"), action="keep", fleet_gpus=64, gpus=64)
+    one = replace(make_empty_decision(KNOWN, "none"), action="keep", fleet_gpus=64, gpus=64)
     today = PolicyRow("today", "all on", gpu_hours=1000.0, gpu_hours_promised=1000.0, added_wait_p95_minutes=0.0)
     pools = PolicyRow(
         "autoscaled_pools",

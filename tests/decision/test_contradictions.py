@@ -15,9 +15,9 @@ from gpuplanner.cli.start_dialog import figures
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.serialization import to_json
 from gpuplanner.core.units import day_text
-from gpuplanner.decision.comparison_record import Comparison, comparison_of, priced
-from gpuplanner.decision.decision_types import FEWER_NODES, MIG_STATIC, ROUNDING_MINUTES, TODAY
-from gpuplanner.decision.policy_comparison import BY_WAITS
+from gpuplanner.decision.comparison_record import Comparison, record_comparison, reprice_comparison
+from gpuplanner.decision.decision_types import FEWER_NODES, MIG_STATIC, TODAY, WAIT_TOLERANCE_MINUTES
+from gpuplanner.decision.policy_comparison import WAIT_MODEL_REASONS
 from gpuplanner.decision.recommendation import decide
 from gpuplanner.ingest.dataset_writer import write_dataset
 from gpuplanner.report.policy_and_team_sections import decided, waits_section, ways
@@ -66,7 +66,7 @@ def contradictions(found: Comparison) -> Iterator[str]:
         yield "energy is saved, and no GPU-hour"
     if saving.value is None and (one.gpus < one.fleet_gpus or one.gpus_mean < one.fleet_gpus - 0.5):
         yield "fewer GPUs, and nothing is saved"
-    row = found.row(one.policy)
+    row = found.find_row(one.policy)
     if row is not None and one.policy not in (TODAY, FEWER_NODES, MIG_STATIC) and not row.meets_target:
         yield "the recommended policy misses the limit"
     if row is not None and row.saved_kwh is not None and kwh is not None and abs(row.saved_kwh - kwh) > 0.01:
@@ -76,7 +76,7 @@ def contradictions(found: Comparison) -> Iterator[str]:
 def waits_apart(found: Comparison) -> Iterator[str]:
     """Waits that the sentence, the table by job size and the wait curve state differently."""
     one = found.decision
-    rises = [row for row in one.service if row.added_p95_minutes > ROUNDING_MINUTES]
+    rises = [row for row in one.service if row.added_p95_minutes > WAIT_TOLERANCE_MINUTES]
     if rises and re.search(r"No (other|job) size's p95", one.sentence):
         yield "a wait rises, and rises for no job size"
     layouts = {point.layout for point in found.wait_curve}
@@ -95,12 +95,12 @@ def policies_apart(found: Comparison) -> Iterator[str]:
     """Rows of policies whose verdict does not follow from them, or that are not what is recommended."""
     one = found.decision
     for row in found.policies:
-        if row.policy not in BY_WAITS and row.added_wait_p95_minutes is not None:
+        if row.policy not in WAIT_MODEL_REASONS and row.added_wait_p95_minutes is not None:
             if row.meets_target and row.added_wait_p95_minutes > found.minutes + 1e-3:
                 yield f"{row.policy} adds {row.added_wait_p95_minutes} min and meets the limit"
             if not row.meets_target and not row.reason:
                 yield f"{row.policy} misses the limit without a reason"
-    best, today = found.row(one.policy), found.today
+    best, today = found.find_row(one.policy), found.today
     if best is None or today is None or one.action == "none" or one.policy == TODAY:
         return
     assert best.gpu_hours_promised is not None
@@ -110,11 +110,11 @@ def policies_apart(found: Comparison) -> Iterator[str]:
         yield f"{one.saving.value} GPU-hours are freed, {freed} by the table of policies"
     if (best.peak_gpus or 0) > max(one.gpus, one.fleet_gpus if one.action == "buy" else 0):
         yield f"{one.gpus} GPUs are needed, {best.peak_gpus} by the table of policies"
-    sized = found.row(FEWER_NODES)
+    sized = found.find_row(FEWER_NODES)
     releases = "release" in [measure.action for measure in one.measures]
-    if releases and one.cut_gpus == 0 and sized is not None and sized.gpu_hours is None:
+    if releases and one.partitioned_gpus == 0 and sized is not None and sized.gpu_hours is None:
         yield "nodes are released, and with fewer nodes a job size waits longer than its limit"
-    if best.policy in BY_WAITS and one.service:
+    if best.policy in WAIT_MODEL_REASONS and one.service:
         added = max(max(row.added_p95_minutes for row in one.service), 0.0)
         if best.added_wait_p95_minutes is None or abs(best.added_wait_p95_minutes - added) > 1e-3:
             yield f"{best.added_wait_p95_minutes} min are added, {added} by job size"
@@ -168,7 +168,7 @@ def check(found: Comparison) -> None:
 
 
 def compared(scenario: Scenario) -> Comparison:
-    return priced(scenario, comparison_of(scenario, decide(scenario)))
+    return reprice_comparison(scenario, record_comparison(scenario, decide(scenario)))
 
 
 def test_the_study_of_the_sample(study):

@@ -11,7 +11,7 @@ import pytest
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.units import SECONDS_PER_HOUR
 from gpuplanner.decision.explained_waits import sum_waits
-from gpuplanner.decision.policy_comparison import opened
+from gpuplanner.decision.policy_comparison import load_policy_arena
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.dataset_writer import write_dataset
 from tests.clusters import cut_clusters, traces
@@ -36,14 +36,14 @@ def ingested(tmp_path_factory: pytest.TempPathFactory, public_data: Path) -> Cal
 @pytest.mark.data
 @pytest.mark.parametrize("name", ["Fox", "Supercloud", "OpenB"])
 def test_todays_fleet_is_late_for_nobody_where_a_trace_names_nodes(name, ingested):
-    asked = opened(Scenario(data=ingested(name), actuator="slurm"))[1]
+    asked = load_policy_arena(Scenario(data=ingested(name), actuator="slurm"))[1]
     assert asked.nodes.named
     assert jobs_without_room(asked) == []
 
 
 def causes_add_up(scenario: Scenario) -> None:
     """Hold the causes of waiting against what jobs waited, by job and by every way to sum them."""
-    asked, arena = opened(scenario)[1:3]
+    asked, arena = load_policy_arena(scenario)[1:3]
     judged, waits = arena.waits.judged, arena.waits
     found = sum_waits(asked, waits)
     waited_h = waits.waited_s[judged].sum() / SECONDS_PER_HOUR
@@ -52,7 +52,7 @@ def causes_add_up(scenario: Scenario) -> None:
     for rows in (found.causes.job_size, found.causes.team, found.causes.partition):
         assert sum(row.jobs for row in rows) == judged.sum()
         assert sum(row.waited for row in rows) == pytest.approx(waited_h, abs=1e-3)
-    assert np.isfinite(arena.today.late_s[:, arena.judged]).all()
+    assert np.isfinite(arena.today.waits_s[:, arena.is_evaluated]).all()
 
 
 def test_causes_add_up_on_the_sample():

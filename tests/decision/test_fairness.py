@@ -11,7 +11,7 @@ import pytest
 
 from gpuplanner import Scenario
 from gpuplanner.core.errors import ScenarioError
-from gpuplanner.decision.comparison_record import comparison
+from gpuplanner.decision.comparison_record import study_comparison
 from gpuplanner.decision.quota_recommendation import budget_burn_down, daly_interval_s, recommend_quotas
 from gpuplanner.decision.requests import JobReplayInputs
 from gpuplanner.decision.sharing_rules import SharingRules, TeamQuota, convert_queue_quotas, entitled_gpus, read_quotas
@@ -100,7 +100,7 @@ def test_nobody_borrows_from_anybody_where_there_is_one_team():
 @pytest.mark.long
 def test_the_sample_says_of_each_team_why_its_jobs_waited():
     found = assess_fairness(Scenario())
-    rows = {row.name: row for row in comparison(Scenario()).waits.causes.team}
+    rows = {row.name: row for row in study_comparison(Scenario()).waits.causes.team}
     for row in found.teams.iter_rows(named=True):
         for cause in CAUSES:
             assert row[f"waited_{cause}_hours"] == pytest.approx(getattr(rows[row["tenant"]], cause), abs=1e-5)

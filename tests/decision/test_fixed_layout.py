@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from gpuplanner.decision.layout_planning import OverFixed, compare_with_fixed
+from gpuplanner.decision.layout_planning import FixedLayoutComparison, compare_with_fixed
 from gpuplanner.simulator.simulated_fleet import NodeRequests
 
 DAY_S, SUBMIT_S = 86_400.0, 3600.0
@@ -24,14 +24,14 @@ def run(hours: float, *waits: tuple[str, int, float | None]) -> SimpleNamespace:
     start_s = np.array([np.nan if wait is None else SUBMIT_S + 60 * wait for _, _, wait in waits])
     return SimpleNamespace(
         requests=asked, fleet=SimpleNamespace(profiles=PROFILES), outcome=SimpleNamespace(start_s=start_s),
-        gpu_hours_on=lambda _: hours,
+        count_gpu_hours_on=lambda _: hours,
     )  # fmt: skip
 
 
 def test_hours_are_those_of_a_week_and_the_wait_is_the_largest_rise_by_size():
     schedule = [run(80.0, ("gpu", 1, 5.0), ("gpu", 8, 30.0), ("1g.5gb", 1, 0.0))]
     fixed = [run(100.0, ("gpu", 1, 5.0), ("gpu", 8, 10.0), ("1g.5gb", 1, 60.0))]
-    assert compare_with_fixed(schedule, fixed, DAY_S) == OverFixed(7 * 20.0, 20.0, 1)
+    assert compare_with_fixed(schedule, fixed, DAY_S) == FixedLayoutComparison(7 * 20.0, 20.0, 1)
 
 
 def test_a_job_that_never_starts_waits_to_the_end_of_the_week():

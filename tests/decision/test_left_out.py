@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gpuplanner.core.scenario import Scenario
-from gpuplanner.decision.policy_simulation import correction_of, warnings_about
+from gpuplanner.decision.policy_simulation import find_correction, list_data_warnings
 from gpuplanner.decision.recommendation import decide
 from gpuplanner.ingest.dataset_import import add_files
 
@@ -44,14 +44,14 @@ def dataset(folder: Path, *pods: dict[str, Any]) -> str:
 def test_a_fifth_is_the_limit(tmp_path: Path, hours: int, stopped: bool):
     # Eight hours of a GPU are known, and two or three of a device that may be one: 20.0 % or 27.3 %.
     data = dataset(tmp_path, pod("a", GPU, 8), pod("b", "nvidia.com/NVIDIA_A10-12Q", hours))
-    correction = correction_of(data)
+    correction = find_correction(data)
     assert (correction is not None) == stopped
     found = decide(Scenario(data=data, actuator="mig-manager")).decision
     assert (found.fleet_gpus == 0) == stopped
     if correction is not None:
         assert correction.share == pytest.approx(3 / 11)
         assert "nvidia.com/NVIDIA_A10-12Q is not read" in found.sentence
-        assert [missing.what for missing in found.missing] == [correction.what]
+        assert [missing.what for missing in found.missing] == [correction.finding]
         assert found.gpus == found.fleet_gpus == 0
         assert found.next_steps == ()
 
@@ -69,8 +69,8 @@ def test_a_rejected_row_counts_as_a_job_like_the_others(tmp_path: Path):
     path = tmp_path / "sacct.txt"
     path.write_text("\n".join(lines) + "\n")
     add_files("slurm", [path], tmp_path / "data", tz="UTC")
-    correction = correction_of(str(tmp_path / "data"))
+    correction = find_correction(str(tmp_path / "data"))
     assert correction is not None
     assert correction.share == pytest.approx(1 / 4)
-    assert "rejected" in correction.what
-    assert [warning["count"] for warning in warnings_about(str(tmp_path / "data"))] == [1]
+    assert "rejected" in correction.finding
+    assert [warning["count"] for warning in list_data_warnings(str(tmp_path / "data"))] == [1]

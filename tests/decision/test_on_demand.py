@@ -6,9 +6,9 @@ import pytest
 
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.scenario_fields import PARTITIONER_BY_ACTUATOR
-from gpuplanner.decision.decision_types import CUT_BY_JOBS, ON_DEMAND
-from gpuplanner.decision.policy_comparison import WAYS, opened
-from gpuplanner.decision.policy_fleets import on_demand_fleet
+from gpuplanner.decision.decision_types import LAYOUT_PER_JOB, MIG_DYNAMIC
+from gpuplanner.decision.policy_comparison import POLICIES, load_policy_arena
+from gpuplanner.decision.policy_fleets import make_mig_fleet
 from gpuplanner.decision.recommendation import decide
 
 
@@ -18,20 +18,20 @@ def test_who_makes_an_instance_for_each_job(gpu_model, able):
     found = set()
     for actuator in PARTITIONER_BY_ACTUATOR:
         scenario = Scenario(actuator=actuator, gpu_model=gpu_model)
-        known, _, _, can = opened(scenario)
-        if WAYS[ON_DEMAND].why_not(can, known.fleet) is None:
+        known, _, _, can = load_policy_arena(scenario)
+        if POLICIES[MIG_DYNAMIC].find_obstacle(can, known.fleet) is None:
             found.add(actuator)
     assert found == able
 
 
 @pytest.mark.parametrize(("gpu_model", "reboots"), [("H100-80GB-SXM5", False), ("A100-80GB", True)])
 def test_a_gpu_is_whole_or_cut_as_its_board_can_change(gpu_model, reboots):
-    _, asked, _, can = opened(Scenario(actuator="nvidia-smi", gpu_model=gpu_model))
-    fleet, layouts, switching = on_demand_fleet(asked, [0, 1], can)
+    _, asked, _, can = load_policy_arena(Scenario(actuator="nvidia-smi", gpu_model=gpu_model))
+    fleet, layouts, switching = make_mig_fleet(asked, [0, 1], can)
     cut = fleet.flexible.pools.index(True)
     whole = fleet.gpus if not reboots else [0, 0]
     assert fleet.capacity[:, cut, 0].tolist() == list(whole)
-    assert [node[cut] for node in layouts] == [(CUT_BY_JOBS,) * gpus for gpus in fleet.gpus.tolist()]
+    assert [node[cut] for node in layouts] == [(LAYOUT_PER_JOB,) * gpus for gpus in fleet.gpus.tolist()]
     assert (switching is not None) == reboots
     if reboots:
         assert switching.lead_s >= 60.0
@@ -40,12 +40,12 @@ def test_a_gpu_is_whole_or_cut_as_its_board_can_change(gpu_model, reboots):
 
 @pytest.mark.long
 def test_the_decision_says_how_many_gpus_are_cut_by_whom():
-    answer = decide(Scenario(actuator="dra", gpu_model="H100-80GB-SXM5", policies=ON_DEMAND))
+    answer = decide(Scenario(actuator="dra", gpu_model="H100-80GB-SXM5", policies=MIG_DYNAMIC))
     one = answer.decision
-    [way] = answer.contest.judged
-    assert way.holds
-    assert one.policy == ON_DEMAND
+    [way] = answer.contest.judged_policies
+    assert way.meets_limit
+    assert one.policy == MIG_DYNAMIC
     assert sum(part.gpus for part in one.layouts) == one.gpus < one.fleet_gpus
-    assert {part.layout for part in one.layouts} == {CUT_BY_JOBS}
+    assert {part.layout for part in one.layouts} == {LAYOUT_PER_JOB}
     assert any("DRA driver" in step.what and "as jobs ask" in step.what for step in one.next_steps)
     assert "as jobs come and go" in one.sentence

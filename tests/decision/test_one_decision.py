@@ -11,7 +11,7 @@ import pytest
 
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.cost.period_costs import money
-from gpuplanner.decision.comparison_record import compared
+from gpuplanner.decision.comparison_record import compare_policies
 from gpuplanner.decision.study import Study, build_headline, open_study
 from gpuplanner.decision.study_pipeline import list_findings
 from gpuplanner.report.finance_exports import notes
@@ -41,7 +41,7 @@ def test_hours_are_what_the_tables_tell_apart(study: Study):
 
 @pytest.mark.long
 def test_next_steps_are_all_there_and_the_condition_comes_before_the_change(quick: Scenario):
-    one = compared(quick.but(actuator="mig-manager", policies="mig_static")).decision
+    one = compare_policies(quick.but(actuator="mig-manager", policies="mig_static")).decision
     partitioned = [part for part in one.layouts if part.layout != "whole"]
     assert len(partitioned) > 2
     condition, *changes, again = one.next_steps

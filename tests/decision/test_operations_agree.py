@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.decision.layout_planning import plan_view
-from gpuplanner.decision.plan_rehearsal import GpuCalendar, drain_of
+from gpuplanner.decision.plan_rehearsal import GpuCalendar, make_drain_rule
 from gpuplanner.hardware.repartitioning_cost import ChangeCost
 from gpuplanner.planner.numbered_gpus import assign
 from gpuplanner.planner.plan_problem import PlanProblem
@@ -55,7 +55,9 @@ def agree(plan: pl.DataFrame, problem: PlanProblem, change: ChangeCost, drain: D
     begin = problem.slot_times[0]
     index = change_index(plan, problem.gpu_model, change=change, drain=drain).filter(pl.col("planned") > begin)
     problem = replace(problem, change=change)
-    made = operations_on_an_idle_fleet(GpuCalendar.of(plan, problem), problem, drain).sort("wanted_s", "node", "gpu")
+    made = operations_on_an_idle_fleet(GpuCalendar.from_layout_plan(plan, problem), problem, drain).sort(
+        "wanted_s", "node", "gpu"
+    )
     assert (made["outcome"] == "done").all()
     assert made.height == index.height
     scripts = to_change_scripts(plan, problem.gpu_model, change=change)
@@ -117,7 +119,7 @@ def test_operations_of_the_sample(quick: Scenario, gpu_model: str, actuator: str
     asked = {"actuator": actuator, "gpu_model": gpu_model, "horizon_intervals": 48}
     scenario = quick.but(**asked, change_gpu_hours=0.1)
     planned = plan_view(scenario, "rightsized", "greedy")
-    drain = drain_of(scenario, planned.problem.change)
+    drain = make_drain_rule(scenario, planned.problem.change)
     assert drain.scope == ("node" if actuator == "mig-manager" else "gpu")
     plan = assign(planned.plan, planned.problem)
     assert agree(plan, planned.problem, planned.problem.change, drain) > 5

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuplanner.decision.plan_rehearsal import GpuCalendar, PlannedNodes, RehearsedWeek, week_requests
+from gpuplanner.decision.plan_rehearsal import GpuCalendar, PlannedNodes, RehearsedWeek, make_week_requests
 from gpuplanner.decision.requests import list_larger_profiles
 from gpuplanner.hardware.gpu_models import load_gpu_model
 from gpuplanner.hardware.repartitioning_cost import ChangeCost
@@ -49,9 +49,9 @@ def jobs_of(*rows, **columns):
 
 
 def rehearsed(jobs, calendar, problem, drain):
-    planned = PlannedNodes.of(calendar, problem, drain)
+    planned = PlannedNodes.from_calendar(calendar, problem, drain)
     fleet = planned.node_fleet(problem, jobs["profile"].unique())
-    requests = week_requests(jobs, fleet, BOARD)
+    requests = make_week_requests(jobs, fleet, BOARD)
     placement = "best" if fleet.network is None else "consolidate"
     larger = list_larger_profiles(BOARD, fleet.profiles)
     outcome = simulate_requests(requests, fleet, changes=planned.changes, placement=placement, larger=larger)
@@ -69,17 +69,17 @@ def test_what_was_released_comes_back_as_a_full_gpu_and_what_was_parked_as_it_is
 
 def test_nodes_have_the_pools_that_the_plan_puts_them_in_and_no_others():
     on = [[0, 0, 1, 2], [0, 1, 2, 1], [1, 0, OFF, 1]]
-    planned = PlannedNodes.of(calendar_of(on), problem_of(4, 2, 3), Drain(limit_s=900.0))
-    assert len(planned.pools) == 4
+    planned = PlannedNodes.from_calendar(calendar_of(on), problem_of(4, 2, 3), Drain(limit_s=900.0))
+    assert len(planned.layouts_by_pool) == 4
     fleet = planned.node_fleet(problem_of(4, 2, 3), ["2g.20gb"])
     assert fleet.profiles == ("gpu", "1g.10gb", "2g.20gb", "3g.40gb")
-    offered = fleet.capacity[np.arange(2), planned.pool]
+    offered = fleet.capacity[np.arange(2), planned.pool_by_slot]
     assert offered.tolist() == [
         [[2, 0, 0, 0], [0, 7, 0, 2]],
         [[1, 7, 0, 0], [0, 7, 0, 2]],
         [[1, 7, 0, 0], [0, 7, 0, 0]],
     ]
-    assert (fleet.capacity[0, planned.pool[0, 1]] == 0).all()
+    assert (fleet.capacity[0, planned.pool_by_slot[0, 1]] == 0).all()
     changes = planned.changes
     assert list(zip(changes.node.tolist(), changes.planned_s.tolist(), changes.drained.tolist(), strict=True)) == [
         (0, 3600.0, True), (1, 3600.0, True), (0, 7200.0, True), (1, 7200.0, False)
@@ -88,7 +88,9 @@ def test_nodes_have_the_pools_that_the_plan_puts_them_in_and_no_others():
 
 
 def test_a_change_is_given_up_at_the_latest_when_the_next_one_of_its_node_is_planned():
-    planned = PlannedNodes.of(calendar_of([[0], [1], [2]]), problem_of(1, 1, 3), Drain(limit_s=None, ahead_s=5000.0))
+    planned = PlannedNodes.from_calendar(
+        calendar_of([[0], [1], [2]]), problem_of(1, 1, 3), Drain(limit_s=None, ahead_s=5000.0)
+    )
     assert planned.changes.deadline_s.tolist() == [7200.0, np.inf]
     assert planned.changes.cordon_s.tolist() == [0.0, 2200.0]
 
@@ -116,8 +118,10 @@ def test_where_gpus_are_drained_one_by_one_the_others_of_the_node_stay_in_use():
 
 def test_a_job_that_can_use_more_sms_than_it_asked_for_runs_as_much_longer():
     jobs = jobs_of((0, 100, 1, "1g.10gb"), (0, 100, 1, "1g.10gb"), (0, 100, 1, "gpu"), sms_needed=[8.0, 40.0, None])
-    fleet = PlannedNodes.of(calendar_of([[1, 0]]), problem_of(2, 2, 1), Drain()).node_fleet(problem_of(2, 2, 1), ())
-    requests = week_requests(jobs, fleet, BOARD)
+    fleet = PlannedNodes.from_calendar(calendar_of([[1, 0]]), problem_of(2, 2, 1), Drain()).node_fleet(
+        problem_of(2, 2, 1), ()
+    )
+    requests = make_week_requests(jobs, fleet, BOARD)
     assert requests.run_s.tolist() == [100.0, 250.0, 100.0]
     assert requests.limit_s.tolist() == [200.0, 500.0, 200.0]
 
@@ -129,9 +133,9 @@ def test_gpu_hours_are_those_of_gpus_that_are_on_and_of_jobs_that_hold_others_up
     jobs = jobs_of((0, 5400, 1, "gpu"), (0, 3960, 1, "gpu"))
     week = rehearsed(jobs, calendar, problem, Drain(scope))
     # With the first of them to end one GPU goes; which one it was is known where each is a node.
-    assert week.gpu_hours_on(10_800.0) == pytest.approx(4.0 + 0.1)
-    assert week.gpu_hours_on(3_780.0) == pytest.approx(2 * 1.05)
-    assert rehearsed(jobs[:1], calendar, problem, Drain("node")).gpu_hours_on(10_800.0) == pytest.approx(4.0)
+    assert week.count_gpu_hours_on(10_800.0) == pytest.approx(4.0 + 0.1)
+    assert week.count_gpu_hours_on(3_780.0) == pytest.approx(2 * 1.05)
+    assert rehearsed(jobs[:1], calendar, problem, Drain("node")).count_gpu_hours_on(10_800.0) == pytest.approx(4.0)
 
 
 @st.composite
@@ -170,7 +174,7 @@ def test_changes_are_those_of_the_plan_and_touch_no_running_job(case):
         for gpu, (before, after) in enumerate(zip(on[slot - 1].tolist(), on[slot].tolist(), strict=True))
         if after not in (OFF, max(before, 0))  # what is off comes back as a full GPU
     }
-    changes, made = week.planned.changes, week.outcome.changes
+    changes, made = week.planned_nodes.changes, week.outcome.changes
     drains = np.flatnonzero(changes.drained)
     rows = list(zip(changes.planned_s[drains].tolist(), changes.node[drains].tolist(), strict=True))
     assert sorted(rows) == sorted(planned)
@@ -188,4 +192,4 @@ def test_changes_are_those_of_the_plan_and_touch_no_running_job(case):
         pl.col("end_s") > pl.max_horizontal("drained_s", "ended_s") - 1e-9,
     )
     assert both.is_empty()
-    assert week.gpu_hours_on(900.0) <= problem.gpus * 0.25 + 1e-9
+    assert week.count_gpu_hours_on(900.0) <= problem.gpus * 0.25 + 1e-9

@@ -12,8 +12,8 @@ import pytest
 import yaml
 
 from gpuplanner.core.scenario import Scenario
-from gpuplanner.decision.comparison_record import comparison_of
-from gpuplanner.decision.policy_simulation import WaySetting
+from gpuplanner.decision.comparison_record import record_comparison
+from gpuplanner.decision.policy_simulation import PolicySetting
 from gpuplanner.decision.recommendation import Answer, decide
 from gpuplanner.hardware.catalog import facts
 from gpuplanner.report.change_bundle import decision_pack
@@ -98,22 +98,22 @@ def answer(request: pytest.FixtureRequest) -> tuple[str, Answer, Scenario]:
 
 def test_hours_and_waits_are_those_of_the_comparison(answer: tuple[str, Answer, Scenario], tmp_path: Path) -> None:
     actuator, found, scenario = answer
-    pack = decision_pack(scenario, comparison_of(found))
+    pack = decision_pack(scenario, record_comparison(found))
     assert pack is not None
     pack.write(tmp_path)
     contest = found.contest
     assert contest is not None
     trial, arena = contest.winner.trial, contest.arena
     assert trial is not None
-    nodes = contest.asked.nodes
-    profiles = contest.asked.fleet.profiles
-    today = {name: contest.asked.fleet.capacity[number, 0].tolist() for number, name in enumerate(nodes.names)}
+    nodes = contest.asked_jobs.nodes
+    profiles = contest.asked_jobs.fleet.profiles
+    today = {name: contest.asked_jobs.fleet.capacity[number, 0].tolist() for number, name in enumerate(nodes.names)}
     table, names, switching = READERS[actuator](tmp_path / actuator, today, profiles)
     numbers = [nodes.names.index(name) for name in names]
     gpus = np.array([nodes.gpus[number] for number in numbers])
-    fleet = NodeFleet(profiles, gpus, np.array(table), np.zeros(len(gpus)), contest.asked.fleet.weights)
+    fleet = NodeFleet(profiles, gpus, np.array(table), np.zeros(len(gpus)), contest.asked_jobs.fleet.weights)
     told = trial.setting
-    again = arena.play(WaySetting(told.policy, told.view, fleet, (), tuple(numbers), switching, told.placement))
-    assert again.day_hours.sum() == pytest.approx(trial.day_hours.sum(), rel=0.01)
-    mine, theirs = (arena.late_minutes(one, contest.later) for one in (again, trial))
+    again = arena.simulate(PolicySetting(told.policy, told.view, fleet, (), tuple(numbers), switching, told.placement))
+    assert again.daily_gpu_hours.sum() == pytest.approx(trial.daily_gpu_hours.sum(), rel=0.01)
+    mine, theirs = (arena.wait_minutes(one, contest.evaluation_jobs) for one in (again, trial))
     assert mine == pytest.approx(theirs, rel=0.01, abs=0.05)

@@ -15,9 +15,9 @@ import pytest
 from gpuplanner.cli.application import main
 from gpuplanner.core.errors import ScenarioError
 from gpuplanner.core.scenario import Scenario
-from gpuplanner.decision.decision_text import no_decision
-from gpuplanner.decision.layout_planning import plan_problem, plan_view, planned_for
-from gpuplanner.decision.pool_decisions import filled_in_turn, find_flexible_demand, fleet_planned
+from gpuplanner.decision.decision_text import make_empty_decision
+from gpuplanner.decision.layout_planning import make_plan_problem, plan_problem_for, plan_view
+from gpuplanner.decision.pool_decisions import fill_models_in_turn, find_flexible_demand, plan_fleet
 from gpuplanner.forecast.demand_outlook import OUTLOOK_STAGE_BY_VIEW, fleet_forecast
 from gpuplanner.ingest.dataset_writer import write_dataset
 from gpuplanner.planner.plan_problem import PlanProblem
@@ -70,16 +70,16 @@ def test_series_are_named_by_board_and_profile_and_are_those_of_the_pool(two):
 
 
 def test_a_fleet_costs_what_its_pools_cost_and_the_bounds_add_up(two):
-    found = fleet_planned(split_into_pools(two), "greedy")
-    assert verify_fleet(found.plan, found.problems) == []
+    found = plan_fleet(split_into_pools(two), "greedy")
+    assert verify_fleet(found.combined_plan, found.problems) == []
     for gpu_model, one in found.pools.items():
         alone = plan_view(two.but(gpu_model=gpu_model), "rightsized", "greedy")
         assert (one.plan.objective, one.plan.bound) == (alone.plan.objective, alone.plan.bound)
         assert (one.plan.counts == alone.plan.counts).all()
-    total = found.table.filter(pool="all").row(0, named=True)
+    total = found.summary_table.filter(pool="all").row(0, named=True)
     assert total["objective"] == pytest.approx(sum(one.plan.objective for one in found.pools.values()))
     assert total["bound"] == pytest.approx(sum(one.plan.bound for one in found.pools.values()))
-    assert (total["gpus"], total["gap"]) == (20, found.plan.gap)
+    assert (total["gpus"], total["gap"]) == (20, found.combined_plan.gap)
 
 
 def test_the_ledger_of_a_fleet_is_kept_by_board(mixed):
@@ -129,7 +129,7 @@ def test_a_plan_is_of_what_quotas_admit(two, tmp_path):
         "- {name: none, gpus: 1}\n"
         "cohorts:\n- {name: x, parent: all}\n- {name: y, parent: all}\n- {name: all}\n"
     )
-    free, held = (plan_problem(two.but(gpu_model="T4", quotas=one), "rightsized") for one in (None, str(file)))
+    free, held = (make_plan_problem(two.but(gpu_model="T4", quotas=one), "rightsized") for one in (None, str(file)))
     assert set(held.limits.quotas) == {"t0", "t1"} & set(held.tenants)
     assert {one.cohort for one in held.limits.quotas.values()} == {"all"}
     assert (held.demand == free.demand).all()
@@ -146,13 +146,13 @@ def test_pools_that_any_job_may_use_cost_what_one_pool_of_all_gpus_costs(tmp_pat
     """Three boards, and jobs that do not say where they ran: filled in turn, nothing is lost, to the digit."""
     listed = nodes(("a1", "A100-40GB", 4), ("t1", "T4", 3), ("l1", "L40S", 8))
     asked = told(tmp_path, made(UNTOLD, listed))
-    problems = filled_in_turn(asked)
+    problems = fill_models_in_turn(asked)
     assert {name: one.gpus for name, one in problems.items()} == {"L40S": 8, "A100-40GB": 4, "T4": 3}
-    whole = plan_problem(asked, "rightsized")
+    whole = make_plan_problem(asked, "rightsized")
     parted = sum(one.required_instances[0] for one in problems.values())
     assert (parted == whole.required_instances[0]).all()
     assert whole.required_instances[0].max() > 8, "one pool alone does not hold it"
-    found = fleet_planned(split_into_pools(asked), "dp").plan
+    found = plan_fleet(split_into_pools(asked), "dp").combined_plan
     one = plan(whole, method="dp")
     assert (found.objective, found.bound) == pytest.approx((one.objective, one.bound), abs=1e-7)
 
@@ -164,8 +164,8 @@ def test_the_sum_is_the_cheapest_of_all_ways_on_two_boards_of_two_gpus(tmp_path)
         made([(None, 3, 8, 6), (None, 1, 9, 9)], nodes(("a", "T4", 2), ("b", "L40S", 2))),
         horizon_intervals=8,
     )
-    problems = filled_in_turn(asked)
-    found = fleet_planned(split_into_pools(asked), "dp").plan
+    problems = fill_models_in_turn(asked)
+    found = plan_fleet(split_into_pools(asked), "dp").combined_plan
     total = sum(one.demand.sum(axis=(0, 1)) for one in problems.values())
     one = next(iter(problems.values()))
     drain = one.prices.drain_cost(one.gpu_model, "gpu")
@@ -187,8 +187,10 @@ def test_clusters_are_pools_by_their_names(tmp_path):
     west, east = (told(tmp_path, made(MIXED, TWO_BOARDS), name) for name in ("west", "east"))
     found = combine_clusters([west, east])
     assert list(found.pools) == ["west/A100-40GB", "west/T4", "east/A100-40GB", "east/T4"]
-    planned = fleet_planned(found, "greedy")
-    assert planned.plan.objective == pytest.approx(2 * fleet_planned(split_into_pools(west), "greedy").plan.objective)
+    planned = plan_fleet(found, "greedy")
+    assert planned.combined_plan.objective == pytest.approx(
+        2 * plan_fleet(split_into_pools(west), "greedy").combined_plan.objective
+    )
     with pytest.raises(ScenarioError, match="differ in their dataset"):
         combine_clusters([west, west.but(name="again")])
     with pytest.raises(ScenarioError, match=r"differ in their name; got 'west'"):
@@ -244,7 +246,7 @@ def test_the_page_of_a_fleet_shows_every_pool_and_believes_no_name(two, monkeypa
     fleet = split_into_pools(two)
     hours = dict(fleet_hours(fleet).group_by("tenant").agg(pl.col("gpu_hours").sum()).iter_rows())
     assert hours == pytest.approx({"A100-40GB": 16 * 72, "T4": 4 * 72})
-    one = no_decision(two, "nothing")
+    one = make_empty_decision(two, "nothing")
     row = {
         "tenant": ["t0"],
         "jobs": 1,
@@ -267,7 +269,7 @@ def test_the_page_of_a_fleet_shows_every_pool_and_believes_no_name(two, monkeypa
     studies = {"A100-40GB": study, "<b>T4</b>": study}
     assert planned_of(split_into_pools(two), studies) is None
     warned = {"what": "habana.ai/gaudi is not read", "count": 20, "gpu_hours": None}
-    monkeypatch.setattr("gpuplanner.report.report_rendering.warnings_about", lambda _: [warned])
+    monkeypatch.setattr("gpuplanner.report.report_rendering.list_data_warnings", lambda _: [warned])
     text = fleet_page(fleet, studies, title="two")
     # Both pools are of one dataset, whose warning stands once.
     assert text.count("<li>habana.ai/gaudi is not read [20 rows]</li>") == 1
@@ -311,7 +313,7 @@ def test_demand_that_named_no_model_is_tried_on_the_models_in_their_order(mixed)
     assert [one.pool for one in ampere.substitutes] == ["L40S", "H100-80GB-SXM5"]
     # The H100 is faster in both ways, which nobody measured here; the L40S has 864 of 1,555 GB/s.
     assert [one.instances_for_one for one in ampere.substitutes] == pytest.approx([1555 / 864, 1.0])
-    part = dict(zip(problems["A100-40GB"].tenants, ampere.part.tolist(), strict=True))
+    part = dict(zip(problems["A100-40GB"].tenants, ampere.movable_share.tolist(), strict=True))
     assert part["vision"] == 1.0  # all of its jobs there are called finetune and take any GPU
     assert 0 < part["chem"] < 0.5  # every seventh
 
@@ -325,21 +327,21 @@ def test_demand_that_named_no_model_is_tried_on_the_models_in_their_order(mixed)
 @pytest.mark.long
 def test_a_fleet_is_planned_with_the_demand_where_it_was_sent(mixed):
     fleet = split_into_pools(mixed.but(substitute_models="L40S"))
-    found = fleet_planned(fleet, "greedy")
-    alone = {name: plan_problem(own, "rightsized") for name, own in fleet.pools.items()}
-    assert verify_fleet(found.plan, found.problems) == []
-    assert set(found.moved["to"]) == {"L40S/gpu"}
-    moved = found.moved.filter(of="A100-40GB/gpu").row(0, named=True)
+    found = plan_fleet(fleet, "greedy")
+    alone = {name: make_plan_problem(own, "rightsized") for name, own in fleet.pools.items()}
+    assert verify_fleet(found.combined_plan, found.problems) == []
+    assert set(found.transfer_table["to"]) == {"L40S/gpu"}
+    moved = found.transfer_table.filter(of="A100-40GB/gpu").row(0, named=True)
     row = alone["A100-40GB"].profiles.index("gpu")
     gone = alone["A100-40GB"].pooled_demand[row] - found.problems["A100-40GB"].pooled_demand[row]
     assert moved["instances"] == pytest.approx(gone.mean())
     came = found.problems["L40S"].pooled_demand.sum(axis=0) - alone["L40S"].pooled_demand.sum(axis=0)
-    assert came.mean() == pytest.approx(found.moved["instances_there"].sum())
-    assert "goes to another GPU model" in found.sentence
+    assert came.mean() == pytest.approx(found.transfer_table["instances_there"].sum())
+    assert "goes to another GPU model" in found.transfer_text
     # Plans that are at hand are kept where no demand came or went.
-    made = {name: planned_for(one, fleet.pools[name], "greedy") for name, one in alone.items()}
-    again = fleet_planned(fleet, "greedy", known_plans=made)
-    assert again.plan.objective == pytest.approx(found.plan.objective)
-    unmoved = fleet_planned(split_into_pools(mixed), "greedy", known_plans=made)
+    made = {name: plan_problem_for(one, fleet.pools[name], "greedy") for name, one in alone.items()}
+    again = plan_fleet(fleet, "greedy", known_plans=made)
+    assert again.combined_plan.objective == pytest.approx(found.combined_plan.objective)
+    unmoved = plan_fleet(split_into_pools(mixed), "greedy", known_plans=made)
     assert all(unmoved.pools[name] is made[name] for name in made)
-    assert unmoved.sentence is None
+    assert unmoved.transfer_text is None

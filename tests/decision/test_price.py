@@ -7,26 +7,26 @@ from dataclasses import replace
 import pytest
 
 from gpuplanner.core.scenario import Scenario
-from gpuplanner.decision.comparison_record import comparison, played, policy_table
+from gpuplanner.decision.comparison_record import load_comparison, make_policy_table, study_comparison
 from tests.clusters import planted
 
 
 def test_a_dearer_kilowatt_hour_plays_nothing_again(handed_over):
     asked = Scenario(data=handed_over(planted.planted("too_large-1").cluster), actuator="slurm", ownership="owned")
-    first = comparison(asked)
-    before = played.computed
-    dearer = comparison(replace(asked, price_usd_per_kwh=0.5))
-    assert played.computed == before
+    first = study_comparison(asked)
+    before = load_comparison.computed
+    dearer = study_comparison(replace(asked, price_usd_per_kwh=0.5))
+    assert load_comparison.computed == before
     assert dearer.decision.saving == first.decision.saving
     assert dearer.decision.financial_impact.usd_per_week > first.decision.financial_impact.usd_per_week > 0
 
 
 @pytest.mark.parametrize("actuator", ["slurm", "mig-manager"])  # one powers nodes down, the other cannot
 def test_electricity_is_one_figure(handed_over, actuator):
-    found = comparison(
+    found = study_comparison(
         Scenario(data=handed_over(planted.planted("too_large-1").cluster), actuator=actuator, ownership="owned")
     )
-    rows = {row["policy"]: row for row in policy_table(found).to_dicts()}
+    rows = {row["policy"]: row for row in make_policy_table(found).to_dicts()}
     today, best, kwh = rows["today"], rows[found.winner], found.decision.financial_impact.kwh_per_week
     assert (kwh > 0) == (actuator == "slurm")
     assert found.decision.saving.value > 0

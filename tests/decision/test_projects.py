@@ -15,7 +15,7 @@ from gpuplanner.core.errors import ScenarioError
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.serialization import to_json
 from gpuplanner.decision.comparison_record import Comparison
-from gpuplanner.decision.decision_text import no_decision
+from gpuplanner.decision.decision_text import make_empty_decision
 from gpuplanner.decision.headroom_and_growth import fit_growth_per_week
 from gpuplanner.decision.projects import (
     ALL_PROJECTS_TITLE,
@@ -157,7 +157,7 @@ def test_another_board_is_bought_and_held_against_nobody(flat, tmp_path):
 def kept(flat, tmp_path_factory):
     place = tmp_path_factory.mktemp("kept")
     answers = asked(flat, place, "projects:\n- {name: <x>, team: a, gpus: 12, from: 2026-09-01}\n")
-    return Comparison(no_decision(flat, "nothing was decided"), 0.95, 10.0, projects=answers)
+    return Comparison(make_empty_decision(flat, "nothing was decided"), 0.95, 10.0, projects=answers)
 
 
 def test_answers_are_kept_with_the_comparison(kept):

@@ -10,9 +10,9 @@ import pytest
 
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.units import SECONDS_PER_DAY
-from gpuplanner.decision.decision_types import ON_OFF
-from gpuplanner.decision.policy_comparison import ALIKE, Contest, contest, promised
-from gpuplanner.decision.policy_simulation import Arena, Trial, order_statistic
+from gpuplanner.decision.decision_types import POWER_DOWN_IDLE
+from gpuplanner.decision.policy_comparison import COST_TIE_SHARE, Contest, estimate_weekly_saving, run_contest
+from gpuplanner.decision.policy_simulation import Arena, Trial, take_order_statistic
 from gpuplanner.decision.requests import MIN_CLASS_JOBS
 from tests.clusters import growth
 
@@ -32,23 +32,23 @@ def weeks_of(days: np.ndarray) -> Iterator[np.ndarray]:
 
 def week_holds(arena: Arena, trial: Trial, which: np.ndarray) -> bool:
     """Whether the first replay of a way is in a week as today's fleet is in the median of the other replays."""
-    for number in range(len(arena.classes)):
+    for number in range(len(arena.size_names)):
         mine = which & (arena.size == number)
         if mine.sum() < MIN_CLASS_JOBS:
             continue
-        todays = [order_statistic(late[mine], arena.quantile) for late in arena.today.late_s[1:]]
-        limit = float(np.median(todays)) + 60.0 * arena.minutes
-        if order_statistic(trial.late_s[0][mine], arena.quantile) > limit + 1e-6:
+        todays = [take_order_statistic(late[mine], arena.quantile) for late in arena.today.waits_s[1:]]
+        limit = float(np.median(todays)) + 60.0 * arena.limit_minutes
+        if take_order_statistic(trial.waits_s[0][mine], arena.quantile) > limit + 1e-6:
             return False
     return True
 
 
 def held_back(found: Contest, trial: Trial) -> Iterator[tuple[float, bool, bool]]:
     """For each week kept back: what a way saved, and whether it and today's own fleet held it."""
-    saved = found.arena.today.day_hours - trial.day_hours
-    day = np.floor(found.arena.ready_s / SECONDS_PER_DAY).astype(int)
-    for days in weeks_of(np.flatnonzero(found.later_days)):
-        which = found.later & np.isin(day, days)
+    saved = found.arena.today.daily_gpu_hours - trial.daily_gpu_hours
+    day = np.floor(found.arena.arrival_s / SECONDS_PER_DAY).astype(int)
+    for days in weeks_of(np.flatnonzero(found.evaluation_days)):
+        which = found.evaluation_jobs & np.isin(day, days)
         mine, todays = (week_holds(found.arena, one, which) for one in (trial, found.arena.today))
         yield float(saved[days].sum()), mine, todays
 
@@ -71,16 +71,16 @@ def unseen(handed_over) -> Weeks:
     seed = FIRST_SEED
     while len(inside) < WEEKS:
         data = handed_over(growth.months(seed, MONTHS_OF_WEEKS))
-        found = contest(Scenario(data=data, actuator="slurm", policies=ON_OFF))
+        found = run_contest(Scenario(data=data, actuator="slurm", policies=POWER_DOWN_IDLE))
         seed += 1
         # As tuned: whether it is dropped for the weeks kept back is not known before them.
-        trial = found.judged[0].trial
+        trial = found.judged_policies[0].trial
         if trial is None:
             continue
-        saved = (found.arena.today.day_hours - trial.day_hours)[found.earlier_days]
-        if saved.sum() < ALIKE * found.arena.today.day_hours[found.earlier_days].sum():
+        saved = (found.arena.today.daily_gpu_hours - trial.daily_gpu_hours)[found.training_days]
+        if saved.sum() < COST_TIE_SHARE * found.arena.today.daily_gpu_hours[found.training_days].sum():
             continue
-        _, low, high = promised(saved, 168.0 * found.asked.nodes.total)
+        _, low, high = estimate_weekly_saving(saved, 168.0 * found.asked_jobs.nodes.total)
         # What one would say without a model: the middle of the weeks before.
         below, above = np.quantile([week.sum() for week in weeks_of(saved)], [0.05, 0.95])
         for came, mine, todays_own in held_back(found, trial):

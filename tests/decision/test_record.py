@@ -9,9 +9,9 @@ import pytest
 
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.serialization import to_json
-from gpuplanner.decision.comparison_record import Comparison, comparison_of
-from gpuplanner.decision.decision_text import no_decision
-from gpuplanner.decision.decision_types import ACTIONS, CUT_BY_JOBS
+from gpuplanner.decision.comparison_record import Comparison, record_comparison
+from gpuplanner.decision.decision_text import make_empty_decision
+from gpuplanner.decision.decision_types import ACTIONS, LAYOUT_PER_JOB
 from gpuplanner.decision.recommendation import Answer
 from gpuplanner.decision.study import Study
 from gpuplanner.hardware.mig_layouts import parse_layout
@@ -34,7 +34,7 @@ ROWS = {
 
 
 def nothing() -> Comparison:
-    return comparison_of(Scenario(), Answer(no_decision(Scenario(), "no job states when it ran")))
+    return record_comparison(Scenario(), Answer(make_empty_decision(Scenario(), "no job states when it ran")))
 
 
 @pytest.fixture(params=["sample", "nothing"])
@@ -49,7 +49,7 @@ def test_a_comparison_survives_its_json(found):
     assert again.decision == Comparison.from_dict(again.to_dict()).decision
     assert isinstance(again.decision.layouts, tuple)
     for row in again.rows:
-        assert row == found.row(row.policy)
+        assert row == found.find_row(row.policy)
 
 
 def test_top_level_fields_equal_the_decision(found):
@@ -120,15 +120,15 @@ def test_layouts_are_those_of_the_gpus_that_are_on(study: Study):
     nodes = set(study.problem.nodes)
     assert set(names) <= nodes, "no node is made up"
     for part in one.layouts:
-        assert part.layout in ("full", CUT_BY_JOBS) or parse_layout(part.layout)
+        assert part.layout in ("full", LAYOUT_PER_JOB) or parse_layout(part.layout)
 
 
 def test_each_job_size_keeps_its_limit_as_recommended(study: Study):
     one = study.decision
     assert one.action == "rightsize"
     assert all(row.meets_limit for row in one.service)
-    assert one.latest.today_p95_minutes > 60 > one.latest.recommended_p95_minutes
-    winner = study.comparison.row(one.policy)
+    assert one.longest_waiting.today_p95_minutes > 60 > one.longest_waiting.recommended_p95_minutes
+    winner = study.comparison.find_row(one.policy)
     assert winner.meets_target
     assert winner.peak_gpus == one.gpus
     assert study.comparison.today.added_wait_p95_minutes == 0.0

@@ -7,7 +7,7 @@ import pytest
 
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.decision import layout_planning as module
-from gpuplanner.decision.layout_planning import Planned, plan_problem, weigh_plans_over_paths
+from gpuplanner.decision.layout_planning import PlannedProblem, make_plan_problem, weigh_plans_over_paths
 from gpuplanner.forecast.demand_outlook import demand_paths
 from gpuplanner.planner.plan_problem import PlanProblem
 from gpuplanner.planner.plan_verification import verify
@@ -23,7 +23,7 @@ def two_futures(monkeypatch):
         return PlanProblem("A100-40GB", 4, 4, MONDAY, 1, ["ads", "bio"], ["gpu"], demand)
 
     paths = np.array([[[[1.0]], [[0.0]]]] * 9 + [[[[3.0]], [[1.0]]]])
-    monkeypatch.setattr(module, "plan_problem", forecast_at)
+    monkeypatch.setattr(module, "make_plan_problem", forecast_at)
     monkeypatch.setattr(module, "demand_paths", lambda *_: paths)
     monkeypatch.setattr(module, "largest_gang", lambda _: 0)
     return Scenario()
@@ -40,14 +40,17 @@ def test_mean_and_cvar_of_each_plan_are_those_counted_by_hand(two_futures):
         assert rows[name]["mean_cost"] == pytest.approx(2 + 0.1 * 10 * 2)
         assert rows[name]["cvar_cost"] == pytest.approx(2 + 10 * 2)
     assert found.table["mean_cost"].to_list() == pytest.approx([4, 4, 4])
-    assert found.preferred == "mean"  # all three cost the same on average
-    assert "Choose the plan for mean: its mean cost over 10 paths is 4 GPU-hours, its CVaR (10 %) 22" in found.sentence
+    assert found.preferred_plan == "mean"  # all three cost the same on average
+    assert (
+        "Choose the plan for mean: its mean cost over 10 paths is 4 GPU-hours, its CVaR (10 %) 22"
+        in found.preference_text
+    )
     assert found.to_dict()["preferred"] == "mean"
     assert found.plans["mean"].problem.demand[:, 0, 0].tolist() == pytest.approx([1.2, 0.1])
 
 
 def test_paths_of_a_plan_have_its_shape_and_hold_what_runs(quick):
-    problem = plan_problem(quick, "rightsized")
+    problem = make_plan_problem(quick, "rightsized")
     paths = demand_paths(quick, problem.tenants, problem.profiles)
     assert paths.shape[1:] == problem.demand.shape
     assert np.isfinite(paths).all()
@@ -61,8 +64,8 @@ def test_the_preferred_plan_of_the_sample_costs_least_and_holds(quick):
     assert found.n_paths == 200
     assert set(found.plans) == {"mean", "q50", "q90"}
     for one in found.plans.values():
-        assert isinstance(one, Planned)
+        assert isinstance(one, PlannedProblem)
         assert verify(one.plan, one.problem) == []
     cost = dict(found.table.select("plan", "mean_cost").iter_rows())
-    assert cost[found.preferred] == min(cost.values())
+    assert cost[found.preferred_plan] == min(cost.values())
     assert (found.table["cvar_cost"] >= found.table["mean_cost"]).all()

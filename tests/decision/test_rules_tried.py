@@ -108,11 +108,11 @@ def test_who_may_start_at_night_alone_leaves_the_day_to_others():
     _, by = rows(free, nights)
     assert (by["meek"]["verdict"], by["flood"]["verdict"]) == ("waits less", "waits more")
     arena = flooded()
-    requests = arena.requests("today")
-    rules = build_sharing(SimulatedRules("nights", nights, tz="Asia/Kolkata"), arena.asked)
-    start = simulate_shared_requests(requests, arena.asked.fleet, rules).start_s
+    requests = arena.make_requests("today")
+    rules = build_sharing(SimulatedRules("nights", nights, tz="Asia/Kolkata"), arena.asked_jobs)
+    start = simulate_shared_requests(requests, arena.asked_jobs.fleet, rules).start_s
     hour = (start + 5.5 * 3600.0) % DAY / 3600.0
-    flood = (arena.asked.jobs["tenant"] == "flood").to_numpy()
+    flood = (arena.asked_jobs.jobs["tenant"] == "flood").to_numpy()
     assert ((hour >= 20.0) | (hour < 6.0) | (start > 34 * DAY))[flood].all()
     assert not ((hour >= 20.0) | (hour < 6.0))[~flood].all()
     as_tier = replace(nights, tiers=("day", "night"), teams=(TeamQuota("flood", tier="night"),))

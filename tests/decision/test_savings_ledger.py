@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from gpuplanner.core.errors import ScenarioError
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.decision.comparison_record import Comparison, PolicyRow
-from gpuplanner.decision.decision_text import no_decision
+from gpuplanner.decision.decision_text import make_empty_decision
 from gpuplanner.decision.decision_types import MIG_STATIC, TODAY, Saving
 from gpuplanner.decision.track_record import (
     FEWER_GPUS_SOURCE,
@@ -105,7 +105,9 @@ def test_hours_out_of_service_are_rest_only_where_the_plan_lets_gpus_rest():
 @pytest.fixture(scope="module")
 def decided():
     """A comparison that saves 3,000 GPU-hours a week by fewer nodes that are cut."""
-    decision = replace(no_decision(Scenario(), "synthetic"), policy=MIG_STATIC, saving=Saving(3000.0, 2500.0, 3500.0))
+    decision = replace(
+        make_empty_decision(Scenario(), "synthetic"), policy=MIG_STATIC, saving=Saving(3000.0, 2500.0, 3500.0)
+    )
     return Comparison(decision, 0.95, 10.0, today=PolicyRow(TODAY, "as it is", gpu_hours_promised=64 * 168.0))
 
 

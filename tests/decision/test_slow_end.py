@@ -8,13 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuplanner.core.scenario import Scenario
-from gpuplanner.decision.policy_comparison import Contest, contest
+from gpuplanner.decision.policy_comparison import Contest, run_contest
 from gpuplanner.decision.requests import AS_TODAY, REQUESTED, RIGHTSIZED, longest_slowdown
 
 
 @pytest.fixture(scope="module")
 def found() -> Contest:
-    return contest(Scenario(policies="mig_static"))
+    return run_contest(Scenario(policies="mig_static"))
 
 
 @given(st.lists(st.floats(0.0, 1.0), min_size=1, max_size=20), st.integers(1, 7))
@@ -28,7 +28,7 @@ def test_bursts_of_the_whole_take_as_many_times_as_long(bursts, times):
 
 @pytest.mark.long
 def test_who_keeps_the_size_keeps_the_pace(found):
-    views = found.asked.views
+    views = found.asked_jobs.views
     asked, needed = views[REQUESTED], views[RIGHTSIZED]
     assert asked.run_s.tolist() == views[AS_TODAY].run_s.tolist()
     times = needed.run_s / asked.run_s

@@ -13,8 +13,8 @@ import pytest
 from gpuplanner.core.errors import ScenarioError
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.cost.period_costs import money
-from gpuplanner.decision.comparison_record import comparison
-from gpuplanner.decision.layout_planning import planned_calendar
+from gpuplanner.decision.comparison_record import study_comparison
+from gpuplanner.decision.layout_planning import plan_study_layouts
 from gpuplanner.decision.study import Study, open_study
 from gpuplanner.decision.study_pipeline import evaluate
 from gpuplanner.forecast.demand_outlook import OUTLOOK_STAGE_BY_VIEW, at_quantile, pooled_forecast
@@ -64,7 +64,14 @@ def test_plan_is_proven_and_verified(study: Study):
 
 
 def test_same_scenario_gives_the_same_bytes(study: Study, quick: Scenario):
-    for stage in (history, pooled_forecast, comparison, money, *OUTLOOK_STAGE_BY_VIEW.values(), planned_calendar):
+    for stage in (
+        history,
+        pooled_forecast,
+        study_comparison,
+        money,
+        *OUTLOOK_STAGE_BY_VIEW.values(),
+        plan_study_layouts,
+    ):
         stage.forget()
     again = evaluate(quick, cache=False)
     assert again.to_json() == study.to_json()
@@ -106,7 +113,7 @@ def test_json_holds_what_the_tables_hold(study: Study):
 
 def test_a_price_moves_money_and_nothing_else(study: Study, quick: Scenario):
     evaluate(quick, cache=False)
-    stages = [history, pooled_forecast, planned_calendar]
+    stages = [history, pooled_forecast, plan_study_layouts]
     computed = [stage.computed for stage in stages]
     dearer = evaluate(replace(quick, price_usd_per_gpu_hour=100.0), cache=False)
     assert [stage.computed for stage in stages] == computed

@@ -37,7 +37,7 @@ def flexible(name, *order, part=ALL):
 
 def amounts(transfers):
     """By origin and place, what all tenants send, slot by slot."""
-    return {(one.origin[0], one.place[0]): one.amount.sum(axis=0).tolist() for one in transfers}
+    return {(one.origin[0], one.destination[0]): one.amount.sum(axis=0).tolist() for one in transfers}
 
 
 def test_the_first_model_with_room_takes_the_demand_and_the_next_one_the_rest():
@@ -116,9 +116,9 @@ def test_no_demand_is_lost_or_made_and_none_fills_a_pool_beyond_its_gpus(made):
     there = apply_transfers(pools, sent)
     for name, own in pools.items():
         gone = sum((one.amount for one in sent if one.origin[0] == name), np.zeros((len(own.tenants), 3)))
-        (flexible_part,) = (one.part for one in demand if one.pool == name)
+        (flexible_part,) = (one.movable_share for one in demand if one.pool == name)
         assert (gone <= own.demand[:, 0] * flexible_part[:, None] + 1e-9).all()
-        came = sum(one.amount.sum(axis=0) * one.instances_for_one for one in sent if one.place[0] == name)
+        came = sum(one.amount.sum(axis=0) * one.instances_for_one for one in sent if one.destination[0] == name)
         assert there[name].pooled_demand[0] == pytest.approx(own.pooled_demand[0] - gone.sum(axis=0) + came)
         # A pool is never fuller than its GPUs, or than it was.
         assert (there[name].pooled_demand[0] <= np.maximum(own.gpus, own.pooled_demand[0]) + 1e-9).all()

@@ -13,16 +13,16 @@ import pytest
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.decision.comparison_record import (
     Comparison,
-    compared,
-    comparison,
-    policies_met,
-    policy_table,
-    power_ups,
+    compare_policies,
+    count_power_ups,
+    format_policies_within_limit,
+    make_policy_table,
+    study_comparison,
 )
-from gpuplanner.decision.decision_types import AUTOSCALED_POOLS, ON_DEMAND, ON_OFF
-from gpuplanner.decision.policy_comparison import Tuning, opened
+from gpuplanner.decision.decision_types import AUTOSCALED_POOLS, MIG_DYNAMIC, POWER_DOWN_IDLE
+from gpuplanner.decision.policy_comparison import Tuning, load_policy_arena
 from gpuplanner.decision.policy_fleets import assign_layouts
-from gpuplanner.decision.policy_simulation import Trial, WaySetting
+from gpuplanner.decision.policy_simulation import PolicySetting, Trial
 from gpuplanner.decision.recommendation import decide
 from gpuplanner.decision.study_pipeline import estimate_coarsely
 from gpuplanner.report.policy_and_team_sections import ways
@@ -30,21 +30,21 @@ from gpuplanner.simulator.simulated_fleet import NodeAutoscaling, NodeFleet
 from tests.clusters import planted
 
 HOLDS = SimpleNamespace(
-    play=lambda setting: Trial(setting, None, None, None, None),
-    holds=lambda *_: True,
+    simulate=lambda setting: Trial(setting, None, None, None, None),
+    meets_limit=lambda *_: True,
 )
 
 
-def chosen(*candidates: tuple[WaySetting, float]) -> WaySetting:
+def chosen(*candidates: tuple[PolicySetting, float]) -> PolicySetting:
     """The setting that is chosen of some that are all within the limit, by GPU-hours a day."""
     tuning = Tuning(HOLDS, np.ones(1, bool), np.ones(1, bool), None)
     tried = [Trial(setting, np.zeros((1, 1)), None, np.array([hours]), None) for setting, hours in candidates]
-    tuning.good.update(map(id, tried))
-    return tuning.tuned("p", tried).setting
+    tuning.good_trial_ids.update(map(id, tried))
+    return tuning.choose_cheapest("p", tried).setting
 
 
-def setting(idle: int = 10, layouts: Sequence[str] = ("1g.10gb:7", "1g.10gb:7")) -> WaySetting:
-    return WaySetting("p", "", NodeFleet.of_full_gpus([2]), ((tuple(layouts),),), (0,), knobs={"idle_minutes": idle})
+def setting(idle: int = 10, layouts: Sequence[str] = ("1g.10gb:7", "1g.10gb:7")) -> PolicySetting:
+    return PolicySetting("p", "", NodeFleet.of_full_gpus([2]), ((tuple(layouts),),), (0,), knobs={"idle_minutes": idle})
 
 
 @pytest.mark.parametrize(("hours", "idle"), [(990.0, 10), (969.0, 1), (950.0, 1)])
@@ -69,26 +69,28 @@ def sizes_tried(trials: Sequence[Trial], policy: str) -> dict[int, set[tuple]]:
     found = defaultdict(set)
     for trial in trials:
         if trial.setting.policy == policy:
-            found[trial.setting.gpus].add(tuple(sorted(trial.setting.knobs.items())))
+            found[trial.setting.total_gpus].add(tuple(sorted(trial.setting.knobs.items())))
     return found
 
 
 def test_power_down_is_tried_with_several_settings_on_every_number_of_nodes(large):
     """And more nodes are kept than are needed without it, if that saves more."""
-    answer = decide(Scenario(data=large, actuator="slurm", policies=ON_OFF))
-    sizes = sizes_tried(answer.contest.arena.trials, ON_OFF)
+    answer = decide(Scenario(data=large, actuator="slurm", policies=POWER_DOWN_IDLE))
+    sizes = sizes_tried(answer.contest.arena.trials, POWER_DOWN_IDLE)
     assert len(sizes) > 2
     assert all(len(settings) >= 2 for settings in sizes.values()), sizes
-    assert answer.decision.policy == ON_OFF
+    assert answer.decision.policy == POWER_DOWN_IDLE
     assert answer.decision.gpus == answer.recommendation.gpus
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("policy", "path"), [(ON_DEMAND, "dra"), (AUTOSCALED_POOLS, "autoscaler")])
+@pytest.mark.parametrize(("policy", "path"), [(MIG_DYNAMIC, "dra"), (AUTOSCALED_POOLS, "autoscaler")])
 def test_other_policies_are_tried_with_several_settings(policy, path):
-    _, asked, arena, able = opened(Scenario(actuator=path))
-    tuning = Tuning(arena, arena.judged, np.arange(len(arena.today.day_hours)) < 28, able)
-    found = sizes_tried({ON_DEMAND: tuning.on_demand, AUTOSCALED_POOLS: tuning.pools}[policy](), policy)
+    _, asked, arena, able = load_policy_arena(Scenario(actuator=path))
+    tuning = Tuning(arena, arena.is_evaluated, np.arange(len(arena.today.daily_gpu_hours)) < 28, able)
+    found = sizes_tried(
+        {MIG_DYNAMIC: tuning.try_dynamic_mig, AUTOSCALED_POOLS: tuning.try_node_pools}[policy](), policy
+    )
     assert all(len(settings) >= 2 for settings in found.values()), found
     assert max(found) <= asked.nodes.total
 
@@ -97,7 +99,7 @@ def test_power_ups_are_those_of_nodes_that_were_called_in_the_evaluation_window(
     day = 86_400.0
     on = pl.DataFrame({"from_s": [-7200.0, 0.5 * day, 1.0 * day, 1.5 * day, 3.2 * day]})
     trial = Trial(setting(), None, None, None, SimpleNamespace(power_intervals=on))
-    assert power_ups(trial, np.array([False, True, True, False])) == 2
+    assert count_power_ups(trial, np.array([False, True, True, False])) == 2
 
 
 @pytest.fixture(scope="module")
@@ -109,18 +111,18 @@ def large(handed_over) -> str:
 @pytest.fixture(scope="module")
 def operated(large) -> Comparison:
     """A cluster whose operator powers no node and makes no instance for a job."""
-    return comparison(Scenario(data=large, actuator="mig-manager"))
+    return study_comparison(Scenario(data=large, actuator="mig-manager"))
 
 
 def test_policies_that_the_actuator_cannot_perform_stay_with_the_reason(operated):
     rows = {row["policy"]: row for row in operated.to_dict()["policies"]}
     out = {name for name, row in rows.items() if not row["performable"]}
-    assert out == {ON_OFF, AUTOSCALED_POOLS, ON_DEMAND}
+    assert out == {POWER_DOWN_IDLE, AUTOSCALED_POOLS, MIG_DYNAMIC}
     for name in out:
         assert rows[name]["reason"].startswith("not with mig-manager: ")
         assert rows[name]["gpu_hours"] is None
         assert not rows[name]["meets_target"]
-    assert policies_met(operated).startswith("1 of 2 ")
+    assert format_policies_within_limit(operated).startswith("1 of 2 ")
 
 
 def test_they_are_grey_on_the_page_and_in_the_workbook_s_table(operated):
@@ -128,23 +130,25 @@ def test_they_are_grey_on_the_page_and_in_the_workbook_s_table(operated):
     muted = [row for row in page.split("<tr") if row.startswith(' class="muted"')]
     assert len(muted) == 3
     assert all("not with mig-manager" in row for row in muted)
-    assert {"power_ups_per_week", "performable"} <= set(policy_table(operated).columns)
+    assert {"power_ups_per_week", "performable"} <= set(make_policy_table(operated).columns)
     assert "power-ups a week" not in page  # no policy that can be performed has any
 
 
 def test_power_ups_stand_where_a_policy_powers_nodes(large):
-    found = comparison(Scenario(data=large, actuator="slurm"))
-    assert found.row(ON_OFF).power_ups_per_week > 0
-    assert {found.row(name).power_ups_per_week for name in ("today", "mig_static")} == {None}
+    found = study_comparison(Scenario(data=large, actuator="slurm"))
+    assert found.find_row(POWER_DOWN_IDLE).power_ups_per_week > 0
+    assert {found.find_row(name).power_ups_per_week for name in ("today", "mig_static")} == {None}
 
 
 def test_prices_of_a_coarse_answer_are_the_exact_ones(large):
     """Nothing that is played reads a price, so that the coarse worth is the exact one."""
     known = Scenario(data=large, actuator="slurm", ownership="owned")
     asked = known.but(price_usd_per_kwh=0.5)
-    found, exact = estimate_coarsely(compared(known), known, asked), compared(asked)
+    found, exact = estimate_coarsely(compare_policies(known), known, asked), compare_policies(asked)
     assert (
-        found.decision.financial_impact == exact.decision.financial_impact != compared(known).decision.financial_impact
+        found.decision.financial_impact
+        == exact.decision.financial_impact
+        != compare_policies(known).decision.financial_impact
     )
     assert found.policies == exact.policies
 
@@ -152,12 +156,14 @@ def test_prices_of_a_coarse_answer_are_the_exact_ones(large):
 @pytest.mark.parametrize(("excess_min", "is_good"), [(9.0, True), (11.0, False)])
 def test_where_nodes_are_slow_jobs_may_be_later_by_as_much(excess_min, is_good):
     """Nodes take 5 minutes to come, and 15 where they are slow."""
-    powered = WaySetting("p", "", NodeFleet.of_full_gpus([2]), (), (0,), NodeAutoscaling(600.0, 300.0))
+    powered = PolicySetting("p", "", NodeFleet.of_full_gpus([2]), (), (0,), NodeAutoscaling(600.0, 300.0))
     arena = SimpleNamespace(
-        play=lambda setting, *_, **__: Trial(setting, None, None, None, None),
-        holds=lambda trial, _, later_minutes=0.0: trial.setting.switching.lead_s < 900 or excess_min <= later_minutes,
-        share_of_days=lambda *_: 1.0, today=Trial(powered, np.zeros((2, 1)), None, None, None),
+        simulate=lambda setting, *_, **__: Trial(setting, None, None, None, None),
+        meets_limit=lambda trial, _, tolerance_minutes=0.0: (
+            trial.setting.switching.lead_s < 900 or excess_min <= tolerance_minutes
+        ),
+        share_of_days_met=lambda *_: 1.0, today=Trial(powered, np.zeros((2, 1)), None, None, None),
     )  # fmt: skip
     able = SimpleNamespace(lead=SimpleNamespace(value=300.0, high=900.0))
     tuning = Tuning(arena, np.ones(1, bool), np.ones(1, bool), able)
-    assert tuning.is_good(Trial(powered, None, None, None, None)) == is_good
+    assert tuning.meets_training_limit(Trial(powered, None, None, None, None)) == is_good

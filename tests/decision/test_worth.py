@@ -9,8 +9,8 @@ from gpuplanner.decision.decision_types import (
     FinancialImpact,
     NextPurchase,
     Saving,
-    impact_of,
-    usd_per_kwh_of,
+    compute_financial_impact,
+    find_usd_per_kwh,
 )
 from gpuplanner.hardware.catalog import find_parameter
 from gpuplanner.hardware.power_and_carbon import PowerModel, Price
@@ -28,15 +28,15 @@ def worth(ownership, saving=SAVED, **more) -> FinancialImpact:
         "usd_per_kwh": 0.2,
         "pue": 1.2,
         "price": LISTED,
-        "next_purchase": None,
-        "powered_down_gpu_hours": saving.value or 0.0,
+        "purchase": None,
+        "off_gpu_hours": saving.value or 0.0,
     }
-    return impact_of(saving, ownership=ownership, **(given | more))
+    return compute_financial_impact(saving, ownership=ownership, **(given | more))
 
 
 def test_an_owner_saves_the_electricity_of_idle_gpus_and_no_rental_price():
     # 1000 h x 50 W = 50 kWh at the GPU, x 1.2 = 60 at the meter, x 0.2 = 12 USD; 2,500 USD at the list price.
-    found = worth("owned", next_purchase=NextPurchase("2027-11-13", "2027-08-15", 8))
+    found = worth("owned", purchase=NextPurchase("2027-11-13", "2027-08-15", 8))
     assert (found.ownership, found.kwh_per_week, found.usd_per_week) == (
         "owned",
         pytest.approx(60),
@@ -48,16 +48,16 @@ def test_an_owner_saves_the_electricity_of_idle_gpus_and_no_rental_price():
         "at 0.2 USD per kWh. "
         "The next purchase, of 8 GPUs or more, is due on 13 Nov 2027: order by 15 Aug 2027."
     )
-    assert found == worth("owned", next_purchase=NextPurchase("2027-11-13", "2027-08-15", 8), price=None)
+    assert found == worth("owned", purchase=NextPurchase("2027-11-13", "2027-08-15", 8), price=None)
 
 
 def test_gpus_that_rest_with_their_power_on_save_no_electricity():
     for law in (LAW, None):
-        found = worth("owned", powered_down_gpu_hours=0.0, power=law)
+        found = worth("owned", off_gpu_hours=0.0, power=law)
         assert (found.usd_per_week, found.kwh_per_week) == (0.0, 0.0)
         assert "Spend unchanged: no GPU is powered down." in found.basis
     # A quarter of the hours really off, a quarter of the energy.
-    assert worth("owned", powered_down_gpu_hours=250.0).kwh_per_week == pytest.approx(15)
+    assert worth("owned", off_gpu_hours=250.0).kwh_per_week == pytest.approx(15)
 
 
 def test_what_is_not_known_is_not_counted():
@@ -84,5 +84,5 @@ def test_a_reservation_is_paid_until_its_term_ends():
 
 
 def test_electricity_costs_what_the_scenario_says_else_what_the_catalogue_has():
-    assert usd_per_kwh_of(Scenario()) == find_parameter("electricity_usd_per_kwh").value
-    assert usd_per_kwh_of(Scenario(price_usd_per_kwh=0)) == 0.0
+    assert find_usd_per_kwh(Scenario()) == find_parameter("electricity_usd_per_kwh").value
+    assert find_usd_per_kwh(Scenario(price_usd_per_kwh=0)) == 0.0

@@ -10,7 +10,7 @@ from typing import Any
 import polars as pl
 import pytest
 
-from gpuplanner.decision.policy_simulation import correction_of
+from gpuplanner.decision.policy_simulation import find_correction
 from gpuplanner.hardware.catalog import match_gpu_models
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.kubernetes.cluster_reader import (
@@ -120,11 +120,11 @@ def test_shared_units_that_no_label_explains_stop_every_recommendation(tmp_path:
     found = read_case("08-bottlerocket-shared/dump.json", tmp_path)
     assert installed(found) == {"H100-80GB-SXM5": 8}
     assert grave(found) == {UNKNOWN_REPLICAS_CHECK: 40, "number of GPUs not known": 40}
-    correction = correction_of(found)
+    correction = find_correction(found)
     assert correction is not None
     assert correction.share == 1.0
-    assert "br-1: nvidia.com/gpu.shared 128 on 8 GPUs" in correction.what
-    assert "nvidia.com/gpu.replicas" in correction.how
+    assert "br-1: nvidia.com/gpu.shared 128 on 8 GPUs" in correction.finding
+    assert "nvidia.com/gpu.replicas" in correction.remedy
 
 
 @pytest.mark.parametrize(("case", "gpu_hours"), [("dump.json", 240.0), ("only.json", 0.0)])
@@ -495,12 +495,12 @@ def test_what_may_be_a_gpu_is_a_warning_and_its_hours_stay_open(things: list[Jso
     assert grave(found)[named] == 1
     assert found.provenance["gpu_hours"] == 80.0
     # Ten hours of one device beside eighty known: below a fifth, and beside one known pod of one GPU above it.
-    assert correction_of(found) is None
+    assert find_correction(found) is None
     few = dump(tmp_path, node("n1", labels, {GPU: "8"}), *things, pod("x", "n1", {GPU: "1"}))
-    correction = correction_of(few)
+    correction = find_correction(few)
     assert correction is not None
     assert correction.share == pytest.approx(0.5)
-    assert named in correction.what
+    assert named in correction.finding
 
 
 def test_without_nodes_nobody_knows_whether_gpus_are_shared(tmp_path: Path):

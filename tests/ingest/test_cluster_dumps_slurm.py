@@ -15,7 +15,7 @@ import pytest
 
 from gpuplanner.core.errors import TraceFormatError
 from gpuplanner.core.scenario import Scenario
-from gpuplanner.decision.policy_simulation import correction_of
+from gpuplanner.decision.policy_simulation import find_correction
 from gpuplanner.decision.recommendation import decide
 from gpuplanner.decision.study_pipeline import summarize_dataset
 from gpuplanner.hardware.catalog import export_command, find_data_sheet
@@ -338,10 +338,10 @@ def test_shares_that_accounting_does_not_track_are_named(case: Unpack, tmp_path:
     assert effect.endswith("'s02'")
     assert found.provenance["gpu_hours"] == pytest.approx(2799.238611111111)
     # The tracked twin of the file has 3100 GPU-hours of shards, most of them one of four: 53 % of all are not counted.
-    correction = correction_of(found)
+    correction = find_correction(found)
     assert correction is not None
     assert correction.share == pytest.approx(3100 / 5899, abs=0.001)
-    assert "shares of GPUs that accounting does not track" in correction.what
+    assert "shares of GPUs that accounting does not track" in correction.finding
 
 
 @pytest.mark.slow
@@ -356,7 +356,7 @@ def test_nothing_is_bought_for_waiting_that_sharing_would_end(case: Unpack, tmp_
 def test_rows_that_repeat_a_job_are_no_loss(file: Callable[..., Path]):
     row = f"1|{EIGHT_TO_NOON}|gres/gpu=2\n"
     found = read("slurm", file(SACCT + row * 5), tz="UTC")
-    assert (found.provenance["gpu_hours"], correction_of(found)) == (8.0, None)
+    assert (found.provenance["gpu_hours"], find_correction(found)) == (8.0, None)
 
 
 def test_node_lists_of_two_clusters_are_read_together(file: Callable[..., Path]):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from gpuplanner.core.scenario import Scenario
-from gpuplanner.decision.comparison_record import compared
-from gpuplanner.decision.pool_decisions import FleetCompared
+from gpuplanner.decision.comparison_record import compare_policies
+from gpuplanner.decision.pool_decisions import ComparedFleet
 from gpuplanner.ingest.dataset_writer import write_dataset
 from gpuplanner.notebook.study_views import decide
 from gpuplanner.notebook.usage_panels import ALL_BOARDS
@@ -34,9 +34,9 @@ def test_each_board_shows_what_it_is_decided_by_itself(two, found):
     for name, own in fleet.pools.items():
         panel.gpu_model.value = name
         assert panel.scenario == own
-        assert panel.ask().result(timeout=600).decision == compared(own).decision
+        assert panel.ask().result(timeout=600).decision == compare_policies(own).decision
         assert panel.status.value == "Done."
-        assert found.on(panel.scenario).found.decision == compared(own).decision
+        assert found.on(panel.scenario).found.decision == compare_policies(own).decision
     assert found.on(two) is found
 
 
@@ -45,10 +45,10 @@ def test_all_boards_are_told_with_their_sum(two, found):
     panel, fleet = found.boards(), split_into_pools(two)
     panel.gpu_model.value = ALL_BOARDS
     answer = panel.ask().result(timeout=600)
-    by_hand = FleetCompared({name: compared(own) for name, own in fleet.pools.items()})
+    by_hand = ComparedFleet({name: compare_policies(own) for name, own in fleet.pools.items()})
     assert answer.to_dict() == by_hand.to_dict()
     shown = panel.answer.value
-    assert by_hand.sentence in shown
+    assert by_hand.decision_text in shown
     assert panel.scenario == two
 
 

@@ -15,9 +15,9 @@ import pytest
 
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.scenario_fields import Slider
-from gpuplanner.decision.comparison_record import comparison
+from gpuplanner.decision.comparison_record import study_comparison
 from gpuplanner.decision.decision_types import NextStep
-from gpuplanner.decision.policy_comparison import SHORT
+from gpuplanner.decision.policy_comparison import SHORT_NAMES
 from gpuplanner.notebook import views as background
 from gpuplanner.notebook.what_if import CONTROLS, WhatIf, whatif
 from gpuplanner.usage.job_history import history
@@ -47,7 +47,7 @@ def panel(few):
 def told(monkeypatch, few):
     """Scenarios that the panel compares for; each is answered at once, from one object."""
     asked = []
-    found = comparison(few)
+    found = study_comparison(few)
     other = dataclasses.replace(found.decision, policy=OTHER, sentence="Something else.")
 
     def canned(scenario, tell):
@@ -55,7 +55,7 @@ def told(monkeypatch, few):
         tell("mig_static", None)
         return dataclasses.replace(found, decision=other) if scenario.max_added_wait_minutes == 1 else found
 
-    monkeypatch.setattr(panels, "compared", canned)
+    monkeypatch.setattr(panels, "compare_policies", canned)
     return asked
 
 
@@ -133,11 +133,11 @@ def test_controls_have_label_unit_and_help(panel):
 
 
 def test_answer_is_the_object_of_the_comparison(panel, few):
-    found = comparison(few)
+    found = study_comparison(few)
     one = found.decision
     assert panel.newest.found == found
     row = panel.newest.row
-    assert row == found.row(one.policy)
+    assert row == found.find_row(one.policy)
     assert one.sentence in unescape(panel.answer.value)
     assert cells(panel, "peak GPUs") == [f"{one.gpus} of {one.fleet_gpus}"]
     assert cells(panel, "provisioned [GPU h a week]") == [f"{row.gpu_hours:,.0f}"]
@@ -154,20 +154,20 @@ def test_the_answer_of_the_start_stays_beside_until_another_is_pinned(told, few)
     panel.controls["max_added_wait_minutes"].value = 1
     panel.ask().result(timeout=60)
     assert [scenario.max_added_wait_minutes for scenario in told] == [10.0, 1]
-    assert cells(panel, "policy")[1] == f"{SHORT[OTHER]} (not compared)"
+    assert cells(panel, "policy")[1] == f"{SHORT_NAMES[OTHER]} (not compared)"
     assert "Something else." in panel.answer.value
     panel.pin.click()
     panel._pending.result(timeout=60)
-    assert cells(panel, "policy") == [f"{SHORT[OTHER]} (not compared)"]
+    assert cells(panel, "policy") == [f"{SHORT_NAMES[OTHER]} (not compared)"]
     panel.reset.click()
     panel._pending.result(timeout=60)
-    assert cells(panel, "policy")[0] == f"{SHORT[OTHER]} (not compared)"
+    assert cells(panel, "policy")[0] == f"{SHORT_NAMES[OTHER]} (not compared)"
     assert panel.scenario == panel.base
 
 
 def test_tuning_is_told_and_ends_when_another_question_is_put(monkeypatch, few):
     begun, said = threading.Event(), threading.Event()
-    found = comparison(few)
+    found = study_comparison(few)
 
     def endless(scenario, tell):
         if scenario.max_added_wait_minutes == 1:
@@ -177,13 +177,13 @@ def test_tuning_is_told_and_ends_when_another_question_is_put(monkeypatch, few):
             begun.set()
             said.wait(0.01)
 
-    monkeypatch.setattr(panels, "compared", endless)
+    monkeypatch.setattr(panels, "compare_policies", endless)
     monkeypatch.setattr(WhatIf, "_html", lambda *_: "")
     monkeypatch.setattr(panels, "frontier_html", lambda *_: "")
     panel = whatif(few)
     first = panel.ask()
     assert begun.wait(60)
-    assert f"Simulating policy 1, {SHORT['mig_static']}" in panel.status.value
+    assert f"Simulating policy 1, {SHORT_NAMES['mig_static']}" in panel.status.value
     panel.base = replace(few, max_added_wait_minutes=1.0)
     panel.controls["max_added_wait_minutes"].value = 1
     panel.ask().result(timeout=60)

@@ -12,7 +12,7 @@ import pytest
 
 from gpuplanner.core.errors import ScenarioError
 from gpuplanner.core.scenario import Scenario
-from gpuplanner.decision.plan_rehearsal import GpuCalendar, drain_of
+from gpuplanner.decision.plan_rehearsal import GpuCalendar, make_drain_rule
 from gpuplanner.hardware.gpu_models import GpuModel, load_gpu_model, make_non_mig_model
 from gpuplanner.hardware.repartitioning_cost import ChangeCost, find_change_cost, find_drain_time
 from gpuplanner.planner.fleet_limits import StatePrices
@@ -177,9 +177,9 @@ def test_a_drain_is_stated_once_by_the_gpu_model_and_holds_everywhere():
     prices = StatePrices.from_change_cost(slow, 8)
     assert (prices.drain, prices.limit_h) == (1680 / 3600, 2.0)
     assert Drain().limit_s == find_drain_time().high
-    assert drain_of(Scenario(actuator="slurm"), slow).limit_s == 7200.0
+    assert make_drain_rule(Scenario(actuator="slurm"), slow).limit_s == 7200.0
     table = assign(plan(problem), problem)
-    index = change_index(table, HOPPER, change=slow, drain=drain_of(Scenario(), slow))
+    index = change_index(table, HOPPER, change=slow, drain=make_drain_rule(Scenario(), slow))
     assert (index["give_up_at"] - index["planned"]).to_list() == [timedelta(hours=2)] * index.height != []
     for scripts in (
         to_change_scripts(table, HOPPER, change=slow),

@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 
 from gpuplanner.core.scenario import Scenario
-from gpuplanner.decision.layout_planning import plan_problem
+from gpuplanner.decision.layout_planning import make_plan_problem
 from gpuplanner.decision.plan_rehearsal import GpuCalendar
 from gpuplanner.planner.fleet_limits import StatePrices
 from gpuplanner.planner.layout_plan import Plan, check_layout_plan, list_layout_changes, node_states_of_table
@@ -39,7 +39,9 @@ def with_the_past(calendar: GpuCalendar, before: pl.DataFrame | None, problem: P
     texts = [held[node, gpu] for node in problem.node_names for gpu in range(problem.gpus_per_node)]
     layouts = tuple(dict.fromkeys((*calendar.layouts, *texts)))
     first = np.array([layouts.index(text) for text in texts])
-    return GpuCalendar(layouts, np.vstack([first, calendar.on]), np.vstack([first, calendar.held]))
+    return GpuCalendar(
+        layouts, np.vstack([first, calendar.powered_layouts]), np.vstack([first, calendar.assigned_layouts])
+    )
 
 
 def counted(found: Plan, problem: PlanProblem) -> dict[str, tuple[int, ...]]:
@@ -62,7 +64,7 @@ def counted(found: Plan, problem: PlanProblem) -> dict[str, tuple[int, ...]]:
         for a, b, times in exported
         for _ in range(times)
     ]
-    calendar = with_the_past(GpuCalendar.of(frame, problem), initial, problem)
+    calendar = with_the_past(GpuCalendar.from_layout_plan(frame, problem), initial, problem)
     games = {
         scope: operations_on_an_idle_fleet(calendar, problem, Drain(scope=scope, limit_s=None))
         for scope in ("node", "gpu")
@@ -164,7 +166,7 @@ def test_reboots_beyond_those_paid_for_are_named(seed: int, paid: int | None, ma
 
 def planned_without_a_past(scenario: Scenario) -> tuple[Plan, PlanProblem]:
     """A week from a fleet that may begin as it likes, so that all that is counted lies within the week."""
-    problem = replace(plan_problem(scenario, "rightsized"), initial=None)
+    problem = replace(make_plan_problem(scenario, "rightsized"), initial=None)
     return plan(problem), problem
 
 

@@ -16,7 +16,7 @@ import pytest
 
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.cost.cost_review import cost_review
-from gpuplanner.decision.comparison_record import compared
+from gpuplanner.decision.comparison_record import compare_policies
 from gpuplanner.decision.decision_types import WeeklyGrowth
 from gpuplanner.decision.purchase_plan import plan_purchase
 from gpuplanner.decision.study import Study
@@ -176,7 +176,7 @@ def test_what_is_reserved_is_cheaper_than_either_plain_way(quick: Scenario, stud
     assert mix.cost <= min(mix.all_rented, mix.all_reserved) + 1e-6
     assert mix.gap < 1e-3
     assert found.held_gpus == 0
-    winner, today = study.comparison.row(study.comparison.winner), study.comparison.today
+    winner, today = study.comparison.find_row(study.comparison.winner), study.comparison.today
     assert winner is not None
     assert today is not None
     assert found.margin == pytest.approx(winner.gpu_hours / today.busy_gpu_hours)
@@ -301,13 +301,14 @@ def test_gpus_of_unstated_ownership_are_no_purchase_advice(unstated: Path, quick
 
 def test_a_purchase_is_paid_for_in_every_hour(quick: Scenario, monkeypatch: pytest.MonkeyPatch):
     """The report buys 8 GPUs for the 64 owned: these 8 are needed in every hour, and nothing else."""
-    known = compared(quick)
+    known = compare_policies(quick)
     weekly = WeeklyGrowth(0.001, -0.001, 0.003)
     buys = replace(
         known.decision, action="buy", gpus=72, fleet_gpus=64, sentence="Buy 8 GPUs for the 64 H100s. Waits fall."
     )
     monkeypatch.setattr(
-        "gpuplanner.decision.purchase_plan.compared", lambda _: replace(known, decision=buys, growth_per_week=weekly)
+        "gpuplanner.decision.purchase_plan.compare_policies",
+        lambda _: replace(known, decision=buys, growth_per_week=weekly),
     )
     found = plan_purchase(quick, 12)
     assert found.mean_gpus == 72

@@ -15,8 +15,14 @@ import pytest
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.serialization import to_json
 from gpuplanner.core.units import MISSING_FIGURE
-from gpuplanner.decision.comparison_record import Comparison, PolicyRow, comparison, policies_met, policy_table
-from gpuplanner.decision.decision_text import no_decision, resampled_waits
+from gpuplanner.decision.comparison_record import (
+    Comparison,
+    PolicyRow,
+    format_policies_within_limit,
+    make_policy_table,
+    study_comparison,
+)
+from gpuplanner.decision.decision_text import format_resampled_waits, make_empty_decision
 from gpuplanner.decision.decision_types import (
     CurvePoint,
     Exhaustion,
@@ -24,13 +30,13 @@ from gpuplanner.decision.decision_types import (
     Headroom,
     LayoutOnNodes,
     Measure,
-    Missing,
+    MissingEvidence,
     NextStep,
     Saving,
     SizeService,
     TeamRow,
 )
-from gpuplanner.decision.explained_waits import CauseHours, Causes, WaitSummary
+from gpuplanner.decision.explained_waits import CauseHours, WaitCauses, WaitSummary
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.dataset_writer import write_dataset
 from gpuplanner.ingest.slurm.accounting import read_slurm
@@ -67,7 +73,7 @@ def test_warnings_come_before_every_figure():
 
 
 def nothing() -> Comparison:
-    return Comparison(no_decision(Scenario(), "no job states when it ran"), 0.95, 10.0)
+    return Comparison(make_empty_decision(Scenario(), "no job states when it ran"), 0.95, 10.0)
 
 
 class Figures(HTMLParser):
@@ -146,12 +152,12 @@ def large_cluster(folder) -> str:
 def found(request, tmp_path_factory) -> Comparison:
     folder = tmp_path_factory.mktemp(request.param)
     data = large_cluster(folder) if request.param == "large" else thin_trace(folder)
-    return comparison(Scenario(data=data, policies="fewer_nodes,power_down_idle", actuator="slurm"))
+    return study_comparison(Scenario(data=data, policies="fewer_nodes,power_down_idle", actuator="slurm"))
 
 
 def planted() -> Comparison:
     """A decision in which every part of the screen has something to say."""
-    one = no_decision(Scenario(), "nothing")
+    one = make_empty_decision(Scenario(), "nothing")
     one = dataclasses.replace(
         one, sentence="Release 4 of 16 GPUs.", action="release",
         measures=(Measure("release", "Release 4 GPUs", 12),), reason=None, fleet_gpus=16, gpus=12,
@@ -162,7 +168,7 @@ def planted() -> Comparison:
         service=(SizeService("1 GPU", 30, 2.0, 3.0, 4.0, 1.0, 9.0, 1.0, 2.0, 3, 12.0, 1.0, 8.0),
                  SizeService("2-4 GPUs", 12, 500.0, 411.0, 20.0, 9.0, 28.0, 60.0, 3.0, 1, 30.0, 300.0, 500.0)),
         next_steps=(NextStep("platform team", "drain n2", "kubectl drain n2"), NextStep("planner", "check again")),
-        missing=(Missing("nodes", "gpuplanner ingest nodes N"),),
+        missing=(MissingEvidence("nodes", "gpuplanner ingest nodes N"),),
         teams=(TeamRow("a", 55.0, 5.0, 3, 50.0, 200.0, 12.0), TeamRow("__unallocated__", 45.0, 45.0, 0, 0.0)),
         confidence=("Evaluated on 14 days.",),
         assumptions=("actuator slurm (--actuator)",), today_mean_minutes=200.0, recommended_mean_minutes=12.0,
@@ -174,7 +180,7 @@ def planted() -> Comparison:
     )
     ends = Exhaustion("2027-02-01", 0.83, "2026-11-03")
     hours = CauseHours("2-4 GPUs", 12, 30.0, 7.0, 20.0, 1.0, 1.0, 0.5, 0.5)
-    waits = WaitSummary(Causes((hours,), (hours,), (hours,)), 0.94, 0.1, ())
+    waits = WaitSummary(WaitCauses((hours,), (hours,), (hours,)), 0.94, 0.1, ())
     return Comparison(
         one, 0.95, 10.0, wait_curve=curve, headroom=Headroom(1.26, 1.1, 1.4), exhaustion=ends, waits=waits,
         judged_to="2026-10-01T00:00:00+00:00",
@@ -221,9 +227,9 @@ def test_no_figure_stands_outside_of_the_comparison(found):
             text = " ".join(Figures(part or "").text).replace("p95", "")
             text = re.sub(r"[89]0 % interval", "", text)
             # Reasons and names are the comparison's own words.
-            known = [one.reason, one.saving.reason, each.exhaustion.reason, one.latest and one.latest.size,
-                     each.waits and each.waits.sentence, *(row.team for row in one.teams),
-                     *(size.size for size in one.service)]  # fmt: skip
+            known = [one.reason, one.saving.reason, each.exhaustion.reason,
+                     one.longest_waiting and one.longest_waiting.size, each.waits and each.waits.main_cause_text,
+                     *(row.team for row in one.teams), *(size.size for size in one.service)]  # fmt: skip
             for words in filter(lambda word: re.search(r"\d", word or ""), known):
                 text = text.replace(words, "").replace(words[:1].upper() + words[1:], "")
             assert not re.search(r"\d", re.sub(r"\d+ other teams", "", text)), text
@@ -273,8 +279,8 @@ def test_a_purchase_is_a_row_beside_the_policies_that_only_keep_to_the_added_wai
     policies = (idle, PolicyRow("fewer_nodes", ""), PolicyRow("mig_dynamic", "", performable=False))
     found = dataclasses.replace(planted(), decision=one, today=PolicyRow("today", "", **hours), policies=policies)
     kept = "1 of 2 policies that slurm can apply adds at most 10 min"
-    assert policies_met(found) == f"{kept}; none of these brings p95 on 2-4 GPUs to the wait limit"
-    table = policy_table(found).select("policy", "gpu_hours", "peak_gpus", "meets_target").rows()
+    assert format_policies_within_limit(found) == f"{kept}; none of these brings p95 on 2-4 GPUs to the wait limit"
+    table = make_policy_table(found).select("policy", "gpu_hours", "peak_gpus", "meets_target").rows()
     assert table[0] == ("today", 168.0, None, None)
     assert table[-1] == ("buy", 24 * 168.0, 24, True)
 
@@ -333,7 +339,7 @@ def test_hostile_names_stay_text():
     found = planted()
     one = dataclasses.replace(
         found.decision, teams=(TeamRow(evil, 1.0, None, 1),), confidence=(evil,), assumptions=(evil,),
-        next_steps=(NextStep(evil, evil, evil),), missing=(Missing(evil, evil),), gpu_model=evil,
+        next_steps=(NextStep(evil, evil, evil),), missing=(MissingEvidence(evil, evil),), gpu_model=evil,
         layouts=(LayoutOnNodes("full", 12, (evil,)),),
         service=(dataclasses.replace(found.decision.service[0], size=evil),),
     )  # fmt: skip
@@ -367,12 +373,12 @@ def test_a_notebook_shows_the_screen_with_its_looks(found):
 )
 def test_waits_of_resampled_records_stand_beside_those_of_today(today_high, cause):
     size = SizeService("1 GPU", 900, 0.0, 0.0, 0.0, 510.0, 1410.0, 0.0, 0.0, 0, 10.0, 11.0, today_high)
-    decision = dataclasses.replace(no_decision(Scenario(), "nothing"), service=(size,))
+    decision = dataclasses.replace(make_empty_decision(Scenario(), "nothing"), service=(size,))
     assert size.rises_if_resampled == (today_high < 510)
-    risk = resampled_waits(decision)
+    risk = format_resampled_waits(decision)
     assert risk.startswith(
         "Risk: with the days of the record resampled, p95 queue wait on 1 GPU 8.5 to 23.5 h (today 11 "
     )
     assert cause in risk
     met = dataclasses.replace(size, low=0.0, high=9.0)
-    assert not resampled_waits(dataclasses.replace(decision, service=(met,)))
+    assert not format_resampled_waits(dataclasses.replace(decision, service=(met,)))

@@ -10,7 +10,7 @@ from gpuplanner.report.monthly_sections import CARDS, HOW, numbers
 
 OF_STUDY = {
     "gpus": lambda study: study.decision.gpus,
-    "wait": lambda study: study.decision.most_improved.recommended_p95_minutes,
+    "wait": lambda study: study.decision.most_improved_size.recommended_p95_minutes,
     "saving": lambda study: study.decision.saving.value,
     "utilization": lambda study: per_cent(
         sum(row.busy_gpu_hours for row in study.decision.teams)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from gpuplanner.core.errors import OutputError, ScenarioError
-from gpuplanner.decision.layout_planning import Planned
+from gpuplanner.decision.layout_planning import PlannedProblem
 from gpuplanner.notebook.views import files_button
 from gpuplanner.planner.layout_plan import plan_to_json
 from gpuplanner.planner.plan_problem import PlanProblem
@@ -100,7 +100,7 @@ def test_names_that_nobody_gave_are_not_handed_over(kept, tmp_path):
 
 def test_a_plan_at_hand_is_written_with_a_workbook_and_linked(kept, tmp_path):
     """The page, the pack and the workbook of the plan that a notebook shows; what cannot be written is said."""
-    planned = Planned(*read_plan(kept)[::-1])
+    planned = PlannedProblem(*read_plan(kept)[::-1])
     out = tmp_path / "out"
     box = files_button(lambda: hand_over_plan(planned, out))
     box.children[0].click()
@@ -109,7 +109,7 @@ def test_a_plan_at_hand_is_written_with_a_workbook_and_linked(kept, tmp_path):
     assert (out / "mig-manager/timer.sh").is_file()
     assert (out / "workbook.xlsx").stat().st_size > 5000
     found, problem = read_plan(kept)
-    nameless = Planned(replace(problem, nodes=None), found)
+    nameless = PlannedProblem(replace(problem, nodes=None), found)
     box = files_button(lambda: hand_over_plan(nameless, tmp_path / "none"))
     box.children[0].click()
     assert "expected a plan that names its nodes" in box.children[1].value

@@ -24,7 +24,7 @@ from gpuplanner.core.output_places import MANIFEST, FolderMark
 from gpuplanner.core.output_writing import lock_for_writing, replace_directory, write_atomically
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.decision import recommendation as decide
-from gpuplanner.decision.decision_text import no_decision
+from gpuplanner.decision.decision_text import make_empty_decision
 from gpuplanner.decision.decision_types import Decision, TeamRow
 from gpuplanner.decision.track_record import LEDGER_SCHEMA
 from gpuplanner.ingest.dataset_folder import open_dataset
@@ -77,7 +77,7 @@ class Works:
         self.done[scenario.month, "study"] += 1
         sentence = f"Keep the fleet in {scenario.month}."
         teams = (TeamRow("a/../b", 100.0, 10.0 + int(scenario.month[-2:]), 3), TeamRow("c", 50.0, None, 2))
-        decision = no_decision(scenario, "nobody asked")
+        decision = make_empty_decision(scenario, "nobody asked")
         return Walked(scenario, dataclasses.replace(decision, sentence=sentence, teams=teams))
 
     def write_report(self, scenario, out, *, inputs, ledger):

@@ -97,7 +97,7 @@ def test_what_is_sent_says_what_the_page_says_and_is_linked_from_it(report):
     shown = {name: text for name, _, text in Figures(page).found}
     for text in (message, markdown.replace("\\", "")):
         assert shown["exhaustion.date"] in text if "exhaustion.date" in shown else "until capacity is exhausted" in text
-        name = f"service.{one.service.index(one.most_improved)}"
+        name = f"service.{one.service.index(one.most_improved_size)}"
         assert f"{shown[f'{name}.today_p95_minutes']} → {shown[f'{name}.recommended_p95_minutes']}" in text
         assert all(" ".join(step.what.split()) in " ".join(text.split()) for step in one.next_steps)
     held = pl.read_parquet(report / "tables" / "ledger_tenants.parquet")["allocated_gpu_hours"].sum()

@@ -12,7 +12,7 @@ from gpuplanner.core.errors import ScenarioError
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.schema_checks import conform
 from gpuplanner.core.schemas import Inventory, Jobs
-from gpuplanner.decision.plan_rehearsal import week_requests
+from gpuplanner.decision.plan_rehearsal import make_week_requests
 from gpuplanner.decision.requests import count_layout_instances
 from gpuplanner.decision.study_pipeline import evaluate
 from gpuplanner.ingest.dataset import Dataset
@@ -187,7 +187,7 @@ def test_a_fleet_that_is_cut_is_compared_with_itself_as_it_is_cut(tmp_path):
     profiles = ("gpu", "1g.5gb")
     offered = [count_layout_instances(layouts[first : first + 4], profiles) for first in (0, 4)]
     fleet = NodeFleet(profiles, [4, 4], np.array(offered)[:, None], [0, 0], [1.0, 1 / 7])
-    requests = week_requests(jobs, fleet, known.fleet.gpu_model)
+    requests = make_week_requests(jobs, fleet, known.fleet.gpu_model)
     assert (simulate_requests(requests, fleet).start_s == requests.ready_s).all()
     held = study.tables["layout_plan"].filter(pl.col("layout").str.starts_with("1g."))
     assert held["node"].unique().to_list() == ["a1"]

@@ -11,15 +11,15 @@ import pytest
 
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.decision.capacity_check import (
-    FORECAST,
-    LASTS,
-    SERVED,
-    WILL_BE_SERVED,
+    FORECAST_ACCURACY,
+    NEXT_DAYS,
+    PAST_WAITS,
+    RUNWAY,
     Alerts,
-    Gate,
-    GateCheck,
-    gate,
-    mail_text,
+    CapacityCheck,
+    CheckResult,
+    check_capacity,
+    format_alert_mail,
 )
 from gpuplanner.ingest.dataset_folder import open_dataset
 from gpuplanner.ingest.dataset_writer import write_dataset
@@ -95,7 +95,7 @@ def test_command_fails_on_a_shift_and_json_keeps_its_form(shifted, command, tmp_
     assert code == 1
     assert told["passed"] is False
     assert [set(one) for one in told["checks"]] == [{"name", "passed", "value", "limit", "sentence"}] * 4
-    assert {one["name"]: one["passed"] for one in told["checks"]}[SERVED] is False
+    assert {one["name"]: one["passed"] for one in told["checks"]}[PAST_WAITS] is False
     assert set(told["alerts"]) == {"alertmanager", "chat", "mail", "webhook"}
     written = sorted(path.name for path in (tmp_path / "alerts").iterdir())
     assert written == [
@@ -117,7 +117,7 @@ def test_the_share_of_late_jobs_is_that_of_the_jobs(shifted):
         wait=pl.col("start_time").fill_null(MONDAY + pl.duration(weeks=8)) - pl.col("submit_time")
     )
     shares = last.group_by("gpus").agg(late=(pl.col("wait") > pl.duration(minutes=60)).mean())
-    found = by_name(gate(Scenario(data=shifted)))[SERVED]
+    found = by_name(check_capacity(Scenario(data=shifted)))[PAST_WAITS]
     assert found.value <= shares["late"].max() + 1e-9
     assert found.value > 0.5 * shares["late"].max()
 
@@ -130,15 +130,17 @@ def test_limits_are_fields_of_the_scenario(shifted):
         check_miss_chance=0.0,
         check_exhaustion_chance=1.0,
     )
-    assert gate(lenient).passed
-    assert Alerts(gate(lenient)).to_dict() == {}
+    assert check_capacity(lenient).has_passed
+    assert Alerts(check_capacity(lenient)).to_dict() == {}
 
 
 def test_seconds_between_an_end_and_the_next_start_hide_no_wait(shifted, tmp_path):
     whole = open_dataset(shifted)
     jobs = whole.jobs.with_columns(pl.col("end_time") - pl.duration(seconds=5))
     write_dataset(whole.with_tables(jobs=jobs), tmp_path / "trace")
-    plain, apart = (by_name(gate(Scenario(data=data)))[SERVED] for data in (shifted, str(tmp_path / "trace")))
+    plain, apart = (
+        by_name(check_capacity(Scenario(data=data)))[PAST_WAITS] for data in (shifted, str(tmp_path / "trace"))
+    )
     assert apart.value == pytest.approx(plain.value, abs=0.05)
 
 
@@ -148,16 +150,16 @@ def steady(tmp_path_factory):
 
 
 def test_more_jobs_ahead_change_nothing_of_the_week_behind(steady):
-    before, after = (by_name(gate(Scenario(data=steady, arrival_scale=scale))) for scale in (0.5, 4.0))
-    assert before[SERVED] == after[SERVED]
-    assert before[FORECAST] == after[FORECAST]
-    assert before[WILL_BE_SERVED].value < 0.2 < 0.8 < after[WILL_BE_SERVED].value
-    assert before[LASTS].value < 0.5 < after[LASTS].value
+    before, after = (by_name(check_capacity(Scenario(data=steady, arrival_scale=scale))) for scale in (0.5, 4.0))
+    assert before[PAST_WAITS] == after[PAST_WAITS]
+    assert before[FORECAST_ACCURACY] == after[FORECAST_ACCURACY]
+    assert before[NEXT_DAYS].value < 0.2 < 0.8 < after[NEXT_DAYS].value
+    assert before[RUNWAY].value < 0.5 < after[RUNWAY].value
 
 
 def test_a_record_that_is_too_short_for_growth_is_said_to_be(tmp_path):
     fleet = SmallFleet(3, load=STEADY_LOAD, weeks=5)
-    found = by_name(gate(Scenario(data=str(fleet.write(tmp_path / "trace")))))[LASTS]
+    found = by_name(check_capacity(Scenario(data=str(fleet.write(tmp_path / "trace")))))[RUNWAY]
     assert (found.passed, found.value) == (True, None)
     assert "6 needed" in found.sentence
 
@@ -166,16 +168,18 @@ def test_no_starts_and_no_list_of_nodes_are_said(tmp_path, shifted):
     whole = open_dataset(shifted)
     unlisted = {name: table for name, table in whole.tables.items() if name != "inventory"}
     write_dataset(whole.__class__(unlisted, whole.rejects, whole.quality, whole.provenance), tmp_path / "trace")
-    found = by_name(gate(Scenario(data=str(tmp_path / "trace"))))
-    assert found[WILL_BE_SERVED].value is None
-    assert found[WILL_BE_SERVED].passed
-    assert "inferred" in found[WILL_BE_SERVED].sentence
-    assert found[LASTS].value is None
+    found = by_name(check_capacity(Scenario(data=str(tmp_path / "trace"))))
+    assert found[NEXT_DAYS].value is None
+    assert found[NEXT_DAYS].passed
+    assert "inferred" in found[NEXT_DAYS].sentence
+    assert found[RUNWAY].value is None
 
 
 def test_payloads_keep_the_schemas_of_their_channels():
-    late = GateCheck("waits last week", False, 0.3, 0.1, "30% <of> the jobs & more waited.")
-    found = Gate("<!channel> & @all\r\nBcc: me", MONDAY, (late, GateCheck("capacity runway", True, None, 0.9, "-")))
+    late = CheckResult("waits last week", False, 0.3, 0.1, "30% <of> the jobs & more waited.")
+    found = CapacityCheck(
+        "<!channel> & @all\r\nBcc: me", MONDAY, (late, CheckResult("capacity runway", True, None, 0.9, "-"))
+    )
     sent = Alerts(found).to_dict()
     forms = {"alertmanager": ALERTMANAGER, "webhook": CLOUD_EVENT, "chat": CHAT, "mail": MAIL}
     assert sent.keys() == forms.keys()
@@ -184,7 +188,7 @@ def test_payloads_keep_the_schemas_of_their_channels():
     assert [one["labels"]["check"] for one in sent["alertmanager"]] == ["waits_last_week"]
     assert not set("<>") & set(sent["chat"]["text"])
     assert "@all" not in sent["chat"]["text"]
-    mail = email.message_from_string(mail_text(found))
+    mail = email.message_from_string(format_alert_mail(found))
     assert mail["Bcc"] is None
     assert "30% <of> the jobs" in mail.get_payload(decode=True).decode()
 
@@ -202,5 +206,5 @@ def test_a_shift_is_found_and_steady_demand_is_let_through(seeds, factor, least,
     failed = 0
     for seed in range(seeds):
         fleet = SmallFleet(seed, load=STEADY_LOAD, factor=factor, from_day=LAST_WEEK)
-        failed += not gate(Scenario(data=str(fleet.write(tmp_path / str(seed))))).passed
+        failed += not check_capacity(Scenario(data=str(fleet.write(tmp_path / str(seed))))).has_passed
     assert least <= failed <= most

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
-from gpuplanner.decision.occupancy_changes import Handover, close_gaps, observe_occupancy
+from gpuplanner.decision.occupancy_changes import Handover, close_handover_gaps, observe_occupancy
 from gpuplanner.decision.queue_model import QueueModel, QueueRule, build_closing_requests
 from gpuplanner.decision.wait_causes import CAUSES, NamedLimit, attribute_waits, find_fit_times, observe_tenant_use
 from gpuplanner.simulator.simulated_fleet import NodeFleet, NodeRequests
@@ -210,7 +210,7 @@ def test_every_second_of_waiting_has_the_cause_of_the_slow_program(seed):
     start_s, end_s, nodes = observed_times(record)
     closed = [(closure.begin_s, closure.end_s, closure.node, closure.gpus) for closure in case.closures]
     occupancy = observe_occupancy(requests, start_s, end_s, nodes, np.array(case.cluster.capacity), closed)
-    fits = find_fit_times(requests, close_gaps(occupancy, latency_s), fleet.weights)
+    fits = find_fit_times(requests, close_handover_gaps(occupancy, latency_s), fleet.weights)
     use = observe_tenant_use(
         np.array([job.tenant for job in record.jobs]),
         fleet.weights[requests.profile] * requests.total,

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuplanner.decision.occupancy_changes import close_gaps, observe_handover, observe_occupancy
+from gpuplanner.decision.occupancy_changes import close_handover_gaps, observe_handover, observe_occupancy
 from gpuplanner.decision.wait_causes import (
     CAUSES,
     NamedLimit,
@@ -154,7 +154,7 @@ def test_causes_are_those_of_every_second(record):
     capacity, jobs, nodes, simulated, tenant = record
     requests, start, end = parts(jobs)
     until = np.where(np.isnan(start), 60.0, start)
-    seen = close_gaps(observe_occupancy(requests, start, end, nodes, capacity), LATENCY_S)
+    seen = close_handover_gaps(observe_occupancy(requests, start, end, nodes, capacity), LATENCY_S)
     fits = find_fit_times(requests, seen, WEIGHTS)
     use = observe_tenant_use(tenant, WEIGHTS[requests.profile] * requests.total, start, end, [NamedLimit(0, LIMIT)])
     found = attribute_waits(fits, requests.ready_s, until, simulated, LATENCY_S, use)
@@ -170,7 +170,7 @@ def test_the_seconds_between_an_end_and_the_next_start_are_no_free_gpus():
     seen = observe_occupancy(requests, start, start + 100, [[0]] * 50, np.array([[1, 0]]))
     handover = observe_handover(requests, start, seen)
     assert (handover.latency_s, handover.median_s) == (60.0, 5.0)
-    fits = find_fit_times(requests, close_gaps(seen, handover.latency_s), WEIGHTS)
+    fits = find_fit_times(requests, close_handover_gaps(seen, handover.latency_s), WEIGHTS)
     seconds = attribute_waits(fits, requests.ready_s, start, start, handover.latency_s, nobody(50))
     assert seconds.sum(axis=0).tolist() == [start.sum(), 0, 0, 0, 0, 0]
 

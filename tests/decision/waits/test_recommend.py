@@ -10,10 +10,15 @@ import numpy as np
 import polars as pl
 import pytest
 
-from gpuplanner.decision.capacity_answers import Recommendation, SizedPool, raised_limits, scale_units
+from gpuplanner.decision.capacity_answers import Recommendation, SizedPool, find_raised_limits, scale_units
 from gpuplanner.decision.capacity_answers import recommend as recommend_with
 from gpuplanner.decision.explained_waits import explain_waits
-from gpuplanner.decision.headroom_and_growth import date_exhaustion, fit_growth_per_week, measure_headroom, weekly_work
+from gpuplanner.decision.headroom_and_growth import (
+    date_exhaustion,
+    fit_growth_per_week,
+    measure_headroom,
+    sum_weekly_work,
+)
 from gpuplanner.decision.requests import AS_TODAY, RIGHTSIZED, JobReplayInputs, classify_job_sizes
 from gpuplanner.decision.wait_curve import (
     WaitModel,
@@ -187,12 +192,12 @@ def test_a_limit_is_raised_by_its_number():
 def test_a_raised_limit_is_the_most_that_a_tenant_holds_without_one():
     model = planted_model(9.0, peak_gpus=12)
     free = model.without_limits()
-    [raised] = raised_limits(model, free)
+    [raised] = find_raised_limits(model, free)
     start_s = free.waits.arrival_s + free.arrival_shift_s(0) + free.replay_waits(free.inputs.fleet)
     mine = (free.inputs.jobs["tenant"] == raised.tenant).to_numpy()
     end_s, gpus = start_s + free.inputs.requests.run_s, free.inputs.gpus_by_job()
     peak = max(gpus[mine & (start_s <= at) & (at < end_s)].sum() for at in start_s[mine])
-    assert (raised.today, raised.gpus) == (12, peak)
+    assert (raised.current_gpus, raised.raised_gpus) == (12, peak)
 
 
 def test_full_gpus_are_partitioned_for_those_who_wait():
@@ -268,7 +273,7 @@ def test_growth_of_the_submitted_work_is_found_and_dates_the_exhaustion():
     asked = model.inputs
     submit = pl.Series(asked.requests.submit_s * 1e6, dtype=pl.Float64).cast(pl.Int64).cast(pl.Duration("us"))
     jobs = asked.jobs.with_columns(submit_time=pl.lit(BEGIN) + submit, gpus=pl.Series(asked.gpus_by_job()))
-    growth = fit_growth_per_week(weekly_work(jobs, BEGIN, asked.end))
+    growth = fit_growth_per_week(sum_weekly_work(jobs, BEGIN, asked.end))
     assert growth.weekly.low < np.expm1(0.05) < growth.weekly.high
     assert growth.slope > 0
     measured = measure_headroom(model, asked.fleet, WaitTarget(), growth)

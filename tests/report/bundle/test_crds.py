@@ -174,7 +174,7 @@ def test_custom_resources_are_what_their_controllers_take(rules, schemas):
     queues = {("kueue.x-k8s.io", kind) for kind in ("ResourceFlavor", "ClusterQueue", "LocalQueue")}
     queues |= {("scheduling.run.ai", "Queue"), ("scheduling.volcano.sh", "Queue")}
     own = {("kueue.x-k8s.io", "Topology")}
-    if rules.comes_and_goes:
+    if rules.powers_nodes_down:
         own = {
             ("karpenter.sh", "NodePool"),
             ("karpenter.sh", "NodeOverlay"),

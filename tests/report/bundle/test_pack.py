@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
-from gpuplanner.decision.policy_fleets import BY_JOBS, FleetRules, PoolRule
+from gpuplanner.decision.policy_fleets import LAYOUT_CUT_BY_JOBS, FleetRules, PoolRule
 from gpuplanner.hardware.gpu_models import as_gpu_model
 from gpuplanner.hardware.repartitioning_cost import ChangeCost
 from gpuplanner.report.bundle_files import MeasureWords, Pack, PageWords
@@ -78,7 +78,7 @@ def test_the_commands_of_the_page_lead_to_what_was_decided_and_back(actuator: st
     rules = fixed(actuator)
     pack = packed(rules)
     folder = written(pack, tmp_path / "export")
-    cluster = Stub(tmp_path / "cluster", rules.before, gres_type=TYPE)
+    cluster = Stub(tmp_path / "cluster", rules.todays_layouts, gres_type=TYPE)
     before = cluster.snapshot()
     page = pack.files[PAGE]
     done = cluster.run(commands(page), folder)
@@ -128,7 +128,7 @@ def test_the_preflight_passes_before_the_operator_is_set_up(tmp_path: Path) -> N
     rules = fixed("mig-manager")
     pack = packed(rules)
     pack.write(tmp_path / "export")
-    cluster = Stub(tmp_path / "cluster", rules.before)
+    cluster = Stub(tmp_path / "cluster", rules.todays_layouts)
     state = cluster.state
     for node in ("n1", "n3"):
         state["nodes"][node]["labels"]["nvidia.com/mig.config"] = "site-whole"
@@ -161,7 +161,7 @@ def test_the_preflight_of_slurm_shows_the_difference_and_ends_ready(tmp_path: Pa
     rules = fixed("slurm")
     pack = packed(rules, gres_type=SITE)
     pack.write(tmp_path / "export")
-    cluster = Stub(tmp_path / "cluster", rules.before, gres_type="h100")
+    cluster = Stub(tmp_path / "cluster", rules.todays_layouts, gres_type="h100")
     lines = cluster.snapshot()[2]
     done = cluster.run(fenced(pack.files[PAGE], "Preflight"), tmp_path / "export")
     assert done.returncode == 0, done.stderr
@@ -183,7 +183,7 @@ def test_types_of_the_site_stay_and_others_stop_the_preflight(tmp_path: Path) ->
     assert "stay as the nodes have them today (`h100`)" in kept.files[PAGE]
     other = packed(rules)
     folder = written(other, tmp_path / "export")
-    cluster = Stub(tmp_path / "cluster", rules.before, gres_type="h100")
+    cluster = Stub(tmp_path / "cluster", rules.todays_layouts, gres_type="h100")
     done = cluster.run(commands(other.files[PAGE]), folder)
     assert (done.returncode, f"Fix n3: its GRES type is 'h100', and '{TYPE}' in this bundle" in done.stderr) == (
         1,
@@ -198,7 +198,7 @@ def test_a_node_at_work_is_waited_for_and_nothing_is_ended(actuator: str, tmp_pa
     rules = fixed(actuator)
     pack = packed(rules)
     folder = written(pack, tmp_path / "export")
-    cluster = Stub(tmp_path / "cluster", rules.before, gres_type=TYPE)
+    cluster = Stub(tmp_path / "cluster", rules.todays_layouts, gres_type=TYPE)
     state = cluster.state
     state["nodes"]["n3"] |= {"pods": ["a/job"], "jobs": ["17"]}
     cluster.write(state)
@@ -244,7 +244,7 @@ def pools(actuator: str, nodes: tuple[str, ...] = ("n1", "n2", "n3")) -> FleetRu
 def jobs_cut(nodes: tuple[str, ...] = ("n1", "n2")) -> FleetRules:
     """Two nodes that the DRA driver cuts."""
     return FleetRules(
-        "mig_dynamic", "dra", BOARD, (PoolRule("jobs", (BY_JOBS,) * 2, 2, nodes, 2),), 2,
+        "mig_dynamic", "dra", BOARD, (PoolRule("jobs", (LAYOUT_CUT_BY_JOBS,) * 2, 2, nodes, 2),), 2,
         (PoolRule("today-1", TODAY, 2, nodes),), begins="2026-11-02T00:00:00+00:00",
     )  # fmt: skip
 
@@ -318,7 +318,7 @@ def test_pools_come_from_nothing_for_pods_that_wait(controller: str) -> None:
         assert len(able) == 1, pod
         [(name, (most, offers, config))] = able.items()
         pool = next(pool for pool in rules.pools if name.endswith(pool.name))
-        assert most == pool.most
+        assert most == pool.max_nodes_on
         cut = layouts_cut(len(pool.layouts), config, config_map["data"]["config.yaml"])
         there = {"nvidia.com/gpu" if key == "gpu" else f"nvidia.com/mig-{key}": n for key, n in _counts(cut).items()}
         assert {key: count for key, count in offers.items() if count} == there
@@ -328,7 +328,7 @@ def test_pools_come_from_nothing_for_pods_that_wait(controller: str) -> None:
 def test_nothing_is_emptied_where_nothing_makes_nodes_come(tmp_path: Path) -> None:
     rules = pools("autoscaler")
     pack = packed(rules)
-    cluster = Stub(tmp_path / "cluster", rules.before)
+    cluster = Stub(tmp_path / "cluster", rules.todays_layouts)
     without = fenced(pack.files[PAGE], "Apply").replace("kubectl get crd nodepools.karpenter.sh -o name", "false")
     done = cluster.run(without, written(pack, tmp_path / "export"))
     assert done.returncode != 0
@@ -346,7 +346,7 @@ def test_nothing_is_emptied_where_nothing_makes_nodes_come(tmp_path: Path) -> No
 def test_the_commands_for_pools_put_everything_there_and_take_it_away(rules: FleetRules, tmp_path: Path) -> None:
     pack = packed(rules)
     folder = written(pack, tmp_path / "export")
-    cluster = Stub(tmp_path / "cluster", rules.before)
+    cluster = Stub(tmp_path / "cluster", rules.todays_layouts)
     before = cluster.snapshot()
     done = cluster.run(fenced(pack.files[PAGE], "Apply"), folder)
     assert done.returncode == 0, done.stderr

@@ -61,7 +61,7 @@ def test_what_tenants_have_of_each_resource_sums_to_their_part_of_it(amounts, co
 
 def _offered(rules, pool, resource):
     [mine] = [one for one in rules.pools if one.name == pool]
-    nodes = max(mine.most, mine.kept, 1) if rules.comes_and_goes else mine.count
+    nodes = max(mine.max_nodes_on, mine.kept, 1) if rules.powers_nodes_down else mine.count
     name = "gpu" if resource == "nvidia.com/gpu" else resource.removeprefix("nvidia.com/mig-")
     return mine.offers[name] * nodes
 
@@ -72,7 +72,7 @@ def test_quotas_are_put_in_place_and_what_was_there_comes_back(actuator: str, tm
     rules = replace(fixed(actuator) if actuator == "mig-manager" else pools(actuator), quotas=QUOTAS)
     pack = packed(rules)
     folder = written(pack, tmp_path / "export")
-    cluster = Stub(tmp_path / "cluster", rules.before)
+    cluster = Stub(tmp_path / "cluster", rules.todays_layouts)
     theirs = {
         "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "ClusterQueue", "metadata": {"name": "ads"},
         "spec": {"cohortName": "web", "queueingStrategy": "StrictFIFO"},
